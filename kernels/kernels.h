@@ -1,0 +1,92 @@
+#ifndef MP_KERNELS_H
+#define MP_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Arithmetic of a transformer on the CPU: pure functions on pointers and sizes. They allocate
+ * nothing, take no lock, start no thread and cannot fail; threads are the caller's affair: it gives
+ * each a range of rows, tokens or heads. This folder includes nothing else of the project.
+ *
+ * Weights are row-major (rows, cols) in one of the types below, at any byte address (files do not
+ * align them). Activations are float, row-major (tokens, width) with a stride in elements.
+ *
+ * Exact results. For one implementation the bits of an output element depend only on the values
+ * that it is computed from: never on how many rows or tokens a call has, on where a range was
+ * split, or on addresses. So outputs do not change with threads, batch size or prefill chunks.
+ * Different implementations (ref, avx2, avx512) round differently and agree within a tolerance.
+ */
+enum mp_wtype { MP_WTYPE_F32, MP_WTYPE_BF16, MP_WTYPE_F16, MP_WTYPE_COUNT };
+
+/* Columns of one block of matmul_blocked(): slices of an expert split only at its multiples. */
+#define MP_KERNEL_BLOCK_COLS 128
+
+/* Bytes of one element; 0 for values not listed. */
+size_t mp_wtype_bytes(enum mp_wtype type);
+const char *mp_wtype_name(enum mp_wtype type);
+
+struct mp_kernels {
+    const char *name; /* "ref", "avx2", "avx512" */
+
+    /* dst[i] = (float)src[i] for i < count. */
+    void (*convert)(float *dst, const void *src, enum mp_wtype type, size_t count);
+
+    /*
+     * y[t][r] = sum_c w[r][c] * x[t][c] for r < rows, t < tokens, c < cols.
+     * w_stride, x_stride, y_stride: elements between rows. Reads each weight once per 8 tokens at
+     * least, from memory once per call where the cache allows.
+     */
+    void (*matmul)(float *y, size_t y_stride, const void *w, enum mp_wtype type, size_t w_stride,
+                   const float *x, size_t x_stride, size_t rows, size_t cols, size_t tokens);
+
+    /*
+     * The same, summed as y = ((y0 + p0) + p1) + ... where p_b is the dot product over columns
+     * [128 b, 128 b + 128) and y0 is y's old value if `accumulate`, else 0. Hence a call over all
+     * columns and two calls that split them at a multiple of 128 give the same bits.
+     */
+    void (*matmul_blocked)(float *y, size_t y_stride, const void *w, enum mp_wtype type,
+                           size_t w_stride, const float *x, size_t x_stride, size_t rows,
+                           size_t cols, size_t tokens, int accumulate);
+
+    /* out[t][i] = x[t][i] / sqrt(mean_i x^2 + eps) * w[i]; out may be x. w as float. */
+    void (*rmsnorm)(float *out, size_t out_stride, const float *x, size_t x_stride, const float *w,
+                    size_t width, size_t tokens, float eps);
+
+    /*
+     * Rotary embedding in place, "rotate half" form: for one head vector of `dim` (even) elements,
+     * pairs (i, i + dim/2) turn by the angle whose cosine and sine are cos[i], sin[i], i < dim/2.
+     */
+    void (*rope)(float *head, const float *cosine, const float *sine, size_t dim);
+
+    /* gate[i] = silu(gate[i]) * up[i], silu(v) = v / (1 + exp(-v)). */
+    void (*silu_mul)(float *gate, const float *up, size_t count);
+
+    /* Softmax over each row of `width` in place, with the maximum subtracted. */
+    void (*softmax)(float *x, size_t x_stride, size_t width, size_t tokens);
+
+    /*
+     * out[i] = sum_p softmax_p(q . k[p] * scale) * v[p][i] for one query head over positions
+     * [0, positions); k and v rows are `kv_stride` floats apart. `scores` is scratch of
+     * `positions` floats.
+     */
+    void (*attend)(float *out, const float *q, const float *k, const float *v, size_t kv_stride,
+                   size_t dim, size_t positions, float scale, float *scores);
+
+    /* y[i] += a * x[i]. */
+    void (*axpy)(float *y, const float *x, float a, size_t count);
+};
+
+/* Plain C with double accumulation: the truth that the others are compared with. */
+extern const struct mp_kernels mp_kernels_ref;
+
+/* The implementation called `name`, or NULL if there is none or this CPU cannot run it. */
+const struct mp_kernels *mp_kernels_find(const char *name);
+
+/* The fastest one that this CPU (and operating system) can run; never NULL. */
+const struct mp_kernels *mp_kernels_best(void);
+
+/* Names in the order of preference, for listings; NULL-terminated. */
+extern const char *const mp_kernels_names[];
+
+#endif

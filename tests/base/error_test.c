@@ -1,0 +1,57 @@
+#include "tests/test.h"
+#include "vmm/base/checked.h"
+#include "vmm/base/error.h"
+
+static void fail_keeps_status_code_and_one_line(void)
+{
+    CHECK_EQ(mp_fail(MP_ERR_MODEL, "E_X", "a\nb %d", 7), MP_ERR_MODEL);
+    CHECK_EQ(mp_error_last()->status, MP_ERR_MODEL);
+    CHECK_STR(mp_error_last()->code, "E_X");
+    CHECK_STR(mp_error_last()->text, "a?b 7");
+    mp_error_clear();
+    CHECK_EQ(mp_error_last()->status, MP_OK);
+}
+
+static void quote_escapes_and_cuts(void)
+{
+    char out[MP_QUOTE_BYTES], big[4000];
+
+    CHECK_STR(mp_quote(out, "a'b\n", 4), "a\\'b\\x0a");
+    memset(big, 0xff, sizeof(big));
+    CHECK(strlen(mp_quote(out, big, sizeof(big))) < MP_QUOTE_BYTES);
+    CHECK_STR(out + strlen(out) - 3, "...");
+    CHECK_STR(mp_quote(out, "", 0), "");
+}
+
+static void checked_arithmetic_refuses_what_does_not_fit(void)
+{
+    uint64_t v = 5;
+
+    CHECK(!mp_add_u64(UINT64_MAX, 1, &v) && v == 5);
+    CHECK(!mp_mul_u64(UINT64_MAX / 2 + 1, 2, &v) && v == 5);
+    CHECK(!mp_round_up_u64(UINT64_MAX, 4096, &v) && v == 5);
+    CHECK(!mp_round_up_u64(1, 0, &v) && v == 5);
+    CHECK(mp_round_up_u64(4097, 4096, &v) && v == 8192);
+    CHECK(mp_round_up_u64(0, 4096, &v) && v == 0);
+    CHECK_EQ(mp_round_down_u64(8191, 4096), 4096);
+}
+
+static void every_status_has_text_and_exit_code(void)
+{
+#define X(name, value, exit_code, text)        \
+    CHECK_STR(mp_status_str(MP_##name), text); \
+    CHECK_EQ(mp_status_exit_code(MP_##name), exit_code);
+    MP_STATUS_MAP(X)
+#undef X
+    CHECK_STR(mp_status_str((enum mp_status) - 999), "unknown status");
+    CHECK_EQ(mp_status_exit_code((enum mp_status) - 999), 70);
+}
+
+int main(void)
+{
+    RUN(fail_keeps_status_code_and_one_line);
+    RUN(quote_escapes_and_cuts);
+    RUN(checked_arithmetic_refuses_what_does_not_fit);
+    RUN(every_status_has_text_and_exit_code);
+    return 0;
+}

@@ -1,0 +1,16 @@
+# mp_test(base/error_test LIBS mp_base [TIMEOUT s] [LABELS l] [SOURCES more.c] [ARGS ...])
+# builds tests/base/error_test.c as one program and runs it as the test "base/error_test".
+function(mp_test name)
+    cmake_parse_arguments(T "" "TIMEOUT" "LIBS;LABELS;SOURCES;ARGS" ${ARGN})
+    if(NOT T_TIMEOUT)
+        set(T_TIMEOUT 60)
+    endif()
+    string(REPLACE "/" "_" target ${name})
+    add_executable(${target} tests/${name}.c ${T_SOURCES})
+    target_link_libraries(${target} PRIVATE ${T_LIBS} mp_options)
+    add_test(NAME ${name} COMMAND ${target} ${T_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77
+        LABELS "${T_LABELS}")
+endfunction()
+
+mp_test(base/error_test LIBS mp_base)

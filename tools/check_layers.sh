@@ -1,0 +1,20 @@
+#!/bin/sh
+# Print every #include that crosses the layers the wrong way; exit 1 if there is one.
+# Rules are in docs/architecture.md; this is their only executable form.
+cd "$(dirname "$0")/.." || exit 2
+grep -rn --include='*.[ch]' --include='*.cu' --include='*.cuh' '^#include "' \
+    kernels vmm policy engine interpose 2>/dev/null |
+awk -F'[:"]' '
+{
+    from = $1; to = $4
+    ok = 0
+    if      (from ~ /^kernels\//)          ok = to ~ /^kernels\//
+    else if (from ~ /^vmm\/base\//)        ok = to ~ /^vmm\/base\//
+    else if (from ~ /^vmm\//)              ok = to ~ /^vmm\//
+    else if (from ~ /^policy\/pager\.[ch]$/) ok = to ~ /^(policy|vmm)\//
+    else if (from ~ /^policy\//)           ok = to ~ /^(policy|vmm\/base)\//
+    else if (from ~ /^engine\//)           ok = to ~ /^(engine|policy|vmm|kernels)\//
+    else if (from ~ /^interpose\//)        ok = to ~ /^(interpose|policy|vmm)\//
+    if (!ok) { print from ":" $2 ": must not include " to; bad = 1 }
+}
+END { exit bad }'

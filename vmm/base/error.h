@@ -1,0 +1,58 @@
+#ifndef MP_BASE_ERROR_H
+#define MP_BASE_ERROR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "vmm/base/status.h"
+
+/*
+ * The text of a failure.
+ *
+ * A function that first knows what went wrong calls mp_fail() with one sentence in the form
+ *
+ *     <what> '<object>' in '<file>' at byte <n>: got <x>, need <y>; <what to do>
+ *
+ * leaving out the parts that do not exist, and returns its result. Callers pass the status on and
+ * add nothing. The text lies in a thread-local record, so reporting allocates nothing and needs no
+ * object; work that fails on another thread carries a copy of the record with its completion.
+ * Expected answers (MP_ERR_NO_SPACE from a full tier, MP_ERR_BUSY from a leased unit) set no text.
+ *
+ * Strings that come from a file or from the user go through mp_quote() first.
+ */
+struct mp_error {
+    enum mp_status status;
+    char code[32];  /* "E_ST_SHORT": stable, greppable, listed in docs/errors.md */
+    char text[512]; /* one line, without the code and without a newline */
+};
+
+/*
+ * Replace the calling thread's record and return `status`, so that a failing function can say
+ * `return mp_fail(MP_ERR_MODEL, "E_ST_SHORT", "file '%s' is %zu bytes, need at least 8", ...)`.
+ * The text is cut to the record's size. Control characters are replaced by '?'.
+ */
+enum mp_status mp_fail(enum mp_status status, const char *code, const char *format, ...)
+    MP_PRINTF(3, 4) MP_COLD;
+
+/* mp_fail(MP_ERR_NO_MEMORY, "E_NO_MEMORY", "cannot allocate <bytes> bytes for <what>; ..."). */
+enum mp_status mp_fail_no_memory(const char *what, uint64_t bytes) MP_COLD;
+
+/* The calling thread's record; status MP_OK and empty strings if nothing failed since the clear. */
+const struct mp_error *mp_error_last(void);
+
+void mp_error_clear(void);
+
+/* Take over a record that another thread filled. */
+void mp_error_set(const struct mp_error *error);
+
+#define MP_QUOTE_BYTES 160
+
+/*
+ * Write `bytes` bytes of `s` as printable ASCII: other bytes become \xNN, a quote or backslash is
+ * escaped, and what exceeds 128 source bytes is cut and marked by "...". Always ends with NUL.
+ * Returns `out`, so that it can stand in an argument list.
+ */
+const char *mp_quote(char out[MP_QUOTE_BYTES], const char *s, size_t bytes);
+
+#endif
