@@ -1,0 +1,102 @@
+#ifndef MP_BACKEND_H
+#define MP_BACKEND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vmm/base/status.h"
+
+/*
+ * A backend is the only code that talks to a device: it makes frames, physical memory of one tier
+ * that stays mapped at one address, its alias, for as long as the frame exists. It knows nothing of
+ * units, budgets or policies.
+ *
+ * Granule, alignment, layouts, limits and abilities are in `caps` and are asked for, never assumed.
+ * Wrappers (trace:, fault:) are backends that pass calls on; MOEPAGER_BACKEND=trace:host names a
+ * chain. Calls on one backend are serialised by the caller.
+ */
+enum mp_tier_kind { MP_TIER_DEVICE, MP_TIER_HOST, MP_TIER_FILE, MP_TIER_KIND_COUNT };
+
+const char *mp_tier_kind_name(enum mp_tier_kind kind);
+
+/* How the pieces of a unit stand in a slot; see vmm/space.h. */
+enum mp_layout { MP_LAYOUT_FILE, MP_LAYOUT_PACKED, MP_LAYOUT_COUNT };
+
+struct mp_backend_caps {
+    uint64_t granule_bytes;     /* frame sizes are multiples; a power of two */
+    uint64_t alias_align_bytes; /* every alias is a multiple; a power of two >= 4096 */
+    uint64_t frame_bytes_max;
+    uint32_t frames_max;
+    unsigned tiers;   /* bit (1 << kind): frames can be made in this tier */
+    unsigned layouts; /* bit (1 << layout): compute accepts it */
+    bool cpu_access;  /* the CPU may read and write through aliases */
+    bool file_target; /* files may be read straight into device aliases */
+};
+
+struct mp_frame {
+    uint64_t handle; /* the backend's own; 0 is no frame */
+    void *alias;
+    uint64_t bytes;
+    enum mp_tier_kind tier;
+};
+
+struct mp_backend;
+
+struct mp_backend_config {
+    int numa_node; /* where host memory goes; -1: anywhere */
+    bool huge_pages;
+};
+
+struct mp_backend_ops {
+    const char *name;    /* "host"; as in MOEPAGER_BACKEND */
+    const char *summary; /* one line, for `moepager info` */
+
+    /* Required. `inner` is the wrapped backend for wrappers (owned from then on, also closed by
+     * close) and NULL for others. */
+    enum mp_status (*open)(const struct mp_backend_config *config, struct mp_backend *inner,
+                           struct mp_backend **backend_p);
+    void (*close)(struct mp_backend *backend);
+
+    /* Required. Bytes that a tier could still give, and has in all. */
+    enum mp_status (*memory_info)(struct mp_backend *backend, enum mp_tier_kind tier,
+                                  uint64_t *free_bytes_p, uint64_t *total_bytes_p);
+
+    /* Required. `bytes` is a multiple of the granule. MP_ERR_NO_SPACE: the tier cannot give that
+     * much; nothing was kept. A frame's contents are undefined until something is copied in. */
+    enum mp_status (*frame_create)(struct mp_backend *backend, enum mp_tier_kind tier,
+                                   uint64_t bytes, struct mp_frame *frame_p);
+    void (*frame_destroy)(struct mp_backend *backend, struct mp_frame *frame);
+};
+
+/* Common head of every backend; the implementation embeds it as its first member. */
+struct mp_backend {
+    const struct mp_backend_ops *ops;
+    struct mp_backend_caps caps;
+};
+
+/*
+ * Open a chain such as "host", "trace:host" or "fault:trace:host"; the last name is the real
+ * backend. MP_ERR_CONFIG for an unknown name, with the list of names.
+ */
+enum mp_status mp_backend_open(const char *chain, const struct mp_backend_config *config,
+                               struct mp_backend **backend_p) MP_MUST_CHECK;
+
+/* Close the whole chain. NULL is allowed. */
+void mp_backend_close(struct mp_backend *backend);
+
+/* Built-in backends and wrappers in listing order; NULL-terminated. */
+extern const struct mp_backend_ops *const mp_backends[];
+
+extern const struct mp_backend_ops mp_backend_host;
+extern const struct mp_backend_ops mp_backend_trace;
+extern const struct mp_backend_ops mp_backend_fault;
+
+/*
+ * The fault wrapper's control: let the next `countdown` calls that can fail pass, then fail one
+ * (once) or all from then on. countdown < 0 switches it off. Returns calls counted since the last
+ * set.
+ */
+uint64_t mp_backend_fault_set(struct mp_backend *fault_backend, int64_t countdown, bool once,
+                              enum mp_status status);
+
+#endif

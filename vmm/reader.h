@@ -1,0 +1,123 @@
+#ifndef MP_READER_H
+#define MP_READER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vmm/base/clock.h"
+#include "vmm/base/error.h"
+#include "vmm/base/timeline.h"
+#include "vmm/file.h"
+
+/*
+ * Asynchronous reads from the file tier into memory.
+ *
+ * A ticket is one transfer, in the caller's memory: the extents to read, a priority, and later the
+ * result. Demand goes before prefetch; among equals the order of submission counts. Extents are cut
+ * into chunks, several of which are in flight at once, also of different tickets. A ticket can be
+ * cancelled until its first chunk has been handed to the kernel.
+ *
+ * Two engines behind one interface: io_uring (one thread that owns the ring), and a pool of threads
+ * with pread where io_uring is missing or forbidden. Which one runs is said once in the log and by
+ * mp_reader_engine().
+ *
+ * A short read is continued, end of file is an error, EIO is tried three times, and a ticket is
+ * DONE only when every byte of every extent has arrived. The file's identity is checked when a
+ * ticket starts.
+ *
+ * Thread safety: all functions may be called from any thread. The ticket belongs to the reader from
+ * submit until it is final; reader threads never call back.
+ */
+enum mp_ticket_state {
+    MP_TICKET_IDLE,    /* not submitted, or taken back by cancel */
+    MP_TICKET_QUEUED,  /* submitted, nothing handed to the kernel: can be cancelled */
+    MP_TICKET_STARTED, /* in flight */
+    MP_TICKET_DONE,    /* final: all bytes are in memory */
+    MP_TICKET_FAILED,  /* final: see error; memory holds rubbish */
+    MP_TICKET_STATE_COUNT
+};
+
+enum mp_priority { MP_PRIORITY_DEMAND, MP_PRIORITY_PREFETCH, MP_PRIORITY_COUNT };
+
+/* With `direct` in the ticket, offset, bytes and dst are multiples of the file's alignment, except
+ * that the last extent may reach beyond the end of the file: what lies there stays unread, and
+ * `need_bytes` says how many bytes of the extent must arrive. */
+struct mp_extent {
+    uint32_t file;
+    uint64_t offset;
+    uint64_t bytes;
+    uint64_t need_bytes; /* <= bytes */
+    void *dst;
+};
+
+#define MP_TICKET_EXTENTS_MAX 8
+
+struct mp_ticket {
+    /* Set by the caller before submit. */
+    struct mp_extent extents[MP_TICKET_EXTENTS_MAX];
+    uint32_t extent_count;
+    bool direct;
+    enum mp_priority priority;
+    uint64_t tag; /* for log and timeline: the unit */
+
+    /* Set by the reader; read them after mp_ticket_state() returned a final state. */
+    struct mp_error error;
+    uint64_t submitted_ns, started_ns, done_ns;
+    uint64_t read_bytes;
+
+    /* The reader's own. */
+    _Atomic(int) state; /* release store by the reader, acquire load by everybody else */
+    struct mp_ticket *prev, *next;
+    uint32_t next_extent;
+    uint64_t next_offset;
+    uint32_t chunks_in_flight;
+};
+
+struct mp_reader;
+
+struct mp_reader_config {
+    struct mp_files *files; /* must outlive the reader */
+    struct mp_clock *clock;
+    struct mp_timeline *timeline; /* or NULL */
+    bool uring;                   /* try io_uring first */
+    uint32_t depth;               /* chunks in flight, 1..256 */
+    uint32_t threads;             /* of the fallback, 1..64 */
+    uint64_t chunk_bytes;         /* multiple of 4096 */
+};
+
+enum mp_status mp_reader_create(const struct mp_reader_config *config,
+                                struct mp_reader **reader_p) MP_MUST_CHECK;
+
+/* Cancels what is queued, waits for what is in flight, ends the threads. NULL is allowed. */
+void mp_reader_destroy(struct mp_reader *reader);
+
+/* "io_uring" or "threads". */
+const char *mp_reader_engine(const struct mp_reader *reader);
+
+/* Never fails and never blocks: a ticket needs no memory but its own. */
+void mp_reader_submit(struct mp_reader *reader, struct mp_ticket *ticket);
+
+/* Make a queued prefetch a demand; no effect on any other. */
+void mp_reader_promote(struct mp_reader *reader, struct mp_ticket *ticket);
+
+/* True: it had not started and is IDLE again. False: it is in flight or final. */
+bool mp_reader_cancel(struct mp_reader *reader, struct mp_ticket *ticket);
+
+enum mp_ticket_state mp_ticket_state(const struct mp_ticket *ticket);
+
+/* Block until the ticket is final. */
+void mp_reader_wait(struct mp_reader *reader, struct mp_ticket *ticket);
+
+/* Block until at least one of the tickets is final; return its index. count >= 1. */
+uint32_t mp_reader_wait_any(struct mp_reader *reader, struct mp_ticket *const *tickets,
+                            uint32_t count);
+
+/* Is nothing queued or in flight? For prefetch that must not disturb. */
+bool mp_reader_idle(const struct mp_reader *reader);
+
+struct mp_reader_stats {
+    uint64_t requests, read_bytes, retries, errors, short_reads;
+};
+void mp_reader_get_stats(const struct mp_reader *reader, struct mp_reader_stats *stats_p);
+
+#endif

@@ -1,0 +1,141 @@
+#ifndef MP_SPACE_H
+#define MP_SPACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vmm/backend.h"
+#include "vmm/base/clock.h"
+#include "vmm/base/counters.h"
+#include "vmm/base/timeline.h"
+#include "vmm/file.h"
+#include "vmm/reader.h"
+#include "vmm/residency.h"
+
+/*
+ * A space is the set of all units of a model: what bytes each consists of, where those bytes are
+ * now, and the means to move them. It is mechanism: it never chooses what to load or to evict. A
+ * full tier is the answer MP_ERR_NO_SPACE.
+ *
+ * A unit is filled from pieces, ranges of files (gate, up and down of an expert, say). Pieces that
+ * touch or overlap after alignment become one extent. In the `file` layout with direct reads a slot
+ * holds the aligned superset of each extent, so that the device writes where compute reads; with
+ * buffered reads the pieces stand one after the other, each on a 64-byte boundary.
+ *
+ * Who calls: one thread at a time (the pager's). The reader's threads work behind it and are
+ * seen only through mp_space_poll() and mp_space_wait().
+ */
+struct mp_space;
+
+#define MP_UNIT_PIECES_MAX 4
+
+struct mp_piece {
+    uint32_t file; /* index in the mp_files */
+    uint64_t offset_bytes;
+    uint64_t bytes; /* > 0 */
+};
+
+struct mp_unit {
+    struct mp_piece pieces[MP_UNIT_PIECES_MAX];
+    uint32_t piece_count; /* >= 1 */
+};
+
+struct mp_space_config {
+    struct mp_backend *backend;  /* must outlive the space */
+    struct mp_files *files;      /* must outlive the space */
+    const struct mp_unit *units; /* copied */
+    uint32_t unit_count;
+    uint64_t budget_bytes; /* of the device tier; UINT64_MAX: room for every unit */
+    enum mp_io_mode io_mode;
+    struct mp_reader_config reader; /* files, clock and timeline are filled in by the space */
+    struct mp_clock *clock;
+    struct mp_timeline *timeline; /* or NULL */
+    struct mp_counters *counters; /* the space counts reads and resident bytes here */
+};
+
+/* What a budget would mean, without making anything. */
+struct mp_space_plan {
+    uint64_t unit_bytes;     /* of all units, as in the files */
+    uint64_t smallest_bytes; /* least budget that is accepted */
+    uint64_t full_bytes;     /* budget at which every unit has a slot */
+    uint64_t slot_bytes_max;
+    uint32_t slots; /* with this budget */
+    bool direct;    /* reads bypass the page cache */
+};
+
+enum mp_status mp_space_make_plan(const struct mp_space_config *config,
+                                  struct mp_space_plan *plan_p) MP_MUST_CHECK;
+
+/*
+ * Make the device tier and the reader. Pieces are checked against the sizes of their files here,
+ * all of them. MP_ERR_CONFIG E_BUDGET_SMALL names both numbers. On failure nothing is kept.
+ */
+enum mp_status mp_space_create(const struct mp_space_config *config,
+                               struct mp_space **space_p) MP_MUST_CHECK;
+
+/* Waits for reads in flight. No unit may be leased. NULL is allowed. */
+void mp_space_destroy(struct mp_space *space);
+
+/* Facts. */
+uint32_t mp_space_unit_count(const struct mp_space *space);
+uint64_t mp_space_unit_bytes(const struct mp_space *space, uint32_t unit); /* sum of its pieces */
+uint32_t mp_space_unit_class(const struct mp_space *space, uint32_t unit);
+uint32_t mp_space_class_count(const struct mp_space *space);
+uint32_t mp_space_class_slots(const struct mp_space *space, uint32_t class_index);
+uint32_t mp_space_class_free(const struct mp_space *space, uint32_t class_index);
+enum mp_res_state mp_space_state(const struct mp_space *space, uint32_t unit);
+uint32_t mp_space_leases(const struct mp_space *space, uint32_t unit);
+void mp_space_get_plan(const struct mp_space *space, struct mp_space_plan *plan_p);
+const char *mp_space_reader_engine(const struct mp_space *space);
+bool mp_space_reader_idle(const struct mp_space *space);
+
+/*
+ * ABSENT or FAILED -> FILLING: take a slot and submit the read. Returns at once.
+ * MP_ERR_NO_SPACE: no slot of its class is free; nothing changed (no error text).
+ * MP_ERR_INVALID: it is already filling or valid.
+ */
+enum mp_status mp_space_load(struct mp_space *space, uint32_t unit,
+                             enum mp_priority priority) MP_MUST_CHECK;
+
+/* A filling prefetch has become needed. No effect in other states. */
+void mp_space_promote(struct mp_space *space, uint32_t unit);
+
+/* FILLING and not started -> ABSENT. MP_ERR_BUSY: it has started and will finish. */
+enum mp_status mp_space_cancel(struct mp_space *space, uint32_t unit) MP_MUST_CHECK;
+
+/*
+ * Take note of a finished read of this unit, without blocking: FILLING -> VALID or FAILED.
+ * Returns the state after it.
+ */
+enum mp_res_state mp_space_poll(struct mp_space *space, uint32_t unit);
+
+/*
+ * Block until the unit is no longer FILLING. MP_OK: it is VALID. Otherwise the read's own error
+ * (file, byte, reason), the unit is FAILED and its slot is free again.
+ */
+enum mp_status mp_space_wait(struct mp_space *space, uint32_t unit) MP_MUST_CHECK;
+
+/*
+ * Block until one of the units is no longer FILLING and return its place in the list; units that
+ * are not FILLING count as finished. count >= 1.
+ */
+uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count);
+
+/* The error of a FAILED unit. */
+const struct mp_error *mp_space_unit_error(const struct mp_space *space, uint32_t unit);
+
+/* VALID and not leased -> ABSENT; the slot is free. MP_ERR_BUSY if leased or filling. */
+enum mp_status mp_space_evict(struct mp_space *space, uint32_t unit) MP_MUST_CHECK;
+
+/*
+ * Begin to use a VALID unit: its pieces are readable at the addresses in piece_p[0..piece_count)
+ * (any byte alignment) until the lease is released. MP_ERR_INVALID if it is not valid.
+ */
+enum mp_status mp_space_lease(struct mp_space *space, uint32_t unit,
+                              const void *piece_p[MP_UNIT_PIECES_MAX]) MP_MUST_CHECK;
+void mp_space_release(struct mp_space *space, uint32_t unit);
+
+/* Re-derive counts and states from scratch; false is a bug of ours. */
+bool mp_space_check(const struct mp_space *space);
+
+#endif
