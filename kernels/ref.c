@@ -1,0 +1,214 @@
+/*
+ * The reference implementation: plain C, sums and functions in double, rounded to float once per
+ * result. Slow on purpose and simple enough to be checked by reading.
+ */
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+#define CHUNK_COLS MP_KERNEL_BLOCK_COLS
+#define CHUNK_TOKENS 8
+
+static uint32_t f16_to_f32_bits(uint16_t half)
+{
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16;
+    uint32_t exponent = (half >> 10) & 0x1f, mantissa = half & 0x3ff;
+
+    if (exponent == 0x1f) /* Like the hardware, a signalling NaN becomes quiet. */
+        return sign | 0x7f800000 | mantissa << 13 | (mantissa != 0 ? 0x400000 : 0);
+    if (exponent == 0) {
+        if (mantissa == 0)
+            return sign;
+        for (exponent = 1; (mantissa & 0x400) == 0; exponent--)
+            mantissa <<= 1;
+        mantissa &= 0x3ff;
+    }
+    return sign | (exponent + 112) << 23 | mantissa << 13;
+}
+
+/* Works on bits, not floats, so that every NaN comes through as it is. */
+static void ref_convert(float *dst, const void *src, enum mp_wtype type, size_t count)
+{
+    const unsigned char *from = src;
+
+    if (count == 0)
+        return;
+    if (type == MP_WTYPE_F32) {
+        memcpy(dst, src, count * sizeof(*dst));
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half;
+        uint32_t bits;
+
+        memcpy(&half, from + i * sizeof(half), sizeof(half));
+        bits = type == MP_WTYPE_BF16 ? (uint32_t)half << 16 : f16_to_f32_bits(half);
+        memcpy(&dst[i], &bits, sizeof(bits));
+    }
+}
+
+static const void *element(const void *w, enum mp_wtype type, size_t index)
+{
+    return (const unsigned char *)w + index * mp_wtype_bytes(type);
+}
+
+/* sums[t] += w[0..cols) . x[t][0..cols) for t < tokens <= CHUNK_TOKENS, cols <= CHUNK_COLS. */
+static void add_dots(double *sums, const void *w, enum mp_wtype type, const float *x,
+                     size_t x_stride, size_t cols, size_t tokens)
+{
+    float row[CHUNK_COLS];
+
+    ref_convert(row, w, type, cols);
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t c = 0; c < cols; c++)
+            sums[t] += (double)row[c] * (double)x[t * x_stride + c];
+}
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static void ref_matmul(float *y, size_t y_stride, const void *w, enum mp_wtype type,
+                       size_t w_stride, const float *x, size_t x_stride, size_t rows, size_t cols,
+                       size_t tokens)
+{
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t t0 = 0; t0 < tokens; t0 += CHUNK_TOKENS) {
+            size_t n = min_size(tokens - t0, CHUNK_TOKENS);
+            double sums[CHUNK_TOKENS] = { 0 };
+
+            for (size_t c = 0; c < cols; c += CHUNK_COLS)
+                add_dots(sums, element(w, type, r * w_stride + c), type, x + t0 * x_stride + c,
+                         x_stride, min_size(cols - c, CHUNK_COLS), n);
+            for (size_t t = 0; t < n; t++)
+                y[(t0 + t) * y_stride + r] = (float)sums[t];
+        }
+    }
+}
+
+static void ref_matmul_blocked(float *y, size_t y_stride, const void *w, enum mp_wtype type,
+                               size_t w_stride, const float *x, size_t x_stride, size_t rows,
+                               size_t cols, size_t tokens, int accumulate)
+{
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t t0 = 0; t0 < tokens; t0 += CHUNK_TOKENS) {
+            size_t n = min_size(tokens - t0, CHUNK_TOKENS);
+
+            for (size_t t = 0; t < n && !accumulate; t++)
+                y[(t0 + t) * y_stride + r] = 0;
+            for (size_t c = 0; c < cols; c += MP_KERNEL_BLOCK_COLS) {
+                double sums[CHUNK_TOKENS] = { 0 };
+
+                add_dots(sums, element(w, type, r * w_stride + c), type, x + t0 * x_stride + c,
+                         x_stride, min_size(cols - c, MP_KERNEL_BLOCK_COLS), n);
+                for (size_t t = 0; t < n; t++)
+                    y[(t0 + t) * y_stride + r] += (float)sums[t];
+            }
+        }
+    }
+}
+
+static void ref_rmsnorm(float *out, size_t out_stride, const float *x, size_t x_stride,
+                        const float *w, size_t width, size_t tokens, float eps)
+{
+    for (size_t t = 0; t < tokens; t++) {
+        const float *from = x + t * x_stride;
+        double sum = 0, scale;
+
+        for (size_t i = 0; i < width; i++)
+            sum += (double)from[i] * (double)from[i];
+        scale = 1 / sqrt(sum / (double)width + (double)eps);
+        for (size_t i = 0; i < width; i++)
+            out[t * out_stride + i] = (float)((double)from[i] * scale * (double)w[i]);
+    }
+}
+
+static void ref_rope(float *head, const float *cosine, const float *sine, size_t dim)
+{
+    for (size_t i = 0; i < dim / 2; i++) {
+        double a = (double)head[i], b = (double)head[dim / 2 + i];
+
+        head[i] = (float)(a * (double)cosine[i] - b * (double)sine[i]);
+        head[dim / 2 + i] = (float)(b * (double)cosine[i] + a * (double)sine[i]);
+    }
+}
+
+static void ref_silu_mul(float *gate, const float *up, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        double v = (double)gate[i];
+
+        gate[i] = (float)(v / (1 + exp(-v)) * (double)up[i]);
+    }
+}
+
+/* x[i] becomes exp(x[i] - max); the sum of the unrounded values is returned. */
+static double exp_row(float *x, size_t width)
+{
+    double max = -INFINITY, sum = 0;
+
+    for (size_t i = 0; i < width; i++)
+        if ((double)x[i] > max)
+            max = (double)x[i];
+    for (size_t i = 0; i < width; i++) {
+        double e = exp((double)x[i] - max);
+
+        x[i] = (float)e;
+        sum += e;
+    }
+    return sum;
+}
+
+static void ref_softmax(float *x, size_t x_stride, size_t width, size_t tokens)
+{
+    for (size_t t = 0; t < tokens; t++) {
+        float *row = x + t * x_stride;
+        double sum = exp_row(row, width);
+
+        for (size_t i = 0; i < width; i++)
+            row[i] = (float)((double)row[i] / sum);
+    }
+}
+
+static void ref_attend(float *out, const float *q, const float *k, const float *v, size_t kv_stride,
+                       size_t dim, size_t positions, float scale, float *scores)
+{
+    double sum;
+
+    for (size_t p = 0; p < positions; p++) {
+        double dot = 0;
+
+        for (size_t i = 0; i < dim; i++)
+            dot += (double)q[i] * (double)k[p * kv_stride + i];
+        scores[p] = (float)(dot * (double)scale);
+    }
+    sum = exp_row(scores, positions);
+    for (size_t i = 0; i < dim; i++) {
+        double mix = 0;
+
+        for (size_t p = 0; p < positions; p++)
+            mix += (double)scores[p] * (double)v[p * kv_stride + i];
+        out[i] = positions > 0 ? (float)(mix / sum) : 0;
+    }
+}
+
+static void ref_axpy(float *y, const float *x, float a, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        y[i] = (float)((double)y[i] + (double)a * (double)x[i]);
+}
+
+const struct mp_kernels mp_kernels_ref = {
+    .name = "ref",
+    .convert = ref_convert,
+    .matmul = ref_matmul,
+    .matmul_blocked = ref_matmul_blocked,
+    .rmsnorm = ref_rmsnorm,
+    .rope = ref_rope,
+    .silu_mul = ref_silu_mul,
+    .softmax = ref_softmax,
+    .attend = ref_attend,
+    .axpy = ref_axpy,
+};
