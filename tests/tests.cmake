@@ -14,3 +14,4 @@ function(mp_test name)
 endfunction()
 
 mp_test(base/error_test LIBS mp_base)
+mp_test(engine/json_test LIBS mp_engine)

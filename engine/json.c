@@ -1,0 +1,260 @@
+#include "engine/json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- parsing */
+
+/* A string token that starts at text[at] == '"': the index behind its closing quote, or `bytes`. */
+static size_t string_end(const char *text, size_t bytes, size_t at)
+{
+    for (at++; at < bytes && text[at] != '"'; at++) {
+        if (text[at] == '\\')
+            at++;
+    }
+    return at < bytes ? at + 1 : bytes;
+}
+
+/*
+ * One pass over the text before jansson's recursion sees it. Wrong nesting is left to jansson;
+ * this only bounds how deep it can go and how many entries the outermost value can have.
+ */
+static enum mp_status prescan(const char *text, size_t bytes, const char *shown,
+                              const struct mp_json_options *options)
+{
+    uint64_t depth = 0, commas = 0;
+
+    for (size_t at = 0; at < bytes; at++) {
+        const char c = text[at];
+
+        if (c == '"') {
+            at = string_end(text, bytes, at) - 1;
+        } else if (c == '{' || c == '[') {
+            if (++depth > MP_JSON_DEPTH_MAX)
+                return mp_fail(MP_ERR_MODEL, "E_JSON_DEPTH",
+                               "'%s' at byte %" PRIu64 ": JSON is nested deeper than %d", shown,
+                               options->first_byte + at, MP_JSON_DEPTH_MAX);
+        } else if (c == '}' || c == ']') {
+            depth -= depth > 0;
+        } else if (c == ',' && depth == 1 && ++commas >= options->entries_max &&
+                   options->entries_max > 0) {
+            return mp_fail(MP_ERR_MODEL, "E_JSON_ENTRIES",
+                           "'%s' at byte %" PRIu64 ": more than %" PRIu64 " entries", shown,
+                           options->first_byte + at, options->entries_max);
+        }
+    }
+    return MP_OK;
+}
+
+/* The key whose token ends at text[end], unescaped and quoted for a message. */
+static const char *key_before(char out[MP_QUOTE_BYTES], const char *text, size_t bytes, size_t end)
+{
+    size_t token = 0, token_end = 0;
+
+    for (size_t at = 0; at < bytes && at < end; at++) {
+        if (text[at] == '"') {
+            token = at;
+            token_end = string_end(text, bytes, at);
+            at = token_end - 1;
+        }
+    }
+    json_t *key = json_loadb(text + token, token_end - token, JSON_DECODE_ANY, NULL);
+    if (key != NULL)
+        mp_quote(out, json_string_value(key), json_string_length(key));
+    else
+        mp_quote(out, text + token, token_end - token);
+    json_decref(key);
+    return out;
+}
+
+static enum mp_status parse_failed(const char *text, size_t bytes, const char *shown,
+                                   const struct mp_json_options *options, const json_error_t *error)
+{
+    const size_t position = error->position < 0 ? 0 : (size_t)error->position;
+    const uint64_t byte = options->first_byte + position;
+    char quoted[MP_QUOTE_BYTES];
+
+    switch (json_error_code(error)) {
+    case json_error_out_of_memory: return mp_fail_no_memory("JSON", bytes);
+    case json_error_duplicate_key:
+        return mp_fail(MP_ERR_MODEL,
+                       options->duplicate_code != NULL ? options->duplicate_code : "E_JSON_DUP",
+                       "key '%s' in '%s' at byte %" PRIu64 " is given twice",
+                       key_before(quoted, text, bytes, position), shown, byte);
+    default:
+        return mp_fail(MP_ERR_MODEL, options->code != NULL ? options->code : "E_JSON",
+                       "'%s' at byte %" PRIu64 " is not valid JSON: %s", shown, byte,
+                       mp_quote(quoted, error->text, strlen(error->text)));
+    }
+}
+
+enum mp_status mp_json_parse_with(const char *text, size_t bytes, const char *name,
+                                  const struct mp_json_options *options, json_t **root_p)
+{
+    static const struct mp_json_options defaults = { 0 };
+    char shown[MP_QUOTE_BYTES];
+    json_error_t error;
+    json_t *root;
+
+    if (options == NULL)
+        options = &defaults;
+    mp_quote(shown, name, strlen(name));
+    enum mp_status status = prescan(text, bytes, shown, options);
+    if (status != MP_OK)
+        return status;
+    root = json_loadb(text, bytes,
+                      JSON_REJECT_DUPLICATES | (options->allow_nul ? JSON_ALLOW_NUL : 0), &error);
+    if (root == NULL)
+        return parse_failed(text, bytes, shown, options, &error);
+    *root_p = root;
+    return MP_OK;
+}
+
+enum mp_status mp_json_parse(const char *text, size_t bytes, const char *name, json_t **root_p)
+{
+    return mp_json_parse_with(text, bytes, name, NULL, root_p);
+}
+
+/* ---- files */
+
+enum mp_status mp_text_check_download(const char *text, size_t bytes, const char *name)
+{
+    static const char lfs[] = "version https://git-lfs";
+    static const char *const html[] = { "<!doctype html", "<html" };
+    char shown[MP_QUOTE_BYTES];
+    size_t at = 0;
+
+    mp_quote(shown, name, strlen(name));
+    if (bytes >= sizeof(lfs) - 1 && memcmp(text, lfs, sizeof(lfs) - 1) == 0)
+        return mp_fail(MP_ERR_MODEL, "E_FILE_LFS",
+                       "'%s' is a Git LFS pointer, not the model; run 'git lfs pull' in its folder",
+                       shown);
+    while (at < bytes && at < 64 && strchr(" \t\r\n", text[at]) != NULL && text[at] != '\0')
+        at++;
+    for (size_t i = 0; i < MP_ARRAY_LEN(html); i++) {
+        const size_t length = strlen(html[i]);
+
+        if (bytes - at >= length && strncasecmp(text + at, html[i], length) == 0)
+            return mp_fail(MP_ERR_MODEL, "E_FILE_HTML",
+                           "'%s' is an HTML page, not the model; download the file again", shown);
+    }
+    return MP_OK;
+}
+
+static enum mp_status open_failed(const char *shown, int code)
+{
+    if (code == ENOENT)
+        return mp_fail(MP_ERR_MODEL, "E_FILE_MISSING", "file '%s' is missing", shown);
+    return mp_fail(MP_ERR_IO, "E_FILE_OPEN", "cannot open '%s': %s", shown, strerror(code));
+}
+
+/* Check what was opened before anything is read or allocated. */
+static enum mp_status check_open_file(int fd, const char *shown, uint64_t cap_bytes,
+                                      uint64_t *bytes_p)
+{
+    struct stat info;
+
+    if (fstat(fd, &info) != 0)
+        return mp_fail(MP_ERR_IO, "E_FILE_OPEN", "cannot examine '%s': %s", shown, strerror(errno));
+    if (!S_ISREG(info.st_mode))
+        return mp_fail(MP_ERR_MODEL, "E_FILE_TYPE", "'%s' is %s, need a regular file", shown,
+                       S_ISDIR(info.st_mode)    ? "a directory"
+                       : S_ISFIFO(info.st_mode) ? "a FIFO"
+                       : S_ISSOCK(info.st_mode) ? "a socket"
+                                                : "a device");
+    if ((uint64_t)info.st_size > cap_bytes)
+        return mp_fail(MP_ERR_MODEL, "E_FILE_SIZE",
+                       "file '%s' is %" PRIu64 " bytes, need at most %" PRIu64, shown,
+                       (uint64_t)info.st_size, cap_bytes);
+    *bytes_p = (uint64_t)info.st_size;
+    return MP_OK;
+}
+
+static enum mp_status read_all(int fd, const char *shown, char *text, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t got = pread(fd, text + done, bytes - done, (off_t)done);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return mp_fail(MP_ERR_IO, "E_FILE_READ", "cannot read '%s' at byte %zu: %s", shown,
+                           done, strerror(errno));
+        if (got == 0)
+            return mp_fail(MP_ERR_IO, "E_FILE_READ",
+                           "'%s' ends at byte %zu, had %zu bytes when it was opened", shown, done,
+                           bytes);
+        done += (size_t)got;
+    }
+    return MP_OK;
+}
+
+enum mp_status mp_text_load(int dirfd, const char *name, uint64_t cap_bytes, char **text_p,
+                            size_t *bytes_p)
+{
+    enum mp_status status;
+    char shown[MP_QUOTE_BYTES];
+    uint64_t bytes = 0;
+    char *text = NULL;
+    int fd;
+
+    mp_quote(shown, name, strlen(name));
+    /* O_NONBLOCK: opening a FIFO without a writer would wait for ever. */
+    fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return open_failed(shown, errno);
+    status = check_open_file(fd, shown, cap_bytes, &bytes);
+    if (status != MP_OK)
+        goto out_close;
+    text = malloc(bytes + 1);
+    if (text == NULL) {
+        status = mp_fail_no_memory(shown, bytes + 1);
+        goto out_close;
+    }
+    status = read_all(fd, shown, text, bytes);
+    if (status == MP_OK)
+        status = mp_text_check_download(text, bytes, name);
+    if (status == MP_OK) {
+        text[bytes] = '\0';
+        *text_p = text;
+        *bytes_p = bytes;
+    } else {
+        free(text);
+    }
+out_close:
+    close(fd);
+    return status;
+}
+
+enum mp_status mp_json_load_file(int dirfd, const char *name, uint64_t cap_bytes, json_t **root_p)
+{
+    enum mp_status status;
+    size_t bytes;
+    char *text;
+
+    status = mp_text_load(dirfd, name, cap_bytes, &text, &bytes);
+    if (status != MP_OK)
+        return status;
+    status = mp_json_parse(text, bytes, name, root_p);
+    free(text);
+    return status;
+}
+
+enum mp_status mp_json_load_optional_file(int dirfd, const char *name, uint64_t cap_bytes,
+                                          json_t **root_p)
+{
+    enum mp_status status = mp_json_load_file(dirfd, name, cap_bytes, root_p);
+
+    if (status == MP_ERR_MODEL && strcmp(mp_error_last()->code, "E_FILE_MISSING") == 0) {
+        mp_error_clear();
+        *root_p = NULL;
+        return MP_OK;
+    }
+    return status;
+}
