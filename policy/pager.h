@@ -1,0 +1,117 @@
+#ifndef MP_PAGER_H
+#define MP_PAGER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "policy/policy.h"
+#include "vmm/space.h"
+
+/*
+ * The pager: the one loop that turns "layer 7 needs experts 3, 9, 21" into leases, loads and
+ * evictions, and the only caller of the space's mutators. It asks the policies and carries out what
+ * they say, after checking it.
+ *
+ * A layer:
+ *
+ *     mp_pager_begin(pager, layer, needs, count)    leases hits, starts demand loads
+ *     mp_pager_prefetch(pager, ...)                 starts prefetches behind them
+ *     while (mp_pager_next(pager, &ready) == MP_OK && ready.need != MP_NEED_NONE) {
+ *         ... compute with ready.pieces ...
+ *         mp_pager_done(pager, ready.need);         gives the lease back, may start more loads
+ *     }
+ *     mp_pager_end(pager)
+ *
+ * Needs that are resident come first, then the others as their reads finish; when there are more
+ * needs than slots they come in waves, each loaded once. The order in which needs become ready
+ * never changes results: the caller sums by rank. What a policy answers is a guess about time only:
+ * whatever it says, every need is handed out exactly once with complete bytes, or an error is
+ * returned.
+ *
+ * Progress: a need waits only for leases that the caller holds and reads in flight. With no lease
+ * outstanding two slots of the unit's class always suffice.
+ *
+ * Thread safety: one thread at a time. No function blocks except mp_pager_next() and, with
+ * `deterministic`, mp_pager_begin().
+ */
+struct mp_pager;
+
+#define MP_NEED_NONE UINT32_MAX
+
+struct mp_pager_config {
+    struct mp_space *space;             /* outlives the pager; units as in policy.h */
+    const struct mp_policies *policies; /* outlives the pager */
+    struct mp_shape shape;              /* layers * experts == units of the space */
+    struct mp_clock *clock;
+    struct mp_counters *counters;
+    struct mp_timeline *timeline; /* or NULL */
+    /* Prefetches become visible only at mp_pager_begin(), which waits for all of them, and needs
+     * are handed out in the order given: decisions no longer depend on timing. */
+    bool deterministic;
+};
+
+/*
+ * Fixes the partition. With a global partition, an evict policy that is not per_layer and fewer
+ * slots than one token cycle, one warning is logged and the layers get equal shares, because a
+ * global order would then hit exactly never.
+ */
+enum mp_status mp_pager_create(const struct mp_pager_config *config,
+                               struct mp_pager **pager_p) MP_MUST_CHECK;
+
+/* No layer may be open. Counts prefetched bytes that nobody used. NULL is allowed. */
+void mp_pager_destroy(struct mp_pager *pager);
+
+struct mp_need {
+    uint32_t expert;
+    uint32_t tokens; /* that chose it, >= 1 */
+};
+
+struct mp_ready {
+    uint32_t need; /* index in the needs of begin; MP_NEED_NONE: all were handed out */
+    const void *pieces[MP_UNIT_PIECES_MAX];
+};
+
+/*
+ * Open a layer. `needs` in ascending order of experts, each expert once; it is copied.
+ * MP_ERR_INVALID: a layer is open already, or a number is out of range.
+ */
+enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const struct mp_need *needs,
+                              uint32_t count) MP_MUST_CHECK;
+
+/*
+ * The next need whose bytes are complete, leased until mp_pager_done(). Blocks while none is; that
+ * time is counted as exposed wait. On an error (a read that failed for good) nothing was leased by
+ * this call; the caller gives up with mp_pager_abort().
+ */
+enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p) MP_MUST_CHECK;
+
+void mp_pager_done(struct mp_pager *pager, uint32_t need);
+
+/* All needs must have been handed out and done. */
+void mp_pager_end(struct mp_pager *pager);
+
+/* Close the layer whatever its state: leases end, loads that have not started are cancelled. The
+ * pager can be used again afterwards. No effect if no layer is open. */
+void mp_pager_abort(struct mp_pager *pager);
+
+/* Most prefetches that mp_pager_prefetch() would take now for `layer`; may be 0. */
+uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer);
+
+/*
+ * Start to load `experts` of `layer`, most urgent first, until there is no room. Never takes a slot
+ * from a unit that is leased, needed by the open layer, or prefetched and not used yet. Experts
+ * that are out of range, resident or on the way are skipped.
+ */
+void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
+                       uint32_t count);
+
+/* resident(experts) := 1 if in the device tier or (with `on_the_way`) being read. */
+void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way, uint8_t *resident);
+
+/* Slots per layer, as decided; MP_LAYER_ANY when the partition is global. */
+uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer);
+
+/* Invariants of the pager and its space; false is a bug of ours. */
+bool mp_pager_check(struct mp_pager *pager);
+
+#endif

@@ -1,0 +1,313 @@
+#ifndef MP_POLICY_H
+#define MP_POLICY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "vmm/base/opt.h"
+#include "vmm/base/status.h"
+
+/*
+ * A policy decides; it never acts.
+ *
+ * There are seven decision points (slots). Each has an ops table below; each implementation is one
+ * const table at the end of one file. The pager and the step (policy/pager.h, policy/step.h) call
+ * them with facts and carry the answers out. Hence a policy
+ *   - includes nothing from vmm/ except base/, and never calls a device;
+ *   - allocates only in create();
+ *   - takes no lock (one thread at a time calls it) and reads no clock (`now` is a parameter: a
+ *     logical time, one per MoE layer executed), so a recorded run replays exactly;
+ *   - must accept any facts that the comments below allow, and may answer badly: an answer out of
+ *     range is counted and replaced by a safe one, never carried out.
+ *
+ * MoE layers are numbered 0, 1, 2, ... without the dense layers between them. Expert e of layer l
+ * is unit l * experts + e.
+ *
+ * Slots marked optional may be NULL, meaning "not interested". All others are required;
+ * mp_policy_check() says what is missing. policy/template.c is a compiled skeleton.
+ */
+#define MP_POLICY_ABI 1u
+
+#define MP_UNIT_NONE UINT32_MAX
+#define MP_LAYER_ANY UINT32_MAX
+
+/* What create() is told of the model and the machine. */
+struct mp_shape {
+    uint32_t layers;     /* MoE layers, 1..4096 */
+    uint32_t experts;    /* routed experts of a layer, 1..4096 */
+    uint32_t top_k;      /* experts of a token, 1..experts */
+    uint32_t tokens_max; /* most tokens of one batch */
+    uint32_t slots;      /* units that the device tier can hold */
+    uint64_t unit_bytes; /* of the largest unit */
+    uint64_t seed;
+};
+
+/* Common head of every ops table. */
+struct mp_policy_info {
+    unsigned abi;              /* MP_POLICY_ABI */
+    const char *name;          /* [a-z0-9-]+, as in MOEPAGER_EVICT=layer-lru */
+    const char *summary;       /* one line, for `moepager info` */
+    const struct mp_opt *opts; /* variables MOEPAGER_<NAME>_*, or NULL */
+    size_t config_size;        /* of the struct that opts fill; 0 without opts */
+};
+
+/* First member of every policy instance. */
+struct mp_policy {
+    const struct mp_policy_info *info;
+};
+
+/* Common life cycle. `config` was filled from `opts` and does not outlive the call; it is NULL if
+ * config_size is 0. */
+typedef enum mp_status (*mp_policy_create_fn)(const void *config, const struct mp_shape *shape,
+                                              struct mp_policy **policy_p);
+typedef void (*mp_policy_destroy_fn)(struct mp_policy *policy);
+
+/* ---- route: which experts does each token get? ---- */
+
+struct mp_route_facts {
+    uint32_t layer, tokens, experts, k;
+    const float *scores;     // (tokens, experts): the router's probabilities, all finite
+    const uint8_t *resident; // (experts): 1 if the expert's bytes are in the device tier
+};
+
+struct mp_route_ops {
+    struct mp_policy_info info;
+    mp_policy_create_fn create;
+    mp_policy_destroy_fn destroy;
+
+    /* True: the result equals the model's own routing. False: it changes the output, so it is used
+     * only when the user named it, and reports say so. */
+    bool exact;
+
+    /*
+     * experts[t * k + r] := the expert of rank r of token t, all k of a token different, best
+     * first; weights[t * k + r] := its score. The engine normalises weights if the model does.
+     */
+    void (*route)(struct mp_policy *policy, const struct mp_route_facts *facts, uint32_t *experts,
+                  float *weights);
+};
+
+/* ---- assign: who computes each chosen expert? ---- */
+
+#define MP_EXECUTOR_MAP(X)                                                               \
+    X(DEVICE, "device")     /* resident, or loaded first, then computed by the device */ \
+    X(IN_PLACE, "in-place") /* the device reads the host tier over the link */           \
+    X(CPU, "cpu")           /* the CPU reads the host tier */
+
+enum mp_executor {
+#define X(name, text) MP_EXECUTOR_##name,
+    MP_EXECUTOR_MAP(X)
+#undef X
+        MP_EXECUTOR_COUNT
+};
+
+const char *mp_executor_name(enum mp_executor executor);
+
+struct mp_assign_facts {
+    uint32_t layer, count;
+    const uint32_t *experts; // (count): chosen by at least one token, ascending
+    const uint32_t *tokens;  // (count): how many tokens chose it
+    const uint8_t *resident; // (count)
+    unsigned executors;      /* bit (1 << executor): this machine has it; DEVICE always */
+};
+
+struct mp_assign_ops {
+    struct mp_policy_info info;
+    mp_policy_create_fn create;
+    mp_policy_destroy_fn destroy;
+
+    /* executors[i] := who computes experts[i]. */
+    void (*assign)(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                   enum mp_executor *executors);
+};
+
+/* ---- predict: what will the scores of a later layer be? ---- */
+
+/* Arithmetic that the engine does for a predictor, because policies have no weights. */
+enum mp_score_source {
+    MP_SCORES_NONE, /* the predictor uses facts of the past only */
+    MP_SCORES_GATE, /* the later layer's router on this layer's hidden states */
+    MP_SCORES_COUNT
+};
+
+struct mp_predict_facts {
+    uint32_t layer, target_layer, tokens, experts, k;
+    const uint32_t *chosen; // (tokens, k): this layer's routing
+    const float *source;    // (tokens, experts) of the declared source; NULL for MP_SCORES_NONE
+};
+
+struct mp_predict_ops {
+    struct mp_policy_info info;
+    mp_policy_create_fn create;
+    mp_policy_destroy_fn destroy;
+
+    enum mp_score_source source;
+    bool wraps; /* can predict layer 0 of the next step from the last layer of this one */
+
+    /* Optional: what was really chosen. */
+    void (*observe)(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
+                    const uint32_t *chosen);
+
+    /* Optional, NULL for the predictor that never predicts. scores(tokens, experts) := the guess,
+     * larger is likelier; the scale is free. Returns false for "no idea", then scores are not
+     * looked at. */
+    bool (*predict)(struct mp_policy *policy, const struct mp_predict_facts *facts, float *scores);
+};
+
+/* ---- prefetch: which of the predicted are loaded ahead? ---- */
+
+struct mp_prefetch_facts {
+    uint32_t layer, target_layer, tokens, experts, k;
+    const float *scores;     // (tokens, experts), as predicted
+    const uint8_t *resident; // (experts): 1 if in the device tier or on the way
+    uint32_t max;            /* most that can be taken now; >= 1 */
+};
+
+struct mp_prefetch_ops {
+    struct mp_policy_info info;
+    mp_policy_create_fn create;
+    mp_policy_destroy_fn destroy;
+
+    /* Optional, NULL for the one that never prefetches. Write up to facts->max different experts
+     * that are not resident, most urgent first; return how many. */
+    uint32_t (*choose)(struct mp_policy *policy, const struct mp_prefetch_facts *facts,
+                       uint32_t *experts);
+};
+
+/* ---- admit: keep what was loaded on demand? ---- */
+
+struct mp_admit_ops {
+    struct mp_policy_info info;
+    mp_policy_create_fn create;
+    mp_policy_destroy_fn destroy;
+
+    /* False: the unit leaves as soon as this layer has used it. */
+    bool (*admit)(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now);
+};
+
+/* ---- evict: which resident unit leaves? ---- */
+
+struct mp_evict_query {
+    uint32_t for_unit;        /* the unit that needs the slot */
+    uint32_t scope_layer;     /* only units of this layer may go; MP_LAYER_ANY: of all */
+    uint32_t experts;         /* per layer */
+    const uint8_t *evictable; // (units): 1 if resident, unleased, of the right size class
+};
+
+/* May `unit` be the answer to `query`? */
+static inline bool mp_evict_allows(const struct mp_evict_query *query, uint32_t unit)
+{
+    return query->evictable[unit] &&
+           (query->scope_layer == MP_LAYER_ANY || unit / query->experts == query->scope_layer);
+}
+
+struct mp_evict_ops {
+    struct mp_policy_info info;
+    mp_policy_create_fn create;
+    mp_policy_destroy_fn destroy;
+
+    /* True: it keeps the layers apart by itself, so a budget under one token cycle is no trap. */
+    bool per_layer;
+
+    /* A unit became resident, or left by whoever's choice. */
+    void (*on_insert)(struct mp_policy *policy, uint32_t unit, uint64_t now);
+    void (*on_remove)(struct mp_policy *policy, uint32_t unit, uint64_t now);
+
+    /* Optional. `tokens` tokens of one batch need the unit; it may be resident or not. Called
+     * once per unit and layer, before the loads that follow from it, in ascending order of units.
+     */
+    void (*on_access)(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now);
+
+    /*
+     * The unit that should leave, one for which mp_evict_allows() holds, or MP_UNIT_NONE. Must not
+     * change the policy's state: the pager may ask again.
+     */
+    uint32_t (*pick)(struct mp_policy *policy, const struct mp_evict_query *query);
+};
+
+/* ---- partition: how many slots does each layer own? ---- */
+
+struct mp_partition_ops {
+    struct mp_policy_info info;
+    mp_policy_create_fn create;
+    mp_policy_destroy_fn destroy;
+
+    /* True: layers compete for all slots; quota is then not called and may be NULL. */
+    bool global;
+
+    /* quota[l] := slots of layer l for l < layers; the sum must not exceed shape->slots. */
+    void (*quota)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *quota);
+};
+
+/* ---- the lists, and a chosen set ---- */
+
+/* X(slot, SLOT): everything that is the same for all seven. */
+#define MP_POLICY_SLOT_MAP(X) \
+    X(route, ROUTE)           \
+    X(assign, ASSIGN)         \
+    X(predict, PREDICT)       \
+    X(prefetch, PREFETCH)     \
+    X(admit, ADMIT)           \
+    X(evict, EVICT)           \
+    X(partition, PARTITION)
+
+enum mp_policy_slot {
+#define X(slot, SLOT) MP_SLOT_##SLOT,
+    MP_POLICY_SLOT_MAP(X)
+#undef X
+        MP_SLOT_COUNT
+};
+
+const char *mp_policy_slot_name(enum mp_policy_slot slot);
+
+/* The built-in tables of a slot: entry i, NULL past the end. Every ops table begins with its info.
+ */
+const struct mp_policy_info *mp_policy_builtin(enum mp_policy_slot slot, size_t i);
+
+/* NULL if there is no such policy. */
+const struct mp_policy_info *mp_policy_find(enum mp_policy_slot slot, const char *name);
+
+/* Complete, right ABI, sane name? MP_ERR_INVALID with the missing slot's name. */
+enum mp_status mp_policy_check(enum mp_policy_slot slot,
+                               const struct mp_policy_info *info) MP_MUST_CHECK;
+
+/* Names of the chosen policies; a profile is a full set under a name. */
+struct mp_profile {
+    const char *name;
+    const char *summary;
+    const char *policy[MP_SLOT_COUNT];
+};
+
+/* NULL-name-terminated. The first one is the default. */
+extern const struct mp_profile mp_profiles[];
+
+/*
+ * Read MOEPAGER_PROFILE and MOEPAGER_<SLOT>, or what the command line put in their place: `names`
+ * has the profile's name (NULL: default) and per slot a name that overrides it (NULL: none).
+ * MP_ERR_CONFIG E_POLICY: unknown name, with the list of known ones.
+ */
+struct mp_policy_names {
+    const char *profile;
+    const char *policy[MP_SLOT_COUNT];
+};
+enum mp_status mp_policy_resolve(const struct mp_policy_names *names,
+                                 struct mp_profile *chosen_p) MP_MUST_CHECK;
+
+/* One instance per slot. */
+struct mp_policies {
+#define X(slot, SLOT)                         \
+    const struct mp_##slot##_ops *slot##_ops; \
+    struct mp_policy *slot;
+    MP_POLICY_SLOT_MAP(X)
+#undef X
+};
+
+/* Create all instances, options from the environment. On failure none is left. */
+enum mp_status mp_policies_create(const struct mp_profile *chosen, const struct mp_shape *shape,
+                                  struct mp_policies *policies_p) MP_MUST_CHECK;
+
+/* Safe on a zeroed set. */
+void mp_policies_destroy(struct mp_policies *policies);
+
+#endif

@@ -1,0 +1,79 @@
+#ifndef MP_STEP_H
+#define MP_STEP_H
+
+#include <stdint.h>
+
+#include "policy/pager.h"
+
+/*
+ * The step: the order of one MoE layer, over injected operations.
+ *
+ *     score -> route -> assign -> make ready -> (predict, prefetch) -> shared -> experts -> combine
+ *
+ * The engine injects real arithmetic, the simulator injects cost models. So overlap, scheduling and
+ * policies exist once.
+ *
+ * Thread safety: one thread at a time; the operations may use threads of their own.
+ */
+struct mp_step;
+
+/* The rows of one expert: token t[i] chose it as its rank r[i]. */
+struct mp_rows {
+    const uint32_t *token; // (count), ascending
+    const uint32_t *rank;  // (count)
+    uint32_t count;
+};
+
+struct mp_step_ops {
+    /* Required: scores(tokens, experts) := the router's probabilities of `layer` for the batch. */
+    enum mp_status (*scores)(void *ctx, uint32_t layer, float *scores);
+
+    /* Optional: scores of `target_layer` by `source`, for a predictor that declared it. */
+    enum mp_status (*source_scores)(void *ctx, uint32_t layer, uint32_t target_layer,
+                                    enum mp_score_source source, float *scores);
+
+    /* Optional: what needs no routed expert (shared experts); runs while loads are on their way. */
+    enum mp_status (*shared)(void *ctx, uint32_t layer);
+
+    /* Required: compute one expert for its rows into the caller's (token, rank) buffer. `pieces`
+     * are valid until it returns. */
+    enum mp_status (*expert)(void *ctx, uint32_t layer, uint32_t expert, enum mp_executor executor,
+                             const void *const *pieces, const struct mp_rows *rows);
+
+    /* Required: add up (token, rank) results in rank order. experts, weights: (tokens, k), the
+     * weights as routed, not normalised. */
+    enum mp_status (*combine)(void *ctx, uint32_t layer, const uint32_t *experts,
+                              const float *weights);
+
+    /* Optional: a trace wants to know. */
+    void (*routed)(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k, const uint32_t *experts,
+                   const float *weights);
+};
+
+struct mp_step_config {
+    struct mp_pager *pager;
+    const struct mp_policies *policies;
+    struct mp_shape shape;
+    const struct mp_step_ops *ops;
+    void *ctx;
+    unsigned executors; /* bits (1 << enum mp_executor) that ops->expert accepts */
+    struct mp_clock *clock;
+    struct mp_counters *counters;
+    struct mp_timeline *timeline; /* or NULL */
+};
+
+/* Allocates for shape.tokens_max tokens; nothing is allocated later. */
+enum mp_status mp_step_create(const struct mp_step_config *config,
+                              struct mp_step **step_p) MP_MUST_CHECK;
+void mp_step_destroy(struct mp_step *step);
+
+/*
+ * Run MoE layer `layer` for a batch of `tokens` tokens, 1..tokens_max.
+ *
+ * MP_ERR_MODEL E_ROUTER_NAN: a score is not finite, with layer and token. Other errors are those of
+ * the operations and of the pager. After an error the layer is closed and the step can be used
+ * again.
+ */
+enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t tokens) MP_MUST_CHECK;
+
+#endif
