@@ -15,3 +15,4 @@ endfunction()
 
 mp_test(base/error_test LIBS mp_base)
 mp_test(engine/json_test LIBS mp_engine)
+mp_test(vmm/residency_test LIBS mp_vmm)
