@@ -1,0 +1,252 @@
+#include "vmm/base/opt.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+#define NAME_BYTES 96
+#define ENV_PREFIX "MOEPAGER_"
+
+const struct mp_opt mp_opt_opts[] = {
+    MP_OPT(MP_OPT_BOOL, "STRICT", struct mp_opt_config, strict, "off", 0, 1,
+           "Refuse to start when a variable is unknown or has a bad value."),
+    MP_OPT_END
+};
+
+static void *field_of(const struct mp_opt *opt, void *config)
+{
+    return (char *)config + opt->offset;
+}
+
+static void full_name(const struct mp_opt *opt, const char *prefix, char name[NAME_BYTES])
+{
+    int length = snprintf(name, NAME_BYTES, "%s%s", prefix, opt->name);
+
+    (void)length;
+    mp_assert(length > 0 && length < NAME_BYTES);
+}
+
+unsigned mp_opt_load(const struct mp_opt *table, const char *prefix, void *config)
+{
+    unsigned bad = 0;
+
+    for (const struct mp_opt *opt = table; opt->name != NULL; opt++) {
+        char name[NAME_BYTES], wanted[MP_OPT_TEXT_BYTES], quoted[MP_QUOTE_BYTES];
+        const char *value;
+        bool ok;
+
+        full_name(opt, prefix, name);
+        value = secure_getenv(name);
+        if (value != NULL && mp_opt_parse(opt, value, field_of(opt, config)))
+            continue;
+        if (value != NULL) {
+            mp_log_warn("opt", "%s is '%s', need %s; using %s", name,
+                        mp_quote(quoted, value, strlen(value)), mp_opt_describe(opt, wanted),
+                        *opt->dfl != '\0' ? opt->dfl : "nothing");
+            bad++;
+        }
+        ok = mp_opt_parse(opt, opt->dfl, field_of(opt, config));
+        (void)ok;
+        mp_assert(ok); /* the table itself is wrong */
+    }
+    return bad;
+}
+
+/* Levenshtein distance of names shorter than NAME_BYTES, one row at a time. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    size_t row[NAME_BYTES + 1];
+    const size_t b_length = strlen(b);
+
+    for (size_t j = 0; j <= b_length; j++)
+        row[j] = j;
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        size_t diagonal = row[0];
+
+        row[0] = i;
+        for (size_t j = 1; j <= b_length; j++) {
+            const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+            const size_t shorter = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
+
+            diagonal = row[j];
+            row[j] = replaced < shorter ? replaced : shorter;
+        }
+    }
+    return row[b_length];
+}
+
+/* The known name most like `name`, or an empty string if none is close. */
+static void nearest(const struct mp_opt_group *groups, const char *name, char best[NAME_BYTES])
+{
+    size_t limit = strlen(name) / 3 + 1;
+
+    best[0] = '\0';
+    for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
+        for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
+            char known[NAME_BYTES];
+            size_t distance;
+
+            full_name(opt, group->prefix, known);
+            distance = edit_distance(name + strlen(ENV_PREFIX), known + strlen(ENV_PREFIX));
+            if (distance < limit) {
+                limit = distance;
+                memcpy(best, known, NAME_BYTES);
+            }
+        }
+    }
+}
+
+/* "evict", "--evict" and "MOEPAGER_EVICT" all become MOEPAGER_EVICT. False if it is too long. */
+static bool canonical_name(const char *name, char out[NAME_BYTES])
+{
+    const bool is_variable = strncmp(name, ENV_PREFIX, strlen(ENV_PREFIX)) == 0;
+    int length;
+
+    if (strncmp(name, "--", 2) == 0)
+        name += 2;
+    length = snprintf(out, NAME_BYTES, "%s%s", is_variable ? "" : ENV_PREFIX, name);
+    if (length < 0 || length >= NAME_BYTES)
+        return false;
+    for (char *at = out; *at != '\0'; at++) {
+        if (*at == '-')
+            *at = '_';
+        else if (*at >= 'a' && *at <= 'z')
+            *at = (char)(*at - 'a' + 'A');
+    }
+    return true;
+}
+
+const struct mp_opt *mp_opt_find(const struct mp_opt_group *groups, const char *name,
+                                 const struct mp_opt_group **group_p)
+{
+    char wanted[NAME_BYTES], known[NAME_BYTES];
+
+    if (!canonical_name(name, wanted))
+        return NULL;
+    for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
+        for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
+            full_name(opt, group->prefix, known);
+            if (strcmp(known, wanted) != 0)
+                continue;
+            if (group_p != NULL)
+                *group_p = group;
+            return opt;
+        }
+    }
+    return NULL;
+}
+
+unsigned mp_opt_warn_unknown(const struct mp_opt_group *groups)
+{
+    unsigned unknown = 0;
+
+    if (getauxval(AT_SECURE) != 0 || environ == NULL)
+        return 0;
+    for (char **entry = environ; *entry != NULL; entry++) {
+        const size_t length = strcspn(*entry, "=");
+        char name[NAME_BYTES], best[NAME_BYTES], quoted[MP_QUOTE_BYTES];
+
+        if (strncmp(*entry, ENV_PREFIX, strlen(ENV_PREFIX)) != 0)
+            continue;
+        best[0] = '\0';
+        if (length < NAME_BYTES) {
+            memcpy(name, *entry, length);
+            name[length] = '\0';
+            if (mp_opt_find(groups, name, NULL) != NULL)
+                continue;
+            nearest(groups, name, best);
+        }
+        unknown++;
+        mp_quote(quoted, *entry, length);
+        if (best[0] != '\0')
+            mp_log_warn("opt", "unknown variable %s; did you mean %s?", quoted, best);
+        else
+            mp_log_warn("opt", "unknown variable %s", quoted);
+    }
+    return unknown;
+}
+
+static bool is_strict(void)
+{
+    struct mp_opt_config config;
+    const char *value = secure_getenv(ENV_PREFIX "STRICT");
+
+    /* A value that is not understood is strict: whoever sets it wants to be told. */
+    return value != NULL &&
+           (!mp_opt_parse(&mp_opt_opts[0], value, &config.strict) || config.strict != 0);
+}
+
+enum mp_status mp_opt_load_all(const struct mp_opt_group *groups)
+{
+    unsigned wrong = 0;
+
+    for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++)
+        wrong += mp_opt_load(group->table, group->prefix, group->config);
+    wrong += mp_opt_warn_unknown(groups);
+    if (wrong > 0 && is_strict())
+        return mp_fail(MP_ERR_CONFIG, "E_OPTION",
+                       "%u variables in the environment are wrong and MOEPAGER_STRICT is set; "
+                       "correct them, or unset MOEPAGER_STRICT to run with the defaults",
+                       wrong);
+    return MP_OK;
+}
+
+static enum mp_status set(const struct mp_opt *opt, const char *shown, void *config,
+                          const char *value)
+{
+    char wanted[MP_OPT_TEXT_BYTES], quoted[MP_QUOTE_BYTES];
+
+    if (value == NULL && opt->kind == MP_OPT_BOOL)
+        value = "1";
+    if (value == NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_OPTION", "option '%s' needs a value: %s", shown,
+                       mp_opt_describe(opt, wanted));
+    if (!mp_opt_parse(opt, value, field_of(opt, config)))
+        return mp_fail(MP_ERR_CONFIG, "E_OPTION", "option '%s': got '%s', need %s", shown,
+                       mp_quote(quoted, value, strlen(value)), mp_opt_describe(opt, wanted));
+    return MP_OK;
+}
+
+enum mp_status mp_opt_set(const struct mp_opt_group *groups, const char *name, const char *value)
+{
+    const struct mp_opt_group *group = NULL;
+    const struct mp_opt *opt = mp_opt_find(groups, name, &group);
+    char wanted[NAME_BYTES], best[NAME_BYTES] = "", quoted[MP_QUOTE_BYTES];
+
+    mp_quote(quoted, name, strlen(name));
+    if (opt != NULL)
+        return set(opt, quoted, group->config, value);
+    if (canonical_name(name, wanted))
+        nearest(groups, wanted, best);
+    if (best[0] == '\0')
+        return mp_fail(MP_ERR_CONFIG, "E_OPTION", "unknown option '%s'", quoted);
+    if (strncmp(name, ENV_PREFIX, strlen(ENV_PREFIX)) != 0) {
+        char *to = best;
+
+        for (const char *at = best + strlen(ENV_PREFIX); *at != '\0'; at++)
+            *to++ = *at == '_' ? '-' : *at >= 'A' && *at <= 'Z' ? (char)(*at - 'A' + 'a') : *at;
+        *to = '\0';
+    }
+    return mp_fail(MP_ERR_CONFIG, "E_OPTION", "unknown option '%s'; did you mean '%s%s'?", quoted,
+                   strncmp(name, "--", 2) == 0 ? "--" : "", best);
+}
+
+enum mp_status mp_opt_set_one(const struct mp_opt *table, const char *prefix, void *config,
+                              const char *name, const char *value)
+{
+    char shown[NAME_BYTES], quoted[MP_QUOTE_BYTES];
+
+    for (const struct mp_opt *opt = table; opt->name != NULL; opt++) {
+        if (strcmp(opt->name, name) == 0) {
+            full_name(opt, prefix, shown);
+            return set(opt, shown, config, value);
+        }
+    }
+    return mp_fail(MP_ERR_CONFIG, "E_OPTION", "unknown option '%s%s'", prefix,
+                   mp_quote(quoted, name, strlen(name)));
+}

@@ -1,0 +1,116 @@
+/* Option tables as shell lines, as a page of the manual, and as JSON. */
+#include "vmm/base/opt.h"
+
+#include <string.h>
+
+#include "vmm/base/json_out.h"
+
+#define NAME_BYTES 96
+
+/* MOEPAGER_LRU_PROTECT is --lru-protect. */
+static void flag_name(const struct mp_opt_group *group, const struct mp_opt *opt,
+                      char out[NAME_BYTES])
+{
+    char name[NAME_BYTES];
+    const char *from = name;
+    char *to = out;
+
+    snprintf(name, sizeof(name), "%s%s", group->prefix, opt->name);
+    if (strncmp(name, "MOEPAGER_", strlen("MOEPAGER_")) == 0)
+        from += strlen("MOEPAGER_");
+    for (; *from != '\0'; from++)
+        *to++ = *from == '_'                   ? '-'
+                : *from >= 'A' && *from <= 'Z' ? (char)(*from - 'A' + 'a')
+                                               : *from;
+    *to = '\0';
+}
+
+/* In single quotes unless every character is harmless to a shell. */
+static void print_quoted(const char *s, FILE *out)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_./:,+-%@";
+
+    if (s[strspn(s, plain)] == '\0') {
+        fputs(s, out);
+        return;
+    }
+    putc('\'', out);
+    for (; *s != '\0'; s++) {
+        if (*s == '\'')
+            fputs("'\\''", out);
+        else
+            putc(*s, out);
+    }
+    putc('\'', out);
+}
+
+void mp_opt_print(const struct mp_opt_group *groups, FILE *out)
+{
+    char text[MP_OPT_TEXT_BYTES];
+
+    for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
+        for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
+            fprintf(out, "# %s\n# %s\n", opt->help, mp_opt_describe(opt, text));
+            fprintf(out, "export %s%s=", group->prefix, opt->name);
+            print_quoted(mp_opt_format(opt, (const char *)group->config + opt->offset, text), out);
+            putc('\n', out);
+        }
+    }
+}
+
+/* A cell of a table: a bar would end it. */
+static void print_cell(const char *s, FILE *out)
+{
+    for (; *s != '\0'; s++) {
+        if (*s == '|')
+            putc('\\', out);
+        putc(*s, out);
+    }
+}
+
+void mp_opt_print_markdown(const struct mp_opt_group *groups, FILE *out)
+{
+    char text[MP_OPT_TEXT_BYTES], flag[NAME_BYTES];
+
+    fputs("| Variable | Flag | Default | Accepted | Meaning |\n|---|---|---|---|---|\n", out);
+    for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
+        for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
+            flag_name(group, opt, flag);
+            fprintf(out, "| `%s%s` | `--%s` | ", group->prefix, opt->name, flag);
+            if (*opt->dfl != '\0')
+                fprintf(out, "`%s`", opt->dfl);
+            fputs(" | ", out);
+            print_cell(mp_opt_describe(opt, text), out);
+            fputs(" | ", out);
+            print_cell(opt->help, out);
+            fputs(" |\n", out);
+        }
+    }
+}
+
+void mp_opt_print_json(const struct mp_opt_group *groups, FILE *out)
+{
+    char text[MP_OPT_TEXT_BYTES], name[NAME_BYTES];
+    struct mp_json_out json;
+
+    mp_json_begin(&json, out, true);
+    mp_json_array_begin(&json, NULL);
+    for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
+        for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
+            mp_json_object_begin(&json, NULL);
+            snprintf(name, sizeof(name), "%s%s", group->prefix, opt->name);
+            mp_json_string(&json, "name", name);
+            flag_name(group, opt, name);
+            mp_json_string(&json, "flag", name);
+            mp_opt_format(opt, (const char *)group->config + opt->offset, text);
+            mp_json_string(&json, "value", text);
+            mp_json_string(&json, "default", opt->dfl);
+            mp_json_string(&json, "accepted", mp_opt_describe(opt, text));
+            mp_json_string(&json, "help", opt->help);
+            mp_json_object_end(&json);
+        }
+    }
+    mp_json_array_end(&json);
+    mp_json_end(&json);
+}
