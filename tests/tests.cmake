@@ -15,5 +15,6 @@ endfunction()
 
 mp_test(base/error_test LIBS mp_base)
 mp_test(engine/json_test LIBS mp_engine)
+mp_test(vmm/file_test LIBS mp_vmm)
 mp_test(vmm/residency_test LIBS mp_vmm)
 mp_test(npy_test LIBS m SOURCES tests/npy.c)

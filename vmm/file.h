@@ -14,7 +14,7 @@
  * modification time and inode are recorded at open; mp_files_check() compares them with the open
  * file and with what the path names now, so that a truncated, rewritten or replaced file is an
  * error and never silently other weights. Files are never mapped: a truncated mapping kills the
- * process.
+ * process. A file whose name was only removed stays what it was and is read on.
  *
  * Thread safety: add and destroy need exclusive use; everything else may run in parallel.
  */
@@ -48,13 +48,14 @@ const char *mp_files_name(const struct mp_files *files, uint32_t index);
 int mp_files_fd(const struct mp_files *files, uint32_t index);
 
 /*
- * Descriptor for O_DIRECT and the alignment it needs for offset, length and memory, or -1 if this
- * file has none. The probe runs on the first call and is remembered.
+ * Descriptor for O_DIRECT and the alignment it needs for offset, length and memory (a power of two,
+ * 4096 to 65536), or -1 if this file has none. The probe runs on the first call and is remembered;
+ * it needs memory and the path, and where it fails for whatever reason the answer is -1.
  */
 int mp_files_direct_fd(struct mp_files *files, uint32_t index, uint32_t *align_bytes_p);
 
-/* MP_ERR_IO "model file changed on disk" with old and new size if the file is not what was opened.
- */
+/* MP_ERR_IO "model file changed on disk" with old and new size, inode and time if the open file or
+ * the one that its path names now is not what was opened. Two system calls. */
 enum mp_status mp_files_check(const struct mp_files *files, uint32_t index) MP_MUST_CHECK;
 
 /*

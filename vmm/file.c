@@ -1,0 +1,492 @@
+#include "vmm/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "vmm/base/error.h"
+#include "vmm/file_int.h"
+
+#define OPEN_FLAGS (O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)
+
+/* Slots and extents are multiples of this anyway, so less is never reported. */
+#define DIRECT_ALIGN_MIN 4096
+#define DIRECT_ALIGN_MAX 65536
+
+/* What tells one state of a file from another. */
+struct identity {
+    dev_t device;
+    ino_t inode;
+    uint64_t bytes;
+    struct timespec modified;
+};
+
+enum direct_state { DIRECT_UNKNOWN, DIRECT_NO, DIRECT_YES };
+
+struct file {
+    char *name;
+    int dir_fd;    /* what `name` is relative to, also after chdir() or close() by the caller */
+    bool owns_dir; /* else the descriptor is the previous file's, or AT_FDCWD */
+    int fd;
+    struct identity opened;
+
+    /* The probe writes the two fields below, then releases the state; whoever acquires
+     * DIRECT_YES may read them without the lock. */
+    _Atomic(int) direct;
+    int direct_fd;
+    uint32_t direct_align_bytes;
+};
+
+struct mp_files {
+    struct file *files;
+    uint32_t count, capacity;
+    pthread_mutex_t probe_lock;
+    _Atomic(uint64_t) read_bytes; /* a counter; relaxed */
+};
+
+const char *mp_io_mode_name(enum mp_io_mode mode)
+{
+    static const char *const names[MP_IO_MODE_COUNT] = { "auto", "direct", "buffered" };
+
+    return (unsigned)mode < MP_IO_MODE_COUNT ? names[mode] : "unknown";
+}
+
+const char *mp_errno_name(char out[32], int error_number)
+{
+    const char *name = strerrorname_np(error_number);
+
+    if (name != NULL)
+        return name;
+    snprintf(out, 32, "errno %d", error_number);
+    return out;
+}
+
+static const char *errno_text(int error_number)
+{
+    const char *text = strerrordesc_np(error_number);
+
+    return text != NULL ? text : "unknown error";
+}
+
+bool mp_read_again(struct mp_read_tries *tries, int error_number)
+{
+    if (error_number == EINTR || error_number == EAGAIN)
+        return ++tries->interrupted < MP_READ_INTR_TRIES;
+    if (error_number == EIO)
+        return ++tries->eio < MP_READ_EIO_TRIES;
+    return false;
+}
+
+static const char *read_advice(int error_number)
+{
+    switch (error_number) {
+    case EIO: return "the disk or its file system is failing, look into the kernel log";
+    case EINVAL: return "set MOEPAGER_IO=buffered";
+    case ESTALE: return "the network file system lost the file, start again";
+    default: return "check the file and its file system";
+    }
+}
+
+enum mp_status mp_files_fail_read(const struct mp_files *files, uint32_t index, uint64_t offset,
+                                  int error_number)
+{
+    const char *name = mp_files_name(files, index);
+    char quoted[MP_QUOTE_BYTES], number[32];
+
+    return mp_fail(MP_ERR_IO, "E_READ", "cannot read '%s' at byte %" PRIu64 ": %s (%s); %s",
+                   mp_quote(quoted, name, strlen(name)), offset,
+                   mp_errno_name(number, error_number), errno_text(error_number),
+                   read_advice(error_number));
+}
+
+enum mp_status mp_files_fail_truncated(const struct mp_files *files, uint32_t index,
+                                       uint64_t end_offset, uint64_t need_offset)
+{
+    const char *name = mp_files_name(files, index);
+    char quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_IO, "E_TRUNCATED",
+                   "file '%s' ends at byte %" PRIu64 ": need %" PRIu64
+                   " bytes; copy or download the file again",
+                   mp_quote(quoted, name, strlen(name)), end_offset, need_offset);
+}
+
+static enum mp_status fail_open(const char *name, const char *what, int error_number)
+{
+    char quoted[MP_QUOTE_BYTES], number[32];
+    const char *advice = error_number == EMFILE || error_number == ENFILE
+                             ? "raise the limit on open files (ulimit -n)"
+                             : "check the path and its permissions";
+
+    return mp_fail(MP_ERR_IO, "E_OPEN", "cannot %s '%s': %s (%s); %s", what,
+                   mp_quote(quoted, name, strlen(name)), mp_errno_name(number, error_number),
+                   errno_text(error_number), advice);
+}
+
+static enum mp_status check_regular(const char *name, mode_t mode)
+{
+    char quoted[MP_QUOTE_BYTES];
+    const char *kind = S_ISDIR(mode)    ? "a directory"
+                       : S_ISFIFO(mode) ? "a FIFO"
+                       : S_ISSOCK(mode) ? "a socket"
+                       : S_ISCHR(mode)  ? "a character device"
+                       : S_ISBLK(mode)  ? "a block device"
+                                        : "of an unknown type";
+
+    if (S_ISREG(mode))
+        return MP_OK;
+    return mp_fail(MP_ERR_IO, "E_NOT_A_FILE", "'%s' is %s: need a regular file",
+                   mp_quote(quoted, name, strlen(name)), kind);
+}
+
+static struct identity identity_of(const struct stat *st)
+{
+    return (struct identity){
+        .device = st->st_dev,
+        .inode = st->st_ino,
+        .bytes = (uint64_t)st->st_size,
+        .modified = st->st_mtim,
+    };
+}
+
+static bool identity_equal(const struct identity *a, const struct identity *b)
+{
+    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
+           a->modified.tv_sec == b->modified.tv_sec && a->modified.tv_nsec == b->modified.tv_nsec;
+}
+
+enum mp_status mp_files_create(struct mp_files **files_p)
+{
+    struct mp_files *files = calloc(1, sizeof(*files));
+
+    if (files == NULL)
+        return mp_fail_no_memory("the list of model files", sizeof(*files));
+    pthread_mutex_init(&files->probe_lock, NULL);
+    *files_p = files;
+    return MP_OK;
+}
+
+static void file_close(struct file *file)
+{
+    if (atomic_load_explicit(&file->direct, memory_order_relaxed) == DIRECT_YES)
+        close(file->direct_fd);
+    if (file->fd >= 0)
+        close(file->fd);
+    if (file->owns_dir)
+        close(file->dir_fd);
+    free(file->name);
+}
+
+void mp_files_destroy(struct mp_files *files)
+{
+    if (files == NULL)
+        return;
+    /* Backwards: a file may use the directory of the one before it. */
+    for (uint32_t i = files->count; i-- > 0;)
+        file_close(&files->files[i]);
+    pthread_mutex_destroy(&files->probe_lock);
+    free(files->files);
+    free(files);
+}
+
+static enum mp_status files_grow(struct mp_files *files)
+{
+    const uint32_t capacity = files->capacity == 0 ? 8 : files->capacity * 2;
+    struct file *grown;
+
+    if (files->count < files->capacity)
+        return MP_OK;
+    if (capacity < files->capacity)
+        return mp_fail(MP_ERR_OVERFLOW, "E_TOO_MANY_FILES", "more than %" PRIu32 " model files",
+                       files->count);
+    grown = realloc(files->files, (size_t)capacity * sizeof(*grown));
+    if (grown == NULL)
+        return mp_fail_no_memory("the list of model files", (uint64_t)capacity * sizeof(*grown));
+    files->files = grown;
+    files->capacity = capacity;
+    return MP_OK;
+}
+
+/*
+ * Keep the directory, so that the later check looks at the same path. All files of a model usually
+ * lie in one, so the descriptor of the file before is taken where it is the same directory.
+ */
+static enum mp_status keep_dir(const struct mp_files *files, struct file *file, int dir_fd)
+{
+    struct stat mine, other;
+    int fd;
+
+    file->dir_fd = AT_FDCWD;
+    if (file->name[0] == '/')
+        return MP_OK;
+    fd = openat(dir_fd, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return fail_open(file->name, "open the directory of", errno);
+    file->dir_fd = fd;
+    file->owns_dir = true;
+    if (files->count == 0 || files->files[files->count - 1].dir_fd == AT_FDCWD)
+        return MP_OK;
+    if (fstat(fd, &mine) != 0 || fstat(files->files[files->count - 1].dir_fd, &other) != 0)
+        return MP_OK; /* One descriptor more, nothing else. */
+    if (mine.st_dev == other.st_dev && mine.st_ino == other.st_ino) {
+        close(fd);
+        file->dir_fd = files->files[files->count - 1].dir_fd;
+        file->owns_dir = false;
+    }
+    return MP_OK;
+}
+
+static enum mp_status file_open(struct file *file)
+{
+    enum mp_status status;
+    struct stat st;
+
+    /* Looked at before it is opened: opening a device can already do something. */
+    if (fstatat(file->dir_fd, file->name, &st, 0) != 0)
+        return fail_open(file->name, "open", errno);
+    status = check_regular(file->name, st.st_mode);
+    if (status != MP_OK)
+        return status;
+
+    file->fd = openat(file->dir_fd, file->name, OPEN_FLAGS);
+    if (file->fd < 0)
+        return fail_open(file->name, "open", errno);
+    if (fstat(file->fd, &st) != 0)
+        return fail_open(file->name, "get the size of", errno);
+    status = check_regular(file->name, st.st_mode);
+    if (status == MP_OK)
+        file->opened = identity_of(&st);
+    return status;
+}
+
+enum mp_status mp_files_add(struct mp_files *files, int dir_fd, const char *name, uint32_t *index_p)
+{
+    const size_t name_bytes = strlen(name) + 1;
+    struct file file = { .fd = -1, .direct_fd = -1 };
+    enum mp_status status;
+
+    status = files_grow(files);
+    if (status != MP_OK)
+        return status;
+    file.name = malloc(name_bytes);
+    if (file.name == NULL)
+        return mp_fail_no_memory("a file name", name_bytes);
+    memcpy(file.name, name, name_bytes);
+
+    status = keep_dir(files, &file, dir_fd);
+    if (status == MP_OK)
+        status = file_open(&file);
+    if (status != MP_OK) {
+        file_close(&file);
+        return status;
+    }
+    *index_p = files->count;
+    files->files[files->count++] = file;
+    return MP_OK;
+}
+
+uint32_t mp_files_count(const struct mp_files *files)
+{
+    return files->count;
+}
+
+uint64_t mp_files_bytes(const struct mp_files *files, uint32_t index)
+{
+    return files->files[index].opened.bytes;
+}
+
+const char *mp_files_name(const struct mp_files *files, uint32_t index)
+{
+    return files->files[index].name;
+}
+
+int mp_files_fd(const struct mp_files *files, uint32_t index)
+{
+    return files->files[index].fd;
+}
+
+/*
+ * The alignment that the kernel reports, at least DIRECT_ALIGN_MIN. 0: no direct reads here.
+ * DIRECT_ALIGN_MIN too where it does not say; then the probe decides.
+ */
+static uint32_t direct_align(int fd)
+{
+    struct statx st = { 0 };
+    uint32_t align = DIRECT_ALIGN_MIN;
+
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) != 0 ||
+        (st.stx_mask & STATX_DIOALIGN) == 0)
+        return align;
+    if (st.stx_dio_offset_align == 0)
+        return 0;
+    while (align < st.stx_dio_offset_align || align < st.stx_dio_mem_align) {
+        if (align == DIRECT_ALIGN_MAX)
+            return 0;
+        align *= 2;
+    }
+    return align;
+}
+
+/* Read the first block; 0 if it arrived whole, else the errno. */
+static int probe_read(int fd, uint64_t file_bytes, uint32_t align, void *block)
+{
+    const uint64_t want = file_bytes < align ? file_bytes : align;
+    struct mp_read_tries tries = { 0 };
+    ssize_t got;
+
+    for (;;) {
+        got = pread(fd, block, align, 0);
+        if (got >= 0)
+            return (uint64_t)got >= want && want > 0 ? 0 : ENODATA;
+        if (!mp_read_again(&tries, errno))
+            return errno;
+    }
+}
+
+/* Find the alignment that works, by trying; 0 and `errno` if there is none. */
+static uint32_t probe_align(int fd, uint64_t file_bytes)
+{
+    uint32_t align = direct_align(fd);
+    void *block;
+    int error_number = posix_memalign(&block, DIRECT_ALIGN_MAX, DIRECT_ALIGN_MAX);
+
+    if (error_number != 0) {
+        errno = error_number;
+        return 0;
+    }
+    error_number = EINVAL;
+    while (align != 0) {
+        error_number = probe_read(fd, file_bytes, align, block);
+        if (error_number == 0)
+            break;
+        align = error_number == EINVAL && align < DIRECT_ALIGN_MAX ? align * 2 : 0;
+    }
+    free(block);
+    errno = error_number;
+    return align;
+}
+
+static enum direct_state probe_locked(struct file *file)
+{
+    const int fd = openat(file->dir_fd, file->name, OPEN_FLAGS | O_DIRECT);
+    struct identity identity;
+    struct stat st;
+    uint32_t align;
+
+    if (fd < 0)
+        return DIRECT_NO;
+    /* The name was opened a second time: it must still be the same file. */
+    if (fstat(fd, &st) != 0)
+        goto err_close;
+    identity = identity_of(&st);
+    if (!identity_equal(&identity, &file->opened))
+        goto err_close;
+    align = probe_align(fd, file->opened.bytes);
+    if (align == 0)
+        goto err_close;
+    file->direct_fd = fd;
+    file->direct_align_bytes = align;
+    return DIRECT_YES;
+
+err_close:
+    close(fd);
+    return DIRECT_NO;
+}
+
+int mp_files_direct_fd(struct mp_files *files, uint32_t index, uint32_t *align_bytes_p)
+{
+    struct file *file = &files->files[index];
+    int state = atomic_load_explicit(&file->direct, memory_order_acquire);
+
+    if (state == DIRECT_UNKNOWN) {
+        pthread_mutex_lock(&files->probe_lock);
+        state = atomic_load_explicit(&file->direct, memory_order_relaxed);
+        if (state == DIRECT_UNKNOWN) {
+            state = probe_locked(file);
+            atomic_store_explicit(&file->direct, state, memory_order_release);
+        }
+        pthread_mutex_unlock(&files->probe_lock);
+    }
+    if (state == DIRECT_NO)
+        return -1;
+    *align_bytes_p = file->direct_align_bytes;
+    return file->direct_fd;
+}
+
+static enum mp_status check_identity(const struct file *file, const struct stat *st)
+{
+    const struct identity now = identity_of(st);
+    const struct identity *was = &file->opened;
+    char quoted[MP_QUOTE_BYTES];
+
+    if (identity_equal(&now, was))
+        return MP_OK;
+    return mp_fail(MP_ERR_IO, "E_FILE_CHANGED",
+                   "model file changed on disk: '%s' has %" PRIu64
+                   " bytes, inode %ju, modified %jd.%09ld; had %" PRIu64
+                   " bytes, inode %ju, modified %jd.%09ld; start again with the new file",
+                   mp_quote(quoted, file->name, strlen(file->name)), now.bytes,
+                   (uintmax_t)now.inode, (intmax_t)now.modified.tv_sec, now.modified.tv_nsec,
+                   was->bytes, (uintmax_t)was->inode, (intmax_t)was->modified.tv_sec,
+                   was->modified.tv_nsec);
+}
+
+enum mp_status mp_files_check(const struct mp_files *files, uint32_t index)
+{
+    const struct file *file = &files->files[index];
+    enum mp_status status;
+    struct stat st;
+
+    if (fstat(file->fd, &st) != 0)
+        return fail_open(file->name, "check", errno);
+    status = check_identity(file, &st);
+    if (status != MP_OK)
+        return status;
+    if (fstatat(file->dir_fd, file->name, &st, 0) != 0) {
+        if (errno == ENOENT || errno == ENOTDIR)
+            return MP_OK;
+        return fail_open(file->name, "check", errno);
+    }
+    return check_identity(file, &st);
+}
+
+enum mp_status mp_files_read(const struct mp_files *files, uint32_t index, uint64_t offset,
+                             uint64_t bytes, void *dst)
+{
+    const struct file *file = &files->files[index];
+    struct mp_read_tries tries = { 0 };
+    uint64_t done = 0;
+
+    if (offset > file->opened.bytes || bytes > file->opened.bytes - offset)
+        return mp_files_fail_truncated(files, index, file->opened.bytes,
+                                       bytes > UINT64_MAX - offset ? UINT64_MAX : offset + bytes);
+    while (done < bytes) {
+        const uint64_t rest = bytes - done;
+        const uint64_t want = rest < MP_READ_CALL_BYTES_MAX ? rest : MP_READ_CALL_BYTES_MAX;
+        const ssize_t got = pread(file->fd, (char *)dst + done, want, (off_t)(offset + done));
+
+        if (got > 0) {
+            done += (uint64_t)got;
+            tries = (struct mp_read_tries){ 0 };
+        } else if (got == 0) {
+            return mp_files_fail_truncated(files, index, offset + done, offset + bytes);
+        } else if (!mp_read_again(&tries, errno)) {
+            return mp_files_fail_read(files, index, offset + done, errno);
+        }
+    }
+    /* `files` is const to callers because nothing they can see changes. */
+    atomic_fetch_add_explicit(&((struct mp_files *)files)->read_bytes, bytes, memory_order_relaxed);
+    return MP_OK;
+}
+
+uint64_t mp_files_read_bytes(const struct mp_files *files)
+{
+    return atomic_load_explicit(&((struct mp_files *)files)->read_bytes, memory_order_relaxed);
+}

@@ -1,0 +1,36 @@
+#ifndef MP_FILE_INT_H
+#define MP_FILE_INT_H
+
+#include "vmm/file.h"
+
+/*
+ * What the readers of a file share: the rule of how long to try, and the texts of failure.
+ *
+ * A read that moved no byte is one failed attempt. Interruptions are harmless but bounded, so that
+ * a broken kernel or file system ends in an error and not in a thread that never comes back.
+ */
+#define MP_READ_EIO_TRIES 3
+#define MP_READ_INTR_TRIES 1000
+
+/* The most that Linux moves in one call. */
+#define MP_READ_CALL_BYTES_MAX UINT64_C(0x7ffff000)
+
+/* Failed attempts of one read since a byte last arrived; start with zeros. */
+struct mp_read_tries {
+    uint32_t interrupted;
+    uint32_t eio;
+};
+
+/* Is another attempt after `error_number` (an errno) worth it? Counts the attempt. */
+bool mp_read_again(struct mp_read_tries *tries, int error_number);
+
+/* Fill the error record of the calling thread; both return MP_ERR_IO. */
+enum mp_status mp_files_fail_read(const struct mp_files *files, uint32_t index, uint64_t offset,
+                                  int error_number) MP_COLD;
+enum mp_status mp_files_fail_truncated(const struct mp_files *files, uint32_t index,
+                                       uint64_t end_offset, uint64_t need_offset) MP_COLD;
+
+/* "EIO", or "errno 4711" in `out` if the C library has no name for it. */
+const char *mp_errno_name(char out[32], int error_number);
+
+#endif
