@@ -1,0 +1,77 @@
+#ifndef MP_ENGINE_CONFIG_H
+#define MP_ENGINE_CONFIG_H
+
+#include "vmm/base/error.h"
+
+/*
+ * What config.json and generation_config.json say about a model, checked and in our words.
+ *
+ * Every number has a range, so that no size computed from them overflows 64 bits and no divisor is
+ * zero. What the engine does not implement is refused by name, never ignored: other architectures,
+ * activations, RoPE types, sliding windows that are in use, quantised weights. Fields that do not
+ * change the result (dropout, router losses, initialisation) are not looked at. A missing field has
+ * the default that the transformers library gives it.
+ *
+ * MP_ERR_MODEL: E_JSON_*, E_CONFIG_* with key, got and need. MP_ERR_UNSUPPORTED, E_UNSUPPORTED: a
+ * valid model that this engine cannot run. MP_ERR_IO, MP_ERR_NO_MEMORY.
+ */
+#define MP_LAYERS_MAX 512u
+#define MP_EXPERTS_MAX 4096u
+#define MP_EXPERTS_PER_TOKEN_MAX 64u
+#define MP_EOS_MAX 16u
+#define MP_TOKEN_NONE UINT32_MAX
+
+enum mp_arch { MP_ARCH_MIXTRAL, MP_ARCH_QWEN2_MOE, MP_ARCH_QWEN3_MOE, MP_ARCH_COUNT };
+
+/* "MixtralForCausalLM", as in config.json; "?" for values not listed. */
+const char *mp_arch_name(enum mp_arch arch);
+
+/* Of generation_config.json. Fields that it does not give have the library's neutral value. */
+struct mp_sampling_defaults {
+    bool do_sample;     /* false: greedy */
+    double temperature; /* 1 */
+    double top_p;       /* 1: all */
+    uint32_t top_k;     /* 0: all */
+};
+
+struct mp_model_config {
+    enum mp_arch arch;
+    uint32_t vocab;         /* rows of the embedding, 1..2^22 */
+    uint32_t hidden;        /* width of the residual stream, 1..2^17 */
+    uint32_t layers;        /* 1..MP_LAYERS_MAX */
+    uint32_t heads;         /* query heads, 1..1024, a multiple of kv_heads */
+    uint32_t kv_heads;      /* >= 1 */
+    uint32_t head_dim;      /* even, 2..1024 */
+    uint32_t positions_max; /* what the model was made for, 1..2^24 */
+    float norm_eps;         /* of RMSNorm, > 0 */
+    double rope_theta;      /* > 0 */
+
+    uint32_t experts;           /* per MoE layer, 1..MP_EXPERTS_MAX */
+    uint32_t experts_per_token; /* 1..MP_EXPERTS_PER_TOKEN_MAX, <= experts */
+    uint32_t expert_ffn;        /* channels of one expert, 1..2^20 */
+    uint32_t shared_ffn;        /* channels of the shared expert, 0: there is none */
+    uint32_t dense_ffn;         /* channels of the FFN of layers that are not MoE; 0: no such */
+    uint32_t moe_layers;        /* >= 1 */
+    bool is_moe[MP_LAYERS_MAX];
+
+    bool qkv_bias;
+    bool o_bias;
+    bool qk_norm;   /* RMSNorm of each head's query and key, before RoPE */
+    bool norm_topk; /* chosen experts' weights are divided by their sum */
+    bool tied;      /* the output head is the embedding */
+
+    uint32_t bos;             /* MP_TOKEN_NONE: none */
+    uint32_t eos[MP_EOS_MAX]; /* any of them ends a sequence */
+    uint32_t eos_count;
+    struct mp_sampling_defaults sampling;
+};
+
+/* Read both files from the model directory `dir_fd`; generation_config.json may be absent. */
+enum mp_status mp_model_config_load(int dir_fd, struct mp_model_config *config_p) MP_MUST_CHECK;
+
+/* The same from texts in memory; `generation` may be NULL. */
+enum mp_status mp_model_config_parse(const char *config, size_t config_bytes,
+                                     const char *generation, size_t generation_bytes,
+                                     struct mp_model_config *config_p) MP_MUST_CHECK;
+
+#endif

@@ -1,0 +1,94 @@
+#ifndef MP_ENGINE_WEIGHTS_H
+#define MP_ENGINE_WEIGHTS_H
+
+#include "engine/checkpoint.h"
+#include "engine/config.h"
+#include "kernels/kernels.h"
+#include "vmm/space.h"
+
+/*
+ * The weights of a model, by role.
+ *
+ * What every token needs (embedding, attention, norms, routers, shared experts, dense FFNs) is read
+ * into one block of RAM. Matrices keep the type of the file; norms and biases are converted to
+ * float. The experts that a router chooses are not read: each becomes a unit with three pieces
+ * (gate, up, down) that the pager loads when it is needed.
+ *
+ * Shapes in the margin: V vocab, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim,
+ * E experts, F expert_ffn, S shared_ffn, M dense_ffn. Matrices are (rows, cols), y = W x.
+ */
+struct mp_view {
+    const void *data; /* row-major, 64-byte aligned; NULL: the model has no such matrix */
+    enum mp_wtype type;
+    size_t rows, cols;
+};
+
+struct mp_ffn {
+    struct mp_view gate; // (channels, H)
+    struct mp_view up;   // (channels, H)
+    struct mp_view down; // (H, channels)
+};
+
+struct mp_layer_weights {
+    const float *attn_norm; // (H)
+    struct mp_view q;       // (Q, H)
+    struct mp_view k;       // (K, H)
+    struct mp_view v;       // (K, H)
+    struct mp_view o;       // (H, Q)
+    const float *q_bias;    // (Q) or NULL
+    const float *k_bias;    // (K) or NULL
+    const float *v_bias;    // (K) or NULL
+    const float *o_bias;    // (H) or NULL
+    const float *q_norm;    // (D) or NULL
+    const float *k_norm;    // (D) or NULL
+    const float *ffn_norm;  // (H)
+
+    struct mp_ffn dense; // M channels; layers that are not MoE
+
+    struct mp_view router;      // (E, H); MoE layers
+    struct mp_ffn shared;       // S channels, if the model has a shared expert
+    struct mp_view shared_gate; // (1, H)
+    uint32_t first_unit;        /* unit of expert 0; the others follow */
+};
+
+enum { MP_PIECE_GATE, MP_PIECE_UP, MP_PIECE_DOWN, MP_EXPERT_PIECES };
+
+struct mp_weights {
+    struct mp_view embed;    // (V, H)
+    const float *final_norm; // (H)
+    struct mp_view head;     // (V, H); the embedding itself if tied
+    struct mp_layer_weights *layers;
+
+    struct mp_unit *units;     /* [moe_layers * E]: unit = first_unit + expert */
+    enum mp_wtype *unit_types; /* of all three pieces; gate, up (F, H), down (H, F) */
+    uint32_t unit_count;
+    uint64_t expert_bytes;   /* sum over all units */
+    uint64_t resident_bytes; /* of the block that holds everything else */
+
+    size_t extra_tensors;   /* tensors that the model has no use for, and one of their names */
+    const char *extra_name; /* NULL or owned by the checkpoint */
+    void *block;
+};
+
+/*
+ * Check every tensor that `config` calls for against the checkpoint (present, shape, type: F32,
+ * BF16 or F16), then read. Experts may be stored one by one or fused per layer (gate_up_proj and
+ * down_proj with a leading expert dimension).
+ *
+ * progress  may be NULL; counts the bytes of the block
+ *
+ * The checkpoint must outlive the weights. MP_ERR_MODEL: E_TENSOR_MISSING, E_TENSOR_SHAPE,
+ * E_TENSOR_DTYPE with tensor, got and need; MP_ERR_IO; MP_ERR_NO_MEMORY; MP_ERR_CANCELED.
+ */
+enum mp_status mp_weights_load(const struct mp_checkpoint *checkpoint,
+                               const struct mp_model_config *config,
+                               const struct mp_progress *progress,
+                               struct mp_weights **weights_p) MP_MUST_CHECK;
+void mp_weights_destroy(struct mp_weights *weights);
+
+/* Bytes that mp_weights_load() will take, without reading data: for the memory check at start. */
+enum mp_status mp_weights_measure(const struct mp_checkpoint *checkpoint,
+                                  const struct mp_model_config *config, uint64_t *resident_bytes_p,
+                                  uint64_t *expert_bytes_p) MP_MUST_CHECK;
+
+#endif
