@@ -1,0 +1,41 @@
+#include "vmm/base/counters.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "vmm/base/assert.h"
+
+void mp_counters_reset(struct mp_counters *counters)
+{
+    memset(counters, 0, sizeof(*counters));
+    counters->size = sizeof(*counters);
+    counters->version = MP_COUNTERS_VERSION;
+}
+
+void mp_counters_merge(struct mp_counters *to, const struct mp_counters *from)
+{
+    mp_assert(to->version == MP_COUNTERS_VERSION);
+    mp_assert(from->version == MP_COUNTERS_VERSION);
+#define ADD(name, text) to->name += from->name;
+#define LARGER(name, text) to->name = to->name > from->name ? to->name : from->name;
+    MP_COUNTERS(ADD, LARGER)
+#undef ADD
+#undef LARGER
+}
+
+void mp_counters_print(const struct mp_counters *counters, FILE *out)
+{
+#define X(name, text) fprintf(out, "%20" PRIu64 "  %-22s %s\n", counters->name, #name, text);
+    MP_COUNTERS(X, X)
+#undef X
+}
+
+void mp_counters_json(const struct mp_counters *counters, struct mp_json_out *json, const char *key)
+{
+    mp_json_object_begin(json, key);
+    mp_json_u64(json, "version", counters->version);
+#define X(name, text) mp_json_u64(json, #name, counters->name);
+    MP_COUNTERS(X, X)
+#undef X
+    mp_json_object_end(json);
+}

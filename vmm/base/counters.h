@@ -1,0 +1,61 @@
+#ifndef MP_BASE_COUNTERS_H
+#define MP_BASE_COUNTERS_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "vmm/base/json_out.h"
+
+/*
+ * What a pager did, in numbers. The list is the definition: struct, reset, merge, text and JSON
+ * come from it. COUNTER only grows and merges by addition. GAUGE is a level and merges by the
+ * larger one, so that a peak over several snapshots is a peak.
+ *
+ * Fields are plain; they belong to whoever owns the struct, and under a lock if that one does.
+ * Times are of the injected clock.
+ */
+#define MP_COUNTERS(COUNTER, GAUGE)                                                              \
+    COUNTER(hits, "needed units that were resident")                                             \
+    COUNTER(misses, "needed units that were cold")                                               \
+    COUNTER(loads, "units brought in because they were needed")                                  \
+    COUNTER(load_bytes, "bytes of those loads")                                                  \
+    COUNTER(prefetch_issued, "units whose transfer was started because they were predicted")     \
+    COUNTER(prefetch_used, "prefetched units that were needed before they left")                 \
+    COUNTER(prefetch_bytes, "bytes of started prefetches")                                       \
+    COUNTER(prefetch_unused_bytes, "prefetched bytes that left, or ended, without being needed") \
+    COUNTER(prefetch_canceled, "prefetches dropped before their transfer started")               \
+    COUNTER(evictions, "units that left the device tier")                                        \
+    COUNTER(evicted_bytes, "bytes of those units")                                               \
+    COUNTER(exposed_wait_ns, "time that compute stood still for a transfer")                     \
+    COUNTER(read_requests, "reads submitted to the file tier")                                   \
+    COUNTER(read_bytes, "bytes that those reads returned")                                       \
+    COUNTER(read_retries, "reads submitted again after a short or failed one")                   \
+    COUNTER(read_errors, "reads given up")                                                       \
+    COUNTER(decisions_ns, "time spent inside policies")                                          \
+    GAUGE(resident_bytes, "bytes of units in the device tier now")                               \
+    GAUGE(resident_peak_bytes, "the most that resident_bytes has been")
+
+#define MP_COUNTERS_VERSION 1
+
+struct mp_counters {
+    uint32_t size;    /* sizeof(struct mp_counters) of the writer */
+    uint32_t version; /* MP_COUNTERS_VERSION */
+#define X(name, text) uint64_t name;
+    MP_COUNTERS(X, X)
+#undef X
+};
+
+/* All zero, size and version set. Also the way to initialise. */
+void mp_counters_reset(struct mp_counters *counters);
+
+/* Add `from` to `to`; both must be of this version. */
+void mp_counters_merge(struct mp_counters *to, const struct mp_counters *from);
+
+/* One line per entry: value, name, meaning. */
+void mp_counters_print(const struct mp_counters *counters, FILE *out);
+
+/* One object with all entries by name. */
+void mp_counters_json(const struct mp_counters *counters, struct mp_json_out *json,
+                      const char *key);
+
+#endif
