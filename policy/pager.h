@@ -98,9 +98,10 @@ void mp_pager_abort(struct mp_pager *pager);
 uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer);
 
 /*
- * Start to load `experts` of `layer`, most urgent first, until there is no room. Never takes a slot
- * from a unit that is leased, needed by the open layer, or prefetched and not used yet. Experts
- * that are out of range, resident or on the way are skipped.
+ * The experts that a later layer is expected to want, most urgent first. Resident ones are kept
+ * until that layer has run, unless a demand finds no other victim; the others are loaded until
+ * there is no room. Never takes a slot from a unit that is leased, needed by the open layer, kept,
+ * or prefetched and not used yet. Numbers out of range are skipped and counted.
  */
 void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
                        uint32_t count);

@@ -161,7 +161,7 @@ struct mp_prefetch_facts {
     uint32_t layer, target_layer, tokens, experts, k;
     const float *scores;     // (tokens, experts), as predicted
     const uint8_t *resident; // (experts): 1 if in the device tier or on the way
-    uint32_t max;            /* most that can be taken now; >= 1 */
+    uint32_t max;            /* most that can be loaded now */
 };
 
 struct mp_prefetch_ops {
@@ -169,8 +169,11 @@ struct mp_prefetch_ops {
     mp_policy_create_fn create;
     mp_policy_destroy_fn destroy;
 
-    /* Optional, NULL for the one that never prefetches. Write up to facts->max different experts
-     * that are not resident, most urgent first; return how many. */
+    /*
+     * Optional, NULL for the one that never prefetches. Write up to `experts` different experts
+     * that the target layer will want, most urgent first, and return how many. Resident ones are
+     * kept until their layer has run; of the others the first facts->max are loaded.
+     */
     uint32_t (*choose)(struct mp_policy *policy, const struct mp_prefetch_facts *facts,
                        uint32_t *experts);
 };

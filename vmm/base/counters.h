@@ -32,10 +32,11 @@
     COUNTER(read_retries, "reads submitted again after a short or failed one")                   \
     COUNTER(read_errors, "reads given up")                                                       \
     COUNTER(decisions_ns, "time spent inside policies")                                          \
+    COUNTER(policy_strikes, "answers of policies that were out of range and replaced")           \
     GAUGE(resident_bytes, "bytes of units in the device tier now")                               \
     GAUGE(resident_peak_bytes, "the most that resident_bytes has been")
 
-#define MP_COUNTERS_VERSION 1
+#define MP_COUNTERS_VERSION 2
 
 struct mp_counters {
     uint32_t size;    /* sizeof(struct mp_counters) of the writer */

@@ -1,0 +1,34 @@
+#ifndef MP_POLICY_BUILTINS_H
+#define MP_POLICY_BUILTINS_H
+
+#include "policy/policy.h"
+
+/*
+ * The tables that policy.c lists, and the few functions that several policies share.
+ */
+extern const struct mp_route_ops mp_route_exact;
+extern const struct mp_assign_ops mp_assign_gpu_only;
+extern const struct mp_predict_ops mp_predict_none;
+extern const struct mp_predict_ops mp_predict_gate;
+extern const struct mp_predict_ops mp_predict_history;
+extern const struct mp_prefetch_ops mp_prefetch_none;
+extern const struct mp_prefetch_ops mp_prefetch_top;
+extern const struct mp_admit_ops mp_admit_always;
+extern const struct mp_evict_ops mp_evict_lru;
+extern const struct mp_evict_ops mp_evict_lfu;
+extern const struct mp_evict_ops mp_evict_random;
+extern const struct mp_evict_ops mp_evict_layer_lru;
+extern const struct mp_evict_ops mp_evict_layer_lfu;
+extern const struct mp_partition_ops mp_partition_global;
+extern const struct mp_partition_ops mp_partition_uniform;
+
+/* The k highest scores of each token, ties to the lower id: what `exact` answers, and what the
+ * step falls back on when a route policy answers nonsense. Pure. */
+void mp_route_top_k(const struct mp_route_facts *facts, uint32_t *experts, float *weights);
+
+/* For policies without state: an instance that is only its head. */
+enum mp_status mp_policy_create_plain(const struct mp_policy_info *info,
+                                      struct mp_policy **policy_p) MP_MUST_CHECK;
+void mp_policy_destroy_plain(struct mp_policy *policy);
+
+#endif

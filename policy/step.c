@@ -1,0 +1,359 @@
+/*
+ * The step; see step.h. One function, mp_step_layer(), reads as the list at the top of the header.
+ *
+ * Experts are grouped by counting sort: rows of one expert stand together, tokens ascending. The
+ * order in which experts are executed follows the pager and may differ from run to run; each writes
+ * to (token, rank) places of its own and `combine` adds in rank order, so results do not differ.
+ */
+#include "policy/step.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/builtins.h"
+#include "vmm/base/assert.h"
+#include "vmm/base/checked.h"
+#include "vmm/base/error.h"
+
+struct mp_step {
+    struct mp_step_config config;
+    unsigned track;
+
+    float *scores;     // (tokens_max, experts)
+    float *source;     // (tokens_max, experts)
+    float *predicted;  // (tokens_max, experts)
+    uint32_t *chosen;  // (tokens_max, top_k)
+    float *weights;    // (tokens_max, top_k)
+    uint8_t *resident; // (experts)
+
+    uint32_t *first;             // (experts + 1): rows of expert e are [first[e], first[e + 1])
+    uint32_t *row_token;         // (tokens_max * top_k)
+    uint32_t *row_rank;          // (tokens_max * top_k)
+    struct mp_need *needs;       // (experts): the chosen ones, ascending
+    uint32_t *need_experts;      // (experts)
+    uint32_t *need_tokens;       // (experts)
+    uint8_t *need_resident;      // (experts)
+    enum mp_executor *executors; // (experts)
+    uint32_t *wanted;            // (experts): what prefetch names
+    uint32_t need_count;
+};
+
+static uint64_t now_ns(const struct mp_step *step)
+{
+    return mp_clock_now_ns(step->config.clock);
+}
+
+static enum mp_status check_scores(const float *scores, uint32_t layer, uint32_t tokens,
+                                   uint32_t experts)
+{
+    for (uint32_t t = 0; t < tokens; t++) {
+        for (uint32_t e = 0; e < experts; e++) {
+            if (!isfinite(scores[(size_t)t * experts + e]))
+                return mp_fail(MP_ERR_MODEL, "E_ROUTER_NAN",
+                               "router score of MoE layer %u, token %u of the batch, expert %u is "
+                               "not a finite number; the weights are damaged or overflow",
+                               layer, t, e);
+        }
+    }
+    return MP_OK;
+}
+
+/* k different experts in range, for every token? */
+static bool route_is_sane(const uint32_t *chosen, uint32_t tokens, uint32_t k, uint32_t experts)
+{
+    for (uint32_t t = 0; t < tokens; t++) {
+        const uint32_t *mine = chosen + (size_t)t * k;
+
+        for (uint32_t r = 0; r < k; r++) {
+            if (mine[r] >= experts)
+                return false;
+            for (uint32_t s = 0; s < r; s++) {
+                if (mine[s] == mine[r])
+                    return false;
+            }
+        }
+    }
+    return true;
+}
+
+static void route(struct mp_step *step, uint32_t layer, uint32_t tokens)
+{
+    const struct mp_shape *shape = &step->config.shape;
+    const struct mp_policies *set = step->config.policies;
+    const struct mp_route_facts facts = {
+        .layer = layer,
+        .tokens = tokens,
+        .experts = shape->experts,
+        .k = shape->top_k,
+        .scores = step->scores,
+        .resident = step->resident,
+    };
+    const uint64_t start_ns = now_ns(step);
+
+    mp_pager_residents(step->config.pager, layer, false, step->resident);
+    set->route_ops->route(set->route, &facts, step->chosen, step->weights);
+    if (!route_is_sane(step->chosen, tokens, shape->top_k, shape->experts)) {
+        step->config.counters->policy_strikes++;
+        mp_route_top_k(&facts, step->chosen, step->weights);
+    }
+    step->config.counters->decisions_ns += now_ns(step) - start_ns;
+}
+
+/* Sort (token, rank) pairs by expert and list the experts that have any. */
+static void group(struct mp_step *step, uint32_t tokens)
+{
+    const uint32_t experts = step->config.shape.experts, k = step->config.shape.top_k;
+    uint32_t *first = step->first;
+
+    memset(first, 0, (experts + 1) * sizeof(first[0]));
+    for (uint32_t i = 0; i < tokens * k; i++)
+        first[step->chosen[i] + 1]++;
+    step->need_count = 0;
+    for (uint32_t e = 0; e < experts; e++) {
+        if (first[e + 1] > 0) {
+            step->needs[step->need_count] = (struct mp_need){ e, first[e + 1] };
+            step->need_experts[step->need_count] = e;
+            step->need_tokens[step->need_count] = first[e + 1];
+            step->need_resident[step->need_count++] = step->resident[e];
+        }
+        first[e + 1] += first[e];
+    }
+    /* Place rows from the end, so that first[] is left as the starts. */
+    for (uint32_t i = tokens * k; i-- > 0;) {
+        const uint32_t at = --first[step->chosen[i] + 1];
+
+        step->row_token[at] = i / k;
+        step->row_rank[at] = i % k;
+    }
+    /* first[e + 1] is now the start of expert e: shift back. */
+    memmove(first, first + 1, experts * sizeof(first[0]));
+    first[experts] = tokens * k;
+}
+
+static void assign(struct mp_step *step, uint32_t layer)
+{
+    const struct mp_policies *set = step->config.policies;
+    const struct mp_assign_facts facts = {
+        .layer = layer,
+        .count = step->need_count,
+        .experts = step->need_experts,
+        .tokens = step->need_tokens,
+        .resident = step->need_resident,
+        .executors = step->config.executors,
+    };
+    const uint64_t start_ns = now_ns(step);
+
+    set->assign_ops->assign(set->assign, &facts, step->executors);
+    for (uint32_t i = 0; i < step->need_count; i++) {
+        const unsigned executor = step->executors[i];
+
+        if (executor >= MP_EXECUTOR_COUNT || !(step->config.executors & 1u << executor)) {
+            step->config.counters->policy_strikes++;
+            step->executors[i] = MP_EXECUTOR_DEVICE;
+        }
+    }
+    step->config.counters->decisions_ns += now_ns(step) - start_ns;
+}
+
+/* Guess what a later layer will want and start to load it. */
+static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t tokens)
+{
+    const struct mp_shape *shape = &step->config.shape;
+    const struct mp_policies *set = step->config.policies;
+    const bool last = layer + 1 == shape->layers;
+    struct mp_predict_facts facts = {
+        .layer = layer,
+        .target_layer = last ? 0 : layer + 1,
+        .tokens = tokens,
+        .experts = shape->experts,
+        .k = shape->top_k,
+        .chosen = step->chosen,
+    };
+    struct mp_prefetch_facts wish;
+    enum mp_status status;
+    uint64_t start_ns;
+    uint32_t count;
+
+    if (set->predict_ops->predict == NULL || set->prefetch_ops->choose == NULL ||
+        (last && !set->predict_ops->wraps))
+        return MP_OK;
+    if (set->predict_ops->source != MP_SCORES_NONE) {
+        if (step->config.ops->source_scores == NULL)
+            return MP_OK;
+        status = step->config.ops->source_scores(step->config.ctx, layer, facts.target_layer,
+                                                 set->predict_ops->source, step->source);
+        if (status != MP_OK)
+            return status;
+        facts.source = step->source;
+    }
+    start_ns = now_ns(step);
+    if (set->predict_ops->predict(set->predict, &facts, step->predicted)) {
+        mp_pager_residents(step->config.pager, facts.target_layer, true, step->resident);
+        wish = (struct mp_prefetch_facts){
+            .layer = layer,
+            .target_layer = facts.target_layer,
+            .tokens = tokens,
+            .experts = shape->experts,
+            .k = shape->top_k,
+            .scores = step->predicted,
+            .resident = step->resident,
+            .max = mp_pager_prefetch_room(step->config.pager, facts.target_layer),
+        };
+        count = set->prefetch_ops->choose(set->prefetch, &wish, step->wanted);
+        if (count > shape->experts) {
+            step->config.counters->policy_strikes++;
+            count = 0;
+        }
+        step->config.counters->decisions_ns += now_ns(step) - start_ns;
+        mp_pager_prefetch(step->config.pager, facts.target_layer, step->wanted, count);
+    }
+    return MP_OK;
+}
+
+/* Execute the needs in the order in which their bytes are complete. */
+static enum mp_status execute(struct mp_step *step, uint32_t layer)
+{
+    for (;;) {
+        struct mp_ready ready;
+        struct mp_rows rows;
+        uint32_t expert;
+        enum mp_status status = mp_pager_next(step->config.pager, &ready);
+
+        if (status != MP_OK || ready.need == MP_NEED_NONE)
+            return status;
+        expert = step->needs[ready.need].expert;
+        rows = (struct mp_rows){
+            .token = step->row_token + step->first[expert],
+            .rank = step->row_rank + step->first[expert],
+            .count = step->first[expert + 1] - step->first[expert],
+        };
+        status = step->config.ops->expert(step->config.ctx, layer, expert,
+                                          step->executors[ready.need], ready.pieces, &rows);
+        if (status != MP_OK)
+            return status;
+        mp_pager_done(step->config.pager, ready.need);
+    }
+}
+
+/* Everything between mp_pager_begin() and mp_pager_end(). */
+static enum mp_status run_open_layer(struct mp_step *step, uint32_t layer, uint32_t tokens)
+{
+    const struct mp_step_ops *ops = step->config.ops;
+    enum mp_status status = look_ahead(step, layer, tokens);
+
+    if (status == MP_OK && ops->shared != NULL)
+        status = ops->shared(step->config.ctx, layer);
+    if (status == MP_OK)
+        status = execute(step, layer);
+    return status;
+}
+
+enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t tokens)
+{
+    const struct mp_shape *shape = &step->config.shape;
+    const struct mp_step_ops *ops = step->config.ops;
+    const struct mp_policies *set = step->config.policies;
+    const uint64_t start_ns = now_ns(step);
+    enum mp_status status;
+
+    if (layer >= shape->layers || tokens == 0 || tokens > shape->tokens_max)
+        return mp_fail(MP_ERR_INVALID, "E_STEP", "layer %u, %u tokens: out of range", layer,
+                       tokens);
+
+    status = ops->scores(step->config.ctx, layer, step->scores);
+    if (status == MP_OK)
+        status = check_scores(step->scores, layer, tokens, shape->experts);
+    if (status != MP_OK)
+        return status;
+    route(step, layer, tokens);
+    group(step, tokens);
+    assign(step, layer);
+    if (ops->routed != NULL)
+        ops->routed(step->config.ctx, layer, tokens, shape->top_k, step->chosen, step->weights);
+
+    status = mp_pager_begin(step->config.pager, layer, step->needs, step->need_count);
+    if (status != MP_OK)
+        return status;
+    status = run_open_layer(step, layer, tokens);
+    if (status != MP_OK) {
+        mp_pager_abort(step->config.pager);
+        return status;
+    }
+    mp_pager_end(step->config.pager);
+
+    status = ops->combine(step->config.ctx, layer, step->chosen, step->weights);
+    if (set->predict_ops->observe != NULL)
+        set->predict_ops->observe(set->predict, layer, tokens, shape->top_k, step->chosen);
+    mp_timeline_span(step->config.timeline, step->track, "MoE layer", start_ns, now_ns(step),
+                     &(struct mp_timeline_args){ { "layer", "tokens" }, { layer, tokens } });
+    return status;
+}
+
+enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_step **step_p)
+{
+    const struct mp_shape *shape = &config->shape;
+    const size_t experts = shape->experts;
+    size_t score_count, row_count;
+    struct mp_step *step;
+
+    if (!mp_mul_size(shape->tokens_max, experts, &score_count) ||
+        !mp_mul_size(shape->tokens_max, shape->top_k, &row_count) || row_count > UINT32_MAX ||
+        row_count == 0 || shape->top_k > shape->experts)
+        return mp_fail(MP_ERR_INVALID, "E_STEP", "%u tokens of %u experts are out of range",
+                       shape->tokens_max, shape->experts);
+    step = calloc(1, sizeof(*step));
+    if (step == NULL)
+        return mp_fail_no_memory("the step", sizeof(*step));
+    step->config = *config;
+    step->scores = calloc(score_count, sizeof(float));
+    step->source = calloc(score_count, sizeof(float));
+    step->predicted = calloc(score_count, sizeof(float));
+    step->chosen = calloc(row_count, sizeof(uint32_t));
+    step->weights = calloc(row_count, sizeof(float));
+    step->resident = calloc(experts, 1);
+    step->first = calloc(experts + 1, sizeof(uint32_t));
+    step->row_token = calloc(row_count, sizeof(uint32_t));
+    step->row_rank = calloc(row_count, sizeof(uint32_t));
+    step->needs = calloc(experts, sizeof(struct mp_need));
+    step->need_experts = calloc(experts, sizeof(uint32_t));
+    step->need_tokens = calloc(experts, sizeof(uint32_t));
+    step->need_resident = calloc(experts, 1);
+    step->executors = calloc(experts, sizeof(enum mp_executor));
+    step->wanted = calloc(experts, sizeof(uint32_t));
+    if (step->scores == NULL || step->source == NULL || step->predicted == NULL ||
+        step->chosen == NULL || step->weights == NULL || step->resident == NULL ||
+        step->first == NULL || step->row_token == NULL || step->row_rank == NULL ||
+        step->needs == NULL || step->need_experts == NULL || step->need_tokens == NULL ||
+        step->need_resident == NULL || step->executors == NULL || step->wanted == NULL) {
+        mp_step_destroy(step);
+        return mp_fail_no_memory("routing", score_count * 12 + row_count * 16);
+    }
+    if (config->timeline != NULL)
+        step->track = mp_timeline_add_track(config->timeline, "layers");
+    *step_p = step;
+    return MP_OK;
+}
+
+void mp_step_destroy(struct mp_step *step)
+{
+    if (step == NULL)
+        return;
+    free(step->scores);
+    free(step->source);
+    free(step->predicted);
+    free(step->chosen);
+    free(step->weights);
+    free(step->resident);
+    free(step->first);
+    free(step->row_token);
+    free(step->row_rank);
+    free(step->needs);
+    free(step->need_experts);
+    free(step->need_tokens);
+    free(step->need_resident);
+    free(step->executors);
+    free(step->wanted);
+    free(step);
+}
