@@ -21,14 +21,19 @@ static size_t string_end(const char *text, size_t bytes, size_t at)
     return at < bytes ? at + 1 : bytes;
 }
 
+static const char *code_or(const char *code, const char *fallback)
+{
+    return code != NULL ? code : fallback;
+}
+
 /*
  * One pass over the text before jansson's recursion sees it. Wrong nesting is left to jansson;
- * this only bounds how deep it can go and how many entries the outermost value can have.
+ * this only bounds how deep it can go and how many values it can make.
  */
 static enum mp_status prescan(const char *text, size_t bytes, const char *shown,
                               const struct mp_json_options *options)
 {
-    uint64_t depth = 0, commas = 0;
+    uint64_t depth = 0, values = 0, commas = 0;
 
     for (size_t at = 0; at < bytes; at++) {
         const char c = text[at];
@@ -36,18 +41,24 @@ static enum mp_status prescan(const char *text, size_t bytes, const char *shown,
         if (c == '"') {
             at = string_end(text, bytes, at) - 1;
         } else if (c == '{' || c == '[') {
+            values++;
             if (++depth > MP_JSON_DEPTH_MAX)
-                return mp_fail(MP_ERR_MODEL, "E_JSON_DEPTH",
+                return mp_fail(MP_ERR_MODEL, code_or(options->depth_code, "E_JSON_DEPTH"),
                                "'%s' at byte %" PRIu64 ": JSON is nested deeper than %d", shown,
                                options->first_byte + at, MP_JSON_DEPTH_MAX);
         } else if (c == '}' || c == ']') {
             depth -= depth > 0;
-        } else if (c == ',' && depth == 1 && ++commas >= options->entries_max &&
-                   options->entries_max > 0) {
-            return mp_fail(MP_ERR_MODEL, "E_JSON_ENTRIES",
-                           "'%s' at byte %" PRIu64 ": more than %" PRIu64 " entries", shown,
-                           options->first_byte + at, options->entries_max);
+        } else if (c == ',') {
+            values++;
+            commas += depth == 1;
         }
+        if (values > MP_JSON_VALUES_MAX ||
+            (options->entries_max > 0 && commas >= options->entries_max))
+            return mp_fail(MP_ERR_MODEL, code_or(options->count_code, "E_JSON_COUNT"),
+                           "'%s' at byte %" PRIu64 ": more than %" PRIu64 " %s", shown,
+                           options->first_byte + at,
+                           values > MP_JSON_VALUES_MAX ? MP_JSON_VALUES_MAX : options->entries_max,
+                           values > MP_JSON_VALUES_MAX ? "values" : "entries");
     }
     return MP_OK;
 }
@@ -84,11 +95,11 @@ static enum mp_status parse_failed(const char *text, size_t bytes, const char *s
     case json_error_out_of_memory: return mp_fail_no_memory("JSON", bytes);
     case json_error_duplicate_key:
         return mp_fail(MP_ERR_MODEL,
-                       options->duplicate_code != NULL ? options->duplicate_code : "E_JSON_DUP",
+                       code_or(options->duplicate_code, "E_JSON_DUP"),
                        "key '%s' in '%s' at byte %" PRIu64 " is given twice",
                        key_before(quoted, text, bytes, position), shown, byte);
     default:
-        return mp_fail(MP_ERR_MODEL, options->code != NULL ? options->code : "E_JSON",
+        return mp_fail(MP_ERR_MODEL, code_or(options->code, "E_JSON"),
                        "'%s' at byte %" PRIu64 " is not valid JSON: %s", shown, byte,
                        mp_quote(quoted, error->text, strlen(error->text)));
     }

@@ -23,11 +23,16 @@
  */
 #define MP_JSON_DEPTH_MAX 64
 
+/* Values in one text, containers included: a parsed value takes up to 230 bytes of RAM. */
+#define MP_JSON_VALUES_MAX (1u << 22)
+
 struct mp_json_options {
     const char *code;           /* of a syntax error; NULL: "E_JSON" */
-    const char *duplicate_code; /* of a key given twice; NULL: "E_JSON_DUP" */
+    const char *depth_code;     /* NULL: "E_JSON_DEPTH" */
+    const char *duplicate_code; /* NULL: "E_JSON_DUP" */
+    const char *count_code;     /* NULL: "E_JSON_COUNT" */
     uint64_t first_byte;        /* where text[0] lies in the file, for messages */
-    uint64_t entries_max;       /* of the outermost object or array; 0: no limit */
+    uint64_t entries_max;       /* of the outermost object or array; 0: no limit of its own */
     bool allow_nul;             /* accept \u0000 inside string values */
 };
 
@@ -36,7 +41,7 @@ struct mp_json_options {
  * or an array. Release the result with json_decref().
  *
  * MP_ERR_MODEL: not JSON, E_JSON; deeper than MP_JSON_DEPTH_MAX, E_JSON_DEPTH; a key twice,
- * E_JSON_DUP; more entries than allowed, E_JSON_ENTRIES. MP_ERR_NO_MEMORY.
+ * E_JSON_DUP; more values or outermost entries than allowed, E_JSON_COUNT. MP_ERR_NO_MEMORY.
  */
 enum mp_status mp_json_parse(const char *text, size_t bytes, const char *name,
                              json_t **root_p) MP_MUST_CHECK;

@@ -113,7 +113,7 @@ static void entries_of_the_outermost_value_are_bounded(void)
     CHECK_EQ(mp_json_parse_with("[[1,2,3],\",,\"]", 14, "a", &options, &root), MP_OK);
     json_decref(root);
     CHECK_FAILS(mp_json_parse_with("[1,2,3]", 7, "a", &options, &root), MP_ERR_MODEL,
-                "E_JSON_ENTRIES", "'a' at byte 12: more than 2 entries");
+                "E_JSON_COUNT", "'a' at byte 12: more than 2 entries");
 }
 
 static void getters_name_key_got_and_need(void)
