@@ -9,11 +9,11 @@
  * Every number has a range, so that no size computed from them overflows 64 bits and no divisor is
  * zero. What the engine does not implement is refused by name, never ignored: other architectures,
  * activations, RoPE types, sliding windows that are in use, quantised weights. Fields that do not
- * change the result (dropout, router losses, initialisation) are not looked at. A missing field has
- * the default that the transformers library gives it.
+ * change the result (dropout, router losses, initialisation) are not looked at. The sizes of the
+ * model must be given; another field that is missing has the transformers library's default.
  *
- * MP_ERR_MODEL: E_JSON_*, E_CONFIG_* with key, got and need. MP_ERR_UNSUPPORTED, E_UNSUPPORTED: a
- * valid model that this engine cannot run. MP_ERR_IO, MP_ERR_NO_MEMORY.
+ * MP_ERR_MODEL: E_JSON_* and E_CONFIG with key, got and need; E_UNSUPPORTED for a model that is
+ * fine but that this engine cannot run. MP_ERR_IO, MP_ERR_NO_MEMORY.
  */
 #define MP_LAYERS_MAX 512u
 #define MP_EXPERTS_MAX 4096u

@@ -1,15 +1,12 @@
 #include "engine/json.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- parsing */
+#include "vmm/file.h"
 
 /* A string token that starts at text[at] == '"': the index behind its closing quote, or `bytes`. */
 static size_t string_end(const char *text, size_t bytes, size_t at)
@@ -94,8 +91,7 @@ static enum mp_status parse_failed(const char *text, size_t bytes, const char *s
     switch (json_error_code(error)) {
     case json_error_out_of_memory: return mp_fail_no_memory("JSON", bytes);
     case json_error_duplicate_key:
-        return mp_fail(MP_ERR_MODEL,
-                       code_or(options->duplicate_code, "E_JSON_DUP"),
+        return mp_fail(MP_ERR_MODEL, code_or(options->duplicate_code, "E_JSON_DUP"),
                        "key '%s' in '%s' at byte %" PRIu64 " is given twice",
                        key_before(quoted, text, bytes, position), shown, byte);
     default:
@@ -132,8 +128,6 @@ enum mp_status mp_json_parse(const char *text, size_t bytes, const char *name, j
     return mp_json_parse_with(text, bytes, name, NULL, root_p);
 }
 
-/* ---- files */
-
 enum mp_status mp_text_check_download(const char *text, size_t bytes, const char *name)
 {
     static const char lfs[] = "version https://git-lfs";
@@ -158,88 +152,48 @@ enum mp_status mp_text_check_download(const char *text, size_t bytes, const char
     return MP_OK;
 }
 
-static enum mp_status open_failed(const char *shown, int code)
-{
-    if (code == ENOENT)
-        return mp_fail(MP_ERR_MODEL, "E_FILE_MISSING", "file '%s' is missing", shown);
-    return mp_fail(MP_ERR_IO, "E_FILE_OPEN", "cannot open '%s': %s", shown, strerror(code));
-}
-
-/* Check what was opened before anything is read or allocated. */
-static enum mp_status check_open_file(int fd, const char *shown, uint64_t cap_bytes,
-                                      uint64_t *bytes_p)
-{
-    struct stat info;
-
-    if (fstat(fd, &info) != 0)
-        return mp_fail(MP_ERR_IO, "E_FILE_OPEN", "cannot examine '%s': %s", shown, strerror(errno));
-    if (!S_ISREG(info.st_mode))
-        return mp_fail(MP_ERR_MODEL, "E_FILE_TYPE", "'%s' is %s, need a regular file", shown,
-                       S_ISDIR(info.st_mode)    ? "a directory"
-                       : S_ISFIFO(info.st_mode) ? "a FIFO"
-                       : S_ISSOCK(info.st_mode) ? "a socket"
-                                                : "a device");
-    if ((uint64_t)info.st_size > cap_bytes)
-        return mp_fail(MP_ERR_MODEL, "E_FILE_SIZE",
-                       "file '%s' is %" PRIu64 " bytes, need at most %" PRIu64, shown,
-                       (uint64_t)info.st_size, cap_bytes);
-    *bytes_p = (uint64_t)info.st_size;
-    return MP_OK;
-}
-
-static enum mp_status read_all(int fd, const char *shown, char *text, size_t bytes)
-{
-    for (size_t done = 0; done < bytes;) {
-        const ssize_t got = pread(fd, text + done, bytes - done, (off_t)done);
-
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return mp_fail(MP_ERR_IO, "E_FILE_READ", "cannot read '%s' at byte %zu: %s", shown,
-                           done, strerror(errno));
-        if (got == 0)
-            return mp_fail(MP_ERR_IO, "E_FILE_READ",
-                           "'%s' ends at byte %zu, had %zu bytes when it was opened", shown, done,
-                           bytes);
-        done += (size_t)got;
-    }
-    return MP_OK;
-}
-
 enum mp_status mp_text_load(int dirfd, const char *name, uint64_t cap_bytes, char **text_p,
                             size_t *bytes_p)
 {
+    struct mp_files *files = NULL;
     enum mp_status status;
     char shown[MP_QUOTE_BYTES];
     uint64_t bytes = 0;
+    uint32_t index = 0;
     char *text = NULL;
-    int fd;
 
     mp_quote(shown, name, strlen(name));
-    /* O_NONBLOCK: opening a FIFO without a writer would wait for ever. */
-    fd = openat(dirfd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
-        return open_failed(shown, errno);
-    status = check_open_file(fd, shown, cap_bytes, &bytes);
+    if (faccessat(dirfd, name, F_OK, 0) != 0 && errno == ENOENT)
+        return mp_fail(MP_ERR_MODEL, "E_FILE_MISSING", "file '%s' is missing", shown);
+    status = mp_files_create(&files);
+    if (status == MP_OK)
+        status = mp_files_add(files, dirfd, name, &index);
     if (status != MP_OK)
-        goto out_close;
+        goto out;
+    bytes = mp_files_bytes(files, index);
+    if (bytes > cap_bytes) {
+        status = mp_fail(MP_ERR_MODEL, "E_FILE_SIZE",
+                         "file '%s' is %" PRIu64 " bytes, need at most %" PRIu64, shown, bytes,
+                         cap_bytes);
+        goto out;
+    }
     text = malloc(bytes + 1);
     if (text == NULL) {
         status = mp_fail_no_memory(shown, bytes + 1);
-        goto out_close;
+        goto out;
     }
-    status = read_all(fd, shown, text, bytes);
+    status = mp_files_read(files, index, 0, bytes, text);
     if (status == MP_OK)
         status = mp_text_check_download(text, bytes, name);
-    if (status == MP_OK) {
-        text[bytes] = '\0';
-        *text_p = text;
-        *bytes_p = bytes;
-    } else {
-        free(text);
-    }
-out_close:
-    close(fd);
+    if (status != MP_OK)
+        goto out;
+    text[bytes] = '\0';
+    *text_p = text;
+    *bytes_p = bytes;
+    text = NULL;
+out:
+    free(text);
+    mp_files_destroy(files);
     return status;
 }
 

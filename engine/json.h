@@ -56,9 +56,9 @@ enum mp_status mp_json_parse_with(const char *text, size_t bytes, const char *na
  * Symbolic links are followed (the cache of the Hugging Face hub consists of them). A NUL is put
  * behind the last byte. Free *text_p with free().
  *
- * Absent file: MP_ERR_MODEL, E_FILE_MISSING; not a regular file: E_FILE_TYPE; above the cap:
- * E_FILE_SIZE; a Git LFS pointer or an HTML page in its place: E_FILE_LFS, E_FILE_HTML; a failed
- * call: MP_ERR_IO, E_FILE_OPEN or E_FILE_READ with errno's text. Blocks; never on a FIFO or device.
+ * Absent file: MP_ERR_MODEL, E_FILE_MISSING; above the cap: E_FILE_SIZE; a Git LFS pointer or an
+ * HTML page in its place: E_FILE_LFS, E_FILE_HTML. Not a regular file, no permission, failed read:
+ * MP_ERR_IO as of mp_files_add() and mp_files_read(). Blocks; never on a FIFO or device.
  */
 enum mp_status mp_text_load(int dirfd, const char *name, uint64_t cap_bytes, char **text_p,
                             size_t *bytes_p) MP_MUST_CHECK;

@@ -132,7 +132,7 @@ static enum mp_status parse_offsets(const struct parse *parse, const json_t *val
 {
     const uint64_t data_bytes = parse->file_bytes - parse->data_begin;
     char shape[MP_QUOTE_BYTES];
-    uint64_t begin, end, bytes;
+    uint64_t begin = 0, end = 0, bytes = 0;
 
     if (!json_is_array(value) || json_array_size(value) != 2 ||
         !as_u64(json_array_get(value, 0), &begin) || !as_u64(json_array_get(value, 1), &end)) {

@@ -202,14 +202,14 @@ static void files_that_are_no_files_are_refused_by_name(void)
 
     CHECK_FAILS(mp_json_load_file(dir, "none", 99, &root), MP_ERR_MODEL, "E_FILE_MISSING",
                 "file 'none' is missing");
-    CHECK_FAILS(mp_json_load_file(dir, "dir", 99, &root), MP_ERR_MODEL, "E_FILE_TYPE",
-                "'dir' is a directory, need a regular file");
-    CHECK_FAILS(mp_json_load_file(dir, "fifo", 99, &root), MP_ERR_MODEL, "E_FILE_TYPE",
-                "'fifo' is a FIFO, need a regular file");
-    CHECK_FAILS(mp_json_load_file(dir, "zero", 99, &root), MP_ERR_MODEL, "E_FILE_TYPE",
-                "'zero' is a device, need a regular file");
-    CHECK_FAILS(mp_json_load_file(dir, "socket", 99, &root), MP_ERR_IO, "E_FILE_OPEN",
-                "cannot open 'socket': No such device or address");
+    CHECK_FAILS(mp_json_load_file(dir, "dir", 99, &root), MP_ERR_IO, "E_NOT_A_FILE",
+                "'dir' is a directory: need a regular file");
+    CHECK_FAILS(mp_json_load_file(dir, "fifo", 99, &root), MP_ERR_IO, "E_NOT_A_FILE",
+                "'fifo' is a FIFO: need a regular file");
+    CHECK_FAILS(mp_json_load_file(dir, "zero", 99, &root), MP_ERR_IO, "E_NOT_A_FILE",
+                "'zero' is a character device: need a regular file");
+    CHECK_FAILS(mp_json_load_file(dir, "socket", 99, &root), MP_ERR_IO, "E_NOT_A_FILE",
+                "'socket' is a socket: need a regular file");
     CHECK_FAILS(mp_json_load_file(dir, "lfs", 99, &root), MP_ERR_MODEL, "E_FILE_LFS",
                 "'lfs' is a Git LFS pointer, not the model; run 'git lfs pull' in its folder");
     CHECK_FAILS(mp_json_load_file(dir, "html", 99, &root), MP_ERR_MODEL, "E_FILE_HTML",
@@ -218,7 +218,7 @@ static void files_that_are_no_files_are_refused_by_name(void)
                 "file 'good' is 7 bytes, need at most 6");
     CHECK_EQ(mp_json_load_optional_file(dir, "none", 99, &root), MP_OK);
     CHECK(root == NULL);
-    CHECK_EQ(mp_json_load_optional_file(dir, "dir", 99, &root), MP_ERR_MODEL);
+    CHECK_EQ(mp_json_load_optional_file(dir, "dir", 99, &root), MP_ERR_IO);
     CHECK_EQ(mp_json_load_file(dir, "link", 7, &root), MP_OK);
     json_decref(root);
 

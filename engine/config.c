@@ -1,0 +1,455 @@
+#include "engine/config.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/json.h"
+
+#define CONFIG "config.json"
+#define GENERATION "generation_config.json"
+#define FILE_BYTES_MAX (16u << 20)
+
+#define FFN_MAX (1u << 20)
+#define VOCAB_MAX (1u << 22)
+
+/* What differs between the architectures before any tensor is looked at. */
+static const struct arch {
+    const char *name, *model_type;
+    uint32_t default_positions;
+    double default_eps, default_theta;
+} archs[MP_ARCH_COUNT] = {
+    [MP_ARCH_MIXTRAL] = { "MixtralForCausalLM", "mixtral", 131072, 1e-5, 1e6 },
+    [MP_ARCH_QWEN2_MOE] = { "Qwen2MoeForCausalLM", "qwen2_moe", 32768, 1e-6, 1e4 },
+    [MP_ARCH_QWEN3_MOE] = { "Qwen3MoeForCausalLM", "qwen3_moe", 32768, 1e-6, 1e4 },
+};
+
+const char *mp_arch_name(enum mp_arch arch)
+{
+    return (unsigned)arch < MP_ARCH_COUNT ? archs[arch].name : "?";
+}
+
+static enum mp_status read_u32(const json_t *root, const char *key, uint32_t min, uint32_t max,
+                               uint32_t *value_p)
+{
+    uint64_t value = 0;
+    const enum mp_status status = mp_json_u64(root, key, CONFIG, min, max, &value);
+
+    if (status == MP_OK)
+        *value_p = (uint32_t)value;
+    return status;
+}
+
+static bool is_given(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+
+    return value != NULL && !json_is_null(value);
+}
+
+/* A value that asks for something this engine does not do. */
+static enum mp_status unsupported(const char *key, const json_t *value, const char *need)
+{
+    char got[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                   "key '%s' in '%s': got %s, this engine supports %s only", key, CONFIG,
+                   mp_json_describe(got, value), need);
+}
+
+static enum mp_status unsupported_arch(const char *key, const json_t *value)
+{
+    char got[MP_QUOTE_BYTES], list[MP_QUOTE_BYTES] = "";
+
+    for (int i = 0; i < MP_ARCH_COUNT; i++) {
+        strcat(list, i > 0 ? ", " : "");
+        strcat(list, archs[i].name);
+    }
+    return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                   "key '%s' in '%s': got %s, this engine supports %s", key, CONFIG,
+                   mp_json_describe(got, value), list);
+}
+
+static enum mp_status read_arch(const json_t *root, struct mp_model_config *config)
+{
+    const json_t *list = json_object_get(root, "architectures");
+    const bool named = json_is_array(list) && json_array_size(list) > 0;
+    const char *key = named ? "architectures" : "model_type";
+    const json_t *value = named ? json_array_get(list, 0) : json_object_get(root, key);
+    const char *name = json_string_value(value);
+
+    for (int i = 0; name != NULL && i < MP_ARCH_COUNT; i++) {
+        if (strcmp(name, named ? archs[i].name : archs[i].model_type) == 0) {
+            config->arch = (enum mp_arch)i;
+            return MP_OK;
+        }
+    }
+    return unsupported_arch(key, value);
+}
+
+/* Things that change the result and that nothing below reads. */
+static enum mp_status refuse_foreign(const json_t *root)
+{
+    const json_t *quantization = json_object_get(root, "quantization_config");
+    const json_t *act = json_object_get(root, "hidden_act");
+    const char *act_name = json_string_value(act);
+
+    if (is_given(root, "quantization_config")) {
+        const json_t *method = json_object_get(quantization, "quant_method");
+
+        return unsupported("quantization_config", method != NULL ? method : quantization,
+                           "weights in BF16, F16 and F32");
+    }
+    /* Two names of one function; the library's default is silu. */
+    if (is_given(root, "hidden_act") &&
+        (act_name == NULL || (strcmp(act_name, "silu") != 0 && strcmp(act_name, "swish") != 0)))
+        return unsupported("hidden_act", act, "'silu'");
+    return MP_OK;
+}
+
+/* A window that is at least as long as the longest context changes nothing. */
+static enum mp_status refuse_sliding_window(const json_t *root,
+                                            const struct mp_model_config *config)
+{
+    const json_t *types = json_object_get(root, "layer_types");
+    const json_t *window = json_object_get(root, "sliding_window");
+    bool used = config->arch == MP_ARCH_MIXTRAL;
+    enum mp_status status = MP_OK;
+
+    if (!used)
+        status = mp_json_bool_or(root, "use_sliding_window", CONFIG, false, &used);
+    if (status != MP_OK)
+        return status;
+    if (used && is_given(root, "sliding_window") &&
+        (!json_is_integer(window) || json_integer_value(window) < config->positions_max))
+        return unsupported("sliding_window", window, "attention to all positions");
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+
+        if (type == NULL || strcmp(type, "full_attention") != 0)
+            return unsupported("layer_types", json_array_get(types, i), "'full_attention'");
+    }
+    return MP_OK;
+}
+
+/*
+ * rope_theta stands at the top, or with everything else about RoPE in rope_parameters (library
+ * version 5); before that, rope_scaling held what was not the default.
+ */
+static enum mp_status read_rope(const json_t *root, struct mp_model_config *config)
+{
+    static const char *const holders[] = { "rope_parameters", "rope_scaling" };
+    const double fallback = archs[config->arch].default_theta;
+    enum mp_status status;
+
+    status = mp_json_double_or(root, "rope_theta", CONFIG, 1, 1e12, fallback, &config->rope_theta);
+    for (size_t i = 0; status == MP_OK && i <= MP_ARRAY_LEN(holders); i++) {
+        json_t *holder = NULL;
+        double partial = 1;
+
+        if (i < MP_ARRAY_LEN(holders)) {
+            status = mp_json_object_or_null(root, holders[i], CONFIG, &holder);
+            if (status != MP_OK)
+                return status;
+        }
+        const json_t *type = json_object_get(holder, "rope_type");
+        const char *name = json_string_value(type);
+
+        if (type == NULL)
+            name = json_string_value(type = json_object_get(holder, "type"));
+        if (type != NULL && (name == NULL || strcmp(name, "default") != 0))
+            return unsupported("rope_type", type, "'default'");
+        for (void *at = json_object_iter(holder); at != NULL;
+             at = json_object_iter_next(holder, at)) {
+            if (json_is_object(json_object_iter_value(at)))
+                return unsupported(holders[i], holder, "the same RoPE in all layers");
+        }
+        status = mp_json_double_or(holder, "rope_theta", CONFIG, 1, 1e12, config->rope_theta,
+                                   &config->rope_theta);
+        if (status == MP_OK)
+            status = mp_json_double_or(holder != NULL ? holder : root, "partial_rotary_factor",
+                                       CONFIG, 0, 1, 1, &partial);
+        if (status == MP_OK && partial != 1)
+            return unsupported(
+                "partial_rotary_factor",
+                json_object_get(holder != NULL ? holder : root, "partial_rotary_factor"), "1");
+    }
+    return status;
+}
+
+static enum mp_status read_heads(const json_t *root, struct mp_model_config *config)
+{
+    enum mp_status status = read_u32(root, "num_attention_heads", 1, 1024, &config->heads);
+
+    config->kv_heads = config->heads;
+    if (status == MP_OK && !json_is_null(json_object_get(root, "num_key_value_heads")))
+        status = read_u32(root, "num_key_value_heads", 1, 1024, &config->kv_heads);
+    if (status != MP_OK)
+        return status;
+    if (config->heads % config->kv_heads != 0)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                       "key 'num_attention_heads' in '%s': got %" PRIu32
+                       ", need a multiple of num_key_value_heads %" PRIu32,
+                       CONFIG, config->heads, config->kv_heads);
+    if (is_given(root, "head_dim")) {
+        status = read_u32(root, "head_dim", 2, 1024, &config->head_dim);
+        if (status != MP_OK)
+            return status;
+    } else {
+        config->head_dim = config->hidden / config->heads;
+        if (config->hidden % config->heads != 0 || config->head_dim > 1024)
+            return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                           "key 'hidden_size' in '%s': got %" PRIu32
+                           ", need a multiple of num_attention_heads %" PRIu32
+                           " and at most 1024 per head",
+                           CONFIG, config->hidden, config->heads);
+    }
+    if (config->head_dim % 2 != 0 || config->head_dim == 0)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                       "size of a head in '%s': got %" PRIu32 ", need an even number", CONFIG,
+                       config->head_dim);
+    return MP_OK;
+}
+
+static enum mp_status read_sizes(const json_t *root, struct mp_model_config *config)
+{
+    const struct arch *arch = &archs[config->arch];
+    uint64_t positions = 0;
+    double eps = 0;
+    enum mp_status status;
+
+    status = read_u32(root, "vocab_size", 1, VOCAB_MAX, &config->vocab);
+    if (status == MP_OK)
+        status = read_u32(root, "hidden_size", 1, 1u << 17, &config->hidden);
+    if (status == MP_OK)
+        status = read_u32(root, "num_hidden_layers", 1, MP_LAYERS_MAX, &config->layers);
+    if (status == MP_OK)
+        status = read_heads(root, config);
+    if (status == MP_OK)
+        status = mp_json_u64_or(root, "max_position_embeddings", CONFIG, 1, 1u << 24,
+                                arch->default_positions, &positions);
+    if (status == MP_OK)
+        status = mp_json_double_or(root, "rms_norm_eps", CONFIG, 1e-20, 1, arch->default_eps, &eps);
+    if (status == MP_OK)
+        status = mp_json_bool_or(root, "tie_word_embeddings", CONFIG, false, &config->tied);
+    config->positions_max = (uint32_t)positions;
+    config->norm_eps = (float)eps;
+    return status;
+}
+
+/* Which layers are MoE: every `step`-th one that is not listed. */
+static enum mp_status read_moe_layers(const json_t *root, struct mp_model_config *config)
+{
+    uint64_t step = 1;
+    json_t *list = NULL;
+    enum mp_status status;
+
+    status = mp_json_u64_or(root, "decoder_sparse_step", CONFIG, 1, 1u << 20, 1, &step);
+    if (status == MP_OK)
+        status = mp_json_array_or_null(root, "mlp_only_layers", CONFIG, &list);
+    if (status != MP_OK)
+        return status;
+    for (uint32_t i = 0; i < config->layers; i++)
+        config->is_moe[i] = (i + 1) % step == 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        const json_int_t layer = json_integer_value(item);
+
+        if (!json_is_integer(item) || layer < 0 || layer >= (json_int_t)config->layers) {
+            char got[MP_QUOTE_BYTES];
+
+            return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                           "key 'mlp_only_layers' in '%s': got %s, need layers from 0 to %" PRIu32,
+                           CONFIG, mp_json_describe(got, item), config->layers - 1);
+        }
+        config->is_moe[layer] = false;
+    }
+    return MP_OK;
+}
+
+static enum mp_status read_experts(const json_t *root, struct mp_model_config *config)
+{
+    const bool mixtral = config->arch == MP_ARCH_MIXTRAL;
+    /* Two names of one number; which one is written depends on the library's version. */
+    const char *experts = mixtral ? "num_local_experts" : "num_experts";
+    const char *other = mixtral ? "num_experts" : "num_local_experts";
+    enum mp_status status;
+
+    if (!is_given(root, experts) && is_given(root, other))
+        experts = other;
+    status = read_u32(root, experts, 1, MP_EXPERTS_MAX, &config->experts);
+    if (status == MP_OK)
+        status = read_u32(root, "num_experts_per_tok", 1, MP_EXPERTS_PER_TOKEN_MAX,
+                          &config->experts_per_token);
+    if (status != MP_OK)
+        return status;
+    if (config->experts_per_token > config->experts)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                       "key 'num_experts_per_tok' in '%s': got %" PRIu32
+                       ", need at most %s %" PRIu32,
+                       CONFIG, config->experts_per_token, experts, config->experts);
+    return read_u32(root, mixtral ? "intermediate_size" : "moe_intermediate_size", 1, FFN_MAX,
+                    &config->expert_ffn);
+}
+
+static enum mp_status read_mixtral(struct mp_model_config *config)
+{
+    for (uint32_t i = 0; i < config->layers; i++)
+        config->is_moe[i] = true;
+    config->norm_topk = true;
+    return MP_OK;
+}
+
+static enum mp_status read_qwen(const json_t *root, struct mp_model_config *config)
+{
+    const bool qwen3 = config->arch == MP_ARCH_QWEN3_MOE;
+    enum mp_status status = read_moe_layers(root, config);
+
+    if (status == MP_OK)
+        status = mp_json_bool_or(root, "norm_topk_prob", CONFIG, false, &config->norm_topk);
+    if (status == MP_OK)
+        status = mp_json_bool_or(root, qwen3 ? "attention_bias" : "qkv_bias", CONFIG, !qwen3,
+                                 &config->qkv_bias);
+    if (status == MP_OK && !qwen3)
+        status = read_u32(root, "shared_expert_intermediate_size", 1, FFN_MAX, &config->shared_ffn);
+    config->qk_norm = qwen3;
+    config->o_bias = qwen3 && config->qkv_bias;
+    return status;
+}
+
+static enum mp_status count_moe_layers(const json_t *root, struct mp_model_config *config)
+{
+    for (uint32_t i = 0; i < config->layers; i++)
+        config->moe_layers += config->is_moe[i];
+    if (config->moe_layers == 0)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                       "'%s': no layer has experts (decoder_sparse_step, mlp_only_layers); "
+                       "need at least one",
+                       CONFIG);
+    if (config->moe_layers == config->layers)
+        return MP_OK;
+    return read_u32(root, "intermediate_size", 1, FFN_MAX, &config->dense_ffn);
+}
+
+/* One token id, or a list of them; null and absent leave *count_p alone. */
+static enum mp_status read_tokens(const json_t *root, const char *name, const char *key,
+                                  uint32_t vocab, uint32_t max, uint32_t *tokens, uint32_t *count_p)
+{
+    const json_t *value = json_object_get(root, key);
+    const size_t count = json_is_array(value) ? json_array_size(value) : 1;
+    char got[MP_QUOTE_BYTES];
+
+    if (!is_given(root, key))
+        return MP_OK;
+    if (count > max)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG", "key '%s' in '%s': got %zu ids, need at most %u",
+                       key, name, count, max);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
+        const json_int_t id = json_integer_value(item);
+
+        if (!json_is_integer(item) || id < 0 || id >= (json_int_t)vocab)
+            return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                           "key '%s' in '%s': got %s, need token ids below vocab_size %" PRIu32,
+                           key, name, mp_json_describe(got, item), vocab);
+        tokens[i] = (uint32_t)id;
+    }
+    *count_p = (uint32_t)count;
+    return MP_OK;
+}
+
+static enum mp_status read_special_tokens(const json_t *root, const char *name,
+                                          struct mp_model_config *config)
+{
+    uint32_t ignored = 0;
+    enum mp_status status;
+
+    status = read_tokens(root, name, "bos_token_id", config->vocab, 1, &config->bos, &ignored);
+    if (status == MP_OK)
+        status = read_tokens(root, name, "eos_token_id", config->vocab, MP_EOS_MAX, config->eos,
+                             &config->eos_count);
+    return status;
+}
+
+/* What is given here goes before config.json. `root` may be NULL. */
+static enum mp_status read_generation(const json_t *root, struct mp_model_config *config)
+{
+    struct mp_sampling_defaults *sampling = &config->sampling;
+    uint64_t top_k = 0;
+    enum mp_status status;
+
+    status = read_special_tokens(root, GENERATION, config);
+    if (status == MP_OK)
+        status = mp_json_bool_or(root, "do_sample", GENERATION, false, &sampling->do_sample);
+    if (status == MP_OK)
+        status =
+            mp_json_double_or(root, "temperature", GENERATION, 0, 1000, 1, &sampling->temperature);
+    if (status == MP_OK)
+        status = mp_json_double_or(root, "top_p", GENERATION, 0, 1, 1, &sampling->top_p);
+    if (status == MP_OK)
+        status = mp_json_u64_or(root, "top_k", GENERATION, 0, VOCAB_MAX, 0, &top_k);
+    sampling->top_k = (uint32_t)top_k;
+    return status;
+}
+
+static enum mp_status read_config(const json_t *root, const json_t *generation,
+                                  struct mp_model_config *config_p)
+{
+    struct mp_model_config config = { .bos = MP_TOKEN_NONE };
+    enum mp_status status;
+
+    status = read_arch(root, &config);
+    if (status == MP_OK)
+        status = refuse_foreign(root);
+    if (status == MP_OK)
+        status = read_sizes(root, &config);
+    if (status == MP_OK)
+        status = read_rope(root, &config);
+    if (status == MP_OK)
+        status = refuse_sliding_window(root, &config);
+    if (status == MP_OK)
+        status = read_experts(root, &config);
+    if (status == MP_OK)
+        status = config.arch == MP_ARCH_MIXTRAL ? read_mixtral(&config) : read_qwen(root, &config);
+    if (status == MP_OK)
+        status = count_moe_layers(root, &config);
+    if (status == MP_OK)
+        status = read_special_tokens(root, CONFIG, &config);
+    if (status == MP_OK)
+        status = read_generation(generation, &config);
+    if (status == MP_OK)
+        *config_p = config;
+    return status;
+}
+
+enum mp_status mp_model_config_load(int dir_fd, struct mp_model_config *config_p)
+{
+    json_t *root = NULL, *generation = NULL;
+    enum mp_status status;
+
+    status = mp_json_load_file(dir_fd, CONFIG, FILE_BYTES_MAX, &root);
+    if (status == MP_OK)
+        status = mp_json_load_optional_file(dir_fd, GENERATION, FILE_BYTES_MAX, &generation);
+    if (status == MP_OK)
+        status = read_config(root, generation, config_p);
+    json_decref(generation);
+    json_decref(root);
+    return status;
+}
+
+enum mp_status mp_model_config_parse(const char *config, size_t config_bytes,
+                                     const char *generation, size_t generation_bytes,
+                                     struct mp_model_config *config_p)
+{
+    json_t *root = NULL, *second = NULL;
+    enum mp_status status;
+
+    status = mp_json_parse(config, config_bytes, CONFIG, &root);
+    if (status == MP_OK && generation != NULL)
+        status = mp_json_parse(generation, generation_bytes, GENERATION, &second);
+    if (status == MP_OK)
+        status = read_config(root, second, config_p);
+    json_decref(second);
+    json_decref(root);
+    return status;
+}
