@@ -50,6 +50,7 @@ struct mp_backend_config {
 struct mp_backend_ops {
     const char *name;    /* "host"; as in MOEPAGER_BACKEND */
     const char *summary; /* one line, for `moepager info` */
+    bool wrapper;        /* stands before another backend in a chain */
 
     /* Required. `inner` is the wrapped backend for wrappers (owned from then on, also closed by
      * close) and NULL for others. */

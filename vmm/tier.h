@@ -47,6 +47,7 @@ enum mp_status mp_tier_fit(const struct mp_backend *backend, uint64_t budget_byt
 
 /*
  * Make all frames. On failure nothing is kept and *tier_p is untouched.
+ * MP_ERR_NO_SPACE: the backend has not that much memory free, or makes not that many frames.
  */
 enum mp_status mp_tier_create(struct mp_backend *backend, enum mp_tier_kind kind,
                               const struct mp_tier_class *classes, uint32_t class_count,

@@ -1,0 +1,264 @@
+/*
+ * The backend of a machine without a device, or that does not use it: frames are anonymous memory,
+ * and both the device tier and the host tier are parts of RAM. What the pager calls the device
+ * tier is then a budget: compute reads slots through their aliases.
+ *
+ * A frame's pages come into being when they are first written, so a tier that is never filled
+ * costs nothing, and never more than its frames' bytes: huge pages lie wholly inside a frame.
+ * MAP_NORESERVE is not used, so a kernel that counts commitments refuses here and not later.
+ */
+#include "vmm/backend.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <numa.h>
+#include <numaif.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "vmm/base/assert.h"
+#include "vmm/base/checked.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+#define HUGE_PAGE_BYTES (UINT64_C(2) << 20)
+
+/* Left for everything else that the process maps. */
+#define MAPS_SPARE 4096
+
+struct host_backend {
+    struct mp_backend super;
+    uint64_t page_bytes;
+    int numa_node; /* -1: anywhere */
+    bool huge_pages;
+};
+
+/* One number from a file of the kernel, or `missing`. */
+static uint64_t read_number(const char *path, uint64_t missing)
+{
+    FILE *file = fopen(path, "re");
+    uint64_t value = missing;
+
+    if (file == NULL)
+        return missing;
+    if (fscanf(file, "%" SCNu64, &value) != 1)
+        value = missing;
+    fclose(file);
+    return value;
+}
+
+/* MemAvailable in bytes, or `missing`. */
+static uint64_t read_available(uint64_t missing)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    char line[128];
+    uint64_t kib;
+
+    if (file == NULL)
+        return missing;
+    while (fgets(line, sizeof(line), file) != NULL) {
+        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1) {
+            missing = kib * 1024;
+            break;
+        }
+    }
+    fclose(file);
+    return missing;
+}
+
+static enum mp_status check_node(int node)
+{
+    if (numa_available() < 0) {
+        mp_log_debug("host", "no NUMA here, memory goes anywhere");
+        return MP_OK;
+    }
+    if (node > numa_max_node() || !numa_bitmask_isbitset(numa_all_nodes_ptr, (unsigned)node))
+        return mp_fail(MP_ERR_CONFIG, "E_NUMA_NODE",
+                       "NUMA node %d has no memory for this process; the highest node is %d", node,
+                       numa_max_node());
+    return MP_OK;
+}
+
+static enum mp_status host_open(const struct mp_backend_config *config, struct mp_backend *inner,
+                                struct mp_backend **backend_p)
+{
+    struct host_backend *host;
+    uint64_t maps;
+
+    mp_assert(inner == NULL);
+    (void)inner;
+    if (config->numa_node >= 0) {
+        const enum mp_status status = check_node(config->numa_node);
+
+        if (status != MP_OK)
+            return status;
+    }
+    host = calloc(1, sizeof(*host));
+    if (host == NULL)
+        return mp_fail_no_memory("the host backend", sizeof(*host));
+
+    maps = read_number("/proc/sys/vm/max_map_count", 65530);
+    host->page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    host->numa_node = config->numa_node >= 0 && numa_available() >= 0 ? config->numa_node : -1;
+    host->huge_pages = config->huge_pages;
+    host->super.ops = &mp_backend_host;
+    host->super.caps = (struct mp_backend_caps){
+        .granule_bytes = host->page_bytes,
+        .alias_align_bytes = host->page_bytes,
+        .frame_bytes_max = UINT64_C(1) << 46,
+        .frames_max = maps > 2 * MAPS_SPARE ? (uint32_t)(maps - MAPS_SPARE) : MAPS_SPARE,
+        .tiers = 1u << MP_TIER_DEVICE | 1u << MP_TIER_HOST,
+        .layouts = 1u << MP_LAYOUT_FILE | 1u << MP_LAYOUT_PACKED,
+        .cpu_access = true,
+        .file_target = true,
+    };
+    *backend_p = &host->super;
+    return MP_OK;
+}
+
+static void host_close(struct mp_backend *backend)
+{
+    free(mp_container_of(backend, struct host_backend, super));
+}
+
+static enum mp_status check_tier(const struct mp_backend *backend, enum mp_tier_kind tier)
+{
+    if ((unsigned)tier < MP_TIER_KIND_COUNT && (backend->caps.tiers & 1u << tier) != 0)
+        return MP_OK;
+    return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "backend host has no %s tier",
+                   mp_tier_kind_name(tier));
+}
+
+static enum mp_status host_memory_info(struct mp_backend *backend, enum mp_tier_kind tier,
+                                       uint64_t *free_bytes_p, uint64_t *total_bytes_p)
+{
+    const struct host_backend *host = mp_container_of(backend, struct host_backend, super);
+    const enum mp_status status = check_tier(backend, tier);
+    uint64_t free_bytes, total_bytes;
+
+    if (status != MP_OK)
+        return status;
+    total_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * host->page_bytes;
+    free_bytes = read_available((uint64_t)sysconf(_SC_AVPHYS_PAGES) * host->page_bytes);
+    *free_bytes_p = free_bytes < total_bytes ? free_bytes : total_bytes;
+    *total_bytes_p = total_bytes;
+    return MP_OK;
+}
+
+static enum mp_status fail_mmap(uint64_t bytes)
+{
+    return mp_fail(MP_ERR_NO_SPACE, "E_DEVICE_MEMORY",
+                   "cannot map a frame of %" PRIu64 " bytes: %s; lower --budget, or raise "
+                   "vm.max_map_count or the address space limit",
+                   bytes, strerror(errno));
+}
+
+/* Map `bytes` at a multiple of `align_bytes`, cutting off what alignment needed more. */
+static enum mp_status map_aligned(uint64_t bytes, uint64_t align_bytes, uint64_t page_bytes,
+                                  void **alias_p)
+{
+    const uint64_t extra = align_bytes > page_bytes ? align_bytes - page_bytes : 0;
+    uint64_t whole, head;
+    char *base;
+
+    if (!mp_add_u64(bytes, extra, &whole) || whole > SIZE_MAX / 2) {
+        errno = ENOMEM;
+        return fail_mmap(bytes);
+    }
+    base = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return fail_mmap(bytes);
+    head = (align_bytes - (uintptr_t)base % align_bytes) % align_bytes;
+
+    /* Cutting can be refused at the limit of mappings. What is given back must not be touched
+     * again: another thread may have got those addresses. */
+    if (head > 0 && munmap(base, head) != 0) {
+        const enum mp_status status = fail_mmap(bytes);
+
+        munmap(base, whole);
+        return status;
+    }
+    if (extra > head && munmap(base + head + bytes, extra - head) != 0) {
+        const enum mp_status status = fail_mmap(bytes);
+
+        munmap(base + head, whole - head);
+        return status;
+    }
+    *alias_p = base + head;
+    return MP_OK;
+}
+
+/* Advice only: a kernel that ignores it is slower, not wrong. */
+static void advise(const struct host_backend *host, void *alias, uint64_t bytes)
+{
+    if (host->huge_pages && bytes >= HUGE_PAGE_BYTES && madvise(alias, bytes, MADV_HUGEPAGE) != 0)
+        mp_log_once(MP_LOG_DEBUG, "host", "no huge pages: %s", strerror(errno));
+    if (host->numa_node >= 0) {
+        struct bitmask *nodes = numa_allocate_nodemask();
+
+        if (nodes == NULL) {
+            mp_log_once(MP_LOG_WARN, "host", "no memory for a node mask, frames go anywhere");
+            return;
+        }
+        numa_bitmask_setbit(nodes, (unsigned)host->numa_node);
+        if (mbind(alias, bytes, MPOL_PREFERRED, nodes->maskp, nodes->size + 1, 0) != 0)
+            mp_log_once(MP_LOG_WARN, "host", "cannot place frames on node %d: %s", host->numa_node,
+                        strerror(errno));
+        numa_bitmask_free(nodes);
+    }
+}
+
+static enum mp_status host_frame_create(struct mp_backend *backend, enum mp_tier_kind tier,
+                                        uint64_t bytes, struct mp_frame *frame_p)
+{
+    const struct host_backend *host = mp_container_of(backend, struct host_backend, super);
+    const bool huge = host->huge_pages && bytes >= HUGE_PAGE_BYTES;
+    void *alias;
+    enum mp_status status = check_tier(backend, tier);
+
+    if (status != MP_OK)
+        return status;
+    if (bytes == 0 || bytes % host->page_bytes != 0)
+        return mp_fail(MP_ERR_INVALID, "E_INTERNAL",
+                       "a frame of %" PRIu64 " bytes is not a multiple of the page size", bytes);
+    if (bytes > backend->caps.frame_bytes_max) {
+        errno = ENOMEM;
+        return fail_mmap(bytes);
+    }
+    status =
+        map_aligned(bytes, huge ? HUGE_PAGE_BYTES : host->page_bytes, host->page_bytes, &alias);
+    if (status != MP_OK)
+        return status;
+    advise(host, alias, bytes);
+
+    *frame_p = (struct mp_frame){
+        .handle = (uint64_t)(uintptr_t)alias,
+        .alias = alias,
+        .bytes = bytes,
+        .tier = tier,
+    };
+    return MP_OK;
+}
+
+static void host_frame_destroy(struct mp_backend *backend, struct mp_frame *frame)
+{
+    (void)backend;
+    mp_assert(frame->handle == (uint64_t)(uintptr_t)frame->alias && frame->handle != 0);
+    if (munmap(frame->alias, frame->bytes) != 0)
+        mp_log_error("host", "cannot unmap a frame of %" PRIu64 " bytes: %s", frame->bytes,
+                     strerror(errno));
+    memset(frame, 0, sizeof(*frame));
+}
+
+const struct mp_backend_ops mp_backend_host = {
+    .name = "host",
+    .summary = "RAM with a budget; compute on the CPU",
+    .open = host_open,
+    .close = host_close,
+    .memory_info = host_memory_info,
+    .frame_create = host_frame_create,
+    .frame_destroy = host_frame_destroy,
+};

@@ -1,0 +1,93 @@
+/* A wrapper that logs every call with its arguments and result: changes at debug level, questions
+ * at trace level. */
+#include "vmm/backend.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+struct trace_backend {
+    struct mp_backend super;
+    struct mp_backend *inner;
+};
+
+static struct mp_backend *inner_of(struct mp_backend *backend)
+{
+    return mp_container_of(backend, struct trace_backend, super)->inner;
+}
+
+static enum mp_status trace_open(const struct mp_backend_config *config, struct mp_backend *inner,
+                                 struct mp_backend **backend_p)
+{
+    struct trace_backend *trace = malloc(sizeof(*trace));
+
+    mp_assert(inner != NULL);
+    if (trace == NULL)
+        return mp_fail_no_memory("the trace backend", sizeof(*trace));
+    trace->super.ops = &mp_backend_trace;
+    trace->super.caps = inner->caps;
+    trace->inner = inner;
+    mp_log_debug("trace", "open %s numa_node %d huge_pages %d granule %" PRIu64, inner->ops->name,
+                 config->numa_node, config->huge_pages, inner->caps.granule_bytes);
+    *backend_p = &trace->super;
+    return MP_OK;
+}
+
+static void trace_close(struct mp_backend *backend)
+{
+    struct trace_backend *trace = mp_container_of(backend, struct trace_backend, super);
+
+    mp_log_debug("trace", "close %s", trace->inner->ops->name);
+    mp_backend_close(trace->inner);
+    free(trace);
+}
+
+static enum mp_status trace_memory_info(struct mp_backend *backend, enum mp_tier_kind tier,
+                                        uint64_t *free_bytes_p, uint64_t *total_bytes_p)
+{
+    struct mp_backend *inner = inner_of(backend);
+    uint64_t free_bytes = 0, total_bytes = 0;
+    const enum mp_status status = inner->ops->memory_info(inner, tier, &free_bytes, &total_bytes);
+
+    mp_log_trace("trace", "memory_info %s free %" PRIu64 " of %" PRIu64 ": %s",
+                 mp_tier_kind_name(tier), free_bytes, total_bytes, mp_status_str(status));
+    if (status != MP_OK)
+        return status;
+    *free_bytes_p = free_bytes;
+    *total_bytes_p = total_bytes;
+    return MP_OK;
+}
+
+static enum mp_status trace_frame_create(struct mp_backend *backend, enum mp_tier_kind tier,
+                                         uint64_t bytes, struct mp_frame *frame_p)
+{
+    struct mp_backend *inner = inner_of(backend);
+    const enum mp_status status = inner->ops->frame_create(inner, tier, bytes, frame_p);
+
+    mp_log_debug("trace", "frame_create %s %" PRIu64 " bytes at %p: %s", mp_tier_kind_name(tier),
+                 bytes, status == MP_OK ? frame_p->alias : NULL, mp_status_str(status));
+    return status;
+}
+
+static void trace_frame_destroy(struct mp_backend *backend, struct mp_frame *frame)
+{
+    struct mp_backend *inner = inner_of(backend);
+
+    mp_log_debug("trace", "frame_destroy %s %" PRIu64 " bytes at %p",
+                 mp_tier_kind_name(frame->tier), frame->bytes, frame->alias);
+    inner->ops->frame_destroy(inner, frame);
+}
+
+const struct mp_backend_ops mp_backend_trace = {
+    .name = "trace",
+    .summary = "wrapper that logs every call",
+    .wrapper = true,
+    .open = trace_open,
+    .close = trace_close,
+    .memory_info = trace_memory_info,
+    .frame_create = trace_frame_create,
+    .frame_destroy = trace_frame_destroy,
+};
