@@ -205,6 +205,10 @@ const char *mp_format_f64(double value, char out[MP_F64_BYTES])
 {
     char *from, *to;
 
+    if (fabs(value) < 1e15 && value == (double)(int64_t)value) {
+        snprintf(out, MP_F64_BYTES, "%" PRId64, (int64_t)value);
+        return out;
+    }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(out, MP_F64_BYTES, "%.*g", digits, value);
         if (strtod(out, NULL) == value)

@@ -164,6 +164,17 @@ void mp_log_set_sink(void (*sink)(void *ctx, enum mp_log_level level, const char
     state.sink_ctx = ctx;
 }
 
+/* Names are lower-case words; anything else is a slip in the list. */
+static bool is_module_name(const char *name, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        if (!((name[i] >= 'a' && name[i] <= 'z') || (name[i] >= '0' && name[i] <= '9') ||
+              name[i] == '_' || name[i] == '-'))
+            return false;
+    }
+    return bytes > 0 && bytes < MODULE_BYTES;
+}
+
 /* True if `item` of `bytes` bytes is a level or module:level and there was room for it. */
 static bool take_item(const char *item, size_t bytes)
 {
@@ -180,7 +191,7 @@ static bool take_item(const char *item, size_t bytes)
             state.level = level;
             return true;
         }
-        if (name_bytes == 0 || name_bytes >= MODULE_BYTES || state.module_count == MODULES_MAX)
+        if (!is_module_name(item, name_bytes) || state.module_count == MODULES_MAX)
             return false;
         memcpy(state.modules[state.module_count].name, item, name_bytes);
         state.modules[state.module_count].name[name_bytes] = '\0';

@@ -1,0 +1,348 @@
+/* JSON, counters, timelines and output files. JSON is read back with jansson, a strict reader. */
+#include <fcntl.h>
+#include <jansson.h>
+#include <locale.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/test.h"
+#include "vmm/base/compiler.h"
+#include "vmm/base/counters.h"
+#include "vmm/base/error.h"
+#include "vmm/base/json_out.h"
+#include "vmm/base/out.h"
+#include "vmm/base/timeline.h"
+
+static char directory[64];
+
+static const char *in_directory(const char *name)
+{
+    static char path[128];
+
+    snprintf(path, sizeof(path), "%s/%s", directory, name);
+    return path;
+}
+
+static json_t *read_json(const char *path)
+{
+    json_error_t error;
+    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+
+    if (json == NULL)
+        fprintf(stderr, "%s:%d:%d: %s\n", path, error.line, error.column, error.text);
+    CHECK(json != NULL);
+    return json;
+}
+
+static void write_all_kinds(FILE *file, bool pretty)
+{
+    struct mp_json_out json;
+
+    mp_json_begin(&json, file, pretty);
+    mp_json_object_begin(&json, NULL);
+    mp_json_string(&json, "text",
+                   "q\" b\\ n\n c\x01 \xc3\xa4 bad\xff\xc0\x80 \xed\xa0\x80 cut\xe2\x82");
+    mp_json_string(&json, "none", NULL);
+    mp_json_u64(&json, "big", INT64_MAX);
+    mp_json_i64(&json, "low", INT64_MIN);
+    mp_json_f64(&json, "tenth", 0.1);
+    mp_json_f64(&json, "nan", (double)NAN);
+    mp_json_milli(&json, "us", 1234567);
+    mp_json_bool(&json, "yes", true);
+    mp_json_array_begin(&json, "list");
+    mp_json_u64(&json, NULL, 1);
+    mp_json_object_begin(&json, NULL);
+    mp_json_object_end(&json);
+    mp_json_array_begin(&json, NULL);
+    mp_json_array_end(&json);
+    mp_json_null(&json, NULL);
+    mp_json_array_end(&json);
+    mp_json_object_end(&json);
+    mp_json_end(&json);
+}
+
+static void json_is_valid_whatever_the_values(void)
+{
+    for (int pretty = 0; pretty < 2; pretty++) {
+        char text[2048];
+        FILE *file = fmemopen(text, sizeof(text), "w");
+        json_t *json;
+
+        write_all_kinds(file, pretty != 0);
+        fclose(file);
+        json = json_loads(text, 0, NULL);
+        CHECK(json != NULL);
+        CHECK_STR(json_string_value(json_object_get(json, "text")),
+                  "q\" b\\ n\n c\x01 \xc3\xa4 bad\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd "
+                  "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd cut\xef\xbf\xbd\xef\xbf\xbd");
+        CHECK(json_is_null(json_object_get(json, "none")));
+        CHECK(json_is_null(json_object_get(json, "nan")));
+        CHECK_EQ(json_integer_value(json_object_get(json, "big")), INT64_MAX);
+        CHECK_EQ(json_integer_value(json_object_get(json, "low")), INT64_MIN);
+        CHECK(json_real_value(json_object_get(json, "tenth")) == 0.1);
+        CHECK(strstr(text, pretty ? "\"us\": 1234.567" : "\"us\":1234.567") != NULL);
+        CHECK_EQ(json_array_size(json_object_get(json, "list")), 4);
+        json_decref(json);
+    }
+}
+
+static void numbers_are_short_and_exact(void)
+{
+    static const double values[] = { 0, 0.1, 1.0 / 3, -2.5e-300, 1e22, 123456789.125 };
+    char text[MP_F64_BYTES];
+
+    CHECK_STR(mp_format_f64(0.1, text), "0.1");
+    CHECK_STR(mp_format_f64(3, text), "3");
+    for (size_t i = 0; i < MP_ARRAY_LEN(values); i++)
+        CHECK(strtod(mp_format_f64(values[i], text), NULL) == values[i]);
+    if (setlocale(LC_ALL, "de_DE.UTF-8") != NULL)
+        CHECK_STR(mp_format_f64(2.5, text), "2.5");
+    setlocale(LC_ALL, "C");
+}
+
+static void counters_merge_by_sum_and_by_peak(void)
+{
+    struct mp_counters a, b;
+    char text[4096];
+    struct mp_json_out out;
+    FILE *file = fmemopen(text, sizeof(text), "w");
+    json_t *json;
+
+    mp_counters_reset(&a);
+    mp_counters_reset(&b);
+    CHECK_EQ(a.size, sizeof(a));
+    a.hits = 3;
+    b.hits = 4;
+    a.resident_peak_bytes = 100;
+    b.resident_peak_bytes = 70;
+    b.decisions_ns = 9;
+    mp_counters_merge(&a, &b);
+    CHECK_EQ(a.hits, 7);
+    CHECK_EQ(a.resident_peak_bytes, 100);
+    CHECK_EQ(a.decisions_ns, 9);
+    CHECK_EQ(b.hits, 4);
+    mp_json_begin(&out, file, false);
+    mp_counters_json(&a, &out, NULL);
+    mp_json_end(&out);
+    fclose(file);
+    json = json_loads(text, 0, NULL);
+    CHECK(json != NULL);
+    CHECK_EQ(json_integer_value(json_object_get(json, "hits")), 7);
+    CHECK_EQ(json_object_size(json) * 8, sizeof(a)); /* version, then one member per field */
+    json_decref(json);
+    file = fmemopen(text, sizeof(text), "w");
+    mp_counters_print(&a, file);
+    fclose(file);
+    CHECK(strstr(text, "7  hits ") != NULL);
+    mp_counters_reset(&a);
+    CHECK_EQ(a.hits, 0);
+}
+
+static void an_output_file_is_whole_or_not_there(void)
+{
+    struct mp_out out;
+    struct stat info;
+    char text[16] = "";
+    FILE *file;
+
+    umask(022);
+    CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
+    CHECK_EQ(access(in_directory("report"), F_OK), -1);
+    fputs("first", out.file);
+    CHECK_EQ(mp_out_commit(&out), MP_OK);
+    CHECK_EQ(stat(in_directory("report"), &info), 0);
+    CHECK_EQ(info.st_mode & 0777, 0644);
+
+    CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
+    fputs("second", out.file);
+    mp_out_abandon(&out);
+    mp_out_abandon(&out);
+    file = fopen(in_directory("report"), "r");
+    CHECK(file != NULL && fgets(text, sizeof(text), file) != NULL);
+    fclose(file);
+    CHECK_STR(text, "first");
+
+    /* A device is written in place, and stays a device. */
+    CHECK_EQ(mp_out_open(&out, "/dev/null"), MP_OK);
+    fputs("x", out.file);
+    CHECK_EQ(mp_out_commit(&out), MP_OK);
+    CHECK_EQ(stat("/dev/null", &info), 0);
+    CHECK(S_ISCHR(info.st_mode));
+}
+
+static void an_output_file_fails_with_its_name(void)
+{
+    static const char *const names[] = { "link", "", "none/x", "fifo" };
+    struct mp_out out;
+    char big[PATH_MAX + 8];
+
+    CHECK_EQ(symlink("report", in_directory("link")), 0);
+    CHECK_EQ(mkfifo(in_directory("fifo"), 0600), 0);
+    for (size_t i = 0; i < MP_ARRAY_LEN(names); i++) {
+        CHECK_EQ(mp_out_open(&out, in_directory(names[i])), MP_ERR_IO);
+        CHECK(out.file == NULL);
+        CHECK(strstr(mp_error_last()->text, directory) != NULL);
+        mp_out_abandon(&out);
+    }
+    CHECK_EQ(mp_out_open(&out, ""), MP_ERR_IO);
+    memset(big, 'a', sizeof(big) - 1);
+    big[sizeof(big) - 1] = '\0';
+    CHECK_EQ(mp_out_open(&out, big), MP_ERR_IO);
+    CHECK_EQ(mp_out_open(&out, "/dev/full"), MP_OK);
+    fputs("x", out.file);
+    CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
+    CHECK_STR(mp_error_last()->text, "cannot write '/dev/full': No space left on device");
+}
+
+/* With a limit on file sizes write() fails with EFBIG: the old file stays, nothing else does. */
+static void a_full_disk_leaves_the_older_file(void)
+{
+    const struct rlimit small = { 4096, RLIM_INFINITY };
+    struct rlimit old;
+    struct mp_out out;
+    struct stat info;
+
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+    CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    for (int i = 0; i < 10000; i++)
+        fputs("0123456789", out.file);
+    CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+    CHECK_EQ(access(out.temporary, F_OK), -1);
+    CHECK_EQ(stat(in_directory("report"), &info), 0);
+    CHECK_EQ(info.st_size, 5);
+}
+
+static void a_commit_that_cannot_rename_fails(void)
+{
+    struct mp_out out;
+
+    CHECK_EQ(mp_out_open(&out, in_directory("became")), MP_OK);
+    CHECK_EQ(mkdir(in_directory("became"), 0700), 0);
+    CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
+    CHECK_EQ(access(out.temporary, F_OK), -1);
+}
+
+static void no_recorder_is_no_recording(void)
+{
+    CHECK_EQ(mp_timeline_add_track(NULL, "x"), 0);
+    CHECK_EQ(mp_timeline_now_ns(NULL), 0);
+    mp_timeline_span(NULL, 0, "x", 1, 2, NULL);
+    mp_timeline_instant(NULL, 0, "x", 1, NULL);
+    mp_timeline_level(NULL, "x", 1, 2);
+    CHECK_EQ(mp_timeline_recorded(NULL) + mp_timeline_dropped(NULL), 0);
+    CHECK_EQ(mp_timeline_write(NULL, "/none/such"), MP_OK);
+    mp_timeline_destroy(NULL);
+}
+
+static void a_timeline_is_trace_event_json(void)
+{
+    const struct mp_timeline_args args = { { "layer", "expert" }, { 7, 21 } };
+    struct mp_timeline *timeline = NULL;
+    struct mp_clock_manual clock;
+    json_t *json, *events, *span;
+
+    mp_clock_manual_init(&clock, 1500);
+    CHECK_EQ(mp_timeline_create(&clock.super, 3, &timeline), MP_OK);
+    CHECK_EQ(mp_timeline_add_track(timeline, "compute"), 0);
+    CHECK_EQ(mp_timeline_add_track(timeline, "link \"0\""), 1);
+    CHECK_EQ(mp_timeline_now_ns(timeline), 1500);
+    mp_timeline_span(timeline, 1, "load", 1500, 4001, &args);
+    mp_timeline_instant(timeline, 0, "evict", 2000, NULL);
+    mp_timeline_level(timeline, "resident_bytes", 2000, 4096);
+    mp_timeline_span(timeline, 1, "late", 5000, 6000, NULL);
+    CHECK_EQ(mp_timeline_recorded(timeline), 3);
+    CHECK_EQ(mp_timeline_dropped(timeline), 1);
+    CHECK_EQ(mp_timeline_write(timeline, in_directory("timeline.json")), MP_OK);
+    json = read_json(in_directory("timeline.json"));
+    CHECK_EQ(json_integer_value(json_object_get(json, "dropped_events")), 1);
+    events = json_object_get(json, "traceEvents");
+    CHECK_EQ(json_array_size(events), 2 * 2 + 3);
+    CHECK_STR(json_string_value(
+                  json_object_get(json_object_get(json_array_get(events, 2), "args"), "name")),
+              "link \"0\"");
+    span = json_array_get(events, 4);
+    CHECK_STR(json_string_value(json_object_get(span, "ph")), "X");
+    CHECK_STR(json_string_value(json_object_get(span, "name")), "load");
+    CHECK_EQ(json_integer_value(json_object_get(span, "tid")), 2);
+    CHECK(json_real_value(json_object_get(span, "ts")) == 1.5);
+    CHECK(json_real_value(json_object_get(span, "dur")) == 2.501);
+    CHECK_EQ(json_integer_value(json_object_get(json_object_get(span, "args"), "expert")), 21);
+    json_decref(json);
+    CHECK_EQ(mp_timeline_write(timeline, "/dev/full"), MP_ERR_IO);
+    CHECK_EQ(mp_timeline_write(timeline, in_directory("none/x")), MP_ERR_IO);
+    mp_timeline_destroy(timeline);
+}
+
+static void a_timeline_refuses_what_cannot_be(void)
+{
+    struct mp_timeline *timeline = NULL;
+
+    CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), 0, &timeline), MP_ERR_INVALID);
+    CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), UINT64_MAX / 8, &timeline), MP_ERR_NO_MEMORY);
+    CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), UINT64_C(1) << 56, &timeline),
+             MP_ERR_NO_MEMORY);
+    CHECK(timeline == NULL);
+    CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), 1, &timeline), MP_OK);
+    for (unsigned i = 0; i < 2 * MP_TIMELINE_TRACKS_MAX; i++)
+        CHECK(mp_timeline_add_track(timeline, "t") < MP_TIMELINE_TRACKS_MAX);
+    mp_timeline_destroy(timeline);
+}
+
+static void *record_many(void *arg)
+{
+    for (uint64_t i = 0; i < 2000; i++)
+        mp_timeline_span(arg, 0, "work", i, i + 1, NULL);
+    return NULL;
+}
+
+static void threads_record_while_another_writes(void)
+{
+    struct mp_timeline *timeline = NULL;
+    pthread_t threads[3];
+    json_t *json;
+
+    CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), 5000, &timeline), MP_OK);
+    mp_timeline_add_track(timeline, "t");
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, record_many, timeline), 0);
+    CHECK_EQ(mp_timeline_write(timeline, in_directory("early.json")), MP_OK);
+    for (int i = 0; i < 3; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    json_decref(read_json(in_directory("early.json")));
+    CHECK_EQ(mp_timeline_recorded(timeline), 5000);
+    CHECK_EQ(mp_timeline_dropped(timeline), 1000);
+    CHECK_EQ(mp_timeline_write(timeline, in_directory("late.json")), MP_OK);
+    json = read_json(in_directory("late.json"));
+    CHECK_EQ(json_array_size(json_object_get(json, "traceEvents")), 5002);
+    json_decref(json);
+    mp_timeline_destroy(timeline);
+}
+
+int main(void)
+{
+    char command[128];
+
+    snprintf(directory, sizeof(directory), "/tmp/moepager-report-XXXXXX");
+    CHECK(mkdtemp(directory) != NULL);
+    RUN(json_is_valid_whatever_the_values);
+    RUN(numbers_are_short_and_exact);
+    RUN(counters_merge_by_sum_and_by_peak);
+    RUN(an_output_file_is_whole_or_not_there);
+    RUN(an_output_file_fails_with_its_name);
+    RUN(a_full_disk_leaves_the_older_file);
+    RUN(a_commit_that_cannot_rename_fails);
+    RUN(no_recorder_is_no_recording);
+    RUN(a_timeline_is_trace_event_json);
+    RUN(a_timeline_refuses_what_cannot_be);
+    RUN(threads_record_while_another_writes);
+    snprintf(command, sizeof(command), "rm -r %s", directory);
+    CHECK_EQ(system(command), 0);
+    return 0;
+}
