@@ -132,48 +132,60 @@ static enum mp_status refuse_sliding_window(const json_t *root,
     return MP_OK;
 }
 
+static enum mp_status refuse_partial_rope(const json_t *object)
+{
+    double part = 1;
+    enum mp_status status;
+
+    status = mp_json_double_or(object, "partial_rotary_factor", CONFIG, 0, 1, 1, &part);
+    if (status == MP_OK && part != 1)
+        return unsupported("partial_rotary_factor",
+                           json_object_get(object, "partial_rotary_factor"), "1");
+    return status;
+}
+
+/* An object about RoPE: only the plain kind, the same for all layers, is implemented. */
+static enum mp_status read_rope_object(const json_t *root, const char *key,
+                                       struct mp_model_config *config)
+{
+    json_t *rope = NULL;
+    enum mp_status status = mp_json_object_or_null(root, key, CONFIG, &rope);
+
+    if (status != MP_OK || rope == NULL)
+        return status;
+    const char *type_key = is_given(rope, "rope_type") ? "rope_type" : "type";
+    const json_t *type = json_object_get(rope, type_key);
+    const char *name = json_string_value(type);
+
+    if (is_given(rope, type_key) && (name == NULL || strcmp(name, "default") != 0))
+        return unsupported(type_key, type, "'default'");
+    for (void *at = json_object_iter(rope); at != NULL; at = json_object_iter_next(rope, at)) {
+        if (json_is_object(json_object_iter_value(at)))
+            return unsupported(key, rope, "the same RoPE in all layers");
+    }
+    status = refuse_partial_rope(rope);
+    if (status == MP_OK)
+        status = mp_json_double_or(rope, "rope_theta", CONFIG, 1, 1e12, config->rope_theta,
+                                   &config->rope_theta);
+    return status;
+}
+
 /*
  * rope_theta stands at the top, or with everything else about RoPE in rope_parameters (library
  * version 5); before that, rope_scaling held what was not the default.
  */
 static enum mp_status read_rope(const json_t *root, struct mp_model_config *config)
 {
-    static const char *const holders[] = { "rope_parameters", "rope_scaling" };
-    const double fallback = archs[config->arch].default_theta;
     enum mp_status status;
 
-    status = mp_json_double_or(root, "rope_theta", CONFIG, 1, 1e12, fallback, &config->rope_theta);
-    for (size_t i = 0; status == MP_OK && i <= MP_ARRAY_LEN(holders); i++) {
-        json_t *holder = NULL;
-        double partial = 1;
-
-        if (i < MP_ARRAY_LEN(holders)) {
-            status = mp_json_object_or_null(root, holders[i], CONFIG, &holder);
-            if (status != MP_OK)
-                return status;
-        }
-        const json_t *type = json_object_get(holder, "rope_type");
-        const char *name = json_string_value(type);
-
-        if (type == NULL)
-            name = json_string_value(type = json_object_get(holder, "type"));
-        if (type != NULL && (name == NULL || strcmp(name, "default") != 0))
-            return unsupported("rope_type", type, "'default'");
-        for (void *at = json_object_iter(holder); at != NULL;
-             at = json_object_iter_next(holder, at)) {
-            if (json_is_object(json_object_iter_value(at)))
-                return unsupported(holders[i], holder, "the same RoPE in all layers");
-        }
-        status = mp_json_double_or(holder, "rope_theta", CONFIG, 1, 1e12, config->rope_theta,
-                                   &config->rope_theta);
-        if (status == MP_OK)
-            status = mp_json_double_or(holder != NULL ? holder : root, "partial_rotary_factor",
-                                       CONFIG, 0, 1, 1, &partial);
-        if (status == MP_OK && partial != 1)
-            return unsupported(
-                "partial_rotary_factor",
-                json_object_get(holder != NULL ? holder : root, "partial_rotary_factor"), "1");
-    }
+    status = mp_json_double_or(root, "rope_theta", CONFIG, 1, 1e12,
+                               archs[config->arch].default_theta, &config->rope_theta);
+    if (status == MP_OK)
+        status = refuse_partial_rope(root);
+    if (status == MP_OK)
+        status = read_rope_object(root, "rope_scaling", config);
+    if (status == MP_OK)
+        status = read_rope_object(root, "rope_parameters", config);
     return status;
 }
 

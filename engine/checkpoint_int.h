@@ -1,0 +1,35 @@
+#ifndef MP_ENGINE_CHECKPOINT_INT_H
+#define MP_ENGINE_CHECKPOINT_INT_H
+
+#include "engine/checkpoint.h"
+#include "engine/json.h"
+
+/* Inside of engine/checkpoint.h, shared by checkpoint.c, ckpt_index.c and ckpt_values.c. */
+#define MP_CKPT_TENSORS_MAX (1u << 20)
+#define MP_CKPT_SHARDS_MAX 65536u
+#define MP_CKPT_INDEX_BYTES_MAX (128u << 20)
+
+struct mp_checkpoint {
+    int dir_fd;
+    struct mp_files *files;
+    struct mp_tensor *tensors; /* sorted by name once all files are read */
+    size_t count;
+    char **names; /* one block per file; the tensors' names lie in them */
+    size_t names_count;
+    uint64_t bytes;
+    char warning[512];
+};
+
+/* Open `name` in the directory, read its header and append its tensors. */
+enum mp_status mp_checkpoint_add_file(struct mp_checkpoint *checkpoint,
+                                      const char *name) MP_MUST_CHECK;
+
+/* Add every file that the index lists, once each, in the order of their names. */
+enum mp_status mp_checkpoint_add_shards(struct mp_checkpoint *checkpoint, const json_t *index,
+                                        const char *name) MP_MUST_CHECK;
+
+/* Is every tensor where the index says it is? Needs the tensors sorted. */
+enum mp_status mp_checkpoint_check_index(struct mp_checkpoint *checkpoint, const json_t *index,
+                                         const char *name) MP_MUST_CHECK;
+
+#endif
