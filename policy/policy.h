@@ -275,6 +275,11 @@ const struct mp_policy_info *mp_policy_find(enum mp_policy_slot slot, const char
 enum mp_status mp_policy_check(enum mp_policy_slot slot,
                                const struct mp_policy_info *info) MP_MUST_CHECK;
 
+#define MP_POLICY_PREFIX_BYTES 64
+
+/* The prefix of a policy's variables: "MOEPAGER_LAYER_LRU_". */
+void mp_policy_prefix(const struct mp_policy_info *info, char out[MP_POLICY_PREFIX_BYTES]);
+
 /* Names of the chosen policies; a profile is a full set under a name. */
 struct mp_profile {
     const char *name;

@@ -1,0 +1,133 @@
+/*
+ * Least frequently used: `lfu` over all layers, `layer-lfu` within equal shares as in evict_lru.c.
+ * The count of a unit grows by one for each batch that needs it and survives eviction; ties go to
+ * the least recently used.
+ */
+#include "policy/builtins.h"
+
+#include <stdlib.h>
+
+#include "policy/residents.h"
+#include "vmm/base/error.h"
+
+struct lfu {
+    struct mp_policy super;
+    struct mp_residents residents;
+    uint64_t *stamp; // (layers * experts): order of last use
+    uint64_t *count; // (layers * experts): batches that needed the unit
+    uint64_t uses;
+};
+
+static void lfu_destroy(struct mp_policy *policy)
+{
+    struct lfu *lfu = (struct lfu *)policy;
+
+    mp_residents_fini(&lfu->residents);
+    free(lfu->stamp);
+    free(lfu->count);
+    free(lfu);
+}
+
+static enum mp_status create_as(const struct mp_policy_info *info, const struct mp_shape *shape,
+                                struct mp_policy **policy_p)
+{
+    const size_t units = (size_t)shape->layers * shape->experts;
+    struct lfu *lfu = calloc(1, sizeof(*lfu));
+    enum mp_status status;
+
+    if (lfu == NULL)
+        return mp_fail_no_memory("an evict policy", sizeof(*lfu));
+    lfu->super.info = info;
+    lfu->stamp = calloc(units, sizeof(uint64_t));
+    lfu->count = calloc(units, sizeof(uint64_t));
+    status = lfu->stamp == NULL || lfu->count == NULL
+                 ? mp_fail_no_memory("an evict policy", units * 8)
+                 : mp_residents_init(&lfu->residents, shape);
+    if (status != MP_OK) {
+        lfu_destroy(&lfu->super);
+        return status;
+    }
+    *policy_p = &lfu->super;
+    return MP_OK;
+}
+
+static enum mp_status lfu_create(const void *config, const struct mp_shape *shape,
+                                 struct mp_policy **policy_p)
+{
+    (void)config;
+    return create_as(&mp_evict_lfu.info, shape, policy_p);
+}
+
+static enum mp_status layer_create(const void *config, const struct mp_shape *shape,
+                                   struct mp_policy **policy_p)
+{
+    (void)config;
+    return create_as(&mp_evict_layer_lfu.info, shape, policy_p);
+}
+
+static void lfu_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    struct lfu *lfu = (struct lfu *)policy;
+
+    (void)now;
+    mp_residents_add(&lfu->residents, unit);
+    lfu->stamp[unit] = ++lfu->uses;
+}
+
+static void lfu_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    (void)now;
+    mp_residents_remove(&((struct lfu *)policy)->residents, unit);
+}
+
+static void lfu_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+{
+    struct lfu *lfu = (struct lfu *)policy;
+
+    (void)tokens;
+    (void)now;
+    lfu->count[unit]++;
+    lfu->stamp[unit] = ++lfu->uses;
+}
+
+static uint32_t lfu_pick(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    const struct lfu *lfu = (const struct lfu *)policy;
+
+    return mp_residents_min(&lfu->residents, query, MP_LAYER_ANY, lfu->count, lfu->stamp);
+}
+
+static uint32_t layer_pick(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    const struct lfu *lfu = (const struct lfu *)policy;
+    const uint32_t from = mp_residents_victim_layer(&lfu->residents, query);
+    uint32_t unit = mp_residents_min(&lfu->residents, query, from, lfu->count, lfu->stamp);
+
+    if (unit == MP_UNIT_NONE && from != MP_LAYER_ANY)
+        unit = mp_residents_min(&lfu->residents, query, MP_LAYER_ANY, lfu->count, lfu->stamp);
+    return unit;
+}
+
+const struct mp_evict_ops mp_evict_lfu = {
+    .info = { .abi = MP_POLICY_ABI, .name = "lfu", .summary = "least frequently used" },
+    .create = lfu_create,
+    .destroy = lfu_destroy,
+
+    .on_insert = lfu_on_insert,
+    .on_remove = lfu_on_remove,
+    .on_access = lfu_on_access,
+    .pick = lfu_pick,
+};
+
+const struct mp_evict_ops mp_evict_layer_lfu = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "layer-lfu",
+              .summary = "least frequently used within equal shares per layer" },
+    .create = layer_create,
+    .destroy = lfu_destroy,
+    .per_layer = true,
+    .on_insert = lfu_on_insert,
+    .on_remove = lfu_on_remove,
+    .on_access = lfu_on_access,
+    .pick = layer_pick,
+};

@@ -1,0 +1,287 @@
+/*
+ * The lists of policies and profiles, and creation of a chosen set.
+ */
+#include "policy/policy.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/builtins.h"
+#include "vmm/base/error.h"
+
+/* Add a policy here, in builtins.h and in CMakeLists.txt; nothing else needs to know of it. */
+static const struct mp_policy_info *const route_list[] = { &mp_route_exact.info };
+static const struct mp_policy_info *const assign_list[] = { &mp_assign_gpu_only.info };
+static const struct mp_policy_info *const predict_list[] = {
+    &mp_predict_none.info,
+    &mp_predict_gate.info,
+    &mp_predict_history.info,
+};
+static const struct mp_policy_info *const prefetch_list[] = {
+    &mp_prefetch_none.info,
+    &mp_prefetch_top.info,
+};
+static const struct mp_policy_info *const admit_list[] = { &mp_admit_always.info };
+static const struct mp_policy_info *const evict_list[] = {
+    &mp_evict_lru.info,       &mp_evict_lfu.info,       &mp_evict_random.info,
+    &mp_evict_layer_lru.info, &mp_evict_layer_lfu.info,
+};
+static const struct mp_policy_info *const partition_list[] = {
+    &mp_partition_global.info,
+    &mp_partition_uniform.info,
+};
+
+static const struct {
+    const char *name;
+    const struct mp_policy_info *const *list;
+    size_t count;
+} slots[MP_SLOT_COUNT] = {
+#define X(slot, SLOT) [MP_SLOT_##SLOT] = { #slot, slot##_list, MP_ARRAY_LEN(slot##_list) },
+    MP_POLICY_SLOT_MAP(X)
+#undef X
+};
+
+/* Order of the names: route, assign, predict, prefetch, admit, evict, partition. */
+const struct mp_profile mp_profiles[] = {
+    { "gate-lru",
+      "least recently used, and the next layer's router guesses what to load ahead",
+      { "exact", "gpu-only", "gate", "top", "always", "lru", "global" } },
+    { "lru",
+      "least recently used, loads on demand only",
+      { "exact", "gpu-only", "none", "none", "always", "lru", "global" } },
+    { .name = NULL },
+};
+
+const char *mp_policy_slot_name(enum mp_policy_slot slot)
+{
+    return (unsigned)slot < MP_SLOT_COUNT ? slots[slot].name : "?";
+}
+
+const char *mp_executor_name(enum mp_executor executor)
+{
+    switch (executor) {
+#define X(name, text) \
+    case MP_EXECUTOR_##name: return text;
+        MP_EXECUTOR_MAP(X)
+#undef X
+    case MP_EXECUTOR_COUNT: break;
+    }
+    return "?";
+}
+
+const struct mp_policy_info *mp_policy_builtin(enum mp_policy_slot slot, size_t i)
+{
+    return (unsigned)slot < MP_SLOT_COUNT && i < slots[slot].count ? slots[slot].list[i] : NULL;
+}
+
+const struct mp_policy_info *mp_policy_find(enum mp_policy_slot slot, const char *name)
+{
+    const struct mp_policy_info *info;
+
+    for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
+        if (!strcmp(info->name, name))
+            return info;
+    }
+    return NULL;
+}
+
+/* The first required function of `slot` that is missing, or NULL. */
+static const char *missing_function(enum mp_policy_slot slot, const struct mp_policy_info *info)
+{
+/* `info` is the first member of every ops table. */
+#define NEED(type, function)                                                    \
+    if (((const struct mp_##type##_ops *)(const void *)info)->function == NULL) \
+    return #function
+#define X(type, TYPE)        \
+    case MP_SLOT_##TYPE:     \
+        NEED(type, create);  \
+        NEED(type, destroy); \
+        break;
+    switch (slot) {
+        MP_POLICY_SLOT_MAP(X)
+    case MP_SLOT_COUNT: break;
+    }
+#undef X
+    switch (slot) {
+    case MP_SLOT_ROUTE: NEED(route, route); break;
+    case MP_SLOT_ASSIGN: NEED(assign, assign); break;
+    case MP_SLOT_ADMIT: NEED(admit, admit); break;
+    case MP_SLOT_EVICT:
+        NEED(evict, on_insert);
+        NEED(evict, on_remove);
+        NEED(evict, pick);
+        break;
+    case MP_SLOT_PARTITION:
+        if (!((const struct mp_partition_ops *)(const void *)info)->global)
+            NEED(partition, quota);
+        break;
+    case MP_SLOT_PREDICT:  /* may leave everything to the past */
+    case MP_SLOT_PREFETCH: /* may never prefetch */
+    case MP_SLOT_COUNT: break;
+    }
+#undef NEED
+    return NULL;
+}
+
+enum mp_status mp_policy_check(enum mp_policy_slot slot, const struct mp_policy_info *info)
+{
+    const char *missing;
+
+    if ((unsigned)slot >= MP_SLOT_COUNT || info->name == NULL || info->summary == NULL)
+        return mp_fail(MP_ERR_INVALID, "E_POLICY_CHECK", "a policy without name or summary");
+    for (const char *at = info->name; *at != '\0'; at++) {
+        if (!islower((unsigned char)*at) && !isdigit((unsigned char)*at) && *at != '-')
+            return mp_fail(MP_ERR_INVALID, "E_POLICY_CHECK",
+                           "policy name '%s' has other characters than a-z, 0-9 and '-'",
+                           info->name);
+    }
+    if (info->abi != MP_POLICY_ABI)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_POLICY_ABI", "policy '%s' is for ABI %u, need %u",
+                       info->name, info->abi, MP_POLICY_ABI);
+    if ((info->opts == NULL) != (info->config_size == 0))
+        return mp_fail(MP_ERR_INVALID, "E_POLICY_CHECK",
+                       "policy '%s' has options without config_size, or the reverse", info->name);
+    missing = missing_function(slot, info);
+    if (missing != NULL)
+        return mp_fail(MP_ERR_INVALID, "E_POLICY_CHECK", "%s policy '%s' lacks %s",
+                       mp_policy_slot_name(slot), info->name, missing);
+    return MP_OK;
+}
+
+/* "lru, lfu, random": for messages. */
+static void list_names(enum mp_policy_slot slot, char *out, size_t bytes)
+{
+    const struct mp_policy_info *info;
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL && used < bytes; i++)
+        used += (size_t)snprintf(out + used, bytes - used, "%s%s", i > 0 ? ", " : "", info->name);
+}
+
+static const struct mp_profile *find_profile(const char *name)
+{
+    for (const struct mp_profile *p = mp_profiles; p->name != NULL; p++) {
+        if (name == NULL || !strcmp(p->name, name))
+            return p;
+    }
+    return NULL;
+}
+
+enum mp_status mp_policy_resolve(const struct mp_policy_names *names, struct mp_profile *chosen_p)
+{
+    const struct mp_profile *profile = find_profile(names->profile);
+    char quoted[MP_QUOTE_BYTES], known[256];
+    struct mp_profile chosen;
+
+    if (profile == NULL) {
+        size_t used = 0;
+
+        for (const struct mp_profile *p = mp_profiles; p->name != NULL && used < sizeof(known); p++)
+            used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s",
+                                     p == mp_profiles ? "" : ", ", p->name);
+        return mp_fail(MP_ERR_CONFIG, "E_PROFILE", "unknown profile '%s'; known are %s",
+                       mp_quote(quoted, names->profile, strlen(names->profile)), known);
+    }
+    chosen = *profile;
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+        const char *name = names->policy[slot];
+        const struct mp_policy_info *info;
+
+        if (name == NULL)
+            continue;
+        info = mp_policy_find(slot, name);
+        if (info == NULL) {
+            list_names(slot, known, sizeof(known));
+            return mp_fail(MP_ERR_CONFIG, "E_POLICY", "unknown %s policy '%s'; known are %s",
+                           mp_policy_slot_name(slot), mp_quote(quoted, name, strlen(name)), known);
+        }
+        chosen.policy[slot] = info->name;
+    }
+    *chosen_p = chosen;
+    return MP_OK;
+}
+
+void mp_policy_prefix(const struct mp_policy_info *info, char out[MP_POLICY_PREFIX_BYTES])
+{
+    size_t used = (size_t)snprintf(out, MP_POLICY_PREFIX_BYTES, "MOEPAGER_");
+
+    for (const char *at = info->name; *at != '\0' && used < MP_POLICY_PREFIX_BYTES - 2; at++)
+        out[used++] = *at == '-' ? '_' : (char)toupper((unsigned char)*at);
+    out[used++] = '_';
+    out[used] = '\0';
+}
+
+/* Fill the policy's config from the environment and make an instance. */
+static enum mp_status create_one(const struct mp_policy_info *info, mp_policy_create_fn create,
+                                 const struct mp_shape *shape, struct mp_policy **policy_p)
+{
+    char prefix[MP_POLICY_PREFIX_BYTES];
+    void *config = NULL;
+    enum mp_status status;
+
+    if (info->config_size > 0) {
+        config = calloc(1, info->config_size);
+        if (config == NULL)
+            return mp_fail_no_memory("a policy's options", info->config_size);
+        mp_policy_prefix(info, prefix);
+        mp_opt_load(info->opts, prefix, config);
+    }
+    status = create(config, shape, policy_p);
+    free(config);
+    return status;
+}
+
+enum mp_status mp_policies_create(const struct mp_profile *chosen, const struct mp_shape *shape,
+                                  struct mp_policies *policies_p)
+{
+    struct mp_policies set = { 0 };
+    enum mp_status status = MP_OK;
+
+#define X(slot, SLOT)                                                                          \
+    if (status == MP_OK) {                                                                     \
+        const char *name = chosen->policy[MP_SLOT_##SLOT];                                     \
+        set.slot##_ops = (const void *)mp_policy_find(MP_SLOT_##SLOT, name);                   \
+        status =                                                                               \
+            set.slot##_ops == NULL                                                             \
+                ? mp_fail(MP_ERR_CONFIG, "E_POLICY", "unknown %s policy '%s'", #slot, name)    \
+                : create_one(&set.slot##_ops->info, set.slot##_ops->create, shape, &set.slot); \
+    }
+    MP_POLICY_SLOT_MAP(X)
+#undef X
+    if (status != MP_OK) {
+        mp_policies_destroy(&set);
+        return status;
+    }
+    *policies_p = set;
+    return MP_OK;
+}
+
+void mp_policies_destroy(struct mp_policies *policies)
+{
+#define X(slot, SLOT)           \
+    if (policies->slot != NULL) \
+        policies->slot##_ops->destroy(policies->slot);
+    MP_POLICY_SLOT_MAP(X)
+#undef X
+    memset(policies, 0, sizeof(*policies));
+}
+
+enum mp_status mp_policy_create_plain(const struct mp_policy_info *info,
+                                      struct mp_policy **policy_p)
+{
+    struct mp_policy *policy = calloc(1, sizeof(*policy));
+
+    if (policy == NULL)
+        return mp_fail_no_memory("a policy", sizeof(*policy));
+    policy->info = info;
+    *policy_p = policy;
+    return MP_OK;
+}
+
+void mp_policy_destroy_plain(struct mp_policy *policy)
+{
+    free(policy);
+}

@@ -1,0 +1,44 @@
+#ifndef MP_POLICY_RESIDENTS_H
+#define MP_POLICY_RESIDENTS_H
+
+#include "policy/policy.h"
+
+/*
+ * The set of resident units as a dense array, with a count per layer: what evict policies share.
+ * All operations but pick are O(1); pick looks at every resident unit once.
+ *
+ *     unit[place[u]] == u  and  place[u] < count    for every unit u in the set
+ *     sum of held[l] == count
+ */
+struct mp_residents {
+    uint32_t *unit;  // (layers * experts): the first `count` are the set
+    uint32_t *place; // (layers * experts): MP_UNIT_NONE if not in the set
+    uint32_t *held;  // (layers)
+    uint32_t count, experts, layers, slots;
+};
+
+enum mp_status mp_residents_init(struct mp_residents *set,
+                                 const struct mp_shape *shape) MP_MUST_CHECK;
+void mp_residents_fini(struct mp_residents *set);
+
+/* Adding what is there, or removing what is not, has no effect. */
+void mp_residents_add(struct mp_residents *set, uint32_t unit);
+void mp_residents_remove(struct mp_residents *set, uint32_t unit);
+
+/*
+ * The unit with the smallest (key, second, id) among those that the query allows and that are in
+ * `layer` (MP_LAYER_ANY: in any), or MP_UNIT_NONE. key and second are indexed by unit; second may
+ * be NULL.
+ */
+uint32_t mp_residents_min(const struct mp_residents *set, const struct mp_evict_query *query,
+                          uint32_t layer, const uint64_t *key, const uint64_t *second);
+
+/*
+ * For policies that give each layer an equal share of the slots: the layer that should give up a
+ * unit for query->for_unit. That is its own layer if it has its share, else the layer that exceeds
+ * its share most (lowest number on a tie), else MP_LAYER_ANY.
+ */
+uint32_t mp_residents_victim_layer(const struct mp_residents *set,
+                                   const struct mp_evict_query *query);
+
+#endif
