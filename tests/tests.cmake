@@ -13,6 +13,9 @@ function(mp_test name)
         LABELS "${T_LABELS}")
 endfunction()
 
+# Makes allocations of the linked code fail on demand; see tests/alloc_fault.h.
+set(MP_ALLOC_FAULT "-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc")
+
 mp_test(base/error_test LIBS mp_base)
 mp_test(base/lock_test LIBS mp_base)
 mp_test(base/log_test LIBS mp_base)
@@ -21,6 +24,9 @@ mp_test(base/report_test LIBS mp_base PkgConfig::JANSSON m)
 mp_test(engine/json_test LIBS mp_engine)
 mp_test(vmm/file_test LIBS mp_vmm)
 mp_test(vmm/backend_test LIBS mp_vmm)
+mp_test(vmm/memory_room_test LIBS mp_vmm)
 mp_test(vmm/residency_test LIBS mp_vmm)
+mp_test(vmm/topology_test LIBS mp_vmm PkgConfig::JANSSON ${MP_ALLOC_FAULT}
+    SOURCES tests/alloc_fault.c)
 mp_test(vmm/tier_test LIBS mp_vmm)
 mp_test(npy_test LIBS m SOURCES tests/npy.c)
