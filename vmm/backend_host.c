@@ -216,7 +216,7 @@ static enum mp_status host_frame_create(struct mp_backend *backend, enum mp_tier
 {
     const struct host_backend *host = mp_container_of(backend, struct host_backend, super);
     const bool huge = host->huge_pages && bytes >= HUGE_PAGE_BYTES;
-    void *alias;
+    void *alias = NULL;
     enum mp_status status = check_tier(backend, tier);
 
     if (status != MP_OK)
