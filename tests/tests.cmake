@@ -43,5 +43,6 @@ mp_test(vmm/reader_test LIBS mp_vmm SOURCES tests/vmm/reader_files.c VARIANTS io
 mp_test(vmm/residency_test LIBS mp_vmm)
 mp_test(vmm/topology_test LIBS mp_vmm PkgConfig::JANSSON ${MP_ALLOC_FAULT}
     SOURCES tests/alloc_fault.c)
+mp_test(vmm/space_test LIBS mp_vmm)
 mp_test(vmm/tier_test LIBS mp_vmm)
 mp_test(npy_test LIBS m SOURCES tests/npy.c)
