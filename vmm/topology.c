@@ -70,7 +70,8 @@ static enum mp_status fill_nodes(struct mp_topology *topology)
     hwloc_const_nodeset_t allowed = hwloc_topology_get_allowed_nodeset(topology->hwloc);
 
     /* hwloc always makes one, also on machines without NUMA. */
-    mp_assert(count > 0);
+    if (count <= 0)
+        return mp_fail(MP_ERR_DEVICE, "E_TOPOLOGY", "the topology has no memory node");
     topology->nodes = calloc((size_t)count, sizeof(*topology->nodes));
     if (topology->nodes == NULL)
         return mp_fail_no_memory("the nodes of the topology",
@@ -118,7 +119,8 @@ static enum mp_status fill_pus(struct mp_topology *topology, hwloc_const_bitmap_
     hwloc_obj_t last_core = NULL;
     unsigned thread = 0;
 
-    mp_assert(count > 0);
+    if (count <= 0)
+        return mp_fail(MP_ERR_DEVICE, "E_TOPOLOGY", "the topology has no CPU");
     topology->machine_pu_count = (unsigned)count;
     topology->pus = calloc((size_t)count, sizeof(*topology->pus));
     if (topology->pus == NULL)
