@@ -27,7 +27,7 @@ function(mp_test name)
 endfunction()
 
 # Makes allocations of the linked code fail on demand; see tests/alloc_fault.h.
-set(MP_ALLOC_FAULT "-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc")
+set(MP_ALLOC_FAULT "-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=pthread_create")
 
 mp_test(base/error_test LIBS mp_base)
 mp_test(base/lock_test LIBS mp_base)
@@ -35,6 +35,7 @@ mp_test(base/log_test LIBS mp_base)
 mp_test(base/opt_test LIBS mp_base)
 mp_test(base/report_test LIBS mp_base PkgConfig::JANSSON m)
 mp_test(engine/json_test LIBS mp_engine)
+mp_test(engine/pool_test LIBS mp_engine ${MP_ALLOC_FAULT} SOURCES tests/alloc_fault.c)
 mp_test(vmm/file_test LIBS mp_vmm)
 mp_test(vmm/backend_test LIBS mp_vmm)
 mp_test(vmm/io_options_test LIBS mp_vmm)
