@@ -48,3 +48,6 @@ mp_test(vmm/space_test LIBS mp_vmm)
 mp_test(vmm/space_stress_test LIBS mp_vmm LABELS stress TIMEOUT 120)
 mp_test(vmm/tier_test LIBS mp_vmm)
 mp_test(npy_test LIBS m SOURCES tests/npy.c)
+
+mp_test(kernels/kernels_test LIBS mp_kernels TIMEOUT 300)
+mp_test(kernels/pointwise_test LIBS mp_kernels)
