@@ -81,6 +81,23 @@ static const char *key_before(char out[MP_QUOTE_BYTES], const char *text, size_t
     return out;
 }
 
+/* jansson's text, "<what> near '<token>'", with what comes from the file quoted our way. */
+static enum mp_status syntax_error(const char *shown, uint64_t byte, const char *code,
+                                   const char *text)
+{
+    const char *token = strstr(text, " near '");
+    char quoted[MP_QUOTE_BYTES];
+    size_t length;
+
+    if (token == NULL)
+        return mp_fail(MP_ERR_MODEL, code, "'%s' at byte %" PRIu64 " is not valid JSON: %s", shown,
+                       byte, mp_quote(quoted, text, strlen(text)));
+    length = strlen(token + 7);
+    length -= length > 0; /* The closing quote. */
+    return mp_fail(MP_ERR_MODEL, code, "'%s' at byte %" PRIu64 " is not valid JSON: %.*s near '%s'",
+                   shown, byte, (int)(token - text), text, mp_quote(quoted, token + 7, length));
+}
+
 static enum mp_status parse_failed(const char *text, size_t bytes, const char *shown,
                                    const struct mp_json_options *options, const json_error_t *error)
 {
@@ -94,10 +111,7 @@ static enum mp_status parse_failed(const char *text, size_t bytes, const char *s
         return mp_fail(MP_ERR_MODEL, code_or(options->duplicate_code, "E_JSON_DUP"),
                        "key '%s' in '%s' at byte %" PRIu64 " is given twice",
                        key_before(quoted, text, bytes, position), shown, byte);
-    default:
-        return mp_fail(MP_ERR_MODEL, code_or(options->code, "E_JSON"),
-                       "'%s' at byte %" PRIu64 " is not valid JSON: %s", shown, byte,
-                       mp_quote(quoted, error->text, strlen(error->text)));
+    default: return syntax_error(shown, byte, code_or(options->code, "E_JSON"), error->text);
     }
 }
 

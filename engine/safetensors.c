@@ -132,16 +132,19 @@ static enum mp_status parse_offsets(const struct parse *parse, const json_t *val
 {
     const uint64_t data_bytes = parse->file_bytes - parse->data_begin;
     char shape[MP_QUOTE_BYTES];
-    uint64_t begin = 0, end = 0, bytes = 0;
+    uint64_t offsets[2] = { 0, 0 }, bytes = 0;
 
-    if (!json_is_array(value) || json_array_size(value) != 2 ||
-        !as_u64(json_array_get(value, 0), &begin) || !as_u64(json_array_get(value, 1), &end)) {
-        const json_t *got = json_array_get(value, 0);
+    if (!json_is_array(value) || json_array_size(value) != 2)
+        return wrong_field(parse, "E_ST_OFFSETS", "data_offsets", value, "an array of 2 integers");
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *offset = json_array_get(value, i);
 
-        got = got == NULL || json_is_integer(got) ? value : got;
-        return wrong_field(parse, "E_ST_OFFSETS", "data_offsets", got,
-                           "an array of 2 non-negative integers");
+        if (!as_u64(offset, &offsets[i]))
+            return wrong_field(parse, "E_ST_OFFSETS", "one of data_offsets", offset,
+                               "a non-negative integer");
     }
+    const uint64_t begin = offsets[0], end = offsets[1];
+
     if (end < begin)
         return mp_fail(MP_ERR_MODEL, "E_ST_OFFSETS",
                        "tensor '%s' in '%s': data_offsets [%" PRIu64 ", %" PRIu64

@@ -3,8 +3,7 @@
 
 /*
  * Failing allocations. A test that lists SOURCES tests/alloc_fault.c and LIBS ${MP_ALLOC_FAULT} has
- * malloc, calloc, realloc, aligned_alloc and pthread_create (EAGAIN) of all code linked into it
- * (not of shared libraries) go through here.
+ * malloc, calloc and realloc of all code linked into it (not of shared libraries) go through here.
  *
  * The standard sweep makes call number n fail for n = 0, 1, ... until none was left to fail:
  *
@@ -17,8 +16,7 @@
  *     }
  */
 
-/* pthread_create counts as one. Let the n-th allocation from now (0: the next) of any thread fail,
- * once. */
+/* Let the n-th allocation from now (0: the next) of any thread fail, once. */
 void mp_test_fail_alloc(long n);
 
 /* Stop; returns how many allocations failed since mp_test_fail_alloc(). */

@@ -6,15 +6,7 @@
 #include <unistd.h>
 
 #include "engine/json.h"
-#include "tests/test.h"
-
-#define CHECK_FAILS(call, want_status, want_code, want_text) \
-    do {                                                     \
-        mp_error_clear();                                    \
-        CHECK_EQ(call, want_status);                         \
-        CHECK_STR(mp_error_last()->code, want_code);         \
-        CHECK_STR(mp_error_last()->text, want_text);         \
-    } while (0)
+#include "tests/engine/fails.h"
 
 static enum mp_status parse(const char *text, json_t **root_p)
 {
