@@ -26,6 +26,8 @@ mp_test(engine/config_test LIBS mp_engine PkgConfig::JANSSON)
 mp_test(engine/safetensors_test LIBS mp_engine)
 mp_test(vmm/file_test LIBS mp_vmm)
 mp_test(vmm/backend_test LIBS mp_vmm)
+target_link_options(vmm_backend_test PRIVATE
+    -Wl,--wrap=mmap64,--wrap=munmap,--wrap=madvise,--wrap=mbind)
 mp_test(vmm/memory_room_test LIBS mp_vmm)
 mp_test(vmm/residency_test LIBS mp_vmm)
 mp_test(vmm/topology_test LIBS mp_vmm PkgConfig::JANSSON ${MP_ALLOC_FAULT}

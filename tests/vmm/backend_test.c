@@ -1,6 +1,11 @@
+/*
+ * The system calls of the host backend go through wrappers here (see tests.cmake): they count what
+ * is mapped, can fail, and can make the kernel choose an address that is no multiple of 2 MiB.
+ */
 #include "tests/test.h"
 
 #include <errno.h>
+#include <stdint.h>
 #include <sys/mman.h>
 
 #include "vmm/backend.h"
@@ -8,6 +13,67 @@
 #include "vmm/base/log.h"
 
 #define MIB (UINT64_C(1) << 20)
+
+static struct {
+    bool on;
+    int munmap_fails_in; /* calls; < 0: never */
+    bool advice_fails;
+    void *hint;
+    int64_t live_bytes;
+    unsigned munmaps, refused;
+} kernel = { .munmap_fails_in = -1 };
+
+void *__real_mmap64(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);
+void *__wrap_mmap64(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);
+int __real_munmap(void *at, size_t bytes);
+int __wrap_munmap(void *at, size_t bytes);
+int __real_madvise(void *at, size_t bytes, int advice);
+int __wrap_madvise(void *at, size_t bytes, int advice);
+long __real_mbind(void *at, unsigned long bytes, int mode, const unsigned long *nodes,
+                  unsigned long nodes_max, unsigned flags);
+long __wrap_mbind(void *at, unsigned long bytes, int mode, const unsigned long *nodes,
+                  unsigned long nodes_max, unsigned flags);
+
+void *__wrap_mmap64(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
+{
+    void *address = __real_mmap64(kernel.on ? kernel.hint : at, bytes, prot, flags, fd, offset);
+
+    if (kernel.on && address != MAP_FAILED)
+        kernel.live_bytes += (int64_t)bytes;
+    return address;
+}
+
+int __wrap_munmap(void *at, size_t bytes)
+{
+    if (kernel.on && kernel.munmap_fails_in-- == 0) {
+        errno = ENOMEM;
+        return -1;
+    }
+    if (kernel.on) {
+        kernel.munmaps++;
+        kernel.live_bytes -= (int64_t)bytes;
+    }
+    return __real_munmap(at, bytes);
+}
+
+int __wrap_madvise(void *at, size_t bytes, int advice)
+{
+    if (!kernel.on || !kernel.advice_fails)
+        return __real_madvise(at, bytes, advice);
+    kernel.refused++;
+    errno = EINVAL;
+    return -1;
+}
+
+long __wrap_mbind(void *at, unsigned long bytes, int mode, const unsigned long *nodes,
+                  unsigned long nodes_max, unsigned flags)
+{
+    if (!kernel.on || !kernel.advice_fails)
+        return __real_mbind(at, bytes, mode, nodes, nodes_max, flags);
+    kernel.refused++;
+    errno = EPERM;
+    return -1;
+}
 
 static const struct mp_backend_config anywhere = { .numa_node = -1, .huge_pages = true };
 
@@ -140,6 +206,68 @@ static void impossible_frames_are_refused(void)
     mp_backend_close(host);
 }
 
+/* An address at which the kernel will map next time and that is no multiple of 2 MiB. */
+static void *unaligned_hint(void)
+{
+    char *hole = __real_mmap64(NULL, 32 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    CHECK(hole != MAP_FAILED);
+    CHECK_EQ(__real_munmap(hole, 32 * MIB), 0);
+    hole += 2 * MIB - (uintptr_t)hole % (2 * MIB);
+    return hole + 12288;
+}
+
+/* Alignment is paid with addresses, which go back whole; a kernel that refuses to cut them off
+ * means no frame, and nothing stays mapped. */
+static void what_alignment_maps_too_much_is_given_back(void)
+{
+    struct mp_backend *host = open_chain("host");
+    struct mp_frame frame = { .handle = 0 };
+
+    kernel.on = true;
+    kernel.hint = unaligned_hint();
+    for (int n = 0;; n++) {
+        enum mp_status status;
+
+        kernel.munmaps = 0;
+        kernel.munmap_fails_in = n;
+        status = host->ops->frame_create(host, MP_TIER_DEVICE, 4 * MIB, &frame);
+        if (status == MP_OK) {
+            CHECK_EQ(n, 2); /* before and behind the frame */
+            break;
+        }
+        CHECK_EQ(status, MP_ERR_NO_SPACE);
+        CHECK_EQ(frame.handle, 0);
+        CHECK_EQ(kernel.live_bytes, 0);
+        CHECK(strstr(mp_error_last()->text, "max_map_count") != NULL);
+    }
+    CHECK_EQ((uintptr_t)frame.alias % (2 * MIB), 0);
+    CHECK_EQ(kernel.munmaps, 2);
+    CHECK_EQ(kernel.live_bytes, 4 * MIB);
+    kernel.munmap_fails_in = -1;
+    host->ops->frame_destroy(host, &frame);
+    CHECK_EQ(kernel.live_bytes, 0);
+    kernel.on = false;
+    kernel.hint = NULL;
+    mp_backend_close(host);
+}
+
+static void refused_advice_costs_speed_only(void)
+{
+    const struct mp_backend_config config = { .numa_node = 0, .huge_pages = true };
+    struct mp_backend *host = NULL;
+    struct mp_frame frame;
+
+    CHECK_EQ(mp_backend_open("host", &config, &host), MP_OK);
+    kernel.on = kernel.advice_fails = true;
+    CHECK_EQ(host->ops->frame_create(host, MP_TIER_HOST, 4 * MIB, &frame), MP_OK);
+    kernel.on = kernel.advice_fails = false;
+    CHECK(kernel.refused >= 1);
+    memset(frame.alias, 1, frame.bytes);
+    host->ops->frame_destroy(host, &frame);
+    mp_backend_close(host);
+}
+
 static void memory_info_is_a_part_of_the_whole(void)
 {
     struct mp_backend *host = open_chain("trace:host");
@@ -254,6 +382,8 @@ int main(void)
     RUN(bad_chains_are_refused_with_the_names_that_exist);
     RUN(frames_are_aligned_writable_and_gone_when_destroyed);
     RUN(impossible_frames_are_refused);
+    RUN(what_alignment_maps_too_much_is_given_back);
+    RUN(refused_advice_costs_speed_only);
     RUN(memory_info_is_a_part_of_the_whole);
     RUN(a_numa_node_is_used_or_refused_by_number);
     RUN(trace_logs_every_call_with_its_result);
