@@ -111,6 +111,10 @@ static enum mp_status parse_failed(const char *text, size_t bytes, const char *s
         return mp_fail(MP_ERR_MODEL, code_or(options->duplicate_code, "E_JSON_DUP"),
                        "key '%s' in '%s' at byte %" PRIu64 " is given twice",
                        key_before(quoted, text, bytes, position), shown, byte);
+    case json_error_null_character:
+    case json_error_null_byte_in_key:
+        return mp_fail(MP_ERR_MODEL, code_or(options->code, "E_JSON"),
+                       "'%s' at byte %" PRIu64 ": a string contains \\u0000", shown, byte);
     default: return syntax_error(shown, byte, code_or(options->code, "E_JSON"), error->text);
     }
 }
