@@ -1,6 +1,7 @@
 #include "tests/alloc_fault.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -8,9 +9,15 @@
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
 void *__real_realloc(void *old, size_t bytes);
+void *__real_aligned_alloc(size_t align, size_t bytes);
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *arg);
 void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t count, size_t bytes);
 void *__wrap_realloc(void *old, size_t bytes);
+void *__wrap_aligned_alloc(size_t align, size_t bytes);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *arg);
 
 static _Atomic long countdown = -1;
 static _Atomic unsigned failures;
@@ -49,4 +56,15 @@ void *__wrap_calloc(size_t count, size_t bytes)
 void *__wrap_realloc(void *old, size_t bytes)
 {
     return fails() ? NULL : __real_realloc(old, bytes);
+}
+
+void *__wrap_aligned_alloc(size_t align, size_t bytes)
+{
+    return fails() ? NULL : __real_aligned_alloc(align, bytes);
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *arg)
+{
+    return fails() ? EAGAIN : __real_pthread_create(thread, attributes, start, arg);
 }

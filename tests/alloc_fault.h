@@ -3,7 +3,8 @@
 
 /*
  * Failing allocations. A test that lists SOURCES tests/alloc_fault.c and LIBS ${MP_ALLOC_FAULT} has
- * malloc, calloc and realloc of all code linked into it (not of shared libraries) go through here.
+ * malloc, calloc, realloc, aligned_alloc and pthread_create (EAGAIN) of all code linked into it
+ * (not of shared libraries) go through here.
  *
  * The standard sweep makes call number n fail for n = 0, 1, ... until none was left to fail:
  *
@@ -16,7 +17,8 @@
  *     }
  */
 
-/* Let the n-th allocation from now (0: the next) of any thread fail, once. */
+/* pthread_create counts as one. Let the n-th allocation from now (0: the next) of any thread fail,
+ * once. */
 void mp_test_fail_alloc(long n);
 
 /* Stop; returns how many allocations failed since mp_test_fail_alloc(). */

@@ -28,10 +28,6 @@ def load(model_dir, dtype=torch.float32):
     return model.eval()
 
 
-def top_k(model):
-    return model.config.num_experts_per_tok
-
-
 def forward(model, tokens):
     """Teacher-forced pass over one sequence.
 
@@ -42,7 +38,7 @@ def forward(model, tokens):
     with torch.no_grad():
         out = model(input_ids=ids, use_cache=False, output_router_logits=True)
     margin = np.ones(ids.shape[1])
-    k = top_k(model)
+    k = model.config.num_experts_per_tok
     for scores in out.router_logits:
         ranked = torch.softmax(scores.double(), -1).sort(-1, descending=True).values.numpy()
         if ranked.shape[-1] > k:

@@ -85,7 +85,7 @@ enum mp_status mp_backend_open(const char *chain, const struct mp_backend_config
     const struct mp_backend_ops *links[CHAIN_LINKS_MAX];
     char text[CHAIN_BYTES_MAX];
     struct mp_backend *backend = NULL;
-    uint32_t count;
+    uint32_t count = 0;
     enum mp_status status;
 
     if (strlen(chain) >= sizeof(text))

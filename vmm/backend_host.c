@@ -23,6 +23,7 @@
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
+#include "vmm/memory_room.h"
 
 #define HUGE_PAGE_BYTES (UINT64_C(2) << 20)
 
@@ -48,25 +49,6 @@ static uint64_t read_number(const char *path, uint64_t missing)
         value = missing;
     fclose(file);
     return value;
-}
-
-/* MemAvailable in bytes, or `missing`. */
-static uint64_t read_available(uint64_t missing)
-{
-    FILE *file = fopen("/proc/meminfo", "re");
-    char line[128];
-    uint64_t kib;
-
-    if (file == NULL)
-        return missing;
-    while (fgets(line, sizeof(line), file) != NULL) {
-        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1) {
-            missing = kib * 1024;
-            break;
-        }
-    }
-    fclose(file);
-    return missing;
 }
 
 static enum mp_status check_node(int node)
@@ -135,16 +117,17 @@ static enum mp_status check_tier(const struct mp_backend *backend, enum mp_tier_
 static enum mp_status host_memory_info(struct mp_backend *backend, enum mp_tier_kind tier,
                                        uint64_t *free_bytes_p, uint64_t *total_bytes_p)
 {
-    const struct host_backend *host = mp_container_of(backend, struct host_backend, super);
     const enum mp_status status = check_tier(backend, tier);
-    uint64_t free_bytes, total_bytes;
+    struct mp_memory_room room;
 
     if (status != MP_OK)
         return status;
-    total_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * host->page_bytes;
-    free_bytes = read_available((uint64_t)sysconf(_SC_AVPHYS_PAGES) * host->page_bytes);
-    *free_bytes_p = free_bytes < total_bytes ? free_bytes : total_bytes;
-    *total_bytes_p = total_bytes;
+    mp_memory_room_read("", &room);
+    if (room.total_bytes == 0) /* no /proc here */
+        room.total_bytes = room.room_bytes =
+            (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    *total_bytes_p = room.limit_bytes < room.total_bytes ? room.limit_bytes : room.total_bytes;
+    *free_bytes_p = room.room_bytes < *total_bytes_p ? room.room_bytes : *total_bytes_p;
     return MP_OK;
 }
 
@@ -216,7 +199,7 @@ static enum mp_status host_frame_create(struct mp_backend *backend, enum mp_tier
 {
     const struct host_backend *host = mp_container_of(backend, struct host_backend, super);
     const bool huge = host->huge_pages && bytes >= HUGE_PAGE_BYTES;
-    void *alias;
+    void *alias = NULL;
     enum mp_status status = check_tier(backend, tier);
 
     if (status != MP_OK)

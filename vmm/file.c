@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,8 @@
 #include <unistd.h>
 
 #include "vmm/base/error.h"
+#include "vmm/base/lock.h"
+#include "vmm/base/log.h"
 #include "vmm/file_int.h"
 
 #define OPEN_FLAGS (O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)
@@ -47,7 +48,7 @@ struct file {
 struct mp_files {
     struct file *files;
     uint32_t count, capacity;
-    pthread_mutex_t probe_lock;
+    struct mp_mutex probe_lock;   /* one probe at a time; protects the fields named above */
     _Atomic(uint64_t) read_bytes; /* a counter; relaxed */
 };
 
@@ -111,7 +112,10 @@ enum mp_status mp_files_fail_truncated(const struct mp_files *files, uint32_t in
 {
     const char *name = mp_files_name(files, index);
     char quoted[MP_QUOTE_BYTES];
+    struct stat st;
 
+    if (fstat(files->files[index].fd, &st) == 0 && (uint64_t)st.st_size < end_offset)
+        end_offset = (uint64_t)st.st_size;
     return mp_fail(MP_ERR_IO, "E_TRUNCATED",
                    "file '%s' ends at byte %" PRIu64 ": need %" PRIu64
                    " bytes; copy or download the file again",
@@ -168,7 +172,7 @@ enum mp_status mp_files_create(struct mp_files **files_p)
 
     if (files == NULL)
         return mp_fail_no_memory("the list of model files", sizeof(*files));
-    pthread_mutex_init(&files->probe_lock, NULL);
+    mp_mutex_init(&files->probe_lock, MP_LOCK_LEAF, "files.probe");
     *files_p = files;
     return MP_OK;
 }
@@ -191,7 +195,7 @@ void mp_files_destroy(struct mp_files *files)
     /* Backwards: a file may use the directory of the one before it. */
     for (uint32_t i = files->count; i-- > 0;)
         file_close(&files->files[i]);
-    pthread_mutex_destroy(&files->probe_lock);
+    mp_mutex_fini(&files->probe_lock);
     free(files->files);
     free(files);
 }
@@ -261,9 +265,13 @@ static enum mp_status file_open(struct file *file)
     if (fstat(file->fd, &st) != 0)
         return fail_open(file->name, "get the size of", errno);
     status = check_regular(file->name, st.st_mode);
-    if (status == MP_OK)
-        file->opened = identity_of(&st);
-    return status;
+    if (status != MP_OK)
+        return status;
+    /* O_NONBLOCK was for the open alone; with it io_uring may answer EAGAIN instead of waiting. */
+    if (fcntl(file->fd, F_SETFL, 0) != 0)
+        return fail_open(file->name, "set up", errno);
+    file->opened = identity_of(&st);
+    return MP_OK;
 }
 
 enum mp_status mp_files_add(struct mp_files *files, int dir_fd, const char *name, uint32_t *index_p)
@@ -373,30 +381,47 @@ static uint32_t probe_align(int fd, uint64_t file_bytes)
     return align;
 }
 
-static enum direct_state probe_locked(struct file *file)
+/* 0, or the errno that says why not. */
+static int probe(struct file *file)
 {
     const int fd = openat(file->dir_fd, file->name, OPEN_FLAGS | O_DIRECT);
     struct identity identity;
     struct stat st;
-    uint32_t align;
+    int error_number;
 
     if (fd < 0)
-        return DIRECT_NO;
-    /* The name was opened a second time: it must still be the same file. */
-    if (fstat(fd, &st) != 0)
+        return errno;
+    if (fstat(fd, &st) != 0 || fcntl(fd, F_SETFL, O_DIRECT) != 0) {
+        error_number = errno;
         goto err_close;
+    }
+    /* The name was opened a second time: it must still be the same file. */
     identity = identity_of(&st);
+    error_number = ESTALE;
     if (!identity_equal(&identity, &file->opened))
         goto err_close;
-    align = probe_align(fd, file->opened.bytes);
-    if (align == 0)
+    file->direct_align_bytes = probe_align(fd, file->opened.bytes);
+    error_number = errno;
+    if (file->direct_align_bytes == 0)
         goto err_close;
     file->direct_fd = fd;
-    file->direct_align_bytes = align;
-    return DIRECT_YES;
+    return 0;
 
 err_close:
     close(fd);
+    return error_number;
+}
+
+static enum direct_state probe_locked(struct file *file)
+{
+    char quoted[MP_QUOTE_BYTES], number[32];
+    const int error_number = probe(file);
+
+    if (error_number == 0)
+        return DIRECT_YES;
+    mp_log_info("file", "no direct reads of '%s': %s; its reads go through the page cache",
+                mp_quote(quoted, file->name, strlen(file->name)),
+                mp_errno_name(number, error_number));
     return DIRECT_NO;
 }
 
@@ -406,13 +431,13 @@ int mp_files_direct_fd(struct mp_files *files, uint32_t index, uint32_t *align_b
     int state = atomic_load_explicit(&file->direct, memory_order_acquire);
 
     if (state == DIRECT_UNKNOWN) {
-        pthread_mutex_lock(&files->probe_lock);
+        mp_lock(&files->probe_lock);
         state = atomic_load_explicit(&file->direct, memory_order_relaxed);
         if (state == DIRECT_UNKNOWN) {
             state = probe_locked(file);
             atomic_store_explicit(&file->direct, state, memory_order_release);
         }
-        pthread_mutex_unlock(&files->probe_lock);
+        mp_unlock(&files->probe_lock);
     }
     if (state == DIRECT_NO)
         return -1;

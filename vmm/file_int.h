@@ -24,7 +24,8 @@ struct mp_read_tries {
 /* Is another attempt after `error_number` (an errno) worth it? Counts the attempt. */
 bool mp_read_again(struct mp_read_tries *tries, int error_number);
 
-/* Fill the error record of the calling thread; both return MP_ERR_IO. */
+/* Fill the error record of the calling thread; both return MP_ERR_IO. A file that ends at or before
+ * end_offset is asked where. */
 enum mp_status mp_files_fail_read(const struct mp_files *files, uint32_t index, uint64_t offset,
                                   int error_number) MP_COLD;
 enum mp_status mp_files_fail_truncated(const struct mp_files *files, uint32_t index,

@@ -12,10 +12,11 @@
 /*
  * Asynchronous reads from the file tier into memory.
  *
- * A ticket is one transfer, in the caller's memory: the extents to read, a priority, and later the
- * result. Demand goes before prefetch; among equals the order of submission counts. Extents are cut
- * into chunks, several of which are in flight at once, also of different tickets. A ticket can be
- * cancelled until its first chunk has been handed to the kernel.
+ * A ticket is one transfer, in the caller's memory (all zero before its first use, then it can be
+ * submitted again and again): the extents to read, a priority, and later the result. Demand goes
+ * before prefetch; among equals the order of submission counts. Extents are cut into chunks,
+ * several of which are in flight at once, also of different tickets. A ticket can be cancelled
+ * until its first chunk has been handed to the kernel.
  *
  * Two engines behind one interface: io_uring (one thread that owns the ring), and a pool of threads
  * with pread where io_uring is missing or forbidden. Which one runs is said once in the log and by
@@ -41,7 +42,8 @@ enum mp_priority { MP_PRIORITY_DEMAND, MP_PRIORITY_PREFETCH, MP_PRIORITY_COUNT }
 
 /* With `direct` in the ticket, offset, bytes and dst are multiples of the file's alignment, except
  * that the last extent may reach beyond the end of the file: what lies there stays unread, and
- * `need_bytes` says how many bytes of the extent must arrive. */
+ * `need_bytes` says how many bytes of the extent must arrive. Where a file has no direct
+ * descriptor, or refuses a range, it is read buffered into the same place. */
 struct mp_extent {
     uint32_t file;
     uint64_t offset;
@@ -63,11 +65,13 @@ struct mp_ticket {
     /* Set by the reader; read them after mp_ticket_state() returned a final state. */
     struct mp_error error;
     uint64_t submitted_ns, started_ns, done_ns;
-    uint64_t read_bytes;
+    uint64_t read_bytes; /* that the kernel delivered; with `direct` up to a block more per read */
 
     /* The reader's own. */
     _Atomic(int) state; /* release store by the reader, acquire load by everybody else */
     struct mp_ticket *prev, *next;
+    bool linked; /* in a list of the reader: chunks are left to hand out */
+    uint32_t lane;
     uint32_t next_extent;
     uint64_t next_offset;
     uint32_t chunks_in_flight;
@@ -82,13 +86,18 @@ struct mp_reader_config {
     bool uring;                   /* try io_uring first */
     uint32_t depth;               /* chunks in flight, 1..256 */
     uint32_t threads;             /* of the fallback, 1..64 */
-    uint64_t chunk_bytes;         /* multiple of 4096 */
+    uint64_t chunk_bytes;         /* multiple of 4096, up to 1 GiB */
 };
 
+/*
+ * MP_ERR_INVALID: a number is out of range. MP_ERR_NO_MEMORY: no memory, or not one thread. That
+ * io_uring is missing, forbidden or out of resources is no failure.
+ */
 enum mp_status mp_reader_create(const struct mp_reader_config *config,
                                 struct mp_reader **reader_p) MP_MUST_CHECK;
 
-/* Cancels what is queued, waits for what is in flight, ends the threads. NULL is allowed. */
+/* Cancels what is queued, waits for what has started, ends the threads. NULL is allowed. No other
+ * thread may be in a call of this reader. */
 void mp_reader_destroy(struct mp_reader *reader);
 
 /* "io_uring" or "threads". */
@@ -97,7 +106,7 @@ const char *mp_reader_engine(const struct mp_reader *reader);
 /* Never fails and never blocks: a ticket needs no memory but its own. */
 void mp_reader_submit(struct mp_reader *reader, struct mp_ticket *ticket);
 
-/* Make a queued prefetch a demand; no effect on any other. */
+/* Make a prefetch that is queued or has chunks left to hand out a demand; no effect on others. */
 void mp_reader_promote(struct mp_reader *reader, struct mp_ticket *ticket);
 
 /* True: it had not started and is IDLE again. False: it is in flight or final. */
@@ -105,10 +114,14 @@ bool mp_reader_cancel(struct mp_reader *reader, struct mp_ticket *ticket);
 
 enum mp_ticket_state mp_ticket_state(const struct mp_ticket *ticket);
 
-/* Block until the ticket is final. */
+/* Block until the ticket is final, or IDLE because somebody cancelled it. A wait of more than 10 s
+ * is logged as a warning. A FAILED ticket's error is not copied to the caller's error record; see
+ * mp_error_set(). */
 void mp_reader_wait(struct mp_reader *reader, struct mp_ticket *ticket);
 
-/* Block until at least one of the tickets is final; return its index. count >= 1. */
+/* Block until at least one of the tickets is final or IDLE; return the lowest such index. count
+ * >= 1.
+ */
 uint32_t mp_reader_wait_any(struct mp_reader *reader, struct mp_ticket *const *tickets,
                             uint32_t count);
 

@@ -50,7 +50,8 @@ struct mp_space_config {
     struct mp_reader_config reader; /* files, clock and timeline are filled in by the space */
     struct mp_clock *clock;
     struct mp_timeline *timeline; /* or NULL */
-    struct mp_counters *counters; /* the space counts reads and resident bytes here */
+    struct mp_counters *counters; /* loads, evictions, reads and resident bytes are counted here;
+                                     or NULL */
 };
 
 /* What a budget would mean, without making anything. */
@@ -117,11 +118,11 @@ enum mp_status mp_space_wait(struct mp_space *space, uint32_t unit) MP_MUST_CHEC
 
 /*
  * Block until one of the units is no longer FILLING and return its place in the list; units that
- * are not FILLING count as finished. count >= 1.
+ * are not FILLING count as finished. count >= 1; no unit stands in the list twice.
  */
 uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count);
 
-/* The error of a FAILED unit. */
+/* The error of a FAILED unit, until it is loaded again. */
 const struct mp_error *mp_space_unit_error(const struct mp_space *space, uint32_t unit);
 
 /* VALID and not leased -> ABSENT; the slot is free. MP_ERR_BUSY if leased or filling. */

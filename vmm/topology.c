@@ -70,7 +70,8 @@ static enum mp_status fill_nodes(struct mp_topology *topology)
     hwloc_const_nodeset_t allowed = hwloc_topology_get_allowed_nodeset(topology->hwloc);
 
     /* hwloc always makes one, also on machines without NUMA. */
-    mp_assert(count > 0);
+    if (count <= 0)
+        return mp_fail(MP_ERR_DEVICE, "E_TOPOLOGY", "the topology has no memory node");
     topology->nodes = calloc((size_t)count, sizeof(*topology->nodes));
     if (topology->nodes == NULL)
         return mp_fail_no_memory("the nodes of the topology",
@@ -118,7 +119,8 @@ static enum mp_status fill_pus(struct mp_topology *topology, hwloc_const_bitmap_
     hwloc_obj_t last_core = NULL;
     unsigned thread = 0;
 
-    mp_assert(count > 0);
+    if (count <= 0)
+        return mp_fail(MP_ERR_DEVICE, "E_TOPOLOGY", "the topology has no CPU");
     topology->machine_pu_count = (unsigned)count;
     topology->pus = calloc((size_t)count, sizeof(*topology->pus));
     if (topology->pus == NULL)
@@ -275,24 +277,44 @@ unsigned mp_topology_compute_pus(const struct mp_topology *topology, unsigned no
     return count;
 }
 
+/* Takes over `set`; NULL is refused like what the system refuses. */
+static enum mp_status bind_thread(const struct mp_topology *topology, hwloc_bitmap_t set)
+{
+    int result = -1;
+
+    errno = EINVAL;
+    if (set != NULL && !hwloc_bitmap_iszero(set))
+        result = hwloc_set_cpubind(topology->hwloc, set, HWLOC_CPUBIND_THREAD);
+    if (result != 0)
+        mp_log_debug("topology", "cannot bind a thread: %s", strerror(errno));
+    hwloc_bitmap_free(set);
+    return result == 0 ? MP_OK : MP_ERR_UNSUPPORTED;
+}
+
 enum mp_status mp_topology_bind_thread(const struct mp_topology *topology, unsigned pu_os_index)
 {
     hwloc_bitmap_t set;
-    int result;
 
     if (!topology->live)
         return MP_ERR_UNSUPPORTED;
     set = hwloc_bitmap_alloc();
-    if (set == NULL || hwloc_bitmap_only(set, pu_os_index) != 0) {
-        hwloc_bitmap_free(set);
+    if (set != NULL)
+        hwloc_bitmap_only(set, pu_os_index);
+    return bind_thread(topology, set);
+}
+
+enum mp_status mp_topology_bind_thread_to_node(const struct mp_topology *topology, unsigned node)
+{
+    hwloc_bitmap_t set;
+
+    if (!topology->live)
         return MP_ERR_UNSUPPORTED;
+    set = hwloc_bitmap_alloc();
+    for (unsigned i = 0; set != NULL && i < topology->pu_count; i++) {
+        if (node == MP_TOPOLOGY_ANY_NODE || topology->pus[i].node == node)
+            hwloc_bitmap_set(set, topology->pus[i].os_index);
     }
-    result = hwloc_set_cpubind(topology->hwloc, set, HWLOC_CPUBIND_THREAD);
-    if (result != 0)
-        mp_log_debug("topology", "cannot bind a thread to cpu %u: %s", pu_os_index,
-                     strerror(errno));
-    hwloc_bitmap_free(set);
-    return result == 0 ? MP_OK : MP_ERR_UNSUPPORTED;
+    return bind_thread(topology, set);
 }
 
 enum mp_status mp_topology_place_memory(const struct mp_topology *topology, unsigned node,

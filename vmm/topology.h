@@ -100,6 +100,10 @@ unsigned mp_topology_compute_pus(const struct mp_topology *topology, unsigned no
 enum mp_status mp_topology_bind_thread(const struct mp_topology *topology,
                                        unsigned pu_os_index) MP_MUST_CHECK;
 
+/* As above, to all PUs of a node (index into `nodes`, or any) that we may use. */
+enum mp_status mp_topology_bind_thread_to_node(const struct mp_topology *topology,
+                                               unsigned node) MP_MUST_CHECK;
+
 /*
  * Place the pages of [address, address + bytes) on `node` (an index into `nodes`) before they are
  * first touched. `strict`: only there, else preferably. Pages that exist stay. The address is a

@@ -44,12 +44,12 @@ static void nodes_json(const struct mp_topology *topology, struct mp_json_out *j
         const struct mp_topology_node *node = &topology->nodes[i];
 
         mp_json_object_begin(json, NULL);
-        mp_json_u64(json, "os_index", node->os_index);
-        mp_json_u64(json, "memory_bytes", node->memory_bytes);
-        mp_json_u64(json, "free_bytes", node->free_bytes);
-        mp_json_u64(json, "cores", node->core_count);
-        mp_json_u64(json, "threads", node->pu_count);
-        mp_json_bool(json, "memory_allowed", node->memory_allowed);
+        mp_json_put_u64(json, "os_index", node->os_index);
+        mp_json_put_u64(json, "memory_bytes", node->memory_bytes);
+        mp_json_put_u64(json, "free_bytes", node->free_bytes);
+        mp_json_put_u64(json, "cores", node->core_count);
+        mp_json_put_u64(json, "threads", node->pu_count);
+        mp_json_put_bool(json, "memory_allowed", node->memory_allowed);
         mp_json_object_end(json);
     }
     mp_json_array_end(json);
@@ -62,10 +62,10 @@ static void caches_json(const struct mp_topology *topology, struct mp_json_out *
         const struct mp_topology_cache *cache = &topology->caches[i];
 
         mp_json_object_begin(json, NULL);
-        mp_json_u64(json, "level", cache->level);
-        mp_json_u64(json, "bytes", cache->bytes);
-        mp_json_u64(json, "count", cache->count);
-        mp_json_u64(json, "line_bytes", cache->line_bytes);
+        mp_json_put_u64(json, "level", cache->level);
+        mp_json_put_u64(json, "bytes", cache->bytes);
+        mp_json_put_u64(json, "count", cache->count);
+        mp_json_put_u64(json, "line_bytes", cache->line_bytes);
         mp_json_object_end(json);
     }
     mp_json_array_end(json);
@@ -74,13 +74,15 @@ static void caches_json(const struct mp_topology *topology, struct mp_json_out *
 void mp_topology_json(const struct mp_topology *topology, struct mp_json_out *json, const char *key)
 {
     mp_json_object_begin(json, key);
-    mp_json_string(json, "cpu_model", topology->cpu_model[0] != '\0' ? topology->cpu_model : NULL);
-    mp_json_bool(json, "live", topology->live);
-    mp_json_u64(json, "packages", topology->package_count);
-    mp_json_u64(json, "cores", topology->core_count);
-    mp_json_u64(json, "threads", topology->pu_count);
-    mp_json_u64(json, "machine_threads", topology->machine_pu_count);
-    mp_json_u64(json, "device_node", topology->nodes[mp_topology_device_node(topology)].os_index);
+    mp_json_put_string(json, "cpu_model",
+                       topology->cpu_model[0] != '\0' ? topology->cpu_model : NULL);
+    mp_json_put_bool(json, "live", topology->live);
+    mp_json_put_u64(json, "packages", topology->package_count);
+    mp_json_put_u64(json, "cores", topology->core_count);
+    mp_json_put_u64(json, "threads", topology->pu_count);
+    mp_json_put_u64(json, "machine_threads", topology->machine_pu_count);
+    mp_json_put_u64(json, "device_node",
+                    topology->nodes[mp_topology_device_node(topology)].os_index);
     nodes_json(topology, json);
     caches_json(topology, json);
     mp_json_object_end(json);

@@ -44,22 +44,22 @@ static void write_all_kinds(FILE *file, bool pretty)
 
     mp_json_begin(&json, file, pretty);
     mp_json_object_begin(&json, NULL);
-    mp_json_string(&json, "text",
-                   "q\" b\\ n\n c\x01 \xc3\xa4 bad\xff\xc0\x80 \xed\xa0\x80 cut\xe2\x82");
-    mp_json_string(&json, "none", NULL);
-    mp_json_u64(&json, "big", INT64_MAX);
-    mp_json_i64(&json, "low", INT64_MIN);
-    mp_json_f64(&json, "tenth", 0.1);
-    mp_json_f64(&json, "nan", (double)NAN);
-    mp_json_milli(&json, "us", 1234567);
-    mp_json_bool(&json, "yes", true);
+    mp_json_put_string(&json, "text",
+                       "q\" b\\ n\n c\x01 \xc3\xa4 bad\xff\xc0\x80 \xed\xa0\x80 cut\xe2\x82");
+    mp_json_put_string(&json, "none", NULL);
+    mp_json_put_u64(&json, "big", INT64_MAX);
+    mp_json_put_i64(&json, "low", INT64_MIN);
+    mp_json_put_f64(&json, "tenth", 0.1);
+    mp_json_put_f64(&json, "nan", (double)NAN);
+    mp_json_put_milli(&json, "us", 1234567);
+    mp_json_put_bool(&json, "yes", true);
     mp_json_array_begin(&json, "list");
-    mp_json_u64(&json, NULL, 1);
+    mp_json_put_u64(&json, NULL, 1);
     mp_json_object_begin(&json, NULL);
     mp_json_object_end(&json);
     mp_json_array_begin(&json, NULL);
     mp_json_array_end(&json);
-    mp_json_null(&json, NULL);
+    mp_json_put_null(&json, NULL);
     mp_json_array_end(&json);
     mp_json_object_end(&json);
     mp_json_end(&json);

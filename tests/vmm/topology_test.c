@@ -119,6 +119,7 @@ static void a_synthetic_machine_can_be_described(void)
     CHECK_EQ(mp_topology_load(&source, &topology), MP_OK);
     CHECK_EQ(topology->core_count, 3);
     CHECK_EQ(mp_topology_bind_thread(topology, 0), MP_ERR_UNSUPPORTED);
+    CHECK_EQ(mp_topology_bind_thread_to_node(topology, 0), MP_ERR_UNSUPPORTED);
     CHECK_EQ(mp_topology_place_memory(topology, 0, memory, sizeof(memory), false),
              MP_ERR_UNSUPPORTED);
     mp_topology_destroy(topology);
@@ -168,7 +169,7 @@ static void this_machine_binds_and_places(void)
 {
     struct mp_topology *topology = NULL;
     const uint64_t bytes = 1 << 20;
-    cpu_set_t before;
+    cpu_set_t before, now;
     unsigned pus[4096];
     void *memory;
     unsigned count;
@@ -185,6 +186,11 @@ static void this_machine_binds_and_places(void)
     }
     CHECK_EQ(mp_topology_bind_thread(topology, 1u << 20), MP_ERR_UNSUPPORTED);
     CHECK_EQ(sched_getcpu(), pus[count - 1]);
+    CHECK_EQ(mp_topology_bind_thread_to_node(topology, topology->node_count), MP_ERR_UNSUPPORTED);
+    CHECK_EQ(mp_topology_bind_thread_to_node(topology, MP_TOPOLOGY_ANY_NODE), MP_OK);
+    CHECK_EQ(sched_getaffinity(0, sizeof(now), &now), 0);
+    CHECK(CPU_EQUAL(&now, &before));
+    CHECK_EQ(mp_topology_bind_thread(topology, pus[count - 1]), MP_OK);
 
     memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED);

@@ -33,8 +33,8 @@ void mp_counters_print(const struct mp_counters *counters, FILE *out)
 void mp_counters_json(const struct mp_counters *counters, struct mp_json_out *json, const char *key)
 {
     mp_json_object_begin(json, key);
-    mp_json_u64(json, "version", counters->version);
-#define X(name, text) mp_json_u64(json, #name, counters->name);
+    mp_json_put_u64(json, "version", counters->version);
+#define X(name, text) mp_json_put_u64(json, #name, counters->name);
     MP_COUNTERS(X, X)
 #undef X
     mp_json_object_end(json);

@@ -145,57 +145,58 @@ void mp_json_array_end(struct mp_json_out *json)
     end_nested(json, true);
 }
 
-void mp_json_string(struct mp_json_out *json, const char *key, const char *value)
+void mp_json_put_string(struct mp_json_out *json, const char *key, const char *value)
 {
     if (value == NULL)
-        mp_json_null(json, key);
+        mp_json_put_null(json, key);
     else
-        mp_json_string_n(json, key, value, strlen(value));
+        mp_json_put_string_n(json, key, value, strlen(value));
 }
 
-void mp_json_string_n(struct mp_json_out *json, const char *key, const char *value, size_t bytes)
+void mp_json_put_string_n(struct mp_json_out *json, const char *key, const char *value,
+                          size_t bytes)
 {
     begin_value(json, key);
     write_string(json->file, value, bytes);
 }
 
-void mp_json_u64(struct mp_json_out *json, const char *key, uint64_t value)
+void mp_json_put_u64(struct mp_json_out *json, const char *key, uint64_t value)
 {
     begin_value(json, key);
     fprintf(json->file, "%" PRIu64, value);
 }
 
-void mp_json_i64(struct mp_json_out *json, const char *key, int64_t value)
+void mp_json_put_i64(struct mp_json_out *json, const char *key, int64_t value)
 {
     begin_value(json, key);
     fprintf(json->file, "%" PRId64, value);
 }
 
-void mp_json_f64(struct mp_json_out *json, const char *key, double value)
+void mp_json_put_f64(struct mp_json_out *json, const char *key, double value)
 {
     char text[MP_F64_BYTES];
 
     if (!isfinite(value)) {
-        mp_json_null(json, key);
+        mp_json_put_null(json, key);
         return;
     }
     begin_value(json, key);
     fputs(mp_format_f64(value, text), json->file);
 }
 
-void mp_json_milli(struct mp_json_out *json, const char *key, uint64_t thousandths)
+void mp_json_put_milli(struct mp_json_out *json, const char *key, uint64_t thousandths)
 {
     begin_value(json, key);
     fprintf(json->file, "%" PRIu64 ".%03u", thousandths / 1000, (unsigned)(thousandths % 1000));
 }
 
-void mp_json_bool(struct mp_json_out *json, const char *key, bool value)
+void mp_json_put_bool(struct mp_json_out *json, const char *key, bool value)
 {
     begin_value(json, key);
     fputs(value ? "true" : "false", json->file);
 }
 
-void mp_json_null(struct mp_json_out *json, const char *key)
+void mp_json_put_null(struct mp_json_out *json, const char *key)
 {
     begin_value(json, key);
     fputs("null", json->file);

@@ -33,20 +33,21 @@ void mp_json_array_begin(struct mp_json_out *json, const char *key);
 void mp_json_array_end(struct mp_json_out *json);
 
 /* NULL is written as null. Bytes that are not UTF-8 become U+FFFD. */
-void mp_json_string(struct mp_json_out *json, const char *key, const char *value);
-void mp_json_string_n(struct mp_json_out *json, const char *key, const char *value, size_t bytes);
+void mp_json_put_string(struct mp_json_out *json, const char *key, const char *value);
+void mp_json_put_string_n(struct mp_json_out *json, const char *key, const char *value,
+                          size_t bytes);
 
-void mp_json_u64(struct mp_json_out *json, const char *key, uint64_t value);
-void mp_json_i64(struct mp_json_out *json, const char *key, int64_t value);
+void mp_json_put_u64(struct mp_json_out *json, const char *key, uint64_t value);
+void mp_json_put_i64(struct mp_json_out *json, const char *key, int64_t value);
 
 /* The shortest text that reads back as the same number; NaN and infinities are null. */
-void mp_json_f64(struct mp_json_out *json, const char *key, double value);
+void mp_json_put_f64(struct mp_json_out *json, const char *key, double value);
 
 /* thousandths / 1000 with three decimals: microseconds from nanoseconds, without rounding. */
-void mp_json_milli(struct mp_json_out *json, const char *key, uint64_t thousandths);
+void mp_json_put_milli(struct mp_json_out *json, const char *key, uint64_t thousandths);
 
-void mp_json_bool(struct mp_json_out *json, const char *key, bool value);
-void mp_json_null(struct mp_json_out *json, const char *key);
+void mp_json_put_bool(struct mp_json_out *json, const char *key, bool value);
+void mp_json_put_null(struct mp_json_out *json, const char *key);
 
 #define MP_F64_BYTES 40
 

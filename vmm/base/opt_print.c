@@ -100,14 +100,14 @@ void mp_opt_print_json(const struct mp_opt_group *groups, FILE *out)
         for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
             mp_json_object_begin(&json, NULL);
             snprintf(name, sizeof(name), "%s%s", group->prefix, opt->name);
-            mp_json_string(&json, "name", name);
+            mp_json_put_string(&json, "name", name);
             flag_name(group, opt, name);
-            mp_json_string(&json, "flag", name);
+            mp_json_put_string(&json, "flag", name);
             mp_opt_format(opt, (const char *)group->config + opt->offset, text);
-            mp_json_string(&json, "value", text);
-            mp_json_string(&json, "default", opt->dfl);
-            mp_json_string(&json, "accepted", mp_opt_describe(opt, text));
-            mp_json_string(&json, "help", opt->help);
+            mp_json_put_string(&json, "value", text);
+            mp_json_put_string(&json, "default", opt->dfl);
+            mp_json_put_string(&json, "accepted", mp_opt_describe(opt, text));
+            mp_json_put_string(&json, "help", opt->help);
             mp_json_object_end(&json);
         }
     }

@@ -163,9 +163,9 @@ static void write_args(struct mp_json_out *json, const struct event *event)
         return;
     mp_json_object_begin(json, "args");
     if (event->phase == 'C')
-        mp_json_u64(json, "value", event->end_ns);
+        mp_json_put_u64(json, "value", event->end_ns);
     for (int i = 0; i < 2 && event->key[i] != NULL; i++)
-        mp_json_u64(json, event->key[i], event->value[i]);
+        mp_json_put_u64(json, event->key[i], event->value[i]);
     mp_json_object_end(json);
 }
 
@@ -174,15 +174,15 @@ static void write_event(struct mp_json_out *json, const struct event *event)
     const char phase[2] = { event->phase, '\0' };
 
     mp_json_object_begin(json, NULL);
-    mp_json_string(json, "ph", phase);
-    mp_json_string(json, "name", event->name);
-    mp_json_u64(json, "pid", 1);
-    mp_json_u64(json, "tid", event->track + 1u);
-    mp_json_milli(json, "ts", event->start_ns);
+    mp_json_put_string(json, "ph", phase);
+    mp_json_put_string(json, "name", event->name);
+    mp_json_put_u64(json, "pid", 1);
+    mp_json_put_u64(json, "tid", event->track + 1u);
+    mp_json_put_milli(json, "ts", event->start_ns);
     if (event->phase == 'X')
-        mp_json_milli(json, "dur", event->end_ns - event->start_ns);
+        mp_json_put_milli(json, "dur", event->end_ns - event->start_ns);
     else if (event->phase == 'i')
-        mp_json_string(json, "s", "t");
+        mp_json_put_string(json, "s", "t");
     write_args(json, event);
     mp_json_object_end(json);
     putc('\n', json->file);
@@ -195,15 +195,15 @@ static void write_track(struct mp_json_out *json, unsigned track, const char *na
 
     for (int i = 0; i < 2; i++) {
         mp_json_object_begin(json, NULL);
-        mp_json_string(json, "ph", "M");
-        mp_json_string(json, "name", kinds[i]);
-        mp_json_u64(json, "pid", 1);
-        mp_json_u64(json, "tid", track + 1u);
+        mp_json_put_string(json, "ph", "M");
+        mp_json_put_string(json, "name", kinds[i]);
+        mp_json_put_u64(json, "pid", 1);
+        mp_json_put_u64(json, "tid", track + 1u);
         mp_json_object_begin(json, "args");
         if (i == 0)
-            mp_json_string(json, "name", name);
+            mp_json_put_string(json, "name", name);
         else
-            mp_json_u64(json, "sort_index", track);
+            mp_json_put_u64(json, "sort_index", track);
         mp_json_object_end(json);
         mp_json_object_end(json);
     }
@@ -224,8 +224,8 @@ enum mp_status mp_timeline_write(const struct mp_timeline *timeline, const char 
     count = mp_timeline_recorded(timeline);
     mp_json_begin(&json, out.file, false);
     mp_json_object_begin(&json, NULL);
-    mp_json_string(&json, "displayTimeUnit", "ns");
-    mp_json_u64(&json, "dropped_events", mp_timeline_dropped(timeline));
+    mp_json_put_string(&json, "displayTimeUnit", "ns");
+    mp_json_put_u64(&json, "dropped_events", mp_timeline_dropped(timeline));
     mp_json_array_begin(&json, "traceEvents");
     for (unsigned track = 0; track < timeline->track_count; track++)
         write_track(&json, track, timeline->tracks[track]);

@@ -1,0 +1,331 @@
+/*
+ * Life of an engine: sizes, memory, and the chain backend <- space <- pager <- step.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/engine_int.h"
+#include "vmm/base/checked.h"
+#include "vmm/base/error.h"
+
+#define SEQUENCES_MAX 64
+#define TOKENS_MAX 65536
+
+/* One float array of the state: its place in the struct and its shape. */
+struct array {
+    size_t offset;
+    uint64_t dims[4];
+};
+
+#define ARRAY_COUNT 17
+
+static uint64_t max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The list behind measure, create and destroy. Shapes as in engine_int.h. */
+static void list_arrays(const struct mp_engine_config *c, struct array list[ARRAY_COUNT])
+{
+    const struct mp_model_config *m = c->model;
+    const uint64_t T = c->tokens_max, H = m->hidden, V = m->vocab, C = c->ctx;
+    const uint64_t Q = (uint64_t)m->heads * m->head_dim, K = (uint64_t)m->kv_heads * m->head_dim;
+    const uint64_t F = max_u64(K, max_u64(m->expert_ffn, max_u64(m->shared_ffn, m->dense_ffn)));
+    const uint64_t R = m->experts_per_token, half = m->head_dim / 2;
+    const uint64_t threads = mp_pool_threads(c->pool);
+    const struct array arrays[ARRAY_COUNT] = {
+        { offsetof(struct mp_state, x), { T, H, 1, 1 } },
+        { offsetof(struct mp_state, xn), { T, H, 1, 1 } },
+        { offsetof(struct mp_state, q), { T, Q, 1, 1 } },
+        { offsetof(struct mp_state, att), { T, Q, 1, 1 } },
+        { offsetof(struct mp_state, gate), { T, F, 1, 1 } },
+        { offsetof(struct mp_state, up), { T, F, 1, 1 } },
+        { offsetof(struct mp_state, xe), { T, H, 1, 1 } },
+        { offsetof(struct mp_state, ye), { T, H, 1, 1 } },
+        { offsetof(struct mp_state, sum), { T, H, 1, 1 } },
+        { offsetof(struct mp_state, rank), { T, R, H, 1 } },
+        { offsetof(struct mp_state, row), { T, 1, 1, 1 } },
+        { offsetof(struct mp_state, logits), { T, V, 1, 1 } },
+        { offsetof(struct mp_state, scores), { threads, C, 1, 1 } },
+        { offsetof(struct mp_state, cosine), { C, half, 1, 1 } },
+        { offsetof(struct mp_state, sine), { C, half, 1, 1 } },
+        { offsetof(struct mp_state, k), { m->layers, c->sequences, C, K } },
+        { offsetof(struct mp_state, v), { m->layers, c->sequences, C, K } },
+    };
+
+    memcpy(list, arrays, sizeof(arrays));
+}
+
+static bool is_kv(const struct array *array)
+{
+    return array->offset == offsetof(struct mp_state, k) ||
+           array->offset == offsetof(struct mp_state, v);
+}
+
+/* Bytes of an array in whole pages; false if that does not fit. */
+static bool array_bytes(const struct array *array, uint64_t *bytes_p)
+{
+    uint64_t bytes = sizeof(float);
+
+    for (int i = 0; i < 4; i++) {
+        if (!mp_mul_u64(bytes, array->dims[i], &bytes))
+            return false;
+    }
+    return mp_round_up_u64(bytes, 4096, bytes_p) && *bytes_p <= SIZE_MAX / 2;
+}
+
+static enum mp_status check_config(const struct mp_engine_config *c)
+{
+    if (c->sequences == 0 || c->sequences > SEQUENCES_MAX)
+        return mp_fail(MP_ERR_CONFIG, "E_BATCH", "%u sequences at once, need 1 to %d", c->sequences,
+                       SEQUENCES_MAX);
+    if (c->ctx == 0 || c->ctx > c->model->positions_max)
+        return mp_fail(MP_ERR_CONFIG, "E_CTX",
+                       "context of %u positions: the model was made for 1 to %u; lower --ctx",
+                       c->ctx, c->model->positions_max);
+    if (c->tokens_max < c->sequences || c->tokens_max > TOKENS_MAX)
+        return mp_fail(MP_ERR_CONFIG, "E_BATCH", "batches of %u tokens, need %u to %d",
+                       c->tokens_max, c->sequences, TOKENS_MAX);
+    return MP_OK;
+}
+
+enum mp_status mp_engine_measure(const struct mp_engine_config *config, uint64_t *kv_bytes_p,
+                                 uint64_t *state_bytes_p)
+{
+    struct array list[ARRAY_COUNT];
+    uint64_t kv_bytes = 0, state_bytes = 0;
+    enum mp_status status = check_config(config);
+
+    if (status != MP_OK)
+        return status;
+    list_arrays(config, list);
+    for (size_t i = 0; i < ARRAY_COUNT; i++) {
+        uint64_t *sum = is_kv(&list[i]) ? &kv_bytes : &state_bytes;
+        uint64_t bytes;
+
+        if (!array_bytes(&list[i], &bytes) || !mp_add_u64(*sum, bytes, sum))
+            return mp_fail(MP_ERR_CONFIG, "E_STATE_SIZE",
+                           "KV cache and activations for %u sequences of %u positions do not fit "
+                           "into any memory; lower --ctx or the batch",
+                           config->sequences, config->ctx);
+    }
+    *kv_bytes_p = kv_bytes;
+    *state_bytes_p = state_bytes;
+    return MP_OK;
+}
+
+/* Pages come when they are touched, so a long context costs what is used of it. */
+static enum mp_status make_state(struct mp_engine *engine)
+{
+    struct array list[ARRAY_COUNT];
+
+    list_arrays(&engine->config, list);
+    for (size_t i = 0; i < ARRAY_COUNT; i++) {
+        uint64_t bytes;
+        void *memory;
+
+        if (!array_bytes(&list[i], &bytes))
+            return MP_ERR_OVERFLOW; /* mp_engine_measure() has refused this before */
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED)
+            return mp_fail_no_memory(is_kv(&list[i]) ? "the KV cache" : "activations", bytes);
+        *(float **)((char *)&engine->state + list[i].offset) = memory;
+    }
+    return MP_OK;
+}
+
+static void free_state(struct mp_engine *engine)
+{
+    struct array list[ARRAY_COUNT];
+
+    list_arrays(&engine->config, list);
+    for (size_t i = 0; i < ARRAY_COUNT; i++) {
+        float *memory = *(float **)((char *)&engine->state + list[i].offset);
+        uint64_t bytes;
+
+        if (memory != NULL && array_bytes(&list[i], &bytes))
+            munmap(memory, bytes);
+    }
+}
+
+/* As the reference implementation does it: frequencies and angles are rounded to float. */
+static void fill_rope(struct mp_engine *engine)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const size_t half = m->head_dim / 2;
+
+    for (size_t i = 0; i < half; i++) {
+        const float exponent = (float)(2 * i) / (float)m->head_dim;
+        const float frequency = (float)(1.0 / pow(m->rope_theta, exponent));
+
+        for (uint32_t p = 0; p < engine->config.ctx; p++) {
+            engine->state.cosine[p * half + i] = cosf((float)p * frequency);
+            engine->state.sine[p * half + i] = sinf((float)p * frequency);
+        }
+    }
+}
+
+static enum mp_status number_layers(struct mp_engine *engine)
+{
+    const struct mp_model_config *m = engine->config.model;
+    uint32_t count = 0;
+
+    engine->moe_layer = calloc(m->layers, sizeof(uint32_t));
+    engine->layer_of = calloc(m->moe_layers, sizeof(uint32_t));
+    if (engine->moe_layer == NULL || engine->layer_of == NULL)
+        return mp_fail_no_memory("the list of layers", m->layers * sizeof(uint32_t));
+    for (uint32_t l = 0; l < m->layers; l++) {
+        engine->moe_layer[l] = UINT32_MAX;
+        if (m->is_moe[l]) {
+            engine->layer_of[count] = l;
+            engine->moe_layer[l] = count++;
+        }
+    }
+    return MP_OK;
+}
+
+static enum mp_status make_space(struct mp_engine *engine)
+{
+    const struct mp_engine_config *c = &engine->config;
+    const struct mp_space_config space_config = {
+        .backend = engine->backend,
+        .files = c->files,
+        .units = c->weights->units,
+        .unit_count = c->weights->unit_count,
+        .budget_bytes = c->budget_bytes,
+        .io_mode = c->io_mode,
+        .reader = c->reader,
+        .clock = c->clock,
+        .timeline = c->timeline,
+        .counters = &engine->counters,
+    };
+    struct mp_space_plan plan;
+    enum mp_status status = mp_space_create(&space_config, &engine->space);
+
+    if (status != MP_OK)
+        return status;
+    mp_space_get_plan(engine->space, &plan);
+    engine->shape = (struct mp_shape){
+        .layers = c->model->moe_layers,
+        .experts = c->model->experts,
+        .top_k = c->model->experts_per_token,
+        .tokens_max = c->tokens_max,
+        .slots = plan.slots,
+        .unit_bytes = plan.slot_bytes_max,
+        .seed = c->seed,
+    };
+    return MP_OK;
+}
+
+static enum mp_status make_paging(struct mp_engine *engine)
+{
+    const struct mp_engine_config *c = &engine->config;
+    struct mp_pager_config pager_config = {
+        .policies = &engine->policies,
+        .clock = c->clock,
+        .counters = &engine->counters,
+        .timeline = c->timeline,
+        .deterministic = c->deterministic,
+    };
+    struct mp_step_config step_config = {
+        .policies = &engine->policies,
+        .ops = &mp_engine_step_ops,
+        .ctx = engine,
+        .executors = 1u << MP_EXECUTOR_DEVICE,
+        .clock = c->clock,
+        .counters = &engine->counters,
+        .timeline = c->timeline,
+    };
+    enum mp_status status;
+
+    status = mp_backend_open(c->backend, &c->backend_config, &engine->backend);
+    if (status == MP_OK)
+        status = make_space(engine);
+    if (status == MP_OK)
+        status = mp_policies_create(&c->policies, &engine->shape, &engine->policies);
+    if (status == MP_OK) {
+        pager_config.space = engine->space;
+        pager_config.shape = engine->shape;
+        status = mp_pager_create(&pager_config, &engine->pager);
+    }
+    if (status == MP_OK) {
+        step_config.pager = engine->pager;
+        step_config.shape = engine->shape;
+        status = mp_step_create(&step_config, &engine->step);
+    }
+    return status;
+}
+
+enum mp_status mp_engine_create(const struct mp_engine_config *config, struct mp_engine **engine_p)
+{
+    uint64_t kv_bytes, state_bytes;
+    struct mp_engine *engine;
+    enum mp_status status = mp_engine_measure(config, &kv_bytes, &state_bytes);
+
+    if (status != MP_OK)
+        return status;
+    engine = calloc(1, sizeof(*engine));
+    if (engine == NULL)
+        return mp_fail_no_memory("the engine", sizeof(*engine));
+    engine->config = *config;
+    mp_counters_reset(&engine->counters);
+    if (config->timeline != NULL)
+        engine->track = mp_timeline_add_track(config->timeline, "compute");
+
+    status = number_layers(engine);
+    if (status == MP_OK)
+        status = make_state(engine);
+    if (status == MP_OK) {
+        fill_rope(engine);
+        status = make_paging(engine);
+    }
+    if (status != MP_OK) {
+        mp_engine_destroy(engine);
+        return status;
+    }
+    *engine_p = engine;
+    return MP_OK;
+}
+
+void mp_engine_destroy(struct mp_engine *engine)
+{
+    if (engine == NULL)
+        return;
+    mp_step_destroy(engine->step);
+    mp_pager_destroy(engine->pager);
+    mp_policies_destroy(&engine->policies);
+    mp_space_destroy(engine->space);
+    mp_backend_close(engine->backend);
+    free_state(engine);
+    free(engine->moe_layer);
+    free(engine->layer_of);
+    free(engine);
+}
+
+const struct mp_counters *mp_engine_counters(struct mp_engine *engine)
+{
+    return &engine->counters;
+}
+
+void mp_engine_plan(const struct mp_engine *engine, struct mp_space_plan *plan_p)
+{
+    mp_space_get_plan(engine->space, plan_p);
+}
+
+const char *mp_engine_reader(const struct mp_engine *engine)
+{
+    return mp_space_reader_engine(engine->space);
+}
+
+const struct mp_shape *mp_engine_shape(const struct mp_engine *engine)
+{
+    return &engine->shape;
+}
+
+struct mp_pager *mp_engine_pager(struct mp_engine *engine)
+{
+    return engine->pager;
+}

@@ -1,0 +1,101 @@
+#ifndef MP_ENGINE_H
+#define MP_ENGINE_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/checkpoint.h"
+#include "engine/config.h"
+#include "engine/pool.h"
+#include "engine/weights.h"
+#include "kernels/kernels.h"
+#include "policy/step.h"
+
+/*
+ * The engine: a model, the memory it may use, and forward().
+ *
+ *     config    what the model is                  (engine/config.h)
+ *     weights   what every token needs, in RAM     (engine/weights.h)
+ *     state     activations and KV cache           (this file)
+ *     paging    files <- space <- pager <- step    (vmm/, policy/)
+ *
+ * Bits: logits of a sequence do not depend on the budget, the policies (as long as routing is
+ * exact), the number of threads, the other sequences of a batch, or how a prompt is cut
+ * into batches.
+ *
+ * Thread safety: one thread at a time; it uses its pool inside.
+ */
+struct mp_engine_config {
+    const struct mp_model_config *model; /* these three outlive the engine */
+    const struct mp_weights *weights;
+    struct mp_files *files;
+
+    uint32_t sequences;  /* 1..64 */
+    uint32_t ctx;        /* positions per sequence, 1..model->positions_max */
+    uint32_t tokens_max; /* of one batch: the prefill chunk; >= sequences */
+
+    uint64_t budget_bytes; /* of experts in RAM; UINT64_MAX: all of them */
+    const char *backend;   /* "host" or a chain such as "trace:host" */
+    struct mp_backend_config backend_config;
+    enum mp_io_mode io_mode;
+    struct mp_reader_config reader; /* uring, depth, threads, chunk_bytes */
+
+    struct mp_profile policies;
+    bool deterministic;
+    uint64_t seed;
+
+    const struct mp_kernels *kernels;
+    struct mp_pool *pool; /* outlives the engine */
+    struct mp_clock *clock;
+    struct mp_timeline *timeline; /* or NULL */
+
+    /* Routing of each MoE layer, for a trace; or NULL. Called on the engine's thread. */
+    void (*routed)(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k, const uint32_t *experts,
+                   const float *weights);
+    void *routed_ctx;
+
+    /* Looked at between layers: nonzero ends forward() with MP_ERR_CANCELED. Or NULL. */
+    const volatile sig_atomic_t *cancel;
+};
+
+struct mp_engine;
+
+/* Bytes of RAM that an engine of this configuration takes besides weights and budget. */
+enum mp_status mp_engine_measure(const struct mp_engine_config *config, uint64_t *kv_bytes_p,
+                                 uint64_t *state_bytes_p) MP_MUST_CHECK;
+
+/*
+ * MP_ERR_CONFIG: budget, sequences, ctx or tokens_max out of range, with the numbers.
+ * MP_ERR_NO_MEMORY. On failure nothing is left.
+ */
+enum mp_status mp_engine_create(const struct mp_engine_config *config,
+                                struct mp_engine **engine_p) MP_MUST_CHECK;
+void mp_engine_destroy(struct mp_engine *engine);
+
+/*
+ * Tokens to process together. Those of one sequence stand in ascending position and begin where
+ * the sequence's last batch ended.
+ */
+struct mp_batch {
+    uint32_t count;           /* 1..tokens_max */
+    const uint32_t *token;    // (count): ids below model->vocab
+    const uint32_t *sequence; // (count): below config.sequences
+    const uint32_t *position; // (count): below ctx
+    const uint8_t *want;      // (count): 1 if the logits behind this token are wanted
+};
+
+/*
+ * Run the model. *logits_p := (wanted tokens, vocab) floats in the order of the batch, valid until
+ * the next call. After an error positions of this batch may be written again.
+ */
+enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch,
+                          const float **logits_p) MP_MUST_CHECK;
+
+const struct mp_counters *mp_engine_counters(struct mp_engine *engine);
+void mp_engine_plan(const struct mp_engine *engine, struct mp_space_plan *plan_p);
+const char *mp_engine_reader(const struct mp_engine *engine);
+const struct mp_shape *mp_engine_shape(const struct mp_engine *engine);
+struct mp_pager *mp_engine_pager(struct mp_engine *engine);
+
+#endif

@@ -1,0 +1,71 @@
+#ifndef MP_ENGINE_INT_H
+#define MP_ENGINE_INT_H
+
+#include "engine/engine.h"
+
+/*
+ * The inside of the engine, shared by engine.c (life), forward.c (the transformer) and experts.c
+ * (the operations of the MoE step).
+ *
+ * T tokens_max, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, V vocab,
+ * C ctx, R top_k, F the widest FFN.
+ */
+struct mp_state {
+    float *x;      // (T, H): the residual stream
+    float *xn;     // (T, H): normed input of attention or FFN
+    float *q;      // (T, Q)
+    float *att;    // (T, Q)
+    float *gate;   // (T, F)
+    float *up;     // (T, F)
+    float *xe;     // (T, H): rows of one expert, gathered
+    float *ye;     // (T, H): its results, and those of dense FFN and shared expert
+    float *sum;    // (T, H): the shared expert's part of a MoE layer
+    float *rank;   // (T, R, H): results by (token, rank)
+    float *row;    // (T): weights of the combine, shared gate
+    float *logits; // (sequences or T, V)
+    float *scores; // (threads, C): attention scratch
+
+    float *cosine; // (C, D / 2)
+    float *sine;   // (C, D / 2)
+    float *k;      // (layers, sequences, C, K)
+    float *v;      // (layers, sequences, C, K)
+};
+
+struct mp_engine {
+    struct mp_engine_config config;
+    struct mp_state state;
+    struct mp_counters counters;
+    struct mp_shape shape;
+    struct mp_backend *backend;
+    struct mp_space *space;
+    struct mp_policies policies;
+    struct mp_pager *pager;
+    struct mp_step *step;
+    unsigned track;
+
+    uint32_t *moe_layer; // (layers): number among MoE layers, or UINT32_MAX
+    uint32_t *layer_of;  // (moe_layers): the inverse
+    uint32_t tokens;     /* of the batch in forward() */
+};
+
+/* One matrix product of a list that is computed together: y(tokens, rows) = w x (+ bias). */
+struct mp_product {
+    const struct mp_view *w;
+    const float *bias; // (rows) or NULL
+    const float *x;
+    size_t x_stride;
+    float *y;
+    size_t y_stride;
+};
+
+/* All products of the list for `tokens` tokens, rows shared out over the pool. */
+void mp_engine_multiply(struct mp_engine *engine, const struct mp_product *list, size_t count,
+                        size_t tokens);
+
+/* y(tokens, H) = down(silu(gate x) * up x); uses state.gate and state.up. */
+void mp_engine_ffn(struct mp_engine *engine, const struct mp_ffn *ffn, const float *x, float *y,
+                   size_t tokens);
+
+extern const struct mp_step_ops mp_engine_step_ops;
+
+#endif

@@ -1,0 +1,167 @@
+/*
+ * The operations of a MoE layer that the step (policy/step.h) calls in its order: router scores,
+ * shared expert, one routed expert, combine.
+ *
+ * The normed input of the layer is state.xn and stays there until combine has added everything to
+ * the residual stream state.x. Results of routed experts go to state.rank by (token, rank) and are
+ * summed in rank order, so the order in which experts are computed leaves no trace in the bits.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "engine/engine_int.h"
+#include "vmm/base/error.h"
+
+/* scores := softmax(router x) over the experts of the model's layer `layer`. */
+static void router_scores(struct mp_engine *engine, uint32_t layer, const float *x, float *scores)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_product product = {
+        &engine->config.weights->layers[layer].router, NULL, x, m->hidden, scores, m->experts,
+    };
+
+    mp_engine_multiply(engine, &product, 1, engine->tokens);
+    engine->config.kernels->softmax(scores, m->experts, m->experts, engine->tokens);
+}
+
+static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
+{
+    struct mp_engine *engine = ctx;
+
+    router_scores(engine, engine->layer_of[moe_layer], engine->state.xn, scores);
+    return MP_OK;
+}
+
+/* The later layer's norm and router on the residual stream as it is now. */
+static enum mp_status op_source_scores(void *ctx, uint32_t moe_layer, uint32_t target_layer,
+                                       enum mp_score_source source, float *scores)
+{
+    struct mp_engine *engine = ctx;
+    const struct mp_model_config *m = engine->config.model;
+    const uint32_t layer = engine->layer_of[target_layer];
+    const size_t H = m->hidden;
+
+    (void)moe_layer;
+    if (source != MP_SCORES_GATE)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_SCORES", "the engine has no score source %d",
+                       (int)source);
+    engine->config.kernels->rmsnorm(engine->state.xe, H, engine->state.x, H,
+                                    engine->config.weights->layers[layer].ffn_norm, H,
+                                    engine->tokens, m->norm_eps);
+    router_scores(engine, layer, engine->state.xe, scores);
+    return MP_OK;
+}
+
+/* sum := sigmoid(shared_gate x) * shared(x), or 0 */
+static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
+{
+    struct mp_engine *engine = ctx;
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_layer_weights *w = &engine->config.weights->layers[engine->layer_of[moe_layer]];
+    struct mp_state *s = &engine->state;
+    const size_t H = m->hidden, tokens = engine->tokens;
+    const struct mp_product gate = { &w->shared_gate, NULL, s->xn, H, s->row, 1 };
+
+    if (m->shared_ffn == 0)
+        return MP_OK;
+    mp_engine_ffn(engine, &w->shared, s->xn, s->sum, tokens); // (T, H)
+    if (w->shared_gate.data == NULL)
+        return MP_OK;
+    mp_engine_multiply(engine, &gate, 1, tokens); // (T)
+    for (size_t t = 0; t < tokens; t++) {
+        const float open = 1.0f / (1.0f + expf(-s->row[t]));
+
+        for (size_t i = 0; i < H; i++)
+            s->sum[t * H + i] *= open;
+    }
+    return MP_OK;
+}
+
+static enum mp_status op_expert(void *ctx, uint32_t moe_layer, uint32_t expert,
+                                enum mp_executor executor, const void *const *pieces,
+                                const struct mp_rows *rows)
+{
+    struct mp_engine *engine = ctx;
+    const struct mp_model_config *m = engine->config.model;
+    struct mp_state *s = &engine->state;
+    const size_t H = m->hidden, F = m->expert_ffn, R = engine->shape.top_k;
+    const enum mp_wtype type = engine->config.weights->unit_types[moe_layer * m->experts + expert];
+    const struct mp_ffn ffn = {
+        .gate = { pieces[MP_PIECE_GATE], type, F, H },
+        .up = { pieces[MP_PIECE_UP], type, F, H },
+        .down = { pieces[MP_PIECE_DOWN], type, H, F },
+    };
+    const uint64_t start_ns = mp_timeline_now_ns(engine->config.timeline);
+
+    (void)executor; /* the step only asks for what the engine declared */
+    for (uint32_t i = 0; i < rows->count; i++)
+        memcpy(s->xe + i * H, s->xn + rows->token[i] * H, H * sizeof(float));
+    mp_engine_ffn(engine, &ffn, s->xe, s->ye, rows->count);
+    for (uint32_t i = 0; i < rows->count; i++)
+        memcpy(s->rank + (rows->token[i] * R + rows->rank[i]) * H, s->ye + i * H,
+               H * sizeof(float));
+    mp_timeline_span(engine->config.timeline, engine->track, "expert", start_ns,
+                     mp_timeline_now_ns(engine->config.timeline),
+                     &(struct mp_timeline_args){ { "expert", "rows" }, { expert, rows->count } });
+    return MP_OK;
+}
+
+struct combine_job {
+    struct mp_engine *engine;
+    const float *weights; // (T, R)
+};
+
+/* x[t] += sum over ranks of weight * result, in rank order, then the shared part. */
+static void combine_token(void *ctx, uint64_t t, unsigned thread)
+{
+    const struct combine_job *job = ctx;
+    const struct mp_kernels *kernels = job->engine->config.kernels;
+    struct mp_state *s = &job->engine->state;
+    const size_t H = job->engine->config.model->hidden, R = job->engine->shape.top_k;
+    const float *weights = job->weights + t * R;
+    float *out = s->ye + t * H, total = 0;
+
+    (void)thread;
+    for (size_t r = 0; r < R; r++)
+        total += weights[r];
+    if (!job->engine->config.model->norm_topk)
+        total = 1.0f;
+    memset(out, 0, H * sizeof(float));
+    for (size_t r = 0; r < R; r++)
+        kernels->axpy(out, s->rank + (t * R + r) * H, weights[r] / total, H);
+    if (job->engine->config.model->shared_ffn > 0)
+        kernels->axpy(out, s->sum + t * H, 1.0f, H);
+    kernels->axpy(s->x + t * H, out, 1.0f, H);
+}
+
+static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *experts,
+                                 const float *weights)
+{
+    struct combine_job job = { .engine = ctx, .weights = weights };
+
+    (void)moe_layer;
+    (void)experts;
+    for (uint32_t t = 0; job.engine->tokens < 8 && t < job.engine->tokens; t++)
+        combine_token(&job, t, 0);
+    if (job.engine->tokens >= 8)
+        mp_pool_run(job.engine->config.pool, combine_token, &job, job.engine->tokens);
+    return MP_OK;
+}
+
+static void op_routed(void *ctx, uint32_t moe_layer, uint32_t tokens, uint32_t k,
+                      const uint32_t *experts, const float *weights)
+{
+    struct mp_engine *engine = ctx;
+
+    if (engine->config.routed != NULL)
+        engine->config.routed(engine->config.routed_ctx, moe_layer, tokens, k, experts, weights);
+}
+
+const struct mp_step_ops mp_engine_step_ops = {
+    .scores = op_scores,
+    .source_scores = op_source_scores,
+    .shared = op_shared,
+    .expert = op_expert,
+    .combine = op_combine,
+    .routed = op_routed,
+};

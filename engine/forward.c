@@ -1,0 +1,324 @@
+/*
+ * The transformer: mp_forward() from top to bottom, as in the models' papers.
+ *
+ * Work is shared out over the pool by rows of a matrix, by (token, head) pairs of attention or by
+ * tokens. The kernels promise that bits do not depend on such splits (kernels/kernels.h).
+ */
+#include <math.h>
+#include <string.h>
+
+#include "engine/engine_int.h"
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+
+/* Below this many multiply-adds a product runs on the calling thread: waking others costs more. */
+#define MULTIPLY_ALONE 20000
+
+/* Rows of a part are a multiple of this, so that kernels can group rows. */
+#define ROW_GROUP 16
+
+struct multiply_job {
+    struct mp_engine *engine;
+    const struct mp_product *list;
+    size_t count, tokens, rows, parts;
+};
+
+static void multiply_rows(struct mp_engine *engine, const struct mp_product *p, size_t first,
+                          size_t end, size_t tokens)
+{
+    const char *w = (const char *)p->w->data + first * p->w->cols * mp_wtype_bytes(p->w->type);
+
+    engine->config.kernels->matmul(p->y + first, p->y_stride, w, p->w->type, p->w->cols, p->x,
+                                   p->x_stride, end - first, p->w->cols, tokens);
+    for (size_t t = 0; p->bias != NULL && t < tokens; t++) {
+        for (size_t r = first; r < end; r++)
+            p->y[t * p->y_stride + r] += p->bias[r];
+    }
+}
+
+/* The rows of all products stand one after the other; part i takes its share of them. */
+static void multiply_part(void *ctx, uint64_t part, unsigned thread)
+{
+    const struct multiply_job *job = ctx;
+    const size_t groups = (job->rows + ROW_GROUP - 1) / ROW_GROUP;
+    const size_t first = groups * part / job->parts * ROW_GROUP;
+    size_t end = groups * (part + 1) / job->parts * ROW_GROUP;
+    size_t base = 0;
+
+    (void)thread;
+    end = end < job->rows ? end : job->rows;
+    for (size_t i = 0; i < job->count; i++) {
+        const size_t rows = job->list[i].w->rows;
+        const size_t a = first > base ? first - base : 0;
+        const size_t b = end > base ? (end - base < rows ? end - base : rows) : 0;
+
+        if (a < b)
+            multiply_rows(job->engine, &job->list[i], a, b, job->tokens);
+        base += rows;
+    }
+}
+
+void mp_engine_multiply(struct mp_engine *engine, const struct mp_product *list, size_t count,
+                        size_t tokens)
+{
+    struct multiply_job job = { .engine = engine, .list = list, .count = count, .tokens = tokens };
+    size_t work = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        job.rows += list[i].w->rows;
+        work += list[i].w->rows * list[i].w->cols * tokens;
+    }
+    job.parts = work < MULTIPLY_ALONE ? 1 : mp_pool_threads(engine->config.pool);
+    mp_pool_run(engine->config.pool, multiply_part, &job, (uint32_t)job.parts);
+}
+
+struct ffn_job {
+    struct mp_engine *engine;
+    const struct mp_ffn *ffn;
+    const float *x;
+    float *y;
+    size_t tokens, parts;
+};
+
+/* [first, end) of `rows` for one part. */
+static void part_range(size_t rows, uint64_t part, size_t parts, size_t *first_p, size_t *end_p)
+{
+    const size_t groups = (rows + ROW_GROUP - 1) / ROW_GROUP;
+    const size_t end = groups * (part + 1) / parts * ROW_GROUP;
+
+    *first_p = groups * part / parts * ROW_GROUP;
+    *end_p = end < rows ? end : rows;
+}
+
+/* gate := silu(gate x) * up x for the channels of one part. */
+static void ffn_up_part(void *ctx, uint64_t part, unsigned thread)
+{
+    const struct ffn_job *job = ctx;
+    const struct mp_state *s = &job->engine->state;
+    const size_t channels = job->ffn->gate.rows, width = job->ffn->gate.cols;
+    const struct mp_product gate = { &job->ffn->gate, NULL, job->x, width, s->gate, channels };
+    const struct mp_product up = { &job->ffn->up, NULL, job->x, width, s->up, channels };
+    size_t first, end;
+
+    (void)thread;
+    part_range(channels, part, job->parts, &first, &end);
+    if (first >= end)
+        return;
+    multiply_rows(job->engine, &gate, first, end, job->tokens);
+    multiply_rows(job->engine, &up, first, end, job->tokens);
+    for (size_t t = 0; t < job->tokens; t++)
+        job->engine->config.kernels->silu_mul(s->gate + t * channels + first,
+                                              s->up + t * channels + first, end - first);
+}
+
+/* y := down gate for the output rows of one part, in channel blocks of 128. */
+static void ffn_down_part(void *ctx, uint64_t part, unsigned thread)
+{
+    const struct ffn_job *job = ctx;
+    const struct mp_view *down = &job->ffn->down;
+    size_t first, end;
+
+    (void)thread;
+    part_range(down->rows, part, job->parts, &first, &end);
+    if (first >= end)
+        return;
+    job->engine->config.kernels->matmul_blocked(
+        job->y + first, down->rows,
+        (const char *)down->data + first * down->cols * mp_wtype_bytes(down->type), down->type,
+        down->cols, job->engine->state.gate, down->cols, end - first, down->cols, job->tokens, 0);
+}
+
+void mp_engine_ffn(struct mp_engine *engine, const struct mp_ffn *ffn, const float *x, float *y,
+                   size_t tokens)
+{
+    struct ffn_job job = { .engine = engine, .ffn = ffn, .x = x, .y = y, .tokens = tokens };
+
+    job.parts = ffn->gate.rows * ffn->gate.cols * tokens < MULTIPLY_ALONE
+                    ? 1
+                    : mp_pool_threads(engine->config.pool);
+    mp_pool_run(engine->config.pool, ffn_up_part, &job, (uint32_t)job.parts);
+    mp_pool_run(engine->config.pool, ffn_down_part, &job, (uint32_t)job.parts);
+}
+
+static float *kv_row(const struct mp_engine *engine, float *cache, uint32_t layer,
+                     uint32_t sequence, uint32_t position)
+{
+    const struct mp_engine_config *c = &engine->config;
+    const size_t width = (size_t)c->model->kv_heads * c->model->head_dim;
+
+    return cache + (((size_t)layer * c->sequences + sequence) * c->ctx + position) * width;
+}
+
+/* Norm (where the model has it) and turn the heads of one query or key vector, in place. */
+static void turn_heads(const struct mp_engine *engine, float *heads, uint32_t count,
+                       const float *norm, uint32_t position)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_kernels *kernels = engine->config.kernels;
+    const size_t half = m->head_dim / 2;
+
+    if (norm != NULL)
+        kernels->rmsnorm(heads, m->head_dim, heads, m->head_dim, norm, m->head_dim, count,
+                         m->norm_eps);
+    for (uint32_t h = 0; h < count; h++)
+        kernels->rope(heads + (size_t)h * m->head_dim, engine->state.cosine + position * half,
+                      engine->state.sine + position * half, m->head_dim);
+}
+
+struct attend_job {
+    struct mp_engine *engine;
+    const struct mp_batch *batch;
+    uint32_t layer;
+    size_t parts;
+};
+
+/* Attention of every (token, head) pair whose number is `part` modulo the parts: interleaved,
+ * because later tokens look at more positions. */
+static void attend_part(void *ctx, uint64_t part, unsigned thread)
+{
+    const struct attend_job *job = ctx;
+    struct mp_engine *engine = job->engine;
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_batch *batch = job->batch;
+    const size_t width = (size_t)m->heads * m->head_dim;
+    const size_t kv_width = (size_t)m->kv_heads * m->head_dim;
+    const float scale = 1.0f / sqrtf((float)m->head_dim);
+    float *scratch = engine->state.scores + (size_t)thread * engine->config.ctx;
+
+    for (size_t i = part; i < (size_t)batch->count * m->heads; i += job->parts) {
+        const uint32_t t = (uint32_t)(i / m->heads), h = (uint32_t)(i % m->heads);
+        const size_t kv_at = (size_t)(h / (m->heads / m->kv_heads)) * m->head_dim;
+        const size_t at = t * width + (size_t)h * m->head_dim;
+
+        engine->config.kernels->attend(
+            engine->state.att + at, engine->state.q + at,
+            kv_row(engine, engine->state.k, job->layer, batch->sequence[t], 0) + kv_at,
+            kv_row(engine, engine->state.v, job->layer, batch->sequence[t], 0) + kv_at, kv_width,
+            m->head_dim, batch->position[t] + 1, scale, scratch);
+    }
+}
+
+/* x += attention(norm(x)) */
+static void attention(struct mp_engine *engine, uint32_t layer, const struct mp_batch *batch)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_layer_weights *w = &engine->config.weights->layers[layer];
+    const struct mp_kernels *kernels = engine->config.kernels;
+    struct mp_state *s = &engine->state;
+    const size_t H = m->hidden, Q = (size_t)m->heads * m->head_dim;
+    const size_t K = (size_t)m->kv_heads * m->head_dim;
+    struct attend_job job = { .engine = engine, .batch = batch, .layer = layer };
+
+    kernels->rmsnorm(s->xn, H, s->x, H, w->attn_norm, H, batch->count, m->norm_eps);
+
+    /* Keys and values are computed in the FFN buffers and then go to their places in the cache. */
+    const struct mp_product qkv[] = {
+        { &w->q, w->q_bias, s->xn, H, s->q, Q },    // (T, Q)
+        { &w->k, w->k_bias, s->xn, H, s->gate, K }, // (T, K)
+        { &w->v, w->v_bias, s->xn, H, s->up, K },   // (T, K)
+    };
+    mp_engine_multiply(engine, qkv, 3, batch->count);
+    for (uint32_t t = 0; t < batch->count; t++) {
+        float *k = kv_row(engine, s->k, layer, batch->sequence[t], batch->position[t]);
+        float *v = kv_row(engine, s->v, layer, batch->sequence[t], batch->position[t]);
+
+        turn_heads(engine, s->q + t * Q, m->heads, w->q_norm, batch->position[t]);
+        turn_heads(engine, s->gate + t * K, m->kv_heads, w->k_norm, batch->position[t]);
+        memcpy(k, s->gate + t * K, K * sizeof(float));
+        memcpy(v, s->up + t * K, K * sizeof(float));
+    }
+
+    job.parts = mp_pool_threads(engine->config.pool);
+    mp_pool_run(engine->config.pool, attend_part, &job, (uint32_t)job.parts);
+
+    const struct mp_product out = { &w->o, w->o_bias, s->att, Q, s->ye, H }; // (T, H)
+    mp_engine_multiply(engine, &out, 1, batch->count);
+    kernels->axpy(s->x, s->ye, 1.0f, (size_t)batch->count * H);
+}
+
+/* x += ffn(norm(x)), with all channels or with those of the chosen experts */
+static enum mp_status feed_forward(struct mp_engine *engine, uint32_t layer, uint32_t tokens)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_layer_weights *w = &engine->config.weights->layers[layer];
+    const struct mp_kernels *kernels = engine->config.kernels;
+    struct mp_state *s = &engine->state;
+    const size_t H = m->hidden;
+
+    kernels->rmsnorm(s->xn, H, s->x, H, w->ffn_norm, H, tokens, m->norm_eps);
+    if (m->is_moe[layer])
+        return mp_step_layer(engine->step, engine->moe_layer[layer], tokens);
+    mp_engine_ffn(engine, &w->dense, s->xn, s->ye, tokens);
+    kernels->axpy(s->x, s->ye, 1.0f, tokens * H);
+    return MP_OK;
+}
+
+/* logits := head(norm(x)) of the wanted tokens */
+static void output(struct mp_engine *engine, const struct mp_batch *batch)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_weights *w = engine->config.weights;
+    struct mp_state *s = &engine->state;
+    const size_t H = m->hidden;
+    size_t wanted = 0;
+
+    for (uint32_t t = 0; t < batch->count; t++) {
+        if (batch->want[t])
+            memcpy(s->xe + wanted++ * H, s->x + t * H, H * sizeof(float));
+    }
+    engine->config.kernels->rmsnorm(s->xn, H, s->xe, H, w->final_norm, H, wanted, m->norm_eps);
+
+    const struct mp_product head = { &w->head, NULL, s->xn, H, s->logits, m->vocab };
+    if (wanted > 0)
+        mp_engine_multiply(engine, &head, 1, wanted);
+}
+
+static enum mp_status check_batch(const struct mp_engine *engine, const struct mp_batch *batch)
+{
+    const struct mp_engine_config *c = &engine->config;
+
+    if (batch->count == 0 || batch->count > c->tokens_max)
+        return mp_fail(MP_ERR_INVALID, "E_BATCH", "batch of %u tokens, need 1 to %u", batch->count,
+                       c->tokens_max);
+    for (uint32_t t = 0; t < batch->count; t++) {
+        if (batch->token[t] >= c->model->vocab || batch->sequence[t] >= c->sequences ||
+            batch->position[t] >= c->ctx)
+            return mp_fail(MP_ERR_INVALID, "E_BATCH",
+                           "token %u of the batch is out of range: id %u, sequence %u, position %u",
+                           t, batch->token[t], batch->sequence[t], batch->position[t]);
+    }
+    return MP_OK;
+}
+
+enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch,
+                          const float **logits_p)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_view *embed = &engine->config.weights->embed;
+    const size_t row_bytes = m->hidden * mp_wtype_bytes(embed->type);
+    const uint64_t start_ns = mp_timeline_now_ns(engine->config.timeline);
+    enum mp_status status = check_batch(engine, batch);
+
+    if (status != MP_OK)
+        return status;
+    engine->tokens = batch->count;
+    for (uint32_t t = 0; t < batch->count; t++)
+        engine->config.kernels->convert(engine->state.x + (size_t)t * m->hidden,
+                                        (const char *)embed->data + batch->token[t] * row_bytes,
+                                        embed->type, m->hidden);
+
+    for (uint32_t layer = 0; layer < m->layers; layer++) {
+        if (engine->config.cancel != NULL && *engine->config.cancel)
+            return mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
+        attention(engine, layer, batch);
+        status = feed_forward(engine, layer, batch->count);
+        if (status != MP_OK)
+            return status;
+    }
+    output(engine, batch);
+    mp_timeline_span(engine->config.timeline, engine->track, "forward", start_ns,
+                     mp_timeline_now_ns(engine->config.timeline),
+                     &(struct mp_timeline_args){ { "tokens", NULL }, { batch->count, 0 } });
+    *logits_p = engine->state.logits;
+    return MP_OK;
+}

@@ -1,0 +1,78 @@
+#ifndef MP_GENERATE_H
+#define MP_GENERATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "engine/tokenizer.h"
+
+/*
+ * Text generation: prompts of different lengths in one batch, prefill, then one token per sequence
+ * and step until each has ended.
+ *
+ * The prompts are cut into batches of engine tokens_max; a step of decoding is one batch. What
+ * a sequence yields does not depend on the others (see engine.h).
+ */
+enum mp_finish {
+    MP_FINISH_LENGTH, /* max_tokens reached */
+    MP_FINISH_EOS,    /* the model said so; the token itself is in `ids` */
+    MP_FINISH_STOP,   /* a stop string appeared; the text ends before it */
+    MP_FINISH_CTX,    /* the context is full */
+    MP_FINISH_COUNT
+};
+
+const char *mp_finish_name(enum mp_finish finish);
+
+#define MP_STOPS_MAX 16
+
+struct mp_generate_config {
+    struct mp_engine *engine;
+    const struct mp_engine_config *engine_config;
+    const struct mp_tokenizer *tokenizer; /* NULL: ids only, no text and no stop strings */
+    struct mp_sampling sampling;
+    uint32_t max_tokens; /* per sequence, >= 1 */
+    bool ignore_eos;     /* for benchmarks */
+    const char *stops[MP_STOPS_MAX];
+    uint32_t stop_count;
+    struct mp_clock *clock;
+
+    /* All optional. text: new text of a sequence, valid UTF-8. A nonzero return ends generation
+     * with MP_ERR_IO (the output is gone). */
+    int (*on_text)(void *ctx, uint32_t sequence, const char *text, size_t bytes);
+    void (*on_prefill)(void *ctx, uint64_t done_tokens, uint64_t total_tokens);
+    /* logits(vocab) from which the next token of `sequence` will be chosen. */
+    enum mp_status (*on_logits)(void *ctx, uint32_t sequence, uint32_t step, const float *logits);
+    /* Before each engine batch: the number of the step, 0 for all of prefill, then 1, 2, ... */
+    void (*on_step)(void *ctx, uint32_t step, const struct mp_batch *batch);
+    void *ctx;
+};
+
+struct mp_output {
+    struct mp_ids ids; /* what was generated */
+    char *text;        /* NUL-terminated; NULL without tokenizer */
+    size_t text_bytes;
+    enum mp_finish finish;
+};
+
+struct mp_generate_stats {
+    uint64_t prompt_tokens, generated_tokens;
+    uint64_t prefill_ns;               /* start to the first token of every sequence */
+    uint64_t decode_ns;                /* the rest */
+    uint64_t decode_steps;             /* batches after prefill */
+    struct mp_counters at_first_token; /* the engine's counters when prefill ended */
+};
+
+/*
+ * prompts    (count): at least one token each, fewer than the context
+ * outputs    (count): zeroed by the caller; free with mp_outputs_free(). Filled also when an error
+ *            ends the run: what was generated until then is there
+ */
+enum mp_status mp_generate(const struct mp_generate_config *config, const struct mp_ids *prompts,
+                           uint32_t count, struct mp_output *outputs,
+                           struct mp_generate_stats *stats_p) MP_MUST_CHECK;
+
+void mp_outputs_free(struct mp_output *outputs, uint32_t count);
+
+#endif

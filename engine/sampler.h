@@ -1,0 +1,36 @@
+#ifndef MP_SAMPLER_H
+#define MP_SAMPLER_H
+
+#include <stdint.h>
+
+#include "vmm/base/error.h"
+
+/*
+ * Choose the next token from logits.
+ *
+ * Temperature 0 is greedy: the highest logit, ties to the lower id. Otherwise logits are divided by
+ * the temperature, cut to the top_k highest (0: no cut), then to the smallest set whose
+ * probabilities reach top_p, and one is drawn. Each sequence has a generator of its own, so that
+ * what it draws does not depend on the other sequences of a batch.
+ *
+ * Thread safety: a sampler belongs to one thread at a time.
+ */
+struct mp_sampling {
+    double temperature; /* 0..100 */
+    uint32_t top_k;     /* 0: all */
+    double top_p;       /* 0 < top_p <= 1 */
+    uint64_t seed;
+};
+
+struct mp_sampler;
+
+/* `vocab` >= 1 logits per call, `sequences` generators. MP_ERR_CONFIG for values out of range. */
+enum mp_status mp_sampler_create(const struct mp_sampling *sampling, uint32_t vocab,
+                                 uint32_t sequences, struct mp_sampler **sampler_p) MP_MUST_CHECK;
+void mp_sampler_destroy(struct mp_sampler *sampler);
+
+/* MP_ERR_MODEL E_LOGITS_NAN if no logit is a number that can be compared. */
+enum mp_status mp_sampler_pick(struct mp_sampler *sampler, uint32_t sequence, const float *logits,
+                               uint32_t *token_p) MP_MUST_CHECK;
+
+#endif

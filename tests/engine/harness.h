@@ -1,0 +1,49 @@
+#ifndef MP_TESTS_HARNESS_H
+#define MP_TESTS_HARNESS_H
+
+#include <stdint.h>
+
+#include "engine/engine.h"
+
+/*
+ * An engine on a model directory, as tests want it: every choice explicit, failures end the test
+ * with the error's text.
+ */
+struct harness_options {
+    const char *model; /* directory */
+    uint32_t sequences, ctx, tokens_max, threads;
+    uint64_t budget_bytes; /* UINT64_MAX: everything resident */
+    struct mp_policy_names policies;
+    const char *kernels; /* NULL: best */
+    enum mp_io_mode io_mode;
+    bool no_uring;
+    bool deterministic;
+};
+
+struct harness {
+    struct mp_checkpoint *checkpoint;
+    struct mp_model_config model;
+    struct mp_weights *weights;
+    struct mp_pool *pool;
+    struct mp_engine_config config;
+    struct mp_engine *engine;
+};
+
+/* One sequence of everything: budget all, default policies, one thread, 512 tokens. */
+struct harness_options harness_defaults(const char *model);
+
+void harness_open(const struct harness_options *options, struct harness *h);
+void harness_close(struct harness *h);
+
+/* As harness_open(), but failures come back. Closes what it opened if it fails. */
+enum mp_status harness_try_open(const struct harness_options *options, struct harness *h);
+
+/*
+ * Teacher-forced: each sequence's first lens[s] tokens are prefilled together with those of the
+ * others, then `steps` further tokens are fed one by one. logits(sequences, steps + 1, vocab) are
+ * those behind the prompt and behind each further token. tokens(sequences, stride).
+ */
+enum mp_status harness_run(struct harness *h, const int32_t *tokens, size_t stride,
+                           const int32_t *lens, uint32_t sequences, uint32_t steps, float *logits);
+
+#endif

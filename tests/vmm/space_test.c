@@ -1,0 +1,464 @@
+#include "vmm/space.h"
+
+#include <sys/stat.h>
+
+#include "tests/test.h"
+#include "tests/vmm/space_files.h"
+#include "vmm/tier.h"
+
+#define FILE_0_BYTES (3 * MIB + 1237)
+#define FILE_1_BYTES (1 * MIB + 4095)
+#define FILE_2_BYTES 50001
+
+static struct mp_backend *backend;
+static struct mp_files *files;
+
+/* Pieces at odd places: in several files, side by side, overlapping, in one block, of one byte, at
+ * the start and at the end of a file. */
+static const struct mp_unit odd_units[] = {
+    { { { 0, 0, 1 } }, 1 },
+    { { { 0, 100001, 30000 }, { 0, 200003, 30000 }, { 0, 300007, 30000 } }, 3 },
+    { { { 0, 130001, 30000 }, { 1, 200003, 30000 }, { 2, 7, 30000 } }, 3 },
+    { { { 1, 777, 50000 }, { 0, 777, 50000 } }, 2 },
+    { { { 0, 500000, 10000 }, { 0, 510000, 10000 }, { 0, 520000, 10000 } }, 3 },
+    { { { 0, 520000, 64000 }, { 0, 456000, 64000 } }, 2 },
+    { { { 0, 600000, 5000 }, { 0, 602000, 5000 }, { 0, 600000, 5000 } }, 3 },
+    { { { 2, 100, 10 }, { 2, 200, 10 }, { 2, 300, 10 }, { 2, 4090, 10 } }, 4 },
+    { { { 0, FILE_0_BYTES - 1, 1 } }, 1 },
+    { { { 0, FILE_0_BYTES - 30001, 30001 }, { 1, FILE_1_BYTES - 8192, 8192 } }, 2 },
+    { { { 2, 0, FILE_2_BYTES } }, 1 },
+    { { { 0, 1 * MIB, 1 * MIB } }, 1 },
+    { { { 0, 1 * MIB + 5, 1 * MIB } }, 1 },
+    { { { 1, 4096, 4096 }, { 1, 12288, 4096 }, { 1, 8192, 4096 } }, 3 },
+};
+
+#define ODD_UNITS ((uint32_t)MP_ARRAY_LEN(odd_units))
+
+static struct mp_space_config config_of(const struct mp_unit *units, uint32_t count)
+{
+    return (struct mp_space_config){
+        .backend = backend,
+        .files = files,
+        .units = units,
+        .unit_count = count,
+        .budget_bytes = UINT64_MAX,
+        .reader = test_reader_config(),
+        .clock = mp_clock_monotonic(),
+    };
+}
+
+static struct mp_space *create(const struct mp_space_config *config)
+{
+    struct mp_space *space = NULL;
+    const enum mp_status status = mp_space_create(config, &space);
+
+    if (status != MP_OK)
+        fprintf(stderr, "%s\n", mp_error_last()->text);
+    CHECK_EQ(status, MP_OK);
+    CHECK(mp_space_check(space));
+    return space;
+}
+
+/* Load, making room by evicting the first unit of the class that can go. */
+static void load_with_room(struct mp_space *space, uint32_t unit)
+{
+    enum mp_status status = mp_space_load(space, unit, MP_PRIORITY_DEMAND);
+
+    for (uint32_t i = 0; status == MP_ERR_NO_SPACE; i++) {
+        CHECK(i < mp_space_unit_count(space));
+        if (mp_space_unit_class(space, i) == mp_space_unit_class(space, unit) &&
+            mp_space_state(space, i) == MP_RES_VALID) {
+            CHECK_EQ(mp_space_evict(space, i), MP_OK);
+            status = mp_space_load(space, unit, MP_PRIORITY_DEMAND);
+        }
+    }
+    CHECK_EQ(status, MP_OK);
+}
+
+static void every_piece_is_the_files_at_every_budget_and_mode(void)
+{
+    struct mp_space_plan plan;
+    struct mp_space_config config = config_of(odd_units, ODD_UNITS);
+
+    for (config.io_mode = 0; config.io_mode < MP_IO_MODE_COUNT; config.io_mode++) {
+        config.budget_bytes = UINT64_MAX;
+        CHECK_EQ(mp_space_make_plan(&config, &plan), MP_OK);
+        CHECK_EQ(plan.slots, ODD_UNITS);
+        CHECK(plan.smallest_bytes <= plan.full_bytes && plan.unit_bytes <= plan.full_bytes);
+        for (unsigned step = 0; step <= 6; step++) {
+            struct mp_counters counters;
+            struct mp_space_plan same;
+            struct mp_space *space;
+
+            mp_counters_reset(&counters);
+            config.counters = &counters;
+            config.budget_bytes =
+                plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * step / 6;
+            space = create(&config);
+            mp_space_get_plan(space, &same);
+            CHECK_EQ(same.direct, plan.direct);
+            CHECK(same.slots <= ODD_UNITS && (step < 6 || same.slots == ODD_UNITS));
+            for (unsigned round = 0; round < 2; round++) {
+                for (uint32_t i = 0; i < ODD_UNITS; i++) {
+                    const uint32_t unit = round == 0 ? i : ODD_UNITS - 1 - i;
+
+                    if (mp_space_state(space, unit) != MP_RES_VALID) {
+                        load_with_room(space, unit);
+                        CHECK_EQ(mp_space_wait(space, unit), MP_OK);
+                    }
+                    CHECK(mp_space_check(space));
+                    test_verify_unit(space, odd_units, unit);
+                    CHECK(counters.resident_peak_bytes <= config.budget_bytes);
+                }
+            }
+            if (step == 6)
+                CHECK_EQ(counters.loads, ODD_UNITS);
+            else
+                CHECK(counters.loads - counters.evictions <= same.slots);
+            CHECK(counters.read_bytes >= counters.load_bytes || plan.direct);
+            CHECK(counters.read_requests > 0);
+            mp_space_destroy(space);
+            CHECK_EQ(counters.resident_bytes, 0);
+        }
+    }
+}
+
+static void forced_modes_are_what_they_say_and_auto_minds_the_slack(void)
+{
+    static const struct mp_unit large[] = { { { { 0, 5, 1 * MIB } }, 1 },
+                                            { { { 0, 1 * MIB + 5, 1 * MIB } }, 1 } };
+    static const struct mp_unit small[] = { { { { 0, 4000, 5000 } }, 1 },
+                                            { { { 0, 12000, 5000 } }, 1 } };
+    struct mp_space_config config = config_of(large, 2);
+    struct mp_space_plan plan;
+
+    config.io_mode = MP_IO_DIRECT;
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_OK);
+    CHECK(plan.direct);
+    CHECK_EQ(plan.slot_bytes_max, MIB + 4096);
+    config.io_mode = MP_IO_BUFFERED;
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_OK);
+    CHECK(!plan.direct);
+    CHECK_EQ(plan.slot_bytes_max, MIB);
+    CHECK_EQ(plan.unit_bytes, 2 * MIB);
+    CHECK_EQ(plan.smallest_bytes, 2 * MIB);
+    CHECK_EQ(plan.full_bytes, 2 * MIB);
+    config.io_mode = MP_IO_AUTO;
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_OK);
+    CHECK(plan.direct);
+    config.units = small;
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_OK);
+    CHECK(!plan.direct);
+    CHECK_EQ(plan.slot_bytes_max, 8192);
+    config.io_mode = MP_IO_DIRECT;
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_OK);
+    CHECK(plan.direct);
+    CHECK_EQ(plan.slot_bytes_max, 3 * 4096);
+}
+
+/* Files of sysfs are regular, have a size and refuse O_DIRECT. */
+static void without_direct_reads_auto_falls_back_and_direct_names_the_file(void)
+{
+    static const char *const name = "/sys/kernel/mm/transparent_hugepage/enabled";
+    const struct mp_unit units[] = { { { { 0, 0, 3 * MIB } }, 1 }, { { { 3, 0, 4096 } }, 1 } };
+    struct mp_space_config config = config_of(units, 2);
+    struct mp_space_plan plan;
+    struct stat st;
+    uint32_t index;
+
+    if (stat(name, &st) != 0 || st.st_size != 4096 ||
+        mp_files_add(files, AT_FDCWD, name, &index) != MP_OK) {
+        fprintf(stderr, "    not checked: %s is not what it is on Linux\n", name);
+        return;
+    }
+    CHECK_EQ(index, 3);
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_OK);
+    CHECK(!plan.direct);
+    config.io_mode = MP_IO_DIRECT;
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_DIRECT");
+    CHECK(strstr(mp_error_last()->text, name) != NULL);
+    config.unit_count = 1; /* a file that no unit lies in does not matter */
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_OK);
+    CHECK(plan.direct);
+}
+
+static void units_outside_their_files_are_a_bad_model(void)
+{
+    static const struct mp_piece bad[] = {
+        { 0, FILE_0_BYTES, 1 },       { 0, FILE_0_BYTES - 10, 11 }, { 0, UINT64_MAX, 1 },
+        { 0, UINT64_MAX - 5, 6 },     { 0, 1, UINT64_MAX },         { 0, 0, FILE_0_BYTES + 1 },
+        { 0, UINT64_C(1) << 63, 16 },
+    };
+    struct mp_unit units[8] = { { { { 0 } }, 0 } };
+    struct mp_space_config config = config_of(units, 8);
+    struct mp_space_plan plan = { .slots = 77 };
+    struct mp_space *space = NULL;
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(bad); i++) {
+        for (size_t u = 0; u < 8; u++)
+            units[u] = odd_units[1];
+        units[6].pieces[2] = bad[i];
+        CHECK_EQ(mp_space_make_plan(&config, &plan), MP_ERR_MODEL);
+        CHECK_EQ(plan.slots, 77);
+        CHECK_EQ(mp_space_create(&config, &space), MP_ERR_MODEL);
+        CHECK(space == NULL);
+        CHECK_STR(mp_error_last()->code, "E_UNIT_RANGE");
+        CHECK(strstr(mp_error_last()->text, "unit 6 in '") != NULL);
+        CHECK(strstr(mp_error_last()->text, "weights-0.bin") != NULL);
+    }
+}
+
+static void impossible_configurations_are_refused(void)
+{
+    struct mp_unit unit = odd_units[0];
+    struct mp_space_config config = config_of(&unit, 1);
+    struct mp_space_plan plan;
+
+    unit.piece_count = 0;
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_ERR_INVALID);
+    unit.piece_count = MP_UNIT_PIECES_MAX + 1;
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_ERR_INVALID);
+    unit.piece_count = 1;
+    unit.pieces[0].bytes = 0;
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_ERR_INVALID);
+    unit.pieces[0] = (struct mp_piece){ 99, 0, 1 };
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_ERR_INVALID);
+    unit = odd_units[0];
+    config.unit_count = 0;
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_ERR_INVALID);
+    config.unit_count = 1;
+    backend->caps.file_target = false;
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_ERR_UNSUPPORTED);
+    backend->caps.file_target = true;
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_OK);
+}
+
+static void a_budget_below_the_smallest_is_refused_with_both_numbers(void)
+{
+    struct mp_space_config config = config_of(odd_units, ODD_UNITS);
+    struct mp_space_plan plan;
+    struct mp_space *space = NULL;
+    char number[32];
+
+    CHECK_EQ(mp_space_make_plan(&config, &plan), MP_OK);
+    config.budget_bytes = plan.smallest_bytes - 1;
+    CHECK_EQ(mp_space_create(&config, &space), MP_ERR_CONFIG);
+    CHECK(space == NULL);
+    CHECK_STR(mp_error_last()->code, "E_BUDGET_SMALL");
+    snprintf(number, sizeof(number), "%llu", (unsigned long long)plan.smallest_bytes);
+    CHECK(strstr(mp_error_last()->text, number) != NULL);
+    config.budget_bytes = 0;
+    CHECK_EQ(mp_space_create(&config, &space), MP_ERR_CONFIG);
+}
+
+static void more_sizes_than_classes_share_the_next_larger_slot(void)
+{
+    struct mp_unit units[60] = { { { { 0 } }, 0 } };
+    struct mp_space_config config = config_of(units, 60);
+    struct mp_space *space;
+
+    for (uint32_t i = 0; i < 60; i++)
+        units[i] = (struct mp_unit){ { { 0, i * 1001, 3000 + 4096 * (i % 30) } }, 1 };
+    config.io_mode = MP_IO_BUFFERED;
+    space = create(&config);
+    CHECK_EQ(mp_space_class_count(space), MP_TIER_CLASSES_MAX);
+    for (uint32_t i = 0; i < 60; i++) {
+        CHECK(mp_space_unit_class(space, i) < MP_TIER_CLASSES_MAX);
+        CHECK_EQ(mp_space_unit_bytes(space, i), 3000 + 4096 * (i % 30));
+        CHECK_EQ(mp_space_load(space, i, MP_PRIORITY_PREFETCH), MP_OK);
+    }
+    for (uint32_t i = 0; i < 60; i++)
+        CHECK_EQ(mp_space_wait(space, i), MP_OK);
+    for (uint32_t i = 0; i < 60; i++)
+        test_verify_unit(space, units, i);
+    CHECK(mp_space_check(space));
+    mp_space_destroy(space);
+}
+
+static void leases_hold_units_and_a_full_class_is_an_answer(void)
+{
+    static const struct mp_unit units[] = { { { { 0, 0, 9000 } }, 1 },
+                                            { { { 0, 9000, 9000 } }, 1 },
+                                            { { { 0, 18000, 9000 } }, 1 } };
+    struct mp_space_config config = config_of(units, 3);
+    const void *pieces[MP_UNIT_PIECES_MAX];
+    struct mp_counters counters;
+    struct mp_space *space;
+
+    mp_counters_reset(&counters);
+    config.counters = &counters;
+    config.io_mode = MP_IO_BUFFERED;
+    config.budget_bytes = 2 * 12288;
+    space = create(&config);
+    CHECK_EQ(mp_space_class_slots(space, 0), 2);
+    CHECK_EQ(mp_space_lease(space, 0, pieces), MP_ERR_INVALID);
+    CHECK_EQ(mp_space_evict(space, 0), MP_ERR_INVALID);
+    CHECK_EQ(mp_space_cancel(space, 0), MP_ERR_INVALID);
+    CHECK_EQ(mp_space_wait(space, 0), MP_ERR_INVALID);
+    CHECK_EQ(mp_space_load(space, 0, MP_PRIORITY_DEMAND), MP_OK);
+    CHECK_EQ(mp_space_load(space, 0, MP_PRIORITY_DEMAND), MP_ERR_INVALID);
+    CHECK_EQ(mp_space_load(space, 1, MP_PRIORITY_PREFETCH), MP_OK);
+    CHECK_EQ(mp_space_evict(space, 1), MP_ERR_BUSY);
+    mp_error_clear();
+    CHECK_EQ(mp_space_load(space, 2, MP_PRIORITY_DEMAND), MP_ERR_NO_SPACE);
+    CHECK_EQ(mp_error_last()->status, MP_OK);
+    CHECK_EQ(mp_space_class_free(space, 0), 0);
+    mp_space_promote(space, 1);
+    CHECK_EQ(mp_space_wait(space, 0), MP_OK);
+    CHECK_EQ(mp_space_wait(space, 0), MP_OK);
+    CHECK_EQ(mp_space_wait(space, 1), MP_OK);
+    CHECK_EQ(counters.loads, 1);
+    CHECK_EQ(counters.load_bytes, 9000);
+    CHECK_EQ(counters.resident_bytes, 18000);
+
+    CHECK_EQ(mp_space_lease(space, 0, pieces), MP_OK);
+    CHECK_EQ(mp_space_lease(space, 0, pieces), MP_OK);
+    CHECK_EQ(mp_space_leases(space, 0), 2);
+    CHECK_EQ(mp_space_evict(space, 0), MP_ERR_BUSY);
+    mp_space_release(space, 0);
+    CHECK_EQ(mp_space_evict(space, 0), MP_ERR_BUSY);
+    CHECK_EQ(mp_space_evict(space, 1), MP_OK);
+    CHECK_EQ(mp_space_load(space, 2, MP_PRIORITY_DEMAND), MP_OK);
+    CHECK_EQ(mp_space_wait(space, 2), MP_OK);
+    CHECK(test_pieces_are_right(&units[0], pieces));
+    test_verify_unit(space, units, 2);
+    mp_space_release(space, 0);
+    CHECK_EQ(mp_space_leases(space, 0), 0);
+    CHECK_EQ(mp_space_evict(space, 0), MP_OK);
+    CHECK_EQ(counters.evictions, 2);
+    CHECK_EQ(counters.evicted_bytes, 18000);
+    CHECK_EQ(counters.resident_bytes, 9000);
+    CHECK_EQ(counters.resident_peak_bytes, 18000);
+    CHECK(mp_space_check(space));
+    mp_space_destroy(space);
+}
+
+static void wait_any_returns_each_unit_once_it_is_there(void)
+{
+    struct mp_space_config config = config_of(odd_units, ODD_UNITS);
+    struct mp_space *space = create(&config);
+    uint32_t waiting[ODD_UNITS], left = ODD_UNITS;
+
+    for (uint32_t i = 0; i < ODD_UNITS; i++) {
+        waiting[i] = i;
+        CHECK_EQ(mp_space_load(space, i, i % 2 ? MP_PRIORITY_DEMAND : MP_PRIORITY_PREFETCH), MP_OK);
+    }
+    while (left > 0) {
+        const uint32_t at = mp_space_wait_any(space, waiting, left);
+
+        CHECK(at < left);
+        CHECK_EQ(mp_space_state(space, waiting[at]), MP_RES_VALID);
+        test_verify_unit(space, odd_units, waiting[at]);
+        waiting[at] = waiting[--left];
+    }
+    waiting[0] = 3;
+    CHECK_EQ(mp_space_wait_any(space, waiting, 1), 0); /* not filling counts as finished */
+    CHECK(mp_space_reader_idle(space));
+    CHECK(mp_space_reader_engine(space)[0] != '\0');
+    mp_space_destroy(space);
+}
+
+/* Whether a read has started is the reader's affair; both answers must leave the unit usable. */
+static void cancelled_loads_give_their_slot_back(void)
+{
+    struct mp_unit units[24] = { { { { 0 } }, 0 } };
+    struct mp_space_config config = config_of(units, 24);
+    struct mp_space *space;
+    unsigned canceled = 0;
+
+    for (uint32_t i = 0; i < 24; i++)
+        units[i] = (struct mp_unit){ { { 0, i * 100003, 500000 } }, 1 };
+    config.reader.threads = 1;
+    config.reader.depth = 1;
+    space = create(&config);
+    for (unsigned round = 0; round < 200 && canceled < 50; round++) {
+        for (uint32_t i = 0; i < 24; i++)
+            CHECK_EQ(mp_space_load(space, i, MP_PRIORITY_PREFETCH), MP_OK);
+        for (uint32_t i = 24; i-- > 0;) {
+            const enum mp_status status = mp_space_cancel(space, i);
+
+            CHECK(status == MP_OK || status == MP_ERR_BUSY);
+            CHECK_EQ(mp_space_state(space, i), status == MP_OK ? MP_RES_ABSENT : MP_RES_FILLING);
+            canceled += status == MP_OK;
+            CHECK(mp_space_check(space));
+        }
+        for (uint32_t i = 0; i < 24; i++) {
+            if (mp_space_state(space, i) == MP_RES_ABSENT)
+                continue;
+            CHECK_EQ(mp_space_wait(space, i), MP_OK);
+            test_verify_unit(space, units, i);
+            CHECK_EQ(mp_space_evict(space, i), MP_OK);
+        }
+        CHECK_EQ(mp_space_class_free(space, 0), mp_space_class_slots(space, 0));
+    }
+    CHECK(canceled > 0);
+    for (uint32_t i = 0; i < 24; i++)
+        CHECK_EQ(mp_space_load(space, i, MP_PRIORITY_PREFETCH), MP_OK);
+    mp_space_destroy(space); /* with reads queued and in flight */
+}
+
+/* Every unit of a file that has changed fails, those of other files go on. */
+static void a_changed_file_fails_its_units_and_no_others(void)
+{
+    static const struct mp_unit units[] = { { { { 0, 100, 20000 } }, 1 },
+                                            { { { 2, 100, 20000 } }, 1 },
+                                            { { { 0, 40000, 20000 }, { 2, 30000, 20000 } }, 2 } };
+    struct mp_space_config config = config_of(units, 3);
+    struct mp_counters counters;
+    struct mp_space *space;
+    char path[4200];
+
+    mp_counters_reset(&counters);
+    config.counters = &counters;
+    space = create(&config);
+    snprintf(path, sizeof(path), "%s/weights-2.bin", test_tmpdir());
+    CHECK_EQ(truncate(path, 20000), 0);
+    for (unsigned round = 0; round < 2; round++) {
+        for (uint32_t i = 1; i < 3; i++) {
+            const uint32_t class_index = mp_space_unit_class(space, i);
+            const uint32_t free_before = mp_space_class_free(space, class_index);
+
+            CHECK_EQ(mp_space_load(space, i, MP_PRIORITY_DEMAND), MP_OK);
+            mp_error_clear();
+            CHECK_EQ(mp_space_wait(space, i), MP_ERR_IO);
+            CHECK(strstr(mp_error_last()->text, "weights-2.bin") != NULL);
+            CHECK(strstr(mp_error_last()->text, "changed on disk") != NULL);
+            CHECK_EQ(mp_space_state(space, i), MP_RES_FAILED);
+            CHECK_STR(mp_space_unit_error(space, i)->text, mp_error_last()->text);
+            CHECK_EQ(mp_space_class_free(space, class_index), free_before);
+            CHECK_EQ(mp_space_evict(space, i), MP_ERR_INVALID);
+            CHECK_EQ(mp_space_poll(space, i), MP_RES_FAILED);
+            CHECK(mp_space_check(space));
+        }
+    }
+    CHECK_EQ(mp_space_load(space, 0, MP_PRIORITY_DEMAND), MP_OK);
+    CHECK_EQ(mp_space_wait(space, 0), MP_OK);
+    test_verify_unit(space, units, 0);
+    CHECK_EQ(counters.loads, 1);
+    CHECK_EQ(counters.read_errors, 4);
+    mp_space_destroy(space);
+}
+
+int main(void)
+{
+    CHECK_EQ(mp_backend_open("host", &test_backend_config, &backend), MP_OK);
+    CHECK_EQ(mp_files_create(&files), MP_OK);
+    test_add_file(files, 0, FILE_0_BYTES);
+    test_add_file(files, 1, FILE_1_BYTES);
+    test_add_file(files, 2, FILE_2_BYTES);
+    RUN(every_piece_is_the_files_at_every_budget_and_mode);
+    RUN(forced_modes_are_what_they_say_and_auto_minds_the_slack);
+    RUN(without_direct_reads_auto_falls_back_and_direct_names_the_file);
+    RUN(units_outside_their_files_are_a_bad_model);
+    RUN(impossible_configurations_are_refused);
+    RUN(a_budget_below_the_smallest_is_refused_with_both_numbers);
+    RUN(more_sizes_than_classes_share_the_next_larger_slot);
+    RUN(leases_hold_units_and_a_full_class_is_an_answer);
+    RUN(wait_any_returns_each_unit_once_it_is_there);
+    RUN(cancelled_loads_give_their_slot_back);
+    RUN(a_changed_file_fails_its_units_and_no_others);
+    mp_files_destroy(files);
+    mp_backend_close(backend);
+    return 0;
+}

@@ -1,0 +1,37 @@
+#include "vmm/io_options.h"
+
+static const char *const mode_names[] = { "auto", "direct", "buffered", NULL };
+
+_Static_assert(sizeof(mode_names) / sizeof(mode_names[0]) == MP_IO_MODE_COUNT + 1,
+               "the names are those of enum mp_io_mode");
+
+const struct mp_opt mp_io_opts[] = {
+    MP_OPT_ENUM("IO", struct mp_io_config, mode, "auto", mode_names,
+                "How experts are read from disk: past the page cache (direct), through it "
+                "(buffered), or directly where the file system can and little is read in vain "
+                "(auto)."),
+    MP_OPT(MP_OPT_BOOL, "URING", struct mp_io_config, uring, "on", 0, 1,
+           "Read with io_uring; off, or where it is missing or forbidden: with threads."),
+    MP_OPT(MP_OPT_U64, "IO_DEPTH", struct mp_io_config, depth, "16", 1, 256,
+           "Reads in flight with io_uring."),
+    MP_OPT(MP_OPT_U64, "IO_THREADS", struct mp_io_config, threads, "4", 1, 64,
+           "Threads that read, without io_uring."),
+    MP_OPT(MP_OPT_BYTES, "IO_CHUNK", struct mp_io_config, chunk_bytes, "1M", 4096, 1 << 30,
+           "The longest single read; longer transfers are cut, so that urgent ones get between."),
+    MP_OPT_END
+};
+
+struct mp_reader_config mp_io_reader_config(const struct mp_io_config *config,
+                                            struct mp_files *files, struct mp_clock *clock,
+                                            struct mp_timeline *timeline)
+{
+    return (struct mp_reader_config){
+        .files = files,
+        .clock = clock,
+        .timeline = timeline,
+        .uring = config->uring != 0,
+        .depth = (uint32_t)config->depth,
+        .threads = (uint32_t)config->threads,
+        .chunk_bytes = (config->chunk_bytes + 4095) / 4096 * 4096,
+    };
+}

@@ -1,0 +1,264 @@
+#include "vmm/reader.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/base/assert.h"
+#include "vmm/base/log.h"
+#include "vmm/reader_int.h"
+
+#define DEPTH_MAX 256
+#define THREADS_MAX 64
+#define CHUNK_BYTES_MAX (UINT64_C(1) << 30)
+
+/* A transfer that takes longer is worth a line. */
+#define STALL_NS UINT64_C(10000000000)
+
+int mp_reader_spawn(pthread_t *thread_p, const char *name, void *(*run)(void *), void *arg)
+{
+    sigset_t all, old;
+    int error_number;
+
+    /* The new thread inherits the mask; signals belong to the program's own threads. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    error_number = pthread_create(thread_p, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error_number == 0)
+        (void)pthread_setname_np(*thread_p, name);
+    return error_number;
+}
+
+static enum mp_status start_engine(struct mp_reader *reader)
+{
+    enum mp_status status;
+
+    if (reader->config.uring) {
+        reader->engine = &mp_reader_engine_uring;
+        status = reader->engine->start(reader, &reader->engine_state);
+        if (status == MP_OK)
+            return MP_OK;
+        mp_log_info("reader", "%s; reading with threads instead", mp_error_last()->text);
+        mp_error_clear();
+    }
+    reader->engine = &mp_reader_engine_threads;
+    return reader->engine->start(reader, &reader->engine_state);
+}
+
+enum mp_status mp_reader_create(const struct mp_reader_config *config, struct mp_reader **reader_p)
+{
+    struct mp_reader *reader;
+    enum mp_status status;
+
+    if (config->depth < 1 || config->depth > DEPTH_MAX || config->threads < 1 ||
+        config->threads > THREADS_MAX || config->chunk_bytes == 0 ||
+        config->chunk_bytes > CHUNK_BYTES_MAX || config->chunk_bytes % 4096 != 0)
+        return mp_fail(MP_ERR_INVALID, "E_READER_CONFIG",
+                       "reader with depth %" PRIu32 ", %" PRIu32 " threads, chunks of %" PRIu64
+                       " bytes: need 1 to %d, 1 to %d, and a multiple of 4096 up to 1 GiB",
+                       config->depth, config->threads, config->chunk_bytes, DEPTH_MAX, THREADS_MAX);
+    reader = calloc(1, sizeof(*reader));
+    if (reader == NULL)
+        return mp_fail_no_memory("the reader", sizeof(*reader));
+    reader->config = *config;
+    mp_mutex_init(&reader->lock, MP_LOCK_LEAF, "reader");
+    mp_cond_init(&reader->final);
+    mp_cond_init(&reader->work);
+    if (config->timeline != NULL) {
+        for (unsigned i = 0; i < MP_READER_LANES; i++)
+            reader->lanes[i] = mp_timeline_add_track(config->timeline, "transfers");
+    }
+    status = start_engine(reader);
+    if (status != MP_OK) {
+        mp_cond_fini(&reader->work);
+        mp_cond_fini(&reader->final);
+        mp_mutex_fini(&reader->lock);
+        free(reader);
+        return status;
+    }
+    mp_log_info("reader", "reading with %s", reader->engine->name);
+    *reader_p = reader;
+    return MP_OK;
+}
+
+void mp_reader_destroy(struct mp_reader *reader)
+{
+    mp_assert_none_held();
+    if (reader == NULL)
+        return;
+    mp_lock(&reader->lock);
+    for (int p = 0; p < MP_PRIORITY_COUNT; p++) {
+        struct mp_ticket *next;
+
+        for (struct mp_ticket *ticket = reader->lists[p].first; ticket != NULL; ticket = next) {
+            next = ticket->next;
+            if (mp_ticket_state(ticket) != MP_TICKET_QUEUED)
+                continue;
+            mp_ticket_list_remove(&reader->lists[p], ticket);
+            mp_reader_release_locked(reader, ticket, MP_TICKET_IDLE);
+        }
+    }
+    reader->stopping = true;
+    reader->engine->wake_locked(reader);
+    mp_unlock(&reader->lock);
+
+    reader->engine->stop(reader);
+    mp_assert(reader->tickets == 0);
+    mp_cond_fini(&reader->work);
+    mp_cond_fini(&reader->final);
+    mp_mutex_fini(&reader->lock);
+    free(reader);
+}
+
+const char *mp_reader_engine(const struct mp_reader *reader)
+{
+    return reader->engine->name;
+}
+
+static void assert_extents(const struct mp_reader *reader, const struct mp_ticket *ticket)
+{
+    mp_assert(ticket->extent_count <= MP_TICKET_EXTENTS_MAX);
+    mp_assert(ticket->priority < MP_PRIORITY_COUNT);
+    for (uint32_t i = 0; i < ticket->extent_count; i++) {
+        mp_assert(ticket->extents[i].file < mp_files_count(reader->config.files));
+        mp_assert(ticket->extents[i].need_bytes <= ticket->extents[i].bytes);
+        mp_assert(ticket->extents[i].bytes <= INT64_MAX);
+        mp_assert(ticket->extents[i].offset <= INT64_MAX - ticket->extents[i].bytes);
+    }
+}
+
+void mp_reader_submit(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    mp_assert(mp_ticket_state(ticket) != MP_TICKET_QUEUED);
+    mp_assert(mp_ticket_state(ticket) != MP_TICKET_STARTED);
+    assert_extents(reader, ticket);
+    memset(&ticket->error, 0, sizeof(ticket->error));
+    ticket->submitted_ns = mp_clock_now_ns(reader->config.clock);
+    ticket->started_ns = ticket->done_ns = ticket->read_bytes = 0;
+    ticket->next_extent = ticket->chunks_in_flight = 0;
+    ticket->next_offset = 0;
+
+    mp_lock(&reader->lock);
+    mp_assert(!reader->stopping);
+    atomic_store_explicit(&ticket->state, MP_TICKET_QUEUED, memory_order_release);
+    mp_ticket_list_push_back(&reader->lists[ticket->priority], ticket);
+    reader->tickets++;
+    reader->engine->wake_locked(reader);
+    mp_unlock(&reader->lock);
+}
+
+void mp_reader_promote(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    enum mp_ticket_state state;
+
+    mp_lock(&reader->lock);
+    state = mp_ticket_state(ticket);
+    if ((state == MP_TICKET_QUEUED || state == MP_TICKET_STARTED) &&
+        ticket->priority == MP_PRIORITY_PREFETCH) {
+        const bool linked = ticket->linked;
+
+        if (linked)
+            mp_ticket_list_remove(&reader->lists[MP_PRIORITY_PREFETCH], ticket);
+        ticket->priority = MP_PRIORITY_DEMAND;
+        if (linked)
+            mp_ticket_list_push_back(&reader->lists[MP_PRIORITY_DEMAND], ticket);
+    }
+    mp_unlock(&reader->lock);
+}
+
+bool mp_reader_cancel(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    enum mp_ticket_state state;
+
+    mp_lock(&reader->lock);
+    state = mp_ticket_state(ticket);
+    if (state == MP_TICKET_QUEUED) {
+        mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
+        mp_reader_release_locked(reader, ticket, MP_TICKET_IDLE);
+        state = MP_TICKET_IDLE;
+    }
+    mp_unlock(&reader->lock);
+    return state == MP_TICKET_IDLE;
+}
+
+enum mp_ticket_state mp_ticket_state(const struct mp_ticket *ticket)
+{
+    return (enum mp_ticket_state)atomic_load_explicit(&ticket->state, memory_order_acquire);
+}
+
+static bool has_left(const struct mp_ticket *ticket)
+{
+    const enum mp_ticket_state state = mp_ticket_state(ticket);
+
+    return state != MP_TICKET_QUEUED && state != MP_TICKET_STARTED;
+}
+
+static uint32_t find_left(struct mp_ticket *const *tickets, uint32_t count)
+{
+    uint32_t i = 0;
+
+    while (i < count && !has_left(tickets[i]))
+        i++;
+    return i;
+}
+
+static void warn_stall(const struct mp_reader *reader, const struct mp_ticket *ticket,
+                       unsigned periods)
+{
+    const struct mp_extent *extent = &ticket->extents[0];
+
+    mp_log_warn("reader",
+                "waiting for unit %" PRIu64 " from '%s' at byte %" PRIu64 " for more than %" PRIu64
+                " s: the disk is slow or stalled",
+                ticket->tag, mp_files_name(reader->config.files, extent->file), extent->offset,
+                periods * (STALL_NS / 1000000000u));
+}
+
+void mp_reader_wait(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    (void)mp_reader_wait_any(reader, &ticket, 1);
+}
+
+uint32_t mp_reader_wait_any(struct mp_reader *reader, struct mp_ticket *const *tickets,
+                            uint32_t count)
+{
+    unsigned periods = 0;
+    uint32_t i;
+
+    mp_assert_none_held();
+    mp_assert(count > 0);
+    i = find_left(tickets, count);
+    if (i < count)
+        return i;
+    mp_lock(&reader->lock);
+    while ((i = find_left(tickets, count)) == count) {
+        if (!mp_cond_wait_for(&reader->final, &reader->lock, STALL_NS) &&
+            find_left(tickets, count) == count)
+            warn_stall(reader, tickets[0], ++periods);
+    }
+    mp_unlock(&reader->lock);
+    return i;
+}
+
+bool mp_reader_idle(const struct mp_reader *reader)
+{
+    struct mp_mutex *lock = &((struct mp_reader *)reader)->lock;
+    bool idle;
+
+    mp_lock(lock);
+    idle = reader->tickets == 0;
+    mp_unlock(lock);
+    return idle;
+}
+
+void mp_reader_get_stats(const struct mp_reader *reader, struct mp_reader_stats *stats_p)
+{
+    stats_p->requests = atomic_load_explicit(&reader->requests, memory_order_relaxed);
+    stats_p->read_bytes = atomic_load_explicit(&reader->read_bytes, memory_order_relaxed);
+    stats_p->retries = atomic_load_explicit(&reader->retries, memory_order_relaxed);
+    stats_p->errors = atomic_load_explicit(&reader->errors, memory_order_relaxed);
+    stats_p->short_reads = atomic_load_explicit(&reader->short_reads, memory_order_relaxed);
+}

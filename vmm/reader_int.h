@@ -1,0 +1,117 @@
+#ifndef MP_READER_INT_H
+#define MP_READER_INT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "vmm/base/lock.h"
+#include "vmm/file_int.h"
+#include "vmm/reader.h"
+
+/*
+ * What the two engines of the reader share.
+ *
+ *   reader.c          tickets as callers see them: submit, cancel, wait
+ *   reader_queue.c    from tickets to chunks and back; the same for both engines
+ *   reader_threads.c  engine: threads with pread
+ *   reader_uring.c    engine: io_uring
+ *
+ * An engine takes chunks, reads them, feeds each result to mp_chunk_result() until that says that
+ * the chunk has ended, and completes it. Order, retries, errors and final states are not its
+ * business.
+ */
+
+/* One read in flight. The engine's own between take and complete. */
+struct mp_chunk {
+    struct mp_ticket *ticket;
+    uint32_t file;
+    int fd;
+    uint32_t align_bytes; /* 1: buffered, else `fd` is the direct descriptor */
+
+    /* What is left to read: `bytes` at `offset` to `dst`; enough once need_end has arrived. */
+    uint64_t offset, bytes, need_end;
+    char *dst;
+
+    struct mp_read_tries tries;
+    uint64_t read_bytes; /* arrived so far */
+    bool failed;         /* the thread's error record says why */
+};
+
+struct mp_reader_engine {
+    const char *name;
+
+    /* Begin to take chunks. On failure nothing is left and the error record is set. */
+    enum mp_status (*start)(struct mp_reader *reader, void **state_p);
+
+    /* Something was queued, or `stopping` was set. The lock is held. */
+    void (*wake_locked)(struct mp_reader *reader);
+
+    /* `stopping` is set: wait until all chunks are read, end the threads, free the state. */
+    void (*stop)(struct mp_reader *reader);
+};
+
+extern const struct mp_reader_engine mp_reader_engine_uring;
+extern const struct mp_reader_engine mp_reader_engine_threads;
+
+/* Transfers that overlap in time are drawn on tracks of their own. */
+#define MP_READER_LANES 8
+
+struct mp_ticket_list {
+    struct mp_ticket *first, *last;
+};
+
+struct mp_reader {
+    struct mp_reader_config config;
+    const struct mp_reader_engine *engine;
+    void *engine_state;
+    unsigned lanes[MP_READER_LANES];
+
+    struct mp_mutex lock;
+    struct mp_cond final; /* a ticket left the reader */
+    struct mp_cond work;  /* a list is not empty, or stopping was set; for the engines */
+
+    /* Tickets with chunks to hand out. All tickets' own fields are under the lock too. */
+    struct mp_ticket_list lists[MP_PRIORITY_COUNT] MP_GUARDED_BY(lock);
+    uint64_t tickets MP_GUARDED_BY(lock); /* queued or started */
+    uint32_t lanes_used MP_GUARDED_BY(lock);
+    bool stopping MP_GUARDED_BY(lock);
+
+    /* Counters; relaxed. */
+    _Atomic(uint64_t) requests, read_bytes, retries, errors, short_reads;
+};
+
+void mp_ticket_list_push_back(struct mp_ticket_list *list, struct mp_ticket *ticket);
+void mp_ticket_list_remove(struct mp_ticket_list *list, struct mp_ticket *ticket);
+
+/* The ticket leaves the reader with a final state or IDLE; its memory is the caller's again. */
+void mp_reader_release_locked(struct mp_reader *reader, struct mp_ticket *ticket,
+                              enum mp_ticket_state state);
+
+/* Is there anything to take? */
+bool mp_reader_has_work_locked(const struct mp_reader *reader);
+
+/*
+ * The next chunk in order of priority; false if there is none. Tickets that fail when they start
+ * are finished here. The lock is dropped for that and taken again.
+ */
+bool mp_reader_take_locked(struct mp_reader *reader, struct mp_chunk *chunk);
+
+/*
+ * Take in the result of one read, which is that of pread() with -errno for -1. True: the chunk now
+ * describes what is still to be read. False: it has ended, see `failed`.
+ */
+bool mp_chunk_result(struct mp_reader *reader, struct mp_chunk *chunk, int64_t result);
+
+/* Read the chunk to its end on the calling thread. */
+void mp_chunk_read(struct mp_reader *reader, struct mp_chunk *chunk);
+
+/* Give back an ended chunk, on the thread whose error record belongs to it. */
+void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk);
+
+/* Read chunks until stopping is set and nothing is left. */
+void mp_reader_work(struct mp_reader *reader);
+
+/* Start a thread that takes no signals, named for ps. */
+int mp_reader_spawn(pthread_t *thread_p, const char *name, void *(*run)(void *), void *arg);
+
+#endif

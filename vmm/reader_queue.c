@@ -1,0 +1,361 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "vmm/base/assert.h"
+#include "vmm/base/checked.h"
+#include "vmm/base/log.h"
+#include "vmm/reader_int.h"
+
+static void count(_Atomic(uint64_t) *counter, uint64_t n)
+{
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+void mp_ticket_list_push_back(struct mp_ticket_list *list, struct mp_ticket *ticket)
+{
+    ticket->prev = list->last;
+    ticket->next = NULL;
+    if (list->last != NULL)
+        list->last->next = ticket;
+    else
+        list->first = ticket;
+    list->last = ticket;
+    ticket->linked = true;
+}
+
+static void list_push_front(struct mp_ticket_list *list, struct mp_ticket *ticket)
+{
+    ticket->prev = NULL;
+    ticket->next = list->first;
+    if (list->first != NULL)
+        list->first->prev = ticket;
+    else
+        list->last = ticket;
+    list->first = ticket;
+    ticket->linked = true;
+}
+
+void mp_ticket_list_remove(struct mp_ticket_list *list, struct mp_ticket *ticket)
+{
+    if (ticket->prev != NULL)
+        ticket->prev->next = ticket->next;
+    else
+        list->first = ticket->next;
+    if (ticket->next != NULL)
+        ticket->next->prev = ticket->prev;
+    else
+        list->last = ticket->prev;
+    ticket->prev = ticket->next = NULL;
+    ticket->linked = false;
+}
+
+bool mp_reader_has_work_locked(const struct mp_reader *reader)
+{
+    mp_assert_held(&reader->lock);
+    return reader->lists[MP_PRIORITY_DEMAND].first != NULL ||
+           reader->lists[MP_PRIORITY_PREFETCH].first != NULL;
+}
+
+void mp_reader_release_locked(struct mp_reader *reader, struct mp_ticket *ticket,
+                              enum mp_ticket_state state)
+{
+    mp_assert_held(&reader->lock);
+    mp_assert(!ticket->linked);
+    mp_assert(reader->tickets > 0);
+    reader->tickets--;
+    /* From here on the owner may use the memory for something else. */
+    atomic_store_explicit(&ticket->state, state, memory_order_release);
+    mp_cond_broadcast(&reader->final);
+}
+
+static void finish_locked(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    const struct mp_timeline_args args = {
+        .key = { "unit", "bytes" },
+        .value = { ticket->tag, ticket->read_bytes },
+    };
+    const bool failed = ticket->error.status != MP_OK;
+
+    mp_assert(ticket->chunks_in_flight == 0);
+    ticket->done_ns = mp_clock_now_ns(reader->config.clock);
+    mp_timeline_span(reader->config.timeline, reader->lanes[ticket->lane],
+                     failed                                   ? "failed"
+                     : ticket->priority == MP_PRIORITY_DEMAND ? "demand"
+                                                              : "prefetch",
+                     ticket->started_ns, ticket->done_ns, &args);
+    reader->lanes_used &= ~(1u << ticket->lane);
+    if (failed)
+        count(&reader->errors, 1);
+    mp_reader_release_locked(reader, ticket, failed ? MP_TICKET_FAILED : MP_TICKET_DONE);
+}
+
+/* Where to read an extent from, and how much of it. */
+struct place {
+    int fd;
+    uint32_t align_bytes;
+    uint64_t bytes;
+};
+
+/*
+ * A direct read takes whole blocks, so it asks for the rest of the last one even where the file or
+ * the need ends before. Buffered, only what is needed is read.
+ */
+static struct place place_of(const struct mp_reader *reader, const struct mp_ticket *ticket,
+                             const struct mp_extent *extent)
+{
+    struct mp_files *files = reader->config.files;
+    struct place place = { .fd = -1, .align_bytes = 1, .bytes = extent->need_bytes };
+
+    if (ticket->direct)
+        place.fd = mp_files_direct_fd(files, extent->file, &place.align_bytes);
+    if (place.fd < 0) {
+        place.fd = mp_files_fd(files, extent->file);
+        return place;
+    }
+    if (!mp_round_up_u64(extent->need_bytes, place.align_bytes, &place.bytes) ||
+        place.bytes > extent->bytes)
+        place.bytes = extent->bytes;
+    return place;
+}
+
+/* Step over what is handed out or empty. */
+static void advance(const struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    while (ticket->next_extent < ticket->extent_count) {
+        const struct mp_extent *extent = &ticket->extents[ticket->next_extent];
+
+        if (ticket->next_offset < place_of(reader, ticket, extent).bytes)
+            return;
+        ticket->next_extent++;
+        ticket->next_offset = 0;
+    }
+}
+
+/* Before anything is read: are these the files that were opened, and is it all in them? */
+static enum mp_status check_files(const struct mp_reader *reader, const struct mp_ticket *ticket)
+{
+    for (uint32_t i = 0; i < ticket->extent_count; i++) {
+        const struct mp_extent *extent = &ticket->extents[i];
+        const uint64_t file_bytes = mp_files_bytes(reader->config.files, extent->file);
+        const uint32_t file = extent->file;
+        enum mp_status status;
+        uint32_t before = 0;
+
+        if (extent->offset + extent->need_bytes > file_bytes)
+            return mp_files_fail_truncated(reader->config.files, file, file_bytes,
+                                           extent->offset + extent->need_bytes);
+        while (before < i && ticket->extents[before].file != file)
+            before++;
+        if (before < i)
+            continue;
+        status = mp_files_check(reader->config.files, file);
+        if (status != MP_OK)
+            return status;
+        /* The probe of a direct descriptor reads; it must not run under the lock later. */
+        (void)place_of(reader, ticket, extent);
+    }
+    return MP_OK;
+}
+
+static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    uint32_t lane = 0;
+    enum mp_status status;
+
+    while (lane + 1 < MP_READER_LANES && (reader->lanes_used & (1u << lane)) != 0)
+        lane++;
+    reader->lanes_used |= 1u << lane;
+    ticket->lane = lane;
+    mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
+    atomic_store_explicit(&ticket->state, MP_TICKET_STARTED, memory_order_release);
+
+    mp_unlock(&reader->lock);
+    ticket->started_ns = mp_clock_now_ns(reader->config.clock);
+    status = check_files(reader, ticket);
+    mp_lock(&reader->lock);
+
+    if (status != MP_OK) {
+        ticket->error = *mp_error_last();
+        mp_error_clear();
+        finish_locked(reader, ticket);
+        return;
+    }
+    advance(reader, ticket);
+    if (ticket->next_extent == ticket->extent_count)
+        finish_locked(reader, ticket);
+    else
+        list_push_front(&reader->lists[ticket->priority], ticket);
+}
+
+static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struct mp_chunk *chunk)
+{
+    const struct mp_extent *extent = &ticket->extents[ticket->next_extent];
+    const struct place place = place_of(reader, ticket, extent);
+    const uint64_t start = ticket->next_offset;
+    uint64_t bytes = reader->config.chunk_bytes;
+    uint64_t need_end;
+
+    if (!mp_round_up_u64(bytes, place.align_bytes, &bytes) || bytes > place.bytes - start)
+        bytes = place.bytes - start;
+    need_end = start + bytes < extent->need_bytes ? start + bytes : extent->need_bytes;
+    *chunk = (struct mp_chunk){
+        .ticket = ticket,
+        .file = extent->file,
+        .fd = place.fd,
+        .align_bytes = place.align_bytes,
+        .offset = extent->offset + start,
+        .bytes = bytes,
+        .need_end = extent->offset + need_end,
+        .dst = (char *)extent->dst + start,
+    };
+    ticket->next_offset += bytes;
+    ticket->chunks_in_flight++;
+    advance(reader, ticket);
+    if (ticket->next_extent == ticket->extent_count)
+        mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
+}
+
+bool mp_reader_take_locked(struct mp_reader *reader, struct mp_chunk *chunk)
+{
+    mp_assert_held(&reader->lock);
+    for (;;) {
+        struct mp_ticket *ticket = reader->lists[MP_PRIORITY_DEMAND].first;
+
+        if (ticket == NULL)
+            ticket = reader->lists[MP_PRIORITY_PREFETCH].first;
+        if (ticket == NULL)
+            return false;
+        if (mp_ticket_state(ticket) == MP_TICKET_STARTED) {
+            cut_locked(reader, ticket, chunk);
+            return true;
+        }
+        start_locked(reader, ticket);
+    }
+}
+
+static bool chunk_fail(struct mp_chunk *chunk)
+{
+    chunk->failed = true;
+    return false;
+}
+
+static void chunk_go_buffered(struct mp_reader *reader, struct mp_chunk *chunk)
+{
+    chunk->fd = mp_files_fd(reader->config.files, chunk->file);
+    chunk->align_bytes = 1;
+    chunk->bytes = chunk->need_end - chunk->offset;
+}
+
+static bool chunk_read_failed(struct mp_reader *reader, struct mp_chunk *chunk, int error_number)
+{
+    if (mp_read_again(&chunk->tries, error_number)) {
+        count(&reader->retries, 1);
+        return true;
+    }
+    /* The probe succeeded, but some file systems refuse single ranges (compressed ones, say). */
+    if (error_number == EINVAL && chunk->align_bytes > 1) {
+        mp_log_once(MP_LOG_WARN, "reader",
+                    "direct read of '%s' at byte %" PRIu64 " refused, reading it buffered",
+                    mp_files_name(reader->config.files, chunk->file), chunk->offset);
+        count(&reader->retries, 1);
+        chunk_go_buffered(reader, chunk);
+        return true;
+    }
+    mp_files_fail_read(reader->config.files, chunk->file, chunk->offset, error_number);
+    return chunk_fail(chunk);
+}
+
+bool mp_chunk_result(struct mp_reader *reader, struct mp_chunk *chunk, int64_t result)
+{
+    uint64_t got;
+
+    count(&reader->requests, 1);
+    if (result < 0)
+        return chunk_read_failed(reader, chunk, (int)-result);
+    if (result == 0) {
+        mp_files_fail_truncated(reader->config.files, chunk->file, chunk->offset, chunk->need_end);
+        return chunk_fail(chunk);
+    }
+    got = (uint64_t)result;
+    if (got > chunk->bytes) /* Nobody knows what was overwritten. */
+        return chunk_read_failed(reader, chunk, EOVERFLOW);
+    count(&reader->read_bytes, got);
+    chunk->read_bytes += got;
+    if (chunk->offset + got >= chunk->need_end)
+        return false;
+
+    count(&reader->short_reads, 1);
+    chunk->tries = (struct mp_read_tries){ 0 };
+    if (got < chunk->align_bytes) {
+        /* Not one whole block: the file ends here or the disk is odd. Buffered reads tell. */
+        chunk->offset += got;
+        chunk->dst += got;
+        chunk_go_buffered(reader, chunk);
+        return true;
+    }
+    /* A direct read goes on at a block, so part of one is read again. */
+    got = mp_round_down_u64(got, chunk->align_bytes);
+    chunk->offset += got;
+    chunk->dst += got;
+    chunk->bytes -= got;
+    return true;
+}
+
+void mp_chunk_read(struct mp_reader *reader, struct mp_chunk *chunk)
+{
+    int64_t result;
+
+    do {
+        const uint64_t want =
+            chunk->bytes < MP_READ_CALL_BYTES_MAX ? chunk->bytes : MP_READ_CALL_BYTES_MAX;
+
+        result = pread(chunk->fd, chunk->dst, want, (off_t)chunk->offset);
+        if (result < 0)
+            result = -errno;
+    } while (mp_chunk_result(reader, chunk, result));
+}
+
+void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk)
+{
+    struct mp_ticket *ticket = chunk->ticket;
+
+    mp_assert_held(&reader->lock);
+    mp_assert(ticket->chunks_in_flight > 0);
+    ticket->chunks_in_flight--;
+    ticket->read_bytes += chunk->read_bytes;
+    if (chunk->failed) {
+        /* The first error stays; the rest of the ticket is not read any more. */
+        if (ticket->error.status == MP_OK)
+            ticket->error = *mp_error_last();
+        mp_error_clear();
+        if (ticket->linked)
+            mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
+    }
+    if (ticket->chunks_in_flight == 0 && !ticket->linked)
+        finish_locked(reader, ticket);
+}
+
+void mp_reader_work(struct mp_reader *reader)
+{
+    struct mp_chunk chunk;
+
+    mp_lock(&reader->lock);
+    for (;;) {
+        if (mp_reader_take_locked(reader, &chunk)) {
+            /* One thread wakes the next while there is more, so a submit wakes only one. */
+            if (mp_reader_has_work_locked(reader))
+                mp_cond_signal(&reader->work);
+            mp_unlock(&reader->lock);
+            mp_chunk_read(reader, &chunk);
+            mp_lock(&reader->lock);
+            mp_reader_complete_locked(reader, &chunk);
+        } else if (reader->stopping) {
+            break;
+        } else {
+            mp_cond_wait(&reader->work, &reader->lock);
+        }
+    }
+    mp_unlock(&reader->lock);
+}

@@ -1,0 +1,357 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <liburing.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "vmm/base/assert.h"
+#include "vmm/base/log.h"
+#include "vmm/reader_int.h"
+
+/*
+ * Engine: io_uring. One thread owns the ring: it takes chunks, submits their reads and sleeps in
+ * the kernel until one completes. New tickets wake it through an eventfd, of which a read is always
+ * in flight in the same ring.
+ *
+ * If the ring stops working (which a healthy kernel never does, but a sandbox may), nothing is
+ * lost: reads that the kernel has are waited for with poll(), those it has not are done with
+ * pread(), and the thread goes on as the only thread of a pool.
+ */
+#define EVENT_TRIES 16
+#define ENTER_TRIES 1000
+
+struct uring_state {
+    struct mp_reader *reader;
+    struct io_uring ring;
+    pthread_t thread;
+    int event_fd;
+
+    /* Under the reader's lock: the thread may sleep although it could take a chunk. */
+    bool wake_wanted;
+
+    /* All below is the thread's own. */
+    uint64_t event_value;
+    bool event_armed; /* the read of the eventfd is in flight */
+    uint32_t event_failures;
+    uint32_t enter_failures; /* in a row */
+    bool broken;
+
+    uint32_t in_flight; /* slots in use */
+    uint32_t free_count;
+    uint16_t *free_slots;
+    struct mp_chunk *slots;
+
+    /* What was put into the ring and not yet taken by the kernel, oldest first: slots, or the
+     * number of slots for the eventfd. */
+    uint32_t pushed_count;
+    uint16_t *pushed;
+};
+
+static uint16_t event_slot(const struct uring_state *state)
+{
+    return (uint16_t)state->reader->config.depth;
+}
+
+static void push_read(struct uring_state *state, uint16_t slot, int fd, void *dst, uint64_t bytes,
+                      uint64_t offset)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&state->ring);
+
+    /* There is room for every slot and the eventfd, and each has one entry at most. */
+    mp_assert(sqe != NULL);
+    /* The length fits: a chunk has at most 1 GiB and a block. */
+    io_uring_prep_read(sqe, fd, dst, (unsigned)bytes, offset);
+    io_uring_sqe_set_data64(sqe, slot);
+    state->pushed[state->pushed_count++] = slot;
+}
+
+static void arm_event(struct uring_state *state)
+{
+    push_read(state, event_slot(state), state->event_fd, &state->event_value,
+              sizeof(state->event_value), 0);
+    state->event_armed = true;
+}
+
+static void push_chunk(struct uring_state *state, uint16_t slot)
+{
+    const struct mp_chunk *chunk = &state->slots[slot];
+
+    push_read(state, slot, chunk->fd, chunk->dst, chunk->bytes, chunk->offset);
+}
+
+static void end_chunk(struct uring_state *state, uint16_t slot)
+{
+    mp_lock(&state->reader->lock);
+    mp_reader_complete_locked(state->reader, &state->slots[slot]);
+    mp_unlock(&state->reader->lock);
+    state->free_slots[state->free_count++] = slot;
+    state->in_flight--;
+}
+
+/* Fill the free slots. False: nothing is in flight, nothing is left, and the reader stops. */
+static bool take_chunks(struct uring_state *state)
+{
+    struct mp_reader *reader = state->reader;
+    bool stopping;
+
+    mp_lock(&reader->lock);
+    state->wake_wanted = false;
+    while (state->free_count > 0) {
+        const uint16_t slot = state->free_slots[state->free_count - 1];
+
+        if (!mp_reader_take_locked(reader, &state->slots[slot])) {
+            state->wake_wanted = true;
+            break;
+        }
+        state->free_count--;
+        state->in_flight++;
+        push_chunk(state, slot);
+    }
+    stopping = reader->stopping;
+    mp_unlock(&reader->lock);
+    return !stopping || state->in_flight > 0;
+}
+
+static void handle_event(struct uring_state *state, int result)
+{
+    state->event_armed = false;
+    if (result == (int)sizeof(state->event_value))
+        state->event_failures = 0;
+    else
+        state->event_failures++;
+}
+
+static void handle_chunk(struct uring_state *state, uint16_t slot, int result)
+{
+    struct mp_chunk *chunk = &state->slots[slot];
+
+    /* "Would block" is no answer for a file, and not every file system has io_uring's read path. */
+    if (result == -EAGAIN || result == -EOPNOTSUPP) {
+        mp_chunk_read(state->reader, chunk);
+    } else if (mp_chunk_result(state->reader, chunk, result)) {
+        if (!state->broken) {
+            push_chunk(state, slot);
+            return;
+        }
+        mp_chunk_read(state->reader, chunk);
+    }
+    end_chunk(state, slot);
+}
+
+static void handle_completions(struct uring_state *state)
+{
+    struct io_uring_cqe *cqe;
+
+    while (io_uring_peek_cqe(&state->ring, &cqe) == 0) {
+        const uint16_t slot = (uint16_t)io_uring_cqe_get_data64(cqe);
+        const int result = cqe->res;
+
+        io_uring_cqe_seen(&state->ring, cqe);
+        if (slot == event_slot(state))
+            handle_event(state, result);
+        else
+            handle_chunk(state, slot, result);
+    }
+}
+
+/* Hand over what was pushed and sleep until something completes. False: the ring is broken. */
+static bool enter(struct uring_state *state)
+{
+    const int result = io_uring_submit_and_wait(&state->ring, 1);
+    char number[32];
+
+    if (result >= 0) {
+        const uint32_t taken = (uint32_t)result;
+
+        mp_assert(taken <= state->pushed_count);
+        state->pushed_count -= taken;
+        memmove(state->pushed, state->pushed + taken, state->pushed_count * sizeof(*state->pushed));
+        state->enter_failures = 0;
+        return true;
+    }
+    if ((result == -EINTR || result == -EAGAIN || result == -EBUSY) &&
+        ++state->enter_failures < ENTER_TRIES)
+        return true;
+    mp_log_warn("reader", "io_uring stopped working: %s; reading with one thread",
+                mp_errno_name(number, -result));
+    state->broken = true;
+    return false;
+}
+
+/* A kernel that does not wake us still fills the completion ring. */
+static void wait_without_enter(struct uring_state *state)
+{
+    struct pollfd ring = { .fd = state->ring.ring_fd, .events = POLLIN };
+
+    (void)poll(&ring, 1, 100);
+    handle_completions(state);
+}
+
+/* The ring is broken: bring home what it has, read what it has not. */
+static void drain(struct uring_state *state)
+{
+    for (uint32_t i = 0; i < state->pushed_count; i++) {
+        const uint16_t slot = state->pushed[i];
+
+        if (slot == event_slot(state)) {
+            state->event_armed = false;
+        } else {
+            mp_chunk_read(state->reader, &state->slots[slot]);
+            end_chunk(state, slot);
+        }
+    }
+    state->pushed_count = 0;
+    while (state->in_flight > 0)
+        wait_without_enter(state);
+}
+
+/* The kernel writes into our memory as long as the read of the eventfd is in flight. */
+static void disarm_event(struct uring_state *state)
+{
+    (void)eventfd_write(state->event_fd, 1);
+    while (state->event_armed && !state->broken) {
+        if (enter(state))
+            handle_completions(state);
+    }
+    drain(state);
+    while (state->event_armed)
+        wait_without_enter(state);
+}
+
+/* Without the eventfd: sleep until there is something to take. */
+static void wait_for_work(struct uring_state *state)
+{
+    struct mp_reader *reader = state->reader;
+
+    mp_lock(&reader->lock);
+    while (!reader->stopping && !mp_reader_has_work_locked(reader))
+        mp_cond_wait(&reader->work, &reader->lock);
+    mp_unlock(&reader->lock);
+}
+
+static void *uring_run(void *arg)
+{
+    struct uring_state *state = arg;
+
+    while (!state->broken && take_chunks(state)) {
+        if (!state->event_armed && state->event_failures < EVENT_TRIES)
+            arm_event(state);
+        if (!state->event_armed && state->in_flight == 0)
+            wait_for_work(state);
+        else if (enter(state))
+            handle_completions(state);
+    }
+    disarm_event(state);
+    /* Ends at once unless the ring broke before the reader stopped. */
+    mp_reader_work(state->reader);
+    return NULL;
+}
+
+static void uring_free(struct uring_state *state)
+{
+    free(state->pushed);
+    free(state->free_slots);
+    free(state->slots);
+    free(state);
+}
+
+static enum mp_status fail_uring(const char *what, int error_number)
+{
+    char number[32];
+
+    return mp_fail(MP_ERR_UNSUPPORTED, "E_URING", "io_uring cannot be used, %s: %s", what,
+                   mp_errno_name(number, error_number));
+}
+
+static struct uring_state *uring_new(struct mp_reader *reader)
+{
+    const uint32_t depth = reader->config.depth;
+    struct uring_state *state = calloc(1, sizeof(*state));
+
+    if (state == NULL)
+        return NULL;
+    state->reader = reader;
+    state->slots = calloc(depth, sizeof(*state->slots));
+    state->free_slots = calloc(depth, sizeof(*state->free_slots));
+    state->pushed = calloc(depth + 1, sizeof(*state->pushed));
+    if (state->slots == NULL || state->free_slots == NULL || state->pushed == NULL) {
+        uring_free(state);
+        return NULL;
+    }
+    while (state->free_count < depth) {
+        state->free_slots[state->free_count] = (uint16_t)(depth - 1 - state->free_count);
+        state->free_count++;
+    }
+    return state;
+}
+
+static enum mp_status uring_start(struct mp_reader *reader, void **state_p)
+{
+    struct uring_state *state = uring_new(reader);
+    enum mp_status status;
+    int error_number;
+
+    if (state == NULL)
+        return mp_fail_no_memory("the reader's ring",
+                                 reader->config.depth * sizeof(struct mp_chunk));
+    error_number = -io_uring_queue_init(reader->config.depth + 1, &state->ring, 0);
+    if (error_number != 0) {
+        status = fail_uring("io_uring_setup", error_number);
+        goto err_free;
+    }
+    /* Came in the same version as the plain read operation. */
+    if ((state->ring.features & IORING_FEAT_RW_CUR_POS) == 0) {
+        status = fail_uring("kernel older than 5.6", ENOSYS);
+        goto err_ring;
+    }
+    state->event_fd = eventfd(0, EFD_CLOEXEC);
+    if (state->event_fd < 0) {
+        status = fail_uring("eventfd", errno);
+        goto err_ring;
+    }
+    error_number = mp_reader_spawn(&state->thread, "mp-uring", uring_run, state);
+    if (error_number != 0) {
+        status = fail_uring("pthread_create", error_number);
+        goto err_event;
+    }
+    *state_p = state;
+    return MP_OK;
+
+err_event:
+    close(state->event_fd);
+err_ring:
+    io_uring_queue_exit(&state->ring);
+err_free:
+    uring_free(state);
+    return status;
+}
+
+static void uring_wake_locked(struct mp_reader *reader)
+{
+    struct uring_state *state = reader->engine_state;
+
+    if (state->wake_wanted || reader->stopping)
+        (void)eventfd_write(state->event_fd, 1);
+    state->wake_wanted = false;
+    mp_cond_signal(&reader->work); /* for a thread without eventfd or ring */
+}
+
+static void uring_stop(struct mp_reader *reader)
+{
+    struct uring_state *state = reader->engine_state;
+
+    pthread_join(state->thread, NULL);
+    close(state->event_fd);
+    io_uring_queue_exit(&state->ring);
+    uring_free(state);
+}
+
+const struct mp_reader_engine mp_reader_engine_uring = {
+    .name = "io_uring",
+    .start = uring_start,
+    .wake_locked = uring_wake_locked,
+    .stop = uring_stop,
+};

@@ -1,0 +1,373 @@
+/*
+ * With direct reads an extent is the aligned superset of its pieces, so neighbours share the block
+ * between them; with buffered reads it is the pieces themselves. Both ways a piece keeps its bytes
+ * together and only its place in the slot differs.
+ */
+#include "vmm/space_layout.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/base/assert.h"
+#include "vmm/base/checked.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+/* What slots are aligned to; files that need more for direct reads are read buffered. */
+#define DIRECT_ALIGN_BYTES 4096
+#define BUFFERED_ALIGN_BYTES 64
+#define SLOT_ALIGN_BYTES 4096
+
+/* AUTO takes direct reads if slots grow by at most a sixteenth. */
+#define SLACK_NUMERATOR 17
+#define SLACK_DENOMINATOR 16
+
+static enum mp_status fail_piece(const struct mp_space_config *config, uint32_t unit,
+                                 const struct mp_piece *piece)
+{
+    const char *name = mp_files_name(config->files, piece->file);
+    char quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_MODEL, "E_UNIT_RANGE",
+                   "unit %" PRIu32 " in '%s' at byte %" PRIu64 ": got a file of %" PRIu64
+                   " bytes, need %" PRIu64 " more from there; copy or download the file again",
+                   unit, mp_quote(quoted, name, strlen(name)), piece->offset_bytes,
+                   mp_files_bytes(config->files, piece->file), piece->bytes);
+}
+
+static enum mp_status check_unit(const struct mp_space_config *config, uint32_t index)
+{
+    const struct mp_unit *unit = &config->units[index];
+    const uint32_t files = mp_files_count(config->files);
+
+    if (unit->piece_count == 0 || unit->piece_count > MP_UNIT_PIECES_MAX)
+        return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "unit %" PRIu32 " has %" PRIu32 " pieces",
+                       index, unit->piece_count);
+    for (uint32_t i = 0; i < unit->piece_count; i++) {
+        const struct mp_piece *piece = &unit->pieces[i];
+        uint64_t end;
+
+        if (piece->file >= files || piece->bytes == 0)
+            return mp_fail(MP_ERR_INVALID, "E_INTERNAL",
+                           "piece %" PRIu32 " of unit %" PRIu32 " is %" PRIu64
+                           " bytes in file %" PRIu32 " of %" PRIu32,
+                           i, index, piece->bytes, piece->file, files);
+        if (!mp_add_u64(piece->offset_bytes, piece->bytes, &end) ||
+            end > mp_files_bytes(config->files, piece->file))
+            return fail_piece(config, index, piece);
+    }
+    return MP_OK;
+}
+
+static enum mp_status check_config(const struct mp_space_config *config)
+{
+    const struct mp_backend_caps *caps = &config->backend->caps;
+
+    if (!caps->cpu_access || !caps->file_target || (caps->layouts & 1u << MP_LAYOUT_FILE) == 0)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_BACKEND",
+                       "backend %s cannot take bytes straight from files",
+                       config->backend->ops->name);
+    if (config->unit_count == 0 || (unsigned)config->io_mode >= MP_IO_MODE_COUNT)
+        return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "%" PRIu32 " units, mode of reads %d",
+                       config->unit_count, (int)config->io_mode);
+    for (uint32_t i = 0; i < config->unit_count; i++) {
+        const enum mp_status status = check_unit(config, i);
+
+        if (status != MP_OK)
+            return status;
+    }
+    return MP_OK;
+}
+
+/* Piece numbers by (file, offset). */
+static void sort_pieces(const struct mp_unit *unit, uint32_t order[MP_UNIT_PIECES_MAX])
+{
+    for (uint32_t i = 0; i < unit->piece_count; i++) {
+        const struct mp_piece *piece = &unit->pieces[i];
+        uint32_t at = i;
+
+        while (at > 0) {
+            const struct mp_piece *before = &unit->pieces[order[at - 1]];
+
+            if (before->file < piece->file ||
+                (before->file == piece->file && before->offset_bytes <= piece->offset_bytes))
+                break;
+            order[at] = order[at - 1];
+            at--;
+        }
+        order[at] = i;
+    }
+}
+
+/*
+ * Append one piece behind `used` bytes of the slot. Pieces come in the order of their places, so
+ * only the last extent can be continued. The file's size bounds all offsets; what is added up in
+ * the slot is checked.
+ */
+static bool place_piece(struct mp_unit_layout *layout, const struct mp_piece *piece,
+                        uint32_t piece_index, bool direct, uint64_t *used)
+{
+    const uint64_t align = direct ? DIRECT_ALIGN_BYTES : 1;
+    const uint64_t start = mp_round_down_u64(piece->offset_bytes, align);
+    const uint64_t piece_end = piece->offset_bytes + piece->bytes;
+    struct mp_unit_extent *last =
+        layout->extent_count > 0 ? &layout->extents[layout->extent_count - 1] : NULL;
+    uint64_t end, at, need;
+
+    if (!mp_round_up_u64(piece_end, align, &end) ||
+        !mp_round_up_u64(*used, direct ? DIRECT_ALIGN_BYTES : BUFFERED_ALIGN_BYTES, &at))
+        return false;
+    if (last != NULL && last->file == piece->file &&
+        (direct ? start <= last->offset_bytes + last->bytes
+                : start == last->offset_bytes + last->bytes && at == *used)) {
+        if (end > last->offset_bytes + last->bytes)
+            last->bytes = end - last->offset_bytes;
+    } else {
+        last = &layout->extents[layout->extent_count++];
+        *last = (struct mp_unit_extent){
+            .file = piece->file,
+            .offset_bytes = start,
+            .bytes = end - start,
+            .slot_bytes = at,
+        };
+    }
+    need = piece_end - last->offset_bytes;
+    if (need > last->need_bytes)
+        last->need_bytes = need;
+    layout->piece_offset_bytes[piece_index] =
+        last->slot_bytes + (piece->offset_bytes - last->offset_bytes);
+    return mp_add_u64(last->slot_bytes, last->bytes, used) &&
+           mp_add_u64(layout->bytes, piece->bytes, &layout->bytes);
+}
+
+static bool place_unit(const struct mp_unit *unit, bool direct, struct mp_unit_layout *layout)
+{
+    uint32_t order[MP_UNIT_PIECES_MAX];
+    uint64_t used = 0;
+
+    memset(layout, 0, sizeof(*layout));
+    layout->piece_count = unit->piece_count;
+    sort_pieces(unit, order);
+    for (uint32_t i = 0; i < unit->piece_count; i++) {
+        if (!place_piece(layout, &unit->pieces[order[i]], order[i], direct, &used))
+            return false;
+    }
+    return mp_round_up_u64(used, SLOT_ALIGN_BYTES, &layout->slot_bytes);
+}
+
+/* Lay out every unit; totals are sums over units. */
+static enum mp_status place_units(const struct mp_space_config *config, bool direct,
+                                  struct mp_unit_layout *units, uint64_t *bytes_p,
+                                  uint64_t *slot_bytes_p)
+{
+    uint64_t bytes = 0, slot_bytes = 0;
+
+    for (uint32_t i = 0; i < config->unit_count; i++) {
+        if (!place_unit(&config->units[i], direct, &units[i]) ||
+            !mp_add_u64(bytes, units[i].bytes, &bytes) ||
+            !mp_add_u64(slot_bytes, units[i].slot_bytes, &slot_bytes))
+            return mp_fail(MP_ERR_OVERFLOW, "E_UNIT_SIZE",
+                           "the sizes up to unit %" PRIu32 " exceed 2^64 bytes", i);
+    }
+    *bytes_p = bytes;
+    *slot_bytes_p = slot_bytes;
+    return MP_OK;
+}
+
+/* The first file with pieces in it that direct reads cannot be used on; the count if none. */
+static enum mp_status find_buffered_file(const struct mp_space_config *config, uint32_t *file_p)
+{
+    const uint32_t files = mp_files_count(config->files);
+    bool *used = calloc(files, sizeof(*used));
+    uint32_t file;
+
+    if (used == NULL)
+        return mp_fail_no_memory("the list of files in use", files);
+    for (uint32_t i = 0; i < config->unit_count; i++) {
+        for (uint32_t k = 0; k < config->units[i].piece_count; k++)
+            used[config->units[i].pieces[k].file] = true;
+    }
+    for (file = 0; file < files; file++) {
+        uint32_t align_bytes = 0;
+
+        if (used[file] && (mp_files_direct_fd(config->files, file, &align_bytes) < 0 ||
+                           align_bytes == 0 || DIRECT_ALIGN_BYTES % align_bytes != 0))
+            break;
+    }
+    free(used);
+    *file_p = file;
+    return MP_OK;
+}
+
+static enum mp_status fail_direct(const struct mp_space_config *config, uint32_t file)
+{
+    const char *name = mp_files_name(config->files, file);
+    char quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_CONFIG, "E_DIRECT",
+                   "direct reads do not work on '%s' (its file system refuses O_DIRECT or needs "
+                   "more than %d bytes of alignment); set MOEPAGER_IO=auto",
+                   mp_quote(quoted, name, strlen(name)), DIRECT_ALIGN_BYTES);
+}
+
+/* Choose the kind of reads, and leave the units laid out for it. */
+static enum mp_status choose_reads(const struct mp_space_config *config,
+                                   struct mp_space_layout *layout)
+{
+    uint64_t bytes, direct_bytes, buffered_bytes, left, right;
+    uint32_t file = 0;
+    bool direct = config->io_mode != MP_IO_BUFFERED;
+    enum mp_status status = MP_OK;
+
+    if (direct)
+        status = find_buffered_file(config, &file);
+    if (status != MP_OK)
+        return status;
+    if (direct && file < mp_files_count(config->files)) {
+        if (config->io_mode == MP_IO_DIRECT)
+            return fail_direct(config, file);
+        mp_log_info("space", "buffered reads: no direct reads on file %" PRIu32, file);
+        direct = false;
+    }
+    status = place_units(config, direct, layout->units, &bytes, &direct_bytes);
+    if (status == MP_OK && direct && config->io_mode == MP_IO_AUTO) {
+        status = place_units(config, false, layout->units, &bytes, &buffered_bytes);
+        if (status == MP_OK && mp_mul_u64(direct_bytes, SLACK_DENOMINATOR, &left) &&
+            mp_mul_u64(buffered_bytes, SLACK_NUMERATOR, &right) && left <= right)
+            status = place_units(config, true, layout->units, &bytes, &direct_bytes);
+        else
+            direct = false;
+    }
+    if (status != MP_OK)
+        return status;
+    layout->plan.unit_bytes = bytes;
+    layout->plan.direct = direct;
+    return MP_OK;
+}
+
+struct size_group {
+    uint64_t slot_bytes;
+    uint64_t units;
+};
+
+static int compare_sizes(const void *a, const void *b)
+{
+    const struct size_group *left = a, *right = b;
+
+    return left->slot_bytes < right->slot_bytes ? -1 : left->slot_bytes > right->slot_bytes;
+}
+
+/* Lift the units of one group to the next size, where that costs the fewest bytes. */
+static void merge_cheapest(struct size_group *groups, uint32_t *count)
+{
+    uint32_t best = 0;
+    uint64_t best_cost = UINT64_MAX;
+
+    for (uint32_t i = 0; i + 1 < *count; i++) {
+        uint64_t cost;
+
+        if (mp_mul_u64(groups[i + 1].slot_bytes - groups[i].slot_bytes, groups[i].units, &cost) &&
+            cost < best_cost) {
+            best_cost = cost;
+            best = i;
+        }
+    }
+    groups[best + 1].units += groups[best].units;
+    memmove(&groups[best], &groups[best + 1], (*count - best - 1) * sizeof(*groups));
+    (*count)--;
+}
+
+/* Equal sizes share a class; more sizes than classes are rounded up to the next one kept. */
+static enum mp_status make_classes(struct mp_space_layout *layout)
+{
+    const uint64_t table_bytes = (uint64_t)layout->unit_count * sizeof(struct size_group);
+    struct size_group *groups = malloc(table_bytes);
+    uint32_t count = 0;
+
+    if (groups == NULL)
+        return mp_fail_no_memory("the list of unit sizes", table_bytes);
+    for (uint32_t i = 0; i < layout->unit_count; i++)
+        groups[i] = (struct size_group){ layout->units[i].slot_bytes, 1 };
+    qsort(groups, layout->unit_count, sizeof(*groups), compare_sizes);
+    for (uint32_t i = 0; i < layout->unit_count; i++) {
+        if (count > 0 && groups[count - 1].slot_bytes == groups[i].slot_bytes)
+            groups[count - 1].units++;
+        else
+            groups[count++] = groups[i];
+    }
+    while (count > MP_TIER_CLASSES_MAX)
+        merge_cheapest(groups, &count);
+    for (uint32_t c = 0; c < count; c++)
+        layout->classes[c] =
+            (struct mp_tier_class){ groups[c].slot_bytes, (uint32_t)groups[c].units };
+    layout->class_count = count;
+    free(groups);
+
+    for (uint32_t i = 0; i < layout->unit_count; i++) {
+        struct mp_unit_layout *unit = &layout->units[i];
+
+        while (layout->classes[unit->class_index].slot_bytes < unit->slot_bytes)
+            unit->class_index++;
+        mp_assert(unit->class_index < count);
+    }
+    return MP_OK;
+}
+
+static enum mp_status fit_budget(const struct mp_space_config *config,
+                                 struct mp_space_layout *layout)
+{
+    struct mp_space_plan *plan = &layout->plan;
+    struct mp_tier_class least[MP_TIER_CLASSES_MAX];
+    enum mp_status status;
+
+    memcpy(least, layout->classes, sizeof(least));
+    for (uint32_t c = 0; c < layout->class_count; c++)
+        least[c].slots = least[c].slots < 2 ? least[c].slots : 2;
+    status = mp_tier_cost(config->backend, least, layout->class_count, &plan->smallest_bytes);
+    if (status == MP_OK)
+        status =
+            mp_tier_cost(config->backend, layout->classes, layout->class_count, &plan->full_bytes);
+    if (status == MP_OK && config->budget_bytes != UINT64_MAX)
+        status = mp_tier_fit(config->backend, config->budget_bytes, layout->classes,
+                             layout->class_count);
+    if (status != MP_OK)
+        return status;
+
+    plan->slot_bytes_max = layout->classes[layout->class_count - 1].slot_bytes;
+    for (uint32_t c = 0; c < layout->class_count; c++)
+        plan->slots += layout->classes[c].slots;
+    return MP_OK;
+}
+
+enum mp_status mp_space_layout_init(const struct mp_space_config *config,
+                                    struct mp_space_layout *layout)
+{
+    size_t bytes;
+    enum mp_status status = check_config(config);
+
+    if (status != MP_OK)
+        return status;
+    memset(layout, 0, sizeof(*layout));
+    layout->unit_count = config->unit_count;
+    if (!mp_mul_size(config->unit_count, sizeof(*layout->units), &bytes))
+        return mp_fail_no_memory("the layout of units", UINT64_MAX);
+    layout->units = malloc(bytes);
+    if (layout->units == NULL)
+        return mp_fail_no_memory("the layout of units", bytes);
+
+    status = choose_reads(config, layout);
+    if (status == MP_OK)
+        status = make_classes(layout);
+    if (status == MP_OK)
+        status = fit_budget(config, layout);
+    if (status != MP_OK)
+        mp_space_layout_fini(layout);
+    return status;
+}
+
+void mp_space_layout_fini(struct mp_space_layout *layout)
+{
+    free(layout->units);
+    layout->units = NULL;
+}
