@@ -26,6 +26,7 @@ struct mp_tokenizer;
 
 /* Caps on what files and callers may ask for. */
 #define MP_TOK_FILE_BYTES_MAX (256u << 20)
+#define MP_TOK_CONFIG_BYTES_MAX (16u << 20)
 #define MP_TOK_VOCAB_MAX (1u << 22)   /* ids are below it */
 #define MP_TOK_TOKEN_BYTES_MAX 65536u /* one token */
 #define MP_TOK_MERGES_MAX (1u << 23)

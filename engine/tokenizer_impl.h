@@ -1,0 +1,345 @@
+#ifndef MP_ENGINE_TOKENIZER_IMPL_H
+#define MP_ENGINE_TOKENIZER_IMPL_H
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "engine/json.h"
+#include "engine/tokenizer.h"
+
+/*
+ * What the parts of the tokenizer share; nobody else includes this.
+ *
+ *   tokenizer.c           the public object, files, configuration
+ *   tokenizer_load.c      vocabulary, merges and added tokens from JSON
+ *   tokenizer_stages.c    normalizer, pre-tokenizer and post-processor from JSON
+ *   tokenizer_vocab.c     the hash tables of tokens and merges
+ *   tokenizer_text.c      byte buffers, UTF-8, running the normalizer
+ *   tokenizer_forms.c     the normal forms of Unicode
+ *   tokenizer_split.c     patterns, pre-tokenization
+ *   tokenizer_added.c     finding added tokens in text
+ *   tokenizer_bpe.c       merging
+ *   tokenizer_encode.c    the way from text to ids
+ *   tokenizer_decode.c    decoders from JSON, the way from ids to text
+ *
+ * The way of a text: spans are made valid UTF-8 and joined; added tokens that are matched before
+ * normalization cut it into segments; each segment is normalized and cut again at the added tokens
+ * that are matched after it; what is left runs through the pre-tokenizer's stages, whose last
+ * pieces are the words that the merges work on.
+ */
+
+/* ---- bytes (tokenizer_text.c) */
+
+struct mp_tok_buf {
+    char *data;
+    size_t bytes;
+    size_t capacity;
+};
+
+enum mp_status mp_tok_buf_append(struct mp_tok_buf *buf, const void *data,
+                                 size_t bytes) MP_MUST_CHECK;
+void mp_tok_buf_free(struct mp_tok_buf *buf);
+
+#define MP_TOK_REPLACEMENT "\xef\xbf\xbd" /* U+FFFD */
+#define MP_TOK_REPLACEMENT_BYTES 3
+
+/* Bytes of the character that starts with `lead` in valid UTF-8. */
+static inline size_t mp_tok_utf8_bytes(unsigned char lead)
+{
+    return lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+}
+
+/* Write a code point as UTF-8; returns its bytes. */
+size_t mp_tok_utf8_put(char out[4], uint32_t code);
+
+/* The code point at valid UTF-8. */
+uint32_t mp_tok_utf8_get(const char *text);
+
+/*
+ * Look at the beginning of `bytes` > 0 bytes: *valid_p tells whether a character is there, and the
+ * result is its bytes or those of the longest ill-formed part. With `more` to come, 0 means that
+ * what is there may be the beginning of a character.
+ */
+size_t mp_tok_utf8_scan(const char *text, size_t bytes, bool more, bool *valid_p);
+
+/* Append text with ill-formed parts replaced by U+FFFD. */
+enum mp_status mp_tok_append_valid(struct mp_tok_buf *buf, const char *text,
+                                   size_t bytes) MP_MUST_CHECK;
+
+/* Append text with each `from` replaced by `to`. */
+enum mp_status mp_tok_append_replaced(struct mp_tok_buf *buf, const char *text, size_t bytes,
+                                      const char *from, size_t from_bytes, const char *to,
+                                      size_t to_bytes) MP_MUST_CHECK;
+
+/* The normal forms of Unicode (tokenizer_forms.c). */
+enum mp_tok_form { MP_TOK_NFC, MP_TOK_NFD, MP_TOK_NFKC, MP_TOK_NFKD };
+
+enum mp_status mp_tok_append_form(struct mp_tok_buf *buf, const char *text, size_t bytes,
+                                  enum mp_tok_form form) MP_MUST_CHECK;
+
+/* ---- tokens and merges (tokenizer_vocab.c) */
+
+enum mp_tok_flags {
+    MP_TOK_USED = 1,
+    MP_TOK_MODEL = 2, /* in the model's own vocabulary, so merges and words can become it */
+    MP_TOK_ADDED = 4,
+    MP_TOK_SPECIAL = 8,
+    MP_TOK_LSTRIP = 16,
+    MP_TOK_RSTRIP = 32,
+    MP_TOK_SINGLE_WORD = 64,
+    MP_TOK_NORMALIZED = 128,
+};
+
+struct mp_tok_vocab {
+    uint32_t count;   /* highest id + 1 */
+    uint8_t *flags;   /* [count], enum mp_tok_flags */
+    uint32_t *offset; /* [count], into arena, where each content ends with NUL */
+    uint32_t *bytes;  /* [count] */
+    struct mp_tok_buf arena;
+    uint32_t *slots; /* [slot_mask + 1], id or MP_TOKEN_NONE, by hash of the content */
+    uint32_t slot_mask;
+};
+
+/* Make room for ids below `count` and `tokens` tokens. */
+enum mp_status mp_tok_vocab_init(struct mp_tok_vocab *vocab, uint32_t count,
+                                 uint64_t tokens) MP_MUST_CHECK;
+void mp_tok_vocab_fini(struct mp_tok_vocab *vocab);
+
+/* Add a token with an unused id and a new content. `file` is for messages. */
+enum mp_status mp_tok_vocab_add(struct mp_tok_vocab *vocab, const char *file, const char *content,
+                                size_t bytes, uint32_t id, uint8_t flags) MP_MUST_CHECK;
+uint32_t mp_tok_vocab_find(const struct mp_tok_vocab *vocab, const char *content, size_t bytes);
+
+static inline const char *mp_tok_vocab_content(const struct mp_tok_vocab *vocab, uint32_t id)
+{
+    return vocab->arena.data + vocab->offset[id];
+}
+
+/* The id if it is a token of the model, else MP_TOKEN_NONE. */
+static inline uint32_t mp_tok_vocab_find_model(const struct mp_tok_vocab *vocab,
+                                               const char *content, size_t bytes)
+{
+    const uint32_t id = mp_tok_vocab_find(vocab, content, bytes);
+
+    return id != MP_TOKEN_NONE && (vocab->flags[id] & MP_TOK_MODEL) != 0 ? id : MP_TOKEN_NONE;
+}
+
+struct mp_tok_merges {
+    uint32_t count;
+    uint32_t *result; /* [count], id that the merge of this rank makes */
+    uint64_t *pairs;  /* [slot_mask + 1], left id << 32 | right id, or UINT64_MAX */
+    uint32_t *ranks;  /* [slot_mask + 1] */
+    uint32_t slot_mask;
+};
+
+enum mp_status mp_tok_merges_init(struct mp_tok_merges *merges, uint32_t count) MP_MUST_CHECK;
+void mp_tok_merges_fini(struct mp_tok_merges *merges);
+
+/* Rank `rank` becomes left + right -> result; the last of equal pairs counts. */
+enum mp_status mp_tok_merges_add(struct mp_tok_merges *merges, const char *file, uint32_t rank,
+                                 uint32_t left, uint32_t right, uint32_t result) MP_MUST_CHECK;
+
+/* The rank, or MP_TOKEN_NONE. */
+uint32_t mp_tok_merges_find(const struct mp_tok_merges *merges, uint32_t left, uint32_t right);
+
+/* ---- added tokens (tokenizer_added.c) */
+
+struct mp_tok_pattern {
+    char *text;
+    uint32_t bytes;
+    uint32_t id;
+};
+
+/* Patterns sorted by bytes; those that begin with byte b are [first[b], first[b + 1]). */
+struct mp_tok_matcher {
+    struct mp_tok_pattern *patterns;
+    uint32_t count;
+    uint32_t capacity;
+    uint32_t first[257];
+};
+
+/* Takes a copy of `text`. */
+enum mp_status mp_tok_matcher_add(struct mp_tok_matcher *matcher, const char *text, size_t bytes,
+                                  uint32_t id) MP_MUST_CHECK;
+void mp_tok_matcher_seal(struct mp_tok_matcher *matcher);
+void mp_tok_matcher_fini(struct mp_tok_matcher *matcher);
+
+/* A piece of text: an added token, or (id MP_TOKEN_NONE) text between them. */
+struct mp_tok_part {
+    uint32_t id;
+    size_t begin, end;
+};
+
+struct mp_tok_scan {
+    const struct mp_tok_vocab *vocab;
+    const struct mp_tok_matcher *matcher;
+    const char *text;
+    size_t bytes;
+    /* Whether special tokens may be recognised in [begin, end). */
+    bool (*allowed)(void *context, size_t begin, size_t end);
+    void *context;
+    /* State, to be zero at the start. */
+    size_t searched; /* matches are looked for from here */
+    size_t done;     /* text before it was given out */
+    struct mp_tok_part pending;
+    bool has_pending;
+};
+
+/* The next part that is not empty; false at the end. */
+bool mp_tok_scan_next(struct mp_tok_scan *scan, struct mp_tok_part *part);
+
+/* ---- stages */
+
+enum mp_tok_norm_kind { MP_TOK_NORM_FORM, MP_TOK_NORM_PREPEND, MP_TOK_NORM_REPLACE };
+
+struct mp_tok_norm {
+    enum mp_tok_norm_kind kind;
+    enum mp_tok_form form;
+    struct mp_tok_buf from; /* REPLACE */
+    struct mp_tok_buf to;   /* REPLACE, PREPEND */
+};
+
+enum mp_tok_pre_kind { MP_TOK_PRE_SPLIT, MP_TOK_PRE_BYTE_LEVEL, MP_TOK_PRE_METASPACE };
+enum mp_tok_prepend { MP_TOK_PREPEND_ALWAYS, MP_TOK_PREPEND_FIRST, MP_TOK_PREPEND_NEVER };
+
+struct mp_tok_pre {
+    enum mp_tok_pre_kind kind;
+    pcre2_code *code;            /* SPLIT, and BYTE_LEVEL with use_regex */
+    bool drop_gaps;              /* SPLIT: text between matches is dropped, else a word */
+    bool prefix_space;           /* BYTE_LEVEL */
+    struct mp_tok_buf mark;      /* METASPACE: what stands for a space */
+    enum mp_tok_prepend prepend; /* METASPACE */
+    bool cut;                    /* METASPACE: a word starts at each mark */
+};
+
+enum mp_tok_dec_kind { MP_TOK_DEC_REPLACE, MP_TOK_DEC_METASPACE };
+
+struct mp_tok_dec {
+    enum mp_tok_dec_kind kind;
+    struct mp_tok_buf from, to; /* METASPACE: from is the mark */
+    bool drop_first;            /* METASPACE: marks of the first token are dropped */
+};
+
+#define MP_TOK_STAGES_MAX 16
+
+struct mp_tokenizer {
+    struct mp_tok_vocab vocab;
+    struct mp_tok_merges merges;
+    uint32_t byte_ids[256]; /* byte level: token of a byte; byte fallback: its <0xNN> */
+    bool byte_level;
+    bool byte_fallback;
+    bool fuse_unk;
+    bool ignore_merges;
+    uint32_t unk, bos, eos;
+
+    bool special_normalized; /* some special token is matched after normalization */
+    struct mp_tok_matcher raw, normalized;
+    uint32_t *pattern_of; /* [vocab.count], index in normalized.patterns + 1 or 0; may be NULL */
+
+    struct mp_tok_norm norms[MP_TOK_STAGES_MAX];
+    uint32_t norm_count;
+    struct mp_tok_pre pres[MP_TOK_STAGES_MAX];
+    uint32_t pre_count;
+    struct mp_ids prefix, suffix; /* of the post-processor */
+
+    struct mp_tok_dec decs[MP_TOK_STAGES_MAX];
+    uint32_t dec_count;
+    bool dec_bytes;      /* tokens are byte-level */
+    bool dec_fallback;   /* <0xNN> are bytes */
+    bool dec_join_space; /* no decoder: tokens are joined by spaces */
+    char dec_strip[4];   /* character that is stripped at the beginning of the text */
+    uint32_t dec_strip_bytes;
+    uint32_t dec_strip_count;
+};
+
+/* What reading the file needs to know for messages. */
+struct mp_tok_source {
+    const char *name;           /* the file */
+    char shown[MP_QUOTE_BYTES]; /* the same, quoted */
+};
+
+/* Refuse fields of an object that are not in the NULL-terminated list. */
+enum mp_status mp_tok_check_keys(const struct mp_tok_source *source, const json_t *object,
+                                 const char *what, const char *const *known) MP_MUST_CHECK;
+
+/* "<what> of type '<type>' in '<file>' is not supported; ..." */
+enum mp_status mp_tok_refuse_type(const struct mp_tok_source *source, const char *what,
+                                  const char *type) MP_COLD;
+
+enum mp_status mp_tok_load_model(const struct mp_tok_source *source, const json_t *root,
+                                 struct mp_tokenizer *tok) MP_MUST_CHECK;
+enum mp_status mp_tok_load_matchers(const struct mp_tok_source *source,
+                                    struct mp_tokenizer *tok) MP_MUST_CHECK;
+enum mp_status mp_tok_load_normalizer(const struct mp_tok_source *source, const json_t *root,
+                                      struct mp_tokenizer *tok) MP_MUST_CHECK;
+enum mp_status mp_tok_load_pre_tokenizer(const struct mp_tok_source *source, const json_t *root,
+                                         struct mp_tokenizer *tok) MP_MUST_CHECK;
+enum mp_status mp_tok_load_post_processor(const struct mp_tok_source *source, const json_t *root,
+                                          struct mp_tokenizer *tok) MP_MUST_CHECK;
+enum mp_status mp_tok_load_decoder(const struct mp_tok_source *source, const json_t *root,
+                                   struct mp_tokenizer *tok) MP_MUST_CHECK;
+
+/* A string field of at most 1 KiB, with its length; NUL is allowed inside. */
+enum mp_status mp_tok_load_string(const struct mp_tok_source *source, const json_t *object,
+                                  const char *key, const char *what,
+                                  struct mp_tok_buf *out) MP_MUST_CHECK;
+
+/* The pattern of {"String": text} for Replace; regular expressions are refused. */
+enum mp_status mp_tok_load_pattern_string(const struct mp_tok_source *source, const json_t *object,
+                                          const char *what, struct mp_tok_buf *out) MP_MUST_CHECK;
+
+/* ---- pre-tokenizing and merging (tokenizer_split.c, tokenizer_bpe.c) */
+
+/*
+ * Compile the pattern if it is one of the known ones; `published` is its text in the file.
+ * *code_p is NULL if it is not.
+ */
+enum mp_status mp_tok_pattern_compile(const char *published, pcre2_code **code_p) MP_MUST_CHECK;
+
+/* \s and \w of the reference. */
+bool mp_tok_is_space(uint32_t code);
+bool mp_tok_is_word(uint32_t code);
+
+/* The pattern of ByteLevel with use_regex. */
+extern const char mp_tok_pattern_gpt2[];
+
+/* The printable character that stands for a byte in a byte-level vocabulary. */
+uint32_t mp_tok_byte_char(unsigned char byte);
+
+/* Its inverse: 0..255, or -1. */
+int mp_tok_char_byte(uint32_t code);
+
+struct mp_tok_symbol {
+    uint32_t id; /* MP_TOKEN_NONE once it was merged into another */
+    uint32_t prev, next;
+};
+
+/* Memory and state of one encoding; nothing is shared between calls. */
+struct mp_tok_encoder {
+    const struct mp_tokenizer *tok;
+    struct mp_ids *out;
+    pcre2_match_data *match;
+    pcre2_match_context *match_context;
+    pcre2_jit_stack *jit_stack;
+    struct mp_tok_buf stages[MP_TOK_STAGES_MAX];
+    struct mp_tok_buf word;
+    struct mp_tok_symbol *symbols;
+    size_t symbol_count, symbol_capacity;
+    uint64_t *heap; /* rank << 32 | position, the least first */
+    size_t heap_count, heap_capacity;
+};
+
+enum mp_status mp_ids_append(struct mp_ids *ids, uint32_t id) MP_MUST_CHECK;
+
+/* Append the ids of a segment between added tokens. `first`: it begins where the text begins. */
+enum mp_status mp_tok_pre_tokenize(struct mp_tok_encoder *enc, const char *text, size_t bytes,
+                                   bool first) MP_MUST_CHECK;
+
+/* Append the ids of one word; in a byte-level vocabulary the word is still plain text. */
+enum mp_status mp_tok_bpe(struct mp_tok_encoder *enc, const char *word, size_t bytes) MP_MUST_CHECK;
+
+/* Run the normalizer: the result is `text` itself or lies in one of the two buffers. */
+enum mp_status mp_tok_normalize(const struct mp_tokenizer *tok, struct mp_tok_buf work[2],
+                                const char **text_p, size_t *bytes_p) MP_MUST_CHECK;
+
+#endif

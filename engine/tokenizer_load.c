@@ -1,0 +1,529 @@
+#include "engine/tokenizer_impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/base/checked.h"
+
+/* Longer texts do not name a token that is looked for at each place of each text. */
+#define ADDED_BYTES_MAX 1024
+
+enum mp_status mp_tok_check_keys(const struct mp_tok_source *source, const json_t *object,
+                                 const char *what, const char *const *known)
+{
+    const char *key;
+    json_t *value;
+    char quoted[MP_QUOTE_BYTES];
+
+    json_object_foreach((json_t *)object, key, value)
+    {
+        size_t i = 0;
+
+        while (known[i] != NULL && strcmp(known[i], key) != 0)
+            i++;
+        if (known[i] == NULL)
+            return mp_fail(MP_ERR_MODEL, "E_TOK_FIELD",
+                           "field '%s' of the %s in '%s' is not known and would be ignored; "
+                           "this tokenizer is not supported",
+                           mp_quote(quoted, key, strlen(key)), what, source->shown);
+    }
+    return MP_OK;
+}
+
+enum mp_status mp_tok_refuse_type(const struct mp_tok_source *source, const char *what,
+                                  const char *type)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_MODEL, "E_TOK_TYPE",
+                   "%s of type '%s' in '%s' is not supported; use a model with a byte-level or "
+                   "byte-fallback BPE tokenizer",
+                   what, mp_quote(quoted, type, strlen(type)), source->shown);
+}
+
+/* Fields that change ids when they are set, and that are not implemented. */
+static enum mp_status refuse_set(const struct mp_tok_source *source, const json_t *object,
+                                 const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    char got[MP_QUOTE_BYTES];
+
+    if (value == NULL || json_is_null(value) ||
+        (json_is_string(value) && json_string_length(value) == 0))
+        return MP_OK;
+    return mp_fail(MP_ERR_MODEL, "E_TOK_FIELD",
+                   "'%s' in '%s' is %s, need null; this tokenizer is not supported", key,
+                   source->shown, mp_json_describe(got, value));
+}
+
+/* ---- vocabulary */
+
+static enum mp_status bad_id(const struct mp_tok_source *source, const char *content, size_t bytes,
+                             const json_t *value)
+{
+    char quoted[MP_QUOTE_BYTES], got[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_MODEL, "E_TOK_ID_RANGE",
+                   "id of token '%s' in '%s': got %s, need an integer from 0 to %u",
+                   mp_quote(quoted, content, bytes), source->shown, mp_json_describe(got, value),
+                   MP_TOK_VOCAB_MAX - 1);
+}
+
+static enum mp_status check_token(const struct mp_tok_source *source, const char *content,
+                                  size_t bytes, const json_t *id, uint32_t *count)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    if (bytes > MP_TOK_TOKEN_BYTES_MAX)
+        return mp_fail(
+            MP_ERR_MODEL, "E_TOK_LONG", "token '%s' in '%s' has %zu bytes, need at most %u",
+            mp_quote(quoted, content, bytes), source->shown, bytes, MP_TOK_TOKEN_BYTES_MAX);
+    if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+        json_integer_value(id) >= MP_TOK_VOCAB_MAX)
+        return bad_id(source, content, bytes, id);
+    if (json_integer_value(id) >= *count)
+        *count = (uint32_t)json_integer_value(id) + 1;
+    return MP_OK;
+}
+
+static enum mp_status id_taken(const struct mp_tok_source *source, const struct mp_tok_vocab *vocab,
+                               const char *content, size_t bytes, uint32_t id)
+{
+    char quoted[MP_QUOTE_BYTES], other[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_MODEL, "E_TOK_ID_TWICE",
+                   "token '%s' in '%s' has id %" PRIu32 ", which token '%s' has already",
+                   mp_quote(quoted, content, bytes), source->shown, id,
+                   mp_quote(other, mp_tok_vocab_content(vocab, id), vocab->bytes[id]));
+}
+
+/* Check all contents and ids before anything is sized by them. */
+static enum mp_status check_tokens(const struct mp_tok_source *source, json_t *vocab,
+                                   const json_t *added, uint32_t *count)
+{
+    enum mp_status status = MP_OK;
+    const char *content;
+    size_t bytes, i;
+    json_t *value;
+
+    *count = 0;
+    json_object_keylen_foreach(vocab, content, bytes, value)
+    {
+        status = check_token(source, content, bytes, value, count);
+        if (status != MP_OK)
+            return status;
+    }
+    json_array_foreach(added, i, value)
+    {
+        if (!json_is_object(value) || !json_is_string(json_object_get(value, "content")))
+            return mp_fail(MP_ERR_MODEL, "E_TOK_ADDED",
+                           "entry %zu of added_tokens in '%s' is not an object with a 'content'", i,
+                           source->shown);
+        content = json_string_value(json_object_get(value, "content"));
+        bytes = json_string_length(json_object_get(value, "content"));
+        if (bytes == 0 || bytes > ADDED_BYTES_MAX)
+            return mp_fail(MP_ERR_MODEL, "E_TOK_ADDED",
+                           "entry %zu of added_tokens in '%s' has a content of %zu bytes, need 1 "
+                           "to %d",
+                           i, source->shown, bytes, ADDED_BYTES_MAX);
+        status = check_token(source, content, bytes, json_object_get(value, "id"), count);
+        if (status != MP_OK)
+            return status;
+    }
+    if (*count == 0)
+        return mp_fail(MP_ERR_MODEL, "E_TOK_EMPTY", "the vocabulary in '%s' has no tokens",
+                       source->shown);
+    return MP_OK;
+}
+
+static enum mp_status load_vocab(const struct mp_tok_source *source, json_t *object,
+                                 struct mp_tokenizer *tok)
+{
+    const char *content;
+    size_t bytes;
+    json_t *value;
+
+    json_object_keylen_foreach(object, content, bytes, value)
+    {
+        const uint32_t id = (uint32_t)json_integer_value(value);
+        enum mp_status status;
+
+        if ((tok->vocab.flags[id] & MP_TOK_USED) != 0)
+            return id_taken(source, &tok->vocab, content, bytes, id);
+        status = mp_tok_vocab_add(&tok->vocab, source->shown, content, bytes, id, MP_TOK_MODEL);
+        if (status != MP_OK)
+            return status;
+    }
+    return MP_OK;
+}
+
+static enum mp_status added_flags(const struct mp_tok_source *source, const json_t *entry,
+                                  uint8_t *flags)
+{
+    static const struct {
+        const char *key;
+        uint8_t flag;
+    } fields[] = {
+        { "single_word", MP_TOK_SINGLE_WORD }, { "lstrip", MP_TOK_LSTRIP },
+        { "rstrip", MP_TOK_RSTRIP },           { "normalized", MP_TOK_NORMALIZED },
+        { "special", MP_TOK_SPECIAL },
+    };
+    static const char *const known[] = { "id",     "content",    "single_word", "lstrip",
+                                         "rstrip", "normalized", "special",     NULL };
+    enum mp_status status = mp_tok_check_keys(source, entry, "added token", known);
+
+    *flags = MP_TOK_ADDED;
+    for (size_t i = 0; i < MP_ARRAY_LEN(fields) && status == MP_OK; i++) {
+        bool set = false;
+
+        status = mp_json_bool(entry, fields[i].key, source->name, &set);
+        if (set)
+            *flags |= fields[i].flag;
+    }
+    return status;
+}
+
+static enum mp_status load_added(const struct mp_tok_source *source, const json_t *array,
+                                 struct mp_tokenizer *tok)
+{
+    struct mp_tok_vocab *vocab = &tok->vocab;
+    char quoted[MP_QUOTE_BYTES];
+    json_t *entry;
+    size_t i;
+
+    json_array_foreach(array, i, entry)
+    {
+        const char *content = json_string_value(json_object_get(entry, "content"));
+        const size_t bytes = json_string_length(json_object_get(entry, "content"));
+        const uint32_t id = (uint32_t)json_integer_value(json_object_get(entry, "id"));
+        const uint32_t known = mp_tok_vocab_find(vocab, content, bytes);
+        uint8_t flags;
+        enum mp_status status = added_flags(source, entry, &flags);
+
+        if (status != MP_OK)
+            return status;
+        if (known != MP_TOKEN_NONE && known != id)
+            return mp_fail(MP_ERR_MODEL, "E_TOK_ADDED",
+                           "added token '%s' in '%s' has id %" PRIu32 ", the vocabulary has it "
+                           "as %" PRIu32,
+                           mp_quote(quoted, content, bytes), source->shown, id, known);
+        if (known == MP_TOKEN_NONE && (vocab->flags[id] & MP_TOK_USED) != 0)
+            return id_taken(source, vocab, content, bytes, id);
+        if (known != MP_TOKEN_NONE && (vocab->flags[id] & MP_TOK_ADDED) != 0)
+            return mp_fail(MP_ERR_MODEL, "E_TOK_ADDED", "added token '%s' in '%s' is given twice",
+                           mp_quote(quoted, content, bytes), source->shown);
+        if (known != MP_TOKEN_NONE) {
+            vocab->flags[id] |= flags;
+            continue;
+        }
+        status = mp_tok_vocab_add(vocab, source->shown, content, bytes, id, flags);
+        if (status != MP_OK)
+            return status;
+    }
+    return MP_OK;
+}
+
+/* ---- merges */
+
+struct merge_text {
+    const char *left, *right;
+    size_t left_bytes, right_bytes;
+};
+
+/* A merge is "left right" or ["left", "right"]; only the second form can hold spaces. */
+static bool split_merge(const json_t *entry, struct merge_text *merge)
+{
+    if (json_is_array(entry)) {
+        const json_t *left = json_array_get(entry, 0), *right = json_array_get(entry, 1);
+
+        if (json_array_size(entry) != 2 || !json_is_string(left) || !json_is_string(right))
+            return false;
+        *merge = (struct merge_text){ json_string_value(left), json_string_value(right),
+                                      json_string_length(left), json_string_length(right) };
+        return true;
+    }
+    if (!json_is_string(entry))
+        return false;
+    const char *text = json_string_value(entry);
+    const size_t bytes = json_string_length(entry);
+    const char *space = memchr(text, ' ', bytes);
+    if (space == NULL || memchr(space + 1, ' ', bytes - (size_t)(space + 1 - text)) != NULL)
+        return false;
+    *merge = (struct merge_text){ text, space + 1, (size_t)(space - text),
+                                  bytes - (size_t)(space + 1 - text) };
+    return true;
+}
+
+static enum mp_status merge_token_missing(const struct mp_tok_source *source, size_t index,
+                                          const struct merge_text *merge, const char *what,
+                                          const char *content, size_t bytes)
+{
+    char left[MP_QUOTE_BYTES], right[MP_QUOTE_BYTES], quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_MODEL, "E_TOK_MERGE",
+                   "merge %zu ('%.60s', '%.60s') in '%s': %s '%.80s' is not in the vocabulary",
+                   index, mp_quote(left, merge->left, merge->left_bytes),
+                   mp_quote(right, merge->right, merge->right_bytes), source->shown, what,
+                   mp_quote(quoted, content, bytes));
+}
+
+static enum mp_status load_merge(const struct mp_tok_source *source, struct mp_tokenizer *tok,
+                                 size_t index, uint32_t rank, const struct merge_text *merge,
+                                 struct mp_tok_buf *joined)
+{
+    const uint32_t left = mp_tok_vocab_find_model(&tok->vocab, merge->left, merge->left_bytes);
+    const uint32_t right = mp_tok_vocab_find_model(&tok->vocab, merge->right, merge->right_bytes);
+    enum mp_status status;
+    uint32_t result;
+
+    if (left == MP_TOKEN_NONE)
+        return merge_token_missing(source, index, merge, "its left side", merge->left,
+                                   merge->left_bytes);
+    if (right == MP_TOKEN_NONE)
+        return merge_token_missing(source, index, merge, "its right side", merge->right,
+                                   merge->right_bytes);
+    joined->bytes = 0;
+    status = mp_tok_buf_append(joined, merge->left, merge->left_bytes);
+    if (status == MP_OK)
+        status = mp_tok_buf_append(joined, merge->right, merge->right_bytes);
+    if (status != MP_OK)
+        return status;
+    result = mp_tok_vocab_find_model(&tok->vocab, joined->data, joined->bytes);
+    if (result == MP_TOKEN_NONE)
+        return merge_token_missing(source, index, merge, "its result", joined->data, joined->bytes);
+    return mp_tok_merges_add(&tok->merges, source->shown, rank, left, right, result);
+}
+
+static enum mp_status load_merges(const struct mp_tok_source *source, const json_t *array,
+                                  struct mp_tokenizer *tok)
+{
+    struct mp_tok_buf joined = { 0 };
+    enum mp_status status;
+    char got[MP_QUOTE_BYTES];
+    uint32_t rank = 0;
+    json_t *entry;
+    size_t i;
+
+    if (json_array_size(array) > MP_TOK_MERGES_MAX)
+        return mp_fail(MP_ERR_MODEL, "E_TOK_MERGES", "'%s' has %zu merges, need at most %u",
+                       source->shown, json_array_size(array), MP_TOK_MERGES_MAX);
+    status = mp_tok_merges_init(&tok->merges, (uint32_t)json_array_size(array));
+    json_array_foreach(array, i, entry)
+    {
+        struct merge_text merge;
+
+        if (status != MP_OK)
+            break;
+        if (json_is_string(entry) && strncmp(json_string_value(entry), "#version", 8) == 0)
+            continue;
+        if (!split_merge(entry, &merge)) {
+            status =
+                mp_fail(MP_ERR_MODEL, "E_TOK_MERGE", "merge %zu in '%s': got %s, need two tokens",
+                        i, source->shown, mp_json_describe(got, entry));
+            break;
+        }
+        status = load_merge(source, tok, i, rank++, &merge, &joined);
+    }
+    mp_tok_buf_free(&joined);
+    return status;
+}
+
+/* ---- the model */
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/*
+ * <0xNN> of a byte-fallback vocabulary. What begins and ends like one must be one: the reference
+ * reads the two characters in the middle as a number whatever they are.
+ */
+static enum mp_status load_byte_tokens(const struct mp_tok_source *source, struct mp_tokenizer *tok)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    for (uint32_t id = 0; id < tok->vocab.count; id++) {
+        const char *content = mp_tok_vocab_content(&tok->vocab, id);
+        const size_t bytes = tok->vocab.bytes[id];
+
+        if ((tok->vocab.flags[id] & MP_TOK_MODEL) == 0 || bytes < 4 ||
+            memcmp(content, "<0x", 3) != 0 || content[bytes - 1] != '>')
+            continue;
+        if (bytes != 6 || hex_digit(content[3]) < 0 || hex_digit(content[4]) < 0)
+            return mp_fail(MP_ERR_MODEL, "E_TOK_BYTE",
+                           "byte token '%s' (id %" PRIu32 ") in '%s': need two of 0-9A-F after 0x",
+                           mp_quote(quoted, content, bytes), id, source->shown);
+        tok->byte_ids[hex_digit(content[3]) * 16 + hex_digit(content[4])] = id;
+    }
+    return MP_OK;
+}
+
+static void find_byte_level_tokens(struct mp_tokenizer *tok)
+{
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char out[4];
+        const size_t put = mp_tok_utf8_put(out, mp_tok_byte_char((unsigned char)byte));
+
+        tok->byte_ids[byte] = mp_tok_vocab_find_model(&tok->vocab, out, put);
+    }
+}
+
+/* Text that no token can spell would vanish without a word; such vocabularies are refused. */
+static enum mp_status check_cover(const struct mp_tok_source *source,
+                                  const struct mp_tokenizer *tok)
+{
+    if (tok->unk != MP_TOKEN_NONE)
+        return MP_OK;
+    if (!tok->byte_level && !tok->byte_fallback)
+        return mp_fail(MP_ERR_MODEL, "E_TOK_COVER",
+                       "the vocabulary in '%s' has neither bytes nor an unknown token, so text "
+                       "would be lost",
+                       source->shown);
+    for (unsigned byte = 0; byte < 256; byte++) {
+        /* These do not occur in UTF-8. */
+        if (byte == 0xc0 || byte == 0xc1 || byte >= 0xf5)
+            continue;
+        if (tok->byte_ids[byte] == MP_TOKEN_NONE)
+            return mp_fail(MP_ERR_MODEL, "E_TOK_COVER",
+                           "the vocabulary in '%s' has no token for byte 0x%02X and no unknown "
+                           "token, so text would be lost",
+                           source->shown, byte);
+    }
+    return MP_OK;
+}
+
+static enum mp_status load_unk(const struct mp_tok_source *source, const json_t *model,
+                               struct mp_tokenizer *tok)
+{
+    const char *unk;
+    enum mp_status status = mp_json_string_or(model, "unk_token", source->name, NULL, &unk);
+
+    if (status == MP_OK && unk != NULL)
+        tok->unk = mp_tok_vocab_find_model(&tok->vocab, unk,
+                                           json_string_length(json_object_get(model, "unk_token")));
+    return status;
+}
+
+static enum mp_status check_model_fields(const struct mp_tok_source *source, const json_t *model)
+{
+    static const char *const known[] = { "type",
+                                         "dropout",
+                                         "unk_token",
+                                         "continuing_subword_prefix",
+                                         "end_of_word_suffix",
+                                         "fuse_unk",
+                                         "byte_fallback",
+                                         "ignore_merges",
+                                         "vocab",
+                                         "merges",
+                                         NULL };
+    static const char *const unset[] = { "dropout", "continuing_subword_prefix",
+                                         "end_of_word_suffix" };
+    const char *type;
+    enum mp_status status = mp_json_string_or(model, "type", source->name, "BPE", &type);
+
+    if (status != MP_OK)
+        return status;
+    if (strcmp(type, "BPE") != 0)
+        return mp_tok_refuse_type(source, "model", type);
+    status = mp_tok_check_keys(source, model, "model", known);
+    for (size_t i = 0; i < MP_ARRAY_LEN(unset) && status == MP_OK; i++)
+        status = refuse_set(source, model, unset[i]);
+    return status;
+}
+
+/* The pre-tokenizer is known by now: it tells whether the vocabulary is byte-level. */
+enum mp_status mp_tok_load_model(const struct mp_tok_source *source, const json_t *root,
+                                 struct mp_tokenizer *tok)
+{
+    json_t *model, *vocab, *merges, *added;
+    const char *name = source->name;
+    enum mp_status status;
+    uint32_t count;
+
+    status = mp_json_object(root, "model", name, &model);
+    if (status == MP_OK)
+        status = check_model_fields(source, model);
+    if (status == MP_OK)
+        status = mp_json_object(model, "vocab", name, &vocab);
+    if (status == MP_OK)
+        status = mp_json_array(model, "merges", name, &merges);
+    if (status == MP_OK)
+        status = mp_json_array_or_null(root, "added_tokens", name, &added);
+    if (status == MP_OK)
+        status = mp_json_bool_or(model, "fuse_unk", name, false, &tok->fuse_unk);
+    if (status == MP_OK)
+        status = mp_json_bool_or(model, "byte_fallback", name, false, &tok->byte_fallback);
+    if (status == MP_OK)
+        status = mp_json_bool_or(model, "ignore_merges", name, false, &tok->ignore_merges);
+    if (status == MP_OK)
+        status = check_tokens(source, vocab, added, &count);
+    if (status == MP_OK)
+        status = mp_tok_vocab_init(&tok->vocab, count,
+                                   (uint64_t)json_object_size(vocab) + json_array_size(added));
+    if (status == MP_OK)
+        status = load_vocab(source, vocab, tok);
+    if (status == MP_OK)
+        status = load_unk(source, model, tok);
+    if (status == MP_OK && tok->byte_level)
+        find_byte_level_tokens(tok);
+    else if (status == MP_OK && tok->byte_fallback)
+        status = load_byte_tokens(source, tok);
+    if (status == MP_OK)
+        status = check_cover(source, tok);
+    if (status == MP_OK)
+        status = load_merges(source, merges, tok);
+    return status == MP_OK ? load_added(source, added, tok) : status;
+}
+
+/* Tokens that are matched after normalization are decoded to their normalized content. */
+static enum mp_status index_patterns(struct mp_tokenizer *tok)
+{
+    tok->pattern_of = calloc(tok->vocab.count, sizeof(*tok->pattern_of));
+    if (tok->pattern_of == NULL)
+        return mp_fail_no_memory("added tokens", (uint64_t)tok->vocab.count * 4);
+    for (uint32_t i = 0; i < tok->normalized.count; i++)
+        tok->pattern_of[tok->normalized.patterns[i].id] = i + 1;
+    return MP_OK;
+}
+
+enum mp_status mp_tok_load_matchers(const struct mp_tok_source *source, struct mp_tokenizer *tok)
+{
+    struct mp_tok_buf work[2] = { 0 };
+    enum mp_status status = MP_OK;
+    char quoted[MP_QUOTE_BYTES];
+
+    for (uint32_t id = 0; id < tok->vocab.count && status == MP_OK; id++) {
+        const uint8_t flags = tok->vocab.flags[id];
+        const char *text = mp_tok_vocab_content(&tok->vocab, id);
+        size_t bytes = tok->vocab.bytes[id];
+
+        if ((flags & MP_TOK_ADDED) == 0)
+            continue;
+        if ((flags & MP_TOK_NORMALIZED) == 0) {
+            status = mp_tok_matcher_add(&tok->raw, text, bytes, id);
+            continue;
+        }
+        if ((flags & MP_TOK_SPECIAL) != 0 && tok->norm_count > 0)
+            tok->special_normalized = true;
+        status = mp_tok_normalize(tok, work, &text, &bytes);
+        if (status == MP_OK && bytes == 0)
+            status = mp_fail(
+                MP_ERR_MODEL, "E_TOK_ADDED",
+                "added token '%s' in '%s' is empty once it is normalized",
+                mp_quote(quoted, mp_tok_vocab_content(&tok->vocab, id), tok->vocab.bytes[id]),
+                source->shown);
+        if (status == MP_OK)
+            status = mp_tok_matcher_add(&tok->normalized, text, bytes, id);
+    }
+    mp_tok_matcher_seal(&tok->raw);
+    mp_tok_matcher_seal(&tok->normalized);
+    if (status == MP_OK && tok->normalized.count > 0)
+        status = index_patterns(tok);
+    mp_tok_buf_free(&work[0]);
+    mp_tok_buf_free(&work[1]);
+    return status;
+}
