@@ -1,15 +1,28 @@
+# The calls of tests/fault/wrap.h, with the names that 64-bit file offsets give them.
+set(mp_wrapped_calls malloc calloc realloc aligned_alloc posix_memalign strdup open open64 openat
+    openat64 fstat fstat64 fstatat fstatat64 statx fcntl fcntl64 pread pread64 read mmap mmap64
+    madvise mlock memfd_create ftruncate ftruncate64 fopen fopen64 opendir eventfd pthread_create
+    io_uring_queue_init io_uring_submit_and_wait)
+
 # mp_test(base/error_test LIBS mp_base [TIMEOUT s] [LABELS l] [SOURCES more.c] [ARGS ...]
-#         [VARIANTS a b])
+#         [VARIANTS a b] [WRAP])
 # builds tests/base/error_test.c as one program and runs it as the test "base/error_test"; with
-# VARIANTS it runs once per variant, which is its first argument and part of the test's name.
+# VARIANTS it runs once per variant, which is its first argument and part of the test's name. With
+# WRAP, calls of the system and of libraries can be made to fail; see tests/fault/wrap.h.
 function(mp_test name)
-    cmake_parse_arguments(T "" "TIMEOUT" "LIBS;LABELS;SOURCES;ARGS;VARIANTS" ${ARGN})
+    cmake_parse_arguments(T "WRAP" "TIMEOUT" "LIBS;LABELS;SOURCES;ARGS;VARIANTS" ${ARGN})
     if(NOT T_TIMEOUT)
         set(T_TIMEOUT 60)
     endif()
     string(REPLACE "/" "_" target ${name})
     add_executable(${target} tests/${name}.c tests/log_guard.c ${T_SOURCES})
     target_link_libraries(${target} PRIVATE ${T_LIBS} mp_options)
+    if(T_WRAP)
+        list(TRANSFORM mp_wrapped_calls PREPEND "-Wl,--wrap=" OUTPUT_VARIABLE wraps)
+        target_sources(${target} PRIVATE tests/fault/wrap.c)
+        target_link_libraries(${target} PRIVATE PkgConfig::URING)
+        target_link_options(${target} PRIVATE ${wraps})
+    endif()
     set(tests ${name})
     if(T_VARIANTS)
         list(TRANSFORM T_VARIANTS PREPEND "${name}:" OUTPUT_VARIABLE tests)
@@ -46,6 +59,10 @@ target_link_options(vmm_backend_test PRIVATE
     -Wl,--wrap=mmap64,--wrap=munmap,--wrap=madvise,--wrap=mbind)
 mp_test(vmm/io_options_test LIBS mp_vmm)
 mp_test(vmm/memory_room_test LIBS mp_vmm)
+mp_test(vmm/reader_fault_test LIBS mp_vmm SOURCES tests/vmm/reader_files.c
+    VARIANTS io_uring threads WRAP LABELS fault TIMEOUT 120)
+mp_test(vmm/reader_stress_test LIBS mp_vmm SOURCES tests/vmm/reader_files.c
+    VARIANTS io_uring threads LABELS stress TIMEOUT 120)
 mp_test(vmm/reader_test LIBS mp_vmm SOURCES tests/vmm/reader_files.c VARIANTS io_uring threads)
 mp_test(vmm/residency_test LIBS mp_vmm)
 mp_test(vmm/topology_test LIBS mp_vmm PkgConfig::JANSSON ${MP_ALLOC_FAULT}

@@ -89,7 +89,6 @@ static const char *read_advice(int error_number)
 {
     switch (error_number) {
     case EIO: return "the disk or its file system is failing, look into the kernel log";
-    case EINVAL: return "set MOEPAGER_IO=buffered";
     case ESTALE: return "the network file system lost the file, start again";
     default: return "check the file and its file system";
     }

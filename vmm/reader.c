@@ -39,13 +39,18 @@ static enum mp_status start_engine(struct mp_reader *reader)
     if (reader->config.uring) {
         reader->engine = &mp_reader_engine_uring;
         status = reader->engine->start(reader, &reader->engine_state);
-        if (status == MP_OK)
+        if (status == MP_OK) {
+            mp_log_info("reader", "reading with io_uring");
             return MP_OK;
+        }
         mp_log_info("reader", "%s; reading with threads instead", mp_error_last()->text);
         mp_error_clear();
     }
     reader->engine = &mp_reader_engine_threads;
-    return reader->engine->start(reader, &reader->engine_state);
+    status = reader->engine->start(reader, &reader->engine_state);
+    if (status == MP_OK && !reader->config.uring)
+        mp_log_info("reader", "reading with threads");
+    return status;
 }
 
 enum mp_status mp_reader_create(const struct mp_reader_config *config, struct mp_reader **reader_p)
@@ -79,7 +84,6 @@ enum mp_status mp_reader_create(const struct mp_reader_config *config, struct mp
         free(reader);
         return status;
     }
-    mp_log_info("reader", "reading with %s", reader->engine->name);
     *reader_p = reader;
     return MP_OK;
 }

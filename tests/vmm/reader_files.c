@@ -22,7 +22,7 @@ void test_write_file(const char *path, uint32_t file, uint64_t bytes)
     CHECK_EQ(fclose(out), 0);
 }
 
-static void file_path(char path[4200], uint32_t file)
+void test_file_path(char path[4200], uint32_t file)
 {
     snprintf(path, 4200, "%s/file-%u", test_tmpdir(), file);
 }
@@ -32,7 +32,7 @@ void test_files_write(void)
     char path[4200];
 
     for (uint32_t i = 0; i < TEST_FILES; i++) {
-        file_path(path, i);
+        test_file_path(path, i);
         test_write_file(path, i, sizes[i]);
     }
 }
@@ -45,7 +45,7 @@ struct mp_files *test_files_open(void)
 
     CHECK_EQ(mp_files_create(&files), MP_OK);
     for (uint32_t i = 0; i < TEST_FILES; i++) {
-        file_path(path, i);
+        test_file_path(path, i);
         CHECK_EQ(mp_files_add(files, AT_FDCWD, path, &index), MP_OK);
         CHECK_EQ(index, i);
     }

@@ -16,6 +16,7 @@ void test_write_file(const char *path, uint32_t file, uint64_t bytes);
 
 /* Write the files; sizes are odd, one is below a block, number 2 is the longest. */
 void test_files_write(void);
+void test_file_path(char path[4200], uint32_t file);
 struct mp_files *test_files_open(void);
 
 /* xorshift; the state must not be 0. */

@@ -1,0 +1,116 @@
+#ifndef MP_TEST_FAULT_WRAP_H
+#define MP_TEST_FAULT_WRAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * Failing calls of the system and of libraries, for the code under test.
+ *
+ * mp_test(... WRAP) links this file and routes each call below, from every object linked into the
+ * test (not from shared libraries), through it. Nothing fails and nothing is counted until a test
+ * says so with fault_begin(); the test's own calls between begin and end count too, so it makes
+ * none that it does not want to fail.
+ *
+ * A *site* is a place in the code that makes such a call, told apart by its return address. A
+ * *call* is one passage through a site. Standard use is fault_sweep(): it runs a function once per
+ * site and kind of failure until no new site shows up, and covers calls that are added later
+ * without being edited.
+ *
+ * io_uring_read is no function: it stands for every read put into a ring, and the kernel itself is
+ * made to answer it with EIO (or short).
+ *
+ * Thread safety: wrapped calls may come from any thread; fault_* functions from one.
+ */
+#define FAULT_CALLS(X)                 \
+    X(malloc, ENOMEM)                  \
+    X(calloc, ENOMEM)                  \
+    X(realloc, ENOMEM)                 \
+    X(aligned_alloc, ENOMEM)           \
+    X(posix_memalign, ENOMEM)          \
+    X(strdup, ENOMEM)                  \
+    X(open, EMFILE)                    \
+    X(openat, EMFILE)                  \
+    X(fstat, EIO)                      \
+    X(fstatat, EIO)                    \
+    X(statx, ENOSYS)                   \
+    X(fcntl, EINVAL)                   \
+    X(pread, EIO)                      \
+    X(read, EIO)                       \
+    X(mmap, ENOMEM)                    \
+    X(madvise, EINVAL)                 \
+    X(mlock, ENOMEM)                   \
+    X(memfd_create, EMFILE)            \
+    X(ftruncate, ENOSPC)               \
+    X(fopen, EMFILE)                   \
+    X(opendir, EMFILE)                 \
+    X(eventfd, EMFILE)                 \
+    X(pthread_create, EAGAIN)          \
+    X(io_uring_queue_init, EPERM)      \
+    X(io_uring_submit_and_wait, EPERM) \
+    X(io_uring_read, EIO)
+
+enum fault_call {
+#define X(name, error_number) FAULT_##name,
+    FAULT_CALLS(X)
+#undef X
+        FAULT_CALL_COUNT
+};
+
+const char *fault_call_name(enum fault_call call);
+
+enum fault_mode {
+    FAULT_COUNT, /* nothing fails, sites are noted */
+    FAULT_ONCE,
+    FAULT_ALWAYS, /* from then on */
+    FAULT_MODE_COUNT
+};
+
+#define FAULT_ANY UINT64_MAX
+#define FAULT_EOF UINT32_MAX
+
+struct fault_plan {
+    enum fault_mode mode;
+    uint64_t calls;       /* a set: bit of enum fault_call; FAULT_ANY: all */
+    uint64_t skip;        /* calls that match and pass before the first failure */
+    const void *site;     /* only this one; NULL: all */
+    int error_number;     /* 0: the one of the list */
+    uint32_t short_bytes; /* not 0: read, pread and io_uring_read do not fail but return so many;
+                           * FAULT_EOF: they return 0 */
+    const struct fault_plan *also; /* a second plan that holds at the same time, or NULL */
+};
+
+#define FAULT_BIT(name) (UINT64_C(1) << FAULT_##name)
+
+void fault_begin(const struct fault_plan *plan);
+
+/* Nothing fails any more; returns how many calls were made to fail since the begin. */
+uint64_t fault_end(void);
+
+/* Calls that matched the plan since the begin, failed or not; without those of `also`. */
+uint64_t fault_matched(void);
+
+/* Sites seen and sites failed since the program, or the latest sweep, started. */
+uint32_t fault_sites_seen(uint64_t calls);
+uint32_t fault_sites_failed(uint64_t calls);
+
+/* Write the sites that were seen and never failed to stderr, as arguments for addr2line. */
+void fault_print_not_failed(uint64_t calls);
+
+/*
+ * Run `body` again and again: once without failures, then for each site of `calls` with its first
+ * call failing, with every call failing, and with every call but the first two failing. Sites that
+ * only failures lead to are failed together with what led there. `body` must call
+ * fault_begin(plan) and fault_end() around what may fail, and must make whatever checks hold under
+ * such a failure. Returns the number of runs; every site was then failed at least once, or the
+ * program ended with 1 and the list of those that were not. File descriptors are counted: the same
+ * number must be open after each run.
+ */
+uint32_t fault_sweep(uint64_t calls, void (*body)(const struct fault_plan *plan, void *ctx),
+                     void *ctx);
+
+/* How many file descriptors the process has open. */
+uint32_t fault_open_fds(void);
+
+#endif
