@@ -326,7 +326,7 @@ enum mp_status mp_topology_place_memory(const struct mp_topology *topology, unsi
     mp_assert(node < topology->node_count);
     if (!topology->live)
         return MP_ERR_UNSUPPORTED;
-    if (numa_available() < 0 || topology->node_count == 1 || bytes == 0)
+    if (numa_available() < 0 || bytes == 0)
         return MP_OK;
     mask = numa_allocate_nodemask();
     if (mask == NULL)
@@ -338,5 +338,6 @@ enum mp_status mp_topology_place_memory(const struct mp_topology *topology, unsi
         mp_log_debug("topology", "cannot place memory on node %u: %s",
                      topology->nodes[node].os_index, strerror(errno));
     numa_bitmask_free(mask);
-    return result == 0 ? MP_OK : MP_ERR_UNSUPPORTED;
+    /* With one node there is nothing to choose, and a container that forbids mbind is fine. */
+    return result == 0 || topology->node_count == 1 ? MP_OK : MP_ERR_UNSUPPORTED;
 }

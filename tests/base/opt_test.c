@@ -204,7 +204,9 @@ static void shares_are_sizes_percentages_all_or_auto(void)
     CHECK_STR(mp_opt_format(opt, &config.budget, text), "2GiB");
     CHECK(takes("BUDGET", "all"));
     CHECK_EQ(mp_share_resolve(&config.budget, 1000, 7), 1000);
+    CHECK_STR(mp_opt_format(opt, &config.budget, text), "all");
     CHECK(takes("BUDGET", "auto"));
+    CHECK_STR(mp_opt_format(opt, &config.budget, text), "auto");
     CHECK_EQ(mp_share_resolve(&config.budget, 1000, 7), 7);
     CHECK(!takes("BUDGET", "101%") && !takes("BUDGET", "100.1%") && !takes("BUDGET", "%"));
     CHECK(!takes("BUDGET", "-1%") && !takes("BUDGET", "") && !takes("BUDGET", "1%%"));
@@ -258,6 +260,8 @@ static void an_unknown_variable_is_told_the_nearest_name(void)
     memset(name + strlen(name), 'A', 150);
     setenv(name, "1", 1);
     CHECK_EQ(mp_opt_warn_unknown(groups), 1);
+    CHECK(mp_opt_find(groups, name, NULL) == NULL);
+    CHECK_EQ(mp_opt_set(groups, name, "1"), MP_ERR_CONFIG);
     unsetenv(name);
     CHECK_EQ(mp_opt_warn_unknown(groups), 0);
 }

@@ -1,6 +1,9 @@
 /* JSON, counters, timelines and output files. JSON is read back with jansson, a strict reader. */
+#include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <locale.h>
 #include <math.h>
 #include <pthread.h>
@@ -9,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/alloc_fault.h"
 #include "tests/test.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/counters.h"
@@ -90,6 +94,39 @@ static void json_is_valid_whatever_the_values(void)
     }
 }
 
+/* Each is one character or none, by the table of well-formed byte sequences in the Unicode
+ * standard. */
+static void only_well_formed_utf8_is_kept(void)
+{
+    static const struct {
+        const char *bytes;
+        bool kept;
+    } cases[] = {
+        { "\xc2\x80", true },          { "\xdf\xbf", true },          { "\xe0\xa0\x80", true },
+        { "\xed\x9f\xbf", true },      { "\xef\xbf\xbd", true },      { "\xf0\x90\x80\x80", true },
+        { "\xf4\x8f\xbf\xbf", true },  { "\xf0\x9f\x98\x80", true },  { "\x80", false },
+        { "\xc1\xbf", false },         { "\xe0\x9f\xbf", false },     { "\xed\xa0\x80", false },
+        { "\xf0\x8f\xbf\xbf", false }, { "\xf4\x90\x80\x80", false }, { "\xf5\x80\x80\x80", false },
+        { "\xe2\x28\xa1", false },     { "\xe2\x82\x28", false },     { "\xf0\x90\x80\x28", false },
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        char text[256];
+        FILE *file = fmemopen(text, sizeof(text), "w");
+        struct mp_json_out out;
+        json_t *json;
+
+        mp_json_begin(&out, file, false);
+        mp_json_put_string(&out, NULL, cases[i].bytes);
+        mp_json_end(&out);
+        fclose(file);
+        json = json_loads(text, JSON_DECODE_ANY, NULL);
+        CHECK(json != NULL);
+        CHECK_EQ(strcmp(json_string_value(json), cases[i].bytes) == 0, cases[i].kept);
+        json_decref(json);
+    }
+}
+
 static void numbers_are_short_and_exact(void)
 {
     static const double values[] = { 0, 0.1, 1.0 / 3, -2.5e-300, 1e22, 123456789.125 };
@@ -97,6 +134,7 @@ static void numbers_are_short_and_exact(void)
 
     CHECK_STR(mp_format_f64(0.1, text), "0.1");
     CHECK_STR(mp_format_f64(3, text), "3");
+    CHECK_STR(mp_format_f64((double)INFINITY, text), "inf");
     for (size_t i = 0; i < MP_ARRAY_LEN(values); i++)
         CHECK(strtod(mp_format_f64(values[i], text), NULL) == values[i]);
     if (setlocale(LC_ALL, "de_DE.UTF-8") != NULL)
@@ -229,6 +267,98 @@ static void a_commit_that_cannot_rename_fails(void)
     CHECK_EQ(access(out.temporary, F_OK), -1);
 }
 
+/* Replaced at link time: the call that fails is the one whose countdown is 0. */
+static struct {
+    int fdopen, fsync, fclose;
+} countdown = { -1, -1, -1 };
+
+FILE *__real_fdopen(int fd, const char *mode);
+FILE *__wrap_fdopen(int fd, const char *mode);
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __real_fclose(FILE *file);
+int __wrap_fclose(FILE *file);
+
+FILE *__wrap_fdopen(int fd, const char *mode)
+{
+    if (countdown.fdopen-- != 0)
+        return __real_fdopen(fd, mode);
+    errno = ENOMEM;
+    return NULL;
+}
+
+int __wrap_fsync(int fd)
+{
+    if (countdown.fsync-- != 0)
+        return __real_fsync(fd);
+    errno = EIO;
+    return -1;
+}
+
+int __wrap_fclose(FILE *file)
+{
+    int result = __real_fclose(file);
+
+    if (countdown.fclose-- != 0)
+        return result;
+    errno = EDQUOT;
+    return EOF;
+}
+
+static unsigned count_files(void)
+{
+    DIR *files = opendir(directory);
+    unsigned count = 0;
+
+    CHECK(files != NULL);
+    while (readdir(files) != NULL)
+        count++;
+    closedir(files);
+    return count;
+}
+
+/* Nothing is left, no descriptor and no file, and the older file is as it was. */
+static void every_call_of_an_output_file_may_fail(void)
+{
+    char long_path[PATH_MAX];
+    const int fd_before = dup(0);
+    const unsigned files_before = count_files();
+    struct mp_out out;
+    struct stat info;
+    int fd_after;
+
+    countdown.fdopen = 0;
+    CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_ERR_IO);
+    CHECK(out.file == NULL);
+    countdown.fdopen = 0;
+    CHECK_EQ(mp_out_open(&out, "/dev/null"), MP_ERR_IO);
+
+    CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
+    fputs("lost", out.file);
+    countdown.fsync = 0;
+    CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
+    CHECK(strstr(mp_error_last()->text, strerror(EIO)) != NULL);
+
+    CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
+    fputs("lost", out.file);
+    countdown.fclose = 0;
+    CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
+    CHECK(strstr(mp_error_last()->text, strerror(EDQUOT)) != NULL);
+
+    /* No room for the temporary name, though the name itself would fit. */
+    memset(long_path, '/', sizeof(long_path) - 2);
+    strcpy(long_path + sizeof(long_path) - 3, "x");
+    CHECK_EQ(mp_out_open(&out, long_path), MP_ERR_IO);
+
+    CHECK_EQ(stat(in_directory("report"), &info), 0);
+    CHECK_EQ(info.st_size, 5);
+    CHECK_EQ(count_files(), files_before);
+    close(fd_before);
+    fd_after = dup(0);
+    CHECK_EQ(fd_after, fd_before);
+    close(fd_after);
+}
+
 static void no_recorder_is_no_recording(void)
 {
     CHECK_EQ(mp_timeline_add_track(NULL, "x"), 0);
@@ -288,6 +418,11 @@ static void a_timeline_refuses_what_cannot_be(void)
     CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), UINT64_MAX / 8, &timeline), MP_ERR_NO_MEMORY);
     CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), UINT64_C(1) << 56, &timeline),
              MP_ERR_NO_MEMORY);
+    for (long n = 0; n < 2; n++) {
+        mp_test_fail_alloc(n);
+        CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), 1, &timeline), MP_ERR_NO_MEMORY);
+        CHECK_EQ(mp_test_fail_alloc_done(), 1);
+    }
     CHECK(timeline == NULL);
     CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), 1, &timeline), MP_OK);
     for (unsigned i = 0; i < 2 * MP_TIMELINE_TRACKS_MAX; i++)
@@ -332,12 +467,14 @@ int main(void)
     snprintf(directory, sizeof(directory), "/tmp/moepager-report-XXXXXX");
     CHECK(mkdtemp(directory) != NULL);
     RUN(json_is_valid_whatever_the_values);
+    RUN(only_well_formed_utf8_is_kept);
     RUN(numbers_are_short_and_exact);
     RUN(counters_merge_by_sum_and_by_peak);
     RUN(an_output_file_is_whole_or_not_there);
     RUN(an_output_file_fails_with_its_name);
     RUN(a_full_disk_leaves_the_older_file);
     RUN(a_commit_that_cannot_rename_fails);
+    RUN(every_call_of_an_output_file_may_fail);
     RUN(no_recorder_is_no_recording);
     RUN(a_timeline_is_trace_event_json);
     RUN(a_timeline_refuses_what_cannot_be);

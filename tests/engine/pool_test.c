@@ -270,6 +270,9 @@ static void helpers_are_bound_and_the_caller_is_not(void)
     CHECK_EQ(mp_pool_create(&config, topology, 0, &pool), MP_OK);
     CHECK_EQ(mp_pool_threads(pool), topology->nodes[0].core_count);
     mp_pool_destroy(pool);
+    CHECK_EQ(mp_pool_create(&config, NULL, 0, &pool), MP_OK);
+    CHECK_EQ(mp_pool_threads(pool), topology->pu_count);
+    mp_pool_destroy(pool);
     mp_topology_destroy(topology);
 }
 

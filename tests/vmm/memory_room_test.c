@@ -1,4 +1,5 @@
 /* Each case is a file tree as the kernel shows it, under a temporary root. */
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -44,6 +45,7 @@ static void put_machine(void)
 static void without_a_group_the_machine_counts(void)
 {
     struct mp_memory_room room;
+    char too_long[3 * PATH_MAX];
 
     put_machine();
     mp_memory_room_read(root, &room);
@@ -55,6 +57,10 @@ static void without_a_group_the_machine_counts(void)
     mp_memory_room_read(root, &room);
     CHECK_EQ(room.total_bytes, 0);
     CHECK_EQ(room.room_bytes, 0);
+    memset(too_long, '/', sizeof(too_long) - 1);
+    too_long[sizeof(too_long) - 1] = '\0';
+    mp_memory_room_read(too_long, &room);
+    CHECK_EQ(room.total_bytes, 0);
 }
 
 static void version_2_takes_the_tightest_of_all_ancestors(void)

@@ -1,11 +1,15 @@
 /* Recorded machines (tests/data/topo) for the choices, this machine for the acts. */
 #include <jansson.h>
+#include <limits.h>
+#include <numa.h>
+#include <numaif.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/alloc_fault.h"
 #include "tests/test.h"
+#include "tests/tmpdir.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 #include "vmm/topology.h"
@@ -126,15 +130,37 @@ static void a_synthetic_machine_can_be_described(void)
     mp_topology_destroy(NULL);
 }
 
+/* restricted.xml with a control group that allows no CPU at all. */
+static void write_machine_without_allowed_cpus(const char *path)
+{
+    FILE *from = fopen("tests/data/topo/restricted.xml", "r"), *to = fopen(path, "w");
+    char line[512];
+
+    CHECK(from != NULL && to != NULL);
+    while (fgets(line, sizeof(line), from) != NULL) {
+        char *mask = strstr(line, "allowed_cpuset=\"0x00000c00\"");
+
+        if (mask != NULL)
+            memcpy(mask, "allowed_cpuset=\"0x00000000\"", strlen("allowed_cpuset=\"0x00000c00\""));
+        fputs(line, to);
+    }
+    fclose(from);
+    CHECK_EQ(fclose(to), 0);
+}
+
 static void what_cannot_be_read_is_refused_by_name(void)
 {
-    static const struct mp_topology_source sources[] = {
+    char no_cpu[PATH_MAX + 16];
+    const struct mp_topology_source sources[] = {
         { .xml_path = "tests/data/topo/none.xml" },
         { .xml_path = "tests/data/topo/README.md" },
+        { .xml_path = no_cpu },
         { .synthetic = "package:x" },
     };
     struct mp_topology *topology = NULL;
 
+    snprintf(no_cpu, sizeof(no_cpu), "%s/no-cpu.xml", test_tmpdir());
+    write_machine_without_allowed_cpus(no_cpu);
     for (size_t i = 0; i < MP_ARRAY_LEN(sources); i++) {
         CHECK_EQ(mp_topology_load(&sources[i], &topology), MP_ERR_CONFIG);
         CHECK(topology == NULL);
@@ -173,6 +199,7 @@ static void this_machine_binds_and_places(void)
     unsigned pus[4096];
     void *memory;
     unsigned count;
+    int policy = -1;
 
     CHECK_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
     CHECK_EQ(mp_topology_load(NULL, &topology), MP_OK);
@@ -198,6 +225,13 @@ static void this_machine_binds_and_places(void)
         mp_topology_place_memory(topology, mp_topology_device_node(topology), memory, bytes, true),
         MP_OK);
     memset(memory, 1, bytes);
+    if (numa_available() >= 0) {
+        CHECK_EQ(get_mempolicy(&policy, NULL, 0, memory, MPOL_F_ADDR), 0);
+        CHECK_EQ(policy, MPOL_BIND);
+    }
+    /* What the system refuses (an address in the middle of a page) is no failure on one node. */
+    CHECK_EQ(mp_topology_place_memory(topology, 0, (char *)memory + 1, bytes / 2, false),
+             topology->node_count == 1 ? MP_OK : MP_ERR_UNSUPPORTED);
     munmap(memory, bytes);
     mp_topology_destroy(topology);
 
