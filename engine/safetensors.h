@@ -20,7 +20,9 @@
  * entry. Equal to it: white space before and after the JSON, tensors without elements, scalars.
  */
 #define MP_ST_HEADER_BYTES_MAX 100000000u
-#define MP_ST_TENSORS_MAX 262144u
+
+/* Of one file; while it is parsed each takes about 1 KiB of RAM and 10 us. */
+#define MP_ST_TENSORS_MAX 131072u
 #define MP_ST_NAME_BYTES_MAX 1024u
 #define MP_ST_DIMS_MAX 8u
 

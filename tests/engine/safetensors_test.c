@@ -315,7 +315,7 @@ static void M16_very_many_tensors(void)
         at += sprintf(at, entry, i);
     at[-1] = '}';
     CHECK_FAILS(parse_n(json, (size_t)(at - json), 0, &table), MP_ERR_MODEL, "E_ST_COUNT",
-                "'f' at byte 15204360: more than 262144 entries");
+                "'f' at byte 7602184: more than 131072 entries");
 
     at = json + 1;
     for (unsigned i = 0; i < MP_ST_TENSORS_MAX; i++)
