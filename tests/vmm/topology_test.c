@@ -130,37 +130,53 @@ static void a_synthetic_machine_can_be_described(void)
     mp_topology_destroy(NULL);
 }
 
-/* restricted.xml with a control group that allows no CPU at all. */
-static void write_machine_without_allowed_cpus(const char *path)
+/* restricted.xml with another set of allowed CPUs (ten characters); returns its path. */
+static const char *machine_with_cpus(const char *mask)
 {
-    FILE *from = fopen("tests/data/topo/restricted.xml", "r"), *to = fopen(path, "w");
+    static const char key[] = "allowed_cpuset=\"";
+    static char path[PATH_MAX + 32];
     char line[512];
+    FILE *from, *to;
 
+    snprintf(path, sizeof(path), "%s/cpus-%s.xml", test_tmpdir(), mask);
+    from = fopen("tests/data/topo/restricted.xml", "r");
+    to = fopen(path, "w");
     CHECK(from != NULL && to != NULL);
     while (fgets(line, sizeof(line), from) != NULL) {
-        char *mask = strstr(line, "allowed_cpuset=\"0x00000c00\"");
+        char *at = strstr(line, key);
 
-        if (mask != NULL)
-            memcpy(mask, "allowed_cpuset=\"0x00000000\"", strlen("allowed_cpuset=\"0x00000c00\""));
+        if (at != NULL)
+            memcpy(at + strlen(key), mask, 10);
         fputs(line, to);
     }
     fclose(from);
     CHECK_EQ(fclose(to), 0);
+    return path;
+}
+
+static void memory_that_is_not_allowed_is_not_chosen(void)
+{
+    const struct mp_topology_source source = { .xml_path = machine_with_cpus("0x00000c0f") };
+    struct mp_topology *topology = NULL;
+
+    CHECK_EQ(mp_topology_load(&source, &topology), MP_OK);
+    CHECK_EQ(topology->nodes[0].core_count, 2);
+    CHECK_EQ(topology->nodes[1].core_count, 1);
+    CHECK(!topology->nodes[0].memory_allowed);
+    CHECK_EQ(mp_topology_device_node(topology), 1);
+    mp_topology_destroy(topology);
 }
 
 static void what_cannot_be_read_is_refused_by_name(void)
 {
-    char no_cpu[PATH_MAX + 16];
     const struct mp_topology_source sources[] = {
         { .xml_path = "tests/data/topo/none.xml" },
         { .xml_path = "tests/data/topo/README.md" },
-        { .xml_path = no_cpu },
+        { .xml_path = machine_with_cpus("0x00000000") },
         { .synthetic = "package:x" },
     };
     struct mp_topology *topology = NULL;
 
-    snprintf(no_cpu, sizeof(no_cpu), "%s/no-cpu.xml", test_tmpdir());
-    write_machine_without_allowed_cpus(no_cpu);
     for (size_t i = 0; i < MP_ARRAY_LEN(sources); i++) {
         CHECK_EQ(mp_topology_load(&sources[i], &topology), MP_ERR_CONFIG);
         CHECK(topology == NULL);
@@ -280,6 +296,7 @@ int main(void)
     RUN(the_node_with_most_memory_is_chosen);
     RUN(a_node_without_cpus_is_not_chosen);
     RUN(only_what_is_allowed_is_offered);
+    RUN(memory_that_is_not_allowed_is_not_chosen);
     RUN(a_synthetic_machine_can_be_described);
     RUN(what_cannot_be_read_is_refused_by_name);
     RUN(every_allocation_may_fail);
