@@ -69,6 +69,7 @@ mp_test(vmm/residency_test LIBS mp_vmm)
 mp_test(vmm/topology_test LIBS mp_vmm PkgConfig::JANSSON ${MP_ALLOC_FAULT}
     SOURCES tests/alloc_fault.c)
 mp_test(vmm/space_test LIBS mp_vmm)
+mp_test(vmm/space_layout_test LIBS mp_vmm)
 mp_test(vmm/space_fault_test LIBS mp_vmm WRAP LABELS fault TIMEOUT 120)
 mp_test(vmm/space_stress_test LIBS mp_vmm LABELS stress TIMEOUT 120)
 mp_test(vmm/tier_test LIBS mp_vmm)

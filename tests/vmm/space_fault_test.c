@@ -190,6 +190,33 @@ static void every_call_site_fails_cleanly(const struct variant *variant)
     CHECK(failed_runs > 20 && failed_runs < runs);
 }
 
+static void open_chain_once(const struct fault_plan *plan, void *ctx)
+{
+    const struct mp_backend_config config = { .numa_node = 0, .huge_pages = true };
+    struct mp_backend *backend = NULL;
+    enum mp_status status;
+
+    (void)ctx;
+    mp_error_clear();
+    fault_begin(plan);
+    status = mp_backend_open("trace:fault:trace:host", &config, &backend);
+    fault_end();
+    CHECK_EQ(backend != NULL, status == MP_OK);
+    if (status != MP_OK) {
+        CHECK_EQ(status, MP_ERR_NO_MEMORY);
+        CHECK(mp_error_last()->text[0] != '\0');
+        failed_runs++;
+    }
+    mp_backend_close(backend);
+}
+
+static void every_link_of_a_chain_fails_cleanly(void)
+{
+    failed_runs = 0;
+    fault_sweep(FAULT_ANY, open_chain_once, NULL);
+    CHECK(failed_runs >= 3);
+}
+
 /* The kernel may return less than was asked for at any time; nothing may come of it. The probes of
  * direct reads, one per file, go through: to them a short read says that it does not work here. */
 static void short_reads_change_nothing(const struct variant *variant)
@@ -231,6 +258,7 @@ int main(void)
     for (uint32_t f = 0; f < FILES; f++)
         test_add_file(files, f, FILE_BYTES);
     mp_files_destroy(files);
+    every_link_of_a_chain_fails_cleanly();
     for (size_t i = 0; i < MP_ARRAY_LEN(variants); i++) {
         every_call_site_fails_cleanly(&variants[i]);
         short_reads_change_nothing(&variants[i]);
