@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define LANES 8
-#define TILE_TOKENS 4
+#define TILE_ROWS_OF_4 3
 #define VECTOR_NAME "avx2"
 #define VECTOR_KERNELS mp_kernels_avx2
 #define INLINE static inline __attribute__((always_inline))
@@ -149,6 +149,19 @@ INLINE float v_sum(vec a)
 
     b = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+/* v_sum() of four vectors, by the same additions. */
+INLINE __m128 v_sum4(const vec *a)
+{
+    vec b = _mm256_add_ps(_mm256_permute2f128_ps(a[0], a[2], 0x20),
+                          _mm256_permute2f128_ps(a[0], a[2], 0x31));
+    vec c = _mm256_add_ps(_mm256_permute2f128_ps(a[1], a[3], 0x20),
+                          _mm256_permute2f128_ps(a[1], a[3], 0x31));
+    vec d = _mm256_add_ps(_mm256_shuffle_ps(b, c, 0x44), _mm256_shuffle_ps(b, c, 0xEE));
+
+    d = _mm256_add_ps(d, _mm256_movehdup_ps(d));
+    return _mm_shuffle_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1), 0x88);
 }
 
 INLINE float v_max_lane(vec a)

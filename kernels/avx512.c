@@ -8,7 +8,7 @@
 #include <math.h>
 
 #define LANES 16
-#define TILE_TOKENS 8
+#define TILE_ROWS_OF_4 6
 #define VECTOR_NAME "avx512"
 #define VECTOR_KERNELS mp_kernels_avx512
 #define INLINE static inline __attribute__((always_inline))
@@ -124,18 +124,29 @@ INLINE vec v_scale(vec a, vec n)
     return _mm512_scalef_ps(a, n);
 }
 
-INLINE float sum4(__m128 a)
-{
-    a = _mm_add_ps(a, _mm_movehl_ps(a, a));
-    return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
-}
-
 /* All lanes, always in the same order. */
 INLINE float v_sum(vec a)
 {
     __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
 
-    return sum4(_mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1)));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+/* v_sum() of four vectors, by the same additions. */
+INLINE __m128 v_sum4(const vec *a)
+{
+    const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    vec b = _mm512_add_ps(_mm512_shuffle_f32x4(a[0], a[1], 0x44),
+                          _mm512_shuffle_f32x4(a[0], a[1], 0xEE));
+    vec c = _mm512_add_ps(_mm512_shuffle_f32x4(a[2], a[3], 0x44),
+                          _mm512_shuffle_f32x4(a[2], a[3], 0xEE));
+    vec d = _mm512_add_ps(_mm512_shuffle_f32x4(b, c, 0x88), _mm512_shuffle_f32x4(b, c, 0xDD));
+
+    d = _mm512_add_ps(d, _mm512_permute_ps(d, 0x4E));
+    d = _mm512_add_ps(d, _mm512_movehdup_ps(d));
+    return _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, d));
 }
 
 INLINE float v_max_lane(vec a)

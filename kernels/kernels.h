@@ -15,6 +15,7 @@
  * Exact results. For one implementation the bits of an output element depend only on the values
  * that it is computed from: never on how many rows or tokens a call has, on where a range was
  * split, or on addresses. So outputs do not change with threads, batch size or prefill chunks.
+ * (An output that is NaN always is NaN, but which of the NaNs is left to the processor.)
  * Different implementations (ref, avx2, avx512) round differently and agree within a tolerance.
  */
 enum mp_wtype { MP_WTYPE_F32, MP_WTYPE_BF16, MP_WTYPE_F16, MP_WTYPE_COUNT };
@@ -34,7 +35,7 @@ struct mp_kernels {
 
     /*
      * y[t][r] = sum_c w[r][c] * x[t][c] for r < rows, t < tokens, c < cols.
-     * w_stride, x_stride, y_stride: elements between rows. Reads each weight once per 8 tokens at
+     * w_stride, x_stride, y_stride: elements between rows. Reads each weight once per 4 tokens at
      * least, from memory once per call where the cache allows.
      */
     void (*matmul)(float *y, size_t y_stride, const void *w, enum mp_wtype type, size_t w_stride,

@@ -2,8 +2,8 @@
  * The kernels, once, over the vectors of the file that includes this one (at its end; there is no
  * other use and hence no guard). It defines vec, LANES, the v_ and w_ operations, and
  *
- *   TILE_TOKENS     tokens of the largest tile, 4 or 8: TILE_TOKENS * TILE_ROWS / 2 sums must fit
- *                   into the registers
+ *   TILE_ROWS_OF_4  rows of a tile of 4 tokens, a divisor of TILE_ROWS: 4 times as many sums must
+ *                   fit into the registers
  *   VECTOR_KERNELS  the table to define, VECTOR_NAME its name
  *
  * Exactness. An element-wise kernel uses the same vector operations for whole vectors and, with
@@ -13,7 +13,9 @@
  * Compilers must not reassociate or contract: no -ffast-math, -ffp-contract=off.
  */
 
-#define TILE_ROWS 6
+#define TILE_ROWS 6   /* with one or two tokens */
+#define TILE_TOKENS 4 /* not more: rows that are a multiple of 4 KiB apart share cache sets */
+#define CACHE_LINE_BYTES 64
 #define X_TILE_BYTES ((size_t)256 << 10) /* activations kept in the second level cache */
 
 /*
@@ -44,28 +46,54 @@ struct product {
     int accumulate;
 };
 
-/* acc[r * tokens + t] += w[r][0..cols) * x[t][0..cols), lane by lane. */
+/* mp_wtype_bytes() as a constant. */
+INLINE size_t type_bytes(enum mp_wtype type)
+{
+    return type == MP_WTYPE_F32 ? 4 : 2;
+}
+
+/* One whole vector of columns: acc[r * tokens + t] += w[r][c..] * x[t][c..], lane by lane. */
+TILE void tile_step(vec *acc, const struct product *p, const unsigned char *w, const float *x,
+                    enum mp_wtype type, size_t c, int rows, int tokens)
+{
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        vec a = w_load(w + (size_t)r * p->w_row_bytes + c * type_bytes(type), type);
+
+        UNROLL
+        for (int t = 0; t < tokens; t++)
+            acc[r * tokens + t] =
+                v_fma(a, v_load(x + (size_t)t * p->x_stride + c), acc[r * tokens + t]);
+    }
+}
+
+/*
+ * acc[r * tokens + t] += w[r][0..cols) * x[t][0..cols), lane by lane. The same columns of the
+ * rows that come next are prefetched: hardware does not see through the short rows of experts. A
+ * prefetch cannot fault, so it may run over the end.
+ */
 TILE void tile_dot(vec *acc, const struct product *p, const unsigned char *w, const float *x,
                    enum mp_wtype type, size_t cols, int rows, int tokens)
 {
-    size_t c = 0, element_bytes = type == MP_WTYPE_F32 ? 4 : 2;
+    size_t c = 0, line = CACHE_LINE_BYTES / type_bytes(type);
 
-    for (; c + LANES <= cols; c += LANES) {
+    for (; c + line <= cols; c += line) {
+        uintptr_t next = (uintptr_t)w + (size_t)rows * p->w_row_bytes + c * type_bytes(type);
+
         UNROLL
-        for (int r = 0; r < rows; r++) {
-            vec a = w_load(w + (size_t)r * p->w_row_bytes + c * element_bytes, type);
-
-            UNROLL
-            for (int t = 0; t < tokens; t++)
-                acc[r * tokens + t] =
-                    v_fma(a, v_load(x + (size_t)t * p->x_stride + c), acc[r * tokens + t]);
-        }
+        for (int r = 0; r < rows; r++)
+            _mm_prefetch((const void *)(next + (size_t)r * p->w_row_bytes), _MM_HINT_T0);
+        UNROLL
+        for (size_t i = 0; i < line; i += LANES)
+            tile_step(acc, p, w, x, type, c + i, rows, tokens);
     }
+    for (; c + LANES <= cols; c += LANES)
+        tile_step(acc, p, w, x, type, c, rows, tokens);
     if (c == cols)
         return;
     UNROLL
     for (int r = 0; r < rows; r++) {
-        vec a = w_load_n(w + (size_t)r * p->w_row_bytes + c * element_bytes, type, cols - c);
+        vec a = w_load_n(w + (size_t)r * p->w_row_bytes + c * type_bytes(type), type, cols - c);
 
         UNROLL
         for (int t = 0; t < tokens; t++)
@@ -74,11 +102,23 @@ TILE void tile_dot(vec *acc, const struct product *p, const unsigned char *w, co
     }
 }
 
+/* sums[i] += v_sum(acc[i]): the same additions, four vectors at a time. */
+TILE void add_sums(float *sums, const vec *acc, int count)
+{
+    int i = 0;
+
+    UNROLL
+    for (; i + 4 <= count; i += 4)
+        _mm_storeu_ps(sums + i, _mm_add_ps(_mm_loadu_ps(sums + i), v_sum4(acc + i)));
+    UNROLL
+    for (; i < count; i++)
+        sums[i] += v_sum(acc[i]);
+}
+
 /* The outputs of rows [r0, r0 + rows) and tokens [t0, t0 + tokens). */
 TILE void tile(const struct product *p, enum mp_wtype type, size_t r0, size_t t0, int rows,
                int tokens)
 {
-    size_t element_bytes = type == MP_WTYPE_F32 ? 4 : 2;
     const unsigned char *w = p->w + r0 * p->w_row_bytes;
     const float *x = p->x + t0 * p->x_stride;
     float *y = p->y + t0 * p->y_stride + r0;
@@ -98,13 +138,8 @@ TILE void tile(const struct product *p, enum mp_wtype type, size_t r0, size_t t0
             for (int t = 0; t < tokens; t++)
                 acc[r * tokens + t] = v_set1(0);
         }
-        tile_dot(acc, p, w + c * element_bytes, x + c, type, cols, rows, tokens);
-        UNROLL
-        for (int r = 0; r < rows; r++) {
-            UNROLL
-            for (int t = 0; t < tokens; t++)
-                sums[r * tokens + t] += v_sum(acc[r * tokens + t]);
-        }
+        tile_dot(acc, p, w + c * type_bytes(type), x + c, type, cols, rows, tokens);
+        add_sums(sums, acc, rows * tokens);
     }
     for (int r = 0; r < rows; r++)
         for (int t = 0; t < tokens; t++)
@@ -115,15 +150,11 @@ TILE void tile(const struct product *p, enum mp_wtype type, size_t r0, size_t t0
 TILE void row_block(const struct product *p, enum mp_wtype type, size_t r, size_t t, size_t end,
                     int rows)
 {
-    int part = rows == TILE_ROWS ? rows / 2 : rows; /* the largest tile has half the rows */
+    int part = rows == TILE_ROWS ? TILE_ROWS_OF_4 : rows;
 
-    for (; end - t >= TILE_TOKENS; t += TILE_TOKENS)
+    for (; end - t >= 4; t += 4)
         for (int i = 0; i < rows; i += part)
-            tile(p, type, r + (size_t)i, t, part, TILE_TOKENS);
-    if (TILE_TOKENS > 4 && end - t >= 4) {
-        tile(p, type, r, t, rows, 4);
-        t += 4;
-    }
+            tile(p, type, r + (size_t)i, t, part, 4);
     if (end - t >= 2) {
         tile(p, type, r, t, rows, 2);
         t += 2;
@@ -216,12 +247,12 @@ static void v_matmul_blocked(float *y, size_t y_stride, const void *w, enum mp_w
 
 INLINE void convert_as(float *dst, const unsigned char *src, enum mp_wtype type, size_t count)
 {
-    size_t i = 0, element_bytes = type == MP_WTYPE_F32 ? 4 : 2;
+    size_t i = 0;
 
     for (; i + LANES <= count; i += LANES)
-        v_store(dst + i, w_load(src + i * element_bytes, type));
+        v_store(dst + i, w_load(src + i * type_bytes(type), type));
     if (i < count)
-        v_store_n(dst + i, count - i, w_load_n(src + i * element_bytes, type, count - i));
+        v_store_n(dst + i, count - i, w_load_n(src + i * type_bytes(type), type, count - i));
 }
 
 static void v_convert(float *dst, const void *src, enum mp_wtype type, size_t count)
