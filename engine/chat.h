@@ -10,6 +10,7 @@
  *   chatml   <|im_start|>ROLE\nTEXT<|im_end|>\n for each message, then <|im_start|>assistant\n.
  *            If the program names a default system prompt ("You are a helpful assistant." and the
  *            Qwen 2.5 one are known), it goes first when the caller gives no system message.
+ *            Programs that take the thoughts before </think> out of earlier answers get that.
  *   mistral  <s>[INST] TEXT [/INST]ANSWER</s>..., roles must alternate beginning with the user; the
  *            blanks around TEXT and ANSWER are those of the program that was recognised. A system
  *            message is put before the first or last user text where the program does so, else

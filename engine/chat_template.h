@@ -1,0 +1,33 @@
+#ifndef MP_ENGINE_CHAT_TEMPLATE_H
+#define MP_ENGINE_CHAT_TEMPLATE_H
+
+#include "engine/chat.h"
+
+/* What was recognised in a template; shared by chat.c and chat_template.c only. */
+enum mp_chat_kind { MP_CHAT_CHATML, MP_CHAT_MISTRAL };
+enum mp_chat_system { MP_CHAT_SYSTEM_REFUSED, MP_CHAT_SYSTEM_FIRST, MP_CHAT_SYSTEM_LAST };
+
+#define MP_CHAT_LITERAL_BYTES 64
+
+struct mp_chat {
+    enum mp_chat_kind kind;
+    char *bos, *eos; /* texts of the tokens; may be NULL for chatml */
+
+    /* chatml */
+    const char *default_system; /* static; NULL if none */
+    bool open_end;              /* without `answer` the last message is not closed */
+    bool opens_thinking;        /* the answer begins with <think> */
+    bool drops_thinking;        /* earlier answers lose what stands before </think> */
+
+    /* mistral: what stands around the texts */
+    char user_before[MP_CHAT_LITERAL_BYTES], user_behind[MP_CHAT_LITERAL_BYTES];
+    char answer_before[MP_CHAT_LITERAL_BYTES], answer_behind[MP_CHAT_LITERAL_BYTES];
+    bool trims_answers;         /* blanks around earlier answers go */
+    enum mp_chat_system system; /* whether a system text goes before the first or last user's */
+};
+
+/* Fill in all but bos and eos, which must be set. `name` is for messages. */
+enum mp_status mp_chat_recognize(const char *name, const char *jinja, size_t bytes,
+                                 struct mp_chat *chat) MP_MUST_CHECK;
+
+#endif
