@@ -1,11 +1,12 @@
 /*
  * Every test runs with both engines. Contents are compared byte by byte with what the tests wrote;
  * each byte follows from file and place, so that a byte from a wrong place is seen. Order is tested
- * with one chunk in flight, where it is visible in the start times.
+ * with one chunk in flight and a clock that holds the reader while tickets are queued.
  */
 #include "vmm/reader.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -159,111 +160,219 @@ static void changed_file_fails_its_tickets_only(void)
 }
 
 /*
- * A FIFO-like stop for order tests: nothing is handed out while the first file's check or read is
- * under way, so enough tickets are queued before the order of the rest is decided.
+ * A clock that counts calls, so that all times differ, and that stops whoever is not the test's own
+ * thread until the gate is open. The reader asks for the time when it starts a ticket: with the
+ * gate closed, the first ticket is STARTED, all later ones are QUEUED, and nothing moves.
  */
-#define ORDER_TICKETS 40
+struct gate_clock {
+    struct mp_clock super;
+    pthread_t owner;
+    pthread_mutex_t lock;
+    pthread_cond_t opened;
+    bool open;
+    uint64_t time_ns;
+};
 
-static void demand_is_started_before_queued_prefetch(void)
+static uint64_t gate_now_ns(struct mp_clock *clock)
 {
-    struct mp_files *files = test_files_open();
-    struct mp_reader *reader = reader_new(files, 1, 4096);
-    struct mp_ticket first, prefetch[ORDER_TICKETS], demand[4];
-    static unsigned char memory[1 << 20];
-    bool overtaken = false;
+    struct gate_clock *gate = (struct gate_clock *)clock;
+    uint64_t time_ns;
 
-    one_extent(&first, 2, 0, mp_files_bytes(files, 2), memory);
-    first.priority = MP_PRIORITY_PREFETCH;
-    mp_reader_submit(reader, &first);
-    for (int i = 0; i < ORDER_TICKETS; i++) {
-        one_extent(&prefetch[i], 0, 0, 4096, memory);
-        prefetch[i].priority = MP_PRIORITY_PREFETCH;
-        mp_reader_submit(reader, &prefetch[i]);
-    }
-    for (int i = 0; i < 4; i++) {
-        one_extent(&demand[i], 0, 0, 4096, memory);
-        mp_reader_submit(reader, &demand[i]);
-    }
-    for (int i = 0; i < 4; i++)
-        mp_reader_wait(reader, &demand[i]);
-    for (int i = 0; i < ORDER_TICKETS; i++)
-        mp_reader_wait(reader, &prefetch[i]);
-    mp_reader_wait(reader, &first);
-
-    for (int i = 0; i < ORDER_TICKETS; i++) {
-        /* Whatever had not started when the last demand came, started after it. */
-        if (prefetch[i].started_ns > demand[3].submitted_ns) {
-            CHECK(prefetch[i].started_ns >= demand[3].started_ns);
-            overtaken = true;
-        }
-        if (i > 0)
-            CHECK(prefetch[i].started_ns >= prefetch[i - 1].started_ns);
-    }
-    for (int i = 1; i < 4; i++)
-        CHECK(demand[i].started_ns >= demand[i - 1].started_ns);
-    if (!overtaken)
-        fprintf(stderr, "    reads were faster than submits, nothing was overtaken\n");
-    mp_reader_destroy(reader);
-    mp_files_destroy(files);
+    pthread_mutex_lock(&gate->lock);
+    while (!gate->open && !pthread_equal(pthread_self(), gate->owner))
+        pthread_cond_wait(&gate->opened, &gate->lock);
+    time_ns = ++gate->time_ns;
+    pthread_mutex_unlock(&gate->lock);
+    return time_ns;
 }
 
-static void promoted_prefetch_is_demand(void)
+static void gate_set(struct gate_clock *gate, bool open)
 {
-    struct mp_files *files = test_files_open();
-    struct mp_reader *reader = reader_new(files, 1, 4096);
-    struct mp_ticket tickets[ORDER_TICKETS];
-    static unsigned char memory[1 << 20];
-    struct mp_ticket *last = &tickets[ORDER_TICKETS - 1];
+    pthread_mutex_lock(&gate->lock);
+    gate->open = open;
+    pthread_cond_broadcast(&gate->opened);
+    pthread_mutex_unlock(&gate->lock);
+}
 
-    for (int i = 0; i < ORDER_TICKETS; i++) {
-        one_extent(&tickets[i], 2, 0, 65536, memory);
-        tickets[i].priority = MP_PRIORITY_PREFETCH;
-        mp_reader_submit(reader, &tickets[i]);
+#define GATED 6
+
+/* A reader for one chunk at a time, and tickets over four chunks each; the first is a plug. */
+struct gated {
+    struct gate_clock gate;
+    struct mp_files *files;
+    struct mp_reader *reader;
+    struct mp_ticket tickets[GATED];
+    unsigned char memory[GATED][4 * 4096];
+};
+
+static void gated_init(struct gated *g)
+{
+    struct mp_reader_config config = {
+        .clock = &g->gate.super, .uring = with_uring, .depth = 1, .threads = 1, .chunk_bytes = 4096
+    };
+
+    memset(g, 0, sizeof(*g));
+    memset(g->memory, 0x77, sizeof(g->memory));
+    g->gate.super.now_ns = gate_now_ns;
+    g->gate.owner = pthread_self();
+    pthread_mutex_init(&g->gate.lock, NULL);
+    pthread_cond_init(&g->gate.opened, NULL);
+    g->files = test_files_open();
+    config.files = g->files;
+    CHECK_EQ(mp_reader_create(&config, &g->reader), MP_OK);
+    for (uint32_t i = 0; i < GATED; i++)
+        one_extent(&g->tickets[i], 2, 4096 * i, sizeof(g->memory[i]), g->memory[i]);
+    mp_reader_submit(g->reader, &g->tickets[0]);
+    while (mp_ticket_state(&g->tickets[0]) != MP_TICKET_STARTED)
+        usleep(1000);
+}
+
+static void gated_finish(struct gated *g)
+{
+    gate_set(&g->gate, true);
+    for (int i = 0; i < GATED; i++) {
+        mp_reader_wait(g->reader, &g->tickets[i]);
+        if (mp_ticket_state(&g->tickets[i]) == MP_TICKET_DONE)
+            test_check_ticket(&g->tickets[i]);
     }
-    mp_reader_promote(reader, last);
-    mp_reader_wait(reader, last);
-    CHECK_EQ(mp_ticket_state(last), MP_TICKET_DONE);
-    mp_reader_promote(reader, last); /* no effect on a final one */
-    for (int i = 0; i < ORDER_TICKETS; i++) {
-        mp_reader_wait(reader, &tickets[i]);
-        CHECK_EQ(mp_ticket_state(&tickets[i]), MP_TICKET_DONE);
-    }
-    mp_reader_destroy(reader);
-    mp_files_destroy(files);
+}
+
+static void gated_fini(struct gated *g)
+{
+    mp_reader_destroy(g->reader);
+    mp_files_destroy(g->files);
+    pthread_cond_destroy(&g->gate.opened);
+    pthread_mutex_destroy(&g->gate.lock);
+}
+
+static void submit_as(struct gated *g, int i, enum mp_priority priority)
+{
+    g->tickets[i].priority = priority;
+    mp_reader_submit(g->reader, &g->tickets[i]);
+}
+
+static void demand_goes_first_and_then_the_order_of_submission(void)
+{
+    static struct gated g;
+
+    gated_init(&g);
+    submit_as(&g, 1, MP_PRIORITY_PREFETCH);
+    submit_as(&g, 2, MP_PRIORITY_DEMAND);
+    submit_as(&g, 3, MP_PRIORITY_PREFETCH);
+    submit_as(&g, 4, MP_PRIORITY_DEMAND);
+    submit_as(&g, 5, MP_PRIORITY_DEMAND);
+    gated_finish(&g);
+    CHECK(g.tickets[0].done_ns < g.tickets[2].started_ns);
+    CHECK(g.tickets[2].done_ns < g.tickets[4].started_ns);
+    CHECK(g.tickets[4].done_ns < g.tickets[5].started_ns);
+    CHECK(g.tickets[5].done_ns < g.tickets[1].started_ns);
+    CHECK(g.tickets[1].done_ns < g.tickets[3].started_ns);
+    gated_fini(&g);
+}
+
+/* The plug has started, as a prefetch: its chunks give way to those of a demand all the same. */
+static void demand_overtakes_the_rest_of_a_started_prefetch(void)
+{
+    static struct gated g;
+
+    gated_init(&g);
+    gate_set(&g.gate, true);
+    mp_reader_wait(g.reader, &g.tickets[0]);
+    gate_set(&g.gate, false);
+    submit_as(&g, 0, MP_PRIORITY_PREFETCH);
+    while (mp_ticket_state(&g.tickets[0]) != MP_TICKET_STARTED)
+        usleep(1000);
+    for (int i = 1; i < GATED; i++)
+        submit_as(&g, i, i < 3 ? MP_PRIORITY_DEMAND : MP_PRIORITY_PREFETCH);
+    gated_finish(&g);
+    CHECK(g.tickets[0].started_ns < g.tickets[1].started_ns);
+    CHECK(g.tickets[1].done_ns < g.tickets[2].started_ns);
+    CHECK(g.tickets[2].done_ns < g.tickets[0].done_ns);
+    CHECK(g.tickets[0].done_ns < g.tickets[3].started_ns);
+    gated_fini(&g);
+}
+
+static void promoted_prefetch_goes_after_the_demands_before_it(void)
+{
+    static struct gated g;
+
+    gated_init(&g);
+    submit_as(&g, 1, MP_PRIORITY_PREFETCH);
+    submit_as(&g, 2, MP_PRIORITY_PREFETCH);
+    submit_as(&g, 3, MP_PRIORITY_DEMAND);
+    mp_reader_promote(g.reader, &g.tickets[2]);
+    submit_as(&g, 4, MP_PRIORITY_DEMAND);
+    submit_as(&g, 5, MP_PRIORITY_PREFETCH);
+    mp_reader_promote(g.reader, &g.tickets[3]); /* is a demand: keeps its place */
+    mp_reader_promote(g.reader, &g.tickets[0]); /* has started */
+    gated_finish(&g);
+    mp_reader_promote(g.reader, &g.tickets[1]); /* is final */
+    CHECK_EQ(g.tickets[2].priority, MP_PRIORITY_DEMAND);
+    CHECK_EQ(g.tickets[1].priority, MP_PRIORITY_PREFETCH);
+    CHECK(g.tickets[3].done_ns < g.tickets[2].started_ns);
+    CHECK(g.tickets[2].done_ns < g.tickets[4].started_ns);
+    CHECK(g.tickets[4].done_ns < g.tickets[1].started_ns);
+    CHECK(g.tickets[1].done_ns < g.tickets[5].started_ns);
+    gated_fini(&g);
 }
 
 static void cancelled_ticket_is_idle_and_untouched(void)
 {
-    struct mp_files *files = test_files_open();
-    struct mp_reader *reader = reader_new(files, 1, 4096);
-    struct mp_ticket tickets[ORDER_TICKETS];
-    static unsigned char memory[ORDER_TICKETS][65536];
-    int cancelled = 0;
+    static struct gated g;
 
-    memset(memory, 0x77, sizeof(memory));
-    for (int i = 0; i < ORDER_TICKETS; i++) {
-        one_extent(&tickets[i], 2, 0, 65536, memory[i]);
-        mp_reader_submit(reader, &tickets[i]);
+    gated_init(&g);
+    for (int i = 1; i < GATED; i++)
+        submit_as(&g, i, i % 2 == 0 ? MP_PRIORITY_DEMAND : MP_PRIORITY_PREFETCH);
+    CHECK(!mp_reader_idle(g.reader));
+    CHECK(!mp_reader_cancel(g.reader, &g.tickets[0]));
+    for (int i = 1; i < GATED - 1; i++) {
+        CHECK_EQ(mp_ticket_state(&g.tickets[i]), MP_TICKET_QUEUED);
+        CHECK(mp_reader_cancel(g.reader, &g.tickets[i]));
+        CHECK_EQ(mp_ticket_state(&g.tickets[i]), MP_TICKET_IDLE);
     }
-    for (int i = ORDER_TICKETS - 1; i >= 0; i--) {
-        if (mp_reader_cancel(reader, &tickets[i])) {
-            CHECK_EQ(mp_ticket_state(&tickets[i]), MP_TICKET_IDLE);
-            for (int b = 0; b < 65536; b++)
-                CHECK_EQ(memory[i][b], 0x77);
-            cancelled++;
-        }
+    gated_finish(&g);
+    CHECK(!mp_reader_cancel(g.reader, &g.tickets[0]));
+    CHECK(mp_reader_idle(g.reader));
+    for (int i = 1; i < GATED; i++) {
+        CHECK_EQ(mp_ticket_state(&g.tickets[i]), i < GATED - 1 ? MP_TICKET_IDLE : MP_TICKET_DONE);
+        CHECK_EQ(g.memory[i][0], i < GATED - 1 ? 0x77 : test_byte(2, 4096u * (unsigned)i));
     }
-    CHECK(cancelled > 0);
-    for (int i = 0; i < ORDER_TICKETS; i++) {
-        if (mp_ticket_state(&tickets[i]) == MP_TICKET_IDLE)
-            mp_reader_submit(reader, &tickets[i]);
-        mp_reader_wait(reader, &tickets[i]);
-        CHECK_EQ(mp_ticket_state(&tickets[i]), MP_TICKET_DONE);
-        CHECK(!mp_reader_cancel(reader, &tickets[i]));
-        test_check_ticket(&tickets[i]);
-    }
-    mp_reader_destroy(reader);
-    mp_files_destroy(files);
+    /* A cancelled ticket can be submitted again. */
+    submit_as(&g, 1, MP_PRIORITY_DEMAND);
+    mp_reader_wait(g.reader, &g.tickets[1]);
+    CHECK_EQ(mp_ticket_state(&g.tickets[1]), MP_TICKET_DONE);
+    test_check_ticket(&g.tickets[1]);
+    gated_fini(&g);
+}
+
+/* Opens the gate once destroy has taken the last ticket back. */
+static void *open_when_idle(void *arg)
+{
+    struct gated *g = arg;
+
+    while (mp_ticket_state(&g->tickets[GATED - 1]) != MP_TICKET_IDLE)
+        usleep(1000);
+    gate_set(&g->gate, true);
+    return NULL;
+}
+
+static void destroy_cancels_what_is_queued_and_finishes_what_started(void)
+{
+    static struct gated g;
+    pthread_t opener;
+
+    gated_init(&g);
+    for (int i = 1; i < GATED; i++)
+        submit_as(&g, i, MP_PRIORITY_PREFETCH);
+    CHECK_EQ(pthread_create(&opener, NULL, open_when_idle, &g), 0);
+    mp_reader_destroy(g.reader);
+    pthread_join(opener, NULL);
+    g.reader = NULL;
+    CHECK_EQ(mp_ticket_state(&g.tickets[0]), MP_TICKET_DONE);
+    test_check_ticket(&g.tickets[0]);
+    for (int i = 1; i < GATED; i++)
+        CHECK_EQ(mp_ticket_state(&g.tickets[i]), MP_TICKET_IDLE);
+    gated_fini(&g);
 }
 
 static void wait_any_returns_a_final_ticket(void)
@@ -288,36 +397,6 @@ static void wait_any_returns_a_final_ticket(void)
         left[i] = left[--count];
     }
     mp_reader_destroy(reader);
-    mp_files_destroy(files);
-}
-
-static void destroy_cancels_what_is_queued_and_finishes_what_started(void)
-{
-    struct mp_files *files = test_files_open();
-    static unsigned char memory[ORDER_TICKETS][65536];
-    int idle = 0;
-
-    for (int round = 0; round < 10; round++) {
-        struct mp_reader *reader = reader_new(files, 2, 4096);
-        struct mp_ticket tickets[ORDER_TICKETS];
-
-        for (int i = 0; i < ORDER_TICKETS; i++) {
-            one_extent(&tickets[i], 2, 1, 65535, memory[i]);
-            tickets[i].priority = i % 2;
-            mp_reader_submit(reader, &tickets[i]);
-        }
-        mp_reader_destroy(reader);
-        for (int i = 0; i < ORDER_TICKETS; i++) {
-            const enum mp_ticket_state state = mp_ticket_state(&tickets[i]);
-
-            CHECK(state == MP_TICKET_IDLE || state == MP_TICKET_DONE);
-            if (state == MP_TICKET_DONE)
-                test_check_ticket(&tickets[i]);
-            idle += state == MP_TICKET_IDLE;
-        }
-    }
-    CHECK(idle > 0);
-    mp_reader_destroy(NULL);
     mp_files_destroy(files);
 }
 
@@ -387,8 +466,9 @@ static void run_all(void)
     RUN(ticket_without_bytes_is_done);
     RUN(need_beyond_the_end_fails_and_names_the_byte);
     RUN(changed_file_fails_its_tickets_only);
-    RUN(demand_is_started_before_queued_prefetch);
-    RUN(promoted_prefetch_is_demand);
+    RUN(demand_goes_first_and_then_the_order_of_submission);
+    RUN(demand_overtakes_the_rest_of_a_started_prefetch);
+    RUN(promoted_prefetch_goes_after_the_demands_before_it);
     RUN(cancelled_ticket_is_idle_and_untouched);
     RUN(wait_any_returns_a_final_ticket);
     RUN(destroy_cancels_what_is_queued_and_finishes_what_started);
