@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* A directory for the files of one test program, removed at its end, also after a failed check. */
-static char test_tmpdir_path[4096];
+/* A directory for the files of one test program, removed at its end, also after a failed check.
+ * Weak: one for all sources of the program. */
+__attribute__((weak)) char test_tmpdir_path[4096];
 
 static inline int test_tmpdir_remove_entry(const char *path, const struct stat *st, int type,
                                            struct FTW *ftw)

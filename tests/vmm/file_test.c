@@ -95,6 +95,8 @@ static void read_returns_exactly_the_bytes_of_the_file(void)
     }
     CHECK_EQ(mp_files_read_bytes(files), bytes + 1 + 2 + 4096 + 0 + 1);
     CHECK_EQ(mp_files_bytes(files, 0), bytes);
+    CHECK((fcntl(mp_files_fd(files, 0), F_GETFL) & (O_NONBLOCK | O_ACCMODE)) == O_RDONLY);
+    CHECK((fcntl(mp_files_fd(files, 0), F_GETFD) & FD_CLOEXEC) != 0);
     CHECK_STR(mp_files_name(files, 0), "a");
     mp_files_destroy(files);
     close(dir);
@@ -261,6 +263,7 @@ static void direct_descriptor_reads_the_same_bytes_or_is_absent(void)
     if (fd >= 0) {
         CHECK(align >= 4096 && align <= 65536 && (align & (align - 1)) == 0);
         CHECK((fcntl(fd, F_GETFL) & O_DIRECT) != 0);
+        CHECK((fcntl(fd, F_GETFL) & O_NONBLOCK) == 0);
         CHECK_EQ(posix_memalign((void **)&block, 65536, 65536), 0);
         CHECK_EQ(pread(fd, block, 65536, 65536), 65536);
         for (uint32_t i = 0; i < 65536; i++)

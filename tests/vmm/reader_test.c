@@ -112,6 +112,7 @@ static void need_beyond_the_end_fails_and_names_the_byte(void)
         CHECK_STR(ticket.error.code, "E_TRUNCATED");
         CHECK(strstr(ticket.error.text, expect) != NULL);
         CHECK(strstr(ticket.error.text, mp_files_name(files, 1)) != NULL);
+        CHECK_EQ(ticket.read_bytes, 0); /* found before anything was read */
 
         /* The same bytes without the need for those that do not exist. */
         ticket.extents[0].need_bytes = file_bytes - start;
