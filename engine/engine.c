@@ -245,7 +245,8 @@ static enum mp_status make_paging(struct mp_engine *engine)
     if (status == MP_OK)
         status = make_space(engine);
     if (status == MP_OK)
-        status = mp_policies_create(&c->policies, &engine->shape, &engine->policies);
+        status =
+            mp_policies_create(&c->policies, &engine->shape, c->option_groups, &engine->policies);
     if (status == MP_OK) {
         pager_config.space = engine->space;
         pager_config.shape = engine->shape;

@@ -42,6 +42,7 @@ struct mp_engine_config {
     struct mp_reader_config reader; /* uring, depth, threads, chunk_bytes */
 
     struct mp_profile policies;
+    const struct mp_opt_group *option_groups; /* of policies; or NULL: environment */
     bool deterministic;
     uint64_t seed;
 

@@ -91,9 +91,11 @@ static enum mp_status read_all(struct mp_weights_plan *plan, const struct mp_pro
     return status;
 }
 
-enum mp_status mp_weights_load(const struct mp_checkpoint *checkpoint,
-                               const struct mp_model_config *config,
-                               const struct mp_progress *progress, struct mp_weights **weights_p)
+/* Plan, and with `read` read. */
+static enum mp_status make_weights(const struct mp_checkpoint *checkpoint,
+                                   const struct mp_model_config *config, bool read,
+                                   const struct mp_progress *progress,
+                                   struct mp_weights **weights_p)
 {
     struct mp_weights *weights = calloc(1, sizeof(*weights));
     struct mp_weights_plan plan = { .checkpoint = checkpoint,
@@ -104,7 +106,7 @@ enum mp_status mp_weights_load(const struct mp_checkpoint *checkpoint,
     if (weights == NULL)
         return mp_fail_no_memory("the weights", sizeof(*weights));
     status = mp_weights_plan_make(&plan);
-    if (status == MP_OK)
+    if (status == MP_OK && read)
         status = read_all(&plan, progress);
     mp_weights_plan_fini(&plan);
     if (status != MP_OK) {
@@ -113,6 +115,20 @@ enum mp_status mp_weights_load(const struct mp_checkpoint *checkpoint,
     }
     *weights_p = weights;
     return MP_OK;
+}
+
+enum mp_status mp_weights_load(const struct mp_checkpoint *checkpoint,
+                               const struct mp_model_config *config,
+                               const struct mp_progress *progress, struct mp_weights **weights_p)
+{
+    return make_weights(checkpoint, config, true, progress, weights_p);
+}
+
+enum mp_status mp_weights_describe(const struct mp_checkpoint *checkpoint,
+                                   const struct mp_model_config *config,
+                                   struct mp_weights **weights_p)
+{
+    return make_weights(checkpoint, config, false, NULL, weights_p);
 }
 
 void mp_weights_destroy(struct mp_weights *weights)
@@ -124,26 +140,4 @@ void mp_weights_destroy(struct mp_weights *weights)
     free(weights->units);
     free(weights->layers);
     free(weights);
-}
-
-enum mp_status mp_weights_measure(const struct mp_checkpoint *checkpoint,
-                                  const struct mp_model_config *config, uint64_t *resident_bytes_p,
-                                  uint64_t *expert_bytes_p)
-{
-    struct mp_weights *weights = calloc(1, sizeof(*weights));
-    struct mp_weights_plan plan = { .checkpoint = checkpoint,
-                                    .config = config,
-                                    .weights = weights };
-    enum mp_status status;
-
-    if (weights == NULL)
-        return mp_fail_no_memory("the weights", sizeof(*weights));
-    status = mp_weights_plan_make(&plan);
-    if (status == MP_OK) {
-        *resident_bytes_p = weights->resident_bytes;
-        *expert_bytes_p = weights->expert_bytes;
-    }
-    mp_weights_plan_fini(&plan);
-    mp_weights_destroy(weights);
-    return status;
 }

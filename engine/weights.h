@@ -86,9 +86,12 @@ enum mp_status mp_weights_load(const struct mp_checkpoint *checkpoint,
                                struct mp_weights **weights_p) MP_MUST_CHECK;
 void mp_weights_destroy(struct mp_weights *weights);
 
-/* Bytes that mp_weights_load() will take, without reading data: for the memory check at start. */
-enum mp_status mp_weights_measure(const struct mp_checkpoint *checkpoint,
-                                  const struct mp_model_config *config, uint64_t *resident_bytes_p,
-                                  uint64_t *expert_bytes_p) MP_MUST_CHECK;
+/*
+ * The same checks without reading data: units and sizes are set, matrices and vectors have no
+ * address. For what must be known before gigabytes are read.
+ */
+enum mp_status mp_weights_describe(const struct mp_checkpoint *checkpoint,
+                                   const struct mp_model_config *config,
+                                   struct mp_weights **weights_p) MP_MUST_CHECK;
 
 #endif

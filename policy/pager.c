@@ -246,6 +246,8 @@ static void settle_prefetches(struct mp_pager *pager, bool block)
         if (state == MP_RES_FILLING) {
             pager->ahead[kept++] = unit;
         } else if (state == MP_RES_VALID) {
+            pager->config.counters->prefetch_bytes +=
+                mp_space_unit_bytes(pager->config.space, unit);
             refresh(pager, unit);
         } else {
             /* Nothing usable came, so nothing counts as wasted. */
@@ -256,16 +258,18 @@ static void settle_prefetches(struct mp_pager *pager, bool block)
     pager->ahead_count = kept;
 }
 
-static void forget_prefetch(struct mp_pager *pager, uint32_t unit)
+/* Strike a prefetch from the list of those in flight, if it is there. */
+static bool forget_prefetch(struct mp_pager *pager, uint32_t unit)
 {
     for (uint32_t i = 0; i < pager->ahead_count; i++) {
         if (pager->ahead[i] == unit) {
             memmove(&pager->ahead[i], &pager->ahead[i + 1],
                     (pager->ahead_count - i - 1) * sizeof(pager->ahead[0]));
             pager->ahead_count--;
-            return;
+            return true;
         }
     }
+    return false;
 }
 
 /* Take back prefetches that have not started, latest first, until one slot is free. */
@@ -328,7 +332,8 @@ static enum mp_status begin_need(struct mp_pager *pager, struct need *need)
 
     if (ahead) {
         counters->prefetch_used++;
-        forget_prefetch(pager, unit);
+        if (forget_prefetch(pager, unit))
+            counters->prefetch_bytes += mp_space_unit_bytes(pager->config.space, unit);
     }
     set_flags(pager, unit, FLAG_NEEDED);
     if (state == MP_RES_VALID) {
@@ -613,7 +618,6 @@ static void prefetch_one(struct mp_pager *pager, uint32_t unit)
     pager->ahead[pager->ahead_count++] = unit;
     set_flags(pager, unit, FLAG_KEEP | FLAG_AHEAD);
     pager->config.counters->prefetch_issued++;
-    pager->config.counters->prefetch_bytes += mp_space_unit_bytes(pager->config.space, unit);
 }
 
 void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,

@@ -214,40 +214,52 @@ void mp_policy_prefix(const struct mp_policy_info *info, char out[MP_POLICY_PREF
     out[used] = '\0';
 }
 
-/* Fill the policy's config from the environment and make an instance. */
-static enum mp_status create_one(const struct mp_policy_info *info, mp_policy_create_fn create,
-                                 const struct mp_shape *shape, struct mp_policy **policy_p)
+/* The filled config of a policy's table in `groups`, or NULL. */
+static const void *find_config(const struct mp_opt_group *groups, const struct mp_opt *table)
 {
+    for (; groups != NULL && groups->prefix != NULL; groups++) {
+        if (groups->table == table)
+            return groups->config;
+    }
+    return NULL;
+}
+
+/* Make an instance, with options from `groups` or else from the environment. */
+static enum mp_status create_one(const struct mp_policy_info *info, mp_policy_create_fn create,
+                                 const struct mp_shape *shape, const struct mp_opt_group *groups,
+                                 struct mp_policy **policy_p)
+{
+    const void *given = info->opts != NULL ? find_config(groups, info->opts) : NULL;
     char prefix[MP_POLICY_PREFIX_BYTES];
     void *config = NULL;
     enum mp_status status;
 
-    if (info->config_size > 0) {
+    if (given == NULL && info->config_size > 0) {
         config = calloc(1, info->config_size);
         if (config == NULL)
             return mp_fail_no_memory("a policy's options", info->config_size);
         mp_policy_prefix(info, prefix);
         mp_opt_load(info->opts, prefix, config);
     }
-    status = create(config, shape, policy_p);
+    status = create(given != NULL ? given : config, shape, policy_p);
     free(config);
     return status;
 }
 
 enum mp_status mp_policies_create(const struct mp_profile *chosen, const struct mp_shape *shape,
-                                  struct mp_policies *policies_p)
+                                  const struct mp_opt_group *groups, struct mp_policies *policies_p)
 {
     struct mp_policies set = { 0 };
     enum mp_status status = MP_OK;
 
-#define X(slot, SLOT)                                                                          \
-    if (status == MP_OK) {                                                                     \
-        const char *name = chosen->policy[MP_SLOT_##SLOT];                                     \
-        set.slot##_ops = (const void *)mp_policy_find(MP_SLOT_##SLOT, name);                   \
-        status =                                                                               \
-            set.slot##_ops == NULL                                                             \
-                ? mp_fail(MP_ERR_CONFIG, "E_POLICY", "unknown %s policy '%s'", #slot, name)    \
-                : create_one(&set.slot##_ops->info, set.slot##_ops->create, shape, &set.slot); \
+#define X(slot, SLOT)                                                                            \
+    if (status == MP_OK) {                                                                       \
+        const char *name = chosen->policy[MP_SLOT_##SLOT];                                       \
+        set.slot##_ops = (const void *)mp_policy_find(MP_SLOT_##SLOT, name);                     \
+        status = set.slot##_ops == NULL                                                          \
+                     ? mp_fail(MP_ERR_CONFIG, "E_POLICY", "unknown %s policy '%s'", #slot, name) \
+                     : create_one(&set.slot##_ops->info, set.slot##_ops->create, shape, groups,  \
+                                  &set.slot);                                                    \
     }
     MP_POLICY_SLOT_MAP(X)
 #undef X

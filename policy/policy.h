@@ -311,8 +311,13 @@ struct mp_policies {
 #undef X
 };
 
-/* Create all instances, options from the environment. On failure none is left. */
+/*
+ * Create all instances. A policy's options come from the group of `groups` that has its table, so
+ * that flags count, or from the environment if there is none. `groups` may be NULL. On failure none
+ * is left.
+ */
 enum mp_status mp_policies_create(const struct mp_profile *chosen, const struct mp_shape *shape,
+                                  const struct mp_opt_group *groups,
                                   struct mp_policies *policies_p) MP_MUST_CHECK;
 
 /* Safe on a zeroed set. */

@@ -617,7 +617,7 @@ static void progress_ends_at_the_total_and_can_stop(void)
 {
     struct seen seen = { 0 };
     const struct mp_progress progress = { .report = see, .context = &seen };
-    uint64_t resident_bytes, expert_bytes;
+    struct mp_weights *outline;
     struct tiny_model model;
     struct opened opened;
 
@@ -628,10 +628,11 @@ static void progress_ends_at_the_total_and_can_stop(void)
     CHECK_EQ(seen.done_bytes, seen.total_bytes);
     CHECK_EQ(seen.total_bytes + opened.weights->expert_bytes,
              mp_checkpoint_bytes(opened.checkpoint));
-    CHECK_EQ(mp_weights_measure(opened.checkpoint, &opened.config, &resident_bytes, &expert_bytes),
-             MP_OK);
-    CHECK_EQ(resident_bytes, opened.weights->resident_bytes);
-    CHECK_EQ(expert_bytes, opened.weights->expert_bytes);
+    CHECK_EQ(mp_weights_describe(opened.checkpoint, &opened.config, &outline), MP_OK);
+    CHECK_EQ(outline->resident_bytes, opened.weights->resident_bytes);
+    CHECK_EQ(outline->expert_bytes, opened.weights->expert_bytes);
+    CHECK(outline->embed.data == NULL);
+    mp_weights_destroy(outline);
     unload(&opened);
 
     seen = (struct seen){ .stop_at = 3 };

@@ -21,7 +21,7 @@
     COUNTER(load_bytes, "bytes of those loads")                                                  \
     COUNTER(prefetch_issued, "units whose transfer was started because they were predicted")     \
     COUNTER(prefetch_used, "prefetched units that were needed before they left")                 \
-    COUNTER(prefetch_bytes, "bytes of started prefetches")                                       \
+    COUNTER(prefetch_bytes, "bytes of prefetches that were read")                                \
     COUNTER(prefetch_unused_bytes, "prefetched bytes that left, or ended, without being needed") \
     COUNTER(prefetch_canceled, "prefetches dropped before their transfer started")               \
     COUNTER(evictions, "units that left the device tier")                                        \

@@ -1,0 +1,258 @@
+#include "engine/args.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/base/error.h"
+
+enum {
+    RUN = 1 << MP_COMMAND_RUN,
+    BENCH = 1 << MP_COMMAND_BENCH,
+    INFO = 1 << MP_COMMAND_INFO,
+    ENV = 1 << MP_COMMAND_ENV
+};
+
+enum kind { TEXT, STOP, NUMBER, REAL, SWITCH };
+
+struct flag {
+    const char *name;
+    enum kind kind;
+    size_t offset;
+    uint64_t min, max;
+    double real_max;
+    unsigned commands;
+    const char *value, *help;
+};
+
+#define AT(field) offsetof(struct mp_args, field)
+
+static const struct flag flags[] = {
+    { "model", TEXT, AT(model), 0, 0, 0, RUN | BENCH | INFO, "DIR",
+      "model directory in Hugging Face layout" },
+    { "prompt", TEXT, AT(prompt), 0, 0, 0, RUN, "TEXT", "what to continue" },
+    { "prompt-file", TEXT, AT(prompt_file), 0, 0, 0, RUN, "FILE",
+      "the same from a file; - is standard input" },
+    { "batch-file", TEXT, AT(batch_file), 0, 0, 0, RUN, "FILE",
+      "one prompt per line, 1 to 64, processed together" },
+    { "chat", SWITCH, AT(chat), 0, 0, 0, RUN, NULL, "put the prompt into the model's chat format" },
+    { "system", TEXT, AT(system), 0, 0, 0, RUN, "TEXT", "system message for --chat" },
+    { "max-tokens", NUMBER, AT(max_tokens), 1, 1u << 24, 0, RUN, "N",
+      "most tokens to generate per prompt (256)" },
+    { "temperature", REAL, AT(temperature), 0, 0, 100, RUN, "T", "0 is greedy (0)" },
+    { "top-k", NUMBER, AT(top_k), 0, 1u << 22, 0, RUN, "K",
+      "sample from the K likeliest; 0: all (0)" },
+    { "top-p", REAL, AT(top_p), 0, 0, 1, RUN, "P", "sample from the likeliest that reach P (1)" },
+    { "stop", STOP, AT(stops), 0, 0, 0, RUN, "TEXT", "end before this text; may be repeated" },
+    { "ignore-eos", SWITCH, AT(ignore_eos), 0, 0, 0, RUN, NULL,
+      "go on after the model's end token" },
+    { "logits-out", TEXT, AT(logits_out), 0, 0, 0, RUN, "FILE.npy",
+      "float32 [step, vocabulary] of the first prompt" },
+    { "trace", TEXT, AT(trace), 0, 0, 0, RUN | BENCH, "FILE",
+      "routing trace (docs/trace-format.md)" },
+    { "timeline", TEXT, AT(timeline), 0, 0, 0, RUN | BENCH, "FILE",
+      "timeline for ui.perfetto.dev" },
+    { "prompt-tokens", NUMBER, AT(prompt_tokens), 1, 1u << 24, 0, BENCH, "N",
+      "length of the prompt (64)" },
+    { "gen-tokens", NUMBER, AT(gen_tokens), 1, 1u << 24, 0, BENCH, "N", "tokens to generate (64)" },
+    { "batch", NUMBER, AT(batch), 1, 64, 0, BENCH, "N", "prompts at once (1)" },
+    { "repeat", NUMBER, AT(repeat), 1, 1000, 0, BENCH, "R", "runs; medians are reported (3)" },
+    { "check-values", SWITCH, AT(check_values), 0, 0, 0, INFO, NULL,
+      "read all weights and look for NaN and infinity" },
+    { "markdown", SWITCH, AT(markdown), 0, 0, 0, ENV, NULL, "the text of docs/options.md" },
+    { "json", SWITCH, AT(json), 0, 0, 0, RUN | BENCH | INFO | ENV, NULL,
+      "one JSON object on standard output" },
+    { "help", SWITCH, AT(help), 0, 0, 0, RUN | BENCH | INFO | ENV, NULL, "this page" },
+};
+
+static const struct {
+    const char *name, *summary, *examples;
+} commands[MP_COMMAND_COUNT] = {
+    { "run", "generate text",
+      "  moepager run --model models/tiny-moe --prompt 'def main():' --budget 25%\n"
+      "  moepager run --model DIR --chat --prompt 'Why is the sky blue?' --temperature 0.7 --seed 3\n"
+      "  moepager run --model DIR --batch-file prompts.txt --json --timeline out.json\n" },
+    { "bench", "measure prefill and decode",
+      "  moepager bench --model models/tiny-moe --prompt-tokens 64 --gen-tokens 64 --budget 25%\n"
+      "  moepager bench --model DIR --batch 4 --repeat 5 --evict lfu --json\n" },
+    { "info", "machine, policies; with --model also its sizes",
+      "  moepager info\n"
+      "  moepager info --model models/tiny-moe --json\n" },
+    { "env", "every environment variable: default, range, current value",
+      "  moepager env\n"
+      "  MOEPAGER_BUDGET=2GiB moepager env --json\n" },
+};
+
+enum mp_command mp_command_find(const char *name)
+{
+    for (unsigned i = 0; i < MP_COMMAND_COUNT; i++) {
+        if (!strcmp(commands[i].name, name))
+            return (enum mp_command)i;
+    }
+    return MP_COMMAND_COUNT;
+}
+
+/* The flag called `name` (bytes long) of a command, or NULL. */
+static const struct flag *find_flag(enum mp_command command, const char *name, size_t bytes)
+{
+    for (size_t i = 0; i < MP_ARRAY_LEN(flags); i++) {
+        if (strlen(flags[i].name) == bytes && !memcmp(flags[i].name, name, bytes) &&
+            flags[i].commands & 1u << command)
+            return &flags[i];
+    }
+    return NULL;
+}
+
+static enum mp_status bad_value(const struct flag *flag, const char *value, const char *need)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--%s: got '%s', need %s", flag->name,
+                   mp_quote(quoted, value, strlen(value)), need);
+}
+
+/* Numbers of flags obey the same parser as settings. */
+static enum mp_status set_number(const struct flag *flag, const char *value, void *field)
+{
+    const struct mp_opt opt = {
+        .name = flag->name,
+        .kind = flag->kind == REAL ? MP_OPT_F64 : MP_OPT_U64,
+        .min = flag->min,
+        .max = flag->max,
+        .f64_max = flag->real_max,
+    };
+    char need[MP_OPT_TEXT_BYTES];
+
+    return mp_opt_parse(&opt, value, field) ? MP_OK
+                                            : bad_value(flag, value, mp_opt_describe(&opt, need));
+}
+
+static enum mp_status set_flag(const struct flag *flag, const char *value, struct mp_args *args)
+{
+    void *field = (char *)args + flag->offset;
+
+    switch (flag->kind) {
+    case SWITCH: *(uint64_t *)field = 1; return MP_OK;
+    case TEXT: *(const char **)field = value; return MP_OK;
+    case STOP:
+        if (args->stop_count == MP_STOPS_MAX)
+            return bad_value(flag, value, "at most 16 stop texts");
+        args->stops[args->stop_count++] = value;
+        return MP_OK;
+    case NUMBER:
+    case REAL: return set_number(flag, value, field);
+    }
+    return MP_OK;
+}
+
+/* Does the next argument exist and serve as a value? A value may begin with one dash only if it
+ * is "-" or a number. */
+static const char *take_value(int argc, char **argv, int *i)
+{
+    if (*i + 1 >= argc)
+        return NULL;
+    return argv[++*i];
+}
+
+static enum mp_status parse_setting(const char *arg, int argc, char **argv, int *i,
+                                    struct mp_settings *settings)
+{
+    const char *equals = strchr(arg, '=');
+    char name[128], quoted[MP_QUOTE_BYTES];
+    const struct mp_opt *opt;
+    const char *value;
+
+    snprintf(name, sizeof(name), "%.*s", (int)(equals != NULL ? equals - arg : (long)strlen(arg)),
+             arg);
+    opt = mp_opt_find(settings->groups, name, NULL);
+    if (opt == NULL) /* for the message with the nearest name */
+        return mp_opt_set(settings->groups, name, "");
+    if (equals != NULL)
+        return mp_opt_set(settings->groups, name, equals + 1);
+    if (opt->kind == MP_OPT_BOOL)
+        return mp_opt_set(settings->groups, name, NULL);
+    value = take_value(argc, argv, i);
+    if (value == NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "'%s' needs a value",
+                       mp_quote(quoted, name, strlen(name)));
+    return mp_opt_set(settings->groups, name, value);
+}
+
+static enum mp_status parse_one(enum mp_command command, int argc, char **argv, int *i,
+                                struct mp_args *args, struct mp_settings *settings)
+{
+    const char *arg = argv[*i];
+    const char *equals = strchr(arg, '=');
+    char quoted[MP_QUOTE_BYTES];
+    const struct flag *flag;
+    const char *value;
+
+    if (strncmp(arg, "--", 2) != 0)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "'%s' is not a flag; flags begin with -- (see moepager %s --help)",
+                       mp_quote(quoted, arg, strlen(arg)), commands[command].name);
+    flag =
+        find_flag(command, arg + 2, equals != NULL ? (size_t)(equals - arg - 2) : strlen(arg + 2));
+    if (flag == NULL)
+        return parse_setting(arg, argc, argv, i, settings);
+    if (flag->kind == SWITCH && equals != NULL)
+        return bad_value(flag, equals + 1, "no value");
+    value = equals != NULL ? equals + 1 : flag->kind == SWITCH ? "" : take_value(argc, argv, i);
+    if (value == NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--%s needs a value: %s", flag->name, flag->help);
+    return set_flag(flag, value, args);
+}
+
+enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, struct mp_args *args,
+                             struct mp_settings *settings)
+{
+    enum mp_status status = MP_OK;
+
+    *args = (struct mp_args){
+        .max_tokens = 256,
+        .prompt_tokens = 64,
+        .gen_tokens = 64,
+        .batch = 1,
+        .repeat = 3,
+        .temperature = -1,
+        .top_p = -1,
+        .top_k = UINT64_MAX,
+    };
+    for (int i = 2; i < argc && status == MP_OK; i++)
+        status = parse_one(command, argc, argv, &i, args, settings);
+    return status;
+}
+
+void mp_args_print_usage(FILE *out)
+{
+    fprintf(out,
+            "moepager %s: runs Mixture-of-Experts models whose experts do not fit into memory\n\n"
+            "usage: moepager COMMAND [--flag value]...\n\n",
+            MP_VERSION);
+    for (unsigned i = 0; i < MP_COMMAND_COUNT; i++)
+        fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);
+    fprintf(out,
+            "\nmoepager COMMAND --help has flags and examples; every variable of moepager env is "
+            "also a flag.\n"
+            "exit codes: 0 ok, 2 usage, 3 bad model, 4 out of memory, 6 input or output, "
+            "130 interrupted\n");
+}
+
+void mp_args_print_help(enum mp_command command, FILE *out)
+{
+    fprintf(out, "moepager %s: %s\n\n", commands[command].name, commands[command].summary);
+    for (size_t i = 0; i < MP_ARRAY_LEN(flags); i++) {
+        char left[64];
+
+        if (!(flags[i].commands & 1u << command))
+            continue;
+        snprintf(left, sizeof(left), "--%s %s", flags[i].name,
+                 flags[i].value != NULL ? flags[i].value : "");
+        fprintf(out, "  %-22s %s\n", left, flags[i].help);
+    }
+    fprintf(
+        out,
+        "\n  --budget 2GiB|25%%|all, --ctx N, --threads N, --profile P, --evict NAME, --seed S, "
+        "...:\n  every variable that moepager env lists, in lower case and with dashes\n"
+        "\nexamples\n%s",
+        commands[command].examples);
+}

@@ -1,0 +1,47 @@
+#ifndef MP_ARGS_H
+#define MP_ARGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/generate.h"
+#include "engine/settings.h"
+
+/*
+ * The command line: flags of the commands, and every setting as a flag (--evict is MOEPAGER_EVICT).
+ */
+struct mp_args {
+    const char *model, *prompt, *prompt_file, *batch_file, *system;
+    const char *logits_out, *trace, *timeline;
+    const char *stops[MP_STOPS_MAX];
+    uint64_t stop_count;
+    uint64_t max_tokens;
+    uint64_t prompt_tokens, gen_tokens, batch, repeat;
+    double temperature, top_p; /* negative: not given */
+    uint64_t top_k;            /* UINT64_MAX: not given */
+    uint64_t chat, json, ignore_eos, check_values, markdown, help;
+};
+
+enum mp_command {
+    MP_COMMAND_RUN,
+    MP_COMMAND_BENCH,
+    MP_COMMAND_INFO,
+    MP_COMMAND_ENV,
+    MP_COMMAND_COUNT
+};
+
+/* "run", ...; MP_COMMAND_COUNT if there is no such command. */
+enum mp_command mp_command_find(const char *name);
+
+/*
+ * Parse argv[2..argc) of a command. Settings go to `settings`, which was loaded before.
+ * MP_ERR_CONFIG E_USAGE: unknown flag (with the nearest one), missing or bad value, left-overs.
+ */
+enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, struct mp_args *args,
+                             struct mp_settings *settings) MP_MUST_CHECK;
+
+/* The overview, and the page of one command with its flags and examples. */
+void mp_args_print_usage(FILE *out);
+void mp_args_print_help(enum mp_command command, FILE *out);
+
+#endif

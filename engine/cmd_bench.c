@@ -1,0 +1,227 @@
+/*
+ * `moepager bench`: prefill and decode of random tokens, several times with the same engine;
+ * medians.
+ *
+ * The first run finds the expert slots empty and is reported apart ("cold"); medians are over the
+ * others, or over that one if it is the only one.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/commands.h"
+#include "engine/report.h"
+#include "policy/trace.h"
+#include "vmm/base/error.h"
+#include "vmm/base/json_out.h"
+
+#define BATCH_MAX 64
+#define TIMELINE_EVENTS (1u << 20)
+
+struct bench {
+    const struct mp_args *args;
+    const struct mp_settings *settings;
+    struct mp_clock *clock;
+    struct mp_timeline *timeline;
+    struct mp_session session;
+    struct mp_progress_bar bar;
+    struct mp_trace_sink trace;
+    struct mp_ids prompts[BATCH_MAX];
+    struct mp_report *reports; // (repeat)
+    double load_ms;
+};
+
+static void on_step(void *ctx, uint32_t step, const struct mp_batch *batch)
+{
+    struct bench *bench = ctx;
+
+    bench->trace.step = step;
+    bench->trace.batch = batch;
+}
+
+/* Tokens that depend on the seed only; id 0 is left out, it is special in many models. */
+static enum mp_status make_prompts(struct bench *bench)
+{
+    const uint32_t vocab = bench->session.model.vocab;
+    uint64_t state = bench->settings->run.seed;
+
+    for (uint32_t b = 0; b < bench->args->batch; b++) {
+        struct mp_ids *ids = &bench->prompts[b];
+
+        ids->ids = calloc(bench->args->prompt_tokens, sizeof(uint32_t));
+        if (ids->ids == NULL)
+            return mp_fail_no_memory("the prompts", bench->args->prompt_tokens * 4);
+        ids->capacity = ids->count = bench->args->prompt_tokens;
+        for (size_t i = 0; i < ids->count; i++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            ids->ids[i] = vocab > 1 ? 1 + (uint32_t)((state >> 33) % (vocab - 1)) : 0;
+        }
+    }
+    return MP_OK;
+}
+
+static enum mp_status open_session(struct bench *bench)
+{
+    const struct mp_progress progress = mp_loading_progress(&bench->bar);
+    const struct mp_session_config config = {
+        .model = bench->args->model,
+        .sequences = (uint32_t)bench->args->batch,
+        .progress = &progress,
+        .timeline = bench->timeline,
+        .clock = bench->clock,
+        .cancel = &mp_interrupted,
+        .routed = bench->args->trace != NULL ? mp_trace_sink_routed : NULL,
+        .routed_ctx = &bench->trace,
+    };
+    const uint64_t start_ns = mp_clock_now_ns(bench->clock);
+    enum mp_status status;
+
+    mp_progress_bar_begin(&bench->bar, "loading", true, bench->clock);
+    status = mp_session_open(bench->settings, &config, &bench->session);
+    mp_progress_bar_end(&bench->bar);
+    bench->load_ms = (double)(mp_clock_now_ns(bench->clock) - start_ns) * 1e-6;
+    return status;
+}
+
+static enum mp_status run_once(struct bench *bench, struct mp_report *report_p)
+{
+    const struct mp_generate_config config = {
+        .engine = bench->session.engine,
+        .engine_config = &bench->session.engine_config,
+        .sampling = { .temperature = 0, .top_p = 1, .seed = bench->settings->run.seed },
+        .max_tokens = (uint32_t)bench->args->gen_tokens,
+        .ignore_eos = true,
+        .clock = bench->clock,
+        .on_step = on_step,
+        .ctx = bench,
+    };
+    const struct mp_counters before = *mp_engine_counters(bench->session.engine);
+    struct mp_output outputs[BATCH_MAX] = { 0 };
+    struct mp_generate_stats stats;
+    enum mp_status status =
+        mp_generate(&config, bench->prompts, (uint32_t)bench->args->batch, outputs, &stats);
+
+    mp_outputs_free(outputs, BATCH_MAX);
+    if (status == MP_OK)
+        mp_report_make(&bench->session, &stats, &before, bench->load_ms, report_p);
+    return status;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* The median over warm runs of one field, `offset` bytes into the report. */
+static double median(const struct bench *bench, size_t offset)
+{
+    const size_t repeat = bench->args->repeat, first = repeat > 1 ? 1 : 0;
+    double values[1000];
+    size_t count = 0;
+
+    for (size_t i = first; i < repeat; i++)
+        memcpy(&values[count++], (const char *)&bench->reports[i] + offset, sizeof(double));
+    qsort(values, count, sizeof(values[0]), compare);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+#define MEDIAN(field) median(bench, offsetof(struct mp_report, field))
+
+static void print_text(const struct bench *bench)
+{
+    const struct mp_report *cold = &bench->reports[0];
+
+    printf("prompt %llu, generated %llu, batch %llu, %llu runs\n",
+           (unsigned long long)bench->args->prompt_tokens,
+           (unsigned long long)bench->args->gen_tokens, (unsigned long long)bench->args->batch,
+           (unsigned long long)bench->args->repeat);
+    printf("%-8s %12s %12s %12s %10s %14s\n", "", "prefill t/s", "decode t/s", "ms per step",
+           "hit rate", "exposed wait ms");
+    printf("%-8s %12.1f %12.1f %12.3f %9.1f%% %14.1f\n", "cold", cold->prefill_per_s,
+           cold->tokens_per_s, cold->tpot_ms, 100 * cold->hit_rate, cold->exposed_wait_ms);
+    printf("%-8s %12.1f %12.1f %12.3f %9.1f%% %14.1f\n", "median", MEDIAN(prefill_per_s),
+           MEDIAN(tokens_per_s), MEDIAN(tpot_ms), 100 * MEDIAN(hit_rate), MEDIAN(exposed_wait_ms));
+    mp_report_print(&bench->reports[bench->args->repeat - 1], stdout);
+}
+
+static void print_json(const struct bench *bench)
+{
+    struct mp_json_out json;
+
+    mp_json_begin(&json, stdout, true);
+    mp_json_object_begin(&json, NULL);
+    mp_json_put_u64(&json, "batch", bench->args->batch);
+    mp_json_put_u64(&json, "repeat", bench->args->repeat);
+    mp_json_object_begin(&json, "median");
+    mp_json_put_f64(&json, "ttft_ms", MEDIAN(ttft_ms));
+    mp_json_put_f64(&json, "tpot_ms", MEDIAN(tpot_ms));
+    mp_json_put_f64(&json, "tokens_per_s", MEDIAN(tokens_per_s));
+    mp_json_put_f64(&json, "prefill_tokens_per_s", MEDIAN(prefill_per_s));
+    mp_json_put_f64(&json, "hit_rate", MEDIAN(hit_rate));
+    mp_json_put_f64(&json, "exposed_wait_ms", MEDIAN(exposed_wait_ms));
+    mp_json_object_end(&json);
+    mp_json_array_begin(&json, "runs");
+    for (size_t i = 0; i < bench->args->repeat; i++) {
+        mp_json_object_begin(&json, NULL);
+        mp_report_json(&bench->reports[i], &json);
+        mp_json_object_end(&json);
+    }
+    mp_json_array_end(&json);
+    mp_json_object_end(&json);
+    mp_json_end(&json);
+}
+
+static enum mp_status run_all(struct bench *bench)
+{
+    enum mp_status status = MP_OK;
+
+    if (bench->args->timeline != NULL)
+        status = mp_timeline_create(bench->clock, TIMELINE_EVENTS, &bench->timeline);
+    if (status == MP_OK)
+        status = open_session(bench);
+    if (status == MP_OK)
+        status = make_prompts(bench);
+    if (status == MP_OK)
+        status = mp_trace_sink_open(&bench->trace, bench->args->trace, bench->args->model,
+                                    &bench->session);
+    mp_progress_bar_begin(&bench->bar, "bench", false, bench->clock);
+    for (size_t i = 0; i < bench->args->repeat && status == MP_OK; i++) {
+        status = run_once(bench, &bench->reports[i]);
+        mp_progress_bar_show(&bench->bar, i + 1, bench->args->repeat);
+    }
+    mp_progress_bar_end(&bench->bar);
+    if (status != MP_OK) {
+        mp_trace_abandon(bench->trace.writer);
+        return status;
+    }
+    status = mp_trace_sink_close(&bench->trace);
+    if (status == MP_OK && bench->args->timeline != NULL)
+        status = mp_timeline_write(bench->timeline, bench->args->timeline);
+    if (status != MP_OK)
+        return status;
+    if (bench->args->json)
+        print_json(bench);
+    else
+        print_text(bench);
+    return mp_check_stdout();
+}
+
+enum mp_status mp_cmd_bench(const struct mp_args *args, const struct mp_settings *settings)
+{
+    struct bench bench = { .args = args, .settings = settings, .clock = mp_clock_monotonic() };
+    enum mp_status status = mp_require_model(args);
+
+    if (status != MP_OK)
+        return status;
+    bench.reports = calloc(args->repeat, sizeof(*bench.reports));
+    status =
+        bench.reports != NULL ? run_all(&bench) : mp_fail_no_memory("the reports", args->repeat);
+    for (size_t b = 0; b < args->batch; b++)
+        mp_ids_free(&bench.prompts[b]);
+    mp_session_close(&bench.session);
+    mp_timeline_destroy(bench.timeline);
+    free(bench.reports);
+    return status;
+}

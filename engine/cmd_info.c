@@ -1,0 +1,213 @@
+/*
+ * `moepager info`: the machine, what this build can do, and the sizes of a model.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/commands.h"
+#include "vmm/base/error.h"
+#include "vmm/base/json_out.h"
+#include "vmm/memory_room.h"
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+static void print_machine(const struct mp_topology *topology)
+{
+    struct mp_memory_room room;
+
+    mp_topology_print(topology, stdout);
+    mp_memory_room_read("", &room);
+    printf("RAM that a run can take: %.0f MiB\n\nkernels  ", mib(room.room_bytes));
+    for (size_t i = 0; mp_kernels_names[i] != NULL; i++)
+        printf(" %s%s", mp_kernels_names[i],
+               mp_kernels_find(mp_kernels_names[i]) != NULL ? "" : " (not on this CPU)");
+    printf(", default %s\nbackends\n", mp_kernels_best()->name);
+    for (size_t i = 0; mp_backends[i] != NULL; i++)
+        printf("  %-12s %s\n", mp_backends[i]->name, mp_backends[i]->summary);
+}
+
+static void print_policies(void)
+{
+    const struct mp_policy_info *info;
+
+    printf("profiles\n");
+    for (const struct mp_profile *p = mp_profiles; p->name != NULL; p++)
+        printf("  %-12s %s%s\n", p->name, p->summary, p == mp_profiles ? " (default)" : "");
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+        printf("%s policies\n", mp_policy_slot_name(slot));
+        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++)
+            printf("  %-12s %s\n", info->name, info->summary);
+    }
+}
+
+static uint64_t expert_size(const struct mp_session *s)
+{
+    return s->memory.expert_bytes / ((uint64_t)s->model.moe_layers * s->model.experts);
+}
+
+static uint64_t token_cycle(const struct mp_session *s)
+{
+    return expert_size(s) * s->model.moe_layers * s->model.experts_per_token;
+}
+
+static void print_model(const struct mp_session *s)
+{
+    const struct mp_model_config *m = &s->model;
+    const struct mp_memory_plan *plan = &s->memory;
+
+    printf("model           %s, %u layers (%u with experts), hidden %u, vocabulary %u\n",
+           mp_arch_name(m->arch), m->layers, m->moe_layers, m->hidden, m->vocab);
+    printf("attention       %u heads, %u key-value heads of %u, made for %u positions\n", m->heads,
+           m->kv_heads, m->head_dim, m->positions_max);
+    printf("experts         %u per layer, %u per token, %u channels; shared expert: %u channels\n",
+           m->experts, m->experts_per_token, m->expert_ffn, m->shared_ffn);
+    printf("one expert      %.3f MiB (%llu bytes)\n", mib(expert_size(s)),
+           (unsigned long long)expert_size(s));
+    printf("all experts     %.1f MiB (%llu bytes)\n", mib(plan->expert_bytes),
+           (unsigned long long)plan->expert_bytes);
+    printf("token cycle     %.1f MiB (%llu bytes): what one token touches over all layers\n",
+           mib(token_cycle(s)), (unsigned long long)token_cycle(s));
+    printf("smallest budget %llu bytes, everything resident %llu bytes\n",
+           (unsigned long long)plan->smallest_bytes, (unsigned long long)plan->full_bytes);
+    printf("other weights   %.1f MiB, KV cache for %u positions %.1f MiB, activations %.1f MiB\n",
+           mib(plan->weights_bytes), s->engine_config.ctx, mib(plan->kv_bytes),
+           mib(plan->state_bytes));
+    printf("a run would use %.1f MiB for experts, read %s the page cache\n",
+           mib(plan->budget_bytes), s->direct_io ? "past" : "through");
+}
+
+static void json_model(const struct mp_session *s, struct mp_json_out *json)
+{
+    const struct mp_model_config *m = &s->model;
+
+    mp_json_object_begin(json, "model");
+    mp_json_put_string(json, "architecture", mp_arch_name(m->arch));
+    mp_json_put_u64(json, "layers", m->layers);
+    mp_json_put_u64(json, "moe_layers", m->moe_layers);
+    mp_json_put_u64(json, "hidden", m->hidden);
+    mp_json_put_u64(json, "vocabulary", m->vocab);
+    mp_json_put_u64(json, "heads", m->heads);
+    mp_json_put_u64(json, "kv_heads", m->kv_heads);
+    mp_json_put_u64(json, "head_dim", m->head_dim);
+    mp_json_put_u64(json, "positions_max", m->positions_max);
+    mp_json_put_u64(json, "experts", m->experts);
+    mp_json_put_u64(json, "experts_per_token", m->experts_per_token);
+    mp_json_put_u64(json, "expert_ffn", m->expert_ffn);
+    mp_json_put_u64(json, "shared_ffn", m->shared_ffn);
+    mp_json_put_u64(json, "one_expert_bytes", expert_size(s));
+    mp_json_put_u64(json, "expert_bytes", s->memory.expert_bytes);
+    mp_json_put_u64(json, "token_cycle_bytes", token_cycle(s));
+    mp_json_put_u64(json, "smallest_budget_bytes", s->memory.smallest_bytes);
+    mp_json_put_u64(json, "full_budget_bytes", s->memory.full_bytes);
+    mp_json_put_u64(json, "budget_bytes", s->memory.budget_bytes);
+    mp_json_put_u64(json, "weights_bytes", s->memory.weights_bytes);
+    mp_json_put_u64(json, "kv_bytes", s->memory.kv_bytes);
+    mp_json_put_u64(json, "state_bytes", s->memory.state_bytes);
+    mp_json_put_bool(json, "direct_io", s->direct_io);
+    mp_json_object_end(json);
+}
+
+static void json_abilities(struct mp_json_out *json)
+{
+    const struct mp_policy_info *info;
+
+    mp_json_array_begin(json, "kernels");
+    for (size_t i = 0; mp_kernels_names[i] != NULL; i++) {
+        if (mp_kernels_find(mp_kernels_names[i]) != NULL)
+            mp_json_put_string(json, NULL, mp_kernels_names[i]);
+    }
+    mp_json_array_end(json);
+    mp_json_array_begin(json, "backends");
+    for (size_t i = 0; mp_backends[i] != NULL; i++)
+        mp_json_put_string(json, NULL, mp_backends[i]->name);
+    mp_json_array_end(json);
+    mp_json_array_begin(json, "profiles");
+    for (const struct mp_profile *p = mp_profiles; p->name != NULL; p++)
+        mp_json_put_string(json, NULL, p->name);
+    mp_json_array_end(json);
+    mp_json_object_begin(json, "policies");
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+        mp_json_array_begin(json, mp_policy_slot_name(slot));
+        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++)
+            mp_json_put_string(json, NULL, info->name);
+        mp_json_array_end(json);
+    }
+    mp_json_object_end(json);
+}
+
+static void print_json(const struct mp_topology *topology, const struct mp_session *session)
+{
+    struct mp_json_out json;
+
+    mp_json_begin(&json, stdout, true);
+    mp_json_object_begin(&json, NULL);
+    mp_json_put_string(&json, "version", MP_VERSION);
+    mp_topology_json(topology, &json, "machine");
+    json_abilities(&json);
+    if (session != NULL)
+        json_model(session, &json);
+    mp_json_object_end(&json);
+    mp_json_end(&json);
+}
+
+static enum mp_status check_values(const struct mp_args *args, const struct mp_session *session)
+{
+    struct mp_progress_bar bar;
+    const struct mp_progress progress = mp_loading_progress(&bar);
+    enum mp_status status;
+
+    if (!args->check_values)
+        return MP_OK;
+    mp_progress_bar_begin(&bar, "checking", true, mp_clock_monotonic());
+    status = mp_checkpoint_check_values(session->checkpoint, &progress);
+    mp_progress_bar_end(&bar);
+    return status;
+}
+
+static enum mp_status info_model(const struct mp_args *args, const struct mp_settings *settings)
+{
+    const struct mp_session_config config = {
+        .model = args->model,
+        .sequences = 1,
+        .plan_only = true,
+        .clock = mp_clock_monotonic(),
+        .cancel = &mp_interrupted,
+    };
+    struct mp_session session;
+    enum mp_status status = mp_session_open(settings, &config, &session);
+
+    if (status != MP_OK)
+        return status;
+    status = check_values(args, &session);
+    if (status == MP_OK && args->json)
+        print_json(session.topology, &session);
+    else if (status == MP_OK)
+        print_model(&session);
+    mp_session_close(&session);
+    return status;
+}
+
+enum mp_status mp_cmd_info(const struct mp_args *args, const struct mp_settings *settings)
+{
+    struct mp_topology *topology;
+    enum mp_status status;
+
+    if (args->model != NULL) {
+        status = info_model(args, settings);
+        return status == MP_OK ? mp_check_stdout() : status;
+    }
+    status = mp_topology_load(NULL, &topology);
+    if (status != MP_OK)
+        return status;
+    if (args->json) {
+        print_json(topology, NULL);
+    } else {
+        print_machine(topology);
+        print_policies();
+    }
+    mp_topology_destroy(topology);
+    return mp_check_stdout();
+}

@@ -1,0 +1,112 @@
+/*
+ * What the commands share, and `env`.
+ */
+#include "engine/commands.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "policy/trace.h"
+#include "vmm/base/error.h"
+#include "vmm/base/json_out.h"
+
+volatile sig_atomic_t mp_interrupted;
+
+enum mp_status mp_require_model(const struct mp_args *args)
+{
+    if (args->model == NULL)
+        return mp_fail(
+            MP_ERR_CONFIG, "E_USAGE",
+            "no model: give --model DIR, a directory with config.json, *.safetensors and "
+            "tokenizer.json");
+    return MP_OK;
+}
+
+enum mp_status mp_check_stdout(void)
+{
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return mp_fail(MP_ERR_IO, "E_OUTPUT", "cannot write to standard output: %s",
+                       strerror(errno));
+    return MP_OK;
+}
+
+static bool show_loading(void *bar, uint64_t done_bytes, uint64_t total_bytes)
+{
+    mp_progress_bar_show(bar, done_bytes, total_bytes);
+    return !mp_interrupted;
+}
+
+struct mp_progress mp_loading_progress(struct mp_progress_bar *bar)
+{
+    return (struct mp_progress){ .report = show_loading, .context = bar };
+}
+
+/* A name for the trace: the last part of the path, made printable. */
+static void copy_model_name(const char *path, char out[128])
+{
+    size_t end = strlen(path), used = 0, start;
+
+    while (end > 0 && path[end - 1] == '/')
+        end--;
+    for (start = end; start > 0 && path[start - 1] != '/';)
+        start--;
+    for (; start < end && used < 127; start++)
+        out[used++] = path[start] > ' ' && path[start] < 0x7f ? path[start] : '_';
+    out[used] = '\0';
+}
+
+enum mp_status mp_trace_sink_open(struct mp_trace_sink *sink, const char *path, const char *model,
+                                  const struct mp_session *session)
+{
+    const struct mp_shape *shape = mp_engine_shape(session->engine);
+    struct mp_trace_shape trace = {
+        .layers = shape->layers,
+        .experts = shape->experts,
+        .top_k = shape->top_k,
+    };
+
+    if (path == NULL)
+        return MP_OK;
+    copy_model_name(model, trace.model);
+    trace.expert_bytes = session->memory.expert_bytes / ((uint64_t)shape->layers * shape->experts);
+    return mp_trace_create(path, &trace, &sink->writer);
+}
+
+void mp_trace_sink_routed(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k,
+                          const uint32_t *experts, const float *weights)
+{
+    struct mp_trace_sink *sink = ctx;
+
+    for (uint32_t t = 0; sink->writer != NULL && sink->batch != NULL && t < tokens; t++) {
+        const struct mp_trace_row row = {
+            .step = sink->step,
+            .layer = layer,
+            .sequence = sink->batch->sequence[t],
+            .position = sink->batch->position[t],
+            .experts = experts + (size_t)t * k,
+            .weights = weights + (size_t)t * k,
+        };
+
+        mp_trace_write(sink->writer, &row);
+    }
+}
+
+enum mp_status mp_trace_sink_close(struct mp_trace_sink *sink)
+{
+    struct mp_trace_writer *writer = sink->writer;
+
+    sink->writer = NULL;
+    return writer != NULL ? mp_trace_close(writer) : MP_OK;
+}
+
+enum mp_status mp_cmd_env(const struct mp_args *args, const struct mp_settings *settings)
+{
+    if (args->json)
+        mp_opt_print_json(settings->groups, stdout);
+    else if (args->markdown)
+        mp_opt_print_markdown(settings->groups, stdout);
+    else
+        mp_opt_print(settings->groups, stdout);
+    return mp_check_stdout();
+}

@@ -1,0 +1,48 @@
+#ifndef MP_COMMANDS_H
+#define MP_COMMANDS_H
+
+#include <signal.h>
+
+#include "engine/args.h"
+#include "engine/progress.h"
+#include "engine/session.h"
+
+/*
+ * The commands. Each prints its result on standard output and returns a status; main() turns that
+ * into one line on standard error and an exit code.
+ */
+enum mp_status mp_cmd_run(const struct mp_args *args,
+                          const struct mp_settings *settings) MP_MUST_CHECK;
+enum mp_status mp_cmd_bench(const struct mp_args *args,
+                            const struct mp_settings *settings) MP_MUST_CHECK;
+enum mp_status mp_cmd_info(const struct mp_args *args,
+                           const struct mp_settings *settings) MP_MUST_CHECK;
+enum mp_status mp_cmd_env(const struct mp_args *args,
+                          const struct mp_settings *settings) MP_MUST_CHECK;
+
+/* Set by SIGINT and SIGTERM. */
+extern volatile sig_atomic_t mp_interrupted;
+
+/* MP_ERR_CONFIG if --model is missing. */
+enum mp_status mp_require_model(const struct mp_args *args) MP_MUST_CHECK;
+
+/* A bar while weights are read, and Ctrl-C: for mp_session_config.progress. */
+struct mp_progress mp_loading_progress(struct mp_progress_bar *bar);
+
+/* Everything on standard output arrived? MP_ERR_IO otherwise. */
+enum mp_status mp_check_stdout(void) MP_MUST_CHECK;
+
+/* The routing trace of a run: from the engine's callback to the file. */
+struct mp_trace_sink {
+    struct mp_trace_writer *writer; /* NULL: no trace */
+    const struct mp_batch *batch;   /* in work */
+    uint32_t step;
+};
+
+enum mp_status mp_trace_sink_open(struct mp_trace_sink *sink, const char *path, const char *model,
+                                  const struct mp_session *session) MP_MUST_CHECK;
+void mp_trace_sink_routed(void *sink, uint32_t layer, uint32_t tokens, uint32_t k,
+                          const uint32_t *experts, const float *weights);
+enum mp_status mp_trace_sink_close(struct mp_trace_sink *sink) MP_MUST_CHECK;
+
+#endif

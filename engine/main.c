@@ -1,0 +1,93 @@
+/*
+ * The program: finds the command, turns a status into one line and an exit code.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/commands.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+static void on_signal(int number)
+{
+    (void)number;
+    mp_interrupted = 1;
+}
+
+/* One Ctrl-C ends the run in order, a second one at once. */
+static void catch_signals(void)
+{
+    const struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
+    const struct sigaction ignore = { .sa_handler = SIG_IGN };
+
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGPIPE, &ignore, NULL);
+}
+
+static int finish(enum mp_status status)
+{
+    const struct mp_error *error = mp_error_last();
+
+    if (status == MP_OK)
+        return 0;
+    if (error->code[0] != '\0')
+        fprintf(stderr, "moepager: error[%s]: %s\n", error->code, error->text);
+    else
+        fprintf(stderr, "moepager: error: %s\n", mp_status_str(status));
+    return mp_status_exit_code(status);
+}
+
+static enum mp_status dispatch(enum mp_command command, const struct mp_args *args,
+                               const struct mp_settings *settings)
+{
+    switch (command) {
+    case MP_COMMAND_RUN: return mp_cmd_run(args, settings);
+    case MP_COMMAND_BENCH: return mp_cmd_bench(args, settings);
+    case MP_COMMAND_INFO: return mp_cmd_info(args, settings);
+    case MP_COMMAND_ENV: return mp_cmd_env(args, settings);
+    case MP_COMMAND_COUNT: break;
+    }
+    return MP_ERR_INVALID;
+}
+
+int main(int argc, char **argv)
+{
+    static struct mp_settings settings;
+    struct mp_args args;
+    enum mp_command command;
+    enum mp_status status;
+    char quoted[MP_QUOTE_BYTES];
+
+    catch_signals();
+    if (argc >= 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+        mp_args_print_usage(stdout);
+        return finish(mp_check_stdout());
+    }
+    if (argc >= 2 && !strcmp(argv[1], "--version")) {
+        printf("moepager %s\n", MP_VERSION);
+        return finish(mp_check_stdout());
+    }
+    if (argc < 2)
+        return finish(mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                              "no command; moepager --help lists them, moepager run --help has "
+                              "examples"));
+    command = mp_command_find(argv[1]);
+    if (command == MP_COMMAND_COUNT)
+        return finish(mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                              "unknown command '%s'; moepager --help lists them",
+                              mp_quote(quoted, argv[1], strlen(argv[1]))));
+
+    status = mp_settings_load(&settings);
+    if (status == MP_OK)
+        status = mp_args_parse(command, argc, argv, &args, &settings);
+    if (status == MP_OK && args.help) {
+        mp_args_print_help(command, stdout);
+        return finish(mp_check_stdout());
+    }
+    if (status == MP_OK)
+        status = dispatch(command, &args, &settings);
+    mp_log_fini();
+    return finish(status);
+}

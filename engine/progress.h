@@ -1,0 +1,29 @@
+#ifndef MP_PROGRESS_H
+#define MP_PROGRESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vmm/base/clock.h"
+
+/*
+ * A progress bar on standard error, for work that takes longer than a moment. It shows nothing when
+ * standard error is not a terminal, nothing in the first 200 ms, and redraws at most ten times a
+ * second. Thread safety: none.
+ */
+struct mp_progress_bar {
+    const char *label;
+    struct mp_clock *clock;
+    uint64_t start_ns, drawn_ns;
+    bool enabled, visible;
+    bool bytes; /* amounts are bytes, else counts */
+};
+
+void mp_progress_bar_begin(struct mp_progress_bar *bar, const char *label, bool bytes,
+                           struct mp_clock *clock);
+void mp_progress_bar_show(struct mp_progress_bar *bar, uint64_t done, uint64_t total);
+
+/* Wipe the line. */
+void mp_progress_bar_end(struct mp_progress_bar *bar);
+
+#endif

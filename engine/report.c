@@ -1,0 +1,107 @@
+#include "engine/report.h"
+
+#include <string.h>
+
+static double per_second(uint64_t count, uint64_t ns)
+{
+    return ns > 0 ? (double)count * 1e9 / (double)ns : 0;
+}
+
+void mp_report_make(const struct mp_session *session, const struct mp_generate_stats *stats,
+                    const struct mp_counters *before, double load_ms, struct mp_report *report_p)
+{
+    struct mp_counters now = *mp_engine_counters(session->engine);
+    const uint64_t uses = now.hits - before->hits + now.misses - before->misses;
+    const uint64_t later =
+        stats->decode_steps > 0 ? stats->generated_tokens - stats->first_tokens : 0;
+
+    *report_p = (struct mp_report){
+        .prompt_tokens = stats->prompt_tokens,
+        .generated_tokens = stats->generated_tokens,
+        .load_ms = load_ms,
+        .ttft_ms = (double)stats->prefill_ns * 1e-6,
+        .tpot_ms = stats->decode_steps > 0
+                       ? (double)stats->decode_ns * 1e-6 / (double)stats->decode_steps
+                       : 0,
+        .tokens_per_s = per_second(later, stats->decode_ns),
+        .prefill_per_s = per_second(stats->prompt_tokens, stats->prefill_ns),
+        .hit_rate = uses > 0 ? (double)(now.hits - before->hits) / (double)uses : 1,
+        .bytes_loaded =
+            now.load_bytes - before->load_bytes + now.prefetch_bytes - before->prefetch_bytes,
+        .bytes_prefetched_unused = now.prefetch_unused_bytes - before->prefetch_unused_bytes,
+        .exposed_wait_ms = (double)(now.exposed_wait_ns - before->exposed_wait_ns) * 1e-6,
+        .budget_bytes = session->memory.budget_bytes,
+        .expert_bytes = session->memory.expert_bytes,
+        .weights_bytes = session->memory.weights_bytes,
+        .kv_bytes = session->memory.kv_bytes,
+        .counters = now,
+        .reader = mp_engine_reader(session->engine),
+        .direct_io = session->direct_io,
+        .policies = &session->engine_config.policies,
+        .kernels = session->engine_config.kernels->name,
+        .threads = mp_pool_threads(session->pool),
+    };
+}
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (1 << 20);
+}
+
+void mp_report_print(const struct mp_report *r, FILE *out)
+{
+    fprintf(out, "tokens        %llu prompt, %llu generated\n",
+            (unsigned long long)r->prompt_tokens, (unsigned long long)r->generated_tokens);
+    fprintf(
+        out,
+        "time          load %.0f ms, first token %.1f ms, then %.2f ms per step (%.1f tokens/s)\n",
+        r->load_ms, r->ttft_ms, r->tpot_ms, r->tokens_per_s);
+    fprintf(
+        out,
+        "expert RAM    %.1f of %.1f MiB (%.0f %%), other weights %.1f MiB, KV cache up to %.1f MiB\n",
+        mib(r->budget_bytes), mib(r->expert_bytes),
+        r->expert_bytes > 0 ? 100.0 * (double)r->budget_bytes / (double)r->expert_bytes : 0.0,
+        mib(r->weights_bytes), mib(r->kv_bytes));
+    fprintf(out, "hit rate      %.1f %%: %llu of %llu expert uses were resident\n",
+            100 * r->hit_rate, (unsigned long long)r->counters.hits,
+            (unsigned long long)(r->counters.hits + r->counters.misses));
+    fprintf(out, "read          %.1f MiB of experts, %.1f MiB of them ahead and unused, by %s%s\n",
+            mib(r->bytes_loaded), mib(r->bytes_prefetched_unused), r->reader,
+            r->direct_io ? " past the page cache" : " through the page cache");
+    fprintf(out, "exposed wait  %.1f ms: time that compute stood still for a read\n",
+            r->exposed_wait_ms);
+    fprintf(out, "policies      ");
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
+        fprintf(out, "%s%s %s", slot > 0 ? ", " : "", mp_policy_slot_name(slot),
+                r->policies->policy[slot]);
+    fprintf(out, "\nmachine       %u threads, %s kernels\n", r->threads, r->kernels);
+}
+
+void mp_report_json(const struct mp_report *r, struct mp_json_out *json)
+{
+    mp_json_put_u64(json, "prompt_tokens", r->prompt_tokens);
+    mp_json_put_u64(json, "generated_tokens", r->generated_tokens);
+    mp_json_put_f64(json, "load_ms", r->load_ms);
+    mp_json_put_f64(json, "ttft_ms", r->ttft_ms);
+    mp_json_put_f64(json, "tpot_ms", r->tpot_ms);
+    mp_json_put_f64(json, "tokens_per_s", r->tokens_per_s);
+    mp_json_put_f64(json, "prefill_tokens_per_s", r->prefill_per_s);
+    mp_json_put_f64(json, "hit_rate", r->hit_rate);
+    mp_json_put_u64(json, "bytes_loaded", r->bytes_loaded);
+    mp_json_put_u64(json, "bytes_prefetched_unused", r->bytes_prefetched_unused);
+    mp_json_put_f64(json, "exposed_wait_ms", r->exposed_wait_ms);
+    mp_json_put_u64(json, "budget_bytes", r->budget_bytes);
+    mp_json_put_u64(json, "expert_bytes", r->expert_bytes);
+    mp_json_put_u64(json, "weights_bytes", r->weights_bytes);
+    mp_json_put_u64(json, "kv_bytes", r->kv_bytes);
+    mp_json_put_string(json, "reader", r->reader);
+    mp_json_put_bool(json, "direct_io", r->direct_io);
+    mp_json_put_string(json, "kernels", r->kernels);
+    mp_json_put_u64(json, "threads", r->threads);
+    mp_json_object_begin(json, "policies");
+    mp_json_put_string(json, "profile", r->policies->name);
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
+        mp_json_put_string(json, mp_policy_slot_name(slot), r->policies->policy[slot]);
+    mp_json_object_end(json);
+    mp_counters_json(&r->counters, json, "counters");
+}

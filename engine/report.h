@@ -1,0 +1,43 @@
+#ifndef MP_REPORT_H
+#define MP_REPORT_H
+
+#include <stdio.h>
+
+#include "engine/generate.h"
+#include "engine/session.h"
+#include "vmm/base/json_out.h"
+
+/*
+ * What a run cost, from the engine's counters and the clock. The same numbers as text and as JSON;
+ * docs/architecture.md explains each.
+ */
+struct mp_report {
+    uint64_t prompt_tokens, generated_tokens;
+    double load_ms;        /* opening the model */
+    double ttft_ms;        /* start of prefill to the first token of every prompt */
+    double tpot_ms;        /* mean time of a decode step */
+    double tokens_per_s;   /* decode, all prompts together */
+    double prefill_per_s;  /* prompt tokens per second */
+    double hit_rate;       /* of expert uses by layer and batch; 1 if there were none */
+    uint64_t bytes_loaded; /* experts, on demand and ahead */
+    uint64_t bytes_prefetched_unused;
+    double exposed_wait_ms;
+    uint64_t budget_bytes, expert_bytes, weights_bytes, kv_bytes;
+    struct mp_counters counters;
+    const char *reader; /* "io_uring" or "threads" */
+    bool direct_io;
+    const struct mp_profile *policies;
+    const char *kernels;
+    unsigned threads;
+};
+
+/* `before`: the engine's counters when the run began. */
+void mp_report_make(const struct mp_session *session, const struct mp_generate_stats *stats,
+                    const struct mp_counters *before, double load_ms, struct mp_report *report_p);
+
+void mp_report_print(const struct mp_report *report, FILE *out);
+
+/* Keys into the object that is open. */
+void mp_report_json(const struct mp_report *report, struct mp_json_out *json);
+
+#endif

@@ -1,0 +1,219 @@
+#include "engine/session.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "vmm/base/checked.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+/* Left for stacks, libraries, tokenizer and the page cache when a budget is chosen automatically.
+ */
+#define MARGIN_BYTES (256u << 20)
+
+#define CTX_DEFAULT 4096u
+
+static enum mp_status open_machine(const struct mp_settings *settings, struct mp_session *s)
+{
+    enum mp_status status = mp_topology_load(NULL, &s->topology);
+
+    if (status != MP_OK)
+        return status;
+    s->node = mp_topology_device_node(s->topology);
+    return mp_pool_create(&settings->pool, s->topology, s->node, &s->pool);
+}
+
+static enum mp_status choose_kernels(const struct mp_settings *settings, struct mp_session *s)
+{
+    const char *name = settings->run.kernels;
+    char quoted[MP_QUOTE_BYTES];
+
+    s->engine_config.kernels = name[0] == '\0' ? mp_kernels_best() : mp_kernels_find(name);
+    if (s->engine_config.kernels == NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_KERNELS",
+                       "no kernels '%s' on this CPU; known are avx512, avx2 and ref, and moepager "
+                       "info says which ones run here",
+                       mp_quote(quoted, name, strlen(name)));
+    return MP_OK;
+}
+
+/* The engine's configuration but for weights, files and budget. */
+static enum mp_status fill_config(const struct mp_settings *settings,
+                                  const struct mp_session_config *config, struct mp_session *s)
+{
+    const struct mp_run_settings *run = &settings->run;
+    const uint32_t positions = s->model.positions_max;
+    const uint64_t prefill = run->prefill_tokens;
+    struct mp_engine_config *e = &s->engine_config;
+
+    *e = (struct mp_engine_config){
+        .model = &s->model,
+        .sequences = config->sequences,
+        .ctx = run->ctx != 0 ? (uint32_t)run->ctx
+                             : (positions < CTX_DEFAULT ? positions : CTX_DEFAULT),
+        .tokens_max = (uint32_t)(prefill > config->sequences ? prefill : config->sequences),
+        .backend = run->backend,
+        .backend_config = { .numa_node = (int)s->topology->nodes[s->node].os_index,
+                            .huge_pages = run->huge_pages },
+        .io_mode = (enum mp_io_mode)settings->io.mode,
+        .reader = mp_io_reader_config(&settings->io, NULL, config->clock, NULL),
+        .deterministic = run->deterministic,
+        .seed = run->seed,
+        .pool = s->pool,
+        .clock = config->clock,
+        .timeline = config->timeline,
+        .routed = config->routed,
+        .routed_ctx = config->routed_ctx,
+        .cancel = config->cancel,
+    };
+    return choose_kernels(settings, s);
+}
+
+/* Sizes of the model and of its slots, before anything large is read. */
+static enum mp_status measure(struct mp_session *s)
+{
+    struct mp_memory_plan *m = &s->memory;
+    struct mp_backend *backend = NULL;
+    struct mp_weights *outline = NULL;
+    struct mp_space_plan plan;
+    enum mp_status status;
+
+    status = mp_engine_measure(&s->engine_config, &m->kv_bytes, &m->state_bytes);
+    if (status == MP_OK)
+        status = mp_weights_describe(s->checkpoint, &s->model, &outline);
+    if (status == MP_OK)
+        status =
+            mp_backend_open(s->engine_config.backend, &s->engine_config.backend_config, &backend);
+    if (status == MP_OK) {
+        const struct mp_space_config space = {
+            .backend = backend,
+            .files = mp_checkpoint_files(s->checkpoint),
+            .units = outline->units,
+            .unit_count = outline->unit_count,
+            .budget_bytes = UINT64_MAX,
+            .io_mode = s->engine_config.io_mode,
+        };
+
+        status = mp_space_make_plan(&space, &plan);
+    }
+    if (status == MP_OK) {
+        m->weights_bytes = outline->resident_bytes;
+        m->expert_bytes = plan.unit_bytes;
+        m->smallest_bytes = plan.smallest_bytes;
+        m->full_bytes = plan.full_bytes;
+        s->direct_io = plan.direct;
+    }
+    mp_backend_close(backend);
+    mp_weights_destroy(outline);
+    return status;
+}
+
+/* What the run takes, against what there is; chooses the budget. */
+static enum mp_status plan_memory(const struct mp_settings *settings, struct mp_session *s)
+{
+    const struct mp_share *share = &settings->run.budget;
+    struct mp_memory_plan *m = &s->memory;
+    struct mp_memory_room room;
+    uint64_t base, spare;
+    enum mp_status status = measure(s);
+
+    if (status != MP_OK)
+        return status;
+    mp_memory_room_read("", &room);
+    m->room_bytes = room.total_bytes == 0 ? UINT64_MAX : room.room_bytes;
+    if (!mp_add_u64(m->weights_bytes, m->kv_bytes, &base) ||
+        !mp_add_u64(base, m->state_bytes, &base))
+        base = UINT64_MAX;
+    spare = m->room_bytes > base ? m->room_bytes - base : 0;
+    spare = spare > MARGIN_BYTES ? spare - MARGIN_BYTES : 0;
+
+    m->budget_bytes = mp_share_resolve(share, m->expert_bytes, spare);
+    if (m->budget_bytes > m->full_bytes || share->kind == MP_SHARE_ALL ||
+        (share->kind == MP_SHARE_PPM && share->amount == 1000000))
+        m->budget_bytes = m->full_bytes;
+    if (m->budget_bytes < m->smallest_bytes && share->kind == MP_SHARE_AUTO)
+        m->budget_bytes = m->smallest_bytes;
+    if (m->budget_bytes < m->smallest_bytes)
+        return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
+                       "budget of %" PRIu64 " bytes is below the smallest for this model: need "
+                       "%" PRIu64 " (two slots); raise --budget",
+                       m->budget_bytes, m->smallest_bytes);
+    if (!mp_add_u64(base, m->budget_bytes, &base) || base > m->room_bytes)
+        return mp_fail(
+            MP_ERR_NO_MEMORY, "E_RAM",
+            "not enough RAM: weights %" PRIu64 ", KV cache %" PRIu64 ", activations %" PRIu64
+            ", experts %" PRIu64 " bytes, but this process can take %" PRIu64
+            "; lower --budget, --ctx or --prefill-tokens",
+            m->weights_bytes, m->kv_bytes, m->state_bytes, m->budget_bytes, m->room_bytes);
+    return MP_OK;
+}
+
+static enum mp_status open_tokenizer(const struct mp_session_config *config, struct mp_session *s)
+{
+    enum mp_status status;
+
+    if (!config->tokenizer)
+        return MP_OK;
+    status = mp_tokenizer_load(config->model, &s->tokenizer);
+    return status == MP_OK ? mp_tokenizer_check_rows(s->tokenizer, s->model.vocab) : status;
+}
+
+static enum mp_status open_model(const struct mp_settings *settings,
+                                 const struct mp_session_config *config, struct mp_session *s)
+{
+    enum mp_status status = mp_checkpoint_open(config->model, &s->checkpoint);
+
+    if (status == MP_OK)
+        status = mp_model_config_load(mp_checkpoint_dir_fd(s->checkpoint), &s->model);
+    if (status == MP_OK)
+        status = open_tokenizer(config, s);
+    if (status == MP_OK)
+        status = fill_config(settings, config, s);
+    if (status == MP_OK)
+        status = mp_settings_policies(settings, &s->engine_config.policies);
+    if (status == MP_OK)
+        status = plan_memory(settings, s);
+    if (status == MP_OK && !config->plan_only)
+        status = mp_weights_load(s->checkpoint, &s->model, config->progress, &s->weights);
+    return status;
+}
+
+static enum mp_status open_engine(const struct mp_settings *settings, struct mp_session *s)
+{
+    s->engine_config.weights = s->weights;
+    s->engine_config.files = mp_checkpoint_files(s->checkpoint);
+    s->engine_config.budget_bytes = s->memory.budget_bytes;
+    s->engine_config.option_groups = settings->groups;
+    return mp_engine_create(&s->engine_config, &s->engine);
+}
+
+enum mp_status mp_session_open(const struct mp_settings *settings,
+                               const struct mp_session_config *config, struct mp_session *session)
+{
+    enum mp_status status;
+
+    memset(session, 0, sizeof(*session));
+    status = open_machine(settings, session);
+    if (status == MP_OK)
+        status = open_model(settings, config, session);
+    if (status == MP_OK && !config->plan_only)
+        status = open_engine(settings, session);
+    if (status != MP_OK) {
+        mp_session_close(session);
+        return status;
+    }
+    if (mp_checkpoint_warning(session->checkpoint) != NULL)
+        mp_log_warn("model", "%s", mp_checkpoint_warning(session->checkpoint));
+    return MP_OK;
+}
+
+void mp_session_close(struct mp_session *session)
+{
+    mp_engine_destroy(session->engine);
+    mp_tokenizer_destroy(session->tokenizer);
+    mp_weights_destroy(session->weights);
+    mp_checkpoint_close(session->checkpoint);
+    mp_pool_destroy(session->pool);
+    mp_topology_destroy(session->topology);
+    memset(session, 0, sizeof(*session));
+}

@@ -1,0 +1,61 @@
+#ifndef MP_SESSION_H
+#define MP_SESSION_H
+
+#include "engine/engine.h"
+#include "engine/settings.h"
+#include "engine/tokenizer.h"
+#include "vmm/memory_room.h"
+
+/*
+ * Everything that a command opens for one model, in order, and closes in reverse: topology, pool,
+ * checkpoint, config, weights, tokenizer, engine.
+ *
+ * Before weights are read it is known what the run will take. Where that is more than the machine
+ * or its control group can give, opening fails with the sum and its parts, instead of being killed
+ * later.
+ */
+struct mp_session_config {
+    const char *model; /* directory */
+    uint32_t sequences;
+    bool tokenizer; /* needed */
+    bool plan_only; /* stop before weights are read: session.memory is known, engine is NULL */
+    const struct mp_progress *progress; /* or NULL: bytes of weights read */
+    struct mp_timeline *timeline;       /* or NULL */
+    struct mp_clock *clock;
+    const volatile sig_atomic_t *cancel;
+    void (*routed)(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k, const uint32_t *experts,
+                   const float *weights);
+    void *routed_ctx;
+};
+
+/* Bytes of RAM, by purpose. */
+struct mp_memory_plan {
+    uint64_t weights_bytes; /* everything but routed experts */
+    uint64_t expert_bytes;  /* all routed experts, as in the files */
+    uint64_t kv_bytes, state_bytes;
+    uint64_t budget_bytes; /* for routed experts; what `full_bytes` is if all */
+    uint64_t smallest_bytes, full_bytes;
+    uint64_t room_bytes; /* what this process can still take; UINT64_MAX: unknown */
+};
+
+struct mp_session {
+    struct mp_topology *topology;
+    unsigned node; /* index in topology->nodes */
+    struct mp_pool *pool;
+    struct mp_checkpoint *checkpoint;
+    struct mp_model_config model;
+    struct mp_weights *weights;
+    struct mp_tokenizer *tokenizer;
+    struct mp_engine_config engine_config;
+    struct mp_engine *engine;
+    struct mp_memory_plan memory;
+    bool direct_io; /* experts are read past the page cache */
+};
+
+/* On failure nothing stays open. */
+enum mp_status mp_session_open(const struct mp_settings *settings,
+                               const struct mp_session_config *config,
+                               struct mp_session *session) MP_MUST_CHECK;
+void mp_session_close(struct mp_session *session);
+
+#endif

@@ -1,0 +1,103 @@
+#include "engine/settings.h"
+
+#include <string.h>
+
+#include "vmm/base/error.h"
+
+static const char *const device_names[] = { "auto", "host", NULL };
+
+#define POLICY_TEXT(SLOT, help) \
+    MP_OPT_TEXT(#SLOT, struct mp_run_settings, policy[MP_SLOT_##SLOT], "", help)
+
+static const struct mp_opt run_opts[] = {
+    MP_OPT_PART("BUDGET", struct mp_run_settings, budget, "auto",
+                "RAM for routed experts: a size, a share of all experts' bytes such as 25%, all, "
+                "or auto, which takes what the machine and its control group have to spare."),
+    MP_OPT(MP_OPT_U64, "CTX", struct mp_run_settings, ctx, "0", 0, 1u << 24,
+           "Positions per sequence that the KV cache has room for; 0: what the model was made "
+           "for, at most 4096."),
+    MP_OPT(MP_OPT_U64, "PREFILL_TOKENS", struct mp_run_settings, prefill_tokens, "256", 1, 65536,
+           "Tokens of prompts that are processed together; each expert is loaded at most once "
+           "for them."),
+    MP_OPT_ENUM("DEVICE", struct mp_run_settings, device, "auto", device_names,
+                "Where experts are kept and computed; host is RAM and CPU."),
+    MP_OPT(MP_OPT_BOOL, "DETERMINISTIC", struct mp_run_settings, deterministic, "off", 0, 1,
+           "Decisions do not depend on timing: prefetches count from the next layer on."),
+    MP_OPT(MP_OPT_U64, "SEED", struct mp_run_settings, seed, "1", 0, UINT64_MAX,
+           "Start of all random numbers: sampling and the random policies."),
+    MP_OPT(MP_OPT_BOOL, "HUGE_PAGES", struct mp_run_settings, huge_pages, "on", 0, 1,
+           "Ask for huge pages behind expert slots of 2 MiB and more."),
+    MP_OPT_TEXT("KERNELS", struct mp_run_settings, kernels, "",
+                "Arithmetic: ref, avx2 or avx512; empty: the fastest that this CPU can run."),
+    MP_OPT_TEXT("BACKEND", struct mp_run_settings, backend, "host",
+                "Memory backend, with wrappers in front: host, trace:host."),
+    MP_OPT_TEXT("PROFILE", struct mp_run_settings, profile, "",
+                "Named set of policies; empty: the default one. moepager info lists them."),
+    POLICY_TEXT(ROUTE, "Policy that chooses experts; empty: the profile's."),
+    POLICY_TEXT(ASSIGN, "Policy that chooses who computes an expert; empty: the profile's."),
+    POLICY_TEXT(PREDICT, "Policy that guesses the next layer's scores; empty: the profile's."),
+    POLICY_TEXT(PREFETCH, "Policy that chooses what is loaded ahead; empty: the profile's."),
+    POLICY_TEXT(ADMIT, "Policy that decides what to keep; empty: the profile's."),
+    POLICY_TEXT(EVICT, "Policy that chooses what leaves; empty: the profile's."),
+    POLICY_TEXT(PARTITION, "Policy that divides slots among layers; empty: the profile's."),
+    MP_OPT_END,
+};
+
+#define POLICY_GROUPS_MAX 64
+#define POLICY_CONFIG_BYTES 1024
+#define FIXED_GROUPS 5
+
+static struct mp_opt_group groups[FIXED_GROUPS + POLICY_GROUPS_MAX + 1];
+static char prefixes[POLICY_GROUPS_MAX][MP_POLICY_PREFIX_BYTES];
+static _Alignas(16) char scratch[POLICY_GROUPS_MAX][POLICY_CONFIG_BYTES];
+
+static const struct mp_opt_group *list_groups(struct mp_settings *settings)
+{
+    const struct mp_opt_group fixed[FIXED_GROUPS] = {
+        { "MOEPAGER_", run_opts, &settings->run },
+        { "MOEPAGER_", mp_io_opts, &settings->io },
+        { "MOEPAGER_", mp_pool_opts, &settings->pool },
+        { "MOEPAGER_", mp_log_opts, &settings->log },
+        { "MOEPAGER_", mp_opt_opts, &settings->opt },
+    };
+    const struct mp_policy_info *info;
+    size_t count = 0;
+
+    memcpy(groups, fixed, sizeof(fixed));
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
+            if (info->opts == NULL || count == POLICY_GROUPS_MAX ||
+                info->config_size > POLICY_CONFIG_BYTES)
+                continue;
+            mp_policy_prefix(info, prefixes[count]);
+            groups[FIXED_GROUPS + count] =
+                (struct mp_opt_group){ prefixes[count], info->opts, scratch[count] };
+            count++;
+        }
+    }
+    groups[FIXED_GROUPS + count] = (struct mp_opt_group){ .prefix = NULL };
+    return groups;
+}
+
+enum mp_status mp_settings_load(struct mp_settings *settings)
+{
+    enum mp_status status;
+
+    memset(settings, 0, sizeof(*settings));
+    settings->groups = list_groups(settings);
+    status = mp_opt_load_all(settings->groups);
+    mp_log_init(&settings->log);
+    return status;
+}
+
+enum mp_status mp_settings_policies(const struct mp_settings *settings, struct mp_profile *chosen_p)
+{
+    const struct mp_run_settings *run = &settings->run;
+    struct mp_policy_names names = {
+        .profile = run->profile[0] != '\0' ? run->profile : NULL,
+    };
+
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
+        names.policy[slot] = run->policy[slot][0] != '\0' ? run->policy[slot] : NULL;
+    return mp_policy_resolve(&names, chosen_p);
+}

@@ -1,0 +1,50 @@
+#ifndef MP_SETTINGS_H
+#define MP_SETTINGS_H
+
+#include "engine/pool.h"
+#include "policy/policy.h"
+#include "vmm/base/log.h"
+#include "vmm/base/opt.h"
+#include "vmm/io_options.h"
+
+/*
+ * Every setting of the program in one place: environment variable and command line flag of the same
+ * option go through one table (vmm/base/opt.h). Command line beats environment beats default.
+ */
+struct mp_run_settings {
+    struct mp_share budget;
+    uint64_t ctx;            /* 0: the model's, at most 4096 */
+    uint64_t prefill_tokens; /* of one batch */
+    uint64_t device;         /* enum mp_device_choice */
+    uint64_t deterministic;
+    uint64_t seed;
+    uint64_t huge_pages;
+    char kernels[32]; /* empty: the fastest */
+    char backend[128];
+    char profile[64];
+    char policy[MP_SLOT_COUNT][64]; /* empty: the profile's */
+};
+
+enum mp_device_choice { MP_DEVICE_AUTO, MP_DEVICE_HOST };
+
+struct mp_settings {
+    struct mp_opt_config opt;
+    struct mp_log_config log;
+    struct mp_run_settings run;
+    struct mp_pool_config pool;
+    struct mp_io_config io;
+    const struct mp_opt_group *groups; /* all tables, filled; for mp_opt_set() and listings */
+};
+
+/*
+ * Fill `settings` from the environment. settings->groups lists all tables, those of the policies
+ * included; it lies in static storage, so there is one settings object in a program.
+ * MP_ERR_CONFIG only with MOEPAGER_STRICT=1.
+ */
+enum mp_status mp_settings_load(struct mp_settings *settings) MP_MUST_CHECK;
+
+/* The policies that the settings name. */
+enum mp_status mp_settings_policies(const struct mp_settings *settings,
+                                    struct mp_profile *chosen_p) MP_MUST_CHECK;
+
+#endif

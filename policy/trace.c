@@ -1,0 +1,264 @@
+#include "policy/trace.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/base/error.h"
+#include "vmm/base/out.h"
+
+#define MAGIC "# moepager trace v1"
+#define LAYERS_MAX 4096u
+#define EXPERTS_MAX 4096u
+#define TOP_K_MAX 64u
+
+struct mp_trace_writer {
+    struct mp_out out;
+    struct mp_trace_shape shape;
+};
+
+enum mp_status mp_trace_create(const char *path, const struct mp_trace_shape *shape,
+                               struct mp_trace_writer **writer_p)
+{
+    struct mp_trace_writer *writer = calloc(1, sizeof(*writer));
+    enum mp_status status;
+
+    if (writer == NULL)
+        return mp_fail_no_memory("the trace", sizeof(*writer));
+    writer->shape = *shape;
+    status = mp_out_open(&writer->out, path);
+    if (status != MP_OK) {
+        free(writer);
+        return status;
+    }
+    fprintf(writer->out.file,
+            MAGIC "\n# model=%s layers=%u experts=%u top_k=%u expert_bytes=%" PRIu64 "\n"
+                  "# step layer sequence position expert:weight...\n",
+            shape->model, shape->layers, shape->experts, shape->top_k, shape->expert_bytes);
+    *writer_p = writer;
+    return MP_OK;
+}
+
+void mp_trace_write(struct mp_trace_writer *writer, const struct mp_trace_row *row)
+{
+    FILE *file = writer->out.file;
+
+    fprintf(file, "%u %u %u %u", row->step, row->layer, row->sequence, row->position);
+    for (uint32_t r = 0; r < writer->shape.top_k; r++)
+        fprintf(file, " %u:%.9g", row->experts[r], (double)row->weights[r]);
+    fputc('\n', file);
+}
+
+enum mp_status mp_trace_close(struct mp_trace_writer *writer)
+{
+    enum mp_status status = mp_out_commit(&writer->out);
+
+    free(writer);
+    return status;
+}
+
+void mp_trace_abandon(struct mp_trace_writer *writer)
+{
+    if (writer == NULL)
+        return;
+    mp_out_abandon(&writer->out);
+    free(writer);
+}
+
+struct mp_trace_reader {
+    FILE *file;
+    char path[PATH_MAX];
+    uint64_t line;
+    struct mp_trace_shape shape;
+    uint32_t experts[TOP_K_MAX];
+    float weights[TOP_K_MAX];
+    char text[64 * 1024]; /* longer lines are refused */
+};
+
+static enum mp_status bad_line(const struct mp_trace_reader *reader, const char *what)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_MODEL, "E_TRACE_LINE", "%s in '%s' at line %" PRIu64, what,
+                   mp_quote(quoted, reader->path, strlen(reader->path)), reader->line);
+}
+
+/* The next line without its end; false at the end of the file. */
+static enum mp_status next_line(struct mp_trace_reader *reader, bool *more_p)
+{
+    size_t bytes;
+
+    *more_p = false;
+    reader->line++;
+    if (fgets(reader->text, sizeof(reader->text), reader->file) == NULL) {
+        if (ferror(reader->file))
+            return mp_fail(MP_ERR_IO, "E_TRACE_READ", "cannot read '%.200s': %s", reader->path,
+                           strerror(errno));
+        return MP_OK;
+    }
+    bytes = strlen(reader->text);
+    if (bytes == 0 || reader->text[bytes - 1] != '\n')
+        return bad_line(reader, "a line that is too long, holds a NUL or is cut off");
+    reader->text[bytes - 1] = '\0';
+    *more_p = true;
+    return MP_OK;
+}
+
+/* An unsigned number below `limit` at *at, which moves behind it. */
+static bool take_number(const char **at, uint64_t limit, uint64_t *value_p)
+{
+    char *end;
+
+    if (!isdigit((unsigned char)**at))
+        return false;
+    errno = 0;
+    *value_p = strtoull(*at, &end, 10);
+    *at = end;
+    return errno == 0 && *value_p < limit;
+}
+
+static bool take_text(const char **at, const char *text)
+{
+    const size_t bytes = strlen(text);
+
+    if (strncmp(*at, text, bytes) != 0)
+        return false;
+    *at += bytes;
+    return true;
+}
+
+/* "# model=NAME layers=L experts=E top_k=K expert_bytes=B" */
+static bool parse_shape(const char *at, struct mp_trace_shape *shape)
+{
+    uint64_t layers, experts, top_k;
+    size_t used = 0;
+
+    if (!take_text(&at, "# model="))
+        return false;
+    while (*at > ' ' && used < sizeof(shape->model) - 1)
+        shape->model[used++] = *at++;
+    shape->model[used] = '\0';
+    if (!take_text(&at, " layers=") || !take_number(&at, LAYERS_MAX + 1, &layers) ||
+        !take_text(&at, " experts=") || !take_number(&at, EXPERTS_MAX + 1, &experts) ||
+        !take_text(&at, " top_k=") || !take_number(&at, TOP_K_MAX + 1, &top_k) ||
+        !take_text(&at, " expert_bytes=") || !take_number(&at, UINT64_MAX, &shape->expert_bytes) ||
+        *at != '\0')
+        return false;
+    shape->layers = (uint32_t)layers;
+    shape->experts = (uint32_t)experts;
+    shape->top_k = (uint32_t)top_k;
+    return layers > 0 && experts > 0 && top_k > 0 && top_k <= experts;
+}
+
+static enum mp_status read_header(struct mp_trace_reader *reader)
+{
+    enum mp_status status;
+    bool more;
+
+    status = next_line(reader, &more);
+    if (status != MP_OK)
+        return status;
+    if (!more || strcmp(reader->text, MAGIC) != 0)
+        return bad_line(reader, "not a moepager trace: the first line should be '" MAGIC "'");
+    status = next_line(reader, &more);
+    if (status != MP_OK)
+        return status;
+    if (!more || !parse_shape(reader->text, &reader->shape))
+        return bad_line(reader, "the shape cannot be read");
+    return MP_OK;
+}
+
+enum mp_status mp_trace_open(const char *path, struct mp_trace_reader **reader_p)
+{
+    struct mp_trace_reader *reader = calloc(1, sizeof(*reader));
+    char quoted[MP_QUOTE_BYTES];
+    enum mp_status status;
+
+    if (reader == NULL)
+        return mp_fail_no_memory("the trace", sizeof(*reader));
+    snprintf(reader->path, sizeof(reader->path), "%s", path);
+    reader->file = fopen(path, "re");
+    if (reader->file == NULL) {
+        status = mp_fail(MP_ERR_IO, "E_TRACE_READ", "cannot open '%s': %s",
+                         mp_quote(quoted, path, strlen(path)), strerror(errno));
+        free(reader);
+        return status;
+    }
+    status = read_header(reader);
+    if (status != MP_OK) {
+        mp_trace_reader_destroy(reader);
+        return status;
+    }
+    *reader_p = reader;
+    return MP_OK;
+}
+
+const struct mp_trace_shape *mp_trace_get_shape(const struct mp_trace_reader *reader)
+{
+    return &reader->shape;
+}
+
+static bool parse_row(struct mp_trace_reader *reader, struct mp_trace_row *row)
+{
+    const char *at = reader->text;
+    uint64_t v[4];
+
+    for (int i = 0; i < 4; i++) {
+        const uint64_t limit = i == 1 ? reader->shape.layers : UINT32_MAX;
+
+        if ((i > 0 && !take_text(&at, " ")) || !take_number(&at, limit, &v[i]))
+            return false;
+    }
+    for (uint32_t r = 0; r < reader->shape.top_k; r++) {
+        uint64_t expert;
+        char *end;
+
+        if (!take_text(&at, " ") || !take_number(&at, reader->shape.experts, &expert) ||
+            !take_text(&at, ":") || isspace((unsigned char)*at))
+            return false;
+        reader->experts[r] = (uint32_t)expert;
+        reader->weights[r] = strtof(at, &end);
+        if (end == at)
+            return false;
+        at = end;
+    }
+    *row = (struct mp_trace_row){
+        .step = (uint32_t)v[0],
+        .layer = (uint32_t)v[1],
+        .sequence = (uint32_t)v[2],
+        .position = (uint32_t)v[3],
+        .experts = reader->experts,
+        .weights = reader->weights,
+    };
+    return *at == '\0';
+}
+
+enum mp_status mp_trace_read(struct mp_trace_reader *reader, struct mp_trace_row *row_p)
+{
+    for (;;) {
+        bool more;
+        enum mp_status status = next_line(reader, &more);
+
+        if (status != MP_OK)
+            return status;
+        if (!more) {
+            *row_p = (struct mp_trace_row){ .experts = NULL };
+            return MP_OK;
+        }
+        if (reader->text[0] == '#')
+            continue;
+        return parse_row(reader, row_p) ? MP_OK : bad_line(reader, "a row that cannot be read");
+    }
+}
+
+void mp_trace_reader_destroy(struct mp_trace_reader *reader)
+{
+    if (reader == NULL)
+        return;
+    if (reader->file != NULL)
+        fclose(reader->file);
+    free(reader);
+}

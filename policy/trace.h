@@ -1,0 +1,51 @@
+#ifndef MP_TRACE_H
+#define MP_TRACE_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "vmm/base/status.h"
+
+/*
+ * A routing trace: which experts each token chose, in the order in which it happened. Text, so that
+ * a spreadsheet and ten lines of Python read it; docs/trace-format.md is the definition.
+ *
+ * Thread safety: none; one thread per writer or reader.
+ */
+struct mp_trace_shape {
+    char model[128]; /* printable, no spaces */
+    uint32_t layers, experts, top_k;
+    uint64_t expert_bytes; /* of the largest expert */
+};
+
+/* One token in one MoE layer. */
+struct mp_trace_row {
+    uint32_t step;  /* 0: prompt, then one per generated token */
+    uint32_t layer; /* MoE layer */
+    uint32_t sequence, position;
+    const uint32_t *experts; // (top_k), best first
+    const float *weights;    // (top_k), router scores as routed
+};
+
+struct mp_trace_writer;
+
+/* The file appears under its name when close succeeds. */
+enum mp_status mp_trace_create(const char *path, const struct mp_trace_shape *shape,
+                               struct mp_trace_writer **writer_p) MP_MUST_CHECK;
+/* Errors of the file stay until close. */
+void mp_trace_write(struct mp_trace_writer *writer, const struct mp_trace_row *row);
+enum mp_status mp_trace_close(struct mp_trace_writer *writer) MP_MUST_CHECK;
+/* Close and remove. NULL is allowed. */
+void mp_trace_abandon(struct mp_trace_writer *writer);
+
+struct mp_trace_reader;
+
+/* MP_ERR_MODEL E_TRACE_* with file and line for what is not a trace. */
+enum mp_status mp_trace_open(const char *path, struct mp_trace_reader **reader_p) MP_MUST_CHECK;
+const struct mp_trace_shape *mp_trace_get_shape(const struct mp_trace_reader *reader);
+/* The next row, valid until the next call; *row_p with experts NULL at the end. */
+enum mp_status mp_trace_read(struct mp_trace_reader *reader,
+                             struct mp_trace_row *row_p) MP_MUST_CHECK;
+void mp_trace_reader_destroy(struct mp_trace_reader *reader);
+
+#endif
