@@ -18,11 +18,12 @@
 /* Enough to tell a pointer file or a web page from a model. */
 #define HEAD_BYTES 512
 
+/* Also true if that cannot be found out: then opening it tells why. */
 static bool dir_has(int dir_fd, const char *name)
 {
     struct stat info;
 
-    return fstatat(dir_fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
+    return fstatat(dir_fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
 }
 
 /* Neither form of weights is there: say which other form is. */
@@ -56,8 +57,8 @@ static enum mp_status open_dir(const char *path, int *dir_fd_p)
                        "'%s' is not a directory, need one with config.json and model.safetensors",
                        shown);
     if (dir_fd < 0)
-        return mp_fail(MP_ERR_MODEL, "E_CKPT_DIR", "cannot open the model directory '%s': %s",
-                       shown, strerror(errno));
+        return mp_fail(errno == ENOENT ? MP_ERR_MODEL : MP_ERR_IO, "E_CKPT_DIR",
+                       "cannot open the model directory '%s': %s", shown, strerror(errno));
     *dir_fd_p = dir_fd;
     return MP_OK;
 }

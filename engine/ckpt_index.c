@@ -1,4 +1,5 @@
 /* model.safetensors.index.json: which shards there are, and whether they hold what it says. */
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -44,7 +45,7 @@ static enum mp_status add_shard(struct mp_checkpoint *checkpoint, const char *sh
     char shown[MP_QUOTE_BYTES];
     struct stat info;
 
-    if (fstatat(checkpoint->dir_fd, shard, &info, AT_SYMLINK_NOFOLLOW) != 0)
+    if (fstatat(checkpoint->dir_fd, shard, &info, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT)
         return mp_fail(MP_ERR_MODEL, "E_CKPT_SHARD",
                        "shard '%s' listed in '%s' is missing; download it",
                        mp_quote(shown, shard, strlen(shard)), index);

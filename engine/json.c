@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,6 +17,31 @@ static size_t string_end(const char *text, size_t bytes, size_t at)
             at++;
     }
     return at < bytes ? at + 1 : bytes;
+}
+
+/*
+ * jansson does not tell every failed allocation: where a token's buffer cannot grow, the byte is
+ * dropped and parsing goes on with another string. So its allocations pass through here.
+ */
+static json_malloc_t library_malloc;
+static _Thread_local bool allocation_failed;
+
+static void *json_allocate(size_t bytes)
+{
+    void *block = library_malloc(bytes);
+
+    if (block == NULL)
+        allocation_failed = true;
+    return block;
+}
+
+/* Around whatever the process has set before; what it frees with stays. */
+static void watch_allocations(void)
+{
+    json_free_t library_free;
+
+    json_get_alloc_funcs(&library_malloc, &library_free);
+    json_set_alloc_funcs(json_allocate, library_free);
 }
 
 static const char *code_or(const char *code, const char *fallback)
@@ -106,7 +132,6 @@ static enum mp_status parse_failed(const char *text, size_t bytes, const char *s
     char quoted[MP_QUOTE_BYTES];
 
     switch (json_error_code(error)) {
-    case json_error_out_of_memory: return mp_fail_no_memory("JSON", bytes);
     case json_error_duplicate_key:
         return mp_fail(MP_ERR_MODEL, code_or(options->duplicate_code, "E_JSON_DUP"),
                        "key '%s' in '%s' at byte %" PRIu64 " is given twice",
@@ -123,6 +148,7 @@ enum mp_status mp_json_parse_with(const char *text, size_t bytes, const char *na
                                   const struct mp_json_options *options, json_t **root_p)
 {
     static const struct mp_json_options defaults = { 0 };
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     char shown[MP_QUOTE_BYTES];
     json_error_t error;
     json_t *root;
@@ -133,8 +159,14 @@ enum mp_status mp_json_parse_with(const char *text, size_t bytes, const char *na
     enum mp_status status = prescan(text, bytes, shown, options);
     if (status != MP_OK)
         return status;
+    pthread_once(&once, watch_allocations);
+    allocation_failed = false;
     root = json_loadb(text, bytes,
                       JSON_REJECT_DUPLICATES | (options->allow_nul ? JSON_ALLOW_NUL : 0), &error);
+    if (allocation_failed) {
+        json_decref(root);
+        return mp_fail_no_memory("JSON", bytes);
+    }
     if (root == NULL)
         return parse_failed(text, bytes, shown, options, &error);
     *root_p = root;
