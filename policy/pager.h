@@ -39,7 +39,7 @@ struct mp_pager;
 #define MP_NEED_NONE UINT32_MAX
 
 struct mp_pager_config {
-    struct mp_space *space;             /* outlives the pager; units as in policy.h */
+    struct mp_space *space;             /* outlives the pager; units as in policy.h, none loaded */
     const struct mp_policies *policies; /* outlives the pager */
     struct mp_shape shape;              /* layers * experts == units of the space */
     struct mp_clock *clock;
@@ -58,7 +58,8 @@ struct mp_pager_config {
 enum mp_status mp_pager_create(const struct mp_pager_config *config,
                                struct mp_pager **pager_p) MP_MUST_CHECK;
 
-/* No layer may be open. Counts prefetched bytes that nobody used. NULL is allowed. */
+/* No layer may be open. Counts prefetched bytes that nobody used; what is loaded stays in the
+ * space. NULL is allowed. */
 void mp_pager_destroy(struct mp_pager *pager);
 
 struct mp_need {
@@ -80,8 +81,9 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
 
 /*
  * The next need whose bytes are complete, leased until mp_pager_done(). Blocks while none is; that
- * time is counted as exposed wait. On an error (a read that failed for good) nothing was leased by
- * this call; the caller gives up with mp_pager_abort().
+ * time is counted as exposed wait. MP_ERR_BUSY (without a text): the rest waits for slots that the
+ * caller holds; call mp_pager_done() for one of them first. On any other error (a read that failed
+ * for good) nothing was leased by this call; the caller gives up with mp_pager_abort().
  */
 enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p) MP_MUST_CHECK;
 
@@ -90,18 +92,20 @@ void mp_pager_done(struct mp_pager *pager, uint32_t need);
 /* All needs must have been handed out and done. */
 void mp_pager_end(struct mp_pager *pager);
 
-/* Close the layer whatever its state: leases end, loads that have not started are cancelled. The
- * pager can be used again afterwards. No effect if no layer is open. */
+/* Close the layer whatever its state: leases end, reads that have not started are cancelled, those
+ * of prefetches for other layers too. The pager can be used again afterwards; the thread's error
+ * record is left alone. No effect if no layer is open. */
 void mp_pager_abort(struct mp_pager *pager);
 
-/* Most prefetches that mp_pager_prefetch() would take now for `layer`; may be 0. */
+/* How many units mp_pager_prefetch() would keep for `layer`, besides those that are kept already:
+ * a quarter of the slots at most, 0 for the open layer. */
 uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer);
 
 /*
- * The experts that a later layer is expected to want, most urgent first. Resident ones are kept
- * until that layer has run, unless a demand finds no other victim; the others are loaded until
- * there is no room. Never takes a slot from a unit that is leased, needed by the open layer, kept,
- * or prefetched and not used yet. Numbers out of range are skipped and counted.
+ * The experts that a later layer is expected to want, most urgent first. While there is room (see
+ * mp_pager_prefetch_room()), resident ones are kept until that layer has run, unless a demand finds
+ * no other victim, and the others are loaded and kept likewise. Never takes a slot from a unit that
+ * is leased, needed by the open layer, or kept. Numbers out of range are skipped and counted.
  */
 void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
                        uint32_t count);
@@ -109,7 +113,7 @@ void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *e
 /* resident(experts) := 1 if in the device tier or (with `on_the_way`) being read. */
 void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way, uint8_t *resident);
 
-/* Slots per layer, as decided; MP_LAYER_ANY when the partition is global. */
+/* Slots of a layer, as decided; MP_LAYER_ANY when the partition is global. */
 uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer);
 
 /* Invariants of the pager and its space; false is a bug of ours. */

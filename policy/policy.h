@@ -161,7 +161,7 @@ struct mp_prefetch_facts {
     uint32_t layer, target_layer, tokens, experts, k;
     const float *scores;     // (tokens, experts), as predicted
     const uint8_t *resident; // (experts): 1 if in the device tier or on the way
-    uint32_t max;            /* most that can be loaded now */
+    uint32_t max;            /* most that can be kept or loaded now */
 };
 
 struct mp_prefetch_ops {
@@ -171,8 +171,8 @@ struct mp_prefetch_ops {
 
     /*
      * Optional, NULL for the one that never prefetches. Write up to `experts` different experts
-     * that the target layer will want, most urgent first, and return how many. Resident ones are
-     * kept until their layer has run; of the others the first facts->max are loaded.
+     * that the target layer will want, most urgent first, and return how many. The first of them,
+     * up to facts->max, are kept until their layer has run, those that are cold after a load.
      */
     uint32_t (*choose)(struct mp_policy *policy, const struct mp_prefetch_facts *facts,
                        uint32_t *experts);
@@ -223,8 +223,9 @@ struct mp_evict_ops {
     void (*on_access)(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now);
 
     /*
-     * The unit that should leave, one for which mp_evict_allows() holds, or MP_UNIT_NONE. Must not
-     * change the policy's state: the pager may ask again.
+     * The unit that should leave, one for which mp_evict_allows() holds, or MP_UNIT_NONE to keep
+     * them all: a prefetch is then not made, but a demand that finds no other slot takes a unit all
+     * the same. Must not change the policy's state: the pager may ask again.
      */
     uint32_t (*pick)(struct mp_policy *policy, const struct mp_evict_query *query);
 };

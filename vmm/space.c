@@ -371,6 +371,8 @@ enum mp_res_state mp_space_poll(struct mp_space *space, uint32_t unit)
         if (u->demand) {
             space->counters->loads++;
             space->counters->load_bytes += layout_of(space, unit)->bytes;
+        } else {
+            space->counters->prefetch_bytes += layout_of(space, unit)->bytes;
         }
         count_reads(space);
     } else if (ticket == MP_TICKET_FAILED) {

@@ -1,0 +1,99 @@
+#ifndef MP_PAGER_INT_H
+#define MP_PAGER_INT_H
+
+#include "policy/pager.h"
+
+/*
+ * What the two halves of the pager share: pager.c is the life of a layer, pager_room.c finds room
+ * (flags, victims, quotas, prefetches). Nobody else includes this.
+ *
+ * Every unit has flags. NEEDED: the open layer has not finished with it. KEEP: predicted for a
+ * layer that has not run. AHEAD: prefetched, nobody has used it yet (for the accounts only). A unit
+ * may be evicted when it is VALID, unleased and neither NEEDED nor KEEP; a demand that finds no
+ * such unit may take one with KEEP, never one that is NEEDED. `evictable` is that rule as one byte
+ * per unit, kept up to date on each change so that asking a policy costs no scan.
+ *
+ *     held[layer]  == units of the layer that are FILLING or VALID
+ *     FILLING      == units in ahead[] + needs that are LOADING        between calls
+ *     kept_count   == units with KEEP
+ */
+enum { MP_PAGER_NEEDED = 1, MP_PAGER_KEEP = 2, MP_PAGER_AHEAD = 4 };
+
+enum mp_need_state {
+    MP_NEED_WAITING,
+    MP_NEED_LOADING,
+    MP_NEED_LEASED,
+    MP_NEED_HANDED,
+    MP_NEED_DONE
+};
+
+struct mp_pager_need {
+    uint32_t unit;
+    uint32_t tokens;
+    enum mp_need_state state;
+    bool hit;    /* leased since begin */
+    bool loaded; /* on demand, for admit */
+    const void *pieces[MP_UNIT_PIECES_MAX];
+};
+
+struct mp_pager {
+    struct mp_pager_config config;
+    uint32_t units;
+    uint8_t *evictable; // (units): VALID, unleased, no protecting flag
+    uint8_t *fallback;  // (units): scratch for questions about less or more than `evictable`
+    uint8_t *flags;     // (units)
+    uint32_t *held;     // (layers)
+    uint32_t *quota;    // (layers); unused when global
+    bool global;
+    uint64_t now;   /* logical time: layers begun */
+    unsigned track; /* of the timeline */
+
+    /* Reads in flight that no need waits for: prefetches, and loads of a layer that was aborted. */
+    uint32_t *ahead; // (units)
+    uint32_t ahead_count;
+    uint32_t kept_count;
+
+    bool open;
+    bool room_changed; /* since needs were last started: waiting ones may find a slot now */
+    uint32_t layer;
+    struct mp_pager_need *needs; // (experts)
+    uint32_t need_count;
+    uint32_t *wait_list; // (units): scratch of waits
+};
+
+static inline uint32_t mp_pager_layer_of(const struct mp_pager *pager, uint32_t unit)
+{
+    return unit / pager->config.shape.experts;
+}
+
+/* Derive evictable[unit] again, after its state, leases or flags changed. */
+void mp_pager_refresh(struct mp_pager *pager, uint32_t unit);
+
+void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags);
+
+/* The unit has left the device tier, or its read came to nothing. Flags but NEEDED are dropped; one
+ * that still has AHEAD is accounted as prefetched in vain. */
+void mp_pager_note_removed(struct mp_pager *pager, uint32_t unit);
+
+/* Evict a unit that is VALID and not leased. */
+void mp_pager_evict(struct mp_pager *pager, uint32_t unit);
+
+/* Start to load `unit`, making room if that is allowed. MP_ERR_NO_SPACE: nothing may go now. */
+enum mp_status mp_pager_start_load(struct mp_pager *pager, uint32_t unit,
+                                   enum mp_priority priority) MP_MUST_CHECK;
+
+/* Take note of reads in ahead[] that have ended; with `block` of all of them. */
+void mp_pager_settle_ahead(struct mp_pager *pager, bool block);
+
+/* Take the unit off ahead[]. False: it was not there. */
+bool mp_pager_forget_ahead(struct mp_pager *pager, uint32_t unit);
+
+#define MP_CLASS_ANY UINT32_MAX
+
+/* Cancel the latest read in ahead[] of this size class that has not started. False: none. */
+bool mp_pager_cancel_ahead(struct mp_pager *pager, uint32_t class_index);
+
+/* Ask the partition policy. False: it gave away more slots than there are. */
+bool mp_pager_make_partition(struct mp_pager *pager) MP_MUST_CHECK;
+
+#endif
