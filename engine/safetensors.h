@@ -17,7 +17,8 @@
  *     E_ST_HOLE E_ST_OVERLAP E_ST_END
  *
  * Stricter than the reference reader: duplicate names, more than 8 dimensions, unknown keys of an
- * entry. Equal to it: white space before and after the JSON, tensors without elements, scalars.
+ * entry, __metadata__ null. Equal to it: white space before and after the JSON, tensors without
+ * elements, scalars.
  */
 #define MP_ST_HEADER_BYTES_MAX 100000000u
 

@@ -215,19 +215,25 @@ static void qwen3_with_tied_head_in_half_precision(void)
 
 static void fused_experts_are_ranges_of_rows(void)
 {
+    static const enum tiny_form forms[] = { TINY_QWEN3_FUSED, TINY_MIXTRAL_FUSED };
     struct tiny_model model;
     struct opened opened;
 
-    tiny_model_make(&model, TINY_QWEN3_FUSED);
-    CHECK_EQ(load(write_model(&model, TINY_QWEN3_FUSED), NULL, &opened), MP_OK);
-    CHECK_EQ(opened.weights->unit_count, 6);
-    CHECK_EQ(opened.weights->expert_bytes, 6 * 3 * 5 * 8 * 4);
-    check_piece(&model, &opened, 4, MP_PIECE_GATE, "model.layers.1.mlp.experts.gate_up_proj", 80,
-                40);
-    check_piece(&model, &opened, 4, MP_PIECE_UP, "model.layers.1.mlp.experts.gate_up_proj", 120,
-                40);
-    check_piece(&model, &opened, 4, MP_PIECE_DOWN, "model.layers.1.mlp.experts.down_proj", 40, 40);
-    unload(&opened);
+    for (size_t i = 0; i < MP_ARRAY_LEN(forms); i++) {
+        tiny_model_make(&model, forms[i]);
+        CHECK_EQ(load(write_model(&model, forms[i]), NULL, &opened), MP_OK);
+        CHECK_EQ(opened.weights->unit_count, 6);
+        CHECK_EQ(opened.weights->expert_bytes, 6 * 3 * 5 * 8 * 4);
+        CHECK_EQ(opened.weights->extra_tensors, 0);
+        check_view(&model, &opened.weights->layers[1].router, "model.layers.1.mlp.gate.weight");
+        check_piece(&model, &opened, 4, MP_PIECE_GATE, "model.layers.1.mlp.experts.gate_up_proj",
+                    80, 40);
+        check_piece(&model, &opened, 4, MP_PIECE_UP, "model.layers.1.mlp.experts.gate_up_proj", 120,
+                    40);
+        check_piece(&model, &opened, 4, MP_PIECE_DOWN, "model.layers.1.mlp.experts.down_proj", 40,
+                    40);
+        unload(&opened);
+    }
 }
 
 /* weight_map as a writer makes it; `wrong` of the tensors is said to lie in the first shard. */

@@ -54,7 +54,7 @@ static void add_experts(struct tiny_model *model, unsigned layer, enum tiny_form
     const char *block = form == TINY_MIXTRAL ? "block_sparse_moe" : "mlp";
 
     add(model, 2, 3, 8, 0, "model.layers.%u.%s.gate.weight", layer, block);
-    if (form == TINY_QWEN3_FUSED) {
+    if (form == TINY_QWEN3_FUSED || form == TINY_MIXTRAL_FUSED) {
         add(model, 3, 3, 10, 8, "model.layers.%u.mlp.experts.gate_up_proj", layer);
         add(model, 3, 3, 8, 5, "model.layers.%u.mlp.experts.down_proj", layer);
         return;
@@ -112,7 +112,7 @@ void tiny_model_make(struct tiny_model *model, enum tiny_form form)
     for (unsigned i = 0; i < 2; i++)
         add_layer(model, i, form);
     add(model, 1, 8, 0, 0, "model.norm.weight");
-    if (form == TINY_MIXTRAL || form == TINY_QWEN2)
+    if (form != TINY_QWEN3 && form != TINY_QWEN3_FUSED)
         add(model, 2, 6, 8, 0, "lm_head.weight");
 }
 
@@ -147,7 +147,10 @@ void tiny_write_text(const char *dir, const char *name, const char *text)
 
 void tiny_write_config(const char *dir, enum tiny_form form)
 {
-    tiny_write_text(dir, "config.json", configs[form == TINY_QWEN3_FUSED ? TINY_QWEN3 : form]);
+    tiny_write_text(dir, "config.json",
+                    configs[form == TINY_QWEN3_FUSED     ? TINY_QWEN3
+                            : form == TINY_MIXTRAL_FUSED ? TINY_MIXTRAL
+                                                         : form]);
 }
 
 double tiny_value(const struct tiny_tensor *tensor, uint64_t i)

@@ -13,7 +13,13 @@
  * Element i of tensor number t has the value t + i / 64, which BF16 and F16 hold exactly for the
  * sizes here as far as the tests look at it.
  */
-enum tiny_form { TINY_MIXTRAL, TINY_QWEN2, TINY_QWEN3, TINY_QWEN3_FUSED };
+enum tiny_form {
+    TINY_MIXTRAL,
+    TINY_QWEN2,
+    TINY_QWEN3,
+    TINY_MIXTRAL_FUSED, /* as library version 5 keeps experts */
+    TINY_QWEN3_FUSED
+};
 
 struct tiny_tensor {
     char name[96];
