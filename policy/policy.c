@@ -80,7 +80,7 @@ const struct mp_policy_info *mp_policy_find(enum mp_policy_slot slot, const char
 {
     const struct mp_policy_info *info;
 
-    for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
+    for (size_t i = 0; name != NULL && (info = mp_policy_builtin(slot, i)) != NULL; i++) {
         if (!strcmp(info->name, name))
             return info;
     }
@@ -117,7 +117,7 @@ static const char *missing_function(enum mp_policy_slot slot, const struct mp_po
         if (!((const struct mp_partition_ops *)(const void *)info)->global)
             NEED(partition, quota);
         break;
-    case MP_SLOT_PREDICT:  /* may leave everything to the past */
+    case MP_SLOT_PREDICT:  /* may never predict */
     case MP_SLOT_PREFETCH: /* may never prefetch */
     case MP_SLOT_COUNT: break;
     }
@@ -137,6 +137,9 @@ enum mp_status mp_policy_check(enum mp_policy_slot slot, const struct mp_policy_
                            "policy name '%s' has other characters than a-z, 0-9 and '-'",
                            info->name);
     }
+    if (info->name[0] == '\0' || strlen(info->name) > MP_POLICY_NAME_MAX)
+        return mp_fail(MP_ERR_INVALID, "E_POLICY_CHECK", "policy name '%s' is not 1 to %d long",
+                       info->name, MP_POLICY_NAME_MAX);
     if (info->abi != MP_POLICY_ABI)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_POLICY_ABI", "policy '%s' is for ABI %u, need %u",
                        info->name, info->abi, MP_POLICY_ABI);
@@ -252,14 +255,15 @@ enum mp_status mp_policies_create(const struct mp_profile *chosen, const struct 
     struct mp_policies set = { 0 };
     enum mp_status status = MP_OK;
 
-#define X(slot, SLOT)                                                                            \
-    if (status == MP_OK) {                                                                       \
-        const char *name = chosen->policy[MP_SLOT_##SLOT];                                       \
-        set.slot##_ops = (const void *)mp_policy_find(MP_SLOT_##SLOT, name);                     \
-        status = set.slot##_ops == NULL                                                          \
-                     ? mp_fail(MP_ERR_CONFIG, "E_POLICY", "unknown %s policy '%s'", #slot, name) \
-                     : create_one(&set.slot##_ops->info, set.slot##_ops->create, shape, groups,  \
-                                  &set.slot);                                                    \
+#define X(slot, SLOT)                                                                           \
+    if (status == MP_OK) {                                                                      \
+        const char *name = chosen->policy[MP_SLOT_##SLOT];                                      \
+        set.slot##_ops = (const void *)mp_policy_find(MP_SLOT_##SLOT, name);                    \
+        status = set.slot##_ops == NULL                                                         \
+                     ? mp_fail(MP_ERR_CONFIG, "E_POLICY", "unknown %s policy '%s'", #slot,      \
+                               name != NULL ? name : "")                                        \
+                     : create_one(&set.slot##_ops->info, set.slot##_ops->create, shape, groups, \
+                                  &set.slot);                                                   \
     }
     MP_POLICY_SLOT_MAP(X)
 #undef X

@@ -269,10 +269,13 @@ const char *mp_policy_slot_name(enum mp_policy_slot slot);
  */
 const struct mp_policy_info *mp_policy_builtin(enum mp_policy_slot slot, size_t i);
 
-/* NULL if there is no such policy. */
+/* NULL if there is no such policy, or no name. */
 const struct mp_policy_info *mp_policy_find(enum mp_policy_slot slot, const char *name);
 
-/* Complete, right ABI, sane name? MP_ERR_INVALID with the missing slot's name. */
+#define MP_POLICY_NAME_MAX 32
+
+/* Complete, right ABI, sane name? MP_ERR_INVALID with the missing function's name; another ABI is
+ * MP_ERR_UNSUPPORTED. */
 enum mp_status mp_policy_check(enum mp_policy_slot slot,
                                const struct mp_policy_info *info) MP_MUST_CHECK;
 

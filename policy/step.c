@@ -60,14 +60,15 @@ static enum mp_status check_scores(const float *scores, uint32_t layer, uint32_t
     return MP_OK;
 }
 
-/* k different experts in range, for every token? */
-static bool route_is_sane(const uint32_t *chosen, uint32_t tokens, uint32_t k, uint32_t experts)
+/* k different experts in range with finite weights, for every token? */
+static bool route_is_sane(const uint32_t *chosen, const float *weights, uint32_t tokens, uint32_t k,
+                          uint32_t experts)
 {
     for (uint32_t t = 0; t < tokens; t++) {
         const uint32_t *mine = chosen + (size_t)t * k;
 
         for (uint32_t r = 0; r < k; r++) {
-            if (mine[r] >= experts)
+            if (mine[r] >= experts || !isfinite(weights[(size_t)t * k + r]))
                 return false;
             for (uint32_t s = 0; s < r; s++) {
                 if (mine[s] == mine[r])
@@ -94,7 +95,7 @@ static void route(struct mp_step *step, uint32_t layer, uint32_t tokens)
 
     mp_pager_residents(step->config.pager, layer, false, step->resident);
     set->route_ops->route(set->route, &facts, step->chosen, step->weights);
-    if (!route_is_sane(step->chosen, tokens, shape->top_k, shape->experts)) {
+    if (!route_is_sane(step->chosen, step->weights, tokens, shape->top_k, shape->experts)) {
         step->config.counters->policy_strikes++;
         mp_route_top_k(&facts, step->chosen, step->weights);
     }

@@ -82,3 +82,6 @@ mp_test(kernels/kernels_test LIBS mp_kernels TIMEOUT 300)
 mp_test(kernels/pointwise_test LIBS mp_kernels)
 mp_test(engine/logits_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 300)
 mp_test(engine/sweep_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 300)
+
+mp_test(policy/policy_test LIBS mp_policy)
+mp_test(policy/route_test LIBS mp_policy)
