@@ -83,5 +83,7 @@ mp_test(kernels/pointwise_test LIBS mp_kernels)
 mp_test(engine/logits_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 300)
 mp_test(engine/sweep_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 300)
 
+mp_test(policy/evict_test LIBS mp_policy)
 mp_test(policy/policy_test LIBS mp_policy)
+mp_test(policy/predict_prefetch_test LIBS mp_policy)
 mp_test(policy/route_test LIBS mp_policy)
