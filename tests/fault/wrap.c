@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define SITES_MAX 2048
@@ -408,12 +409,13 @@ WRAP_READ(pread64, pread, (int fd, void *buffer, size_t bytes, off_t offset),
           (fd, buffer, bytes, offset))
 
 /* Descriptors that the kernel answers with an error of our choice. */
-static int eio_fd = -1, einval_fd = -1;
+static int eio_fd = -1, einval_fd = -1, eagain_fd = -1;
 
 __attribute__((constructor)) static void open_failing_fds(void)
 {
     eio_fd = __real_open64("/proc/self/mem", O_RDONLY | O_CLOEXEC); /* nothing lies at address 0 */
     einval_fd = __real_eventfd(1, EFD_CLOEXEC);                     /* takes 8 bytes, not 4 */
+    eagain_fd = __real_eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);      /* never gets a value */
 }
 
 static void fail_sqe(struct io_uring_sqe *sqe, int number)
@@ -430,10 +432,17 @@ static void fail_sqe(struct io_uring_sqe *sqe, int number)
             sqe->len = keep;
         return;
     }
-    sqe->fd = number == EIO ? eio_fd : number == EINVAL ? einval_fd : -1;
+    switch (number) {
+    case EIO: sqe->fd = eio_fd; break;
+    case EINVAL: sqe->fd = einval_fd; break;
+    case EAGAIN: sqe->fd = eagain_fd; break;
+    default: sqe->fd = -1; break; /* EBADF */
+    }
     sqe->off = 0;
     if (number == EINVAL)
         sqe->len = 4;
+    if (number == EAGAIN)
+        sqe->rw_flags = RWF_NOWAIT; /* else the ring itself waits for the value */
 }
 
 int __real_io_uring_submit_and_wait(struct io_uring *ring, unsigned count);

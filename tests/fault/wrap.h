@@ -19,7 +19,7 @@
  * without being edited.
  *
  * io_uring_read is no function: it stands for every read put into a ring, and the kernel itself is
- * made to answer it with EIO (or short).
+ * made to answer it: with EIO, EINVAL, EAGAIN (EBADF for any other errno), short, or at the end.
  *
  * Thread safety: wrapped calls may come from any thread; fault_* functions from one.
  */

@@ -254,6 +254,49 @@ static void endless_interruptions_end_in_an_error(void)
     mp_files_destroy(files);
 }
 
+/* The kernel wants to be asked again: a read in the ring becomes a pread(). */
+static void would_block_is_read_another_way(void)
+{
+    const struct fault_plan plan = { .mode = FAULT_ALWAYS,
+                                     .calls = FAULT_BIT(io_uring_read),
+                                     .error_number = EAGAIN };
+    struct mp_files *files = open_probed();
+    struct mp_reader *reader = reader_new(files);
+    struct mp_ticket ticket;
+
+    for (int direct = 0; direct < 2; direct++) {
+        set_ticket(&ticket, direct != 0, 2, 3 * BLOCK + 500);
+        CHECK((read_under(reader, &ticket, &plan) > 0) == with_uring);
+        check_done(&ticket);
+    }
+    mp_reader_destroy(reader);
+    mp_files_destroy(files);
+}
+
+/* So many failures that the read of the eventfd is given up: the thread must wake all the same. */
+static void thread_wakes_without_its_eventfd(void)
+{
+    const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = READS };
+    struct mp_files *files = open_probed();
+    struct mp_reader *reader = reader_new(files);
+    struct mp_ticket ticket;
+
+    set_ticket(&ticket, false, 2, BLOCK);
+    fault_begin(&plan);
+    for (int i = 0; i < 20; i++) {
+        mp_reader_submit(reader, &ticket);
+        mp_reader_wait(reader, &ticket);
+        check_failed(&ticket, "E_READ", "EIO");
+    }
+    CHECK(fault_end() >= 60);
+    for (int i = 0; i < 5; i++) {
+        check_works_again(reader, &ticket);
+        usleep(2000); /* asleep again */
+    }
+    mp_reader_destroy(reader);
+    mp_files_destroy(files);
+}
+
 static char last_line[600];
 static unsigned lines;
 
@@ -463,6 +506,8 @@ int main(int argc, char **argv)
     RUN(end_of_file_that_nobody_expected_is_an_error);
     RUN(refused_direct_read_is_done_buffered);
     RUN(endless_interruptions_end_in_an_error);
+    RUN(would_block_is_read_another_way);
+    RUN(thread_wakes_without_its_eventfd);
     RUN(ring_that_cannot_be_made_means_threads_and_one_line);
     RUN(fewer_threads_than_wanted_are_enough);
     RUN(broken_ring_loses_nothing);

@@ -171,6 +171,7 @@ struct gate_clock {
     pthread_mutex_t lock;
     pthread_cond_t opened;
     bool open;
+    unsigned passes; /* calls that go through the closed gate */
     uint64_t time_ns;
 };
 
@@ -180,8 +181,10 @@ static uint64_t gate_now_ns(struct mp_clock *clock)
     uint64_t time_ns;
 
     pthread_mutex_lock(&gate->lock);
-    while (!gate->open && !pthread_equal(pthread_self(), gate->owner))
+    while (!gate->open && gate->passes == 0 && !pthread_equal(pthread_self(), gate->owner))
         pthread_cond_wait(&gate->opened, &gate->lock);
+    if (!gate->open && !pthread_equal(pthread_self(), gate->owner))
+        gate->passes--;
     time_ns = ++gate->time_ns;
     pthread_mutex_unlock(&gate->lock);
     return time_ns;
@@ -191,6 +194,14 @@ static void gate_set(struct gate_clock *gate, bool open)
 {
     pthread_mutex_lock(&gate->lock);
     gate->open = open;
+    pthread_cond_broadcast(&gate->opened);
+    pthread_mutex_unlock(&gate->lock);
+}
+
+static void gate_let_one_pass(struct gate_clock *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    gate->passes++;
     pthread_cond_broadcast(&gate->opened);
     pthread_mutex_unlock(&gate->lock);
 }
@@ -206,7 +217,7 @@ struct gated {
     unsigned char memory[GATED][4 * 4096];
 };
 
-static void gated_init(struct gated *g)
+static void gated_init(struct gated *g, enum mp_priority plug)
 {
     struct mp_reader_config config = {
         .clock = &g->gate.super, .uring = with_uring, .depth = 1, .threads = 1, .chunk_bytes = 4096
@@ -223,6 +234,7 @@ static void gated_init(struct gated *g)
     CHECK_EQ(mp_reader_create(&config, &g->reader), MP_OK);
     for (uint32_t i = 0; i < GATED; i++)
         one_extent(&g->tickets[i], 2, 4096 * i, sizeof(g->memory[i]), g->memory[i]);
+    g->tickets[0].priority = plug;
     mp_reader_submit(g->reader, &g->tickets[0]);
     while (mp_ticket_state(&g->tickets[0]) != MP_TICKET_STARTED)
         usleep(1000);
@@ -256,7 +268,7 @@ static void demand_goes_first_and_then_the_order_of_submission(void)
 {
     static struct gated g;
 
-    gated_init(&g);
+    gated_init(&g, MP_PRIORITY_DEMAND);
     submit_as(&g, 1, MP_PRIORITY_PREFETCH);
     submit_as(&g, 2, MP_PRIORITY_DEMAND);
     submit_as(&g, 3, MP_PRIORITY_PREFETCH);
@@ -276,7 +288,7 @@ static void demand_overtakes_the_rest_of_a_started_prefetch(void)
 {
     static struct gated g;
 
-    gated_init(&g);
+    gated_init(&g, MP_PRIORITY_DEMAND);
     gate_set(&g.gate, true);
     mp_reader_wait(g.reader, &g.tickets[0]);
     gate_set(&g.gate, false);
@@ -297,7 +309,7 @@ static void promoted_prefetch_goes_after_the_demands_before_it(void)
 {
     static struct gated g;
 
-    gated_init(&g);
+    gated_init(&g, MP_PRIORITY_DEMAND);
     submit_as(&g, 1, MP_PRIORITY_PREFETCH);
     submit_as(&g, 2, MP_PRIORITY_PREFETCH);
     submit_as(&g, 3, MP_PRIORITY_DEMAND);
@@ -321,7 +333,7 @@ static void cancelled_ticket_is_idle_and_untouched(void)
 {
     static struct gated g;
 
-    gated_init(&g);
+    gated_init(&g, MP_PRIORITY_DEMAND);
     for (int i = 1; i < GATED; i++)
         submit_as(&g, i, i % 2 == 0 ? MP_PRIORITY_DEMAND : MP_PRIORITY_PREFETCH);
     CHECK(!mp_reader_idle(g.reader));
@@ -362,16 +374,23 @@ static void destroy_cancels_what_is_queued_and_finishes_what_started(void)
     static struct gated g;
     pthread_t opener;
 
-    gated_init(&g);
+    gated_init(&g, MP_PRIORITY_PREFETCH);
     for (int i = 1; i < GATED; i++)
-        submit_as(&g, i, MP_PRIORITY_PREFETCH);
+        submit_as(&g, i, i == 1 ? MP_PRIORITY_DEMAND : MP_PRIORITY_PREFETCH);
+    mp_reader_promote(g.reader, &g.tickets[2]);
+    /* The plug has chunks left to hand out when the demand starts and is held. */
+    gate_let_one_pass(&g.gate);
+    while (mp_ticket_state(&g.tickets[1]) != MP_TICKET_STARTED)
+        usleep(1000);
     CHECK_EQ(pthread_create(&opener, NULL, open_when_idle, &g), 0);
     mp_reader_destroy(g.reader);
     pthread_join(opener, NULL);
     g.reader = NULL;
-    CHECK_EQ(mp_ticket_state(&g.tickets[0]), MP_TICKET_DONE);
-    test_check_ticket(&g.tickets[0]);
-    for (int i = 1; i < GATED; i++)
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(mp_ticket_state(&g.tickets[i]), MP_TICKET_DONE);
+        test_check_ticket(&g.tickets[i]);
+    }
+    for (int i = 2; i < GATED; i++)
         CHECK_EQ(mp_ticket_state(&g.tickets[i]), MP_TICKET_IDLE);
     gated_fini(&g);
 }
