@@ -29,7 +29,7 @@ struct mp_tokenizer;
 #define MP_TOK_CONFIG_BYTES_MAX (16u << 20)
 #define MP_TOK_VOCAB_MAX (1u << 22)   /* ids are below it */
 #define MP_TOK_TOKEN_BYTES_MAX 65536u /* one token */
-#define MP_TOK_MERGES_MAX (1u << 23)
+#define MP_TOK_MERGES_MAX (1u << 21)
 #define MP_TOK_TEXT_BYTES_MAX (1u << 28) /* one text to encode */
 
 /*

@@ -57,6 +57,8 @@ mp_test(engine/config_test LIBS mp_engine PkgConfig::JANSSON)
 mp_test(engine/safetensors_test LIBS mp_engine)
 mp_test(engine/tokenizer_test LIBS mp_engine TIMEOUT 300)
 mp_test(engine/chat_test LIBS mp_engine)
+mp_test(engine/tokenizer_cases_test LIBS mp_engine ${MP_ALLOC_FAULT} SOURCES tests/alloc_fault.c
+    TIMEOUT 600)
 mp_test(vmm/file_test LIBS mp_vmm)
 mp_test(vmm/backend_test LIBS mp_vmm)
 target_link_options(vmm_backend_test PRIVATE
