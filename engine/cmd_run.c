@@ -222,8 +222,8 @@ static void on_step(void *ctx, uint32_t step, const struct mp_batch *batch)
     run->trace.batch = batch;
 }
 
-/* Greedy unless the user asks for something else, whatever generation_config.json suggests: the same
- * command then gives the same text everywhere. */
+/* Greedy unless the user asks for something else, whatever generation_config.json suggests: the
+ * same command then gives the same text everywhere. */
 static struct mp_sampling choose_sampling(const struct run *run)
 {
     const struct mp_args *args = run->args;

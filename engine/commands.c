@@ -100,12 +100,28 @@ enum mp_status mp_trace_sink_close(struct mp_trace_sink *sink)
     return writer != NULL ? mp_trace_close(writer) : MP_OK;
 }
 
+static void print_options_page(const struct mp_settings *settings)
+{
+    fputs("# Options\n\n"
+          "Every setting, as environment variable and as flag of `moepager run`, `bench` and "
+          "`info`. A flag goes\nbefore the environment, and that before the default. This page is "
+          "the output of\n`moepager env --markdown`; `moepager env` shows the values in force, as "
+          "lines that a shell can read,\nand `moepager run --help` the flags that are no "
+          "settings.\n\n"
+          "A variable with a bad value is reported by one warning and its default is used; an "
+          "unknown\n`MOEPAGER_` variable is reported with the nearest known name. With "
+          "`MOEPAGER_STRICT=1` both end the\nprogram with exit code 2. A flag with a bad value "
+          "always does.\n\n",
+          stdout);
+    mp_opt_print_markdown(settings->groups, stdout);
+}
+
 enum mp_status mp_cmd_env(const struct mp_args *args, const struct mp_settings *settings)
 {
     if (args->json)
         mp_opt_print_json(settings->groups, stdout);
     else if (args->markdown)
-        mp_opt_print_markdown(settings->groups, stdout);
+        print_options_page(settings);
     else
         mp_opt_print(settings->groups, stdout);
     return mp_check_stdout();

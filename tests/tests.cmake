@@ -89,3 +89,5 @@ mp_test(policy/evict_test LIBS mp_policy)
 mp_test(policy/policy_test LIBS mp_policy)
 mp_test(policy/predict_prefetch_test LIBS mp_policy)
 mp_test(policy/route_test LIBS mp_policy)
+
+include(tests/tree.cmake)

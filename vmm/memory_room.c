@@ -109,7 +109,10 @@ static bool own_path(const char *root, bool v2, char path[PATH_MAX])
         if (v2) {
             found = controllers[1] == '\0';
         } else {
-            for (char *name = strtok(controllers + 1, ","); name != NULL; name = strtok(NULL, ","))
+            char *rest = NULL;
+
+            for (char *name = strtok_r(controllers + 1, ",", &rest); name != NULL;
+                 name = strtok_r(NULL, ",", &rest))
                 found = found || strcmp(name, "memory") == 0;
         }
         if (found)
