@@ -10,8 +10,8 @@ static double per_second(uint64_t count, uint64_t ns)
 void mp_report_make(const struct mp_session *session, const struct mp_generate_stats *stats,
                     const struct mp_counters *before, double load_ms, struct mp_report *report_p)
 {
-    struct mp_counters now = *mp_engine_counters(session->engine);
-    const uint64_t uses = now.hits - before->hits + now.misses - before->misses;
+    const struct mp_counters run = mp_counters_since(mp_engine_counters(session->engine), before);
+    const uint64_t uses = run.hits + run.misses;
     const uint64_t later =
         stats->decode_steps > 0 ? stats->generated_tokens - stats->first_tokens : 0;
 
@@ -25,16 +25,15 @@ void mp_report_make(const struct mp_session *session, const struct mp_generate_s
                        : 0,
         .tokens_per_s = per_second(later, stats->decode_ns),
         .prefill_per_s = per_second(stats->prompt_tokens, stats->prefill_ns),
-        .hit_rate = uses > 0 ? (double)(now.hits - before->hits) / (double)uses : 1,
-        .bytes_loaded =
-            now.load_bytes - before->load_bytes + now.prefetch_bytes - before->prefetch_bytes,
-        .bytes_prefetched_unused = now.prefetch_unused_bytes - before->prefetch_unused_bytes,
-        .exposed_wait_ms = (double)(now.exposed_wait_ns - before->exposed_wait_ns) * 1e-6,
+        .hit_rate = uses > 0 ? (double)run.hits / (double)uses : 1,
+        .bytes_loaded = run.load_bytes + run.prefetch_bytes,
+        .bytes_prefetched_unused = run.prefetch_unused_bytes,
+        .exposed_wait_ms = (double)run.exposed_wait_ns * 1e-6,
         .budget_bytes = session->memory.budget_bytes,
         .expert_bytes = session->memory.expert_bytes,
         .weights_bytes = session->memory.weights_bytes,
         .kv_bytes = session->memory.kv_bytes,
-        .counters = now,
+        .counters = run,
         .reader = mp_engine_reader(session->engine),
         .direct_io = session->direct_io,
         .policies = &session->engine_config.policies,

@@ -23,8 +23,8 @@ struct mp_report {
     uint64_t bytes_prefetched_unused;
     double exposed_wait_ms;
     uint64_t budget_bytes, expert_bytes, weights_bytes, kv_bytes;
-    struct mp_counters counters;
-    const char *reader; /* "io_uring" or "threads" */
+    struct mp_counters counters; /* of this run; gauges as they are now */
+    const char *reader;          /* "io_uring" or "threads" */
     bool direct_io;
     const struct mp_profile *policies;
     const char *kernels;

@@ -187,6 +187,17 @@ static enum mp_status open_engine(const struct mp_settings *settings, struct mp_
     return mp_engine_create(&s->engine_config, &s->engine);
 }
 
+static void warn_extra(const struct mp_weights *weights)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    mp_log_warn("model",
+                "%zu tensors are not part of this architecture and were not read, such as "
+                "'%s'",
+                weights->extra_tensors,
+                mp_quote(quoted, weights->extra_name, strlen(weights->extra_name)));
+}
+
 enum mp_status mp_session_open(const struct mp_settings *settings,
                                const struct mp_session_config *config, struct mp_session *session)
 {
@@ -204,6 +215,8 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
     }
     if (mp_checkpoint_warning(session->checkpoint) != NULL)
         mp_log_warn("model", "%s", mp_checkpoint_warning(session->checkpoint));
+    if (session->weights != NULL && session->weights->extra_tensors > 0)
+        warn_extra(session->weights);
     return MP_OK;
 }
 

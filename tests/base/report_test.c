@@ -163,6 +163,10 @@ static void counters_merge_by_sum_and_by_peak(void)
     CHECK_EQ(a.resident_peak_bytes, 100);
     CHECK_EQ(a.decisions_ns, 9);
     CHECK_EQ(b.hits, 4);
+    b = mp_counters_since(&a, &b);
+    CHECK_EQ(b.hits, 3);
+    CHECK_EQ(b.decisions_ns, 0);
+    CHECK_EQ(b.resident_peak_bytes, 100); /* a level is no difference */
     mp_json_begin(&out, file, false);
     mp_counters_json(&a, &out, NULL);
     mp_json_end(&out);

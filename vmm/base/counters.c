@@ -23,6 +23,19 @@ void mp_counters_merge(struct mp_counters *to, const struct mp_counters *from)
 #undef LARGER
 }
 
+struct mp_counters mp_counters_since(const struct mp_counters *now,
+                                     const struct mp_counters *before)
+{
+    struct mp_counters since = *now;
+
+#define SUBTRACT(name, text) since.name -= before->name;
+#define KEEP(name, text)
+    MP_COUNTERS(SUBTRACT, KEEP)
+#undef SUBTRACT
+#undef KEEP
+    return since;
+}
+
 void mp_counters_print(const struct mp_counters *counters, FILE *out)
 {
 #define X(name, text) fprintf(out, "%20" PRIu64 "  %-22s %s\n", counters->name, #name, text);

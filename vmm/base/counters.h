@@ -52,6 +52,10 @@ void mp_counters_reset(struct mp_counters *counters);
 /* Add `from` to `to`; both must be of this version. */
 void mp_counters_merge(struct mp_counters *to, const struct mp_counters *from);
 
+/* What happened after `before` was copied: counters as differences, gauges as they are now. */
+struct mp_counters mp_counters_since(const struct mp_counters *now,
+                                     const struct mp_counters *before);
+
 /* One line per entry: value, name, meaning. */
 void mp_counters_print(const struct mp_counters *counters, FILE *out);
 
