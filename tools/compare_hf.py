@@ -40,18 +40,23 @@ def byte_alphabet():
 
 
 def with_tokenizer(model_dir, folder):
-    """A directory of links to the model's files plus a tokenizer.json of single bytes."""
+    """A directory of links to the model's files plus a tokenizer.json of single bytes.
+
+    Small vocabularies have the printable bytes only; ids beyond the bytes are fillers that no text
+    can give but the model can write.
+    """
     for file in model_dir.iterdir():
         if file.is_file():
             (folder / file.name).symlink_to(file.resolve())
     rows = json.loads((model_dir / "config.json").read_text())["vocab_size"]
-    vocab = {c: i for i, c in enumerate(byte_alphabet()[:rows])}
+    names = ["<unk>", *byte_alphabet(), *(f"<{i}>" for i in range(rows))][:rows]
+    vocab = {name: i for i, name in enumerate(names)}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
              "use_regex": True}
     (folder / "tokenizer.json").write_text(json.dumps({
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
         "normalizer": None, "pre_tokenizer": level, "post_processor": None, "decoder": level,
-        "model": {"type": "BPE", "dropout": None, "unk_token": None,
+        "model": {"type": "BPE", "dropout": None, "unk_token": "<unk>",
                   "continuing_subword_prefix": None, "end_of_word_suffix": None,
                   "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []}}))
     return folder
