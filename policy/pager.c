@@ -161,21 +161,21 @@ static enum mp_status settle_needs(struct mp_pager *pager)
 }
 
 /*
- * The need to hand out now, or MP_NEED_NONE. Deterministic: those that were resident at begin, then
- * the others in order; a slot that an early need waits for can be held by a hit, hence hits first.
+ * The need to hand out now, or MP_NEED_NONE: those that were resident at begin first, because a
+ * slot that others wait for can be one of theirs; then any, deterministic in order.
  */
 static uint32_t find_leased(const struct mp_pager *pager)
 {
-    const bool in_order = pager->config.deterministic;
-
     for (uint32_t i = 0; i < pager->need_count; i++) {
-        if (pager->needs[i].state == MP_NEED_LEASED && (!in_order || pager->needs[i].hit))
+        if (pager->needs[i].state == MP_NEED_LEASED && pager->needs[i].hit)
             return i;
     }
-    for (uint32_t i = 0; in_order && i < pager->need_count; i++) {
-        if (pager->needs[i].state == MP_NEED_LEASED)
+    for (uint32_t i = 0; i < pager->need_count; i++) {
+        const enum mp_need_state state = pager->needs[i].state;
+
+        if (state == MP_NEED_LEASED)
             return i;
-        if (pager->needs[i].state == MP_NEED_WAITING || pager->needs[i].state == MP_NEED_LOADING)
+        if (pager->config.deterministic && (state == MP_NEED_WAITING || state == MP_NEED_LOADING))
             break;
     }
     return MP_NEED_NONE;

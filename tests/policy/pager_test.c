@@ -1,0 +1,726 @@
+/*
+ * The pager over a real space: what is loaded, handed out, kept and counted, by the number.
+ */
+#include "policy/pager.h"
+
+#include <errno.h>
+#include <sched.h>
+
+#include "policy/builtins.h"
+#include "tests/fault/wrap.h"
+#include "tests/policy/pager_world.h"
+#include "tests/test.h"
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+#define UB WORLD_UNIT_BYTES
+
+static const uint32_t ids[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 };
+
+static char warning[1024];
+static unsigned warnings;
+
+static void keep_line(void *ctx, enum mp_log_level level, const char *line)
+{
+    (void)ctx;
+    if (level == MP_LOG_WARN && strstr(line, "pager") != NULL) {
+        warnings++;
+        snprintf(warning, sizeof(warning), "%s", line);
+    }
+}
+
+static void wait_until_idle(const struct world *w)
+{
+    while (!mp_space_reader_idle(w->space))
+        sched_yield();
+}
+
+static bool is_resident(struct world *w, uint32_t layer, uint32_t expert)
+{
+    uint8_t resident[64];
+
+    mp_pager_residents(w->pager, layer, false, resident);
+    return resident[expert] == 1;
+}
+
+static void more_needs_than_slots_come_in_waves(void)
+{
+    const struct world_options options = { .layers = 1, .experts = 12, .top_k = 2, .slots = 4 };
+    struct world w;
+
+    world_open(&options, &w);
+    world_run(&w, 0, ids, 12);
+    CHECK_EQ(w.counters.loads, 12);
+    CHECK_EQ(w.counters.load_bytes, 12 * UB);
+    CHECK_EQ(w.counters.misses, 12);
+    CHECK_EQ(w.counters.hits, 0);
+    CHECK_EQ(w.counters.evictions, 8);
+    CHECK(w.counters.resident_peak_bytes <= 4 * UB);
+    world_run(&w, 0, ids, 12); /* four stayed, and none of them is evicted before it was used */
+    CHECK_EQ(w.counters.hits, 4);
+    CHECK_EQ(w.counters.loads, 20);
+    CHECK_EQ(w.counters.prefetch_bytes, 0);
+    world_close(&w);
+}
+
+static void resident_needs_come_first(void)
+{
+    static const uint32_t warm[] = { 3, 5 }, all[] = { 1, 3, 5, 7 };
+    struct world_options options = { .layers = 1, .experts = 12, .top_k = 2, .slots = 6 };
+
+    for (unsigned deterministic = 0; deterministic < 2; deterministic++) {
+        struct mp_ready ready;
+        struct world w;
+
+        options.deterministic = deterministic != 0;
+        world_open(&options, &w);
+        world_run(&w, 0, warm, 2);
+        CHECK_EQ(world_begin(&w, 0, all, 4), MP_OK);
+        wait_until_idle(&w); /* the cold ones are complete too */
+        for (uint32_t i = 0; i < 4; i++) {
+            static const uint32_t order[] = { 1, 2, 0, 3 };
+
+            CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
+            CHECK_EQ(ready.need, order[i]);
+        }
+        for (uint32_t i = 0; i < 4; i++)
+            mp_pager_done(w.pager, i);
+        CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
+        CHECK_EQ(ready.need, MP_NEED_NONE);
+        mp_pager_end(w.pager);
+        CHECK_EQ(w.counters.hits, 2);
+        CHECK_EQ(w.counters.misses, 4);
+        world_close(&w);
+    }
+}
+
+static void leases_of_the_caller_are_not_waited_for(void)
+{
+    const struct world_options options = { .layers = 1, .experts = 4, .top_k = 1, .slots = 2 };
+    struct mp_ready ready[3];
+    struct world w;
+
+    world_open(&options, &w);
+    CHECK_EQ(world_begin(&w, 0, ids, 3), MP_OK);
+    CHECK_EQ(mp_pager_next(w.pager, &ready[0]), MP_OK);
+    CHECK_EQ(mp_pager_next(w.pager, &ready[1]), MP_OK);
+    mp_error_clear();
+    CHECK_EQ(mp_pager_next(w.pager, &ready[2]), MP_ERR_BUSY);
+    CHECK_EQ(mp_error_last()->status, MP_OK);
+    CHECK(world_pieces_are_right(&w, ready[0].need, ready[0].pieces)); /* still there */
+    CHECK(world_pieces_are_right(&w, ready[1].need, ready[1].pieces));
+    mp_pager_done(w.pager, ready[0].need);
+    CHECK_EQ(mp_pager_next(w.pager, &ready[2]), MP_OK);
+    CHECK_EQ(ready[2].need, 2);
+    CHECK(world_pieces_are_right(&w, 2, ready[2].pieces));
+    mp_pager_done(w.pager, ready[1].need);
+    mp_pager_done(w.pager, 2);
+    mp_pager_end(w.pager);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+/* 2 layers, room for 2 prefetches. */
+static const struct world_options two_layers = {
+    .layers = 2, .experts = 8, .top_k = 2, .slots = 8
+};
+
+static void prefetches_are_accounted_to_the_byte(void)
+{
+    static const uint32_t wish[] = { 2, 3, 4 }, used[] = { 2 }, others[] = { 5, 6 };
+    struct world w;
+
+    world_open(&two_layers, &w);
+    CHECK_EQ(world_begin(&w, 0, ids, 2), MP_OK);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 0), 0); /* the open layer */
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2); /* a quarter of the slots */
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 2), 0);
+    mp_pager_prefetch(w.pager, 1, wish, 3);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 0);
+    CHECK_EQ(world_finish(&w, 0, ids, 2), MP_OK);
+    wait_until_idle(&w);
+    world_run(&w, 1, used, 1); /* 2 is a hit, 3 came in vain */
+    CHECK_EQ(w.counters.hits, 1);
+    CHECK_EQ(w.counters.prefetch_issued, 2);
+    CHECK_EQ(w.counters.prefetch_used, 1);
+    CHECK_EQ(w.counters.prefetch_bytes, 2 * UB);
+    CHECK_EQ(w.counters.prefetch_unused_bytes, 0); /* not yet */
+    CHECK_EQ(w.counters.loads, 2);
+    CHECK_EQ(w.counters.load_bytes, 2 * UB);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2); /* its layer has run */
+
+    mp_pager_prefetch(w.pager, 1, &wish[1], 1); /* there already: kept, nothing is read */
+    CHECK_EQ(w.counters.prefetch_issued, 2);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 1);
+    world_run(&w, 1, others, 2);
+    world_run(&w, 0, ids, 8); /* needs every slot: 3 leaves unused */
+    CHECK_EQ(w.counters.prefetch_unused_bytes, UB);
+    CHECK_EQ(w.counters.prefetch_bytes, 2 * UB);
+
+    mp_pager_prefetch(w.pager, 1, wish, 1);
+    wait_until_idle(&w);
+    mp_pager_destroy(w.pager); /* it arrived and nobody will use it */
+    w.pager = NULL;
+    CHECK_EQ(w.counters.prefetch_bytes, 3 * UB);
+    CHECK_EQ(w.counters.prefetch_unused_bytes, 2 * UB);
+    CHECK_EQ(w.counters.prefetch_used, 1);
+    CHECK_EQ(w.counters.prefetch_canceled, 0);
+    world_close(&w);
+}
+
+static void a_promoted_prefetch_is_counted_once(void)
+{
+    struct world_options options = two_layers;
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    world_gate_set(&gate, true);
+    mp_pager_prefetch(w.pager, 1, ids, 2); /* one stands still, one has not started */
+    world_gate_wait(&gate);
+    CHECK_EQ(world_begin(&w, 1, ids, 3), MP_OK);
+    CHECK(!is_resident(&w, 1, 0));
+    CHECK_EQ(w.counters.misses, 3);
+    CHECK_EQ(w.counters.prefetch_used, 2);
+    CHECK_EQ(w.counters.prefetch_bytes + w.counters.load_bytes, 0); /* nothing has arrived */
+    world_gate_set(&gate, false);
+    CHECK_EQ(world_finish(&w, 1, ids, 3), MP_OK);
+    CHECK_EQ(w.counters.prefetch_bytes, 2 * UB);
+    CHECK_EQ(w.counters.load_bytes, UB);
+    CHECK_EQ(w.counters.read_bytes, 3 * UB);
+    world_close(&w);
+    CHECK_EQ(w.counters.prefetch_unused_bytes, 0);
+}
+
+static void abort_cancels_what_has_not_started(void)
+{
+    struct world_options options = two_layers;
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    mp_pager_abort(w.pager); /* no layer is open: no effect */
+    world_gate_set(&gate, true);
+    CHECK_EQ(world_begin(&w, 0, ids, 3), MP_OK); /* 0 stands still, 1 and 2 wait */
+    world_gate_wait(&gate);
+    mp_pager_prefetch(w.pager, 1, ids, 2);
+    CHECK(mp_pager_check(w.pager));
+    mp_pager_abort(w.pager);
+    CHECK(mp_pager_check(w.pager));
+    CHECK_EQ(w.counters.prefetch_canceled, 2); /* the two loads are no prefetches */
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2);
+    world_gate_set(&gate, false);
+    wait_until_idle(&w);
+
+    world_run(&w, 0, ids, 3); /* the load that had started serves the second try */
+    CHECK_EQ(w.counters.hits, 1);
+    CHECK_EQ(w.counters.misses, 3 + 2);
+    CHECK_EQ(w.counters.loads, 3);
+    CHECK_EQ(w.counters.prefetch_used, 0);
+    CHECK_EQ(w.counters.prefetch_bytes, 0);
+    world_close(&w);
+    CHECK_EQ(w.counters.prefetch_unused_bytes, 0);
+}
+
+static void abort_gives_leases_back(void)
+{
+    struct mp_ready ready;
+    struct world w;
+
+    world_open(&two_layers, &w);
+    world_run(&w, 0, ids, 4);
+    CHECK_EQ(world_begin(&w, 0, ids, 8), MP_OK);
+    CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
+    CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
+    mp_pager_done(w.pager, ready.need);
+    mp_pager_abort(w.pager);
+    CHECK(mp_pager_check(w.pager));
+    for (uint32_t u = 0; u < w.unit_count; u++)
+        CHECK_EQ(mp_space_leases(w.space, u), 0);
+    for (unsigned i = 0; i < 3; i++) {
+        world_run(&w, 1, ids, 8);
+        world_run(&w, 0, ids, 8);
+    }
+    world_close(&w);
+}
+
+static void quotas_keep_the_layers_apart(void)
+{
+    static const uint32_t a[] = { 0, 1 }, b[] = { 2, 3 }, three[] = { 4, 5, 6 };
+    const struct world_options options = { .layers = 3,
+                                           .experts = 8,
+                                           .top_k = 2,
+                                           .slots = 6,
+                                           .names.policy[MP_SLOT_PARTITION] = "uniform" };
+    struct world w;
+
+    world_open(&options, &w);
+    for (uint32_t l = 0; l < 3; l++)
+        CHECK_EQ(mp_pager_quota(w.pager, l), 2);
+    world_run(&w, 0, a, 2);
+    world_run(&w, 1, a, 2);
+    world_run(&w, 0, b, 2); /* two slots are free, but layer 0 has its two */
+    CHECK(!is_resident(&w, 0, 0) && !is_resident(&w, 0, 1));
+    CHECK(is_resident(&w, 0, 2) && is_resident(&w, 0, 3));
+    CHECK(is_resident(&w, 1, 0) && is_resident(&w, 1, 1));
+    CHECK_EQ(w.counters.evictions, 2);
+    world_run(&w, 0, three, 3); /* more than the quota at once: one free slot beyond it */
+    CHECK(is_resident(&w, 0, 4) && is_resident(&w, 0, 5) && is_resident(&w, 0, 6));
+    CHECK(is_resident(&w, 1, 0) && is_resident(&w, 1, 1));
+    CHECK_EQ(w.counters.evictions, 4);
+    world_run(&w, 2, a, 2); /* one free slot, then layer 0 gives back what is not its own */
+    CHECK_EQ(w.counters.evictions, 5);
+    CHECK(is_resident(&w, 1, 0) && is_resident(&w, 1, 1));
+    CHECK(is_resident(&w, 2, 0) && is_resident(&w, 2, 1));
+    world_close(&w);
+}
+
+static void under_one_token_cycle_global_orders_are_divided(void)
+{
+    struct world_options options = { .layers = 4, .experts = 8, .top_k = 2, .slots = 7 };
+    struct world w;
+
+    warnings = 0;
+    world_open(&options, &w); /* 7 slots, 8 experts of one token */
+    CHECK_EQ(warnings, 1);
+    CHECK(strstr(warning, "7 slots") != NULL && strstr(warning, "8 experts") != NULL);
+    for (uint32_t l = 0; l < 4; l++)
+        CHECK_EQ(mp_pager_quota(w.pager, l), l < 3 ? 2 : 1);
+    for (unsigned i = 0; i < 10; i++) {
+        for (uint32_t l = 0; l < 4; l++)
+            world_run(&w, l, ids, 2);
+    }
+    CHECK_EQ(warnings, 1);
+    /* The first three layers hit from the second round on; the last holds one of its two. */
+    CHECK(w.counters.hits >= 9 * 6);
+    world_close(&w);
+
+    options.slots = 8; /* one token cycle */
+    world_open(&options, &w);
+    CHECK_EQ(mp_pager_quota(w.pager, 0), MP_LAYER_ANY);
+    world_close(&w);
+    options.slots = 7;
+    options.names.policy[MP_SLOT_EVICT] = "layer-lru"; /* minds the layers itself */
+    world_open(&options, &w);
+    CHECK_EQ(mp_pager_quota(w.pager, 0), MP_LAYER_ANY);
+    world_close(&w);
+    CHECK_EQ(warnings, 1);
+}
+
+static void a_failed_read_is_told_and_can_be_tried_again(void)
+{
+    const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread) };
+    struct mp_error error;
+    struct world w;
+
+    world_open(&two_layers, &w);
+    world_run(&w, 0, ids, 2);
+    fault_begin(&plan);
+    CHECK_EQ(world_begin(&w, 0, ids, 4), MP_OK);
+    CHECK_EQ(world_finish(&w, 0, ids, 4), MP_ERR_IO);
+    CHECK(fault_end() > 0);
+    error = *mp_error_last();
+    CHECK(strstr(error.text, "weights-0.bin") != NULL);
+    mp_pager_abort(w.pager);
+    CHECK_STR(mp_error_last()->text, error.text);
+    CHECK(mp_pager_check(w.pager));
+    world_run(&w, 0, ids, 4);
+    CHECK_EQ(w.counters.load_bytes, 4 * UB);
+    world_close(&w);
+}
+
+static void a_failed_prefetch_is_only_a_guess(void)
+{
+    const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread) };
+    struct world_options options = two_layers;
+
+    for (unsigned deterministic = 0; deterministic < 2; deterministic++) {
+        struct world w;
+
+        options.deterministic = deterministic != 0;
+        world_open(&options, &w);
+        fault_begin(&plan);
+        mp_pager_prefetch(w.pager, 1, ids, 2);
+        wait_until_idle(&w);
+        CHECK(fault_end() > 0);
+        world_run(&w, 1, ids, 3); /* read again, as demands */
+        CHECK_EQ(w.counters.loads, 3);
+        CHECK_EQ(w.counters.prefetch_bytes, 0);
+        CHECK_EQ(w.counters.prefetch_issued, 2);
+        world_close(&w);
+        CHECK_EQ(w.counters.prefetch_unused_bytes, 0);
+    }
+}
+
+/* lru, with something happening at the first access. */
+static struct world_gate hook_gate;
+static struct world *hook_world;
+
+static void opening_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens,
+                              uint64_t now)
+{
+    if (hook_world != NULL) {
+        world_gate_set(&hook_gate, false);
+        wait_until_idle(hook_world);
+        hook_world = NULL;
+    }
+    mp_evict_lru.on_access(policy, unit, tokens, now);
+}
+
+/* The read ends between the two looks that begin takes at it. */
+static void a_prefetch_may_end_at_any_moment_of_begin(void)
+{
+    const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread) };
+    static struct mp_evict_ops ops;
+    struct world_options options = two_layers;
+
+    for (unsigned fail = 0; fail < 2; fail++) {
+        struct world w;
+
+        world_gate_init(&hook_gate);
+        options.reads_clock = &hook_gate.super;
+        world_open(&options, &w);
+        ops = mp_evict_lru;
+        ops.on_access = opening_on_access;
+        w.policies.evict_ops = &ops;
+        world_gate_set(&hook_gate, true);
+        if (fail)
+            fault_begin(&plan);
+        mp_pager_prefetch(w.pager, 1, ids, 1);
+        world_gate_wait(&hook_gate);
+        hook_world = &w;
+        CHECK_EQ(world_begin(&w, 1, ids, 1), MP_OK);
+        CHECK(hook_world == NULL);
+        if (fail) {
+            CHECK_EQ(world_finish(&w, 1, ids, 1), MP_ERR_IO); /* the demand failed as well */
+            CHECK(fault_end() > 0);
+            mp_pager_abort(w.pager);
+            CHECK(mp_pager_check(w.pager));
+        } else {
+            CHECK_EQ(w.counters.hits, 1);
+            CHECK_EQ(world_finish(&w, 1, ids, 1), MP_OK);
+        }
+        world_run(&w, 1, ids, 8);
+        CHECK_EQ(w.counters.prefetch_bytes, fail ? 0 : UB);
+        world_close(&w);
+        CHECK_EQ(w.counters.prefetch_unused_bytes, 0);
+    }
+}
+
+static void a_demand_takes_the_slot_of_a_prefetch_in_flight(void)
+{
+    /* Four slots, one of them with a prefetch, and all four are needed. */
+    struct world_options options = { .layers = 2, .experts = 8, .top_k = 2, .slots = 4 };
+
+    for (unsigned started = 0; started < 2; started++) {
+        struct world_gate gate;
+        struct world w;
+
+        world_gate_init(&gate);
+        options.reads_clock = &gate.super;
+        world_open(&options, &w);
+        world_gate_set(&gate, true);
+        if (started) {
+            mp_pager_prefetch(w.pager, 1, ids, 1);
+            world_gate_wait(&gate);
+        } else {
+            CHECK_EQ(world_begin(&w, 0, ids, 1), MP_OK); /* something else keeps the reader busy */
+            world_gate_wait(&gate);
+            mp_pager_abort(w.pager);
+            mp_pager_prefetch(w.pager, 1, ids, 1);
+        }
+        CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 0);
+        world_gate_set(&gate, false);
+        CHECK_EQ(world_begin(&w, 0, ids, 8), MP_OK);
+        CHECK_EQ(world_finish(&w, 0, ids, 8), MP_OK);
+        CHECK(mp_pager_check(w.pager));
+        world_close(&w);
+        CHECK(w.counters.prefetch_unused_bytes <= w.counters.prefetch_bytes);
+        CHECK_EQ(w.counters.prefetch_canceled + w.counters.prefetch_bytes / UB, 1);
+    }
+}
+
+static void two_slots_suffice_for_every_evict_policy(void)
+{
+    const struct mp_policy_info *info;
+
+    for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_EVICT, i)) != NULL; i++) {
+        struct world_options options = { .layers = 3, .experts = 8, .top_k = 8, .slots = 2 };
+        struct world w;
+
+        options.names.policy[MP_SLOT_EVICT] = info->name;
+        options.deterministic = i % 2 == 0;
+        world_open(&options, &w);
+        for (unsigned round = 0; round < 3; round++) {
+            for (uint32_t l = 0; l < 3; l++)
+                world_run(&w, l, ids, 8);
+        }
+        CHECK_EQ(w.counters.hits + w.counters.misses, 72);
+        CHECK(w.counters.resident_peak_bytes <= 2 * UB);
+        CHECK_EQ(w.counters.policy_strikes, 0);
+        world_close(&w);
+    }
+}
+
+static void size_classes_do_not_hold_each_other_up(void)
+{
+    struct world_options options = {
+        .layers = 3, .experts = 12, .top_k = 2, .slots = 0, .mixed = true
+    };
+
+    for (unsigned deterministic = 0; deterministic < 2; deterministic++) {
+        struct world w;
+
+        options.deterministic = deterministic != 0;
+        world_open(&options, &w);
+        CHECK_EQ(mp_space_class_count(w.space), 3);
+        CHECK_EQ(w.shape.slots, 6);
+        for (unsigned round = 0; round < 4; round++) {
+            for (uint32_t l = 0; l < 3; l++) {
+                CHECK_EQ(world_begin(&w, l, ids, 12), MP_OK);
+                mp_pager_prefetch(w.pager, (l + 1) % 3, ids + round, 4);
+                CHECK_EQ(world_finish(&w, l, ids, 12), MP_OK);
+                CHECK(mp_pager_check(w.pager));
+            }
+        }
+        CHECK_EQ(w.counters.hits + w.counters.misses, 144);
+        CHECK_EQ(w.counters.policy_strikes, 0);
+        world_close(&w);
+    }
+}
+
+/* Everything the evict policy was told and asked, in order, as one number. */
+static uint64_t decisions, decision_count;
+
+static void note(uint64_t what, uint64_t value)
+{
+    decisions = (decisions ^ (what << 32 | value)) * UINT64_C(1099511628211);
+    decision_count++;
+}
+
+static void noting_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    note(1, unit), note(1, now);
+    mp_evict_random.on_insert(policy, unit, now);
+}
+
+static void noting_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    note(2, unit), note(2, now);
+    mp_evict_random.on_remove(policy, unit, now);
+}
+
+static uint32_t noting_pick(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    const uint32_t unit = mp_evict_random.pick(policy, query);
+
+    note(3, unit), note(3, query->for_unit), note(3, query->scope_layer);
+    for (uint32_t u = 0; u < 48; u++)
+        note(4, query->evictable[u]);
+    return unit;
+}
+
+static void deterministic_runs_make_the_same_decisions(void)
+{
+    static struct mp_evict_ops ops;
+    uint64_t first = 0, first_count = 0, seed;
+    struct world_options options = {
+        .layers = 4, .experts = 12, .top_k = 2, .slots = 9, .deterministic = true, .seed = 11
+    };
+
+    options.names.policy[MP_SLOT_EVICT] = "random";
+    ops = mp_evict_random;
+    ops.on_insert = noting_insert;
+    ops.on_remove = noting_remove;
+    ops.pick = noting_pick;
+    for (unsigned run = 0; run < 6; run++) {
+        struct world w;
+
+        options.uring = run % 2 == 1; /* other timing */
+        world_open(&options, &w);
+        w.policies.evict_ops = &ops;
+        decisions = decision_count = 0;
+        seed = 77;
+        for (unsigned step = 0; step < 200; step++) {
+            const uint32_t layer = step % 4;
+            uint32_t experts[12], count = 0;
+
+            for (uint32_t e = 0; e < 12; e++) {
+                seed = seed * UINT64_C(6364136223846793005) + 1;
+                if (seed >> 62 == 0 || (step % 16 == 0 && seed >> 63 == 0))
+                    experts[count++] = e;
+            }
+            CHECK_EQ(world_begin(&w, layer, experts, count), MP_OK);
+            mp_pager_prefetch(w.pager, (layer + 1) % 4, experts, count);
+            if (run > 2)
+                wait_until_idle(&w); /* other timing still */
+            CHECK_EQ(world_finish(&w, layer, experts, count), MP_OK);
+        }
+        if (run == 0) {
+            first = decisions;
+            first_count = decision_count;
+            CHECK(w.counters.prefetch_used > 0 && w.counters.hits > 0 && w.counters.evictions > 0);
+        }
+        CHECK_EQ(decision_count, first_count);
+        CHECK_EQ(decisions, first);
+        world_close(&w);
+    }
+}
+
+static uint32_t pick_nobody(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    (void)policy;
+    (void)query;
+    return MP_UNIT_NONE;
+}
+
+static void a_policy_that_keeps_everything_stalls_no_demand(void)
+{
+    static struct mp_evict_ops ops;
+    struct world w;
+
+    world_open(&two_layers, &w);
+    ops = mp_evict_lru;
+    ops.pick = pick_nobody;
+    w.policies.evict_ops = &ops;
+    world_run(&w, 0, ids, 8);
+    CHECK_EQ(w.counters.policy_strikes, 0);
+    mp_pager_prefetch(w.pager, 1, ids, 2); /* it may refuse these */
+    CHECK_EQ(w.counters.prefetch_issued, 0);
+    CHECK_EQ(w.counters.policy_strikes, 0);
+    world_run(&w, 1, ids, 5);
+    CHECK_EQ(w.counters.policy_strikes, 5);
+    world_close(&w);
+}
+
+static bool admit_even(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+{
+    (void)policy;
+    CHECK(tokens == 1 && now > 0);
+    return unit % 2 == 0;
+}
+
+static void what_is_not_admitted_leaves_with_its_layer(void)
+{
+    static struct mp_admit_ops ops;
+    struct world w;
+
+    world_open(&two_layers, &w);
+    ops = mp_admit_always;
+    ops.admit = admit_even;
+    w.policies.admit_ops = &ops;
+    world_run(&w, 0, ids, 4);
+    for (uint32_t e = 0; e < 4; e++)
+        CHECK_EQ(is_resident(&w, 0, e), e % 2 == 0);
+    mp_pager_prefetch(w.pager, 1, &ids[1], 1); /* not a demand: stays */
+    wait_until_idle(&w);
+    world_run(&w, 1, &ids[1], 1);
+    CHECK(is_resident(&w, 1, 1));
+    world_close(&w);
+}
+
+static void what_is_predicted_is_kept_while_others_can_go(void)
+{
+    static const uint32_t old[] = { 0 }, more[] = { 1, 2, 3, 4, 5, 6, 7 };
+    struct world w;
+
+    world_open(&two_layers, &w);
+    world_run(&w, 1, old, 1);
+    world_run(&w, 0, more, 7); /* full; layer 1's unit 0 is oldest */
+    mp_pager_prefetch(w.pager, 1, old, 1);
+    world_run(&w, 0, old, 1); /* takes another */
+    CHECK(is_resident(&w, 1, 0));
+    world_run(&w, 0, ids, 8); /* needs all slots: now it goes */
+    CHECK(!is_resident(&w, 1, 0));
+    CHECK_EQ(w.counters.prefetch_issued, 0);
+    CHECK_EQ(w.counters.policy_strikes, 0);
+    world_close(&w);
+}
+
+static void quota_of_everything(struct mp_policy *policy, const struct mp_shape *shape,
+                                uint32_t *quota)
+{
+    (void)policy;
+    for (uint32_t l = 0; l < shape->layers; l++)
+        quota[l] = shape->slots;
+}
+
+static void misuse_is_refused(void)
+{
+    static const struct mp_need descending[] = { { 3, 1 }, { 2, 1 } },
+                                twice[] = { { 3, 1 }, { 3, 1 } }, beyond[] = { { 8, 1 } },
+                                fine[] = { { 1, 1 } };
+    static const uint32_t wild[] = { 8, UINT32_MAX, 1 };
+    static struct mp_partition_ops greedy;
+    struct mp_pager_config config;
+    struct mp_pager *pager = NULL;
+    struct mp_ready ready;
+    struct world w;
+
+    world_open(&two_layers, &w);
+    CHECK_EQ(mp_pager_next(w.pager, &ready), MP_ERR_INVALID);
+    CHECK_EQ(mp_pager_begin(w.pager, 2, fine, 1), MP_ERR_INVALID);
+    CHECK_EQ(mp_pager_begin(w.pager, 0, descending, 2), MP_ERR_INVALID);
+    CHECK_EQ(mp_pager_begin(w.pager, 0, twice, 2), MP_ERR_INVALID);
+    CHECK_EQ(mp_pager_begin(w.pager, 0, beyond, 1), MP_ERR_INVALID);
+    CHECK_EQ(mp_pager_begin(w.pager, 0, NULL, 0), MP_OK);
+    CHECK_EQ(mp_pager_begin(w.pager, 1, fine, 1), MP_ERR_INVALID); /* one is open */
+    mp_pager_prefetch(w.pager, 1, wild, 3);
+    CHECK_EQ(w.counters.policy_strikes, 2);
+    CHECK_EQ(w.counters.prefetch_issued, 1);
+    CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
+    CHECK_EQ(ready.need, MP_NEED_NONE);
+    mp_pager_end(w.pager);
+    world_run(&w, 0, ids, 2);
+
+    config = w.config;
+    CHECK_EQ(mp_pager_create(&config, &pager), MP_ERR_INVALID);
+    CHECK_STR(mp_error_last()->code, "E_PAGER_SPACE");
+    config.shape.layers = 3;
+    CHECK_EQ(mp_pager_create(&config, &pager), MP_ERR_INVALID);
+    CHECK_STR(mp_error_last()->code, "E_PAGER_SHAPE");
+    world_close(&w);
+
+    world_open(&two_layers, &w);
+    greedy = mp_partition_uniform;
+    greedy.quota = quota_of_everything;
+    w.policies.partition_ops = &greedy;
+    CHECK_EQ(mp_pager_create(&w.config, &pager), MP_ERR_INVALID);
+    CHECK_STR(mp_error_last()->code, "E_PARTITION");
+    CHECK(pager == NULL);
+    w.policies.partition_ops = &mp_partition_global;
+    world_close(&w);
+    mp_pager_destroy(NULL);
+}
+
+int main(void)
+{
+    mp_log_set_sink(keep_line, NULL);
+    world_prepare();
+    RUN(more_needs_than_slots_come_in_waves);
+    RUN(resident_needs_come_first);
+    RUN(leases_of_the_caller_are_not_waited_for);
+    RUN(prefetches_are_accounted_to_the_byte);
+    RUN(a_promoted_prefetch_is_counted_once);
+    RUN(abort_cancels_what_has_not_started);
+    RUN(abort_gives_leases_back);
+    RUN(quotas_keep_the_layers_apart);
+    RUN(under_one_token_cycle_global_orders_are_divided);
+    RUN(a_failed_read_is_told_and_can_be_tried_again);
+    RUN(a_failed_prefetch_is_only_a_guess);
+    RUN(a_prefetch_may_end_at_any_moment_of_begin);
+    RUN(a_demand_takes_the_slot_of_a_prefetch_in_flight);
+    RUN(two_slots_suffice_for_every_evict_policy);
+    RUN(size_classes_do_not_hold_each_other_up);
+    RUN(deterministic_runs_make_the_same_decisions);
+    RUN(a_policy_that_keeps_everything_stalls_no_demand);
+    RUN(what_is_not_admitted_leaves_with_its_layer);
+    RUN(what_is_predicted_is_kept_while_others_can_go);
+    RUN(misuse_is_refused);
+    return 0;
+}
