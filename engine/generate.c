@@ -159,7 +159,9 @@ static enum mp_status accept(struct run *run, struct sequence *seq, uint32_t tok
 
     run->stats->generated_tokens++;
     seq->next = token;
-    if (status == MP_OK && seq->detok != NULL && !eos) {
+    /* Models have more rows than the tokenizer has ids; such an id has no text. */
+    if (status == MP_OK && seq->detok != NULL && !eos &&
+        mp_tokenizer_content(config->tokenizer, token, &bytes) != NULL) {
         status = mp_detok_push(seq->detok, token, &text, &bytes);
         if (status == MP_OK)
             status = append_text(seq, text, bytes);
