@@ -86,6 +86,8 @@ mp_test(engine/logits_test LIBS mp_engine SOURCES tests/engine/harness.c tests/n
 mp_test(engine/sweep_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 300)
 
 mp_test(policy/evict_test LIBS mp_policy)
+mp_test(policy/pager_stress_test LIBS mp_policy SOURCES tests/policy/pager_world.c LABELS stress
+    TIMEOUT 120)
 mp_test(policy/pager_test LIBS mp_policy SOURCES tests/policy/pager_world.c WRAP)
 mp_test(policy/policy_test LIBS mp_policy)
 mp_test(policy/predict_prefetch_test LIBS mp_policy)

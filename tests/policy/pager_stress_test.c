@@ -1,0 +1,294 @@
+/*
+ * Random needs, prefetches and aborts, under every evict policy and under a set that answers
+ * nonsense. Whatever the policies say: every need is handed out exactly once with the right bytes,
+ * the pager's own check holds after every layer, and no layer is left unfinished.
+ *
+ *     policy_pager_stress_test [layers to run [seed]]
+ */
+#include <inttypes.h>
+
+#include "policy/builtins.h"
+#include "tests/policy/pager_world.h"
+#include "tests/test.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+#define LAYERS 4
+#define EXPERTS 16
+#define UNITS (LAYERS * EXPERTS)
+
+static uint64_t random_state;
+
+static uint32_t random_below(uint32_t limit)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)((random_state >> 33) % limit);
+}
+
+/* The malicious set. It keeps track of nothing but what the pager must tell it truthfully. */
+static bool told_resident[UNITS];
+static uint32_t last_victim;
+
+static void told_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    (void)policy;
+    (void)now;
+    CHECK(unit < UNITS && !told_resident[unit]);
+    told_resident[unit] = true;
+}
+
+static void told_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    (void)policy;
+    (void)now;
+    CHECK(unit < UNITS && told_resident[unit]);
+    told_resident[unit] = false;
+}
+
+static uint32_t pick_nonsense(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    (void)policy;
+    for (uint32_t u = 0; u < UNITS; u++)
+        CHECK(!query->evictable[u] || told_resident[u]);
+    switch (random_below(6)) {
+    case 0: return UNITS + random_below(1000); /* out of range */
+    case 1: return last_victim;                /* the same again */
+    case 2: return MP_UNIT_NONE;
+    case 3: return query->for_unit; /* cannot be resident */
+    default:
+        last_victim = random_below(UNITS); /* whoever, leased or not */
+        return last_victim;
+    }
+}
+
+static uint32_t pick_none_forever(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    (void)policy;
+    (void)query;
+    return MP_UNIT_NONE;
+}
+
+static uint32_t pick_the_same_forever(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    (void)policy;
+    (void)query;
+    return 0;
+}
+
+static bool admit_at_random(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+{
+    (void)policy;
+    (void)unit;
+    (void)tokens;
+    (void)now;
+    return random_below(3) != 0;
+}
+
+struct totals {
+    uint64_t layers, needs, aborts, busy;
+};
+
+/* Hand out with up to `held_max` leases in hand, given back in random order. */
+static void hand_out(struct world *w, uint32_t layer, const uint32_t *experts, uint32_t count,
+                     bool give_up, struct totals *totals)
+{
+    struct mp_ready held[EXPERTS];
+    uint32_t held_count = 0, handed = 0, stop_after = give_up ? random_below(count + 1) : count + 1;
+    const uint32_t held_max = 1 + random_below(5);
+    bool seen[EXPERTS] = { false };
+
+    while (handed < stop_after) {
+        enum mp_status status = MP_ERR_BUSY;
+        struct mp_ready ready;
+
+        if (held_count < held_max)
+            status = mp_pager_next(w->pager, &ready);
+        if (status == MP_ERR_BUSY) {
+            const uint32_t i = random_below(held_count);
+
+            CHECK(held_count > 0); /* progress: without a lease it is never busy */
+            CHECK(
+                world_pieces_are_right(w, layer * EXPERTS + experts[held[i].need], held[i].pieces));
+            mp_pager_done(w->pager, held[i].need);
+            held[i] = held[--held_count];
+            totals->busy++;
+            continue;
+        }
+        if (status != MP_OK)
+            fprintf(stderr, "%s\n", mp_error_last()->text);
+        CHECK_EQ(status, MP_OK);
+        if (ready.need == MP_NEED_NONE)
+            break;
+        CHECK(ready.need < count && !seen[ready.need]);
+        seen[ready.need] = true;
+        CHECK(world_pieces_are_right(w, layer * EXPERTS + experts[ready.need], ready.pieces));
+        held[held_count++] = ready;
+        handed++;
+        CHECK_EQ(mp_space_leases(w->space, layer * EXPERTS + experts[ready.need]), 1);
+    }
+    if (give_up) {
+        mp_pager_abort(w->pager);
+        totals->aborts++;
+        return;
+    }
+    while (held_count > 0) {
+        CHECK(world_pieces_are_right(w, layer * EXPERTS + experts[held[held_count - 1].need],
+                                     held[held_count - 1].pieces));
+        mp_pager_done(w->pager, held[--held_count].need);
+    }
+    CHECK_EQ(handed, count);
+    mp_pager_end(w->pager);
+}
+
+static void prefetch_at_random(struct world *w)
+{
+    uint32_t wish[3 * EXPERTS];
+    const uint32_t count = random_below(3 * EXPERTS), target = random_below(LAYERS + 1);
+
+    for (uint32_t i = 0; i < count; i++)
+        wish[i] = random_below(20) == 0 ? random_below(UINT32_MAX) : random_below(EXPERTS);
+    mp_pager_prefetch(w->pager, target, wish, count);
+}
+
+static void check_accounts(const struct world *w, uint64_t needs)
+{
+    const struct mp_counters *c = &w->counters;
+
+    CHECK_EQ(c->hits + c->misses, needs);
+    CHECK(c->prefetch_unused_bytes <= c->prefetch_bytes);
+    CHECK(c->prefetch_used + c->prefetch_canceled <= c->prefetch_issued);
+    /* What is in the tier came from a load or from a prefetch, and what left was evicted. */
+    CHECK_EQ(c->load_bytes + c->prefetch_bytes, c->resident_bytes + c->evicted_bytes);
+}
+
+static void run_layers(struct world *w, unsigned layers)
+{
+    struct totals totals = { 0 };
+
+    for (; totals.layers < layers; totals.layers++) {
+        const uint32_t layer =
+            random_below(8) == 0 ? random_below(LAYERS) : (uint32_t)(totals.layers % LAYERS);
+        const uint32_t dense = 1 + random_below(6);
+        uint32_t experts[EXPERTS], count = 0;
+
+        for (uint32_t e = 0; e < EXPERTS; e++) {
+            if (random_below(dense) == 0)
+                experts[count++] = e;
+        }
+        if (random_below(4) == 0)
+            prefetch_at_random(w);
+        CHECK_EQ(world_begin(w, layer, experts, count), MP_OK);
+        totals.needs += count;
+        CHECK(mp_pager_check(w->pager));
+        if (random_below(2))
+            prefetch_at_random(w);
+        hand_out(w, layer, experts, count, random_below(12) == 0, &totals);
+        CHECK(mp_pager_check(w->pager));
+        for (uint32_t u = 0; u < UNITS; u++)
+            CHECK_EQ(mp_space_leases(w->space, u), 0);
+        check_accounts(w, totals.needs);
+    }
+    fprintf(stderr,
+            "    %" PRIu64 " needs, %" PRIu64 " hits, %" PRIu64 " loads, %" PRIu64
+            " prefetches (%" PRIu64 " used, %" PRIu64 " canceled), %" PRIu64 " aborts, %" PRIu64
+            " busy, %" PRIu64 " strikes\n",
+            totals.needs, w->counters.hits, w->counters.loads, w->counters.prefetch_issued,
+            w->counters.prefetch_used, w->counters.prefetch_canceled, totals.aborts, totals.busy,
+            w->counters.policy_strikes);
+    CHECK(totals.aborts > 0 && totals.busy > 0 && w->counters.misses > 0);
+}
+
+static struct world_options random_options(void)
+{
+    return (struct world_options){
+        .layers = LAYERS,
+        .experts = EXPERTS,
+        .top_k = 1 + random_below(4),
+        .slots = 2 + random_below(UNITS - 2),
+        .mixed = random_below(2) == 0,
+        .deterministic = random_below(3) == 0,
+        .uring = random_below(2) == 0,
+        .seed = random_below(1000),
+        .names.policy[MP_SLOT_PARTITION] = random_below(2) ? "uniform" : "global",
+    };
+}
+
+static void every_builtin(unsigned layers)
+{
+    const struct mp_policy_info *info;
+
+    for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_EVICT, i)) != NULL; i++) {
+        for (unsigned round = 0; round < 3; round++) {
+            struct world_options options = random_options();
+            struct world w;
+
+            if (round == 0)
+                options.slots = options.mixed ? 0 : 2; /* the smallest there is */
+            options.names.policy[MP_SLOT_EVICT] = info->name;
+            world_open(&options, &w);
+            fprintf(stderr, "  %s, %u slots, %s\n", info->name, w.shape.slots,
+                    mp_space_reader_engine(w.space));
+            run_layers(&w, layers);
+            world_close(&w);
+        }
+    }
+}
+
+static void malicious_sets(unsigned layers)
+{
+    static uint32_t (*const picks[])(struct mp_policy *, const struct mp_evict_query *) = {
+        pick_nonsense, pick_none_forever, pick_the_same_forever
+    };
+
+    for (size_t i = 0; i < sizeof(picks) / sizeof(picks[0]); i++) {
+        for (unsigned round = 0; round < 4; round++) {
+            struct world_options options = random_options();
+            struct mp_evict_ops evict = mp_evict_random;
+            struct mp_admit_ops admit = mp_admit_always;
+            struct world w;
+
+            if (round == 0)
+                options.slots = options.mixed ? 0 : 2;
+            memset(told_resident, 0, sizeof(told_resident));
+            evict.on_insert = told_insert;
+            evict.on_remove = told_remove;
+            evict.on_access = NULL;
+            evict.pick = picks[i];
+            admit.admit = admit_at_random;
+            world_open(&options, &w);
+            w.policies.evict_ops = &evict;
+            w.policies.admit_ops = &admit;
+            fprintf(stderr, "  malicious %zu, %u slots, %s\n", i, w.shape.slots,
+                    mp_space_reader_engine(w.space));
+            run_layers(&w, layers);
+            for (uint32_t u = 0; u < UNITS; u++) {
+                const enum mp_res_state state = mp_space_state(w.space, u);
+
+                CHECK_EQ(told_resident[u], state == MP_RES_VALID || state == MP_RES_FILLING);
+            }
+            CHECK(w.counters.policy_strikes > 0);
+            w.policies.evict_ops = &mp_evict_random;
+            world_close(&w);
+        }
+    }
+}
+
+static void drop_line(void *ctx, enum mp_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    (void)line;
+}
+
+int main(int argc, char **argv)
+{
+    const unsigned layers = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 300;
+
+    random_state = argc > 2 ? strtoull(argv[2], NULL, 10) : UINT64_C(20240703);
+    fprintf(stderr, "%u layers, seed %" PRIu64 "\n", layers, random_state);
+    mp_log_set_sink(drop_line, NULL); /* budgets under one token cycle are warned of, rightly */
+    world_prepare();
+    every_builtin(layers);
+    malicious_sets(layers);
+    return 0;
+}
