@@ -92,5 +92,6 @@ mp_test(policy/pager_test LIBS mp_policy SOURCES tests/policy/pager_world.c WRAP
 mp_test(policy/policy_test LIBS mp_policy)
 mp_test(policy/predict_prefetch_test LIBS mp_policy)
 mp_test(policy/route_test LIBS mp_policy)
+mp_test(policy/step_test LIBS mp_policy m SOURCES tests/policy/pager_world.c)
 
 include(tests/tree.cmake)
