@@ -150,6 +150,8 @@ static enum mp_status settle_needs(struct mp_pager *pager)
             need->state = MP_NEED_WAITING;
             pager->room_changed = true;
             mp_pager_note_removed(pager, need->unit);
+            if (!need->loaded)
+                continue; /* somebody's guess failed; the need itself has not been read yet */
             mp_error_set(mp_space_unit_error(pager->config.space, need->unit));
             return mp_error_last()->status;
         }
@@ -447,7 +449,7 @@ enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_p
         mp_pager_destroy(pager);
         return mp_fail(MP_ERR_INVALID, "E_PARTITION",
                        "partition policy '%s' gives away more than %u slots",
-                       policies(pager)->partition_ops->info.name, shape->slots);
+                       config->policies->partition_ops->info.name, shape->slots);
     }
     if (config->timeline != NULL)
         pager->track = mp_timeline_add_track(config->timeline, "wait");

@@ -249,6 +249,7 @@ static void malicious_sets(unsigned layers)
 
             if (round == 0)
                 options.slots = options.mixed ? 0 : 2;
+            options.names.policy[MP_SLOT_EVICT] = "random";
             memset(told_resident, 0, sizeof(told_resident));
             evict.on_insert = told_insert;
             evict.on_remove = told_remove;

@@ -357,6 +357,33 @@ static void a_failed_prefetch_is_only_a_guess(void)
     }
 }
 
+/* The read of a guess fails while a need waits for it: the need is read for itself. */
+static void a_promoted_prefetch_that_fails_is_read_again(void)
+{
+    const struct fault_plan plan = { .mode = FAULT_ONCE,
+                                     .calls = FAULT_BIT(pread),
+                                     .error_number = EACCES };
+    struct world_options options = two_layers;
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    world_gate_set(&gate, true);
+    mp_pager_prefetch(w.pager, 1, ids, 1);
+    world_gate_wait(&gate);
+    CHECK_EQ(world_begin(&w, 1, ids, 1), MP_OK);
+    fault_begin(&plan);
+    world_gate_set(&gate, false);
+    CHECK_EQ(world_finish(&w, 1, ids, 1), MP_OK);
+    CHECK_EQ(fault_end(), 1);
+    CHECK_EQ(w.counters.read_errors, 1);
+    CHECK_EQ(w.counters.prefetch_bytes, 0);
+    CHECK_EQ(w.counters.load_bytes, UB);
+    world_close(&w);
+}
+
 /* lru, with something happening at the first access. */
 static struct world_gate hook_gate;
 static struct world *hook_world;
@@ -713,6 +740,7 @@ int main(void)
     RUN(under_one_token_cycle_global_orders_are_divided);
     RUN(a_failed_read_is_told_and_can_be_tried_again);
     RUN(a_failed_prefetch_is_only_a_guess);
+    RUN(a_promoted_prefetch_that_fails_is_read_again);
     RUN(a_prefetch_may_end_at_any_moment_of_begin);
     RUN(a_demand_takes_the_slot_of_a_prefetch_in_flight);
     RUN(two_slots_suffice_for_every_evict_policy);

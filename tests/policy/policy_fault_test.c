@@ -1,0 +1,199 @@
+/*
+ * Every call that can fail below the pager, the step and the policies is made to fail once, always,
+ * and always but twice, at every place in the code that makes it: each built-in created, a world
+ * opened, three layers run. After each failure: a status with a text, the pager sound, nothing
+ * leaked (the address sanitizer looks), and what failed works when it is tried again.
+ */
+#include "policy/step.h"
+#include "tests/fault/wrap.h"
+#include "tests/policy/pager_world.h"
+#include "tests/test.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+#define LAYERS 3
+#define EXPERTS 8
+#define K 2
+#define TOKENS 4
+
+struct run {
+    struct world world;
+    struct mp_step *step;
+    uint64_t sum; /* of what was computed: bytes and rows */
+};
+
+static unsigned failed_runs, clean_runs;
+
+static enum mp_status scores(void *ctx, uint32_t layer, float *out)
+{
+    (void)ctx;
+    for (uint32_t i = 0; i < TOKENS * EXPERTS; i++)
+        out[i] = (float)((i * 37 + layer * 11) % 23);
+    return MP_OK;
+}
+
+static enum mp_status source_scores(void *ctx, uint32_t layer, uint32_t target_layer,
+                                    enum mp_score_source source, float *out)
+{
+    (void)layer;
+    (void)source;
+    return scores(ctx, target_layer, out);
+}
+
+static enum mp_status expert(void *ctx, uint32_t layer, uint32_t e, enum mp_executor executor,
+                             const void *const *pieces, const struct mp_rows *rows)
+{
+    struct run *run = ctx;
+
+    (void)executor;
+    CHECK(world_pieces_are_right(&run->world, layer * EXPERTS + e, pieces));
+    for (uint32_t i = 0; i < rows->count; i++)
+        run->sum += (rows->token[i] * K + rows->rank[i] + 1) * (e + 1) * (layer + 1);
+    return MP_OK;
+}
+
+static enum mp_status combine(void *ctx, uint32_t layer, const uint32_t *experts,
+                              const float *weights)
+{
+    (void)ctx;
+    (void)layer;
+    (void)experts;
+    (void)weights;
+    return MP_OK;
+}
+
+static const struct mp_step_ops step_ops = {
+    .scores = scores,
+    .source_scores = source_scores,
+    .expert = expert,
+    .combine = combine,
+};
+
+static enum mp_status create_every_builtin(void)
+{
+    const struct mp_shape shape = {
+        .layers = LAYERS, .experts = EXPERTS, .top_k = K, .tokens_max = TOKENS, .slots = 6
+    };
+
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+        const struct mp_policy_info *info;
+
+        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
+            struct mp_profile chosen = mp_profiles[0];
+            struct mp_policies set;
+            enum mp_status status;
+
+            chosen.policy[slot] = info->name;
+            status = mp_policies_create(&chosen, &shape, NULL, &set);
+            if (status != MP_OK)
+                return status;
+            mp_policies_destroy(&set);
+        }
+    }
+    return MP_OK;
+}
+
+static enum mp_status open_run(struct run *run)
+{
+    const struct world_options options = {
+        .layers = LAYERS, .experts = EXPERTS, .top_k = K, .slots = 6, .names.profile = "gate-lru"
+    };
+    struct mp_step_config config = { .ops = &step_ops,
+                                     .ctx = run,
+                                     .executors = 1u << MP_EXECUTOR_DEVICE,
+                                     .clock = mp_clock_monotonic() };
+    enum mp_status status = world_try_open(&options, &run->world);
+
+    if (status != MP_OK)
+        return status;
+    config.pager = run->world.pager;
+    config.policies = &run->world.policies;
+    config.shape = run->world.shape;
+    config.counters = &run->world.counters;
+    status = mp_step_create(&config, &run->step);
+    if (status != MP_OK)
+        world_close(&run->world);
+    return status;
+}
+
+static enum mp_status run_layers(struct run *run)
+{
+    enum mp_status status = MP_OK;
+
+    run->sum = 0;
+    for (uint32_t l = 0; l < LAYERS && status == MP_OK; l++)
+        status = mp_step_layer(run->step, l, TOKENS);
+    return status;
+}
+
+static void check_failure(enum mp_status status)
+{
+    if (status == MP_OK)
+        return;
+    failed_runs++;
+    CHECK_EQ(mp_error_last()->status, status);
+    CHECK(mp_error_last()->text[0] != '\0');
+}
+
+static void once(const struct fault_plan *plan, void *ctx)
+{
+    uint64_t *expected = ctx, hits;
+    struct run run = { .step = NULL };
+    enum mp_status status;
+    bool opened;
+
+    mp_error_clear();
+    fault_begin(plan);
+    status = create_every_builtin();
+    if (status == MP_OK)
+        status = open_run(&run);
+    opened = status == MP_OK;
+    if (opened)
+        status = run_layers(&run);
+    hits = fault_end();
+    check_failure(status);
+    clean_runs += hits == 0;
+    CHECK(hits > 0 || status == MP_OK);
+
+    if (opened) {
+        /* What a failure left behind serves the next try. */
+        CHECK(mp_pager_check(run.world.pager));
+        for (uint32_t u = 0; u < run.world.unit_count; u++)
+            CHECK_EQ(mp_space_leases(run.world.space, u), 0);
+    } else {
+        CHECK_EQ(create_every_builtin(), MP_OK);
+        CHECK_EQ(open_run(&run), MP_OK);
+    }
+    CHECK_EQ(run_layers(&run), MP_OK);
+    CHECK_EQ(run_layers(&run), MP_OK);
+    CHECK(*expected == 0 || run.sum == *expected);
+    *expected = run.sum;
+    mp_step_destroy(run.step);
+    world_close(&run.world);
+    CHECK(run.world.counters.prefetch_unused_bytes <= run.world.counters.prefetch_bytes);
+}
+
+static void drop_line(void *ctx, enum mp_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    (void)line;
+}
+
+int main(void)
+{
+    uint64_t expected = 0;
+    uint32_t runs;
+
+    mp_log_set_sink(drop_line, NULL); /* injected failures are warned of, rightly */
+    world_prepare();
+    runs = fault_sweep(FAULT_ANY, once, &expected);
+    fprintf(stderr, "  %u call sites, %u of them for memory; %u runs, %u of them failed\n",
+            fault_sites_failed(FAULT_ANY),
+            fault_sites_failed(FAULT_BIT(malloc) | FAULT_BIT(calloc) | FAULT_BIT(realloc)), runs,
+            failed_runs);
+    /* 9 of the pager, 16 of the step, 19 of the built-ins and their lists. */
+    CHECK(fault_sites_failed(FAULT_BIT(malloc) | FAULT_BIT(calloc)) >= 44);
+    CHECK(failed_runs > runs / 2);
+    return 0;
+}
