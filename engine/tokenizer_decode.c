@@ -228,6 +228,7 @@ static enum mp_status run_replacements(struct mp_detok *detok, const char **text
 {
     const struct mp_tokenizer *tok = detok->tok;
 
+    detok->work[0].limit = detok->work[1].limit = mp_tok_growth_limit(*bytes_p);
     for (uint32_t i = 0; i < tok->dec_count; i++) {
         const struct mp_tok_dec *dec = &tok->decs[i];
         struct mp_tok_buf *into = &detok->work[i % 2];

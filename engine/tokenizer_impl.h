@@ -34,7 +34,17 @@ struct mp_tok_buf {
     char *data;
     size_t bytes;
     size_t capacity;
+    size_t limit; /* more than that is E_TOK_GROWTH; 0: none */
 };
+
+/*
+ * How long `bytes` bytes may become by what a file asks for. Replacements of a file could multiply
+ * a text without end; no honest file comes near this.
+ */
+static inline size_t mp_tok_growth_limit(size_t bytes)
+{
+    return 64 * bytes + 65536;
+}
 
 enum mp_status mp_tok_buf_append(struct mp_tok_buf *buf, const void *data,
                                  size_t bytes) MP_MUST_CHECK;

@@ -217,6 +217,7 @@ static enum mp_status metaspace(struct mp_tok_encoder *enc, uint32_t stage, cons
     const bool marked = text[0] == ' ' || starts_with(text, bytes, mark);
 
     own->bytes = 0;
+    own->limit = mp_tok_growth_limit(bytes);
     if (!marked &&
         (pre->prepend == MP_TOK_PREPEND_ALWAYS || (pre->prepend == MP_TOK_PREPEND_FIRST && first)))
         status = mp_tok_buf_append(own, mark->data, mark->bytes);

@@ -11,6 +11,11 @@ enum mp_status mp_tok_buf_append(struct mp_tok_buf *buf, const void *data, size_
 
     if (!mp_add_u64(buf->bytes, bytes, &need) || need > SIZE_MAX / 4)
         return mp_fail_no_memory("text", UINT64_MAX);
+    if (buf->limit > 0 && need > buf->limit)
+        return mp_fail(MP_ERR_MODEL, "E_TOK_GROWTH",
+                       "the replacements of the tokenizer make a text longer than %zu bytes, which "
+                       "no known model does",
+                       buf->limit);
     if (need > buf->capacity || buf->data == NULL) {
         const size_t capacity = need < 64 ? 128 : (size_t)need + (size_t)need / 2;
         char *grown = realloc(buf->data, capacity);
@@ -151,6 +156,7 @@ enum mp_status mp_tok_append_replaced(struct mp_tok_buf *buf, const char *text, 
 enum mp_status mp_tok_normalize(const struct mp_tokenizer *tok, struct mp_tok_buf work[2],
                                 const char **text_p, size_t *bytes_p)
 {
+    work[0].limit = work[1].limit = mp_tok_growth_limit(*bytes_p);
     for (uint32_t i = 0; i < tok->norm_count; i++) {
         const struct mp_tok_norm *norm = &tok->norms[i];
         struct mp_tok_buf *into = &work[i % 2];

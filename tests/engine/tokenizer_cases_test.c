@@ -537,6 +537,31 @@ static void k11_what_is_not_supported_is_refused(void)
                        "\"fuse_unk\":true", "E_TOK_COVER", "neither bytes nor an unknown token");
 }
 
+/* Replacements that would make a text of 16 blanks as long as 16 * 1024^15. */
+static void k11_replacements_that_grow_without_end(void)
+{
+    static const char norm[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"
+                               "\"content\":\"%1024s\"}%c";
+    char *text = malloc(20000), *json;
+    size_t at = (size_t)sprintf(text, "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[");
+    struct mp_tokenizer *tok;
+    struct mp_ids ids = { 0 };
+
+    CHECK(text != NULL);
+    for (int i = 0; i < 15; i++)
+        at += (size_t)sprintf(text + at, norm, "", i < 14 ? ',' : ']');
+    sprintf(text + at, "}");
+    json = changed_json("gpt2", "\"normalizer\":null", text);
+    tok = parse(json);
+    CHECK_EQ(mp_tokenizer_encode(tok, "                ", 16, 0, &ids), MP_ERR_MODEL);
+    CHECK_STR(mp_error_last()->code, "E_TOK_GROWTH");
+    check_round_trip(tok, "abc", 3, "abc", 3);
+    mp_ids_free(&ids);
+    mp_tokenizer_destroy(tok);
+    free(json);
+    free(text);
+}
+
 static void names_of_the_end_token(void)
 {
     struct mp_tokenizer *tok = load("llama");
@@ -637,6 +662,7 @@ int main(void)
     RUN(k10_ids_that_are_not_there);
     RUN(k10_incomplete_characters_are_held_back);
     RUN(k11_what_is_not_supported_is_refused);
+    RUN(k11_replacements_that_grow_without_end);
     RUN(names_of_the_end_token);
     RUN(the_bundled_model);
     RUN(failing_allocations);
