@@ -1,0 +1,132 @@
+/*
+ * A policy to copy: evict the unit that was loaded first (first in, first out).
+ *
+ * The head of a policy file says what it decides, by which rule (paper and equation, if there is
+ * one), where it departs from that, and what a call costs. This one: on_insert and on_remove O(1),
+ * pick O(units).
+ *
+ * This file is compiled and run by tests/policy/template_test.c, but it is not in the list of
+ * built-ins. To make a policy of yours from it: copy it to policy/evict_<name>.c, rename what is
+ * called fifo, declare the table in policy/builtins.h, add it to the list in policy/policy.c and
+ * the file to CMakeLists.txt.
+ */
+#include "policy/template.h"
+
+#include <stdlib.h>
+
+#include "vmm/base/error.h"
+
+/*
+ * 1. Options. Each becomes a variable MOEPAGER_FIFO_<NAME>, a line of `moepager env` and a row of
+ * docs/options.md. Without options leave .opts and .config_size out of the table at the end.
+ */
+struct fifo_config {
+    uint64_t newest_first;
+};
+
+static const struct mp_opt fifo_opts[] = {
+    MP_OPT(MP_OPT_BOOL, "NEWEST_FIRST", struct fifo_config, newest_first, "0", 0, 1,
+           "Evict the unit that was loaded last instead."),
+    MP_OPT_END,
+};
+
+/*
+ * 2. The instance. struct mp_policy comes first, so that a pointer to one is a pointer to the
+ * other. All state is here: there may be several instances at once.
+ */
+struct fifo {
+    struct mp_policy super;
+    uint32_t units;
+    bool newest_first;
+    uint64_t inserted; // units so far
+    uint64_t *order;   // (units): number of the insertion; 0: not resident
+};
+
+/* Also takes what create() has half made. */
+static void fifo_destroy(struct mp_policy *policy)
+{
+    struct fifo *fifo = (struct fifo *)policy;
+
+    free(fifo->order);
+    free(fifo);
+}
+
+/*
+ * 3. create() is the only place that may allocate. `config` is filled from the options and gone
+ * afterwards; `shape` says how large the model and the device tier are.
+ */
+static enum mp_status fifo_create(const void *config_, const struct mp_shape *shape,
+                                  struct mp_policy **policy_p)
+{
+    const struct fifo_config *config = config_;
+    struct fifo *fifo = calloc(1, sizeof(*fifo));
+
+    if (fifo == NULL)
+        return mp_fail_no_memory("evict policy 'fifo'", sizeof(*fifo));
+    fifo->super.info = &mp_evict_template.info;
+    fifo->units = shape->layers * shape->experts;
+    fifo->newest_first = config->newest_first != 0;
+    fifo->order = calloc(fifo->units, sizeof(*fifo->order));
+    if (fifo->order == NULL) {
+        fifo_destroy(&fifo->super);
+        return mp_fail_no_memory("evict policy 'fifo'", fifo->units * sizeof(*fifo->order));
+    }
+    *policy_p = &fifo->super;
+    return MP_OK;
+}
+
+/*
+ * 4. Facts. A unit takes its slot when its load starts, whether on demand or ahead, and on_insert
+ * is called then, not when the bytes have come. It leaves by any policy's choice, or because its
+ * load failed or was taken back.
+ */
+static void fifo_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    struct fifo *fifo = (struct fifo *)policy;
+
+    (void)now; /* the number of the layer that is being run, since the start */
+    fifo->order[unit] = ++fifo->inserted;
+}
+
+static void fifo_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    (void)now;
+    ((struct fifo *)policy)->order[unit] = 0;
+}
+
+/*
+ * 5. The decision. Only units for which mp_evict_allows() holds may be named: the pager leaves out
+ * what is leased, needed by the open layer or too small, and respects the layer's share of the
+ * slots. Nothing may change here, because the pager can ask again; a bad answer is counted and
+ * replaced.
+ */
+static uint32_t fifo_pick(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    const struct fifo *fifo = (const struct fifo *)policy;
+    uint32_t best = MP_UNIT_NONE;
+
+    for (uint32_t u = 0; u < fifo->units; u++) {
+        if (fifo->order[u] == 0 || !mp_evict_allows(query, u))
+            continue;
+        if (best == MP_UNIT_NONE || (fifo->order[u] < fifo->order[best]) != fifo->newest_first)
+            best = u;
+    }
+    return best;
+}
+
+/*
+ * 6. The table. What is left out is NULL or false: on_access (which units are needed, resident or
+ * not; lru and lfu live on it) and per_layer (the policy keeps the layers apart by itself).
+ */
+const struct mp_evict_ops mp_evict_template = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "fifo",
+              .summary = "first loaded, first evicted",
+              .opts = fifo_opts,
+              .config_size = sizeof(struct fifo_config) },
+    .create = fifo_create,
+    .destroy = fifo_destroy,
+    .on_insert = fifo_on_insert,
+    .on_remove = fifo_on_remove,
+    .pick = fifo_pick,
+};
