@@ -1,11 +1,19 @@
+/*
+ * The format is defined in docs/trace-format.md. The reader refuses whatever the writer would not
+ * have written, so that a damaged trace is never replayed as another one.
+ */
 #include "policy/trace.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "vmm/base/error.h"
 #include "vmm/base/out.h"
@@ -20,15 +28,41 @@ struct mp_trace_writer {
     struct mp_trace_shape shape;
 };
 
+static bool shape_is_sane(const struct mp_trace_shape *shape)
+{
+    return shape->layers >= 1 && shape->layers <= LAYERS_MAX && shape->experts >= 1 &&
+           shape->experts <= EXPERTS_MAX && shape->top_k >= 1 && shape->top_k <= TOP_K_MAX &&
+           shape->top_k <= shape->experts;
+}
+
+/* A name that can stand in the header: what is not printable, or is a space, becomes '_'. */
+static void clean_model(char model[sizeof(((struct mp_trace_shape *)0)->model)])
+{
+    if (model[0] == '\0')
+        strcpy(model, "_");
+    for (char *at = model; *at != '\0'; at++) {
+        if (*at <= ' ' || *at > '~')
+            *at = '_';
+    }
+}
+
 enum mp_status mp_trace_create(const char *path, const struct mp_trace_shape *shape,
                                struct mp_trace_writer **writer_p)
 {
-    struct mp_trace_writer *writer = calloc(1, sizeof(*writer));
+    struct mp_trace_writer *writer;
     enum mp_status status;
 
+    if (!shape_is_sane(shape))
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_TRACE_SHAPE",
+                       "a trace holds up to %u layers, %u experts and %u experts of a token; the "
+                       "model has %u, %u and %u",
+                       LAYERS_MAX, EXPERTS_MAX, TOP_K_MAX, shape->layers, shape->experts,
+                       shape->top_k);
+    writer = calloc(1, sizeof(*writer));
     if (writer == NULL)
         return mp_fail_no_memory("the trace", sizeof(*writer));
     writer->shape = *shape;
+    clean_model(writer->shape.model);
     status = mp_out_open(&writer->out, path);
     if (status != MP_OK) {
         free(writer);
@@ -37,7 +71,7 @@ enum mp_status mp_trace_create(const char *path, const struct mp_trace_shape *sh
     fprintf(writer->out.file,
             MAGIC "\n# model=%s layers=%u experts=%u top_k=%u expert_bytes=%" PRIu64 "\n"
                   "# step layer sequence position expert:weight...\n",
-            shape->model, shape->layers, shape->experts, shape->top_k, shape->expert_bytes);
+            writer->shape.model, shape->layers, shape->experts, shape->top_k, shape->expert_bytes);
     *writer_p = writer;
     return MP_OK;
 }
@@ -86,6 +120,14 @@ static enum mp_status bad_line(const struct mp_trace_reader *reader, const char 
                    mp_quote(quoted, reader->path, strlen(reader->path)), reader->line);
 }
 
+static enum mp_status fail_read(const char *path, const char *what, int error_number)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_IO, "E_TRACE_READ", "cannot %s '%s': %s", what,
+                   mp_quote(quoted, path, strlen(path)), strerror(error_number));
+}
+
 /* The next line without its end; false at the end of the file. */
 static enum mp_status next_line(struct mp_trace_reader *reader, bool *more_p)
 {
@@ -95,8 +137,7 @@ static enum mp_status next_line(struct mp_trace_reader *reader, bool *more_p)
     reader->line++;
     if (fgets(reader->text, sizeof(reader->text), reader->file) == NULL) {
         if (ferror(reader->file))
-            return mp_fail(MP_ERR_IO, "E_TRACE_READ", "cannot read '%.200s': %s", reader->path,
-                           strerror(errno));
+            return fail_read(reader->path, "read", errno);
         return MP_OK;
     }
     bytes = strlen(reader->text);
@@ -136,9 +177,9 @@ static bool parse_shape(const char *at, struct mp_trace_shape *shape)
     uint64_t layers, experts, top_k;
     size_t used = 0;
 
-    if (!take_text(&at, "# model="))
+    if (!take_text(&at, "# model=") || *at == ' ')
         return false;
-    while (*at > ' ' && used < sizeof(shape->model) - 1)
+    while (*at > ' ' && *at <= '~' && used < sizeof(shape->model) - 1)
         shape->model[used++] = *at++;
     shape->model[used] = '\0';
     if (!take_text(&at, " layers=") || !take_number(&at, LAYERS_MAX + 1, &layers) ||
@@ -150,7 +191,7 @@ static bool parse_shape(const char *at, struct mp_trace_shape *shape)
     shape->layers = (uint32_t)layers;
     shape->experts = (uint32_t)experts;
     shape->top_k = (uint32_t)top_k;
-    return layers > 0 && experts > 0 && top_k > 0 && top_k <= experts;
+    return shape_is_sane(shape);
 }
 
 static enum mp_status read_header(struct mp_trace_reader *reader)
@@ -171,23 +212,43 @@ static enum mp_status read_header(struct mp_trace_reader *reader)
     return MP_OK;
 }
 
+/* Opening never blocks, whatever the name turns out to be. */
+static enum mp_status open_regular(const char *path, FILE **file_p)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct stat st;
+    enum mp_status status;
+
+    if (fd < 0)
+        return fail_read(path, "open", errno);
+    if (fstat(fd, &st) != 0) {
+        status = fail_read(path, "look at", errno);
+    } else if (!S_ISREG(st.st_mode)) {
+        char quoted[MP_QUOTE_BYTES];
+
+        status = mp_fail(MP_ERR_IO, "E_TRACE_READ", "'%s' is not a regular file",
+                         mp_quote(quoted, path, strlen(path)));
+    } else {
+        *file_p = fdopen(fd, "r");
+        if (*file_p != NULL)
+            return MP_OK;
+        status = fail_read(path, "open", errno);
+    }
+    close(fd);
+    return status;
+}
+
 enum mp_status mp_trace_open(const char *path, struct mp_trace_reader **reader_p)
 {
     struct mp_trace_reader *reader = calloc(1, sizeof(*reader));
-    char quoted[MP_QUOTE_BYTES];
     enum mp_status status;
 
     if (reader == NULL)
         return mp_fail_no_memory("the trace", sizeof(*reader));
     snprintf(reader->path, sizeof(reader->path), "%s", path);
-    reader->file = fopen(path, "re");
-    if (reader->file == NULL) {
-        status = mp_fail(MP_ERR_IO, "E_TRACE_READ", "cannot open '%s': %s",
-                         mp_quote(quoted, path, strlen(path)), strerror(errno));
-        free(reader);
-        return status;
-    }
-    status = read_header(reader);
+    status = open_regular(path, &reader->file);
+    if (status == MP_OK)
+        status = read_header(reader);
     if (status != MP_OK) {
         mp_trace_reader_destroy(reader);
         return status;
@@ -201,7 +262,23 @@ const struct mp_trace_shape *mp_trace_get_shape(const struct mp_trace_reader *re
     return &reader->shape;
 }
 
-static bool parse_row(struct mp_trace_reader *reader, struct mp_trace_row *row)
+/* A finite decimal number at *at; strtof() alone would take hexadecimal and "nan" as well. */
+static bool take_weight(const char **at, float *weight_p)
+{
+    const size_t bytes = strspn(*at, "0123456789+-.e");
+    char *end;
+
+    if (!isdigit((unsigned char)(*at)[**at == '-']))
+        return false;
+    *weight_p = strtof(*at, &end);
+    if (end != *at + bytes || !isfinite(*weight_p))
+        return false;
+    *at = end;
+    return true;
+}
+
+/* What is wrong with the line, or NULL. */
+static const char *parse_row(struct mp_trace_reader *reader, struct mp_trace_row *row)
 {
     const char *at = reader->text;
     uint64_t v[4];
@@ -210,20 +287,19 @@ static bool parse_row(struct mp_trace_reader *reader, struct mp_trace_row *row)
         const uint64_t limit = i == 1 ? reader->shape.layers : UINT32_MAX;
 
         if ((i > 0 && !take_text(&at, " ")) || !take_number(&at, limit, &v[i]))
-            return false;
+            return "step, layer, sequence and position should be four numbers in range";
     }
     for (uint32_t r = 0; r < reader->shape.top_k; r++) {
         uint64_t expert;
-        char *end;
 
         if (!take_text(&at, " ") || !take_number(&at, reader->shape.experts, &expert) ||
-            !take_text(&at, ":") || isspace((unsigned char)*at))
-            return false;
+            !take_text(&at, ":") || !take_weight(&at, &reader->weights[r]))
+            return "top_k pairs 'expert:weight' should follow";
+        for (uint32_t q = 0; q < r; q++) {
+            if (reader->experts[q] == expert)
+                return "an expert stands twice";
+        }
         reader->experts[r] = (uint32_t)expert;
-        reader->weights[r] = strtof(at, &end);
-        if (end == at)
-            return false;
-        at = end;
     }
     *row = (struct mp_trace_row){
         .step = (uint32_t)v[0],
@@ -233,12 +309,13 @@ static bool parse_row(struct mp_trace_reader *reader, struct mp_trace_row *row)
         .experts = reader->experts,
         .weights = reader->weights,
     };
-    return *at == '\0';
+    return *at == '\0' ? NULL : "more than top_k pairs";
 }
 
 enum mp_status mp_trace_read(struct mp_trace_reader *reader, struct mp_trace_row *row_p)
 {
     for (;;) {
+        const char *problem;
         bool more;
         enum mp_status status = next_line(reader, &more);
 
@@ -250,7 +327,8 @@ enum mp_status mp_trace_read(struct mp_trace_reader *reader, struct mp_trace_row
         }
         if (reader->text[0] == '#')
             continue;
-        return parse_row(reader, row_p) ? MP_OK : bad_line(reader, "a row that cannot be read");
+        problem = parse_row(reader, row_p);
+        return problem == NULL ? MP_OK : bad_line(reader, problem);
     }
 }
 

@@ -13,9 +13,9 @@
  * Thread safety: none; one thread per writer or reader.
  */
 struct mp_trace_shape {
-    char model[128]; /* printable, no spaces */
-    uint32_t layers, experts, top_k;
-    uint64_t expert_bytes; /* of the largest expert */
+    char model[128];                 /* other characters than printable ASCII are written as '_' */
+    uint32_t layers, experts, top_k; /* 1..4096, 1..4096, 1..64 */
+    uint64_t expert_bytes;           /* of the largest expert */
 };
 
 /* One token in one MoE layer. */
@@ -29,7 +29,8 @@ struct mp_trace_row {
 
 struct mp_trace_writer;
 
-/* The file appears under its name when close succeeds. */
+/* The file appears under its name when close succeeds. MP_ERR_UNSUPPORTED E_TRACE_SHAPE: the model
+ * is larger than the format allows. */
 enum mp_status mp_trace_create(const char *path, const struct mp_trace_shape *shape,
                                struct mp_trace_writer **writer_p) MP_MUST_CHECK;
 /* Errors of the file stay until close. */
@@ -40,7 +41,8 @@ void mp_trace_abandon(struct mp_trace_writer *writer);
 
 struct mp_trace_reader;
 
-/* MP_ERR_MODEL E_TRACE_* with file and line for what is not a trace. */
+/* MP_ERR_MODEL E_TRACE_LINE with file and line for what is not a trace. MP_ERR_IO E_TRACE_READ: not
+ * there, or not a regular file; opening never blocks. */
 enum mp_status mp_trace_open(const char *path, struct mp_trace_reader **reader_p) MP_MUST_CHECK;
 const struct mp_trace_shape *mp_trace_get_shape(const struct mp_trace_reader *reader);
 /* The next row, valid until the next call; *row_p with experts NULL at the end. */

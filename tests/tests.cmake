@@ -96,5 +96,6 @@ mp_test(policy/predict_prefetch_test LIBS mp_policy)
 mp_test(policy/route_test LIBS mp_policy)
 mp_test(policy/step_test LIBS mp_policy m SOURCES tests/policy/pager_world.c)
 mp_test(policy/template_test LIBS mp_policy SOURCES policy/template.c tests/policy/pager_world.c)
+mp_test(policy/trace_test LIBS mp_policy m WRAP LABELS fault)
 
 include(tests/tree.cmake)
