@@ -6,3 +6,21 @@ endforeach()
 add_test(NAME tools/check_options COMMAND tools/check_options.sh $<TARGET_FILE:moepager>
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(tools/check_options PROPERTIES LABELS static)
+add_test(NAME tools/check_exports COMMAND tools/check_exports.sh $<TARGET_FILE:moepager_shared>
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(tools/check_exports PROPERTIES LABELS static)
+
+# A program outside the tree has none of our instrumentation, so only plain builds are installed.
+if(NOT MP_SANITIZE AND NOT MP_COVERAGE)
+    add_test(NAME install/install_test COMMAND tests/install/install_test.sh ${PROJECT_BINARY_DIR}
+        ${CMAKE_C_COMPILER} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(install/install_test PROPERTIES TIMEOUT 120)
+endif()
+
+# Sees the library from outside: no include path but the header's own, no static library.
+add_executable(policy_moepager_test tests/policy/moepager_test.c)
+target_include_directories(policy_moepager_test PRIVATE policy)
+target_link_libraries(policy_moepager_test PRIVATE moepager_shared mp_options)
+add_test(NAME policy/moepager_test COMMAND policy_moepager_test
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(policy/moepager_test PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)

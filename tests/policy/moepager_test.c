@@ -1,0 +1,345 @@
+/*
+ * libmoepager as a program sees it: this file includes the public header only and is linked with
+ * the shared library only. Two files of random bytes stand for a model of 4 layers x 6 experts,
+ * each expert in two pieces, one in each file and at unaligned places.
+ */
+#include <moepager.h>
+
+#include <unistd.h>
+
+#include "tests/test.h"
+#include "tests/tmpdir.h"
+
+#define LAYERS 4u
+#define EXPERTS 6u
+#define COUNT (LAYERS * EXPERTS)
+#define GATE 5000u
+#define DOWN 3001u
+
+static struct {
+    unsigned char gate[17 + COUNT * GATE], down[COUNT * DOWN];
+    char gate_path[4200], down_path[4200];
+    const char *files[2];
+    struct moepager_piece pieces[COUNT][2];
+} model;
+
+static void write_file(const char *path, const void *bytes, size_t count)
+{
+    FILE *file = fopen(path, "wb");
+
+    CHECK(file != NULL);
+    CHECK_EQ(fwrite(bytes, 1, count, file), count);
+    CHECK_EQ(fclose(file), 0);
+}
+
+static void make_model(void)
+{
+    uint32_t state = 12345;
+
+    for (size_t i = 0; i < sizeof(model.gate); i++)
+        model.gate[i] = (unsigned char)((state = state * 1664525u + 1013904223u) >> 24);
+    for (size_t i = 0; i < sizeof(model.down); i++)
+        model.down[i] = (unsigned char)((state = state * 1664525u + 1013904223u) >> 24);
+    snprintf(model.gate_path, sizeof(model.gate_path), "%s/gate", test_tmpdir());
+    snprintf(model.down_path, sizeof(model.down_path), "%s/down", test_tmpdir());
+    write_file(model.gate_path, model.gate, sizeof(model.gate));
+    write_file(model.down_path, model.down, sizeof(model.down));
+    model.files[0] = model.gate_path;
+    model.files[1] = model.down_path;
+    for (uint32_t u = 0; u < COUNT; u++) {
+        model.pieces[u][0] = (struct moepager_piece){ 0, 17 + (uint64_t)u * GATE, GATE };
+        model.pieces[u][1] = (struct moepager_piece){ 1, (uint64_t)(COUNT - 1 - u) * DOWN, DOWN };
+    }
+}
+
+static struct moepager_config make_config(uint64_t budget_bytes)
+{
+    struct moepager_config config = MOEPAGER_CONFIG_INIT;
+
+    config.files = model.files;
+    config.file_count = 2;
+    config.layers = LAYERS;
+    config.experts = EXPERTS;
+    config.top_k = 3;
+    config.pieces = &model.pieces[0][0];
+    config.pieces_per_expert = 2;
+    config.budget_bytes = budget_bytes;
+    return config;
+}
+
+static struct moepager_plan plan_of(uint64_t budget_bytes)
+{
+    const struct moepager_config config = make_config(budget_bytes);
+    struct moepager_plan plan;
+
+    CHECK_EQ(moepager_plan(&config, &plan), MOEPAGER_OK);
+    return plan;
+}
+
+static struct moepager *open_model(struct moepager_config config)
+{
+    struct moepager *pager = NULL;
+
+    if (moepager_open(&config, &pager) != MOEPAGER_OK)
+        fprintf(stderr, "%s: %s\n", moepager_error_code(), moepager_error_text());
+    CHECK(pager != NULL);
+    return pager;
+}
+
+static void check_bytes(uint32_t unit, const struct moepager_ready *ready)
+{
+    CHECK_EQ(memcmp(ready->pieces[0], model.gate + 17 + unit * GATE, GATE), 0);
+    CHECK_EQ(memcmp(ready->pieces[1], model.down + (COUNT - 1 - unit) * DOWN, DOWN), 0);
+}
+
+/* Every expert of the layer comes exactly once, with its own bytes. */
+static void run_layer(struct moepager *pager, uint32_t layer, const uint32_t *experts,
+                      uint32_t count)
+{
+    struct moepager_ready ready;
+    unsigned seen = 0;
+
+    CHECK_EQ(moepager_begin(pager, layer, experts, NULL, count), MOEPAGER_OK);
+    for (;;) {
+        CHECK_EQ(moepager_next(pager, &ready), MOEPAGER_OK);
+        if (ready.index == MOEPAGER_NONE)
+            break;
+        CHECK(ready.index < count);
+        CHECK(!(seen & 1u << ready.index));
+        seen |= 1u << ready.index;
+        check_bytes(layer * EXPERTS + experts[ready.index], &ready);
+        CHECK_EQ(moepager_done(pager, ready.index), MOEPAGER_OK);
+    }
+    CHECK_EQ(seen, (1u << count) - 1);
+    CHECK_EQ(moepager_end(pager), MOEPAGER_OK);
+}
+
+static void open_refuses(struct moepager_config config, enum moepager_status status,
+                         const char *code, const char *part)
+{
+    struct moepager *pager = NULL;
+
+    CHECK_EQ(moepager_open(&config, &pager), status);
+    CHECK(pager == NULL);
+    CHECK_STR(moepager_error_code(), code);
+    if (strstr(moepager_error_text(), part) == NULL)
+        CHECK_STR(moepager_error_text(), part);
+}
+
+static void a_bad_config_is_refused_with_its_reason(void)
+{
+    const uint64_t smallest = plan_of(MOEPAGER_BUDGET_ALL).smallest_bytes;
+    const char *missing[2] = { model.gate_path, "/nonexistent/file" };
+    struct moepager_config config = make_config(MOEPAGER_BUDGET_ALL);
+    char number[32];
+
+    config.size--;
+    open_refuses(config, MOEPAGER_ERR_INVALID, "E_CONFIG_SIZE", "MOEPAGER_CONFIG_INIT");
+    config = make_config(MOEPAGER_BUDGET_ALL);
+    config.top_k = EXPERTS + 1;
+    open_refuses(config, MOEPAGER_ERR_INVALID, "E_INVALID", "4 layers of 6 experts");
+    config = make_config(MOEPAGER_BUDGET_ALL);
+    config.pieces_per_expert = MOEPAGER_PIECES_MAX + 1;
+    open_refuses(config, MOEPAGER_ERR_INVALID, "E_INVALID", "5 pieces per expert");
+    config = make_config(MOEPAGER_BUDGET_ALL);
+    config.files = missing;
+    open_refuses(config, MOEPAGER_ERR_IO, "E_OPEN", "/nonexistent/file");
+    config = make_config(smallest - 1);
+    snprintf(number, sizeof(number), "%llu", (unsigned long long)smallest);
+    open_refuses(config, MOEPAGER_ERR_CONFIG, "E_BUDGET_SMALL", number);
+    config = make_config(MOEPAGER_BUDGET_ALL);
+    config.profile = "no-such";
+    open_refuses(config, MOEPAGER_ERR_CONFIG, "E_PROFILE", "no-such");
+    config = make_config(MOEPAGER_BUDGET_ALL);
+    config.evict = "no-such";
+    open_refuses(config, MOEPAGER_ERR_CONFIG, "E_POLICY", "layer-lru");
+}
+
+static void a_piece_outside_its_file_is_refused(void)
+{
+    struct moepager_config config = make_config(MOEPAGER_BUDGET_ALL);
+    const struct moepager_piece saved = model.pieces[7][1];
+
+    model.pieces[7][1].offset_bytes = sizeof(model.down) - DOWN + 1;
+    open_refuses(config, MOEPAGER_ERR_MODEL, "E_UNIT_RANGE", "down");
+    model.pieces[7][1] = saved;
+}
+
+static void a_plan_tells_what_a_budget_holds(void)
+{
+    const struct moepager_plan all = plan_of(MOEPAGER_BUDGET_ALL);
+
+    CHECK_EQ(all.expert_bytes, COUNT * (GATE + DOWN));
+    CHECK_EQ(all.slots, COUNT);
+    CHECK(all.full_bytes >= all.expert_bytes && all.smallest_bytes < all.full_bytes);
+    CHECK_EQ(plan_of(all.full_bytes).slots, COUNT);
+    CHECK_EQ(plan_of(all.smallest_bytes).slots, 2);
+    CHECK_EQ(plan_of(all.smallest_bytes - 1).slots, 0);
+}
+
+static void bytes_are_right_at_every_budget(void)
+{
+    static const uint32_t some[3] = { 0, 2, 5 }, other[2] = { 1, 4 };
+    static const uint32_t all[EXPERTS] = { 0, 1, 2, 3, 4, 5 };
+    const struct moepager_plan plan = plan_of(MOEPAGER_BUDGET_ALL);
+
+    for (uint64_t step = 0; step <= 6; step++) {
+        struct moepager_config config =
+            make_config(plan.smallest_bytes + step * (plan.full_bytes - plan.smallest_bytes) / 6);
+        struct moepager_counters counters;
+        struct moepager *pager;
+
+        config.deterministic = step % 2 != 0;
+        pager = open_model(config);
+        for (unsigned round = 0; round < 3; round++) {
+            for (uint32_t layer = 0; layer < LAYERS; layer++) {
+                run_layer(pager, layer, some, 3);
+                run_layer(pager, layer, other, 2);
+                run_layer(pager, layer, all, EXPERTS);
+            }
+        }
+        moepager_get_counters(pager, &counters);
+        CHECK_EQ(counters.hits + counters.misses, 3 * LAYERS * (3 + 2 + EXPERTS));
+        CHECK(counters.resident_peak_bytes <= config.budget_bytes);
+        if (step == 6)
+            CHECK_EQ(counters.misses, COUNT);
+        moepager_close(pager);
+    }
+}
+
+static void too_many_leases_are_an_answer_and_not_a_deadlock(void)
+{
+    static const uint32_t experts[4] = { 0, 1, 2, 3 };
+    struct moepager *pager = open_model(make_config(plan_of(MOEPAGER_BUDGET_ALL).smallest_bytes));
+    struct moepager_ready held[2], ready;
+
+    CHECK_EQ(moepager_begin(pager, 0, experts, NULL, 4), MOEPAGER_OK);
+    CHECK_EQ(moepager_next(pager, &held[0]), MOEPAGER_OK);
+    CHECK_EQ(moepager_next(pager, &held[1]), MOEPAGER_OK);
+    CHECK_EQ(moepager_next(pager, &ready), MOEPAGER_ERR_BUSY);
+    CHECK_STR(moepager_error_code(), "E_BUSY");
+    check_bytes(experts[held[0].index], &held[0]);
+    check_bytes(experts[held[1].index], &held[1]);
+    CHECK_EQ(moepager_end(pager), MOEPAGER_ERR_INVALID);
+    CHECK_EQ(moepager_done(pager, held[0].index), MOEPAGER_OK);
+    CHECK_EQ(moepager_next(pager, &ready), MOEPAGER_OK);
+    check_bytes(experts[ready.index], &ready);
+    moepager_abort(pager);
+    run_layer(pager, 0, experts, 4);
+    moepager_close(pager);
+}
+
+static void wrong_calls_are_refused_and_change_nothing(void)
+{
+    static const uint32_t experts[2] = { 1, 3 }, twice[2] = { 3, 3 }, beyond[1] = { EXPERTS };
+    static const uint32_t no_tokens[2] = { 1, 0 };
+    struct moepager *pager = open_model(make_config(MOEPAGER_BUDGET_ALL));
+    struct moepager_ready ready;
+
+    CHECK_EQ(moepager_next(pager, &ready), MOEPAGER_ERR_INVALID);
+    CHECK_EQ(moepager_end(pager), MOEPAGER_ERR_INVALID);
+    CHECK_EQ(moepager_done(pager, 0), MOEPAGER_ERR_INVALID);
+    CHECK_EQ(moepager_begin(pager, LAYERS, experts, NULL, 2), MOEPAGER_ERR_INVALID);
+    CHECK_EQ(moepager_begin(pager, 0, beyond, NULL, 1), MOEPAGER_ERR_INVALID);
+    CHECK_EQ(moepager_begin(pager, 0, twice, NULL, 2), MOEPAGER_ERR_INVALID);
+    CHECK_EQ(moepager_begin(pager, 0, experts, no_tokens, 2), MOEPAGER_ERR_INVALID);
+    CHECK_EQ(moepager_prefetch(pager, 0, beyond, 1), MOEPAGER_ERR_INVALID);
+    CHECK_EQ(moepager_prefetch(pager, LAYERS, experts, 1), MOEPAGER_ERR_INVALID);
+
+    CHECK_EQ(moepager_begin(pager, 2, experts, NULL, 2), MOEPAGER_OK);
+    CHECK_EQ(moepager_begin(pager, 2, experts, NULL, 2), MOEPAGER_ERR_INVALID);
+    CHECK_EQ(moepager_next(pager, &ready), MOEPAGER_OK);
+    CHECK_EQ(moepager_done(pager, 2), MOEPAGER_ERR_INVALID);
+    CHECK_EQ(moepager_done(pager, ready.index), MOEPAGER_OK);
+    CHECK_EQ(moepager_done(pager, ready.index), MOEPAGER_ERR_INVALID);
+    CHECK_EQ(moepager_next(pager, &ready), MOEPAGER_OK);
+    CHECK_EQ(moepager_done(pager, ready.index), MOEPAGER_OK);
+    CHECK_EQ(moepager_end(pager), MOEPAGER_OK);
+    CHECK_STR(moepager_error_code(), "");
+    moepager_close(pager);
+    moepager_close(NULL);
+}
+
+static void what_was_prefetched_is_a_hit(void)
+{
+    static const uint32_t first[2] = { 0, 1 }, guess[3] = { 5, 2, 4 }, second[3] = { 2, 4, 5 };
+    struct moepager_config config = make_config(MOEPAGER_BUDGET_ALL);
+    struct moepager_counters counters;
+    struct moepager *pager;
+
+    config.deterministic = 1;
+    pager = open_model(config);
+    run_layer(pager, 0, first, 2);
+    CHECK_EQ(moepager_prefetch(pager, 1, guess, 3), MOEPAGER_OK);
+    run_layer(pager, 1, second, 3);
+    moepager_get_counters(pager, &counters);
+    CHECK_EQ(counters.misses, 2);
+    CHECK_EQ(counters.hits, 3);
+    CHECK_EQ(counters.prefetch_bytes, 3 * (GATE + DOWN));
+    CHECK_EQ(counters.prefetch_unused_bytes, 0);
+    CHECK_EQ(counters.resident_bytes, 5 * (GATE + DOWN));
+    moepager_close(pager);
+}
+
+static void a_file_that_changed_is_an_error_and_the_rest_goes_on(void)
+{
+    static const uint32_t experts[2] = { 0, 1 };
+    struct moepager *pager = open_model(make_config(MOEPAGER_BUDGET_ALL));
+    struct moepager_ready ready;
+
+    run_layer(pager, 0, experts, 2);
+    CHECK_EQ(truncate(model.gate_path, 4096), 0);
+    CHECK_EQ(moepager_begin(pager, 3, experts, NULL, 2), MOEPAGER_OK);
+    CHECK_EQ(moepager_next(pager, &ready), MOEPAGER_ERR_IO);
+    CHECK(strstr(moepager_error_text(), model.gate_path) != NULL);
+    moepager_abort(pager);
+    run_layer(pager, 0, experts, 2);
+    moepager_close(pager);
+    write_file(model.gate_path, model.gate, sizeof(model.gate));
+}
+
+static void remember_line(void *lines, int level, const char *text)
+{
+    CHECK_EQ(level, 1);
+    CHECK(strstr(text, "MOEPAGER_IO") != NULL);
+    ++*(int *)lines;
+}
+
+static void warnings_go_to_the_program_that_asks_for_them(void)
+{
+    static const uint32_t experts[2] = { 0, 5 };
+    struct moepager *pager;
+    int lines = 0;
+
+    setenv("MOEPAGER_IO", "nonsense", 1);
+    moepager_set_log(remember_line, &lines);
+    pager = open_model(make_config(MOEPAGER_BUDGET_ALL));
+    CHECK_EQ(lines, 1);
+    moepager_set_log(NULL, NULL);
+    run_layer(pager, 1, experts, 2);
+    moepager_close(pager);
+    unsetenv("MOEPAGER_IO");
+}
+
+static void texts_exist(void)
+{
+    CHECK(strlen(moepager_version()) >= 5);
+    for (int status = 0; status >= -12; status--)
+        CHECK(strlen(moepager_status_text((enum moepager_status)status)) > 3);
+}
+
+int main(void)
+{
+    make_model();
+    RUN(texts_exist);
+    RUN(a_bad_config_is_refused_with_its_reason);
+    RUN(a_piece_outside_its_file_is_refused);
+    RUN(a_plan_tells_what_a_budget_holds);
+    RUN(bytes_are_right_at_every_budget);
+    RUN(too_many_leases_are_an_answer_and_not_a_deadlock);
+    RUN(wrong_calls_are_refused_and_change_nothing);
+    RUN(what_was_prefetched_is_a_hit);
+    RUN(a_file_that_changed_is_an_error_and_the_rest_goes_on);
+    RUN(warnings_go_to_the_program_that_asks_for_them);
+    return 0;
+}
