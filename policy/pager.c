@@ -462,7 +462,10 @@ void mp_pager_destroy(struct mp_pager *pager)
     if (pager == NULL)
         return;
     mp_assert(!pager->open);
-    mp_pager_settle_ahead(pager, false);
+    /* A prefetch on the way is either cancelled or paid for; it does not fall through the books. */
+    while (mp_pager_cancel_ahead(pager, MP_CLASS_ANY))
+        ;
+    mp_pager_settle_ahead(pager, true);
     for (uint32_t u = 0; pager->flags != NULL && u < pager->units; u++) {
         if ((pager->flags[u] & MP_PAGER_AHEAD) &&
             mp_space_state(pager->config.space, u) == MP_RES_VALID)
