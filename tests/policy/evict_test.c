@@ -168,6 +168,24 @@ static void layer_policies_take_from_who_has_too_much(void)
     }
 }
 
+static void the_layer_that_exceeds_most_gives_first(void)
+{
+    struct bench b;
+
+    /* 6 slots: shares of 2. Layer 1 holds 4, layer 2 holds 3. */
+    bench_init(&b, &mp_evict_layer_lru, 6, 0);
+    for (uint32_t u = 16; u < 19; u++)
+        load(&b, u);
+    for (uint32_t u = 8; u < 12; u++)
+        load(&b, u);
+    CHECK_EQ(pick(&b, 0, MP_LAYER_ANY), 8);
+    take_away(&b, 8); /* both exceed by one: the lower number */
+    CHECK_EQ(pick(&b, 0, MP_LAYER_ANY), 9);
+    take_away(&b, 9);
+    CHECK_EQ(pick(&b, 0, MP_LAYER_ANY), 16);
+    bench_fini(&b);
+}
+
 static void layers_without_a_share_take_from_others(void)
 {
     struct bench b;
@@ -397,6 +415,7 @@ int main(void)
     RUN(lru_takes_the_oldest_use);
     RUN(lfu_takes_the_rarest_then_the_oldest);
     RUN(layer_policies_take_from_who_has_too_much);
+    RUN(the_layer_that_exceeds_most_gives_first);
     RUN(layers_without_a_share_take_from_others);
     RUN(ties_go_to_the_lower_id_whatever_the_order);
     RUN(random_repeats_with_its_seed_and_spreads);
