@@ -106,7 +106,7 @@ static void begin_nested(struct mp_json_out *json, const char *key, bool is_arra
 {
     begin_value(json, key);
     putc(is_array ? '[' : '{', json->file);
-    mp_assert(json->depth + 1 < MP_JSON_DEPTH_MAX);
+    mp_assert(json->depth + 1 < MP_JSON_OUT_DEPTH_MAX);
     json->depth++;
     json->is_array[json->depth] = is_array;
     json->has_items[json->depth] = false;

@@ -12,14 +12,14 @@
  *
  * Inside an object every value has a key; inside an array and at the top `key` is NULL.
  */
-#define MP_JSON_DEPTH_MAX 32
+#define MP_JSON_OUT_DEPTH_MAX 32
 
 struct mp_json_out {
     FILE *file;
     bool pretty; /* line breaks and two spaces per level */
     unsigned depth;
-    bool is_array[MP_JSON_DEPTH_MAX];
-    bool has_items[MP_JSON_DEPTH_MAX];
+    bool is_array[MP_JSON_OUT_DEPTH_MAX];
+    bool has_items[MP_JSON_OUT_DEPTH_MAX];
 };
 
 void mp_json_begin(struct mp_json_out *json, FILE *file, bool pretty);
