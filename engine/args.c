@@ -3,16 +3,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/repack.h"
 #include "vmm/base/error.h"
 
 enum {
     RUN = 1 << MP_COMMAND_RUN,
     BENCH = 1 << MP_COMMAND_BENCH,
     INFO = 1 << MP_COMMAND_INFO,
-    ENV = 1 << MP_COMMAND_ENV
+    ENV = 1 << MP_COMMAND_ENV,
+    REPACK = 1 << MP_COMMAND_REPACK
 };
 
-enum kind { TEXT, STOP, NUMBER, REAL, SWITCH };
+enum kind { TEXT, STOP, NUMBER, BYTES, REAL, SWITCH };
 
 struct flag {
     const char *name;
@@ -27,7 +29,7 @@ struct flag {
 #define AT(field) offsetof(struct mp_args, field)
 
 static const struct flag flags[] = {
-    { "model", TEXT, AT(model), 0, 0, 0, RUN | BENCH | INFO, "DIR",
+    { "model", TEXT, AT(model), 0, 0, 0, RUN | BENCH | INFO | REPACK, "DIR",
       "model directory in Hugging Face layout" },
     { "prompt", TEXT, AT(prompt), 0, 0, 0, RUN, "TEXT", "what to continue" },
     { "prompt-file", TEXT, AT(prompt_file), 0, 0, 0, RUN, "FILE",
@@ -59,9 +61,14 @@ static const struct flag flags[] = {
     { "check-values", SWITCH, AT(check_values), 0, 0, 0, INFO, NULL,
       "read all weights and look for NaN and infinity" },
     { "markdown", SWITCH, AT(markdown), 0, 0, 0, ENV, NULL, "the text of docs/options.md" },
-    { "json", SWITCH, AT(json), 0, 0, 0, RUN | BENCH | INFO | ENV, NULL,
+    { "out", TEXT, AT(out), 0, 0, 0, REPACK, "DIR", "new or empty directory for the copy" },
+    { "shard-bytes", BYTES, AT(shard_bytes), 1, UINT64_MAX, 0, REPACK, "SIZE",
+      "most bytes per file (5GiB)" },
+    { "force", SWITCH, AT(force), 0, 0, 0, REPACK, NULL,
+      "replace a model that is in --out, or write among other files" },
+    { "json", SWITCH, AT(json), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK, NULL,
       "one JSON object on standard output" },
-    { "help", SWITCH, AT(help), 0, 0, 0, RUN | BENCH | INFO | ENV, NULL, "this page" },
+    { "help", SWITCH, AT(help), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK, NULL, "this page" },
 };
 
 static const struct {
@@ -80,6 +87,9 @@ static const struct {
     { "env", "every environment variable: default, range, current value",
       "  moepager env\n"
       "  MOEPAGER_BUDGET=2GiB moepager env --json\n" },
+    { "repack", "copy a model into the order that paging reads fastest",
+      "  moepager repack --model DIR --out DIR-repacked\n"
+      "  moepager repack --model DIR --out NEW --shard-bytes 2GiB --json\n" },
 };
 
 enum mp_command mp_command_find(const char *name)
@@ -115,7 +125,9 @@ static enum mp_status set_number(const struct flag *flag, const char *value, voi
 {
     const struct mp_opt opt = {
         .name = flag->name,
-        .kind = flag->kind == REAL ? MP_OPT_F64 : MP_OPT_U64,
+        .kind = flag->kind == REAL    ? MP_OPT_F64
+                : flag->kind == BYTES ? MP_OPT_BYTES
+                                      : MP_OPT_U64,
         .min = flag->min,
         .max = flag->max,
         .f64_max = flag->real_max,
@@ -139,6 +151,7 @@ static enum mp_status set_flag(const struct flag *flag, const char *value, struc
         args->stops[args->stop_count++] = value;
         return MP_OK;
     case NUMBER:
+    case BYTES:
     case REAL: return set_number(flag, value, field);
     }
     return MP_OK;
@@ -213,6 +226,7 @@ enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, str
         .gen_tokens = 64,
         .batch = 1,
         .repeat = 3,
+        .shard_bytes = MP_REPACK_SHARD_BYTES_DEFAULT,
         .temperature = -1,
         .top_p = -1,
         .top_k = UINT64_MAX,

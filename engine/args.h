@@ -12,14 +12,14 @@
  */
 struct mp_args {
     const char *model, *prompt, *prompt_file, *batch_file, *system;
-    const char *logits_out, *trace, *timeline;
+    const char *logits_out, *trace, *timeline, *out;
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;
     uint64_t max_tokens;
-    uint64_t prompt_tokens, gen_tokens, batch, repeat;
+    uint64_t prompt_tokens, gen_tokens, batch, repeat, shard_bytes;
     double temperature, top_p; /* negative: not given */
     uint64_t top_k;            /* UINT64_MAX: not given */
-    uint64_t chat, json, ignore_eos, check_values, markdown, help;
+    uint64_t chat, json, ignore_eos, check_values, markdown, force, help;
 };
 
 enum mp_command {
@@ -27,6 +27,7 @@ enum mp_command {
     MP_COMMAND_BENCH,
     MP_COMMAND_INFO,
     MP_COMMAND_ENV,
+    MP_COMMAND_REPACK,
     MP_COMMAND_COUNT
 };
 

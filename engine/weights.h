@@ -51,6 +51,9 @@ struct mp_layer_weights {
     uint32_t first_unit;        /* unit of expert 0; the others follow */
 };
 
+/* Tensors with such names only fill space between others; no model uses them and none is missed. */
+#define MP_PAD_PREFIX "moepager.pad."
+
 enum { MP_PIECE_GATE, MP_PIECE_UP, MP_PIECE_DOWN, MP_EXPERT_PIECES };
 
 struct mp_weights {
@@ -65,7 +68,7 @@ struct mp_weights {
     uint64_t expert_bytes;   /* sum over all units */
     uint64_t resident_bytes; /* of the block that holds everything else */
 
-    size_t extra_tensors;   /* tensors that the model has no use for, and one of their names */
+    size_t extra_tensors;   /* tensors that the model has no use for but padding; one's name */
     const char *extra_name; /* NULL or owned by the checkpoint */
     void *block;
 };

@@ -337,10 +337,12 @@ static void count_extra(struct mp_weights_plan *plan)
     const size_t count = mp_checkpoint_count(plan->checkpoint);
 
     for (size_t i = 0; i < count; i++) {
-        if (plan->used[i])
+        const char *name = mp_checkpoint_tensor(plan->checkpoint, i)->st.name;
+
+        if (plan->used[i] || strncmp(name, MP_PAD_PREFIX, strlen(MP_PAD_PREFIX)) == 0)
             continue;
         if (plan->weights->extra_tensors++ == 0)
-            plan->weights->extra_name = mp_checkpoint_tensor(plan->checkpoint, i)->st.name;
+            plan->weights->extra_name = name;
     }
 }
 

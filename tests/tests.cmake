@@ -85,6 +85,9 @@ mp_test(kernels/pointwise_test LIBS mp_kernels)
 mp_test(engine/logits_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 300)
 mp_test(engine/sweep_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 300)
 
+mp_test(engine/repack_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c
+    tests/engine/tiny_model.c tests/engine/repack_check.c TIMEOUT 300)
+
 mp_test(policy/evict_test LIBS mp_policy)
 mp_test(policy/pager_stress_test LIBS mp_policy SOURCES tests/policy/pager_world.c LABELS stress
     TIMEOUT 120)

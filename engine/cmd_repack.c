@@ -1,0 +1,91 @@
+/*
+ * `moepager repack`: a copy of a model in the order in which a pager reads it.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "engine/commands.h"
+#include "engine/repack.h"
+#include "vmm/base/error.h"
+#include "vmm/base/json_out.h"
+
+static void print_text(const struct mp_args *args, const struct mp_repack_report *r, double seconds)
+{
+    const double mib = 1.0 / (1 << 20);
+
+    printf("%s: %" PRIu32 " experts, %.1f MiB in %" PRIu32 " %s (%" PRIu32
+           " kept), %.1f MiB written in %.1f s, read back and equal\n",
+           args->out, r->experts, (double)(r->expert_bytes + r->other_bytes + r->pad_bytes) * mib,
+           r->shards, r->shards == 1 ? "file" : "files", r->shards_kept,
+           (double)r->written_bytes * mib, seconds);
+    printf("aligned reads per expert: %.2f of %.1f KiB each, before %.2f of %.1f KiB; padding %.3f "
+           "MiB; %" PRIu32 " other files copied%s\n",
+           (double)r->reads_after / r->experts,
+           (double)r->read_bytes_after / (double)r->reads_after / 1024,
+           (double)r->reads_before / r->experts,
+           (double)r->read_bytes_before / (double)r->reads_before / 1024,
+           (double)r->pad_bytes * mib, r->files_copied,
+           r->fused ? "; fused experts were split" : "");
+}
+
+static void print_json(const struct mp_args *args, const struct mp_repack_report *r, double seconds)
+{
+    struct mp_json_out json;
+
+    mp_json_begin(&json, stdout, true);
+    mp_json_object_begin(&json, NULL);
+    mp_json_put_string(&json, "model", args->model);
+    mp_json_put_string(&json, "out", args->out);
+    mp_json_put_u64(&json, "files", r->shards);
+    mp_json_put_u64(&json, "files_kept", r->shards_kept);
+    mp_json_put_u64(&json, "other_files_copied", r->files_copied);
+    mp_json_put_u64(&json, "experts", r->experts);
+    mp_json_put_u64(&json, "expert_bytes", r->expert_bytes);
+    mp_json_put_u64(&json, "other_bytes", r->other_bytes);
+    mp_json_put_u64(&json, "pad_bytes", r->pad_bytes);
+    mp_json_put_u64(&json, "written_bytes", r->written_bytes);
+    mp_json_put_u64(&json, "expert_reads_before", r->reads_before);
+    mp_json_put_u64(&json, "expert_reads_after", r->reads_after);
+    mp_json_put_u64(&json, "expert_read_bytes_before", r->read_bytes_before);
+    mp_json_put_u64(&json, "expert_read_bytes_after", r->read_bytes_after);
+    mp_json_put_bool(&json, "fused_experts_split", r->fused);
+    mp_json_put_f64(&json, "seconds", seconds);
+    mp_json_object_end(&json);
+    mp_json_end(&json);
+}
+
+enum mp_status mp_cmd_repack(const struct mp_args *args, const struct mp_settings *settings)
+{
+    struct mp_clock *clock = mp_clock_monotonic();
+    struct mp_progress_bar bar;
+    const struct mp_progress progress = mp_loading_progress(&bar);
+    const struct mp_repack_config config = {
+        .model = args->model,
+        .out = args->out,
+        .shard_bytes = args->shard_bytes,
+        .force = args->force,
+        .progress = &progress,
+    };
+    const uint64_t start_ns = mp_clock_now_ns(clock);
+    struct mp_repack_report report;
+    enum mp_status status = mp_require_model(args);
+    double seconds;
+
+    (void)settings; /* none of them changes what is written */
+    if (status != MP_OK)
+        return status;
+    if (args->out == NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "no target: give --out DIR, a directory that is new or empty");
+    mp_progress_bar_begin(&bar, "repacking", true, clock);
+    status = mp_repack(&config, &report);
+    mp_progress_bar_end(&bar);
+    if (status != MP_OK)
+        return status;
+    seconds = (double)(mp_clock_now_ns(clock) - start_ns) * 1e-9;
+    if (args->json)
+        print_json(args, &report, seconds);
+    else
+        print_text(args, &report, seconds);
+    return mp_check_stdout();
+}

@@ -1,0 +1,111 @@
+#ifndef MP_REPACK_INT_H
+#define MP_REPACK_INT_H
+
+#include "engine/repack.h"
+#include "engine/weights.h"
+
+/* Inside of engine/repack.h: what is written where, shared by the repack_*.c files. */
+#define MP_REPACK_BUFFER_BYTES (8u << 20)
+
+/* Longer than any name that is made here rather than taken from the model. */
+#define MP_REPACK_NAME_BYTES 96
+
+/* A tensor of the new files. */
+struct mp_repack_item {
+    const char *name;
+    enum mp_st_dtype dtype;
+    uint32_t dims;
+    uint64_t shape[MP_ST_DIMS_MAX];
+    uint32_t file;         /* that its bytes come from; UINT32_MAX: zeros */
+    uint64_t source_bytes; /* offset in that file */
+    uint64_t bytes;
+    uint64_t offset_bytes; /* from the start of the new file's data */
+    uint64_t sum;          /* of its bytes, once they were copied */
+};
+
+struct mp_repack_shard {
+    char name[64], part[72]; /* final and temporary */
+    size_t first, count;     /* items */
+    uint64_t data_bytes;
+    char *header; /* 8 bytes of length, JSON, spaces up to a multiple of MP_REPACK_ALIGN */
+    uint64_t header_bytes;
+    uint64_t sum;    /* over the sums of its items */
+    bool sums_known; /* those of its items: it was copied by this run */
+    bool whole;      /* written and read back, by this run or an earlier one */
+    bool in_place;   /* has its final name */
+};
+
+struct mp_repack_plan {
+    const struct mp_checkpoint *checkpoint;
+    struct mp_weights *weights;
+    struct mp_repack_item *items;
+    size_t item_count, item_capacity;
+    size_t expert_items; /* the first so many belong to experts */
+    uint32_t pad_count;
+    char (*names)[MP_REPACK_NAME_BYTES];
+    size_t name_count;
+    struct mp_repack_shard *shards;
+    uint32_t shard_count;
+    uint64_t fingerprint; /* of layout and source; a manifest with another one is not ours */
+    struct mp_repack_report report;
+};
+
+/* The whole layout, without reading a weight. The caller releases the plan, also after a failure.
+ */
+enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_model_config *model,
+                                   uint64_t shard_bytes) MP_MUST_CHECK;
+void mp_repack_plan_fini(struct mp_repack_plan *plan);
+
+/*
+ * A running 64-bit sum: any single changed word changes it, and equal sums of different data are as
+ * unlikely as with any 64-bit hash. Made against accidents, not against intent.
+ */
+struct mp_repack_sum {
+    uint64_t lanes[4];
+    uint64_t bytes;
+};
+
+void mp_repack_sum_begin(struct mp_repack_sum *sum);
+/* Every call but the last has a multiple of 32 bytes. */
+void mp_repack_sum_add(struct mp_repack_sum *sum, const void *data, size_t bytes);
+uint64_t mp_repack_sum_end(const struct mp_repack_sum *sum);
+
+/* Where the bytes go, and how far the work has come. */
+struct mp_repack_job {
+    const struct mp_repack_config *config;
+    struct mp_repack_plan *plan;
+    int out_fd;
+    void *buffer; /* MP_REPACK_BUFFER_BYTES */
+    uint64_t done_bytes, total_bytes;
+    bool claimed; /* the manifest of this plan is in the target */
+};
+
+/* Write the shard's .part file and read it back. After a failure the file is gone. */
+enum mp_status mp_repack_shard_write(struct mp_repack_job *job,
+                                     struct mp_repack_shard *shard) MP_MUST_CHECK;
+
+/* Read the file `name` in the target and compare header and the shard's sum. MP_ERR_IO, or
+ * MP_ERR_IO E_REPACK_VERIFY. */
+enum mp_status mp_repack_shard_verify(struct mp_repack_job *job, struct mp_repack_shard *shard,
+                                      const char *name) MP_MUST_CHECK;
+
+/*
+ * The manifest names shards that are whole and their sums. Reading marks those shards `whole` that
+ * are there and right, under either name; one that is not is written again. No manifest is MP_OK
+ * with *found_p false, and so is one of another plan if `force` is set; else that is
+ * E_REPACK_TARGET.
+ */
+enum mp_status mp_repack_manifest_read(struct mp_repack_job *job, bool *found_p) MP_MUST_CHECK;
+enum mp_status mp_repack_manifest_write(const struct mp_repack_job *job) MP_MUST_CHECK;
+enum mp_status mp_repack_index_write(const struct mp_repack_job *job) MP_MUST_CHECK;
+
+/* Copy what is not weights, counted in report.files_copied. */
+enum mp_status mp_repack_copy_files(struct mp_repack_job *job) MP_MUST_CHECK;
+/* Bytes of those files. */
+enum mp_status mp_repack_copy_bytes(struct mp_repack_job *job, uint64_t *bytes_p) MP_MUST_CHECK;
+
+/* E_REPACK_WRITE with errno. */
+enum mp_status mp_repack_fail_write(const struct mp_repack_job *job, const char *what,
+                                    const char *name, int error_number);
+
+#endif

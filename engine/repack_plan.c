@@ -1,0 +1,460 @@
+/* Which bytes of the model go where: order, padding, files, headers. Pure but for memory. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/repack_int.h"
+#include "vmm/base/checked.h"
+#include "vmm/base/json_out.h"
+
+/* Part of the fingerprint: raise it when the same model would be laid out differently. */
+#define LAYOUT_VERSION 1
+
+/* Less than MP_ST_TENSORS_MAX, and few enough for a header of some megabytes. */
+#define SHARD_TENSORS_MAX 65536u
+
+#define TENSORS_MAX (1u << 20) /* that mp_checkpoint_open() accepts, */
+#define SHARDS_MAX 65536u      /* and files */
+
+static enum mp_status fail_size(void)
+{
+    return mp_fail(MP_ERR_OVERFLOW, "E_OVERFLOW", "the new files do not fit in 64 bits");
+}
+
+static char *new_name(struct mp_repack_plan *plan)
+{
+    return plan->names[plan->name_count++];
+}
+
+static struct mp_repack_item *new_item(struct mp_repack_plan *plan)
+{
+    return &plan->items[plan->item_count++];
+}
+
+static enum mp_st_dtype dtype_of(enum mp_wtype type)
+{
+    return type == MP_WTYPE_BF16 ? MP_ST_BF16 : type == MP_WTYPE_F16 ? MP_ST_F16 : MP_ST_F32;
+}
+
+/* The name that published models give to a piece of an expert. */
+static void piece_name(char *out, enum mp_arch arch, uint32_t layer, uint32_t expert,
+                       uint32_t piece)
+{
+    static const char *const mixtral[] = { "w1", "w3", "w2" };
+    static const char *const qwen[] = { "gate_proj", "up_proj", "down_proj" };
+
+    snprintf(out, MP_REPACK_NAME_BYTES, "model.layers.%" PRIu32 ".%s.experts.%" PRIu32 ".%s.weight",
+             layer, arch == MP_ARCH_MIXTRAL ? "block_sparse_moe" : "mlp", expert,
+             arch == MP_ARCH_MIXTRAL ? mixtral[piece] : qwen[piece]);
+}
+
+static void add_pad(struct mp_repack_plan *plan, uint64_t bytes)
+{
+    struct mp_repack_item *item = new_item(plan);
+    char *name = new_name(plan);
+
+    snprintf(name, MP_REPACK_NAME_BYTES, MP_PAD_PREFIX "%" PRIu32, plan->pad_count++);
+    *item = (struct mp_repack_item){ .name = name,
+                                     .dtype = MP_ST_U8,
+                                     .dims = 1,
+                                     .shape = { bytes },
+                                     .file = UINT32_MAX,
+                                     .bytes = bytes };
+    plan->report.pad_bytes += bytes;
+}
+
+/* Three tensors and, if they do not fill their last block, zeros up to its end. */
+static void add_expert(struct mp_repack_plan *plan, const struct mp_model_config *model,
+                       uint32_t layer, uint32_t expert)
+{
+    const uint32_t index = plan->weights->layers[layer].first_unit + expert;
+    const struct mp_unit *unit = &plan->weights->units[index];
+    uint64_t bytes = 0;
+
+    for (uint32_t p = 0; p < MP_EXPERT_PIECES; p++) {
+        const uint64_t ffn = model->expert_ffn, hidden = model->hidden;
+        const bool down = p == MP_PIECE_DOWN;
+        struct mp_repack_item *item = new_item(plan);
+        char *name = new_name(plan);
+
+        piece_name(name, model->arch, layer, expert, p);
+        *item = (struct mp_repack_item){ .name = name,
+                                         .dtype = dtype_of(plan->weights->unit_types[index]),
+                                         .dims = 2,
+                                         .shape = { down ? hidden : ffn, down ? ffn : hidden },
+                                         .file = unit->pieces[p].file,
+                                         .source_bytes = unit->pieces[p].offset_bytes,
+                                         .bytes = unit->pieces[p].bytes };
+        bytes += item->bytes;
+    }
+    if (bytes % MP_REPACK_ALIGN != 0)
+        add_pad(plan, MP_REPACK_ALIGN - bytes % MP_REPACK_ALIGN);
+    plan->report.experts++;
+    plan->report.expert_bytes += bytes;
+}
+
+/* Is this tensor, or a part of it, an expert of the model? */
+static bool is_expert_tensor(const struct mp_repack_plan *plan, const bool *in_unit,
+                             const struct mp_tensor *tensor)
+{
+    return in_unit[tensor - mp_checkpoint_tensor(plan->checkpoint, 0)];
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct mp_tensor *x = *(const struct mp_tensor *const *)a;
+    const struct mp_tensor *y = *(const struct mp_tensor *const *)b;
+
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    if (x->st.offset_bytes != y->st.offset_bytes)
+        return x->st.offset_bytes < y->st.offset_bytes ? -1 : 1;
+    return x->st.bytes < y->st.bytes ? -1 : x->st.bytes > y->st.bytes;
+}
+
+/* Larger elements first, then as the model's files have them. */
+static int by_element(const void *a, const void *b)
+{
+    const uint32_t x = mp_st_dtype_bits((*(const struct mp_tensor *const *)a)->st.dtype);
+    const uint32_t y = mp_st_dtype_bits((*(const struct mp_tensor *const *)b)->st.dtype);
+
+    return x != y ? (x > y ? -1 : 1) : by_place(a, b);
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct mp_piece *x = a, *y = b;
+
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return x->offset_bytes < y->offset_bytes ? -1 : x->offset_bytes > y->offset_bytes;
+}
+
+/* Mark tensors that pieces lie in; both lists are sorted by place, so one walk does it. */
+static void mark_expert_tensors(const struct mp_repack_plan *plan, struct mp_piece *pieces,
+                                size_t piece_count, const struct mp_tensor **tensors, bool *in_unit)
+{
+    const struct mp_tensor *first = mp_checkpoint_tensor(plan->checkpoint, 0);
+    const size_t count = mp_checkpoint_count(plan->checkpoint);
+    size_t at = 0;
+
+    qsort(pieces, piece_count, sizeof(*pieces), by_offset);
+    for (size_t i = 0; i < piece_count; i++) {
+        while (at < count &&
+               (tensors[at]->file < pieces[i].file ||
+                (tensors[at]->file == pieces[i].file &&
+                 tensors[at]->st.offset_bytes + tensors[at]->st.bytes <= pieces[i].offset_bytes)))
+            at++;
+        if (at < count)
+            in_unit[tensors[at] - first] = true;
+    }
+}
+
+/* The router of a Mixtral layer is renamed together with the experts that are split. */
+static const char *new_name_of(struct mp_repack_plan *plan, const struct mp_model_config *model,
+                               const char *name)
+{
+    uint32_t layer;
+    int end = 0;
+
+    if (!plan->report.fused || model->arch != MP_ARCH_MIXTRAL ||
+        sscanf(name, "model.layers.%" SCNu32 ".mlp.gate.weight%n", &layer, &end) != 1 || end == 0 ||
+        name[end] != '\0')
+        return name;
+    char *made = new_name(plan);
+    snprintf(made, MP_REPACK_NAME_BYTES, "model.layers.%" PRIu32 ".block_sparse_moe.gate.weight",
+             layer);
+    return made;
+}
+
+static void add_others(struct mp_repack_plan *plan, const struct mp_model_config *model,
+                       const struct mp_tensor **tensors, const bool *in_unit)
+{
+    const size_t count = mp_checkpoint_count(plan->checkpoint);
+
+    qsort(tensors, count, sizeof(*tensors), by_element);
+    for (size_t i = 0; i < count; i++) {
+        const struct mp_st_tensor *st = &tensors[i]->st;
+        struct mp_repack_item *item;
+
+        if (is_expert_tensor(plan, in_unit, tensors[i]) ||
+            strncmp(st->name, MP_PAD_PREFIX, strlen(MP_PAD_PREFIX)) == 0)
+            continue;
+        item = new_item(plan);
+        *item = (struct mp_repack_item){ .name = new_name_of(plan, model, st->name),
+                                         .dtype = st->dtype,
+                                         .dims = st->dims,
+                                         .file = tensors[i]->file,
+                                         .source_bytes = st->offset_bytes,
+                                         .bytes = st->bytes };
+        memcpy(item->shape, st->shape, sizeof(item->shape));
+        plan->report.other_bytes += st->bytes;
+    }
+}
+
+/* Aligned reads for one unit, as the space makes them: pieces whose blocks touch come in one. */
+static void count_reads(struct mp_repack_plan *plan, const struct mp_unit *unit)
+{
+    struct mp_piece pieces[MP_EXPERT_PIECES];
+    uint64_t end_block = 0; /* behind the last one that is read */
+
+    memcpy(pieces, unit->pieces, sizeof(pieces));
+    qsort(pieces, MP_EXPERT_PIECES, sizeof(*pieces), by_offset);
+    for (uint32_t i = 0; i < MP_EXPERT_PIECES; i++) {
+        const uint64_t last = pieces[i].offset_bytes + pieces[i].bytes - 1;
+        uint64_t first_block = pieces[i].offset_bytes / MP_REPACK_ALIGN;
+
+        if (i == 0 || pieces[i].file != pieces[i - 1].file || first_block > end_block)
+            plan->report.reads_before++;
+        else
+            first_block = end_block;
+        end_block = last / MP_REPACK_ALIGN + 1;
+        plan->report.read_bytes_before += (end_block - first_block) * MP_REPACK_ALIGN;
+    }
+}
+
+static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_model_config *model)
+{
+    const size_t count = mp_checkpoint_count(plan->checkpoint), units = plan->weights->unit_count;
+    const struct mp_tensor **tensors = calloc(count, sizeof(*tensors));
+    struct mp_piece *pieces = calloc(units * MP_EXPERT_PIECES, sizeof(*pieces));
+    bool *in_unit = calloc(count, sizeof(*in_unit));
+
+    plan->item_capacity = count + units * (MP_EXPERT_PIECES + 1);
+    plan->items = calloc(plan->item_capacity, sizeof(*plan->items));
+    plan->names = calloc(units * (MP_EXPERT_PIECES + 1) + model->layers, sizeof(*plan->names));
+    if (tensors == NULL || pieces == NULL || in_unit == NULL || plan->items == NULL ||
+        plan->names == NULL) {
+        free(tensors);
+        free(pieces);
+        free(in_unit);
+        return mp_fail_no_memory("the new order of tensors",
+                                 plan->item_capacity * sizeof(*plan->items));
+    }
+    for (size_t i = 0; i < count; i++)
+        tensors[i] = mp_checkpoint_tensor(plan->checkpoint, i);
+    qsort(tensors, count, sizeof(*tensors), by_place);
+    for (size_t u = 0; u < units; u++) {
+        memcpy(&pieces[u * MP_EXPERT_PIECES], plan->weights->units[u].pieces,
+               MP_EXPERT_PIECES * sizeof(*pieces));
+        count_reads(plan, &plan->weights->units[u]);
+    }
+    mark_expert_tensors(plan, pieces, units * MP_EXPERT_PIECES, tensors, in_unit);
+    for (uint32_t layer = 0; layer < model->layers; layer++) {
+        char name[MP_REPACK_NAME_BYTES];
+
+        if (!model->is_moe[layer])
+            continue;
+        piece_name(name, model->arch, layer, 0, MP_PIECE_GATE);
+        plan->report.fused |= mp_checkpoint_find(plan->checkpoint, name) == NULL;
+        for (uint32_t i = 0; i < model->experts; i++)
+            add_expert(plan, model, layer, i);
+    }
+    plan->expert_items = plan->item_count;
+    plan->report.reads_after = plan->report.experts;
+    plan->report.read_bytes_after = plan->report.expert_bytes + plan->report.pad_bytes;
+    add_others(plan, model, tensors, in_unit);
+    free(tensors);
+    free(pieces);
+    free(in_unit);
+    if (plan->item_count > TENSORS_MAX)
+        return mp_fail(MP_ERR_MODEL, "E_CKPT_COUNT", "%zu tensors after splitting, need at most %u",
+                       plan->item_count, TENSORS_MAX);
+    return MP_OK;
+}
+
+/* Items that stay in one file: an expert with its padding, or one other tensor. */
+static size_t group_items(const struct mp_repack_plan *plan, size_t first)
+{
+    const size_t pad = first + MP_EXPERT_PIECES;
+
+    if (first >= plan->expert_items)
+        return 1;
+    return pad < plan->expert_items && plan->items[pad].file == UINT32_MAX ? MP_EXPERT_PIECES + 1
+                                                                           : MP_EXPERT_PIECES;
+}
+
+static enum mp_status new_shard(struct mp_repack_plan *plan, size_t first)
+{
+    struct mp_repack_shard *shards;
+
+    if (plan->shard_count == SHARDS_MAX)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "the model would take more than %u files; give a larger --shard-bytes",
+                       SHARDS_MAX);
+    if ((plan->shard_count & (plan->shard_count - 1)) == 0) { /* full: 0, 1, 2, 4, ... */
+        const size_t capacity = plan->shard_count == 0 ? 1 : plan->shard_count * 2;
+
+        shards = realloc(plan->shards, capacity * sizeof(*shards));
+        if (shards == NULL)
+            return mp_fail_no_memory("the list of new files", capacity * sizeof(*shards));
+        plan->shards = shards;
+    }
+    plan->shards[plan->shard_count++] = (struct mp_repack_shard){ .first = first };
+    return MP_OK;
+}
+
+/* Cut the list into files. Offsets cannot overflow: the sum of all was checked. */
+static enum mp_status cut_shards(struct mp_repack_plan *plan, uint64_t shard_bytes)
+{
+    struct mp_repack_shard *shard = NULL;
+
+    for (size_t i = 0; i < plan->item_count;) {
+        const size_t count = group_items(plan, i);
+        uint64_t bytes = 0;
+
+        for (size_t k = 0; k < count; k++)
+            bytes += plan->items[i + k].bytes;
+        if (shard == NULL ||
+            (shard->count > 0 && (shard->count + count > SHARD_TENSORS_MAX || bytes > shard_bytes ||
+                                  shard->data_bytes > shard_bytes - bytes))) {
+            const enum mp_status status = new_shard(plan, i);
+
+            if (status != MP_OK)
+                return status;
+            shard = &plan->shards[plan->shard_count - 1];
+        }
+        for (size_t k = 0; k < count; k++) {
+            plan->items[i + k].offset_bytes = shard->data_bytes;
+            shard->data_bytes += plan->items[i + k].bytes;
+        }
+        shard->count += count;
+        i += count;
+    }
+    return MP_OK;
+}
+
+static void name_shards(struct mp_repack_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->shard_count; i++) {
+        struct mp_repack_shard *shard = &plan->shards[i];
+
+        if (plan->shard_count == 1)
+            strcpy(shard->name, "model.safetensors");
+        else
+            snprintf(shard->name, sizeof(shard->name),
+                     "model-%05" PRIu32 "-of-%05" PRIu32 ".safetensors", i + 1, plan->shard_count);
+        snprintf(shard->part, sizeof(shard->part), "%s.part", shard->name);
+    }
+}
+
+static void write_header(const struct mp_repack_plan *plan, const struct mp_repack_shard *shard,
+                         FILE *file)
+{
+    struct mp_json_out json;
+
+    fwrite("\0\0\0\0\0\0\0\0", 1, 8, file); /* the length, filled in when it is known */
+    mp_json_begin(&json, file, false);
+    mp_json_object_begin(&json, NULL);
+    mp_json_object_begin(&json, "__metadata__");
+    mp_json_put_string(&json, "format", "pt");
+    mp_json_object_end(&json);
+    for (size_t i = shard->first; i < shard->first + shard->count; i++) {
+        const struct mp_repack_item *item = &plan->items[i];
+
+        mp_json_object_begin(&json, item->name);
+        mp_json_put_string(&json, "dtype", mp_st_dtype_name(item->dtype));
+        mp_json_array_begin(&json, "shape");
+        for (uint32_t d = 0; d < item->dims; d++)
+            mp_json_put_u64(&json, NULL, item->shape[d]);
+        mp_json_array_end(&json);
+        mp_json_array_begin(&json, "data_offsets");
+        mp_json_put_u64(&json, NULL, item->offset_bytes);
+        mp_json_put_u64(&json, NULL, item->offset_bytes + item->bytes);
+        mp_json_array_end(&json);
+        mp_json_object_end(&json);
+    }
+    mp_json_object_end(&json);
+}
+
+/* The header, padded with spaces so that data begins at a multiple of the alignment. */
+static enum mp_status make_header(const struct mp_repack_plan *plan, struct mp_repack_shard *shard)
+{
+    size_t bytes = 0;
+    FILE *file = open_memstream(&shard->header, &bytes);
+    uint64_t length;
+    bool good;
+
+    if (file == NULL)
+        return mp_fail_no_memory("the header of a new file", shard->count * 128);
+    write_header(plan, shard, file);
+    for (long at = ftell(file); at > 0 && at % (long)MP_REPACK_ALIGN != 0; at++)
+        putc(' ', file);
+    good = !ferror(file);
+    if (fclose(file) != 0 || !good || bytes <= 8)
+        return mp_fail_no_memory("the header of a new file", shard->count * 128);
+    length = bytes - 8;
+    if (length > MP_ST_HEADER_BYTES_MAX)
+        return mp_fail(MP_ERR_MODEL, "E_ST_HEADER_LEN",
+                       "the header of '%s' would have %" PRIu64 " bytes, need at most %u",
+                       shard->name, length, MP_ST_HEADER_BYTES_MAX);
+    for (unsigned i = 0; i < 8; i++)
+        shard->header[i] = (char)(length >> 8 * i);
+    shard->header_bytes = bytes;
+    return MP_OK;
+}
+
+static enum mp_status make_fingerprint(struct mp_repack_plan *plan)
+{
+    const struct mp_files *files = mp_checkpoint_files(plan->checkpoint);
+    uint64_t words[4] = { LAYOUT_VERSION, plan->shard_count };
+    struct mp_repack_sum sum;
+
+    mp_repack_sum_begin(&sum);
+    mp_repack_sum_add(&sum, words, sizeof(words));
+    for (uint32_t i = 0; i < mp_files_count(files); i++) {
+        struct stat info;
+
+        if (fstat(mp_files_fd(files, i), &info) != 0)
+            return mp_fail(MP_ERR_IO, "E_OPEN",
+                           "cannot get the size of file %" PRIu32 " of the model: %s", i,
+                           strerror(errno));
+        words[0] = (uint64_t)info.st_size;
+        words[1] = (uint64_t)info.st_mtim.tv_sec;
+        words[2] = (uint64_t)info.st_mtim.tv_nsec;
+        mp_repack_sum_add(&sum, words, sizeof(words));
+    }
+    for (size_t i = 0; i < plan->item_count; i++) {
+        words[0] = plan->items[i].file;
+        words[1] = plan->items[i].source_bytes;
+        words[2] = plan->items[i].offset_bytes;
+        words[3] = plan->items[i].bytes;
+        mp_repack_sum_add(&sum, words, sizeof(words));
+    }
+    plan->fingerprint = mp_repack_sum_end(&sum);
+    return MP_OK;
+}
+
+enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_model_config *model,
+                                   uint64_t shard_bytes)
+{
+    uint64_t total = 0;
+    enum mp_status status = list_items(plan, model);
+
+    if (status != MP_OK)
+        return status;
+    for (size_t i = 0; i < plan->item_count; i++) {
+        if (!mp_add_u64(total, plan->items[i].bytes, &total))
+            return fail_size();
+    }
+    status = cut_shards(plan, shard_bytes);
+    if (status != MP_OK)
+        return status;
+    name_shards(plan);
+    plan->report.shards = plan->shard_count;
+    for (uint32_t i = 0; status == MP_OK && i < plan->shard_count; i++)
+        status = make_header(plan, &plan->shards[i]);
+    return status == MP_OK ? make_fingerprint(plan) : status;
+}
+
+void mp_repack_plan_fini(struct mp_repack_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->shard_count; i++)
+        free(plan->shards[i].header);
+    free(plan->shards);
+    free(plan->items);
+    free(plan->names);
+}
