@@ -1,8 +1,8 @@
 # The calls of tests/fault/wrap.h, with the names that 64-bit file offsets give them.
 set(mp_wrapped_calls malloc calloc realloc aligned_alloc posix_memalign strdup open open64 openat
     openat64 fstat fstat64 fstatat fstatat64 statx fcntl fcntl64 pread pread64 read mmap mmap64
-    madvise mlock memfd_create ftruncate ftruncate64 fopen fopen64 opendir eventfd pthread_create
-    io_uring_queue_init io_uring_submit_and_wait)
+    munmap madvise mlock memfd_create ftruncate ftruncate64 fopen fopen64 opendir eventfd
+    pthread_create pthread_join io_uring_queue_init io_uring_submit_and_wait)
 
 # mp_test(base/error_test LIBS mp_base [TIMEOUT s] [LABELS l] [SOURCES more.c] [ARGS ...]
 #         [VARIANTS a b] [WRAP])
@@ -39,6 +39,18 @@ function(mp_test name)
     endforeach()
 endfunction()
 
+# All layers once more for tests that account for every call site: what the source writes once is one
+# place in the program, with its line.
+set(sources)
+foreach(layer mp_base mp_vmm mp_policy mp_engine)
+    get_target_property(list ${layer} SOURCES)
+    list(APPEND sources ${list})
+endforeach()
+add_library(mp_sites OBJECT EXCLUDE_FROM_ALL ${sources})
+target_compile_options(mp_sites PRIVATE -O0 -g)
+target_link_libraries(mp_sites PUBLIC mp_options mp_kernels Threads::Threads PkgConfig::HWLOC
+    PkgConfig::NUMA PkgConfig::URING PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::UTF8PROC)
+
 # Makes allocations of the linked code fail on demand; see tests/alloc_fault.h.
 set(MP_ALLOC_FAULT "-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=pthread_create")
 
@@ -53,6 +65,8 @@ mp_test(engine/checkpoint_cases_test LIBS mp_engine SOURCES tests/engine/tiny_mo
 mp_test(engine/loader_fault_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/engine/tiny_model.c WRAP
     LABELS fault TIMEOUT 120)
 mp_test(engine/pool_test LIBS mp_engine ${MP_ALLOC_FAULT} SOURCES tests/alloc_fault.c)
+mp_test(engine/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
+    SOURCES tests/engine/engine_fault_parts.c WRAP LABELS fault TIMEOUT 600)
 mp_test(engine/config_test LIBS mp_engine PkgConfig::JANSSON)
 mp_test(engine/safetensors_test LIBS mp_engine)
 mp_test(engine/tokenizer_test LIBS mp_engine TIMEOUT 300)

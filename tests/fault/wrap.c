@@ -1,6 +1,7 @@
 #include "tests/fault/wrap.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
@@ -36,10 +37,16 @@ static struct {
     uint64_t matched[DEPTH_MAX], hits; /* matched: of the plan, of its `also`, ... */
     struct site sites[SITES_MAX];
     uint32_t site_count;
+    const void *known[SITES_MAX]; /* failed in an earlier sweep */
+    uint32_t known_count;
+    bool brief;
 } fault = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* So that a program without failures runs at full speed. Relaxed: set before threads start. */
 static _Atomic bool active;
+
+static _Atomic uint64_t mapped_bytes;
+static _Atomic uint32_t live_threads;
 
 static int default_errno(enum fault_call call)
 {
@@ -175,6 +182,11 @@ static uint32_t count_sites(uint64_t calls, bool failed_only)
     return n;
 }
 
+void fault_sweep_briefly(bool brief)
+{
+    fault.brief = brief;
+}
+
 uint32_t fault_sites_seen(uint64_t calls)
 {
     return count_sites(calls, false);
@@ -219,20 +231,75 @@ uint32_t fault_open_fds(void)
     return count - 3; /* ".", ".." and the descriptor of the directory */
 }
 
+uint64_t fault_mapped_bytes(void)
+{
+    return atomic_load(&mapped_bytes);
+}
+
+uint32_t fault_live_threads(void)
+{
+    return atomic_load(&live_threads);
+}
+
+void fault_write_failed(const char *path)
+{
+    FILE *out = fopen(path, "a");
+    Dl_info here;
+
+    if (out == NULL || dladdr((void *)fault_write_failed, &here) == 0) {
+        perror(path);
+        exit(1);
+    }
+    for (uint32_t i = 0; i < fault.site_count; i++) {
+        const struct site *site = &fault.sites[i];
+
+        if (site->failed)
+            fprintf(out, "%s %tx\n", fault_call_name(site->call),
+                    (const char *)site->address - (const char *)here.dli_fbase);
+    }
+    if (fclose(out) != 0) {
+        perror(path);
+        exit(1);
+    }
+}
+
 static void sweep_run(void (*body)(const struct fault_plan *plan, void *ctx), void *ctx,
                       const struct fault_plan *plan, const struct site *site)
 {
     static const char *const names[FAULT_MODE_COUNT] = { "never", "once", "always" };
-    const uint32_t fds = fault_open_fds();
+    const uint32_t fds = fault_open_fds(), threads = fault_live_threads();
+    const uint64_t bytes = fault_mapped_bytes();
 
     body(plan, ctx);
-    if (fault_open_fds() == fds)
+    if (fault_open_fds() == fds && fault_live_threads() == threads && fault_mapped_bytes() == bytes)
         return;
-    fprintf(stderr, "%u descriptors open, %u before; failing %s after %llu calls:\n",
-            fault_open_fds(), fds, names[plan->mode], (unsigned long long)plan->skip);
+    fprintf(stderr,
+            "%u descriptors open, %u before; %u threads, %u before; %llu bytes mapped, %llu "
+            "before; failing %s after %llu calls:\n",
+            fault_open_fds(), fds, fault_live_threads(), threads,
+            (unsigned long long)fault_mapped_bytes(), (unsigned long long)bytes, names[plan->mode],
+            (unsigned long long)plan->skip);
     if (site != NULL)
         print_site(site);
     exit(1);
+}
+
+static bool is_known(const void *address)
+{
+    for (uint32_t i = 0; i < fault.known_count; i++) {
+        if (fault.known[i] == address)
+            return true;
+    }
+    return false;
+}
+
+static void remember_failed(void)
+{
+    for (uint32_t i = 0; i < fault.site_count; i++) {
+        if (fault.sites[i].failed && fault.known_count < SITES_MAX &&
+            !is_known(fault.sites[i].address))
+            fault.known[fault.known_count++] = fault.sites[i].address;
+    }
 }
 
 uint32_t fault_sweep(uint64_t calls, void (*body)(const struct fault_plan *plan, void *ctx),
@@ -246,6 +313,7 @@ uint32_t fault_sweep(uint64_t calls, void (*body)(const struct fault_plan *plan,
     const struct fault_plan count = { .mode = FAULT_COUNT, .calls = calls };
     uint32_t runs = 1;
 
+    remember_failed();
     fault.site_count = 0;
     sweep_run(body, ctx, &count, NULL);
     /* Failures lead to new sites, which are appended while the loop runs. */
@@ -257,6 +325,8 @@ uint32_t fault_sweep(uint64_t calls, void (*body)(const struct fault_plan *plan,
         for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
             struct fault_plan plan = kinds[k];
 
+            if (fault.brief && k > 0 && is_known(site->address))
+                break;
             plan.calls = calls;
             plan.site = site->address;
             plan.also = site->reached_by_plan ? &site->found_under : NULL;
@@ -306,10 +376,6 @@ WRAP_AS(int, fstatat64, fstatat, (int fd, const char *path, struct stat *st, int
         (fd, path, st, flags), -1)
 WRAP(int, statx, (int fd, const char *path, int flags, unsigned mask, struct statx *st),
      (fd, path, flags, mask, st), -1)
-WRAP_AS(void *, mmap, mmap, (void *at, size_t bytes, int prot, int flags, int fd, off_t offset),
-        (at, bytes, prot, flags, fd, offset), (void *)-1)
-WRAP_AS(void *, mmap64, mmap, (void *at, size_t bytes, int prot, int flags, int fd, off_t offset),
-        (at, bytes, prot, flags, fd, offset), (void *)-1)
 WRAP(int, madvise, (void *at, size_t bytes, int advice), (at, bytes, advice), -1)
 WRAP(int, mlock, (const void *at, size_t bytes), (at, bytes), -1)
 WRAP(int, memfd_create, (const char *name, unsigned flags), (name, flags), -1)
@@ -319,11 +385,72 @@ WRAP_AS(FILE *, fopen, fopen, (const char *path, const char *mode), (path, mode)
 WRAP_AS(FILE *, fopen64, fopen, (const char *path, const char *mode), (path, mode), NULL)
 WRAP(DIR *, opendir, (const char *path), (path), NULL)
 WRAP(int, eventfd, (unsigned value, int flags), (value, flags), -1)
-WRAP(int, pthread_create,
-     (pthread_t * thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg),
-     (thread, attr, run, arg), number)
 WRAP(int, io_uring_queue_init, (unsigned entries, struct io_uring *ring, unsigned flags),
      (entries, ring, flags), -number)
+
+static uint64_t whole_pages(size_t bytes)
+{
+    return ((uint64_t)bytes + 4095) / 4096 * 4096;
+}
+
+#define WRAP_MMAP(name)                                                                           \
+    void *__real_##name(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);       \
+    void *__wrap_##name(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);       \
+    void *__wrap_##name(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)        \
+    {                                                                                             \
+        const int number = fails(FAULT_mmap, HERE);                                               \
+        void *got = number == 0 ? __real_##name(at, bytes, prot, flags, fd, offset) : (void *)-1; \
+                                                                                                  \
+        if (got != (void *)-1)                                                                    \
+            atomic_fetch_add(&mapped_bytes, whole_pages(bytes));                                  \
+        if (number != 0)                                                                          \
+            errno = number;                                                                       \
+        return got;                                                                               \
+    }
+
+WRAP_MMAP(mmap)
+WRAP_MMAP(mmap64)
+
+int __real_munmap(void *at, size_t bytes);
+int __wrap_munmap(void *at, size_t bytes);
+
+int __wrap_munmap(void *at, size_t bytes)
+{
+    const int result = __real_munmap(at, bytes);
+
+    if (result == 0)
+        atomic_fetch_sub(&mapped_bytes, whole_pages(bytes));
+    return result;
+}
+
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
+                          void *arg);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
+                          void *arg);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
+                          void *arg)
+{
+    int number = fails(FAULT_pthread_create, HERE);
+
+    if (number == 0)
+        number = __real_pthread_create(thread, attr, run, arg);
+    if (number == 0)
+        atomic_fetch_add(&live_threads, 1);
+    return number;
+}
+
+int __real_pthread_join(pthread_t thread, void **result_p);
+int __wrap_pthread_join(pthread_t thread, void **result_p);
+
+int __wrap_pthread_join(pthread_t thread, void **result_p)
+{
+    const int number = __real_pthread_join(thread, result_p);
+
+    if (number == 0)
+        atomic_fetch_sub(&live_threads, 1);
+    return number;
+}
 
 static mode_t optional_mode(int flags, va_list args)
 {

@@ -21,6 +21,9 @@
  * io_uring_read is no function: it stands for every read put into a ring, and the kernel itself is
  * made to answer it: with EIO, EINVAL, EAGAIN (EBADF for any other errno), short, or at the end.
  *
+ * Memory that was mapped and threads that were started through the wrapped calls are counted all
+ * the time, so that what was not given back shows.
+ *
  * Thread safety: wrapped calls may come from any thread; fault_* functions from one.
  */
 #define FAULT_CALLS(X)                 \
@@ -104,13 +107,27 @@ void fault_print_not_failed(uint64_t calls);
  * only failures lead to are failed together with what led there. `body` must call
  * fault_begin(plan) and fault_end() around what may fail, and must make whatever checks hold under
  * such a failure. Returns the number of runs; every site was then failed at least once, or the
- * program ended with 1 and the list of those that were not. File descriptors are counted: the same
- * number must be open after each run.
+ * program ended with 1 and the list of those that were not. File descriptors, mapped bytes and
+ * threads are counted: there must be as many after each run as before.
  */
 uint32_t fault_sweep(uint64_t calls, void (*body)(const struct fault_plan *plan, void *ctx),
                      void *ctx);
 
+/* From now on sweeps fail sites that an earlier sweep has failed once only, not in three ways. */
+void fault_sweep_briefly(bool brief);
+
 /* How many file descriptors the process has open. */
 uint32_t fault_open_fds(void);
+
+/* Bytes mapped and not unmapped, threads started and not joined, by wrapped calls. */
+uint64_t fault_mapped_bytes(void);
+uint32_t fault_live_threads(void);
+
+/*
+ * Append the sites that were failed since the program, or the latest sweep, started to `path`: one
+ * line with the name of the call and the return address, as an offset in the program's file.
+ * tests/fault/sites.py compares them with the calls that the program contains.
+ */
+void fault_write_failed(const char *path);
 
 #endif

@@ -1,0 +1,426 @@
+#include "tests/engine/engine_fault_parts.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "engine/chat.h"
+#include "engine/commands.h"
+#include "policy/trace.h"
+#include "tests/fault/wrap.h"
+#include "tests/test.h"
+#include "tests/tmpdir.h"
+#include "vmm/base/log.h"
+
+void fault_check_error(enum mp_status status)
+{
+    const struct mp_error *error = mp_error_last();
+
+    CHECK_EQ(error->status, status);
+    CHECK(status != MP_ERR_INVALID);
+    CHECK(error->code[0] == 'E' && error->code[1] == '_');
+    CHECK(error->text[0] != '\0' && strchr(error->text, '\n') == NULL);
+}
+
+static void sweep(const char *name, void (*body)(const struct fault_plan *plan, void *ctx),
+                  void *ctx, const char *sites_path)
+{
+    const uint32_t runs = fault_sweep(FAULT_ANY, body, ctx);
+
+    fault_write_failed(sites_path);
+    fprintf(stderr, "  %s: %u sites, %u runs\n", name, fault_sites_failed(FAULT_ANY), runs);
+}
+
+/* A file's bytes; empty if it does not exist. */
+struct bytes {
+    char data[262144];
+    size_t count;
+};
+
+static void read_file(const char *path, struct bytes *bytes)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    bytes->count = 0;
+    if (fd < 0)
+        return;
+    bytes->count = (size_t)read(fd, bytes->data, sizeof(bytes->data));
+    CHECK(bytes->count < sizeof(bytes->data));
+    close(fd);
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *out = fopen(path, "w");
+
+    CHECK(out != NULL);
+    CHECK(fputs(text, out) >= 0);
+    CHECK_EQ(fclose(out), 0);
+}
+
+struct command {
+    enum mp_command command;
+    char **argv;
+    int argc;
+    const char *made[2]; /* files that it writes, or NULL */
+    struct bytes expected[2];
+};
+
+static enum mp_status run_command(const struct command *c)
+{
+    static struct mp_settings settings;
+    struct mp_args args;
+    enum mp_status status = mp_settings_load(&settings);
+
+    if (status == MP_OK)
+        status = mp_args_parse(c->command, c->argc, c->argv, &args, &settings);
+    if (status != MP_OK)
+        return status;
+    switch (c->command) {
+    case MP_COMMAND_RUN: return mp_cmd_run(&args, &settings);
+    case MP_COMMAND_BENCH: return mp_cmd_bench(&args, &settings);
+    default: return mp_cmd_info(&args, &settings);
+    }
+}
+
+/* After success the files are there and right; after a failure each is whole or not there. */
+static void check_files(const struct command *c, enum mp_status status)
+{
+    static struct bytes got;
+
+    for (size_t i = 0; i < 2 && c->made[i] != NULL; i++) {
+        read_file(c->made[i], &got);
+        if (status == MP_OK || got.count > 0) {
+            CHECK_EQ(got.count, c->expected[i].count);
+            CHECK(memcmp(got.data, c->expected[i].data, got.count) == 0);
+        }
+        unlink(c->made[i]);
+    }
+}
+
+static void command_once(const struct fault_plan *plan, void *ctx)
+{
+    const struct command *c = ctx;
+    enum mp_status status;
+    uint64_t hits;
+
+    mp_error_clear();
+    fault_begin(plan);
+    status = run_command(c);
+    hits = fault_end();
+    if (status != MP_OK) {
+        CHECK(hits > 0);
+        fault_check_error(status);
+    }
+    check_files(c, status);
+    if (status != MP_OK) {
+        CHECK_EQ(run_command(c), MP_OK);
+        check_files(c, MP_OK);
+    }
+}
+
+static void sweep_command(struct command *c, const char *sites_path)
+{
+    c->argc = 0;
+    while (c->argv[c->argc] != NULL)
+        c->argc++;
+    CHECK_EQ(run_command(c), MP_OK);
+    for (size_t i = 0; i < 2 && c->made[i] != NULL; i++) {
+        read_file(c->made[i], &c->expected[i]);
+        CHECK(c->expected[i].count > 0);
+        unlink(c->made[i]);
+    }
+    sweep(c->argv[1], command_once, c, sites_path);
+}
+
+/* Two layers, small experts, and weights large enough for huge pages. */
+static void make_model(char *dir, size_t bytes)
+{
+    char command[9000];
+
+    snprintf(dir, bytes, "%s/model", test_tmpdir());
+    snprintf(command, sizeof(command),
+             "python3 tools/make_random_model.py --layers 2 --experts 4 --hidden 256 --ffn 256 "
+             "--top-k 2 --tokenizer models/tiny-moe --out '%s' >'%s/sizes'",
+             dir, test_tmpdir());
+    CHECK_EQ(system(command), 0);
+}
+
+void fault_sweep_commands(const char *sites_path)
+{
+    static struct command run, bench, info;
+    static char model[4200], prompt[4200], trace[4200], logits[4200];
+    const char *run_argv[] = {
+        "moepager",   "run",       "--model",    model,        "--prompt-file",
+        prompt,       "--chat",    "--system",   "Be brief.",  "--max-tokens",
+        "3",          "--json",    "--trace",    trace,        "--logits-out",
+        logits,       "--ctx",     "128",        "--threads",  "2",
+        "--timeline", "/dev/null", "--stop",     "never said", "--budget",
+        "all",        "--backend", "trace:host", NULL
+    };
+    const char *bench_argv[] = { "moepager",        "bench",   "--model",      model,
+                                 "--prompt-tokens", "4",       "--gen-tokens", "2",
+                                 "--batch",         "2",       "--repeat",     "2",
+                                 "--threads",       "1",       "--budget",     "60%",
+                                 "--json",          "--trace", trace,          NULL };
+    const char *info_argv[] = { "moepager",       "info",   "--model", model,
+                                "--check-values", "--json", NULL };
+
+    make_model(model, sizeof(model));
+    snprintf(prompt, sizeof(prompt), "%s/prompt.txt", test_tmpdir());
+    snprintf(trace, sizeof(trace), "%s/trace.txt", test_tmpdir());
+    snprintf(logits, sizeof(logits), "%s/logits.npy", test_tmpdir());
+    write_file(prompt, "What is moepager?\n");
+
+    run = (struct command){ .command = MP_COMMAND_RUN,
+                            .argv = (char **)run_argv,
+                            .made = { trace, logits } };
+    sweep_command(&run, sites_path);
+    bench = (struct command){ .command = MP_COMMAND_BENCH,
+                              .argv = (char **)bench_argv,
+                              .made = { trace } };
+    sweep_command(&bench, sites_path);
+    info = (struct command){ .command = MP_COMMAND_INFO, .argv = (char **)info_argv };
+    sweep_command(&info, sites_path);
+}
+
+/* Marks to be sorted, a word longer than any buffer's first size, broken bytes, special tokens. */
+static const char tokenizer_text[] =
+    "Hello  world\xcc\x81\xcc\xa3\xcc\x81\xcc\xa3 <|im_start|> <s> \xff\xf0\x9f\x98\x80 "
+    "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnop"
+    "qrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz 123 ";
+
+struct tokenizer_case {
+    const char *dir;
+    uint32_t ids[1024];
+    size_t count;
+    char *text;
+};
+
+static enum mp_status stream(const struct mp_tokenizer *tok, const struct mp_ids *ids)
+{
+    struct mp_detok *detok;
+    const char *text;
+    size_t bytes;
+    enum mp_status status = mp_detok_create(tok, 0, &detok);
+
+    if (status != MP_OK)
+        return status;
+    for (size_t i = 0; i < ids->count && status == MP_OK; i++)
+        status = mp_detok_push(detok, ids->ids[i], &text, &bytes);
+    if (status == MP_OK)
+        status = mp_detok_finish(detok, &text, &bytes);
+    mp_detok_destroy(detok);
+    return status;
+}
+
+static enum mp_status use_tokenizer(const struct tokenizer_case *c, struct mp_ids *ids,
+                                    char **text_p)
+{
+    const struct mp_span spans[] = { { tokenizer_text, 12, true },
+                                     { tokenizer_text + 12, sizeof(tokenizer_text) - 13, false } };
+    struct mp_tokenizer *tok = NULL;
+    size_t bytes;
+    enum mp_status status = mp_tokenizer_load(c->dir, &tok);
+
+    if (status == MP_OK)
+        status = mp_tokenizer_encode(tok, tokenizer_text, sizeof(tokenizer_text) - 1,
+                                     MP_ENCODE_ADD_SPECIAL, ids);
+    if (status == MP_OK)
+        status = mp_tokenizer_encode_spans(tok, spans, 2, 0, ids);
+    if (status == MP_OK)
+        status = stream(tok, ids);
+    if (status == MP_OK)
+        status = mp_tokenizer_decode(tok, ids->ids, ids->count, 0, text_p, &bytes);
+    mp_tokenizer_destroy(tok);
+    return status;
+}
+
+static void tokenizer_once(const struct fault_plan *plan, void *ctx)
+{
+    const struct tokenizer_case *c = ctx;
+    struct mp_ids ids = { 0 };
+    char *text = NULL;
+    enum mp_status status;
+    uint64_t hits;
+
+    mp_error_clear();
+    fault_begin(plan);
+    status = use_tokenizer(c, &ids, &text);
+    hits = fault_end();
+    if (status != MP_OK) {
+        CHECK(hits > 0);
+        fault_check_error(status);
+        mp_ids_free(&ids);
+        CHECK_EQ(use_tokenizer(c, &ids, &text), MP_OK);
+    }
+    CHECK_EQ(ids.count, c->count);
+    CHECK(memcmp(ids.ids, c->ids, c->count * sizeof(ids.ids[0])) == 0);
+    CHECK_STR(text, c->text);
+    mp_ids_free(&ids);
+    free(text);
+}
+
+void fault_sweep_tokenizers(const char *sites_path)
+{
+    static const char *const dirs[] = { "models/tiny-moe", "tests/data/tokenizers/llama",
+                                        "tests/data/tokenizers/nfkc", "tests/data/tokenizers/nfd" };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(dirs); i++) {
+        static struct tokenizer_case c;
+        struct mp_ids ids = { 0 };
+
+        c.dir = dirs[i];
+        CHECK_EQ(use_tokenizer(&c, &ids, &c.text), MP_OK);
+        CHECK(ids.count > 100 && ids.count <= MP_ARRAY_LEN(c.ids));
+        c.count = ids.count;
+        memcpy(c.ids, ids.ids, ids.count * sizeof(ids.ids[0]));
+        mp_ids_free(&ids);
+        sweep(dirs[i], tokenizer_once, &c, sites_path);
+        free(c.text);
+    }
+}
+
+static void policies_once(const struct fault_plan *plan, void *ctx)
+{
+    const struct mp_shape shape = {
+        .layers = 2, .experts = 4, .top_k = 2, .tokens_max = 8, .slots = 4, .unit_bytes = 4096
+    };
+    const struct mp_policy_info *info;
+
+    (void)ctx;
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
+            struct mp_policy_names names = { 0 };
+            struct mp_profile chosen;
+            struct mp_policies set = { 0 };
+            enum mp_status status;
+
+            names.policy[slot] = info->name;
+            CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_OK);
+            fault_begin(plan);
+            status = mp_policies_create(&chosen, &shape, NULL, &set);
+            fault_end();
+            if (status != MP_OK)
+                CHECK_EQ(status, MP_ERR_NO_MEMORY);
+            else
+                mp_policies_destroy(&set);
+            CHECK_EQ(mp_policies_create(&chosen, &shape, NULL, &set), MP_OK);
+            mp_policies_destroy(&set);
+        }
+    }
+}
+
+void fault_sweep_policies(const char *sites_path)
+{
+    sweep("policies", policies_once, NULL, sites_path);
+}
+
+/* Model directories with several weight files. */
+static void shards_once(const struct fault_plan *plan, void *ctx)
+{
+    struct mp_checkpoint *checkpoint = NULL;
+    enum mp_status status;
+
+    (void)ctx;
+    mp_error_clear();
+    fault_begin(plan);
+    status = mp_checkpoint_open("tests/data/models/qwen3moe-tiny-nonorm", &checkpoint);
+    fault_end();
+    if (status != MP_OK) {
+        fault_check_error(status);
+        CHECK_EQ(mp_checkpoint_open("tests/data/models/qwen3moe-tiny-nonorm", &checkpoint), MP_OK);
+    }
+    mp_checkpoint_close(checkpoint);
+}
+
+static void chain_once(const struct fault_plan *plan, void *ctx)
+{
+    const struct mp_backend_config config = { .numa_node = -1, .huge_pages = true };
+    struct mp_backend *backend = NULL;
+    enum mp_status status;
+
+    (void)ctx;
+    mp_error_clear();
+    fault_begin(plan);
+    status = mp_backend_open("trace:fault:host", &config, &backend);
+    fault_end();
+    if (status != MP_OK)
+        fault_check_error(status);
+    mp_backend_close(backend);
+}
+
+static void log_once(const struct fault_plan *plan, void *ctx)
+{
+    struct mp_log_config config = { .levels = "warn" };
+
+    (void)ctx;
+    snprintf(config.file, sizeof(config.file), "%.900s/log.txt", test_tmpdir());
+    fault_begin(plan);
+    (void)mp_log_init(&config); /* without its file it writes to stderr */
+    fault_end();
+    mp_log_fini();
+}
+
+static void trace_once(const struct fault_plan *plan, void *ctx)
+{
+    struct mp_trace_reader *reader = NULL;
+    struct mp_trace_row row;
+    enum mp_status status;
+
+    mp_error_clear();
+    fault_begin(plan);
+    status = mp_trace_open(ctx, &reader);
+    if (status == MP_OK)
+        status = mp_trace_read(reader, &row);
+    fault_end();
+    if (status != MP_OK)
+        fault_check_error(status);
+    else
+        CHECK(row.experts != NULL && row.experts[0] == 2 && row.experts[1] == 0);
+    mp_trace_reader_destroy(reader);
+}
+
+/* A file that has become shorter than it was when it was opened. */
+static void truncated_once(const struct fault_plan *plan, void *ctx)
+{
+    struct mp_files *files = NULL;
+    uint32_t index;
+    char buffer[64];
+    enum mp_status status;
+
+    write_file(ctx, "0123456789");
+    mp_error_clear();
+    fault_begin(plan);
+    status = mp_files_create(&files);
+    if (status == MP_OK)
+        status = mp_files_add(files, AT_FDCWD, ctx, &index);
+    if (status == MP_OK) {
+        (void)!truncate(ctx, 5);
+        status = mp_files_read(files, index, 0, 10, buffer);
+        CHECK(status == MP_ERR_IO);
+    }
+    fault_end();
+    fault_check_error(status);
+    mp_files_destroy(files);
+}
+
+void fault_sweep_single_calls(const char *sites_path)
+{
+    static const struct mp_trace_shape shape = { "m", 1, 4, 2, 4096 };
+    static const uint32_t experts[] = { 2, 0 };
+    static const float weights[] = { 0.75f, 0.25f };
+    const struct mp_trace_row row = { .experts = experts, .weights = weights };
+    struct mp_trace_writer *writer;
+    char path[4200];
+
+    sweep("shards", shards_once, NULL, sites_path);
+    sweep("backend chain", chain_once, NULL, sites_path);
+    sweep("log", log_once, NULL, sites_path);
+    snprintf(path, sizeof(path), "%s/trace.txt", test_tmpdir());
+    CHECK_EQ(mp_trace_create(path, &shape, &writer), MP_OK);
+    mp_trace_write(writer, &row);
+    CHECK_EQ(mp_trace_close(writer), MP_OK);
+    sweep("trace", trace_once, path, sites_path);
+    snprintf(path, sizeof(path), "%s/short.bin", test_tmpdir());
+    sweep("truncated file", truncated_once, path, sites_path);
+}
