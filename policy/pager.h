@@ -31,7 +31,7 @@
  * Progress: a need waits only for leases that the caller holds and reads in flight. With no lease
  * outstanding two slots of the unit's class always suffice.
  *
- * Thread safety: one thread at a time. No function blocks except mp_pager_next() and, with
+ * Thread safety: one thread at a time. No function blocks except mp_pager_next(), destroy and, with
  * `deterministic`, mp_pager_begin().
  */
 struct mp_pager;
@@ -58,8 +58,9 @@ struct mp_pager_config {
 enum mp_status mp_pager_create(const struct mp_pager_config *config,
                                struct mp_pager **pager_p) MP_MUST_CHECK;
 
-/* No layer may be open. Counts prefetched bytes that nobody used; what is loaded stays in the
- * space. NULL is allowed. */
+/* No layer may be open. Reads ahead are cancelled, or waited for where they have started;
+ * prefetched bytes that nobody used are counted; what is loaded stays in the space. NULL is
+ * allowed. */
 void mp_pager_destroy(struct mp_pager *pager);
 
 struct mp_need {
