@@ -1,5 +1,6 @@
 #include "engine/args.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -157,8 +158,7 @@ static enum mp_status set_flag(const struct flag *flag, const char *value, struc
     return MP_OK;
 }
 
-/* Does the next argument exist and serve as a value? A value may begin with one dash only if it
- * is "-" or a number. */
+/* The next argument, whatever it begins with; NULL if there is none. */
 static const char *take_value(int argc, char **argv, int *i)
 {
     if (*i + 1 >= argc)
@@ -166,8 +166,34 @@ static const char *take_value(int argc, char **argv, int *i)
     return argv[++*i];
 }
 
-static enum mp_status parse_setting(const char *arg, int argc, char **argv, int *i,
-                                    struct mp_settings *settings)
+#define GROUPS_MAX 128
+#define FLAG_NAME_BYTES 32
+
+/* The flags of the command as options, so that the message finds the nearest name among both. */
+static enum mp_status unknown_flag(enum mp_command command, const char *name,
+                                   const struct mp_settings *settings)
+{
+    char names[MP_ARRAY_LEN(flags)][FLAG_NAME_BYTES];
+    struct mp_opt table[MP_ARRAY_LEN(flags) + 1] = { 0 };
+    struct mp_opt_group groups[GROUPS_MAX] = { { "MOEPAGER_", table, NULL } };
+    size_t count = 0;
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(flags); i++) {
+        if (!(flags[i].commands & 1u << command))
+            continue;
+        snprintf(names[count], FLAG_NAME_BYTES, "%s", flags[i].name);
+        for (char *at = names[count]; *at != '\0'; at++)
+            *at = *at == '-' ? '_' : (char)toupper((unsigned char)*at);
+        table[count].name = names[count];
+        count++;
+    }
+    for (count = 0; settings->groups[count].prefix != NULL && count + 2 < GROUPS_MAX; count++)
+        groups[count + 1] = settings->groups[count];
+    return mp_opt_set(groups, name, "");
+}
+
+static enum mp_status parse_setting(enum mp_command command, const char *arg, int argc, char **argv,
+                                    int *i, struct mp_settings *settings)
 {
     const char *equals = strchr(arg, '=');
     char name[128], quoted[MP_QUOTE_BYTES];
@@ -177,8 +203,8 @@ static enum mp_status parse_setting(const char *arg, int argc, char **argv, int 
     snprintf(name, sizeof(name), "%.*s", (int)(equals != NULL ? equals - arg : (long)strlen(arg)),
              arg);
     opt = mp_opt_find(settings->groups, name, NULL);
-    if (opt == NULL) /* for the message with the nearest name */
-        return mp_opt_set(settings->groups, name, "");
+    if (opt == NULL)
+        return unknown_flag(command, name, settings);
     if (equals != NULL)
         return mp_opt_set(settings->groups, name, equals + 1);
     if (opt->kind == MP_OPT_BOOL)
@@ -206,7 +232,7 @@ static enum mp_status parse_one(enum mp_command command, int argc, char **argv, 
     flag =
         find_flag(command, arg + 2, equals != NULL ? (size_t)(equals - arg - 2) : strlen(arg + 2));
     if (flag == NULL)
-        return parse_setting(arg, argc, argv, i, settings);
+        return parse_setting(command, arg, argc, argv, i, settings);
     if (flag->kind == SWITCH && equals != NULL)
         return bad_value(flag, equals + 1, "no value");
     value = equals != NULL ? equals + 1 : flag->kind == SWITCH ? "" : take_value(argc, argv, i);

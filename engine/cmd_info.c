@@ -27,6 +27,7 @@ static void print_machine(const struct mp_topology *topology)
     printf(", default %s\nbackends\n", mp_kernels_best()->name);
     for (size_t i = 0; mp_backends[i] != NULL; i++)
         printf("  %-12s %s\n", mp_backends[i]->name, mp_backends[i]->summary);
+    printf("  cuda: not built in this version\n");
 }
 
 static void print_policies(void)

@@ -75,7 +75,12 @@ static enum mp_status read_text(const char *path, char **text_p, size_t *bytes_p
             status = mp_fail(MP_ERR_CONFIG, "E_PROMPT_LONG", "'%s' is larger than %u bytes", quoted,
                              PROMPT_FILE_BYTES_MAX);
     }
-    if (status == MP_OK && ferror(file))
+    if (status == MP_OK && mp_interrupted)
+        status = mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted while reading the prompt");
+    else if (status == MP_OK && ferror(file) && file == stdin && errno == EBADF)
+        status = mp_fail(MP_ERR_CONFIG, "E_PROMPT_FILE",
+                         "the prompt is to come from standard input, which is closed");
+    else if (status == MP_OK && ferror(file))
         status =
             mp_fail(MP_ERR_IO, "E_PROMPT_FILE", "cannot read '%s': %s", quoted, strerror(errno));
     if (file != stdin)

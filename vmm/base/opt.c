@@ -83,7 +83,7 @@ static size_t edit_distance(const char *a, const char *b)
 /* The known name most like `name`, or an empty string if none is close. */
 static void nearest(const struct mp_opt_group *groups, const char *name, char best[NAME_BYTES])
 {
-    size_t limit = strlen(name) / 3 + 1;
+    size_t limit = (strlen(name) - strlen(ENV_PREFIX) + 2) / 3 + 1;
 
     best[0] = '\0';
     for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
