@@ -1,5 +1,5 @@
 # Checks of the tree itself, and of what was generated or built from it.
-foreach(check check_layers check_source)
+foreach(check check_layers check_source check_errors)
     add_test(NAME tools/${check} COMMAND tools/${check}.sh WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(tools/${check} PROPERTIES LABELS static)
 endforeach()
