@@ -221,34 +221,63 @@ static enum mp_status copy_file(struct mp_repack_job *job, const char *name)
     return status;
 }
 
-/* Copy the files, or with bytes_p only add up their sizes. */
+static enum mp_status fail_list(int error_number)
+{
+    return mp_fail(MP_ERR_IO, "E_OPEN", "cannot list the model's directory: %s",
+                   strerror(error_number));
+}
+
+/* One name of the model's directory: copied, or with bytes_p only added up. */
+static enum mp_status take_file(struct mp_repack_job *job, int dir_fd, const char *name,
+                                uint64_t *bytes_p)
+{
+    char quoted[MP_QUOTE_BYTES];
+    struct stat info;
+
+    if (name[0] == '.' || is_weights(name))
+        return MP_OK;
+    if (fstatat(dir_fd, name, &info, 0) != 0) {
+        const int error_number = errno;
+
+        mp_quote(quoted, name, strlen(name));
+        if (error_number != ENOENT)
+            return mp_fail(MP_ERR_IO, "E_OPEN", "cannot look at '%s' of the model: %s", quoted,
+                           strerror(error_number));
+        mp_log_warn("repack", "'%s' leads nowhere and is not copied", quoted);
+        return MP_OK;
+    }
+    if (!S_ISREG(info.st_mode))
+        return MP_OK;
+    if (bytes_p == NULL)
+        return copy_file(job, name);
+    *bytes_p += (uint64_t)info.st_size;
+    return MP_OK;
+}
+
 static enum mp_status walk_files(struct mp_repack_job *job, uint64_t *bytes_p)
 {
     const int dir_fd = openat(mp_checkpoint_dir_fd(job->plan->checkpoint), ".",
                               O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = dir_fd >= 0 ? fdopendir(dir_fd) : NULL;
+    const struct dirent *entry = NULL;
     enum mp_status status = MP_OK;
-    struct dirent *entry;
 
     if (dir == NULL) {
         const int error_number = errno;
 
         if (dir_fd >= 0)
             close(dir_fd);
-        return mp_fail(MP_ERR_IO, "E_OPEN", "cannot list the model's directory: %s",
-                       strerror(error_number));
+        return fail_list(error_number);
     }
-    while (status == MP_OK && (entry = readdir(dir)) != NULL) {
-        struct stat info;
-
-        if (entry->d_name[0] == '.' || is_weights(entry->d_name) ||
-            fstatat(dir_fd, entry->d_name, &info, 0) != 0 || !S_ISREG(info.st_mode))
-            continue;
-        if (bytes_p != NULL)
-            *bytes_p += (uint64_t)info.st_size;
-        else
-            status = copy_file(job, entry->d_name);
+    while (status == MP_OK) {
+        errno = 0;
+        entry = readdir(dir);
+        if (entry == NULL)
+            break;
+        status = take_file(job, dir_fd, entry->d_name, bytes_p);
     }
+    if (status == MP_OK && errno != 0)
+        status = fail_list(errno);
     closedir(dir);
     return status;
 }

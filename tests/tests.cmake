@@ -101,6 +101,14 @@ mp_test(engine/sweep_test LIBS mp_engine SOURCES tests/engine/harness.c tests/np
 
 mp_test(engine/repack_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c
     tests/engine/tiny_model.c tests/engine/repack_check.c TIMEOUT 300)
+mp_test(engine/repack_fault_test LIBS mp_engine SOURCES tests/engine/tiny_model.c
+    tests/engine/repack_check.c WRAP LABELS fault TIMEOUT 300)
+target_link_options(engine_repack_fault_test PRIVATE
+    -Wl,--wrap=write,--wrap=fsync,--wrap=rename,--wrap=renameat,--wrap=unlinkat,--wrap=mkdir
+    -Wl,--wrap=fdopendir,--wrap=open_memstream,--wrap=close,--wrap=fstatvfs64)
+mp_test(engine/repack_cli_test LIBS mp_engine PkgConfig::JANSSON
+    SOURCES tests/engine/repack_check.c ARGS $<TARGET_FILE:moepager>)
+add_dependencies(engine_repack_cli_test moepager)
 
 mp_test(policy/evict_test LIBS mp_policy)
 mp_test(policy/pager_stress_test LIBS mp_policy SOURCES tests/policy/pager_world.c LABELS stress
