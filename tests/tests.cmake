@@ -124,3 +124,10 @@ mp_test(policy/template_test LIBS mp_policy SOURCES policy/template.c tests/poli
 mp_test(policy/trace_test LIBS mp_policy m WRAP LABELS fault)
 
 include(tests/tree.cmake)
+
+if(NOT sanitizers)
+    # Peaks of memory are promised for what people run.
+    add_test(NAME memory/run COMMAND python3 tests/memory/run.py $<TARGET_FILE:moepager>
+        ${CMAKE_BINARY_DIR} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(memory/run PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 LABELS memory)
+endif()
