@@ -35,11 +35,11 @@ struct mp_repack_report {
     uint32_t shards, shards_kept; /* kept: whole from an earlier run */
     uint32_t experts;
     uint64_t expert_bytes, other_bytes, pad_bytes;
-    uint64_t written_bytes;             /* by this run, without small files */
+    uint64_t written_bytes; /* by this run, without small files */
     /* Aligned reads that load every expert once, and their bytes. */
     uint64_t reads_before, reads_after, read_bytes_before, read_bytes_after;
-    uint32_t files_copied;              /* config.json, tokenizer, ... */
-    bool fused;                         /* the experts were fused per layer */
+    uint32_t files_copied; /* config.json, tokenizer, ... */
+    bool fused;            /* the experts were fused per layer */
 };
 
 /*

@@ -24,3 +24,4 @@ target_link_libraries(policy_moepager_test PRIVATE moepager_shared mp_options)
 add_test(NAME policy/moepager_test COMMAND policy_moepager_test
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(policy/moepager_test PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)
+include(tests/cli/cli.cmake)

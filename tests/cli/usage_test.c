@@ -1,0 +1,274 @@
+/*
+ * What the command line refuses, with which sentence and exit code, and what it explains. Every
+ * failing call is checked to say exactly one line.
+ */
+#include "tests/cli/cli.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/test.h"
+
+#define RUN_MODEL "run", "--model", CLI_MODEL
+#define ARGS(...)                \
+    (&(const struct cli){        \
+        .args = { __VA_ARGS__ }, \
+    })
+#define REFUSED(code, part, ...) cli_expect(ARGS(__VA_ARGS__), code, part)
+
+static void commands_and_flags_are_told_apart(void)
+{
+    REFUSED(2, "error[E_USAGE]: no command", NULL);
+    REFUSED(2, "unknown command 'frobnicate'", "frobnicate");
+    REFUSED(2, "'prompt' is not a flag", "run", "prompt");
+    REFUSED(2, "need exactly one of --prompt", RUN_MODEL);
+    REFUSED(2, "got 2 prompts", RUN_MODEL, "--prompt", "a", "--prompt-file", "b");
+    REFUSED(2, "no model", "run", "--prompt", "a");
+    REFUSED(2, "no model", "bench");
+    REFUSED(2, "--prompt needs a value", RUN_MODEL, "--prompt");
+    REFUSED(2, "--json: got 'yes', need no value", RUN_MODEL, "--json=yes");
+    REFUSED(2, "'--budget' needs a value", RUN_MODEL, "--prompt", "a", "--budget");
+}
+
+static void a_slip_is_told_the_nearest_name(void)
+{
+    REFUSED(2, "'--promt'; did you mean '--prompt'?", RUN_MODEL, "--promt", "a");
+    REFUSED(2, "'--modle'; did you mean '--model'?", "info", "--modle", "a");
+    REFUSED(2, "'--evct'; did you mean '--evict'?", RUN_MODEL, "--prompt", "a", "--evct", "lru");
+    REFUSED(2, "unknown option '--frobnicate'", RUN_MODEL, "--frobnicate");
+    REFUSED(2, "unknown option '--repeat'", RUN_MODEL, "--prompt", "a", "--repeat", "2");
+    REFUSED(2, "known are lru, lfu", RUN_MODEL, "--prompt", "a", "--evict", "lrru");
+    REFUSED(2, "unknown profile 'fast'", RUN_MODEL, "--prompt", "a", "--profile", "fast");
+    REFUSED(2, "no kernels 'sse'", RUN_MODEL, "--prompt", "a", "--kernels", "sse");
+    REFUSED(2, "MOEPAGER_BACKEND 'hots'", RUN_MODEL, "--prompt", "a", "--backend", "hots");
+    REFUSED(2, "one of auto, host", RUN_MODEL, "--prompt", "a", "--device", "cuda");
+}
+
+static void numbers_are_read_whole_and_in_range(void)
+{
+    static const char *const counts[] = { "-1", "0", "1099511627776", "1.5", "1e3", "0x10", "",
+                                          " 3", "3 " };
+
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        REFUSED(2, "need a whole number from 1 to 16777216", RUN_MODEL, "--prompt", "a",
+                "--max-tokens", counts[i]);
+    REFUSED(2, "--temperature: got 'nan'", RUN_MODEL, "--prompt", "a", "--temperature", "nan");
+    REFUSED(2, "--temperature: got '-1'", RUN_MODEL, "--prompt", "a", "--temperature", "-1");
+    REFUSED(2, "--temperature: got '0,5'", RUN_MODEL, "--prompt", "a", "--temperature", "0,5");
+    REFUSED(2, "--top-k: got '-5'", RUN_MODEL, "--prompt", "a", "--top-k", "-5");
+    REFUSED(2, "--top-p: got '1.5'", RUN_MODEL, "--prompt", "a", "--top-p", "1.5");
+    REFUSED(2, "'--seed': got '-1'", RUN_MODEL, "--prompt", "a", "--seed", "-1");
+    REFUSED(2, "'--threads': got '1025'", RUN_MODEL, "--prompt", "a", "--threads", "1025");
+    REFUSED(2, "--batch: got '65'", "bench", "--model", CLI_MODEL, "--batch", "65");
+}
+
+/* C4: one parser for sizes, whole strings only. */
+static void sizes_are_read_whole_and_in_range(void)
+{
+    static const char *const bad[] = { "",    "-1",    "1e9",  "99999999999G", " 8 G", "0x10",
+                                       "nan", "10,5M", "101%", "-1%",          "8 G",  "G" };
+    static const char *const good[] = { "10G",     "10GB", "10GiB", "1.5M", "200K",
+                                        "4000000", "25%",  "100%",  "all",  "auto" };
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        REFUSED(2, "need a size such as 4096, 64K, 1.5M or 2GiB", RUN_MODEL, "--prompt", "a",
+                "--budget", bad[i]);
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+        cli_expect(ARGS("info", "--model", CLI_MODEL, "--budget", good[i]), 0, NULL);
+}
+
+/* C6: refused before anything large is read, with both numbers. */
+static void a_budget_below_two_slots_is_refused(void)
+{
+    REFUSED(2, "budget of 1 bytes is below the smallest for this model: need 147456", RUN_MODEL,
+            "--prompt", "a", "--budget", "1");
+    REFUSED(2, "need 147456", RUN_MODEL, "--prompt", "a", "--budget", "0");
+    REFUSED(2, "need 147456", "bench", "--model", CLI_MODEL, "--budget", "147455");
+}
+
+static void prompts_that_cannot_be_used_are_refused(void)
+{
+    const struct cli closed = { .args = { RUN_MODEL, "--prompt-file", "-" }, .input_closed = true };
+    char lines[66 * 2];
+
+    REFUSED(2, "the prompt is empty", RUN_MODEL, "--prompt", "");
+    REFUSED(2, "the prompt is empty", RUN_MODEL, "--prompt-file", "/dev/null");
+    REFUSED(6, "cannot open '/nonexistent'", RUN_MODEL, "--prompt-file", "/nonexistent");
+    REFUSED(6, "E_PROMPT_FILE", RUN_MODEL, "--prompt-file", "tests");
+    cli_expect(&closed, 2, "standard input, which is closed");
+    REFUSED(2, "the context holds 4; raise --ctx", RUN_MODEL, "--ctx", "4", "--prompt",
+            "more words than four tokens can hold, surely");
+    REFUSED(2, "made for 1 to 2048", RUN_MODEL, "--prompt", "a", "--ctx", "2049");
+
+    for (size_t i = 0; i < 65; i++)
+        memcpy(lines + 2 * i, "a\n", 2);
+    cli_write(cli_path("lines"), lines, 65 * 2);
+    REFUSED(2, "more than 64 prompts", RUN_MODEL, "--batch-file", cli_path("lines"));
+    cli_write(cli_path("lines"), "\n\n", 2);
+    REFUSED(2, "the prompt is empty", RUN_MODEL, "--batch-file", cli_path("lines"));
+}
+
+static void a_model_that_is_none_is_refused(void)
+{
+    const char *dir = cli_path("model");
+    char file[4300];
+
+    REFUSED(3, "cannot open the model directory '/nonexistent'", "run", "--prompt", "a", "--model",
+            "/nonexistent");
+    REFUSED(3, "is not a directory", "info", "--model", "CMakeLists.txt");
+    CHECK_EQ(mkdir(dir, 0700), 0);
+    REFUSED(3, "E_", "info", "--model", dir);
+    snprintf(file, sizeof(file), "%s/model.safetensors", dir);
+    cli_write(file, "version https://git-lfs.github.com/spec/v1\noid", 46);
+    REFUSED(3, "Git LFS pointer", "info", "--model", dir);
+    cli_write(file, "1234567", 7);
+    REFUSED(3, "E_ST_SHORT", "info", "--model", dir);
+}
+
+/* C5, C4: the environment is warned of; with MOEPAGER_STRICT it ends the program. */
+static void a_wrong_variable_warns_or_ends(void)
+{
+    struct cli cli = { .args = { "info" }, .env = { "MOEPAGER_BUGDET=1G" } };
+
+    cli_expect(&cli, 0, "unknown variable MOEPAGER_BUGDET; did you mean MOEPAGER_BUDGET?");
+    cli.env[0] = "MOEPAGER_BUDGET=lots";
+    cli_expect(&cli, 0, "MOEPAGER_BUDGET is 'lots', need a size");
+    cli.env[1] = "MOEPAGER_STRICT=1";
+    {
+        struct cli_result result;
+
+        cli_run(&cli, &result);
+        CHECK_EQ(result.exit_code, 2);
+        CHECK(strstr(result.err, "MOEPAGER_STRICT is set") != NULL);
+        CHECK_EQ(result.out_bytes, 0);
+        cli_free(&result);
+    }
+    cli.env[0] = "MOEPAGER_BUDGET=1G";
+    cli_expect(&cli, 0, NULL);
+}
+
+static void a_flag_goes_before_the_environment(void)
+{
+    const struct cli cli = { .args = { "env", "--json", "--seed", "9" },
+                             .env = { "MOEPAGER_SEED=5", "MOEPAGER_CTX=77" } };
+    json_t *json = cli_json(&cli), *option;
+    size_t i, found = 0;
+
+    json_array_foreach(json, i, option)
+    {
+        const char *name = json_string_value(json_object_get(option, "name"));
+        const char *value = json_string_value(json_object_get(option, "value"));
+
+        CHECK(name != NULL && value != NULL);
+        if (!strcmp(name, "MOEPAGER_SEED")) {
+            CHECK_STR(value, "9");
+            found++;
+        }
+        if (!strcmp(name, "MOEPAGER_CTX")) {
+            CHECK_STR(value, "77");
+            found++;
+        }
+    }
+    CHECK_EQ(found, 2);
+    json_decref(json);
+}
+
+/* C7: a log that cannot be written harms nobody, and a link is not followed. */
+static void a_log_file_that_cannot_be_used_is_no_obstacle(void)
+{
+    struct cli cli = { .args = { "info" }, .env = { "MOEPAGER_LOG=info" } };
+    char file[4300], victim[4300];
+    char *text;
+
+    snprintf(victim, sizeof(victim), "MOEPAGER_LOG_FILE=%s", cli_path("log-link"));
+    cli_write(cli_path("log-victim"), "mine", 4);
+    CHECK_EQ(symlink(cli_path("log-victim"), cli_path("log-link")), 0);
+    cli.env[1] = victim;
+    cli_expect(&cli, 0, "log-link");
+    text = cli_read(cli_path("log-victim"), NULL);
+    CHECK_STR(text, "mine");
+    free(text);
+
+    CHECK_EQ(mkfifo(cli_path("log-fifo"), 0600), 0);
+    snprintf(file, sizeof(file), "MOEPAGER_LOG_FILE=%s", cli_path("log-fifo"));
+    cli.env[1] = file;
+    cli_expect(&cli, 0, "log-fifo");
+    cli.env[1] = "MOEPAGER_LOG_FILE=/nonexistent/dir/log";
+    cli_expect(&cli, 0, "/nonexistent/dir/log");
+    cli.env[1] = "MOEPAGER_LOG_FILE=/dev/full";
+    {
+        struct cli_result result;
+
+        cli_run(&cli, &result);
+        CHECK_EQ(result.exit_code, 0);
+        cli_free(&result);
+    }
+    cli.env[1] = NULL;
+    cli.errors_closed = true;
+    cli_expect(&cli, 0, NULL);
+}
+
+static void help_names_every_flag_and_examples(void)
+{
+    static const char *const commands[] = { "run", "bench", "info", "env" };
+    struct cli cli = { .args = { "--help" } };
+    struct cli_result result;
+
+    cli_run(&cli, &result);
+    CHECK_EQ(result.exit_code, 0);
+    CHECK_EQ(result.err_bytes, 0);
+    for (size_t i = 0; i < 4; i++) {
+        struct cli page = { .args = { commands[i], "--help" } };
+        struct cli_result shown;
+
+        CHECK(strstr(result.out, commands[i]) != NULL);
+        cli_run(&page, &shown);
+        CHECK_EQ(shown.exit_code, 0);
+        CHECK_EQ(shown.err_bytes, 0);
+        CHECK(strstr(shown.out, "--json") != NULL);
+        CHECK(strstr(shown.out, "examples\n  moepager") != NULL);
+        CHECK_EQ(strstr(shown.out, "--prompt TEXT") != NULL, i == 0);
+        cli_free(&shown);
+    }
+    CHECK(strstr(result.out, "exit codes: 0 ok, 2 usage") != NULL);
+    cli_free(&result);
+    cli_expect(ARGS("--version"), 0, NULL);
+}
+
+static void info_tells_sizes_and_what_is_missing(void)
+{
+    struct cli_result result;
+    json_t *json = cli_json(ARGS("info", "--model", CLI_MODEL, "--json"));
+
+    CHECK(json_object_get(json, "version") != NULL);
+    CHECK(json_object_get(json, "machine") != NULL);
+    CHECK(json_object_get(json, "model") != NULL);
+    json_decref(json);
+    cli_run(ARGS("info"), &result);
+    CHECK_EQ(result.exit_code, 0);
+    CHECK(strstr(result.out, "cuda: not built in this version") != NULL);
+    cli_free(&result);
+    cli_run(ARGS("info", "--model", CLI_MODEL, "--check-values"), &result);
+    CHECK_EQ(result.exit_code, 0);
+    CHECK(strstr(result.out, "smallest budget 147456 bytes") != NULL);
+    cli_free(&result);
+}
+
+int main(int argc, char **argv)
+{
+    cli_init(argc, argv);
+    RUN(commands_and_flags_are_told_apart);
+    RUN(a_slip_is_told_the_nearest_name);
+    RUN(numbers_are_read_whole_and_in_range);
+    RUN(sizes_are_read_whole_and_in_range);
+    RUN(a_budget_below_two_slots_is_refused);
+    RUN(prompts_that_cannot_be_used_are_refused);
+    RUN(a_model_that_is_none_is_refused);
+    RUN(a_wrong_variable_warns_or_ends);
+    RUN(a_flag_goes_before_the_environment);
+    RUN(a_log_file_that_cannot_be_used_is_no_obstacle);
+    RUN(help_names_every_flag_and_examples);
+    RUN(info_tells_sizes_and_what_is_missing);
+    return 0;
+}
