@@ -71,6 +71,8 @@ mp_test(engine/config_test LIBS mp_engine PkgConfig::JANSSON)
 mp_test(engine/safetensors_test LIBS mp_engine)
 mp_test(engine/tokenizer_test LIBS mp_engine TIMEOUT 300)
 mp_test(engine/chat_test LIBS mp_engine)
+mp_test(engine/sampler_test LIBS mp_engine m)
+mp_test(engine/generate_test LIBS mp_engine SOURCES tests/engine/harness.c TIMEOUT 120)
 mp_test(engine/tokenizer_cases_test LIBS mp_engine ${MP_ALLOC_FAULT} SOURCES tests/alloc_fault.c
     TIMEOUT 600)
 mp_test(vmm/file_test LIBS mp_vmm)

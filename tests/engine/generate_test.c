@@ -1,0 +1,421 @@
+/*
+ * Generation: why sequences end, stop strings wherever tokens end, batches of every size and
+ * prefill in pieces of every length that give the same bits as one prompt alone, sizes that are
+ * refused, and runs that are cancelled or lose their output.
+ */
+#include "engine/generate.h"
+
+#include "tests/engine/harness.h"
+#include "tests/test.h"
+#include "vmm/base/compiler.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+#define FIXTURE "tests/data/models/qwen2moe-tiny"
+#define TINY "models/tiny-moe"
+#define BATCH 64
+#define STEPS 4
+#define VOCAB_MAX 512
+#define TEXT_BYTES 8192
+
+/* What a run showed, by sequence. */
+struct seen {
+    float logits[BATCH][STEPS][VOCAB_MAX];
+    char text[TEXT_BYTES];
+    size_t text_bytes;
+    int text_calls_left; /* before on_text fails */
+    uint64_t prefill_done;
+    uint32_t vocab;
+};
+
+static struct seen seen, alone;
+
+static enum mp_status on_logits(void *ctx, uint32_t sequence, uint32_t step, const float *logits)
+{
+    struct seen *s = ctx;
+
+    if (step < STEPS && s->vocab <= VOCAB_MAX)
+        memcpy(s->logits[sequence][step], logits, s->vocab * sizeof(float));
+    return MP_OK;
+}
+
+static int on_text(void *ctx, uint32_t sequence, const char *text, size_t bytes)
+{
+    struct seen *s = ctx;
+
+    CHECK(sequence == 0 && bytes > 0 && s->text_bytes + bytes < TEXT_BYTES);
+    memcpy(s->text + s->text_bytes, text, bytes);
+    s->text_bytes += bytes;
+    s->text[s->text_bytes] = '\0';
+    return s->text_calls_left-- == 0;
+}
+
+static void on_prefill(void *ctx, uint64_t done_tokens, uint64_t total_tokens)
+{
+    struct seen *s = ctx;
+
+    CHECK(done_tokens > s->prefill_done && done_tokens <= total_tokens);
+    s->prefill_done = done_tokens;
+}
+
+static struct mp_generate_config config_of(struct harness *h, uint32_t max_tokens)
+{
+    memset(&seen, 0, sizeof(seen));
+    seen.vocab = h->model.vocab;
+    seen.text_calls_left = -1;
+    return (struct mp_generate_config){
+        .engine = h->engine,
+        .engine_config = &h->config,
+        .sampling = { .top_p = 1 },
+        .max_tokens = max_tokens,
+        .clock = mp_clock_monotonic(),
+        .on_text = on_text,
+        .on_logits = on_logits,
+        .on_prefill = on_prefill,
+        .ctx = &seen,
+    };
+}
+
+/* Prompt number i: 1 to 23 tokens. */
+static struct mp_ids prompt_of(uint32_t i, uint32_t vocab, uint32_t *ids)
+{
+    const size_t count = 1 + (i * 7) % 23;
+
+    for (size_t k = 0; k < count; k++)
+        ids[k] = (uint32_t)((i * 131 + k * 17 + 5) % vocab);
+    return (struct mp_ids){ .ids = ids, .count = count };
+}
+
+static void open_model(struct harness *h, const char *model, uint32_t sequences, uint32_t ctx,
+                       uint32_t tokens_max, uint32_t threads)
+{
+    struct harness_options options = harness_defaults(model);
+
+    options.sequences = sequences;
+    options.ctx = ctx;
+    options.tokens_max = tokens_max;
+    options.threads = threads;
+    harness_open(&options, h);
+}
+
+static void every_batch_equals_each_prompt_alone(void)
+{
+    static const uint32_t sizes[] = { 2, 3, 7, 33, 64 };
+    static uint32_t storage[BATCH][32];
+    struct mp_ids prompts[BATCH];
+    uint32_t ids[BATCH][STEPS];
+    struct mp_generate_stats stats;
+    struct harness h;
+
+    open_model(&h, FIXTURE, BATCH, 32, 100, 2);
+    for (uint32_t i = 0; i < BATCH; i++) {
+        struct mp_generate_config config = config_of(&h, STEPS);
+        struct mp_output out = { 0 };
+
+        config.ignore_eos = true;
+        prompts[i] = prompt_of(i, h.model.vocab, storage[i]);
+        CHECK_EQ(mp_generate(&config, &prompts[i], 1, &out, &stats), MP_OK);
+        CHECK_EQ(out.ids.count, STEPS);
+        CHECK_EQ(stats.prompt_tokens, prompts[i].count);
+        memcpy(ids[i], out.ids.ids, sizeof(ids[i]));
+        memcpy(alone.logits[i], seen.logits[0], sizeof(alone.logits[i]));
+        mp_outputs_free(&out, 1);
+    }
+    for (size_t n = 0; n < MP_ARRAY_LEN(sizes); n++) {
+        struct mp_generate_config config = config_of(&h, STEPS);
+        struct mp_output out[BATCH] = { 0 };
+
+        config.ignore_eos = true;
+        CHECK_EQ(mp_generate(&config, prompts, sizes[n], out, &stats), MP_OK);
+        CHECK_EQ(stats.generated_tokens, sizes[n] * STEPS);
+        CHECK_EQ(seen.prefill_done, stats.prompt_tokens);
+        for (uint32_t i = 0; i < sizes[n]; i++) {
+            CHECK(memcmp(out[i].ids.ids, ids[i], sizeof(ids[i])) == 0);
+            CHECK(memcmp(seen.logits[i], alone.logits[i], sizeof(alone.logits[i])) == 0);
+        }
+        mp_outputs_free(out, BATCH);
+    }
+    harness_close(&h);
+}
+
+static void pieces_of_prefill_and_threads_do_not_show(void)
+{
+    static const uint32_t chunks[] = { 256, 1, 5, 16, 39, 40 };
+    uint32_t storage[40];
+    struct mp_ids prompt = { .ids = storage, .count = 40 };
+    struct mp_generate_stats stats;
+
+    for (size_t i = 0; i < 40; i++)
+        storage[i] = (uint32_t)(i * 37 + 11) % 97;
+    for (size_t i = 0; i < MP_ARRAY_LEN(chunks) + 3; i++) {
+        const uint32_t chunk = i < MP_ARRAY_LEN(chunks) ? chunks[i] : 7;
+        const uint32_t threads = i < MP_ARRAY_LEN(chunks) ? 1 : (uint32_t)(i + 2 - 6);
+        struct mp_output out = { 0 };
+        struct harness h;
+
+        open_model(&h, FIXTURE, 1, 64, chunk, threads);
+        {
+            struct mp_generate_config config = config_of(&h, STEPS);
+
+            config.ignore_eos = true;
+            CHECK_EQ(mp_generate(&config, &prompt, 1, &out, &stats), MP_OK);
+        }
+        if (i == 0)
+            memcpy(alone.logits[0], seen.logits[0], sizeof(alone.logits[0]));
+        CHECK(memcmp(alone.logits[0], seen.logits[0], sizeof(alone.logits[0])) == 0);
+        mp_outputs_free(&out, 1);
+        harness_close(&h);
+    }
+}
+
+static void sequences_end_for_the_right_reason(void)
+{
+    uint32_t storage[32], greedy[8];
+    struct mp_generate_stats stats;
+    struct mp_generate_config config;
+    struct mp_output out = { 0 };
+    struct mp_ids prompt;
+    struct harness h;
+    uint32_t first;
+
+    open_model(&h, FIXTURE, 1, 12, 4, 1);
+    prompt = prompt_of(7, h.model.vocab, storage); /* 4 tokens */
+    CHECK_EQ(prompt.count, 4);
+    h.model.eos_count = 0;
+
+    config = config_of(&h, 100);
+    CHECK_EQ(mp_generate(&config, &prompt, 1, &out, &stats), MP_OK);
+    CHECK_EQ(out.finish, MP_FINISH_CTX);
+    CHECK_EQ(out.ids.count, 9); /* 4 + 9 - 1 == 12 positions were processed */
+    memcpy(greedy, out.ids.ids, sizeof(greedy));
+    mp_outputs_free(&out, 1);
+
+    config = config_of(&h, 3);
+    CHECK_EQ(mp_generate(&config, &prompt, 1, &out, &stats), MP_OK);
+    CHECK_EQ(out.finish, MP_FINISH_LENGTH);
+    CHECK_EQ(out.ids.count, 3);
+    mp_outputs_free(&out, 1);
+
+    /* The second of two end tokens; it ends the sequence where it first appears. */
+    h.model.eos[0] = h.model.vocab - 1 == greedy[2] ? 0 : h.model.vocab - 1;
+    h.model.eos[1] = greedy[2];
+    h.model.eos_count = 2;
+    for (first = 0; greedy[first] != greedy[2] && greedy[first] != h.model.eos[0];)
+        first++;
+    config = config_of(&h, 8);
+    CHECK_EQ(mp_generate(&config, &prompt, 1, &out, &stats), MP_OK);
+    CHECK_EQ(out.finish, MP_FINISH_EOS);
+    CHECK_EQ(out.ids.count, first + 1);
+    mp_outputs_free(&out, 1);
+
+    config = config_of(&h, 8);
+    config.ignore_eos = true;
+    CHECK_EQ(mp_generate(&config, &prompt, 1, &out, &stats), MP_OK);
+    CHECK_EQ(out.finish, MP_FINISH_LENGTH);
+    CHECK(memcmp(out.ids.ids, greedy, sizeof(greedy)) == 0);
+    mp_outputs_free(&out, 1);
+    harness_close(&h);
+}
+
+/* Every run: what was shown piece by piece is the text. */
+static void write_text(struct harness *h, const struct mp_tokenizer *tok, const char *stop,
+                       struct mp_output *out)
+{
+    static const char question[] = "The ";
+    struct mp_generate_config config = config_of(h, 40);
+    struct mp_ids prompt = { 0 };
+    struct mp_generate_stats stats;
+
+    config.tokenizer = tok;
+    config.ignore_eos = true;
+    config.stops[0] = "\x01 never";
+    config.stops[1] = stop;
+    config.stop_count = stop != NULL ? 2 : 1;
+    CHECK_EQ(mp_tokenizer_encode(tok, question, strlen(question), 0, &prompt), MP_OK);
+    CHECK_EQ(mp_generate(&config, &prompt, 1, out, &stats), MP_OK);
+    CHECK_STR(seen.text, out->text);
+    CHECK_EQ(seen.text_bytes, out->text_bytes);
+    mp_ids_free(&prompt);
+}
+
+/* Pieces of the text that the model writes as stop strings: the first place ends the text. */
+static void stop_strings_work_across_tokens(void)
+{
+    char text[TEXT_BYTES], stop[16];
+    struct mp_tokenizer *tok;
+    struct mp_output out = { 0 };
+    struct harness h;
+    size_t length = 1;
+
+    CHECK_EQ(mp_tokenizer_load(TINY, &tok), MP_OK);
+    open_model(&h, TINY, 1, 128, 32, 2);
+    write_text(&h, tok, NULL, &out);
+    CHECK_EQ(out.finish, MP_FINISH_LENGTH);
+    snprintf(text, sizeof(text), "%s", out.text);
+    CHECK(strlen(text) > 30);
+    mp_outputs_free(&out, 1);
+    for (size_t at = 0; at + length <= strlen(text); at += 3) {
+        const char *first;
+
+        memcpy(stop, text + at, length);
+        stop[length] = '\0';
+        first = strstr(text, stop);
+        write_text(&h, tok, stop, &out);
+        CHECK_EQ(out.finish, MP_FINISH_STOP);
+        CHECK_EQ(out.text_bytes, first - text);
+        CHECK(memcmp(out.text, text, out.text_bytes) == 0);
+        mp_outputs_free(&out, 1);
+        length = length % 9 + 1;
+    }
+    mp_tokenizer_destroy(tok);
+    harness_close(&h);
+}
+
+static void lost_output_ends_the_run(void)
+{
+    struct mp_tokenizer *tok;
+    struct mp_generate_stats stats;
+    struct mp_generate_config config;
+    struct mp_ids prompt = { 0 };
+    struct mp_output out = { 0 };
+    struct harness h;
+
+    CHECK_EQ(mp_tokenizer_load(TINY, &tok), MP_OK);
+    CHECK_EQ(mp_tokenizer_encode(tok, "import", 6, 0, &prompt), MP_OK);
+    open_model(&h, TINY, 1, 64, 32, 1);
+    config = config_of(&h, 30);
+    config.tokenizer = tok;
+    config.ignore_eos = true;
+    seen.text_calls_left = 2;
+    CHECK_EQ(mp_generate(&config, &prompt, 1, &out, &stats), MP_ERR_IO);
+    CHECK_STR(mp_error_last()->code, "E_OUTPUT");
+    CHECK(out.ids.count >= 3 && out.ids.count < 30); /* what was there stays */
+    mp_outputs_free(&out, 1);
+    mp_ids_free(&prompt);
+    mp_tokenizer_destroy(tok);
+    harness_close(&h);
+}
+
+static void expect_refused(const struct mp_generate_config *config, const struct mp_ids *prompts,
+                           uint32_t count, const char *code)
+{
+    struct mp_output out[4] = { 0 };
+    struct mp_generate_stats stats;
+
+    CHECK_EQ(mp_generate(config, prompts, count, out, &stats), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, code);
+    mp_outputs_free(out, 4);
+}
+
+static void prompts_that_cannot_run_are_refused(void)
+{
+    uint32_t ids[16] = { 0 };
+    struct mp_ids prompts[3] = { { .ids = ids, .count = 2 }, { .ids = ids, .count = 0 } };
+    struct mp_generate_config config;
+    struct harness h;
+
+    open_model(&h, FIXTURE, 2, 8, 4, 1);
+    config = config_of(&h, 1);
+    expect_refused(&config, prompts, 0, "E_BATCH");
+    expect_refused(&config, prompts, 3, "E_BATCH");
+    expect_refused(&config, prompts, 2, "E_PROMPT_EMPTY");
+    prompts[1].count = 8;
+    expect_refused(&config, prompts, 2, "E_PROMPT_LONG");
+    prompts[1].count = 7;
+    config.stops[0] = "";
+    config.stop_count = 1;
+    expect_refused(&config, prompts, 2, "E_STOP_EMPTY");
+    harness_close(&h);
+}
+
+static void absurd_sizes_are_refused(void)
+{
+    uint64_t kv_bytes, state_bytes;
+    struct mp_model_config model;
+    struct mp_engine_config config;
+    struct harness h;
+
+    open_model(&h, FIXTURE, 1, 8, 4, 1);
+    model = h.model;
+    config = h.config;
+    config.model = &model;
+    CHECK_EQ(mp_engine_measure(&config, &kv_bytes, &state_bytes), MP_OK);
+    model.positions_max = config.ctx = 1u << 24;
+    model.kv_heads = model.heads = 1u << 20;
+    model.head_dim = 1u << 20;
+    config.sequences = 64;
+    config.tokens_max = 65536;
+    CHECK_EQ(mp_engine_measure(&config, &kv_bytes, &state_bytes), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_STATE_SIZE");
+    config.tokens_max = 63;
+    CHECK_EQ(mp_engine_measure(&config, &kv_bytes, &state_bytes), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_BATCH");
+    config.tokens_max = 65537;
+    CHECK_EQ(mp_engine_measure(&config, &kv_bytes, &state_bytes), MP_ERR_CONFIG);
+    config.tokens_max = 64;
+    config.ctx++;
+    CHECK_EQ(mp_engine_measure(&config, &kv_bytes, &state_bytes), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_CTX");
+    harness_close(&h);
+}
+
+static volatile sig_atomic_t cancel;
+static uint32_t layers_routed, cancel_in_layer;
+
+static void count_layer(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k,
+                        const uint32_t *experts, const float *weights)
+{
+    (void)ctx, (void)layer, (void)tokens, (void)k, (void)experts, (void)weights;
+    layers_routed++;
+    if (layers_routed == cancel_in_layer)
+        cancel = 1;
+}
+
+/* A cancelled run ends after the layer that it is in, and the engine can be used again. */
+static void cancel_ends_within_a_layer(void)
+{
+    uint32_t storage[32];
+    struct mp_generate_config config;
+    struct mp_generate_stats stats;
+    struct mp_output out = { 0 };
+    struct mp_engine *engine;
+    struct mp_ids prompt;
+    struct harness h;
+
+    open_model(&h, TINY, 1, 64, 32, 2);
+    h.config.cancel = &cancel;
+    h.config.routed = count_layer;
+    CHECK_EQ(mp_engine_create(&h.config, &engine), MP_OK);
+    prompt = prompt_of(5, h.model.vocab, storage);
+    for (uint32_t layer = 1; layer <= 12; layer += 5) {
+        config = config_of(&h, 3);
+        config.engine = engine;
+        layers_routed = 0;
+        cancel_in_layer = layer;
+        CHECK_EQ(mp_generate(&config, &prompt, 1, &out, &stats), MP_ERR_CANCELED);
+        CHECK_EQ(layers_routed, layer);
+        CHECK(mp_pager_check(mp_engine_pager(engine)));
+        mp_outputs_free(&out, 1);
+        cancel = 0;
+    }
+    cancel_in_layer = 0;
+    config = config_of(&h, 3);
+    config.engine = engine;
+    CHECK_EQ(mp_generate(&config, &prompt, 1, &out, &stats), MP_OK);
+    mp_outputs_free(&out, 1);
+    mp_engine_destroy(engine);
+    harness_close(&h);
+}
+
+int main(void)
+{
+    RUN(every_batch_equals_each_prompt_alone);
+    RUN(pieces_of_prefill_and_threads_do_not_show);
+    RUN(sequences_end_for_the_right_reason);
+    RUN(stop_strings_work_across_tokens);
+    RUN(lost_output_ends_the_run);
+    RUN(prompts_that_cannot_run_are_refused);
+    RUN(absurd_sizes_are_refused);
+    RUN(cancel_ends_within_a_layer);
+    return 0;
+}
