@@ -111,7 +111,7 @@ static void print_options_page(const struct mp_settings *settings)
           "A variable with a bad value is reported by one warning and its default is used; an "
           "unknown\n`MOEPAGER_` variable is reported with the nearest known name. With "
           "`MOEPAGER_STRICT=1` both end the\nprogram with exit code 2. A flag with a bad value "
-          "always does.\n\n",
+          "always does. Switches are given as `--deterministic`\nor `--uring=off`.\n\n",
           stdout);
     mp_opt_print_markdown(settings->groups, stdout);
 }

@@ -62,6 +62,8 @@ static void become(const struct cli *cli, const char *in)
         argv[i + 1] = cli->args[i];
     if (cli->input_closed)
         close(STDIN_FILENO);
+    else if (cli->input_fd != 0)
+        dup2(cli->input_fd, STDIN_FILENO);
     else
         point(STDIN_FILENO, in, O_RDONLY);
     if (cli->output == CLI_CLOSED)

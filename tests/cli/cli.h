@@ -20,6 +20,7 @@ struct cli {
     const char *args[CLI_ARGS_MAX]; /* NULL-terminated, without the program */
     const char *env[8];             /* "NAME=value", NULL-terminated */
     const char *input;              /* text for standard input; NULL: /dev/null */
+    int input_fd;                   /* if not 0: becomes standard input */
     bool input_closed;
     enum cli_output output;
     bool errors_closed;

@@ -1,0 +1,224 @@
+/*
+ * What the command line generates: the same text whatever the budget, the threads and the company
+ * in a batch; seeds, stop texts, chat, and the ends of a sequence.
+ */
+#include "tests/cli/cli.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/test.h"
+
+#define RUN_JSON "run", "--model", CLI_MODEL, "--json"
+#define ARGS(...)                \
+    (&(const struct cli){        \
+        .args = { __VA_ARGS__ }, \
+    })
+
+static char *copy_text(json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+
+    CHECK(text != NULL);
+    return strdup(text);
+}
+
+/* The member of a run's JSON as a text of its own. */
+static char *text_of(const struct cli *cli, const char *key)
+{
+    json_t *json = cli_json(cli);
+    char *text = copy_text(json, key);
+
+    json_decref(json);
+    return text;
+}
+
+static void same_text(const char *what, const struct cli *cli, const char *expected)
+{
+    char *text = text_of(cli, "text");
+
+    if (strcmp(text, expected) != 0) {
+        fprintf(stderr, "%s: \"%s\", expected \"%s\"\n", what, text, expected);
+        exit(1);
+    }
+    free(text);
+}
+
+#define PROMPT "--prompt", "def main(argv):", "--max-tokens", "24"
+
+static void budget_threads_and_policies_change_no_text(void)
+{
+    static const char *const budgets[] = { "147456", "10%", "25%", "60%" };
+    static const char *const evicts[] = { "lru", "lfu", "random", "layer-lru", "layer-lfu" };
+    char *expected = text_of(ARGS(RUN_JSON, PROMPT, "--budget", "all"), "text");
+
+    CHECK(strlen(expected) > 10);
+    for (size_t i = 0; i < 4; i++)
+        same_text(budgets[i], ARGS(RUN_JSON, PROMPT, "--budget", budgets[i]), expected);
+    for (size_t i = 0; i < 5; i++)
+        same_text(evicts[i], ARGS(RUN_JSON, PROMPT, "--budget", "15%", "--evict", evicts[i]),
+                  expected);
+    same_text("threads", ARGS(RUN_JSON, PROMPT, "--threads", "1"), expected);
+    same_text("no prefetch", ARGS(RUN_JSON, PROMPT, "--budget", "20%", "--prefetch", "none"),
+              expected);
+    same_text("deterministic", ARGS(RUN_JSON, PROMPT, "--budget", "20%", "--deterministic"),
+              expected);
+    same_text("threads that read",
+              ARGS(RUN_JSON, PROMPT, "--budget", "20%", "--uring=off", "--io", "buffered"),
+              expected);
+    same_text("prefill in small pieces", ARGS(RUN_JSON, PROMPT, "--prefill-tokens", "3"), expected);
+    free(expected);
+}
+
+#define SAMPLED "--prompt", "The ", "--max-tokens", "32", "--temperature", "1.2"
+
+static void a_seed_is_a_text_and_another_seed_another(void)
+{
+    char *first = text_of(ARGS(RUN_JSON, SAMPLED, "--seed", "7"), "text");
+    char *other = text_of(ARGS(RUN_JSON, SAMPLED, "--seed", "8"), "text");
+    char *greedy = text_of(ARGS(RUN_JSON, "--prompt", "The ", "--max-tokens", "32"), "text");
+
+    same_text("the same seed", ARGS(RUN_JSON, SAMPLED, "--seed", "7", "--budget", "20%"), first);
+    CHECK(strcmp(first, other) != 0);
+    same_text("only one to choose from", ARGS(RUN_JSON, SAMPLED, "--top-k", "1"), greedy);
+    same_text("only the likeliest", ARGS(RUN_JSON, SAMPLED, "--top-p", "1e-6"), greedy);
+    free(first);
+    free(other);
+    free(greedy);
+}
+
+static void a_stop_text_ends_before_itself(void)
+{
+    char *whole = text_of(ARGS(RUN_JSON, PROMPT), "text"), stop[4] = "";
+    json_t *json;
+
+    CHECK(strlen(whole) > 12);
+    memcpy(stop, whole + 9, 3); /* ASCII, as the model writes for this prompt */
+    *strstr(whole, stop) = '\0';
+    json = cli_json(ARGS(RUN_JSON, PROMPT, "--stop", "no such text", "--stop", stop));
+    CHECK_STR(json_string_value(json_object_get(json, "text")), whole);
+    CHECK_STR(json_string_value(json_object_get(json, "finish")), "stop");
+    json_decref(json);
+    cli_expect(ARGS("run", "--model", CLI_MODEL, PROMPT, "--stop", ""), 2, "E_STOP_EMPTY");
+    free(whole);
+}
+
+static void the_context_ends_a_text(void)
+{
+    json_t *json =
+        cli_json(ARGS(RUN_JSON, "--prompt", "The quick brown fox", "--ctx", "24", "--ignore-eos"));
+    const size_t prompt = (size_t)json_integer_value(json_object_get(json, "prompt_tokens"));
+    const size_t made = json_array_size(json_object_get(json, "tokens"));
+
+    CHECK_STR(json_string_value(json_object_get(json, "finish")), "context");
+    CHECK(prompt + made >= 24 && prompt + made <= 25); /* the last one needs no room of its own */
+    json_decref(json);
+}
+
+static void chat_wraps_the_prompt_and_ends_by_itself(void)
+{
+    json_t *plain = cli_json(ARGS(RUN_JSON, "--prompt", "What is 12+7?", "--max-tokens", "40"));
+    json_t *chat =
+        cli_json(ARGS(RUN_JSON, "--prompt", "What is 12+7?", "--max-tokens", "40", "--chat"));
+
+    CHECK(json_integer_value(json_object_get(chat, "prompt_tokens")) >
+          json_integer_value(json_object_get(plain, "prompt_tokens")));
+    CHECK_STR(json_string_value(json_object_get(chat, "finish")), "eos");
+    CHECK(strstr(json_string_value(json_object_get(chat, "text")), "<|im_") == NULL);
+    json_decref(plain);
+    json_decref(chat);
+    cli_expect(ARGS("run", "--model", CLI_MODEL, PROMPT, "--system", "x"), 2, "--chat");
+}
+
+static const char *const starts[] = {
+    "def f(x):", "The ", "sort 5 3 9 ->",           "import", "7+5=",
+    "NAME\n",    "#",    "reverse lake book sun ->"
+};
+
+/* Prompts of different lengths; line i of `count`. */
+static void make_prompt(unsigned i, char out[128])
+{
+    int used = snprintf(out, 128, "%s", starts[i % 8]);
+
+    for (unsigned j = 0; j < i / 8; j++)
+        used += snprintf(out + used, 128 - (size_t)used, " %u", i * 7 + j);
+    for (char *at = out; *at != '\0'; at++)
+        *at = *at == '\n' ? ' ' : *at;
+}
+
+static void a_batch_equals_its_prompts_alone(void)
+{
+    static const unsigned sizes[] = { 1, 2, 5, 64 };
+    char prompt[128], *alone[64], lines[64 * 128];
+
+    for (unsigned i = 0; i < 64; i++) {
+        make_prompt(i, prompt);
+        alone[i] = text_of(ARGS(RUN_JSON, "--prompt", prompt, "--max-tokens", "8", "--ctx", "128"),
+                           "text");
+    }
+    for (unsigned s = 0; s < 4; s++) {
+        json_t *json, *sequences, *sequence;
+        size_t used = 0, i;
+
+        for (unsigned p = 0; p < sizes[s]; p++) {
+            make_prompt(p, prompt);
+            used += (size_t)snprintf(lines + used, sizeof(lines) - used, "%s\n%s", prompt,
+                                     p % 2 ? "\r\n" : "");
+        }
+        cli_write(cli_path("batch"), lines, used);
+        json = cli_json(ARGS(RUN_JSON, "--batch-file", cli_path("batch"), "--max-tokens", "8",
+                             "--ctx", "128", "--budget", "30%"));
+        sequences = json_object_get(json, "sequences");
+        CHECK_EQ(json_array_size(sequences), sizes[s]);
+        json_array_foreach(sequences, i, sequence)
+        {
+            CHECK_STR(json_string_value(json_object_get(sequence, "text")), alone[i]);
+        }
+        json_decref(json);
+    }
+    for (unsigned i = 0; i < 64; i++)
+        free(alone[i]);
+}
+
+static void any_bytes_can_be_a_prompt(void)
+{
+    static const char bytes[] = "\xff\xfe\x80 \xe2\x82 \xf0\x9f\x98\x80 \xed\xa0\x80 end";
+    json_t *json;
+
+    cli_write(cli_path("bytes"), bytes, sizeof(bytes)); /* with its NUL */
+    json = cli_json(ARGS(RUN_JSON, "--prompt-file", cli_path("bytes"), "--max-tokens", "4"));
+    CHECK(json_integer_value(json_object_get(json, "prompt_tokens")) > 5);
+    json_decref(json);
+}
+
+static void bench_reports_medians_and_runs(void)
+{
+    struct cli_result result;
+    json_t *json =
+        cli_json(ARGS("bench", "--model", CLI_MODEL, "--json", "--prompt-tokens", "12",
+                      "--gen-tokens", "6", "--batch", "3", "--repeat", "3", "--budget", "25%"));
+
+    CHECK_EQ(json_array_size(json_object_get(json, "runs")), 3);
+    CHECK(json_is_real(json_object_get(json_object_get(json, "median"), "tokens_per_s")));
+    json_decref(json);
+    cli_run(ARGS("bench", "--model", CLI_MODEL, "--prompt-tokens", "4", "--gen-tokens", "2",
+                 "--repeat", "1"),
+            &result);
+    CHECK_EQ(result.exit_code, 0);
+    CHECK(strstr(result.out, "median") != NULL && strstr(result.out, "hit rate") != NULL);
+    cli_free(&result);
+}
+
+int main(int argc, char **argv)
+{
+    cli_init(argc, argv);
+    RUN(budget_threads_and_policies_change_no_text);
+    RUN(a_seed_is_a_text_and_another_seed_another);
+    RUN(a_stop_text_ends_before_itself);
+    RUN(the_context_ends_a_text);
+    RUN(chat_wraps_the_prompt_and_ends_by_itself);
+    RUN(a_batch_equals_its_prompts_alone);
+    RUN(any_bytes_can_be_a_prompt);
+    RUN(bench_reports_medians_and_runs);
+    return 0;
+}

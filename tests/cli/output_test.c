@@ -1,0 +1,251 @@
+/*
+ * What the command line writes: JSON, timeline, trace, logits; and that it says so and leaves
+ * nothing behind when it cannot write, or when there is no memory.
+ */
+#include "tests/cli/cli.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "policy/trace.h"
+#include "tests/npy.h"
+#include "tests/test.h"
+
+#define RUN_MODEL "run", "--model", CLI_MODEL, "--prompt", "sort 5 3 9 1 ->", "--max-tokens", "6"
+#define ARGS(...)                \
+    (&(const struct cli){        \
+        .args = { __VA_ARGS__ }, \
+    })
+
+static void json_has_the_promised_keys(void)
+{
+    static const char *const numbers[] = {
+        "ttft_ms",         "tpot_ms",      "tokens_per_s",
+        "hit_rate",        "bytes_loaded", "bytes_prefetched_unused",
+        "exposed_wait_ms", "budget_bytes", "expert_bytes",
+    };
+    json_t *json = cli_json(ARGS(RUN_MODEL, "--json", "--budget", "25%")), *id, *tokens;
+    size_t i;
+
+    CHECK(json_is_string(json_object_get(json, "text")));
+    tokens = json_object_get(json, "tokens");
+    CHECK_EQ(json_array_size(tokens), 6);
+    json_array_foreach(tokens, i, id)
+    {
+        CHECK(json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) < 2048);
+    }
+    for (i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        if (!json_is_number(json_object_get(json, numbers[i])))
+            CHECK_STR(numbers[i], "a number");
+    }
+    CHECK_EQ(json_integer_value(json_object_get(json, "expert_bytes")), 8 * 32 * 73728);
+    CHECK_EQ(json_integer_value(json_object_get(json, "budget_bytes")), 8 * 32 * 73728 / 4);
+    CHECK(json_number_value(json_object_get(json, "hit_rate")) >= 0);
+    CHECK(json_number_value(json_object_get(json, "hit_rate")) <= 1);
+    CHECK(json_integer_value(json_object_get(json, "bytes_loaded")) >= 73728);
+    json_decref(json);
+}
+
+static void plain_text_and_report_go_separate_ways(void)
+{
+    json_t *json = cli_json(ARGS(RUN_MODEL, "--json"));
+    struct cli_result result;
+    const char *text = json_string_value(json_object_get(json, "text"));
+
+    cli_run(ARGS(RUN_MODEL), &result);
+    CHECK_EQ(result.exit_code, 0);
+    CHECK_EQ(result.out_bytes, strlen(text) + 1);
+    CHECK_EQ(memcmp(result.out, text, strlen(text)), 0);
+    CHECK(strstr(result.err, "hit rate") != NULL && strstr(result.err, "exposed wait") != NULL);
+    cli_free(&result);
+    json_decref(json);
+}
+
+static void a_timeline_has_its_tracks(void)
+{
+    json_t *json, *events, *event;
+    json_error_t error;
+    bool compute = false, transfers = false, layers = false;
+    size_t i, spans = 0;
+
+    cli_expect(ARGS(RUN_MODEL, "--budget", "20%", "--timeline", cli_path("timeline.json")), 0,
+               "tokens");
+    json = json_load_file(cli_path("timeline.json"), 0, &error);
+    CHECK(json != NULL);
+    events = json_is_array(json) ? json : json_object_get(json, "traceEvents");
+    CHECK(json_is_array(events));
+    json_array_foreach(events, i, event)
+    {
+        const char *phase = json_string_value(json_object_get(event, "ph"));
+        const char *name =
+            json_string_value(json_object_get(json_object_get(event, "args"), "name"));
+
+        CHECK(phase != NULL);
+        if (!strcmp(phase, "M") && name != NULL) {
+            compute = compute || !strcmp(name, "compute");
+            transfers = transfers || !strcmp(name, "transfers");
+            layers = layers || !strcmp(name, "layers");
+        }
+        spans += !strcmp(phase, "X");
+    }
+    CHECK(compute && transfers && layers);
+    CHECK(spans > 6 * 8);
+    json_decref(json);
+}
+
+static void a_trace_holds_every_choice(void)
+{
+    json_t *json = cli_json(ARGS(RUN_MODEL, "--json", "--trace", cli_path("trace")));
+    const size_t tokens = (size_t)json_integer_value(json_object_get(json, "prompt_tokens")) +
+                          json_array_size(json_object_get(json, "tokens")) -
+                          1; /* the last one is not run */
+    struct mp_trace_reader *reader;
+    struct mp_trace_row row;
+    size_t rows = 0;
+
+    CHECK_EQ(mp_trace_open(cli_path("trace"), &reader), MP_OK);
+    CHECK_EQ(mp_trace_get_shape(reader)->layers, 8);
+    CHECK_EQ(mp_trace_get_shape(reader)->experts, 32);
+    CHECK_EQ(mp_trace_get_shape(reader)->top_k, 4);
+    CHECK_EQ(mp_trace_get_shape(reader)->expert_bytes, 73728);
+    for (;;) {
+        CHECK_EQ(mp_trace_read(reader, &row), MP_OK);
+        if (row.experts == NULL)
+            break;
+        rows++;
+    }
+    CHECK_EQ(rows, tokens * 8);
+    mp_trace_reader_destroy(reader);
+    json_decref(json);
+}
+
+/* Row i is what token i was chosen from: its largest value stands at the token's id. */
+static void logits_are_those_of_the_tokens(void)
+{
+    json_t *json = cli_json(ARGS(RUN_MODEL, "--json", "--logits-out", cli_path("logits.npy")));
+    json_t *tokens = json_object_get(json, "tokens");
+    struct npy npy = { 0 };
+
+    CHECK(npy_read(cli_path("logits.npy"), &npy));
+    CHECK_EQ(npy.type, NPY_F32);
+    CHECK_EQ(npy.n_dims, 2);
+    CHECK_EQ(npy.dims[0], 6);
+    CHECK_EQ(npy.dims[1], 2048);
+    for (size_t i = 0; i < 6; i++) {
+        const float *row = npy.f32 + i * 2048;
+        size_t best = 0;
+
+        for (size_t j = 1; j < 2048; j++)
+            best = row[j] > row[best] ? j : best;
+        CHECK_EQ(best, json_integer_value(json_array_get(tokens, i)));
+    }
+    npy_free(&npy);
+    json_decref(json);
+}
+
+static void an_output_that_is_gone_is_an_error(void)
+{
+    struct cli full = { .args = { RUN_MODEL }, .output = CLI_FULL };
+    struct cli closed = { .args = { RUN_MODEL }, .output = CLI_CLOSED };
+    static const char *const others[] = { "info", "env", "--help", "--version" };
+
+    cli_expect(&full, 6, "error[E_OUTPUT]");
+    cli_expect(&closed, 6, "error[E_OUTPUT]");
+    full.args[7] = closed.args[7] = "--json";
+    cli_expect(&full, 6, "error[E_OUTPUT]");
+    cli_expect(&closed, 6, "error[E_OUTPUT]");
+    for (size_t i = 0; i < 4; i++) {
+        const struct cli other = { .args = { others[i] }, .output = CLI_FULL };
+
+        cli_expect(&other, 6, "error[E_OUTPUT]");
+    }
+}
+
+static void files_that_cannot_be_written_are_named(void)
+{
+    static const char *const flags[] = { "--timeline", "--trace", "--logits-out" };
+    const char *dir = cli_path("out"), *link = cli_path("out-link");
+    char inside[4300], keep[4300];
+
+    CHECK_EQ(mkdir(dir, 0700), 0);
+    cli_write(cli_path("precious"), "mine", 4);
+    CHECK_EQ(symlink(cli_path("precious"), link), 0);
+    snprintf(inside, sizeof(inside), "%s/file", dir);
+    snprintf(keep, sizeof(keep), "%s", link);
+    for (size_t i = 0; i < 3; i++) {
+        char *text;
+
+        cli_expect(ARGS("run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens", "1", "--json",
+                        flags[i], "/nonexistent/dir/file"),
+                   6, "/nonexistent/dir/file");
+        cli_expect(ARGS("run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens", "1", "--json",
+                        flags[i], keep),
+                   6, "out-link");
+        text = cli_read(cli_path("precious"), NULL);
+        CHECK_STR(text, "mine");
+        free(text);
+        /* A run that fails after its files were opened leaves none of them. */
+        cli_expect(
+            &(const struct cli){ .args = { RUN_MODEL, flags[i], inside }, .output = CLI_FULL }, 6,
+            "E_OUTPUT");
+        CHECK_EQ(cli_count_entries(dir), 0);
+    }
+}
+
+static void no_memory_is_told_and_ends_with_4(void)
+{
+    struct cli cli = { .args = { RUN_MODEL }, .address_space_bytes = 60u << 20 };
+
+    if (cli_is_sanitized())
+        return; /* the sanitizer itself needs more than any limit */
+    cli_expect(&cli, 4, "error[E_NO_MEMORY]: cannot allocate");
+}
+
+/* A context that the machine cannot hold is refused before it is tried. */
+static void a_context_beyond_the_machine_is_refused_with_the_sum(void)
+{
+    static const char *const files[] = { "tokenizer.json", "tokenizer_config.json",
+                                         "generation_config.json", "model.safetensors" };
+    const char *dir = cli_path("large");
+    char from[4300], to[4300], *text, *at, *config;
+    size_t bytes;
+
+    CHECK_EQ(mkdir(dir, 0700), 0);
+    for (size_t i = 0; i < 4; i++) {
+        snprintf(from, sizeof(from), CLI_MODEL "/%s", files[i]);
+        snprintf(to, sizeof(to), "%s/%s", dir, files[i]);
+        text = cli_read(from, &bytes);
+        cli_write(to, text, bytes);
+        free(text);
+    }
+    text = cli_read(CLI_MODEL "/config.json", &bytes);
+    at = strstr(text, "\"max_position_embeddings\": 2048");
+    CHECK(at != NULL);
+    config = malloc(bytes + 64);
+    CHECK(config != NULL);
+    snprintf(config, bytes + 64, "%.*s\"max_position_embeddings\": 16000000%s", (int)(at - text),
+             text, at + strlen("\"max_position_embeddings\": 2048"));
+    snprintf(to, sizeof(to), "%s/config.json", dir);
+    cli_write(to, config, strlen(config));
+    cli_write(cli_path("many"), "a\nb\nc\nd\ne\nf\ng\nh\n", 16);
+    cli_expect(ARGS("run", "--model", dir, "--batch-file", cli_path("many"), "--ctx", "16000000"),
+               4, "error[E_RAM]: not enough RAM: weights");
+    free(config);
+    free(text);
+}
+
+int main(int argc, char **argv)
+{
+    cli_init(argc, argv);
+    RUN(json_has_the_promised_keys);
+    RUN(plain_text_and_report_go_separate_ways);
+    RUN(a_timeline_has_its_tracks);
+    RUN(a_trace_holds_every_choice);
+    RUN(logits_are_those_of_the_tokens);
+    RUN(an_output_that_is_gone_is_an_error);
+    RUN(files_that_cannot_be_written_are_named);
+    RUN(no_memory_is_told_and_ends_with_4);
+    RUN(a_context_beyond_the_machine_is_refused_with_the_sum);
+    return 0;
+}
