@@ -70,20 +70,20 @@ void mp_sampler_destroy(struct mp_sampler *sampler)
     free(sampler);
 }
 
-/* The highest logit, ties to the lower id; false if none compares (all NaN). */
+/* The highest logit, ties to the lower id; false if one is NaN, or the highest is infinite. One NaN
+ * is enough: to pass over it would be another text than the model's, and nobody would know. */
 static bool find_best(const float *logits, uint32_t vocab, uint32_t *token_p)
 {
-    bool found = false;
     uint32_t best = 0;
 
     for (uint32_t i = 0; i < vocab; i++) {
-        if (!isnan(logits[i]) && (!found || logits[i] > logits[best])) {
+        if (isnan(logits[i]))
+            return false;
+        if (logits[i] > logits[best])
             best = i;
-            found = true;
-        }
     }
     *token_p = best;
-    return found && logits[best] > -INFINITY && logits[best] < INFINITY;
+    return isfinite(logits[best]);
 }
 
 /* Higher logit first, then lower id. */
@@ -121,8 +121,6 @@ static uint32_t select_best(struct mp_sampler *sampler, const float *logits, uin
     for (uint32_t i = 0; i < sampler->vocab; i++) {
         const struct candidate one = { logits[i], i };
 
-        if (isnan(logits[i]))
-            continue;
         if (count < keep) {
             heap[count++] = one;
             if (count == keep) {

@@ -29,7 +29,7 @@ enum mp_status mp_sampler_create(const struct mp_sampling *sampling, uint32_t vo
                                  uint32_t sequences, struct mp_sampler **sampler_p) MP_MUST_CHECK;
 void mp_sampler_destroy(struct mp_sampler *sampler);
 
-/* MP_ERR_MODEL E_LOGITS_NAN if no logit is a number that can be compared. */
+/* MP_ERR_MODEL E_LOGITS_NAN if a logit is NaN, or the highest one is infinite. */
 enum mp_status mp_sampler_pick(struct mp_sampler *sampler, uint32_t sequence, const float *logits,
                                uint32_t *token_p) MP_MUST_CHECK;
 
