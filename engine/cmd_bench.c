@@ -83,6 +83,22 @@ static enum mp_status open_session(struct bench *bench)
     return status;
 }
 
+/* A run that the context cuts short would be reported as one of full length. */
+static enum mp_status check_length(const struct bench *bench)
+{
+    const struct mp_args *args = bench->args;
+    const uint32_t ctx = bench->session.engine_config.ctx;
+
+    /* The last token is chosen, not processed. */
+    if (args->prompt_tokens + args->gen_tokens - 1 > ctx || args->prompt_tokens == ctx)
+        return mp_fail(MP_ERR_CONFIG, "E_PROMPT_LONG",
+                       "%llu tokens of prompt and %llu to generate do not fit into the context of "
+                       "%u; raise --ctx or lower --prompt-tokens or --gen-tokens",
+                       (unsigned long long)args->prompt_tokens,
+                       (unsigned long long)args->gen_tokens, ctx);
+    return MP_OK;
+}
+
 static enum mp_status run_once(struct bench *bench, struct mp_report *report_p)
 {
     const struct mp_generate_config config = {
@@ -181,6 +197,8 @@ static enum mp_status run_all(struct bench *bench)
         status = mp_timeline_create(bench->clock, TIMELINE_EVENTS, &bench->timeline);
     if (status == MP_OK)
         status = open_session(bench);
+    if (status == MP_OK)
+        status = check_length(bench);
     if (status == MP_OK)
         status = make_prompts(bench);
     if (status == MP_OK)

@@ -125,6 +125,13 @@ mp_test(policy/step_test LIBS mp_policy m SOURCES tests/policy/pager_world.c)
 mp_test(policy/template_test LIBS mp_policy SOURCES policy/template.c tests/policy/pager_world.c)
 mp_test(policy/trace_test LIBS mp_policy m WRAP LABELS fault)
 
+# Each is named for what was broken, with symptom and cause at its head.
+foreach(name bench_context)
+    mp_test(regress/${name} LIBS mp_base PkgConfig::JANSSON SOURCES tests/cli/cli.c
+        ARGS $<TARGET_FILE:moepager> LABELS cli TIMEOUT 120)
+    add_dependencies(regress_${name} moepager)
+endforeach()
+
 include(tests/tree.cmake)
 
 if(NOT sanitizers)
