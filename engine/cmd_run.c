@@ -279,9 +279,12 @@ static enum mp_status print_result(const struct run *run, const struct mp_report
         print_json(run, report);
         return mp_check_stdout();
     }
-    for (uint32_t s = 0; run->count > 1 && s < run->count; s++)
-        printf("[%u] %.*s%s\n\n", s, (int)run->prompts[s].bytes, run->prompts[s].text,
-               run->outputs[s].text);
+    for (uint32_t s = 0; run->count > 1 && s < run->count; s++) {
+        printf("[%u] ", s);
+        fwrite(run->prompts[s].text, 1, run->prompts[s].bytes, stdout); /* may hold NUL */
+        fwrite(run->outputs[s].text, 1, run->outputs[s].text_bytes, stdout);
+        fputs("\n\n", stdout);
+    }
     if (run->count == 1)
         putchar('\n');
     status = mp_check_stdout();
@@ -380,7 +383,8 @@ static enum mp_status run_all(struct run *run)
 
     status = close_files(run, generate(run, &stats));
     if (status != MP_OK) {
-        if (!run->args->json && run->count == 1)
+        /* The message begins a line of its own after text that was streamed. */
+        if (!run->args->json && run->count == 1 && run->outputs[0].text_bytes > 0)
             putchar('\n');
         return status;
     }
