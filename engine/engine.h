@@ -56,7 +56,8 @@ struct mp_engine_config {
                    const float *weights);
     void *routed_ctx;
 
-    /* Looked at between layers: nonzero ends forward() with MP_ERR_CANCELED. Or NULL. */
+    /* Looked at between layers and experts: nonzero ends forward() with MP_ERR_CANCELED. Or NULL.
+     */
     const volatile sig_atomic_t *cancel;
 };
 

@@ -66,6 +66,9 @@ void mp_engine_multiply(struct mp_engine *engine, const struct mp_product *list,
 void mp_engine_ffn(struct mp_engine *engine, const struct mp_ffn *ffn, const float *x, float *y,
                    size_t tokens);
 
+/* MP_ERR_CANCELED if the caller of mp_forward() has asked for that. */
+enum mp_status mp_engine_check_cancel(const struct mp_engine *engine) MP_MUST_CHECK;
+
 extern const struct mp_step_ops mp_engine_step_ops;
 
 #endif

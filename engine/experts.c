@@ -92,7 +92,11 @@ static enum mp_status op_expert(void *ctx, uint32_t moe_layer, uint32_t expert,
         .down = { pieces[MP_PIECE_DOWN], type, H, F },
     };
     const uint64_t start_ns = mp_timeline_now_ns(engine->config.timeline);
+    /* All experts of a large model's layer can be many seconds of reading. */
+    const enum mp_status status = mp_engine_check_cancel(engine);
 
+    if (status != MP_OK)
+        return status;
     (void)executor; /* the step only asks for what the engine declared */
     for (uint32_t i = 0; i < rows->count; i++)
         memcpy(s->xe + i * H, s->xn + rows->token[i] * H, H * sizeof(float));

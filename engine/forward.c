@@ -273,6 +273,13 @@ static void output(struct mp_engine *engine, const struct mp_batch *batch)
         mp_engine_multiply(engine, &head, 1, wanted);
 }
 
+enum mp_status mp_engine_check_cancel(const struct mp_engine *engine)
+{
+    if (engine->config.cancel != NULL && *engine->config.cancel)
+        return mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
+    return MP_OK;
+}
+
 static enum mp_status check_batch(const struct mp_engine *engine, const struct mp_batch *batch)
 {
     const struct mp_engine_config *c = &engine->config;
@@ -308,8 +315,9 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
                                         embed->type, m->hidden);
 
     for (uint32_t layer = 0; layer < m->layers; layer++) {
-        if (engine->config.cancel != NULL && *engine->config.cancel)
-            return mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
+        status = mp_engine_check_cancel(engine);
+        if (status != MP_OK)
+            return status;
         attention(engine, layer, batch);
         status = feed_forward(engine, layer, batch->count);
         if (status != MP_OK)
