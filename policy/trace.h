@@ -15,7 +15,7 @@
 struct mp_trace_shape {
     char model[128];                 /* other characters than printable ASCII are written as '_' */
     uint32_t layers, experts, top_k; /* 1..4096, 1..4096, 1..64 */
-    uint64_t expert_bytes;           /* of the largest expert */
+    uint64_t expert_bytes;           /* of one expert, the mean where they differ */
 };
 
 /* One token in one MoE layer. */
