@@ -78,6 +78,10 @@ static void print_model(const struct mp_session *s)
            mib(plan->state_bytes));
     printf("a run would use %.1f MiB for experts, read %s the page cache\n",
            mib(plan->budget_bytes), s->direct_io ? "past" : "through");
+    if (plan->total_bytes > plan->room_bytes)
+        printf("too large       %.1f MiB in all, but a run can take %.1f MiB; lower --budget, "
+               "--ctx or --prefill-tokens\n",
+               mib(plan->total_bytes), mib(plan->room_bytes));
 }
 
 static void json_model(const struct mp_session *s, struct mp_json_out *json)
@@ -107,6 +111,8 @@ static void json_model(const struct mp_session *s, struct mp_json_out *json)
     mp_json_put_u64(json, "weights_bytes", s->memory.weights_bytes);
     mp_json_put_u64(json, "kv_bytes", s->memory.kv_bytes);
     mp_json_put_u64(json, "state_bytes", s->memory.state_bytes);
+    mp_json_put_u64(json, "total_bytes", s->memory.total_bytes);
+    mp_json_put_bool(json, "fits", s->memory.total_bytes <= s->memory.room_bytes);
     mp_json_put_bool(json, "direct_io", s->direct_io);
     mp_json_object_end(json);
 }

@@ -108,8 +108,10 @@ static enum mp_status measure(struct mp_session *s)
     return status;
 }
 
-/* What the run takes, against what there is; chooses the budget. */
-static enum mp_status plan_memory(const struct mp_settings *settings, struct mp_session *s)
+/* What the run takes, against what there is; chooses the budget. A plan alone may exceed it: who
+ * asks for the sizes of a model that is too large for the machine is to be told them. */
+static enum mp_status plan_memory(const struct mp_settings *settings,
+                                  const struct mp_session_config *config, struct mp_session *s)
 {
     const struct mp_share *share = &settings->run.budget;
     struct mp_memory_plan *m = &s->memory;
@@ -138,7 +140,9 @@ static enum mp_status plan_memory(const struct mp_settings *settings, struct mp_
                        "budget of %" PRIu64 " bytes is below the smallest for this model: need "
                        "%" PRIu64 " (two slots); raise --budget",
                        m->budget_bytes, m->smallest_bytes);
-    if (!mp_add_u64(base, m->budget_bytes, &base) || base > m->room_bytes)
+    if (!mp_add_u64(base, m->budget_bytes, &m->total_bytes))
+        m->total_bytes = UINT64_MAX;
+    if (m->total_bytes > m->room_bytes && !config->plan_only)
         return mp_fail(
             MP_ERR_NO_MEMORY, "E_RAM",
             "not enough RAM: weights %" PRIu64 ", KV cache %" PRIu64 ", activations %" PRIu64
@@ -172,7 +176,7 @@ static enum mp_status open_model(const struct mp_settings *settings,
     if (status == MP_OK)
         status = mp_settings_policies(settings, &s->engine_config.policies);
     if (status == MP_OK)
-        status = plan_memory(settings, s);
+        status = plan_memory(settings, config, s);
     if (status == MP_OK && !config->plan_only)
         status = mp_weights_load(s->checkpoint, &s->model, config->progress, &s->weights);
     return status;

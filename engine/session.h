@@ -18,7 +18,8 @@ struct mp_session_config {
     const char *model; /* directory */
     uint32_t sequences;
     bool tokenizer; /* needed */
-    bool plan_only; /* stop before weights are read: session.memory is known, engine is NULL */
+    bool plan_only; /* stop before weights are read: session.memory is known, engine is NULL; it may
+                       ask for more RAM than there is */
     const struct mp_progress *progress; /* or NULL: bytes of weights read */
     struct mp_timeline *timeline;       /* or NULL */
     struct mp_clock *clock;
@@ -35,7 +36,8 @@ struct mp_memory_plan {
     uint64_t kv_bytes, state_bytes;
     uint64_t budget_bytes; /* for routed experts; what `full_bytes` is if all */
     uint64_t smallest_bytes, full_bytes;
-    uint64_t room_bytes; /* what this process can still take; UINT64_MAX: unknown */
+    uint64_t total_bytes; /* weights, cache, activations and budget; UINT64_MAX: beyond 2^64 */
+    uint64_t room_bytes;  /* what this process can still take; UINT64_MAX: unknown */
 };
 
 struct mp_session {
