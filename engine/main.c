@@ -1,8 +1,11 @@
 /*
  * The program: finds the command, turns a status into one line and an exit code.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/commands.h"
@@ -13,6 +16,23 @@ static void on_signal(int number)
 {
     (void)number;
     mp_interrupted = 1;
+}
+
+/*
+ * A standard descriptor that was closed stays so: without this the next file that is opened would
+ * take its number, and text or reports would be written into it. What stands in its place refuses
+ * reading or writing as a closed one does.
+ */
+static void hold_standard_descriptors(void)
+{
+    static const int flags[3] = { O_WRONLY, O_RDONLY, O_RDONLY };
+
+    for (int fd = 0; fd < 3; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF)
+            continue;
+        if (open("/dev/null", flags[fd]) != fd) /* the lowest free one, as those below are open */
+            exit(70);
+    }
 }
 
 /* One Ctrl-C ends the run in order, a second one at once. */
@@ -61,6 +81,7 @@ int main(int argc, char **argv)
     enum mp_status status;
     char quoted[MP_QUOTE_BYTES];
 
+    hold_standard_descriptors();
     catch_signals();
     if (argc >= 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
         mp_args_print_usage(stdout);

@@ -193,6 +193,30 @@ static void files_that_cannot_be_written_are_named(void)
     }
 }
 
+/* With all three closed a file of the run would get number 1 or 2 if nobody held them. */
+static void closed_descriptors_are_not_reused(void)
+{
+    const char *trace = cli_path("trace-closed"), *logits = cli_path("logits-closed");
+    const struct cli cli = { .args = { RUN_MODEL, "--trace", trace, "--logits-out", logits },
+                             .env = { "MOEPAGER_LOG=debug" },
+                             .input_closed = true,
+                             .errors_closed = true };
+    struct mp_trace_reader *reader;
+    struct mp_trace_row row = { .experts = &row.step };
+    struct cli_result result;
+    struct npy npy = { 0 };
+
+    cli_run(&cli, &result);
+    CHECK_EQ(result.exit_code, 0);
+    cli_free(&result);
+    CHECK_EQ(mp_trace_open(trace, &reader), MP_OK);
+    while (row.experts != NULL)
+        CHECK_EQ(mp_trace_read(reader, &row), MP_OK);
+    mp_trace_reader_destroy(reader);
+    CHECK(npy_read(logits, &npy));
+    npy_free(&npy);
+}
+
 static void no_memory_is_told_and_ends_with_4(void)
 {
     struct cli cli = { .args = { RUN_MODEL }, .address_space_bytes = 60u << 20 };
@@ -245,6 +269,7 @@ int main(int argc, char **argv)
     RUN(logits_are_those_of_the_tokens);
     RUN(an_output_that_is_gone_is_an_error);
     RUN(files_that_cannot_be_written_are_named);
+    RUN(closed_descriptors_are_not_reused);
     RUN(no_memory_is_told_and_ends_with_4);
     RUN(a_context_beyond_the_machine_is_refused_with_the_sum);
     return 0;
