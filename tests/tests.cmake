@@ -72,6 +72,8 @@ mp_test(engine/safetensors_test LIBS mp_engine)
 mp_test(engine/tokenizer_test LIBS mp_engine TIMEOUT 300)
 mp_test(engine/chat_test LIBS mp_engine)
 mp_test(engine/sampler_test LIBS mp_engine m)
+mp_test(engine/engine_io_test LIBS mp_engine SOURCES tests/engine/harness.c
+    VARIANTS io_uring threads WRAP LABELS fault TIMEOUT 120)
 mp_test(engine/generate_test LIBS mp_engine SOURCES tests/engine/harness.c TIMEOUT 120)
 mp_test(engine/tokenizer_cases_test LIBS mp_engine ${MP_ALLOC_FAULT} SOURCES tests/alloc_fault.c
     TIMEOUT 600)
