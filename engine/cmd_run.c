@@ -344,16 +344,17 @@ static enum mp_status generate(struct run *run, struct mp_generate_stats *stats)
 /* Files appear only after a run that ended well. */
 static enum mp_status close_files(struct run *run, enum mp_status status)
 {
-    if (status != MP_OK) {
-        mp_trace_abandon(run->trace.writer);
-        mp_npy_out_abandon(&run->logits);
-        return status;
-    }
-    status = mp_trace_sink_close(&run->trace);
+    if (status == MP_OK)
+        status = mp_trace_sink_close(&run->trace);
     if (status == MP_OK)
         status = mp_npy_out_commit(&run->logits);
     if (status == MP_OK && run->args->timeline != NULL)
         status = mp_timeline_write(run->timeline, run->args->timeline);
+    if (status != MP_OK) {
+        /* Those that are not closed yet. */
+        mp_trace_abandon(run->trace.writer);
+        mp_npy_out_abandon(&run->logits);
+    }
     return status;
 }
 
