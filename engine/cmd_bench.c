@@ -111,7 +111,7 @@ static enum mp_status run_once(struct bench *bench, struct mp_report *report_p)
         .on_step = on_step,
         .ctx = bench,
     };
-    const struct mp_counters before = *mp_engine_counters(bench->session.engine);
+    const struct mp_counters before = mp_report_counters(&bench->session);
     struct mp_output outputs[BATCH_MAX] = { 0 };
     struct mp_generate_stats stats;
     enum mp_status status =

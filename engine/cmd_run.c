@@ -380,7 +380,7 @@ static enum mp_status run_all(struct run *run)
     if (status != MP_OK)
         return close_files(run, status);
     load_ms = (double)(mp_clock_now_ns(run->clock) - start_ns) * 1e-6;
-    before = *mp_engine_counters(run->session.engine);
+    before = mp_report_counters(&run->session);
 
     status = close_files(run, generate(run, &stats));
     if (status != MP_OK) {

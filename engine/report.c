@@ -7,10 +7,29 @@ static double per_second(uint64_t count, uint64_t ns)
     return ns > 0 ? (double)count * 1e9 / (double)ns : 0;
 }
 
+struct mp_counters mp_report_counters(const struct mp_session *session)
+{
+    struct mp_counters counters = *mp_engine_counters(session->engine);
+
+    counters.prefetch_unused_bytes += mp_pager_unused_bytes(mp_engine_pager(session->engine));
+    return counters;
+}
+
+/* A run that needs what an earlier one prefetched may waste less than nothing. */
+static struct mp_counters counters_of_run(const struct mp_session *session,
+                                          const struct mp_counters *before)
+{
+    struct mp_counters now = mp_report_counters(session);
+
+    if (now.prefetch_unused_bytes < before->prefetch_unused_bytes)
+        now.prefetch_unused_bytes = before->prefetch_unused_bytes;
+    return mp_counters_since(&now, before);
+}
+
 void mp_report_make(const struct mp_session *session, const struct mp_generate_stats *stats,
                     const struct mp_counters *before, double load_ms, struct mp_report *report_p)
 {
-    const struct mp_counters run = mp_counters_since(mp_engine_counters(session->engine), before);
+    const struct mp_counters run = counters_of_run(session, before);
     const uint64_t uses = run.hits + run.misses;
     const uint64_t later =
         stats->decode_steps > 0 ? stats->generated_tokens - stats->first_tokens : 0;

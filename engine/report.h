@@ -13,14 +13,14 @@
  */
 struct mp_report {
     uint64_t prompt_tokens, generated_tokens;
-    double load_ms;        /* opening the model */
-    double ttft_ms;        /* start of prefill to the first token of every prompt */
-    double tpot_ms;        /* mean time of a decode step */
-    double tokens_per_s;   /* decode, all prompts together */
-    double prefill_per_s;  /* prompt tokens per second */
-    double hit_rate;       /* of expert uses by layer and batch; 1 if there were none */
-    uint64_t bytes_loaded; /* experts, on demand and ahead */
-    uint64_t bytes_prefetched_unused;
+    double load_ms;                   /* opening the model */
+    double ttft_ms;                   /* start of prefill to the first token of every prompt */
+    double tpot_ms;                   /* mean time of a decode step */
+    double tokens_per_s;              /* decode, all prompts together */
+    double prefill_per_s;             /* prompt tokens per second */
+    double hit_rate;                  /* of expert uses by layer and batch; 1 if there were none */
+    uint64_t bytes_loaded;            /* experts, on demand and ahead */
+    uint64_t bytes_prefetched_unused; /* that left unused, or lie unused at the end */
     double exposed_wait_ms;
     uint64_t budget_bytes, expert_bytes, weights_bytes, kv_bytes;
     struct mp_counters counters; /* of this run; gauges as they are now */
@@ -31,7 +31,11 @@ struct mp_report {
     unsigned threads;
 };
 
-/* `before`: the engine's counters when the run began. */
+/* The engine's counters as they would be if it ended now: what was prefetched and still lies unused
+ * counts as wasted. */
+struct mp_counters mp_report_counters(const struct mp_session *session);
+
+/* `before`: mp_report_counters() when the run began. */
 void mp_report_make(const struct mp_session *session, const struct mp_generate_stats *stats,
                     const struct mp_counters *before, double load_ms, struct mp_report *report_p);
 

@@ -377,6 +377,18 @@ void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way,
     }
 }
 
+uint64_t mp_pager_unused_bytes(const struct mp_pager *pager)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t u = 0; pager->flags != NULL && u < pager->units; u++) {
+        if ((pager->flags[u] & MP_PAGER_AHEAD) &&
+            mp_space_state(pager->config.space, u) == MP_RES_VALID)
+            bytes += mp_space_unit_bytes(pager->config.space, u);
+    }
+    return bytes;
+}
+
 bool mp_pager_check(struct mp_pager *pager)
 {
     const uint32_t experts = pager->config.shape.experts;
@@ -466,12 +478,7 @@ void mp_pager_destroy(struct mp_pager *pager)
     while (mp_pager_cancel_ahead(pager, MP_CLASS_ANY))
         ;
     mp_pager_settle_ahead(pager, true);
-    for (uint32_t u = 0; pager->flags != NULL && u < pager->units; u++) {
-        if ((pager->flags[u] & MP_PAGER_AHEAD) &&
-            mp_space_state(pager->config.space, u) == MP_RES_VALID)
-            pager->config.counters->prefetch_unused_bytes +=
-                mp_space_unit_bytes(pager->config.space, u);
-    }
+    pager->config.counters->prefetch_unused_bytes += mp_pager_unused_bytes(pager);
     free(pager->evictable);
     free(pager->fallback);
     free(pager->flags);

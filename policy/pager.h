@@ -111,6 +111,11 @@ uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer);
 void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
                        uint32_t count);
 
+/* Bytes that were prefetched, are in the device tier, and have not been needed so far. What has
+ * left already is in the counter prefetch_unused_bytes, where these go when the pager is destroyed.
+ */
+uint64_t mp_pager_unused_bytes(const struct mp_pager *pager);
+
 /* resident(experts) := 1 if in the device tier or (with `on_the_way`) being read. */
 void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way, uint8_t *resident);
 
