@@ -199,6 +199,7 @@ static enum mp_status parse_setting(enum mp_command command, const char *arg, in
     char name[128], quoted[MP_QUOTE_BYTES];
     const struct mp_opt *opt;
     const char *value;
+    uint64_t ignored;
 
     snprintf(name, sizeof(name), "%.*s", (int)(equals != NULL ? equals - arg : (long)strlen(arg)),
              arg);
@@ -207,7 +208,7 @@ static enum mp_status parse_setting(enum mp_command command, const char *arg, in
         return unknown_flag(command, name, settings);
     if (equals != NULL)
         return mp_opt_set(settings->groups, name, equals + 1);
-    if (opt->kind == MP_OPT_BOOL)
+    if (opt->kind == MP_OPT_BOOL && !(*i + 1 < argc && mp_opt_parse(opt, argv[*i + 1], &ignored)))
         return mp_opt_set(settings->groups, name, NULL);
     value = take_value(argc, argv, i);
     if (value == NULL)
