@@ -363,7 +363,6 @@ enum mp_status mp_generate(const struct mp_generate_config *config, const struct
     first_ns = mp_clock_now_ns(config->clock);
     stats_p->prefill_ns = first_ns - start_ns;
     stats_p->first_tokens = stats_p->generated_tokens;
-    stats_p->at_first_token = *mp_engine_counters(config->engine);
     if (status == MP_OK)
         status = decode(&run);
     stats_p->decode_ns = mp_clock_now_ns(config->clock) - first_ns;

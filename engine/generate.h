@@ -58,11 +58,10 @@ struct mp_output {
 
 struct mp_generate_stats {
     uint64_t prompt_tokens, generated_tokens;
-    uint64_t prefill_ns;               /* start to the first token of every sequence */
-    uint64_t decode_ns;                /* the rest */
-    uint64_t first_tokens;             /* of generated_tokens: chosen at the end of prefill */
-    uint64_t decode_steps;             /* batches after prefill */
-    struct mp_counters at_first_token; /* the engine's counters when prefill ended */
+    uint64_t prefill_ns;   /* start to the first token of every sequence */
+    uint64_t decode_ns;    /* the rest */
+    uint64_t first_tokens; /* of generated_tokens: chosen at the end of prefill */
+    uint64_t decode_steps; /* batches after prefill */
 };
 
 /*
