@@ -149,6 +149,8 @@ static enum mp_status set_flag(const struct flag *flag, const char *value, struc
     case STOP:
         if (args->stop_count == MP_STOPS_MAX)
             return bad_value(flag, value, "at most 16 stop texts");
+        if (*value == '\0')
+            return mp_fail(MP_ERR_CONFIG, "E_STOP_EMPTY", "--stop: a stop text is empty");
         args->stops[args->stop_count++] = value;
         return MP_OK;
     case NUMBER:

@@ -365,8 +365,11 @@ static enum mp_status run_all(struct run *run)
     struct mp_generate_stats stats;
     struct mp_report report;
     double load_ms;
-    enum mp_status status = read_prompts(run);
+    const struct mp_sampling sampling = choose_sampling(run);
+    enum mp_status status = mp_sampling_check(&sampling); /* before gigabytes are read */
 
+    if (status == MP_OK)
+        status = read_prompts(run);
     if (status == MP_OK && run->args->timeline != NULL)
         status = mp_timeline_create(run->clock, TIMELINE_EVENTS, &run->timeline);
     if (status == MP_OK)

@@ -27,17 +27,25 @@ static uint64_t next_random(uint64_t *state)
     return v ^ v >> 31;
 }
 
-enum mp_status mp_sampler_create(const struct mp_sampling *sampling, uint32_t vocab,
-                                 uint32_t sequences, struct mp_sampler **sampler_p)
+enum mp_status mp_sampling_check(const struct mp_sampling *sampling)
 {
-    struct mp_sampler *sampler;
-
     if (!(sampling->temperature >= 0 && sampling->temperature <= 100))
         return mp_fail(MP_ERR_CONFIG, "E_SAMPLING", "temperature %g is not between 0 and 100",
                        sampling->temperature);
     if (!(sampling->top_p > 0 && sampling->top_p <= 1))
         return mp_fail(MP_ERR_CONFIG, "E_SAMPLING", "top-p %g is not above 0 and at most 1",
                        sampling->top_p);
+    return MP_OK;
+}
+
+enum mp_status mp_sampler_create(const struct mp_sampling *sampling, uint32_t vocab,
+                                 uint32_t sequences, struct mp_sampler **sampler_p)
+{
+    struct mp_sampler *sampler;
+    enum mp_status status = mp_sampling_check(sampling);
+
+    if (status != MP_OK)
+        return status;
     sampler = calloc(1, sizeof(*sampler));
     if (sampler == NULL)
         return mp_fail_no_memory("the sampler", sizeof(*sampler));

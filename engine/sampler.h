@@ -22,9 +22,12 @@ struct mp_sampling {
     uint64_t seed;
 };
 
+/* MP_ERR_CONFIG E_SAMPLING for values out of range. */
+enum mp_status mp_sampling_check(const struct mp_sampling *sampling) MP_MUST_CHECK;
+
 struct mp_sampler;
 
-/* `vocab` >= 1 logits per call, `sequences` generators. MP_ERR_CONFIG for values out of range. */
+/* `vocab` >= 1 logits per call, `sequences` generators. Checks `sampling` likewise. */
 enum mp_status mp_sampler_create(const struct mp_sampling *sampling, uint32_t vocab,
                                  uint32_t sequences, struct mp_sampler **sampler_p) MP_MUST_CHECK;
 void mp_sampler_destroy(struct mp_sampler *sampler);

@@ -129,7 +129,7 @@ mp_test(policy/trace_test LIBS mp_policy m WRAP LABELS fault)
 
 # Each is named for what was broken, with symptom and cause at its head.
 foreach(name bench_context batch_text_with_nul info_of_large_model second_output_fails
-    unused_at_the_end switch_with_value)
+    unused_at_the_end switch_with_value refused_before_loading)
     mp_test(regress/${name} LIBS mp_base PkgConfig::JANSSON SOURCES tests/cli/cli.c
         ARGS $<TARGET_FILE:moepager> LABELS cli TIMEOUT 120)
     add_dependencies(regress_${name} moepager)
