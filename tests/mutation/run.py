@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Do the tests notice? Seeds bugs of the kind "wrong weights, good exit code", one at a time.
+
+usage: tests/mutation/run.py [NUMBER...]
+
+A copy of the tree in build/mutation is built; then each change below is made to it, built, and the
+tests run until one fails. A change that no test fails on is a hole in the tests: the script ends
+with 1. Takes about a minute per change on two cores.
+"""
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COPY = ROOT / "build" / "mutation"
+BUILD = COPY / "build"
+
+# What is wrong, file, text that stands there exactly once, text instead.
+MUTATIONS = [
+    ("a lease is not taken", "vmm/space.c",
+     "= mp_res_apply(&u->residency, MP_RES_EV_LEASE);",
+     "= mp_res_rule((enum mp_res_state)u->residency.state, MP_RES_EV_LEASE, false).status;"),
+    ("a leased unit can be evicted", "vmm/residency.c",
+     "[MP_RES_EV_EVICT]         = GO_UNLEASED(ABSENT)", "[MP_RES_EV_EVICT]         = GO(ABSENT)"),
+    ("a short read completes the chunk", "vmm/reader_queue.c",
+     "if (chunk->offset + got >= chunk->need_end)", "if (got > 0)"),
+    ("a failed read is reported as done", "vmm/reader_queue.c",
+     "failed ? MP_TICKET_FAILED : MP_TICKET_DONE", "MP_TICKET_DONE"),
+    ("a read that has started can be taken back", "vmm/reader.c",
+     "if (state == MP_TICKET_QUEUED) {\n        mp_ticket_list_remove",
+     "if (state == MP_TICKET_STARTED)\n        return true;\n"
+     "    if (state == MP_TICKET_QUEUED) {\n        mp_ticket_list_remove"),
+    ("two slots share an address", "vmm/tier.c",
+     "slot.index % class->slots_per_frame * class->slot_bytes",
+     "(slot.index & ~1u) % class->slots_per_frame * class->slot_bytes"),
+    ("the identity of a file is not checked", "vmm/file.c",
+     "if (identity_equal(&now, was))", "if (identity_equal(&now, was) || was != NULL)"),
+    ("products of sizes may overflow", "vmm/base/checked.h",
+     "    if (__builtin_mul_overflow(a, b, &product))\n        return false;\n    *out = product;\n"
+     "    return true;\n}\n\n/* The smallest",
+     "    (void)__builtin_mul_overflow(a, b, &product);\n    *out = product;\n"
+     "    return true;\n}\n\n/* The smallest"),
+    ("the second piece is looked for where the first one is", "vmm/space.c",
+     "slot + layout->piece_offset_bytes[i];", "slot + layout->piece_offset_bytes[i == 1 ? 0 : i];"),
+    ("a prefetch counts as complete when it has started", "vmm/space.c",
+     "    if (ticket == MP_TICKET_DONE) {\n        must_apply",
+     "    if (ticket == MP_TICKET_DONE || (!u->demand && ticket == MP_TICKET_STARTED)) {\n"
+     "        must_apply"),
+    ("the last extent is not read, stale bytes stay", "vmm/space.c",
+     "ticket->extent_count = layout->extent_count;",
+     "ticket->extent_count = layout->extent_count - 1;"),
+    ("weights of the experts are combined in the wrong order", "engine/experts.c",
+     "weights[r] / total, H)", "weights[R - 1 - r] / total, H)"),
+    ("sequences share a KV cache", "engine/forward.c",
+     "(size_t)layer * c->sequences + sequence)", "(size_t)layer * c->sequences + 0 * sequence)"),
+]
+
+QUICK = ["-R", "^(vmm|policy|engine)/", "-E", "fault|stress|tokenizer|chat|repack|sweep"]
+SLOW = ["-R", "^(vmm|policy|engine)/.*(fault|stress|sweep)", "-E", "repack|engine_fault"]
+
+
+def call(*command, **more):
+    return subprocess.run(command, cwd=COPY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, check=False, **more)
+
+
+def copy_tree():
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True,
+                           stdout=subprocess.PIPE).stdout.decode().split("\0")
+    for name in filter(None, names):
+        source, target = ROOT / name, COPY / name
+        if not source.is_file() or name.startswith("tests/data/fuzz/"):
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists() or target.read_bytes() != source.read_bytes():
+            shutil.copyfile(source, target)
+
+
+def build():
+    return call("ninja", "-j2", "-C", str(BUILD))
+
+
+def first_failure():
+    """The name of a test that fails, or None."""
+    for choice in (QUICK, SLOW):
+        result = call("ctest", "--test-dir", str(BUILD), "-j2", "--stop-on-failure", "--timeout",
+                      "120", *choice)
+        failed = re.findall(r"Test +#\d+: (\S+) \.*\s*\*\*\*(?!Skipped)", result.stdout)
+        if failed:
+            return failed[0]
+        if result.returncode != 0:
+            sys.exit(f"ctest: {result.stdout[-2000:]}")
+    return None
+
+
+def try_one(what, path, old, new):
+    file = COPY / path
+    good = file.read_text()
+    if good.count(old) != 1:
+        sys.exit(f"{path}: '{old}' stands there {good.count(old)} times, need 1")
+    file.write_text(good.replace(old, new))
+    try:
+        built = build()
+        if built.returncode != 0:
+            sys.exit(f"'{what}' does not build:\n{built.stdout[-2000:]}")
+        return first_failure()
+    finally:
+        file.write_text(good)
+
+
+def main():
+    chosen = [int(a) for a in sys.argv[1:]] or range(1, len(MUTATIONS) + 1)
+    COPY.mkdir(parents=True, exist_ok=True)
+    copy_tree()
+    configured = call("cmake", "-S", ".", "-B", str(BUILD), "-G", "Ninja",
+                      "-DCMAKE_BUILD_TYPE=Release", "-DMP_WERROR=OFF",
+                      *(["-DCMAKE_C_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []))
+    if configured.returncode != 0 or build().returncode != 0:
+        sys.exit("the tree does not build")
+    failed = first_failure()
+    if failed is not None:
+        sys.exit(f"{failed} fails without any change")
+    missed = 0
+    for number in chosen:
+        start = time.monotonic()
+        caught_by = try_one(*MUTATIONS[number - 1])
+        missed += caught_by is None
+        print(f"{number:2} {MUTATIONS[number - 1][0]}: {caught_by or 'NOT NOTICED'} "
+              f"({time.monotonic() - start:.0f} s)", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} noticed")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
