@@ -70,6 +70,8 @@ static void become(const struct cli *cli, const char *in)
         close(STDOUT_FILENO);
     else if (cli->output == CLI_FULL)
         point(STDOUT_FILENO, "/dev/full", O_WRONLY);
+    if (cli->errors_fd != 0)
+        dup2(cli->errors_fd, STDERR_FILENO);
     if (cli->errors_closed)
         close(STDERR_FILENO);
     if (cli->address_space_bytes > 0) {

@@ -24,6 +24,7 @@ struct cli {
     bool input_closed;
     enum cli_output output;
     bool errors_closed;
+    int errors_fd;              /* if not 0: becomes standard error */
     size_t address_space_bytes; /* RLIMIT_AS; 0: as it is */
 };
 

@@ -114,6 +114,42 @@ static void while_the_prompt_is_processed(void)
     free(prompt);
 }
 
+/* On a terminal a bar shows what is done of a long prompt; Ctrl-C then clears its line. */
+static void while_a_terminal_shows_the_progress(void)
+{
+    char *prompt = long_prompt(), shown[65536] = "";
+    const int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", prompt,
+                                 "--prefill-tokens", "1", "--budget", "147456", "--ctx", "2048" } };
+    size_t bytes = 0;
+    ssize_t got;
+    int out;
+    pid_t pid;
+
+    CHECK(master >= 0);
+    CHECK(grantpt(master) == 0 && unlockpt(master) == 0);
+    cli.errors_fd = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    CHECK(cli.errors_fd > 0);
+    pid = cli_start(&cli, &out);
+    close(cli.errors_fd);
+    while (strstr(shown, "prompt [") == NULL || strstr(shown, " s left") == NULL) {
+        got = read(master, shown + bytes, sizeof(shown) - 1 - bytes);
+        CHECK(got > 0);
+        bytes += (size_t)got;
+        shown[bytes] = '\0';
+    }
+    kill(pid, SIGINT);
+    /* Linux answers EIO when the other end has been closed. */
+    while ((got = read(master, shown + bytes, sizeof(shown) - 1 - bytes)) > 0)
+        shown[bytes += (size_t)got] = '\0';
+    CHECK_EQ(end_of(pid), 130);
+    CHECK(strstr(shown, "\r\033[K") != NULL);
+    CHECK(strstr(shown, "error[E_CANCELED]") != NULL);
+    close(master);
+    close(out);
+    free(prompt);
+}
+
 static void while_text_is_written(int number)
 {
     const char *dir = cli_path(number == SIGINT ? "decode-int" : "decode-term");
@@ -180,6 +216,7 @@ int main(int argc, char **argv)
     cli_init(argc, argv);
     RUN(while_the_prompt_is_awaited);
     RUN(while_the_prompt_is_processed);
+    RUN(while_a_terminal_shows_the_progress);
     RUN(while_text_is_written_by_ctrl_c);
     RUN(while_text_is_written_by_sigterm);
     RUN(at_any_moment);
