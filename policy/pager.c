@@ -471,6 +471,8 @@ enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_p
 
 void mp_pager_destroy(struct mp_pager *pager)
 {
+    const struct mp_error before = *mp_error_last();
+
     if (pager == NULL)
         return;
     mp_assert(!pager->open);
@@ -478,6 +480,7 @@ void mp_pager_destroy(struct mp_pager *pager)
     while (mp_pager_cancel_ahead(pager, MP_CLASS_ANY))
         ;
     mp_pager_settle_ahead(pager, true);
+    mp_error_set(&before); /* what ended the run is to be told, not that a guess came to nothing */
     pager->config.counters->prefetch_unused_bytes += mp_pager_unused_bytes(pager);
     free(pager->evictable);
     free(pager->fallback);

@@ -357,6 +357,23 @@ static void a_failed_prefetch_is_only_a_guess(void)
     }
 }
 
+/* What ended a run is told after everything is destroyed. */
+static void a_failed_prefetch_hides_no_error_at_the_end(void)
+{
+    const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread) };
+    struct world w;
+
+    world_open(&two_layers, &w);
+    fault_begin(&plan);
+    mp_pager_prefetch(w.pager, 1, ids, 2);
+    wait_until_idle(&w);
+    CHECK(fault_end() > 0);
+    CHECK_EQ(mp_fail(MP_ERR_IO, "E_TEST", "the reason"), MP_ERR_IO);
+    world_close(&w);
+    CHECK_STR(mp_error_last()->text, "the reason");
+    mp_error_clear();
+}
+
 /* The read of a guess fails while a need waits for it: the need is read for itself. */
 static void a_promoted_prefetch_that_fails_is_read_again(void)
 {
@@ -746,6 +763,7 @@ int main(void)
     RUN(under_one_token_cycle_global_orders_are_divided);
     RUN(a_failed_read_is_told_and_can_be_tried_again);
     RUN(a_failed_prefetch_is_only_a_guess);
+    RUN(a_failed_prefetch_hides_no_error_at_the_end);
     RUN(a_promoted_prefetch_that_fails_is_read_again);
     RUN(a_prefetch_may_end_at_any_moment_of_begin);
     RUN(a_demand_takes_the_slot_of_a_prefetch_in_flight);
