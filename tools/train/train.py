@@ -27,20 +27,19 @@ class Batches:
                      for d in DOMAINS}
         self.rng = np.random.default_rng(seed)
         self.queue = {d: [] for d in DOMAINS}
+        self.length = dict.fromkeys(DOMAINS, 0)  # window length of the queue
         self.turn = 0
 
     def window(self, domain, length):
         data, queue = self.data[domain], self.queue[domain]
-        if not queue or queue[-1] + length + 1 > len(data) or self.step[domain] != length:
+        if not queue or self.length[domain] != length:
             start = int(self.rng.integers(length))
             offsets = np.arange(start, len(data) - length - 1, length)
             self.rng.shuffle(offsets)
             queue[:] = offsets.tolist()
-            self.step[domain] = length
+            self.length[domain] = length
         at = queue.pop()
         return data[at:at + length + 1]
-
-    step = dict.fromkeys(DOMAINS, 0)
 
     def next(self, rows, length):
         """One batch [rows, length + 1]; row i is of the next domain in turn."""
