@@ -130,6 +130,16 @@ def name_hash(name):
     return hashlib.sha256(name.encode()).digest()
 
 
+def unique(files):
+    """A page under two names would be counted twice and leak into the held-out part."""
+    seen = set()
+    for name, text in files:
+        digest = hashlib.sha256(text.encode()).digest()
+        if digest not in seen:
+            seen.add(digest)
+            yield name, text
+
+
 def choose(files, size_bytes):
     """Files in the order of their names' hashes until size_bytes; long ones are cut."""
     done = 0
@@ -151,12 +161,7 @@ def heldout(name):
 def write_domain(folder, domain, files):
     sizes = {}
     outs = {part: open(folder / f"{domain}.{part}.jsonl", "w") for part in ("train", "heldout")}
-    seen = set()
     for name, text in files:
-        digest = hashlib.sha256(text.encode()).digest()
-        if digest in seen:  # the same page under two names would leak into the held-out part
-            continue
-        seen.add(digest)
         part = "heldout" if heldout(name) else "train"
         outs[part].write(json.dumps({"name": name, "text": text}) + "\n")
         files_n, bytes_n = sizes.get(part, (0, 0))
@@ -231,14 +236,14 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
 
     sizes = {"tasks": write_domain(args.out, "tasks", tasks.shards(args.seed, args.task_bytes)),
-             "python": write_domain(args.out, "python", python_files())}
+             "python": write_domain(args.out, "python", unique(python_files()))}
 
     def docs():
         yield from pydoc_topics()
         yield from pod_pages()
         yield from man_pages(args.jobs)
 
-    sizes["docs"] = write_domain(args.out, "docs", choose(docs(), args.docs_bytes))
+    sizes["docs"] = write_domain(args.out, "docs", choose(unique(docs()), args.docs_bytes))
     train_tokenizer(args.out)
     for key, count in tokenize(args.out).items():
         domain, part = key.split(".")
