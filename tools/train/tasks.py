@@ -112,9 +112,13 @@ KINDS = (add, add, add, subtract, subtract, multiply, multiply, sort_numbers, so
          parity)
 
 
+def line(question, answer):
+    return f"{question} {answer}" if question.endswith("->") else f"{question}={answer}"
+
+
 def plain(rng, kind):
     question, answer, _ = kind(rng)
-    return f"{question} {answer}" if question.endswith("->") else f"{question}={answer}"
+    return line(question, answer)
 
 
 def chat_turn(question, answer):
