@@ -84,7 +84,8 @@ struct mp_batch {
     const uint32_t *token;    // (count): ids below model->vocab
     const uint32_t *sequence; // (count): below config.sequences
     const uint32_t *position; // (count): below ctx
-    const uint8_t *want;      // (count): 1 if the logits behind this token are wanted
+    const uint8_t *want;      // (count): 1 if the logits behind this token are wanted; at most
+                              // config.sequences of them are 1
 };
 
 /*

@@ -22,7 +22,7 @@ struct mp_state {
     float *sum;    // (T, H): the shared expert's part of a MoE layer
     float *rank;   // (T, R, H): results by (token, rank)
     float *row;    // (T): weights of the combine, shared gate
-    float *logits; // (sequences or T, V)
+    float *logits; // (sequences, V)
     float *scores; // (threads, C): attention scratch
 
     float *cosine; // (C, D / 2)

@@ -283,6 +283,7 @@ enum mp_status mp_engine_check_cancel(const struct mp_engine *engine)
 static enum mp_status check_batch(const struct mp_engine *engine, const struct mp_batch *batch)
 {
     const struct mp_engine_config *c = &engine->config;
+    uint32_t wanted = 0;
 
     if (batch->count == 0 || batch->count > c->tokens_max)
         return mp_fail(MP_ERR_INVALID, "E_BATCH", "batch of %u tokens, need 1 to %u", batch->count,
@@ -293,7 +294,11 @@ static enum mp_status check_batch(const struct mp_engine *engine, const struct m
             return mp_fail(MP_ERR_INVALID, "E_BATCH",
                            "token %u of the batch is out of range: id %u, sequence %u, position %u",
                            t, batch->token[t], batch->sequence[t], batch->position[t]);
+        wanted += batch->want[t] != 0;
     }
+    if (wanted > c->sequences)
+        return mp_fail(MP_ERR_INVALID, "E_BATCH", "logits of %u tokens of a batch, need at most %u",
+                       wanted, c->sequences);
     return MP_OK;
 }
 
