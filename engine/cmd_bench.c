@@ -76,7 +76,7 @@ static enum mp_status open_session(struct bench *bench)
     const uint64_t start_ns = mp_clock_now_ns(bench->clock);
     enum mp_status status;
 
-    mp_progress_bar_begin(&bench->bar, "loading", true, bench->clock);
+    mp_progress_bar_begin(&bench->bar, "loading", NULL, bench->clock);
     status = mp_session_open(bench->settings, &config, &bench->session);
     mp_progress_bar_end(&bench->bar);
     bench->load_ms = (double)(mp_clock_now_ns(bench->clock) - start_ns) * 1e-6;
@@ -204,7 +204,7 @@ static enum mp_status run_all(struct bench *bench)
     if (status == MP_OK)
         status = mp_trace_sink_open(&bench->trace, bench->args->trace, bench->args->model,
                                     &bench->session);
-    mp_progress_bar_begin(&bench->bar, "bench", false, bench->clock);
+    mp_progress_bar_begin(&bench->bar, "bench", "runs", bench->clock);
     for (size_t i = 0; i < bench->args->repeat && status == MP_OK; i++) {
         status = run_once(bench, &bench->reports[i]);
         mp_progress_bar_show(&bench->bar, i + 1, bench->args->repeat);

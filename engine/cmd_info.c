@@ -168,7 +168,7 @@ static enum mp_status check_values(const struct mp_args *args, const struct mp_s
 
     if (!args->check_values)
         return MP_OK;
-    mp_progress_bar_begin(&bar, "checking", true, mp_clock_monotonic());
+    mp_progress_bar_begin(&bar, "checking", NULL, mp_clock_monotonic());
     status = mp_checkpoint_check_values(session->checkpoint, &progress);
     mp_progress_bar_end(&bar);
     return status;
@@ -189,10 +189,14 @@ static enum mp_status info_model(const struct mp_args *args, const struct mp_set
     if (status != MP_OK)
         return status;
     status = check_values(args, &session);
-    if (status == MP_OK && args->json)
+    if (status == MP_OK && args->json) {
         print_json(session.topology, &session);
-    else if (status == MP_OK)
+    } else if (status == MP_OK) {
         print_model(&session);
+        putchar('\n');
+        print_machine(session.topology);
+        print_policies();
+    }
     mp_session_close(&session);
     return status;
 }

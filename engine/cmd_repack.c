@@ -77,7 +77,7 @@ enum mp_status mp_cmd_repack(const struct mp_args *args, const struct mp_setting
     if (args->out == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "no target: give --out DIR, a directory that is new or empty");
-    mp_progress_bar_begin(&bar, "repacking", true, clock);
+    mp_progress_bar_begin(&bar, "repacking", NULL, clock);
     status = mp_repack(&config, &report);
     mp_progress_bar_end(&bar);
     if (status != MP_OK)

@@ -29,6 +29,7 @@ struct run {
     struct mp_clock *clock;
     struct mp_timeline *timeline;
     struct mp_session session;
+    struct mp_chat *chat; /* NULL: plain text */
     struct mp_progress_bar bar;
     struct mp_trace_sink trace;
     struct mp_npy_out logits;
@@ -170,22 +171,25 @@ static enum mp_status encode_chat(struct run *run, const struct mp_chat *chat, u
     return status;
 }
 
-static enum mp_status encode_prompts(struct run *run)
+/* Before gigabytes of weights are read. */
+static enum mp_status open_chat(struct run *run)
 {
-    struct mp_chat *chat = NULL;
-    enum mp_status status = MP_OK;
-
     if (run->args->system != NULL && !run->args->chat)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--system needs --chat");
-    if (run->args->chat)
-        status = mp_chat_load(run->args->model, &chat);
+    return run->args->chat ? mp_chat_load(run->args->model, &run->chat) : MP_OK;
+}
+
+static enum mp_status encode_prompts(struct run *run)
+{
+    enum mp_status status = MP_OK;
+
     for (uint32_t i = 0; i < run->count && status == MP_OK; i++) {
-        status = chat != NULL ? encode_chat(run, chat, i)
-                              : mp_tokenizer_encode(run->session.tokenizer, run->prompts[i].text,
-                                                    run->prompts[i].bytes, MP_ENCODE_ADD_SPECIAL,
-                                                    &run->ids[i]);
+        status =
+            run->chat != NULL
+                ? encode_chat(run, run->chat, i)
+                : mp_tokenizer_encode(run->session.tokenizer, run->prompts[i].text,
+                                      run->prompts[i].bytes, MP_ENCODE_ADD_SPECIAL, &run->ids[i]);
     }
-    mp_chat_destroy(chat);
     return status;
 }
 
@@ -289,6 +293,17 @@ static enum mp_status print_result(const struct run *run, const struct mp_report
         putchar('\n');
     status = mp_check_stdout();
     fputc('\n', stderr);
+    for (uint32_t f = 0; f < MP_FINISH_COUNT; f++) {
+        uint32_t ended = 0;
+
+        for (uint32_t s = 0; s < run->count; s++)
+            ended += run->outputs[s].finish == f;
+        if (ended > 0)
+            fprintf(stderr, "ended by      %s%s", mp_finish_name((enum mp_finish)f),
+                    ended < run->count ? "" : "\n");
+        if (ended > 0 && ended < run->count)
+            fprintf(stderr, " (%u of %u prompts)\n", ended, run->count);
+    }
     mp_report_print(report, stderr);
     return status;
 }
@@ -309,7 +324,7 @@ static enum mp_status open_session(struct run *run)
     };
     enum mp_status status;
 
-    mp_progress_bar_begin(&run->bar, "loading", true, run->clock);
+    mp_progress_bar_begin(&run->bar, "loading", NULL, run->clock);
     status = mp_session_open(run->settings, &config, &run->session);
     mp_progress_bar_end(&run->bar);
     return status;
@@ -335,7 +350,7 @@ static enum mp_status generate(struct run *run, struct mp_generate_stats *stats)
     enum mp_status status;
 
     memcpy(config.stops, run->args->stops, sizeof(config.stops));
-    mp_progress_bar_begin(&run->bar, "prompt", false, run->clock);
+    mp_progress_bar_begin(&run->bar, "prompt", "tokens", run->clock);
     status = mp_generate(&config, run->ids, run->count, run->outputs, stats);
     mp_progress_bar_end(&run->bar);
     return status;
@@ -372,6 +387,8 @@ static enum mp_status run_all(struct run *run)
         status = read_prompts(run);
     if (status == MP_OK && run->args->timeline != NULL)
         status = mp_timeline_create(run->clock, TIMELINE_EVENTS, &run->timeline);
+    if (status == MP_OK)
+        status = open_chat(run);
     if (status == MP_OK)
         status = open_session(run);
     if (status == MP_OK)
@@ -414,6 +431,7 @@ enum mp_status mp_cmd_run(const struct mp_args *args, const struct mp_settings *
     mp_outputs_free(run->outputs, run->count);
     for (uint32_t i = 0; i < run->count; i++)
         mp_ids_free(&run->ids[i]);
+    mp_chat_destroy(run->chat);
     mp_session_close(&run->session);
     mp_timeline_destroy(run->timeline);
     free(run->file_text);

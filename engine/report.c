@@ -83,8 +83,11 @@ void mp_report_print(const struct mp_report *r, FILE *out)
     fprintf(out, "hit rate      %.1f %%: %llu of %llu expert uses were resident\n",
             100 * r->hit_rate, (unsigned long long)r->counters.hits,
             (unsigned long long)(r->counters.hits + r->counters.misses));
-    fprintf(out, "read          %.1f MiB of experts, %.1f MiB of them ahead and unused, by %s%s\n",
-            mib(r->bytes_loaded), mib(r->bytes_prefetched_unused), r->reader,
+    fprintf(out, "bytes by tier %.1f MiB in RAM now (at most %.1f), %.1f MiB came from the file\n",
+            mib(r->counters.resident_bytes), mib(r->counters.resident_peak_bytes),
+            mib(r->bytes_loaded));
+    fprintf(out, "read ahead    %.1f MiB, %.1f MiB of it unused; by %s%s\n",
+            mib(r->counters.prefetch_bytes), mib(r->bytes_prefetched_unused), r->reader,
             r->direct_io ? " past the page cache" : " through the page cache");
     fprintf(out, "exposed wait  %.1f ms: time that compute stood still for a read\n",
             r->exposed_wait_ms);
