@@ -1,6 +1,7 @@
 #include "tests/engine/engine_fault_parts.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/chat.h"
@@ -10,6 +11,7 @@
 #include "tests/test.h"
 #include "tests/tmpdir.h"
 #include "vmm/base/log.h"
+#include "vmm/memory_room.h"
 
 void fault_check_error(enum mp_status status)
 {
@@ -361,6 +363,44 @@ static void log_once(const struct fault_plan *plan, void *ctx)
     mp_log_fini();
 }
 
+/* The files of a machine with one control group, whatever this machine has. */
+static void make_group(const char *root)
+{
+    static const char *const dirs[] = { "proc",   "proc/self",     "sys",
+                                        "sys/fs", "sys/fs/cgroup", "sys/fs/cgroup/a" };
+    static const char *const files[][2] = {
+        { "proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 2097152 kB\n" },
+        { "proc/self/cgroup", "0::/a\n" },
+        { "proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n" },
+        { "sys/fs/cgroup/a/memory.max", "1073741824\n" },
+        { "sys/fs/cgroup/a/memory.current", "4096\n" },
+        { "sys/fs/cgroup/a/memory.stat", "inactive_file 4096\n" },
+    };
+    char path[4300];
+
+    CHECK_EQ(mkdir(root, 0700), 0);
+    for (size_t i = 0; i < MP_ARRAY_LEN(dirs); i++) {
+        snprintf(path, sizeof(path), "%s/%s", root, dirs[i]);
+        CHECK_EQ(mkdir(path, 0700), 0);
+    }
+    for (size_t i = 0; i < MP_ARRAY_LEN(files); i++) {
+        snprintf(path, sizeof(path), "%s/%s", root, files[i][0]);
+        write_file(path, files[i][1]);
+    }
+}
+
+/* What cannot be read counts as no limit, never as a smaller or a random one. */
+static void memory_room_once(const struct fault_plan *plan, void *ctx)
+{
+    struct mp_memory_room room;
+
+    fault_begin(plan);
+    mp_memory_room_read(ctx, &room);
+    fault_end();
+    CHECK(room.limit_bytes == UINT64_C(1) << 30 || room.limit_bytes == UINT64_MAX);
+    CHECK(room.total_bytes == UINT64_C(4) << 30 || room.total_bytes == 0);
+}
+
 static void trace_once(const struct fault_plan *plan, void *ctx)
 {
     struct mp_trace_reader *reader = NULL;
@@ -416,6 +456,9 @@ void fault_sweep_single_calls(const char *sites_path)
     sweep("shards", shards_once, NULL, sites_path);
     sweep("backend chain", chain_once, NULL, sites_path);
     sweep("log", log_once, NULL, sites_path);
+    snprintf(path, sizeof(path), "%s/machine", test_tmpdir());
+    make_group(path);
+    sweep("memory room", memory_room_once, path, sites_path);
     snprintf(path, sizeof(path), "%s/trace.txt", test_tmpdir());
     CHECK_EQ(mp_trace_create(path, &shape, &writer), MP_OK);
     mp_trace_write(writer, &row);

@@ -39,6 +39,6 @@ echo "pkg-config"
 LD_LIBRARY_PATH=$lib "$work/embed" "$work/experts"
 
 echo "CMake package"
-cmake -S "$here" -B "$work/build" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$work/prefix" \
+cmake -G Ninja -S "$here" -B "$work/build" -DCMAKE_C_COMPILER="$cc" -DCMAKE_PREFIX_PATH="$work/prefix" \
     >"$work/log" 2>&1 && cmake --build "$work/build" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 "$work/build/embed" "$work/experts"
