@@ -12,7 +12,8 @@ enum {
     BENCH = 1 << MP_COMMAND_BENCH,
     INFO = 1 << MP_COMMAND_INFO,
     ENV = 1 << MP_COMMAND_ENV,
-    REPACK = 1 << MP_COMMAND_REPACK
+    REPACK = 1 << MP_COMMAND_REPACK,
+    REPLAY = 1 << MP_COMMAND_REPLAY
 };
 
 enum kind { TEXT, STOP, NUMBER, BYTES, REAL, SWITCH };
@@ -67,9 +68,18 @@ static const struct flag flags[] = {
       "most bytes per file (5GiB)" },
     { "force", SWITCH, AT(force), 0, 0, 0, REPACK, NULL,
       "replace a model that is in --out, or write among other files" },
-    { "json", SWITCH, AT(json), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK, NULL,
+    { "evict", TEXT, AT(evicts), 0, 0, 0, REPLAY, "A,B",
+      "policies: belady or evict policies (all of them)" },
+    { "partition", TEXT, AT(partition), 0, 0, 0, REPLAY, "P", "who competes for slots (global)" },
+    { "budget", TEXT, AT(budgets), 0, 0, 0, REPLAY, "X,Y",
+      "sizes, or shares of all experts such as 25%" },
+    { "accounting", TEXT, AT(accounting), 0, 0, 0, REPLAY, "A",
+      "pager or curve, see docs/replay.md (pager)" },
+    { "csv", SWITCH, AT(csv), 0, 0, 0, REPLAY, NULL, "one line per policy and budget" },
+    { "json", SWITCH, AT(json), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK | REPLAY, NULL,
       "one JSON object on standard output" },
-    { "help", SWITCH, AT(help), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK, NULL, "this page" },
+    { "help", SWITCH, AT(help), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK | REPLAY, NULL,
+      "this page" },
 };
 
 static const struct {
@@ -91,6 +101,9 @@ static const struct {
     { "repack", "copy a model into the order that paging reads fastest",
       "  moepager repack --model DIR --out DIR-repacked\n"
       "  moepager repack --model DIR --out NEW --shard-bytes 2GiB --json\n" },
+    { "replay", "what evict policies would have done on a trace",
+      "  moepager replay trace.txt --evict belady,lru,layer-lfu --budget 500MiB,1GiB,25%\n"
+      "  moepager replay trace.txt --evict lru --partition uniform --budget 25% --json\n" },
 };
 
 enum mp_command mp_command_find(const char *name)
@@ -228,6 +241,10 @@ static enum mp_status parse_one(enum mp_command command, int argc, char **argv, 
     const struct flag *flag;
     const char *value;
 
+    if (command == MP_COMMAND_REPLAY && arg[0] != '-' && args->replayed == NULL) {
+        args->replayed = arg;
+        return MP_OK;
+    }
     if (strncmp(arg, "--", 2) != 0)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "'%s' is not a flag; flags begin with -- (see moepager %s --help)",

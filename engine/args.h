@@ -13,13 +13,14 @@
 struct mp_args {
     const char *model, *prompt, *prompt_file, *batch_file, *system;
     const char *logits_out, *trace, *timeline, *out;
+    const char *replayed, *evicts, *partition, *budgets, *accounting; /* of replay */
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;
     uint64_t max_tokens;
     uint64_t prompt_tokens, gen_tokens, batch, repeat, shard_bytes;
     double temperature, top_p; /* negative: not given */
     uint64_t top_k;            /* UINT64_MAX: not given */
-    uint64_t chat, json, ignore_eos, check_values, markdown, force, help;
+    uint64_t chat, json, csv, ignore_eos, check_values, markdown, force, help;
 };
 
 enum mp_command {
@@ -28,6 +29,7 @@ enum mp_command {
     MP_COMMAND_INFO,
     MP_COMMAND_ENV,
     MP_COMMAND_REPACK,
+    MP_COMMAND_REPLAY,
     MP_COMMAND_COUNT
 };
 
@@ -35,8 +37,9 @@ enum mp_command {
 enum mp_command mp_command_find(const char *name);
 
 /*
- * Parse argv[2..argc) of a command. Settings go to `settings`, which was loaded before.
- * MP_ERR_CONFIG E_USAGE: unknown flag (with the nearest one), missing or bad value, left-overs.
+ * Parse argv[2..argc) of a command; only replay takes an argument that is no flag. Settings go to
+ * `settings`, which was loaded before. MP_ERR_CONFIG E_USAGE: unknown flag (with the nearest one),
+ * missing or bad value, left-overs.
  */
 enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, struct mp_args *args,
                              struct mp_settings *settings) MP_MUST_CHECK;

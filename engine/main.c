@@ -68,6 +68,7 @@ static enum mp_status dispatch(enum mp_command command, const struct mp_args *ar
     case MP_COMMAND_INFO: return mp_cmd_info(args, settings);
     case MP_COMMAND_ENV: return mp_cmd_env(args, settings);
     case MP_COMMAND_REPACK: return mp_cmd_repack(args, settings);
+    case MP_COMMAND_REPLAY: return mp_cmd_replay(args, settings);
     case MP_COMMAND_COUNT: break;
     }
     return MP_ERR_INVALID;

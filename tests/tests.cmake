@@ -122,6 +122,8 @@ mp_test(policy/policy_fault_test LIBS mp_policy SOURCES tests/policy/pager_world
     TIMEOUT 120)
 mp_test(policy/policy_test LIBS mp_policy)
 mp_test(policy/predict_prefetch_test LIBS mp_policy)
+mp_test(policy/replay_test LIBS mp_policy)
+mp_test(policy/replay_curve_test LIBS mp_policy TIMEOUT 300)
 mp_test(policy/route_test LIBS mp_policy)
 mp_test(policy/step_test LIBS mp_policy m SOURCES tests/policy/pager_world.c)
 mp_test(policy/template_test LIBS mp_policy SOURCES policy/template.c tests/policy/pager_world.c)

@@ -1,0 +1,80 @@
+#ifndef MP_REPLAY_H
+#define MP_REPLAY_H
+
+#include "policy/policy.h"
+
+/*
+ * What an evict policy would have done on a recorded trace: hits and bytes, without a device. The
+ * two accountings and the bound are explained in docs/replay.md.
+ *
+ * Thread safety: a trace is only read by mp_replay(); one thread builds it.
+ */
+#define MP_REPLAY_NEVER UINT32_MAX
+#define MP_REPLAY_EXPERT_BYTES_MAX (UINT64_C(1) << 32)
+
+/* One expert that a batch needs in one layer. */
+struct mp_replay_use {
+    uint32_t unit;
+    uint32_t tokens; /* of the batch that chose it */
+    uint32_t next;   /* the group that needs it next, or MP_REPLAY_NEVER */
+};
+
+/* One batch in one layer: uses first .. first + count, in the order of their last token. */
+struct mp_replay_group {
+    uint32_t layer, first, count;
+    bool decode; /* else part of a prompt */
+};
+
+struct mp_replay_trace {
+    uint32_t layers, experts, top_k;
+    uint64_t *layer_bytes; // (layers): of one expert
+    uint64_t total_bytes;  /* of all experts */
+    uint64_t unit_bytes;   /* of the largest expert */
+    uint64_t cycle_bytes;  /* what one token touches over all layers */
+    struct mp_replay_group *groups;
+    struct mp_replay_use *uses;
+    uint32_t *place; // (layers * experts): while building, 1 + the last use of the unit
+    size_t group_count, group_room, use_count, use_room;
+    uint32_t choices;
+};
+
+/* Begin an empty trace; the caller then fills layer_bytes. The numbers are within the limits of
+ * docs/trace-format.md. On failure nothing is left. */
+enum mp_status mp_replay_trace_init(struct mp_replay_trace *trace, uint32_t layers,
+                                    uint32_t experts, uint32_t top_k) MP_MUST_CHECK;
+/* A batch arrives at a layer; MP_ERR_UNSUPPORTED E_REPLAY: more than can be counted. */
+enum mp_status mp_replay_trace_begin(struct mp_replay_trace *trace, uint32_t layer,
+                                     bool decode) MP_MUST_CHECK;
+/* One token of it chose `expert`. */
+enum mp_status mp_replay_trace_choose(struct mp_replay_trace *trace, uint32_t expert) MP_MUST_CHECK;
+/* All is there: links the uses. MP_ERR_UNSUPPORTED E_REPLAY: an expert of no bytes or too many. */
+enum mp_status mp_replay_trace_end(struct mp_replay_trace *trace) MP_MUST_CHECK;
+/* Safe on a zeroed trace. */
+void mp_replay_trace_fini(struct mp_replay_trace *trace);
+
+/* Read a file: ours, or `route_trace v1`, told apart by the first line. E_TRACE_READ, E_TRACE_LINE
+ * as in policy/trace.h, or E_REPLAY. */
+enum mp_status mp_replay_trace_read(const char *path, struct mp_replay_trace *trace) MP_MUST_CHECK;
+
+enum mp_replay_accounting { MP_REPLAY_PAGER, MP_REPLAY_CURVE };
+
+struct mp_replay_config {
+    const char *evict;     /* "belady", or an evict policy; "layer" and "layerlfu" are aliases */
+    const char *partition; /* "global", ...; with MP_REPLAY_CURVE the policy says it */
+    enum mp_replay_accounting accounting;
+    uint64_t budget_bytes;
+    uint64_t seed;
+    const struct mp_opt_group *groups; /* options of the policies; may be NULL */
+};
+
+struct mp_replay_result {
+    const char *evict, *partition; /* proper names, static */
+    uint64_t lookups, hits, decode_lookups, decode_hits, bytes_read;
+    uint64_t bound_decode_hits; /* of the same partition */
+};
+
+/* MP_ERR_CONFIG E_POLICY, E_REPLAY: what cannot be replayed, and why. */
+enum mp_status mp_replay(const struct mp_replay_trace *trace, const struct mp_replay_config *config,
+                         struct mp_replay_result *result_p) MP_MUST_CHECK;
+
+#endif

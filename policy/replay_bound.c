@@ -1,0 +1,139 @@
+/*
+ * The resident units of a replay, and the offline optimum.
+ *
+ * Between two batches a unit is kept or not; it is worth one hit if it is kept from one use to the
+ * next. So a unit's history is a row of intervals, and the optimum keeps as many intervals as
+ * possible with at most `slots` open at a time: whenever there are too many, the one that ends last
+ * goes (Belady with bypass). No policy that loads on demand only and keeps to the budget can have
+ * more hits.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/replay_int.h"
+#include "vmm/base/error.h"
+
+enum mp_status mp_replay_set_init(struct mp_replay_set *set, const struct mp_replay_trace *trace,
+                                  bool per_layer)
+{
+    const size_t units = (size_t)trace->layers * trace->experts;
+
+    *set = (struct mp_replay_set){ .trace = trace, .per_layer = per_layer };
+    set->unit = calloc(units, sizeof(uint32_t));
+    set->place = calloc(units, sizeof(uint32_t));
+    set->count = calloc(trace->layers, sizeof(uint32_t));
+    set->key = calloc(units, sizeof(uint64_t));
+    set->second = calloc(units, sizeof(uint64_t));
+    set->touched = calloc(units, sizeof(uint32_t));
+    if (set->unit == NULL || set->place == NULL || set->count == NULL || set->key == NULL ||
+        set->second == NULL || set->touched == NULL) {
+        mp_replay_set_fini(set);
+        return mp_fail_no_memory("a replay", units * 28);
+    }
+    memset(set->place, 0xff, units * sizeof(uint32_t));
+    return MP_OK;
+}
+
+void mp_replay_set_fini(struct mp_replay_set *set)
+{
+    free(set->unit);
+    free(set->place);
+    free(set->count);
+    free(set->key);
+    free(set->second);
+    free(set->touched);
+    *set = (struct mp_replay_set){ 0 };
+}
+
+uint32_t mp_replay_scope(const struct mp_replay_set *set, uint32_t unit)
+{
+    return set->per_layer ? unit / set->trace->experts : 0;
+}
+
+bool mp_replay_holds(const struct mp_replay_set *set, uint32_t unit)
+{
+    return set->place[unit] != MP_UNIT_NONE;
+}
+
+void mp_replay_add(struct mp_replay_set *set, uint32_t unit)
+{
+    const uint32_t scope = mp_replay_scope(set, unit);
+
+    if (mp_replay_holds(set, unit))
+        return;
+    set->place[unit] = scope * set->trace->experts + set->count[scope]++;
+    set->unit[set->place[unit]] = unit;
+}
+
+void mp_replay_remove(struct mp_replay_set *set, uint32_t unit)
+{
+    const uint32_t scope = mp_replay_scope(set, unit);
+    uint32_t last;
+
+    if (!mp_replay_holds(set, unit))
+        return;
+    last = set->unit[scope * set->trace->experts + --set->count[scope]];
+    set->unit[set->place[unit]] = last;
+    set->place[last] = set->place[unit];
+    set->place[unit] = MP_UNIT_NONE;
+}
+
+uint32_t mp_replay_first(const struct mp_replay_set *set, uint32_t scope, uint32_t except)
+{
+    const uint32_t *units = set->unit + (size_t)scope * set->trace->experts;
+    uint32_t best = MP_UNIT_NONE;
+
+    for (uint32_t i = 0; i < set->count[scope]; i++) {
+        const uint32_t u = units[i];
+
+        if (except != 0 && set->touched[u] == except)
+            continue;
+        if (best == MP_UNIT_NONE || set->key[u] < set->key[best] ||
+            (set->key[u] == set->key[best] && (set->second[u] < set->second[best] ||
+                                               (set->second[u] == set->second[best] && u < best))))
+            best = u;
+    }
+    return best;
+}
+
+void mp_replay_count(struct mp_replay_result *result, const struct mp_replay_trace *trace,
+                     const struct mp_replay_group *group, bool hit)
+{
+    result->lookups++;
+    result->hits += hit;
+    result->decode_lookups += group->decode;
+    result->decode_hits += group->decode && hit;
+    result->bytes_read += hit ? 0 : trace->layer_bytes[group->layer];
+}
+
+enum mp_status mp_replay_optimum(const struct mp_replay_trace *trace, bool per_layer,
+                                 const uint32_t *slots, bool decode_only,
+                                 struct mp_replay_result *result)
+{
+    struct mp_replay_set set;
+    enum mp_status status = mp_replay_set_init(&set, trace, per_layer);
+
+    if (status != MP_OK)
+        return status;
+    for (size_t g = 0; g < trace->group_count; g++) {
+        const struct mp_replay_group *group = &trace->groups[g];
+        const uint32_t scope = per_layer ? group->layer : 0;
+
+        for (uint32_t i = 0; i < group->count; i++) {
+            const struct mp_replay_use *use = &trace->uses[group->first + i];
+            const bool useful =
+                use->next != MP_REPLAY_NEVER && (!decode_only || trace->groups[use->next].decode);
+
+            mp_replay_count(result, trace, group, mp_replay_holds(&set, use->unit));
+            set.key[use->unit] = UINT64_MAX - use->next;
+            if (useful)
+                mp_replay_add(&set, use->unit);
+            else
+                mp_replay_remove(&set, use->unit);
+        }
+        while (set.count[scope] > slots[scope])
+            mp_replay_remove(&set, mp_replay_first(&set, scope, 0));
+    }
+    mp_replay_set_fini(&set);
+    return MP_OK;
+}

@@ -1,0 +1,49 @@
+#ifndef MP_REPLAY_INT_H
+#define MP_REPLAY_INT_H
+
+#include "policy/replay.h"
+
+/*
+ * What the accountings share: units resident per scope. A scope is one layer, or all of them as
+ * scope 0.
+ */
+struct mp_replay_set {
+    const struct mp_replay_trace *trace;
+    bool per_layer;
+    uint32_t *unit;    // (layers * experts): scope s has those from base(s), count[s] of them
+    uint32_t *place;   // (layers * experts): in `unit`, MP_UNIT_NONE if not resident
+    uint32_t *count;   // (scopes)
+    uint64_t *key;     // (layers * experts): smallest leaves first
+    uint64_t *second;  // (layers * experts): decides between equal keys
+    uint32_t *touched; // (layers * experts): 1 + the group that used it last
+};
+
+enum mp_status mp_replay_set_init(struct mp_replay_set *set, const struct mp_replay_trace *trace,
+                                  bool per_layer) MP_MUST_CHECK;
+void mp_replay_set_fini(struct mp_replay_set *set);
+uint32_t mp_replay_scope(const struct mp_replay_set *set, uint32_t unit);
+bool mp_replay_holds(const struct mp_replay_set *set, uint32_t unit);
+void mp_replay_add(struct mp_replay_set *set, uint32_t unit);
+void mp_replay_remove(struct mp_replay_set *set, uint32_t unit);
+/* The resident unit of a scope that leaves first and was not touched by the group with the mark
+ * `except` (0: any), or MP_UNIT_NONE. */
+uint32_t mp_replay_first(const struct mp_replay_set *set, uint32_t scope, uint32_t except);
+
+/* Count one use. */
+void mp_replay_count(struct mp_replay_result *result, const struct mp_replay_trace *trace,
+                     const struct mp_replay_group *group, bool hit);
+
+/*
+ * The offline optimum for slots[scope] units: after each batch whatever is needed last is dropped,
+ * also what just came. With `decode_only` a hit in a prompt is worth nothing.
+ */
+enum mp_status mp_replay_optimum(const struct mp_replay_trace *trace, bool per_layer,
+                                 const uint32_t *slots, bool decode_only,
+                                 struct mp_replay_result *result) MP_MUST_CHECK;
+
+/* The accounting of the published curves. */
+enum mp_status mp_replay_curve(const struct mp_replay_trace *trace,
+                               const struct mp_replay_config *config,
+                               struct mp_replay_result *result) MP_MUST_CHECK;
+
+#endif

@@ -1,0 +1,245 @@
+/*
+ * Replay: a trace worked out by hand, random traces against the bound, and files that are refused.
+ */
+#include "policy/replay.h"
+
+#include <stdint.h>
+
+#include "policy/replay_int.h"
+#include "tests/test.h"
+#include "tests/tmpdir.h"
+#include "vmm/base/error.h"
+
+static uint64_t random_state = 7;
+
+static uint32_t random_below(uint32_t limit)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)((random_state >> 33) % limit);
+}
+
+static void begin_trace(struct mp_replay_trace *trace, uint32_t layers, uint32_t experts,
+                        uint32_t top_k)
+{
+    CHECK_EQ(mp_replay_trace_init(trace, layers, experts, top_k), MP_OK);
+    for (uint32_t l = 0; l < layers; l++)
+        trace->layer_bytes[l] = 10;
+}
+
+/* One layer of 4 experts, two slots, decode of one expert each: 0 1 2 0 1 2 0 1. */
+static void a_small_trace_gives_the_numbers_worked_out_by_hand(void)
+{
+    static const uint32_t chosen[] = { 0, 1, 2, 0, 1, 2, 0, 1 };
+    struct mp_replay_config config = { .evict = "lru", .partition = "global", .budget_bytes = 29 };
+    struct mp_replay_trace trace;
+    struct mp_replay_result r;
+
+    begin_trace(&trace, 1, 4, 1);
+    for (size_t i = 0; i < 8; i++) {
+        CHECK_EQ(mp_replay_trace_begin(&trace, 0, i > 0), MP_OK);
+        CHECK_EQ(mp_replay_trace_choose(&trace, chosen[i]), MP_OK);
+    }
+    CHECK_EQ(mp_replay_trace_end(&trace), MP_OK);
+    CHECK_EQ(trace.total_bytes, 40);
+    CHECK_EQ(trace.cycle_bytes, 10);
+    CHECK_EQ(mp_replay(&trace, &config, &r), MP_OK);
+    CHECK_EQ(r.lookups, 8);
+    CHECK_EQ(r.decode_lookups, 7);
+    CHECK_EQ(r.hits, 0); /* a loop longer than the slots */
+    CHECK_EQ(r.bytes_read, 80);
+    /* Two intervals at a time: 0-0 and 1-1 (2 is not kept), then of 0-0, 1-1 again: 4 hits less
+     * none dropped; 2-2 fits nowhere. */
+    CHECK_EQ(r.bound_decode_hits, 4);
+    config.evict = "belady";
+    CHECK_EQ(mp_replay(&trace, &config, &r), MP_OK);
+    CHECK_EQ(r.hits, 4);
+    CHECK_EQ(r.bytes_read, 40);
+    CHECK_STR(r.evict, "belady");
+    config.evict = "layer";
+    CHECK_EQ(mp_replay(&trace, &config, &r), MP_OK);
+    CHECK_STR(r.evict, "layer-lru");
+    config.evict = "lru";
+    config.budget_bytes = 30;
+    CHECK_EQ(mp_replay(&trace, &config, &r), MP_OK);
+    CHECK_EQ(r.hits, 5); /* everything that comes again */
+    mp_replay_trace_fini(&trace);
+}
+
+static void make_random(struct mp_replay_trace *trace, unsigned kind)
+{
+    const uint32_t layers = 1 + random_below(4), experts = 2 + random_below(9);
+    const uint32_t top_k = 1 + random_below(experts < 3 ? experts : 3);
+
+    begin_trace(trace, layers, experts, top_k);
+    for (uint32_t step = 0; step < 120; step++) {
+        const uint32_t tokens = step % 40 == 0 ? 8 : 1;
+
+        for (uint32_t l = 0; l < layers; l++) {
+            CHECK_EQ(mp_replay_trace_begin(trace, l, step % 40 != 0), MP_OK);
+            for (uint32_t i = 0; i < tokens * top_k; i++)
+                CHECK_EQ(mp_replay_trace_choose(
+                             trace, kind % 3 == 0   ? (step + i) % experts
+                                    : kind % 3 == 1 ? random_below(experts)
+                                                    : random_below(1 + random_below(experts))),
+                         MP_OK);
+        }
+    }
+    CHECK_EQ(mp_replay_trace_end(trace), MP_OK);
+}
+
+/* Every policy and partition, budgets from one expert to all. */
+static void no_demand_policy_passes_the_bound(void)
+{
+    static const char *const partitions[] = { "global", "uniform" };
+    const struct mp_policy_info *info;
+    unsigned close_calls = 0;
+
+    for (unsigned kind = 0; kind < 60; kind++) {
+        struct mp_replay_trace trace;
+        uint32_t units;
+
+        make_random(&trace, kind);
+        units = trace.layers * trace.experts;
+        for (uint32_t slots = 1; slots <= units; slots += 1 + units / 8) {
+            for (size_t p = 0; p < 2; p++) {
+                struct mp_replay_config config = { .evict = "belady",
+                                                   .partition = partitions[p],
+                                                   .budget_bytes = slots * 10 };
+                struct mp_replay_result best, r;
+
+                CHECK_EQ(mp_replay(&trace, &config, &best), MP_OK);
+                CHECK(best.decode_hits <= best.bound_decode_hits);
+                for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_EVICT, i)) != NULL; i++) {
+                    config.evict = info->name;
+                    CHECK_EQ(mp_replay(&trace, &config, &r), MP_OK);
+                    CHECK_STR(r.partition, partitions[p]);
+                    CHECK_EQ(r.bound_decode_hits, best.bound_decode_hits);
+                    CHECK(r.decode_hits <= r.bound_decode_hits);
+                    CHECK(r.hits <= best.hits);
+                    CHECK_EQ(r.bytes_read, (r.lookups - r.hits) * 10);
+                    close_calls += r.hits * 10 > best.hits * 9;
+                }
+            }
+        }
+        mp_replay_trace_fini(&trace);
+    }
+    CHECK(close_calls > 100);
+}
+
+static void what_cannot_be_replayed_is_refused(void)
+{
+    struct mp_replay_config config = { .evict = "lru", .partition = "global", .budget_bytes = 9 };
+    struct mp_replay_trace trace;
+    struct mp_replay_result r;
+
+    make_random(&trace, 0);
+    CHECK_EQ(mp_replay(&trace, &config, &r), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_REPLAY");
+    config.evict = "lrru";
+    CHECK_EQ(mp_replay(&trace, &config, &r), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_POLICY");
+    config.accounting = MP_REPLAY_CURVE;
+    CHECK_EQ(mp_replay(&trace, &config, &r), MP_ERR_CONFIG);
+    mp_replay_trace_fini(&trace);
+    begin_trace(&trace, 2, 4, 1);
+    trace.layer_bytes[1] = 0;
+    CHECK_EQ(mp_replay_trace_end(&trace), MP_ERR_UNSUPPORTED);
+    mp_replay_trace_fini(&trace);
+}
+
+#define CSV_HEAD                                              \
+    "# route_trace v1\n"                                      \
+    "# model=m arch=a n_layer=2 n_expert=4 n_expert_used=2\n" \
+    "# layer=0 expert_bytes=10 dense_bytes=5\n"               \
+    "# layer=1 expert_bytes=20 dense_bytes=5\n"               \
+    "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes\n"
+#define OURS_HEAD "# moepager trace v1\n# model=m layers=2 experts=4 top_k=2 expert_bytes=10\n"
+
+static enum mp_status read_text(const char *text, struct mp_replay_trace *trace)
+{
+    char path[4200];
+    FILE *file;
+
+    snprintf(path, sizeof(path), "%s/trace", test_tmpdir());
+    file = fopen(path, "we");
+    CHECK(file != NULL);
+    fputs(text, file);
+    CHECK_EQ(fclose(file), 0);
+    return mp_replay_trace_read(path, trace);
+}
+
+static void both_formats_are_read(void)
+{
+    static const char *const texts[] = {
+        CSV_HEAD "0,0,0,0,0,3,0.5,0,10\n0,0,0,0,1,1,0.5,0,10\n0,0,1,0,0,1,0.5,0,0\n"
+                 "0,0,1,0,1,2,0.5,1,0\n0,1,2,0,0,1,0.5,0,0\n0,1,2,0,1,3,0.5,0,0\n",
+        OURS_HEAD "0 0 0 0 3:0.5 1:0.5\n0 0 0 1 1:0.5 2:0.5\n1 0 0 2 1:0.5 3:0.5\n",
+    };
+
+    for (size_t i = 0; i < 2; i++) {
+        struct mp_replay_trace t;
+
+        CHECK_EQ(read_text(texts[i], &t), MP_OK);
+        CHECK_EQ(t.group_count, 2);
+        CHECK_EQ(t.use_count, 5);
+        CHECK_EQ(t.groups[0].count, 3);
+        CHECK(!t.groups[0].decode && t.groups[1].decode);
+        CHECK_EQ(t.uses[0].unit * 100 + t.uses[1].unit * 10 + t.uses[2].unit, 312);
+        CHECK_EQ(t.uses[1].tokens, 2);
+        CHECK_EQ(t.uses[0].next, 1);
+        CHECK_EQ(t.uses[2].next, MP_REPLAY_NEVER);
+        CHECK_EQ(t.cycle_bytes, i == 0 ? 60 : 40);
+        mp_replay_trace_fini(&t);
+    }
+}
+
+static void damaged_lines_are_named(void)
+{
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
+        { "# route_trace v1\n", "line 2" },
+        { "# route_trace v1\n# model=m n_layer=0 n_expert=4 n_expert_used=2\n", "line 2" },
+        { "# route_trace v1\n# model=m n_layer=1 n_expert=4 n_expert_used=5\n", "line 2" },
+        { "# route_trace v1\n# m n_layer=1 n_expert=4 n_expert_used=2\n# layer=1 x\n", "line 3" },
+        { CSV_HEAD "0,0,0,0,0,4,0.5,0,10\n", "line 6" },
+        { CSV_HEAD "0,0,0,2,0,3,0.5,0,10\n", "line 6" },
+        { CSV_HEAD "0,2,0,0,0,3,0.5,0,10\n", "line 6" },
+        { CSV_HEAD "0,0,99999999999999999999999,0,0,3,0.5,0,10\n", "line 6" },
+        { CSV_HEAD "0,0,0,0,1,3,0.5,0,10\n", "not in order" },
+        { CSV_HEAD "0,0,0,0,0,3,x,0,10\n", "weight" },
+        { CSV_HEAD "0,0,0,0,0,3,0.5,0\n", "weight" },
+        { CSV_HEAD "0,0,0,0,0,3\n", "weight" },
+        { CSV_HEAD "0,0,0,0,0,3,0.5,0,10", "cut off" },
+        { CSV_HEAD "0,0,0,0,0,3,0.5,0,10\n0,0,1,0,1,2,0.5,0,10\n", "line 7" },
+        { CSV_HEAD "0,0,0,0,0,3,0.5,0,10\n", "line 7" },
+        { OURS_HEAD "0 0 0 0 3:0.5\n", "line 3" },
+        { "hello\n", "line 1" },
+        { "", "line 1" },
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct mp_replay_trace t;
+
+        CHECK_EQ(read_text(cases[i].text, &t), MP_ERR_MODEL);
+        CHECK_STR(mp_error_last()->code, "E_TRACE_LINE");
+        CHECK(strstr(mp_error_last()->text, cases[i].part) != NULL);
+        CHECK(t.groups == NULL);
+    }
+    {
+        struct mp_replay_trace t;
+
+        CHECK_EQ(mp_replay_trace_read("/nonexistent", &t), MP_ERR_IO);
+        CHECK_EQ(mp_replay_trace_read("tests", &t), MP_ERR_IO);
+    }
+}
+
+int main(void)
+{
+    RUN(a_small_trace_gives_the_numbers_worked_out_by_hand);
+    RUN(no_demand_policy_passes_the_bound);
+    RUN(what_cannot_be_replayed_is_refused);
+    RUN(both_formats_are_read);
+    RUN(damaged_lines_are_named);
+    return 0;
+}
