@@ -6,6 +6,7 @@
 
 #include "engine/chat.h"
 #include "engine/commands.h"
+#include "policy/replay.h"
 #include "policy/trace.h"
 #include "tests/fault/wrap.h"
 #include "tests/test.h"
@@ -420,6 +421,33 @@ static void trace_once(const struct fault_plan *plan, void *ctx)
     mp_trace_reader_destroy(reader);
 }
 
+/* Read a trace and replay it: with the offline optimum, and with a policy, in both accountings. */
+static void replay_once(const struct fault_plan *plan, void *ctx)
+{
+    static const char *const evict[] = { "belady", "lru" };
+    struct mp_replay_trace trace = { 0 };
+    struct mp_replay_result result;
+    enum mp_status status;
+
+    mp_error_clear();
+    fault_begin(plan);
+    status = mp_replay_trace_read(ctx, &trace);
+    for (int i = 0; i < 4 && status == MP_OK; i++) {
+        const struct mp_replay_config config = {
+            .evict = evict[i % 2],
+            .partition = "global",
+            .accounting = i < 2 ? MP_REPLAY_PAGER : MP_REPLAY_CURVE,
+            .budget_bytes = 4 * trace.unit_bytes,
+        };
+
+        status = mp_replay(&trace, &config, &result);
+    }
+    mp_replay_trace_fini(&trace);
+    fault_end();
+    if (status != MP_OK)
+        fault_check_error(status);
+}
+
 /* A file that has become shorter than it was when it was opened. */
 static void truncated_once(const struct fault_plan *plan, void *ctx)
 {
@@ -464,6 +492,15 @@ void fault_sweep_single_calls(const char *sites_path)
     mp_trace_write(writer, &row);
     CHECK_EQ(mp_trace_close(writer), MP_OK);
     sweep("trace", trace_once, path, sites_path);
+    sweep("replay", replay_once, path, sites_path);
+    snprintf(path, sizeof(path), "%s/route.csv", test_tmpdir());
+    write_file(path, "# route_trace v1\n"
+                     "# model=m arch=a n_layer=1 n_expert=4 n_expert_used=1\n"
+                     "# layer=0 expert_bytes=10 dense_bytes=5\n"
+                     "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes\n"
+                     "0,0,0,0,0,3,0.5,0,10\n"
+                     "0,1,1,0,0,2,0.5,0,10\n");
+    sweep("route_trace", replay_once, path, sites_path);
     snprintf(path, sizeof(path), "%s/short.bin", test_tmpdir());
     sweep("truncated file", truncated_once, path, sites_path);
 }
