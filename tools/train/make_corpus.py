@@ -73,7 +73,9 @@ def pydoc_topics():
     scope = {}
     exec((STDLIB / "pydoc_data/topics.py").read_text("utf-8"), scope)
     for topic in sorted(scope["topics"]):
-        yield f"pydoc/{topic}", clean(scope["topics"][topic])
+        text = clean(scope["topics"][topic])
+        if len(text) > 300:
+            yield f"pydoc/{topic}", text
 
 
 def man_page_names():
