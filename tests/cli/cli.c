@@ -140,6 +140,25 @@ pid_t cli_start(const struct cli *cli, int *out_fd)
     return pid;
 }
 
+int cli_end(pid_t pid)
+{
+    int status;
+
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+char *cli_long_prompt(void)
+{
+    char *text = calloc(1, 8192);
+
+    CHECK(text != NULL);
+    for (int i = 0; i < 900; i++)
+        sprintf(text + strlen(text), "%d ", i % 10);
+    return text;
+}
+
 static void show(const struct cli *cli, const struct cli_result *result)
 {
     fprintf(stderr, "moepager");

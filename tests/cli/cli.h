@@ -47,6 +47,12 @@ void cli_free(struct cli_result *result);
  * standard error is not kept. */
 pid_t cli_start(const struct cli *cli, int *out_fd);
 
+/* Wait for it; its exit code. Fails if a signal ended it. */
+int cli_end(pid_t pid);
+
+/* Text of 1800 tokens or so, hence as many batches with --prefill-tokens 1; owned by the caller. */
+char *cli_long_prompt(void);
+
 /* Run; check the exit code and that the errors contain `part` (NULL: that there are none), and that
  * a failing run says one line only. */
 void cli_expect(const struct cli *cli, int exit_code, const char *part);

@@ -9,7 +9,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,15 +51,6 @@ static void wait_until_caught(pid_t pid)
     }
 }
 
-static int end_of(pid_t pid)
-{
-    int status;
-
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    CHECK(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
 static void while_the_prompt_is_awaited(void)
 {
     int input[2], out;
@@ -75,26 +65,16 @@ static void while_the_prompt_is_awaited(void)
     kill(pid, SIGINT);
     nap_us(50000);
     close(input[1]);
-    CHECK_EQ(end_of(pid), 130);
+    CHECK_EQ(cli_end(pid), 130);
     close(input[0]);
     close(out);
-}
-
-static char *long_prompt(void)
-{
-    char *text = calloc(1, 8192);
-
-    CHECK(text != NULL);
-    for (int i = 0; i < 900; i++)
-        sprintf(text + strlen(text), "%d ", i % 10);
-    return text;
 }
 
 /* The trace's temporary file appears when everything is loaded; 900 batches follow. */
 static void while_the_prompt_is_processed(void)
 {
     const char *dir = cli_path("prefill");
-    char trace[4300], *prompt = long_prompt();
+    char trace[4300], *prompt = cli_long_prompt();
     struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", prompt, "--trace", trace,
                                  "--prefill-tokens", "1", "--budget", "147456", "--ctx", "2048" } };
     int out, polls = 0;
@@ -108,44 +88,8 @@ static void while_the_prompt_is_processed(void)
         nap_us(1000);
     }
     kill(pid, SIGINT);
-    CHECK_EQ(end_of(pid), 130);
+    CHECK_EQ(cli_end(pid), 130);
     CHECK_EQ(cli_count_entries(dir), 0);
-    close(out);
-    free(prompt);
-}
-
-/* On a terminal a bar shows what is done of a long prompt; Ctrl-C then clears its line. */
-static void while_a_terminal_shows_the_progress(void)
-{
-    char *prompt = long_prompt(), shown[65536] = "";
-    const int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-    struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", prompt,
-                                 "--prefill-tokens", "1", "--budget", "147456", "--ctx", "2048" } };
-    size_t bytes = 0;
-    ssize_t got;
-    int out;
-    pid_t pid;
-
-    CHECK(master >= 0);
-    CHECK(grantpt(master) == 0 && unlockpt(master) == 0);
-    cli.errors_fd = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
-    CHECK(cli.errors_fd > 0);
-    pid = cli_start(&cli, &out);
-    close(cli.errors_fd);
-    while (strstr(shown, "prompt [") == NULL || strstr(shown, " s left") == NULL) {
-        got = read(master, shown + bytes, sizeof(shown) - 1 - bytes);
-        CHECK(got > 0);
-        bytes += (size_t)got;
-        shown[bytes] = '\0';
-    }
-    kill(pid, SIGINT);
-    /* Linux answers EIO when the other end has been closed. */
-    while ((got = read(master, shown + bytes, sizeof(shown) - 1 - bytes)) > 0)
-        shown[bytes += (size_t)got] = '\0';
-    CHECK_EQ(end_of(pid), 130);
-    CHECK(strstr(shown, "\r\033[K") != NULL);
-    CHECK(strstr(shown, "error[E_CANCELED]") != NULL);
-    close(master);
     close(out);
     free(prompt);
 }
@@ -168,7 +112,7 @@ static void while_text_is_written(int number)
     kill(pid, number);
     while (read(out, &byte, 1) > 0)
         ;
-    CHECK_EQ(end_of(pid), 130);
+    CHECK_EQ(cli_end(pid), 130);
     CHECK_EQ(cli_count_entries(dir), 0);
     close(out);
 }
@@ -201,7 +145,7 @@ static void at_any_moment(void)
         wait_until_caught(pid);
         nap_us(moment * 1000);
         kill(pid, SIGINT);
-        code = end_of(pid);
+        code = cli_end(pid);
         CHECK(code == 130 || code == 0);
         CHECK_EQ(cli_count_entries(dir), code == 0 ? 1 : 0);
         interrupted += code == 130;
@@ -216,7 +160,6 @@ int main(int argc, char **argv)
     cli_init(argc, argv);
     RUN(while_the_prompt_is_awaited);
     RUN(while_the_prompt_is_processed);
-    RUN(while_a_terminal_shows_the_progress);
     RUN(while_text_is_written_by_ctrl_c);
     RUN(while_text_is_written_by_sigterm);
     RUN(at_any_moment);
