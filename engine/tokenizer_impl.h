@@ -120,9 +120,10 @@ enum mp_status mp_tok_vocab_add(struct mp_tok_vocab *vocab, const char *file, co
                                 size_t bytes, uint32_t id, uint8_t flags) MP_MUST_CHECK;
 uint32_t mp_tok_vocab_find(const struct mp_tok_vocab *vocab, const char *content, size_t bytes);
 
+/* Never NULL; `bytes[id]` bytes. An arena in which every token is empty has no memory. */
 static inline const char *mp_tok_vocab_content(const struct mp_tok_vocab *vocab, uint32_t id)
 {
-    return vocab->arena.data + vocab->offset[id];
+    return vocab->bytes[id] == 0 ? "" : vocab->arena.data + vocab->offset[id];
 }
 
 /* The id if it is a token of the model, else MP_TOKEN_NONE. */
