@@ -27,10 +27,36 @@
  * Slots marked optional may be NULL, meaning "not interested". All others are required;
  * mp_policy_check() says what is missing. policy/template.c is a compiled skeleton.
  */
-#define MP_POLICY_ABI 1u
+#define MP_POLICY_ABI 2u
 
 #define MP_UNIT_NONE UINT32_MAX
 #define MP_LAYER_ANY UINT32_MAX
+
+/*
+ * What a calibration run learned of the model (`moepager calibrate`), for policies that want it.
+ * Any pointer may be NULL: not measured. All arrays are dense and outlive the policies.
+ */
+struct mp_calibration {
+    const float *hot;        // (layers, experts): share of the layer's choices that were the expert
+    const float *together;   // (layers, experts, experts): P(second chosen | first chosen), a layer
+    const float *next;       // (layers, experts, experts): P(second chosen in layer + 1 | first);
+                             // the last layer's row speaks of layer 0 of the next token
+    const float *similarity; // (layers, experts, experts): mean cosine of the two outputs, -1..1
+    const uint32_t *group;   // (layers): number of the layer's group, 0, 1, ... ascending
+};
+
+/*
+ * What work costs on this machine, in ns; 0: not known. Measured ones may change while running,
+ * except with --deterministic. An expert on n tokens costs fixed + n * token.
+ */
+struct mp_costs {
+    uint64_t load_ns; /* bring one unit into the device tier, nothing else on the link */
+    uint64_t cpu_fixed_ns, cpu_token_ns;
+    uint64_t device_fixed_ns, device_token_ns; /* resident expert */
+    uint64_t in_place_fixed_ns, in_place_token_ns;
+    uint64_t layer_ns;  /* everything of a layer but its routed experts, for the usual batch */
+    uint32_t transient; /* units that can be in the device tier beside the residents; 0: no bound */
+};
 
 /* What create() is told of the model and the machine. */
 struct mp_shape {
@@ -41,6 +67,7 @@ struct mp_shape {
     uint32_t slots;      /* units that the device tier can hold */
     uint64_t unit_bytes; /* of the largest unit */
     uint64_t seed;
+    const struct mp_calibration *calibration; /* or NULL: there is none */
 };
 
 /* Common head of every ops table. */
@@ -69,6 +96,7 @@ struct mp_route_facts {
     uint32_t layer, tokens, experts, k;
     const float *scores;     // (tokens, experts): the router's probabilities, all finite
     const uint8_t *resident; // (experts): 1 if the expert's bytes are in the device tier
+    const struct mp_costs *costs;
 };
 
 struct mp_route_ops {
@@ -108,14 +136,22 @@ struct mp_assign_facts {
     uint32_t layer, count;
     const uint32_t *experts; // (count): chosen by at least one token, ascending
     const uint32_t *tokens;  // (count): how many tokens chose it
-    const uint8_t *resident; // (count)
+    const uint8_t *resident; // (count): 1 if in the device tier or on the way
     unsigned executors;      /* bit (1 << executor): this machine has it; DEVICE always */
+    const struct mp_costs *costs;
+    uint64_t link_busy_ns; /* what is left of loads that have started; 0 if idle or not known */
+
+    /* What is expected of the next MoE layer, for a policy with `looks_ahead`, or NULL. */
+    const uint32_t *next_tokens;  // (experts of the layer)
+    const uint8_t *next_resident; // (experts of the layer)
 };
 
 struct mp_assign_ops {
     struct mp_policy_info info;
     mp_policy_create_fn create;
     mp_policy_destroy_fn destroy;
+
+    bool looks_ahead; /* wants next_tokens: the step then predicts before it assigns */
 
     /* executors[i] := who computes experts[i]. */
     void (*assign)(struct mp_policy *policy, const struct mp_assign_facts *facts,
@@ -126,8 +162,11 @@ struct mp_assign_ops {
 
 /* Arithmetic that the engine does for a predictor, because policies have no weights. */
 enum mp_score_source {
-    MP_SCORES_NONE, /* the predictor uses facts of the past only */
-    MP_SCORES_GATE, /* the later layer's router on this layer's hidden states */
+    MP_SCORES_NONE,     /* the predictor uses facts of the past only */
+    MP_SCORES_GATE,     /* the later layer's router on this layer's hidden states */
+    MP_SCORES_RESIDUAL, /* the same, the mean change between the layers added first (DALI eq. 11) */
+    MP_SCORES_PARTIAL,  /* the next layer run on what resident and shared experts give (SMoE) */
+    MP_SCORES_LLAPOR,   /* a trained network of the layer (PreScope) */
     MP_SCORES_COUNT
 };
 
@@ -143,7 +182,8 @@ struct mp_predict_ops {
     mp_policy_destroy_fn destroy;
 
     enum mp_score_source source;
-    bool wraps; /* can predict layer 0 of the next step from the last layer of this one */
+    bool wraps;     /* can predict layer 0 of the next step from the last layer of this one */
+    uint32_t reach; /* layers ahead that it can predict; 0 counts as 1, the next layer */
 
     /* Optional: what was really chosen. */
     void (*observe)(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
@@ -162,6 +202,11 @@ struct mp_prefetch_facts {
     const float *scores;     // (tokens, experts), as predicted
     const uint8_t *resident; // (experts): 1 if in the device tier or on the way
     uint32_t max;            /* most that can be kept or loaded now */
+
+    uint32_t distance; /* target_layer is so many layers ahead, 1.. */
+    /* The layer being run, as assigned, and who got what: executors[i] has current->experts[i]. */
+    const struct mp_assign_facts *current;
+    const enum mp_executor *executors;
 };
 
 struct mp_prefetch_ops {
@@ -176,6 +221,15 @@ struct mp_prefetch_ops {
      */
     uint32_t (*choose)(struct mp_policy *policy, const struct mp_prefetch_facts *facts,
                        uint32_t *experts);
+
+    uint32_t reach; /* layers ahead for which choose() is asked, nearest first; 0 counts as 1 */
+
+    /* True: what has not started when a router's result is known is taken back (MoEpic 3.4). */
+    bool until_routed;
+
+    /* Optional: what was really chosen. */
+    void (*observe)(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
+                    const uint32_t *chosen);
 };
 
 /* ---- admit: keep what was loaded on demand? ---- */
@@ -190,6 +244,10 @@ struct mp_admit_ops {
 };
 
 /* ---- evict: which resident unit leaves? ---- */
+
+struct mp_swap {
+    uint32_t in, out; /* units of one size class; out: MP_UNIT_NONE for a free slot */
+};
 
 struct mp_evict_query {
     uint32_t for_unit;        /* the unit that needs the slot */
@@ -228,6 +286,23 @@ struct mp_evict_ops {
      * the same. Must not change the policy's state: the pager may ask again.
      */
     uint32_t (*pick)(struct mp_policy *policy, const struct mp_evict_query *query);
+
+    /* True: a demand for which pick() keeps everything waits, while the open layer has units that
+     * will leave, instead of taking a unit all the same. */
+    bool waits;
+
+    /* Optional. The router's probabilities of a layer for the batch, all finite, before on_access
+     * of the same layer; `chosen` (tokens, k) is what was routed. */
+    void (*on_scores)(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
+                      const float *scores, const uint32_t *chosen, uint64_t now);
+
+    /*
+     * Optional. The layer has run: write up to `max` swaps, units of the layer that shall come in
+     * without having been asked for, each in place of one that is allowed by `query` (for_unit is
+     * MP_UNIT_NONE). They are read behind all else. Returns how many.
+     */
+    uint32_t (*replace)(struct mp_policy *policy, const struct mp_evict_query *query, uint64_t now,
+                        struct mp_swap *swaps, uint32_t max);
 };
 
 /* ---- partition: how many slots does each layer own? ---- */
@@ -242,6 +317,19 @@ struct mp_partition_ops {
 
     /* quota[l] := slots of layer l for l < layers; the sum must not exceed shape->slots. */
     void (*quota)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *quota);
+
+    /* Optional. Units to load before the first layer, the most wanted first, each once; at most
+     * shape->slots. Returns how many; those for which there is no slot are skipped. */
+    uint32_t (*first)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *units);
+
+    /* Optional: what a layer needed and how much of it was there. */
+    void (*observe)(struct mp_policy *policy, uint32_t layer, uint32_t needed, uint32_t hits,
+                    uint64_t now);
+
+    /* Optional. Called between steps, after the last layer; `idle`: nothing is being read. True:
+     * quota[] was changed (same rules); layers that hold more give back as others load. */
+    bool (*revise)(struct mp_policy *policy, const struct mp_shape *shape, bool idle,
+                   uint32_t *quota);
 };
 
 /* ---- the lists, and a chosen set ---- */

@@ -37,8 +37,18 @@ struct mp_step {
     uint8_t *need_resident;      // (experts)
     enum mp_executor *executors; // (experts)
     uint32_t *wanted;            // (experts): what prefetch names
+    uint32_t *next_tokens;       // (experts): predicted for the next layer, for assign
+    uint8_t *next_resident;      // (experts)
     uint32_t need_count;
+    struct mp_assign_facts assigned; /* what assign was told of the open layer */
 };
+
+static const struct mp_costs unknown_costs;
+
+static const struct mp_costs *costs(const struct mp_step *step)
+{
+    return step->config.costs != NULL ? step->config.costs : &unknown_costs;
+}
 
 static uint64_t now_ns(const struct mp_step *step)
 {
@@ -90,6 +100,7 @@ static void route(struct mp_step *step, uint32_t layer, uint32_t tokens)
         .k = shape->top_k,
         .scores = step->scores,
         .resident = step->resident,
+        .costs = costs(step),
     };
     const uint64_t start_ns = now_ns(step);
 
@@ -133,20 +144,95 @@ static void group(struct mp_step *step, uint32_t tokens)
     first[experts] = tokens * k;
 }
 
-static void assign(struct mp_step *step, uint32_t layer)
+/*
+ * Scores of the layer `distance` ahead into step->predicted, if the predictor has an idea:
+ * *target_p is then that layer, else MP_LAYER_ANY. Past the last layer it goes on at layer 0 of the
+ * next step.
+ */
+static enum mp_status predict(struct mp_step *step, uint32_t layer, uint32_t tokens,
+                              uint32_t distance, uint32_t *target_p)
+{
+    const struct mp_shape *shape = &step->config.shape;
+    const struct mp_predict_ops *ops = step->config.policies->predict_ops;
+    struct mp_predict_facts facts = {
+        .layer = layer,
+        .target_layer = (layer + distance) % shape->layers,
+        .tokens = tokens,
+        .experts = shape->experts,
+        .k = shape->top_k,
+        .chosen = step->chosen,
+    };
+    enum mp_status status;
+    uint64_t start_ns;
+
+    *target_p = MP_LAYER_ANY;
+    if (ops->predict == NULL || distance > (ops->reach > 1 ? ops->reach : 1) ||
+        distance >= shape->layers || (layer + distance >= shape->layers && !ops->wraps))
+        return MP_OK;
+    if (ops->source != MP_SCORES_NONE) {
+        if (step->config.ops->source_scores == NULL)
+            return MP_OK;
+        status = step->config.ops->source_scores(step->config.ctx, layer, facts.target_layer,
+                                                 ops->source, step->source);
+        if (status != MP_OK)
+            return status;
+        facts.source = step->source;
+    }
+    start_ns = now_ns(step);
+    if (ops->predict(step->config.policies->predict, &facts, step->predicted))
+        *target_p = facts.target_layer;
+    step->config.counters->decisions_ns += now_ns(step) - start_ns;
+    return MP_OK;
+}
+
+/* next_tokens(experts) := how many tokens have the expert among their k best predicted scores. */
+static void count_predicted(struct mp_step *step, uint32_t target, uint32_t tokens)
+{
+    const uint32_t experts = step->config.shape.experts, k = step->config.shape.top_k;
+
+    memset(step->next_tokens, 0, experts * sizeof(step->next_tokens[0]));
+    for (uint32_t t = 0; t < tokens; t++) {
+        const float *scores = step->predicted + (size_t)t * experts;
+
+        for (uint32_t e = 0; e < experts; e++) {
+            uint32_t better = 0;
+
+            for (uint32_t o = 0; o < experts && better < k; o++)
+                better += scores[o] > scores[e] || (scores[o] == scores[e] && o < e);
+            step->next_tokens[e] += better < k;
+        }
+    }
+    mp_pager_residents(step->config.pager, target, true, step->next_resident);
+}
+
+static enum mp_status assign(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_policies *set = step->config.policies;
-    const struct mp_assign_facts facts = {
+    uint32_t target = MP_LAYER_ANY;
+    uint64_t start_ns;
+
+    step->assigned = (struct mp_assign_facts){
         .layer = layer,
         .count = step->need_count,
         .experts = step->need_experts,
         .tokens = step->need_tokens,
         .resident = step->need_resident,
         .executors = step->config.executors,
+        .costs = costs(step),
     };
-    const uint64_t start_ns = now_ns(step);
+    if (set->assign_ops->looks_ahead) {
+        const enum mp_status status = predict(step, layer, tokens, 1, &target);
 
-    set->assign_ops->assign(set->assign, &facts, step->executors);
+        if (status != MP_OK)
+            return status;
+    }
+    start_ns = now_ns(step);
+    if (target != MP_LAYER_ANY) {
+        count_predicted(step, target, tokens);
+        step->assigned.next_tokens = step->next_tokens;
+        step->assigned.next_resident = step->next_resident;
+    }
+    set->assign_ops->assign(set->assign, &step->assigned, step->executors);
     for (uint32_t i = 0; i < step->need_count; i++) {
         const unsigned executor = step->executors[i];
 
@@ -156,61 +242,57 @@ static void assign(struct mp_step *step, uint32_t layer)
         }
     }
     step->config.counters->decisions_ns += now_ns(step) - start_ns;
+    return MP_OK;
 }
 
-/* Guess what a later layer will want and start to load it. */
-static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t tokens)
+/* Guess what one later layer will want and start to load it. */
+static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t tokens,
+                                 uint32_t distance)
 {
     const struct mp_shape *shape = &step->config.shape;
     const struct mp_policies *set = step->config.policies;
-    const bool last = layer + 1 == shape->layers;
-    struct mp_predict_facts facts = {
-        .layer = layer,
-        .target_layer = last ? 0 : layer + 1,
-        .tokens = tokens,
-        .experts = shape->experts,
-        .k = shape->top_k,
-        .chosen = step->chosen,
-    };
     struct mp_prefetch_facts wish;
     enum mp_status status;
     uint64_t start_ns;
-    uint32_t count;
+    uint32_t target, count;
 
-    if (set->predict_ops->predict == NULL || set->prefetch_ops->choose == NULL ||
-        (last && !set->predict_ops->wraps))
-        return MP_OK;
-    if (set->predict_ops->source != MP_SCORES_NONE) {
-        if (step->config.ops->source_scores == NULL)
-            return MP_OK;
-        status = step->config.ops->source_scores(step->config.ctx, layer, facts.target_layer,
-                                                 set->predict_ops->source, step->source);
-        if (status != MP_OK)
-            return status;
-        facts.source = step->source;
-    }
+    status = predict(step, layer, tokens, distance, &target);
+    if (status != MP_OK || target == MP_LAYER_ANY)
+        return status;
     start_ns = now_ns(step);
-    if (set->predict_ops->predict(set->predict, &facts, step->predicted)) {
-        mp_pager_residents(step->config.pager, facts.target_layer, true, step->resident);
-        wish = (struct mp_prefetch_facts){
-            .layer = layer,
-            .target_layer = facts.target_layer,
-            .tokens = tokens,
-            .experts = shape->experts,
-            .k = shape->top_k,
-            .scores = step->predicted,
-            .resident = step->resident,
-            .max = mp_pager_prefetch_room(step->config.pager, facts.target_layer),
-        };
-        count = set->prefetch_ops->choose(set->prefetch, &wish, step->wanted);
-        if (count > shape->experts) {
-            step->config.counters->policy_strikes++;
-            count = 0;
-        }
-        step->config.counters->decisions_ns += now_ns(step) - start_ns;
-        mp_pager_prefetch(step->config.pager, facts.target_layer, step->wanted, count);
+    mp_pager_residents(step->config.pager, target, true, step->resident);
+    wish = (struct mp_prefetch_facts){
+        .layer = layer,
+        .target_layer = target,
+        .tokens = tokens,
+        .experts = shape->experts,
+        .k = shape->top_k,
+        .scores = step->predicted,
+        .resident = step->resident,
+        .max = mp_pager_prefetch_room(step->config.pager, target),
+        .distance = distance,
+        .current = &step->assigned,
+        .executors = step->executors,
+    };
+    count = set->prefetch_ops->choose(set->prefetch, &wish, step->wanted);
+    if (count > shape->experts) {
+        step->config.counters->policy_strikes++;
+        count = 0;
     }
+    step->config.counters->decisions_ns += now_ns(step) - start_ns;
+    mp_pager_prefetch(step->config.pager, target, step->wanted, count);
     return MP_OK;
+}
+
+static enum mp_status look_ahead_all(struct mp_step *step, uint32_t layer, uint32_t tokens)
+{
+    const struct mp_prefetch_ops *ops = step->config.policies->prefetch_ops;
+    enum mp_status status = MP_OK;
+
+    for (uint32_t d = 1;
+         ops->choose != NULL && d <= (ops->reach > 1 ? ops->reach : 1) && status == MP_OK; d++)
+        status = look_ahead(step, layer, tokens, d);
+    return status;
 }
 
 /* Execute the needs in the order in which their bytes are complete. */
@@ -242,7 +324,7 @@ static enum mp_status execute(struct mp_step *step, uint32_t layer)
 static enum mp_status run_open_layer(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_step_ops *ops = step->config.ops;
-    enum mp_status status = look_ahead(step, layer, tokens);
+    enum mp_status status = look_ahead_all(step, layer, tokens);
 
     if (status == MP_OK && ops->shared != NULL)
         status = ops->shared(step->config.ctx, layer);
@@ -270,7 +352,9 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
         return status;
     route(step, layer, tokens);
     group(step, tokens);
-    assign(step, layer);
+    status = assign(step, layer, tokens);
+    if (status != MP_OK)
+        return status;
     if (ops->routed != NULL)
         ops->routed(step->config.ctx, layer, tokens, shape->top_k, step->chosen, step->weights);
 
@@ -287,6 +371,8 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
     status = ops->combine(step->config.ctx, layer, step->chosen, step->weights);
     if (set->predict_ops->observe != NULL)
         set->predict_ops->observe(set->predict, layer, tokens, shape->top_k, step->chosen);
+    if (set->prefetch_ops->observe != NULL)
+        set->prefetch_ops->observe(set->prefetch, layer, tokens, shape->top_k, step->chosen);
     mp_timeline_span(step->config.timeline, step->track, "MoE layer", start_ns, now_ns(step),
                      &(struct mp_timeline_args){ { "layer", "tokens" }, { layer, tokens } });
     return status;
@@ -323,11 +409,14 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
     step->need_resident = calloc(experts, 1);
     step->executors = calloc(experts, sizeof(enum mp_executor));
     step->wanted = calloc(experts, sizeof(uint32_t));
+    step->next_tokens = calloc(experts, sizeof(uint32_t));
+    step->next_resident = calloc(experts, 1);
     if (step->scores == NULL || step->source == NULL || step->predicted == NULL ||
         step->chosen == NULL || step->weights == NULL || step->resident == NULL ||
         step->first == NULL || step->row_token == NULL || step->row_rank == NULL ||
         step->needs == NULL || step->need_experts == NULL || step->need_tokens == NULL ||
-        step->need_resident == NULL || step->executors == NULL || step->wanted == NULL) {
+        step->need_resident == NULL || step->executors == NULL || step->wanted == NULL ||
+        step->next_tokens == NULL || step->next_resident == NULL) {
         mp_step_destroy(step);
         return mp_fail_no_memory("routing", score_count * 12 + row_count * 16);
     }
@@ -356,5 +445,7 @@ void mp_step_destroy(struct mp_step *step)
     free(step->need_resident);
     free(step->executors);
     free(step->wanted);
+    free(step->next_tokens);
+    free(step->next_resident);
     free(step);
 }

@@ -10,6 +10,8 @@
  *
  *     score -> route -> assign -> make ready -> (predict, prefetch) -> shared -> experts -> combine
  *
+ * An assign policy that looks ahead is asked after the first prediction instead of before it.
+ *
  * The engine injects real arithmetic, the simulator injects cost models. So overlap, scheduling and
  * policies exist once.
  *
@@ -56,7 +58,8 @@ struct mp_step_config {
     struct mp_shape shape;
     const struct mp_step_ops *ops;
     void *ctx;
-    unsigned executors; /* bits (1 << enum mp_executor) that ops->expert accepts */
+    unsigned executors;           /* bits (1 << enum mp_executor) that ops->expert accepts */
+    const struct mp_costs *costs; /* given to policies, read anew each layer; NULL: all unknown */
     struct mp_clock *clock;
     struct mp_counters *counters;
     struct mp_timeline *timeline; /* or NULL */

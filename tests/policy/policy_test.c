@@ -117,7 +117,7 @@ static void heads_are_checked(void)
     struct mp_evict_ops ops = good;
 
     ops.info.abi = MP_POLICY_ABI + 1;
-    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_UNSUPPORTED, "ABI 2, need 1");
+    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_UNSUPPORTED, "ABI 3, need 2");
     ops = good;
     ops.info.name = NULL;
     refused(MP_SLOT_EVICT, &ops.info, MP_ERR_INVALID, "without name");
