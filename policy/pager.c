@@ -1,6 +1,6 @@
 /*
- * The pager's first half, the life of a layer; see pager.h for what it promises and pager_int.h for
- * the state. pager_room.c finds room.
+ * The life of a layer; see pager.h for what it promises and pager_int.h for the state and the other
+ * parts.
  *
  * Why a need cannot starve: mp_pager_next() hands out leased needs first. When it has none and no
  * read of a need is in flight, the caller holds no lease (or it is told MP_ERR_BUSY), so every
@@ -86,6 +86,29 @@ static enum mp_status begin_need(struct mp_pager *pager, struct mp_pager_need *n
     return MP_OK;
 }
 
+/* Tell the partition policy how the open layer found its needs. */
+static void observe(struct mp_pager *pager)
+{
+    const struct mp_policies *set = policies(pager);
+    uint32_t hits = 0;
+
+    if (set->partition_ops->observe == NULL)
+        return;
+    for (uint32_t i = 0; i < pager->need_count; i++)
+        hits += pager->needs[i].hit;
+    set->partition_ops->observe(set->partition, pager->layer, pager->need_count, hits, pager->now);
+}
+
+void mp_pager_scores(struct mp_pager *pager, uint32_t layer, uint32_t tokens, uint32_t k,
+                     const float *scores, const uint32_t *chosen)
+{
+    const struct mp_policies *set = policies(pager);
+
+    /* The time that mp_pager_begin() will give to this layer. */
+    if (set->evict_ops->on_scores != NULL)
+        set->evict_ops->on_scores(set->evict, layer, tokens, k, scores, chosen, pager->now + 1);
+}
+
 enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const struct mp_need *needs,
                               uint32_t count)
 {
@@ -117,6 +140,10 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
     }
     for (uint32_t i = 0; i < count && status == MP_OK; i++)
         status = begin_need(pager, &pager->needs[i]);
+    observe(pager);
+    while (policies(pager)->prefetch_ops->until_routed &&
+           mp_pager_cancel_ahead(pager, MP_CLASS_ANY))
+        ;
     if (status == MP_OK)
         status = start_waiting(pager);
     if (status != MP_OK)
@@ -190,6 +217,18 @@ static uint32_t count_needs(const struct mp_pager *pager, enum mp_need_state sta
     for (uint32_t i = 0; i < pager->need_count; i++)
         count += pager->needs[i].state == state;
     return count;
+}
+
+bool mp_pager_loaded_in_use(const struct mp_pager *pager, uint32_t class_index)
+{
+    for (uint32_t i = 0; pager->open && i < pager->need_count; i++) {
+        const struct mp_pager_need *need = &pager->needs[i];
+
+        if (need->loaded && need->state != MP_NEED_WAITING && need->state != MP_NEED_DONE &&
+            mp_space_unit_class(pager->config.space, need->unit) == class_index)
+            return true;
+    }
+    return false;
 }
 
 /* Block until the read of one of the units in wait_list has ended; the clock runs as exposed wait.
@@ -334,6 +373,9 @@ void mp_pager_end(struct mp_pager *pager)
     mp_assert(pager->open);
     mp_assert(count_needs(pager, MP_NEED_DONE) == pager->need_count);
     close_layer(pager);
+    mp_pager_replace(pager, pager->layer);
+    if (pager->layer + 1 == pager->config.shape.layers)
+        mp_pager_revise(pager);
 }
 
 /* The layer gives up on a need that is being read: the read may end, but nobody waits for it. */
@@ -451,9 +493,12 @@ enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_p
     pager->ahead = calloc(units, sizeof(uint32_t));
     pager->needs = calloc(shape->experts, sizeof(struct mp_pager_need));
     pager->wait_list = calloc(units, sizeof(uint32_t));
+    pager->revised = calloc(shape->layers, sizeof(uint32_t));
+    pager->swaps = calloc(shape->experts, sizeof(struct mp_swap));
     if (pager->evictable == NULL || pager->fallback == NULL || pager->flags == NULL ||
         pager->held == NULL || pager->quota == NULL || pager->ahead == NULL ||
-        pager->needs == NULL || pager->wait_list == NULL) {
+        pager->needs == NULL || pager->wait_list == NULL || pager->revised == NULL ||
+        pager->swaps == NULL) {
         mp_pager_destroy(pager);
         return mp_fail_no_memory("the pager's tables", units * 8);
     }
@@ -465,6 +510,7 @@ enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_p
     }
     if (config->timeline != NULL)
         pager->track = mp_timeline_add_track(config->timeline, "wait");
+    mp_pager_load_first(pager);
     *pager_p = pager;
     return MP_OK;
 }
@@ -490,5 +536,7 @@ void mp_pager_destroy(struct mp_pager *pager)
     free(pager->ahead);
     free(pager->needs);
     free(pager->wait_list);
+    free(pager->revised);
+    free(pager->swaps);
     free(pager);
 }

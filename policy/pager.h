@@ -51,9 +51,10 @@ struct mp_pager_config {
 };
 
 /*
- * Fixes the partition. With a global partition, an evict policy that is not per_layer and fewer
- * slots than one token cycle, one warning is logged and the layers get equal shares, because a
- * global order would then hit exactly never.
+ * Fixes the partition and starts to read the first residents that it names. With a global
+ * partition, an evict policy that is not per_layer and fewer slots than one token cycle, one
+ * warning is logged and the layers get equal shares, because a global order would then hit exactly
+ * never.
  */
 enum mp_status mp_pager_create(const struct mp_pager_config *config,
                                struct mp_pager **pager_p) MP_MUST_CHECK;
@@ -62,6 +63,13 @@ enum mp_status mp_pager_create(const struct mp_pager_config *config,
  * prefetched bytes that nobody used are counted; what is loaded stays in the space. NULL is
  * allowed. */
 void mp_pager_destroy(struct mp_pager *pager);
+
+/*
+ * The router's result of `layer`, before mp_pager_begin() of it: for evict policies that look at
+ * scores. scores(tokens, experts), chosen(tokens, k).
+ */
+void mp_pager_scores(struct mp_pager *pager, uint32_t layer, uint32_t tokens, uint32_t k,
+                     const float *scores, const uint32_t *chosen);
 
 struct mp_need {
     uint32_t expert;
@@ -90,7 +98,8 @@ enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p) M
 
 void mp_pager_done(struct mp_pager *pager, uint32_t need);
 
-/* All needs must have been handed out and done. */
+/* All needs must have been handed out and done. Carries out swaps of the evict policy and, after
+ * the last layer, new shares of the partition. */
 void mp_pager_end(struct mp_pager *pager);
 
 /* Close the layer whatever its state: leases end, reads that have not started are cancelled, those

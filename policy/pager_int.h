@@ -4,8 +4,9 @@
 #include "policy/pager.h"
 
 /*
- * What the two halves of the pager share: pager.c is the life of a layer, pager_room.c finds room
- * (flags, victims, quotas, prefetches). Nobody else includes this.
+ * What the parts of the pager share: pager.c is the life of a layer, pager_room.c finds room
+ * (flags, victims, quotas, prefetches), pager_plan.c moves residents that no need asked for. Nobody
+ * else includes this.
  *
  * Every unit has flags. NEEDED: the open layer has not finished with it. KEEP: predicted for a
  * layer that has not run. AHEAD: prefetched, nobody has used it yet (for the accounts only). A unit
@@ -58,7 +59,9 @@ struct mp_pager {
     uint32_t layer;
     struct mp_pager_need *needs; // (experts)
     uint32_t need_count;
-    uint32_t *wait_list; // (units): scratch of waits
+    uint32_t *wait_list;   // (units): scratch of waits, and of first residents
+    uint32_t *revised;     // (layers): scratch of new quotas
+    struct mp_swap *swaps; // (experts): scratch
 };
 
 static inline uint32_t mp_pager_layer_of(const struct mp_pager *pager, uint32_t unit)
@@ -92,6 +95,20 @@ bool mp_pager_forget_ahead(struct mp_pager *pager, uint32_t unit);
 
 /* Cancel the latest read in ahead[] of this size class that has not started. False: none. */
 bool mp_pager_cancel_ahead(struct mp_pager *pager, uint32_t class_index);
+
+/* Start a read that no need waits for; `flags` tell what it is. False: it could not be started. */
+bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags);
+
+/* Does the layer hold all that it may, or more? */
+bool mp_pager_over_quota(const struct mp_pager *pager, uint32_t layer);
+
+/* Is there a unit of this size class that the open layer was loaded with and has not finished? */
+bool mp_pager_loaded_in_use(const struct mp_pager *pager, uint32_t class_index);
+
+/* pager_plan.c: start the first residents; carry out swaps and new shares after `layer`. */
+void mp_pager_load_first(struct mp_pager *pager);
+void mp_pager_replace(struct mp_pager *pager, uint32_t layer);
+void mp_pager_revise(struct mp_pager *pager);
 
 /* Ask the partition policy. False: it gave away more slots than there are. */
 bool mp_pager_make_partition(struct mp_pager *pager) MP_MUST_CHECK;

@@ -129,7 +129,7 @@ static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, uint32_t 
     return ask_victim(pager, &query, !strict);
 }
 
-static bool over_quota(const struct mp_pager *pager, uint32_t layer)
+bool mp_pager_over_quota(const struct mp_pager *pager, uint32_t layer)
 {
     return !pager->global && pager->held[layer] >= pager->quota[layer];
 }
@@ -158,11 +158,18 @@ static uint32_t pick_beyond_quota(struct mp_pager *pager, uint32_t unit)
     return victim;
 }
 
+/* The policy keeps everything, and slots of the open layer's own loads will come free. */
+static bool must_wait(const struct mp_pager *pager, uint32_t unit)
+{
+    return policies(pager)->evict_ops->waits &&
+           mp_pager_loaded_in_use(pager, mp_space_unit_class(pager->config.space, unit));
+}
+
 enum mp_status mp_pager_start_load(struct mp_pager *pager, uint32_t unit, enum mp_priority priority)
 {
     struct mp_space *space = pager->config.space;
     const uint32_t layer = mp_pager_layer_of(pager, unit);
-    const bool over = over_quota(pager, layer);
+    const bool over = mp_pager_over_quota(pager, layer);
     uint32_t victim;
     enum mp_status status = MP_ERR_NO_SPACE;
 
@@ -173,7 +180,7 @@ enum mp_status mp_pager_start_load(struct mp_pager *pager, uint32_t unit, enum m
         if (victim == MP_UNIT_NONE && priority == MP_PRIORITY_DEMAND) {
             if (over)
                 status = mp_space_load(space, unit, priority);
-            if (status == MP_ERR_NO_SPACE)
+            if (status == MP_ERR_NO_SPACE && !must_wait(pager, unit))
                 victim = pick_beyond_quota(pager, unit);
         }
         if (victim != MP_UNIT_NONE) {
@@ -250,17 +257,18 @@ uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer)
     return limit > pager->kept_count ? limit - pager->kept_count : 0;
 }
 
-static void prefetch_one(struct mp_pager *pager, uint32_t unit)
+bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags)
 {
     const enum mp_status status = mp_pager_start_load(pager, unit, MP_PRIORITY_PREFETCH);
 
     if (status != MP_OK) {
         mp_error_clear(); /* only a guess */
-        return;
+        return false;
     }
     pager->ahead[pager->ahead_count++] = unit;
-    mp_pager_set_flags(pager, unit, MP_PAGER_KEEP | MP_PAGER_AHEAD);
+    mp_pager_set_flags(pager, unit, flags);
     pager->config.counters->prefetch_issued++;
+    return true;
 }
 
 void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
@@ -280,7 +288,7 @@ void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *e
         if (state == MP_RES_VALID || state == MP_RES_FILLING)
             mp_pager_set_flags(pager, unit, pager->flags[unit] | MP_PAGER_KEEP);
         else
-            prefetch_one(pager, unit);
+            (void)mp_pager_load_ahead(pager, unit, MP_PAGER_KEEP | MP_PAGER_AHEAD);
     }
 }
 

@@ -21,12 +21,14 @@ struct mp_step {
     struct mp_step_config config;
     unsigned track;
 
-    float *scores;     // (tokens_max, experts)
-    float *source;     // (tokens_max, experts)
-    float *predicted;  // (tokens_max, experts)
-    uint32_t *chosen;  // (tokens_max, top_k)
-    float *weights;    // (tokens_max, top_k)
-    uint8_t *resident; // (experts)
+    float *scores;        // (tokens_max, experts)
+    float *source;        // (tokens_max, experts)
+    uint32_t *exact;      // (tokens_max, top_k): the model's own routing, if the policy's is not
+    float *exact_weights; // (tokens_max, top_k)
+    float *predicted;     // (tokens_max, experts)
+    uint32_t *chosen;     // (tokens_max, top_k)
+    float *weights;       // (tokens_max, top_k)
+    uint8_t *resident;    // (experts)
 
     uint32_t *first;             // (experts + 1): rows of expert e are [first[e], first[e + 1])
     uint32_t *row_token;         // (tokens_max * top_k)
@@ -89,6 +91,23 @@ static bool route_is_sane(const uint32_t *chosen, const float *weights, uint32_t
     return true;
 }
 
+/* How many choices of a token are not among its exact ones? */
+static void count_substitutes(struct mp_step *step, const struct mp_route_facts *facts)
+{
+    const uint32_t k = facts->k;
+
+    mp_route_top_k(facts, step->exact, step->exact_weights);
+    step->config.counters->route_choices += (uint64_t)facts->tokens * k;
+    for (size_t i = 0; i < (size_t)facts->tokens * k; i++) {
+        const uint32_t *mine = step->exact + i / k * k;
+        uint32_t r = 0;
+
+        while (r < k && mine[r] != step->chosen[i])
+            r++;
+        step->config.counters->route_substituted += r == k;
+    }
+}
+
 static void route(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_shape *shape = &step->config.shape;
@@ -111,6 +130,9 @@ static void route(struct mp_step *step, uint32_t layer, uint32_t tokens)
         mp_route_top_k(&facts, step->chosen, step->weights);
     }
     step->config.counters->decisions_ns += now_ns(step) - start_ns;
+    if (!set->route_ops->exact)
+        count_substitutes(step, &facts);
+    mp_pager_scores(step->config.pager, layer, tokens, shape->top_k, step->scores, step->chosen);
 }
 
 /* Sort (token, rank) pairs by expert and list the experts that have any. */
@@ -397,6 +419,8 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
     step->scores = calloc(score_count, sizeof(float));
     step->source = calloc(score_count, sizeof(float));
     step->predicted = calloc(score_count, sizeof(float));
+    step->exact = calloc(row_count, sizeof(uint32_t));
+    step->exact_weights = calloc(row_count, sizeof(float));
     step->chosen = calloc(row_count, sizeof(uint32_t));
     step->weights = calloc(row_count, sizeof(float));
     step->resident = calloc(experts, 1);
@@ -411,12 +435,13 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
     step->wanted = calloc(experts, sizeof(uint32_t));
     step->next_tokens = calloc(experts, sizeof(uint32_t));
     step->next_resident = calloc(experts, 1);
-    if (step->scores == NULL || step->source == NULL || step->predicted == NULL ||
-        step->chosen == NULL || step->weights == NULL || step->resident == NULL ||
-        step->first == NULL || step->row_token == NULL || step->row_rank == NULL ||
-        step->needs == NULL || step->need_experts == NULL || step->need_tokens == NULL ||
-        step->need_resident == NULL || step->executors == NULL || step->wanted == NULL ||
-        step->next_tokens == NULL || step->next_resident == NULL) {
+    if (step->exact == NULL || step->exact_weights == NULL || step->scores == NULL ||
+        step->source == NULL || step->predicted == NULL || step->chosen == NULL ||
+        step->weights == NULL || step->resident == NULL || step->first == NULL ||
+        step->row_token == NULL || step->row_rank == NULL || step->needs == NULL ||
+        step->need_experts == NULL || step->need_tokens == NULL || step->need_resident == NULL ||
+        step->executors == NULL || step->wanted == NULL || step->next_tokens == NULL ||
+        step->next_resident == NULL) {
         mp_step_destroy(step);
         return mp_fail_no_memory("routing", score_count * 12 + row_count * 16);
     }
@@ -432,6 +457,8 @@ void mp_step_destroy(struct mp_step *step)
         return;
     free(step->scores);
     free(step->source);
+    free(step->exact);
+    free(step->exact_weights);
     free(step->predicted);
     free(step->chosen);
     free(step->weights);
