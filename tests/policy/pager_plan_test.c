@@ -1,0 +1,395 @@
+/*
+ * Moves that no need asked for: first residents, swaps after a layer, revised shares; and what goes
+ * with them: waiting demands, prefetches that end at the router's result, scores for evict.
+ */
+#include <sched.h>
+#include <string.h>
+
+#include "policy/builtins.h"
+#include "policy/pager.h"
+#include "tests/policy/pager_world.h"
+#include "tests/test.h"
+
+#define UB WORLD_UNIT_BYTES
+
+static const uint32_t ids[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+
+/* ---- policies that do as they are told; one set at a time */
+
+static uint32_t plan_units[32], plan_count;
+static struct mp_swap plan_swaps[8];
+static uint32_t plan_swap_count;
+static uint32_t plan_quota[4], revisions, seen_needed, seen_hits, seen_layer;
+static bool plan_revises, seen_idle, plan_admits;
+static uint64_t scores_now;
+static float seen_score;
+
+static uint32_t first(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *units)
+{
+    (void)policy;
+    (void)shape;
+    memcpy(units, plan_units, (plan_count > 32 ? 0 : plan_count) * sizeof(units[0]));
+    return plan_count;
+}
+
+static void observe(struct mp_policy *policy, uint32_t layer, uint32_t needed, uint32_t hits,
+                    uint64_t now)
+{
+    (void)policy;
+    (void)now;
+    seen_layer = layer;
+    seen_needed = needed;
+    seen_hits = hits;
+}
+
+static bool revise(struct mp_policy *policy, const struct mp_shape *shape, bool idle,
+                   uint32_t *quota)
+{
+    (void)policy;
+    revisions++;
+    seen_idle = idle;
+    if (plan_revises)
+        memcpy(quota, plan_quota, shape->layers * sizeof(quota[0]));
+    return plan_revises;
+}
+
+static uint32_t replace(struct mp_policy *policy, const struct mp_evict_query *query, uint64_t now,
+                        struct mp_swap *swaps, uint32_t max)
+{
+    (void)policy;
+    (void)query;
+    (void)now;
+    (void)max;
+    memcpy(swaps, plan_swaps, plan_swap_count > 8 ? 0 : plan_swap_count * sizeof(swaps[0]));
+    return plan_swap_count;
+}
+
+static void on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
+                      const float *scores, const uint32_t *chosen, uint64_t now)
+{
+    (void)policy;
+    (void)layer;
+    (void)tokens;
+    (void)k;
+    seen_score = scores[chosen[0]];
+    scores_now = now;
+}
+
+static uint64_t access_now;
+
+static void on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+{
+    (void)policy;
+    (void)unit;
+    (void)tokens;
+    access_now = now;
+}
+
+static void on_move(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    (void)policy;
+    (void)unit;
+    (void)now;
+}
+
+static uint32_t keep_all(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    (void)policy;
+    (void)query;
+    return MP_UNIT_NONE;
+}
+
+static bool admit(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+{
+    (void)policy;
+    (void)unit;
+    (void)tokens;
+    (void)now;
+    return plan_admits;
+}
+
+static struct mp_partition_ops partition_ops;
+static struct mp_evict_ops evict_ops;
+static struct mp_admit_ops admit_ops;
+static struct mp_prefetch_ops prefetch_ops;
+static struct mp_policies set;
+
+/* The set `lru` with room for other tables; world->policies is a copy of it. */
+static void open_planned(struct world *w, uint32_t layers, uint32_t slots, bool global)
+{
+    static struct mp_policies base;
+    static struct mp_shape shape;
+    const struct mp_policy_names names = { .profile = "lru" };
+    struct world_options options = {
+        .layers = layers, .experts = 8, .top_k = 2, .slots = slots, .set = &set
+    };
+    struct mp_profile profile;
+
+    mp_policies_destroy(&base);
+    shape = (struct mp_shape){ .layers = layers, .experts = 8, .top_k = 2, .slots = slots };
+    shape.tokens_max = 1;
+    shape.unit_bytes = UB;
+    CHECK_EQ(mp_policy_resolve(&names, &profile), MP_OK);
+    CHECK_EQ(mp_policies_create(&profile, &shape, NULL, &base), MP_OK);
+    set = base;
+    partition_ops = global ? mp_partition_global : mp_partition_uniform;
+    partition_ops.first = first;
+    partition_ops.observe = observe;
+    partition_ops.revise = revise;
+    evict_ops = *base.evict_ops;
+    evict_ops.replace = replace;
+    admit_ops = *base.admit_ops;
+    prefetch_ops = *base.prefetch_ops;
+    set.partition_ops = &partition_ops;
+    set.evict_ops = &evict_ops;
+    set.admit_ops = &admit_ops;
+    set.prefetch_ops = &prefetch_ops;
+    world_open(&options, w);
+}
+
+static void reset_plan(void)
+{
+    plan_count = plan_swap_count = revisions = 0;
+    plan_revises = false;
+    plan_admits = true;
+}
+
+static void wait_until_idle(const struct world *w)
+{
+    while (!mp_space_reader_idle(w->space))
+        sched_yield();
+}
+
+static uint32_t residents(struct world *w, uint32_t layer)
+{
+    uint8_t resident[8];
+    uint32_t bits = 0;
+
+    mp_pager_residents(w->pager, layer, true, resident);
+    for (uint32_t e = 0; e < 8; e++)
+        bits |= (uint32_t)resident[e] << e;
+    return bits;
+}
+
+/* ---- tests */
+
+static void first_residents_are_there_before_the_first_layer(void)
+{
+    static const uint32_t wanted[] = { 1, 6, 6, 9, 999, 12 };
+    struct world w;
+
+    reset_plan();
+    memcpy(plan_units, wanted, sizeof(wanted));
+    plan_count = 6;
+    open_planned(&w, 2, 8, true);
+    wait_until_idle(&w);
+    CHECK_EQ(residents(&w, 0), 1u << 1 | 1u << 6);
+    CHECK_EQ(residents(&w, 1), 1u << 1 | 1u << 4);
+    CHECK_EQ(w.counters.policy_strikes, 2); /* one named twice, one that does not exist */
+    world_run(&w, 0, (const uint32_t[]){ 1, 2 }, 2);
+    CHECK_EQ(w.counters.hits, 1);
+    CHECK_EQ(w.counters.misses, 1);
+    CHECK_EQ(w.counters.prefetch_issued, 4);
+    CHECK_EQ(w.counters.prefetch_used, 1);
+    CHECK_EQ(seen_needed, 2);
+    CHECK_EQ(seen_hits, 1);
+    world_close(&w);
+    CHECK_EQ(w.counters.prefetch_unused_bytes, 3 * UB);
+}
+
+static void first_residents_respect_slots_and_shares(void)
+{
+    struct world w;
+
+    reset_plan();
+    for (plan_count = 0; plan_count < 8; plan_count++)
+        plan_units[plan_count] = plan_count;
+    open_planned(&w, 2, 8, false); /* four each */
+    CHECK_EQ(residents(&w, 0), 0x0f);
+    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK(mp_pager_check(w.pager));
+    world_run(&w, 1, ids, 8); /* the other layer works while reads of the first may be under way */
+    world_close(&w);
+
+    plan_count = 9; /* more than there are slots */
+    open_planned(&w, 2, 8, true);
+    CHECK_EQ(residents(&w, 0), 0);
+    CHECK_EQ(w.counters.policy_strikes, 1);
+    world_close(&w);
+}
+
+static void swaps_are_carried_out_after_the_layer(void)
+{
+    struct world w;
+
+    reset_plan();
+    open_planned(&w, 2, 8, true);
+    plan_swaps[0] = (struct mp_swap){ .in = 5, .out = 0 };
+    plan_swaps[1] = (struct mp_swap){ .in = 6, .out = MP_UNIT_NONE };
+    plan_swap_count = 2;
+    world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
+    CHECK_EQ(residents(&w, 0), 1u << 1 | 1u << 5 | 1u << 6);
+    CHECK_EQ(w.counters.policy_strikes, 0);
+    wait_until_idle(&w);
+    plan_swap_count = 0;
+    world_run(&w, 0, (const uint32_t[]){ 5, 6 }, 2);
+    CHECK_EQ(w.counters.hits, 2);
+    world_close(&w);
+}
+
+static void bad_swaps_are_refused(void)
+{
+    static const struct mp_swap bad[] = {
+        { .in = 1, .out = 0 },            /* in is resident */
+        { .in = 3, .out = 2 },            /* out is not */
+        { .in = 9, .out = 0 },            /* of another layer */
+        { .in = 3, .out = 8 },            /* out is of another layer */
+        { .in = 1000, .out = 0 },         /* no such unit */
+        { .in = 3, .out = 1000 },         /* no such unit */
+        { .in = MP_UNIT_NONE, .out = 0 }, /* nothing */
+    };
+    struct world w;
+
+    reset_plan();
+    open_planned(&w, 2, 8, true);
+    world_run(&w, 1, (const uint32_t[]){ 0, 1 }, 2);
+    memcpy(plan_swaps, bad, sizeof(bad));
+    plan_swap_count = 7;
+    world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
+    CHECK_EQ(w.counters.policy_strikes, 7);
+    CHECK_EQ(residents(&w, 0), 3);
+    plan_swap_count = 9; /* more than a layer has */
+    world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
+    CHECK_EQ(w.counters.policy_strikes, 8);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+static void shares_are_revised_after_the_last_layer(void)
+{
+    struct world w;
+
+    reset_plan();
+    open_planned(&w, 2, 8, false);
+    world_run(&w, 0, ids, 2);
+    CHECK_EQ(revisions, 0);
+    plan_revises = true;
+    plan_quota[0] = 6;
+    plan_quota[1] = 2;
+    world_run(&w, 1, ids, 2);
+    CHECK_EQ(revisions, 1);
+    CHECK(seen_idle);
+    CHECK_EQ(seen_layer, 1);
+    CHECK_EQ(mp_pager_quota(w.pager, 0), 6);
+    CHECK_EQ(mp_pager_quota(w.pager, 1), 2);
+    plan_quota[1] = 3; /* nine slots of eight */
+    world_run(&w, 1, ids, 2);
+    CHECK_EQ(w.counters.policy_strikes, 1);
+    CHECK_EQ(mp_pager_quota(w.pager, 1), 2);
+    world_run(&w, 0, ids, 6);
+    world_run(&w, 1, ids, 4); /* borrows beyond its two */
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+/* Six residents that never leave and two slots for everything else. */
+static void a_demand_waits_where_residents_stay(void)
+{
+    struct world w;
+
+    reset_plan();
+    for (plan_count = 0; plan_count < 6; plan_count++)
+        plan_units[plan_count] = plan_count;
+    plan_admits = false;
+    open_planned(&w, 2, 8, true);
+    admit_ops.admit = admit;
+    evict_ops.pick = keep_all;
+    evict_ops.waits = true;
+    wait_until_idle(&w);
+    for (uint32_t round = 0; round < 3; round++) {
+        world_run(&w, 1, ids, 8); /* eight loads through two slots */
+        CHECK_EQ(residents(&w, 0), 0x3f);
+        CHECK_EQ(residents(&w, 1), 0);
+    }
+    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.misses, 24);
+
+    plan_admits = true; /* now they stay, so somebody has to go after all */
+    world_run(&w, 1, ids, 8);
+    CHECK(w.counters.policy_strikes > 0);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+static void prefetches_end_at_the_routers_result(void)
+{
+    struct world_gate gate;
+    struct world_options options = { .layers = 3, .experts = 8, .top_k = 2, .slots = 16 };
+    struct world w;
+
+    reset_plan();
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    prefetch_ops = *w.policies.prefetch_ops;
+    prefetch_ops.until_routed = true;
+    w.policies.prefetch_ops = &prefetch_ops;
+    world_run(&w, 0, ids, 1);
+    world_gate_set(&gate, true);
+    CHECK_EQ(world_begin(&w, 0, ids, 1), MP_OK);
+    mp_pager_prefetch(w.pager, 1, ids, 4); /* the first starts and stands still */
+    world_gate_wait(&gate);
+    world_gate_set(&gate, false);
+    wait_until_idle(&w);
+    CHECK_EQ(world_finish(&w, 0, ids, 1), MP_OK);
+    world_run(&w, 1, ids, 1);
+    CHECK_EQ(w.counters.prefetch_canceled, 0); /* nothing was left to take back */
+
+    world_gate_set(&gate, true);
+    CHECK_EQ(world_begin(&w, 0, ids, 1), MP_OK);
+    mp_pager_prefetch(w.pager, 2, ids, 4);
+    world_gate_wait(&gate);
+    CHECK_EQ(world_finish(&w, 0, ids, 1), MP_OK);
+    CHECK_EQ(world_begin(&w, 2, ids + 1, 1), MP_OK); /* wants 1; 0 has started, 2 and 3 have not */
+    CHECK_EQ(w.counters.prefetch_canceled, 2);
+    world_gate_set(&gate, false);
+    CHECK_EQ(world_finish(&w, 2, ids + 1, 1), MP_OK);
+    wait_until_idle(&w);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+static void scores_come_with_the_time_of_their_layer(void)
+{
+    static const float scores[8] = { 0.1f, 0.5f, 0.2f };
+    static const uint32_t chosen[2] = { 1, 2 };
+    struct world w;
+
+    reset_plan();
+    open_planned(&w, 2, 8, true);
+    evict_ops.on_scores = on_scores;
+    evict_ops.on_access = on_access;
+    evict_ops.on_insert = on_move;
+    evict_ops.on_remove = on_move;
+    evict_ops.pick = keep_all;
+    world_run(&w, 0, ids, 1);
+    mp_pager_scores(w.pager, 1, 1, 2, scores, chosen);
+    world_run(&w, 1, ids + 1, 2);
+    CHECK(seen_score == 0.5f);
+    CHECK_EQ(scores_now, access_now);
+    world_close(&w);
+}
+
+int main(void)
+{
+    world_prepare();
+    RUN(first_residents_are_there_before_the_first_layer);
+    RUN(first_residents_respect_slots_and_shares);
+    RUN(swaps_are_carried_out_after_the_layer);
+    RUN(bad_swaps_are_refused);
+    RUN(shares_are_revised_after_the_last_layer);
+    RUN(a_demand_waits_where_residents_stay);
+    RUN(prefetches_end_at_the_routers_result);
+    RUN(scores_come_with_the_time_of_their_layer);
+    return 0;
+}
