@@ -1,6 +1,6 @@
 /*
  * The operations of a MoE layer that the step (policy/step.h) calls in its order: router scores,
- * shared expert, one routed expert, combine.
+ * shared expert, routed experts, combine.
  *
  * The normed input of the layer is state.xn and stays there until combine has added everything to
  * the residual stream state.x. Results of routed experts go to state.rank by (token, rank) and are
@@ -77,36 +77,45 @@ static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
     return MP_OK;
 }
 
-static enum mp_status op_expert(void *ctx, uint32_t moe_layer, uint32_t expert,
-                                enum mp_executor executor, const void *const *pieces,
-                                const struct mp_rows *rows)
+static void compute_expert(struct mp_engine *engine, uint32_t moe_layer,
+                           const struct mp_expert_work *work)
 {
-    struct mp_engine *engine = ctx;
     const struct mp_model_config *m = engine->config.model;
     struct mp_state *s = &engine->state;
     const size_t H = m->hidden, F = m->expert_ffn, R = engine->shape.top_k;
-    const enum mp_wtype type = engine->config.weights->unit_types[moe_layer * m->experts + expert];
+    const enum mp_wtype type =
+        engine->config.weights->unit_types[moe_layer * m->experts + work->expert];
     const struct mp_ffn ffn = {
-        .gate = { pieces[MP_PIECE_GATE], type, F, H },
-        .up = { pieces[MP_PIECE_UP], type, F, H },
-        .down = { pieces[MP_PIECE_DOWN], type, H, F },
+        .gate = { work->pieces[MP_PIECE_GATE], type, F, H },
+        .up = { work->pieces[MP_PIECE_UP], type, F, H },
+        .down = { work->pieces[MP_PIECE_DOWN], type, H, F },
     };
+    const struct mp_rows *rows = &work->rows;
     const uint64_t start_ns = mp_timeline_now_ns(engine->config.timeline);
-    /* All experts of a large model's layer can be many seconds of reading. */
-    const enum mp_status status = mp_engine_check_cancel(engine);
 
-    if (status != MP_OK)
-        return status;
-    (void)executor; /* the step only asks for what the engine declared */
     for (uint32_t i = 0; i < rows->count; i++)
         memcpy(s->xe + i * H, s->xn + rows->token[i] * H, H * sizeof(float));
     mp_engine_ffn(engine, &ffn, s->xe, s->ye, rows->count);
     for (uint32_t i = 0; i < rows->count; i++)
         memcpy(s->rank + (rows->token[i] * R + rows->rank[i]) * H, s->ye + i * H,
                H * sizeof(float));
-    mp_timeline_span(engine->config.timeline, engine->track, "expert", start_ns,
-                     mp_timeline_now_ns(engine->config.timeline),
-                     &(struct mp_timeline_args){ { "expert", "rows" }, { expert, rows->count } });
+    mp_timeline_span(
+        engine->config.timeline, engine->track, "expert", start_ns,
+        mp_timeline_now_ns(engine->config.timeline),
+        &(struct mp_timeline_args){ { "expert", "rows" }, { work->expert, rows->count } });
+}
+
+static enum mp_status op_experts(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
+                                 uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        /* All experts of a large model's layer can be many seconds of reading. */
+        const enum mp_status status = mp_engine_check_cancel(ctx);
+
+        if (status != MP_OK)
+            return status;
+        compute_expert(ctx, moe_layer, &work[i]);
+    }
     return MP_OK;
 }
 
@@ -165,7 +174,7 @@ const struct mp_step_ops mp_engine_step_ops = {
     .scores = op_scores,
     .source_scores = op_source_scores,
     .shared = op_shared,
-    .expert = op_expert,
+    .experts = op_experts,
     .combine = op_combine,
     .routed = op_routed,
 };

@@ -327,6 +327,25 @@ enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p)
     }
 }
 
+enum mp_status mp_pager_next_now(struct mp_pager *pager, struct mp_ready *ready_p)
+{
+    enum mp_status status;
+    uint32_t index;
+
+    if (!pager->open)
+        return mp_fail(MP_ERR_INVALID, "E_PAGER_ORDER", "no layer is open");
+    ready_p->need = MP_NEED_NONE;
+    if (count_needs(pager, MP_NEED_WAITING) > 0)
+        return MP_OK;
+    status = settle_needs(pager);
+    if (status != MP_OK)
+        return status;
+    index = find_leased(pager);
+    if (index != MP_NEED_NONE)
+        hand_out(pager, index, ready_p);
+    return MP_OK;
+}
+
 static void release_need(struct mp_pager *pager, struct mp_pager_need *need)
 {
     mp_space_release(pager->config.space, need->unit);
@@ -405,30 +424,6 @@ void mp_pager_abort(struct mp_pager *pager)
     while (mp_pager_cancel_ahead(pager, MP_CLASS_ANY))
         ;
     close_layer(pager);
-}
-
-void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way, uint8_t *resident)
-{
-    const uint32_t experts = pager->config.shape.experts;
-
-    mp_assert(layer < pager->config.shape.layers);
-    for (uint32_t e = 0; e < experts; e++) {
-        const enum mp_res_state state = mp_space_state(pager->config.space, layer * experts + e);
-
-        resident[e] = state == MP_RES_VALID || (on_the_way && state == MP_RES_FILLING);
-    }
-}
-
-uint64_t mp_pager_unused_bytes(const struct mp_pager *pager)
-{
-    uint64_t bytes = 0;
-
-    for (uint32_t u = 0; pager->flags != NULL && u < pager->units; u++) {
-        if ((pager->flags[u] & MP_PAGER_AHEAD) &&
-            mp_space_state(pager->config.space, u) == MP_RES_VALID)
-            bytes += mp_space_unit_bytes(pager->config.space, u);
-    }
-    return bytes;
 }
 
 bool mp_pager_check(struct mp_pager *pager)

@@ -96,6 +96,12 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
  */
 enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p) MP_MUST_CHECK;
 
+/*
+ * The same without waiting: MP_NEED_NONE where mp_pager_next() would block or say MP_ERR_BUSY. Also
+ * while needs wait for a slot: what the caller holds should then come back one by one.
+ */
+enum mp_status mp_pager_next_now(struct mp_pager *pager, struct mp_ready *ready_p) MP_MUST_CHECK;
+
 void mp_pager_done(struct mp_pager *pager, uint32_t need);
 
 /* All needs must have been handed out and done. Carries out swaps of the evict policy and, after

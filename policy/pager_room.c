@@ -324,3 +324,27 @@ bool mp_pager_make_partition(struct mp_pager *pager)
     }
     return true;
 }
+
+void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way, uint8_t *resident)
+{
+    const uint32_t experts = pager->config.shape.experts;
+
+    mp_assert(layer < pager->config.shape.layers);
+    for (uint32_t e = 0; e < experts; e++) {
+        const enum mp_res_state state = mp_space_state(pager->config.space, layer * experts + e);
+
+        resident[e] = state == MP_RES_VALID || (on_the_way && state == MP_RES_FILLING);
+    }
+}
+
+uint64_t mp_pager_unused_bytes(const struct mp_pager *pager)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t u = 0; pager->flags != NULL && u < pager->units; u++) {
+        if ((pager->flags[u] & MP_PAGER_AHEAD) &&
+            mp_space_state(pager->config.space, u) == MP_RES_VALID)
+            bytes += mp_space_unit_bytes(pager->config.space, u);
+    }
+    return bytes;
+}

@@ -41,6 +41,7 @@ struct mp_step {
     uint32_t *wanted;            // (experts): what prefetch names
     uint32_t *next_tokens;       // (experts): predicted for the next layer, for assign
     uint8_t *next_resident;      // (experts)
+    struct mp_expert_work *work; // (experts): what is computed in one call
     uint32_t need_count;
     struct mp_assign_facts assigned; /* what assign was told of the open layer */
 };
@@ -317,29 +318,48 @@ static enum mp_status look_ahead_all(struct mp_step *step, uint32_t layer, uint3
     return status;
 }
 
+static void add_work(const struct mp_step *step, const struct mp_ready *ready,
+                     struct mp_expert_work *work)
+{
+    const uint32_t expert = step->needs[ready->need].expert;
+
+    work->need = ready->need;
+    work->expert = expert;
+    work->executor = step->executors[ready->need];
+    memcpy(work->pieces, ready->pieces, sizeof(work->pieces));
+    work->rows.token = step->row_token + step->first[expert];
+    work->rows.rank = step->row_rank + step->first[expert];
+    work->rows.count = step->first[expert + 1] - step->first[expert];
+}
+
+/* Wait for one need and list it, with all others that are ready by then. 0: none is left. */
+static enum mp_status collect(struct mp_step *step, uint32_t *count_p)
+{
+    struct mp_ready ready;
+    enum mp_status status = mp_pager_next(step->config.pager, &ready);
+
+    *count_p = 0;
+    while (status == MP_OK && ready.need != MP_NEED_NONE) {
+        add_work(step, &ready, &step->work[(*count_p)++]);
+        status = mp_pager_next_now(step->config.pager, &ready);
+    }
+    return status;
+}
+
 /* Execute the needs in the order in which their bytes are complete. */
 static enum mp_status execute(struct mp_step *step, uint32_t layer)
 {
-    for (;;) {
-        struct mp_ready ready;
-        struct mp_rows rows;
-        uint32_t expert;
-        enum mp_status status = mp_pager_next(step->config.pager, &ready);
+    enum mp_status status;
+    uint32_t count;
 
-        if (status != MP_OK || ready.need == MP_NEED_NONE)
-            return status;
-        expert = step->needs[ready.need].expert;
-        rows = (struct mp_rows){
-            .token = step->row_token + step->first[expert],
-            .rank = step->row_rank + step->first[expert],
-            .count = step->first[expert + 1] - step->first[expert],
-        };
-        status = step->config.ops->expert(step->config.ctx, layer, expert,
-                                          step->executors[ready.need], ready.pieces, &rows);
-        if (status != MP_OK)
-            return status;
-        mp_pager_done(step->config.pager, ready.need);
-    }
+    do {
+        status = collect(step, &count);
+        if (status == MP_OK && count > 0)
+            status = step->config.ops->experts(step->config.ctx, layer, step->work, count);
+        for (uint32_t i = 0; status == MP_OK && i < count; i++)
+            mp_pager_done(step->config.pager, step->work[i].need);
+    } while (status == MP_OK && count > 0);
+    return status;
 }
 
 /* Everything between mp_pager_begin() and mp_pager_end(). */
@@ -435,13 +455,14 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
     step->wanted = calloc(experts, sizeof(uint32_t));
     step->next_tokens = calloc(experts, sizeof(uint32_t));
     step->next_resident = calloc(experts, 1);
+    step->work = calloc(experts, sizeof(struct mp_expert_work));
     if (step->exact == NULL || step->exact_weights == NULL || step->scores == NULL ||
         step->source == NULL || step->predicted == NULL || step->chosen == NULL ||
         step->weights == NULL || step->resident == NULL || step->first == NULL ||
         step->row_token == NULL || step->row_rank == NULL || step->needs == NULL ||
         step->need_experts == NULL || step->need_tokens == NULL || step->need_resident == NULL ||
         step->executors == NULL || step->wanted == NULL || step->next_tokens == NULL ||
-        step->next_resident == NULL) {
+        step->next_resident == NULL || step->work == NULL) {
         mp_step_destroy(step);
         return mp_fail_no_memory("routing", score_count * 12 + row_count * 16);
     }
@@ -474,5 +495,6 @@ void mp_step_destroy(struct mp_step *step)
     free(step->wanted);
     free(step->next_tokens);
     free(step->next_resident);
+    free(step->work);
     free(step);
 }

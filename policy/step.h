@@ -26,6 +26,15 @@ struct mp_rows {
     uint32_t count;
 };
 
+/* One expert to compute, with its bytes. */
+struct mp_expert_work {
+    uint32_t expert;
+    enum mp_executor executor;
+    const void *pieces[MP_UNIT_PIECES_MAX];
+    struct mp_rows rows;
+    uint32_t need; /* the step's own number for it */
+};
+
 struct mp_step_ops {
     /* Required: scores(tokens, experts) := the router's probabilities of `layer` for the batch. */
     enum mp_status (*scores)(void *ctx, uint32_t layer, float *scores);
@@ -37,10 +46,13 @@ struct mp_step_ops {
     /* Optional: what needs no routed expert (shared experts); runs while loads are on their way. */
     enum mp_status (*shared)(void *ctx, uint32_t layer);
 
-    /* Required: compute one expert for its rows into the caller's (token, rank) buffer. `pieces`
-     * are valid until it returns. */
-    enum mp_status (*expert)(void *ctx, uint32_t layer, uint32_t expert, enum mp_executor executor,
-                             const void *const *pieces, const struct mp_rows *rows);
+    /*
+     * Required: compute these experts, each for its rows, into the caller's (token, rank) buffer.
+     * They are those whose bytes are complete now, so that one call can share them out over
+     * threads. `work` and the bytes are valid until it returns.
+     */
+    enum mp_status (*experts)(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                              uint32_t count);
 
     /* Required: add up (token, rank) results in rank order. experts, weights: (tokens, k), the
      * weights as routed, not normalised. */
@@ -58,7 +70,7 @@ struct mp_step_config {
     struct mp_shape shape;
     const struct mp_step_ops *ops;
     void *ctx;
-    unsigned executors;           /* bits (1 << enum mp_executor) that ops->expert accepts */
+    unsigned executors;           /* bits (1 << enum mp_executor) that ops->experts accepts */
     const struct mp_costs *costs; /* given to policies, read anew each layer; NULL: all unknown */
     struct mp_clock *clock;
     struct mp_counters *counters;

@@ -126,6 +126,46 @@ static const struct world_options two_layers = {
     .layers = 2, .experts = 8, .top_k = 2, .slots = 8
 };
 
+static void taking_what_is_ready_never_waits(void)
+{
+    static const struct world_options options = {
+        .layers = 1, .experts = 4, .top_k = 1, .slots = 3, .deterministic = true
+    };
+    struct mp_ready ready;
+    struct world w;
+
+    world_open(&options, &w);
+    CHECK_EQ(mp_pager_next_now(w.pager, &ready), MP_ERR_INVALID);
+    world_run(&w, 0, ids + 1, 2);
+    CHECK_EQ(world_begin(&w, 0, ids, 3), MP_OK);
+    for (uint32_t i = 1; i < 3; i++) { /* what was resident, in order */
+        CHECK_EQ(mp_pager_next_now(w.pager, &ready), MP_OK);
+        CHECK_EQ(ready.need, i);
+    }
+    wait_until_idle(&w);
+    CHECK_EQ(mp_pager_next_now(w.pager, &ready), MP_OK);
+    CHECK_EQ(ready.need, 0);
+    CHECK(world_pieces_are_right(&w, 0, ready.pieces));
+    CHECK_EQ(mp_pager_next_now(w.pager, &ready), MP_OK);
+    CHECK_EQ(ready.need, MP_NEED_NONE);
+    for (uint32_t i = 0; i < 3; i++)
+        mp_pager_done(w.pager, i);
+    mp_pager_end(w.pager);
+
+    /* The fourth has no slot: the others come one by one. */
+    CHECK_EQ(world_begin(&w, 0, ids, 4), MP_OK);
+    CHECK_EQ(mp_pager_next_now(w.pager, &ready), MP_OK);
+    CHECK_EQ(ready.need, MP_NEED_NONE);
+    for (uint32_t i = 0; i < 4; i++) {
+        CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
+        mp_pager_done(w.pager, ready.need);
+    }
+    CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
+    CHECK_EQ(ready.need, MP_NEED_NONE);
+    mp_pager_end(w.pager);
+    world_close(&w);
+}
+
 static void prefetches_are_accounted_to_the_byte(void)
 {
     static const uint32_t wish[] = { 2, 3, 4 }, used[] = { 2 }, others[] = { 5, 6 };
@@ -755,6 +795,7 @@ int main(void)
     RUN(more_needs_than_slots_come_in_waves);
     RUN(resident_needs_come_first);
     RUN(leases_of_the_caller_are_not_waited_for);
+    RUN(taking_what_is_ready_never_waits);
     RUN(prefetches_are_accounted_to_the_byte);
     RUN(a_promoted_prefetch_is_counted_once);
     RUN(abort_cancels_what_has_not_started);

@@ -40,15 +40,18 @@ static enum mp_status source_scores(void *ctx, uint32_t layer, uint32_t target_l
     return scores(ctx, target_layer, out);
 }
 
-static enum mp_status expert(void *ctx, uint32_t layer, uint32_t e, enum mp_executor executor,
-                             const void *const *pieces, const struct mp_rows *rows)
+static enum mp_status experts(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                              uint32_t count)
 {
     struct run *run = ctx;
 
-    (void)executor;
-    CHECK(world_pieces_are_right(&run->world, layer * EXPERTS + e, pieces));
-    for (uint32_t i = 0; i < rows->count; i++)
-        run->sum += (rows->token[i] * K + rows->rank[i] + 1) * (e + 1) * (layer + 1);
+    for (; count > 0; count--, work++) {
+        const struct mp_rows *rows = &work->rows;
+
+        CHECK(world_pieces_are_right(&run->world, layer * EXPERTS + work->expert, work->pieces));
+        for (uint32_t i = 0; i < rows->count; i++)
+            run->sum += (rows->token[i] * K + rows->rank[i] + 1) * (work->expert + 1) * (layer + 1);
+    }
     return MP_OK;
 }
 
@@ -65,7 +68,7 @@ static enum mp_status combine(void *ctx, uint32_t layer, const uint32_t *experts
 static const struct mp_step_ops step_ops = {
     .scores = scores,
     .source_scores = source_scores,
-    .expert = expert,
+    .experts = experts,
     .combine = combine,
 };
 

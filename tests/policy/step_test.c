@@ -31,6 +31,7 @@ struct fake {
     uint32_t experts[TOKENS_MAX * K]; /* as combine got them */
     float weights[TOKENS_MAX * K];
     bool computed[TOKENS_MAX * K]; /* (token, rank) */
+    uint32_t together;             /* most experts of one call */
 };
 
 static void write_log(struct fake *f, const char *format, ...)
@@ -78,15 +79,13 @@ static enum mp_status fake_shared(void *ctx, uint32_t layer)
     return result(ctx, OP_SHARED);
 }
 
-static enum mp_status fake_expert(void *ctx, uint32_t layer, uint32_t expert,
-                                  enum mp_executor executor, const void *const *pieces,
-                                  const struct mp_rows *rows)
+static enum mp_status fake_expert(struct fake *f, uint32_t layer, const struct mp_expert_work *work)
 {
-    struct fake *f = ctx;
+    const struct mp_rows *rows = &work->rows;
 
-    CHECK_EQ(executor, MP_EXECUTOR_DEVICE);
-    CHECK(world_pieces_are_right(&f->world, layer * EXPERTS + expert, pieces));
-    write_log(f, "expert %u:", expert);
+    CHECK_EQ(work->executor, MP_EXECUTOR_DEVICE);
+    CHECK(world_pieces_are_right(&f->world, layer * EXPERTS + work->expert, work->pieces));
+    write_log(f, "expert %u:", work->expert);
     for (uint32_t i = 0; i < rows->count; i++) {
         CHECK(i == 0 || rows->token[i] > rows->token[i - 1]);
         CHECK(rows->token[i] < f->tokens && rows->rank[i] < K);
@@ -96,6 +95,19 @@ static enum mp_status fake_expert(void *ctx, uint32_t layer, uint32_t expert,
     }
     write_log(f, "\n");
     return result(f, OP_EXPERT);
+}
+
+static enum mp_status fake_experts(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                   uint32_t count)
+{
+    struct fake *f = ctx;
+    enum mp_status status = MP_OK;
+
+    CHECK(count > 0);
+    f->together = count > f->together ? count : f->together;
+    for (uint32_t i = 0; i < count && status == MP_OK; i++)
+        status = fake_expert(ctx, layer, &work[i]);
+    return status;
 }
 
 static enum mp_status fake_combine(void *ctx, uint32_t layer, const uint32_t *experts,
@@ -127,7 +139,7 @@ static const struct mp_step_ops all_ops = {
     .scores = fake_scores,
     .source_scores = fake_source,
     .shared = fake_shared,
-    .expert = fake_expert,
+    .experts = fake_experts,
     .combine = fake_combine,
     .routed = fake_routed,
 };
@@ -216,6 +228,7 @@ static void calls_come_in_order_grouped_by_expert(void)
     CHECK_STR(fake.log, "scores 1\nrouted 1\nsource 1 of 2\nshared 1\n"
                         "expert 1: 0.1 1.0\nexpert 3: 0.0 2.0\nexpert 0: 1.1 2.1\n"
                         "combine 1\n");
+    CHECK(fake.together >= 2);     /* the prefetched ones */
     CHECK_EQ(run_layer(2), MP_OK); /* the last: nothing to look ahead to */
     CHECK(strstr(fake.log, "source") == NULL);
     CHECK_EQ(fake.world.counters.policy_strikes, 0);
