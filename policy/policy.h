@@ -136,6 +136,7 @@ struct mp_assign_facts {
     uint32_t layer, count;
     const uint32_t *experts; // (count): chosen by at least one token, ascending
     const uint32_t *tokens;  // (count): how many tokens chose it
+    const float *scores;     // (count): sum of the router's scores of those tokens
     const uint8_t *resident; // (count): 1 if in the device tier or on the way
     unsigned executors;      /* bit (1 << executor): this machine has it; DEVICE always */
     const struct mp_costs *costs;

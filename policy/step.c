@@ -36,6 +36,7 @@ struct mp_step {
     struct mp_need *needs;       // (experts): the chosen ones, ascending
     uint32_t *need_experts;      // (experts)
     uint32_t *need_tokens;       // (experts)
+    float *need_scores;          // (experts)
     uint8_t *need_resident;      // (experts)
     enum mp_executor *executors; // (experts)
     uint32_t *wanted;            // (experts): what prefetch names
@@ -165,6 +166,14 @@ static void group(struct mp_step *step, uint32_t tokens)
     /* first[e + 1] is now the start of expert e: shift back. */
     memmove(first, first + 1, experts * sizeof(first[0]));
     first[experts] = tokens * k;
+    for (uint32_t i = 0; i < step->need_count; i++) {
+        const uint32_t e = step->need_experts[i];
+
+        step->need_scores[i] = 0;
+        for (uint32_t row = first[e]; row < first[e + 1]; row++)
+            step->need_scores[i] +=
+                step->weights[(size_t)step->row_token[row] * k + step->row_rank[row]];
+    }
 }
 
 /*
@@ -239,6 +248,7 @@ static enum mp_status assign(struct mp_step *step, uint32_t layer, uint32_t toke
         .count = step->need_count,
         .experts = step->need_experts,
         .tokens = step->need_tokens,
+        .scores = step->need_scores,
         .resident = step->need_resident,
         .executors = step->config.executors,
         .costs = costs(step),
@@ -450,6 +460,7 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
     step->needs = calloc(experts, sizeof(struct mp_need));
     step->need_experts = calloc(experts, sizeof(uint32_t));
     step->need_tokens = calloc(experts, sizeof(uint32_t));
+    step->need_scores = calloc(experts, sizeof(float));
     step->need_resident = calloc(experts, 1);
     step->executors = calloc(experts, sizeof(enum mp_executor));
     step->wanted = calloc(experts, sizeof(uint32_t));
@@ -460,9 +471,9 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
         step->source == NULL || step->predicted == NULL || step->chosen == NULL ||
         step->weights == NULL || step->resident == NULL || step->first == NULL ||
         step->row_token == NULL || step->row_rank == NULL || step->needs == NULL ||
-        step->need_experts == NULL || step->need_tokens == NULL || step->need_resident == NULL ||
-        step->executors == NULL || step->wanted == NULL || step->next_tokens == NULL ||
-        step->next_resident == NULL || step->work == NULL) {
+        step->need_scores == NULL || step->need_experts == NULL || step->need_tokens == NULL ||
+        step->need_resident == NULL || step->executors == NULL || step->wanted == NULL ||
+        step->next_tokens == NULL || step->next_resident == NULL || step->work == NULL) {
         mp_step_destroy(step);
         return mp_fail_no_memory("routing", score_count * 12 + row_count * 16);
     }
@@ -490,6 +501,7 @@ void mp_step_destroy(struct mp_step *step)
     free(step->needs);
     free(step->need_experts);
     free(step->need_tokens);
+    free(step->need_scores);
     free(step->need_resident);
     free(step->executors);
     free(step->wanted);
