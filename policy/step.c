@@ -214,6 +214,8 @@ static enum mp_status predict(struct mp_step *step, uint32_t layer, uint32_t tok
     if (ops->predict(step->config.policies->predict, &facts, step->predicted))
         *target_p = facts.target_layer;
     step->config.counters->decisions_ns += now_ns(step) - start_ns;
+    if (*target_p != MP_LAYER_ANY && step->config.ops->predicted != NULL)
+        step->config.ops->predicted(step->config.ctx, layer, *target_p, tokens, step->predicted);
     return MP_OK;
 }
 
@@ -342,17 +344,31 @@ static void add_work(const struct mp_step *step, const struct mp_ready *ready,
     work->rows.count = step->first[expert + 1] - step->first[expert];
 }
 
-/* Wait for one need and list it, with all others that are ready by then. 0: none is left. */
-static enum mp_status collect(struct mp_step *step, uint32_t *count_p)
+/* List all needs that are ready, after waiting for one if there is none. 0: none is left, or none
+ * is ready. */
+static enum mp_status collect(struct mp_step *step, bool wait, uint32_t *count_p)
 {
+    struct mp_pager *pager = step->config.pager;
     struct mp_ready ready;
-    enum mp_status status = mp_pager_next(step->config.pager, &ready);
+    enum mp_status status = wait ? mp_pager_next(pager, &ready) : mp_pager_next_now(pager, &ready);
 
     *count_p = 0;
     while (status == MP_OK && ready.need != MP_NEED_NONE) {
         add_work(step, &ready, &step->work[(*count_p)++]);
-        status = mp_pager_next_now(step->config.pager, &ready);
+        status = mp_pager_next_now(pager, &ready);
     }
+    return status;
+}
+
+static enum mp_status execute_some(struct mp_step *step, uint32_t layer, bool wait,
+                                   uint32_t *count_p)
+{
+    enum mp_status status = collect(step, wait, count_p);
+
+    if (status == MP_OK && *count_p > 0)
+        status = step->config.ops->experts(step->config.ctx, layer, step->work, *count_p);
+    for (uint32_t i = 0; status == MP_OK && i < *count_p; i++)
+        mp_pager_done(step->config.pager, step->work[i].need);
     return status;
 }
 
@@ -363,23 +379,26 @@ static enum mp_status execute(struct mp_step *step, uint32_t layer)
     uint32_t count;
 
     do {
-        status = collect(step, &count);
-        if (status == MP_OK && count > 0)
-            status = step->config.ops->experts(step->config.ctx, layer, step->work, count);
-        for (uint32_t i = 0; status == MP_OK && i < count; i++)
-            mp_pager_done(step->config.pager, step->work[i].need);
+        status = execute_some(step, layer, true, &count);
     } while (status == MP_OK && count > 0);
     return status;
 }
 
-/* Everything between mp_pager_begin() and mp_pager_end(). */
+/* Everything between mp_pager_begin() and mp_pager_end(). A prediction from what the resident
+ * experts give comes after them; all others before any of the layer's work, so that reads begin. */
 static enum mp_status run_open_layer(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_step_ops *ops = step->config.ops;
-    enum mp_status status = look_ahead_all(step, layer, tokens);
+    const bool late = step->config.policies->predict_ops->source == MP_SCORES_PARTIAL;
+    enum mp_status status = late ? MP_OK : look_ahead_all(step, layer, tokens);
+    uint32_t count;
 
     if (status == MP_OK && ops->shared != NULL)
         status = ops->shared(step->config.ctx, layer);
+    if (status == MP_OK && late)
+        status = execute_some(step, layer, false, &count);
+    if (status == MP_OK && late)
+        status = look_ahead_all(step, layer, tokens);
     if (status == MP_OK)
         status = execute(step, layer);
     return status;
@@ -404,11 +423,11 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
         return status;
     route(step, layer, tokens);
     group(step, tokens);
+    if (ops->routed != NULL)
+        ops->routed(step->config.ctx, layer, tokens, shape->top_k, step->chosen, step->weights);
     status = assign(step, layer, tokens);
     if (status != MP_OK)
         return status;
-    if (ops->routed != NULL)
-        ops->routed(step->config.ctx, layer, tokens, shape->top_k, step->chosen, step->weights);
 
     status = mp_pager_begin(step->config.pager, layer, step->needs, step->need_count);
     if (status != MP_OK)

@@ -10,7 +10,8 @@
  *
  *     score -> route -> assign -> make ready -> (predict, prefetch) -> shared -> experts -> combine
  *
- * An assign policy that looks ahead is asked after the first prediction instead of before it.
+ * An assign policy that looks ahead is asked after the first prediction instead of before it. With
+ * the source PARTIAL, shared and those experts that are ready come before the prediction.
  *
  * The engine injects real arithmetic, the simulator injects cost models. So overlap, scheduling and
  * policies exist once.
@@ -59,9 +60,14 @@ struct mp_step_ops {
     enum mp_status (*combine)(void *ctx, uint32_t layer, const uint32_t *experts,
                               const float *weights);
 
-    /* Optional: a trace wants to know. */
+    /* Optional: what was routed, before anything follows from it; the arrays stay as they are until
+     * the layer has run. */
     void (*routed)(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k, const uint32_t *experts,
                    const float *weights);
+
+    /* Optional: what the predictor made of it, scores(tokens, experts); for those who compare. */
+    void (*predicted)(void *ctx, uint32_t layer, uint32_t target_layer, uint32_t tokens,
+                      const float *scores);
 };
 
 struct mp_step_config {
