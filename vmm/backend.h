@@ -92,6 +92,10 @@ extern const struct mp_backend_ops mp_backend_host;
 extern const struct mp_backend_ops mp_backend_trace;
 extern const struct mp_backend_ops mp_backend_fault;
 
+/* Simulated memory that holds nothing; only for spaces whose reader has a virtual link. Static, in
+ * no chain, needs no close. */
+struct mp_backend *mp_backend_sim(void);
+
 /*
  * The fault wrapper's control: let the next `countdown` calls that can fail pass, then fail one
  * (once) or all from then on. countdown < 0 switches it off. Returns calls counted since the last

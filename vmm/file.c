@@ -273,20 +273,45 @@ static enum mp_status file_open(struct file *file)
     return MP_OK;
 }
 
-enum mp_status mp_files_add(struct mp_files *files, int dir_fd, const char *name, uint32_t *index_p)
+/* Room for one more, and a file of that name that is not open. */
+static enum mp_status file_begin(struct mp_files *files, const char *name, struct file *file)
 {
     const size_t name_bytes = strlen(name) + 1;
-    struct file file = { .fd = -1, .direct_fd = -1 };
     enum mp_status status;
 
+    *file = (struct file){ .fd = -1, .direct_fd = -1, .dir_fd = AT_FDCWD };
     status = files_grow(files);
     if (status != MP_OK)
         return status;
-    file.name = malloc(name_bytes);
-    if (file.name == NULL)
+    file->name = malloc(name_bytes);
+    if (file->name == NULL)
         return mp_fail_no_memory("a file name", name_bytes);
-    memcpy(file.name, name, name_bytes);
+    memcpy(file->name, name, name_bytes);
+    return MP_OK;
+}
 
+enum mp_status mp_files_add_virtual(struct mp_files *files, const char *name, uint64_t bytes,
+                                    uint32_t *index_p)
+{
+    struct file file;
+    const enum mp_status status = file_begin(files, name, &file);
+
+    if (status != MP_OK)
+        return status;
+    file.opened.bytes = bytes;
+    atomic_init(&file.direct, DIRECT_NO);
+    *index_p = files->count;
+    files->files[files->count++] = file;
+    return MP_OK;
+}
+
+enum mp_status mp_files_add(struct mp_files *files, int dir_fd, const char *name, uint32_t *index_p)
+{
+    struct file file;
+    enum mp_status status = file_begin(files, name, &file);
+
+    if (status != MP_OK)
+        return status;
     status = keep_dir(files, &file, dir_fd);
     if (status == MP_OK)
         status = file_open(&file);

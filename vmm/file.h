@@ -40,6 +40,11 @@ void mp_files_destroy(struct mp_files *files);
 enum mp_status mp_files_add(struct mp_files *files, int dir_fd, const char *name,
                             uint32_t *index_p) MP_MUST_CHECK;
 
+/* Append a file that has a name and a size but no bytes, for readers with a virtual link: reading
+ * it fails. */
+enum mp_status mp_files_add_virtual(struct mp_files *files, const char *name, uint64_t bytes,
+                                    uint32_t *index_p) MP_MUST_CHECK;
+
 uint32_t mp_files_count(const struct mp_files *files);
 uint64_t mp_files_bytes(const struct mp_files *files, uint32_t index);
 const char *mp_files_name(const struct mp_files *files, uint32_t index);

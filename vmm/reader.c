@@ -36,6 +36,10 @@ static enum mp_status start_engine(struct mp_reader *reader)
 {
     enum mp_status status;
 
+    if (reader->config.link != NULL) {
+        reader->engine = &mp_reader_engine_virtual;
+        return reader->engine->start(reader, &reader->engine_state);
+    }
     if (reader->config.uring) {
         reader->engine = &mp_reader_engine_uring;
         status = reader->engine->start(reader, &reader->engine_state);
@@ -229,6 +233,12 @@ void mp_reader_wait(struct mp_reader *reader, struct mp_ticket *ticket)
 uint32_t mp_reader_wait_any(struct mp_reader *reader, struct mp_ticket *const *tickets,
                             uint32_t count)
 {
+    return mp_reader_wait_any_or(reader, tickets, count, NULL);
+}
+
+uint32_t mp_reader_wait_any_or(struct mp_reader *reader, struct mp_ticket *const *tickets,
+                               uint32_t count, const struct mp_interrupt *interrupt)
+{
     unsigned periods = 0;
     uint32_t i;
 
@@ -238,13 +248,23 @@ uint32_t mp_reader_wait_any(struct mp_reader *reader, struct mp_ticket *const *t
     if (i < count)
         return i;
     mp_lock(&reader->lock);
-    while ((i = find_left(tickets, count)) == count) {
-        if (!mp_cond_wait_for(&reader->final, &reader->lock, STALL_NS) &&
-            find_left(tickets, count) == count)
+    while ((i = find_left(tickets, count)) == count &&
+           !(interrupt != NULL && interrupt->ready(interrupt->ctx))) {
+        if (reader->engine->pass_locked != NULL)
+            reader->engine->pass_locked(reader);
+        else if (!mp_cond_wait_for(&reader->final, &reader->lock, STALL_NS) &&
+                 find_left(tickets, count) == count)
             warn_stall(reader, tickets[0], ++periods);
     }
     mp_unlock(&reader->lock);
     return i;
+}
+
+void mp_reader_wake(struct mp_reader *reader)
+{
+    mp_lock(&reader->lock);
+    mp_cond_broadcast(&reader->final);
+    mp_unlock(&reader->lock);
 }
 
 bool mp_reader_idle(const struct mp_reader *reader)

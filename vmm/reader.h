@@ -79,6 +79,38 @@ struct mp_ticket {
 
 struct mp_reader;
 
+/*
+ * A link that moves nothing and takes time on a virtual clock, for simulation: one ticket at a
+ * time, whole, at the cost that it is told. Then no thread is started, and a wait moves the clock.
+ * In the caller's memory; outlives the reader.
+ */
+struct mp_virtual_link {
+    struct mp_clock_virtual *clock;
+    /* How long the ticket takes; MP_LINK_FAILS: it ends at once with an error. */
+    uint64_t (*cost_ns)(void *ctx, const struct mp_ticket *ticket);
+    void *ctx;
+
+    uint64_t busy_ns; /* of all tickets that have started */
+
+    /* The reader's own. */
+    struct mp_event_source source;
+    struct mp_reader *reader;
+    struct mp_ticket *ticket; /* in flight, or NULL */
+    uint64_t end_ns;
+    bool fails;
+};
+
+#define MP_LINK_FAILS UINT64_MAX
+
+/*
+ * Ends a wait for reads early: `ready` is asked before the wait, after every read that ends and
+ * after mp_reader_wake(). It is called with the reader's lock held and must not block.
+ */
+struct mp_interrupt {
+    bool (*ready)(void *ctx);
+    void *ctx;
+};
+
 struct mp_reader_config {
     struct mp_files *files; /* must outlive the reader */
     struct mp_clock *clock;
@@ -87,6 +119,8 @@ struct mp_reader_config {
     uint32_t depth;               /* chunks in flight, 1..256 */
     uint32_t threads;             /* of the fallback, 1..64 */
     uint64_t chunk_bytes;         /* multiple of 4096, up to 1 GiB */
+
+    struct mp_virtual_link *link; /* NULL: real reads. Else its clock is `clock` */
 };
 
 /*
@@ -100,7 +134,7 @@ enum mp_status mp_reader_create(const struct mp_reader_config *config,
  * thread may be in a call of this reader. */
 void mp_reader_destroy(struct mp_reader *reader);
 
-/* "io_uring" or "threads". */
+/* "io_uring", "threads" or "virtual". */
 const char *mp_reader_engine(const struct mp_reader *reader);
 
 /* Never fails and never blocks: a ticket needs no memory but its own. */
@@ -124,6 +158,13 @@ void mp_reader_wait(struct mp_reader *reader, struct mp_ticket *ticket);
  */
 uint32_t mp_reader_wait_any(struct mp_reader *reader, struct mp_ticket *const *tickets,
                             uint32_t count);
+
+/* The same with an interrupt: also returns, `count` then, when that is ready. NULL: none. */
+uint32_t mp_reader_wait_any_or(struct mp_reader *reader, struct mp_ticket *const *tickets,
+                               uint32_t count, const struct mp_interrupt *interrupt);
+
+/* Let a wait with an interrupt ask it again. From any thread. */
+void mp_reader_wake(struct mp_reader *reader);
 
 /* Is nothing queued or in flight? For prefetch that must not disturb. */
 bool mp_reader_idle(const struct mp_reader *reader);

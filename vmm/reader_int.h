@@ -15,6 +15,7 @@
  *   reader_queue.c    from tickets to chunks and back; the same for both engines
  *   reader_threads.c  engine: threads with pread
  *   reader_uring.c    engine: io_uring
+ *   reader_virtual.c  engine: a virtual link, without threads and without bytes
  *
  * An engine takes chunks, reads them, feeds each result to mp_chunk_result() until that says that
  * the chunk has ended, and completes it. Order, retries, errors and final states are not its
@@ -46,12 +47,17 @@ struct mp_reader_engine {
     /* Something was queued, or `stopping` was set. The lock is held. */
     void (*wake_locked)(struct mp_reader *reader);
 
+    /* Optional, for an engine without threads: let time pass until something ends. The lock is held
+     * and dropped on the way. */
+    void (*pass_locked)(struct mp_reader *reader);
+
     /* `stopping` is set: wait until all chunks are read, end the threads, free the state. */
     void (*stop)(struct mp_reader *reader);
 };
 
 extern const struct mp_reader_engine mp_reader_engine_uring;
 extern const struct mp_reader_engine mp_reader_engine_threads;
+extern const struct mp_reader_engine mp_reader_engine_virtual;
 
 /* Transfers that overlap in time are drawn on tracks of their own. */
 #define MP_READER_LANES 8
@@ -86,6 +92,12 @@ void mp_ticket_list_remove(struct mp_ticket_list *list, struct mp_ticket *ticket
 /* The ticket leaves the reader with a final state or IDLE; its memory is the caller's again. */
 void mp_reader_release_locked(struct mp_reader *reader, struct mp_ticket *ticket,
                               enum mp_ticket_state state);
+
+/* All chunks have ended: draw the transfer and release the ticket. */
+void mp_reader_finish_locked(struct mp_reader *reader, struct mp_ticket *ticket);
+
+/* Take the ticket off its list; it has started. */
+void mp_reader_unlink_locked(struct mp_reader *reader, struct mp_ticket *ticket);
 
 /* Is there anything to take? */
 bool mp_reader_has_work_locked(const struct mp_reader *reader);

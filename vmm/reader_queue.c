@@ -70,7 +70,7 @@ void mp_reader_release_locked(struct mp_reader *reader, struct mp_ticket *ticket
     mp_cond_broadcast(&reader->final);
 }
 
-static void finish_locked(struct mp_reader *reader, struct mp_ticket *ticket)
+void mp_reader_finish_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 {
     const struct mp_timeline_args args = {
         .key = { "unit", "bytes" },
@@ -159,10 +159,9 @@ static enum mp_status check_files(const struct mp_reader *reader, const struct m
     return MP_OK;
 }
 
-static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
+void mp_reader_unlink_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 {
     uint32_t lane = 0;
-    enum mp_status status;
 
     while (lane + 1 < MP_READER_LANES && (reader->lanes_used & (1u << lane)) != 0)
         lane++;
@@ -170,7 +169,13 @@ static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
     ticket->lane = lane;
     mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
     atomic_store_explicit(&ticket->state, MP_TICKET_STARTED, memory_order_release);
+}
 
+static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    enum mp_status status;
+
+    mp_reader_unlink_locked(reader, ticket);
     mp_unlock(&reader->lock);
     ticket->started_ns = mp_clock_now_ns(reader->config.clock);
     status = check_files(reader, ticket);
@@ -179,12 +184,12 @@ static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
     if (status != MP_OK) {
         ticket->error = *mp_error_last();
         mp_error_clear();
-        finish_locked(reader, ticket);
+        mp_reader_finish_locked(reader, ticket);
         return;
     }
     advance(reader, ticket);
     if (ticket->next_extent == ticket->extent_count)
-        finish_locked(reader, ticket);
+        mp_reader_finish_locked(reader, ticket);
     else
         list_push_front(&reader->lists[ticket->priority], ticket);
 }
@@ -334,7 +339,7 @@ void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk)
             mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
     }
     if (ticket->chunks_in_flight == 0 && !ticket->linked)
-        finish_locked(reader, ticket);
+        mp_reader_finish_locked(reader, ticket);
 }
 
 void mp_reader_work(struct mp_reader *reader)

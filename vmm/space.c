@@ -398,6 +398,17 @@ enum mp_status mp_space_wait(struct mp_space *space, uint32_t unit)
 
 uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count)
 {
+    return mp_space_wait_any_or(space, units, count, NULL);
+}
+
+void mp_space_wake(struct mp_space *space)
+{
+    mp_reader_wake(space->reader);
+}
+
+uint32_t mp_space_wait_any_or(struct mp_space *space, const uint32_t *units, uint32_t count,
+                              const struct mp_interrupt *interrupt)
+{
     uint32_t ticket;
 
     mp_assert(count >= 1 && count <= space->layout.unit_count);
@@ -406,7 +417,9 @@ uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32
             return i;
         space->waiting[i] = &space->units[units[i]].ticket;
     }
-    ticket = mp_reader_wait_any(space->reader, space->waiting, count);
+    ticket = mp_reader_wait_any_or(space->reader, space->waiting, count, interrupt);
+    if (ticket == count)
+        return count;
     mp_space_poll(space, units[ticket]);
     mp_assert(mp_space_state(space, units[ticket]) != MP_RES_FILLING);
     return ticket;

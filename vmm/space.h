@@ -122,6 +122,12 @@ enum mp_status mp_space_wait(struct mp_space *space, uint32_t unit) MP_MUST_CHEC
  */
 uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count);
 
+/* The same, but ends early, with `count`, when the interrupt is ready (vmm/reader.h); NULL: none.
+ * mp_space_wake(), from any thread, lets it be asked again. */
+uint32_t mp_space_wait_any_or(struct mp_space *space, const uint32_t *units, uint32_t count,
+                              const struct mp_interrupt *interrupt);
+void mp_space_wake(struct mp_space *space);
+
 /* The error of a FAILED unit, until it is loaded again. */
 const struct mp_error *mp_space_unit_error(const struct mp_space *space, uint32_t unit);
 

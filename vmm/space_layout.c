@@ -64,7 +64,8 @@ static enum mp_status check_config(const struct mp_space_config *config)
 {
     const struct mp_backend_caps *caps = &config->backend->caps;
 
-    if (!caps->cpu_access || !caps->file_target || (caps->layouts & 1u << MP_LAYOUT_FILE) == 0)
+    if ((config->reader.link == NULL && (!caps->cpu_access || !caps->file_target)) ||
+        (caps->layouts & 1u << MP_LAYOUT_FILE) == 0)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_BACKEND",
                        "backend %s cannot take bytes straight from files",
                        config->backend->ops->name);

@@ -2,6 +2,8 @@
 
 #include <time.h>
 
+#include "vmm/base/assert.h"
+
 static uint64_t monotonic_now_ns(struct mp_clock *clock)
 {
     struct timespec now;
@@ -40,4 +42,78 @@ void mp_clock_manual_set(struct mp_clock_manual *clock, uint64_t at_ns)
 {
     if (at_ns > atomic_load_explicit(&clock->time_ns, memory_order_relaxed))
         atomic_store_explicit(&clock->time_ns, at_ns, memory_order_relaxed);
+}
+
+static uint64_t virtual_now_ns(struct mp_clock *clock)
+{
+    return ((struct mp_clock_virtual *)clock)->time_ns;
+}
+
+void mp_clock_virtual_init(struct mp_clock_virtual *clock)
+{
+    *clock = (struct mp_clock_virtual){ .super = { virtual_now_ns } };
+}
+
+void mp_clock_virtual_add(struct mp_clock_virtual *clock, struct mp_event_source *source)
+{
+    struct mp_event_source **at = &clock->sources;
+
+    while (*at != NULL)
+        at = &(*at)->next;
+    source->next = NULL;
+    *at = source;
+}
+
+void mp_clock_virtual_remove(struct mp_clock_virtual *clock, struct mp_event_source *source)
+{
+    struct mp_event_source **at = &clock->sources;
+
+    while (*at != NULL && *at != source)
+        at = &(*at)->next;
+    if (*at != NULL)
+        *at = source->next;
+}
+
+/* The source whose event comes first, not after `limit_ns`, or NULL. */
+static struct mp_event_source *first_due(const struct mp_clock_virtual *clock, uint64_t limit_ns,
+                                         uint64_t *at_ns_p)
+{
+    struct mp_event_source *first = NULL;
+
+    for (struct mp_event_source *source = clock->sources; source != NULL; source = source->next) {
+        const uint64_t at_ns = source->next_ns(source);
+
+        if (at_ns != UINT64_MAX && at_ns <= limit_ns && (first == NULL || at_ns < *at_ns_p)) {
+            first = source;
+            *at_ns_p = at_ns;
+        }
+    }
+    return first;
+}
+
+static bool fire_one(struct mp_clock_virtual *clock, uint64_t limit_ns)
+{
+    uint64_t at_ns;
+    struct mp_event_source *source = first_due(clock, limit_ns, &at_ns);
+
+    if (source == NULL)
+        return false;
+    mp_assert(at_ns >= clock->time_ns);
+    clock->time_ns = at_ns;
+    source->fire(source);
+    return true;
+}
+
+void mp_clock_virtual_advance(struct mp_clock_virtual *clock, uint64_t ns)
+{
+    const uint64_t end_ns = clock->time_ns + ns;
+
+    while (fire_one(clock, end_ns))
+        ;
+    clock->time_ns = end_ns;
+}
+
+bool mp_clock_virtual_next(struct mp_clock_virtual *clock)
+{
+    return fire_one(clock, UINT64_MAX);
 }

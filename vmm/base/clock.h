@@ -2,6 +2,7 @@
 #define MP_BASE_CLOCK_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
@@ -35,5 +36,36 @@ void mp_clock_manual_advance(struct mp_clock_manual *clock, uint64_t ns);
 
 /* Move to `at_ns`; a time in the past leaves the clock where it is. One setter at a time. */
 void mp_clock_manual_set(struct mp_clock_manual *clock, uint64_t at_ns);
+
+/*
+ * A clock for simulation: it stands still while code runs and moves from event to event when code
+ * waits. Whatever ends at a later time (a transfer, a computation) is an event source. One thread
+ * uses clock and sources.
+ */
+struct mp_event_source {
+    /* When the next event is due, never in the past; UINT64_MAX: none. */
+    uint64_t (*next_ns)(struct mp_event_source *source);
+    /* It is due now; the source may then be due at this time or a later one again. */
+    void (*fire)(struct mp_event_source *source);
+    struct mp_event_source *next; /* the clock's own */
+};
+
+struct mp_clock_virtual {
+    struct mp_clock super;
+    uint64_t time_ns;
+    struct mp_event_source *sources;
+};
+
+void mp_clock_virtual_init(struct mp_clock_virtual *clock);
+
+/* Of events due at the same time, those of the source that was added first come first. */
+void mp_clock_virtual_add(struct mp_clock_virtual *clock, struct mp_event_source *source);
+void mp_clock_virtual_remove(struct mp_clock_virtual *clock, struct mp_event_source *source);
+
+/* Let `ns` pass; what is due on the way happens at its time. */
+void mp_clock_virtual_advance(struct mp_clock_virtual *clock, uint64_t ns);
+
+/* Move to the next event and let it happen. False: there is none, so waiting would be forever. */
+bool mp_clock_virtual_next(struct mp_clock_virtual *clock);
 
 #endif
