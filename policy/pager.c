@@ -64,9 +64,18 @@ static enum mp_status begin_need(struct mp_pager *pager, struct mp_pager_need *n
 {
     struct mp_counters *counters = pager->config.counters;
     const uint32_t unit = need->unit;
-    const bool on_the_way = mp_pager_forget_ahead(pager, unit);
-    const enum mp_res_state state = mp_space_poll(pager->config.space, unit);
+    bool on_the_way;
+    enum mp_res_state state;
 
+    if (need->elsewhere) {
+        need->hit = mp_space_state(pager->config.space, unit) == MP_RES_VALID;
+        need->state = MP_NEED_DONE;
+        counters->hits += need->hit;
+        counters->elsewhere += !need->hit;
+        return MP_OK;
+    }
+    on_the_way = mp_pager_forget_ahead(pager, unit);
+    state = mp_space_poll(pager->config.space, unit);
     if (pager->flags[unit] & MP_PAGER_AHEAD)
         counters->prefetch_used++;
     mp_pager_set_flags(pager, unit, MP_PAGER_NEEDED);
@@ -133,6 +142,7 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
         pager->needs[i] = (struct mp_pager_need){
             .unit = layer * shape->experts + needs[i].expert,
             .tokens = needs[i].tokens,
+            .elsewhere = needs[i].elsewhere,
         };
         if (evict_ops->on_access != NULL)
             evict_ops->on_access(policies(pager)->evict, pager->needs[i].unit, needs[i].tokens,
@@ -231,21 +241,28 @@ bool mp_pager_loaded_in_use(const struct mp_pager *pager, uint32_t class_index)
     return false;
 }
 
-/* Block until the read of one of the units in wait_list has ended; the clock runs as exposed wait.
+/*
+ * Block until the read of one of the units in wait_list has ended; the clock runs as exposed wait,
+ * unless the caller has something else to do. False: interrupted.
  */
-static void wait_for_one(struct mp_pager *pager, uint32_t count)
+static bool wait_for_one(struct mp_pager *pager, const struct mp_interrupt *interrupt,
+                         uint32_t count)
 {
     const uint64_t start_ns = mp_clock_now_ns(pager->config.clock);
+    const uint32_t at =
+        mp_space_wait_any_or(pager->config.space, pager->wait_list, count, interrupt);
     uint64_t end_ns;
 
-    mp_space_wait_any(pager->config.space, pager->wait_list, count);
+    if (interrupt != NULL)
+        return at < count;
     end_ns = mp_clock_now_ns(pager->config.clock);
     pager->config.counters->exposed_wait_ns += end_ns - start_ns;
     mp_timeline_span(pager->config.timeline, pager->track, "wait for expert", start_ns, end_ns,
                      NULL);
+    return true;
 }
 
-static void wait_for_need(struct mp_pager *pager)
+static bool wait_for_need(struct mp_pager *pager, const struct mp_interrupt *interrupt)
 {
     uint32_t count = 0;
 
@@ -256,7 +273,7 @@ static void wait_for_need(struct mp_pager *pager)
         if (pager->config.deterministic)
             break;
     }
-    wait_for_one(pager, count);
+    return wait_for_one(pager, interrupt, count);
 }
 
 /* The size class of the first need without a slot. */
@@ -270,7 +287,7 @@ static uint32_t waiting_class(const struct mp_pager *pager)
 }
 
 /* No lease can be given and no need is being read: get a slot from the reads ahead. */
-static enum mp_status unblock(struct mp_pager *pager)
+static enum mp_status unblock(struct mp_pager *pager, const struct mp_interrupt *interrupt)
 {
     const uint32_t class_index = waiting_class(pager);
     uint32_t count = 0;
@@ -288,12 +305,24 @@ static enum mp_status unblock(struct mp_pager *pager)
         return mp_fail(MP_ERR_INVALID, "E_PAGER_STUCK",
                        "layer %u has needs, but no slot can be freed; this is a bug of moepager",
                        pager->layer);
-    wait_for_one(pager, count);
+    if (!wait_for_one(pager, interrupt, count))
+        return MP_ERR_BUSY;
     mp_pager_settle_ahead(pager, false);
     return MP_OK;
 }
 
+void mp_pager_wake(struct mp_pager *pager)
+{
+    mp_space_wake(pager->config.space);
+}
+
 enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p)
+{
+    return mp_pager_next_or(pager, NULL, ready_p);
+}
+
+enum mp_status mp_pager_next_or(struct mp_pager *pager, const struct mp_interrupt *interrupt,
+                                struct mp_ready *ready_p)
 {
     if (!pager->open)
         return mp_fail(MP_ERR_INVALID, "E_PAGER_ORDER", "no layer is open");
@@ -314,14 +343,15 @@ enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p)
         if (status != MP_OK)
             return status;
         if (count_needs(pager, MP_NEED_LOADING) > 0) {
-            wait_for_need(pager);
+            if (!wait_for_need(pager, interrupt))
+                return MP_ERR_BUSY;
             continue;
         }
         if (count_needs(pager, MP_NEED_WAITING) == 0) {
             ready_p->need = MP_NEED_NONE;
             return MP_OK;
         }
-        status = unblock(pager);
+        status = unblock(pager, interrupt);
         if (status != MP_OK)
             return status;
     }

@@ -74,6 +74,8 @@ void mp_pager_scores(struct mp_pager *pager, uint32_t layer, uint32_t tokens, ui
 struct mp_need {
     uint32_t expert;
     uint32_t tokens; /* that chose it, >= 1 */
+    bool elsewhere;  /* somebody computes it without a slot: the policies hear of it, but it is
+                        neither loaded nor leased nor handed out */
 };
 
 struct mp_ready {
@@ -95,6 +97,15 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
  * for good) nothing was leased by this call; the caller gives up with mp_pager_abort().
  */
 enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p) MP_MUST_CHECK;
+
+/*
+ * The same, but MP_ERR_BUSY also when the interrupt (vmm/reader.h) is ready before a need is: one
+ * wait for whatever ends first, a read or a computation. Such waits are not exposed. NULL: none.
+ * mp_pager_wake(), from any thread, lets the interrupt be asked again.
+ */
+enum mp_status mp_pager_next_or(struct mp_pager *pager, const struct mp_interrupt *interrupt,
+                                struct mp_ready *ready_p) MP_MUST_CHECK;
+void mp_pager_wake(struct mp_pager *pager);
 
 /*
  * The same without waiting: MP_NEED_NONE where mp_pager_next() would block or say MP_ERR_BUSY. Also

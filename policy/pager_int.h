@@ -32,7 +32,8 @@ struct mp_pager_need {
     uint32_t unit;
     uint32_t tokens;
     enum mp_need_state state;
-    bool hit;    /* leased since begin */
+    bool elsewhere;
+    bool hit;    /* resident at begin */
     bool loaded; /* on demand, for admit */
     const void *pieces[MP_UNIT_PIECES_MAX];
 };

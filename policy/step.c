@@ -39,6 +39,9 @@ struct mp_step {
     float *need_scores;          // (experts)
     uint8_t *need_resident;      // (experts)
     enum mp_executor *executors; // (experts)
+    uint32_t *ended;             // (experts): needs whose work has ended
+    uint32_t under_way;          /* taken over and not ended */
+    struct mp_interrupt interrupt;
     uint32_t *wanted;            // (experts): what prefetch names
     uint32_t *next_tokens;       // (experts): predicted for the next layer, for assign
     uint8_t *next_resident;      // (experts)
@@ -149,7 +152,7 @@ static void group(struct mp_step *step, uint32_t tokens)
     step->need_count = 0;
     for (uint32_t e = 0; e < experts; e++) {
         if (first[e + 1] > 0) {
-            step->needs[step->need_count] = (struct mp_need){ e, first[e + 1] };
+            step->needs[step->need_count] = (struct mp_need){ .expert = e, .tokens = first[e + 1] };
             step->need_experts[step->need_count] = e;
             step->need_tokens[step->need_count] = first[e + 1];
             step->need_resident[step->need_count++] = step->resident[e];
@@ -254,6 +257,8 @@ static enum mp_status assign(struct mp_step *step, uint32_t layer, uint32_t toke
         .resident = step->need_resident,
         .executors = step->config.executors,
         .costs = costs(step),
+        .link_busy_ns =
+            step->config.ops->link_busy != NULL ? step->config.ops->link_busy(step->config.ctx) : 0,
     };
     if (set->assign_ops->looks_ahead) {
         const enum mp_status status = predict(step, layer, tokens, 1, &target);
@@ -275,6 +280,7 @@ static enum mp_status assign(struct mp_step *step, uint32_t layer, uint32_t toke
             step->config.counters->policy_strikes++;
             step->executors[i] = MP_EXECUTOR_DEVICE;
         }
+        step->needs[i].elsewhere = step->executors[i] != MP_EXECUTOR_DEVICE;
     }
     step->config.counters->decisions_ns += now_ns(step) - start_ns;
     return MP_OK;
@@ -330,18 +336,63 @@ static enum mp_status look_ahead_all(struct mp_step *step, uint32_t layer, uint3
     return status;
 }
 
-static void add_work(const struct mp_step *step, const struct mp_ready *ready,
-                     struct mp_expert_work *work)
+static void add_work(const struct mp_step *step, uint32_t need, struct mp_expert_work *work)
 {
-    const uint32_t expert = step->needs[ready->need].expert;
+    const uint32_t expert = step->needs[need].expert;
 
-    work->need = ready->need;
+    work->need = need;
     work->expert = expert;
-    work->executor = step->executors[ready->need];
-    memcpy(work->pieces, ready->pieces, sizeof(work->pieces));
+    work->executor = step->executors[need];
     work->rows.token = step->row_token + step->first[expert];
     work->rows.rank = step->row_rank + step->first[expert];
     work->rows.count = step->first[expert + 1] - step->first[expert];
+}
+
+static void note_ended(struct mp_step *step, uint32_t need)
+{
+    if (!step->needs[need].elsewhere)
+        mp_pager_done(step->config.pager, need);
+}
+
+/* Let step->work be computed. */
+static enum mp_status hand_over(struct mp_step *step, uint32_t layer, uint32_t count)
+{
+    const struct mp_step_ops *ops = step->config.ops;
+    const enum mp_status status = ops->experts(step->config.ctx, layer, step->work, count);
+
+    if (status != MP_OK)
+        return status;
+    if (ops->ended != NULL)
+        step->under_way += count;
+    for (uint32_t i = 0; ops->ended == NULL && i < count; i++)
+        note_ended(step, step->work[i].need);
+    return MP_OK;
+}
+
+/* Wait for work that is under way. */
+static enum mp_status take_ended(struct mp_step *step)
+{
+    uint32_t count = 0;
+    const enum mp_status status =
+        step->config.ops->ended(step->config.ctx, true, step->ended, &count);
+
+    mp_assert(count > 0 && count <= step->under_way);
+    step->under_way -= count;
+    for (uint32_t i = 0; i < count; i++)
+        note_ended(step, step->ended[i]);
+    return status;
+}
+
+/* What the device does not compute needs no bytes in its tier and can begin at once. */
+static enum mp_status execute_elsewhere(struct mp_step *step, uint32_t layer)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < step->need_count; i++) {
+        if (step->needs[i].elsewhere)
+            add_work(step, i, &step->work[count++]);
+    }
+    return count > 0 ? hand_over(step, layer, count) : MP_OK;
 }
 
 /* List all needs that are ready, after waiting for one if there is none. 0: none is left, or none
@@ -350,25 +401,34 @@ static enum mp_status collect(struct mp_step *step, bool wait, uint32_t *count_p
 {
     struct mp_pager *pager = step->config.pager;
     struct mp_ready ready;
-    enum mp_status status = wait ? mp_pager_next(pager, &ready) : mp_pager_next_now(pager, &ready);
+    enum mp_status status =
+        wait ? mp_pager_next_or(pager, step->under_way > 0 ? &step->interrupt : NULL, &ready)
+             : mp_pager_next_now(pager, &ready);
 
     *count_p = 0;
     while (status == MP_OK && ready.need != MP_NEED_NONE) {
-        add_work(step, &ready, &step->work[(*count_p)++]);
+        struct mp_expert_work *work = &step->work[(*count_p)++];
+
+        add_work(step, ready.need, work);
+        memcpy(work->pieces, ready.pieces, sizeof(work->pieces));
         status = mp_pager_next_now(pager, &ready);
     }
     return status;
 }
 
-static enum mp_status execute_some(struct mp_step *step, uint32_t layer, bool wait,
-                                   uint32_t *count_p)
+/* One round: hand over what is ready, or, with `wait`, wait for what ends first, a read or work
+ * that is under way. *more_p: something happened. */
+static enum mp_status execute_some(struct mp_step *step, uint32_t layer, bool wait, bool *more_p)
 {
-    enum mp_status status = collect(step, wait, count_p);
+    uint32_t count;
+    enum mp_status status = collect(step, wait, &count);
 
-    if (status == MP_OK && *count_p > 0)
-        status = step->config.ops->experts(step->config.ctx, layer, step->work, *count_p);
-    for (uint32_t i = 0; status == MP_OK && i < *count_p; i++)
-        mp_pager_done(step->config.pager, step->work[i].need);
+    *more_p = true;
+    if (status == MP_OK && count > 0)
+        return hand_over(step, layer, count);
+    if (wait && step->under_way > 0 && (status == MP_OK || status == MP_ERR_BUSY))
+        return take_ended(step);
+    *more_p = false;
     return status;
 }
 
@@ -376,12 +436,22 @@ static enum mp_status execute_some(struct mp_step *step, uint32_t layer, bool wa
 static enum mp_status execute(struct mp_step *step, uint32_t layer)
 {
     enum mp_status status;
-    uint32_t count;
+    bool more;
 
     do {
-        status = execute_some(step, layer, true, &count);
-    } while (status == MP_OK && count > 0);
+        status = execute_some(step, layer, true, &more);
+    } while (status == MP_OK && more);
     return status;
+}
+
+/* After an error: nobody may work on what the pager takes back. The error stays what it was. */
+static void drain(struct mp_step *step)
+{
+    const struct mp_error before = *mp_error_last();
+
+    while (step->under_way > 0)
+        (void)take_ended(step);
+    mp_error_set(&before);
 }
 
 /* Everything between mp_pager_begin() and mp_pager_end(). A prediction from what the resident
@@ -390,13 +460,15 @@ static enum mp_status run_open_layer(struct mp_step *step, uint32_t layer, uint3
 {
     const struct mp_step_ops *ops = step->config.ops;
     const bool late = step->config.policies->predict_ops->source == MP_SCORES_PARTIAL;
-    enum mp_status status = late ? MP_OK : look_ahead_all(step, layer, tokens);
-    uint32_t count;
+    enum mp_status status = execute_elsewhere(step, layer);
+    bool more;
 
+    if (status == MP_OK && !late)
+        status = look_ahead_all(step, layer, tokens);
     if (status == MP_OK && ops->shared != NULL)
         status = ops->shared(step->config.ctx, layer);
     if (status == MP_OK && late)
-        status = execute_some(step, layer, false, &count);
+        status = execute_some(step, layer, false, &more);
     if (status == MP_OK && late)
         status = look_ahead_all(step, layer, tokens);
     if (status == MP_OK)
@@ -434,6 +506,7 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
         return status;
     status = run_open_layer(step, layer, tokens);
     if (status != MP_OK) {
+        drain(step);
         mp_pager_abort(step->config.pager);
         return status;
     }
@@ -465,6 +538,7 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
     if (step == NULL)
         return mp_fail_no_memory("the step", sizeof(*step));
     step->config = *config;
+    step->interrupt = (struct mp_interrupt){ config->ops->any_ended, config->ctx };
     step->scores = calloc(score_count, sizeof(float));
     step->source = calloc(score_count, sizeof(float));
     step->predicted = calloc(score_count, sizeof(float));
@@ -483,6 +557,7 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
     step->need_resident = calloc(experts, 1);
     step->executors = calloc(experts, sizeof(enum mp_executor));
     step->wanted = calloc(experts, sizeof(uint32_t));
+    step->ended = calloc(experts, sizeof(uint32_t));
     step->next_tokens = calloc(experts, sizeof(uint32_t));
     step->next_resident = calloc(experts, 1);
     step->work = calloc(experts, sizeof(struct mp_expert_work));
@@ -492,7 +567,8 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
         step->row_token == NULL || step->row_rank == NULL || step->needs == NULL ||
         step->need_scores == NULL || step->need_experts == NULL || step->need_tokens == NULL ||
         step->need_resident == NULL || step->executors == NULL || step->wanted == NULL ||
-        step->next_tokens == NULL || step->next_resident == NULL || step->work == NULL) {
+        step->ended == NULL || step->next_tokens == NULL || step->next_resident == NULL ||
+        step->work == NULL) {
         mp_step_destroy(step);
         return mp_fail_no_memory("routing", score_count * 12 + row_count * 16);
     }
@@ -524,6 +600,7 @@ void mp_step_destroy(struct mp_step *step)
     free(step->need_resident);
     free(step->executors);
     free(step->wanted);
+    free(step->ended);
     free(step->next_tokens);
     free(step->next_resident);
     free(step->work);

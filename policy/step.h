@@ -8,7 +8,8 @@
 /*
  * The step: the order of one MoE layer, over injected operations.
  *
- *     score -> route -> assign -> make ready -> (predict, prefetch) -> shared -> experts -> combine
+ *     score -> route -> assign -> make ready -> other executors -> (predict, prefetch) -> shared
+ *           -> experts -> combine
  *
  * An assign policy that looks ahead is asked after the first prediction instead of before it. With
  * the source PARTIAL, shared and those experts that are ready come before the prediction.
@@ -31,7 +32,7 @@ struct mp_rows {
 struct mp_expert_work {
     uint32_t expert;
     enum mp_executor executor;
-    const void *pieces[MP_UNIT_PIECES_MAX];
+    const void *pieces[MP_UNIT_PIECES_MAX]; /* for MP_EXECUTOR_DEVICE */
     struct mp_rows rows;
     uint32_t need; /* the step's own number for it */
 };
@@ -50,10 +51,26 @@ struct mp_step_ops {
     /*
      * Required: compute these experts, each for its rows, into the caller's (token, rank) buffer.
      * They are those whose bytes are complete now, so that one call can share them out over
-     * threads. `work` and the bytes are valid until it returns.
+     * threads. What other executors than the device got comes first, all in one call, before
+     * anything is predicted; those read the bytes where they are.
+     *
+     * Without ended() all is computed when it returns. With it, it only takes the work over:
+     * executors run at the same time, and `work`, but not rows and bytes, may be forgotten. On an
+     * error nothing of this call was taken.
      */
     enum mp_status (*experts)(void *ctx, uint32_t layer, const struct mp_expert_work *work,
                               uint32_t count);
+
+    /* Optional. needs(*count_p) := the `need` of all work that has ended since the last call. With
+     * `wait`, some being under way, at least one. What failed has ended too. */
+    enum mp_status (*ended)(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p);
+
+    /* Required with ended(): would it have something to tell? Called by the step's thread; an
+     * executor calls mp_pager_wake() when the answer becomes true. Must not block. */
+    bool (*any_ended)(void *ctx);
+
+    /* Optional: what is left of transfers that have started, in ns. */
+    uint64_t (*link_busy)(void *ctx);
 
     /* Required: add up (token, rank) results in rank order. experts, weights: (tokens, k), the
      * weights as routed, not normalised. */

@@ -742,9 +742,9 @@ static void quota_of_everything(struct mp_policy *policy, const struct mp_shape 
 
 static void misuse_is_refused(void)
 {
-    static const struct mp_need descending[] = { { 3, 1 }, { 2, 1 } },
-                                twice[] = { { 3, 1 }, { 3, 1 } }, beyond[] = { { 8, 1 } },
-                                fine[] = { { 1, 1 } };
+    static const struct mp_need descending[] = { { 3, 1, false }, { 2, 1, false } },
+                                twice[] = { { 3, 1, false }, { 3, 1, false } },
+                                beyond[] = { { 8, 1, false } }, fine[] = { { 1, 1, false } };
     static const uint32_t wild[] = { 8, UINT32_MAX, 1 };
     static struct mp_partition_ops greedy;
     struct mp_pager_config config;

@@ -93,7 +93,7 @@ static struct mp_event_source *first_due(const struct mp_clock_virtual *clock, u
 
 static bool fire_one(struct mp_clock_virtual *clock, uint64_t limit_ns)
 {
-    uint64_t at_ns;
+    uint64_t at_ns = 0;
     struct mp_event_source *source = first_due(clock, limit_ns, &at_ns);
 
     if (source == NULL)

@@ -17,6 +17,7 @@
 #define MP_COUNTERS(COUNTER, GAUGE)                                                              \
     COUNTER(hits, "needed units that were resident")                                             \
     COUNTER(misses, "needed units that were cold")                                               \
+    COUNTER(elsewhere, "cold units that were computed from where they were")                     \
     COUNTER(loads, "units brought in because they were needed")                                  \
     COUNTER(load_bytes, "bytes of those loads")                                                  \
     COUNTER(prefetch_issued, "units whose transfer was started because they were predicted")     \
@@ -38,7 +39,7 @@
     GAUGE(resident_bytes, "bytes of units in the device tier now")                               \
     GAUGE(resident_peak_bytes, "the most that resident_bytes has been")
 
-#define MP_COUNTERS_VERSION 3
+#define MP_COUNTERS_VERSION 4
 
 struct mp_counters {
     uint32_t size;    /* sizeof(struct mp_counters) of the writer */
