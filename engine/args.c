@@ -53,6 +53,8 @@ static const struct flag flags[] = {
       "float32 [step, vocabulary] of the first prompt" },
     { "trace", TEXT, AT(trace), 0, 0, 0, RUN | BENCH, "FILE",
       "routing trace (docs/trace-format.md)" },
+    { "trace-scores", SWITCH, AT(trace_scores), 0, 0, 0, RUN | BENCH, NULL,
+      "what the router said of every expert goes into the trace" },
     { "timeline", TEXT, AT(timeline), 0, 0, 0, RUN | BENCH, "FILE",
       "timeline for ui.perfetto.dev" },
     { "prompt-tokens", NUMBER, AT(prompt_tokens), 1, 1u << 24, 0, BENCH, "N",
@@ -69,13 +71,17 @@ static const struct flag flags[] = {
     { "force", SWITCH, AT(force), 0, 0, 0, REPACK, NULL,
       "replace a model that is in --out, or write among other files" },
     { "evict", TEXT, AT(evicts), 0, 0, 0, REPLAY, "A,B",
-      "policies: belady or evict policies (all of them)" },
-    { "partition", TEXT, AT(partition), 0, 0, 0, REPLAY, "P", "who competes for slots (global)" },
+      "policies: belady or evict policies (belady and all of them)" },
+    { "profile", TEXT, AT(profiles), 0, 0, 0, REPLAY, "A,B",
+      "profiles: evict, admit and partition of each" },
+    { "partition", TEXT, AT(partition), 0, 0, 0, REPLAY, "P",
+      "who competes for slots (global, or the profile's)" },
     { "budget", TEXT, AT(budgets), 0, 0, 0, REPLAY, "X,Y",
       "sizes, or shares of all experts such as 25%" },
     { "accounting", TEXT, AT(accounting), 0, 0, 0, REPLAY, "A",
       "pager or curve, see docs/replay.md (pager)" },
     { "csv", SWITCH, AT(csv), 0, 0, 0, REPLAY, NULL, "one line per policy and budget" },
+    { "plot", TEXT, AT(plot), 0, 0, 0, REPLAY, "FILE.svg", "hit rate in decode against budget" },
     { "json", SWITCH, AT(json), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK | REPLAY, NULL,
       "one JSON object on standard output" },
     { "help", SWITCH, AT(help), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK | REPLAY, NULL,
@@ -103,6 +109,7 @@ static const struct {
       "  moepager repack --model DIR --out NEW --shard-bytes 2GiB --json\n" },
     { "replay", "what evict policies would have done on a trace",
       "  moepager replay trace.txt --evict belady,lru,layer-lfu --budget 500MiB,1GiB,25%\n"
+      "  moepager replay trace.txt --profile lru,gate-lru --budget 10%,25%,50% --plot lines.svg\n"
       "  moepager replay trace.txt --evict lru --partition uniform --budget 25% --json\n" },
 };
 

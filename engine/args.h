@@ -13,14 +13,15 @@
 struct mp_args {
     const char *model, *prompt, *prompt_file, *batch_file, *system;
     const char *logits_out, *trace, *timeline, *out;
-    const char *replayed, *evicts, *partition, *budgets, *accounting; /* of replay */
+    const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
+    const char *plot;
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;
     uint64_t max_tokens;
     uint64_t prompt_tokens, gen_tokens, batch, repeat, shard_bytes;
     double temperature, top_p; /* negative: not given */
     uint64_t top_k;            /* UINT64_MAX: not given */
-    uint64_t chat, json, csv, ignore_eos, check_values, markdown, force, help;
+    uint64_t chat, json, csv, ignore_eos, trace_scores, check_values, markdown, force, help;
 };
 
 enum mp_command {

@@ -202,8 +202,7 @@ static enum mp_status run_all(struct bench *bench)
     if (status == MP_OK)
         status = make_prompts(bench);
     if (status == MP_OK)
-        status = mp_trace_sink_open(&bench->trace, bench->args->trace, bench->args->model,
-                                    &bench->session);
+        status = mp_trace_sink_open(&bench->trace, bench->args, &bench->session);
     mp_progress_bar_begin(&bench->bar, "bench", "runs", bench->clock);
     for (size_t i = 0; i < bench->args->repeat && status == MP_OK; i++) {
         status = run_once(bench, &bench->reports[i]);

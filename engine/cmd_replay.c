@@ -3,90 +3,24 @@
  */
 #include "policy/replay.h"
 
-#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/commands.h"
+#include "engine/replay_report.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
 
-#define EVICTS_DEFAULT "belady,lru,lfu,random,layer-lru,layer-lfu"
+#define LIST_BYTES 1024
+#define CURVE_EVICTS "belady,lru,lfu,random,layer-lru,layer-lfu"
 
-struct report {
+struct replay {
     const struct mp_args *args;
-    const struct mp_replay_trace *trace;
-    struct mp_json_out json;
-    bool begun;
+    struct mp_replay_trace trace;
+    struct mp_replay_config config;
+    struct mp_replay_report report;
+    char evicts[LIST_BYTES]; /* those of the command line, or the default */
 };
-
-static double rate(uint64_t hits, uint64_t lookups)
-{
-    return lookups > 0 ? (double)hits / (double)lookups : 0;
-}
-
-static void put_json(struct mp_json_out *json, uint64_t budget_bytes,
-                     const struct mp_replay_result *r)
-{
-    mp_json_object_begin(json, NULL);
-    mp_json_put_string(json, "evict", r->evict);
-    mp_json_put_string(json, "partition", r->partition);
-    mp_json_put_u64(json, "budget_bytes", budget_bytes);
-    mp_json_put_f64(json, "hit_rate_decode", rate(r->decode_hits, r->decode_lookups));
-    mp_json_put_f64(json, "hit_rate_all", rate(r->hits, r->lookups));
-    mp_json_put_u64(json, "bytes_read", r->bytes_read);
-    mp_json_put_f64(json, "bound_hit_rate_decode", rate(r->bound_decode_hits, r->decode_lookups));
-    mp_json_object_end(json);
-}
-
-static void put_begin(struct report *report)
-{
-    report->begun = true;
-    if (report->args->json) {
-        mp_json_begin(&report->json, stdout, true);
-        mp_json_object_begin(&report->json, NULL);
-        mp_json_array_begin(&report->json, "rows");
-    } else if (report->args->csv) {
-        printf("evict,partition,budget_bytes,hit_rate_decode,hit_rate_all,bytes_read,"
-               "bound_hit_rate_decode\n");
-    } else {
-        printf("token cycle %.1f MiB; hit rates in percent\n"
-               "%-10s %-9s %12s %8s %8s %12s %8s\n",
-               (double)report->trace->cycle_bytes / (1 << 20), "evict", "partition", "budget MiB",
-               "decode", "all", "read MiB", "bound");
-    }
-}
-
-static void put_row(struct report *report, uint64_t budget_bytes, const struct mp_replay_result *r)
-{
-    const double decode = rate(r->decode_hits, r->decode_lookups);
-    const double all = rate(r->hits, r->lookups);
-    const double bound = rate(r->bound_decode_hits, r->decode_lookups);
-
-    if (!report->begun)
-        put_begin(report);
-    if (report->args->json)
-        put_json(&report->json, budget_bytes, r);
-    else if (report->args->csv)
-        printf("%s,%s,%" PRIu64 ",%.6f,%.6f,%" PRIu64 ",%.6f\n", r->evict, r->partition,
-               budget_bytes, decode, all, r->bytes_read, bound);
-    else
-        printf("%-10s %-9s %12.1f %8.3f %8.3f %12.1f %8.3f\n", r->evict, r->partition,
-               (double)budget_bytes / (1 << 20), 100 * decode, 100 * all,
-               (double)r->bytes_read / (1 << 20), 100 * bound);
-}
-
-static void put_end(struct report *report)
-{
-    if (!report->begun)
-        put_begin(report);
-    if (!report->args->json)
-        return;
-    mp_json_array_end(&report->json);
-    mp_json_put_u64(&report->json, "token_cycle_bytes", report->trace->cycle_bytes);
-    mp_json_object_end(&report->json);
-    mp_json_end(&report->json);
-}
 
 /* The next part of a list with commas; false at its end. Parts that do not fit are cut, and no
  * name or size is that long. */
@@ -126,49 +60,129 @@ static enum mp_status parse_accounting(const struct mp_args *args,
     if (strcmp(args->accounting, "curve") != 0)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--accounting: got '%s', need pager or curve",
                        mp_quote(quoted, args->accounting, strlen(args->accounting)));
-    if (args->partition != NULL)
+    if (args->partition != NULL || args->profiles != NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "--partition cannot be chosen with --accounting curve: layer-lru and "
-                       "layer-lfu are uniform there, the others global");
+                       "--partition and --profile cannot be chosen with --accounting curve: "
+                       "layer-lru and layer-lfu are uniform there, the others global");
     *accounting_p = MP_REPLAY_CURVE;
     return MP_OK;
 }
 
-static enum mp_status replay_all(struct report *report, struct mp_replay_config *config)
+/* Which evict policies: those named, those that the accounting has, or with profiles none. */
+static void list_evicts(struct replay *replay)
 {
-    const char *budgets = report->args->budgets;
-    char budget[64], evict[64];
+    const struct mp_args *args = replay->args;
+    const struct mp_policy_info *info;
+    size_t used = (size_t)snprintf(replay->evicts, LIST_BYTES, "belady");
+
+    if (args->evicts == NULL && args->profiles == NULL &&
+        replay->config.accounting == MP_REPLAY_CURVE)
+        snprintf(replay->evicts, LIST_BYTES, "%s", CURVE_EVICTS);
+    for (size_t i = 0; args->evicts == NULL && args->profiles == NULL &&
+                       replay->config.accounting == MP_REPLAY_PAGER && used < LIST_BYTES &&
+                       (info = mp_policy_builtin(MP_SLOT_EVICT, i)) != NULL;
+         i++)
+        used += (size_t)snprintf(replay->evicts + used, LIST_BYTES - used, ",%s", info->name);
+}
+
+/* One row. What only this policy cannot do on this trace is told in its row. */
+static enum mp_status replay_one(struct replay *replay, const char *profile)
+{
+    struct mp_replay_row row = { .profile = profile, .budget_bytes = replay->config.budget_bytes };
+    enum mp_status status = mp_replay(&replay->trace, &replay->config, &row.result);
+
+    if (status == MP_ERR_UNSUPPORTED) {
+        snprintf(row.reason, sizeof(row.reason), "%s", mp_error_last()->text);
+        status = MP_OK;
+    }
+    if (status == MP_OK && mp_interrupted)
+        status = mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
+    return status == MP_OK ? mp_replay_report_add(&replay->report, &row) : status;
+}
+
+static enum mp_status replay_evicts(struct replay *replay)
+{
+    const struct mp_args *args = replay->args;
+    const char *evicts = args->evicts != NULL     ? args->evicts
+                         : args->profiles != NULL ? NULL
+                                                  : replay->evicts;
+    enum mp_status status = MP_OK;
+    char evict[64];
+
+    replay->config.partition = args->partition != NULL ? args->partition : "global";
+    replay->config.admit = NULL;
+    while (status == MP_OK && next_part(&evicts, evict)) {
+        replay->config.evict = evict;
+        status = replay_one(replay, NULL);
+    }
+    return status;
+}
+
+static enum mp_status replay_profiles(struct replay *replay)
+{
+    const char *profiles = replay->args->profiles;
+    enum mp_status status = MP_OK;
+    char profile[64];
+
+    while (status == MP_OK && next_part(&profiles, profile)) {
+        const struct mp_policy_names names = {
+            .profile = profile, .policy = { [MP_SLOT_PARTITION] = replay->args->partition }
+        };
+        struct mp_profile chosen;
+
+        status = mp_policy_resolve(&names, &chosen);
+        if (status != MP_OK)
+            break;
+        replay->config.evict = chosen.policy[MP_SLOT_EVICT];
+        replay->config.admit = chosen.policy[MP_SLOT_ADMIT];
+        replay->config.partition = chosen.policy[MP_SLOT_PARTITION];
+        status = replay_one(replay, chosen.name);
+    }
+    return status;
+}
+
+static enum mp_status replay_all(struct replay *replay)
+{
+    const char *budgets = replay->args->budgets;
+    enum mp_status status = MP_OK;
+    char budget[64];
+
+    list_evicts(replay);
+    while (status == MP_OK && next_part(&budgets, budget)) {
+        status = parse_budget(budget, replay->trace.total_bytes, &replay->config.budget_bytes);
+        if (status == MP_OK)
+            status = replay_evicts(replay);
+        if (status == MP_OK)
+            status = replay_profiles(replay);
+    }
+    return status;
+}
+
+/* The plot first: what cannot be written is told before a table that looks like success. */
+static enum mp_status print_report(const struct replay *replay)
+{
+    const struct mp_args *args = replay->args;
     enum mp_status status = MP_OK;
 
-    while (status == MP_OK && next_part(&budgets, budget)) {
-        const char *evicts = report->args->evicts != NULL ? report->args->evicts : EVICTS_DEFAULT;
-
-        status = parse_budget(budget, report->trace->total_bytes, &config->budget_bytes);
-        while (status == MP_OK && next_part(&evicts, evict)) {
-            struct mp_replay_result result;
-
-            config->evict = evict;
-            status = mp_replay(report->trace, config, &result);
-            if (status == MP_OK && mp_interrupted)
-                status = mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
-            if (status == MP_OK)
-                put_row(report, config->budget_bytes, &result);
-        }
-    }
-    if (status == MP_OK)
-        put_end(report);
-    return status;
+    if (args->plot != NULL)
+        status = mp_replay_report_plot(&replay->report, args->replayed, args->plot);
+    if (status != MP_OK)
+        return status;
+    if (args->json)
+        mp_replay_report_json(&replay->report, stdout);
+    else if (args->csv)
+        mp_replay_report_csv(&replay->report, stdout);
+    else
+        mp_replay_report_text(&replay->report, stdout);
+    return mp_check_stdout();
 }
 
 enum mp_status mp_cmd_replay(const struct mp_args *args, const struct mp_settings *settings)
 {
-    struct mp_replay_config config = {
-        .partition = args->partition != NULL ? args->partition : "global",
-        .seed = settings->run.seed,
-        .groups = settings->groups,
+    struct replay replay = {
+        .args = args,
+        .config = { .seed = settings->run.seed, .groups = settings->groups },
     };
-    struct mp_replay_trace trace;
-    struct report report = { .args = args, .trace = &trace };
     enum mp_status status;
 
     if (args->replayed == NULL || args->budgets == NULL)
@@ -176,13 +190,16 @@ enum mp_status mp_cmd_replay(const struct mp_args *args, const struct mp_setting
                        "need a trace and --budget: moepager replay TRACE --budget 500MiB,25%%");
     if (args->json && args->csv)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--json and --csv exclude each other");
-    status = parse_accounting(args, &config.accounting);
+    status = parse_accounting(args, &replay.config.accounting);
+    if (status == MP_OK)
+        status = mp_replay_trace_read(args->replayed, &replay.trace);
     if (status != MP_OK)
         return status;
-    status = mp_replay_trace_read(args->replayed, &trace);
-    if (status != MP_OK)
-        return status;
-    status = replay_all(&report, &config);
-    mp_replay_trace_fini(&trace);
-    return status == MP_OK ? mp_check_stdout() : status;
+    replay.report.cycle_bytes = replay.trace.cycle_bytes;
+    status = replay_all(&replay);
+    if (status == MP_OK)
+        status = print_report(&replay);
+    mp_replay_report_fini(&replay.report);
+    mp_replay_trace_fini(&replay.trace);
+    return status;
 }

@@ -394,7 +394,7 @@ static enum mp_status run_all(struct run *run)
     if (status == MP_OK)
         status = encode_prompts(run);
     if (status == MP_OK)
-        status = mp_trace_sink_open(&run->trace, run->args->trace, run->args->model, &run->session);
+        status = mp_trace_sink_open(&run->trace, run->args, &run->session);
     if (status == MP_OK && run->args->logits_out != NULL)
         status = mp_npy_out_open(&run->logits, run->args->logits_out, run->session.model.vocab);
     if (status != MP_OK)

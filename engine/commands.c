@@ -56,7 +56,7 @@ static void copy_model_name(const char *path, char out[128])
     out[used] = '\0';
 }
 
-enum mp_status mp_trace_sink_open(struct mp_trace_sink *sink, const char *path, const char *model,
+enum mp_status mp_trace_sink_open(struct mp_trace_sink *sink, const struct mp_args *args,
                                   const struct mp_session *session)
 {
     const struct mp_shape *shape = mp_engine_shape(session->engine);
@@ -64,31 +64,38 @@ enum mp_status mp_trace_sink_open(struct mp_trace_sink *sink, const char *path, 
         .layers = shape->layers,
         .experts = shape->experts,
         .top_k = shape->top_k,
+        .scores = args->trace_scores,
     };
 
-    if (path == NULL)
-        return MP_OK;
-    copy_model_name(model, trace.model);
+    if (args->trace == NULL)
+        return args->trace_scores
+                   ? mp_fail(MP_ERR_CONFIG, "E_USAGE", "--trace-scores needs --trace")
+                   : MP_OK;
+    sink->engine = args->trace_scores ? session->engine : NULL;
+    copy_model_name(args->model, trace.model);
     trace.expert_bytes = session->memory.expert_bytes / ((uint64_t)shape->layers * shape->experts);
-    return mp_trace_create(path, &trace, &sink->writer);
+    return mp_trace_create(args->trace, &trace, &sink->writer);
 }
 
 void mp_trace_sink_routed(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k,
                           const uint32_t *experts, const float *weights)
 {
     struct mp_trace_sink *sink = ctx;
+    const float *scores = sink->engine != NULL ? mp_engine_scores(sink->engine) : NULL;
+    const uint32_t row = sink->engine != NULL ? mp_engine_shape(sink->engine)->experts : 0;
 
     for (uint32_t t = 0; sink->writer != NULL && sink->batch != NULL && t < tokens; t++) {
-        const struct mp_trace_row row = {
+        const struct mp_trace_row at = {
             .step = sink->step,
             .layer = layer,
             .sequence = sink->batch->sequence[t],
             .position = sink->batch->position[t],
             .experts = experts + (size_t)t * k,
             .weights = weights + (size_t)t * k,
+            .scores = scores != NULL ? scores + (size_t)t * row : NULL,
         };
 
-        mp_trace_write(sink->writer, &row);
+        mp_trace_write(sink->writer, &at);
     }
 }
 

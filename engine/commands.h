@@ -41,9 +41,11 @@ struct mp_trace_sink {
     struct mp_trace_writer *writer; /* NULL: no trace */
     const struct mp_batch *batch;   /* in work */
     uint32_t step;
+    const struct mp_engine *engine; /* NULL: without the scores of all experts */
 };
 
-enum mp_status mp_trace_sink_open(struct mp_trace_sink *sink, const char *path, const char *model,
+/* As --trace and --trace-scores say. */
+enum mp_status mp_trace_sink_open(struct mp_trace_sink *sink, const struct mp_args *args,
                                   const struct mp_session *session) MP_MUST_CHECK;
 void mp_trace_sink_routed(void *sink, uint32_t layer, uint32_t tokens, uint32_t k,
                           const uint32_t *experts, const float *weights);

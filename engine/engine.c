@@ -330,3 +330,8 @@ struct mp_pager *mp_engine_pager(struct mp_engine *engine)
 {
     return engine->pager;
 }
+
+const float *mp_engine_scores(const struct mp_engine *engine)
+{
+    return engine->scores;
+}

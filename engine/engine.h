@@ -101,4 +101,8 @@ const char *mp_engine_reader(const struct mp_engine *engine);
 const struct mp_shape *mp_engine_shape(const struct mp_engine *engine);
 struct mp_pager *mp_engine_pager(struct mp_engine *engine);
 
+/* (tokens, experts): what the router said of the layer of which config.routed is told. For that
+ * callback only. */
+const float *mp_engine_scores(const struct mp_engine *engine);
+
 #endif

@@ -46,6 +46,7 @@ struct mp_engine {
     uint32_t *moe_layer; // (layers): number among MoE layers, or UINT32_MAX
     uint32_t *layer_of;  // (moe_layers): the inverse
     uint32_t tokens;     /* of the batch in forward() */
+    const float *scores; // (tokens, experts): of the layer being run; the step's
 };
 
 /* One matrix product of a list that is computed together: y(tokens, rows) = w x (+ bias). */

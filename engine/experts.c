@@ -29,6 +29,7 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
     struct mp_engine *engine = ctx;
 
     router_scores(engine, engine->layer_of[moe_layer], engine->state.xn, scores);
+    engine->scores = scores;
     return MP_OK;
 }
 

@@ -1,108 +1,17 @@
 /*
- * The pager's accounting: the real evict and partition policies are told what the pager would tell
- * them, and a scope never holds more units than its slots.
+ * One replay: the policies, the slots, the accounting, and the bound.
  */
 #include "policy/replay.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "policy/replay_int.h"
 #include "vmm/base/error.h"
 
-struct run {
-    const struct mp_replay_trace *trace;
-    struct mp_policies policies;
-    struct mp_shape shape;
-    struct mp_replay_set set;
-    uint32_t *slots;             // (layers): of each scope
-    uint8_t *evictable;          // (layers * experts)
-    struct mp_replay_use *needs; // (experts): of one batch, ascending
-    bool per_layer;              /* of the partition as asked for */
-    uint64_t now;
-};
-
-static int compare_unit(const void *a, const void *b)
-{
-    const uint32_t x = ((const struct mp_replay_use *)a)->unit;
-    const uint32_t y = ((const struct mp_replay_use *)b)->unit;
-
-    return (x > y) - (x < y);
-}
-
-/* A valid victim, or MP_UNIT_NONE if nothing may go. */
-static uint32_t pick(struct run *run, uint32_t for_unit, uint32_t scope)
-{
-    const struct mp_evict_query query = {
-        .for_unit = for_unit,
-        .scope_layer = run->set.per_layer ? scope : MP_LAYER_ANY,
-        .experts = run->trace->experts,
-        .evictable = run->evictable,
-    };
-    const uint32_t unit = run->policies.evict_ops->pick(run->policies.evict, &query);
-    const uint32_t *held = run->set.unit + (size_t)scope * run->trace->experts;
-
-    if (unit < run->trace->layers * run->trace->experts && mp_evict_allows(&query, unit))
-        return unit;
-    for (uint32_t i = 0; i < run->set.count[scope]; i++) {
-        if (mp_evict_allows(&query, held[i]))
-            return held[i];
-    }
-    return MP_UNIT_NONE;
-}
-
-/* Room first, then the unit. What the batch has used already goes only if nothing else can. */
-static void load(struct run *run, uint32_t unit, const struct mp_replay_group *group)
-{
-    const uint32_t scope = mp_replay_scope(&run->set, unit);
-    const struct mp_evict_ops *ops = run->policies.evict_ops;
-
-    if (run->slots[scope] == 0)
-        return;
-    if (run->set.count[scope] == run->slots[scope]) {
-        uint32_t victim = pick(run, unit, scope);
-
-        if (victim == MP_UNIT_NONE) {
-            for (uint32_t i = 0; i < group->count; i++)
-                run->evictable[run->needs[i].unit] = mp_replay_holds(&run->set, run->needs[i].unit);
-            victim = pick(run, unit, scope);
-        }
-        mp_replay_remove(&run->set, victim);
-        run->evictable[victim] = 0;
-        ops->on_remove(run->policies.evict, victim, run->now);
-    }
-    mp_replay_add(&run->set, unit);
-    ops->on_insert(run->policies.evict, unit, run->now);
-}
-
-static void replay_group(struct run *run, const struct mp_replay_group *group,
-                         struct mp_replay_result *result)
-{
-    const struct mp_evict_ops *ops = run->policies.evict_ops;
-    uint32_t misses = 0;
-
-    memcpy(run->needs, &run->trace->uses[group->first], group->count * sizeof(run->needs[0]));
-    qsort(run->needs, group->count, sizeof(run->needs[0]), compare_unit);
-    run->now++;
-    for (uint32_t i = 0; i < group->count; i++) {
-        const struct mp_replay_use *use = &run->needs[i];
-
-        if (ops->on_access != NULL)
-            ops->on_access(run->policies.evict, use->unit, use->tokens, run->now);
-        mp_replay_count(result, run->trace, group, mp_replay_holds(&run->set, use->unit));
-        run->evictable[use->unit] = 0;
-        run->set.touched[use->unit] = mp_replay_holds(&run->set, use->unit) ? 0 : ++misses;
-    }
-    for (uint32_t i = 0; i < group->count && misses > 0; i++) {
-        if (run->set.touched[run->needs[i].unit] > 0)
-            load(run, run->needs[i].unit, group);
-    }
-    for (uint32_t i = 0; i < group->count; i++)
-        run->evictable[run->needs[i].unit] = mp_replay_holds(&run->set, run->needs[i].unit);
-}
-
 /* Slots of each scope. As in the pager, a global order below one token cycle is divided. */
-static enum mp_status share_slots(struct run *run, bool belady)
+static enum mp_status share_slots(struct mp_replay_run *run, bool belady)
 {
     const struct mp_partition_ops *ops = run->policies.partition_ops;
     const struct mp_shape *shape = &run->shape;
@@ -129,22 +38,40 @@ static enum mp_status share_slots(struct run *run, bool belady)
     return MP_OK;
 }
 
-static void run_close(struct run *run)
+/* Does the trace have what these policies want to know? */
+static enum mp_status check_facts(const struct mp_replay_run *run)
+{
+    const struct mp_evict_ops *ops = run->policies.evict_ops;
+
+    if (ops->on_scores != NULL && run->trace->scores == NULL)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY_NA",
+                       "evict policy '%s' looks at the scores of all experts, which this trace "
+                       "does not have (moepager run --trace-scores)",
+                       ops->info.name);
+    return MP_OK;
+}
+
+static void run_close(struct mp_replay_run *run)
 {
     mp_policies_destroy(&run->policies);
     mp_replay_set_fini(&run->set);
     free(run->slots);
     free(run->evictable);
     free(run->needs);
+    free(run->scratch);
+    free(run->swaps);
 }
 
-static enum mp_status run_open(struct run *run, const struct mp_replay_trace *trace,
+static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay_trace *trace,
                                const struct mp_replay_config *config, const char *evict)
 {
     const size_t units = (size_t)trace->layers * trace->experts;
     const uint64_t slots = config->budget_bytes / trace->unit_bytes;
     const struct mp_policy_names names = {
-        .policy = { [MP_SLOT_EVICT] = evict, [MP_SLOT_PARTITION] = config->partition }
+        .profile = "lru", /* no prediction */
+        .policy = { [MP_SLOT_ADMIT] = config->admit,
+                    [MP_SLOT_EVICT] = evict,
+                    [MP_SLOT_PARTITION] = config->partition },
     };
     struct mp_profile chosen;
     enum mp_status status = mp_policy_resolve(&names, &chosen);
@@ -156,7 +83,7 @@ static enum mp_status run_open(struct run *run, const struct mp_replay_trace *tr
         .layers = trace->layers,
         .experts = trace->experts,
         .top_k = trace->top_k,
-        .tokens_max = 1,
+        .tokens_max = trace->tokens_max,
         .slots = (uint32_t)(slots < units ? slots : units),
         .unit_bytes = trace->unit_bytes,
         .seed = config->seed,
@@ -164,16 +91,19 @@ static enum mp_status run_open(struct run *run, const struct mp_replay_trace *tr
     run->slots = calloc(trace->layers, sizeof(uint32_t));
     run->evictable = calloc(units, 1);
     run->needs = calloc(trace->experts, sizeof(run->needs[0]));
-    if (run->slots == NULL || run->evictable == NULL || run->needs == NULL)
+    run->scratch = calloc(units, sizeof(uint32_t));
+    run->swaps = calloc(trace->experts, sizeof(run->swaps[0]));
+    if (run->slots == NULL || run->evictable == NULL || run->needs == NULL ||
+        run->scratch == NULL || run->swaps == NULL)
         return mp_fail_no_memory("a replay", units);
     status = mp_replay_set_init(&run->set, trace, false);
-    return status == MP_OK
-               ? mp_policies_create(&chosen, &run->shape, config->groups, &run->policies)
-               : status;
+    if (status == MP_OK)
+        status = mp_policies_create(&chosen, &run->shape, config->groups, &run->policies);
+    return status == MP_OK ? check_facts(run) : status;
 }
 
 /* Curves have bytes instead of slots: as many slots as the smallest experts would need. */
-static void curve_slots(struct run *run, uint64_t budget_bytes)
+static void curve_slots(struct mp_replay_run *run, uint64_t budget_bytes)
 {
     const struct mp_replay_trace *trace = run->trace;
     uint64_t smallest = trace->unit_bytes;
@@ -193,7 +123,7 @@ static void curve_slots(struct run *run, uint64_t budget_bytes)
     }
 }
 
-static enum mp_status bound(struct run *run, struct mp_replay_result *result)
+static enum mp_status bound(struct mp_replay_run *run, struct mp_replay_result *result)
 {
     struct mp_replay_result best = { 0 };
     enum mp_status status = mp_replay_optimum(run->trace, run->per_layer, run->slots, true, &best);
@@ -202,7 +132,7 @@ static enum mp_status bound(struct run *run, struct mp_replay_result *result)
     return status;
 }
 
-static enum mp_status replay_pager(struct run *run, bool belady, uint64_t budget_bytes,
+static enum mp_status replay_pager(struct mp_replay_run *run, bool belady, uint64_t budget_bytes,
                                    struct mp_replay_result *result)
 {
     enum mp_status status = MP_OK;
@@ -215,10 +145,13 @@ static enum mp_status replay_pager(struct run *run, bool belady, uint64_t budget
     result->partition = run->policies.partition_ops->info.name;
     if (belady)
         status = mp_replay_optimum(run->trace, run->per_layer, run->slots, false, result);
-    for (size_t g = 0; g < run->trace->group_count && !belady; g++)
-        replay_group(run, &run->trace->groups[g], result);
-    if (run->set.per_layer != run->per_layer)
-        run->slots[0] = run->shape.slots; /* the bound is for what was asked */
+    else
+        mp_replay_pager(run, result);
+    if (run->set.per_layer != run->per_layer || run->policies.partition_ops->revise != NULL) {
+        /* The bound is for what was asked; where shares change, for all slots together. */
+        run->per_layer = false;
+        run->slots[0] = run->shape.slots;
+    }
     return status;
 }
 
@@ -227,7 +160,7 @@ static enum mp_status replay(const struct mp_replay_trace *trace,
                              struct mp_replay_result *result)
 {
     const bool belady = evict == NULL;
-    struct run run = { 0 };
+    struct mp_replay_run run = { 0 };
     enum mp_status status = run_open(&run, trace, config, evict);
 
     if (status == MP_OK)
@@ -240,6 +173,20 @@ static enum mp_status replay(const struct mp_replay_trace *trace,
         status = bound(&run, result);
     run_close(&run);
     return status;
+}
+
+/* There is no policy of that name. */
+static enum mp_status fail_name(const char *name)
+{
+    const struct mp_policy_info *info;
+    char quoted[MP_QUOTE_BYTES], known[384];
+    size_t used = (size_t)snprintf(known, sizeof(known), "belady");
+
+    for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_EVICT, i)) != NULL && used < sizeof(known);
+         i++)
+        used += (size_t)snprintf(known + used, sizeof(known) - used, ", %s", info->name);
+    return mp_fail(MP_ERR_CONFIG, "E_POLICY", "unknown evict policy '%s'; known are %s",
+                   mp_quote(quoted, name, strlen(name)), known);
 }
 
 enum mp_status mp_replay(const struct mp_replay_trace *trace, const struct mp_replay_config *config,
@@ -256,7 +203,9 @@ enum mp_status mp_replay(const struct mp_replay_trace *trace, const struct mp_re
     *result_p = (struct mp_replay_result){ .evict = belady ? "belady" : name };
     if (info != NULL)
         result_p->evict = info->name;
-    if (config->accounting == MP_REPLAY_CURVE && (belady || info != NULL)) {
+    else if (!belady)
+        return fail_name(name);
+    if (config->accounting == MP_REPLAY_CURVE) {
         status = mp_replay_curve(trace, config, result_p);
         used.partition = result_p->partition;
     }

@@ -22,7 +22,8 @@ struct mp_replay_use {
 /* One batch in one layer: uses first .. first + count, in the order of their last token. */
 struct mp_replay_group {
     uint32_t layer, first, count;
-    bool decode; /* else part of a prompt */
+    uint32_t first_row, tokens; /* of the batch; rows of the trace, where it has scores */
+    bool decode;                /* else part of a prompt */
 };
 
 struct mp_replay_trace {
@@ -36,6 +37,12 @@ struct mp_replay_trace {
     uint32_t *place; // (layers * experts): while building, 1 + the last use of the unit
     size_t group_count, group_room, use_count, use_room;
     uint32_t choices;
+    uint32_t tokens_max; /* of one batch */
+
+    /* What the router said, if the trace has it; else NULL. */
+    float *scores;    // (rows, experts)
+    uint32_t *chosen; // (rows, top_k)
+    size_t row_count, score_room, chosen_room;
 };
 
 /* Begin an empty trace; the caller then fills layer_bytes. The numbers are within the limits of
@@ -45,8 +52,11 @@ enum mp_status mp_replay_trace_init(struct mp_replay_trace *trace, uint32_t laye
 /* A batch arrives at a layer; MP_ERR_UNSUPPORTED E_REPLAY: more than can be counted. */
 enum mp_status mp_replay_trace_begin(struct mp_replay_trace *trace, uint32_t layer,
                                      bool decode) MP_MUST_CHECK;
-/* One token of it chose `expert`. */
+/* One token of it chose `expert`; top_k of them in a row are one token. */
 enum mp_status mp_replay_trace_choose(struct mp_replay_trace *trace, uint32_t expert) MP_MUST_CHECK;
+/* Before the choices of a token, for all tokens or for none: scores(experts), chosen(top_k). */
+enum mp_status mp_replay_trace_score(struct mp_replay_trace *trace, const float *scores,
+                                     const uint32_t *chosen) MP_MUST_CHECK;
 /* All is there: links the uses. MP_ERR_UNSUPPORTED E_REPLAY: an expert of no bytes or too many. */
 enum mp_status mp_replay_trace_end(struct mp_replay_trace *trace) MP_MUST_CHECK;
 /* Safe on a zeroed trace. */
@@ -61,6 +71,7 @@ enum mp_replay_accounting { MP_REPLAY_PAGER, MP_REPLAY_CURVE };
 struct mp_replay_config {
     const char *evict;     /* "belady", or an evict policy; "layer" and "layerlfu" are aliases */
     const char *partition; /* "global", ...; with MP_REPLAY_CURVE the policy says it */
+    const char *admit;     /* NULL: "always" */
     enum mp_replay_accounting accounting;
     uint64_t budget_bytes;
     uint64_t seed;
@@ -73,7 +84,8 @@ struct mp_replay_result {
     uint64_t bound_decode_hits; /* of the same partition */
 };
 
-/* MP_ERR_CONFIG E_POLICY, E_REPLAY: what cannot be replayed, and why. */
+/* MP_ERR_CONFIG E_POLICY, E_REPLAY: what cannot be replayed, and why. MP_ERR_UNSUPPORTED
+ * E_REPLAY_NA: the policy needs more than this trace or this accounting has. */
 enum mp_status mp_replay(const struct mp_replay_trace *trace, const struct mp_replay_config *config,
                          struct mp_replay_result *result_p) MP_MUST_CHECK;
 

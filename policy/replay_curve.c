@@ -108,7 +108,7 @@ enum mp_status mp_replay_curve(const struct mp_replay_trace *trace,
     enum mp_status status;
 
     if (!find_kind(result->evict, &curve.kind, &per_layer))
-        return mp_fail(MP_ERR_CONFIG, "E_REPLAY",
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY_NA",
                        "the curve accounting has no '%s'; it has belady, lru, lfu, random, "
                        "layer-lru and layer-lfu",
                        result->evict);

@@ -29,6 +29,24 @@ void mp_replay_remove(struct mp_replay_set *set, uint32_t unit);
  * `except` (0: any), or MP_UNIT_NONE. */
 uint32_t mp_replay_first(const struct mp_replay_set *set, uint32_t scope, uint32_t except);
 
+/* A replay with its policies. */
+struct mp_replay_run {
+    const struct mp_replay_trace *trace;
+    struct mp_policies policies;
+    struct mp_shape shape;
+    struct mp_replay_set set;
+    uint32_t *slots;             // (layers): of each scope
+    uint8_t *evictable;          // (layers * experts)
+    struct mp_replay_use *needs; // (experts): of one batch, ascending
+    uint32_t *scratch;           // (layers * experts): answers of the partition policy
+    struct mp_swap *swaps;       // (experts)
+    bool per_layer;              /* of the partition as asked for */
+    uint64_t now;
+};
+
+/* The whole trace in the pager's accounting. */
+void mp_replay_pager(struct mp_replay_run *run, struct mp_replay_result *result);
+
 /* Count one use. */
 void mp_replay_count(struct mp_replay_result *result, const struct mp_replay_trace *trace,
                      const struct mp_replay_group *group, bool hit);

@@ -214,6 +214,8 @@ static enum mp_status read_ours(const char *path, struct mp_replay_trace *trace)
             status = mp_replay_trace_begin(trace, row.layer, row.step > 0);
         layer = row.layer;
         step = row.step;
+        if (status == MP_OK && row.scores != NULL)
+            status = mp_replay_trace_score(trace, row.scores, row.experts);
         for (uint32_t r = 0; r < shape->top_k && status == MP_OK; r++)
             status = mp_replay_trace_choose(trace, row.experts[r]);
     }

@@ -30,6 +30,8 @@ void mp_replay_trace_fini(struct mp_replay_trace *trace)
     free(trace->groups);
     free(trace->uses);
     free(trace->place);
+    free(trace->scores);
+    free(trace->chosen);
     *trace = (struct mp_replay_trace){ 0 };
 }
 
@@ -61,11 +63,16 @@ static int compare_last(const void *a, const void *b)
 /* The uses of the group in the order of the last token that chose them. */
 static void close_group(struct mp_replay_trace *trace)
 {
-    const struct mp_replay_group *group;
+    struct mp_replay_group *group;
 
     if (trace->group_count == 0)
         return;
     group = &trace->groups[trace->group_count - 1];
+    for (uint32_t i = 0; i < group->count; i++)
+        group->tokens += trace->uses[group->first + i].tokens;
+    group->tokens = (group->tokens + trace->top_k - 1) / trace->top_k;
+    if (group->tokens > trace->tokens_max)
+        trace->tokens_max = group->tokens;
     if (group->count > 1)
         qsort(&trace->uses[group->first], group->count, sizeof(trace->uses[0]), compare_last);
 }
@@ -79,7 +86,10 @@ enum mp_status mp_replay_trace_begin(struct mp_replay_trace *trace, uint32_t lay
     if (status != MP_OK)
         return status;
     trace->groups[trace->group_count++] = (struct mp_replay_group){
-        .layer = layer, .first = (uint32_t)trace->use_count, .decode = decode
+        .layer = layer,
+        .first = (uint32_t)trace->use_count,
+        .first_row = (uint32_t)trace->row_count,
+        .decode = decode,
     };
     return MP_OK;
 }
@@ -108,6 +118,24 @@ enum mp_status mp_replay_trace_choose(struct mp_replay_trace *trace, uint32_t ex
         (struct mp_replay_use){ .unit = unit, .tokens = 1, .next = trace->choices };
     trace->place[unit] = (uint32_t)trace->use_count;
     group->count++;
+    return MP_OK;
+}
+
+enum mp_status mp_replay_trace_score(struct mp_replay_trace *trace, const float *scores,
+                                     const uint32_t *chosen)
+{
+    const size_t experts = trace->experts, k = trace->top_k;
+    enum mp_status status = grow(&trace->scores, trace->row_count, &trace->score_room,
+                                 experts * sizeof(trace->scores[0]));
+
+    if (status == MP_OK)
+        status = grow(&trace->chosen, trace->row_count, &trace->chosen_room,
+                      k * sizeof(trace->chosen[0]));
+    if (status != MP_OK)
+        return status;
+    memcpy(trace->scores + trace->row_count * experts, scores, experts * sizeof(scores[0]));
+    memcpy(trace->chosen + trace->row_count * k, chosen, k * sizeof(chosen[0]));
+    trace->row_count++;
     return MP_OK;
 }
 

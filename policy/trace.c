@@ -19,6 +19,7 @@
 #include "vmm/base/out.h"
 
 #define MAGIC "# moepager trace v1"
+#define SCORES " scores=all"
 #define LAYERS_MAX 4096u
 #define EXPERTS_MAX 4096u
 #define TOP_K_MAX 64u
@@ -69,9 +70,10 @@ enum mp_status mp_trace_create(const char *path, const struct mp_trace_shape *sh
         return status;
     }
     fprintf(writer->out.file,
-            MAGIC "\n# model=%s layers=%u experts=%u top_k=%u expert_bytes=%" PRIu64 "\n"
-                  "# step layer sequence position expert:weight...\n",
-            writer->shape.model, shape->layers, shape->experts, shape->top_k, shape->expert_bytes);
+            MAGIC "\n# model=%s layers=%u experts=%u top_k=%u expert_bytes=%" PRIu64 "%s\n"
+                  "# step layer sequence position expert:weight...%s\n",
+            writer->shape.model, shape->layers, shape->experts, shape->top_k, shape->expert_bytes,
+            shape->scores ? SCORES : "", shape->scores ? " | score of expert 0, 1, ..." : "");
     *writer_p = writer;
     return MP_OK;
 }
@@ -83,6 +85,11 @@ void mp_trace_write(struct mp_trace_writer *writer, const struct mp_trace_row *r
     fprintf(file, "%u %u %u %u", row->step, row->layer, row->sequence, row->position);
     for (uint32_t r = 0; r < writer->shape.top_k; r++)
         fprintf(file, " %u:%.9g", row->experts[r], (double)row->weights[r]);
+    if (writer->shape.scores) {
+        fputs(" |", file);
+        for (uint32_t e = 0; e < writer->shape.experts; e++)
+            fprintf(file, " %.9g", (double)row->scores[e]);
+    }
     fputc('\n', file);
 }
 
@@ -109,6 +116,7 @@ struct mp_trace_reader {
     struct mp_trace_shape shape;
     uint32_t experts[TOP_K_MAX];
     float weights[TOP_K_MAX];
+    float scores[EXPERTS_MAX];
     char text[64 * 1024]; /* longer lines are refused */
 };
 
@@ -171,7 +179,7 @@ static bool take_text(const char **at, const char *text)
     return true;
 }
 
-/* "# model=NAME layers=L experts=E top_k=K expert_bytes=B" */
+/* "# model=NAME layers=L experts=E top_k=K expert_bytes=B", and perhaps " scores=all" */
 static bool parse_shape(const char *at, struct mp_trace_shape *shape)
 {
     uint64_t layers, experts, top_k;
@@ -185,8 +193,10 @@ static bool parse_shape(const char *at, struct mp_trace_shape *shape)
     if (!take_text(&at, " layers=") || !take_number(&at, LAYERS_MAX + 1, &layers) ||
         !take_text(&at, " experts=") || !take_number(&at, EXPERTS_MAX + 1, &experts) ||
         !take_text(&at, " top_k=") || !take_number(&at, TOP_K_MAX + 1, &top_k) ||
-        !take_text(&at, " expert_bytes=") || !take_number(&at, UINT64_MAX, &shape->expert_bytes) ||
-        *at != '\0')
+        !take_text(&at, " expert_bytes=") || !take_number(&at, UINT64_MAX, &shape->expert_bytes))
+        return false;
+    shape->scores = take_text(&at, SCORES);
+    if (*at != '\0')
         return false;
     shape->layers = (uint32_t)layers;
     shape->experts = (uint32_t)experts;
@@ -301,6 +311,12 @@ static const char *parse_row(struct mp_trace_reader *reader, struct mp_trace_row
         }
         reader->experts[r] = (uint32_t)expert;
     }
+    if (reader->shape.scores && !take_text(&at, " |"))
+        return "more than top_k pairs, or no scores behind them";
+    for (uint32_t e = 0; reader->shape.scores && e < reader->shape.experts; e++) {
+        if (!take_text(&at, " ") || !take_weight(&at, &reader->scores[e]))
+            return "a score of each expert should follow";
+    }
     *row = (struct mp_trace_row){
         .step = (uint32_t)v[0],
         .layer = (uint32_t)v[1],
@@ -308,8 +324,9 @@ static const char *parse_row(struct mp_trace_reader *reader, struct mp_trace_row
         .position = (uint32_t)v[3],
         .experts = reader->experts,
         .weights = reader->weights,
+        .scores = reader->shape.scores ? reader->scores : NULL,
     };
-    return *at == '\0' ? NULL : "more than top_k pairs";
+    return *at == '\0' ? NULL : "more than belongs there at the end";
 }
 
 enum mp_status mp_trace_read(struct mp_trace_reader *reader, struct mp_trace_row *row_p)

@@ -1,6 +1,7 @@
 #ifndef MP_TRACE_H
 #define MP_TRACE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -16,6 +17,7 @@ struct mp_trace_shape {
     char model[128];                 /* other characters than printable ASCII are written as '_' */
     uint32_t layers, experts, top_k; /* 1..4096, 1..4096, 1..64 */
     uint64_t expert_bytes;           /* of one expert, the mean where they differ */
+    bool scores;                     /* rows have the scores of all experts too */
 };
 
 /* One token in one MoE layer. */
@@ -25,6 +27,7 @@ struct mp_trace_row {
     uint32_t sequence, position;
     const uint32_t *experts; // (top_k), best first
     const float *weights;    // (top_k), router scores as routed
+    const float *scores;     // (experts) of all, with shape.scores; else NULL
 };
 
 struct mp_trace_writer;

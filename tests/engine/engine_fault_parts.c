@@ -81,6 +81,7 @@ static enum mp_status run_command(const struct command *c)
     switch (c->command) {
     case MP_COMMAND_RUN: return mp_cmd_run(&args, &settings);
     case MP_COMMAND_BENCH: return mp_cmd_bench(&args, &settings);
+    case MP_COMMAND_REPLAY: return mp_cmd_replay(&args, &settings);
     default: return mp_cmd_info(&args, &settings);
     }
 }
@@ -135,6 +136,25 @@ static void sweep_command(struct command *c, const char *sites_path)
     sweep(c->argv[1], command_once, c, sites_path);
 }
 
+/* The command `replay` with everything that it can write. */
+static void sweep_replay(const char *sites_path)
+{
+    static char trace[4200], plot[4200];
+    static struct command replay;
+    const char *argv[] = { "moepager", "replay",  trace,       "--budget", "20,30,40",
+                           "--evict",  "lru,lfu", "--profile", "lru",      "--csv",
+                           "--plot",   plot,      NULL };
+
+    snprintf(trace, sizeof(trace), "%s/replayed.txt", test_tmpdir());
+    snprintf(plot, sizeof(plot), "%s/plot.svg", test_tmpdir());
+    write_file(trace, "# moepager trace v1\n"
+                      "# model=m layers=1 experts=3 top_k=1 expert_bytes=10 scores=all\n"
+                      "0 0 0 0 1:0.5 | 0.25 0.5 0.25\n1 0 0 1 0:0.5 | 0.5 0.25 0.25\n");
+    replay =
+        (struct command){ .command = MP_COMMAND_REPLAY, .argv = (char **)argv, .made = { plot } };
+    sweep_command(&replay, sites_path);
+}
+
 /* Two layers, small experts, and weights large enough for huge pages. */
 static void make_model(char *dir, size_t bytes)
 {
@@ -184,6 +204,7 @@ void fault_sweep_commands(const char *sites_path)
     sweep_command(&bench, sites_path);
     info = (struct command){ .command = MP_COMMAND_INFO, .argv = (char **)info_argv };
     sweep_command(&info, sites_path);
+    sweep_replay(sites_path);
 }
 
 /* Marks to be sorted, a word longer than any buffer's first size, broken bytes, special tokens. */
@@ -474,7 +495,7 @@ static void truncated_once(const struct fault_plan *plan, void *ctx)
 
 void fault_sweep_single_calls(const char *sites_path)
 {
-    static const struct mp_trace_shape shape = { "m", 1, 4, 2, 4096 };
+    static const struct mp_trace_shape shape = { "m", 1, 4, 2, 4096, false };
     static const uint32_t experts[] = { 2, 0 };
     static const float weights[] = { 0.75f, 0.25f };
     const struct mp_trace_row row = { .experts = experts, .weights = weights };

@@ -62,8 +62,8 @@ static enum mp_status write_trace(const char *name)
         const struct mp_trace_row *row;
 
         expected_row(i, numbers, experts, weights);
-        row = &(struct mp_trace_row){ numbers[0], numbers[1], numbers[2],
-                                      numbers[3], experts,    weights };
+        row = &(struct mp_trace_row){ numbers[0], numbers[1], numbers[2], numbers[3],
+                                      experts,    weights,    NULL };
         mp_trace_write(writer, row);
     }
     return mp_trace_close(writer);
@@ -120,6 +120,43 @@ static void what_is_written_is_read_back(void)
     mp_trace_reader_destroy(NULL);
 }
 
+/* The longest values that there are fit into a line. */
+static void scores_of_all_experts_are_read_back(void)
+{
+    static const struct mp_trace_shape shapes[] = {
+        { .layers = 1, .experts = 3, .top_k = 2, .expert_bytes = 1, .scores = true },
+        { .layers = 1, .experts = 4096, .top_k = 64, .expert_bytes = 1, .scores = true },
+    };
+    static uint32_t experts[64];
+    static float scores[4096];
+    const struct mp_trace_row row = { .experts = experts, .weights = scores, .scores = scores };
+
+    for (uint32_t i = 0; i < 4096; i++)
+        scores[i] = 1.17549435e-38f * (1 + (float)i / 4096);
+    for (uint32_t i = 0; i < 64; i++)
+        experts[i] = i;
+    for (size_t s = 0; s < 2; s++) {
+        struct mp_trace_writer *writer;
+        struct mp_trace_reader *reader;
+        struct mp_trace_row got;
+
+        CHECK_EQ(mp_trace_create(path_of("scores"), &shapes[s], &writer), MP_OK);
+        mp_trace_write(writer, &row);
+        mp_trace_write(writer, &row);
+        CHECK_EQ(mp_trace_close(writer), MP_OK);
+        CHECK_EQ(mp_trace_open(path_of("scores"), &reader), MP_OK);
+        CHECK(mp_trace_get_shape(reader)->scores);
+        for (int i = 0; i < 2; i++) {
+            CHECK_EQ(mp_trace_read(reader, &got), MP_OK);
+            CHECK(got.scores != NULL);
+            CHECK(memcmp(got.scores, scores, shapes[s].experts * sizeof(float)) == 0);
+        }
+        CHECK_EQ(mp_trace_read(reader, &got), MP_OK);
+        CHECK(got.experts == NULL);
+        mp_trace_reader_destroy(reader);
+    }
+}
+
 static void what_is_abandoned_never_was(void)
 {
     const struct mp_trace_shape shape = { .layers = 1, .experts = 1, .top_k = 1 };
@@ -155,6 +192,8 @@ static void shapes_beyond_the_format_are_refused(void)
 #define M "# moepager trace v1\n"
 #define S "# model=m layers=2 experts=8 top_k=2 expert_bytes=100\n"
 
+#define W "# model=m layers=1 experts=3 top_k=1 expert_bytes=1 scores=all\n"
+
 struct text {
     const char *text;
     unsigned line; /* of the problem; 0: none */
@@ -165,6 +204,16 @@ static const struct text texts[] = {
     { M S, 0, 0 },
     { M S "0 0 0 0 1:0.5 2:0.25\n", 0, 1 },
     { M S "# a note\n0 1 0 0 7:1e-05 0:-0.25\n#\n1 0 9 4294967294 0:0 1:0\n", 0, 2 },
+    { M W "0 0 0 0 1:1 | 0.5 1 2e-9\n", 0, 1 },
+    { M W "0 0 0 0 1:1\n", 3, 0 },
+    { M W "0 0 0 0 1:1 |\n", 3, 0 },
+    { M W "0 0 0 0 1:1 | 0.5 1\n", 3, 0 },
+    { M W "0 0 0 0 1:1 | 0.5 1 2 3\n", 3, 0 },
+    { M W "0 0 0 0 1:1 | 0.5 1 nan\n", 3, 0 },
+    { M W "0 0 0 0 1:1 0.5 1 2\n", 3, 0 },
+    { M S "0 0 0 0 1:0.5 2:0.25 | 1 1 1 1 1 1 1 1\n", 3, 0 },
+    { M "# model=m layers=1 experts=3 top_k=1 expert_bytes=1 scores=none\n", 2, 0 },
+    { M "# model=m layers=1 experts=3 top_k=1 expert_bytes=1 scores=all \n", 2, 0 },
     { "", 1, 0 },
     { "# moepager trace v2\n" S, 1, 0 },
     { "# moepager trace v1 \n" S, 1, 0 },
@@ -345,6 +394,7 @@ static void a_full_disk_is_told_at_close(void)
 int main(void)
 {
     RUN(what_is_written_is_read_back);
+    RUN(scores_of_all_experts_are_read_back);
     RUN(what_is_abandoned_never_was);
     RUN(shapes_beyond_the_format_are_refused);
     RUN(every_damaged_line_is_refused_with_its_number);

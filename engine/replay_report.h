@@ -1,0 +1,38 @@
+#ifndef MP_REPLAY_REPORT_H
+#define MP_REPLAY_REPORT_H
+
+#include <stdio.h>
+
+#include "policy/replay.h"
+
+/*
+ * The rows of `moepager replay` as table, CSV, JSON and plot. docs/replay.md explains the numbers.
+ */
+struct mp_replay_row {
+    const char *profile; /* static; NULL: a policy alone */
+    uint64_t budget_bytes;
+    struct mp_replay_result result;
+    char reason[256]; /* why there are no numbers; empty: there are */
+};
+
+/* Begins as zeroes. */
+struct mp_replay_report {
+    uint64_t cycle_bytes;
+    struct mp_replay_row *rows;
+    size_t count, room;
+};
+
+enum mp_status mp_replay_report_add(struct mp_replay_report *report,
+                                    const struct mp_replay_row *row) MP_MUST_CHECK;
+void mp_replay_report_fini(struct mp_replay_report *report);
+
+/* Errors of `out` stay there for its owner to check. */
+void mp_replay_report_text(const struct mp_replay_report *report, FILE *out);
+void mp_replay_report_csv(const struct mp_replay_report *report, FILE *out);
+void mp_replay_report_json(const struct mp_replay_report *report, FILE *out);
+
+/* Hit rate in decode against budget: one line per policy, and the bound. */
+enum mp_status mp_replay_report_plot(const struct mp_replay_report *report, const char *trace_path,
+                                     const char *path) MP_MUST_CHECK;
+
+#endif

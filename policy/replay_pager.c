@@ -1,0 +1,216 @@
+/*
+ * The pager's accounting: the real evict, admit and partition policies are told what the pager
+ * would tell them, as if each load of a batch were made and used before the next, and a scope never
+ * holds more units than its slots.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/replay_int.h"
+
+static bool is_full(const struct mp_replay_run *run, uint32_t scope)
+{
+    return run->set.count[scope] >= run->slots[scope];
+}
+
+static struct mp_evict_query make_query(const struct mp_replay_run *run, uint32_t for_unit,
+                                        uint32_t scope_layer)
+{
+    return (struct mp_evict_query){
+        .for_unit = for_unit,
+        .scope_layer = scope_layer,
+        .experts = run->trace->experts,
+        .evictable = run->evictable,
+    };
+}
+
+/* A valid victim, or MP_UNIT_NONE if nothing may go. */
+static uint32_t pick(struct mp_replay_run *run, uint32_t for_unit, uint32_t scope)
+{
+    const struct mp_evict_query query =
+        make_query(run, for_unit, run->set.per_layer ? scope : MP_LAYER_ANY);
+    const uint32_t unit = run->policies.evict_ops->pick(run->policies.evict, &query);
+    const uint32_t *held = run->set.unit + (size_t)scope * run->trace->experts;
+
+    if (unit < run->trace->layers * run->trace->experts && mp_evict_allows(&query, unit))
+        return unit;
+    for (uint32_t i = 0; i < run->set.count[scope]; i++) {
+        if (mp_evict_allows(&query, held[i]))
+            return held[i];
+    }
+    return MP_UNIT_NONE;
+}
+
+static void remove_unit(struct mp_replay_run *run, uint32_t unit)
+{
+    mp_replay_remove(&run->set, unit);
+    run->evictable[unit] = 0;
+    run->policies.evict_ops->on_remove(run->policies.evict, unit, run->now);
+}
+
+static void add_unit(struct mp_replay_run *run, uint32_t unit)
+{
+    mp_replay_add(&run->set, unit);
+    run->policies.evict_ops->on_insert(run->policies.evict, unit, run->now);
+}
+
+/* Room first, then the unit, which leaves again if it is not admitted. What the batch has used
+ * already goes only if nothing else can. */
+static void load(struct mp_replay_run *run, const struct mp_replay_use *use,
+                 const struct mp_replay_group *group)
+{
+    const struct mp_policies *set = &run->policies;
+    const uint32_t scope = mp_replay_scope(&run->set, use->unit);
+
+    if (run->slots[scope] == 0)
+        return;
+    if (is_full(run, scope)) {
+        uint32_t victim = pick(run, use->unit, scope);
+
+        if (victim == MP_UNIT_NONE) {
+            for (uint32_t i = 0; i < group->count; i++)
+                run->evictable[run->needs[i].unit] = mp_replay_holds(&run->set, run->needs[i].unit);
+            victim = pick(run, use->unit, scope);
+        }
+        remove_unit(run, victim);
+    }
+    add_unit(run, use->unit);
+    if (!set->admit_ops->admit(set->admit, use->unit, use->tokens, run->now))
+        remove_unit(run, use->unit);
+}
+
+/* Hits and misses of the batch; loads what is missing. Returns the hits. */
+static uint32_t replay_needs(struct mp_replay_run *run, const struct mp_replay_group *group,
+                             struct mp_replay_result *result)
+{
+    const struct mp_evict_ops *ops = run->policies.evict_ops;
+    uint32_t misses = 0;
+
+    for (uint32_t i = 0; i < group->count; i++) {
+        const struct mp_replay_use *use = &run->needs[i];
+
+        if (ops->on_access != NULL)
+            ops->on_access(run->policies.evict, use->unit, use->tokens, run->now);
+    }
+    for (uint32_t i = 0; i < group->count; i++) {
+        const struct mp_replay_use *use = &run->needs[i];
+        const bool hit = mp_replay_holds(&run->set, use->unit);
+
+        mp_replay_count(result, run->trace, group, hit);
+        run->evictable[use->unit] = 0;
+        run->set.touched[use->unit] = hit ? 0 : ++misses;
+    }
+    for (uint32_t i = 0; i < group->count && misses > 0; i++) {
+        if (run->set.touched[run->needs[i].unit] > 0)
+            load(run, &run->needs[i], group);
+    }
+    for (uint32_t i = 0; i < group->count; i++)
+        run->evictable[run->needs[i].unit] = mp_replay_holds(&run->set, run->needs[i].unit);
+    return group->count - misses;
+}
+
+/* What the evict policy wants in and out after the layer; answers that do not hold are dropped. */
+static void replace(struct mp_replay_run *run, uint32_t layer, struct mp_replay_result *result)
+{
+    const struct mp_evict_query query = make_query(run, MP_UNIT_NONE, layer);
+    const uint32_t experts = run->trace->experts;
+    const uint32_t scope = run->set.per_layer ? layer : 0;
+    uint32_t count = run->policies.evict_ops->replace(run->policies.evict, &query, run->now,
+                                                      run->swaps, experts);
+
+    for (uint32_t i = 0; count <= experts && i < count; i++) {
+        const struct mp_swap *swap = &run->swaps[i];
+
+        if (swap->in / experts != layer || mp_replay_holds(&run->set, swap->in) ||
+            (swap->out != MP_UNIT_NONE &&
+             (swap->out >= run->trace->layers * experts || !mp_evict_allows(&query, swap->out))))
+            continue;
+        if (swap->out != MP_UNIT_NONE)
+            remove_unit(run, swap->out);
+        if (is_full(run, scope))
+            continue;
+        add_unit(run, swap->in);
+        run->evictable[swap->in] = 1;
+        result->bytes_read += run->trace->layer_bytes[layer];
+    }
+}
+
+/* New shares; a layer that holds more gives back at once. */
+static void revise(struct mp_replay_run *run)
+{
+    const struct mp_partition_ops *ops = run->policies.partition_ops;
+    const uint32_t layers = run->trace->layers;
+    uint64_t sum = 0;
+
+    memcpy(run->scratch, run->slots, layers * sizeof(run->slots[0]));
+    if (!ops->revise(run->policies.partition, &run->shape, true, run->scratch))
+        return;
+    for (uint32_t l = 0; l < layers; l++)
+        sum += run->scratch[l];
+    if (sum > run->shape.slots)
+        return;
+    memcpy(run->slots, run->scratch, layers * sizeof(run->slots[0]));
+    for (uint32_t l = 0; l < layers; l++) {
+        while (run->set.count[l] > run->slots[l])
+            remove_unit(run, pick(run, l * run->trace->experts, l));
+    }
+}
+
+static void load_first(struct mp_replay_run *run, struct mp_replay_result *result)
+{
+    const struct mp_partition_ops *ops = run->policies.partition_ops;
+    const uint32_t units = run->trace->layers * run->trace->experts;
+    uint32_t count = ops->first(run->policies.partition, &run->shape, run->scratch);
+
+    for (uint32_t i = 0; count <= run->shape.slots && i < count; i++) {
+        const uint32_t unit = run->scratch[i];
+
+        if (unit >= units || mp_replay_holds(&run->set, unit) ||
+            is_full(run, mp_replay_scope(&run->set, unit)))
+            continue;
+        add_unit(run, unit);
+        run->evictable[unit] = 1;
+        result->bytes_read += run->trace->layer_bytes[unit / run->trace->experts];
+    }
+}
+
+static int compare_unit(const void *a, const void *b)
+{
+    const uint32_t x = ((const struct mp_replay_use *)a)->unit;
+    const uint32_t y = ((const struct mp_replay_use *)b)->unit;
+
+    return (x > y) - (x < y);
+}
+
+static void replay_group(struct mp_replay_run *run, const struct mp_replay_group *group,
+                         struct mp_replay_result *result)
+{
+    const struct mp_replay_trace *trace = run->trace;
+    const struct mp_policies *set = &run->policies;
+    const size_t row = group->first_row;
+    uint32_t hits;
+
+    memcpy(run->needs, &trace->uses[group->first], group->count * sizeof(run->needs[0]));
+    qsort(run->needs, group->count, sizeof(run->needs[0]), compare_unit);
+    run->now++;
+    if (set->evict_ops->on_scores != NULL)
+        set->evict_ops->on_scores(set->evict, group->layer, group->tokens, trace->top_k,
+                                  trace->scores + row * trace->experts,
+                                  trace->chosen + row * trace->top_k, run->now);
+    hits = replay_needs(run, group, result);
+    if (set->partition_ops->observe != NULL)
+        set->partition_ops->observe(set->partition, group->layer, group->count, hits, run->now);
+    if (set->evict_ops->replace != NULL)
+        replace(run, group->layer, result);
+    if (group->layer + 1 == trace->layers && run->set.per_layer && run->per_layer &&
+        set->partition_ops->revise != NULL)
+        revise(run);
+}
+
+void mp_replay_pager(struct mp_replay_run *run, struct mp_replay_result *result)
+{
+    if (run->policies.partition_ops->first != NULL)
+        load_first(run, result);
+    for (size_t g = 0; g < run->trace->group_count; g++)
+        replay_group(run, &run->trace->groups[g], result);
+}
