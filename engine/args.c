@@ -49,8 +49,8 @@ static const struct flag flags[] = {
     { "stop", STOP, AT(stops), 0, 0, 0, RUN, "TEXT", "end before this text; may be repeated" },
     { "ignore-eos", SWITCH, AT(ignore_eos), 0, 0, 0, RUN, NULL,
       "go on after the model's end token" },
-    { "logits-out", TEXT, AT(logits_out), 0, 0, 0, RUN, "FILE.npy",
-      "float32 [step, vocabulary] of the first prompt" },
+    { "logits-out", TEXT, AT(logits_out), 0, 0, 0, RUN | BENCH, "FILE.npy",
+      "float32 [step, vocabulary] of the first prompt; bench: of the first run" },
     { "trace", TEXT, AT(trace), 0, 0, 0, RUN | BENCH, "FILE",
       "routing trace (docs/trace-format.md)" },
     { "trace-scores", SWITCH, AT(trace_scores), 0, 0, 0, RUN | BENCH, NULL,
@@ -60,6 +60,8 @@ static const struct flag flags[] = {
     { "prompt-tokens", NUMBER, AT(prompt_tokens), 1, 1u << 24, 0, BENCH, "N",
       "length of the prompt (64)" },
     { "gen-tokens", NUMBER, AT(gen_tokens), 1, 1u << 24, 0, BENCH, "N", "tokens to generate (64)" },
+    { "tokens-file", TEXT, AT(tokens_file), 0, 0, 0, BENCH, "FILE",
+      "token ids: the prompt, then what is generated, whatever the logits say" },
     { "batch", NUMBER, AT(batch), 1, 64, 0, BENCH, "N", "prompts at once (1)" },
     { "repeat", NUMBER, AT(repeat), 1, 1000, 0, BENCH, "R", "runs; medians are reported (3)" },
     { "check-values", SWITCH, AT(check_values), 0, 0, 0, INFO, NULL,
@@ -97,7 +99,8 @@ static const struct {
       "  moepager run --model DIR --batch-file prompts.txt --json --timeline out.json\n" },
     { "bench", "measure prefill and decode",
       "  moepager bench --model models/tiny-moe --prompt-tokens 64 --gen-tokens 64 --budget 25%\n"
-      "  moepager bench --model DIR --batch 4 --repeat 5 --evict lfu --json\n" },
+      "  moepager bench --model DIR --batch 4 --repeat 5 --evict lfu --json\n"
+      "  moepager bench --model DIR --tokens-file ids.txt --logits-out logits.npy\n" },
     { "info", "machine, policies; with --model also its sizes",
       "  moepager info\n"
       "  moepager info --model models/tiny-moe --json\n" },

@@ -12,7 +12,7 @@
  */
 struct mp_args {
     const char *model, *prompt, *prompt_file, *batch_file, *system;
-    const char *logits_out, *trace, *timeline, *out;
+    const char *logits_out, *trace, *timeline, *out, *tokens_file;
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
     const char *plot;
     const char *stops[MP_STOPS_MAX];

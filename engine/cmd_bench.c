@@ -3,13 +3,15 @@
  * medians.
  *
  * The first run finds the expert slots empty and is reported apart ("cold"); medians are over the
- * others, or over that one if it is the only one.
+ * others, or over that one if it is the only one. With --tokens-file the tokens are not random and
+ * not chosen but read from a file, so that another engine can be given the same.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/commands.h"
+#include "engine/npy_out.h"
 #include "engine/report.h"
 #include "policy/trace.h"
 #include "vmm/base/error.h"
@@ -26,9 +28,17 @@ struct bench {
     struct mp_session session;
     struct mp_progress_bar bar;
     struct mp_trace_sink trace;
+    struct mp_npy_out logits;
     struct mp_ids prompts[BATCH_MAX];
-    struct mp_report *reports; // (repeat)
+    uint32_t *tokens;             // (prompt_tokens + gen_tokens), or NULL: random and chosen
+    struct mp_counters at_decode; /* when prefill of the run had ended */
+    struct bench_run *runs;       // (repeat)
     double load_ms;
+};
+
+struct bench_run {
+    struct mp_report report;
+    struct mp_counters decode; /* of the decode steps alone */
 };
 
 static void on_step(void *ctx, uint32_t step, const struct mp_batch *batch)
@@ -37,9 +47,82 @@ static void on_step(void *ctx, uint32_t step, const struct mp_batch *batch)
 
     bench->trace.step = step;
     bench->trace.batch = batch;
+    if (step == 1)
+        bench->at_decode = mp_report_counters(&bench->session);
 }
 
-/* Tokens that depend on the seed only; id 0 is left out, it is special in many models. */
+static enum mp_status on_logits(void *ctx, uint32_t sequence, uint32_t step, const float *logits)
+{
+    struct bench *bench = ctx;
+
+    (void)step;
+    if (sequence == 0)
+        mp_npy_out_row(&bench->logits, logits);
+    return MP_OK;
+}
+
+static enum mp_status bad_tokens(const struct bench *bench, size_t at, const char *why)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_CONFIG, "E_TOKENS_FILE",
+                   "'%s': token %zu %s; need %llu ids, separated by white space",
+                   mp_quote(quoted, bench->args->tokens_file, strlen(bench->args->tokens_file)), at,
+                   why, (unsigned long long)(bench->args->prompt_tokens + bench->args->gen_tokens));
+}
+
+static enum mp_status parse_tokens(struct bench *bench, const char *text, size_t count)
+{
+    const char *at = text;
+
+    for (size_t i = 0; i < count; i++) {
+        uint64_t id = 0;
+
+        at += strspn(at, " \t\r\n");
+        if (*at == '\0')
+            return bad_tokens(bench, i, "is missing");
+        for (; *at >= '0' && *at <= '9' && id <= UINT32_MAX; at++)
+            id = 10 * id + (uint64_t)(*at - '0');
+        if ((*at != '\0' && strchr(" \t\r\n", *at) == NULL) || id > UINT32_MAX)
+            return bad_tokens(bench, i, "is no id");
+        bench->tokens[i] = (uint32_t)id;
+    }
+    return MP_OK;
+}
+
+/* Before gigabytes of weights are read; whether the ids fit the model is seen after. */
+static enum mp_status read_tokens(struct bench *bench)
+{
+    const size_t count = bench->args->prompt_tokens + bench->args->gen_tokens;
+    size_t bytes;
+    char *text;
+    enum mp_status status;
+
+    if (bench->args->tokens_file == NULL)
+        return MP_OK;
+    status = mp_read_text(bench->args->tokens_file, &text, &bytes);
+    if (status != MP_OK)
+        return status;
+    bench->tokens = calloc(count, sizeof(uint32_t));
+    status = bench->tokens != NULL ? parse_tokens(bench, text, count)
+                                   : mp_fail_no_memory("the tokens", count * sizeof(uint32_t));
+    free(text);
+    return status;
+}
+
+static enum mp_status check_tokens(const struct bench *bench)
+{
+    const size_t count = bench->args->prompt_tokens + bench->args->gen_tokens;
+
+    for (size_t i = 0; bench->tokens != NULL && i < count; i++) {
+        if (bench->tokens[i] >= bench->session.model.vocab)
+            return bad_tokens(bench, i, "is beyond the model's vocabulary");
+    }
+    return MP_OK;
+}
+
+/* Those of the file, or tokens that depend on the seed only; id 0 is left out, it is special in
+ * many models. */
 static enum mp_status make_prompts(struct bench *bench)
 {
     const uint32_t vocab = bench->session.model.vocab;
@@ -54,7 +137,9 @@ static enum mp_status make_prompts(struct bench *bench)
         ids->capacity = ids->count = bench->args->prompt_tokens;
         for (size_t i = 0; i < ids->count; i++) {
             state = state * 6364136223846793005u + 1442695040888963407u;
-            ids->ids[i] = vocab > 1 ? 1 + (uint32_t)((state >> 33) % (vocab - 1)) : 0;
+            ids->ids[i] = bench->tokens != NULL ? bench->tokens[i]
+                          : vocab > 1           ? 1 + (uint32_t)((state >> 33) % (vocab - 1))
+                                                : 0;
         }
     }
     return MP_OK;
@@ -99,7 +184,7 @@ static enum mp_status check_length(const struct bench *bench)
     return MP_OK;
 }
 
-static enum mp_status run_once(struct bench *bench, struct mp_report *report_p)
+static enum mp_status run_once(struct bench *bench, struct bench_run *run)
 {
     const struct mp_generate_config config = {
         .engine = bench->session.engine,
@@ -107,20 +192,27 @@ static enum mp_status run_once(struct bench *bench, struct mp_report *report_p)
         .sampling = { .temperature = 0, .top_p = 1, .seed = bench->settings->run.seed },
         .max_tokens = (uint32_t)bench->args->gen_tokens,
         .ignore_eos = true,
+        .forced = bench->tokens != NULL ? bench->tokens + bench->args->prompt_tokens : NULL,
         .clock = bench->clock,
+        .on_logits = run == bench->runs && bench->args->logits_out != NULL ? on_logits : NULL,
         .on_step = on_step,
         .ctx = bench,
     };
     const struct mp_counters before = mp_report_counters(&bench->session);
+    struct mp_counters after;
     struct mp_output outputs[BATCH_MAX] = { 0 };
     struct mp_generate_stats stats;
     enum mp_status status =
         mp_generate(&config, bench->prompts, (uint32_t)bench->args->batch, outputs, &stats);
 
     mp_outputs_free(outputs, BATCH_MAX);
-    if (status == MP_OK)
-        mp_report_make(&bench->session, &stats, &before, bench->load_ms, report_p);
-    return status;
+    if (status != MP_OK)
+        return status;
+    mp_report_make(&bench->session, &stats, &before, bench->load_ms, &run->report);
+    after = mp_report_counters(&bench->session);
+    if (stats.decode_steps > 0)
+        run->decode = mp_counters_since(&after, &bench->at_decode);
+    return MP_OK;
 }
 
 static int compare(const void *a, const void *b)
@@ -138,7 +230,7 @@ static double median(const struct bench *bench, size_t offset)
     size_t count = 0;
 
     for (size_t i = first; i < repeat; i++)
-        memcpy(&values[count++], (const char *)&bench->reports[i] + offset, sizeof(double));
+        memcpy(&values[count++], (const char *)&bench->runs[i].report + offset, sizeof(double));
     qsort(values, count, sizeof(values[0]), compare);
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
@@ -147,7 +239,7 @@ static double median(const struct bench *bench, size_t offset)
 
 static void print_text(const struct bench *bench)
 {
-    const struct mp_report *cold = &bench->reports[0];
+    const struct mp_report *cold = &bench->runs[0].report;
 
     printf("prompt %llu, generated %llu, batch %llu, %llu runs\n",
            (unsigned long long)bench->args->prompt_tokens,
@@ -159,7 +251,7 @@ static void print_text(const struct bench *bench)
            cold->tokens_per_s, cold->tpot_ms, 100 * cold->hit_rate, cold->exposed_wait_ms);
     printf("%-8s %12.1f %12.1f %12.3f %9.1f%% %14.1f\n", "median", MEDIAN(prefill_per_s),
            MEDIAN(tokens_per_s), MEDIAN(tpot_ms), 100 * MEDIAN(hit_rate), MEDIAN(exposed_wait_ms));
-    mp_report_print(&bench->reports[bench->args->repeat - 1], stdout);
+    mp_report_print(&bench->runs[bench->args->repeat - 1].report, stdout);
 }
 
 static void print_json(const struct bench *bench)
@@ -181,7 +273,8 @@ static void print_json(const struct bench *bench)
     mp_json_array_begin(&json, "runs");
     for (size_t i = 0; i < bench->args->repeat; i++) {
         mp_json_object_begin(&json, NULL);
-        mp_report_json(&bench->reports[i], &json);
+        mp_report_json(&bench->runs[i].report, &json);
+        mp_counters_json(&bench->runs[i].decode, &json, "decode_counters");
         mp_json_object_end(&json);
     }
     mp_json_array_end(&json);
@@ -196,28 +289,37 @@ static enum mp_status run_all(struct bench *bench)
     if (bench->args->timeline != NULL)
         status = mp_timeline_create(bench->clock, TIMELINE_EVENTS, &bench->timeline);
     if (status == MP_OK)
+        status = read_tokens(bench);
+    if (status == MP_OK)
         status = open_session(bench);
     if (status == MP_OK)
         status = check_length(bench);
     if (status == MP_OK)
+        status = check_tokens(bench);
+    if (status == MP_OK)
         status = make_prompts(bench);
     if (status == MP_OK)
         status = mp_trace_sink_open(&bench->trace, bench->args, &bench->session);
+    if (status == MP_OK && bench->args->logits_out != NULL)
+        status =
+            mp_npy_out_open(&bench->logits, bench->args->logits_out, bench->session.model.vocab);
     mp_progress_bar_begin(&bench->bar, "bench", "runs", bench->clock);
     for (size_t i = 0; i < bench->args->repeat && status == MP_OK; i++) {
-        status = run_once(bench, &bench->reports[i]);
+        status = run_once(bench, &bench->runs[i]);
         mp_progress_bar_show(&bench->bar, i + 1, bench->args->repeat);
     }
     mp_progress_bar_end(&bench->bar);
-    if (status != MP_OK) {
-        mp_trace_abandon(bench->trace.writer);
-        return status;
-    }
-    status = mp_trace_sink_close(&bench->trace);
+    if (status == MP_OK)
+        status = mp_trace_sink_close(&bench->trace);
+    if (status == MP_OK)
+        status = mp_npy_out_commit(&bench->logits);
     if (status == MP_OK && bench->args->timeline != NULL)
         status = mp_timeline_write(bench->timeline, bench->args->timeline);
-    if (status != MP_OK)
+    if (status != MP_OK) {
+        mp_trace_abandon(bench->trace.writer);
+        mp_npy_out_abandon(&bench->logits);
         return status;
+    }
     if (bench->args->json)
         print_json(bench);
     else
@@ -232,13 +334,13 @@ enum mp_status mp_cmd_bench(const struct mp_args *args, const struct mp_settings
 
     if (status != MP_OK)
         return status;
-    bench.reports = calloc(args->repeat, sizeof(*bench.reports));
-    status =
-        bench.reports != NULL ? run_all(&bench) : mp_fail_no_memory("the reports", args->repeat);
+    bench.runs = calloc(args->repeat, sizeof(*bench.runs));
+    status = bench.runs != NULL ? run_all(&bench) : mp_fail_no_memory("the reports", args->repeat);
     for (size_t b = 0; b < args->batch; b++)
         mp_ids_free(&bench.prompts[b]);
     mp_session_close(&bench.session);
     mp_timeline_destroy(bench.timeline);
-    free(bench.reports);
+    free(bench.tokens);
+    free(bench.runs);
     return status;
 }

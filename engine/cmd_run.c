@@ -20,7 +20,6 @@
 #include "vmm/base/json_out.h"
 
 #define PROMPTS_MAX 64
-#define PROMPT_FILE_BYTES_MAX (64u << 20)
 #define TIMELINE_EVENTS (1u << 20)
 
 struct run {
@@ -43,58 +42,6 @@ struct run {
     struct mp_output outputs[PROMPTS_MAX];
     uint32_t count;
 };
-
-/* A whole file, or standard input for "-", as a new NUL-terminated text. */
-static enum mp_status read_text(const char *path, char **text_p, size_t *bytes_p)
-{
-    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
-    size_t bytes = 0, capacity = 0;
-    char quoted[MP_QUOTE_BYTES];
-    char *text = NULL;
-    enum mp_status status = MP_OK;
-
-    mp_quote(quoted, path, strlen(path));
-    if (file == NULL)
-        return mp_fail(MP_ERR_IO, "E_PROMPT_FILE", "cannot open '%s': %s", quoted, strerror(errno));
-    while (status == MP_OK) {
-        if (capacity - bytes < 65536) {
-            char *grown = realloc(text, capacity + (1u << 20));
-
-            if (grown == NULL) {
-                status = mp_fail_no_memory("the prompt", capacity + (1u << 20));
-                break;
-            }
-            text = grown;
-            capacity += 1u << 20;
-        }
-        const size_t got = fread(text + bytes, 1, capacity - bytes - 1, file);
-
-        bytes += got;
-        if (got == 0)
-            break;
-        if (bytes > PROMPT_FILE_BYTES_MAX)
-            status = mp_fail(MP_ERR_CONFIG, "E_PROMPT_LONG", "'%s' is larger than %u bytes", quoted,
-                             PROMPT_FILE_BYTES_MAX);
-    }
-    if (status == MP_OK && mp_interrupted)
-        status = mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted while reading the prompt");
-    else if (status == MP_OK && ferror(file) && file == stdin && errno == EBADF)
-        status = mp_fail(MP_ERR_CONFIG, "E_PROMPT_FILE",
-                         "the prompt is to come from standard input, which is closed");
-    else if (status == MP_OK && ferror(file))
-        status =
-            mp_fail(MP_ERR_IO, "E_PROMPT_FILE", "cannot read '%s': %s", quoted, strerror(errno));
-    if (file != stdin)
-        fclose(file);
-    if (status != MP_OK) {
-        free(text);
-        return status;
-    }
-    text[bytes] = '\0';
-    *text_p = text;
-    *bytes_p = bytes;
-    return MP_OK;
-}
 
 /* One prompt per line; empty lines do not count. */
 static enum mp_status split_lines(struct run *run, size_t bytes)
@@ -138,8 +85,8 @@ static enum mp_status read_prompts(struct run *run)
         run->prompts[0].bytes = strlen(args->prompt);
         run->count = 1;
     } else {
-        status = read_text(args->prompt_file != NULL ? args->prompt_file : args->batch_file,
-                           &run->file_text, &bytes);
+        status = mp_read_text(args->prompt_file != NULL ? args->prompt_file : args->batch_file,
+                              &run->file_text, &bytes);
     }
     if (status == MP_OK && args->prompt_file != NULL) {
         run->prompts[0].text = run->file_text;

@@ -5,11 +5,14 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "policy/trace.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
+
+#define TEXT_FILE_BYTES_MAX (64u << 20)
 
 volatile sig_atomic_t mp_interrupted;
 
@@ -28,6 +31,57 @@ enum mp_status mp_check_stdout(void)
     if (fflush(stdout) != 0 || ferror(stdout))
         return mp_fail(MP_ERR_IO, "E_OUTPUT", "cannot write to standard output: %s",
                        strerror(errno));
+    return MP_OK;
+}
+
+enum mp_status mp_read_text(const char *path, char **text_p, size_t *bytes_p)
+{
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
+    size_t bytes = 0, capacity = 0;
+    char quoted[MP_QUOTE_BYTES];
+    char *text = NULL;
+    enum mp_status status = MP_OK;
+
+    mp_quote(quoted, path, strlen(path));
+    if (file == NULL)
+        return mp_fail(MP_ERR_IO, "E_PROMPT_FILE", "cannot open '%s': %s", quoted, strerror(errno));
+    while (status == MP_OK) {
+        if (capacity - bytes < 65536) {
+            char *grown = realloc(text, capacity + (1u << 20));
+
+            if (grown == NULL) {
+                status = mp_fail_no_memory("the prompt", capacity + (1u << 20));
+                break;
+            }
+            text = grown;
+            capacity += 1u << 20;
+        }
+        const size_t got = fread(text + bytes, 1, capacity - bytes - 1, file);
+
+        bytes += got;
+        if (got == 0)
+            break;
+        if (bytes > TEXT_FILE_BYTES_MAX)
+            status = mp_fail(MP_ERR_CONFIG, "E_PROMPT_LONG", "'%s' is larger than %u bytes", quoted,
+                             TEXT_FILE_BYTES_MAX);
+    }
+    if (status == MP_OK && mp_interrupted)
+        status = mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted while reading the prompt");
+    else if (status == MP_OK && ferror(file) && file == stdin && errno == EBADF)
+        status = mp_fail(MP_ERR_CONFIG, "E_PROMPT_FILE",
+                         "the prompt is to come from standard input, which is closed");
+    else if (status == MP_OK && ferror(file))
+        status =
+            mp_fail(MP_ERR_IO, "E_PROMPT_FILE", "cannot read '%s': %s", quoted, strerror(errno));
+    if (file != stdin)
+        fclose(file);
+    if (status != MP_OK) {
+        free(text);
+        return status;
+    }
+    text[bytes] = '\0';
+    *text_p = text;
+    *bytes_p = bytes;
     return MP_OK;
 }
 

@@ -36,6 +36,9 @@ struct mp_progress mp_loading_progress(struct mp_progress_bar *bar);
 /* Everything on standard output arrived? MP_ERR_IO otherwise. */
 enum mp_status mp_check_stdout(void) MP_MUST_CHECK;
 
+/* A whole file, or standard input for "-", as a new NUL-terminated text, at most 64 MiB. */
+enum mp_status mp_read_text(const char *path, char **text_p, size_t *bytes_p) MP_MUST_CHECK;
+
 /* The routing trace of a run: from the engine's callback to the file. */
 struct mp_trace_sink {
     struct mp_trace_writer *writer; /* NULL: no trace */

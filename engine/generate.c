@@ -213,7 +213,9 @@ static enum mp_status run_batch(struct run *run, uint32_t count)
         if (config->on_logits != NULL)
             status = config->on_logits(config->ctx, run->owner[t], (uint32_t)seq->output->ids.count,
                                        logits);
-        if (status == MP_OK)
+        if (config->forced != NULL)
+            token = config->forced[seq->output->ids.count];
+        else if (status == MP_OK)
             status = mp_sampler_pick(run->sampler, run->owner[t], logits, &token);
         if (status == MP_OK)
             status = accept(run, seq, token);

@@ -34,6 +34,8 @@ struct mp_generate_config {
     struct mp_sampling sampling;
     uint32_t max_tokens; /* per sequence, >= 1 */
     bool ignore_eos;     /* for benchmarks */
+    /* (max_tokens) ids that every sequence takes instead of choosing; or NULL. For comparisons. */
+    const uint32_t *forced;
     const char *stops[MP_STOPS_MAX];
     uint32_t stop_count;
     struct mp_clock *clock;

@@ -276,6 +276,39 @@ static void a_context_beyond_the_machine_is_refused_with_the_sum(void)
     free(text);
 }
 
+/* The rows behind a text do not depend on which part of it was the prompt; they do on the text. */
+static void bench_takes_the_tokens_of_a_file(void)
+{
+    const char *whole = cli_path("whole.npy"), *cut = cli_path("cut.npy");
+    const char *other = cli_path("other.npy");
+    struct npy a, b, c;
+    size_t row;
+
+    cli_write(cli_path("ids"), " 17 400\n\t5 99 1203 7 7 64\n", 26);
+    cli_write(cli_path("others"), "17 400 5 99 1204 7 7 64", 23);
+    cli_expect(ARGS("bench", "--model", CLI_MODEL, "--tokens-file", cli_path("ids"),
+                    "--prompt-tokens", "4", "--gen-tokens", "4", "--repeat", "2", "--json",
+                    "--logits-out", whole),
+               0, NULL);
+    cli_expect(ARGS("bench", "--model", CLI_MODEL, "--tokens-file", cli_path("ids"),
+                    "--prompt-tokens", "6", "--gen-tokens", "2", "--repeat", "1", "--json",
+                    "--logits-out", cut),
+               0, NULL);
+    cli_expect(ARGS("bench", "--model", CLI_MODEL, "--tokens-file", cli_path("others"),
+                    "--prompt-tokens", "4", "--gen-tokens", "4", "--repeat", "1", "--json",
+                    "--logits-out", other),
+               0, NULL);
+    CHECK(npy_read(whole, &a) && npy_read(cut, &b) && npy_read(other, &c));
+    CHECK(a.dims[0] == 4 && b.dims[0] == 2 && c.dims[0] == 4);
+    row = a.dims[1];
+    CHECK(memcmp(a.f32 + 2 * row, b.f32, 2 * row * sizeof(float)) == 0);
+    CHECK(memcmp(a.f32, c.f32, row * sizeof(float)) == 0);
+    CHECK(memcmp(a.f32 + row, c.f32 + row, row * sizeof(float)) != 0);
+    npy_free(&a);
+    npy_free(&b);
+    npy_free(&c);
+}
+
 int main(int argc, char **argv)
 {
     cli_init(argc, argv);
@@ -284,6 +317,7 @@ int main(int argc, char **argv)
     RUN(a_timeline_has_its_tracks);
     RUN(a_trace_holds_every_choice);
     RUN(logits_are_those_of_the_tokens);
+    RUN(bench_takes_the_tokens_of_a_file);
     RUN(an_output_that_is_gone_is_an_error);
     RUN(files_that_cannot_be_written_are_named);
     RUN(closed_descriptors_are_not_reused);

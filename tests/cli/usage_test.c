@@ -109,6 +109,26 @@ static void prompts_that_cannot_be_used_are_refused(void)
     REFUSED(2, "the prompt is empty", RUN_MODEL, "--batch-file", cli_path("lines"));
 }
 
+#define BENCH_FILE(name) \
+    "bench", "--model", CLI_MODEL, "--gen-tokens", "2", "--tokens-file", cli_path(name)
+
+static void token_files_that_cannot_be_used_are_refused(void)
+{
+    static const char *const bad[] = { "1 2 x 4 5", "1 2 -3 4 5", "1 2 3.5 4 5",
+                                       "1 2 4294967296 4 5", "1 2 99999999999999999999 4 5" };
+
+    REFUSED(6, "cannot open", BENCH_FILE("nothing"));
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        cli_write(cli_path("ids"), bad[i], strlen(bad[i]));
+        REFUSED(2, "token 2 is no id; need 5 ids", BENCH_FILE("ids"), "--prompt-tokens", "3");
+    }
+    cli_write(cli_path("ids"), "1 2 3 4\n", 8);
+    REFUSED(2, "token 4 is missing; need 5 ids", BENCH_FILE("ids"), "--prompt-tokens", "3");
+    cli_write(cli_path("ids"), "1 2 2048 4", 10);
+    REFUSED(2, "token 2 is beyond the model's vocabulary", BENCH_FILE("ids"), "--prompt-tokens",
+            "2");
+}
+
 static void a_model_that_is_none_is_refused(void)
 {
     const char *dir = cli_path("model");
@@ -264,6 +284,7 @@ int main(int argc, char **argv)
     RUN(sizes_are_read_whole_and_in_range);
     RUN(a_budget_below_two_slots_is_refused);
     RUN(prompts_that_cannot_be_used_are_refused);
+    RUN(token_files_that_cannot_be_used_are_refused);
     RUN(a_model_that_is_none_is_refused);
     RUN(a_wrong_variable_warns_or_ends);
     RUN(a_flag_goes_before_the_environment);
