@@ -143,6 +143,10 @@ endforeach()
 
 include(tests/tree.cmake)
 
+add_test(NAME tools/bench_model COMMAND python3 tests/tools/bench_model.py $<TARGET_FILE:moepager>
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(tools/bench_model PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
+
 if(NOT sanitizers)
     # Peaks of memory are promised for what people run.
     add_test(NAME memory/run COMMAND python3 tests/memory/run.py $<TARGET_FILE:moepager>

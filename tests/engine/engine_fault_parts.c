@@ -162,8 +162,9 @@ static void make_model(char *dir, size_t bytes)
 
     snprintf(dir, bytes, "%s/model", test_tmpdir());
     snprintf(command, sizeof(command),
-             "python3 tools/make_random_model.py --layers 2 --experts 4 --hidden 256 --ffn 256 "
-             "--top-k 2 --tokenizer models/tiny-moe --out '%s' >'%s/sizes'",
+             "tools/make_bench_model --layers 2 --experts 4 --hidden 256 --ffn 256 --top-k 2 "
+             "--heads 4 --kv-heads 1 --head-dim 64 --tokenizer models/tiny-moe --out '%s' "
+             ">'%s/sizes'",
              dir, test_tmpdir());
     CHECK_EQ(system(command), 0);
 }
@@ -171,7 +172,7 @@ static void make_model(char *dir, size_t bytes)
 void fault_sweep_commands(const char *sites_path)
 {
     static struct command run, bench, info;
-    static char model[4200], prompt[4200], trace[4200], logits[4200];
+    static char model[4200], prompt[4200], trace[4200], logits[4200], ids[4200];
     const char *run_argv[] = {
         "moepager",   "run",       "--model",    model,        "--prompt-file",
         prompt,       "--chat",    "--system",   "Be brief.",  "--max-tokens",
@@ -180,11 +181,30 @@ void fault_sweep_commands(const char *sites_path)
         "--timeline", "/dev/null", "--stop",     "never said", "--budget",
         "all",        "--backend", "trace:host", NULL
     };
-    const char *bench_argv[] = { "moepager",        "bench",   "--model",      model,
-                                 "--prompt-tokens", "4",       "--gen-tokens", "2",
-                                 "--batch",         "2",       "--repeat",     "2",
-                                 "--threads",       "1",       "--budget",     "60%",
-                                 "--json",          "--trace", trace,          NULL };
+    const char *bench_argv[] = { "moepager",
+                                 "bench",
+                                 "--model",
+                                 model,
+                                 "--prompt-tokens",
+                                 "4",
+                                 "--gen-tokens",
+                                 "2",
+                                 "--batch",
+                                 "2",
+                                 "--repeat",
+                                 "2",
+                                 "--threads",
+                                 "1",
+                                 "--budget",
+                                 "60%",
+                                 "--json",
+                                 "--trace",
+                                 trace,
+                                 "--tokens-file",
+                                 ids,
+                                 "--logits-out",
+                                 logits,
+                                 NULL };
     const char *info_argv[] = { "moepager",       "info",   "--model", model,
                                 "--check-values", "--json", NULL };
 
@@ -192,7 +212,9 @@ void fault_sweep_commands(const char *sites_path)
     snprintf(prompt, sizeof(prompt), "%s/prompt.txt", test_tmpdir());
     snprintf(trace, sizeof(trace), "%s/trace.txt", test_tmpdir());
     snprintf(logits, sizeof(logits), "%s/logits.npy", test_tmpdir());
+    snprintf(ids, sizeof(ids), "%s/ids.txt", test_tmpdir());
     write_file(prompt, "What is moepager?\n");
+    write_file(ids, "9 8 7 6 5 4\n");
 
     run = (struct command){ .command = MP_COMMAND_RUN,
                             .argv = (char **)run_argv,
@@ -200,7 +222,7 @@ void fault_sweep_commands(const char *sites_path)
     sweep_command(&run, sites_path);
     bench = (struct command){ .command = MP_COMMAND_BENCH,
                               .argv = (char **)bench_argv,
-                              .made = { trace } };
+                              .made = { trace, logits } };
     sweep_command(&bench, sites_path);
     info = (struct command){ .command = MP_COMMAND_INFO, .argv = (char **)info_argv };
     sweep_command(&info, sites_path);

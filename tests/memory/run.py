@@ -152,8 +152,10 @@ def main():
     group = Group()
     with tempfile.TemporaryDirectory(dir=work, prefix="memory-test-") as model:
         try:
-            subprocess.run([sys.executable, root / "tools/make_random_model.py", "--tokenizer",
-                            root / "models/tiny-moe", "--out", model], check=True,
+            subprocess.run([sys.executable, root / "tools/make_bench_model", "--tokenizer",
+                            root / "models/tiny-moe", "--out", model, "--layers", "12",
+                            "--experts", "32", "--top-k", "4", "--hidden", "512", "--ffn", "1024",
+                            "--heads", "8", "--kv-heads", "2", "--head-dim", "64"], check=True,
                            stdout=subprocess.DEVNULL)
             check(moepager, model, group)
         finally:
