@@ -7,11 +7,37 @@
 #include "engine/commands.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
+#include "vmm/cuda_driver.h"
 #include "vmm/memory_room.h"
 
 static double mib(uint64_t bytes)
 {
     return (double)bytes / (1 << 20);
+}
+
+/* The devices that the driver shows, or why there are none. */
+static void print_cuda(void)
+{
+    struct mp_cuda_device device;
+    const struct mp_cuda *cuda;
+
+    printf("CUDA devices\n");
+    if (mp_cuda_get(&cuda) != MP_OK) {
+        printf("  none: %s\n", mp_error_last()->text);
+        mp_error_clear(); /* is no failure of this command */
+        return;
+    }
+    for (unsigned i = 0; i < cuda->devices; i++) {
+        if (mp_cuda_describe(cuda, i, &device) != MP_OK)
+            printf("  cuda:%u     %s\n", i, mp_error_last()->text);
+        else
+            printf(
+                "  cuda:%u     %s, %.0f MiB, capability %d.%d, PCI %s, NUMA node %d, driver %d.%d\n",
+                i, device.name, mib(device.memory_bytes), device.capability / 10,
+                device.capability % 10, device.pci, device.host_numa_id, cuda->version / 1000,
+                cuda->version % 1000 / 10);
+    }
+    printf("  models do not run on them in this version\n");
 }
 
 static void print_machine(const struct mp_topology *topology)
@@ -27,7 +53,7 @@ static void print_machine(const struct mp_topology *topology)
     printf(", default %s\nbackends\n", mp_kernels_best()->name);
     for (size_t i = 0; mp_backends[i] != NULL; i++)
         printf("  %-12s %s\n", mp_backends[i]->name, mp_backends[i]->summary);
-    printf("  cuda: not built in this version\n");
+    print_cuda();
 }
 
 static void print_policies(void)
@@ -117,6 +143,32 @@ static void json_model(const struct mp_session *s, struct mp_json_out *json)
     mp_json_object_end(json);
 }
 
+static void json_cuda(struct mp_json_out *json)
+{
+    struct mp_cuda_device device;
+    const struct mp_cuda *cuda = NULL;
+    const bool found = mp_cuda_get(&cuda) == MP_OK;
+
+    mp_json_object_begin(json, "cuda");
+    mp_json_put_string(json, "off", found ? NULL : mp_error_last()->text);
+    mp_json_array_begin(json, "devices");
+    for (unsigned i = 0; found && i < cuda->devices; i++) {
+        if (mp_cuda_describe(cuda, i, &device) != MP_OK)
+            continue;
+        mp_json_object_begin(json, NULL);
+        mp_json_put_string(json, "name", device.name);
+        mp_json_put_string(json, "uuid", device.uuid);
+        mp_json_put_string(json, "pci", device.pci);
+        mp_json_put_u64(json, "memory_bytes", device.memory_bytes);
+        mp_json_put_i64(json, "capability", device.capability);
+        mp_json_put_i64(json, "numa_node", device.host_numa_id);
+        mp_json_object_end(json);
+    }
+    mp_json_array_end(json);
+    mp_json_object_end(json);
+    mp_error_clear(); /* having no device is no failure of this command */
+}
+
 static void json_abilities(struct mp_json_out *json)
 {
     const struct mp_policy_info *info;
@@ -131,6 +183,7 @@ static void json_abilities(struct mp_json_out *json)
     for (size_t i = 0; mp_backends[i] != NULL; i++)
         mp_json_put_string(json, NULL, mp_backends[i]->name);
     mp_json_array_end(json);
+    json_cuda(json);
     mp_json_array_begin(json, "profiles");
     for (const struct mp_profile *p = mp_profiles; p->name != NULL; p++)
         mp_json_put_string(json, NULL, p->name);

@@ -84,6 +84,12 @@ mp_test(vmm/file_test LIBS mp_vmm)
 mp_test(vmm/backend_test LIBS mp_vmm)
 target_link_options(vmm_backend_test PRIVATE
     -Wl,--wrap=mmap64,--wrap=munmap,--wrap=madvise,--wrap=mbind)
+include(tests/fakecuda/fakecuda.cmake)
+mp_test(vmm/backend_cuda_test LIBS mp_vmm
+    VARIANTS good numa_id_unknown no_host_numa no_device init_fails no_driver)
+mp_fake_cuda(vmm/backend_cuda_test good numa_id_unknown no_host_numa no_device init_fails)
+mp_fake_cuda(engine/engine_fault_test)
+mp_test(vmm/cuda_abi_test LIBS mp_base)
 mp_test(vmm/io_options_test LIBS mp_vmm)
 mp_test(vmm/memory_room_test LIBS mp_vmm)
 mp_test(vmm/reader_fault_test LIBS mp_vmm SOURCES tests/vmm/reader_files.c

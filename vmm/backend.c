@@ -12,10 +12,7 @@
 
 /* Add a backend here and in CMakeLists.txt; nothing else needs to know of it. */
 const struct mp_backend_ops *const mp_backends[] = {
-    &mp_backend_host,
-    &mp_backend_trace,
-    &mp_backend_fault,
-    NULL,
+    &mp_backend_host, &mp_backend_cuda, &mp_backend_trace, &mp_backend_fault, NULL,
 };
 
 const char *mp_tier_kind_name(enum mp_tier_kind kind)

@@ -45,6 +45,7 @@ struct mp_backend;
 struct mp_backend_config {
     int numa_node; /* where host memory goes; -1: anywhere */
     bool huge_pages;
+    unsigned device; /* number of the CUDA device, from 0 */
 };
 
 struct mp_backend_ops {
@@ -89,6 +90,7 @@ void mp_backend_close(struct mp_backend *backend);
 extern const struct mp_backend_ops *const mp_backends[];
 
 extern const struct mp_backend_ops mp_backend_host;
+extern const struct mp_backend_ops mp_backend_cuda;
 extern const struct mp_backend_ops mp_backend_trace;
 extern const struct mp_backend_ops mp_backend_fault;
 

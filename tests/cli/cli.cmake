@@ -11,3 +11,8 @@ target_link_libraries(cli_output_test PRIVATE mp_policy m)
 mp_cli_test(replay_test)
 mp_cli_test(signal_test)
 mp_cli_test(terminal_test)
+
+# What `info` shows of CUDA is asked of the driver without a device.
+add_dependencies(cli_usage_test fakecuda)
+set_property(TEST cli/usage_test APPEND PROPERTY ENVIRONMENT
+    FAKECUDA_DIR=${CMAKE_BINARY_DIR}/fakecuda)

@@ -267,12 +267,39 @@ static void info_tells_sizes_and_what_is_missing(void)
     json_decref(json);
     cli_run(ARGS("info"), &result);
     CHECK_EQ(result.exit_code, 0);
-    CHECK(strstr(result.out, "cuda: not built in this version") != NULL);
+    CHECK(strstr(result.out, "CUDA devices\n  ") != NULL);
     cli_free(&result);
     cli_run(ARGS("info", "--model", CLI_MODEL, "--check-values"), &result);
     CHECK_EQ(result.exit_code, 0);
     CHECK(strstr(result.out, "smallest budget 147456 bytes") != NULL);
     cli_free(&result);
+}
+
+/* With the driver of tests/fakecuda, whose folder is in FAKECUDA_DIR. */
+static void info_lists_cuda_devices(void)
+{
+    struct cli cli = { .args = { "info" } };
+    struct cli_result result;
+    char path[4200];
+    json_t *json;
+
+    CHECK(getenv("FAKECUDA_DIR") != NULL);
+    snprintf(path, sizeof(path), "LD_LIBRARY_PATH=%s", getenv("FAKECUDA_DIR"));
+    cli.env[0] = path;
+    cli.env[1] = "FAKECUDA_DEVICES=2";
+    cli_run(&cli, &result);
+    CHECK_EQ(result.exit_code, 0);
+    CHECK(strstr(result.out, "cuda:1     Fake device 1, 256 MiB, capability 9.0") != NULL);
+    cli_free(&result);
+    cli.args[1] = "--json";
+    json = cli_json(&cli);
+    CHECK_EQ(json_array_size(json_object_get(json_object_get(json, "cuda"), "devices")), 2);
+    json_decref(json);
+    cli.env[1] = "FAKECUDA_INIT=100";
+    json = cli_json(&cli);
+    CHECK(strstr(json_string_value(json_object_get(json_object_get(json, "cuda"), "off")),
+                 "CUDA_ERROR_NO_DEVICE") != NULL);
+    json_decref(json);
 }
 
 int main(int argc, char **argv)
@@ -291,5 +318,6 @@ int main(int argc, char **argv)
     RUN(a_log_file_that_cannot_be_used_is_no_obstacle);
     RUN(help_names_every_flag_and_examples);
     RUN(info_tells_sizes_and_what_is_missing);
+    RUN(info_lists_cuda_devices);
     return 0;
 }

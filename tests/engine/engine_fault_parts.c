@@ -385,10 +385,9 @@ static void chain_once(const struct fault_plan *plan, void *ctx)
     struct mp_backend *backend = NULL;
     enum mp_status status;
 
-    (void)ctx;
     mp_error_clear();
     fault_begin(plan);
-    status = mp_backend_open("trace:fault:host", &config, &backend);
+    status = mp_backend_open(ctx, &config, &backend);
     fault_end();
     if (status != MP_OK)
         fault_check_error(status);
@@ -525,7 +524,8 @@ void fault_sweep_single_calls(const char *sites_path)
     char path[4200];
 
     sweep("shards", shards_once, NULL, sites_path);
-    sweep("backend chain", chain_once, NULL, sites_path);
+    sweep("backend chain", chain_once, (char[]){ "trace:fault:host" }, sites_path);
+    sweep("cuda backend", chain_once, (char[]){ "cuda" }, sites_path); /* on the fake driver */
     sweep("log", log_once, NULL, sites_path);
     snprintf(path, sizeof(path), "%s/machine", test_tmpdir());
     make_group(path);

@@ -1,0 +1,19 @@
+# The driver without a device; see fakecuda.h. Tests that want it are run with its folder in
+# LD_LIBRARY_PATH. -Bsymbolic: its calls to itself must not go to an interposer.
+add_library(fakecuda SHARED tests/fakecuda/device.c tests/fakecuda/memory.c tests/fakecuda/state.c)
+set_target_properties(fakecuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1 C_VISIBILITY_PRESET hidden
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakecuda)
+target_link_libraries(fakecuda PRIVATE mp_options Threads::Threads)
+target_link_options(fakecuda PRIVATE -Wl,-Bsymbolic)
+
+# mp_fake_cuda(test [variant ...]): this test, or these variants of it, load it.
+function(mp_fake_cuda test)
+    string(REPLACE "/" "_" target ${test})
+    add_dependencies(${target} fakecuda)
+    set(names ${test})
+    if(ARGN)
+        list(TRANSFORM ARGN PREPEND "${test}:" OUTPUT_VARIABLE names)
+    endif()
+    set_property(TEST ${names} APPEND PROPERTY ENVIRONMENT
+        LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda)
+endfunction()

@@ -1,0 +1,350 @@
+/*
+ * Frames on a CUDA device and in its host memory, by the virtual memory calls of the driver.
+ *
+ * A frame is one handle, mapped at an alias of its own for as long as it exists: cuMemMap takes
+ * only offset 0 and cuMemUnmap only whole mappings, so handles are never cut. Host frames are
+ * handles on a NUMA node, which the device maps with large pages; where a trial at open fails (old
+ * drivers, containers without the right) they are pinned memory.
+ *
+ * A device frame cannot be read or written by the CPU, nor can files be read into it: what fills
+ * slots has to go through host frames.
+ *
+ * When a call that undoes something fails too, the memory is lost: it is counted, told once in the
+ * log, and never used again.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/backend.h"
+#include "vmm/base/assert.h"
+#include "vmm/base/checked.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+#include "vmm/cuda_driver.h"
+#include "vmm/memory_room.h"
+
+/* Of mp_frame.handle: pinned memory has no handle of the driver. */
+#define PINNED UINT64_MAX
+
+struct cuda_backend {
+    struct mp_backend super;
+    const struct mp_cuda *cuda;
+    struct mp_cuda_device device;
+    mp_cu_context context;
+    int numa_node;       /* of host frames */
+    bool host_handles;   /* else host frames are pinned memory */
+    uint64_t lost_bytes; /* of frames that could not be given back */
+};
+
+static struct cuda_backend *self_of(struct mp_backend *backend)
+{
+    return mp_container_of(backend, struct cuda_backend, super);
+}
+
+/* Calls need the device's context on the thread that makes them. */
+static enum mp_status enter(const struct cuda_backend *self)
+{
+    mp_cu_context current = NULL;
+    mp_cu_result result = self->cuda->call.context_get(&current);
+
+    if (result == MP_CU_SUCCESS && current == self->context)
+        return MP_OK;
+    result = self->cuda->call.context_set(self->context);
+    return mp_cuda_check(self->cuda, result, "cuCtxSetCurrent", self->device.name);
+}
+
+static struct mp_cu_allocation allocation_of(const struct cuda_backend *self,
+                                             enum mp_tier_kind tier)
+{
+    struct mp_cu_allocation allocation;
+
+    memset(&allocation, 0, sizeof(allocation));
+    allocation.type = MP_CU_ALLOCATION_PINNED;
+    allocation.location.type =
+        tier == MP_TIER_DEVICE ? MP_CU_LOCATION_DEVICE : MP_CU_LOCATION_HOST_NUMA;
+    allocation.location.id = tier == MP_TIER_DEVICE ? self->device.id : self->numa_node;
+    return allocation;
+}
+
+/* A call that takes something back. What it cannot take back stays lost. */
+static bool undone(mp_cu_result result, const char *call)
+{
+    if (result == MP_CU_SUCCESS)
+        return true;
+    mp_log_error("cuda", "%s failed (%d) while giving memory back; it stays lost", call, result);
+    return false;
+}
+
+/* The way back from a frame that was made as far as `steps`: 1 address, 2 handle, 3 mapping. */
+static void take_back(struct cuda_backend *self, mp_cu_ptr address, mp_cu_handle handle,
+                      uint64_t bytes, unsigned steps)
+{
+    const struct mp_cu_calls *call = &self->cuda->call;
+    bool ok = true;
+
+    if (steps >= 3)
+        ok = undone(call->unmap(address, bytes), "cuMemUnmap");
+    if (steps >= 2)
+        ok &= undone(call->release(handle), "cuMemRelease");
+    /* An address whose mapping would not go must never be handed out again. */
+    if (ok)
+        ok = undone(call->address_free(address, bytes), "cuMemAddressFree");
+    if (!ok)
+        self->lost_bytes += bytes;
+}
+
+/* A handle of `tier`, mapped and accessible. The frame is filled in only on success. */
+static enum mp_status create_mapped(struct cuda_backend *self, enum mp_tier_kind tier,
+                                    uint64_t bytes, struct mp_frame *frame_p)
+{
+    const struct mp_cu_calls *call = &self->cuda->call;
+    const struct mp_cu_allocation allocation = allocation_of(self, tier);
+    struct mp_cu_access access[2];
+    const size_t accessors = tier == MP_TIER_DEVICE ? 1 : 2;
+    mp_cu_ptr address = 0;
+    mp_cu_handle handle = 0;
+    const char *name = "cuMemAddressReserve";
+    unsigned steps = 0;
+    char object[64];
+    mp_cu_result result;
+
+    memset(access, 0, sizeof(access));
+    access[0].location.type = MP_CU_LOCATION_DEVICE;
+    access[0].location.id = self->device.id;
+    access[1].location = allocation.location;
+    access[0].flags = access[1].flags = MP_CU_ACCESS_READ_WRITE;
+
+    result = call->address_reserve(&address, bytes, self->super.caps.alias_align_bytes, 0, 0);
+    if (result == MP_CU_SUCCESS) {
+        steps = 1;
+        name = "cuMemCreate";
+        result = call->create(&handle, bytes, &allocation, 0);
+    }
+    if (result == MP_CU_SUCCESS) {
+        steps = 2;
+        name = "cuMemMap";
+        result = call->map(address, bytes, 0, handle, 0);
+    }
+    if (result == MP_CU_SUCCESS) {
+        steps = 3;
+        name = "cuMemSetAccess";
+        result = call->set_access(address, bytes, access, accessors);
+    }
+    if (result != MP_CU_SUCCESS) {
+        snprintf(object, sizeof(object), "a %s frame of %" PRIu64 " bytes", mp_tier_kind_name(tier),
+                 bytes);
+        if (steps > 0)
+            take_back(self, address, handle, bytes, steps);
+        return mp_cuda_check(self->cuda, result, name, object);
+    }
+    *frame_p = (struct mp_frame){
+        .handle = handle, .alias = (void *)(uintptr_t)address, .bytes = bytes, .tier = tier
+    };
+    return MP_OK;
+}
+
+static enum mp_status create_pinned(struct cuda_backend *self, uint64_t bytes,
+                                    struct mp_frame *frame_p)
+{
+    char object[64];
+    void *address = NULL;
+    const mp_cu_result result =
+        self->cuda->call.host_alloc(&address, bytes, MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICE_MAP);
+
+    if (result != MP_CU_SUCCESS) {
+        snprintf(object, sizeof(object), "a pinned host frame of %" PRIu64 " bytes", bytes);
+        return mp_cuda_check(self->cuda, result, "cuMemHostAlloc", object);
+    }
+    *frame_p = (struct mp_frame){
+        .handle = PINNED, .alias = address, .bytes = bytes, .tier = MP_TIER_HOST
+    };
+    return MP_OK;
+}
+
+static enum mp_status cuda_frame_create(struct mp_backend *backend, enum mp_tier_kind tier,
+                                        uint64_t bytes, struct mp_frame *frame_p)
+{
+    struct cuda_backend *self = self_of(backend);
+    enum mp_status status;
+
+    if ((unsigned)tier >= MP_TIER_KIND_COUNT || !(backend->caps.tiers & 1u << tier) || bytes == 0 ||
+        bytes % backend->caps.granule_bytes != 0 || bytes > backend->caps.frame_bytes_max)
+        return mp_fail(MP_ERR_INVALID, "E_INTERNAL",
+                       "backend cuda cannot make a %s frame of %" PRIu64 " bytes",
+                       mp_tier_kind_name(tier), bytes);
+    status = enter(self);
+    if (status != MP_OK)
+        return status;
+    if (tier == MP_TIER_HOST && !self->host_handles)
+        return create_pinned(self, bytes, frame_p);
+    return create_mapped(self, tier, bytes, frame_p);
+}
+
+static void cuda_frame_destroy(struct mp_backend *backend, struct mp_frame *frame)
+{
+    struct cuda_backend *self = self_of(backend);
+    const struct mp_error before = *mp_error_last();
+
+    mp_assert(frame->handle != 0);
+    if (enter(self) != MP_OK) {
+        mp_log_error("cuda", "no context to give a frame back: %s", mp_error_last()->text);
+        self->lost_bytes += frame->bytes;
+    } else if (frame->handle == PINNED) {
+        if (!undone(self->cuda->call.host_free(frame->alias), "cuMemFreeHost"))
+            self->lost_bytes += frame->bytes;
+    } else {
+        take_back(self, (uintptr_t)frame->alias, frame->handle, frame->bytes, 3);
+    }
+    mp_error_set(&before);
+    memset(frame, 0, sizeof(*frame));
+}
+
+static enum mp_status cuda_memory_info(struct mp_backend *backend, enum mp_tier_kind tier,
+                                       uint64_t *free_bytes_p, uint64_t *total_bytes_p)
+{
+    struct cuda_backend *self = self_of(backend);
+    size_t free_bytes = 0, total_bytes = 0;
+    struct mp_memory_room room;
+    enum mp_status status;
+
+    if ((unsigned)tier >= MP_TIER_KIND_COUNT || !(backend->caps.tiers & 1u << tier))
+        return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "backend cuda has no %s tier",
+                       mp_tier_kind_name(tier));
+    if (tier == MP_TIER_HOST) {
+        mp_memory_room_read("", &room);
+        *free_bytes_p = room.room_bytes;
+        *total_bytes_p = room.limit_bytes < room.total_bytes ? room.limit_bytes : room.total_bytes;
+        return MP_OK;
+    }
+    status = enter(self);
+    if (status == MP_OK)
+        status = mp_cuda_check(self->cuda, self->cuda->call.memory_info(&free_bytes, &total_bytes),
+                               "cuMemGetInfo", self->device.name);
+    if (status == MP_OK) {
+        *free_bytes_p = free_bytes;
+        *total_bytes_p = total_bytes;
+    }
+    return status;
+}
+
+/* Whether host handles work here is found out by making one, not by asking. */
+static void try_host_handles(struct cuda_backend *self)
+{
+    struct mp_frame frame;
+
+    self->host_handles = true;
+    if (create_mapped(self, MP_TIER_HOST, self->super.caps.granule_bytes, &frame) == MP_OK) {
+        cuda_frame_destroy(&self->super, &frame);
+        return;
+    }
+    self->host_handles = false;
+    mp_log_info("cuda", "host frames are pinned memory, because %s", mp_error_last()->text);
+    mp_error_clear();
+}
+
+static enum mp_status ask_granule(struct cuda_backend *self, uint64_t *bytes_p)
+{
+    const struct mp_cu_allocation allocation = allocation_of(self, MP_TIER_DEVICE);
+    size_t bytes = 0;
+    const mp_cu_result result =
+        self->cuda->call.granularity(&bytes, &allocation, MP_CU_GRANULARITY_RECOMMENDED);
+
+    if (result != MP_CU_SUCCESS)
+        return mp_cuda_check(self->cuda, result, "cuMemGetAllocationGranularity",
+                             self->device.name);
+    if (bytes < 4096 || (bytes & (bytes - 1)) != 0)
+        return mp_fail(MP_ERR_DEVICE, "E_CUDA",
+                       "the driver's granule is %zu bytes, need a power of two of at least 4096",
+                       bytes);
+    *bytes_p = bytes;
+    return MP_OK;
+}
+
+/* With a context. */
+static enum mp_status prepare(struct cuda_backend *self)
+{
+    uint64_t granule = 0;
+    enum mp_status status = enter(self);
+
+    if (status == MP_OK)
+        status = ask_granule(self, &granule);
+    if (status != MP_OK)
+        return status;
+    self->super.caps = (struct mp_backend_caps){
+        .granule_bytes = granule,
+        .alias_align_bytes = granule,
+        .frame_bytes_max = UINT64_C(1) << 40,
+        .frames_max = 1u << 20,
+        .tiers = 1u << MP_TIER_DEVICE | 1u << MP_TIER_HOST,
+        .layouts = 1u << MP_LAYOUT_PACKED,
+    };
+    try_host_handles(self);
+    return MP_OK;
+}
+
+static enum mp_status cuda_open(const struct mp_backend_config *config, struct mp_backend *inner,
+                                struct mp_backend **backend_p)
+{
+    const struct mp_cuda *cuda;
+    struct mp_cuda_device device;
+    struct cuda_backend *self;
+    enum mp_status status = mp_cuda_get(&cuda);
+
+    mp_assert(inner == NULL);
+    (void)inner;
+    if (status == MP_OK && config->device >= cuda->devices)
+        return mp_fail(MP_ERR_CONFIG, "E_CUDA_DEVICE",
+                       "there is no CUDA device %u; the driver sees %u", config->device,
+                       cuda->devices);
+    if (status == MP_OK)
+        status = mp_cuda_describe(cuda, config->device, &device);
+    if (status != MP_OK)
+        return status;
+    if (!device.vmm)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_CUDA_OFF",
+                       "CUDA is off: device '%s' has no virtual memory management", device.name);
+    self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return mp_fail_no_memory("the cuda backend", sizeof(*self));
+    self->super.ops = &mp_backend_cuda;
+    self->cuda = cuda;
+    self->device = device;
+    self->numa_node = config->numa_node >= 0     ? config->numa_node
+                      : device.host_numa_id >= 0 ? device.host_numa_id
+                                                 : 0;
+    status = mp_cuda_check(cuda, cuda->call.context_retain(&self->context, device.id),
+                           "cuDevicePrimaryCtxRetain", device.name);
+    if (status == MP_OK) {
+        status = prepare(self);
+        if (status == MP_OK) {
+            *backend_p = &self->super;
+            return MP_OK;
+        }
+        (void)undone(cuda->call.context_release(device.id), "cuDevicePrimaryCtxRelease");
+    }
+    free(self);
+    return status;
+}
+
+static void cuda_close(struct mp_backend *backend)
+{
+    struct cuda_backend *self = self_of(backend);
+
+    if (self->lost_bytes > 0)
+        mp_log_warn("cuda", "%" PRIu64 " bytes could not be given back to the driver",
+                    self->lost_bytes);
+    (void)undone(self->cuda->call.context_release(self->device.id), "cuDevicePrimaryCtxRelease");
+    free(self);
+}
+
+const struct mp_backend_ops mp_backend_cuda = {
+    .name = "cuda",
+    .summary = "HBM of a CUDA device and host memory that it can reach",
+    .open = cuda_open,
+    .close = cuda_close,
+    .memory_info = cuda_memory_info,
+    .frame_create = cuda_frame_create,
+    .frame_destroy = cuda_frame_destroy,
+};

@@ -1,0 +1,153 @@
+#ifndef MP_CUDA_ABI_H
+#define MP_CUDA_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * The part of the CUDA driver's binary interface that moepager calls, declared here so that one
+ * binary is built without a toolkit and runs with or without a driver. Names and numbers are those
+ * of NVIDIA's documentation of the driver API, 12.2 to 13.x; tests/vmm/cuda_abi_test.c compares
+ * them with a toolkit's cuda.h where there is one.
+ *
+ * Types are ours (mp_cu_*), so that this header and a toolkit's can stand in one file.
+ */
+typedef int mp_cu_result;
+typedef int mp_cu_device;
+typedef unsigned long long mp_cu_ptr; /* an address on the device */
+typedef unsigned long long mp_cu_handle;
+typedef struct mp_cu_context_object *mp_cu_context;
+typedef struct mp_cu_stream_object *mp_cu_stream;
+typedef struct mp_cu_event_object *mp_cu_event;
+typedef struct mp_cu_module_object *mp_cu_module;
+typedef struct mp_cu_function_object *mp_cu_function;
+
+/* X(name, value): results that moepager treats differently from others, or that tests provoke. */
+#define MP_CU_RESULT_MAP(X)            \
+    X(SUCCESS, 0)                      \
+    X(ERROR_INVALID_VALUE, 1)          \
+    X(ERROR_OUT_OF_MEMORY, 2)          \
+    X(ERROR_NOT_INITIALIZED, 3)        \
+    X(ERROR_DEINITIALIZED, 4)          \
+    X(ERROR_STUB_LIBRARY, 34)          \
+    X(ERROR_NO_DEVICE, 100)            \
+    X(ERROR_INVALID_DEVICE, 101)       \
+    X(ERROR_INVALID_CONTEXT, 201)      \
+    X(ERROR_ECC_UNCORRECTABLE, 214)    \
+    X(ERROR_FILE_NOT_FOUND, 301)       \
+    X(ERROR_INVALID_HANDLE, 400)       \
+    X(ERROR_ILLEGAL_STATE, 401)        \
+    X(ERROR_NOT_FOUND, 500)            \
+    X(ERROR_NOT_READY, 600)            \
+    X(ERROR_ILLEGAL_ADDRESS, 700)      \
+    X(ERROR_LAUNCH_FAILED, 719)        \
+    X(ERROR_NOT_PERMITTED, 800)        \
+    X(ERROR_NOT_SUPPORTED, 801)        \
+    X(ERROR_SYSTEM_NOT_READY, 802)     \
+    X(ERROR_MPS_SERVER_NOT_READY, 807) \
+    X(ERROR_UNKNOWN, 999)
+
+enum {
+#define X(name, value) MP_CU_##name = value,
+    MP_CU_RESULT_MAP(X)
+#undef X
+};
+
+enum {
+    MP_CU_ATTR_MULTIPROCESSOR_COUNT = 16,
+    MP_CU_ATTR_INTEGRATED = 18,
+    MP_CU_ATTR_CAN_MAP_HOST_MEMORY = 19,
+    MP_CU_ATTR_UNIFIED_ADDRESSING = 41,
+    MP_CU_ATTR_CAPABILITY_MAJOR = 75,
+    MP_CU_ATTR_CAPABILITY_MINOR = 76,
+    MP_CU_ATTR_VMM_SUPPORTED = 102,
+    MP_CU_ATTR_HOST_NUMA_ID = 134
+};
+
+enum {
+    MP_CU_LOCATION_DEVICE = 1,
+    MP_CU_LOCATION_HOST = 2,
+    MP_CU_LOCATION_HOST_NUMA = 3,
+    MP_CU_LOCATION_HOST_NUMA_CURRENT = 4
+};
+enum { MP_CU_ALLOCATION_PINNED = 1 };
+enum { MP_CU_GRANULARITY_MINIMUM = 0, MP_CU_GRANULARITY_RECOMMENDED = 1 };
+enum { MP_CU_ACCESS_NONE = 0, MP_CU_ACCESS_READ = 1, MP_CU_ACCESS_READ_WRITE = 3 };
+enum { MP_CU_HOST_PORTABLE = 1, MP_CU_HOST_DEVICE_MAP = 2 };
+enum { MP_CU_STREAM_NON_BLOCKING = 1 };
+enum { MP_CU_EVENT_BLOCKING_SYNC = 1, MP_CU_EVENT_DISABLE_TIMING = 2 };
+
+struct mp_cu_uuid {
+    char bytes[16];
+};
+
+/* All zero before it is filled: 13.4 made a union of it. */
+struct mp_cu_location {
+    int type;
+    int id;
+};
+
+struct mp_cu_allocation {
+    int type;
+    int handle_types;
+    struct mp_cu_location location;
+    void *win32;
+    struct {
+        unsigned char compression, gpu_direct_rdma;
+        unsigned short usage;
+        unsigned char reserved[4];
+    } flags;
+};
+
+struct mp_cu_access {
+    struct mp_cu_location location;
+    int flags;
+};
+
+/*
+ * X(member, exported name, parameters): every call that moepager makes. Versioned names are
+ * spelled out, so that what dlsym() finds has these parameters. All return mp_cu_result.
+ */
+#define MP_CU_CALL_MAP(X)                                                                          \
+    X(init, cuInit, (unsigned flags))                                                              \
+    X(driver_version, cuDriverGetVersion, (int *version))                                          \
+    X(error_name, cuGetErrorName, (mp_cu_result result, const char **text))                        \
+    X(error_string, cuGetErrorString, (mp_cu_result result, const char **text))                    \
+    X(device_count, cuDeviceGetCount, (int *count))                                                \
+    X(device_get, cuDeviceGet, (mp_cu_device * device, int ordinal))                               \
+    X(device_name, cuDeviceGetName, (char *name, int bytes, mp_cu_device device))                  \
+    X(device_uuid, cuDeviceGetUuid_v2, (struct mp_cu_uuid * uuid, mp_cu_device device))            \
+    X(device_memory, cuDeviceTotalMem_v2, (size_t * bytes, mp_cu_device device))                   \
+    X(device_attribute, cuDeviceGetAttribute, (int *value, int attribute, mp_cu_device device))    \
+    X(device_pci, cuDeviceGetPCIBusId, (char *text, int bytes, mp_cu_device device))               \
+    X(context_retain, cuDevicePrimaryCtxRetain, (mp_cu_context * context, mp_cu_device device))    \
+    X(context_release, cuDevicePrimaryCtxRelease_v2, (mp_cu_device device))                        \
+    X(context_set, cuCtxSetCurrent, (mp_cu_context context))                                       \
+    X(context_get, cuCtxGetCurrent, (mp_cu_context * context))                                     \
+    X(memory_info, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                   \
+    X(granularity, cuMemGetAllocationGranularity,                                                  \
+      (size_t * bytes, const struct mp_cu_allocation *allocation, int option))                     \
+    X(address_reserve, cuMemAddressReserve,                                                        \
+      (mp_cu_ptr * address, size_t bytes, size_t align, mp_cu_ptr wish, unsigned long long flags)) \
+    X(address_free, cuMemAddressFree, (mp_cu_ptr address, size_t bytes))                           \
+    X(create, cuMemCreate,                                                                         \
+      (mp_cu_handle * handle, size_t bytes, const struct mp_cu_allocation *allocation,             \
+       unsigned long long flags))                                                                  \
+    X(release, cuMemRelease, (mp_cu_handle handle))                                                \
+    X(map, cuMemMap,                                                                               \
+      (mp_cu_ptr address, size_t bytes, size_t offset, mp_cu_handle handle,                        \
+       unsigned long long flags))                                                                  \
+    X(unmap, cuMemUnmap, (mp_cu_ptr address, size_t bytes))                                        \
+    X(set_access, cuMemSetAccess,                                                                  \
+      (mp_cu_ptr address, size_t bytes, const struct mp_cu_access *access, size_t count))          \
+    X(host_alloc, cuMemHostAlloc, (void **address, size_t bytes, unsigned flags))                  \
+    X(host_free, cuMemFreeHost, (void *address))
+
+/* One pointer per call. */
+struct mp_cu_calls {
+#define X(member, name, parameters) mp_cu_result(*member) parameters;
+    MP_CU_CALL_MAP(X)
+#undef X
+};
+
+#endif

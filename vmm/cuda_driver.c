@@ -1,0 +1,195 @@
+/*
+ * Finding the CUDA driver, and its results as statuses; see cuda_driver.h.
+ *
+ * A process that was forked after cuInit() cannot use the driver again; the answer is then kept
+ * from the parent and calls fail with what the driver says (CUDA_ERROR_NOT_INITIALIZED).
+ */
+#include "vmm/cuda_driver.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "vmm/base/error.h"
+
+#define LIBRARY "libcuda.so.1"
+
+static struct {
+    pthread_once_t once;
+    struct mp_cuda cuda;
+    struct mp_error error; /* status MP_OK: cuda is ready */
+} driver = { .once = PTHREAD_ONCE_INIT };
+
+static const struct {
+    const char *name;
+    size_t offset;
+} calls[] = {
+#define X(member, name, parameters) { #name, offsetof(struct mp_cu_calls, member) },
+    MP_CU_CALL_MAP(X)
+#undef X
+};
+
+static enum mp_status off(const char *why, const char *detail)
+{
+    return mp_fail(MP_ERR_UNSUPPORTED, "E_CUDA_OFF", "CUDA is off: %s%s", why, detail);
+}
+
+/* The driver's word for a result, "unknown result" if it has none. */
+static const char *describe(mp_cu_result (*ask)(mp_cu_result, const char **), mp_cu_result result)
+{
+    const char *text = NULL;
+
+    if (ask == NULL || ask(result, &text) != MP_CU_SUCCESS || text == NULL)
+        return "unknown result";
+    return text;
+}
+
+static enum mp_status load(struct mp_cuda *cuda)
+{
+    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    const char *why;
+
+    if (library == NULL) {
+        why = dlerror();
+        return off("the driver library cannot be loaded: ", why != NULL ? why : LIBRARY);
+    }
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        void *symbol = dlsym(library, calls[i].name);
+
+        if (symbol == NULL)
+            return off("the driver is older than 12.2, it has no ", calls[i].name);
+        memcpy((char *)&cuda->call + calls[i].offset, &symbol, sizeof(symbol));
+    }
+    return MP_OK;
+}
+
+static enum mp_status start(struct mp_cuda *cuda)
+{
+    mp_cu_result result;
+    int count = 0;
+    enum mp_status status = load(cuda);
+
+    if (status != MP_OK)
+        return status;
+    result = cuda->call.init(0);
+    if (result == MP_CU_SUCCESS)
+        result = cuda->call.driver_version(&cuda->version);
+    if (result == MP_CU_SUCCESS)
+        result = cuda->call.device_count(&count);
+    if (result != MP_CU_SUCCESS)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_CUDA_OFF", "CUDA is off: the driver says %s: %s",
+                       describe(cuda->call.error_name, result),
+                       describe(cuda->call.error_string, result));
+    if (count <= 0)
+        return off("the driver sees no device", "");
+    cuda->devices = (unsigned)count;
+    return MP_OK;
+}
+
+static void start_once(void)
+{
+    const struct mp_error before = *mp_error_last();
+
+    if (start(&driver.cuda) != MP_OK)
+        driver.error = *mp_error_last();
+    mp_error_set(&before);
+}
+
+enum mp_status mp_cuda_get(const struct mp_cuda **cuda_p)
+{
+    pthread_once(&driver.once, start_once);
+    if (driver.error.status != MP_OK) {
+        mp_error_set(&driver.error);
+        return driver.error.status;
+    }
+    *cuda_p = &driver.cuda;
+    return MP_OK;
+}
+
+bool mp_cuda_is_sticky(mp_cu_result result)
+{
+    return result == MP_CU_ERROR_ECC_UNCORRECTABLE || result == MP_CU_ERROR_DEINITIALIZED ||
+           (result >= MP_CU_ERROR_ILLEGAL_ADDRESS && result < MP_CU_ERROR_NOT_PERMITTED);
+}
+
+enum mp_status mp_cuda_check(const struct mp_cuda *cuda, mp_cu_result result, const char *call,
+                             const char *object)
+{
+    const bool memory = result == MP_CU_ERROR_OUT_OF_MEMORY;
+    const bool refused = result == MP_CU_ERROR_NOT_SUPPORTED || result == MP_CU_ERROR_NOT_PERMITTED;
+
+    if (result == MP_CU_SUCCESS)
+        return MP_OK;
+    return mp_fail(memory    ? MP_ERR_NO_SPACE
+                   : refused ? MP_ERR_UNSUPPORTED
+                             : MP_ERR_DEVICE,
+                   memory ? "E_CUDA_MEMORY" : "E_CUDA", "%s of %s: %s (%d): %s%s", call, object,
+                   describe(cuda->call.error_name, result), result,
+                   describe(cuda->call.error_string, result),
+                   memory                      ? "; lower --budget"
+                   : mp_cuda_is_sticky(result) ? "; the device must be opened anew"
+                                               : "");
+}
+
+static void format_uuid(const struct mp_cu_uuid *uuid, char out[48])
+{
+    static const unsigned dashes = 1u << 4 | 1u << 6 | 1u << 8 | 1u << 10; /* before these bytes */
+    size_t used = (size_t)snprintf(out, 48, "GPU-");
+
+    for (unsigned i = 0; i < 16; i++)
+        used += (size_t)snprintf(out + used, 48 - used, "%s%02x", dashes & 1u << i ? "-" : "",
+                                 (unsigned char)uuid->bytes[i]);
+}
+
+/* An attribute that a driver does not know is 0. */
+static int attribute(const struct mp_cuda *cuda, mp_cu_device device, int which, int missing)
+{
+    int value = missing;
+
+    return cuda->call.device_attribute(&value, which, device) == MP_CU_SUCCESS ? value : missing;
+}
+
+enum mp_status mp_cuda_describe(const struct mp_cuda *cuda, unsigned ordinal,
+                                struct mp_cuda_device *device_p)
+{
+    struct mp_cuda_device device = { .host_numa_id = -1 };
+    struct mp_cu_uuid uuid;
+    size_t bytes = 0;
+    char object[32];
+    mp_cu_result result = cuda->call.device_get(&device.id, (int)ordinal);
+    const char *call = "cuDeviceGet";
+
+    snprintf(object, sizeof(object), "device %u", ordinal);
+    if (result == MP_CU_SUCCESS) {
+        call = "cuDeviceGetName";
+        result = cuda->call.device_name(device.name, sizeof(device.name), device.id);
+    }
+    if (result == MP_CU_SUCCESS) {
+        call = "cuDeviceGetPCIBusId";
+        result = cuda->call.device_pci(device.pci, sizeof(device.pci), device.id);
+    }
+    if (result == MP_CU_SUCCESS) {
+        call = "cuDeviceGetUuid_v2";
+        result = cuda->call.device_uuid(&uuid, device.id);
+    }
+    if (result == MP_CU_SUCCESS) {
+        call = "cuDeviceTotalMem_v2";
+        result = cuda->call.device_memory(&bytes, device.id);
+    }
+    if (result != MP_CU_SUCCESS)
+        return mp_cuda_check(cuda, result, call, object);
+    for (char *c = device.pci; *c != '\0'; c++)
+        *c = (char)tolower((unsigned char)*c);
+    format_uuid(&uuid, device.uuid);
+    device.memory_bytes = bytes;
+    device.capability = attribute(cuda, device.id, MP_CU_ATTR_CAPABILITY_MAJOR, 0) * 10 +
+                        attribute(cuda, device.id, MP_CU_ATTR_CAPABILITY_MINOR, 0);
+    device.processors = attribute(cuda, device.id, MP_CU_ATTR_MULTIPROCESSOR_COUNT, 0);
+    device.integrated = attribute(cuda, device.id, MP_CU_ATTR_INTEGRATED, 0) != 0;
+    device.vmm = attribute(cuda, device.id, MP_CU_ATTR_VMM_SUPPORTED, 0) != 0;
+    device.host_numa_id = attribute(cuda, device.id, MP_CU_ATTR_HOST_NUMA_ID, -1);
+    *device_p = device;
+    return MP_OK;
+}

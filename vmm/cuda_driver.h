@@ -1,0 +1,63 @@
+#ifndef MP_CUDA_DRIVER_H
+#define MP_CUDA_DRIVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vmm/base/status.h"
+#include "vmm/cuda_abi.h"
+
+/*
+ * The CUDA driver of this machine, found when it is first asked for: libcuda.so.1 by dlopen(),
+ * every call by dlsym(), cuInit(). Nothing of it is linked.
+ *
+ * Thread safety: all functions may be called from any thread. What the driver returns in the way
+ * of devices belongs to the process; nothing here is ever unloaded, because a driver cannot be.
+ */
+struct mp_cuda {
+    struct mp_cu_calls call;
+    int version; /* 13000 is 13.0 */
+    unsigned devices;
+};
+
+/*
+ * *cuda_p := the driver, the same for all callers, ready to use with at least one device.
+ * MP_ERR_UNSUPPORTED E_CUDA_OFF: there is none, or it cannot be used, and why: no library, a symbol
+ * that is missing (driver older than 12.2), what cuInit() said, or no device. The answer is kept,
+ * so later calls cost nothing.
+ */
+enum mp_status mp_cuda_get(const struct mp_cuda **cuda_p) MP_MUST_CHECK;
+
+/*
+ * The one place that turns a result into a status: MP_OK for CUDA_SUCCESS, MP_ERR_NO_SPACE for out
+ * of memory, MP_ERR_UNSUPPORTED for what is not supported or not permitted, else MP_ERR_DEVICE. The
+ * text has the driver's own name and sentence for the result, the call (of MP_CU_CALL_MAP), and
+ * `object`, what it was done to ("a frame of 2097152 bytes"). E_CUDA, or E_CUDA_MEMORY.
+ */
+enum mp_status mp_cuda_check(const struct mp_cuda *cuda, mp_cu_result result, const char *call,
+                             const char *object) MP_MUST_CHECK;
+
+/* Has the device, or its context, been lost for good with this result (a fault, ECC, a reset)?
+ * Every later call then fails the same way. */
+bool mp_cuda_is_sticky(mp_cu_result result);
+
+#define MP_CUDA_NAME_BYTES 128
+
+struct mp_cuda_device {
+    mp_cu_device id;
+    char name[MP_CUDA_NAME_BYTES];
+    char pci[32];  /* "0000:17:00.0", lower case */
+    char uuid[48]; /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+    uint64_t memory_bytes;
+    int capability; /* 90 is 9.0 */
+    int processors;
+    bool integrated;  /* shares memory with the host */
+    bool vmm;         /* the virtual memory calls work */
+    int host_numa_id; /* as the driver says it; -1 where it does not */
+};
+
+/* Facts of device `ordinal` < cuda->devices. */
+enum mp_status mp_cuda_describe(const struct mp_cuda *cuda, unsigned ordinal,
+                                struct mp_cuda_device *device_p) MP_MUST_CHECK;
+
+#endif
