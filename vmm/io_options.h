@@ -6,12 +6,14 @@
 
 /*
  * How the file tier is read, as the user sets it: MOEPAGER_IO, MOEPAGER_URING, MOEPAGER_IO_DEPTH,
- * MOEPAGER_IO_THREADS, MOEPAGER_IO_CHUNK. List the table with the prefix "MOEPAGER_".
+ * MOEPAGER_IO_PREFETCH_DEPTH, MOEPAGER_IO_THREADS, MOEPAGER_IO_CHUNK. List the table with the
+ * prefix "MOEPAGER_".
  */
 struct mp_io_config {
     uint64_t mode; /* enum mp_io_mode */
     uint64_t uring;
     uint64_t depth;
+    uint64_t prefetch_depth;
     uint64_t threads;
     uint64_t chunk_bytes;
 };

@@ -62,17 +62,21 @@ enum mp_status mp_reader_create(const struct mp_reader_config *config, struct mp
     struct mp_reader *reader;
     enum mp_status status;
 
-    if (config->depth < 1 || config->depth > DEPTH_MAX || config->threads < 1 ||
-        config->threads > THREADS_MAX || config->chunk_bytes == 0 ||
+    if (config->depth < 1 || config->depth > DEPTH_MAX || config->prefetch_depth > DEPTH_MAX ||
+        config->threads < 1 || config->threads > THREADS_MAX || config->chunk_bytes == 0 ||
         config->chunk_bytes > CHUNK_BYTES_MAX || config->chunk_bytes % 4096 != 0)
         return mp_fail(MP_ERR_INVALID, "E_READER_CONFIG",
-                       "reader with depth %" PRIu32 ", %" PRIu32 " threads, chunks of %" PRIu64
+                       "reader with depth %" PRIu32 " (%" PRIu32 " ahead), %" PRIu32
+                       " threads, chunks of %" PRIu64
                        " bytes: need 1 to %d, 1 to %d, and a multiple of 4096 up to 1 GiB",
-                       config->depth, config->threads, config->chunk_bytes, DEPTH_MAX, THREADS_MAX);
+                       config->depth, config->prefetch_depth, config->threads, config->chunk_bytes,
+                       DEPTH_MAX, THREADS_MAX);
     reader = calloc(1, sizeof(*reader));
     if (reader == NULL)
         return mp_fail_no_memory("the reader", sizeof(*reader));
     reader->config = *config;
+    if (config->prefetch_depth == 0)
+        reader->config.prefetch_depth = DEPTH_MAX;
     mp_mutex_init(&reader->lock, MP_LOCK_LEAF, "reader");
     mp_cond_init(&reader->final);
     mp_cond_init(&reader->work);

@@ -14,7 +14,9 @@
  *
  * A ticket is one transfer, in the caller's memory (all zero before its first use, then it can be
  * submitted again and again): the extents to read, a priority, and later the result. Demand goes
- * before prefetch; among equals the order of submission counts. Extents are cut into chunks,
+ * before prefetch; among equals the order of submission counts. A prefetch is read while no demand
+ * is, a few chunks at a time, so that a demand finds a disk with little before it. Extents are cut
+ * into chunks,
  * several of which are in flight at once, also of different tickets. A ticket can be cancelled
  * until its first chunk has been handed to the kernel.
  *
@@ -117,6 +119,7 @@ struct mp_reader_config {
     struct mp_timeline *timeline; /* or NULL */
     bool uring;                   /* try io_uring first */
     uint32_t depth;               /* chunks in flight, 1..256 */
+    uint32_t prefetch_depth;      /* of them those of prefetches, up to 256; 0: no limit */
     uint32_t threads;             /* of the fallback, 1..64 */
     uint64_t chunk_bytes;         /* multiple of 4096, up to 1 GiB */
 

@@ -35,6 +35,7 @@ struct mp_chunk {
 
     struct mp_read_tries tries;
     uint64_t read_bytes; /* arrived so far */
+    bool prefetch;       /* counted as one when it was taken */
     bool failed;         /* the thread's error record says why */
 };
 
@@ -79,6 +80,8 @@ struct mp_reader {
     /* Tickets with chunks to hand out. All tickets' own fields are under the lock too. */
     struct mp_ticket_list lists[MP_PRIORITY_COUNT] MP_GUARDED_BY(lock);
     uint64_t tickets MP_GUARDED_BY(lock); /* queued or started */
+    /* Chunks by the priority with which they were taken, and tickets that are about to start. */
+    uint32_t in_flight[MP_PRIORITY_COUNT] MP_GUARDED_BY(lock);
     uint32_t lanes_used MP_GUARDED_BY(lock);
     bool stopping MP_GUARDED_BY(lock);
 
@@ -103,8 +106,10 @@ void mp_reader_unlink_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 bool mp_reader_has_work_locked(const struct mp_reader *reader);
 
 /*
- * The next chunk in order of priority; false if there is none. Tickets that fail when they start
- * are finished here. The lock is dropped for that and taken again.
+ * The next chunk in order of priority; false if there is none. A prefetch has to wait until no
+ * demand is in flight, and then only a few of its chunks are, because what the disk has begun
+ * stands in the way of the next demand. Whoever completes a chunk asks again. Tickets that fail
+ * when they start are finished here. The lock is dropped for that and taken again.
  */
 bool mp_reader_take_locked(struct mp_reader *reader, struct mp_chunk *chunk);
 

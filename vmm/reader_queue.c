@@ -173,13 +173,17 @@ void mp_reader_unlink_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 
 static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 {
+    const enum mp_priority priority = ticket->priority;
     enum mp_status status;
 
     mp_reader_unlink_locked(reader, ticket);
+    /* Nobody is to find the lists without it and take what comes behind it. */
+    reader->in_flight[priority]++;
     mp_unlock(&reader->lock);
     ticket->started_ns = mp_clock_now_ns(reader->config.clock);
     status = check_files(reader, ticket);
     mp_lock(&reader->lock);
+    reader->in_flight[priority]--;
 
     if (status != MP_OK) {
         ticket->error = *mp_error_last();
@@ -214,22 +218,33 @@ static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struc
         .bytes = bytes,
         .need_end = extent->offset + need_end,
         .dst = (char *)extent->dst + start,
+        .prefetch = ticket->priority == MP_PRIORITY_PREFETCH,
     };
     ticket->next_offset += bytes;
     ticket->chunks_in_flight++;
+    reader->in_flight[ticket->priority]++;
     advance(reader, ticket);
     if (ticket->next_extent == ticket->extent_count)
         mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
+}
+
+/* The ticket to take a chunk from, or NULL. */
+static struct mp_ticket *first_locked(const struct mp_reader *reader)
+{
+    struct mp_ticket *demand = reader->lists[MP_PRIORITY_DEMAND].first;
+
+    if (demand != NULL || reader->in_flight[MP_PRIORITY_DEMAND] > 0 ||
+        reader->in_flight[MP_PRIORITY_PREFETCH] >= reader->config.prefetch_depth)
+        return demand;
+    return reader->lists[MP_PRIORITY_PREFETCH].first;
 }
 
 bool mp_reader_take_locked(struct mp_reader *reader, struct mp_chunk *chunk)
 {
     mp_assert_held(&reader->lock);
     for (;;) {
-        struct mp_ticket *ticket = reader->lists[MP_PRIORITY_DEMAND].first;
+        struct mp_ticket *ticket = first_locked(reader);
 
-        if (ticket == NULL)
-            ticket = reader->lists[MP_PRIORITY_PREFETCH].first;
         if (ticket == NULL)
             return false;
         if (mp_ticket_state(ticket) == MP_TICKET_STARTED) {
@@ -329,6 +344,7 @@ void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk)
     mp_assert_held(&reader->lock);
     mp_assert(ticket->chunks_in_flight > 0);
     ticket->chunks_in_flight--;
+    reader->in_flight[chunk->prefetch ? MP_PRIORITY_PREFETCH : MP_PRIORITY_DEMAND]--;
     ticket->read_bytes += chunk->read_bytes;
     if (chunk->failed) {
         /* The first error stays; the rest of the ticket is not read any more. */

@@ -329,6 +329,43 @@ static void promoted_prefetch_goes_after_the_demands_before_it(void)
     gated_fini(&g);
 }
 
+/* Whatever the timing: a prefetch starts when no demand is in flight, and with one of their chunks
+ * in flight at a time the second when the first has ended. */
+static void prefetches_wait_for_demands_and_for_each_other(void)
+{
+    static unsigned char memory[3][16 * 4096];
+    struct mp_files *files = test_files_open();
+    const struct mp_reader_config config = {
+        .files = files,
+        .clock = mp_clock_monotonic(),
+        .uring = with_uring,
+        .depth = 8,
+        .prefetch_depth = 1,
+        .threads = 4,
+        .chunk_bytes = 4096,
+    };
+    struct mp_reader *reader = NULL;
+    struct mp_ticket tickets[3];
+
+    CHECK_EQ(mp_reader_create(&config, &reader), MP_OK);
+    for (int round = 0; round < 20; round++) {
+        for (uint32_t i = 0; i < 3; i++) {
+            one_extent(&tickets[i], 2, 4096 * i, sizeof(memory[i]), memory[i]);
+            tickets[i].priority = i == 0 ? MP_PRIORITY_DEMAND : MP_PRIORITY_PREFETCH;
+            mp_reader_submit(reader, &tickets[i]);
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            mp_reader_wait(reader, &tickets[i]);
+            CHECK_EQ(mp_ticket_state(&tickets[i]), MP_TICKET_DONE);
+            test_check_ticket(&tickets[i]);
+        }
+        CHECK(tickets[0].done_ns <= tickets[1].started_ns);
+        CHECK(tickets[1].done_ns <= tickets[2].started_ns);
+    }
+    mp_reader_destroy(reader);
+    mp_files_destroy(files);
+}
+
 static void cancelled_ticket_is_idle_and_untouched(void)
 {
     static struct gated g;
@@ -461,10 +498,10 @@ static void numbers_out_of_range_are_refused(void)
         .threads = 1,
         .chunk_bytes = 4096,
     };
-    struct mp_reader_config bad[7];
+    struct mp_reader_config bad[8];
     struct mp_reader *reader = NULL;
 
-    for (int i = 0; i < 7; i++)
+    for (int i = 0; i < 8; i++)
         bad[i] = good;
     bad[0].depth = 0;
     bad[1].depth = 257;
@@ -473,7 +510,8 @@ static void numbers_out_of_range_are_refused(void)
     bad[4].chunk_bytes = 0;
     bad[5].chunk_bytes = 4097;
     bad[6].chunk_bytes = UINT64_C(2) << 30;
-    for (int i = 0; i < 7; i++) {
+    bad[7].prefetch_depth = 257;
+    for (int i = 0; i < 8; i++) {
         CHECK_EQ(mp_reader_create(&bad[i], &reader), MP_ERR_INVALID);
         CHECK(reader == NULL);
     }
@@ -489,6 +527,7 @@ static void run_all(void)
     RUN(demand_goes_first_and_then_the_order_of_submission);
     RUN(demand_overtakes_the_rest_of_a_started_prefetch);
     RUN(promoted_prefetch_goes_after_the_demands_before_it);
+    RUN(prefetches_wait_for_demands_and_for_each_other);
     RUN(cancelled_ticket_is_idle_and_untouched);
     RUN(wait_any_returns_a_final_ticket);
     RUN(destroy_cancels_what_is_queued_and_finishes_what_started);

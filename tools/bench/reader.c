@@ -1,11 +1,11 @@
 /*
- * Speed of the file tier: `bench_reader FILE [EXTENT_KIB [SECONDS]]`.
+ * Speed of the file tier: `bench_reader FILE [EXTENT_KIB [SECONDS [MEMORY_MIB]]]`.
  *
  * Reads random extents of one size with the reader that the pager uses, direct, into memory that is
- * already there, as many at once as a layer may want, for every engine and several sizes of chunks
- * and numbers of reads in flight. Each setting is measured in three rounds, which alternate; the
- * median and the processor time that the process spent per GB are printed. The defaults in
- * vmm/io_options.c are chosen from this table.
+ * already there (in turn, so that caches do not hold it), as many at once as a layer may want, for
+ * every engine and several sizes of chunks and numbers of reads in flight. Each setting is measured
+ * in three rounds, which alternate; the median and the processor time that the process spent per GB
+ * are printed. The defaults in vmm/io_options.c are chosen from this table.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -44,6 +44,7 @@ struct result {
 struct bench {
     struct mp_files *files;
     uint64_t file_bytes, extent_bytes, random;
+    uint64_t places, next_place; /* in memory, of one extent each */
     double seconds;
     char *memory;
 };
@@ -63,14 +64,13 @@ static uint64_t random_offset(struct bench *bench)
     return (bench->random >> 20) % ((bench->file_bytes - bench->extent_bytes) / ALIGN) * ALIGN;
 }
 
-static void submit(struct bench *bench, struct mp_reader *reader, struct mp_ticket *ticket,
-                   uint32_t index)
+static void submit(struct bench *bench, struct mp_reader *reader, struct mp_ticket *ticket)
 {
     ticket->extents[0] = (struct mp_extent){
         .offset = random_offset(bench),
         .bytes = bench->extent_bytes,
         .need_bytes = bench->extent_bytes,
-        .dst = bench->memory + index * bench->extent_bytes,
+        .dst = bench->memory + bench->next_place++ % bench->places * bench->extent_bytes,
     };
     ticket->extent_count = 1;
     ticket->direct = true;
@@ -102,7 +102,7 @@ static enum mp_status measure(struct bench *bench, const struct setting *setting
     start = (double)mp_clock_now_ns(config.clock) * 1e-9;
     for (uint32_t i = 0; i < TICKETS; i++) {
         list[i] = &tickets[i];
-        submit(bench, reader, &tickets[i], i);
+        submit(bench, reader, &tickets[i]);
     }
     do {
         const uint32_t i = mp_reader_wait_any(reader, list, TICKETS);
@@ -113,7 +113,7 @@ static enum mp_status measure(struct bench *bench, const struct setting *setting
             break;
         }
         bytes += bench->extent_bytes;
-        submit(bench, reader, &tickets[i], i);
+        submit(bench, reader, &tickets[i]);
         end = (double)mp_clock_now_ns(config.clock) * 1e-9;
         result->gb_per_s = (double)bytes * 1e-9 / (end - start);
     } while (end - start < bench->seconds);
@@ -161,11 +161,12 @@ int main(int argc, char **argv)
         .seconds = argc > 3 ? strtod(argv[3], NULL) : 0.5,
         .random = 1,
     };
+    const uint64_t memory_bytes = (argc > 4 ? strtoull(argv[4], NULL, 10) : 1024) << 20;
     uint32_t file;
     enum mp_status status = MP_OK;
 
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_reader FILE [EXTENT_KIB [SECONDS]]\n");
+        fprintf(stderr, "usage: bench_reader FILE [EXTENT_KIB [SECONDS [MEMORY_MIB]]]\n");
         return 2;
     }
     status = mp_files_create(&bench.files);
@@ -174,20 +175,22 @@ int main(int argc, char **argv)
     if (status == MP_OK) {
         bench.file_bytes = mp_files_bytes(bench.files, file);
         if (bench.extent_bytes == 0 || bench.extent_bytes % ALIGN != 0 ||
-            bench.file_bytes < 2 * bench.extent_bytes)
+            bench.file_bytes < 2 * bench.extent_bytes ||
+            memory_bytes < TICKETS * bench.extent_bytes)
             status = mp_fail(MP_ERR_CONFIG, "E_BENCH",
                              "extents are multiples of 4 KiB, and the "
                              "file holds two at least");
     }
     if (status == MP_OK) {
-        bench.memory = mmap(NULL, TICKETS * bench.extent_bytes, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        bench.places = memory_bytes / bench.extent_bytes;
+        bench.memory =
+            mmap(NULL, memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (bench.memory == MAP_FAILED)
-            status = mp_fail_no_memory("the extents", TICKETS * bench.extent_bytes);
+            status = mp_fail_no_memory("the extents", memory_bytes);
     }
     if (status == MP_OK) {
-        madvise(bench.memory, TICKETS * bench.extent_bytes, MADV_HUGEPAGE);
-        memset(bench.memory, 1, TICKETS * bench.extent_bytes);
+        madvise(bench.memory, memory_bytes, MADV_HUGEPAGE);
+        memset(bench.memory, 1, memory_bytes);
         status = run(&bench);
     }
     if (status != MP_OK)
