@@ -15,6 +15,9 @@
 #include "vmm/base/error.h"
 #include "vmm/tier.h"
 
+/* Reads ahead at a time before anything is known of the disk: one is read, one is next. */
+#define WINDOW_START 2
+
 static const struct mp_policies *policies(const struct mp_pager *pager)
 {
     return pager->config.policies;
@@ -124,6 +127,7 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
     const struct mp_shape *shape = &pager->config.shape;
     const struct mp_evict_ops *evict_ops = policies(pager)->evict_ops;
     enum mp_status status = MP_OK;
+    uint32_t unfinished;
 
     if (pager->open || layer >= shape->layers || count > shape->experts)
         return mp_fail(MP_ERR_INVALID, "E_PAGER_ORDER", "layer %u begun at the wrong time", layer);
@@ -134,6 +138,7 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
     }
 
     mp_pager_settle_ahead(pager, pager->config.deterministic);
+    unfinished = pager->ahead_count;
     pager->open = true;
     pager->layer = layer;
     pager->need_count = count;
@@ -151,9 +156,9 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
     for (uint32_t i = 0; i < count && status == MP_OK; i++)
         status = begin_need(pager, &pager->needs[i]);
     observe(pager);
-    while (policies(pager)->prefetch_ops->until_routed &&
-           mp_pager_cancel_ahead(pager, MP_CLASS_ANY))
-        ;
+    mp_pager_drop_guesses(pager, unfinished);
+    if (policies(pager)->prefetch_ops->until_routed)
+        mp_pager_drop_all(pager);
     if (status == MP_OK)
         status = start_waiting(pager);
     if (status != MP_OK)
@@ -335,6 +340,7 @@ enum mp_status mp_pager_next_or(struct mp_pager *pager, const struct mp_interrup
         index = find_leased(pager);
         if (index != MP_NEED_NONE) {
             hand_out(pager, index, ready_p);
+            mp_pager_pursue(pager);
             return MP_OK;
         }
         /* Asked only when the answer can be new, so that timing does not show in the policies. */
@@ -399,6 +405,7 @@ void mp_pager_done(struct mp_pager *pager, uint32_t index)
     /* An error here comes back from the next mp_pager_next(), which tries again. */
     if (start_waiting(pager) != MP_OK)
         mp_error_clear();
+    mp_pager_pursue(pager);
 }
 
 static void close_layer(struct mp_pager *pager)
@@ -410,7 +417,9 @@ static void close_layer(struct mp_pager *pager)
 
         /* What was kept for this layer has had its chance. What was prefetched in vain stays
          * marked until it is used or evicted. */
-        if (pager->flags[unit] & (MP_PAGER_NEEDED | MP_PAGER_KEEP))
+        if ((pager->flags[unit] & MP_PAGER_AHEAD) && (pager->flags[unit] & MP_PAGER_KEEP))
+            mp_pager_set_flags(pager, unit, MP_PAGER_AHEAD | MP_PAGER_VAIN);
+        else if (pager->flags[unit] & (MP_PAGER_NEEDED | MP_PAGER_KEEP))
             mp_pager_set_flags(pager, unit, pager->flags[unit] & MP_PAGER_AHEAD);
     }
     pager->open = false;
@@ -425,6 +434,7 @@ void mp_pager_end(struct mp_pager *pager)
     mp_pager_replace(pager, pager->layer);
     if (pager->layer + 1 == pager->config.shape.layers)
         mp_pager_revise(pager);
+    mp_pager_pursue(pager);
 }
 
 /* The layer gives up on a need that is being read: the read may end, but nobody waits for it. */
@@ -451,15 +461,14 @@ void mp_pager_abort(struct mp_pager *pager)
         else if (need->state == MP_NEED_LOADING)
             abandon_read(pager, need);
     }
-    while (mp_pager_cancel_ahead(pager, MP_CLASS_ANY))
-        ;
+    mp_pager_drop_all(pager);
     close_layer(pager);
 }
 
 bool mp_pager_check(struct mp_pager *pager)
 {
     const uint32_t experts = pager->config.shape.experts;
-    uint32_t kept = 0, filling = 0;
+    uint32_t kept = 0, vain = 0, filling = 0;
 
     for (uint32_t l = 0; l < pager->config.shape.layers; l++) {
         uint32_t held = 0;
@@ -470,6 +479,7 @@ bool mp_pager_check(struct mp_pager *pager)
 
             held += state == MP_RES_FILLING || state == MP_RES_VALID;
             kept += (pager->flags[u] & MP_PAGER_KEEP) != 0;
+            vain += (pager->flags[u] & MP_PAGER_VAIN) != 0;
             filling += state == MP_RES_FILLING;
             mp_pager_refresh(pager, u);
             if (pager->evictable[u] != was || (!pager->open && (pager->flags[u] & MP_PAGER_NEEDED)))
@@ -483,7 +493,7 @@ bool mp_pager_check(struct mp_pager *pager)
             (pager->flags[pager->ahead[i]] & MP_PAGER_NEEDED))
             return false;
     }
-    return kept == pager->kept_count &&
+    return kept == pager->kept_count && vain == pager->vain_count &&
            filling == pager->ahead_count + count_needs(pager, MP_NEED_LOADING) &&
            mp_space_check(pager->config.space);
 }
@@ -516,16 +526,18 @@ enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_p
     pager->held = calloc(shape->layers, sizeof(uint32_t));
     pager->quota = calloc(shape->layers, sizeof(uint32_t));
     pager->ahead = calloc(units, sizeof(uint32_t));
+    pager->wishes = calloc(units, sizeof(uint32_t));
+    pager->window = WINDOW_START;
     pager->needs = calloc(shape->experts, sizeof(struct mp_pager_need));
     pager->wait_list = calloc(units, sizeof(uint32_t));
     pager->revised = calloc(shape->layers, sizeof(uint32_t));
     pager->swaps = calloc(shape->experts, sizeof(struct mp_swap));
     if (pager->evictable == NULL || pager->fallback == NULL || pager->flags == NULL ||
         pager->held == NULL || pager->quota == NULL || pager->ahead == NULL ||
-        pager->needs == NULL || pager->wait_list == NULL || pager->revised == NULL ||
-        pager->swaps == NULL) {
+        pager->wishes == NULL || pager->needs == NULL || pager->wait_list == NULL ||
+        pager->revised == NULL || pager->swaps == NULL) {
         mp_pager_destroy(pager);
-        return mp_fail_no_memory("the pager's tables", units * 8);
+        return mp_fail_no_memory("the pager's tables", units * 16);
     }
     if (!mp_pager_make_partition(pager)) {
         mp_pager_destroy(pager);
@@ -548,8 +560,7 @@ void mp_pager_destroy(struct mp_pager *pager)
         return;
     mp_assert(!pager->open);
     /* A prefetch on the way is either cancelled or paid for; it does not fall through the books. */
-    while (mp_pager_cancel_ahead(pager, MP_CLASS_ANY))
-        ;
+    mp_pager_drop_all(pager);
     mp_pager_settle_ahead(pager, true);
     mp_error_set(&before); /* what ended the run is to be told, not that a guess came to nothing */
     pager->config.counters->prefetch_unused_bytes += mp_pager_unused_bytes(pager);
@@ -559,6 +570,7 @@ void mp_pager_destroy(struct mp_pager *pager)
     free(pager->held);
     free(pager->quota);
     free(pager->ahead);
+    free(pager->wishes);
     free(pager->needs);
     free(pager->wait_list);
     free(pager->revised);

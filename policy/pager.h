@@ -124,15 +124,20 @@ void mp_pager_end(struct mp_pager *pager);
  * record is left alone. No effect if no layer is open. */
 void mp_pager_abort(struct mp_pager *pager);
 
-/* How many units mp_pager_prefetch() would keep for `layer`, besides those that are kept already:
- * a quarter of the slots at most, 0 for the open layer. */
+/* How many units mp_pager_prefetch() would keep for `layer`, besides those that are kept already or
+ * wait to be: a quarter of the slots at most, 0 for the open layer. */
 uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer);
 
 /*
  * The experts that a later layer is expected to want, most urgent first. While there is room (see
  * mp_pager_prefetch_room()), resident ones are kept until that layer has run, unless a demand finds
- * no other victim, and the others are loaded and kept likewise. Never takes a slot from a unit that
- * is leased, needed by the open layer, or kept. Numbers out of range are skipped and counted.
+ * no other victim, and the others are loaded and kept likewise: as soon as no need of the open
+ * layer is left to be read, and only as many at a time as the disk reads until the next layer
+ * begins, which is learned. When their layer begins and does not want them, those that have not
+ * started are dropped. Loaded in vain, a unit is the first to leave. Never takes a slot from a unit
+ * that is leased, needed by the open layer, or kept. Numbers out of range are skipped and counted.
+ *
+ * With `deterministic` all are started at once.
  */
 void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
                        uint32_t count);

@@ -9,16 +9,23 @@
  * else includes this.
  *
  * Every unit has flags. NEEDED: the open layer has not finished with it. KEEP: predicted for a
- * layer that has not run. AHEAD: prefetched, nobody has used it yet (for the accounts only). A unit
- * may be evicted when it is VALID, unleased and neither NEEDED nor KEEP; a demand that finds no
- * such unit may take one with KEEP, never one that is NEEDED. `evictable` is that rule as one byte
- * per unit, kept up to date on each change so that asking a policy costs no scan.
+ * layer that has not run. AHEAD: prefetched, nobody has used it yet (for the accounts only). VAIN:
+ * the layer that it was prefetched for has run without it. A unit may be evicted when it is VALID,
+ * unleased and neither NEEDED nor KEEP; a demand that finds no such unit may take one with KEEP,
+ * never one that is NEEDED. `evictable` is that rule as one byte per unit, kept up to date on each
+ * change so that asking a policy costs no scan. Units with VAIN go first, without a question, so
+ * that wrong guesses do not crowd out what the policy has reasons to keep.
+ *
+ * What is predicted becomes a wish. It takes a slot, and somebody's place, only when nothing that
+ * is needed now is being read and few enough reads ahead are on their way: `window` of them, which
+ * follows what the disk gets done between the layers.
  *
  *     held[layer]  == units of the layer that are FILLING or VALID
  *     FILLING      == units in ahead[] + needs that are LOADING        between calls
  *     kept_count   == units with KEEP
+ *     vain_count   == units with VAIN
  */
-enum { MP_PAGER_NEEDED = 1, MP_PAGER_KEEP = 2, MP_PAGER_AHEAD = 4 };
+enum { MP_PAGER_NEEDED = 1, MP_PAGER_KEEP = 2, MP_PAGER_AHEAD = 4, MP_PAGER_VAIN = 8 };
 
 enum mp_need_state {
     MP_NEED_WAITING,
@@ -53,7 +60,11 @@ struct mp_pager {
     /* Reads in flight that no need waits for: prefetches, and loads of a layer that was aborted. */
     uint32_t *ahead; // (units)
     uint32_t ahead_count;
-    uint32_t kept_count;
+    uint32_t kept_count, vain_count;
+
+    uint32_t *wishes; // (units): predicted and cold, most urgent first
+    uint32_t wish_count;
+    uint32_t window; /* >= 1 */
 
     bool open;
     bool room_changed; /* since needs were last started: waiting ones may find a slot now */
@@ -96,6 +107,17 @@ bool mp_pager_forget_ahead(struct mp_pager *pager, uint32_t unit);
 
 /* Cancel the latest read in ahead[] of this size class that has not started. False: none. */
 bool mp_pager_cancel_ahead(struct mp_pager *pager, uint32_t class_index);
+
+/* Give up on all wishes and on all reads in ahead[] that have not started. */
+void mp_pager_drop_all(struct mp_pager *pager);
+
+/* Start what is wished for as far as that disturbs nobody. */
+void mp_pager_pursue(struct mp_pager *pager);
+
+/* The open layer's needs are known: give up on what was wished for it, or is about to be read for
+ * it, and is not among them. `unfinished`: reads ahead that the layer found on their way, from
+ * which is learned how many there is time for. */
+void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished);
 
 /* Start a read that no need waits for; `flags` tell what it is. False: it could not be started. */
 bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags);

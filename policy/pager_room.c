@@ -34,6 +34,8 @@ void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags)
 
     if (change & MP_PAGER_KEEP)
         pager->kept_count += flags & MP_PAGER_KEEP ? 1 : (uint32_t)-1;
+    if (change & MP_PAGER_VAIN)
+        pager->vain_count += flags & MP_PAGER_VAIN ? 1 : (uint32_t)-1;
     pager->flags[unit] = flags;
     mp_pager_refresh(pager, unit);
 }
@@ -99,6 +101,19 @@ static uint32_t ask_victim(struct mp_pager *pager, const struct mp_evict_query *
     return unit;
 }
 
+/* A unit that was prefetched in vain and may go, or MP_UNIT_NONE. */
+static uint32_t find_vain(const struct mp_pager *pager, const struct mp_evict_query *query)
+{
+    uint32_t unit = 0;
+
+    if (pager->vain_count == 0)
+        return MP_UNIT_NONE;
+    while (unit < pager->units &&
+           (!(pager->flags[unit] & MP_PAGER_VAIN) || !mp_evict_allows(query, unit)))
+        unit++;
+    return unit < pager->units ? unit : MP_UNIT_NONE;
+}
+
 /*
  * A victim for `for_unit`. Strict: only units without protecting flags. Otherwise also what is kept
  * for a later layer, because a demand comes first.
@@ -115,6 +130,7 @@ static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, uint32_t 
         .experts = pager->config.shape.experts,
         .evictable = pager->evictable,
     };
+    uint32_t vain;
 
     if (!strict || !one_class) {
         for (uint32_t u = 0; u < pager->units; u++) {
@@ -126,7 +142,8 @@ static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, uint32_t 
         }
         query.evictable = pager->fallback;
     }
-    return ask_victim(pager, &query, !strict);
+    vain = find_vain(pager, &query);
+    return vain != MP_UNIT_NONE ? vain : ask_victim(pager, &query, !strict);
 }
 
 bool mp_pager_over_quota(const struct mp_pager *pager, uint32_t layer)
@@ -228,6 +245,21 @@ bool mp_pager_forget_ahead(struct mp_pager *pager, uint32_t unit)
     return false;
 }
 
+/* Take back the read of ahead[i]. False: it has started. */
+static bool cancel_one(struct mp_pager *pager, uint32_t i)
+{
+    const uint32_t unit = pager->ahead[i];
+
+    mp_assert(!(pager->flags[unit] & MP_PAGER_NEEDED));
+    if (mp_space_cancel(pager->config.space, unit) != MP_OK)
+        return false;
+    mp_pager_forget_ahead(pager, unit);
+    if (pager->flags[unit] & MP_PAGER_AHEAD)
+        pager->config.counters->prefetch_canceled++;
+    note_nothing_came(pager, unit);
+    return true;
+}
+
 bool mp_pager_cancel_ahead(struct mp_pager *pager, uint32_t class_index)
 {
     struct mp_space *space = pager->config.space;
@@ -235,26 +267,28 @@ bool mp_pager_cancel_ahead(struct mp_pager *pager, uint32_t class_index)
     for (uint32_t i = pager->ahead_count; i-- > 0;) {
         const uint32_t unit = pager->ahead[i];
 
-        mp_assert(!(pager->flags[unit] & MP_PAGER_NEEDED));
-        if ((class_index != MP_CLASS_ANY && mp_space_unit_class(space, unit) != class_index) ||
-            mp_space_cancel(space, unit) != MP_OK)
-            continue;
-        mp_pager_forget_ahead(pager, unit);
-        if (pager->flags[unit] & MP_PAGER_AHEAD)
-            pager->config.counters->prefetch_canceled++;
-        note_nothing_came(pager, unit);
-        return true;
+        if ((class_index == MP_CLASS_ANY || mp_space_unit_class(space, unit) == class_index) &&
+            cancel_one(pager, i))
+            return true;
     }
     return false;
+}
+
+void mp_pager_drop_all(struct mp_pager *pager)
+{
+    pager->wish_count = 0;
+    while (mp_pager_cancel_ahead(pager, MP_CLASS_ANY))
+        ;
 }
 
 uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer)
 {
     const uint32_t limit = pager->config.shape.slots / 4;
+    const uint32_t taken = pager->kept_count + pager->wish_count;
 
     if (layer >= pager->config.shape.layers || (pager->open && layer == pager->layer))
         return 0;
-    return limit > pager->kept_count ? limit - pager->kept_count : 0;
+    return limit > taken ? limit - taken : 0;
 }
 
 bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags)
@@ -271,6 +305,27 @@ bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags)
     return true;
 }
 
+/* True: it is in the tier or on its way, and is kept now. */
+static bool keep_resident(struct mp_pager *pager, uint32_t unit)
+{
+    const enum mp_res_state state = mp_space_state(pager->config.space, unit);
+    const uint8_t flags = pager->flags[unit] & (uint8_t)~MP_PAGER_VAIN;
+
+    if (state != MP_RES_VALID && state != MP_RES_FILLING)
+        return false;
+    mp_pager_set_flags(pager, unit, flags | MP_PAGER_KEEP);
+    return true;
+}
+
+static bool is_wished(const struct mp_pager *pager, uint32_t unit)
+{
+    uint32_t i = 0;
+
+    while (i < pager->wish_count && pager->wishes[i] != unit)
+        i++;
+    return i < pager->wish_count;
+}
+
 void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
                        uint32_t count)
 {
@@ -278,17 +333,71 @@ void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *e
 
     for (uint32_t i = 0; i < count && mp_pager_prefetch_room(pager, layer) > 0; i++) {
         const uint32_t unit = layer * shape->experts + experts[i];
-        enum mp_res_state state;
 
-        if (experts[i] >= shape->experts) {
+        if (experts[i] >= shape->experts)
             pager->config.counters->policy_strikes++;
-            continue;
-        }
-        state = mp_space_state(pager->config.space, unit);
-        if (state == MP_RES_VALID || state == MP_RES_FILLING)
-            mp_pager_set_flags(pager, unit, pager->flags[unit] | MP_PAGER_KEEP);
-        else
+        else if (!keep_resident(pager, unit) && !is_wished(pager, unit))
+            pager->wishes[pager->wish_count++] = unit;
+        /* Decisions of a deterministic run must not depend on what has been read by now. */
+        if (pager->config.deterministic)
+            mp_pager_pursue(pager);
+    }
+    mp_pager_pursue(pager);
+}
+
+static bool needs_are_read(const struct mp_pager *pager)
+{
+    for (uint32_t i = 0; pager->open && i < pager->need_count; i++) {
+        if (pager->needs[i].state == MP_NEED_WAITING || pager->needs[i].state == MP_NEED_LOADING)
+            return false;
+    }
+    return true;
+}
+
+void mp_pager_pursue(struct mp_pager *pager)
+{
+    const bool patient = !pager->config.deterministic;
+
+    if (pager->wish_count == 0 || (patient && !needs_are_read(pager)))
+        return;
+    if (patient)
+        mp_pager_settle_ahead(pager, false);
+    while (pager->wish_count > 0 && (!patient || pager->ahead_count < pager->window)) {
+        const uint32_t unit = pager->wishes[0];
+
+        pager->wish_count--;
+        memmove(pager->wishes, pager->wishes + 1, pager->wish_count * sizeof(pager->wishes[0]));
+        if (!keep_resident(pager, unit))
             (void)mp_pager_load_ahead(pager, unit, MP_PAGER_KEEP | MP_PAGER_AHEAD);
+    }
+}
+
+/* Leave one read unfinished when a layer begins: none would mean an idle disk, more of them slots
+ * that were taken from others too early. */
+static void adapt_window(struct mp_pager *pager, uint32_t unfinished)
+{
+    if (unfinished == 0 && pager->wish_count > 0 && pager->window < pager->config.shape.slots / 8)
+        pager->window *= 2;
+    else if (unfinished > 1)
+        pager->window = pager->window > unfinished ? pager->window - unfinished + 1 : 1;
+}
+
+void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished)
+{
+    const uint8_t guess = MP_PAGER_KEEP | MP_PAGER_AHEAD;
+    uint32_t left = 0;
+
+    adapt_window(pager, unfinished);
+    for (uint32_t i = 0; i < pager->wish_count; i++) {
+        if (mp_pager_layer_of(pager, pager->wishes[i]) != pager->layer)
+            pager->wishes[left++] = pager->wishes[i];
+    }
+    pager->wish_count = left;
+    for (uint32_t i = pager->ahead_count; i-- > 0;) {
+        const uint32_t unit = pager->ahead[i];
+
+        if (mp_pager_layer_of(pager, unit) == pager->layer && (pager->flags[unit] & guess) == guess)
+            (void)cancel_one(pager, i);
     }
 }
 

@@ -252,7 +252,8 @@ static void abort_cancels_what_has_not_started(void)
     CHECK(mp_pager_check(w.pager));
     mp_pager_abort(w.pager);
     CHECK(mp_pager_check(w.pager));
-    CHECK_EQ(w.counters.prefetch_canceled, 2); /* the two loads are no prefetches */
+    CHECK_EQ(w.counters.prefetch_issued, 0); /* they were to come after the loads */
+    CHECK_EQ(w.counters.prefetch_canceled, 0);
     CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2);
     world_gate_set(&gate, false);
     wait_until_idle(&w);
@@ -265,6 +266,122 @@ static void abort_cancels_what_has_not_started(void)
     CHECK_EQ(w.counters.prefetch_bytes, 0);
     world_close(&w);
     CHECK_EQ(w.counters.prefetch_unused_bytes, 0);
+}
+
+/* Units of layer 1 that have a slot: resident or on their way. */
+static uint32_t with_slot(struct world *w, uint32_t layer)
+{
+    uint8_t resident[64];
+    uint32_t count = 0;
+
+    mp_pager_residents(w->pager, layer, true, resident);
+    for (uint32_t e = 0; e < w->shape.experts; e++)
+        count += resident[e];
+    return count;
+}
+
+static void reads_ahead_wait_until_all_needs_are_read(void)
+{
+    struct world_options options = { .layers = 2, .experts = 8, .top_k = 2, .slots = 16 };
+    struct world_gate gate;
+    struct mp_ready ready;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    world_gate_set(&gate, true);
+    CHECK_EQ(world_begin(&w, 0, ids, 1), MP_OK);
+    mp_pager_prefetch(w.pager, 1, ids, 4);
+    CHECK_EQ(w.counters.prefetch_issued, 0);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 0); /* but they count */
+    mp_pager_prefetch(w.pager, 1, ids, 1);
+    world_gate_wait(&gate);
+    world_gate_set(&gate, false);
+    CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
+    CHECK_EQ(w.counters.prefetch_issued, 2); /* one is read, one is next */
+    mp_pager_done(w.pager, ready.need);
+    mp_pager_end(w.pager);
+    wait_until_idle(&w);
+    world_run(&w, 1, ids, 2);
+    CHECK_EQ(w.counters.prefetch_used, 2);
+    CHECK_EQ(w.counters.hits, 2);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+/* Each layer finds that all reads ahead have ended and that there were more wishes. */
+static void an_idle_disk_is_given_more(void)
+{
+    struct world_options options = { .layers = 3, .experts = 32, .top_k = 2, .slots = 96 };
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        CHECK_EQ(world_begin(&w, layer, NULL, 0), MP_OK);
+        world_gate_set(&gate, true);
+        mp_pager_prefetch(w.pager, layer + 1, ids + 1, 12);
+        mp_pager_end(w.pager);
+        world_gate_set(&gate, false);
+        wait_until_idle(&w);
+        CHECK_EQ(with_slot(&w, layer + 1), layer == 0 ? 2 : 4);
+    }
+    CHECK_EQ(w.counters.prefetch_issued, 6);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+static void a_slow_disk_is_given_less_and_wrong_guesses_end(void)
+{
+    struct world_options options = { .layers = 3, .experts = 8, .top_k = 2, .slots = 24 };
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    world_gate_set(&gate, true);
+    mp_pager_prefetch(w.pager, 1, ids, 4); /* the first starts and stands still */
+    world_gate_wait(&gate);
+    CHECK_EQ(w.counters.prefetch_issued, 2);
+    CHECK_EQ(world_begin(&w, 1, NULL, 0), MP_OK);
+    CHECK_EQ(w.counters.prefetch_canceled, 1);
+    CHECK_EQ(with_slot(&w, 1), 1);
+    mp_pager_end(w.pager);
+    mp_pager_prefetch(w.pager, 2, ids, 4);
+    CHECK_EQ(w.counters.prefetch_issued, 2); /* the one that stands still is enough */
+    world_gate_set(&gate, false);
+    wait_until_idle(&w);
+    CHECK_EQ(world_begin(&w, 0, NULL, 0), MP_OK);
+    mp_pager_end(w.pager);
+    CHECK(w.counters.prefetch_issued > 2);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+static void what_came_in_vain_leaves_first(void)
+{
+    static const uint32_t guess[] = { 7 }, other[] = { 6 };
+    struct world w;
+
+    world_open(&two_layers, &w);
+    world_run(&w, 0, ids, 6);
+    mp_pager_prefetch(w.pager, 1, guess, 1);
+    wait_until_idle(&w);
+    world_run(&w, 1, other, 1); /* takes the last free slot; 7 came in vain */
+    world_run(&w, 0, ids, 6);   /* all hits; by its last use 7 is now the newest of layer 1 */
+    CHECK_EQ(w.counters.hits, 6);
+    CHECK_EQ(w.counters.evictions, 0);
+    world_run(&w, 1, ids, 1);
+    CHECK_EQ(w.counters.evictions, 1);
+    CHECK(!is_resident(&w, 1, 7));
+    CHECK(is_resident(&w, 1, 6));
+    CHECK_EQ(w.counters.prefetch_unused_bytes, UB);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
 }
 
 static void abort_gives_leases_back(void)
@@ -799,6 +916,10 @@ int main(void)
     RUN(prefetches_are_accounted_to_the_byte);
     RUN(a_promoted_prefetch_is_counted_once);
     RUN(abort_cancels_what_has_not_started);
+    RUN(reads_ahead_wait_until_all_needs_are_read);
+    RUN(an_idle_disk_is_given_more);
+    RUN(a_slow_disk_is_given_less_and_wrong_guesses_end);
+    RUN(what_came_in_vain_leaves_first);
     RUN(abort_gives_leases_back);
     RUN(quotas_keep_the_layers_apart);
     RUN(under_one_token_cycle_global_orders_are_divided);
