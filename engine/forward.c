@@ -111,7 +111,7 @@ static void ffn_up_part(void *ctx, uint64_t part, unsigned thread)
                                               s->up + t * channels + first, end - first);
 }
 
-/* y := down gate for the output rows of one part, in channel blocks of 128. */
+/* y := down gate for the output rows of one part, in channel blocks of 256. */
 static void ffn_down_part(void *ctx, uint64_t part, unsigned thread)
 {
     const struct ffn_job *job = ctx;

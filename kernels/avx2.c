@@ -8,7 +8,10 @@
 #include <string.h>
 
 #define LANES 8
-#define TILE_ROWS_OF_4 3
+#define TILE_TOKENS 4
+#define TILE_ROWS_OF(tokens) ((tokens) == 4 ? 3 : 6)
+#define TILE_ROWS_MAX 6
+#define TILE_SUMS_MAX 16
 #define VECTOR_NAME "avx2"
 #define VECTOR_KERNELS mp_kernels_avx2
 #define INLINE static inline __attribute__((always_inline))
@@ -33,6 +36,15 @@ INLINE vec v_load(const float *p)
     return _mm256_loadu_ps(p);
 }
 
+/* A load that compilers do not repeat for each use. */
+INLINE vec v_load_once(const float *p)
+{
+    vec a = v_load(p);
+
+    __asm__("" : "+x"(a));
+    return a;
+}
+
 INLINE void v_store(float *p, vec a)
 {
     _mm256_storeu_ps(p, a);
@@ -55,29 +67,72 @@ INLINE vec v_keep_n(vec a, size_t n, vec other)
     return _mm256_blendv_ps(other, a, _mm256_castsi256_ps(v_mask(n)));
 }
 
-INLINE vec w_widen(__m128i a, enum mp_wtype type)
+/* LANES weights in order. */
+INLINE vec w_widen(const unsigned char *p, enum mp_wtype type)
 {
+    __m128i a;
+
+    if (type == MP_WTYPE_F32)
+        return _mm256_loadu_ps((const void *)p);
+    a = _mm_loadu_si128((const void *)p);
     if (type == MP_WTYPE_F16)
         return _mm256_cvtph_ps(a);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(a), 16));
 }
 
-INLINE vec w_load(const unsigned char *p, enum mp_wtype type)
+/* The first n, n < LANES, as v_load_n(). There is no masked load of 16-bit lanes: they go through
+ * a zeroed copy. */
+INLINE vec w_widen_n(const unsigned char *p, enum mp_wtype type, size_t n)
 {
-    if (type == MP_WTYPE_F32)
-        return _mm256_loadu_ps((const void *)p);
-    return w_widen(_mm_loadu_si128((const void *)p), type);
-}
-
-/* There is no masked load of 16-bit lanes: fewer than 8 go through a zeroed copy. */
-INLINE vec w_load_n(const unsigned char *p, enum mp_wtype type, size_t n)
-{
-    uint16_t halves[LANES] = { 0 };
+    unsigned char halves[2 * LANES] = { 0 };
 
     if (type == MP_WTYPE_F32)
         return _mm256_maskload_ps((const void *)p, v_mask(n));
-    memcpy(halves, p, n * sizeof(halves[0]));
-    return w_widen(_mm_loadu_si128((const void *)halves), type);
+    memcpy(halves, p, 2 * n);
+    return w_widen(halves, type);
+}
+
+/* Pairs of BF16 as floats: the even columns (half 0) by a shift, the odd ones by a mask. */
+INLINE vec w_pairs(const unsigned char *p, int half)
+{
+    __m256i a = _mm256_loadu_si256((const void *)p);
+
+    if (half == 0)
+        return _mm256_castsi256_ps(_mm256_slli_epi32(a, 16));
+    return _mm256_castsi256_ps(_mm256_and_si256(a, _mm256_set1_epi32((int)0xffff0000)));
+}
+
+/* Of the 2 * LANES weights at p: even and odd columns of BF16, first and second half of others. */
+INLINE vec w_load(const unsigned char *p, enum mp_wtype type, int half)
+{
+    if (type == MP_WTYPE_BF16)
+        return w_pairs(p, half);
+    return w_widen(p + (size_t)half * LANES * (type == MP_WTYPE_F32 ? 4 : 2), type);
+}
+
+/* The same of the first n, n < 2 * LANES; the others are zero and their memory is not touched. */
+INLINE vec w_load_n(const unsigned char *p, enum mp_wtype type, int half, size_t n)
+{
+    unsigned char pairs[4 * LANES] = { 0 };
+
+    if (type == MP_WTYPE_BF16) {
+        memcpy(pairs, p, 2 * n);
+        return w_pairs(pairs, half);
+    }
+    if (half == 0)
+        return n >= LANES ? w_widen(p, type) : w_widen_n(p, type, n);
+    p += LANES * (type == MP_WTYPE_F32 ? 4 : 2);
+    return w_widen_n(p, type, n > LANES ? n - LANES : 0);
+}
+
+/* 2 * LANES floats in order become the even and the odd ones. */
+INLINE void x_split(vec *a, vec *b)
+{
+    __m256d even = _mm256_castps_pd(_mm256_shuffle_ps(*a, *b, 0x88));
+    __m256d odd = _mm256_castps_pd(_mm256_shuffle_ps(*a, *b, 0xDD));
+
+    *a = _mm256_castpd_ps(_mm256_permute4x64_pd(even, 0xD8));
+    *b = _mm256_castpd_ps(_mm256_permute4x64_pd(odd, 0xD8));
 }
 
 INLINE vec v_add(vec a, vec b)
@@ -151,17 +206,24 @@ INLINE float v_sum(vec a)
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
-/* v_sum() of four vectors, by the same additions. */
-INLINE __m128 v_sum4(const vec *a)
+/*
+ * One level of adding up lanes, of two vectors at once: lanes of `a` and `b` that are 4 >> level
+ * apart are added; where that bit of the lane's number is 0 the result is of `a`, else of `b`.
+ */
+INLINE vec v_fold(vec a, vec b, int level)
 {
-    vec b = _mm256_add_ps(_mm256_permute2f128_ps(a[0], a[2], 0x20),
-                          _mm256_permute2f128_ps(a[0], a[2], 0x31));
-    vec c = _mm256_add_ps(_mm256_permute2f128_ps(a[1], a[3], 0x20),
-                          _mm256_permute2f128_ps(a[1], a[3], 0x31));
-    vec d = _mm256_add_ps(_mm256_shuffle_ps(b, c, 0x44), _mm256_shuffle_ps(b, c, 0xEE));
+    if (level == 0)
+        return _mm256_add_ps(_mm256_blend_ps(a, b, 0xf0), _mm256_permute2f128_ps(a, b, 0x21));
+    if (level == 1)
+        return _mm256_add_ps(_mm256_blend_ps(a, b, 0xcc), _mm256_shuffle_ps(a, b, 0x4e));
+    return _mm256_add_ps(_mm256_blend_ps(a, b, 0xaa),
+                         _mm256_permute_ps(_mm256_blend_ps(b, a, 0xaa), 0xb1));
+}
 
-    d = _mm256_add_ps(d, _mm256_movehdup_ps(d));
-    return _mm_shuffle_ps(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1), 0x88);
+/* After all levels vector i is in the lane whose number is i with the bits in reverse. */
+INLINE void v_store_folded(float *p, vec a)
+{
+    v_store(p, _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7)));
 }
 
 INLINE float v_max_lane(vec a)

@@ -21,7 +21,7 @@
 enum mp_wtype { MP_WTYPE_F32, MP_WTYPE_BF16, MP_WTYPE_F16, MP_WTYPE_COUNT };
 
 /* Columns of one block of matmul_blocked(): slices of an expert split only at its multiples. */
-#define MP_KERNEL_BLOCK_COLS 128
+#define MP_KERNEL_BLOCK_COLS 256
 
 /* Bytes of one element; 0 for values not listed. */
 size_t mp_wtype_bytes(enum mp_wtype type);
@@ -35,16 +35,16 @@ struct mp_kernels {
 
     /*
      * y[t][r] = sum_c w[r][c] * x[t][c] for r < rows, t < tokens, c < cols.
-     * w_stride, x_stride, y_stride: elements between rows. Reads each weight once per 4 tokens at
-     * least, from memory once per call where the cache allows.
+     * w_stride, x_stride, y_stride: elements between rows. Weights come from memory once for up to
+     * 64 tokens. Copies of activations lie on the stack, 128 KiB.
      */
     void (*matmul)(float *y, size_t y_stride, const void *w, enum mp_wtype type, size_t w_stride,
                    const float *x, size_t x_stride, size_t rows, size_t cols, size_t tokens);
 
     /*
      * The same, summed as y = ((y0 + p0) + p1) + ... where p_b is the dot product over columns
-     * [128 b, 128 b + 128) and y0 is y's old value if `accumulate`, else 0. Hence a call over all
-     * columns and two calls that split them at a multiple of 128 give the same bits.
+     * [256 b, 256 b + 256) and y0 is y's old value if `accumulate`, else 0. Hence a call over all
+     * columns and two calls that split them at a multiple of 256 give the same bits.
      */
     void (*matmul_blocked)(float *y, size_t y_stride, const void *w, enum mp_wtype type,
                            size_t w_stride, const float *x, size_t x_stride, size_t rows,

@@ -1,35 +1,109 @@
 /*
- * Speed of the matrix kernels on one core: `bench_kernels [repeats]`.
+ * Speed of the matrix kernels:
  *
- * Products with one token are compared with what reading the same memory costs, measured in the
- * same run by memcmp() of its halves and by adding up words in eight streams, the better of both.
- * Times are of this thread's processor time, so that other programs disturb caches but not clocks;
- * each figure is the median of the repeats.
+ *     bench_kernels [--json] [--repeats N] [--threads N] [--kernels NAME] [--type NAME]
+ *
+ * Products of few tokens read weights from memory and are compared with reading the same memory
+ * alone, the best of three ways of doing that; products of many tokens take one expert's matrix
+ * from cache and are compared with multiply-adds on registers. Both limits are measured in the same
+ * run, with one thread and with all (or N) of them, which share the rows of a product as the
+ * engine's do. Each figure is the median of the repeats by the wall clock, so the machine should
+ * have nothing else to do.
  */
 #include "kernels/kernels.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MEMORY_BYTES ((size_t)192 << 20) /* far more than caches hold */
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define PERIOD_BYTES ((size_t)512 << 10)
 #define REPEATS_MAX 101
+#define THREADS_MAX 256
+#define TOKENS_MAX 512
+#define COLS_MAX 2048
+#define ROWS_MAX (MEMORY_BYTES / 2 / 768)
+
+/* What all threads do together: run(ctx, thread, threads). */
+struct work {
+    void (*run)(void *ctx, unsigned thread, unsigned threads);
+    void *ctx;
+};
+
+struct team {
+    pthread_t threads[THREADS_MAX];
+    pthread_barrier_t start, end;
+    unsigned count;
+    struct work work; /* without a function: the end */
+};
+
+struct seat {
+    struct team *team;
+    unsigned index;
+};
 
 struct bench {
     unsigned char *memory;
     float *x, *y;
     int repeats;
-    uint64_t sink;
+    int json, results; /* printed so far */
+    struct team *team;
+    double read_bytes_per_s, flops;
 };
 
 static double now_s(void)
 {
     struct timespec t;
 
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void *team_member(void *arg)
+{
+    struct seat seat = *(struct seat *)arg;
+
+    free(arg);
+    for (;;) {
+        pthread_barrier_wait(&seat.team->start);
+        if (seat.team->work.run == NULL)
+            return NULL;
+        seat.team->work.run(seat.team->work.ctx, seat.index, seat.team->count);
+        pthread_barrier_wait(&seat.team->end);
+    }
+}
+
+static void team_start(struct team *team, unsigned count)
+{
+    team->count = count;
+    pthread_barrier_init(&team->start, NULL, count);
+    pthread_barrier_init(&team->end, NULL, count);
+    for (unsigned i = 1; i < count; i++) {
+        struct seat *seat = malloc(sizeof(*seat));
+
+        if (seat == NULL)
+            exit(1);
+        *seat = (struct seat){ team, i };
+        if (pthread_create(&team->threads[i], NULL, team_member, seat) != 0) {
+            fprintf(stderr, "bench_kernels: cannot start %u threads\n", count);
+            exit(1);
+        }
+    }
+}
+
+static void team_stop(struct team *team)
+{
+    team->work.run = NULL;
+    pthread_barrier_wait(&team->start);
+    for (unsigned i = 1; i < team->count; i++)
+        pthread_join(team->threads[i], NULL);
+    pthread_barrier_destroy(&team->start);
+    pthread_barrier_destroy(&team->end);
 }
 
 static int compare_double(const void *a, const void *b)
@@ -39,156 +113,299 @@ static int compare_double(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(double *v, int count)
+/* Median seconds of one round, of `repeats` times `rounds`. */
+static double measure_s(struct bench *b, void (*run)(void *, unsigned, unsigned), void *ctx,
+                        int rounds)
 {
-    qsort(v, (size_t)count, sizeof(*v), compare_double);
-    return v[count / 2];
+    double times[REPEATS_MAX];
+
+    b->team->work = (struct work){ run, ctx };
+    for (int i = 0; i < b->repeats; i++) {
+        double start = now_s();
+
+        for (int round = 0; round < rounds; round++) {
+            pthread_barrier_wait(&b->team->start);
+            run(ctx, 0, b->team->count);
+            pthread_barrier_wait(&b->team->end);
+        }
+        times[i] = (now_s() - start) / rounds;
+    }
+    qsort(times, (size_t)b->repeats, sizeof(times[0]), compare_double);
+    return times[b->repeats / 2];
 }
 
+static volatile uint64_t sink;
+
 /* Adds up the memory in eight streams, which reads faster than one. */
-static uint64_t add_words(const unsigned char *memory, size_t bytes)
+static void add_words(const unsigned char *memory, size_t bytes)
 {
     size_t part = bytes / 8;
-    uint64_t sums[8] = { 0 }, w[8], total = 0;
+    uint64_t sums[8] = { 0 }, w[8];
 
     for (size_t i = 0; i + sizeof(w) <= part; i += sizeof(w)) {
         for (size_t stream = 0; stream < 8; stream++) {
+            __builtin_prefetch(memory + stream * part + i + 1024);
             memcpy(w, memory + stream * part + i, sizeof(w));
             for (size_t j = 0; j < 8; j++)
                 sums[j] += w[j];
         }
     }
     for (size_t j = 0; j < 8; j++)
-        total += sums[j];
-    return total;
+        sink += sums[j];
 }
 
-/* The halves are equal, so that memcmp() reads both to their ends with the widest loads. */
-static uint64_t compare_halves(const unsigned char *memory, size_t bytes)
+/* One word of each cache line, in order: what the hardware fetches by itself. */
+static void touch_lines(const unsigned char *memory, size_t bytes)
 {
-    return memcmp(memory, memory + bytes / 2, bytes / 2) == 0;
+    uint64_t sum = 0, w;
+
+    for (size_t i = 0; i + 64 <= bytes; i += 64) {
+        memcpy(&w, memory + i, sizeof(w));
+        sum += w;
+    }
+    sink += sum;
 }
 
-/* The better of the two ways to read. */
-static double read_bytes_per_s(struct bench *b, size_t bytes, int rounds)
+struct reading {
+    const struct bench *b;
+    int way;
+};
+
+static void read_part(void *ctx, unsigned thread, unsigned threads)
 {
-    double times[2][REPEATS_MAX], add_s, compare_s;
+    const struct reading *r = ctx;
+    size_t bytes = MEMORY_BYTES / threads / 4096 * 4096;
+    const unsigned char *at = r->b->memory + thread * bytes;
 
-    for (int i = 0; i < b->repeats; i++) {
-        for (int way = 0; way < 2; way++) {
-            double start = now_s();
+    if (r->way == 0)
+        add_words(at, bytes);
+    else if (r->way == 1)
+        touch_lines(at, bytes);
+    else /* the halves are equal, so that both are read to their ends with the widest loads */
+        sink += (uint64_t)memcmp(at, at + bytes / 2, bytes / 2);
+}
 
-            for (int round = 0; round < rounds; round++)
-                b->sink += way ? compare_halves(b->memory, bytes) : add_words(b->memory, bytes);
-            times[way][i] = (now_s() - start) / rounds;
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define FMA_ROUNDS 200000
+#define FMA_CHAINS 12
+
+__attribute__((target("avx512f"))) static void fma_avx512(void)
+{
+    __m512 sums[FMA_CHAINS], a = _mm512_set1_ps(0.99f), b = _mm512_set1_ps(0.01f);
+
+    for (int i = 0; i < FMA_CHAINS; i++)
+        sums[i] = _mm512_set1_ps((float)i);
+    for (int round = 0; round < FMA_ROUNDS; round++)
+#pragma GCC unroll 12
+        for (int i = 0; i < FMA_CHAINS; i++)
+            sums[i] = _mm512_fmadd_ps(sums[i], a, b);
+    for (int i = 0; i < FMA_CHAINS; i++)
+        sink += (uint64_t)_mm512_cvtss_f32(sums[i]);
+}
+
+__attribute__((target("avx2,fma"))) static void fma_avx2(void)
+{
+    __m256 sums[FMA_CHAINS], a = _mm256_set1_ps(0.99f), b = _mm256_set1_ps(0.01f);
+
+    for (int i = 0; i < FMA_CHAINS; i++)
+        sums[i] = _mm256_set1_ps((float)i);
+    for (int round = 0; round < FMA_ROUNDS; round++)
+#pragma GCC unroll 12
+        for (int i = 0; i < FMA_CHAINS; i++)
+            sums[i] = _mm256_fmadd_ps(sums[i], a, b);
+    for (int i = 0; i < FMA_CHAINS; i++)
+        sink += (uint64_t)_mm256_cvtss_f32(sums[i]);
+}
+
+static void fma_part(void *ctx, unsigned thread, unsigned threads)
+{
+    (void)thread;
+    (void)threads;
+    if (*(const size_t *)ctx == 16)
+        fma_avx512();
+    else
+        fma_avx2();
+}
+
+/* Floating-point operations per second of nothing but multiply-adds. */
+static double peak_flops(struct bench *b, const struct mp_kernels *k)
+{
+    size_t lanes = strcmp(k->name, "avx512") == 0 ? 16 : 8;
+    double s = measure_s(b, fma_part, &lanes, 1);
+
+    return 2.0 * (double)lanes * FMA_CHAINS * FMA_ROUNDS * b->team->count / s;
+}
+#else
+static double peak_flops(struct bench *b, const struct mp_kernels *k)
+{
+    (void)b;
+    (void)k;
+    return 0;
+}
+#endif
+
+struct multiplication {
+    const struct bench *b;
+    const struct mp_kernels *k;
+    enum mp_wtype type;
+    int blocked;
+    size_t rows, cols, tokens;
+};
+
+static void multiply_part(void *ctx, unsigned thread, unsigned threads)
+{
+    const struct multiplication *m = ctx;
+    size_t first = m->rows / 16 * thread / threads * 16;
+    size_t end = thread + 1 == threads ? m->rows : m->rows / 16 * (thread + 1) / threads * 16;
+    const unsigned char *w = m->b->memory + first * m->cols * mp_wtype_bytes(m->type);
+
+    if (m->blocked)
+        m->k->matmul_blocked(m->b->y + first, m->rows, w, m->type, m->cols, m->b->x, m->cols,
+                             end - first, m->cols, m->tokens, 0);
+    else
+        m->k->matmul(m->b->y + first, m->rows, w, m->type, m->cols, m->b->x, m->cols, end - first,
+                     m->cols, m->tokens);
+}
+
+/* value and limit: bytes or operations per second. */
+static void print_result(struct bench *b, const struct multiplication *m, const char *unit,
+                         double value, double limit)
+{
+    const char *operation = m->blocked ? "matmul_blocked" : "matmul";
+
+    if (b->json)
+        printf("%s\n  {\"kernels\": \"%s\", \"operation\": \"%s\", \"type\": \"%s\", "
+               "\"threads\": %u, \"tokens\": %zu, \"%s\": %.3g, \"limit\": %.3g, \"ratio\": %.3f}",
+               b->results > 0 ? "," : "[", m->k->name, operation, mp_wtype_name(m->type),
+               b->team->count, m->tokens, unit, value * 1e-9, limit * 1e-9,
+               limit > 0 ? value / limit : 0);
+    else
+        printf("  %zu: %5.1f (%.2f)", m->tokens, value * 1e-9, limit > 0 ? value / limit : 0);
+    b->results++;
+}
+
+static void bench_line(struct bench *b, const struct mp_kernels *k, enum mp_wtype type, int blocked,
+                       int many)
+{
+    struct multiplication m = {
+        b, k, type, blocked, blocked ? 2048 : 768, blocked ? 768 : 2048, 1
+    };
+    const size_t last = many ? TOKENS_MAX : 8;
+
+    if (!many)
+        m.rows = MEMORY_BYTES / m.cols / mp_wtype_bytes(type);
+    if (!b->json)
+        printf("  %-4s %-14s", mp_wtype_name(type), blocked ? "matmul_blocked" : "matmul");
+    for (m.tokens = many ? 16 : 1; m.tokens <= last; m.tokens *= 2) {
+        double s = measure_s(b, multiply_part, &m, many && m.tokens < 64 ? 4 : 1);
+        double work = 2 * (double)m.rows * (double)m.cols * (double)m.tokens;
+
+        if (many)
+            print_result(b, &m, "gflops", work / s, b->flops);
+        else
+            print_result(b, &m, "gb_per_s", (double)MEMORY_BYTES / s, b->read_bytes_per_s);
+        fflush(stdout);
+    }
+    if (!b->json)
+        printf("\n");
+}
+
+static void bench_kernels(struct bench *b, const struct mp_kernels *k, const char *type_name)
+{
+    struct reading reading = { b, 0 };
+
+    b->read_bytes_per_s = 0;
+    for (; reading.way < 3; reading.way++) {
+        double speed = (double)MEMORY_BYTES / measure_s(b, read_part, &reading, 1);
+
+        b->read_bytes_per_s = speed > b->read_bytes_per_s ? speed : b->read_bytes_per_s;
+    }
+    b->flops = peak_flops(b, k);
+    for (int many = 0; many < 2; many++) {
+        if (!b->json && !many)
+            printf("%s, threads: %u, weights from memory; tokens: GB/s (of %.1f when only read)\n",
+                   k->name, b->team->count, b->read_bytes_per_s * 1e-9);
+        else if (!b->json)
+            printf("%s, threads: %u, 2048 x 768 from cache; tokens: GFLOP/s (of %.1f on "
+                   "registers)\n",
+                   k->name, b->team->count, b->flops * 1e-9);
+        for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+            if (type_name != NULL && strcmp(type_name, mp_wtype_name((enum mp_wtype)type)) != 0)
+                continue;
+            for (int blocked = 0; blocked < 2; blocked++)
+                bench_line(b, k, (enum mp_wtype)type, blocked, many);
         }
     }
-    add_s = median(times[0], b->repeats);
-    compare_s = median(times[1], b->repeats);
-    return (double)bytes / (add_s < compare_s ? add_s : compare_s);
 }
 
-/* Seconds of one product; `rounds` of them make one measurement. */
-static double product_s(struct bench *b, const struct mp_kernels *k, int blocked,
-                        enum mp_wtype type, size_t rows, size_t cols, size_t tokens, int rounds)
+static int make_operands(struct bench *b)
 {
-    double times[REPEATS_MAX];
+    b->memory = aligned_alloc(HUGE_PAGE_BYTES, MEMORY_BYTES);
+    b->x = malloc((size_t)TOKENS_MAX * COLS_MAX * sizeof(float));
+    b->y = malloc(ROWS_MAX * 8 * sizeof(float));
+    if (b->memory == NULL || b->x == NULL || b->y == NULL)
+        return 0;
+    madvise(b->memory, MEMORY_BYTES, MADV_HUGEPAGE); /* Only a wish, as for real weights. */
+    for (size_t i = 0; i < MEMORY_BYTES; i += 2) {
+        /* A small finite number in every format; equal halves of every part, see read_part(). */
+        uint16_t half = (uint16_t)(0x2000 | (i % PERIOD_BYTES * 40503 >> 4 & 0x1fff));
 
-    for (int i = 0; i < b->repeats; i++) {
-        double start = now_s();
-
-        for (int round = 0; round < rounds; round++) {
-            if (blocked)
-                k->matmul_blocked(b->y, rows, b->memory, type, cols, b->x, cols, rows, cols, tokens,
-                                  0);
-            else
-                k->matmul(b->y, rows, b->memory, type, cols, b->x, cols, rows, cols, tokens);
-        }
-        times[i] = (now_s() - start) / rounds;
+        memcpy(b->memory + i, &half, 2);
     }
-    return median(times, b->repeats);
+    for (size_t i = 0; i < (size_t)TOKENS_MAX * COLS_MAX; i++)
+        b->x[i] = (float)(i % 100) * 0.01f - 0.5f;
+    memset(b->y, 0, ROWS_MAX * 8 * sizeof(float));
+    return 1;
 }
 
-static void bench_weights(struct bench *b, const struct mp_kernels *k, const char *where,
-                          size_t bytes, int rounds)
+static int usage(void)
 {
-    double base = read_bytes_per_s(b, bytes, rounds);
-
-    printf("%-7s weights %s, %zu MiB, GB/s by tokens; reading alone %.2f GB/s\n", k->name, where,
-           bytes >> 20, base * 1e-9);
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
-        for (int blocked = 0; blocked < 2; blocked++) {
-            size_t cols = blocked ? 768 : 2048;
-            size_t rows = bytes / cols / mp_wtype_bytes((enum mp_wtype)type);
-
-            printf("  %-4s %-14s", mp_wtype_name((enum mp_wtype)type),
-                   blocked ? "matmul_blocked" : "matmul");
-            for (size_t tokens = 1; tokens <= 8; tokens *= 2) {
-                double s =
-                    product_s(b, k, blocked, (enum mp_wtype)type, rows, cols, tokens, rounds);
-
-                printf("  %zu: %5.2f (%3.0f %%)", tokens, (double)bytes / s * 1e-9,
-                       100 * (double)bytes / s / base);
-            }
-            printf("\n");
-        }
-    }
-}
-
-static void bench_many_tokens(struct bench *b, const struct mp_kernels *k)
-{
-    static const size_t tokens[] = { 1, 2, 4, 8, 16, 64 };
-
-    printf("%-7s one expert's matrix of 2048 x 768 from cache, GFLOP/s by tokens\n", k->name);
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
-        for (int blocked = 0; blocked < 2; blocked++) {
-            size_t rows = blocked ? 2048 : 768, cols = blocked ? 768 : 2048;
-
-            printf("  %-4s %-14s", mp_wtype_name((enum mp_wtype)type),
-                   blocked ? "matmul_blocked" : "matmul");
-            for (size_t i = 0; i < sizeof(tokens) / sizeof(tokens[0]); i++) {
-                int rounds = tokens[i] < 16 ? 4 : 1;
-                double s =
-                    product_s(b, k, blocked, (enum mp_wtype)type, rows, cols, tokens[i], rounds);
-
-                printf("  %2zu: %6.1f", tokens[i],
-                       2e-9 * (double)rows * (double)cols * (double)tokens[i] / s);
-            }
-            printf("\n");
-        }
-    }
+    fprintf(stderr,
+            "usage: bench_kernels [--json] [--repeats 1..%d] [--threads 1..%d] [--kernels NAME] "
+            "[--type NAME]\n",
+            REPEATS_MAX, THREADS_MAX);
+    return 2;
 }
 
 int main(int argc, char **argv)
 {
-    struct bench b = { .repeats = argc > 1 ? atoi(argv[1]) : 11 };
+    struct bench b = { .repeats = 7 };
+    const char *only = NULL, *type = NULL;
+    long all = sysconf(_SC_NPROCESSORS_ONLN);
+    static struct team team;
 
-    if (b.repeats < 1 || b.repeats > REPEATS_MAX) {
-        fprintf(stderr, "usage: bench_kernels [repeats from 1 to %d]\n", REPEATS_MAX);
-        return 2;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            b.json = 1;
+        else if (i + 1 < argc && strcmp(argv[i], "--repeats") == 0)
+            b.repeats = atoi(argv[++i]);
+        else if (i + 1 < argc && strcmp(argv[i], "--threads") == 0)
+            all = atol(argv[++i]);
+        else if (i + 1 < argc && strcmp(argv[i], "--kernels") == 0)
+            only = argv[++i];
+        else if (i + 1 < argc && strcmp(argv[i], "--type") == 0)
+            type = argv[++i];
+        else
+            return usage();
     }
-    b.memory = malloc(MEMORY_BYTES);
-    b.x = malloc(64 * 2048 * sizeof(float));
-    b.y = malloc(MEMORY_BYTES / 2 / 768 * 8 * sizeof(float));
-    if (b.memory == NULL || b.x == NULL || b.y == NULL)
+    if (b.repeats < 1 || b.repeats > REPEATS_MAX || all < 1 || all > THREADS_MAX)
+        return usage();
+    if (!make_operands(&b))
         return 1;
-    for (size_t i = 0; i < MEMORY_BYTES; i += 2) {
-        /* A small finite number in every format; equal halves, see compare_halves(). */
-        uint16_t half = (uint16_t)(0x2000 | (i % PERIOD_BYTES * 40503 >> 4 & 0x1fff));
+    b.team = &team;
+    for (unsigned threads = 1; threads <= all; threads = threads == 1 && all > 1 ? all : all + 1) {
+        team_start(&team, threads);
+        for (size_t i = 0; mp_kernels_names[i] != NULL; i++) {
+            const struct mp_kernels *k = mp_kernels_find(mp_kernels_names[i]);
 
-        memcpy(b.memory + i, &half, 2);
+            if (k != NULL && (only == NULL ? k != &mp_kernels_ref : strcmp(only, k->name) == 0))
+                bench_kernels(&b, k, type);
+        }
+        team_stop(&team);
     }
-    for (size_t i = 0; i < 64 * 2048; i++)
-        b.x[i] = (float)(i % 100) * 0.01f - 0.5f;
-    for (size_t i = 0; mp_kernels_names[i] != NULL; i++) {
-        const struct mp_kernels *k = mp_kernels_find(mp_kernels_names[i]);
-
-        if (k == NULL || k == &mp_kernels_ref)
-            continue;
-        bench_weights(&b, k, "from memory", MEMORY_BYTES, 1);
-        bench_weights(&b, k, "from cache", (size_t)3 << 20, 16);
-        bench_many_tokens(&b, k);
-    }
-    printf("(checksum %llx)\n", (unsigned long long)b.sink);
+    if (b.json)
+        printf("%s]\n", b.results > 0 ? "\n" : "[");
     return 0;
 }

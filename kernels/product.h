@@ -1,0 +1,343 @@
+/*
+ * Matrix products, for kernels/vector.h. Activations are packed first: columns in the order in
+ * which weights come out of registers, the tokens of one tile side by side. So a tile reads them in
+ * one stream, and activations that lie a power of two apart do not fall into one set of a cache.
+ *
+ * Exactness. A product is a sum of blocks of columns, in order. A block's sum is one vector of
+ * partial sums that steps through the columns in order, always the same ones in the same lane,
+ * and whose lanes are added in the order of v_sum() at the end, whatever the tile it is part of. So
+ * tiles may be cut anywhere.
+ *
+ *   w_load        one of the two vectors of STEP_COLS columns of weights, numbered by `half`
+ *   x_split       the activations that belong to half 0 and half 1
+ *   TILE_TOKENS   tokens of the widest tile, 4 or 8
+ *   TILE_ROWS_OF  rows of a tile by its tokens: rows * tokens sums must fit into the registers
+ */
+#define STEP_COLS (2 * (size_t)LANES)
+#define BLOCK_COLS 512 /* of a partial sum of matmul */
+#define ROW_BLOCK 96   /* rows whose blocks stay in the second level cache */
+#define RUN_TOKENS 64  /* tokens that are packed together */
+
+/* The buffer on the stack for them; the second level cache has room for it. */
+#define PACK_FLOATS ((size_t)RUN_TOKENS * BLOCK_COLS)
+
+#define CACHE_LINE_BYTES 64
+
+/*
+ * Tiles are functions of constant size, wholly unrolled, with their sums in registers. Instrumented
+ * builds keep the loops instead: compilers need many minutes for the unrolled checks.
+ */
+#if MP_KERNELS_LOOPS
+#define TILE static __attribute__((noinline))
+#define UNROLL
+#else
+#define TILE INLINE
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 32")
+#endif
+#endif
+
+struct product {
+    float *y;
+    size_t y_stride;
+    const unsigned char *w;
+    size_t w_row_bytes;
+    const float *x;
+    size_t x_stride;
+    size_t rows, cols, tokens;
+    size_t block_cols; /* columns of one partial sum */
+    int accumulate;
+};
+
+/* The packed activations of tokens [t, t + tokens) and columns [c, c + cols). Those of the tile
+ * that begins with token t + i are at x + i * width. */
+struct panel {
+    float *x;
+    size_t t, tokens, c, cols;
+    size_t width; /* cols in whole steps */
+};
+
+/* mp_wtype_bytes() as a constant. */
+INLINE size_t type_bytes(enum mp_wtype type)
+{
+    return type == MP_WTYPE_F32 ? 4 : 2;
+}
+
+INLINE size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Tokens of the next tile when `left` remain. */
+INLINE size_t tile_tokens(size_t left)
+{
+    if (left >= TILE_TOKENS)
+        return TILE_TOKENS;
+    return left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+
+/* One half of one step: acc[r * tokens + t] += w[r][..] * x[t][..], lane by lane. */
+TILE void tile_step(vec *acc, const unsigned char *w, size_t w_row_bytes, const float *x,
+                    enum mp_wtype type, int half, int rows, int tokens)
+{
+    vec a[TILE_ROWS_MAX];
+
+    UNROLL
+    for (int r = 0; r < rows; r++)
+        a[r] = w_load(w + (size_t)r * w_row_bytes, type, half);
+    UNROLL
+    for (int t = 0; t < tokens; t++) {
+        vec b = v_load_once(x + (size_t)t * LANES);
+
+        UNROLL
+        for (int r = 0; r < rows; r++)
+            acc[r * tokens + t] = v_fma(a[r], b, acc[r * tokens + t]);
+    }
+}
+
+/*
+ * acc[r * tokens + t] += w[r][0..cols) * x[t][0..cols), lane by lane. The same columns of the
+ * rows that come next are prefetched: hardware does not see through the short rows of experts. A
+ * prefetch cannot fault, so it may run over the end. Only tiles of one row can have columns that
+ * are no whole steps: that keeps the registers of the others free of them.
+ */
+TILE void tile_dot(vec *acc, const unsigned char *w, size_t w_row_bytes, const float *x,
+                   enum mp_wtype type, size_t cols, int rows, int tokens)
+{
+    const size_t step_bytes = STEP_COLS * type_bytes(type);
+
+    for (; cols >= STEP_COLS; cols -= STEP_COLS) {
+        const uintptr_t next = (uintptr_t)w + (size_t)rows * w_row_bytes;
+
+        UNROLL
+        for (int r = 0; r < rows; r++) {
+            UNROLL
+            for (size_t i = 0; i < step_bytes; i += CACHE_LINE_BYTES)
+                _mm_prefetch((const void *)(next + (size_t)r * w_row_bytes + i), _MM_HINT_T0);
+        }
+        tile_step(acc, w, w_row_bytes, x, type, 0, rows, tokens);
+        tile_step(acc, w, w_row_bytes, x + tokens * LANES, type, 1, rows, tokens);
+        w += step_bytes;
+        x += (size_t)tokens * STEP_COLS;
+    }
+    if (rows > 1 || cols == 0)
+        return;
+    UNROLL
+    for (int half = 0; half < 2; half++) {
+        vec a = w_load_n(w, type, half, cols);
+
+        UNROLL
+        for (int t = 0; t < tokens; t++)
+            acc[t] = v_fma(a, v_load(x + (half * tokens + t) * LANES), acc[t]);
+    }
+}
+
+/*
+ * out[i] = v_sum(acc[i]) for i < count <= LANES, by the same additions: each fold adds the halves
+ * of two vectors, so that the number of the vector becomes a part of the number of the lane.
+ */
+TILE void add_lanes(float *out, vec *acc, int count)
+{
+    UNROLL
+    for (int level = 0, n = count; 1 << level < LANES; level++, n = (n + 1) / 2) {
+        UNROLL
+        for (int i = 0; i < (n + 1) / 2; i++)
+            acc[i] = v_fold(acc[2 * i], acc[2 * i + 1 < n ? 2 * i + 1 : 2 * i], level);
+    }
+    v_store_folded(out, acc[0]);
+}
+
+/* Columns [c, c + cols) of the panel, one partial sum at most, are added to the outputs of rows
+ * [r, r + rows) and of the tile at token t of the panel. */
+TILE void tile(const struct product *p, const struct panel *q, enum mp_wtype type, size_t r,
+               size_t t, size_t c, size_t cols, int rows, int tokens)
+{
+    const unsigned char *w = p->w + r * p->w_row_bytes + (q->c + c) * type_bytes(type);
+    const float *x = q->x + t * q->width + c * (size_t)tokens;
+    float *y = p->y + (q->t + t) * p->y_stride + r;
+    const int add = p->accumulate || q->c + c > 0;
+    float sums[TILE_SUMS_MAX];
+    vec acc[TILE_SUMS_MAX];
+
+    UNROLL
+    for (int i = 0; i < rows * tokens; i++)
+        acc[i] = v_set1(0);
+    tile_dot(acc, w, p->w_row_bytes, x, type, cols, rows, tokens);
+    UNROLL
+    for (int i = 0; i < rows * tokens; i += LANES)
+        add_lanes(sums + i, acc + i, rows * tokens - i < LANES ? rows * tokens - i : LANES);
+    for (int i = 0; i < tokens; i++) {
+        for (int j = 0; j < rows; j++) {
+            float *to = y + (size_t)i * p->y_stride + (size_t)j;
+
+            *to = (add ? *to : 0) + sums[j * tokens + i];
+        }
+    }
+}
+
+/* The same for rows [r, end). */
+TILE void column(const struct product *p, const struct panel *q, enum mp_wtype type, size_t r,
+                 size_t end, size_t t, size_t c, size_t cols, int tokens)
+{
+    const int rows = TILE_ROWS_OF(tokens);
+
+    for (; cols % STEP_COLS == 0 && r + (size_t)rows <= end; r += (size_t)rows)
+        tile(p, q, type, r, t, c, cols, rows, tokens);
+    for (; r < end; r++)
+        tile(p, q, type, r, t, c, cols, 1, tokens);
+}
+
+/* One partial sum of rows [r, end) for all tokens of the panel. */
+TILE void row_block(const struct product *p, const struct panel *q, enum mp_wtype type, size_t r,
+                    size_t end, size_t c, size_t cols)
+{
+    size_t t = 0;
+
+    for (; t + TILE_TOKENS <= q->tokens; t += TILE_TOKENS)
+        column(p, q, type, r, end, t, c, cols, TILE_TOKENS);
+    if (TILE_TOKENS > 4 && t + 4 <= q->tokens) {
+        column(p, q, type, r, end, t, c, cols, 4);
+        t += 4;
+    }
+    if (t + 2 <= q->tokens) {
+        column(p, q, type, r, end, t, c, cols, 2);
+        t += 2;
+    }
+    if (t < q->tokens)
+        column(p, q, type, r, end, t, c, cols, 1);
+}
+
+/* Two vectors from `cols` floats, the missing ones zero. */
+INLINE void pack_step(float *to, size_t between, const float *from, enum mp_wtype type, size_t cols)
+{
+    vec a, b;
+
+    if (cols >= STEP_COLS) {
+        a = v_load(from);
+        b = v_load(from + LANES);
+    } else {
+        a = cols >= LANES ? v_load(from) : v_load_n(from, cols);
+        b = cols > LANES ? v_load_n(from + LANES, cols - LANES) : v_set1(0);
+    }
+    if (type == MP_WTYPE_BF16)
+        x_split(&a, &b);
+    v_store(to, a);
+    v_store(to + between, b);
+}
+
+INLINE void pack(const struct product *p, const struct panel *q, enum mp_wtype type)
+{
+    for (size_t t = 0, tokens; t < q->tokens; t += tokens) {
+        tokens = tile_tokens(q->tokens - t);
+        for (size_t i = 0; i < tokens; i++) {
+            const float *from = p->x + (q->t + t + i) * p->x_stride + q->c;
+            float *to = q->x + t * q->width + i * LANES;
+
+            for (size_t c = 0; c < q->cols; c += STEP_COLS)
+                pack_step(to + c * tokens, tokens * LANES, from + c, type, q->cols - c);
+        }
+    }
+}
+
+/*
+ * All rows for one panel. With many tokens, blocks of rows are taken column block by column block:
+ * the activations of a tile then stay in the first level cache and the weights in the second. With
+ * few, rows are read from end to end.
+ */
+TILE void multiply_panel(const struct product *p, const struct panel *q, enum mp_wtype type)
+{
+    const size_t tokens = tile_tokens(q->tokens);
+    const size_t step = q->tokens > 4 ? ROW_BLOCK : TILE_ROWS_OF(tokens);
+
+    for (size_t r = 0; r < p->rows; r += step) {
+        const size_t end = min_size(r + step, p->rows);
+        size_t c = 0;
+
+        do {
+            row_block(p, q, type, r, end, c, min_size(q->cols - c, p->block_cols));
+        } while ((c += p->block_cols) < q->cols);
+    }
+}
+
+TILE void multiply(const struct product *p, enum mp_wtype type)
+{
+    _Alignas(64) float packed[PACK_FLOATS];
+    struct panel q = { .x = packed };
+
+    for (; q.t < p->tokens; q.t += q.tokens) {
+        size_t most;
+
+        q.tokens = min_size(p->tokens - q.t, RUN_TOKENS);
+        most = PACK_FLOATS / q.tokens / p->block_cols * p->block_cols;
+        q.c = 0;
+        do {
+            q.cols = min_size(p->cols - q.c, most);
+            q.width = (q.cols + STEP_COLS - 1) / STEP_COLS * STEP_COLS;
+            pack(p, &q, type);
+            multiply_panel(p, &q, type);
+        } while ((q.c += q.cols) < p->cols);
+    }
+}
+
+static void multiply_f32(const struct product *p)
+{
+    multiply(p, MP_WTYPE_F32);
+}
+
+static void multiply_bf16(const struct product *p)
+{
+    multiply(p, MP_WTYPE_BF16);
+}
+
+static void multiply_f16(const struct product *p)
+{
+    multiply(p, MP_WTYPE_F16);
+}
+
+static void multiply_any(const struct product *p, enum mp_wtype type)
+{
+    if (type == MP_WTYPE_F32)
+        multiply_f32(p);
+    else if (type == MP_WTYPE_BF16)
+        multiply_bf16(p);
+    else
+        multiply_f16(p);
+}
+
+static void v_matmul(float *y, size_t y_stride, const void *w, enum mp_wtype type, size_t w_stride,
+                     const float *x, size_t x_stride, size_t rows, size_t cols, size_t tokens)
+{
+    struct product p = { .y = y,
+                         .y_stride = y_stride,
+                         .w = w,
+                         .w_row_bytes = w_stride * mp_wtype_bytes(type),
+                         .x = x,
+                         .x_stride = x_stride,
+                         .rows = rows,
+                         .cols = cols,
+                         .tokens = tokens,
+                         .block_cols = BLOCK_COLS };
+
+    multiply_any(&p, type);
+}
+
+static void v_matmul_blocked(float *y, size_t y_stride, const void *w, enum mp_wtype type,
+                             size_t w_stride, const float *x, size_t x_stride, size_t rows,
+                             size_t cols, size_t tokens, int accumulate)
+{
+    struct product p = { .y = y,
+                         .y_stride = y_stride,
+                         .w = w,
+                         .w_row_bytes = w_stride * mp_wtype_bytes(type),
+                         .x = x,
+                         .x_stride = x_stride,
+                         .rows = rows,
+                         .cols = cols,
+                         .tokens = tokens,
+                         .block_cols = MP_KERNEL_BLOCK_COLS,
+                         .accumulate = accumulate };
+
+    multiply_any(&p, type);
+}
