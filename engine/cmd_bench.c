@@ -199,7 +199,6 @@ static enum mp_status run_once(struct bench *bench, struct bench_run *run)
         .ctx = bench,
     };
     const struct mp_counters before = mp_report_counters(&bench->session);
-    struct mp_counters after;
     struct mp_output outputs[BATCH_MAX] = { 0 };
     struct mp_generate_stats stats;
     enum mp_status status =
@@ -209,9 +208,8 @@ static enum mp_status run_once(struct bench *bench, struct bench_run *run)
     if (status != MP_OK)
         return status;
     mp_report_make(&bench->session, &stats, &before, bench->load_ms, &run->report);
-    after = mp_report_counters(&bench->session);
     if (stats.decode_steps > 0)
-        run->decode = mp_counters_since(&after, &bench->at_decode);
+        run->decode = mp_report_counters_since(&bench->session, &bench->at_decode);
     return MP_OK;
 }
 
@@ -284,9 +282,9 @@ static void print_json(const struct bench *bench)
 
 static enum mp_status run_all(struct bench *bench)
 {
-    enum mp_status status = MP_OK;
+    enum mp_status status = mp_check_outputs(bench->args);
 
-    if (bench->args->timeline != NULL)
+    if (status == MP_OK && bench->args->timeline != NULL)
         status = mp_timeline_create(bench->clock, TIMELINE_EVENTS, &bench->timeline);
     if (status == MP_OK)
         status = read_tokens(bench);

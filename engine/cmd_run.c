@@ -331,6 +331,8 @@ static enum mp_status run_all(struct run *run)
     enum mp_status status = mp_sampling_check(&sampling); /* before gigabytes are read */
 
     if (status == MP_OK)
+        status = mp_check_outputs(run->args);
+    if (status == MP_OK)
         status = read_prompts(run);
     if (status == MP_OK && run->args->timeline != NULL)
         status = mp_timeline_create(run->clock, TIMELINE_EVENTS, &run->timeline);

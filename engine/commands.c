@@ -11,6 +11,7 @@
 #include "policy/trace.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
+#include "vmm/base/out.h"
 
 #define TEXT_FILE_BYTES_MAX (64u << 20)
 
@@ -24,6 +25,18 @@ enum mp_status mp_require_model(const struct mp_args *args)
             "no model: give --model DIR, a directory with config.json, *.safetensors and "
             "tokenizer.json");
     return MP_OK;
+}
+
+enum mp_status mp_check_outputs(const struct mp_args *args)
+{
+    const char *const paths[] = { args->trace, args->logits_out, args->timeline };
+    enum mp_status status = MP_OK;
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(paths) && status == MP_OK; i++) {
+        if (paths[i] != NULL)
+            status = mp_out_check(paths[i]);
+    }
+    return status;
 }
 
 enum mp_status mp_check_stdout(void)

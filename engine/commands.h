@@ -33,6 +33,9 @@ enum mp_status mp_require_model(const struct mp_args *args) MP_MUST_CHECK;
 /* A bar while weights are read, and Ctrl-C: for mp_session_config.progress. */
 struct mp_progress mp_loading_progress(struct mp_progress_bar *bar);
 
+/* Can the files that the flags name be written? To be asked before anything is loaded. */
+enum mp_status mp_check_outputs(const struct mp_args *args) MP_MUST_CHECK;
+
 /* Everything on standard output arrived? MP_ERR_IO otherwise. */
 enum mp_status mp_check_stdout(void) MP_MUST_CHECK;
 

@@ -15,9 +15,8 @@ struct mp_counters mp_report_counters(const struct mp_session *session)
     return counters;
 }
 
-/* A run that needs what an earlier one prefetched may waste less than nothing. */
-static struct mp_counters counters_of_run(const struct mp_session *session,
-                                          const struct mp_counters *before)
+struct mp_counters mp_report_counters_since(const struct mp_session *session,
+                                            const struct mp_counters *before)
 {
     struct mp_counters now = mp_report_counters(session);
 
@@ -29,7 +28,7 @@ static struct mp_counters counters_of_run(const struct mp_session *session,
 void mp_report_make(const struct mp_session *session, const struct mp_generate_stats *stats,
                     const struct mp_counters *before, double load_ms, struct mp_report *report_p)
 {
-    const struct mp_counters run = counters_of_run(session, before);
+    const struct mp_counters run = mp_report_counters_since(session, before);
     const uint64_t uses = run.hits + run.misses;
     const uint64_t later =
         stats->decode_steps > 0 ? stats->generated_tokens - stats->first_tokens : 0;

@@ -35,6 +35,11 @@ struct mp_report {
  * counts as wasted. */
 struct mp_counters mp_report_counters(const struct mp_session *session);
 
+/* What was counted since `before`. A run that needs what an earlier one prefetched wastes nothing,
+ * not less than nothing. */
+struct mp_counters mp_report_counters_since(const struct mp_session *session,
+                                            const struct mp_counters *before);
+
 /* `before`: mp_report_counters() when the run began. */
 void mp_report_make(const struct mp_session *session, const struct mp_generate_stats *stats,
                     const struct mp_counters *before, double load_ms, struct mp_report *report_p);

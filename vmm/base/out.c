@@ -99,6 +99,21 @@ void mp_out_abandon(struct mp_out *out)
         unlink(out->temporary);
 }
 
+enum mp_status mp_out_check(const char *path)
+{
+    struct mp_out out;
+    struct stat info;
+    enum mp_status status;
+
+    if (lstat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode) &&
+        !S_ISDIR(info.st_mode))
+        return MP_OK;
+    status = mp_out_open(&out, path);
+    if (status == MP_OK)
+        mp_out_abandon(&out);
+    return status;
+}
+
 enum mp_status mp_out_commit(struct mp_out *out)
 {
     int error = 0;

@@ -34,6 +34,10 @@ struct mp_out {
 /* MP_ERR_IO with a text; nothing was created. The mode is 0644 less the umask. */
 enum mp_status mp_out_open(struct mp_out *out, const char *path) MP_MUST_CHECK;
 
+/* Could a file of this name be written now? For long work, before it begins; nothing is left
+ * behind. Devices and FIFOs are not touched. Same errors as mp_out_open(). */
+enum mp_status mp_out_check(const char *path) MP_MUST_CHECK;
+
 /*
  * Flush, check that every byte arrived, and give the file its name. MP_ERR_IO with a text: the
  * temporary file is gone and an older file of that name untouched. Closed in both cases.
