@@ -7,24 +7,56 @@
  * The tables that policy.c lists, and the few functions that several policies share.
  */
 extern const struct mp_route_ops mp_route_exact;
+extern const struct mp_route_ops mp_route_smoe;
+extern const struct mp_route_ops mp_route_smoe_similar;
 extern const struct mp_assign_ops mp_assign_gpu_only;
+extern const struct mp_assign_ops mp_assign_threshold;
+extern const struct mp_assign_ops mp_assign_two_pointer;
+extern const struct mp_assign_ops mp_assign_greedy;
+extern const struct mp_assign_ops mp_assign_beam;
+extern const struct mp_assign_ops mp_assign_exact;
+extern const struct mp_assign_ops mp_assign_queue;
 extern const struct mp_predict_ops mp_predict_none;
 extern const struct mp_predict_ops mp_predict_gate;
 extern const struct mp_predict_ops mp_predict_history;
+extern const struct mp_predict_ops mp_predict_residual;
+extern const struct mp_predict_ops mp_predict_partial;
 extern const struct mp_prefetch_ops mp_prefetch_none;
 extern const struct mp_prefetch_ops mp_prefetch_top;
+extern const struct mp_prefetch_ops mp_prefetch_top_score;
+extern const struct mp_prefetch_ops mp_prefetch_workload;
+extern const struct mp_prefetch_ops mp_prefetch_hot;
+extern const struct mp_prefetch_ops mp_prefetch_impact;
 extern const struct mp_admit_ops mp_admit_always;
+extern const struct mp_admit_ops mp_admit_window;
 extern const struct mp_evict_ops mp_evict_lru;
 extern const struct mp_evict_ops mp_evict_lfu;
 extern const struct mp_evict_ops mp_evict_random;
 extern const struct mp_evict_ops mp_evict_layer_lru;
 extern const struct mp_evict_ops mp_evict_layer_lfu;
+extern const struct mp_evict_ops mp_evict_score;
+extern const struct mp_evict_ops mp_evict_mrs;
+extern const struct mp_evict_ops mp_evict_workload;
 extern const struct mp_partition_ops mp_partition_global;
 extern const struct mp_partition_ops mp_partition_uniform;
+extern const struct mp_partition_ops mp_partition_random;
 
 /* The k highest scores of each token, ties to the lower id: what `exact` answers, and what the
  * step falls back on when a route policy answers nonsense. Pure. */
 void mp_route_top_k(const struct mp_route_facts *facts, uint32_t *experts, float *weights);
+
+/* The finaliser of splitmix64: every bit of the input moves every bit of the result. */
+static inline uint64_t mp_policy_mix(uint64_t v)
+{
+    v += 0x9e3779b97f4a7c15u;
+    v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9u;
+    v = (v ^ v >> 27) * 0x94d049bb133111ebu;
+    return v ^ v >> 31;
+}
+
+/* For predictors that only name a source: scores := what the engine made of it. */
+bool mp_predict_source(struct mp_policy *policy, const struct mp_predict_facts *facts,
+                       float *scores);
 
 /* For policies without state: an instance that is only its head. */
 enum mp_status mp_policy_create_plain(const struct mp_policy_info *info,

@@ -16,15 +16,6 @@ struct evict_random {
     uint64_t seed, changes;
 };
 
-/* The finaliser of splitmix64: every bit of the input moves every bit of the result. */
-static uint64_t mix(uint64_t v)
-{
-    v += 0x9e3779b97f4a7c15u;
-    v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9u;
-    v = (v ^ v >> 27) * 0x94d049bb133111ebu;
-    return v ^ v >> 31;
-}
-
 static void random_destroy(struct mp_policy *policy)
 {
     struct evict_random *random = (struct evict_random *)policy;
@@ -81,7 +72,7 @@ static uint32_t random_pick(struct mp_policy *policy, const struct mp_evict_quer
         allowed += mp_evict_allows(query, random->residents.unit[i]);
     if (allowed == 0)
         return MP_UNIT_NONE;
-    left = (uint32_t)(mix(random->seed ^ random->changes) % allowed);
+    left = (uint32_t)(mp_policy_mix(random->seed ^ random->changes) % allowed);
     for (uint32_t i = 0; i < count; i++) {
         if (mp_evict_allows(query, random->residents.unit[i]) && left-- == 0)
             return random->residents.unit[i];

@@ -12,25 +12,36 @@
 #include "vmm/base/error.h"
 
 /* Add a policy here, in builtins.h and in CMakeLists.txt; nothing else needs to know of it. */
-static const struct mp_policy_info *const route_list[] = { &mp_route_exact.info };
-static const struct mp_policy_info *const assign_list[] = { &mp_assign_gpu_only.info };
+static const struct mp_policy_info *const route_list[] = {
+    &mp_route_exact.info,
+    &mp_route_smoe.info,
+    &mp_route_smoe_similar.info,
+};
+static const struct mp_policy_info *const assign_list[] = {
+    &mp_assign_gpu_only.info, &mp_assign_threshold.info, &mp_assign_two_pointer.info,
+    &mp_assign_greedy.info,   &mp_assign_beam.info,      &mp_assign_exact.info,
+    &mp_assign_queue.info,
+};
 static const struct mp_policy_info *const predict_list[] = {
-    &mp_predict_none.info,
-    &mp_predict_gate.info,
-    &mp_predict_history.info,
+    &mp_predict_none.info,     &mp_predict_gate.info,    &mp_predict_history.info,
+    &mp_predict_residual.info, &mp_predict_partial.info,
 };
 static const struct mp_policy_info *const prefetch_list[] = {
-    &mp_prefetch_none.info,
-    &mp_prefetch_top.info,
+    &mp_prefetch_none.info,     &mp_prefetch_top.info, &mp_prefetch_top_score.info,
+    &mp_prefetch_workload.info, &mp_prefetch_hot.info, &mp_prefetch_impact.info,
 };
-static const struct mp_policy_info *const admit_list[] = { &mp_admit_always.info };
+static const struct mp_policy_info *const admit_list[] = {
+    &mp_admit_always.info,
+    &mp_admit_window.info,
+};
 static const struct mp_policy_info *const evict_list[] = {
-    &mp_evict_lru.info,       &mp_evict_lfu.info,       &mp_evict_random.info,
-    &mp_evict_layer_lru.info, &mp_evict_layer_lfu.info,
+    &mp_evict_lru.info,       &mp_evict_lfu.info,   &mp_evict_random.info, &mp_evict_layer_lru.info,
+    &mp_evict_layer_lfu.info, &mp_evict_score.info, &mp_evict_mrs.info,    &mp_evict_workload.info,
 };
 static const struct mp_policy_info *const partition_list[] = {
     &mp_partition_global.info,
     &mp_partition_uniform.info,
+    &mp_partition_random.info,
 };
 
 static const struct {
@@ -51,6 +62,15 @@ const struct mp_profile mp_profiles[] = {
     { "lru",
       "least recently used, loads on demand only",
       { "exact", "gpu-only", "none", "none", "always", "lru", "global" } },
+    { "smoe",
+      "SMoE: low-score experts are substituted by resident ones; changes the output",
+      { "smoe", "two-pointer", "partial", "top-score", "always", "score", "uniform" } },
+    { "dali",
+      "DALI: greedy assignment, prefetch and replacement by workload",
+      { "exact", "greedy", "residual", "workload", "window", "workload", "random" } },
+    { "hybrimoe",
+      "HybriMoE: queues, prefetch by simulated impact, cache by scores",
+      { "exact", "queue", "gate", "impact", "always", "mrs", "uniform" } },
     { .name = NULL },
 };
 
@@ -176,7 +196,7 @@ static const struct mp_profile *find_profile(const char *name)
 enum mp_status mp_policy_resolve(const struct mp_policy_names *names, struct mp_profile *chosen_p)
 {
     const struct mp_profile *profile = find_profile(names->profile);
-    char quoted[MP_QUOTE_BYTES], known[256];
+    char quoted[MP_QUOTE_BYTES], known[512];
     struct mp_profile chosen;
 
     if (profile == NULL) {

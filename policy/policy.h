@@ -77,6 +77,7 @@ struct mp_policy_info {
     const char *summary;       /* one line, for `moepager info` */
     const struct mp_opt *opts; /* variables MOEPAGER_<NAME>_*, or NULL */
     size_t config_size;        /* of the struct that opts fill; 0 without opts */
+    bool calibrated;           /* create() refuses a shape without what a calibration measured */
 };
 
 /* First member of every policy instance. */

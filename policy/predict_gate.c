@@ -1,11 +1,20 @@
 /*
  * The next layer's router, asked one layer early: residual streams change little from layer to
  * layer, so its scores on the present hidden states resemble those that it will give. Used by
- * Mixtral-offloading (speculative loading) and as the baseline of DALI (section 4.2) and others.
+ * Mixtral-offloading (speculative loading), by HybriMoE for three layers, and as the baseline of
+ * DALI (section 4.2) and others.
  */
 #include "policy/builtins.h"
 
 #include <string.h>
+
+bool mp_predict_source(struct mp_policy *policy, const struct mp_predict_facts *facts,
+                       float *scores)
+{
+    (void)policy;
+    memcpy(scores, facts->source, (size_t)facts->tokens * facts->experts * sizeof(*scores));
+    return true;
+}
 
 static enum mp_status gate_create(const void *config, const struct mp_shape *shape,
                                   struct mp_policy **policy_p)
@@ -15,14 +24,6 @@ static enum mp_status gate_create(const void *config, const struct mp_shape *sha
     return mp_policy_create_plain(&mp_predict_gate.info, policy_p);
 }
 
-static bool gate_predict(struct mp_policy *policy, const struct mp_predict_facts *facts,
-                         float *scores)
-{
-    (void)policy;
-    memcpy(scores, facts->source, (size_t)facts->tokens * facts->experts * sizeof(*scores));
-    return true;
-}
-
 const struct mp_predict_ops mp_predict_gate = {
     .info = { .abi = MP_POLICY_ABI,
               .name = "gate",
@@ -30,5 +31,6 @@ const struct mp_predict_ops mp_predict_gate = {
     .create = gate_create,
     .destroy = mp_policy_destroy_plain,
     .source = MP_SCORES_GATE,
-    .predict = gate_predict,
+    .reach = 3,
+    .predict = mp_predict_source,
 };

@@ -101,3 +101,14 @@ uint32_t mp_residents_victim_layer(const struct mp_residents *set,
     }
     return worst;
 }
+
+uint32_t mp_residents_planned(const struct mp_shape *shape)
+{
+    uint32_t spare = shape->slots / 4;
+
+    if (spare > 2 * shape->top_k)
+        spare = 2 * shape->top_k;
+    if (spare < 2)
+        spare = 2;
+    return shape->slots > spare ? (shape->slots - spare) / shape->layers : 0;
+}

@@ -41,4 +41,11 @@ uint32_t mp_residents_min(const struct mp_residents *set, const struct mp_evict_
 uint32_t mp_residents_victim_layer(const struct mp_residents *set,
                                    const struct mp_evict_query *query);
 
+/*
+ * For policies that keep a fixed number of residents in each layer (DALI): that number. A quarter
+ * of the slots, but not more than 2 * top_k and at least two, is left for what is loaded on demand
+ * or ahead.
+ */
+uint32_t mp_residents_planned(const struct mp_shape *shape);
+
 #endif

@@ -9,6 +9,7 @@
 #include "policy/replay.h"
 #include "policy/trace.h"
 #include "tests/fault/wrap.h"
+#include "tests/policy/calibration.h"
 #include "tests/test.h"
 #include "tests/tmpdir.h"
 #include "vmm/base/log.h"
@@ -329,7 +330,13 @@ void fault_sweep_tokenizers(const char *sites_path)
 static void policies_once(const struct fault_plan *plan, void *ctx)
 {
     const struct mp_shape shape = {
-        .layers = 2, .experts = 4, .top_k = 2, .tokens_max = 8, .slots = 4, .unit_bytes = 4096
+        .layers = 2,
+        .experts = 4,
+        .top_k = 2,
+        .tokens_max = 8,
+        .slots = 4,
+        .unit_bytes = 4096,
+        .calibration = test_calibration(2, 4),
     };
     const struct mp_policy_info *info;
 

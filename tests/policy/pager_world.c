@@ -1,3 +1,4 @@
+#include "tests/policy/calibration.h"
 #include "tests/policy/pager_world.h"
 
 #include "tests/vmm/space_files.h"
@@ -132,6 +133,7 @@ enum mp_status world_try_open(const struct world_options *options, struct world 
         .top_k = options->top_k,
         .tokens_max = 16,
         .seed = options->seed,
+        .calibration = test_calibration(options->layers, options->experts),
     };
     world->units = calloc(world->unit_count, sizeof(*world->units));
     if (world->units == NULL)

@@ -6,6 +6,7 @@
  */
 #include "policy/step.h"
 #include "tests/fault/wrap.h"
+#include "tests/policy/calibration.h"
 #include "tests/policy/pager_world.h"
 #include "tests/test.h"
 #include "vmm/base/error.h"
@@ -75,7 +76,12 @@ static const struct mp_step_ops step_ops = {
 static enum mp_status create_every_builtin(void)
 {
     const struct mp_shape shape = {
-        .layers = LAYERS, .experts = EXPERTS, .top_k = K, .tokens_max = TOKENS, .slots = 6
+        .layers = LAYERS,
+        .experts = EXPERTS,
+        .top_k = K,
+        .tokens_max = TOKENS,
+        .slots = 6,
+        .calibration = test_calibration(LAYERS, EXPERTS),
     };
 
     for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {

@@ -1,0 +1,159 @@
+/*
+ * DALI appendix A.2: beam search over the assignments. Experts in the order of Alg. 1, those whose
+ * times differ most first; each plan kept so far is continued with the expert on the device and on
+ * the CPU, and the WIDTH (2 in the paper) best by execution time max(T_gpu, T_cpu) are kept.
+ *
+ * Times and the memory bound are as in assign_greedy.c. Ties in execution time go to the smaller
+ * sum of both times, then to the plan found first.
+ */
+#include "policy/builtins.h"
+
+#include <stdlib.h>
+
+#include "policy/assign_times.h"
+#include "vmm/base/error.h"
+
+#define WIDTH_MAX 64
+
+struct beam_config {
+    uint64_t width;
+};
+
+static const struct mp_opt beam_opts[] = {
+    MP_OPT(MP_OPT_U64, "WIDTH", struct beam_config, width, "2", 1, WIDTH_MAX,
+           "Plans that assign policy beam keeps while it searches."),
+    MP_OPT_END,
+};
+
+struct plan {
+    uint64_t device_ns, cpu_ns;
+    uint32_t loads;
+    uint32_t from; /* plan of the expert before */
+    bool on_device;
+};
+
+struct beam {
+    struct mp_sorter sorter;
+    uint32_t width;
+    uint8_t *step; // (experts, width): from * 2 + on_device
+    struct plan kept[WIDTH_MAX], next[2 * WIDTH_MAX];
+};
+
+static void beam_destroy(struct mp_policy *policy)
+{
+    free(((struct beam *)policy)->step);
+    mp_sorter_destroy(policy);
+}
+
+static enum mp_status beam_create(const void *config_, const struct mp_shape *shape,
+                                  struct mp_policy **policy_p)
+{
+    const struct beam_config *config = config_;
+    struct mp_policy *policy;
+    enum mp_status status =
+        mp_sorter_create(&mp_assign_beam.info, shape, sizeof(struct beam), &policy);
+    struct beam *self;
+
+    if (status != MP_OK)
+        return status;
+    self = (struct beam *)policy;
+    self->width = (uint32_t)config->width;
+    self->step = calloc(shape->experts, self->width);
+    if (self->step == NULL) {
+        beam_destroy(policy);
+        return mp_fail_no_memory("assign policy 'beam'", (size_t)shape->experts * self->width);
+    }
+    *policy_p = policy;
+    return MP_OK;
+}
+
+static uint64_t time_of(const struct plan *plan)
+{
+    return plan->device_ns > plan->cpu_ns ? plan->device_ns : plan->cpu_ns;
+}
+
+static bool better(const struct plan *a, const struct plan *b)
+{
+    if (time_of(a) != time_of(b))
+        return time_of(a) < time_of(b);
+    return a->device_ns + a->cpu_ns < b->device_ns + b->cpu_ns;
+}
+
+/* Insert into self->next[count], sorted; what is equal stays in order. */
+static void add_plan(struct beam *self, uint32_t count, const struct plan *plan)
+{
+    uint32_t at = count;
+
+    for (; at > 0 && better(plan, &self->next[at - 1]); at--)
+        self->next[at] = self->next[at - 1];
+    self->next[at] = *plan;
+}
+
+/* Continue `count` plans with the expert of place n; returns how many are kept. */
+static uint32_t extend(struct beam *self, const struct mp_assign_facts *facts, uint32_t n,
+                       uint32_t count)
+{
+    const struct mp_costs *costs = facts->costs;
+    const uint32_t i = self->sorter.order[n];
+    const bool cold = !facts->resident[i];
+    uint32_t made = 0;
+
+    for (uint32_t p = 0; p < count; p++) {
+        struct plan plan = self->kept[p];
+
+        plan.from = p;
+        plan.on_device = false;
+        plan.cpu_ns += mp_assign_cpu_ns(costs, facts->tokens[i]);
+        add_plan(self, made++, &plan);
+        plan = self->kept[p];
+        if (cold && costs->transient > 0 && plan.loads >= costs->transient)
+            continue;
+        plan.from = p;
+        plan.on_device = true;
+        plan.loads += cold;
+        plan.device_ns += mp_assign_device_ns(costs, facts->tokens[i], facts->resident[i]);
+        add_plan(self, made++, &plan);
+    }
+    if (made > self->width)
+        made = self->width;
+    for (uint32_t p = 0; p < made; p++) {
+        self->kept[p] = self->next[p];
+        self->step[(size_t)n * self->width + p] =
+            (uint8_t)(self->next[p].from * 2 + self->next[p].on_device);
+    }
+    return made;
+}
+
+static void beam_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                        enum mp_executor *executors)
+{
+    struct beam *self = (struct beam *)policy;
+    uint32_t count = 1, plan = 0;
+
+    mp_assign_all(facts, MP_EXECUTOR_DEVICE, executors);
+    if (!mp_assign_can_weigh(facts))
+        return;
+    mp_assign_sort_by_difference(&self->sorter, facts);
+    self->kept[0] = (struct plan){ .device_ns = 0 };
+    for (uint32_t n = 0; n < facts->count; n++)
+        count = extend(self, facts, n, count);
+    /* The best plan is the first; walk back along its steps. */
+    for (uint32_t n = facts->count; n-- > 0;) {
+        const uint8_t step = self->step[(size_t)n * self->width + plan];
+
+        if (!(step & 1))
+            executors[self->sorter.order[n]] = MP_EXECUTOR_CPU;
+        plan = step / 2;
+    }
+}
+
+const struct mp_assign_ops mp_assign_beam = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "beam",
+              .summary = "beam search over the assignments (DALI A.2)",
+              .opts = beam_opts,
+              .config_size = sizeof(struct beam_config) },
+    .create = beam_create,
+    .destroy = beam_destroy,
+    .assign = beam_assign,
+};

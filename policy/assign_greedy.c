@@ -1,0 +1,55 @@
+/*
+ * DALI Alg. 1: experts in descending order of |t_gpu - t_cpu|; each goes to the side that would be
+ * done sooner with it, the device on a tie. t_gpu is the longer of transfer and computing, since
+ * both overlap (eq. 5-6), without transfer for residents (end of section 4.3).
+ *
+ * Departure: the printed algorithm ignores the memory bound, eq. 9. Here costs->transient is the
+ * number of experts that can be in the device tier beside the residents; once so many cold ones go
+ * to the device, the others go to the CPU. Ties in the order go to the lower expert.
+ */
+#include "policy/assign_times.h"
+#include "policy/builtins.h"
+
+static enum mp_status greedy_create(const void *config, const struct mp_shape *shape,
+                                    struct mp_policy **policy_p)
+{
+    (void)config;
+    return mp_sorter_create(&mp_assign_greedy.info, shape, sizeof(struct mp_sorter), policy_p);
+}
+
+static void greedy_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                          enum mp_executor *executors)
+{
+    struct mp_sorter *self = (struct mp_sorter *)policy;
+    const struct mp_costs *costs = facts->costs;
+    uint64_t device_sum_ns = 0, cpu_sum_ns = 0;
+    uint32_t loads = 0;
+
+    mp_assign_all(facts, MP_EXECUTOR_DEVICE, executors);
+    if (!mp_assign_can_weigh(facts))
+        return;
+    mp_assign_sort_by_difference(self, facts);
+    for (uint32_t n = 0; n < facts->count; n++) {
+        const uint32_t i = self->order[n];
+        const uint64_t device_ns = mp_assign_device_ns(costs, facts->tokens[i], facts->resident[i]);
+        const uint64_t cpu_ns = mp_assign_cpu_ns(costs, facts->tokens[i]);
+        const bool full = !facts->resident[i] && costs->transient > 0 && loads >= costs->transient;
+
+        if (!full && device_sum_ns + device_ns <= cpu_sum_ns + cpu_ns) {
+            device_sum_ns += device_ns;
+            loads += !facts->resident[i];
+        } else {
+            cpu_sum_ns += cpu_ns;
+            executors[i] = MP_EXECUTOR_CPU;
+        }
+    }
+}
+
+const struct mp_assign_ops mp_assign_greedy = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "greedy",
+              .summary = "the clearest cases first, each to the side done sooner (DALI Alg. 1)" },
+    .create = greedy_create,
+    .destroy = mp_sorter_destroy,
+    .assign = greedy_assign,
+};

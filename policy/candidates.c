@@ -1,0 +1,83 @@
+#include "policy/candidates.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/builtins.h"
+#include "vmm/base/error.h"
+
+enum mp_status mp_candidates_init(struct mp_candidates *set, const struct mp_shape *shape)
+{
+    *set = (struct mp_candidates){
+        .list = calloc(shape->experts, sizeof(*set->list)),
+        .best = calloc(shape->experts, sizeof(*set->best)),
+        .best_score = calloc(shape->experts, sizeof(*set->best_score)),
+    };
+    if (set->list == NULL || set->best == NULL || set->best_score == NULL) {
+        mp_candidates_fini(set);
+        return mp_fail_no_memory("a prefetch policy", shape->experts * 24u);
+    }
+    return MP_OK;
+}
+
+void mp_candidates_fini(struct mp_candidates *set)
+{
+    free(set->list);
+    free(set->best);
+    free(set->best_score);
+    memset(set, 0, sizeof(*set));
+}
+
+static bool before(const struct mp_candidate *a, const struct mp_candidate *b)
+{
+    if (a->tokens != b->tokens)
+        return a->tokens > b->tokens;
+    if (a->score != b->score)
+        return a->score > b->score;
+    return a->expert < b->expert;
+}
+
+/* Insertion sort: few candidates, and qsort() may allocate. */
+static void sort(struct mp_candidate *list, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++) {
+        const struct mp_candidate one = list[i];
+        uint32_t at = i;
+
+        for (; at > 0 && before(&one, &list[at - 1]); at--)
+            list[at] = list[at - 1];
+        list[at] = one;
+    }
+}
+
+uint32_t mp_candidates_gather(struct mp_candidates *set, const struct mp_prefetch_facts *facts,
+                              uint32_t ranks, float margin)
+{
+    const bool barred = margin >= 0 && ranks < facts->experts;
+    uint32_t count = 0;
+
+    for (uint32_t e = 0; e < facts->experts; e++)
+        set->list[e] = (struct mp_candidate){ .expert = e };
+    for (uint32_t t = 0; t < facts->tokens; t++) {
+        const struct mp_route_facts one = {
+            .tokens = 1,
+            .experts = facts->experts,
+            .k = ranks + barred,
+            .scores = facts->scores + (size_t)t * facts->experts,
+        };
+        uint32_t r = 0;
+
+        mp_route_top_k(&one, set->best, set->best_score);
+        for (; r < ranks && (!barred || set->best_score[r] > (1 + margin) * set->best_score[ranks]);
+             r++) {
+            set->list[set->best[r]].tokens++;
+            set->list[set->best[r]].score += set->best_score[r];
+        }
+    }
+    for (uint32_t e = 0; e < facts->experts; e++) {
+        if (set->list[e].tokens > 0)
+            set->list[count++] = set->list[e];
+    }
+    sort(set->list, count);
+    return count;
+}

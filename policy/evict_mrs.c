@@ -1,0 +1,170 @@
+/*
+ * HybriMoE ("Hybrid CPU-GPU Scheduling and Cache Management for Efficient MoE Inference", DAC
+ * 2025), "minus recent score": each time a layer runs
+ *
+ *     S := alpha * TopP(s) + (1 - alpha) * S
+ *
+ * for all of its experts, where TopP keeps the P highest router scores and makes the rest zero; the
+ * resident with the lowest S leaves. alpha = 0.5 and P = 2 * top_k are those of the published code,
+ * which keeps the layers apart like partition `uniform`. Ours: a batch counts by the mean over its
+ * tokens; ties go to the one not used for longest, then to the lower id.
+ */
+#include "policy/builtins.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/residents.h"
+#include "vmm/base/error.h"
+
+struct mrs_config {
+    double alpha;
+    uint64_t p;
+};
+
+static const struct mp_opt mrs_opts[] = {
+    MP_OPT_REAL("ALPHA", struct mrs_config, alpha, "0.5", 0, 1,
+                "Weight of the newest score in evict policy mrs."),
+    MP_OPT(MP_OPT_U64, "P", struct mrs_config, p, "0", 0, 4096,
+           "Scores of each token that evict policy mrs counts, the highest; 0: twice as many as "
+           "the model chooses."),
+    MP_OPT_END,
+};
+
+struct mrs {
+    struct mp_policy super;
+    struct mp_residents residents;
+    double alpha;
+    uint32_t p;
+    double *score;     // (layers * experts): S
+    uint64_t *key;     // (layers * experts): S as an integer
+    uint64_t *stamp;   // (layers * experts): order of last use
+    double *batch;     // (experts): scratch
+    uint32_t *best;    // (experts)
+    float *best_score; // (experts)
+    uint64_t uses;
+};
+
+static void mrs_destroy(struct mp_policy *policy)
+{
+    struct mrs *self = (struct mrs *)policy;
+
+    mp_residents_fini(&self->residents);
+    free(self->score);
+    free(self->key);
+    free(self->stamp);
+    free(self->batch);
+    free(self->best);
+    free(self->best_score);
+    free(self);
+}
+
+static enum mp_status mrs_create(const void *config_, const struct mp_shape *shape,
+                                 struct mp_policy **policy_p)
+{
+    const struct mrs_config *config = config_;
+    const size_t units = (size_t)shape->layers * shape->experts;
+    const uint64_t p = config != NULL && config->p > 0 ? config->p : 2 * shape->top_k;
+    struct mrs *self = calloc(1, sizeof(*self));
+    enum mp_status status;
+
+    if (self == NULL)
+        return mp_fail_no_memory("evict policy 'mrs'", sizeof(*self));
+    self->super.info = &mp_evict_mrs.info;
+    self->alpha = config != NULL ? config->alpha : 0.5;
+    self->p = p < shape->experts ? (uint32_t)p : shape->experts;
+    self->score = calloc(units, sizeof(double));
+    self->key = calloc(units, sizeof(uint64_t));
+    self->stamp = calloc(units, sizeof(uint64_t));
+    self->batch = calloc(shape->experts, sizeof(double));
+    self->best = calloc(shape->experts, sizeof(uint32_t));
+    self->best_score = calloc(shape->experts, sizeof(float));
+    status = self->score == NULL || self->key == NULL || self->stamp == NULL ||
+                     self->batch == NULL || self->best == NULL || self->best_score == NULL
+                 ? mp_fail_no_memory("evict policy 'mrs'", units * 24)
+                 : mp_residents_init(&self->residents, shape);
+    if (status != MP_OK) {
+        mrs_destroy(&self->super);
+        return status;
+    }
+    *policy_p = &self->super;
+    return MP_OK;
+}
+
+static void mrs_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    struct mrs *self = (struct mrs *)policy;
+
+    (void)now;
+    mp_residents_add(&self->residents, unit);
+    self->stamp[unit] = ++self->uses;
+}
+
+static void mrs_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    (void)now;
+    mp_residents_remove(&((struct mrs *)policy)->residents, unit);
+}
+
+static void mrs_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+{
+    struct mrs *self = (struct mrs *)policy;
+
+    (void)tokens;
+    (void)now;
+    self->stamp[unit] = ++self->uses;
+}
+
+static void mrs_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
+                          const float *scores, const uint32_t *chosen, uint64_t now)
+{
+    struct mrs *self = (struct mrs *)policy;
+    const uint32_t experts = self->residents.experts;
+
+    (void)k;
+    (void)chosen;
+    (void)now;
+    memset(self->batch, 0, experts * sizeof(self->batch[0]));
+    for (uint32_t t = 0; t < tokens; t++) {
+        const struct mp_route_facts one = {
+            .tokens = 1,
+            .experts = experts,
+            .k = self->p,
+            .scores = scores + (size_t)t * experts,
+        };
+
+        mp_route_top_k(&one, self->best, self->best_score);
+        for (uint32_t r = 0; r < self->p; r++)
+            self->batch[self->best[r]] += (double)self->best_score[r];
+    }
+    for (uint32_t e = 0; e < experts; e++) {
+        const size_t unit = (size_t)layer * experts + e;
+        const double s =
+            self->alpha * self->batch[e] / tokens + (1 - self->alpha) * self->score[unit];
+
+        self->score[unit] = s;
+        self->key[unit] = s > 0 ? (uint64_t)((s < 4096 ? s : 4096) * 0x1p48) : 0;
+    }
+}
+
+static uint32_t mrs_pick(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    const struct mrs *self = (const struct mrs *)policy;
+
+    return mp_residents_min(&self->residents, query, MP_LAYER_ANY, self->key, self->stamp);
+}
+
+const struct mp_evict_ops mp_evict_mrs = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "mrs",
+              .summary = "lowest running mean of the high router scores (HybriMoE)",
+              .opts = mrs_opts,
+              .config_size = sizeof(struct mrs_config) },
+    .create = mrs_create,
+    .destroy = mrs_destroy,
+    .on_insert = mrs_on_insert,
+    .on_remove = mrs_on_remove,
+    .on_access = mrs_on_access,
+    .on_scores = mrs_on_scores,
+    .pick = mrs_pick,
+};

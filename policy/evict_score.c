@@ -1,0 +1,185 @@
+/*
+ * SMoE ("Enabling MoE on the Edge via Importance-Driven Expert Scheduling") eq. 3: of the residents
+ * of a layer the one leaves whose router score, chosen or not, was lowest on average over the steps
+ * j - n .. j. So what stays is likely to be chosen, or to serve as a substitute (route policy
+ * `smoe`). What the router has chosen in the open layer is shielded until the layer ends; the pager
+ * protects it while it is in use, and the shield covers the rest of the layer.
+ *
+ * Open in the paper, ours: n = 16; a batch scores an expert by the mean over its tokens; layers
+ * have equal shares, as in evict_lru.c. Ties go to the one not used for longest, then to the lower
+ * id. A shielded unit is named if nothing else may leave.
+ */
+#include "policy/builtins.h"
+
+#include <stdlib.h>
+
+#include "policy/residents.h"
+#include "vmm/base/error.h"
+
+#define SHIELD (UINT64_C(1) << 62)
+
+struct score_config {
+    uint64_t n;
+};
+
+static const struct mp_opt score_opts[] = {
+    MP_OPT(MP_OPT_U64, "N", struct score_config, n, "16", 0, 1024,
+           "Steps before the present one over which evict policy score averages the router's "
+           "scores."),
+    MP_OPT_END,
+};
+
+struct score {
+    struct mp_policy super;
+    struct mp_residents residents;
+    uint32_t window;    /* n + 1 */
+    uint64_t *recent;   // (layers * experts, window): scores in units of 2^-32
+    uint64_t *sum;      // (layers * experts): of recent
+    uint64_t *key;      // (layers * experts): mean, with SHIELD
+    uint64_t *stamp;    // (layers * experts): order of last use
+    uint64_t *steps;    // (layers)
+    uint32_t *shielded; // (experts): units
+    uint32_t shielded_count;
+    uint64_t uses, now;
+};
+
+static void score_destroy(struct mp_policy *policy)
+{
+    struct score *self = (struct score *)policy;
+
+    mp_residents_fini(&self->residents);
+    free(self->recent);
+    free(self->sum);
+    free(self->key);
+    free(self->stamp);
+    free(self->steps);
+    free(self->shielded);
+    free(self);
+}
+
+static enum mp_status score_create(const void *config_, const struct mp_shape *shape,
+                                   struct mp_policy **policy_p)
+{
+    const struct score_config *config = config_;
+    const size_t units = (size_t)shape->layers * shape->experts;
+    struct score *self = calloc(1, sizeof(*self));
+    enum mp_status status;
+
+    if (self == NULL)
+        return mp_fail_no_memory("evict policy 'score'", sizeof(*self));
+    self->super.info = &mp_evict_score.info;
+    self->window = config != NULL ? (uint32_t)config->n + 1 : 17;
+    self->recent = calloc(units, self->window * sizeof(uint64_t));
+    self->sum = calloc(units, sizeof(uint64_t));
+    self->key = calloc(units, sizeof(uint64_t));
+    self->stamp = calloc(units, sizeof(uint64_t));
+    self->steps = calloc(shape->layers, sizeof(uint64_t));
+    self->shielded = calloc(shape->experts, sizeof(uint32_t));
+    status = self->recent == NULL || self->sum == NULL || self->key == NULL ||
+                     self->stamp == NULL || self->steps == NULL || self->shielded == NULL
+                 ? mp_fail_no_memory("evict policy 'score'", units * (self->window + 3) * 8)
+                 : mp_residents_init(&self->residents, shape);
+    if (status != MP_OK) {
+        score_destroy(&self->super);
+        return status;
+    }
+    *policy_p = &self->super;
+    return MP_OK;
+}
+
+static void score_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    struct score *self = (struct score *)policy;
+
+    (void)now;
+    mp_residents_add(&self->residents, unit);
+    self->stamp[unit] = ++self->uses;
+}
+
+static void score_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    (void)now;
+    mp_residents_remove(&((struct score *)policy)->residents, unit);
+}
+
+/* The shields of the layer before end when the next one begins. */
+static void move_to(struct score *self, uint64_t now)
+{
+    if (now == self->now)
+        return;
+    self->now = now;
+    while (self->shielded_count > 0)
+        self->key[self->shielded[--self->shielded_count]] &= ~SHIELD;
+}
+
+static void score_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+{
+    struct score *self = (struct score *)policy;
+
+    (void)tokens;
+    move_to(self, now);
+    self->stamp[unit] = ++self->uses;
+    if (!(self->key[unit] & SHIELD) && self->shielded_count < self->residents.experts) {
+        self->key[unit] |= SHIELD;
+        self->shielded[self->shielded_count++] = unit;
+    }
+}
+
+/* The mean score of an expert over the batch, as an integer, so that sums do not drift. */
+static uint64_t batch_score(const float *scores, uint32_t tokens, uint32_t experts, uint32_t e)
+{
+    double sum = 0;
+
+    for (uint32_t t = 0; t < tokens; t++)
+        sum += (double)scores[(size_t)t * experts + e];
+    sum /= tokens;
+    return sum > 0 ? (uint64_t)((sum < 4096 ? sum : 4096) * 0x1p32) : 0;
+}
+
+static void score_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
+                            const float *scores, const uint32_t *chosen, uint64_t now)
+{
+    struct score *self = (struct score *)policy;
+    const uint32_t experts = self->residents.experts, place = self->steps[layer]++ % self->window;
+    const uint64_t terms = self->steps[layer] < self->window ? self->steps[layer] : self->window;
+
+    (void)k;
+    (void)chosen;
+    move_to(self, now);
+    for (uint32_t e = 0; e < experts; e++) {
+        const size_t unit = (size_t)layer * experts + e;
+        uint64_t *recent = self->recent + unit * self->window + place;
+
+        self->sum[unit] -= *recent;
+        *recent = batch_score(scores, tokens, experts, e);
+        self->sum[unit] += *recent;
+        self->key[unit] = (self->sum[unit] / terms) | (self->key[unit] & SHIELD);
+    }
+}
+
+static uint32_t score_pick(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    const struct score *self = (const struct score *)policy;
+    const uint32_t from = mp_residents_victim_layer(&self->residents, query);
+    uint32_t unit = mp_residents_min(&self->residents, query, from, self->key, self->stamp);
+
+    if (unit == MP_UNIT_NONE && from != MP_LAYER_ANY)
+        unit = mp_residents_min(&self->residents, query, MP_LAYER_ANY, self->key, self->stamp);
+    return unit;
+}
+
+const struct mp_evict_ops mp_evict_score = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "score",
+              .summary = "lowest mean router score over the last steps, per layer (SMoE eq. 3)",
+              .opts = score_opts,
+              .config_size = sizeof(struct score_config) },
+    .create = score_create,
+    .destroy = score_destroy,
+    .per_layer = true,
+    .on_insert = score_on_insert,
+    .on_remove = score_on_remove,
+    .on_access = score_on_access,
+    .on_scores = score_on_scores,
+    .pick = score_pick,
+};

@@ -1,0 +1,264 @@
+/*
+ * DALI Alg. 2, workload-aware replacement: in windows of W steps each layer sums up how many tokens
+ * chose each expert (eq. 12). At the end of a window the U cold experts with the highest sums come
+ * in for the U residents with the lowest, and the sums start anew. In between residents stay: use
+ * it with admit policy `window` and partition `random`.
+ *
+ * W = 4 as in the paper; U = 8 for DeepSeek-V2-Lite and Qwen3-30B-A3B, 1 for Mixtral (figure 12,
+ * appendix A.6). The policy is not told the model: layers of at most 8 experts get 1, others 8.
+ *
+ * Departures. As printed, line 9 (i mod W == 0) ends a window after the first token; here it ends
+ * after every W-th step, (i + 1) mod W == 0. Line 11 takes the top U of the residents too; the text
+ * says lowest. A swap whose newcomer has no more tokens than what it replaces is not made: it would
+ * move bytes for nothing. Prompts count as one step, and the end of a text is not known here. Ties
+ * go to the lower expert.
+ *
+ * The pager needs slots beside the residents, for what is loaded on demand or ahead. Residents are
+ * those that came first or by a swap (`planned`); the others leave before them, the one not used
+ * for longest first, and a prefetch never takes a planned one's slot. A layer with fewer planned
+ * ones than its part (mp_residents_planned()) fills up at the ends of windows.
+ */
+#include "policy/builtins.h"
+
+#include <stdlib.h>
+
+#include "policy/residents.h"
+#include "policy/sorter.h"
+#include "vmm/base/error.h"
+
+#define FEW_EXPERTS 8 /* Mixtral's */
+#define PLANNED (UINT64_C(1) << 62)
+
+struct workload_config {
+    uint64_t w, u;
+};
+
+static const struct mp_opt workload_opts[] = {
+    MP_OPT(MP_OPT_U64, "W", struct workload_config, w, "4", 1, 1000000,
+           "Steps after which evict policy workload changes the residents of a layer."),
+    MP_OPT(MP_OPT_U64, "U", struct workload_config, u, "0", 0, 4096,
+           "Residents of a layer that evict policy workload changes at once; 0: 1 in layers of up "
+           "to 8 experts, 8 in larger ones."),
+    MP_OPT_END,
+};
+
+struct workload {
+    struct mp_sorter sorter;
+    struct mp_residents residents;
+    uint64_t w, u, uses, now;
+    uint32_t planned_max; /* of a layer */
+    uint32_t *planned;    // (layers): how many
+    uint64_t *steps;      // (layers): of the window
+    uint64_t *tokens;     // (layers * experts): of the window, s in the paper
+    uint64_t *key;        // (layers * experts): PLANNED + tokens, or order of last use
+    uint64_t *stamp;      // (layers * experts): order of last use
+    uint64_t *accessed;   // (layers * experts): time of last use
+    uint64_t *expected;   // (layers * experts): time of the swap that brings it in
+};
+
+static void workload_destroy(struct mp_policy *policy)
+{
+    struct workload *self = (struct workload *)policy;
+
+    mp_residents_fini(&self->residents);
+    free(self->planned);
+    free(self->steps);
+    free(self->tokens);
+    free(self->key);
+    free(self->stamp);
+    free(self->accessed);
+    free(self->expected);
+    mp_sorter_destroy(policy);
+}
+
+static enum mp_status workload_create(const void *config_, const struct mp_shape *shape,
+                                      struct mp_policy **policy_p)
+{
+    const struct workload_config *config = config_;
+    const size_t units = (size_t)shape->layers * shape->experts;
+    struct mp_policy *policy;
+    struct workload *self;
+    enum mp_status status =
+        mp_sorter_create(&mp_evict_workload.info, shape, sizeof(*self), &policy);
+
+    if (status != MP_OK)
+        return status;
+    self = (struct workload *)policy;
+    self->w = config != NULL ? config->w : 4;
+    self->u = config != NULL && config->u > 0 ? config->u : shape->experts <= FEW_EXPERTS ? 1 : 8;
+    self->planned_max = mp_residents_planned(shape);
+    self->planned = calloc(shape->layers, sizeof(uint32_t));
+    self->steps = calloc(shape->layers, sizeof(uint64_t));
+    self->tokens = calloc(units, sizeof(uint64_t));
+    self->key = calloc(units, sizeof(uint64_t));
+    self->stamp = calloc(units, sizeof(uint64_t));
+    self->accessed = calloc(units, sizeof(uint64_t));
+    self->expected = calloc(units, sizeof(uint64_t));
+    status = self->planned == NULL || self->steps == NULL || self->tokens == NULL ||
+                     self->key == NULL || self->stamp == NULL || self->accessed == NULL ||
+                     self->expected == NULL
+                 ? mp_fail_no_memory("evict policy 'workload'", units * 40)
+                 : mp_residents_init(&self->residents, shape);
+    if (status != MP_OK) {
+        workload_destroy(policy);
+        return status;
+    }
+    *policy_p = policy;
+    return MP_OK;
+}
+
+static bool is_planned(const struct workload *self, uint32_t unit)
+{
+    return self->key[unit] & PLANNED;
+}
+
+static void plan(struct workload *self, uint32_t unit)
+{
+    if (is_planned(self, unit))
+        return;
+    self->planned[unit / self->residents.experts]++;
+    self->key[unit] = PLANNED + self->tokens[unit];
+}
+
+static void workload_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    struct workload *self = (struct workload *)policy;
+
+    mp_residents_add(&self->residents, unit);
+    self->key[unit] = self->stamp[unit] = ++self->uses;
+    /* Before the first layer only the partition's first residents come. */
+    if (now == 0 || self->expected[unit] == now)
+        plan(self, unit);
+}
+
+static void workload_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    struct workload *self = (struct workload *)policy;
+
+    (void)now;
+    mp_residents_remove(&self->residents, unit);
+    if (is_planned(self, unit))
+        self->planned[unit / self->residents.experts]--;
+    self->key[unit] = 0;
+}
+
+static void workload_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens,
+                               uint64_t now)
+{
+    struct workload *self = (struct workload *)policy;
+
+    self->now = self->accessed[unit] = now;
+    self->stamp[unit] = ++self->uses;
+    self->tokens[unit] += tokens;
+    self->key[unit] = is_planned(self, unit) ? PLANNED + self->tokens[unit] : self->stamp[unit];
+}
+
+static uint32_t workload_pick(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    const struct workload *self = (const struct workload *)policy;
+    const uint32_t unit =
+        mp_residents_min(&self->residents, query, MP_LAYER_ANY, self->key, self->stamp);
+    const bool demand = self->now > 0 && self->accessed[query->for_unit] == self->now;
+
+    return unit != MP_UNIT_NONE && is_planned(self, unit) && !demand ? MP_UNIT_NONE : unit;
+}
+
+/* The cold experts of the layer by descending sums; returns how many have a sum at all. */
+static uint32_t sort_cold(struct workload *self, uint32_t layer)
+{
+    const uint32_t experts = self->residents.experts;
+    uint32_t count = 0;
+
+    for (uint32_t e = 0; e < experts; e++) {
+        const uint32_t unit = layer * experts + e;
+        const bool cold = self->residents.place[unit] == MP_UNIT_NONE;
+
+        self->sorter.key[e] = cold ? self->tokens[unit] : 0;
+        count += self->sorter.key[e] > 0;
+    }
+    mp_sorter_sort(self->sorter.order, experts, self->sorter.key);
+    return count;
+}
+
+/* The resident of the layer with the lowest sum that may leave and is not in swaps[] already. */
+static uint32_t lowest_resident(const struct workload *self, const struct mp_evict_query *query,
+                                const struct mp_swap *swaps, uint32_t count)
+{
+    const uint32_t first = query->scope_layer * self->residents.experts;
+    uint32_t best = MP_UNIT_NONE;
+
+    for (uint32_t unit = first; unit < first + self->residents.experts; unit++) {
+        bool taken = false;
+
+        if (self->residents.place[unit] == MP_UNIT_NONE || !mp_evict_allows(query, unit) ||
+            (best != MP_UNIT_NONE && self->tokens[unit] >= self->tokens[best]))
+            continue;
+        for (uint32_t i = 0; i < count; i++)
+            taken = taken || swaps[i].out == unit;
+        if (!taken)
+            best = unit;
+    }
+    return best;
+}
+
+/* Residents that are left over from guesses become planned while the layer has room for more. */
+static void adopt(struct workload *self, uint32_t layer)
+{
+    const uint32_t first = layer * self->residents.experts;
+
+    for (uint32_t unit = first; unit < first + self->residents.experts; unit++) {
+        if (self->residents.place[unit] != MP_UNIT_NONE && self->planned[layer] < self->planned_max)
+            plan(self, unit);
+    }
+}
+
+static uint32_t workload_replace(struct mp_policy *policy, const struct mp_evict_query *query,
+                                 uint64_t now, struct mp_swap *swaps, uint32_t max)
+{
+    struct workload *self = (struct workload *)policy;
+    const uint32_t layer = query->scope_layer, experts = self->residents.experts;
+    uint32_t cold, count = 0, added = 0;
+
+    if (++self->steps[layer] < self->w)
+        return 0;
+    self->steps[layer] = 0;
+    adopt(self, layer);
+    cold = sort_cold(self, layer);
+    for (; count < cold && count < self->u && count < max; count++) {
+        const uint32_t in = layer * experts + self->sorter.order[count];
+        uint32_t out = MP_UNIT_NONE;
+
+        if (self->planned[layer] + added < self->planned_max &&
+            self->residents.count + added < self->residents.slots) {
+            added++;
+        } else {
+            out = lowest_resident(self, query, swaps, count);
+            if (out == MP_UNIT_NONE || self->tokens[out] >= self->tokens[in])
+                break;
+        }
+        swaps[count] = (struct mp_swap){ .in = in, .out = out };
+        self->expected[in] = now;
+    }
+    for (uint32_t unit = layer * experts; unit < (layer + 1) * experts; unit++) {
+        self->tokens[unit] = 0;
+        if (is_planned(self, unit))
+            self->key[unit] = PLANNED;
+    }
+    return count;
+}
+
+const struct mp_evict_ops mp_evict_workload = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "workload",
+              .summary = "residents change by workload at the ends of windows (DALI Alg. 2)",
+              .opts = workload_opts,
+              .config_size = sizeof(struct workload_config) },
+    .create = workload_create,
+    .destroy = workload_destroy,
+    .per_layer = true,
+    .on_insert = workload_on_insert,
+    .on_remove = workload_on_remove,
+    .on_access = workload_on_access,
+    .pick = workload_pick,
+    .replace = workload_replace,
+};

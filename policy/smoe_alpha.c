@@ -1,0 +1,123 @@
+#include "policy/smoe_alpha.h"
+
+#include "vmm/base/log.h"
+
+#define STEP 0.05f
+#define NS_PER_MS 1000000
+
+void mp_smoe_alpha_init(struct mp_smoe_alpha *self, const struct mp_shape *shape, double alpha,
+                        uint64_t budget_ms)
+{
+    *self = (struct mp_smoe_alpha){
+        .budget_ns = budget_ms * NS_PER_MS,
+        .layers = shape->layers,
+        .alpha = (float)alpha,
+        .layer = MP_LAYER_ANY,
+        .tokens = UINT32_MAX,
+    };
+}
+
+float mp_smoe_alpha_trial(struct mp_smoe_alpha *self, const struct mp_route_facts *facts)
+{
+    if (self->budget_ns == 0)
+        return -1;
+    if (facts->costs->load_ns == 0) {
+        if (!self->told)
+            mp_log_warn("smoe",
+                        "what a load costs on this machine is not known, so no alpha can be found "
+                        "for %.1f ms per token; alpha stays at %.2f",
+                        (double)self->budget_ns / NS_PER_MS, (double)self->alpha);
+        self->told = true;
+        return -1;
+    }
+    if (facts->layer == 0 && facts->tokens < self->tokens) {
+        /* A smaller batch: what was seen of larger ones says nothing of it. */
+        self->tokens = facts->tokens;
+        self->next = 0;
+        for (uint32_t i = 0; i < MP_SMOE_GRID; i++)
+            self->time_ns[i] = 0;
+    }
+    if (facts->layer == 0) {
+        self->layer = 0;
+        self->step_ns = 0;
+    }
+    if (facts->layer != self->layer || facts->tokens != self->tokens) {
+        self->layer = MP_LAYER_ANY;
+        return -1;
+    }
+    return STEP * (float)self->next;
+}
+
+/* The least max(loads, CPU) for `cold` experts of one token; without a CPU all are loaded. */
+static uint64_t cold_ns(const struct mp_costs *costs, uint32_t cold)
+{
+    const uint64_t cpu_ns = costs->cpu_fixed_ns + costs->cpu_token_ns;
+    uint64_t best_ns = cold * costs->load_ns;
+
+    for (uint32_t loads = 0; loads < cold && cpu_ns > 0; loads++) {
+        const uint64_t loaded_ns = loads * costs->load_ns, computed_ns = (cold - loads) * cpu_ns;
+        const uint64_t time_ns = loaded_ns > computed_ns ? loaded_ns : computed_ns;
+
+        best_ns = time_ns < best_ns ? time_ns : best_ns;
+    }
+    return best_ns;
+}
+
+/* Least squares: *at_zero_p + alpha * *slope_p is the predicted time. */
+static void fit(const struct mp_smoe_alpha *self, double *at_zero_p, double *slope_p)
+{
+    double mean_x = 0, mean_y = 0, xx = 0, xy = 0;
+
+    for (uint32_t i = 0; i < MP_SMOE_GRID; i++) {
+        mean_x += (double)STEP * i / MP_SMOE_GRID;
+        mean_y += (double)self->time_ns[i] / MP_SMOE_GRID;
+    }
+    for (uint32_t i = 0; i < MP_SMOE_GRID; i++) {
+        const double x = (double)STEP * i - mean_x;
+
+        xx += x * x;
+        xy += x * ((double)self->time_ns[i] - mean_y);
+    }
+    *slope_p = xy / xx;
+    *at_zero_p = mean_y - *slope_p * mean_x;
+}
+
+static void choose(struct mp_smoe_alpha *self)
+{
+    const double max = (double)STEP * (MP_SMOE_GRID - 1), budget_ns = (double)self->budget_ns;
+    double at_zero_ns, slope_ns, reachable_ns;
+
+    fit(self, &at_zero_ns, &slope_ns);
+    reachable_ns = slope_ns < 0 ? at_zero_ns + slope_ns * max : at_zero_ns;
+    if (at_zero_ns <= budget_ns)
+        self->alpha = 0;
+    else if (slope_ns < 0 && reachable_ns <= budget_ns)
+        self->alpha = (float)((budget_ns - at_zero_ns) / slope_ns);
+    else
+        self->alpha = slope_ns < 0 ? (float)max : 0;
+    if (reachable_ns > budget_ns && !self->told) {
+        mp_log_warn("smoe",
+                    "no alpha up to %.2f meets %.1f ms per token; %.1f ms can be reached, with "
+                    "alpha %.2f",
+                    max, budget_ns / NS_PER_MS, reachable_ns / NS_PER_MS, (double)self->alpha);
+        self->told = true;
+    }
+}
+
+void mp_smoe_alpha_note(struct mp_smoe_alpha *self, const struct mp_route_facts *facts,
+                        uint32_t resident, uint32_t cold)
+{
+    const struct mp_costs *costs = facts->costs;
+    uint64_t *time_ns = &self->time_ns[self->next];
+
+    self->step_ns += costs->layer_ns +
+                     resident * (costs->device_fixed_ns + costs->device_token_ns) +
+                     cold_ns(costs, cold);
+    if (++self->layer < self->layers)
+        return;
+    self->layer = MP_LAYER_ANY;
+    *time_ns = *time_ns == 0 ? self->step_ns : (3 * *time_ns + self->step_ns) / 4;
+    self->next = (self->next + 1) % MP_SMOE_GRID;
+    if (self->next == 0)
+        choose(self);
+}
