@@ -71,7 +71,7 @@ mp_test(engine/pool_test LIBS mp_engine ${MP_ALLOC_FAULT} SOURCES tests/alloc_fa
 mp_test(engine/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
     SOURCES tests/engine/engine_fault_parts.c WRAP LABELS fault TIMEOUT 600)
 mp_test(engine/config_test LIBS mp_engine PkgConfig::JANSSON)
-mp_test(engine/safetensors_test LIBS mp_engine)
+mp_test(engine/safetensors_test LIBS mp_engine TIMEOUT 200)
 mp_test(engine/tokenizer_test LIBS mp_engine TIMEOUT 300)
 mp_test(engine/chat_test LIBS mp_engine)
 mp_test(engine/sampler_test LIBS mp_engine m)
