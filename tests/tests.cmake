@@ -123,6 +123,7 @@ mp_test(engine/repack_cli_test LIBS mp_engine PkgConfig::JANSSON
     SOURCES tests/engine/repack_check.c ARGS $<TARGET_FILE:moepager>)
 add_dependencies(engine_repack_cli_test moepager)
 
+mp_test(policy/assign_test LIBS mp_policy)
 mp_test(policy/evict_test LIBS mp_policy)
 mp_test(policy/pager_stress_test LIBS mp_policy SOURCES tests/policy/pager_world.c LABELS stress
     TIMEOUT 120)
