@@ -124,6 +124,7 @@ mp_test(engine/repack_cli_test LIBS mp_engine PkgConfig::JANSSON
 add_dependencies(engine_repack_cli_test moepager)
 
 mp_test(policy/assign_test LIBS mp_policy)
+mp_test(policy/dali_test LIBS mp_policy)
 mp_test(policy/evict_test LIBS mp_policy)
 mp_test(policy/pager_stress_test LIBS mp_policy SOURCES tests/policy/pager_world.c LABELS stress
     TIMEOUT 120)
@@ -136,6 +137,7 @@ mp_test(policy/predict_prefetch_test LIBS mp_policy)
 mp_test(policy/replay_test LIBS mp_policy)
 mp_test(policy/replay_curve_test LIBS mp_policy TIMEOUT 300)
 mp_test(policy/route_test LIBS mp_policy)
+mp_test(policy/smoe_test LIBS mp_policy)
 mp_test(policy/step_test LIBS mp_policy m SOURCES tests/policy/pager_world.c)
 mp_test(policy/template_test LIBS mp_policy SOURCES policy/template.c tests/policy/pager_world.c)
 mp_test(policy/trace_test LIBS mp_policy m WRAP LABELS fault)
