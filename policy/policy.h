@@ -68,6 +68,8 @@ struct mp_shape {
     uint64_t unit_bytes; /* of the largest unit */
     uint64_t seed;
     const struct mp_calibration *calibration; /* or NULL: there is none */
+    const struct mp_costs *costs; /* or NULL; outlives the policies, changes as they are measured */
+    uint32_t slices;              /* 16: a part of a unit can stay; 0 or 1: units are whole */
 };
 
 /* Common head of every ops table. */
@@ -289,8 +291,8 @@ struct mp_evict_ops {
      */
     uint32_t (*pick)(struct mp_policy *policy, const struct mp_evict_query *query);
 
-    /* True: a demand for which pick() keeps everything waits, while the open layer has units that
-     * will leave, instead of taking a unit all the same. */
+    /* True: a demand for which pick() keeps everything waits, while the open layer has units in
+     * use that may leave afterwards, instead of taking a unit all the same. */
     bool waits;
 
     /* Optional. The router's probabilities of a layer for the batch, all finite, before on_access
@@ -332,6 +334,20 @@ struct mp_partition_ops {
      * quota[] was changed (same rules); layers that hold more give back as others load. */
     bool (*revise)(struct mp_policy *policy, const struct mp_shape *shape, bool idle,
                    uint32_t *quota);
+
+    /* Optional: scores(tokens, experts) that were predicted for the layer that is run next. May
+     * come twice, then the later counts. */
+    void (*predicted)(struct mp_policy *policy, uint32_t layer, uint32_t tokens,
+                      const float *scores);
+
+    /* Optional: what was really chosen, when the layer has run. */
+    void (*routed)(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
+                   const uint32_t *chosen);
+
+    /* Optional, asked after quota and each revise where shape->slices is 16: tops[l], 1..16, says
+     * how many sixteenths of each kept unit of the layer stay; the layer then keeps
+     * quota[l] * 16 / tops[l] units. */
+    void (*tops)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *tops);
 };
 
 /* ---- the lists, and a chosen set ---- */

@@ -214,8 +214,14 @@ static enum mp_status predict(struct mp_step *step, uint32_t layer, uint32_t tok
         facts.source = step->source;
     }
     start_ns = now_ns(step);
-    if (ops->predict(step->config.policies->predict, &facts, step->predicted))
+    if (ops->predict(step->config.policies->predict, &facts, step->predicted)) {
+        const struct mp_policies *set = step->config.policies;
+
         *target_p = facts.target_layer;
+        if (distance == 1 && set->partition_ops->predicted != NULL)
+            set->partition_ops->predicted(set->partition, facts.target_layer, tokens,
+                                          step->predicted);
+    }
     step->config.counters->decisions_ns += now_ns(step) - start_ns;
     if (*target_p != MP_LAYER_ANY && step->config.ops->predicted != NULL)
         step->config.ops->predicted(step->config.ctx, layer, *target_p, tokens, step->predicted);
@@ -517,6 +523,8 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
         set->predict_ops->observe(set->predict, layer, tokens, shape->top_k, step->chosen);
     if (set->prefetch_ops->observe != NULL)
         set->prefetch_ops->observe(set->prefetch, layer, tokens, shape->top_k, step->chosen);
+    if (set->partition_ops->routed != NULL)
+        set->partition_ops->routed(set->partition, layer, tokens, shape->top_k, step->chosen);
     mp_timeline_span(step->config.timeline, step->track, "MoE layer", start_ns, now_ns(step),
                      &(struct mp_timeline_args){ { "layer", "tokens" }, { layer, tokens } });
     return status;
