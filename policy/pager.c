@@ -234,12 +234,12 @@ static uint32_t count_needs(const struct mp_pager *pager, enum mp_need_state sta
     return count;
 }
 
-bool mp_pager_loaded_in_use(const struct mp_pager *pager, uint32_t class_index)
+bool mp_pager_in_use(const struct mp_pager *pager, uint32_t class_index)
 {
     for (uint32_t i = 0; pager->open && i < pager->need_count; i++) {
         const struct mp_pager_need *need = &pager->needs[i];
 
-        if (need->loaded && need->state != MP_NEED_WAITING && need->state != MP_NEED_DONE &&
+        if (need->state != MP_NEED_WAITING && need->state != MP_NEED_DONE &&
             mp_space_unit_class(pager->config.space, need->unit) == class_index)
             return true;
     }

@@ -125,8 +125,8 @@ bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags);
 /* Does the layer hold all that it may, or more? */
 bool mp_pager_over_quota(const struct mp_pager *pager, uint32_t layer);
 
-/* Is there a unit of this size class that the open layer was loaded with and has not finished? */
-bool mp_pager_loaded_in_use(const struct mp_pager *pager, uint32_t class_index);
+/* Is there a unit of this size class that the open layer has a slot for and has not finished? */
+bool mp_pager_in_use(const struct mp_pager *pager, uint32_t class_index);
 
 /* pager_plan.c: start the first residents; carry out swaps and new shares after `layer`. */
 void mp_pager_load_first(struct mp_pager *pager);

@@ -175,11 +175,12 @@ static uint32_t pick_beyond_quota(struct mp_pager *pager, uint32_t unit)
     return victim;
 }
 
-/* The policy keeps everything, and slots of the open layer's own loads will come free. */
+/* The policy keeps everything, and what the open layer is still using may be of those that leave.
+ */
 static bool must_wait(const struct mp_pager *pager, uint32_t unit)
 {
     return policies(pager)->evict_ops->waits &&
-           mp_pager_loaded_in_use(pager, mp_space_unit_class(pager->config.space, unit));
+           mp_pager_in_use(pager, mp_space_unit_class(pager->config.space, unit));
 }
 
 enum mp_status mp_pager_start_load(struct mp_pager *pager, uint32_t unit, enum mp_priority priority)

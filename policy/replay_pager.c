@@ -34,6 +34,8 @@ static uint32_t pick(struct mp_replay_run *run, uint32_t for_unit, uint32_t scop
 
     if (unit < run->trace->layers * run->trace->experts && mp_evict_allows(&query, unit))
         return unit;
+    if (unit == MP_UNIT_NONE && run->policies.evict_ops->waits)
+        return MP_UNIT_NONE;
     for (uint32_t i = 0; i < run->set.count[scope]; i++) {
         if (mp_evict_allows(&query, held[i]))
             return held[i];
@@ -72,6 +74,8 @@ static void load(struct mp_replay_run *run, const struct mp_replay_use *use,
                 run->evictable[run->needs[i].unit] = mp_replay_holds(&run->set, run->needs[i].unit);
             victim = pick(run, use->unit, scope);
         }
+        if (victim == MP_UNIT_NONE)
+            return; /* the policy keeps its residents: used, and gone again */
         remove_unit(run, victim);
     }
     add_unit(run, use->unit);
@@ -151,8 +155,13 @@ static void revise(struct mp_replay_run *run)
         return;
     memcpy(run->slots, run->scratch, layers * sizeof(run->slots[0]));
     for (uint32_t l = 0; l < layers; l++) {
-        while (run->set.count[l] > run->slots[l])
-            remove_unit(run, pick(run, l * run->trace->experts, l));
+        while (run->set.count[l] > run->slots[l]) {
+            const uint32_t victim = pick(run, l * run->trace->experts, l);
+
+            if (victim == MP_UNIT_NONE)
+                break;
+            remove_unit(run, victim);
+        }
     }
 }
 
