@@ -20,28 +20,32 @@ static const struct mp_policy_info *const route_list[] = {
 static const struct mp_policy_info *const assign_list[] = {
     &mp_assign_gpu_only.info, &mp_assign_threshold.info, &mp_assign_two_pointer.info,
     &mp_assign_greedy.info,   &mp_assign_beam.info,      &mp_assign_exact.info,
-    &mp_assign_queue.info,
+    &mp_assign_queue.info,    &mp_assign_resident.info,
 };
 static const struct mp_policy_info *const predict_list[] = {
     &mp_predict_none.info,     &mp_predict_gate.info,    &mp_predict_history.info,
-    &mp_predict_residual.info, &mp_predict_partial.info,
+    &mp_predict_residual.info, &mp_predict_partial.info, &mp_predict_gate_around.info,
+    &mp_predict_llapor.info,
 };
 static const struct mp_policy_info *const prefetch_list[] = {
     &mp_prefetch_none.info,     &mp_prefetch_top.info, &mp_prefetch_top_score.info,
     &mp_prefetch_workload.info, &mp_prefetch_hot.info, &mp_prefetch_impact.info,
+    &mp_prefetch_window.info,
 };
 static const struct mp_policy_info *const admit_list[] = {
     &mp_admit_always.info,
     &mp_admit_window.info,
+    &mp_admit_never.info,
 };
 static const struct mp_policy_info *const evict_list[] = {
-    &mp_evict_lru.info,       &mp_evict_lfu.info,   &mp_evict_random.info, &mp_evict_layer_lru.info,
-    &mp_evict_layer_lfu.info, &mp_evict_score.info, &mp_evict_mrs.info,    &mp_evict_workload.info,
+    &mp_evict_lru.info,       &mp_evict_lfu.info,       &mp_evict_random.info,
+    &mp_evict_layer_lru.info, &mp_evict_layer_lfu.info, &mp_evict_score.info,
+    &mp_evict_mrs.info,       &mp_evict_workload.info,  &mp_evict_none.info,
+    &mp_evict_lfru.info,      &mp_evict_class_lru.info, &mp_evict_lcp.info,
 };
 static const struct mp_policy_info *const partition_list[] = {
-    &mp_partition_global.info,
-    &mp_partition_uniform.info,
-    &mp_partition_random.info,
+    &mp_partition_global.info,    &mp_partition_uniform.info,       &mp_partition_random.info,
+    &mp_partition_hot_table.info, &mp_partition_static_layers.info, &mp_partition_adapmoe.info,
 };
 
 static const struct {

@@ -162,8 +162,10 @@ static void no_demand_policy_passes_the_bound(void)
         make_random(&trace, kind);
         units = trace.layers * trace.experts;
         for (uint32_t slots = 1; slots <= units; slots += 1 + units / 8) {
-            for (size_t p = 0; (partition = builtin(MP_SLOT_PARTITION, p)) != NULL; p++)
-                close_calls += compare_with_bound(&trace, partition, slots * 10);
+            for (size_t p = 0; (partition = builtin(MP_SLOT_PARTITION, p)) != NULL; p++) {
+                if (!partition->info.calibrated) /* nothing was measured of a random trace */
+                    close_calls += compare_with_bound(&trace, partition, slots * 10);
+            }
         }
         mp_replay_trace_fini(&trace);
     }

@@ -1,0 +1,208 @@
+/*
+ * Frequency that counts less with age, two forms that other projects use:
+ *
+ * `lfru`: the unit with the smallest count / age leaves, age being uses of any expert since its
+ * last one, plus one (tinyserve, src/cache_policy.py; the caches proposed to vLLM and llama.cpp
+ * under that name). Departure: a count survives eviction, as with `lfu`.
+ *
+ * `class-lru`: counts halve every HALF_LIFE tokens; a unit's class is the logarithm (base 2) of its
+ * count at its last use, 0 to 7, and the unit with the greatest age / 2^class leaves (llama.cpp,
+ * src/llama-moe-cache.cpp: one LRU list per class, counts kept across evictions). Departures: time
+ * is batches of the unit's layer, so a prompt counts as one; all residents are looked at instead of
+ * the oldest of each list, which finds the same unit.
+ *
+ * Ties go to the oldest use, then the lower id. on_* O(1), pick O(residents).
+ */
+#include "policy/builtins.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "policy/residents.h"
+#include "vmm/base/error.h"
+
+#define CLASSES 8
+
+struct aged_config {
+    uint64_t half_life;
+};
+
+static const struct mp_opt class_lru_opts[] = {
+    MP_OPT(MP_OPT_U64, "HALF_LIFE", struct aged_config, half_life, "128", 1, 1000000,
+           "Tokens after which evict policy class-lru counts a use half."),
+    MP_OPT_END,
+};
+
+struct aged {
+    struct mp_policy super;
+    struct mp_residents residents;
+    double keep;      /* what is left of a count after one batch of its layer */
+    uint64_t *stamp;  // (units): order of last use
+    uint64_t *layer;  // (layers): batches so far
+    uint64_t *moment; // (layers): `now` of the latest, plus 1
+    uint64_t *last;   // (units): batches of the layer at the last use
+    double *count;    // (units)
+    uint64_t uses;
+};
+
+static void aged_destroy(struct mp_policy *policy)
+{
+    struct aged *aged = (struct aged *)policy;
+
+    mp_residents_fini(&aged->residents);
+    free(aged->stamp);
+    free(aged->layer);
+    free(aged->moment);
+    free(aged->last);
+    free(aged->count);
+    free(aged);
+}
+
+static enum mp_status create_as(const struct mp_policy_info *info, const struct mp_shape *shape,
+                                double keep, struct mp_policy **policy_p)
+{
+    const size_t units = (size_t)shape->layers * shape->experts;
+    struct aged *aged = calloc(1, sizeof(*aged));
+    enum mp_status status;
+
+    if (aged == NULL)
+        return mp_fail_no_memory("an evict policy", sizeof(*aged));
+    aged->super.info = info;
+    aged->keep = keep;
+    aged->stamp = calloc(units, sizeof(uint64_t));
+    aged->layer = calloc(shape->layers, sizeof(uint64_t));
+    aged->moment = calloc(shape->layers, sizeof(uint64_t));
+    aged->last = calloc(units, sizeof(uint64_t));
+    aged->count = calloc(units, sizeof(double));
+    status = aged->stamp == NULL || aged->layer == NULL || aged->moment == NULL ||
+                     aged->last == NULL || aged->count == NULL
+                 ? mp_fail_no_memory("an evict policy", units * 24)
+                 : mp_residents_init(&aged->residents, shape);
+    if (status != MP_OK) {
+        aged_destroy(&aged->super);
+        return status;
+    }
+    *policy_p = &aged->super;
+    return MP_OK;
+}
+
+static enum mp_status lfru_create(const void *config, const struct mp_shape *shape,
+                                  struct mp_policy **policy_p)
+{
+    (void)config;
+    return create_as(&mp_evict_lfru.info, shape, 1, policy_p);
+}
+
+static enum mp_status class_create(const void *config_, const struct mp_shape *shape,
+                                   struct mp_policy **policy_p)
+{
+    const struct aged_config *config = config_;
+
+    return create_as(&mp_evict_class_lru.info, shape, exp2(-1.0 / (double)config->half_life),
+                     policy_p);
+}
+
+static void aged_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    struct aged *aged = (struct aged *)policy;
+
+    (void)now;
+    mp_residents_add(&aged->residents, unit);
+    aged->stamp[unit] = ++aged->uses;
+}
+
+static void aged_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    (void)now;
+    mp_residents_remove(&((struct aged *)policy)->residents, unit);
+}
+
+static void aged_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+{
+    struct aged *aged = (struct aged *)policy;
+    const uint32_t layer = unit / aged->residents.experts;
+
+    (void)tokens;
+    if (aged->moment[layer] != now + 1) {
+        aged->moment[layer] = now + 1;
+        aged->layer[layer]++;
+    }
+    aged->count[unit] =
+        aged->count[unit] * pow(aged->keep, (double)(aged->layer[layer] - aged->last[unit])) + 1;
+    aged->last[unit] = aged->layer[layer];
+    aged->stamp[unit] = ++aged->uses;
+}
+
+/* The unit with the smallest value leaves. */
+static double lfru_value(const struct aged *aged, uint32_t unit)
+{
+    return aged->count[unit] / (double)(aged->uses - aged->stamp[unit] + 1);
+}
+
+/* Age is that since the last use, so the class is one of that time too. */
+static double class_value(const struct aged *aged, uint32_t unit)
+{
+    const uint64_t age = aged->layer[unit / aged->residents.experts] - aged->last[unit];
+    const double count = aged->count[unit];
+    const int exponent = count >= 1 ? ilogb(count) : 0;
+
+    return -ldexp((double)age, -(exponent < CLASSES ? exponent : CLASSES - 1));
+}
+
+static uint32_t pick_lowest(const struct aged *aged, const struct mp_evict_query *query,
+                            double (*value)(const struct aged *aged, uint32_t unit))
+{
+    uint32_t best = MP_UNIT_NONE;
+    double lowest = INFINITY;
+
+    for (uint32_t i = 0; i < aged->residents.count; i++) {
+        const uint32_t unit = aged->residents.unit[i];
+        double mine;
+
+        if (!mp_evict_allows(query, unit))
+            continue;
+        mine = value(aged, unit);
+        if (best == MP_UNIT_NONE || mine < lowest ||
+            (mine == lowest && aged->stamp[unit] < aged->stamp[best])) {
+            best = unit;
+            lowest = mine;
+        }
+    }
+    return best;
+}
+
+static uint32_t lfru_pick(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    return pick_lowest((const struct aged *)policy, query, lfru_value);
+}
+
+static uint32_t class_pick(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    return pick_lowest((const struct aged *)policy, query, class_value);
+}
+
+const struct mp_evict_ops mp_evict_lfru = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "lfru",
+              .summary = "least frequently used, counted less the longer ago" },
+    .create = lfru_create,
+    .destroy = aged_destroy,
+    .on_insert = aged_on_insert,
+    .on_remove = aged_on_remove,
+    .on_access = aged_on_access,
+    .pick = lfru_pick,
+};
+
+const struct mp_evict_ops mp_evict_class_lru = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "class-lru",
+              .summary = "least recently used, among classes of fading counts (llama.cpp)",
+              .opts = class_lru_opts,
+              .config_size = sizeof(struct aged_config) },
+    .create = class_create,
+    .destroy = aged_destroy,
+    .on_insert = aged_on_insert,
+    .on_remove = aged_on_remove,
+    .on_access = aged_on_access,
+    .pick = class_pick,
+};

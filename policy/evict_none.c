@@ -1,0 +1,125 @@
+/*
+ * Residents stay. What is loaded before the first layer (the first residents that a partition
+ * names: PreScope's hot table, whole layers) never leaves by choice. Without any, whatever comes
+ * first stays, until only the buffer slots are left. All else comes and goes in the remaining
+ * slots, oldest use first; a demand waits for one of them rather than take a resident.
+ *
+ * PreScope 4.1: "never replaced"; Fiddler, llama.cpp and KTransformers likewise.
+ * on_insert, on_remove and on_access O(1), pick O(residents).
+ */
+#include "policy/builtins.h"
+
+#include <stdlib.h>
+
+#include "policy/hot.h"
+#include "policy/residents.h"
+#include "vmm/base/error.h"
+
+enum { NAMED = 1, STAYS = 2 }; /* of a unit: was a first resident; is one that does not leave */
+
+struct keep {
+    struct mp_policy super;
+    struct mp_residents residents;
+    uint64_t *key;  // (units): order of last use; UINT64_MAX for those that stay
+    uint8_t *flags; // (units)
+    uint64_t uses;
+    uint32_t staying, room; /* units with STAYS; as many as may have it without being named */
+    bool named;             /* there are first residents */
+};
+
+static void keep_destroy(struct mp_policy *policy)
+{
+    struct keep *keep = (struct keep *)policy;
+
+    mp_residents_fini(&keep->residents);
+    free(keep->key);
+    free(keep->flags);
+    free(keep);
+}
+
+static enum mp_status keep_create(const void *config, const struct mp_shape *shape,
+                                  struct mp_policy **policy_p)
+{
+    const size_t units = (size_t)shape->layers * shape->experts;
+    const uint32_t buffers = mp_buffer_slots(shape);
+    struct keep *keep = calloc(1, sizeof(*keep));
+    enum mp_status status;
+
+    (void)config;
+    if (keep == NULL)
+        return mp_fail_no_memory("evict policy 'none'", sizeof(*keep));
+    keep->super.info = &mp_evict_none.info;
+    keep->room = shape->slots > buffers ? shape->slots - buffers : 0;
+    keep->key = calloc(units, sizeof(*keep->key));
+    keep->flags = calloc(units, 1);
+    status = keep->key == NULL || keep->flags == NULL
+                 ? mp_fail_no_memory("evict policy 'none'", units * 9)
+                 : mp_residents_init(&keep->residents, shape);
+    if (status != MP_OK) {
+        keep_destroy(&keep->super);
+        return status;
+    }
+    *policy_p = &keep->super;
+    return MP_OK;
+}
+
+static void keep_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    struct keep *keep = (struct keep *)policy;
+
+    mp_residents_add(&keep->residents, unit);
+    keep->key[unit] = ++keep->uses;
+    if (now == 0) {
+        keep->named = true;
+        keep->flags[unit] |= NAMED;
+    }
+    if ((keep->flags[unit] & NAMED) || (!keep->named && keep->staying < keep->room)) {
+        keep->flags[unit] |= STAYS;
+        keep->key[unit] = UINT64_MAX;
+        keep->staying++;
+    }
+}
+
+static void keep_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    struct keep *keep = (struct keep *)policy;
+
+    (void)now;
+    mp_residents_remove(&keep->residents, unit);
+    if (keep->flags[unit] & STAYS) {
+        keep->flags[unit] &= NAMED;
+        keep->staying--;
+    }
+}
+
+static void keep_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+{
+    struct keep *keep = (struct keep *)policy;
+
+    (void)tokens;
+    (void)now;
+    if (!(keep->flags[unit] & STAYS))
+        keep->key[unit] = ++keep->uses;
+}
+
+static uint32_t keep_pick(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    const struct keep *keep = (const struct keep *)policy;
+    const uint32_t unit = mp_residents_min(&keep->residents, query, MP_LAYER_ANY, keep->key, NULL);
+
+    return unit != MP_UNIT_NONE && (keep->flags[unit] & STAYS) ? MP_UNIT_NONE : unit;
+}
+
+const struct mp_evict_ops mp_evict_none = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "none",
+              .summary = "residents stay, only what was loaded beside them leaves" },
+    .create = keep_create,
+    .destroy = keep_destroy,
+    .per_layer = true, /* nothing is replaced, so there is no order to be trapped by */
+    .waits = true,
+    .on_insert = keep_on_insert,
+    .on_remove = keep_on_remove,
+    .on_access = keep_on_access,
+    .pick = keep_pick,
+};

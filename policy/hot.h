@@ -1,0 +1,25 @@
+#ifndef MP_POLICY_HOT_H
+#define MP_POLICY_HOT_H
+
+#include "policy/policy.h"
+
+/*
+ * The hot-expert table of a calibration, for policies that place by it.
+ */
+
+/* MP_ERR_CONFIG E_CALIBRATION, naming the policy, if the shape has no hot-expert table. */
+enum mp_status mp_hot_require(enum mp_policy_slot slot, const struct mp_policy_info *info,
+                              const struct mp_shape *shape) MP_MUST_CHECK;
+
+/* All units, hottest first, ties to the lower id: layers * experts numbers that the caller frees.
+ * The shape must have a table. */
+enum mp_status mp_hot_order(const struct mp_shape *shape, uint32_t **units_p) MP_MUST_CHECK;
+
+/*
+ * Slots that a placement which does not change leaves to what comes and goes: two for demands and
+ * two groups of top_k for what is loaded ahead, of this layer and of the next (PreScope 4.4), but
+ * no more than a quarter of all, and at least the two that the pager needs.
+ */
+uint32_t mp_buffer_slots(const struct mp_shape *shape);
+
+#endif

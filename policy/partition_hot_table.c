@@ -1,0 +1,90 @@
+/*
+ * PreScope's hot-expert table (sections 4.1 and 5): all (layer, expert) pairs
+ * ranked by how often they were used in a calibration, loaded from the top until the memory for
+ * experts is full. The table is never replaced: that is evict policy `none`, which holds what is
+ * loaded before the first layer. Here it is only the first residents; with another evict policy it
+ * is a warm start.
+ *
+ * Departures: the buffers of section 4.4 (two for demands, two groups for what is loaded ahead) are
+ * slots that the table leaves free; their number is not in the paper and set by BUFFERS.
+ */
+#include "policy/builtins.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/hot.h"
+#include "vmm/base/error.h"
+
+struct hot_table_config {
+    uint64_t buffers;
+};
+
+static const struct mp_opt hot_table_opts[] = {
+    MP_OPT(MP_OPT_U64, "BUFFERS", struct hot_table_config, buffers, "0", 0, 1000000,
+           "Slots that the table of hot experts leaves free for loads; 0: two, and two for each "
+           "expert of a token, but a quarter of all at most."),
+    MP_OPT_END,
+};
+
+struct hot_table {
+    struct mp_policy super;
+    uint32_t *order; // (units): hottest first
+    uint32_t units;
+    uint64_t buffers;
+};
+
+static void hot_table_destroy(struct mp_policy *policy)
+{
+    free(((struct hot_table *)policy)->order);
+    free(policy);
+}
+
+static enum mp_status hot_table_create(const void *config_, const struct mp_shape *shape,
+                                       struct mp_policy **policy_p)
+{
+    const struct hot_table_config *config = config_;
+    enum mp_status status = mp_hot_require(MP_SLOT_PARTITION, &mp_partition_hot_table.info, shape);
+    struct hot_table *table;
+
+    if (status != MP_OK)
+        return status;
+    table = calloc(1, sizeof(*table));
+    if (table == NULL)
+        return mp_fail_no_memory("partition 'hot-table'", sizeof(*table));
+    table->super.info = &mp_partition_hot_table.info;
+    table->units = shape->layers * shape->experts;
+    table->buffers = config->buffers;
+    status = mp_hot_order(shape, &table->order);
+    if (status != MP_OK) {
+        hot_table_destroy(&table->super);
+        return status;
+    }
+    *policy_p = &table->super;
+    return MP_OK;
+}
+
+static uint32_t hot_table_first(struct mp_policy *policy, const struct mp_shape *shape,
+                                uint32_t *units)
+{
+    const struct hot_table *table = (const struct hot_table *)policy;
+    const uint64_t buffers = table->buffers > 0 ? table->buffers : mp_buffer_slots(shape);
+    const uint64_t left = shape->slots > buffers ? shape->slots - buffers : 0;
+    const uint32_t count = left < table->units ? (uint32_t)left : table->units;
+
+    memcpy(units, table->order, count * sizeof(units[0]));
+    return count;
+}
+
+const struct mp_partition_ops mp_partition_hot_table = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "hot-table",
+              .summary = "the experts that a calibration found hot are loaded first (PreScope)",
+              .opts = hot_table_opts,
+              .config_size = sizeof(struct hot_table_config),
+              .calibrated = true },
+    .create = hot_table_create,
+    .destroy = hot_table_destroy,
+    .global = true,
+    .first = hot_table_first,
+};

@@ -1,0 +1,38 @@
+/*
+ * LLaPor (PreScope, section 4.2): a small network per MoE layer, trained on what
+ * a calibration recorded, guesses the layer's experts from the hidden states, choices and weights
+ * of the layer before. The engine evaluates it (MP_SCORES_LLAPOR); here is only the declaration.
+ *
+ * Departure: for a layer further ahead (PreSched's Q4 asks for up to three) its network gets the
+ * features of the present layer, as the paper does not say what it would get.
+ */
+#include "policy/builtins.h"
+
+#include <string.h>
+
+static enum mp_status llapor_create(const void *config, const struct mp_shape *shape,
+                                    struct mp_policy **policy_p)
+{
+    (void)config;
+    (void)shape;
+    return mp_policy_create_plain(&mp_predict_llapor.info, policy_p);
+}
+
+static bool llapor_predict(struct mp_policy *policy, const struct mp_predict_facts *facts,
+                           float *scores)
+{
+    (void)policy;
+    memcpy(scores, facts->source, (size_t)facts->tokens * facts->experts * sizeof(*scores));
+    return true;
+}
+
+const struct mp_predict_ops mp_predict_llapor = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "llapor",
+              .summary = "a trained network of each layer (PreScope)" },
+    .create = llapor_create,
+    .destroy = mp_policy_destroy_plain,
+    .source = MP_SCORES_LLAPOR,
+    .reach = 3,
+    .predict = llapor_predict,
+};

@@ -1,0 +1,38 @@
+#ifndef MP_POLICY_PRIORITY_H
+#define MP_POLICY_PRIORITY_H
+
+#include "policy/policy.h"
+
+/*
+ * MoEpic's cache priority (eq. 4), as its logarithm: P = mu * rho^(nu / omega), where mu is how
+ * often a unit was activated and nu how many tokens of its layer have passed since. Time is counted
+ * in tokens of the layer; of a batch all tokens count as one moment, as their order is not told.
+ *
+ *     nu == 0 for every unit that the layer's latest batch activated
+ */
+struct mp_priority {
+    uint32_t layers, experts, top_k;
+    double fade;      /* what one (token, expert) pair of its layer takes off a unit's logarithm */
+    uint64_t *pairs;  // (layers): (token, expert) pairs so far, top_k for each token
+    uint64_t *moment; // (layers): number of the latest batch
+    uint64_t *seen;   // (units): number of the batch that activated it last; 0: none
+    uint64_t
+        *since; // (units): pairs of the layer at the end of that batch, unless it is the latest
+    uint64_t *count;   // (units): mu
+    double *log_count; // (units)
+};
+
+/* rho in (0, 1), omega >= 1. */
+enum mp_status mp_priority_init(struct mp_priority *priority, const struct mp_shape *shape,
+                                double rho, double omega) MP_MUST_CHECK;
+void mp_priority_fini(struct mp_priority *priority);
+
+/* `tokens` of the batch `moment` (>= 1, another number for each batch of the layer) activate the
+ * unit. Each unit once per batch. */
+void mp_priority_access(struct mp_priority *priority, uint32_t unit, uint32_t tokens,
+                        uint64_t moment);
+
+/* The logarithm of P; -infinity for a unit that was never activated. */
+double mp_priority_log(const struct mp_priority *priority, uint32_t unit);
+
+#endif
