@@ -91,30 +91,6 @@ static void end_chunk(struct uring_state *state, uint16_t slot)
     state->in_flight--;
 }
 
-/* Fill the free slots. False: nothing is in flight, nothing is left, and the reader stops. */
-static bool take_chunks(struct uring_state *state)
-{
-    struct mp_reader *reader = state->reader;
-    bool stopping;
-
-    mp_lock(&reader->lock);
-    state->wake_wanted = false;
-    while (state->free_count > 0) {
-        const uint16_t slot = state->free_slots[state->free_count - 1];
-
-        if (!mp_reader_take_locked(reader, &state->slots[slot])) {
-            state->wake_wanted = true;
-            break;
-        }
-        state->free_count--;
-        state->in_flight++;
-        push_chunk(state, slot);
-    }
-    stopping = reader->stopping;
-    mp_unlock(&reader->lock);
-    return !stopping || state->in_flight > 0;
-}
-
 static void handle_event(struct uring_state *state, int result)
 {
     state->event_armed = false;
@@ -157,10 +133,10 @@ static void handle_completions(struct uring_state *state)
     }
 }
 
-/* Hand over what was pushed and sleep until something completes. False: the ring is broken. */
-static bool enter(struct uring_state *state)
+/* Hand over what was pushed and sleep until `count` have completed. False: the ring is broken. */
+static bool enter(struct uring_state *state, unsigned count)
 {
-    const int result = io_uring_submit_and_wait(&state->ring, 1);
+    const int result = io_uring_submit_and_wait(&state->ring, count);
     char number[32];
 
     if (result >= 0) {
@@ -179,6 +155,45 @@ static bool enter(struct uring_state *state)
                 mp_errno_name(number, -result));
     state->broken = true;
     return false;
+}
+
+/* Put one chunk into a free slot. False: there is none, of either. */
+static bool take_chunk(struct uring_state *state, bool *stopping_p)
+{
+    struct mp_reader *reader = state->reader;
+    const uint16_t slot = state->free_count > 0 ? state->free_slots[state->free_count - 1] : 0;
+    bool taken;
+
+    mp_lock(&reader->lock);
+    state->wake_wanted = false;
+    taken = state->free_count > 0 && mp_reader_take_locked(reader, &state->slots[slot]);
+    if (!taken && state->free_count > 0)
+        state->wake_wanted = true;
+    *stopping_p = reader->stopping;
+    mp_unlock(&reader->lock);
+    if (taken) {
+        state->free_count--;
+        state->in_flight++;
+        push_chunk(state, slot);
+    }
+    return taken;
+}
+
+/*
+ * Fill the free slots. Each chunk is handed to the kernel before the next is taken: a batch is held
+ * back from the disk until all of it has been looked at, and where memory is written for the first
+ * time the kernel clears it meanwhile, at not much more than the speed of the disk. False: nothing
+ * is in flight, nothing is left, and the reader stops.
+ */
+static bool take_chunks(struct uring_state *state)
+{
+    bool stopping = false;
+
+    while (!state->broken && take_chunk(state, &stopping)) {
+        if (enter(state, 0))
+            handle_completions(state);
+    }
+    return !stopping || state->in_flight > 0;
 }
 
 /* A kernel that does not wake us still fills the completion ring. */
@@ -213,7 +228,7 @@ static void disarm_event(struct uring_state *state)
 {
     (void)eventfd_write(state->event_fd, 1);
     while (state->event_armed && !state->broken) {
-        if (enter(state))
+        if (enter(state, 1))
             handle_completions(state);
     }
     drain(state);
@@ -241,7 +256,7 @@ static void *uring_run(void *arg)
             arm_event(state);
         if (!state->event_armed && state->in_flight == 0)
             wait_for_work(state);
-        else if (enter(state))
+        else if (enter(state, 1))
             handle_completions(state);
     }
     disarm_event(state);
