@@ -162,6 +162,16 @@ static enum mp_status open_tokenizer(const struct mp_session_config *config, str
     return status == MP_OK ? mp_tokenizer_check_rows(s->tokenizer, s->model.vocab) : status;
 }
 
+static enum mp_status load_weights(const struct mp_session_config *config, struct mp_session *s)
+{
+    const struct mp_weights_io io = {
+        .direct = s->engine_config.io_mode != MP_IO_BUFFERED,
+        .reader = s->engine_config.reader,
+    };
+
+    return mp_weights_load(s->checkpoint, &s->model, &io, config->progress, &s->weights);
+}
+
 static enum mp_status open_model(const struct mp_settings *settings,
                                  const struct mp_session_config *config, struct mp_session *s)
 {
@@ -178,7 +188,7 @@ static enum mp_status open_model(const struct mp_settings *settings,
     if (status == MP_OK)
         status = plan_memory(settings, config, s);
     if (status == MP_OK && !config->plan_only)
-        status = mp_weights_load(s->checkpoint, &s->model, config->progress, &s->weights);
+        status = load_weights(config, s);
     return status;
 }
 

@@ -10,15 +10,16 @@
  * The weights of a model, by role.
  *
  * What every token needs (embedding, attention, norms, routers, shared experts, dense FFNs) is read
- * into one block of RAM. Matrices keep the type of the file; norms and biases are converted to
- * float. The experts that a router chooses are not read: each becomes a unit with three pieces
- * (gate, up, down) that the pager loads when it is needed.
+ * into one block of RAM. Matrices keep the type of the file and their place in its disk blocks, so
+ * that nothing is copied; norms and biases are converted to float. The experts that a router
+ * chooses are not read: each becomes a unit with three pieces (gate, up, down) that the pager loads
+ * when it is needed.
  *
  * Shapes in the margin: V vocab, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim,
  * E experts, F expert_ffn, S shared_ffn, M dense_ffn. Matrices are (rows, cols), y = W x.
  */
 struct mp_view {
-    const void *data; /* row-major, 64-byte aligned; NULL: the model has no such matrix */
+    const void *data; /* row-major, at any byte address; NULL: the model has no such matrix */
     enum mp_wtype type;
     size_t rows, cols;
 };
@@ -73,18 +74,25 @@ struct mp_weights {
     void *block;
 };
 
+/* How weights are read. */
+struct mp_weights_io {
+    bool direct;                    /* past the page cache where the file system can */
+    struct mp_reader_config reader; /* files are filled in; clock may be NULL */
+};
+
 /*
  * Check every tensor that `config` calls for against the checkpoint (present, shape, type: F32,
  * BF16 or F16), then read. Experts may be stored one by one or fused per layer (gate_up_proj and
  * down_proj with a leading expert dimension).
  *
- * progress  may be NULL; counts the bytes of the block
+ * io        NULL: direct, with a reader of its own choice
+ * progress  may be NULL; counts the bytes of the tensors
  *
  * The checkpoint must outlive the weights. MP_ERR_MODEL: E_TENSOR_MISSING, E_TENSOR_SHAPE,
  * E_TENSOR_DTYPE with tensor, got and need; MP_ERR_IO; MP_ERR_NO_MEMORY; MP_ERR_CANCELED.
  */
 enum mp_status mp_weights_load(const struct mp_checkpoint *checkpoint,
-                               const struct mp_model_config *config,
+                               const struct mp_model_config *config, const struct mp_weights_io *io,
                                const struct mp_progress *progress,
                                struct mp_weights **weights_p) MP_MUST_CHECK;
 void mp_weights_destroy(struct mp_weights *weights);

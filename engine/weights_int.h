@@ -9,11 +9,20 @@
  */
 struct mp_weights_item {
     const struct mp_tensor *tensor;
-    uint64_t block_offset;
-    enum mp_wtype type; /* in the file */
-    uint64_t count;     /* elements */
+    uint64_t block_offset; /* of the bytes as they are in the file */
+    uint64_t float_offset; /* of converted elements */
+    enum mp_wtype type;    /* in the file */
+    uint64_t count;        /* elements */
     const float **floats;
     const void **data;
+};
+
+/* Neighbouring tensors of one file, and the blocks of the disk that they touch. */
+struct mp_weights_run {
+    uint32_t file;
+    uint64_t offset, bytes, need_bytes; /* as in struct mp_extent */
+    uint64_t tensor_bytes;
+    uint64_t block_offset;
 };
 
 struct mp_weights_plan {
@@ -22,7 +31,9 @@ struct mp_weights_plan {
     struct mp_weights *weights; /* views and units are filled in while planning */
     struct mp_weights_item *items;
     size_t item_count, item_capacity;
-    bool *used; /* per tensor of the checkpoint */
+    bool *used;                  /* per tensor of the checkpoint */
+    struct mp_weights_run *runs; // (item_count): how items are read
+    size_t run_count;
     uint64_t block_bytes;
 };
 
@@ -32,5 +43,13 @@ struct mp_weights_plan {
  */
 enum mp_status mp_weights_plan_make(struct mp_weights_plan *plan) MP_MUST_CHECK;
 void mp_weights_plan_fini(struct mp_weights_plan *plan);
+
+/* Sort the items by place, find the runs, and lay out the block. The last step of planning. */
+enum mp_status mp_weights_place(struct mp_weights_plan *plan) MP_MUST_CHECK;
+
+/* Make the block and read all of it; sets every address. What was made belongs to plan->weights,
+ * also after a failure. */
+enum mp_status mp_weights_read(struct mp_weights_plan *plan, const struct mp_weights_io *io,
+                               const struct mp_progress *progress) MP_MUST_CHECK;
 
 #endif

@@ -8,9 +8,6 @@
 #include "engine/weights_int.h"
 #include "vmm/base/checked.h"
 
-/* Views start on cache lines. */
-#define VIEW_ALIGN 64
-
 /* More than the roles of one layer, and those outside of layers. */
 #define ITEMS_PER_LAYER 24
 
@@ -62,15 +59,10 @@ static enum mp_status find_tensor(struct mp_weights_plan *plan, const char *name
 /* Put a tensor on the list of what is read into the block; `item` says where its address goes. */
 static enum mp_status add_item(struct mp_weights_plan *plan, struct mp_weights_item item)
 {
-    const size_t element = item.floats != NULL ? sizeof(float) : mp_wtype_bytes(item.type);
-    uint64_t bytes, end;
-
-    item.block_offset = plan->block_bytes;
-    if (plan->item_count == plan->item_capacity || !mp_mul_u64(item.count, element, &bytes) ||
-        !mp_add_u64(plan->block_bytes, bytes, &end) || !mp_round_up_u64(end, VIEW_ALIGN, &end))
-        return mp_fail(MP_ERR_OVERFLOW, "E_OVERFLOW", "the weights do not fit in 64 bits");
+    if (plan->item_count == plan->item_capacity)
+        return mp_fail(MP_ERR_OVERFLOW, "E_OVERFLOW", "more than %zu tensors besides experts",
+                       plan->item_capacity);
     plan->items[plan->item_count++] = item;
-    plan->block_bytes = end;
     return MP_OK;
 }
 
@@ -380,6 +372,9 @@ enum mp_status mp_weights_plan_make(struct mp_weights_plan *plan)
     }
     if (status != MP_OK)
         return status;
+    status = mp_weights_place(plan);
+    if (status != MP_OK)
+        return status;
     plan->weights->resident_bytes = plan->block_bytes;
     count_extra(plan);
     return MP_OK;
@@ -387,6 +382,7 @@ enum mp_status mp_weights_plan_make(struct mp_weights_plan *plan)
 
 void mp_weights_plan_fini(struct mp_weights_plan *plan)
 {
+    free(plan->runs);
     free(plan->items);
     free(plan->used);
 }

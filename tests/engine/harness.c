@@ -55,7 +55,7 @@ enum mp_status harness_try_open(const struct harness_options *options, struct ha
     if (status == MP_OK)
         status = mp_model_config_load(mp_checkpoint_dir_fd(h->checkpoint), &h->model);
     if (status == MP_OK)
-        status = mp_weights_load(h->checkpoint, &h->model, NULL, &h->weights);
+        status = mp_weights_load(h->checkpoint, &h->model, NULL, NULL, &h->weights);
     if (status == MP_OK)
         status = open_engine(options, h);
     if (status != MP_OK)

@@ -29,7 +29,7 @@ static enum mp_status load(const char *dir, struct loaded *loaded)
     status = mp_model_config_load(mp_checkpoint_dir_fd(loaded->checkpoint), &loaded->config);
     if (status != MP_OK)
         return status;
-    status = mp_weights_load(loaded->checkpoint, &loaded->config, NULL, &loaded->weights);
+    status = mp_weights_load(loaded->checkpoint, &loaded->config, NULL, NULL, &loaded->weights);
     if (status != MP_OK)
         return status;
     return mp_checkpoint_check_values(loaded->checkpoint, NULL);
@@ -56,8 +56,12 @@ static uint64_t weights_hash(const struct mp_weights *weights)
             hash = (hash ^ piece->bytes) * 0x100000001b3u;
         }
     }
-    for (size_t i = 0; i < weights->embed.rows * weights->embed.cols; i++)
-        hash = (hash ^ ((const uint32_t *)weights->embed.data)[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < weights->embed.rows * weights->embed.cols; i++) {
+        uint32_t element;
+
+        memcpy(&element, (const char *)weights->embed.data + 4 * i, 4);
+        hash = (hash ^ element) * 0x100000001b3u;
+    }
     for (unsigned i = 0; i < 8; i++)
         hash = (hash ^ (uint64_t)(weights->layers[1].ffn_norm[i] * 64)) * 0x100000001b3u;
     return hash;
