@@ -35,16 +35,16 @@ static void list_arrays(const struct mp_engine_config *c, struct array list[ARRA
     const uint64_t Q = (uint64_t)m->heads * m->head_dim, K = (uint64_t)m->kv_heads * m->head_dim;
     const uint64_t F = max_u64(K, max_u64(m->expert_ffn, max_u64(m->shared_ffn, m->dense_ffn)));
     const uint64_t R = m->experts_per_token, half = m->head_dim / 2;
-    const uint64_t threads = mp_pool_threads(c->pool);
+    const uint64_t threads = mp_pool_threads(c->pool), W = mp_engine_expert_rows(T, R);
     const struct array arrays[ARRAY_COUNT] = {
         { offsetof(struct mp_state, x), { T, H, 1, 1 } },
         { offsetof(struct mp_state, xn), { T, H, 1, 1 } },
         { offsetof(struct mp_state, q), { T, Q, 1, 1 } },
         { offsetof(struct mp_state, att), { T, Q, 1, 1 } },
-        { offsetof(struct mp_state, gate), { T, F, 1, 1 } },
-        { offsetof(struct mp_state, up), { T, F, 1, 1 } },
-        { offsetof(struct mp_state, xe), { T, H, 1, 1 } },
-        { offsetof(struct mp_state, ye), { T, H, 1, 1 } },
+        { offsetof(struct mp_state, gate), { W, F, 1, 1 } },
+        { offsetof(struct mp_state, up), { W, F, 1, 1 } },
+        { offsetof(struct mp_state, xe), { W, H, 1, 1 } },
+        { offsetof(struct mp_state, ye), { W, H, 1, 1 } },
         { offsetof(struct mp_state, sum), { T, H, 1, 1 } },
         { offsetof(struct mp_state, rank), { T, R, H, 1 } },
         { offsetof(struct mp_state, row), { T, 1, 1, 1 } },

@@ -4,21 +4,21 @@
 #include "engine/engine.h"
 
 /*
- * The inside of the engine, shared by engine.c (life), forward.c (the transformer) and experts.c
- * (the operations of the MoE step).
+ * The inside of the engine, shared by engine.c (life), forward.c (the transformer), ffn.c (matrix
+ * products over the pool) and experts.c (the operations of the MoE step).
  *
  * T tokens_max, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, V vocab,
- * C ctx, R top_k, F the widest FFN.
+ * C ctx, R top_k, F the widest FFN, W rows of experts that are computed together.
  */
 struct mp_state {
     float *x;      // (T, H): the residual stream
     float *xn;     // (T, H): normed input of attention or FFN
     float *q;      // (T, Q)
     float *att;    // (T, Q)
-    float *gate;   // (T, F)
-    float *up;     // (T, F)
-    float *xe;     // (T, H): rows of one expert, gathered
-    float *ye;     // (T, H): its results, and those of dense FFN and shared expert
+    float *gate;   // (W, F)
+    float *up;     // (W, F)
+    float *xe;     // (W, H): rows of experts, gathered
+    float *ye;     // (W, H): their results, and those of dense FFN and shared expert
     float *sum;    // (T, H): the shared expert's part of a MoE layer
     float *rank;   // (T, R, H): results by (token, rank)
     float *row;    // (T): weights of the combine, shared gate
@@ -63,9 +63,36 @@ struct mp_product {
 void mp_engine_multiply(struct mp_engine *engine, const struct mp_product *list, size_t count,
                         size_t tokens);
 
-/* y(tokens, H) = down(silu(gate x) * up x); uses state.gate and state.up. */
-void mp_engine_ffn(struct mp_engine *engine, const struct mp_ffn *ffn, const float *x, float *y,
-                   size_t tokens);
+/* W: the rows of a whole batch for one expert, and of a few tokens for all their experts. */
+static inline uint64_t mp_engine_expert_rows(uint64_t tokens_max, uint64_t top_k)
+{
+    return tokens_max > 4 * top_k ? tokens_max : 4 * top_k;
+}
+
+/* One feed-forward network with its input. */
+struct mp_ffn_work {
+    struct mp_ffn ffn;
+    const float *x;   // (tokens, H)
+    float *y;         // (tokens, H)
+    float *gate, *up; // (tokens, channels): scratch
+    size_t tokens;
+    const struct mp_rows *rows; /* NULL, or: copy y to state.rank by these (token, rank) */
+};
+
+/* y = down(silu(gate x) * up x) for all networks of the list, which have one shape. */
+void mp_engine_ffn(struct mp_engine *engine, const struct mp_ffn_work *list, size_t count);
+
+/* Row of state.rank for row i of an expert. */
+static inline size_t mp_engine_rank_row(const struct mp_engine *engine, const struct mp_rows *rows,
+                                        size_t i)
+{
+    return (size_t)rows->token[i] * engine->shape.top_k + rows->rank[i];
+}
+
+/* fn for each token, shared out over the pool if there are many. */
+void mp_engine_each_token(struct mp_engine *engine,
+                          void (*fn)(void *ctx, uint64_t token, unsigned thread), void *ctx,
+                          size_t tokens);
 
 /* MP_ERR_CANCELED if the caller of mp_forward() has asked for that. */
 enum mp_status mp_engine_check_cancel(const struct mp_engine *engine) MP_MUST_CHECK;

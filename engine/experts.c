@@ -65,7 +65,11 @@ static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
 
     if (m->shared_ffn == 0)
         return MP_OK;
-    mp_engine_ffn(engine, &w->shared, s->xn, s->sum, tokens); // (T, H)
+
+    const struct mp_ffn_work work = {
+        .ffn = w->shared, .x = s->xn, .y = s->sum, .gate = s->gate, .up = s->up, .tokens = tokens
+    };
+    mp_engine_ffn(engine, &work, 1); // (T, H)
     if (w->shared_gate.data == NULL)
         return MP_OK;
     mp_engine_multiply(engine, &gate, 1, tokens); // (T)
@@ -78,44 +82,91 @@ static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
     return MP_OK;
 }
 
-static void compute_expert(struct mp_engine *engine, uint32_t moe_layer,
-                           const struct mp_expert_work *work)
+/* Experts that are computed together, at most. */
+#define GROUP_MAX 64
+
+struct group {
+    struct mp_engine *engine;
+    struct mp_ffn_work list[GROUP_MAX];
+    uint32_t count, rows;
+    bool gathers;
+};
+
+static struct mp_ffn expert_ffn(const struct mp_engine *engine, uint32_t moe_layer,
+                                const struct mp_expert_work *work)
 {
     const struct mp_model_config *m = engine->config.model;
-    struct mp_state *s = &engine->state;
-    const size_t H = m->hidden, F = m->expert_ffn, R = engine->shape.top_k;
+    const size_t H = m->hidden, F = m->expert_ffn;
     const enum mp_wtype type =
         engine->config.weights->unit_types[moe_layer * m->experts + work->expert];
-    const struct mp_ffn ffn = {
+
+    return (struct mp_ffn){
         .gate = { work->pieces[MP_PIECE_GATE], type, F, H },
         .up = { work->pieces[MP_PIECE_UP], type, F, H },
         .down = { work->pieces[MP_PIECE_DOWN], type, H, F },
     };
-    const struct mp_rows *rows = &work->rows;
-    const uint64_t start_ns = mp_timeline_now_ns(engine->config.timeline);
+}
 
-    for (uint32_t i = 0; i < rows->count; i++)
-        memcpy(s->xe + i * H, s->xn + rows->token[i] * H, H * sizeof(float));
-    mp_engine_ffn(engine, &ffn, s->xe, s->ye, rows->count);
-    for (uint32_t i = 0; i < rows->count; i++)
-        memcpy(s->rank + (rows->token[i] * R + rows->rank[i]) * H, s->ye + i * H,
+/* A single row is read and written in place; more are gathered, and scattered afterwards. */
+static void add_expert(struct group *group, uint32_t moe_layer, const struct mp_expert_work *work)
+{
+    const struct mp_engine *engine = group->engine;
+    const struct mp_state *s = &engine->state;
+    const size_t H = engine->config.model->hidden, F = engine->config.model->expert_ffn;
+    const bool single = work->rows.count == 1;
+
+    group->list[group->count++] = (struct mp_ffn_work){
+        .ffn = expert_ffn(engine, moe_layer, work),
+        .x = single ? s->xn + work->rows.token[0] * H : s->xe + group->rows * H,
+        .y = single ? s->rank + mp_engine_rank_row(engine, &work->rows, 0) * H
+                    : s->ye + group->rows * H,
+        .gate = s->gate + group->rows * F,
+        .up = s->up + group->rows * F,
+        .tokens = work->rows.count,
+        .rows = single ? NULL : &work->rows,
+    };
+    group->rows += work->rows.count;
+    group->gathers |= !single;
+}
+
+static void gather_expert(void *ctx, uint64_t index, unsigned thread)
+{
+    const struct group *group = ctx;
+    const struct mp_ffn_work *work = &group->list[index];
+    const struct mp_state *s = &group->engine->state;
+    const size_t H = group->engine->config.model->hidden;
+
+    (void)thread;
+    for (size_t i = 0; work->rows != NULL && i < work->tokens; i++)
+        memcpy(s->xe + (work->x - s->xe) + i * H, s->xn + work->rows->token[i] * H,
                H * sizeof(float));
-    mp_timeline_span(
-        engine->config.timeline, engine->track, "expert", start_ns,
-        mp_timeline_now_ns(engine->config.timeline),
-        &(struct mp_timeline_args){ { "expert", "rows" }, { work->expert, rows->count } });
 }
 
 static enum mp_status op_experts(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
                                  uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) {
+    struct mp_engine *engine = ctx;
+    struct group group = { .engine = engine };
+    const uint64_t rows_max = mp_engine_expert_rows(engine->config.tokens_max, engine->shape.top_k);
+
+    for (uint32_t i = 0; i < count;) {
+        const uint64_t start_ns = mp_timeline_now_ns(engine->config.timeline);
         /* All experts of a large model's layer can be many seconds of reading. */
-        const enum mp_status status = mp_engine_check_cancel(ctx);
+        const enum mp_status status = mp_engine_check_cancel(engine);
 
         if (status != MP_OK)
             return status;
-        compute_expert(ctx, moe_layer, &work[i]);
+        group.count = group.rows = 0;
+        group.gathers = false;
+        while (i < count && group.count < GROUP_MAX && group.rows + work[i].rows.count <= rows_max)
+            add_expert(&group, moe_layer, &work[i++]);
+        if (group.gathers)
+            mp_engine_each_token(engine, gather_expert, &group, group.count);
+        mp_engine_ffn(engine, group.list, group.count);
+        mp_timeline_span(
+            engine->config.timeline, engine->track, "experts", start_ns,
+            mp_timeline_now_ns(engine->config.timeline),
+            &(struct mp_timeline_args){ { "experts", "rows" }, { group.count, group.rows } });
     }
     return MP_OK;
 }
@@ -155,10 +206,7 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
 
     (void)moe_layer;
     (void)experts;
-    for (uint32_t t = 0; job.engine->tokens < 8 && t < job.engine->tokens; t++)
-        combine_token(&job, t, 0);
-    if (job.engine->tokens >= 8)
-        mp_pool_run(job.engine->config.pool, combine_token, &job, job.engine->tokens);
+    mp_engine_each_token(job.engine, combine_token, &job, job.engine->tokens);
     return MP_OK;
 }
 

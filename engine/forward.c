@@ -1,8 +1,8 @@
 /*
  * The transformer: mp_forward() from top to bottom, as in the models' papers.
  *
- * Work is shared out over the pool by rows of a matrix, by (token, head) pairs of attention or by
- * tokens. The kernels promise that bits do not depend on such splits (kernels/kernels.h).
+ * Work is shared out over the pool by rows of a matrix (engine/ffn.c), by (token, head) pairs of
+ * attention or by tokens. Bits do not depend on such splits (kernels/kernels.h).
  */
 #include <math.h>
 #include <string.h>
@@ -10,135 +10,6 @@
 #include "engine/engine_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
-
-/* Below this many multiply-adds a product runs on the calling thread: waking others costs more. */
-#define MULTIPLY_ALONE 20000
-
-/* Rows of a part are a multiple of this, so that kernels can group rows. */
-#define ROW_GROUP 16
-
-struct multiply_job {
-    struct mp_engine *engine;
-    const struct mp_product *list;
-    size_t count, tokens, rows, parts;
-};
-
-static void multiply_rows(struct mp_engine *engine, const struct mp_product *p, size_t first,
-                          size_t end, size_t tokens)
-{
-    const char *w = (const char *)p->w->data + first * p->w->cols * mp_wtype_bytes(p->w->type);
-
-    engine->config.kernels->matmul(p->y + first, p->y_stride, w, p->w->type, p->w->cols, p->x,
-                                   p->x_stride, end - first, p->w->cols, tokens);
-    for (size_t t = 0; p->bias != NULL && t < tokens; t++) {
-        for (size_t r = first; r < end; r++)
-            p->y[t * p->y_stride + r] += p->bias[r];
-    }
-}
-
-/* The rows of all products stand one after the other; part i takes its share of them. */
-static void multiply_part(void *ctx, uint64_t part, unsigned thread)
-{
-    const struct multiply_job *job = ctx;
-    const size_t groups = (job->rows + ROW_GROUP - 1) / ROW_GROUP;
-    const size_t first = groups * part / job->parts * ROW_GROUP;
-    size_t end = groups * (part + 1) / job->parts * ROW_GROUP;
-    size_t base = 0;
-
-    (void)thread;
-    end = end < job->rows ? end : job->rows;
-    for (size_t i = 0; i < job->count; i++) {
-        const size_t rows = job->list[i].w->rows;
-        const size_t a = first > base ? first - base : 0;
-        const size_t b = end > base ? (end - base < rows ? end - base : rows) : 0;
-
-        if (a < b)
-            multiply_rows(job->engine, &job->list[i], a, b, job->tokens);
-        base += rows;
-    }
-}
-
-void mp_engine_multiply(struct mp_engine *engine, const struct mp_product *list, size_t count,
-                        size_t tokens)
-{
-    struct multiply_job job = { .engine = engine, .list = list, .count = count, .tokens = tokens };
-    size_t work = 0;
-
-    for (size_t i = 0; i < count; i++) {
-        job.rows += list[i].w->rows;
-        work += list[i].w->rows * list[i].w->cols * tokens;
-    }
-    job.parts = work < MULTIPLY_ALONE ? 1 : mp_pool_threads(engine->config.pool);
-    mp_pool_run(engine->config.pool, multiply_part, &job, (uint32_t)job.parts);
-}
-
-struct ffn_job {
-    struct mp_engine *engine;
-    const struct mp_ffn *ffn;
-    const float *x;
-    float *y;
-    size_t tokens, parts;
-};
-
-/* [first, end) of `rows` for one part. */
-static void part_range(size_t rows, uint64_t part, size_t parts, size_t *first_p, size_t *end_p)
-{
-    const size_t groups = (rows + ROW_GROUP - 1) / ROW_GROUP;
-    const size_t end = groups * (part + 1) / parts * ROW_GROUP;
-
-    *first_p = groups * part / parts * ROW_GROUP;
-    *end_p = end < rows ? end : rows;
-}
-
-/* gate := silu(gate x) * up x for the channels of one part. */
-static void ffn_up_part(void *ctx, uint64_t part, unsigned thread)
-{
-    const struct ffn_job *job = ctx;
-    const struct mp_state *s = &job->engine->state;
-    const size_t channels = job->ffn->gate.rows, width = job->ffn->gate.cols;
-    const struct mp_product gate = { &job->ffn->gate, NULL, job->x, width, s->gate, channels };
-    const struct mp_product up = { &job->ffn->up, NULL, job->x, width, s->up, channels };
-    size_t first, end;
-
-    (void)thread;
-    part_range(channels, part, job->parts, &first, &end);
-    if (first >= end)
-        return;
-    multiply_rows(job->engine, &gate, first, end, job->tokens);
-    multiply_rows(job->engine, &up, first, end, job->tokens);
-    for (size_t t = 0; t < job->tokens; t++)
-        job->engine->config.kernels->silu_mul(s->gate + t * channels + first,
-                                              s->up + t * channels + first, end - first);
-}
-
-/* y := down gate for the output rows of one part, in channel blocks of 256. */
-static void ffn_down_part(void *ctx, uint64_t part, unsigned thread)
-{
-    const struct ffn_job *job = ctx;
-    const struct mp_view *down = &job->ffn->down;
-    size_t first, end;
-
-    (void)thread;
-    part_range(down->rows, part, job->parts, &first, &end);
-    if (first >= end)
-        return;
-    job->engine->config.kernels->matmul_blocked(
-        job->y + first, down->rows,
-        (const char *)down->data + first * down->cols * mp_wtype_bytes(down->type), down->type,
-        down->cols, job->engine->state.gate, down->cols, end - first, down->cols, job->tokens, 0);
-}
-
-void mp_engine_ffn(struct mp_engine *engine, const struct mp_ffn *ffn, const float *x, float *y,
-                   size_t tokens)
-{
-    struct ffn_job job = { .engine = engine, .ffn = ffn, .x = x, .y = y, .tokens = tokens };
-
-    job.parts = ffn->gate.rows * ffn->gate.cols * tokens < MULTIPLY_ALONE
-                    ? 1
-                    : mp_pool_threads(engine->config.pool);
-    mp_pool_run(engine->config.pool, ffn_up_part, &job, (uint32_t)job.parts);
-    mp_pool_run(engine->config.pool, ffn_down_part, &job, (uint32_t)job.parts);
-}
 
 static float *kv_row(const struct mp_engine *engine, float *cache, uint32_t layer,
                      uint32_t sequence, uint32_t position)
@@ -198,6 +69,50 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
     }
 }
 
+struct norm_job {
+    const struct mp_engine *engine;
+    const float *x, *w;
+    float *out;
+};
+
+static void norm_token(void *ctx, uint64_t t, unsigned thread)
+{
+    const struct norm_job *job = ctx;
+    const size_t H = job->engine->config.model->hidden;
+
+    (void)thread;
+    job->engine->config.kernels->rmsnorm(job->out + t * H, H, job->x + t * H, H, job->w, H, 1,
+                                         job->engine->config.model->norm_eps);
+}
+
+/* out := norm(x), both (tokens, H) */
+static void norm(struct mp_engine *engine, float *out, const float *x, const float *w,
+                 size_t tokens)
+{
+    struct norm_job job = { .engine = engine, .x = x, .w = w, .out = out };
+
+    mp_engine_each_token(engine, norm_token, &job, tokens);
+}
+
+/* Norm and turn queries and keys of one token; keys and values go to the cache. */
+static void place_token(void *ctx, uint64_t t, unsigned thread)
+{
+    const struct attend_job *job = ctx;
+    struct mp_engine *engine = job->engine;
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_layer_weights *w = &engine->config.weights->layers[job->layer];
+    const struct mp_state *s = &engine->state;
+    const size_t Q = (size_t)m->heads * m->head_dim, K = (size_t)m->kv_heads * m->head_dim;
+    const uint32_t sequence = job->batch->sequence[t], position = job->batch->position[t];
+
+    (void)thread;
+    turn_heads(engine, s->q + t * Q, m->heads, w->q_norm, position);
+    turn_heads(engine, s->gate + t * K, m->kv_heads, w->k_norm, position);
+    memcpy(kv_row(engine, s->k, job->layer, sequence, position), s->gate + t * K,
+           K * sizeof(float));
+    memcpy(kv_row(engine, s->v, job->layer, sequence, position), s->up + t * K, K * sizeof(float));
+}
+
 /* x += attention(norm(x)) */
 static void attention(struct mp_engine *engine, uint32_t layer, const struct mp_batch *batch)
 {
@@ -209,7 +124,7 @@ static void attention(struct mp_engine *engine, uint32_t layer, const struct mp_
     const size_t K = (size_t)m->kv_heads * m->head_dim;
     struct attend_job job = { .engine = engine, .batch = batch, .layer = layer };
 
-    kernels->rmsnorm(s->xn, H, s->x, H, w->attn_norm, H, batch->count, m->norm_eps);
+    norm(engine, s->xn, s->x, w->attn_norm, batch->count);
 
     /* Keys and values are computed in the FFN buffers and then go to their places in the cache. */
     const struct mp_product qkv[] = {
@@ -218,15 +133,7 @@ static void attention(struct mp_engine *engine, uint32_t layer, const struct mp_
         { &w->v, w->v_bias, s->xn, H, s->up, K },   // (T, K)
     };
     mp_engine_multiply(engine, qkv, 3, batch->count);
-    for (uint32_t t = 0; t < batch->count; t++) {
-        float *k = kv_row(engine, s->k, layer, batch->sequence[t], batch->position[t]);
-        float *v = kv_row(engine, s->v, layer, batch->sequence[t], batch->position[t]);
-
-        turn_heads(engine, s->q + t * Q, m->heads, w->q_norm, batch->position[t]);
-        turn_heads(engine, s->gate + t * K, m->kv_heads, w->k_norm, batch->position[t]);
-        memcpy(k, s->gate + t * K, K * sizeof(float));
-        memcpy(v, s->up + t * K, K * sizeof(float));
-    }
+    mp_engine_each_token(engine, place_token, &job, batch->count);
 
     job.parts = mp_pool_threads(engine->config.pool);
     mp_pool_run(engine->config.pool, attend_part, &job, (uint32_t)job.parts);
@@ -245,10 +152,14 @@ static enum mp_status feed_forward(struct mp_engine *engine, uint32_t layer, uin
     struct mp_state *s = &engine->state;
     const size_t H = m->hidden;
 
-    kernels->rmsnorm(s->xn, H, s->x, H, w->ffn_norm, H, tokens, m->norm_eps);
+    norm(engine, s->xn, s->x, w->ffn_norm, tokens);
     if (m->is_moe[layer])
         return mp_step_layer(engine->step, engine->moe_layer[layer], tokens);
-    mp_engine_ffn(engine, &w->dense, s->xn, s->ye, tokens);
+
+    const struct mp_ffn_work work = {
+        .ffn = w->dense, .x = s->xn, .y = s->ye, .gate = s->gate, .up = s->up, .tokens = tokens
+    };
+    mp_engine_ffn(engine, &work, 1);
     kernels->axpy(s->x, s->ye, 1.0f, tokens * H);
     return MP_OK;
 }

@@ -1,0 +1,178 @@
+/*
+ * Matrix products and feed-forward networks over the pool.
+ *
+ * All rows of a list of matrices are cut into parts, and a thread takes the next part when it is
+ * free: so one network or all ready experts of a layer are two jobs, and a thread that the system
+ * holds up does not hold up the others for long. The kernels promise that bits do not depend on
+ * such cuts (kernels/kernels.h).
+ */
+#include <string.h>
+
+#include "engine/engine_int.h"
+
+/* Below this many multiply-adds a job runs on the calling thread: waking others costs more. */
+#define ALONE 20000
+
+/* Rows of a part are a multiple of this, so that kernels can group rows. */
+#define ROW_GROUP 48
+
+/* With many tokens a part has up to so many groups: activations are packed anew for each part. */
+#define GROUPS_MAX 4
+#define MANY_TOKENS 8
+
+/* Row groups of one part, where `matrices` of `rows` each are multiplied with `tokens`. */
+static size_t part_rows(const struct mp_engine *engine, size_t matrices, size_t rows, size_t tokens)
+{
+    const size_t threads = mp_pool_threads(engine->config.pool);
+    size_t groups = tokens < MANY_TOKENS ? 1 : GROUPS_MAX;
+
+    while (groups > 1 && matrices * rows < groups * ROW_GROUP * threads * 4)
+        groups /= 2;
+    return groups * ROW_GROUP;
+}
+
+static void run_parts(struct mp_engine *engine, size_t work,
+                      void (*fn)(void *ctx, uint64_t part, unsigned thread), void *ctx,
+                      uint64_t parts)
+{
+    if (work >= ALONE)
+        mp_pool_run_dynamic(engine->config.pool, fn, ctx, parts);
+    for (uint64_t part = 0; work < ALONE && part < parts; part++)
+        fn(ctx, part, 0);
+}
+
+void mp_engine_each_token(struct mp_engine *engine,
+                          void (*fn)(void *ctx, uint64_t token, unsigned thread), void *ctx,
+                          size_t tokens)
+{
+    run_parts(engine, tokens < MANY_TOKENS ? 0 : ALONE, fn, ctx, tokens);
+}
+
+static void multiply_rows(struct mp_engine *engine, const struct mp_product *p, size_t first,
+                          size_t end, size_t tokens)
+{
+    const char *w = (const char *)p->w->data + first * p->w->cols * mp_wtype_bytes(p->w->type);
+
+    engine->config.kernels->matmul(p->y + first, p->y_stride, w, p->w->type, p->w->cols, p->x,
+                                   p->x_stride, end - first, p->w->cols, tokens);
+    for (size_t t = 0; p->bias != NULL && t < tokens; t++) {
+        for (size_t r = first; r < end; r++)
+            p->y[t * p->y_stride + r] += p->bias[r];
+    }
+}
+
+struct multiply_job {
+    struct mp_engine *engine;
+    const struct mp_product *list;
+    size_t count, tokens, part_rows;
+};
+
+/* The rows of all products stand one after the other; part i takes its share of them. */
+static void multiply_part(void *ctx, uint64_t part, unsigned thread)
+{
+    const struct multiply_job *job = ctx;
+    const size_t first = part * job->part_rows, end = first + job->part_rows;
+    size_t base = 0;
+
+    (void)thread;
+    for (size_t i = 0; i < job->count; i++) {
+        const size_t rows = job->list[i].w->rows;
+        const size_t a = first > base ? first - base : 0;
+        const size_t b = end > base ? (end - base < rows ? end - base : rows) : 0;
+
+        if (a < b)
+            multiply_rows(job->engine, &job->list[i], a, b, job->tokens);
+        base += rows;
+    }
+}
+
+void mp_engine_multiply(struct mp_engine *engine, const struct mp_product *list, size_t count,
+                        size_t tokens)
+{
+    struct multiply_job job = { .engine = engine, .list = list, .count = count, .tokens = tokens };
+    size_t work = 0, rows = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        rows += list[i].w->rows;
+        work += list[i].w->rows * list[i].w->cols * tokens;
+    }
+    job.part_rows = part_rows(engine, 1, rows, tokens);
+    run_parts(engine, work, multiply_part, &job, (rows + job.part_rows - 1) / job.part_rows);
+}
+
+struct ffn_job {
+    struct mp_engine *engine;
+    const struct mp_ffn_work *list;
+    size_t part_rows, parts_each;
+};
+
+/* [*first_p, *end_p) of `rows` for one part of one network, which is returned. */
+static const struct mp_ffn_work *find_part(const struct ffn_job *job, uint64_t part, size_t rows,
+                                           size_t *first_p, size_t *end_p)
+{
+    const size_t end = (part % job->parts_each + 1) * job->part_rows;
+
+    *first_p = part % job->parts_each * job->part_rows;
+    *end_p = end < rows ? end : rows;
+    return &job->list[part / job->parts_each];
+}
+
+/* gate := silu(gate x) * up x for the channels of one part. */
+static void ffn_up_part(void *ctx, uint64_t part, unsigned thread)
+{
+    const struct ffn_job *job = ctx;
+    const size_t channels = job->list[0].ffn.gate.rows, width = job->list[0].ffn.gate.cols;
+    size_t first, end;
+    const struct mp_ffn_work *work = find_part(job, part, channels, &first, &end);
+    const struct mp_product gate = { &work->ffn.gate, NULL, work->x, width, work->gate, channels };
+    const struct mp_product up = { &work->ffn.up, NULL, work->x, width, work->up, channels };
+
+    (void)thread;
+    multiply_rows(job->engine, &gate, first, end, work->tokens);
+    multiply_rows(job->engine, &up, first, end, work->tokens);
+    for (size_t t = 0; t < work->tokens; t++)
+        job->engine->config.kernels->silu_mul(work->gate + t * channels + first,
+                                              work->up + t * channels + first, end - first);
+}
+
+/* y := down gate for the output rows of one part, in channel blocks of 256. */
+static void ffn_down_part(void *ctx, uint64_t part, unsigned thread)
+{
+    const struct ffn_job *job = ctx;
+    const size_t H = job->list[0].ffn.down.rows;
+    size_t first, end;
+    const struct mp_ffn_work *work = find_part(job, part, H, &first, &end);
+    const struct mp_view *down = &work->ffn.down;
+
+    (void)thread;
+    job->engine->config.kernels->matmul_blocked(
+        work->y + first, H,
+        (const char *)down->data + first * down->cols * mp_wtype_bytes(down->type), down->type,
+        down->cols, work->gate, down->cols, end - first, down->cols, work->tokens, 0);
+    for (size_t t = 0; work->rows != NULL && t < work->tokens; t++)
+        memcpy(job->engine->state.rank + mp_engine_rank_row(job->engine, work->rows, t) * H + first,
+               work->y + t * H + first, (end - first) * sizeof(float));
+}
+
+/* Prepare a job for matrices of so many rows; returns the number of parts. */
+static uint64_t cut(struct ffn_job *job, size_t count, size_t rows, size_t tokens)
+{
+    job->part_rows = part_rows(job->engine, count, rows, tokens / count);
+    job->parts_each = (rows + job->part_rows - 1) / job->part_rows;
+    return count * job->parts_each;
+}
+
+void mp_engine_ffn(struct mp_engine *engine, const struct mp_ffn_work *list, size_t count)
+{
+    struct ffn_job job = { .engine = engine, .list = list };
+    const struct mp_view *gate = &list[0].ffn.gate;
+    size_t tokens = 0;
+    uint64_t parts;
+
+    for (size_t i = 0; i < count; i++)
+        tokens += list[i].tokens;
+    parts = cut(&job, count, gate->rows, tokens);
+    run_parts(engine, gate->rows * gate->cols * tokens, ffn_up_part, &job, parts);
+    parts = cut(&job, count, gate->cols, tokens);
+    run_parts(engine, gate->rows * gate->cols * tokens, ffn_down_part, &job, parts);
+}
