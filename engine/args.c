@@ -13,7 +13,8 @@ enum {
     INFO = 1 << MP_COMMAND_INFO,
     ENV = 1 << MP_COMMAND_ENV,
     REPACK = 1 << MP_COMMAND_REPACK,
-    REPLAY = 1 << MP_COMMAND_REPLAY
+    REPLAY = 1 << MP_COMMAND_REPLAY,
+    SIMULATE = 1 << MP_COMMAND_SIMULATE
 };
 
 enum kind { TEXT, STOP, NUMBER, BYTES, REAL, SWITCH };
@@ -82,12 +83,26 @@ static const struct flag flags[] = {
       "sizes, or shares of all experts such as 25%" },
     { "accounting", TEXT, AT(accounting), 0, 0, 0, REPLAY, "A",
       "pager or curve, see docs/replay.md (pager)" },
+    { "machine", TEXT, AT(machine), 0, 0, 0, SIMULATE, "NAME",
+      "its description: a built-in one or a file (docs/simulate.md)" },
+    { "model", TEXT, AT(model), 0, 0, 0, SIMULATE, "NAME", "the same of the model" },
+    { "profile", TEXT, AT(profiles), 0, 0, 0, SIMULATE, "A,B",
+      "sets of policies (the default one)" },
+    { "batch", TEXT, AT(batches), 0, 0, 0, SIMULATE, "N,M", "sequences at once (1)" },
+    { "prompt", NUMBER, AT(prompt_tokens), 1, 1u << 20, 0, SIMULATE, "N",
+      "tokens of each prompt (64)" },
+    { "gen", NUMBER, AT(gen_tokens), 0, 1u << 20, 0, SIMULATE, "N",
+      "tokens to generate for each (64)" },
+    { "trace", TEXT, AT(trace), 0, 0, 0, SIMULATE, "FILE",
+      "routing from a trace instead of made-up routing" },
+    { "timeline", TEXT, AT(timeline), 0, 0, 0, SIMULATE, "FILE",
+      "timeline for ui.perfetto.dev, of one run" },
     { "csv", SWITCH, AT(csv), 0, 0, 0, REPLAY, NULL, "one line per policy and budget" },
     { "plot", TEXT, AT(plot), 0, 0, 0, REPLAY, "FILE.svg", "hit rate in decode against budget" },
-    { "json", SWITCH, AT(json), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK | REPLAY, NULL,
-      "one JSON object on standard output" },
-    { "help", SWITCH, AT(help), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK | REPLAY, NULL,
-      "this page" },
+    { "json", SWITCH, AT(json), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK | REPLAY | SIMULATE,
+      NULL, "one JSON object on standard output" },
+    { "help", SWITCH, AT(help), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK | REPLAY | SIMULATE,
+      NULL, "this page" },
 };
 
 static const struct {
@@ -114,6 +129,10 @@ static const struct {
       "  moepager replay trace.txt --evict belady,lru,layer-lfu --budget 500MiB,1GiB,25%\n"
       "  moepager replay trace.txt --profile lru,gate-lru --budget 10%,25%,50% --plot lines.svg\n"
       "  moepager replay trace.txt --evict lru --partition uniform --budget 25% --json\n" },
+    { "simulate", "what profiles would do for a model on a described machine",
+      "  moepager simulate --machine rtx3090-epyc7532 --model deepseek-v2-lite --batch 8,16,32\n"
+      "  moepager simulate --machine h200 --model mixtral-8x7b --profile lru,gate-lru --budget 25% "
+      "--json\n" },
 };
 
 enum mp_command mp_command_find(const char *name)

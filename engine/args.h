@@ -15,6 +15,7 @@ struct mp_args {
     const char *logits_out, *trace, *timeline, *out, *tokens_file;
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
     const char *plot;
+    const char *machine, *batches; /* of simulate; profiles also */
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;
     uint64_t max_tokens;
@@ -31,6 +32,7 @@ enum mp_command {
     MP_COMMAND_ENV,
     MP_COMMAND_REPACK,
     MP_COMMAND_REPLAY,
+    MP_COMMAND_SIMULATE,
     MP_COMMAND_COUNT
 };
 

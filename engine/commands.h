@@ -24,6 +24,9 @@ enum mp_status mp_cmd_repack(const struct mp_args *args,
 enum mp_status mp_cmd_replay(const struct mp_args *args,
                              const struct mp_settings *settings) MP_MUST_CHECK;
 
+enum mp_status mp_cmd_simulate(const struct mp_args *args,
+                               const struct mp_settings *settings) MP_MUST_CHECK;
+
 /* Set by SIGINT and SIGTERM. */
 extern volatile sig_atomic_t mp_interrupted;
 

@@ -69,6 +69,7 @@ static enum mp_status dispatch(enum mp_command command, const struct mp_args *ar
     case MP_COMMAND_ENV: return mp_cmd_env(args, settings);
     case MP_COMMAND_REPACK: return mp_cmd_repack(args, settings);
     case MP_COMMAND_REPLAY: return mp_cmd_replay(args, settings);
+    case MP_COMMAND_SIMULATE: return mp_cmd_simulate(args, settings);
     case MP_COMMAND_COUNT: break;
     }
     return MP_ERR_INVALID;

@@ -1,0 +1,375 @@
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/sim_fit.h"
+#include "engine/sim_int.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+/* Tokens of prompts in one batch, over all sequences. */
+#define PROMPT_TOKENS_MAX 4096
+#define TIMELINE_EVENTS 1048576
+#define RESERVE_BYTES (UINT64_C(1) << 30)
+
+static uint64_t link_cost(void *ctx, const struct mp_ticket *ticket)
+{
+    struct mp_sim_world *w = ctx;
+
+    (void)ticket;
+    if (w->config->fail_ppm > 0 && mp_sim_uniform(&w->random) * 1e6 < (double)w->config->fail_ppm)
+        return MP_LINK_FAILS;
+    return w->load_ns;
+}
+
+/* Every expert is one piece of one file that does not exist. */
+static enum mp_status make_space(struct mp_sim_world *w, uint64_t budget_bytes)
+{
+    const uint64_t bytes = mp_sim_expert_bytes(w->config->model);
+    const uint32_t count = w->shape.layers * w->shape.experts;
+    struct mp_unit *units = calloc(count, sizeof(*units));
+    struct mp_space_config space = {
+        .backend = mp_backend_sim(),
+        .units = units,
+        .unit_count = count,
+        .budget_bytes = budget_bytes,
+        .io_mode = MP_IO_BUFFERED,
+        .reader = { .depth = 1, .threads = 1, .chunk_bytes = 4096, .link = &w->link },
+        .clock = &w->clock.super,
+        .timeline = w->timeline,
+        .counters = &w->counters,
+    };
+    struct mp_space_plan plan;
+    enum mp_status status;
+    uint32_t file;
+
+    if (units == NULL)
+        return mp_fail_no_memory("the units of a model", count * sizeof(*units));
+    for (uint32_t u = 0; u < count; u++) {
+        units[u].piece_count = 1;
+        units[u].pieces[0] = (struct mp_piece){ 0, u * bytes, bytes };
+    }
+    status = mp_files_create(&w->files);
+    if (status == MP_OK)
+        status = mp_files_add_virtual(w->files, w->config->model->name, count * bytes, &file);
+    space.files = w->files;
+    if (status == MP_OK)
+        status = mp_space_create(&space, &w->space);
+    free(units);
+    if (status != MP_OK)
+        return status;
+    mp_space_get_plan(w->space, &plan);
+    w->shape.slots = plan.slots;
+    w->shape.unit_bytes = plan.slot_bytes_max;
+    return MP_OK;
+}
+
+static void fill_costs(struct mp_sim_world *w)
+{
+    const struct mp_sim_machine *h = w->config->machine;
+    const struct mp_sim_model *m = w->config->model;
+    const uint64_t device = mp_sim_device_ns(h, m, 1);
+
+    w->load_ns = mp_sim_load_ns(h, m);
+    w->costs = (struct mp_costs){
+        .load_ns = w->load_ns,
+        .device_token_ns = (mp_sim_device_ns(h, m, 65) - device) / 64,
+        .layer_ns = mp_sim_layer_ns(h, m, w->config->batch, w->config->batch, w->config->prompt) +
+                    mp_sim_ffn_ns(h, m, m->shared_ffn, w->config->batch),
+    };
+    w->costs.device_fixed_ns = device - w->costs.device_token_ns;
+    if (h->cpu_gflops > 0) {
+        w->costs.cpu_token_ns = mp_sim_cpu_ns(h, m, 2) - mp_sim_cpu_ns(h, m, 1);
+        w->costs.cpu_fixed_ns = mp_sim_cpu_ns(h, m, 1) - w->costs.cpu_token_ns;
+    }
+    if (h->in_place_gbps > 0) {
+        w->costs.in_place_token_ns =
+            (mp_sim_in_place_ns(h, m, 65) - mp_sim_in_place_ns(h, m, 1)) / 64;
+        w->costs.in_place_fixed_ns = mp_sim_in_place_ns(h, m, 1) - w->costs.in_place_token_ns;
+    }
+}
+
+static unsigned executors(const struct mp_sim_machine *machine)
+{
+    return 1u << MP_EXECUTOR_DEVICE | (machine->cpu_gflops > 0 ? 1u << MP_EXECUTOR_CPU : 0) |
+           (machine->in_place_gbps > 0 ? 1u << MP_EXECUTOR_IN_PLACE : 0);
+}
+
+/* What of the device's memory is left for experts. */
+static uint64_t auto_bytes(const struct mp_sim_config *c)
+{
+    const uint64_t all = (uint64_t)(c->machine->device_gib * (1 << 30));
+    const uint64_t cache = (uint64_t)((c->model->layers + c->model->dense_layers) *
+                                      c->model->kv_bytes * c->batch * (c->prompt + c->gen));
+    const uint64_t other = mp_sim_other_bytes(c->model) + cache + RESERVE_BYTES;
+
+    return all > other ? all - other : 0;
+}
+
+static uint64_t expert_bytes_all(const struct mp_sim_model *model)
+{
+    return (uint64_t)(model->layers * model->experts) * mp_sim_expert_bytes(model);
+}
+
+static enum mp_status make_load(struct mp_sim_world *w)
+{
+    const struct mp_sim_config *c = w->config;
+    const struct mp_sim_load_config load = {
+        .model = c->model,
+        .trace = c->trace,
+        .sequences = c->batch,
+        .tokens_max = w->shape.tokens_max,
+        .seed = c->seed,
+        .fit = c->fit,
+    };
+    const enum mp_status status = mp_sim_load_create(&load, &w->load);
+
+    if (status != MP_OK)
+        return status;
+    w->calibration = *mp_sim_load_calibration(w->load);
+    w->shape.calibration = &w->calibration;
+    return MP_OK;
+}
+
+static enum mp_status make_layers(struct mp_sim_world *w)
+{
+    struct mp_pager_config pager = {
+        .space = w->space,
+        .policies = &w->policies,
+        .shape = w->shape,
+        .clock = &w->clock.super,
+        .counters = &w->counters,
+        .timeline = w->timeline,
+        .deterministic = w->config->deterministic,
+    };
+    struct mp_step_config step = {
+        .policies = &w->policies,
+        .shape = w->shape,
+        .ops = &mp_sim_step_ops,
+        .ctx = w,
+        .executors = executors(w->config->machine),
+        .costs = &w->costs,
+        .clock = &w->clock.super,
+        .counters = &w->counters,
+        .timeline = w->timeline,
+    };
+    enum mp_status status =
+        mp_policies_create(w->config->profile, &w->shape, w->config->groups, &w->policies);
+
+    if (status == MP_OK)
+        status = mp_pager_create(&pager, &w->pager);
+    step.pager = w->pager;
+    return status == MP_OK ? mp_step_create(&step, &w->step) : status;
+}
+
+static enum mp_status make_world(struct mp_sim_world *w)
+{
+    const struct mp_sim_config *c = w->config;
+    enum mp_status status = MP_OK;
+
+    mp_clock_virtual_init(&w->clock);
+    mp_counters_reset(&w->counters);
+    w->random = c->seed ^ UINT64_C(0x2545f4914f6cdd1d);
+    w->link = (struct mp_virtual_link){ .clock = &w->clock, .cost_ns = link_cost, .ctx = w };
+    if (c->timeline_p != NULL) {
+        status = mp_timeline_create(&w->clock.super, TIMELINE_EVENTS, &w->timeline);
+        *c->timeline_p = w->timeline;
+    }
+    fill_costs(w);
+    w->ended = calloc(w->shape.experts, sizeof(uint32_t));
+    w->computed = calloc((size_t)w->shape.tokens_max, w->shape.top_k);
+    if (status == MP_OK && (w->ended == NULL || w->computed == NULL))
+        status = mp_fail_no_memory("the simulator", (uint64_t)w->shape.tokens_max * w->shape.top_k);
+    if (status == MP_OK)
+        status = mp_sim_executor_init(&w->device, w, "device", w->shape.experts);
+    if (status == MP_OK)
+        status = mp_sim_executor_init(&w->cpu, w, "cpu", w->shape.experts);
+    if (status == MP_OK)
+        status =
+            make_space(w, mp_share_resolve(&c->budget, expert_bytes_all(c->model), auto_bytes(c)));
+    if (status == MP_OK)
+        status = make_load(w);
+    return status == MP_OK ? make_layers(w) : status;
+}
+
+/* Also takes a half-made one. */
+static void destroy_world(struct mp_sim_world *w)
+{
+    mp_step_destroy(w->step);
+    mp_pager_destroy(w->pager);
+    mp_policies_destroy(&w->policies);
+    mp_sim_load_destroy(w->load);
+    mp_space_destroy(w->space);
+    mp_files_destroy(w->files);
+    mp_sim_executor_fini(&w->device);
+    mp_sim_executor_fini(&w->cpu);
+    free(w->ended);
+    free(w->computed);
+}
+
+/* All layers for the tokens that the load has in this step. */
+static enum mp_status run_step(struct mp_sim_world *w)
+{
+    const struct mp_sim_machine *h = w->config->machine;
+    const struct mp_sim_model *m = w->config->model;
+    enum mp_status status = MP_OK;
+
+    w->tokens = mp_sim_load_tokens(w->load, 0);
+    for (uint32_t l = 0; l < (uint32_t)m->dense_layers; l++) {
+        mp_sim_device_run(w, "dense layer",
+                          mp_sim_layer_ns(h, m, w->tokens, w->sequences, w->context) +
+                              mp_sim_ffn_ns(h, m, m->dense_ffn, w->tokens));
+    }
+    for (uint32_t l = 0; l < w->shape.layers && status == MP_OK; l++) {
+        w->tokens = mp_sim_load_tokens(w->load, l);
+        if (w->tokens > 0)
+            status = mp_step_layer(w->step, l, w->tokens);
+    }
+    mp_sim_device_run(w, "output", mp_sim_head_ns(h, m, w->tokens, w->sequences));
+    return status;
+}
+
+struct busy {
+    uint64_t device, cpu, link;
+};
+
+static struct busy busy_of(const struct mp_sim_world *w)
+{
+    return (struct busy){ w->device.busy_ns, w->cpu.busy_ns, w->link.busy_ns };
+}
+
+static enum mp_status run_prompt(struct mp_sim_world *w)
+{
+    const struct mp_sim_config *c = w->config;
+    enum mp_status status = MP_OK;
+    bool decode = false;
+
+    for (uint32_t done = 0; done < c->prompt && status == MP_OK;) {
+        const uint32_t most = w->shape.tokens_max / c->batch;
+        const uint32_t left = c->prompt - done, now = left < most ? left : most;
+
+        done += now;
+        w->context = done;
+        (void)mp_sim_load_begin(w->load, now * c->batch, &decode);
+        status = run_step(w);
+    }
+    return status;
+}
+
+/* Prompt and decode of a synthetic load. */
+static enum mp_status run_synthetic(struct mp_sim_world *w, struct mp_sim_result *r)
+{
+    const struct mp_sim_config *c = w->config;
+    enum mp_status status = run_prompt(w);
+    const struct mp_counters before = w->counters;
+    const struct busy busy = busy_of(w);
+    bool decode = true;
+
+    r->prefill_ns = w->clock.time_ns;
+    r->prefill_tokens = (uint64_t)c->batch * c->prompt;
+    for (uint32_t i = 0; i < c->gen && status == MP_OK; i++) {
+        w->context = c->prompt + i + 1;
+        (void)mp_sim_load_begin(w->load, c->batch, &decode);
+        status = run_step(w);
+    }
+    r->decode_ns = w->clock.time_ns - r->prefill_ns;
+    r->decode_steps = c->gen;
+    r->decode_tokens = (uint64_t)c->gen * c->batch;
+    r->counters = mp_counters_since(&w->counters, &before);
+    r->device_busy_ns = w->device.busy_ns - busy.device;
+    r->cpu_busy_ns = w->cpu.busy_ns - busy.cpu;
+    r->link_busy_ns = w->link.busy_ns - busy.link;
+    return status;
+}
+
+/* As recorded; the counters are those of the steps of decode. */
+static enum mp_status run_trace(struct mp_sim_world *w, struct mp_sim_result *r)
+{
+    enum mp_status status = MP_OK;
+    bool decode = false;
+
+    mp_counters_reset(&r->counters);
+    while (status == MP_OK && mp_sim_load_begin(w->load, 0, &decode)) {
+        const struct mp_counters before = w->counters;
+        const struct busy busy = busy_of(w);
+        const uint64_t start_ns = w->clock.time_ns;
+        struct mp_counters now;
+
+        w->context++;
+        status = run_step(w);
+        if (!decode) {
+            r->prefill_ns += w->clock.time_ns - start_ns;
+            r->prefill_tokens += w->tokens;
+            continue;
+        }
+        now = mp_counters_since(&w->counters, &before);
+        mp_counters_merge(&r->counters, &now);
+        r->decode_ns += w->clock.time_ns - start_ns;
+        r->decode_steps++;
+        r->decode_tokens += w->tokens;
+        r->device_busy_ns += w->device.busy_ns - busy.device;
+        r->cpu_busy_ns += w->cpu.busy_ns - busy.cpu;
+        r->link_busy_ns += w->link.busy_ns - busy.link;
+    }
+    return status;
+}
+
+static enum mp_status check_config(const struct mp_sim_config *c, uint32_t *tokens_max_p)
+{
+    const struct mp_replay_trace *trace = c->trace;
+    uint32_t steps;
+
+    if (trace != NULL) {
+        if (trace->layers != (uint32_t)c->model->layers ||
+            trace->experts != (uint32_t)c->model->experts ||
+            trace->top_k != (uint32_t)c->model->top_k)
+            return mp_fail(MP_ERR_CONFIG, "E_SIM",
+                           "the trace has %u layers of %u experts, %u per token; model '%s' has "
+                           "%g, %g and %g",
+                           trace->layers, trace->experts, trace->top_k, c->model->name,
+                           c->model->layers, c->model->experts, c->model->top_k);
+        mp_sim_load_trace_size(trace, tokens_max_p, &steps);
+        return MP_OK;
+    }
+    if (c->batch == 0 || c->batch > PROMPT_TOKENS_MAX || c->prompt == 0)
+        return mp_fail(MP_ERR_CONFIG, "E_SIM",
+                       "%u sequences with prompts of %u tokens: need 1 to %u sequences and a "
+                       "prompt",
+                       c->batch, c->prompt, PROMPT_TOKENS_MAX);
+    *tokens_max_p = c->prompt > PROMPT_TOKENS_MAX / c->batch
+                        ? PROMPT_TOKENS_MAX / c->batch * c->batch
+                        : c->prompt * c->batch;
+    return MP_OK;
+}
+
+enum mp_status mp_sim_run(const struct mp_sim_config *config, struct mp_sim_result *result_p)
+{
+    struct mp_sim_world world = {
+        .config = config,
+        .sequences = config->batch,
+        .shape = {
+            .layers = (uint32_t)config->model->layers,
+            .experts = (uint32_t)config->model->experts,
+            .top_k = (uint32_t)config->model->top_k,
+            .seed = config->seed,
+        },
+    };
+    struct mp_sim_result result = { .expert_bytes_all = expert_bytes_all(config->model) };
+    enum mp_status status = check_config(config, &world.shape.tokens_max);
+
+    if (status != MP_OK)
+        return status;
+    status = make_world(&world);
+    if (status == MP_OK)
+        status =
+            config->trace != NULL ? run_trace(&world, &result) : run_synthetic(&world, &result);
+    if (status == MP_OK) {
+        result.seen = mp_sim_load_seen(world.load);
+        result.slots = world.shape.slots;
+        result.units = world.shape.layers * world.shape.experts;
+        result.budget_bytes = (uint64_t)world.shape.slots * world.shape.unit_bytes;
+        *result_p = result;
+    }
+    destroy_world(&world);
+    return status;
+}

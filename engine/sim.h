@@ -1,0 +1,53 @@
+#ifndef MP_SIM_H
+#define MP_SIM_H
+
+#include "engine/sim_load.h"
+#include "policy/step.h"
+
+/*
+ * The simulator: step, pager, policies and space as they are, over a virtual clock. Transfers,
+ * computation of the device and of the CPU take the time that a machine's description says, and run
+ * at the same time; nothing is computed and no byte is moved. One thread; the same configuration
+ * gives the same result to the last bit.
+ *
+ * What is not in it: the time of decisions, and the processor's and the link's shares of memory
+ * bandwidth. The device's work between experts (attention, router, shared experts, prediction) is
+ * done before the step goes on, as the engine does.
+ */
+struct mp_sim_config {
+    const struct mp_sim_machine *machine;
+    const struct mp_sim_model *model;
+    const struct mp_replay_trace *trace; /* or NULL: synthetic */
+    const struct mp_profile *profile;
+    const struct mp_opt_group *groups; /* options of the policies; may be NULL */
+    uint32_t batch, prompt, gen;       /* sequences; tokens of each */
+    struct mp_share budget;            /* auto: what the device's memory leaves */
+    uint64_t seed;
+    bool deterministic;
+    struct mp_timeline **timeline_p; /* or NULL; the caller destroys it */
+
+    /* For tests: after every layer the invariants of pager, space and clock are checked, and that
+     * each need was computed exactly once with its bytes in place; E_SIM_CHECK says what is broken.
+     * Of a million transfers about fail_ppm fail. */
+    bool check;
+    uint32_t fail_ppm;
+    const struct mp_sim_fit *fit; /* NULL: found */
+};
+
+struct mp_sim_result {
+    uint64_t prefill_ns, decode_ns; /* of all steps */
+    uint64_t prefill_tokens, decode_steps, decode_tokens;
+    uint64_t budget_bytes, expert_bytes_all;
+    uint32_t slots, units;
+
+    /* In decode. */
+    struct mp_counters counters;
+    uint64_t device_busy_ns, cpu_busy_ns, link_busy_ns;
+    struct mp_sim_seen seen;
+};
+
+/* MP_ERR_CONFIG E_SIM: what does not fit together; E_BUDGET_SMALL; others as of the parts. */
+enum mp_status mp_sim_run(const struct mp_sim_config *config,
+                          struct mp_sim_result *result_p) MP_MUST_CHECK;
+
+#endif

@@ -1,0 +1,64 @@
+#ifndef MP_SIM_INT_H
+#define MP_SIM_INT_H
+
+#include "engine/sim.h"
+#include "vmm/space.h"
+
+/*
+ * What the two parts of the simulator share: sim.c makes the world and runs steps, sim_ops.c is
+ * what a MoE layer costs.
+ */
+struct mp_sim_world;
+
+/* Work of one kind is done one after the other. */
+struct mp_sim_executor {
+    struct mp_event_source source;
+    struct mp_sim_world *world;
+    uint32_t *needs; // (experts): queue
+    uint64_t *ns;    // (experts)
+    uint32_t first, count;
+    uint64_t start_ns, end_ns, busy_ns;
+    unsigned track;
+};
+
+struct mp_sim_world {
+    const struct mp_sim_config *config;
+    struct mp_clock_virtual clock;
+    struct mp_virtual_link link;
+    struct mp_files *files;
+    struct mp_space *space;
+    struct mp_policies policies;
+    struct mp_shape shape;
+    struct mp_calibration calibration;
+    struct mp_costs costs;
+    struct mp_counters counters;
+    struct mp_pager *pager;
+    struct mp_step *step;
+    struct mp_sim_load *load;
+    struct mp_timeline *timeline;
+    struct mp_sim_executor device, cpu;
+    uint32_t *ended; // (experts): needs
+    uint32_t ended_count;
+    uint64_t load_ns, random;
+
+    uint32_t tokens, sequences, context; /* of the step */
+
+    /* With `check`. */
+    uint8_t *computed; // (tokens_max, top_k)
+    uint64_t needs, seen_ns;
+};
+
+extern const struct mp_step_ops mp_sim_step_ops;
+
+/* Queues on the clock; `most` is what can be under way at once. */
+enum mp_status mp_sim_executor_init(struct mp_sim_executor *executor, struct mp_sim_world *world,
+                                    const char *name, uint32_t most) MP_MUST_CHECK;
+void mp_sim_executor_fini(struct mp_sim_executor *executor);
+
+/* Work of the device that the step waits for: behind what it was given before. */
+void mp_sim_device_run(struct mp_sim_world *world, const char *name, uint64_t ns);
+
+/* After a layer: MP_ERR_INVALID E_SIM_CHECK. */
+enum mp_status mp_sim_check(struct mp_sim_world *world) MP_MUST_CHECK;
+
+#endif

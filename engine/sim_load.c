@@ -1,0 +1,452 @@
+#include "engine/sim_load.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+
+/* Nothing generated yet, in generated[]. */
+#define NEVER UINT32_MAX
+
+struct mp_sim_load {
+    struct mp_sim_load_config config;
+    uint32_t layers, experts, k;
+    struct mp_sim_fit fit;
+    uint64_t random;
+
+    uint32_t step; /* 1 for the first one */
+    uint32_t tokens;
+    bool decode;
+
+    /* Synthetic. */
+    float *fixed;        // (layers, experts): a
+    float *share;        // (layers): w
+    float *moving;       // (layers, sequences, experts): z of the latest token
+    float *logits;       // (layers, tokens_max, experts)
+    uint32_t *generated; // (layers): step that logits are of
+    float *hot;          // (layers, experts)
+    struct mp_calibration calibration;
+
+    /* Trace. */
+    size_t *step_group; // (steps + 1): first group of each step
+    uint32_t step_count;
+
+    /* Statistics of decode. */
+    uint32_t *best;     // (top_k): scratch
+    uint32_t *previous; // (layers, sequences, top_k)
+    uint8_t *chosen;    // (experts): scratch
+    double overlap_sum, mass_sum, accuracy_sum;
+    uint64_t overlap_count, mass_count, accuracy_count;
+};
+
+static void *make(size_t count, size_t bytes, enum mp_status *status)
+{
+    void *memory = *status == MP_OK ? calloc(count > 0 ? count : 1, bytes) : NULL;
+
+    if (memory == NULL && *status == MP_OK)
+        *status = mp_fail_no_memory("a workload", (uint64_t)count * bytes);
+    return memory;
+}
+
+static float *logits_of(const struct mp_sim_load *load, uint32_t layer)
+{
+    return load->logits + (size_t)layer * load->config.tokens_max * load->experts;
+}
+
+static void make_layers(struct mp_sim_load *load)
+{
+    for (uint32_t l = 0; l < load->layers; l++) {
+        load->share[l] = mp_sim_fit_share(&load->fit, load->config.model->variation,
+                                          mp_sim_uniform(&load->random));
+        for (uint32_t e = 0; e < load->experts; e++)
+            load->fixed[(size_t)l * load->experts + e] = mp_sim_normal(&load->random);
+        load->generated[l] = NEVER;
+    }
+    for (size_t i = 0; i < (size_t)load->layers * load->config.sequences * load->experts; i++)
+        load->moving[i] = mp_sim_normal(&load->random);
+}
+
+/* Which experts are used most: as a calibration run on other text would count them. */
+static void make_hot(struct mp_sim_load *load)
+{
+    enum { SAMPLES = 512 };
+    uint64_t random = load->config.seed ^ UINT64_C(0x5deece66d);
+    float *logits = load->logits;
+
+    for (uint32_t l = 0; l < load->layers; l++) {
+        float *hot = load->hot + (size_t)l * load->experts;
+        const float *fixed = load->fixed + (size_t)l * load->experts;
+        const float w = load->share[l], rest = sqrtf(1 - w * w);
+
+        for (uint32_t t = 0; t < SAMPLES; t++) {
+            for (uint32_t e = 0; e < load->experts; e++)
+                logits[e] = w * fixed[e] + rest * mp_sim_normal(&random);
+            mp_sim_top(logits, load->experts, load->k, load->best);
+            for (uint32_t r = 0; r < load->k; r++)
+                hot[load->best[r]] += 1.0f / ((float)SAMPLES * (float)load->k);
+        }
+    }
+    load->calibration.hot = load->hot;
+}
+
+static enum mp_status make_synthetic(struct mp_sim_load *load)
+{
+    const struct mp_sim_load_config *config = &load->config;
+    const size_t units = (size_t)load->layers * load->experts;
+    enum mp_status status = MP_OK;
+
+    load->fixed = make(units, sizeof(float), &status);
+    load->share = make(load->layers, sizeof(float), &status);
+    load->moving = make(units * config->sequences, sizeof(float), &status);
+    load->logits = make(units * config->tokens_max, sizeof(float), &status);
+    load->generated = make(load->layers, sizeof(uint32_t), &status);
+    load->hot = make(units, sizeof(float), &status);
+    if (status == MP_OK && config->fit != NULL)
+        load->fit = *config->fit;
+    else if (status == MP_OK)
+        status = mp_sim_fit(config->model, config->seed, &load->fit);
+    if (status != MP_OK)
+        return status;
+    make_layers(load);
+    make_hot(load);
+    return MP_OK;
+}
+
+/* A step ends where the layers begin again. */
+static bool begins_step(const struct mp_replay_trace *trace, size_t group)
+{
+    return group == 0 || trace->groups[group].layer <= trace->groups[group - 1].layer ||
+           trace->groups[group].decode != trace->groups[group - 1].decode;
+}
+
+static enum mp_status make_steps(struct mp_sim_load *load)
+{
+    const struct mp_replay_trace *trace = load->config.trace;
+    enum mp_status status = MP_OK;
+    uint32_t count = 0;
+
+    for (size_t g = 0; g < trace->group_count; g++)
+        count += begins_step(trace, g);
+    load->step_group = make(count + 1, sizeof(size_t), &status);
+    if (status != MP_OK)
+        return status;
+    for (size_t g = 0; g < trace->group_count; g++) {
+        if (begins_step(trace, g))
+            load->step_group[load->step_count++] = g;
+    }
+    load->step_group[count] = trace->group_count;
+    load->fit = (struct mp_sim_fit){ 0 };
+    return MP_OK;
+}
+
+static uint32_t group_tokens(const struct mp_replay_trace *trace,
+                             const struct mp_replay_group *group)
+{
+    uint64_t choices = 0;
+
+    for (uint32_t i = 0; i < group->count; i++)
+        choices += trace->uses[group->first + i].tokens;
+    return (uint32_t)(choices / trace->top_k);
+}
+
+void mp_sim_load_trace_size(const struct mp_replay_trace *trace, uint32_t *tokens_max_p,
+                            uint32_t *decode_steps_p)
+{
+    *tokens_max_p = 1;
+    *decode_steps_p = 0;
+    for (size_t g = 0; g < trace->group_count; g++) {
+        const uint32_t tokens = group_tokens(trace, &trace->groups[g]);
+
+        if (tokens > *tokens_max_p)
+            *tokens_max_p = tokens;
+        *decode_steps_p += trace->groups[g].decode && begins_step(trace, g);
+    }
+}
+
+enum mp_status mp_sim_load_create(const struct mp_sim_load_config *config,
+                                  struct mp_sim_load **load_p)
+{
+    struct mp_sim_load *load = calloc(1, sizeof(*load));
+    enum mp_status status = MP_OK;
+
+    if (load == NULL)
+        return mp_fail_no_memory("a workload", sizeof(*load));
+    load->config = *config;
+    load->layers = (uint32_t)config->model->layers;
+    load->experts = (uint32_t)config->model->experts;
+    load->k = (uint32_t)config->model->top_k;
+    load->random = config->seed;
+    load->best = make(load->k, sizeof(uint32_t), &status);
+    load->chosen = make(load->experts, 1, &status);
+    load->previous =
+        make((size_t)load->layers * config->sequences * load->k, sizeof(uint32_t), &status);
+    if (status == MP_OK)
+        status = config->trace != NULL ? make_steps(load) : make_synthetic(load);
+    if (status != MP_OK) {
+        mp_sim_load_destroy(load);
+        return status;
+    }
+    *load_p = load;
+    return MP_OK;
+}
+
+void mp_sim_load_destroy(struct mp_sim_load *load)
+{
+    if (load == NULL)
+        return;
+    free(load->fixed);
+    free(load->share);
+    free(load->moving);
+    free(load->logits);
+    free(load->generated);
+    free(load->hot);
+    free(load->step_group);
+    free(load->best);
+    free(load->previous);
+    free(load->chosen);
+    free(load);
+}
+
+/* The trace's group of a layer in a step (1, 2, ...), or NULL. */
+static const struct mp_replay_group *find_group(const struct mp_sim_load *load, uint32_t step,
+                                                uint32_t layer)
+{
+    const struct mp_replay_trace *trace = load->config.trace;
+
+    if (step == 0 || step > load->step_count)
+        return NULL;
+    for (size_t g = load->step_group[step - 1]; g < load->step_group[step]; g++) {
+        if (trace->groups[g].layer == layer)
+            return &trace->groups[g];
+    }
+    return NULL;
+}
+
+bool mp_sim_load_begin(struct mp_sim_load *load, uint32_t tokens, bool *decode_p)
+{
+    const struct mp_replay_trace *trace = load->config.trace;
+
+    load->step++;
+    if (trace == NULL) {
+        mp_assert(tokens <= load->config.tokens_max && tokens % load->config.sequences == 0);
+        load->tokens = tokens;
+        load->decode = *decode_p;
+        return true;
+    }
+    if (load->step > load->step_count)
+        return false;
+    load->decode = *decode_p = trace->groups[load->step_group[load->step - 1]].decode;
+    return true;
+}
+
+uint32_t mp_sim_load_tokens(const struct mp_sim_load *load, uint32_t layer)
+{
+    const struct mp_replay_group *group;
+
+    if (load->config.trace == NULL)
+        return load->tokens;
+    group = find_group(load, load->step, layer);
+    return group != NULL ? group_tokens(load->config.trace, group) : 0;
+}
+
+/* Logits of the layer for `step`, if they are not there yet. */
+static void generate(struct mp_sim_load *load, uint32_t layer, uint32_t step)
+{
+    const uint32_t sequences = load->config.sequences, experts = load->experts;
+    const uint32_t each = load->tokens / sequences;
+    const float w = load->share[layer], rest = sqrtf(1 - w * w);
+    const float keep = (float)load->fit.keep, fresh = sqrtf(1 - keep * keep);
+    const float *fixed = load->fixed + (size_t)layer * experts;
+
+    if (load->generated[layer] == step)
+        return;
+    load->generated[layer] = step;
+    for (uint32_t t = 0; t < load->tokens; t++) {
+        float *moving = load->moving + ((size_t)layer * sequences + t / each) * experts;
+        float *logits = logits_of(load, layer) + (size_t)t * experts;
+
+        for (uint32_t e = 0; e < experts; e++) {
+            moving[e] = keep * moving[e] + fresh * mp_sim_normal(&load->random);
+            logits[e] = w * fixed[e] + rest * moving[e];
+        }
+    }
+}
+
+static void softmax(const float *logits, float heat, uint32_t count, float *scores)
+{
+    float largest = logits[0], sum = 0;
+
+    for (uint32_t i = 1; i < count; i++)
+        largest = logits[i] > largest ? logits[i] : largest;
+    for (uint32_t i = 0; i < count; i++) {
+        scores[i] = expf(heat * (logits[i] - largest));
+        sum += scores[i];
+    }
+    for (uint32_t i = 0; i < count; i++)
+        scores[i] /= sum;
+}
+
+/* One token of decode: what it has in common with the one before, and how sure the router is. */
+static void observe(struct mp_sim_load *load, uint32_t layer, uint32_t token, const float *scores)
+{
+    uint32_t *previous =
+        load->previous + ((size_t)layer * load->config.sequences + token) * load->k;
+    uint32_t same = 0;
+
+    mp_sim_top(scores, load->experts, load->k, load->best);
+    for (uint32_t r = 0; r < load->k; r++) {
+        load->mass_sum += scores[load->best[r]];
+        for (uint32_t s = 0; s < load->k; s++)
+            same += previous[s] == load->best[r];
+    }
+    load->mass_count++;
+    if (previous[0] != 0 || load->k == 1 || previous[1] != 0) {
+        load->overlap_sum += (double)same / load->k;
+        load->overlap_count++;
+    }
+    memcpy(previous, load->best, load->k * sizeof(previous[0]));
+}
+
+/* Deal the batch's tokens: the copies of one expert go to tokens that follow each other. */
+static void deal(struct mp_sim_load *load, const struct mp_replay_group *group, uint32_t tokens,
+                 float *scores)
+{
+    const struct mp_replay_use *uses = load->config.trace->uses + group->first;
+    uint32_t at = 0;
+
+    for (size_t i = 0; i < (size_t)tokens * load->experts; i++)
+        scores[i] = (float)mp_sim_uniform(&load->random) / (float)(2 * load->experts);
+    for (uint32_t i = 0; i < group->count; i++) {
+        for (uint32_t n = 0; n < uses[i].tokens; n++, at++)
+            scores[(size_t)(at % tokens) * load->experts + uses[i].unit % load->experts] +=
+                1.0f / (float)load->k;
+    }
+    for (uint32_t t = 0; t < tokens; t++) {
+        float *mine = scores + (size_t)t * load->experts, sum = 0;
+
+        for (uint32_t e = 0; e < load->experts; e++)
+            sum += mine[e];
+        for (uint32_t e = 0; e < load->experts; e++)
+            mine[e] /= sum;
+    }
+}
+
+void mp_sim_load_scores(struct mp_sim_load *load, uint32_t layer, float *scores)
+{
+    if (load->config.trace != NULL) {
+        const struct mp_replay_group *group = find_group(load, load->step, layer);
+
+        deal(load, group, group_tokens(load->config.trace, group), scores);
+        return;
+    }
+    generate(load, layer, load->step);
+    for (uint32_t t = 0; t < load->tokens; t++) {
+        const size_t at = (size_t)t * load->experts;
+
+        softmax(logits_of(load, layer) + at, (float)load->fit.heat, load->experts, scores + at);
+        if (load->decode)
+            observe(load, layer, t, scores + at);
+    }
+}
+
+static double accuracy_of(const struct mp_sim_model *model, enum mp_score_source source)
+{
+    switch (source) {
+    case MP_SCORES_RESIDUAL: return model->accuracy_residual;
+    case MP_SCORES_PARTIAL: return model->accuracy_partial;
+    case MP_SCORES_LLAPOR: return model->accuracy_llapor;
+    default: return model->accuracy_gate;
+    }
+}
+
+static void note_accuracy(struct mp_sim_load *load, const float *truth, const float *guess)
+{
+    uint32_t right = 0;
+
+    memset(load->chosen, 0, load->experts);
+    mp_sim_top(truth, load->experts, load->k, load->best);
+    for (uint32_t r = 0; r < load->k; r++)
+        load->chosen[load->best[r]] = 1;
+    mp_sim_top(guess, load->experts, load->k, load->best);
+    for (uint32_t r = 0; r < load->k; r++)
+        right += load->chosen[load->best[r]];
+    load->accuracy_sum += (double)right / load->k;
+    load->accuracy_count++;
+}
+
+/* Each recorded expert is seen with the stated accuracy; else another one takes its place. */
+static void predict_trace(struct mp_sim_load *load, uint32_t layer, uint32_t target,
+                          double accuracy, float *scores)
+{
+    const struct mp_replay_group *group = find_group(load, load->step + (target <= layer), target);
+    const uint32_t tokens = mp_sim_load_tokens(load, layer);
+    const struct mp_replay_use *uses;
+    uint32_t at = 0;
+
+    for (size_t i = 0; i < (size_t)tokens * load->experts; i++)
+        scores[i] = (float)mp_sim_uniform(&load->random) * 0.5f;
+    if (group == NULL || tokens == 0)
+        return;
+    uses = load->config.trace->uses + group->first;
+    for (uint32_t i = 0; i < group->count; i++) {
+        for (uint32_t n = 0; n < uses[i].tokens && n < tokens; n++, at++) {
+            const bool seen = mp_sim_uniform(&load->random) < accuracy;
+            const uint32_t expert = seen
+                                        ? uses[i].unit % load->experts
+                                        : (uint32_t)(mp_sim_uniform(&load->random) * load->experts);
+
+            scores[(size_t)(at % tokens) * load->experts + expert] += 1;
+        }
+    }
+}
+
+void mp_sim_load_predicted(struct mp_sim_load *load, uint32_t layer, uint32_t target,
+                           enum mp_score_source source, float *scores)
+{
+    const uint32_t distance = target > layer ? target - layer : target + load->layers - layer;
+    const double accuracy = pow(accuracy_of(load->config.model, source), distance);
+    float blur;
+
+    if (load->config.trace != NULL) {
+        predict_trace(load, layer, target, accuracy, scores);
+        return;
+    }
+    if (target <= layer && !load->decode) {
+        /* The next step is another one: all that is known is what stays. */
+        for (uint32_t t = 0; t < load->tokens; t++)
+            memcpy(scores + (size_t)t * load->experts, load->fixed + (size_t)target * load->experts,
+                   load->experts * sizeof(float));
+        return;
+    }
+    generate(load, target, load->step + (target <= layer));
+    blur = (float)mp_sim_fit_blur(&load->fit, accuracy);
+    for (uint32_t t = 0; t < load->tokens; t++) {
+        const float *truth = logits_of(load, target) + (size_t)t * load->experts;
+        float *guess = scores + (size_t)t * load->experts;
+
+        for (uint32_t e = 0; e < load->experts; e++)
+            guess[e] = truth[e] + blur * mp_sim_normal(&load->random);
+        if (load->decode && distance == 1)
+            note_accuracy(load, truth, guess);
+    }
+}
+
+const struct mp_calibration *mp_sim_load_calibration(const struct mp_sim_load *load)
+{
+    return &load->calibration;
+}
+
+struct mp_sim_seen mp_sim_load_seen(const struct mp_sim_load *load)
+{
+    struct mp_sim_seen seen = { 0 };
+
+    if (load->overlap_count > 0)
+        seen.overlap = load->overlap_sum / (double)load->overlap_count;
+    if (load->mass_count > 0)
+        seen.mass = load->mass_sum / (double)load->mass_count;
+    if (load->accuracy_count > 0)
+        seen.accuracy = load->accuracy_sum / (double)load->accuracy_count;
+    return seen;
+}

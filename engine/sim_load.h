@@ -1,0 +1,68 @@
+#ifndef MP_SIM_LOAD_H
+#define MP_SIM_LOAD_H
+
+#include "engine/sim_fit.h"
+#include "policy/replay.h"
+
+/*
+ * What simulated routers say: a recorded trace, or scores made up with stated statistics.
+ *
+ * Made-up ("synthetic") logits of a layer are w * a + sqrt(1 - w^2) * z: `a`, one number per
+ * expert, stays; `z`, one per sequence and expert, changes from token to token and keeps a part of
+ * itself. Layers are independent of each other. Four parameters are searched until a sample has the
+ * statistics that the model's description states:
+ *
+ *     skew       share of the choices that go to the most used quarter of a layer's experts
+ *     overlap    share of a token's experts that the token before it chose too
+ *     mass       sum of the scores of the chosen experts
+ *     accuracy   share of the chosen experts among the k best predicted, per kind of prediction
+ *
+ * and layers differ in w by up to the share `variation`.
+ *
+ * From a trace, the number of tokens per expert, layer and step is as recorded; which of the
+ * batch's tokens chose it, and all scores, are made up.
+ */
+struct mp_sim_load;
+
+struct mp_sim_load_config {
+    const struct mp_sim_model *model;    /* outlives the load */
+    const struct mp_replay_trace *trace; /* or NULL; of the model's shape, outlives the load */
+    uint32_t sequences;                  /* of a synthetic load */
+    uint32_t tokens_max;                 /* of one step */
+    uint64_t seed;
+    const struct mp_sim_fit *fit; /* NULL: found from the model's statistics */
+};
+
+enum mp_status mp_sim_load_create(const struct mp_sim_load_config *config,
+                                  struct mp_sim_load **load_p) MP_MUST_CHECK;
+void mp_sim_load_destroy(struct mp_sim_load *load);
+
+/* Go on to the next step: of a synthetic load with `tokens` tokens, as many of each sequence,
+ * and *decode_p as the caller says; a trace says it itself.
+ * False: the trace has ended. */
+bool mp_sim_load_begin(struct mp_sim_load *load, uint32_t tokens, bool *decode_p);
+
+/* Tokens of the step in a layer; a trace may have none. */
+uint32_t mp_sim_load_tokens(const struct mp_sim_load *load, uint32_t layer);
+
+/* Most tokens that a trace has in one step and layer, and its steps of decode. */
+void mp_sim_load_trace_size(const struct mp_replay_trace *trace, uint32_t *tokens_max_p,
+                            uint32_t *decode_steps_p);
+
+/* scores(tokens, experts) := probabilities of the layer in this step. */
+void mp_sim_load_scores(struct mp_sim_load *load, uint32_t layer, float *scores);
+
+/* scores(tokens, experts) := what a predictor sees of layer `target` while `layer` runs. */
+void mp_sim_load_predicted(struct mp_sim_load *load, uint32_t layer, uint32_t target,
+                           enum mp_score_source source, float *scores);
+
+/* What a calibration run would have found of a synthetic load; zero pointers for a trace. */
+const struct mp_calibration *mp_sim_load_calibration(const struct mp_sim_load *load);
+
+/* What was really seen, in decode; a statistic of no tokens is 0. */
+struct mp_sim_seen {
+    double overlap, mass, accuracy;
+};
+struct mp_sim_seen mp_sim_load_seen(const struct mp_sim_load *load);
+
+#endif

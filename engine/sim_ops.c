@@ -1,0 +1,275 @@
+/*
+ * A MoE layer as costs: the operations that the step calls, and two executors that work by
+ * themselves. What another executor than the CPU computes is the device's.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/sim_int.h"
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+
+static struct mp_sim_executor *executor_of(struct mp_event_source *source)
+{
+    return (struct mp_sim_executor *)((char *)source - offsetof(struct mp_sim_executor, source));
+}
+
+static uint64_t executor_next_ns(struct mp_event_source *source)
+{
+    const struct mp_sim_executor *executor = executor_of(source);
+
+    return executor->count > 0 ? executor->end_ns : UINT64_MAX;
+}
+
+static void start_first(struct mp_sim_executor *executor)
+{
+    executor->start_ns = executor->world->clock.time_ns;
+    executor->end_ns = executor->start_ns + executor->ns[executor->first];
+    executor->busy_ns += executor->ns[executor->first];
+}
+
+static void executor_fire(struct mp_event_source *source)
+{
+    struct mp_sim_executor *executor = executor_of(source);
+    struct mp_sim_world *world = executor->world;
+
+    mp_timeline_span(
+        world->timeline, executor->track, "expert", executor->start_ns, executor->end_ns,
+        &(struct mp_timeline_args){ { "need" }, { executor->needs[executor->first] } });
+    world->ended[world->ended_count++] = executor->needs[executor->first];
+    executor->count--;
+    executor->first++;
+    if (executor->count == 0)
+        executor->first = 0;
+    else
+        start_first(executor);
+}
+
+enum mp_status mp_sim_executor_init(struct mp_sim_executor *executor, struct mp_sim_world *world,
+                                    const char *name, uint32_t most)
+{
+    executor->needs = calloc(most, sizeof(uint32_t));
+    executor->ns = calloc(most, sizeof(uint64_t));
+    if (executor->needs == NULL || executor->ns == NULL)
+        return mp_fail_no_memory("an executor", most * 12);
+    executor->world = world;
+    executor->source =
+        (struct mp_event_source){ .next_ns = executor_next_ns, .fire = executor_fire };
+    mp_clock_virtual_add(&world->clock, &executor->source);
+    if (world->timeline != NULL)
+        executor->track = mp_timeline_add_track(world->timeline, name);
+    return MP_OK;
+}
+
+void mp_sim_executor_fini(struct mp_sim_executor *executor)
+{
+    free(executor->needs);
+    free(executor->ns);
+}
+
+static void push(struct mp_sim_executor *executor, uint32_t need, uint64_t ns)
+{
+    const uint32_t at = executor->first + executor->count;
+
+    executor->needs[at] = need;
+    executor->ns[at] = ns;
+    if (executor->count++ == 0)
+        start_first(executor);
+}
+
+void mp_sim_device_run(struct mp_sim_world *world, const char *name, uint64_t ns)
+{
+    struct mp_sim_executor *device = &world->device;
+    uint64_t start_ns;
+
+    while (device->count > 0)
+        (void)mp_clock_virtual_next(&world->clock);
+    start_ns = world->clock.time_ns;
+    mp_clock_virtual_advance(&world->clock, ns);
+    device->busy_ns += ns;
+    mp_timeline_span(world->timeline, device->track, name, start_ns, world->clock.time_ns, NULL);
+}
+
+static enum mp_status op_scores(void *ctx, uint32_t layer, float *scores)
+{
+    struct mp_sim_world *w = ctx;
+
+    mp_sim_device_run(
+        w, "attention",
+        mp_sim_layer_ns(w->config->machine, w->config->model, w->tokens, w->sequences, w->context));
+    mp_sim_load_scores(w->load, layer, scores);
+    return MP_OK;
+}
+
+static enum mp_status op_source_scores(void *ctx, uint32_t layer, uint32_t target,
+                                       enum mp_score_source source, float *scores)
+{
+    struct mp_sim_world *w = ctx;
+    const struct mp_sim_machine *machine = w->config->machine;
+    const struct mp_sim_model *model = w->config->model;
+    uint64_t ns = mp_sim_router_ns(machine, model, w->tokens);
+
+    if (source == MP_SCORES_PARTIAL)
+        ns = mp_sim_layer_ns(machine, model, w->tokens, w->sequences, w->context);
+    if (source == MP_SCORES_LLAPOR)
+        ns = (uint64_t)(model->llapor_us * 1000);
+    mp_sim_device_run(w, "predict", ns);
+    mp_sim_load_predicted(w->load, layer, target, source, scores);
+    return MP_OK;
+}
+
+static enum mp_status op_shared(void *ctx, uint32_t layer)
+{
+    struct mp_sim_world *w = ctx;
+
+    (void)layer;
+    mp_sim_device_run(w, "shared",
+                      mp_sim_ffn_ns(w->config->machine, w->config->model,
+                                    w->config->model->shared_ffn, w->tokens));
+    return MP_OK;
+}
+
+static enum mp_status fail_check(const char *what)
+{
+    return mp_fail(MP_ERR_INVALID, "E_SIM_CHECK", "simulation is broken: %s", what);
+}
+
+/* Is the work what it should be, and each row of it new? */
+static enum mp_status check_work(struct mp_sim_world *w, uint32_t layer,
+                                 const struct mp_expert_work *work)
+{
+    const uint32_t unit = layer * w->shape.experts + work->expert;
+
+    if (work->executor == MP_EXECUTOR_DEVICE &&
+        (mp_space_state(w->space, unit) != MP_RES_VALID || mp_space_leases(w->space, unit) != 1 ||
+         work->pieces[0] == NULL))
+        return fail_check("an expert without its bytes");
+    for (uint32_t i = 0; i < work->rows.count; i++) {
+        const uint32_t row = work->rows.token[i] * w->shape.top_k + work->rows.rank[i];
+
+        if (work->rows.token[i] >= w->tokens || work->rows.rank[i] >= w->shape.top_k ||
+            w->computed[row]++ != 0)
+            return fail_check("a row that is computed twice");
+    }
+    return MP_OK;
+}
+
+static enum mp_status op_experts(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                 uint32_t count)
+{
+    struct mp_sim_world *w = ctx;
+    const struct mp_sim_machine *machine = w->config->machine;
+    const struct mp_sim_model *model = w->config->model;
+
+    for (uint32_t i = 0; w->config->check && i < count; i++) {
+        const enum mp_status status = check_work(w, layer, &work[i]);
+
+        if (status != MP_OK)
+            return status;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t tokens = work[i].rows.count;
+
+        if (work[i].executor == MP_EXECUTOR_CPU)
+            push(&w->cpu, work[i].need,
+                 mp_sim_cpu_ns(machine, model, tokens) +
+                     (w->cpu.count == 0 ? (uint64_t)(machine->handoff_us * 1000) : 0));
+        else
+            push(&w->device, work[i].need,
+                 work[i].executor == MP_EXECUTOR_IN_PLACE
+                     ? mp_sim_in_place_ns(machine, model, tokens)
+                     : mp_sim_device_ns(machine, model, tokens));
+    }
+    return MP_OK;
+}
+
+static bool op_any_ended(void *ctx)
+{
+    return ((struct mp_sim_world *)ctx)->ended_count > 0;
+}
+
+static enum mp_status op_ended(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p)
+{
+    struct mp_sim_world *w = ctx;
+
+    while (wait && w->ended_count == 0) {
+        const bool moved = mp_clock_virtual_next(&w->clock);
+
+        mp_assert(moved);
+        (void)moved;
+    }
+    memcpy(needs, w->ended, w->ended_count * sizeof(needs[0]));
+    *count_p = w->ended_count;
+    w->ended_count = 0;
+    return MP_OK;
+}
+
+static uint64_t op_link_busy(void *ctx)
+{
+    const struct mp_sim_world *w = ctx;
+
+    return w->link.ticket != NULL ? w->link.end_ns - w->clock.time_ns : 0;
+}
+
+static void op_routed(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k,
+                      const uint32_t *experts, const float *weights)
+{
+    struct mp_sim_world *w = ctx;
+
+    (void)layer;
+    (void)experts;
+    (void)weights;
+    if (w->config->check)
+        memset(w->computed, 0, (size_t)tokens * k);
+}
+
+static enum mp_status op_combine(void *ctx, uint32_t layer, const uint32_t *experts,
+                                 const float *weights)
+{
+    struct mp_sim_world *w = ctx;
+
+    (void)layer;
+    (void)experts;
+    (void)weights;
+    for (size_t i = 0; w->config->check && i < (size_t)w->tokens * w->shape.top_k; i++) {
+        if (w->computed[i] != 1)
+            return fail_check("a row that is not computed");
+    }
+    return w->config->check ? mp_sim_check(w) : MP_OK;
+}
+
+enum mp_status mp_sim_check(struct mp_sim_world *w)
+{
+    const struct mp_counters *c = &w->counters;
+
+    if (!mp_pager_check(w->pager))
+        return fail_check("the pager's books");
+    for (uint32_t u = 0; u < mp_space_unit_count(w->space); u++) {
+        if (mp_space_leases(w->space, u) != 0)
+            return fail_check("a lease that nobody gave back");
+    }
+    if (w->clock.time_ns < w->seen_ns)
+        return fail_check("time goes backwards");
+    w->seen_ns = w->clock.time_ns;
+    if (c->resident_peak_bytes > (uint64_t)w->shape.slots * w->shape.unit_bytes)
+        return fail_check("more bytes in the device tier than it has");
+    if (c->exposed_wait_ns > w->clock.time_ns || c->prefetch_unused_bytes > c->prefetch_bytes)
+        return fail_check("counters that cannot be");
+    if (w->device.count > 0 || w->cpu.count > 0 || w->ended_count > 0)
+        return fail_check("work after the end of its layer");
+    if (w->device.busy_ns > w->clock.time_ns || w->cpu.busy_ns > w->clock.time_ns)
+        return fail_check("an executor busier than time allows");
+    return MP_OK;
+}
+
+const struct mp_step_ops mp_sim_step_ops = {
+    .scores = op_scores,
+    .source_scores = op_source_scores,
+    .shared = op_shared,
+    .experts = op_experts,
+    .ended = op_ended,
+    .any_ended = op_any_ended,
+    .link_busy = op_link_busy,
+    .combine = op_combine,
+    .routed = op_routed,
+};
