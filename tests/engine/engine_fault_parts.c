@@ -83,6 +83,7 @@ static enum mp_status run_command(const struct command *c)
     case MP_COMMAND_RUN: return mp_cmd_run(&args, &settings);
     case MP_COMMAND_BENCH: return mp_cmd_bench(&args, &settings);
     case MP_COMMAND_REPLAY: return mp_cmd_replay(&args, &settings);
+    case MP_COMMAND_SIMULATE: return mp_cmd_simulate(&args, &settings);
     default: return mp_cmd_info(&args, &settings);
     }
 }
@@ -154,6 +155,36 @@ static void sweep_replay(const char *sites_path)
     replay =
         (struct command){ .command = MP_COMMAND_REPLAY, .argv = (char **)argv, .made = { plot } };
     sweep_command(&replay, sites_path);
+}
+
+/* The command `simulate` with descriptions from files: made-up routing, and recorded routing. */
+static void sweep_simulate(const char *sites_path)
+{
+    static char machine[4200], model[4200], trace[4200], timeline[4200];
+    static struct command simulate;
+    const char *argv[] = { "moepager",  "simulate", "--machine", machine,      "--model",  model,
+                           "--prompt",  "2",        "--gen",     "2",          "--budget", "50%",
+                           "--profile", "gate-lru", "--json",    "--timeline", timeline,   NULL };
+    const char *trace_argv[] = { "moepager", "simulate", "--machine", machine, "--model", model,
+                                 "--trace",  trace,      "--budget",  "50%",   NULL };
+
+    snprintf(machine, sizeof(machine), "%s/m.machine", test_tmpdir());
+    snprintf(model, sizeof(model), "%s/m.model", test_tmpdir());
+    snprintf(trace, sizeof(trace), "%s/simulated.txt", test_tmpdir());
+    snprintf(timeline, sizeof(timeline), "%s/timeline.json", test_tmpdir());
+    write_file(machine, "link_gbps 10\ncopy_us 5\ndevice_gbps 100\ndevice_gflops 1000\n"
+                        "device_gib 1\nlaunch_us 5\ncpu_gbps 10\ncpu_gflops 100\n");
+    write_file(model, "layers 2\nexperts 4\ntop_k 1\nhidden 8\nexpert_ffn 8\nvocabulary 8\n"
+                      "attention_params 64\nkv_bytes 8\n");
+    write_file(trace, "# moepager trace v1\n"
+                      "# model=m layers=2 experts=4 top_k=1 expert_bytes=10\n"
+                      "0 0 0 0 1:0.5\n0 1 0 0 1:0.5\n1 0 0 1 0:0.5\n1 1 0 1 3:0.5\n");
+    simulate = (struct command){ .command = MP_COMMAND_SIMULATE,
+                                 .argv = (char **)argv,
+                                 .made = { timeline } };
+    sweep_command(&simulate, sites_path);
+    simulate = (struct command){ .command = MP_COMMAND_SIMULATE, .argv = (char **)trace_argv };
+    sweep_command(&simulate, sites_path);
 }
 
 /* Two layers, small experts, and weights large enough for huge pages. */
@@ -228,6 +259,7 @@ void fault_sweep_commands(const char *sites_path)
     info = (struct command){ .command = MP_COMMAND_INFO, .argv = (char **)info_argv };
     sweep_command(&info, sites_path);
     sweep_replay(sites_path);
+    sweep_simulate(sites_path);
 }
 
 /* Marks to be sorted, a word longer than any buffer's first size, broken bytes, special tokens. */
