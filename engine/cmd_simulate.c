@@ -250,6 +250,8 @@ enum mp_status mp_cmd_simulate(const struct mp_args *args, const struct mp_setti
         status = mp_replay_trace_read(args->trace, &s.trace);
     if (status != MP_OK)
         return status;
+    if (args->trace != NULL)
+        s.model.top_k = s.trace.top_k; /* some recorders leave out a model's last ranks */
     status = run_all(&s);
     if (args->trace != NULL)
         mp_replay_trace_fini(&s.trace);

@@ -174,7 +174,7 @@ static void sweep_simulate(const char *sites_path)
     snprintf(timeline, sizeof(timeline), "%s/timeline.json", test_tmpdir());
     write_file(machine, "link_gbps 10\ncopy_us 5\ndevice_gbps 100\ndevice_gflops 1000\n"
                         "device_gib 1\nlaunch_us 5\ncpu_gbps 10\ncpu_gflops 100\n");
-    write_file(model, "layers 2\nexperts 4\ntop_k 1\nhidden 8\nexpert_ffn 8\nvocabulary 8\n"
+    write_file(model, "layers 2\nexperts 4\ntop_k 1\nhidden 64\nexpert_ffn 64\nvocabulary 8\n"
                       "attention_params 64\nkv_bytes 8\n");
     write_file(trace, "# moepager trace v1\n"
                       "# model=m layers=2 experts=4 top_k=1 expert_bytes=10\n"
