@@ -27,6 +27,8 @@ struct mp_sim_load {
     float *logits;       // (layers, tokens_max, experts)
     uint32_t *generated; // (layers): step that logits are of
     float *hot;          // (layers, experts)
+    float *pairs;        // three times (layers, experts, experts): together, next, similarity
+    uint32_t *group;     // (layers)
     struct mp_calibration calibration;
 
     /* Trace. */
@@ -91,6 +93,36 @@ static void make_hot(struct mp_sim_load *load)
     load->calibration.hot = load->hot;
 }
 
+/* Experts are chosen independently of each other; how alike their outputs are is any number. */
+static void make_pairs(struct mp_sim_load *load)
+{
+    const uint32_t experts = load->experts;
+    const size_t all = (size_t)load->layers * experts * experts;
+    uint64_t random = load->config.seed ^ UINT64_C(0x2bd1e995);
+    float *similarity = load->pairs + 2 * all;
+
+    for (size_t i = 0; i < all; i++) {
+        const uint32_t layer = (uint32_t)(i / experts / experts);
+        const uint32_t from = (uint32_t)(i / experts % experts), to = (uint32_t)(i % experts);
+        const size_t base = (size_t)layer * experts * experts;
+
+        load->pairs[i] = load->hot[(size_t)layer * experts + to] * (float)load->k;
+        load->pairs[all + i] =
+            load->hot[(size_t)((layer + 1) % load->layers) * experts + to] * (float)load->k;
+        if (from < to)
+            similarity[i] = similarity[base + (size_t)to * experts + from] =
+                (float)mp_sim_uniform(&random);
+        else if (from == to)
+            similarity[i] = load->pairs[i] = 1;
+    }
+    for (uint32_t l = 0; l < load->layers; l++)
+        load->group[l] = 3 * l / load->layers;
+    load->calibration.together = load->pairs;
+    load->calibration.next = load->pairs + all;
+    load->calibration.similarity = similarity;
+    load->calibration.group = load->group;
+}
+
 static enum mp_status make_synthetic(struct mp_sim_load *load)
 {
     const struct mp_sim_load_config *config = &load->config;
@@ -103,6 +135,8 @@ static enum mp_status make_synthetic(struct mp_sim_load *load)
     load->logits = make(units * config->tokens_max, sizeof(float), &status);
     load->generated = make(load->layers, sizeof(uint32_t), &status);
     load->hot = make(units, sizeof(float), &status);
+    load->pairs = make(3 * units * load->experts, sizeof(float), &status);
+    load->group = make(load->layers, sizeof(uint32_t), &status);
     if (status == MP_OK && config->fit != NULL)
         load->fit = *config->fit;
     else if (status == MP_OK)
@@ -111,6 +145,7 @@ static enum mp_status make_synthetic(struct mp_sim_load *load)
         return status;
     make_layers(load);
     make_hot(load);
+    make_pairs(load);
     return MP_OK;
 }
 
@@ -202,6 +237,8 @@ void mp_sim_load_destroy(struct mp_sim_load *load)
     free(load->logits);
     free(load->generated);
     free(load->hot);
+    free(load->pairs);
+    free(load->group);
     free(load->step_group);
     free(load->best);
     free(load->previous);
