@@ -75,6 +75,12 @@ const struct mp_profile mp_profiles[] = {
     { "hybrimoe",
       "HybriMoE: queues, prefetch by simulated impact, cache by scores",
       { "exact", "queue", "gate", "impact", "always", "mrs", "uniform" } },
+    { "fiddler",
+      "Fiddler: popular experts stay on the device, a threshold decides about the others",
+      { "exact", "threshold", "none", "none", "never", "none", "hot-table" } },
+    { "klotski",
+      "Klotski: the device computes large batches, hot experts are loaded ahead",
+      { "exact", "gpu-only", "history", "hot", "never", "lru", "global" } },
     { .name = NULL },
 };
 
