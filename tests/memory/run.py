@@ -21,43 +21,16 @@ import sys
 import tempfile
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from memory_group import MemoryGroup  # noqa: E402
+
 MIB = 1 << 20
 ALLOWANCE_BYTES = 64 * MIB
 CACHE_BYTES = 32 * MIB  # of the group, for pages of files that were read through the cache
 DISK_BYTES = 2048 * MIB
 RAM_BYTES = 2048 * MIB
 EXIT_NO_MEMORY = 4
-
-
-class Group:
-    """A memory control group, version 1 or 2; None in `path` if none can be made."""
-
-    def __init__(self):
-        name = f"moepager-test-{os.getpid()}"
-        self.path, self.why = None, []
-        for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-                            ("/sys/fs/cgroup", "memory.max")):
-            path = Path(root, name)
-            try:
-                path.mkdir()
-            except OSError as error:
-                self.why.append(f"{path}: {error.strerror}")
-                continue
-            if (path / limit).exists():
-                self.path, self.limit = path, path / limit
-                return
-            path.rmdir()
-            self.why.append(f"{path}: no {limit}")
-
-    def set_limit(self, limit_bytes):
-        self.limit.write_text(str(limit_bytes))
-
-    def enter(self):
-        (self.path / "cgroup.procs").write_text(str(os.getpid()))
-
-    def remove(self):
-        if self.path is not None:
-            self.path.rmdir()
 
 
 def run(moepager, model, budget, group=None):
@@ -148,12 +121,11 @@ def main():
     if free < DISK_BYTES:
         print(f"skipped: {free} bytes free in {work}, need {DISK_BYTES}")
         return 77
-    root = Path(__file__).resolve().parents[2]
-    group = Group()
+    group = MemoryGroup()
     with tempfile.TemporaryDirectory(dir=work, prefix="memory-test-") as model:
         try:
-            subprocess.run([sys.executable, root / "tools/make_bench_model", "--tokenizer",
-                            root / "models/tiny-moe", "--out", model, "--layers", "12",
+            subprocess.run([sys.executable, ROOT / "tools/make_bench_model", "--tokenizer",
+                            ROOT / "models/tiny-moe", "--out", model, "--layers", "12",
                             "--experts", "32", "--top-k", "4", "--hidden", "512", "--ffn", "1024",
                             "--heads", "8", "--kv-heads", "2", "--head-dim", "64"], check=True,
                            stdout=subprocess.DEVNULL)

@@ -1,0 +1,199 @@
+"""What the measuring scripts share: the machine, cold files, runs of moepager and of llama.cpp."""
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from array import array
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+from memory_group import MemoryGroup  # noqa: E402, F401
+
+
+class BenchError(Exception):
+    """Something that a person can put right."""
+
+
+def read_size(text):
+    """Bytes of 3GiB, 512M, 1.5G or 4096."""
+    units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    number = text.rstrip("iBkKmMgGtT")
+    unit = text[len(number):].upper().rstrip("B").rstrip("I")
+    try:
+        return int(float(number) * units[unit])
+    except (ValueError, KeyError):
+        raise BenchError(f"'{text}' is no size such as 3GiB") from None
+
+
+def lines_with(path, key):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return [line.split(":", 1)[1].strip() for line in file if line.startswith(key)]
+
+
+class Machine:
+    """Processor and memory, and how fast they read: measured before, between and after the runs.
+
+    The best of all is kept, so that a slow moment of the machine does not make a bound easy.
+    """
+
+    def __init__(self, moepager, model):
+        self.program = moepager.with_name("bench_machine")
+        if not self.program.exists():
+            raise BenchError(f"{self.program} is not there: "
+                             f"ninja -C {moepager.parent} bench_machine")
+        self.file = max(model.glob("*.safetensors"), key=lambda path: path.stat().st_size,
+                        default=None)
+        if self.file is None:
+            raise BenchError(f"{model}: no *.safetensors")
+        self.facts = {
+            "cpu": (lines_with("/proc/cpuinfo", "model name") or ["?"])[0],
+            "cores": len(os.sched_getaffinity(0)),
+            "memory_bytes": int(lines_with("/proc/meminfo", "MemTotal")[0].split()[0]) * 1024,
+            "samples": 0}
+
+    def sample(self):
+        """About 5 seconds."""
+        now = run_json([self.program, self.file])
+        self.facts["samples"] += 1
+        for key, value in now.items():
+            if key != "disk_threads":
+                self.facts[key] = max(value, self.facts.get(key, 0))
+        if now["disk_bytes_per_s"] == self.facts["disk_bytes_per_s"]:
+            self.facts["disk_threads"] = now["disk_threads"]
+
+
+def print_machine(m):
+    print(f"machine       {m['cpu']}, {m['cores']} cores, {m['memory_bytes'] / 2**30:.0f} GiB; reads "
+          f"{m['memory_bytes_per_s_one_thread'] / 1e9:.1f} GB/s of memory with one thread, "
+          f"{m['memory_bytes_per_s'] / 1e9:.1f} with {m['threads']}; "
+          f"{m['disk_bytes_per_s'] / 1e9:.2f} GB/s of disk (O_DIRECT, {m['disk_threads']} threads)")
+
+
+def run_json(command, group=None):
+    """Runs to the end; its standard output as JSON."""
+    done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=group.enter if group else None)
+    if done.returncode != 0:
+        raise BenchError(f"exit {done.returncode}: {' '.join(map(str, command))}\n"
+                         f"{done.stderr.strip()[-2000:]}")
+    return json.loads(done.stdout)
+
+
+def drop_cache(paths):
+    """Takes files out of the page cache; how, in words."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+    try:
+        with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+            file.write("1\n")
+        return "posix_fadvise(DONTNEED) and drop_caches"
+    except OSError:
+        return "posix_fadvise(DONTNEED)"
+
+
+def median(values):
+    return statistics.median(values)
+
+
+def build_llama_driver(prefix, folder):
+    """The driver, linked with libllama below an install prefix."""
+    prefix = Path(prefix).resolve()
+    headers = list(prefix.glob("**/llama.h"))
+    libraries = list(prefix.glob("**/libllama.so"))
+    if not headers or not libraries:
+        raise BenchError(f"{prefix}: no llama.h or no libllama.so; see docs/performance.md")
+    lib, program = libraries[0].parent, folder / "llama_forced"
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        raise BenchError("no C compiler: set CC")
+    # The old kind of run path also holds for the libraries that libllama needs.
+    done = subprocess.run(
+        [compiler, "-O2", "-std=gnu11", ROOT / "tools/bench/llama_forced.c", "-I",
+         headers[0].parent, "-L", lib, "-lllama", f"-Wl,-rpath-link,{lib},-rpath,{lib}",
+         "-Wl,--disable-new-dtags", "-o", program],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        raise BenchError(f"cannot build the driver:\n{done.stdout}")
+    return program
+
+
+class Models:
+    """The two forms of one model, and the work: a prompt and what follows it."""
+
+    def __init__(self, moepager, model, gguf, tokens, prompt, gen, threads):
+        self.moepager, self.model, self.gguf = Path(moepager), Path(model), Path(gguf)
+        self.tokens = Path(tokens) if tokens else self.model / "tokens.txt"
+        self.prompt, self.gen, self.threads = prompt, gen, threads
+        for path in (self.moepager, self.model, self.gguf, self.tokens):
+            if not path.exists():
+                raise BenchError(f"{path} is not there")
+        info = run_json([self.moepager, "info", "--model", self.model, "--json"])["model"]
+        self.info = info
+        embedding = 2 * info["vocabulary"] * info["hidden"]
+        self.token_bytes = info["weights_bytes"] - embedding + info["token_cycle_bytes"]
+
+    def files(self):
+        return [*self.model.glob("*.safetensors"), self.gguf]
+
+    def run_moepager(self, repeat, flags=(), group=None):
+        command = [self.moepager, "bench", "--model", self.model, "--tokens-file", self.tokens,
+                   "--prompt-tokens", self.prompt, "--gen-tokens", self.gen, "--threads",
+                   self.threads, "--ctx", self.prompt + self.gen, "--repeat", repeat, "--json",
+                   *flags]
+        return run_json(command, group)
+
+    def run_llama(self, driver, repeat, group=None, logits=None):
+        return run_json([driver, self.gguf, self.tokens, self.prompt, self.gen, self.threads,
+                         repeat, *([logits] if logits else [])], group)
+
+
+def read_locality(path):
+    """Of the experts that a token chose in a layer, the shares that the token before it had chosen
+    too, and any of the eight before it; from a routing trace."""
+    before, uses, last, last8 = {}, 0, 0, 0
+    with open(path, encoding="ascii") as file:
+        for line in file:
+            if line.startswith("#"):
+                continue
+            _, layer, _, _, *pairs = line.split()
+            chosen = {int(pair.split(":")[0]) for pair in pairs}
+            past = before.setdefault(layer, [])
+            if past:
+                uses += len(chosen)
+                last += len(chosen & past[-1])
+                last8 += len(chosen & set().union(*past[-8:]))
+            past.append(chosen)
+    return {"last_token": last / max(uses, 1), "last_8_tokens": last8 / max(uses, 1)}
+
+
+def compare_logits(models, driver):
+    """Rows of both engines: worst and median of max|d| / max|logit|, and equal largest logits; and
+    the locality of the text."""
+    with tempfile.TemporaryDirectory(prefix="moepager-logits-") as folder:
+        ours, theirs, trace = (Path(folder, name) for name in ("ours.npy", "theirs", "trace"))
+        models.run_moepager(1, ["--budget", "all", "--logits-out", ours, "--trace", trace])
+        models.run_llama(driver, 1, logits=theirs)
+        data = ours.read_bytes()
+        a = array("f", data[10 + int.from_bytes(data[8:10], "little"):])
+        b = array("f", theirs.read_bytes())
+        locality = read_locality(trace)
+    vocab = models.info["vocabulary"]
+    if len(a) != len(b) or len(a) != models.gen * vocab:
+        raise BenchError(f"{len(a)} logits and {len(b)}, not {models.gen} x {vocab}")
+    errors, same = [], 0
+    for row in range(models.gen):
+        x, y = a[row * vocab:(row + 1) * vocab], b[row * vocab:(row + 1) * vocab]
+        errors.append(max(abs(p - q) for p, q in zip(x, y)) / max(map(abs, x)))
+        same += x.index(max(x)) == y.index(max(y))
+    return {"logits": {"rows": models.gen, "worst": max(errors), "median": median(errors),
+                       "same_largest": same}, "locality": locality}

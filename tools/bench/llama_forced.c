@@ -1,0 +1,143 @@
+/*
+ * Teacher-forced run of a GGUF model in llama.cpp, by its public C API: the other side of
+ * tools/bench/compare_llamacpp, which builds this program.
+ *
+ *     llama_forced MODEL.gguf TOKENS.txt PROMPT GEN THREADS REPEAT [LOGITS]
+ *
+ * As `moepager bench --tokens-file`: the first PROMPT ids of the file are the prompt, one batch;
+ * the next GEN - 1 are given one by one, whatever the logits say. REPEAT times with an empty
+ * context. Everything else is llama.cpp's default. Prints one JSON object. LOGITS: float32
+ * [GEN, vocabulary] of the first run, without a header.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "llama.h"
+
+struct forced {
+    struct llama_model *model;
+    struct llama_context *ctx;
+    llama_token *tokens; // (prompt + gen)
+    int prompt, gen, vocab;
+    FILE *logits;
+};
+
+static void fail(const char *what, const char *name)
+{
+    fprintf(stderr, "llama_forced: %s '%s'\n", what, name);
+    exit(1);
+}
+
+static double now_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void keep_errors(enum ggml_log_level level, const char *text, void *ctx)
+{
+    (void)ctx;
+    if (level == GGML_LOG_LEVEL_ERROR)
+        fputs(text, stderr);
+}
+
+static llama_token *read_tokens(const char *path, int count)
+{
+    llama_token *tokens = calloc((size_t)count, sizeof(*tokens));
+    FILE *file = fopen(path, "r");
+
+    if (file == NULL || tokens == NULL)
+        fail("cannot open", path);
+    for (int i = 0; i < count; i++) {
+        if (fscanf(file, "%d", &tokens[i]) != 1)
+            fail("too few token ids in", path);
+    }
+    fclose(file);
+    return tokens;
+}
+
+/* Runs some tokens and waits for the logits behind the last. */
+static void decode(struct forced *f, llama_token *tokens, int count)
+{
+    const float *logits;
+
+    if (llama_decode(f->ctx, llama_batch_get_one(tokens, count)) != 0)
+        fail("llama_decode", "failed");
+    logits = llama_get_logits_ith(f->ctx, -1);
+    if (logits == NULL)
+        fail("no logits from", "llama_decode");
+    if (f->logits != NULL &&
+        fwrite(logits, sizeof(float), (size_t)f->vocab, f->logits) != (size_t)f->vocab)
+        fail("cannot write", "the logits");
+}
+
+static void run_once(struct forced *f, const char *separator)
+{
+    double start, first, end;
+
+    llama_memory_clear(llama_get_memory(f->ctx), true);
+    start = now_s();
+    decode(f, f->tokens, f->prompt);
+    first = now_s();
+    for (int i = 0; i + 1 < f->gen; i++)
+        decode(f, f->tokens + f->prompt + i, 1);
+    end = now_s();
+    printf("%s{\"ttft_ms\": %.3f, \"prefill_tokens_per_s\": %.6g, \"tokens_per_s\": %.6g}",
+           separator, 1e3 * (first - start), f->prompt / (first - start),
+           f->gen > 1 ? (f->gen - 1) / (end - first) : 0.0);
+}
+
+static void open_model(struct forced *f, const char *path, int threads)
+{
+    struct llama_context_params params = llama_context_default_params();
+
+    llama_log_set(keep_errors, NULL);
+    llama_backend_init();
+    f->model = llama_model_load_from_file(path, llama_model_default_params());
+    if (f->model == NULL)
+        fail("cannot load", path);
+    params.n_ctx = (uint32_t)(f->prompt + f->gen);
+    params.n_threads = params.n_threads_batch = threads;
+    f->ctx = llama_init_from_model(f->model, params);
+    if (f->ctx == NULL)
+        fail("no context for", path);
+    f->vocab = llama_vocab_n_tokens(llama_model_get_vocab(f->model));
+}
+
+int main(int argc, char **argv)
+{
+    struct forced f = { 0 };
+    double start = now_s();
+    int repeat;
+
+    if (argc < 7)
+        fail("usage: llama_forced MODEL.gguf TOKENS.txt PROMPT GEN THREADS REPEAT [LOGITS], got",
+             argc > 1 ? argv[1] : "nothing");
+    f.prompt = atoi(argv[3]);
+    f.gen = atoi(argv[4]);
+    repeat = atoi(argv[6]);
+    if (f.prompt < 1 || f.gen < 1 || repeat < 1 || atoi(argv[5]) < 1)
+        fail("numbers begin at 1, got", argv[3]);
+    f.tokens = read_tokens(argv[2], f.prompt + f.gen);
+    open_model(&f, argv[1], atoi(argv[5]));
+    printf("{\"version\": \"%s\", \"system\": \"%s\", \"load_ms\": %.3f, \"runs\": [",
+           llama_version(), llama_print_system_info(), 1e3 * (now_s() - start));
+    if (argc > 7 && (f.logits = fopen(argv[7], "wb")) == NULL)
+        fail("cannot open", argv[7]);
+    for (int i = 0; i < repeat; i++) {
+        run_once(&f, i > 0 ? ", " : "");
+        if (f.logits != NULL && fclose(f.logits) != 0)
+            fail("cannot write", argv[7]);
+        f.logits = NULL;
+    }
+    puts("]}");
+    llama_free(f.ctx);
+    llama_model_free(f.model);
+    llama_backend_free();
+    free(f.tokens);
+    return fflush(stdout) != 0;
+}

@@ -1,0 +1,198 @@
+/*
+ * What this machine can read, for comparisons with what a program reached:
+ * `bench_machine FILE [THREADS]` prints one JSON object.
+ *
+ * Memory: every thread reads an area of its own, far larger than caches, in several streams; the
+ * best of some rounds, with one thread and with THREADS (default: all processors). File: blocks of
+ * 2 MiB past the page cache (O_DIRECT), by 1, 2, 4, 8 and 16 threads, each number of threads in a
+ * fifth of the file of its own, at most 1 GiB; the best of these.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define THREADS_MAX 256
+#define AREA_BYTES ((size_t)256 << 20)
+#define ROUNDS 25
+#define STREAMS 8
+#define BLOCK_BYTES ((size_t)2 << 20)
+#define FILE_COUNTS 5 /* 1, 2, 4, 8, 16 threads */
+#define PART_BYTES_MAX ((off_t)1 << 30)
+
+struct job {
+    pthread_t thread;
+    void *(*work)(void *job);
+    unsigned char *area; /* read from, or into */
+    uint64_t sum;
+    int file;
+    atomic_llong *next_block;
+    long long blocks;
+    const char *error;
+};
+
+static double now_s(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void fail(const char *what, const char *why)
+{
+    fprintf(stderr, "bench_machine: %s: %s\n", what, why);
+    exit(1);
+}
+
+/* A step reads 256 bytes of each stream; asking for what comes 1 KiB later is what reads fastest.
+ */
+static void *read_memory(void *arg)
+{
+    typedef uint64_t words __attribute__((vector_size(64)));
+    struct job *job = arg;
+    const size_t part = AREA_BYTES / STREAMS;
+    words sums[4] = { 0 };
+
+    for (size_t at = 0; at < part; at += sizeof(sums)) {
+        for (size_t stream = 0; stream < STREAMS; stream++) {
+            const unsigned char *from = job->area + stream * part + at;
+
+            for (size_t i = 0; i < 4; i++)
+                __builtin_prefetch(from + 1024 + i * sizeof(words));
+            for (size_t i = 0; i < 4; i++)
+                sums[i] += *(const words *)(from + i * sizeof(words));
+        }
+    }
+    sums[0] += sums[1] + sums[2] + sums[3];
+    for (size_t i = 0; i < 8; i++)
+        job->sum += sums[0][i];
+    return NULL;
+}
+
+static void *read_file(void *arg)
+{
+    struct job *job = arg;
+    long long block;
+
+    while ((block = atomic_fetch_add(job->next_block, 1)) < job->blocks) {
+        const ssize_t got =
+            pread(job->file, job->area, BLOCK_BYTES, (off_t)block * (off_t)BLOCK_BYTES);
+
+        if (got != (ssize_t)BLOCK_BYTES) {
+            job->error = got < 0 ? strerror(errno) : "the file ended early";
+            return NULL;
+        }
+    }
+    return NULL;
+}
+
+/* Seconds until all have done their work. */
+static double run_jobs(struct job *jobs, int count)
+{
+    const double start = now_s();
+
+    for (int i = 0; i < count; i++) {
+        if (pthread_create(&jobs[i].thread, NULL, jobs[i].work, &jobs[i]) != 0)
+            fail("thread", "cannot be started");
+    }
+    for (int i = 0; i < count; i++) {
+        pthread_join(jobs[i].thread, NULL);
+        if (jobs[i].error != NULL)
+            fail("read", jobs[i].error);
+    }
+    return now_s() - start;
+}
+
+static void map_areas(struct job *jobs, int count, size_t bytes)
+{
+    for (int i = 0; i < count; i++) {
+        void *area = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+        if (area == MAP_FAILED)
+            fail("memory", strerror(errno));
+        madvise(area, bytes, MADV_HUGEPAGE); /* a wish */
+        memset(area, i + 1, bytes);
+        jobs[i].area = area;
+    }
+}
+
+static double memory_bytes_per_s(int threads)
+{
+    static struct job jobs[THREADS_MAX];
+    double best_s = 0;
+
+    map_areas(jobs, threads, AREA_BYTES);
+    for (int round = 0; round < ROUNDS; round++) {
+        double s;
+
+        for (int i = 0; i < threads; i++)
+            jobs[i].work = read_memory;
+        s = run_jobs(jobs, threads);
+        if (round == 0 || s < best_s)
+            best_s = s;
+    }
+    for (int i = 0; i < threads; i++)
+        munmap(jobs[i].area, AREA_BYTES);
+    return (double)AREA_BYTES * threads / best_s;
+}
+
+static double file_bytes_per_s(int file, off_t bytes, int *threads_p)
+{
+    static struct job jobs[16];
+    const off_t part = bytes / FILE_COUNTS < PART_BYTES_MAX ? bytes / FILE_COUNTS : PART_BYTES_MAX;
+    const long long blocks = part / (off_t)BLOCK_BYTES;
+    double best = 0;
+
+    map_areas(jobs, 1 << (FILE_COUNTS - 1), BLOCK_BYTES);
+    for (int n = 0; n < FILE_COUNTS; n++) {
+        const int threads = 1 << n;
+        atomic_llong next = n * blocks;
+        double rate;
+
+        for (int i = 0; i < threads; i++) {
+            jobs[i].work = read_file;
+            jobs[i].file = file;
+            jobs[i].next_block = &next;
+            jobs[i].blocks = (n + 1) * blocks;
+        }
+        rate = (double)blocks * (double)BLOCK_BYTES / run_jobs(jobs, threads);
+        if (rate > best) {
+            best = rate;
+            *threads_p = threads;
+        }
+    }
+    return best;
+}
+
+int main(int argc, char **argv)
+{
+    const int threads = argc > 2 ? atoi(argv[2]) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int file, file_threads = 0;
+    double one, all, disk;
+    struct stat info;
+
+    if (argc < 2 || threads < 1 || threads > THREADS_MAX)
+        fail("usage", "bench_machine FILE [THREADS]");
+    file = open(argv[1], O_RDONLY | O_DIRECT | O_CLOEXEC);
+    if (file < 0 || fstat(file, &info) != 0)
+        fail(argv[1], strerror(errno));
+    if (info.st_size < FILE_COUNTS * (off_t)BLOCK_BYTES)
+        fail(argv[1], "smaller than 10 MiB");
+    one = memory_bytes_per_s(1);
+    all = memory_bytes_per_s(threads);
+    disk = file_bytes_per_s(file, info.st_size, &file_threads);
+    close(file);
+    printf("{\"threads\": %d, \"memory_bytes_per_s_one_thread\": %.4g, "
+           "\"memory_bytes_per_s\": %.4g, \"disk_bytes_per_s\": %.4g, \"disk_threads\": %d}\n",
+           threads, one, all, disk, file_threads);
+    return fflush(stdout) != 0;
+}
