@@ -7,6 +7,7 @@
 #include "policy/builtins.h"
 #include "policy/residents.h"
 #include "tests/policy/instance.h"
+#include "tests/policy/pager_world.h"
 
 #define EXPERTS 8
 
@@ -221,6 +222,56 @@ static void first_residents_are_spread_and_repeat(void)
     CHECK_EQ(mp_residents_planned(&many), 0);
 }
 
+/*
+ * With the pager: 3 layers of 8 experts, 14 slots, so (14 - 3) / 3 = 3 residents in each layer, by
+ * chance at first. Experts 2, 5 and 7 are needed in every step, another one now and then. After
+ * some windows of 4 steps they are the residents, and stay though others are loaded in between.
+ */
+static void the_pager_carries_the_windows_out(void)
+{
+    static const uint32_t favourites[3] = { 2, 5, 7 };
+    struct world_options options = { .layers = 3,
+                                     .experts = EXPERTS,
+                                     .top_k = 2,
+                                     .slots = 14,
+                                     .deterministic = true,
+                                     .seed = 11,
+                                     .names = { .profile = "dali" } };
+    uint8_t resident[EXPERTS];
+    struct world w;
+
+    world_prepare();
+    world_open(&options, &w);
+    CHECK_EQ(mp_residents_planned(&w.shape), 3);
+    for (uint32_t s = 0; s < 40; s++) {
+        for (uint32_t l = 0; l < 3; l++) {
+            static const uint32_t with_0[] = { 0, 2, 5, 7 }, with_6[] = { 2, 5, 6, 7 };
+
+            if (s % 3 == 0)
+                world_run(&w, l, with_0, 4);
+            else if (s % 3 == 1)
+                world_run(&w, l, with_6, 4);
+            else
+                world_run(&w, l, favourites, 3);
+            mp_pager_residents(w.pager, l, true, resident);
+            for (uint32_t e = 0, held = 0; e < EXPERTS; e++) {
+                held += resident[e];
+                CHECK(e < EXPERTS - 1 || held == 3); /* whatever happens */
+            }
+        }
+    }
+    for (uint32_t l = 0; l < 3; l++) {
+        mp_pager_residents(w.pager, l, true, resident);
+        for (uint32_t i = 0; i < 3; i++)
+            CHECK(resident[favourites[i]]);
+    }
+    CHECK_EQ(w.counters.policy_strikes, 0);
+    /* From the fourth window on all favourites hit: 3 layers, 28 steps; the others never do. */
+    CHECK(w.counters.hits >= 3 * 28 * 3);
+    CHECK(w.counters.misses >= 3 * 26);
+    world_close(&w);
+}
+
 /* k = 2: tokens want 0 1, 0 2, 0 3, 1 4: by tokens 0 (3), 1 (2), then 4 before 2 and 3 by score. */
 static const float predicted[4 * EXPERTS] = {
     0.5f, 0.3f, 0, 0,    0, 0.1f, 0.1f, 0, /**/ 0.5f, 0,    0.3f, 0, 0,    0.1f, 0.1f, 0,
@@ -333,6 +384,7 @@ int main(void)
     RUN(an_empty_layer_fills_up);
     RUN(the_defaults_follow_the_layer);
     RUN(first_residents_are_spread_and_repeat);
+    RUN(the_pager_carries_the_windows_out);
     RUN(prefetches_by_workload);
     RUN(prefetches_by_impact);
     RUN(predictors_hand_on_their_source);
