@@ -292,6 +292,19 @@ static enum mp_status assign(struct mp_step *step, uint32_t layer, uint32_t toke
     return MP_OK;
 }
 
+/* Every unit has a slot, and those of layer `target` hold their bytes: no guess would move one, and
+ * nobody else asks. */
+static bool nothing_to_move(struct mp_step *step, uint32_t target)
+{
+    const struct mp_shape *shape = &step->config.shape;
+
+    if (shape->slots < shape->layers * shape->experts || step->config.ops->predicted != NULL ||
+        step->config.policies->partition_ops->predicted != NULL)
+        return false;
+    mp_pager_residents(step->config.pager, target, false, step->resident);
+    return memchr(step->resident, 0, shape->experts) == NULL;
+}
+
 /* Guess what one later layer will want and start to load it. */
 static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t tokens,
                                  uint32_t distance)
@@ -303,6 +316,8 @@ static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t 
     uint64_t start_ns;
     uint32_t target, count;
 
+    if (nothing_to_move(step, (layer + distance) % shape->layers))
+        return MP_OK;
     status = predict(step, layer, tokens, distance, &target);
     if (status != MP_OK || target == MP_LAYER_ANY)
         return status;
@@ -482,12 +497,28 @@ static enum mp_status run_open_layer(struct mp_step *step, uint32_t layer, uint3
     return status;
 }
 
+/* Tell the policies what was chosen. */
+static void observe(struct mp_step *step, uint32_t layer, uint32_t tokens)
+{
+    const struct mp_policies *set = step->config.policies;
+    const uint32_t k = step->config.shape.top_k;
+    const uint64_t start_ns = now_ns(step);
+
+    if (set->predict_ops->observe != NULL)
+        set->predict_ops->observe(set->predict, layer, tokens, k, step->chosen);
+    if (set->prefetch_ops->observe != NULL)
+        set->prefetch_ops->observe(set->prefetch, layer, tokens, k, step->chosen);
+    if (set->partition_ops->routed != NULL)
+        set->partition_ops->routed(set->partition, layer, tokens, k, step->chosen);
+    step->config.counters->decisions_ns += now_ns(step) - start_ns;
+}
+
 enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_shape *shape = &step->config.shape;
     const struct mp_step_ops *ops = step->config.ops;
-    const struct mp_policies *set = step->config.policies;
     const uint64_t start_ns = now_ns(step);
+    uint64_t end_ns;
     enum mp_status status;
 
     if (layer >= shape->layers || tokens == 0 || tokens > shape->tokens_max)
@@ -519,13 +550,10 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
     mp_pager_end(step->config.pager);
 
     status = ops->combine(step->config.ctx, layer, step->chosen, step->weights);
-    if (set->predict_ops->observe != NULL)
-        set->predict_ops->observe(set->predict, layer, tokens, shape->top_k, step->chosen);
-    if (set->prefetch_ops->observe != NULL)
-        set->prefetch_ops->observe(set->prefetch, layer, tokens, shape->top_k, step->chosen);
-    if (set->partition_ops->routed != NULL)
-        set->partition_ops->routed(set->partition, layer, tokens, shape->top_k, step->chosen);
-    mp_timeline_span(step->config.timeline, step->track, "MoE layer", start_ns, now_ns(step),
+    observe(step, layer, tokens);
+    end_ns = now_ns(step);
+    step->config.counters->layers_ns += end_ns - start_ns;
+    mp_timeline_span(step->config.timeline, step->track, "MoE layer", start_ns, end_ns,
                      &(struct mp_timeline_args){ { "layer", "tokens" }, { layer, tokens } });
     return status;
 }

@@ -146,13 +146,15 @@ static const struct mp_step_ops all_ops = {
 
 static struct fake fake;
 
+static uint32_t fake_slots = 8;
+
 static void open_fake(const struct mp_policy_names *names, const struct mp_step_ops *ops)
 {
     const struct world_options options = {
         .layers = LAYERS,
         .experts = EXPERTS,
         .top_k = K,
-        .slots = 8,
+        .slots = fake_slots,
         .deterministic = true,
         .names = *names,
     };
@@ -233,6 +235,32 @@ static void calls_come_in_order_grouped_by_expert(void)
     CHECK(strstr(fake.log, "source") == NULL);
     CHECK_EQ(fake.world.counters.policy_strikes, 0);
     layer_is_closed_and_sound();
+    close_fake();
+}
+
+/* All slots there are: the next layer is guessed until all of it is resident, then never again. */
+static void nobody_guesses_what_cannot_move(void)
+{
+    fake_slots = LAYERS * EXPERTS;
+    open_fake(&with_gate, &all_ops);
+    fake_slots = 8;
+    for (int round = 0; round < 2; round++) {
+        for (uint32_t e = 0; e < EXPERTS; e++) {
+            const float scores[EXPERTS] = {
+                [0] = e == 0, [1] = e == 1, [2] = e == 2, [3] = e == 3
+            };
+
+            set_scores(scores, 1);
+            for (uint32_t layer = 0; layer < LAYERS; layer++) {
+                CHECK_EQ(run_layer(layer), MP_OK);
+                if (layer + 1 < LAYERS && round == 0 && e == 0)
+                    CHECK(strstr(fake.log, "source") != NULL);
+                if (round == 1)
+                    CHECK(strstr(fake.log, "source") == NULL);
+            }
+        }
+    }
+    CHECK(fake.world.counters.layers_ns >= fake.world.counters.decisions_ns);
     close_fake();
 }
 
@@ -441,6 +469,7 @@ int main(void)
 {
     world_prepare();
     RUN(calls_come_in_order_grouped_by_expert);
+    RUN(nobody_guesses_what_cannot_move);
     RUN(what_is_optional_may_be_missing);
     RUN(scores_that_are_not_finite_name_layer_and_token);
     RUN(an_error_of_any_operation_closes_the_layer);

@@ -33,13 +33,14 @@
     COUNTER(read_retries, "reads submitted again after a short or failed one")                   \
     COUNTER(read_errors, "reads given up")                                                       \
     COUNTER(decisions_ns, "time spent inside policies")                                          \
+    COUNTER(layers_ns, "time of MoE layers, from the router's scores to the sum")                \
     COUNTER(policy_strikes, "answers of policies that were out of range and replaced")           \
     COUNTER(route_choices, "choices made by a routing that may differ from the model's own")     \
     COUNTER(route_substituted, "those of them that the model would not have made")               \
     GAUGE(resident_bytes, "bytes of units in the device tier now")                               \
     GAUGE(resident_peak_bytes, "the most that resident_bytes has been")
 
-#define MP_COUNTERS_VERSION 4
+#define MP_COUNTERS_VERSION 5
 
 struct mp_counters {
     uint32_t size;    /* sizeof(struct mp_counters) of the writer */
