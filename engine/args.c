@@ -56,6 +56,8 @@ static const struct flag flags[] = {
       "routing trace (docs/trace-format.md)" },
     { "trace-scores", SWITCH, AT(trace_scores), 0, 0, 0, RUN | BENCH, NULL,
       "what the router said of every expert goes into the trace" },
+    { "decision-log", TEXT, AT(decision_log), 0, 0, 0, RUN | BENCH, "FILE",
+      "what policies are told and answer, for moepager replay" },
     { "timeline", TEXT, AT(timeline), 0, 0, 0, RUN | BENCH, "FILE",
       "timeline for ui.perfetto.dev" },
     { "prompt-tokens", NUMBER, AT(prompt_tokens), 1, 1u << 24, 0, BENCH, "N",
@@ -125,8 +127,9 @@ static const struct {
     { "repack", "copy a model into the order that paging reads fastest",
       "  moepager repack --model DIR --out DIR-repacked\n"
       "  moepager repack --model DIR --out NEW --shard-bytes 2GiB --json\n" },
-    { "replay", "what evict policies would have done on a trace",
+    { "replay", "what policies would have done on a trace; a decision log again",
       "  moepager replay trace.txt --evict belady,lru,layer-lfu --budget 500MiB,1GiB,25%\n"
+      "  moepager replay decisions.log\n"
       "  moepager replay trace.txt --profile lru,gate-lru --budget 10%,25%,50% --plot lines.svg\n"
       "  moepager replay trace.txt --evict lru --partition uniform --budget 25% --json\n" },
     { "simulate", "what profiles would do for a model on a described machine",

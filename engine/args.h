@@ -14,7 +14,7 @@ struct mp_args {
     const char *model, *prompt, *prompt_file, *batch_file, *system;
     const char *logits_out, *trace, *timeline, *out, *tokens_file;
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
-    const char *plot;
+    const char *plot, *decision_log;
     const char *machine, *batches; /* of simulate; profiles also */
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;

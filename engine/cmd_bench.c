@@ -157,6 +157,7 @@ static enum mp_status open_session(struct bench *bench)
         .cancel = &mp_interrupted,
         .routed = bench->args->trace != NULL ? mp_trace_sink_routed : NULL,
         .routed_ctx = &bench->trace,
+        .decision_log = bench->args->decision_log,
     };
     const uint64_t start_ns = mp_clock_now_ns(bench->clock);
     enum mp_status status;
@@ -311,6 +312,8 @@ static enum mp_status run_all(struct bench *bench)
         status = mp_trace_sink_close(&bench->trace);
     if (status == MP_OK)
         status = mp_npy_out_commit(&bench->logits);
+    if (status == MP_OK)
+        status = mp_engine_close_log(bench->session.engine);
     if (status == MP_OK && bench->args->timeline != NULL)
         status = mp_timeline_write(bench->timeline, bench->args->timeline);
     if (status != MP_OK) {

@@ -3,13 +3,16 @@
  */
 #include "policy/replay.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/commands.h"
 #include "engine/replay_report.h"
+#include "policy/decisions.h"
 #include "vmm/base/error.h"
+#include "vmm/base/json_out.h"
 
 #define LIST_BYTES 1024
 #define CURVE_EVICTS "belady,lru,lfu,random,layer-lru,layer-lfu"
@@ -177,6 +180,53 @@ static enum mp_status print_report(const struct replay *replay)
     return mp_check_stdout();
 }
 
+static void print_decisions_json(const struct mp_decisions_report *report)
+{
+    struct mp_json_out json;
+
+    mp_json_begin(&json, stdout, true);
+    mp_json_object_begin(&json, NULL);
+    mp_json_put_u64(&json, "calls", report->calls);
+    mp_json_put_u64(&json, "answers", report->answers);
+    mp_json_put_bool(&json, "equal", true);
+    mp_json_object_begin(&json, "policies");
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
+        mp_json_put_string(&json, mp_policy_slot_name(slot), report->policy[slot]);
+    mp_json_object_end(&json);
+    mp_json_object_begin(&json, "calls_of");
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
+        mp_json_put_u64(&json, mp_policy_slot_name(slot), report->told[slot]);
+    mp_json_object_end(&json);
+    mp_json_object_end(&json);
+    mp_json_end(&json);
+}
+
+/* A decision log brings its own policies; all that is left to say is how to print. */
+static enum mp_status replay_decisions(const struct mp_args *args)
+{
+    struct mp_decisions_report report;
+    enum mp_status status;
+
+    if (args->evicts != NULL || args->profiles != NULL || args->partition != NULL ||
+        args->budgets != NULL || args->accounting != NULL || args->plot != NULL || args->csv)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "a decision log is replayed with its own policies and budget; only --json "
+                       "can be chosen");
+    status = mp_decisions_replay(args->replayed, &mp_interrupted, &report);
+    if (status != MP_OK)
+        return status;
+    if (args->json) {
+        print_decisions_json(&report);
+        return mp_check_stdout();
+    }
+    printf("%" PRIu64 " calls, %" PRIu64 " answers made again, all equal\n", report.calls,
+           report.answers);
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
+        printf("%-10s %-16s %12" PRIu64 " calls\n", mp_policy_slot_name(slot), report.policy[slot],
+               report.told[slot]);
+    return mp_check_stdout();
+}
+
 enum mp_status mp_cmd_replay(const struct mp_args *args, const struct mp_settings *settings)
 {
     struct replay replay = {
@@ -185,6 +235,8 @@ enum mp_status mp_cmd_replay(const struct mp_args *args, const struct mp_setting
     };
     enum mp_status status;
 
+    if (args->replayed != NULL && mp_decisions_is_log(args->replayed))
+        return replay_decisions(args);
     if (args->replayed == NULL || args->budgets == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "need a trace and --budget: moepager replay TRACE --budget 500MiB,25%%");

@@ -268,6 +268,7 @@ static enum mp_status open_session(struct run *run)
         .cancel = &mp_interrupted,
         .routed = run->args->trace != NULL ? mp_trace_sink_routed : NULL,
         .routed_ctx = &run->trace,
+        .decision_log = run->args->decision_log,
     };
     enum mp_status status;
 
@@ -310,6 +311,8 @@ static enum mp_status close_files(struct run *run, enum mp_status status)
         status = mp_trace_sink_close(&run->trace);
     if (status == MP_OK)
         status = mp_npy_out_commit(&run->logits);
+    if (status == MP_OK)
+        status = mp_engine_close_log(run->session.engine);
     if (status == MP_OK && run->args->timeline != NULL)
         status = mp_timeline_write(run->timeline, run->args->timeline);
     if (status != MP_OK) {

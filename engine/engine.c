@@ -247,6 +247,11 @@ static enum mp_status make_paging(struct mp_engine *engine)
     if (status == MP_OK)
         status =
             mp_policies_create(&c->policies, &engine->shape, c->option_groups, &engine->policies);
+    if (status == MP_OK && c->decision_log != NULL)
+        status = mp_decisions_create(c->decision_log, &c->policies, &engine->shape,
+                                     c->option_groups, &engine->decisions);
+    if (status == MP_OK && engine->decisions != NULL)
+        mp_decisions_record(engine->decisions, &engine->policies);
     if (status == MP_OK) {
         pager_config.space = engine->space;
         pager_config.shape = engine->shape;
@@ -298,6 +303,7 @@ void mp_engine_destroy(struct mp_engine *engine)
     mp_step_destroy(engine->step);
     mp_pager_destroy(engine->pager);
     mp_policies_destroy(&engine->policies);
+    mp_decisions_destroy(engine->decisions);
     mp_space_destroy(engine->space);
     mp_backend_close(engine->backend);
     free_state(engine);
@@ -329,6 +335,11 @@ const struct mp_shape *mp_engine_shape(const struct mp_engine *engine)
 struct mp_pager *mp_engine_pager(struct mp_engine *engine)
 {
     return engine->pager;
+}
+
+enum mp_status mp_engine_close_log(struct mp_engine *engine)
+{
+    return engine->decisions != NULL ? mp_decisions_close(engine->decisions) : MP_OK;
 }
 
 const float *mp_engine_scores(const struct mp_engine *engine)

@@ -45,6 +45,7 @@ struct mp_engine_config {
     const struct mp_opt_group *option_groups; /* of policies; or NULL: environment */
     bool deterministic;
     uint64_t seed;
+    const char *decision_log; /* file for what policies are told and answer; NULL: none */
 
     const struct mp_kernels *kernels;
     struct mp_pool *pool; /* outlives the engine */
@@ -100,6 +101,10 @@ void mp_engine_plan(const struct mp_engine *engine, struct mp_space_plan *plan_p
 const char *mp_engine_reader(const struct mp_engine *engine);
 const struct mp_shape *mp_engine_shape(const struct mp_engine *engine);
 struct mp_pager *mp_engine_pager(struct mp_engine *engine);
+
+/* The decision log is complete: it gets its name. MP_ERR_IO: it could not be written, and there is
+ * none. Without this call, and without a log, there is no file. */
+enum mp_status mp_engine_close_log(struct mp_engine *engine) MP_MUST_CHECK;
 
 /* (tokens, experts): what the router said of the layer of which config.routed is told. For that
  * callback only. */

@@ -2,6 +2,7 @@
 #define MP_ENGINE_INT_H
 
 #include "engine/engine.h"
+#include "policy/decisions.h"
 
 /*
  * The inside of the engine, shared by engine.c (life), forward.c (the transformer), ffn.c (matrix
@@ -39,6 +40,7 @@ struct mp_engine {
     struct mp_backend *backend;
     struct mp_space *space;
     struct mp_policies policies;
+    struct mp_decisions *decisions; /* NULL: no log */
     struct mp_pager *pager;
     struct mp_step *step;
     unsigned track;

@@ -64,6 +64,7 @@ static enum mp_status fill_config(const struct mp_settings *settings,
         .timeline = config->timeline,
         .routed = config->routed,
         .routed_ctx = config->routed_ctx,
+        .decision_log = config->decision_log,
         .cancel = config->cancel,
     };
     return choose_kernels(settings, s);

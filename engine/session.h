@@ -27,6 +27,7 @@ struct mp_session_config {
     void (*routed)(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k, const uint32_t *experts,
                    const float *weights);
     void *routed_ctx;
+    const char *decision_log; /* or NULL */
 };
 
 /* Bytes of RAM, by purpose. */

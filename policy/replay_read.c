@@ -3,13 +3,11 @@
  */
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "policy/regular.h"
 #include "policy/replay.h"
 #include "policy/trace.h"
 #include "vmm/base/error.h"
@@ -38,14 +36,6 @@ static enum mp_status bad_line(const struct csv *csv, const char *what)
                    mp_quote(quoted, csv->path, strlen(csv->path)), csv->line);
 }
 
-static enum mp_status fail_read(const char *path, const char *why)
-{
-    char quoted[MP_QUOTE_BYTES];
-
-    return mp_fail(MP_ERR_IO, "E_TRACE_READ", "cannot read '%s': %s",
-                   mp_quote(quoted, path, strlen(path)), why);
-}
-
 static enum mp_status next_line(struct csv *csv, bool *more_p)
 {
     size_t bytes;
@@ -53,7 +43,7 @@ static enum mp_status next_line(struct csv *csv, bool *more_p)
     *more_p = false;
     csv->line++;
     if (fgets(csv->text, sizeof(csv->text), csv->file) == NULL)
-        return ferror(csv->file) ? fail_read(csv->path, strerror(errno)) : MP_OK;
+        return ferror(csv->file) ? mp_regular_fail(csv->path, "read", errno) : MP_OK;
     bytes = strlen(csv->text);
     if (bytes == 0 || csv->text[bytes - 1] != '\n')
         return bad_line(csv, "a line that is too long, holds a NUL or is cut off");
@@ -223,23 +213,14 @@ static enum mp_status read_ours(const char *path, struct mp_replay_trace *trace)
     return status;
 }
 
-/* Open without blocking; is it CSV? */
+/* Open; is it CSV? */
 static enum mp_status open_csv(struct csv *csv, bool *is_csv_p)
 {
-    const int fd = open(csv->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    struct stat st;
+    uint64_t bytes;
+    enum mp_status status = mp_regular_open(csv->path, &csv->file, &bytes);
 
-    if (fd < 0)
-        return fail_read(csv->path, strerror(errno));
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-        close(fd);
-        return fail_read(csv->path, "not a regular file");
-    }
-    csv->file = fdopen(fd, "r");
-    if (csv->file == NULL) {
-        close(fd);
-        return fail_read(csv->path, strerror(errno));
-    }
+    if (status != MP_OK)
+        return status;
     csv->line = 1;
     *is_csv_p = fgets(csv->text, sizeof(csv->text), csv->file) != NULL &&
                 !strcmp(csv->text, CSV_MAGIC "\n");

@@ -6,15 +6,13 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "policy/regular.h"
 #include "vmm/base/error.h"
 #include "vmm/base/out.h"
 
@@ -128,14 +126,6 @@ static enum mp_status bad_line(const struct mp_trace_reader *reader, const char 
                    mp_quote(quoted, reader->path, strlen(reader->path)), reader->line);
 }
 
-static enum mp_status fail_read(const char *path, const char *what, int error_number)
-{
-    char quoted[MP_QUOTE_BYTES];
-
-    return mp_fail(MP_ERR_IO, "E_TRACE_READ", "cannot %s '%s': %s", what,
-                   mp_quote(quoted, path, strlen(path)), strerror(error_number));
-}
-
 /* The next line without its end; false at the end of the file. */
 static enum mp_status next_line(struct mp_trace_reader *reader, bool *more_p)
 {
@@ -145,7 +135,7 @@ static enum mp_status next_line(struct mp_trace_reader *reader, bool *more_p)
     reader->line++;
     if (fgets(reader->text, sizeof(reader->text), reader->file) == NULL) {
         if (ferror(reader->file))
-            return fail_read(reader->path, "read", errno);
+            return mp_regular_fail(reader->path, "read", errno);
         return MP_OK;
     }
     bytes = strlen(reader->text);
@@ -222,41 +212,16 @@ static enum mp_status read_header(struct mp_trace_reader *reader)
     return MP_OK;
 }
 
-/* Opening never blocks, whatever the name turns out to be. */
-static enum mp_status open_regular(const char *path, FILE **file_p)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    struct stat st;
-    enum mp_status status;
-
-    if (fd < 0)
-        return fail_read(path, "open", errno);
-    if (fstat(fd, &st) != 0) {
-        status = fail_read(path, "look at", errno);
-    } else if (!S_ISREG(st.st_mode)) {
-        char quoted[MP_QUOTE_BYTES];
-
-        status = mp_fail(MP_ERR_IO, "E_TRACE_READ", "'%s' is not a regular file",
-                         mp_quote(quoted, path, strlen(path)));
-    } else {
-        *file_p = fdopen(fd, "r");
-        if (*file_p != NULL)
-            return MP_OK;
-        status = fail_read(path, "open", errno);
-    }
-    close(fd);
-    return status;
-}
-
 enum mp_status mp_trace_open(const char *path, struct mp_trace_reader **reader_p)
 {
     struct mp_trace_reader *reader = calloc(1, sizeof(*reader));
+    uint64_t bytes;
     enum mp_status status;
 
     if (reader == NULL)
         return mp_fail_no_memory("the trace", sizeof(*reader));
     snprintf(reader->path, sizeof(reader->path), "%s", path);
-    status = open_regular(path, &reader->file);
+    status = mp_regular_open(path, &reader->file, &bytes);
     if (status == MP_OK)
         status = read_header(reader);
     if (status != MP_OK) {

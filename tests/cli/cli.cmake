@@ -5,6 +5,7 @@ function(mp_cli_test name)
 endfunction()
 
 mp_cli_test(usage_test)
+mp_cli_test(decisions_test)
 mp_cli_test(generate_test)
 mp_cli_test(output_test tests/npy.c)
 target_link_libraries(cli_output_test PRIVATE mp_policy m)

@@ -6,6 +6,7 @@
 
 #include "engine/chat.h"
 #include "engine/commands.h"
+#include "policy/decisions.h"
 #include "policy/replay.h"
 #include "policy/trace.h"
 #include "tests/fault/wrap.h"
@@ -65,6 +66,7 @@ struct command {
     enum mp_command command;
     char **argv;
     int argc;
+    const char *log;     /* decision log that it writes, or NULL */
     const char *made[2]; /* files that it writes, or NULL */
     struct bytes expected[2];
 };
@@ -101,6 +103,15 @@ static void check_files(const struct command *c, enum mp_status status)
         }
         unlink(c->made[i]);
     }
+    if (c->log != NULL && access(c->log, F_OK) == 0) {
+        struct mp_decisions_report report;
+
+        CHECK_EQ(mp_decisions_replay(c->log, NULL, &report), MP_OK);
+        CHECK(report.answers > 0);
+        unlink(c->log);
+    } else if (c->log != NULL) {
+        CHECK(status != MP_OK);
+    }
 }
 
 static void command_once(const struct fault_plan *plan, void *ctx)
@@ -136,6 +147,23 @@ static void sweep_command(struct command *c, const char *sites_path)
         unlink(c->made[i]);
     }
     sweep(c->argv[1], command_once, c, sites_path);
+}
+
+/* A log written by a run is replayed, or refused with an error that says why. */
+static void decisions_once(const struct fault_plan *plan, void *ctx)
+{
+    struct mp_decisions_report report;
+    enum mp_status status;
+
+    mp_error_clear();
+    fault_begin(plan);
+    (void)mp_decisions_is_log(ctx);
+    status = mp_decisions_replay(ctx, NULL, &report);
+    fault_end();
+    if (status != MP_OK)
+        fault_check_error(status);
+    else
+        CHECK(report.answers > 0);
 }
 
 /* The command `replay` with everything that it can write. */
@@ -204,15 +232,38 @@ static void make_model(char *dir, size_t bytes)
 void fault_sweep_commands(const char *sites_path)
 {
     static struct command run, bench, info;
-    static char model[4200], prompt[4200], trace[4200], logits[4200], ids[4200];
-    const char *run_argv[] = {
-        "moepager",   "run",       "--model",    model,        "--prompt-file",
-        prompt,       "--chat",    "--system",   "Be brief.",  "--max-tokens",
-        "3",          "--json",    "--trace",    trace,        "--logits-out",
-        logits,       "--ctx",     "128",        "--threads",  "2",
-        "--timeline", "/dev/null", "--stop",     "never said", "--budget",
-        "all",        "--backend", "trace:host", NULL
-    };
+    static char model[4200], prompt[4200], trace[4200], logits[4200], ids[4200], log[4200];
+    const char *run_argv[] = { "moepager",
+                               "run",
+                               "--model",
+                               model,
+                               "--prompt-file",
+                               prompt,
+                               "--chat",
+                               "--system",
+                               "Be brief.",
+                               "--max-tokens",
+                               "3",
+                               "--json",
+                               "--trace",
+                               trace,
+                               "--logits-out",
+                               logits,
+                               "--ctx",
+                               "128",
+                               "--threads",
+                               "2",
+                               "--timeline",
+                               "/dev/null",
+                               "--stop",
+                               "never said",
+                               "--budget",
+                               "all",
+                               "--backend",
+                               "trace:host",
+                               "--decision-log",
+                               log,
+                               NULL };
     const char *bench_argv[] = { "moepager",
                                  "bench",
                                  "--model",
@@ -236,6 +287,8 @@ void fault_sweep_commands(const char *sites_path)
                                  ids,
                                  "--logits-out",
                                  logits,
+                                 "--decision-log",
+                                 log,
                                  NULL };
     const char *info_argv[] = { "moepager",       "info",   "--model", model,
                                 "--check-values", "--json", NULL };
@@ -245,17 +298,21 @@ void fault_sweep_commands(const char *sites_path)
     snprintf(trace, sizeof(trace), "%s/trace.txt", test_tmpdir());
     snprintf(logits, sizeof(logits), "%s/logits.npy", test_tmpdir());
     snprintf(ids, sizeof(ids), "%s/ids.txt", test_tmpdir());
+    snprintf(log, sizeof(log), "%s/decisions", test_tmpdir());
     write_file(prompt, "What is moepager?\n");
     write_file(ids, "9 8 7 6 5 4\n");
 
-    run = (struct command){ .command = MP_COMMAND_RUN,
-                            .argv = (char **)run_argv,
-                            .made = { trace, logits } };
+    run = (struct command){
+        .command = MP_COMMAND_RUN, .argv = (char **)run_argv, .log = log, .made = { trace, logits }
+    };
     sweep_command(&run, sites_path);
     bench = (struct command){ .command = MP_COMMAND_BENCH,
                               .argv = (char **)bench_argv,
+                              .log = log,
                               .made = { trace, logits } };
     sweep_command(&bench, sites_path);
+    CHECK_EQ(run_command(&bench), MP_OK);
+    sweep("decision log", decisions_once, log, sites_path);
     info = (struct command){ .command = MP_COMMAND_INFO, .argv = (char **)info_argv };
     sweep_command(&info, sites_path);
     sweep_replay(sites_path);

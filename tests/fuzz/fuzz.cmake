@@ -13,6 +13,7 @@ endif()
 
 mp_fuzz(canary_fuzz)
 mp_fuzz(config_json_fuzz LIBS mp_engine m)
+mp_fuzz(decision_log_fuzz LIBS mp_policy)
 mp_fuzz(replay_trace_fuzz LIBS mp_policy)
 mp_fuzz(st_header_fuzz LIBS mp_engine SOURCES tests/fuzz/st_header_mutator.c)
 mp_fuzz(tokenize_text_fuzz LIBS mp_engine m)

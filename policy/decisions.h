@@ -1,0 +1,64 @@
+#ifndef MP_DECISIONS_H
+#define MP_DECISIONS_H
+
+#include <signal.h>
+
+#include "policy/policy.h"
+
+/*
+ * A decision log: everything that a run's policies were told and what they answered, from which the
+ * run's decisions can be made again without model and machine. docs/trace-format.md has the format.
+ *
+ *     mp_policies_create(&chosen, &shape, groups, &policies);
+ *     mp_decisions_create(path, &chosen, &shape, groups, &log);
+ *     mp_decisions_record(log, &policies);          before the pager and the step are made
+ *     ...
+ *     mp_decisions_close(log);                      the file appears
+ *     mp_policies_destroy(&policies);
+ *     mp_decisions_destroy(log);
+ *
+ * Recording writes to a stream and allocates nothing. Without a log nothing is in the way.
+ *
+ * Thread safety: one thread at a time, as the policies'.
+ */
+#define MP_DECISIONS_MAGIC "# moepager decisions v1"
+
+struct mp_decisions;
+
+/* `groups` has the options of all chosen policies, filled. MP_ERR_IO: as mp_out_open(). */
+enum mp_status mp_decisions_create(const char *path, const struct mp_profile *chosen,
+                                   const struct mp_shape *shape, const struct mp_opt_group *groups,
+                                   struct mp_decisions **log_p) MP_MUST_CHECK;
+
+/* From now on `policies` are the same policies with the log in between. They must not be used, but
+ * may be destroyed, after the log was closed; the log is destroyed after them. */
+void mp_decisions_record(struct mp_decisions *log, struct mp_policies *policies);
+
+/* MP_ERR_IO: not everything arrived, and there is no file. What policies are told later is not
+ * recorded. Closing again does nothing. */
+enum mp_status mp_decisions_close(struct mp_decisions *log) MP_MUST_CHECK;
+
+/* A log that was not closed leaves no file. NULL is allowed. */
+void mp_decisions_destroy(struct mp_decisions *log);
+
+struct mp_decisions_report {
+    char policy[MP_SLOT_COUNT][MP_POLICY_NAME_MAX + 1];
+    uint64_t calls, answers;      /* made again */
+    uint64_t told[MP_SLOT_COUNT]; /* calls of each */
+};
+
+/* Does the file begin as a decision log does? False also if it cannot be read. */
+bool mp_decisions_is_log(const char *path);
+
+/*
+ * Give what was told to new instances of the same policies with the same options, and compare.
+ *
+ * MP_ERR_MODEL E_DECISION_DIFFERS: the first answer that is another one, with the number of the
+ * call, its layer, got and need. E_DECISION_LOG: not a log, or a damaged one. MP_ERR_UNSUPPORTED
+ * E_DECISION_VERSION: policies or options of another version of moepager. MP_ERR_CANCELED: *cancel,
+ * where it is given, has become nonzero.
+ */
+enum mp_status mp_decisions_replay(const char *path, const volatile sig_atomic_t *cancel,
+                                   struct mp_decisions_report *report_p) MP_MUST_CHECK;
+
+#endif

@@ -1,0 +1,143 @@
+#ifndef MP_DECISIONS_CODE_H
+#define MP_DECISIONS_CODE_H
+
+#include <stdio.h>
+
+#include "policy/policy.h"
+
+/*
+ * One description of a decision log's binary part for both directions: the same function writes a
+ * value or reads it, so the two cannot disagree. docs/trace-format.md defines the bytes.
+ *
+ * Reading trusts nothing: a number beyond its limit or a value that a policy may not be given sets
+ * `problem`, after which nothing more is read and values are zero or NULL. Arrays that were read
+ * live until mp_code_recycle().
+ *
+ * Writing allocates nothing; errors stay in the FILE.
+ */
+enum mp_call {
+    MP_CALL_END,
+    MP_CALL_ROUTE,
+    MP_CALL_ASSIGN,
+    MP_CALL_PREDICT_OBSERVE,
+    MP_CALL_PREDICT,
+    MP_CALL_PREFETCH_OBSERVE,
+    MP_CALL_CHOOSE,
+    MP_CALL_ADMIT,
+    MP_CALL_INSERT,
+    MP_CALL_REMOVE,
+    MP_CALL_ACCESS,
+    MP_CALL_PICK,
+    MP_CALL_SCORES,
+    MP_CALL_REPLACE,
+    MP_CALL_QUOTA,
+    MP_CALL_FIRST,
+    MP_CALL_PARTITION_OBSERVE,
+    MP_CALL_REVISE,
+    MP_CALL_PARTITION_PREDICTED,
+    MP_CALL_PARTITION_ROUTED,
+    MP_CALL_TOPS,
+    MP_CALL_COUNT
+};
+
+/* "evict.pick" */
+const char *mp_call_name(enum mp_call call);
+
+/* A call with what it was told. Which members count depends on the call. */
+struct mp_told {
+    enum mp_call call;
+    union {
+        struct mp_route_facts route;
+        struct mp_assign_facts assign;
+        struct mp_predict_facts predict;
+        struct mp_prefetch_facts prefetch;
+        struct mp_evict_query query;
+    };
+    struct mp_assign_facts current; /* of prefetch */
+    uint32_t layer, tokens, k, unit, needed, hits, max;
+    uint64_t now;
+    bool idle;
+    const uint32_t *chosen; // (tokens, k)
+    const float *scores;    // (tokens, experts)
+    const uint32_t *quota;  // (layers)
+};
+
+/* What it answered: a number, a list, values. */
+struct mp_answer {
+    uint32_t number;
+    const uint32_t *list;
+    const float *values;
+    size_t list_count, value_count;
+};
+
+#define MP_CODE_BLOCKS 32
+#define MP_CODE_RECENT 2
+
+struct mp_code {
+    FILE *file;
+    bool reading;
+    uint64_t left;       /* bytes that can still be read */
+    const char *problem; /* static, or NULL */
+    bool no_memory;      /* that is the problem */
+    struct mp_shape shape;
+
+    struct mp_code_costs {
+        bool known;
+        struct mp_costs costs;
+    } told_costs, shape_costs; /* the latest: of facts, and behind shape.costs */
+    uint8_t *evictable;        // (units): the latest
+    uint8_t *resident;         // (units): only when reading, from inserts and removes
+    struct mp_code_matrix {
+        float *values;
+        size_t count, room;
+    } recent[MP_CODE_RECENT]; /* matrices of scores: those that come again are named, not copied */
+    unsigned next_recent;
+
+    struct mp_code_block {
+        void *data;
+        size_t room;
+    } blocks[MP_CODE_BLOCKS]; /* of arrays that were read */
+    unsigned used_blocks, kept_blocks;
+};
+
+/* `bytes`: of the file from here on, when reading. shape->costs not NULL says that there are costs;
+ * when reading, the pointer itself is not used: what was read is in shape_costs. */
+enum mp_status mp_code_init(struct mp_code *code, FILE *file, bool reading, uint64_t bytes,
+                            const struct mp_shape *shape) MP_MUST_CHECK;
+/* Safe on a zeroed one. */
+void mp_code_fini(struct mp_code *code);
+
+/* Everything that was read may be forgotten. */
+void mp_code_recycle(struct mp_code *code);
+
+/* Room for `count` values of `bytes` each until the next recycle; NULL sets `problem`. */
+void *mp_code_room(struct mp_code *code, size_t count, size_t bytes);
+
+/* Something is wrong; `problem` is static. Only the first counts. */
+void mp_code_problem(struct mp_code *code, const char *problem);
+
+/* Numbers take seven bits per byte, the lowest first; all bytes but the last have the highest bit.
+ * Outside min..max is a problem. */
+void mp_code_u64(struct mp_code *code, uint64_t *value, uint64_t max);
+void mp_code_u32(struct mp_code *code, uint32_t *value, uint32_t min, uint32_t max);
+void mp_code_bool(struct mp_code *code, bool *value);
+
+/* Arrays: written from *array, or read into room of the codec's, which *array then is. */
+void mp_code_u32s(struct mp_code *code, const uint32_t **array, size_t count, uint32_t min,
+                  uint32_t max);
+void mp_code_floats(struct mp_code *code, const float **array, size_t count, bool finite);
+/* One bit for each flag. */
+void mp_code_flags(struct mp_code *code, const uint8_t **array, size_t count);
+/* Scores: 0 and the values, or 1 + the place of an equal matrix among the recent ones. */
+void mp_code_matrix(struct mp_code *code, const float **array, size_t count, bool finite);
+
+/* What shape points to: the costs as they are now, where it has any, and the calibration, when
+ * reading into *calibration. */
+void mp_code_shape_costs(struct mp_code *code);
+void mp_code_calibration(struct mp_code *code, struct mp_calibration *calibration);
+
+/* The call and what it was told; MP_CALL_END with the number of calls in told->now. */
+void mp_code_told(struct mp_code *code, struct mp_told *told);
+void mp_code_answer(struct mp_code *code, struct mp_answer *answer);
+
+#endif

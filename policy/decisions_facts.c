@@ -1,0 +1,356 @@
+/*
+ * What each call is told and answers, in the order in which it stands in a log.
+ */
+#include <string.h>
+
+#include "policy/decisions_code.h"
+
+/* Whoever gives policies more facts puts them into the functions below, and the size here. */
+_Static_assert(sizeof(struct mp_route_facts) == 40, "facts have changed: see mp_code_told()");
+_Static_assert(sizeof(struct mp_assign_facts) == 80, "facts have changed: see mp_code_told()");
+_Static_assert(sizeof(struct mp_predict_facts) == 40, "facts have changed: see mp_code_told()");
+_Static_assert(sizeof(struct mp_prefetch_facts) == 64, "facts have changed: see mp_code_told()");
+_Static_assert(sizeof(struct mp_evict_query) == 24, "facts have changed: see mp_code_told()");
+_Static_assert(sizeof(struct mp_costs) == 72, "costs have changed: see code_costs()");
+_Static_assert(sizeof(struct mp_shape) == 64, "see put_header() and read_shape()");
+_Static_assert(sizeof(struct mp_calibration) == 40, "see mp_code_calibration()");
+
+static const char *const call_names[MP_CALL_COUNT] = {
+    [MP_CALL_END] = "end",
+    [MP_CALL_ROUTE] = "route.route",
+    [MP_CALL_ASSIGN] = "assign.assign",
+    [MP_CALL_PREDICT_OBSERVE] = "predict.observe",
+    [MP_CALL_PREDICT] = "predict.predict",
+    [MP_CALL_PREFETCH_OBSERVE] = "prefetch.observe",
+    [MP_CALL_CHOOSE] = "prefetch.choose",
+    [MP_CALL_ADMIT] = "admit.admit",
+    [MP_CALL_INSERT] = "evict.on_insert",
+    [MP_CALL_REMOVE] = "evict.on_remove",
+    [MP_CALL_ACCESS] = "evict.on_access",
+    [MP_CALL_PICK] = "evict.pick",
+    [MP_CALL_SCORES] = "evict.on_scores",
+    [MP_CALL_REPLACE] = "evict.replace",
+    [MP_CALL_QUOTA] = "partition.quota",
+    [MP_CALL_FIRST] = "partition.first",
+    [MP_CALL_PARTITION_OBSERVE] = "partition.observe",
+    [MP_CALL_REVISE] = "partition.revise",
+    [MP_CALL_PARTITION_PREDICTED] = "partition.predicted",
+    [MP_CALL_PARTITION_ROUTED] = "partition.routed",
+    [MP_CALL_TOPS] = "partition.tops",
+};
+
+const char *mp_call_name(enum mp_call call)
+{
+    return (unsigned)call < MP_CALL_COUNT ? call_names[call] : "?";
+}
+
+static size_t units_of(const struct mp_code *code)
+{
+    return (size_t)code->shape.layers * code->shape.experts;
+}
+
+/* 1: as last time, 2: new ones. */
+static void code_cost_values(struct mp_code *code, const struct mp_costs *costs,
+                             struct mp_code_costs *latest)
+{
+    struct mp_costs now = code->reading ? latest->costs : *costs;
+    uint64_t *const fields[] = { &now.load_ns,           &now.cpu_fixed_ns,
+                                 &now.cpu_token_ns,      &now.device_fixed_ns,
+                                 &now.device_token_ns,   &now.in_place_fixed_ns,
+                                 &now.in_place_token_ns, &now.layer_ns };
+    uint32_t how = latest->known && !memcmp(&now, &latest->costs, sizeof(now)) ? 1 : 2;
+
+    mp_code_u32(code, &how, 1, 2);
+    if (how == 1 && !latest->known)
+        mp_code_problem(code, "costs are missing");
+    if (how != 2)
+        return;
+    for (size_t i = 0; i < MP_ARRAY_LEN(fields); i++)
+        mp_code_u64(code, fields[i], UINT64_MAX);
+    mp_code_u32(code, &now.transient, 0, UINT32_MAX);
+    latest->costs = now;
+    latest->known = true;
+}
+
+static void code_costs(struct mp_code *code, const struct mp_costs **costs)
+{
+    code_cost_values(code, *costs, &code->told_costs);
+    if (code->reading)
+        *costs = &code->told_costs.costs;
+}
+
+void mp_code_shape_costs(struct mp_code *code)
+{
+    if (code->shape.costs != NULL)
+        code_cost_values(code, code->shape.costs, &code->shape_costs);
+}
+
+/* The units whose flag has changed since the last question, as distances. */
+static void code_evictable(struct mp_code *code, const uint8_t **flags)
+{
+    const size_t units = units_of(code);
+    uint32_t count = 0, distance;
+    size_t at = 0;
+
+    for (size_t u = 0; u < units && !code->reading; u++)
+        count += ((*flags)[u] != 0) != code->evictable[u];
+    mp_code_u32(code, &count, 0, (uint32_t)units);
+    for (uint32_t i = 0; i < count && code->problem == NULL; i++) {
+        const size_t from = at;
+
+        while (!code->reading && ((*flags)[at] != 0) == code->evictable[at])
+            at++;
+        distance = (uint32_t)(at - from);
+        mp_code_u32(code, &distance, 0, (uint32_t)units);
+        if (from + distance >= units) {
+            mp_code_problem(code, "a unit is out of range");
+            break;
+        }
+        at = from + distance;
+        code->evictable[at] ^= 1;
+        at++;
+    }
+    if (!code->reading)
+        return;
+    for (size_t u = 0; u < units && code->problem == NULL; u++) {
+        if (code->evictable[u] && !code->resident[u])
+            mp_code_problem(code, "a unit that is not resident is to be evicted");
+    }
+    *flags = code->evictable;
+}
+
+/* The experts of each token differ. */
+static void check_chosen(struct mp_code *code, const uint32_t *chosen, uint32_t tokens, uint32_t k)
+{
+    for (size_t i = 0; i < (size_t)tokens * k && code->problem == NULL && code->reading; i++) {
+        for (size_t j = i - i % k; j < i; j++) {
+            if (chosen[j] == chosen[i])
+                mp_code_problem(code, "a token has an expert twice");
+        }
+    }
+}
+
+static void code_chosen(struct mp_code *code, const uint32_t **chosen, uint32_t tokens, uint32_t k)
+{
+    mp_code_u32s(code, chosen, (size_t)tokens * k, 0, code->shape.experts - 1);
+    check_chosen(code, *chosen, tokens, k);
+}
+
+static void code_layer(struct mp_code *code, uint32_t *layer)
+{
+    mp_code_u32(code, layer, 0, code->shape.layers - 1);
+}
+
+/* A batch: how many tokens; experts and k are those of the model. */
+static void code_batch(struct mp_code *code, uint32_t *tokens, uint32_t *experts, uint32_t *k)
+{
+    mp_code_u32(code, tokens, 1, code->shape.tokens_max);
+    *experts = code->shape.experts;
+    *k = code->shape.top_k;
+}
+
+static void code_route(struct mp_code *code, struct mp_route_facts *f)
+{
+    code_layer(code, &f->layer);
+    code_batch(code, &f->tokens, &f->experts, &f->k);
+    mp_code_matrix(code, &f->scores, (size_t)f->tokens * f->experts, true);
+    mp_code_flags(code, &f->resident, f->experts);
+    code_costs(code, &f->costs);
+}
+
+static void code_assign(struct mp_code *code, struct mp_assign_facts *f)
+{
+    const uint32_t experts = code->shape.experts;
+    bool ahead = !code->reading && f->next_tokens != NULL;
+
+    code_layer(code, &f->layer);
+    mp_code_u32(code, &f->count, 1, experts);
+    mp_code_u32s(code, &f->experts, f->count, 0, experts - 1);
+    for (uint32_t i = 1; i < f->count && code->problem == NULL && code->reading; i++) {
+        if (f->experts[i] <= f->experts[i - 1])
+            mp_code_problem(code, "experts are not in ascending order");
+    }
+    mp_code_u32s(code, &f->tokens, f->count, 1, code->shape.tokens_max);
+    mp_code_floats(code, &f->scores, f->count, true);
+    mp_code_flags(code, &f->resident, f->count);
+    mp_code_u32(code, &f->executors, 0, (1u << MP_EXECUTOR_COUNT) - 1);
+    if (code->reading && !(f->executors & 1u << MP_EXECUTOR_DEVICE))
+        mp_code_problem(code, "there is no device");
+    code_costs(code, &f->costs);
+    mp_code_u64(code, &f->link_busy_ns, UINT64_MAX);
+    mp_code_bool(code, &ahead);
+    if (ahead) {
+        mp_code_u32s(code, &f->next_tokens, experts, 0, code->shape.tokens_max);
+        mp_code_flags(code, &f->next_resident, experts);
+    }
+}
+
+static void code_predict(struct mp_code *code, struct mp_predict_facts *f)
+{
+    bool source = !code->reading && f->source != NULL;
+
+    code_layer(code, &f->layer);
+    code_layer(code, &f->target_layer);
+    code_batch(code, &f->tokens, &f->experts, &f->k);
+    code_chosen(code, &f->chosen, f->tokens, f->k);
+    mp_code_bool(code, &source);
+    if (source)
+        mp_code_matrix(code, &f->source, (size_t)f->tokens * f->experts, true);
+}
+
+static void code_prefetch(struct mp_code *code, struct mp_told *told)
+{
+    struct mp_prefetch_facts *f = &told->prefetch;
+    const uint32_t *executors = (const uint32_t *)f->executors;
+
+    _Static_assert(sizeof(enum mp_executor) == sizeof(uint32_t), "executors are coded as numbers");
+    if (!code->reading)
+        told->current = *f->current;
+    code_layer(code, &f->layer);
+    code_layer(code, &f->target_layer);
+    code_batch(code, &f->tokens, &f->experts, &f->k);
+    mp_code_matrix(code, &f->scores, (size_t)f->tokens * f->experts, true);
+    mp_code_flags(code, &f->resident, f->experts);
+    mp_code_u32(code, &f->max, 0, UINT32_MAX);
+    mp_code_u32(code, &f->distance, 1, UINT32_MAX);
+    code_assign(code, &told->current);
+    mp_code_u32s(code, &executors, told->current.count, 0, MP_EXECUTOR_COUNT - 1);
+    f->current = &told->current;
+    f->executors = (const enum mp_executor *)executors;
+}
+
+/* A pick is for a unit; swaps are for none, but within a layer. */
+static void code_query(struct mp_code *code, struct mp_evict_query *q, bool pick)
+{
+    uint32_t scope = q->scope_layer + 1; /* 0: all layers */
+    uint32_t unit = q->for_unit + 1;     /* 0: none */
+
+    mp_code_u32(code, &unit, pick ? 1 : 0, pick ? (uint32_t)units_of(code) : 0);
+    mp_code_u32(code, &scope, pick ? 0 : 1, code->shape.layers);
+    q->for_unit = unit - 1;
+    q->scope_layer = scope - 1;
+    q->experts = code->shape.experts;
+    code_evictable(code, &q->evictable);
+}
+
+/* A use of one unit. */
+static void code_use(struct mp_code *code, struct mp_told *told)
+{
+    mp_code_u32(code, &told->unit, 0, (uint32_t)units_of(code) - 1);
+    if (told->call == MP_CALL_ACCESS || told->call == MP_CALL_ADMIT)
+        mp_code_u32(code, &told->tokens, 1, code->shape.tokens_max);
+    mp_code_u64(code, &told->now, UINT64_MAX);
+    if (!code->reading || code->problem != NULL)
+        return;
+    if (told->call == MP_CALL_INSERT || told->call == MP_CALL_REMOVE) {
+        if (code->resident[told->unit] != (told->call == MP_CALL_REMOVE))
+            mp_code_problem(code, "a unit comes or leaves twice");
+        code->resident[told->unit] ^= 1;
+    }
+}
+
+/* What a layer really was. */
+static void code_seen(struct mp_code *code, struct mp_told *told)
+{
+    uint32_t experts;
+
+    code_layer(code, &told->layer);
+    code_batch(code, &told->tokens, &experts, &told->k);
+    code_chosen(code, &told->chosen, told->tokens, told->k);
+    if (told->call == MP_CALL_SCORES) {
+        mp_code_matrix(code, &told->scores, (size_t)told->tokens * experts, true);
+        mp_code_u64(code, &told->now, UINT64_MAX);
+    }
+}
+
+void mp_code_told(struct mp_code *code, struct mp_told *told)
+{
+    uint32_t call = told->call;
+
+    mp_code_u32(code, &call, 0, MP_CALL_COUNT - 1);
+    told->call = (enum mp_call)call;
+    if (told->call != MP_CALL_END)
+        mp_code_shape_costs(code);
+    switch (told->call) {
+    case MP_CALL_ROUTE: code_route(code, &told->route); break;
+    case MP_CALL_ASSIGN: code_assign(code, &told->assign); break;
+    case MP_CALL_PREDICT: code_predict(code, &told->predict); break;
+    case MP_CALL_CHOOSE: code_prefetch(code, told); break;
+    case MP_CALL_PREDICT_OBSERVE:
+    case MP_CALL_PREFETCH_OBSERVE:
+    case MP_CALL_PARTITION_ROUTED:
+    case MP_CALL_SCORES: code_seen(code, told); break;
+    case MP_CALL_PARTITION_PREDICTED:
+        code_layer(code, &told->layer);
+        mp_code_u32(code, &told->tokens, 1, code->shape.tokens_max);
+        mp_code_matrix(code, &told->scores, (size_t)told->tokens * code->shape.experts, true);
+        break;
+    case MP_CALL_ADMIT:
+    case MP_CALL_INSERT:
+    case MP_CALL_REMOVE:
+    case MP_CALL_ACCESS: code_use(code, told); break;
+    case MP_CALL_PICK: code_query(code, &told->query, true); break;
+    case MP_CALL_REPLACE:
+        code_query(code, &told->query, false);
+        mp_code_u64(code, &told->now, UINT64_MAX);
+        mp_code_u32(code, &told->max, 0, code->shape.experts);
+        break;
+    case MP_CALL_PARTITION_OBSERVE:
+        code_layer(code, &told->layer);
+        mp_code_u32(code, &told->needed, 0, code->shape.experts);
+        mp_code_u32(code, &told->hits, 0, told->needed);
+        mp_code_u64(code, &told->now, UINT64_MAX);
+        break;
+    case MP_CALL_REVISE:
+        mp_code_bool(code, &told->idle);
+        mp_code_u32s(code, &told->quota, code->shape.layers, 0, UINT32_MAX);
+        break;
+    case MP_CALL_END: mp_code_u64(code, &told->now, UINT64_MAX); break;
+    case MP_CALL_QUOTA:
+    case MP_CALL_FIRST:
+    case MP_CALL_TOPS:
+    case MP_CALL_COUNT: break;
+    }
+}
+
+void mp_code_answer(struct mp_code *code, struct mp_answer *answer)
+{
+    uint32_t list = (uint32_t)answer->list_count, values = (uint32_t)answer->value_count;
+
+    mp_code_u32(code, &answer->number, 0, UINT32_MAX);
+    mp_code_u32(code, &list, 0, UINT32_MAX);
+    mp_code_u32s(code, &answer->list, list, 0, UINT32_MAX);
+    mp_code_u32(code, &values, 0, UINT32_MAX);
+    if (values > 0)
+        mp_code_matrix(code, &answer->values, values, false);
+    answer->list_count = list;
+    answer->value_count = values;
+}
+
+static void code_optional(struct mp_code *code, const float **array, size_t count)
+{
+    bool present = !code->reading && *array != NULL;
+
+    mp_code_bool(code, &present);
+    if (present)
+        mp_code_floats(code, array, count, true);
+}
+
+void mp_code_calibration(struct mp_code *code, struct mp_calibration *c)
+{
+    const size_t units = units_of(code), pairs = units * code->shape.experts;
+    bool group = !code->reading && c->group != NULL;
+
+    code_optional(code, &c->hot, units);
+    code_optional(code, &c->together, pairs);
+    code_optional(code, &c->next, pairs);
+    code_optional(code, &c->similarity, pairs);
+    mp_code_bool(code, &group);
+    if (group)
+        mp_code_u32s(code, &c->group, code->shape.layers, 0, UINT32_MAX);
+    for (uint32_t l = 1; group && l < code->shape.layers && code->problem == NULL; l++) {
+        if (c->group[l] > c->group[l - 1] + 1 || c->group[l] < c->group[l - 1])
+            mp_code_problem(code, "layer groups are not in ascending order");
+    }
+    code->kept_blocks = code->used_blocks;
+}

@@ -1,0 +1,537 @@
+/*
+ * Making the decisions of a log again. The file is untrusted: policies are told only what the pager
+ * and the step could have told them.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/decisions.h"
+#include "policy/decisions_code.h"
+#include "policy/regular.h"
+#include "vmm/base/error.h"
+
+#define LINE_BYTES 2048
+
+struct replay {
+    const char *path;
+    FILE *file;
+    uint64_t file_bytes;
+    struct mp_shape shape;
+    struct mp_profile chosen;
+    struct mp_opt_group groups[MP_SLOT_COUNT + 1];
+    struct mp_calibration calibration;
+    struct mp_policies set;
+    struct mp_code code;
+    struct mp_decisions_report *report;
+    char line[LINE_BYTES];
+    bool held; /* line is to be read again */
+};
+
+static enum mp_status bad_log(const struct replay *r, const char *what)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_MODEL, "E_DECISION_LOG", "decision log '%s', call %" PRIu64 ": %s",
+                   mp_quote(quoted, r->path, strlen(r->path)), r->report->calls, what);
+}
+
+static enum mp_status other_version(const struct replay *r, const char *what, const char *name)
+{
+    char quoted[MP_QUOTE_BYTES], quoted_name[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_UNSUPPORTED, "E_DECISION_VERSION",
+                   "decision log '%s' was written by another version of moepager: %s '%s'",
+                   mp_quote(quoted, r->path, strlen(r->path)), what,
+                   mp_quote(quoted_name, name, strlen(name)));
+}
+
+/* ---- the head ---- */
+
+/* "key value": is this the next line? *value_p then points behind the key. */
+static enum mp_status take_line(struct replay *r, const char *key, const char **value_p)
+{
+    const size_t bytes = strlen(key);
+    size_t end;
+
+    *value_p = NULL;
+    if (!r->held) {
+        if (fgets(r->line, sizeof(r->line), r->file) == NULL)
+            return ferror(r->file) ? mp_regular_fail(r->path, "read", errno)
+                                   : bad_log(r, "the head is cut off");
+        end = strlen(r->line);
+        if (end == 0 || r->line[end - 1] != '\n')
+            return bad_log(r, "a line of the head is too long, holds a NUL or is cut off");
+        r->line[end - 1] = '\0';
+    }
+    r->held = strncmp(r->line, key, bytes) != 0 || r->line[bytes] != ' ';
+    if (!r->held)
+        *value_p = r->line + bytes + 1;
+    return MP_OK;
+}
+
+static enum mp_status take_number(struct replay *r, const char *key, uint64_t min, uint64_t max,
+                                  uint64_t *number_p)
+{
+    const struct mp_opt opt = { .name = key, .kind = MP_OPT_U64, .min = min, .max = max };
+    const char *value;
+    enum mp_status status = take_line(r, key, &value);
+
+    if (status == MP_OK && (value == NULL || !mp_opt_parse(&opt, value, number_p)))
+        return bad_log(r, "a number of the head is missing or out of range");
+    return status;
+}
+
+static enum mp_status read_shape(struct replay *r, bool *calibrated_p)
+{
+    uint64_t abi, layers = 1, experts = 1, top_k, tokens, slots, seed, bytes, slices, costs;
+    uint64_t calibrated;
+    enum mp_status status = take_number(r, "abi", 0, UINT32_MAX, &abi);
+
+    if (status == MP_OK && abi != MP_POLICY_ABI)
+        return other_version(r, "the policies' interface is number", r->line + strlen("abi "));
+    if (status == MP_OK)
+        status = take_number(r, "layers", 1, 4096, &layers);
+    if (status == MP_OK)
+        status = take_number(r, "experts", 1, 4096, &experts);
+    if (status == MP_OK)
+        status = take_number(r, "top_k", 1, experts, &top_k);
+    if (status == MP_OK)
+        status = take_number(r, "tokens_max", 1, 65536, &tokens);
+    if (status == MP_OK)
+        status = take_number(r, "slots", 1, UINT64_C(1) << 24, &slots);
+    if (status == MP_OK)
+        status = take_number(r, "unit_bytes", 1, UINT64_C(1) << 40, &bytes);
+    if (status == MP_OK)
+        status = take_number(r, "seed", 0, UINT64_MAX, &seed);
+    if (status == MP_OK)
+        status = take_number(r, "slices", 0, 16, &slices);
+    if (status == MP_OK)
+        status = take_number(r, "costs", 0, 1, &costs);
+    if (status == MP_OK)
+        status = take_number(r, "calibration", 0, 1, &calibrated);
+    if (status != MP_OK)
+        return status;
+    *calibrated_p = calibrated != 0;
+    r->shape = (struct mp_shape){
+        .layers = (uint32_t)layers,
+        .experts = (uint32_t)experts,
+        .top_k = (uint32_t)top_k,
+        .tokens_max = (uint32_t)tokens,
+        .slots = (uint32_t)slots,
+        .unit_bytes = bytes,
+        .seed = seed,
+        .costs = costs ? &r->code.shape_costs.costs : NULL,
+        .slices = (uint32_t)slices,
+    };
+    return MP_OK;
+}
+
+/* "option NAME VALUE", once for each option of the policy and in their order. */
+static enum mp_status read_options(struct replay *r, const struct mp_policy_info *info,
+                                   unsigned slot)
+{
+    struct mp_opt_group *group = &r->groups[slot];
+
+    for (const struct mp_opt *opt = info->opts; opt != NULL && opt->name != NULL; opt++) {
+        const size_t bytes = strlen(opt->name);
+        const char *value;
+        enum mp_status status = take_line(r, "option", &value);
+
+        if (status != MP_OK)
+            return status;
+        if (value == NULL || strncmp(value, opt->name, bytes) != 0 || value[bytes] != ' ' ||
+            !mp_opt_parse(opt, value + bytes + 1, (char *)group->config + opt->offset))
+            return other_version(r, "it does not say this option as now:", opt->name);
+    }
+    return MP_OK;
+}
+
+static enum mp_status read_policy(struct replay *r, unsigned slot)
+{
+    struct mp_opt_group *group = &r->groups[slot];
+    const struct mp_policy_info *info;
+    const char *name;
+    enum mp_status status = take_line(r, mp_policy_slot_name(slot), &name);
+
+    if (status != MP_OK)
+        return status;
+    if (name == NULL)
+        return bad_log(r, "a policy is missing in the head");
+    info = mp_policy_find(slot, name);
+    if (info == NULL)
+        return other_version(r, "there is no policy", name);
+    r->chosen.policy[slot] = info->name;
+    snprintf(r->report->policy[slot], sizeof(r->report->policy[slot]), "%s", info->name);
+    /* A prefix in any case: it ends the list otherwise. */
+    *group = (struct mp_opt_group){ .prefix = "", .table = info->opts };
+    if (info->config_size == 0)
+        return MP_OK;
+    group->config = calloc(1, info->config_size);
+    return group->config != NULL ? read_options(r, info, slot)
+                                 : mp_fail_no_memory("a policy's options", info->config_size);
+}
+
+/* Up to the first call; then there are policies to tell. */
+static enum mp_status read_head(struct replay *r)
+{
+    bool calibrated = false;
+    uint64_t used;
+    enum mp_status status = MP_OK;
+
+    if (fgets(r->line, sizeof(r->line), r->file) == NULL ||
+        strcmp(r->line, MP_DECISIONS_MAGIC "\n") != 0)
+        return bad_log(r, "the first line should be '" MP_DECISIONS_MAGIC "'");
+    status = read_shape(r, &calibrated);
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT && status == MP_OK; slot++)
+        status = read_policy(r, slot);
+    if (status != MP_OK)
+        return status;
+    if (fgets(r->line, sizeof(r->line), r->file) == NULL || strcmp(r->line, "calls\n") != 0)
+        return bad_log(r, "the head should end with 'calls'");
+    used = (uint64_t)ftello(r->file);
+    status = mp_code_init(&r->code, r->file, true, r->file_bytes > used ? r->file_bytes - used : 0,
+                          &r->shape);
+    if (status != MP_OK)
+        return status;
+    mp_code_shape_costs(&r->code);
+    if (calibrated) {
+        mp_code_calibration(&r->code, &r->calibration);
+        r->shape.calibration = &r->calibration;
+    }
+    if (r->code.problem != NULL)
+        return r->code.no_memory ? mp_fail_no_memory("a decision log", r->code.left)
+                                 : bad_log(r, r->code.problem);
+    return mp_policies_create(&r->chosen, &r->shape, r->groups, &r->set);
+}
+
+/* ---- calls ---- */
+
+static void tell_route(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+{
+    const size_t count = (size_t)t->route.tokens * t->route.k;
+    uint32_t *experts = mp_code_room(&r->code, count, sizeof(uint32_t));
+    float *weights = mp_code_room(&r->code, count, sizeof(float));
+
+    if (experts == NULL || weights == NULL)
+        return;
+    r->set.route_ops->route(r->set.route, &t->route, experts, weights);
+    *got = (struct mp_answer){ 0, experts, weights, count, count };
+}
+
+static void tell_assign(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+{
+    enum mp_executor *executors = mp_code_room(&r->code, t->assign.count, sizeof(enum mp_executor));
+
+    if (executors == NULL)
+        return;
+    r->set.assign_ops->assign(r->set.assign, &t->assign, executors);
+    *got = (struct mp_answer){ .list = (const uint32_t *)executors, .list_count = t->assign.count };
+}
+
+static void tell_predict(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+{
+    const struct mp_predict_ops *ops = r->set.predict_ops;
+    const size_t count = (size_t)t->predict.tokens * t->predict.experts;
+    float *scores;
+
+    if (ops->predict == NULL || (t->predict.source != NULL) != (ops->source != MP_SCORES_NONE)) {
+        mp_code_problem(&r->code, "the predict policy asks for other scores");
+        return;
+    }
+    scores = mp_code_room(&r->code, count, sizeof(float));
+    if (scores == NULL)
+        return;
+    got->number = ops->predict(r->set.predict, &t->predict, scores);
+    got->values = scores;
+    got->value_count = got->number ? count : 0;
+}
+
+static void tell_choose(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+{
+    const uint32_t experts = r->shape.experts;
+    uint32_t *list = mp_code_room(&r->code, experts, sizeof(uint32_t));
+
+    if (list == NULL)
+        return;
+    got->number = r->set.prefetch_ops->choose(r->set.prefetch, &t->prefetch, list);
+    got->list = list;
+    got->list_count = got->number <= experts ? got->number : 0;
+}
+
+static void tell_replace(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+{
+    struct mp_swap *swaps = mp_code_room(&r->code, t->max, sizeof(struct mp_swap));
+
+    if (swaps == NULL)
+        return;
+    got->number = r->set.evict_ops->replace(r->set.evict, &t->query, t->now, swaps, t->max);
+    got->list = &swaps[0].in;
+    got->list_count = got->number <= t->max ? 2 * (size_t)got->number : 0;
+}
+
+/* Slots of layers, or first residents. */
+static void tell_partition(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+{
+    const struct mp_partition_ops *ops = r->set.partition_ops;
+    const uint32_t layers = r->shape.layers;
+    uint32_t *list = mp_code_room(&r->code, t->call == MP_CALL_FIRST ? r->shape.slots : layers,
+                                  sizeof(uint32_t));
+
+    if (list == NULL)
+        return;
+    got->list = list;
+    if (t->call == MP_CALL_FIRST) {
+        got->number = ops->first(r->set.partition, &r->shape, list);
+        got->list_count = got->number <= r->shape.slots ? got->number : 0;
+    } else if (t->call == MP_CALL_QUOTA || t->call == MP_CALL_TOPS) {
+        (t->call == MP_CALL_QUOTA ? ops->quota : ops->tops)(r->set.partition, &r->shape, list);
+        got->list_count = layers;
+    } else {
+        memcpy(list, t->quota, layers * sizeof(list[0]));
+        got->number = ops->revise(r->set.partition, &r->shape, t->idle, list);
+        got->list_count = got->number ? layers : 0;
+    }
+}
+
+/* What has no answer. */
+static void tell_news(struct replay *r, const struct mp_told *t)
+{
+    const struct mp_policies *s = &r->set;
+
+    switch (t->call) {
+    case MP_CALL_PREDICT_OBSERVE:
+        s->predict_ops->observe(s->predict, t->layer, t->tokens, t->k, t->chosen);
+        break;
+    case MP_CALL_PREFETCH_OBSERVE:
+        s->prefetch_ops->observe(s->prefetch, t->layer, t->tokens, t->k, t->chosen);
+        break;
+    case MP_CALL_INSERT: s->evict_ops->on_insert(s->evict, t->unit, t->now); break;
+    case MP_CALL_REMOVE: s->evict_ops->on_remove(s->evict, t->unit, t->now); break;
+    case MP_CALL_ACCESS: s->evict_ops->on_access(s->evict, t->unit, t->tokens, t->now); break;
+    case MP_CALL_SCORES:
+        s->evict_ops->on_scores(s->evict, t->layer, t->tokens, t->k, t->scores, t->chosen, t->now);
+        break;
+    case MP_CALL_PARTITION_PREDICTED:
+        s->partition_ops->predicted(s->partition, t->layer, t->tokens, t->scores);
+        break;
+    case MP_CALL_PARTITION_ROUTED:
+        s->partition_ops->routed(s->partition, t->layer, t->tokens, t->k, t->chosen);
+        break;
+    default: s->partition_ops->observe(s->partition, t->layer, t->needed, t->hits, t->now); break;
+    }
+}
+
+/* The slot of a call, and whether its policy has the function. */
+static enum mp_policy_slot slot_of(const struct replay *r, enum mp_call call, bool *has_p)
+{
+    const struct mp_policies *s = &r->set;
+
+    *has_p = true;
+    switch (call) {
+    case MP_CALL_ROUTE: return MP_SLOT_ROUTE;
+    case MP_CALL_ASSIGN: return MP_SLOT_ASSIGN;
+    case MP_CALL_PREDICT_OBSERVE: *has_p = s->predict_ops->observe != NULL; return MP_SLOT_PREDICT;
+    case MP_CALL_PREDICT: *has_p = s->predict_ops->predict != NULL; return MP_SLOT_PREDICT;
+    case MP_CALL_PREFETCH_OBSERVE:
+        *has_p = s->prefetch_ops->observe != NULL;
+        return MP_SLOT_PREFETCH;
+    case MP_CALL_CHOOSE: *has_p = s->prefetch_ops->choose != NULL; return MP_SLOT_PREFETCH;
+    case MP_CALL_ADMIT: return MP_SLOT_ADMIT;
+    case MP_CALL_ACCESS: *has_p = s->evict_ops->on_access != NULL; return MP_SLOT_EVICT;
+    case MP_CALL_SCORES: *has_p = s->evict_ops->on_scores != NULL; return MP_SLOT_EVICT;
+    case MP_CALL_REPLACE: *has_p = s->evict_ops->replace != NULL; return MP_SLOT_EVICT;
+    case MP_CALL_QUOTA: *has_p = s->partition_ops->quota != NULL; return MP_SLOT_PARTITION;
+    case MP_CALL_FIRST: *has_p = s->partition_ops->first != NULL; return MP_SLOT_PARTITION;
+    case MP_CALL_PARTITION_OBSERVE:
+        *has_p = s->partition_ops->observe != NULL;
+        return MP_SLOT_PARTITION;
+    case MP_CALL_REVISE: *has_p = s->partition_ops->revise != NULL; return MP_SLOT_PARTITION;
+    case MP_CALL_PARTITION_PREDICTED:
+        *has_p = s->partition_ops->predicted != NULL;
+        return MP_SLOT_PARTITION;
+    case MP_CALL_PARTITION_ROUTED:
+        *has_p = s->partition_ops->routed != NULL;
+        return MP_SLOT_PARTITION;
+    case MP_CALL_TOPS: *has_p = s->partition_ops->tops != NULL; return MP_SLOT_PARTITION;
+    case MP_CALL_INSERT:
+    case MP_CALL_REMOVE:
+    case MP_CALL_PICK:
+    case MP_CALL_END:
+    case MP_CALL_COUNT: break;
+    }
+    return MP_SLOT_EVICT;
+}
+
+/* Does the call have an answer? Then *got is what the new instance says. */
+static bool tell(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+{
+    const struct mp_policies *s = &r->set;
+
+    *got = (struct mp_answer){ 0 };
+    switch (t->call) {
+    case MP_CALL_ROUTE: tell_route(r, t, got); return true;
+    case MP_CALL_ASSIGN: tell_assign(r, t, got); return true;
+    case MP_CALL_PREDICT: tell_predict(r, t, got); return true;
+    case MP_CALL_CHOOSE: tell_choose(r, t, got); return true;
+    case MP_CALL_ADMIT:
+        got->number = s->admit_ops->admit(s->admit, t->unit, t->tokens, t->now);
+        return true;
+    case MP_CALL_PICK: got->number = s->evict_ops->pick(s->evict, &t->query); return true;
+    case MP_CALL_REPLACE: tell_replace(r, t, got); return true;
+    case MP_CALL_QUOTA:
+    case MP_CALL_FIRST:
+    case MP_CALL_TOPS:
+    case MP_CALL_REVISE: tell_partition(r, t, got); return true;
+    default: tell_news(r, t); return false;
+    }
+}
+
+/* ---- comparison ---- */
+
+/* The MoE layer that a call was about; MP_LAYER_ANY: none. */
+static uint32_t layer_of(const struct replay *r, const struct mp_told *t)
+{
+    switch (t->call) {
+    case MP_CALL_ROUTE: return t->route.layer;
+    case MP_CALL_ASSIGN: return t->assign.layer;
+    case MP_CALL_PREDICT: return t->predict.layer;
+    case MP_CALL_CHOOSE: return t->prefetch.layer;
+    case MP_CALL_ADMIT: return t->unit / r->shape.experts;
+    case MP_CALL_PICK:
+    case MP_CALL_REPLACE:
+        return t->query.for_unit != MP_UNIT_NONE ? t->query.for_unit / r->shape.experts
+                                                 : t->query.scope_layer;
+    default: return MP_LAYER_ANY;
+    }
+}
+
+static enum mp_status differs(const struct replay *r, const struct mp_told *t, unsigned slot,
+                              const char *what, size_t i, double got, double need)
+{
+    const uint32_t layer = layer_of(r, t);
+    char quoted[MP_QUOTE_BYTES], where[48] = "", which[32] = "";
+
+    if (layer != MP_LAYER_ANY)
+        snprintf(where, sizeof(where), ", MoE layer %u", layer);
+    if (i != SIZE_MAX)
+        snprintf(which, sizeof(which), " %zu", i);
+    return mp_fail(MP_ERR_MODEL, "E_DECISION_DIFFERS",
+                   "decision log '%s', call %" PRIu64 ", %s of '%s'%s: %s%s: got %.9g, need %.9g",
+                   mp_quote(quoted, r->path, strlen(r->path)), r->report->calls,
+                   mp_call_name(t->call), r->report->policy[slot], where, what, which, got, need);
+}
+
+static enum mp_status compare(const struct replay *r, const struct mp_told *t, unsigned slot,
+                              const struct mp_answer *got, const struct mp_answer *need)
+{
+    if (got->number != need->number)
+        return differs(r, t, slot, "answer", SIZE_MAX, got->number, need->number);
+    if (got->list_count != need->list_count)
+        return differs(r, t, slot, "length of the answer", SIZE_MAX, (double)got->list_count,
+                       (double)need->list_count);
+    for (size_t i = 0; i < need->list_count; i++) {
+        if (got->list[i] != need->list[i])
+            return differs(r, t, slot, "entry", i, got->list[i], need->list[i]);
+    }
+    if (got->value_count != need->value_count)
+        return differs(r, t, slot, "number of values", SIZE_MAX, (double)got->value_count,
+                       (double)need->value_count);
+    for (size_t i = 0; i < need->value_count; i++) {
+        if (memcmp(&got->values[i], &need->values[i], sizeof(float)) != 0)
+            return differs(r, t, slot, "value", i, (double)got->values[i], (double)need->values[i]);
+    }
+    return MP_OK;
+}
+
+static enum mp_status check_code(const struct replay *r)
+{
+    if (r->code.problem == NULL)
+        return MP_OK;
+    if (r->code.no_memory)
+        return mp_fail_no_memory("a decision log", r->code.left);
+    if (ferror(r->file))
+        return mp_regular_fail(r->path, "read", errno);
+    return bad_log(r, r->code.problem);
+}
+
+/* The next call; *more_p is false at the end. */
+static enum mp_status replay_call(struct replay *r, bool *more_p)
+{
+    struct mp_told told = { .call = MP_CALL_END };
+    struct mp_answer got, need = { 0 };
+    enum mp_policy_slot slot;
+    enum mp_status status;
+    bool has, answered;
+
+    mp_code_recycle(&r->code);
+    mp_code_told(&r->code, &told);
+    status = check_code(r);
+    if (status != MP_OK)
+        return status;
+    *more_p = told.call != MP_CALL_END;
+    if (!*more_p)
+        return told.now == r->report->calls && r->code.left == 0
+                   ? MP_OK
+                   : bad_log(r, "the log does not end where it says");
+    r->report->calls++;
+    slot = slot_of(r, told.call, &has);
+    if (!has)
+        return bad_log(r, "the policy has no such function");
+    r->report->told[slot]++;
+    answered = tell(r, &told, &got);
+    if (answered)
+        mp_code_answer(&r->code, &need);
+    status = check_code(r);
+    if (status != MP_OK || !answered)
+        return status;
+    r->report->answers++;
+    return compare(r, &told, slot, &got, &need);
+}
+
+bool mp_decisions_is_log(const char *path)
+{
+    char line[sizeof(MP_DECISIONS_MAGIC) + 1] = "";
+    uint64_t bytes;
+    FILE *file;
+
+    if (mp_regular_open(path, &file, &bytes) != MP_OK) {
+        mp_error_clear(); /* whoever reads it next will say */
+        return false;
+    }
+    if (fgets(line, sizeof(line), file) == NULL)
+        line[0] = '\0';
+    fclose(file);
+    return !strcmp(line, MP_DECISIONS_MAGIC "\n");
+}
+
+enum mp_status mp_decisions_replay(const char *path, const volatile sig_atomic_t *cancel,
+                                   struct mp_decisions_report *report_p)
+{
+    struct replay *r = calloc(1, sizeof(*r));
+    bool more = true;
+    enum mp_status status;
+
+    *report_p = (struct mp_decisions_report){ 0 };
+    if (r == NULL)
+        return mp_fail_no_memory("a decision log", sizeof(*r));
+    r->path = path;
+    r->report = report_p;
+    status = mp_regular_open(path, &r->file, &r->file_bytes);
+    if (status == MP_OK)
+        status = read_head(r);
+    while (status == MP_OK && more) {
+        status = replay_call(r, &more);
+        if (status == MP_OK && cancel != NULL && *cancel)
+            status = mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
+    }
+    mp_policies_destroy(&r->set);
+    mp_code_fini(&r->code);
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
+        free(r->groups[slot].config);
+    if (r->file != NULL)
+        fclose(r->file);
+    free(r);
+    return status;
+}

@@ -1,0 +1,18 @@
+#ifndef MP_REGULAR_H
+#define MP_REGULAR_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "vmm/base/status.h"
+
+/*
+ * Open a file that somebody recorded for reading. Never blocks, whatever the name turns out to be.
+ * MP_ERR_IO E_TRACE_READ: it is not there or no regular file.
+ */
+enum mp_status mp_regular_open(const char *path, FILE **file_p, uint64_t *bytes_p) MP_MUST_CHECK;
+
+/* MP_ERR_IO E_TRACE_READ with errno's text. */
+enum mp_status mp_regular_fail(const char *path, const char *what, int error_number) MP_COLD;
+
+#endif

@@ -1,0 +1,509 @@
+/*
+ * Decision logs: whatever the policies, what was recorded is decided again in the same way; another
+ * answer is found and named; damaged logs are refused, never believed.
+ */
+#include "policy/decisions.h"
+
+#include <stdint.h>
+#include <unistd.h>
+
+#include "tests/test.h"
+#include "tests/tmpdir.h"
+#include "vmm/base/error.h"
+#include "vmm/base/opt.h"
+
+enum { LAYERS = 3, EXPERTS = 8, TOP_K = 2, TOKENS_MAX = 3, SLOTS = 9, UNITS = LAYERS * EXPERTS };
+
+static uint64_t random_state;
+
+static uint32_t random_below(uint32_t limit)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)((random_state >> 33) % limit);
+}
+
+static struct mp_costs costs; /* what facts and the shape point to */
+static float hot[UNITS], pairs[UNITS * EXPERTS];
+static const uint32_t groups_of_layers[LAYERS] = { 0, 0, 1 };
+static const struct mp_calibration calibration = {
+    .hot = hot, .together = pairs, .next = pairs, .similarity = pairs, .group = groups_of_layers
+};
+static const struct mp_shape shape = {
+    .layers = LAYERS,
+    .experts = EXPERTS,
+    .top_k = TOP_K,
+    .tokens_max = TOKENS_MAX,
+    .slots = SLOTS,
+    .unit_bytes = 4096,
+    .seed = 11,
+    .calibration = &calibration,
+    .costs = &costs,
+    .slices = 16,
+};
+
+static const char *path_of(const char *name)
+{
+    static char paths[4][4200];
+    static unsigned next;
+    char *path = paths[next++ % 4];
+
+    snprintf(path, sizeof(paths[0]), "%s/%s", test_tmpdir(), name);
+    return path;
+}
+
+/* A run without a model: what pager and step would say, and the answers as one number. */
+struct play {
+    struct mp_policies *set;
+    uint8_t resident[UNITS];
+    uint32_t held;
+    uint64_t now, sum;
+    float scores[TOKENS_MAX * EXPERTS], guess[TOKENS_MAX * EXPERTS];
+    uint32_t chosen[TOKENS_MAX * TOP_K];
+    uint32_t quota[LAYERS];
+};
+
+static void add(struct play *play, uint64_t answer)
+{
+    play->sum = (play->sum ^ answer) * UINT64_C(0x100000001b3);
+}
+
+static void add_list(struct play *play, const uint32_t *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        add(play, list[i]);
+}
+
+static void remove_unit(struct play *play, uint32_t unit)
+{
+    play->resident[unit] = 0;
+    play->held--;
+    play->set->evict_ops->on_remove(play->set->evict, unit, play->now);
+}
+
+static void insert_unit(struct play *play, uint32_t unit, uint32_t tokens)
+{
+    const struct mp_evict_query query = { unit, MP_LAYER_ANY, EXPERTS, play->resident };
+    uint32_t victim;
+
+    if (play->held == SLOTS) {
+        victim = play->set->evict_ops->pick(play->set->evict, &query);
+        add(play, victim);
+        for (uint32_t u = 0; victim == MP_UNIT_NONE && u < UNITS; u++)
+            victim = play->resident[u] ? u : victim;
+        CHECK(victim < UNITS && play->resident[victim]);
+        remove_unit(play, victim);
+    }
+    play->resident[unit] = 1;
+    play->held++;
+    play->set->evict_ops->on_insert(play->set->evict, unit, play->now);
+    if (play->set->admit_ops->admit(play->set->admit, unit, tokens, play->now))
+        add(play, 1);
+    else
+        remove_unit(play, unit);
+}
+
+static void play_route(struct play *play, uint32_t layer, uint32_t tokens)
+{
+    const struct mp_policies *set = play->set;
+    const struct mp_route_facts facts = { layer,        tokens,
+                                          EXPERTS,      TOP_K,
+                                          play->scores, play->resident + (size_t)layer * EXPERTS,
+                                          &costs };
+    float weights[TOKENS_MAX * TOP_K];
+
+    for (uint32_t i = 0; i < tokens * EXPERTS; i++)
+        play->scores[i] = (float)(random_below(997) + 1) / 1000;
+    set->route_ops->route(set->route, &facts, play->chosen, weights);
+    add_list(play, play->chosen, (size_t)tokens * TOP_K);
+    play->now++;
+    if (set->evict_ops->on_scores != NULL)
+        set->evict_ops->on_scores(set->evict, layer, tokens, TOP_K, play->scores, play->chosen,
+                                  play->now);
+}
+
+/* The chosen experts of the layer, as assign is told of them. */
+struct needs {
+    uint32_t experts[EXPERTS], tokens[EXPERTS], count;
+    float scores[EXPERTS];
+    uint8_t resident[EXPERTS];
+    enum mp_executor executors[EXPERTS];
+    uint32_t next_tokens[EXPERTS];
+    struct mp_assign_facts facts;
+};
+
+static void play_assign(struct play *play, uint32_t layer, uint32_t tokens, struct needs *n)
+{
+    const struct mp_policies *set = play->set;
+
+    for (uint32_t e = 0; e < EXPERTS; e++) {
+        uint32_t of = 0;
+
+        for (uint32_t i = 0; i < tokens * TOP_K; i++)
+            of += play->chosen[i] == e;
+        if (of == 0)
+            continue;
+        n->experts[n->count] = e;
+        n->tokens[n->count] = of;
+        n->scores[n->count] = play->scores[e];
+        n->resident[n->count++] = play->resident[layer * EXPERTS + e];
+    }
+    n->facts = (struct mp_assign_facts){
+        .layer = layer,
+        .count = n->count,
+        .experts = n->experts,
+        .tokens = n->tokens,
+        .scores = n->scores,
+        .resident = n->resident,
+        .executors = random_below(2) ? 1u << MP_EXECUTOR_DEVICE : (1u << MP_EXECUTOR_COUNT) - 1,
+        .costs = &costs,
+        .link_busy_ns = random_below(1000),
+        .next_tokens = random_below(2) ? n->next_tokens : NULL,
+        .next_resident = play->resident,
+    };
+    set->assign_ops->assign(set->assign, &n->facts, n->executors);
+    add_list(play, (const uint32_t *)n->executors, n->count);
+}
+
+static void play_ahead(struct play *play, uint32_t layer, uint32_t tokens, const struct needs *n)
+{
+    const struct mp_policies *set = play->set;
+    const uint32_t target = (layer + 1) % LAYERS;
+    const bool source = set->predict_ops->source != MP_SCORES_NONE;
+    const struct mp_predict_facts facts = {
+        layer, target, tokens, EXPERTS, TOP_K, play->chosen, source ? play->scores : NULL
+    };
+    struct mp_prefetch_facts wish = { layer,
+                                      target,
+                                      tokens,
+                                      EXPERTS,
+                                      TOP_K,
+                                      play->guess,
+                                      play->resident + (size_t)target * EXPERTS,
+                                      random_below(4),
+                                      1,
+                                      &n->facts,
+                                      n->executors };
+    uint32_t list[EXPERTS], count;
+
+    if (set->predict_ops->observe != NULL)
+        set->predict_ops->observe(set->predict, layer, tokens, TOP_K, play->chosen);
+    if (set->prefetch_ops->observe != NULL)
+        set->prefetch_ops->observe(set->prefetch, layer, tokens, TOP_K, play->chosen);
+    if (set->predict_ops->predict == NULL || (target == 0 && !set->predict_ops->wraps) ||
+        !set->predict_ops->predict(set->predict, &facts, play->guess))
+        return;
+    add(play, (uint64_t)(play->guess[0] * 1e6f));
+    if (set->prefetch_ops->choose == NULL)
+        return;
+    count = set->prefetch_ops->choose(set->prefetch, &wish, list);
+    CHECK(count <= EXPERTS);
+    add_list(play, list, count);
+}
+
+static void play_layer(struct play *play, uint32_t layer)
+{
+    const struct mp_policies *set = play->set;
+    const struct mp_evict_query query = { MP_UNIT_NONE, layer, EXPERTS, play->resident };
+    const uint32_t tokens = 1 + random_below(TOKENS_MAX);
+    struct needs needs = { .count = 0 };
+    struct mp_swap swaps[EXPERTS];
+    uint32_t count;
+
+    costs.load_ns = random_below(3); /* measured anew now and then */
+    play_route(play, layer, tokens);
+    play_assign(play, layer, tokens, &needs);
+    for (uint32_t i = 0; set->evict_ops->on_access != NULL && i < needs.count; i++)
+        set->evict_ops->on_access(set->evict, layer * EXPERTS + needs.experts[i], needs.tokens[i],
+                                  play->now);
+    if (set->partition_ops->observe != NULL)
+        set->partition_ops->observe(set->partition, layer, needs.count, 0, play->now);
+    for (uint32_t i = 0; i < needs.count; i++) {
+        if (!play->resident[layer * EXPERTS + needs.experts[i]])
+            insert_unit(play, layer * EXPERTS + needs.experts[i], needs.tokens[i]);
+    }
+    play_ahead(play, layer, tokens, &needs);
+    if (set->evict_ops->replace != NULL) {
+        count = set->evict_ops->replace(set->evict, &query, play->now, swaps, EXPERTS);
+        CHECK(count <= EXPERTS);
+        add_list(play, &swaps[0].in, 2 * (size_t)count);
+    }
+    if (set->partition_ops->predicted != NULL)
+        set->partition_ops->predicted(set->partition, (layer + 1) % LAYERS, tokens, play->guess);
+    if (set->partition_ops->routed != NULL)
+        set->partition_ops->routed(set->partition, layer, tokens, TOP_K, play->chosen);
+    if (layer + 1 == LAYERS && set->partition_ops->revise != NULL)
+        add(play, set->partition_ops->revise(set->partition, &shape, true, play->quota));
+}
+
+/* What the answers add up to. */
+static uint64_t play(struct mp_policies *set, unsigned steps)
+{
+    struct play play = { .set = set };
+    uint32_t units[UNITS];
+
+    random_state = 5;
+    costs = (struct mp_costs){ .load_ns = 1, .cpu_token_ns = 7, .device_fixed_ns = 2 };
+    if (!set->partition_ops->global)
+        set->partition_ops->quota(set->partition, &shape, play.quota);
+    if (set->partition_ops->tops != NULL) {
+        uint32_t tops[LAYERS];
+
+        set->partition_ops->tops(set->partition, &shape, tops);
+        add_list(&play, tops, LAYERS);
+    }
+    if (set->partition_ops->first != NULL)
+        add_list(&play, units, set->partition_ops->first(set->partition, &shape, units));
+    for (unsigned i = 0; i < steps * LAYERS; i++)
+        play_layer(&play, i % LAYERS);
+    return play.sum;
+}
+
+#define GROUPS_MAX 96
+
+/* Options of all policies with their defaults. */
+static const struct mp_opt_group *default_groups(void)
+{
+    static struct mp_opt_group groups[GROUPS_MAX + 1];
+    static _Alignas(16) char configs[GROUPS_MAX][2048];
+    const struct mp_policy_info *info;
+    size_t count = 0;
+
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
+            if (info->opts == NULL)
+                continue;
+            CHECK(count < GROUPS_MAX && info->config_size <= sizeof(configs[0]));
+            groups[count] = (struct mp_opt_group){ "MOEPAGER_X_", info->opts, configs[count] };
+            for (const struct mp_opt *opt = info->opts; opt->name != NULL; opt++)
+                CHECK(mp_opt_parse(opt, opt->dfl, configs[count] + opt->offset));
+            count++;
+        }
+    }
+    groups[count] = (struct mp_opt_group){ .prefix = NULL };
+    return groups;
+}
+
+static enum mp_status create(const struct mp_profile *chosen, struct mp_policies *set)
+{
+    return mp_policies_create(chosen, &shape, default_groups(), set);
+}
+
+/* Play with a log into `path`, and without one; both do the same. */
+static void record(const struct mp_profile *chosen, unsigned steps, const char *path)
+{
+    struct mp_policies set;
+    struct mp_decisions *log;
+    uint64_t bare;
+
+    CHECK_EQ(create(chosen, &set), MP_OK);
+    bare = play(&set, steps);
+    mp_policies_destroy(&set);
+    CHECK_EQ(create(chosen, &set), MP_OK);
+    CHECK_EQ(mp_decisions_create(path, chosen, &shape, default_groups(), &log), MP_OK);
+    mp_decisions_record(log, &set);
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
+        CHECK(chosen->policy[slot] != NULL);
+    CHECK_EQ(play(&set, steps), bare);
+    CHECK_EQ(mp_decisions_close(log), MP_OK);
+    CHECK_EQ(mp_decisions_close(log), MP_OK);
+    set.evict_ops->on_remove(set.evict, 0, 1); /* not recorded any more, and harmless */
+    mp_policies_destroy(&set);
+    mp_decisions_destroy(log);
+}
+
+static struct mp_profile make_profile(unsigned slot, const char *name)
+{
+    struct mp_policy_names names = { .profile = NULL };
+    struct mp_profile chosen;
+
+    names.policy[slot] = name;
+    CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_OK);
+    return chosen;
+}
+
+/* Each built-in policy of each slot, whatever there is. */
+static void every_policy_decides_again_in_the_same_way(void)
+{
+    const struct mp_policy_info *info;
+    const char *path = path_of("log");
+    unsigned policies = 0;
+
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
+            const struct mp_profile chosen = make_profile(slot, info->name);
+            struct mp_decisions_report report;
+
+            record(&chosen, 40, path);
+            CHECK(mp_decisions_is_log(path));
+            if (mp_decisions_replay(path, NULL, &report) != MP_OK)
+                fprintf(stderr, "%s: %s\n", info->name, mp_error_last()->text);
+            CHECK_EQ(mp_error_last()->status, MP_OK);
+            CHECK_STR(report.policy[slot], info->name);
+            CHECK(report.told[MP_SLOT_ROUTE] == 40 * LAYERS && report.answers > 40 * LAYERS * 2);
+            policies++;
+        }
+    }
+    CHECK(policies >= 14);
+}
+
+static size_t read_file(const char *path, char *bytes, size_t max)
+{
+    FILE *file = fopen(path, "rbe");
+    size_t count;
+
+    CHECK(file != NULL);
+    count = fread(bytes, 1, max, file);
+    CHECK(count < max);
+    fclose(file);
+    return count;
+}
+
+static void write_file(const char *path, const char *bytes, size_t count)
+{
+    FILE *file = fopen(path, "wbe");
+
+    CHECK(file != NULL);
+    CHECK_EQ(fwrite(bytes, 1, count, file), count);
+    CHECK_EQ(fclose(file), 0);
+}
+
+/* A log whose last call is a pick: its answer is a byte at a known place from the end. */
+static void another_answer_is_found_and_named(void)
+{
+    static uint8_t resident[UNITS];
+    const struct mp_profile chosen = make_profile(MP_SLOT_EVICT, "lru");
+    const struct mp_evict_query query = { 20, 1, EXPERTS, resident };
+    const char *path = path_of("pick");
+    struct mp_decisions_report report;
+    struct mp_policies set;
+    struct mp_decisions *log;
+    char bytes[4096 * 4];
+    size_t count;
+
+    CHECK_EQ(create(&chosen, &set), MP_OK);
+    CHECK_EQ(mp_decisions_create(path, &chosen, &shape, default_groups(), &log), MP_OK);
+    mp_decisions_record(log, &set);
+    for (uint32_t u = 8; u < 12; u++) {
+        resident[u] = 1;
+        set.evict_ops->on_insert(set.evict, u, u);
+    }
+    CHECK_EQ(set.evict_ops->pick(set.evict, &query), 8);
+    CHECK_EQ(mp_decisions_close(log), MP_OK);
+    mp_policies_destroy(&set);
+    mp_decisions_destroy(log);
+    count = read_file(path, bytes, sizeof(bytes));
+    /* answer, no list, no values; end, five calls */
+    CHECK_EQ(memcmp(bytes + count - 5, "\x08\0\0\0\x05", 5), 0);
+    CHECK_EQ(mp_decisions_replay(path, NULL, &report), MP_OK);
+    CHECK_EQ(report.calls, 5);
+    CHECK_EQ(report.answers, 1);
+    bytes[count - 5] = 9;
+    write_file(path, bytes, count);
+    CHECK_EQ(mp_decisions_replay(path, NULL, &report), MP_ERR_MODEL);
+    CHECK_STR(mp_error_last()->code, "E_DECISION_DIFFERS");
+    CHECK(strstr(mp_error_last()->text,
+                 "call 5, evict.pick of 'lru', MoE layer 2: answer: got 8, need 9") != NULL);
+}
+
+/* One bit of each byte turned over: refused, or found to differ, or a fact that changes nothing. */
+static void no_damage_is_believed(void)
+{
+    static char bytes[1 << 17];
+    const struct mp_profile chosen = make_profile(MP_SLOT_EVICT, "layer-lfu");
+    const char *path = path_of("whole"), *damaged = path_of("damaged");
+    struct mp_decisions_report report;
+    unsigned refused = 0, differs = 0;
+    size_t count;
+
+    record(&chosen, 3, path);
+    count = read_file(path, bytes, sizeof(bytes));
+    for (size_t i = 0; i < count; i++) {
+        enum mp_status status;
+
+        bytes[i] ^= (char)(1 << i % 8);
+        write_file(damaged, bytes, count);
+        bytes[i] ^= (char)(1 << i % 8);
+        mp_error_clear();
+        status = mp_decisions_replay(damaged, NULL, &report);
+        CHECK(status == MP_OK || status == MP_ERR_MODEL || status == MP_ERR_UNSUPPORTED ||
+              status == MP_ERR_NO_MEMORY);
+        differs += status == MP_ERR_MODEL && !strcmp(mp_error_last()->code, "E_DECISION_DIFFERS");
+        refused += status != MP_OK;
+    }
+    CHECK(differs > 100 && refused > differs + 100);
+    for (size_t cut = 0; cut < count; cut += 1 + cut / 50) {
+        write_file(damaged, bytes, cut);
+        CHECK_EQ(mp_decisions_replay(damaged, NULL, &report), MP_ERR_MODEL);
+    }
+    memcpy(bytes + count, "x", 1);
+    write_file(damaged, bytes, count + 1);
+    CHECK_EQ(mp_decisions_replay(damaged, NULL, &report), MP_ERR_MODEL);
+}
+
+/* A policy or an option that this version does not have. */
+static void logs_of_other_versions_are_named(void)
+{
+    static const char *const parts[][2] = {
+        { "\nabi 2\n", "\nabi 1\n" },
+        { "\nevict lru\n", "\nevict lrx\n" },
+        { "option RANKS ", "option RANGS " },
+    };
+    static char bytes[1 << 17];
+    const struct mp_profile chosen = make_profile(MP_SLOT_PREFETCH, "top");
+    const char *path = path_of("version");
+    struct mp_decisions_report report;
+    size_t count;
+
+    record(&chosen, 1, path);
+    count = read_file(path, bytes, sizeof(bytes));
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        char *at = memmem(bytes, count, parts[i][0], strlen(parts[i][0]));
+
+        CHECK(at != NULL);
+        memcpy(at, parts[i][1], strlen(parts[i][1]));
+        write_file(path, bytes, count);
+        CHECK_EQ(mp_decisions_replay(path, NULL, &report), MP_ERR_UNSUPPORTED);
+        CHECK_STR(mp_error_last()->code, "E_DECISION_VERSION");
+        memcpy(at, parts[i][0], strlen(parts[i][0]));
+    }
+}
+
+static void files_that_cannot_be_are_errors(void)
+{
+    const struct mp_profile chosen = make_profile(MP_SLOT_EVICT, "lru");
+    const volatile sig_atomic_t stop = 1;
+    const char *path = path_of("abandoned");
+    struct mp_decisions_report report;
+    struct mp_decisions *log;
+
+    CHECK_EQ(mp_decisions_replay(path_of("missing"), NULL, &report), MP_ERR_IO);
+    CHECK_EQ(mp_decisions_replay("tests", NULL, &report), MP_ERR_IO);
+    CHECK(!mp_decisions_is_log(path_of("missing")) && !mp_decisions_is_log("README.md"));
+    CHECK_EQ(mp_decisions_create("/nonexistent/x", &chosen, &shape, default_groups(), &log),
+             MP_ERR_IO);
+    CHECK_EQ(mp_decisions_create(path, &chosen, &shape, default_groups(), &log), MP_OK);
+    mp_decisions_destroy(log);
+    mp_decisions_destroy(NULL);
+    CHECK(access(path, F_OK) != 0);
+    if (access("/dev/full", W_OK) == 0) {
+        CHECK_EQ(mp_decisions_create("/dev/full", &chosen, &shape, default_groups(), &log), MP_OK);
+        CHECK_EQ(mp_decisions_close(log), MP_ERR_IO);
+        mp_decisions_destroy(log);
+    }
+    record(&chosen, 2, path);
+    CHECK_EQ(mp_decisions_replay(path, &stop, &report), MP_ERR_CANCELED);
+}
+
+int main(void)
+{
+    for (uint32_t i = 0; i < UNITS; i++)
+        hot[i] = (float)(i % 5 + 1) / EXPERTS;
+    for (uint32_t i = 0; i < UNITS * EXPERTS; i++)
+        pairs[i] = (float)(i % 7) / 7;
+    RUN(every_policy_decides_again_in_the_same_way);
+    RUN(another_answer_is_found_and_named);
+    RUN(no_damage_is_believed);
+    RUN(logs_of_other_versions_are_named);
+    RUN(files_that_cannot_be_are_errors);
+    return 0;
+}
