@@ -17,6 +17,7 @@ extern const struct mp_assign_ops mp_assign_beam;
 extern const struct mp_assign_ops mp_assign_exact;
 extern const struct mp_assign_ops mp_assign_queue;
 extern const struct mp_assign_ops mp_assign_resident;
+extern const struct mp_assign_ops mp_assign_presched;
 extern const struct mp_predict_ops mp_predict_none;
 extern const struct mp_predict_ops mp_predict_gate;
 extern const struct mp_predict_ops mp_predict_history;
@@ -31,6 +32,7 @@ extern const struct mp_prefetch_ops mp_prefetch_workload;
 extern const struct mp_prefetch_ops mp_prefetch_hot;
 extern const struct mp_prefetch_ops mp_prefetch_impact;
 extern const struct mp_prefetch_ops mp_prefetch_window;
+extern const struct mp_prefetch_ops mp_prefetch_presched;
 extern const struct mp_admit_ops mp_admit_always;
 extern const struct mp_admit_ops mp_admit_window;
 extern const struct mp_admit_ops mp_admit_never;
@@ -52,6 +54,7 @@ extern const struct mp_partition_ops mp_partition_random;
 extern const struct mp_partition_ops mp_partition_hot_table;
 extern const struct mp_partition_ops mp_partition_static_layers;
 extern const struct mp_partition_ops mp_partition_adapmoe;
+extern const struct mp_partition_ops mp_partition_fixed_point;
 
 /* The k highest scores of each token, ties to the lower id: what `exact` answers, and what the
  * step falls back on when a route policy answers nonsense. Pure. */

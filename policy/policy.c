@@ -20,7 +20,7 @@ static const struct mp_policy_info *const route_list[] = {
 static const struct mp_policy_info *const assign_list[] = {
     &mp_assign_gpu_only.info, &mp_assign_threshold.info, &mp_assign_two_pointer.info,
     &mp_assign_greedy.info,   &mp_assign_beam.info,      &mp_assign_exact.info,
-    &mp_assign_queue.info,    &mp_assign_resident.info,
+    &mp_assign_queue.info,    &mp_assign_resident.info,  &mp_assign_presched.info,
 };
 static const struct mp_policy_info *const predict_list[] = {
     &mp_predict_none.info,     &mp_predict_gate.info,    &mp_predict_history.info,
@@ -28,9 +28,9 @@ static const struct mp_policy_info *const predict_list[] = {
     &mp_predict_llapor.info,
 };
 static const struct mp_policy_info *const prefetch_list[] = {
-    &mp_prefetch_none.info,     &mp_prefetch_top.info, &mp_prefetch_top_score.info,
-    &mp_prefetch_workload.info, &mp_prefetch_hot.info, &mp_prefetch_impact.info,
-    &mp_prefetch_window.info,
+    &mp_prefetch_none.info,     &mp_prefetch_top.info,      &mp_prefetch_top_score.info,
+    &mp_prefetch_workload.info, &mp_prefetch_hot.info,      &mp_prefetch_impact.info,
+    &mp_prefetch_window.info,   &mp_prefetch_presched.info,
 };
 static const struct mp_policy_info *const admit_list[] = {
     &mp_admit_always.info,
@@ -44,8 +44,9 @@ static const struct mp_policy_info *const evict_list[] = {
     &mp_evict_lfru.info,      &mp_evict_class_lru.info, &mp_evict_lcp.info,
 };
 static const struct mp_policy_info *const partition_list[] = {
-    &mp_partition_global.info,    &mp_partition_uniform.info,       &mp_partition_random.info,
-    &mp_partition_hot_table.info, &mp_partition_static_layers.info, &mp_partition_adapmoe.info,
+    &mp_partition_global.info,      &mp_partition_uniform.info,       &mp_partition_random.info,
+    &mp_partition_hot_table.info,   &mp_partition_static_layers.info, &mp_partition_adapmoe.info,
+    &mp_partition_fixed_point.info,
 };
 
 static const struct {
@@ -81,6 +82,21 @@ const struct mp_profile mp_profiles[] = {
     { "klotski",
       "Klotski: the device computes large batches, hot experts are loaded ahead",
       { "exact", "gpu-only", "history", "hot", "never", "lru", "global" } },
+    { "prescope",
+      "PreScope: a hot table that stays, CPU and link planned for two layers at once",
+      { "exact", "presched", "llapor", "presched", "never", "none", "hot-table" } },
+    { "moepic",
+      "MoEpic: fading counts, slots that move between layers, prefetch until the router speaks",
+      { "exact", "gpu-only", "gate-around", "window", "always", "lcp", "fixed-point" } },
+    { "static",
+      "whole layers stay, the CPU computes the others, as in llama.cpp and KTransformers",
+      { "exact", "resident", "none", "none", "never", "none", "static-layers" } },
+    { "mixtral-offloading",
+      "Mixtral-offloading: equal shares by layer, least recently used, and the next gate",
+      { "exact", "gpu-only", "gate", "top", "always", "lru", "uniform" } },
+    { "adapmoe",
+      "AdapMoE without its gating: shares by what a calibration expects, LRU, the next gate",
+      { "exact", "gpu-only", "gate-around", "top", "always", "lru", "adapmoe" } },
     { .name = NULL },
 };
 

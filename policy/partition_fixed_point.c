@@ -1,0 +1,267 @@
+/*
+ * MoEpic's cache configurator (section 3.4, Algorithm 1): counts, for every layer, how often a
+ * cache of each size would have held what was activated (H), how often the y-th best predicted
+ * expert was activated (P) and was held (PH), and every TAU tokens, when nothing is being read,
+ * moves slots between layers and chooses how much of each expert stays (theta), so that the sum of
+ * exposed loading times falls. policy/fixed_point.h has the equations. Priorities are those of
+ * evict policy `lcp` (eq. 4) with the paper's parameters.
+ *
+ * Departures. V_i are whole slots, and ZETA is at most 1 / (4 layers) but one slot at least, so
+ * that a donor never ends below one slot; the printed V_i - zeta V_e can fall below 0. theta is a
+ * sixteenth and searched instead of C, C = V / theta up to all experts; where units cannot be split
+ * theta is 1. A run that is due waits for the next idle moment (printed: exactly at q mod tau == 0,
+ * else tau tokens more). T_head, the first layer's extra window, is not known here and left out. Of
+ * a batch the last SAMPLES tokens are counted, y goes up to four times top_k, and the counts start
+ * uniform with theta 1/2 but without random first residents. Costs that are not known leave all as
+ * it is. Memory: layers * 8 top_k * experts counters.
+ */
+#include "policy/builtins.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/fixed_point.h"
+#include "policy/priority.h"
+#include "policy/sorter.h"
+#include "vmm/base/error.h"
+
+#define SAMPLES 4u
+#define LCP_RHO 0.25
+#define LCP_OMEGA 128
+
+struct fixed_point_config {
+    double zeta;
+    uint64_t tau;
+};
+
+static const struct mp_opt fixed_point_opts[] = {
+    MP_OPT_REAL("ZETA", struct fixed_point_config, zeta, "0.01", 0.0001, 0.25,
+                "Share of the slots that partition fixed-point moves at once; at most a quarter of "
+                "a layer's equal share, at least one slot."),
+    MP_OPT(MP_OPT_U64, "TAU", struct fixed_point_config, tau, "5000", 1, 1000000000,
+           "Tokens after which partition fixed-point thinks again."),
+    MP_OPT_END,
+};
+
+struct fixed_point {
+    struct mp_policy super;
+    struct mp_fixed_point point;
+    struct mp_priority priority;
+    uint64_t tau, seen, due; /* tokens */
+    uint64_t moment;
+    uint32_t step;
+    uint32_t *slots, *tops; // (layers)
+    double *late;           // (4 * layers): scratch
+    uint32_t *moved;        // (3 * layers): scratch
+    uint32_t *order;        // (experts): scratch
+    uint32_t *rank;         // (experts): scratch
+    uint32_t *uses;         // (experts): scratch
+    uint64_t *key;          // (experts): scratch
+
+    /* What was predicted for the layer that is run next, of each sampled token. */
+    uint32_t *forecast; // (SAMPLES, guesses)
+    uint32_t forecast_layer, forecast_tokens;
+};
+
+static void fixed_point_destroy(struct mp_policy *policy)
+{
+    struct fixed_point *self = (struct fixed_point *)policy;
+
+    mp_fixed_point_fini(&self->point);
+    mp_priority_fini(&self->priority);
+    free(self->slots);
+    free(self->tops);
+    free(self->late);
+    free(self->moved);
+    free(self->order);
+    free(self->rank);
+    free(self->uses);
+    free(self->key);
+    free(self->forecast);
+    free(self);
+}
+
+static enum mp_status allocate(struct fixed_point *self, const struct mp_shape *shape)
+{
+    const size_t layers = shape->layers, experts = shape->experts;
+    const uint32_t guesses = 4 * shape->top_k < shape->experts ? 4 * shape->top_k : shape->experts;
+    enum mp_status status;
+
+    self->slots = calloc(layers, sizeof(uint32_t));
+    self->tops = calloc(layers, sizeof(uint32_t));
+    self->late = calloc(4 * layers, sizeof(double));
+    self->moved = calloc(3 * layers, sizeof(uint32_t));
+    self->order = calloc(experts, sizeof(uint32_t));
+    self->rank = calloc(experts, sizeof(uint32_t));
+    self->uses = calloc(experts, sizeof(uint32_t));
+    self->key = calloc(experts, sizeof(uint64_t));
+    self->forecast = calloc((size_t)SAMPLES * guesses, sizeof(uint32_t));
+    if (self->slots == NULL || self->tops == NULL || self->late == NULL || self->moved == NULL ||
+        self->order == NULL || self->rank == NULL || self->uses == NULL || self->key == NULL ||
+        self->forecast == NULL)
+        return mp_fail_no_memory("partition 'fixed-point'", layers * 52 + experts * 20);
+    status = mp_fixed_point_init(&self->point, shape, guesses);
+    return status == MP_OK ? mp_priority_init(&self->priority, shape, LCP_RHO, LCP_OMEGA) : status;
+}
+
+static enum mp_status fixed_point_create(const void *config_, const struct mp_shape *shape,
+                                         struct mp_policy **policy_p)
+{
+    const struct fixed_point_config *config = config_;
+    const double most = 0.25 / shape->layers;
+    struct fixed_point *self = calloc(1, sizeof(*self));
+    enum mp_status status;
+
+    if (self == NULL)
+        return mp_fail_no_memory("partition 'fixed-point'", sizeof(*self));
+    self->super.info = &mp_partition_fixed_point.info;
+    status = allocate(self, shape);
+    if (status != MP_OK) {
+        fixed_point_destroy(&self->super);
+        return status;
+    }
+    self->tau = self->due = config->tau;
+    self->step = (uint32_t)((config->zeta < most ? config->zeta : most) * shape->slots);
+    self->step = self->step > 0 ? self->step : 1;
+    self->forecast_layer = MP_LAYER_ANY;
+    for (uint32_t l = 0; l < shape->layers; l++) {
+        const uint32_t equal =
+            shape->slots / shape->layers + (l < shape->slots % shape->layers ? 1 : 0);
+
+        self->slots[l] = equal < shape->experts ? equal : shape->experts;
+        self->tops[l] = shape->slices == 16 ? 8 : 16;
+    }
+    *policy_p = &self->super;
+    return MP_OK;
+}
+
+static void fixed_point_quota(struct mp_policy *policy, const struct mp_shape *shape,
+                              uint32_t *quota)
+{
+    memcpy(quota, ((const struct fixed_point *)policy)->slots, shape->layers * sizeof(quota[0]));
+}
+
+static void fixed_point_tops(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *tops)
+{
+    memcpy(tops, ((const struct fixed_point *)policy)->tops, shape->layers * sizeof(tops[0]));
+}
+
+/* Numbers that order as the values do; NaN as nothing special. */
+static uint64_t sort_key(double value)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits >> 63 ? ~bits : bits | UINT64_C(1) << 63;
+}
+
+static void fixed_point_predicted(struct mp_policy *policy, uint32_t layer, uint32_t tokens,
+                                  const float *scores)
+{
+    struct fixed_point *self = (struct fixed_point *)policy;
+    const uint32_t samples = tokens < SAMPLES ? tokens : SAMPLES;
+    const uint32_t experts = self->point.experts, guesses = self->point.guesses;
+
+    for (uint32_t s = 0; s < samples; s++) {
+        const float *mine = scores + (size_t)(tokens - samples + s) * experts;
+
+        for (uint32_t e = 0; e < experts; e++)
+            self->key[e] = sort_key((double)mine[e]);
+        mp_sorter_sort(self->order, experts, self->key);
+        memcpy(self->forecast + (size_t)s * guesses, self->order, guesses * sizeof(uint32_t));
+    }
+    self->forecast_layer = layer;
+    self->forecast_tokens = tokens;
+}
+
+/* rank[e] := how many experts of the layer have a higher priority. */
+static void rank_layer(struct fixed_point *self, uint32_t layer)
+{
+    const uint32_t experts = self->point.experts;
+
+    for (uint32_t e = 0; e < experts; e++)
+        self->key[e] = sort_key(mp_priority_log(&self->priority, layer * experts + e));
+    mp_sorter_sort(self->order, experts, self->key);
+    for (uint32_t r = 0; r < experts; r++)
+        self->rank[self->order[r]] = r;
+}
+
+/* One token: what was active, and where what had been predicted for it stood. */
+static void count_token(struct fixed_point *self, uint32_t layer, uint32_t k,
+                        const uint32_t *chosen, const uint32_t *forecast)
+{
+    struct mp_fixed_point *point = &self->point;
+
+    point->tokens[layer]++;
+    for (uint32_t r = 0; r < k; r++)
+        point->active[(size_t)layer * point->experts + self->rank[chosen[r]]]++;
+    if (forecast == NULL)
+        return;
+    point->asked[layer]++;
+    for (uint32_t y = 0; y < point->guesses; y++) {
+        const size_t row = (size_t)layer * point->guesses + y;
+
+        for (uint32_t r = 0; r < k; r++)
+            point->right[row] += chosen[r] == forecast[y];
+        point->held[row * point->experts + self->rank[forecast[y]]]++;
+    }
+}
+
+static void fixed_point_routed(struct mp_policy *policy, uint32_t layer, uint32_t tokens,
+                               uint32_t k, const uint32_t *chosen)
+{
+    struct fixed_point *self = (struct fixed_point *)policy;
+    const uint32_t samples = tokens < SAMPLES ? tokens : SAMPLES;
+    const bool asked = self->forecast_layer == layer && self->forecast_tokens == tokens;
+    const uint32_t experts = self->point.experts;
+
+    rank_layer(self, layer);
+    for (uint32_t s = 0; s < samples; s++)
+        count_token(self, layer, k, chosen + (size_t)(tokens - samples + s) * k,
+                    asked ? self->forecast + (size_t)s * self->point.guesses : NULL);
+    self->forecast_layer = MP_LAYER_ANY;
+
+    memset(self->uses, 0, experts * sizeof(self->uses[0]));
+    for (size_t i = 0; i < (size_t)tokens * k; i++)
+        self->uses[chosen[i]]++;
+    self->moment++;
+    for (uint32_t e = 0; e < experts; e++) {
+        if (self->uses[e] > 0)
+            mp_priority_access(&self->priority, layer * experts + e, self->uses[e], self->moment);
+    }
+    self->seen += layer == 0 ? tokens : 0;
+}
+
+static bool fixed_point_revise(struct mp_policy *policy, const struct mp_shape *shape, bool idle,
+                               uint32_t *quota)
+{
+    struct fixed_point *self = (struct fixed_point *)policy;
+    const struct mp_costs *costs = shape->costs;
+
+    if (self->seen < self->due || !idle || costs == NULL || costs->load_ns == 0)
+        return false;
+    self->due = self->seen + self->tau;
+    self->point.load_ns = (double)costs->load_ns;
+    self->point.expert_ns = (double)(costs->device_fixed_ns + costs->device_token_ns);
+    self->point.attention_ns = (double)costs->layer_ns;
+    mp_fixed_point_sum(&self->point);
+    mp_fixed_point_allocate(&self->point, self->step, self->slots, self->tops, self->late,
+                            self->moved);
+    fixed_point_quota(policy, shape, quota);
+    return true;
+}
+
+const struct mp_partition_ops mp_partition_fixed_point = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "fixed-point",
+              .summary = "slots move to the layers whose loads show most (MoEpic)",
+              .opts = fixed_point_opts,
+              .config_size = sizeof(struct fixed_point_config) },
+    .create = fixed_point_create,
+    .destroy = fixed_point_destroy,
+    .quota = fixed_point_quota,
+    .revise = fixed_point_revise,
+    .predicted = fixed_point_predicted,
+    .routed = fixed_point_routed,
+    .tops = fixed_point_tops,
+};
