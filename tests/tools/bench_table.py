@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""The arithmetic of tools/bench: sizes, locality of a trace, and the table of targets of run_all."""
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools/bench"))
+from bench_lib import BenchError, read_locality, read_size  # noqa: E402
+
+
+def check(got, wanted, what):
+    if got != wanted:
+        print(f"FAILED: {what}: {got!r}, not {wanted!r}")
+        sys.exit(1)
+
+
+def check_sizes():
+    for text, wanted in (("3GiB", 3 << 30), ("1.5G", 3 << 29), ("64K", 65536), ("4096", 4096)):
+        check(read_size(text), wanted, text)
+    for text in ("", "GiB", "3 apples", "-", "3Q"):
+        try:
+            read_size(text)
+        except BenchError:
+            continue
+        check(text, "refused", "a bad size")
+
+
+def check_locality(folder):
+    """Two layers; token by token {0,1} {1,2} {0,2} and {4,5} {4,5} {4,5}."""
+    rows = [(0, "0:1 1:1"), (1, "4:1 5:1"), (0, "1:1 2:1"), (1, "4:1 5:1"), (0, "0:1 2:1"),
+            (1, "4:1 5:1")]
+    trace = folder / "trace"
+    trace.write_text("# moepager trace v1\n# shape\n" + "".join(
+        f"{i // 2} {layer} 0 {i // 2} {pairs}\n" for i, (layer, pairs) in enumerate(rows)))
+    check(read_locality(trace), {"last_token": 6 / 8, "last_8_tokens": 7 / 8}, "locality")
+
+
+def table(folder):
+    out = subprocess.run([sys.executable, ROOT / "tools/bench/run_all", "--only", "none",
+                          "--results", folder], stdout=subprocess.PIPE, text=True, check=True)
+    return [[cell.strip() for cell in line.split("|")[1:4 + 1]]
+            for line in out.stdout.splitlines() if line.startswith("| ")][1:]
+
+
+def check_table(folder):
+    kernels = [{"operation": "matmul", "type": "f32", "threads": threads, "tokens": tokens,
+                "gb_per_s": 9.0, "limit": 10.0, "ratio": ratio}
+               for threads, tokens, ratio in ((1, 1, 0.95), (1, 2, 0.1), (2, 1, 0.9), (2, 1, 0.85))]
+    limited = {"machine": {"cpu": "?", "cores": 2, "memory_bytes": 1 << 30, "threads": 2,
+                           "memory_bytes_per_s_one_thread": 1e10, "memory_bytes_per_s": 2e10,
+                           "disk_bytes_per_s": 1e9, "disk_threads": 4},
+               "memory_limit_bytes": 3 << 30, "decisions_share": 0.02, "llamacpp_version": "x",
+               "tokens_per_s": {"ratio": 5.0, "moepager": 10.0, "llamacpp": 2.0},
+               "bound": {"reached": 0.79, "tokens_per_s": 12.7, "by": "disk",
+                         "missed_bytes_per_token": 1e8}}
+    for name, result in (("kernels", {"rows": kernels}), ("uniform", limited)):
+        (folder / f"{name}.json").write_text(json.dumps({"date": "2000-01-01", **result}))
+    check(table(folder), [
+        ["decode in 3 GiB, uniform: llama.cpp", "5", ">= 5", "yes"],
+        ["the same: the bound", "0.79", ">= 0.8", "no"],
+        ["decisions, uniform: layer's time", "0.02", "<= 0.01", "no"],
+        ["kernels, one token, 1 thread: read bandwidth", "0.95", ">= 0.9", "yes"],
+        ["kernels, one token, 2 threads: read bandwidth", "0.85", ">= 0.9", "no"]], "table")
+
+
+def main():
+    check_sizes()
+    with tempfile.TemporaryDirectory(prefix="bench-table-") as folder:
+        check_locality(Path(folder))
+        check_table(Path(folder))
+    print("passed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
