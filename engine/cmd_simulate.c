@@ -18,6 +18,7 @@ struct simulate {
     struct mp_sim_machine machine;
     struct mp_sim_model model;
     struct mp_replay_trace trace;
+    struct mp_sim_fit fit; /* of the model's statistics, once for all runs */
     struct mp_json_out json;
     bool begun;
 };
@@ -156,6 +157,7 @@ static enum mp_status run_one(struct simulate *s, const struct mp_profile *profi
         .gen = (uint32_t)s->args->gen_tokens,
         .budget = s->settings->run.budget,
         .seed = s->settings->run.seed,
+        .fit = &s->fit,
         .deterministic = s->settings->run.deterministic != 0,
         .timeline_p = s->args->timeline != NULL ? &timeline : NULL,
     };
@@ -252,7 +254,10 @@ enum mp_status mp_cmd_simulate(const struct mp_args *args, const struct mp_setti
         return status;
     if (args->trace != NULL)
         s.model.top_k = s.trace.top_k; /* some recorders leave out a model's last ranks */
-    status = run_all(&s);
+    else
+        status = mp_sim_fit(&s.model, settings->run.seed, &s.fit);
+    if (status == MP_OK)
+        status = run_all(&s);
     if (args->trace != NULL)
         mp_replay_trace_fini(&s.trace);
     return status == MP_OK ? mp_check_stdout() : status;

@@ -105,6 +105,8 @@ mp_test(vmm/space_layout_test LIBS mp_vmm)
 mp_test(vmm/space_fault_test LIBS mp_vmm WRAP LABELS fault TIMEOUT 120)
 mp_test(vmm/space_stress_test LIBS mp_vmm LABELS stress TIMEOUT 120)
 mp_test(vmm/tier_test LIBS mp_vmm)
+mp_test(vmm/virtual_link_test LIBS mp_vmm)
+mp_test(engine/sim_test LIBS mp_engine)
 mp_test(engine/sim_scenarios_test LIBS mp_engine TIMEOUT 300)
 mp_test(npy_test LIBS m SOURCES tests/npy.c)
 

@@ -1,0 +1,188 @@
+/*
+ * Simulations small enough to compute by hand, and descriptions that are wrong.
+ */
+#include "engine/sim.h"
+#include "tests/test.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+#define MACHINE                                                                           \
+    "link_gbps 1\ncopy_us 1\ndevice_gbps 1\ndevice_gflops 1\ndevice_gib 1\nlaunch_us 1\n" \
+    "expert_us 10\nlayer_us 100\nstep_us 1000\nload_us 500\n"
+#define MODEL                                                                            \
+    "layers 1\nexperts 4\ntop_k 4\nhidden 64\nexpert_ffn 64\nvocabulary 8\nkv_bytes 1\n" \
+    "attention_params 1\n"
+
+static struct mp_sim_result run(const char *machine_text, const char *profile_name,
+                                const char *assign, uint32_t ppm)
+{
+    const struct mp_policy_names names = { .profile = profile_name,
+                                           .policy = { [MP_SLOT_ASSIGN] = assign } };
+    struct mp_sim_machine machine;
+    struct mp_sim_model model;
+    struct mp_profile profile;
+    struct mp_sim_result result;
+    const struct mp_sim_config config = {
+        .machine = &machine,
+        .model = &model,
+        .profile = &profile,
+        .batch = 1,
+        .prompt = 1,
+        .gen = 3,
+        .budget = { MP_SHARE_PPM, ppm },
+        .seed = 1,
+        .check = true,
+    };
+    enum mp_status status;
+
+    CHECK_EQ(mp_sim_machine_parse("m", machine_text, &machine), MP_OK);
+    CHECK_EQ(mp_sim_model_parse("n", MODEL, &model), MP_OK);
+    CHECK_EQ(mp_policy_resolve(&names, &profile), MP_OK);
+    status = mp_sim_run(&config, &result);
+    if (status != MP_OK)
+        fprintf(stderr, "%s\n", mp_error_last()->text);
+    CHECK_EQ(status, MP_OK);
+    return result;
+}
+
+/* 100 us of attention; four loads of 500 us, one after the other, each expert of 10 us computed
+ * while the next one is loaded; 1000 us of output. Then all is resident. */
+static void loads_hide_computation(void)
+{
+    const struct mp_sim_result r = run(MACHINE, "lru", NULL, 1000000);
+
+    CHECK_EQ(r.prefill_ns, 1000 * (100 + 4 * 500 + 10 + 1000));
+    CHECK_EQ(r.decode_ns, 3 * 1000 * (100 + 4 * 10 + 1000));
+    CHECK_EQ(r.counters.hits, 12);
+    CHECK_EQ(r.counters.exposed_wait_ns, 0);
+    CHECK_EQ(r.link_busy_ns, 0);
+    CHECK_EQ(r.device_busy_ns, r.decode_ns);
+}
+
+/* Two slots: of four experts that are always needed, the two used last are there, come first, and
+ * the two others are loaded into their places: the second load waits for nobody. */
+static void a_layer_larger_than_the_budget_comes_in_waves(void)
+{
+    const struct mp_sim_result r = run(MACHINE, "lru", NULL, 500000);
+
+    CHECK_EQ(r.counters.hits, 6);
+    CHECK_EQ(r.counters.misses, 6);
+    CHECK_EQ(r.counters.loads, 6);
+    /* 10 us until a slot is free, two loads, the last expert */
+    CHECK_EQ(r.decode_ns, 3 * 1000 * (100 + 10 + 2 * 500 + 10 + 1000));
+    CHECK_EQ(r.link_busy_ns, 6 * 500 * 1000);
+}
+
+/* Nothing is resident, so the CPU computes all: 50 us each and one hand-off of 20 us; with weights
+ * of 24,576 bytes at 24.576 GB/s and no arithmetic to speak of 1 us is added to each. */
+static void the_cpu_needs_no_slot(void)
+{
+    const struct mp_sim_result r =
+        run(MACHINE "cpu_gbps 24.576\ncpu_gflops 1000000\ncpu_start_us 50\nhandoff_us 20\n", "lru",
+            "resident", 500000);
+
+    CHECK_EQ(r.counters.hits + r.counters.misses, 0);
+    CHECK_EQ(r.counters.elsewhere, 12);
+    CHECK_EQ(r.decode_ns / 3000, 100 + 20 + 4 * 51 + 1000);
+    CHECK_EQ(r.device_busy_ns, 3 * 1000 * 1100);
+    CHECK_EQ(r.cpu_busy_ns / 3000, 20 + 4 * 51);
+    CHECK_EQ(r.link_busy_ns, 0);
+}
+
+static void wrong_descriptions_are_refused(void)
+{
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        { "speed 5\n", "unknown key 'speed'" },
+        { MACHINE "link_gbps 2\n", "a second 'link_gbps'" },
+        { "link_gbps fast\n", "need a number from" },
+        { "link_gbps 0\n", "need a number from" },
+        { "link_gbps\n", "is 'nothing'" },
+        { "link_gbps 1 2\n", "need a number from" },
+        { "link_gbps 1\n# no more\n", "nothing says 'copy_us'" },
+    };
+    struct mp_sim_machine machine;
+    struct mp_sim_model model;
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        CHECK_EQ(mp_sim_machine_parse("m", cases[i].text, &machine), MP_ERR_CONFIG);
+        CHECK_STR(mp_error_last()->code, "E_DESCRIPTION");
+        if (strstr(mp_error_last()->text, cases[i].says) == NULL) {
+            fprintf(stderr, "case %zu: %s\n", i, mp_error_last()->text);
+            exit(1);
+        }
+    }
+    CHECK_EQ(mp_sim_machine_read("rtx9090", &machine), MP_ERR_CONFIG);
+    CHECK(strstr(mp_error_last()->text, "rtx3090-epyc7532") != NULL);
+    CHECK_EQ(mp_sim_machine_read("/none/such", &machine), MP_ERR_IO);
+    CHECK_EQ(mp_sim_model_parse("n",
+                                "layers 1\nexperts 2\ntop_k 3\nhidden 1\nexpert_ffn 1\n"
+                                "vocabulary 1\nattention_params 1\nkv_bytes 0\n",
+                                &model),
+             MP_ERR_CONFIG);
+}
+
+static void all_built_in_descriptions_can_be_read(void)
+{
+    struct mp_sim_machine machine;
+    struct mp_sim_model model;
+    size_t count = 0;
+
+    for (; mp_sim_machines[count].name != NULL; count++)
+        CHECK_EQ(mp_sim_machine_read(mp_sim_machines[count].name, &machine), MP_OK);
+    CHECK(count >= 7);
+    for (count = 0; mp_sim_models[count].name != NULL; count++)
+        CHECK_EQ(mp_sim_model_read(mp_sim_models[count].name, &model), MP_OK);
+    CHECK(count >= 10);
+    CHECK_EQ(mp_sim_model_read("mixtral-8x7b", &model), MP_OK);
+    CHECK_EQ(mp_sim_expert_bytes(&model), 352321536); /* 336 MiB, as PreScope's Table 2 */
+}
+
+/* The generator has the statistics that it was told to have. */
+static void made_up_routing_is_as_stated(void)
+{
+    const struct mp_policy_names names = { .profile = "gate-lru" };
+    struct mp_sim_machine machine;
+    struct mp_sim_model model;
+    struct mp_profile profile;
+    struct mp_sim_result r;
+    const struct mp_sim_config config = {
+        .machine = &machine,
+        .model = &model,
+        .profile = &profile,
+        .batch = 4,
+        .prompt = 4,
+        .gen = 64,
+        .budget = { MP_SHARE_PPM, 500000 },
+        .seed = 3,
+    };
+
+    CHECK_EQ(mp_sim_machine_read("h200", &machine), MP_OK);
+    CHECK_EQ(mp_sim_model_read("deepseek-v2-lite", &model), MP_OK);
+    CHECK_EQ(mp_policy_resolve(&names, &profile), MP_OK);
+    CHECK_EQ(mp_sim_run(&config, &r), MP_OK);
+    CHECK(r.seen.overlap > model.overlap - 0.03 && r.seen.overlap < model.overlap + 0.03);
+    CHECK(r.seen.mass > model.mass - 0.03 && r.seen.mass < model.mass + 0.03);
+    CHECK(r.seen.accuracy > model.accuracy_gate - 0.04 &&
+          r.seen.accuracy < model.accuracy_gate + 0.04);
+}
+
+static void drop_line(void *ctx, enum mp_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    (void)line;
+}
+
+int main(void)
+{
+    mp_log_set_sink(drop_line, NULL); /* budgets under a token cycle are warned of, rightly */
+    RUN(loads_hide_computation);
+    RUN(a_layer_larger_than_the_budget_comes_in_waves);
+    RUN(the_cpu_needs_no_slot);
+    RUN(wrong_descriptions_are_refused);
+    RUN(all_built_in_descriptions_can_be_read);
+    RUN(made_up_routing_is_as_stated);
+    return 0;
+}
