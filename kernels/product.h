@@ -15,8 +15,9 @@
  */
 #define STEP_COLS (2 * (size_t)LANES)
 #define BLOCK_COLS 512 /* of a partial sum of matmul */
-#define ROW_BLOCK 96   /* rows whose blocks stay in the second level cache */
-#define RUN_TOKENS 64  /* tokens that are packed together */
+#define FEW 4
+#define ROW_BLOCK 96  /* rows whose blocks stay in the second level cache */
+#define RUN_TOKENS 64 /* tokens that are packed together */
 
 /* The buffer on the stack for them; the second level cache has room for it. */
 #define PACK_FLOATS ((size_t)RUN_TOKENS * BLOCK_COLS)
@@ -103,13 +104,13 @@ TILE void tile_step(vec *acc, const unsigned char *w, size_t w_row_bytes, const 
  * prefetch cannot fault, so it may run over the end. Only tiles of one row can have columns that
  * are no whole steps: that keeps the registers of the others free of them.
  */
-TILE void tile_dot(vec *acc, const unsigned char *w, size_t w_row_bytes, const float *x,
-                   enum mp_wtype type, size_t cols, int rows, int tokens)
+TILE void tile_dot(vec *acc, const unsigned char *w, size_t w_row_bytes, size_t ahead,
+                   const float *x, enum mp_wtype type, size_t cols, int rows, int tokens)
 {
     const size_t step_bytes = STEP_COLS * type_bytes(type);
 
     for (; cols >= STEP_COLS; cols -= STEP_COLS) {
-        const uintptr_t next = (uintptr_t)w + (size_t)rows * w_row_bytes;
+        const uintptr_t next = (uintptr_t)w + ahead;
 
         UNROLL
         for (int r = 0; r < rows; r++) {
@@ -158,13 +159,17 @@ TILE void tile(const struct product *p, const struct panel *q, enum mp_wtype typ
     const float *x = q->x + t * q->width + c * (size_t)tokens;
     float *y = p->y + (q->t + t) * p->y_stride + r;
     const int add = p->accumulate || q->c + c > 0;
+    const size_t row_ahead = (size_t)rows * p->w_row_bytes;
+    const size_t ahead = q->tokens > FEW               ? row_ahead
+                         : c + p->block_cols < q->cols ? p->block_cols * type_bytes(type)
+                                                       : row_ahead - c * type_bytes(type);
     float sums[TILE_SUMS_MAX];
     vec acc[TILE_SUMS_MAX];
 
     UNROLL
     for (int i = 0; i < rows * tokens; i++)
         acc[i] = v_set1(0);
-    tile_dot(acc, w, p->w_row_bytes, x, type, cols, rows, tokens);
+    tile_dot(acc, w, p->w_row_bytes, ahead, x, type, cols, rows, tokens);
     UNROLL
     for (int i = 0; i < rows * tokens; i += LANES)
         add_lanes(sums + i, acc + i, rows * tokens - i < LANES ? rows * tokens - i : LANES);
@@ -249,7 +254,7 @@ INLINE void pack(const struct product *p, const struct panel *q, enum mp_wtype t
 TILE void multiply_panel(const struct product *p, const struct panel *q, enum mp_wtype type)
 {
     const size_t tokens = tile_tokens(q->tokens);
-    const size_t step = q->tokens > 4 ? ROW_BLOCK : TILE_ROWS_OF(tokens);
+    const size_t step = q->tokens > FEW ? ROW_BLOCK : TILE_ROWS_OF(tokens);
 
     for (size_t r = 0; r < p->rows; r += step) {
         const size_t end = min_size(r + step, p->rows);
