@@ -197,6 +197,7 @@ static enum mp_status make_space(struct mp_engine *engine)
         .unit_count = c->weights->unit_count,
         .budget_bytes = c->budget_bytes,
         .io_mode = c->io_mode,
+        .populate = c->populate,
         .reader = c->reader,
         .clock = c->clock,
         .timeline = c->timeline,

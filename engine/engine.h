@@ -39,6 +39,7 @@ struct mp_engine_config {
     const char *backend;   /* "host" or a chain such as "trace:host" */
     struct mp_backend_config backend_config;
     enum mp_io_mode io_mode;
+    bool populate;                  /* see struct mp_space_config */
     struct mp_reader_config reader; /* uring, depth, threads, chunk_bytes */
 
     struct mp_profile policies;

@@ -27,6 +27,10 @@ static const struct mp_opt run_opts[] = {
            "Start of all random numbers: sampling and the random policies."),
     MP_OPT(MP_OPT_BOOL, "HUGE_PAGES", struct mp_run_settings, huge_pages, "on", 0, 1,
            "Ask for huge pages behind expert slots of 2 MiB and more."),
+    MP_OPT(
+        MP_OPT_BOOL, "POPULATE", struct mp_run_settings, populate, "on", 0, 1,
+        "Fill expert slots with memory in the background from the start, instead of when they are "
+        "first used."),
     MP_OPT_TEXT("KERNELS", struct mp_run_settings, kernels, "",
                 "Arithmetic: ref, avx2 or avx512; empty: the fastest that this CPU can run."),
     MP_OPT_TEXT("BACKEND", struct mp_run_settings, backend, "host",

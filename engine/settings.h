@@ -19,6 +19,7 @@ struct mp_run_settings {
     uint64_t deterministic;
     uint64_t seed;
     uint64_t huge_pages;
+    uint64_t populate;
     char kernels[32]; /* empty: the fastest */
     char backend[128];
     char profile[64];

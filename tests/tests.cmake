@@ -92,6 +92,7 @@ mp_fake_cuda(engine/engine_fault_test)
 mp_test(vmm/cuda_abi_test LIBS mp_base)
 mp_test(vmm/io_options_test LIBS mp_vmm)
 mp_test(vmm/memory_room_test LIBS mp_vmm)
+mp_test(vmm/populate_test LIBS mp_vmm WRAP LABELS fault)
 mp_test(vmm/reader_fault_test LIBS mp_vmm SOURCES tests/vmm/reader_files.c
     VARIANTS io_uring threads WRAP LABELS fault TIMEOUT 120)
 mp_test(vmm/reader_stress_test LIBS mp_vmm SOURCES tests/vmm/reader_files.c

@@ -16,6 +16,7 @@
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
+#include "vmm/populate.h"
 #include "vmm/space_layout.h"
 #include "vmm/tier.h"
 
@@ -33,6 +34,7 @@ struct mp_space {
     struct space_unit *units;
     struct mp_tier *tier;
     struct mp_reader *reader;
+    struct mp_populate *populate; /* or NULL */
     struct mp_timeline *timeline;
     struct mp_counters *counters;
     struct mp_counters own_counters;      /* where the caller wants none */
@@ -82,22 +84,28 @@ static enum mp_status make_tables(struct mp_space *space)
 static enum mp_status make_movers(struct mp_space *space, const struct mp_space_config *config)
 {
     struct mp_reader_config reader = config->reader;
-    const enum mp_status status =
-        mp_tier_create(config->backend, MP_TIER_DEVICE, space->layout.classes,
-                       space->layout.class_count, &space->tier);
+    const struct mp_frame *frames;
+    uint32_t frame_count;
+    enum mp_status status = mp_tier_create(config->backend, MP_TIER_DEVICE, space->layout.classes,
+                                           space->layout.class_count, &space->tier);
 
     if (status != MP_OK)
         return status;
     reader.files = config->files;
     reader.clock = config->clock;
     reader.timeline = config->timeline;
-    return mp_reader_create(&reader, &space->reader);
+    status = mp_reader_create(&reader, &space->reader);
+    frames = mp_tier_frames(space->tier, &frame_count);
+    if (status == MP_OK && config->populate && config->backend->caps.cpu_access)
+        space->populate = mp_populate_start(frames, frame_count);
+    return status;
 }
 
 /* Also takes a half-made space. */
 static void space_free(struct mp_space *space)
 {
     mp_reader_destroy(space->reader);
+    mp_populate_stop(space->populate);
     mp_tier_destroy(space->tier);
     for (uint32_t c = 0; c < space->layout.class_count; c++)
         free(space->owner[c]);

@@ -47,6 +47,7 @@ struct mp_space_config {
     uint32_t unit_count;
     uint64_t budget_bytes; /* of the device tier; UINT64_MAX: room for every unit */
     enum mp_io_mode io_mode;
+    bool populate; /* let a thread touch the frames of a backend that the CPU writes to */
     struct mp_reader_config reader; /* files, clock and timeline are filled in by the space */
     struct mp_clock *clock;
     struct mp_timeline *timeline; /* or NULL */

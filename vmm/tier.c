@@ -402,6 +402,12 @@ uint64_t mp_tier_frame_bytes(const struct mp_tier *tier)
     return tier->frame_bytes;
 }
 
+const struct mp_frame *mp_tier_frames(const struct mp_tier *tier, uint32_t *count_p)
+{
+    *count_p = tier->frame_count;
+    return tier->frames;
+}
+
 static bool check_class(const struct mp_tier *tier, const struct tier_class *class)
 {
     const uint32_t frames = frames_of(class->slots, class->slots_per_frame);

@@ -66,6 +66,9 @@ uint32_t mp_tier_slots(const struct mp_tier *tier, uint32_t class_index);
 uint32_t mp_tier_free_slots(const struct mp_tier *tier, uint32_t class_index);
 uint64_t mp_tier_frame_bytes(const struct mp_tier *tier);
 
+/* All frames, in the order of their slots; the tier's own. */
+const struct mp_frame *mp_tier_frames(const struct mp_tier *tier, uint32_t *count_p);
+
 /* Re-derive the equation of state; false is a bug of ours. For tests and debug builds. */
 bool mp_tier_check(const struct mp_tier *tier);
 
