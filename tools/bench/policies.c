@@ -179,7 +179,9 @@ static void bench_init(struct bench *b, uint32_t experts, uint32_t tokens)
                                   .slots = (uint32_t)units / 3,
                                   .unit_bytes = 1 << 20,
                                   .seed = 1,
-                                  .calibration = &b->calibration };
+                                  .calibration = &b->calibration,
+                                  .costs = &b->costs,
+                                  .slices = 16 };
     for (uint32_t i = 0; i < INPUTS; i++)
         make_input(b, &b->inputs[i]);
     b->evictable = must(calloc(units, 1));
