@@ -171,6 +171,7 @@ static enum mp_status make_world(struct mp_sim_world *w)
     mp_counters_reset(&w->counters);
     w->random = c->seed ^ UINT64_C(0x2545f4914f6cdd1d);
     w->link = (struct mp_virtual_link){ .clock = &w->clock, .cost_ns = link_cost, .ctx = w };
+    w->link.latency_ns = (uint64_t)(c->machine->latency_us * 1000);
     if (c->timeline_p != NULL) {
         status = mp_timeline_create(&w->clock.super, TIMELINE_EVENTS, &w->timeline);
         *c->timeline_p = w->timeline;

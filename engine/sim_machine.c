@@ -61,6 +61,7 @@ static const struct key machine_keys[] = {
     M(step_us, 0, 1e9, 0),
     M(step_token_us, 0, 1e9, 0),
     M(load_us, 0, 1e9, 0),
+    M(latency_us, 0, 1e9, 0),
 };
 
 static const struct key model_keys[] = {

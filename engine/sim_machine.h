@@ -20,7 +20,7 @@ struct mp_sim_machine {
 
     /* Measured times of one model, which then count instead of what follows from the above. */
     double expert_us, expert_token_us, layer_us, layer_token_us, step_us, step_token_us;
-    double load_us;
+    double load_us, latency_us; /* latencies of several loads overlap */
 };
 
 struct mp_sim_model {

@@ -91,6 +91,7 @@ struct mp_virtual_link {
     /* How long the ticket takes; MP_LINK_FAILS: it ends at once with an error. */
     uint64_t (*cost_ns)(void *ctx, const struct mp_ticket *ticket);
     void *ctx;
+    uint64_t latency_ns; /* from submission to the first byte; those of several tickets overlap */
 
     uint64_t busy_ns; /* of all tickets that have started */
 

@@ -26,7 +26,7 @@ static void start_next_locked(struct mp_reader *reader)
 {
     struct mp_virtual_link *link = reader->config.link;
     struct mp_ticket *ticket = reader->lists[MP_PRIORITY_DEMAND].first;
-    uint64_t cost_ns;
+    uint64_t cost_ns, first_ns;
 
     if (link->ticket != NULL)
         return;
@@ -41,7 +41,8 @@ static void start_next_locked(struct mp_reader *reader)
     if (link->fails)
         cost_ns = 0;
     link->ticket = ticket;
-    link->end_ns = ticket->started_ns + cost_ns;
+    first_ns = ticket->submitted_ns + link->latency_ns;
+    link->end_ns = (first_ns > ticket->started_ns ? first_ns : ticket->started_ns) + cost_ns;
     link->busy_ns += cost_ns;
 }
 

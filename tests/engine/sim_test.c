@@ -73,6 +73,15 @@ static void a_layer_larger_than_the_budget_comes_in_waves(void)
     CHECK_EQ(r.link_busy_ns, 6 * 500 * 1000);
 }
 
+/* The latencies of the four loads of the prompt overlap. */
+static void latencies_overlap(void)
+{
+    const struct mp_sim_result r = run(MACHINE "latency_us 300\n", "lru", NULL, 1000000);
+
+    CHECK_EQ(r.prefill_ns, 1000 * (100 + 300 + 4 * 500 + 10 + 1000));
+    CHECK_EQ(r.decode_ns, 3 * 1000 * (100 + 4 * 10 + 1000));
+}
+
 /* Nothing is resident, so the CPU computes all: 50 us each and one hand-off of 20 us; with weights
  * of 24,576 bytes at 24.576 GB/s and no arithmetic to speak of 1 us is added to each. */
 static void the_cpu_needs_no_slot(void)
@@ -180,6 +189,7 @@ int main(void)
     mp_log_set_sink(drop_line, NULL); /* budgets under a token cycle are warned of, rightly */
     RUN(loads_hide_computation);
     RUN(a_layer_larger_than_the_budget_comes_in_waves);
+    RUN(latencies_overlap);
     RUN(the_cpu_needs_no_slot);
     RUN(wrong_descriptions_are_refused);
     RUN(all_built_in_descriptions_can_be_read);

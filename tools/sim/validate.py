@@ -3,10 +3,10 @@
 
 usage: validate.py --model DIR [--moepager PROGRAM] [--wrap "COMMAND"] [--profile lru] [--gen 128]
 
-Calibrates with two runs: all experts resident gives the time of a layer and of an expert, the
-smallest budget of the list the time of a load (the one with which the simulation of that run takes
-as long as it did). Then every other budget is simulated, with the recorded routing, and measured;
-the error of the time per token is printed. Each measurement is the median of --runs runs; --wrap
+Calibrates with three runs: all experts resident gives the time of a layer and of an expert, the
+first budget of the list the time of a load and the last one its latency (those with which the
+simulations of these runs take as long as they did). Then the budgets between are simulated, with
+the recorded routing, and measured; the error of the time per token is printed. Each measurement is the median of --runs runs; --wrap
 is a command that keeps the machine quiet meanwhile.
 """
 import argparse
@@ -64,6 +64,17 @@ def simulate(args, folder, config, times, budget):
     return rows[0]
 
 
+def search(args, folder, config, times, key, budget, tpot_ms):
+    """Find the time with which the simulation takes as long as the run did."""
+    low, high = 0.001, 1e5
+    for _ in range(20):
+        times[key] = (low * high) ** 0.5
+        if simulate(args, folder, config, times, budget)['tpot_ms'] < tpot_ms:
+            low = times[key]
+        else:
+            high = times[key]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--model', required=True)
@@ -75,7 +86,7 @@ def main():
     parser.add_argument('--gen', type=int, default=128)
     parser.add_argument('--runs', type=int, default=3)
     parser.add_argument('--threads', type=int, default=2)
-    parser.add_argument('--budgets', default='15%,25%,50%,75%')
+    parser.add_argument('--budgets', default='15%,25%,35%,50%,75%')
     args = parser.parse_args()
     with open(os.path.join(args.model, 'config.json'), encoding='utf-8') as file:
         config = json.load(file)
@@ -90,18 +101,17 @@ def main():
         moe_us = full['counters'].get('layers_ns', 0) / 1e3 / (args.gen + 1) or compute_us / 2
         moe_us = min(moe_us, 0.9 * compute_us)
         times = {'expert_us': moe_us / layers / k, 'layer_us': (compute_us - moe_us) / layers}
-        first = measure(args, budgets[0])
-        low, high = 0.1, 1e6
-        for _ in range(24):
-            times['load_us'] = (low * high) ** 0.5
-            if simulate(args, folder, config, times, budgets[0])['tpot_ms'] < first['tpot_ms']:
-                low = times['load_us']
-            else:
-                high = times['load_us']
-        print(f'calibrated: {compute_us / 1e3:.3f} ms of computation per token, '
-              f'{times["load_us"]:.0f} us per load (from {budgets[0]})')
+        times['load_us'] = times['latency_us'] = 0.001
+        calibration = {'load_us': budgets[0], 'latency_us': budgets[-1]}
+        real = {budget: measure(args, budget)['tpot_ms'] for budget in calibration.values()}
+        for _ in range(6):
+            for key, budget in calibration.items():
+                search(args, folder, config, times, key, budget, real[budget])
+        print(f'calibrated: {compute_us / 1e3:.3f} ms of computation per token; '
+              f'{times["load_us"]:.0f} us per load and {times["latency_us"]:.0f} us before it '
+              f'(from {budgets[0]} and {budgets[-1]})')
         errors = []
-        for budget in budgets[1:]:
+        for budget in budgets[1:-1]:
             real = measure(args, budget)
             guess = simulate(args, folder, config, times, budget)
             error = guess['tpot_ms'] / real['tpot_ms'] - 1
