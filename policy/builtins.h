@@ -18,6 +18,7 @@ extern const struct mp_assign_ops mp_assign_exact;
 extern const struct mp_assign_ops mp_assign_queue;
 extern const struct mp_assign_ops mp_assign_resident;
 extern const struct mp_assign_ops mp_assign_presched;
+extern const struct mp_assign_ops mp_assign_cost;
 extern const struct mp_predict_ops mp_predict_none;
 extern const struct mp_predict_ops mp_predict_gate;
 extern const struct mp_predict_ops mp_predict_history;
@@ -33,6 +34,7 @@ extern const struct mp_prefetch_ops mp_prefetch_hot;
 extern const struct mp_prefetch_ops mp_prefetch_impact;
 extern const struct mp_prefetch_ops mp_prefetch_window;
 extern const struct mp_prefetch_ops mp_prefetch_presched;
+extern const struct mp_prefetch_ops mp_prefetch_idle;
 extern const struct mp_admit_ops mp_admit_always;
 extern const struct mp_admit_ops mp_admit_window;
 extern const struct mp_admit_ops mp_admit_never;
@@ -48,6 +50,7 @@ extern const struct mp_evict_ops mp_evict_none;
 extern const struct mp_evict_ops mp_evict_lfru;
 extern const struct mp_evict_ops mp_evict_class_lru;
 extern const struct mp_evict_ops mp_evict_lcp;
+extern const struct mp_evict_ops mp_evict_shadow;
 extern const struct mp_partition_ops mp_partition_global;
 extern const struct mp_partition_ops mp_partition_uniform;
 extern const struct mp_partition_ops mp_partition_random;
@@ -72,6 +75,9 @@ static inline uint64_t mp_policy_mix(uint64_t v)
 /* For predictors that only name a source: scores := what the engine made of it. */
 bool mp_predict_source(struct mp_policy *policy, const struct mp_predict_facts *facts,
                        float *scores);
+
+/* How often `shadow` has changed its leader, or its static placement while that led. */
+uint32_t mp_evict_shadow_changes(const struct mp_policy *policy);
 
 /* For policies without state: an instance that is only its head. */
 enum mp_status mp_policy_create_plain(const struct mp_policy_info *info,

@@ -21,6 +21,7 @@ static const struct mp_policy_info *const assign_list[] = {
     &mp_assign_gpu_only.info, &mp_assign_threshold.info, &mp_assign_two_pointer.info,
     &mp_assign_greedy.info,   &mp_assign_beam.info,      &mp_assign_exact.info,
     &mp_assign_queue.info,    &mp_assign_resident.info,  &mp_assign_presched.info,
+    &mp_assign_cost.info,
 };
 static const struct mp_policy_info *const predict_list[] = {
     &mp_predict_none.info,     &mp_predict_gate.info,    &mp_predict_history.info,
@@ -30,7 +31,7 @@ static const struct mp_policy_info *const predict_list[] = {
 static const struct mp_policy_info *const prefetch_list[] = {
     &mp_prefetch_none.info,     &mp_prefetch_top.info,      &mp_prefetch_top_score.info,
     &mp_prefetch_workload.info, &mp_prefetch_hot.info,      &mp_prefetch_impact.info,
-    &mp_prefetch_window.info,   &mp_prefetch_presched.info,
+    &mp_prefetch_window.info,   &mp_prefetch_presched.info, &mp_prefetch_idle.info,
 };
 static const struct mp_policy_info *const admit_list[] = {
     &mp_admit_always.info,
@@ -42,6 +43,7 @@ static const struct mp_policy_info *const evict_list[] = {
     &mp_evict_layer_lru.info, &mp_evict_layer_lfu.info, &mp_evict_score.info,
     &mp_evict_mrs.info,       &mp_evict_workload.info,  &mp_evict_none.info,
     &mp_evict_lfru.info,      &mp_evict_class_lru.info, &mp_evict_lcp.info,
+    &mp_evict_shadow.info,
 };
 static const struct mp_policy_info *const partition_list[] = {
     &mp_partition_global.info,      &mp_partition_uniform.info,       &mp_partition_random.info,
@@ -97,6 +99,9 @@ const struct mp_profile mp_profiles[] = {
     { "adapmoe",
       "AdapMoE without its gating: shares by what a calibration expects, LRU, the next gate",
       { "exact", "gpu-only", "gate-around", "top", "always", "lru", "adapmoe" } },
+    { "auto",
+      "measured times decide who computes, the best of several policies what stays",
+      { "exact", "cost", "gate", "idle", "always", "shadow", "global" } },
     { .name = NULL },
 };
 

@@ -1,0 +1,283 @@
+/*
+ * What profile `auto` is made of: eviction that follows the best of several policies is never worse
+ * than the best by more than its stated bound, falls back on a static placement where that is
+ * cheaper, and assignment and prefetch by measured times, on layers worked out by hand.
+ */
+#include "policy/builtins.h"
+#include "tests/policy/calibration.h"
+#include "tests/test.h"
+#include "vmm/base/log.h"
+
+#define LAYERS 3
+#define EXPERTS 8
+#define UNITS (LAYERS * EXPERTS)
+#define REQUESTS 6000
+#define HYSTERESIS 100
+
+static uint64_t random_state = 17;
+
+static uint32_t random_below(uint32_t limit)
+{
+    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)((random_state >> 33) % limit);
+}
+
+static uint32_t static_lines;
+
+static void count_line(void *ctx, enum mp_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    static_lines += strstr(line, "static placement") != NULL;
+}
+
+static struct mp_policy *create(const struct mp_evict_ops *ops, const struct mp_shape *shape)
+{
+    static _Alignas(16) char config[1024];
+    struct mp_policy *policy;
+
+    CHECK(ops->info.config_size <= sizeof(config));
+    if (ops->info.opts != NULL)
+        CHECK_EQ(mp_opt_load(ops->info.opts, "UNSET_", config), 0);
+    CHECK_EQ(ops->create(ops->info.opts != NULL ? config : NULL, shape, &policy), MP_OK);
+    return policy;
+}
+
+/* Misses of the policy on single requests, all of one batch each; *changes_p of shadow's leader. */
+static uint32_t replay(const struct mp_evict_ops *ops, const struct mp_shape *shape,
+                       const uint32_t *trace, uint32_t *changes_p)
+{
+    struct mp_policy *policy = create(ops, shape);
+    uint8_t resident[UNITS] = { 0 };
+    const struct mp_evict_query query = { .scope_layer = MP_LAYER_ANY,
+                                          .experts = EXPERTS,
+                                          .evictable = resident };
+    uint32_t misses = 0, held = 0;
+
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        const uint32_t unit = trace[i];
+        struct mp_evict_query asked = query;
+
+        asked.for_unit = unit;
+        ops->on_access(policy, unit, 1, i + 1);
+        if (resident[unit])
+            continue;
+        misses++;
+        if (held == shape->slots) {
+            const uint32_t victim = ops->pick(policy, &asked);
+
+            CHECK(victim < UNITS && resident[victim]);
+            resident[victim] = 0;
+            ops->on_remove(policy, victim, i + 1);
+            held--;
+        }
+        resident[unit] = 1;
+        ops->on_insert(policy, unit, i + 1);
+        held++;
+    }
+    if (changes_p != NULL)
+        *changes_p = mp_evict_shadow_changes(policy);
+    ops->destroy(policy);
+    return misses;
+}
+
+/* Phases of a loop, uniform draws, and a favoured third, of a random length each. */
+static void make_trace(uint32_t *trace)
+{
+    uint32_t kind = 0, left = 0, units = UNITS;
+
+    for (uint32_t i = 0; i < REQUESTS; i++, left--) {
+        if (left == 0) {
+            kind = random_below(3);
+            left = 100 + random_below(3000);
+            units = 4 + random_below(UNITS - 3);
+        }
+        trace[i] = kind == 0   ? i % units
+                   : kind == 1 ? random_below(units)
+                               : UNITS - 1 - random_below(random_below(4) ? units / 3 + 1 : units);
+    }
+}
+
+/*
+ * The bound of evict_shadow.c with batches of one unit. The ghosts are the policies themselves, as
+ * they would do alone.
+ */
+static void shadow_is_never_much_worse_than_its_best_ghost(void)
+{
+    static const struct mp_evict_ops *const ghosts[] = { &mp_evict_layer_lru, &mp_evict_lfu,
+                                                         &mp_evict_lcp };
+    static uint32_t trace[REQUESTS];
+    uint32_t all_changes = 0;
+    double worst = 0;
+
+    for (unsigned round = 0; round < 150; round++) {
+        const struct mp_shape shape = { .layers = LAYERS,
+                                        .experts = EXPERTS,
+                                        .top_k = 1,
+                                        .tokens_max = 1,
+                                        .slots = 2 + random_below(UNITS - 2) };
+        const uint32_t step = HYSTERESIS * shape.slots / 100 + 1;
+        uint32_t best = UINT32_MAX, changes, misses;
+
+        make_trace(trace);
+        for (size_t g = 0; g < MP_ARRAY_LEN(ghosts); g++) {
+            const uint32_t one = replay(ghosts[g], &shape, trace, NULL);
+
+            best = one < best ? one : best;
+        }
+        misses = replay(&mp_evict_shadow, &shape, trace, &changes);
+        CHECK(misses <= best + (changes + 1) * step + changes * shape.slots);
+        /* Against few misses the changes of a mind weigh much; the bound covers that. */
+        if (best >= 50 * shape.slots && (double)misses / best > worst)
+            worst = (double)misses / best;
+        all_changes += changes;
+    }
+    fprintf(stderr, "    at worst %.3f times the misses of the best, %u changes in 150 runs\n",
+            worst, all_changes);
+    CHECK(all_changes > 50);
+    CHECK(worst > 0 && worst < 1.25); /* the bound allows for more */
+}
+
+/* A loop over all experts with half of the slots: every policy that replaces misses always, static
+ * placement half the time. */
+static void a_static_placement_takes_over_where_it_is_cheaper(void)
+{
+    static uint32_t trace[REQUESTS];
+    struct mp_shape shape = {
+        .layers = LAYERS, .experts = EXPERTS, .top_k = 1, .tokens_max = 1, .slots = UNITS / 2
+    };
+    uint32_t changes, lru, misses;
+
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        trace[i] = i % UNITS;
+    shape.calibration = test_calibration(LAYERS, EXPERTS);
+    static_lines = 0;
+    mp_log_set_sink(count_line, NULL);
+    mp_log_init(&(struct mp_log_config){ .levels = "info" });
+    lru = replay(&mp_evict_layer_lru, &shape, trace, NULL);
+    misses = replay(&mp_evict_shadow, &shape, trace, &changes);
+    mp_log_init(&(struct mp_log_config){ .levels = "warn" });
+    mp_log_set_sink(NULL, NULL);
+    CHECK_EQ(lru, REQUESTS);
+    CHECK(misses < REQUESTS * 6 / 10);
+    CHECK(changes >= 1);
+    CHECK_EQ(static_lines, 1); /* said once */
+}
+
+static struct mp_assign_facts facts_of(uint32_t count, const uint32_t *tokens,
+                                       const uint8_t *resident, const struct mp_costs *costs)
+{
+    static const uint32_t ids[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+
+    return (struct mp_assign_facts){
+        .count = count,
+        .experts = ids,
+        .tokens = tokens,
+        .resident = resident,
+        .executors = 1u << MP_EXECUTOR_DEVICE | 1u << MP_EXECUTOR_CPU | 1u << MP_EXECUTOR_IN_PLACE,
+        .costs = costs,
+    };
+}
+
+/*
+ * Load 10, device 1 + n, CPU 2 + 3 n, in place 6 + 2 n.
+ * Experts with 8 5 2 1 tokens, the second resident. Largest first:
+ *   8: load and device 10 + 9 = 19; in place 22; CPU 26: device. Lanes: device 19, link 10.
+ *   5: resident: device 19 + 6 = 25; CPU 17: CPU. cpu 17.
+ *   2: load until 20, device 20 + 3 = 23; in place 19 + 10 = 29; CPU 17 + 8 = 25: device. 23, 20.
+ *   1: load until 30, 32; in place 23 + 8 = 31; CPU 17 + 5 = 22: CPU.
+ * Without the CPU the last is read in place (5: device until 25; 2: load until 20, 28; in place 35:
+ * device; 1: load until 30, 32; in place 28 + 8 = 36: device). With loads of 100 all absent ones
+ * are: 8: 22; 5: 28; 2: 38; 1: 46.
+ */
+static void cost_gives_each_to_who_is_done_first(void)
+{
+    static const uint32_t tokens[4] = { 8, 5, 2, 1 };
+    static const uint8_t resident[4] = { 0, 1, 0, 0 };
+    struct mp_costs costs = { .load_ns = 10,
+                              .cpu_fixed_ns = 2,
+                              .cpu_token_ns = 3,
+                              .device_fixed_ns = 1,
+                              .device_token_ns = 1,
+                              .in_place_fixed_ns = 6,
+                              .in_place_token_ns = 2 };
+    const struct mp_shape shape = { .layers = 1, .experts = 8 };
+    struct mp_assign_facts facts = facts_of(4, tokens, resident, &costs);
+    enum mp_executor who[4];
+    struct mp_policy *policy;
+
+    CHECK_EQ(mp_assign_cost.create(NULL, &shape, &policy), MP_OK);
+    mp_assign_cost.assign(policy, &facts, who);
+    CHECK(who[0] == MP_EXECUTOR_DEVICE && who[1] == MP_EXECUTOR_CPU);
+    CHECK(who[2] == MP_EXECUTOR_DEVICE && who[3] == MP_EXECUTOR_CPU);
+    facts.executors &= ~(1u << MP_EXECUTOR_CPU);
+    mp_assign_cost.assign(policy, &facts, who);
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_EQ(who[i], MP_EXECUTOR_DEVICE);
+    costs.load_ns = 100;
+    mp_assign_cost.assign(policy, &facts, who);
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_EQ(who[i], resident[i] ? MP_EXECUTOR_DEVICE : MP_EXECUTOR_IN_PLACE);
+    costs.load_ns = 0; /* nothing is known */
+    mp_assign_cost.assign(policy, &facts, who);
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_EQ(who[i], MP_EXECUTOR_DEVICE);
+    mp_assign_cost.destroy(policy);
+}
+
+/*
+ * Load 10, device 4 each, the rest of the layer 9. Three residents: 12 + 9 = 21, two loads fit.
+ * One of them absent: 10 are taken, 11 left: one. Two absent: 1 left: none. D 11: none either.
+ */
+static void idle_prefetches_only_into_idle_time(void)
+{
+    static const uint32_t tokens[3] = { 1, 1, 1 };
+    static const uint8_t next[EXPERTS] = { 0, 0, 0, 0, 0, 0, 0, 1 };
+    static const float scores[EXPERTS] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    static const enum mp_executor who[3] = { MP_EXECUTOR_DEVICE, MP_EXECUTOR_DEVICE,
+                                             MP_EXECUTOR_DEVICE };
+    struct mp_costs costs = { .load_ns = 10, .device_fixed_ns = 4, .layer_ns = 9 };
+    const struct mp_shape shape = { .layers = 2, .experts = EXPERTS, .top_k = 4 };
+    uint8_t resident[3] = { 1, 1, 1 };
+    struct mp_assign_facts current = facts_of(3, tokens, resident, &costs);
+    const struct mp_prefetch_facts facts = { .tokens = 1,
+                                             .experts = EXPERTS,
+                                             .k = 4,
+                                             .scores = scores,
+                                             .resident = next,
+                                             .max = 4,
+                                             .distance = 1,
+                                             .current = &current,
+                                             .executors = who };
+    const struct mp_prefetch_ops *ops = &mp_prefetch_idle;
+    struct mp_policy *policy;
+    uint32_t wanted[EXPERTS];
+
+    CHECK_EQ(ops->create(NULL, &shape, &policy), MP_OK);
+    CHECK_EQ(ops->choose(policy, &facts, wanted), 3); /* 7 is there and kept, 6 and 5 are loaded */
+    CHECK(wanted[0] == 7 && wanted[1] == 6 && wanted[2] == 5);
+    resident[0] = 0;
+    CHECK_EQ(ops->choose(policy, &facts, wanted), 2);
+    resident[1] = 0;
+    CHECK_EQ(ops->choose(policy, &facts, wanted), 0);
+    resident[0] = resident[1] = 1;
+    current.link_busy_ns = 17; /* 4 left */
+    CHECK_EQ(ops->choose(policy, &facts, wanted), 0);
+
+    costs.load_ns = 0;
+    CHECK_EQ(ops->choose(policy, &facts, wanted), 0); /* not known, but busy */
+    current.link_busy_ns = 0;
+    CHECK_EQ(ops->choose(policy, &facts, wanted), 4);
+    resident[0] = 0;
+    CHECK_EQ(ops->choose(policy, &facts, wanted), 0);
+    ops->destroy(policy);
+}
+
+int main(void)
+{
+    RUN(shadow_is_never_much_worse_than_its_best_ghost);
+    RUN(a_static_placement_takes_over_where_it_is_cheaper);
+    RUN(cost_gives_each_to_who_is_done_first);
+    RUN(idle_prefetches_only_into_idle_time);
+    return 0;
+}
