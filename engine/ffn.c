@@ -16,7 +16,11 @@
 /* Rows of a part are a multiple of this, so that kernels can group rows. */
 #define ROW_GROUP 48
 
-/* With many tokens a part has up to so many groups: activations are packed anew for each part. */
+/*
+ * Groups of a part where there are enough rows. What a kernel prefetches at the end of a part is
+ * lost if another thread takes the next one, and with many tokens packing them anew costs more.
+ */
+#define GROUPS_FEW 2
 #define GROUPS_MAX 4
 #define MANY_TOKENS 8
 
@@ -24,7 +28,7 @@
 static size_t part_rows(const struct mp_engine *engine, size_t matrices, size_t rows, size_t tokens)
 {
     const size_t threads = mp_pool_threads(engine->config.pool);
-    size_t groups = tokens < MANY_TOKENS ? 1 : GROUPS_MAX;
+    size_t groups = tokens < MANY_TOKENS ? GROUPS_FEW : GROUPS_MAX;
 
     while (groups > 1 && matrices * rows < groups * ROW_GROUP * threads * 4)
         groups /= 2;
