@@ -28,6 +28,9 @@ TAIL = '''
   smaller, and near 1 where the originals differ in engineering and not in policy (rows 11, 12, 18, 23 to 28, 32, 33).
 - TPOT here is a lower bound: 57 ms of computation for Qwen1.5-MoE (MoEpic, 2.2) are mostly a framework's time, of which
   the simulator has 5 us per kernel.
+- Some of ours have the opposite sign of the paper's: our DALI, PreScope and SMoE lose to our HybriMoE or Fiddler where the
+  link is fast against the CPU and decisions cost nothing (rows 1, 2, 11, 16, 18, 25, 26, 28). Hit rates with made-up routing
+  are higher than the papers' (35, 37).
 - Prediction accuracy is an input of a simulation, so claims about it (19, 30, part of 9) cannot come out of one.
 - SMoE's substitution is judged by time only; what it does to the output is measured on the bundled model elsewhere.
 
