@@ -14,7 +14,9 @@ enum {
     ENV = 1 << MP_COMMAND_ENV,
     REPACK = 1 << MP_COMMAND_REPACK,
     REPLAY = 1 << MP_COMMAND_REPLAY,
-    SIMULATE = 1 << MP_COMMAND_SIMULATE
+    SIMULATE = 1 << MP_COMMAND_SIMULATE,
+    CALIBRATE = 1 << MP_COMMAND_CALIBRATE,
+    PERPLEXITY = 1 << MP_COMMAND_PERPLEXITY
 };
 
 enum kind { TEXT, STOP, NUMBER, BYTES, REAL, SWITCH };
@@ -32,8 +34,8 @@ struct flag {
 #define AT(field) offsetof(struct mp_args, field)
 
 static const struct flag flags[] = {
-    { "model", TEXT, AT(model), 0, 0, 0, RUN | BENCH | INFO | REPACK, "DIR",
-      "model directory in Hugging Face layout" },
+    { "model", TEXT, AT(model), 0, 0, 0, RUN | BENCH | INFO | REPACK | CALIBRATE | PERPLEXITY,
+      "DIR", "model directory in Hugging Face layout" },
     { "prompt", TEXT, AT(prompt), 0, 0, 0, RUN, "TEXT", "what to continue" },
     { "prompt-file", TEXT, AT(prompt_file), 0, 0, 0, RUN, "FILE",
       "the same from a file; - is standard input" },
@@ -65,7 +67,8 @@ static const struct flag flags[] = {
     { "gen-tokens", NUMBER, AT(gen_tokens), 1, 1u << 24, 0, BENCH, "N", "tokens to generate (64)" },
     { "tokens-file", TEXT, AT(tokens_file), 0, 0, 0, BENCH, "FILE",
       "token ids: the prompt, then what is generated, whatever the logits say" },
-    { "batch", NUMBER, AT(batch), 1, 64, 0, BENCH, "N", "prompts at once (1)" },
+    { "batch", NUMBER, AT(batch), 1, 64, 0, BENCH | PERPLEXITY, "N",
+      "prompts, or windows of text, at once (1)" },
     { "repeat", NUMBER, AT(repeat), 1, 1000, 0, BENCH, "R", "runs; medians are reported (3)" },
     { "check-values", SWITCH, AT(check_values), 0, 0, 0, INFO, NULL,
       "read all weights and look for NaN and infinity" },
@@ -99,12 +102,30 @@ static const struct flag flags[] = {
       "routing from a trace instead of made-up routing" },
     { "timeline", TEXT, AT(timeline), 0, 0, 0, SIMULATE, "FILE",
       "timeline for ui.perfetto.dev, of one run" },
+    { "text", TEXT, AT(text), 0, 0, 0, CALIBRATE | PERPLEXITY, "FILE",
+      "text to run; - is standard input" },
+    { "out", TEXT, AT(out), 0, 0, 0, CALIBRATE, "FILE",
+      "where to write (moepager-calibration.safetensors beside the model)" },
+    { "window", NUMBER, AT(window), 2, 1u << 20, 0, CALIBRATE | PERPLEXITY, "N",
+      "tokens that see each other; the text is cut into such pieces (256)" },
+    { "tokens", NUMBER, AT(tokens), 2, UINT64_MAX - 1, 0, CALIBRATE | PERPLEXITY, "N",
+      "use only the first N tokens (all)" },
+    { "features", SWITCH, AT(features), 0, 0, 0, CALIBRATE, NULL,
+      "also write moepager-features.safetensors, to train predictors from" },
+    { "evaluate", SWITCH, AT(evaluate), 0, 0, 0, CALIBRATE, NULL,
+      "write nothing; show how well each predict policy does on the text" },
+    { "sweep", TEXT, AT(sweep), 0, 0, 0, PERPLEXITY, "NAME=A,B",
+      "once for each value of this setting, such as smoe-alpha=0,0.1,0.2" },
+    { "receipt", SWITCH, AT(receipt), 0, 0, 0, RUN, NULL,
+      "run again with the model's own routing and compare" },
     { "csv", SWITCH, AT(csv), 0, 0, 0, REPLAY, NULL, "one line per policy and budget" },
     { "plot", TEXT, AT(plot), 0, 0, 0, REPLAY, "FILE.svg", "hit rate in decode against budget" },
-    { "json", SWITCH, AT(json), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK | REPLAY | SIMULATE,
-      NULL, "one JSON object on standard output" },
-    { "help", SWITCH, AT(help), 0, 0, 0, RUN | BENCH | INFO | ENV | REPACK | REPLAY | SIMULATE,
-      NULL, "this page" },
+    { "json", SWITCH, AT(json), 0, 0, 0,
+      RUN | BENCH | INFO | ENV | REPACK | REPLAY | SIMULATE | CALIBRATE | PERPLEXITY, NULL,
+      "one JSON object on standard output" },
+    { "help", SWITCH, AT(help), 0, 0, 0,
+      RUN | BENCH | INFO | ENV | REPACK | REPLAY | SIMULATE | CALIBRATE | PERPLEXITY, NULL,
+      "this page" },
 };
 
 static const struct {
@@ -136,6 +157,14 @@ static const struct {
       "  moepager simulate --machine rtx3090-epyc7532 --model deepseek-v2-lite --batch 8,16,32\n"
       "  moepager simulate --machine h200 --model mixtral-8x7b --profile lru,gate-lru --budget 25% "
       "--json\n" },
+    { "calibrate", "learn from a text what policies want to know of a model",
+      "  moepager calibrate --model models/tiny-moe --text train.txt\n"
+      "  moepager calibrate --model DIR --text train.txt --features --tokens 65536\n"
+      "  moepager calibrate --model DIR --text heldout.txt --evaluate --budget 50% --json\n" },
+    { "perplexity", "how well a model predicts a text, with any routing",
+      "  moepager perplexity --model models/tiny-moe --text heldout.txt\n"
+      "  moepager perplexity --model DIR --text heldout.txt --route smoe --budget 50% \\\n"
+      "      --sweep smoe-alpha=0,0.1,0.2,0.3\n" },
 };
 
 enum mp_command mp_command_find(const char *name)
@@ -304,6 +333,8 @@ enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, str
         .gen_tokens = 64,
         .batch = 1,
         .repeat = 3,
+        .window = 256,
+        .tokens = UINT64_MAX,
         .shard_bytes = MP_REPACK_SHARD_BYTES_DEFAULT,
         .temperature = -1,
         .top_p = -1,
@@ -321,7 +352,7 @@ void mp_args_print_usage(FILE *out)
             "usage: moepager COMMAND [--flag value]...\n\n",
             MP_VERSION);
     for (unsigned i = 0; i < MP_COMMAND_COUNT; i++)
-        fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].summary);
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fprintf(out,
             "\nmoepager COMMAND --help has flags and examples; every variable of moepager env is "
             "also a flag.\n"

@@ -16,12 +16,15 @@ struct mp_args {
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
     const char *plot, *decision_log;
     const char *machine, *batches; /* of simulate; profiles also */
+    const char *text, *sweep;      /* of calibrate and perplexity */
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;
     uint64_t max_tokens;
     uint64_t prompt_tokens, gen_tokens, batch, repeat, shard_bytes;
     double temperature, top_p; /* negative: not given */
     uint64_t top_k;            /* UINT64_MAX: not given */
+    uint64_t window, tokens;   /* tokens: UINT64_MAX: not given */
+    uint64_t features, evaluate, receipt;
     uint64_t chat, json, csv, ignore_eos, trace_scores, check_values, markdown, force, help;
 };
 
@@ -33,6 +36,8 @@ enum mp_command {
     MP_COMMAND_REPACK,
     MP_COMMAND_REPLAY,
     MP_COMMAND_SIMULATE,
+    MP_COMMAND_CALIBRATE,
+    MP_COMMAND_PERPLEXITY,
     MP_COMMAND_COUNT
 };
 

@@ -14,6 +14,7 @@
 #include "engine/commands.h"
 #include "engine/npy_out.h"
 #include "engine/progress.h"
+#include "engine/receipt.h"
 #include "engine/report.h"
 #include "policy/trace.h"
 #include "vmm/base/error.h"
@@ -32,6 +33,7 @@ struct run {
     struct mp_progress_bar bar;
     struct mp_trace_sink trace;
     struct mp_npy_out logits;
+    struct mp_receipt receipt;
 
     char *file_text; /* owned; prompts may point into it */
     struct {
@@ -164,9 +166,10 @@ static enum mp_status on_logits(void *ctx, uint32_t sequence, uint32_t step, con
 {
     struct run *run = ctx;
 
-    (void)step;
-    if (sequence == 0)
+    if (sequence == 0 && run->args->logits_out != NULL)
         mp_npy_out_row(&run->logits, logits);
+    if (run->args->receipt)
+        mp_receipt_keep(&run->receipt, sequence, step, logits);
     return MP_OK;
 }
 
@@ -205,6 +208,8 @@ static void print_json(const struct run *run, const struct mp_report *report)
     mp_json_array_end(&json);
     mp_json_put_string(&json, "finish", mp_finish_name(run->outputs[0].finish));
     mp_report_json(report, &json);
+    if (run->args->receipt)
+        mp_receipt_json(&run->receipt, &json, "receipt");
     mp_json_array_begin(&json, "sequences");
     for (uint32_t s = 0; s < run->count; s++) {
         mp_json_object_begin(&json, NULL);
@@ -252,6 +257,8 @@ static enum mp_status print_result(const struct run *run, const struct mp_report
             fprintf(stderr, " (%u of %u prompts)\n", ended, run->count);
     }
     mp_report_print(report, stderr);
+    if (run->args->receipt)
+        mp_receipt_print(&run->receipt, stderr);
     return status;
 }
 
@@ -291,7 +298,7 @@ static enum mp_status generate(struct run *run, struct mp_generate_stats *stats)
         .clock = run->clock,
         .on_text = on_text,
         .on_prefill = on_prefill,
-        .on_logits = run->args->logits_out != NULL ? on_logits : NULL,
+        .on_logits = run->args->logits_out != NULL || run->args->receipt ? on_logits : NULL,
         .on_step = on_step,
         .ctx = run,
     };
@@ -329,6 +336,7 @@ static enum mp_status run_all(struct run *run)
     struct mp_counters before;
     struct mp_generate_stats stats;
     struct mp_report report;
+    struct mp_profile used;
     double load_ms;
     const struct mp_sampling sampling = choose_sampling(run);
     enum mp_status status = mp_sampling_check(&sampling); /* before gigabytes are read */
@@ -349,6 +357,9 @@ static enum mp_status run_all(struct run *run)
         status = mp_trace_sink_open(&run->trace, run->args, &run->session);
     if (status == MP_OK && run->args->logits_out != NULL)
         status = mp_npy_out_open(&run->logits, run->args->logits_out, run->session.model.vocab);
+    if (status == MP_OK && run->args->receipt)
+        status = mp_receipt_init(&run->receipt, run->count, run->args->max_tokens,
+                                 run->session.model.vocab);
     if (status != MP_OK)
         return close_files(run, status);
     load_ms = (double)(mp_clock_now_ns(run->clock) - start_ns) * 1e-6;
@@ -362,7 +373,12 @@ static enum mp_status run_all(struct run *run)
         return status;
     }
     mp_report_make(&run->session, &stats, &before, load_ms, &report);
-    return print_result(run, &report);
+    used = run->session.engine_config.policies; /* the receipt changes them */
+    report.policies = &used;
+    if (run->args->receipt)
+        status =
+            mp_receipt_compare(&run->receipt, &run->session, run->clock, run->ids, run->outputs);
+    return status == MP_OK ? print_result(run, &report) : status;
 }
 
 enum mp_status mp_cmd_run(const struct mp_args *args, const struct mp_settings *settings)
@@ -384,6 +400,7 @@ enum mp_status mp_cmd_run(const struct mp_args *args, const struct mp_settings *
     for (uint32_t i = 0; i < run->count; i++)
         mp_ids_free(&run->ids[i]);
     mp_chat_destroy(run->chat);
+    mp_receipt_fini(&run->receipt);
     mp_session_close(&run->session);
     mp_timeline_destroy(run->timeline);
     free(run->file_text);

@@ -39,6 +39,13 @@ enum mp_status mp_check_outputs(const struct mp_args *args)
     return status;
 }
 
+enum mp_status mp_require_text(const struct mp_args *args)
+{
+    if (args->text == NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "no text: give --text FILE");
+    return MP_OK;
+}
+
 enum mp_status mp_check_stdout(void)
 {
     if (fflush(stdout) != 0 || ferror(stdout))
@@ -95,6 +102,30 @@ enum mp_status mp_read_text(const char *path, char **text_p, size_t *bytes_p)
     text[bytes] = '\0';
     *text_p = text;
     *bytes_p = bytes;
+    return MP_OK;
+}
+
+enum mp_status mp_load_text(const struct mp_args *args, const struct mp_session *session,
+                            struct mp_ids *ids, uint64_t *bytes_p)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    enum mp_status status;
+
+    status = mp_read_text(args->text, &text, &bytes);
+    if (status == MP_OK)
+        status = mp_tokenizer_encode(session->tokenizer, text, bytes, 0, ids);
+    free(text);
+    if (status != MP_OK)
+        return status;
+    *bytes_p = bytes;
+    if (ids->count > args->tokens) {
+        *bytes_p = (uint64_t)((double)bytes / (double)ids->count * (double)args->tokens);
+        ids->count = args->tokens;
+    }
+    if (ids->count < 2)
+        return mp_fail(MP_ERR_CONFIG, "E_PROMPT_EMPTY", "the text has %zu tokens, need at least 2",
+                       ids->count);
     return MP_OK;
 }
 

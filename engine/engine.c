@@ -217,6 +217,7 @@ static enum mp_status make_space(struct mp_engine *engine)
         .slots = plan.slots,
         .unit_bytes = plan.slot_bytes_max,
         .seed = c->seed,
+        .calibration = c->calibration != NULL ? &c->calibration->facts : NULL,
     };
     return MP_OK;
 }
@@ -248,6 +249,8 @@ static enum mp_status make_paging(struct mp_engine *engine)
     if (status == MP_OK)
         status =
             mp_policies_create(&c->policies, &engine->shape, c->option_groups, &engine->policies);
+    if (status == MP_OK)
+        status = mp_engine_predict_create(engine);
     if (status == MP_OK && c->decision_log != NULL)
         status = mp_decisions_create(c->decision_log, &c->policies, &engine->shape,
                                      c->option_groups, &engine->decisions);
@@ -308,6 +311,7 @@ void mp_engine_destroy(struct mp_engine *engine)
     mp_space_destroy(engine->space);
     mp_backend_close(engine->backend);
     free_state(engine);
+    mp_engine_predict_destroy(engine);
     free(engine->moe_layer);
     free(engine->layer_of);
     free(engine);

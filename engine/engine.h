@@ -5,8 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/calibration.h"
 #include "engine/checkpoint.h"
 #include "engine/config.h"
+#include "engine/llapor.h"
 #include "engine/pool.h"
 #include "engine/weights.h"
 #include "kernels/kernels.h"
@@ -26,6 +28,29 @@
  *
  * Thread safety: one thread at a time; it uses its pool inside.
  */
+struct mp_batch;
+
+/* What a MoE layer did, before its results are added to the stream. T tokens of the batch, H
+ * hidden. */
+struct mp_layer_seen {
+    uint32_t layer; /* MoE layer */
+    uint32_t k;
+    const struct mp_batch *batch;
+    const float *input;      // (T, H): what the router saw
+    const uint32_t *experts; // (T, k)
+    const float *weights;    // (T, k): as routed, not normalised
+    const float *results;    // (T, k, H): of the experts, not weighted
+};
+
+/* For those who learn from a run. Either may be NULL; both are called on the engine's thread. */
+struct mp_watch {
+    void *ctx;
+    void (*layer)(void *ctx, const struct mp_layer_seen *seen);
+    /* The predict policy's scores(tokens, experts) of `target`, while `layer` is in work. */
+    void (*predicted)(void *ctx, uint32_t layer, uint32_t target, uint32_t tokens,
+                      const float *scores);
+};
+
 struct mp_engine_config {
     const struct mp_model_config *model; /* these three outlive the engine */
     const struct mp_weights *weights;
@@ -57,6 +82,13 @@ struct mp_engine_config {
     void (*routed)(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k, const uint32_t *experts,
                    const float *weights);
     void *routed_ctx;
+
+    const struct mp_watch *watch; /* or NULL */
+
+    /* What was learned of this model: for policies, and for the sources of predictors. Or NULL.
+     * Both outlive the engine. */
+    const struct mp_calibration_data *calibration;
+    const struct mp_llapor *llapor;
 
     /* Looked at between layers and experts: nonzero ends forward() with MP_ERR_CANCELED. Or NULL.
      */

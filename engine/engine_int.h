@@ -6,7 +6,8 @@
 
 /*
  * The inside of the engine, shared by engine.c (life), forward.c (the transformer), ffn.c (matrix
- * products over the pool) and experts.c (the operations of the MoE step).
+ * products over the pool), experts.c (the operations of the MoE step) and predict_*.c (scores for
+ * predictors).
  *
  * T tokens_max, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, V vocab,
  * C ctx, R top_k, F the widest FFN, W rows of experts that are computed together.
@@ -32,6 +33,21 @@ struct mp_state {
     float *v;      // (layers, sequences, C, K)
 };
 
+/* Scratch of the scores for predictors; what the predict policy does not need is NULL. G features
+ * of a network, W its widest layer. */
+struct mp_predict_state {
+    float *x;        // (T, H): residual stream of the partial forward
+    float *features; // (T, G)
+    float *wide[3];  // (T, W)
+    uint8_t *done;   // (T, R): the result by (token, rank) is there
+
+    bool shared; /* the shared part of the layer in work has been computed */
+
+    /* Of the layer in work; NULL before the router has spoken. */
+    const uint32_t *chosen; // (T, R)
+    const float *weights;   // (T, R)
+};
+
 struct mp_engine {
     struct mp_engine_config config;
     struct mp_state state;
@@ -45,10 +61,12 @@ struct mp_engine {
     struct mp_step *step;
     unsigned track;
 
-    uint32_t *moe_layer; // (layers): number among MoE layers, or UINT32_MAX
-    uint32_t *layer_of;  // (moe_layers): the inverse
-    uint32_t tokens;     /* of the batch in forward() */
-    const float *scores; // (tokens, experts): of the layer being run; the step's
+    uint32_t *moe_layer;          // (layers): number among MoE layers, or UINT32_MAX
+    uint32_t *layer_of;           // (moe_layers): the inverse
+    uint32_t tokens;              /* of the batch in forward() */
+    const struct mp_batch *batch; /* the same */
+    const float *scores;          // (tokens, experts): of the layer being run; the step's
+    struct mp_predict_state predict;
 };
 
 /* One matrix product of a list that is computed together: y(tokens, rows) = w x (+ bias). */
@@ -95,6 +113,35 @@ static inline size_t mp_engine_rank_row(const struct mp_engine *engine, const st
 void mp_engine_each_token(struct mp_engine *engine,
                           void (*fn)(void *ctx, uint64_t token, unsigned thread), void *ctx,
                           size_t tokens);
+
+/* x += attention(norm(x)) for the batch in work. Without `keep` the layer's cache is left as it
+ * was. Uses state.q, att, gate, up, xe and ye. */
+void mp_engine_attention(struct mp_engine *engine, uint32_t layer, float *x, bool keep);
+
+/* scores := softmax(router x) over the experts of the model's layer `layer`. */
+void mp_engine_router(struct mp_engine *engine, uint32_t layer, const float *x, float *scores);
+
+/*
+ * out(H) := what the routed and shared experts add to the stream of token t: the ranks in order,
+ * weights(R) normalised where the model does, then the shared part. Ranks whose byte in `done` (R)
+ * is 0 count as zero; NULL: all are there.
+ */
+void mp_engine_sum_experts(struct mp_engine *engine, size_t t, const float *weights,
+                           const uint8_t *done, float *out);
+
+/* Scratch for the predict policy of engine->policies; a warning where what it wants is missing. */
+enum mp_status mp_engine_predict_create(struct mp_engine *engine) MP_MUST_CHECK;
+void mp_engine_predict_destroy(struct mp_engine *engine);
+
+/* Scores of MoE layer `target` by `source`; what the engine has no data for is asked of the gate.
+ */
+void mp_engine_source_scores(struct mp_engine *engine, uint32_t moe_layer, uint32_t target,
+                             enum mp_score_source source, float *scores);
+
+/* The sources that have a file of their own; state.xn is the input of the open layer's gate. */
+void mp_engine_scores_partial(struct mp_engine *engine, uint32_t moe_layer, uint32_t target,
+                              float *scores);
+void mp_engine_scores_llapor(struct mp_engine *engine, uint32_t moe_layer, float *scores);
 
 /* MP_ERR_CANCELED if the caller of mp_forward() has asked for that. */
 enum mp_status mp_engine_check_cancel(const struct mp_engine *engine) MP_MUST_CHECK;

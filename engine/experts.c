@@ -10,10 +10,8 @@
 #include <string.h>
 
 #include "engine/engine_int.h"
-#include "vmm/base/error.h"
 
-/* scores := softmax(router x) over the experts of the model's layer `layer`. */
-static void router_scores(struct mp_engine *engine, uint32_t layer, const float *x, float *scores)
+void mp_engine_router(struct mp_engine *engine, uint32_t layer, const float *x, float *scores)
 {
     const struct mp_model_config *m = engine->config.model;
     const struct mp_product product = {
@@ -28,28 +26,19 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
 {
     struct mp_engine *engine = ctx;
 
-    router_scores(engine, engine->layer_of[moe_layer], engine->state.xn, scores);
+    engine->predict.chosen = NULL;
+    engine->predict.shared = false;
+    if (engine->predict.done != NULL)
+        memset(engine->predict.done, 0, (size_t)engine->tokens * engine->shape.top_k);
+    mp_engine_router(engine, engine->layer_of[moe_layer], engine->state.xn, scores);
     engine->scores = scores;
     return MP_OK;
 }
 
-/* The later layer's norm and router on the residual stream as it is now. */
 static enum mp_status op_source_scores(void *ctx, uint32_t moe_layer, uint32_t target_layer,
                                        enum mp_score_source source, float *scores)
 {
-    struct mp_engine *engine = ctx;
-    const struct mp_model_config *m = engine->config.model;
-    const uint32_t layer = engine->layer_of[target_layer];
-    const size_t H = m->hidden;
-
-    (void)moe_layer;
-    if (source != MP_SCORES_GATE)
-        return mp_fail(MP_ERR_UNSUPPORTED, "E_SCORES", "the engine has no score source %d",
-                       (int)source);
-    engine->config.kernels->rmsnorm(engine->state.xe, H, engine->state.x, H,
-                                    engine->config.weights->layers[layer].ffn_norm, H,
-                                    engine->tokens, m->norm_eps);
-    router_scores(engine, layer, engine->state.xe, scores);
+    mp_engine_source_scores(ctx, moe_layer, target_layer, source, scores);
     return MP_OK;
 }
 
@@ -63,6 +52,7 @@ static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
     const size_t H = m->hidden, tokens = engine->tokens;
     const struct mp_product gate = { &w->shared_gate, NULL, s->xn, H, s->row, 1 };
 
+    engine->predict.shared = true;
     if (m->shared_ffn == 0)
         return MP_OK;
 
@@ -127,6 +117,8 @@ static void add_expert(struct group *group, uint32_t moe_layer, const struct mp_
     };
     group->rows += work->rows.count;
     group->gathers |= !single;
+    for (uint32_t i = 0; engine->predict.done != NULL && i < work->rows.count; i++)
+        engine->predict.done[mp_engine_rank_row(engine, &work->rows, i)] = 1;
 }
 
 static void gather_expert(void *ctx, uint64_t index, unsigned thread)
@@ -176,27 +168,56 @@ struct combine_job {
     const float *weights; // (T, R)
 };
 
-/* x[t] += sum over ranks of weight * result, in rank order, then the shared part. */
+void mp_engine_sum_experts(struct mp_engine *engine, size_t t, const float *weights,
+                           const uint8_t *done, float *out)
+{
+    const struct mp_kernels *kernels = engine->config.kernels;
+    const struct mp_state *s = &engine->state;
+    const size_t H = engine->config.model->hidden, R = engine->shape.top_k;
+    float total = 0;
+
+    for (size_t r = 0; r < R; r++)
+        total += weights[r];
+    if (!engine->config.model->norm_topk)
+        total = 1.0f;
+    memset(out, 0, H * sizeof(float));
+    for (size_t r = 0; r < R; r++) {
+        if (done == NULL || done[r])
+            kernels->axpy(out, s->rank + (t * R + r) * H, weights[r] / total, H);
+    }
+    if (engine->config.model->shared_ffn > 0)
+        kernels->axpy(out, s->sum + t * H, 1.0f, H);
+}
+
+/* x[t] += what the experts give */
 static void combine_token(void *ctx, uint64_t t, unsigned thread)
 {
     const struct combine_job *job = ctx;
-    const struct mp_kernels *kernels = job->engine->config.kernels;
     struct mp_state *s = &job->engine->state;
     const size_t H = job->engine->config.model->hidden, R = job->engine->shape.top_k;
-    const float *weights = job->weights + t * R;
-    float *out = s->ye + t * H, total = 0;
+    float *out = s->ye + t * H;
 
     (void)thread;
-    for (size_t r = 0; r < R; r++)
-        total += weights[r];
-    if (!job->engine->config.model->norm_topk)
-        total = 1.0f;
-    memset(out, 0, H * sizeof(float));
-    for (size_t r = 0; r < R; r++)
-        kernels->axpy(out, s->rank + (t * R + r) * H, weights[r] / total, H);
-    if (job->engine->config.model->shared_ffn > 0)
-        kernels->axpy(out, s->sum + t * H, 1.0f, H);
-    kernels->axpy(s->x + t * H, out, 1.0f, H);
+    mp_engine_sum_experts(job->engine, t, job->weights + t * R, NULL, out);
+    job->engine->config.kernels->axpy(s->x + t * H, out, 1.0f, H);
+}
+
+static void watch_layer(struct mp_engine *engine, uint32_t moe_layer, const uint32_t *experts,
+                        const float *weights)
+{
+    const struct mp_watch *watch = engine->config.watch;
+    const struct mp_layer_seen seen = {
+        .layer = moe_layer,
+        .batch = engine->batch,
+        .k = engine->shape.top_k,
+        .input = engine->state.xn,
+        .experts = experts,
+        .weights = weights,
+        .results = engine->state.rank,
+    };
+
+    if (watch != NULL && watch->layer != NULL)
+        watch->layer(watch->ctx, &seen);
 }
 
 static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *experts,
@@ -204,8 +225,7 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
 {
     struct combine_job job = { .engine = ctx, .weights = weights };
 
-    (void)moe_layer;
-    (void)experts;
+    watch_layer(ctx, moe_layer, experts, weights);
     mp_engine_each_token(job.engine, combine_token, &job, job.engine->tokens);
     return MP_OK;
 }
@@ -215,8 +235,19 @@ static void op_routed(void *ctx, uint32_t moe_layer, uint32_t tokens, uint32_t k
 {
     struct mp_engine *engine = ctx;
 
+    engine->predict.chosen = experts;
+    engine->predict.weights = weights;
     if (engine->config.routed != NULL)
         engine->config.routed(engine->config.routed_ctx, moe_layer, tokens, k, experts, weights);
+}
+
+static void op_predicted(void *ctx, uint32_t moe_layer, uint32_t target_layer, uint32_t tokens,
+                         const float *scores)
+{
+    const struct mp_watch *watch = ((struct mp_engine *)ctx)->config.watch;
+
+    if (watch != NULL && watch->predicted != NULL)
+        watch->predicted(watch->ctx, moe_layer, target_layer, tokens, scores);
 }
 
 const struct mp_step_ops mp_engine_step_ops = {
@@ -226,4 +257,5 @@ const struct mp_step_ops mp_engine_step_ops = {
     .experts = op_experts,
     .combine = op_combine,
     .routed = op_routed,
+    .predicted = op_predicted,
 };

@@ -94,6 +94,31 @@ static void norm(struct mp_engine *engine, float *out, const float *x, const flo
     mp_engine_each_token(engine, norm_token, &job, tokens);
 }
 
+static void exchange(float *a, float *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const float kept = a[i];
+
+        a[i] = b[i];
+        b[i] = kept;
+    }
+}
+
+/* Keys and values of a token, which stand in state.gate and state.up, go to their places in the
+ * cache, and what was there into the buffers: done twice, the cache is as before. */
+static void exchange_kv(void *ctx, uint64_t t, unsigned thread)
+{
+    const struct attend_job *job = ctx;
+    const struct mp_engine *engine = job->engine;
+    const struct mp_state *s = &engine->state;
+    const size_t K = (size_t)engine->config.model->kv_heads * engine->config.model->head_dim;
+    const uint32_t sequence = job->batch->sequence[t], position = job->batch->position[t];
+
+    (void)thread;
+    exchange(kv_row(engine, s->k, job->layer, sequence, position), s->gate + t * K, K);
+    exchange(kv_row(engine, s->v, job->layer, sequence, position), s->up + t * K, K);
+}
+
 /* Norm and turn queries and keys of one token; keys and values go to the cache. */
 static void place_token(void *ctx, uint64_t t, unsigned thread)
 {
@@ -103,44 +128,43 @@ static void place_token(void *ctx, uint64_t t, unsigned thread)
     const struct mp_layer_weights *w = &engine->config.weights->layers[job->layer];
     const struct mp_state *s = &engine->state;
     const size_t Q = (size_t)m->heads * m->head_dim, K = (size_t)m->kv_heads * m->head_dim;
-    const uint32_t sequence = job->batch->sequence[t], position = job->batch->position[t];
+    const uint32_t position = job->batch->position[t];
 
-    (void)thread;
     turn_heads(engine, s->q + t * Q, m->heads, w->q_norm, position);
     turn_heads(engine, s->gate + t * K, m->kv_heads, w->k_norm, position);
-    memcpy(kv_row(engine, s->k, job->layer, sequence, position), s->gate + t * K,
-           K * sizeof(float));
-    memcpy(kv_row(engine, s->v, job->layer, sequence, position), s->up + t * K, K * sizeof(float));
+    exchange_kv(ctx, t, thread);
 }
 
-/* x += attention(norm(x)) */
-static void attention(struct mp_engine *engine, uint32_t layer, const struct mp_batch *batch)
+void mp_engine_attention(struct mp_engine *engine, uint32_t layer, float *x, bool keep)
 {
     const struct mp_model_config *m = engine->config.model;
     const struct mp_layer_weights *w = &engine->config.weights->layers[layer];
     const struct mp_kernels *kernels = engine->config.kernels;
+    const struct mp_batch *batch = engine->batch;
     struct mp_state *s = &engine->state;
     const size_t H = m->hidden, Q = (size_t)m->heads * m->head_dim;
     const size_t K = (size_t)m->kv_heads * m->head_dim;
     struct attend_job job = { .engine = engine, .batch = batch, .layer = layer };
 
-    norm(engine, s->xn, s->x, w->attn_norm, batch->count);
+    norm(engine, s->xe, x, w->attn_norm, batch->count);
 
     /* Keys and values are computed in the FFN buffers and then go to their places in the cache. */
     const struct mp_product qkv[] = {
-        { &w->q, w->q_bias, s->xn, H, s->q, Q },    // (T, Q)
-        { &w->k, w->k_bias, s->xn, H, s->gate, K }, // (T, K)
-        { &w->v, w->v_bias, s->xn, H, s->up, K },   // (T, K)
+        { &w->q, w->q_bias, s->xe, H, s->q, Q },    // (T, Q)
+        { &w->k, w->k_bias, s->xe, H, s->gate, K }, // (T, K)
+        { &w->v, w->v_bias, s->xe, H, s->up, K },   // (T, K)
     };
     mp_engine_multiply(engine, qkv, 3, batch->count);
     mp_engine_each_token(engine, place_token, &job, batch->count);
 
     job.parts = mp_pool_threads(engine->config.pool);
     mp_pool_run(engine->config.pool, attend_part, &job, (uint32_t)job.parts);
+    if (!keep)
+        mp_engine_each_token(engine, exchange_kv, &job, batch->count);
 
     const struct mp_product out = { &w->o, w->o_bias, s->att, Q, s->ye, H }; // (T, H)
     mp_engine_multiply(engine, &out, 1, batch->count);
-    kernels->axpy(s->x, s->ye, 1.0f, (size_t)batch->count * H);
+    kernels->axpy(x, s->ye, 1.0f, (size_t)batch->count * H);
 }
 
 /* x += ffn(norm(x)), with all channels or with those of the chosen experts */
@@ -225,6 +249,7 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
     if (status != MP_OK)
         return status;
     engine->tokens = batch->count;
+    engine->batch = batch;
     for (uint32_t t = 0; t < batch->count; t++)
         engine->config.kernels->convert(engine->state.x + (size_t)t * m->hidden,
                                         (const char *)embed->data + batch->token[t] * row_bytes,
@@ -234,7 +259,7 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
         status = mp_engine_check_cancel(engine);
         if (status != MP_OK)
             return status;
-        attention(engine, layer, batch);
+        mp_engine_attention(engine, layer, engine->state.x, true);
         status = feed_forward(engine, layer, batch->count);
         if (status != MP_OK)
             return status;

@@ -70,6 +70,8 @@ static enum mp_status dispatch(enum mp_command command, const struct mp_args *ar
     case MP_COMMAND_REPACK: return mp_cmd_repack(args, settings);
     case MP_COMMAND_REPLAY: return mp_cmd_replay(args, settings);
     case MP_COMMAND_SIMULATE: return mp_cmd_simulate(args, settings);
+    case MP_COMMAND_CALIBRATE: return mp_cmd_calibrate(args, settings);
+    case MP_COMMAND_PERPLEXITY: return mp_cmd_perplexity(args, settings);
     case MP_COMMAND_COUNT: break;
     }
     return MP_ERR_INVALID;

@@ -90,6 +90,11 @@ void mp_report_print(const struct mp_report *r, FILE *out)
             r->direct_io ? " past the page cache" : " through the page cache");
     fprintf(out, "exposed wait  %.1f ms: time that compute stood still for a read\n",
             r->exposed_wait_ms);
+    if (r->counters.route_choices > 0)
+        fprintf(out,
+                "substituted   %.2f %% of %llu chosen experts are not the model's own choice\n",
+                100 * (double)r->counters.route_substituted / (double)r->counters.route_choices,
+                (unsigned long long)r->counters.route_choices);
     fprintf(out, "policies      ");
     for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
         fprintf(out, "%s%s %s", slot > 0 ? ", " : "", mp_policy_slot_name(slot),

@@ -66,6 +66,7 @@ static enum mp_status fill_config(const struct mp_settings *settings,
         .routed = config->routed,
         .routed_ctx = config->routed_ctx,
         .decision_log = config->decision_log,
+        .watch = config->watch,
         .cancel = config->cancel,
     };
     return choose_kernels(settings, s);
@@ -174,6 +175,27 @@ static enum mp_status load_weights(const struct mp_session_config *config, struc
     return mp_weights_load(s->checkpoint, &s->model, &io, config->progress, &s->weights);
 }
 
+/* Files that were learned from this very model, where they are wanted and exist. */
+static enum mp_status open_sidecars(const struct mp_run_settings *run, struct mp_session *s)
+{
+    const int model_fd = mp_checkpoint_dir_fd(s->checkpoint);
+    enum mp_status status = MP_OK;
+    struct mp_model_id id;
+    const char *path;
+    int dir_fd;
+
+    if (mp_sidecar_locate(run->calibration, model_fd, MP_CALIBRATION_NAME, &dir_fd, &path)) {
+        mp_model_id_make(&s->model, s->weights, &id);
+        status = mp_calibration_load(dir_fd, path, &id, &s->calibration);
+    }
+    if (status == MP_OK &&
+        mp_sidecar_locate(run->llapor, model_fd, MP_LLAPOR_NAME, &dir_fd, &path)) {
+        mp_model_id_make(&s->model, s->weights, &id);
+        status = mp_llapor_load(dir_fd, path, &id, &s->llapor);
+    }
+    return status;
+}
+
 static enum mp_status open_model(const struct mp_settings *settings,
                                  const struct mp_session_config *config, struct mp_session *s)
 {
@@ -191,6 +213,8 @@ static enum mp_status open_model(const struct mp_settings *settings,
         status = plan_memory(settings, config, s);
     if (status == MP_OK && !config->plan_only)
         status = load_weights(config, s);
+    if (status == MP_OK && !config->plan_only && !config->no_sidecars)
+        status = open_sidecars(&settings->run, s);
     return status;
 }
 
@@ -200,6 +224,8 @@ static enum mp_status open_engine(const struct mp_settings *settings, struct mp_
     s->engine_config.files = mp_checkpoint_files(s->checkpoint);
     s->engine_config.budget_bytes = s->memory.budget_bytes;
     s->engine_config.option_groups = settings->groups;
+    s->engine_config.calibration = s->calibration;
+    s->engine_config.llapor = s->llapor;
     return mp_engine_create(&s->engine_config, &s->engine);
 }
 
@@ -236,10 +262,23 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
     return MP_OK;
 }
 
+enum mp_status mp_session_renew(struct mp_session *session, const struct mp_profile *policies,
+                                const struct mp_watch *watch)
+{
+    mp_engine_destroy(session->engine);
+    session->engine = NULL;
+    session->engine_config.policies = *policies;
+    session->engine_config.watch = watch;
+    session->engine_config.decision_log = NULL; /* that of the first engine is closed */
+    return mp_engine_create(&session->engine_config, &session->engine);
+}
+
 void mp_session_close(struct mp_session *session)
 {
     mp_engine_destroy(session->engine);
     mp_tokenizer_destroy(session->tokenizer);
+    mp_calibration_destroy(session->calibration);
+    mp_llapor_destroy(session->llapor);
     mp_weights_destroy(session->weights);
     mp_checkpoint_close(session->checkpoint);
     mp_pool_destroy(session->pool);

@@ -28,6 +28,8 @@ struct mp_session_config {
                    const float *weights);
     void *routed_ctx;
     const char *decision_log; /* or NULL */
+    const struct mp_watch *watch; /* or NULL */
+    bool no_sidecars;             /* leave calibration and trained predictors alone */
 };
 
 /* Bytes of RAM, by purpose. */
@@ -48,6 +50,8 @@ struct mp_session {
     struct mp_checkpoint *checkpoint;
     struct mp_model_config model;
     struct mp_weights *weights;
+    struct mp_calibration_data *calibration; /* NULL: there is none, or it is not wanted */
+    struct mp_llapor *llapor;                /* the same */
     struct mp_tokenizer *tokenizer;
     struct mp_engine_config engine_config;
     struct mp_engine *engine;
@@ -59,6 +63,10 @@ struct mp_session {
 enum mp_status mp_session_open(const struct mp_settings *settings,
                                const struct mp_session_config *config,
                                struct mp_session *session) MP_MUST_CHECK;
+/* A new engine in place of the old one: other policies, nothing resident, counters at zero. On
+ * failure there is none. */
+enum mp_status mp_session_renew(struct mp_session *session, const struct mp_profile *policies,
+                                const struct mp_watch *watch) MP_MUST_CHECK;
 void mp_session_close(struct mp_session *session);
 
 #endif

@@ -37,6 +37,14 @@ static const struct mp_opt run_opts[] = {
                 "Memory backend, with wrappers in front: host, trace:host."),
     MP_OPT_TEXT("PROFILE", struct mp_run_settings, profile, "",
                 "Named set of policies; empty: the default one. moepager info lists them."),
+    MP_OPT_TEXT("CALIBRATION", struct mp_run_settings, calibration, "auto",
+                "What moepager calibrate learned of the model: auto takes "
+                "moepager-calibration.safetensors beside the model if it is there, none does "
+                "without, else a path."),
+    MP_OPT_TEXT("LLAPOR", struct mp_run_settings, llapor, "auto",
+                "Trained predictors for predict policy llapor: auto takes "
+                "moepager-llapor.safetensors beside the model if it is there, none does without, "
+                "else a path."),
     POLICY_TEXT(ROUTE, "Policy that chooses experts; empty: the profile's."),
     POLICY_TEXT(ASSIGN, "Policy that chooses who computes an expert; empty: the profile's."),
     POLICY_TEXT(PREDICT, "Policy that guesses the next layer's scores; empty: the profile's."),

@@ -20,7 +20,9 @@ struct mp_run_settings {
     uint64_t seed;
     uint64_t huge_pages;
     uint64_t populate;
-    char kernels[32]; /* empty: the fastest */
+    char calibration[512]; /* "auto", "none" or a path; see engine/sidecar.h */
+    char llapor[512];      /* the same */
+    char kernels[32];      /* empty: the fastest */
     char backend[128];
     char profile[64];
     char policy[MP_SLOT_COUNT][64]; /* empty: the profile's */

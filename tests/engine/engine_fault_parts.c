@@ -6,6 +6,7 @@
 
 #include "engine/chat.h"
 #include "engine/commands.h"
+#include "engine/st_out.h"
 #include "policy/decisions.h"
 #include "policy/replay.h"
 #include "policy/trace.h"
@@ -86,6 +87,8 @@ static enum mp_status run_command(const struct command *c)
     case MP_COMMAND_BENCH: return mp_cmd_bench(&args, &settings);
     case MP_COMMAND_REPLAY: return mp_cmd_replay(&args, &settings);
     case MP_COMMAND_SIMULATE: return mp_cmd_simulate(&args, &settings);
+    case MP_COMMAND_CALIBRATE: return mp_cmd_calibrate(&args, &settings);
+    case MP_COMMAND_PERPLEXITY: return mp_cmd_perplexity(&args, &settings);
     default: return mp_cmd_info(&args, &settings);
     }
 }
@@ -261,6 +264,7 @@ void fault_sweep_commands(const char *sites_path)
                                "all",
                                "--backend",
                                "trace:host",
+                               "--receipt",
                                "--decision-log",
                                log,
                                NULL };
@@ -317,6 +321,41 @@ void fault_sweep_commands(const char *sites_path)
     sweep_command(&info, sites_path);
     sweep_replay(sites_path);
     sweep_simulate(sites_path);
+}
+
+/* Calibration: made, read again for an evaluation of all predictors, and a text's perplexity. */
+void fault_sweep_calibration(const char *sites_path)
+{
+    static struct command calibrate, evaluate, perplexity;
+    static char model[4200], text[4200], made[4200], features[4200];
+    const char *calibrate_argv[] = { "moepager", "calibrate", "--model", model,        "--text",
+                                     text,       "--out",     made,      "--window",   "8",
+                                     "--json",   "--threads", "1",       "--features", NULL };
+    const char *evaluate_argv[] = { "moepager",  "calibrate", "--model",       model,
+                                    "--text",    text,        "--calibration", made,
+                                    "--tokens",  "6",         "--budget",      "60%",
+                                    "--threads", "1",         "--evaluate",    NULL };
+    const char *perplexity_argv[] = { "moepager",      "perplexity", "--model",  model,
+                                      "--text",        text,         "--sweep",  "evict=lru,lfu",
+                                      "--threads",     "1",          "--window", "8",
+                                      "--calibration", made,         NULL };
+
+    make_model(model, sizeof(model));
+    snprintf(text, sizeof(text), "%s/text.txt", test_tmpdir());
+    snprintf(made, sizeof(made), "%s/made.safetensors", test_tmpdir());
+    snprintf(features, sizeof(features), "%s/moepager-features.safetensors", test_tmpdir());
+    write_file(text, "It goes through the model, token by token, and is not kept.\n");
+
+    calibrate = (struct command){ .command = MP_COMMAND_CALIBRATE,
+                                  .argv = (char **)calibrate_argv,
+                                  .made = { made, features } };
+    sweep_command(&calibrate, sites_path);
+    CHECK_EQ(run_command(&calibrate), MP_OK);
+    evaluate = (struct command){ .command = MP_COMMAND_CALIBRATE, .argv = (char **)evaluate_argv };
+    sweep_command(&evaluate, sites_path);
+    perplexity =
+        (struct command){ .command = MP_COMMAND_PERPLEXITY, .argv = (char **)perplexity_argv };
+    sweep_command(&perplexity, sites_path);
 }
 
 /* Marks to be sorted, a word longer than any buffer's first size, broken bytes, special tokens. */
@@ -586,6 +625,46 @@ static void replay_once(const struct fault_plan *plan, void *ctx)
         fault_check_error(status);
 }
 
+static const struct mp_model_id llapor_id = { .layers = 2, .experts = 4, .top_k = 2, .hidden = 8 };
+
+static void write_llapor(const char *path)
+{
+    static const struct mp_st_out_tensor tensors[] = {
+        { "layer.1.pca.weight", MP_ST_F32, 2, { 2, 8 } },
+        { "layer.1.pca.bias", MP_ST_F32, 1, { 2 } },
+        { "layer.1.in.weight", MP_ST_F32, 2, { 3, 10 } },
+        { "layer.1.in.bias", MP_ST_F32, 1, { 3 } },
+        { "layer.1.out.weight", MP_ST_F32, 2, { 4, 3 } },
+        { "layer.1.out.bias", MP_ST_F32, 1, { 4 } },
+    };
+    struct mp_st_out out;
+
+    CHECK_EQ(
+        mp_st_out_open(&out, path, MP_LLAPOR_FORMAT, &llapor_id, 1, tensors, MP_ARRAY_LEN(tensors)),
+        MP_OK);
+    for (size_t i = 0; i < MP_ARRAY_LEN(tensors); i++) {
+        for (uint64_t b = 0; b < mp_st_out_bytes(&tensors[i]); b++)
+            fputc(0, out.out.file);
+    }
+    CHECK_EQ(mp_st_out_commit(&out), MP_OK);
+}
+
+static void llapor_once(const struct fault_plan *plan, void *ctx)
+{
+    struct mp_llapor *llapor = NULL;
+    enum mp_status status;
+
+    mp_error_clear();
+    fault_begin(plan);
+    status = mp_llapor_load(AT_FDCWD, ctx, &llapor_id, &llapor);
+    fault_end();
+    if (status != MP_OK)
+        fault_check_error(status);
+    else
+        CHECK(llapor->nets[0].width == 3 && llapor->nets[0].inputs == 2);
+    mp_llapor_destroy(llapor);
+}
+
 /* A file that has become shorter than it was when it was opened. */
 static void truncated_once(const struct fault_plan *plan, void *ctx)
 {
@@ -640,6 +719,9 @@ void fault_sweep_single_calls(const char *sites_path)
                      "0,0,0,0,0,3,0.5,0,10\n"
                      "0,1,1,0,0,2,0.5,0,10\n");
     sweep("route_trace", replay_once, path, sites_path);
+    snprintf(path, sizeof(path), "%s/llapor.safetensors", test_tmpdir());
+    write_llapor(path);
+    sweep("trained predictors", llapor_once, path, sites_path);
     snprintf(path, sizeof(path), "%s/short.bin", test_tmpdir());
     sweep("truncated file", truncated_once, path, sites_path);
 }

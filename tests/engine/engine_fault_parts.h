@@ -9,6 +9,7 @@
  * `sites_path`. See tests/engine/engine_fault_test.c.
  */
 void fault_sweep_commands(const char *sites_path);
+void fault_sweep_calibration(const char *sites_path);
 void fault_sweep_tokenizers(const char *sites_path);
 void fault_sweep_policies(const char *sites_path);
 void fault_sweep_single_calls(const char *sites_path);

@@ -211,6 +211,7 @@ int main(void)
     CHECK(freopen("/dev/null", "w", stdout) != NULL); /* where commands print */
     fault_sweep_briefly(true);
     fault_sweep_commands(sites_path);
+    fault_sweep_calibration(sites_path);
     fault_sweep_tokenizers(sites_path);
     fault_sweep_policies(sites_path);
     fault_sweep_single_calls(sites_path);

@@ -18,6 +18,9 @@ struct harness_options {
     enum mp_io_mode io_mode;
     bool no_uring;
     bool deterministic;
+    const struct mp_watch *watch;                  /* or NULL */
+    const struct mp_calibration_data *calibration; /* or NULL */
+    const struct mp_llapor *llapor;                /* or NULL */
 };
 
 struct harness {

@@ -1,0 +1,354 @@
+/*
+ * `moepager calibrate`: learn from a text what policies want to know of a model, and show how well
+ * predictors do.
+ */
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/calibrate.h"
+#include "engine/commands.h"
+#include "engine/evaluate.h"
+#include "engine/text_run.h"
+#include "vmm/base/error.h"
+#include "vmm/base/json_out.h"
+
+#define STREAMS 32 /* windows at once; the batch of PreScope's evaluation */
+#define FEATURES_NAME "moepager-features.safetensors"
+#define PREDICTORS_MAX 16
+
+struct calibrate {
+    const struct mp_args *args;
+    const struct mp_settings *settings;
+    struct mp_clock *clock;
+    struct mp_session session;
+    struct mp_progress_bar bar;
+    struct mp_model_id id;
+    struct mp_ids ids;
+
+    char out[PATH_MAX], features_path[PATH_MAX];
+    struct mp_calibrator *calibrator;
+    struct mp_features *features; /* or NULL */
+    struct mp_calibration_data *data;
+    struct mp_calibration_summary summary;
+
+    struct mp_evaluator *evaluator;
+    uint32_t predictor_count;
+    const char *predictors[PREDICTORS_MAX];
+    struct mp_evaluation *results; // (predictors, layers)
+};
+
+static void on_layer(void *ctx, const struct mp_layer_seen *seen)
+{
+    struct calibrate *c = ctx;
+
+    mp_calibrator_seen(c->calibrator, seen);
+    if (c->features != NULL)
+        mp_features_seen(c->features, seen);
+}
+
+static void on_progress(void *ctx, uint64_t done_tokens, uint64_t total_tokens)
+{
+    struct calibrate *c = ctx;
+
+    mp_progress_bar_show(&c->bar, done_tokens, total_tokens);
+}
+
+static enum mp_status open_session(struct calibrate *c)
+{
+    const struct mp_progress progress = mp_loading_progress(&c->bar);
+    const struct mp_session_config config = {
+        .model = c->args->model,
+        .sequences = STREAMS,
+        .tokenizer = true,
+        .progress = &progress,
+        .clock = c->clock,
+        .cancel = &mp_interrupted,
+        /* What is to be made anew is not read, so that a wrong one can be replaced. */
+        .no_sidecars = !c->args->evaluate,
+    };
+    enum mp_status status;
+
+    mp_progress_bar_begin(&c->bar, "loading", NULL, c->clock);
+    status = mp_session_open(c->settings, &config, &c->session);
+    mp_progress_bar_end(&c->bar);
+    if (status == MP_OK)
+        mp_model_id_make(&c->session.model, c->session.weights, &c->id);
+    return status;
+}
+
+/* The model's own routing, whatever the settings name: what is learned is about the model. */
+static enum mp_status run_text(struct calibrate *c, const char *predictor,
+                               const struct mp_watch *watch)
+{
+    struct mp_profile policies = c->session.engine_config.policies;
+    struct mp_text_run run = {
+        .ids = &c->ids,
+        .window = (uint32_t)c->args->window,
+        .streams = STREAMS,
+        .on_progress = on_progress,
+        .ctx = c,
+    };
+    enum mp_status status;
+
+    policies.policy[MP_SLOT_ROUTE] = "exact";
+    policies.policy[MP_SLOT_PREDICT] = predictor;
+    policies.policy[MP_SLOT_PREFETCH] = c->args->evaluate ? "top" : "none";
+    status = mp_session_renew(&c->session, &policies, watch);
+    if (status != MP_OK)
+        return status;
+    run.engine = c->session.engine;
+    mp_progress_bar_begin(&c->bar, c->args->evaluate ? predictor : "calibrating", "tokens",
+                          c->clock);
+    status = mp_text_run(&run);
+    mp_progress_bar_end(&c->bar);
+    return status;
+}
+
+/* <model>/moepager-calibration.safetensors unless --out says otherwise; features beside it. */
+static enum mp_status name_files(struct calibrate *c)
+{
+    char copy[PATH_MAX];
+    int length, other;
+
+    if (c->args->out != NULL)
+        length = snprintf(c->out, sizeof(c->out), "%s", c->args->out);
+    else
+        length = snprintf(c->out, sizeof(c->out), "%s/%s", c->args->model, MP_CALIBRATION_NAME);
+    snprintf(copy, sizeof(copy), "%s", c->out);
+    other =
+        snprintf(c->features_path, sizeof(c->features_path), "%s/%s", dirname(copy), FEATURES_NAME);
+    if ((size_t)length >= sizeof(c->out) || (size_t)other >= sizeof(c->features_path))
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--out: the path is too long");
+    return MP_OK;
+}
+
+static enum mp_status calibrate(struct calibrate *c)
+{
+    const struct mp_watch watch = { .ctx = c, .layer = on_layer };
+    enum mp_status status = name_files(c);
+
+    if (status == MP_OK)
+        status = mp_calibration_create(&c->id, &c->data);
+    if (status == MP_OK)
+        status = mp_calibrator_create(&c->id, STREAMS, STREAMS, &c->calibrator);
+    if (status == MP_OK && c->args->features)
+        status = mp_features_open(c->features_path, &c->id, c->ids.count, STREAMS, &c->features);
+    if (status == MP_OK)
+        status = run_text(c, "none", &watch);
+    if (status != MP_OK)
+        return status;
+    mp_calibrator_finish(c->calibrator, c->data, &c->summary);
+    if (c->features != NULL) {
+        struct mp_features *features = c->features;
+
+        c->features = NULL;
+        status = mp_features_commit(features);
+    }
+    if (status == MP_OK)
+        status = mp_calibration_write(c->out, c->data, &c->id, c->summary.tokens);
+    return status;
+}
+
+static enum mp_status evaluate(struct calibrate *c)
+{
+    const struct mp_policy_info *info;
+    enum mp_status status = mp_evaluator_create(&c->id, STREAMS, &c->evaluator);
+
+    c->results = calloc(PREDICTORS_MAX * (size_t)c->id.layers, sizeof(*c->results));
+    if (status == MP_OK && c->results == NULL)
+        status = mp_fail_no_memory("the results", PREDICTORS_MAX * c->id.layers);
+    for (size_t i = 0; status == MP_OK && (info = mp_policy_builtin(MP_SLOT_PREDICT, i)) != NULL;
+         i++) {
+        if (((const struct mp_predict_ops *)info)->predict == NULL ||
+            c->predictor_count == PREDICTORS_MAX)
+            continue;
+        mp_evaluator_reset(c->evaluator);
+        status = run_text(c, info->name, mp_evaluator_watch(c->evaluator));
+        for (uint32_t l = 0; l < c->id.layers; l++)
+            mp_evaluator_result(c->evaluator, l,
+                                &c->results[c->predictor_count * (size_t)c->id.layers + l]);
+        c->predictors[c->predictor_count++] = info->name;
+    }
+    return status;
+}
+
+static void print_calibration(const struct calibrate *c, double seconds)
+{
+    printf("%s: %llu tokens in %.1f s\n", c->out, (unsigned long long)c->summary.tokens, seconds);
+    if (c->args->features)
+        printf("%s: training data of the same tokens\n", c->features_path);
+    printf("%-6s %-8s %22s %22s\n", "layer", "group", "like the layer before",
+           "best expert's share");
+    for (uint32_t l = 0; l < c->id.layers; l++) {
+        static const char *const groups[] = { "input", "middle", "output" };
+
+        printf("%-6u %-8s %22.3f %22.3f\n", l,
+               c->id.layers < 3 ? "-" : groups[c->data->groups[l] % 3],
+               mp_calibrator_cosine(c->calibrator, l), mp_calibrator_top_share(c->calibrator, l));
+    }
+    printf("output similarity is known of %.1f %% of the pairs of experts\n",
+           100 * c->summary.similar_pairs);
+}
+
+static void json_calibration(const struct calibrate *c, double seconds)
+{
+    struct mp_json_out json;
+
+    mp_json_begin(&json, stdout, true);
+    mp_json_object_begin(&json, NULL);
+    mp_json_put_string(&json, "out", c->out);
+    mp_json_put_string(&json, "features", c->args->features ? c->features_path : NULL);
+    mp_json_put_u64(&json, "tokens", c->summary.tokens);
+    mp_json_put_f64(&json, "seconds", seconds);
+    mp_json_put_f64(&json, "similar_pairs", c->summary.similar_pairs);
+    mp_json_array_begin(&json, "layers");
+    for (uint32_t l = 0; l < c->id.layers; l++) {
+        mp_json_object_begin(&json, NULL);
+        mp_json_put_u64(&json, "group", c->data->groups[l]);
+        mp_json_put_f64(&json, "cosine_with_layer_before", mp_calibrator_cosine(c->calibrator, l));
+        mp_json_put_f64(&json, "best_expert_share", mp_calibrator_top_share(c->calibrator, l));
+        mp_json_object_end(&json);
+    }
+    mp_json_array_end(&json);
+    mp_json_object_end(&json);
+    mp_json_end(&json);
+}
+
+/* The mean over the layers that were predicted; entry `layers` of a column. */
+static struct mp_evaluation mean(const struct calibrate *c, uint32_t predictor)
+{
+    const struct mp_evaluation *results = c->results + predictor * (size_t)c->id.layers;
+    struct mp_evaluation sum = { 0 };
+    uint32_t count = 0;
+
+    for (uint32_t l = 0; l < c->id.layers; l++) {
+        if (results[l].tokens == 0)
+            continue;
+        sum.tokens += results[l].tokens;
+        sum.recall += results[l].recall;
+        sum.hot += results[l].hot;
+        count++;
+    }
+    sum.recall /= count > 0 ? count : 1;
+    sum.hot /= count > 0 ? count : 1;
+    return sum;
+}
+
+static void print_table(const struct calibrate *c, const char *title, size_t field)
+{
+    printf("%s\n%-7s", title, "layer");
+    for (uint32_t p = 0; p < c->predictor_count; p++)
+        printf(" %10s", c->predictors[p]);
+    for (uint32_t l = 0; l <= c->id.layers; l++) {
+        if (l == c->id.layers)
+            printf("\n%-7s", "mean");
+        else
+            printf("\n%-7u", l);
+        for (uint32_t p = 0; p < c->predictor_count; p++) {
+            const struct mp_evaluation result =
+                l == c->id.layers ? mean(c, p) : c->results[p * (size_t)c->id.layers + l];
+
+            if (result.tokens == 0)
+                printf(" %10s", "-");
+            else
+                printf(" %8.1f %%", 100 * *(const double *)((const char *)&result + field));
+        }
+    }
+    printf("\n");
+}
+
+static void print_evaluation(const struct calibrate *c)
+{
+    printf("%zu tokens in windows of %llu, %d at once; experts in RAM: %.0f %%\n", c->ids.count,
+           (unsigned long long)c->args->window, STREAMS,
+           100.0 * (double)c->session.memory.budget_bytes / (double)c->session.memory.expert_bytes);
+    print_table(c, "\na token's experts among its best predicted ones, as many as it has",
+                offsetof(struct mp_evaluation, recall));
+    print_table(c, "\nthe batch's predicted best 4 within its true best 6",
+                offsetof(struct mp_evaluation, hot));
+}
+
+static void json_evaluation(const struct calibrate *c)
+{
+    struct mp_json_out json;
+
+    mp_json_begin(&json, stdout, true);
+    mp_json_object_begin(&json, NULL);
+    mp_json_put_u64(&json, "tokens", c->ids.count);
+    mp_json_put_u64(&json, "window", c->args->window);
+    mp_json_put_u64(&json, "batch", STREAMS);
+    mp_json_put_u64(&json, "budget_bytes", c->session.memory.budget_bytes);
+    mp_json_object_begin(&json, "predictors");
+    for (uint32_t p = 0; p < c->predictor_count; p++) {
+        mp_json_array_begin(&json, c->predictors[p]);
+        for (uint32_t l = 0; l < c->id.layers; l++) {
+            const struct mp_evaluation *result = &c->results[p * (size_t)c->id.layers + l];
+
+            mp_json_object_begin(&json, NULL);
+            mp_json_put_u64(&json, "layer", l);
+            mp_json_put_u64(&json, "tokens", result->tokens);
+            mp_json_put_f64(&json, "recall", result->recall);
+            mp_json_put_f64(&json, "hot", result->hot);
+            mp_json_object_end(&json);
+        }
+        mp_json_array_end(&json);
+    }
+    mp_json_object_end(&json);
+    mp_json_object_end(&json);
+    mp_json_end(&json);
+}
+
+static enum mp_status run_all(struct calibrate *c)
+{
+    const uint64_t start_ns = mp_clock_now_ns(c->clock);
+    uint64_t bytes;
+    double seconds;
+    enum mp_status status = mp_require_text(c->args);
+
+    if (status == MP_OK)
+        status = open_session(c);
+    if (status == MP_OK)
+        status = mp_load_text(c->args, &c->session, &c->ids, &bytes);
+    if (status == MP_OK)
+        status = c->args->evaluate ? evaluate(c) : calibrate(c);
+    if (status != MP_OK)
+        return status;
+    seconds = (double)(mp_clock_now_ns(c->clock) - start_ns) * 1e-9;
+    if (c->args->evaluate && c->args->json)
+        json_evaluation(c);
+    else if (c->args->evaluate)
+        print_evaluation(c);
+    else if (c->args->json)
+        json_calibration(c, seconds);
+    else
+        print_calibration(c, seconds);
+    return mp_check_stdout();
+}
+
+enum mp_status mp_cmd_calibrate(const struct mp_args *args, const struct mp_settings *settings)
+{
+    struct calibrate *c;
+    enum mp_status status = mp_require_model(args);
+
+    if (status != MP_OK)
+        return status;
+    c = calloc(1, sizeof(*c));
+    if (c == NULL)
+        return mp_fail_no_memory("the calibration", sizeof(*c));
+    c->args = args;
+    c->settings = settings;
+    c->clock = mp_clock_monotonic();
+    status = run_all(c);
+    mp_session_close(&c->session);
+    mp_features_abandon(c->features);
+    mp_calibrator_destroy(c->calibrator);
+    mp_calibration_destroy(c->data);
+    mp_evaluator_destroy(c->evaluator);
+    mp_ids_free(&c->ids);
+    free(c->results);
+    free(c);
+    return status;
+}

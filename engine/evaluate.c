@@ -1,0 +1,157 @@
+#include "engine/evaluate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/builtins.h"
+#include "vmm/base/error.h"
+
+struct tally {
+    uint64_t tokens, found; /* of tokens * k */
+    uint64_t hot, hot_found;
+};
+
+struct mp_evaluator {
+    struct mp_model_id id;
+    struct mp_watch watch;
+    struct tally *tallies; // (layers)
+    /* Of an even and an odd layer: one is guessed before the other has been compared. */
+    uint32_t target[2]; /* MP_LAYER_ANY: there is no guess */
+    uint32_t guess_tokens[2];
+    uint32_t *guess[2];  // (T, k)
+    float *guess_scores; // (T, k): scratch
+    uint32_t *counts[2]; // (experts): tokens as predicted, in truth
+};
+
+static void on_predicted(void *ctx, uint32_t layer, uint32_t target, uint32_t tokens,
+                         const float *scores)
+{
+    struct mp_evaluator *e = ctx;
+    const struct mp_route_facts facts = {
+        .tokens = tokens, .experts = e->id.experts, .k = e->id.top_k, .scores = scores
+    };
+
+    if (target != layer + 1)
+        return;
+    mp_route_top_k(&facts, e->guess[target % 2], e->guess_scores);
+    e->target[target % 2] = target;
+    e->guess_tokens[target % 2] = tokens;
+}
+
+static bool contains(const uint32_t *list, uint32_t count, uint32_t value)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (list[i] == value)
+            return true;
+    }
+    return false;
+}
+
+static void count_tokens(const uint32_t *chosen, size_t count, uint32_t *counts, uint32_t experts)
+{
+    memset(counts, 0, experts * sizeof(*counts));
+    for (size_t i = 0; i < count; i++)
+        counts[chosen[i]]++;
+}
+
+/* How many experts stand before `expert` in the order of counts. */
+static uint32_t rank(const uint32_t *counts, uint32_t experts, uint32_t expert, bool strictly)
+{
+    uint32_t before = 0;
+
+    for (uint32_t e = 0; e < experts; e++)
+        before +=
+            counts[e] > counts[expert] || (!strictly && counts[e] == counts[expert] && e < expert);
+    return before;
+}
+
+static void add_hot(struct mp_evaluator *e, struct tally *tally)
+{
+    for (uint32_t i = 0; i < e->id.experts; i++) {
+        if (e->counts[0][i] == 0 || rank(e->counts[0], e->id.experts, i, false) >= MP_EVALUATE_HOT)
+            continue;
+        tally->hot++;
+        tally->hot_found += e->counts[1][i] > 0 &&
+                            rank(e->counts[1], e->id.experts, i, true) < MP_EVALUATE_HOT_WITHIN;
+    }
+}
+
+static void on_layer(void *ctx, const struct mp_layer_seen *seen)
+{
+    struct mp_evaluator *e = ctx;
+    struct tally *tally = &e->tallies[seen->layer];
+    const uint32_t k = seen->k, tokens = seen->batch->count, side = seen->layer % 2;
+    const uint32_t *guess = e->guess[side];
+
+    if (e->target[side] != seen->layer || e->guess_tokens[side] != tokens)
+        return;
+    e->target[side] = MP_LAYER_ANY;
+    tally->tokens += tokens;
+    for (uint32_t i = 0; i < tokens * k; i++)
+        tally->found += contains(guess + i / k * k, k, seen->experts[i]);
+    count_tokens(guess, (size_t)tokens * k, e->counts[0], e->id.experts);
+    count_tokens(seen->experts, (size_t)tokens * k, e->counts[1], e->id.experts);
+    add_hot(e, tally);
+}
+
+enum mp_status mp_evaluator_create(const struct mp_model_id *id, uint32_t tokens_max,
+                                   struct mp_evaluator **evaluator_p)
+{
+    struct mp_evaluator *e = calloc(1, sizeof(*e));
+    const size_t choices = (size_t)tokens_max * id->top_k;
+
+    if (e == NULL)
+        return mp_fail_no_memory("an evaluation", sizeof(*e));
+    e->id = *id;
+    e->watch = (struct mp_watch){ .ctx = e, .layer = on_layer, .predicted = on_predicted };
+    e->tallies = calloc(id->layers, sizeof(*e->tallies));
+    e->guess_scores = calloc(choices, sizeof(*e->guess_scores));
+    for (int i = 0; i < 2; i++) {
+        e->counts[i] = calloc(id->experts, sizeof(uint32_t));
+        e->guess[i] = calloc(choices, sizeof(uint32_t));
+        e->target[i] = MP_LAYER_ANY;
+    }
+    if (e->tallies == NULL || e->guess[0] == NULL || e->guess[1] == NULL ||
+        e->guess_scores == NULL || e->counts[0] == NULL || e->counts[1] == NULL) {
+        mp_evaluator_destroy(e);
+        return mp_fail_no_memory("an evaluation", choices * 8);
+    }
+    *evaluator_p = e;
+    return MP_OK;
+}
+
+void mp_evaluator_destroy(struct mp_evaluator *e)
+{
+    if (e == NULL)
+        return;
+    free(e->tallies);
+    free(e->guess[0]);
+    free(e->guess[1]);
+    free(e->guess_scores);
+    free(e->counts[0]);
+    free(e->counts[1]);
+    free(e);
+}
+
+const struct mp_watch *mp_evaluator_watch(struct mp_evaluator *e)
+{
+    return &e->watch;
+}
+
+void mp_evaluator_reset(struct mp_evaluator *e)
+{
+    memset(e->tallies, 0, e->id.layers * sizeof(*e->tallies));
+    e->target[0] = e->target[1] = MP_LAYER_ANY;
+}
+
+void mp_evaluator_result(const struct mp_evaluator *e, uint32_t layer,
+                         struct mp_evaluation *result_p)
+{
+    const struct tally *tally = &e->tallies[layer];
+
+    *result_p = (struct mp_evaluation){ .tokens = tally->tokens };
+    if (tally->tokens > 0)
+        result_p->recall = (double)tally->found / ((double)tally->tokens * e->id.top_k);
+    if (tally->hot > 0)
+        result_p->hot = (double)tally->hot_found / (double)tally->hot;
+}

@@ -1,0 +1,120 @@
+/*
+ * Scores that the engine computes for predictors which have no weights of their own: which source
+ * is which is said in policy/policy.h.
+ *
+ * GATE      the later layer's norm and router on the residual stream as it is now.
+ * RESIDUAL  DALI, section 4.2, eq. 10 and 11: the later layer's router on this router's input plus
+ *           the mean change between the two inputs. Several layers ahead the changes add up.
+ * PARTIAL   engine/predict_partial.c
+ * LLAPOR    engine/predict_llapor.c
+ *
+ * Where a source cannot speak (no calibration, no network, more than one layer ahead, the next
+ * token's first layer, asked before there are results) the next best one does: llapor, residual,
+ * gate. A prediction changes the time that a run takes and never its result, so this is no error;
+ * what is missing altogether is warned of when the engine is made.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine_int.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+static void gate_scores(struct mp_engine *engine, uint32_t target, float *scores)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const uint32_t layer = engine->layer_of[target];
+    const size_t H = m->hidden;
+
+    engine->config.kernels->rmsnorm(engine->state.xe, H, engine->state.x, H,
+                                    engine->config.weights->layers[layer].ffn_norm, H,
+                                    engine->tokens, m->norm_eps);
+    mp_engine_router(engine, layer, engine->state.xe, scores);
+}
+
+static void residual_scores(struct mp_engine *engine, uint32_t moe_layer, uint32_t target,
+                            float *scores)
+{
+    const size_t H = engine->config.model->hidden;
+    const float *residual = engine->config.calibration->residual;
+    float *x = engine->state.xe;
+
+    memcpy(x, engine->state.xn, engine->tokens * H * sizeof(float));
+    for (uint32_t l = moe_layer; l < target; l++) {
+        for (uint32_t t = 0; t < engine->tokens; t++)
+            engine->config.kernels->axpy(x + t * H, residual + l * H, 1.0f, H);
+    }
+    mp_engine_router(engine, engine->layer_of[target], x, scores);
+}
+
+void mp_engine_source_scores(struct mp_engine *engine, uint32_t moe_layer, uint32_t target,
+                             enum mp_score_source source, float *scores)
+{
+    if (source == MP_SCORES_PARTIAL && target == moe_layer + 1 && engine->predict.shared)
+        mp_engine_scores_partial(engine, moe_layer, target, scores);
+    else if (source == MP_SCORES_LLAPOR && target == moe_layer + 1 &&
+             engine->config.llapor != NULL && engine->predict.chosen != NULL)
+        mp_engine_scores_llapor(engine, moe_layer, scores);
+    else if ((source == MP_SCORES_RESIDUAL || source == MP_SCORES_LLAPOR) && target > moe_layer &&
+             engine->config.calibration != NULL)
+        residual_scores(engine, moe_layer, target, scores);
+    else
+        gate_scores(engine, target, scores);
+}
+
+static void warn_missing(const struct mp_engine *engine, enum mp_score_source source)
+{
+    const struct mp_engine_config *c = &engine->config;
+    const char *name = engine->policies.predict_ops->info.name;
+
+    if (source == MP_SCORES_RESIDUAL && c->calibration == NULL)
+        mp_log_warn("predict",
+                    "predict policy '%s' has no calibration of this model and asks the next gate "
+                    "alone; run moepager calibrate",
+                    name);
+    if (source == MP_SCORES_LLAPOR && c->llapor == NULL)
+        mp_log_warn("predict",
+                    "predict policy '%s' has no trained predictors of this model and asks the next "
+                    "gate; see docs/calibration.md",
+                    name);
+}
+
+static enum mp_status allocate(uint64_t count, float **out)
+{
+    *out = calloc(count, sizeof(float));
+    return *out != NULL ? MP_OK : mp_fail_no_memory("scores for a predictor", count * 4);
+}
+
+enum mp_status mp_engine_predict_create(struct mp_engine *engine)
+{
+    const enum mp_score_source source = engine->policies.predict_ops->source;
+    const struct mp_llapor *llapor = engine->config.llapor;
+    const struct mp_shape *shape = &engine->shape;
+    struct mp_predict_state *p = &engine->predict;
+    const uint64_t T = shape->tokens_max;
+    enum mp_status status = MP_OK;
+
+    warn_missing(engine, source);
+    if (source == MP_SCORES_PARTIAL) {
+        p->done = calloc(T, shape->top_k);
+        status = p->done != NULL ? allocate(T * engine->config.model->hidden, &p->x)
+                                 : mp_fail_no_memory("scores for a predictor", T * shape->top_k);
+    }
+    if (source == MP_SCORES_LLAPOR && llapor != NULL && llapor->count > 0) {
+        status = allocate(T * (llapor->inputs_max + 2ull * shape->experts), &p->features);
+        for (int i = 0; i < 3 && status == MP_OK; i++)
+            status = allocate(T * llapor->width_max, &p->wide[i]);
+    }
+    return status;
+}
+
+void mp_engine_predict_destroy(struct mp_engine *engine)
+{
+    struct mp_predict_state *p = &engine->predict;
+
+    free(p->x);
+    free(p->features);
+    for (int i = 0; i < 3; i++)
+        free(p->wide[i]);
+    free(p->done);
+}

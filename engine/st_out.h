@@ -1,0 +1,37 @@
+#ifndef MP_ENGINE_ST_OUT_H
+#define MP_ENGINE_ST_OUT_H
+
+#include "engine/sidecar.h"
+#include "vmm/base/out.h"
+
+/*
+ * Writes a safetensors file of the kind that engine/sidecar.h reads: header with metadata, then the
+ * data of the tensors one after the other, in the order of the list. Nothing appears under the name
+ * before commit.
+ */
+struct mp_st_out_tensor {
+    char name[64];
+    enum mp_st_dtype dtype;
+    uint32_t dims;
+    uint64_t shape[3];
+};
+
+struct mp_st_out {
+    struct mp_out out; /* the data go to out.file; write errors stay until commit */
+    uint64_t data_begin;
+};
+
+enum mp_status mp_st_out_open(struct mp_st_out *st, const char *path, const char *format,
+                              const struct mp_model_id *id, uint64_t tokens,
+                              const struct mp_st_out_tensor *tensors, size_t count) MP_MUST_CHECK;
+
+/* Bytes of a tensor's data. */
+uint64_t mp_st_out_bytes(const struct mp_st_out_tensor *tensor);
+
+/* Go on writing at this byte of the data. A failure stays until commit. */
+void mp_st_out_seek(struct mp_st_out *st, uint64_t data_offset_bytes);
+
+enum mp_status mp_st_out_commit(struct mp_st_out *st) MP_MUST_CHECK;
+void mp_st_out_abandon(struct mp_st_out *st);
+
+#endif

@@ -1,0 +1,31 @@
+#ifndef MP_TEXT_RUN_H
+#define MP_TEXT_RUN_H
+
+#include "engine/engine.h"
+#include "engine/tokenizer.h"
+
+/*
+ * A given text through a model, token by token: for calibration and perplexity.
+ *
+ * The text is cut into windows of equal length that do not see each other; `streams` of them run
+ * at once, each batch holding one token of each. So batches are those of decoding, and residency
+ * is what decoding would find.
+ */
+struct mp_text_run {
+    struct mp_engine *engine;
+    const struct mp_ids *ids; /* at least 2 */
+    uint32_t window;          /* 2..ctx */
+    uint32_t streams;         /* 1..sequences and tokens_max */
+    bool logits;              /* of every token that has a next one in its window */
+
+    /* Optional, both. logits: a row for each `want` of the batch; next(count): the token that
+     * follows in the text, where want is 1. */
+    enum mp_status (*on_batch)(void *ctx, const struct mp_batch *batch, const float *logits,
+                               const uint32_t *next);
+    void (*on_progress)(void *ctx, uint64_t done_tokens, uint64_t total_tokens);
+    void *ctx;
+};
+
+enum mp_status mp_text_run(const struct mp_text_run *run) MP_MUST_CHECK;
+
+#endif

@@ -1,0 +1,159 @@
+/*
+ * The file of a calibration: what is written is read back, and what is damaged or of another model
+ * is refused by name. And the rule for layer groups.
+ */
+#include "engine/calibrate.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/test.h"
+#include "tests/tmpdir.h"
+#include "vmm/base/error.h"
+
+static const struct mp_model_id id = {
+    .layers = 4, .experts = 3, .top_k = 2, .hidden = 5, .router_hash = 0x123456789abcdef0
+};
+
+static char path[4200];
+
+static void fill(struct mp_calibration_data *data)
+{
+    const size_t count = id.layers * id.experts * (1 + 3 * id.experts);
+
+    for (size_t i = 0; i < count; i++)
+        data->block[i] = (float)(i % 97) / 97;
+    for (size_t i = 0; i < id.layers * id.hidden; i++)
+        data->block[count + i] = (float)i - 7.5f;
+    for (uint32_t l = 0; l < id.layers; l++)
+        data->groups[l] = l / 2;
+}
+
+static void write_one(void)
+{
+    struct mp_calibration_data *data;
+
+    snprintf(path, sizeof(path), "%s/calibration.safetensors", test_tmpdir());
+    CHECK_EQ(mp_calibration_create(&id, &data), MP_OK);
+    fill(data);
+    CHECK_EQ(mp_calibration_write(path, data, &id, 99), MP_OK);
+    mp_calibration_destroy(data);
+}
+
+static void what_is_written_is_read_back(void)
+{
+    struct mp_calibration_data *want, *got;
+    const size_t count =
+        id.layers * id.experts * (1 + 3 * id.experts) + (size_t)id.layers * id.hidden;
+
+    write_one();
+    CHECK_EQ(mp_calibration_create(&id, &want), MP_OK);
+    fill(want);
+    CHECK_EQ(mp_calibration_load(AT_FDCWD, path, &id, &got), MP_OK);
+    CHECK(memcmp(got->block, want->block, count * sizeof(float)) == 0);
+    CHECK(memcmp(got->groups, want->groups, id.layers * sizeof(uint32_t)) == 0);
+    CHECK_EQ(got->residual - got->block, want->residual - want->block);
+    mp_calibration_destroy(want);
+    mp_calibration_destroy(got);
+}
+
+static void refused(const struct mp_model_id *model, const char *code, const char *part)
+{
+    struct mp_calibration_data *data = NULL;
+
+    mp_error_clear();
+    CHECK_EQ(mp_calibration_load(AT_FDCWD, path, model, &data), MP_ERR_MODEL);
+    CHECK(data == NULL);
+    CHECK_STR(mp_error_last()->code, code);
+    if (strstr(mp_error_last()->text, part) == NULL)
+        CHECK_STR(mp_error_last()->text, part);
+}
+
+static void another_model_is_refused_by_name(void)
+{
+    struct mp_model_id other = id;
+
+    write_one();
+    other.router_hash++;
+    refused(&other, "E_SIDECAR_MODEL", "its router is 123456789abcdef0");
+    other = id;
+    other.experts = 7;
+    refused(&other, "E_SIDECAR_MODEL", "experts is 3, this model's is 7");
+    other = id;
+    other.hidden = 6;
+    refused(&other, "E_SIDECAR_MODEL", "hidden");
+}
+
+static long find(const char *text, char *bytes, size_t count)
+{
+    const char *at = memmem(bytes, count, text, strlen(text));
+
+    CHECK(at != NULL);
+    return at - bytes;
+}
+
+/* Replace `from` by `to`, of the same length, or with NULL put a number in place of the last. */
+static void damage(const char *from, const char *to, float last)
+{
+    static char bytes[65536];
+    FILE *file = fopen(path, "r+b");
+    size_t count;
+
+    CHECK(file != NULL);
+    count = fread(bytes, 1, sizeof(bytes), file);
+    if (to != NULL)
+        memcpy(bytes + find(from, bytes, count), to, strlen(to));
+    else
+        memcpy(bytes + count - sizeof(last), &last, sizeof(last));
+    rewind(file);
+    CHECK_EQ(fwrite(bytes, 1, count, file), count);
+    CHECK_EQ(fclose(file), 0);
+}
+
+static void damaged_files_are_refused(void)
+{
+    write_one();
+    damage("calibration 1", "calibration 9", 0);
+    refused(&id, "E_SIDECAR", "calibration 9");
+    write_one();
+    damage("\"residual\"", "\"residuum\"", 0);
+    refused(&id, "E_SIDECAR", "no tensor 'residual'");
+    write_one();
+    damage("", NULL, 3); /* the last layer's group is 1 */
+    refused(&id, "E_SIDECAR", "group of layer 3");
+    write_one();
+    damage("", NULL, NAN);
+    refused(&id, "E_SIDECAR", "nan");
+    write_one();
+    CHECK_EQ(truncate(path, 700), 0);
+    refused(&id, "E_ST_END", "cut short");
+    CHECK_EQ(truncate(path, 4), 0);
+    refused(&id, "E_ST_SHORT", "4 bytes");
+}
+
+/* Middle layers are alike and no expert dominates in them. */
+static void groups_are_found_where_the_layers_change(void)
+{
+    const double cosine[8] = { 0, 0.5, 0.52, 0.9, 0.91, 0.9, 0.62, 0.6 };
+    const double share[8] = { 0.7, 0.68, 0.5, 0.5, 0.49, 0.51, 0.66, 0.65 };
+    const uint32_t want[8] = { 0, 0, 1, 1, 1, 1, 2, 2 };
+    uint32_t got[8];
+
+    mp_calibrate_groups(cosine, share, 8, got);
+    CHECK(memcmp(got, want, sizeof(want)) == 0);
+    mp_calibrate_groups(cosine, share, 2, got);
+    CHECK(got[0] == 0 && got[1] == 1);
+    mp_calibrate_groups(cosine, share, 1, got);
+    CHECK_EQ(got[0], 0);
+}
+
+int main(void)
+{
+    RUN(what_is_written_is_read_back);
+    RUN(another_model_is_refused_by_name);
+    RUN(damaged_files_are_refused);
+    RUN(groups_are_found_where_the_layers_change);
+    return 0;
+}
