@@ -323,7 +323,7 @@ static void an_idle_disk_is_given_more(void)
     for (uint32_t layer = 0; layer < 2; layer++) {
         CHECK_EQ(world_begin(&w, layer, NULL, 0), MP_OK);
         world_gate_set(&gate, true);
-        mp_pager_prefetch(w.pager, layer + 1, ids + 1, 12);
+        mp_pager_prefetch(w.pager, layer + 1, ids, 8);
         mp_pager_end(w.pager);
         world_gate_set(&gate, false);
         wait_until_idle(&w);
