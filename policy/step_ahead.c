@@ -1,0 +1,192 @@
+/*
+ * What the step asks before it computes: who computes each expert, and what later layers will want.
+ */
+#include <string.h>
+
+#include "policy/step_int.h"
+#include "vmm/base/assert.h"
+
+static const struct mp_costs unknown_costs;
+
+const struct mp_costs *mp_step_costs(const struct mp_step *step)
+{
+    return step->config.costs != NULL ? step->config.costs : &unknown_costs;
+}
+
+/*
+ * Scores of the layer `distance` ahead into step->predicted, if the predictor has an idea:
+ * *target_p is then that layer, else MP_LAYER_ANY. Past the last layer it goes on at layer 0 of the
+ * next step.
+ */
+static enum mp_status predict(struct mp_step *step, uint32_t layer, uint32_t tokens,
+                              uint32_t distance, uint32_t *target_p)
+{
+    const struct mp_shape *shape = &step->config.shape;
+    const struct mp_predict_ops *ops = step->config.policies->predict_ops;
+    struct mp_predict_facts facts = {
+        .layer = layer,
+        .target_layer = (layer + distance) % shape->layers,
+        .tokens = tokens,
+        .experts = shape->experts,
+        .k = shape->top_k,
+        .chosen = step->chosen,
+    };
+    enum mp_status status;
+    uint64_t start_ns;
+
+    *target_p = MP_LAYER_ANY;
+    if (ops->predict == NULL || distance > (ops->reach > 1 ? ops->reach : 1) ||
+        distance >= shape->layers || (layer + distance >= shape->layers && !ops->wraps))
+        return MP_OK;
+    if (ops->source != MP_SCORES_NONE) {
+        if (step->config.ops->source_scores == NULL)
+            return MP_OK;
+        status = step->config.ops->source_scores(step->config.ctx, layer, facts.target_layer,
+                                                 ops->source, step->source);
+        if (status != MP_OK)
+            return status;
+        facts.source = step->source;
+    }
+    start_ns = mp_step_now_ns(step);
+    if (ops->predict(step->config.policies->predict, &facts, step->predicted)) {
+        const struct mp_policies *set = step->config.policies;
+
+        *target_p = facts.target_layer;
+        if (distance == 1 && set->partition_ops->predicted != NULL)
+            set->partition_ops->predicted(set->partition, facts.target_layer, tokens,
+                                          step->predicted);
+    }
+    step->config.counters->decisions_ns += mp_step_now_ns(step) - start_ns;
+    if (*target_p != MP_LAYER_ANY && step->config.ops->predicted != NULL)
+        step->config.ops->predicted(step->config.ctx, layer, *target_p, tokens, step->predicted);
+    return MP_OK;
+}
+
+/* next_tokens(experts) := how many tokens have the expert among their k best predicted scores. */
+static void count_predicted(struct mp_step *step, uint32_t target, uint32_t tokens)
+{
+    const uint32_t experts = step->config.shape.experts, k = step->config.shape.top_k;
+
+    memset(step->next_tokens, 0, experts * sizeof(step->next_tokens[0]));
+    for (uint32_t t = 0; t < tokens; t++) {
+        const float *scores = step->predicted + (size_t)t * experts;
+
+        for (uint32_t e = 0; e < experts; e++) {
+            uint32_t better = 0;
+
+            for (uint32_t o = 0; o < experts && better < k; o++)
+                better += scores[o] > scores[e] || (scores[o] == scores[e] && o < e);
+            step->next_tokens[e] += better < k;
+        }
+    }
+    mp_pager_residents(step->config.pager, target, true, step->next_resident);
+}
+
+enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tokens)
+{
+    const struct mp_policies *set = step->config.policies;
+    uint32_t target = MP_LAYER_ANY;
+    uint64_t start_ns;
+
+    step->assigned = (struct mp_assign_facts){
+        .layer = layer,
+        .count = step->need_count,
+        .experts = step->need_experts,
+        .tokens = step->need_tokens,
+        .scores = step->need_scores,
+        .resident = step->need_resident,
+        .executors = step->config.executors,
+        .costs = mp_step_costs(step),
+        .link_busy_ns =
+            step->config.ops->link_busy != NULL ? step->config.ops->link_busy(step->config.ctx) : 0,
+    };
+    if (set->assign_ops->looks_ahead) {
+        const enum mp_status status = predict(step, layer, tokens, 1, &target);
+
+        if (status != MP_OK)
+            return status;
+    }
+    start_ns = mp_step_now_ns(step);
+    if (target != MP_LAYER_ANY) {
+        count_predicted(step, target, tokens);
+        step->assigned.next_tokens = step->next_tokens;
+        step->assigned.next_resident = step->next_resident;
+    }
+    set->assign_ops->assign(set->assign, &step->assigned, step->executors);
+    for (uint32_t i = 0; i < step->need_count; i++) {
+        const unsigned executor = step->executors[i];
+
+        if (executor >= MP_EXECUTOR_COUNT || !(step->config.executors & 1u << executor)) {
+            step->config.counters->policy_strikes++;
+            step->executors[i] = MP_EXECUTOR_DEVICE;
+        }
+        step->needs[i].elsewhere = step->executors[i] != MP_EXECUTOR_DEVICE;
+    }
+    step->config.counters->decisions_ns += mp_step_now_ns(step) - start_ns;
+    return MP_OK;
+}
+
+/* Every unit has a slot, and those of layer `target` hold their bytes: no guess would move one, and
+ * nobody else asks. */
+static bool nothing_to_move(struct mp_step *step, uint32_t target)
+{
+    const struct mp_shape *shape = &step->config.shape;
+
+    if (shape->slots < shape->layers * shape->experts || step->config.ops->predicted != NULL ||
+        step->config.policies->partition_ops->predicted != NULL)
+        return false;
+    mp_pager_residents(step->config.pager, target, false, step->resident);
+    return memchr(step->resident, 0, shape->experts) == NULL;
+}
+
+/* Guess what one later layer will want and start to load it. */
+static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t tokens,
+                                 uint32_t distance)
+{
+    const struct mp_shape *shape = &step->config.shape;
+    const struct mp_policies *set = step->config.policies;
+    struct mp_prefetch_facts wish;
+    enum mp_status status;
+    uint64_t start_ns;
+    uint32_t target, count;
+
+    if (nothing_to_move(step, (layer + distance) % shape->layers))
+        return MP_OK;
+    status = predict(step, layer, tokens, distance, &target);
+    if (status != MP_OK || target == MP_LAYER_ANY)
+        return status;
+    start_ns = mp_step_now_ns(step);
+    mp_pager_residents(step->config.pager, target, true, step->resident);
+    wish = (struct mp_prefetch_facts){
+        .layer = layer,
+        .target_layer = target,
+        .tokens = tokens,
+        .experts = shape->experts,
+        .k = shape->top_k,
+        .scores = step->predicted,
+        .resident = step->resident,
+        .max = mp_pager_prefetch_room(step->config.pager, target),
+        .distance = distance,
+        .current = &step->assigned,
+        .executors = step->executors,
+    };
+    count = set->prefetch_ops->choose(set->prefetch, &wish, step->wanted);
+    if (count > shape->experts) {
+        step->config.counters->policy_strikes++;
+        count = 0;
+    }
+    step->config.counters->decisions_ns += mp_step_now_ns(step) - start_ns;
+    mp_pager_prefetch(step->config.pager, target, step->wanted, count);
+    return MP_OK;
+}
+
+enum mp_status mp_step_look_ahead(struct mp_step *step, uint32_t layer, uint32_t tokens)
+{
+    const struct mp_prefetch_ops *ops = step->config.policies->prefetch_ops;
+    enum mp_status status = MP_OK;
+
+    for (uint32_t d = 1;
+         ops->choose != NULL && d <= (ops->reach > 1 ? ops->reach : 1) && status == MP_OK; d++)
+        status = look_ahead(step, layer, tokens, d);
+    return status;
+}

@@ -1,0 +1,122 @@
+/*
+ * How the step gets its needs computed: those of other executors at once, those of the device as
+ * their bytes come, waiting for whatever ends first, a read or a computation.
+ */
+#include <string.h>
+
+#include "policy/step_int.h"
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+
+static void add_work(const struct mp_step *step, uint32_t need, struct mp_expert_work *work)
+{
+    const uint32_t expert = step->needs[need].expert;
+
+    work->need = need;
+    work->expert = expert;
+    work->executor = step->executors[need];
+    work->rows.token = step->row_token + step->first[expert];
+    work->rows.rank = step->row_rank + step->first[expert];
+    work->rows.count = step->first[expert + 1] - step->first[expert];
+}
+
+static void note_ended(struct mp_step *step, uint32_t need)
+{
+    if (!step->needs[need].elsewhere)
+        mp_pager_done(step->config.pager, need);
+}
+
+/* Let step->work be computed. */
+static enum mp_status hand_over(struct mp_step *step, uint32_t layer, uint32_t count)
+{
+    const struct mp_step_ops *ops = step->config.ops;
+    const enum mp_status status = ops->experts(step->config.ctx, layer, step->work, count);
+
+    if (status != MP_OK)
+        return status;
+    if (ops->ended != NULL)
+        step->under_way += count;
+    for (uint32_t i = 0; ops->ended == NULL && i < count; i++)
+        note_ended(step, step->work[i].need);
+    return MP_OK;
+}
+
+/* Wait for work that is under way. */
+static enum mp_status take_ended(struct mp_step *step)
+{
+    uint32_t count = 0;
+    const enum mp_status status =
+        step->config.ops->ended(step->config.ctx, true, step->ended, &count);
+
+    mp_assert(count > 0 && count <= step->under_way);
+    step->under_way -= count;
+    for (uint32_t i = 0; i < count; i++)
+        note_ended(step, step->ended[i]);
+    return status;
+}
+
+enum mp_status mp_step_execute_elsewhere(struct mp_step *step, uint32_t layer)
+{
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < step->need_count; i++) {
+        if (step->needs[i].elsewhere)
+            add_work(step, i, &step->work[count++]);
+    }
+    return count > 0 ? hand_over(step, layer, count) : MP_OK;
+}
+
+/* List all needs that are ready, after waiting for one if there is none. 0: none is left, or none
+ * is ready. */
+static enum mp_status collect(struct mp_step *step, bool wait, uint32_t *count_p)
+{
+    struct mp_pager *pager = step->config.pager;
+    struct mp_ready ready;
+    enum mp_status status =
+        wait ? mp_pager_next_or(pager, step->under_way > 0 ? &step->interrupt : NULL, &ready)
+             : mp_pager_next_now(pager, &ready);
+
+    *count_p = 0;
+    while (status == MP_OK && ready.need != MP_NEED_NONE) {
+        struct mp_expert_work *work = &step->work[(*count_p)++];
+
+        add_work(step, ready.need, work);
+        memcpy(work->pieces, ready.pieces, sizeof(work->pieces));
+        status = mp_pager_next_now(pager, &ready);
+    }
+    return status;
+}
+
+enum mp_status mp_step_execute_some(struct mp_step *step, uint32_t layer, bool wait, bool *more_p)
+{
+    uint32_t count;
+    enum mp_status status = collect(step, wait, &count);
+
+    *more_p = true;
+    if (status == MP_OK && count > 0)
+        return hand_over(step, layer, count);
+    if (wait && step->under_way > 0 && (status == MP_OK || status == MP_ERR_BUSY))
+        return take_ended(step);
+    *more_p = false;
+    return status;
+}
+
+enum mp_status mp_step_execute(struct mp_step *step, uint32_t layer)
+{
+    enum mp_status status;
+    bool more;
+
+    do {
+        status = mp_step_execute_some(step, layer, true, &more);
+    } while (status == MP_OK && more);
+    return status;
+}
+
+void mp_step_drain(struct mp_step *step)
+{
+    const struct mp_error before = *mp_error_last();
+
+    while (step->under_way > 0)
+        (void)take_ended(step);
+    mp_error_set(&before);
+}
