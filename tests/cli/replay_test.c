@@ -60,14 +60,15 @@ static void json_has_the_promised_keys(void)
     json_decref(json);
 }
 
-/* The same numbers in each form; the default is every policy. */
+/* The same numbers in each form; the default is every policy. Those that need more than the trace
+ * has are named without numbers. */
 static void csv_and_table_agree(void)
 {
     static const char head[] = "evict,partition,budget_bytes,hit_rate_decode,hit_rate_all,"
                                "bytes_read,bound_hit_rate_decode,profile\nbelady,global,4718592,";
     struct cli_result csv, table;
     const char *line;
-    unsigned lines = 0;
+    unsigned lines = 0, numbers = 0;
 
     cli_run(ARGS("replay", plain, "--budget", "25%", "--csv"), &csv);
     cli_run(ARGS("replay", plain, "--budget", "25%"), &table);
@@ -79,12 +80,15 @@ static void csv_and_table_agree(void)
         double decode, all;
         char percent[32];
 
+        lines++;
+        if (strncmp(strchr(line, ','), ",,4718592,,,,,", 14) == 0)
+            continue;
+        numbers++;
         CHECK_EQ(sscanf(line, "%*[^,],%*[^,],4718592,%lf,%lf", &decode, &all), 2);
         snprintf(percent, sizeof(percent), " %8.3f %8.3f ", 100 * decode, 100 * all);
         CHECK(strstr(table.out, percent) != NULL);
-        lines++;
     }
-    CHECK(lines >= 6);
+    CHECK(lines > numbers && numbers >= 6);
     CHECK(strstr(csv.out, "\nlru,global,") != NULL);
     CHECK(strstr(csv.out, "\nlayer-lfu,global,") != NULL);
     cli_free(&csv);

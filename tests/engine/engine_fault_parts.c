@@ -218,12 +218,16 @@ static void sweep_simulate(const char *sites_path)
     sweep_command(&simulate, sites_path);
 }
 
-/* Two layers, small experts, and weights large enough for huge pages. */
+/* Two layers, small experts, and weights large enough for huge pages; made once. */
 static void make_model(char *dir, size_t bytes)
 {
+    static bool made;
     char command[9000];
 
     snprintf(dir, bytes, "%s/model", test_tmpdir());
+    if (made)
+        return;
+    made = true;
     snprintf(command, sizeof(command),
              "tools/make_bench_model --layers 2 --experts 4 --hidden 256 --ffn 256 --top-k 2 "
              "--heads 4 --kv-heads 1 --head-dim 64 --tokenizer models/tiny-moe --out '%s' "
@@ -236,38 +240,15 @@ void fault_sweep_commands(const char *sites_path)
 {
     static struct command run, bench, info;
     static char model[4200], prompt[4200], trace[4200], logits[4200], ids[4200], log[4200];
-    const char *run_argv[] = { "moepager",
-                               "run",
-                               "--model",
-                               model,
-                               "--prompt-file",
-                               prompt,
-                               "--chat",
-                               "--system",
-                               "Be brief.",
-                               "--max-tokens",
-                               "3",
-                               "--json",
-                               "--trace",
-                               trace,
-                               "--logits-out",
-                               logits,
-                               "--ctx",
-                               "128",
-                               "--threads",
-                               "2",
-                               "--timeline",
-                               "/dev/null",
-                               "--stop",
-                               "never said",
-                               "--budget",
-                               "all",
-                               "--backend",
-                               "trace:host",
-                               "--receipt",
-                               "--decision-log",
-                               log,
-                               NULL };
+    const char *run_argv[] = {
+        "moepager",   "run",       "--model",    model,        "--prompt-file",
+        prompt,       "--chat",    "--system",   "Be brief.",  "--max-tokens",
+        "3",          "--json",    "--trace",    trace,        "--logits-out",
+        logits,       "--ctx",     "128",        "--threads",  "2",
+        "--timeline", "/dev/null", "--stop",     "never said", "--budget",
+        "all",        "--backend", "trace:host", "--receipt",  "--decision-log",
+        log,          NULL
+    };
     const char *bench_argv[] = { "moepager",
                                  "bench",
                                  "--model",
