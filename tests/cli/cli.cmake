@@ -5,6 +5,8 @@ function(mp_cli_test name)
 endfunction()
 
 mp_cli_test(usage_test)
+mp_cli_test(calibrate_test)
+target_link_libraries(cli_calibrate_test PRIVATE m)
 mp_cli_test(decisions_test)
 mp_cli_test(generate_test)
 mp_cli_test(output_test tests/npy.c)

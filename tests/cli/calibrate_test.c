@@ -1,0 +1,311 @@
+/*
+ * `moepager calibrate`, `perplexity` and `run --receipt` as a person uses them: a calibration is
+ * made beside a model and taken up by later runs; damaged and foreign files are refused by name.
+ */
+#include "tests/cli/cli.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/test.h"
+
+#define ARGS(...)                \
+    (&(const struct cli){        \
+        .args = { __VA_ARGS__ }, \
+    })
+
+#define FILE_NAME "moepager-calibration.safetensors"
+#define FEATURES_NAME "moepager-features.safetensors"
+#define SMOE "--route", "smoe", "--evict", "score", "--budget", "25%"
+
+static char model[4200], text[4200], sidecar[8600]; /* a copy of the model, in links */
+
+static void make_model(void)
+{
+    static const char *const files[] = { "config.json", "generation_config.json",
+                                         "model.safetensors", "tokenizer.json",
+                                         "tokenizer_config.json" };
+    char top[2048], from[4200], to[8600], words[4096] = "";
+
+    CHECK(getcwd(top, sizeof(top)) != NULL);
+    snprintf(model, sizeof(model), "%s", cli_path("model"));
+    snprintf(text, sizeof(text), "%s", cli_path("text"));
+    snprintf(sidecar, sizeof(sidecar), "%s/" FILE_NAME, model);
+    CHECK_EQ(mkdir(model, 0755), 0);
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        snprintf(from, sizeof(from), "%s/" CLI_MODEL "/%s", top, files[i]);
+        snprintf(to, sizeof(to), "%s/%s", model, files[i]);
+        CHECK_EQ(symlink(from, to), 0);
+    }
+    for (int i = 0; i < 40; i++)
+        sprintf(words + strlen(words), "def f%d(x):\n    return x * %d + sum(range(x))\n", i, i);
+    cli_write(text, words, strlen(words));
+}
+
+static double number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+
+    if (!json_is_number(value)) {
+        fprintf(stderr, "no number '%s'\n", key);
+        exit(1);
+    }
+    return json_number_value(value);
+}
+
+/* The file appears beside the model, says how many tokens it is of, and is there only when whole.
+ */
+static void calibrate_writes_beside_the_model(void)
+{
+    json_t *json = cli_json(ARGS("calibrate", "--model", model, "--text", text, "--json"));
+    json_t *layers = json_object_get(json, "layers"), *layer;
+    const unsigned entries = cli_count_entries(model);
+    double last_group = 0;
+    size_t i;
+
+    CHECK_STR(json_string_value(json_object_get(json, "out")), sidecar);
+    CHECK(json_is_null(json_object_get(json, "features")));
+    CHECK(number(json, "tokens") > 400);
+    CHECK(number(json, "similar_pairs") > 0 && number(json, "similar_pairs") <= 1);
+    CHECK(number(json, "seconds") > 0);
+    CHECK_EQ(json_array_size(layers), 8);
+    json_array_foreach(layers, i, layer)
+    {
+        CHECK(number(layer, "group") >= last_group && number(layer, "group") <= 2);
+        CHECK(fabs(number(layer, "cosine_with_layer_before")) <= 1);
+        CHECK(number(layer, "best_expert_share") > 0 && number(layer, "best_expert_share") <= 1);
+        last_group = number(layer, "group");
+    }
+    CHECK_EQ(last_group, 2);
+    CHECK_EQ(entries, 6);
+    CHECK_EQ(access(sidecar, R_OK), 0);
+    json_decref(json);
+}
+
+/* The same text twice is the same file, to the byte, wherever it is written. */
+static void a_calibration_can_be_repeated(void)
+{
+    char *here, *there;
+    const char *out = cli_path("again.safetensors");
+    size_t here_bytes, there_bytes;
+
+    json_decref(cli_json(ARGS("calibrate", "--model", model, "--text", text, "--out", out,
+                              "--threads", "1", "--features", "--json")));
+    here = cli_read(sidecar, &here_bytes);
+    there = cli_read(out, &there_bytes);
+    CHECK_EQ(there_bytes, here_bytes);
+    CHECK_EQ(memcmp(here, there, here_bytes), 0);
+    free(here);
+    free(there);
+    there = cli_read(cli_path(FEATURES_NAME), &there_bytes); /* beside --out */
+    CHECK(there_bytes > 8 * 400 * (128 * 2 + 4 * 8));
+    CHECK(strstr(there + 8, "layer.7.experts") != NULL);
+    free(there);
+    CHECK_EQ(cli_count_entries(model), 6);
+}
+
+/* What was written is found: the policy that needs it does not warn any more. */
+static void a_run_takes_the_calibration_up(void)
+{
+    struct cli_result with, without;
+
+    cli_run(ARGS("run", "--model", model, "--prompt", "def", "--max-tokens", "4", "--budget", "30%",
+                 "--predict", "residual"),
+            &with);
+    cli_run(ARGS("run", "--model", model, "--prompt", "def", "--max-tokens", "4", "--budget", "30%",
+                 "--predict", "residual", "--calibration", "none"),
+            &without);
+    CHECK_EQ(with.exit_code, 0);
+    CHECK_EQ(without.exit_code, 0);
+    CHECK(strstr(with.err, "warn:") == NULL);
+    CHECK(strstr(without.err, "'residual' has no calibration") != NULL);
+    CHECK_STR(with.out, without.out);
+    cli_free(&with);
+    cli_free(&without);
+}
+
+/* Every predict policy, every layer but the first; what knows the next layer's arithmetic guesses
+ * better than what only remembers. */
+static void evaluate_shows_every_predictor(void)
+{
+    static const char *const names[] = { "gate", "history", "residual", "partial" };
+    json_t *json = cli_json(ARGS("calibrate", "--model", model, "--text", text, "--evaluate",
+                                 "--tokens", "256", "--window", "32", "--budget", "50%", "--json"));
+    json_t *predictors = json_object_get(json, "predictors");
+    double mean[4] = { 0 };
+
+    CHECK_EQ(number(json, "tokens"), 256);
+    CHECK_EQ(number(json, "window"), 32);
+    CHECK_EQ(number(json, "batch"), 32);
+    for (size_t p = 0; p < 4; p++) {
+        json_t *layers = json_object_get(predictors, names[p]), *layer;
+        size_t i;
+
+        CHECK_EQ(json_array_size(layers), 8);
+        json_array_foreach(layers, i, layer)
+        {
+            CHECK_EQ(number(layer, "layer"), i);
+            CHECK(number(layer, "recall") >= 0 && number(layer, "recall") <= 1);
+            CHECK(number(layer, "hot") >= 0 && number(layer, "hot") <= 1);
+            mean[p] += i > 0 ? number(layer, "recall") / 7 : 0;
+        }
+    }
+    CHECK(mean[0] > mean[1]);
+    CHECK(mean[3] > mean[0]);
+    json_decref(json);
+    cli_expect(ARGS("calibrate", "--model", model, "--text", text, "--evaluate", "--tokens", "64",
+                    "--out", cli_path("unused")),
+               0, "\'llapor\' has no trained predictors");
+    CHECK(access(cli_path("unused"), F_OK) != 0);
+}
+
+/* Replace text of the file by text of the same length. */
+static void damage(const char *from, const char *to)
+{
+    size_t bytes;
+    char *all = cli_read(sidecar, &bytes), *at = memmem(all, bytes, from, strlen(from));
+
+    CHECK(at != NULL && strlen(from) == strlen(to));
+    memcpy(at, to, strlen(to));
+    cli_write(sidecar, all, bytes);
+    free(all);
+}
+
+static void refused(const char *code)
+{
+    cli_expect(ARGS("run", "--model", model, "--prompt", "def", "--max-tokens", "1"), 3, code);
+    /* It says which file, and there is a way to do without. */
+    cli_expect(ARGS("run", "--model", model, "--prompt", "def", "--max-tokens", "1"), 3, FILE_NAME);
+    json_decref(cli_json(ARGS("run", "--model", model, "--prompt", "def", "--max-tokens", "1",
+                              "--calibration", "none", "--json")));
+}
+
+static void damaged_and_foreign_files_are_refused(void)
+{
+    size_t bytes;
+    char *whole = cli_read(sidecar, &bytes);
+
+    damage("\"similarity\"", "\"similaritx\"");
+    refused("error[E_SIDECAR]");
+    cli_write(sidecar, whole, bytes);
+    damage("calibration 1", "calibration 7");
+    refused("error[E_SIDECAR]");
+    cli_write(sidecar, whole, bytes / 2);
+    refused("error[E_ST_END]");
+    cli_write(sidecar, "", 0);
+    refused("error[E_ST_");
+    cli_expect(ARGS("bench", "--model", "tests/data/models/qwen3moe-tiny", "--gen-tokens", "1",
+                    "--calibration", cli_path("again.safetensors")),
+               3, "error[E_SIDECAR_MODEL]");
+    cli_expect(ARGS("run", "--model", model, "--prompt", "a", "--calibration", "none", "--llapor",
+                    cli_path("again.safetensors")),
+               3, "error[E_SIDECAR]");
+    cli_expect(ARGS("run", "--model", model, "--prompt", "a", "--calibration", cli_path("no-file")),
+               6, "no-file");
+
+    /* What is wrong can be made anew. */
+    json_decref(cli_json(ARGS("calibrate", "--model", model, "--text", text, "--json")));
+    free(whole);
+    json_decref(
+        cli_json(ARGS("run", "--model", model, "--prompt", "def", "--max-tokens", "1", "--json")));
+}
+
+static void perplexity_by_alpha(void)
+{
+    json_t *json =
+        cli_json(ARGS("perplexity", "--model", model, "--text", text, "--tokens", "256", "--window",
+                      "64", "--batch", "4", SMOE, "--sweep", "smoe-alpha=0,0.6", "--json"));
+    json_t *rows = json_object_get(json, "rows"), *none, *much, *exact;
+    struct cli_result table;
+
+    CHECK_STR(json_string_value(json_object_get(json, "setting")), "smoe-alpha");
+    CHECK_STR(json_string_value(json_object_get(json, "route")), "smoe");
+    CHECK_EQ(json_array_size(rows), 2);
+    none = json_array_get(rows, 0);
+    much = json_array_get(rows, 1);
+    CHECK_STR(json_string_value(json_object_get(much, "value")), "0.6");
+    CHECK_EQ(number(none, "predicted_tokens"), 256 - 4); /* not the first one of a window */
+    CHECK(fabs(exp(number(none, "nats_per_token")) - number(none, "perplexity")) < 1e-6);
+    CHECK(number(none, "bits_per_byte") > 0);
+    CHECK_EQ(number(none, "substituted"), 0);
+    CHECK(number(much, "substituted") > 0.01 && number(much, "substituted") < 1);
+    CHECK(number(much, "hit_rate") > number(none, "hit_rate"));
+
+    /* Alpha 0 substitutes nothing: it is the model's own routing. */
+    exact = cli_json(ARGS("perplexity", "--model", model, "--text", text, "--tokens", "256",
+                          "--window", "64", "--batch", "4", "--json"));
+    CHECK_EQ(json_array_size(json_object_get(exact, "rows")), 1);
+    CHECK(json_is_null(json_object_get(exact, "setting")));
+    CHECK(number(json_array_get(json_object_get(exact, "rows"), 0), "perplexity") ==
+          number(none, "perplexity"));
+    CHECK(number(much, "perplexity") != number(none, "perplexity"));
+    json_decref(exact);
+    json_decref(json);
+
+    cli_run(ARGS("perplexity", "--model", model, "--text", text, "--tokens", "64"), &table);
+    CHECK_EQ(table.exit_code, 0);
+    CHECK(strstr(table.out, "perplexity") != NULL && strstr(table.out, "routing exact") != NULL);
+    cli_free(&table);
+}
+
+static void wrong_sweeps_are_refused(void)
+{
+#define SWEEP(text_of) \
+    ARGS("perplexity", "--model", CLI_MODEL, "--text", text, "--tokens", "8", "--sweep", text_of)
+    cli_expect(SWEEP("smoe-alpha"), 2, "--sweep needs a setting and values");
+    cli_expect(SWEEP("budget=10%,20%"), 2, "'budget' is not a setting of a policy");
+    cli_expect(SWEEP("smoe-alpha=0,7"), 2, "'smoe-alpha': got '7'");
+    cli_expect(ARGS("perplexity", "--model", CLI_MODEL), 2, "--text");
+    cli_expect(
+        ARGS("perplexity", "--model", CLI_MODEL, "--text", text, "--window", "512", "--ctx", "64"),
+        2, "error[E_CTX]");
+}
+
+#define PROMPT "--prompt", "def main(argv):", "--max-tokens", "24", "--ignore-eos"
+
+static void a_receipt_says_what_routing_changed(void)
+{
+    struct cli_result shown;
+    json_t *json = cli_json(
+        ARGS("run", "--model", model, PROMPT, SMOE, "--smoe-alpha", "0.6", "--receipt", "--json"));
+    json_t *receipt = json_object_get(json, "receipt");
+
+    CHECK_EQ(number(receipt, "tokens"), 24);
+    CHECK(number(receipt, "agreement") > 0 && number(receipt, "agreement") <= 1);
+    CHECK(number(receipt, "kl_nats") > 0);
+    CHECK(number(receipt, "kl_nats_max") >= number(receipt, "kl_nats"));
+    CHECK(number(json_object_get(json, "counters"), "route_substituted") > 0);
+    json_decref(json);
+
+    cli_run(ARGS("run", "--model", model, PROMPT, SMOE, "--smoe-alpha", "0.6", "--receipt"),
+            &shown);
+    CHECK_EQ(shown.exit_code, 0);
+    CHECK(strstr(shown.err, "chosen experts are not the model's own choice") != NULL);
+    CHECK(strstr(shown.err, "receipt       ") != NULL && strstr(shown.err, "KL ") != NULL);
+    cli_free(&shown);
+
+    /* Nothing was changed: nothing is different, to the last bit. */
+    json =
+        cli_json(ARGS("run", "--model", model, PROMPT, "--budget", "25%", "--receipt", "--json"));
+    receipt = json_object_get(json, "receipt");
+    CHECK(number(receipt, "agreement") == 1);
+    CHECK(number(receipt, "kl_nats") == 0 && number(receipt, "kl_nats_max") == 0);
+    json_decref(json);
+}
+
+int main(int argc, char **argv)
+{
+    cli_init(argc, argv);
+    make_model();
+    RUN(calibrate_writes_beside_the_model);
+    RUN(a_calibration_can_be_repeated);
+    RUN(a_run_takes_the_calibration_up);
+    RUN(evaluate_shows_every_predictor);
+    RUN(damaged_and_foreign_files_are_refused);
+    RUN(perplexity_by_alpha);
+    RUN(wrong_sweeps_are_refused);
+    RUN(a_receipt_says_what_routing_changed);
+    return 0;
+}
