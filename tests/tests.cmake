@@ -65,7 +65,7 @@ mp_test(base/report_test LIBS mp_base PkgConfig::JANSSON m ${MP_ALLOC_FAULT}
     -Wl,--wrap=fdopen,--wrap=fsync,--wrap=fclose SOURCES tests/alloc_fault.c)
 mp_test(engine/json_test LIBS mp_engine)
 mp_test(engine/calibration_test LIBS mp_engine m)
-mp_test(engine/predict_test LIBS mp_engine m SOURCES tests/engine/harness.c TIMEOUT 120)
+mp_test(engine/predict_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 120)
 mp_test(engine/checkpoint_cases_test LIBS mp_engine SOURCES tests/engine/tiny_model.c)
 mp_test(engine/loader_fault_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/engine/tiny_model.c WRAP
     LABELS fault TIMEOUT 120)

@@ -2,12 +2,16 @@
  * Scores that the engine computes for predictors, each against a plain computation of its own, on
  * models with and without a shared expert.
  */
+#include <fcntl.h>
 #include <math.h>
 #include <string.h>
 
 #include "engine/engine_int.h"
 #include "tests/engine/harness.h"
+#include "tests/npy.h"
 #include "tests/test.h"
+#include "tests/tmpdir.h"
+#include "vmm/base/error.h"
 
 #define TOKENS 6
 #define SCORES_MAX 4096
@@ -339,11 +343,121 @@ static void llapor_is_its_network(void)
     }
 }
 
+#define FIXTURE "tests/data/llapor/"
+
+/* As tools/train/llapor_fixture.py says. */
+static const struct mp_model_id fixture_id = {
+    .layers = 4, .experts = 8, .top_k = 2, .hidden = 40, .router_hash = 0x0123456789abcdef
+};
+
+static struct npy fixture(const char *name, size_t count)
+{
+    struct npy array;
+    char path[256];
+
+    snprintf(path, sizeof(path), FIXTURE "%s.npy", name);
+    CHECK(npy_read(path, &array));
+    CHECK_EQ(array.count, count);
+    return array;
+}
+
+/* Scores of networks with random weights, as the code that trains them computes them in PyTorch. */
+static void llapor_is_what_pytorch_computes(void)
+{
+    const size_t E = fixture_id.experts, H = fixture_id.hidden, R = fixture_id.top_k;
+    struct npy x = fixture("input", TOKENS * H), experts = fixture("experts", TOKENS * R);
+    struct npy weights = fixture("weights", TOKENS * R), want = fixture("scores", 3 * TOKENS * E);
+    struct mp_llapor *loaded;
+    float got[TOKENS * 8];
+    struct harness h;
+
+    CHECK_EQ(mp_llapor_load(AT_FDCWD, FIXTURE "llapor.safetensors", &fixture_id, &loaded), MP_OK);
+    CHECK(!loaded->nets[0].deep && loaded->nets[1].deep && !loaded->nets[2].deep);
+    llapor = loaded;
+    open_model(&h, "tests/data/models/qwen3moe-tiny", "llapor");
+    h.engine->tokens = TOKENS;
+    memcpy(h.engine->state.xn, x.f32, TOKENS * H * sizeof(float));
+    h.engine->predict.chosen = (const uint32_t *)experts.i32;
+    h.engine->predict.weights = weights.f32;
+    for (uint32_t layer = 0; layer < 3; layer++) {
+        mp_engine_scores_llapor(h.engine, layer, got);
+        CHECK(npy_error(got, want.f32 + layer * TOKENS * E, TOKENS * E) < 2e-6);
+    }
+    harness_close(&h);
+    llapor = NULL;
+    mp_llapor_destroy(loaded);
+    npy_free(&x);
+    npy_free(&experts);
+    npy_free(&weights);
+    npy_free(&want);
+}
+
+/* A copy of the fixture in which `to`, of the same length, stands for `from`; with NaN as the last
+ * number, or without what follows byte `cut` if that is not 0. */
+static const char *damaged(const char *from, const char *to, bool nan, size_t cut)
+{
+    static char path[4200], all[1 << 16];
+    FILE *file = fopen(FIXTURE "llapor.safetensors", "rb");
+    size_t count;
+    char *at;
+
+    CHECK(file != NULL);
+    count = fread(all, 1, sizeof(all), file);
+    fclose(file);
+    CHECK(count > cut && count < sizeof(all));
+    at = memmem(all, count, from, strlen(from));
+    CHECK(at != NULL && strlen(from) == strlen(to));
+    memcpy(at, to, strlen(to));
+    if (nan)
+        memcpy(all + count - sizeof(float), &(float){ NAN }, sizeof(float));
+    snprintf(path, sizeof(path), "%s/llapor.safetensors", test_tmpdir());
+    file = fopen(path, "wb");
+    CHECK(file != NULL);
+    count = cut > 0 ? cut : count;
+    CHECK_EQ(fwrite(all, 1, count, file), count);
+    CHECK_EQ(fclose(file), 0);
+    return path;
+}
+
+static void damaged_predictors_are_refused(void)
+{
+    static const struct {
+        const char *from, *to;
+        bool nan;
+        size_t cut;
+        const char *code, *part;
+    } cases[] = {
+        { "llapor 1", "llapor 2", false, 0, "E_SIDECAR", "llapor 2" },
+        { "layer.2.pca.weight", "layer.9.pca.weight", false, 0, "E_SIDECAR",
+          "no network for layer 2" },
+        { "layer.2.a.bias", "layer.2.z.bias", false, 0, "E_SIDECAR", "layer.2.a.bias" },
+        { "[19, 19]", "[361, 1]", false, 0, "E_SIDECAR", "layer.2.a.weight" },
+        { "[5, 40]", "[8, 25]", false, 0, "E_SIDECAR", "layer.1.pca.weight" },
+        { "llapor 1", "llapor 1", true, 0, "E_SIDECAR", "nan" },
+        { "llapor 1", "llapor 1", false, 12000, "E_ST_END", "cut short" },
+        { "0123456789abcdef", "0123456789abcdee", false, 0, "E_SIDECAR_MODEL", "router" },
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        const char *path = damaged(cases[i].from, cases[i].to, cases[i].nan, cases[i].cut);
+        struct mp_llapor *loaded = NULL;
+
+        mp_error_clear();
+        CHECK_EQ(mp_llapor_load(AT_FDCWD, path, &fixture_id, &loaded), MP_ERR_MODEL);
+        CHECK(loaded == NULL);
+        CHECK_STR(mp_error_last()->code, cases[i].code);
+        if (strstr(mp_error_last()->text, cases[i].part) == NULL)
+            CHECK_STR(mp_error_last()->text, cases[i].part);
+    }
+}
+
 int main(void)
 {
     RUN(partial_with_all_experts_is_the_next_layer);
     RUN(partial_without_experts_is_a_guess);
     RUN(residual_is_added_before_the_next_router);
     RUN(llapor_is_its_network);
+    RUN(llapor_is_what_pytorch_computes);
+    RUN(damaged_predictors_are_refused);
     return 0;
 }
