@@ -2,8 +2,12 @@
  * The budget never shows in the output: logits of a prompt and 16 further tokens, and the likeliest
  * token of each, are bit-identical to those with everything resident, for 12 budgets from the
  * smallest to all, with and without prefetch, for one and four sequences, with direct and buffered
- * reads, over policies and threads, for all models of the tests.
+ * reads, over policies, profiles and threads, for all models of the tests.
  */
+#include <fcntl.h>
+
+#include "engine/calibration.h"
+#include "engine/llapor.h"
 #include "tests/engine/harness.h"
 #include "tests/npy.h"
 #include "tests/test.h"
@@ -149,6 +153,32 @@ static void bits_do_not_depend_on_the_budget(void)
     sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b4");
 }
 
+/* Numbers such as a calibration has, but of no text: they steer policies and nothing else. */
+static struct mp_calibration_data *make_calibration(const char *model)
+{
+    struct harness_options options = harness_defaults(model);
+    struct mp_calibration_data *data;
+    struct mp_model_id id;
+    struct harness h;
+    float *residual;
+
+    harness_open(&options, &h);
+    id = (struct mp_model_id){ .layers = h.model.moe_layers,
+                               .experts = h.model.experts,
+                               .top_k = h.model.experts_per_token,
+                               .hidden = h.model.hidden };
+    harness_close(&h);
+    CHECK_EQ(mp_calibration_create(&id, &data), MP_OK);
+    residual = data->block + (data->residual - data->block);
+    for (float *at = data->block; at < residual; at++)
+        *at = (float)((at - data->block) * 2654435761u % 97) / 97;
+    for (uint32_t i = 0; i < id.layers * id.hidden; i++)
+        residual[i] = (float)((int)(i * 37 % 101) - 50) / 200;
+    for (uint32_t l = 0; l < id.layers; l++)
+        data->groups[l] = 3 * l / id.layers;
+    return data;
+}
+
 /* Every evict, partition, predict and prefetch policy at a tight budget. */
 static void bits_do_not_depend_on_the_policies(void)
 {
@@ -159,6 +189,7 @@ static void bits_do_not_depend_on_the_policies(void)
     const struct mp_space_plan plan = plan_of(model, &vocab);
     struct harness_options options = harness_defaults(model);
     const struct mp_policy_info *info;
+    struct mp_calibration_data *calibration = make_calibration(model);
     struct mp_counters counters;
     struct run run;
     float *got;
@@ -170,12 +201,9 @@ static void bits_do_not_depend_on_the_policies(void)
     run_once(&options, &run, run.logits, &counters);
 
     options.budget_bytes = plan.full_bytes / 5;
+    options.calibration = calibration;
     for (size_t s = 0; s < sizeof(slots) / sizeof(slots[0]); s++) {
         for (size_t i = 0; (info = mp_policy_builtin(slots[s], i)) != NULL; i++) {
-            if (info->calibrated ||
-                (slots[s] == MP_SLOT_PREDICT &&
-                 ((const struct mp_predict_ops *)(const void *)info)->source > MP_SCORES_GATE))
-                continue; /* nothing was measured of this model */
             options.policies = (struct mp_policy_names){ 0 };
             options.policies.policy[slots[s]] = info->name;
             options.deterministic = i % 2;
@@ -187,6 +215,76 @@ static void bits_do_not_depend_on_the_policies(void)
     }
     free(got);
     close_input(&run);
+    mp_calibration_destroy(calibration);
+}
+
+/* The profile with the model's own routing; *issued_p grows by the loads that were not waited for.
+ */
+static void run_profile(const struct mp_profile *profile, struct harness_options *options,
+                        const struct run *run, uint32_t vocab, uint64_t *issued_p)
+{
+    struct mp_counters counters;
+    float *got = calloc(1, run->bytes);
+
+    CHECK(got != NULL);
+    options->policies = (struct mp_policy_names){ .profile = profile->name };
+    options->policies.policy[MP_SLOT_ROUTE] = "exact";
+    run_once(options, run, got, &counters);
+    check_same(got, run, vocab, profile->name, options->budget_bytes);
+    CHECK_EQ(counters.policy_strikes, 0);
+    CHECK_EQ(counters.route_substituted, 0);
+    CHECK(counters.resident_peak_bytes <= options->budget_bytes);
+    *issued_p += counters.prefetch_issued;
+    free(got);
+}
+
+/* Every profile at five budgets, with calibration and, if there are some, trained predictors. */
+static void sweep_profiles(const char *model, const char *expect, const struct mp_llapor *llapor)
+{
+    uint32_t vocab;
+    const struct mp_space_plan plan = plan_of(model, &vocab);
+    struct mp_calibration_data *calibration = make_calibration(model);
+    struct harness_options options = harness_defaults(model);
+    struct mp_counters counters;
+    struct run run;
+
+    open_input(expect, "b4", vocab, &run);
+    options.sequences = (uint32_t)run.tokens.dims[0];
+    options.ctx = (uint32_t)run.tokens.dims[1];
+    options.policies.profile = "lru";
+    run_once(&options, &run, run.logits, &counters);
+    options.calibration = calibration;
+    options.llapor = llapor;
+    for (const struct mp_profile *p = mp_profiles; p->name != NULL; p++) {
+        uint64_t issued = 0;
+
+        for (uint32_t i = 0; i < 5; i++) {
+            options.budget_bytes =
+                plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * i / 5;
+            run_profile(p, &options, &run, vocab, &issued);
+        }
+        if (!strcmp(p->name, "lru"))
+            CHECK_EQ(issued, 0);
+        if (!strcmp(p->name, "smoe") || !strcmp(p->name, "dali")) /* others ask the clock, too */
+            CHECK(issued > 0);
+    }
+    close_input(&run);
+    mp_calibration_destroy(calibration);
+}
+
+static void bits_do_not_depend_on_the_profile(void)
+{
+    /* The predictors of tests/data/llapor: random ones, of the shapes of this model. */
+    const struct mp_model_id id = {
+        .layers = 4, .experts = 8, .top_k = 2, .hidden = 40, .router_hash = 0x0123456789abcdef
+    };
+    struct mp_llapor *llapor;
+
+    CHECK_EQ(mp_llapor_load(AT_FDCWD, "tests/data/llapor/llapor.safetensors", &id, &llapor), MP_OK);
+    sweep_profiles("tests/data/models/qwen3moe-tiny", "tests/data/models/qwen3moe-tiny/expect",
+                   llapor);
+    mp_llapor_destroy(llapor);
+    sweep_profiles("models/tiny-moe", "tests/data/models/tiny-moe-expect", NULL);
 }
 
 static void budget_below_the_smallest_is_refused_with_both_numbers(void)
@@ -205,6 +303,7 @@ int main(void)
 {
     RUN(bits_do_not_depend_on_the_budget);
     RUN(bits_do_not_depend_on_the_policies);
+    RUN(bits_do_not_depend_on_the_profile);
     RUN(budget_below_the_smallest_is_refused_with_both_numbers);
     return 0;
 }
