@@ -15,7 +15,7 @@ awk -F'[:"]' '
     else if (from ~ /^vmm\//)              ok = to ~ /^vmm\//
     else if (from ~ /^policy\/pager(_[a-z]+)?\.[ch]$/) ok = to ~ /^(policy|vmm)\//
     else if (from ~ /^policy\/moepager\.c$/)  ok = to ~ /^(policy|vmm)\//  # the face of the library
-    else if (from ~ /^policy\/step\.[ch]$/)  ok = to ~ /^(policy|vmm\/base)\//
+    else if (from ~ /^policy\/step(_[a-z]+)?\.[ch]$/)  ok = to ~ /^(policy|vmm\/base)\//
     else if (from ~ /^policy\//)           ok = to ~ /^(policy\/[a-z_]*|vmm\/base\/.*)\.h$/ && to !~ /^policy\/(pager|step)/
     else if (from ~ /^engine\//)           ok = to ~ /^(engine|policy|vmm|kernels)\//
     else if (from ~ /^interpose\//)        ok = to ~ /^(interpose|policy|vmm)\//
