@@ -61,7 +61,7 @@ static enum mp_status beam_create(const void *config_, const struct mp_shape *sh
     self->step = calloc(shape->experts, self->width);
     if (self->step == NULL) {
         beam_destroy(policy);
-        return mp_fail_no_memory("assign policy 'beam'", (size_t)shape->experts * self->width);
+        return mp_fail_no_memory("assign policy 'beam'", shape->experts * (size_t)config->width);
     }
     *policy_p = policy;
     return MP_OK;

@@ -112,7 +112,7 @@ static enum mp_status create_as(const struct mp_policy_info *info, const struct 
     if (self->best == NULL || self->best_score == NULL || self->bar == NULL || self->top == NULL ||
         self->mine == NULL || self->trial == NULL || self->trial_weights == NULL) {
         smoe_destroy(&self->super);
-        return mp_fail_no_memory("a route policy", rows * self->k * 8 + tokens * 4);
+        return mp_fail_no_memory("a route policy", rows * shape->top_k * 8 + tokens * 4);
     }
     *policy_p = &self->super;
     return MP_OK;

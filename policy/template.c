@@ -69,7 +69,8 @@ static enum mp_status fifo_create(const void *config_, const struct mp_shape *sh
     fifo->order = calloc(fifo->units, sizeof(*fifo->order));
     if (fifo->order == NULL) {
         fifo_destroy(&fifo->super);
-        return mp_fail_no_memory("evict policy 'fifo'", fifo->units * sizeof(*fifo->order));
+        return mp_fail_no_memory("evict policy 'fifo'",
+                                 (uint64_t)shape->layers * shape->experts * sizeof(*fifo->order));
     }
     *policy_p = &fifo->super;
     return MP_OK;
