@@ -76,19 +76,94 @@ enum mp_status mp_trace_create(const char *path, const struct mp_trace_shape *sh
     return MP_OK;
 }
 
+/* A line in pieces. printf takes most of the time of a trace, and decoding waits for it. */
+struct line {
+    FILE *file;
+    size_t used;
+    char text[4096];
+};
+
+#define PIECE_MAX 32u /* longest thing that is put at once */
+
+static void flush_line(struct line *line)
+{
+    fwrite(line->text, 1, line->used, line->file);
+    line->used = 0;
+}
+
+static char *room(struct line *line)
+{
+    if (line->used + PIECE_MAX > sizeof(line->text))
+        flush_line(line);
+    return line->text + line->used;
+}
+
+static void put_text(struct line *line, const char *text, size_t bytes)
+{
+    memcpy(room(line), text, bytes);
+    line->used += bytes;
+}
+
+/* In decimal, with zeros in front up to `width`. */
+static void put_number(struct line *line, uint32_t number, unsigned width)
+{
+    char digits[16];
+    unsigned count = 0;
+
+    for (; number > 0 || count < width; number /= 10)
+        digits[sizeof(digits) - ++count] = (char)('0' + number % 10);
+    put_text(line, digits + sizeof(digits) - count, count);
+}
+
+/*
+ * What %.9g prints. For scores from 1e-4 to 1 that is nine digits behind the point and leading
+ * zeros; a float times 10^12 or less is exact in a double, and rint() rounds ties as printf does.
+ */
+static void put_float(struct line *line, float value)
+{
+    static const double starts[] = { 0.1, 0.01, 0.001, 1e-4 };
+    static const double scales[] = { 1e9, 1e10, 1e11, 1e12 };
+    unsigned zeros = 0, width;
+    uint32_t digits;
+
+    if (!((double)value >= 1e-4 && value < 1)) {
+        line->used += (size_t)snprintf(room(line), PIECE_MAX, "%.9g", (double)value);
+        return;
+    }
+    while (zeros < 3 && (double)value < starts[zeros])
+        zeros++;
+    digits = (uint32_t)rint((double)value * scales[zeros]);
+    for (width = 9 + zeros; digits % 10 == 0; width--)
+        digits /= 10;
+    put_text(line, "0.", 2);
+    put_number(line, digits, width);
+}
+
 void mp_trace_write(struct mp_trace_writer *writer, const struct mp_trace_row *row)
 {
-    FILE *file = writer->out.file;
+    const uint32_t numbers[] = { row->step, row->layer, row->sequence, row->position };
+    struct line line;
 
-    fprintf(file, "%u %u %u %u", row->step, row->layer, row->sequence, row->position);
-    for (uint32_t r = 0; r < writer->shape.top_k; r++)
-        fprintf(file, " %u:%.9g", row->experts[r], (double)row->weights[r]);
-    if (writer->shape.scores) {
-        fputs(" |", file);
-        for (uint32_t e = 0; e < writer->shape.experts; e++)
-            fprintf(file, " %.9g", (double)row->scores[e]);
+    line.file = writer->out.file;
+    line.used = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        put_text(&line, " ", i > 0);
+        put_number(&line, numbers[i], 1);
     }
-    fputc('\n', file);
+    for (uint32_t r = 0; r < writer->shape.top_k; r++) {
+        put_text(&line, " ", 1);
+        put_number(&line, row->experts[r], 1);
+        put_text(&line, ":", 1);
+        put_float(&line, row->weights[r]);
+    }
+    if (writer->shape.scores)
+        put_text(&line, " |", 2);
+    for (uint32_t e = 0; writer->shape.scores && e < writer->shape.experts; e++) {
+        put_text(&line, " ", 1);
+        put_float(&line, row->scores[e]);
+    }
+    put_text(&line, "\n", 1);
+    flush_line(&line);
 }
 
 enum mp_status mp_trace_close(struct mp_trace_writer *writer)

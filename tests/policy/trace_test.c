@@ -4,6 +4,7 @@
 #include "policy/trace.h"
 
 #include <float.h>
+#include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -155,6 +156,92 @@ static void scores_of_all_experts_are_read_back(void)
         CHECK(got.experts == NULL);
         mp_trace_reader_destroy(reader);
     }
+}
+
+static unsigned long long random_state = 88172645463325252ull;
+
+static uint32_t random_bits(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (uint32_t)(random_state >> 16);
+}
+
+#define SCORED 4096
+
+/* Scores near powers of ten and of two, halves of the last digit, and random ones: of (0, 1), and
+ * of all bits. */
+static void fill_values(uint32_t row, float *values)
+{
+    for (uint32_t e = 0; e < SCORED; e++) {
+        const float near = 1 + (float)((int)(e / 2) - SCORED / 4) * FLT_EPSILON / 2;
+        const uint32_t bits = random_bits();
+        float value = (float)(bits >> 8) / (float)(1 << 24);
+
+        if (row < 8)
+            value = near * (e % 2 ? powf(10, -(float)row) : powf(2, -(float)(row + 8 * (e % 3))));
+        else if (row < 16)
+            value = (float)(bits % 4096) / (float)(1 << (row + 4));
+        else if (row < 24)
+            memcpy(&value, &bits, sizeof(value));
+        values[e] = isfinite(value) ? value : 0.5f;
+    }
+}
+
+static void same_words(char *got, char *want)
+{
+    char *got_at, *want_at;
+
+    got = strtok_r(got, " ", &got_at);
+    want = strtok_r(want, " ", &want_at);
+    while (got != NULL && want != NULL) {
+        CHECK_STR(got, want);
+        got = strtok_r(NULL, " ", &got_at);
+        want = strtok_r(NULL, " ", &want_at);
+    }
+    CHECK(got == NULL && want == NULL);
+}
+
+static void numbers_are_those_of_printf(void)
+{
+    const struct mp_trace_shape shape = {
+        .model = "m", .layers = 1, .experts = SCORED, .top_k = 1, .expert_bytes = 1, .scores = true
+    };
+    static float values[64][SCORED];
+    static char line[1 << 17], want[1 << 17];
+    struct mp_trace_writer *writer;
+    const uint32_t expert = SCORED - 1;
+    FILE *file;
+
+    CHECK_EQ(mp_trace_create(path_of("numbers"), &shape, &writer), MP_OK);
+    for (uint32_t i = 0; i < 64; i++) {
+        const struct mp_trace_row row = { .step = i,
+                                          .layer = UINT32_MAX - 1,
+                                          .position = 10,
+                                          .experts = &expert,
+                                          .weights = values[i],
+                                          .scores = values[i] };
+
+        fill_values(i, values[i]);
+        mp_trace_write(writer, &row);
+    }
+    CHECK_EQ(mp_trace_close(writer), MP_OK);
+    file = fopen(path_of("numbers"), "re");
+    CHECK(file != NULL);
+    for (int i = 0; i < 3; i++)
+        CHECK(fgets(line, sizeof(line), file) != NULL);
+    for (uint32_t i = 0; i < 64; i++) {
+        size_t used = (size_t)sprintf(want, "%u %u 0 10 %u:%.9g |", i, UINT32_MAX - 1, expert,
+                                      (double)values[i][0]);
+
+        for (uint32_t e = 0; e < SCORED; e++)
+            used += (size_t)sprintf(want + used, " %.9g", (double)values[i][e]);
+        strcpy(want + used, "\n");
+        CHECK(fgets(line, sizeof(line), file) != NULL);
+        same_words(line, want);
+    }
+    CHECK_EQ(fclose(file), 0);
 }
 
 static void what_is_abandoned_never_was(void)
@@ -395,6 +482,7 @@ int main(void)
 {
     RUN(what_is_written_is_read_back);
     RUN(scores_of_all_experts_are_read_back);
+    RUN(numbers_are_those_of_printf);
     RUN(what_is_abandoned_never_was);
     RUN(shapes_beyond_the_format_are_refused);
     RUN(every_damaged_line_is_refused_with_its_number);
