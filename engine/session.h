@@ -27,7 +27,7 @@ struct mp_session_config {
     void (*routed)(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k, const uint32_t *experts,
                    const float *weights);
     void *routed_ctx;
-    const char *decision_log; /* or NULL */
+    const char *decision_log;     /* or NULL */
     const struct mp_watch *watch; /* or NULL */
     bool no_sidecars;             /* leave calibration and trained predictors alone */
 };

@@ -48,7 +48,8 @@ static enum mp_status load(const char *dir, const struct mp_progress *progress,
     }
     status = mp_model_config_load(mp_checkpoint_dir_fd(opened->checkpoint), &opened->config);
     if (status == MP_OK)
-        status = mp_weights_load(opened->checkpoint, &opened->config, NULL, progress, &opened->weights);
+        status =
+            mp_weights_load(opened->checkpoint, &opened->config, NULL, progress, &opened->weights);
     return status;
 }
 

@@ -537,10 +537,22 @@ WRAP_OPEN(openat64, openat, (int dir, const char *path, int flags, ...), (dir, p
 WRAP_FCNTL(fcntl)
 WRAP_FCNTL(fcntl64)
 
+/* What a short read keeps; a reader's thread asks while the test may begin the next plan. */
+static uint32_t short_bytes(void)
+{
+    uint32_t bytes;
+
+    pthread_mutex_lock(&fault.lock);
+    bytes = fault.plan.short_bytes;
+    pthread_mutex_unlock(&fault.lock);
+    return bytes;
+}
+
 /* A short read: what was not delivered is rubbish, so that nobody lives on it. */
 static ssize_t shorten(ssize_t got, void *buffer)
 {
-    const ssize_t keep = fault.plan.short_bytes == FAULT_EOF ? 0 : (ssize_t)fault.plan.short_bytes;
+    const uint32_t wanted = short_bytes();
+    const ssize_t keep = wanted == FAULT_EOF ? 0 : (ssize_t)wanted;
 
     if (got <= keep)
         return got;
@@ -584,11 +596,11 @@ static void fail_sqe(struct io_uring_sqe *sqe, int number)
 {
     if (number == -1) {
         const bool direct = (__real_fcntl64(sqe->fd, F_GETFL, NULL) & O_DIRECT) != 0;
-        const uint32_t keep = direct ? 4096 : fault.plan.short_bytes;
+        const uint32_t shortened = short_bytes(), keep = direct ? 4096 : shortened;
 
         if (sqe->len <= sizeof(uint64_t)) /* an eventfd gives 8 bytes or none */
             return;
-        if (fault.plan.short_bytes == FAULT_EOF)
+        if (shortened == FAULT_EOF)
             sqe->off = (uint64_t)1 << 42;
         else if (sqe->len > keep)
             sqe->len = keep;
