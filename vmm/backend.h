@@ -13,7 +13,7 @@
  *
  * Granule, alignment, layouts, limits and abilities are in `caps` and are asked for, never assumed.
  * Wrappers (trace:, fault:) are backends that pass calls on; MOEPAGER_BACKEND=trace:host names a
- * chain. Calls on one backend are serialised by the caller.
+ * chain. Calls on one backend are serialised by the caller, but where an operation says otherwise.
  */
 enum mp_tier_kind { MP_TIER_DEVICE, MP_TIER_HOST, MP_TIER_FILE, MP_TIER_KIND_COUNT };
 
@@ -31,6 +31,7 @@ struct mp_backend_caps {
     unsigned layouts; /* bit (1 << layout): compute accepts it */
     bool cpu_access;  /* the CPU may read and write through aliases */
     bool file_target; /* files may be read straight into device aliases */
+    bool windows;     /* window_*() work: a unit can have an address of its own for life */
 };
 
 struct mp_frame {
@@ -41,6 +42,11 @@ struct mp_frame {
 };
 
 struct mp_backend;
+
+/* A queue of copies between aliases, done in order beside everything else. The backend's own. */
+struct mp_lane;
+
+#define MP_LANE_MARKS 8
 
 struct mp_backend_config {
     int numa_node; /* where host memory goes; -1: anywhere */
@@ -68,6 +74,38 @@ struct mp_backend_ops {
     enum mp_status (*frame_create)(struct mp_backend *backend, enum mp_tier_kind tier,
                                    uint64_t bytes, struct mp_frame *frame_p);
     void (*frame_destroy)(struct mp_backend *backend, struct mp_frame *frame);
+
+    /*
+     * Copies; NULL where caps.file_target says that files are read into the device tier. A lane is
+     * used by one thread at a time, several lanes by several threads, also beside calls for frames
+     * and windows. Between the aliases of any two tiers.
+     *
+     * lane_copy() queues; what it was given stays as it is until a mark behind it was waited for.
+     * lane_mark() puts mark `mark` < MP_LANE_MARKS behind all that was queued; lane_wait() blocks
+     * until that has been reached. MP_ERR_DEVICE from wait: a copy queued before it failed, or
+     * something else on the device did; nothing queued since the last good wait counts as done.
+     * lane_close() waits for what is queued.
+     */
+    enum mp_status (*lane_open)(struct mp_backend *backend, struct mp_lane **lane_p);
+    void (*lane_close)(struct mp_backend *backend, struct mp_lane *lane);
+    enum mp_status (*lane_copy)(struct mp_backend *backend, struct mp_lane *lane, void *dst,
+                                const void *src, uint64_t bytes);
+    enum mp_status (*lane_mark)(struct mp_backend *backend, struct mp_lane *lane, unsigned mark);
+    enum mp_status (*lane_wait)(struct mp_backend *backend, struct mp_lane *lane, unsigned mark);
+
+    /*
+     * Windows, with caps.windows: addresses at which device frames are mapped besides their alias.
+     * `bytes` and places are multiples of alias_align_bytes. map: where nothing is mapped, a whole
+     * frame. unmap: exactly what one map covered; the caller knows that no work that could touch it
+     * is unfinished. When an unmap fails the place is lost: it is counted and never mapped again by
+     * the caller. window_free: nothing is mapped any more, or was lost. Safe beside all other
+     * calls, one thread at a time.
+     */
+    enum mp_status (*window_reserve)(struct mp_backend *backend, uint64_t bytes, void **address_p);
+    void (*window_free)(struct mp_backend *backend, void *address, uint64_t bytes);
+    enum mp_status (*window_map)(struct mp_backend *backend, void *place,
+                                 const struct mp_frame *frame);
+    enum mp_status (*window_unmap)(struct mp_backend *backend, void *place, uint64_t bytes);
 };
 
 /* Common head of every backend; the implementation embeds it as its first member. */

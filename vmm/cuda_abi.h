@@ -21,6 +21,8 @@ typedef struct mp_cu_stream_object *mp_cu_stream;
 typedef struct mp_cu_event_object *mp_cu_event;
 typedef struct mp_cu_module_object *mp_cu_module;
 typedef struct mp_cu_function_object *mp_cu_function;
+typedef struct mp_cu_graph_object *mp_cu_graph;
+typedef struct mp_cu_graph_exec_object *mp_cu_graph_exec;
 
 /* X(name, value): results that moepager treats differently from others, or that tests provoke. */
 #define MP_CU_RESULT_MAP(X)            \
@@ -76,6 +78,9 @@ enum { MP_CU_ACCESS_NONE = 0, MP_CU_ACCESS_READ = 1, MP_CU_ACCESS_READ_WRITE = 3
 enum { MP_CU_HOST_PORTABLE = 1, MP_CU_HOST_DEVICE_MAP = 2 };
 enum { MP_CU_STREAM_NON_BLOCKING = 1 };
 enum { MP_CU_EVENT_BLOCKING_SYNC = 1, MP_CU_EVENT_DISABLE_TIMING = 2 };
+enum { MP_CU_FUNCTION_SHARED_BYTES_MAX = 8 }; /* of cuFuncSetAttribute */
+enum { MP_CU_CAPTURE_THREAD_LOCAL = 1, MP_CU_CAPTURE_RELAXED = 2 };
+enum { MP_CU_CAPTURE_NONE = 0, MP_CU_CAPTURE_ACTIVE = 1 };
 
 struct mp_cu_uuid {
     char bytes[16];
@@ -141,7 +146,50 @@ struct mp_cu_access {
     X(set_access, cuMemSetAccess,                                                                  \
       (mp_cu_ptr address, size_t bytes, const struct mp_cu_access *access, size_t count))          \
     X(host_alloc, cuMemHostAlloc, (void **address, size_t bytes, unsigned flags))                  \
-    X(host_free, cuMemFreeHost, (void *address))
+    X(host_free, cuMemFreeHost, (void *address))                                                   \
+    X(host_device_pointer, cuMemHostGetDevicePointer_v2,                                           \
+      (mp_cu_ptr * device, void *address, unsigned flags))                                         \
+    X(alloc, cuMemAlloc_v2, (mp_cu_ptr * address, size_t bytes))                                   \
+    X(free, cuMemFree_v2, (mp_cu_ptr address))                                                     \
+    X(stream_create, cuStreamCreateWithPriority,                                                   \
+      (mp_cu_stream * stream, unsigned flags, int priority))                                       \
+    X(stream_destroy, cuStreamDestroy_v2, (mp_cu_stream stream))                                   \
+    X(stream_synchronize, cuStreamSynchronize, (mp_cu_stream stream))                              \
+    X(stream_query, cuStreamQuery, (mp_cu_stream stream))                                          \
+    X(stream_wait_event, cuStreamWaitEvent,                                                        \
+      (mp_cu_stream stream, mp_cu_event event, unsigned flags))                                    \
+    X(event_create, cuEventCreate, (mp_cu_event * event, unsigned flags))                          \
+    X(event_destroy, cuEventDestroy_v2, (mp_cu_event event))                                       \
+    X(event_record, cuEventRecord, (mp_cu_event event, mp_cu_stream stream))                       \
+    X(event_query, cuEventQuery, (mp_cu_event event))                                              \
+    X(event_synchronize, cuEventSynchronize, (mp_cu_event event))                                  \
+    X(event_elapsed, cuEventElapsedTime, (float *ms, mp_cu_event start, mp_cu_event end))          \
+    X(copy_to_device, cuMemcpyHtoDAsync_v2,                                                        \
+      (mp_cu_ptr dst, const void *src, size_t bytes, mp_cu_stream stream))                         \
+    X(copy_to_host, cuMemcpyDtoHAsync_v2,                                                          \
+      (void *dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream))                               \
+    X(copy_on_device, cuMemcpyDtoDAsync_v2,                                                        \
+      (mp_cu_ptr dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream))                           \
+    X(set_bytes, cuMemsetD8Async,                                                                  \
+      (mp_cu_ptr dst, unsigned char value, size_t bytes, mp_cu_stream stream))                     \
+    X(module_load, cuModuleLoadDataEx,                                                             \
+      (mp_cu_module * module, const void *image, unsigned options, int *keys, void **values))      \
+    X(module_unload, cuModuleUnload, (mp_cu_module module))                                        \
+    X(module_function, cuModuleGetFunction,                                                        \
+      (mp_cu_function * function, mp_cu_module module, const char *name))                          \
+    X(function_set, cuFuncSetAttribute, (mp_cu_function function, int attribute, int value))       \
+    X(launch, cuLaunchKernel,                                                                      \
+      (mp_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                 \
+       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,                \
+       mp_cu_stream stream, void **parameters, void **extra))                                      \
+    X(capture_begin, cuStreamBeginCapture_v2, (mp_cu_stream stream, int mode))                     \
+    X(capture_end, cuStreamEndCapture, (mp_cu_stream stream, mp_cu_graph * graph))                 \
+    X(capturing, cuStreamIsCapturing, (mp_cu_stream stream, int *status))                          \
+    X(graph_instantiate, cuGraphInstantiateWithFlags,                                              \
+      (mp_cu_graph_exec * exec, mp_cu_graph graph, unsigned long long flags))                      \
+    X(graph_launch, cuGraphLaunch, (mp_cu_graph_exec exec, mp_cu_stream stream))                   \
+    X(graph_exec_destroy, cuGraphExecDestroy, (mp_cu_graph_exec exec))                             \
+    X(graph_destroy, cuGraphDestroy, (mp_cu_graph graph))
 
 /* One pointer per call. */
 struct mp_cu_calls {

@@ -40,12 +40,36 @@ struct mp_unit {
     uint32_t piece_count; /* >= 1 */
 };
 
+/*
+ * The host tier, on backends whose device tier cannot be filled from files: slots in host frames,
+ * from which units are copied over a link. Units that it cannot hold come from their files through
+ * a few slots that are kept free for that (three tiers).
+ */
+enum mp_host_residency {
+    MP_HOST_INCLUSIVE, /* what is in the device tier is in the host tier too: leaving costs nothing
+                        */
+    MP_HOST_EXCLUSIVE, /* each unit is in one of both: leaving copies it back, or drops it */
+    MP_HOST_RESIDENCY_COUNT
+};
+
+/* How compute finds a unit in the device tier. */
+enum mp_addressing {
+    MP_ADDRESSING_TABLE,  /* where its slot is; changes when it comes back */
+    MP_ADDRESSING_WINDOW, /* at an address of its own for life, mapped while it is resident */
+    MP_ADDRESSING_COUNT
+};
+
 struct mp_space_config {
     struct mp_backend *backend;  /* must outlive the space */
     struct mp_files *files;      /* must outlive the space */
     const struct mp_unit *units; /* copied */
     uint32_t unit_count;
     uint64_t budget_bytes; /* of the device tier; UINT64_MAX: room for every unit */
+    /* Without caps.file_target only: */
+    uint64_t host_budget_bytes; /* of the host tier; UINT64_MAX: what there is need for */
+    enum mp_host_residency host_residency;
+    enum mp_addressing addressing; /* window: falls back to table, with one warning, where a frame
+                                      per unit would waste more than 15 % */
     enum mp_io_mode io_mode;
     bool populate; /* let a thread touch the frames of a backend that the CPU writes to */
     struct mp_reader_config reader; /* files, clock and timeline are filled in by the space */
@@ -63,6 +87,11 @@ struct mp_space_plan {
     uint64_t slot_bytes_max;
     uint32_t slots; /* with this budget */
     bool direct;    /* reads bypass the page cache */
+    /* Without caps.file_target only, else 0: */
+    uint64_t host_bytes;   /* of host frames */
+    uint32_t host_slots;   /* of them, for units that stay; not those that units pass through */
+    uint64_t waste_bytes;  /* of the device tier's frames, lost to granules */
+    uint64_t window_bytes; /* reserved; 0: table */
 };
 
 enum mp_status mp_space_make_plan(const struct mp_space_config *config,
@@ -142,6 +171,28 @@ enum mp_status mp_space_evict(struct mp_space *space, uint32_t unit) MP_MUST_CHE
 enum mp_status mp_space_lease(struct mp_space *space, uint32_t unit,
                               const void *piece_p[MP_UNIT_PIECES_MAX]) MP_MUST_CHECK;
 void mp_space_release(struct mp_space *space, uint32_t unit);
+
+/*
+ * The unit where the host tier has it: its pieces at addresses that the CPU, and the device over
+ * its link, can read until mp_space_release_host(). MP_ERR_NO_SPACE (no text): the host tier does
+ * not hold it, or there is none. A unit leased so does not leave the host tier.
+ */
+enum mp_status mp_space_lease_host(struct mp_space *space, uint32_t unit,
+                                   const void *piece_p[MP_UNIT_PIECES_MAX]) MP_MUST_CHECK;
+void mp_space_release_host(struct mp_space *space, uint32_t unit);
+
+/* Is the unit in the host tier, so that mp_space_lease_host() would give it? */
+bool mp_space_in_host(const struct mp_space *space, uint32_t unit);
+
+/*
+ * Give whole frames of the device tier back, or take them again, until its frames fit into
+ * `budget_bytes`. To give back, slots must be free: MP_ERR_NO_SPACE, with *evict_p := how many more
+ * units of class *class_p have to leave first (to be called again); nothing that is resident is
+ * touched. MP_ERR_CONFIG E_BUDGET_SMALL below the smallest budget. MP_ERR_NO_SPACE with
+ * *evict_p == 0: the device has no more memory to take; what was taken is kept.
+ */
+enum mp_status mp_space_set_budget(struct mp_space *space, uint64_t budget_bytes, uint32_t *class_p,
+                                   uint32_t *evict_p) MP_MUST_CHECK;
 
 /* Re-derive counts and states from scratch; false is a bug of ours. */
 bool mp_space_check(const struct mp_space *space);

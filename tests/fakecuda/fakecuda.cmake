@@ -1,6 +1,7 @@
 # The driver without a device; see fakecuda.h. Tests that want it are run with its folder in
 # LD_LIBRARY_PATH. -Bsymbolic: its calls to itself must not go to an interposer.
-add_library(fakecuda SHARED tests/fakecuda/device.c tests/fakecuda/memory.c tests/fakecuda/state.c)
+add_library(fakecuda SHARED tests/fakecuda/device.c tests/fakecuda/memory.c tests/fakecuda/state.c
+    tests/fakecuda/streams.c)
 set_target_properties(fakecuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1 C_VISIBILITY_PRESET hidden
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakecuda)
 target_link_libraries(fakecuda PRIVATE mp_options Threads::Threads)

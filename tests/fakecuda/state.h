@@ -79,7 +79,7 @@ struct fake_state {
 
     struct fake_plan plans[8];
     uint64_t calls_total;
-    uint64_t calls[64]; /* by place in MP_CU_CALL_MAP */
+    uint64_t calls[128]; /* by place in MP_CU_CALL_MAP */
     unsigned violations;
     char violation[256];
 };

@@ -1,0 +1,66 @@
+#ifndef MP_GPU_H
+#define MP_GPU_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/cuda/cuda_kernels.h"
+#include "vmm/base/status.h"
+#include "vmm/cuda_driver.h"
+
+/*
+ * A CUDA device to compute on: its context, the kernels, streams and memory. Thin: one function per
+ * thing that the engine, the probe and benchmarks do, each turning the driver's result into a
+ * status. Memory of experts is not here (vmm/).
+ *
+ * Thread safety: calls set the context of the calling thread themselves; a stream or an event is
+ * used by one thread at a time.
+ */
+struct mp_gpu;
+
+/* MP_ERR_UNSUPPORTED E_CUDA_OFF: no driver; MP_ERR_CONFIG E_CUDA_DEVICE: no such device. Loads the
+ * kernels (the driver compiles them for this device, or finds them in its cache). */
+enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p) MP_MUST_CHECK;
+void mp_gpu_close(struct mp_gpu *gpu); /* NULL is allowed; waits for nothing */
+
+const struct mp_cuda *mp_gpu_driver(const struct mp_gpu *gpu);
+const struct mp_cuda_device *mp_gpu_device(const struct mp_gpu *gpu);
+
+/* Make the device's context the calling thread's. Needed before calls of mp_gpu_driver(). */
+enum mp_status mp_gpu_enter(const struct mp_gpu *gpu) MP_MUST_CHECK;
+
+/* Device memory, zeroed; `what` for the error's text. */
+enum mp_status mp_gpu_alloc(struct mp_gpu *gpu, uint64_t bytes, const char *what,
+                            mp_cu_ptr *address_p) MP_MUST_CHECK;
+void mp_gpu_free(struct mp_gpu *gpu, mp_cu_ptr address); /* 0 is allowed */
+
+/* Pinned host memory. */
+enum mp_status mp_gpu_alloc_host(struct mp_gpu *gpu, uint64_t bytes, const char *what,
+                                 void **address_p) MP_MUST_CHECK;
+void mp_gpu_free_host(struct mp_gpu *gpu, void *address); /* NULL is allowed */
+
+enum mp_status mp_gpu_stream_open(struct mp_gpu *gpu, mp_cu_stream *stream_p) MP_MUST_CHECK;
+void mp_gpu_stream_close(struct mp_gpu *gpu, mp_cu_stream stream); /* NULL is allowed */
+/* Wait for all that is queued on a stream. */
+enum mp_status mp_gpu_finish(struct mp_gpu *gpu, mp_cu_stream stream) MP_MUST_CHECK;
+
+enum mp_status mp_gpu_event_open(struct mp_gpu *gpu, bool timing,
+                                 mp_cu_event *event_p) MP_MUST_CHECK;
+void mp_gpu_event_close(struct mp_gpu *gpu, mp_cu_event event); /* NULL is allowed */
+enum mp_status mp_gpu_record(struct mp_gpu *gpu, mp_cu_event event,
+                             mp_cu_stream stream) MP_MUST_CHECK;
+enum mp_status mp_gpu_wait(struct mp_gpu *gpu, mp_cu_event event) MP_MUST_CHECK; /* blocks */
+enum mp_status mp_gpu_order(struct mp_gpu *gpu, mp_cu_stream stream,
+                            mp_cu_event event) MP_MUST_CHECK; /* stream waits, not the host */
+
+/* Queue a copy. Host memory must be pinned and stay as it is until the copy is done. */
+enum mp_status mp_gpu_upload(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst,
+                             const void *src, uint64_t bytes) MP_MUST_CHECK;
+enum mp_status mp_gpu_download(struct mp_gpu *gpu, mp_cu_stream stream, void *dst, mp_cu_ptr src,
+                               uint64_t bytes) MP_MUST_CHECK;
+
+/* Queue a kernel; *params is copied. Nothing is queued where it has no work (a grid of 0). */
+enum mp_status mp_gpu_launch(struct mp_gpu *gpu, mp_cu_stream stream, enum mp_cuda_kernel kernel,
+                             const void *params) MP_MUST_CHECK;
+
+#endif

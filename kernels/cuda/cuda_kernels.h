@@ -1,0 +1,206 @@
+#ifndef MP_CUDA_KERNELS_H
+#define MP_CUDA_KERNELS_H
+
+#include <stdint.h>
+
+/*
+ * The kernels for CUDA devices: their names and what each takes. One struct per kernel, passed by
+ * value as its only parameter, so that host and device agree on its layout by this one header
+ * (C and CUDA C). Addresses are device addresses as 64-bit numbers; everything is 8-byte aligned.
+ *
+ * Shapes as in engine/engine_int.h: T tokens, H hidden, Q heads * head_dim, K kv_heads * head_dim,
+ * D head_dim, V vocabulary, E experts, R top_k, F channels. Weights are row-major in one of `enum
+ * mp_wtype` (kernels/kernels.h), rows at multiples of 2 bytes (matrices at multiples of 16 are
+ * read faster); activations are float, with strides in elements.
+ *
+ * Exact results. Bits of an output element depend only on the values that it is computed from: not
+ * on the number of tokens or rows of a launch, nor on addresses. Sums run in one fixed order. The
+ * down projection sums channel blocks of 256 in ascending order (MP_KERNEL_BLOCK_COLS).
+ */
+
+/* y[t][r] (+)= sum_c w[r][c] x[t][c] (+ bias[r]), t < tokens. Launched for 1..8 tokens (GEMV, each
+ * weight read once) or for any number (GEMM). `accumulate`: y keeps what it had. */
+struct mp_cuda_matmul {
+    uint64_t w, x, y, bias; /* bias: 0 or float (rows) */
+    uint32_t type, rows, cols, tokens;
+    uint32_t w_stride, x_stride, y_stride, accumulate;
+};
+
+/* x[t][i] = (float)table[token[t]][i], i < width */
+struct mp_cuda_embed {
+    uint64_t table, token, x; /* token: u32 (T) */
+    uint32_t type, width, tokens, vocab;
+};
+
+/* out[t][i] = x[t][i] / sqrt(mean_i x^2 + eps) w[i]; out may be x */
+struct mp_cuda_rmsnorm {
+    uint64_t x, w, out;
+    uint32_t width, tokens, x_stride, out_stride;
+    float eps;
+    uint32_t pad;
+};
+
+/*
+ * Queries and keys of T tokens get their norm (where q_norm, k_norm are not 0; float (D)) and
+ * position (cosine, sine: float (C, D/2)); keys and values go to the cache of their sequence:
+ * k_cache[(sequence[t] * ctx + position[t]) * K + i], float.
+ */
+struct mp_cuda_place {
+    uint64_t q, k, v; // (T, Q), (T, K), (T, K)
+    uint64_t q_norm, k_norm, cosine, sine;
+    uint64_t k_cache, v_cache;   // (sequences, ctx, K)
+    uint64_t sequence, position; /* u32 (T) */
+    uint32_t heads, kv_heads, head_dim, tokens, ctx;
+    float eps;
+};
+
+/* out[t][h] = softmax(q k / sqrt(D)) v over positions [0, position[t]] of sequence[t]. */
+struct mp_cuda_attend {
+    uint64_t q, out, k_cache, v_cache, sequence, position;
+    uint32_t heads, kv_heads, head_dim, tokens, ctx;
+    float scale;
+};
+
+/* Softmax over each row of `width` in place. */
+struct mp_cuda_softmax {
+    uint64_t x;
+    uint32_t width, tokens, stride, pad;
+};
+
+/* y[i] += a x[i], i < count; with `gate` (float (T), count = T * width): a = sigmoid(gate[t]). */
+struct mp_cuda_axpy {
+    uint64_t x, y, gate, count;
+    uint32_t width;
+    float a;
+};
+
+/* gate[i] = silu(gate[i]) up[i], i < count */
+struct mp_cuda_silu_mul {
+    uint64_t gate, up, count;
+};
+
+/* One expert of a layer's work list, in device memory. Its rows are row[first .. first + count). */
+struct mp_cuda_expert {
+    uint64_t gate, up, down; /* weights, wherever they are */
+    uint32_t first, count;
+};
+
+/*
+ * Experts, in two launches: act[i][c] = silu(gate_c x) (up_c x) for rows i of the list, then
+ * rank[row[i]][h] = down_h act[i]. row[i] = t * R + r; its input is x[row[i] / R]. Launched over
+ * the list's experts; `work` entries with count 0 are skipped. The small kernels take up to 8 rows
+ * per expert and read each weight once, the others any number.
+ */
+struct mp_cuda_experts {
+    uint64_t work; /* struct mp_cuda_expert (works) */
+    uint64_t row;  /* u32 */
+    uint64_t x;    // (T, H)
+    uint64_t act;  // (rows of the list, F)
+    uint64_t rank; // (T, R, H)
+    uint32_t type, works, hidden, channels, top_k, x_stride;
+    uint32_t rows_max; /* of one expert */
+    uint32_t pad;
+};
+
+/* x[t] += sum_r weight[t][r] / total rank[t][r] (+ shared[t]); ranks in ascending order, total =
+ * their sum if `normalise`, else 1; shared 0: none. */
+struct mp_cuda_combine {
+    uint64_t x, rank, weight, shared; // (T, H), (T, R, H), (T, R), (T, H)
+    uint32_t hidden, top_k, tokens, normalise;
+};
+
+/*
+ * The exact router: expert[t][r], weight[t][r] := the k best of scores (T, E), equal ones by lower
+ * number; as policy/route_exact.c.
+ */
+struct mp_cuda_top_k {
+    uint64_t scores, expert, weight; /* expert: u32 (T, R) */
+    uint32_t experts, top_k, tokens, pad;
+};
+
+/*
+ * One token batch's choices become a work list without the host: expert e's place is table[e]
+ * (struct mp_cuda_place_of; valid 0: not resident). Entries of experts that are chosen and resident
+ * are written to `work` (E entries, count 0 otherwise) and `row`; misses[0] := chosen experts that
+ * are not resident. With chosen[e] += tokens that chose it, for policies.
+ */
+struct mp_cuda_place_of {
+    uint64_t gate, up, down;
+    uint64_t valid;
+};
+struct mp_cuda_resolve {
+    uint64_t expert; /* u32 (T, R), of top_k */
+    uint64_t table;  /* struct mp_cuda_place_of (E) */
+    uint64_t work, row, misses, chosen;
+    uint32_t experts, top_k, tokens, pad;
+};
+
+/* token[t] := the lowest number of a greatest logits[t][v] */
+struct mp_cuda_argmax {
+    uint64_t logits, token;
+    uint32_t vocab, tokens;
+};
+
+/* For measuring: sum[block] := sum of the 64-bit words of [src, src + bytes), read `times`. */
+struct mp_cuda_read {
+    uint64_t src, bytes, sum;
+    uint32_t times, pad;
+};
+
+/* For measuring: one block that runs for so long. */
+struct mp_cuda_spin {
+    uint64_t ns;
+};
+
+/* X(name, struct of its parameter) */
+#define MP_CUDA_KERNEL_MAP(X)             \
+    X(embed, mp_cuda_embed)               \
+    X(rmsnorm, mp_cuda_rmsnorm)           \
+    X(gemv_f32, mp_cuda_matmul)           \
+    X(gemv_bf16, mp_cuda_matmul)          \
+    X(gemv_f16, mp_cuda_matmul)           \
+    X(gemm_f32, mp_cuda_matmul)           \
+    X(gemm_bf16, mp_cuda_matmul)          \
+    X(gemm_f16, mp_cuda_matmul)           \
+    X(place, mp_cuda_place)               \
+    X(attend, mp_cuda_attend)             \
+    X(softmax, mp_cuda_softmax)           \
+    X(axpy, mp_cuda_axpy)                 \
+    X(silu_mul, mp_cuda_silu_mul)         \
+    X(experts_up_f32, mp_cuda_experts)    \
+    X(experts_up_bf16, mp_cuda_experts)   \
+    X(experts_up_f16, mp_cuda_experts)    \
+    X(experts_down_f32, mp_cuda_experts)  \
+    X(experts_down_bf16, mp_cuda_experts) \
+    X(experts_down_f16, mp_cuda_experts)  \
+    X(combine, mp_cuda_combine)           \
+    X(top_k, mp_cuda_top_k)               \
+    X(resolve, mp_cuda_resolve)           \
+    X(argmax, mp_cuda_argmax)             \
+    X(read, mp_cuda_read)                 \
+    X(spin, mp_cuda_spin)
+
+enum mp_cuda_kernel {
+#define X(name, params) MP_CUDA_KERNEL_##name,
+    MP_CUDA_KERNEL_MAP(X)
+#undef X
+        MP_CUDA_KERNEL_COUNT
+};
+
+/* How a kernel is launched for its parameter: blocks, threads of one, dynamic shared memory. */
+struct mp_cuda_grid {
+    uint32_t x, y, z, threads, shared_bytes;
+};
+
+/*
+ * Host side (kernels/cuda/launch.c): pure arithmetic, no driver. Name of the entry in the image
+ * ("mp_rmsnorm"), size of its parameter, and its grid for `params`.
+ */
+const char *mp_cuda_kernel_name(enum mp_cuda_kernel kernel);
+uint32_t mp_cuda_kernel_bytes(enum mp_cuda_kernel kernel);
+struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *params);
+
+/* The kernels as PTX text, zero-terminated, for compute capability 7.5 and later. */
+extern const char mp_cuda_image[];
+
+#endif
