@@ -18,8 +18,10 @@
  * down projection sums channel blocks of 256 in ascending order (MP_KERNEL_BLOCK_COLS).
  */
 
-/* y[t][r] (+)= sum_c w[r][c] x[t][c] (+ bias[r]), t < tokens. Launched for 1..8 tokens (GEMV, each
- * weight read once) or for any number (GEMM). `accumulate`: y keeps what it had. */
+/*
+ * y[t][r] (+)= sum_c w[r][c] x[t][c] (+ bias[r]), t < tokens. GEMV takes 1..8 tokens and reads each
+ * weight once, GEMM any number; both give the same bits. `accumulate`: added to what y had.
+ */
 struct mp_cuda_matmul {
     uint64_t w, x, y, bias; /* bias: 0 or float (rows) */
     uint32_t type, rows, cols, tokens;
@@ -54,11 +56,17 @@ struct mp_cuda_place {
     float eps;
 };
 
-/* out[t][h] = softmax(q k / sqrt(D)) v over positions [0, position[t]] of sequence[t]. */
+/*
+ * out[t][h] = softmax(scale q k) v over positions [0, position[t]] of sequence[t]. `attend` does it
+ * in one launch, a block for each (token, head). Where those are fewer than the device can run and
+ * contexts are long, `attend_part` and then `attend_merge` do the same with more blocks: same
+ * parameters, same bits. head_dim: even, at most 256.
+ */
 struct mp_cuda_attend {
     uint64_t q, out, k_cache, v_cache, sequence, position;
     uint32_t heads, kv_heads, head_dim, tokens, ctx;
     float scale;
+    uint64_t part; /* attend_part, attend_merge: mp_cuda_attend_part_bytes(); attend: not used */
 };
 
 /* Softmax over each row of `width` in place. */
@@ -83,22 +91,26 @@ struct mp_cuda_silu_mul {
 struct mp_cuda_expert {
     uint64_t gate, up, down; /* weights, wherever they are */
     uint32_t first, count;
+    uint32_t channels;   /* of this expert or slice: rows of gate and up, columns of down */
+    uint32_t accumulate; /* a further slice: rank keeps what it had and gets more */
 };
 
 /*
  * Experts, in two launches: act[i][c] = silu(gate_c x) (up_c x) for rows i of the list, then
- * rank[row[i]][h] = down_h act[i]. row[i] = t * R + r; its input is x[row[i] / R]. Launched over
- * the list's experts; `work` entries with count 0 are skipped. The small kernels take up to 8 rows
- * per expert and read each weight once, the others any number.
+ * rank[row[i]][h] (+)= down_h act[i]. row[i] = t * R + r; its input is x[row[i] / R]. Launched over
+ * the list's experts; `work` entries with count 0 are skipped. Up to 8 rows of an expert read each
+ * of its weights once. Slices of one expert go in launches one after another, not in one list.
  */
 struct mp_cuda_experts {
     uint64_t work; /* struct mp_cuda_expert (works) */
     uint64_t row;  /* u32 */
     uint64_t x;    // (T, H)
-    uint64_t act;  // (rows of the list, F)
+    uint64_t act;  // (rows of the list, channels)
     uint64_t rank; // (T, R, H)
-    uint32_t type, works, hidden, channels, top_k, x_stride;
-    uint32_t rows_max; /* of one expert */
+    uint32_t type, works, hidden;
+    uint32_t channels; /* the most of any entry */
+    uint32_t top_k, x_stride;
+    uint32_t rows_max; /* the most of any entry */
     uint32_t pad;
 };
 
@@ -111,7 +123,7 @@ struct mp_cuda_combine {
 
 /*
  * The exact router: expert[t][r], weight[t][r] := the k best of scores (T, E), equal ones by lower
- * number; as policy/route_exact.c.
+ * number; as policy/route_exact.c, also for scores that are NaN.
  */
 struct mp_cuda_top_k {
     uint64_t scores, expert, weight; /* expert: u32 (T, R) */
@@ -121,8 +133,9 @@ struct mp_cuda_top_k {
 /*
  * One token batch's choices become a work list without the host: expert e's place is table[e]
  * (struct mp_cuda_place_of; valid 0: not resident). Entries of experts that are chosen and resident
- * are written to `work` (E entries, count 0 otherwise) and `row`; misses[0] := chosen experts that
- * are not resident. With chosen[e] += tokens that chose it, for policies.
+ * are written to `work` (E entries, count 0 otherwise) and `row` (ascending); misses[0] (u32) :=
+ * chosen experts that are not resident; chosen[e] (u32; 0: none) += tokens that chose it. At most
+ * 1024 experts.
  */
 struct mp_cuda_place_of {
     uint64_t gate, up, down;
@@ -132,19 +145,20 @@ struct mp_cuda_resolve {
     uint64_t expert; /* u32 (T, R), of top_k */
     uint64_t table;  /* struct mp_cuda_place_of (E) */
     uint64_t work, row, misses, chosen;
-    uint32_t experts, top_k, tokens, pad;
+    uint32_t experts, top_k, tokens, channels; /* channels: of every expert */
 };
 
-/* token[t] := the lowest number of a greatest logits[t][v] */
+/* token[t] (u32) := the lowest number of a greatest logits[t][v]; NaN is less than all else. */
 struct mp_cuda_argmax {
     uint64_t logits, token;
     uint32_t vocab, tokens;
 };
 
-/* For measuring: sum[block] := sum of the 64-bit words of [src, src + bytes), read `times`. */
+/* For measuring: sum[block] (u64) := sum of those 64-bit words of [src, src + bytes) that the block
+ * reads, `times` times; bytes: a multiple of 16. */
 struct mp_cuda_read {
     uint64_t src, bytes, sum;
-    uint32_t times, pad;
+    uint32_t times, blocks;
 };
 
 /* For measuring: one block that runs for so long. */
@@ -164,6 +178,8 @@ struct mp_cuda_spin {
     X(gemm_f16, mp_cuda_matmul)           \
     X(place, mp_cuda_place)               \
     X(attend, mp_cuda_attend)             \
+    X(attend_part, mp_cuda_attend)        \
+    X(attend_merge, mp_cuda_attend)       \
     X(softmax, mp_cuda_softmax)           \
     X(axpy, mp_cuda_axpy)                 \
     X(silu_mul, mp_cuda_silu_mul)         \
@@ -199,6 +215,9 @@ struct mp_cuda_grid {
 const char *mp_cuda_kernel_name(enum mp_cuda_kernel kernel);
 uint32_t mp_cuda_kernel_bytes(enum mp_cuda_kernel kernel);
 struct mp_cuda_grid mp_cuda_kernel_grid(enum mp_cuda_kernel kernel, const void *params);
+
+/* Bytes of `part` for such a launch. */
+uint64_t mp_cuda_attend_part_bytes(const struct mp_cuda_attend *params);
 
 /* The kernels as PTX text, zero-terminated, for compute capability 7.5 and later. */
 extern const char mp_cuda_image[];
