@@ -52,15 +52,35 @@ enum mp_status mp_gpu_record(struct mp_gpu *gpu, mp_cu_event event,
 enum mp_status mp_gpu_wait(struct mp_gpu *gpu, mp_cu_event event) MP_MUST_CHECK; /* blocks */
 enum mp_status mp_gpu_order(struct mp_gpu *gpu, mp_cu_stream stream,
                             mp_cu_event event) MP_MUST_CHECK; /* stream waits, not the host */
+/* *done_p: has all that was queued before the event been done? */
+enum mp_status mp_gpu_query(struct mp_gpu *gpu, mp_cu_event event, bool *done_p) MP_MUST_CHECK;
+/* Between two events with timing that were waited for. */
+enum mp_status mp_gpu_elapsed(struct mp_gpu *gpu, mp_cu_event start, mp_cu_event end,
+                              float *ms_p) MP_MUST_CHECK;
 
 /* Queue a copy. Host memory must be pinned and stay as it is until the copy is done. */
 enum mp_status mp_gpu_upload(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst,
                              const void *src, uint64_t bytes) MP_MUST_CHECK;
 enum mp_status mp_gpu_download(struct mp_gpu *gpu, mp_cu_stream stream, void *dst, mp_cu_ptr src,
                                uint64_t bytes) MP_MUST_CHECK;
+enum mp_status mp_gpu_copy(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst, mp_cu_ptr src,
+                           uint64_t bytes) MP_MUST_CHECK; /* on the device */
 
 /* Queue a kernel; *params is copied. Nothing is queued where it has no work (a grid of 0). */
 enum mp_status mp_gpu_launch(struct mp_gpu *gpu, mp_cu_stream stream, enum mp_cuda_kernel kernel,
                              const void *params) MP_MUST_CHECK;
+
+/*
+ * Graphs: what is queued on the stream between begin and end is not done but kept, with its
+ * addresses and parameters, and done at every replay. Only copies, kernels and events of this
+ * header may be queued in between, and nothing may be allocated. mp_gpu_capture_end() after an
+ * error in between gives back what was kept and that call's own error.
+ */
+enum mp_status mp_gpu_capture_begin(struct mp_gpu *gpu, mp_cu_stream stream) MP_MUST_CHECK;
+enum mp_status mp_gpu_capture_end(struct mp_gpu *gpu, mp_cu_stream stream,
+                                  mp_cu_graph_exec *graph_p) MP_MUST_CHECK;
+enum mp_status mp_gpu_replay(struct mp_gpu *gpu, mp_cu_stream stream,
+                             mp_cu_graph_exec graph) MP_MUST_CHECK;
+void mp_gpu_graph_close(struct mp_gpu *gpu, mp_cu_graph_exec graph); /* NULL is allowed */
 
 #endif

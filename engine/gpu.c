@@ -1,0 +1,435 @@
+/*
+ * A CUDA device to compute on; see gpu.h.
+ *
+ * The image of the kernels is PTX, which the driver compiles when it is loaded: its compiler's
+ * words are part of the error, because no other machine may show it again.
+ */
+#include "engine/gpu.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+/* More dynamic shared memory than this has to be asked for, per kernel. */
+#define SHARED_BYTES_FREE (48u << 10)
+
+/* Of the driver's compiler: options of cuModuleLoadDataEx. */
+enum { JIT_ERROR_LOG_BUFFER = 5, JIT_ERROR_LOG_BYTES = 6 };
+
+struct mp_gpu {
+    const struct mp_cuda *cuda;
+    struct mp_cuda_device device;
+    mp_cu_context context;
+    mp_cu_module module;
+    mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
+    /* Dynamic shared memory that each kernel may have; grows. Relaxed: a thread that sees an old
+     * value asks once more for what is there already. */
+    _Atomic uint32_t shared_bytes[MP_CUDA_KERNEL_COUNT];
+};
+
+static enum mp_status check(const struct mp_gpu *gpu, mp_cu_result result, const char *call,
+                            const char *object)
+{
+    return mp_cuda_check(gpu->cuda, result, call, object);
+}
+
+/* For calls that undo something: the caller's error stays what it was. */
+static void undone(mp_cu_result result, const char *call)
+{
+    if (result != MP_CU_SUCCESS)
+        mp_log_warn("cuda", "%s failed (%d) while giving something back", call, result);
+}
+
+enum mp_status mp_gpu_enter(const struct mp_gpu *gpu)
+{
+    mp_cu_context current = NULL;
+    const mp_cu_result result = gpu->cuda->call.context_get(&current);
+
+    if (result == MP_CU_SUCCESS && current == gpu->context)
+        return MP_OK;
+    return check(gpu, gpu->cuda->call.context_set(gpu->context), "cuCtxSetCurrent",
+                 gpu->device.name);
+}
+
+/* As mp_gpu_enter(), for what gives back: false where there is no context any more. */
+static bool enter_to_undo(const struct mp_gpu *gpu)
+{
+    const struct mp_error before = *mp_error_last();
+    const enum mp_status status = mp_gpu_enter(gpu);
+
+    if (status != MP_OK)
+        mp_log_warn("cuda", "no context to give something back: %s", mp_error_last()->text);
+    mp_error_set(&before);
+    return status == MP_OK;
+}
+
+static enum mp_status load_kernels(struct mp_gpu *gpu)
+{
+    const struct mp_cu_calls *call = &gpu->cuda->call;
+    char log[1024] = "";
+    int keys[] = { JIT_ERROR_LOG_BUFFER, JIT_ERROR_LOG_BYTES };
+    void *values[] = { log, (void *)(uintptr_t)(sizeof(log) - 1) };
+    const mp_cu_result result = call->module_load(&gpu->module, mp_cuda_image, 2, keys, values);
+    enum mp_status status = MP_OK;
+
+    log[sizeof(log) - 1] = '\0';
+    if (result != MP_CU_SUCCESS && log[0] != '\0')
+        mp_log_warn("cuda", "compiling the kernels: %s", log);
+    if (result != MP_CU_SUCCESS)
+        return check(gpu, result, "cuModuleLoadDataEx", "the kernels");
+    for (unsigned k = 0; k < MP_CUDA_KERNEL_COUNT && status == MP_OK; k++) {
+        const char *name = mp_cuda_kernel_name((enum mp_cuda_kernel)k);
+
+        status = check(gpu, call->module_function(&gpu->functions[k], gpu->module, name),
+                       "cuModuleGetFunction", name);
+    }
+    return status;
+}
+
+enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p)
+{
+    const struct mp_cuda *cuda;
+    struct mp_cuda_device device;
+    struct mp_gpu *gpu;
+    enum mp_status status = mp_cuda_get(&cuda);
+
+    if (status == MP_OK && ordinal >= cuda->devices)
+        return mp_fail(MP_ERR_CONFIG, "E_CUDA_DEVICE",
+                       "there is no CUDA device %u; the driver sees %u", ordinal, cuda->devices);
+    if (status == MP_OK)
+        status = mp_cuda_describe(cuda, ordinal, &device);
+    if (status != MP_OK)
+        return status;
+    gpu = calloc(1, sizeof(*gpu));
+    if (gpu == NULL)
+        return mp_fail_no_memory("the CUDA device", sizeof(*gpu));
+    gpu->cuda = cuda;
+    gpu->device = device;
+    status = check(gpu, cuda->call.context_retain(&gpu->context, device.id),
+                   "cuDevicePrimaryCtxRetain", device.name);
+    if (status != MP_OK) {
+        free(gpu);
+        return status;
+    }
+    status = mp_gpu_enter(gpu);
+    if (status == MP_OK)
+        status = load_kernels(gpu);
+    if (status != MP_OK) {
+        mp_gpu_close(gpu);
+        return status;
+    }
+    *gpu_p = gpu;
+    return MP_OK;
+}
+
+void mp_gpu_close(struct mp_gpu *gpu)
+{
+    if (gpu == NULL)
+        return;
+    if (gpu->module != NULL && enter_to_undo(gpu))
+        undone(gpu->cuda->call.module_unload(gpu->module), "cuModuleUnload");
+    undone(gpu->cuda->call.context_release(gpu->device.id), "cuDevicePrimaryCtxRelease");
+    free(gpu);
+}
+
+const struct mp_cuda *mp_gpu_driver(const struct mp_gpu *gpu)
+{
+    return gpu->cuda;
+}
+
+const struct mp_cuda_device *mp_gpu_device(const struct mp_gpu *gpu)
+{
+    return &gpu->device;
+}
+
+/* ---- memory */
+
+static enum mp_status clear(struct mp_gpu *gpu, mp_cu_ptr address, uint64_t bytes)
+{
+    mp_cu_stream stream;
+    enum mp_status status = mp_gpu_stream_open(gpu, &stream);
+
+    if (status != MP_OK)
+        return status;
+    status = check(gpu, gpu->cuda->call.set_bytes(address, 0, bytes, stream), "cuMemsetD8Async",
+                   "new memory");
+    if (status == MP_OK)
+        status = mp_gpu_finish(gpu, stream);
+    mp_gpu_stream_close(gpu, stream);
+    return status;
+}
+
+enum mp_status mp_gpu_alloc(struct mp_gpu *gpu, uint64_t bytes, const char *what,
+                            mp_cu_ptr *address_p)
+{
+    mp_cu_ptr address = 0;
+    char object[128];
+    enum mp_status status = mp_gpu_enter(gpu);
+
+    if (status != MP_OK)
+        return status;
+    snprintf(object, sizeof(object), "%s, %" PRIu64 " bytes", what, bytes);
+    status = check(gpu, gpu->cuda->call.alloc(&address, bytes), "cuMemAlloc", object);
+    if (status != MP_OK)
+        return status;
+    status = clear(gpu, address, bytes);
+    if (status != MP_OK) {
+        mp_gpu_free(gpu, address);
+        return status;
+    }
+    *address_p = address;
+    return MP_OK;
+}
+
+void mp_gpu_free(struct mp_gpu *gpu, mp_cu_ptr address)
+{
+    if (address != 0 && enter_to_undo(gpu))
+        undone(gpu->cuda->call.free(address), "cuMemFree");
+}
+
+enum mp_status mp_gpu_alloc_host(struct mp_gpu *gpu, uint64_t bytes, const char *what,
+                                 void **address_p)
+{
+    void *address = NULL;
+    char object[128];
+    enum mp_status status = mp_gpu_enter(gpu);
+
+    if (status != MP_OK)
+        return status;
+    snprintf(object, sizeof(object), "%s, %" PRIu64 " bytes of pinned memory", what, bytes);
+    status = check(
+        gpu,
+        gpu->cuda->call.host_alloc(&address, bytes, MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICE_MAP),
+        "cuMemHostAlloc", object);
+    if (status != MP_OK)
+        return status;
+    memset(address, 0, bytes);
+    *address_p = address;
+    return MP_OK;
+}
+
+void mp_gpu_free_host(struct mp_gpu *gpu, void *address)
+{
+    if (address != NULL && enter_to_undo(gpu))
+        undone(gpu->cuda->call.host_free(address), "cuMemFreeHost");
+}
+
+/* ---- streams and events */
+
+enum mp_status mp_gpu_stream_open(struct mp_gpu *gpu, mp_cu_stream *stream_p)
+{
+    enum mp_status status = mp_gpu_enter(gpu);
+
+    if (status == MP_OK)
+        status = check(gpu, gpu->cuda->call.stream_create(stream_p, MP_CU_STREAM_NON_BLOCKING, 0),
+                       "cuStreamCreateWithPriority", gpu->device.name);
+    return status;
+}
+
+void mp_gpu_stream_close(struct mp_gpu *gpu, mp_cu_stream stream)
+{
+    if (stream != NULL && enter_to_undo(gpu))
+        undone(gpu->cuda->call.stream_destroy(stream), "cuStreamDestroy");
+}
+
+enum mp_status mp_gpu_finish(struct mp_gpu *gpu, mp_cu_stream stream)
+{
+    const enum mp_status status = mp_gpu_enter(gpu);
+
+    return status != MP_OK ? status
+                           : check(gpu, gpu->cuda->call.stream_synchronize(stream),
+                                   "cuStreamSynchronize", gpu->device.name);
+}
+
+enum mp_status mp_gpu_event_open(struct mp_gpu *gpu, bool timing, mp_cu_event *event_p)
+{
+    const unsigned flags = MP_CU_EVENT_BLOCKING_SYNC | (timing ? 0 : MP_CU_EVENT_DISABLE_TIMING);
+    const enum mp_status status = mp_gpu_enter(gpu);
+
+    return status != MP_OK ? status
+                           : check(gpu, gpu->cuda->call.event_create(event_p, flags),
+                                   "cuEventCreate", gpu->device.name);
+}
+
+void mp_gpu_event_close(struct mp_gpu *gpu, mp_cu_event event)
+{
+    if (event != NULL && enter_to_undo(gpu))
+        undone(gpu->cuda->call.event_destroy(event), "cuEventDestroy");
+}
+
+enum mp_status mp_gpu_record(struct mp_gpu *gpu, mp_cu_event event, mp_cu_stream stream)
+{
+    const enum mp_status status = mp_gpu_enter(gpu);
+
+    return status != MP_OK ? status
+                           : check(gpu, gpu->cuda->call.event_record(event, stream),
+                                   "cuEventRecord", gpu->device.name);
+}
+
+enum mp_status mp_gpu_wait(struct mp_gpu *gpu, mp_cu_event event)
+{
+    const enum mp_status status = mp_gpu_enter(gpu);
+
+    return status != MP_OK ? status
+                           : check(gpu, gpu->cuda->call.event_synchronize(event),
+                                   "cuEventSynchronize", gpu->device.name);
+}
+
+enum mp_status mp_gpu_order(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_event event)
+{
+    const enum mp_status status = mp_gpu_enter(gpu);
+
+    return status != MP_OK ? status
+                           : check(gpu, gpu->cuda->call.stream_wait_event(stream, event, 0),
+                                   "cuStreamWaitEvent", gpu->device.name);
+}
+
+enum mp_status mp_gpu_query(struct mp_gpu *gpu, mp_cu_event event, bool *done_p)
+{
+    const enum mp_status status = mp_gpu_enter(gpu);
+    mp_cu_result result;
+
+    if (status != MP_OK)
+        return status;
+    result = gpu->cuda->call.event_query(event);
+    if (result != MP_CU_SUCCESS && result != MP_CU_ERROR_NOT_READY)
+        return check(gpu, result, "cuEventQuery", gpu->device.name);
+    *done_p = result == MP_CU_SUCCESS;
+    return MP_OK;
+}
+
+enum mp_status mp_gpu_elapsed(struct mp_gpu *gpu, mp_cu_event start, mp_cu_event end, float *ms_p)
+{
+    const enum mp_status status = mp_gpu_enter(gpu);
+
+    return status != MP_OK ? status
+                           : check(gpu, gpu->cuda->call.event_elapsed(ms_p, start, end),
+                                   "cuEventElapsedTime", gpu->device.name);
+}
+
+/* ---- work */
+
+enum mp_status mp_gpu_upload(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst,
+                             const void *src, uint64_t bytes)
+{
+    enum mp_status status = mp_gpu_enter(gpu);
+
+    if (status == MP_OK && bytes > 0)
+        status = check(gpu, gpu->cuda->call.copy_to_device(dst, src, bytes, stream),
+                       "cuMemcpyHtoDAsync", gpu->device.name);
+    return status;
+}
+
+enum mp_status mp_gpu_download(struct mp_gpu *gpu, mp_cu_stream stream, void *dst, mp_cu_ptr src,
+                               uint64_t bytes)
+{
+    enum mp_status status = mp_gpu_enter(gpu);
+
+    if (status == MP_OK && bytes > 0)
+        status = check(gpu, gpu->cuda->call.copy_to_host(dst, src, bytes, stream),
+                       "cuMemcpyDtoHAsync", gpu->device.name);
+    return status;
+}
+
+enum mp_status mp_gpu_copy(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst, mp_cu_ptr src,
+                           uint64_t bytes)
+{
+    enum mp_status status = mp_gpu_enter(gpu);
+
+    if (status == MP_OK && bytes > 0)
+        status = check(gpu, gpu->cuda->call.copy_on_device(dst, src, bytes, stream),
+                       "cuMemcpyDtoDAsync", gpu->device.name);
+    return status;
+}
+
+static enum mp_status allow_shared(struct mp_gpu *gpu, enum mp_cuda_kernel kernel, uint32_t bytes)
+{
+    enum mp_status status;
+
+    if (bytes <= SHARED_BYTES_FREE ||
+        bytes <= atomic_load_explicit(&gpu->shared_bytes[kernel], memory_order_relaxed))
+        return MP_OK;
+    status = check(gpu,
+                   gpu->cuda->call.function_set(gpu->functions[kernel],
+                                                MP_CU_FUNCTION_SHARED_BYTES_MAX, (int)bytes),
+                   "cuFuncSetAttribute", mp_cuda_kernel_name(kernel));
+    if (status == MP_OK)
+        atomic_store_explicit(&gpu->shared_bytes[kernel], bytes, memory_order_relaxed);
+    return status;
+}
+
+enum mp_status mp_gpu_launch(struct mp_gpu *gpu, mp_cu_stream stream, enum mp_cuda_kernel kernel,
+                             const void *params)
+{
+    const struct mp_cuda_grid grid = mp_cuda_kernel_grid(kernel, params);
+    void *parameters[] = { (void *)(uintptr_t)params }; /* the driver reads them during the call */
+    enum mp_status status;
+
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0)
+        return MP_OK;
+    status = mp_gpu_enter(gpu);
+    if (status == MP_OK)
+        status = allow_shared(gpu, kernel, grid.shared_bytes);
+    if (status == MP_OK)
+        status = check(gpu,
+                       gpu->cuda->call.launch(gpu->functions[kernel], grid.x, grid.y, grid.z,
+                                              grid.threads, 1, 1, grid.shared_bytes, stream,
+                                              parameters, NULL),
+                       "cuLaunchKernel", mp_cuda_kernel_name(kernel));
+    return status;
+}
+
+/* ---- graphs */
+
+enum mp_status mp_gpu_capture_begin(struct mp_gpu *gpu, mp_cu_stream stream)
+{
+    const enum mp_status status = mp_gpu_enter(gpu);
+
+    return status != MP_OK
+               ? status
+               : check(gpu, gpu->cuda->call.capture_begin(stream, MP_CU_CAPTURE_THREAD_LOCAL),
+                       "cuStreamBeginCapture", gpu->device.name);
+}
+
+enum mp_status mp_gpu_capture_end(struct mp_gpu *gpu, mp_cu_stream stream,
+                                  mp_cu_graph_exec *graph_p)
+{
+    const struct mp_cu_calls *call = &gpu->cuda->call;
+    mp_cu_graph graph = NULL;
+    mp_cu_graph_exec exec = NULL;
+    enum mp_status status = mp_gpu_enter(gpu);
+
+    if (status == MP_OK)
+        status =
+            check(gpu, call->capture_end(stream, &graph), "cuStreamEndCapture", gpu->device.name);
+    if (status != MP_OK)
+        return status;
+    status = check(gpu, call->graph_instantiate(&exec, graph, 0), "cuGraphInstantiate",
+                   gpu->device.name);
+    if (graph != NULL)
+        undone(call->graph_destroy(graph), "cuGraphDestroy");
+    if (status == MP_OK)
+        *graph_p = exec;
+    return status;
+}
+
+enum mp_status mp_gpu_replay(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_graph_exec graph)
+{
+    const enum mp_status status = mp_gpu_enter(gpu);
+
+    return status != MP_OK ? status
+                           : check(gpu, gpu->cuda->call.graph_launch(graph, stream),
+                                   "cuGraphLaunch", gpu->device.name);
+}
+
+void mp_gpu_graph_close(struct mp_gpu *gpu, mp_cu_graph_exec graph)
+{
+    if (graph != NULL && enter_to_undo(gpu))
+        undone(gpu->cuda->call.graph_exec_destroy(graph), "cuGraphExecDestroy");
+}
