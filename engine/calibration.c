@@ -1,5 +1,6 @@
 #include "engine/calibration.h"
 
+#include <fcntl.h>
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +66,7 @@ enum mp_status mp_calibration_create(const struct mp_model_id *id,
         .similarity = data->block + list[SIMILARITY].at,
         .group = data->groups,
     };
-    data->residual = data->block + list[RESIDUAL].at;
+    data->residual = id->hidden > 0 ? data->block + list[RESIDUAL].at : NULL;
     *data_p = data;
     return MP_OK;
 }
@@ -113,7 +114,7 @@ enum mp_status mp_calibration_load(int dir_fd, const char *path, const struct mp
         /* The first array has room for a number per layer; it is read over below. */
         status = read_groups(sidecar, id->layers, data->block, data->groups);
     }
-    for (int i = 0; i < ARRAYS && status == MP_OK; i++)
+    for (int i = 0; i < (id->hidden > 0 ? ARRAYS : RESIDUAL) && status == MP_OK; i++)
         status = mp_sidecar_read(sidecar, list[i].name, list[i].rows, list[i].cols, list[i].min,
                                  list[i].max, data->block + list[i].at);
     mp_sidecar_close(sidecar);
@@ -123,6 +124,17 @@ enum mp_status mp_calibration_load(int dir_fd, const char *path, const struct mp
     }
     *data_p = data;
     return MP_OK;
+}
+
+enum mp_status mp_calibration_load_for(const char *setting, uint32_t layers, uint32_t experts,
+                                       struct mp_calibration_data **data_p)
+{
+    const struct mp_model_id id = { .layers = layers, .experts = experts };
+
+    *data_p = NULL;
+    if (!strcmp(setting, "auto") || !strcmp(setting, "none"))
+        return MP_OK;
+    return mp_calibration_load(AT_FDCWD, setting, &id, data_p);
 }
 
 enum mp_status mp_calibration_write(const char *path, const struct mp_calibration_data *data,

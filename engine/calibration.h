@@ -27,6 +27,11 @@ enum mp_status mp_calibration_create(const struct mp_model_id *id,
 enum mp_status mp_calibration_load(int dir_fd, const char *path, const struct mp_model_id *id,
                                    struct mp_calibration_data **data_p) MP_MUST_CHECK;
 
+/* The same where there is a trace and no model: that of the setting `calibration`, for any model of
+ * this shape and without residuals. "auto" and "none": NULL. */
+enum mp_status mp_calibration_load_for(const char *setting, uint32_t layers, uint32_t experts,
+                                       struct mp_calibration_data **data_p) MP_MUST_CHECK;
+
 /* Write the file, whole or not at all. `tokens` were looked at. */
 enum mp_status mp_calibration_write(const char *path, const struct mp_calibration_data *data,
                                     const struct mp_model_id *id, uint64_t tokens) MP_MUST_CHECK;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/calibration.h"
 #include "engine/commands.h"
 #include "engine/replay_report.h"
 #include "policy/decisions.h"
@@ -22,7 +23,9 @@ struct replay {
     struct mp_replay_trace trace;
     struct mp_replay_config config;
     struct mp_replay_report report;
-    char evicts[LIST_BYTES]; /* those of the command line, or the default */
+    struct mp_calibration_data *calibration; /* or NULL */
+    const char *predict;                     /* as named by the user, or "" */
+    char evicts[LIST_BYTES];                 /* those of the command line, or the default */
 };
 
 /* The next part of a list with commas; false at its end. Parts that do not fit are cut, and no
@@ -103,6 +106,21 @@ static enum mp_status replay_one(struct replay *replay, const char *profile)
     return status == MP_OK ? mp_replay_report_add(&replay->report, &row) : status;
 }
 
+static const char *named_predictor(const struct replay *replay)
+{
+    return replay->predict[0] != '\0' ? replay->predict : NULL;
+}
+
+/* That of the profile, if it needs no more than a trace has: routing of the past. */
+static const char *predictor(const struct replay *replay, const struct mp_profile *profile)
+{
+    const struct mp_predict_ops *ops =
+        (const void *)mp_policy_find(MP_SLOT_PREDICT, profile->policy[MP_SLOT_PREDICT]);
+    const char *named = named_predictor(replay);
+
+    return named != NULL || ops->source != MP_SCORES_NONE ? named : ops->info.name;
+}
+
 static enum mp_status replay_evicts(struct replay *replay)
 {
     const struct mp_args *args = replay->args;
@@ -114,6 +132,7 @@ static enum mp_status replay_evicts(struct replay *replay)
 
     replay->config.partition = args->partition != NULL ? args->partition : "global";
     replay->config.admit = NULL;
+    replay->config.predict = named_predictor(replay);
     while (status == MP_OK && next_part(&evicts, evict)) {
         replay->config.evict = evict;
         status = replay_one(replay, NULL);
@@ -138,6 +157,7 @@ static enum mp_status replay_profiles(struct replay *replay)
             break;
         replay->config.evict = chosen.policy[MP_SLOT_EVICT];
         replay->config.admit = chosen.policy[MP_SLOT_ADMIT];
+        replay->config.predict = predictor(replay, &chosen);
         replay->config.partition = chosen.policy[MP_SLOT_PARTITION];
         status = replay_one(replay, chosen.name);
     }
@@ -232,6 +252,7 @@ enum mp_status mp_cmd_replay(const struct mp_args *args, const struct mp_setting
     struct replay replay = {
         .args = args,
         .config = { .seed = settings->run.seed, .groups = settings->groups },
+        .predict = settings->run.policy[MP_SLOT_PREDICT],
     };
     enum mp_status status;
 
@@ -248,7 +269,13 @@ enum mp_status mp_cmd_replay(const struct mp_args *args, const struct mp_setting
     if (status != MP_OK)
         return status;
     replay.report.cycle_bytes = replay.trace.cycle_bytes;
-    status = replay_all(&replay);
+    status = mp_calibration_load_for(settings->run.calibration, replay.trace.layers,
+                                     replay.trace.experts, &replay.calibration);
+    if (replay.calibration != NULL)
+        replay.config.calibration = &replay.calibration->facts;
+    if (status == MP_OK)
+        status = replay_all(&replay);
+    mp_calibration_destroy(replay.calibration);
     if (status == MP_OK)
         status = print_report(&replay);
     mp_replay_report_fini(&replay.report);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/calibration.h"
 #include "engine/commands.h"
 #include "engine/sim.h"
 #include "vmm/base/error.h"
@@ -18,7 +19,8 @@ struct simulate {
     struct mp_sim_machine machine;
     struct mp_sim_model model;
     struct mp_replay_trace trace;
-    struct mp_sim_fit fit; /* of the model's statistics, once for all runs */
+    struct mp_calibration_data *calibration; /* or NULL */
+    struct mp_sim_fit fit;                   /* of the model's statistics, once for all runs */
     struct mp_json_out json;
     bool begun;
 };
@@ -150,6 +152,7 @@ static enum mp_status run_one(struct simulate *s, const struct mp_profile *profi
         .machine = &s->machine,
         .model = &s->model,
         .trace = s->args->trace != NULL ? &s->trace : NULL,
+        .calibration = s->calibration != NULL ? &s->calibration->facts : NULL,
         .profile = profile,
         .groups = s->settings->groups,
         .batch = batch,
@@ -257,7 +260,11 @@ enum mp_status mp_cmd_simulate(const struct mp_args *args, const struct mp_setti
     else
         status = mp_sim_fit(&s.model, settings->run.seed, &s.fit);
     if (status == MP_OK)
+        status = mp_calibration_load_for(settings->run.calibration, (uint32_t)s.model.layers,
+                                         (uint32_t)s.model.experts, &s.calibration);
+    if (status == MP_OK)
         status = run_all(&s);
+    mp_calibration_destroy(s.calibration);
     if (args->trace != NULL)
         mp_replay_trace_fini(&s.trace);
     return status == MP_OK ? mp_check_stdout() : status;

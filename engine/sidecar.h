@@ -20,6 +20,7 @@
  */
 #define MP_SIDECAR_HEADER_BYTES_MAX (1u << 22)
 
+/* A number that is 0 is not known and fits every file. */
 struct mp_model_id {
     uint32_t layers; /* MoE layers */
     uint32_t experts, top_k, hidden;

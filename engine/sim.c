@@ -126,7 +126,7 @@ static enum mp_status make_load(struct mp_sim_world *w)
 
     if (status != MP_OK)
         return status;
-    w->calibration = *mp_sim_load_calibration(w->load);
+    w->calibration = c->calibration != NULL ? *c->calibration : *mp_sim_load_calibration(w->load);
     w->shape.calibration = &w->calibration;
     return MP_OK;
 }

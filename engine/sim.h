@@ -17,7 +17,8 @@
 struct mp_sim_config {
     const struct mp_sim_machine *machine;
     const struct mp_sim_model *model;
-    const struct mp_replay_trace *trace; /* or NULL: synthetic */
+    const struct mp_replay_trace *trace;      /* or NULL: synthetic */
+    const struct mp_calibration *calibration; /* or NULL: a made-up load has its own */
     const struct mp_profile *profile;
     const struct mp_opt_group *groups; /* options of the policies; may be NULL */
     uint32_t batch, prompt, gen;       /* sequences; tokens of each */

@@ -370,12 +370,30 @@ static void deal(struct mp_sim_load *load, const struct mp_replay_group *group, 
     }
 }
 
+/* The batch's rows of a trace that has them. */
+static const float *recorded(const struct mp_sim_load *load, const struct mp_replay_group *group)
+{
+    return load->config.trace->scores + (size_t)group->first_row * load->experts;
+}
+
+static void trace_scores(struct mp_sim_load *load, uint32_t layer, float *scores)
+{
+    const struct mp_replay_group *group = find_group(load, load->step, layer);
+    const uint32_t tokens = group_tokens(load->config.trace, group);
+
+    if (load->config.trace->scores == NULL) {
+        deal(load, group, tokens, scores);
+        return;
+    }
+    memcpy(scores, recorded(load, group), (size_t)tokens * load->experts * sizeof(scores[0]));
+    for (uint32_t t = 0; load->decode && tokens <= load->config.sequences && t < tokens; t++)
+        observe(load, layer, t, scores + (size_t)t * load->experts);
+}
+
 void mp_sim_load_scores(struct mp_sim_load *load, uint32_t layer, float *scores)
 {
     if (load->config.trace != NULL) {
-        const struct mp_replay_group *group = find_group(load, load->step, layer);
-
-        deal(load, group, group_tokens(load->config.trace, group), scores);
+        trace_scores(load, layer, scores);
         return;
     }
     generate(load, layer, load->step);
@@ -439,6 +457,36 @@ static void predict_trace(struct mp_sim_load *load, uint32_t layer, uint32_t tar
     }
 }
 
+/* The recorded scores, in which a chosen expert has its place with the stated accuracy; else it has
+ * that of any other one. */
+static void predict_recorded(struct mp_sim_load *load, uint32_t layer, uint32_t target,
+                             double accuracy, float *scores)
+{
+    const struct mp_replay_group *group = find_group(load, load->step + (target <= layer), target);
+    const uint32_t tokens = mp_sim_load_tokens(load, layer), experts = load->experts;
+    const uint32_t known = group != NULL && group->tokens < tokens ? group->tokens : tokens;
+
+    memset(scores, 0, (size_t)tokens * experts * sizeof(scores[0]));
+    for (uint32_t t = 0; group != NULL && t < known; t++) {
+        const float *truth = recorded(load, group) + (size_t)t * experts;
+        float *guess = scores + (size_t)t * experts;
+
+        memcpy(guess, truth, experts * sizeof(guess[0]));
+        mp_sim_top(truth, experts, load->k, load->best);
+        for (uint32_t r = 0; r < load->k; r++) {
+            const uint32_t other = (uint32_t)(mp_sim_uniform(&load->random) * experts);
+            const float mine = guess[load->best[r]];
+
+            if (mp_sim_uniform(&load->random) < accuracy)
+                continue;
+            guess[load->best[r]] = guess[other];
+            guess[other] = mine;
+        }
+        if (load->decode && target == layer + 1)
+            note_accuracy(load, truth, guess);
+    }
+}
+
 void mp_sim_load_predicted(struct mp_sim_load *load, uint32_t layer, uint32_t target,
                            enum mp_score_source source, float *scores)
 {
@@ -446,6 +494,10 @@ void mp_sim_load_predicted(struct mp_sim_load *load, uint32_t layer, uint32_t ta
     const double accuracy = pow(accuracy_of(load->config.model, source), distance);
     float blur;
 
+    if (load->config.trace != NULL && load->config.trace->scores != NULL) {
+        predict_recorded(load, layer, target, accuracy, scores);
+        return;
+    }
     if (load->config.trace != NULL) {
         predict_trace(load, layer, target, accuracy, scores);
         return;

@@ -19,8 +19,10 @@
  *
  * and layers differ in w by up to the share `variation`.
  *
- * From a trace, the number of tokens per expert, layer and step is as recorded; which of the
- * batch's tokens chose it, and all scores, are made up.
+ * A trace that has the scores of all experts is used as it is, so that the route policy chooses
+ * anew; only predictions are made up from it, with the stated accuracies. From one without scores,
+ * the number of tokens per expert, layer and step is as recorded; which of the batch's tokens chose
+ * it, and all scores, are made up.
  */
 struct mp_sim_load;
 

@@ -39,10 +39,25 @@ static enum mp_status share_slots(struct mp_replay_run *run, bool belady)
 }
 
 /* Does the trace have what these policies want to know? */
-static enum mp_status check_facts(const struct mp_replay_run *run)
+static enum mp_status check_facts(const struct mp_replay_run *run, const struct mp_profile *chosen)
 {
-    const struct mp_evict_ops *ops = run->policies.evict_ops;
+    const struct mp_evict_ops *ops =
+        (const void *)mp_policy_find(MP_SLOT_EVICT, chosen->policy[MP_SLOT_EVICT]);
+    const struct mp_predict_ops *predict =
+        (const void *)mp_policy_find(MP_SLOT_PREDICT, chosen->policy[MP_SLOT_PREDICT]);
 
+    for (unsigned slot = 0; run->shape.calibration == NULL && slot < MP_SLOT_COUNT; slot++) {
+        const struct mp_policy_info *info = mp_policy_find(slot, chosen->policy[slot]);
+
+        if (info->calibrated)
+            return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY_NA",
+                           "%s policy '%s' needs a calibration (--calibration FILE)",
+                           mp_policy_slot_name(slot), info->name);
+    }
+    if (predict->source != MP_SCORES_NONE)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY_NA",
+                       "predict policy '%s' computes with hidden states, which no trace has",
+                       predict->info.name);
     if (ops->on_scores != NULL && run->trace->scores == NULL)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY_NA",
                        "evict policy '%s' looks at the scores of all experts, which this trace "
@@ -60,6 +75,7 @@ static void run_close(struct mp_replay_run *run)
     free(run->needs);
     free(run->scratch);
     free(run->swaps);
+    free(run->predicted);
 }
 
 static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay_trace *trace,
@@ -69,7 +85,8 @@ static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay
     const uint64_t slots = config->budget_bytes / trace->unit_bytes;
     const struct mp_policy_names names = {
         .profile = "lru", /* no prediction */
-        .policy = { [MP_SLOT_ADMIT] = config->admit,
+        .policy = { [MP_SLOT_PREDICT] = config->predict,
+                    [MP_SLOT_ADMIT] = config->admit,
                     [MP_SLOT_EVICT] = evict,
                     [MP_SLOT_PARTITION] = config->partition },
     };
@@ -87,7 +104,12 @@ static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay
         .slots = (uint32_t)(slots < units ? slots : units),
         .unit_bytes = trace->unit_bytes,
         .seed = config->seed,
+        .calibration = config->calibration,
+        .costs = config->costs,
     };
+    status = check_facts(run, &chosen);
+    if (status != MP_OK)
+        return status;
     run->slots = calloc(trace->layers, sizeof(uint32_t));
     run->evictable = calloc(units, 1);
     run->needs = calloc(trace->experts, sizeof(run->needs[0]));
@@ -99,7 +121,12 @@ static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay
     status = mp_replay_set_init(&run->set, trace, false);
     if (status == MP_OK)
         status = mp_policies_create(&chosen, &run->shape, config->groups, &run->policies);
-    return status == MP_OK ? check_facts(run) : status;
+    if (status == MP_OK && run->policies.predict_ops->predict != NULL) {
+        run->predicted = calloc((size_t)trace->tokens_max * trace->experts, sizeof(float));
+        if (run->predicted == NULL)
+            status = mp_fail_no_memory("a replay", (uint64_t)trace->tokens_max * trace->experts);
+    }
+    return status;
 }
 
 /* Curves have bytes instead of slots: as many slots as the smallest experts would need. */

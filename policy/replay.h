@@ -22,7 +22,7 @@ struct mp_replay_use {
 /* One batch in one layer: uses first .. first + count, in the order of their last token. */
 struct mp_replay_group {
     uint32_t layer, first, count;
-    uint32_t first_row, tokens; /* of the batch; rows of the trace, where it has scores */
+    uint32_t first_row, tokens; /* of the batch: rows of the trace */
     bool decode;                /* else part of a prompt */
 };
 
@@ -39,10 +39,9 @@ struct mp_replay_trace {
     uint32_t choices;
     uint32_t tokens_max; /* of one batch */
 
-    /* What the router said, if the trace has it; else NULL. */
-    float *scores;    // (rows, experts)
     uint32_t *chosen; // (rows, top_k)
-    size_t row_count, score_room, chosen_room;
+    float *scores;    // (rows, experts): what the router said, if the trace has it; else NULL
+    size_t scored, score_room, chosen_room;
 };
 
 /* Begin an empty trace; the caller then fills layer_bytes. The numbers are within the limits of
@@ -54,9 +53,9 @@ enum mp_status mp_replay_trace_begin(struct mp_replay_trace *trace, uint32_t lay
                                      bool decode) MP_MUST_CHECK;
 /* One token of it chose `expert`; top_k of them in a row are one token. */
 enum mp_status mp_replay_trace_choose(struct mp_replay_trace *trace, uint32_t expert) MP_MUST_CHECK;
-/* Before the choices of a token, for all tokens or for none: scores(experts), chosen(top_k). */
-enum mp_status mp_replay_trace_score(struct mp_replay_trace *trace, const float *scores,
-                                     const uint32_t *chosen) MP_MUST_CHECK;
+/* Before the choices of a token, for all tokens or for none: scores(experts). */
+enum mp_status mp_replay_trace_score(struct mp_replay_trace *trace,
+                                     const float *scores) MP_MUST_CHECK;
 /* All is there: links the uses. MP_ERR_UNSUPPORTED E_REPLAY: an expert of no bytes or too many. */
 enum mp_status mp_replay_trace_end(struct mp_replay_trace *trace) MP_MUST_CHECK;
 /* Safe on a zeroed trace. */
@@ -72,6 +71,9 @@ struct mp_replay_config {
     const char *evict;     /* "belady", or an evict policy; "layer" and "layerlfu" are aliases */
     const char *partition; /* "global", ...; with MP_REPLAY_CURVE the policy says it */
     const char *admit;     /* NULL: "always" */
+    const char *predict;   /* NULL: "none"; for partitions that want to know what was predicted */
+    const struct mp_calibration *calibration; /* or NULL; of the trace's shape */
+    const struct mp_costs *costs;             /* told to the policies; or NULL: not known */
     enum mp_replay_accounting accounting;
     uint64_t budget_bytes;
     uint64_t seed;

@@ -40,6 +40,7 @@ struct mp_replay_run {
     struct mp_replay_use *needs; // (experts): of one batch, ascending
     uint32_t *scratch;           // (layers * experts): answers of the partition policy
     struct mp_swap *swaps;       // (experts)
+    float *predicted;            // (tokens_max, experts); NULL if nothing is predicted
     bool per_layer;              /* of the partition as asked for */
     uint64_t now;
 };

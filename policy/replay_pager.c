@@ -191,6 +191,41 @@ static int compare_unit(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* The next layer, for a partition that looks at predictions; nothing is loaded ahead. */
+static void predict(struct mp_replay_run *run, const struct mp_replay_group *group)
+{
+    const struct mp_replay_trace *trace = run->trace;
+    const struct mp_policies *set = &run->policies;
+    const uint32_t next = group->layer + 1;
+    const struct mp_predict_facts facts = {
+        .layer = group->layer,
+        .target_layer = next % trace->layers,
+        .tokens = group->tokens,
+        .experts = trace->experts,
+        .k = trace->top_k,
+        .chosen = trace->chosen + (size_t)group->first_row * trace->top_k,
+    };
+
+    if (run->predicted == NULL || set->partition_ops->predicted == NULL || trace->layers == 1 ||
+        (next == trace->layers && !set->predict_ops->wraps) ||
+        !set->predict_ops->predict(set->predict, &facts, run->predicted))
+        return;
+    set->partition_ops->predicted(set->partition, facts.target_layer, group->tokens,
+                                  run->predicted);
+}
+
+static void observe(struct mp_replay_run *run, const struct mp_replay_group *group)
+{
+    const struct mp_policies *set = &run->policies;
+    const uint32_t k = run->trace->top_k;
+    const uint32_t *chosen = run->trace->chosen + (size_t)group->first_row * k;
+
+    if (set->predict_ops->observe != NULL)
+        set->predict_ops->observe(set->predict, group->layer, group->tokens, k, chosen);
+    if (set->partition_ops->routed != NULL)
+        set->partition_ops->routed(set->partition, group->layer, group->tokens, k, chosen);
+}
+
 static void replay_group(struct mp_replay_run *run, const struct mp_replay_group *group,
                          struct mp_replay_result *result)
 {
@@ -209,11 +244,13 @@ static void replay_group(struct mp_replay_run *run, const struct mp_replay_group
     hits = replay_needs(run, group, result);
     if (set->partition_ops->observe != NULL)
         set->partition_ops->observe(set->partition, group->layer, group->count, hits, run->now);
+    predict(run, group);
     if (set->evict_ops->replace != NULL)
         replace(run, group->layer, result);
     if (group->layer + 1 == trace->layers && run->set.per_layer && run->per_layer &&
         set->partition_ops->revise != NULL)
         revise(run);
+    observe(run, group);
 }
 
 void mp_replay_pager(struct mp_replay_run *run, struct mp_replay_result *result)

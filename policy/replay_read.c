@@ -205,7 +205,7 @@ static enum mp_status read_ours(const char *path, struct mp_replay_trace *trace)
         layer = row.layer;
         step = row.step;
         if (status == MP_OK && row.scores != NULL)
-            status = mp_replay_trace_score(trace, row.scores, row.experts);
+            status = mp_replay_trace_score(trace, row.scores);
         for (uint32_t r = 0; r < shape->top_k && status == MP_OK; r++)
             status = mp_replay_trace_choose(trace, row.experts[r]);
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "policy/replay.h"
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
 #define COUNT_MAX (UINT32_C(1) << 31)
@@ -70,7 +71,8 @@ static void close_group(struct mp_replay_trace *trace)
     group = &trace->groups[trace->group_count - 1];
     for (uint32_t i = 0; i < group->count; i++)
         group->tokens += trace->uses[group->first + i].tokens;
-    group->tokens = (group->tokens + trace->top_k - 1) / trace->top_k;
+    mp_assert(group->tokens % trace->top_k == 0);
+    group->tokens /= trace->top_k;
     if (group->tokens > trace->tokens_max)
         trace->tokens_max = group->tokens;
     if (group->count > 1)
@@ -88,7 +90,7 @@ enum mp_status mp_replay_trace_begin(struct mp_replay_trace *trace, uint32_t lay
     trace->groups[trace->group_count++] = (struct mp_replay_group){
         .layer = layer,
         .first = (uint32_t)trace->use_count,
-        .first_row = (uint32_t)trace->row_count,
+        .first_row = trace->choices / trace->top_k,
         .decode = decode,
     };
     return MP_OK;
@@ -104,7 +106,10 @@ enum mp_status mp_replay_trace_choose(struct mp_replay_trace *trace, uint32_t ex
     if (trace->choices == COUNT_MAX)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY", "the trace has more than %u choices",
                        COUNT_MAX);
-    trace->choices++;
+    status = grow(&trace->chosen, trace->choices, &trace->chosen_room, sizeof(trace->chosen[0]));
+    if (status != MP_OK)
+        return status;
+    trace->chosen[trace->choices++] = expert;
     if (trace->place[unit] > group->first) {
         use = &trace->uses[trace->place[unit] - 1];
         use->tokens++;
@@ -121,21 +126,16 @@ enum mp_status mp_replay_trace_choose(struct mp_replay_trace *trace, uint32_t ex
     return MP_OK;
 }
 
-enum mp_status mp_replay_trace_score(struct mp_replay_trace *trace, const float *scores,
-                                     const uint32_t *chosen)
+enum mp_status mp_replay_trace_score(struct mp_replay_trace *trace, const float *scores)
 {
-    const size_t experts = trace->experts, k = trace->top_k;
-    enum mp_status status = grow(&trace->scores, trace->row_count, &trace->score_room,
-                                 experts * sizeof(trace->scores[0]));
+    const size_t experts = trace->experts;
+    const enum mp_status status =
+        grow(&trace->scores, trace->scored, &trace->score_room, experts * sizeof(trace->scores[0]));
 
-    if (status == MP_OK)
-        status = grow(&trace->chosen, trace->row_count, &trace->chosen_room,
-                      k * sizeof(trace->chosen[0]));
     if (status != MP_OK)
         return status;
-    memcpy(trace->scores + trace->row_count * experts, scores, experts * sizeof(scores[0]));
-    memcpy(trace->chosen + trace->row_count * k, chosen, k * sizeof(chosen[0]));
-    trace->row_count++;
+    memcpy(trace->scores + trace->scored * experts, scores, experts * sizeof(scores[0]));
+    trace->scored++;
     return MP_OK;
 }
 

@@ -59,6 +59,24 @@ static void what_is_written_is_read_back(void)
     mp_calibration_destroy(got);
 }
 
+/* Whoever has a trace knows neither hidden size nor routers. */
+static void a_trace_takes_it_by_its_shape(void)
+{
+    struct mp_calibration_data *got = NULL;
+
+    write_one();
+    CHECK_EQ(mp_calibration_load_for(path, id.layers, id.experts, &got), MP_OK);
+    CHECK(got->facts.hot[5] > 0.051f && got->facts.hot[5] < 0.052f); /* 5 / 97 */
+    CHECK_EQ(got->facts.group[2], 1);
+    CHECK(got->residual == NULL);
+    mp_calibration_destroy(got);
+    CHECK_EQ(mp_calibration_load_for(path, id.layers + 1, id.experts, &got), MP_ERR_MODEL);
+    CHECK_STR(mp_error_last()->code, "E_SIDECAR_MODEL");
+    CHECK(got == NULL);
+    CHECK_EQ(mp_calibration_load_for("auto", 1, 1, &got), MP_OK);
+    CHECK(got == NULL);
+}
+
 static void refused(const struct mp_model_id *model, const char *code, const char *part)
 {
     struct mp_calibration_data *data = NULL;
@@ -152,6 +170,7 @@ static void groups_are_found_where_the_layers_change(void)
 int main(void)
 {
     RUN(what_is_written_is_read_back);
+    RUN(a_trace_takes_it_by_its_shape);
     RUN(another_model_is_refused_by_name);
     RUN(damaged_files_are_refused);
     RUN(groups_are_found_where_the_layers_change);

@@ -598,6 +598,7 @@ static void replay_once(const struct fault_plan *plan, void *ctx)
         const struct mp_replay_config config = {
             .evict = evict[i % 2],
             .partition = "global",
+            .predict = i == 1 ? "history" : NULL,
             .accounting = i < 2 ? MP_REPLAY_PAGER : MP_REPLAY_CURVE,
             .budget_bytes = 4 * trace.unit_bytes,
         };

@@ -177,6 +177,87 @@ static void made_up_routing_is_as_stated(void)
           r.seen.accuracy < model.accuracy_gate + 0.04);
 }
 
+#define ROWS 40
+#define E 8
+
+/* Two sequences, two layers; the scores of a token are a permutation of 1 2 4 8 ... in 255ths. */
+static void make_scored_trace(struct mp_replay_trace *trace)
+{
+    uint64_t random = 3;
+
+    CHECK_EQ(mp_replay_trace_init(trace, 2, E, 2), MP_OK);
+    trace->layer_bytes[0] = trace->layer_bytes[1] = 10;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        float scores[E] = { 0 };
+        uint32_t best[2];
+
+        if (row % 2 == 0)
+            CHECK_EQ(mp_replay_trace_begin(trace, row / 2 % 2, true), MP_OK);
+        for (uint32_t i = 0; i < E; i++) {
+            uint32_t e = (uint32_t)(mp_sim_uniform(&random) * E);
+
+            while (scores[e] > 0)
+                e = (e + 1) % E;
+            scores[e] = (float)(1u << i) / 255;
+        }
+        mp_sim_top(scores, E, 2, best);
+        CHECK_EQ(mp_replay_trace_score(trace, scores), MP_OK);
+        CHECK_EQ(mp_replay_trace_choose(trace, best[0]), MP_OK);
+        CHECK_EQ(mp_replay_trace_choose(trace, best[1]), MP_OK);
+    }
+    CHECK_EQ(mp_replay_trace_end(trace), MP_OK);
+}
+
+/* Share of the two best experts that a prediction of the next layer has. */
+static double accuracy_of(const struct mp_replay_trace *trace, const char *stated)
+{
+    struct mp_sim_model model;
+    const struct mp_sim_load_config config = {
+        .model = &model, .trace = trace, .sequences = 2, .tokens_max = 2, .seed = 5
+    };
+    char text[512];
+    struct mp_sim_load *load;
+    float scores[2 * E];
+    bool decode;
+
+    snprintf(text, sizeof(text),
+             "layers 2\nexperts 8\ntop_k 2\nhidden 64\nexpert_ffn 64\nvocabulary 8\n"
+             "kv_bytes 1\nattention_params 1\naccuracy_gate %s\n",
+             stated);
+    CHECK_EQ(mp_sim_model_parse("n", text, &model), MP_OK);
+    CHECK_EQ(mp_sim_load_create(&config, &load), MP_OK);
+    for (uint32_t step = 0; mp_sim_load_begin(load, 0, &decode); step++) {
+        for (uint32_t l = 0; l < 2; l++) {
+            CHECK_EQ(mp_sim_load_tokens(load, l), 2);
+            mp_sim_load_scores(load, l, scores);
+            CHECK(memcmp(scores, trace->scores + (step * 2 + l) * 2 * E, sizeof(scores)) == 0);
+            if (l == 0)
+                mp_sim_load_predicted(load, 0, 1, MP_SCORES_GATE, scores);
+        }
+    }
+    {
+        const struct mp_sim_seen seen = mp_sim_load_seen(load);
+
+        mp_sim_load_destroy(load);
+        CHECK(seen.mass > 192.0 / 255 - 1e-6 && seen.mass < 192.0 / 255 + 1e-6);
+        return seen.accuracy;
+    }
+}
+
+/* Recorded scores are not made up, and what is predicted from them is as right as is stated. */
+static void scores_of_a_trace_are_used(void)
+{
+    struct mp_replay_trace trace;
+    double half;
+
+    make_scored_trace(&trace);
+    CHECK(accuracy_of(&trace, "1") > 1 - 1e-9);
+    half = accuracy_of(&trace, "0.5");
+    CHECK(half > 0.4 && half < 0.85); /* a wrong guess can be right by chance */
+    CHECK(accuracy_of(&trace, "0.05") < half);
+    mp_replay_trace_fini(&trace);
+}
+
 static void drop_line(void *ctx, enum mp_log_level level, const char *line)
 {
     (void)ctx;
@@ -193,6 +274,7 @@ int main(void)
     RUN(the_cpu_needs_no_slot);
     RUN(wrong_descriptions_are_refused);
     RUN(all_built_in_descriptions_can_be_read);
+    RUN(scores_of_a_trace_are_used);
     RUN(made_up_routing_is_as_stated);
     return 0;
 }

@@ -27,7 +27,7 @@ static void check_trace(const struct mp_replay_trace *t)
         FUZZ_CHECK(group->layer < t->layers && group->count >= 1);
         FUZZ_CHECK((size_t)group->first + group->count <= t->use_count);
         FUZZ_CHECK(group->tokens >= 1 && group->tokens <= t->tokens_max);
-        FUZZ_CHECK(t->scores == NULL || group->first_row + group->tokens <= t->row_count);
+        FUZZ_CHECK(t->scores == NULL || group->first_row + group->tokens <= t->scored);
         for (uint32_t i = 0; i < group->count; i++) {
             const struct mp_replay_use *use = &t->uses[group->first + i];
 

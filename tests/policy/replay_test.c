@@ -84,7 +84,7 @@ static void add_token(struct mp_replay_trace *trace, unsigned kind, uint32_t ste
         chosen[r] = e;
         scores[e] = 0.5f / (float)(r + 1);
     }
-    CHECK_EQ(mp_replay_trace_score(trace, scores, chosen), MP_OK);
+    CHECK_EQ(mp_replay_trace_score(trace, scores), MP_OK);
     for (uint32_t r = 0; r < trace->top_k; r++)
         CHECK_EQ(mp_replay_trace_choose(trace, chosen[r]), MP_OK);
 }
@@ -193,6 +193,69 @@ static void what_cannot_be_replayed_is_refused(void)
     mp_replay_trace_fini(&trace);
 }
 
+/* What a policy lacks is told as such, and a calibration makes it run. */
+static void what_a_policy_lacks_is_told(void)
+{
+    struct mp_replay_config config = { .evict = "none",
+                                       .partition = "hot-table",
+                                       .budget_bytes = 30 };
+    struct mp_calibration calibration = { 0 };
+    struct mp_replay_trace trace;
+    struct mp_replay_result r;
+    float hot[4] = { 0.1f, 0.2f, 0.3f, 0.4f };
+
+    begin_trace(&trace, 1, 4, 1);
+    for (uint32_t i = 0; i < 40; i++) {
+        CHECK_EQ(mp_replay_trace_begin(&trace, 0, true), MP_OK);
+        CHECK_EQ(mp_replay_trace_choose(&trace, i % 4), MP_OK);
+    }
+    CHECK_EQ(mp_replay_trace_end(&trace), MP_OK);
+    CHECK_EQ(mp_replay(&trace, &config, &r), MP_ERR_UNSUPPORTED);
+    CHECK_STR(mp_error_last()->code, "E_REPLAY_NA");
+    CHECK(strstr(mp_error_last()->text, "calibration") != NULL);
+    calibration.hot = hot;
+    config.calibration = &calibration;
+    CHECK_EQ(mp_replay(&trace, &config, &r), MP_OK);
+    CHECK_EQ(r.hits, 10); /* the hottest one stays in one slot; two are for what comes and goes */
+    hot[3] = 0;
+    CHECK_EQ(mp_replay(&trace, &config, &r), MP_OK);
+    CHECK_EQ(r.hits, 10); /* now it is 2 */
+    config.predict = "gate";
+    CHECK_EQ(mp_replay(&trace, &config, &r), MP_ERR_UNSUPPORTED);
+    CHECK(strstr(mp_error_last()->text, "hidden states") != NULL);
+    mp_replay_trace_fini(&trace);
+}
+
+/*
+ * A partition that counts what is routed and predicted hears of it: two layers, the first one
+ * always wants one expert, the second one six in turn. Of six slots the second layer then gets
+ * five.
+ */
+static void partitions_hear_what_is_routed_and_predicted(void)
+{
+    const struct mp_costs costs = { .load_ns = 1000, .device_fixed_ns = 10, .layer_ns = 10 };
+    struct mp_replay_config config = {
+        .evict = "lcp", .partition = "fixed-point", .budget_bytes = 60, .costs = &costs
+    };
+    struct mp_replay_trace trace;
+    struct mp_replay_result r, late;
+
+    begin_trace(&trace, 2, 6, 1);
+    for (uint32_t i = 0; i < 12000; i++) {
+        CHECK_EQ(mp_replay_trace_begin(&trace, 0, i >= 6000), MP_OK);
+        CHECK_EQ(mp_replay_trace_choose(&trace, 3), MP_OK);
+        CHECK_EQ(mp_replay_trace_begin(&trace, 1, i >= 6000), MP_OK);
+        CHECK_EQ(mp_replay_trace_choose(&trace, i % 5), MP_OK);
+    }
+    CHECK_EQ(mp_replay_trace_end(&trace), MP_OK);
+    CHECK_EQ(mp_replay(&trace, &config, &r), MP_OK);
+    config.partition = "uniform";
+    CHECK_EQ(mp_replay(&trace, &config, &late), MP_OK);
+    CHECK(late.decode_hits < 10000);
+    CHECK(r.decode_hits > 11900); /* moved after 5000 tokens, in the prompt */
+    mp_replay_trace_fini(&trace);
+}
+
 #define CSV_HEAD                                              \
     "# route_trace v1\n"                                      \
     "# model=m arch=a n_layer=2 n_expert=4 n_expert_used=2\n" \
@@ -285,6 +348,8 @@ int main(void)
     RUN(a_small_trace_gives_the_numbers_worked_out_by_hand);
     RUN(no_demand_policy_passes_the_bound);
     RUN(what_cannot_be_replayed_is_refused);
+    RUN(what_a_policy_lacks_is_told);
+    RUN(partitions_hear_what_is_routed_and_predicted);
     RUN(both_formats_are_read);
     RUN(damaged_lines_are_named);
     return 0;
