@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/fakecuda/state.h"
+#include "tests/fakecuda/stream.h"
 
 static const struct {
     int value;
@@ -17,7 +17,7 @@ static const struct {
 
 FAKE_EXPORT mp_cu_result cuInit(unsigned flags)
 {
-    FAKE_BEGIN("cuInit");
+    FAKE_BEGIN(cuInit);
     if (flags != 0)
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
     if (fake.init_result != 0 || fake.forked)
@@ -28,7 +28,7 @@ FAKE_EXPORT mp_cu_result cuInit(unsigned flags)
 
 FAKE_EXPORT mp_cu_result cuDriverGetVersion(int *version)
 {
-    FAKE_BEGIN("cuDriverGetVersion");
+    FAKE_BEGIN(cuDriverGetVersion);
     if (version == NULL)
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
     *version = 13000;
@@ -57,7 +57,7 @@ FAKE_EXPORT mp_cu_result cuGetErrorString(mp_cu_result result, const char **text
 
 FAKE_EXPORT mp_cu_result cuDeviceGetCount(int *count)
 {
-    FAKE_BEGIN("cuDeviceGetCount");
+    FAKE_BEGIN(cuDeviceGetCount);
     FAKE_NEED_INIT();
     *count = (int)fake.devices;
     return fake_leave(MP_CU_SUCCESS);
@@ -70,7 +70,7 @@ static bool is_device(mp_cu_device device)
 
 FAKE_EXPORT mp_cu_result cuDeviceGet(mp_cu_device *device, int ordinal)
 {
-    FAKE_BEGIN("cuDeviceGet");
+    FAKE_BEGIN(cuDeviceGet);
     FAKE_NEED_INIT();
     if (!is_device(ordinal))
         return fake_leave(MP_CU_ERROR_INVALID_DEVICE);
@@ -80,7 +80,7 @@ FAKE_EXPORT mp_cu_result cuDeviceGet(mp_cu_device *device, int ordinal)
 
 FAKE_EXPORT mp_cu_result cuDeviceGetName(char *name, int bytes, mp_cu_device device)
 {
-    FAKE_BEGIN("cuDeviceGetName");
+    FAKE_BEGIN(cuDeviceGetName);
     FAKE_NEED_INIT();
     if (!is_device(device))
         return fake_leave(MP_CU_ERROR_INVALID_DEVICE);
@@ -90,7 +90,7 @@ FAKE_EXPORT mp_cu_result cuDeviceGetName(char *name, int bytes, mp_cu_device dev
 
 FAKE_EXPORT mp_cu_result cuDeviceGetUuid_v2(struct mp_cu_uuid *uuid, mp_cu_device device)
 {
-    FAKE_BEGIN("cuDeviceGetUuid_v2");
+    FAKE_BEGIN(cuDeviceGetUuid_v2);
     FAKE_NEED_INIT();
     if (!is_device(device))
         return fake_leave(MP_CU_ERROR_INVALID_DEVICE);
@@ -101,7 +101,7 @@ FAKE_EXPORT mp_cu_result cuDeviceGetUuid_v2(struct mp_cu_uuid *uuid, mp_cu_devic
 
 FAKE_EXPORT mp_cu_result cuDeviceTotalMem_v2(size_t *bytes, mp_cu_device device)
 {
-    FAKE_BEGIN("cuDeviceTotalMem_v2");
+    FAKE_BEGIN(cuDeviceTotalMem_v2);
     FAKE_NEED_INIT();
     if (!is_device(device))
         return fake_leave(MP_CU_ERROR_INVALID_DEVICE);
@@ -111,7 +111,7 @@ FAKE_EXPORT mp_cu_result cuDeviceTotalMem_v2(size_t *bytes, mp_cu_device device)
 
 FAKE_EXPORT mp_cu_result cuDeviceGetPCIBusId(char *text, int bytes, mp_cu_device device)
 {
-    FAKE_BEGIN("cuDeviceGetPCIBusId");
+    FAKE_BEGIN(cuDeviceGetPCIBusId);
     FAKE_NEED_INIT();
     if (!is_device(device))
         return fake_leave(MP_CU_ERROR_INVALID_DEVICE);
@@ -121,7 +121,7 @@ FAKE_EXPORT mp_cu_result cuDeviceGetPCIBusId(char *text, int bytes, mp_cu_device
 
 FAKE_EXPORT mp_cu_result cuDeviceGetAttribute(int *value, int attribute, mp_cu_device device)
 {
-    FAKE_BEGIN("cuDeviceGetAttribute");
+    FAKE_BEGIN(cuDeviceGetAttribute);
     FAKE_NEED_INIT();
     if (!is_device(device))
         return fake_leave(MP_CU_ERROR_INVALID_DEVICE);
@@ -141,7 +141,7 @@ FAKE_EXPORT mp_cu_result cuDeviceGetAttribute(int *value, int attribute, mp_cu_d
 
 FAKE_EXPORT mp_cu_result cuDevicePrimaryCtxRetain(mp_cu_context *context, mp_cu_device device)
 {
-    FAKE_BEGIN("cuDevicePrimaryCtxRetain");
+    FAKE_BEGIN(cuDevicePrimaryCtxRetain);
     FAKE_NEED_INIT();
     if (!is_device(device))
         return fake_leave(MP_CU_ERROR_INVALID_DEVICE);
@@ -152,13 +152,15 @@ FAKE_EXPORT mp_cu_result cuDevicePrimaryCtxRetain(mp_cu_context *context, mp_cu_
 
 FAKE_EXPORT mp_cu_result cuDevicePrimaryCtxRelease_v2(mp_cu_device device)
 {
-    FAKE_BEGIN("cuDevicePrimaryCtxRelease_v2");
+    FAKE_BEGIN(cuDevicePrimaryCtxRelease_v2);
     if (!fake.initialised || !is_device(device) || fake.retained[device] == 0)
         return fake_leave(MP_CU_ERROR_INVALID_CONTEXT);
     fake.retained[device]--;
     if (fake.retained[device] == 0 && fake.device_bytes[device] > 0)
         fake_violation("the context of device %d ended with %zu bytes of its memory alive", device,
                        fake.device_bytes[device]);
+    if (fake.retained[device] == 0)
+        fake_end_context();
     return fake_leave(MP_CU_SUCCESS);
 }
 
@@ -166,7 +168,7 @@ FAKE_EXPORT mp_cu_result cuCtxSetCurrent(mp_cu_context context)
 {
     const uintptr_t number = (uintptr_t)context;
 
-    FAKE_BEGIN("cuCtxSetCurrent");
+    FAKE_BEGIN(cuCtxSetCurrent);
     FAKE_NEED_INIT();
     if (number > fake.devices || (number != 0 && fake.retained[number - 1] == 0))
         return fake_leave(MP_CU_ERROR_INVALID_CONTEXT);
@@ -176,7 +178,7 @@ FAKE_EXPORT mp_cu_result cuCtxSetCurrent(mp_cu_context context)
 
 FAKE_EXPORT mp_cu_result cuCtxGetCurrent(mp_cu_context *context)
 {
-    FAKE_BEGIN("cuCtxGetCurrent");
+    FAKE_BEGIN(cuCtxGetCurrent);
     FAKE_NEED_INIT();
     *context = (mp_cu_context)fake_current;
     return fake_leave(MP_CU_SUCCESS);

@@ -8,30 +8,55 @@
 /*
  * A CUDA driver without a device, for tests on machines that have none: tests/fakecuda builds a
  * libcuda.so.1 that moepager loads by the same dlopen() as the real one. It is stricter than the
- * real one: what the documentation forbids or leaves open is recorded as a violation, and a test
- * that ends with one has failed.
+ * real one: what the documentation forbids or leaves open is recorded as a violation, and a program
+ * that ends with one ends with 97.
  *
- * Device memory is anonymous memory files, addresses are reservations of this process, and a touch
- * of a hole is a real fault of the CPU. Enforced: offset 0, exact unmap, map only on unmapped
- * reservations, sizes and addresses in granules, no access before setAccess, setAccess over fully
- * mapped ranges, host access only for memory of the host, locations; a handle lives until it was
- * released and its last mapping is gone; a current context where one is needed.
+ * Device memory is anonymous memory files, addresses are reservations of this process, streams are
+ * threads, kernels are their own source compiled for the host (simt.h). A touch of a hole is a real
+ * fault of the CPU: for the program deadly, for a stream CUDA_ERROR_ILLEGAL_ADDRESS.
+ *
+ * Memory: offset 0, exact unmap, map only on unmapped reservations, sizes and addresses in
+ * granules, no access before setAccess, setAccess over fully mapped ranges, locations; a handle
+ * lives until it was released and its last mapping is gone; memory that nobody wrote holds 0xdb.
+ * The program cannot touch device memory where the CPU has protection keys.
+ *
+ * Streams: every operation declares what it reads and writes when it is queued, and, where tables
+ * in device memory say more, when it runs. Violations are
+ *   - two operations that touch the same memory, one writing, that no stream, event or wait of the
+ *     host orders, whether or not the race shows;
+ *   - unmap, change of access, free of what an operation touches, destruction of its stream, event,
+ *     module or graph, before the host has seen its end (that it happens to be finished is no
+ * excuse);
+ *   - a touch of a hole, without access, or of what was mapped after the operation was queued;
+ *   - the source of a copy, or host memory that a kernel reads, changed by the program meanwhile;
+ *     the target of a copy to the host holds 0xdb until it is done;
+ *   - copies with memory of the host that is not pinned, the default stream, dead handles;
+ *   - mapping, allocating, waiting in a thread that captures.
+ *
+ * Not seen: races between branches of one graph (a graph runs in the order of its capture), races
+ * between threads of the host, memory that a kernel touches within a mapping but does not declare.
  *
  * It answers no private tables of the vendor, so the vendor's runtime and cuBLAS refuse to run on
  * it, and that is as it must be.
  *
- * This interface is for tests; it is looked up with dlsym() on the loaded library.
+ * This interface is for tests; it is looked up with dlsym() on the loaded library (client.h).
  */
 
 /* What to imitate. Environment FAKECUDA_DEVICES (1), FAKECUDA_MEMORY (bytes, 256 MiB),
  * FAKECUDA_GRANULE (2 MiB), FAKECUDA_HOST_NUMA (0: as with an old driver, 1, default),
- * FAKECUDA_NUMA_ID (0; -1: the driver does not know), FAKECUDA_INIT (result of cuInit). Read when
- * first used. */
+ * FAKECUDA_NUMA_ID (0; -1: the driver does not know), FAKECUDA_INIT (result of cuInit),
+ * FAKECUDA_PROFILE (3090, h100, blackwell: calls, copies and kernels take as long as others have
+ * measured there), FAKECUDA_SEED, FAKECUDA_LAZY (see timing), FAKECUDA_KEYS (0: no protection
+ * keys), FAKECUDA_VERBOSE (1: tell violations at once). Read when first used. */
 
 /*
  * The nth call from now (0: the next) of the driver function `name`, or of any if it is NULL or
  * "*", returns `result` instead of doing its work; with `forever` all later ones too. Replaces the
  * previous plan with the same name; up to 8 plans.
+ *
+ * "later:NAME": the nth operation that is queued by call NAME (or launch of kernel NAME) is taken,
+ * and fails when it should be done: who waits for it is told. Results that mean a lost device are
+ * sticky from then on.
  */
 typedef void fakecuda_fail_fn(const char *name, uint64_t nth, int result, bool forever);
 
@@ -47,7 +72,8 @@ typedef unsigned fakecuda_violations_fn(char *text, size_t bytes);
 
 /* Objects that live now. */
 struct fakecuda_live {
-    unsigned reservations, handles, mappings, pinned, contexts;
+    unsigned reservations, handles, mappings, pinned, allocations, contexts;
+    unsigned streams, events, modules, graphs;
     uint64_t device_bytes, host_bytes; /* of handles */
 };
 typedef void fakecuda_live_fn(struct fakecuda_live *live);
@@ -65,13 +91,49 @@ typedef void fakecuda_lose_fn(int result);
 typedef unsigned fakecuda_begin_fn(unsigned long long address, size_t bytes, bool write);
 typedef void fakecuda_end_fn(unsigned operation);
 
+/* Streams stand still, whatever is queued, until this is called with false. */
+typedef void fakecuda_stall_fn(bool stalled);
+
+/*
+ * When operations are done. seed 0: at once; else by chance a little later, the same chances for
+ * the same seed. lazy_ms > 0: what nobody waits for, or asks after, is left for so long.
+ * FAKECUDA_SEED and FAKECUDA_LAZY say the same from the start.
+ */
+typedef void fakecuda_timing_fn(uint64_t seed, unsigned lazy_ms);
+
+/* A place in the program that calls the driver: its return address. */
+struct fakecuda_site {
+    const void *address;
+    const char *call;
+    uint64_t calls, failed; /* since the start */
+};
+
+/* Fills in up to `max` sites; returns how many there are. */
+typedef unsigned fakecuda_sites_fn(struct fakecuda_site *sites, unsigned max);
+
+/* As fakecuda_fail(), for the calls from one place. */
+typedef void fakecuda_fail_site_fn(const void *site, uint64_t nth, int result, bool forever);
+
+/* What launches of an entry with this name do; before the kernels of kernels/cuda. */
+struct mp_simt_kernel;
+typedef void fakecuda_kernel_fn(const struct mp_simt_kernel *kernel);
+
+/* 1: the program cannot touch device memory; 0: this CPU has no protection keys, and it can. */
+typedef int fakecuda_keys_fn(void);
+
 #define FAKECUDA_API_MAP(X) \
     X(fail)                 \
+    X(fail_site)            \
     X(reset)                \
     X(calls)                \
     X(violations)           \
     X(live)                 \
     X(lose)                 \
+    X(stall)                \
+    X(timing)               \
+    X(sites)                \
+    X(kernel)               \
+    X(keys)                 \
     X(begin)                \
     X(end)
 

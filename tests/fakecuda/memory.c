@@ -1,5 +1,5 @@
 /*
- * Memory of the fake driver: reservations, handles, mappings, access, pinned host memory.
+ * Memory of the fake driver: reservations, handles, mappings, access.
  *
  * A handle is a memory file. A mapping of it lies in the reservation at its address, closed to the
  * CPU unless the memory is the host's and the host was given access, as on a real machine.
@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/fakecuda/state.h"
+#include "tests/fakecuda/stream.h"
 
 #define COUNT(table) (sizeof(table) / sizeof((table)[0]))
 
@@ -40,12 +40,12 @@ static int check_allocation(const struct mp_cu_allocation *allocation)
 
 FAKE_EXPORT mp_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
-    FAKE_BEGIN("cuMemGetInfo_v2");
+    FAKE_BEGIN(cuMemGetInfo_v2);
     FAKE_NEED_CONTEXT();
     if (free_bytes == NULL || total_bytes == NULL)
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
     *total_bytes = fake.memory_bytes;
-    *free_bytes = fake.memory_bytes - fake.device_bytes[fake_current - 1];
+    *free_bytes = fake.memory_bytes - fake_taken((unsigned)(fake_current - 1));
     return fake_leave(MP_CU_SUCCESS);
 }
 
@@ -55,7 +55,7 @@ FAKE_EXPORT mp_cu_result cuMemGetAllocationGranularity(size_t *bytes,
 {
     int result;
 
-    FAKE_BEGIN("cuMemGetAllocationGranularity");
+    FAKE_BEGIN(cuMemGetAllocationGranularity);
     FAKE_NEED_INIT();
     result = check_allocation(allocation);
     if (bytes == NULL || option < MP_CU_GRANULARITY_MINIMUM ||
@@ -73,7 +73,7 @@ FAKE_EXPORT mp_cu_result cuMemAddressReserve(mp_cu_ptr *address, size_t bytes, s
     uintptr_t start, aligned;
     void *place;
 
-    FAKE_BEGIN("cuMemAddressReserve");
+    FAKE_BEGIN(cuMemAddressReserve);
     FAKE_NEED_CONTEXT();
     if (address == NULL || bytes == 0 || !in_granules(bytes) || flags != 0 || wish != 0 ||
         (align & (align - 1)) != 0)
@@ -101,9 +101,10 @@ FAKE_EXPORT mp_cu_result cuMemAddressReserve(mp_cu_ptr *address, size_t bytes, s
 
 FAKE_EXPORT mp_cu_result cuMemAddressFree(mp_cu_ptr address, size_t bytes)
 {
+    const struct fake_region *region;
     size_t i = 0;
 
-    FAKE_BEGIN("cuMemAddressFree");
+    FAKE_BEGIN(cuMemAddressFree);
     FAKE_NEED_CONTEXT();
     while (i < COUNT(fake.reservations) &&
            !(fake.reservations[i].used && fake.reservations[i].address == address &&
@@ -111,13 +112,11 @@ FAKE_EXPORT mp_cu_result cuMemAddressFree(mp_cu_ptr address, size_t bytes)
         i++;
     if (i == COUNT(fake.reservations))
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
-    for (size_t m = 0; m < FAKE_TABLE_MAX; m++) {
-        if (fake.mappings[m].used && fake.mappings[m].address >= address &&
-            fake.mappings[m].address < address + bytes) {
-            fake_violation("free of the reservation %#llx with a mapping at %#llx", address,
-                           fake.mappings[m].address);
-            return fake_leave(MP_CU_ERROR_INVALID_VALUE);
-        }
+    region = fake_region_in(address, bytes);
+    if (region != NULL) {
+        fake_violation("free of the reservation %#llx with a mapping at %#llx", address,
+                       region->address);
+        return fake_leave(MP_CU_ERROR_INVALID_VALUE);
     }
     munmap((void *)(uintptr_t)address, bytes);
     fake.reservations[i].used = false;
@@ -127,11 +126,13 @@ FAKE_EXPORT mp_cu_result cuMemAddressFree(mp_cu_ptr address, size_t bytes)
 /* New memory is not zero: what reads it before writing shall be seen. */
 static int make_file(size_t bytes)
 {
-    static const unsigned char rubbish[4096] = { [0 ... 4095] = 0xdb };
+    static const unsigned char rubbish[1 << 16] = { [0 ...(1 << 16) - 1] = FAKE_RUBBISH };
     const int fd = memfd_create("fakecuda", MFD_CLOEXEC);
 
     for (size_t at = 0; fd >= 0 && at < bytes; at += sizeof(rubbish)) {
-        if (pwrite(fd, rubbish, sizeof(rubbish), (off_t)at) != (ssize_t)sizeof(rubbish)) {
+        const size_t part = bytes - at < sizeof(rubbish) ? bytes - at : sizeof(rubbish);
+
+        if (pwrite(fd, rubbish, part, (off_t)at) != (ssize_t)part) {
             close(fd);
             return -1;
         }
@@ -147,27 +148,30 @@ FAKE_EXPORT mp_cu_result cuMemCreate(mp_cu_handle *handle, size_t bytes,
     size_t i = 0;
     int result, fd;
 
-    FAKE_BEGIN("cuMemCreate");
+    FAKE_BEGIN(cuMemCreate);
     FAKE_NEED_CONTEXT();
+    FAKE_NO_CAPTURE();
     result = check_allocation(allocation);
     if (result != MP_CU_SUCCESS || handle == NULL || bytes == 0 || !in_granules(bytes) ||
         flags != 0)
         return fake_leave(result != MP_CU_SUCCESS ? result : MP_CU_ERROR_INVALID_VALUE);
     on_device = allocation->location.type == MP_CU_LOCATION_DEVICE;
-    if (on_device &&
-        bytes > fake.memory_bytes - fake.device_bytes[(unsigned)allocation->location.id])
+    if (on_device && !fake_take((unsigned)allocation->location.id, bytes))
         return fake_leave(MP_CU_ERROR_OUT_OF_MEMORY);
     while (i < FAKE_TABLE_MAX && fake.memories[i].used)
         i++;
     fd = i < FAKE_TABLE_MAX ? make_file(bytes) : -1;
-    if (fd < 0)
+    if (fd < 0) {
+        if (on_device)
+            fake_give((unsigned)allocation->location.id, bytes);
         return fake_leave(MP_CU_ERROR_OUT_OF_MEMORY);
-    fake.memories[i] = (struct fake_memory){
-        .used = true, .location = allocation->location, .bytes = bytes, .fd = fd
-    };
-    if (on_device)
-        fake.device_bytes[(unsigned)allocation->location.id] += bytes;
-    else
+    }
+    fake.memories[i] = (struct fake_memory){ .used = true,
+                                             .location = allocation->location,
+                                             .bytes = bytes,
+                                             .fd = fd,
+                                             .physical = ++fake.last_physical };
+    if (!on_device)
         fake.host_bytes += bytes;
     *handle = i + 1;
     return fake_leave(MP_CU_SUCCESS);
@@ -180,7 +184,7 @@ static void end_if_unused(struct fake_memory *memory)
         return;
     close(memory->fd);
     if (memory->location.type == MP_CU_LOCATION_DEVICE)
-        fake.device_bytes[memory->location.id] -= memory->bytes;
+        fake_give((unsigned)memory->location.id, memory->bytes);
     else
         fake.host_bytes -= memory->bytes;
     memory->used = false;
@@ -198,8 +202,9 @@ FAKE_EXPORT mp_cu_result cuMemRelease(mp_cu_handle handle)
 {
     struct fake_memory *memory;
 
-    FAKE_BEGIN("cuMemRelease");
+    FAKE_BEGIN(cuMemRelease);
     FAKE_NEED_CONTEXT();
+    FAKE_NO_CAPTURE();
     memory = find_memory(handle);
     if (memory == NULL) {
         fake_violation("release of handle %llu, which does not exist", handle);
@@ -221,155 +226,108 @@ static bool is_free_range(unsigned long long address, size_t bytes)
         reserved |= r->used && address >= r->address && bytes <= r->bytes &&
                     address - r->address <= r->bytes - bytes;
     }
-    for (size_t i = 0; reserved && i < FAKE_TABLE_MAX; i++) {
-        const struct fake_mapping *m = &fake.mappings[i];
-
-        if (m->used && m->address < address + bytes && address < m->address + m->bytes)
-            return false;
-    }
-    return reserved;
+    return reserved && fake_region_in(address, bytes) == NULL;
 }
 
 FAKE_EXPORT mp_cu_result cuMemMap(mp_cu_ptr address, size_t bytes, size_t offset,
                                   mp_cu_handle handle, unsigned long long flags)
 {
+    struct fake_region region = { .kind = FAKE_MAPPING, .address = address, .bytes = bytes };
     struct fake_memory *memory;
-    size_t i = 0;
 
-    FAKE_BEGIN("cuMemMap");
+    FAKE_BEGIN(cuMemMap);
     FAKE_NEED_CONTEXT();
+    FAKE_NO_CAPTURE();
     memory = find_memory(handle);
     if (memory == NULL || offset != 0 || flags != 0 || !in_granules(address) ||
         bytes != memory->bytes || !is_free_range(address, bytes))
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
-    while (i < FAKE_TABLE_MAX && fake.mappings[i].used)
-        i++;
-    if (i == FAKE_TABLE_MAX || mmap((void *)(uintptr_t)address, bytes, PROT_NONE,
-                                    MAP_SHARED | MAP_FIXED, memory->fd, 0) == MAP_FAILED)
+    region.memory = (unsigned)(handle - 1);
+    region.physical = memory->physical;
+    region.host_memory = memory->location.type != MP_CU_LOCATION_DEVICE;
+    if (mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->fd, 0) ==
+            MAP_FAILED ||
+        fake_region_add(&region) == NULL)
         return fake_leave(MP_CU_ERROR_OUT_OF_MEMORY);
-    fake.mappings[i] = (struct fake_mapping){
-        .used = true, .address = address, .bytes = bytes, .memory = (unsigned)(handle - 1)
-    };
     memory->mappings++;
     return fake_leave(MP_CU_SUCCESS);
 }
 
 FAKE_EXPORT mp_cu_result cuMemUnmap(mp_cu_ptr address, size_t bytes)
 {
-    size_t i = 0;
+    struct fake_region *region;
+    struct fake_memory *memory;
 
-    FAKE_BEGIN("cuMemUnmap");
+    FAKE_BEGIN(cuMemUnmap);
     FAKE_NEED_CONTEXT();
-    while (i < FAKE_TABLE_MAX && !(fake.mappings[i].used && fake.mappings[i].address == address &&
-                                   fake.mappings[i].bytes == bytes))
-        i++;
-    if (i == FAKE_TABLE_MAX)
+    FAKE_NO_CAPTURE();
+    region = fake_region_at(address);
+    if (region == NULL || region->kind != FAKE_MAPPING || region->address != address ||
+        region->bytes != bytes)
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
-    fake_check_operations("unmap", address, bytes);
+    fake_check_unused("unmap", address, bytes);
     if (mmap((void *)(uintptr_t)address, bytes, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
         return fake_leave(MP_CU_ERROR_UNKNOWN);
-    fake.mappings[i].used = false;
-    fake.memories[fake.mappings[i].memory].mappings--;
-    end_if_unused(&fake.memories[fake.mappings[i].memory]);
+    memory = &fake.memories[region->memory];
+    fake_region_remove(region);
+    memory->mappings--;
+    end_if_unused(memory);
     return fake_leave(MP_CU_SUCCESS);
 }
 
 /* May the accessor have this memory? Only the host's memory is open to the host. */
-static bool may_access(const struct mp_cu_access *access, const struct fake_mapping *mapping)
+static bool may_access(const struct mp_cu_access *access, const struct fake_region *region)
 {
-    const bool host_memory = fake.memories[mapping->memory].location.type != MP_CU_LOCATION_DEVICE;
-
     if (access->flags != MP_CU_ACCESS_NONE && access->flags != MP_CU_ACCESS_READ &&
         access->flags != MP_CU_ACCESS_READ_WRITE)
         return false;
     if (access->location.type == MP_CU_LOCATION_DEVICE)
         return access->location.id >= 0 && (unsigned)access->location.id < fake.devices;
-    return host_memory && (access->location.type == MP_CU_LOCATION_HOST_NUMA ||
-                           access->location.type == MP_CU_LOCATION_HOST);
+    return region->host_memory && (access->location.type == MP_CU_LOCATION_HOST_NUMA ||
+                                   access->location.type == MP_CU_LOCATION_HOST);
 }
 
-static void give_access(const struct mp_cu_access *access, struct fake_mapping *mapping)
+static void give_access(const struct mp_cu_access *access, struct fake_region *region)
 {
-    if (access->location.type == MP_CU_LOCATION_DEVICE) {
-        if (access->flags == MP_CU_ACCESS_NONE)
-            fake_check_operations("end of access", mapping->address, mapping->bytes);
-        mapping->device_access = access->flags != MP_CU_ACCESS_NONE;
-        return;
-    }
-    mapping->host_access = access->flags != MP_CU_ACCESS_NONE;
-    mprotect((void *)(uintptr_t)mapping->address, mapping->bytes,
-             access->flags == MP_CU_ACCESS_READ_WRITE ? PROT_READ | PROT_WRITE
-             : mapping->host_access                   ? PROT_READ
-                                                      : PROT_NONE);
+    int *flags = access->location.type == MP_CU_LOCATION_DEVICE ? &region->device_access
+                                                                : &region->host_access;
+
+    if (*flags != MP_CU_ACCESS_NONE && *flags != access->flags)
+        fake_check_unused("change of access", region->address, region->bytes);
+    *flags = access->flags;
 }
 
 FAKE_EXPORT mp_cu_result cuMemSetAccess(mp_cu_ptr address, size_t bytes,
                                         const struct mp_cu_access *access, size_t count)
 {
-    unsigned long long covered = 0;
+    const unsigned long long end = address + bytes;
+    struct fake_region *first, *r;
 
-    FAKE_BEGIN("cuMemSetAccess");
+    FAKE_BEGIN(cuMemSetAccess);
     FAKE_NEED_CONTEXT();
+    FAKE_NO_CAPTURE();
     if (bytes == 0 || !in_granules(address) || !in_granules(bytes) || access == NULL || count == 0)
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
-    for (size_t i = 0; i < FAKE_TABLE_MAX; i++) {
-        const struct fake_mapping *m = &fake.mappings[i];
-
-        if (!m->used || m->address < address || m->address >= address + bytes)
-            continue;
-        covered += m->bytes;
+    first = fake_region_at(address);
+    if (first == NULL || first->address != address)
+        return fake_leave(MP_CU_ERROR_INVALID_VALUE);
+    for (r = first; address < end; r = fake_region_after(r)) {
+        /* no holes, and no mapping that only begins in the range */
+        if (r == NULL || r->kind != FAKE_MAPPING || r->address != address ||
+            r->bytes > end - address)
+            return fake_leave(MP_CU_ERROR_INVALID_VALUE);
         for (size_t a = 0; a < count; a++) {
-            if (!may_access(&access[a], m))
+            if (!may_access(&access[a], r))
                 return fake_leave(MP_CU_ERROR_INVALID_VALUE);
         }
+        address += r->bytes;
     }
-    if (covered != bytes) /* holes, or a mapping that only begins in the range */
-        return fake_leave(MP_CU_ERROR_INVALID_VALUE);
-    for (size_t i = 0; i < FAKE_TABLE_MAX; i++) {
-        struct fake_mapping *m = &fake.mappings[i];
-
-        for (size_t a = 0;
-             m->used && m->address >= address && m->address < address + bytes && a < count; a++)
-            give_access(&access[a], m);
+    for (r = first; r != NULL && r->address < end; r = fake_region_after(r)) {
+        for (size_t a = 0; a < count; a++)
+            give_access(&access[a], r);
+        if (!fake_region_protect(r))
+            return fake_leave(MP_CU_ERROR_UNKNOWN);
     }
-    return fake_leave(MP_CU_SUCCESS);
-}
-
-FAKE_EXPORT mp_cu_result cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
-{
-    size_t i = 0;
-    void *place;
-
-    FAKE_BEGIN("cuMemHostAlloc");
-    FAKE_NEED_CONTEXT();
-    if (address == NULL || bytes == 0 ||
-        (flags & ~(unsigned)(MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICE_MAP)) != 0)
-        return fake_leave(MP_CU_ERROR_INVALID_VALUE);
-    while (i < COUNT(fake.pinned) && fake.pinned[i].used)
-        i++;
-    place = i < COUNT(fake.pinned)
-                ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                : MAP_FAILED;
-    if (place == MAP_FAILED)
-        return fake_leave(MP_CU_ERROR_OUT_OF_MEMORY);
-    fake.pinned[i] = (struct fake_pinned){ true, place, bytes };
-    *address = place;
-    return fake_leave(MP_CU_SUCCESS);
-}
-
-FAKE_EXPORT mp_cu_result cuMemFreeHost(void *address)
-{
-    size_t i = 0;
-
-    FAKE_BEGIN("cuMemFreeHost");
-    FAKE_NEED_CONTEXT();
-    while (i < COUNT(fake.pinned) && !(fake.pinned[i].used && fake.pinned[i].address == address))
-        i++;
-    if (i == COUNT(fake.pinned))
-        return fake_leave(MP_CU_ERROR_INVALID_VALUE);
-    fake_check_operations("free", (uintptr_t)address, fake.pinned[i].bytes);
-    munmap(address, fake.pinned[i].bytes);
-    fake.pinned[i].used = false;
     return fake_leave(MP_CU_SUCCESS);
 }

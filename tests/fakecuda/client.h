@@ -1,0 +1,91 @@
+#ifndef MP_FAKECUDA_CLIENT_H
+#define MP_FAKECUDA_CLIENT_H
+
+#include <dlfcn.h>
+#include <stdint.h>
+
+#include "tests/fakecuda/fakecuda.h"
+#include "tests/test.h"
+#include "vmm/cuda_abi.h"
+
+/*
+ * For test programs that run on the fake driver: the control interface and the driver's calls, of
+ * the library that moepager loads. One file of a program includes it.
+ */
+static struct {
+#define X(name) fakecuda_##name##_fn *name;
+    FAKECUDA_API_MAP(X)
+#undef X
+} fake_api;
+
+static struct mp_cu_calls cu;
+
+static inline void *fake_symbol(void *library, const char *name)
+{
+    void *symbol = dlsym(library, name);
+
+    if (symbol == NULL) { /* else it is not the fake that loads */
+        fprintf(stderr, "libcuda.so.1 has no %s\n", name);
+        exit(1);
+    }
+    return symbol;
+}
+
+static inline void find_fake(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    void *symbol;
+
+    CHECK(library != NULL);
+#define X(name)                                       \
+    symbol = fake_symbol(library, "fakecuda_" #name); \
+    memcpy(&fake_api.name, &symbol, sizeof(symbol));
+    FAKECUDA_API_MAP(X)
+#undef X
+#define X(member, name, parameters)       \
+    symbol = fake_symbol(library, #name); \
+    memcpy(&cu.member, &symbol, sizeof(symbol));
+    MP_CU_CALL_MAP(X)
+#undef X
+}
+
+/* Exactly one law was broken since the last reset, and the text says this. */
+static inline void check_violation(const char *part)
+{
+    char text[256] = "";
+    const unsigned count = fake_api.violations(text, sizeof(text));
+
+    if (count != 1 || strstr(text, part) == NULL) {
+        fprintf(stderr, "%u violations, first '%s', expected one with '%s'\n", count, text, part);
+        exit(1);
+    }
+    fake_api.reset();
+}
+
+static inline void check_no_violation(void)
+{
+    char text[256] = "";
+
+    if (fake_api.violations(text, sizeof(text)) != 0)
+        CHECK_STR(text, "");
+}
+
+static inline void check_nothing_lives(void)
+{
+    struct fakecuda_live live;
+
+    fake_api.live(&live);
+    CHECK_EQ(live.reservations, 0);
+    CHECK_EQ(live.handles, 0);
+    CHECK_EQ(live.mappings, 0);
+    CHECK_EQ(live.pinned, 0);
+    CHECK_EQ(live.allocations, 0);
+    CHECK_EQ(live.streams, 0);
+    CHECK_EQ(live.events, 0);
+    CHECK_EQ(live.modules, 0);
+    CHECK_EQ(live.graphs, 0);
+    CHECK_EQ(live.contexts, 0);
+    check_no_violation();
+}
+
+#endif
