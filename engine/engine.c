@@ -203,22 +203,20 @@ static enum mp_status make_space(struct mp_engine *engine)
         .timeline = c->timeline,
         .counters = &engine->counters,
     };
-    struct mp_space_plan plan;
     enum mp_status status = mp_space_create(&space_config, &engine->space);
 
     if (status != MP_OK)
         return status;
-    mp_space_get_plan(engine->space, &plan);
     engine->shape = (struct mp_shape){
         .layers = c->model->moe_layers,
         .experts = c->model->experts,
         .top_k = c->model->experts_per_token,
         .tokens_max = c->tokens_max,
-        .slots = plan.slots,
-        .unit_bytes = plan.slot_bytes_max,
         .seed = c->seed,
         .calibration = c->calibration != NULL ? &c->calibration->facts : NULL,
+        .slices = c->weights->slices,
     };
+    mp_pager_fit_shape(engine->space, &engine->shape);
     return MP_OK;
 }
 

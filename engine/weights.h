@@ -49,7 +49,7 @@ struct mp_layer_weights {
     struct mp_view router;      // (E, H); MoE layers
     struct mp_ffn shared;       // S channels, if the model has a shared expert
     struct mp_view shared_gate; // (1, H)
-    uint32_t first_unit;        /* unit of expert 0; the others follow */
+    uint32_t first_unit;        /* number of expert 0 among all; the others follow */
 };
 
 /* Tensors with such names only fill space between others; no model uses them and none is missed. */
@@ -63,8 +63,9 @@ struct mp_weights {
     struct mp_view head;     // (V, H); the embedding itself if tied
     struct mp_layer_weights *layers;
 
-    struct mp_unit *units;     /* [moe_layers * E]: unit = first_unit + expert */
-    enum mp_wtype *unit_types; /* of all three pieces; gate, up (F, H), down (H, F) */
+    uint32_t slices;       /* that each expert is stored in, >= 1 */
+    struct mp_unit *units; /* [moe_layers * E * slices]: (first_unit + expert) * slices + slice */
+    enum mp_wtype *unit_types; /* [moe_layers * E]: of all pieces; gate, up (F, H), down (H, F) */
     uint32_t unit_count;
     uint64_t expert_bytes;   /* sum over all units */
     uint64_t resident_bytes; /* of the block that holds everything else */

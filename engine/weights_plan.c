@@ -343,6 +343,7 @@ static enum mp_status allocate(struct mp_weights_plan *plan)
     const struct mp_model_config *config = plan->config;
     struct mp_weights *weights = plan->weights;
 
+    weights->slices = 1;
     weights->unit_count = config->moe_layers * config->experts; /* <= 2^21, see config.h */
     weights->layers = calloc(config->layers, sizeof(*weights->layers));
     weights->units = calloc(weights->unit_count, sizeof(*weights->units));

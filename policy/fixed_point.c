@@ -20,7 +20,7 @@ enum mp_status mp_fixed_point_init(struct mp_fixed_point *point, const struct mp
         .experts = shape->experts,
         .top_k = shape->top_k,
         .guesses = guesses,
-        .split = shape->slices == 16,
+        .slices = shape->slices > 1 ? shape->slices : 1,
         .tokens = calloc(layers, sizeof(uint64_t)),
         .asked = calloc(layers, sizeof(uint64_t)),
         .active = calloc(layers * experts, sizeof(uint32_t)),
@@ -101,11 +101,12 @@ void mp_fixed_point_split(const struct mp_fixed_point *point, const uint32_t *sl
     for (uint32_t l = 0; l < point->layers; l++) {
         double best = -1, hide_ns, miss_ns;
 
-        tops[l] = 16;
-        for (uint32_t top = 16; top >= (point->split ? 1u : 16u); top--) {
-            const uint64_t room = (uint64_t)slots[l] * 16 / top;
+        tops[l] = point->slices;
+        for (uint32_t top = point->slices; top >= 1; top--) {
+            const double theta = (double)top / point->slices;
+            const uint64_t room = (uint64_t)slots[l] * point->slices / top;
             const uint32_t cache = room < point->experts ? (uint32_t)room : point->experts;
-            const double loaded = loaded_experts(point, l, cache, top / 16.0, window_ns);
+            const double loaded = loaded_experts(point, l, cache, theta, window_ns);
 
             if (loaded > best) {
                 best = loaded;

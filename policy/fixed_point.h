@@ -11,7 +11,7 @@
 struct mp_fixed_point {
     uint32_t layers, experts, top_k;
     uint32_t guesses;                        /* predicted ranks that are counted, y = 1.. */
-    bool split;                              /* theta may be less than 1 */
+    uint32_t slices;                         /* theta is a multiple of 1 / slices, 1.. */
     double load_ns, expert_ns, attention_ns; /* T_load, T_comp of one expert, T_comp of attention */
 
     uint64_t *tokens; // (layers): q, of which the activations were counted
@@ -34,7 +34,7 @@ void mp_fixed_point_sum(struct mp_fixed_point *point);
 
 /*
  * ExpertSplit: for budgets slots[l] the exposed loading time late_ns[l] and the split tops[l] in
- * sixteenths that makes it smallest (eq. 11; ties: the larger part).
+ * slices that makes it smallest (eq. 11; ties: the larger part).
  */
 void mp_fixed_point_split(const struct mp_fixed_point *point, const uint32_t *slots,
                           double *late_ns, uint32_t *tops);

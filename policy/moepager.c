@@ -29,10 +29,10 @@ struct moepager {
     struct mp_policies policies;
     struct mp_pager *pager;
     struct mp_counters counters;
-    uint32_t layers, experts;
+    uint32_t layers, experts, slices;
     struct mp_need *needs; // (experts)
-    uint8_t *handed;       // (experts): of the open layer: 1 handed out, 2 given back
-    uint32_t need_count, done_count;
+    uint8_t *handed;       // (experts * slices): of the open layer: 1 handed out, 2 given back
+    uint32_t need_count, done_count; /* slices */
     bool open;
 };
 
@@ -88,6 +88,11 @@ void moepager_set_log(void (*line)(void *ctx, int level, const char *text), void
     log_target.ctx = ctx;
 }
 
+static uint32_t slices_of(const struct moepager_config *c)
+{
+    return c->slices > 1 ? c->slices : 1;
+}
+
 static enum mp_status check_config(const struct moepager_config *c)
 {
     if (c->size != sizeof(*c))
@@ -105,6 +110,9 @@ static enum mp_status check_config(const struct moepager_config *c)
     if (c->pieces_per_expert == 0 || c->pieces_per_expert > MOEPAGER_PIECES_MAX)
         return mp_fail(MP_ERR_INVALID, "E_INVALID", "%u pieces per expert, need 1 to %d",
                        c->pieces_per_expert, MOEPAGER_PIECES_MAX);
+    if (c->slices > MP_SLICES_MAX)
+        return mp_fail(MP_ERR_INVALID, "E_INVALID", "%u slices per expert, need at most %u",
+                       c->slices, MP_SLICES_MAX);
     return MP_OK;
 }
 
@@ -122,7 +130,7 @@ static enum mp_status open_files(const struct moepager_config *c, struct mp_file
 
 static enum mp_status make_units(const struct moepager_config *c, struct mp_unit **units_p)
 {
-    const size_t count = (size_t)c->layers * c->experts;
+    const size_t count = (size_t)c->layers * c->experts * slices_of(c);
     struct mp_unit *units = calloc(count, sizeof(*units));
 
     if (units == NULL)
@@ -174,7 +182,7 @@ static enum mp_status prepare(const struct moepager_config *c, struct moepager *
         .backend = pager->backend,
         .files = pager->files,
         .units = *units_p,
-        .unit_count = c->layers * c->experts,
+        .unit_count = c->layers * c->experts * slices_of(c),
         .budget_bytes = c->budget_bytes,
         .io_mode = (enum mp_io_mode)io.mode,
         .reader = mp_io_reader_config(&io, NULL, mp_clock_monotonic(), NULL),
@@ -210,7 +218,7 @@ enum moepager_status moepager_plan(const struct moepager_config *config,
             .expert_bytes = full.unit_bytes,
             .smallest_bytes = full.smallest_bytes,
             .full_bytes = full.full_bytes,
-            .slots = plan.slots,
+            .slots = plan.slots / slices_of(config),
         };
     free(units);
     mp_backend_close(pager.backend);
@@ -228,21 +236,19 @@ static enum mp_status make_pager(const struct moepager_config *c, struct moepage
         .deterministic = c->deterministic != 0,
     };
     struct mp_profile chosen;
-    struct mp_space_plan plan;
     enum mp_status status = choose_policies(c, &chosen);
 
     if (status != MP_OK)
         return status;
-    mp_space_get_plan(pager->space, &plan);
     config.shape = (struct mp_shape){
         .layers = c->layers,
         .experts = c->experts,
         .top_k = c->top_k,
         .tokens_max = 1,
-        .slots = plan.slots,
-        .unit_bytes = plan.slot_bytes_max,
         .seed = c->seed,
+        .slices = slices_of(c),
     };
+    mp_pager_fit_shape(pager->space, &config.shape);
     status = mp_policies_create(&chosen, &config.shape, NULL, &pager->policies);
     return status == MP_OK ? mp_pager_create(&config, &pager->pager) : status;
 }
@@ -268,8 +274,9 @@ enum moepager_status moepager_open(const struct moepager_config *config, struct 
     if (status == MP_OK) {
         pager->layers = config->layers;
         pager->experts = config->experts;
+        pager->slices = slices_of(config);
         pager->needs = calloc(config->experts, sizeof(*pager->needs));
-        pager->handed = calloc(config->experts, 1);
+        pager->handed = calloc((size_t)config->experts * pager->slices, 1);
         if (pager->needs == NULL || pager->handed == NULL)
             status =
                 mp_fail_no_memory("a layer's experts", config->experts * sizeof(*pager->needs));
@@ -330,8 +337,8 @@ enum moepager_status moepager_begin(struct moepager *pager, uint32_t layer, cons
     if (status == MP_OK)
         status = mp_pager_begin(pager->pager, layer, pager->needs, count);
     if (status == MP_OK) {
-        memset(pager->handed, 0, pager->experts);
-        pager->need_count = count;
+        memset(pager->handed, 0, (size_t)pager->experts * pager->slices);
+        pager->need_count = count * pager->slices;
         pager->done_count = 0;
         pager->open = true;
     }

@@ -105,9 +105,10 @@ struct moepager_config {
     uint32_t experts; /* of a layer, 1..4096 */
     uint32_t top_k;   /* experts that one token uses in a layer, 1..experts */
 
-    /* (layers, experts, pieces_per_expert): where each expert lies. Copied. */
+    /* (layers, experts, pieces_per_expert): where each expert lies; with `slices`, (layers,
+     * experts, slices, pieces_per_expert). Copied. */
     const struct moepager_piece *pieces;
-    uint32_t pieces_per_expert; /* 1..MOEPAGER_PIECES_MAX */
+    uint32_t pieces_per_expert; /* of a slice; 1..MOEPAGER_PIECES_MAX */
 
     uint64_t budget_bytes; /* of RAM for experts; MOEPAGER_BUDGET_ALL: room for all of them */
 
@@ -115,12 +116,16 @@ struct moepager_config {
     const char *profile, *admit, *evict, *partition;
     uint64_t seed;     /* of policies that draw lots */
     int deterministic; /* nonzero: order and evictions do not depend on the timing of reads */
+
+    /* Parts that an expert is read and kept in, 1..16; 0: whole, as with 1. Equal sizes serve best.
+     */
+    uint32_t slices;
 };
 
 /* Zero but for `size`; budget_bytes must be set. */
-#define MOEPAGER_CONFIG_INIT                                                     \
-    {                                                                            \
-        sizeof(struct moepager_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
+#define MOEPAGER_CONFIG_INIT                                                        \
+    {                                                                               \
+        sizeof(struct moepager_config), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* What a budget would mean. */
@@ -163,7 +168,9 @@ MOEPAGER_API enum moepager_status moepager_begin(struct moepager *pager, uint32_
                                                  uint32_t count);
 
 struct moepager_ready {
-    uint32_t index; /* in the experts of moepager_begin(); MOEPAGER_NONE: all were handed out */
+    /* In the experts of moepager_begin(), with `slices` times slices plus the slice; those of an
+     * expert come in ascending order. MOEPAGER_NONE: all were handed out. */
+    uint32_t index;
     const void *pieces[MOEPAGER_PIECES_MAX]; /* (pieces_per_expert); readable until done */
 };
 

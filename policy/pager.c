@@ -1,10 +1,6 @@
 /*
  * The life of a layer; see pager.h for what it promises and pager_int.h for the state and the other
  * parts.
- *
- * Why a need cannot starve: mp_pager_next() hands out leased needs first. When it has none and no
- * read of a need is in flight, the caller holds no lease (or it is told MP_ERR_BUSY), so every
- * VALID unit that is not NEEDED can go, and a prefetch in flight ends by itself or is cancelled.
  */
 #include "policy/pager_int.h"
 
@@ -13,55 +9,9 @@
 
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
-#include "vmm/tier.h"
 
 /* Reads ahead at a time before anything is known of the disk: one is read, one is next. */
 #define WINDOW_START 2
-
-static const struct mp_policies *policies(const struct mp_pager *pager)
-{
-    return pager->config.policies;
-}
-
-static enum mp_status lease_need(struct mp_pager *pager, struct mp_pager_need *need)
-{
-    enum mp_status status = mp_space_lease(pager->config.space, need->unit, need->pieces);
-
-    if (status == MP_OK) {
-        need->state = MP_NEED_LEASED;
-        mp_pager_refresh(pager, need->unit);
-    }
-    return status;
-}
-
-/* Start loads for needs that have no slot yet, in order; a size class that is full is skipped. */
-static enum mp_status start_waiting(struct mp_pager *pager)
-{
-    uint32_t full = 0; /* bits of classes */
-
-    _Static_assert(MP_TIER_CLASSES_MAX <= 32, "one bit per class");
-    pager->room_changed = false;
-    for (uint32_t i = 0; i < pager->need_count; i++) {
-        struct mp_pager_need *need = &pager->needs[i];
-        const uint32_t class_bit = 1u << mp_space_unit_class(pager->config.space, need->unit);
-        enum mp_status status;
-
-        if (need->state != MP_NEED_WAITING || (full & class_bit))
-            continue;
-        status = mp_pager_start_load(pager, need->unit, MP_PRIORITY_DEMAND);
-        if (status == MP_ERR_NO_SPACE) {
-            full |= class_bit;
-            continue;
-        }
-        if (status != MP_OK) {
-            pager->room_changed = true;
-            return status;
-        }
-        need->state = MP_NEED_LOADING;
-        need->loaded = true;
-    }
-    return MP_OK;
-}
 
 static enum mp_status begin_need(struct mp_pager *pager, struct mp_pager_need *need)
 {
@@ -73,8 +23,6 @@ static enum mp_status begin_need(struct mp_pager *pager, struct mp_pager_need *n
     if (need->elsewhere) {
         need->hit = mp_space_state(pager->config.space, unit) == MP_RES_VALID;
         need->state = MP_NEED_DONE;
-        counters->hits += need->hit;
-        counters->elsewhere += !need->hit;
         return MP_OK;
     }
     on_the_way = mp_pager_forget_ahead(pager, unit);
@@ -83,11 +31,9 @@ static enum mp_status begin_need(struct mp_pager *pager, struct mp_pager_need *n
         counters->prefetch_used++;
     mp_pager_set_flags(pager, unit, MP_PAGER_NEEDED);
     if (state == MP_RES_VALID) {
-        counters->hits++;
         need->hit = true;
-        return lease_need(pager, need);
+        return mp_pager_lease_need(pager, need);
     }
-    counters->misses++;
     need->state = MP_NEED_WAITING;
     if (state == MP_RES_FILLING) {
         mp_space_promote(pager->config.space, unit);
@@ -98,23 +44,49 @@ static enum mp_status begin_need(struct mp_pager *pager, struct mp_pager_need *n
     return MP_OK;
 }
 
-/* Tell the partition policy how the open layer found its needs. */
+/* How the open layer found its needs: for the counters and for the partition policy. */
 static void observe(struct mp_pager *pager)
 {
-    const struct mp_policies *set = policies(pager);
-    uint32_t hits = 0;
+    const struct mp_policies *set = mp_pager_policies(pager);
+    struct mp_counters *counters = pager->config.counters;
+    uint32_t needed = 0, all_hits = 0;
 
-    if (set->partition_ops->observe == NULL)
-        return;
-    for (uint32_t i = 0; i < pager->need_count; i++)
-        hits += pager->needs[i].hit;
-    set->partition_ops->observe(set->partition, pager->layer, pager->need_count, hits, pager->now);
+    for (uint32_t i = 0; i < pager->need_count; i += pager->slices) {
+        uint32_t hits = 0;
+
+        for (uint32_t s = 0; s < pager->slices; s++)
+            hits += pager->needs[i + s].hit;
+        needed++;
+        all_hits += hits == pager->slices;
+        counters->hits += hits == pager->slices;
+        counters->partial_hits += hits > 0 && hits < pager->slices;
+        counters->misses += hits < pager->slices && !pager->needs[i].elsewhere;
+        counters->elsewhere += hits < pager->slices && pager->needs[i].elsewhere;
+    }
+    if (set->partition_ops->observe != NULL)
+        set->partition_ops->observe(set->partition, pager->layer, needed, all_hits, pager->now);
+}
+
+/* The slices of an expert as needs of the open layer. */
+static void add_needs(struct mp_pager *pager, const struct mp_need *need)
+{
+    const struct mp_policies *set = mp_pager_policies(pager);
+    const uint32_t whole = pager->layer * pager->config.shape.experts + need->expert;
+
+    for (uint32_t s = 0; s < pager->slices; s++)
+        pager->needs[pager->need_count++] = (struct mp_pager_need){
+            .unit = whole * pager->slices + s,
+            .tokens = need->tokens,
+            .elsewhere = need->elsewhere,
+        };
+    if (set->evict_ops->on_access != NULL)
+        set->evict_ops->on_access(set->evict, whole, need->tokens, pager->now);
 }
 
 void mp_pager_scores(struct mp_pager *pager, uint32_t layer, uint32_t tokens, uint32_t k,
                      const float *scores, const uint32_t *chosen)
 {
-    const struct mp_policies *set = policies(pager);
+    const struct mp_policies *set = mp_pager_policies(pager);
 
     /* The time that mp_pager_begin() will give to this layer. */
     if (set->evict_ops->on_scores != NULL)
@@ -125,7 +97,6 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
                               uint32_t count)
 {
     const struct mp_shape *shape = &pager->config.shape;
-    const struct mp_evict_ops *evict_ops = policies(pager)->evict_ops;
     enum mp_status status = MP_OK;
     uint32_t unfinished;
 
@@ -141,286 +112,37 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
     unfinished = pager->ahead_count;
     pager->open = true;
     pager->layer = layer;
-    pager->need_count = count;
+    pager->need_count = 0;
     pager->now++;
-    for (uint32_t i = 0; i < count; i++) {
-        pager->needs[i] = (struct mp_pager_need){
-            .unit = layer * shape->experts + needs[i].expert,
-            .tokens = needs[i].tokens,
-            .elsewhere = needs[i].elsewhere,
-        };
-        if (evict_ops->on_access != NULL)
-            evict_ops->on_access(policies(pager)->evict, pager->needs[i].unit, needs[i].tokens,
-                                 pager->now);
-    }
-    for (uint32_t i = 0; i < count && status == MP_OK; i++)
+    for (uint32_t i = 0; i < count; i++)
+        add_needs(pager, &needs[i]);
+    for (uint32_t i = 0; i < pager->need_count && status == MP_OK; i++)
         status = begin_need(pager, &pager->needs[i]);
     observe(pager);
     mp_pager_drop_guesses(pager, unfinished);
-    if (policies(pager)->prefetch_ops->until_routed)
+    if (mp_pager_policies(pager)->prefetch_ops->until_routed)
         mp_pager_drop_all(pager);
     if (status == MP_OK)
-        status = start_waiting(pager);
+        status = mp_pager_start_waiting(pager);
     if (status != MP_OK)
         mp_pager_abort(pager);
     return status;
 }
 
-static void hand_out(struct mp_pager *pager, uint32_t index, struct mp_ready *ready_p)
-{
-    struct mp_pager_need *need = &pager->needs[index];
-
-    need->state = MP_NEED_HANDED;
-    ready_p->need = index;
-    memcpy(ready_p->pieces, need->pieces, sizeof(need->pieces));
-}
-
-/* Look at needs that are being read; lease those that are complete. */
-static enum mp_status settle_needs(struct mp_pager *pager)
-{
-    for (uint32_t i = 0; i < pager->need_count; i++) {
-        struct mp_pager_need *need = &pager->needs[i];
-        enum mp_res_state state;
-        enum mp_status status;
-
-        if (need->state != MP_NEED_LOADING)
-            continue;
-        state = mp_space_poll(pager->config.space, need->unit);
-        if (state == MP_RES_FILLING)
-            continue;
-        if (state != MP_RES_VALID) {
-            need->state = MP_NEED_WAITING;
-            pager->room_changed = true;
-            mp_pager_note_removed(pager, need->unit);
-            if (!need->loaded)
-                continue; /* somebody's guess failed; the need itself has not been read yet */
-            mp_error_set(mp_space_unit_error(pager->config.space, need->unit));
-            return mp_error_last()->status;
-        }
-        status = lease_need(pager, need);
-        if (status != MP_OK)
-            return status;
-    }
-    return MP_OK;
-}
-
-/*
- * The need to hand out now, or MP_NEED_NONE: those that were resident at begin first, because a
- * slot that others wait for can be one of theirs; then any, deterministic in order.
- */
-static uint32_t find_leased(const struct mp_pager *pager)
-{
-    for (uint32_t i = 0; i < pager->need_count; i++) {
-        if (pager->needs[i].state == MP_NEED_LEASED && pager->needs[i].hit)
-            return i;
-    }
-    for (uint32_t i = 0; i < pager->need_count; i++) {
-        const enum mp_need_state state = pager->needs[i].state;
-
-        if (state == MP_NEED_LEASED)
-            return i;
-        if (pager->config.deterministic && (state == MP_NEED_WAITING || state == MP_NEED_LOADING))
-            break;
-    }
-    return MP_NEED_NONE;
-}
-
-static uint32_t count_needs(const struct mp_pager *pager, enum mp_need_state state)
-{
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < pager->need_count; i++)
-        count += pager->needs[i].state == state;
-    return count;
-}
-
-bool mp_pager_in_use(const struct mp_pager *pager, uint32_t class_index)
-{
-    for (uint32_t i = 0; pager->open && i < pager->need_count; i++) {
-        const struct mp_pager_need *need = &pager->needs[i];
-
-        if (need->state != MP_NEED_WAITING && need->state != MP_NEED_DONE &&
-            mp_space_unit_class(pager->config.space, need->unit) == class_index)
-            return true;
-    }
-    return false;
-}
-
-/*
- * Block until the read of one of the units in wait_list has ended; the clock runs as exposed wait,
- * unless the caller has something else to do. False: interrupted.
- */
-static bool wait_for_one(struct mp_pager *pager, const struct mp_interrupt *interrupt,
-                         uint32_t count)
-{
-    const uint64_t start_ns = mp_clock_now_ns(pager->config.clock);
-    const uint32_t at =
-        mp_space_wait_any_or(pager->config.space, pager->wait_list, count, interrupt);
-    uint64_t end_ns;
-
-    if (interrupt != NULL)
-        return at < count;
-    end_ns = mp_clock_now_ns(pager->config.clock);
-    pager->config.counters->exposed_wait_ns += end_ns - start_ns;
-    mp_timeline_span(pager->config.timeline, pager->track, "wait for expert", start_ns, end_ns,
-                     NULL);
-    return true;
-}
-
-static bool wait_for_need(struct mp_pager *pager, const struct mp_interrupt *interrupt)
-{
-    uint32_t count = 0;
-
-    for (uint32_t i = 0; i < pager->need_count; i++) {
-        if (pager->needs[i].state != MP_NEED_LOADING)
-            continue;
-        pager->wait_list[count++] = pager->needs[i].unit;
-        if (pager->config.deterministic)
-            break;
-    }
-    return wait_for_one(pager, interrupt, count);
-}
-
-/* The size class of the first need without a slot. */
-static uint32_t waiting_class(const struct mp_pager *pager)
-{
-    uint32_t i = 0;
-
-    while (pager->needs[i].state != MP_NEED_WAITING)
-        i++;
-    return mp_space_unit_class(pager->config.space, pager->needs[i].unit);
-}
-
-/* No lease can be given and no need is being read: get a slot from the reads ahead. */
-static enum mp_status unblock(struct mp_pager *pager, const struct mp_interrupt *interrupt)
-{
-    const uint32_t class_index = waiting_class(pager);
-    uint32_t count = 0;
-
-    if (count_needs(pager, MP_NEED_HANDED) > 0)
-        return MP_ERR_BUSY;
-    pager->room_changed = true;
-    if (mp_pager_cancel_ahead(pager, class_index))
-        return MP_OK;
-    for (uint32_t i = 0; i < pager->ahead_count; i++) {
-        if (mp_space_unit_class(pager->config.space, pager->ahead[i]) == class_index)
-            pager->wait_list[count++] = pager->ahead[i];
-    }
-    if (count == 0)
-        return mp_fail(MP_ERR_INVALID, "E_PAGER_STUCK",
-                       "layer %u has needs, but no slot can be freed; this is a bug of moepager",
-                       pager->layer);
-    if (!wait_for_one(pager, interrupt, count))
-        return MP_ERR_BUSY;
-    mp_pager_settle_ahead(pager, false);
-    return MP_OK;
-}
-
-void mp_pager_wake(struct mp_pager *pager)
-{
-    mp_space_wake(pager->config.space);
-}
-
-enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p)
-{
-    return mp_pager_next_or(pager, NULL, ready_p);
-}
-
-enum mp_status mp_pager_next_or(struct mp_pager *pager, const struct mp_interrupt *interrupt,
-                                struct mp_ready *ready_p)
-{
-    if (!pager->open)
-        return mp_fail(MP_ERR_INVALID, "E_PAGER_ORDER", "no layer is open");
-    for (;;) {
-        enum mp_status status = settle_needs(pager);
-        uint32_t index;
-
-        if (status != MP_OK)
-            return status;
-        index = find_leased(pager);
-        if (index != MP_NEED_NONE) {
-            hand_out(pager, index, ready_p);
-            mp_pager_pursue(pager);
-            return MP_OK;
-        }
-        /* Asked only when the answer can be new, so that timing does not show in the policies. */
-        if (pager->room_changed)
-            status = start_waiting(pager);
-        if (status != MP_OK)
-            return status;
-        if (count_needs(pager, MP_NEED_LOADING) > 0) {
-            if (!wait_for_need(pager, interrupt))
-                return MP_ERR_BUSY;
-            continue;
-        }
-        if (count_needs(pager, MP_NEED_WAITING) == 0) {
-            ready_p->need = MP_NEED_NONE;
-            return MP_OK;
-        }
-        status = unblock(pager, interrupt);
-        if (status != MP_OK)
-            return status;
-    }
-}
-
-enum mp_status mp_pager_next_now(struct mp_pager *pager, struct mp_ready *ready_p)
-{
-    enum mp_status status;
-    uint32_t index;
-
-    if (!pager->open)
-        return mp_fail(MP_ERR_INVALID, "E_PAGER_ORDER", "no layer is open");
-    ready_p->need = MP_NEED_NONE;
-    if (count_needs(pager, MP_NEED_WAITING) > 0)
-        return MP_OK;
-    status = settle_needs(pager);
-    if (status != MP_OK)
-        return status;
-    index = find_leased(pager);
-    if (index != MP_NEED_NONE)
-        hand_out(pager, index, ready_p);
-    return MP_OK;
-}
-
-static void release_need(struct mp_pager *pager, struct mp_pager_need *need)
-{
-    mp_space_release(pager->config.space, need->unit);
-    need->state = MP_NEED_DONE;
-    mp_pager_set_flags(pager, need->unit, 0);
-}
-
-void mp_pager_done(struct mp_pager *pager, uint32_t index)
-{
-    const struct mp_policies *set = policies(pager);
-    struct mp_pager_need *need;
-
-    mp_assert(pager->open && index < pager->need_count);
-    need = &pager->needs[index];
-    mp_assert(need->state == MP_NEED_HANDED);
-    release_need(pager, need);
-    if (need->loaded && !set->admit_ops->admit(set->admit, need->unit, need->tokens, pager->now)) {
-        /* Cannot be refused: it is valid and this was its only lease. */
-        mp_pager_evict(pager, need->unit);
-    }
-    /* An error here comes back from the next mp_pager_next(), which tries again. */
-    if (start_waiting(pager) != MP_OK)
-        mp_error_clear();
-    mp_pager_pursue(pager);
-}
-
 static void close_layer(struct mp_pager *pager)
 {
-    const uint32_t experts = pager->config.shape.experts;
+    const uint8_t guess = MP_PAGER_AHEAD | MP_PAGER_GUESSED;
+    const uint32_t count = pager->config.shape.experts * pager->slices;
 
-    for (uint32_t e = 0; e < experts; e++) {
-        const uint32_t unit = pager->layer * experts + e;
+    for (uint32_t u = pager->layer * count; u < (pager->layer + 1) * count; u++) {
+        const uint8_t flags = pager->flags[u];
 
-        /* What was kept for this layer has had its chance. What was prefetched in vain stays
-         * marked until it is used or evicted. */
-        if ((pager->flags[unit] & MP_PAGER_AHEAD) && (pager->flags[unit] & MP_PAGER_KEEP))
-            mp_pager_set_flags(pager, unit, MP_PAGER_AHEAD | MP_PAGER_VAIN);
-        else if (pager->flags[unit] & (MP_PAGER_NEEDED | MP_PAGER_KEEP))
-            mp_pager_set_flags(pager, unit, pager->flags[unit] & MP_PAGER_AHEAD);
+        /* What was kept for this layer has had its chance. What was guessed in vain stays marked
+         * until it is used or evicted; what came for another reason has that reason still. */
+        if ((flags & MP_PAGER_KEEP) && (flags & guess) == guess)
+            mp_pager_set_flags(pager, u, guess | MP_PAGER_VAIN);
+        else if (flags & (MP_PAGER_NEEDED | MP_PAGER_KEEP))
+            mp_pager_set_flags(pager, u, flags & guess);
     }
     pager->open = false;
     pager->need_count = 0;
@@ -429,7 +151,7 @@ static void close_layer(struct mp_pager *pager)
 void mp_pager_end(struct mp_pager *pager)
 {
     mp_assert(pager->open);
-    mp_assert(count_needs(pager, MP_NEED_DONE) == pager->need_count);
+    mp_assert(mp_pager_count_needs(pager, MP_NEED_DONE) == pager->need_count);
     close_layer(pager);
     mp_pager_replace(pager, pager->layer);
     if (pager->layer + 1 == pager->config.shape.layers)
@@ -457,7 +179,7 @@ void mp_pager_abort(struct mp_pager *pager)
         struct mp_pager_need *need = &pager->needs[i];
 
         if (need->state == MP_NEED_LEASED || need->state == MP_NEED_HANDED)
-            release_need(pager, need);
+            mp_pager_release_need(pager, need);
         else if (need->state == MP_NEED_LOADING)
             abandon_read(pager, need);
     }
@@ -465,49 +187,70 @@ void mp_pager_abort(struct mp_pager *pager)
     close_layer(pager);
 }
 
+/* One expert's numbers against the states of its slices; adds to what is summed over all. */
+static bool check_whole(struct mp_pager *pager, uint32_t whole, uint32_t *held, uint32_t *loose)
+{
+    uint32_t present = 0, going = 0;
+
+    for (uint32_t s = 0; s < pager->slices; s++) {
+        const uint32_t u = whole * pager->slices + s;
+        const enum mp_res_state state = mp_space_state(pager->config.space, u);
+        const bool here = state == MP_RES_FILLING || state == MP_RES_VALID;
+        const uint8_t was = pager->may_go[u];
+
+        mp_pager_refresh(pager, u);
+        if (pager->may_go[u] != was || (!pager->open && (pager->flags[u] & MP_PAGER_NEEDED)))
+            return false;
+        present += here;
+        going += was;
+        *held += here && !mp_pager_is_loose(pager, u);
+        *loose += was && mp_pager_is_loose(pager, u);
+    }
+    return present == pager->present[whole] && going == pager->going[whole] &&
+           pager->evictable[whole] == (going > 0);
+}
+
 bool mp_pager_check(struct mp_pager *pager)
 {
     const uint32_t experts = pager->config.shape.experts;
-    uint32_t kept = 0, vain = 0, filling = 0;
+    uint32_t kept = 0, vain = 0, filling = 0, loose = 0;
 
     for (uint32_t l = 0; l < pager->config.shape.layers; l++) {
         uint32_t held = 0;
 
-        for (uint32_t u = l * experts; u < (l + 1) * experts; u++) {
-            const enum mp_res_state state = mp_space_state(pager->config.space, u);
-            const uint8_t was = pager->evictable[u];
-
-            held += state == MP_RES_FILLING || state == MP_RES_VALID;
-            kept += (pager->flags[u] & MP_PAGER_KEEP) != 0;
-            vain += (pager->flags[u] & MP_PAGER_VAIN) != 0;
-            filling += state == MP_RES_FILLING;
-            mp_pager_refresh(pager, u);
-            if (pager->evictable[u] != was || (!pager->open && (pager->flags[u] & MP_PAGER_NEEDED)))
+        for (uint32_t w = l * experts; w < (l + 1) * experts; w++) {
+            if (!check_whole(pager, w, &held, &loose))
                 return false;
         }
         if (held != pager->held[l])
             return false;
+    }
+    for (uint32_t u = 0; u < pager->units; u++) {
+        kept += (pager->flags[u] & MP_PAGER_KEEP) != 0;
+        vain += (pager->flags[u] & MP_PAGER_VAIN) != 0;
+        filling += mp_space_state(pager->config.space, u) == MP_RES_FILLING;
     }
     for (uint32_t i = 0; i < pager->ahead_count; i++) {
         if (mp_space_state(pager->config.space, pager->ahead[i]) != MP_RES_FILLING ||
             (pager->flags[pager->ahead[i]] & MP_PAGER_NEEDED))
             return false;
     }
-    return kept == pager->kept_count && vain == pager->vain_count &&
-           filling == pager->ahead_count + count_needs(pager, MP_NEED_LOADING) &&
+    return kept == pager->kept_count && vain == pager->vain_count && loose == pager->loose_going &&
+           filling == pager->ahead_count + mp_pager_count_needs(pager, MP_NEED_LOADING) &&
            mp_space_check(pager->config.space);
 }
 
-enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_pager **pager_p)
+static enum mp_status check_config(const struct mp_pager_config *config)
 {
     const struct mp_shape *shape = &config->shape;
-    const size_t units = mp_space_unit_count(config->space);
-    struct mp_pager *pager;
+    const uint32_t units = mp_space_unit_count(config->space);
+    const uint32_t slices = shape->slices > 1 ? shape->slices : 1;
 
-    if (shape->layers == 0 || shape->experts == 0 ||
-        (uint64_t)shape->layers * shape->experts != units)
-        return mp_fail(MP_ERR_INVALID, "E_PAGER_SHAPE", "%u layers of %u experts are not %zu units",
-                       shape->layers, shape->experts, units);
+    if (shape->layers == 0 || shape->experts == 0 || slices > MP_SLICES_MAX ||
+        (uint64_t)shape->layers * shape->experts * slices != units)
+        return mp_fail(MP_ERR_INVALID, "E_PAGER_SHAPE",
+                       "%u layers of %u experts of %u slices are not %u units", shape->layers,
+                       shape->experts, slices, units);
     for (uint32_t u = 0; u < units; u++) {
         const enum mp_res_state state = mp_space_state(config->space, u);
 
@@ -515,29 +258,73 @@ enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_p
             return mp_fail(MP_ERR_INVALID, "E_PAGER_SPACE",
                            "unit %u of the space is in use by somebody else", u);
     }
+    return MP_OK;
+}
+
+static enum mp_status make_tables(struct mp_pager *pager)
+{
+    const struct mp_shape *shape = &pager->config.shape;
+    const size_t units = pager->units, wholes = pager->wholes, layers = shape->layers;
+
+    pager->may_go = calloc(units, 1);
+    pager->flags = calloc(units, 1);
+    pager->evictable = calloc(wholes, 1);
+    pager->fallback = calloc(wholes, 1);
+    pager->present = calloc(wholes, 1);
+    pager->going = calloc(wholes, 1);
+    pager->held = calloc(layers, sizeof(uint32_t));
+    pager->quota = calloc(layers, sizeof(uint32_t));
+    pager->tops = calloc(layers, sizeof(uint32_t));
+    pager->ahead = calloc(units, sizeof(uint32_t));
+    pager->wishes = calloc(units, sizeof(uint32_t));
+    pager->needs = calloc((size_t)shape->experts * pager->slices, sizeof(struct mp_pager_need));
+    pager->wait_list = calloc(units, sizeof(uint32_t));
+    pager->revised = calloc(layers, sizeof(uint32_t));
+    pager->swaps = calloc(shape->experts, sizeof(struct mp_swap));
+    if (pager->may_go == NULL || pager->flags == NULL || pager->evictable == NULL ||
+        pager->fallback == NULL || pager->present == NULL || pager->going == NULL ||
+        pager->held == NULL || pager->quota == NULL || pager->tops == NULL ||
+        pager->ahead == NULL || pager->wishes == NULL || pager->needs == NULL ||
+        pager->wait_list == NULL || pager->revised == NULL || pager->swaps == NULL)
+        return mp_fail_no_memory("the pager's tables", units * 16);
+    for (size_t l = 0; l < layers; l++)
+        pager->tops[l] = pager->slices;
+    return MP_OK;
+}
+
+void mp_pager_fit_shape(const struct mp_space *space, struct mp_shape *shape)
+{
+    const uint32_t slices = shape->slices > 1 ? shape->slices : 1;
+    struct mp_space_plan plan;
+
+    mp_space_get_plan(space, &plan);
+    shape->slots = plan.slots > slices ? plan.slots / slices : 1;
+    shape->unit_bytes = plan.slot_bytes_max * slices;
+}
+
+enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_pager **pager_p)
+{
+    const struct mp_shape *shape = &config->shape;
+    struct mp_space_plan plan;
+    struct mp_pager *pager;
+    enum mp_status status = check_config(config);
+
+    if (status != MP_OK)
+        return status;
     pager = calloc(1, sizeof(*pager));
     if (pager == NULL)
         return mp_fail_no_memory("the pager", sizeof(*pager));
+    mp_space_get_plan(config->space, &plan);
     pager->config = *config;
-    pager->units = (uint32_t)units;
-    pager->evictable = calloc(units, 1);
-    pager->fallback = calloc(units, 1);
-    pager->flags = calloc(units, 1);
-    pager->held = calloc(shape->layers, sizeof(uint32_t));
-    pager->quota = calloc(shape->layers, sizeof(uint32_t));
-    pager->ahead = calloc(units, sizeof(uint32_t));
-    pager->wishes = calloc(units, sizeof(uint32_t));
-    pager->window = WINDOW_START;
-    pager->needs = calloc(shape->experts, sizeof(struct mp_pager_need));
-    pager->wait_list = calloc(units, sizeof(uint32_t));
-    pager->revised = calloc(shape->layers, sizeof(uint32_t));
-    pager->swaps = calloc(shape->experts, sizeof(struct mp_swap));
-    if (pager->evictable == NULL || pager->fallback == NULL || pager->flags == NULL ||
-        pager->held == NULL || pager->quota == NULL || pager->ahead == NULL ||
-        pager->wishes == NULL || pager->needs == NULL || pager->wait_list == NULL ||
-        pager->revised == NULL || pager->swaps == NULL) {
+    pager->units = mp_space_unit_count(config->space);
+    pager->wholes = shape->layers * shape->experts;
+    pager->slices = shape->slices > 1 ? shape->slices : 1;
+    pager->slots = plan.slots;
+    pager->window = WINDOW_START * pager->slices;
+    status = make_tables(pager);
+    if (status != MP_OK) {
         mp_pager_destroy(pager);
-        return mp_fail_no_memory("the pager's tables", units * 16);
+        return status;
     }
     if (!mp_pager_make_partition(pager)) {
         mp_pager_destroy(pager);
@@ -564,11 +351,15 @@ void mp_pager_destroy(struct mp_pager *pager)
     mp_pager_settle_ahead(pager, true);
     mp_error_set(&before); /* what ended the run is to be told, not that a guess came to nothing */
     pager->config.counters->prefetch_unused_bytes += mp_pager_unused_bytes(pager);
+    free(pager->may_go);
+    free(pager->flags);
     free(pager->evictable);
     free(pager->fallback);
-    free(pager->flags);
+    free(pager->present);
+    free(pager->going);
     free(pager->held);
     free(pager->quota);
+    free(pager->tops);
     free(pager->ahead);
     free(pager->wishes);
     free(pager->needs);

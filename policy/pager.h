@@ -22,6 +22,12 @@
  *     }
  *     mp_pager_end(pager)
  *
+ * Where experts are paged in slices (shape.slices > 1), unit (layer * experts + expert) * slices +
+ * s of the space is slice s, and what is handed out is a slice: `need` is then index * slices + s.
+ * The slices of an expert come in ascending order, each as soon as it and those before it are
+ * there, so that the first ones are computed while the last ones load. A slice that is done may
+ * leave.
+ *
  * Needs that are resident come first, then the others as their reads finish; when there are more
  * needs than slots they come in waves, each loaded once. The order in which needs become ready
  * never changes results: the caller sums by rank. What a policy answers is a guess about time only:
@@ -41,7 +47,7 @@ struct mp_pager;
 struct mp_pager_config {
     struct mp_space *space;             /* outlives the pager; units as in policy.h, none loaded */
     const struct mp_policies *policies; /* outlives the pager */
-    struct mp_shape shape;              /* layers * experts == units of the space */
+    struct mp_shape shape;              /* layers * experts * slices == units of the space */
     struct mp_clock *clock;
     struct mp_counters *counters;
     struct mp_timeline *timeline; /* or NULL */
@@ -49,6 +55,9 @@ struct mp_pager_config {
      * are handed out in the order given: decisions no longer depend on timing. */
     bool deterministic;
 };
+
+/* From shape->slices and what the space can hold: shape->slots and unit_bytes, of whole experts. */
+void mp_pager_fit_shape(const struct mp_space *space, struct mp_shape *shape);
 
 /*
  * Fixes the partition and starts to read the first residents that it names. With a global
@@ -79,7 +88,8 @@ struct mp_need {
 };
 
 struct mp_ready {
-    uint32_t need; /* index in the needs of begin; MP_NEED_NONE: all were handed out */
+    uint32_t need; /* index in the needs of begin, times slices, plus the slice; MP_NEED_NONE: all
+                      were handed out */
     const void *pieces[MP_UNIT_PIECES_MAX];
 };
 
@@ -124,8 +134,8 @@ void mp_pager_end(struct mp_pager *pager);
  * record is left alone. No effect if no layer is open. */
 void mp_pager_abort(struct mp_pager *pager);
 
-/* How many units mp_pager_prefetch() would keep for `layer`, besides those that are kept already or
- * wait to be: a quarter of the slots at most, 0 for the open layer. */
+/* How many experts mp_pager_prefetch() would keep for `layer`, besides those that are kept already
+ * or wait to be: a quarter of the slots at most, 0 for the open layer. */
 uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer);
 
 /*
@@ -147,11 +157,15 @@ void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *e
  */
 uint64_t mp_pager_unused_bytes(const struct mp_pager *pager);
 
-/* resident(experts) := 1 if in the device tier or (with `on_the_way`) being read. */
+/* resident(experts) := 1 if wholly in the device tier or (with `on_the_way`) being read. */
 void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way, uint8_t *resident);
 
-/* Slots of a layer, as decided; MP_LAYER_ANY when the partition is global. */
+/* Slots of a layer, as decided, in units of the space; MP_LAYER_ANY when the partition is global.
+ */
 uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer);
+
+/* Slices of an expert that the layer keeps; the others do not count for its slots. */
+uint32_t mp_pager_tops(const struct mp_pager *pager, uint32_t layer);
 
 /* Invariants of the pager and its space; false is a bug of ours. */
 bool mp_pager_check(struct mp_pager *pager);

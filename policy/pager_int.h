@@ -4,28 +4,46 @@
 #include "policy/pager.h"
 
 /*
- * What the parts of the pager share: pager.c is the life of a layer, pager_room.c finds room
- * (flags, victims, quotas, prefetches), pager_plan.c moves residents that no need asked for. Nobody
- * else includes this.
+ * What the parts of the pager share: pager.c is the life of a layer, pager_needs.c hands out what
+ * it needs, pager_room.c finds room (flags, victims, quotas), pager_ahead.c reads ahead,
+ * pager_plan.c moves residents that no need asked for. Nobody else includes this.
+ *
+ * Units are those of the space: slices of experts, or whole experts where there is one slice. What
+ * policies call a unit is an expert, here a `whole`: unit / slices. It enters a policy's books with
+ * its first slice and leaves them with its last one. A policy names the whole that gives way; it
+ * gives its last slices first, so that what stays of an expert is its beginning.
+ *
+ * Where the partition keeps a part of each expert (tops[layer] slices), the slices behind that part
+ * are loose: they count for no quota and leave before all that is kept.
  *
  * Every unit has flags. NEEDED: the open layer has not finished with it. KEEP: predicted for a
- * layer that has not run. AHEAD: prefetched, nobody has used it yet (for the accounts only). VAIN:
- * the layer that it was prefetched for has run without it. A unit may be evicted when it is VALID,
- * unleased and neither NEEDED nor KEEP; a demand that finds no such unit may take one with KEEP,
- * never one that is NEEDED. `evictable` is that rule as one byte per unit, kept up to date on each
- * change so that asking a policy costs no scan. Units with VAIN go first, without a question, so
- * that wrong guesses do not crowd out what the policy has reasons to keep.
+ * layer that has not run. AHEAD: prefetched, nobody has used it yet (for the accounts only).
+ * GUESSED: loaded because it was predicted. VAIN: the layer that it was guessed for has run without
+ * it. A unit may be evicted when it is VALID, unleased and neither NEEDED nor KEEP; a demand that
+ * finds no such unit may take one with KEEP, never one that is NEEDED. `may_go` is that rule as one
+ * byte per unit, kept up to date on each change so that asking a policy costs no scan. Units with
+ * VAIN go first, without a question, so that wrong guesses do not crowd out what the policy has
+ * reasons to keep.
  *
  * What is predicted becomes a wish. It takes a slot, and somebody's place, only when nothing that
  * is needed now is being read and few enough reads ahead are on their way: `window` of them, which
  * follows what the disk gets done between the layers.
  *
- *     held[layer]  == units of the layer that are FILLING or VALID
- *     FILLING      == units in ahead[] + needs that are LOADING        between calls
- *     kept_count   == units with KEEP
- *     vain_count   == units with VAIN
+ *     present[whole]   == slices of it that are FILLING or VALID
+ *     held[layer]      == those of them, over the layer, that are not loose
+ *     going[whole]     == slices of it with may_go; evictable[whole] == going[whole] > 0
+ *     loose_going      == loose units with may_go
+ *     FILLING          == units in ahead[] + needs that are LOADING        between calls
+ *     kept_count       == units with KEEP
+ *     vain_count       == units with VAIN
  */
-enum { MP_PAGER_NEEDED = 1, MP_PAGER_KEEP = 2, MP_PAGER_AHEAD = 4, MP_PAGER_VAIN = 8 };
+enum {
+    MP_PAGER_NEEDED = 1,
+    MP_PAGER_KEEP = 2,
+    MP_PAGER_AHEAD = 4,
+    MP_PAGER_VAIN = 8,
+    MP_PAGER_GUESSED = 16
+};
 
 enum mp_need_state {
     MP_NEED_WAITING,
@@ -35,6 +53,7 @@ enum mp_need_state {
     MP_NEED_DONE
 };
 
+/* One slice of an expert that the open layer needs; those of one expert stand together. */
 struct mp_pager_need {
     uint32_t unit;
     uint32_t tokens;
@@ -47,12 +66,21 @@ struct mp_pager_need {
 
 struct mp_pager {
     struct mp_pager_config config;
-    uint32_t units;
-    uint8_t *evictable; // (units): VALID, unleased, no protecting flag
-    uint8_t *fallback;  // (units): scratch for questions about less or more than `evictable`
+    uint32_t units;     /* wholes * slices */
+    uint32_t wholes;    /* layers * experts */
+    uint32_t slices;    /* >= 1 */
+    uint32_t slots;     /* units that the device tier can hold */
+    uint8_t *may_go;    // (units): VALID, unleased, no protecting flag
     uint8_t *flags;     // (units)
-    uint32_t *held;     // (layers)
-    uint32_t *quota;    // (layers); unused when global
+    uint8_t *evictable; // (wholes)
+    uint8_t *fallback;  // (wholes): scratch for questions about less or more than `evictable`
+    uint8_t *present;   // (wholes)
+    uint8_t *going;     // (wholes)
+    uint32_t *held;     // (layers): units
+    uint32_t *quota;    // (layers): units; unused when global
+    uint32_t *tops;     // (layers): slices of an expert that are kept
+    bool has_loose;     /* in any layer */
+    uint32_t loose_going;
     bool global;
     uint64_t now;   /* logical time: layers begun */
     unsigned track; /* of the timeline */
@@ -69,19 +97,30 @@ struct mp_pager {
     bool open;
     bool room_changed; /* since needs were last started: waiting ones may find a slot now */
     uint32_t layer;
-    struct mp_pager_need *needs; // (experts)
-    uint32_t need_count;
-    uint32_t *wait_list;   // (units): scratch of waits, and of first residents
-    uint32_t *revised;     // (layers): scratch of new quotas
-    struct mp_swap *swaps; // (experts): scratch
+    struct mp_pager_need *needs; // (experts * slices)
+    uint32_t need_count;         /* of them: slices */
+    uint32_t *wait_list;         // (units): scratch of waits, and of first residents
+    uint32_t *revised;           // (layers): scratch of new quotas and tops
+    struct mp_swap *swaps;       // (experts): scratch
 };
 
 static inline uint32_t mp_pager_layer_of(const struct mp_pager *pager, uint32_t unit)
 {
-    return unit / pager->config.shape.experts;
+    return unit / pager->slices / pager->config.shape.experts;
 }
 
-/* Derive evictable[unit] again, after its state, leases or flags changed. */
+/* Is it behind the part of its expert that the partition keeps? */
+static inline bool mp_pager_is_loose(const struct mp_pager *pager, uint32_t unit)
+{
+    return unit % pager->slices >= pager->tops[mp_pager_layer_of(pager, unit)];
+}
+
+static inline const struct mp_policies *mp_pager_policies(const struct mp_pager *pager)
+{
+    return pager->config.policies;
+}
+
+/* Derive may_go[unit] again, and what follows from it, after its state, leases or flags changed. */
 void mp_pager_refresh(struct mp_pager *pager, uint32_t unit);
 
 void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags);
@@ -89,6 +128,9 @@ void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags);
 /* The unit has left the device tier, or its read came to nothing. Flags but NEEDED are dropped; one
  * that still has AHEAD is accounted as prefetched in vain. */
 void mp_pager_note_removed(struct mp_pager *pager, uint32_t unit);
+
+/* A read that came to nothing: no bytes were moved, so none were wasted. */
+void mp_pager_note_nothing(struct mp_pager *pager, uint32_t unit);
 
 /* Evict a unit that is VALID and not leased. */
 void mp_pager_evict(struct mp_pager *pager, uint32_t unit);
@@ -122,8 +164,8 @@ void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished);
 /* Start a read that no need waits for; `flags` tell what it is. False: it could not be started. */
 bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags);
 
-/* Does the layer hold all that it may, or more? */
-bool mp_pager_over_quota(const struct mp_pager *pager, uint32_t layer);
+/* Would the unit's layer then hold more than it may? Loose ones count for no layer. */
+bool mp_pager_over_quota(const struct mp_pager *pager, uint32_t unit);
 
 /* Is there a unit of this size class that the open layer has a slot for and has not finished? */
 bool mp_pager_in_use(const struct mp_pager *pager, uint32_t class_index);
@@ -135,5 +177,16 @@ void mp_pager_revise(struct mp_pager *pager);
 
 /* Ask the partition policy. False: it gave away more slots than there are. */
 bool mp_pager_make_partition(struct mp_pager *pager) MP_MUST_CHECK;
+
+/* Ask it how much of each expert stays, and count anew what follows from that. */
+void mp_pager_ask_tops(struct mp_pager *pager);
+
+/* pager_needs.c: start loads for needs that have no slot yet, in order; a size class that is full
+ * is skipped. */
+enum mp_status mp_pager_start_waiting(struct mp_pager *pager) MP_MUST_CHECK;
+enum mp_status mp_pager_lease_need(struct mp_pager *pager,
+                                   struct mp_pager_need *need) MP_MUST_CHECK;
+void mp_pager_release_need(struct mp_pager *pager, struct mp_pager_need *need);
+uint32_t mp_pager_count_needs(const struct mp_pager *pager, enum mp_need_state state);
 
 #endif

@@ -7,65 +7,84 @@
 
 #include "policy/pager_int.h"
 
-static const struct mp_policies *policies(const struct mp_pager *pager)
+/* Nothing of the expert is in the tier or on its way. */
+static bool is_cold(const struct mp_pager *pager, uint32_t whole)
 {
-    return pager->config.policies;
+    return pager->present[whole] == 0;
 }
 
-static bool is_cold(const struct mp_pager *pager, uint32_t unit)
-{
-    const enum mp_res_state state = mp_space_state(pager->config.space, unit);
-
-    return state == MP_RES_ABSENT || state == MP_RES_FAILED;
-}
-
-static bool has_free_slot(const struct mp_pager *pager, uint32_t unit)
+/* Read what is kept of an expert, as far as slots are free. */
+static void load_whole(struct mp_pager *pager, uint32_t whole, bool within_quota)
 {
     struct mp_space *space = pager->config.space;
 
-    return mp_space_class_free(space, mp_space_unit_class(space, unit)) > 0;
+    for (uint32_t s = 0; s < pager->slices; s++) {
+        const uint32_t unit = whole * pager->slices + s;
+
+        if (!mp_pager_is_loose(pager, unit) &&
+            mp_space_class_free(space, mp_space_unit_class(space, unit)) > 0 &&
+            !(within_quota && mp_pager_over_quota(pager, unit)))
+            (void)mp_pager_load_ahead(pager, unit, MP_PAGER_AHEAD);
+    }
 }
 
 void mp_pager_load_first(struct mp_pager *pager)
 {
-    const struct mp_partition_ops *ops = policies(pager)->partition_ops;
+    const struct mp_partition_ops *ops = mp_pager_policies(pager)->partition_ops;
     uint32_t count;
 
     if (ops->first == NULL)
         return;
-    count = ops->first(policies(pager)->partition, &pager->config.shape, pager->wait_list);
+    count = ops->first(mp_pager_policies(pager)->partition, &pager->config.shape, pager->wait_list);
     if (count > pager->config.shape.slots) {
         pager->config.counters->policy_strikes++;
         count = 0;
     }
     for (uint32_t i = 0; i < count; i++) {
-        const uint32_t unit = pager->wait_list[i];
+        const uint32_t whole = pager->wait_list[i];
 
-        if (unit >= pager->units || !is_cold(pager, unit))
+        if (whole >= pager->wholes || !is_cold(pager, whole))
             pager->config.counters->policy_strikes++;
-        else if (has_free_slot(pager, unit) &&
-                 !mp_pager_over_quota(pager, mp_pager_layer_of(pager, unit)))
-            (void)mp_pager_load_ahead(pager, unit, MP_PAGER_AHEAD);
+        else
+            load_whole(pager, whole, true);
     }
+}
+
+/* Do both have the same sizes? */
+static bool fits(const struct mp_pager *pager, uint32_t in, uint32_t out)
+{
+    const struct mp_space *space = pager->config.space;
+    uint32_t s = 0;
+
+    while (s < pager->slices && mp_space_unit_class(space, in * pager->slices + s) ==
+                                    mp_space_unit_class(space, out * pager->slices + s))
+        s++;
+    return s == pager->slices;
 }
 
 /* May `swap` be carried out? `out` must be allowed by `query` and make room for `in`. */
 static bool swap_is_sane(const struct mp_pager *pager, const struct mp_evict_query *query,
                          const struct mp_swap *swap)
 {
-    const struct mp_space *space = pager->config.space;
-
-    if (swap->in >= pager->units || mp_pager_layer_of(pager, swap->in) != query->scope_layer ||
+    if (swap->in >= pager->wholes || swap->in / query->experts != query->scope_layer ||
         !is_cold(pager, swap->in))
         return false;
     return swap->out == MP_UNIT_NONE ||
-           (swap->out < pager->units && mp_evict_allows(query, swap->out) &&
-            mp_space_unit_class(space, swap->in) == mp_space_unit_class(space, swap->out));
+           (swap->out < pager->wholes && mp_evict_allows(query, swap->out) &&
+            fits(pager, swap->in, swap->out));
+}
+
+static void evict_whole(struct mp_pager *pager, uint32_t whole)
+{
+    for (uint32_t unit = (whole + 1) * pager->slices; unit-- > whole * pager->slices;) {
+        if (pager->may_go[unit])
+            mp_pager_evict(pager, unit);
+    }
 }
 
 void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
 {
-    const struct mp_policies *set = policies(pager);
+    const struct mp_policies *set = mp_pager_policies(pager);
     const struct mp_evict_query query = {
         .for_unit = MP_UNIT_NONE,
         .scope_layer = layer,
@@ -92,15 +111,14 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
             continue;
         }
         if (swap->out != MP_UNIT_NONE)
-            mp_pager_evict(pager, swap->out);
-        if (has_free_slot(pager, swap->in))
-            (void)mp_pager_load_ahead(pager, swap->in, MP_PAGER_AHEAD);
+            evict_whole(pager, swap->out);
+        load_whole(pager, swap->in, false);
     }
 }
 
 void mp_pager_revise(struct mp_pager *pager)
 {
-    const struct mp_policies *set = policies(pager);
+    const struct mp_policies *set = mp_pager_policies(pager);
     const struct mp_shape *shape = &pager->config.shape;
     uint64_t sum = 0;
     bool idle;
@@ -110,13 +128,17 @@ void mp_pager_revise(struct mp_pager *pager)
     /* Timing must not show in what a deterministic run decides. */
     idle = pager->config.deterministic ||
            (pager->ahead_count == 0 && mp_space_reader_idle(pager->config.space));
-    memcpy(pager->revised, pager->quota, shape->layers * sizeof(pager->quota[0]));
+    for (uint32_t l = 0; l < shape->layers; l++)
+        pager->revised[l] = pager->quota[l] / pager->slices;
     if (!set->partition_ops->revise(set->partition, shape, idle, pager->revised))
         return;
     for (uint32_t l = 0; l < shape->layers; l++)
         sum += pager->revised[l];
-    if (sum > shape->slots)
+    if (sum > shape->slots) {
         pager->config.counters->policy_strikes++;
-    else
-        memcpy(pager->quota, pager->revised, shape->layers * sizeof(pager->quota[0]));
+        return;
+    }
+    for (uint32_t l = 0; l < shape->layers; l++)
+        pager->quota[l] = pager->revised[l] * pager->slices;
+    mp_pager_ask_tops(pager);
 }

@@ -8,10 +8,11 @@
  *
  * Departures. V_i are whole slots, and ZETA is at most 1 / (4 layers) but one slot at least, so
  * that a donor never ends below one slot; the printed V_i - zeta V_e can fall below 0. theta is a
- * sixteenth and searched instead of C, C = V / theta up to all experts; where units cannot be split
- * theta is 1. A run that is due waits for the next idle moment (printed: exactly at q mod tau == 0,
- * else tau tokens more). T_head, the first layer's extra window, is not known here and left out. Of
- * a batch the last SAMPLES tokens are counted, y goes up to four times top_k, and the counts start
+ * multiple of 1 / slices and searched instead of C, C = V / theta up to all experts; where units
+ * are whole it is 1. U_b, the buffer for what is not kept, is top_k slots, but a quarter of all at
+ * most. A run that is due waits for the next idle moment (printed: exactly at q mod tau == 0, else
+ * tau tokens more). T_head, the first layer's extra window, is not known here and left out. Of a
+ * batch the last SAMPLES tokens are counted, y goes up to four times top_k, and the counts start
  * uniform with theta 1/2 but without random first residents. Costs that are not known leave all as
  * it is. Memory: layers * 8 top_k * experts counters.
  */
@@ -109,6 +110,9 @@ static enum mp_status fixed_point_create(const void *config_, const struct mp_sh
 {
     const struct fixed_point_config *config = config_;
     const double most = 0.25 / shape->layers;
+    const bool split = shape->slices > 1;
+    const uint32_t buffer = shape->top_k < shape->slots / 4 ? shape->top_k : shape->slots / 4;
+    const uint32_t slots = split ? shape->slots - buffer : shape->slots;
     struct fixed_point *self = calloc(1, sizeof(*self));
     enum mp_status status;
 
@@ -121,15 +125,14 @@ static enum mp_status fixed_point_create(const void *config_, const struct mp_sh
         return status;
     }
     self->tau = self->due = config->tau;
-    self->step = (uint32_t)((config->zeta < most ? config->zeta : most) * shape->slots);
+    self->step = (uint32_t)((config->zeta < most ? config->zeta : most) * slots);
     self->step = self->step > 0 ? self->step : 1;
     self->forecast_layer = MP_LAYER_ANY;
     for (uint32_t l = 0; l < shape->layers; l++) {
-        const uint32_t equal =
-            shape->slots / shape->layers + (l < shape->slots % shape->layers ? 1 : 0);
+        const uint32_t equal = slots / shape->layers + (l < slots % shape->layers ? 1 : 0);
 
         self->slots[l] = equal < shape->experts ? equal : shape->experts;
-        self->tops[l] = shape->slices == 16 ? 8 : 16;
+        self->tops[l] = split ? shape->slices / 2 : 1;
     }
     *policy_p = &self->super;
     return MP_OK;

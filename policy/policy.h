@@ -22,7 +22,10 @@
  *     range is counted and replaced by a safe one, never carried out.
  *
  * MoE layers are numbered 0, 1, 2, ... without the dense layers between them. Expert e of layer l
- * is unit l * experts + e.
+ * is unit l * experts + e. Where experts are paged in slices (shape->slices > 1), policies still
+ * speak of whole ones: a unit is inserted with its first slice and removed with its last; one that
+ * is chosen to leave gives its last slices first, as many as are wanted; only a unit with all its
+ * slices counts as resident in the facts; slots, times and bytes are those of whole units.
  *
  * Slots marked optional may be NULL, meaning "not interested". All others are required;
  * mp_policy_check() says what is missing. policy/template.c is a compiled skeleton.
@@ -31,6 +34,7 @@
 
 #define MP_UNIT_NONE UINT32_MAX
 #define MP_LAYER_ANY UINT32_MAX
+#define MP_SLICES_MAX 16u
 
 /*
  * What a calibration run learned of the model (`moepager calibrate`), for policies that want it.
@@ -64,12 +68,12 @@ struct mp_shape {
     uint32_t experts;    /* routed experts of a layer, 1..4096 */
     uint32_t top_k;      /* experts of a token, 1..experts */
     uint32_t tokens_max; /* most tokens of one batch */
-    uint32_t slots;      /* units that the device tier can hold */
+    uint32_t slots;      /* units that the device tier can hold, >= 1 */
     uint64_t unit_bytes; /* of the largest unit */
     uint64_t seed;
     const struct mp_calibration *calibration; /* or NULL: there is none */
     const struct mp_costs *costs; /* or NULL; outlives the policies, changes as they are measured */
-    uint32_t slices;              /* 16: a part of a unit can stay; 0 or 1: units are whole */
+    uint32_t slices;              /* of each unit, 2..MP_SLICES_MAX; 0 or 1: units are whole */
 };
 
 /* Common head of every ops table. */
@@ -344,9 +348,10 @@ struct mp_partition_ops {
     void (*routed)(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
                    const uint32_t *chosen);
 
-    /* Optional, asked after quota and each revise where shape->slices is 16: tops[l], 1..16, says
-     * how many sixteenths of each kept unit of the layer stay; the layer then keeps
-     * quota[l] * 16 / tops[l] units. */
+    /* Optional, asked after quota and each revise where shape->slices > 1: tops[l], 1..slices, says
+     * how many slices of each kept unit of the layer stay; the layer then keeps
+     * quota[l] * slices / tops[l] units. The others leave before all that stays, and live in the
+     * slots that the quotas leave over. */
     void (*tops)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *tops);
 };
 

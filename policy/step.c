@@ -220,7 +220,8 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
 enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_step **step_p)
 {
     const struct mp_shape *shape = &config->shape;
-    const size_t experts = shape->experts;
+    const uint32_t slices = shape->slices > 1 ? shape->slices : 1;
+    const size_t experts = shape->experts, parts = experts * slices;
     size_t score_count, row_count;
     struct mp_step *step;
 
@@ -233,6 +234,7 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
     if (step == NULL)
         return mp_fail_no_memory("the step", sizeof(*step));
     step->config = *config;
+    step->slices = slices;
     step->interrupt = (struct mp_interrupt){ config->ops->any_ended, config->ctx };
     step->scores = calloc(score_count, sizeof(float));
     step->source = calloc(score_count, sizeof(float));
@@ -252,10 +254,10 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
     step->need_resident = calloc(experts, 1);
     step->executors = calloc(experts, sizeof(enum mp_executor));
     step->wanted = calloc(experts, sizeof(uint32_t));
-    step->ended = calloc(experts, sizeof(uint32_t));
+    step->ended = calloc(parts, sizeof(uint32_t));
     step->next_tokens = calloc(experts, sizeof(uint32_t));
     step->next_resident = calloc(experts, 1);
-    step->work = calloc(experts, sizeof(struct mp_expert_work));
+    step->work = calloc(parts, sizeof(struct mp_expert_work));
     if (step->exact == NULL || step->exact_weights == NULL || step->scores == NULL ||
         step->source == NULL || step->predicted == NULL || step->chosen == NULL ||
         step->weights == NULL || step->resident == NULL || step->first == NULL ||

@@ -28,9 +28,12 @@ struct mp_rows {
     uint32_t count;
 };
 
-/* One expert to compute, with its bytes. */
+/* One expert to compute, or where experts are paged in slices one slice of it, with its bytes.
+ * Other executors than the device get all slices at once. */
 struct mp_expert_work {
     uint32_t expert;
+    uint32_t slice;  /* the first one */
+    uint32_t slices; /* how many of them, >= 1 */
     enum mp_executor executor;
     const void *pieces[MP_UNIT_PIECES_MAX]; /* for MP_EXECUTOR_DEVICE */
     struct mp_rows rows;
@@ -50,6 +53,9 @@ struct mp_step_ops {
 
     /*
      * Required: compute these experts, each for its rows, into the caller's (token, rank) buffer.
+     * Slice 0 sets the rows, later ones add to them. The slices of an expert come in ascending
+     * order, in one call side by side or in several, and are to be added in that order: then the
+     * bits do not depend on what was resident.
      * They are those whose bytes are complete now, so that one call can share them out over
      * threads. What other executors than the device got comes first, all in one call, before
      * anything is predicted; those read the bytes where they are.

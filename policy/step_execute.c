@@ -8,13 +8,21 @@
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
+/* `need` is a number of the pager: an index in step->needs, times slices, plus the slice. */
+static const struct mp_need *need_of(const struct mp_step *step, uint32_t need)
+{
+    return &step->needs[need / step->slices];
+}
+
 static void add_work(const struct mp_step *step, uint32_t need, struct mp_expert_work *work)
 {
-    const uint32_t expert = step->needs[need].expert;
+    const uint32_t expert = need_of(step, need)->expert;
 
     work->need = need;
     work->expert = expert;
-    work->executor = step->executors[need];
+    work->slice = need % step->slices;
+    work->slices = need_of(step, need)->elsewhere ? step->slices : 1;
+    work->executor = step->executors[need / step->slices];
     work->rows.token = step->row_token + step->first[expert];
     work->rows.rank = step->row_rank + step->first[expert];
     work->rows.count = step->first[expert + 1] - step->first[expert];
@@ -22,7 +30,7 @@ static void add_work(const struct mp_step *step, uint32_t need, struct mp_expert
 
 static void note_ended(struct mp_step *step, uint32_t need)
 {
-    if (!step->needs[need].elsewhere)
+    if (!need_of(step, need)->elsewhere)
         mp_pager_done(step->config.pager, need);
 }
 
@@ -61,7 +69,7 @@ enum mp_status mp_step_execute_elsewhere(struct mp_step *step, uint32_t layer)
 
     for (uint32_t i = 0; i < step->need_count; i++) {
         if (step->needs[i].elsewhere)
-            add_work(step, i, &step->work[count++]);
+            add_work(step, i * step->slices, &step->work[count++]);
     }
     return count > 0 ? hand_over(step, layer, count) : MP_OK;
 }

@@ -29,13 +29,14 @@ struct mp_step {
     float *need_scores;          // (experts)
     uint8_t *need_resident;      // (experts)
     enum mp_executor *executors; // (experts)
-    uint32_t *ended;             // (experts): needs whose work has ended
+    uint32_t slices;             /* >= 1 */
+    uint32_t *ended;             // (experts * slices): needs whose work has ended
     uint32_t under_way;          /* taken over and not ended */
     struct mp_interrupt interrupt;
     uint32_t *wanted;            // (experts): what prefetch names
     uint32_t *next_tokens;       // (experts): predicted for the next layer, for assign
     uint8_t *next_resident;      // (experts)
-    struct mp_expert_work *work; // (experts): what is computed in one call
+    struct mp_expert_work *work; // (experts * slices): what is computed in one call
     uint32_t need_count;
     struct mp_assign_facts assigned; /* what assign was told of the open layer */
 };

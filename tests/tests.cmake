@@ -139,6 +139,8 @@ mp_test(policy/pager_stress_test LIBS mp_policy SOURCES tests/policy/pager_world
     TIMEOUT 120)
 mp_test(policy/pager_test LIBS mp_policy SOURCES tests/policy/pager_world.c WRAP)
 mp_test(policy/pager_plan_test LIBS mp_policy SOURCES tests/policy/pager_world.c WRAP)
+mp_test(policy/pager_ahead_test LIBS mp_policy SOURCES tests/policy/pager_world.c WRAP)
+mp_test(policy/pager_slices_test LIBS mp_policy SOURCES tests/policy/pager_world.c WRAP)
 mp_test(policy/policy_fault_test LIBS mp_policy SOURCES tests/policy/pager_world.c WRAP LABELS fault
     TIMEOUT 120)
 mp_test(policy/policy_test LIBS mp_policy)

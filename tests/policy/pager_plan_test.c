@@ -237,6 +237,25 @@ static void swaps_are_carried_out_after_the_layer(void)
     world_close(&w);
 }
 
+/* A swap has reasons of its own: that a guess about it was wrong is none to give it up first. */
+static void what_was_swapped_in_is_not_judged_by_guesses(void)
+{
+    struct world w;
+
+    reset_plan();
+    open_planned(&w, 2, 8, true);
+    plan_swaps[0] = (struct mp_swap){ .in = 5, .out = MP_UNIT_NONE };
+    plan_swap_count = 1;
+    world_run(&w, 0, ids, 2);
+    plan_swap_count = 0;
+    wait_until_idle(&w);
+    mp_pager_prefetch(w.pager, 0, (const uint32_t[]){ 5 }, 1); /* it is there, and kept */
+    world_run(&w, 0, ids, 1);                                  /* which does not want it */
+    world_run(&w, 1, ids, 6); /* five free slots, then lru's oldest: expert 1 of layer 0 */
+    CHECK_EQ(residents(&w, 0), 1u << 0 | 1u << 5);
+    world_close(&w);
+}
+
 static void bad_swaps_are_refused(void)
 {
     static const struct mp_swap bad[] = {
@@ -385,6 +404,7 @@ int main(void)
     RUN(first_residents_are_there_before_the_first_layer);
     RUN(first_residents_respect_slots_and_shares);
     RUN(swaps_are_carried_out_after_the_layer);
+    RUN(what_was_swapped_in_is_not_judged_by_guesses);
     RUN(bad_swaps_are_refused);
     RUN(shares_are_revised_after_the_last_layer);
     RUN(a_demand_waits_where_residents_stay);

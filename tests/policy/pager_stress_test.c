@@ -15,7 +15,7 @@
 
 #define LAYERS 4
 #define EXPERTS 16
-#define UNITS (LAYERS * EXPERTS)
+#define UNITS (LAYERS * EXPERTS) /* as policies count them: whole experts */
 
 static uint64_t random_state;
 
@@ -84,6 +84,20 @@ static bool admit_at_random(struct mp_policy *policy, uint32_t unit, uint32_t to
     return random_below(3) != 0;
 }
 
+static uint32_t slices_of(const struct world *w)
+{
+    return w->shape.slices > 1 ? w->shape.slices : 1;
+}
+
+/* The unit of the space for what was handed out. */
+static uint32_t unit_of(const struct world *w, uint32_t layer, const uint32_t *experts,
+                        uint32_t need)
+{
+    const uint32_t slices = slices_of(w);
+
+    return (layer * EXPERTS + experts[need / slices]) * slices + need % slices;
+}
+
 struct totals {
     uint64_t layers, needs, aborts, busy;
 };
@@ -92,14 +106,16 @@ struct totals {
 static void hand_out(struct world *w, uint32_t layer, const uint32_t *experts, uint32_t count,
                      bool give_up, struct totals *totals)
 {
-    struct mp_ready held[EXPERTS];
-    uint32_t held_count = 0, handed = 0, stop_after = give_up ? random_below(count + 1) : count + 1;
+    const uint32_t slices = slices_of(w), parts = count * slices;
+    struct mp_ready held[6];
+    uint32_t held_count = 0, handed = 0, stop_after = give_up ? random_below(parts + 1) : parts + 1;
     const uint32_t held_max = 1 + random_below(5);
-    bool seen[EXPERTS] = { false };
+    uint32_t given[EXPERTS] = { 0 }; /* slices of each */
 
     while (handed < stop_after) {
         enum mp_status status = MP_ERR_BUSY;
         struct mp_ready ready;
+        uint32_t unit;
 
         if (held_count < held_max)
             status = mp_pager_next(w->pager, &ready);
@@ -107,8 +123,8 @@ static void hand_out(struct world *w, uint32_t layer, const uint32_t *experts, u
             const uint32_t i = random_below(held_count);
 
             CHECK(held_count > 0); /* progress: without a lease it is never busy */
-            CHECK(
-                world_pieces_are_right(w, layer * EXPERTS + experts[held[i].need], held[i].pieces));
+            CHECK(world_pieces_are_right(w, unit_of(w, layer, experts, held[i].need),
+                                         held[i].pieces));
             mp_pager_done(w->pager, held[i].need);
             held[i] = held[--held_count];
             totals->busy++;
@@ -119,12 +135,14 @@ static void hand_out(struct world *w, uint32_t layer, const uint32_t *experts, u
         CHECK_EQ(status, MP_OK);
         if (ready.need == MP_NEED_NONE)
             break;
-        CHECK(ready.need < count && !seen[ready.need]);
-        seen[ready.need] = true;
-        CHECK(world_pieces_are_right(w, layer * EXPERTS + experts[ready.need], ready.pieces));
+        CHECK(ready.need < parts);
+        CHECK_EQ(ready.need % slices, given[ready.need / slices]);
+        given[ready.need / slices]++;
+        unit = unit_of(w, layer, experts, ready.need);
+        CHECK(world_pieces_are_right(w, unit, ready.pieces));
         held[held_count++] = ready;
         handed++;
-        CHECK_EQ(mp_space_leases(w->space, layer * EXPERTS + experts[ready.need]), 1);
+        CHECK_EQ(mp_space_leases(w->space, unit), 1);
     }
     if (give_up) {
         mp_pager_abort(w->pager);
@@ -132,11 +150,11 @@ static void hand_out(struct world *w, uint32_t layer, const uint32_t *experts, u
         return;
     }
     while (held_count > 0) {
-        CHECK(world_pieces_are_right(w, layer * EXPERTS + experts[held[held_count - 1].need],
+        CHECK(world_pieces_are_right(w, unit_of(w, layer, experts, held[held_count - 1].need),
                                      held[held_count - 1].pieces));
         mp_pager_done(w->pager, held[--held_count].need);
     }
-    CHECK_EQ(handed, count);
+    CHECK_EQ(handed, parts);
     mp_pager_end(w->pager);
 }
 
@@ -155,6 +173,7 @@ static void check_accounts(const struct world *w, uint64_t needs)
     const struct mp_counters *c = &w->counters;
 
     CHECK_EQ(c->hits + c->misses, needs);
+    CHECK(c->partial_hits <= c->misses);
     CHECK(c->prefetch_unused_bytes <= c->prefetch_bytes);
     CHECK(c->prefetch_used + c->prefetch_canceled <= c->prefetch_issued);
     /* What is in the tier came from a load or from a prefetch, and what left was evicted. */
@@ -184,7 +203,7 @@ static void run_layers(struct world *w, unsigned layers)
             prefetch_at_random(w);
         hand_out(w, layer, experts, count, random_below(12) == 0, &totals);
         CHECK(mp_pager_check(w->pager));
-        for (uint32_t u = 0; u < UNITS; u++)
+        for (uint32_t u = 0; u < w->unit_count; u++)
             CHECK_EQ(mp_space_leases(w->space, u), 0);
         check_accounts(w, totals.needs);
     }
@@ -200,16 +219,21 @@ static void run_layers(struct world *w, unsigned layers)
 
 static struct world_options random_options(void)
 {
+    static const char *const partitions[] = { "global", "uniform", "fixed-point" };
+    static const uint32_t slices[] = { 1, 1, 2, 3, 4, 16 };
+    const uint32_t parts = slices[random_below(6)];
+
     return (struct world_options){
         .layers = LAYERS,
         .experts = EXPERTS,
         .top_k = 1 + random_below(4),
-        .slots = 2 + random_below(UNITS - 2),
+        .slices = parts,
+        .slots = 2 + random_below(UNITS * parts - 2),
         .mixed = random_below(2) == 0,
         .deterministic = random_below(3) == 0,
         .uring = random_below(2) == 0,
         .seed = random_below(1000),
-        .names.policy[MP_SLOT_PARTITION] = random_below(2) ? "uniform" : "global",
+        .names.policy[MP_SLOT_PARTITION] = partitions[random_below(3)],
     };
 }
 
@@ -226,12 +250,26 @@ static void every_builtin(unsigned layers)
                 options.slots = options.mixed ? 0 : 2; /* the smallest there is */
             options.names.policy[MP_SLOT_EVICT] = info->name;
             world_open(&options, &w);
-            fprintf(stderr, "  %s, %u slots, %s\n", info->name, w.shape.slots,
-                    mp_space_reader_engine(w.space));
+            fprintf(stderr, "  %s, %u slots for experts of %u slices, %s\n", info->name,
+                    options.slots, options.slices, mp_space_reader_engine(w.space));
             run_layers(&w, layers);
             world_close(&w);
         }
     }
+}
+
+/* Does any slice of the expert have a slot? */
+static bool anything_is_there(const struct world *w, uint32_t whole)
+{
+    const uint32_t slices = slices_of(w);
+    bool any = false;
+
+    for (uint32_t u = whole * slices; u < (whole + 1) * slices; u++) {
+        const enum mp_res_state state = mp_space_state(w->space, u);
+
+        any |= state == MP_RES_VALID || state == MP_RES_FILLING;
+    }
+    return any;
 }
 
 static void malicious_sets(unsigned layers)
@@ -259,14 +297,11 @@ static void malicious_sets(unsigned layers)
             world_open(&options, &w);
             w.policies.evict_ops = &evict;
             w.policies.admit_ops = &admit;
-            fprintf(stderr, "  malicious %zu, %u slots, %s\n", i, w.shape.slots,
-                    mp_space_reader_engine(w.space));
+            fprintf(stderr, "  malicious %zu, %u slots for experts of %u slices, %s\n", i,
+                    options.slots, options.slices, mp_space_reader_engine(w.space));
             run_layers(&w, layers);
-            for (uint32_t u = 0; u < UNITS; u++) {
-                const enum mp_res_state state = mp_space_state(w.space, u);
-
-                CHECK_EQ(told_resident[u], state == MP_RES_VALID || state == MP_RES_FILLING);
-            }
+            for (uint32_t u = 0; u < UNITS; u++)
+                CHECK_EQ(told_resident[u], anything_is_there(&w, u));
             CHECK(w.counters.policy_strikes > 0);
             w.policies.evict_ops = &mp_evict_random;
             world_close(&w);

@@ -67,9 +67,10 @@ static enum mp_status open_space(const struct world_options *options, struct wor
     }
     if (!options->mixed)
         CHECK_EQ(plan.slots, options->slots);
-    world->shape.slots = plan.slots;
-    world->shape.unit_bytes = plan.slot_bytes_max;
-    return mp_space_create(&config, &world->space);
+    status = mp_space_create(&config, &world->space);
+    if (status == MP_OK)
+        mp_pager_fit_shape(world->space, &world->shape);
+    return status;
 }
 
 static enum mp_status open_policies(const struct world_options *options, struct world *world)
@@ -126,7 +127,8 @@ enum mp_status world_try_open(const struct world_options *options, struct world 
 
     memset(world, 0, sizeof(*world));
     mp_counters_reset(&world->counters);
-    world->unit_count = options->layers * options->experts;
+    world->unit_count =
+        options->layers * options->experts * (options->slices > 1 ? options->slices : 1);
     world->shape = (struct mp_shape){
         .layers = options->layers,
         .experts = options->experts,
@@ -134,6 +136,7 @@ enum mp_status world_try_open(const struct world_options *options, struct world 
         .tokens_max = 16,
         .seed = options->seed,
         .calibration = test_calibration(options->layers, options->experts),
+        .slices = options->slices,
     };
     world->units = calloc(world->unit_count, sizeof(*world->units));
     if (world->units == NULL)
@@ -187,21 +190,26 @@ enum mp_status world_begin(struct world *world, uint32_t layer, const uint32_t *
 enum mp_status world_finish(struct world *world, uint32_t layer, const uint32_t *experts,
                             uint32_t count)
 {
-    bool seen[256] = { false };
+    const uint32_t slices = world->shape.slices > 1 ? world->shape.slices : 1;
+    uint32_t given[256] = { 0 }; /* slices of each */
 
-    for (uint32_t i = 0; i <= count; i++) {
+    for (uint32_t i = 0; i <= count * slices; i++) {
         struct mp_ready ready;
         const enum mp_status status = mp_pager_next(world->pager, &ready);
 
         if (status != MP_OK)
             return status;
         if (ready.need == MP_NEED_NONE) {
-            CHECK_EQ(i, count);
+            CHECK_EQ(i, count * slices);
             break;
         }
-        CHECK(ready.need < count && !seen[ready.need]);
-        seen[ready.need] = true;
-        CHECK(world_pieces_are_right(world, layer * world->shape.experts + experts[ready.need],
+        CHECK(ready.need < count * slices);
+        CHECK_EQ(ready.need % slices, given[ready.need / slices]);
+        given[ready.need / slices]++;
+        CHECK(world_pieces_are_right(world,
+                                     (layer * world->shape.experts + experts[ready.need / slices]) *
+                                             slices +
+                                         ready.need % slices,
                                      ready.pieces));
         mp_pager_done(world->pager, ready.need);
     }

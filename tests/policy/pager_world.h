@@ -13,8 +13,9 @@
  */
 struct world_options {
     uint32_t layers, experts, top_k;
-    uint32_t slots; /* wanted; with `mixed` the budget is that share of the units */
-    bool mixed;     /* units of three sizes: three size classes */
+    uint32_t slices; /* 0 or 1: experts are whole */
+    uint32_t slots;  /* wanted, of units; with `mixed` the budget is that share of the units */
+    bool mixed;      /* units of three sizes: three size classes */
     bool deterministic;
     bool uring;
     uint64_t seed;
@@ -55,8 +56,9 @@ bool world_pieces_are_right(const struct world *world, uint32_t unit, const void
 enum mp_status world_begin(struct world *world, uint32_t layer, const uint32_t *experts,
                            uint32_t count);
 
-/* Hand out all needs of the open layer, each at once done, and end it. Checks bytes and that each
- * need comes once. A failure of mp_pager_next() comes back with the layer still open. */
+/* Hand out all needs of the open layer, each at once done, and end it. Checks bytes, that each need
+ * comes once, and the order of slices. A failure of mp_pager_next() comes back with the layer still
+ * open. */
 enum mp_status world_finish(struct world *world, uint32_t layer, const uint32_t *experts,
                             uint32_t count);
 

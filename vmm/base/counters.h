@@ -17,6 +17,7 @@
 #define MP_COUNTERS(COUNTER, GAUGE)                                                              \
     COUNTER(hits, "needed units that were resident")                                             \
     COUNTER(misses, "needed units that were cold")                                               \
+    COUNTER(partial_hits, "needed units of which only some slices were resident")                \
     COUNTER(elsewhere, "cold units that were computed from where they were")                     \
     COUNTER(loads, "units brought in because they were needed")                                  \
     COUNTER(load_bytes, "bytes of those loads")                                                  \
@@ -40,7 +41,7 @@
     GAUGE(resident_bytes, "bytes of units in the device tier now")                               \
     GAUGE(resident_peak_bytes, "the most that resident_bytes has been")
 
-#define MP_COUNTERS_VERSION 5
+#define MP_COUNTERS_VERSION 6
 
 struct mp_counters {
     uint32_t size;    /* sizeof(struct mp_counters) of the writer */

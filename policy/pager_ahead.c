@@ -1,0 +1,222 @@
+/*
+ * Reading ahead: what is predicted becomes a wish, then a read that no need waits for, then a
+ * resident that is kept until its layer has run.
+ */
+#include <string.h>
+
+#include "policy/pager_int.h"
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+
+void mp_pager_settle_ahead(struct mp_pager *pager, bool block)
+{
+    struct mp_space *space = pager->config.space;
+    uint32_t left = 0;
+
+    for (uint32_t i = 0; i < pager->ahead_count; i++) {
+        const uint32_t unit = pager->ahead[i];
+        enum mp_res_state state;
+
+        if (block && mp_space_wait(space, unit) != MP_OK)
+            mp_error_clear(); /* a guess that failed; a demand will try again and report */
+        state = mp_space_poll(space, unit);
+        if (state == MP_RES_FILLING)
+            pager->ahead[left++] = unit;
+        else if (state == MP_RES_VALID)
+            mp_pager_refresh(pager, unit);
+        else
+            mp_pager_note_nothing(pager, unit);
+    }
+    pager->ahead_count = left;
+}
+
+bool mp_pager_forget_ahead(struct mp_pager *pager, uint32_t unit)
+{
+    for (uint32_t i = 0; i < pager->ahead_count; i++) {
+        if (pager->ahead[i] == unit) {
+            memmove(&pager->ahead[i], &pager->ahead[i + 1],
+                    (pager->ahead_count - i - 1) * sizeof(pager->ahead[0]));
+            pager->ahead_count--;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Take back the read of ahead[i]. False: it has started. */
+static bool cancel_one(struct mp_pager *pager, uint32_t i)
+{
+    const uint32_t unit = pager->ahead[i];
+
+    mp_assert(!(pager->flags[unit] & MP_PAGER_NEEDED));
+    if (mp_space_cancel(pager->config.space, unit) != MP_OK)
+        return false;
+    mp_pager_forget_ahead(pager, unit);
+    if (pager->flags[unit] & MP_PAGER_AHEAD)
+        pager->config.counters->prefetch_canceled++;
+    mp_pager_note_nothing(pager, unit);
+    return true;
+}
+
+bool mp_pager_cancel_ahead(struct mp_pager *pager, uint32_t class_index)
+{
+    struct mp_space *space = pager->config.space;
+
+    for (uint32_t i = pager->ahead_count; i-- > 0;) {
+        const uint32_t unit = pager->ahead[i];
+
+        if ((class_index == MP_CLASS_ANY || mp_space_unit_class(space, unit) == class_index) &&
+            cancel_one(pager, i))
+            return true;
+    }
+    return false;
+}
+
+void mp_pager_drop_all(struct mp_pager *pager)
+{
+    pager->wish_count = 0;
+    while (mp_pager_cancel_ahead(pager, MP_CLASS_ANY))
+        ;
+}
+
+uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer)
+{
+    const uint32_t limit = pager->slots / 4;
+    const uint32_t taken = pager->kept_count + pager->wish_count;
+
+    if (layer >= pager->config.shape.layers || (pager->open && layer == pager->layer))
+        return 0;
+    return limit > taken ? (limit - taken) / pager->slices : 0;
+}
+
+bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags)
+{
+    const enum mp_status status = mp_pager_start_load(pager, unit, MP_PRIORITY_PREFETCH);
+
+    if (status != MP_OK) {
+        mp_error_clear(); /* only a guess */
+        return false;
+    }
+    pager->ahead[pager->ahead_count++] = unit;
+    mp_pager_set_flags(pager, unit, flags);
+    pager->config.counters->prefetch_issued++;
+    return true;
+}
+
+/* True: it is in the tier or on its way, and is kept now. */
+static bool keep_resident(struct mp_pager *pager, uint32_t unit)
+{
+    const enum mp_res_state state = mp_space_state(pager->config.space, unit);
+    const uint8_t flags = pager->flags[unit] & (uint8_t)~MP_PAGER_VAIN;
+
+    if (state != MP_RES_VALID && state != MP_RES_FILLING)
+        return false;
+    mp_pager_set_flags(pager, unit, flags | MP_PAGER_KEEP);
+    return true;
+}
+
+static bool is_wished(const struct mp_pager *pager, uint32_t unit)
+{
+    uint32_t i = 0;
+
+    while (i < pager->wish_count && pager->wishes[i] != unit)
+        i++;
+    return i < pager->wish_count;
+}
+
+/* Keep what is there of an expert and wish for the rest. */
+static void wish_for(struct mp_pager *pager, uint32_t whole)
+{
+    for (uint32_t s = 0; s < pager->slices; s++) {
+        const uint32_t unit = whole * pager->slices + s;
+
+        if (!keep_resident(pager, unit) && !is_wished(pager, unit))
+            pager->wishes[pager->wish_count++] = unit;
+    }
+}
+
+void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *experts,
+                       uint32_t count)
+{
+    const struct mp_shape *shape = &pager->config.shape;
+
+    for (uint32_t i = 0; i < count && mp_pager_prefetch_room(pager, layer) > 0; i++) {
+        if (experts[i] < shape->experts)
+            wish_for(pager, layer * shape->experts + experts[i]);
+        else
+            pager->config.counters->policy_strikes++;
+        /* Decisions of a deterministic run must not depend on what has been read by now. */
+        if (pager->config.deterministic)
+            mp_pager_pursue(pager);
+    }
+    mp_pager_pursue(pager);
+}
+
+static bool needs_are_read(const struct mp_pager *pager)
+{
+    for (uint32_t i = 0; pager->open && i < pager->need_count; i++) {
+        if (pager->needs[i].state == MP_NEED_WAITING || pager->needs[i].state == MP_NEED_LOADING)
+            return false;
+    }
+    return true;
+}
+
+void mp_pager_pursue(struct mp_pager *pager)
+{
+    const bool patient = !pager->config.deterministic;
+
+    if (pager->wish_count == 0 || (patient && !needs_are_read(pager)))
+        return;
+    if (patient)
+        mp_pager_settle_ahead(pager, false);
+    while (pager->wish_count > 0 && (!patient || pager->ahead_count < pager->window)) {
+        const uint32_t unit = pager->wishes[0];
+
+        pager->wish_count--;
+        memmove(pager->wishes, pager->wishes + 1, pager->wish_count * sizeof(pager->wishes[0]));
+        if (!keep_resident(pager, unit))
+            (void)mp_pager_load_ahead(pager, unit,
+                                      MP_PAGER_KEEP | MP_PAGER_AHEAD | MP_PAGER_GUESSED);
+    }
+}
+
+/* Leave one read unfinished when a layer begins: none would mean an idle disk, more of them slots
+ * that were taken from others too early. */
+static void adapt_window(struct mp_pager *pager, uint32_t unfinished)
+{
+    if (unfinished == 0 && pager->wish_count > 0 && pager->window < pager->slots / 8)
+        pager->window *= 2;
+    else if (unfinished > 1)
+        pager->window = pager->window > unfinished ? pager->window - unfinished + 1 : 1;
+}
+
+void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished)
+{
+    const uint8_t guess = MP_PAGER_KEEP | MP_PAGER_AHEAD;
+    uint32_t left = 0;
+
+    adapt_window(pager, unfinished);
+    for (uint32_t i = 0; i < pager->wish_count; i++) {
+        if (mp_pager_layer_of(pager, pager->wishes[i]) != pager->layer)
+            pager->wishes[left++] = pager->wishes[i];
+    }
+    pager->wish_count = left;
+    for (uint32_t i = pager->ahead_count; i-- > 0;) {
+        const uint32_t unit = pager->ahead[i];
+
+        if (mp_pager_layer_of(pager, unit) == pager->layer && (pager->flags[unit] & guess) == guess)
+            (void)cancel_one(pager, i);
+    }
+}
+
+uint64_t mp_pager_unused_bytes(const struct mp_pager *pager)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t u = 0; pager->flags != NULL && u < pager->units; u++) {
+        if ((pager->flags[u] & MP_PAGER_AHEAD) &&
+            mp_space_state(pager->config.space, u) == MP_RES_VALID)
+            bytes += mp_space_unit_bytes(pager->config.space, u);
+    }
+    return bytes;
+}

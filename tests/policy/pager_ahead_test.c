@@ -1,0 +1,488 @@
+/*
+ * Reads ahead over a real space: when they start, what they may take, what becomes of guesses that
+ * were right, wrong or failed.
+ */
+#include "policy/pager.h"
+
+#include <errno.h>
+#include <sched.h>
+
+#include "policy/builtins.h"
+#include "tests/fault/wrap.h"
+#include "tests/policy/pager_world.h"
+#include "tests/test.h"
+#include "vmm/base/error.h"
+
+#define UB WORLD_UNIT_BYTES
+
+static const uint32_t ids[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 };
+
+static void wait_until_idle(const struct world *w)
+{
+    while (!mp_space_reader_idle(w->space))
+        sched_yield();
+}
+
+static bool is_resident(struct world *w, uint32_t layer, uint32_t expert)
+{
+    uint8_t resident[64];
+
+    mp_pager_residents(w->pager, layer, false, resident);
+    return resident[expert] == 1;
+}
+
+/* 2 layers, room for 2 prefetches. */
+static const struct world_options two_layers = {
+    .layers = 2, .experts = 8, .top_k = 2, .slots = 8
+};
+
+static void taking_what_is_ready_never_waits(void)
+{
+    static const struct world_options options = {
+        .layers = 1, .experts = 4, .top_k = 1, .slots = 3, .deterministic = true
+    };
+    struct mp_ready ready;
+    struct world w;
+
+    world_open(&options, &w);
+    CHECK_EQ(mp_pager_next_now(w.pager, &ready), MP_ERR_INVALID);
+    world_run(&w, 0, ids + 1, 2);
+    CHECK_EQ(world_begin(&w, 0, ids, 3), MP_OK);
+    for (uint32_t i = 1; i < 3; i++) { /* what was resident, in order */
+        CHECK_EQ(mp_pager_next_now(w.pager, &ready), MP_OK);
+        CHECK_EQ(ready.need, i);
+    }
+    wait_until_idle(&w);
+    CHECK_EQ(mp_pager_next_now(w.pager, &ready), MP_OK);
+    CHECK_EQ(ready.need, 0);
+    CHECK(world_pieces_are_right(&w, 0, ready.pieces));
+    CHECK_EQ(mp_pager_next_now(w.pager, &ready), MP_OK);
+    CHECK_EQ(ready.need, MP_NEED_NONE);
+    for (uint32_t i = 0; i < 3; i++)
+        mp_pager_done(w.pager, i);
+    mp_pager_end(w.pager);
+
+    /* The fourth has no slot: the others come one by one. */
+    CHECK_EQ(world_begin(&w, 0, ids, 4), MP_OK);
+    CHECK_EQ(mp_pager_next_now(w.pager, &ready), MP_OK);
+    CHECK_EQ(ready.need, MP_NEED_NONE);
+    for (uint32_t i = 0; i < 4; i++) {
+        CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
+        mp_pager_done(w.pager, ready.need);
+    }
+    CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
+    CHECK_EQ(ready.need, MP_NEED_NONE);
+    mp_pager_end(w.pager);
+    world_close(&w);
+}
+
+static void prefetches_are_accounted_to_the_byte(void)
+{
+    static const uint32_t wish[] = { 2, 3, 4 }, used[] = { 2 }, others[] = { 5, 6 };
+    struct world w;
+
+    world_open(&two_layers, &w);
+    CHECK_EQ(world_begin(&w, 0, ids, 2), MP_OK);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 0), 0); /* the open layer */
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2); /* a quarter of the slots */
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 2), 0);
+    mp_pager_prefetch(w.pager, 1, wish, 3);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 0);
+    CHECK_EQ(world_finish(&w, 0, ids, 2), MP_OK);
+    wait_until_idle(&w);
+    world_run(&w, 1, used, 1); /* 2 is a hit, 3 came in vain */
+    CHECK_EQ(w.counters.hits, 1);
+    CHECK_EQ(w.counters.prefetch_issued, 2);
+    CHECK_EQ(w.counters.prefetch_used, 1);
+    CHECK_EQ(w.counters.prefetch_bytes, 2 * UB);
+    CHECK_EQ(w.counters.prefetch_unused_bytes, 0); /* not yet */
+    CHECK_EQ(w.counters.loads, 2);
+    CHECK_EQ(w.counters.load_bytes, 2 * UB);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2); /* its layer has run */
+
+    mp_pager_prefetch(w.pager, 1, &wish[1], 1); /* there already: kept, nothing is read */
+    CHECK_EQ(w.counters.prefetch_issued, 2);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 1);
+    world_run(&w, 1, others, 2);
+    world_run(&w, 0, ids, 8); /* needs every slot: 3 leaves unused */
+    CHECK_EQ(w.counters.prefetch_unused_bytes, UB);
+    CHECK_EQ(w.counters.prefetch_bytes, 2 * UB);
+
+    mp_pager_prefetch(w.pager, 1, wish, 1);
+    wait_until_idle(&w);
+    mp_pager_destroy(w.pager); /* it arrived and nobody will use it */
+    w.pager = NULL;
+    CHECK_EQ(w.counters.prefetch_bytes, 3 * UB);
+    CHECK_EQ(w.counters.prefetch_unused_bytes, 2 * UB);
+    CHECK_EQ(w.counters.prefetch_used, 1);
+    CHECK_EQ(w.counters.prefetch_canceled, 0);
+    world_close(&w);
+}
+
+static void a_promoted_prefetch_is_counted_once(void)
+{
+    struct world_options options = two_layers;
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    world_gate_set(&gate, true);
+    mp_pager_prefetch(w.pager, 1, ids, 2); /* one stands still, one has not started */
+    world_gate_wait(&gate);
+    CHECK_EQ(world_begin(&w, 1, ids, 3), MP_OK);
+    CHECK(!is_resident(&w, 1, 0));
+    CHECK_EQ(w.counters.misses, 3);
+    CHECK_EQ(w.counters.prefetch_used, 2);
+    CHECK_EQ(w.counters.prefetch_bytes + w.counters.load_bytes, 0); /* nothing has arrived */
+    world_gate_set(&gate, false);
+    CHECK_EQ(world_finish(&w, 1, ids, 3), MP_OK);
+    CHECK_EQ(w.counters.prefetch_bytes, 2 * UB);
+    CHECK_EQ(w.counters.load_bytes, UB);
+    CHECK_EQ(w.counters.read_bytes, 3 * UB);
+    world_close(&w);
+    CHECK_EQ(w.counters.prefetch_unused_bytes, 0);
+}
+
+static void abort_cancels_what_has_not_started(void)
+{
+    struct world_options options = two_layers;
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    mp_pager_abort(w.pager); /* no layer is open: no effect */
+    world_gate_set(&gate, true);
+    CHECK_EQ(world_begin(&w, 0, ids, 3), MP_OK); /* 0 stands still, 1 and 2 wait */
+    world_gate_wait(&gate);
+    mp_pager_prefetch(w.pager, 1, ids, 2);
+    CHECK(mp_pager_check(w.pager));
+    mp_pager_abort(w.pager);
+    CHECK(mp_pager_check(w.pager));
+    CHECK_EQ(w.counters.prefetch_issued, 0); /* they were to come after the loads */
+    CHECK_EQ(w.counters.prefetch_canceled, 0);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2);
+    world_gate_set(&gate, false);
+    wait_until_idle(&w);
+
+    world_run(&w, 0, ids, 3); /* the load that had started serves the second try */
+    CHECK_EQ(w.counters.hits, 1);
+    CHECK_EQ(w.counters.misses, 3 + 2);
+    CHECK_EQ(w.counters.loads, 3);
+    CHECK_EQ(w.counters.prefetch_used, 0);
+    CHECK_EQ(w.counters.prefetch_bytes, 0);
+    world_close(&w);
+    CHECK_EQ(w.counters.prefetch_unused_bytes, 0);
+}
+
+/* Units of layer 1 that have a slot: resident or on their way. */
+static uint32_t with_slot(struct world *w, uint32_t layer)
+{
+    uint8_t resident[64];
+    uint32_t count = 0;
+
+    mp_pager_residents(w->pager, layer, true, resident);
+    for (uint32_t e = 0; e < w->shape.experts; e++)
+        count += resident[e];
+    return count;
+}
+
+static void reads_ahead_wait_until_all_needs_are_read(void)
+{
+    struct world_options options = { .layers = 2, .experts = 8, .top_k = 2, .slots = 16 };
+    struct world_gate gate;
+    struct mp_ready ready;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    world_gate_set(&gate, true);
+    CHECK_EQ(world_begin(&w, 0, ids, 1), MP_OK);
+    mp_pager_prefetch(w.pager, 1, ids, 4);
+    CHECK_EQ(w.counters.prefetch_issued, 0);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 0); /* but they count */
+    mp_pager_prefetch(w.pager, 1, ids, 1);
+    world_gate_wait(&gate);
+    world_gate_set(&gate, false);
+    CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
+    CHECK_EQ(w.counters.prefetch_issued, 2); /* one is read, one is next */
+    mp_pager_done(w.pager, ready.need);
+    mp_pager_end(w.pager);
+    wait_until_idle(&w);
+    world_run(&w, 1, ids, 2);
+    CHECK_EQ(w.counters.prefetch_used, 2);
+    CHECK_EQ(w.counters.hits, 2);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+/* Each layer finds that all reads ahead have ended and that there were more wishes. */
+static void an_idle_disk_is_given_more(void)
+{
+    struct world_options options = { .layers = 3, .experts = 32, .top_k = 2, .slots = 96 };
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        CHECK_EQ(world_begin(&w, layer, NULL, 0), MP_OK);
+        world_gate_set(&gate, true);
+        mp_pager_prefetch(w.pager, layer + 1, ids, 8);
+        mp_pager_end(w.pager);
+        world_gate_set(&gate, false);
+        wait_until_idle(&w);
+        CHECK_EQ(with_slot(&w, layer + 1), layer == 0 ? 2 : 4);
+    }
+    CHECK_EQ(w.counters.prefetch_issued, 6);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+static void a_slow_disk_is_given_less_and_wrong_guesses_end(void)
+{
+    struct world_options options = { .layers = 3, .experts = 8, .top_k = 2, .slots = 24 };
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    world_gate_set(&gate, true);
+    mp_pager_prefetch(w.pager, 1, ids, 4); /* the first starts and stands still */
+    world_gate_wait(&gate);
+    CHECK_EQ(w.counters.prefetch_issued, 2);
+    CHECK_EQ(world_begin(&w, 1, NULL, 0), MP_OK);
+    CHECK_EQ(w.counters.prefetch_canceled, 1);
+    CHECK_EQ(with_slot(&w, 1), 1);
+    mp_pager_end(w.pager);
+    mp_pager_prefetch(w.pager, 2, ids, 4);
+    CHECK_EQ(w.counters.prefetch_issued, 2); /* the one that stands still is enough */
+    world_gate_set(&gate, false);
+    wait_until_idle(&w);
+    CHECK_EQ(world_begin(&w, 0, NULL, 0), MP_OK);
+    mp_pager_end(w.pager);
+    CHECK(w.counters.prefetch_issued > 2);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+static void what_came_in_vain_leaves_first(void)
+{
+    static const uint32_t guess[] = { 7 }, other[] = { 6 };
+    struct world w;
+
+    world_open(&two_layers, &w);
+    world_run(&w, 0, ids, 6);
+    mp_pager_prefetch(w.pager, 1, guess, 1);
+    wait_until_idle(&w);
+    world_run(&w, 1, other, 1); /* takes the last free slot; 7 came in vain */
+    world_run(&w, 0, ids, 6);   /* all hits; by its last use 7 is now the newest of layer 1 */
+    CHECK_EQ(w.counters.hits, 6);
+    CHECK_EQ(w.counters.evictions, 0);
+    world_run(&w, 1, ids, 1);
+    CHECK_EQ(w.counters.evictions, 1);
+    CHECK(!is_resident(&w, 1, 7));
+    CHECK(is_resident(&w, 1, 6));
+    CHECK_EQ(w.counters.prefetch_unused_bytes, UB);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+static void a_failed_prefetch_is_only_a_guess(void)
+{
+    const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread) };
+    struct world_options options = two_layers;
+
+    for (unsigned deterministic = 0; deterministic < 2; deterministic++) {
+        struct world w;
+
+        options.deterministic = deterministic != 0;
+        world_open(&options, &w);
+        fault_begin(&plan);
+        mp_pager_prefetch(w.pager, 1, ids, 2);
+        wait_until_idle(&w);
+        CHECK(fault_end() > 0);
+        world_run(&w, 1, ids, 3); /* read again, as demands */
+        CHECK_EQ(w.counters.loads, 3);
+        CHECK_EQ(w.counters.prefetch_bytes, 0);
+        CHECK_EQ(w.counters.prefetch_issued, 2);
+        world_close(&w);
+        CHECK_EQ(w.counters.prefetch_unused_bytes, 0);
+    }
+}
+
+/* What ended a run is told after everything is destroyed. */
+static void a_failed_prefetch_hides_no_error_at_the_end(void)
+{
+    const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread) };
+    struct world w;
+
+    world_open(&two_layers, &w);
+    fault_begin(&plan);
+    mp_pager_prefetch(w.pager, 1, ids, 2);
+    wait_until_idle(&w);
+    CHECK(fault_end() > 0);
+    CHECK_EQ(mp_fail(MP_ERR_IO, "E_TEST", "the reason"), MP_ERR_IO);
+    world_close(&w);
+    CHECK_STR(mp_error_last()->text, "the reason");
+    mp_error_clear();
+}
+
+/* The read of a guess fails while a need waits for it: the need is read for itself. */
+static void a_promoted_prefetch_that_fails_is_read_again(void)
+{
+    const struct fault_plan plan = { .mode = FAULT_ONCE,
+                                     .calls = FAULT_BIT(pread),
+                                     .error_number = EACCES };
+    struct world_options options = two_layers;
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    world_gate_set(&gate, true);
+    mp_pager_prefetch(w.pager, 1, ids, 1);
+    world_gate_wait(&gate);
+    CHECK_EQ(world_begin(&w, 1, ids, 1), MP_OK);
+    fault_begin(&plan);
+    world_gate_set(&gate, false);
+    CHECK_EQ(world_finish(&w, 1, ids, 1), MP_OK);
+    CHECK_EQ(fault_end(), 1);
+    CHECK_EQ(w.counters.read_errors, 1);
+    CHECK_EQ(w.counters.prefetch_bytes, 0);
+    CHECK_EQ(w.counters.load_bytes, UB);
+    world_close(&w);
+}
+
+/* lru, with something happening at the first access. */
+static struct world_gate hook_gate;
+static struct world *hook_world;
+
+static void opening_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens,
+                              uint64_t now)
+{
+    if (hook_world != NULL) {
+        world_gate_set(&hook_gate, false);
+        wait_until_idle(hook_world);
+        hook_world = NULL;
+    }
+    mp_evict_lru.on_access(policy, unit, tokens, now);
+}
+
+/* The read ends between the two looks that begin takes at it. */
+static void a_prefetch_may_end_at_any_moment_of_begin(void)
+{
+    const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread) };
+    static struct mp_evict_ops ops;
+    struct world_options options = two_layers;
+
+    for (unsigned fail = 0; fail < 2; fail++) {
+        struct world w;
+
+        world_gate_init(&hook_gate);
+        options.reads_clock = &hook_gate.super;
+        world_open(&options, &w);
+        ops = mp_evict_lru;
+        ops.on_access = opening_on_access;
+        w.policies.evict_ops = &ops;
+        world_gate_set(&hook_gate, true);
+        if (fail)
+            fault_begin(&plan);
+        mp_pager_prefetch(w.pager, 1, ids, 1);
+        world_gate_wait(&hook_gate);
+        hook_world = &w;
+        CHECK_EQ(world_begin(&w, 1, ids, 1), MP_OK);
+        CHECK(hook_world == NULL);
+        if (fail) {
+            CHECK_EQ(world_finish(&w, 1, ids, 1), MP_ERR_IO); /* the demand failed as well */
+            CHECK(fault_end() > 0);
+            mp_pager_abort(w.pager);
+            CHECK(mp_pager_check(w.pager));
+        } else {
+            CHECK_EQ(w.counters.hits, 1);
+            CHECK_EQ(world_finish(&w, 1, ids, 1), MP_OK);
+        }
+        world_run(&w, 1, ids, 8);
+        CHECK_EQ(w.counters.prefetch_bytes, fail ? 0 : UB);
+        world_close(&w);
+        CHECK_EQ(w.counters.prefetch_unused_bytes, 0);
+    }
+}
+
+static void a_demand_takes_the_slot_of_a_prefetch_in_flight(void)
+{
+    /* Four slots, one of them with a prefetch, and all four are needed. */
+    struct world_options options = { .layers = 2, .experts = 8, .top_k = 2, .slots = 4 };
+
+    for (unsigned started = 0; started < 2; started++) {
+        struct world_gate gate;
+        struct world w;
+
+        world_gate_init(&gate);
+        options.reads_clock = &gate.super;
+        world_open(&options, &w);
+        world_gate_set(&gate, true);
+        if (started) {
+            mp_pager_prefetch(w.pager, 1, ids, 1);
+            world_gate_wait(&gate);
+        } else {
+            CHECK_EQ(world_begin(&w, 0, ids, 1), MP_OK); /* something else keeps the reader busy */
+            world_gate_wait(&gate);
+            mp_pager_abort(w.pager);
+            mp_pager_prefetch(w.pager, 1, ids, 1);
+        }
+        CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 0);
+        world_gate_set(&gate, false);
+        CHECK_EQ(world_begin(&w, 0, ids, 8), MP_OK);
+        CHECK_EQ(world_finish(&w, 0, ids, 8), MP_OK);
+        CHECK(mp_pager_check(w.pager));
+        world_close(&w);
+        CHECK(w.counters.prefetch_unused_bytes <= w.counters.prefetch_bytes);
+        CHECK_EQ(w.counters.prefetch_canceled + w.counters.prefetch_bytes / UB, 1);
+    }
+}
+
+static void what_is_predicted_is_kept_while_others_can_go(void)
+{
+    static const uint32_t old[] = { 0 }, more[] = { 1, 2, 3, 4, 5, 6, 7 };
+    struct world w;
+
+    world_open(&two_layers, &w);
+    world_run(&w, 1, old, 1);
+    world_run(&w, 0, more, 7); /* full; layer 1's unit 0 is oldest */
+    mp_pager_prefetch(w.pager, 1, old, 1);
+    world_run(&w, 0, old, 1); /* takes another */
+    CHECK(is_resident(&w, 1, 0));
+    world_run(&w, 0, ids, 8); /* needs all slots: now it goes */
+    CHECK(!is_resident(&w, 1, 0));
+    CHECK_EQ(w.counters.prefetch_issued, 0);
+    CHECK_EQ(w.counters.policy_strikes, 0);
+    world_close(&w);
+}
+
+int main(void)
+{
+    world_prepare();
+    RUN(taking_what_is_ready_never_waits);
+    RUN(prefetches_are_accounted_to_the_byte);
+    RUN(a_promoted_prefetch_is_counted_once);
+    RUN(abort_cancels_what_has_not_started);
+    RUN(reads_ahead_wait_until_all_needs_are_read);
+    RUN(an_idle_disk_is_given_more);
+    RUN(a_slow_disk_is_given_less_and_wrong_guesses_end);
+    RUN(what_came_in_vain_leaves_first);
+    RUN(a_failed_prefetch_is_only_a_guess);
+    RUN(a_failed_prefetch_hides_no_error_at_the_end);
+    RUN(a_promoted_prefetch_that_fails_is_read_again);
+    RUN(a_prefetch_may_end_at_any_moment_of_begin);
+    RUN(a_demand_takes_the_slot_of_a_prefetch_in_flight);
+    RUN(what_is_predicted_is_kept_while_others_can_go);
+    return 0;
+}
