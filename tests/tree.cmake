@@ -3,6 +3,9 @@ foreach(check check_layers check_source check_errors)
     add_test(NAME tools/${check} COMMAND tools/${check}.sh WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(tools/${check} PROPERTIES LABELS static)
 endforeach()
+add_test(NAME tools/make_ptx COMMAND tools/make_ptx --check
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(tools/make_ptx PROPERTIES LABELS static SKIP_RETURN_CODE 77)
 add_test(NAME tools/check_options COMMAND tools/check_options.sh $<TARGET_FILE:moepager>
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(tools/check_options PROPERTIES LABELS static)

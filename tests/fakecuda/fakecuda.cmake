@@ -1,3 +1,5 @@
+include(tests/simt/simt.cmake)
+
 # The driver without a device; see fakecuda.h. Tests that want it are run with its folder in
 # LD_LIBRARY_PATH. -Bsymbolic: its calls to itself must not go to an interposer.
 add_library(fakecuda SHARED
@@ -19,7 +21,7 @@ add_library(fakecuda SHARED
     tests/fakecuda/worker.c)
 set_target_properties(fakecuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1 C_VISIBILITY_PRESET hidden
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakecuda)
-target_link_libraries(fakecuda PRIVATE mp_options Threads::Threads)
+target_link_libraries(fakecuda PRIVATE mp_options mp_simt Threads::Threads)
 target_link_options(fakecuda PRIVATE -Wl,-Bsymbolic,-z,nodelete)
 
 # mp_fake_cuda(test [variant ...]): this test, or these variants of it, load it.

@@ -1,0 +1,188 @@
+/*
+ * Dot products of a warp: rows of weights with tokens. A lane owns 8 columns of each 256: the first
+ * lane columns 0 to 7, the next 8 to 15. It sums its products in ascending order; then lanes are
+ * added (mp_warp_sum()). `type`, `rows`, `tokens` and so on are constants of the caller, so that
+ * each use becomes straight code; no bit of a sum depends on them.
+ */
+#ifndef MP_DOT_CUH
+#define MP_DOT_CUH
+
+#include "kernels/cuda/math.cuh"
+#include "kernels/kernels.h"
+
+/* What a warp multiplies: rows of weights and of activations. */
+struct mp_tile {
+    const MP_GLOBAL char *w[MP_TILE_ROWS];
+    const MP_GLOBAL float *x[MP_TILE_TOKENS];
+};
+
+/* 8 weights as they are in memory */
+struct mp_eight {
+    uint32_t word[8];
+};
+
+MP_DEVICE uint32_t mp_type_bytes(const int type)
+{
+    return type == MP_WTYPE_F32 ? 4 : 2;
+}
+
+/* Whether rows at `w`, `w_stride` bytes apart, and at `x` can be read by 16 bytes. */
+MP_DEVICE int mp_tile_is_fast(uint64_t w, uint64_t w_stride, uint64_t x, uint32_t x_stride,
+                              uint32_t cols)
+{
+    return ((w | w_stride | x) % 16 | x_stride % 4 | cols % 8) == 0;
+}
+
+MP_DEVICE void mp_load_eight(struct mp_eight *to, const int type, const MP_GLOBAL char *row,
+                             uint32_t c)
+{
+    const MP_GLOBAL char *at = row + (uint64_t)c * mp_type_bytes(type);
+    const struct mp_words a = mp_load_once(at);
+
+    MP_UNROLL
+    for (int i = 0; i < 4; i++)
+        to->word[i] = a.word[i];
+    if (type == MP_WTYPE_F32) {
+        const struct mp_words b = mp_load_once(at + 16);
+
+        MP_UNROLL
+        for (int i = 0; i < 4; i++)
+            to->word[4 + i] = b.word[i];
+    }
+}
+
+MP_DEVICE float mp_widen(const struct mp_eight *from, const int type, const int i)
+{
+    const uint32_t word = from->word[type == MP_WTYPE_F32 ? i : i / 2];
+
+    if (type == MP_WTYPE_F32)
+        return mp_as_float(word);
+    if (type == MP_WTYPE_BF16)
+        return mp_as_float(i % 2 == 0 ? word << 16 : word & 0xffff0000u);
+    return i % 2 == 0 ? mp_half_low(word) : mp_half_high(word);
+}
+
+MP_DEVICE void mp_load_x(float *to, const MP_GLOBAL float *x)
+{
+    const struct mp_words a = mp_load(x), b = mp_load(x + 4);
+
+    MP_UNROLL
+    for (int i = 0; i < 4; i++) {
+        to[i] = mp_as_float(a.word[i]);
+        to[4 + i] = mp_as_float(b.word[i]);
+    }
+}
+
+MP_DEVICE void mp_tile_load(struct mp_eight *to, const struct mp_tile *tile, const int type,
+                            const int rows, uint32_t c)
+{
+    MP_UNROLL
+    for (int r = 0; r < rows; r++)
+        mp_load_eight(&to[r], type, tile->w[r], c);
+}
+
+/* sum[r * tokens + t] += this lane's 8 columns from c on of row r with those of token t */
+MP_DEVICE void mp_tile_add(float *sum, const struct mp_eight *w, const struct mp_tile *tile,
+                           const int type, const int rows, const int tokens, uint32_t c)
+{
+    float wide[MP_TILE_ROWS * 8];
+
+    MP_UNROLL
+    for (int i = 0; i < rows * 8; i++)
+        wide[i] = mp_widen(&w[i / 8], type, i % 8);
+    MP_UNROLL
+    for (int t = 0; t < tokens; t++) {
+        float x[8];
+
+        mp_load_x(x, tile->x[t] + c);
+        MP_UNROLL
+        for (int i = 0; i < 8; i++) {
+            MP_UNROLL
+            for (int r = 0; r < rows; r++)
+                sum[r * tokens + t] = mp_fma(wide[r * 8 + i], x[i], sum[r * tokens + t]);
+        }
+    }
+}
+
+/*
+ * The dot product of row r with token t over all columns, rows * tokens <= 32 of them: lane l
+ * returns that of r * tokens + t = l / (32 / (rows * tokens)). `blocked`: total = start + the sum
+ * of the first 256 columns, + that of the next 256 ...; else start is not looked at. Weights of the
+ * next step are on their way while this one is computed. Operands as mp_tile_is_fast() says.
+ */
+MP_DEVICE float mp_tile_dot(const struct mp_tile *tile, const int type, const int rows,
+                            const int tokens, const int blocked, uint32_t cols, float start)
+{
+    const uint32_t step = 8 * mp_lane();
+    struct mp_eight w[MP_TILE_ROWS];
+    float sum[MP_TILE_ROWS * MP_TILE_TOKENS];
+
+    MP_UNROLL
+    for (int i = 0; i < rows * tokens; i++)
+        sum[i] = 0;
+    MP_UNROLL
+    for (int i = 0; i < rows * 8; i++)
+        w[i / 8].word[i % 8] = 0;
+    if (step < cols)
+        mp_tile_load(w, tile, type, rows, step);
+    MP_NO_UNROLL
+    for (uint32_t c = 0; c < cols;
+         c += MP_STEP_COLS) { /* all lanes, because they meet in the sum */
+        struct mp_eight next[MP_TILE_ROWS];
+
+        MP_UNROLL
+        for (int i = 0; i < rows * 8; i++)
+            next[i / 8].word[i % 8] = w[i / 8].word[i % 8];
+        if (c + MP_STEP_COLS + step < cols)
+            mp_tile_load(next, tile, type, rows, c + MP_STEP_COLS + step);
+        if (c + step < cols)
+            mp_tile_add(sum, w, tile, type, rows, tokens, c + step);
+        MP_UNROLL
+        for (int i = 0; i < rows * 8; i++)
+            w[i / 8].word[i % 8] = next[i / 8].word[i % 8];
+        if (blocked) {
+            start = start + mp_warp_sums(sum, (uint32_t)(rows * tokens));
+            MP_UNROLL
+            for (int i = 0; i < rows * tokens; i++)
+                sum[i] = 0;
+        }
+    }
+    return blocked ? start : mp_warp_sums(sum, (uint32_t)(rows * tokens));
+}
+
+/* One weight at any address. */
+MP_DEVICE float mp_weight(const MP_GLOBAL char *row, const int type, uint64_t i)
+{
+    const MP_GLOBAL uint16_t *at =
+        (const MP_GLOBAL uint16_t *)row + i * (type == MP_WTYPE_F32 ? 2 : 1);
+
+    if (type == MP_WTYPE_F32)
+        return mp_as_float(at[0] | (uint32_t)at[1] << 16);
+    if (type == MP_WTYPE_BF16)
+        return mp_as_float((uint32_t)at[0] << 16);
+    return mp_half_low(at[0]);
+}
+
+/* One such dot product with operands at any address and any number of columns; every lane has it.
+ */
+MP_DEVICE float mp_dot_slow(const MP_GLOBAL char *w, const MP_GLOBAL float *x, const int type,
+                            const int blocked, uint32_t cols, float start)
+{
+    float sum = 0;
+
+    MP_NO_UNROLL
+    for (uint32_t c = 0; c < cols; c += MP_STEP_COLS) {
+        const uint32_t first = c + 8 * mp_lane();
+
+        MP_NO_UNROLL
+        for (uint32_t i = first; i < mp_min(first + 8, cols); i++)
+            sum = mp_fma(mp_weight(w, type, i), x[i], sum);
+        if (blocked) {
+            start = start + mp_warp_sum(sum);
+            sum = 0;
+        }
+    }
+    return blocked ? start : mp_warp_sum(sum);
+}
+
+#endif

@@ -1,0 +1,169 @@
+/* Kernels whose work is small: embedding, norms, positions, softmax, sums of vectors. */
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/dot.cuh"
+
+MP_KERNEL(mp_embed, mp_cuda_embed, MP_EACH_THREADS, 1)
+{
+    const uint32_t i = mp_block_x() * MP_EACH_THREADS + mp_thread(), t = mp_block_y();
+    const uint32_t token = ((const MP_GLOBAL uint32_t *)p.token)[t];
+
+    if (i < p.width && token < p.vocab)
+        ((MP_GLOBAL float *)p.x)[(uint64_t)t * p.width + i] =
+            mp_weight((const MP_GLOBAL char *)p.table, (int)p.type, (uint64_t)token * p.width + i);
+}
+
+/* One block for a token: 256 sums of every 256th element, added by warps and then in order. */
+MP_KERNEL(mp_rmsnorm, mp_cuda_rmsnorm, MP_NORM_THREADS, 1)
+{
+    const MP_GLOBAL float *x = (const MP_GLOBAL float *)p.x + (uint64_t)mp_block_x() * p.x_stride;
+    const MP_GLOBAL float *w = (const MP_GLOBAL float *)p.w;
+    MP_GLOBAL float *out = (MP_GLOBAL float *)p.out + (uint64_t)mp_block_x() * p.out_stride;
+    float *warps = (float *)mp_shared();
+    float sum = 0, scale;
+
+    for (uint32_t i = mp_thread(); i < p.width; i += MP_NORM_THREADS)
+        sum = mp_fma(x[i], x[i], sum);
+    sum = mp_warp_sum(sum);
+    if (mp_lane() == 0)
+        warps[mp_warp()] = sum;
+    mp_sync();
+    sum = 0;
+    for (uint32_t i = 0; i < MP_NORM_THREADS / MP_LANES; i++)
+        sum = sum + warps[i];
+    scale = mp_divide(1.0f, mp_sqrt(mp_divide(sum, (float)p.width) + p.eps));
+    for (uint32_t i = mp_thread(); i < p.width; i += MP_NORM_THREADS)
+        out[i] = x[i] * scale * w[i];
+}
+
+/* One head of queries or keys: its norm, then each pair (i, i + D/2) turned. */
+MP_DEVICE void mp_place_head(const struct mp_cuda_place *p, MP_GLOBAL float *to,
+                             const MP_GLOBAL float *from, uint64_t norm_at, uint32_t position)
+{
+    const MP_GLOBAL float *norm = (const MP_GLOBAL float *)norm_at;
+    const uint32_t half = p->head_dim / 2;
+    const MP_GLOBAL float *cosine = (const MP_GLOBAL float *)p->cosine + (uint64_t)position * half;
+    const MP_GLOBAL float *sine = (const MP_GLOBAL float *)p->sine + (uint64_t)position * half;
+    float scale = 1.0f;
+
+    if (norm_at != 0) {
+        float sum = 0;
+
+        for (uint32_t i = mp_lane(); i < half; i += MP_LANES) {
+            sum = mp_fma(from[i], from[i], sum);
+            sum = mp_fma(from[half + i], from[half + i], sum);
+        }
+        sum = mp_warp_sum(sum);
+        scale = mp_divide(1.0f, mp_sqrt(mp_divide(sum, (float)p->head_dim) + p->eps));
+    }
+    for (uint32_t i = mp_lane(); i < half; i += MP_LANES) {
+        const float c = cosine[i], s = sine[i];
+        float a = from[i], b = from[half + i];
+
+        if (norm_at != 0) {
+            a = a * scale * norm[i];
+            b = b * scale * norm[half + i];
+        }
+        to[i] = mp_fma(-b, s, a * c);
+        to[half + i] = mp_fma(a, s, b * c);
+    }
+}
+
+/* A warp for each head of queries, then of keys, then of values. */
+MP_KERNEL(mp_place, mp_cuda_place, MP_PLACE_WARPS *MP_LANES, 1)
+{
+    const uint32_t head = mp_block_x() * MP_PLACE_WARPS + mp_warp(), t = mp_block_y();
+    const uint32_t position = ((const MP_GLOBAL uint32_t *)p.position)[t];
+    const uint32_t sequence = ((const MP_GLOBAL uint32_t *)p.sequence)[t];
+    const uint64_t D = p.head_dim, K = p.kv_heads * D;
+    const uint64_t row = ((uint64_t)sequence * p.ctx + position) * K;
+
+    if (head < p.heads) {
+        MP_GLOBAL float *q = (MP_GLOBAL float *)p.q + (t * (uint64_t)p.heads + head) * D;
+
+        mp_place_head(&p, q, q, p.q_norm, position);
+    } else if (head < p.heads + p.kv_heads) {
+        const uint64_t at = (head - p.heads) * D;
+
+        mp_place_head(&p, (MP_GLOBAL float *)p.k_cache + row + at,
+                      (const MP_GLOBAL float *)p.k + t * K + at, p.k_norm, position);
+    } else if (head < p.heads + 2 * p.kv_heads) {
+        const uint64_t at = (head - p.heads - p.kv_heads) * D;
+
+        for (uint64_t i = mp_lane(); i < D; i += MP_LANES)
+            ((MP_GLOBAL float *)p.v_cache)[row + at + i] =
+                ((const MP_GLOBAL float *)p.v)[t * K + at + i];
+    }
+}
+
+/* A warp for each row. */
+MP_KERNEL(mp_softmax, mp_cuda_softmax, MP_ROW_WARPS *MP_LANES, 1)
+{
+    const uint32_t t = mp_block_x() * MP_ROW_WARPS + mp_warp();
+    MP_GLOBAL float *x = (MP_GLOBAL float *)p.x + (uint64_t)t * p.stride;
+    float max = -__builtin_inff(), sum = 0;
+
+    if (t >= p.tokens)
+        return;
+    for (uint32_t i = mp_lane(); i < p.width; i += MP_LANES)
+        max = x[i] > max ? x[i] : max;
+    max = mp_warp_max(max);
+    for (uint32_t i = mp_lane(); i < p.width; i += MP_LANES) {
+        const float e = mp_exp(x[i] - max);
+
+        x[i] = e;
+        sum = sum + e;
+    }
+    sum = mp_warp_sum(sum);
+    for (uint32_t i = mp_lane(); i < p.width; i += MP_LANES)
+        x[i] = mp_divide(x[i], sum);
+}
+
+MP_KERNEL(mp_axpy, mp_cuda_axpy, MP_EACH_THREADS, 1)
+{
+    const uint64_t i = (uint64_t)mp_block_x() * MP_EACH_THREADS + mp_thread();
+    float a = p.a;
+
+    if (i >= p.count)
+        return;
+    if (p.gate != 0)
+        a = mp_sigmoid(((const MP_GLOBAL float *)p.gate)[i / p.width]);
+
+    MP_GLOBAL float *y = (MP_GLOBAL float *)p.y + i;
+
+    *y = mp_fma(a, ((const MP_GLOBAL float *)p.x)[i], *y);
+}
+
+MP_KERNEL(mp_silu_mul, mp_cuda_silu_mul, MP_EACH_THREADS, 1)
+{
+    const uint64_t i = (uint64_t)mp_block_x() * MP_EACH_THREADS + mp_thread();
+
+    if (i >= p.count)
+        return;
+
+    MP_GLOBAL float *gate = (MP_GLOBAL float *)p.gate + i;
+
+    *gate = mp_silu(*gate) * ((const MP_GLOBAL float *)p.up)[i];
+}
+
+MP_KERNEL(mp_combine, mp_cuda_combine, MP_EACH_THREADS, 1)
+{
+    const uint32_t i = mp_block_x() * MP_EACH_THREADS + mp_thread(), t = mp_block_y();
+    const MP_GLOBAL float *weight = (const MP_GLOBAL float *)p.weight + (uint64_t)t * p.top_k;
+    const MP_GLOBAL float *rank =
+        (const MP_GLOBAL float *)p.rank + (uint64_t)t * p.top_k * p.hidden + i;
+    const uint64_t at = (uint64_t)t * p.hidden + i;
+    float total = 0, sum = 0;
+
+    if (i >= p.hidden)
+        return;
+    for (uint32_t r = 0; r < p.top_k; r++)
+        total = total + weight[r];
+    for (uint32_t r = 0; r < p.top_k; r++) {
+        const float share = p.normalise ? mp_divide(weight[r], total) : weight[r];
+
+        sum = mp_fma(share, rank[(uint64_t)r * p.hidden], sum);
+    }
+    if (p.shared != 0)
+        sum = sum + ((const MP_GLOBAL float *)p.shared)[at];
+    ((MP_GLOBAL float *)p.x)[at] = ((const MP_GLOBAL float *)p.x)[at] + sum;
+}

@@ -1,0 +1,169 @@
+#ifndef MP_DEVICE_H
+#define MP_DEVICE_H
+
+#include <stdint.h>
+
+/*
+ * What the kernels need of a CUDA device, for clang without a toolkit (tools/make_ptx). On the CPU
+ * tests/simt/mp_device.h stands in its place. Only operations that round correctly are used, and
+ * none that flushes denormals, so that both give the same bits.
+ */
+#define MP_KERNEL(name, params, threads, blocks)                                                  \
+    extern "C" __attribute__((global)) __attribute__((launch_bounds(threads, blocks))) void name( \
+        const struct params p)
+#define MP_DEVICE static inline __attribute__((device)) __attribute__((always_inline))
+#define MP_GLOBAL __attribute__((address_space(1)))
+#define MP_UNROLL _Pragma("unroll")
+#define MP_NO_UNROLL _Pragma("nounroll")
+
+struct mp_words {
+    uint32_t word[4];
+};
+
+typedef uint32_t mp_words_vector __attribute__((ext_vector_type(4)));
+
+MP_DEVICE uint32_t mp_thread(void)
+{
+    return (uint32_t)__nvvm_read_ptx_sreg_tid_x();
+}
+
+MP_DEVICE uint32_t mp_threads(void)
+{
+    return (uint32_t)__nvvm_read_ptx_sreg_ntid_x();
+}
+
+MP_DEVICE uint32_t mp_block_x(void)
+{
+    return (uint32_t)__nvvm_read_ptx_sreg_ctaid_x();
+}
+
+MP_DEVICE uint32_t mp_block_y(void)
+{
+    return (uint32_t)__nvvm_read_ptx_sreg_ctaid_y();
+}
+
+MP_DEVICE uint32_t mp_block_z(void)
+{
+    return (uint32_t)__nvvm_read_ptx_sreg_ctaid_z();
+}
+
+MP_DEVICE uint32_t mp_blocks_x(void)
+{
+    return (uint32_t)__nvvm_read_ptx_sreg_nctaid_x();
+}
+
+MP_DEVICE uint32_t mp_blocks_z(void)
+{
+    return (uint32_t)__nvvm_read_ptx_sreg_nctaid_z();
+}
+
+MP_DEVICE void mp_sync(void)
+{
+    __syncthreads();
+}
+
+/* Dynamic shared memory of the block, at a multiple of 16. */
+extern __attribute__((shared)) mp_words_vector mp_shared_words[];
+
+MP_DEVICE void *mp_shared(void)
+{
+    return (void *)mp_shared_words;
+}
+
+/* Of all 32 lanes, which must all come here. */
+MP_DEVICE uint32_t mp_shuffle(uint32_t value, uint32_t lane)
+{
+    return (uint32_t)__nvvm_shfl_sync_idx_i32(-1, (int)value, (int)lane, 31);
+}
+
+MP_DEVICE uint32_t mp_shuffle_xor(uint32_t value, uint32_t mask)
+{
+    return (uint32_t)__nvvm_shfl_sync_bfly_i32(-1, (int)value, (int)mask, 31);
+}
+
+MP_DEVICE uint32_t mp_ballot(int is)
+{
+    return (uint32_t)__nvvm_vote_ballot_sync(-1, is != 0);
+}
+
+MP_DEVICE uint32_t mp_count_bits(uint32_t bits)
+{
+    return (uint32_t)__builtin_popcount(bits);
+}
+
+MP_DEVICE float mp_fma(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
+
+MP_DEVICE float mp_sqrt(float a)
+{
+    return __nvvm_sqrt_rn_f(a);
+}
+
+MP_DEVICE float mp_divide(float a, float b)
+{
+    return __nvvm_div_rn_f(a, b);
+}
+
+MP_DEVICE float mp_as_float(uint32_t bits)
+{
+    return __builtin_bit_cast(float, bits);
+}
+
+MP_DEVICE uint32_t mp_as_bits(float value)
+{
+    return __builtin_bit_cast(uint32_t, value);
+}
+
+/* The two F16 of a word. */
+MP_DEVICE float mp_half_low(uint32_t word)
+{
+    float value;
+
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l; }" : "=f"(value) : "r"(word));
+    return value;
+}
+
+MP_DEVICE float mp_half_high(uint32_t word)
+{
+    float value;
+
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }" : "=f"(value) : "r"(word));
+    return value;
+}
+
+/* 16 bytes at a multiple of 16 that are read once: they do not push others out of the cache. */
+MP_DEVICE struct mp_words mp_load_once(const MP_GLOBAL void *at)
+{
+    struct mp_words to;
+
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3])
+        : "l"(at));
+    return to;
+}
+
+/* 16 bytes at a multiple of 16 */
+MP_DEVICE struct mp_words mp_load(const MP_GLOBAL void *at)
+{
+    const mp_words_vector from = *(const MP_GLOBAL mp_words_vector *)at;
+    const struct mp_words to = { { from.x, from.y, from.z, from.w } };
+
+    return to;
+}
+
+MP_DEVICE uint64_t mp_now_ns(void)
+{
+    uint64_t now;
+
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+}
+
+MP_DEVICE void mp_pause(void)
+{
+    asm volatile("nanosleep.u32 500;");
+}
+
+#endif

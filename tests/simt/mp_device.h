@@ -1,0 +1,169 @@
+#ifndef MP_DEVICE_H
+#define MP_DEVICE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "tests/simt/simt_thread.h"
+
+/*
+ * What the kernels need of a device, on the CPU; the counterpart of kernels/cuda/ptx/mp_device.h.
+ * Each function is the IEEE operation of the PTX instruction there, or a switch to another thread
+ * of the block where that instruction waits for others.
+ */
+#define MP_KERNEL(name, params, threads, blocks)    \
+    enum { name##_threads_max = (threads) };        \
+    static void name##_body(const struct params p); \
+    static void name##_enter(const void *at)        \
+    {                                               \
+        name##_body(*(const struct params *)at);    \
+    }                                               \
+    static void name##_body(const struct params p)
+#define MP_DEVICE static inline __attribute__((always_inline))
+#define MP_GLOBAL
+#define MP_UNROLL
+#define MP_NO_UNROLL
+
+struct mp_words {
+    uint32_t word[4];
+};
+
+static inline uint32_t mp_thread(void)
+{
+    return mp_simt_now->thread;
+}
+
+static inline uint32_t mp_threads(void)
+{
+    return mp_simt_now->threads;
+}
+
+static inline uint32_t mp_block_x(void)
+{
+    return mp_simt_now->block.x;
+}
+
+static inline uint32_t mp_block_y(void)
+{
+    return mp_simt_now->block.y;
+}
+
+static inline uint32_t mp_block_z(void)
+{
+    return mp_simt_now->block.z;
+}
+
+static inline uint32_t mp_blocks_x(void)
+{
+    return mp_simt_now->grid.x;
+}
+
+static inline uint32_t mp_blocks_z(void)
+{
+    return mp_simt_now->grid.z;
+}
+
+static inline void mp_sync(void)
+{
+    mp_simt_barrier();
+}
+
+static inline void *mp_shared(void)
+{
+    return mp_simt_now->shared;
+}
+
+static inline uint32_t mp_shuffle(uint32_t value, uint32_t lane)
+{
+    return mp_simt_exchange(value, lane % 32);
+}
+
+static inline uint32_t mp_shuffle_xor(uint32_t value, uint32_t mask)
+{
+    return mp_simt_exchange(value, (mp_simt_now->thread ^ mask) % 32);
+}
+
+static inline uint32_t mp_ballot(int is)
+{
+    return mp_simt_vote(is);
+}
+
+static inline uint32_t mp_count_bits(uint32_t bits)
+{
+    return (uint32_t)__builtin_popcount(bits);
+}
+
+static inline float mp_fma(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+
+static inline float mp_sqrt(float a)
+{
+    return sqrtf(a);
+}
+
+static inline float mp_divide(float a, float b)
+{
+    return a / b;
+}
+
+static inline float mp_as_float(uint32_t bits)
+{
+    float value;
+
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+static inline uint32_t mp_as_bits(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* Shifted into a float's place, an F16 is 2^112 times too small, denormals too. */
+static inline float mp_half_low(uint32_t word)
+{
+    const float scaled = mp_as_float((word & 0x7fff) << 13) * 0x1p112f;
+    const uint32_t sign = (word & 0x8000) << 16;
+
+    if ((word & 0x7c00) == 0x7c00) /* infinite, or NaN, which becomes quiet */
+        return mp_as_float(sign | 0x7f800000 | (word & 0x3ff) << 13 |
+                           ((word & 0x3ff) != 0 ? 0x400000 : 0));
+    return mp_as_float(sign | mp_as_bits(scaled));
+}
+
+static inline float mp_half_high(uint32_t word)
+{
+    return mp_half_low(word >> 16);
+}
+
+static inline struct mp_words mp_load(const void *at)
+{
+    struct mp_words to;
+
+    mp_simt_check_aligned(at, sizeof(to));
+    memcpy(&to, at, sizeof(to));
+    return to;
+}
+
+static inline struct mp_words mp_load_once(const void *at)
+{
+    return mp_load(at);
+}
+
+static inline uint64_t mp_now_ns(void)
+{
+    return mp_simt_now_ns();
+}
+
+static inline void mp_pause(void)
+{
+    mp_simt_pause();
+}
+
+#endif

@@ -1,0 +1,44 @@
+#ifndef MP_SIMT_THREAD_H
+#define MP_SIMT_THREAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tests/fakecuda/simt.h"
+
+/*
+ * What a running thread of a block sees, and how it waits for others; see tests/simt/simt.c. All of
+ * it belongs to one thread of the host.
+ */
+struct mp_simt_view {
+    uint32_t thread, threads;
+    struct mp_simt_dim block, grid;
+    void *shared;
+};
+
+/* Of the thread of a block that runs now. */
+extern _Thread_local struct mp_simt_view *mp_simt_now;
+
+/* Wait until all threads of the block that have not ended are here. */
+void mp_simt_barrier(void);
+
+/*
+ * Wait until all threads of the warp that have not ended are here, each with a value; returns that
+ * of `lane`. The value of a lane that has ended is a NaN with a known look.
+ */
+uint32_t mp_simt_exchange(uint32_t value, uint32_t lane);
+
+/* The same; bit l of the result is set where lane l gave a value other than 0. */
+uint32_t mp_simt_vote(uint32_t value);
+
+/* A device would trap: the launch fails. */
+void mp_simt_check_aligned(const void *at, uint64_t bytes);
+
+uint64_t mp_simt_now_ns(void);
+void mp_simt_pause(void);
+
+/* Run a kernel's body; for the table of kernels and for tests of the emulation. As run() there. */
+const char *mp_simt_run(void (*enter)(const void *params), const void *params, uint32_t threads_max,
+                        struct mp_simt_dim grid, struct mp_simt_dim block, uint32_t shared_bytes);
+
+#endif

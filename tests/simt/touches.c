@@ -1,0 +1,256 @@
+/* Which memory a launch of each kernel may touch, from its parameters alone. */
+#include "kernels/cuda/tiles.h"
+#include "kernels/kernels.h"
+#include "tests/simt/table.h"
+
+/* Where ranges of one launch go. */
+struct out {
+    mp_simt_emit *emit;
+    void *ctx;
+};
+
+static bool range(const struct out *out, uint64_t address, uint64_t bytes, bool write)
+{
+    return bytes == 0 || out->emit(out->ctx, address, bytes, write);
+}
+
+static bool floats(const struct out *out, uint64_t address, uint64_t count, bool write)
+{
+    return range(out, address, count * sizeof(float), write);
+}
+
+/* `rows` rows of `width` elements, `stride` apart. */
+static void rows(const struct out *out, uint64_t address, uint64_t count, uint64_t stride,
+                 uint64_t width, uint64_t element_bytes, bool write)
+{
+    if (count > 0 && width > 0)
+        (void)range(out, address, ((count - 1) * stride + width) * element_bytes, write);
+}
+
+static uint64_t type_bytes(int type)
+{
+    return type == MP_WTYPE_F32 ? 4 : 2;
+}
+
+static void matmul(const struct mp_cuda_matmul *p, int type, const struct out *out)
+{
+    rows(out, p->w, p->rows, p->w_stride, p->cols, type_bytes(type), false);
+    rows(out, p->x, p->tokens, p->x_stride, p->cols, sizeof(float), false);
+    if (p->bias != 0 && p->tokens > 0)
+        (void)floats(out, p->bias, p->rows, false);
+    rows(out, p->y, p->tokens, p->y_stride, p->rows, sizeof(float), true);
+}
+
+static void embed(const struct mp_cuda_embed *p, const struct out *out)
+{
+    const uint64_t row_bytes = p->width * type_bytes((int)p->type);
+
+    if (range(out, p->token, p->tokens * sizeof(uint32_t), false)) {
+        for (uint32_t t = 0; t < p->tokens; t++) {
+            const uint32_t token = ((const uint32_t *)(uintptr_t)p->token)[t];
+
+            if (token < p->vocab)
+                (void)range(out, p->table + token * row_bytes, row_bytes, false);
+        }
+    }
+    (void)floats(out, p->x, (uint64_t)p->tokens * p->width, true);
+}
+
+static void rmsnorm(const struct mp_cuda_rmsnorm *p, const struct out *out)
+{
+    rows(out, p->x, p->tokens, p->x_stride, p->width, sizeof(float), false);
+    (void)floats(out, p->w, p->tokens > 0 ? p->width : 0, false);
+    rows(out, p->out, p->tokens, p->out_stride, p->width, sizeof(float), true);
+}
+
+/* Rows [first, first + count) of the sequence of token t in a cache. */
+static void cached(const struct out *out, uint64_t cache, uint64_t sequence, uint64_t ctx,
+                   uint64_t first, uint64_t count, uint64_t width, bool write)
+{
+    (void)floats(out, cache + (sequence * ctx + first) * width * sizeof(float), count * width,
+                 write);
+}
+
+static void place(const struct mp_cuda_place *p, const struct out *out)
+{
+    const uint64_t T = p->tokens, D = p->head_dim, K = p->kv_heads * D;
+    const uint32_t *position = (const uint32_t *)(uintptr_t)p->position;
+    const uint32_t *sequence = (const uint32_t *)(uintptr_t)p->sequence;
+    const bool known = range(out, p->position, T * sizeof(*position), false);
+
+    (void)floats(out, p->q, T * p->heads * D, true);
+    (void)floats(out, p->k, T * K, false);
+    (void)floats(out, p->v, T * K, false);
+    if (p->q_norm != 0)
+        (void)floats(out, p->q_norm, D, false);
+    if (p->k_norm != 0)
+        (void)floats(out, p->k_norm, D, false);
+    if (!range(out, p->sequence, T * sizeof(*sequence), false) || !known)
+        return;
+    for (uint64_t t = 0; t < T; t++) {
+        (void)floats(out, p->cosine + position[t] * (D / 2) * sizeof(float), D / 2, false);
+        (void)floats(out, p->sine + position[t] * (D / 2) * sizeof(float), D / 2, false);
+        cached(out, p->k_cache, sequence[t], p->ctx, position[t], 1, K, true);
+        cached(out, p->v_cache, sequence[t], p->ctx, position[t], 1, K, true);
+    }
+}
+
+enum { ATTEND_READS = 1, ATTEND_WRITES = 2, ATTEND_PART_READ = 4, ATTEND_PART_WRITE = 8 };
+
+static void attention(const struct mp_cuda_attend *p, const struct out *out, int what)
+{
+    const uint64_t T = p->tokens, D = p->head_dim, K = p->kv_heads * D;
+    const uint32_t *position = (const uint32_t *)(uintptr_t)p->position;
+    const uint32_t *sequence = (const uint32_t *)(uintptr_t)p->sequence;
+    const bool known = range(out, p->position, T * sizeof(*position), false);
+
+    if ((what & (ATTEND_PART_READ | ATTEND_PART_WRITE)) != 0)
+        (void)range(out, p->part, mp_cuda_attend_part_bytes(p), (what & ATTEND_PART_WRITE) != 0);
+    if ((what & ATTEND_WRITES) != 0)
+        (void)floats(out, p->out, T * p->heads * D, true);
+    if ((what & ATTEND_READS) == 0)
+        return;
+    (void)floats(out, p->q, T * p->heads * D, false);
+    if (!range(out, p->sequence, T * sizeof(*sequence), false) || !known)
+        return;
+    for (uint64_t t = 0; t < T; t++) {
+        cached(out, p->k_cache, sequence[t], p->ctx, 0, position[t] + (uint64_t)1, K, false);
+        cached(out, p->v_cache, sequence[t], p->ctx, 0, position[t] + (uint64_t)1, K, false);
+    }
+}
+
+static void axpy(const struct mp_cuda_axpy *p, const struct out *out)
+{
+    (void)floats(out, p->x, p->count, false);
+    if (p->gate != 0 && p->width != 0)
+        (void)floats(out, p->gate, (p->count + p->width - 1) / p->width, false);
+    (void)floats(out, p->y, p->count, true);
+}
+
+static void silu_mul(const struct mp_cuda_silu_mul *p, const struct out *out)
+{
+    (void)floats(out, p->up, p->count, false);
+    (void)floats(out, p->gate, p->count, true);
+}
+
+/* What one entry of a list of experts touches. */
+static void expert(const struct mp_cuda_experts *p, const struct mp_cuda_expert *e, int type,
+                   bool is_up, const struct out *out)
+{
+    const uint32_t *row = (const uint32_t *)(uintptr_t)p->row + e->first;
+    const uint64_t act = p->act + (uint64_t)e->first * p->channels * sizeof(float);
+    const uint64_t bytes = (uint64_t)e->channels * p->hidden * type_bytes(type);
+
+    rows(out, act, e->count, p->channels, e->channels, sizeof(float), is_up);
+    if (is_up) {
+        (void)range(out, e->gate, bytes, false);
+        (void)range(out, e->up, bytes, false);
+    } else {
+        (void)range(out, e->down, bytes, false);
+    }
+    if (!range(out, p->row + e->first * sizeof(*row), e->count * sizeof(*row), false))
+        return;
+    for (uint32_t i = 0; i < e->count; i++) {
+        if (is_up)
+            (void)floats(out, p->x + (uint64_t)(row[i] / p->top_k) * p->x_stride * sizeof(float),
+                         p->hidden, false);
+        else
+            (void)floats(out, p->rank + (uint64_t)row[i] * p->hidden * sizeof(float), p->hidden,
+                         true);
+    }
+}
+
+static void experts(const struct mp_cuda_experts *p, int type, bool is_up, const struct out *out)
+{
+    const struct mp_cuda_expert *work = (const struct mp_cuda_expert *)(uintptr_t)p->work;
+
+    if (!range(out, p->work, p->works * sizeof(*work), false))
+        return;
+    for (uint32_t i = 0; i < p->works; i++) {
+        if (work[i].count > 0)
+            expert(p, &work[i], type, is_up, out);
+    }
+}
+
+static void combine(const struct mp_cuda_combine *p, const struct out *out)
+{
+    const uint64_t T = p->tokens, H = p->hidden;
+
+    (void)floats(out, p->rank, T * p->top_k * H, false);
+    (void)floats(out, p->weight, T * p->top_k, false);
+    if (p->shared != 0)
+        (void)floats(out, p->shared, T * H, false);
+    (void)floats(out, p->x, T * H, true);
+}
+
+static void top_k(const struct mp_cuda_top_k *p, const struct out *out)
+{
+    (void)floats(out, p->scores, (uint64_t)p->tokens * p->experts, false);
+    (void)range(out, p->expert, (uint64_t)p->tokens * p->top_k * sizeof(uint32_t), true);
+    (void)floats(out, p->weight, (uint64_t)p->tokens * p->top_k, true);
+}
+
+static void resolve(const struct mp_cuda_resolve *p, const struct out *out)
+{
+    const uint64_t ranks = (uint64_t)p->tokens * p->top_k;
+
+    (void)range(out, p->expert, ranks * sizeof(uint32_t), false);
+    (void)range(out, p->table, p->experts * sizeof(struct mp_cuda_place_of), false);
+    (void)range(out, p->work, p->experts * sizeof(struct mp_cuda_expert), true);
+    (void)range(out, p->row, ranks * sizeof(uint32_t), true);
+    (void)range(out, p->misses, sizeof(uint32_t), true);
+    if (p->chosen != 0)
+        (void)range(out, p->chosen, p->experts * sizeof(uint32_t), true);
+}
+
+static void argmax(const struct mp_cuda_argmax *p, const struct out *out)
+{
+    (void)floats(out, p->logits, (uint64_t)p->tokens * p->vocab, false);
+    (void)range(out, p->token, p->tokens * sizeof(uint32_t), true);
+}
+
+static void read_all(const struct mp_cuda_read *p, const struct out *out)
+{
+    (void)range(out, p->src, p->bytes, false);
+    (void)range(out, p->sum, p->blocks * sizeof(uint64_t), true);
+}
+
+/* TOUCHES(kernel, struct of its parameters, what to do with `p` and `out`) */
+#define TOUCHES(kernel, params, call)                                                   \
+    void mp_simt_touches_##kernel(const void *params_at, mp_simt_emit *emit, void *ctx) \
+    {                                                                                   \
+        const struct out out_now = { emit, ctx }, *out = &out_now;                      \
+        const struct params *p = params_at;                                             \
+                                                                                        \
+        (void)p;                                                                        \
+        (void)out;                                                                      \
+        call;                                                                           \
+    }
+TOUCHES(embed, mp_cuda_embed, embed(p, out))
+TOUCHES(rmsnorm, mp_cuda_rmsnorm, rmsnorm(p, out))
+TOUCHES(gemv_f32, mp_cuda_matmul, matmul(p, MP_WTYPE_F32, out))
+TOUCHES(gemv_bf16, mp_cuda_matmul, matmul(p, MP_WTYPE_BF16, out))
+TOUCHES(gemv_f16, mp_cuda_matmul, matmul(p, MP_WTYPE_F16, out))
+TOUCHES(gemm_f32, mp_cuda_matmul, matmul(p, MP_WTYPE_F32, out))
+TOUCHES(gemm_bf16, mp_cuda_matmul, matmul(p, MP_WTYPE_BF16, out))
+TOUCHES(gemm_f16, mp_cuda_matmul, matmul(p, MP_WTYPE_F16, out))
+TOUCHES(place, mp_cuda_place, place(p, out))
+TOUCHES(attend, mp_cuda_attend, attention(p, out, ATTEND_READS | ATTEND_WRITES))
+TOUCHES(attend_part, mp_cuda_attend, attention(p, out, ATTEND_READS | ATTEND_PART_WRITE))
+TOUCHES(attend_merge, mp_cuda_attend, attention(p, out, ATTEND_WRITES | ATTEND_PART_READ))
+TOUCHES(softmax, mp_cuda_softmax,
+        rows(out, p->x, p->tokens, p->stride, p->width, sizeof(float), true))
+TOUCHES(axpy, mp_cuda_axpy, axpy(p, out))
+TOUCHES(silu_mul, mp_cuda_silu_mul, silu_mul(p, out))
+TOUCHES(experts_up_f32, mp_cuda_experts, experts(p, MP_WTYPE_F32, true, out))
+TOUCHES(experts_up_bf16, mp_cuda_experts, experts(p, MP_WTYPE_BF16, true, out))
+TOUCHES(experts_up_f16, mp_cuda_experts, experts(p, MP_WTYPE_F16, true, out))
+TOUCHES(experts_down_f32, mp_cuda_experts, experts(p, MP_WTYPE_F32, false, out))
+TOUCHES(experts_down_bf16, mp_cuda_experts, experts(p, MP_WTYPE_BF16, false, out))
+TOUCHES(experts_down_f16, mp_cuda_experts, experts(p, MP_WTYPE_F16, false, out))
+TOUCHES(combine, mp_cuda_combine, combine(p, out))
+TOUCHES(top_k, mp_cuda_top_k, top_k(p, out))
+TOUCHES(resolve, mp_cuda_resolve, resolve(p, out))
+TOUCHES(argmax, mp_cuda_argmax, argmax(p, out))
+TOUCHES(read, mp_cuda_read, read_all(p, out))
+TOUCHES(spin, mp_cuda_spin, (void)p)
