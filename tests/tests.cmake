@@ -117,6 +117,8 @@ mp_test(npy_test LIBS m SOURCES tests/npy.c)
 
 mp_test(kernels/kernels_test LIBS mp_kernels TIMEOUT 300)
 mp_test(kernels/pointwise_test LIBS mp_kernels)
+mp_test(kernels/cuda_matmul_test LIBS mp_simt TIMEOUT 200)
+mp_test(kernels/cuda_experts_test LIBS mp_simt TIMEOUT 200)
 mp_test(engine/logits_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 300)
 mp_test(engine/sweep_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 300)
 

@@ -233,7 +233,9 @@ static void open_warp(struct warp *warp)
     uint32_t vote = 0;
 
     for (uint32_t lane = 0; lane < LANES; lane++) {
-        if ((warp->arrived >> lane & 1) != 0 && warp->value[warp->turn][lane] != 0)
+        if ((warp->arrived >> lane & 1) == 0)
+            warp->value[warp->turn][lane] = ENDED_VALUE;
+        else if (warp->value[warp->turn][lane] != 0)
             vote |= 1u << lane;
     }
     warp->vote[warp->turn] = vote;
@@ -250,7 +252,6 @@ static void end_thread(struct machine *m)
     m->of_thread[m->view.thread] = NULL;
     m->live--;
     warp->live &= ~(1u << lane);
-    warp->value[0][lane] = warp->value[1][lane] = ENDED_VALUE;
     if (warp->arrived != 0 && warp->arrived == warp->live)
         open_warp(warp);
 }
@@ -353,8 +354,6 @@ static bool run_block(struct machine *m, struct mp_simt_dim at, uint32_t shared_
 
         warp->live = warp->ready = left >= LANES ? 0xffffffffu : (1u << left) - 1;
         warp->arrived = 0;
-        for (uint32_t lane = 0; lane < LANES; lane++)
-            warp->value[0][lane] = warp->value[1][lane] = ENDED_VALUE;
     }
     m->warp = 0;
     (void)find_warp(m);
