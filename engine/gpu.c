@@ -150,15 +150,14 @@ const struct mp_cuda_device *mp_gpu_device(const struct mp_gpu *gpu)
 
 /* ---- memory */
 
-static enum mp_status clear(struct mp_gpu *gpu, mp_cu_ptr address, uint64_t bytes)
+static enum mp_status clear_new(struct mp_gpu *gpu, mp_cu_ptr address, uint64_t bytes)
 {
     mp_cu_stream stream;
     enum mp_status status = mp_gpu_stream_open(gpu, &stream);
 
     if (status != MP_OK)
         return status;
-    status = check(gpu, gpu->cuda->call.set_bytes(address, 0, bytes, stream), "cuMemsetD8Async",
-                   "new memory");
+    status = mp_gpu_clear(gpu, stream, address, bytes);
     if (status == MP_OK)
         status = mp_gpu_finish(gpu, stream);
     mp_gpu_stream_close(gpu, stream);
@@ -178,7 +177,7 @@ enum mp_status mp_gpu_alloc(struct mp_gpu *gpu, uint64_t bytes, const char *what
     status = check(gpu, gpu->cuda->call.alloc(&address, bytes), "cuMemAlloc", object);
     if (status != MP_OK)
         return status;
-    status = clear(gpu, address, bytes);
+    status = clear_new(gpu, address, bytes);
     if (status != MP_OK) {
         mp_gpu_free(gpu, address);
         return status;
@@ -345,6 +344,16 @@ enum mp_status mp_gpu_copy(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr ds
     if (status == MP_OK && bytes > 0)
         status = check(gpu, gpu->cuda->call.copy_on_device(dst, src, bytes, stream),
                        "cuMemcpyDtoDAsync", gpu->device.name);
+    return status;
+}
+
+enum mp_status mp_gpu_clear(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst, uint64_t bytes)
+{
+    enum mp_status status = mp_gpu_enter(gpu);
+
+    if (status == MP_OK && bytes > 0)
+        status = check(gpu, gpu->cuda->call.set_bytes(dst, 0, bytes, stream), "cuMemsetD8Async",
+                       gpu->device.name);
     return status;
 }
 

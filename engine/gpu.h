@@ -65,6 +65,8 @@ enum mp_status mp_gpu_download(struct mp_gpu *gpu, mp_cu_stream stream, void *ds
                                uint64_t bytes) MP_MUST_CHECK;
 enum mp_status mp_gpu_copy(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst, mp_cu_ptr src,
                            uint64_t bytes) MP_MUST_CHECK; /* on the device */
+enum mp_status mp_gpu_clear(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst,
+                            uint64_t bytes) MP_MUST_CHECK; /* with zeros */
 
 /* Queue a kernel; *params is copied. Nothing is queued where it has no work (a grid of 0). */
 enum mp_status mp_gpu_launch(struct mp_gpu *gpu, mp_cu_stream stream, enum mp_cuda_kernel kernel,

@@ -91,6 +91,8 @@ mp_test(vmm/backend_cuda_test LIBS mp_vmm
     VARIANTS good numa_id_unknown no_host_numa no_device init_fails no_driver)
 mp_fake_cuda(vmm/backend_cuda_test good numa_id_unknown no_host_numa no_device init_fails)
 mp_fake_cuda(engine/engine_fault_test)
+mp_test(engine/gpu_test LIBS mp_engine m VARIANTS good no_driver)
+mp_fake_cuda(engine/gpu_test good)
 mp_test(fakecuda/streams_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
 mp_fake_cuda(fakecuda/streams_test prompt seeded lazy)
 mp_test(vmm/cuda_abi_test LIBS mp_base)

@@ -6,6 +6,7 @@
 
 #include "engine/chat.h"
 #include "engine/commands.h"
+#include "engine/gpu.h"
 #include "engine/st_out.h"
 #include "policy/decisions.h"
 #include "policy/replay.h"
@@ -514,6 +515,21 @@ static void chain_once(const struct fault_plan *plan, void *ctx)
     mp_backend_close(backend);
 }
 
+static void gpu_once(const struct fault_plan *plan, void *ctx)
+{
+    struct mp_gpu *gpu = NULL;
+    enum mp_status status;
+
+    (void)ctx;
+    mp_error_clear();
+    fault_begin(plan);
+    status = mp_gpu_open(0, &gpu);
+    fault_end();
+    if (status != MP_OK)
+        fault_check_error(status);
+    mp_gpu_close(gpu);
+}
+
 static void log_once(const struct fault_plan *plan, void *ctx)
 {
     struct mp_log_config config = { .levels = "warn" };
@@ -687,6 +703,7 @@ void fault_sweep_single_calls(const char *sites_path)
     sweep("shards", shards_once, NULL, sites_path);
     sweep("backend chain", chain_once, (char[]){ "trace:fault:host" }, sites_path);
     sweep("cuda backend", chain_once, (char[]){ "cuda" }, sites_path); /* on the fake driver */
+    sweep("cuda device", gpu_once, NULL, sites_path);
     sweep("log", log_once, NULL, sites_path);
     snprintf(path, sizeof(path), "%s/machine", test_tmpdir());
     make_group(path);

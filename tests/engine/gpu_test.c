@@ -1,0 +1,324 @@
+/*
+ * The device to compute on, on the driver without a device (tests/fakecuda): memory, order between
+ * streams, kernels, graphs, and every call of the driver that opening and working makes failed
+ * once.
+ *
+ * Each variant is a machine, told to the fake by its environment.
+ */
+#include <math.h>
+#include <unistd.h>
+
+#include "engine/gpu.h"
+#include "tests/fakecuda/client.h"
+#include "tests/log_guard.h"
+#include "tests/test.h"
+#include "vmm/base/error.h"
+
+#define COUNT 1000u
+#define BYTES (COUNT * sizeof(float))
+
+/* ---- a good machine */
+
+static struct mp_gpu *open_gpu(void)
+{
+    struct mp_gpu *gpu = NULL;
+
+    CHECK_EQ(mp_gpu_open(0, &gpu), MP_OK);
+    return gpu;
+}
+
+static void opened_it_says_what_it_is_and_leaves_nothing(void)
+{
+    struct mp_gpu *gpu = open_gpu();
+
+    CHECK_STR(mp_gpu_device(gpu)->name, "Fake device 0");
+    CHECK(mp_gpu_driver(gpu)->devices >= 1);
+    CHECK(fake_api.calls("cuModuleLoadDataEx") > 0);
+    mp_gpu_close(gpu);
+    mp_gpu_close(NULL);
+    check_nothing_lives();
+}
+
+static void a_device_that_is_not_there_is_refused(void)
+{
+    struct mp_gpu *gpu = NULL;
+
+    CHECK_EQ(mp_gpu_open(7, &gpu), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_CUDA_DEVICE");
+    CHECK(gpu == NULL);
+}
+
+static void new_memory_is_zero_and_copies_arrive(void)
+{
+    struct mp_gpu *gpu = open_gpu();
+    mp_cu_stream stream;
+    mp_cu_ptr a, b;
+    float *here;
+
+    CHECK_EQ(mp_gpu_stream_open(gpu, &stream), MP_OK);
+    CHECK_EQ(mp_gpu_alloc(gpu, BYTES, "a", &a), MP_OK);
+    CHECK_EQ(mp_gpu_alloc(gpu, BYTES, "b", &b), MP_OK);
+    CHECK_EQ(mp_gpu_alloc_host(gpu, BYTES, "here", (void **)&here), MP_OK);
+    for (uint32_t i = 0; i < COUNT; i++)
+        here[i] = 1;
+    CHECK_EQ(mp_gpu_download(gpu, stream, here, a, BYTES), MP_OK);
+    CHECK_EQ(mp_gpu_finish(gpu, stream), MP_OK);
+    for (uint32_t i = 0; i < COUNT; i++)
+        CHECK(here[i] == 0);
+    for (uint32_t i = 0; i < COUNT; i++)
+        here[i] = (float)i;
+    CHECK_EQ(mp_gpu_upload(gpu, stream, a, here, BYTES), MP_OK);
+    CHECK_EQ(mp_gpu_finish(gpu, stream), MP_OK);
+    memset(here, 0, BYTES);
+    CHECK_EQ(mp_gpu_copy(gpu, stream, b, a, BYTES), MP_OK);
+    CHECK_EQ(mp_gpu_clear(gpu, stream, b, 4 * sizeof(float)), MP_OK);
+    CHECK_EQ(mp_gpu_download(gpu, stream, here, b, BYTES), MP_OK);
+    CHECK_EQ(mp_gpu_finish(gpu, stream), MP_OK);
+    for (uint32_t i = 0; i < COUNT; i++)
+        CHECK(here[i] == (i < 4 ? 0 : (float)i));
+    CHECK_EQ(mp_gpu_alloc(gpu, UINT64_C(1) << 50, "too much", &b), MP_ERR_NO_SPACE);
+    CHECK_STR(mp_error_last()->code, "E_CUDA_MEMORY");
+    CHECK(strstr(mp_error_last()->text, "too much") != NULL);
+    mp_gpu_free_host(gpu, here);
+    mp_gpu_free(gpu, a);
+    mp_gpu_free(gpu, b);
+    mp_gpu_stream_close(gpu, stream);
+    mp_gpu_close(gpu);
+    check_nothing_lives();
+}
+
+/* Everything that a kernel needs: two arrays of COUNT floats, on the device and pinned. */
+struct work {
+    struct mp_gpu *gpu;
+    mp_cu_stream stream, other;
+    mp_cu_event event, end;
+    mp_cu_ptr gate, up;
+    float *here;
+};
+
+static enum mp_status open_work(struct work *w)
+{
+    enum mp_status status;
+
+    memset(w, 0, sizeof(*w));
+    status = mp_gpu_open(0, &w->gpu);
+    if (status == MP_OK)
+        status = mp_gpu_stream_open(w->gpu, &w->stream);
+    if (status == MP_OK)
+        status = mp_gpu_stream_open(w->gpu, &w->other);
+    if (status == MP_OK)
+        status = mp_gpu_event_open(w->gpu, true, &w->event);
+    if (status == MP_OK)
+        status = mp_gpu_event_open(w->gpu, true, &w->end);
+    if (status == MP_OK)
+        status = mp_gpu_alloc(w->gpu, BYTES, "gate", &w->gate);
+    if (status == MP_OK)
+        status = mp_gpu_alloc(w->gpu, BYTES, "up", &w->up);
+    if (status == MP_OK)
+        status = mp_gpu_alloc_host(w->gpu, 2 * BYTES, "here", (void **)&w->here);
+    for (uint32_t i = 0; status == MP_OK && i < COUNT; i++) {
+        w->here[i] = (float)i / 100 - 3;
+        w->here[COUNT + i] = (float)i;
+    }
+    return status;
+}
+
+/* Whatever fails: nothing may be under way when memory goes. */
+static void close_work(struct work *w)
+{
+    if (w->gpu == NULL)
+        return;
+    if (w->stream != NULL && mp_gpu_finish(w->gpu, w->stream) != MP_OK)
+        CHECK_EQ(mp_gpu_finish(w->gpu, w->stream), MP_OK);
+    if (w->other != NULL && mp_gpu_finish(w->gpu, w->other) != MP_OK)
+        CHECK_EQ(mp_gpu_finish(w->gpu, w->other), MP_OK);
+    mp_gpu_free_host(w->gpu, w->here);
+    mp_gpu_free(w->gpu, w->gate);
+    mp_gpu_free(w->gpu, w->up);
+    mp_gpu_event_close(w->gpu, w->event);
+    mp_gpu_event_close(w->gpu, w->end);
+    mp_gpu_stream_close(w->gpu, w->stream);
+    mp_gpu_stream_close(w->gpu, w->other);
+    mp_gpu_close(w->gpu);
+}
+
+static enum mp_status queue_kernel(struct work *w, mp_cu_stream stream)
+{
+    const struct mp_cuda_silu_mul params = { .gate = w->gate, .up = w->up, .count = COUNT };
+
+    return mp_gpu_launch(w->gpu, stream, MP_CUDA_KERNEL_silu_mul, &params);
+}
+
+/* Up on one stream, the kernel on the other behind an event, then down. */
+static enum mp_status work_once(struct work *w)
+{
+    bool done = false;
+    float ms = -1;
+    enum mp_status status = mp_gpu_upload(w->gpu, w->stream, w->gate, w->here, BYTES);
+
+    if (status == MP_OK)
+        status = mp_gpu_upload(w->gpu, w->stream, w->up, w->here + COUNT, BYTES);
+    if (status == MP_OK)
+        status = mp_gpu_record(w->gpu, w->event, w->stream);
+    if (status == MP_OK)
+        status = mp_gpu_order(w->gpu, w->other, w->event);
+    if (status == MP_OK)
+        status = queue_kernel(w, w->other);
+    if (status == MP_OK)
+        status = mp_gpu_download(w->gpu, w->other, w->here, w->gate, BYTES);
+    if (status == MP_OK)
+        status = mp_gpu_record(w->gpu, w->end, w->other);
+    if (status == MP_OK)
+        status = mp_gpu_wait(w->gpu, w->end);
+    if (status == MP_OK)
+        status = mp_gpu_query(w->gpu, w->end, &done);
+    if (status == MP_OK)
+        status = mp_gpu_elapsed(w->gpu, w->event, w->end, &ms);
+    if (status == MP_OK)
+        CHECK(done && ms >= 0);
+    return status;
+}
+
+static void check_result(const float *got)
+{
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const double gate = (float)i / 100 - 3;
+
+        CHECK(fabs((double)got[i] - gate / (1 + exp(-gate)) * i) <= 1e-4 * (1 + fabs(gate * i)));
+    }
+}
+
+static void a_kernel_runs_behind_what_it_was_ordered_behind(void)
+{
+    struct work w;
+
+    CHECK_EQ(open_work(&w), MP_OK);
+    CHECK_EQ(work_once(&w), MP_OK);
+    check_result(w.here);
+    close_work(&w);
+    check_nothing_lives();
+}
+
+static void a_graph_gives_the_same_bits_each_time(void)
+{
+    struct work w;
+    mp_cu_graph_exec graph = NULL;
+    float *direct = malloc(BYTES);
+
+    CHECK_EQ(open_work(&w), MP_OK);
+    CHECK_EQ(work_once(&w), MP_OK);
+    memcpy(direct, w.here, BYTES);
+
+    CHECK_EQ(mp_gpu_capture_begin(w.gpu, w.stream), MP_OK);
+    CHECK_EQ(mp_gpu_upload(w.gpu, w.stream, w.gate, w.here, BYTES), MP_OK);
+    CHECK_EQ(queue_kernel(&w, w.stream), MP_OK);
+    CHECK_EQ(mp_gpu_download(w.gpu, w.stream, w.here + COUNT, w.gate, BYTES), MP_OK);
+    CHECK_EQ(mp_gpu_capture_end(w.gpu, w.stream, &graph), MP_OK);
+    for (int round = 0; round < 3; round++) {
+        for (uint32_t i = 0; i < COUNT; i++)
+            w.here[i] = (float)i / 100 - 3;
+        memset(w.here + COUNT, 0, BYTES);
+        CHECK_EQ(mp_gpu_replay(w.gpu, w.stream, graph), MP_OK);
+        CHECK_EQ(mp_gpu_finish(w.gpu, w.stream), MP_OK);
+        CHECK(memcmp(direct, w.here + COUNT, BYTES) == 0);
+    }
+    mp_gpu_graph_close(w.gpu, graph);
+    mp_gpu_graph_close(w.gpu, NULL);
+    free(direct);
+    close_work(&w);
+    check_nothing_lives();
+}
+
+static void nothing_is_queued_for_no_work(void)
+{
+    const struct mp_cuda_silu_mul params = { .gate = 0, .up = 0, .count = 0 };
+    struct work w;
+    uint64_t before;
+
+    CHECK_EQ(open_work(&w), MP_OK);
+    before = fake_api.calls("cuLaunchKernel");
+    CHECK_EQ(mp_gpu_launch(w.gpu, w.stream, MP_CUDA_KERNEL_silu_mul, &params), MP_OK);
+    CHECK_EQ(mp_gpu_upload(w.gpu, w.stream, w.gate, w.here, 0), MP_OK);
+    CHECK_EQ(fake_api.calls("cuLaunchKernel"), before);
+    close_work(&w);
+    check_nothing_lives();
+}
+
+/* Calls that take something back are left out: what they fail to take back stays. */
+static void each_call_of_work_fails_once(void)
+{
+    static const char *const names[] = {
+        "cuCtxGetCurrent",      "cuMemAlloc_v2",        "cuMemsetD8Async",
+        "cuStreamSynchronize",  "cuMemHostAlloc",       "cuStreamCreateWithPriority",
+        "cuEventCreate",        "cuEventRecord",        "cuStreamWaitEvent",
+        "cuLaunchKernel",       "cuEventQuery",         "cuEventSynchronize",
+        "cuEventElapsedTime",   "cuModuleLoadDataEx",   "cuModuleGetFunction",
+        "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuDevicePrimaryCtxRetain",
+    };
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        for (uint64_t n = 0; n < 200; n++) {
+            struct work w;
+            enum mp_status status;
+            uint64_t calls;
+
+            fake_api.reset();
+            fake_api.fail(names[i], n, 1, false);
+            status = open_work(&w);
+            if (status == MP_OK)
+                status = work_once(&w);
+            calls = fake_api.calls(names[i]);
+            fake_api.reset();
+            close_work(&w);
+            check_nothing_lives();
+            CHECK(calls > 0);
+            if (calls <= n)
+                break; /* none was left to fail */
+            /* Asking for the context is repaired by setting it. */
+            CHECK(status != MP_OK || !strcmp(names[i], "cuCtxGetCurrent"));
+        }
+    }
+}
+
+static void a_lost_device_says_that_it_must_be_opened_anew(void)
+{
+    struct work w;
+
+    CHECK_EQ(open_work(&w), MP_OK);
+    fake_api.lose(700);
+    CHECK_EQ(work_once(&w), MP_ERR_DEVICE);
+    CHECK_STR(mp_error_last()->code, "E_CUDA");
+    CHECK(strstr(mp_error_last()->text, "opened anew") != NULL);
+    fake_api.lose(0);
+    close_work(&w);
+    check_nothing_lives();
+}
+
+/* ---- other machines */
+
+static void without_a_driver_it_is_off(void)
+{
+    struct mp_gpu *gpu = NULL;
+
+    CHECK_EQ(mp_gpu_open(0, &gpu), MP_ERR_UNSUPPORTED);
+    CHECK_STR(mp_error_last()->code, "E_CUDA_OFF");
+}
+
+int main(int argc, char **argv)
+{
+    CHECK_EQ(argc, 2);
+    if (!strcmp(argv[1], "no_driver")) {
+        RUN(without_a_driver_it_is_off);
+        return 0;
+    }
+    find_fake();
+    RUN(opened_it_says_what_it_is_and_leaves_nothing);
+    RUN(a_device_that_is_not_there_is_refused);
+    RUN(new_memory_is_zero_and_copies_arrive);
+    RUN(a_kernel_runs_behind_what_it_was_ordered_behind);
+    RUN(a_graph_gives_the_same_bits_each_time);
+    RUN(nothing_is_queued_for_no_work);
+    RUN(each_call_of_work_fails_once);
+    RUN(a_lost_device_says_that_it_must_be_opened_anew);
+    return 0;
+}
