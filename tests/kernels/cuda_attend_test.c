@@ -1,0 +1,159 @@
+/*
+ * Attention on a device, run on the CPU: values against a softmax in double; one launch or two, one
+ * token or many give the same bits.
+ */
+#include "tests/kernels/cuda_run.h"
+
+struct problem {
+    uint32_t dim, heads, kv_heads, tokens, ctx;
+    uint32_t *sequence, *position;
+    float *q, *k, *v;
+};
+
+/* Rows of the cache beyond each token's position are NaN; two sequences. */
+static struct problem problem_make(uint32_t dim, uint32_t heads, uint32_t kv_heads, uint32_t tokens,
+                                   const uint32_t *position)
+{
+    struct problem p = { dim, heads, kv_heads, tokens, 0, 0, 0, 0, 0, 0 };
+    size_t count, K = (size_t)kv_heads * dim;
+
+    for (uint32_t t = 0; t < tokens; t++)
+        p.ctx = position[t] + 1 > p.ctx ? position[t] + 1 : p.ctx;
+    count = 2 * p.ctx * K;
+    p.sequence = operand(tokens * sizeof(uint32_t));
+    p.position = operand(tokens * sizeof(uint32_t));
+    p.q = floats((size_t)tokens * heads * dim);
+    p.k = operand(count * sizeof(float));
+    p.v = operand(count * sizeof(float));
+    memset(p.k, 0xFF, count * sizeof(float));
+    memset(p.v, 0xFF, count * sizeof(float));
+    for (uint32_t t = 0; t < tokens; t++) {
+        p.sequence[t] = t % 2;
+        p.position[t] = position[t];
+        fill_random(p.k + t % 2 * p.ctx * K, (position[t] + 1) * K, 1);
+        fill_random(p.v + t % 2 * p.ctx * K, (position[t] + 1) * K, 1);
+    }
+    for (size_t i = 0; i < (size_t)tokens * heads * dim; i++)
+        p.q[i] *= 3;
+    return p;
+}
+
+static float *attend(const struct problem *p, uint32_t first, uint32_t tokens, int parts)
+{
+    const size_t width = (size_t)p->heads * p->dim;
+    float *out = operand(tokens * width * sizeof(*out));
+    struct mp_cuda_attend params = { at(p->q + first * width),
+                                     at(out),
+                                     at(p->k),
+                                     at(p->v),
+                                     at(p->sequence + first),
+                                     at(p->position + first),
+                                     p->heads,
+                                     p->kv_heads,
+                                     p->dim,
+                                     tokens,
+                                     p->ctx,
+                                     1 / sqrtf((float)p->dim),
+                                     0 };
+
+    if (parts) {
+        params.part = at(operand(mp_cuda_attend_part_bytes(&params)));
+        launch(MP_CUDA_KERNEL_attend_part, &params);
+        launch(MP_CUDA_KERNEL_attend_merge, &params);
+    } else {
+        launch(MP_CUDA_KERNEL_attend, &params);
+    }
+    return out;
+}
+
+static void check_head(const struct problem *p, uint32_t t, uint32_t h, const float *out)
+{
+    const size_t D = p->dim, K = p->kv_heads * D, n = p->position[t] + 1;
+    const size_t start = p->sequence[t] * p->ctx * K + h / (p->heads / p->kv_heads) * D;
+    const float *q = p->q + ((size_t)t * p->heads + h) * D;
+    double *weight = malloc(n * sizeof(*weight)), total = 0, max = -INFINITY;
+
+    CHECK(weight != NULL);
+    for (size_t i = 0; i < n; i++) {
+        weight[i] = 0;
+        for (size_t e = 0; e < D; e++)
+            weight[i] += (double)q[e] * (double)p->k[start + i * K + e] / sqrt((double)D);
+        max = weight[i] > max ? weight[i] : max;
+    }
+    for (size_t i = 0; i < n; i++)
+        total += weight[i] = exp(weight[i] - max);
+    for (size_t e = 0; e < D; e++) {
+        double sum = 0;
+
+        for (size_t i = 0; i < n; i++)
+            sum += weight[i] / total * (double)p->v[start + i * K + e];
+        CHECK(fabs((double)out[((size_t)t * p->heads + h) * D + e] - sum) <= 2e-5);
+    }
+    free(weight);
+}
+
+static void check(uint32_t dim, uint32_t heads, uint32_t kv_heads, uint32_t tokens,
+                  const uint32_t *position)
+{
+    const struct problem p = problem_make(dim, heads, kv_heads, tokens, position);
+    const size_t width = (size_t)heads * dim;
+    const float *out = attend(&p, 0, tokens, 0), *parts = attend(&p, 0, tokens, 1);
+
+    CHECK(memcmp(out, parts, tokens * width * sizeof(*out)) == 0);
+    for (uint32_t t = 0; t < tokens; t++) {
+        const float *alone = attend(&p, t, 1, t % 2 == 0);
+
+        for (uint32_t h = 0; h < heads; h++)
+            check_head(&p, t, h, out);
+        CHECK(memcmp(alone, out + t * width, width * sizeof(*out)) == 0);
+    }
+    free_operands();
+}
+
+static void shapes(void)
+{
+    static const uint32_t few[] = { 0, 1, 30, 31, 32, 33, 63, 64, 100 };
+
+    check(2, 1, 1, 9, few);
+    check(6, 4, 2, 4, few + 2); /* not a multiple of 4: read element by element */
+    check(64, 8, 2, 4, few + 5);
+    check(100, 3, 3, 3, few + 3);
+    check(128, 8, 1, 9, few);
+    check(130, 2, 1, 2, few + 7);
+    check(256, 2, 2, 3, few + 4);
+}
+
+/* Every stream has two units and more. */
+static void long_context(void)
+{
+    static const uint32_t far[] = { 2100, 1023, 1024 };
+
+    check(8, 4, 2, 3, far);
+}
+
+/* What a later position holds must not matter, and scores of any size do not overflow. */
+static void large_scores(void)
+{
+    static const uint32_t position[] = { 70 };
+    struct problem p = problem_make(16, 2, 1, 1, position);
+    const float *out;
+
+    for (uint32_t i = 0; i < 32; i++)
+        p.q[i] *= 1000;
+    out = attend(&p, 0, 1, 0);
+    check_head(&p, 0, 0, out);
+    check_head(&p, 0, 1, out);
+    p.k[33 * 16] = NAN;
+    out = attend(&p, 0, 1, 0);
+    for (uint32_t i = 0; i < 32; i++)
+        CHECK(isnan(out[i]));
+    free_operands();
+}
+
+int main(void)
+{
+    each_order("shapes", shapes);
+    RUN(long_context);
+    RUN(large_scores);
+    return 0;
+}
