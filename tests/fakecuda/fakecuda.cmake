@@ -15,6 +15,7 @@ add_library(fakecuda SHARED
     tests/fakecuda/objects.c
     tests/fakecuda/profile.c
     tests/fakecuda/regions.c
+    tests/fakecuda/shared.c
     tests/fakecuda/state.c
     tests/fakecuda/streams.c
     tests/fakecuda/transfer.c

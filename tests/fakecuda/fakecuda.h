@@ -47,7 +47,8 @@
  * FAKECUDA_NUMA_ID (0; -1: the driver does not know), FAKECUDA_INIT (result of cuInit),
  * FAKECUDA_PROFILE (3090, h100, blackwell: calls, copies and kernels take as long as others have
  * measured there), FAKECUDA_SEED, FAKECUDA_LAZY (see timing), FAKECUDA_KEYS (0: no protection
- * keys), FAKECUDA_VERBOSE (1: tell violations at once). Read when first used. */
+ * keys), FAKECUDA_SHARED (a file: processes that name the same share the memory of the devices),
+ * FAKECUDA_VERBOSE (1: tell violations at once). Read when first used. */
 
 /*
  * The nth call from now (0: the next) of the driver function `name`, or of any if it is NULL or

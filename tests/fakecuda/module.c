@@ -20,9 +20,6 @@ struct fake_module {
     uint64_t last[FAKE_STREAMS_MAX]; /* launch of it */
 };
 
-/* The project's own kernels, where they are linked. */
-#pragma weak mp_simt_find
-
 static const struct mp_simt_kernel *registered[REGISTERED_MAX];
 static unsigned registered_count;
 
@@ -41,7 +38,7 @@ static const struct mp_simt_kernel *find_kernel(const char *name)
         if (strcmp(registered[i]->name, name) == 0)
             return registered[i];
     }
-    return mp_simt_find != NULL ? mp_simt_find(name) : NULL;
+    return mp_simt_find(name);
 }
 
 /* ---- the text of an image */

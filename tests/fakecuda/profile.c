@@ -2,7 +2,6 @@
  * How long calls, copies and kernels take on some machine, by numbers that others have measured
  * there. It is for trying out what depends on proportions; it proves nothing about a device.
  */
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -37,20 +36,15 @@ static const struct {
     { FAKE_CALL_cuMemcpyDtoHAsync_v2, 2300 },
 };
 
-static bool read_profile;
-static const struct profile *profile;
-static uint64_t link_free_ns[2]; /* to the device, to the host */
+static const struct profile *profile; /* NULL: none */
+static uint64_t link_free_ns[2];      /* to the device, to the host */
 
-static const struct profile *chosen(void)
+void fake_profile_choose(const char *name)
 {
-    const char *name = read_profile ? NULL : getenv("FAKECUDA_PROFILE");
-
-    read_profile = true;
     for (size_t i = 0; name != NULL && i < sizeof(profiles) / sizeof(profiles[0]); i++) {
         if (strcmp(profiles[i].name, name) == 0)
             profile = &profiles[i];
     }
-    return profile;
 }
 
 static void sleep_until(uint64_t ns)
@@ -85,7 +79,7 @@ static uint64_t kernel_ns(const struct profile *p, const struct fake_op *op)
 
 void fake_profile_wait(const struct fake_op *op, uint64_t began_ns)
 {
-    const struct profile *p = chosen();
+    const struct profile *p = profile;
     uint64_t end_ns = began_ns;
 
     if (p == NULL || (op->kind != FAKE_COPY && op->kind != FAKE_FILL && op->kind != FAKE_KERNEL))

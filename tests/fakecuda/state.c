@@ -74,6 +74,7 @@ void fake_configure(void)
     fake.verbose = fake_setting("FAKECUDA_VERBOSE", 0) != 0;
     fake.seed = fake_setting("FAKECUDA_SEED", 0);
     fake.lazy_ns = 1000000 * fake_setting("FAKECUDA_LAZY", 0);
+    fake_profile_choose(getenv("FAKECUDA_PROFILE"));
     pthread_atfork(before_fork, after_fork, in_child);
     atexit(at_end);
 }
@@ -169,22 +170,4 @@ void fake_violation(const char *format, ...)
         fprintf(stderr, "fakecuda: %s\n", text);
     if (fake.violations++ == 0)
         memcpy(fake.violation, text, sizeof(text));
-}
-
-bool fake_take(unsigned device, size_t bytes)
-{
-    if (bytes > fake.memory_bytes - fake.device_bytes[device])
-        return false;
-    fake.device_bytes[device] += bytes;
-    return true;
-}
-
-void fake_give(unsigned device, size_t bytes)
-{
-    fake.device_bytes[device] -= bytes;
-}
-
-size_t fake_taken(unsigned device)
-{
-    return fake.device_bytes[device];
 }

@@ -110,6 +110,7 @@ int fake_capture_join(struct fake_stream *stream, const struct fake_event *event
 int fake_capture_break(struct fake_stream *stream, const char *what);
 
 /* ---- profile.c: how long things take. */
+void fake_profile_choose(const char *name); /* NULL, or an unknown one: none */
 /* Sleeps as long as a call takes; without the lock. */
 void fake_profile_call(enum fake_call call);
 /* Gives the lock up until an operation that began then would have ended. */
