@@ -61,7 +61,11 @@ struct mp_engine_config {
     uint32_t tokens_max; /* of one batch: the prefill chunk; >= sequences */
 
     uint64_t budget_bytes; /* of experts in RAM; UINT64_MAX: all of them */
-    const char *backend;   /* "host" or a chain such as "trace:host" */
+    /* Of a backend with a host tier behind the device: see struct mp_space_config. */
+    uint64_t host_budget_bytes;
+    enum mp_host_residency host_residency;
+    enum mp_addressing addressing;
+    const char *backend; /* "host" or a chain such as "trace:host" */
     struct mp_backend_config backend_config;
     enum mp_io_mode io_mode;
     bool populate;                  /* see struct mp_space_config */

@@ -55,6 +55,8 @@ static enum mp_status fill_config(const struct mp_settings *settings,
         .backend = run->backend,
         .backend_config = { .numa_node = (int)s->topology->nodes[s->node].os_index,
                             .huge_pages = run->huge_pages },
+        .host_residency = (enum mp_host_residency)run->residency,
+        .addressing = (enum mp_addressing)run->addressing,
         .io_mode = (enum mp_io_mode)settings->io.mode,
         .populate = run->populate,
         .reader = mp_io_reader_config(&settings->io, NULL, config->clock, NULL),
@@ -132,6 +134,10 @@ static enum mp_status plan_memory(const struct mp_settings *settings,
     spare = m->room_bytes > base ? m->room_bytes - base : 0;
     spare = spare > MARGIN_BYTES ? spare - MARGIN_BYTES : 0;
 
+    s->engine_config.host_budget_bytes =
+        settings->run.host_budget.kind == MP_SHARE_ALL
+            ? UINT64_MAX
+            : mp_share_resolve(&settings->run.host_budget, m->expert_bytes, spare);
     m->budget_bytes = mp_share_resolve(share, m->expert_bytes, spare);
     if (m->budget_bytes > m->full_bytes || share->kind == MP_SHARE_ALL ||
         (share->kind == MP_SHARE_PPM && share->amount == 1000000))

@@ -3,8 +3,16 @@
 #include <string.h>
 
 #include "vmm/base/error.h"
+#include "vmm/space.h"
 
 static const char *const device_names[] = { "auto", "host", NULL };
+static const char *const residency_names[] = { "inclusive", "exclusive", NULL };
+static const char *const addressing_names[] = { "table", "window", NULL };
+
+_Static_assert(sizeof(residency_names) / sizeof(residency_names[0]) == MP_HOST_RESIDENCY_COUNT + 1,
+               "the names are those of enum mp_host_residency");
+_Static_assert(sizeof(addressing_names) / sizeof(addressing_names[0]) == MP_ADDRESSING_COUNT + 1,
+               "the names are those of enum mp_addressing");
 
 #define POLICY_TEXT(SLOT, help) \
     MP_OPT_TEXT(#SLOT, struct mp_run_settings, policy[MP_SLOT_##SLOT], "", help)
@@ -21,6 +29,17 @@ static const struct mp_opt run_opts[] = {
            "for them."),
     MP_OPT_ENUM("DEVICE", struct mp_run_settings, device, "auto", device_names,
                 "Where experts are kept and computed; host is RAM and CPU."),
+    MP_OPT_PART("HOST_BUDGET", struct mp_run_settings, host_budget, "auto",
+                "Pinned host memory for experts behind a GPU: a size, a share of all experts' "
+                "bytes, all, or auto, which takes what is needed and there is room for. What it "
+                "does not hold is read from its file when it is needed."),
+    MP_OPT_ENUM("RESIDENCY", struct mp_run_settings, residency, "inclusive", residency_names,
+                "Experts in the memory of a GPU keep a copy in host memory (inclusive), or give "
+                "it up and are copied back when they leave (exclusive)."),
+    MP_OPT_ENUM("ADDRESSING", struct mp_run_settings, addressing, "table", addressing_names,
+                "How kernels find an expert in the memory of a GPU: where a table says it is now, "
+                "or at an address of its own for life, where it is mapped while it is there "
+                "(window)."),
     MP_OPT(MP_OPT_BOOL, "DETERMINISTIC", struct mp_run_settings, deterministic, "off", 0, 1,
            "Decisions do not depend on timing: prefetches count from the next layer on."),
     MP_OPT(MP_OPT_U64, "SEED", struct mp_run_settings, seed, "1", 0, UINT64_MAX,

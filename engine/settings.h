@@ -16,6 +16,9 @@ struct mp_run_settings {
     uint64_t ctx;            /* 0: the model's, at most 4096 */
     uint64_t prefill_tokens; /* of one batch */
     uint64_t device;         /* enum mp_device_choice */
+    struct mp_share host_budget;
+    uint64_t residency;  /* enum mp_host_residency */
+    uint64_t addressing; /* enum mp_addressing */
     uint64_t deterministic;
     uint64_t seed;
     uint64_t huge_pages;

@@ -48,6 +48,9 @@ struct mp_lane;
 
 #define MP_LANE_MARKS 8
 
+/* From which tier to which a copy goes. */
+enum mp_copy { MP_COPY_TO_DEVICE, MP_COPY_TO_HOST, MP_COPY_ON_DEVICE, MP_COPY_COUNT };
+
 struct mp_backend_config {
     int numa_node; /* where host memory goes; -1: anywhere */
     bool huge_pages;
@@ -88,8 +91,8 @@ struct mp_backend_ops {
      */
     enum mp_status (*lane_open)(struct mp_backend *backend, struct mp_lane **lane_p);
     void (*lane_close)(struct mp_backend *backend, struct mp_lane *lane);
-    enum mp_status (*lane_copy)(struct mp_backend *backend, struct mp_lane *lane, void *dst,
-                                const void *src, uint64_t bytes);
+    enum mp_status (*lane_copy)(struct mp_backend *backend, struct mp_lane *lane, enum mp_copy copy,
+                                void *dst, const void *src, uint64_t bytes);
     enum mp_status (*lane_mark)(struct mp_backend *backend, struct mp_lane *lane, unsigned mark);
     enum mp_status (*lane_wait)(struct mp_backend *backend, struct mp_lane *lane, unsigned mark);
 

@@ -17,42 +17,55 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "vmm/backend.h"
+#include "vmm/backend_cuda_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/cuda_driver.h"
 #include "vmm/memory_room.h"
 
 /* Of mp_frame.handle: pinned memory has no handle of the driver. */
 #define PINNED UINT64_MAX
 
-struct cuda_backend {
-    struct mp_backend super;
-    const struct mp_cuda *cuda;
-    struct mp_cuda_device device;
-    mp_cu_context context;
-    int numa_node;       /* of host frames */
-    bool host_handles;   /* else host frames are pinned memory */
-    uint64_t lost_bytes; /* of frames that could not be given back */
-};
-
-static struct cuda_backend *self_of(struct mp_backend *backend)
+enum mp_status mp_cuda_note(struct cuda_backend *self, mp_cu_result result, const char *call,
+                            const char *object)
 {
-    return mp_container_of(backend, struct cuda_backend, super);
+    if (result == MP_CU_SUCCESS)
+        return MP_OK;
+    if (mp_cuda_is_sticky(result))
+        atomic_store_explicit(&self->lost, result, memory_order_relaxed);
+    return mp_cuda_check(self->cuda, result, call, object);
 }
 
 /* Calls need the device's context on the thread that makes them. */
-static enum mp_status enter(const struct cuda_backend *self)
+enum mp_status mp_cuda_enter(struct cuda_backend *self)
 {
+    const int lost = atomic_load_explicit(&self->lost, memory_order_relaxed);
     mp_cu_context current = NULL;
-    mp_cu_result result = self->cuda->call.context_get(&current);
+    mp_cu_result result;
 
+    if (lost != 0)
+        return mp_cuda_check(self->cuda, lost, "an earlier call", self->device.name);
+    result = self->cuda->call.context_get(&current);
     if (result == MP_CU_SUCCESS && current == self->context)
         return MP_OK;
     result = self->cuda->call.context_set(self->context);
-    return mp_cuda_check(self->cuda, result, "cuCtxSetCurrent", self->device.name);
+    return mp_cuda_note(self, result, "cuCtxSetCurrent", self->device.name);
+}
+
+bool mp_cuda_undone(struct cuda_backend *self, mp_cu_result result, const char *call)
+{
+    if (result == MP_CU_SUCCESS)
+        return true;
+    if (mp_cuda_is_sticky(result))
+        atomic_store_explicit(&self->lost, result, memory_order_relaxed);
+    mp_log_error("cuda", "%s failed (%d) while giving something back; it stays lost", call, result);
+    return false;
+}
+
+static void count_lost(struct cuda_backend *self, uint64_t bytes)
+{
+    atomic_fetch_add_explicit(&self->lost_bytes, bytes, memory_order_relaxed);
 }
 
 static struct mp_cu_allocation allocation_of(const struct cuda_backend *self,
@@ -68,15 +81,6 @@ static struct mp_cu_allocation allocation_of(const struct cuda_backend *self,
     return allocation;
 }
 
-/* A call that takes something back. What it cannot take back stays lost. */
-static bool undone(mp_cu_result result, const char *call)
-{
-    if (result == MP_CU_SUCCESS)
-        return true;
-    mp_log_error("cuda", "%s failed (%d) while giving memory back; it stays lost", call, result);
-    return false;
-}
-
 /* The way back from a frame that was made as far as `steps`: 1 address, 2 handle, 3 mapping. */
 static void take_back(struct cuda_backend *self, mp_cu_ptr address, mp_cu_handle handle,
                       uint64_t bytes, unsigned steps)
@@ -85,14 +89,14 @@ static void take_back(struct cuda_backend *self, mp_cu_ptr address, mp_cu_handle
     bool ok = true;
 
     if (steps >= 3)
-        ok = undone(call->unmap(address, bytes), "cuMemUnmap");
+        ok = mp_cuda_undone(self, call->unmap(address, bytes), "cuMemUnmap");
     if (steps >= 2)
-        ok &= undone(call->release(handle), "cuMemRelease");
+        ok &= mp_cuda_undone(self, call->release(handle), "cuMemRelease");
     /* An address whose mapping would not go must never be handed out again. */
     if (ok)
-        ok = undone(call->address_free(address, bytes), "cuMemAddressFree");
+        ok = mp_cuda_undone(self, call->address_free(address, bytes), "cuMemAddressFree");
     if (!ok)
-        self->lost_bytes += bytes;
+        count_lost(self, bytes);
 }
 
 /* A handle of `tier`, mapped and accessible. The frame is filled in only on success. */
@@ -137,7 +141,7 @@ static enum mp_status create_mapped(struct cuda_backend *self, enum mp_tier_kind
                  bytes);
         if (steps > 0)
             take_back(self, address, handle, bytes, steps);
-        return mp_cuda_check(self->cuda, result, name, object);
+        return mp_cuda_note(self, result, name, object);
     }
     *frame_p = (struct mp_frame){
         .handle = handle, .alias = (void *)(uintptr_t)address, .bytes = bytes, .tier = tier
@@ -155,7 +159,7 @@ static enum mp_status create_pinned(struct cuda_backend *self, uint64_t bytes,
 
     if (result != MP_CU_SUCCESS) {
         snprintf(object, sizeof(object), "a pinned host frame of %" PRIu64 " bytes", bytes);
-        return mp_cuda_check(self->cuda, result, "cuMemHostAlloc", object);
+        return mp_cuda_note(self, result, "cuMemHostAlloc", object);
     }
     *frame_p = (struct mp_frame){
         .handle = PINNED, .alias = address, .bytes = bytes, .tier = MP_TIER_HOST
@@ -166,7 +170,7 @@ static enum mp_status create_pinned(struct cuda_backend *self, uint64_t bytes,
 static enum mp_status cuda_frame_create(struct mp_backend *backend, enum mp_tier_kind tier,
                                         uint64_t bytes, struct mp_frame *frame_p)
 {
-    struct cuda_backend *self = self_of(backend);
+    struct cuda_backend *self = mp_cuda_self(backend);
     enum mp_status status;
 
     if ((unsigned)tier >= MP_TIER_KIND_COUNT || !(backend->caps.tiers & 1u << tier) || bytes == 0 ||
@@ -174,7 +178,7 @@ static enum mp_status cuda_frame_create(struct mp_backend *backend, enum mp_tier
         return mp_fail(MP_ERR_INVALID, "E_INTERNAL",
                        "backend cuda cannot make a %s frame of %" PRIu64 " bytes",
                        mp_tier_kind_name(tier), bytes);
-    status = enter(self);
+    status = mp_cuda_enter(self);
     if (status != MP_OK)
         return status;
     if (tier == MP_TIER_HOST && !self->host_handles)
@@ -184,16 +188,16 @@ static enum mp_status cuda_frame_create(struct mp_backend *backend, enum mp_tier
 
 static void cuda_frame_destroy(struct mp_backend *backend, struct mp_frame *frame)
 {
-    struct cuda_backend *self = self_of(backend);
+    struct cuda_backend *self = mp_cuda_self(backend);
     const struct mp_error before = *mp_error_last();
 
     mp_assert(frame->handle != 0);
-    if (enter(self) != MP_OK) {
+    if (mp_cuda_enter(self) != MP_OK) {
         mp_log_error("cuda", "no context to give a frame back: %s", mp_error_last()->text);
-        self->lost_bytes += frame->bytes;
+        count_lost(self, frame->bytes);
     } else if (frame->handle == PINNED) {
-        if (!undone(self->cuda->call.host_free(frame->alias), "cuMemFreeHost"))
-            self->lost_bytes += frame->bytes;
+        if (!mp_cuda_undone(self, self->cuda->call.host_free(frame->alias), "cuMemFreeHost"))
+            count_lost(self, frame->bytes);
     } else {
         take_back(self, (uintptr_t)frame->alias, frame->handle, frame->bytes, 3);
     }
@@ -204,7 +208,7 @@ static void cuda_frame_destroy(struct mp_backend *backend, struct mp_frame *fram
 static enum mp_status cuda_memory_info(struct mp_backend *backend, enum mp_tier_kind tier,
                                        uint64_t *free_bytes_p, uint64_t *total_bytes_p)
 {
-    struct cuda_backend *self = self_of(backend);
+    struct cuda_backend *self = mp_cuda_self(backend);
     size_t free_bytes = 0, total_bytes = 0;
     struct mp_memory_room room;
     enum mp_status status;
@@ -218,10 +222,10 @@ static enum mp_status cuda_memory_info(struct mp_backend *backend, enum mp_tier_
         *total_bytes_p = room.limit_bytes < room.total_bytes ? room.limit_bytes : room.total_bytes;
         return MP_OK;
     }
-    status = enter(self);
+    status = mp_cuda_enter(self);
     if (status == MP_OK)
-        status = mp_cuda_check(self->cuda, self->cuda->call.memory_info(&free_bytes, &total_bytes),
-                               "cuMemGetInfo", self->device.name);
+        status = mp_cuda_note(self, self->cuda->call.memory_info(&free_bytes, &total_bytes),
+                              "cuMemGetInfo", self->device.name);
     if (status == MP_OK) {
         *free_bytes_p = free_bytes;
         *total_bytes_p = total_bytes;
@@ -266,7 +270,7 @@ static enum mp_status ask_granule(struct cuda_backend *self, uint64_t *bytes_p)
 static enum mp_status prepare(struct cuda_backend *self)
 {
     uint64_t granule = 0;
-    enum mp_status status = enter(self);
+    enum mp_status status = mp_cuda_enter(self);
 
     if (status == MP_OK)
         status = ask_granule(self, &granule);
@@ -279,6 +283,7 @@ static enum mp_status prepare(struct cuda_backend *self)
         .frames_max = 1u << 20,
         .tiers = 1u << MP_TIER_DEVICE | 1u << MP_TIER_HOST,
         .layouts = 1u << MP_LAYOUT_PACKED,
+        .windows = true,
     };
     try_host_handles(self);
     return MP_OK;
@@ -322,7 +327,8 @@ static enum mp_status cuda_open(const struct mp_backend_config *config, struct m
             *backend_p = &self->super;
             return MP_OK;
         }
-        (void)undone(cuda->call.context_release(device.id), "cuDevicePrimaryCtxRelease");
+        (void)mp_cuda_undone(self, cuda->call.context_release(device.id),
+                             "cuDevicePrimaryCtxRelease");
     }
     free(self);
     return status;
@@ -330,12 +336,15 @@ static enum mp_status cuda_open(const struct mp_backend_config *config, struct m
 
 static void cuda_close(struct mp_backend *backend)
 {
-    struct cuda_backend *self = self_of(backend);
+    struct cuda_backend *self = mp_cuda_self(backend);
+    const uint64_t lost_bytes = atomic_load_explicit(&self->lost_bytes, memory_order_relaxed);
 
-    if (self->lost_bytes > 0)
-        mp_log_warn("cuda", "%" PRIu64 " bytes could not be given back to the driver",
-                    self->lost_bytes);
-    (void)undone(self->cuda->call.context_release(self->device.id), "cuDevicePrimaryCtxRelease");
+    if (lost_bytes > 0)
+        mp_log_warn("cuda", "%" PRIu64 " bytes could not be given back to the driver", lost_bytes);
+    /* A device that does not answer can keep its callers waiting for minutes. */
+    if (atomic_load_explicit(&self->lost, memory_order_relaxed) == 0)
+        (void)mp_cuda_undone(self, self->cuda->call.context_release(self->device.id),
+                             "cuDevicePrimaryCtxRelease");
     free(self);
 }
 
@@ -347,4 +356,13 @@ const struct mp_backend_ops mp_backend_cuda = {
     .memory_info = cuda_memory_info,
     .frame_create = cuda_frame_create,
     .frame_destroy = cuda_frame_destroy,
+    .lane_open = mp_cuda_lane_open,
+    .lane_close = mp_cuda_lane_close,
+    .lane_copy = mp_cuda_lane_copy,
+    .lane_mark = mp_cuda_lane_mark,
+    .lane_wait = mp_cuda_lane_wait,
+    .window_reserve = mp_cuda_window_reserve,
+    .window_free = mp_cuda_window_free,
+    .window_map = mp_cuda_window_map,
+    .window_unmap = mp_cuda_window_unmap,
 };

@@ -9,14 +9,17 @@
 
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
+#include "vmm/base/lock.h"
 
 struct fault_backend {
     struct mp_backend super;
     struct mp_backend *inner;
-    int64_t countdown; /* calls that still pass; < 0: all do */
-    bool once;
-    enum mp_status status;
-    uint64_t calls; /* since the last set */
+    struct mp_mutex lock; /* lanes are used by threads of their own */
+    /* Calls that still pass; < 0: all do. */
+    int64_t countdown MP_GUARDED_BY(lock);
+    bool once MP_GUARDED_BY(lock);
+    enum mp_status status MP_GUARDED_BY(lock);
+    uint64_t calls MP_GUARDED_BY(lock); /* since the last set */
 };
 
 static struct fault_backend *fault_of(struct mp_backend *backend)
@@ -36,6 +39,7 @@ static enum mp_status fault_open(const struct mp_backend_config *config, struct 
     fault->super.ops = &mp_backend_fault;
     fault->super.caps = inner->caps;
     fault->inner = inner;
+    mp_mutex_init(&fault->lock, MP_LOCK_LEAF, "backend.fault");
     fault->countdown = -1;
     *backend_p = &fault->super;
     return MP_OK;
@@ -46,6 +50,7 @@ static void fault_close(struct mp_backend *backend)
     struct fault_backend *fault = fault_of(backend);
 
     mp_backend_close(fault->inner);
+    mp_mutex_fini(&fault->lock);
     free(fault);
 }
 
@@ -53,31 +58,37 @@ uint64_t mp_backend_fault_set(struct mp_backend *fault_backend, int64_t countdow
                               enum mp_status status)
 {
     struct fault_backend *fault = fault_of(fault_backend);
-    const uint64_t calls = fault->calls;
+    uint64_t calls;
 
     mp_assert(fault_backend->ops == &mp_backend_fault);
     mp_assert(countdown < 0 || status != MP_OK);
+    mp_lock(&fault->lock);
+    calls = fault->calls;
     fault->countdown = countdown;
     fault->once = once;
     fault->status = status;
     fault->calls = 0;
+    mp_unlock(&fault->lock);
     return calls;
 }
 
 /* One call that can fail: its status if it is to fail now. */
 static enum mp_status step(struct fault_backend *fault, const char *call)
 {
+    enum mp_status status = MP_OK;
+
+    mp_lock(&fault->lock);
     fault->calls++;
-    if (fault->countdown < 0)
-        return MP_OK;
     if (fault->countdown > 0) {
         fault->countdown--;
-        return MP_OK;
+    } else if (fault->countdown == 0) {
+        if (fault->once)
+            fault->countdown = -1;
+        status = mp_fail(fault->status, "E_INJECTED", "injected failure in %s, call %" PRIu64, call,
+                         fault->calls);
     }
-    if (fault->once)
-        fault->countdown = -1;
-    return mp_fail(fault->status, "E_INJECTED", "injected failure in %s, call %" PRIu64, call,
-                   fault->calls);
+    mp_unlock(&fault->lock);
+    return status;
 }
 
 static enum mp_status fault_memory_info(struct mp_backend *backend, enum mp_tier_kind tier,
@@ -109,6 +120,85 @@ static void fault_frame_destroy(struct mp_backend *backend, struct mp_frame *fra
     fault->inner->ops->frame_destroy(fault->inner, frame);
 }
 
+static enum mp_status fault_lane_open(struct mp_backend *backend, struct mp_lane **lane_p)
+{
+    struct fault_backend *fault = fault_of(backend);
+    const enum mp_status status = step(fault, "lane_open");
+
+    return status != MP_OK ? status : fault->inner->ops->lane_open(fault->inner, lane_p);
+}
+
+static void fault_lane_close(struct mp_backend *backend, struct mp_lane *lane)
+{
+    struct fault_backend *fault = fault_of(backend);
+
+    fault->inner->ops->lane_close(fault->inner, lane);
+}
+
+static enum mp_status fault_lane_copy(struct mp_backend *backend, struct mp_lane *lane,
+                                      enum mp_copy copy, void *dst, const void *src, uint64_t bytes)
+{
+    struct fault_backend *fault = fault_of(backend);
+    const enum mp_status status = step(fault, "lane_copy");
+
+    return status != MP_OK
+               ? status
+               : fault->inner->ops->lane_copy(fault->inner, lane, copy, dst, src, bytes);
+}
+
+static enum mp_status fault_lane_mark(struct mp_backend *backend, struct mp_lane *lane,
+                                      unsigned mark)
+{
+    struct fault_backend *fault = fault_of(backend);
+    const enum mp_status status = step(fault, "lane_mark");
+
+    return status != MP_OK ? status : fault->inner->ops->lane_mark(fault->inner, lane, mark);
+}
+
+static enum mp_status fault_lane_wait(struct mp_backend *backend, struct mp_lane *lane,
+                                      unsigned mark)
+{
+    struct fault_backend *fault = fault_of(backend);
+    const enum mp_status status = step(fault, "lane_wait");
+
+    return status != MP_OK ? status : fault->inner->ops->lane_wait(fault->inner, lane, mark);
+}
+
+static enum mp_status fault_window_reserve(struct mp_backend *backend, uint64_t bytes,
+                                           void **address_p)
+{
+    struct fault_backend *fault = fault_of(backend);
+    const enum mp_status status = step(fault, "window_reserve");
+
+    return status != MP_OK ? status
+                           : fault->inner->ops->window_reserve(fault->inner, bytes, address_p);
+}
+
+static void fault_window_free(struct mp_backend *backend, void *address, uint64_t bytes)
+{
+    struct fault_backend *fault = fault_of(backend);
+
+    fault->inner->ops->window_free(fault->inner, address, bytes);
+}
+
+static enum mp_status fault_window_map(struct mp_backend *backend, void *place,
+                                       const struct mp_frame *frame)
+{
+    struct fault_backend *fault = fault_of(backend);
+    const enum mp_status status = step(fault, "window_map");
+
+    return status != MP_OK ? status : fault->inner->ops->window_map(fault->inner, place, frame);
+}
+
+static enum mp_status fault_window_unmap(struct mp_backend *backend, void *place, uint64_t bytes)
+{
+    struct fault_backend *fault = fault_of(backend);
+    const enum mp_status status = step(fault, "window_unmap");
+
+    return status != MP_OK ? status : fault->inner->ops->window_unmap(fault->inner, place, bytes);
+}
+
+/* Beyond caps.file_target and caps.windows nobody calls lanes and windows. */
 const struct mp_backend_ops mp_backend_fault = {
     .name = "fault",
     .summary = "wrapper that fails chosen calls, for tests",
@@ -118,4 +208,13 @@ const struct mp_backend_ops mp_backend_fault = {
     .memory_info = fault_memory_info,
     .frame_create = fault_frame_create,
     .frame_destroy = fault_frame_destroy,
+    .lane_open = fault_lane_open,
+    .lane_close = fault_lane_close,
+    .lane_copy = fault_lane_copy,
+    .lane_mark = fault_lane_mark,
+    .lane_wait = fault_lane_wait,
+    .window_reserve = fault_window_reserve,
+    .window_free = fault_window_free,
+    .window_map = fault_window_map,
+    .window_unmap = fault_window_unmap,
 };

@@ -81,6 +81,95 @@ static void trace_frame_destroy(struct mp_backend *backend, struct mp_frame *fra
     inner->ops->frame_destroy(inner, frame);
 }
 
+static enum mp_status trace_lane_open(struct mp_backend *backend, struct mp_lane **lane_p)
+{
+    struct mp_backend *inner = inner_of(backend);
+    const enum mp_status status = inner->ops->lane_open(inner, lane_p);
+
+    mp_log_debug("trace", "lane_open: %s", mp_status_str(status));
+    return status;
+}
+
+static void trace_lane_close(struct mp_backend *backend, struct mp_lane *lane)
+{
+    struct mp_backend *inner = inner_of(backend);
+
+    mp_log_debug("trace", "lane_close");
+    inner->ops->lane_close(inner, lane);
+}
+
+static enum mp_status trace_lane_copy(struct mp_backend *backend, struct mp_lane *lane,
+                                      enum mp_copy copy, void *dst, const void *src, uint64_t bytes)
+{
+    static const char *const names[] = { "to device", "to host", "on device" };
+    struct mp_backend *inner = inner_of(backend);
+    const enum mp_status status = inner->ops->lane_copy(inner, lane, copy, dst, src, bytes);
+
+    mp_log_debug("trace", "lane_copy %s %" PRIu64 " bytes from %p to %p: %s", names[copy], bytes,
+                 src, dst, mp_status_str(status));
+    return status;
+}
+
+static enum mp_status trace_lane_mark(struct mp_backend *backend, struct mp_lane *lane,
+                                      unsigned mark)
+{
+    struct mp_backend *inner = inner_of(backend);
+    const enum mp_status status = inner->ops->lane_mark(inner, lane, mark);
+
+    mp_log_trace("trace", "lane_mark %u: %s", mark, mp_status_str(status));
+    return status;
+}
+
+static enum mp_status trace_lane_wait(struct mp_backend *backend, struct mp_lane *lane,
+                                      unsigned mark)
+{
+    struct mp_backend *inner = inner_of(backend);
+    const enum mp_status status = inner->ops->lane_wait(inner, lane, mark);
+
+    mp_log_trace("trace", "lane_wait %u: %s", mark, mp_status_str(status));
+    return status;
+}
+
+static enum mp_status trace_window_reserve(struct mp_backend *backend, uint64_t bytes,
+                                           void **address_p)
+{
+    struct mp_backend *inner = inner_of(backend);
+    const enum mp_status status = inner->ops->window_reserve(inner, bytes, address_p);
+
+    mp_log_debug("trace", "window_reserve %" PRIu64 " bytes at %p: %s", bytes,
+                 status == MP_OK ? *address_p : NULL, mp_status_str(status));
+    return status;
+}
+
+static void trace_window_free(struct mp_backend *backend, void *address, uint64_t bytes)
+{
+    struct mp_backend *inner = inner_of(backend);
+
+    mp_log_debug("trace", "window_free %" PRIu64 " bytes at %p", bytes, address);
+    inner->ops->window_free(inner, address, bytes);
+}
+
+static enum mp_status trace_window_map(struct mp_backend *backend, void *place,
+                                       const struct mp_frame *frame)
+{
+    struct mp_backend *inner = inner_of(backend);
+    const enum mp_status status = inner->ops->window_map(inner, place, frame);
+
+    mp_log_debug("trace", "window_map frame at %p to %p: %s", frame->alias, place,
+                 mp_status_str(status));
+    return status;
+}
+
+static enum mp_status trace_window_unmap(struct mp_backend *backend, void *place, uint64_t bytes)
+{
+    struct mp_backend *inner = inner_of(backend);
+    const enum mp_status status = inner->ops->window_unmap(inner, place, bytes);
+
+    mp_log_debug("trace", "window_unmap %" PRIu64 " bytes at %p: %s", bytes, place,
+                 mp_status_str(status));
+    return status;
+}
+
 const struct mp_backend_ops mp_backend_trace = {
     .name = "trace",
     .summary = "wrapper that logs every call",
@@ -90,4 +179,13 @@ const struct mp_backend_ops mp_backend_trace = {
     .memory_info = trace_memory_info,
     .frame_create = trace_frame_create,
     .frame_destroy = trace_frame_destroy,
+    .lane_open = trace_lane_open,
+    .lane_close = trace_lane_close,
+    .lane_copy = trace_lane_copy,
+    .lane_mark = trace_lane_mark,
+    .lane_wait = trace_lane_wait,
+    .window_reserve = trace_window_reserve,
+    .window_free = trace_window_free,
+    .window_map = trace_window_map,
+    .window_unmap = trace_window_unmap,
 };

@@ -40,6 +40,10 @@ static enum mp_status start_engine(struct mp_reader *reader)
         reader->engine = &mp_reader_engine_virtual;
         return reader->engine->start(reader, &reader->engine_state);
     }
+    if (reader->config.memory != NULL) {
+        reader->engine = &mp_reader_engine_link;
+        return reader->engine->start(reader, &reader->engine_state);
+    }
     if (reader->config.uring) {
         reader->engine = &mp_reader_engine_uring;
         status = reader->engine->start(reader, &reader->engine_state);
@@ -82,7 +86,8 @@ enum mp_status mp_reader_create(const struct mp_reader_config *config, struct mp
     mp_cond_init(&reader->work);
     if (config->timeline != NULL) {
         for (unsigned i = 0; i < MP_READER_LANES; i++)
-            reader->lanes[i] = mp_timeline_add_track(config->timeline, "transfers");
+            reader->lanes[i] = mp_timeline_add_track(config->timeline,
+                                                     config->memory != NULL ? "link" : "transfers");
     }
     status = start_engine(reader);
     if (status != MP_OK) {
@@ -135,14 +140,16 @@ static void assert_extents(const struct mp_reader *reader, const struct mp_ticke
     mp_assert(ticket->extent_count <= MP_TICKET_EXTENTS_MAX);
     mp_assert(ticket->priority < MP_PRIORITY_COUNT);
     for (uint32_t i = 0; i < ticket->extent_count; i++) {
-        mp_assert(ticket->extents[i].file < mp_files_count(reader->config.files));
+        mp_assert(reader->config.memory != NULL ||
+                  ticket->extents[i].file < mp_files_count(reader->config.files));
         mp_assert(ticket->extents[i].need_bytes <= ticket->extents[i].bytes);
         mp_assert(ticket->extents[i].bytes <= INT64_MAX);
         mp_assert(ticket->extents[i].offset <= INT64_MAX - ticket->extents[i].bytes);
     }
 }
 
-void mp_reader_submit(struct mp_reader *reader, struct mp_ticket *ticket)
+/* Fields of the reader that say how far a ticket has come; there is none to wake for a held one. */
+static void submit(struct mp_reader *reader, struct mp_ticket *ticket, bool held)
 {
     mp_assert(mp_ticket_state(ticket) != MP_TICKET_QUEUED);
     mp_assert(mp_ticket_state(ticket) != MP_TICKET_STARTED);
@@ -152,13 +159,48 @@ void mp_reader_submit(struct mp_reader *reader, struct mp_ticket *ticket)
     ticket->started_ns = ticket->done_ns = ticket->read_bytes = 0;
     ticket->next_extent = ticket->chunks_in_flight = 0;
     ticket->next_offset = 0;
+    ticket->held = held;
 
     mp_lock(&reader->lock);
     mp_assert(!reader->stopping);
     atomic_store_explicit(&ticket->state, MP_TICKET_QUEUED, memory_order_release);
-    mp_ticket_list_push_back(&reader->lists[ticket->priority], ticket);
     reader->tickets++;
+    if (!held) {
+        mp_ticket_list_push_back(&reader->lists[ticket->priority], ticket);
+        reader->engine->wake_locked(reader);
+    }
+    mp_unlock(&reader->lock);
+}
+
+void mp_reader_submit(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    submit(reader, ticket, false);
+}
+
+void mp_reader_submit_held(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    submit(reader, ticket, true);
+}
+
+void mp_reader_let_go(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    mp_lock(&reader->lock);
+    mp_assert(ticket->held && mp_ticket_state(ticket) == MP_TICKET_QUEUED);
+    ticket->held = false;
+    mp_ticket_list_push_back(&reader->lists[ticket->priority], ticket);
     reader->engine->wake_locked(reader);
+    mp_unlock(&reader->lock);
+}
+
+void mp_reader_fail_held(struct mp_reader *reader, struct mp_ticket *ticket,
+                         const struct mp_error *error)
+{
+    mp_lock(&reader->lock);
+    mp_assert(ticket->held && mp_ticket_state(ticket) == MP_TICKET_QUEUED);
+    ticket->held = false;
+    ticket->error = *error;
+    ticket->done_ns = mp_clock_now_ns(reader->config.clock);
+    mp_reader_release_locked(reader, ticket, MP_TICKET_FAILED);
     mp_unlock(&reader->lock);
 }
 
@@ -188,7 +230,9 @@ bool mp_reader_cancel(struct mp_reader *reader, struct mp_ticket *ticket)
     mp_lock(&reader->lock);
     state = mp_ticket_state(ticket);
     if (state == MP_TICKET_QUEUED) {
-        mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
+        if (!ticket->held)
+            mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
+        ticket->held = false;
         mp_reader_release_locked(reader, ticket, MP_TICKET_IDLE);
         state = MP_TICKET_IDLE;
     }
@@ -222,6 +266,13 @@ static void warn_stall(const struct mp_reader *reader, const struct mp_ticket *t
 {
     const struct mp_extent *extent = &ticket->extents[0];
 
+    if (reader->config.memory != NULL) {
+        mp_log_warn("reader",
+                    "waiting for unit %" PRIu64 " for more than %" PRIu64
+                    " s: the device does not answer, or the disk behind it is stalled",
+                    ticket->tag, periods * (STALL_NS / 1000000000u));
+        return;
+    }
     mp_log_warn("reader",
                 "waiting for unit %" PRIu64 " from '%s' at byte %" PRIu64 " for more than %" PRIu64
                 " s: the disk is slow or stalled",

@@ -4,13 +4,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "vmm/backend.h"
 #include "vmm/base/clock.h"
 #include "vmm/base/error.h"
 #include "vmm/base/timeline.h"
 #include "vmm/file.h"
 
 /*
- * Asynchronous reads from the file tier into memory.
+ * Asynchronous reads from the file tier into memory, and copies between tiers over a link.
  *
  * A ticket is one transfer, in the caller's memory (all zero before its first use, then it can be
  * submitted again and again): the extents to read, a priority, and later the result. Demand goes
@@ -20,9 +21,10 @@
  * several of which are in flight at once, also of different tickets. A ticket can be cancelled
  * until its first chunk has been handed to the kernel.
  *
- * Two engines behind one interface: io_uring (one thread that owns the ring), and a pool of threads
- * with pread where io_uring is missing or forbidden. Which one runs is said once in the log and by
- * mp_reader_engine().
+ * Two engines read files: io_uring (one thread that owns the ring), and a pool of threads with
+ * pread where io_uring is missing or forbidden. Which one runs is said once in the log and by
+ * mp_reader_engine(). A reader with a memory link copies instead, by the lane of a backend, on one
+ * thread, the tickets one after the other.
  *
  * A short read is continued, end of file is an error, EIO is tried three times, and a ticket is
  * DONE only when every byte of every extent has arrived. The file's identity is checked when a
@@ -52,6 +54,7 @@ struct mp_extent {
     uint64_t bytes;
     uint64_t need_bytes; /* <= bytes */
     void *dst;
+    const void *src; /* over a memory link: what is copied; then file and offset say nothing */
 };
 
 #define MP_TICKET_EXTENTS_MAX 8
@@ -61,6 +64,7 @@ struct mp_ticket {
     struct mp_extent extents[MP_TICKET_EXTENTS_MAX];
     uint32_t extent_count;
     bool direct;
+    enum mp_copy copy; /* over a memory link */
     enum mp_priority priority;
     uint64_t tag; /* for log and timeline: the unit */
 
@@ -73,6 +77,7 @@ struct mp_ticket {
     _Atomic(int) state; /* release store by the reader, acquire load by everybody else */
     struct mp_ticket *prev, *next;
     bool linked; /* in a list of the reader: chunks are left to hand out */
+    bool held;   /* QUEUED, but in no list until mp_reader_let_go() */
     uint32_t lane;
     uint32_t next_extent;
     uint64_t next_offset;
@@ -106,6 +111,22 @@ struct mp_virtual_link {
 #define MP_LINK_FAILS UINT64_MAX
 
 /*
+ * The link between the memory of a host and of a device, over which a reader copies instead of
+ * reading files. In the caller's memory; outlives the reader.
+ *
+ * start() is called before the first chunk of a ticket is queued, finish() after the last one has
+ * arrived or after something failed (ticket->error), once for each ticket that was started. Both on
+ * the link's thread, without its lock; an error makes the ticket FAILED. They may wait for the
+ * device, but not for the reader.
+ */
+struct mp_memory_link {
+    struct mp_backend *backend; /* with lanes */
+    enum mp_status (*start)(void *ctx, const struct mp_ticket *ticket);
+    enum mp_status (*finish)(void *ctx, const struct mp_ticket *ticket);
+    void *ctx;
+};
+
+/*
  * Ends a wait for reads early: `ready` is asked before the wait, after every read that ends and
  * after mp_reader_wake(). It is called with the reader's lock held and must not block.
  */
@@ -115,7 +136,7 @@ struct mp_interrupt {
 };
 
 struct mp_reader_config {
-    struct mp_files *files; /* must outlive the reader */
+    struct mp_files *files; /* must outlive the reader; NULL with a memory link */
     struct mp_clock *clock;
     struct mp_timeline *timeline; /* or NULL */
     bool uring;                   /* try io_uring first */
@@ -124,7 +145,8 @@ struct mp_reader_config {
     uint32_t threads;             /* of the fallback, 1..64 */
     uint64_t chunk_bytes;         /* multiple of 4096, up to 1 GiB */
 
-    struct mp_virtual_link *link; /* NULL: real reads. Else its clock is `clock` */
+    struct mp_virtual_link *link;        /* NULL: real reads. Else its clock is `clock` */
+    const struct mp_memory_link *memory; /* NULL: files are read */
 };
 
 /*
@@ -138,11 +160,21 @@ enum mp_status mp_reader_create(const struct mp_reader_config *config,
  * thread may be in a call of this reader. */
 void mp_reader_destroy(struct mp_reader *reader);
 
-/* "io_uring", "threads" or "virtual". */
+/* "io_uring", "threads", "virtual" or "link". */
 const char *mp_reader_engine(const struct mp_reader *reader);
 
 /* Never fails and never blocks: a ticket needs no memory but its own. */
 void mp_reader_submit(struct mp_reader *reader, struct mp_ticket *ticket);
+
+/*
+ * Submit a ticket that cannot start yet: it is QUEUED, can be waited for, promoted and cancelled,
+ * and does nothing until mp_reader_let_go(), before which its extents may still be changed. Who
+ * cancels it makes sure that nobody lets it go, or fails it, any more.
+ */
+void mp_reader_submit_held(struct mp_reader *reader, struct mp_ticket *ticket);
+void mp_reader_let_go(struct mp_reader *reader, struct mp_ticket *ticket);
+void mp_reader_fail_held(struct mp_reader *reader, struct mp_ticket *ticket,
+                         const struct mp_error *error);
 
 /* Make a prefetch that is queued or has chunks left to hand out a demand; no effect on others. */
 void mp_reader_promote(struct mp_reader *reader, struct mp_ticket *ticket);

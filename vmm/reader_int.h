@@ -16,6 +16,7 @@
  *   reader_threads.c  engine: threads with pread
  *   reader_uring.c    engine: io_uring
  *   reader_virtual.c  engine: a virtual link, without threads and without bytes
+ *   reader_link.c     engine: copies over a memory link
  *
  * An engine takes chunks, reads them, feeds each result to mp_chunk_result() until that says that
  * the chunk has ended, and completes it. Order, retries, errors and final states are not its
@@ -59,6 +60,7 @@ struct mp_reader_engine {
 extern const struct mp_reader_engine mp_reader_engine_uring;
 extern const struct mp_reader_engine mp_reader_engine_threads;
 extern const struct mp_reader_engine mp_reader_engine_virtual;
+extern const struct mp_reader_engine mp_reader_engine_link;
 
 /* Transfers that overlap in time are drawn on tracks of their own. */
 #define MP_READER_LANES 8
@@ -90,6 +92,7 @@ struct mp_reader {
 };
 
 void mp_ticket_list_push_back(struct mp_ticket_list *list, struct mp_ticket *ticket);
+void mp_ticket_list_push_front(struct mp_ticket_list *list, struct mp_ticket *ticket);
 void mp_ticket_list_remove(struct mp_ticket_list *list, struct mp_ticket *ticket);
 
 /* The ticket leaves the reader with a final state or IDLE; its memory is the caller's again. */
@@ -101,6 +104,9 @@ void mp_reader_finish_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 
 /* Take the ticket off its list; it has started. */
 void mp_reader_unlink_locked(struct mp_reader *reader, struct mp_ticket *ticket);
+
+/* The ticket to take a chunk from, in order of priority, or NULL. */
+struct mp_ticket *mp_reader_first_locked(const struct mp_reader *reader);
 
 /* Is there anything to take? */
 bool mp_reader_has_work_locked(const struct mp_reader *reader);

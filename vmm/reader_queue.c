@@ -25,7 +25,7 @@ void mp_ticket_list_push_back(struct mp_ticket_list *list, struct mp_ticket *tic
     ticket->linked = true;
 }
 
-static void list_push_front(struct mp_ticket_list *list, struct mp_ticket *ticket)
+void mp_ticket_list_push_front(struct mp_ticket_list *list, struct mp_ticket *ticket)
 {
     ticket->prev = NULL;
     ticket->next = list->first;
@@ -195,7 +195,7 @@ static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
     if (ticket->next_extent == ticket->extent_count)
         mp_reader_finish_locked(reader, ticket);
     else
-        list_push_front(&reader->lists[ticket->priority], ticket);
+        mp_ticket_list_push_front(&reader->lists[ticket->priority], ticket);
 }
 
 static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struct mp_chunk *chunk)
@@ -228,8 +228,7 @@ static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struc
         mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
 }
 
-/* The ticket to take a chunk from, or NULL. */
-static struct mp_ticket *first_locked(const struct mp_reader *reader)
+struct mp_ticket *mp_reader_first_locked(const struct mp_reader *reader)
 {
     struct mp_ticket *demand = reader->lists[MP_PRIORITY_DEMAND].first;
 
@@ -243,7 +242,7 @@ bool mp_reader_take_locked(struct mp_reader *reader, struct mp_chunk *chunk)
 {
     mp_assert_held(&reader->lock);
     for (;;) {
-        struct mp_ticket *ticket = first_locked(reader);
+        struct mp_ticket *ticket = mp_reader_first_locked(reader);
 
         if (ticket == NULL)
             return false;

@@ -184,6 +184,9 @@ void mp_space_release_host(struct mp_space *space, uint32_t unit);
 /* Is the unit in the host tier, so that mp_space_lease_host() would give it? */
 bool mp_space_in_host(const struct mp_space *space, uint32_t unit);
 
+/* Block until the host tier holds what it is to hold from the start; for measurements. */
+void mp_space_wait_filled(struct mp_space *space);
+
 /*
  * Give whole frames of the device tier back, or take them again, until its frames fit into
  * `budget_bytes`. To give back, slots must be free: MP_ERR_NO_SPACE, with *evict_p := how many more

@@ -60,15 +60,29 @@ static enum mp_status check_unit(const struct mp_space_config *config, uint32_t 
     return MP_OK;
 }
 
+/* Are units copied to the device from a host tier, because files cannot be read into it? */
+static bool has_host_tier(const struct mp_space_config *config)
+{
+    return config->reader.link == NULL && !config->backend->caps.file_target;
+}
+
 static enum mp_status check_config(const struct mp_space_config *config)
 {
     const struct mp_backend_caps *caps = &config->backend->caps;
 
-    if ((config->reader.link == NULL && (!caps->cpu_access || !caps->file_target)) ||
-        (caps->layouts & 1u << MP_LAYOUT_FILE) == 0)
+    const bool from_files = config->reader.link != NULL || (caps->cpu_access && caps->file_target);
+    const bool from_host = (caps->tiers & 1u << MP_TIER_HOST) != 0 &&
+                           config->backend->ops->lane_open != NULL &&
+                           (caps->layouts & 1u << MP_LAYOUT_PACKED) != 0;
+
+    if (from_files ? (caps->layouts & 1u << MP_LAYOUT_FILE) == 0 : !from_host)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_BACKEND",
-                       "backend %s cannot take bytes straight from files",
+                       "backend %s can take bytes neither from files nor from a host tier",
                        config->backend->ops->name);
+    if ((unsigned)config->host_residency >= MP_HOST_RESIDENCY_COUNT ||
+        (unsigned)config->addressing >= MP_ADDRESSING_COUNT)
+        return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "residency %d, addressing %d",
+                       (int)config->host_residency, (int)config->addressing);
     if (config->unit_count == 0 || (unsigned)config->io_mode >= MP_IO_MODE_COUNT)
         return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "%" PRIu32 " units, mode of reads %d",
                        config->unit_count, (int)config->io_mode);
@@ -142,19 +156,22 @@ static bool place_piece(struct mp_unit_layout *layout, const struct mp_piece *pi
            mp_add_u64(layout->bytes, piece->bytes, &layout->bytes);
 }
 
-static bool place_unit(const struct mp_unit *unit, bool direct, struct mp_unit_layout *layout)
+static bool place_unit(const struct mp_unit *unit, bool direct, bool packed,
+                       struct mp_unit_layout *layout)
 {
     uint32_t order[MP_UNIT_PIECES_MAX];
     uint64_t used = 0;
 
     memset(layout, 0, sizeof(*layout));
     layout->piece_count = unit->piece_count;
+    layout->direct = direct;
     sort_pieces(unit, order);
     for (uint32_t i = 0; i < unit->piece_count; i++) {
         if (!place_piece(layout, &unit->pieces[order[i]], order[i], direct, &used))
             return false;
     }
-    return mp_round_up_u64(used, SLOT_ALIGN_BYTES, &layout->slot_bytes);
+    return mp_round_up_u64(used, SLOT_ALIGN_BYTES, &layout->slot_bytes) &&
+           (!packed || mp_space_pack_unit(unit, order, direct, layout));
 }
 
 /* Lay out every unit; totals are sums over units. */
@@ -165,9 +182,12 @@ static enum mp_status place_units(const struct mp_space_config *config, bool dir
     uint64_t bytes = 0, slot_bytes = 0;
 
     for (uint32_t i = 0; i < config->unit_count; i++) {
-        if (!place_unit(&config->units[i], direct, &units[i]) ||
+        if (!place_unit(&config->units[i], direct, has_host_tier(config), &units[i]) ||
             !mp_add_u64(bytes, units[i].bytes, &bytes) ||
-            !mp_add_u64(slot_bytes, units[i].slot_bytes, &slot_bytes))
+            !mp_add_u64(slot_bytes,
+                        units[i].slot_bytes > units[i].host_slot_bytes ? units[i].slot_bytes
+                                                                       : units[i].host_slot_bytes,
+                        &slot_bytes))
             return mp_fail(MP_ERR_OVERFLOW, "E_UNIT_SIZE",
                            "the sizes up to unit %" PRIu32 " exceed 2^64 bytes", i);
     }
@@ -247,100 +267,6 @@ static enum mp_status choose_reads(const struct mp_space_config *config,
     return MP_OK;
 }
 
-struct size_group {
-    uint64_t slot_bytes;
-    uint64_t units;
-};
-
-static int compare_sizes(const void *a, const void *b)
-{
-    const struct size_group *left = a, *right = b;
-
-    return left->slot_bytes < right->slot_bytes ? -1 : left->slot_bytes > right->slot_bytes;
-}
-
-/* Lift the units of one group to the next size, where that costs the fewest bytes. */
-static void merge_cheapest(struct size_group *groups, uint32_t *count)
-{
-    uint32_t best = 0;
-    uint64_t best_cost = UINT64_MAX;
-
-    for (uint32_t i = 0; i + 1 < *count; i++) {
-        uint64_t cost;
-
-        if (mp_mul_u64(groups[i + 1].slot_bytes - groups[i].slot_bytes, groups[i].units, &cost) &&
-            cost < best_cost) {
-            best_cost = cost;
-            best = i;
-        }
-    }
-    groups[best + 1].units += groups[best].units;
-    memmove(&groups[best], &groups[best + 1], (*count - best - 1) * sizeof(*groups));
-    (*count)--;
-}
-
-/* Equal sizes share a class; more sizes than classes are rounded up to the next one kept. */
-static enum mp_status make_classes(struct mp_space_layout *layout)
-{
-    const uint64_t table_bytes = (uint64_t)layout->unit_count * sizeof(struct size_group);
-    struct size_group *groups = malloc(table_bytes);
-    uint32_t count = 0;
-
-    if (groups == NULL)
-        return mp_fail_no_memory("the list of unit sizes", table_bytes);
-    for (uint32_t i = 0; i < layout->unit_count; i++)
-        groups[i] = (struct size_group){ layout->units[i].slot_bytes, 1 };
-    qsort(groups, layout->unit_count, sizeof(*groups), compare_sizes);
-    for (uint32_t i = 0; i < layout->unit_count; i++) {
-        if (count > 0 && groups[count - 1].slot_bytes == groups[i].slot_bytes)
-            groups[count - 1].units++;
-        else
-            groups[count++] = groups[i];
-    }
-    while (count > MP_TIER_CLASSES_MAX)
-        merge_cheapest(groups, &count);
-    for (uint32_t c = 0; c < count; c++)
-        layout->classes[c] =
-            (struct mp_tier_class){ groups[c].slot_bytes, (uint32_t)groups[c].units };
-    layout->class_count = count;
-    free(groups);
-
-    for (uint32_t i = 0; i < layout->unit_count; i++) {
-        struct mp_unit_layout *unit = &layout->units[i];
-
-        while (layout->classes[unit->class_index].slot_bytes < unit->slot_bytes)
-            unit->class_index++;
-        mp_assert(unit->class_index < count);
-    }
-    return MP_OK;
-}
-
-static enum mp_status fit_budget(const struct mp_space_config *config,
-                                 struct mp_space_layout *layout)
-{
-    struct mp_space_plan *plan = &layout->plan;
-    struct mp_tier_class least[MP_TIER_CLASSES_MAX];
-    enum mp_status status;
-
-    memcpy(least, layout->classes, sizeof(least));
-    for (uint32_t c = 0; c < layout->class_count; c++)
-        least[c].slots = least[c].slots < 2 ? least[c].slots : 2;
-    status = mp_tier_cost(config->backend, least, layout->class_count, &plan->smallest_bytes);
-    if (status == MP_OK)
-        status =
-            mp_tier_cost(config->backend, layout->classes, layout->class_count, &plan->full_bytes);
-    if (status == MP_OK && config->budget_bytes != UINT64_MAX)
-        status = mp_tier_fit(config->backend, config->budget_bytes, layout->classes,
-                             layout->class_count);
-    if (status != MP_OK)
-        return status;
-
-    plan->slot_bytes_max = layout->classes[layout->class_count - 1].slot_bytes;
-    for (uint32_t c = 0; c < layout->class_count; c++)
-        plan->slots += layout->classes[c].slots;
-    return MP_OK;
-}
-
 enum mp_status mp_space_layout_init(const struct mp_space_config *config,
                                     struct mp_space_layout *layout)
 {
@@ -351,6 +277,7 @@ enum mp_status mp_space_layout_init(const struct mp_space_config *config,
         return status;
     memset(layout, 0, sizeof(*layout));
     layout->unit_count = config->unit_count;
+    layout->host_tier = has_host_tier(config);
     if (!mp_mul_size(config->unit_count, sizeof(*layout->units), &bytes))
         return mp_fail_no_memory("the layout of units", UINT64_MAX);
     layout->units = malloc(bytes);
@@ -359,9 +286,9 @@ enum mp_status mp_space_layout_init(const struct mp_space_config *config,
 
     status = choose_reads(config, layout);
     if (status == MP_OK)
-        status = make_classes(layout);
+        status = mp_space_make_classes(layout);
     if (status == MP_OK)
-        status = fit_budget(config, layout);
+        status = mp_space_fit_budget(config, layout);
     if (status != MP_OK)
         mp_space_layout_fini(layout);
     return status;

@@ -22,9 +22,21 @@ struct mp_unit_layout {
     uint32_t extent_count;
     uint32_t class_index;
     uint32_t piece_count;
+    bool direct;                                     /* how the extents are read */
     uint64_t piece_offset_bytes[MP_UNIT_PIECES_MAX]; /* in the slot, in the caller's order */
     uint64_t bytes;                                  /* of its pieces */
     uint64_t slot_bytes;                             /* that it needs; its class's may be more */
+
+    /*
+     * Layout `packed`: extents are read into a slot of the host tier, where they stand as in the
+     * files; then each piece is moved from its raw place down to its own one, in the order of
+     * `packing`. The slot of the device gets the first packed_bytes of that.
+     */
+    uint64_t packed_bytes;
+    uint64_t host_slot_bytes;
+    uint64_t raw_offset_bytes[MP_UNIT_PIECES_MAX];
+    uint32_t packing[MP_UNIT_PIECES_MAX]; /* numbers of pieces */
+    uint64_t piece_bytes[MP_UNIT_PIECES_MAX];
 };
 
 struct mp_space_layout {
@@ -32,7 +44,16 @@ struct mp_space_layout {
     uint32_t unit_count;
     struct mp_tier_class classes[MP_TIER_CLASSES_MAX]; /* ascending slot_bytes; slots in budget */
     uint32_t class_count;
+    uint32_t class_units[MP_TIER_CLASSES_MAX];
     struct mp_space_plan plan;
+
+    /* With a host tier: its classes, one for each of the device's, and how many slots of each are
+     * for units that pass through. */
+    bool host_tier;
+    struct mp_tier_class host_classes[MP_TIER_CLASSES_MAX];
+    uint32_t passing[MP_TIER_CLASSES_MAX];
+    enum mp_addressing addressing;              /* as decided */
+    uint64_t stride_bytes[MP_TIER_CLASSES_MAX]; /* of windows */
 };
 
 /*
@@ -42,5 +63,18 @@ struct mp_space_layout {
 enum mp_status mp_space_layout_init(const struct mp_space_config *config,
                                     struct mp_space_layout *layout) MP_MUST_CHECK;
 void mp_space_layout_fini(struct mp_space_layout *layout);
+
+/* space_packed.c: lay the unit out for a host tier; the layout is that of `direct` reads, or not.
+ */
+bool mp_space_pack_unit(const struct mp_unit *unit, const uint32_t order[MP_UNIT_PIECES_MAX],
+                        bool direct, struct mp_unit_layout *layout) MP_MUST_CHECK;
+
+/* Move the pieces of a unit that was read into `slot` to their places. */
+void mp_space_pack(const struct mp_unit_layout *layout, char *slot);
+
+/* space_budget.c: size classes, and how many slots of each the budgets pay for. */
+enum mp_status mp_space_make_classes(struct mp_space_layout *layout) MP_MUST_CHECK;
+enum mp_status mp_space_fit_budget(const struct mp_space_config *config,
+                                   struct mp_space_layout *layout) MP_MUST_CHECK;
 
 #endif

@@ -1,12 +1,14 @@
 #ifndef MP_TIER_H
 #define MP_TIER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "vmm/backend.h"
 
 /*
- * The slots of one tier: places of equal size, by size class, inside frames that are made at start.
+ * The slots of one tier: places of equal size, by size class, inside frames that are made at start,
+ * or later when a budget changes.
  *
  *     free + taken == slots          per class
  *     frame bytes  <= budget         always; frames are all the memory that a tier holds
@@ -23,6 +25,8 @@ struct mp_tier;
 struct mp_tier_class {
     uint64_t slot_bytes; /* multiple of 4096 */
     uint32_t slots;      /* wanted; no more are useful than there are units of the class */
+    uint32_t slots_max;  /* that may be added later; below `slots`: none */
+    bool own_frames;     /* a frame for each slot, whatever that wastes */
 };
 
 struct mp_slot {
@@ -40,10 +44,11 @@ enum mp_status mp_tier_cost(const struct mp_backend *backend, const struct mp_ti
 /*
  * Shrink the slot counts of `classes` in proportion until the frames fit into `budget_bytes`.
  * Each class keeps at least two slots: MP_ERR_CONFIG "budget ... is below the minimum ..." with
- * both numbers if that does not fit (code E_BUDGET_SMALL).
+ * both numbers if that does not fit (code E_BUDGET_SMALL); it tells to raise `option`.
  */
 enum mp_status mp_tier_fit(const struct mp_backend *backend, uint64_t budget_bytes,
-                           struct mp_tier_class *classes, uint32_t class_count) MP_MUST_CHECK;
+                           const char *option, struct mp_tier_class *classes,
+                           uint32_t class_count) MP_MUST_CHECK;
 
 /*
  * Make all frames. On failure nothing is kept and *tier_p is untouched.
@@ -59,14 +64,43 @@ enum mp_status mp_tier_take(struct mp_tier *tier, uint32_t class_index,
                             struct mp_slot *slot_p) MP_MUST_CHECK;
 void mp_tier_give(struct mp_tier *tier, struct mp_slot slot);
 
-/* Alias of a slot, 4096-aligned, fixed for the tier's life. */
+/* Alias of a slot, 4096-aligned, fixed for the life of its frame. */
 void *mp_tier_address(const struct mp_tier *tier, struct mp_slot slot);
 
+/* The frame that a slot is in; the tier's own. */
+const struct mp_frame *mp_tier_frame(const struct mp_tier *tier, struct mp_slot slot);
+
+/*
+ * Frames of a class are numbered 0..mp_tier_frame_count(); their slots follow one another. A number
+ * whose frame does not exist has no slots.
+ */
+uint32_t mp_tier_frame_count(const struct mp_tier *tier, uint32_t class_index);
+uint32_t mp_tier_frame_slots(const struct mp_tier *tier, uint32_t class_index, uint32_t frame,
+                             uint32_t *first_p);
+
+/* Give the frame back; all of its slots are free. */
+void mp_tier_remove_frame(struct mp_tier *tier, uint32_t class_index, uint32_t frame);
+
+/*
+ * Make one more frame. MP_ERR_INVALID (no text): the class has all the slots that it may have.
+ * MP_ERR_NO_SPACE: the backend has no memory.
+ */
+enum mp_status mp_tier_add_frame(struct mp_tier *tier, uint32_t class_index) MP_MUST_CHECK;
+
+/* Bytes that mp_tier_add_frame() would take; 0: none can be added. */
+uint64_t mp_tier_next_frame_bytes(const struct mp_tier *tier, uint32_t class_index);
+
+/* Take a free slot out of circulation until mp_tier_give(). It is free. */
+void mp_tier_take_slot(struct mp_tier *tier, struct mp_slot slot);
+bool mp_tier_is_free(const struct mp_tier *tier, struct mp_slot slot);
+
 uint32_t mp_tier_slots(const struct mp_tier *tier, uint32_t class_index);
+/* Slots have indexes below this; more than there are slots where frames are missing. */
+uint32_t mp_tier_index_end(const struct mp_tier *tier, uint32_t class_index);
 uint32_t mp_tier_free_slots(const struct mp_tier *tier, uint32_t class_index);
 uint64_t mp_tier_frame_bytes(const struct mp_tier *tier);
 
-/* All frames, in the order of their slots; the tier's own. */
+/* All frames, in the order of their slots; the tier's own. One that does not exist has no bytes. */
 const struct mp_frame *mp_tier_frames(const struct mp_tier *tier, uint32_t *count_p);
 
 /* Re-derive the equation of state; false is a bug of ours. For tests and debug builds. */

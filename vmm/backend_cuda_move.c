@@ -1,0 +1,213 @@
+/*
+ * Lanes and windows of the CUDA backend.
+ *
+ * A lane is a stream of its own with an event for each mark, so copies run beside kernels and are
+ * waited for one by one. What fails asynchronously is seen at the next wait.
+ *
+ * A window is an address range without memory; frames are mapped into it at places that the caller
+ * chooses. Neither mapping nor unmapping waits for what runs: the caller knows that nothing does.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/backend_cuda_int.h"
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+/* Attempts to see a stream end before what it may still touch counts as out of control. */
+#define CLOSE_TRIES 3
+
+struct mp_lane {
+    mp_cu_stream stream;
+    mp_cu_event marks[MP_LANE_MARKS];
+};
+
+static enum mp_status note(struct cuda_backend *self, mp_cu_result result, const char *call,
+                           uint64_t bytes, const char *what)
+{
+    char object[64];
+
+    if (result == MP_CU_SUCCESS)
+        return MP_OK;
+    snprintf(object, sizeof(object), "%s of %" PRIu64 " bytes", what, bytes);
+    return mp_cuda_note(self, result, call, object);
+}
+
+enum mp_status mp_cuda_lane_open(struct mp_backend *backend, struct mp_lane **lane_p)
+{
+    struct cuda_backend *self = mp_cuda_self(backend);
+    const struct mp_cu_calls *call = &self->cuda->call;
+    struct mp_lane *lane;
+    enum mp_status status = mp_cuda_enter(self);
+
+    if (status != MP_OK)
+        return status;
+    lane = calloc(1, sizeof(*lane));
+    if (lane == NULL)
+        return mp_fail_no_memory("a lane", sizeof(*lane));
+    status = mp_cuda_note(self, call->stream_create(&lane->stream, MP_CU_STREAM_NON_BLOCKING, 0),
+                          "cuStreamCreateWithPriority", self->device.name);
+    for (unsigned i = 0; status == MP_OK && i < MP_LANE_MARKS; i++)
+        status = mp_cuda_note(self,
+                              call->event_create(&lane->marks[i], MP_CU_EVENT_BLOCKING_SYNC |
+                                                                      MP_CU_EVENT_DISABLE_TIMING),
+                              "cuEventCreate", self->device.name);
+    if (status != MP_OK) {
+        mp_cuda_lane_close(backend, lane);
+        return status;
+    }
+    *lane_p = lane;
+    return MP_OK;
+}
+
+/* Nobody may reuse memory that a stream could still write. If it cannot be seen to end, the device
+ * counts as lost. */
+static void drain(struct cuda_backend *self, mp_cu_stream stream)
+{
+    mp_cu_result result = MP_CU_SUCCESS;
+
+    for (unsigned i = 0; i < CLOSE_TRIES; i++) {
+        result = self->cuda->call.stream_synchronize(stream);
+        if (result == MP_CU_SUCCESS)
+            return;
+    }
+    atomic_store_explicit(&self->lost, result, memory_order_relaxed);
+    mp_log_error("cuda", "cuStreamSynchronize failed (%d); the device counts as lost", result);
+}
+
+/* Also takes a half-made lane. */
+void mp_cuda_lane_close(struct mp_backend *backend, struct mp_lane *lane)
+{
+    struct cuda_backend *self = mp_cuda_self(backend);
+    const struct mp_cu_calls *call = &self->cuda->call;
+    const struct mp_error before = *mp_error_last();
+
+    if (mp_cuda_enter(self) == MP_OK) {
+        if (lane->stream != NULL)
+            drain(self, lane->stream);
+        for (unsigned i = 0; i < MP_LANE_MARKS && lane->marks[i] != NULL; i++)
+            (void)mp_cuda_undone(self, call->event_destroy(lane->marks[i]), "cuEventDestroy");
+        if (lane->stream != NULL)
+            (void)mp_cuda_undone(self, call->stream_destroy(lane->stream), "cuStreamDestroy");
+    }
+    mp_error_set(&before);
+    free(lane);
+}
+
+enum mp_status mp_cuda_lane_copy(struct mp_backend *backend, struct mp_lane *lane,
+                                 enum mp_copy copy, void *dst, const void *src, uint64_t bytes)
+{
+    struct cuda_backend *self = mp_cuda_self(backend);
+    const struct mp_cu_calls *call = &self->cuda->call;
+    const mp_cu_ptr to = (uintptr_t)dst, from = (uintptr_t)src;
+    const enum mp_status status = mp_cuda_enter(self);
+
+    if (status != MP_OK)
+        return status;
+    switch (copy) {
+    case MP_COPY_TO_DEVICE:
+        return note(self, call->copy_to_device(to, src, bytes, lane->stream), "cuMemcpyHtoDAsync",
+                    bytes, "a copy");
+    case MP_COPY_TO_HOST:
+        return note(self, call->copy_to_host(dst, from, bytes, lane->stream), "cuMemcpyDtoHAsync",
+                    bytes, "a copy");
+    case MP_COPY_ON_DEVICE:
+        return note(self, call->copy_on_device(to, from, bytes, lane->stream), "cuMemcpyDtoDAsync",
+                    bytes, "a copy");
+    case MP_COPY_COUNT: break;
+    }
+    mp_unreachable();
+}
+
+enum mp_status mp_cuda_lane_mark(struct mp_backend *backend, struct mp_lane *lane, unsigned mark)
+{
+    struct cuda_backend *self = mp_cuda_self(backend);
+    const enum mp_status status = mp_cuda_enter(self);
+
+    mp_assert(mark < MP_LANE_MARKS);
+    if (status != MP_OK)
+        return status;
+    return mp_cuda_note(self, self->cuda->call.event_record(lane->marks[mark], lane->stream),
+                        "cuEventRecord", "copies");
+}
+
+enum mp_status mp_cuda_lane_wait(struct mp_backend *backend, struct mp_lane *lane, unsigned mark)
+{
+    struct cuda_backend *self = mp_cuda_self(backend);
+    const enum mp_status status = mp_cuda_enter(self);
+
+    mp_assert(mark < MP_LANE_MARKS);
+    if (status != MP_OK)
+        return status;
+    return mp_cuda_note(self, self->cuda->call.event_synchronize(lane->marks[mark]),
+                        "cuEventSynchronize", "copies");
+}
+
+enum mp_status mp_cuda_window_reserve(struct mp_backend *backend, uint64_t bytes, void **address_p)
+{
+    struct cuda_backend *self = mp_cuda_self(backend);
+    mp_cu_ptr address = 0;
+    enum mp_status status = mp_cuda_enter(self);
+
+    mp_assert(bytes > 0 && bytes % backend->caps.alias_align_bytes == 0);
+    if (status == MP_OK)
+        status = note(self,
+                      self->cuda->call.address_reserve(&address, bytes,
+                                                       backend->caps.alias_align_bytes, 0, 0),
+                      "cuMemAddressReserve", bytes, "a window");
+    if (status == MP_OK)
+        *address_p = (void *)(uintptr_t)address;
+    return status;
+}
+
+void mp_cuda_window_free(struct mp_backend *backend, void *address, uint64_t bytes)
+{
+    struct cuda_backend *self = mp_cuda_self(backend);
+    const struct mp_error before = *mp_error_last();
+
+    if (mp_cuda_enter(self) == MP_OK)
+        (void)mp_cuda_undone(self, self->cuda->call.address_free((uintptr_t)address, bytes),
+                             "cuMemAddressFree");
+    mp_error_set(&before);
+}
+
+enum mp_status mp_cuda_window_map(struct mp_backend *backend, void *place,
+                                  const struct mp_frame *frame)
+{
+    struct cuda_backend *self = mp_cuda_self(backend);
+    const struct mp_cu_calls *call = &self->cuda->call;
+    const mp_cu_ptr address = (uintptr_t)place;
+    struct mp_cu_access access;
+    enum mp_status status = mp_cuda_enter(self);
+
+    if (status != MP_OK)
+        return status;
+    memset(&access, 0, sizeof(access));
+    access.location.type = MP_CU_LOCATION_DEVICE;
+    access.location.id = self->device.id;
+    access.flags = MP_CU_ACCESS_READ_WRITE;
+    status = note(self, call->map(address, frame->bytes, 0, frame->handle, 0), "cuMemMap",
+                  frame->bytes, "a place in a window");
+    if (status != MP_OK)
+        return status;
+    status = note(self, call->set_access(address, frame->bytes, &access, 1), "cuMemSetAccess",
+                  frame->bytes, "a place in a window");
+    if (status != MP_OK)
+        (void)mp_cuda_undone(self, call->unmap(address, frame->bytes), "cuMemUnmap");
+    return status;
+}
+
+enum mp_status mp_cuda_window_unmap(struct mp_backend *backend, void *place, uint64_t bytes)
+{
+    struct cuda_backend *self = mp_cuda_self(backend);
+    const enum mp_status status = mp_cuda_enter(self);
+
+    if (status != MP_OK)
+        return status;
+    return note(self, self->cuda->call.unmap((uintptr_t)place, bytes), "cuMemUnmap", bytes,
+                "a place in a window");
+}

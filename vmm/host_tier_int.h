@@ -1,0 +1,102 @@
+#ifndef MP_HOST_TIER_INT_H
+#define MP_HOST_TIER_INT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "vmm/base/lock.h"
+#include "vmm/host_tier.h"
+
+/*
+ * What the parts of the host tier share: host_tier.c has the slots and what the space asks for,
+ * host_stager.c the thread that reads.
+ *
+ *     free + units with a slot == slots       per class
+ *     passing_used <= passing                  inclusive: units that do not stay
+ *
+ * A unit has a slot in the states FILLING and VALID. `request` says that the stager is to fill it;
+ * who waits for it is `waiting`.
+ */
+#define HOST_NOBODY UINT32_MAX
+
+/* Units read at the same time; the second number: of them those that nobody waits for. */
+#define HOST_JOBS 6
+#define HOST_JOBS_AHEAD 2
+
+enum host_request { HOST_IDLE, HOST_DEMAND, HOST_PREFETCH, HOST_FILL, HOST_REQUEST_COUNT };
+
+struct host_unit {
+    struct mp_residency residency; /* leases: copies over the link, and of mp_host_tier_lease() */
+    struct mp_slot slot;
+    uint8_t request; /* enum host_request: in that list */
+    bool stays;      /* inclusive: has a slot for good */
+    bool in_job;
+    bool leaves; /* exclusive: is in the device tier; goes when its last lease ends */
+    uint32_t next, prev;
+    struct mp_ticket *waiting; /* held */
+};
+
+struct host_list {
+    uint32_t first, last;
+};
+
+struct host_job {
+    uint32_t unit; /* HOST_NOBODY: free */
+    bool ahead;
+    struct mp_ticket ticket;
+};
+
+struct mp_host_tier {
+    struct mp_host_tier_config config;
+    struct mp_tier *slots;    /* what is free is guarded by lock */
+    struct mp_reader *reader; /* of files */
+    struct mp_reader *link;
+    pthread_t thread;
+    bool started;
+
+    struct mp_mutex lock;
+    struct mp_cond work;   /* for the stager */
+    struct mp_cond filled; /* nothing is left to fill */
+    struct host_unit *units MP_GUARDED_BY(lock);
+    struct host_list lists[HOST_REQUEST_COUNT] MP_GUARDED_BY(lock);
+    uint32_t passing_used[MP_TIER_CLASSES_MAX] MP_GUARDED_BY(lock);
+    bool stopping MP_GUARDED_BY(lock);
+
+    /* The stager has to look again. Relaxed: who sets it then takes the reader's lock to wake. */
+    _Atomic(bool) poked;
+
+    struct host_job jobs[HOST_JOBS] MP_GUARDED_BY(lock); /* tickets are the reader's meanwhile */
+};
+
+static inline bool mp_host_exclusive(const struct mp_host_tier *tier)
+{
+    return tier->config.residency == MP_HOST_EXCLUSIVE;
+}
+
+static inline const struct mp_unit_layout *mp_host_layout(const struct mp_host_tier *tier,
+                                                          uint32_t unit)
+{
+    return &tier->config.layout->units[unit];
+}
+
+/* For events whose legality the code around has established. */
+void mp_host_apply_locked(struct mp_host_tier *tier, uint32_t unit, enum mp_res_event event);
+
+void mp_host_request_locked(struct mp_host_tier *tier, uint32_t unit, enum host_request request);
+
+/* Take a slot for a unit that comes from its file. False: none is free for it now. */
+bool mp_host_take_slot_locked(struct mp_host_tier *tier, uint32_t unit);
+void mp_host_give_slot_locked(struct mp_host_tier *tier, uint32_t unit);
+
+/* A VALID unit that nobody uses any more: does it stay? */
+void mp_host_settle_locked(struct mp_host_tier *tier, uint32_t unit);
+
+/* Let the stager look at its lists again. */
+void mp_host_poke(struct mp_host_tier *tier);
+
+char *mp_host_address(const struct mp_host_tier *tier, uint32_t unit);
+
+/* Body of the stager's thread. */
+void *mp_host_stager_run(void *arg);
+
+#endif

@@ -1,0 +1,283 @@
+/*
+ * Engine: copies between tiers, queued on the lane of a backend by one thread.
+ *
+ * A few chunks are queued at a time, so that the link never runs dry and a demand waits for little.
+ * They are seen to end in order. Copies of one lane are done in order too, which others rely on: a
+ * slot may be filled anew by a ticket that was submitted after the one that empties it.
+ *
+ * When a mark cannot be set or waited for, nobody knows what was copied: everything in flight has
+ * failed, and the lane is closed, which waits for it, before another ticket may use the memory. The
+ * next chunk opens a new one.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/base/assert.h"
+#include "vmm/base/log.h"
+#include "vmm/reader_int.h"
+
+struct flight {
+    struct mp_ticket *ticket;
+    uint64_t bytes;
+    bool prefetch; /* counted as one when it was taken */
+};
+
+struct link_state {
+    pthread_t thread;
+    struct mp_lane *lane; /* NULL: to be opened */
+    /* Chunks in flight, oldest at `first`; place and mark are the same number. */
+    struct flight flights[MP_LANE_MARKS];
+    uint32_t first, count;
+};
+
+static const struct mp_memory_link *memory_of(const struct mp_reader *reader)
+{
+    return reader->config.memory;
+}
+
+static void note_error(struct mp_ticket *ticket)
+{
+    if (ticket->error.status == MP_OK)
+        ticket->error = *mp_error_last();
+    mp_error_clear();
+}
+
+/* Nothing of the ticket is in flight or left to queue. The lock is dropped on the way. */
+static void end_locked(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    enum mp_status status;
+
+    mp_unlock(&reader->lock);
+    status = memory_of(reader)->finish(memory_of(reader)->ctx, ticket);
+    if (status != MP_OK)
+        note_error(ticket);
+    mp_lock(&reader->lock);
+    mp_reader_finish_locked(reader, ticket);
+}
+
+/* Step over extents that are queued whole or empty. False: none is left. */
+static bool advance(struct mp_ticket *ticket)
+{
+    while (ticket->next_extent < ticket->extent_count &&
+           ticket->next_offset >= ticket->extents[ticket->next_extent].need_bytes) {
+        ticket->next_extent++;
+        ticket->next_offset = 0;
+    }
+    return ticket->next_extent < ticket->extent_count;
+}
+
+static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    enum mp_status status;
+
+    mp_reader_unlink_locked(reader, ticket);
+    mp_unlock(&reader->lock);
+    ticket->started_ns = mp_clock_now_ns(reader->config.clock);
+    status = memory_of(reader)->start(memory_of(reader)->ctx, ticket);
+    if (status != MP_OK)
+        note_error(ticket);
+    mp_lock(&reader->lock);
+    if (status != MP_OK || !advance(ticket))
+        end_locked(reader, ticket);
+    else
+        mp_ticket_list_push_front(&reader->lists[ticket->priority], ticket);
+}
+
+static void complete_locked(struct mp_reader *reader, const struct flight *flight, bool failed)
+{
+    struct mp_ticket *ticket = flight->ticket;
+
+    ticket->chunks_in_flight--;
+    reader->in_flight[flight->prefetch ? MP_PRIORITY_PREFETCH : MP_PRIORITY_DEMAND]--;
+    if (failed) {
+        note_error(ticket);
+        if (ticket->linked)
+            mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
+    } else {
+        ticket->read_bytes += flight->bytes;
+        atomic_fetch_add_explicit(&reader->read_bytes, flight->bytes, memory_order_relaxed);
+    }
+    if (ticket->chunks_in_flight == 0 && !ticket->linked)
+        end_locked(reader, ticket);
+}
+
+/* Everything in flight has failed with the thread's error; wait until nothing of it runs. */
+static void reset_locked(struct mp_reader *reader, struct link_state *state)
+{
+    const struct mp_error error = *mp_error_last();
+    struct mp_backend *backend = memory_of(reader)->backend;
+
+    mp_unlock(&reader->lock);
+    if (state->lane != NULL)
+        backend->ops->lane_close(backend, state->lane);
+    state->lane = NULL;
+    mp_lock(&reader->lock);
+    while (state->count > 0) {
+        const struct flight flight = state->flights[state->first];
+
+        state->first = (state->first + 1) % MP_LANE_MARKS;
+        state->count--;
+        mp_error_set(&error);
+        complete_locked(reader, &flight, true);
+    }
+    mp_error_clear();
+}
+
+struct piece {
+    void *dst;
+    const void *src;
+    enum mp_copy copy;
+};
+
+static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struct flight *flight,
+                       struct piece *piece)
+{
+    const struct mp_extent *extent = &ticket->extents[ticket->next_extent];
+    const uint64_t left = extent->need_bytes - ticket->next_offset;
+
+    *flight = (struct flight){
+        .ticket = ticket,
+        .bytes = left < reader->config.chunk_bytes ? left : reader->config.chunk_bytes,
+        .prefetch = ticket->priority == MP_PRIORITY_PREFETCH,
+    };
+    *piece = (struct piece){
+        .dst = (char *)extent->dst + ticket->next_offset,
+        .src = (const char *)extent->src + ticket->next_offset,
+        .copy = ticket->copy,
+    };
+    ticket->next_offset += flight->bytes;
+    ticket->chunks_in_flight++;
+    reader->in_flight[ticket->priority]++;
+    if (!advance(ticket))
+        mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
+}
+
+/* Queue one chunk of a ticket that has started. */
+static void queue_locked(struct mp_reader *reader, struct link_state *state,
+                         struct mp_ticket *ticket)
+{
+    struct mp_backend *backend = memory_of(reader)->backend;
+    const uint32_t mark = (state->first + state->count) % MP_LANE_MARKS;
+    struct flight flight;
+    struct piece piece;
+    enum mp_status status = MP_OK;
+
+    cut_locked(reader, ticket, &flight, &piece);
+    mp_unlock(&reader->lock);
+    atomic_fetch_add_explicit(&reader->requests, 1, memory_order_relaxed);
+    if (state->lane == NULL)
+        status = backend->ops->lane_open(backend, &state->lane);
+    if (status == MP_OK)
+        status = backend->ops->lane_copy(backend, state->lane, piece.copy, piece.dst, piece.src,
+                                         flight.bytes);
+    if (status != MP_OK) { /* nothing was queued */
+        mp_lock(&reader->lock);
+        complete_locked(reader, &flight, true);
+        return;
+    }
+    state->flights[mark] = flight;
+    state->count++;
+    status = backend->ops->lane_mark(backend, state->lane, mark);
+    mp_lock(&reader->lock);
+    if (status != MP_OK)
+        reset_locked(reader, state);
+}
+
+static void wait_oldest_locked(struct mp_reader *reader, struct link_state *state)
+{
+    struct mp_backend *backend = memory_of(reader)->backend;
+    const struct flight flight = state->flights[state->first];
+    enum mp_status status;
+
+    mp_unlock(&reader->lock);
+    status = backend->ops->lane_wait(backend, state->lane, state->first);
+    mp_lock(&reader->lock);
+    if (status != MP_OK) {
+        reset_locked(reader, state);
+        return;
+    }
+    state->first = (state->first + 1) % MP_LANE_MARKS;
+    state->count--;
+    complete_locked(reader, &flight, false);
+}
+
+static void *run(void *arg)
+{
+    struct mp_reader *reader = arg;
+    struct link_state *state;
+    uint32_t depth;
+
+    mp_lock(&reader->lock);
+    state = reader->engine_state;
+    depth = reader->config.depth < MP_LANE_MARKS ? reader->config.depth : MP_LANE_MARKS;
+    for (;;) {
+        struct mp_ticket *ticket = state->count < depth ? mp_reader_first_locked(reader) : NULL;
+
+        if (ticket != NULL && mp_ticket_state(ticket) == MP_TICKET_QUEUED)
+            start_locked(reader, ticket);
+        else if (ticket != NULL)
+            queue_locked(reader, state, ticket);
+        else if (state->count > 0)
+            wait_oldest_locked(reader, state);
+        else if (reader->stopping)
+            break;
+        else
+            mp_cond_wait(&reader->work, &reader->lock);
+    }
+    mp_unlock(&reader->lock);
+    return NULL;
+}
+
+static enum mp_status link_start(struct mp_reader *reader, void **state_p)
+{
+    struct mp_backend *backend = memory_of(reader)->backend;
+    struct link_state *state = calloc(1, sizeof(*state));
+    enum mp_status status;
+    char number[32];
+    int error_number;
+
+    if (state == NULL)
+        return mp_fail_no_memory("the link", sizeof(*state));
+    status = backend->ops->lane_open(backend, &state->lane);
+    if (status != MP_OK) {
+        free(state);
+        return status;
+    }
+    /* The thread looks for it under the lock. */
+    mp_lock(&reader->lock);
+    *state_p = state;
+    error_number = mp_reader_spawn(&state->thread, "mp-link", run, reader);
+    mp_unlock(&reader->lock);
+    if (error_number == 0)
+        return MP_OK;
+    backend->ops->lane_close(backend, state->lane);
+    free(state);
+    return mp_fail(MP_ERR_NO_MEMORY, "E_THREADS",
+                   "cannot start the link's thread: %s; raise the limit on processes (ulimit -u)",
+                   mp_errno_name(number, error_number));
+}
+
+static void link_wake_locked(struct mp_reader *reader)
+{
+    mp_cond_signal(&reader->work);
+}
+
+static void link_stop(struct mp_reader *reader)
+{
+    struct mp_backend *backend = memory_of(reader)->backend;
+    struct link_state *state = reader->engine_state;
+
+    pthread_join(state->thread, NULL);
+    if (state->lane != NULL)
+        backend->ops->lane_close(backend, state->lane);
+    free(state);
+}
+
+const struct mp_reader_engine mp_reader_engine_link = {
+    .name = "link",
+    .start = link_start,
+    .wake_locked = link_wake_locked,
+    .stop = link_stop,
+};

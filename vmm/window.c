@@ -1,0 +1,206 @@
+#include "vmm/window.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+#include "vmm/base/lock.h"
+#include "vmm/base/log.h"
+
+#define NOBODY UINT32_MAX
+
+struct place {
+    char *address;
+    bool mapped, lost;
+};
+
+struct mp_windows {
+    struct mp_backend *backend;
+    const struct mp_space_layout *layout;
+    const struct mp_tier *tier;
+    void *base[MP_TIER_CLASSES_MAX];
+    struct place *places; // (units)
+
+    struct mp_mutex lock;
+    uint32_t *unit_of[MP_TIER_CLASSES_MAX] MP_GUARDED_BY(lock); // (slots): mapped as it, or NOBODY
+    uint64_t lost_bytes MP_GUARDED_BY(lock);
+    uint32_t lost_in[MP_TIER_CLASSES_MAX] MP_GUARDED_BY(lock); /* places */
+};
+
+static void clear_locked(struct mp_windows *windows, struct mp_slot slot)
+{
+    const uint32_t unit = windows->unit_of[slot.class_index][slot.index];
+    const uint64_t bytes = windows->layout->stride_bytes[slot.class_index];
+    struct mp_backend *backend = windows->backend;
+    struct place *place;
+
+    mp_assert_held(&windows->lock);
+    if (unit == NOBODY)
+        return;
+    place = &windows->places[unit];
+    mp_assert(place->mapped);
+    windows->unit_of[slot.class_index][slot.index] = NOBODY;
+    place->mapped = false;
+    if (backend->ops->window_unmap(backend, place->address, bytes) == MP_OK)
+        return;
+    mp_log_error("window", "the place of unit %" PRIu32 " is lost: %s", unit,
+                 mp_error_last()->text);
+    mp_error_clear();
+    place->lost = true;
+    windows->lost_bytes += bytes;
+    windows->lost_in[slot.class_index]++;
+}
+
+void mp_windows_clear(struct mp_windows *windows, struct mp_slot slot)
+{
+    mp_lock(&windows->lock);
+    clear_locked(windows, slot);
+    mp_unlock(&windows->lock);
+}
+
+void mp_windows_map(struct mp_windows *windows, uint32_t unit, struct mp_slot slot)
+{
+    struct place *place = &windows->places[unit];
+    struct mp_backend *backend = windows->backend;
+
+    mp_lock(&windows->lock);
+    mp_assert(windows->unit_of[slot.class_index][slot.index] == NOBODY && !place->mapped);
+    if (!place->lost) {
+        if (backend->ops->window_map(backend, place->address, mp_tier_frame(windows->tier, slot)) ==
+            MP_OK) {
+            place->mapped = true;
+            windows->unit_of[slot.class_index][slot.index] = unit;
+        } else {
+            mp_log_once(MP_LOG_WARN, "window", "units are used at the alias of their slot: %s",
+                        mp_error_last()->text);
+            mp_error_clear();
+        }
+    }
+    mp_unlock(&windows->lock);
+}
+
+const char *mp_windows_address(const struct mp_windows *windows, uint32_t unit)
+{
+    return windows->places[unit].mapped ? windows->places[unit].address : NULL;
+}
+
+uint64_t mp_windows_lost_bytes(struct mp_windows *windows)
+{
+    uint64_t bytes;
+
+    mp_lock(&windows->lock);
+    bytes = windows->lost_bytes;
+    mp_unlock(&windows->lock);
+    return bytes;
+}
+
+bool mp_windows_check(struct mp_windows *windows)
+{
+    uint32_t mapped = 0, held = 0;
+    bool right = true;
+
+    mp_lock(&windows->lock);
+    for (uint32_t c = 0; c < windows->layout->class_count; c++) {
+        for (uint32_t i = 0; i < mp_tier_index_end(windows->tier, c); i++) {
+            const uint32_t unit = windows->unit_of[c][i];
+
+            held += unit != NOBODY;
+            right &= unit == NOBODY || (windows->places[unit].mapped &&
+                                        windows->layout->units[unit].class_index == c);
+        }
+    }
+    for (uint32_t i = 0; i < windows->layout->unit_count; i++) {
+        mapped += windows->places[i].mapped;
+        right &= !(windows->places[i].mapped && windows->places[i].lost);
+    }
+    mp_unlock(&windows->lock);
+    return right && mapped == held;
+}
+
+/* Addresses of all units, side by side in the window of their class. */
+static enum mp_status reserve(struct mp_windows *windows)
+{
+    const struct mp_space_layout *layout = windows->layout;
+    struct mp_backend *backend = windows->backend;
+    uint64_t used[MP_TIER_CLASSES_MAX] = { 0 };
+
+    for (uint32_t c = 0; c < layout->class_count; c++) {
+        const enum mp_status status = backend->ops->window_reserve(
+            backend, layout->stride_bytes[c] * layout->class_units[c], &windows->base[c]);
+
+        if (status != MP_OK)
+            return status;
+    }
+    for (uint32_t i = 0; i < layout->unit_count; i++) {
+        const uint32_t c = layout->units[i].class_index;
+
+        windows->places[i].address = (char *)windows->base[c] + used[c];
+        used[c] += layout->stride_bytes[c];
+    }
+    return MP_OK;
+}
+
+enum mp_status mp_windows_create(struct mp_backend *backend, const struct mp_space_layout *layout,
+                                 const struct mp_tier *tier, struct mp_windows **windows_p)
+{
+    struct mp_windows *windows = calloc(1, sizeof(*windows));
+    enum mp_status status = MP_OK;
+
+    if (windows == NULL)
+        return mp_fail_no_memory("windows", sizeof(*windows));
+    windows->backend = backend;
+    windows->layout = layout;
+    windows->tier = tier;
+    mp_mutex_init(&windows->lock, MP_LOCK_BACKEND, "windows");
+    windows->places = calloc(layout->unit_count, sizeof(*windows->places));
+    if (windows->places == NULL)
+        status =
+            mp_fail_no_memory("the places of units", layout->unit_count * sizeof(*windows->places));
+    for (uint32_t c = 0; status == MP_OK && c < layout->class_count; c++) {
+        const uint64_t bytes = mp_tier_index_end(tier, c) * sizeof(*windows->unit_of[c]);
+
+        windows->unit_of[c] = malloc(bytes);
+        if (windows->unit_of[c] == NULL)
+            status = mp_fail_no_memory("the map of a window", bytes);
+        else
+            memset(windows->unit_of[c], 0xff, bytes);
+    }
+    if (status == MP_OK)
+        status = reserve(windows);
+    if (status != MP_OK) {
+        mp_windows_destroy(windows);
+        return status;
+    }
+    *windows_p = windows;
+    return MP_OK;
+}
+
+/* Also takes half-made ones. A window with a place that is still mapped cannot be given back. */
+void mp_windows_destroy(struct mp_windows *windows)
+{
+    const struct mp_space_layout *layout;
+    struct mp_backend *backend;
+
+    if (windows == NULL)
+        return;
+    layout = windows->layout;
+    backend = windows->backend;
+    mp_lock(&windows->lock);
+    for (uint32_t c = 0; c < layout->class_count; c++) {
+        for (uint32_t i = 0; windows->unit_of[c] != NULL && i < mp_tier_index_end(windows->tier, c);
+             i++)
+            clear_locked(windows, (struct mp_slot){ c, i });
+        if (windows->base[c] != NULL && windows->lost_in[c] == 0)
+            backend->ops->window_free(backend, windows->base[c],
+                                      layout->stride_bytes[c] * layout->class_units[c]);
+        free(windows->unit_of[c]);
+    }
+    if (windows->lost_bytes > 0)
+        mp_log_warn("window", "%" PRIu64 " bytes stay mapped", windows->lost_bytes);
+    mp_unlock(&windows->lock);
+    mp_mutex_fini(&windows->lock);
+    free(windows->places);
+    free(windows);
+}

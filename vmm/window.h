@@ -1,0 +1,42 @@
+#ifndef MP_WINDOW_H
+#define MP_WINDOW_H
+
+#include "vmm/space_layout.h"
+
+/*
+ * Windows: every unit has an address of its own for life, at which its frame is mapped while it is
+ * resident. Page tables change on the link's thread only (the mapper), and only of slots that no
+ * unit has a lease on: those of a unit that is about to be filled. A frame stays mapped where it
+ * was until it is filled with another unit.
+ *
+ * What cannot be mapped is found at its alias, and counted. A place that cannot be unmapped is
+ * lost: it is told, counted and never used again.
+ *
+ * Part of vmm/space and of no other module. Thread safety: any thread, but a unit's address is
+ * asked for only after its ticket has ended.
+ */
+struct mp_windows;
+
+enum mp_status mp_windows_create(struct mp_backend *backend, const struct mp_space_layout *layout,
+                                 const struct mp_tier *tier,
+                                 struct mp_windows **windows_p) MP_MUST_CHECK;
+
+/* Unmaps everything; before the tier is destroyed. NULL is allowed. */
+void mp_windows_destroy(struct mp_windows *windows);
+
+/* End what the frame of the slot is mapped as. */
+void mp_windows_clear(struct mp_windows *windows, struct mp_slot slot);
+
+/* Map the frame of the slot at the unit's place. The slot is clear. */
+void mp_windows_map(struct mp_windows *windows, uint32_t unit, struct mp_slot slot);
+
+/* Where the unit is; NULL: not mapped, look at its alias. */
+const char *mp_windows_address(const struct mp_windows *windows, uint32_t unit);
+
+/* Of places that could not be unmapped. */
+uint64_t mp_windows_lost_bytes(struct mp_windows *windows);
+
+/* No two frames at one place. */
+bool mp_windows_check(struct mp_windows *windows);
+
+#endif
