@@ -111,6 +111,8 @@ mp_test(vmm/topology_test LIBS mp_vmm PkgConfig::JANSSON ${MP_ALLOC_FAULT}
     SOURCES tests/alloc_fault.c)
 mp_test(vmm/space_test LIBS mp_vmm)
 mp_test(vmm/space_layout_test LIBS mp_vmm)
+mp_test(vmm/space_cuda_test LIBS mp_vmm VARIANTS table window pinned TIMEOUT 120)
+mp_fake_cuda(vmm/space_cuda_test table window pinned)
 mp_test(vmm/space_fault_test LIBS mp_vmm WRAP LABELS fault TIMEOUT 120)
 mp_test(vmm/space_stress_test LIBS mp_vmm LABELS stress TIMEOUT 120)
 mp_test(vmm/tier_test LIBS mp_vmm)
