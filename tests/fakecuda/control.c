@@ -41,6 +41,26 @@ FAKE_EXPORT void fakecuda_fail_site(const void *site, uint64_t nth, int result, 
     plan(NULL, site, nth, result, forever);
 }
 
+FAKE_EXPORT void fakecuda_fail_undo(int result)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.undo_result = result;
+    fake.failed_calls = false;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+FAKE_EXPORT void fakecuda_clear(void)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.stalled = false;
+    fake_clear_streams();
+    fake_clear_memory();
+    memset(fake.retained, 0, sizeof(fake.retained));
+    fake.lost = 0;
+    pthread_mutex_unlock(&fake.lock);
+    fakecuda_reset();
+}
+
 FAKE_EXPORT void fakecuda_reset(void)
 {
     pthread_mutex_lock(&fake.lock);
@@ -49,6 +69,7 @@ FAKE_EXPORT void fakecuda_reset(void)
     fake.calls_total = 0;
     fake.violations = 0;
     fake.failed_calls = false;
+    fake.undo_result = 0;
     fake.violation[0] = '\0';
     pthread_mutex_unlock(&fake.lock);
 }

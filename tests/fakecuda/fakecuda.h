@@ -115,6 +115,18 @@ typedef unsigned fakecuda_sites_fn(struct fakecuda_site *sites, unsigned max);
 /* As fakecuda_fail(), for the calls from one place. */
 typedef void fakecuda_fail_site_fn(const void *site, uint64_t nth, int result, bool forever);
 
+/*
+ * From the next failure that a plan causes on, every call that gives something back (unmap,
+ * release, free, destroy, unload) fails too, with this result. 0: not any more, as after a reset.
+ */
+typedef void fakecuda_fail_undo_fn(int result);
+
+/*
+ * Everything that lives is gone, as when the process had been started anew: for sweeps of failures
+ * after which things stay behind. Nothing of the driver may be used any more by the program.
+ */
+typedef void fakecuda_clear_fn(void);
+
 /* What launches of an entry with this name do; before the kernels of kernels/cuda. */
 struct mp_simt_kernel;
 typedef void fakecuda_kernel_fn(const struct mp_simt_kernel *kernel);
@@ -125,6 +137,8 @@ typedef int fakecuda_keys_fn(void);
 #define FAKECUDA_API_MAP(X) \
     X(fail)                 \
     X(fail_site)            \
+    X(fail_undo)            \
+    X(clear)                \
     X(reset)                \
     X(calls)                \
     X(violations)           \

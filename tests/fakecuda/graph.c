@@ -77,6 +77,20 @@ static bool moves_mappings(enum fake_call call)
            call == FAKE_CALL_cuMemSetAccess || call == FAKE_CALL_cuMemRelease;
 }
 
+static void drop_graph(void *object)
+{
+    free_graph(object);
+}
+
+void fake_graphs_clear(void)
+{
+    for (unsigned i = 0; i < capture_count; i++)
+        free_graph(captures[i]);
+    capture_count = 0;
+    fake_object_each(FAKE_GRAPH, drop_graph);
+    fake_object_each(FAKE_EXEC, drop_graph);
+}
+
 bool fake_capture_forbids(enum fake_call call)
 {
     for (unsigned i = 0; i < capture_count; i++) {

@@ -331,3 +331,24 @@ FAKE_EXPORT mp_cu_result cuMemSetAccess(mp_cu_ptr address, size_t bytes,
     }
     return fake_leave(MP_CU_SUCCESS);
 }
+
+void fake_clear_memory(void)
+{
+    for (struct fake_region *r = fake_region_in(0, SIZE_MAX); r != NULL;
+         r = fake_region_in(0, SIZE_MAX)) {
+        /* Addresses are closed and not given back: a late look shall fault, not read others'. */
+        mmap((void *)(uintptr_t)r->address, r->bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        fake_region_remove(r);
+    }
+    for (size_t i = 0; i < FAKE_TABLE_MAX; i++) {
+        if (fake.memories[i].used)
+            close(fake.memories[i].fd);
+        fake.memories[i].used = false;
+    }
+    for (unsigned d = 0; d < FAKE_DEVICES_MAX; d++)
+        fake_give(d, fake.device_bytes[d]);
+    for (size_t i = 0; i < COUNT(fake.reservations); i++)
+        fake.reservations[i].used = false;
+    fake.host_bytes = 0;
+}

@@ -69,6 +69,12 @@ unsigned fake_object_count(enum fake_object_kind kind)
     return count;
 }
 
+void fake_objects_clear(void)
+{
+    for (unsigned i = 0; i < OBJECTS_MAX; i++)
+        objects[i].object = NULL;
+}
+
 void fake_object_each(enum fake_object_kind kind, void (*visit)(void *object))
 {
     for (unsigned i = 0; i < OBJECTS_MAX; i++) {

@@ -117,6 +117,24 @@ static int planned(const char *name, const void *site)
     return result;
 }
 
+static bool is_undo(enum fake_call call)
+{
+    switch (call) {
+    case FAKE_CALL_cuMemUnmap:
+    case FAKE_CALL_cuMemRelease:
+    case FAKE_CALL_cuMemAddressFree:
+    case FAKE_CALL_cuMemFree_v2:
+    case FAKE_CALL_cuMemFreeHost:
+    case FAKE_CALL_cuStreamDestroy_v2:
+    case FAKE_CALL_cuEventDestroy_v2:
+    case FAKE_CALL_cuModuleUnload:
+    case FAKE_CALL_cuGraphDestroy:
+    case FAKE_CALL_cuGraphExecDestroy:
+    case FAKE_CALL_cuDevicePrimaryCtxRelease_v2: return true;
+    default: return false;
+    }
+}
+
 int fake_planned_later(const char *name)
 {
     char later[80];
@@ -141,7 +159,9 @@ bool fake_enter(enum fake_call call, const void *address, int *result_p)
     fake.calls[call]++;
     site = site_of(call, address);
     site->calls++;
-    *result_p = planned(names[call], address);
+    *result_p = fake.failed_calls && is_undo(call) ? fake.undo_result : 0;
+    if (*result_p == 0)
+        *result_p = planned(names[call], address);
     if (*result_p == 0)
         return true;
     site->failed++;

@@ -92,6 +92,7 @@ struct fake_state {
     uint64_t lazy_ns;  /* what nobody waits for is done after so long; 0: at once */
     bool stalled;      /* streams stand still */
     bool failed_calls; /* a plan has made a call fail */
+    int undo_result;   /* then, of calls that give something back; or 0 */
     int lost;          /* sticky result, or 0 */
     int forked;
     unsigned retained[FAKE_DEVICES_MAX];
@@ -150,6 +151,8 @@ bool fake_region_protect(const struct fake_region *region);
 void fake_become_device(void);
 
 const char *fake_call_name(enum fake_call call);
+/* Everything ends: regions, handles, reservations; with the lock held. */
+void fake_clear_memory(void);
 /* Is the device lost after an operation failed so? */
 bool fake_is_fatal(int result);
 

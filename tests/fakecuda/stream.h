@@ -106,6 +106,8 @@ void fake_module_launched(const struct fake_op *op);
 /* Takes the operation, also where it fails. */
 int fake_graph_add(struct fake_graph *graph, struct fake_op *op, unsigned stream);
 int fake_capture_join(struct fake_stream *stream, const struct fake_event *event);
+/* All graphs end, whole or not. */
+void fake_graphs_clear(void);
 /* A call that a captured stream does not stand: recorded, and the capture is invalid. */
 int fake_capture_break(struct fake_stream *stream, const char *what);
 
@@ -132,6 +134,8 @@ void *fake_object(enum fake_object_kind kind, uint64_t handle);
 void *fake_object_quietly(enum fake_object_kind kind, uint64_t handle);
 void fake_object_remove(uint64_t handle);
 unsigned fake_object_count(enum fake_object_kind kind);
+/* All handles end. */
+void fake_objects_clear(void);
 /* Call for each that lives. */
 void fake_object_each(enum fake_object_kind kind, void (*visit)(void *object));
 
@@ -157,6 +161,8 @@ struct fake_stream *fake_stream_of(mp_cu_stream stream);
 /* The host asks for the end of an operation, or waits for it: CUDA_SUCCESS when it has seen it,
  * NOT_READY, or the result by which the device was lost. */
 int fake_see_end(const struct fake_clock *clock, unsigned stream, uint64_t number, bool block);
+/* All streams, events, modules and graphs end; waits until the streams stand still. */
+void fake_clear_streams(void);
 /* Objects of a context that ends. */
 void fake_end_context(void);
 

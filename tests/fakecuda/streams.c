@@ -311,18 +311,41 @@ FAKE_EXPORT mp_cu_result cuStreamQuery(mp_cu_stream stream)
 
 /* ---- the end */
 
-static void drop_stream(void *object)
+void fake_clear_streams(void)
 {
-    end_stream(object);
+    const int lost = fake.lost;
+
+    if (fake.lost == 0)
+        fake.lost = MP_CU_ERROR_DEINITIALIZED; /* what is queued is not done */
+    fake_wake_all();
+    for (unsigned s = 0; s < FAKE_STREAMS_MAX; s++) {
+        while (fake_streams[s].next != NULL)
+            fake_wait_moved();
+        fake_streams[s].capture = NULL;
+        fake_streams[s].used = false;
+        fake_streams[s].error = 0;
+        fake_host.seen[s] = fake_streams[s].queued;
+        forget_seen(&fake_streams[s]);
+    }
+    fake_object_each(FAKE_EVENT, free);
+    fake_object_each(FAKE_MODULE, free);
+    fake_graphs_clear();
+    fake_objects_clear();
+    fake.lost = lost;
 }
 
+/* With a lost device its context is all that can be given back, and takes everything with it. */
 void fake_end_context(void)
 {
     const unsigned streams = fake_object_count(FAKE_STREAM), events = fake_object_count(FAKE_EVENT);
-    const unsigned modules = fake_object_count(FAKE_MODULE), execs = fake_object_count(FAKE_EXEC);
+    const unsigned modules = fake_object_count(FAKE_MODULE);
+    const unsigned graphs = fake_object_count(FAKE_GRAPH) + fake_object_count(FAKE_EXEC);
 
-    if (streams + events + modules + execs > 0 && fake.lost == 0 && !fake.failed_calls)
+    if (fake.lost != 0) {
+        fake_clear_streams();
+        fake_clear_memory();
+    } else if (streams + events + modules + graphs > 0 && !fake.failed_calls) {
         fake_violation("the context ended with %u streams, %u events, %u modules and %u graphs",
-                       streams, events, modules, execs);
-    fake_object_each(FAKE_STREAM, drop_stream);
+                       streams, events, modules, graphs);
+    }
 }

@@ -556,6 +556,30 @@ static void a_place_fails(void)
     CHECK(found == 2);
 }
 
+/* D2: the call fails, and so does what would undo it. Then the process starts anew. */
+static void what_is_given_back_fails_after_the_first_failure(void)
+{
+    struct fakecuda_live live;
+    mp_cu_ptr at, more;
+
+    OK(cu.alloc(&more, BYTES));
+    fake_api.fail_undo(MP_CU_ERROR_UNKNOWN);
+    OK(cu.address_reserve(&at, GRANULE, 0, 0, 0));
+    OK(cu.address_free(at, GRANULE));
+    fake_api.fail("cuMemAddressReserve", 0, MP_CU_ERROR_OUT_OF_MEMORY, false);
+    CHECK_EQ(cu.address_reserve(&at, GRANULE, 0, 0, 0), MP_CU_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(cu.free(more), MP_CU_ERROR_UNKNOWN);
+    OK(cu.set_bytes(dev, 1, BYTES, a));
+    fake_api.clear();
+    fake_api.live(&live);
+    CHECK_EQ(live.allocations + live.pinned + live.streams + live.events + live.modules, 0);
+    CHECK_EQ(live.device_bytes, 0);
+    set_up();
+    OK(cu.set_bytes(dev, 1, BYTES, a));
+    wait_for_all();
+    check_no_violation();
+}
+
 static void a_lost_device_lets_go_of_who_waits(void)
 {
     fake_api.stall(true);
@@ -598,6 +622,7 @@ int main(int argc, char **argv)
     RUN(objects_in_use_are_not_destroyed);
     RUN(a_copy_fails_later);
     RUN(a_place_fails);
+    RUN(what_is_given_back_fails_after_the_first_failure);
     RUN(a_lost_device_lets_go_of_who_waits);
     tear_down();
     return 0;
