@@ -76,7 +76,7 @@ static const struct mp_opt run_opts[] = {
 
 #define POLICY_GROUPS_MAX 64
 #define POLICY_CONFIG_BYTES 1024
-#define FIXED_GROUPS 5
+#define FIXED_GROUPS 6
 
 static struct mp_opt_group groups[FIXED_GROUPS + POLICY_GROUPS_MAX + 1];
 static char prefixes[POLICY_GROUPS_MAX][MP_POLICY_PREFIX_BYTES];
@@ -88,6 +88,7 @@ static const struct mp_opt_group *list_groups(struct mp_settings *settings)
         { "MOEPAGER_", run_opts, &settings->run },
         { "MOEPAGER_", mp_io_opts, &settings->io },
         { "MOEPAGER_", mp_pool_opts, &settings->pool },
+        { "MOEPAGER_", mp_gemm_opts, &settings->gemm },
         { "MOEPAGER_", mp_log_opts, &settings->log },
         { "MOEPAGER_", mp_opt_opts, &settings->opt },
     };

@@ -1,6 +1,7 @@
 #ifndef MP_SETTINGS_H
 #define MP_SETTINGS_H
 
+#include "engine/cublas.h"
 #include "engine/pool.h"
 #include "policy/policy.h"
 #include "vmm/base/log.h"
@@ -38,6 +39,7 @@ struct mp_settings {
     struct mp_log_config log;
     struct mp_run_settings run;
     struct mp_pool_config pool;
+    struct mp_gemm_config gemm;
     struct mp_io_config io;
     const struct mp_opt_group *groups; /* all tables, filled; for mp_opt_set() and listings */
 };

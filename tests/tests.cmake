@@ -93,6 +93,7 @@ mp_fake_cuda(vmm/backend_cuda_test good numa_id_unknown no_host_numa no_device i
 mp_fake_cuda(engine/engine_fault_test)
 mp_test(engine/gpu_test LIBS mp_engine m VARIANTS good no_driver)
 mp_fake_cuda(engine/gpu_test good)
+include(tests/fakecublas/fakecublas.cmake)
 mp_test(fakecuda/streams_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
 mp_fake_cuda(fakecuda/streams_test prompt seeded lazy)
 mp_test(fakecuda/machine_test LIBS mp_kernels ${CMAKE_DL_LIBS} VARIANTS graphs no_keys profile processes)

@@ -154,6 +154,12 @@ struct mp_cuda_argmax {
     uint32_t vocab, tokens;
 };
 
+/* to[t][i] = x[t][i] rounded to 16 bits (to nearest, ties to even), i < width; to: no gaps. */
+struct mp_cuda_round {
+    uint64_t x, to;
+    uint32_t width, tokens, x_stride, pad;
+};
+
 /* For measuring: sum[block] (u64) := sum of those 64-bit words of [src, src + bytes) that the block
  * reads, `times` times; bytes: a multiple of 16. */
 struct mp_cuda_read {
@@ -193,6 +199,8 @@ struct mp_cuda_spin {
     X(top_k, mp_cuda_top_k)               \
     X(resolve, mp_cuda_resolve)           \
     X(argmax, mp_cuda_argmax)             \
+    X(round_bf16, mp_cuda_round)          \
+    X(round_f16, mp_cuda_round)           \
     X(read, mp_cuda_read)                 \
     X(spin, mp_cuda_spin)
 

@@ -167,3 +167,26 @@ MP_KERNEL(mp_combine, mp_cuda_combine, MP_EACH_THREADS, 1)
         sum = sum + ((const MP_GLOBAL float *)p.shared)[at];
     ((MP_GLOBAL float *)p.x)[at] = ((const MP_GLOBAL float *)p.x)[at] + sum;
 }
+
+/* To nearest, ties to even; NaN stays NaN. */
+MP_DEVICE uint16_t mp_to_bf16(float v)
+{
+    const uint32_t bits = mp_as_bits(v);
+
+    if (v != v)
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+#define MP_ROUND(name, round)                                                              \
+    MP_KERNEL(mp_round_##name, mp_cuda_round, MP_EACH_THREADS, 1)                          \
+    {                                                                                      \
+        const uint32_t i = mp_block_x() * MP_EACH_THREADS + mp_thread(), t = mp_block_y(); \
+                                                                                           \
+        if (i < p.width)                                                                   \
+            ((MP_GLOBAL uint16_t *)p.to)[(uint64_t)t * p.width + i] =                      \
+                round(((const MP_GLOBAL float *)p.x)[(uint64_t)t * p.x_stride + i]);       \
+    }
+
+MP_ROUND(bf16, mp_to_bf16)
+MP_ROUND(f16, mp_to_half)

@@ -6,6 +6,7 @@
 
 #include "engine/chat.h"
 #include "engine/commands.h"
+#include "engine/cublas.h"
 #include "engine/gpu.h"
 #include "engine/st_out.h"
 #include "policy/decisions.h"
@@ -518,15 +519,19 @@ static void chain_once(const struct fault_plan *plan, void *ctx)
 static void gpu_once(const struct fault_plan *plan, void *ctx)
 {
     struct mp_gpu *gpu = NULL;
+    struct mp_gemm *gemm = NULL;
     enum mp_status status;
 
     (void)ctx;
     mp_error_clear();
     fault_begin(plan);
     status = mp_gpu_open(0, &gpu);
+    if (status == MP_OK)
+        status = mp_gemm_open(gpu, MP_GEMM_OWN, 1, &gemm);
     fault_end();
     if (status != MP_OK)
         fault_check_error(status);
+    mp_gemm_close(gemm);
     mp_gpu_close(gpu);
 }
 

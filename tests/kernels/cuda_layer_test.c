@@ -214,6 +214,47 @@ static void combine(void)
     }
 }
 
+/* Every 16-bit value comes back; halfway goes to the even one, a little more or less does not. */
+static void rounding_of(enum mp_wtype type)
+{
+    const uint32_t count = 65536;
+    uint16_t *all = operand(count * sizeof(*all)), *to = operand(count * sizeof(*to));
+    float *wide, *x = operand(count * sizeof(*x));
+    const struct mp_cuda_round p = { at(x), at(to), 256, 256, 256, 0 };
+
+    for (uint32_t i = 0; i < count; i++)
+        all[i] = (uint16_t)i;
+    wide = widen(all, type, count);
+    for (int kind = -1; kind <= 1; kind++) {
+        for (uint32_t i = 0; i < count; i++) { /* the middle between a value and the next one */
+            const double next = (double)wide[(i & 0x7fff) < 0x7fff ? i + 1 : i];
+
+            x[i] = kind == -1 ? wide[i] : (float)(((double)wide[i] + next) / 2);
+            if (kind == 1)
+                x[i] = nextafterf(x[i], 2 * wide[i]);
+        }
+        launch(type == MP_WTYPE_BF16 ? MP_CUDA_KERNEL_round_bf16 : MP_CUDA_KERNEL_round_f16, &p);
+        for (uint32_t i = 0; i < count; i++) {
+            const uint32_t up = kind == 1 || (kind == 0 && i % 2 == 1) ? i + 1 : i;
+            float *back = widen(&to[i], type, 1);
+
+            if (isnan(wide[i]) || isnan(x[i]))
+                CHECK(isnan(*back));
+            else if (isfinite(x[i]) && (i & 0x7fff) > 0)
+                CHECK_EQ(to[i], up);
+            free(back);
+        }
+    }
+    free(wide);
+    free_operands();
+}
+
+static void rounding(void)
+{
+    rounding_of(MP_WTYPE_BF16);
+    rounding_of(MP_WTYPE_F16);
+}
+
 static void head_expected(double *to, const float *from, const float *norm, const float *cosine,
                           const float *sine, uint32_t dim)
 {
@@ -308,6 +349,7 @@ int main(void)
     RUN(exponential);
     RUN(sums);
     RUN(combine);
+    RUN(rounding);
     each_order("place", place);
     return 0;
 }

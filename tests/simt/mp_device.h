@@ -142,6 +142,24 @@ static inline float mp_half_high(uint32_t word)
     return mp_half_low(word >> 16);
 }
 
+/* Adding a power of two that is 2^13 (or, for denormals, more) units of v's last place rounds it as
+ * an F16 is. */
+static inline uint16_t mp_to_half(float v)
+{
+    const uint32_t sign = mp_as_bits(v) >> 16 & 0x8000, bits = mp_as_bits(v) & 0x7fffffff;
+    const uint32_t exponent = bits >> 23 < 113 ? 113 : bits >> 23;
+
+    if (bits > 0x7f800000)
+        return 0x7fff; /* what cvt makes of NaN */
+    if (bits >= 0x477ff000)
+        return (uint16_t)(sign | 0x7c00);
+
+    const float magic = mp_as_float((exponent + 13) << 23);
+    const float rounded = (mp_as_float(bits) + magic) - magic;
+
+    return (uint16_t)(sign | mp_as_bits(rounded * 0x1p-112f) >> 13);
+}
+
 static inline struct mp_words mp_load(const void *at)
 {
     struct mp_words to;

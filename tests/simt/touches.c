@@ -209,6 +209,12 @@ static void argmax(const struct mp_cuda_argmax *p, const struct out *out)
     (void)range(out, p->token, p->tokens * sizeof(uint32_t), true);
 }
 
+static void round_all(const struct mp_cuda_round *p, const struct out *out)
+{
+    rows(out, p->x, p->tokens, p->x_stride, p->width, sizeof(float), false);
+    (void)range(out, p->to, (uint64_t)p->tokens * p->width * sizeof(uint16_t), true);
+}
+
 static void read_all(const struct mp_cuda_read *p, const struct out *out)
 {
     (void)range(out, p->src, p->bytes, false);
@@ -252,5 +258,7 @@ TOUCHES(combine, mp_cuda_combine, combine(p, out))
 TOUCHES(top_k, mp_cuda_top_k, top_k(p, out))
 TOUCHES(resolve, mp_cuda_resolve, resolve(p, out))
 TOUCHES(argmax, mp_cuda_argmax, argmax(p, out))
+TOUCHES(round_bf16, mp_cuda_round, round_all(p, out))
+TOUCHES(round_f16, mp_cuda_round, round_all(p, out))
 TOUCHES(read, mp_cuda_read, read_all(p, out))
 TOUCHES(spin, mp_cuda_spin, (void)p)

@@ -133,6 +133,15 @@ MP_DEVICE float mp_half_high(uint32_t word)
     return value;
 }
 
+/* To nearest, ties to even. */
+MP_DEVICE uint16_t mp_to_half(float v)
+{
+    uint16_t bits;
+
+    asm("{ .reg .b16 h; cvt.rn.f16.f32 h, %1; mov.b16 %0, h; }" : "=h"(bits) : "f"(v));
+    return bits;
+}
+
 /* 16 bytes at a multiple of 16 that are read once: they do not push others out of the cache. */
 MP_DEVICE struct mp_words mp_load_once(const MP_GLOBAL void *at)
 {

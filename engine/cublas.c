@@ -1,0 +1,295 @@
+/*
+ * cuBLAS behind dlopen, and the choice between it and the kernels; see cublas.h.
+ *
+ * A matrix product in cuBLAS's terms: it counts columns first, so a row-major W (rows, cols) is its
+ * cols x rows matrix, to be transposed, x (tokens, cols) its cols x tokens matrix, and the result
+ * its rows x tokens matrix, which is y (tokens, rows) here.
+ */
+#include "engine/cublas.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+#define STREAMS_MAX 8
+#define TOKENS_FEW 8   /* of one GEMV */
+#define TOKENS_MANY 32 /* from here on cuBLAS is taken if there is a choice */
+
+/* NVIDIA's advice for devices from Hopper on, and no more than a prefill needs on others. */
+#define WORKSPACE_BYTES (32u << 20)
+
+/* Of cuBLAS's documentation: operations, types, the kind of computation, the algorithm. */
+enum { OP_N = 0, OP_T = 1 };
+enum { TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14 };
+enum { COMPUTE_F32 = 68 };
+enum { ALGORITHM_DEFAULT = -1 };
+
+typedef struct cublas_context *cublas_handle;
+
+/* X(member, name, parameters): all calls that are made; each returns cuBLAS's status. */
+#define CALL_MAP(X)                                                                              \
+    X(create, cublasCreate_v2, (cublas_handle * handle))                                         \
+    X(destroy, cublasDestroy_v2, (cublas_handle handle))                                         \
+    X(version, cublasGetVersion_v2, (cublas_handle handle, int *version))                        \
+    X(set_stream, cublasSetStream_v2, (cublas_handle handle, mp_cu_stream stream))               \
+    X(set_workspace, cublasSetWorkspace_v2, (cublas_handle handle, void *at, size_t bytes))      \
+    X(gemm, cublasGemmEx,                                                                        \
+      (cublas_handle handle, int op_a, int op_b, int m, int n, int k, const void *alpha,         \
+       const void *a, int type_a, int lda, const void *b, int type_b, int ldb, const void *beta, \
+       void *c, int type_c, int ldc, int compute, int algorithm))
+
+struct calls {
+#define X(member, name, parameters) int(*member) parameters;
+    CALL_MAP(X)
+#undef X
+    const char *(*text)(int status); /* may be NULL */
+};
+
+/* One stream's handle, workspace and rounded activations. */
+struct lane {
+    mp_cu_stream stream;
+    cublas_handle handle;
+    mp_cu_ptr workspace, x;
+};
+
+struct mp_gemm {
+    struct mp_gpu *gpu;
+    uint32_t tokens_min; /* of a launch for cuBLAS; UINT32_MAX: never */
+    uint64_t x_count_max;
+    void *library;
+    struct calls call;
+    pthread_mutex_t lock; /* of lanes and lane_count; an opened lane stays as it is */
+    struct lane lanes[STREAMS_MAX];
+    unsigned lane_count;
+    char name[48];
+};
+
+static const char *const choice_names[] = { "auto", "own", "cublas", NULL };
+
+const struct mp_opt mp_gemm_opts[] = {
+    MP_OPT_ENUM(
+        "CUDA_GEMM", struct mp_gemm_config, choice, "auto", choice_names,
+        "Who multiplies dense weights with many tokens on a CUDA device: own kernels, which "
+        "round nothing, or cuBLAS, which rounds activations to the type of the weights; auto "
+        "takes cuBLAS where it is installed."),
+    MP_OPT_END
+};
+
+static const struct {
+    const char *name;
+    size_t offset;
+} symbols[] = {
+#define X(member, name, parameters) { #name, offsetof(struct calls, member) },
+    CALL_MAP(X)
+#undef X
+};
+
+static enum mp_status check(const struct mp_gemm *gemm, int result, const char *call)
+{
+    const char *text = gemm->call.text != NULL ? gemm->call.text(result) : NULL;
+
+    if (result == 0)
+        return MP_OK;
+    return mp_fail(result == 3 ? MP_ERR_NO_SPACE : MP_ERR_DEVICE, "E_CUBLAS",
+                   "%s: %s (%d); MOEPAGER_CUDA_GEMM=own does without cuBLAS", call,
+                   text != NULL ? text : "unknown result", result);
+}
+
+/* MP_ERR_UNSUPPORTED: not installed, or too old. */
+static enum mp_status load(struct mp_gemm *gemm)
+{
+    static const char *const names[] = { "libcublas.so.13", "libcublas.so.12" };
+    void *text;
+
+    for (size_t i = 0; gemm->library == NULL && i < sizeof(names) / sizeof(names[0]); i++)
+        gemm->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (gemm->library == NULL)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_CUBLAS_OFF", "cuBLAS cannot be loaded: %s",
+                       dlerror());
+    for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+        void *symbol = dlsym(gemm->library, symbols[i].name);
+
+        if (symbol == NULL)
+            return mp_fail(MP_ERR_UNSUPPORTED, "E_CUBLAS_OFF", "cuBLAS is too old, it has no %s",
+                           symbols[i].name);
+        memcpy((char *)&gemm->call + symbols[i].offset, &symbol, sizeof(symbol));
+    }
+    text = dlsym(gemm->library, "cublasGetStatusString");
+    memcpy(&gemm->call.text, &text, sizeof(text));
+    return MP_OK;
+}
+
+static void lane_close(struct mp_gemm *gemm, struct lane *lane)
+{
+    if (lane->handle != NULL && gemm->call.destroy(lane->handle) != 0)
+        mp_log_warn("cuda", "cublasDestroy failed");
+    mp_gpu_free(gemm->gpu, lane->workspace);
+    mp_gpu_free(gemm->gpu, lane->x);
+    memset(lane, 0, sizeof(*lane));
+}
+
+/* A handle with memory of its own: then results do not depend on what other streams do. */
+static enum mp_status lane_open(struct mp_gemm *gemm, mp_cu_stream stream, struct lane *lane)
+{
+    enum mp_status status = mp_gpu_enter(gemm->gpu);
+
+    memset(lane, 0, sizeof(*lane));
+    lane->stream = stream;
+    if (status == MP_OK)
+        status = check(gemm, gemm->call.create(&lane->handle), "cublasCreate");
+    if (status == MP_OK)
+        status = mp_gpu_alloc(gemm->gpu, WORKSPACE_BYTES, "cuBLAS's workspace", &lane->workspace);
+    if (status == MP_OK)
+        status = mp_gpu_alloc(gemm->gpu, gemm->x_count_max * sizeof(uint16_t),
+                              "rounded activations", &lane->x);
+    if (status == MP_OK)
+        status = check(gemm, gemm->call.set_stream(lane->handle, stream), "cublasSetStream");
+    if (status == MP_OK)
+        status = check(gemm,
+                       gemm->call.set_workspace(lane->handle, (void *)(uintptr_t)lane->workspace,
+                                                WORKSPACE_BYTES),
+                       "cublasSetWorkspace");
+    if (status != MP_OK)
+        lane_close(gemm, lane);
+    return status;
+}
+
+/* NULL with MP_OK: too many streams, the kernels do it. */
+static enum mp_status get_lane(struct mp_gemm *gemm, mp_cu_stream stream, struct lane **lane_p)
+{
+    enum mp_status status = MP_OK;
+
+    *lane_p = NULL;
+    pthread_mutex_lock(&gemm->lock);
+    for (unsigned i = 0; i < gemm->lane_count; i++) {
+        if (gemm->lanes[i].stream == stream)
+            *lane_p = &gemm->lanes[i];
+    }
+    if (*lane_p == NULL && gemm->lane_count < STREAMS_MAX) {
+        status = lane_open(gemm, stream, &gemm->lanes[gemm->lane_count]);
+        if (status == MP_OK)
+            *lane_p = &gemm->lanes[gemm->lane_count++];
+    }
+    pthread_mutex_unlock(&gemm->lock);
+    return status;
+}
+
+/* Loads the library and tries it: what can fail does so here and not in the middle of a prompt. */
+static enum mp_status start(struct mp_gemm *gemm)
+{
+    int version = 0;
+    struct lane lane;
+    enum mp_status status = load(gemm);
+
+    if (status == MP_OK)
+        status = lane_open(gemm, NULL, &lane);
+    if (status != MP_OK)
+        return status;
+    status = check(gemm, gemm->call.version(lane.handle, &version), "cublasGetVersion");
+    lane_close(gemm, &lane);
+    snprintf(gemm->name, sizeof(gemm->name), "cuBLAS %d.%d.%d", version / 10000,
+             version / 100 % 100, version % 100);
+    return status;
+}
+
+enum mp_status mp_gemm_open(struct mp_gpu *gpu, enum mp_gemm_choice choice, uint64_t x_count_max,
+                            struct mp_gemm **gemm_p)
+{
+    struct mp_gemm *gemm = calloc(1, sizeof(*gemm));
+    enum mp_status status = MP_OK;
+
+    if (gemm == NULL)
+        return mp_fail_no_memory("products on a device", sizeof(*gemm));
+    gemm->gpu = gpu;
+    gemm->x_count_max = x_count_max;
+    gemm->tokens_min = choice == MP_GEMM_CUBLAS ? TOKENS_FEW + 1 : TOKENS_MANY;
+    pthread_mutex_init(&gemm->lock, NULL);
+    if (choice != MP_GEMM_OWN)
+        status = start(gemm);
+    if (status != MP_OK && choice == MP_GEMM_AUTO) {
+        mp_log_info("cuda", "%s; own kernels multiply instead", mp_error_last()->text);
+        status = MP_OK;
+        choice = MP_GEMM_OWN;
+    }
+    if (status != MP_OK) {
+        mp_gemm_close(gemm);
+        return status;
+    }
+    if (choice == MP_GEMM_OWN) {
+        gemm->tokens_min = UINT32_MAX;
+        snprintf(gemm->name, sizeof(gemm->name), "own");
+    }
+    *gemm_p = gemm;
+    return MP_OK;
+}
+
+void mp_gemm_close(struct mp_gemm *gemm)
+{
+    if (gemm == NULL)
+        return;
+    for (unsigned i = 0; i < gemm->lane_count; i++)
+        lane_close(gemm, &gemm->lanes[i]);
+    if (gemm->library != NULL)
+        dlclose(gemm->library);
+    pthread_mutex_destroy(&gemm->lock);
+    free(gemm);
+}
+
+const char *mp_gemm_name(const struct mp_gemm *gemm)
+{
+    return gemm->name;
+}
+
+static enum mp_status run_cublas(struct mp_gemm *gemm, const struct lane *lane,
+                                 const struct mp_cuda_matmul *p)
+{
+    static const int types[] = { TYPE_F32, TYPE_BF16, TYPE_F16 };
+    const float one = 1, beta = p->accumulate ? 1 : 0;
+    const bool rounds = p->type != MP_WTYPE_F32;
+    const struct mp_cuda_round round = {
+        .x = p->x, .to = lane->x, .width = p->cols, .tokens = p->tokens, .x_stride = p->x_stride
+    };
+    enum mp_status status = mp_gpu_enter(gemm->gpu);
+
+    if (status == MP_OK && rounds)
+        status = mp_gpu_launch(gemm->gpu, lane->stream,
+                               p->type == MP_WTYPE_BF16 ? MP_CUDA_KERNEL_round_bf16
+                                                        : MP_CUDA_KERNEL_round_f16,
+                               &round);
+    if (status != MP_OK)
+        return status;
+    return check(
+        gemm,
+        gemm->call.gemm(lane->handle, OP_T, OP_N, (int)p->rows, (int)p->tokens, (int)p->cols, &one,
+                        (const void *)(uintptr_t)p->w, types[p->type], (int)p->w_stride,
+                        (const void *)(uintptr_t)(rounds ? lane->x : p->x), types[p->type],
+                        (int)(rounds ? p->cols : p->x_stride), &beta, (void *)(uintptr_t)p->y,
+                        TYPE_F32, (int)p->y_stride, COMPUTE_F32, ALGORITHM_DEFAULT),
+        "cublasGemmEx");
+}
+
+enum mp_status mp_gemm_matmul(struct mp_gemm *gemm, mp_cu_stream stream,
+                              const struct mp_cuda_matmul *params)
+{
+    const unsigned kernel =
+        params->tokens <= TOKENS_FEW ? MP_CUDA_KERNEL_gemv_f32 : MP_CUDA_KERNEL_gemm_f32;
+    struct lane *lane = NULL;
+    enum mp_status status = MP_OK;
+
+    /* cuBLAS adds no bias; its numbers are ints; empty products are ours. */
+    if (params->tokens >= gemm->tokens_min && params->bias == 0 && params->rows > 0 &&
+        params->cols > 0 && (uint64_t)params->tokens * params->cols <= gemm->x_count_max)
+        status = get_lane(gemm, stream, &lane);
+    if (status != MP_OK)
+        return status;
+    if (lane != NULL)
+        return run_cublas(gemm, lane, params);
+    return mp_gpu_launch(gemm->gpu, stream, (enum mp_cuda_kernel)(kernel + params->type), params);
+}
