@@ -147,7 +147,8 @@ static const struct {
       "  MOEPAGER_BUDGET=2GiB moepager env --json\n" },
     { "repack", "copy a model into the order that paging reads fastest",
       "  moepager repack --model DIR --out DIR-repacked\n"
-      "  moepager repack --model DIR --out NEW --shard-bytes 2GiB --json\n" },
+      "  moepager repack --model DIR --out NEW --shard-bytes 2GiB --json\n"
+      "  moepager repack --model DIR --out NEW --slices 4\n" },
     { "replay", "what policies would have done on a trace; a decision log again",
       "  moepager replay trace.txt --evict belady,lru,layer-lfu --budget 500MiB,1GiB,25%\n"
       "  moepager replay decisions.log\n"

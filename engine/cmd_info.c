@@ -93,6 +93,8 @@ static void print_model(const struct mp_session *s)
            m->experts, m->experts_per_token, m->expert_ffn, m->shared_ffn);
     printf("one expert      %.3f MiB (%llu bytes)\n", mib(expert_size(s)),
            (unsigned long long)expert_size(s));
+    if (plan->slices > 1)
+        printf("slices          %u of each expert, read and kept one by one\n", plan->slices);
     printf("all experts     %.1f MiB (%llu bytes)\n", mib(plan->expert_bytes),
            (unsigned long long)plan->expert_bytes);
     printf("token cycle     %.1f MiB (%llu bytes): what one token touches over all layers\n",
@@ -129,6 +131,7 @@ static void json_model(const struct mp_session *s, struct mp_json_out *json)
     mp_json_put_u64(json, "expert_ffn", m->expert_ffn);
     mp_json_put_u64(json, "shared_ffn", m->shared_ffn);
     mp_json_put_u64(json, "one_expert_bytes", expert_size(s));
+    mp_json_put_u64(json, "slices", s->memory.slices);
     mp_json_put_u64(json, "expert_bytes", s->memory.expert_bytes);
     mp_json_put_u64(json, "token_cycle_bytes", token_cycle(s));
     mp_json_put_u64(json, "smallest_budget_bytes", s->memory.smallest_bytes);

@@ -26,6 +26,10 @@ static void print_text(const struct mp_args *args, const struct mp_repack_report
            (double)r->read_bytes_before / (double)r->reads_before / 1024,
            (double)r->pad_bytes * mib, r->files_copied,
            r->fused ? "; fused experts were split" : "");
+    if (r->slices > 1)
+        printf("each expert in %" PRIu32 " slices, for moepager only; %s those of whole experts\n",
+               r->slices,
+               r->exact ? "results are bit for bit" : "the last bits of results differ from");
 }
 
 static void print_json(const struct mp_args *args, const struct mp_repack_report *r, double seconds)
@@ -49,6 +53,9 @@ static void print_json(const struct mp_args *args, const struct mp_repack_report
     mp_json_put_u64(&json, "expert_read_bytes_before", r->read_bytes_before);
     mp_json_put_u64(&json, "expert_read_bytes_after", r->read_bytes_after);
     mp_json_put_bool(&json, "fused_experts_split", r->fused);
+    mp_json_put_u64(&json, "slices_before", r->slices_before);
+    mp_json_put_u64(&json, "slices", r->slices);
+    mp_json_put_bool(&json, "same_bits_as_whole", r->exact);
     mp_json_put_f64(&json, "seconds", seconds);
     mp_json_object_end(&json);
     mp_json_end(&json);
@@ -62,6 +69,7 @@ enum mp_status mp_cmd_repack(const struct mp_args *args, const struct mp_setting
     const struct mp_repack_config config = {
         .model = args->model,
         .out = args->out,
+        .slices = (uint32_t)settings->run.slices,
         .shard_bytes = args->shard_bytes,
         .force = args->force,
         .progress = &progress,
@@ -71,7 +79,6 @@ enum mp_status mp_cmd_repack(const struct mp_args *args, const struct mp_setting
     enum mp_status status = mp_require_model(args);
     double seconds;
 
-    (void)settings; /* none of them changes what is written */
     if (status != MP_OK)
         return status;
     if (args->out == NULL)

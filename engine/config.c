@@ -439,7 +439,9 @@ enum mp_status mp_model_config_load(int dir_fd, struct mp_model_config *config_p
     json_t *root = NULL, *generation = NULL;
     enum mp_status status;
 
-    status = mp_json_load_file(dir_fd, CONFIG, FILE_BYTES_MAX, &root);
+    status = mp_json_load_optional_file(dir_fd, MP_SLICED_CONFIG, FILE_BYTES_MAX, &root);
+    if (status == MP_OK && root == NULL)
+        status = mp_json_load_file(dir_fd, CONFIG, FILE_BYTES_MAX, &root);
     if (status == MP_OK)
         status = mp_json_load_optional_file(dir_fd, GENERATION, FILE_BYTES_MAX, &generation);
     if (status == MP_OK)

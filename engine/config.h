@@ -66,6 +66,10 @@ struct mp_model_config {
     struct mp_sampling_defaults sampling;
 };
 
+/* The name that config.json has in a directory whose experts are stored in slices, so that no other
+ * program takes them for an ordinary model. */
+#define MP_SLICED_CONFIG "moepager-model.json"
+
 /* Read both files from the model directory `dir_fd`; generation_config.json may be absent. */
 enum mp_status mp_model_config_load(int dir_fd, struct mp_model_config *config_p) MP_MUST_CHECK;
 

@@ -10,6 +10,7 @@
 #include "engine/engine_int.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
+#include "vmm/base/log.h"
 
 #define SEQUENCES_MAX 64
 #define TOKENS_MAX 65536
@@ -217,9 +218,12 @@ static enum mp_status make_space(struct mp_engine *engine)
         .tokens_max = c->tokens_max,
         .seed = c->seed,
         .calibration = c->calibration != NULL ? &c->calibration->facts : NULL,
-        .slices = c->weights->slices,
+        .slices = c->weights->slices.count,
     };
     mp_pager_fit_shape(engine->space, &engine->shape);
+    if (engine->shape.slices == 1 && strcmp(c->policies.name, "moepic") == 0)
+        mp_log_info("engine", "profile moepic: the model's experts are whole; with slices "
+                              "(moepager repack --slices 4) it keeps a part of more of them");
     return MP_OK;
 }
 

@@ -89,17 +89,23 @@ static inline uint64_t mp_engine_expert_rows(uint64_t tokens_max, uint64_t top_k
     return tokens_max > 4 * top_k ? tokens_max : 4 * top_k;
 }
 
-/* One feed-forward network with its input. */
+/*
+ * One feed-forward network with its input, or one slice of one: its rows of gate and up and its
+ * columns of down. Slices of one network stand together, ascending, with one x, y and rows.
+ */
 struct mp_ffn_work {
     struct mp_ffn ffn;
     const float *x;   // (tokens, H)
     float *y;         // (tokens, H)
     float *gate, *up; // (tokens, channels): scratch
     size_t tokens;
+    uint32_t more;              /* slices of the network that follow this one, its first here */
+    bool later;                 /* it is one of those that follow */
+    bool add;                   /* to what y has from slices before these */
     const struct mp_rows *rows; /* NULL, or: copy y to state.rank by these (token, rank) */
 };
 
-/* y = down(silu(gate x) * up x) for all networks of the list, which have one shape. */
+/* y = down(silu(gate x) * up x) for all networks of the list, which have one hidden width. */
 void mp_engine_ffn(struct mp_engine *engine, const struct mp_ffn_work *list, size_t count);
 
 /* Row of state.rank for row i of an expert. */

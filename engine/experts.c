@@ -79,6 +79,7 @@ struct group {
     struct mp_engine *engine;
     struct mp_ffn_work list[GROUP_MAX];
     uint32_t count, rows;
+    uint32_t head; /* in the list: first slice of the expert that was added last */
     bool gathers;
 };
 
@@ -86,9 +87,9 @@ static struct mp_ffn expert_ffn(const struct mp_engine *engine, uint32_t moe_lay
                                 const struct mp_expert_work *work)
 {
     const struct mp_model_config *m = engine->config.model;
-    const size_t H = m->hidden, F = m->expert_ffn;
-    const enum mp_wtype type =
-        engine->config.weights->unit_types[moe_layer * m->experts + work->expert];
+    const struct mp_weights *weights = engine->config.weights;
+    const size_t H = m->hidden, F = mp_slices_channels(&weights->slices, work->slice);
+    const enum mp_wtype type = weights->unit_types[moe_layer * m->experts + work->expert];
 
     return (struct mp_ffn){
         .gate = { work->pieces[MP_PIECE_GATE], type, F, H },
@@ -97,28 +98,43 @@ static struct mp_ffn expert_ffn(const struct mp_engine *engine, uint32_t moe_lay
     };
 }
 
+/* Is it the next slice of the expert that was added last? */
+static bool continues(const struct group *group, const struct mp_expert_work *work)
+{
+    return group->count > 0 && work->slice > 0 && work[-1].expert == work->expert;
+}
+
 /* A single row is read and written in place; more are gathered, and scattered afterwards. */
 static void add_expert(struct group *group, uint32_t moe_layer, const struct mp_expert_work *work)
 {
     const struct mp_engine *engine = group->engine;
+    const struct mp_slices *slices = &engine->config.weights->slices;
     const struct mp_state *s = &engine->state;
     const size_t H = engine->config.model->hidden, F = engine->config.model->expert_ffn;
-    const bool single = work->rows.count == 1;
+    const bool single = work->rows.count == 1, later = continues(group, work);
+    const size_t row = later ? group->rows - work->rows.count : group->rows;
+    const size_t at = row * F + work->rows.count * mp_slices_first(slices, work->slice);
 
     group->list[group->count++] = (struct mp_ffn_work){
         .ffn = expert_ffn(engine, moe_layer, work),
-        .x = single ? s->xn + work->rows.token[0] * H : s->xe + group->rows * H,
-        .y = single ? s->rank + mp_engine_rank_row(engine, &work->rows, 0) * H
-                    : s->ye + group->rows * H,
-        .gate = s->gate + group->rows * F,
-        .up = s->up + group->rows * F,
+        .x = single ? s->xn + work->rows.token[0] * H : s->xe + row * H,
+        .y = single ? s->rank + mp_engine_rank_row(engine, &work->rows, 0) * H : s->ye + row * H,
+        .gate = s->gate + at,
+        .up = s->up + at,
         .tokens = work->rows.count,
+        .later = later,
+        .add = work->slice > 0,
         .rows = single ? NULL : &work->rows,
     };
-    group->rows += work->rows.count;
+    if (later)
+        group->list[group->head].more++;
+    else
+        group->head = group->count - 1;
+    group->rows += later ? 0 : work->rows.count;
     group->gathers |= !single;
     for (uint32_t i = 0; engine->predict.done != NULL && i < work->rows.count; i++)
-        engine->predict.done[mp_engine_rank_row(engine, &work->rows, i)] = 1;
+        engine->predict.done[mp_engine_rank_row(engine, &work->rows, i)] =
+            work->slice + 1 == slices->count;
 }
 
 static void gather_expert(void *ctx, uint64_t index, unsigned thread)
@@ -129,9 +145,21 @@ static void gather_expert(void *ctx, uint64_t index, unsigned thread)
     const size_t H = group->engine->config.model->hidden;
 
     (void)thread;
-    for (size_t i = 0; work->rows != NULL && i < work->tokens; i++)
+    for (size_t i = 0; !work->later && work->rows != NULL && i < work->tokens; i++) {
         memcpy(s->xe + (work->x - s->xe) + i * H, s->xn + work->rows->token[i] * H,
                H * sizeof(float));
+        if (work->add)
+            memcpy(work->y + i * H, s->rank + mp_engine_rank_row(group->engine, work->rows, i) * H,
+                   H * sizeof(float));
+    }
+}
+
+/* Has the group room for it? */
+static bool has_room(const struct group *group, const struct mp_expert_work *work,
+                     uint64_t rows_max)
+{
+    return group->count < GROUP_MAX &&
+           (continues(group, work) || group->rows + work->rows.count <= rows_max);
 }
 
 static enum mp_status op_experts(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
@@ -150,7 +178,7 @@ static enum mp_status op_experts(void *ctx, uint32_t moe_layer, const struct mp_
             return status;
         group.count = group.rows = 0;
         group.gathers = false;
-        while (i < count && group.count < GROUP_MAX && group.rows + work[i].rows.count <= rows_max)
+        while (i < count && has_room(&group, &work[i], rows_max))
             add_expert(&group, moe_layer, &work[i++]);
         if (group.gathers)
             mp_engine_each_token(engine, gather_expert, &group, group.count);

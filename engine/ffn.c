@@ -110,28 +110,30 @@ struct ffn_job {
     size_t part_rows, parts_each;
 };
 
-/* [*first_p, *end_p) of `rows` for one part of one network, which is returned. */
-static const struct mp_ffn_work *find_part(const struct ffn_job *job, uint64_t part, size_t rows,
-                                           size_t *first_p, size_t *end_p)
+/* [*first_p, *end_p) of `rows` for one part of one network; false: nothing is left for it. */
+static bool find_rows(const struct ffn_job *job, uint64_t part, size_t rows, size_t *first_p,
+                      size_t *end_p)
 {
     const size_t end = (part % job->parts_each + 1) * job->part_rows;
 
     *first_p = part % job->parts_each * job->part_rows;
     *end_p = end < rows ? end : rows;
-    return &job->list[part / job->parts_each];
+    return *first_p < rows;
 }
 
 /* gate := silu(gate x) * up x for the channels of one part. */
 static void ffn_up_part(void *ctx, uint64_t part, unsigned thread)
 {
     const struct ffn_job *job = ctx;
-    const size_t channels = job->list[0].ffn.gate.rows, width = job->list[0].ffn.gate.cols;
-    size_t first, end;
-    const struct mp_ffn_work *work = find_part(job, part, channels, &first, &end);
+    const struct mp_ffn_work *work = &job->list[part / job->parts_each];
+    const size_t channels = work->ffn.gate.rows, width = work->ffn.gate.cols;
     const struct mp_product gate = { &work->ffn.gate, NULL, work->x, width, work->gate, channels };
     const struct mp_product up = { &work->ffn.up, NULL, work->x, width, work->up, channels };
+    size_t first, end;
 
     (void)thread;
+    if (!find_rows(job, part, channels, &first, &end))
+        return;
     multiply_rows(job->engine, &gate, first, end, work->tokens);
     multiply_rows(job->engine, &up, first, end, work->tokens);
     for (size_t t = 0; t < work->tokens; t++)
@@ -139,20 +141,26 @@ static void ffn_up_part(void *ctx, uint64_t part, unsigned thread)
                                               work->up + t * channels + first, end - first);
 }
 
-/* y := down gate for the output rows of one part, in channel blocks of 256. */
+/* y := down gate for the output rows of one part, in channel blocks of 256, slice after slice. */
 static void ffn_down_part(void *ctx, uint64_t part, unsigned thread)
 {
     const struct ffn_job *job = ctx;
-    const size_t H = job->list[0].ffn.down.rows;
+    const struct mp_ffn_work *work = &job->list[part / job->parts_each];
+    const size_t H = work->ffn.down.rows;
     size_t first, end;
-    const struct mp_ffn_work *work = find_part(job, part, H, &first, &end);
-    const struct mp_view *down = &work->ffn.down;
 
     (void)thread;
-    job->engine->config.kernels->matmul_blocked(
-        work->y + first, H,
-        (const char *)down->data + first * down->cols * mp_wtype_bytes(down->type), down->type,
-        down->cols, work->gate, down->cols, end - first, down->cols, work->tokens, 0);
+    if (work->later || !find_rows(job, part, H, &first, &end))
+        return;
+    for (uint32_t s = 0; s <= work->more; s++) {
+        const struct mp_view *down = &work[s].ffn.down;
+
+        job->engine->config.kernels->matmul_blocked(
+            work->y + first, H,
+            (const char *)down->data + first * down->cols * mp_wtype_bytes(down->type), down->type,
+            down->cols, work[s].gate, down->cols, end - first, down->cols, work->tokens,
+            work->add || s > 0);
+    }
     for (size_t t = 0; work->rows != NULL && t < work->tokens; t++)
         memcpy(job->engine->state.rank + mp_engine_rank_row(job->engine, work->rows, t) * H + first,
                work->y + t * H + first, (end - first) * sizeof(float));
@@ -169,14 +177,19 @@ static uint64_t cut(struct ffn_job *job, size_t count, size_t rows, size_t token
 void mp_engine_ffn(struct mp_engine *engine, const struct mp_ffn_work *list, size_t count)
 {
     struct ffn_job job = { .engine = engine, .list = list };
-    const struct mp_view *gate = &list[0].ffn.gate;
-    size_t tokens = 0;
+    const size_t width = list[0].ffn.gate.cols;
+    size_t tokens = 0, channels = 0, work = 0;
     uint64_t parts;
 
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
+        const size_t rows = list[i].ffn.gate.rows;
+
         tokens += list[i].tokens;
-    parts = cut(&job, count, gate->rows, tokens);
-    run_parts(engine, gate->rows * gate->cols * tokens, ffn_up_part, &job, parts);
-    parts = cut(&job, count, gate->cols, tokens);
-    run_parts(engine, gate->rows * gate->cols * tokens, ffn_down_part, &job, parts);
+        channels = rows > channels ? rows : channels;
+        work += rows * width * list[i].tokens;
+    }
+    parts = cut(&job, count, channels, tokens);
+    run_parts(engine, work, ffn_up_part, &job, parts);
+    parts = cut(&job, count, width, tokens);
+    run_parts(engine, work, ffn_down_part, &job, parts);
 }

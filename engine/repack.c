@@ -238,6 +238,9 @@ static enum mp_status finish(struct mp_repack_job *job)
     const bool single = job->plan->shard_count == 1;
     enum mp_status status = mp_repack_copy_files(job);
 
+    /* Replaced by --force, a model may have had the other name. */
+    if (status == MP_OK)
+        status = remove_file(job, mp_repack_config_name(job->plan->slices.count == 1));
     if (status == MP_OK)
         status = remove_file(job, INDEX);
     if (status == MP_OK && !single)
@@ -294,13 +297,15 @@ static enum mp_status plan_and_run(const struct mp_repack_config *config,
     enum mp_status status = mp_weights_describe(plan->checkpoint, model, &plan->weights);
 
     if (status == MP_OK)
-        status = mp_repack_plan_make(plan, model, config->shard_bytes);
+        status = mp_repack_plan_make(plan, model, config);
     if (status != MP_OK)
         return status;
     job.buffer = malloc(MP_REPACK_BUFFER_BYTES);
-    if (job.buffer == NULL)
-        return mp_fail_no_memory("the copy of the model", MP_REPACK_BUFFER_BYTES);
-    status = run(&job);
+    job.cache = malloc(MP_REPACK_BUFFER_BYTES);
+    status = job.buffer == NULL || job.cache == NULL
+                 ? mp_fail_no_memory("the copy of the model", 2 * MP_REPACK_BUFFER_BYTES)
+                 : run(&job);
+    free(job.cache);
     free(job.buffer);
     return status;
 }

@@ -192,8 +192,16 @@ static bool is_weights(const char *name)
     return strcmp(name, MP_REPACK_MANIFEST) == 0;
 }
 
+const char *mp_repack_config_name(bool sliced)
+{
+    return sliced ? MP_SLICED_CONFIG : "config.json";
+}
+
 static enum mp_status copy_file(struct mp_repack_job *job, const char *name)
 {
+    const bool config = strcmp(name, mp_repack_config_name(true)) == 0 ||
+                        strcmp(name, mp_repack_config_name(false)) == 0;
+    const char *new_name = config ? mp_repack_config_name(job->plan->slices.count > 1) : name;
     struct mp_files *files = NULL;
     struct mp_out out = { .file = NULL };
     uint32_t index;
@@ -203,7 +211,7 @@ static enum mp_status copy_file(struct mp_repack_job *job, const char *name)
         return status;
     status = mp_files_add(files, mp_checkpoint_dir_fd(job->plan->checkpoint), name, &index);
     if (status == MP_OK)
-        status = open_out(job, name, &out);
+        status = open_out(job, new_name, &out);
     const uint64_t total = status == MP_OK ? mp_files_bytes(files, 0) : 0;
     for (uint64_t at = 0; status == MP_OK && at < total; at += MP_REPACK_BUFFER_BYTES) {
         const uint64_t rest = total - at;

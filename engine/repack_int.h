@@ -3,6 +3,7 @@
 
 #include "engine/repack.h"
 #include "engine/weights.h"
+#include "policy/policy.h"
 
 /* Inside of engine/repack.h: what is written where, shared by the repack_*.c files. */
 #define MP_REPACK_BUFFER_BYTES (8u << 20)
@@ -16,8 +17,12 @@ struct mp_repack_item {
     enum mp_st_dtype dtype;
     uint32_t dims;
     uint64_t shape[MP_ST_DIMS_MAX];
-    uint32_t file;         /* that its bytes come from; UINT32_MAX: zeros */
-    uint64_t source_bytes; /* offset in that file */
+    uint32_t file; /* that its bytes come from; UINT32_MAX: zeros */
+    uint64_t
+        source_bytes; /* offset in that file; of an expert's piece, where its first bytes lie */
+    uint32_t expert;  /* number of the expert that it belongs to; UINT32_MAX: to none */
+    uint32_t piece;   /* enum of engine/weights.h */
+    uint32_t first, channels;
     uint64_t bytes;
     uint64_t offset_bytes; /* from the start of the new file's data */
     uint64_t sum;          /* of its bytes, once they were copied */
@@ -38,6 +43,8 @@ struct mp_repack_shard {
 struct mp_repack_plan {
     const struct mp_checkpoint *checkpoint;
     struct mp_weights *weights;
+    struct mp_slices slices; /* of the new files */
+    uint32_t hidden;
     struct mp_repack_item *items;
     size_t item_count, item_capacity;
     size_t expert_items; /* the first so many belong to experts */
@@ -53,7 +60,7 @@ struct mp_repack_plan {
 /* The whole layout, without reading a weight. The caller releases the plan, also after a failure.
  */
 enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_model_config *model,
-                                   uint64_t shard_bytes) MP_MUST_CHECK;
+                                   const struct mp_repack_config *config) MP_MUST_CHECK;
 void mp_repack_plan_fini(struct mp_repack_plan *plan);
 
 /*
@@ -70,15 +77,27 @@ void mp_repack_sum_begin(struct mp_repack_sum *sum);
 void mp_repack_sum_add(struct mp_repack_sum *sum, const void *data, size_t bytes);
 uint64_t mp_repack_sum_end(const struct mp_repack_sum *sum);
 
+/* Bytes of one file that were read ahead. */
+struct mp_repack_line {
+    uint32_t file;
+    uint64_t offset, bytes;
+};
+
 /* Where the bytes go, and how far the work has come. */
 struct mp_repack_job {
     const struct mp_repack_config *config;
     struct mp_repack_plan *plan;
     int out_fd;
     void *buffer; /* MP_REPACK_BUFFER_BYTES */
+    char *cache;  /* MP_REPACK_BUFFER_BYTES: one line for each slice that an expert has now */
+    struct mp_repack_line lines[MP_SLICES_MAX];
     uint64_t done_bytes, total_bytes;
     bool claimed; /* the manifest of this plan is in the target */
 };
+
+/* Bytes [at, at + bytes) of the item, from wherever they lie in the model's files. */
+enum mp_status mp_repack_read(struct mp_repack_job *job, const struct mp_repack_item *item,
+                              uint64_t at, uint64_t bytes, void *dst) MP_MUST_CHECK;
 
 /* Write the shard's .part file and read it back. After a failure the file is gone. */
 enum mp_status mp_repack_shard_write(struct mp_repack_job *job,
@@ -98,6 +117,9 @@ enum mp_status mp_repack_shard_verify(struct mp_repack_job *job, struct mp_repac
 enum mp_status mp_repack_manifest_read(struct mp_repack_job *job, bool *found_p) MP_MUST_CHECK;
 enum mp_status mp_repack_manifest_write(const struct mp_repack_job *job) MP_MUST_CHECK;
 enum mp_status mp_repack_index_write(const struct mp_repack_job *job) MP_MUST_CHECK;
+
+/* What the configuration is called where experts are stored in slices, or whole. */
+const char *mp_repack_config_name(bool sliced);
 
 /* Copy what is not weights, counted in report.files_copied. */
 enum mp_status mp_repack_copy_files(struct mp_repack_job *job) MP_MUST_CHECK;

@@ -51,7 +51,17 @@ static void piece_name(char *out, enum mp_arch arch, uint32_t layer, uint32_t ex
              arch == MP_ARCH_MIXTRAL ? mixtral[piece] : qwen[piece]);
 }
 
-static void add_pad(struct mp_repack_plan *plan, uint64_t bytes)
+/* The name of a piece of a slice, which only moepager knows. */
+static void slice_name(char *out, enum mp_arch arch, uint32_t layer, uint32_t expert,
+                       uint32_t slice, uint32_t piece)
+{
+    snprintf(out, MP_REPACK_NAME_BYTES,
+             "model.layers.%" PRIu32 ".%s.experts.%" PRIu32 "." MP_SLICE_NAME, layer,
+             arch == MP_ARCH_MIXTRAL ? "block_sparse_moe" : "mlp", expert, slice,
+             mp_slice_pieces[piece]);
+}
+
+static void add_pad(struct mp_repack_plan *plan, uint32_t expert, uint64_t bytes)
 {
     struct mp_repack_item *item = new_item(plan);
     char *name = new_name(plan);
@@ -62,38 +72,68 @@ static void add_pad(struct mp_repack_plan *plan, uint64_t bytes)
                                      .dims = 1,
                                      .shape = { bytes },
                                      .file = UINT32_MAX,
+                                     .expert = expert,
                                      .bytes = bytes };
     plan->report.pad_bytes += bytes;
 }
 
-/* Three tensors and, if they do not fill their last block, zeros up to its end. */
-static void add_expert(struct mp_repack_plan *plan, const struct mp_model_config *model,
-                       uint32_t layer, uint32_t expert)
+/* One slice of an expert, or all of it: three tensors. Returns their bytes. */
+static uint64_t add_slice(struct mp_repack_plan *plan, const struct mp_model_config *model,
+                          uint32_t layer, uint32_t expert, uint32_t slice)
 {
-    const uint32_t index = plan->weights->layers[layer].first_unit + expert;
-    const struct mp_unit *unit = &plan->weights->units[index];
+    const struct mp_weights *weights = plan->weights;
+    const uint32_t index = weights->layers[layer].first_unit + expert;
+    const uint32_t channels = mp_slices_channels(&plan->slices, slice);
+    const uint32_t first = mp_slices_first(&plan->slices, slice);
+    const uint32_t from = first / weights->slices.width; /* the old slice that it begins in */
+    const struct mp_unit *unit = &weights->units[index * weights->slices.count + from];
     uint64_t bytes = 0;
 
     for (uint32_t p = 0; p < MP_EXPERT_PIECES; p++) {
-        const uint64_t ffn = model->expert_ffn, hidden = model->hidden;
         const bool down = p == MP_PIECE_DOWN;
         struct mp_repack_item *item = new_item(plan);
         char *name = new_name(plan);
 
-        piece_name(name, model->arch, layer, expert, p);
-        *item = (struct mp_repack_item){ .name = name,
-                                         .dtype = dtype_of(plan->weights->unit_types[index]),
-                                         .dims = 2,
-                                         .shape = { down ? hidden : ffn, down ? ffn : hidden },
-                                         .file = unit->pieces[p].file,
-                                         .source_bytes = unit->pieces[p].offset_bytes,
-                                         .bytes = unit->pieces[p].bytes };
+        if (plan->slices.count > 1)
+            slice_name(name, model->arch, layer, expert, slice, p);
+        else
+            piece_name(name, model->arch, layer, expert, p);
+        *item = (struct mp_repack_item){
+            .name = name,
+            .dtype = dtype_of(weights->unit_types[index]),
+            .dims = 2,
+            .shape = { down ? model->hidden : channels, down ? channels : model->hidden },
+            .file = unit->pieces[p].file,
+            .source_bytes = unit->pieces[p].offset_bytes,
+            .expert = index,
+            .piece = p,
+            .first = first,
+            .channels = channels,
+            .bytes =
+                (uint64_t)channels * model->hidden * mp_wtype_bytes(weights->unit_types[index]),
+        };
         bytes += item->bytes;
     }
-    if (bytes % MP_REPACK_ALIGN != 0)
-        add_pad(plan, MP_REPACK_ALIGN - bytes % MP_REPACK_ALIGN);
-    plan->report.experts++;
     plan->report.expert_bytes += bytes;
+    return bytes;
+}
+
+/* Its slices and, if they do not fill their last block or are shorter than the others, zeros. */
+static void add_expert(struct mp_repack_plan *plan, const struct mp_model_config *model,
+                       uint32_t layer, uint32_t expert)
+{
+    const uint32_t index = plan->weights->layers[layer].first_unit + expert;
+    uint64_t place_bytes = 0; /* of every slice: what the first one takes */
+
+    for (uint32_t s = 0; s < plan->slices.count; s++) {
+        const uint64_t bytes = add_slice(plan, model, layer, expert, s);
+
+        if (s == 0)
+            place_bytes = (bytes + MP_REPACK_ALIGN - 1) / MP_REPACK_ALIGN * MP_REPACK_ALIGN;
+        if (bytes < place_bytes)
+            add_pad(plan, index, place_bytes - bytes);
+    }
+    plan->report.experts++;
 }
 
 /* Is this tensor, or a part of it, an expert of the model? */
@@ -189,6 +229,7 @@ static void add_others(struct mp_repack_plan *plan, const struct mp_model_config
                                          .dims = st->dims,
                                          .file = tensors[i]->file,
                                          .source_bytes = st->offset_bytes,
+                                         .expert = UINT32_MAX,
                                          .bytes = st->bytes };
         memcpy(item->shape, st->shape, sizeof(item->shape));
         plan->report.other_bytes += st->bytes;
@@ -219,13 +260,14 @@ static void count_reads(struct mp_repack_plan *plan, const struct mp_unit *unit)
 static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_model_config *model)
 {
     const size_t count = mp_checkpoint_count(plan->checkpoint), units = plan->weights->unit_count;
+    const size_t slices = (size_t)model->moe_layers * model->experts * plan->slices.count;
     const struct mp_tensor **tensors = calloc(count, sizeof(*tensors));
     struct mp_piece *pieces = calloc(units * MP_EXPERT_PIECES, sizeof(*pieces));
     bool *in_unit = calloc(count, sizeof(*in_unit));
 
-    plan->item_capacity = count + units * (MP_EXPERT_PIECES + 1);
+    plan->item_capacity = count + slices * (MP_EXPERT_PIECES + 1);
     plan->items = calloc(plan->item_capacity, sizeof(*plan->items));
-    plan->names = calloc(units * (MP_EXPERT_PIECES + 1) + model->layers, sizeof(*plan->names));
+    plan->names = calloc(slices * (MP_EXPERT_PIECES + 1) + model->layers, sizeof(*plan->names));
     if (tensors == NULL || pieces == NULL || in_unit == NULL || plan->items == NULL ||
         plan->names == NULL) {
         free(tensors);
@@ -249,12 +291,13 @@ static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_mo
         if (!model->is_moe[layer])
             continue;
         piece_name(name, model->arch, layer, 0, MP_PIECE_GATE);
-        plan->report.fused |= mp_checkpoint_find(plan->checkpoint, name) == NULL;
+        plan->report.fused |=
+            plan->weights->slices.count == 1 && mp_checkpoint_find(plan->checkpoint, name) == NULL;
         for (uint32_t i = 0; i < model->experts; i++)
             add_expert(plan, model, layer, i);
     }
     plan->expert_items = plan->item_count;
-    plan->report.reads_after = plan->report.experts;
+    plan->report.reads_after = slices;
     plan->report.read_bytes_after = plan->report.expert_bytes + plan->report.pad_bytes;
     add_others(plan, model, tensors, in_unit);
     free(tensors);
@@ -269,12 +312,13 @@ static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_mo
 /* Items that stay in one file: an expert with its padding, or one other tensor. */
 static size_t group_items(const struct mp_repack_plan *plan, size_t first)
 {
-    const size_t pad = first + MP_EXPERT_PIECES;
+    const uint32_t expert = plan->items[first].expert;
+    size_t count = 1;
 
-    if (first >= plan->expert_items)
-        return 1;
-    return pad < plan->expert_items && plan->items[pad].file == UINT32_MAX ? MP_EXPERT_PIECES + 1
-                                                                           : MP_EXPERT_PIECES;
+    while (expert != UINT32_MAX && first + count < plan->item_count &&
+           plan->items[first + count].expert == expert)
+        count++;
+    return count;
 }
 
 static enum mp_status new_shard(struct mp_repack_plan *plan, size_t first)
@@ -351,6 +395,8 @@ static void write_header(const struct mp_repack_plan *plan, const struct mp_repa
     mp_json_object_begin(&json, NULL);
     mp_json_object_begin(&json, "__metadata__");
     mp_json_put_string(&json, "format", "pt");
+    if (plan->slices.count > 1)
+        mp_json_put_string(&json, "moepager", "experts in slices, see docs/repack.md");
     mp_json_object_end(&json);
     for (size_t i = shard->first; i < shard->first + shard->count; i++) {
         const struct mp_repack_item *item = &plan->items[i];
@@ -418,7 +464,7 @@ static enum mp_status make_fingerprint(struct mp_repack_plan *plan)
         mp_repack_sum_add(&sum, words, sizeof(words));
     }
     for (size_t i = 0; i < plan->item_count; i++) {
-        words[0] = plan->items[i].file;
+        words[0] = plan->items[i].file | (uint64_t)plan->items[i].first << 32;
         words[1] = plan->items[i].source_bytes;
         words[2] = plan->items[i].offset_bytes;
         words[3] = plan->items[i].bytes;
@@ -429,18 +475,29 @@ static enum mp_status make_fingerprint(struct mp_repack_plan *plan)
 }
 
 enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_model_config *model,
-                                   uint64_t shard_bytes)
+                                   const struct mp_repack_config *config)
 {
     uint64_t total = 0;
-    enum mp_status status = list_items(plan, model);
+    enum mp_status status;
 
+    plan->hidden = model->hidden;
+    if (config->slices > MP_SLICES_MAX ||
+        !mp_slices_make(model->expert_ffn, config->slices > 1 ? config->slices : 1, &plan->slices))
+        return mp_fail(MP_ERR_CONFIG, "E_SLICES",
+                       "experts of %" PRIu32 " channels cannot have %" PRIu32
+                       " slices, at most %u that all have some; choose another --slices",
+                       model->expert_ffn, config->slices, MP_SLICES_MAX);
+    plan->report.slices_before = plan->weights->slices.count;
+    plan->report.slices = plan->slices.count;
+    plan->report.exact = mp_slices_exact(&plan->slices);
+    status = list_items(plan, model);
     if (status != MP_OK)
         return status;
     for (size_t i = 0; i < plan->item_count; i++) {
         if (!mp_add_u64(total, plan->items[i].bytes, &total))
             return fail_size();
     }
-    status = cut_shards(plan, shard_bytes);
+    status = cut_shards(plan, config->shard_bytes);
     if (status != MP_OK)
         return status;
     name_shards(plan);

@@ -118,19 +118,14 @@ static enum mp_status flush(struct target *target)
 static enum mp_status copy_item(struct target *target, struct mp_repack_item *item)
 {
     struct mp_repack_job *job = target->job;
-    const struct mp_files *files = mp_checkpoint_files(job->plan->checkpoint);
     struct mp_repack_sum sum;
 
     mp_repack_sum_begin(&sum);
     for (uint64_t at = 0; at < item->bytes; at += MP_REPACK_BUFFER_BYTES) {
         const uint64_t rest = item->bytes - at;
         const uint64_t bytes = rest < MP_REPACK_BUFFER_BYTES ? rest : MP_REPACK_BUFFER_BYTES;
-        enum mp_status status = MP_OK;
+        enum mp_status status = mp_repack_read(job, item, at, bytes, job->buffer);
 
-        if (item->file == UINT32_MAX)
-            memset(job->buffer, 0, bytes);
-        else
-            status = mp_files_read(files, item->file, item->source_bytes + at, bytes, job->buffer);
         if (status != MP_OK)
             return status;
         mp_repack_sum_add(&sum, job->buffer, bytes);

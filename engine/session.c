@@ -74,8 +74,24 @@ static enum mp_status fill_config(const struct mp_settings *settings,
     return choose_kernels(settings, s);
 }
 
+/* The experts are read in the slices that they are stored in. */
+static enum mp_status check_slices(const struct mp_run_settings *run, const char *model,
+                                   const struct mp_weights *outline)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    if (run->slices == 0 || run->slices == outline->slices.count)
+        return MP_OK;
+    return mp_fail(
+        MP_ERR_CONFIG, "E_SLICES",
+        "--slices %" PRIu64 ": the experts of '%s' are stored in %" PRIu32
+        "; write a copy with: moepager repack --model DIR --slices %" PRIu64 " --out NEW",
+        run->slices, mp_quote(quoted, model, strlen(model)), outline->slices.count, run->slices);
+}
+
 /* Sizes of the model and of its slots, before anything large is read. */
-static enum mp_status measure(struct mp_session *s)
+static enum mp_status measure(const struct mp_run_settings *run, const char *model,
+                              struct mp_session *s)
 {
     struct mp_memory_plan *m = &s->memory;
     struct mp_backend *backend = NULL;
@@ -86,6 +102,8 @@ static enum mp_status measure(struct mp_session *s)
     status = mp_engine_measure(&s->engine_config, &m->kv_bytes, &m->state_bytes);
     if (status == MP_OK)
         status = mp_weights_describe(s->checkpoint, &s->model, &outline);
+    if (status == MP_OK)
+        status = check_slices(run, model, outline);
     if (status == MP_OK)
         status =
             mp_backend_open(s->engine_config.backend, &s->engine_config.backend_config, &backend);
@@ -106,6 +124,7 @@ static enum mp_status measure(struct mp_session *s)
         m->expert_bytes = plan.unit_bytes;
         m->smallest_bytes = plan.smallest_bytes;
         m->full_bytes = plan.full_bytes;
+        m->slices = outline->slices.count;
         s->direct_io = plan.direct;
     }
     mp_backend_close(backend);
@@ -122,7 +141,7 @@ static enum mp_status plan_memory(const struct mp_settings *settings,
     struct mp_memory_plan *m = &s->memory;
     struct mp_memory_room room;
     uint64_t base, spare;
-    enum mp_status status = measure(s);
+    enum mp_status status = measure(&settings->run, config->model, s);
 
     if (status != MP_OK)
         return status;

@@ -40,6 +40,7 @@ struct mp_memory_plan {
     uint64_t budget_bytes; /* for routed experts; what `full_bytes` is if all */
     uint64_t smallest_bytes, full_bytes;
     uint64_t total_bytes; /* weights, cache, activations and budget; UINT64_MAX: beyond 2^64 */
+    uint32_t slices;      /* that each expert is stored in */
     uint64_t room_bytes;  /* what this process can still take; UINT64_MAX: unknown */
 };
 

@@ -27,6 +27,9 @@ static const struct mp_opt run_opts[] = {
     MP_OPT(MP_OPT_U64, "PREFILL_TOKENS", struct mp_run_settings, prefill_tokens, "256", 1, 65536,
            "Tokens of prompts that are processed together; each expert is loaded at most once "
            "for them."),
+    MP_OPT(MP_OPT_U64, "SLICES", struct mp_run_settings, slices, "0", 0, MP_SLICES_MAX,
+           "Slices that each expert is read and kept in; 0: as the model is stored, another number "
+           "must be that one (moepager repack --slices N stores them; there 0 means whole)."),
     MP_OPT_ENUM("DEVICE", struct mp_run_settings, device, "auto", device_names,
                 "Where experts are kept and computed; host is RAM and CPU."),
     MP_OPT_PART("HOST_BUDGET", struct mp_run_settings, host_budget, "auto",

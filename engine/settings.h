@@ -16,6 +16,7 @@ struct mp_run_settings {
     struct mp_share budget;
     uint64_t ctx;            /* 0: the model's, at most 4096 */
     uint64_t prefill_tokens; /* of one batch */
+    uint64_t slices;         /* of an expert; 0: as the model is stored */
     uint64_t device;         /* enum mp_device_choice */
     struct mp_share host_budget;
     uint64_t residency;  /* enum mp_host_residency */

@@ -1,8 +1,11 @@
 #ifndef MP_ENGINE_WEIGHTS_H
 #define MP_ENGINE_WEIGHTS_H
 
+#include <inttypes.h>
+
 #include "engine/checkpoint.h"
 #include "engine/config.h"
+#include "engine/slices.h"
 #include "kernels/kernels.h"
 #include "vmm/space.h"
 
@@ -13,7 +16,9 @@
  * into one block of RAM. Matrices keep the type of the file and their place in its disk blocks, so
  * that nothing is copied; norms and biases are converted to float. The experts that a router
  * chooses are not read: each becomes a unit with three pieces (gate, up, down) that the pager loads
- * when it is needed.
+ * when it is needed. A repacked model can have each expert in slices; then each slice is a unit,
+ * and one that is shorter than the others gets the zeros behind it as a fourth piece, so that all
+ * slots are of one size.
  *
  * Shapes in the margin: V vocab, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim,
  * E experts, F expert_ffn, S shared_ffn, M dense_ffn. Matrices are (rows, cols), y = W x.
@@ -57,14 +62,19 @@ struct mp_layer_weights {
 
 enum { MP_PIECE_GATE, MP_PIECE_UP, MP_PIECE_DOWN, MP_EXPERT_PIECES };
 
+/* Name of a piece of a slice behind the name of its expert, "...experts.7": `down` (H, channels).
+ * No other program knows it; moepager repack writes it. */
+#define MP_SLICE_NAME "slices.%" PRIu32 ".%s.weight"
+extern const char *const mp_slice_pieces[MP_EXPERT_PIECES];
+
 struct mp_weights {
     struct mp_view embed;    // (V, H)
     const float *final_norm; // (H)
     struct mp_view head;     // (V, H); the embedding itself if tied
     struct mp_layer_weights *layers;
 
-    uint32_t slices;       /* that each expert is stored in, >= 1 */
-    struct mp_unit *units; /* [moe_layers * E * slices]: (first_unit + expert) * slices + slice */
+    struct mp_slices slices; /* that each expert is stored in */
+    struct mp_unit *units;   /* [moe_layers * E * slices]: (first_unit + expert) * slices + slice */
     enum mp_wtype *unit_types; /* [moe_layers * E]: of all pieces; gate, up (F, H), down (H, F) */
     uint32_t unit_count;
     uint64_t expert_bytes;   /* sum over all units */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/weights_int.h"
+#include "policy/policy.h"
 #include "vmm/base/checked.h"
 
 /* More than the roles of one layer, and those outside of layers. */
@@ -171,21 +172,24 @@ static enum mp_status want_attention(struct mp_weights_plan *plan, uint32_t laye
     return status;
 }
 
-/* One expert piece; all three must have one type, as the kernels run over the whole unit. */
+const char *const mp_slice_pieces[MP_EXPERT_PIECES] = { "gate_proj", "up_proj", "down_proj" };
+
+/* One expert piece; all must have one type, as the kernels run over the whole expert. */
 static enum mp_status want_piece(struct mp_weights_plan *plan, uint32_t unit, uint32_t piece,
                                  const char *name, const uint64_t *shape, uint32_t dims,
                                  uint64_t skip_rows, uint64_t rows, uint64_t cols)
 {
     struct mp_weights *weights = plan->weights;
+    enum mp_wtype *expert_type = &weights->unit_types[unit / weights->slices.count];
     const struct mp_tensor *tensor = NULL;
     enum mp_wtype type = MP_WTYPE_F32;
     const enum mp_status status = find_tensor(plan, name, shape, dims, &tensor, &type);
 
     if (status != MP_OK)
         return status;
-    if (piece == 0)
-        weights->unit_types[unit] = type;
-    if (type != weights->unit_types[unit])
+    if (unit % weights->slices.count == 0 && piece == 0)
+        *expert_type = type;
+    if (type != *expert_type)
         return mp_fail(MP_ERR_MODEL, "E_TENSOR_DTYPE",
                        "tensor '%s': got %s, need %s as in the gate of the same expert", name,
                        mp_wtype_name(type), mp_wtype_name(weights->unit_types[unit]));
@@ -198,6 +202,11 @@ static enum mp_status want_piece(struct mp_weights_plan *plan, uint32_t unit, ui
     weights->units[unit].piece_count = MP_EXPERT_PIECES;
     weights->expert_bytes += rows * row_bytes;
     return MP_OK;
+}
+
+static const char *experts_block(const struct mp_model_config *config)
+{
+    return config->arch == MP_ARCH_MIXTRAL ? "block_sparse_moe" : "mlp";
 }
 
 static enum mp_status want_expert(struct mp_weights_plan *plan, uint32_t unit, uint32_t layer,
@@ -216,8 +225,7 @@ static enum mp_status want_expert(struct mp_weights_plan *plan, uint32_t unit, u
         char name[NAME_BYTES];
 
         snprintf(name, sizeof(name), "model.layers.%" PRIu32 ".%s.experts.%" PRIu32 ".%s.weight",
-                 layer, mixtral ? "block_sparse_moe" : "mlp", expert,
-                 mixtral ? mixtral_names[i] : qwen_names[i]);
+                 layer, experts_block(config), expert, mixtral ? mixtral_names[i] : qwen_names[i]);
         status = want_piece(plan, unit, i, name, shape, 2, 0, shape[0], shape[1]);
     }
     return status;
@@ -250,6 +258,57 @@ static enum mp_status want_fused_expert(struct mp_weights_plan *plan, uint32_t u
     return status;
 }
 
+/* The zeros behind a short slice, up to the size of the others. */
+static void add_zeros(struct mp_weights_plan *plan, uint32_t unit, uint32_t missing)
+{
+    struct mp_weights *weights = plan->weights;
+    const uint64_t row_bytes = (uint64_t)plan->config->hidden *
+                               mp_wtype_bytes(weights->unit_types[unit / weights->slices.count]);
+    struct mp_unit *u = &weights->units[unit];
+    const struct mp_piece *last = &u->pieces[MP_PIECE_DOWN];
+
+    if (missing > 0)
+        u->pieces[u->piece_count++] =
+            (struct mp_piece){ .file = last->file,
+                               .offset_bytes = last->offset_bytes + last->bytes,
+                               .bytes = missing * MP_EXPERT_PIECES * row_bytes };
+}
+
+static enum mp_status want_slice(struct mp_weights_plan *plan, uint32_t layer, uint32_t expert,
+                                 uint32_t slice)
+{
+    const struct mp_model_config *config = plan->config;
+    const struct mp_slices *slices = &plan->weights->slices;
+    const uint32_t channels = mp_slices_channels(slices, slice);
+    const uint32_t unit =
+        (plan->weights->layers[layer].first_unit + expert) * slices->count + slice;
+    enum mp_status status = MP_OK;
+
+    for (uint32_t i = 0; status == MP_OK && i < MP_EXPERT_PIECES; i++) {
+        const uint64_t shape[2] = { i == MP_PIECE_DOWN ? config->hidden : channels,
+                                    i == MP_PIECE_DOWN ? channels : config->hidden };
+        char name[NAME_BYTES];
+
+        snprintf(name, sizeof(name),
+                 "model.layers.%" PRIu32 ".%s.experts.%" PRIu32 "." MP_SLICE_NAME, layer,
+                 experts_block(config), expert, slice, mp_slice_pieces[i]);
+        status = want_piece(plan, unit, i, name, shape, 2, 0, shape[0], shape[1]);
+    }
+    if (status == MP_OK)
+        add_zeros(plan, unit, slices->width - channels);
+    return status;
+}
+
+static enum mp_status want_sliced_expert(struct mp_weights_plan *plan, uint32_t layer,
+                                         uint32_t expert)
+{
+    enum mp_status status = MP_OK;
+
+    for (uint32_t s = 0; status == MP_OK && s < plan->weights->slices.count; s++)
+        status = want_slice(plan, layer, expert, s);
+    return status;
+}
+
 static bool has_tensor(const struct mp_weights_plan *plan, uint32_t layer, const char *suffix)
 {
     char name[NAME_BYTES];
@@ -278,8 +337,9 @@ static enum mp_status want_moe(struct mp_weights_plan *plan, uint32_t layer)
         status = want_matrix(plan, &w->shared_gate, 1, config->hidden,
                              "model.layers.%" PRIu32 ".mlp.shared_expert_gate.weight", layer);
     for (uint32_t i = 0; status == MP_OK && i < config->experts; i++)
-        status = fused ? want_fused_expert(plan, w->first_unit + i, layer, i)
-                       : want_expert(plan, w->first_unit + i, layer, i);
+        status = plan->weights->slices.count > 1 ? want_sliced_expert(plan, layer, i)
+                 : fused ? want_fused_expert(plan, w->first_unit + i, layer, i)
+                         : want_expert(plan, w->first_unit + i, layer, i);
     return status;
 }
 
@@ -338,16 +398,37 @@ static void count_extra(struct mp_weights_plan *plan)
     }
 }
 
+/* How many slices does the first expert have? The shapes of all are checked later. */
+static enum mp_status count_slices(struct mp_weights_plan *plan)
+{
+    const struct mp_model_config *config = plan->config;
+    uint32_t layer = 0, count = 0;
+    char suffix[NAME_BYTES];
+
+    while (!config->is_moe[layer])
+        layer++;
+    do {
+        snprintf(suffix, sizeof(suffix), "%s.experts.0." MP_SLICE_NAME, experts_block(config),
+                 count, mp_slice_pieces[MP_PIECE_GATE]);
+    } while (has_tensor(plan, layer, suffix) && ++count <= MP_SLICES_MAX);
+    if (count > MP_SLICES_MAX ||
+        !mp_slices_make(config->expert_ffn, count > 1 ? count : 1, &plan->weights->slices))
+        return mp_fail(MP_ERR_MODEL, "E_SLICE_COUNT",
+                       "experts of %u channels in %u slices, need at most %u that all have some",
+                       config->expert_ffn, count, MP_SLICES_MAX);
+    return MP_OK;
+}
+
 static enum mp_status allocate(struct mp_weights_plan *plan)
 {
     const struct mp_model_config *config = plan->config;
     struct mp_weights *weights = plan->weights;
+    const uint32_t experts = config->moe_layers * config->experts; /* <= 2^21, see config.h */
 
-    weights->slices = 1;
-    weights->unit_count = config->moe_layers * config->experts; /* <= 2^21, see config.h */
+    weights->unit_count = experts * weights->slices.count;
     weights->layers = calloc(config->layers, sizeof(*weights->layers));
     weights->units = calloc(weights->unit_count, sizeof(*weights->units));
-    weights->unit_types = calloc(weights->unit_count, sizeof(*weights->unit_types));
+    weights->unit_types = calloc(experts, sizeof(*weights->unit_types));
     plan->item_capacity = ((size_t)config->layers + 1) * ITEMS_PER_LAYER;
     plan->items = calloc(plan->item_capacity, sizeof(*plan->items));
     plan->used = calloc(mp_checkpoint_count(plan->checkpoint), sizeof(*plan->used));
@@ -362,8 +443,10 @@ enum mp_status mp_weights_plan_make(struct mp_weights_plan *plan)
 {
     const struct mp_model_config *config = plan->config;
     uint32_t unit = 0;
-    enum mp_status status = allocate(plan);
+    enum mp_status status = count_slices(plan);
 
+    if (status == MP_OK)
+        status = allocate(plan);
     if (status == MP_OK)
         status = want_ends(plan);
     for (uint32_t i = 0; status == MP_OK && i < config->layers; i++) {

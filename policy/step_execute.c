@@ -2,6 +2,7 @@
  * How the step gets its needs computed: those of other executors at once, those of the device as
  * their bytes come, waiting for whatever ends first, a read or a computation.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "policy/step_int.h"
@@ -74,6 +75,14 @@ enum mp_status mp_step_execute_elsewhere(struct mp_step *step, uint32_t layer)
     return count > 0 ? hand_over(step, layer, count) : MP_OK;
 }
 
+static int compare_need(const void *a, const void *b)
+{
+    const uint32_t x = ((const struct mp_expert_work *)a)->need;
+    const uint32_t y = ((const struct mp_expert_work *)b)->need;
+
+    return (x > y) - (x < y);
+}
+
 /* List all needs that are ready, after waiting for one if there is none. 0: none is left, or none
  * is ready. */
 static enum mp_status collect(struct mp_step *step, bool wait, uint32_t *count_p)
@@ -92,6 +101,8 @@ static enum mp_status collect(struct mp_step *step, bool wait, uint32_t *count_p
         memcpy(work->pieces, ready.pieces, sizeof(work->pieces));
         status = mp_pager_next_now(pager, &ready);
     }
+    if (step->slices > 1) /* slices of one expert side by side */
+        qsort(step->work, *count_p, sizeof(step->work[0]), compare_need);
     return status;
 }
 

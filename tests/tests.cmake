@@ -135,6 +135,8 @@ mp_test(engine/sweep_test LIBS mp_engine SOURCES tests/engine/harness.c tests/np
 
 mp_test(engine/repack_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c
     tests/engine/tiny_model.c tests/engine/repack_check.c TIMEOUT 300)
+mp_test(engine/slices_test LIBS mp_engine SOURCES tests/engine/harness.c
+    tests/engine/tiny_model.c tests/engine/repack_check.c TIMEOUT 300)
 mp_test(engine/repack_fault_test LIBS mp_engine SOURCES tests/engine/tiny_model.c
     tests/engine/repack_check.c WRAP LABELS fault TIMEOUT 300)
 target_link_options(engine_repack_fault_test PRIVATE

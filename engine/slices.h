@@ -1,0 +1,39 @@
+#ifndef MP_ENGINE_SLICES_H
+#define MP_ENGINE_SLICES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * How the channels of an expert's FFN are cut into slices: `width` channels each, the last slice
+ * what is left of them. A slice has its rows of gate and up and its columns of down.
+ *
+ * The width is a multiple of MP_KERNEL_BLOCK_COLS where that leaves the last slice not too short,
+ * because slots are as large as the longest: an eighth of the room at most is lost. Then sliced
+ * and whole execution add the same partial sums of the down projection in the same order, and their
+ * bits are equal; else they are equal only for the same number of slices.
+ */
+struct mp_slices {
+    uint32_t count; /* >= 1 */
+    uint32_t width;
+    uint32_t ffn; /* channels of all */
+};
+
+/* False: so many slices would leave one without channels. */
+bool mp_slices_make(uint32_t ffn, uint32_t count, struct mp_slices *slices_p);
+
+/* Are the bits those of whole experts? */
+bool mp_slices_exact(const struct mp_slices *slices);
+
+static inline uint32_t mp_slices_first(const struct mp_slices *slices, uint32_t slice)
+{
+    return slice * slices->width;
+}
+
+/* Channels of one slice. */
+static inline uint32_t mp_slices_channels(const struct mp_slices *slices, uint32_t slice)
+{
+    return slice + 1 < slices->count ? slices->width : slices->ffn - slice * slices->width;
+}
+
+#endif
