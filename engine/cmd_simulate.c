@@ -95,6 +95,7 @@ static void put_json(struct mp_json_out *json, const struct mp_profile *profile,
     mp_json_put_u64(json, "batch", batch);
     mp_json_put_u64(json, "budget_bytes", r->budget_bytes);
     mp_json_put_u64(json, "slots", r->slots);
+    mp_json_put_u64(json, "slices", r->slices);
     mp_json_put_u64(json, "units", r->units);
     mp_json_put_f64(json, "ttft_ms", (double)r->prefill_ns / 1e6);
     mp_json_put_f64(json, "prefill_tokens_per_s", per_second(r->prefill_tokens, r->prefill_ns));
@@ -145,6 +146,14 @@ static void put_end(struct simulate *s)
     mp_json_end(&s->json);
 }
 
+/* MoEpic cuts at sixteenths; all others have whole experts unless they are asked for slices. */
+static uint32_t slices_of(const struct simulate *s, const struct mp_profile *profile)
+{
+    if (s->settings->run.slices > 0)
+        return (uint32_t)s->settings->run.slices;
+    return strcmp(profile->name, "moepic") == 0 ? MP_SLICES_MAX : 1;
+}
+
 static enum mp_status run_one(struct simulate *s, const struct mp_profile *profile, uint32_t batch)
 {
     struct mp_timeline *timeline = NULL;
@@ -155,6 +164,7 @@ static enum mp_status run_one(struct simulate *s, const struct mp_profile *profi
         .calibration = s->calibration != NULL ? &s->calibration->facts : NULL,
         .profile = profile,
         .groups = s->settings->groups,
+        .slices = slices_of(s, profile),
         .batch = batch,
         .prompt = (uint32_t)s->args->prompt_tokens,
         .gen = (uint32_t)s->args->gen_tokens,

@@ -22,11 +22,11 @@ static uint64_t link_cost(void *ctx, const struct mp_ticket *ticket)
     return w->load_ns;
 }
 
-/* Every expert is one piece of one file that does not exist. */
+/* Every slice of an expert is one piece of one file that does not exist. */
 static enum mp_status make_space(struct mp_sim_world *w, uint64_t budget_bytes)
 {
-    const uint64_t bytes = mp_sim_expert_bytes(w->config->model);
-    const uint32_t count = w->shape.layers * w->shape.experts;
+    const uint64_t bytes = (mp_sim_expert_bytes(w->config->model) + w->slices - 1) / w->slices;
+    const uint32_t count = w->shape.layers * w->shape.experts * w->slices;
     struct mp_unit *units = calloc(count, sizeof(*units));
     struct mp_space_config space = {
         .backend = mp_backend_sim(),
@@ -39,7 +39,6 @@ static enum mp_status make_space(struct mp_sim_world *w, uint64_t budget_bytes)
         .timeline = w->timeline,
         .counters = &w->counters,
     };
-    struct mp_space_plan plan;
     enum mp_status status;
     uint32_t file;
 
@@ -56,12 +55,23 @@ static enum mp_status make_space(struct mp_sim_world *w, uint64_t budget_bytes)
     if (status == MP_OK)
         status = mp_space_create(&space, &w->space);
     free(units);
-    if (status != MP_OK)
-        return status;
-    mp_space_get_plan(w->space, &plan);
-    w->shape.slots = plan.slots;
-    w->shape.unit_bytes = plan.slot_bytes_max;
-    return MP_OK;
+    if (status == MP_OK)
+        mp_pager_fit_shape(w->space, &w->shape);
+    return status;
+}
+
+/* A slice is one run of bytes, so one copy; times of whole experts are divided. */
+static uint64_t slice_load_ns(const struct mp_sim_world *w)
+{
+    struct mp_sim_machine machine = *w->config->machine;
+    struct mp_sim_model model = *w->config->model;
+
+    if (w->slices > 1) {
+        machine.load_us /= w->slices;
+        machine.copies = 1;
+        model.expert_ffn /= w->slices;
+    }
+    return mp_sim_load_ns(&machine, &model);
 }
 
 static void fill_costs(struct mp_sim_world *w)
@@ -70,9 +80,9 @@ static void fill_costs(struct mp_sim_world *w)
     const struct mp_sim_model *m = w->config->model;
     const uint64_t device = mp_sim_device_ns(h, m, 1);
 
-    w->load_ns = mp_sim_load_ns(h, m);
+    w->load_ns = slice_load_ns(w);
     w->costs = (struct mp_costs){
-        .load_ns = w->load_ns,
+        .load_ns = w->load_ns * w->slices,
         .device_token_ns = (mp_sim_device_ns(h, m, 65) - device) / 64,
         .layer_ns = mp_sim_layer_ns(h, m, w->config->batch, w->config->batch, w->config->prompt) +
                     mp_sim_ffn_ns(h, m, m->shared_ffn, w->config->batch),
@@ -177,14 +187,15 @@ static enum mp_status make_world(struct mp_sim_world *w)
         *c->timeline_p = w->timeline;
     }
     fill_costs(w);
-    w->ended = calloc(w->shape.experts, sizeof(uint32_t));
+    w->shape.costs = &w->costs;
+    w->ended = calloc((size_t)w->shape.experts * w->slices, sizeof(uint32_t));
     w->computed = calloc((size_t)w->shape.tokens_max, w->shape.top_k);
     if (status == MP_OK && (w->ended == NULL || w->computed == NULL))
         status = mp_fail_no_memory("the simulator", (uint64_t)w->shape.tokens_max * w->shape.top_k);
     if (status == MP_OK)
-        status = mp_sim_executor_init(&w->device, w, "device", w->shape.experts);
+        status = mp_sim_executor_init(&w->device, w, "device", w->shape.experts * w->slices);
     if (status == MP_OK)
-        status = mp_sim_executor_init(&w->cpu, w, "cpu", w->shape.experts);
+        status = mp_sim_executor_init(&w->cpu, w, "cpu", w->shape.experts * w->slices);
     if (status == MP_OK)
         status =
             make_space(w, mp_share_resolve(&c->budget, expert_bytes_all(c->model), auto_bytes(c)));
@@ -348,11 +359,13 @@ enum mp_status mp_sim_run(const struct mp_sim_config *config, struct mp_sim_resu
     struct mp_sim_world world = {
         .config = config,
         .sequences = config->batch,
+        .slices = config->slices > 1 ? config->slices : 1,
         .shape = {
             .layers = (uint32_t)config->model->layers,
             .experts = (uint32_t)config->model->experts,
             .top_k = (uint32_t)config->model->top_k,
             .seed = config->seed,
+            .slices = config->slices,
         },
     };
     struct mp_sim_result result = { .expert_bytes_all = expert_bytes_all(config->model) };
@@ -367,6 +380,7 @@ enum mp_status mp_sim_run(const struct mp_sim_config *config, struct mp_sim_resu
     if (status == MP_OK) {
         result.seen = mp_sim_load_seen(world.load);
         result.slots = world.shape.slots;
+        result.slices = world.slices;
         result.units = world.shape.layers * world.shape.experts;
         result.budget_bytes = (uint64_t)world.shape.slots * world.shape.unit_bytes;
         *result_p = result;

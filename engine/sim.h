@@ -21,6 +21,7 @@ struct mp_sim_config {
     const struct mp_calibration *calibration; /* or NULL: a made-up load has its own */
     const struct mp_profile *profile;
     const struct mp_opt_group *groups; /* options of the policies; may be NULL */
+    uint32_t slices;                   /* of an expert, 1..MP_SLICES_MAX; 0: whole */
     uint32_t batch, prompt, gen;       /* sequences; tokens of each */
     struct mp_share budget;            /* auto: what the device's memory leaves */
     uint64_t seed;
@@ -39,7 +40,8 @@ struct mp_sim_result {
     uint64_t prefill_ns, decode_ns; /* of all steps */
     uint64_t prefill_tokens, decode_steps, decode_tokens;
     uint64_t budget_bytes, expert_bytes_all;
-    uint32_t slots, units;
+    uint32_t slots, units; /* of whole experts */
+    uint32_t slices;
 
     /* In decode. */
     struct mp_counters counters;

@@ -14,8 +14,8 @@ struct mp_sim_world;
 struct mp_sim_executor {
     struct mp_event_source source;
     struct mp_sim_world *world;
-    uint32_t *needs; // (experts): queue
-    uint64_t *ns;    // (experts)
+    uint32_t *needs; // (experts * slices): queue
+    uint64_t *ns;    // (experts * slices)
     uint32_t first, count;
     uint64_t start_ns, end_ns, busy_ns;
     unsigned track;
@@ -37,14 +37,15 @@ struct mp_sim_world {
     struct mp_sim_load *load;
     struct mp_timeline *timeline;
     struct mp_sim_executor device, cpu;
-    uint32_t *ended; // (experts): needs
+    uint32_t *ended; // (experts * slices): needs
     uint32_t ended_count;
-    uint64_t load_ns, random;
+    uint32_t slices;          /* >= 1 */
+    uint64_t load_ns, random; /* of one slice */
 
     uint32_t tokens, sequences, context; /* of the step */
 
     /* With `check`. */
-    uint8_t *computed; // (tokens_max, top_k)
+    uint8_t *computed; // (tokens_max, top_k): slices
     uint64_t needs, seen_ns;
 };
 
@@ -57,6 +58,9 @@ void mp_sim_executor_fini(struct mp_sim_executor *executor);
 
 /* Work of the device that the step waits for: behind what it was given before. */
 void mp_sim_device_run(struct mp_sim_world *world, const char *name, uint64_t ns);
+
+/* Time of the device for `slices` slices of one expert that it computes together. */
+uint64_t mp_sim_slices_ns(const struct mp_sim_world *world, uint32_t tokens, uint32_t slices);
 
 /* After a layer: MP_ERR_INVALID E_SIM_CHECK. */
 enum mp_status mp_sim_check(struct mp_sim_world *world) MP_MUST_CHECK;

@@ -138,7 +138,7 @@ static enum mp_status fail_check(const char *what)
 static enum mp_status check_work(struct mp_sim_world *w, uint32_t layer,
                                  const struct mp_expert_work *work)
 {
-    const uint32_t unit = layer * w->shape.experts + work->expert;
+    const uint32_t unit = (layer * w->shape.experts + work->expert) * w->slices + work->slice;
 
     if (work->executor == MP_EXECUTOR_DEVICE &&
         (mp_space_state(w->space, unit) != MP_RES_VALID || mp_space_leases(w->space, unit) != 1 ||
@@ -148,10 +148,39 @@ static enum mp_status check_work(struct mp_sim_world *w, uint32_t layer,
         const uint32_t row = work->rows.token[i] * w->shape.top_k + work->rows.rank[i];
 
         if (work->rows.token[i] >= w->tokens || work->rows.rank[i] >= w->shape.top_k ||
-            w->computed[row]++ != 0)
-            return fail_check("a row that is computed twice");
+            w->computed[row] != work->slice)
+            return fail_check("a row that is computed twice, or not slice after slice");
+        w->computed[row] = (uint8_t)(work->slice + work->slices);
     }
     return MP_OK;
+}
+
+uint64_t mp_sim_slices_ns(const struct mp_sim_world *w, uint32_t tokens, uint32_t slices)
+{
+    const double part = (double)slices / w->slices;
+    struct mp_sim_machine machine = *w->config->machine;
+    struct mp_sim_model model = *w->config->model;
+
+    machine.expert_us *= part;
+    machine.expert_token_us *= part;
+    model.expert_ffn *= part;
+    return mp_sim_device_ns(&machine, &model, tokens);
+}
+
+/* The device computes slices of one expert that come together as one; returns how many they are. */
+static uint32_t push_slices(struct mp_sim_world *w, const struct mp_expert_work *work,
+                            uint32_t count)
+{
+    uint32_t slices = 1;
+    uint64_t ns;
+
+    while (slices < count && work[slices].expert == work->expert &&
+           work[slices].executor == MP_EXECUTOR_DEVICE)
+        slices++;
+    ns = mp_sim_slices_ns(w, work->rows.count, slices);
+    for (uint32_t i = 0; i < slices; i++)
+        push(&w->device, work[i].need, ns * (i + 1) / slices - ns * i / slices);
+    return slices;
 }
 
 static enum mp_status op_experts(void *ctx, uint32_t layer, const struct mp_expert_work *work,
@@ -167,18 +196,20 @@ static enum mp_status op_experts(void *ctx, uint32_t layer, const struct mp_expe
         if (status != MP_OK)
             return status;
     }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count;) {
         const uint32_t tokens = work[i].rows.count;
 
+        if (work[i].executor == MP_EXECUTOR_DEVICE) {
+            i += push_slices(w, &work[i], count - i);
+            continue;
+        }
         if (work[i].executor == MP_EXECUTOR_CPU)
             push(&w->cpu, work[i].need,
                  mp_sim_cpu_ns(machine, model, tokens) +
                      (w->cpu.count == 0 ? (uint64_t)(machine->handoff_us * 1000) : 0));
         else
-            push(&w->device, work[i].need,
-                 work[i].executor == MP_EXECUTOR_IN_PLACE
-                     ? mp_sim_in_place_ns(machine, model, tokens)
-                     : mp_sim_device_ns(machine, model, tokens));
+            push(&w->device, work[i].need, mp_sim_in_place_ns(machine, model, tokens));
+        i++;
     }
     return MP_OK;
 }
@@ -232,7 +263,7 @@ static enum mp_status op_combine(void *ctx, uint32_t layer, const uint32_t *expe
     (void)experts;
     (void)weights;
     for (size_t i = 0; w->config->check && i < (size_t)w->tokens * w->shape.top_k; i++) {
-        if (w->computed[i] != 1)
+        if (w->computed[i] != w->slices)
             return fail_check("a row that is not computed");
     }
     return w->config->check ? mp_sim_check(w) : MP_OK;
@@ -241,6 +272,7 @@ static enum mp_status op_combine(void *ctx, uint32_t layer, const uint32_t *expe
 enum mp_status mp_sim_check(struct mp_sim_world *w)
 {
     const struct mp_counters *c = &w->counters;
+    struct mp_space_plan plan;
 
     if (!mp_pager_check(w->pager))
         return fail_check("the pager's books");
@@ -251,7 +283,8 @@ enum mp_status mp_sim_check(struct mp_sim_world *w)
     if (w->clock.time_ns < w->seen_ns)
         return fail_check("time goes backwards");
     w->seen_ns = w->clock.time_ns;
-    if (c->resident_peak_bytes > (uint64_t)w->shape.slots * w->shape.unit_bytes)
+    mp_space_get_plan(w->space, &plan);
+    if (c->resident_peak_bytes > plan.slots * plan.slot_bytes_max)
         return fail_check("more bytes in the device tier than it has");
     if (c->exposed_wait_ns > w->clock.time_ns || c->prefetch_unused_bytes > c->prefetch_bytes)
         return fail_check("counters that cannot be");

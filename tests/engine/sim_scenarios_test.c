@@ -117,9 +117,9 @@ static void print_scenario(uint64_t seed, const struct mp_sim_config *c)
 {
     fprintf(stderr,
             "scenario %" PRIu64 ": %g layers of %g experts, %g per token, %u sequences, prompt %u, "
-            "%u generated, budget %" PRIu64 " ppm, %u ppm fail%s\n",
+            "%u generated, budget %" PRIu64 " ppm, %u slices, %u ppm fail%s\n",
             seed, c->model->layers, c->model->experts, c->model->top_k, c->batch, c->prompt, c->gen,
-            c->budget.amount, c->fail_ppm, c->deterministic ? ", deterministic" : "");
+            c->budget.amount, c->slices, c->fail_ppm, c->deterministic ? ", deterministic" : "");
     for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
         fprintf(stderr, " %s=%s", mp_policy_slot_name((enum mp_policy_slot)slot),
                 c->profile->policy[slot]);
@@ -138,6 +138,7 @@ static enum mp_status run(uint64_t seed, bool verbose, struct mp_sim_result *res
     struct mp_sim_model model;
     struct mp_sim_fit fit;
     struct mp_profile profile;
+    static const uint32_t slices[] = { 0, 1, 1, 1, 2, 3, 4, 16 };
     struct mp_sim_config config = { .seed = seed, .check = true };
     enum mp_status status;
 
@@ -156,6 +157,7 @@ static enum mp_status run(uint64_t seed, bool verbose, struct mp_sim_result *res
     config.deterministic = below(4) == 0;
     config.budget = (struct mp_share){ MP_SHARE_PPM, below(4) == 0 ? 1000000 : below(1000001) };
     config.fail_ppm = below(5) == 0 ? below(300000) : 0;
+    config.slices = slices[below(8)];
     if (verbose)
         print_scenario(seed, &config);
     memset(result, 0, sizeof(*result));
@@ -175,9 +177,11 @@ static void check_result(const struct mp_sim_result *r)
 
     CHECK(r->decode_steps == 0 || r->decode_ns > 0);
     CHECK(r->slots <= r->units || r->slots == 2);
+    CHECK(c->partial_hits <= c->misses + c->elsewhere);
+    CHECK(r->slices > 1 || c->partial_hits == 0);
     CHECK(r->device_busy_ns <= r->decode_ns && r->cpu_busy_ns <= r->decode_ns);
     CHECK(c->exposed_wait_ns <= r->decode_ns);
-    CHECK(c->prefetch_used <= c->prefetch_issued + r->units);
+    CHECK(c->prefetch_used <= c->prefetch_issued + (uint64_t)r->units * r->slices);
 }
 
 static void drop_line(void *ctx, enum mp_log_level level, const char *line)
