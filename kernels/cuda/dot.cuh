@@ -13,7 +13,8 @@
 /* What a warp multiplies: rows of weights and of activations. */
 struct mp_tile {
     const MP_GLOBAL char *w[MP_TILE_ROWS];
-    const MP_GLOBAL float *x[MP_TILE_TOKENS];
+    const MP_GLOBAL float *x;
+    uint32_t x_at[MP_TILE_TOKENS]; /* elements from x: half as many registers as addresses */
 };
 
 /* 8 weights as they are in memory */
@@ -62,17 +63,6 @@ MP_DEVICE float mp_widen(const struct mp_eight *from, const int type, const int 
     return i % 2 == 0 ? mp_half_low(word) : mp_half_high(word);
 }
 
-MP_DEVICE void mp_load_x(float *to, const MP_GLOBAL float *x)
-{
-    const struct mp_words a = mp_load(x), b = mp_load(x + 4);
-
-    MP_UNROLL
-    for (int i = 0; i < 4; i++) {
-        to[i] = mp_as_float(a.word[i]);
-        to[4 + i] = mp_as_float(b.word[i]);
-    }
-}
-
 MP_DEVICE void mp_tile_load(struct mp_eight *to, const struct mp_tile *tile, const int type,
                             const int rows, uint32_t c)
 {
@@ -81,25 +71,26 @@ MP_DEVICE void mp_tile_load(struct mp_eight *to, const struct mp_tile *tile, con
         mp_load_eight(&to[r], type, tile->w[r], c);
 }
 
-/* sum[r * tokens + t] += this lane's 8 columns from c on of row r with those of token t */
+/* sum[r * tokens + t] += this lane's 8 columns from c on of row r with those of token t; 4 at a
+ * time, which saves registers. */
 MP_DEVICE void mp_tile_add(float *sum, const struct mp_eight *w, const struct mp_tile *tile,
                            const int type, const int rows, const int tokens, uint32_t c)
 {
-    float wide[MP_TILE_ROWS * 8];
-
     MP_UNROLL
-    for (int i = 0; i < rows * 8; i++)
-        wide[i] = mp_widen(&w[i / 8], type, i % 8);
-    MP_UNROLL
-    for (int t = 0; t < tokens; t++) {
-        float x[8];
+    for (int half = 0; half < 8; half += 4) {
+        float wide[MP_TILE_ROWS * 4];
 
-        mp_load_x(x, tile->x[t] + c);
         MP_UNROLL
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < rows * 4; i++)
+            wide[i] = mp_widen(&w[i / 4], type, half + i % 4);
+        MP_UNROLL
+        for (int t = 0; t < tokens; t++) {
+            const struct mp_words x = mp_load(tile->x + tile->x_at[t] + c + (uint32_t)half);
+
             MP_UNROLL
-            for (int r = 0; r < rows; r++)
-                sum[r * tokens + t] = mp_fma(wide[r * 8 + i], x[i], sum[r * tokens + t]);
+            for (int i = 0; i < rows * 4; i++)
+                sum[i / 4 * tokens + t] =
+                    mp_fma(wide[i], mp_as_float(x.word[i % 4]), sum[i / 4 * tokens + t]);
         }
     }
 }
@@ -107,12 +98,17 @@ MP_DEVICE void mp_tile_add(float *sum, const struct mp_eight *w, const struct mp
 /*
  * The dot product of row r with token t over all columns, rows * tokens <= 32 of them: lane l
  * returns that of r * tokens + t = l / (32 / (rows * tokens)). `blocked`: total = start + the sum
- * of the first 256 columns, + that of the next 256 ...; else start is not looked at. Weights of the
- * next step are on their way while this one is computed. Operands as mp_tile_is_fast() says.
+ * of the first 256 columns, + that of the next 256 ...; else start is not looked at. Operands as
+ * mp_tile_is_fast() says.
+ *
+ * With one or two tokens, time goes by waiting for memory: weights of the next step are on their
+ * way while this one is computed. With more, other warps compute meanwhile, and registers are
+ * short.
  */
 MP_DEVICE float mp_tile_dot(const struct mp_tile *tile, const int type, const int rows,
                             const int tokens, const int blocked, uint32_t cols, float start)
 {
+    const int ahead = tokens <= 2;
     const uint32_t step = 8 * mp_lane();
     struct mp_eight w[MP_TILE_ROWS];
     float sum[MP_TILE_ROWS * MP_TILE_TOKENS];
@@ -123,7 +119,7 @@ MP_DEVICE float mp_tile_dot(const struct mp_tile *tile, const int type, const in
     MP_UNROLL
     for (int i = 0; i < rows * 8; i++)
         w[i / 8].word[i % 8] = 0;
-    if (step < cols)
+    if (ahead && step < cols)
         mp_tile_load(w, tile, type, rows, step);
     MP_NO_UNROLL
     for (uint32_t c = 0; c < cols;
@@ -133,12 +129,15 @@ MP_DEVICE float mp_tile_dot(const struct mp_tile *tile, const int type, const in
         MP_UNROLL
         for (int i = 0; i < rows * 8; i++)
             next[i / 8].word[i % 8] = w[i / 8].word[i % 8];
-        if (c + MP_STEP_COLS + step < cols)
+        if (ahead && c + MP_STEP_COLS + step < cols)
             mp_tile_load(next, tile, type, rows, c + MP_STEP_COLS + step);
-        if (c + step < cols)
+        if (c + step < cols) {
+            if (!ahead)
+                mp_tile_load(w, tile, type, rows, c + step);
             mp_tile_add(sum, w, tile, type, rows, tokens, c + step);
+        }
         MP_UNROLL
-        for (int i = 0; i < rows * 8; i++)
+        for (int i = 0; ahead && i < rows * 8; i++)
             w[i / 8].word[i % 8] = next[i / 8].word[i % 8];
         if (blocked) {
             start = start + mp_warp_sums(sum, (uint32_t)(rows * tokens));

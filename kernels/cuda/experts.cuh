@@ -16,11 +16,11 @@ MP_DEVICE struct mp_cuda_expert mp_expert_of(const struct mp_cuda_experts *p)
     return ((const struct mp_cuda_expert *)p->work)[mp_block_y()];
 }
 
-MP_DEVICE const MP_GLOBAL float *mp_expert_x(const struct mp_cuda_experts *p,
-                                             const struct mp_cuda_expert *e, uint32_t i)
+/* Where in x the input of the expert's row i is. */
+MP_DEVICE uint32_t mp_expert_x(const struct mp_cuda_experts *p, const struct mp_cuda_expert *e,
+                               uint32_t i)
 {
-    return (const MP_GLOBAL float *)p->x +
-           (uint64_t)(mp_expert_rows(p, e)[i] / p->top_k) * p->x_stride;
+    return mp_expert_rows(p, e)[i] / p->top_k * p->x_stride;
 }
 
 MP_DEVICE void mp_expert_act(const struct mp_cuda_experts *p, const struct mp_cuda_expert *e,
@@ -45,9 +45,10 @@ MP_DEVICE void mp_expert_up_tile(const struct mp_cuda_experts *p, const struct m
     for (int r = 0; r < MP_TILE_ROWS; r++)
         tile.w[r] = (const MP_GLOBAL char *)(r < MP_TILE_ROWS / 2 ? e->gate : e->up) +
                     mp_min(channel + r % (MP_TILE_ROWS / 2), e->channels - 1) * stride;
+    tile.x = (const MP_GLOBAL float *)p->x;
     MP_UNROLL
     for (int k = 0; k < tokens; k++)
-        tile.x[k] = mp_expert_x(p, e, mp_min(i + k, e->count - 1));
+        tile.x_at[k] = mp_expert_x(p, e, mp_min(i + k, e->count - 1));
     gate = mp_tile_dot(&tile, type, MP_TILE_ROWS, tokens, 0, p->hidden, 0);
     up = mp_shuffle_xor_float(gate, 16); /* the lower 16 lanes have gates, the others ups */
     if (mp_lane() < 16 && mp_lane() % lanes == 0 && c < e->channels && t < e->count)
@@ -67,7 +68,7 @@ MP_DEVICE void mp_expert_up_slow(const struct mp_cuda_experts *p, const struct m
 
         MP_NO_UNROLL
         for (uint32_t t = i; t < mp_min(i + MP_TILE_TOKENS, e->count); t++) {
-            const MP_GLOBAL float *x = mp_expert_x(p, e, t);
+            const MP_GLOBAL float *x = (const MP_GLOBAL float *)p->x + mp_expert_x(p, e, t);
             const float gate = mp_dot_slow(w_gate, x, type, 0, p->hidden, 0);
             const float up = mp_dot_slow(w_up, x, type, 0, p->hidden, 0);
 
@@ -94,10 +95,10 @@ MP_DEVICE void mp_expert_down_tile(const struct mp_cuda_experts *p, const struct
     MP_UNROLL
     for (int k = 0; k < MP_TILE_ROWS; k++)
         tile.w[k] = (const MP_GLOBAL char *)e->down + mp_min(row + k, p->hidden - 1) * stride;
+    tile.x = (const MP_GLOBAL float *)p->act + (uint64_t)(e->first + i) * p->channels;
     MP_UNROLL
     for (int k = 0; k < tokens; k++)
-        tile.x[k] = (const MP_GLOBAL float *)p->act +
-                    (uint64_t)(e->first + mp_min(i + k, e->count - 1)) * p->channels;
+        tile.x_at[k] = mp_min(k, e->count - 1 - i) * p->channels;
     sum = mp_tile_dot(&tile, type, MP_TILE_ROWS, tokens, 1, e->channels, sum);
     if (mine)
         *to = sum;
@@ -126,17 +127,17 @@ MP_DEVICE void mp_expert_down_slow(const struct mp_cuda_experts *p, const struct
     }
 }
 
-/* EACH(tokens) with what suits `left` rows */
-#define MP_EXPERT_TILES(left, EACH) \
-    do {                            \
-        if ((left) == 1)            \
-            EACH(1);                \
-        else if ((left) == 2)       \
-            EACH(2);                \
-        else if ((left) <= 4)       \
-            EACH(4);                \
-        else                        \
-            EACH(8);                \
+/* EACH(tokens) with what suits `left` rows. */
+#define MP_EXPERT_TILES(left, EACH)                   \
+    do {                                              \
+        if ((left) == 1)                              \
+            EACH(1);                                  \
+        else if ((left) == 2 && type != MP_WTYPE_F32) \
+            EACH(2);                                  \
+        else if ((left) <= 4 && type != MP_WTYPE_F32) \
+            EACH(4);                                  \
+        else                                          \
+            EACH(8);                                  \
     } while (0)
 
 MP_DEVICE void mp_experts_up(const struct mp_cuda_experts *p, const int type)
@@ -181,16 +182,17 @@ MP_DEVICE void mp_experts_down(const struct mp_cuda_experts *p, const int type)
     }
 }
 
-#define MP_EXPERTS(name, type)                                                       \
-    MP_KERNEL(mp_experts_up_##name, mp_cuda_experts, MP_EXPERT_WARPS *MP_LANES, 4)   \
-    {                                                                                \
-        mp_experts_up(&p, type);                                                     \
-    }                                                                                \
-    MP_KERNEL(mp_experts_down_##name, mp_cuda_experts, MP_EXPERT_WARPS *MP_LANES, 4) \
-    {                                                                                \
-        mp_experts_down(&p, type);                                                   \
+/* `blocks` on one multiprocessor at a time: registers are shared out for that many. */
+#define MP_EXPERTS(name, type, blocks)                                                    \
+    MP_KERNEL(mp_experts_up_##name, mp_cuda_experts, MP_EXPERT_WARPS *MP_LANES, blocks)   \
+    {                                                                                     \
+        mp_experts_up(&p, type);                                                          \
+    }                                                                                     \
+    MP_KERNEL(mp_experts_down_##name, mp_cuda_experts, MP_EXPERT_WARPS *MP_LANES, blocks) \
+    {                                                                                     \
+        mp_experts_down(&p, type);                                                        \
     }
 
-MP_EXPERTS(f32, MP_WTYPE_F32)
-MP_EXPERTS(bf16, MP_WTYPE_BF16)
-MP_EXPERTS(f16, MP_WTYPE_F16)
+MP_EXPERTS(f32, MP_WTYPE_F32, 2)
+MP_EXPERTS(bf16, MP_WTYPE_BF16, 3)
+MP_EXPERTS(f16, MP_WTYPE_F16, 3)

@@ -35,9 +35,10 @@ MP_DEVICE void mp_matmul_tile(const struct mp_cuda_matmul *p, const int type, co
     MP_UNROLL
     for (int i = 0; i < rows; i++)
         tile.w[i] = mp_matmul_w(p, type, mp_min(row + i, p->rows - 1));
+    tile.x = mp_matmul_x(p, token);
     MP_UNROLL
     for (int i = 0; i < tokens; i++)
-        tile.x[i] = mp_matmul_x(p, mp_min(token + i, p->tokens - 1));
+        tile.x_at[i] = mp_min(i, p->tokens - 1 - token) * p->x_stride;
     y = mp_tile_dot(&tile, type, rows, tokens, 0, p->cols, 0);
     if (mp_lane() % lanes == 0 && r < p->rows && t < p->tokens)
         mp_matmul_store(p, r, t, y);
@@ -66,14 +67,15 @@ MP_DEVICE int mp_matmul_is_fast(const struct mp_cuda_matmul *p, const int type)
                            p->cols);
 }
 
+/* F32 is rare, and rows alone are few: they have fewer cuts, which are fewer to compile. */
 MP_DEVICE void mp_gemv_rows(const struct mp_cuda_matmul *p, const int type, const int rows,
                             uint32_t row)
 {
     if (p->tokens == 1)
         mp_matmul_tile(p, type, rows, 1, row, 0);
-    else if (p->tokens == 2)
+    else if (p->tokens == 2 && type != MP_WTYPE_F32)
         mp_matmul_tile(p, type, rows, 2, row, 0);
-    else if (p->tokens <= 4)
+    else if (p->tokens <= 4 && type != MP_WTYPE_F32 && rows > 1)
         mp_matmul_tile(p, type, rows, 4, row, 0);
     else
         mp_matmul_tile(p, type, rows, 8, row, 0);
@@ -108,11 +110,11 @@ MP_DEVICE void mp_gemm(const struct mp_cuda_matmul *p, const int type)
 }
 
 #define MP_MATMULS(name, type)                                            \
-    MP_KERNEL(mp_gemv_##name, mp_cuda_matmul, MP_GEMV_WARPS *MP_LANES, 4) \
+    MP_KERNEL(mp_gemv_##name, mp_cuda_matmul, MP_GEMV_WARPS *MP_LANES, 3) \
     {                                                                     \
         mp_gemv(&p, type);                                                \
     }                                                                     \
-    MP_KERNEL(mp_gemm_##name, mp_cuda_matmul, MP_GEMM_WARPS *MP_LANES, 2) \
+    MP_KERNEL(mp_gemm_##name, mp_cuda_matmul, MP_GEMM_WARPS *MP_LANES, 3) \
     {                                                                     \
         mp_gemm(&p, type);                                                \
     }

@@ -12,7 +12,7 @@
 #define MP_STEP_COLS 256
 
 #define MP_GEMV_WARPS 4
-#define MP_GEMM_WARPS 8
+#define MP_GEMM_WARPS 4
 
 /* Fewer rows than this are spread over more warps, one row each. */
 #define MP_GEMV_WIDE_ROWS 4096
