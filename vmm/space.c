@@ -106,6 +106,7 @@ enum mp_status mp_space_create(const struct mp_space_config *config, struct mp_s
     }
     mp_counters_reset(&space->own_counters);
     space->backend = config->backend;
+    space->shared_memory = config->backend->caps.cpu_access;
     space->exclusive = space->layout.host_tier && config->host_residency == MP_HOST_EXCLUSIVE;
     space->timeline = config->timeline;
     space->counters = config->counters != NULL ? config->counters : &space->own_counters;

@@ -188,14 +188,26 @@ bool mp_space_in_host(const struct mp_space *space, uint32_t unit);
 void mp_space_wait_filled(struct mp_space *space);
 
 /*
- * Give whole frames of the device tier back, or take them again, until its frames fit into
- * `budget_bytes`. To give back, slots must be free: MP_ERR_NO_SPACE, with *evict_p := how many more
- * units of class *class_p have to leave first (to be called again); nothing that is resident is
- * touched. MP_ERR_CONFIG E_BUDGET_SMALL below the smallest budget. MP_ERR_NO_SPACE with
- * *evict_p == 0: the device has no more memory to take; what was taken is kept.
+ * Give whole frames of the device tier back, or take them again, until they fit into
+ * `budget_bytes`. What is resident stays so, but units without lease may move to other slots: their
+ * addresses are those of the next lease. May wait for copies in flight.
+ *
+ * MP_ERR_NO_SPACE, without text, and *evict_p > 0: so many more units of class *class_p have to
+ * leave first; call again then. MP_ERR_BUSY, without text: every frame that could go has a unit
+ * that is leased or being filled; call again later. MP_ERR_CONFIG E_BUDGET_SMALL: below the
+ * smallest budget. MP_ERR_NO_SPACE with *evict_p == 0: the device has no more memory to give; what
+ * was taken is kept. After any other error the frames are fewer or more than before, and all is in
+ * order.
  */
 enum mp_status mp_space_set_budget(struct mp_space *space, uint64_t budget_bytes, uint32_t *class_p,
                                    uint32_t *evict_p) MP_MUST_CHECK;
+
+/* Bytes of the device tier's frames now. */
+uint64_t mp_space_frame_bytes(const struct mp_space *space);
+
+/* Bytes of addresses and memory that could not be given back to the driver and are not used again
+ * (windows; frames are counted by the backend). */
+uint64_t mp_space_lost_bytes(const struct mp_space *space);
 
 /* Re-derive counts and states from scratch; false is a bug of ours. */
 bool mp_space_check(const struct mp_space *space);

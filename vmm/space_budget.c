@@ -112,6 +112,8 @@ static enum mp_status choose_addressing(const struct mp_space_config *config,
     uint64_t bytes, waste;
     enum mp_status status;
 
+    for (uint32_t c = 0; c < layout->class_count; c++)
+        layout->classes[c].small_frames = layout->host_tier;
     if (config->addressing != MP_ADDRESSING_WINDOW || !layout->host_tier || !caps->windows)
         return MP_OK;
     for (uint32_t c = 0; c < layout->class_count; c++)

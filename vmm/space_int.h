@@ -50,6 +50,7 @@ struct mp_space {
     struct mp_windows *windows; /* or NULL: table */
     struct mp_backend *backend;
     bool exclusive;
+    bool shared_memory; /* the CPU moves units between slots */
     struct mp_memory_link memory;
     uint32_t *draining; /* (units): DRAINING when last looked at */
     uint32_t draining_count;

@@ -27,6 +27,7 @@ struct mp_tier_class {
     uint32_t slots;      /* wanted; no more are useful than there are units of the class */
     uint32_t slots_max;  /* that may be added later; below `slots`: none */
     bool own_frames;     /* a frame for each slot, whatever that wastes */
+    bool small_frames;   /* as few slots in one as granules allow, so that they can come and go */
 };
 
 struct mp_slot {

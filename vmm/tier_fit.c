@@ -46,9 +46,27 @@ static uint32_t best_per_frame(const struct mp_backend *backend, uint64_t slot_b
     return (uint32_t)best;
 }
 
+/* The smallest count that wastes little, below `most`. */
+static uint32_t least_per_frame(const struct mp_backend *backend, uint64_t slot_bytes,
+                                uint32_t most)
+{
+    uint32_t count = 1;
+
+    for (; count < most; count++) {
+        uint64_t frame_bytes;
+
+        if (mp_tier_frame_bytes_of(backend, slot_bytes, count, &frame_bytes) &&
+            frame_bytes - slot_bytes * count <= frame_bytes / WASTE_DIVISOR)
+            break;
+    }
+    return count;
+}
+
 uint32_t mp_tier_per_frame(const struct mp_backend *backend, const struct mp_tier_class *class)
 {
-    return class->own_frames ? 1 : best_per_frame(backend, class->slot_bytes);
+    const uint32_t most = class->own_frames ? 1 : best_per_frame(backend, class->slot_bytes);
+
+    return class->small_frames ? least_per_frame(backend, class->slot_bytes, most) : most;
 }
 
 /* Bytes of the frame that holds `slots` slots. */

@@ -1,0 +1,262 @@
+/*
+ * Budgets that change. Frames go whole: those with the fewest units first, whose units move to free
+ * slots of other frames. That is a copy inside of the device, and never one of a unit that somebody
+ * has a lease on or that is on its way.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+#include "vmm/space_int.h"
+
+#define SLOTS_MIN 2
+#define NO_FRAME UINT32_MAX
+
+uint64_t mp_space_frame_bytes(const struct mp_space *space)
+{
+    return mp_tier_frame_bytes(space->tier);
+}
+
+uint64_t mp_space_lost_bytes(const struct mp_space *space)
+{
+    return space->windows != NULL ? mp_windows_lost_bytes(space->windows) : 0;
+}
+
+/* Slots of each class that the budget pays for. */
+static enum mp_status fit(const struct mp_space *space, uint64_t budget_bytes,
+                          struct mp_tier_class *target)
+{
+    memcpy(target, space->layout.classes, sizeof(space->layout.classes));
+    for (uint32_t c = 0; c < space->layout.class_count; c++)
+        target[c].slots = space->layout.class_units[c];
+    if (budget_bytes == UINT64_MAX)
+        return MP_OK;
+    return mp_tier_fit(space->backend, budget_bytes, "--budget", target, space->layout.class_count);
+}
+
+/* Units in the frame; false: one of them cannot be moved. */
+static bool count_taken(const struct mp_space *space, uint32_t class_index, uint32_t frame,
+                        uint32_t *taken_p)
+{
+    uint32_t first, taken = 0;
+    const uint32_t slots = mp_tier_frame_slots(space->tier, class_index, frame, &first);
+
+    for (uint32_t i = first; i < first + slots; i++) {
+        const uint32_t unit = space->owner[class_index][i];
+
+        if (unit == SPACE_NOBODY)
+            continue;
+        if (mp_space_state(space, unit) != MP_RES_VALID || mp_space_leases(space, unit) > 0)
+            return false;
+        taken++;
+    }
+    *taken_p = taken;
+    return true;
+}
+
+/* The frame of the class that is easiest to empty, or NO_FRAME. */
+static uint32_t find_frame(const struct mp_space *space, uint32_t class_index)
+{
+    uint32_t best = NO_FRAME, least = UINT32_MAX, first, taken;
+
+    for (uint32_t f = mp_tier_frame_count(space->tier, class_index); f-- > 0;) {
+        if (mp_tier_frame_slots(space->tier, class_index, f, &first) > 0 &&
+            count_taken(space, class_index, f, &taken) && taken < least) {
+            least = taken;
+            best = f;
+        }
+    }
+    return best;
+}
+
+static enum mp_status copy_unit(struct mp_space *space, struct mp_lane *lane, void *dst,
+                                const void *src, uint64_t bytes)
+{
+    struct mp_backend *backend = space->backend;
+    enum mp_status status;
+
+    if (space->shared_memory) {
+        memcpy(dst, src, bytes);
+        return MP_OK;
+    }
+    status = backend->ops->lane_copy(backend, lane, MP_COPY_ON_DEVICE, dst, src, bytes);
+    if (status == MP_OK)
+        status = backend->ops->lane_mark(backend, lane, 0);
+    return status == MP_OK ? backend->ops->lane_wait(backend, lane, 0) : status;
+}
+
+/* Give the unit another slot of its class; one outside of its frame is free, and those in it are
+ * taken out of circulation. */
+static enum mp_status move_unit(struct mp_space *space, struct mp_lane *lane, uint32_t unit)
+{
+    const uint64_t bytes = space->layout.classes[layout_of(space, unit)->class_index].slot_bytes;
+    struct mp_slot *slot = &space->units[unit].slot;
+    struct mp_slot to = { 0 };
+    enum mp_status status = mp_tier_take(space->tier, slot->class_index, &to);
+
+    mp_assert(status == MP_OK);
+    if (status != MP_OK)
+        return status;
+    if (space->windows != NULL)
+        mp_windows_clear(space->windows, to);
+    status = copy_unit(space, lane, mp_tier_address(space->tier, to),
+                       mp_tier_address(space->tier, *slot), bytes);
+    if (status != MP_OK) {
+        mp_tier_give(space->tier, to);
+        return status;
+    }
+    space->owner[to.class_index][to.index] = unit;
+    space->owner[slot->class_index][slot->index] = SPACE_NOBODY;
+    *slot = to;
+    return MP_OK;
+}
+
+/* Move the frame's units out. All of its slots are taken afterwards, whatever happened; those that
+ * are nobody's have to be given back. */
+static enum mp_status empty_frame(struct mp_space *space, uint32_t class_index, uint32_t first,
+                                  uint32_t slots)
+{
+    struct mp_backend *backend = space->backend;
+    struct mp_lane *lane = NULL;
+    enum mp_status status = MP_OK;
+
+    for (uint32_t i = first; i < first + slots; i++) {
+        const struct mp_slot slot = { class_index, i };
+
+        if (mp_tier_is_free(space->tier, slot))
+            mp_tier_take_slot(space->tier, slot);
+    }
+    for (uint32_t i = first; status == MP_OK && i < first + slots; i++) {
+        const uint32_t unit = space->owner[class_index][i];
+
+        if (unit == SPACE_NOBODY)
+            continue;
+        if (lane == NULL && !space->shared_memory)
+            status = backend->ops->lane_open(backend, &lane);
+        if (status == MP_OK)
+            status = move_unit(space, lane, unit);
+    }
+    if (lane != NULL)
+        backend->ops->lane_close(backend, lane);
+    return status;
+}
+
+static enum mp_status remove_frame(struct mp_space *space, uint32_t class_index, uint32_t frame)
+{
+    uint32_t first;
+    const uint32_t slots = mp_tier_frame_slots(space->tier, class_index, frame, &first);
+    const enum mp_status status = empty_frame(space, class_index, first, slots);
+
+    for (uint32_t i = first; i < first + slots; i++) {
+        const struct mp_slot slot = { class_index, i };
+
+        if (space->owner[class_index][i] == SPACE_NOBODY)
+            mp_tier_give(space->tier, slot);
+        if (status == MP_OK && space->windows != NULL)
+            mp_windows_clear(space->windows, slot);
+    }
+    if (status == MP_OK)
+        mp_tier_remove_frame(space->tier, class_index, frame);
+    return status;
+}
+
+/* The class that has most slots above its target, in parts of the target, and keeps enough. */
+static uint32_t find_class(const struct mp_space *space, const struct mp_tier_class *target)
+{
+    uint32_t best = MP_TIER_CLASSES_MAX;
+    uint64_t most = 0;
+
+    for (uint32_t c = 0; c < space->layout.class_count; c++) {
+        const uint64_t slots = mp_tier_slots(space->tier, c);
+        const uint64_t score = slots * 1000 / (target[c].slots + 1u);
+
+        if (slots > target[c].slots && score > most) {
+            most = score;
+            best = c;
+        }
+    }
+    return best;
+}
+
+/* Give one frame back, in steps that callers see. */
+static enum mp_status shrink_once(struct mp_space *space, const struct mp_tier_class *target,
+                                  uint64_t budget_bytes, uint32_t *class_p, uint32_t *evict_p)
+{
+    const uint32_t c = find_class(space, target);
+    uint32_t frame, first, slots, free_slots;
+
+    if (c == MP_TIER_CLASSES_MAX)
+        return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
+                       "budget of %" PRIu64 " bytes: the frames that exist cannot be made fewer "
+                       "than %" PRIu64 " bytes; raise --budget",
+                       budget_bytes, mp_tier_frame_bytes(space->tier));
+    frame = find_frame(space, c);
+    if (frame == NO_FRAME)
+        return MP_ERR_BUSY;
+    slots = mp_tier_frame_slots(space->tier, c, frame, &first);
+    if (mp_tier_slots(space->tier, c) - slots < SLOTS_MIN &&
+        mp_tier_slots(space->tier, c) - slots < space->layout.class_units[c])
+        return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
+                       "budget of %" PRIu64 " bytes: a frame of %" PRIu32
+                       " slots cannot go, too few would be left; raise --budget",
+                       budget_bytes, slots);
+    free_slots = mp_tier_free_slots(space->tier, c);
+    if (free_slots < slots) {
+        *class_p = c;
+        *evict_p = slots - free_slots;
+        return MP_ERR_NO_SPACE;
+    }
+    return remove_frame(space, c, frame);
+}
+
+/* Take frames for classes below their target, the emptiest first. */
+static enum mp_status grow(struct mp_space *space, const struct mp_tier_class *target,
+                           uint64_t budget_bytes)
+{
+    bool more = true;
+
+    while (more) {
+        more = false;
+        for (uint32_t c = 0; c < space->layout.class_count; c++) {
+            const uint64_t bytes = mp_tier_next_frame_bytes(space->tier, c);
+            enum mp_status status;
+
+            if (bytes == 0 || mp_tier_slots(space->tier, c) >= target[c].slots ||
+                bytes > budget_bytes - mp_tier_frame_bytes(space->tier))
+                continue;
+            status = mp_tier_add_frame(space->tier, c);
+            if (status != MP_OK)
+                return status;
+            more = true;
+        }
+    }
+    return MP_OK;
+}
+
+enum mp_status mp_space_set_budget(struct mp_space *space, uint64_t budget_bytes, uint32_t *class_p,
+                                   uint32_t *evict_p)
+{
+    struct mp_tier_class target[MP_TIER_CLASSES_MAX];
+    enum mp_status status = fit(space, budget_bytes, target);
+
+    *class_p = *evict_p = 0;
+    if (status != MP_OK)
+        return status;
+    /* The slots of units that are being copied down are free already, but not unused. */
+    while (space->draining_count > 0)
+        mp_space_settle_drains(space, space->draining[0], true);
+    /* A thread that touches frames must not touch one that is gone. */
+    mp_populate_stop(space->populate);
+    space->populate = NULL;
+    while (status == MP_OK && mp_tier_frame_bytes(space->tier) > budget_bytes)
+        status = shrink_once(space, target, budget_bytes, class_p, evict_p);
+    if (status == MP_OK)
+        status = grow(space, target, budget_bytes);
+    space->layout.plan.slots = 0;
+    for (uint32_t c = 0; c < space->layout.class_count; c++)
+        space->layout.plan.slots += mp_tier_slots(space->tier, c);
+    mp_log_debug("space", "%" PRIu32 " slots in %" PRIu64 " bytes", space->layout.plan.slots,
+                 mp_tier_frame_bytes(space->tier));
+    return status;
+}
