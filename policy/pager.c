@@ -254,7 +254,7 @@ static enum mp_status check_config(const struct mp_pager_config *config)
     for (uint32_t u = 0; u < units; u++) {
         const enum mp_res_state state = mp_space_state(config->space, u);
 
-        if (state != MP_RES_ABSENT && state != MP_RES_FAILED)
+        if (state == MP_RES_FILLING || state == MP_RES_VALID)
             return mp_fail(MP_ERR_INVALID, "E_PAGER_SPACE",
                            "unit %u of the space is in use by somebody else", u);
     }

@@ -157,6 +157,14 @@ void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *e
  */
 uint64_t mp_pager_unused_bytes(const struct mp_pager *pager);
 
+/*
+ * Change the device tier's budget (mp_space_set_budget()) between two layers: units leave by the
+ * evict policy, reads ahead are dropped, and the partition shares out the slots anew. Policies that
+ * remember how many slots there were at the start go on with that. MP_ERR_BUSY: units are leased
+ * by somebody else; what could be given back was.
+ */
+enum mp_status mp_pager_set_budget(struct mp_pager *pager, uint64_t budget_bytes) MP_MUST_CHECK;
+
 /* resident(experts) := 1 if wholly in the device tier or (with `on_the_way`) being read. */
 void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way, uint8_t *resident);
 

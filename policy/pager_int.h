@@ -135,6 +135,10 @@ void mp_pager_note_nothing(struct mp_pager *pager, uint32_t unit);
 /* Evict a unit that is VALID and not leased. */
 void mp_pager_evict(struct mp_pager *pager, uint32_t unit);
 
+/* A unit of the size class that leaves where nobody in particular needs its slot, or MP_UNIT_NONE.
+ */
+uint32_t mp_pager_pick_leaving(struct mp_pager *pager, uint32_t class_index);
+
 /* Start to load `unit`, making room if that is allowed. MP_ERR_NO_SPACE: nothing may go now. */
 enum mp_status mp_pager_start_load(struct mp_pager *pager, uint32_t unit,
                                    enum mp_priority priority) MP_MUST_CHECK;

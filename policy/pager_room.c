@@ -251,6 +251,16 @@ static uint32_t pick_beyond_quota(struct mp_pager *pager, uint32_t unit)
     return victim != MP_UNIT_NONE ? victim : pick_victim(pager, unit, all);
 }
 
+uint32_t mp_pager_pick_leaving(struct mp_pager *pager, uint32_t class_index)
+{
+    uint32_t unit = 0;
+
+    while (unit < pager->units && mp_space_unit_class(pager->config.space, unit) != class_index)
+        unit++;
+    mp_assert(unit < pager->units);
+    return pick_beyond_quota(pager, unit);
+}
+
 /* The policy keeps everything, and what the open layer is still using may be of those that leave.
  */
 static bool must_wait(const struct mp_pager *pager, uint32_t unit)

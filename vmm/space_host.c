@@ -20,7 +20,7 @@ static enum mp_status start_ticket(void *ctx, const struct mp_ticket *ticket)
     struct mp_space *space = ctx;
 
     if (space->windows != NULL && ticket->copy == MP_COPY_TO_DEVICE)
-        mp_windows_clear(space->windows, space->units[ticket->tag].slot);
+        mp_windows_prepare(space->windows, (uint32_t)ticket->tag, space->units[ticket->tag].slot);
     return MP_OK;
 }
 

@@ -55,14 +55,18 @@ static bool count_taken(const struct mp_space *space, uint32_t class_index, uint
     return true;
 }
 
-/* The frame of the class that is easiest to empty, or NO_FRAME. */
-static uint32_t find_frame(const struct mp_space *space, uint32_t class_index)
+/* The frame of the class that is easiest to empty, of those with at most `slots_max` slots, or
+ * NO_FRAME. */
+static uint32_t find_frame(const struct mp_space *space, uint32_t class_index, uint32_t slots_max)
 {
-    uint32_t best = NO_FRAME, least = UINT32_MAX, first, taken;
+    uint32_t best = NO_FRAME, least = UINT32_MAX;
 
     for (uint32_t f = mp_tier_frame_count(space->tier, class_index); f-- > 0;) {
-        if (mp_tier_frame_slots(space->tier, class_index, f, &first) > 0 &&
-            count_taken(space, class_index, f, &taken) && taken < least) {
+        uint32_t first, taken;
+        const uint32_t slots = mp_tier_frame_slots(space->tier, class_index, f, &first);
+
+        if (slots > 0 && slots <= slots_max && count_taken(space, class_index, f, &taken) &&
+            taken < least) {
             least = taken;
             best = f;
         }
@@ -161,7 +165,17 @@ static enum mp_status remove_frame(struct mp_space *space, uint32_t class_index,
     return status;
 }
 
-/* The class that has most slots above its target, in parts of the target, and keeps enough. */
+static uint32_t least_slots(const struct mp_space *space, uint32_t class_index)
+{
+    const uint32_t units = space->layout.class_units[class_index];
+
+    return units < SLOTS_MIN ? units : SLOTS_MIN;
+}
+
+/*
+ * The class that has most slots above its target, in parts of the target. Where none has any and
+ * frames still cost too much, because some are not full: the one that has most.
+ */
 static uint32_t find_class(const struct mp_space *space, const struct mp_tier_class *target)
 {
     uint32_t best = MP_TIER_CLASSES_MAX;
@@ -176,38 +190,52 @@ static uint32_t find_class(const struct mp_space *space, const struct mp_tier_cl
             best = c;
         }
     }
+    for (uint32_t c = 0; best == MP_TIER_CLASSES_MAX && c < space->layout.class_count; c++) {
+        if (mp_tier_slots(space->tier, c) > least_slots(space, c) &&
+            mp_tier_slots(space->tier, c) > most) {
+            most = mp_tier_slots(space->tier, c);
+            best = c;
+        }
+    }
     return best;
 }
 
-/* Give one frame back, in steps that callers see. */
+/* Give one frame back, in steps that callers see. One that has more slots than are to go makes way
+ * for a smaller one. */
 static enum mp_status shrink_once(struct mp_space *space, const struct mp_tier_class *target,
                                   uint64_t budget_bytes, uint32_t *class_p, uint32_t *evict_p)
 {
     const uint32_t c = find_class(space, target);
-    uint32_t frame, first, slots, free_slots;
+    uint32_t frame, first, slots, all, goal, keep, free_slots;
+    enum mp_status status;
 
     if (c == MP_TIER_CLASSES_MAX)
         return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
-                       "budget of %" PRIu64 " bytes: the frames that exist cannot be made fewer "
-                       "than %" PRIu64 " bytes; raise --budget",
+                       "budget of %" PRIu64 " bytes is below the %" PRIu64
+                       " bytes of frames that this model needs; raise --budget",
                        budget_bytes, mp_tier_frame_bytes(space->tier));
-    frame = find_frame(space, c);
+    all = mp_tier_slots(space->tier, c);
+    goal = all > target[c].slots ? target[c].slots : all - 1;
+    frame = find_frame(space, c, all - goal);
+    if (frame == NO_FRAME)
+        frame = find_frame(space, c, UINT32_MAX);
     if (frame == NO_FRAME)
         return MP_ERR_BUSY;
     slots = mp_tier_frame_slots(space->tier, c, frame, &first);
-    if (mp_tier_slots(space->tier, c) - slots < SLOTS_MIN &&
-        mp_tier_slots(space->tier, c) - slots < space->layout.class_units[c])
-        return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
-                       "budget of %" PRIu64 " bytes: a frame of %" PRIu32
-                       " slots cannot go, too few would be left; raise --budget",
-                       budget_bytes, slots);
-    free_slots = mp_tier_free_slots(space->tier, c);
+    keep = slots > all - goal ? slots - (all - goal) : 0;
+    if (keep > 0 && mp_tier_frame_gap(space->tier, c) == NO_FRAME) {
+        if (all - slots < least_slots(space, c))
+            return MP_ERR_BUSY;
+        keep = 0; /* more goes than has to; what there is room for comes back */
+    }
+    free_slots = mp_tier_free_slots(space->tier, c) + keep;
     if (free_slots < slots) {
         *class_p = c;
         *evict_p = slots - free_slots;
         return MP_ERR_NO_SPACE;
     }
-    return remove_frame(space, c, frame);
+    status = keep > 0 ? mp_tier_add_frame(space->tier, c, keep) : MP_OK;
+    return status == MP_OK ? remove_frame(space, c, frame) : status;
 }
 
 /* Take frames for classes below their target, the emptiest first. */
@@ -225,7 +253,7 @@ static enum mp_status grow(struct mp_space *space, const struct mp_tier_class *t
             if (bytes == 0 || mp_tier_slots(space->tier, c) >= target[c].slots ||
                 bytes > budget_bytes - mp_tier_frame_bytes(space->tier))
                 continue;
-            status = mp_tier_add_frame(space->tier, c);
+            status = mp_tier_add_frame(space->tier, c, 0);
             if (status != MP_OK)
                 return status;
             more = true;

@@ -102,6 +102,8 @@ static enum mp_status init_class(struct mp_tier *tier, const struct mp_tier_clas
 
     class->slots_per_frame = mp_tier_per_frame(tier->backend, wanted);
     class->frame_count = frames_of(max, class->slots_per_frame);
+    if (wanted->slots_max > 0) /* so that one can take the place of another */
+        class->frame_count++;
     ends = (uint64_t) class->frame_count * class->slots_per_frame;
     if (ends > UINT32_MAX)
         return mp_tier_fail_overflow();
@@ -311,6 +313,14 @@ static uint32_t find_gap(const struct mp_tier *tier, const struct tier_class *cl
     return room < class->slots_per_frame ? room : class->slots_per_frame;
 }
 
+uint32_t mp_tier_frame_gap(const struct mp_tier *tier, uint32_t class_index)
+{
+    uint32_t number;
+
+    (void)find_gap(tier, &tier->classes[class_index], &number);
+    return number < tier->classes[class_index].frame_count ? number : UINT32_MAX;
+}
+
 uint64_t mp_tier_next_frame_bytes(const struct mp_tier *tier, uint32_t class_index)
 {
     const struct tier_class *class = &tier->classes[class_index];
@@ -324,14 +334,17 @@ uint64_t mp_tier_next_frame_bytes(const struct mp_tier *tier, uint32_t class_ind
                : 0;
 }
 
-enum mp_status mp_tier_add_frame(struct mp_tier *tier, uint32_t class_index)
+enum mp_status mp_tier_add_frame(struct mp_tier *tier, uint32_t class_index, uint32_t slots)
 {
     struct tier_class *class = &tier->classes[class_index];
     uint32_t number;
-    const uint32_t slots = find_gap(tier, class, &number);
+    const uint32_t most = find_gap(tier, class, &number);
 
-    mp_assert(class_index < tier->class_count);
-    return slots > 0 ? make_frame(tier, class, number, slots) : MP_ERR_INVALID;
+    mp_assert(class_index < tier->class_count && slots <= class->slots_per_frame);
+    if (slots == 0)
+        slots = most;
+    return slots > 0 && number < class->frame_count ? make_frame(tier, class, number, slots)
+                                                    : MP_ERR_INVALID;
 }
 
 uint32_t mp_tier_index_end(const struct mp_tier *tier, uint32_t class_index)

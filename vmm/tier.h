@@ -83,12 +83,17 @@ uint32_t mp_tier_frame_slots(const struct mp_tier *tier, uint32_t class_index, u
 void mp_tier_remove_frame(struct mp_tier *tier, uint32_t class_index, uint32_t frame);
 
 /*
- * Make one more frame. MP_ERR_INVALID (no text): the class has all the slots that it may have.
+ * Make one more frame, of `slots` slots at most; 0: of as many as one has. MP_ERR_INVALID (no
+ * text): there is no number left for it, or, with 0, the class has all the slots that it may have.
  * MP_ERR_NO_SPACE: the backend has no memory.
  */
-enum mp_status mp_tier_add_frame(struct mp_tier *tier, uint32_t class_index) MP_MUST_CHECK;
+enum mp_status mp_tier_add_frame(struct mp_tier *tier, uint32_t class_index,
+                                 uint32_t slots) MP_MUST_CHECK;
 
-/* Bytes that mp_tier_add_frame() would take; 0: none can be added. */
+/* The number that the next frame would have; UINT32_MAX: there is none left. */
+uint32_t mp_tier_frame_gap(const struct mp_tier *tier, uint32_t class_index);
+
+/* Bytes that mp_tier_add_frame() with 0 would take; 0: none can be added. */
 uint64_t mp_tier_next_frame_bytes(const struct mp_tier *tier, uint32_t class_index);
 
 /* Take a free slot out of circulation until mp_tier_give(). It is free. */

@@ -13,6 +13,7 @@
 
 struct place {
     char *address;
+    struct mp_slot slot; /* whose frame is mapped there */
     bool mapped, lost;
 };
 
@@ -60,17 +61,31 @@ void mp_windows_clear(struct mp_windows *windows, struct mp_slot slot)
     mp_unlock(&windows->lock);
 }
 
+void mp_windows_prepare(struct mp_windows *windows, uint32_t unit, struct mp_slot slot)
+{
+    const struct place *place = &windows->places[unit];
+
+    mp_lock(&windows->lock);
+    if (windows->unit_of[slot.class_index][slot.index] != unit) {
+        clear_locked(windows, slot);
+        if (place->mapped)
+            clear_locked(windows, place->slot);
+    }
+    mp_unlock(&windows->lock);
+}
+
 void mp_windows_map(struct mp_windows *windows, uint32_t unit, struct mp_slot slot)
 {
     struct place *place = &windows->places[unit];
     struct mp_backend *backend = windows->backend;
 
     mp_lock(&windows->lock);
-    mp_assert(windows->unit_of[slot.class_index][slot.index] == NOBODY && !place->mapped);
-    if (!place->lost) {
+    mp_assert(windows->unit_of[slot.class_index][slot.index] == (place->mapped ? unit : NOBODY));
+    if (!place->mapped && !place->lost) {
         if (backend->ops->window_map(backend, place->address, mp_tier_frame(windows->tier, slot)) ==
             MP_OK) {
             place->mapped = true;
+            place->slot = slot;
             windows->unit_of[slot.class_index][slot.index] = unit;
         } else {
             mp_log_once(MP_LOG_WARN, "window", "units are used at the alias of their slot: %s",

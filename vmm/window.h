@@ -27,7 +27,11 @@ void mp_windows_destroy(struct mp_windows *windows);
 /* End what the frame of the slot is mapped as. */
 void mp_windows_clear(struct mp_windows *windows, struct mp_slot slot);
 
-/* Map the frame of the slot at the unit's place. The slot is clear. */
+/* Before the slot is filled with the unit: end what its frame is mapped as, and what is mapped at
+ * the unit's place since it was here last, unless they are the same. */
+void mp_windows_prepare(struct mp_windows *windows, uint32_t unit, struct mp_slot slot);
+
+/* Map the frame of the slot at the unit's place; after mp_windows_prepare(). */
 void mp_windows_map(struct mp_windows *windows, uint32_t unit, struct mp_slot slot);
 
 /* Where the unit is; NULL: not mapped, look at its alias. */

@@ -266,7 +266,7 @@ int main(int argc, char **argv)
     struct mp_files *files;
 
     setenv("FAKECUDA_MEMORY", "17179869184", 1); /* what is lost stays so for all runs */
-    setenv("FAKECUDA_GRANULE", "65536", 1); /* little to copy */
+    setenv("FAKECUDA_GRANULE", "65536", 1);      /* little to copy */
     mp_log_set_sink(world_keep_line, NULL);
     find_fake();
     CHECK_EQ(mp_files_create(&files), MP_OK);

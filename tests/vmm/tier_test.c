@@ -61,7 +61,7 @@ static void cost_stays_close_to_the_slots(void)
     for (unsigned round = 0; round < 3000; round++) {
         const struct mp_backend backend = backend_with_granule(granules[round % 3]);
         const uint64_t granule = backend.caps.granule_bytes;
-        struct mp_tier_class class = { 4096 * (1 + random_below(5000)), 1, 0, false };
+        struct mp_tier_class class = { 4096 * (1 + random_below(5000)), 1, 0, false, false };
         uint64_t used, cost, before = 0;
 
         class.slots = (uint32_t)(1 + random_below(5000));
@@ -128,8 +128,9 @@ static void fit_never_exceeds_budget_wish_or_minimum(void)
 static void fit_shrinks_in_proportion_and_uses_the_budget(void)
 {
     const struct mp_backend backend = backend_with_granule(4096);
-    struct mp_tier_class classes[] = { { MIB, 1000, 0, false }, { 4 * MIB, 500, 0, false } };
-    struct mp_tier_class one[] = { { 40960, 64, 0, false } };
+    struct mp_tier_class classes[] = { { MIB, 1000, 0, false, false },
+                                       { 4 * MIB, 500, 0, false, false } };
+    struct mp_tier_class one[] = { { 40960, 64, 0, false, false } };
 
     CHECK_EQ(mp_tier_fit(&backend, 1500 * MIB, "--budget", classes, 2), MP_OK);
     CHECK(classes[0].slots >= 498 && classes[0].slots <= 504);
@@ -143,7 +144,8 @@ static void fit_shrinks_in_proportion_and_uses_the_budget(void)
 static void too_small_a_budget_is_refused_with_both_numbers(void)
 {
     const struct mp_backend backend = backend_with_granule(4096);
-    struct mp_tier_class classes[] = { { 8192, 10, 0, false }, { 4096, 1, 0, false } };
+    struct mp_tier_class classes[] = { { 8192, 10, 0, false, false },
+                                       { 4096, 1, 0, false, false } };
 
     CHECK_EQ(mp_tier_fit(&backend, 20479, "--budget", classes, 2), MP_ERR_CONFIG);
     CHECK_STR(mp_error_last()->code, "E_BUDGET_SMALL");
@@ -161,20 +163,20 @@ static void impossible_classes_are_refused(void)
     uint64_t bytes = 5;
 
     for (size_t i = 0; i < MP_ARRAY_LEN(classes); i++)
-        classes[i] = (struct mp_tier_class){ 4096, 4, 0, false };
+        classes[i] = (struct mp_tier_class){ 4096, 4, 0, false, false };
     CHECK_EQ(mp_tier_cost(&backend, classes, 0, &bytes), MP_ERR_INVALID);
     CHECK_EQ(mp_tier_cost(&backend, classes, MP_TIER_CLASSES_MAX + 1, &bytes), MP_ERR_INVALID);
     classes[1].slot_bytes = 4097;
     CHECK_EQ(mp_tier_cost(&backend, classes, 2, &bytes), MP_ERR_INVALID);
     classes[1].slot_bytes = 0;
     CHECK_EQ(mp_tier_fit(&backend, 1 << 20, "--budget", classes, 2), MP_ERR_INVALID);
-    classes[1] = (struct mp_tier_class){ 4096, 0, 0, false };
+    classes[1] = (struct mp_tier_class){ 4096, 0, 0, false, false };
     CHECK_EQ(mp_tier_fit(&backend, 1 << 20, "--budget", classes, 2), MP_ERR_INVALID);
-    classes[1] = (struct mp_tier_class){ UINT64_C(1) << 40, UINT32_MAX, 0, false };
+    classes[1] = (struct mp_tier_class){ UINT64_C(1) << 40, UINT32_MAX, 0, false, false };
     CHECK_EQ(mp_tier_cost(&backend, classes, 2, &bytes), MP_ERR_OVERFLOW);
     CHECK_EQ(mp_tier_fit(&backend, UINT64_MAX, "--budget", classes, 2),
              MP_OK); /* shrinks to what counts */
-    classes[1] = (struct mp_tier_class){ UINT64_C(1) << 63, 2, 0, false };
+    classes[1] = (struct mp_tier_class){ UINT64_C(1) << 63, 2, 0, false, false };
     CHECK_EQ(mp_tier_fit(&backend, UINT64_MAX, "--budget", classes, 2), MP_ERR_OVERFLOW);
     CHECK_EQ(bytes, 5);
 }
@@ -184,11 +186,11 @@ static void impossible_classes_are_refused(void)
 /* Random takes and gives against a plain array. */
 static void take_gives_the_lowest_free_slot_and_addresses_stay_apart(void)
 {
-    static const struct mp_tier_class classes[] = { { 4096, MODEL_SLOTS_MAX, 0, false },
-                                                    { 20480, 64, 0, false },
-                                                    { 3 * MIB, 3, 0, false },
-                                                    { 65536, 65, 0, false },
-                                                    { 68 * MIB, 1, 0, false } };
+    static const struct mp_tier_class classes[] = { { 4096, MODEL_SLOTS_MAX, 0, false, false },
+                                                    { 20480, 64, 0, false, false },
+                                                    { 3 * MIB, 3, 0, false, false },
+                                                    { 65536, 65, 0, false, false },
+                                                    { 68 * MIB, 1, 0, false, false } };
     bool taken[MP_ARRAY_LEN(classes)][MODEL_SLOTS_MAX] = { { false } };
     const struct mp_backend_config config = { .numa_node = -1, .huge_pages = true };
     struct mp_backend *host;
@@ -255,8 +257,8 @@ static void take_gives_the_lowest_free_slot_and_addresses_stay_apart(void)
 
 static void create_fails_cleanly_at_every_backend_call(void)
 {
-    static const struct mp_tier_class classes[] = { { 40 * MIB, 3, 0, false },
-                                                    { 4096, 100, 0, false } };
+    static const struct mp_tier_class classes[] = { { 40 * MIB, 3, 0, false, false },
+                                                    { 4096, 100, 0, false, false } };
     const struct mp_backend_config config = { .numa_node = -1 };
     struct mp_backend *backend;
     int failures = 0;
@@ -284,8 +286,8 @@ static void create_fails_cleanly_at_every_backend_call(void)
 
 static void create_refuses_more_than_the_backend_has(void)
 {
-    static const struct mp_tier_class huge[] = { { 4096, UINT32_MAX, 0, false } };
-    static const struct mp_tier_class many[] = { { 65 * MIB, 3, 0, false } };
+    static const struct mp_tier_class huge[] = { { 4096, UINT32_MAX, 0, false, false } };
+    static const struct mp_tier_class many[] = { { 65 * MIB, 3, 0, false, false } };
     const struct mp_backend_config config = { .numa_node = -1 };
     struct mp_backend *host;
     struct mp_tier *tier = NULL;

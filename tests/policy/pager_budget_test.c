@@ -1,0 +1,122 @@
+/*
+ * Budgets of a pager that change between layers: room is made by the evict policy, nothing that is
+ * used gets lost, and the partition shares out what is left.
+ */
+#include "tests/policy/pager_world.h"
+#include "tests/test.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+static const uint32_t all[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+
+static uint32_t count_residents(struct world *w)
+{
+    uint32_t count = 0;
+
+    for (uint32_t u = 0; u < w->unit_count; u++)
+        count += mp_space_state(w->space, u) == MP_RES_VALID;
+    return count;
+}
+
+static uint64_t bytes_of(const struct world *w, uint32_t slots)
+{
+    struct mp_space_plan plan;
+
+    mp_space_get_plan(w->space, &plan);
+    return slots * plan.slot_bytes_max;
+}
+
+static void the_least_recent_leave(void)
+{
+    const struct world_options options = { .layers = 1, .experts = 8, .top_k = 2, .slots = 8 };
+    static const uint32_t late[] = { 1, 4, 6 };
+    struct world w;
+
+    world_open(&options, &w);
+    world_run(&w, 0, all, 8);
+    world_run(&w, 0, late, 3);
+    CHECK_EQ(mp_pager_set_budget(w.pager, bytes_of(&w, 3)), MP_OK);
+    CHECK(mp_pager_check(w.pager));
+    CHECK(mp_space_frame_bytes(w.space) <= bytes_of(&w, 3));
+    CHECK_EQ(count_residents(&w), 3);
+    for (uint32_t i = 0; i < 3; i++)
+        CHECK_EQ(mp_space_state(w.space, late[i]), MP_RES_VALID);
+    world_run(&w, 0, late, 3);
+    CHECK_EQ(w.counters.loads, 8); /* they were all there */
+    world_run(&w, 0, all, 8);
+
+    CHECK_EQ(mp_pager_set_budget(w.pager, UINT64_MAX), MP_OK);
+    CHECK(mp_pager_check(w.pager));
+    world_run(&w, 0, all, 8);
+    world_run(&w, 0, all, 8);
+    CHECK_EQ(count_residents(&w), 8);
+    world_close(&w);
+}
+
+static void too_small_a_budget_changes_nothing(void)
+{
+    const struct world_options options = { .layers = 2, .experts = 4, .top_k = 2, .slots = 4 };
+    struct world w;
+
+    world_open(&options, &w);
+    world_run(&w, 0, all, 4);
+    CHECK_EQ(mp_pager_set_budget(w.pager, 1), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_BUDGET_SMALL");
+    CHECK_EQ(count_residents(&w), 4);
+    CHECK(mp_pager_check(w.pager));
+    CHECK_EQ(world_begin(&w, 1, all, 2), MP_OK);
+    CHECK_EQ(mp_pager_set_budget(w.pager, UINT64_MAX), MP_ERR_INVALID);
+    CHECK_EQ(world_finish(&w, 1, all, 2), MP_OK);
+    world_close(&w);
+}
+
+/* A walk over budgets, with every kind of partition, sizes of one and of three classes. */
+static void any_budget_will_do(void)
+{
+    static const char *const partitions[] = { "global", "uniform" };
+
+    for (uint32_t round = 0; round < 4; round++) {
+        const struct world_options options = {
+            .layers = 3,
+            .experts = 8,
+            .top_k = 2,
+            .slots = 14,
+            .mixed = round / 2 == 1,
+            .names = { .profile = "lru", .policy[MP_SLOT_PARTITION] = partitions[round % 2] },
+        };
+        struct mp_space_plan plan;
+        struct world w;
+
+        world_open(&options, &w);
+        mp_space_get_plan(w.space, &plan);
+        for (uint32_t i = 0; i < 60; i++) {
+            const uint64_t budget =
+                plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * (i * 7 % 13) / 12;
+
+            CHECK_EQ(mp_pager_set_budget(w.pager, budget), MP_OK);
+            CHECK(mp_space_frame_bytes(w.space) <= budget);
+            CHECK(mp_pager_check(w.pager));
+            for (uint32_t l = 0; l < 3; l++)
+                world_run(&w, l, &all[i % 4], 1 + i % 5);
+        }
+        world_close(&w);
+    }
+}
+
+/* Few slots are warned of, rightly. */
+static void drop_line(void *ctx, enum mp_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    (void)line;
+}
+
+int main(void)
+{
+    mp_log_set_sink(drop_line, NULL);
+    world_prepare();
+    RUN(the_least_recent_leave);
+    RUN(too_small_a_budget_changes_nothing);
+    RUN(any_budget_will_do);
+    return 0;
+}
