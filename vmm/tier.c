@@ -101,6 +101,8 @@ static enum mp_status init_class(struct mp_tier *tier, const struct mp_tier_clas
     uint64_t ends;
 
     class->slots_per_frame = mp_tier_per_frame(tier->backend, wanted);
+    if (class->slots_per_frame > max)
+        class->slots_per_frame = max;
     class->frame_count = frames_of(max, class->slots_per_frame);
     if (wanted->slots_max > 0) /* so that one can take the place of another */
         class->frame_count++;
