@@ -16,7 +16,8 @@ enum {
     REPLAY = 1 << MP_COMMAND_REPLAY,
     SIMULATE = 1 << MP_COMMAND_SIMULATE,
     CALIBRATE = 1 << MP_COMMAND_CALIBRATE,
-    PERPLEXITY = 1 << MP_COMMAND_PERPLEXITY
+    PERPLEXITY = 1 << MP_COMMAND_PERPLEXITY,
+    PROBE = 1 << MP_COMMAND_PROBE
 };
 
 enum kind { TEXT, STOP, NUMBER, BYTES, REAL, SWITCH };
@@ -34,8 +35,9 @@ struct flag {
 #define AT(field) offsetof(struct mp_args, field)
 
 static const struct flag flags[] = {
-    { "model", TEXT, AT(model), 0, 0, 0, RUN | BENCH | INFO | REPACK | CALIBRATE | PERPLEXITY,
-      "DIR", "model directory in Hugging Face layout" },
+    { "model", TEXT, AT(model), 0, 0, 0,
+      RUN | BENCH | INFO | REPACK | CALIBRATE | PERPLEXITY | PROBE, "DIR",
+      "model directory in Hugging Face layout" },
     { "prompt", TEXT, AT(prompt), 0, 0, 0, RUN, "TEXT", "what to continue" },
     { "prompt-file", TEXT, AT(prompt_file), 0, 0, 0, RUN, "FILE",
       "the same from a file; - is standard input" },
@@ -67,6 +69,8 @@ static const struct flag flags[] = {
     { "gen-tokens", NUMBER, AT(gen_tokens), 1, 1u << 24, 0, BENCH, "N", "tokens to generate (64)" },
     { "tokens-file", TEXT, AT(tokens_file), 0, 0, 0, BENCH, "FILE",
       "token ids: the prompt, then what is generated, whatever the logits say" },
+    { "route-from", TEXT, AT(route_from), 0, 0, 0, BENCH, "TRACE",
+      "experts are chosen as in this trace, whatever the model's routers say" },
     { "batch", NUMBER, AT(batch), 1, 64, 0, BENCH | PERPLEXITY, "N",
       "prompts, or windows of text, at once (1)" },
     { "repeat", NUMBER, AT(repeat), 1, 1000, 0, BENCH, "R", "runs; medians are reported (3)" },
@@ -118,13 +122,23 @@ static const struct flag flags[] = {
       "once for each value of this setting, such as smoe-alpha=0,0.1,0.2" },
     { "receipt", SWITCH, AT(receipt), 0, 0, 0, RUN, NULL,
       "run again with the model's own routing and compare" },
+    { "device", TEXT, AT(device), 0, 0, 0, PROBE, "cuda:N", "which GPU (cuda:0)" },
+    { "hidden", NUMBER, AT(hidden), 1, 1u << 20, 0, PROBE, "N",
+      "width of the expert that is timed (2048, or that of --model)" },
+    { "channels", NUMBER, AT(channels), 1, 1u << 20, 0, PROBE, "N",
+      "its channels (768, or those of --model)" },
+    { "fresh", SWITCH, AT(fresh), 0, 0, 0, PROBE, NULL,
+      "measure, even if it has been measured on this GPU and driver before" },
+    { "child", SWITCH, AT(child), 0, 0, 0, PROBE, NULL,
+      "measure in this process and print lines, as the command does for itself" },
+    { "skip", TEXT, AT(skip), 0, 0, 0, PROBE, "A,B", "with --child: steps to leave out" },
     { "csv", SWITCH, AT(csv), 0, 0, 0, REPLAY, NULL, "one line per policy and budget" },
     { "plot", TEXT, AT(plot), 0, 0, 0, REPLAY, "FILE.svg", "hit rate in decode against budget" },
     { "json", SWITCH, AT(json), 0, 0, 0,
-      RUN | BENCH | INFO | ENV | REPACK | REPLAY | SIMULATE | CALIBRATE | PERPLEXITY, NULL,
+      RUN | BENCH | INFO | ENV | REPACK | REPLAY | SIMULATE | CALIBRATE | PERPLEXITY | PROBE, NULL,
       "one JSON object on standard output" },
     { "help", SWITCH, AT(help), 0, 0, 0,
-      RUN | BENCH | INFO | ENV | REPACK | REPLAY | SIMULATE | CALIBRATE | PERPLEXITY, NULL,
+      RUN | BENCH | INFO | ENV | REPACK | REPLAY | SIMULATE | CALIBRATE | PERPLEXITY | PROBE, NULL,
       "this page" },
 };
 
@@ -166,6 +180,9 @@ static const struct {
       "  moepager perplexity --model models/tiny-moe --text heldout.txt\n"
       "  moepager perplexity --model DIR --text heldout.txt --route smoe --budget 50% \\\n"
       "      --sweep smoe-alpha=0,0.1,0.2,0.3\n" },
+    { "probe", "measure GPU, link and CPU for the policies that choose who computes",
+      "  moepager probe\n"
+      "  moepager probe --model DIR --device cuda:1 --fresh --json\n" },
 };
 
 enum mp_command mp_command_find(const char *name)

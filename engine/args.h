@@ -14,7 +14,7 @@ struct mp_args {
     const char *model, *prompt, *prompt_file, *batch_file, *system;
     const char *logits_out, *trace, *timeline, *out, *tokens_file;
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
-    const char *plot, *decision_log;
+    const char *plot, *decision_log, *route_from;
     const char *machine, *batches; /* of simulate; profiles also */
     const char *text, *sweep;      /* of calibrate and perplexity */
     const char *stops[MP_STOPS_MAX];
@@ -25,6 +25,8 @@ struct mp_args {
     uint64_t top_k;            /* UINT64_MAX: not given */
     uint64_t window, tokens;   /* tokens: UINT64_MAX: not given */
     uint64_t features, evaluate, receipt;
+    const char *device, *skip; /* of probe */
+    uint64_t hidden, channels, fresh, child;
     uint64_t chat, json, csv, ignore_eos, trace_scores, check_values, markdown, force, help;
 };
 
@@ -38,6 +40,7 @@ enum mp_command {
     MP_COMMAND_SIMULATE,
     MP_COMMAND_CALIBRATE,
     MP_COMMAND_PERPLEXITY,
+    MP_COMMAND_PROBE,
     MP_COMMAND_COUNT
 };
 

@@ -31,6 +31,9 @@ enum mp_status mp_cmd_calibrate(const struct mp_args *args,
 enum mp_status mp_cmd_perplexity(const struct mp_args *args,
                                  const struct mp_settings *settings) MP_MUST_CHECK;
 
+enum mp_status mp_cmd_probe(const struct mp_args *args,
+                            const struct mp_settings *settings) MP_MUST_CHECK;
+
 /* Set by SIGINT and SIGTERM. */
 extern volatile sig_atomic_t mp_interrupted;
 

@@ -89,6 +89,9 @@ struct mp_engine_config {
 
     const struct mp_watch *watch; /* or NULL */
 
+    /* Routing in place of the model's own (engine/route_from.h), or NULL. Outlives the engine. */
+    const struct mp_route_from *route_from;
+
     /* What was learned of this model: for policies, and for the sources of predictors. Or NULL.
      * Both outlive the engine. */
     const struct mp_calibration_data *calibration;

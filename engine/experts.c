@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/engine_int.h"
+#include "engine/route_from.h"
 
 void mp_engine_router(struct mp_engine *engine, uint32_t layer, const float *x, float *scores)
 {
@@ -31,6 +32,8 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
     if (engine->predict.done != NULL)
         memset(engine->predict.done, 0, (size_t)engine->tokens * engine->shape.top_k);
     mp_engine_router(engine, engine->layer_of[moe_layer], engine->state.xn, scores);
+    if (engine->config.route_from != NULL)
+        mp_route_from_scores(engine->config.route_from, engine->batch, moe_layer, scores);
     engine->scores = scores;
     return MP_OK;
 }

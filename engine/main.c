@@ -72,6 +72,7 @@ static enum mp_status dispatch(enum mp_command command, const struct mp_args *ar
     case MP_COMMAND_SIMULATE: return mp_cmd_simulate(args, settings);
     case MP_COMMAND_CALIBRATE: return mp_cmd_calibrate(args, settings);
     case MP_COMMAND_PERPLEXITY: return mp_cmd_perplexity(args, settings);
+    case MP_COMMAND_PROBE: return mp_cmd_probe(args, settings);
     case MP_COMMAND_COUNT: break;
     }
     return MP_ERR_INVALID;

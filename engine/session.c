@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "engine/route_from.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
@@ -234,6 +235,9 @@ static enum mp_status open_model(const struct mp_settings *settings,
         status = fill_config(settings, config, s);
     if (status == MP_OK)
         status = mp_settings_policies(settings, &s->engine_config.policies);
+    if (status == MP_OK && config->route_from != NULL && !config->plan_only)
+        status = mp_route_from_load(config->route_from, s->model.moe_layers, s->model.experts,
+                                    s->model.experts_per_token, &s->route_from);
     if (status == MP_OK)
         status = plan_memory(settings, config, s);
     if (status == MP_OK && !config->plan_only)
@@ -251,6 +255,7 @@ static enum mp_status open_engine(const struct mp_settings *settings, struct mp_
     s->engine_config.option_groups = settings->groups;
     s->engine_config.calibration = s->calibration;
     s->engine_config.llapor = s->llapor;
+    s->engine_config.route_from = s->route_from;
     return mp_engine_create(&s->engine_config, &s->engine);
 }
 
@@ -304,6 +309,7 @@ void mp_session_close(struct mp_session *session)
     mp_tokenizer_destroy(session->tokenizer);
     mp_calibration_destroy(session->calibration);
     mp_llapor_destroy(session->llapor);
+    mp_route_from_destroy(session->route_from);
     mp_weights_destroy(session->weights);
     mp_checkpoint_close(session->checkpoint);
     mp_pool_destroy(session->pool);

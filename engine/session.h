@@ -29,6 +29,7 @@ struct mp_session_config {
     void *routed_ctx;
     const char *decision_log;     /* or NULL */
     const struct mp_watch *watch; /* or NULL */
+    const char *route_from;       /* a trace whose routing replaces the model's; or NULL */
     bool no_sidecars;             /* leave calibration and trained predictors alone */
 };
 
@@ -53,6 +54,7 @@ struct mp_session {
     struct mp_weights *weights;
     struct mp_calibration_data *calibration; /* NULL: there is none, or it is not wanted */
     struct mp_llapor *llapor;                /* the same */
+    struct mp_route_from *route_from;        /* or NULL */
     struct mp_tokenizer *tokenizer;
     struct mp_engine_config engine_config;
     struct mp_engine *engine;

@@ -67,6 +67,9 @@ static const struct mp_opt run_opts[] = {
                 "Trained predictors for predict policy llapor: auto takes "
                 "moepager-llapor.safetensors beside the model if it is there, none does without, "
                 "else a path."),
+    MP_OPT_TEXT("CACHE_DIR", struct mp_run_settings, cache_dir, "auto",
+                "Where moepager probe keeps what it measured: auto is .cache/moepager in the home "
+                "directory, none is nowhere, else a directory that exists."),
     POLICY_TEXT(ROUTE, "Policy that chooses experts; empty: the profile's."),
     POLICY_TEXT(ASSIGN, "Policy that chooses who computes an expert; empty: the profile's."),
     POLICY_TEXT(PREDICT, "Policy that guesses the next layer's scores; empty: the profile's."),

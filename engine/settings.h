@@ -27,6 +27,7 @@ struct mp_run_settings {
     uint64_t populate;
     char calibration[512]; /* "auto", "none" or a path; see engine/sidecar.h */
     char llapor[512];      /* the same */
+    char cache_dir[512];   /* "auto", "none" or a path; see engine/probe.h */
     char kernels[32];      /* empty: the fastest */
     char backend[128];
     char profile[64];

@@ -8,6 +8,8 @@
 #include "engine/commands.h"
 #include "engine/cublas.h"
 #include "engine/gpu.h"
+#include "engine/probe.h"
+#include "engine/route_from.h"
 #include "engine/st_out.h"
 #include "policy/decisions.h"
 #include "policy/replay.h"
@@ -632,6 +634,37 @@ static void replay_once(const struct fault_plan *plan, void *ctx)
         fault_check_error(status);
 }
 
+static void route_from_once(const struct fault_plan *plan, void *ctx)
+{
+    struct mp_route_from *from = NULL;
+    enum mp_status status;
+
+    mp_error_clear();
+    fault_begin(plan);
+    status = mp_route_from_load(ctx, 1, 4, 1, &from);
+    fault_end();
+    if (status != MP_OK)
+        fault_check_error(status);
+    mp_route_from_destroy(from);
+}
+
+/* The probe's file: what cannot be kept or found again is measured again, and is no error. */
+static void probe_file_once(const struct fault_plan *plan, void *ctx)
+{
+    const struct mp_probe_shape shape = { .hidden = 64, .channels = 32 };
+    struct mp_probe probe = { .shape = shape, .uuid = "GPU-0", .driver = 13000 };
+    bool kept;
+
+    mp_error_clear();
+    fault_begin(plan);
+    kept = mp_probe_store(ctx, &probe);
+    if (mp_probe_load(ctx, "GPU-0", 13000, &shape, &probe))
+        CHECK(kept || plan != NULL);
+    (void)mp_probe_load("auto", "GPU-none", 13000, &shape, &probe);
+    fault_end();
+    CHECK_EQ(mp_error_last()->status, MP_OK);
+}
+
 static const struct mp_model_id llapor_id = { .layers = 2, .experts = 4, .top_k = 2, .hidden = 8 };
 
 static void write_llapor(const char *path)
@@ -727,6 +760,8 @@ void fault_sweep_single_calls(const char *sites_path)
                      "0,0,0,0,0,3,0.5,0,10\n"
                      "0,1,1,0,0,2,0.5,0,10\n");
     sweep("route_trace", replay_once, path, sites_path);
+    sweep("route from", route_from_once, path, sites_path);
+    sweep("probe file", probe_file_once, (void *)test_tmpdir(), sites_path);
     snprintf(path, sizeof(path), "%s/llapor.safetensors", test_tmpdir());
     write_llapor(path);
     sweep("trained predictors", llapor_once, path, sites_path);

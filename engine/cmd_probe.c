@@ -1,0 +1,99 @@
+/*
+ * `moepager probe`: what this machine's GPU, link and CPU do (engine/probe.h).
+ */
+#include <string.h>
+
+#include "engine/commands.h"
+#include "engine/config.h"
+#include "engine/probe.h"
+#include "vmm/base/error.h"
+#include "vmm/base/json_out.h"
+#include "vmm/base/log.h"
+#include "vmm/cuda_driver.h"
+
+/* "cuda", "cuda:N" */
+static enum mp_status device_number(const char *text, unsigned *ordinal_p)
+{
+    const struct mp_opt number = { .name = "device", .kind = MP_OPT_U64, .max = 1023 };
+    char quoted[MP_QUOTE_BYTES];
+    uint64_t value = 0;
+
+    if (text != NULL && strcmp(text, "cuda") != 0 &&
+        (strncmp(text, "cuda:", 5) != 0 || !mp_opt_parse(&number, text + 5, &value)))
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--device: got '%s', need cuda or cuda:N",
+                       mp_quote(quoted, text, strlen(text)));
+    *ordinal_p = (unsigned)value;
+    return MP_OK;
+}
+
+/* The expert of the model, or the numbers of the command line. */
+static enum mp_status choose_shape(const struct mp_args *args, struct mp_probe_shape *shape)
+{
+    struct mp_model_config model;
+    struct mp_checkpoint *checkpoint;
+    enum mp_status status = MP_OK;
+
+    *shape = (struct mp_probe_shape){ .hidden = 2048, .channels = 768 };
+    if (args->model != NULL) {
+        status = mp_checkpoint_open(args->model, &checkpoint);
+        if (status != MP_OK)
+            return status;
+        status = mp_model_config_load(mp_checkpoint_dir_fd(checkpoint), &model);
+        mp_checkpoint_close(checkpoint);
+        if (status == MP_OK)
+            *shape =
+                (struct mp_probe_shape){ .hidden = model.hidden, .channels = model.expert_ffn };
+    }
+    if (args->hidden != 0)
+        shape->hidden = (uint32_t)args->hidden;
+    if (args->channels != 0)
+        shape->channels = (uint32_t)args->channels;
+    return status;
+}
+
+/* From the cache, or measured and put there. */
+static enum mp_status get_probe(const struct mp_args *args, const char *cache_dir, unsigned ordinal,
+                                const struct mp_probe_shape *shape, struct mp_probe *probe)
+{
+    struct mp_cuda_device device;
+    const struct mp_cuda *cuda;
+    enum mp_status status = mp_cuda_get(&cuda);
+
+    if (status == MP_OK && ordinal < cuda->devices && !args->fresh) {
+        status = mp_cuda_describe(cuda, ordinal, &device);
+        if (status == MP_OK && mp_probe_load(cache_dir, device.uuid, cuda->version, shape, probe))
+            return MP_OK;
+    }
+    if (status != MP_OK)
+        return status;
+    status = mp_probe_run("/proc/self/exe", ordinal, shape, probe);
+    if (status == MP_OK && strcmp(cache_dir, "none") != 0 && !mp_probe_store(cache_dir, probe))
+        mp_log_warn("probe", "what was measured could not be kept in the cache directory");
+    return status;
+}
+
+enum mp_status mp_cmd_probe(const struct mp_args *args, const struct mp_settings *settings)
+{
+    struct mp_probe_shape shape;
+    struct mp_probe probe;
+    struct mp_json_out json;
+    unsigned ordinal = 0;
+    enum mp_status status = device_number(args->device, &ordinal);
+
+    if (status == MP_OK)
+        status = choose_shape(args, &shape);
+    if (status == MP_OK && args->child)
+        return mp_probe_measure(ordinal, &shape, args->skip != NULL ? args->skip : "", stdout);
+    if (status == MP_OK)
+        status = get_probe(args, settings->run.cache_dir, ordinal, &shape, &probe);
+    if (status != MP_OK)
+        return status;
+    if (args->json) {
+        mp_json_begin(&json, stdout, true);
+        mp_probe_json(&probe, &json);
+        mp_json_end(&json);
+    } else {
+        mp_probe_print(&probe, stdout);
+    }
+    return mp_check_stdout();
+}

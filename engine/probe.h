@@ -1,0 +1,116 @@
+#ifndef MP_PROBE_H
+#define MP_PROBE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "policy/policy.h"
+#include "vmm/base/json_out.h"
+#include "vmm/base/status.h"
+
+/*
+ * What this machine's GPU, link and CPU do, measured, because it differs between machines by more
+ * than any rule of thumb: for the assign policies, for choosing how compute reaches weights, and
+ * for people.
+ *
+ * Measuring runs in a child process, for there are drivers that crash in calls that are made here
+ * (memory on a NUMA node, page tables beside running kernels): a crash or a hang costs the step in
+ * which it happened, is told, and the rest is measured without it. Results are kept in a file per
+ * device and driver, in the user's cache directory.
+ */
+
+/* X(NAME, key, unit, what). Not measured: NaN. */
+#define MP_PROBE_MAP(X)                                                                     \
+    X(HOST_NUMA, "host_numa", "", "memory on the GPU's NUMA node can be made, 1 or 0")      \
+    X(COPY_256K_1, "copy_256k_1", "GB/s", "host to device, chunks of 256 KiB, 1 stream")    \
+    X(COPY_256K_2, "copy_256k_2", "GB/s", "2 streams")                                      \
+    X(COPY_1M_1, "copy_1m_1", "GB/s", "1 MiB, 1 stream")                                    \
+    X(COPY_1M_2, "copy_1m_2", "GB/s", "2 streams")                                          \
+    X(COPY_4M_1, "copy_4m_1", "GB/s", "4 MiB, 1 stream")                                    \
+    X(COPY_4M_2, "copy_4m_2", "GB/s", "2 streams")                                          \
+    X(COPY_16M_1, "copy_16m_1", "GB/s", "16 MiB, 1 stream")                                 \
+    X(COPY_16M_2, "copy_16m_2", "GB/s", "2 streams")                                        \
+    X(COPY_CALL, "copy_call", "us", "host time to queue one copy")                          \
+    X(DEVICE_READ, "device_read", "GB/s", "a kernel reads device memory")                   \
+    X(DEVICE_COPY, "device_copy", "GB/s", "device to device, bytes read and written")       \
+    X(IN_PLACE_READ, "in_place_read", "GB/s", "a kernel reads host memory over the link")   \
+    X(MAP_2M, "map_2m", "us", "cuMemMap of 2 MiB, device idle")                             \
+    X(ACCESS_2M, "access_2m", "us", "cuMemSetAccess of it")                                 \
+    X(UNMAP_2M, "unmap_2m", "us", "cuMemUnmap of it")                                       \
+    X(MAP_16M, "map_16m", "us", "the same of 16 MiB")                                       \
+    X(ACCESS_16M, "access_16m", "us", "")                                                   \
+    X(UNMAP_16M, "unmap_16m", "us", "")                                                     \
+    X(MAP_64M, "map_64m", "us", "the same of 64 MiB")                                       \
+    X(ACCESS_64M, "access_64m", "us", "")                                                   \
+    X(UNMAP_64M, "unmap_64m", "us", "")                                                     \
+    X(REMAP_BUSY_2M, "remap_busy_2m", "us", "all three of 2 MiB while a kernel runs")       \
+    X(REMAP_BUSY_16M, "remap_busy_16m", "us", "of 16 MiB")                                  \
+    X(REMAP_BUSY_64M, "remap_busy_64m", "us", "of 64 MiB")                                  \
+    X(LAUNCH, "launch", "us", "a kernel behind others on a stream")                         \
+    X(GRAPH_LAUNCH, "graph_launch", "us", "a graph of 32 kernels, per kernel")              \
+    X(HANDOFF, "handoff", "us", "queue a kernel, wait until the host knows that it ended")  \
+    X(EXPERT_1, "expert_1", "us", "a resident expert, 1 token")                             \
+    X(EXPERT_8, "expert_8", "us", "8 tokens")                                               \
+    X(IN_PLACE_1, "in_place_1", "us", "an expert in host memory, 1 token, by the device")   \
+    X(IN_PLACE_8, "in_place_8", "us", "8 tokens")                                           \
+    X(CPU_1, "cpu_1", "us", "an expert in host memory, 1 token, by all threads of the CPU") \
+    X(CPU_8, "cpu_8", "us", "8 tokens")
+
+enum mp_probe_item {
+#define X(NAME, key, unit, what) MP_PROBE_##NAME,
+    MP_PROBE_MAP(X)
+#undef X
+        MP_PROBE_COUNT
+};
+
+/* The expert that is timed. BF16. */
+struct mp_probe_shape {
+    uint32_t hidden, channels;
+};
+
+struct mp_probe {
+    char device[128], uuid[48];
+    int driver; /* 13000 is 13.0 */
+    struct mp_probe_shape shape;
+    double value[MP_PROBE_COUNT];
+    char trouble[512]; /* steps that crashed, hung or failed, one sentence each; "" */
+};
+
+/*
+ * The child's part: measure on this process's driver and print one line per result on `out`,
+ * flushed: "begin STEP", "KEY VALUE", "failed STEP: why". Steps whose names are in `skip` (comma
+ * between) are left out. MP_ERR_UNSUPPORTED, MP_ERR_CONFIG: there is no such device.
+ */
+enum mp_status mp_probe_measure(unsigned ordinal, const struct mp_probe_shape *shape,
+                                const char *skip, FILE *out) MP_MUST_CHECK;
+
+/*
+ * Measure in children: `argv0` is the program that is run as `argv0 probe --child ...`. Takes some
+ * seconds; a step in which nothing happens for 30 s is given up. MP_ERR_UNSUPPORTED E_CUDA_OFF: no
+ * driver or device. MP_ERR_DEVICE E_PROBE: not even the first step came to an end.
+ */
+enum mp_status mp_probe_run(const char *argv0, unsigned ordinal, const struct mp_probe_shape *shape,
+                            struct mp_probe *probe) MP_MUST_CHECK;
+
+/*
+ * The file of this device, driver and shape in the directory that the setting names: "auto" is
+ * .cache/moepager in the user's home (made if it is missing), "none" is none, all else is a path.
+ * It is only a memory: false, without an error, where there is none or it cannot be read or
+ * written.
+ */
+bool mp_probe_load(const char *cache_dir, const char *uuid, int driver,
+                   const struct mp_probe_shape *shape, struct mp_probe *probe);
+bool mp_probe_store(const char *cache_dir, const struct mp_probe *probe);
+
+void mp_probe_print(const struct mp_probe *probe, FILE *out);
+void mp_probe_json(const struct mp_probe *probe, struct mp_json_out *json);
+
+/* What policies are told, for units of `unit_bytes`; what was not measured stays unknown (0). */
+void mp_probe_costs(const struct mp_probe *probe, uint64_t unit_bytes, struct mp_costs *costs);
+
+const char *mp_probe_key(enum mp_probe_item item);
+/* MP_PROBE_COUNT: there is none of this key. */
+enum mp_probe_item mp_probe_find(const char *key, size_t bytes);
+
+#endif

@@ -1,0 +1,52 @@
+#ifndef MP_PROBE_INT_H
+#define MP_PROBE_INT_H
+
+#include "engine/gpu.h"
+#include "engine/probe.h"
+#include "vmm/backend.h"
+#include "vmm/base/clock.h"
+
+/*
+ * The inside of the measuring child (engine/probe_measure.c, probe_memory.c, probe_compute.c).
+ */
+#define MP_PROBE_RUNS 7
+#define MP_PROBE_BLOCKS 1024 /* of kernels that read memory */
+
+struct mp_bench {
+    struct mp_gpu *gpu;
+    struct mp_backend *backend;
+    const struct mp_cu_calls *call;
+    struct mp_clock *clock;
+    struct mp_probe_shape shape;
+    FILE *out;
+    mp_cu_stream stream[2];
+    mp_cu_event event;
+    struct mp_frame device, host; /* of equal size */
+    mp_cu_ptr scratch;            /* 1 MiB of device memory */
+};
+
+/* One result goes out. */
+void mp_bench_put(const struct mp_bench *bench, enum mp_probe_item item, double value);
+
+/* Sorts; the middle one. */
+double mp_bench_median(double *values, unsigned count);
+
+double mp_bench_now_us(const struct mp_bench *bench);
+
+/* A result of the driver; MP_OK or the error with the call's name. */
+enum mp_status mp_bench_check(const struct mp_bench *bench, mp_cu_result result,
+                              const char *call) MP_MUST_CHECK;
+
+/* The steps. An error ends the step, not the probe. */
+enum mp_status mp_bench_host_numa(struct mp_bench *bench) MP_MUST_CHECK;
+enum mp_status mp_bench_copies(struct mp_bench *bench) MP_MUST_CHECK;
+enum mp_status mp_bench_reads(struct mp_bench *bench) MP_MUST_CHECK;
+enum mp_status mp_bench_maps(struct mp_bench *bench) MP_MUST_CHECK;
+enum mp_status mp_bench_maps_busy(struct mp_bench *bench) MP_MUST_CHECK;
+enum mp_status mp_bench_launches(struct mp_bench *bench) MP_MUST_CHECK;
+enum mp_status mp_bench_graph(struct mp_bench *bench) MP_MUST_CHECK;
+enum mp_status mp_bench_experts(struct mp_bench *bench) MP_MUST_CHECK;
+enum mp_status mp_bench_in_place(struct mp_bench *bench) MP_MUST_CHECK;
+enum mp_status mp_bench_cpu(struct mp_bench *bench) MP_MUST_CHECK;
+
+#endif

@@ -1,0 +1,163 @@
+/*
+ * The measuring child: opens the device, runs the steps, prints lines (engine/probe.h).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/probe_int.h"
+#include "vmm/base/error.h"
+
+/* Of each of the two frames that are copied and read, where the device has that much. */
+#define FRAME_BYTES (UINT64_C(64) << 20)
+
+void mp_bench_put(const struct mp_bench *bench, enum mp_probe_item item, double value)
+{
+    fprintf(bench->out, "%s %.9g\n", mp_probe_key(item), value);
+    fflush(bench->out);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+double mp_bench_median(double *values, unsigned count)
+{
+    qsort(values, count, sizeof(*values), compare);
+    return values[count / 2];
+}
+
+double mp_bench_now_us(const struct mp_bench *bench)
+{
+    return (double)mp_clock_now_ns(bench->clock) / 1e3;
+}
+
+enum mp_status mp_bench_check(const struct mp_bench *bench, mp_cu_result result, const char *call)
+{
+    return mp_cuda_check(mp_gpu_driver(bench->gpu), result, call, "the probe");
+}
+
+static const struct {
+    const char *name;
+    enum mp_status (*run)(struct mp_bench *bench);
+} steps[] = {
+    { "host-numa", mp_bench_host_numa },
+    { "copies", mp_bench_copies },
+    { "reads", mp_bench_reads },
+    { "maps", mp_bench_maps },
+    { "launches", mp_bench_launches },
+    { "graph", mp_bench_graph },
+    { "experts", mp_bench_experts },
+    { "in-place", mp_bench_in_place },
+    { "cpu", mp_bench_cpu },
+    { "maps-busy", mp_bench_maps_busy },
+};
+
+/* Is `name` in the comma-separated list? */
+static bool listed(const char *list, const char *name)
+{
+    const size_t bytes = strlen(name);
+    const char *at = list;
+
+    while (at != NULL) {
+        if (!strncmp(at, name, bytes) && (at[bytes] == ',' || at[bytes] == '\0'))
+            return true;
+        at = strchr(at, ',');
+        at = at != NULL ? at + 1 : NULL;
+    }
+    return false;
+}
+
+/* Weights as models have them: devices are faster with zeros. */
+static enum mp_status fill_frames(struct mp_bench *bench)
+{
+    uint64_t *words = bench->host.alias, random = 1;
+
+    for (uint64_t i = 0; i < bench->host.bytes / 8; i++) {
+        random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        words[i] = UINT64_C(0x3c003c003c003c00) ^ (random >> 7 & UINT64_C(0x807f807f807f807f));
+    }
+    enum mp_status status =
+        mp_gpu_upload(bench->gpu, bench->stream[0], (mp_cu_ptr)(uintptr_t)bench->device.alias,
+                      bench->host.alias, bench->host.bytes);
+
+    return status == MP_OK ? mp_gpu_finish(bench->gpu, bench->stream[0]) : status;
+}
+
+static enum mp_status open_bench(struct mp_bench *bench, unsigned ordinal)
+{
+    const struct mp_backend_config config = { .numa_node = -1, .device = ordinal };
+    uint64_t free_bytes = 0, total_bytes = 0, bytes = FRAME_BYTES;
+    enum mp_status status = mp_gpu_open(ordinal, &bench->gpu);
+
+    if (status != MP_OK)
+        return status;
+    bench->call = &mp_gpu_driver(bench->gpu)->call;
+    status = mp_backend_open("cuda", &config, &bench->backend);
+    if (status == MP_OK)
+        status = bench->backend->ops->memory_info(bench->backend, MP_TIER_DEVICE, &free_bytes,
+                                                  &total_bytes);
+    while (bytes > bench->backend->caps.granule_bytes && bytes > free_bytes / 4)
+        bytes /= 2;
+    if (status == MP_OK)
+        status = mp_gpu_enter(bench->gpu);
+    for (unsigned i = 0; i < 2 && status == MP_OK; i++)
+        status = mp_gpu_stream_open(bench->gpu, &bench->stream[i]);
+    if (status == MP_OK)
+        status = mp_gpu_event_open(bench->gpu, false, &bench->event);
+    if (status == MP_OK)
+        status = mp_gpu_alloc(bench->gpu, 1u << 20, "the probe", &bench->scratch);
+    if (status == MP_OK)
+        status = bench->backend->ops->frame_create(bench->backend, MP_TIER_DEVICE, bytes,
+                                                   &bench->device);
+    if (status == MP_OK)
+        status =
+            bench->backend->ops->frame_create(bench->backend, MP_TIER_HOST, bytes, &bench->host);
+    return status == MP_OK ? fill_frames(bench) : status;
+}
+
+static void close_bench(struct mp_bench *bench)
+{
+    struct mp_backend *backend = bench->backend;
+
+    if (backend != NULL && bench->host.handle != 0)
+        backend->ops->frame_destroy(backend, &bench->host);
+    if (backend != NULL && bench->device.handle != 0)
+        backend->ops->frame_destroy(backend, &bench->device);
+    if (bench->gpu != NULL) {
+        mp_gpu_free(bench->gpu, bench->scratch);
+        mp_gpu_event_close(bench->gpu, bench->event);
+        for (unsigned i = 0; i < 2; i++)
+            mp_gpu_stream_close(bench->gpu, bench->stream[i]);
+    }
+    mp_backend_close(backend);
+    mp_gpu_close(bench->gpu);
+}
+
+enum mp_status mp_probe_measure(unsigned ordinal, const struct mp_probe_shape *shape,
+                                const char *skip, FILE *out)
+{
+    struct mp_bench bench = { .clock = mp_clock_monotonic(), .shape = *shape, .out = out };
+    enum mp_status status;
+
+    fprintf(out, "begin open\n");
+    fflush(out);
+    status = open_bench(&bench, ordinal);
+    for (size_t i = 0; i < MP_ARRAY_LEN(steps) && status == MP_OK; i++) {
+        if (listed(skip, steps[i].name))
+            continue;
+        fprintf(out, "begin %s\n", steps[i].name);
+        fflush(out);
+        if (steps[i].run(&bench) != MP_OK) {
+            fprintf(out, "failed %s: %s\n", steps[i].name, mp_error_last()->text);
+            mp_error_clear();
+        }
+    }
+    close_bench(&bench);
+    if (status == MP_OK)
+        fprintf(out, "end\n");
+    fflush(out);
+    return status;
+}

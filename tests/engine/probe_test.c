@@ -1,0 +1,182 @@
+/*
+ * The probe on the fake driver: what its children print, crash at and leave out; the file that
+ * keeps it; what policies get. The numbers that a driver without a device yields are looked at for
+ * being there only.
+ */
+#include "engine/probe.h"
+
+#include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/test.h"
+#include "vmm/base/error.h"
+
+static const struct mp_probe_shape shape = { .hidden = 64, .channels = 32 };
+static char dir[64];
+
+/* A program that stands in for the child; returns its path. */
+static const char *script(const char *text)
+{
+    static char path[128];
+    FILE *file;
+
+    snprintf(path, sizeof(path), "%s/child", dir);
+    file = fopen(path, "w");
+    CHECK(file != NULL);
+    fprintf(file, "#!/bin/sh\n%s", text);
+    CHECK_EQ(fclose(file), 0);
+    CHECK_EQ(chmod(path, 0700), 0);
+    return path;
+}
+
+static void a_crash_costs_one_step(void)
+{
+    const char *path = script("echo begin open\n"
+                              "case \"$*\" in *host-numa*) ;;\n"
+                              "*) echo begin host-numa; kill -SEGV $$ ;; esac\n"
+                              "case \"$*\" in *maps*) ;; *) echo begin maps; exit 3 ;; esac\n"
+                              "echo begin copies\necho copy_4m_1 12.5\necho copy_4m_1\n"
+                              "echo cpu_1 nonsense\necho cpu_8 inf\necho what is this\n"
+                              "echo failed reads: no memory\necho end\n");
+    struct mp_probe probe;
+
+    CHECK_EQ(mp_probe_run(path, 0, &shape, &probe), MP_OK);
+    CHECK(probe.value[MP_PROBE_COPY_4M_1] == 12.5);
+    CHECK(isnan(probe.value[MP_PROBE_CPU_1]));
+    CHECK(isnan(probe.value[MP_PROBE_CPU_8]));
+    CHECK(strstr(probe.trouble, "host-numa: crashed with signal 11") != NULL);
+    CHECK(strstr(probe.trouble, "maps: ended with exit code 3") != NULL);
+    CHECK(strstr(probe.trouble, "reads: no memory") != NULL);
+    CHECK(probe.device[0] != '\0' && probe.uuid[0] != '\0' && probe.driver > 0);
+}
+
+static void a_child_that_does_nothing_is_an_error(void)
+{
+    struct mp_probe probe;
+
+    CHECK_EQ(mp_probe_run(script("exit 1\n"), 0, &shape, &probe), MP_ERR_DEVICE);
+    CHECK_STR(mp_error_last()->code, "E_PROBE");
+    CHECK_EQ(mp_probe_run("/nonexistent/moepager", 0, &shape, &probe), MP_ERR_IO);
+    CHECK_STR(mp_error_last()->code, "E_PROBE");
+    CHECK_EQ(mp_probe_run(script("exit 1\n"), 77, &shape, &probe), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_CUDA_DEVICE");
+}
+
+static void the_program_measures(const char *program)
+{
+    struct mp_probe probe;
+    unsigned missing = 0;
+
+    CHECK_EQ(mp_probe_run(program, 0, &shape, &probe), MP_OK);
+    for (unsigned i = 0; i < MP_PROBE_COUNT; i++) {
+        /* Chunks of 16 MiB need a device with more memory than the fake one has. */
+        if (isnan(probe.value[i]) && strstr(mp_probe_key(i), "16m") == NULL) {
+            fprintf(stderr, "%s was not measured: %s\n", mp_probe_key(i), probe.trouble);
+            missing++;
+        }
+    }
+    CHECK_EQ(missing, 0);
+    CHECK(probe.value[MP_PROBE_HOST_NUMA] == 1);
+    CHECK_STR(probe.trouble, "");
+}
+
+/* A driver that cannot make memory on a NUMA node says so; all else is measured. */
+static void without_numa_memory(const char *program)
+{
+    struct mp_probe probe;
+
+    CHECK_EQ(mp_probe_run(program, 0, &shape, &probe), MP_OK);
+    CHECK(probe.value[MP_PROBE_HOST_NUMA] == 0);
+    CHECK(strstr(probe.trouble, "host-numa: ") != NULL);
+    CHECK(probe.value[MP_PROBE_COPY_1M_1] > 0);
+    CHECK(probe.value[MP_PROBE_CPU_8] > 0);
+}
+
+static void fill(struct mp_probe *probe)
+{
+    memset(probe, 0, sizeof(*probe));
+    probe->shape = shape;
+    probe->driver = 13000;
+    snprintf(probe->device, sizeof(probe->device), "a \"device\"");
+    snprintf(probe->uuid, sizeof(probe->uuid), "GPU-../../x");
+    for (unsigned i = 0; i < MP_PROBE_COUNT; i++)
+        probe->value[i] = i == 3 ? NAN : 0.5 + i;
+}
+
+static void kept_and_found_again(void)
+{
+    const struct mp_probe_shape other = { .hidden = 64, .channels = 33 };
+    struct mp_probe probe, again;
+    char path[192];
+    FILE *file;
+
+    fill(&probe);
+    CHECK(!mp_probe_load(dir, probe.uuid, 13000, &shape, &again));
+    CHECK(mp_probe_store(dir, &probe));
+    CHECK(mp_probe_load(dir, probe.uuid, 13000, &shape, &again));
+    for (unsigned i = 0; i < MP_PROBE_COUNT; i++)
+        CHECK(i == 3 ? isnan(again.value[i]) : again.value[i] == probe.value[i]);
+    CHECK_STR(again.device, probe.device);
+    CHECK(!mp_probe_load(dir, probe.uuid, 13010, &shape, &again));
+    CHECK(!mp_probe_load(dir, probe.uuid, 13000, &other, &again));
+    CHECK(!mp_probe_load("none", probe.uuid, 13000, &shape, &again));
+    CHECK(!mp_probe_store("none", &probe));
+    CHECK(!mp_probe_store("/nonexistent", &probe));
+
+    /* A uuid is no path. */
+    snprintf(path, sizeof(path), "%s/probe-GPU-------x-13000-64x32.json", dir);
+    file = fopen(path, "w");
+    CHECK(file != NULL);
+    fputs("{\"format\": \"moepager probe 1\", \"device\": \"x\", \"values\": 3}", file);
+    CHECK_EQ(fclose(file), 0);
+    CHECK(!mp_probe_load(dir, probe.uuid, 13000, &shape, &again));
+    CHECK_EQ(mp_error_last()->status, MP_OK);
+    unlink(path);
+}
+
+static void costs_of_units(void)
+{
+    struct mp_probe probe;
+    struct mp_costs costs;
+
+    fill(&probe);
+    probe.value[MP_PROBE_COPY_4M_1] = 20;
+    probe.value[MP_PROBE_CPU_1] = 100;
+    probe.value[MP_PROBE_CPU_8] = 170;
+    probe.value[MP_PROBE_HANDOFF] = 5;
+    probe.value[MP_PROBE_EXPERT_1] = 10;
+    probe.value[MP_PROBE_EXPERT_8] = 8; /* noise: no cost per token */
+    probe.value[MP_PROBE_IN_PLACE_8] = NAN;
+    mp_probe_costs(&probe, 2 * 6 * 64 * 32, &costs); /* twice the probed expert */
+    CHECK_EQ(costs.load_ns, 2 * 6 * 64 * 32 / 20);
+    CHECK_EQ(costs.cpu_token_ns, 20000);
+    CHECK_EQ(costs.cpu_fixed_ns, 180000 + 5000);
+    CHECK_EQ(costs.device_token_ns, 0);
+    CHECK_EQ(costs.device_fixed_ns, 20000);
+    CHECK_EQ(costs.in_place_fixed_ns, 0);
+    CHECK_EQ(costs.in_place_token_ns, 0);
+}
+
+/* probe_test VARIANT MOEPAGER */
+int main(int argc, char **argv)
+{
+    CHECK(argc > 2);
+    setenv("FAKECUDA_MEMORY", "167772160", 1); /* kernels are slow on the CPU */
+    if (!strcmp(argv[1], "no_host_numa"))
+        setenv("FAKECUDA_HOST_NUMA", "0", 1);
+    snprintf(dir, sizeof(dir), "/tmp/moepager-probe-%d", (int)getpid());
+    CHECK_EQ(mkdir(dir, 0700), 0);
+    if (!strcmp(argv[1], "no_host_numa")) {
+        without_numa_memory(argv[2]);
+    } else {
+        RUN(a_crash_costs_one_step);
+        RUN(a_child_that_does_nothing_is_an_error);
+        RUN(kept_and_found_again);
+        RUN(costs_of_units);
+        the_program_measures(argv[2]);
+    }
+    unlink(script(""));
+    CHECK_EQ(rmdir(dir), 0);
+    return 0;
+}
