@@ -95,6 +95,11 @@ mp_fake_cuda(engine/engine_fault_test)
 mp_test(engine/gpu_test LIBS mp_engine m VARIANTS good no_driver)
 mp_fake_cuda(engine/gpu_test good)
 include(tests/fakecublas/fakecublas.cmake)
+add_test(NAME tools/gpu_bench_kernels COMMAND gpu_bench_kernels --small)
+add_dependencies(gpu_bench_kernels fakecuda)
+set_tests_properties(tools/gpu_bench_kernels PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77
+    ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda
+    PASS_REGULAR_EXPRESSION "experts bf16 8 of .* 8 rows each.*attention 40 positions, 1 token, parts")
 mp_test(engine/probe_test LIBS mp_engine m VARIANTS good no_host_numa ARGS $<TARGET_FILE:moepager>)
 mp_fake_cuda(engine/probe_test good no_host_numa)
 add_dependencies(engine_probe_test moepager)

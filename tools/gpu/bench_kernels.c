@@ -1,0 +1,439 @@
+/*
+ * Speed of the kernels that wait for memory, on the device that is there:
+ *
+ *     bench_kernels [--device N] [--json] [--small] [--repeats N]
+ *
+ * Each launch takes its weights from another place of a buffer that is far larger than any cache.
+ * Times are the device's own (events around some 20 launches), the median of the repeats (9). They
+ * are compared with what the same device reads (a kernel that only adds words) and copies (both
+ * directions counted) in the same run; whatever else the device does shows in both.
+ *
+ * --small: tiny shapes, each once, on the driver without a device: shows that the program works,
+ * and no numbers are worth anything. 0; 1: an error; 77: there is no driver.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/gpu.h"
+#include "kernels/kernels.h"
+#include "vmm/base/error.h"
+
+#define REPEATS_MAX 99
+#define LAUNCHES 20
+#define EXPERTS 8 /* of a token */
+
+struct bench {
+    struct mp_gpu *gpu;
+    mp_cu_stream stream;
+    mp_cu_event start, end;
+    mp_cu_ptr weights, work, x, y, part;
+    uint64_t weight_bytes, work_bytes, x_bytes, y_bytes;
+    void *here; /* pinned, work_bytes */
+    unsigned repeats, launches, shown;
+    bool json, small;
+    double read_gbps, copy_gbps;
+};
+
+/* One thing to measure: queue() queues launch number `n` of it. */
+struct item {
+    const char *name;
+    bool headline;
+    double bytes;                   /* of weights, or of keys and values, in a launch */
+    double flop;                    /* 0: not worth saying */
+    enum mp_cuda_kernel kernels[2]; /* of a launch */
+    unsigned kernel_count;
+    union {
+        struct mp_cuda_matmul matmul;
+        struct mp_cuda_experts experts;
+        struct mp_cuda_attend attend;
+        struct mp_cuda_read read;
+    } params;
+    uint64_t step; /* bytes from the weights of one launch to those of the next */
+};
+
+static enum mp_status queue(struct bench *b, const struct item *item, unsigned n)
+{
+    struct item now = *item;
+    const uint64_t places = item->step > 0 ? b->weight_bytes / item->step : 1;
+    const uint64_t shift = n % places * item->step;
+    enum mp_status status = MP_OK;
+
+    if (item->kernels[0] == MP_CUDA_KERNEL_read)
+        now.params.read.src += shift;
+    else if (item->kernels[0] >= MP_CUDA_KERNEL_gemv_f32 &&
+             item->kernels[0] <= MP_CUDA_KERNEL_gemm_f16)
+        now.params.matmul.w += shift;
+    else if (item->kernels[0] >= MP_CUDA_KERNEL_experts_up_f32 &&
+             item->kernels[0] <= MP_CUDA_KERNEL_experts_down_f16)
+        now.params.experts.work += n % LAUNCHES * EXPERTS * sizeof(struct mp_cuda_expert);
+    for (unsigned k = 0; k < item->kernel_count && status == MP_OK; k++)
+        status = mp_gpu_launch(b->gpu, b->stream, item->kernels[k], &now.params);
+    return status;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Median seconds of one launch. */
+static enum mp_status measure(struct bench *b, const struct item *item, double *seconds_p)
+{
+    double times[REPEATS_MAX];
+    enum mp_status status = MP_OK;
+
+    for (unsigned r = 0; r <= b->repeats && status == MP_OK; r++) { /* the first is not counted */
+        float ms = 0;
+
+        status = mp_gpu_record(b->gpu, b->start, b->stream);
+        for (unsigned n = 0; n < b->launches && status == MP_OK; n++)
+            status = queue(b, item, r * b->launches + n);
+        if (status == MP_OK)
+            status = mp_gpu_record(b->gpu, b->end, b->stream);
+        if (status == MP_OK)
+            status = mp_gpu_wait(b->gpu, b->end);
+        if (status == MP_OK)
+            status = mp_gpu_elapsed(b->gpu, b->start, b->end, &ms);
+        if (r > 0)
+            times[r - 1] = (double)ms / 1e3 / b->launches;
+    }
+    if (status != MP_OK)
+        return status;
+    qsort(times, b->repeats, sizeof(times[0]), compare);
+    *seconds_p = times[b->repeats / 2] > 0 ? times[b->repeats / 2] : 1e-9;
+    return MP_OK;
+}
+
+static void show(struct bench *b, const struct item *item, double seconds)
+{
+    const double gbps = item->bytes / seconds / 1e9;
+
+    if (b->json) {
+        printf("%s\n  {\"name\": \"%s\", \"us\": %.3f, \"gbps\": %.3f, \"ratio\": %.3f, "
+               "\"ratio_read\": %.3f, \"gflops\": %.1f, \"headline\": %s}",
+               b->shown++ > 0 ? "," : "", item->name, seconds * 1e6, gbps, gbps / b->copy_gbps,
+               gbps / b->read_gbps, item->flop / seconds / 1e9, item->headline ? "true" : "false");
+        return;
+    }
+    printf("%-44s %9.1f us %8.1f GB/s %6.2f of reading", item->name, seconds * 1e6, gbps,
+           gbps / b->read_gbps);
+    if (item->flop > 0)
+        printf(" %9.0f GFLOP/s", item->flop / seconds / 1e9);
+    printf("\n");
+}
+
+static enum mp_status run(struct bench *b, const struct item *item)
+{
+    double seconds;
+    const enum mp_status status = measure(b, item, &seconds);
+
+    if (status == MP_OK)
+        show(b, item, seconds);
+    return status;
+}
+
+/* ---- limits */
+
+static enum mp_status measure_read(struct bench *b)
+{
+    struct item item = { .name = "read", .kernels = { MP_CUDA_KERNEL_read }, .kernel_count = 1 };
+    const unsigned most = b->small ? 2 : 4096;
+    enum mp_status status = MP_OK;
+
+    item.bytes = (double)(b->weight_bytes / 4);
+    item.step = b->weight_bytes / 4;
+    for (unsigned blocks = b->small ? 1 : 256; blocks <= most && status == MP_OK; blocks *= 2) {
+        double seconds = 1;
+
+        item.params.read = (struct mp_cuda_read){ b->weights, item.step, b->y, 1, blocks };
+        status = measure(b, &item, &seconds);
+        if (status == MP_OK && item.bytes / seconds / 1e9 > b->read_gbps)
+            b->read_gbps = item.bytes / seconds / 1e9;
+    }
+    return status;
+}
+
+static enum mp_status measure_copy(struct bench *b)
+{
+    const uint64_t bytes = b->weight_bytes / 4;
+    enum mp_status status = MP_OK;
+
+    for (unsigned r = 0; r <= b->repeats && status == MP_OK; r++) {
+        float ms = 0;
+        double gbps;
+
+        status = mp_gpu_record(b->gpu, b->start, b->stream);
+        for (int n = 0; n < 2 && status == MP_OK; n++) /* halves to halves: no place twice */
+            status = mp_gpu_copy(b->gpu, b->stream, b->weights + 2 * bytes + (uint64_t)n * bytes,
+                                 b->weights + (uint64_t)n * bytes, bytes);
+        if (status == MP_OK)
+            status = mp_gpu_record(b->gpu, b->end, b->stream);
+        if (status == MP_OK)
+            status = mp_gpu_wait(b->gpu, b->end);
+        if (status == MP_OK)
+            status = mp_gpu_elapsed(b->gpu, b->start, b->end, &ms);
+        gbps = ms > 0 ? 4 * (double)bytes / (double)ms / 1e6 : 1e-9;
+        if (r > 0 && gbps > b->copy_gbps)
+            b->copy_gbps = gbps;
+    }
+    return status;
+}
+
+/* ---- what waits for memory */
+
+static enum mp_status dense(struct bench *b, const char *what, uint32_t rows, uint32_t cols,
+                            uint32_t tokens)
+{
+    char name[64];
+    struct item item = { .name = name, .kernel_count = 1 };
+
+    if (b->small) {
+        rows = rows / 64 > 0 ? rows / 64 : 1;
+        cols = cols / 16;
+    }
+    item.kernels[0] = tokens <= 8 ? MP_CUDA_KERNEL_gemv_bf16 : MP_CUDA_KERNEL_gemm_bf16;
+    item.step = (uint64_t)rows * cols * 2;
+    item.bytes = (double)item.step;
+    item.flop = tokens > 1 ? 2.0 * rows * cols * tokens : 0;
+    item.headline = tokens == 1 && cols == 2048 && rows == 4096;
+    item.params.matmul = (struct mp_cuda_matmul){ .w = b->weights,
+                                                  .x = b->x,
+                                                  .y = b->y,
+                                                  .type = MP_WTYPE_BF16,
+                                                  .rows = rows,
+                                                  .cols = cols,
+                                                  .tokens = tokens,
+                                                  .w_stride = cols,
+                                                  .x_stride = cols,
+                                                  .y_stride = rows };
+    snprintf(name, sizeof(name), "%s bf16 %ux%u, %u token%s", what, rows, cols, tokens,
+             tokens == 1 ? "" : "s");
+    return run(b, &item);
+}
+
+/* Work lists of LAUNCHES launches, each with other experts, and rows 0, 1, 2 ... for all. */
+static enum mp_status upload_work(struct bench *b, uint64_t expert_bytes, uint32_t channels,
+                                  uint32_t rows)
+{
+    struct mp_cuda_expert *list = b->here;
+    uint32_t *row = (uint32_t *)(list + LAUNCHES * EXPERTS);
+    const uint64_t places = b->weight_bytes / expert_bytes;
+
+    for (unsigned i = 0; i < LAUNCHES * EXPERTS; i++) {
+        const mp_cu_ptr at = b->weights + i % places * expert_bytes;
+
+        list[i] = (struct mp_cuda_expert){ .gate = at,
+                                           .up = at + expert_bytes / 3,
+                                           .down = at + expert_bytes / 3 * 2,
+                                           .first = i % EXPERTS * rows,
+                                           .count = rows,
+                                           .channels = channels };
+    }
+    for (uint32_t i = 0; i < EXPERTS * rows; i++)
+        row[i] = i % rows * EXPERTS + i / rows; /* expert e is rank e of every token */
+    return mp_gpu_upload(b->gpu, b->stream, b->work, b->here, b->work_bytes);
+}
+
+static enum mp_status experts(struct bench *b, uint32_t hidden, uint32_t channels, uint32_t rows)
+{
+    char name[64];
+    struct item item = { .name = name, .kernel_count = 2 };
+    enum mp_status status;
+
+    if (b->small) {
+        hidden /= 16;
+        channels = 32;
+    }
+    item.kernels[0] = MP_CUDA_KERNEL_experts_up_bf16;
+    item.kernels[1] = MP_CUDA_KERNEL_experts_down_bf16;
+    item.bytes = 3.0 * 2 * EXPERTS * hidden * channels;
+    item.flop = rows > 1 ? item.bytes * rows : 0;
+    item.headline = rows == 1 || rows == 8;
+    item.params.experts = (struct mp_cuda_experts){
+        .work = b->work,
+        .row = b->work + LAUNCHES * EXPERTS * sizeof(struct mp_cuda_expert),
+        .x = b->x,
+        .act = b->y,
+        .rank = b->y + (uint64_t)EXPERTS * rows * channels * sizeof(float),
+        .type = MP_WTYPE_BF16,
+        .works = EXPERTS,
+        .hidden = hidden,
+        .channels = channels,
+        .top_k = EXPERTS,
+        .x_stride = hidden,
+        .rows_max = rows,
+    };
+    snprintf(name, sizeof(name), "experts bf16 8 of %ux%u, %u row%s each", channels, hidden, rows,
+             rows == 1 ? "" : "s");
+    status = mp_gpu_finish(b->gpu, b->stream);
+    if (status == MP_OK)
+        status = upload_work(b, (uint64_t)6 * hidden * channels, channels, rows);
+    return status == MP_OK ? run(b, &item) : status;
+}
+
+static enum mp_status attention(struct bench *b, uint32_t positions, bool parts)
+{
+    const uint32_t heads = 32, kv_heads = 4, dim = b->small ? 16 : 128;
+    char name[64];
+    struct item item = { .name = name, .kernel_count = parts ? 2 : 1 };
+    uint32_t *here = b->here;
+    enum mp_status status = mp_gpu_finish(b->gpu, b->stream);
+
+    positions = b->small ? 40 : positions;
+    here[0] = 0;
+    here[1] = positions - 1;
+    item.kernels[0] = parts ? MP_CUDA_KERNEL_attend_part : MP_CUDA_KERNEL_attend;
+    item.kernels[1] = MP_CUDA_KERNEL_attend_merge;
+    item.bytes = 2.0 * positions * kv_heads * dim * sizeof(float);
+    item.params.attend = (struct mp_cuda_attend){
+        .q = b->x,
+        .out = b->y,
+        .k_cache = b->weights,
+        .v_cache = b->weights + (uint64_t)positions * kv_heads * dim * sizeof(float),
+        .sequence = b->work,
+        .position = b->work + sizeof(uint32_t),
+        .heads = heads,
+        .kv_heads = kv_heads,
+        .head_dim = dim,
+        .tokens = 1,
+        .ctx = positions,
+        .scale = 0.1f,
+        .part = b->part,
+    };
+    snprintf(name, sizeof(name), "attention %u positions, 1 token, %s", positions,
+             parts ? "parts" : "a block per head");
+    if (status == MP_OK)
+        status = mp_gpu_upload(b->gpu, b->stream, b->work, b->here, b->work_bytes);
+    return status == MP_OK ? run(b, &item) : status;
+}
+
+static enum mp_status run_all(struct bench *b)
+{
+    static const uint32_t tokens[] = { 1, 2, 4, 8, 64, 512 };
+    const size_t token_counts = b->small ? 4 : 6;
+    enum mp_status status = MP_OK;
+
+    for (size_t i = 0; i < token_counts && status == MP_OK; i++)
+        status = dense(b, "product", 4096, 2048, tokens[i]);
+    for (size_t i = 0; i < 4 && status == MP_OK; i++)
+        status = dense(b, "product", 512, 2048, tokens[i]);
+    if (status == MP_OK)
+        status = dense(b, "product", 151936, 2048, 1);
+    for (size_t i = 0; i < token_counts && status == MP_OK; i++)
+        status = experts(b, 2048, 768, tokens[i]);
+    for (uint32_t positions = 1024; positions <= 16384 && status == MP_OK; positions *= 4) {
+        status = attention(b, positions, false);
+        if (status == MP_OK)
+            status = attention(b, positions, true);
+    }
+    return status;
+}
+
+/* ---- the device */
+
+static enum mp_status open_all(struct bench *b, unsigned device)
+{
+    enum mp_status status = mp_gpu_open(device, &b->gpu);
+
+    b->weight_bytes = b->small ? UINT64_C(8) << 20 : UINT64_C(2) << 30;
+    b->x_bytes = b->small ? UINT64_C(1) << 20 : UINT64_C(64) << 20;
+    b->y_bytes = b->small ? UINT64_C(4) << 20 : UINT64_C(256) << 20;
+    b->work_bytes = LAUNCHES * EXPERTS * sizeof(struct mp_cuda_expert) + 4096 * EXPERTS;
+    if (status == MP_OK)
+        status = mp_gpu_stream_open(b->gpu, &b->stream);
+    if (status == MP_OK)
+        status = mp_gpu_event_open(b->gpu, true, &b->start);
+    if (status == MP_OK)
+        status = mp_gpu_event_open(b->gpu, true, &b->end);
+    if (status == MP_OK)
+        status = mp_gpu_alloc(b->gpu, b->weight_bytes, "weights", &b->weights);
+    if (status == MP_OK)
+        status = mp_gpu_alloc(b->gpu, b->work_bytes, "work lists", &b->work);
+    if (status == MP_OK)
+        status = mp_gpu_alloc(b->gpu, b->x_bytes, "activations", &b->x);
+    if (status == MP_OK)
+        status = mp_gpu_alloc(b->gpu, b->y_bytes, "results", &b->y);
+    if (status == MP_OK)
+        status = mp_gpu_alloc(b->gpu, UINT64_C(1) << 20, "partial sums", &b->part);
+    if (status == MP_OK)
+        status = mp_gpu_alloc_host(b->gpu, b->work_bytes, "work lists", &b->here);
+    return status;
+}
+
+static void close_all(struct bench *b)
+{
+    if (b->gpu == NULL)
+        return;
+    if (b->stream != NULL && mp_gpu_finish(b->gpu, b->stream) != MP_OK)
+        fprintf(stderr, "bench_kernels: %s\n", mp_error_last()->text);
+    mp_gpu_free_host(b->gpu, b->here);
+    mp_gpu_free(b->gpu, b->weights);
+    mp_gpu_free(b->gpu, b->work);
+    mp_gpu_free(b->gpu, b->x);
+    mp_gpu_free(b->gpu, b->y);
+    mp_gpu_free(b->gpu, b->part);
+    mp_gpu_event_close(b->gpu, b->start);
+    mp_gpu_event_close(b->gpu, b->end);
+    mp_gpu_stream_close(b->gpu, b->stream);
+    mp_gpu_close(b->gpu);
+}
+
+static enum mp_status bench(struct bench *b, unsigned device)
+{
+    enum mp_status status = open_all(b, device);
+
+    if (status == MP_OK)
+        status = measure_read(b);
+    if (status == MP_OK)
+        status = measure_copy(b);
+    if (status != MP_OK)
+        return status;
+    if (b->json)
+        printf("{\"device\": \"%s\", \"small\": %s, \"read_gbps\": %.3f, \"copy_gbps\": %.3f, "
+               "\"kernels\": [",
+               mp_gpu_device(b->gpu)->name, b->small ? "true" : "false", b->read_gbps,
+               b->copy_gbps);
+    else
+        printf("%s%s: reads %.1f GB/s, copies %.1f GB/s\n", mp_gpu_device(b->gpu)->name,
+               b->small ? " (--small: these are no measurements)" : "", b->read_gbps, b->copy_gbps);
+    status = run_all(b);
+    if (b->json)
+        printf("\n]}\n");
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench b = { .repeats = 9, .launches = LAUNCHES };
+    unsigned device = 0;
+    enum mp_status status;
+
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0) {
+            b.json = true;
+        } else if (strcmp(argv[i], "--small") == 0) {
+            b.small = true;
+            b.repeats = 1;
+            b.launches = 1;
+        } else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) {
+            device = (unsigned)strtoul(argv[++i], NULL, 10);
+        } else if (strcmp(argv[i], "--repeats") == 0 && i + 1 < argc) {
+            b.repeats = (unsigned)strtoul(argv[++i], NULL, 10);
+        } else {
+            fprintf(stderr, "usage: bench_kernels [--device N] [--json] [--small] [--repeats N]\n");
+            return 2;
+        }
+    }
+    if (b.repeats < 1 || b.repeats > REPEATS_MAX) {
+        fprintf(stderr, "bench_kernels: --repeats: 1 to %d\n", REPEATS_MAX);
+        return 2;
+    }
+    status = bench(&b, device);
+    if (status != MP_OK)
+        fprintf(stderr, "bench_kernels: %s\n", mp_error_last()->text);
+    close_all(&b);
+    return status == MP_OK ? 0 : (status == MP_ERR_UNSUPPORTED ? 77 : 1);
+}
