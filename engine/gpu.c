@@ -150,17 +150,27 @@ const struct mp_cuda_device *mp_gpu_device(const struct mp_gpu *gpu)
 
 /* ---- memory */
 
-static enum mp_status clear_new(struct mp_gpu *gpu, mp_cu_ptr address, uint64_t bytes)
+/* *busy_p: the end was not seen, so nobody may have this memory again. */
+static enum mp_status clear_new(struct mp_gpu *gpu, mp_cu_ptr address, uint64_t bytes, bool *busy_p)
 {
     mp_cu_stream stream;
     enum mp_status status = mp_gpu_stream_open(gpu, &stream);
+    struct mp_error first;
 
+    *busy_p = false;
     if (status != MP_OK)
         return status;
     status = mp_gpu_clear(gpu, stream, address, bytes);
-    if (status == MP_OK)
+    if (status == MP_OK) {
         status = mp_gpu_finish(gpu, stream);
-    mp_gpu_stream_close(gpu, stream);
+        first = *mp_error_last();
+        if (status != MP_OK)
+            *busy_p = mp_gpu_finish(gpu, stream) != MP_OK;
+        if (status != MP_OK)
+            mp_error_set(&first);
+    }
+    if (!*busy_p)
+        mp_gpu_stream_close(gpu, stream);
     return status;
 }
 
@@ -169,6 +179,7 @@ enum mp_status mp_gpu_alloc(struct mp_gpu *gpu, uint64_t bytes, const char *what
 {
     mp_cu_ptr address = 0;
     char object[128];
+    bool busy;
     enum mp_status status = mp_gpu_enter(gpu);
 
     if (status != MP_OK)
@@ -177,9 +188,12 @@ enum mp_status mp_gpu_alloc(struct mp_gpu *gpu, uint64_t bytes, const char *what
     status = check(gpu, gpu->cuda->call.alloc(&address, bytes), "cuMemAlloc", object);
     if (status != MP_OK)
         return status;
-    status = clear_new(gpu, address, bytes);
+    status = clear_new(gpu, address, bytes, &busy);
     if (status != MP_OK) {
-        mp_gpu_free(gpu, address);
+        if (busy)
+            mp_log_error("cuda", "%s stay in use: the device does not answer", object);
+        else
+            mp_gpu_free(gpu, address);
         return status;
     }
     *address_p = address;

@@ -98,8 +98,7 @@ static int event_state(struct fake_event *event, bool block)
     result = fake_see_end(&clock, index, number, block);
     if (result == MP_CU_SUCCESS && event->error != 0) {
         result = event->error;
-        if (stream->error_number <= number)
-            stream->error = 0;
+        (void)fake_told(stream, number);
     }
     return result;
 }

@@ -157,6 +157,23 @@ static void end_capture(struct fake_graph *graph)
     fake_object_each(FAKE_EVENT, leave_ending);
 }
 
+/* A capture ends here also where the call fails. */
+static int failed_end(mp_cu_stream stream, int result)
+{
+    struct fake_stream *s;
+    struct fake_graph *g;
+
+    pthread_mutex_lock(&fake.lock);
+    s = fake_object_quietly(FAKE_STREAM, (uintptr_t)stream);
+    g = s != NULL ? s->capture : NULL;
+    if (g != NULL) {
+        end_capture(g);
+        free_graph(g);
+    }
+    pthread_mutex_unlock(&fake.lock);
+    return result;
+}
+
 FAKE_EXPORT mp_cu_result cuStreamEndCapture(mp_cu_stream stream, mp_cu_graph *graph)
 {
     struct fake_graph *g;
@@ -164,7 +181,8 @@ FAKE_EXPORT mp_cu_result cuStreamEndCapture(mp_cu_stream stream, mp_cu_graph *gr
     uint64_t handle;
     int result;
 
-    FAKE_BEGIN(cuStreamEndCapture);
+    if (!fake_enter(FAKE_CALL_cuStreamEndCapture, __builtin_return_address(0), &result))
+        return failed_end(stream, result);
     FAKE_NEED_CONTEXT();
     s = fake_stream_of(stream);
     if (s == NULL)

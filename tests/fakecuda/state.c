@@ -165,6 +165,10 @@ bool fake_enter(enum fake_call call, const void *address, int *result_p)
     if (*result_p == 0)
         return true;
     site->failed++;
+    if (fake_is_fatal(*result_p)) { /* from now on everything says so */
+        fake.lost = *result_p;
+        fake_wake_all();
+    }
     pthread_mutex_unlock(&fake.lock);
     return false;
 }

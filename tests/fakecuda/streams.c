@@ -230,6 +230,7 @@ FAKE_EXPORT mp_cu_result cuStreamCreateWithPriority(mp_cu_stream *stream, unsign
     }
     place->used = true;
     place->error = 0;
+    place->untold = false;
     place->capture = NULL;
     place->random = (fake.seed + 1) * 0x9e3779b97f4a7c15u ^ (place->handle + 1);
     *stream = (mp_cu_stream)(uintptr_t)place->handle;
@@ -268,16 +269,21 @@ FAKE_EXPORT mp_cu_result cuStreamDestroy_v2(mp_cu_stream stream)
     return fake_leave(MP_CU_SUCCESS);
 }
 
+int fake_told(struct fake_stream *stream, uint64_t number)
+{
+    if (!stream->untold || number < stream->failed)
+        return MP_CU_SUCCESS;
+    stream->untold = false;
+    stream->skipped = stream->queued;
+    return stream->error;
+}
+
 static int stream_state(struct fake_stream *stream, bool block)
 {
     const uint64_t number = stream->queued;
     int result = fake_see_end(&stream->clock, stream->index, number, block);
 
-    if (result == MP_CU_SUCCESS && stream->error != 0 && stream->error_number <= number) {
-        result = stream->error;
-        stream->error = 0;
-    }
-    return result;
+    return result == MP_CU_SUCCESS ? fake_told(stream, number) : result;
 }
 
 FAKE_EXPORT mp_cu_result cuStreamSynchronize(mp_cu_stream stream)

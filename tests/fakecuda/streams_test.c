@@ -510,6 +510,20 @@ static void a_copy_fails_later(void)
     CHECK_EQ(cu.event_synchronize(mark), MP_CU_ERROR_UNKNOWN);
     CHECK_EQ(cu.event_query(mark), MP_CU_ERROR_UNKNOWN);
     OK(cu.stream_synchronize(a)); /* it was told */
+
+    OK(cu.set_bytes(dev2, 5, BYTES, a)); /* what is queued behind is not done, */
+    OK(cu.stream_synchronize(a));
+    fake_api.fail("later:cuMemcpyHtoDAsync_v2", 0, MP_CU_ERROR_UNKNOWN, false);
+    OK(cu.copy_to_device(dev, host, BYTES, a));
+    OK(cu.event_record(mark, a));
+    OK(cu.stream_wait_event(b, mark, 0)); /* on streams that wait for it neither, */
+    OK(launch_add(b, dev, dev2, 1));
+    CHECK_EQ(cu.stream_synchronize(b), MP_CU_ERROR_UNKNOWN);
+    CHECK_EQ(cu.stream_synchronize(a), MP_CU_ERROR_UNKNOWN);
+    OK(cu.copy_to_host(host2, dev2, BYTES, a)); /* and what comes later is */
+    OK(cu.stream_synchronize(a));
+    CHECK_EQ(host2[0], 5);
+
     fake_api.fail("later:mp_test_add", 0, MP_CU_ERROR_LAUNCH_FAILED, false);
     OK(launch_add(a, dev, dev2, 1));
     CHECK_EQ(cu.stream_synchronize(a), MP_CU_ERROR_LAUNCH_FAILED);

@@ -234,13 +234,46 @@ static void wait_for_leave(struct fake_stream *stream, const struct fake_op *op)
     }
 }
 
+static bool is_spoilt(const struct fake_stream *stream, uint64_t number)
+{
+    return stream->error != 0 && number >= stream->failed &&
+           (stream->untold || number <= stream->skipped);
+}
+
+static void spoil(struct fake_stream *stream, int result, uint64_t number)
+{
+    stream->error = result;
+    stream->failed = number;
+    stream->untold = true;
+}
+
+/* Do it, unless something before it has failed, also on a stream that it waits for. */
+static void work_off(struct fake_stream *stream, struct fake_op *op)
+{
+    const struct fake_stream *other = &fake_streams[op->wait_stream];
+    const uint64_t began_ns = fake_time_ns();
+
+    if (is_spoilt(stream, op->number))
+        return;
+    if (op->kind == FAKE_WAIT && is_spoilt(other, op->wait_number)) {
+        spoil(stream, other->error, op->number);
+    } else if (op->failure != 0 && fake_is_fatal(op->failure)) {
+        fake.lost = op->failure;
+    } else if (op->failure != 0) {
+        spoil(stream, op->failure, op->number);
+    } else {
+        execute(op);
+        fake_profile_wait(op, began_ns);
+    }
+}
+
 static void end_record(const struct fake_stream *stream, const struct fake_op *op)
 {
     struct fake_event *event = fake_object_quietly(FAKE_EVENT, op->event);
 
     if (event == NULL || event->records != op->record)
         return;
-    event->error = stream->error;
+    event->error = is_spoilt(stream, op->number) ? stream->error : 0;
     event->time_ns = fake_time_ns();
 }
 
@@ -254,19 +287,8 @@ static void step(struct fake_stream *stream)
     while (op->kind == FAKE_WAIT && fake.lost == 0 &&
            fake_streams[op->wait_stream].done < op->wait_number)
         fake_wait_moved();
-    if (op->failure != 0 && fake.lost == 0) {
-        if (fake_is_fatal(op->failure)) {
-            fake.lost = op->failure;
-        } else {
-            stream->error = op->failure;
-            stream->error_number = op->number;
-        }
-    } else if (fake.lost == 0) {
-        const uint64_t began_ns = fake_time_ns();
-
-        execute(op);
-        fake_profile_wait(op, began_ns);
-    }
+    if (fake.lost == 0)
+        work_off(stream, op);
     if (op->kind == FAKE_RECORD)
         end_record(stream, op);
     op->finished = true;
