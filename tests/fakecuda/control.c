@@ -70,6 +70,9 @@ FAKE_EXPORT void fakecuda_reset(void)
     fake.violations = 0;
     fake.failed_calls = false;
     fake.undo_result = 0;
+    if (fake.lost_by_plan)
+        fake.lost = 0;
+    fake.lost_by_plan = false;
     fake.violation[0] = '\0';
     pthread_mutex_unlock(&fake.lock);
 }

@@ -53,7 +53,8 @@
 /*
  * The nth call from now (0: the next) of the driver function `name`, or of any if it is NULL or
  * "*", returns `result` instead of doing its work; with `forever` all later ones too. Replaces the
- * previous plan with the same name; up to 8 plans.
+ * previous plan with the same name; up to 8 plans. A result that means a lost device is returned by
+ * every call from then on, until the next reset.
  *
  * "later:NAME": the nth operation that is queued by call NAME (or launch of kernel NAME) is taken,
  * and fails when it should be done: who waits for it is told. Results that mean a lost device are

@@ -167,6 +167,7 @@ bool fake_enter(enum fake_call call, const void *address, int *result_p)
     site->failed++;
     if (fake_is_fatal(*result_p)) { /* from now on everything says so */
         fake.lost = *result_p;
+        fake.lost_by_plan = true;
         fake_wake_all();
     }
     pthread_mutex_unlock(&fake.lock);

@@ -94,6 +94,7 @@ struct fake_state {
     bool failed_calls; /* a plan has made a call fail */
     int undo_result;   /* then, of calls that give something back; or 0 */
     int lost;          /* sticky result, or 0 */
+    bool lost_by_plan; /* ends with a reset */
     int forked;
     unsigned retained[FAKE_DEVICES_MAX];
     size_t device_bytes[FAKE_DEVICES_MAX], host_bytes;
