@@ -27,11 +27,12 @@ struct mp_backend_caps {
     uint64_t alias_align_bytes; /* every alias is a multiple; a power of two >= 4096 */
     uint64_t frame_bytes_max;
     uint32_t frames_max;
-    unsigned tiers;   /* bit (1 << kind): frames can be made in this tier */
-    unsigned layouts; /* bit (1 << layout): compute accepts it */
-    bool cpu_access;  /* the CPU may read and write through aliases */
-    bool file_target; /* files may be read straight into device aliases */
-    bool windows;     /* window_*() work: a unit can have an address of its own for life */
+    unsigned tiers;       /* bit (1 << kind): frames can be made in this tier */
+    unsigned layouts;     /* bit (1 << layout): compute accepts it */
+    bool cpu_access;      /* the CPU may read and write through aliases */
+    bool file_target;     /* files may be read straight into device aliases */
+    bool windows;         /* window_*() work: a unit can have an address of its own for life */
+    bool parallel_frames; /* frame_create() may be called by several threads at once */
 };
 
 struct mp_frame {

@@ -13,6 +13,8 @@
  * log, and never used again.
  */
 #include <inttypes.h>
+#include <numa.h>
+#include <numaif.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +25,14 @@
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/memory_room.h"
+#include "vmm/topology.h"
 
 /* Of mp_frame.handle: pinned memory has no handle of the driver. */
 #define PINNED UINT64_MAX
+
+/* Of masks of NUMA nodes. */
+#define NODES_MAX 1024
+#define NODE_WORDS (NODES_MAX / 64)
 
 enum mp_status mp_cuda_note(struct cuda_backend *self, mp_cu_result result, const char *call,
                             const char *object)
@@ -154,8 +161,19 @@ static enum mp_status create_pinned(struct cuda_backend *self, uint64_t bytes,
 {
     char object[64];
     void *address = NULL;
-    const mp_cu_result result =
+    mp_cu_result result;
+    unsigned long nodes[NODE_WORDS], wanted[NODE_WORDS] = { 0 };
+    int policy = MPOL_DEFAULT;
+    bool placed;
+
+    /* The driver takes the pages on this thread; where they lie is the thread's policy. */
+    wanted[(unsigned)self->numa_node / 64 % NODE_WORDS] = 1ul << self->numa_node % 64;
+    placed = numa_available() >= 0 && get_mempolicy(&policy, nodes, NODES_MAX, NULL, 0) == 0 &&
+             set_mempolicy(MPOL_PREFERRED, wanted, NODES_MAX) == 0;
+    result =
         self->cuda->call.host_alloc(&address, bytes, MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICE_MAP);
+    if (placed)
+        (void)set_mempolicy(policy, policy == MPOL_DEFAULT ? NULL : nodes, NODES_MAX);
 
     if (result != MP_CU_SUCCESS) {
         snprintf(object, sizeof(object), "a pinned host frame of %" PRIu64 " bytes", bytes);
@@ -284,9 +302,31 @@ static enum mp_status prepare(struct cuda_backend *self)
         .tiers = 1u << MP_TIER_DEVICE | 1u << MP_TIER_HOST,
         .layouts = 1u << MP_LAYOUT_PACKED,
         .windows = true,
+        .parallel_frames = true,
     };
     try_host_handles(self);
     return MP_OK;
+}
+
+/* The node next to the device: as hwloc sees PCI, as the driver says, as the caller would have it.
+ */
+static int find_node(const struct mp_backend_config *config, const struct mp_cuda_device *device)
+{
+    const struct mp_error before = *mp_error_last();
+    struct mp_topology *topology = NULL;
+    int node = -1;
+
+    if (mp_topology_load(NULL, &topology) == MP_OK) {
+        const unsigned index = mp_topology_pci_node(topology, device->pci);
+
+        if (index != MP_TOPOLOGY_ANY_NODE)
+            node = (int)topology->nodes[index].os_index;
+    }
+    mp_topology_destroy(topology);
+    mp_error_set(&before);
+    if (node < 0)
+        node = device->host_numa_id >= 0 ? device->host_numa_id : config->numa_node;
+    return node >= 0 ? node : 0;
 }
 
 static enum mp_status cuda_open(const struct mp_backend_config *config, struct mp_backend *inner,
@@ -316,9 +356,7 @@ static enum mp_status cuda_open(const struct mp_backend_config *config, struct m
     self->super.ops = &mp_backend_cuda;
     self->cuda = cuda;
     self->device = device;
-    self->numa_node = config->numa_node >= 0     ? config->numa_node
-                      : device.host_numa_id >= 0 ? device.host_numa_id
-                                                 : 0;
+    self->numa_node = find_node(config, &device);
     status = mp_cuda_check(cuda, cuda->call.context_retain(&self->context, device.id),
                            "cuDevicePrimaryCtxRetain", device.name);
     if (status == MP_OK) {

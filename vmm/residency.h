@@ -12,8 +12,8 @@
  *     ABSENT    no slot
  *     FILLING   a slot, bytes on their way; nobody may read
  *     VALID     a slot with all bytes; the only state in which a lease can begin
- *     DRAINING  valid bytes being copied down to another tier; the slot is another unit's after
- * that FAILED    the last fill failed; no slot. A new fill may be tried
+ *     DRAINING  valid bytes being copied down to another tier; then the slot is free
+ *     FAILED    the last fill failed; no slot. A new fill may be tried
  *
  * A unit with leases > 0 is VALID and stays so: drain and evict are refused with MP_ERR_BUSY. The
  * table is data: the code, the exhaustive test and the picture in docs/architecture.md come from

@@ -11,6 +11,7 @@
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
+#include "vmm/frames.h"
 
 #define WORD_BITS 64
 
@@ -42,32 +43,39 @@ static uint32_t frames_of(uint32_t slots, uint32_t per_frame)
     return slots / per_frame + (slots % per_frame > 0);
 }
 
-/* The frame of this number, with `slots` slots, all of them free. */
-static enum mp_status make_frame(struct mp_tier *tier, struct tier_class *class, uint32_t number,
-                                 uint32_t slots)
+/* The frame of this number exists now, with `slots` slots, all of them free. */
+static void adopt_frame(struct mp_tier *tier, struct tier_class *class, uint32_t number,
+                        uint32_t slots)
 {
-    const struct mp_backend *backend = tier->backend;
-    struct mp_frame *frame = &tier->frames[class->frame_first + number];
+    const struct mp_frame *frame = &tier->frames[class->frame_first + number];
     const uint32_t first = number * class->slots_per_frame;
-    uint64_t bytes;
-    enum mp_status status;
 
-    if (!mp_tier_frame_bytes_of(backend, class->slot_bytes, slots, &bytes))
-        return mp_tier_fail_overflow();
-    status = backend->ops->frame_create(tier->backend, tier->kind, bytes, frame);
-    if (status != MP_OK)
-        return status;
-    mp_assert(frame->handle != 0 && frame->bytes == bytes);
+    mp_assert(frame->handle != 0 && frame->bytes / class->slot_bytes >= slots);
     mp_assert((uintptr_t)frame->alias % MP_SLOT_ALIGN_BYTES == 0);
     tier->frame_slots[class->frame_first + number] = slots;
-    tier->frame_bytes += bytes;
+    tier->frame_bytes += frame->bytes;
     for (uint32_t i = first; i < first + slots; i++)
         class->free_map[i / WORD_BITS] |= UINT64_C(1) << (i % WORD_BITS);
     class->slots += slots;
     class->free_slots += slots;
     if (first / WORD_BITS < class->hint_word)
         class->hint_word = first / WORD_BITS;
-    return MP_OK;
+}
+
+static enum mp_status make_frame(struct mp_tier *tier, struct tier_class *class, uint32_t number,
+                                 uint32_t slots)
+{
+    const struct mp_backend *backend = tier->backend;
+    uint64_t bytes;
+    enum mp_status status;
+
+    if (!mp_tier_frame_bytes_of(backend, class->slot_bytes, slots, &bytes))
+        return mp_tier_fail_overflow();
+    status = backend->ops->frame_create(tier->backend, tier->kind, bytes,
+                                        &tier->frames[class->frame_first + number]);
+    if (status == MP_OK)
+        adopt_frame(tier, class, number, slots);
+    return status;
 }
 
 static void destroy_frame(struct mp_tier *tier, uint32_t frame)
@@ -78,16 +86,42 @@ static void destroy_frame(struct mp_tier *tier, uint32_t frame)
     tier->frame_slots[frame] = 0;
 }
 
-/* Full frames, and a last one that is only as large as the slots that are left. */
-static enum mp_status make_frames(struct mp_tier *tier, struct tier_class *class, uint32_t slots)
+static uint32_t slots_in(const struct tier_class *class, uint32_t slots, uint32_t number)
 {
+    const uint32_t left = slots - number * class->slots_per_frame;
+
+    return left < class->slots_per_frame ? left : class->slots_per_frame;
+}
+
+/* Full frames, and a last one of each class that is only as large as the slots that are left. */
+static enum mp_status make_frames(struct mp_tier *tier, const struct mp_tier_class *wanted)
+{
+    struct mp_frame_order *orders = calloc(tier->frame_count, sizeof(*orders));
     enum mp_status status = MP_OK;
+    uint32_t count = 0;
 
-    for (uint32_t number = 0; slots > 0 && status == MP_OK; number++) {
-        const uint32_t here = slots < class->slots_per_frame ? slots : class->slots_per_frame;
+    if (orders == NULL)
+        return mp_fail_no_memory("the list of frames to make", tier->frame_count * sizeof(*orders));
+    for (uint32_t c = 0; status == MP_OK && c < tier->class_count; c++) {
+        const struct tier_class *class = &tier->classes[c];
+        const uint32_t frames = frames_of(wanted[c].slots, class->slots_per_frame);
 
-        status = make_frame(tier, class, number, here);
-        slots -= here;
+        for (uint32_t i = 0; status == MP_OK && i < frames; i++, count++) {
+            orders[count].frame_p = &tier->frames[class->frame_first + i];
+            if (!mp_tier_frame_bytes_of(tier->backend, class->slot_bytes,
+                                        slots_in(class, wanted[c].slots, i), &orders[count].bytes))
+                status = mp_tier_fail_overflow();
+        }
+    }
+    if (status == MP_OK)
+        status = mp_frames_make(tier->backend, tier->kind, orders, count);
+    free(orders);
+    for (uint32_t c = 0; status == MP_OK && c < tier->class_count; c++) {
+        struct tier_class *class = &tier->classes[c];
+        const uint32_t frames = frames_of(wanted[c].slots, class->slots_per_frame);
+
+        for (uint32_t i = 0; i < frames; i++)
+            adopt_frame(tier, class, i, slots_in(class, wanted[c].slots, i));
     }
     return status;
 }
@@ -173,11 +207,9 @@ enum mp_status mp_tier_create(struct mp_backend *backend, enum mp_tier_kind kind
         goto err_destroy;
     }
     tier->frame_count = (uint32_t)frames_total;
-    for (uint32_t i = 0; i < class_count; i++) {
-        status = make_frames(tier, &tier->classes[i], classes[i].slots);
-        if (status != MP_OK)
-            goto err_destroy;
-    }
+    status = make_frames(tier, classes);
+    if (status != MP_OK)
+        goto err_destroy;
     mp_assert(tier->frame_bytes == bytes);
     mp_assert(mp_tier_check(tier));
     *tier_p = tier;

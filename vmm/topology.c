@@ -26,6 +26,8 @@ static enum mp_status fail_source(const struct mp_topology_source *source, const
 }
 
 /* Disallowed parts are kept, so that `info` can tell them from parts that do not exist. */
+static const char *const driver_plugins[] = { "cuda", "nvml", "opencl", "rsmi", "levelzero", "gl" };
+
 static enum mp_status open_hwloc(const struct mp_topology_source *source, hwloc_topology_t *hwloc_p)
 {
     hwloc_topology_t hwloc;
@@ -34,6 +36,12 @@ static enum mp_status open_hwloc(const struct mp_topology_source *source, hwloc_
     if (hwloc_topology_init(&hwloc) != 0)
         return mp_fail_no_memory("the topology", 0);
     hwloc_topology_set_flags(hwloc, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+    hwloc_topology_set_io_types_filter(hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+    /* Where devices are is asked of PCI; plugins that open drivers of their own stay out of this.
+     */
+    for (size_t i = 0; i < MP_ARRAY_LEN(driver_plugins); i++)
+        hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
+                                      driver_plugins[i]);
     if (source->xml_path != NULL)
         result = hwloc_topology_set_xml(hwloc, source->xml_path);
     else if (source->synthetic != NULL)
@@ -254,6 +262,23 @@ unsigned mp_topology_device_node(const struct mp_topology *topology)
             best = i;
     }
     return best;
+}
+
+unsigned mp_topology_pci_node(const struct mp_topology *topology, const char *address)
+{
+    hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(topology->hwloc, address);
+    hwloc_obj_t place =
+        device != NULL ? hwloc_get_non_io_ancestor_obj(topology->hwloc, device) : NULL;
+
+    /* At the root it is next to all nodes, which says nothing where there are several. */
+    if (place == NULL || place->nodeset == NULL ||
+        (topology->node_count > 1 && place->type == HWLOC_OBJ_MACHINE))
+        return MP_TOPOLOGY_ANY_NODE;
+    for (unsigned i = 0; i < topology->node_count; i++) {
+        if (hwloc_bitmap_isset(place->nodeset, topology->nodes[i].os_index))
+            return i;
+    }
+    return MP_TOPOLOGY_ANY_NODE;
 }
 
 unsigned mp_topology_compute_pus(const struct mp_topology *topology, unsigned node, unsigned *pus,

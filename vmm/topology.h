@@ -86,6 +86,13 @@ void mp_topology_destroy(struct mp_topology *topology);
 unsigned mp_topology_device_node(const struct mp_topology *topology);
 
 /*
+ * The node next to the PCI device at this address ("0000:17:00.0"): an index into `nodes`, or
+ * MP_TOPOLOGY_ANY_NODE where hwloc does not know the device or its place. Of several nodes the
+ * first.
+ */
+unsigned mp_topology_pci_node(const struct mp_topology *topology, const char *address);
+
+/*
  * The kernel's numbers of the PUs for compute threads on `node` (or MP_TOPOLOGY_ANY_NODE), in the
  * order in which to use them: one per core first, further hardware threads of the same cores
  * last. Writes at most `pus_max`, returns how many there are.
