@@ -30,6 +30,9 @@
 /* Of mp_frame.handle: pinned memory has no handle of the driver. */
 #define PINNED UINT64_MAX
 
+/* With fewer mappings left, that is what memory ran out of. */
+#define MAPS_MARGIN 64
+
 /* Of masks of NUMA nodes. */
 #define NODES_MAX 1024
 #define NODE_WORDS (NODES_MAX / 64)
@@ -37,10 +40,18 @@
 enum mp_status mp_cuda_note(struct cuda_backend *self, mp_cu_result result, const char *call,
                             const char *object)
 {
+    uint64_t maps, maps_max;
+
     if (result == MP_CU_SUCCESS)
         return MP_OK;
     if (mp_cuda_is_sticky(result))
         atomic_store_explicit(&self->lost, result, memory_order_relaxed);
+    if (result == MP_CU_ERROR_OUT_OF_MEMORY && mp_memory_maps_read("", &maps, &maps_max) &&
+        maps + MAPS_MARGIN > maps_max)
+        return mp_fail(MP_ERR_NO_SPACE, "E_CUDA_MAPPINGS",
+                       "%s of %s: out of memory, and this process has %" PRIu64 " of %" PRIu64
+                       " mappings; raise the limit (sysctl vm.max_map_count) or lower --budget",
+                       call, object, maps, maps_max);
     return mp_cuda_check(self->cuda, result, call, object);
 }
 
@@ -210,7 +221,9 @@ static void cuda_frame_destroy(struct mp_backend *backend, struct mp_frame *fram
     const struct mp_error before = *mp_error_last();
 
     mp_assert(frame->handle != 0);
-    if (mp_cuda_enter(self) != MP_OK) {
+    if (atomic_load_explicit(&self->lost, memory_order_relaxed) != 0) {
+        count_lost(self, frame->bytes); /* with the device, which was told */
+    } else if (mp_cuda_enter(self) != MP_OK) {
         mp_log_error("cuda", "no context to give a frame back: %s", mp_error_last()->text);
         count_lost(self, frame->bytes);
     } else if (frame->handle == PINNED) {

@@ -182,3 +182,27 @@ void mp_memory_room_read(const char *root, struct mp_memory_room *room)
     take_hierarchy(root, false, room);
     take_hierarchy(root, true, room);
 }
+
+bool mp_memory_maps_read(const char *root, uint64_t *count_p, uint64_t *max_p)
+{
+    FILE *file = open_at(root, "/proc/sys/vm/max_map_count");
+    uint64_t count = 0, max = 0;
+    int byte;
+
+    if (file != NULL && fscanf(file, "%" SCNu64, &max) != 1)
+        max = 0;
+    if (file != NULL)
+        fclose(file);
+    file = open_at(root, "/proc/self/maps");
+    if (file == NULL || max == 0) {
+        if (file != NULL)
+            fclose(file);
+        return false;
+    }
+    while ((byte = getc(file)) != EOF)
+        count += byte == '\n';
+    fclose(file);
+    *count_p = count;
+    *max_p = max;
+    return true;
+}

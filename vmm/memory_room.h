@@ -1,6 +1,7 @@
 #ifndef MP_MEMORY_ROOM_H
 #define MP_MEMORY_ROOM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
@@ -24,5 +25,11 @@ struct mp_memory_room {
  * and the kernel gives it back before it refuses anything.
  */
 void mp_memory_room_read(const char *root, struct mp_memory_room *room);
+
+/*
+ * How many mappings this process has, and how many it may have (vm.max_map_count). False: the
+ * kernel does not say. `root` as above.
+ */
+bool mp_memory_maps_read(const char *root, uint64_t *count_p, uint64_t *max_p);
 
 #endif

@@ -46,8 +46,10 @@ static void clear_locked(struct mp_windows *windows, struct mp_slot slot)
     place->mapped = false;
     if (backend->ops->window_unmap(backend, place->address, bytes) == MP_OK)
         return;
-    mp_log_error("window", "the place of unit %" PRIu32 " is lost: %s", unit,
-                 mp_error_last()->text);
+    /* One line; where one fails all do, with a device that was lost. */
+    if (windows->lost_bytes == 0)
+        mp_log_error("window", "the place of unit %" PRIu32 " is lost: %s", unit,
+                     mp_error_last()->text);
     mp_error_clear();
     place->lost = true;
     windows->lost_bytes += bytes;

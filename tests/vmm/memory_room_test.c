@@ -155,6 +155,24 @@ static void this_machine_has_room(void)
     CHECK(room.room_bytes > 0 && room.room_bytes <= room.total_bytes);
 }
 
+static void mappings_are_counted(void)
+{
+    uint64_t count = 0, max = 0;
+
+    clear();
+    CHECK(!mp_memory_maps_read(root, &count, &max));
+    put("/proc/sys/vm/max_map_count", "65530\n");
+    CHECK(!mp_memory_maps_read(root, &count, &max));
+    put("/proc/self/maps", "00400000-00401000 r--p\n00401000-00402000 r-xp\n");
+    CHECK(mp_memory_maps_read(root, &count, &max));
+    CHECK_EQ(count, 2);
+    CHECK_EQ(max, 65530);
+    put("/proc/sys/vm/max_map_count", "many\n");
+    CHECK(!mp_memory_maps_read(root, &count, &max));
+    CHECK(mp_memory_maps_read("", &count, &max)); /* this machine */
+    CHECK(count > 5 && max > count);
+}
+
 int main(void)
 {
     snprintf(root, sizeof(root), "/tmp/moepager-room-XXXXXX");
@@ -165,6 +183,7 @@ int main(void)
     RUN(in_a_container_the_mount_point_is_the_group);
     RUN(odd_files_are_no_limit);
     RUN(this_machine_has_room);
+    RUN(mappings_are_counted);
     clear();
     CHECK_EQ(rmdir(root), 0);
     return 0;

@@ -30,17 +30,29 @@ static void make_units(uint64_t piece_bytes)
     }
 }
 
-static void open_world(struct world *w)
+static void drop_line(void *ctx, enum mp_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    (void)line;
+}
+
+static void open_world_on(struct world *w, const char *chain)
 {
     const uint64_t piece_bytes = addressing == MP_ADDRESSING_WINDOW ? 650000 : 50001;
 
-    world_open(w, "cuda");
+    world_open(w, chain);
     for (uint32_t f = 0; f < FILES; f++)
         test_add_file(w->files, f, 1600000 + f * 4097);
     make_units(piece_bytes);
     w->config.units = units;
     w->config.unit_count = UNITS;
     w->config.addressing = addressing;
+}
+
+static void open_world(struct world *w)
+{
+    open_world_on(w, "cuda");
 }
 
 static void create_space(struct world *w, uint64_t budget_part, uint64_t parts)
@@ -85,6 +97,315 @@ static void units_come_with_all_their_bytes(void)
     }
 }
 
+/* A unit that is evicted and loaded again, among others, through fewer slots than units. */
+static void units_come_and_go(void)
+{
+    const void *first[UNITS][MP_UNIT_PIECES_MAX], *again[MP_UNIT_PIECES_MAX];
+    struct world w;
+    uint32_t moved = 0;
+
+    open_world(&w);
+    create_space(&w, 1, 4);
+    for (uint32_t round = 0; round < 3; round++) {
+        for (uint32_t i = 0; i < UNITS; i++) {
+            const uint32_t u = (i * 7 + round * 5) % UNITS;
+
+            if (mp_space_state(w.space, u) == MP_RES_VALID)
+                continue;
+            for (uint32_t v = 0; mp_space_class_free(w.space, mp_space_unit_class(w.space, u)) == 0;
+                 v++) {
+                if (mp_space_unit_class(w.space, v) == mp_space_unit_class(w.space, u) &&
+                    mp_space_state(w.space, v) == MP_RES_VALID)
+                    CHECK_EQ(mp_space_evict(w.space, v), MP_OK);
+            }
+            world_load(&w, u);
+            world_verify(&w, u);
+            CHECK(mp_space_check(w.space));
+            CHECK_EQ(mp_space_lease(w.space, u, again), MP_OK);
+            mp_space_release(w.space, u);
+            moved += round > 0 && memcmp(first[u], again, 3 * sizeof(void *)) != 0;
+            memcpy(first[u], again, 3 * sizeof(void *));
+        }
+    }
+    if (addressing == MP_ADDRESSING_WINDOW)
+        CHECK_EQ(moved, 0); /* an address for life */
+    else
+        CHECK(moved > 0);
+    CHECK_EQ(w.counters.load_bytes / mp_space_unit_bytes(w.space, 0) > UNITS, true);
+    world_close(&w);
+    check_nothing_lives();
+}
+
+/* A host tier for some of the units: which ones stay is fixed, the others pass through. */
+static void a_small_host_tier_holds_some(void)
+{
+    struct mp_space_plan plan;
+    struct world w;
+    uint32_t held = 0;
+    uint64_t reads;
+
+    open_world(&w);
+    CHECK_EQ(mp_space_make_plan(&w.config, &plan), MP_OK);
+    w.config.host_budget_bytes = plan.host_bytes / 2;
+    create_space(&w, 1, 2);
+    mp_space_get_plan(w.space, &plan);
+    CHECK(plan.host_bytes <= w.config.host_budget_bytes);
+    CHECK(plan.host_slots > 0 && plan.host_slots < UNITS);
+    mp_space_wait_filled(w.space);
+    for (uint32_t u = 0; u < UNITS; u++)
+        held += mp_space_in_host(w.space, u);
+    CHECK_EQ(held, plan.host_slots);
+    for (uint32_t u = 0; u < UNITS; u++) {
+        const bool here = mp_space_in_host(w.space, u);
+        const void *pieces[MP_UNIT_PIECES_MAX];
+
+        reads = w.counters.read_bytes;
+        world_load(&w, u);
+        world_verify(&w, u);
+        if (here)
+            world_verify_host(&w, u);
+        else
+            CHECK_EQ(mp_space_lease_host(w.space, u, pieces), MP_ERR_NO_SPACE);
+        CHECK(here || w.counters.read_bytes > reads); /* from its file */
+        CHECK_EQ(mp_space_in_host(w.space, u), here);
+        CHECK_EQ(mp_space_evict(w.space, u), MP_OK);
+    }
+    /* More at once than slots to pass through: they take turns. */
+    for (uint32_t u = 0; u < UNITS; u++) {
+        if (mp_space_class_free(w.space, mp_space_unit_class(w.space, u)) > 0)
+            CHECK_EQ(mp_space_load(w.space, u, MP_PRIORITY_DEMAND), MP_OK);
+    }
+    for (uint32_t u = 0; u < UNITS; u++) {
+        if (mp_space_state(w.space, u) == MP_RES_FILLING)
+            CHECK_EQ(mp_space_wait(w.space, u), MP_OK);
+        CHECK(mp_space_check(w.space));
+    }
+    world_close(&w);
+    check_nothing_lives();
+}
+
+/* Each unit in one tier only; leaving the device brings it back without a read. */
+static void exclusive_units_come_back(void)
+{
+    uint32_t here[8], count = 0;
+    struct world w;
+    uint64_t reads;
+
+    open_world(&w);
+    w.config.host_residency = MP_HOST_EXCLUSIVE;
+    create_space(&w, 1, 2);
+    mp_space_wait_filled(w.space);
+    for (uint32_t u = 0; u < UNITS && count < 8; u++) {
+        if (mp_space_in_host(w.space, u))
+            here[count++] = u;
+    }
+    CHECK_EQ(count, 8);
+    for (uint32_t i = 0; i < 4; i++) {
+        world_load(&w, here[i]);
+        world_verify(&w, here[i]);
+        CHECK(!mp_space_in_host(w.space, here[i]));
+    }
+    reads = w.counters.read_bytes;
+    for (uint32_t i = 0; i < 4; i++)
+        CHECK_EQ(mp_space_evict(w.space, here[i]), MP_OK);
+    for (uint32_t i = 4; i < 8; i++) {
+        /* The slots of those are taken at once, behind the copies down. */
+        CHECK_EQ(mp_space_load(w.space, here[i], MP_PRIORITY_DEMAND), MP_OK);
+        CHECK(mp_space_check(w.space));
+    }
+    for (uint32_t i = 4; i < 8; i++) {
+        CHECK_EQ(mp_space_wait(w.space, here[i]), MP_OK);
+        world_verify(&w, here[i]);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        CHECK(mp_space_in_host(w.space, here[i]));
+        world_verify_host(&w, here[i]);
+        CHECK_EQ(mp_space_poll(w.space, here[i]), MP_RES_ABSENT);
+        CHECK_EQ(mp_space_evict(w.space, here[4 + i]), MP_OK);
+        world_load(&w, here[i]);
+        world_verify(&w, here[i]);
+    }
+    CHECK_EQ(w.counters.read_bytes, reads);
+    CHECK(mp_space_check(w.space));
+    world_close(&w);
+    check_nothing_lives();
+}
+
+/* A lease of the host's copy keeps it there, whatever the device does. */
+static void a_leased_copy_stays(void)
+{
+    const void *pieces[MP_UNIT_PIECES_MAX];
+    struct world w;
+
+    open_world(&w);
+    w.config.host_residency = MP_HOST_EXCLUSIVE;
+    create_space(&w, 1, 2);
+    mp_space_wait_filled(w.space);
+    CHECK_EQ(mp_space_lease_host(w.space, 2, pieces), MP_OK);
+    world_load(&w, 2);
+    CHECK(test_pieces_are_right(&units[2], pieces));
+    CHECK_EQ(mp_space_evict(w.space, 2), MP_OK); /* it is there still: nothing to copy */
+    CHECK_EQ(mp_space_state(w.space, 2), MP_RES_ABSENT);
+    CHECK(test_pieces_are_right(&units[2], pieces));
+    mp_space_release_host(w.space, 2);
+    CHECK(mp_space_in_host(w.space, 2));
+    CHECK(mp_space_check(w.space));
+    world_close(&w);
+    check_nothing_lives();
+}
+
+/* The file is cut off, and later whole again: the units that lay beyond fail with its name and the
+ * byte, and can be loaded afterwards. */
+static void a_file_that_is_cut_off_fails_its_units(void)
+{
+    char path[4200];
+    struct world w;
+    unsigned failed = 0;
+
+    open_world(&w);
+    w.config.host_budget_bytes = 0;
+    CHECK_EQ(mp_space_create(&w.config, &w.space), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_BUDGET_SMALL");
+    CHECK(strstr(mp_error_last()->text, "--host-budget") != NULL);
+    snprintf(path, sizeof(path), "%s/weights-1.bin", test_tmpdir_path);
+    w.config.host_budget_bytes = UINT64_MAX;
+    CHECK_EQ(truncate(path, 4096), 0);
+    mp_log_set_sink(drop_line, NULL); /* the stager warns of what it could not read ahead */
+    create_space(&w, 1, 1);
+    for (uint32_t u = 0; u < UNITS; u++) {
+        CHECK_EQ(mp_space_load(w.space, u, MP_PRIORITY_DEMAND), MP_OK);
+        if (mp_space_wait(w.space, u) == MP_OK)
+            continue;
+        failed++;
+        CHECK_EQ(mp_space_state(w.space, u), MP_RES_FAILED);
+        CHECK(strstr(mp_error_last()->text, "weights-1.bin") != NULL);
+        CHECK(strstr(mp_space_unit_error(w.space, u)->text, "weights-1.bin") != NULL);
+        CHECK(!mp_space_in_host(w.space, u));
+        CHECK(mp_space_check(w.space));
+    }
+    CHECK_EQ(failed, UNITS);
+    mp_log_set_sink(NULL, NULL);
+    world_close(&w);
+    check_nothing_lives();
+}
+
+/* Until a copy has started it can be taken back, also where the unit is still in its file. */
+static void loads_can_be_taken_back(void)
+{
+    struct world w;
+    unsigned canceled = 0;
+
+    open_world(&w);
+    create_space(&w, 1, 1);
+    fake_api.stall(true);
+    for (uint32_t u = 0; u < UNITS; u++)
+        CHECK_EQ(mp_space_load(w.space, u, u < 4 ? MP_PRIORITY_DEMAND : MP_PRIORITY_PREFETCH),
+                 MP_OK);
+    mp_space_promote(w.space, 9);
+    for (uint32_t u = UNITS; u-- > 8;) {
+        const enum mp_status status = mp_space_cancel(w.space, u);
+
+        CHECK(status == MP_OK || status == MP_ERR_BUSY);
+        canceled += status == MP_OK;
+        CHECK(mp_space_check(w.space));
+    }
+    CHECK(canceled > 8);
+    fake_api.stall(false);
+    for (uint32_t u = 0; u < UNITS; u++) {
+        if (mp_space_state(w.space, u) == MP_RES_ABSENT)
+            CHECK_EQ(mp_space_load(w.space, u, MP_PRIORITY_DEMAND), MP_OK);
+        CHECK_EQ(mp_space_wait(w.space, u), MP_OK);
+        world_verify(&w, u);
+    }
+    world_close(&w);
+    check_nothing_lives();
+}
+
+/* The copy is taken and fails when it is done: the unit is FAILED, its slot is free, and the next
+ * try works. */
+static void a_copy_that_fails_later_is_told(void)
+{
+    struct world w;
+
+    open_world(&w);
+    create_space(&w, 1, 1);
+    mp_space_wait_filled(w.space);
+    fake_api.fail("later:cuMemcpyHtoDAsync_v2", 0, 1, false);
+    CHECK_EQ(mp_space_load(w.space, 0, MP_PRIORITY_DEMAND), MP_OK);
+    CHECK_EQ(mp_space_wait(w.space, 0), MP_ERR_DEVICE);
+    CHECK_EQ(mp_space_state(w.space, 0), MP_RES_FAILED);
+    CHECK(mp_space_check(w.space));
+    fake_api.reset();
+    world_load(&w, 0);
+    world_verify(&w, 0);
+    world_close(&w);
+    check_nothing_lives();
+}
+
+/* D6: everything that comes after a fault of the device fails at once with what it was; what the
+ * host has stays readable, and the end does not wait for the device. */
+static void a_lost_device_fails_what_comes_after(void)
+{
+    const uint64_t told = mp_test_expected_errors;
+    struct world w;
+
+    open_world(&w);
+    create_space(&w, 1, 1);
+    mp_space_wait_filled(w.space);
+    world_load(&w, 0);
+    fake_api.lose(700);
+    for (uint32_t u = 1; u < 6; u++) {
+        CHECK_EQ(mp_space_load(w.space, u, MP_PRIORITY_DEMAND), MP_OK);
+        CHECK_EQ(mp_space_wait(w.space, u), MP_ERR_DEVICE);
+        CHECK(strstr(mp_error_last()->text, "700") != NULL);
+        CHECK(mp_space_check(w.space));
+    }
+    fake_api.reset();
+    for (uint32_t u = 6; u < UNITS; u++) {
+        CHECK_EQ(mp_space_load(w.space, u, MP_PRIORITY_DEMAND), MP_OK);
+        CHECK_EQ(mp_space_wait(w.space, u), MP_ERR_DEVICE);
+        world_verify_host(&w, u);
+    }
+    mp_log_set_sink(world_keep_line, NULL);
+    world_close(&w);
+    CHECK_EQ(fake_api.calls(NULL), 0);
+    CHECK_EQ(mp_test_expected_errors, told + (addressing == MP_ADDRESSING_WINDOW));
+    fake_api.lose(0);
+}
+
+/* Through wrappers, with a failure of each call that they can fail. */
+static void wrappers_pass_everything_on(void)
+{
+    static const char *const chains[] = { "trace:cuda", "fault:trace:cuda" };
+    struct world w;
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(chains); i++) {
+        open_world_on(&w, chains[i]);
+        create_space(&w, 1, 1);
+        mp_space_wait_filled(w.space);
+        for (uint32_t u = 0; u < UNITS; u++) {
+            world_load(&w, u);
+            world_verify(&w, u);
+        }
+        if (i == 1) {
+            for (int64_t n = 0; n < 4; n++) {
+                CHECK_EQ(mp_space_evict(w.space, 3), MP_OK);
+                mp_backend_fault_set(w.backend, n, true, MP_ERR_DEVICE);
+                CHECK_EQ(mp_space_load(w.space, 3, MP_PRIORITY_DEMAND), MP_OK);
+                if (mp_space_wait(w.space, 3) != MP_OK) {
+                    CHECK_STR(mp_error_last()->code, "E_INJECTED");
+                    mp_backend_fault_set(w.backend, -1, true, MP_OK);
+                    world_load(&w, 3);
+                }
+                mp_backend_fault_set(w.backend, -1, true, MP_OK);
+                world_verify(&w, 3);
+                CHECK(mp_space_check(w.space));
+            }
+        }
+        world_close(&w);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *variant = argc > 1 ? argv[1] : "table";
@@ -92,9 +413,20 @@ int main(int argc, char **argv)
     setenv("FAKECUDA_MEMORY", "134217728", 1);
     if (strcmp(variant, "pinned") == 0)
         setenv("FAKECUDA_HOST_NUMA", "0", 1);
-    if (strcmp(variant, "window") == 0)
+    if (strcmp(variant, "window") != 0)
+        setenv("FAKECUDA_GRANULE", "65536", 1);
+    else
         addressing = MP_ADDRESSING_WINDOW;
     find_fake();
     RUN(units_come_with_all_their_bytes);
+    RUN(units_come_and_go);
+    RUN(a_small_host_tier_holds_some);
+    RUN(exclusive_units_come_back);
+    RUN(a_leased_copy_stays);
+    RUN(a_file_that_is_cut_off_fails_its_units);
+    RUN(loads_can_be_taken_back);
+    RUN(a_copy_that_fails_later_is_told);
+    RUN(wrappers_pass_everything_on);
+    RUN(a_lost_device_fails_what_comes_after); /* last: what it held stays lost */
     return 0;
 }
