@@ -56,14 +56,22 @@ def check_table(folder):
                "tokens_per_s": {"ratio": 5.0, "moepager": 10.0, "llamacpp": 2.0},
                "bound": {"reached": 0.79, "tokens_per_s": 12.7, "by": "disk",
                          "missed_bytes_per_token": 1e8}}
-    for name, result in (("kernels", {"rows": kernels}), ("uniform", limited)):
+    cold = [{"start_s": start, "compute_s": 0.5, "need_bytes": 1e9, "ratio": start,
+             "expert_need_bytes": 5e8, "expert_read_bytes": read}
+            for start, read in ((1.3, 5e8), (1.1, 5e8), (1.2, 5.5e8))]
+    start = {"prompts": [{"tokens": 64, "ratio": 1.2, "runs": cold},
+                         {"tokens": 4, "ratio": 1.3, "runs": cold[:1]}]}
+    for name, result in (("kernels", {"rows": kernels}), ("uniform", limited), ("start", start)):
         (folder / f"{name}.json").write_text(json.dumps({"date": "2000-01-01", **result}))
     check(table(folder), [
         ["decode in 3 GiB, uniform: llama.cpp", "5", ">= 5", "yes"],
         ["the same: the bound", "0.79", ">= 0.8", "no"],
         ["decisions, uniform: layer's time", "0.02", "<= 0.01", "no"],
         ["kernels, one token, 1 thread: read bandwidth", "0.95", ">= 0.9", "yes"],
-        ["kernels, one token, 2 threads: read bandwidth", "0.85", ">= 0.9", "no"]], "table")
+        ["kernels, one token, 2 threads: read bandwidth", "0.85", ">= 0.9", "no"],
+        ["cold start to the first token, prompt of 64: bound", "1.2", "<= 1.2", "yes"],
+        ["cold start to the first token, prompt of 4: bound", "1.3", "<= 1.2", "no"],
+        ["cold start, experts' bytes read once", "1.1", "<= 1.01", "no"]], "table")
 
 
 def main():

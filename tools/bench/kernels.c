@@ -4,11 +4,12 @@
  *     bench_kernels [--json] [--repeats N] [--threads N] [--kernels NAME] [--type NAME]
  *
  * Products of few tokens read weights from memory and are compared with reading the same memory
- * alone, the best of three ways of doing that; products of many tokens take one expert's matrix
- * from cache and are compared with multiply-adds on registers. Both limits are measured in the same
- * run, with one thread and with all (or N) of them, which share the rows of a product as the
- * engine's do. Each figure is the median of the repeats by the wall clock, so the machine should
- * have nothing else to do.
+ * alone, the best of three ways of doing that, and with the slower of that and the same product
+ * with weights from the second level cache, where only arithmetic is left. Products of many tokens
+ * take one expert's matrix from cache and are compared with multiply-adds on registers. All limits
+ * are measured in the same run, with one thread and with all (or N) of them, which share the rows
+ * of a product as the engine's do. Each figure is the median of the repeats by the wall clock, so
+ * the machine should have nothing else to do.
  */
 #include "kernels/kernels.h"
 
@@ -22,6 +23,8 @@
 
 #define MEMORY_BYTES ((size_t)192 << 20) /* far more than caches hold */
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
+#define CACHED_BYTES ((size_t)384 << 10) /* per thread: the second level cache holds it */
+#define CACHED_LOOPS 32
 #define PERIOD_BYTES ((size_t)512 << 10)
 #define REPEATS_MAX 101
 #define THREADS_MAX 256
@@ -252,6 +255,7 @@ struct multiplication {
     enum mp_wtype type;
     int blocked;
     size_t rows, cols, tokens;
+    int loops; /* over the same weights */
 };
 
 static void multiply_part(void *ctx, unsigned thread, unsigned threads)
@@ -261,51 +265,82 @@ static void multiply_part(void *ctx, unsigned thread, unsigned threads)
     size_t end = thread + 1 == threads ? m->rows : m->rows / 16 * (thread + 1) / threads * 16;
     const unsigned char *w = m->b->memory + first * m->cols * mp_wtype_bytes(m->type);
 
-    if (m->blocked)
-        m->k->matmul_blocked(m->b->y + first, m->rows, w, m->type, m->cols, m->b->x, m->cols,
-                             end - first, m->cols, m->tokens, 0);
-    else
-        m->k->matmul(m->b->y + first, m->rows, w, m->type, m->cols, m->b->x, m->cols, end - first,
-                     m->cols, m->tokens);
+    for (int i = 0; i < m->loops; i++) {
+        if (m->blocked)
+            m->k->matmul_blocked(m->b->y + first, m->rows, w, m->type, m->cols, m->b->x, m->cols,
+                                 end - first, m->cols, m->tokens, 0);
+        else
+            m->k->matmul(m->b->y + first, m->rows, w, m->type, m->cols, m->b->x, m->cols,
+                         end - first, m->cols, m->tokens);
+    }
 }
 
-/* value and limit: bytes or operations per second. */
-static void print_result(struct bench *b, const struct multiplication *m, const char *unit,
-                         double value, double limit)
+static void begin_result(struct bench *b, const struct multiplication *m)
 {
-    const char *operation = m->blocked ? "matmul_blocked" : "matmul";
-
     if (b->json)
         printf("%s\n  {\"kernels\": \"%s\", \"operation\": \"%s\", \"type\": \"%s\", "
-               "\"threads\": %u, \"tokens\": %zu, \"%s\": %.3g, \"limit\": %.3g, \"ratio\": %.3f}",
-               b->results > 0 ? "," : "[", m->k->name, operation, mp_wtype_name(m->type),
-               b->team->count, m->tokens, unit, value * 1e-9, limit * 1e-9,
-               limit > 0 ? value / limit : 0);
+               "\"threads\": %u, \"tokens\": %zu, ",
+               b->results > 0 ? "," : "[", m->k->name, m->blocked ? "matmul_blocked" : "matmul",
+               mp_wtype_name(m->type), b->team->count, m->tokens);
     else
-        printf("  %zu: %5.1f (%.2f)", m->tokens, value * 1e-9, limit > 0 ? value / limit : 0);
+        printf("  %zu: ", m->tokens);
     b->results++;
+}
+
+/* One expert's matrix from cache. */
+static void bench_many(struct bench *b, struct multiplication *m)
+{
+    double s = measure_s(b, multiply_part, m, m->tokens < 64 ? 4 : 1);
+    double flops = 2 * (double)m->rows * (double)m->cols * (double)m->tokens / s;
+    double ratio = b->flops > 0 ? flops / b->flops : 0;
+
+    begin_result(b, m);
+    if (b->json)
+        printf("\"gflops\": %.3g, \"limit\": %.3g, \"ratio\": %.3f}", flops * 1e-9, b->flops * 1e-9,
+               ratio);
+    else
+        printf("%5.1f (%.2f)", flops * 1e-9, ratio);
+}
+
+/* Weights from memory; then so few of them that they stay in cache. */
+static void bench_few(struct bench *b, struct multiplication *m)
+{
+    const size_t row_bytes = m->cols * mp_wtype_bytes(m->type);
+    double speed, cached, bound, seconds;
+
+    m->rows = MEMORY_BYTES / row_bytes;
+    speed = (double)MEMORY_BYTES / measure_s(b, multiply_part, m, 1);
+    m->rows = CACHED_BYTES / row_bytes / 48 * 48 * b->team->count;
+    m->loops = CACHED_LOOPS;
+    seconds = measure_s(b, multiply_part, m, 1);
+    cached = (double)(m->rows * row_bytes) * m->loops / seconds;
+    m->loops = 1;
+    bound = cached < b->read_bytes_per_s ? cached : b->read_bytes_per_s;
+
+    begin_result(b, m);
+    if (b->json)
+        printf("\"gb_per_s\": %.3g, \"limit\": %.3g, \"ratio\": %.3f, \"cached_gb_per_s\": %.3g, "
+               "\"bound_ratio\": %.3f}",
+               speed * 1e-9, b->read_bytes_per_s * 1e-9, speed / b->read_bytes_per_s, cached * 1e-9,
+               speed / bound);
+    else
+        printf("%5.1f (%.2f, %.2f)", speed * 1e-9, speed / b->read_bytes_per_s, speed / bound);
 }
 
 static void bench_line(struct bench *b, const struct mp_kernels *k, enum mp_wtype type, int blocked,
                        int many)
 {
-    struct multiplication m = {
-        b, k, type, blocked, blocked ? 2048 : 768, blocked ? 768 : 2048, 1
-    };
+    struct multiplication m = { b, k, type, blocked, blocked ? 2048 : 768, blocked ? 768 : 2048,
+                                1, 1 };
     const size_t last = many ? TOKENS_MAX : 8;
 
-    if (!many)
-        m.rows = MEMORY_BYTES / m.cols / mp_wtype_bytes(type);
     if (!b->json)
         printf("  %-4s %-14s", mp_wtype_name(type), blocked ? "matmul_blocked" : "matmul");
     for (m.tokens = many ? 16 : 1; m.tokens <= last; m.tokens *= 2) {
-        double s = measure_s(b, multiply_part, &m, many && m.tokens < 64 ? 4 : 1);
-        double work = 2 * (double)m.rows * (double)m.cols * (double)m.tokens;
-
         if (many)
-            print_result(b, &m, "gflops", work / s, b->flops);
+            bench_many(b, &m);
         else
-            print_result(b, &m, "gb_per_s", (double)MEMORY_BYTES / s, b->read_bytes_per_s);
+            bench_few(b, &m);
         fflush(stdout);
     }
     if (!b->json)
@@ -325,7 +360,8 @@ static void bench_kernels(struct bench *b, const struct mp_kernels *k, const cha
     b->flops = peak_flops(b, k);
     for (int many = 0; many < 2; many++) {
         if (!b->json && !many)
-            printf("%s, threads: %u, weights from memory; tokens: GB/s (of %.1f when only read)\n",
+            printf("%s, threads: %u, weights from memory; tokens: GB/s (of %.1f when only read, of "
+                   "the slower of that and weights from cache)\n",
                    k->name, b->team->count, b->read_bytes_per_s * 1e-9);
         else if (!b->json)
             printf("%s, threads: %u, 2048 x 768 from cache; tokens: GFLOP/s (of %.1f on "
