@@ -22,6 +22,9 @@
 /* The buffer on the stack for them; the second level cache has room for it. */
 #define PACK_FLOATS ((size_t)RUN_TOKENS * BLOCK_COLS)
 
+/* How far ahead of the weights in use the stream of short rows is fetched. */
+#define STREAM_AHEAD 4096
+
 #define CACHE_LINE_BYTES 64
 
 /*
@@ -182,7 +185,66 @@ TILE void tile(const struct product *p, const struct panel *q, enum mp_wtype typ
     }
 }
 
-/* The same for rows [r, end). */
+/*
+ * One token and whole rows of few partial sums, as the down projection of small experts has them:
+ * rows are read one after the other, so that memory is one stream, and the lanes of all sums are
+ * added together at the end, so that this is waited for once. The additions are those of tile().
+ * rows * blocks <= LANES.
+ */
+TILE void tile_stream(const struct product *p, const struct panel *q, enum mp_wtype type, size_t r,
+                      int blocks, int rows)
+{
+    const unsigned char *w = p->w + r * p->w_row_bytes;
+    const size_t block_bytes = p->block_cols * type_bytes(type);
+    float *y = p->y + q->t * p->y_stride + r;
+    float sums[TILE_SUMS_MAX];
+    vec acc[TILE_SUMS_MAX];
+
+    UNROLL
+    for (int i = 0; i < rows * blocks; i++)
+        acc[i] = v_set1(0);
+    UNROLL
+    for (int i = 0; i < rows * blocks; i++)
+        tile_dot(acc + i,
+                 w + (size_t)(i / blocks) * p->w_row_bytes + (size_t)(i % blocks) * block_bytes, 0,
+                 STREAM_AHEAD, q->x + (size_t)(i % blocks) * p->block_cols, type, p->block_cols, 1,
+                 1);
+    add_lanes(sums, acc, rows * blocks);
+    for (int i = 0; i < rows; i++) {
+        float sum = p->accumulate ? y[i] : 0;
+
+        for (int b = 0; b < blocks; b++)
+            sum += sums[i * blocks + b];
+        y[i] = sum;
+    }
+}
+
+TILE void stream(const struct product *p, const struct panel *q, enum mp_wtype type, int blocks)
+{
+    const int rows = LANES / blocks;
+    size_t r = 0;
+
+    for (; r + (size_t)rows <= p->rows; r += (size_t)rows)
+        tile_stream(p, q, type, r, blocks, rows);
+    for (; r < p->rows; r++)
+        tile_stream(p, q, type, r, blocks, 1);
+}
+
+/* False: these are no short rows. */
+TILE int multiply_stream(const struct product *p, const struct panel *q, enum mp_wtype type)
+{
+    if (q->tokens > 1 || q->cols < p->cols || p->block_cols != MP_KERNEL_BLOCK_COLS)
+        return 0;
+    if (p->cols == 3 * (size_t)MP_KERNEL_BLOCK_COLS)
+        stream(p, q, type, 3);
+    else if (p->cols == 4 * (size_t)MP_KERNEL_BLOCK_COLS)
+        stream(p, q, type, 4);
+    else
+        return 0;
+    return 1;
+}
+
+/* The same as tile() for rows [r, end). */
 TILE void column(const struct product *p, const struct panel *q, enum mp_wtype type, size_t r,
                  size_t end, size_t t, size_t c, size_t cols, int tokens)
 {
@@ -256,6 +318,8 @@ TILE void multiply_panel(const struct product *p, const struct panel *q, enum mp
     const size_t tokens = tile_tokens(q->tokens);
     const size_t step = q->tokens > FEW ? ROW_BLOCK : TILE_ROWS_OF(tokens);
 
+    if (multiply_stream(p, q, type))
+        return;
     for (size_t r = 0; r < p->rows; r += step) {
         const size_t end = min_size(r + step, p->rows);
         size_t c = 0;

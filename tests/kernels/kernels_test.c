@@ -224,7 +224,7 @@ static void check_cut(const struct mp_kernels *k, const struct problem *p, int b
 static void cuts_keep_bits(const struct mp_kernels *k)
 {
     static const size_t steps[] = { 1, 2, 3, 4, 5, 6, 7, 8, 11, 100 };
-    static const size_t cols[] = { 1, 13, 16, 100, 129, 300, 512 };
+    static const size_t cols[] = { 1, 13, 16, 100, 129, 300, 512, 768, 1024 };
 
     for (int type = 0; type < MP_WTYPE_COUNT; type++) {
         for (size_t c = 0; c < LEN(cols); c++) {
@@ -259,7 +259,7 @@ static void check_column_split(const struct mp_kernels *k, const struct problem 
 
 static void blocked_sums_blocks_in_order(const struct mp_kernels *k)
 {
-    static const size_t cols[] = { 100, 128, 129, 256, 300, 768 };
+    static const size_t cols[] = { 100, 128, 129, 256, 300, 512, 768, 1024 };
 
     for (int type = 0; type < MP_WTYPE_COUNT; type++) {
         for (size_t i = 0; i < LEN(cols); i++) {
