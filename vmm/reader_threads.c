@@ -14,6 +14,7 @@ struct threads_state {
 
 static void *threads_run(void *arg)
 {
+    mp_reader_hurry();
     mp_reader_work(arg);
     return NULL;
 }

@@ -251,6 +251,7 @@ static void *uring_run(void *arg)
 {
     struct uring_state *state = arg;
 
+    mp_reader_hurry();
     while (!state->broken && take_chunks(state)) {
         if (!state->event_armed && state->event_failures < EVENT_TRIES)
             arm_event(state);
