@@ -38,6 +38,15 @@ static enum mp_status load_all(struct mp_pager *pager)
     return status;
 }
 
+void mp_pager_fit_shape(const struct mp_space *space, struct mp_shape *shape)
+{
+    struct mp_space_plan plan;
+
+    mp_space_get_plan(space, &plan);
+    shape->slots = plan.slots;
+    shape->unit_bytes = plan.slot_bytes_max;
+}
+
 enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_pager **pager_p)
 {
     struct mp_pager *pager = calloc(1, sizeof(*pager));
@@ -51,6 +60,8 @@ enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_p
     pager->experts = calloc(config->shape.experts, sizeof(*pager->experts));
     if (pager->pieces == NULL || pager->experts == NULL)
         status = mp_fail_no_memory("the pager's tables", pager->units * sizeof(*pager->pieces));
+    else if (config->shape.slices > 1)
+        status = mp_fail(MP_ERR_CONFIG, "E_BENCH", "plain memory needs experts in one piece");
     else
         status = load_all(pager);
     if (status != MP_OK) {
@@ -162,6 +173,12 @@ uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer)
 {
     (void)pager, (void)layer;
     return MP_LAYER_ANY;
+}
+
+uint32_t mp_pager_tops(const struct mp_pager *pager, uint32_t layer)
+{
+    (void)pager, (void)layer;
+    return 1;
 }
 
 bool mp_pager_check(struct mp_pager *pager)
