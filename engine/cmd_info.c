@@ -9,10 +9,29 @@
 #include "vmm/base/json_out.h"
 #include "vmm/cuda_driver.h"
 #include "vmm/memory_room.h"
+#include "vmm/pci_link.h"
 
 static double mib(uint64_t bytes)
 {
     return (double)bytes / (1 << 20);
+}
+
+/* The kernel's word for the node comes before the driver's, which need not have one. */
+static int node_of(const struct mp_cuda_device *device, const struct mp_pci_link *link)
+{
+    return link->numa_node >= 0 ? link->numa_node : device->host_numa_id;
+}
+
+static void print_link(const struct mp_cuda_device *device)
+{
+    struct mp_pci_link link;
+
+    mp_pci_link_read("", device->pci, &link);
+    printf("NUMA node %d, link ", node_of(device, &link));
+    if (link.width > 0 && link.speed[0] != '\0')
+        printf("x%u of %s", link.width, link.speed);
+    else
+        printf("not known");
 }
 
 /* The devices that the driver shows, or why there are none. */
@@ -28,16 +47,16 @@ static void print_cuda(void)
         return;
     }
     for (unsigned i = 0; i < cuda->devices; i++) {
-        if (mp_cuda_describe(cuda, i, &device) != MP_OK)
+        if (mp_cuda_describe(cuda, i, &device) != MP_OK) {
             printf("  cuda:%u     %s\n", i, mp_error_last()->text);
-        else
-            printf(
-                "  cuda:%u     %s, %.0f MiB, capability %d.%d, PCI %s, NUMA node %d, driver %d.%d\n",
-                i, device.name, mib(device.memory_bytes), device.capability / 10,
-                device.capability % 10, device.pci, device.host_numa_id, cuda->version / 1000,
-                cuda->version % 1000 / 10);
+            continue;
+        }
+        printf("  cuda:%u     %s, %.0f MiB, capability %d.%d, PCI %s, ", i, device.name,
+               mib(device.memory_bytes), device.capability / 10, device.capability % 10,
+               device.pci);
+        print_link(&device);
+        printf(", driver %d.%d\n", cuda->version / 1000, cuda->version % 1000 / 10);
     }
-    printf("  models do not run on them in this version\n");
 }
 
 static void print_machine(const struct mp_topology *topology)
@@ -151,6 +170,7 @@ static void json_cuda(struct mp_json_out *json)
     struct mp_cuda_device device;
     const struct mp_cuda *cuda = NULL;
     const bool found = mp_cuda_get(&cuda) == MP_OK;
+    struct mp_pci_link link;
 
     mp_json_object_begin(json, "cuda");
     mp_json_put_string(json, "off", found ? NULL : mp_error_last()->text);
@@ -164,7 +184,10 @@ static void json_cuda(struct mp_json_out *json)
         mp_json_put_string(json, "pci", device.pci);
         mp_json_put_u64(json, "memory_bytes", device.memory_bytes);
         mp_json_put_i64(json, "capability", device.capability);
-        mp_json_put_i64(json, "numa_node", device.host_numa_id);
+        mp_pci_link_read("", device.pci, &link);
+        mp_json_put_i64(json, "numa_node", node_of(&device, &link));
+        mp_json_put_string(json, "link_speed", link.speed[0] != '\0' ? link.speed : NULL);
+        mp_json_put_u64(json, "link_width", link.width);
         mp_json_object_end(json);
     }
     mp_json_array_end(json);

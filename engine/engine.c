@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/device.h"
 #include "engine/engine_int.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
@@ -118,21 +119,41 @@ enum mp_status mp_engine_measure(const struct mp_engine_config *config, uint64_t
     return MP_OK;
 }
 
-/* Pages come when they are touched, so a long context costs what is used of it. */
+/* With a device: does the array go there, or come from there? Then it is pinned. */
+static bool is_pinned(const struct mp_engine *engine, const struct array *array)
+{
+    static const size_t crossing[] = { offsetof(struct mp_state, xn),
+                                       offsetof(struct mp_state, rank),
+                                       offsetof(struct mp_state, logits) };
+    bool pinned = false;
+
+    for (size_t i = 0; i < sizeof(crossing) / sizeof(crossing[0]); i++)
+        pinned |= array->offset == crossing[i];
+    return pinned && engine->device != NULL;
+}
+
+/* Pages come when they are touched, so a long context costs what is used of it; with a device,
+ * whatever the CPU does not compute costs nothing. */
 static enum mp_status make_state(struct mp_engine *engine)
 {
     struct array list[ARRAY_COUNT];
 
     list_arrays(&engine->config, list);
     for (size_t i = 0; i < ARRAY_COUNT; i++) {
+        enum mp_status status = MP_OK;
+        void *memory = NULL;
         uint64_t bytes;
-        void *memory;
 
         if (!array_bytes(&list[i], &bytes))
             return MP_ERR_OVERFLOW; /* mp_engine_measure() has refused this before */
-        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (is_pinned(engine, &list[i]))
+            status = mp_gpu_alloc_host(engine->device->gpu, bytes, "activations", &memory);
+        else
+            memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED)
-            return mp_fail_no_memory(is_kv(&list[i]) ? "the KV cache" : "activations", bytes);
+            status = mp_fail_no_memory(is_kv(&list[i]) ? "the KV cache" : "activations", bytes);
+        if (status != MP_OK)
+            return status;
         *(float **)((char *)&engine->state + list[i].offset) = memory;
     }
     return MP_OK;
@@ -147,7 +168,9 @@ static void free_state(struct mp_engine *engine)
         float *memory = *(float **)((char *)&engine->state + list[i].offset);
         uint64_t bytes;
 
-        if (memory != NULL && array_bytes(&list[i], &bytes))
+        if (is_pinned(engine, &list[i]))
+            mp_gpu_free_host(engine->device->gpu, memory);
+        else if (memory != NULL && array_bytes(&list[i], &bytes))
             munmap(memory, bytes);
     }
 }
@@ -219,6 +242,7 @@ static enum mp_status make_space(struct mp_engine *engine)
         .seed = c->seed,
         .calibration = c->calibration != NULL ? &c->calibration->facts : NULL,
         .slices = c->weights->slices.count,
+        .costs = engine->device != NULL ? &engine->costs : NULL,
     };
     mp_pager_fit_shape(engine->space, &engine->shape);
     if (engine->shape.slices == 1 && strcmp(c->policies.name, "moepic") == 0)
@@ -248,9 +272,12 @@ static enum mp_status make_paging(struct mp_engine *engine)
     };
     enum mp_status status;
 
-    status = mp_backend_open(c->backend, &c->backend_config, &engine->backend);
-    if (status == MP_OK)
-        status = make_space(engine);
+    if (engine->device != NULL) {
+        step_config.ops = &engine->device->ops;
+        step_config.executors |= 1u << MP_EXECUTOR_IN_PLACE | 1u << MP_EXECUTOR_CPU;
+        step_config.costs = &engine->costs;
+    }
+    status = make_space(engine);
     if (status == MP_OK)
         status =
             mp_policies_create(&c->policies, &engine->shape, c->option_groups, &engine->policies);
@@ -271,6 +298,24 @@ static enum mp_status make_paging(struct mp_engine *engine)
         step_config.shape = engine->shape;
         status = mp_step_create(&step_config, &engine->step);
     }
+    if (status == MP_OK && engine->device != NULL)
+        status = mp_device_start(engine->device);
+    if (status == MP_OK && engine->device != NULL)
+        status = mp_device_graphs_create(engine->device);
+    /* Who may compute an expert depends on whether the host tier has it yet. */
+    if (status == MP_OK && engine->device != NULL && c->deterministic)
+        mp_space_wait_filled(engine->space);
+    return status;
+}
+
+/* Memory of tiers, and of the device that computes where the CPU cannot. */
+static enum mp_status open_backend(struct mp_engine *engine)
+{
+    const struct mp_engine_config *c = &engine->config;
+    enum mp_status status = mp_backend_open(c->backend, &c->backend_config, &engine->backend);
+
+    if (status == MP_OK && mp_device_needed(engine->backend))
+        status = mp_device_open(engine, &engine->device);
     return status;
 }
 
@@ -286,17 +331,22 @@ enum mp_status mp_engine_create(const struct mp_engine_config *config, struct mp
     if (engine == NULL)
         return mp_fail_no_memory("the engine", sizeof(*engine));
     engine->config = *config;
+    engine->costs = config->costs;
     mp_counters_reset(&engine->counters);
     if (config->timeline != NULL)
         engine->track = mp_timeline_add_track(config->timeline, "compute");
 
     status = number_layers(engine);
     if (status == MP_OK)
+        status = open_backend(engine);
+    if (status == MP_OK)
         status = make_state(engine);
-    if (status == MP_OK) {
+    if (status == MP_OK)
         fill_rope(engine);
+    if (status == MP_OK && engine->device != NULL)
+        status = mp_device_prepare(engine->device);
+    if (status == MP_OK)
         status = make_paging(engine);
-    }
     if (status != MP_OK) {
         mp_engine_destroy(engine);
         return status;
@@ -310,12 +360,14 @@ void mp_engine_destroy(struct mp_engine *engine)
     if (engine == NULL)
         return;
     mp_step_destroy(engine->step);
+    mp_device_stop(engine->device);
     mp_pager_destroy(engine->pager);
     mp_policies_destroy(&engine->policies);
     mp_decisions_destroy(engine->decisions);
     mp_space_destroy(engine->space);
     mp_backend_close(engine->backend);
     free_state(engine);
+    mp_device_destroy(engine->device);
     mp_engine_predict_destroy(engine);
     free(engine->moe_layer);
     free(engine->layer_of);

@@ -8,6 +8,7 @@
 #include "engine/calibration.h"
 #include "engine/checkpoint.h"
 #include "engine/config.h"
+#include "engine/cublas.h"
 #include "engine/llapor.h"
 #include "engine/pool.h"
 #include "engine/weights.h"
@@ -15,7 +16,9 @@
 #include "policy/step.h"
 
 /*
- * The engine: a model, the memory it may use, and forward().
+ * The engine: a model, the memory it may use, and forward(). On a backend whose memory the CPU
+ * cannot use, all of it but the experts that policies give to the CPU runs on the device
+ * (engine/device.h).
  *
  *     config    what the model is                  (engine/config.h)
  *     weights   what every token needs, in RAM     (engine/weights.h)
@@ -65,11 +68,17 @@ struct mp_engine_config {
     uint64_t host_budget_bytes;
     enum mp_host_residency host_residency;
     enum mp_addressing addressing;
-    const char *backend; /* "host" or a chain such as "trace:host" */
+    const char *backend; /* "host", "cuda", or a chain such as "trace:host" */
     struct mp_backend_config backend_config;
     enum mp_io_mode io_mode;
     bool populate;                  /* see struct mp_space_config */
     struct mp_reader_config reader; /* uring, depth, threads, chunk_bytes */
+
+    /* With a device: */
+    struct mp_costs costs;    /* measured on this machine, or zeros; followed while running, but not
+                                 with `deterministic` */
+    enum mp_gemm_choice gemm; /* who multiplies dense weights with many tokens */
+    bool graphs;              /* steps that the device can do alone are one graph; same bits */
 
     struct mp_profile policies;
     const struct mp_opt_group *option_groups; /* of policies; or NULL: environment */

@@ -48,8 +48,12 @@ struct mp_predict_state {
     const float *weights;   // (T, R)
 };
 
+struct mp_device;
+
 struct mp_engine {
     struct mp_engine_config config;
+    struct mp_device *device; /* NULL: the CPU computes everything */
+    struct mp_costs costs;    /* of this machine, as far as known */
     struct mp_state state;
     struct mp_counters counters;
     struct mp_shape shape;
@@ -144,6 +148,10 @@ void mp_engine_predict_destroy(struct mp_engine *engine);
 void mp_engine_source_scores(struct mp_engine *engine, uint32_t moe_layer, uint32_t target,
                              enum mp_score_source source, float *scores);
 
+/* The source that will speak where `source` is asked for. */
+enum mp_score_source mp_engine_source_of(const struct mp_engine *engine, uint32_t moe_layer,
+                                         uint32_t target, enum mp_score_source source);
+
 /* The sources that have a file of their own; state.xn is the input of the open layer's gate. */
 void mp_engine_scores_partial(struct mp_engine *engine, uint32_t moe_layer, uint32_t target,
                               float *scores);
@@ -151,6 +159,10 @@ void mp_engine_scores_llapor(struct mp_engine *engine, uint32_t moe_layer, float
 
 /* MP_ERR_CANCELED if the caller of mp_forward() has asked for that. */
 enum mp_status mp_engine_check_cancel(const struct mp_engine *engine) MP_MUST_CHECK;
+
+/* Tell the watcher of config.watch; state.xn and state.rank are those of the layer. */
+void mp_engine_watch_layer(struct mp_engine *engine, uint32_t moe_layer, const uint32_t *experts,
+                           const float *weights);
 
 extern const struct mp_step_ops mp_engine_step_ops;
 

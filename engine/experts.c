@@ -233,8 +233,8 @@ static void combine_token(void *ctx, uint64_t t, unsigned thread)
     job->engine->config.kernels->axpy(s->x + t * H, out, 1.0f, H);
 }
 
-static void watch_layer(struct mp_engine *engine, uint32_t moe_layer, const uint32_t *experts,
-                        const float *weights)
+void mp_engine_watch_layer(struct mp_engine *engine, uint32_t moe_layer, const uint32_t *experts,
+                           const float *weights)
 {
     const struct mp_watch *watch = engine->config.watch;
     const struct mp_layer_seen seen = {
@@ -256,7 +256,7 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
 {
     struct combine_job job = { .engine = ctx, .weights = weights };
 
-    watch_layer(ctx, moe_layer, experts, weights);
+    mp_engine_watch_layer(ctx, moe_layer, experts, weights);
     mp_engine_each_token(job.engine, combine_token, &job, job.engine->tokens);
     return MP_OK;
 }

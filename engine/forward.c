@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/device.h"
 #include "engine/engine_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
@@ -250,6 +251,8 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
         return status;
     engine->tokens = batch->count;
     engine->batch = batch;
+    if (engine->device != NULL)
+        return mp_device_forward(engine->device, batch, logits_p);
     for (uint32_t t = 0; t < batch->count; t++)
         engine->config.kernels->convert(engine->state.x + (size_t)t * m->hidden,
                                         (const char *)embed->data + batch->token[t] * row_bytes,

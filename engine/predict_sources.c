@@ -47,19 +47,31 @@ static void residual_scores(struct mp_engine *engine, uint32_t moe_layer, uint32
     mp_engine_router(engine, engine->layer_of[target], x, scores);
 }
 
+enum mp_score_source mp_engine_source_of(const struct mp_engine *engine, uint32_t moe_layer,
+                                         uint32_t target, enum mp_score_source source)
+{
+    /* The keys and values that a partial forward looks at are on the host only without a device. */
+    if (source == MP_SCORES_PARTIAL && target == moe_layer + 1 && engine->predict.shared &&
+        engine->device == NULL)
+        return MP_SCORES_PARTIAL;
+    if (source == MP_SCORES_LLAPOR && target == moe_layer + 1 && engine->config.llapor != NULL &&
+        engine->predict.chosen != NULL)
+        return MP_SCORES_LLAPOR;
+    if ((source == MP_SCORES_RESIDUAL || source == MP_SCORES_LLAPOR) && target > moe_layer &&
+        engine->config.calibration != NULL)
+        return MP_SCORES_RESIDUAL;
+    return MP_SCORES_GATE;
+}
+
 void mp_engine_source_scores(struct mp_engine *engine, uint32_t moe_layer, uint32_t target,
                              enum mp_score_source source, float *scores)
 {
-    if (source == MP_SCORES_PARTIAL && target == moe_layer + 1 && engine->predict.shared)
-        mp_engine_scores_partial(engine, moe_layer, target, scores);
-    else if (source == MP_SCORES_LLAPOR && target == moe_layer + 1 &&
-             engine->config.llapor != NULL && engine->predict.chosen != NULL)
-        mp_engine_scores_llapor(engine, moe_layer, scores);
-    else if ((source == MP_SCORES_RESIDUAL || source == MP_SCORES_LLAPOR) && target > moe_layer &&
-             engine->config.calibration != NULL)
-        residual_scores(engine, moe_layer, target, scores);
-    else
-        gate_scores(engine, target, scores);
+    switch (mp_engine_source_of(engine, moe_layer, target, source)) {
+    case MP_SCORES_PARTIAL: mp_engine_scores_partial(engine, moe_layer, target, scores); break;
+    case MP_SCORES_LLAPOR: mp_engine_scores_llapor(engine, moe_layer, scores); break;
+    case MP_SCORES_RESIDUAL: residual_scores(engine, moe_layer, target, scores); break;
+    default: gate_scores(engine, target, scores); break;
+    }
 }
 
 static void warn_missing(const struct mp_engine *engine, enum mp_score_source source)
@@ -71,6 +83,11 @@ static void warn_missing(const struct mp_engine *engine, enum mp_score_source so
         mp_log_warn("predict",
                     "predict policy '%s' has no calibration of this model and asks the next gate "
                     "alone; run moepager calibrate",
+                    name);
+    if (source == MP_SCORES_PARTIAL && engine->device != NULL)
+        mp_log_warn("predict",
+                    "predict policy '%s' cannot run the next layer ahead on a device and asks its "
+                    "gate alone",
                     name);
     if (source == MP_SCORES_LLAPOR && c->llapor == NULL)
         mp_log_warn("predict",

@@ -57,6 +57,7 @@ void mp_report_make(const struct mp_session *session, const struct mp_generate_s
         .policies = &session->engine_config.policies,
         .kernels = session->engine_config.kernels->name,
         .threads = mp_pool_threads(session->pool),
+        .device = &session->device,
     };
 }
 
@@ -73,18 +74,19 @@ void mp_report_print(const struct mp_report *r, FILE *out)
         out,
         "time          load %.0f ms, first token %.1f ms, then %.2f ms per step (%.1f tokens/s)\n",
         r->load_ms, r->ttft_ms, r->tpot_ms, r->tokens_per_s);
-    fprintf(
-        out,
-        "expert RAM    %.1f of %.1f MiB (%.0f %%), other weights %.1f MiB, KV cache up to %.1f MiB\n",
-        mib(r->budget_bytes), mib(r->expert_bytes),
-        r->expert_bytes > 0 ? 100.0 * (double)r->budget_bytes / (double)r->expert_bytes : 0.0,
-        mib(r->weights_bytes), mib(r->kv_bytes));
+    fprintf(out,
+            "%s  %.1f of %.1f MiB (%.0f %%), other weights %.1f MiB, KV cache up to %.1f MiB\n",
+            r->device->cuda ? "expert HBM  " : "expert RAM  ", mib(r->budget_bytes),
+            mib(r->expert_bytes),
+            r->expert_bytes > 0 ? 100.0 * (double)r->budget_bytes / (double)r->expert_bytes : 0.0,
+            mib(r->weights_bytes), mib(r->kv_bytes));
     fprintf(out, "hit rate      %.1f %%: %llu of %llu expert uses were resident\n",
             100 * r->hit_rate, (unsigned long long)r->counters.hits,
             (unsigned long long)(r->counters.hits + r->counters.misses));
-    fprintf(out, "bytes by tier %.1f MiB in RAM now (at most %.1f), %.1f MiB came from the file\n",
-            mib(r->counters.resident_bytes), mib(r->counters.resident_peak_bytes),
-            mib(r->bytes_loaded));
+    fprintf(out, "bytes by tier %.1f MiB in %s now (at most %.1f), %.1f MiB came from %s\n",
+            mib(r->counters.resident_bytes), r->device->cuda ? "HBM" : "RAM",
+            mib(r->counters.resident_peak_bytes), mib(r->bytes_loaded),
+            r->device->cuda ? "host memory" : "the file");
     fprintf(out, "read ahead    %.1f MiB, %.1f MiB of it unused; by %s%s\n",
             mib(r->counters.prefetch_bytes), mib(r->bytes_prefetched_unused), r->reader,
             r->direct_io ? " past the page cache" : " through the page cache");
@@ -99,7 +101,10 @@ void mp_report_print(const struct mp_report *r, FILE *out)
     for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
         fprintf(out, "%s%s %s", slot > 0 ? ", " : "", mp_policy_slot_name(slot),
                 r->policies->policy[slot]);
-    fprintf(out, "\nmachine       %u threads, %s kernels\n", r->threads, r->kernels);
+    fprintf(out, "\nmachine       %u threads, %s kernels", r->threads, r->kernels);
+    if (r->device->cuda)
+        fprintf(out, ", cuda:%u %s", r->device->ordinal, r->device->device.name);
+    fputc('\n', out);
 }
 
 void mp_report_json(const struct mp_report *r, struct mp_json_out *json)
@@ -123,6 +128,7 @@ void mp_report_json(const struct mp_report *r, struct mp_json_out *json)
     mp_json_put_bool(json, "direct_io", r->direct_io);
     mp_json_put_string(json, "kernels", r->kernels);
     mp_json_put_u64(json, "threads", r->threads);
+    mp_json_put_string(json, "device", r->device->cuda ? r->device->device.name : "cpu");
     mp_json_object_begin(json, "policies");
     mp_json_put_string(json, "profile", r->policies->name);
     for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)

@@ -29,6 +29,7 @@ struct mp_report {
     const struct mp_profile *policies;
     const char *kernels;
     unsigned threads;
+    const struct mp_device_choice *device; /* experts are in its memory; cuda false: in RAM */
 };
 
 /* The engine's counters as they would be if it ended now: what was prefetched and still lies unused

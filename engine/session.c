@@ -7,6 +7,7 @@
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
+#include "vmm/pci_link.h"
 
 /* Left for stacks, libraries, tokenizer and the page cache when a budget is chosen automatically.
  */
@@ -14,13 +15,30 @@
 
 #define CTX_DEFAULT 4096u
 
+/* The CPU's threads and memory are those next to the device, where there is one. */
+static unsigned choose_node(const struct mp_session *s)
+{
+    struct mp_pci_link link = { .numa_node = -1 };
+
+    if (s->device.cuda)
+        mp_pci_link_read("", s->device.device.pci, &link);
+    for (unsigned i = 0; i < s->topology->node_count && link.numa_node >= 0; i++) {
+        if (s->topology->nodes[i].os_index == (unsigned)link.numa_node &&
+            s->topology->nodes[i].memory_allowed && s->topology->nodes[i].core_count > 0)
+            return i;
+    }
+    return mp_topology_device_node(s->topology);
+}
+
 static enum mp_status open_machine(const struct mp_settings *settings, struct mp_session *s)
 {
     enum mp_status status = mp_topology_load(NULL, &s->topology);
 
+    if (status == MP_OK)
+        status = mp_device_choose(&settings->run, &s->device);
     if (status != MP_OK)
         return status;
-    s->node = mp_topology_device_node(s->topology);
+    s->node = choose_node(s);
     return mp_pool_create(&settings->pool, s->topology, s->node, &s->pool);
 }
 
@@ -53,9 +71,12 @@ static enum mp_status fill_config(const struct mp_settings *settings,
         .ctx = run->ctx != 0 ? (uint32_t)run->ctx
                              : (positions < CTX_DEFAULT ? positions : CTX_DEFAULT),
         .tokens_max = (uint32_t)(prefill > config->sequences ? prefill : config->sequences),
-        .backend = run->backend,
+        .backend = s->device.backend,
         .backend_config = { .numa_node = (int)s->topology->nodes[s->node].os_index,
-                            .huge_pages = run->huge_pages },
+                            .huge_pages = run->huge_pages,
+                            .device = s->device.ordinal },
+        .graphs = run->graphs,
+        .gemm = (enum mp_gemm_choice)settings->gemm.choice,
         .host_residency = (enum mp_host_residency)run->residency,
         .addressing = (enum mp_addressing)run->addressing,
         .io_mode = (enum mp_io_mode)settings->io.mode,
@@ -115,6 +136,7 @@ static enum mp_status measure(const struct mp_run_settings *run, const char *mod
             .units = outline->units,
             .unit_count = outline->unit_count,
             .budget_bytes = UINT64_MAX,
+            .host_budget_bytes = UINT64_MAX,
             .io_mode = s->engine_config.io_mode,
         };
 

@@ -1,6 +1,7 @@
 #ifndef MP_SESSION_H
 #define MP_SESSION_H
 
+#include "engine/device_choice.h"
 #include "engine/engine.h"
 #include "engine/settings.h"
 #include "engine/tokenizer.h"
@@ -47,6 +48,7 @@ struct mp_memory_plan {
 
 struct mp_session {
     struct mp_topology *topology;
+    struct mp_device_choice device;
     unsigned node; /* index in topology->nodes */
     struct mp_pool *pool;
     struct mp_checkpoint *checkpoint;

@@ -5,7 +5,6 @@
 #include "vmm/base/error.h"
 #include "vmm/space.h"
 
-static const char *const device_names[] = { "auto", "host", NULL };
 static const char *const residency_names[] = { "inclusive", "exclusive", NULL };
 static const char *const addressing_names[] = { "table", "window", NULL };
 
@@ -30,8 +29,9 @@ static const struct mp_opt run_opts[] = {
     MP_OPT(MP_OPT_U64, "SLICES", struct mp_run_settings, slices, "0", 0, MP_SLICES_MAX,
            "Slices that each expert is read and kept in; 0: as the model is stored, another number "
            "must be that one (moepager repack --slices N stores them; there 0 means whole)."),
-    MP_OPT_ENUM("DEVICE", struct mp_run_settings, device, "auto", device_names,
-                "Where experts are kept and computed; host is RAM and CPU."),
+    MP_OPT_TEXT("DEVICE", struct mp_run_settings, device, "auto",
+                "Where experts are kept and computed: cpu is RAM and CPU, cuda or cuda:N a GPU, "
+                "auto the first GPU if there is one that can be used."),
     MP_OPT_PART("HOST_BUDGET", struct mp_run_settings, host_budget, "auto",
                 "Pinned host memory for experts behind a GPU: a size, a share of all experts' "
                 "bytes, all, or auto, which takes what is needed and there is room for. What it "
@@ -43,6 +43,9 @@ static const struct mp_opt run_opts[] = {
                 "How kernels find an expert in the memory of a GPU: where a table says it is now, "
                 "or at an address of its own for life, where it is mapped while it is there "
                 "(window)."),
+    MP_OPT(MP_OPT_BOOL, "GRAPHS", struct mp_run_settings, graphs, "on", 0, 1,
+           "Decoding steps that a GPU can do alone, all their experts being resident, are queued "
+           "as one graph; off: the host drives every layer. The output is the same."),
     MP_OPT(MP_OPT_BOOL, "DETERMINISTIC", struct mp_run_settings, deterministic, "off", 0, 1,
            "Decisions do not depend on timing: prefetches count from the next layer on."),
     MP_OPT(MP_OPT_U64, "SEED", struct mp_run_settings, seed, "1", 0, UINT64_MAX,
@@ -56,7 +59,8 @@ static const struct mp_opt run_opts[] = {
     MP_OPT_TEXT("KERNELS", struct mp_run_settings, kernels, "",
                 "Arithmetic: ref, avx2 or avx512; empty: the fastest that this CPU can run."),
     MP_OPT_TEXT("BACKEND", struct mp_run_settings, backend, "host",
-                "Memory backend, with wrappers in front: host, trace:host."),
+                "Memory backend, with wrappers in front: host, trace:host; --device puts cuda in "
+                "the place of host."),
     MP_OPT_TEXT("PROFILE", struct mp_run_settings, profile, "",
                 "Named set of policies; empty: the default one. moepager info lists them."),
     MP_OPT_TEXT("CALIBRATION", struct mp_run_settings, calibration, "auto",

@@ -17,7 +17,8 @@ struct mp_run_settings {
     uint64_t ctx;            /* 0: the model's, at most 4096 */
     uint64_t prefill_tokens; /* of one batch */
     uint64_t slices;         /* of an expert; 0: as the model is stored */
-    uint64_t device;         /* enum mp_device_choice */
+    char device[32];         /* see engine/device_choice.h */
+    uint64_t graphs;
     struct mp_share host_budget;
     uint64_t residency;  /* enum mp_host_residency */
     uint64_t addressing; /* enum mp_addressing */
@@ -33,8 +34,6 @@ struct mp_run_settings {
     char profile[64];
     char policy[MP_SLOT_COUNT][64]; /* empty: the profile's */
 };
-
-enum mp_device_choice { MP_DEVICE_AUTO, MP_DEVICE_HOST };
 
 struct mp_settings {
     struct mp_opt_config opt;

@@ -168,6 +168,11 @@ enum mp_status mp_pager_set_budget(struct mp_pager *pager, uint64_t budget_bytes
 /* resident(experts) := 1 if wholly in the device tier or (with `on_the_way`) being read. */
 void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way, uint8_t *resident);
 
+/* Where the expert's bytes are, if they are in the device tier. They stay there until the next call
+ * of this header but questions; nobody moves them in between. Not with slices. */
+bool mp_pager_find(struct mp_pager *pager, uint32_t layer, uint32_t expert,
+                   const void *piece_p[MP_UNIT_PIECES_MAX]);
+
 /* Slots of a layer, as decided, in units of the space; MP_LAYER_ANY when the partition is global.
  */
 uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer);

@@ -52,6 +52,13 @@ struct mp_step_ops {
     enum mp_status (*shared)(void *ctx, uint32_t layer);
 
     /*
+     * Optional. Asked for each need that assign gave to another executor than the device, before
+     * the layer is opened: can that one have the expert's bytes? Then they stay where it reads them
+     * until the layer is over. False: the device computes it, like what it was given.
+     */
+    bool (*take)(void *ctx, uint32_t layer, uint32_t expert, enum mp_executor executor);
+
+    /*
      * Required: compute these experts, each for its rows, into the caller's (token, rank) buffer.
      * Slice 0 sets the rows, later ones add to them. The slices of an expert come in ascending
      * order, in one call side by side or in several, and are to be added in that order: then the

@@ -120,6 +120,10 @@ enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tok
             step->config.counters->policy_strikes++;
             step->executors[i] = MP_EXECUTOR_DEVICE;
         }
+        if (step->executors[i] != MP_EXECUTOR_DEVICE && step->config.ops->take != NULL &&
+            !step->config.ops->take(step->config.ctx, layer, step->need_experts[i],
+                                    step->executors[i]))
+            step->executors[i] = MP_EXECUTOR_DEVICE;
         step->needs[i].elsewhere = step->executors[i] != MP_EXECUTOR_DEVICE;
     }
     step->config.counters->decisions_ns += mp_step_now_ns(step) - start_ns;

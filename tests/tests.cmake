@@ -103,6 +103,12 @@ set_tests_properties(tools/gpu_bench_kernels PROPERTIES TIMEOUT 120 SKIP_RETURN_
 mp_test(engine/probe_test LIBS mp_engine m VARIANTS good no_host_numa ARGS $<TARGET_FILE:moepager>)
 mp_fake_cuda(engine/probe_test good no_host_numa)
 add_dependencies(engine_probe_test moepager)
+mp_test(engine/cuda_logits_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c
+    TIMEOUT 300)
+mp_fake_cuda(engine/cuda_logits_test)
+mp_test(engine/cuda_engine_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c
+    VARIANTS prompt late TIMEOUT 300)
+mp_fake_cuda(engine/cuda_engine_test prompt late)
 mp_test(fakecuda/streams_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
 mp_fake_cuda(fakecuda/streams_test prompt seeded lazy)
 mp_test(fakecuda/machine_test LIBS mp_kernels ${CMAKE_DL_LIBS} VARIANTS graphs no_keys profile processes)

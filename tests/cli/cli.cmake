@@ -8,6 +8,7 @@ mp_cli_test(usage_test)
 mp_cli_test(calibrate_test)
 target_link_libraries(cli_calibrate_test PRIVATE m)
 mp_cli_test(decisions_test)
+mp_cli_test(device_test)
 mp_cli_test(generate_test)
 mp_cli_test(output_test tests/npy.c)
 target_link_libraries(cli_output_test PRIVATE mp_policy m)
@@ -15,7 +16,8 @@ mp_cli_test(replay_test)
 mp_cli_test(signal_test)
 mp_cli_test(terminal_test)
 
-# What `info` shows of CUDA is asked of the driver without a device.
+# What `info` shows of CUDA, and what runs on it, is asked of the driver without a device.
 add_dependencies(cli_usage_test fakecuda)
-set_property(TEST cli/usage_test APPEND PROPERTY ENVIRONMENT
+add_dependencies(cli_device_test fakecuda)
+set_property(TEST cli/usage_test cli/device_test APPEND PROPERTY ENVIRONMENT
     FAKECUDA_DIR=${CMAKE_BINARY_DIR}/fakecuda)

@@ -42,7 +42,9 @@ static void a_slip_is_told_the_nearest_name(void)
     REFUSED(2, "unknown profile 'fast'", RUN_MODEL, "--prompt", "a", "--profile", "fast");
     REFUSED(2, "no kernels 'sse'", RUN_MODEL, "--prompt", "a", "--kernels", "sse");
     REFUSED(2, "MOEPAGER_BACKEND 'hots'", RUN_MODEL, "--prompt", "a", "--backend", "hots");
-    REFUSED(2, "one of auto, host", RUN_MODEL, "--prompt", "a", "--device", "cuda");
+    REFUSED(2, "need auto, cpu, cuda or cuda:N", RUN_MODEL, "--prompt", "a", "--device", "gpu");
+    REFUSED(2, "need auto, cpu, cuda or cuda:N", RUN_MODEL, "--prompt", "a", "--device", "cuda:x");
+    REFUSED(2, "contradicts", RUN_MODEL, "--prompt", "a", "--device", "cpu", "--backend", "cuda");
 }
 
 static void numbers_are_read_whole_and_in_range(void)

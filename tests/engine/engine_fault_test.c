@@ -22,7 +22,7 @@
 #define VOCAB_MAX 128
 
 struct variant {
-    const char *name;
+    const char *name, *device;
     enum mp_io_mode io;
     bool uring;
     const char *profile;
@@ -47,6 +47,7 @@ static struct mp_ids prompts[SEQUENCES] = { { .ids = prompt_ids[0], .count = 9 }
 
 static void choose(const struct variant *variant)
 {
+    snprintf(settings.run.device, sizeof(settings.run.device), "%s", variant->device);
     settings.run.ctx = 16;
     settings.run.prefill_tokens = 6;
     settings.run.budget = (struct mp_share){ MP_SHARE_PPM, 400000 };
@@ -160,9 +161,10 @@ static void every_call_site_fails_cleanly(const struct variant *variant)
     CHECK(failed_runs > 100 && failed_runs < runs);
 }
 
-static void make_reference(void)
+/* What the machine that computes gives when nothing fails and everything has room. */
+static void make_reference(const char *device)
 {
-    const struct variant variant = { "reference", MP_IO_BUFFERED, false, "lru" };
+    const struct variant variant = { "reference", device, MP_IO_BUFFERED, false, "lru" };
     struct mp_session session;
 
     choose(&variant);
@@ -198,16 +200,21 @@ static void drop_line(void *ctx, enum mp_log_level level, const char *line)
 int main(void)
 {
     static const struct variant variants[] = {
-        { "threads, buffered", MP_IO_BUFFERED, false, "lru" },
-        { "io_uring, direct where possible", MP_IO_AUTO, true, "gate-lru" },
+        { "threads, buffered", "cpu", MP_IO_BUFFERED, false, "lru" },
+        { "io_uring, direct where possible", "cpu", MP_IO_AUTO, true, "gate-lru" },
+        { "cuda", "cuda", MP_IO_AUTO, true, "gate-lru" }, /* on the fake driver */
     };
 
+    CHECK_EQ(setenv("MOEPAGER_DEVICE", "cpu", 1), 0);   /* where nothing else is said */
+    CHECK_EQ(setenv("FAKECUDA_GRANULE", "4096", 1), 0); /* for a budget below all */
     CHECK_EQ(mp_settings_load(&settings), MP_OK);
     mp_log_set_sink(drop_line, NULL); /* injected failures are warned of, rightly */
     snprintf(sites_path, sizeof(sites_path), "%s/sites", test_tmpdir());
-    make_reference();
-    for (size_t i = 0; i < MP_ARRAY_LEN(variants); i++)
+    for (size_t i = 0; i < MP_ARRAY_LEN(variants); i++) {
+        make_reference(variants[i].device);
+        fault_sweep_briefly(i == 2);
         every_call_site_fails_cleanly(&variants[i]);
+    }
     CHECK(freopen("/dev/null", "w", stdout) != NULL); /* where commands print */
     fault_sweep_briefly(true);
     fault_sweep_commands(sites_path);

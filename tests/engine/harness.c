@@ -14,6 +14,8 @@ struct harness_options harness_defaults(const char *model)
         .tokens_max = 64,
         .threads = 1,
         .budget_bytes = UINT64_MAX,
+        .host_budget_bytes = UINT64_MAX,
+        .graphs = true,
     };
 }
 
@@ -32,7 +34,13 @@ static enum mp_status open_engine(const struct harness_options *options, struct 
         .ctx = options->ctx,
         .tokens_max = options->tokens_max,
         .budget_bytes = options->budget_bytes,
-        .backend = "host",
+        .host_budget_bytes = options->host_budget_bytes,
+        .host_residency = options->residency,
+        .addressing = options->addressing,
+        .costs = options->costs,
+        .graphs = options->graphs,
+        .gemm = MP_GEMM_OWN,
+        .backend = options->backend != NULL ? options->backend : "host",
         .backend_config = { .numa_node = -1 },
         .io_mode = options->io_mode,
         .reader = { .uring = !options->no_uring, .depth = 8, .threads = 2, .chunk_bytes = 1 << 20 },

@@ -18,6 +18,13 @@ struct harness_options {
     enum mp_io_mode io_mode;
     bool no_uring;
     bool deterministic;
+    const char *backend; /* NULL: host */
+    /* Of a backend with a device: */
+    uint64_t host_budget_bytes;
+    enum mp_host_residency residency;
+    enum mp_addressing addressing;
+    struct mp_costs costs;
+    bool graphs;
     const struct mp_watch *watch;                  /* or NULL */
     const struct mp_calibration_data *calibration; /* or NULL */
     const struct mp_llapor *llapor;                /* or NULL */

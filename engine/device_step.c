@@ -1,0 +1,458 @@
+/*
+ * The operations of a MoE layer on the device, for the step (policy/step.h).
+ *
+ * Scores come to the host, where policies see them; whom they name is told to the device by work
+ * lists. All lists of a layer stand one behind the other in one buffer, rows of activations
+ * likewise, so executors never share a place and nothing is used again before the layer is over.
+ */
+#include <string.h>
+
+#include "engine/device.h"
+#include "engine/route_from.h"
+#include "vmm/base/assert.h"
+#include "vmm/base/error.h"
+
+#define LIST_ALIGN 16u
+
+_Static_assert(MP_CUDA_KERNEL_experts_up_bf16 == MP_CUDA_KERNEL_experts_up_f32 + MP_WTYPE_BF16 &&
+                   MP_CUDA_KERNEL_experts_up_f16 == MP_CUDA_KERNEL_experts_up_f32 + MP_WTYPE_F16 &&
+                   MP_CUDA_KERNEL_experts_down_bf16 ==
+                       MP_CUDA_KERNEL_experts_down_f32 + MP_WTYPE_BF16 &&
+                   MP_CUDA_KERNEL_experts_down_f16 ==
+                       MP_CUDA_KERNEL_experts_down_f32 + MP_WTYPE_F16,
+               "kernels stand in the order of the types");
+
+static struct mp_device *device_of(void *ctx)
+{
+    return ((struct mp_engine *)ctx)->device;
+}
+
+void mp_device_release_host(struct mp_device *device)
+{
+    const uint32_t units =
+        device->engine->shape.experts * device->engine->config.weights->slices.count;
+
+    for (uint32_t i = 0; i < units; i++) {
+        if (device->leased[i])
+            mp_space_release_host(device->engine->space, device->leased_layer * units + i);
+        device->leased[i] = 0;
+    }
+}
+
+/* The device's scores to the caller's. */
+static enum mp_status fetch_scores(struct mp_device *device, float *scores)
+{
+    const uint64_t bytes =
+        (uint64_t)device->engine->tokens * device->engine->shape.experts * sizeof(float);
+    enum mp_status status = mp_gpu_download(device->gpu, mp_device_stream(device), device->scores,
+                                            device->state.scores, bytes);
+
+    if (status == MP_OK)
+        status = mp_gpu_finish(device->gpu, mp_device_stream(device));
+    if (status == MP_OK)
+        memcpy(scores, device->scores, bytes);
+    return status;
+}
+
+/* Queue the layer's normed input for the host; it is there when the stream has been waited for. */
+static enum mp_status queue_input(struct mp_device *device)
+{
+    const struct mp_engine *engine = device->engine;
+
+    device->input_here = true;
+    return mp_gpu_download(device->gpu, mp_device_stream(device), engine->state.xn,
+                           device->state.xn,
+                           (uint64_t)engine->tokens * engine->config.model->hidden * sizeof(float));
+}
+
+/* Does somebody on the host look at every layer's input? */
+static bool host_looks(const struct mp_engine *engine)
+{
+    const enum mp_score_source source = engine->policies.predict_ops->source;
+    const struct mp_watch *watch = engine->config.watch;
+
+    return source == MP_SCORES_RESIDUAL || source == MP_SCORES_LLAPOR ||
+           (watch != NULL && watch->layer != NULL);
+}
+
+static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
+{
+    struct mp_engine *engine = ctx;
+    struct mp_device *device = engine->device;
+    enum mp_status status;
+
+    mp_device_release_host(device); /* of a layer that failed before it was computed */
+    device->leased_layer = moe_layer;
+    device->work_used = 0;
+    device->list_used = device->act_used = 0;
+    device->input_here = false;
+    engine->predict.chosen = NULL;
+    engine->predict.shared = false;
+    status = mp_device_router(device, engine->layer_of[moe_layer], device->state.xn,
+                              device->state.scores);
+    if (status == MP_OK && host_looks(engine))
+        status = queue_input(device);
+    if (status == MP_OK)
+        status = fetch_scores(device, scores);
+    if (status == MP_OK && engine->config.route_from != NULL)
+        mp_route_from_scores(engine->config.route_from, engine->batch, moe_layer, scores);
+    engine->scores = scores;
+    return status;
+}
+
+enum mp_status mp_device_gate_scores(struct mp_device *device, mp_cu_ptr x, uint32_t target,
+                                     float *scores)
+{
+    const struct mp_device_state *s = &device->state;
+    const uint32_t layer = device->engine->layer_of[target];
+    enum mp_status status = mp_device_norm(device, s->xe, x, device->weights.layers[layer].ffn_norm,
+                                           device->engine->tokens);
+
+    if (status == MP_OK)
+        status = mp_device_router(device, layer, s->xe, s->scores);
+    if (status == MP_OK)
+        status = fetch_scores(device, scores);
+    return status;
+}
+
+/* GATE on the device; what needs more than the router, by the host from state.xn. */
+static enum mp_status op_source_scores(void *ctx, uint32_t moe_layer, uint32_t target_layer,
+                                       enum mp_score_source source, float *scores)
+{
+    struct mp_engine *engine = ctx;
+    struct mp_device *device = engine->device;
+
+    if (mp_engine_source_of(engine, moe_layer, target_layer, source) == MP_SCORES_GATE)
+        return mp_device_gate_scores(device, device->state.x, target_layer, scores);
+    mp_lock(&device->pool_lock);
+    mp_engine_source_scores(engine, moe_layer, target_layer, source, scores);
+    mp_unlock(&device->pool_lock);
+    return MP_OK;
+}
+
+/* sum := sigmoid(shared_gate x) * shared(x) */
+enum mp_status mp_device_shared(struct mp_device *device, uint32_t layer, uint32_t tokens)
+{
+    const struct mp_device_state *s = &device->state;
+    const struct mp_layer_weights *w = &device->weights.layers[layer];
+    const uint32_t H = device->engine->config.model->hidden;
+    const struct mp_cuda_axpy open = {
+        .x = s->ye, .y = s->sum, .gate = s->row, .count = (uint64_t)tokens * H, .width = H
+    };
+    enum mp_status status;
+
+    if (device->engine->config.model->shared_ffn == 0)
+        return MP_OK;
+    if (w->shared_gate.data == NULL)
+        return mp_device_ffn(device, &w->shared, s->xn, s->sum, tokens, false); // (T, H)
+    status = mp_device_ffn(device, &w->shared, s->xn, s->ye, tokens, false);
+    if (status == MP_OK) // (T)
+        status = mp_device_multiply(device, &w->shared_gate, NULL, s->xn, s->row, tokens, false);
+    if (status == MP_OK)
+        status = mp_gpu_clear(device->gpu, mp_device_stream(device), s->sum,
+                              (uint64_t)tokens * H * sizeof(float));
+    if (status == MP_OK)
+        status = mp_gpu_launch(device->gpu, mp_device_stream(device), MP_CUDA_KERNEL_axpy, &open);
+    return status;
+}
+
+static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
+{
+    struct mp_engine *engine = ctx;
+
+    engine->predict.shared = true;
+    return mp_device_shared(engine->device, engine->layer_of[moe_layer], engine->tokens);
+}
+
+/* The lease of the host tier ends with the layer, whatever becomes of it. */
+static bool op_take(void *ctx, uint32_t moe_layer, uint32_t expert, enum mp_executor executor)
+{
+    struct mp_engine *engine = ctx;
+    struct mp_device *device = engine->device;
+    const uint32_t slices = engine->config.weights->slices.count, first = expert * slices;
+    const uint32_t units = moe_layer * engine->shape.experts * slices;
+
+    (void)executor;
+    for (uint32_t i = 0; i < slices; i++) {
+        if (mp_space_lease_host(engine->space, units + first + i, device->pieces[first + i]) ==
+            MP_OK) {
+            device->leased[first + i] = 1;
+            continue;
+        }
+        while (i-- > 0) {
+            mp_space_release_host(engine->space, units + first + i);
+            device->leased[first + i] = 0;
+        }
+        return false;
+    }
+    return true;
+}
+
+/* Launch a list of experts of one type, which stands on the host at `list_used`. */
+static enum mp_status launch_list(struct mp_device *device, struct mp_device_queue *queue,
+                                  enum mp_wtype type, const struct mp_cuda_experts *list,
+                                  uint32_t rows)
+{
+    const uint64_t work_bytes = list->works * sizeof(struct mp_cuda_expert);
+    const uint64_t bytes = work_bytes + rows * sizeof(uint32_t);
+    const struct mp_device_state *s = &device->state;
+    struct mp_cuda_experts params = *list;
+    enum mp_status status = mp_gpu_upload(device->gpu, queue->stream, s->list + device->list_used,
+                                          device->list + device->list_used, bytes);
+
+    params.work = s->list + device->list_used;
+    params.row = params.work + work_bytes;
+    params.x = s->xn;
+    params.act = s->act + device->act_used * sizeof(float);
+    params.rank = s->rank;
+    params.type = type;
+    params.hidden = params.x_stride = device->engine->config.model->hidden;
+    params.top_k = device->engine->shape.top_k;
+    if (status == MP_OK)
+        status =
+            mp_gpu_launch(device->gpu, queue->stream,
+                          (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_up_f32 + type), &params);
+    if (status == MP_OK)
+        status =
+            mp_gpu_launch(device->gpu, queue->stream,
+                          (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_down_f32 + type), &params);
+    device->list_used += (bytes + LIST_ALIGN - 1) / LIST_ALIGN * LIST_ALIGN;
+    device->act_used += (uint64_t)rows * params.channels;
+    return status;
+}
+
+/* Is slice `slice` of this work to be computed with weights of this type? */
+static bool takes_part(const struct mp_device *device, const struct mp_expert_work *work,
+                       uint32_t layer, enum mp_wtype type, uint32_t slice)
+{
+    const struct mp_engine *engine = device->engine;
+
+    return slice - work->slice < work->slices &&
+           engine->config.weights->unit_types[layer * engine->shape.experts + work->expert] == type;
+}
+
+static struct mp_cuda_expert make_work(const struct mp_device *device,
+                                       const struct mp_expert_work *work, uint32_t slice,
+                                       uint32_t first)
+{
+    const struct mp_slices *slices = &device->engine->config.weights->slices;
+    const void *const *pieces = work->executor == MP_EXECUTOR_DEVICE
+                                    ? work->pieces
+                                    : device->pieces[work->expert * slices->count + slice];
+
+    return (struct mp_cuda_expert){
+        .gate = (uintptr_t)pieces[MP_PIECE_GATE],
+        .up = (uintptr_t)pieces[MP_PIECE_UP],
+        .down = (uintptr_t)pieces[MP_PIECE_DOWN],
+        .first = first,
+        .count = work->rows.count,
+        .channels = (uint32_t)mp_slices_channels(slices, slice),
+        .accumulate = slice > 0,
+    };
+}
+
+/* Of a batch, the experts whose weights are of one type, one slice of each. */
+static enum mp_status launch_slice(struct mp_device *device, struct mp_device_queue *queue,
+                                   const struct mp_device_batch *batch, enum mp_wtype type,
+                                   uint32_t slice)
+{
+    const struct mp_expert_work *works = device->work + batch->first;
+    struct mp_cuda_expert *list = (void *)(device->list + device->list_used);
+    struct mp_cuda_experts params = { .works = 0 };
+    uint32_t rows = 0, *row;
+
+    for (uint32_t i = 0; i < batch->count; i++) {
+        if (!takes_part(device, &works[i], batch->layer, type, slice))
+            continue;
+        list[params.works] = make_work(device, &works[i], slice, rows);
+        if (list[params.works].channels > params.channels)
+            params.channels = list[params.works].channels;
+        if (works[i].rows.count > params.rows_max)
+            params.rows_max = works[i].rows.count;
+        rows += works[i].rows.count;
+        params.works++;
+    }
+    if (params.works == 0)
+        return MP_OK;
+    row = (uint32_t *)(list + params.works);
+    for (uint32_t i = 0; i < batch->count; i++) {
+        const bool in = takes_part(device, &works[i], batch->layer, type, slice);
+
+        for (uint32_t r = 0; in && r < works[i].rows.count; r++)
+            *row++ = (uint32_t)mp_engine_rank_row(device->engine, &works[i].rows, r);
+    }
+    return launch_list(device, queue, type, &params, rows);
+}
+
+/* The CPU takes an expert slice by slice, side by side, as the host's operation does. */
+static void add_slices(struct mp_device *device, const struct mp_expert_work *work)
+{
+    const uint32_t slices = device->engine->config.weights->slices.count;
+
+    for (uint32_t slice = 0; slice < slices; slice++) {
+        struct mp_expert_work *part = &device->work[device->work_used++];
+
+        *part = *work;
+        part->slice = slice;
+        part->slices = 1;
+        memcpy(part->pieces, device->pieces[work->expert * slices + slice], sizeof(part->pieces));
+    }
+}
+
+/* The work of one executor among `work` becomes a batch; NULL where there is none. */
+static struct mp_device_batch *fill_batch(struct mp_device *device, uint32_t moe_layer,
+                                          const struct mp_expert_work *work, uint32_t count,
+                                          enum mp_executor executor)
+{
+    const uint32_t first = device->work_used;
+    struct mp_device_batch *batch;
+    uint32_t rows = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (work[i].executor != executor)
+            continue;
+        mp_assert(device->work_used <
+                  device->engine->shape.experts * device->engine->config.weights->slices.count);
+        if (executor == MP_EXECUTOR_CPU)
+            add_slices(device, &work[i]);
+        else
+            device->work[device->work_used++] = work[i];
+        rows += work[i].rows.count;
+    }
+    if (device->work_used == first)
+        return NULL;
+    batch = mp_device_next_batch(&device->queues[executor]);
+    batch->layer = moe_layer;
+    batch->first = first;
+    batch->count = device->work_used - first;
+    batch->rows = rows;
+    return batch;
+}
+
+/* Slices of an expert are added in their order, in launches one behind the other. */
+static enum mp_status queue_batch(struct mp_device *device, struct mp_device_queue *queue,
+                                  const struct mp_device_batch *batch)
+{
+    const uint32_t slices = device->engine->config.weights->slices.count;
+    enum mp_status status = mp_gpu_record(device->gpu, batch->start, queue->stream);
+
+    for (unsigned type = 0; type < MP_WTYPE_COUNT; type++) {
+        for (uint32_t slice = 0; slice < slices && status == MP_OK; slice++)
+            status = launch_slice(device, queue, batch, (enum mp_wtype)type, slice);
+    }
+    if (status == MP_OK)
+        status = mp_gpu_record(device->gpu, batch->end, queue->stream);
+    return status;
+}
+
+static enum mp_status bring_input(struct mp_device *device)
+{
+    enum mp_status status = MP_OK;
+
+    if (!device->input_here) {
+        status = queue_input(device);
+        if (status == MP_OK)
+            status = mp_gpu_finish(device->gpu, mp_device_stream(device));
+    }
+    return status;
+}
+
+/* Batches of the device's streams are queued before any is handed over, so that after an error
+ * nothing has been taken. */
+static enum mp_status op_experts(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
+                                 uint32_t count)
+{
+    struct mp_engine *engine = ctx;
+    struct mp_device *device = engine->device;
+    const struct mp_device_batch *batches[MP_EXECUTOR_COUNT] = { NULL };
+    const uint32_t work_used = device->work_used;
+    enum mp_status status = mp_engine_check_cancel(engine);
+
+    if (status != MP_OK)
+        return status;
+    for (unsigned x = 0; x < MP_EXECUTOR_COUNT; x++)
+        batches[x] = fill_batch(device, moe_layer, work, count, (enum mp_executor)x);
+    for (unsigned x = 0; x < MP_EXECUTOR_COUNT && status == MP_OK; x++) {
+        if (batches[x] != NULL)
+            status = x == MP_EXECUTOR_CPU ? bring_input(device)
+                                          : queue_batch(device, &device->queues[x], batches[x]);
+    }
+    if (status != MP_OK) {
+        mp_device_settle(device);
+        device->work_used = work_used;
+        return status;
+    }
+    for (unsigned x = 0; x < MP_EXECUTOR_COUNT; x++) {
+        if (batches[x] != NULL)
+            mp_device_hand_over(&device->queues[x]);
+    }
+    return MP_OK;
+}
+
+static enum mp_status op_ended(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p)
+{
+    return mp_device_ended(device_of(ctx), wait, needs, count_p);
+}
+
+static bool op_any_ended(void *ctx)
+{
+    return atomic_load_explicit(&device_of(ctx)->ended_count, memory_order_acquire) > 0;
+}
+
+enum mp_status mp_device_combine(struct mp_device *device, uint32_t tokens)
+{
+    const struct mp_device_state *s = &device->state;
+    const struct mp_model_config *m = device->engine->config.model;
+    const struct mp_cuda_combine params = {
+        .x = s->x,
+        .rank = s->rank,
+        .weight = s->weight,
+        .shared = m->shared_ffn > 0 ? s->sum : 0,
+        .hidden = m->hidden,
+        .top_k = device->engine->shape.top_k,
+        .tokens = tokens,
+        .normalise = m->norm_topk,
+    };
+
+    return mp_gpu_launch(device->gpu, mp_device_stream(device), MP_CUDA_KERNEL_combine, &params);
+}
+
+static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *experts,
+                                 const float *weights)
+{
+    struct mp_engine *engine = ctx;
+    struct mp_device *device = engine->device;
+    const mp_cu_stream stream = mp_device_stream(device);
+    const uint64_t weights_bytes =
+        (uint64_t)engine->tokens * engine->shape.top_k * sizeof(weights[0]);
+    enum mp_status status = MP_OK;
+
+    mp_device_release_host(device);
+    if (engine->config.watch != NULL && engine->config.watch->layer != NULL) {
+        status = mp_gpu_download(device->gpu, stream, engine->state.rank, device->state.rank,
+                                 weights_bytes * engine->config.model->hidden);
+        if (status == MP_OK)
+            status = mp_gpu_finish(device->gpu, stream);
+        if (status == MP_OK)
+            mp_engine_watch_layer(engine, moe_layer, experts, weights);
+    }
+    /* The copy has ended when the next layer's scores, or the logits, are here. */
+    memcpy(device->weight, weights, weights_bytes);
+    if (status == MP_OK)
+        status =
+            mp_gpu_upload(device->gpu, stream, device->state.weight, device->weight, weights_bytes);
+    return status == MP_OK ? mp_device_combine(device, engine->tokens) : status;
+}
+
+void mp_device_fill_ops(struct mp_device *device)
+{
+    device->ops = mp_engine_step_ops;
+    device->ops.scores = op_scores;
+    device->ops.source_scores = op_source_scores;
+    device->ops.shared = op_shared;
+    device->ops.take = op_take;
+    device->ops.experts = op_experts;
+    device->ops.ended = op_ended;
+    device->ops.any_ended = op_any_ended;
+    device->ops.combine = op_combine;
+}

@@ -1,0 +1,264 @@
+/*
+ * The engine on a CUDA device, here the driver without one (tests/fakecuda): what must not show in
+ * the output does not. Logits of a prompt and further tokens are bit-identical over budgets,
+ * addressings, residencies, host budgets, prefetch and graphs, for one executor and for a fixed
+ * plan of all three; and the driver saw no law broken.
+ *
+ * The first argument says how operations are timed; see fakecuda.h.
+ */
+#include "engine/device.h"
+#include "tests/engine/harness.h"
+#include "tests/fakecuda/client.h"
+#include "tests/npy.h"
+#include "tests/test.h"
+#include "vmm/base/error.h"
+
+#define STEPS 6
+#define MODEL "tests/data/models/mixtral-tiny"
+#define EXPECT MODEL "/expect"
+
+static struct npy tokens, lens;
+static uint32_t vocab;
+static size_t logits_bytes;
+
+static void read_inputs(void)
+{
+    CHECK(npy_read(EXPECT "/b4_tokens.npy", &tokens));
+    CHECK(npy_read(EXPECT "/b4_lens.npy", &lens));
+}
+
+static struct harness_options on_device(void)
+{
+    struct harness_options options = harness_defaults(MODEL);
+
+    options.backend = "cuda";
+    options.sequences = (uint32_t)tokens.dims[0];
+    options.ctx = (uint32_t)tokens.dims[1];
+    options.policies.profile = "lru";
+    return options;
+}
+
+/* What a run tells besides its logits. */
+struct told {
+    struct mp_counters counters;
+    struct mp_device_graph_counts graphs;
+    struct mp_space_plan plan;
+};
+
+/* Every expert's executor by a rule that looks at nothing else. */
+static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                        enum mp_executor *executors)
+{
+    (void)policy;
+    for (uint32_t i = 0; i < facts->count; i++)
+        executors[i] = (enum mp_executor)((facts->experts[i] + facts->layer) % MP_EXECUTOR_COUNT);
+}
+
+static void run(const struct harness_options *options, bool planned, float *logits,
+                struct told *told)
+{
+    struct mp_assign_ops plan;
+    struct harness h;
+
+    harness_open(options, &h);
+    if (planned) {
+        plan = *h.engine->policies.assign_ops;
+        plan.assign = plan_assign;
+        h.engine->policies.assign_ops = &plan;
+    }
+    vocab = h.model.vocab;
+    logits_bytes = tokens.dims[0] * (STEPS + 1) * vocab * sizeof(float);
+    if (harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options->sequences, STEPS, logits) !=
+        MP_OK) {
+        fprintf(stderr, "error[%s]: %s\n", mp_error_last()->code, mp_error_last()->text);
+        exit(1);
+    }
+    CHECK(mp_pager_check(mp_engine_pager(h.engine)));
+    told->counters = *mp_engine_counters(h.engine);
+    told->graphs = mp_device_graphs_counted(h.engine->device);
+    mp_engine_plan(h.engine, &told->plan);
+    harness_close(&h);
+    check_nothing_lives();
+}
+
+static float *new_logits(void)
+{
+    float *logits = calloc(tokens.dims[0] * (STEPS + 1) * 4096, sizeof(float));
+
+    CHECK(logits != NULL);
+    return logits;
+}
+
+static void check_same(const float *got, const float *want, const char *what)
+{
+    for (size_t i = 0; i < logits_bytes / sizeof(float); i++) {
+        if (memcmp(&got[i], &want[i], sizeof(float)) == 0)
+            continue;
+        fprintf(stderr, "%s: logit %zu is %a, expected %a\n", what, i, (double)got[i],
+                (double)want[i]);
+        exit(1);
+    }
+}
+
+static void bits_do_not_depend_on_budget_addressing_residency_or_prefetch(void)
+{
+    static const char *const profiles[] = { "lru", "gate-lru" };
+    struct harness_options options = on_device();
+    float *want = new_logits(), *got = new_logits();
+    struct told all, told;
+    uint64_t issued = 0, evictions = 0;
+
+    options.graphs = false;
+    run(&options, false, want, &all);
+    CHECK_EQ(all.counters.evictions, 0);
+    for (unsigned i = 0; i < 16; i++) {
+        const uint64_t span = all.plan.full_bytes - all.plan.smallest_bytes;
+        char what[128];
+
+        options.budget_bytes = all.plan.smallest_bytes + span * (i / 4) / 4;
+        options.addressing = i & 1 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
+        options.residency = i & 2 ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;
+        options.host_budget_bytes = i % 5 == 4 ? all.plan.unit_bytes / 2 : UINT64_MAX;
+        options.policies.profile = profiles[(i ^ i / 4) & 1];
+        options.graphs = (i / 2) & 1;
+        options.tokens_max = i % 3 == 2 ? 7 : 64;
+        snprintf(what, sizeof(what), "budget %llu, addressing %d, residency %d, profile %s",
+                 (unsigned long long)options.budget_bytes, (int)options.addressing,
+                 (int)options.residency, options.policies.profile);
+        run(&options, false, got, &told);
+        check_same(got, want, what);
+        CHECK_EQ(told.counters.policy_strikes, 0);
+        CHECK(told.counters.resident_peak_bytes <= options.budget_bytes);
+        issued += told.counters.prefetch_issued;
+        evictions += told.counters.evictions;
+    }
+    CHECK(issued > 0 && evictions > 0);
+    free(want);
+    free(got);
+}
+
+static void bits_of_a_hybrid_plan_do_not_depend_on_the_budget(void)
+{
+    struct harness_options options = on_device();
+    float *want = new_logits(), *got = new_logits();
+    struct told all, told;
+
+    options.graphs = false;
+    options.deterministic = true; /* or an expert goes to the device before the host has it */
+    run(&options, true, want, &all);
+    for (unsigned i = 0; i < 4; i++) {
+        options.budget_bytes =
+            all.plan.smallest_bytes + (all.plan.full_bytes - all.plan.smallest_bytes) * i / 4;
+        options.addressing = i & 1 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
+        options.threads = 1 + i % 2;
+        run(&options, true, got, &told);
+        check_same(got, want, "hybrid plan");
+        CHECK(told.counters.elsewhere > 0);
+    }
+    free(want);
+    free(got);
+}
+
+/* What the host tier does not hold is loaded: no executor but the device gets it. */
+static void what_the_host_tier_lacks_goes_to_the_device(void)
+{
+    struct harness_options options = on_device();
+    float *want = new_logits(), *got = new_logits();
+    struct told told;
+
+    options.graphs = false;
+    run(&options, true, want, &told);
+    options.host_budget_bytes = told.plan.host_bytes * 7 / 10;
+    options.budget_bytes = told.plan.full_bytes / 2;
+    run(&options, true, got, &told);
+    CHECK(told.counters.elsewhere > 0 && told.counters.loads > 0);
+    for (size_t i = 0; i < logits_bytes / sizeof(float); i++)
+        CHECK(got[i] - want[i] < 1e-3f && want[i] - got[i] < 1e-3f);
+    free(want);
+    free(got);
+}
+
+static void graphs_change_no_bit_and_are_used(void)
+{
+    struct harness_options options = on_device();
+    float *want = new_logits(), *got = new_logits();
+    struct told told;
+
+    options.graphs = false;
+    run(&options, false, want, &told);
+    CHECK_EQ(told.graphs.replays, 0);
+    options.graphs = true;
+    run(&options, false, got, &told);
+    check_same(got, want, "graphs, everything resident");
+    CHECK(told.graphs.complete > 0);
+
+    options.budget_bytes = told.plan.full_bytes / 2;
+    memset(got, 0, logits_bytes);
+    run(&options, false, got, &told);
+    check_same(got, want, "graphs with misses");
+    CHECK(told.graphs.replays > told.graphs.complete);
+    free(want);
+    free(got);
+}
+
+static void measured_costs_are_used_and_followed(void)
+{
+    struct harness_options options = on_device();
+    float *logits = new_logits();
+    struct told told;
+
+    options.policies.policy[MP_SLOT_ASSIGN] = "cost";
+    options.costs = (struct mp_costs){ .load_ns = 100000000,
+                                       .cpu_fixed_ns = 1000,
+                                       .cpu_token_ns = 1000,
+                                       .device_fixed_ns = 500,
+                                       .device_token_ns = 100,
+                                       .in_place_fixed_ns = 50000000,
+                                       .in_place_token_ns = 1000 };
+    run(&options, false, logits, &told);
+    options.budget_bytes = told.plan.full_bytes / 4;
+    run(&options, false, logits, &told);
+    CHECK(told.counters.elsewhere > 0);
+    CHECK_EQ(told.counters.policy_strikes, 0);
+    free(logits);
+}
+
+static void a_lost_device_ends_the_run_with_its_name(void)
+{
+    struct harness_options options = on_device();
+    float *logits = new_logits();
+    struct harness h;
+
+    harness_open(&options, &h);
+    CHECK_EQ(harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options.sequences, 0, logits),
+             MP_OK);
+    fake_api.lose(700);
+    CHECK_EQ(harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options.sequences, 0, logits),
+             MP_ERR_DEVICE);
+    CHECK_STR(mp_error_last()->code, "E_CUDA");
+    CHECK_EQ(harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options.sequences, 0, logits),
+             MP_ERR_DEVICE);
+    CHECK(strstr(mp_error_last()->text, "opened anew") != NULL);
+    fake_api.lose(0);
+    harness_close(&h);
+    check_nothing_lives();
+    free(logits);
+}
+
+int main(int argc, char **argv)
+{
+    /* Small enough that an expert fills a frame of its own, as windows need. */
+    CHECK_EQ(setenv("FAKECUDA_GRANULE", "4096", 1), 0);
+    find_fake();
+    CHECK_EQ(argc, 2);
+    if (!strcmp(argv[1], "late"))
+        fake_api.timing(7, 2);
+    read_inputs();
+    RUN(graphs_change_no_bit_and_are_used);
+    RUN(bits_do_not_depend_on_budget_addressing_residency_or_prefetch);
+    RUN(bits_of_a_hybrid_plan_do_not_depend_on_the_budget);
+    RUN(what_the_host_tier_lacks_goes_to_the_device);
+    RUN(measured_costs_are_used_and_followed);
+    RUN(a_lost_device_ends_the_run_with_its_name);
+    return 0;
+}
