@@ -74,6 +74,21 @@ static uint64_t slice_load_ns(const struct mp_sim_world *w)
     return mp_sim_load_ns(&machine, &model);
 }
 
+/* What a prediction of the profile's kind takes of the device. */
+static uint64_t predict_ns(const struct mp_sim_world *w)
+{
+    const struct mp_sim_config *c = w->config;
+    const struct mp_predict_ops *ops =
+        (const void *)mp_policy_find(MP_SLOT_PREDICT, c->profile->policy[MP_SLOT_PREDICT]);
+
+    switch (ops != NULL ? ops->source : MP_SCORES_NONE) {
+    case MP_SCORES_NONE: return 0;
+    case MP_SCORES_PARTIAL: return w->costs.layer_ns;
+    case MP_SCORES_LLAPOR: return (uint64_t)(c->model->llapor_us * 1000);
+    default: return mp_sim_router_ns(c->machine, c->model, c->batch);
+    }
+}
+
 static void fill_costs(struct mp_sim_world *w)
 {
     const struct mp_sim_machine *h = w->config->machine;
@@ -87,9 +102,11 @@ static void fill_costs(struct mp_sim_world *w)
         .layer_ns = mp_sim_layer_ns(h, m, w->config->batch, w->config->batch, w->config->prompt) +
                     mp_sim_ffn_ns(h, m, m->shared_ffn, w->config->batch),
     };
+    w->costs.predict_ns = predict_ns(w);
     w->costs.device_fixed_ns = device - w->costs.device_token_ns;
     if (h->cpu_gflops > 0) {
         w->costs.cpu_token_ns = mp_sim_cpu_ns(h, m, 2) - mp_sim_cpu_ns(h, m, 1);
+        w->costs.handoff_ns = (uint64_t)(h->handoff_us * 1000);
         w->costs.cpu_fixed_ns = mp_sim_cpu_ns(h, m, 1) - w->costs.cpu_token_ns;
     }
     if (h->in_place_gbps > 0) {

@@ -11,7 +11,7 @@ _Static_assert(sizeof(struct mp_assign_facts) == 80, "facts have changed: see mp
 _Static_assert(sizeof(struct mp_predict_facts) == 40, "facts have changed: see mp_code_told()");
 _Static_assert(sizeof(struct mp_prefetch_facts) == 64, "facts have changed: see mp_code_told()");
 _Static_assert(sizeof(struct mp_evict_query) == 24, "facts have changed: see mp_code_told()");
-_Static_assert(sizeof(struct mp_costs) == 72, "costs have changed: see code_costs()");
+_Static_assert(sizeof(struct mp_costs) == 88, "costs have changed: see code_costs()");
 _Static_assert(sizeof(struct mp_shape) == 64, "see put_header() and read_shape()");
 _Static_assert(sizeof(struct mp_calibration) == 40, "see mp_code_calibration()");
 
@@ -57,7 +57,8 @@ static void code_cost_values(struct mp_code *code, const struct mp_costs *costs,
     uint64_t *const fields[] = { &now.load_ns,           &now.cpu_fixed_ns,
                                  &now.cpu_token_ns,      &now.device_fixed_ns,
                                  &now.device_token_ns,   &now.in_place_fixed_ns,
-                                 &now.in_place_token_ns, &now.layer_ns };
+                                 &now.in_place_token_ns, &now.handoff_ns,
+                                 &now.predict_ns,        &now.layer_ns };
     uint32_t how = latest->known && !memcmp(&now, &latest->costs, sizeof(now)) ? 1 : 2;
 
     mp_code_u32(code, &how, 1, 2);
@@ -292,6 +293,7 @@ void mp_code_told(struct mp_code *code, struct mp_told *told)
     case MP_CALL_PICK: code_query(code, &told->query, true); break;
     case MP_CALL_REPLACE:
         code_query(code, &told->query, false);
+        mp_code_u32(code, &told->query.shared, 0, 1);
         mp_code_u64(code, &told->now, UINT64_MAX);
         mp_code_u32(code, &told->max, 0, code->shape.experts);
         break;

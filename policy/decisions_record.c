@@ -202,6 +202,22 @@ static uint32_t replace(struct mp_policy *policy, const struct mp_evict_query *q
     return count;
 }
 
+/* What it says follows from calls that are written. */
+static bool wants(const struct mp_policy *policy)
+{
+    const struct mp_decisions *log = ((const struct recorder *)policy)->log;
+
+    return log->inner.prefetch_ops->wants(log->inner.prefetch);
+}
+
+/* It decides nothing, so it is not written. */
+static const char *notice(const struct mp_policy *policy)
+{
+    const struct mp_decisions *log = ((const struct recorder *)policy)->log;
+
+    return log->inner.evict_ops->notice(log->inner.evict);
+}
+
 static void quota(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *slots)
 {
     struct mp_decisions *log = log_of(policy);
@@ -316,6 +332,7 @@ void mp_decisions_record(struct mp_decisions *log, struct mp_policies *policies)
     WRAP(predict, predict, predict);
     WRAP(prefetch, observe, prefetch_observe);
     WRAP(prefetch, choose, choose);
+    WRAP(prefetch, wants, wants);
     WRAP(admit, admit, admit);
     WRAP(evict, on_insert, on_insert);
     WRAP(evict, on_remove, on_remove);
@@ -323,6 +340,7 @@ void mp_decisions_record(struct mp_decisions *log, struct mp_policies *policies)
     WRAP(evict, pick, pick);
     WRAP(evict, on_scores, on_scores);
     WRAP(evict, replace, replace);
+    WRAP(evict, notice, notice);
     WRAP(partition, quota, quota);
     WRAP(partition, first, first);
     WRAP(partition, observe, partition_observe);

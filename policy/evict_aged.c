@@ -36,12 +36,13 @@ static const struct mp_opt class_lru_opts[] = {
 struct aged {
     struct mp_policy super;
     struct mp_residents residents;
-    double keep;      /* what is left of a count after one batch of its layer */
-    uint64_t *stamp;  // (units): order of last use
-    uint64_t *layer;  // (layers): batches so far
-    uint64_t *moment; // (layers): `now` of the latest, plus 1
-    uint64_t *last;   // (units): batches of the layer at the last use
-    double *count;    // (units)
+    double keep;       /* what is left of a count after one batch of its layer */
+    uint64_t *stamp;   // (units): order of last use
+    uint64_t *layer;   // (layers): batches so far
+    uint64_t *moment;  // (layers): `now` of the latest, plus 1
+    uint64_t *last;    // (units): batches of the layer at the last use
+    double *count;     // (units)
+    float *class_size; // (units): 2^class
     uint64_t uses;
 };
 
@@ -55,6 +56,7 @@ static void aged_destroy(struct mp_policy *policy)
     free(aged->moment);
     free(aged->last);
     free(aged->count);
+    free(aged->class_size);
     free(aged);
 }
 
@@ -74,14 +76,17 @@ static enum mp_status create_as(const struct mp_policy_info *info, const struct 
     aged->moment = calloc(shape->layers, sizeof(uint64_t));
     aged->last = calloc(units, sizeof(uint64_t));
     aged->count = calloc(units, sizeof(double));
+    aged->class_size = calloc(units, sizeof(float));
     status = aged->stamp == NULL || aged->layer == NULL || aged->moment == NULL ||
-                     aged->last == NULL || aged->count == NULL
-                 ? mp_fail_no_memory("an evict policy", units * 24)
+                     aged->last == NULL || aged->count == NULL || aged->class_size == NULL
+                 ? mp_fail_no_memory("an evict policy", units * 28)
                  : mp_residents_init(&aged->residents, shape);
     if (status != MP_OK) {
         aged_destroy(&aged->super);
         return status;
     }
+    for (size_t u = 0; u < units; u++)
+        aged->class_size[u] = 1;
     *policy_p = &aged->super;
     return MP_OK;
 }
@@ -129,56 +134,58 @@ static void aged_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tok
     }
     aged->count[unit] =
         aged->count[unit] * pow(aged->keep, (double)(aged->layer[layer] - aged->last[unit])) + 1;
+    aged->class_size[unit] =
+        ldexpf(1, ilogb(aged->count[unit]) < CLASSES ? ilogb(aged->count[unit]) : CLASSES - 1);
     aged->last[unit] = aged->layer[layer];
     aged->stamp[unit] = ++aged->uses;
 }
 
-/* The unit with the smallest value leaves. */
-static double lfru_value(const struct aged *aged, uint32_t unit)
-{
-    return aged->count[unit] / (double)(aged->uses - aged->stamp[unit] + 1);
-}
+/*
+ * Which of two leaves? lfru: count / age since the last use, compared without dividing; class-lru:
+ * age / 2^class, where age is that since the last use, so the class is one of that time too.
+ */
+struct value {
+    double count, age;
+};
 
-/* Age is that since the last use, so the class is one of that time too. */
-static double class_value(const struct aged *aged, uint32_t unit)
+static struct value value_of(const struct aged *aged, uint32_t unit, bool classes)
 {
-    const uint64_t age = aged->layer[unit / aged->residents.experts] - aged->last[unit];
-    const double count = aged->count[unit];
-    const int exponent = count >= 1 ? ilogb(count) : 0;
-
-    return -ldexp((double)age, -(exponent < CLASSES ? exponent : CLASSES - 1));
+    if (classes)
+        return (struct value){ aged->class_size[unit],
+                               (double)(aged->layer[unit / aged->residents.experts] -
+                                        aged->last[unit]) };
+    return (struct value){ aged->count[unit], (double)(aged->uses - aged->stamp[unit] + 1) };
 }
 
 static uint32_t pick_lowest(const struct aged *aged, const struct mp_evict_query *query,
-                            double (*value)(const struct aged *aged, uint32_t unit))
+                            bool classes)
 {
+    struct value lowest = { 0, 0 };
     uint32_t best = MP_UNIT_NONE;
-    double lowest = INFINITY;
 
     for (uint32_t i = 0; i < aged->residents.count; i++) {
         const uint32_t unit = aged->residents.unit[i];
-        double mine;
+        const struct value mine = value_of(aged, unit, classes);
+        const double left = mine.count * lowest.age, right = lowest.count * mine.age;
 
-        if (!mp_evict_allows(query, unit))
+        if ((best != MP_UNIT_NONE &&
+             (left > right || (!(left < right) && aged->stamp[unit] > aged->stamp[best]))) ||
+            !mp_evict_allows(query, unit))
             continue;
-        mine = value(aged, unit);
-        if (best == MP_UNIT_NONE || mine < lowest ||
-            (mine == lowest && aged->stamp[unit] < aged->stamp[best])) {
-            best = unit;
-            lowest = mine;
-        }
+        best = unit;
+        lowest = mine;
     }
     return best;
 }
 
 static uint32_t lfru_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
-    return pick_lowest((const struct aged *)policy, query, lfru_value);
+    return pick_lowest((const struct aged *)policy, query, false);
 }
 
 static uint32_t class_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
-    return pick_lowest((const struct aged *)policy, query, class_value);
+    return pick_lowest((const struct aged *)policy, query, true);
 }
 
 const struct mp_evict_ops mp_evict_lfru = {

@@ -104,15 +104,14 @@ static uint32_t lcp_pick(struct mp_policy *policy, const struct mp_evict_query *
         const uint32_t unit = lcp->residents.unit[i];
         double mine;
 
-        if (!mp_evict_allows(query, unit))
-            continue;
         mine = mp_priority_log(&lcp->priority, unit);
         /* No two stamps are equal, so there is no tie left for ids. */
-        if (best == MP_UNIT_NONE || mine < lowest ||
-            (mine == lowest && lcp->stamp[unit] < lcp->stamp[best])) {
-            best = unit;
-            lowest = mine;
-        }
+        if ((best != MP_UNIT_NONE &&
+             (mine > lowest || (mine == lowest && lcp->stamp[unit] > lcp->stamp[best]))) ||
+            !mp_evict_allows(query, unit))
+            continue;
+        best = unit;
+        lowest = mine;
     }
     return best;
 }

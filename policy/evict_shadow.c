@@ -1,28 +1,37 @@
 /*
- * Several policies at once, the best of which is followed. Each of layer-lru, lfu, lcp and a static
- * placement keeps a ghost: the set of units that it would hold if it had all slots to itself. Every
- * use is put to all ghosts; a miss of a ghost counts with what it would have cost. The leader is
- * changed when another ghost has been cheaper by HYSTERESIS percent of refilling all slots since
- * the leader was last as good (a one-sided sum: it never falls below 0). The victim is the oldest
- * unit that the leader's ghost does not hold, else the leader's own.
+ * Several policies at once, the best of which is followed. Each has a ghost (policy/ghost.h): the
+ * units that it would hold if it had all slots to itself. Three move units on demand: layer-lru,
+ * lfu, lcp. Three place them: the hottest ones (of a calibration at first, then of what was counted
+ * so far), whole layers, and the hottest ones lately. What each layer would have taken with what a
+ * ghost holds is computed from what work costs (policy/assign_plan.h: loads, device and CPU side by
+ * side; where costs are not known, a miss is 1 and all else nothing), and so is what it took with
+ * what is really resident, the link being as busy as prefetches and swaps have made it.
  *
- * Why that is never much worse than the best of the ghosts. While a ghost is followed, a miss that
- * is not also the ghost's loads one of its units in place of one that it does not hold, so there
- * are at most `slots` of them after each change of the leader; and between changes no other ghost
- * was cheaper than the leader by more than the hysteresis h. With S changes, on demand loads alone
- * and equal costs:
+ * The leader is changed when another ghost has been cheaper by HYSTERESIS percent of loading all
+ * slots since the leader was last as good (a one-sided sum: it never falls below 0); and to one of
+ * the first two that place also when what is really paid exceeds that ghost by as much, whether
+ * loads ahead or changes of mind are to blame. Each time the latter happens it takes twice as much
+ * to leave static placement again.
  *
- *     misses <= misses of the best ghost + (S + 1) * (h * slots + most units of one batch)
- *               + S * slots
+ * The victim is the oldest unit that the leader's ghost does not hold, else the leader's own. While
+ * one leads that places units, those of it that are absent are loaded behind all else, a few after
+ * each layer; a demand takes none of its units but waits, and prefetches of others are refused.
  *
- * The static ghost holds the hottest units: those of a calibration at first, and of what was
- * counted so far after 64, 128, 256, ... batches of each layer (each new choice is a change in the
- * sum above). It leaves slots for what passes through, as many as a token has experts but a quarter
- * at most. It loads nothing, so its miss costs what the CPU needs, where that is known and less
- * than a load. When it takes the lead that is said once: paging does not pay here.
+ * Why that is never much worse than the best of the ghosts, on demand loads alone. While a ghost is
+ * followed, a miss that is not also the ghost's loads one of its units in place of one that it does
+ * not hold, so there are at most `slots` of them after each change of the leader; between changes
+ * no other ghost was cheaper than the leader by more than the hysteresis h. With S changes:
+ *
+ *     cost <= cost of the best ghost + (S + 1) * (h * slots loads + most expensive batch)
+ *             + S * slots loads
+ *
+ * A placement is looked at again every 16 tokens, which is a change too if it leads; a unit
+ * replaces another one only if its count is larger by more than chance (a standard deviation). It
+ * leaves slots for what passes through, as many as a token has experts but a quarter at most.
+ * docs/policies.md has what this comes to, and what no such rule can promise.
  *
  * Ours, after set duelling (Qureshi et al., ISCA 2007) and follow-the-leader with switching costs.
- * on_access: a search of each ghost's units for each of its misses; pick O(residents).
+ * A layer costs O(uses log units) for each ghost; pick O(residents that the leader would not hold).
  */
 #include "policy/builtins.h"
 
@@ -30,14 +39,10 @@
 #include <string.h>
 
 #include "policy/hot.h"
-#include "policy/residents.h"
-#include "policy/sorter.h"
+#include "policy/shadow.h"
 #include "vmm/base/error.h"
-#include "vmm/base/log.h"
 
-#define GHOSTS 4u
-#define STATIC 3u
-#define FIRST_CHOICE 64u
+#define SWAPS_MAX 2u /* after one layer */
 
 struct shadow_config {
     uint64_t hysteresis;
@@ -50,113 +55,76 @@ static const struct mp_opt shadow_opts[] = {
     MP_OPT_END,
 };
 
-struct ghost {
-    const struct mp_evict_ops *ops; /* NULL: the static one */
-    struct mp_policy *policy;
-    uint8_t *held;      // (units)
-    uint8_t *evictable; // (units): held and not used by the present batch
-    uint32_t count;
-    uint64_t cost; /* of the present batch */
-    uint64_t lead; /* how much cheaper than the leader it has been */
-};
-
-struct shadow {
-    struct mp_policy super;
-    struct mp_residents residents;
-    struct ghost ghosts[GHOSTS];
-    const struct mp_costs *costs;
-    uint32_t units, slots, leader, changes;
-    uint32_t placed;     /* units of the static ghost */
-    uint64_t hysteresis; /* percent */
-    uint64_t *stamp;     // (units): order of last use
-    uint64_t *count;     // (units): batches that used it
-    uint32_t *order;     // (units): scratch
-    uint32_t *batch;     // (units): used by the present batch
-    uint32_t batch_count;
-    uint64_t uses, now, batches, choose_at;
-    bool said;
-};
-
 static void shadow_destroy(struct mp_policy *policy)
 {
-    struct shadow *shadow = (struct shadow *)policy;
+    struct mp_shadow *shadow = (struct mp_shadow *)policy;
 
-    for (uint32_t g = 0; g < GHOSTS; g++) {
-        struct ghost *ghost = &shadow->ghosts[g];
-
-        if (ghost->policy != NULL)
-            ghost->ops->destroy(ghost->policy);
-        free(ghost->held);
-        free(ghost->evictable);
-    }
+    for (uint32_t g = 0; g < MP_SHADOW_GHOSTS; g++)
+        mp_ghost_fini(&shadow->ghosts[g]);
+    mp_ghost_facts_fini(&shadow->facts);
     mp_residents_fini(&shadow->residents);
+    mp_residents_fini(&shadow->strange);
     free(shadow->stamp);
-    free(shadow->count);
     free(shadow->order);
+    free(shadow->key);
+    free(shadow->recent);
     free(shadow->batch);
+    free(shadow->tokens);
+    free(shadow->actual);
+    free(shadow->asked);
+    free(shadow->sorter.order);
+    free(shadow->sorter.key);
+    free(shadow->resident);
+    free(shadow->executors);
     free(shadow);
 }
 
-static enum mp_status create_ghost(struct ghost *ghost, const struct mp_evict_ops *ops,
-                                   const struct mp_shape *shape)
+static enum mp_status allocate(struct mp_shadow *shadow, const struct mp_shape *shape)
 {
-    const size_t units = (size_t)shape->layers * shape->experts;
-    char prefix[MP_POLICY_PREFIX_BYTES];
-    void *config = NULL;
-    enum mp_status status;
+    const size_t experts = shape->experts, units = shadow->units;
+    enum mp_status status = mp_ghost_facts_init(&shadow->facts, shape);
 
-    ghost->ops = ops;
-    ghost->held = calloc(units, 1);
-    ghost->evictable = calloc(units, 1);
-    if (ghost->held == NULL || ghost->evictable == NULL)
-        return mp_fail_no_memory("evict policy 'shadow'", units * 2);
-    if (ops == NULL)
-        return MP_OK;
-    if (ops->info.config_size > 0) {
-        config = calloc(1, ops->info.config_size);
-        if (config == NULL)
-            return mp_fail_no_memory("evict policy 'shadow'", ops->info.config_size);
-        mp_policy_prefix(&ops->info, prefix);
-        mp_opt_load(ops->info.opts, prefix, config);
-    }
-    status = ops->create(config, shape, &ghost->policy);
-    free(config);
-    return status;
-}
-
-/* The static ghost: the first of order[]. What it lacks must pass through slots that it leaves. */
-static void place_static(struct shadow *shadow)
-{
-    struct ghost *ghost = &shadow->ghosts[STATIC];
-
-    memset(ghost->held, 0, shadow->units);
-    for (uint32_t i = 0; i < shadow->placed && i < shadow->units; i++)
-        ghost->held[shadow->order[i]] = 1;
-}
-
-static enum mp_status fill(struct shadow *shadow, const struct mp_shape *shape)
-{
-    static const struct mp_evict_ops *const followed[GHOSTS] = { &mp_evict_layer_lru, &mp_evict_lfu,
-                                                                 &mp_evict_lcp };
-    enum mp_status status = MP_OK;
-
-    for (uint32_t g = 0; g < GHOSTS && status == MP_OK; g++)
-        status = create_ghost(&shadow->ghosts[g], followed[g], shape);
+    for (uint32_t g = 0; g < MP_SHADOW_GHOSTS && status == MP_OK; g++)
+        status = mp_ghost_init(&shadow->ghosts[g],
+                               g < MP_SHADOW_STATIC ? (enum mp_ghost_kind)g : MP_GHOST_STATIC,
+                               &shadow->facts);
     if (status == MP_OK)
         status = mp_residents_init(&shadow->residents, shape);
+    if (status == MP_OK)
+        status = mp_residents_init(&shadow->strange, shape);
     if (status != MP_OK)
         return status;
-    shadow->stamp = calloc(shadow->units, sizeof(uint64_t));
-    shadow->count = calloc(shadow->units, sizeof(uint64_t));
-    shadow->batch = calloc(shadow->units, sizeof(uint32_t));
-    if (shadow->stamp == NULL || shadow->count == NULL || shadow->batch == NULL)
-        return mp_fail_no_memory("evict policy 'shadow'", shadow->units * 20u);
-    if (shape->calibration != NULL && shape->calibration->hot != NULL) {
+    shadow->stamp = calloc(units, sizeof(uint64_t));
+    shadow->asked = calloc(units, sizeof(uint64_t));
+    shadow->key = calloc(units, sizeof(uint64_t));
+    shadow->recent = calloc(units, sizeof(double));
+    shadow->batch = calloc(experts, sizeof(uint32_t));
+    shadow->tokens = calloc(experts, sizeof(uint32_t));
+    shadow->actual = calloc(experts, 1);
+    shadow->sorter.order = calloc(experts, sizeof(uint32_t));
+    shadow->sorter.key = calloc(experts, sizeof(uint64_t));
+    shadow->resident = calloc(experts, 1);
+    shadow->executors = calloc(experts, sizeof(enum mp_executor));
+    if (shadow->stamp == NULL || shadow->asked == NULL || shadow->key == NULL ||
+        shadow->recent == NULL || shadow->batch == NULL || shadow->tokens == NULL ||
+        shadow->actual == NULL || shadow->sorter.order == NULL || shadow->sorter.key == NULL ||
+        shadow->resident == NULL || shadow->executors == NULL)
+        return mp_fail_no_memory("evict policy 'shadow'", units * 32 + experts * 26);
+    return MP_OK;
+}
+
+static enum mp_status fill(struct mp_shadow *shadow, const struct mp_shape *shape)
+{
+    enum mp_status status = allocate(shadow, shape);
+
+    if (status == MP_OK && shape->calibration != NULL && shape->calibration->hot != NULL) {
         status = mp_hot_order(shape, &shadow->order);
         if (status == MP_OK)
-            place_static(shadow);
+            mp_shadow_place_first(shadow);
         return status;
     }
+    if (status != MP_OK)
+        return status;
     shadow->order = calloc(shadow->units, sizeof(uint32_t));
     return shadow->order != NULL ? MP_OK
                                  : mp_fail_no_memory("evict policy 'shadow'", shadow->units * 4u);
@@ -166,7 +134,7 @@ static enum mp_status shadow_create(const void *config_, const struct mp_shape *
                                     struct mp_policy **policy_p)
 {
     const struct shadow_config *config = config_;
-    struct shadow *shadow = calloc(1, sizeof(*shadow));
+    struct mp_shadow *shadow = calloc(1, sizeof(*shadow));
     enum mp_status status;
     uint32_t room;
 
@@ -174,13 +142,15 @@ static enum mp_status shadow_create(const void *config_, const struct mp_shape *
         return mp_fail_no_memory("evict policy 'shadow'", sizeof(*shadow));
     shadow->super.info = &mp_evict_shadow.info;
     shadow->units = shape->layers * shape->experts;
-    shadow->slots = shape->slots;
     room = shape->slots / 4 < shape->top_k ? shape->slots / 4 : shape->top_k;
-    room = room > 0 ? room : 1;
+    room = room > 2 ? room : 2;
     shadow->placed = shape->slots > room ? shape->slots - room : 0;
     shadow->costs = shape->costs;
     shadow->hysteresis = config->hysteresis;
-    shadow->choose_at = (uint64_t)FIRST_CHOICE * shape->layers;
+    shadow->patience = 1;
+    shadow->weight = 1;
+    shadow->settled = true;
+    shadow->choose_at = (uint64_t)MP_SHADOW_TOKENS * shape->layers;
     status = fill(shadow, shape);
     if (status != MP_OK) {
         shadow_destroy(&shadow->super);
@@ -190,160 +160,158 @@ static enum mp_status shadow_create(const void *config_, const struct mp_shape *
     return MP_OK;
 }
 
-static uint64_t load_cost(const struct shadow *shadow)
+/* Is there somebody else than the device, so that a need may never load what it lacks? */
+static bool others_known(const struct mp_shadow *shadow)
 {
-    return shadow->costs != NULL && shadow->costs->load_ns > 0 ? shadow->costs->load_ns : 1;
-}
+    const struct mp_costs *costs = shadow->costs;
 
-/* A static placement has the CPU compute what it lacks, if that is known and quicker. */
-static uint64_t static_cost(const struct shadow *shadow, uint32_t tokens)
-{
-    const uint64_t load = load_cost(shadow);
-    uint64_t cpu;
-
-    if (shadow->costs == NULL || shadow->costs->load_ns == 0 ||
-        (shadow->costs->cpu_fixed_ns == 0 && shadow->costs->cpu_token_ns == 0))
-        return load;
-    cpu = shadow->costs->cpu_fixed_ns + shadow->costs->cpu_token_ns * tokens;
-    return cpu < load ? cpu : load;
-}
-
-static void ghost_load(struct shadow *shadow, struct ghost *ghost, uint32_t unit)
-{
-    const struct mp_evict_query query = { .for_unit = unit,
-                                          .scope_layer = MP_LAYER_ANY,
-                                          .experts = shadow->residents.experts,
-                                          .evictable = ghost->evictable };
-
-    if (ghost->count == shadow->slots) {
-        const uint32_t victim = ghost->ops->pick(ghost->policy, &query);
-
-        if (victim == MP_UNIT_NONE)
-            return; /* one batch fills all slots: not kept */
-        ghost->held[victim] = ghost->evictable[victim] = 0;
-        ghost->count--;
-        ghost->ops->on_remove(ghost->policy, victim, shadow->now);
-    }
-    if (shadow->slots == 0)
-        return;
-    ghost->held[unit] = 1;
-    ghost->count++;
-    ghost->ops->on_insert(ghost->policy, unit, shadow->now);
-}
-
-static void follow(struct shadow *shadow, uint32_t leader)
-{
-    shadow->leader = leader;
-    shadow->changes++;
-    for (uint32_t g = 0; g < GHOSTS; g++)
-        shadow->ghosts[g].lead = 0;
-    if (leader == STATIC && !shadow->said) {
-        shadow->said = true;
-        mp_log_info("policy", "moving experts costs more than it saves here: the residents now "
-                              "follow a static placement");
-    }
-}
-
-/* Add up what the batch cost, and change the leader if another one is clearly cheaper. */
-static void settle(struct shadow *shadow)
-{
-    const uint64_t paid = shadow->ghosts[shadow->leader].cost;
-    const uint64_t limit = shadow->hysteresis * shadow->slots * load_cost(shadow) / 100;
-    uint32_t best = shadow->leader;
-
-    for (uint32_t g = 0; g < GHOSTS; g++) {
-        struct ghost *ghost = &shadow->ghosts[g];
-        const uint64_t sum = ghost->lead + paid;
-
-        ghost->lead = sum > ghost->cost ? sum - ghost->cost : 0;
-        ghost->cost = 0;
-        if (ghost->lead > limit && ghost->lead > shadow->ghosts[best].lead)
-            best = g;
-    }
-    if (best != shadow->leader)
-        follow(shadow, best);
-}
-
-/* A new batch: the last one is settled, its units may leave again. */
-static void turn(struct shadow *shadow, uint64_t now)
-{
-    settle(shadow);
-    for (uint32_t i = 0; i < shadow->batch_count; i++) {
-        for (uint32_t g = 0; g < GHOSTS; g++)
-            shadow->ghosts[g].evictable[shadow->batch[i]] =
-                shadow->ghosts[g].held[shadow->batch[i]];
-    }
-    shadow->batch_count = 0;
-    shadow->now = now;
-    if (++shadow->batches == shadow->choose_at) {
-        shadow->choose_at *= 2;
-        mp_sorter_sort(shadow->order, shadow->units, shadow->count);
-        place_static(shadow);
-        shadow->changes += shadow->leader == STATIC;
-    }
+    return mp_shadow_times_known(shadow) &&
+           (costs->cpu_fixed_ns > 0 || costs->cpu_token_ns > 0 || costs->in_place_fixed_ns > 0 ||
+            costs->in_place_token_ns > 0);
 }
 
 static void shadow_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
 {
-    struct shadow *shadow = (struct shadow *)policy;
+    struct mp_shadow *shadow = (struct mp_shadow *)policy;
+    const bool again = shadow->asked[unit] == now + 1 && shadow->now == now;
 
-    if (shadow->now != now || shadow->batch_count == shadow->units)
-        turn(shadow, now);
-    shadow->batch[shadow->batch_count++] = unit;
-    shadow->stamp[unit] = ++shadow->uses;
-    shadow->count[unit]++;
-    for (uint32_t g = 0; g < GHOSTS; g++) {
-        struct ghost *ghost = &shadow->ghosts[g];
-
-        if (ghost->ops != NULL)
-            ghost->ops->on_access(ghost->policy, unit, tokens, now);
-        ghost->evictable[unit] = 0;
-        if (ghost->held[unit])
-            continue;
-        ghost->cost += g == STATIC ? static_cost(shadow, tokens) : load_cost(shadow);
-        if (ghost->ops != NULL)
-            ghost_load(shadow, ghost, unit);
-    }
+    if (shadow->now != now || shadow->batch_count == shadow->facts.experts || again)
+        mp_shadow_turn(shadow, now);
+    shadow->batch[shadow->batch_count] = unit;
+    shadow->tokens[shadow->batch_count] = tokens;
+    shadow->actual[shadow->batch_count++] = shadow->residents.place[unit] != MP_UNIT_NONE;
+    shadow->asked[unit] = now + 1;
+    shadow->stamp[unit] = ++shadow->stamps;
 }
 
 static void shadow_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
 {
-    struct shadow *shadow = (struct shadow *)policy;
+    struct mp_shadow *shadow = (struct mp_shadow *)policy;
 
-    (void)now;
     mp_residents_add(&shadow->residents, unit);
-    shadow->stamp[unit] = ++shadow->uses;
+    mp_shadow_refresh(shadow, unit);
+    shadow->stamp[unit] = ++shadow->stamps;
+    if (mp_shadow_times_known(shadow) && shadow->asked[unit] != now + 1)
+        shadow->debt_ns += shadow->costs->load_ns;
 }
 
 static void shadow_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
 {
+    struct mp_shadow *shadow = (struct mp_shadow *)policy;
+
     (void)now;
-    mp_residents_remove(&((struct shadow *)policy)->residents, unit);
+    mp_residents_remove(&shadow->residents, unit);
+    mp_residents_remove(&shadow->strange, unit);
+}
+
+/* The first to leave of what the leader holds, where all that may go is of that kind. */
+static uint32_t leaders_own(const struct mp_shadow *shadow, const struct mp_evict_query *query)
+{
+    const struct mp_ghost *leader = &shadow->ghosts[shadow->leader];
+    uint32_t layer = MP_LAYER_ANY, best = MP_UNIT_NONE;
+
+    if (leader->kind == MP_GHOST_LAYER_LRU)
+        layer = mp_residents_victim_layer(&shadow->residents, query);
+    for (uint32_t i = 0; i < shadow->residents.count; i++) {
+        const uint32_t unit = shadow->residents.unit[i];
+
+        if ((best != MP_UNIT_NONE && !mp_ghost_before(leader, unit, best)) ||
+            (layer != MP_LAYER_ANY && unit / query->experts != layer) ||
+            !mp_evict_allows(query, unit))
+            continue;
+        best = unit;
+    }
+    return best != MP_UNIT_NONE
+               ? best
+               : mp_residents_min(&shadow->residents, query, MP_LAYER_ANY, shadow->stamp, NULL);
 }
 
 static uint32_t shadow_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
-    const struct shadow *shadow = (const struct shadow *)policy;
-    const struct ghost *leader = &shadow->ghosts[shadow->leader];
-    uint32_t strange = MP_UNIT_NONE, unit;
+    struct mp_shadow *shadow = (struct mp_shadow *)policy;
+    const bool demand = shadow->asked[query->for_unit] == shadow->now + 1;
+    uint32_t strange;
 
-    for (uint32_t i = 0; i < shadow->residents.count; i++) {
-        unit = shadow->residents.unit[i];
-        if (!leader->held[unit] && mp_evict_allows(query, unit) &&
-            (strange == MP_UNIT_NONE || shadow->stamp[unit] < shadow->stamp[strange]))
-            strange = unit;
+    /* A batch is complete before anything follows from it; to settle it twice has no effect. */
+    mp_shadow_settle(shadow);
+    if (mp_shadow_places(shadow) && !demand &&
+        !shadow->ghosts[shadow->leader].held[query->for_unit])
+        return MP_UNIT_NONE;
+    strange = mp_residents_min(&shadow->strange, query, MP_LAYER_ANY, shadow->stamp, NULL);
+    if (strange != MP_UNIT_NONE || mp_shadow_places(shadow))
+        return strange; /* what passes through is in use, and leaves after the layer */
+    return leaders_own(shadow, query);
+}
+
+/* A unit that may go for one of the static placement. */
+static uint32_t pick_stranger(const struct mp_shadow *shadow, const struct mp_evict_query *query,
+                              const struct mp_swap *swaps, uint32_t count)
+{
+    struct mp_evict_query wide = *query;
+    uint32_t best = MP_UNIT_NONE;
+
+    if (query->shared)
+        wide.scope_layer = MP_LAYER_ANY;
+    for (uint32_t i = 0; i < shadow->strange.count; i++) {
+        const uint32_t unit = shadow->strange.unit[i];
+        bool taken = false;
+
+        if (!mp_evict_allows(&wide, unit) ||
+            (best != MP_UNIT_NONE && shadow->stamp[unit] >= shadow->stamp[best]))
+            continue;
+        for (uint32_t s = 0; s < count; s++)
+            taken |= swaps[s].out == unit;
+        best = taken ? best : unit;
     }
-    if (strange != MP_UNIT_NONE)
-        return strange;
-    /* All that may go is in the ghost too, so its policy knows it. */
-    if (leader->ops != NULL)
-        return leader->ops->pick(leader->policy, query);
-    return mp_residents_min(&shadow->residents, query, MP_LAYER_ANY, shadow->stamp, NULL);
+    return best;
+}
+
+/*
+ * While one leads that places units: its absent units of the layer. Before that, where somebody
+ * else may be quicker than any load, so that nobody would ever bring them in: into free slots.
+ */
+static uint32_t shadow_replace(struct mp_policy *policy, const struct mp_evict_query *query,
+                               uint64_t now, struct mp_swap *swaps, uint32_t max)
+{
+    struct mp_shadow *shadow = (struct mp_shadow *)policy;
+    const uint32_t slots = shadow->facts.slots, held = shadow->residents.count;
+    const uint32_t first = query->scope_layer * query->experts;
+    const bool places = mp_shadow_places(shadow);
+    const uint8_t *wanted = shadow->ghosts[places ? shadow->leader : MP_SHADOW_STATIC].held;
+    uint32_t left = slots > held ? slots - held : 0, count = 0;
+
+    (void)now;
+    mp_shadow_settle(shadow);
+    if (!places && (left == 0 || !others_known(shadow)))
+        return 0;
+    for (uint32_t u = first; u < first + query->experts && count < max && count < SWAPS_MAX; u++) {
+        uint32_t out = MP_UNIT_NONE;
+
+        if (shadow->residents.place[u] != MP_UNIT_NONE || !wanted[u])
+            continue;
+        if (left == 0 && places)
+            out = pick_stranger(shadow, query, swaps, count);
+        if (left == 0 && out == MP_UNIT_NONE)
+            break;
+        left -= left > 0;
+        swaps[count++] = (struct mp_swap){ .in = u, .out = out };
+    }
+    return count;
+}
+
+static const char *shadow_notice(const struct mp_policy *policy)
+{
+    const struct mp_shadow *shadow = (const struct mp_shadow *)policy;
+
+    if (mp_shadow_is_static(shadow->leader))
+        return "moving experts costs more than it saves here: the residents now follow a static "
+               "placement";
+    return shadow->was_static ? "moving experts pays: the residents follow what is used" : NULL;
 }
 
 uint32_t mp_evict_shadow_changes(const struct mp_policy *policy)
 {
-    return ((const struct shadow *)policy)->changes;
+    return ((const struct mp_shadow *)policy)->changes;
 }
 
 const struct mp_evict_ops mp_evict_shadow = {
@@ -354,9 +322,12 @@ const struct mp_evict_ops mp_evict_shadow = {
               .config_size = sizeof(struct shadow_config) },
     .create = shadow_create,
     .destroy = shadow_destroy,
+    .waits = true,
     .per_layer = true, /* its first leader keeps the layers apart */
     .on_insert = shadow_on_insert,
     .on_remove = shadow_on_remove,
     .on_access = shadow_on_access,
     .pick = shadow_pick,
+    .replace = shadow_replace,
+    .notice = shadow_notice,
 };

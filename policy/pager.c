@@ -154,6 +154,7 @@ void mp_pager_end(struct mp_pager *pager)
     mp_assert(mp_pager_count_needs(pager, MP_NEED_DONE) == pager->need_count);
     close_layer(pager);
     mp_pager_replace(pager, pager->layer);
+    mp_pager_take_notice(pager);
     if (pager->layer + 1 == pager->config.shape.layers)
         mp_pager_revise(pager);
     mp_pager_pursue(pager);

@@ -102,6 +102,7 @@ struct mp_pager {
     uint32_t *wait_list;         // (units): scratch of waits, and of first residents
     uint32_t *revised;           // (layers): scratch of new quotas and tops
     struct mp_swap *swaps;       // (experts): scratch
+    const char *notice;          /* of the evict policy, as last seen */
 };
 
 static inline uint32_t mp_pager_layer_of(const struct mp_pager *pager, uint32_t unit)
@@ -178,6 +179,9 @@ bool mp_pager_in_use(const struct mp_pager *pager, uint32_t class_index);
 void mp_pager_load_first(struct mp_pager *pager);
 void mp_pager_replace(struct mp_pager *pager, uint32_t layer);
 void mp_pager_revise(struct mp_pager *pager);
+
+/* Tell the user what the evict policy wants to have said, once. */
+void mp_pager_take_notice(struct mp_pager *pager);
 
 /* Ask the partition policy. False: it gave away more slots than there are. */
 bool mp_pager_make_partition(struct mp_pager *pager) MP_MUST_CHECK;

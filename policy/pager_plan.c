@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "policy/pager_int.h"
+#include "vmm/base/log.h"
 
 /* Nothing of the expert is in the tier or on its way. */
 static bool is_cold(const struct mp_pager *pager, uint32_t whole)
@@ -70,7 +71,8 @@ static bool swap_is_sane(const struct mp_pager *pager, const struct mp_evict_que
         !is_cold(pager, swap->in))
         return false;
     return swap->out == MP_UNIT_NONE ||
-           (swap->out < pager->wholes && mp_evict_allows(query, swap->out) &&
+           (swap->out < pager->wholes &&
+            (mp_evict_allows(query, swap->out) || (query->shared && query->evictable[swap->out])) &&
             fits(pager, swap->in, swap->out));
 }
 
@@ -89,6 +91,7 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
         .for_unit = MP_UNIT_NONE,
         .scope_layer = layer,
         .experts = pager->config.shape.experts,
+        .shared = pager->global,
         .evictable = pager->evictable,
     };
     const uint64_t start_ns = mp_clock_now_ns(pager->config.clock);
@@ -114,6 +117,18 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
             evict_whole(pager, swap->out);
         load_whole(pager, swap->in, false);
     }
+}
+
+void mp_pager_take_notice(struct mp_pager *pager)
+{
+    const struct mp_policies *set = mp_pager_policies(pager);
+    const char *notice = pager->notice;
+
+    if (set->evict_ops->notice != NULL)
+        notice = set->evict_ops->notice(set->evict);
+    if (notice != NULL && notice != pager->notice)
+        mp_log_info("pager", "%s", notice);
+    pager->notice = notice;
 }
 
 void mp_pager_revise(struct mp_pager *pager)

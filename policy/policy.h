@@ -58,7 +58,9 @@ struct mp_costs {
     uint64_t cpu_fixed_ns, cpu_token_ns;
     uint64_t device_fixed_ns, device_token_ns; /* resident expert */
     uint64_t in_place_fixed_ns, in_place_token_ns;
-    uint64_t layer_ns;  /* everything of a layer but its routed experts, for the usual batch */
+    uint64_t handoff_ns; /* activations to the CPU and back, once for a layer that it works on */
+    uint64_t predict_ns; /* one prediction of a layer, if it takes time of its own */
+    uint64_t layer_ns;   /* everything of a layer but its routed experts, for the usual batch */
     uint32_t transient; /* units that can be in the device tier beside the residents; 0: no bound */
 };
 
@@ -232,6 +234,10 @@ struct mp_prefetch_ops {
 
     uint32_t reach; /* layers ahead for which choose() is asked, nearest first; 0 counts as 1 */
 
+    /* Optional. False: nothing would be named now, so nothing needs to be predicted for it. Its
+     * answer changes with observe() only. */
+    bool (*wants)(const struct mp_policy *policy);
+
     /* True: what has not started when a router's result is known is taken back (MoEpic 3.4). */
     bool until_routed;
 
@@ -261,6 +267,7 @@ struct mp_evict_query {
     uint32_t for_unit;        /* the unit that needs the slot */
     uint32_t scope_layer;     /* only units of this layer may go; MP_LAYER_ANY: of all */
     uint32_t experts;         /* per layer */
+    uint32_t shared;          /* in replace: 1 if units of other layers may make room, else 0 */
     const uint8_t *evictable; // (units): 1 if resident, unleased, of the right size class
 };
 
@@ -307,10 +314,15 @@ struct mp_evict_ops {
     /*
      * Optional. The layer has run: write up to `max` swaps, units of the layer that shall come in
      * without having been asked for, each in place of one that is allowed by `query` (for_unit is
-     * MP_UNIT_NONE). They are read behind all else. Returns how many.
+     * MP_UNIT_NONE) or, with `shared`, of any that is evictable. They are read behind all else.
+     * Returns how many.
      */
     uint32_t (*replace)(struct mp_policy *policy, const struct mp_evict_query *query, uint64_t now,
                         struct mp_swap *swaps, uint32_t max);
+
+    /* Optional: what the user should know of the policy's mind, a static sentence, or NULL. Asked
+     * after every layer; the pager logs it when it has changed. */
+    const char *(*notice)(const struct mp_policy *policy);
 };
 
 /* ---- partition: how many slots does each layer own? ---- */

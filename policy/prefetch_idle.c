@@ -3,11 +3,15 @@
  * subtracted from what the layer takes, and what is left is filled with the predicted experts that
  * most tokens want. While the layer's own loads keep the link busy nothing is named.
  *
+ * What was named and then chosen is counted with what it saved. While that is less than what a
+ * prediction takes, only one layer in PROBE is predicted.
+ *
  * Ours. Where times are not known: nothing while the layer loads anything, else as many as a token
  * chooses. O(tokens * experts * k).
  */
 #include "policy/builtins.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "policy/assign_times.h"
@@ -15,14 +19,23 @@
 #include "policy/presched.h"
 #include "vmm/base/error.h"
 
+#define STRETCH 64u /* layers over which gains are averaged */
+#define PROBE 17u   /* of so many layers one is predicted although it has not paid */
+
 struct idle {
     struct mp_policy super;
     struct mp_candidates candidates;
+    const struct mp_costs *costs;
+    uint32_t *named; // (experts): to be loaded for named_layer
+    uint32_t named_count, named_layer, experts;
+    uint64_t layers; /* observed */
+    double gain_ns;  /* of a predicted layer, on average */
 };
 
 static void idle_destroy(struct mp_policy *policy)
 {
     mp_candidates_fini(&((struct idle *)policy)->candidates);
+    free(((struct idle *)policy)->named);
     free(policy);
 }
 
@@ -36,8 +49,16 @@ static enum mp_status idle_create(const void *config, const struct mp_shape *sha
     if (idle == NULL)
         return mp_fail_no_memory("prefetch policy 'idle'", sizeof(*idle));
     idle->super.info = &mp_prefetch_idle.info;
-    status = mp_candidates_init(&idle->candidates, shape);
+    idle->costs = shape->costs;
+    idle->experts = shape->experts;
+    idle->gain_ns = INFINITY; /* until something is known */
+    idle->named_layer = MP_LAYER_ANY;
+    idle->named = calloc(shape->experts, sizeof(uint32_t));
+    status = idle->named == NULL
+                 ? mp_fail_no_memory("prefetch policy 'idle'", shape->experts * sizeof(uint32_t))
+                 : mp_candidates_init(&idle->candidates, shape);
     if (status != MP_OK) {
+        free(idle->named);
         free(idle);
         return status;
     }
@@ -76,6 +97,8 @@ static uint32_t idle_choose(struct mp_policy *policy, const struct mp_prefetch_f
     struct idle *idle = (struct idle *)policy;
     uint32_t left = free_loads(facts), count = 0, named;
 
+    idle->named_layer = facts->target_layer;
+    idle->named_count = 0;
     if (left == 0)
         return 0;
     named = mp_candidates_gather(&idle->candidates, facts, facts->k, MP_MARGIN_NONE);
@@ -84,9 +107,58 @@ static uint32_t idle_choose(struct mp_policy *policy, const struct mp_prefetch_f
 
         if (!facts->resident[expert] && left-- == 0)
             break;
+        if (!facts->resident[expert] && count < facts->max)
+            idle->named[idle->named_count++] = expert;
         experts[count++] = expert; /* resident ones are kept */
     }
     return count;
+}
+
+/*
+ * What `right` of `needed` experts save by being there: the cheapest way to do without, less what
+ * the device computes meanwhile.
+ */
+static double saving_ns(const struct mp_costs *costs, uint32_t right, uint32_t needed)
+{
+    const uint64_t hidden = (needed - right) * (costs->device_fixed_ns + costs->device_token_ns);
+    uint64_t ns = costs->load_ns;
+
+    if (costs->cpu_fixed_ns > 0 && costs->cpu_fixed_ns + costs->cpu_token_ns < ns)
+        ns = costs->cpu_fixed_ns + costs->cpu_token_ns;
+    if (costs->in_place_fixed_ns > 0 && costs->in_place_fixed_ns + costs->in_place_token_ns < ns)
+        ns = costs->in_place_fixed_ns + costs->in_place_token_ns;
+    return right * ns > hidden ? (double)(right * ns - hidden) : 0;
+}
+
+static void idle_observe(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
+                         const uint32_t *chosen)
+{
+    struct idle *idle = (struct idle *)policy;
+    uint32_t right = 0, needed;
+
+    idle->layers++;
+    if (idle->named_layer != layer || idle->costs == NULL)
+        return;
+    for (uint32_t n = 0; n < idle->named_count; n++) {
+        size_t i = 0;
+
+        while (i < (size_t)tokens * k && chosen[i] != idle->named[n])
+            i++;
+        right += i < (size_t)tokens * k;
+    }
+    if (isinf(idle->gain_ns))
+        idle->gain_ns = 2 * (double)idle->costs->predict_ns;
+    needed = idle->experts < tokens * k ? idle->experts : tokens * k;
+    idle->gain_ns += (saving_ns(idle->costs, right, needed) - idle->gain_ns) / STRETCH;
+    idle->named_layer = MP_LAYER_ANY;
+}
+
+static bool idle_wants(const struct mp_policy *policy)
+{
+    const struct idle *idle = (const struct idle *)policy;
+
+    return idle->costs == NULL || idle->gain_ns >= (double)idle->costs->predict_ns ||
+           idle->layers % PROBE == 0;
 }
 
 const struct mp_prefetch_ops mp_prefetch_idle = {
@@ -96,4 +168,6 @@ const struct mp_prefetch_ops mp_prefetch_idle = {
     .create = idle_create,
     .destroy = idle_destroy,
     .choose = idle_choose,
+    .wants = idle_wants,
+    .observe = idle_observe,
 };

@@ -66,15 +66,3 @@ void mp_priority_access(struct mp_priority *priority, uint32_t unit, uint32_t to
     priority->log_count[unit] = log((double)priority->count[unit]);
     priority->seen[unit] = moment;
 }
-
-double mp_priority_log(const struct mp_priority *priority, uint32_t unit)
-{
-    const uint32_t layer = unit / priority->experts;
-
-    if (priority->count[unit] == 0)
-        return -INFINITY;
-    if (priority->seen[unit] == priority->moment[layer])
-        return priority->log_count[unit];
-    return priority->log_count[unit] -
-           (double)(priority->pairs[layer] - priority->since[unit]) * priority->fade;
-}

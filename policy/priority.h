@@ -1,6 +1,8 @@
 #ifndef MP_POLICY_PRIORITY_H
 #define MP_POLICY_PRIORITY_H
 
+#include <math.h>
+
 #include "policy/policy.h"
 
 /*
@@ -33,6 +35,16 @@ void mp_priority_access(struct mp_priority *priority, uint32_t unit, uint32_t to
                         uint64_t moment);
 
 /* The logarithm of P; -infinity for a unit that was never activated. */
-double mp_priority_log(const struct mp_priority *priority, uint32_t unit);
+static inline double mp_priority_log(const struct mp_priority *priority, uint32_t unit)
+{
+    const uint32_t layer = unit / priority->experts;
+
+    if (priority->count[unit] == 0)
+        return -INFINITY;
+    if (priority->seen[unit] == priority->moment[layer])
+        return priority->log_count[unit];
+    return priority->log_count[unit] -
+           (double)(priority->pairs[layer] - priority->since[unit]) * priority->fade;
+}
 
 #endif

@@ -76,6 +76,29 @@ static void run_close(struct mp_replay_run *run)
     free(run->scratch);
     free(run->swaps);
     free(run->predicted);
+    free(run->need_experts);
+    free(run->need_tokens);
+    free(run->need_scores);
+    free(run->need_resident);
+    free(run->executors);
+}
+
+/* The machine has the executors whose costs are known. */
+static void know_times(struct mp_replay_run *run, const struct mp_costs *costs)
+{
+    run->timed = costs != NULL && costs->load_ns > 0;
+    run->facts = (struct mp_assign_facts){
+        .experts = run->need_experts,
+        .tokens = run->need_tokens,
+        .scores = run->need_scores,
+        .resident = run->need_resident,
+        .executors = 1u << MP_EXECUTOR_DEVICE,
+        .costs = costs,
+    };
+    if (run->timed && (costs->cpu_fixed_ns > 0 || costs->cpu_token_ns > 0))
+        run->facts.executors |= 1u << MP_EXECUTOR_CPU;
+    if (run->timed && (costs->in_place_fixed_ns > 0 || costs->in_place_token_ns > 0))
+        run->facts.executors |= 1u << MP_EXECUTOR_IN_PLACE;
 }
 
 static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay_trace *trace,
@@ -85,7 +108,8 @@ static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay
     const uint64_t slots = config->budget_bytes / trace->unit_bytes;
     const struct mp_policy_names names = {
         .profile = "lru", /* no prediction */
-        .policy = { [MP_SLOT_PREDICT] = config->predict,
+        .policy = { [MP_SLOT_ASSIGN] = config->costs != NULL ? config->assign : NULL,
+                    [MP_SLOT_PREDICT] = config->predict,
                     [MP_SLOT_ADMIT] = config->admit,
                     [MP_SLOT_EVICT] = evict,
                     [MP_SLOT_PARTITION] = config->partition },
@@ -115,9 +139,17 @@ static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay
     run->needs = calloc(trace->experts, sizeof(run->needs[0]));
     run->scratch = calloc(units, sizeof(uint32_t));
     run->swaps = calloc(trace->experts, sizeof(run->swaps[0]));
+    run->need_experts = calloc(trace->experts, sizeof(uint32_t));
+    run->need_tokens = calloc(trace->experts, sizeof(uint32_t));
+    run->need_scores = calloc(trace->experts, sizeof(float));
+    run->need_resident = calloc(trace->experts, 1);
+    run->executors = calloc(trace->experts, sizeof(enum mp_executor));
     if (run->slots == NULL || run->evictable == NULL || run->needs == NULL ||
-        run->scratch == NULL || run->swaps == NULL)
+        run->scratch == NULL || run->swaps == NULL || run->need_experts == NULL ||
+        run->need_tokens == NULL || run->need_scores == NULL || run->need_resident == NULL ||
+        run->executors == NULL)
         return mp_fail_no_memory("a replay", units);
+    know_times(run, config->costs);
     status = mp_replay_set_init(&run->set, trace, false);
     if (status == MP_OK)
         status = mp_policies_create(&chosen, &run->shape, config->groups, &run->policies);

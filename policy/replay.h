@@ -74,6 +74,8 @@ struct mp_replay_config {
     const char *predict;   /* NULL: "none"; for partitions that want to know what was predicted */
     const struct mp_calibration *calibration; /* or NULL; of the trace's shape */
     const struct mp_costs *costs;             /* told to the policies; or NULL: not known */
+    const char *assign; /* with costs: who computes; what the device does not is not loaded. NULL:
+                           all is loaded */
     enum mp_replay_accounting accounting;
     uint64_t budget_bytes;
     uint64_t seed;
@@ -83,7 +85,8 @@ struct mp_replay_config {
 struct mp_replay_result {
     const char *evict, *partition; /* proper names, static */
     uint64_t lookups, hits, decode_lookups, decode_hits, bytes_read;
-    uint64_t bound_decode_hits; /* of the same partition */
+    uint64_t bound_decode_hits;       /* of the same partition */
+    uint64_t time_ns, decode_time_ns; /* modelled by policy/assign_plan.h; 0 without costs */
 };
 
 /* MP_ERR_CONFIG E_POLICY, E_REPLAY: what cannot be replayed, and why. MP_ERR_UNSUPPORTED

@@ -41,7 +41,14 @@ struct mp_replay_run {
     uint32_t *scratch;           // (layers * experts): answers of the partition policy
     struct mp_swap *swaps;       // (experts)
     float *predicted;            // (tokens_max, experts); NULL if nothing is predicted
-    bool per_layer;              /* of the partition as asked for */
+    bool timed;                  /* costs are known */
+    uint64_t debt_ns;            /* of the link: loads that no need waits for */
+    struct mp_assign_facts facts;
+    uint32_t *need_experts, *need_tokens; // (experts)
+    float *need_scores;                   // (experts)
+    uint8_t *need_resident;               // (experts)
+    enum mp_executor *executors;          // (experts)
+    bool per_layer;                       /* of the partition as asked for */
     uint64_t now;
 };
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "policy/assign_plan.h"
 #include "policy/replay_int.h"
 
 static bool is_full(const struct mp_replay_run *run, uint32_t scope)
@@ -83,6 +84,43 @@ static void load(struct mp_replay_run *run, const struct mp_replay_use *use,
         remove_unit(run, use->unit);
 }
 
+/* Who computes what, and how long the layer takes. */
+static void assign(struct mp_replay_run *run, const struct mp_replay_group *group,
+                   struct mp_replay_result *result)
+{
+    const struct mp_policies *set = &run->policies;
+    const struct mp_costs *costs = run->facts.costs;
+    uint64_t ns;
+
+    run->facts.layer = group->layer;
+    run->facts.count = group->count;
+    run->facts.link_busy_ns = run->debt_ns < costs->load_ns ? run->debt_ns : costs->load_ns;
+    for (uint32_t i = 0; i < group->count; i++) {
+        run->need_experts[i] = run->needs[i].unit % run->trace->experts;
+        run->need_tokens[i] = run->needs[i].tokens;
+        run->need_scores[i] = (float)run->needs[i].tokens;
+        run->need_resident[i] = mp_replay_holds(&run->set, run->needs[i].unit);
+    }
+    set->assign_ops->assign(set->assign, &run->facts, run->executors);
+    for (uint32_t i = 0; i < group->count; i++) {
+        if ((unsigned)run->executors[i] >= MP_EXECUTOR_COUNT ||
+            !(run->facts.executors & 1u << run->executors[i]))
+            run->executors[i] = MP_EXECUTOR_DEVICE;
+    }
+    ns = mp_assign_span_ns(&run->facts, run->executors) + costs->layer_ns;
+    run->debt_ns -= run->debt_ns < ns ? run->debt_ns : ns;
+    result->time_ns += ns;
+    result->decode_time_ns += group->decode ? ns : 0;
+}
+
+/* A load that no need asked for: it is in the way of others, one at a time. */
+static void note_load(struct mp_replay_run *run, uint32_t layer, struct mp_replay_result *result)
+{
+    result->bytes_read += run->trace->layer_bytes[layer];
+    if (run->timed)
+        run->debt_ns += run->facts.costs->load_ns;
+}
+
 /* Hits and misses of the batch; loads what is missing. Returns the hits. */
 static uint32_t replay_needs(struct mp_replay_run *run, const struct mp_replay_group *group,
                              struct mp_replay_result *result)
@@ -104,8 +142,14 @@ static uint32_t replay_needs(struct mp_replay_run *run, const struct mp_replay_g
         run->evictable[use->unit] = 0;
         run->set.touched[use->unit] = hit ? 0 : ++misses;
     }
+    if (run->timed)
+        assign(run, group, result);
     for (uint32_t i = 0; i < group->count && misses > 0; i++) {
-        if (run->set.touched[run->needs[i].unit] > 0)
+        if (run->set.touched[run->needs[i].unit] == 0)
+            continue;
+        if (run->timed && run->executors[i] != MP_EXECUTOR_DEVICE)
+            result->bytes_read -= run->trace->layer_bytes[group->layer]; /* not loaded */
+        else
             load(run, &run->needs[i], group);
     }
     for (uint32_t i = 0; i < group->count; i++)
@@ -116,18 +160,21 @@ static uint32_t replay_needs(struct mp_replay_run *run, const struct mp_replay_g
 /* What the evict policy wants in and out after the layer; answers that do not hold are dropped. */
 static void replace(struct mp_replay_run *run, uint32_t layer, struct mp_replay_result *result)
 {
-    const struct mp_evict_query query = make_query(run, MP_UNIT_NONE, layer);
+    struct mp_evict_query query = make_query(run, MP_UNIT_NONE, layer);
     const uint32_t experts = run->trace->experts;
     const uint32_t scope = run->set.per_layer ? layer : 0;
-    uint32_t count = run->policies.evict_ops->replace(run->policies.evict, &query, run->now,
-                                                      run->swaps, experts);
+    uint32_t count;
 
+    query.shared = !run->set.per_layer;
+    count = run->policies.evict_ops->replace(run->policies.evict, &query, run->now, run->swaps,
+                                             experts);
     for (uint32_t i = 0; count <= experts && i < count; i++) {
         const struct mp_swap *swap = &run->swaps[i];
 
         if (swap->in / experts != layer || mp_replay_holds(&run->set, swap->in) ||
             (swap->out != MP_UNIT_NONE &&
-             (swap->out >= run->trace->layers * experts || !mp_evict_allows(&query, swap->out))))
+             (swap->out >= run->trace->layers * experts || !run->evictable[swap->out] ||
+              (run->set.per_layer && swap->out / experts != layer))))
             continue;
         if (swap->out != MP_UNIT_NONE)
             remove_unit(run, swap->out);
@@ -135,7 +182,7 @@ static void replace(struct mp_replay_run *run, uint32_t layer, struct mp_replay_
             continue;
         add_unit(run, swap->in);
         run->evictable[swap->in] = 1;
-        result->bytes_read += run->trace->layer_bytes[layer];
+        note_load(run, layer, result);
     }
 }
 
@@ -179,7 +226,7 @@ static void load_first(struct mp_replay_run *run, struct mp_replay_result *resul
             continue;
         add_unit(run, unit);
         run->evictable[unit] = 1;
-        result->bytes_read += run->trace->layer_bytes[unit / run->trace->experts];
+        note_load(run, unit / run->trace->experts, result);
     }
 }
 

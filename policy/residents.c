@@ -54,28 +54,44 @@ void mp_residents_remove(struct mp_residents *set, uint32_t unit)
     set->held[unit / set->experts]--;
 }
 
+/* The smallest so far. */
+struct smallest {
+    uint64_t key, second;
+    uint32_t unit;
+};
+
+/* The key first: of thousands of units only a few are lower than all before them. */
+static inline void consider(struct smallest *best, const struct mp_evict_query *query,
+                            uint32_t unit, const uint64_t *key, const uint64_t *second)
+{
+    uint64_t mine;
+
+    if (key[unit] > best->key)
+        return;
+    mine = second != NULL ? second[unit] : 0;
+    if (key[unit] == best->key &&
+        (mine > best->second || (mine == best->second && unit > best->unit)))
+        return;
+    if (mp_evict_allows(query, unit))
+        *best = (struct smallest){ key[unit], mine, unit };
+}
+
 uint32_t mp_residents_min(const struct mp_residents *set, const struct mp_evict_query *query,
                           uint32_t layer, const uint64_t *key, const uint64_t *second)
 {
-    uint32_t best = MP_UNIT_NONE;
+    const uint32_t only = layer != MP_LAYER_ANY ? layer : query->scope_layer;
+    struct smallest best = { UINT64_MAX, UINT64_MAX, MP_UNIT_NONE };
 
-    for (uint32_t i = 0; i < set->count; i++) {
-        const uint32_t unit = set->unit[i];
-
-        if ((layer != MP_LAYER_ANY && unit / set->experts != layer) ||
-            !mp_evict_allows(query, unit))
-            continue;
-        if (best == MP_UNIT_NONE || key[unit] < key[best]) {
-            best = unit;
-        } else if (key[unit] == key[best]) {
-            const uint64_t mine = second != NULL ? second[unit] : 0;
-            const uint64_t other = second != NULL ? second[best] : 0;
-
-            if (mine < other || (mine == other && unit < best))
-                best = unit;
-        }
+    if (only == MP_LAYER_ANY) {
+        for (uint32_t i = 0; i < set->count; i++)
+            consider(&best, query, set->unit[i], key, second);
+        return best.unit;
     }
-    return best;
+    for (uint32_t unit = only * set->experts; unit < (only + 1) * set->experts; unit++) {
+        if (set->place[unit] != MP_UNIT_NONE)
+            consider(&best, query, unit, key, second);
+    }
+    return best.unit;
 }
 
 static uint32_t share_of(const struct mp_residents *set, uint32_t layer)

@@ -186,8 +186,12 @@ static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t 
 
 enum mp_status mp_step_look_ahead(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
-    const struct mp_prefetch_ops *ops = step->config.policies->prefetch_ops;
+    const struct mp_policies *set = step->config.policies;
+    const struct mp_prefetch_ops *ops = set->prefetch_ops;
     enum mp_status status = MP_OK;
+
+    if (ops->wants != NULL && set->partition_ops->predicted == NULL && !ops->wants(set->prefetch))
+        return MP_OK;
 
     for (uint32_t d = 1;
          ops->choose != NULL && d <= (ops->reach > 1 ? ops->reach : 1) && status == MP_OK; d++)

@@ -82,7 +82,7 @@ static void remove_unit(struct play *play, uint32_t unit)
 
 static void insert_unit(struct play *play, uint32_t unit, uint32_t tokens)
 {
-    const struct mp_evict_query query = { unit, MP_LAYER_ANY, EXPERTS, play->resident };
+    const struct mp_evict_query query = { unit, MP_LAYER_ANY, EXPERTS, 0, play->resident };
     uint32_t victim;
 
     if (play->held == SLOTS) {
@@ -203,7 +203,7 @@ static void play_ahead(struct play *play, uint32_t layer, uint32_t tokens, const
 static void play_layer(struct play *play, uint32_t layer)
 {
     const struct mp_policies *set = play->set;
-    const struct mp_evict_query query = { MP_UNIT_NONE, layer, EXPERTS, play->resident };
+    const struct mp_evict_query query = { MP_UNIT_NONE, layer, EXPERTS, layer % 2, play->resident };
     const uint32_t tokens = 1 + random_below(TOKENS_MAX);
     struct needs needs = { .count = 0 };
     struct mp_swap swaps[EXPERTS];
@@ -372,7 +372,7 @@ static void another_answer_is_found_and_named(void)
 {
     static uint8_t resident[UNITS];
     const struct mp_profile chosen = make_profile(MP_SLOT_EVICT, "lru");
-    const struct mp_evict_query query = { 20, 1, EXPERTS, resident };
+    const struct mp_evict_query query = { 20, 1, EXPERTS, 0, resident };
     const char *path = path_of("pick");
     struct mp_decisions_report report;
     struct mp_policies set;

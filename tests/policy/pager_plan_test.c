@@ -262,7 +262,6 @@ static void bad_swaps_are_refused(void)
         { .in = 1, .out = 0 },            /* in is resident */
         { .in = 3, .out = 2 },            /* out is not */
         { .in = 9, .out = 0 },            /* of another layer */
-        { .in = 3, .out = 8 },            /* out is of another layer */
         { .in = 1000, .out = 0 },         /* no such unit */
         { .in = 3, .out = 1000 },         /* no such unit */
         { .in = MP_UNIT_NONE, .out = 0 }, /* nothing */
@@ -273,15 +272,35 @@ static void bad_swaps_are_refused(void)
     open_planned(&w, 2, 8, true);
     world_run(&w, 1, (const uint32_t[]){ 0, 1 }, 2);
     memcpy(plan_swaps, bad, sizeof(bad));
-    plan_swap_count = 7;
+    plan_swap_count = 6;
     world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
-    CHECK_EQ(w.counters.policy_strikes, 7);
+    CHECK_EQ(w.counters.policy_strikes, 6);
     CHECK_EQ(residents(&w, 0), 3);
     plan_swap_count = 9; /* more than a layer has */
     world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
-    CHECK_EQ(w.counters.policy_strikes, 8);
+    CHECK_EQ(w.counters.policy_strikes, 7);
     CHECK(mp_pager_check(w.pager));
     world_close(&w);
+}
+
+/* A unit of another layer makes room where all layers share the slots, and only there. */
+static void swaps_between_layers_need_a_common_tier(void)
+{
+    for (int shared = 0; shared < 2; shared++) {
+        struct world w;
+
+        reset_plan();
+        open_planned(&w, 2, 8, shared);
+        world_run(&w, 1, (const uint32_t[]){ 0, 1 }, 2);
+        plan_swaps[0] = (struct mp_swap){ .in = 3, .out = 8 };
+        plan_swap_count = 1;
+        world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
+        CHECK_EQ(w.counters.policy_strikes, !shared);
+        CHECK_EQ(residents(&w, 0), shared ? 0x0b : 0x03);
+        CHECK_EQ(residents(&w, 1), shared ? 0x02 : 0x03);
+        CHECK(mp_pager_check(w.pager));
+        world_close(&w);
+    }
 }
 
 static void shares_are_revised_after_the_last_layer(void)
@@ -406,6 +425,7 @@ int main(void)
     RUN(swaps_are_carried_out_after_the_layer);
     RUN(what_was_swapped_in_is_not_judged_by_guesses);
     RUN(bad_swaps_are_refused);
+    RUN(swaps_between_layers_need_a_common_tier);
     RUN(shares_are_revised_after_the_last_layer);
     RUN(a_demand_waits_where_residents_stay);
     RUN(prefetches_end_at_the_routers_result);

@@ -1,0 +1,242 @@
+#include "policy/ghost.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/base/error.h"
+
+/* As evict policy `lcp` with the paper's parameters. */
+#define LCP_RHO 0.25
+#define LCP_OMEGA 128
+
+enum mp_status mp_ghost_facts_init(struct mp_ghost_facts *facts, const struct mp_shape *shape)
+{
+    const size_t units = (size_t)shape->layers * shape->experts;
+
+    *facts = (struct mp_ghost_facts){
+        .layers = shape->layers,
+        .experts = shape->experts,
+        .slots = shape->slots,
+        .used = calloc(units, sizeof(uint64_t)),
+        .count = calloc(units, sizeof(uint64_t)),
+        .tokens = calloc(units, sizeof(uint64_t)),
+        .pairs = calloc(shape->layers, sizeof(uint64_t)),
+        .fade = -log(LCP_RHO) / LCP_OMEGA / shape->top_k,
+    };
+    if (facts->used == NULL || facts->count == NULL || facts->tokens == NULL ||
+        facts->pairs == NULL) {
+        mp_ghost_facts_fini(facts);
+        return mp_fail_no_memory("evict policy 'shadow'", units * 24);
+    }
+    return MP_OK;
+}
+
+void mp_ghost_facts_fini(struct mp_ghost_facts *facts)
+{
+    free(facts->used);
+    free(facts->count);
+    free(facts->tokens);
+    free(facts->pairs);
+    memset(facts, 0, sizeof(*facts));
+}
+
+void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t unit, uint32_t tokens)
+{
+    facts->used[unit] = ++facts->uses;
+    facts->count[unit]++;
+    facts->tokens[unit] += tokens;
+    facts->pairs[unit / facts->experts] += tokens;
+}
+
+enum mp_status mp_ghost_init(struct mp_ghost *ghost, enum mp_ghost_kind kind,
+                             const struct mp_ghost_facts *facts)
+{
+    const size_t units = (size_t)facts->layers * facts->experts;
+    const bool heap = kind == MP_GHOST_LFU || kind == MP_GHOST_LCP;
+    const size_t heaped = heap ? units : 1;
+    const size_t listed = kind == MP_GHOST_LAYER_LRU ? units + facts->layers : 1;
+
+    *ghost = (struct mp_ghost){
+        .kind = kind,
+        .facts = facts,
+        .held = calloc(units, 1),
+        .key = calloc(heaped, sizeof(double)),
+        .heap = calloc(heaped, sizeof(uint32_t)),
+        .place = malloc(heaped * sizeof(uint32_t)),
+        .next = calloc(listed, sizeof(uint32_t)),
+        .previous = calloc(listed, sizeof(uint32_t)),
+        .in_layer = calloc(facts->layers, sizeof(uint32_t)),
+    };
+    if (ghost->held == NULL || ghost->key == NULL || ghost->heap == NULL || ghost->place == NULL ||
+        ghost->next == NULL || ghost->previous == NULL || ghost->in_layer == NULL) {
+        mp_ghost_fini(ghost);
+        return mp_fail_no_memory("evict policy 'shadow'", units * 17);
+    }
+    memset(ghost->place, 0xff, heaped * sizeof(uint32_t));
+    for (size_t l = units; l < listed; l++)
+        ghost->next[l] = ghost->previous[l] = (uint32_t)l;
+    return MP_OK;
+}
+
+void mp_ghost_fini(struct mp_ghost *ghost)
+{
+    free(ghost->held);
+    free(ghost->key);
+    free(ghost->heap);
+    free(ghost->place);
+    free(ghost->next);
+    free(ghost->previous);
+    free(ghost->in_layer);
+    memset(ghost, 0, sizeof(*ghost));
+}
+
+bool mp_ghost_before(const struct mp_ghost *ghost, uint32_t a, uint32_t b)
+{
+    const uint64_t *used = ghost->facts->used;
+    const bool keyed = ghost->kind == MP_GHOST_LFU || ghost->kind == MP_GHOST_LCP;
+
+    if (keyed && ghost->key[a] != ghost->key[b])
+        return ghost->key[a] < ghost->key[b];
+    if (ghost->kind == MP_GHOST_STATIC && ghost->facts->count[a] != ghost->facts->count[b])
+        return ghost->facts->count[a] < ghost->facts->count[b];
+    return used[a] < used[b] || (used[a] == used[b] && a < b);
+}
+
+static void put(struct mp_ghost *ghost, uint32_t place, uint32_t unit)
+{
+    ghost->heap[place] = unit;
+    ghost->place[unit] = place;
+}
+
+static void sift_up(struct mp_ghost *ghost, uint32_t place, uint32_t unit)
+{
+    while (place > 0 && mp_ghost_before(ghost, unit, ghost->heap[(place - 1) / 2])) {
+        put(ghost, place, ghost->heap[(place - 1) / 2]);
+        place = (place - 1) / 2;
+    }
+    put(ghost, place, unit);
+}
+
+static void sift_down(struct mp_ghost *ghost, uint32_t place, uint32_t unit)
+{
+    for (;;) {
+        uint32_t child = 2 * place + 1;
+
+        if (child + 1 < ghost->heap_size &&
+            mp_ghost_before(ghost, ghost->heap[child + 1], ghost->heap[child]))
+            child++;
+        if (child >= ghost->heap_size || !mp_ghost_before(ghost, ghost->heap[child], unit))
+            break;
+        put(ghost, place, ghost->heap[child]);
+        place = child;
+    }
+    put(ghost, place, unit);
+}
+
+static void heap_remove(struct mp_ghost *ghost, uint32_t unit)
+{
+    const uint32_t place = ghost->place[unit];
+    uint32_t last;
+
+    ghost->place[unit] = MP_UNIT_NONE;
+    last = ghost->heap[--ghost->heap_size];
+    if (last == unit)
+        return;
+    if (place > 0 && mp_ghost_before(ghost, last, ghost->heap[(place - 1) / 2]))
+        sift_up(ghost, place, last);
+    else
+        sift_down(ghost, place, last);
+}
+
+void mp_ghost_detach(struct mp_ghost *ghost, uint32_t unit)
+{
+    if (ghost->kind == MP_GHOST_LAYER_LRU) {
+        ghost->next[ghost->previous[unit]] = ghost->next[unit];
+        ghost->previous[ghost->next[unit]] = ghost->previous[unit];
+    } else if (ghost->kind != MP_GHOST_STATIC) {
+        heap_remove(ghost, unit);
+    }
+}
+
+/* Static form of lcp: all priorities of a layer fade alike, so only what differs is kept. */
+static double key_of(const struct mp_ghost *ghost, uint32_t unit)
+{
+    const struct mp_ghost_facts *facts = ghost->facts;
+
+    if (ghost->kind == MP_GHOST_LFU)
+        return (double)facts->count[unit];
+    return log((double)facts->tokens[unit]) +
+           facts->fade * (double)facts->pairs[unit / facts->experts];
+}
+
+void mp_ghost_attach(struct mp_ghost *ghost, uint32_t unit)
+{
+    const struct mp_ghost_facts *facts = ghost->facts;
+
+    if (ghost->kind == MP_GHOST_LAYER_LRU) {
+        const uint32_t list = facts->layers * facts->experts + unit / facts->experts;
+
+        ghost->previous[unit] = ghost->previous[list];
+        ghost->next[unit] = list;
+        ghost->next[ghost->previous[list]] = unit;
+        ghost->previous[list] = unit;
+    } else if (ghost->kind != MP_GHOST_STATIC) {
+        ghost->key[unit] = key_of(ghost, unit);
+        sift_up(ghost, ghost->heap_size++, unit);
+    }
+}
+
+static uint32_t share_of(const struct mp_ghost_facts *facts, uint32_t layer)
+{
+    return facts->slots / facts->layers + (layer < facts->slots % facts->layers ? 1 : 0);
+}
+
+/* The oldest of the layer that should give up a unit: its own if it has its share, else the one
+ * that exceeds its share most. */
+static uint32_t oldest(const struct mp_ghost *ghost, uint32_t own)
+{
+    const struct mp_ghost_facts *facts = ghost->facts;
+    const uint32_t units = facts->layers * facts->experts;
+    uint32_t layer = own, worst_excess = 0;
+
+    for (uint32_t l = 0; ghost->in_layer[own] < share_of(facts, own) && l < facts->layers; l++) {
+        const uint32_t share = share_of(facts, l);
+
+        if (ghost->in_layer[l] > share && ghost->in_layer[l] - share > worst_excess) {
+            worst_excess = ghost->in_layer[l] - share;
+            layer = l;
+        }
+    }
+    for (uint32_t l = 0; ghost->next[units + layer] == units + layer && l < facts->layers; l++)
+        layer = l; /* all of that one is in use: the first that has something */
+    return ghost->next[units + layer] < units ? ghost->next[units + layer] : MP_UNIT_NONE;
+}
+
+static uint32_t victim_of(const struct mp_ghost *ghost, uint32_t unit)
+{
+    if (ghost->kind == MP_GHOST_LAYER_LRU)
+        return oldest(ghost, unit / ghost->facts->experts);
+    return ghost->heap_size > 0 ? ghost->heap[0] : MP_UNIT_NONE;
+}
+
+uint32_t mp_ghost_load(struct mp_ghost *ghost, uint32_t unit)
+{
+    uint32_t victim = MP_UNIT_NONE;
+
+    if (ghost->kind == MP_GHOST_STATIC)
+        return unit;
+    if (ghost->count == ghost->facts->slots) {
+        victim = victim_of(ghost, unit);
+        if (victim == MP_UNIT_NONE)
+            return unit; /* one batch fills all slots: not kept */
+        mp_ghost_detach(ghost, victim);
+        ghost->held[victim] = 0;
+        ghost->count--;
+        ghost->in_layer[victim / ghost->facts->experts]--;
+    }
+    ghost->held[unit] = 1;
+    ghost->count++;
+    ghost->in_layer[unit / ghost->facts->experts]++;
+    return victim;
+}

@@ -1,0 +1,91 @@
+#ifndef MP_POLICY_SHADOW_H
+#define MP_POLICY_SHADOW_H
+
+#include "policy/assign_plan.h"
+#include "policy/ghost.h"
+#include "policy/residents.h"
+
+/*
+ * What the two parts of evict policy `shadow` share: evict_shadow.c is the policy, shadow_judge.c
+ * says what each ghost would have paid, which of them leads, and what those hold that place units.
+ */
+#define MP_SHADOW_GHOSTS 6u
+#define MP_SHADOW_STATIC 3u /* and those behind it place units instead of moving them on demand */
+#define MP_SHADOW_LAYERS 4u
+#define MP_SHADOW_RECENT 5u
+#define MP_SHADOW_TOKENS 16u /* between placements */
+
+struct mp_shadow {
+    struct mp_policy super;
+    struct mp_residents residents;
+    struct mp_residents strange; /* resident, and not in the leader's ghost */
+    struct mp_ghost_facts facts;
+    struct mp_ghost ghosts[MP_SHADOW_GHOSTS];
+    uint64_t lead[MP_SHADOW_GHOSTS]; /* how much cheaper than the leader it has been */
+    /* How much more than STATIC and LAYERS was really paid. */
+    uint64_t overrun[2];
+    uint64_t patience; /* times the hysteresis that it takes to leave the static placement */
+    const struct mp_costs *costs;
+    uint32_t units, leader, changes;
+    uint32_t placed;     /* units of a ghost that places them */
+    uint64_t hysteresis; /* percent */
+    uint64_t *stamp;     // (units): order of last use or coming, of the residents
+    uint64_t stamps;
+    bool was_static; /* that ghost has led */
+    bool is_placed;  /* those that place units hold some */
+
+    /* Placing. */
+    uint32_t *order;                  // (units): scratch
+    uint64_t *key;                    // (units): scratch
+    double *recent;                   // (units): counts of batches that fade, times `weight`
+    double weight;                    /* of a use now */
+    uint64_t choose_at;               /* batches */
+    uint64_t swaps[MP_SHADOW_GHOSTS]; /* since the last batch */
+
+    /* The present batch. */
+    uint32_t *batch;  // (experts)
+    uint32_t *tokens; // (experts)
+    uint8_t *actual;  // (experts): resident when asked for
+    uint64_t *asked;  // (units): 1 + `now` of the batch that asked last
+    uint32_t batch_count;
+    bool settled;
+    uint64_t now, batches;
+    uint64_t debt_ns; /* of the link: loads that no need asked for */
+
+    /* Scratch. */
+    struct mp_sorter sorter;
+    uint8_t *resident;           // (experts)
+    enum mp_executor *executors; // (experts)
+};
+
+static inline bool mp_shadow_places(const struct mp_shadow *shadow)
+{
+    return shadow->leader >= MP_SHADOW_STATIC;
+}
+
+/* One that does not change with what is used. */
+static inline bool mp_shadow_is_static(uint32_t ghost)
+{
+    return ghost == MP_SHADOW_STATIC || ghost == MP_SHADOW_LAYERS;
+}
+
+static inline bool mp_shadow_times_known(const struct mp_shadow *shadow)
+{
+    return shadow->costs != NULL && shadow->costs->load_ns > 0;
+}
+
+/* A new batch: the one before is judged, and every MP_SHADOW_TOKENS tokens units are placed anew.
+ */
+void mp_shadow_turn(struct mp_shadow *shadow, uint64_t now);
+
+/* All of the batch is known: what would each have paid for it, and what does it hold now? A second
+ * call has no effect. */
+void mp_shadow_settle(struct mp_shadow *shadow);
+
+/* Note whether `unit`, which is resident or was, is one that the leader would not hold. */
+void mp_shadow_refresh(struct mp_shadow *shadow, uint32_t unit);
+
+/* The first placement: the first of order[]. */
+void mp_shadow_place_first(struct mp_shadow *shadow);
+
+#endif
