@@ -20,10 +20,18 @@
         name##_body(*(const struct params *)at);    \
     }                                               \
     static void name##_body(const struct params p)
+#ifdef MP_SIMT_FAST
 #define MP_DEVICE static inline __attribute__((always_inline))
+#else
+#define MP_DEVICE static inline
+#endif
 #define MP_GLOBAL
+#ifdef __clang__ /* unrolls by itself, and then takes minutes under sanitizers */
+#define MP_UNROLL _Pragma("nounroll")
+#else
 #define MP_UNROLL
-#define MP_NO_UNROLL
+#endif
+#define MP_NO_UNROLL MP_UNROLL
 
 struct mp_words {
     uint32_t word[4];
@@ -164,7 +172,8 @@ static inline struct mp_words mp_load(const void *at)
 {
     struct mp_words to;
 
-    mp_simt_check_aligned(at, sizeof(to));
+    if ((uintptr_t)at % sizeof(to) != 0)
+        mp_simt_fail("an address is not aligned");
     memcpy(&to, at, sizeof(to));
     return to;
 }

@@ -320,10 +320,9 @@ uint32_t mp_simt_vote(uint32_t value)
     return warp->vote[meet_warp(machine_now, warp, value)];
 }
 
-void mp_simt_check_aligned(const void *at, uint64_t bytes)
+void mp_simt_fail(const char *what)
 {
-    if ((uintptr_t)at % bytes != 0)
-        fail(machine_now, "an address is not aligned");
+    fail(machine_now, what);
 }
 
 uint64_t mp_simt_now_ns(void)

@@ -31,8 +31,8 @@ uint32_t mp_simt_exchange(uint32_t value, uint32_t lane);
 /* The same; bit l of the result is set where lane l gave a value other than 0. */
 uint32_t mp_simt_vote(uint32_t value);
 
-/* A device would trap: the launch fails. */
-void mp_simt_check_aligned(const void *at, uint64_t bytes);
+/* A device would trap: the launch fails; does not return. */
+void mp_simt_fail(const char *what);
 
 uint64_t mp_simt_now_ns(void);
 void mp_simt_pause(void);
