@@ -32,6 +32,7 @@
 /* N: TOKENS_MAX or less; L: MoE layers. */
 struct mp_device_graphs {
     mp_cu_graph_exec execs[TOKENS_MAX + 1]; /* by tokens */
+    bool warm[TOKENS_MAX + 1];              /* all kernels have run once */
     enum mp_wtype type;                     /* of all experts */
     uint32_t tokens_max;
 
@@ -342,7 +343,8 @@ static enum mp_status replay(struct mp_device *device, uint32_t tokens)
     if (status == MP_OK && given)
         status = give_scores(device, tokens * E);
     if (status == MP_OK)
-        status = mp_gpu_replay(device->gpu, stream, g->execs[tokens]);
+        status = g->execs[tokens] != NULL ? mp_gpu_replay(device->gpu, stream, g->execs[tokens])
+                                          : queue_step(device, tokens);
     if (status == MP_OK)
         status = mp_gpu_download(device->gpu, stream, g->missed, g->misses, L * sizeof(uint32_t));
     if (status == MP_OK && !given)
@@ -461,12 +463,14 @@ enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, u
         g->rest--;
         return MP_OK;
     }
-    if (g->execs[tokens] == NULL)
+    /* A driver may load a kernel when it is first launched, which it cannot do while capturing. */
+    if (g->warm[tokens] && g->execs[tokens] == NULL)
         status = capture(device, tokens);
     if (status == MP_OK)
         status = replay(device, tokens);
     if (status != MP_OK)
         return status;
+    g->warm[tokens] = true;
     while (good < L && g->missed[good] == 0)
         good++;
     g->counts.replays++;

@@ -173,6 +173,9 @@ void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way,
 bool mp_pager_find(struct mp_pager *pager, uint32_t layer, uint32_t expert,
                    const void *piece_p[MP_UNIT_PIECES_MAX]);
 
+/* Between layers: units whose transfer has started, or is about to. */
+uint32_t mp_pager_reading(const struct mp_pager *pager);
+
 /* Slots of a layer, as decided, in units of the space; MP_LAYER_ANY when the partition is global.
  */
 uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer);

@@ -1,5 +1,5 @@
 /*
- * Where residents are, for clients that look up by themselves.
+ * Where residents are, and what is on its way, for clients that look by themselves.
  */
 #include "policy/pager_int.h"
 #include "vmm/base/assert.h"
@@ -16,4 +16,9 @@ bool mp_pager_find(struct mp_pager *pager, uint32_t layer, uint32_t expert,
         return false;
     mp_space_release(space, unit);
     return true;
+}
+
+uint32_t mp_pager_reading(const struct mp_pager *pager)
+{
+    return pager->ahead_count;
 }

@@ -71,7 +71,7 @@ mp_test(engine/loader_fault_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests
     LABELS fault TIMEOUT 120)
 mp_test(engine/pool_test LIBS mp_engine ${MP_ALLOC_FAULT} SOURCES tests/alloc_fault.c)
 mp_test(engine/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
-    SOURCES tests/engine/engine_fault_parts.c WRAP LABELS fault TIMEOUT 600)
+    SOURCES tests/engine/engine_fault_parts.c WRAP LABELS fault TIMEOUT 900)
 mp_test(engine/config_test LIBS mp_engine PkgConfig::JANSSON)
 mp_test(engine/safetensors_test LIBS mp_engine TIMEOUT 200)
 mp_test(engine/tokenizer_test LIBS mp_engine TIMEOUT 300)
@@ -107,7 +107,7 @@ mp_test(engine/cuda_logits_test LIBS mp_engine m SOURCES tests/engine/harness.c 
     TIMEOUT 300)
 mp_fake_cuda(engine/cuda_logits_test)
 mp_test(engine/cuda_engine_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c
-    VARIANTS prompt late TIMEOUT 300)
+    tests/engine/repack_check.c VARIANTS prompt late TIMEOUT 300)
 mp_fake_cuda(engine/cuda_engine_test prompt late)
 mp_test(fakecuda/streams_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
 mp_fake_cuda(fakecuda/streams_test prompt seeded lazy)

@@ -8,9 +8,11 @@
  */
 #include "engine/device.h"
 #include "tests/engine/harness.h"
+#include "tests/engine/repack_check.h"
 #include "tests/fakecuda/client.h"
 #include "tests/npy.h"
 #include "tests/test.h"
+#include "tests/tmpdir.h"
 #include "vmm/base/error.h"
 
 #define STEPS 6
@@ -178,6 +180,37 @@ static void what_the_host_tier_lacks_goes_to_the_device(void)
     free(got);
 }
 
+/* In slices, each a unit of its own, experts are computed part by part by whoever has them. */
+static void slices_change_no_bit_at_any_budget(void)
+{
+    struct harness_options options = on_device();
+    char dir[4200];
+    struct mp_repack_config config = repack_config(MODEL, dir);
+    float *want = new_logits(), *got = new_logits();
+    struct told all, told;
+
+    snprintf(dir, sizeof(dir), "%s/sliced", test_tmpdir());
+    config.slices = 2;
+    CHECK_EQ(repack_must(&config).slices, 2);
+    options.model = dir;
+    options.deterministic = true;
+    for (unsigned planned = 0; planned < 2; planned++) {
+        options.budget_bytes = UINT64_MAX;
+        run(&options, planned, want, &all);
+        CHECK_EQ(all.graphs.replays, 0);
+        for (unsigned i = 0; i < 3; i++) {
+            options.budget_bytes =
+                all.plan.smallest_bytes + (all.plan.full_bytes - all.plan.smallest_bytes) * i / 3;
+            run(&options, planned, got, &told);
+            check_same(got, want, planned ? "slices by a plan" : "slices");
+            if (i == 0)
+                CHECK(told.counters.evictions > 0);
+        }
+    }
+    free(want);
+    free(got);
+}
+
 static void graphs_change_no_bit_and_are_used(void)
 {
     struct harness_options options = on_device();
@@ -258,6 +291,7 @@ int main(int argc, char **argv)
     RUN(bits_do_not_depend_on_budget_addressing_residency_or_prefetch);
     RUN(bits_of_a_hybrid_plan_do_not_depend_on_the_budget);
     RUN(what_the_host_tier_lacks_goes_to_the_device);
+    RUN(slices_change_no_bit_at_any_budget);
     RUN(measured_costs_are_used_and_followed);
     RUN(a_lost_device_ends_the_run_with_its_name);
     return 0;
