@@ -88,7 +88,7 @@ struct mp_backend_ops {
      * lane_mark() puts mark `mark` < MP_LANE_MARKS behind all that was queued; lane_wait() blocks
      * until that has been reached. MP_ERR_DEVICE from wait: a copy queued before it failed, or
      * something else on the device did; nothing queued since the last good wait counts as done.
-     * lane_close() waits for what is queued.
+     * lane_close() waits for what is queued, unless the device is lost.
      */
     enum mp_status (*lane_open)(struct mp_backend *backend, struct mp_lane **lane_p);
     void (*lane_close)(struct mp_backend *backend, struct mp_lane *lane);
@@ -96,6 +96,10 @@ struct mp_backend_ops {
                                 void *dst, const void *src, uint64_t bytes);
     enum mp_status (*lane_mark)(struct mp_backend *backend, struct mp_lane *lane, unsigned mark);
     enum mp_status (*lane_wait)(struct mp_backend *backend, struct mp_lane *lane, unsigned mark);
+
+    /* Optional: has the device been lost for good? Then every call fails, and nobody knows what of
+     * the memory that copies were given is still in use. From any thread. */
+    bool (*lost)(struct mp_backend *backend);
 
     /*
      * Windows, with caps.windows: addresses at which device frames are mapped besides their alias.

@@ -399,6 +399,11 @@ static void cuda_close(struct mp_backend *backend)
     free(self);
 }
 
+static bool cuda_lost(struct mp_backend *backend)
+{
+    return atomic_load_explicit(&mp_cuda_self(backend)->lost, memory_order_relaxed) != 0;
+}
+
 const struct mp_backend_ops mp_backend_cuda = {
     .name = "cuda",
     .summary = "HBM of a CUDA device and host memory that it can reach",
@@ -412,6 +417,7 @@ const struct mp_backend_ops mp_backend_cuda = {
     .lane_copy = mp_cuda_lane_copy,
     .lane_mark = mp_cuda_lane_mark,
     .lane_wait = mp_cuda_lane_wait,
+    .lost = cuda_lost,
     .window_reserve = mp_cuda_window_reserve,
     .window_free = mp_cuda_window_free,
     .window_map = mp_cuda_window_map,

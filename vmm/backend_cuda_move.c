@@ -64,6 +64,12 @@ enum mp_status mp_cuda_lane_open(struct mp_backend *backend, struct mp_lane **la
     return MP_OK;
 }
 
+static void lose(struct cuda_backend *self, mp_cu_result result, const char *call)
+{
+    atomic_store_explicit(&self->lost, result, memory_order_relaxed);
+    mp_log_error("cuda", "%s failed (%d); the device counts as lost", call, result);
+}
+
 /* Nobody may reuse memory that a stream could still write. If it cannot be seen to end, the device
  * counts as lost. */
 static void drain(struct cuda_backend *self, mp_cu_stream stream)
@@ -75,8 +81,7 @@ static void drain(struct cuda_backend *self, mp_cu_stream stream)
         if (result == MP_CU_SUCCESS)
             return;
     }
-    atomic_store_explicit(&self->lost, result, memory_order_relaxed);
-    mp_log_error("cuda", "cuStreamSynchronize failed (%d); the device counts as lost", result);
+    lose(self, result, "cuStreamSynchronize");
 }
 
 /* Also takes a half-made lane. */
@@ -93,6 +98,9 @@ void mp_cuda_lane_close(struct mp_backend *backend, struct mp_lane *lane)
             (void)mp_cuda_undone(self, call->event_destroy(lane->marks[i]), "cuEventDestroy");
         if (lane->stream != NULL)
             (void)mp_cuda_undone(self, call->stream_destroy(lane->stream), "cuStreamDestroy");
+    } else if (lane->stream != NULL &&
+               atomic_load_explicit(&self->lost, memory_order_relaxed) == 0) {
+        lose(self, MP_CU_ERROR_UNKNOWN, "cuCtxSetCurrent");
     }
     mp_error_set(&before);
     free(lane);

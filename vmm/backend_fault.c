@@ -164,6 +164,13 @@ static enum mp_status fault_lane_wait(struct mp_backend *backend, struct mp_lane
     return status != MP_OK ? status : fault->inner->ops->lane_wait(fault->inner, lane, mark);
 }
 
+static bool fault_lost(struct mp_backend *backend)
+{
+    struct mp_backend *inner = fault_of(backend)->inner;
+
+    return inner->ops->lost != NULL && inner->ops->lost(inner);
+}
+
 static enum mp_status fault_window_reserve(struct mp_backend *backend, uint64_t bytes,
                                            void **address_p)
 {
@@ -213,6 +220,7 @@ const struct mp_backend_ops mp_backend_fault = {
     .lane_copy = fault_lane_copy,
     .lane_mark = fault_lane_mark,
     .lane_wait = fault_lane_wait,
+    .lost = fault_lost,
     .window_reserve = fault_window_reserve,
     .window_free = fault_window_free,
     .window_map = fault_window_map,

@@ -130,6 +130,13 @@ static enum mp_status trace_lane_wait(struct mp_backend *backend, struct mp_lane
     return status;
 }
 
+static bool trace_lost(struct mp_backend *backend)
+{
+    struct mp_backend *inner = inner_of(backend);
+
+    return inner->ops->lost != NULL && inner->ops->lost(inner);
+}
+
 static enum mp_status trace_window_reserve(struct mp_backend *backend, uint64_t bytes,
                                            void **address_p)
 {
@@ -184,6 +191,7 @@ const struct mp_backend_ops mp_backend_trace = {
     .lane_copy = trace_lane_copy,
     .lane_mark = trace_lane_mark,
     .lane_wait = trace_lane_wait,
+    .lost = trace_lost,
     .window_reserve = trace_window_reserve,
     .window_free = trace_window_free,
     .window_map = trace_window_map,

@@ -133,6 +133,9 @@ void mp_host_tier_load(struct mp_host_tier *tier, uint32_t unit, struct mp_ticke
         mp_host_apply_locked(tier, unit, MP_RES_EV_LEASE);
         ticket->extents[0].src = mp_host_address(tier, unit);
         mp_reader_submit(tier->link, ticket);
+    } else if (tier->error.status != MP_OK) {
+        mp_reader_submit_held(tier->link, ticket);
+        mp_reader_fail_held(tier->link, ticket, &tier->error);
     } else {
         const bool demand = ticket->priority == MP_PRIORITY_DEMAND;
 
@@ -200,7 +203,8 @@ void *mp_host_tier_make_room(struct mp_host_tier *tier, uint32_t unit)
     mp_lock(&tier->lock);
     if (u->residency.state == MP_RES_VALID) {
         u->leaves = false; /* leased, so it has not gone */
-    } else if (u->residency.state != MP_RES_FILLING && mp_host_take_slot_locked(tier, unit)) {
+    } else if (tier->error.status == MP_OK && u->residency.state != MP_RES_FILLING &&
+               mp_host_take_slot_locked(tier, unit)) {
         mp_host_apply_locked(tier, unit, MP_RES_EV_FILL_BEGIN);
         address = mp_host_address(tier, unit);
     }
@@ -216,6 +220,24 @@ void mp_host_tier_came_back(struct mp_host_tier *tier, uint32_t unit, bool ok)
     } else {
         mp_host_apply_locked(tier, unit, MP_RES_EV_FILL_FAILED);
         mp_host_give_slot_locked(tier, unit);
+    }
+    mp_unlock(&tier->lock);
+}
+
+void mp_host_tier_give_up(struct mp_host_tier *tier, const struct mp_error *error)
+{
+    mp_lock(&tier->lock);
+    if (tier->error.status == MP_OK)
+        tier->error = *error;
+    for (uint32_t i = 0; i < tier->config.layout->unit_count; i++) {
+        struct host_unit *u = &tier->units[i];
+
+        if (u->waiting == NULL)
+            continue;
+        mp_reader_fail_held(tier->link, u->waiting, &tier->error);
+        u->waiting = NULL;
+        if (u->request != HOST_IDLE)
+            mp_host_request_locked(tier, i, u->stays ? HOST_FILL : HOST_IDLE);
     }
     mp_unlock(&tier->lock);
 }

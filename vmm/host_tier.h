@@ -59,6 +59,13 @@ void mp_host_tier_copied(struct mp_host_tier *tier, uint32_t unit, bool ok);
 void *mp_host_tier_make_room(struct mp_host_tier *tier, uint32_t unit);
 void mp_host_tier_came_back(struct mp_host_tier *tier, uint32_t unit, bool ok);
 
+/*
+ * Instead of those two, when the device was lost under the copy: the slot is never used again,
+ * because it may still be read or written. What waits for a unit fails with this error, and so does
+ * every later load of a unit that is not here. What is here stays readable.
+ */
+void mp_host_tier_give_up(struct mp_host_tier *tier, const struct mp_error *error);
+
 /* For mp_space_lease_host() and its kin. NULL: not here. */
 const char *mp_host_tier_lease(struct mp_host_tier *tier, uint32_t unit);
 void mp_host_tier_release(struct mp_host_tier *tier, uint32_t unit);

@@ -61,6 +61,7 @@ struct mp_host_tier {
     struct host_list lists[HOST_REQUEST_COUNT] MP_GUARDED_BY(lock);
     uint32_t passing_used[MP_TIER_CLASSES_MAX] MP_GUARDED_BY(lock);
     bool stopping MP_GUARDED_BY(lock);
+    struct mp_error error MP_GUARDED_BY(lock); /* the device was lost: with this */
 
     /* The stager has to look again. Relaxed: who sets it then takes the reader's lock to wake. */
     _Atomic(bool) poked;

@@ -29,7 +29,12 @@ static enum mp_status finish_ticket(void *ctx, const struct mp_ticket *ticket)
     struct mp_space *space = ctx;
     const uint32_t unit = (uint32_t)ticket->tag;
     const bool ok = ticket->error.status == MP_OK;
+    struct mp_backend *backend = space->backend;
 
+    if (!ok && backend->ops->lost != NULL && backend->ops->lost(backend)) {
+        mp_host_tier_give_up(space->host, &ticket->error);
+        return MP_OK;
+    }
     if (ticket->copy == MP_COPY_TO_HOST) {
         mp_host_tier_came_back(space->host, unit, ok);
         return MP_OK;
