@@ -155,6 +155,7 @@ static enum mp_status open_session(struct bench *bench)
         .timeline = bench->timeline,
         .clock = bench->clock,
         .cancel = &mp_interrupted,
+        .probe = true,
         .routed = bench->args->trace != NULL ? mp_trace_sink_routed : NULL,
         .routed_ctx = &bench->trace,
         .decision_log = bench->args->decision_log,

@@ -165,6 +165,7 @@ static enum mp_status open_session(struct perplexity *p)
         .progress = &progress,
         .clock = p->clock,
         .cancel = &mp_interrupted,
+        .probe = true,
     };
     enum mp_status status;
 

@@ -273,6 +273,7 @@ static enum mp_status open_session(struct run *run)
         .timeline = run->timeline,
         .clock = run->clock,
         .cancel = &mp_interrupted,
+        .probe = true,
         .routed = run->args->trace != NULL ? mp_trace_sink_routed : NULL,
         .routed_ctx = &run->trace,
         .decision_log = run->args->decision_log,

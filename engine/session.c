@@ -3,15 +3,12 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "engine/memory_plan.h"
+#include "engine/probe.h"
 #include "engine/route_from.h"
-#include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/pci_link.h"
-
-/* Left for stacks, libraries, tokenizer and the page cache when a budget is chosen automatically.
- */
-#define MARGIN_BYTES (256u << 20)
 
 #define CTX_DEFAULT 4096u
 
@@ -96,113 +93,6 @@ static enum mp_status fill_config(const struct mp_settings *settings,
     return choose_kernels(settings, s);
 }
 
-/* The experts are read in the slices that they are stored in. */
-static enum mp_status check_slices(const struct mp_run_settings *run, const char *model,
-                                   const struct mp_weights *outline)
-{
-    char quoted[MP_QUOTE_BYTES];
-
-    if (run->slices == 0 || run->slices == outline->slices.count)
-        return MP_OK;
-    return mp_fail(
-        MP_ERR_CONFIG, "E_SLICES",
-        "--slices %" PRIu64 ": the experts of '%s' are stored in %" PRIu32
-        "; write a copy with: moepager repack --model DIR --slices %" PRIu64 " --out NEW",
-        run->slices, mp_quote(quoted, model, strlen(model)), outline->slices.count, run->slices);
-}
-
-/* Sizes of the model and of its slots, before anything large is read. */
-static enum mp_status measure(const struct mp_run_settings *run, const char *model,
-                              struct mp_session *s)
-{
-    struct mp_memory_plan *m = &s->memory;
-    struct mp_backend *backend = NULL;
-    struct mp_weights *outline = NULL;
-    struct mp_space_plan plan;
-    enum mp_status status;
-
-    status = mp_engine_measure(&s->engine_config, &m->kv_bytes, &m->state_bytes);
-    if (status == MP_OK)
-        status = mp_weights_describe(s->checkpoint, &s->model, &outline);
-    if (status == MP_OK)
-        status = check_slices(run, model, outline);
-    if (status == MP_OK)
-        status =
-            mp_backend_open(s->engine_config.backend, &s->engine_config.backend_config, &backend);
-    if (status == MP_OK) {
-        const struct mp_space_config space = {
-            .backend = backend,
-            .files = mp_checkpoint_files(s->checkpoint),
-            .units = outline->units,
-            .unit_count = outline->unit_count,
-            .budget_bytes = UINT64_MAX,
-            .host_budget_bytes = UINT64_MAX,
-            .io_mode = s->engine_config.io_mode,
-        };
-
-        status = mp_space_make_plan(&space, &plan);
-    }
-    if (status == MP_OK) {
-        m->weights_bytes = outline->resident_bytes;
-        m->expert_bytes = plan.unit_bytes;
-        m->smallest_bytes = plan.smallest_bytes;
-        m->full_bytes = plan.full_bytes;
-        m->slices = outline->slices.count;
-        s->direct_io = plan.direct;
-    }
-    mp_backend_close(backend);
-    mp_weights_destroy(outline);
-    return status;
-}
-
-/* What the run takes, against what there is; chooses the budget. A plan alone may exceed it: who
- * asks for the sizes of a model that is too large for the machine is to be told them. */
-static enum mp_status plan_memory(const struct mp_settings *settings,
-                                  const struct mp_session_config *config, struct mp_session *s)
-{
-    const struct mp_share *share = &settings->run.budget;
-    struct mp_memory_plan *m = &s->memory;
-    struct mp_memory_room room;
-    uint64_t base, spare;
-    enum mp_status status = measure(&settings->run, config->model, s);
-
-    if (status != MP_OK)
-        return status;
-    mp_memory_room_read("", &room);
-    m->room_bytes = room.total_bytes == 0 ? UINT64_MAX : room.room_bytes;
-    if (!mp_add_u64(m->weights_bytes, m->kv_bytes, &base) ||
-        !mp_add_u64(base, m->state_bytes, &base))
-        base = UINT64_MAX;
-    spare = m->room_bytes > base ? m->room_bytes - base : 0;
-    spare = spare > MARGIN_BYTES ? spare - MARGIN_BYTES : 0;
-
-    s->engine_config.host_budget_bytes =
-        settings->run.host_budget.kind == MP_SHARE_ALL
-            ? UINT64_MAX
-            : mp_share_resolve(&settings->run.host_budget, m->expert_bytes, spare);
-    m->budget_bytes = mp_share_resolve(share, m->expert_bytes, spare);
-    if (m->budget_bytes > m->full_bytes || share->kind == MP_SHARE_ALL ||
-        (share->kind == MP_SHARE_PPM && share->amount == 1000000))
-        m->budget_bytes = m->full_bytes;
-    if (m->budget_bytes < m->smallest_bytes && share->kind == MP_SHARE_AUTO)
-        m->budget_bytes = m->smallest_bytes;
-    if (m->budget_bytes < m->smallest_bytes)
-        return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
-                       "budget of %" PRIu64 " bytes is below the smallest for this model: need "
-                       "%" PRIu64 " (two slots); raise --budget",
-                       m->budget_bytes, m->smallest_bytes);
-    if (!mp_add_u64(base, m->budget_bytes, &m->total_bytes))
-        m->total_bytes = UINT64_MAX;
-    if (m->total_bytes > m->room_bytes && !config->plan_only)
-        return mp_fail(
-            MP_ERR_NO_MEMORY, "E_RAM",
-            "not enough RAM: weights %" PRIu64 ", KV cache %" PRIu64 ", activations %" PRIu64
-            ", experts %" PRIu64 " bytes, but this process can take %" PRIu64
-            "; lower --budget, --ctx or --prefill-tokens",
-            m->weights_bytes, m->kv_bytes, m->state_bytes, m->budget_bytes, m->room_bytes);
-    return MP_OK;
-}
-
 static enum mp_status open_tokenizer(const struct mp_session_config *config, struct mp_session *s)
 {
     enum mp_status status;
@@ -261,12 +151,42 @@ static enum mp_status open_model(const struct mp_settings *settings,
         status = mp_route_from_load(config->route_from, s->model.moe_layers, s->model.experts,
                                     s->model.experts_per_token, &s->route_from);
     if (status == MP_OK)
-        status = plan_memory(settings, config, s);
+        status = mp_memory_plan_make(settings, config, s);
     if (status == MP_OK && !config->plan_only)
         status = load_weights(config, s);
     if (status == MP_OK && !config->plan_only && !config->no_sidecars)
         status = open_sidecars(&settings->run, s);
     return status;
+}
+
+/*
+ * What work costs on this device, for policies that choose who computes: from the cache of
+ * `moepager probe`, or measured now, once. Without it they learn while running.
+ */
+static void read_costs(const struct mp_run_settings *run, const struct mp_session_config *config,
+                       struct mp_session *s)
+{
+    const struct mp_probe_shape shape = { .hidden = s->model.hidden,
+                                          .channels = s->model.expert_ffn };
+    const uint64_t units = (uint64_t)s->weights->unit_count;
+    const struct mp_cuda *cuda;
+    struct mp_probe probe;
+
+    if (!s->device.cuda || run->probe == MP_PROBE_OFF || mp_cuda_get(&cuda) != MP_OK)
+        return;
+    if (!mp_probe_load(run->cache_dir, s->device.device.uuid, cuda->version, &shape, &probe)) {
+        if (!config->probe || run->probe != MP_PROBE_AUTO ||
+            !strcmp(s->engine_config.policies.policy[MP_SLOT_ASSIGN], "gpu-only"))
+            return;
+        mp_log_info("probe", "measuring this device once; moepager probe shows what it finds");
+        if (mp_probe_run("/proc/self/exe", s->device.ordinal, &shape, &probe) != MP_OK) {
+            mp_log_warn("probe", "%s", mp_error_last()->text);
+            mp_error_clear();
+            return;
+        }
+        (void)mp_probe_store(run->cache_dir, &probe);
+    }
+    mp_probe_costs(&probe, s->memory.expert_bytes / units, &s->engine_config.costs);
 }
 
 static enum mp_status open_engine(const struct mp_settings *settings, struct mp_session *s)
@@ -301,8 +221,10 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
     status = open_machine(settings, session);
     if (status == MP_OK)
         status = open_model(settings, config, session);
-    if (status == MP_OK && !config->plan_only)
+    if (status == MP_OK && !config->plan_only) {
+        read_costs(&settings->run, config, session);
         status = open_engine(settings, session);
+    }
     if (status != MP_OK) {
         mp_session_close(session);
         return status;

@@ -31,10 +31,11 @@ struct mp_session_config {
     const char *decision_log;     /* or NULL */
     const struct mp_watch *watch; /* or NULL */
     const char *route_from;       /* a trace whose routing replaces the model's; or NULL */
-    bool no_sidecars;             /* leave calibration and trained predictors alone */
+    bool probe;       /* this program is moepager: it may run itself to measure a device */
+    bool no_sidecars; /* leave calibration and trained predictors alone */
 };
 
-/* Bytes of RAM, by purpose. */
+/* Bytes by purpose: of RAM, and with a device the first six of its memory. */
 struct mp_memory_plan {
     uint64_t weights_bytes; /* everything but routed experts */
     uint64_t expert_bytes;  /* all routed experts, as in the files */
@@ -44,6 +45,9 @@ struct mp_memory_plan {
     uint64_t total_bytes; /* weights, cache, activations and budget; UINT64_MAX: beyond 2^64 */
     uint32_t slices;      /* that each expert is stored in */
     uint64_t room_bytes;  /* what this process can still take; UINT64_MAX: unknown */
+    /* With a device, else 0: */
+    uint64_t device_free_bytes, device_total_bytes;
+    uint64_t host_full_bytes; /* of a host tier that holds every expert */
 };
 
 struct mp_session {

@@ -5,6 +5,7 @@
 #include "vmm/base/error.h"
 #include "vmm/space.h"
 
+static const char *const probe_names[] = { "auto", "cached", "off", NULL };
 static const char *const residency_names[] = { "inclusive", "exclusive", NULL };
 static const char *const addressing_names[] = { "table", "window", NULL };
 
@@ -71,6 +72,10 @@ static const struct mp_opt run_opts[] = {
                 "Trained predictors for predict policy llapor: auto takes "
                 "moepager-llapor.safetensors beside the model if it is there, none does without, "
                 "else a path."),
+    MP_OPT_ENUM("PROBE", struct mp_run_settings, probe, "auto", probe_names,
+                "What a GPU's policies know of costs at the start: auto is what moepager probe "
+                "measured, or measures it once if they ask for it; cached measures nothing; off is "
+                "nothing, they learn while running."),
     MP_OPT_TEXT("CACHE_DIR", struct mp_run_settings, cache_dir, "auto",
                 "Where moepager probe keeps what it measured: auto is .cache/moepager in the home "
                 "directory, none is nowhere, else a directory that exists."),

@@ -28,12 +28,15 @@ struct mp_run_settings {
     uint64_t populate;
     char calibration[512]; /* "auto", "none" or a path; see engine/sidecar.h */
     char llapor[512];      /* the same */
+    uint64_t probe;        /* enum mp_probe_use */
     char cache_dir[512];   /* "auto", "none" or a path; see engine/probe.h */
     char kernels[32];      /* empty: the fastest */
     char backend[128];
     char profile[64];
     char policy[MP_SLOT_COUNT][64]; /* empty: the profile's */
 };
+
+enum mp_probe_use { MP_PROBE_AUTO, MP_PROBE_CACHED, MP_PROBE_OFF };
 
 struct mp_settings {
     struct mp_opt_config opt;

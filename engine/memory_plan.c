@@ -1,0 +1,199 @@
+#include "engine/memory_plan.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "vmm/base/checked.h"
+#include "vmm/base/error.h"
+
+/* Left for stacks, libraries, tokenizer and the page cache when a budget is chosen automatically.
+ */
+#define MARGIN_BYTES (256u << 20)
+
+#define DEVICE_MARGIN_BYTES (UINT64_C(3) << 29)
+
+uint64_t mp_memory_device_margin(uint64_t total_bytes)
+{
+    const uint64_t share = total_bytes / 20;
+    const uint64_t least =
+        total_bytes / 4 < DEVICE_MARGIN_BYTES ? total_bytes / 4 : DEVICE_MARGIN_BYTES;
+
+    return share > least ? share : least;
+}
+
+/* The experts are read in the slices that they are stored in. */
+static enum mp_status check_slices(const struct mp_run_settings *run, const char *model,
+                                   const struct mp_weights *outline)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    if (run->slices == 0 || run->slices == outline->slices.count)
+        return MP_OK;
+    return mp_fail(
+        MP_ERR_CONFIG, "E_SLICES",
+        "--slices %" PRIu64 ": the experts of '%s' are stored in %" PRIu32
+        "; write a copy with: moepager repack --model DIR --slices %" PRIu64 " --out NEW",
+        run->slices, mp_quote(quoted, model, strlen(model)), outline->slices.count, run->slices);
+}
+
+/* Sizes of units and of the memory they are to go to. */
+static enum mp_status ask_backend(struct mp_session *s, const struct mp_weights *outline,
+                                  struct mp_space_plan *plan)
+{
+    const struct mp_engine_config *e = &s->engine_config;
+    struct mp_space_config space = {
+        .files = mp_checkpoint_files(s->checkpoint),
+        .units = outline->units,
+        .unit_count = outline->unit_count,
+        .budget_bytes = UINT64_MAX,
+        .host_budget_bytes = UINT64_MAX,
+        .io_mode = e->io_mode,
+    };
+    struct mp_memory_plan *m = &s->memory;
+    enum mp_status status = mp_backend_open(e->backend, &e->backend_config, &space.backend);
+
+    if (status != MP_OK)
+        return status;
+    if (s->device.cuda)
+        status = space.backend->ops->memory_info(space.backend, MP_TIER_DEVICE,
+                                                 &m->device_free_bytes, &m->device_total_bytes);
+    if (status == MP_OK)
+        status = mp_space_make_plan(&space, plan);
+    mp_backend_close(space.backend);
+    return status;
+}
+
+/* Sizes of the model and of its slots, before anything large is read. */
+static enum mp_status measure(const struct mp_run_settings *run, const char *model,
+                              struct mp_session *s)
+{
+    struct mp_memory_plan *m = &s->memory;
+    struct mp_weights *outline = NULL;
+    struct mp_space_plan plan;
+    enum mp_status status = mp_engine_measure(&s->engine_config, &m->kv_bytes, &m->state_bytes);
+
+    if (status == MP_OK)
+        status = mp_weights_describe(s->checkpoint, &s->model, &outline);
+    if (status == MP_OK)
+        status = check_slices(run, model, outline);
+    if (status == MP_OK)
+        status = ask_backend(s, outline, &plan);
+    if (status == MP_OK) {
+        m->weights_bytes = outline->resident_bytes;
+        m->expert_bytes = plan.unit_bytes;
+        m->smallest_bytes = plan.smallest_bytes;
+        m->full_bytes = plan.full_bytes;
+        m->host_full_bytes = plan.host_bytes;
+        m->slices = outline->slices.count;
+        s->direct_io = plan.direct;
+    }
+    mp_weights_destroy(outline);
+    return status;
+}
+
+/* The budget of a setting, where `spare` bytes are to be had; whole where it asks for that. */
+static enum mp_status choose_budget(const struct mp_share *share, uint64_t spare,
+                                    struct mp_memory_plan *m)
+{
+    m->budget_bytes = mp_share_resolve(share, m->expert_bytes, spare);
+    if (m->budget_bytes > m->full_bytes || share->kind == MP_SHARE_ALL ||
+        (share->kind == MP_SHARE_PPM && share->amount == 1000000))
+        m->budget_bytes = m->full_bytes;
+    if (m->budget_bytes < m->smallest_bytes && share->kind == MP_SHARE_AUTO)
+        m->budget_bytes = m->smallest_bytes;
+    if (m->budget_bytes < m->smallest_bytes)
+        return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
+                       "budget of %" PRIu64 " bytes is below the smallest for this model: need "
+                       "%" PRIu64 " (two slots); raise --budget",
+                       m->budget_bytes, m->smallest_bytes);
+    return MP_OK;
+}
+
+static uint64_t add(uint64_t a, uint64_t b)
+{
+    uint64_t sum;
+
+    return mp_add_u64(a, b, &sum) ? sum : UINT64_MAX;
+}
+
+/* What is left of `room` after `base` and a margin. */
+static uint64_t spare_of(uint64_t room, uint64_t base, uint64_t margin)
+{
+    const uint64_t all = add(base, margin);
+
+    return room > all ? room - all : 0;
+}
+
+/* The device's memory holds budget, weights, cache and activations. */
+static enum mp_status plan_device(const struct mp_share *share, bool plan_only,
+                                  struct mp_memory_plan *m)
+{
+    const uint64_t base = add(add(m->weights_bytes, m->kv_bytes), m->state_bytes);
+    const uint64_t margin = mp_memory_device_margin(m->device_total_bytes);
+    enum mp_status status = choose_budget(share, spare_of(m->device_free_bytes, base, margin), m);
+
+    if (status == MP_OK && add(base, m->budget_bytes) > m->device_free_bytes && !plan_only)
+        return mp_fail(MP_ERR_NO_MEMORY, "E_DEVICE_ROOM",
+                       "not enough memory on the device: weights %" PRIu64 ", KV cache %" PRIu64
+                       ", activations %" PRIu64 ", experts %" PRIu64 " bytes, but %" PRIu64
+                       " of %" PRIu64 " are free; lower --budget, --ctx or --prefill-tokens",
+                       m->weights_bytes, m->kv_bytes, m->state_bytes, m->budget_bytes,
+                       m->device_free_bytes, m->device_total_bytes);
+    return status;
+}
+
+/*
+ * RAM: weights are read into it before they go to a device, or stay. With a device activations
+ * that cross over are pinned beside it, and the host tier takes what can be spared, or what is
+ * asked for.
+ */
+static uint64_t plan_host_tier(const struct mp_share *share, uint64_t base,
+                               const struct mp_memory_plan *m)
+{
+    const uint64_t spare = spare_of(m->room_bytes, base, MARGIN_BYTES);
+    uint64_t bytes =
+        share->kind == MP_SHARE_ALL ? UINT64_MAX : mp_share_resolve(share, m->expert_bytes, spare);
+
+    if (share->kind == MP_SHARE_AUTO && bytes >= m->host_full_bytes)
+        bytes = UINT64_MAX;
+    return bytes;
+}
+
+enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
+                                   const struct mp_session_config *config,
+                                   struct mp_session *session)
+{
+    const struct mp_run_settings *run = &settings->run;
+    struct mp_memory_plan *m = &session->memory;
+    struct mp_memory_room room;
+    uint64_t base, experts;
+    enum mp_status status = measure(run, config->model, session);
+
+    if (status != MP_OK)
+        return status;
+    mp_memory_room_read("", &room);
+    m->room_bytes = room.total_bytes == 0 ? UINT64_MAX : room.room_bytes;
+    if (session->device.cuda) {
+        status = plan_device(&run->budget, config->plan_only, m);
+        base = add(m->weights_bytes, m->state_bytes);
+        experts = plan_host_tier(&run->host_budget, base, m);
+        session->engine_config.host_budget_bytes = experts;
+        experts = experts < m->host_full_bytes ? experts : m->host_full_bytes;
+    } else {
+        base = add(add(m->weights_bytes, m->kv_bytes), m->state_bytes);
+        status = choose_budget(&run->budget, spare_of(m->room_bytes, base, MARGIN_BYTES), m);
+        experts = m->budget_bytes;
+    }
+    if (status != MP_OK)
+        return status;
+    m->total_bytes = add(base, experts);
+    if (m->total_bytes > m->room_bytes && !config->plan_only)
+        return mp_fail(MP_ERR_NO_MEMORY, "E_RAM",
+                       "not enough RAM: weights %" PRIu64 ", KV cache %" PRIu64
+                       ", activations %" PRIu64 ", experts %" PRIu64
+                       " bytes, but this process can take %" PRIu64
+                       "; lower --%sbudget, --ctx or --prefill-tokens",
+                       m->weights_bytes, session->device.cuda ? 0 : m->kv_bytes, m->state_bytes,
+                       experts, m->room_bytes, session->device.cuda ? "host-" : "");
+    return MP_OK;
+}
