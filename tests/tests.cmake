@@ -109,6 +109,14 @@ mp_fake_cuda(engine/cuda_logits_test)
 mp_test(engine/cuda_engine_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c
     tests/engine/repack_check.c VARIANTS prompt late TIMEOUT 300)
 mp_fake_cuda(engine/cuda_engine_test prompt late)
+set(variants sites-window-exclusive sites-window-hybrid memory later-hybrid later-window-exclusive
+    pause-exclusive pause-hybrid processes no_host_numa numa_id_unknown-hybrid)
+mp_test(engine/cuda_faults_test LIBS mp_engine m Threads::Threads SOURCES tests/engine/harness.c
+    VARIANTS ${variants} LABELS fault TIMEOUT 300)
+mp_fake_cuda(engine/cuda_faults_test ${variants})
+mp_test(engine/cuda_laws_test LIBS mp_engine m SOURCES tests/engine/harness.c
+    VARIANTS prompt seeded lazy TIMEOUT 200)
+mp_fake_cuda(engine/cuda_laws_test prompt seeded lazy)
 mp_test(fakecuda/streams_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
 mp_fake_cuda(fakecuda/streams_test prompt seeded lazy)
 mp_test(fakecuda/machine_test LIBS mp_kernels ${CMAKE_DL_LIBS} VARIANTS graphs no_keys profile processes)

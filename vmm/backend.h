@@ -104,7 +104,8 @@ struct mp_backend_ops {
     /*
      * Windows, with caps.windows: addresses at which device frames are mapped besides their alias.
      * `bytes` and places are multiples of alias_align_bytes. map: where nothing is mapped, a whole
-     * frame. unmap: exactly what one map covered; the caller knows that no work that could touch it
+     * frame; MP_ERR_BUSY: it failed and could not be undone either, so the place is lost. unmap:
+     * exactly what one map covered; the caller knows that no work that could touch it
      * is unfinished. When an unmap fails the place is lost: it is counted and never mapped again by
      * the caller. window_free: nothing is mapped any more, or was lost. Safe beside all other
      * calls, one thread at a time.

@@ -204,8 +204,8 @@ enum mp_status mp_cuda_window_map(struct mp_backend *backend, void *place,
         return status;
     status = note(self, call->set_access(address, frame->bytes, &access, 1), "cuMemSetAccess",
                   frame->bytes, "a place in a window");
-    if (status != MP_OK)
-        (void)mp_cuda_undone(self, call->unmap(address, frame->bytes), "cuMemUnmap");
+    if (status != MP_OK && !mp_cuda_undone(self, call->unmap(address, frame->bytes), "cuMemUnmap"))
+        return MP_ERR_BUSY;
     return status;
 }
 

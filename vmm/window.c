@@ -30,6 +30,22 @@ struct mp_windows {
     uint32_t lost_in[MP_TIER_CLASSES_MAX] MP_GUARDED_BY(lock); /* places */
 };
 
+/* Something stays mapped at the unit's place. */
+static void lose_locked(struct mp_windows *windows, uint32_t unit)
+{
+    const uint32_t class_index = windows->layout->units[unit].class_index;
+
+    mp_assert_held(&windows->lock);
+    /* One line; where one fails all do, with a device that was lost. */
+    if (windows->lost_bytes == 0)
+        mp_log_error("window", "the place of unit %" PRIu32 " is lost: %s", unit,
+                     mp_error_last()->text);
+    mp_error_clear();
+    windows->places[unit].lost = true;
+    windows->lost_bytes += windows->layout->stride_bytes[class_index];
+    windows->lost_in[class_index]++;
+}
+
 static void clear_locked(struct mp_windows *windows, struct mp_slot slot)
 {
     const uint32_t unit = windows->unit_of[slot.class_index][slot.index];
@@ -44,16 +60,8 @@ static void clear_locked(struct mp_windows *windows, struct mp_slot slot)
     mp_assert(place->mapped);
     windows->unit_of[slot.class_index][slot.index] = NOBODY;
     place->mapped = false;
-    if (backend->ops->window_unmap(backend, place->address, bytes) == MP_OK)
-        return;
-    /* One line; where one fails all do, with a device that was lost. */
-    if (windows->lost_bytes == 0)
-        mp_log_error("window", "the place of unit %" PRIu32 " is lost: %s", unit,
-                     mp_error_last()->text);
-    mp_error_clear();
-    place->lost = true;
-    windows->lost_bytes += bytes;
-    windows->lost_in[slot.class_index]++;
+    if (backend->ops->window_unmap(backend, place->address, bytes) != MP_OK)
+        lose_locked(windows, unit);
 }
 
 void mp_windows_clear(struct mp_windows *windows, struct mp_slot slot)
@@ -84,11 +92,15 @@ void mp_windows_map(struct mp_windows *windows, uint32_t unit, struct mp_slot sl
     mp_lock(&windows->lock);
     mp_assert(windows->unit_of[slot.class_index][slot.index] == (place->mapped ? unit : NOBODY));
     if (!place->mapped && !place->lost) {
-        if (backend->ops->window_map(backend, place->address, mp_tier_frame(windows->tier, slot)) ==
-            MP_OK) {
+        const enum mp_status status =
+            backend->ops->window_map(backend, place->address, mp_tier_frame(windows->tier, slot));
+
+        if (status == MP_OK) {
             place->mapped = true;
             place->slot = slot;
             windows->unit_of[slot.class_index][slot.index] = unit;
+        } else if (status == MP_ERR_BUSY) {
+            lose_locked(windows, unit);
         } else {
             mp_log_once(MP_LOG_WARN, "window", "units are used at the alias of their slot: %s",
                         mp_error_last()->text);

@@ -1,0 +1,193 @@
+/*
+ * The engine on a CUDA device, here the driver without one (tests/fakecuda), on a small model in
+ * many ways: budgets, addressings, residencies, host budgets, executors, graphs, prefetch. Every
+ * way has the bits of the first one, the values of the CPU's engine, and breaks no law of the
+ * driver. tests/mutation/cuda.py shows that a fault in the order of things does not get past this.
+ *
+ * The variant says how streams lag behind: prompt, seeded, lazy.
+ */
+#include <math.h>
+
+#include "engine/engine_int.h"
+#include "tests/engine/harness.h"
+#include "tests/fakecuda/client.h"
+#include "tests/log_guard.h"
+#include "tests/test.h"
+#include "vmm/base/error.h"
+
+#define MODEL "tests/data/models/mixtral-tiny"
+#define SEQUENCES 2
+#define STEPS 5
+#define STRIDE 16
+#define LOGITS_MAX (SEQUENCES * (STEPS + 1) * 128)
+
+static const int32_t tokens[SEQUENCES][STRIDE] = { { 3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46, 26,
+                                                     43, 38, 3 },
+                                                   { 27, 18, 28, 18, 28, 45, 90, 45, 23, 53, 60 } };
+static const int32_t lens[SEQUENCES] = { 9, 5 };
+
+static struct mp_assign_ops plan;
+static float first[2][LOGITS_MAX], got[LOGITS_MAX]; /* first: by graphs */
+
+/* Every expert's executor by a rule that looks at nothing else. */
+static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                        enum mp_executor *executors)
+{
+    (void)policy;
+    for (uint32_t i = 0; i < facts->count; i++)
+        executors[i] = (enum mp_executor)((facts->experts[i] + facts->layer) % MP_EXECUTOR_COUNT);
+}
+
+static struct harness_options small(const char *backend)
+{
+    struct harness_options options = harness_defaults(MODEL);
+
+    options.backend = backend;
+    options.sequences = SEQUENCES;
+    options.ctx = STRIDE;
+    options.tokens_max = 8;
+    options.threads = 2;
+    options.policies.profile = "lru";
+    return options;
+}
+
+/* Twice, so that the second time finds what the first has left; returns evictions. */
+static uint64_t run(const struct harness_options *options, struct mp_space_plan *space)
+{
+    uint64_t evictions;
+    struct harness h;
+
+    harness_open(options, &h);
+    if (!options->graphs && strcmp(options->backend, "cuda") == 0) {
+        plan = *h.engine->policies.assign_ops;
+        plan.assign = plan_assign;
+        h.engine->policies.assign_ops = &plan;
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        memset(got, 0, sizeof(got));
+        if (harness_run(&h, tokens[0], STRIDE, lens, SEQUENCES, STEPS, got) != MP_OK) {
+            fprintf(stderr, "error[%s]: %s\n", mp_error_last()->code, mp_error_last()->text);
+            exit(1);
+        }
+    }
+    CHECK(mp_pager_check(mp_engine_pager(h.engine)));
+    evictions = mp_engine_counters(h.engine)->evictions;
+    if (space != NULL)
+        mp_engine_plan(h.engine, space);
+    harness_close(&h);
+    return evictions;
+}
+
+static void compare(const float *want, float tolerance, const char *what)
+{
+    for (size_t i = 0; i < LOGITS_MAX; i++) {
+        const bool same = tolerance > 0 ? fabsf(got[i] - want[i]) <= tolerance
+                                        : memcmp(&got[i], &want[i], sizeof(float)) == 0;
+
+        if (same)
+            continue;
+        fprintf(stderr, "%s: logit %zu is %a, expected %a\n", what, i, (double)got[i],
+                (double)want[i]);
+        exit(1);
+    }
+}
+
+static void one_way(const struct mp_space_plan *space, unsigned way)
+{
+    struct harness_options options = small("cuda");
+    const uint64_t span = space->full_bytes - space->smallest_bytes;
+    struct mp_space_plan now;
+    char what[160];
+
+    options.graphs = way & 1;
+    options.addressing = way & 2 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
+    options.residency = way & 4 ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;
+    options.budget_bytes = space->smallest_bytes + span * (way / 8) / 3;
+    if (way & 1 && way / 8 % 2 == 0)
+        options.host_budget_bytes = space->unit_bytes / 2;
+    if (way % 3 == 0)
+        options.policies.profile = "gate-lru";
+    snprintf(what, sizeof(what), "budget %llu of %llu, host budget %llu, %s, %s, %s, profile %s",
+             (unsigned long long)options.budget_bytes, (unsigned long long)space->full_bytes,
+             (unsigned long long)options.host_budget_bytes, way & 1 ? "graphs" : "three executors",
+             way & 2 ? "window" : "table", way & 4 ? "exclusive" : "inclusive",
+             options.policies.profile);
+    (void)run(&options, &now);
+    CHECK_EQ(now.window_bytes > 0, options.addressing == MP_ADDRESSING_WINDOW);
+    /* What has left the host tier for the device cannot be computed elsewhere: another plan. */
+    compare(first[options.graphs], !options.graphs && way & 4 ? 2e-3f : 0, what);
+    check_nothing_lives();
+}
+
+static void every_way_has_the_same_bits(void)
+{
+    struct harness_options options = small("cuda");
+    struct mp_space_plan space;
+    static float cpu[LOGITS_MAX];
+
+    for (int graphs = 0; graphs < 2; graphs++) {
+        options.graphs = graphs;
+        CHECK_EQ(run(&options, &space), 0);
+        memcpy(first[graphs], got, sizeof(got));
+        check_nothing_lives();
+    }
+    options = small("host");
+    (void)run(&options, NULL);
+    memcpy(cpu, got, sizeof(got));
+    for (int graphs = 0; graphs < 2; graphs++) {
+        memcpy(got, first[graphs], sizeof(got));
+        compare(cpu, 2e-3f, "against the CPU");
+    }
+    for (unsigned way = 0; way < 32; way++)
+        one_way(&space, way);
+    CHECK(fake_api.calls("cuMemMap") > 0 && fake_api.calls("cuGraphLaunch") > 0);
+    CHECK(fake_api.calls("cuMemcpyDtoHAsync_v2") > 0);
+}
+
+/* Device memory is taken away and given back between steps: down in six parts, and up again. */
+static void a_budget_that_moves_changes_no_bit(void)
+{
+    struct harness_options options = small("cuda");
+    struct mp_space_plan space;
+    uint64_t least = UINT64_MAX;
+    struct harness h;
+
+    options.addressing = MP_ADDRESSING_WINDOW;
+    options.residency = MP_HOST_EXCLUSIVE;
+    CHECK_EQ(run(&options, &space), 0);
+    harness_open(&options, &h);
+    for (unsigned i = 0; i <= 12; i++) {
+        const unsigned sixths = i < 6 ? 6 - i : i - 6;
+        const uint64_t budget =
+            space.smallest_bytes + (space.full_bytes - space.smallest_bytes) * sixths / 6;
+        struct fakecuda_live live;
+
+        if (mp_pager_set_budget(mp_engine_pager(h.engine), budget) != MP_OK) {
+            fprintf(stderr, "%u: error[%s]: %s\n", i, mp_error_last()->code, mp_error_last()->text);
+            exit(1);
+        }
+        fake_api.live(&live);
+        least = live.device_bytes < least ? live.device_bytes : least;
+        memset(got, 0, sizeof(got));
+        CHECK_EQ(harness_run(&h, tokens[0], STRIDE, lens, SEQUENCES, STEPS, got), MP_OK);
+        compare(first[1], 0, "with a budget that moves");
+        CHECK(mp_pager_check(mp_engine_pager(h.engine)));
+        if (i == 12)
+            CHECK(live.device_bytes > least); /* it came back */
+    }
+    harness_close(&h);
+    check_nothing_lives();
+}
+
+int main(int argc, char **argv)
+{
+    setenv("FAKECUDA_GRANULE", "4096", 1); /* else units are too small for a window */
+    find_fake();
+    if (argc > 1 && strcmp(argv[1], "seeded") == 0)
+        fake_api.timing(20, 0);
+    if (argc > 1 && strcmp(argv[1], "lazy") == 0)
+        fake_api.timing(0, 2);
+    RUN(every_way_has_the_same_bits);
+    RUN(a_budget_that_moves_changes_no_bit);
+    return 0;
+}
