@@ -7,9 +7,9 @@
  * alone, the best of three ways of doing that, and with the slower of that and the same product
  * with weights from the second level cache, where only arithmetic is left. Products of many tokens
  * take one expert's matrix from cache and are compared with multiply-adds on registers. All limits
- * are measured in the same run, with one thread and with all (or N) of them, which share the rows
- * of a product as the engine's do. Each figure is the median of the repeats by the wall clock, so
- * the machine should have nothing else to do.
+ * are measured in the same run, that of reading in each repeat, with one thread and with all (or
+ * N) of them, which share the rows of a product as the engine's do. Each figure is the median of
+ * the repeats by the wall clock, so the machine should have nothing else to do.
  */
 #include "kernels/kernels.h"
 
@@ -56,7 +56,7 @@ struct bench {
     int repeats;
     int json, results; /* printed so far */
     struct team *team;
-    double read_bytes_per_s, flops;
+    double flops;
 };
 
 static double now_s(void)
@@ -302,29 +302,77 @@ static void bench_many(struct bench *b, struct multiplication *m)
         printf("%5.1f (%.2f)", flops * 1e-9, ratio);
 }
 
-/* Weights from memory; then so few of them that they stay in cache. */
-static void bench_few(struct bench *b, struct multiplication *m)
+/* Seconds of one round. */
+static double time_once(struct bench *b, void (*run)(void *, unsigned, unsigned), void *ctx)
+{
+    double start;
+
+    b->team->work = (struct work){ run, ctx };
+    start = now_s();
+    pthread_barrier_wait(&b->team->start);
+    run(ctx, 0, b->team->count);
+    pthread_barrier_wait(&b->team->end);
+    return now_s() - start;
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof(values[0]), compare_double);
+    return values[count / 2];
+}
+
+/* Medians of the repeats. Each reads in all ways and multiplies, and has ratios of its own, because
+ * the speed of a virtual machine changes from second to second. */
+struct few {
+    double read_s, memory_s, cache_s; /* per MEMORY_BYTES */
+    double ratio, bound_ratio;        /* reading, and the slower of it and cache, over memory_s */
+};
+
+/* Weights from memory; and so few of them that they stay in cache. */
+static struct few measure_few(struct bench *b, struct multiplication *m)
 {
     const size_t row_bytes = m->cols * mp_wtype_bytes(m->type);
-    double speed, cached, bound, seconds;
+    const size_t rows = CACHED_BYTES / row_bytes / 48 * 48 * b->team->count;
+    double read_s[REPEATS_MAX], memory_s[REPEATS_MAX], cache_s[REPEATS_MAX];
+    double ratio[REPEATS_MAX], bound_ratio[REPEATS_MAX];
 
-    m->rows = MEMORY_BYTES / row_bytes;
-    speed = (double)MEMORY_BYTES / measure_s(b, multiply_part, m, 1);
-    m->rows = CACHED_BYTES / row_bytes / 48 * 48 * b->team->count;
-    m->loops = CACHED_LOOPS;
-    seconds = measure_s(b, multiply_part, m, 1);
-    cached = (double)(m->rows * row_bytes) * m->loops / seconds;
-    m->loops = 1;
-    bound = cached < b->read_bytes_per_s ? cached : b->read_bytes_per_s;
+    for (int i = 0; i < b->repeats; i++) {
+        struct reading reading = { b, 0 };
+
+        read_s[i] = time_once(b, read_part, &reading);
+        for (reading.way = 1; reading.way < 3; reading.way++) {
+            const double s = time_once(b, read_part, &reading);
+
+            read_s[i] = s < read_s[i] ? s : read_s[i];
+        }
+        m->rows = MEMORY_BYTES / row_bytes;
+        memory_s[i] = time_once(b, multiply_part, m);
+        m->rows = rows;
+        m->loops = CACHED_LOOPS;
+        cache_s[i] = time_once(b, multiply_part, m) * (double)MEMORY_BYTES /
+                     ((double)(rows * row_bytes) * m->loops);
+        m->loops = 1;
+        ratio[i] = read_s[i] / memory_s[i];
+        bound_ratio[i] = (read_s[i] > cache_s[i] ? read_s[i] : cache_s[i]) / memory_s[i];
+    }
+    return (struct few){ median(read_s, b->repeats), median(memory_s, b->repeats),
+                         median(cache_s, b->repeats), median(ratio, b->repeats),
+                         median(bound_ratio, b->repeats) };
+}
+
+static void bench_few(struct bench *b, struct multiplication *m)
+{
+    const struct few few = measure_few(b, m);
+    const double gb = (double)MEMORY_BYTES * 1e-9;
 
     begin_result(b, m);
     if (b->json)
         printf("\"gb_per_s\": %.3g, \"limit\": %.3g, \"ratio\": %.3f, \"cached_gb_per_s\": %.3g, "
                "\"bound_ratio\": %.3f}",
-               speed * 1e-9, b->read_bytes_per_s * 1e-9, speed / b->read_bytes_per_s, cached * 1e-9,
-               speed / bound);
+               gb / few.memory_s, gb / few.read_s, few.ratio, gb / few.cache_s, few.bound_ratio);
     else
-        printf("%5.1f (%.2f, %.2f)", speed * 1e-9, speed / b->read_bytes_per_s, speed / bound);
+        printf("%5.1f of %5.1f (%.2f, %.2f)", gb / few.memory_s, gb / few.read_s, few.ratio,
+               few.bound_ratio);
 }
 
 static void bench_line(struct bench *b, const struct mp_kernels *k, enum mp_wtype type, int blocked,
@@ -349,20 +397,12 @@ static void bench_line(struct bench *b, const struct mp_kernels *k, enum mp_wtyp
 
 static void bench_kernels(struct bench *b, const struct mp_kernels *k, const char *type_name)
 {
-    struct reading reading = { b, 0 };
-
-    b->read_bytes_per_s = 0;
-    for (; reading.way < 3; reading.way++) {
-        double speed = (double)MEMORY_BYTES / measure_s(b, read_part, &reading, 1);
-
-        b->read_bytes_per_s = speed > b->read_bytes_per_s ? speed : b->read_bytes_per_s;
-    }
     b->flops = peak_flops(b, k);
     for (int many = 0; many < 2; many++) {
         if (!b->json && !many)
-            printf("%s, threads: %u, weights from memory; tokens: GB/s (of %.1f when only read, of "
-                   "the slower of that and weights from cache)\n",
-                   k->name, b->team->count, b->read_bytes_per_s * 1e-9);
+            printf("%s, threads: %u, weights from memory; tokens: GB/s of those when only read "
+                   "(ratio to that, to the slower of that and weights from cache)\n",
+                   k->name, b->team->count);
         else if (!b->json)
             printf("%s, threads: %u, 2048 x 768 from cache; tokens: GFLOP/s (of %.1f on "
                    "registers)\n",
