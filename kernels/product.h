@@ -230,10 +230,11 @@ TILE void stream(const struct product *p, const struct panel *q, enum mp_wtype t
         tile_stream(p, q, type, r, blocks, 1);
 }
 
-/* False: these are no short rows. */
+/* False: these are no short rows, or one sum at a time would wait for its own additions: a vector
+ * of 8 takes twice as many for a block. */
 TILE int multiply_stream(const struct product *p, const struct panel *q, enum mp_wtype type)
 {
-    if (q->tokens > 1 || q->cols < p->cols || p->block_cols != MP_KERNEL_BLOCK_COLS)
+    if (LANES < 16 || q->tokens > 1 || q->cols < p->cols || p->block_cols != MP_KERNEL_BLOCK_COLS)
         return 0;
     if (p->cols == 3 * (size_t)MP_KERNEL_BLOCK_COLS)
         stream(p, q, type, 3);
