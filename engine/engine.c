@@ -242,7 +242,7 @@ static enum mp_status make_space(struct mp_engine *engine)
         .seed = c->seed,
         .calibration = c->calibration != NULL ? &c->calibration->facts : NULL,
         .slices = c->weights->slices.count,
-        .costs = engine->device != NULL ? &engine->costs : NULL,
+        .costs = engine->device != NULL || !c->deterministic ? &engine->costs : NULL,
     };
     mp_pager_fit_shape(engine->space, &engine->shape);
     if (engine->shape.slices == 1 && strcmp(c->policies.name, "moepic") == 0)
@@ -296,6 +296,7 @@ static enum mp_status make_paging(struct mp_engine *engine)
     if (status == MP_OK) {
         step_config.pager = engine->pager;
         step_config.shape = engine->shape;
+        step_config.costs = engine->shape.costs;
         status = mp_step_create(&step_config, &engine->step);
     }
     if (status == MP_OK && engine->device != NULL)

@@ -71,7 +71,13 @@ struct mp_engine {
     const struct mp_batch *batch; /* the same */
     const float *scores;          // (tokens, experts): of the layer being run; the step's
     struct mp_predict_state predict;
+    uint64_t summed_ns; /* when the last MoE layer was added up */
 };
+
+/* Measurements for `costs`; without effect in a deterministic run, which has none. */
+void mp_engine_note_experts(struct mp_engine *engine, uint64_t ns, uint32_t parts, uint64_t rows);
+void mp_engine_note_sum(struct mp_engine *engine);
+void mp_engine_note_scores(struct mp_engine *engine, uint32_t moe_layer);
 
 /* One matrix product of a list that is computed together: y(tokens, rows) = w x (+ bias). */
 struct mp_product {

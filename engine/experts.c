@@ -35,6 +35,7 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
     if (engine->config.route_from != NULL)
         mp_route_from_scores(engine->config.route_from, engine->batch, moe_layer, scores);
     engine->scores = scores;
+    mp_engine_note_scores(engine, moe_layer);
     return MP_OK;
 }
 
@@ -173,7 +174,8 @@ static enum mp_status op_experts(void *ctx, uint32_t moe_layer, const struct mp_
     const uint64_t rows_max = mp_engine_expert_rows(engine->config.tokens_max, engine->shape.top_k);
 
     for (uint32_t i = 0; i < count;) {
-        const uint64_t start_ns = mp_timeline_now_ns(engine->config.timeline);
+        const uint64_t start_ns = mp_clock_now_ns(engine->config.clock);
+        uint64_t end_ns;
         /* All experts of a large model's layer can be many seconds of reading. */
         const enum mp_status status = mp_engine_check_cancel(engine);
 
@@ -186,9 +188,10 @@ static enum mp_status op_experts(void *ctx, uint32_t moe_layer, const struct mp_
         if (group.gathers)
             mp_engine_each_token(engine, gather_expert, &group, group.count);
         mp_engine_ffn(engine, group.list, group.count);
+        end_ns = mp_clock_now_ns(engine->config.clock);
+        mp_engine_note_experts(engine, end_ns - start_ns, group.count, group.rows);
         mp_timeline_span(
-            engine->config.timeline, engine->track, "experts", start_ns,
-            mp_timeline_now_ns(engine->config.timeline),
+            engine->config.timeline, engine->track, "experts", start_ns, end_ns,
             &(struct mp_timeline_args){ { "experts", "rows" }, { group.count, group.rows } });
     }
     return MP_OK;
@@ -258,6 +261,7 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
 
     mp_engine_watch_layer(ctx, moe_layer, experts, weights);
     mp_engine_each_token(job.engine, combine_token, &job, job.engine->tokens);
+    mp_engine_note_sum(ctx);
     return MP_OK;
 }
 

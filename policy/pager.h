@@ -165,6 +165,10 @@ uint64_t mp_pager_unused_bytes(const struct mp_pager *pager);
  */
 enum mp_status mp_pager_set_budget(struct mp_pager *pager, uint64_t budget_bytes) MP_MUST_CHECK;
 
+/* Time that it takes to read one expert when the disk has nothing else to do, from the reads that
+ * needs have waited for; 0: there was none yet. */
+uint64_t mp_pager_load_ns(const struct mp_pager *pager);
+
 /* resident(experts) := 1 if wholly in the device tier or (with `on_the_way`) being read. */
 void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way, uint8_t *resident);
 

@@ -82,8 +82,9 @@ struct mp_pager {
     bool has_loose;     /* in any layer */
     uint32_t loose_going;
     bool global;
-    uint64_t now;   /* logical time: layers begun */
-    unsigned track; /* of the timeline */
+    uint64_t now;     /* logical time: layers begun */
+    uint64_t read_ns; /* of one unit, as measured; 0: not yet */
+    unsigned track;   /* of the timeline */
 
     /* Reads in flight that no need waits for: prefetches, and loads of a layer that was aborted. */
     uint32_t *ahead; // (units)

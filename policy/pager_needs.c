@@ -61,6 +61,23 @@ static void hand_out(struct mp_pager *pager, uint32_t index, struct mp_ready *re
     memcpy(ready_p->pieces, need->pieces, sizeof(need->pieces));
 }
 
+/* Reads share the disk, so the shortest ones say most about it; what is longer counts slowly, as
+ * the disk may have become slower. */
+static void note_read(struct mp_pager *pager, uint32_t unit)
+{
+    const uint64_t ns = mp_space_read_ns(pager->config.space, unit);
+
+    if (pager->read_ns == 0 || ns < pager->read_ns)
+        pager->read_ns = pager->read_ns == 0 ? ns : (pager->read_ns + ns) / 2;
+    else
+        pager->read_ns += (ns - pager->read_ns) / 32;
+}
+
+uint64_t mp_pager_load_ns(const struct mp_pager *pager)
+{
+    return pager->read_ns * pager->slices;
+}
+
 /* Look at needs that are being read; lease those that are complete. */
 static enum mp_status settle_needs(struct mp_pager *pager)
 {
@@ -83,6 +100,7 @@ static enum mp_status settle_needs(struct mp_pager *pager)
             mp_error_set(mp_space_unit_error(pager->config.space, need->unit));
             return mp_error_last()->status;
         }
+        note_read(pager, need->unit);
         status = mp_pager_lease_need(pager, need);
         if (status != MP_OK)
             return status;

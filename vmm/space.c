@@ -207,6 +207,13 @@ bool mp_space_reader_idle(const struct mp_space *space)
     return mp_reader_idle(space->reader);
 }
 
+uint64_t mp_space_read_ns(const struct mp_space *space, uint32_t unit)
+{
+    const struct mp_ticket *ticket = &unit_of(space, unit)->ticket;
+
+    return ticket->done_ns - ticket->started_ns;
+}
+
 const struct mp_error *mp_space_unit_error(const struct mp_space *space, uint32_t unit)
 {
     mp_assert(mp_space_state(space, unit) == MP_RES_FAILED);

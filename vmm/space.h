@@ -158,6 +158,9 @@ uint32_t mp_space_wait_any_or(struct mp_space *space, const uint32_t *units, uin
                               const struct mp_interrupt *interrupt);
 void mp_space_wake(struct mp_space *space);
 
+/* How long the read of a VALID unit took, from its first byte to its last. */
+uint64_t mp_space_read_ns(const struct mp_space *space, uint32_t unit);
+
 /* The error of a FAILED unit, until it is loaded again. */
 const struct mp_error *mp_space_unit_error(const struct mp_space *space, uint32_t unit);
 

@@ -142,6 +142,19 @@ static const char *write_wide_model(void)
 
 /* ---- running */
 
+/* What policies can know of the machine was measured, unless that is not wanted. */
+static void check_costs(const struct harness *h, const struct mp_counters *counters)
+{
+    const struct mp_costs *costs = mp_engine_shape(h->engine)->costs;
+
+    CHECK((costs == NULL) == h->config.deterministic);
+    if (costs == NULL)
+        return;
+    CHECK(counters->loads == 0 || counters->hits + counters->misses == 0 || costs->load_ns > 0);
+    CHECK(costs->device_fixed_ns > 0 && costs->layer_ns > 0);
+    CHECK_EQ(costs->cpu_fixed_ns, 0);
+}
+
 static float *logits_of(const struct harness_options *options, size_t *bytes_p,
                         struct mp_counters *counters_p)
 {
@@ -162,6 +175,7 @@ static float *logits_of(const struct harness_options *options, size_t *bytes_p,
     CHECK(mp_pager_check(mp_engine_pager(h.engine)));
     CHECK_EQ(mp_engine_shape(h.engine)->slices, h.weights->slices.count);
     *counters_p = *mp_engine_counters(h.engine);
+    check_costs(&h, counters_p);
     harness_close(&h);
     return logits;
 }
@@ -402,6 +416,8 @@ static void drop_line(void *ctx, enum mp_log_level level, const char *line)
 
 int main(void)
 {
+    /* Partition fixed-point then thinks again after every token, with what was measured. */
+    CHECK_EQ(setenv("MOEPAGER_FIXED_POINT_TAU", "1", 1), 0);
     mp_log_set_sink(drop_line, NULL); /* budgets under one token cycle are warned of, rightly */
     RUN(widths_are_what_they_should_be);
     RUN(repacked_back_it_is_the_ordinary_model);
