@@ -251,7 +251,9 @@ enum mp_status mp_cmd_replay(const struct mp_args *args, const struct mp_setting
 {
     struct replay replay = {
         .args = args,
-        .config = { .seed = settings->run.seed, .groups = settings->groups },
+        .config = { .slices = (uint32_t)settings->run.slices,
+                    .seed = settings->run.seed,
+                    .groups = settings->groups },
         .predict = settings->run.policy[MP_SLOT_PREDICT],
     };
     enum mp_status status;

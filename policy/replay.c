@@ -72,6 +72,10 @@ static void run_close(struct mp_replay_run *run)
     mp_replay_set_fini(&run->set);
     free(run->slots);
     free(run->evictable);
+    free(run->candidates);
+    free(run->part);
+    free(run->tops);
+    free(run->used);
     free(run->needs);
     free(run->scratch);
     free(run->swaps);
@@ -130,12 +134,18 @@ static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay
         .seed = config->seed,
         .calibration = config->calibration,
         .costs = config->costs,
+        .slices = config->slices,
     };
+    run->slices = config->slices > 1 ? config->slices : 1;
     status = check_facts(run, &chosen);
     if (status != MP_OK)
         return status;
     run->slots = calloc(trace->layers, sizeof(uint32_t));
     run->evictable = calloc(units, 1);
+    run->candidates = calloc(units, 1);
+    run->part = calloc(units, 1);
+    run->tops = calloc(trace->layers, sizeof(uint32_t));
+    run->used = calloc(trace->layers, sizeof(uint32_t));
     run->needs = calloc(trace->experts, sizeof(run->needs[0]));
     run->scratch = calloc(units, sizeof(uint32_t));
     run->swaps = calloc(trace->experts, sizeof(run->swaps[0]));
@@ -145,7 +155,8 @@ static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay
     run->need_resident = calloc(trace->experts, 1);
     run->executors = calloc(trace->experts, sizeof(enum mp_executor));
     if (run->slots == NULL || run->evictable == NULL || run->needs == NULL ||
-        run->scratch == NULL || run->swaps == NULL || run->need_experts == NULL ||
+        run->scratch == NULL || run->swaps == NULL || run->candidates == NULL ||
+        run->part == NULL || run->tops == NULL || run->used == NULL || run->need_experts == NULL ||
         run->need_tokens == NULL || run->need_scores == NULL || run->need_resident == NULL ||
         run->executors == NULL)
         return mp_fail_no_memory("a replay", units);

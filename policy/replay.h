@@ -78,6 +78,7 @@ struct mp_replay_config {
                            all is loaded */
     enum mp_replay_accounting accounting;
     uint64_t budget_bytes;
+    uint32_t slices; /* of an expert, 0 or 1: whole; the curves have whole ones */
     uint64_t seed;
     const struct mp_opt_group *groups; /* options of the policies; may be NULL */
 };
@@ -85,6 +86,7 @@ struct mp_replay_config {
 struct mp_replay_result {
     const char *evict, *partition; /* proper names, static */
     uint64_t lookups, hits, decode_lookups, decode_hits, bytes_read;
+    uint64_t partial_hits;            /* misses of which some slices were there */
     uint64_t bound_decode_hits;       /* of the same partition */
     uint64_t time_ns, decode_time_ns; /* modelled by policy/assign_plan.h; 0 without costs */
 };

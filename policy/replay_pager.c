@@ -9,11 +9,6 @@
 #include "policy/assign_plan.h"
 #include "policy/replay_int.h"
 
-static bool is_full(const struct mp_replay_run *run, uint32_t scope)
-{
-    return run->set.count[scope] >= run->slots[scope];
-}
-
 static struct mp_evict_query make_query(const struct mp_replay_run *run, uint32_t for_unit,
                                         uint32_t scope_layer)
 {
@@ -44,44 +39,88 @@ static uint32_t pick(struct mp_replay_run *run, uint32_t for_unit, uint32_t scop
     return MP_UNIT_NONE;
 }
 
-static void remove_unit(struct mp_replay_run *run, uint32_t unit)
+/* Take the place of somebody in the scope. What the batch has used already goes only if nothing
+ * else can. */
+static bool make_room(struct mp_replay_run *run, uint32_t unit, uint32_t scope,
+                      const struct mp_replay_group *group)
 {
-    mp_replay_remove(&run->set, unit);
-    run->evictable[unit] = 0;
-    run->policies.evict_ops->on_remove(run->policies.evict, unit, run->now);
+    uint32_t victim = pick(run, unit, scope);
+
+    if (victim == MP_UNIT_NONE) {
+        for (uint32_t i = 0; i < group->count; i++)
+            run->evictable[run->needs[i].unit] = mp_replay_holds(&run->set, run->needs[i].unit);
+        run->evictable[unit] = 0;
+        victim = pick(run, unit, scope);
+    }
+    if (victim == MP_UNIT_NONE)
+        return false; /* the policy keeps its residents: used, and gone again */
+    mp_replay_peel(run, victim);
+    return true;
 }
 
-static void add_unit(struct mp_replay_run *run, uint32_t unit)
-{
-    mp_replay_add(&run->set, unit);
-    run->policies.evict_ops->on_insert(run->policies.evict, unit, run->now);
-}
-
-/* Room first, then the unit, which leaves again if it is not admitted. What the batch has used
- * already goes only if nothing else can. */
+/* Room first, then slice after slice of the unit; what came leaves again if it is not admitted. */
 static void load(struct mp_replay_run *run, const struct mp_replay_use *use,
                  const struct mp_replay_group *group)
 {
     const struct mp_policies *set = &run->policies;
     const uint32_t scope = mp_replay_scope(&run->set, use->unit);
+    const uint8_t before = run->part[use->unit];
 
     if (run->slots[scope] == 0)
         return;
-    if (is_full(run, scope)) {
-        uint32_t victim = pick(run, use->unit, scope);
+    run->evictable[use->unit] = 0; /* not for itself, whatever room was made before */
+    while (run->part[use->unit] < run->slices) {
+        const bool loose = mp_replay_next_is_loose(run, use->unit);
 
-        if (victim == MP_UNIT_NONE) {
-            for (uint32_t i = 0; i < group->count; i++)
-                run->evictable[run->needs[i].unit] = mp_replay_holds(&run->set, run->needs[i].unit);
-            victim = pick(run, use->unit, scope);
-        }
-        if (victim == MP_UNIT_NONE)
-            return; /* the policy keeps its residents: used, and gone again */
-        remove_unit(run, victim);
+        if (loose ? !mp_replay_free_loose(run, use->unit)
+                  : mp_replay_is_full(run, scope) && !make_room(run, use->unit, scope, group))
+            break;
+        mp_replay_grow(run, use->unit);
     }
-    add_unit(run, use->unit);
-    if (!set->admit_ops->admit(set->admit, use->unit, use->tokens, run->now))
-        remove_unit(run, use->unit);
+    if (run->part[use->unit] == before ||
+        set->admit_ops->admit(set->admit, use->unit, use->tokens, run->now))
+        return;
+    while (run->part[use->unit] > before)
+        mp_replay_shrink(run, use->unit);
+}
+
+/* As much of an expert that nobody asked for as is kept and has room. It is in the way of other
+ * loads, one at a time. */
+static void load_kept(struct mp_replay_run *run, uint32_t unit, struct mp_replay_result *result)
+{
+    const uint32_t layer = unit / run->trace->experts;
+    const uint32_t scope = mp_replay_scope(&run->set, unit);
+    const uint8_t before = run->part[unit];
+
+    while (run->part[unit] < run->tops[layer] && !mp_replay_is_full(run, scope))
+        mp_replay_grow(run, unit);
+    run->evictable[unit] = run->part[unit] > 0;
+    if (run->timed)
+        run->debt_ns +=
+            run->facts.costs->load_ns * (uint64_t)(run->part[unit] - before) / run->slices;
+    result->bytes_read += run->trace->layer_bytes[layer] * (run->part[unit] - before) / run->slices;
+}
+
+/* What is to be read of an expert that is not wholly there. */
+static uint64_t missing_bytes(const struct mp_replay_run *run, uint32_t unit)
+{
+    const uint64_t bytes = run->trace->layer_bytes[unit / run->trace->experts];
+
+    return bytes - bytes * run->part[unit] / run->slices;
+}
+
+/* A hit needs all of it; of a part only the rest is read. */
+static bool count_use(struct mp_replay_run *run, const struct mp_replay_group *group, uint32_t unit,
+                      struct mp_replay_result *result)
+{
+    const bool hit = run->part[unit] == run->slices;
+
+    mp_replay_count(result, run->trace, group, hit);
+    if (!hit && run->part[unit] > 0) {
+        result->partial_hits++;
+        result->bytes_read -= run->trace->layer_bytes[group->layer] * run->part[unit] / run->slices;
+    }
+    return hit;
 }
 
 /* Who computes what, and how long the layer takes. */
@@ -99,7 +138,7 @@ static void assign(struct mp_replay_run *run, const struct mp_replay_group *grou
         run->need_experts[i] = run->needs[i].unit % run->trace->experts;
         run->need_tokens[i] = run->needs[i].tokens;
         run->need_scores[i] = (float)run->needs[i].tokens;
-        run->need_resident[i] = mp_replay_holds(&run->set, run->needs[i].unit);
+        run->need_resident[i] = run->part[run->needs[i].unit] == run->slices;
     }
     set->assign_ops->assign(set->assign, &run->facts, run->executors);
     for (uint32_t i = 0; i < group->count; i++) {
@@ -111,14 +150,6 @@ static void assign(struct mp_replay_run *run, const struct mp_replay_group *grou
     run->debt_ns -= run->debt_ns < ns ? run->debt_ns : ns;
     result->time_ns += ns;
     result->decode_time_ns += group->decode ? ns : 0;
-}
-
-/* A load that no need asked for: it is in the way of others, one at a time. */
-static void note_load(struct mp_replay_run *run, uint32_t layer, struct mp_replay_result *result)
-{
-    result->bytes_read += run->trace->layer_bytes[layer];
-    if (run->timed)
-        run->debt_ns += run->facts.costs->load_ns;
 }
 
 /* Hits and misses of the batch; loads what is missing. Returns the hits. */
@@ -136,9 +167,8 @@ static uint32_t replay_needs(struct mp_replay_run *run, const struct mp_replay_g
     }
     for (uint32_t i = 0; i < group->count; i++) {
         const struct mp_replay_use *use = &run->needs[i];
-        const bool hit = mp_replay_holds(&run->set, use->unit);
+        const bool hit = count_use(run, group, use->unit, result);
 
-        mp_replay_count(result, run->trace, group, hit);
         run->evictable[use->unit] = 0;
         run->set.touched[use->unit] = hit ? 0 : ++misses;
     }
@@ -148,7 +178,7 @@ static uint32_t replay_needs(struct mp_replay_run *run, const struct mp_replay_g
         if (run->set.touched[run->needs[i].unit] == 0)
             continue;
         if (run->timed && run->executors[i] != MP_EXECUTOR_DEVICE)
-            result->bytes_read -= run->trace->layer_bytes[group->layer]; /* not loaded */
+            result->bytes_read -= missing_bytes(run, run->needs[i].unit); /* not loaded */
         else
             load(run, &run->needs[i], group);
     }
@@ -162,7 +192,6 @@ static void replace(struct mp_replay_run *run, uint32_t layer, struct mp_replay_
 {
     struct mp_evict_query query = make_query(run, MP_UNIT_NONE, layer);
     const uint32_t experts = run->trace->experts;
-    const uint32_t scope = run->set.per_layer ? layer : 0;
     uint32_t count;
 
     query.shared = !run->set.per_layer;
@@ -177,12 +206,8 @@ static void replace(struct mp_replay_run *run, uint32_t layer, struct mp_replay_
               (run->set.per_layer && swap->out / experts != layer))))
             continue;
         if (swap->out != MP_UNIT_NONE)
-            remove_unit(run, swap->out);
-        if (is_full(run, scope))
-            continue;
-        add_unit(run, swap->in);
-        run->evictable[swap->in] = 1;
-        note_load(run, layer, result);
+            mp_replay_drop(run, swap->out);
+        load_kept(run, swap->in, result);
     }
 }
 
@@ -201,13 +226,14 @@ static void revise(struct mp_replay_run *run)
     if (sum > run->shape.slots)
         return;
     memcpy(run->slots, run->scratch, layers * sizeof(run->slots[0]));
+    mp_replay_ask_tops(run);
     for (uint32_t l = 0; l < layers; l++) {
-        while (run->set.count[l] > run->slots[l]) {
+        while (run->used[l] > run->slots[l] * run->slices) {
             const uint32_t victim = pick(run, l * run->trace->experts, l);
 
             if (victim == MP_UNIT_NONE)
                 break;
-            remove_unit(run, victim);
+            mp_replay_peel(run, victim);
         }
     }
 }
@@ -221,12 +247,8 @@ static void load_first(struct mp_replay_run *run, struct mp_replay_result *resul
     for (uint32_t i = 0; count <= run->shape.slots && i < count; i++) {
         const uint32_t unit = run->scratch[i];
 
-        if (unit >= units || mp_replay_holds(&run->set, unit) ||
-            is_full(run, mp_replay_scope(&run->set, unit)))
-            continue;
-        add_unit(run, unit);
-        run->evictable[unit] = 1;
-        note_load(run, unit / run->trace->experts, result);
+        if (unit < units && !mp_replay_holds(&run->set, unit))
+            load_kept(run, unit, result);
     }
 }
 
@@ -302,6 +324,7 @@ static void replay_group(struct mp_replay_run *run, const struct mp_replay_group
 
 void mp_replay_pager(struct mp_replay_run *run, struct mp_replay_result *result)
 {
+    mp_replay_ask_tops(run);
     if (run->policies.partition_ops->first != NULL)
         load_first(run, result);
     for (size_t g = 0; g < run->trace->group_count; g++)

@@ -126,6 +126,40 @@ static void open_refuses(struct moepager_config config, enum moepager_status sta
         CHECK_STR(moepager_error_text(), part);
 }
 
+/* The same places as 3 experts of two slices each. */
+static void experts_can_come_in_slices(void)
+{
+    static const uint32_t experts[] = { 0, 2 };
+    struct moepager_config config = make_config(MOEPAGER_BUDGET_ALL);
+    struct moepager_ready ready;
+    struct moepager *pager;
+
+    config.experts = EXPERTS / 2;
+    config.slices = 2;
+    config.budget_bytes = plan_of(MOEPAGER_BUDGET_ALL).smallest_bytes; /* two slices */
+    pager = open_model(config);
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        uint32_t next[2] = { 0, 0 };
+
+        CHECK_EQ(moepager_begin(pager, layer, experts, NULL, 2), MOEPAGER_OK);
+        for (;;) {
+            uint32_t i;
+
+            CHECK_EQ(moepager_next(pager, &ready), MOEPAGER_OK);
+            if (ready.index == MOEPAGER_NONE)
+                break;
+            i = ready.index / 2;
+            CHECK(i < 2 && ready.index % 2 == next[i]++);
+            check_bytes(layer * EXPERTS + experts[i] * 2 + ready.index % 2, &ready);
+            CHECK_EQ(moepager_done(pager, ready.index), MOEPAGER_OK);
+            CHECK_EQ(moepager_done(pager, ready.index), MOEPAGER_ERR_INVALID);
+        }
+        CHECK(next[0] == 2 && next[1] == 2);
+        CHECK_EQ(moepager_end(pager), MOEPAGER_OK);
+    }
+    moepager_close(pager);
+}
+
 static void a_bad_config_is_refused_with_its_reason(void)
 {
     const uint64_t smallest = plan_of(MOEPAGER_BUDGET_ALL).smallest_bytes;
@@ -135,6 +169,9 @@ static void a_bad_config_is_refused_with_its_reason(void)
 
     config.size--;
     open_refuses(config, MOEPAGER_ERR_INVALID, "E_CONFIG_SIZE", "MOEPAGER_CONFIG_INIT");
+    config = make_config(MOEPAGER_BUDGET_ALL);
+    config.slices = 17;
+    open_refuses(config, MOEPAGER_ERR_INVALID, "E_INVALID", "17 slices");
     config = make_config(MOEPAGER_BUDGET_ALL);
     config.top_k = EXPERTS + 1;
     open_refuses(config, MOEPAGER_ERR_INVALID, "E_INVALID", "4 layers of 6 experts");
@@ -332,6 +369,7 @@ int main(void)
 {
     make_model();
     RUN(texts_exist);
+    RUN(experts_can_come_in_slices);
     RUN(a_bad_config_is_refused_with_its_reason);
     RUN(a_piece_outside_its_file_is_refused);
     RUN(a_plan_tells_what_a_budget_holds);

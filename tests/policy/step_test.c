@@ -30,8 +30,8 @@ struct fake {
     size_t log_used;
     uint32_t experts[TOKENS_MAX * K]; /* as combine got them */
     float weights[TOKENS_MAX * K];
-    bool computed[TOKENS_MAX * K]; /* (token, rank) */
-    uint32_t together;             /* most experts of one call */
+    uint32_t computed[TOKENS_MAX * K]; /* (token, rank): slices */
+    uint32_t together;                 /* most experts of one call */
 };
 
 static void write_log(struct fake *f, const char *format, ...)
@@ -84,13 +84,17 @@ static enum mp_status fake_expert(struct fake *f, uint32_t layer, const struct m
     const struct mp_rows *rows = &work->rows;
 
     CHECK_EQ(work->executor, MP_EXECUTOR_DEVICE);
-    CHECK(world_pieces_are_right(&f->world, layer * EXPERTS + work->expert, work->pieces));
-    write_log(f, "expert %u:", work->expert);
+    const uint32_t slices = f->world.shape.slices > 1 ? f->world.shape.slices : 1;
+    const uint32_t unit = (layer * EXPERTS + work->expert) * slices + work->slice;
+
+    CHECK(world_pieces_are_right(&f->world, unit, work->pieces));
+    CHECK_EQ(work->slices, 1);
+    write_log(f, slices > 1 ? "expert %u.%u:" : "expert %u:", work->expert, work->slice);
     for (uint32_t i = 0; i < rows->count; i++) {
         CHECK(i == 0 || rows->token[i] > rows->token[i - 1]);
         CHECK(rows->token[i] < f->tokens && rows->rank[i] < K);
-        CHECK(!f->computed[rows->token[i] * K + rows->rank[i]]);
-        f->computed[rows->token[i] * K + rows->rank[i]] = true;
+        CHECK_EQ(f->computed[rows->token[i] * K + rows->rank[i]], work->slice);
+        f->computed[rows->token[i] * K + rows->rank[i]]++;
         write_log(f, " %u.%u", rows->token[i], rows->rank[i]);
     }
     write_log(f, "\n");
@@ -117,7 +121,7 @@ static enum mp_status fake_combine(void *ctx, uint32_t layer, const uint32_t *ex
 
     write_log(f, "combine %u\n", layer);
     for (uint32_t i = 0; i < f->tokens * K; i++) {
-        CHECK(f->computed[i]);
+        CHECK_EQ(f->computed[i], f->world.shape.slices > 1 ? f->world.shape.slices : 1);
         f->experts[i] = experts[i];
         f->weights[i] = weights[i];
     }
@@ -146,7 +150,7 @@ static const struct mp_step_ops all_ops = {
 
 static struct fake fake;
 
-static uint32_t fake_slots = 8;
+static uint32_t fake_slots = 8, fake_slices = 1;
 
 static void open_fake(const struct mp_policy_names *names, const struct mp_step_ops *ops)
 {
@@ -154,6 +158,7 @@ static void open_fake(const struct mp_policy_names *names, const struct mp_step_
         .layers = LAYERS,
         .experts = EXPERTS,
         .top_k = K,
+        .slices = fake_slices,
         .slots = fake_slots,
         .deterministic = true,
         .names = *names,
@@ -239,6 +244,27 @@ static void calls_come_in_order_grouped_by_expert(void)
 }
 
 /* All slots there are: the next layer is guessed until all of it is resident, then never again. */
+/* What is ready of one expert comes side by side and in order, however the pager hands it out. */
+static void slices_of_an_expert_stand_together(void)
+{
+    static const float scores[EXPERTS] = { 0.4f, 0.3f, 0.2f, 0.1f };
+
+    fake_slices = 2;
+    fake_slots = 5;
+    open_fake(&demand_only, &all_ops);
+    fake_slices = 1;
+    fake_slots = 8;
+    set_scores(scores, 1);
+    CHECK_EQ(run_layer(0), MP_OK);
+    CHECK_STR(fake.log, "scores 0\nrouted 0\nshared 0\n"
+                        "expert 0.0: 0.0\nexpert 0.1: 0.0\nexpert 1.0: 0.1\nexpert 1.1: 0.1\n"
+                        "combine 0\n");
+    CHECK_EQ(run_layer(1), MP_OK); /* takes slots of layer 0, ends first */
+    CHECK_EQ(run_layer(0), MP_OK);
+    CHECK(fake.world.counters.partial_hits > 0);
+    close_fake();
+}
+
 static void nobody_guesses_what_cannot_move(void)
 {
     fake_slots = LAYERS * EXPERTS;
@@ -469,6 +495,7 @@ int main(void)
 {
     world_prepare();
     RUN(calls_come_in_order_grouped_by_expert);
+    RUN(slices_of_an_expert_stand_together);
     RUN(nobody_guesses_what_cannot_move);
     RUN(what_is_optional_may_be_missing);
     RUN(scores_that_are_not_finite_name_layer_and_token);
