@@ -95,6 +95,8 @@ static const struct flag flags[] = {
     { "machine", TEXT, AT(machine), 0, 0, 0, SIMULATE, "NAME",
       "its description: a built-in one or a file (docs/simulate.md)" },
     { "model", TEXT, AT(model), 0, 0, 0, SIMULATE, "NAME", "the same of the model" },
+    { "set", TEXT, AT(changes), 0, 0, 0, SIMULATE, "KEY=N,...",
+      "other numbers than those of the descriptions, such as launch_us=50" },
     { "profile", TEXT, AT(profiles), 0, 0, 0, SIMULATE, "A,B",
       "sets of policies (the default one)" },
     { "batch", TEXT, AT(batches), 0, 0, 0, SIMULATE, "N,M", "sequences at once (1)" },
@@ -171,7 +173,9 @@ static const struct {
     { "simulate", "what profiles would do for a model on a described machine",
       "  moepager simulate --machine rtx3090-epyc7532 --model deepseek-v2-lite --batch 8,16,32\n"
       "  moepager simulate --machine h200 --model mixtral-8x7b --profile lru,gate-lru --budget 25% "
-      "--json\n" },
+      "--json\n"
+      "  moepager simulate --machine rtx3090-epyc7532 --model qwen3-30b-a3b --profile dali \\\n"
+      "      --batch 8 --gen 8 --set launch_us=50,skew=0.5 --timeline dali.json\n" },
     { "calibrate", "learn from a text what policies want to know of a model",
       "  moepager calibrate --model models/tiny-moe --text train.txt\n"
       "  moepager calibrate --model DIR --text train.txt --features --tokens 65536\n"

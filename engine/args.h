@@ -15,8 +15,8 @@ struct mp_args {
     const char *logits_out, *trace, *timeline, *out, *tokens_file;
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
     const char *plot, *decision_log, *route_from;
-    const char *machine, *batches; /* of simulate; profiles also */
-    const char *text, *sweep;      /* of calibrate and perplexity */
+    const char *machine, *batches, *changes; /* of simulate; profiles also */
+    const char *text, *sweep;                /* of calibrate and perplexity */
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;
     uint64_t max_tokens;

@@ -68,8 +68,10 @@ static void put_begin(struct simulate *s)
 {
     s->begun = true;
     if (!s->args->json) {
-        printf("simulated: %s on %s, workload %s, seed %" PRIu64 "\n", s->model.name,
-               s->machine.name, workload(s), s->settings->run.seed);
+        printf("simulated: %s on %s, workload %s, seed %" PRIu64 "%s%s\n", s->model.name,
+               s->machine.name, workload(s), s->settings->run.seed,
+               s->args->changes != NULL ? ", changed: " : "",
+               s->args->changes != NULL ? s->args->changes : "");
         printf("%-18s %5s %6s %9s %9s %8s %6s %6s %7s %7s %6s %6s\n", "profile", "batch", "slots",
                "TTFT ms", "TPOT ms", "tok/s", "hit %", "else %", "wait %", "device%", "cpu %",
                "link %");
@@ -79,6 +81,7 @@ static void put_begin(struct simulate *s)
     mp_json_object_begin(&s->json, NULL);
     mp_json_put_string(&s->json, "machine", s->machine.name);
     mp_json_put_string(&s->json, "model", s->model.name);
+    mp_json_put_string(&s->json, "changes", s->args->changes != NULL ? s->args->changes : "");
     mp_json_put_string(&s->json, "workload", workload(s));
     mp_json_put_u64(&s->json, "seed", s->settings->run.seed);
     mp_json_array_begin(&s->json, "rows");
@@ -261,6 +264,8 @@ enum mp_status mp_cmd_simulate(const struct mp_args *args, const struct mp_setti
         status = mp_sim_machine_read(args->machine, &s.machine);
     if (status == MP_OK)
         status = mp_sim_model_read(args->model, &s.model);
+    if (status == MP_OK && args->changes != NULL)
+        status = mp_sim_change(args->changes, &s.machine, &s.model);
     if (status == MP_OK && args->trace != NULL)
         status = mp_replay_trace_read(args->trace, &s.trace);
     if (status != MP_OK)

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,14 +169,53 @@ enum mp_status mp_sim_machine_parse(const char *name, const char *text,
     return parse(name, text, machine_keys, MP_ARRAY_LEN(machine_keys), machine);
 }
 
+static enum mp_status check_model(const struct mp_sim_model *model)
+{
+    return model->top_k <= model->experts
+               ? MP_OK
+               : bad(model->name, 0, "more experts per token than there are:", "top_k");
+}
+
 enum mp_status mp_sim_model_parse(const char *name, const char *text, struct mp_sim_model *model)
 {
-    enum mp_status status = parse(name, text, model_keys, MP_ARRAY_LEN(model_keys), model);
+    const enum mp_status status = parse(name, text, model_keys, MP_ARRAY_LEN(model_keys), model);
 
     snprintf(model->name, sizeof(model->name), "%s", name);
-    if (status == MP_OK && model->top_k > model->experts)
-        status = bad(name, 0, "more experts per token than there are:", "top_k");
-    return status;
+    return status == MP_OK ? check_model(model) : status;
+}
+
+static bool is_model_key(const char *word, size_t bytes)
+{
+    for (size_t i = 0; i < MP_ARRAY_LEN(model_keys); i++) {
+        if (strlen(model_keys[i].name) == bytes && !memcmp(model_keys[i].name, word, bytes))
+            return true;
+    }
+    return false;
+}
+
+enum mp_status mp_sim_change(const char *changes, struct mp_sim_machine *machine,
+                             struct mp_sim_model *model)
+{
+    static const char name[] = "--set";
+    enum mp_status status = MP_OK;
+
+    while (*changes != '\0' && status == MP_OK) {
+        const size_t bytes = strcspn(changes, ",");
+        char copy[128], *value;
+        uint64_t seen = 0;
+
+        snprintf(copy, sizeof(copy), "%.*s", (int)bytes, changes);
+        value = strchr(copy, '=');
+        if (bytes >= sizeof(copy) || value == NULL)
+            return bad(name, 0, "need key=value,key=value, got", changes);
+        *value = ' ';
+        status = is_model_key(copy, (size_t)(value - copy))
+                     ? parse_line(name, 0, copy, model_keys, MP_ARRAY_LEN(model_keys), model, &seen)
+                     : parse_line(name, 0, copy, machine_keys, MP_ARRAY_LEN(machine_keys), machine,
+                                  &seen);
+        changes += bytes + (changes[bytes] == ',');
+    }
+    return status == MP_OK ? check_model(model) : status;
 }
 
 static enum mp_status read_file(const char *path, char text[TEXT_BYTES_MAX])

@@ -49,6 +49,10 @@ enum mp_status mp_sim_machine_parse(const char *name, const char *text,
 enum mp_status mp_sim_model_parse(const char *name, const char *text,
                                   struct mp_sim_model *model) MP_MUST_CHECK;
 
+/* "key=value,key=value": numbers of either description that are other ones this time. */
+enum mp_status mp_sim_change(const char *changes, struct mp_sim_machine *machine,
+                             struct mp_sim_model *model) MP_MUST_CHECK;
+
 /* The built-in descriptions; NULL-name-terminated. Generated from tools/machines. */
 struct mp_sim_text {
     const char *name, *text;

@@ -132,6 +132,34 @@ static void wrong_descriptions_are_refused(void)
              MP_ERR_CONFIG);
 }
 
+static void numbers_of_descriptions_can_be_changed(void)
+{
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        { "speed=5", "unknown key 'speed'" }, { "launch_us", "need key=value" },
+        { "launch_us=", "is 'nothing'" },     { "launch_us=x", "need a number from" },
+        { "skew=0.1", "need a number from" }, { "top_k=9,experts=8", "more experts per token" },
+    };
+    struct mp_sim_machine machine;
+    struct mp_sim_model model;
+
+    CHECK_EQ(mp_sim_machine_read("h200", &machine), MP_OK);
+    CHECK_EQ(mp_sim_model_read("mixtral-8x7b", &model), MP_OK);
+    CHECK_EQ(mp_sim_change("launch_us=7,skew=0.5,link_gbps=12.5", &machine, &model), MP_OK);
+    CHECK(machine.launch_us == 7 && machine.link_gbps == 12.5 && machine.copy_us == 5);
+    CHECK(model.skew == 0.5 && model.top_k == 2);
+    CHECK_EQ(mp_sim_change("", &machine, &model), MP_OK);
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        CHECK_EQ(mp_sim_change(cases[i].text, &machine, &model), MP_ERR_CONFIG);
+        CHECK_STR(mp_error_last()->code, "E_DESCRIPTION");
+        if (strstr(mp_error_last()->text, cases[i].says) == NULL) {
+            fprintf(stderr, "case %zu: %s\n", i, mp_error_last()->text);
+            exit(1);
+        }
+    }
+}
+
 static void all_built_in_descriptions_can_be_read(void)
 {
     struct mp_sim_machine machine;
@@ -273,6 +301,7 @@ int main(void)
     RUN(latencies_overlap);
     RUN(the_cpu_needs_no_slot);
     RUN(wrong_descriptions_are_refused);
+    RUN(numbers_of_descriptions_can_be_changed);
     RUN(all_built_in_descriptions_can_be_read);
     RUN(scores_of_a_trace_are_used);
     RUN(made_up_routing_is_as_stated);

@@ -39,10 +39,10 @@ TAIL = '''
 '''
 
 DECODE = {'prompt': 16, 'gen': 32}
-SMOE_BASELINES = ['moe-infinity', 'static', 'fiddler', 'hybrimoe']
+SMOE_BASELINES = ['static', 'hybrimoe']  # of llama.cpp, DeepSpeed, MoE-Infinity and HybriMoE
 SMOE_SETTINGS = {'S1': ('rtx3080ti-i9', 'deepseek-moe-16b', 0.35),
                  'S2': ('rtx4060ti16', 'xverse-moe-a4.2b', 0.3),
-                 'S3': ('a6000-xeon8358p', 'qwen2-57b-a14b', 0.25)}
+                 'S3': ('a6000-8core', 'qwen2-57b-a14b', 0.25)}
 DALI_BASELINES = ['static', 'hybrimoe', 'fiddler']
 PRESCOPE_BASELINES = ['fate', 'fiddler', 'klotski', 'hybrimoe']
 MOEPIC_BASELINES = ['pre-gated', 'mixtral-offloading', 'adapmoe', 'moe-infinity']
@@ -62,10 +62,10 @@ def percent(share):
     return f'{100 * share:+.0f} %'
 
 
-def smoe_change(sim, setting, batch, key='tpot_ms', gen=32):
+def smoe_change(sim, setting, batch, key='tpot_ms', prompt=16):
     """(change against the best baseline, its name)"""
     machine, model, alpha = SMOE_SETTINGS[setting]
-    flags = {'prompt': 16, 'gen': gen, 'smoe_alpha': alpha, 'top_score_alpha': alpha}
+    flags = {'prompt': prompt, 'gen': 32, 'smoe_alpha': alpha, 'top_score_alpha': alpha}
     rows = sim.rows(machine, model, ['smoe'] + present(sim, SMOE_BASELINES), [batch], **flags)
     best = min((r for (p, _), r in rows.items() if p != 'smoe'), key=lambda r: r[key])
     return rows['smoe', batch][key] / best[key] - 1, best['profile'], rows['smoe', batch]
@@ -94,7 +94,7 @@ def smoe_hits(sim):
 
 def smoe_prefill(sim):
     return 'synthetic', ', '.join(
-        f'{s} {percent(smoe_change(sim, s, 1, "ttft_ms")[0])}' for s in SMOE_SETTINGS)
+        f'{s} {percent(smoe_change(sim, s, 1, "ttft_ms", 128)[0])}' for s in SMOE_SETTINGS) + ' (prompt of 128)'
 
 
 def smoe_shares(sim):
@@ -133,7 +133,8 @@ def smoe_cpu(sim):
     return 'n/a', 'accuracy is an input of a simulation; CPU time against load time is the machine'
 
 
-DALI_MODELS = ['deepseek-v2-lite', 'qwen3-30b-a3b', 'mixtral-8x7b-q4']
+DALI_MODELS = ['deepseek-v2-lite-q4', 'qwen3-30b-a3b-q4', 'mixtral-8x7b-q4']
+DALI_FLAGS = {'budget': '50%', 'prompt': 64, 'gen': 64}
 
 
 def mean_ratios(sim, machine, models, profile, baselines, batches, key, **flags):
@@ -150,8 +151,21 @@ def mean_ratios(sim, machine, models, profile, baselines, batches, key, **flags)
 
 def dali_decode(sim):
     ratios = mean_ratios(sim, GPU_3090, DALI_MODELS, 'dali', DALI_BASELINES, (8, 32), 'tpot_ms',
-                         budget='50%', **DECODE)
-    return 'synthetic', ratio_text(ratios, 'static stands for llama.cpp and KTransformers; b8, b32')
+                         **DALI_FLAGS)
+    threshold = hybrimoe_as_described(sim)
+    return 'synthetic', ratio_text(
+        ratios, 'static stands for llama.cpp and KTransformers; b8, b32; hybrimoe with a threshold, '
+        f'as DALI describes it: {threshold:.2f}x')
+
+
+def hybrimoe_as_described(sim):
+    """DALI (1, 3.1) says that HybriMoE assigns by a fixed threshold; its own paper does not."""
+    ratios = []
+    for model in DALI_MODELS:
+        dali = sim.rows(GPU_3090, model, ['dali'], (8, 32), **DALI_FLAGS)
+        other = sim.rows(GPU_3090, model, ['hybrimoe'], (8, 32), assign='threshold', **DALI_FLAGS)
+        ratios += [other['hybrimoe', b]['tpot_ms'] / dali['dali', b]['tpot_ms'] for b in (8, 32)]
+    return sum(ratios) / len(ratios)
 
 
 def ratio_text(ratios, note):
@@ -159,41 +173,45 @@ def ratio_text(ratios, note):
 
 
 def dali_prefill(sim):
-    ratios = mean_ratios(sim, GPU_3090, ['deepseek-v2-lite'], 'dali', DALI_BASELINES, (8, 32),
+    ratios = mean_ratios(sim, GPU_3090, ['deepseek-v2-lite-q4'], 'dali', DALI_BASELINES, (8, 32),
                          'ttft_ms', budget='50%', prompt=64, gen=1)
     return 'synthetic', ratio_text(ratios, 'prompt 64, b8, b32')
 
 
 def dali_motivation(sim):
-    rows = sim.rows(GPU_3090, 'mixtral-8x7b-q4', ['hybrimoe'], (8, 32), budget='50%', **DECODE)
+    rows = sim.rows(GPU_3090, 'mixtral-8x7b-q4', ['hybrimoe'], (8, 32), **DALI_FLAGS)
     return 'synthetic', ', '.join(
         f'HybriMoE Mixtral b{b}: waiting {100 * r["exposed_wait_share"]:.0f} %, link busy '
         f'{100 * r["link_busy_share"]:.0f} %, hits {100 * r["hit_rate"]:.0f} %'
         for (_, b), r in rows.items())
 
 
+# "Without prefetching and caching" (6.3): nothing stays, the slots are for loads under way.
+NO_CACHE = {'budget': '25%', 'evict': 'lru', 'admit': 'never', 'partition': 'global'}
+
+
 def assign_times(sim, model, batches, assigns, **more):
-    flags = dict(budget='50%', prompt=16, gen=32, evict='none', admit='never', partition='random',
-                 predict='none', prefetch='none')
+    flags = dict(NO_CACHE, prompt=64, gen=32, predict='none', prefetch='none')
     flags.update(more)
     return {a: sim.rows(GPU_3090, model, ['lru'], batches, assign=a, **flags) for a in assigns}
 
 
 def dali_assign(sim):
     text = []
-    for model in ('deepseek-v2-lite', 'mixtral-8x7b-q4'):
-        times = assign_times(sim, model, (16,), ('resident', 'greedy', 'queue'))
+    for model in DALI_MODELS:
+        times = assign_times(sim, model, (16,), ('resident', 'greedy', 'queue', 'threshold'))
         base = times['resident']['lru', 16]['tpot_ms']
         text.append(model + ' b16: ' + ', '.join(
             f'{name} {base / times[name]["lru", 16]["tpot_ms"]:.2f}x' for name in
-            ('greedy', 'queue')))
-    return 'synthetic', '; '.join(text) + ' over cold experts on the CPU; half resident'
+            ('greedy', 'queue', 'threshold')))
+    return 'synthetic', '; '.join(text) + ' over all on the CPU; nothing resident'
 
 
 def dali_exact(sim):
     text = []
-    for model in ('deepseek-v2-lite', 'mixtral-8x7b-q4'):
-        times = assign_times(sim, model, (16, 32), ('exact', 'greedy'))
+    for model in ('deepseek-v2-lite-q4', 'mixtral-8x7b-q4'):
+        times = assign_times(sim, model, (16, 32), ('exact', 'greedy'), budget='50%', evict='none',
+                             partition='random')
         for b in (16, 32):
             seconds = [times[a]['lru', b]['tpot_ms'] * 32 / 1e3 for a in ('exact', 'greedy')]
             text.append(f'{model} b{b} {seconds[0]:.2f}/{seconds[1]:.2f}')
@@ -202,26 +220,31 @@ def dali_exact(sim):
 
 def dali_cache(sim):
     text = []
-    for model in ('deepseek-v2-lite', 'mixtral-8x7b-q4'):
-        common = {'budget': '50%', 'assign': 'greedy', 'predict': 'none', 'prefetch': 'none'}
-        a = sim.rows(GPU_3090, model, ['dali'], (4,), **common, **DECODE)['dali', 4]
-        b = sim.rows(GPU_3090, model, ['lru'], (4,), evict='mrs', **common, **DECODE)['lru', 4]
+    for model in ('deepseek-v2-lite-q4', 'mixtral-8x7b-q4'):
+        common = {**DALI_FLAGS, 'assign': 'greedy', 'predict': 'none', 'prefetch': 'none'}
+        a = sim.rows(GPU_3090, model, ['dali'], (4,), **common)['dali', 4]
+        b = sim.rows(GPU_3090, model, ['hybrimoe'], (4,), **common)['hybrimoe', 4]
         text.append(f'{model} {b["tpot_ms"] / a["tpot_ms"]:.2f}x (hits '
                     f'{100 * b["hit_rate"]:.0f} -> {100 * a["hit_rate"]:.0f} %)')
     steps = [('greedy', {'assign': 'greedy'}),
              ('prefetch', {'assign': 'greedy', 'predict': 'residual', 'prefetch': 'workload'})]
-    flags = dict(budget='50%', evict='none', admit='never', partition='random', **DECODE)
-    before = sim.rows(GPU_3090, 'deepseek-v2-lite', ['lru'], (16,), assign='resident',
-                      predict='none', prefetch='none', **flags)['lru', 16]['tpot_ms']
-    for name, step in steps:
-        step = {'predict': 'none', 'prefetch': 'none', **step}
-        now = sim.rows(GPU_3090, 'deepseek-v2-lite', ['lru'], (16,), **flags,
-                       **step)['lru', 16]['tpot_ms']
-        text.append(f'{name} {before / now:.2f}x')
-        before = now
-    now = sim.rows(GPU_3090, 'deepseek-v2-lite', ['dali'], (16,), budget='50%',
-                   **DECODE)['dali', 16]['tpot_ms']
-    text.append(f'cache {before / now:.2f}x (DeepSeek b16, each over the one before)')
+    for model in ('qwen3-30b-a3b-q4', 'mixtral-8x7b-q4'):
+        flags = {**NO_CACHE, 'prompt': 64, 'gen': 64}
+        if model.startswith('qwen'):
+            flags[DALI_AHEAD] = 8
+        before = sim.rows(GPU_3090, model, ['lru'], (16,), assign='resident', predict='none',
+                          prefetch='none', **flags)['lru', 16]['tpot_ms']
+        shown = []
+        for name, step in steps:
+            step = {'predict': 'none', 'prefetch': 'none', **step}
+            now = sim.rows(GPU_3090, model, ['lru'], (16,), **flags, **step)['lru', 16]['tpot_ms']
+            shown.append(f'{name} {before / now:.2f}x')
+            before = now
+        ahead = {DALI_AHEAD: flags[DALI_AHEAD]} if DALI_AHEAD in flags else {}
+        now = sim.rows(GPU_3090, model, ['dali'], (16,), budget='25%', prompt=64, gen=64,
+                       **ahead)['dali', 16]['tpot_ms']
+        text.append(f'{model} b16, cache 25 %, each over the one before: {", ".join(shown)}, '
+                    f'cache {before / now:.2f}x')
     return 'synthetic', ', '.join(text)
 
 
@@ -239,7 +262,7 @@ def dali_prefetch_size(sim):
     return 'synthetic', option_sweep(
         sim, 'mixtral-8x7b-q4', 16, variants,
         lambda r: f'ahead: {r["tokens_per_s"]:.1f} tok/s, hits {100 * r["hit_rate"]:.0f} %',
-        **DECODE)
+        prompt=64, gen=64)
 
 
 DALI_AHEAD, DALI_WINDOW, DALI_SWAPS = 'workload_count', 'workload_w', 'workload_u'
@@ -249,13 +272,13 @@ def dali_windows(sim):
     variants = [(f'({w},{u})', {DALI_WINDOW: w, DALI_SWAPS: u})
                 for w, u in ((4, 8), (8, 8), (2, 8), (2, 16))]
     return 'synthetic', 'DeepSeek b32: ' + option_sweep(
-        sim, 'deepseek-v2-lite', 32, variants,
+        sim, 'deepseek-v2-lite-q4', 32, variants,
         lambda r: f'{r["tokens_per_s"] / 32:.2f} tok/s, hits {100 * r["hit_rate"]:.1f} %',
-        prompt=16, gen=64)
+        prompt=64, gen=64)
 
 
 def dali_long(sim):
-    ratios = mean_ratios(sim, GPU_3090, ['deepseek-v2-lite', 'mixtral-8x7b-q4'], 'dali',
+    ratios = mean_ratios(sim, GPU_3090, ['deepseek-v2-lite-q4', 'mixtral-8x7b-q4'], 'dali',
                          ['static', 'hybrimoe'], (16,), 'tpot_ms', budget='50%', prompt=32,
                          gen=128)
     return 'synthetic', ratio_text(ratios, '32 + 128, one GPU')
@@ -263,32 +286,45 @@ def dali_long(sim):
 
 def dali_memory(sim):
     rows = {m: sim.rows(GPU_3090, m, ['lru'], (1,), budget='50%', gen=1, prompt=1)['lru', 1]
-            for m in ('mixtral-8x7b-q4', 'qwen3-30b-a3b')}
+            for m in ('mixtral-8x7b-q4', 'qwen3-30b-a3b-q4')}
     return 'simulated', 'experts at 50 %: ' + ', '.join(
         f'{m} {r["budget_bytes"] / 1e9:.1f} GB' for m, r in rows.items()) + \
         '; deciding: bench_decisions'
 
 
 PRESCOPE_MODELS = ['deepseek-v2-lite', 'qwen3-30b-a3b', 'moonlight']
-PRESCOPE_FLAGS = {'prompt': 16, 'gen': 16}
+# 512 + 64 tokens in the paper: a quarter of both, so that prompts weigh as much.
+PRESCOPE_FLAGS = {'prompt': 128, 'gen': 16}
+
+
+def prescope_rows(sim, machine, model, batches):
+    """PreScope and its baselines, which "adopt the same hot-expert table at initialisation" (6.1)."""
+    rows = dict(sim.rows(machine, model, ['prescope', 'fiddler'], batches, **PRESCOPE_FLAGS))
+    for name in present(sim, PRESCOPE_BASELINES):
+        if name != 'fiddler':
+            rows.update(sim.rows(machine, model, [name], batches, partition='hot-table',
+                                 **PRESCOPE_FLAGS))
+    return rows
+
+
+def whole_ms(row):
+    """Prompts and decode, as PreScope measures throughput (6.1)."""
+    return row['ttft_ms'] + PRESCOPE_FLAGS['gen'] * row['tpot_ms']
 
 
 def prescope_gain(machine, models, batches, key, best=True):
     def ours(sim):
-        if not sim.has('prescope'):
-            return 'n/a', 'not there: profile prescope'
         text = []
+        rows = {model: prescope_rows(sim, machine, model, batches) for model in models}
         for name in present(sim, PRESCOPE_BASELINES):
             gains = []
             for model in models:
-                rows = sim.rows(machine, model, ['prescope'] + present(sim, PRESCOPE_BASELINES),
-                                batches, **PRESCOPE_FLAGS)
                 for b in batches:
+                    mine, other = rows[model]['prescope', b], rows[model][name, b]
                     if key == 'throughput':
-                        gains.append(rows['prescope', b]['tokens_per_s'] /
-                                     rows[name, b]['tokens_per_s'] - 1)
+                        gains.append(whole_ms(other) / whole_ms(mine) - 1)
                     else:
-                        gains.append(rows['prescope', b]['tpot_ms'] / rows[name, b]['tpot_ms'] - 1)
+                        gains.append(tpot(mine) / tpot(other) - 1)
             if best:
                 extreme = max(gains) if key == 'throughput' else min(gains)
                 text.append(f'{name} {percent(extreme)}')
@@ -299,18 +335,16 @@ def prescope_gain(machine, models, batches, key, best=True):
 
 
 def prescope_ablation(sim):
-    if not sim.has('prescope'):
-        return 'n/a', 'not there: profile prescope'
     text = []
     for name, machine, model, batch, flags in (
             ('table', V100, 'deepseek-v2-lite', 4, {'partition': 'uniform', 'evict': 'lru'}),
             ('PreSched', A100, 'mixtral-8x7b', 64, {'assign': 'gpu-only', 'prefetch': 'top'}),
             ('LLaPor', A100, 'moonlight', 32, {'predict': 'gate'})):
         whole = sim.rows(machine, model, ['prescope'], (batch,),
-                         **PRESCOPE_FLAGS)['prescope', batch]['tokens_per_s']
+                         **PRESCOPE_FLAGS)['prescope', batch]
         less = sim.rows(machine, model, ['prescope'], (batch,), **PRESCOPE_FLAGS,
-                        **flags)['prescope', batch]['tokens_per_s']
-        text.append(f'without {name} {percent(less / whole - 1)}')
+                        **flags)['prescope', batch]
+        text.append(f'without {name} {percent(whole_ms(whole) / whole_ms(less) - 1)}')
     return 'synthetic', ', '.join(text) + '; AsyncIO is not a policy'
 
 
@@ -332,8 +366,6 @@ def moepic_compare(model, budget, key, **flags):
 
 
 def moepic_memory(sim):
-    if not sim.has('moepic'):
-        return 'n/a', 'not there: profile moepic'
     text = []
     for share in (20, 40, 60, 80):
         row = sim.rows('a6000-xeon8358p', 'qwen1.5-moe', ['moepic'], (1,), budget=f'{share}%',
