@@ -21,6 +21,7 @@
 #include "policy/builtins.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "policy/residents.h"
 #include "policy/sorter.h"
@@ -53,7 +54,7 @@ struct workload {
     uint64_t *key;        // (layers * experts): PLANNED + tokens, or order of last use
     uint64_t *stamp;      // (layers * experts): order of last use
     uint64_t *accessed;   // (layers * experts): time of last use
-    uint64_t *expected;   // (layers * experts): time of the swap that brings it in
+    uint8_t *expected;    // (layers * experts): does a swap bring it in?
 };
 
 static void workload_destroy(struct mp_policy *policy)
@@ -93,7 +94,7 @@ static enum mp_status workload_create(const void *config_, const struct mp_shape
     self->key = calloc(units, sizeof(uint64_t));
     self->stamp = calloc(units, sizeof(uint64_t));
     self->accessed = calloc(units, sizeof(uint64_t));
-    self->expected = calloc(units, sizeof(uint64_t));
+    self->expected = calloc(units, 1);
     status = self->planned == NULL || self->steps == NULL || self->tokens == NULL ||
                      self->key == NULL || self->stamp == NULL || self->accessed == NULL ||
                      self->expected == NULL
@@ -127,8 +128,9 @@ static void workload_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t
     mp_residents_add(&self->residents, unit);
     self->key[unit] = self->stamp[unit] = ++self->uses;
     /* Before the first layer only the partition's first residents come. */
-    if (now == 0 || self->expected[unit] == now)
+    if (now == 0 || self->expected[unit])
         plan(self, unit);
+    self->expected[unit] = 0;
 }
 
 static void workload_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
@@ -221,7 +223,9 @@ static uint32_t workload_replace(struct mp_policy *policy, const struct mp_evict
 
     if (++self->steps[layer] < self->w)
         return 0;
+    (void)now;
     self->steps[layer] = 0;
+    memset(self->expected + (size_t)layer * experts, 0, experts);
     adopt(self, layer);
     cold = sort_cold(self, layer);
     for (; count < cold && count < self->u && count < max; count++) {
@@ -237,7 +241,7 @@ static uint32_t workload_replace(struct mp_policy *policy, const struct mp_evict
                 break;
         }
         swaps[count] = (struct mp_swap){ .in = in, .out = out };
-        self->expected[in] = now;
+        self->expected[in] = 1;
     }
     for (uint32_t unit = layer * experts; unit < (layer + 1) * experts; unit++) {
         self->tokens[unit] = 0;

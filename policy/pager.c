@@ -282,11 +282,13 @@ static enum mp_status make_tables(struct mp_pager *pager)
     pager->wait_list = calloc(units, sizeof(uint32_t));
     pager->revised = calloc(layers, sizeof(uint32_t));
     pager->swaps = calloc(shape->experts, sizeof(struct mp_swap));
+    pager->planned = calloc(wholes, sizeof(struct mp_swap));
     if (pager->may_go == NULL || pager->flags == NULL || pager->evictable == NULL ||
         pager->fallback == NULL || pager->present == NULL || pager->going == NULL ||
         pager->held == NULL || pager->quota == NULL || pager->tops == NULL ||
         pager->ahead == NULL || pager->wishes == NULL || pager->needs == NULL ||
-        pager->wait_list == NULL || pager->revised == NULL || pager->swaps == NULL)
+        pager->wait_list == NULL || pager->revised == NULL || pager->swaps == NULL ||
+        pager->planned == NULL)
         return mp_fail_no_memory("the pager's tables", units * 16);
     for (size_t l = 0; l < layers; l++)
         pager->tops[l] = pager->slices;
@@ -367,5 +369,6 @@ void mp_pager_destroy(struct mp_pager *pager)
     free(pager->wait_list);
     free(pager->revised);
     free(pager->swaps);
+    free(pager->planned);
     free(pager);
 }

@@ -165,7 +165,7 @@ void mp_pager_pursue(struct mp_pager *pager)
 {
     const bool patient = !pager->config.deterministic;
 
-    if (pager->wish_count == 0 || (patient && !needs_are_read(pager)))
+    if (pager->wish_count + pager->planned_count == 0 || (patient && !needs_are_read(pager)))
         return;
     if (patient)
         mp_pager_settle_ahead(pager, false);
@@ -178,6 +178,7 @@ void mp_pager_pursue(struct mp_pager *pager)
             (void)mp_pager_load_ahead(pager, unit,
                                       MP_PAGER_KEEP | MP_PAGER_AHEAD | MP_PAGER_GUESSED);
     }
+    mp_pager_carry_out_swaps(pager);
 }
 
 /* Leave one read unfinished when a layer begins: none would mean an idle disk, more of them slots

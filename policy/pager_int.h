@@ -103,7 +103,9 @@ struct mp_pager {
     uint32_t *wait_list;         // (units): scratch of waits, and of first residents
     uint32_t *revised;           // (layers): scratch of new quotas and tops
     struct mp_swap *swaps;       // (experts): scratch
-    const char *notice;          /* of the evict policy, as last seen */
+    struct mp_swap *planned;     // (wholes): swaps that wait for their turn, oldest first
+    uint32_t planned_count;
+    const char *notice; /* of the evict policy, as last seen */
 };
 
 static inline uint32_t mp_pager_layer_of(const struct mp_pager *pager, uint32_t unit)
@@ -176,9 +178,11 @@ bool mp_pager_over_quota(const struct mp_pager *pager, uint32_t unit);
 /* Is there a unit of this size class that the open layer has a slot for and has not finished? */
 bool mp_pager_in_use(const struct mp_pager *pager, uint32_t class_index);
 
-/* pager_plan.c: start the first residents; carry out swaps and new shares after `layer`. */
+/* pager_plan.c: start the first residents; plan swaps and take new shares after `layer`. */
 void mp_pager_load_first(struct mp_pager *pager);
 void mp_pager_replace(struct mp_pager *pager, uint32_t layer);
+/* Carry out swaps that wait, as far as reads ahead have time for them. */
+void mp_pager_carry_out_swaps(struct mp_pager *pager);
 void mp_pager_revise(struct mp_pager *pager);
 
 /* Tell the user what the evict policy wants to have said, once. */

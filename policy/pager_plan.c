@@ -84,16 +84,33 @@ static void evict_whole(struct mp_pager *pager, uint32_t whole)
     }
 }
 
-void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
+static struct mp_evict_query query_for(const struct mp_pager *pager, uint32_t layer)
 {
-    const struct mp_policies *set = mp_pager_policies(pager);
-    const struct mp_evict_query query = {
+    return (struct mp_evict_query){
         .for_unit = MP_UNIT_NONE,
         .scope_layer = layer,
         .experts = pager->config.shape.experts,
         .shared = pager->global,
         .evictable = pager->evictable,
     };
+}
+
+/* Swaps of this layer that were not carried out in time: there are newer ones. */
+static void forget_swaps(struct mp_pager *pager, uint32_t layer)
+{
+    uint32_t left = 0;
+
+    for (uint32_t i = 0; i < pager->planned_count; i++) {
+        if (pager->planned[i].in / pager->config.shape.experts != layer)
+            pager->planned[left++] = pager->planned[i];
+    }
+    pager->planned_count = left;
+}
+
+void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
+{
+    const struct mp_policies *set = mp_pager_policies(pager);
+    const struct mp_evict_query query = query_for(pager, layer);
     const uint64_t start_ns = mp_clock_now_ns(pager->config.clock);
     uint32_t count;
 
@@ -106,17 +123,39 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
         pager->config.counters->policy_strikes++;
         count = 0;
     }
+    if (count > 0)
+        forget_swaps(pager, layer);
     for (uint32_t i = 0; i < count; i++) {
-        const struct mp_swap *swap = &pager->swaps[i];
-
-        if (!swap_is_sane(pager, &query, swap)) {
+        if (swap_is_sane(pager, &query, &pager->swaps[i]))
+            pager->planned[pager->planned_count++] = pager->swaps[i];
+        else
             pager->config.counters->policy_strikes++;
-            continue;
-        }
-        if (swap->out != MP_UNIT_NONE)
-            evict_whole(pager, swap->out);
-        load_whole(pager, swap->in, false);
     }
+    mp_pager_carry_out_swaps(pager);
+}
+
+/* A resident leaves when its successor is read, not when that is decided: on a busy link the one
+ * would be gone long before the other comes. In the meantime either can have gone another way. */
+void mp_pager_carry_out_swaps(struct mp_pager *pager)
+{
+    const bool patient = !pager->config.deterministic;
+    uint32_t left = 0;
+
+    for (uint32_t i = 0; i < pager->planned_count; i++) {
+        const struct mp_swap swap = pager->planned[i];
+        const uint32_t layer = swap.in / pager->config.shape.experts;
+        const struct mp_evict_query query = query_for(pager, layer);
+
+        if ((pager->open && layer == pager->layer) ||
+            (patient && pager->ahead_count >= pager->window)) {
+            pager->planned[left++] = swap;
+        } else if (swap_is_sane(pager, &query, &swap)) {
+            if (swap.out != MP_UNIT_NONE)
+                evict_whole(pager, swap.out);
+            load_whole(pager, swap.in, false);
+        }
+    }
+    pager->planned_count = left;
 }
 
 void mp_pager_take_notice(struct mp_pager *pager)

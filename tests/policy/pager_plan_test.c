@@ -18,6 +18,7 @@ static const uint32_t ids[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 
 static uint32_t plan_units[32], plan_count;
 static struct mp_swap plan_swaps[8];
+static struct mp_clock *plan_clock; // of reads
 static uint32_t plan_swap_count;
 static uint32_t plan_quota[4], revisions, seen_needed, seen_hits, seen_layer;
 static bool plan_revises, seen_idle, plan_admits;
@@ -125,6 +126,7 @@ static void open_planned(struct world *w, uint32_t layers, uint32_t slots, bool 
     };
     struct mp_profile profile;
 
+    options.reads_clock = plan_clock;
     mp_policies_destroy(&base);
     shape = (struct mp_shape){ .layers = layers, .experts = 8, .top_k = 2, .slots = slots };
     shape.tokens_max = 1;
@@ -238,6 +240,70 @@ static void swaps_are_carried_out_after_the_layer(void)
 }
 
 /* A swap has reasons of its own: that a guess about it was wrong is none to give it up first. */
+/* While reads stand still two are on their way; what else is to leave stays and is hit. */
+static void residents_stay_until_their_successors_are_read(void)
+{
+    struct world_gate gate;
+    struct world w;
+
+    reset_plan();
+    world_gate_init(&gate);
+    plan_clock = &gate.super;
+    open_planned(&w, 1, 4, true);
+    plan_clock = NULL;
+    world_run(&w, 0, ids, 4);
+    wait_until_idle(&w);
+    for (plan_swap_count = 0; plan_swap_count < 4; plan_swap_count++)
+        plan_swaps[plan_swap_count] =
+            (struct mp_swap){ .in = 4 + plan_swap_count, .out = plan_swap_count };
+    world_gate_set(&gate, true);
+    world_run(&w, 0, ids, 1);
+    CHECK_EQ(residents(&w, 0), 1u << 2 | 1u << 3 | 1u << 4 | 1u << 5);
+    plan_swap_count = 0;
+    world_run(&w, 0, ids + 2, 2);
+    CHECK_EQ(w.counters.hits, 3);
+    CHECK_EQ(residents(&w, 0), 1u << 2 | 1u << 3 | 1u << 4 | 1u << 5);
+    world_gate_set(&gate, false);
+    for (int i = 0; i < 2; i++) {
+        wait_until_idle(&w);
+        world_run(&w, 0, ids + 4, 1);
+    }
+    CHECK_EQ(residents(&w, 0), 0xf0);
+    CHECK_EQ(w.counters.policy_strikes, 0);
+    world_close(&w);
+}
+
+/* Newer swaps of a layer take the place of those that did not get their turn. */
+static void newer_swaps_replace_those_that_wait(void)
+{
+    struct world_gate gate;
+    struct world w;
+
+    reset_plan();
+    world_gate_init(&gate);
+    plan_clock = &gate.super;
+    open_planned(&w, 1, 4, true);
+    plan_clock = NULL;
+    world_run(&w, 0, ids, 4);
+    wait_until_idle(&w);
+    for (plan_swap_count = 0; plan_swap_count < 3; plan_swap_count++)
+        plan_swaps[plan_swap_count] =
+            (struct mp_swap){ .in = 4 + plan_swap_count, .out = plan_swap_count };
+    world_gate_set(&gate, true);
+    world_run(&w, 0, ids, 1);
+    plan_swaps[0] = (struct mp_swap){ .in = 7, .out = 3 };
+    plan_swap_count = 1;
+    world_run(&w, 0, ids + 2, 1);
+    plan_swap_count = 0;
+    world_gate_set(&gate, false);
+    for (int i = 0; i < 2; i++) {
+        wait_until_idle(&w);
+        world_run(&w, 0, ids + 4, 1);
+    }
+    CHECK_EQ(residents(&w, 0), 1u << 2 | 1u << 4 | 1u << 5 | 1u << 7);
+    world_close(&w);
+}
+
 static void what_was_swapped_in_is_not_judged_by_guesses(void)
 {
     struct world w;
@@ -423,6 +489,8 @@ int main(void)
     RUN(first_residents_are_there_before_the_first_layer);
     RUN(first_residents_respect_slots_and_shares);
     RUN(swaps_are_carried_out_after_the_layer);
+    RUN(residents_stay_until_their_successors_are_read);
+    RUN(newer_swaps_replace_those_that_wait);
     RUN(what_was_swapped_in_is_not_judged_by_guesses);
     RUN(bad_swaps_are_refused);
     RUN(swaps_between_layers_need_a_common_tier);
