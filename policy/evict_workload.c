@@ -47,14 +47,14 @@ struct workload {
     struct mp_sorter sorter;
     struct mp_residents residents;
     uint64_t w, u, uses, now;
-    uint32_t planned_max; /* of a layer */
-    uint32_t *planned;    // (layers): how many
-    uint64_t *steps;      // (layers): of the window
-    uint64_t *tokens;     // (layers * experts): of the window, s in the paper
-    uint64_t *key;        // (layers * experts): PLANNED + tokens, or order of last use
-    uint64_t *stamp;      // (layers * experts): order of last use
-    uint64_t *accessed;   // (layers * experts): time of last use
-    uint8_t *expected;    // (layers * experts): does a swap bring it in?
+    uint32_t *planned_max; // (layers)
+    uint32_t *planned;     // (layers): how many
+    uint64_t *steps;       // (layers): of the window
+    uint64_t *tokens;      // (layers * experts): of the window, s in the paper
+    uint64_t *key;         // (layers * experts): PLANNED + tokens, or order of last use
+    uint64_t *stamp;       // (layers * experts): order of last use
+    uint64_t *accessed;    // (layers * experts): time of last use
+    uint8_t *expected;     // (layers * experts): does a swap bring it in?
 };
 
 static void workload_destroy(struct mp_policy *policy)
@@ -63,6 +63,7 @@ static void workload_destroy(struct mp_policy *policy)
 
     mp_residents_fini(&self->residents);
     free(self->planned);
+    free(self->planned_max);
     free(self->steps);
     free(self->tokens);
     free(self->key);
@@ -87,7 +88,7 @@ static enum mp_status workload_create(const void *config_, const struct mp_shape
     self = (struct workload *)policy;
     self->w = config != NULL ? config->w : 4;
     self->u = config != NULL && config->u > 0 ? config->u : shape->experts <= FEW_EXPERTS ? 1 : 8;
-    self->planned_max = mp_residents_planned(shape);
+    self->planned_max = calloc(shape->layers, sizeof(uint32_t));
     self->planned = calloc(shape->layers, sizeof(uint32_t));
     self->steps = calloc(shape->layers, sizeof(uint64_t));
     self->tokens = calloc(units, sizeof(uint64_t));
@@ -95,15 +96,17 @@ static enum mp_status workload_create(const void *config_, const struct mp_shape
     self->stamp = calloc(units, sizeof(uint64_t));
     self->accessed = calloc(units, sizeof(uint64_t));
     self->expected = calloc(units, 1);
-    status = self->planned == NULL || self->steps == NULL || self->tokens == NULL ||
-                     self->key == NULL || self->stamp == NULL || self->accessed == NULL ||
-                     self->expected == NULL
+    status = self->planned == NULL || self->planned_max == NULL || self->steps == NULL ||
+                     self->tokens == NULL || self->key == NULL || self->stamp == NULL ||
+                     self->accessed == NULL || self->expected == NULL
                  ? mp_fail_no_memory("evict policy 'workload'", units * 40)
                  : mp_residents_init(&self->residents, shape);
     if (status != MP_OK) {
         workload_destroy(policy);
         return status;
     }
+    for (uint32_t l = 0; l < shape->layers; l++)
+        self->planned_max[l] = mp_residents_planned(shape, l);
     *policy_p = policy;
     return MP_OK;
 }
@@ -209,7 +212,8 @@ static void adopt(struct workload *self, uint32_t layer)
     const uint32_t first = layer * self->residents.experts;
 
     for (uint32_t unit = first; unit < first + self->residents.experts; unit++) {
-        if (self->residents.place[unit] != MP_UNIT_NONE && self->planned[layer] < self->planned_max)
+        if (self->residents.place[unit] != MP_UNIT_NONE &&
+            self->planned[layer] < self->planned_max[layer])
             plan(self, unit);
     }
 }
@@ -232,7 +236,7 @@ static uint32_t workload_replace(struct mp_policy *policy, const struct mp_evict
         const uint32_t in = layer * experts + self->sorter.order[count];
         uint32_t out = MP_UNIT_NONE;
 
-        if (self->planned[layer] + added < self->planned_max &&
+        if (self->planned[layer] + added < self->planned_max[layer] &&
             self->residents.count + added < self->residents.slots) {
             added++;
         } else {

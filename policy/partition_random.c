@@ -35,11 +35,12 @@ static uint32_t random_first(struct mp_policy *policy, const struct mp_shape *sh
                              uint32_t *units)
 {
     struct random_part *self = (struct random_part *)policy;
-    const uint32_t planned = mp_residents_planned(shape);
-    const uint32_t each = planned < shape->experts ? planned : shape->experts;
     uint32_t count = 0;
 
     for (uint32_t l = 0; l < shape->layers; l++) {
+        const uint32_t planned = mp_residents_planned(shape, l);
+        const uint32_t each = planned < shape->experts ? planned : shape->experts;
+
         for (uint32_t e = 0; e < shape->experts; e++)
             self->sorter.key[e] =
                 mp_policy_mix(self->seed ^ mp_policy_mix((uint64_t)l * shape->experts + e));

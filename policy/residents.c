@@ -118,7 +118,7 @@ uint32_t mp_residents_victim_layer(const struct mp_residents *set,
     return worst;
 }
 
-uint32_t mp_residents_planned(const struct mp_shape *shape)
+uint32_t mp_residents_planned(const struct mp_shape *shape, uint32_t layer)
 {
     uint32_t spare = shape->slots / 4;
 
@@ -126,5 +126,8 @@ uint32_t mp_residents_planned(const struct mp_shape *shape)
         spare = 2 * shape->top_k;
     if (spare < 2)
         spare = 2;
-    return shape->slots > spare ? (shape->slots - spare) / shape->layers : 0;
+    if (shape->slots <= spare)
+        return 0;
+    return (shape->slots - spare) / shape->layers +
+           (layer < (shape->slots - spare) % shape->layers ? 1 : 0);
 }

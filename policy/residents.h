@@ -44,8 +44,8 @@ uint32_t mp_residents_victim_layer(const struct mp_residents *set,
 /*
  * For policies that keep a fixed number of residents in each layer (DALI): that number. A quarter
  * of the slots, but not more than 2 * top_k and at least two, is left for what is loaded on demand
- * or ahead.
+ * or ahead. What is left over when layers get as many goes to the first ones.
  */
-uint32_t mp_residents_planned(const struct mp_shape *shape);
+uint32_t mp_residents_planned(const struct mp_shape *shape, uint32_t layer);
 
 #endif

@@ -110,7 +110,7 @@ static void the_worked_example(void)
     struct bench b = open_bench("4", "2");
     struct mp_swap swaps[EXPERTS];
 
-    CHECK_EQ(mp_residents_planned(&shape), 4);
+    CHECK_EQ(mp_residents_planned(&shape, 0), 4);
     for (uint32_t e = 0; e < 4; e++)
         insert(&b, e);
     for (uint32_t s = 0; s < 3; s++)
@@ -200,7 +200,7 @@ static void first_residents_are_spread_and_repeat(void)
     uint32_t units[44], again[44];
 
     CHECK(ops->global);
-    CHECK_EQ(mp_residents_planned(&many), 8); /* (44 - 4) / 5 */
+    CHECK_EQ(mp_residents_planned(&many, 0), 8); /* (44 - 4) / 5 */
     for (many.seed = 0; many.seed < 200; many.seed++) {
         struct mp_policy *policy = instance(&ops->info, ops->create, &many, NULL);
         bool seen[80] = { false };
@@ -219,7 +219,7 @@ static void first_residents_are_spread_and_repeat(void)
     for (uint32_t e = 0; e < 16; e++)
         CHECK(times[e] > 420 && times[e] < 580);
     many.slots = 2; /* none to spare */
-    CHECK_EQ(mp_residents_planned(&many), 0);
+    CHECK_EQ(mp_residents_planned(&many, 0), 0);
 }
 
 /*
@@ -233,7 +233,7 @@ static void the_pager_carries_the_windows_out(void)
     struct world_options options = { .layers = 3,
                                      .experts = EXPERTS,
                                      .top_k = 2,
-                                     .slots = 14,
+                                     .slots = 12,
                                      .deterministic = true,
                                      .seed = 11,
                                      .names = { .profile = "dali" } };
@@ -242,7 +242,11 @@ static void the_pager_carries_the_windows_out(void)
 
     world_prepare();
     world_open(&options, &w);
-    CHECK_EQ(mp_residents_planned(&w.shape), 3);
+    CHECK_EQ(mp_residents_planned(&w.shape, 0), 3);
+    CHECK_EQ(mp_residents_planned(&w.shape, 2), 3);
+    w.shape.slots = 14; /* three to spare; two are left over and go to the first layers */
+    CHECK_EQ(mp_residents_planned(&w.shape, 1), 4);
+    CHECK_EQ(mp_residents_planned(&w.shape, 2), 3);
     for (uint32_t s = 0; s < 40; s++) {
         for (uint32_t l = 0; l < 3; l++) {
             static const uint32_t with_0[] = { 0, 2, 5, 7 }, with_6[] = { 2, 5, 6, 7 };
