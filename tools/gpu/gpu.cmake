@@ -3,5 +3,10 @@ foreach(name driver_codes check_remap check_kernels)
     add_executable(gpu_${name} tools/gpu/${name}.c)
     target_link_libraries(gpu_${name} PRIVATE mp_engine m)
 endforeach()
-# Tests that say the same on a real driver, for the machine that has one.
-file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/gpu_tests.txt CONTENT "engine_gpu_test\n")
+
+# Kernels run on the CPU here: too slow with sanitizers, which see the same code in the tests.
+if(NOT sanitizers AND NOT MP_COVERAGE)
+    add_test(NAME tools/gpu_run COMMAND tools/gpu/run --dry-run --build ${CMAKE_BINARY_DIR}
+        --out ${CMAKE_BINARY_DIR}/gpu-dry-run WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(tools/gpu_run PROPERTIES TIMEOUT 300 LABELS "cli" SKIP_RETURN_CODE 77)
+endif()
