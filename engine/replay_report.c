@@ -126,7 +126,8 @@ static void put_row(struct mp_json_out *json, const struct mp_replay_row *row)
         mp_json_put_f64(json, "hit_rate_decode", decode_rate(row));
         mp_json_put_f64(json, "hit_rate_all", rate(r->hits, r->lookups));
         mp_json_put_u64(json, "bytes_read", r->bytes_read);
-        mp_json_put_u64(json, "partial_hits", r->partial_hits);
+        if (r->partial_hits > 0) /* of experts in slices */
+            mp_json_put_u64(json, "partial_hits", r->partial_hits);
         mp_json_put_f64(json, "bound_hit_rate_decode", bound_rate(row));
     }
     mp_json_object_end(json);
