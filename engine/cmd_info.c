@@ -125,6 +125,14 @@ static void print_model(const struct mp_session *s)
            mib(plan->state_bytes));
     printf("a run would use %.1f MiB for experts, read %s the page cache\n",
            mib(plan->budget_bytes), s->direct_io ? "past" : "through");
+    if (s->device.cuda)
+        printf(
+            "on the device   experts by %s; granules waste %.1f %% of the memory of all experts; "
+            "%.1f of %.1f MiB free\n",
+            plan->window_bytes > 0 ? "window" : "table",
+            100.0 * (double)plan->waste_bytes /
+                (double)(plan->full_bytes > 0 ? plan->full_bytes : 1),
+            mib(plan->device_free_bytes), mib(plan->device_total_bytes));
     if (plan->total_bytes > plan->room_bytes)
         printf("too large       %.1f MiB in all, but a run can take %.1f MiB; lower --budget, "
                "--ctx or --prefill-tokens\n",
@@ -162,6 +170,12 @@ static void json_model(const struct mp_session *s, struct mp_json_out *json)
     mp_json_put_u64(json, "total_bytes", s->memory.total_bytes);
     mp_json_put_bool(json, "fits", s->memory.total_bytes <= s->memory.room_bytes);
     mp_json_put_bool(json, "direct_io", s->direct_io);
+    if (s->device.cuda) {
+        mp_json_put_u64(json, "waste_bytes", s->memory.waste_bytes);
+        mp_json_put_u64(json, "window_bytes", s->memory.window_bytes);
+        mp_json_put_u64(json, "device_free_bytes", s->memory.device_free_bytes);
+        mp_json_put_u64(json, "device_total_bytes", s->memory.device_total_bytes);
+    }
     mp_json_object_end(json);
 }
 

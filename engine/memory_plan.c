@@ -47,6 +47,7 @@ static enum mp_status ask_backend(struct mp_session *s, const struct mp_weights 
         .unit_count = outline->unit_count,
         .budget_bytes = UINT64_MAX,
         .host_budget_bytes = UINT64_MAX,
+        .addressing = e->addressing,
         .io_mode = e->io_mode,
     };
     struct mp_memory_plan *m = &s->memory;
@@ -84,6 +85,8 @@ static enum mp_status measure(const struct mp_run_settings *run, const char *mod
         m->smallest_bytes = plan.smallest_bytes;
         m->full_bytes = plan.full_bytes;
         m->host_full_bytes = plan.host_bytes;
+        m->waste_bytes = plan.waste_bytes;
+        m->window_bytes = plan.window_bytes;
         m->slices = outline->slices.count;
         s->direct_io = plan.direct;
     }

@@ -48,6 +48,8 @@ struct mp_memory_plan {
     /* With a device, else 0: */
     uint64_t device_free_bytes, device_total_bytes;
     uint64_t host_full_bytes; /* of a host tier that holds every expert */
+    uint64_t waste_bytes;     /* of `full_bytes`, lost to the device's granules */
+    uint64_t window_bytes;    /* of addresses; 0: by table */
 };
 
 struct mp_session {
