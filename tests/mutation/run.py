@@ -65,10 +65,10 @@ MUTATIONS = [
 CUDA_MUTATIONS = [
     ("a wait for copies is left out", "vmm/reader_link.c",
      "status = backend->ops->lane_wait(backend, state->lane, state->first);",
-     "status = MP_OK;"),
+     "status = backend != NULL ? MP_OK : MP_ERR_DEVICE;"),
     ("a place in a window is not unmapped", "vmm/window.c",
-     "    if (backend->ops->window_unmap(backend, place->address, bytes) == MP_OK)\n        return;",
-     "    if (bytes > 0)\n        return;"),
+     "    if (backend->ops->window_unmap(backend, place->address, bytes) != MP_OK)",
+     "    if (backend == NULL || bytes == 0)"),
     ("the device is told where experts have been", "engine/device_graph.c",
      "    if (g->known && g->loads == c->loads", "    if (g->known && g->loads > 0 && c->loads > 0)"
      "\n        return MP_OK;\n    if (g->known && g->loads == c->loads"),
@@ -87,7 +87,7 @@ CUDA_MUTATIONS = [
      "    if (status == MP_OK)\n        status = mp_gpu_finish(device->gpu, stream);\n"
      "    if (status != MP_OK)\n        finish_stream(device, stream);\n    return status;\n}\n\n"
      "static enum mp_status await",
-     "    return status;\n}\n\nstatic enum mp_status await"),
+     "    return stream != NULL ? status : MP_ERR_DEVICE;\n}\n\nstatic enum mp_status await"),
     ("a host slot is filled anew while it is copied from", "vmm/host_tier.c",
      "    if (u->residency.leases > 0 ||\n        (mp_host_exclusive(tier)",
      "    if ((mp_host_exclusive(tier)"),
@@ -101,8 +101,8 @@ CUDA_MUTATIONS = [
 ]
 
 QUICK = ["-R", "^(vmm|policy|engine)/", "-E", "fault|stress|tokenizer|chat|repack|sweep"]
-CUDA = ["-R", "^engine/cuda_laws_test"]
-CUDA_TARGETS = ["engine_cuda_laws_test", "fakecuda"]
+CUDA = ["-R", "^(engine/cuda_laws_test|vmm/space_cuda_test)"]
+CUDA_TARGETS = ["engine_cuda_laws_test", "vmm_space_cuda_test", "fakecuda"]
 SLOW = ["-R", "^(vmm|policy|engine)/.*(fault|stress|sweep)", "-E", "repack|engine_fault"]
 
 
