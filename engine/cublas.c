@@ -109,7 +109,8 @@ static enum mp_status load(struct mp_gemm *gemm)
     void *text;
 
     for (size_t i = 0; gemm->library == NULL && i < sizeof(names) / sizeof(names[0]); i++)
-        gemm->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        /* It stays in the process: what it started there is not made to be taken away. */
+        gemm->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (gemm->library == NULL)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_CUBLAS_OFF", "cuBLAS cannot be loaded: %s",
                        dlerror());
