@@ -64,6 +64,15 @@ static void clear(struct mp_probe *probe, const struct mp_probe_shape *shape)
         probe->value[i] = NAN;
 }
 
+static bool has_values(const struct mp_probe *probe)
+{
+    for (unsigned i = 0; i < MP_PROBE_COUNT; i++) {
+        if (!isnan(probe->value[i]))
+            return true;
+    }
+    return false;
+}
+
 static void add_trouble(struct mp_probe *probe, const char *text)
 {
     const size_t used = strlen(probe->trouble);
@@ -223,15 +232,21 @@ enum mp_status mp_probe_run(const char *argv0, unsigned ordinal, const struct mp
         alive = listen_to(&child, probe);
         finish(&child, !alive, why, sizeof(why));
         if (why[0] == '\0')
-            return MP_OK;
+            break;
         if (child.step[0] == '\0')
             return mp_fail(MP_ERR_DEVICE, "E_PROBE",
                            "cannot measure device '%s': the measuring process%s", probe->device,
                            why);
         add_trouble(probe, why);
+        if (!strcmp(child.step, "open")) /* without which there are no steps to leave out */
+            break;
         used = strlen(skip);
         snprintf(skip + used, sizeof(skip) - used, ",%s", child.step);
     }
+    /* Nothing is worth keeping: what was in the way may be gone the next time. */
+    if (!has_values(probe))
+        return mp_fail(MP_ERR_DEVICE, "E_PROBE", "cannot measure device '%s': %s", probe->device,
+                       probe->trouble);
     return MP_OK;
 }
 

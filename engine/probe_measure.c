@@ -7,8 +7,11 @@
 #include "engine/probe_int.h"
 #include "vmm/base/error.h"
 
-/* Of each of the two frames that are copied and read, where the device has that much. */
+/* Of each of the two frames that are copied and read, at least, where the device has that much. */
 #define FRAME_BYTES (UINT64_C(64) << 20)
+#define CACHES                                                                         \
+    4 /* of the device that a frame fills: what is read again must not come from there \
+       */
 
 void mp_bench_put(const struct mp_bench *bench, enum mp_probe_item item, double value)
 {
@@ -90,19 +93,25 @@ static enum mp_status open_bench(struct mp_bench *bench, unsigned ordinal)
 {
     const struct mp_backend_config config = { .numa_node = -1, .device = ordinal };
     uint64_t free_bytes = 0, total_bytes = 0, bytes = FRAME_BYTES;
+    struct mp_cuda_device device;
     enum mp_status status = mp_gpu_open(ordinal, &bench->gpu);
 
     if (status != MP_OK)
         return status;
     bench->call = &mp_gpu_driver(bench->gpu)->call;
-    status = mp_backend_open("cuda", &config, &bench->backend);
+    status = mp_cuda_describe(mp_gpu_driver(bench->gpu), ordinal, &device);
+    if (status == MP_OK)
+        status = mp_backend_open("cuda", &config, &bench->backend);
     if (status == MP_OK)
         status = bench->backend->ops->memory_info(bench->backend, MP_TIER_DEVICE, &free_bytes,
                                                   &total_bytes);
+    if (status != MP_OK)
+        return status;
+    while (bytes < CACHES * device.cache_bytes)
+        bytes *= 2;
     while (bytes > bench->backend->caps.granule_bytes && bytes > free_bytes / 4)
         bytes /= 2;
-    if (status == MP_OK)
-        status = mp_gpu_enter(bench->gpu);
+    status = mp_gpu_enter(bench->gpu);
     for (unsigned i = 0; i < 2 && status == MP_OK; i++)
         status = mp_gpu_stream_open(bench->gpu, &bench->stream[i]);
     if (status == MP_OK)
@@ -155,6 +164,8 @@ enum mp_status mp_probe_measure(unsigned ordinal, const struct mp_probe_shape *s
             mp_error_clear();
         }
     }
+    if (status != MP_OK)
+        fprintf(out, "failed open: %s\n", mp_error_last()->text);
     close_bench(&bench);
     if (status == MP_OK)
         fprintf(out, "end\n");

@@ -189,6 +189,7 @@ enum mp_status mp_cuda_describe(const struct mp_cuda *cuda, unsigned ordinal,
     device.processors = attribute(cuda, device.id, MP_CU_ATTR_MULTIPROCESSOR_COUNT, 0);
     device.integrated = attribute(cuda, device.id, MP_CU_ATTR_INTEGRATED, 0) != 0;
     device.vmm = attribute(cuda, device.id, MP_CU_ATTR_VMM_SUPPORTED, 0) != 0;
+    device.cache_bytes = (uint64_t)attribute(cuda, device.id, MP_CU_ATTR_L2_CACHE_SIZE, 0);
     device.host_numa_id = attribute(cuda, device.id, MP_CU_ATTR_HOST_NUMA_ID, -1);
     *device_p = device;
     return MP_OK;

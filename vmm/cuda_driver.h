@@ -51,9 +51,10 @@ struct mp_cuda_device {
     uint64_t memory_bytes;
     int capability; /* 90 is 9.0 */
     int processors;
-    bool integrated;  /* shares memory with the host */
-    bool vmm;         /* the virtual memory calls work */
-    int host_numa_id; /* as the driver says it; -1 where it does not */
+    bool integrated;      /* shares memory with the host */
+    bool vmm;             /* the virtual memory calls work */
+    uint64_t cache_bytes; /* of its L2 cache; 0: the driver does not say */
+    int host_numa_id;     /* as the driver says it; -1 where it does not */
 };
 
 /* Facts of device `ordinal` < cuda->devices. */

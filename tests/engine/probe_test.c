@@ -12,6 +12,8 @@
 #include "tests/test.h"
 #include "vmm/base/error.h"
 
+#define MEMORY "167772160" /* little: kernels are slow on the CPU */
+
 static const struct mp_probe_shape shape = { .hidden = 64, .channels = 32 };
 static char dir[64];
 
@@ -61,6 +63,33 @@ static void a_child_that_does_nothing_is_an_error(void)
     CHECK_STR(mp_error_last()->code, "E_PROBE");
     CHECK_EQ(mp_probe_run(script("exit 1\n"), 77, &shape, &probe), MP_ERR_CONFIG);
     CHECK_STR(mp_error_last()->code, "E_CUDA_DEVICE");
+}
+
+/* Not opened: said with the driver's words at once, and nothing that could be kept. */
+static void a_device_that_does_not_open_is_an_error(const char *program)
+{
+    const char *count = "echo run >>\"$0.runs\"\n";
+    struct mp_probe probe;
+    struct stat info;
+    char text[256], runs[160];
+    const char *path;
+
+    snprintf(text, sizeof(text), "%secho begin open\necho failed open: it is taken\nexit 1\n",
+             count);
+    path = script(text);
+    CHECK_EQ(mp_probe_run(path, 0, &shape, &probe), MP_ERR_DEVICE);
+    CHECK_STR(mp_error_last()->code, "E_PROBE");
+    CHECK(strstr(mp_error_last()->text, "it is taken") != NULL);
+    snprintf(runs, sizeof(runs), "%s.runs", path);
+    CHECK_EQ(stat(runs, &info), 0);
+    CHECK_EQ(info.st_size, 4); /* "run", once */
+    unlink(runs);
+    CHECK_EQ(mp_probe_run(script("echo begin open\necho end\n"), 0, &shape, &probe), MP_ERR_DEVICE);
+
+    setenv("FAKECUDA_MEMORY", "2097152", 1);
+    CHECK_EQ(mp_probe_run(program, 0, &shape, &probe), MP_ERR_DEVICE);
+    CHECK(strstr(mp_error_last()->text, "CUDA_ERROR_OUT_OF_MEMORY") != NULL);
+    setenv("FAKECUDA_MEMORY", MEMORY, 1);
 }
 
 static void the_program_measures(const char *program)
@@ -162,7 +191,7 @@ static void costs_of_units(void)
 int main(int argc, char **argv)
 {
     CHECK(argc > 2);
-    setenv("FAKECUDA_MEMORY", "167772160", 1); /* kernels are slow on the CPU */
+    setenv("FAKECUDA_MEMORY", MEMORY, 1);
     if (!strcmp(argv[1], "no_host_numa"))
         setenv("FAKECUDA_HOST_NUMA", "0", 1);
     snprintf(dir, sizeof(dir), "/tmp/moepager-probe-%d", (int)getpid());
@@ -174,6 +203,7 @@ int main(int argc, char **argv)
         RUN(a_child_that_does_nothing_is_an_error);
         RUN(kept_and_found_again);
         RUN(costs_of_units);
+        a_device_that_does_not_open_is_an_error(argv[2]);
         the_program_measures(argv[2]);
     }
     unlink(script(""));

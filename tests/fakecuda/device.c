@@ -128,6 +128,7 @@ FAKE_EXPORT mp_cu_result cuDeviceGetAttribute(int *value, int attribute, mp_cu_d
     switch (attribute) {
     case MP_CU_ATTR_MULTIPROCESSOR_COUNT: *value = 4; break;
     case MP_CU_ATTR_INTEGRATED: *value = 0; break;
+    case MP_CU_ATTR_L2_CACHE_SIZE: *value = 1 << 20; break;
     case MP_CU_ATTR_CAN_MAP_HOST_MEMORY:
     case MP_CU_ATTR_UNIFIED_ADDRESSING:
     case MP_CU_ATTR_VMM_SUPPORTED: *value = 1; break;
