@@ -3,8 +3,9 @@
  * a calibration recorded, guesses the layer's experts from the hidden states, choices and weights
  * of the layer before. The engine evaluates it (MP_SCORES_LLAPOR); here is only the declaration.
  *
- * Departure: for a layer further ahead (PreSched's Q4 asks for up to three) its network gets the
- * features of the present layer, as the paper does not say what it would get.
+ * Departure: the paper does not say what a network gets for a layer further ahead (PreSched's Q4
+ * asks for up to three). It is not asked then; the engine takes the residual vectors of the
+ * calibration for such layers, or the gate where there are none.
  */
 #include "policy/builtins.h"
 

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "policy/candidates.h"
+#include "policy/smoe_alpha.h"
 #include "vmm/base/error.h"
 
 struct top_score_config {
@@ -21,9 +22,10 @@ struct top_score_config {
 };
 
 static const struct mp_opt top_score_opts[] = {
-    MP_OPT_REAL("ALPHA", struct top_score_config, alpha, "0.25", 0, 1,
+    MP_OPT_REAL("ALPHA", struct top_score_config, alpha, "-1", -1, 1,
                 "Prefetch policy top-score loads ahead what is predicted above 1 + alpha times the "
-                "score of the first expert not chosen."),
+                "score of the first expert not chosen; below 0: the paper's alpha for the model's "
+                "shape, 0.25 for most."),
     MP_OPT_END,
 };
 
@@ -51,7 +53,7 @@ static enum mp_status top_score_create(const void *config_, const struct mp_shap
     if (self == NULL)
         return mp_fail_no_memory("prefetch policy 'top-score'", sizeof(*self));
     self->super.info = &mp_prefetch_top_score.info;
-    self->alpha = (float)config->alpha;
+    self->alpha = (float)(config->alpha < 0 ? mp_smoe_alpha_of_shape(shape) : config->alpha);
     status = mp_candidates_init(&self->candidates, shape);
     if (status != MP_OK) {
         top_score_destroy(&self->super);

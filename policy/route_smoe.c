@@ -16,8 +16,7 @@
  * Departures, all where the printed algorithm contradicts the text (k experts are chosen, from the
  * model's own top k): printed bounds put expert k + 1 among the low-score ones, which makes k + 1
  * experts; it replaces resident low-score experts too; C grows while tokens are visited, here a
- * first pass over the batch finds all of it. alpha is 0.35 for DeepSeek-MoE-16B, 0.3 for XVERSE
- * and 0.25 for Qwen2-57B in the paper; the default is the most careful of the three.
+ * first pass over the batch finds all of it.
  *
  * `smoe-similar` is ours: a substitute's output must also resemble that of the expert it replaces,
  * with a mean cosine of at least COSINE in the calibration.
@@ -39,9 +38,10 @@ struct smoe_config {
 };
 
 #define ALPHA_OPT(policy)                                                              \
-    MP_OPT_REAL("ALPHA", struct smoe_config, alpha, "0.25", 0, 1,                      \
+    MP_OPT_REAL("ALPHA", struct smoe_config, alpha, "-1", -1, 1,                       \
                 "How far from the first expert not chosen a score may be, as a share " \
-                "of it, for route policy " policy " to replace or to substitute.")
+                "of it, for route policy " policy " to replace or to substitute; "     \
+                "below 0: the paper's for the model's shape, 0.25 for most.")
 #define TPOT_OPT(policy)                                                             \
     MP_OPT(MP_OPT_MS, "TPOT_MS", struct smoe_config, tpot_ms, "0", 0, 3600000,       \
            "Time per output token that route policy " policy " shall meet with the " \
@@ -101,7 +101,9 @@ static enum mp_status create_as(const struct mp_policy_info *info, const struct 
     self->experts = shape->experts;
     self->k = shape->top_k;
     self->cosine = (float)config->cosine;
-    mp_smoe_alpha_init(&self->alpha, shape, config->alpha, config->tpot_ms);
+    mp_smoe_alpha_init(&self->alpha, shape,
+                       config->alpha < 0 ? mp_smoe_alpha_of_shape(shape) : config->alpha,
+                       config->tpot_ms);
     self->best = calloc(ranks, sizeof(uint32_t));
     self->best_score = calloc(ranks, sizeof(float));
     self->bar = calloc(tokens, sizeof(float));

@@ -5,6 +5,13 @@
 #define STEP 0.05f
 #define NS_PER_MS 1000000
 
+double mp_smoe_alpha_of_shape(const struct mp_shape *shape)
+{
+    if (shape->experts != 64 || shape->top_k != 6)
+        return 0.25;
+    return shape->layers == 27 ? 0.35 : shape->layers == 28 ? 0.3 : 0.25;
+}
+
 void mp_smoe_alpha_init(struct mp_smoe_alpha *self, const struct mp_shape *shape, double alpha,
                         uint64_t budget_ms)
 {

@@ -27,6 +27,13 @@ struct mp_smoe_alpha {
     bool told;                      /* that no alpha meets it, or that costs are not known */
 };
 
+/*
+ * The paper's alpha for a model of this shape: 0.35 for DeepSeek-MoE-16B (27 MoE layers, 6 of 64
+ * experts), 0.3 for XVERSE-MoE-A4.2B (28 layers, 6 of 64) and 0.25, which it uses for Qwen2-57B and
+ * which is the most careful of the three, for all others.
+ */
+double mp_smoe_alpha_of_shape(const struct mp_shape *shape);
+
 void mp_smoe_alpha_init(struct mp_smoe_alpha *self, const struct mp_shape *shape, double alpha,
                         uint64_t budget_ms);
 

@@ -409,6 +409,19 @@ static void the_cpu_takes_its_part(void)
     CHECK_EQ(self.time_ns[0], 6);
 }
 
+static void the_papers_alpha_is_known_by_the_shape(void)
+{
+    const struct mp_shape deepseek = { .layers = 27, .experts = 64, .top_k = 6 };
+    const struct mp_shape xverse = { .layers = 28, .experts = 64, .top_k = 6 };
+    const struct mp_shape qwen = { .layers = 28, .experts = 64, .top_k = 8 };
+    const struct mp_shape other = { .layers = 48, .experts = 128, .top_k = 8 };
+
+    CHECK(mp_smoe_alpha_of_shape(&deepseek) == 0.35);
+    CHECK(mp_smoe_alpha_of_shape(&xverse) == 0.3);
+    CHECK(mp_smoe_alpha_of_shape(&qwen) == 0.25);
+    CHECK(mp_smoe_alpha_of_shape(&other) == 0.25);
+}
+
 /* The policy follows it: with a budget that only substitution meets, it substitutes. */
 static void a_budget_changes_the_routing(void)
 {
@@ -519,6 +532,7 @@ int main(void)
     RUN(similar_outputs_are_asked_for);
     RUN(the_smallest_alpha_that_meets_the_budget);
     RUN(prompts_and_unknown_costs_do_not_count);
+    RUN(the_papers_alpha_is_known_by_the_shape);
     RUN(the_cpu_takes_its_part);
     RUN(a_budget_changes_the_routing);
     RUN(score_evicts_the_lowest_mean);
