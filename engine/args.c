@@ -273,7 +273,7 @@ static enum mp_status unknown_flag(enum mp_command command, const char *name,
 {
     char names[MP_ARRAY_LEN(flags)][FLAG_NAME_BYTES];
     struct mp_opt table[MP_ARRAY_LEN(flags) + 1] = { 0 };
-    struct mp_opt_group groups[GROUPS_MAX] = { { "MOEPAGER_", table, NULL } };
+    struct mp_opt_group groups[GROUPS_MAX] = { { "MOEPAGER_", table, NULL, NULL } };
     size_t count = 0;
 
     for (size_t i = 0; i < MP_ARRAY_LEN(flags); i++) {

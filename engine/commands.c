@@ -223,6 +223,11 @@ static void print_options_page(const struct mp_settings *settings)
 
 enum mp_status mp_cmd_env(const struct mp_args *args, const struct mp_settings *settings)
 {
+    struct mp_profile chosen;
+    const enum mp_status status = mp_settings_policies(settings, &chosen);
+
+    if (status != MP_OK && !args->markdown)
+        return status;
     if (args->json)
         mp_opt_print_json(settings->groups, stdout);
     else if (args->markdown)

@@ -24,7 +24,7 @@ static const struct mp_opt run_opts[] = {
     MP_OPT(MP_OPT_U64, "CTX", struct mp_run_settings, ctx, "0", 0, 1u << 24,
            "Positions per sequence that the KV cache has room for; 0: what the model was made "
            "for, at most 4096."),
-    MP_OPT(MP_OPT_U64, "PREFILL_TOKENS", struct mp_run_settings, prefill_tokens, "256", 1, 65536,
+    MP_OPT(MP_OPT_U64, "PREFILL_TOKENS", struct mp_run_settings, prefill_tokens, "256", 1, 65535,
            "Tokens of prompts that are processed together; each expert is loaded at most once "
            "for them."),
     MP_OPT(MP_OPT_U64, "SLICES", struct mp_run_settings, slices, "0", 0, MP_SLICES_MAX,
@@ -97,15 +97,43 @@ static struct mp_opt_group groups[FIXED_GROUPS + POLICY_GROUPS_MAX + 1];
 static char prefixes[POLICY_GROUPS_MAX][MP_POLICY_PREFIX_BYTES];
 static _Alignas(16) char scratch[POLICY_GROUPS_MAX][POLICY_CONFIG_BYTES];
 
+static enum mp_status resolve(const struct mp_run_settings *run, struct mp_profile *chosen_p)
+{
+    struct mp_policy_names names = {
+        .profile = run->profile[0] != '\0' ? run->profile : NULL,
+    };
+
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
+        names.policy[slot] = run->policy[slot][0] != '\0' ? run->policy[slot] : NULL;
+    return mp_policy_resolve(&names, chosen_p);
+}
+
+/* The policy that an empty slot gets from the profile, the profile that an empty name is. */
+static const char *effect_of_names(const void *config, const struct mp_opt *opt)
+{
+    const struct mp_run_settings *run = config;
+    struct mp_profile chosen;
+
+    if (((const char *)config)[opt->offset] != '\0' || resolve(run, &chosen) != MP_OK)
+        return NULL;
+    if (opt->offset == offsetof(struct mp_run_settings, profile))
+        return chosen.name;
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+        if (opt->offset == offsetof(struct mp_run_settings, policy) + slot * sizeof(run->policy[0]))
+            return chosen.policy[slot];
+    }
+    return NULL;
+}
+
 static const struct mp_opt_group *list_groups(struct mp_settings *settings)
 {
     const struct mp_opt_group fixed[FIXED_GROUPS] = {
-        { "MOEPAGER_", run_opts, &settings->run },
-        { "MOEPAGER_", mp_io_opts, &settings->io },
-        { "MOEPAGER_", mp_pool_opts, &settings->pool },
-        { "MOEPAGER_", mp_gemm_opts, &settings->gemm },
-        { "MOEPAGER_", mp_log_opts, &settings->log },
-        { "MOEPAGER_", mp_opt_opts, &settings->opt },
+        { "MOEPAGER_", run_opts, &settings->run, effect_of_names },
+        { "MOEPAGER_", mp_io_opts, &settings->io, NULL },
+        { "MOEPAGER_", mp_pool_opts, &settings->pool, NULL },
+        { "MOEPAGER_", mp_gemm_opts, &settings->gemm, NULL },
+        { "MOEPAGER_", mp_log_opts, &settings->log, NULL },
+        { "MOEPAGER_", mp_opt_opts, &settings->opt, NULL },
     };
     const struct mp_policy_info *info;
     size_t count = 0;
@@ -118,7 +146,7 @@ static const struct mp_opt_group *list_groups(struct mp_settings *settings)
                 continue;
             mp_policy_prefix(info, prefixes[count]);
             groups[FIXED_GROUPS + count] =
-                (struct mp_opt_group){ prefixes[count], info->opts, scratch[count] };
+                (struct mp_opt_group){ prefixes[count], info->opts, scratch[count], NULL };
             count++;
         }
     }
@@ -139,12 +167,5 @@ enum mp_status mp_settings_load(struct mp_settings *settings)
 
 enum mp_status mp_settings_policies(const struct mp_settings *settings, struct mp_profile *chosen_p)
 {
-    const struct mp_run_settings *run = &settings->run;
-    struct mp_policy_names names = {
-        .profile = run->profile[0] != '\0' ? run->profile : NULL,
-    };
-
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        names.policy[slot] = run->policy[slot][0] != '\0' ? run->policy[slot] : NULL;
-    return mp_policy_resolve(&names, chosen_p);
+    return resolve(&settings->run, chosen_p);
 }

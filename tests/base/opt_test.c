@@ -32,10 +32,16 @@ static const struct mp_opt table[] = {
 
 static struct config config;
 static struct mp_opt_config common;
+
+static const char *effect_of_count(const void *values, const struct mp_opt *opt)
+{
+    return opt == &table[1] && ((const struct config *)values)->count == 2 ? "two" : NULL;
+}
+
 static const struct mp_opt_group groups[] = {
-    { "MOEPAGER_T_", table, &config },
-    { "MOEPAGER_", mp_opt_opts, &common },
-    { NULL, NULL, NULL },
+    { "MOEPAGER_T_", table, &config, effect_of_count },
+    { "MOEPAGER_", mp_opt_opts, &common, NULL },
+    { .prefix = NULL },
 };
 
 static char last_line[2048];
@@ -122,7 +128,7 @@ static void sizes_are_whole_strings_with_binary_suffixes(void)
     CHECK(!takes("CHUNK_BYTES", "x"));
     CHECK_STR(mp_error_last()->text,
               "option 'MOEPAGER_T_CHUNK_BYTES': got 'x', need a size such as 4096, 64K, 1.5M or "
-              "2GiB (powers of 1024), from 1 to 18446744073709551615");
+              "2GiB (powers of 1024), from 1 to 18446744073709551615 (A size.)");
 }
 
 static void numbers_respect_their_range(void)
@@ -168,9 +174,10 @@ static void bools_and_choices_take_known_words_only(void)
     CHECK(takes("COLOR", "red") && config.color == 0);
     CHECK(!takes("COLOR", "blue") && !takes("COLOR", "RED") && config.color == 0);
     CHECK_STR(mp_error_last()->text,
-              "option 'MOEPAGER_T_COLOR': got 'RED', need one of red, green");
+              "option 'MOEPAGER_T_COLOR': got 'RED', need one of red, green (A choice | of two.)");
     CHECK(!takes("COLOR", NULL));
-    CHECK_STR(mp_error_last()->text, "option 'MOEPAGER_T_COLOR' needs a value: one of red, green");
+    CHECK_STR(mp_error_last()->text,
+              "option 'MOEPAGER_T_COLOR' needs a value: one of red, green (A choice | of two.)");
     CHECK(!takes("COLOUR", "red"));
 }
 
@@ -222,7 +229,7 @@ static void a_bad_value_is_said_once_and_the_default_used(void)
     CHECK_EQ(mp_opt_load(table, "MOEPAGER_T_", &config), 1);
     CHECK_EQ(line_count, 1);
     CHECK_STR(last_line, "moepager: warn: opt: MOEPAGER_T_COUNT is 'many\\x0a', need a whole "
-                         "number from 1 to 4096; using 2");
+                         "number from 1 to 4096; using 2 (A count.)");
     CHECK_EQ(config.count, 2);
     CHECK_EQ(config.color, 0);
 
@@ -280,7 +287,8 @@ static void a_flag_is_the_variable_by_another_name(void)
     CHECK_EQ(config.color, 1);
     CHECK_EQ(mp_opt_set(groups, "--t-color", "pink"), MP_ERR_CONFIG);
     CHECK_EQ(config.color, 1);
-    CHECK_STR(mp_error_last()->text, "option '--t-color': got 'pink', need one of red, green");
+    CHECK_STR(mp_error_last()->text,
+              "option '--t-color': got 'pink', need one of red, green (A choice | of two.)");
     CHECK_EQ(mp_opt_set(groups, "--t-colour", "red"), MP_ERR_CONFIG);
     CHECK_STR(mp_error_last()->text, "unknown option '--t-colour'; did you mean '--t-color'?");
     CHECK_EQ(mp_opt_set(groups, "MOEPAGER_T_COLOUR", "red"), MP_ERR_CONFIG);
@@ -322,6 +330,16 @@ static void printed_lines_can_be_sourced(void)
     unsetenv("SCRIPT");
     CHECK_STR(script, "a'b $c|0.1|12.5%|2MiB");
     CHECK_EQ(config.bytes, before.bytes);
+}
+
+static void effects_are_listed_where_a_value_does_not_say_them(void)
+{
+    CHECK(takes("COUNT", "2"));
+    CHECK(strstr(printed(mp_opt_print), "# in effect: two\nexport MOEPAGER_T_COUNT=2\n") != NULL);
+    CHECK(strstr(printed(mp_opt_print_json), "\"effective\": \"two\"") != NULL);
+    CHECK(takes("COUNT", "3"));
+    CHECK(strstr(printed(mp_opt_print), "in effect") == NULL);
+    CHECK(strstr(printed(mp_opt_print_json), "\"effective\": \"3\"") != NULL);
 }
 
 static void markdown_and_json_list_every_option(void)
@@ -400,6 +418,7 @@ int main(int argc, char **argv)
     RUN(an_unknown_variable_is_told_the_nearest_name);
     RUN(a_flag_is_the_variable_by_another_name);
     RUN(printed_lines_can_be_sourced);
+    RUN(effects_are_listed_where_a_value_does_not_say_them);
     RUN(markdown_and_json_list_every_option);
     RUN(a_privileged_program_ignores_the_environment);
     return 0;

@@ -28,6 +28,8 @@ static void commands_and_flags_are_told_apart(void)
     REFUSED(2, "no model", "bench");
     REFUSED(2, "--prompt needs a value", RUN_MODEL, "--prompt");
     REFUSED(2, "--json: got 'yes', need no value", RUN_MODEL, "--json=yes");
+    REFUSED(2, "from -1 to 1 (How far from the first expert not chosen", RUN_MODEL, "--smoe-alpha",
+            "2");
     REFUSED(2, "'--budget' needs a value", RUN_MODEL, "--prompt", "a", "--budget");
 }
 
@@ -196,6 +198,42 @@ static void a_flag_goes_before_the_environment(void)
     json_decref(json);
 }
 
+static void env_shows_what_a_profile_stands_for(void)
+{
+    const struct cli cli = { .args = { "env", "--json", "--profile", "dali", "--admit",
+                                       "always" } };
+    const struct cli plain = { .args = { "env" }, .env = { "MOEPAGER_PROFILE=dali" } };
+    const struct cli bad = { .args = { "env" }, .env = { "MOEPAGER_PROFILE=dal" } };
+    json_t *json = cli_json(&cli), *option;
+    struct cli_result result;
+    size_t i, found = 0;
+
+    json_array_foreach(json, i, option)
+    {
+        const char *name = json_string_value(json_object_get(option, "name"));
+        const char *value = json_string_value(json_object_get(option, "value"));
+        const char *effective = json_string_value(json_object_get(option, "effective"));
+
+        CHECK(name != NULL && value != NULL && effective != NULL);
+        if (!strcmp(name, "MOEPAGER_ASSIGN")) {
+            CHECK_STR(value, "");
+            CHECK_STR(effective, "greedy");
+            found++;
+        }
+        if (!strcmp(name, "MOEPAGER_ADMIT")) {
+            CHECK_STR(effective, "always");
+            found++;
+        }
+    }
+    CHECK_EQ(found, 2);
+    json_decref(json);
+    cli_run(&plain, &result);
+    CHECK_EQ(result.exit_code, 0);
+    CHECK(strstr(result.out, "# in effect: greedy\nexport MOEPAGER_ASSIGN=\n") != NULL);
+    cli_free(&result);
+    cli_expect(&bad, 2, "unknown profile 'dal'");
+}
+
 /* C7: a log that cannot be written harms nobody, and a link is not followed. */
 static void a_log_file_that_cannot_be_used_is_no_obstacle(void)
 {
@@ -317,6 +355,7 @@ int main(int argc, char **argv)
     RUN(a_model_that_is_none_is_refused);
     RUN(a_wrong_variable_warns_or_ends);
     RUN(a_flag_goes_before_the_environment);
+    RUN(env_shows_what_a_profile_stands_for);
     RUN(a_log_file_that_cannot_be_used_is_no_obstacle);
     RUN(help_names_every_flag_and_examples);
     RUN(info_tells_sizes_and_what_is_missing);

@@ -273,7 +273,8 @@ static const struct mp_opt_group *default_groups(void)
             if (info->opts == NULL)
                 continue;
             CHECK(count < GROUPS_MAX && info->config_size <= sizeof(configs[0]));
-            groups[count] = (struct mp_opt_group){ "MOEPAGER_X_", info->opts, configs[count] };
+            groups[count] =
+                (struct mp_opt_group){ "MOEPAGER_X_", info->opts, configs[count], NULL };
             for (const struct mp_opt *opt = info->opts; opt->name != NULL; opt++)
                 CHECK(mp_opt_parse(opt, opt->dfl, configs[count] + opt->offset));
             count++;

@@ -5,7 +5,8 @@
 static void defaults_and_limits_make_a_reader_configuration(void)
 {
     struct mp_io_config config;
-    struct mp_opt_group groups[] = { { "MOEPAGER_", mp_io_opts, &config }, { .prefix = NULL } };
+    struct mp_opt_group groups[] = { { "MOEPAGER_", mp_io_opts, &config, NULL },
+                                     { .prefix = NULL } };
     struct mp_reader_config reader;
 
     CHECK_EQ(mp_opt_load(mp_io_opts, "NOT_SET_", &config), 0);

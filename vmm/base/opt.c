@@ -45,9 +45,9 @@ unsigned mp_opt_load(const struct mp_opt *table, const char *prefix, void *confi
         if (value != NULL && mp_opt_parse(opt, value, field_of(opt, config)))
             continue;
         if (value != NULL) {
-            mp_log_warn("opt", "%s is '%s', need %s; using %s", name,
+            mp_log_warn("opt", "%s is '%s', need %s; using %s (%s)", name,
                         mp_quote(quoted, value, strlen(value)), mp_opt_describe(opt, wanted),
-                        *opt->dfl != '\0' ? opt->dfl : "nothing");
+                        *opt->dfl != '\0' ? opt->dfl : "nothing", opt->help);
             bad++;
         }
         ok = mp_opt_parse(opt, opt->dfl, field_of(opt, config));
@@ -204,11 +204,12 @@ static enum mp_status set(const struct mp_opt *opt, const char *shown, void *con
     if (value == NULL && opt->kind == MP_OPT_BOOL)
         value = "1";
     if (value == NULL)
-        return mp_fail(MP_ERR_CONFIG, "E_OPTION", "option '%s' needs a value: %s", shown,
-                       mp_opt_describe(opt, wanted));
+        return mp_fail(MP_ERR_CONFIG, "E_OPTION", "option '%s' needs a value: %s (%s)", shown,
+                       mp_opt_describe(opt, wanted), opt->help);
     if (!mp_opt_parse(opt, value, field_of(opt, config)))
-        return mp_fail(MP_ERR_CONFIG, "E_OPTION", "option '%s': got '%s', need %s", shown,
-                       mp_quote(quoted, value, strlen(value)), mp_opt_describe(opt, wanted));
+        return mp_fail(MP_ERR_CONFIG, "E_OPTION", "option '%s': got '%s', need %s (%s)", shown,
+                       mp_quote(quoted, value, strlen(value)), mp_opt_describe(opt, wanted),
+                       opt->help);
     return MP_OK;
 }
 

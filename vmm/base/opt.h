@@ -114,6 +114,9 @@ struct mp_opt_group {
     const char *prefix; /* "MOEPAGER_LRU_" */
     const struct mp_opt *table;
     void *config; /* the struct that the table's offsets are into */
+    /* What the value in `config` comes to where it does not say so itself, else NULL; NULL for all.
+     */
+    const char *(*effect)(const void *config, const struct mp_opt *opt);
 };
 
 /* MOEPAGER_STRICT; list it with the prefix "MOEPAGER_". */
@@ -175,13 +178,14 @@ const char *mp_opt_describe(const struct mp_opt *opt, char out[MP_OPT_TEXT_BYTES
 /* Write "25%", "2GiB", "all": the shortest exact form of a size. Returns `out`. */
 const char *mp_opt_format_bytes(uint64_t bytes, char out[32]);
 
-/* Write the groups with their current values, as lines that a shell can source. */
+/* Write the groups with their current values and what they come to, as lines that a shell can
+ * source. */
 void mp_opt_print(const struct mp_opt_group *groups, FILE *out);
 
 /* Write docs/options.md: variables, flags, defaults and ranges, without current values. */
 void mp_opt_print_markdown(const struct mp_opt_group *groups, FILE *out);
 
-/* Write a JSON array of objects with name, flag, value, default, accepted and help. */
+/* Write a JSON array of objects with name, flag, value, effective, default, accepted and help. */
 void mp_opt_print_json(const struct mp_opt_group *groups, FILE *out);
 
 #endif

@@ -45,13 +45,22 @@ static void print_quoted(const char *s, FILE *out)
     putc('\'', out);
 }
 
+static const char *effect_of(const struct mp_opt_group *group, const struct mp_opt *opt)
+{
+    return group->effect != NULL ? group->effect(group->config, opt) : NULL;
+}
+
 void mp_opt_print(const struct mp_opt_group *groups, FILE *out)
 {
     char text[MP_OPT_TEXT_BYTES];
 
     for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
         for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
+            const char *effect = effect_of(group, opt);
+
             fprintf(out, "# %s\n# %s\n", opt->help, mp_opt_describe(opt, text));
+            if (effect != NULL)
+                fprintf(out, "# in effect: %s\n", effect);
             fprintf(out, "export %s%s=", group->prefix, opt->name);
             print_quoted(mp_opt_format(opt, (const char *)group->config + opt->offset, text), out);
             putc('\n', out);
@@ -98,6 +107,8 @@ void mp_opt_print_json(const struct mp_opt_group *groups, FILE *out)
     mp_json_array_begin(&json, NULL);
     for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
         for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
+            const char *effect = effect_of(group, opt);
+
             mp_json_object_begin(&json, NULL);
             snprintf(name, sizeof(name), "%s%s", group->prefix, opt->name);
             mp_json_put_string(&json, "name", name);
@@ -105,6 +116,7 @@ void mp_opt_print_json(const struct mp_opt_group *groups, FILE *out)
             mp_json_put_string(&json, "flag", name);
             mp_opt_format(opt, (const char *)group->config + opt->offset, text);
             mp_json_put_string(&json, "value", text);
+            mp_json_put_string(&json, "effective", effect != NULL ? effect : text);
             mp_json_put_string(&json, "default", opt->dfl);
             mp_json_put_string(&json, "accepted", mp_opt_describe(opt, text));
             mp_json_put_string(&json, "help", opt->help);
