@@ -1,6 +1,7 @@
 /*
  * What this machine can read, for comparisons with what a program reached:
- * `bench_machine FILE [THREADS]` prints one JSON object.
+ * `bench_machine FILE [THREADS]` prints one JSON object. `bench_machine --touch BYTES [THREADS]`
+ * takes so much new memory, all threads a part of it, and prints how fast it came.
  *
  * Memory: every thread reads an area of its own, far larger than caches, in several streams; the
  * best of some rounds, with one thread and with THREADS (default: all processors). File: blocks of
@@ -145,6 +146,38 @@ static double memory_bytes_per_s(int threads)
     return (double)AREA_BYTES * threads / best_s;
 }
 
+static void *touch_memory(void *arg)
+{
+    struct job *job = arg;
+
+    if (madvise(job->area, (size_t)job->blocks * BLOCK_BYTES, MADV_POPULATE_WRITE) != 0)
+        job->error = strerror(errno);
+    return NULL;
+}
+
+/* Huge pages where they can be had. */
+static int touch(long long bytes, int threads)
+{
+    static struct job jobs[THREADS_MAX];
+    const long long blocks = bytes / (long long)BLOCK_BYTES / threads;
+    const size_t part = (size_t)blocks * BLOCK_BYTES, all = part * (size_t)threads + BLOCK_BYTES;
+    char *area = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    double s;
+
+    if (blocks < 1 || area == MAP_FAILED)
+        fail("memory", blocks < 1 ? "less than 2 MiB for a thread" : strerror(errno));
+    area += (BLOCK_BYTES - (uintptr_t)area % BLOCK_BYTES) % BLOCK_BYTES;
+    madvise(area, part * (size_t)threads, MADV_HUGEPAGE); /* a wish */
+    for (int i = 0; i < threads; i++)
+        jobs[i] = (struct job){ .work = touch_memory,
+                                .area = (unsigned char *)area + part * (size_t)i,
+                                .blocks = blocks };
+    s = run_jobs(jobs, threads);
+    printf("{\"threads\": %d, \"new_memory_bytes_per_s\": %.4g}\n", threads,
+           (double)part * threads / s);
+    return fflush(stdout) != 0;
+}
+
 static double file_bytes_per_s(int file, off_t bytes, int *threads_p)
 {
     static struct job jobs[16];
@@ -175,13 +208,17 @@ static double file_bytes_per_s(int file, off_t bytes, int *threads_p)
 
 int main(int argc, char **argv)
 {
-    const int threads = argc > 2 ? atoi(argv[2]) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    const int taken = argc > 1 && strcmp(argv[1], "--touch") == 0 ? 2 : 1;
+    const int threads =
+        argc > taken + 1 ? atoi(argv[taken + 1]) : (int)sysconf(_SC_NPROCESSORS_ONLN);
     int file, file_threads = 0;
     double one, all, disk;
     struct stat info;
 
-    if (argc < 2 || threads < 1 || threads > THREADS_MAX)
-        fail("usage", "bench_machine FILE [THREADS]");
+    if (argc < taken + 1 || threads < 1 || threads > THREADS_MAX)
+        fail("usage", "bench_machine FILE [THREADS], or --touch BYTES [THREADS]");
+    if (taken == 2)
+        return touch(atoll(argv[2]), threads);
     file = open(argv[1], O_RDONLY | O_DIRECT | O_CLOEXEC);
     if (file < 0 || fstat(file, &info) != 0)
         fail(argv[1], strerror(errno));
