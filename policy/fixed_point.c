@@ -96,13 +96,15 @@ void mp_fixed_point_split(const struct mp_fixed_point *point, const uint32_t *sl
                           double *late_ns, uint32_t *tops)
 {
     const double all_ns = point->top_k * point->expert_ns;
+    const uint32_t most = point->fixed_top > 0 ? point->fixed_top : point->slices;
+    const uint32_t least = point->fixed_top > 0 ? point->fixed_top : 1;
     double window_ns = point->attention_ns; /* of the first layer; the head's time is not known */
 
     for (uint32_t l = 0; l < point->layers; l++) {
         double best = -1, hide_ns, miss_ns;
 
-        tops[l] = point->slices;
-        for (uint32_t top = point->slices; top >= 1; top--) {
+        tops[l] = most;
+        for (uint32_t top = most; top >= least; top--) {
             const double theta = (double)top / point->slices;
             const uint64_t room = (uint64_t)slots[l] * point->slices / top;
             const uint32_t cache = room < point->experts ? (uint32_t)room : point->experts;

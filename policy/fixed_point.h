@@ -12,6 +12,7 @@ struct mp_fixed_point {
     uint32_t layers, experts, top_k;
     uint32_t guesses;                        /* predicted ranks that are counted, y = 1.. */
     uint32_t slices;                         /* theta is a multiple of 1 / slices, 1.. */
+    uint32_t fixed_top;                      /* theta * slices if it is given; 0: searched */
     double load_ns, expert_ns, attention_ns; /* T_load, T_comp of one expert, T_comp of attention */
 
     uint64_t *tokens; // (layers): q, of which the activations were counted

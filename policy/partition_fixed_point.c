@@ -9,12 +9,13 @@
  * Departures. V_i are whole slots, and ZETA is at most 1 / (4 layers) but one slot at least, so
  * that a donor never ends below one slot; the printed V_i - zeta V_e can fall below 0. theta is a
  * multiple of 1 / slices and searched instead of C, C = V / theta up to all experts; where units
- * are whole it is 1. U_b, the buffer for what is not kept, is top_k slots, but a quarter of all at
- * most. A run that is due waits for the next idle moment (printed: exactly at q mod tau == 0, else
- * tau tokens more). T_head, the first layer's extra window, is not known here and left out. Of a
- * batch the last SAMPLES tokens are counted, y goes up to four times top_k, and the counts start
- * uniform with theta 1/2 but without random first residents. Costs that are not known leave all as
- * it is. Memory: layers * 8 top_k * experts counters.
+ * are whole it is 1. THETA, which is ours, fixes it, as the paper's figure 4 does. U_b, the buffer
+ * for what is not kept, is top_k slots, but a quarter of all at most. A run that is due waits for
+ * the next idle moment (printed: exactly at q mod tau == 0, else tau tokens more). T_head, the
+ * first layer's extra window, is not known here and left out. Of a batch the last SAMPLES tokens
+ * are counted, y goes up to four times top_k, and the counts start uniform with theta 1/2 but
+ * without random first residents. Costs that are not known leave all as it is. Memory: layers * 8
+ * top_k * experts counters.
  */
 #include "policy/builtins.h"
 
@@ -32,7 +33,7 @@
 
 struct fixed_point_config {
     double zeta;
-    uint64_t tau;
+    uint64_t tau, theta;
 };
 
 static const struct mp_opt fixed_point_opts[] = {
@@ -41,6 +42,9 @@ static const struct mp_opt fixed_point_opts[] = {
                 "a layer's equal share, at least one slot."),
     MP_OPT(MP_OPT_U64, "TAU", struct fixed_point_config, tau, "5000", 1, 1000000000,
            "Tokens after which partition fixed-point thinks again."),
+    MP_OPT(MP_OPT_U64, "THETA", struct fixed_point_config, theta, "0", 0, 16,
+           "Sixteenths of each expert that partition fixed-point keeps in every layer, if experts "
+           "are stored in slices; 0: it decides, and begins with 8."),
     MP_OPT_END,
 };
 
@@ -105,6 +109,14 @@ static enum mp_status allocate(struct fixed_point *self, const struct mp_shape *
     return status == MP_OK ? mp_priority_init(&self->priority, shape, LCP_RHO, LCP_OMEGA) : status;
 }
 
+/* Sixteenths as slices, of which an expert has as many as it has; 0: not given. */
+static uint32_t given_top(uint64_t sixteenths, uint32_t slices)
+{
+    const uint32_t top = ((uint32_t)sixteenths * slices + 8) / 16;
+
+    return sixteenths == 0 || top > 0 ? top : 1;
+}
+
 static enum mp_status fixed_point_create(const void *config_, const struct mp_shape *shape,
                                          struct mp_policy **policy_p)
 {
@@ -127,12 +139,15 @@ static enum mp_status fixed_point_create(const void *config_, const struct mp_sh
     self->tau = self->due = config->tau;
     self->step = (uint32_t)((config->zeta < most ? config->zeta : most) * slots);
     self->step = self->step > 0 ? self->step : 1;
+    self->point.fixed_top = split ? given_top(config->theta, shape->slices) : 0;
     self->forecast_layer = MP_LAYER_ANY;
     for (uint32_t l = 0; l < shape->layers; l++) {
         const uint32_t equal = slots / shape->layers + (l < slots % shape->layers ? 1 : 0);
 
         self->slots[l] = equal < shape->experts ? equal : shape->experts;
-        self->tops[l] = split ? shape->slices / 2 : 1;
+        self->tops[l] = !split                      ? 1
+                        : self->point.fixed_top > 0 ? self->point.fixed_top
+                                                    : shape->slices / 2;
     }
     *policy_p = &self->super;
     return MP_OK;

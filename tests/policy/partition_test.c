@@ -9,6 +9,7 @@
 #include "policy/fixed_point.h"
 #include "policy/hot.h"
 #include "tests/policy/calibration.h"
+#include "tests/policy/instance.h"
 #include "tests/test.h"
 #include "vmm/base/error.h"
 
@@ -144,6 +145,12 @@ static void theta_follows_from_the_window(void)
     mp_fixed_point_split(&point, slots, late, tops);
     CHECK_EQ(tops[0], 8);
     CHECK(near(late[0], 0));
+
+    /* Given, nothing is searched: the whole, m = .8 as above, miss 2, hide 1.6. */
+    point.fixed_top = 16;
+    mp_fixed_point_split(&point, slots, late, tops);
+    CHECK_EQ(tops[0], 16);
+    CHECK(near(late[0], 2 - 1.6));
     mp_fixed_point_fini(&point);
 }
 
@@ -158,8 +165,8 @@ static void fixed_point_learns_and_keeps_the_sum(void)
     };
     const struct {
         double zeta;
-        uint64_t tau;
-    } config = { 0.01, 50 };
+        uint64_t tau, theta;
+    } config = { 0.01, 50, 0 };
     const struct mp_partition_ops *ops = &mp_partition_fixed_point;
     uint32_t quota[4], tops[4], sum = 0, revisions = 0;
     struct mp_policy *policy;
@@ -204,6 +211,42 @@ static void fixed_point_learns_and_keeps_the_sum(void)
     for (uint32_t l = 0; l < 4; l++)
         CHECK_EQ(tops[l], 1); /* units are whole */
     ops->destroy(policy);
+}
+
+/* THETA is in sixteenths, whatever an expert is cut into, and one slice at least; it outlasts
+ * revisions. Whole experts have no parts. */
+static void theta_can_be_given(void)
+{
+    static const struct mp_costs costs = { .load_ns = 1000, .device_fixed_ns = 100 };
+    static const struct {
+        uint32_t slices, theta, top;
+    } cases[] = { { 16, 0, 8 }, { 16, 6, 6 }, { 16, 16, 16 }, { 4, 6, 2 },
+                  { 4, 1, 1 },  { 4, 16, 4 }, { 1, 6, 1 } };
+    const struct mp_partition_ops *ops = &mp_partition_fixed_point;
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        const struct mp_shape shape = { .layers = 2,
+                                        .experts = 4,
+                                        .top_k = 1,
+                                        .tokens_max = 1,
+                                        .slots = 4,
+                                        .costs = &costs,
+                                        .slices = cases[i].slices };
+        char theta[8];
+        struct mp_policy *policy;
+        uint32_t tops[2], quota[2], chosen = 0;
+
+        snprintf(theta, sizeof(theta), "%u", cases[i].theta);
+        policy = instance(&ops->info, ops->create, &shape, "TAU", "1", "THETA", theta, NULL);
+        ops->tops(policy, &shape, tops);
+        CHECK(tops[0] == cases[i].top && tops[1] == cases[i].top);
+        for (uint32_t l = 0; l < 2; l++)
+            ops->routed(policy, l, 1, 1, &chosen);
+        CHECK(ops->revise(policy, &shape, true, quota));
+        ops->tops(policy, &shape, tops);
+        CHECK(cases[i].theta == 0 || (tops[0] == cases[i].top && tops[1] == cases[i].top));
+        ops->destroy(policy);
+    }
 }
 
 /* Least expected loads with `slots` for layers l.. by trying every size: dynamic programming. */
@@ -385,6 +428,7 @@ int main(void)
     RUN(exposed_times_are_those_worked_out_by_hand);
     RUN(slots_move_while_the_sum_falls);
     RUN(theta_follows_from_the_window);
+    RUN(theta_can_be_given);
     RUN(fixed_point_learns_and_keeps_the_sum);
     RUN(adapmoe_finds_the_optimum_of_dynamic_programming);
     RUN(first_residents_are_the_hottest_or_whole_layers);
