@@ -100,6 +100,8 @@ static const struct flag flags[] = {
     { "profile", TEXT, AT(profiles), 0, 0, 0, SIMULATE, "A,B",
       "sets of policies (the default one)" },
     { "batch", TEXT, AT(batches), 0, 0, 0, SIMULATE, "N,M", "sequences at once (1)" },
+    { "warm", NUMBER, AT(warm_tokens), 0, 1u << 20, 0, SIMULATE, "N",
+      "steps of decode before the prompt, that nothing counts (0)" },
     { "prompt", NUMBER, AT(prompt_tokens), 1, 1u << 20, 0, SIMULATE, "N",
       "tokens of each prompt (64)" },
     { "gen", NUMBER, AT(gen_tokens), 0, 1u << 20, 0, SIMULATE, "N",

@@ -20,7 +20,7 @@ struct mp_args {
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;
     uint64_t max_tokens;
-    uint64_t prompt_tokens, gen_tokens, batch, repeat, shard_bytes;
+    uint64_t warm_tokens, prompt_tokens, gen_tokens, batch, repeat, shard_bytes;
     double temperature, top_p; /* negative: not given */
     uint64_t top_k;            /* UINT64_MAX: not given */
     uint64_t window, tokens;   /* tokens: UINT64_MAX: not given */

@@ -113,6 +113,8 @@ static void put_json(struct mp_json_out *json, const struct mp_profile *profile,
     mp_json_put_f64(json, "device_busy_share", share(r->device_busy_ns, r->decode_ns));
     mp_json_put_f64(json, "cpu_busy_share", share(r->cpu_busy_ns, r->decode_ns));
     mp_json_put_f64(json, "link_busy_share", share(r->link_busy_ns, r->decode_ns));
+    mp_json_put_f64(json, "seen_skew", r->seen.skew);
+    mp_json_put_f64(json, "seen_skew_spread", r->seen.skew_spread);
     mp_json_put_f64(json, "seen_overlap", r->seen.overlap);
     mp_json_put_f64(json, "seen_mass", r->seen.mass);
     mp_json_put_f64(json, "seen_accuracy", r->seen.accuracy);
@@ -169,6 +171,7 @@ static enum mp_status run_one(struct simulate *s, const struct mp_profile *profi
         .groups = s->settings->groups,
         .slices = slices_of(s, profile),
         .batch = batch,
+        .warm = (uint32_t)s->args->warm_tokens,
         .prompt = (uint32_t)s->args->prompt_tokens,
         .gen = (uint32_t)s->args->gen_tokens,
         .budget = s->settings->run.budget,
@@ -245,9 +248,10 @@ static enum mp_status check_args(const struct mp_args *args)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "need --machine and --model: moepager simulate --machine "
                        "rtx3090-epyc7532 --model deepseek-v2-lite");
-    if (args->trace != NULL && args->batches != NULL)
+    if (args->trace != NULL && (args->batches != NULL || args->warm_tokens > 0))
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "--batch and --trace exclude each other: a trace has its batches");
+                       "--%s and --trace exclude each other: a trace has its batches and steps",
+                       args->batches != NULL ? "batch" : "warm");
     if (args->timeline != NULL && ((args->batches != NULL && strchr(args->batches, ',')) ||
                                    (args->profiles != NULL && strchr(args->profiles, ','))))
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",

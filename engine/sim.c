@@ -267,6 +267,25 @@ static struct busy busy_of(const struct mp_sim_world *w)
     return (struct busy){ w->device.busy_ns, w->cpu.busy_ns, w->link.busy_ns };
 }
 
+/* `count` steps of decode: texts of `gen` each, and a pause after each but the last. */
+static enum mp_status run_decode(struct mp_sim_world *w, uint32_t count)
+{
+    const struct mp_sim_config *c = w->config;
+    enum mp_status status = MP_OK;
+    bool decode = true;
+
+    for (uint32_t i = 0; i < count && status == MP_OK; i++) {
+        const uint32_t at = c->gen > 0 ? i % c->gen : 0;
+
+        if (i > 0 && at == 0)
+            mp_pager_pause(w->pager);
+        w->context = c->prompt + at + 1;
+        (void)mp_sim_load_begin(w->load, c->batch, &decode);
+        status = run_step(w);
+    }
+    return status;
+}
+
 static enum mp_status run_prompt(struct mp_sim_world *w)
 {
     const struct mp_sim_config *c = w->config;
@@ -296,20 +315,23 @@ static void load_first(struct mp_sim_world *w)
 static enum mp_status run_synthetic(struct mp_sim_world *w, struct mp_sim_result *r)
 {
     const struct mp_sim_config *c = w->config;
-    const uint64_t start_ns = w->clock.time_ns;
-    enum mp_status status = run_prompt(w);
-    const struct mp_counters before = w->counters;
-    const struct busy busy = busy_of(w);
-    const uint64_t decode_ns = w->clock.time_ns;
-    bool decode = true;
+    enum mp_status status = run_decode(w, c->warm);
+    struct mp_counters before;
+    struct busy busy;
+    uint64_t start_ns, decode_ns;
 
+    if (c->warm > 0 && status == MP_OK)
+        mp_pager_pause(w->pager);
+    start_ns = w->clock.time_ns;
+    if (status == MP_OK)
+        status = run_prompt(w);
+    before = w->counters;
+    busy = busy_of(w);
+    decode_ns = w->clock.time_ns;
     r->prefill_ns = decode_ns - start_ns;
     r->prefill_tokens = (uint64_t)c->batch * c->prompt;
-    for (uint32_t i = 0; i < c->gen && status == MP_OK; i++) {
-        w->context = c->prompt + i + 1;
-        (void)mp_sim_load_begin(w->load, c->batch, &decode);
-        status = run_step(w);
-    }
+    if (status == MP_OK)
+        status = run_decode(w, c->gen);
     r->decode_ns = w->clock.time_ns - decode_ns;
     r->decode_steps = c->gen;
     r->decode_tokens = (uint64_t)c->gen * c->batch;

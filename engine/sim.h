@@ -23,6 +23,7 @@ struct mp_sim_config {
     const struct mp_opt_group *groups; /* options of the policies; may be NULL */
     uint32_t slices;                   /* of an expert, 1..MP_SLICES_MAX; 0: whole */
     uint32_t batch, prompt, gen;       /* sequences; tokens of each */
+    uint32_t warm;                     /* steps of decode before the prompt, not in the result */
     struct mp_share budget;            /* auto: what the device's memory leaves */
     uint64_t seed;
     bool deterministic;
@@ -46,7 +47,7 @@ struct mp_sim_result {
     /* In decode. */
     struct mp_counters counters;
     uint64_t device_busy_ns, cpu_busy_ns, link_busy_ns;
-    struct mp_sim_seen seen;
+    struct mp_sim_seen seen; /* with the steps before the prompt */
 };
 
 /* MP_ERR_CONFIG E_SIM: what does not fit together; E_BUDGET_SMALL; others as of the parts. */

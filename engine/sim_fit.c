@@ -12,6 +12,7 @@ enum { LAYERS = 4, TOKENS = 384, TRIALS = 24 };
 /* What one trial needs: a few layers' worth of tokens. */
 struct sample {
     uint32_t experts, k;
+    double variation;
     uint64_t seed;
     float *fixed, *moving, *logits, *guess; // (experts) each
     uint32_t *best, *other;                 // (k)
@@ -78,6 +79,18 @@ static int by_size(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
+double mp_sim_skew(uint32_t *counts, uint32_t experts)
+{
+    uint64_t quarter = 0, all = 0;
+
+    qsort(counts, experts, sizeof(counts[0]), by_size);
+    for (uint32_t e = 0; e < experts; e++) {
+        quarter += e < (experts + 3) / 4 ? counts[e] : 0;
+        all += counts[e];
+    }
+    return all > 0 ? (double)quarter / (double)all : 0;
+}
+
 struct statistics {
     double skew, overlap, mass, accuracy;
 };
@@ -94,12 +107,11 @@ static double mass_of(const struct sample *s, double heat)
 }
 
 /* One layer's tokens, added to `sum`. */
-static void run_layer(struct sample *s, uint64_t *random, const struct mp_sim_fit *fit, double blur,
-                      struct statistics *sum)
+static void run_layer(struct sample *s, float w, uint64_t *random, const struct mp_sim_fit *fit,
+                      double blur, struct statistics *sum)
 {
-    const float w = (float)fit->share, rest = sqrtf(1 - w * w);
+    const float rest = sqrtf(1 - w * w);
     const float keep = (float)fit->keep, fresh = sqrtf(1 - keep * keep);
-    uint32_t quarter = 0;
 
     memset(s->counts, 0, s->experts * sizeof(s->counts[0]));
     for (uint32_t e = 0; e < s->experts; e++) {
@@ -122,10 +134,7 @@ static void run_layer(struct sample *s, uint64_t *random, const struct mp_sim_fi
         mp_sim_top(s->guess, s->experts, s->k, s->other);
         sum->accuracy += (double)count_common(s->best, s->other, s->k) / s->k / TOKENS;
     }
-    qsort(s->counts, s->experts, sizeof(s->counts[0]), by_size);
-    for (uint32_t e = 0; e < (s->experts + 3) / 4; e++)
-        quarter += s->counts[e];
-    sum->skew += (double)quarter / (TOKENS * s->k);
+    sum->skew += mp_sim_skew(s->counts, s->experts);
 }
 
 static struct statistics measure(struct sample *s, const struct mp_sim_fit *fit, double blur)
@@ -134,7 +143,8 @@ static struct statistics measure(struct sample *s, const struct mp_sim_fit *fit,
     uint64_t random = s->seed;
 
     for (int l = 0; l < LAYERS; l++)
-        run_layer(s, &random, fit, blur, &sum);
+        run_layer(s, mp_sim_fit_share(fit, s->variation, (l + 0.5) / LAYERS), &random, fit, blur,
+                  &sum);
     sum.skew /= LAYERS;
     sum.overlap /= LAYERS;
     sum.mass /= LAYERS;
@@ -163,7 +173,7 @@ enum mp_status mp_sim_fit(const struct mp_sim_model *model, uint64_t seed, struc
     const uint32_t experts = (uint32_t)model->experts, k = (uint32_t)model->top_k;
     float *floats = calloc(4 * (size_t)experts, sizeof(float));
     uint32_t *numbers = calloc(experts + 2 * (size_t)k, sizeof(uint32_t));
-    struct sample s = { .experts = experts, .k = k, .seed = seed };
+    struct sample s = { .experts = experts, .k = k, .variation = model->variation, .seed = seed };
 
     if (floats == NULL || numbers == NULL) {
         free(floats);

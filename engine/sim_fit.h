@@ -32,6 +32,9 @@ double mp_sim_fit_blur(const struct mp_sim_fit *fit, double accuracy);
 double mp_sim_uniform(uint64_t *random);
 float mp_sim_normal(uint64_t *random);
 
+/* Share of the choices that the most used quarter of the experts has; sorts counts(experts). */
+double mp_sim_skew(uint32_t *counts, uint32_t experts);
+
 /* best(k) := the places of the k largest of `count` values, largest first; equal: lower place. */
 void mp_sim_top(const float *values, uint32_t count, uint32_t k, uint32_t *best);
 

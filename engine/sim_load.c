@@ -36,6 +36,7 @@ struct mp_sim_load {
     uint32_t step_count;
 
     /* Statistics of decode. */
+    uint32_t *counts;   // (layers, experts): choices
     uint32_t *best;     // (top_k): scratch
     uint32_t *previous; // (layers, sequences, top_k)
     uint8_t *chosen;    // (experts): scratch
@@ -213,6 +214,7 @@ enum mp_status mp_sim_load_create(const struct mp_sim_load_config *config,
     load->experts = (uint32_t)config->model->experts;
     load->k = (uint32_t)config->model->top_k;
     load->random = config->seed;
+    load->counts = make((size_t)load->layers * load->experts, sizeof(uint32_t), &status);
     load->best = make(load->k, sizeof(uint32_t), &status);
     load->chosen = make(load->experts, 1, &status);
     load->previous =
@@ -240,6 +242,7 @@ void mp_sim_load_destroy(struct mp_sim_load *load)
     free(load->pairs);
     free(load->group);
     free(load->step_group);
+    free(load->counts);
     free(load->best);
     free(load->previous);
     free(load->chosen);
@@ -334,6 +337,7 @@ static void observe(struct mp_sim_load *load, uint32_t layer, uint32_t token, co
 
     mp_sim_top(scores, load->experts, load->k, load->best);
     for (uint32_t r = 0; r < load->k; r++) {
+        load->counts[(size_t)layer * load->experts + load->best[r]]++;
         load->mass_sum += scores[load->best[r]];
         for (uint32_t s = 0; s < load->k; s++)
             same += previous[s] == load->best[r];
@@ -527,10 +531,25 @@ const struct mp_calibration *mp_sim_load_calibration(const struct mp_sim_load *l
     return &load->calibration;
 }
 
-struct mp_sim_seen mp_sim_load_seen(const struct mp_sim_load *load)
+static void see_skew(struct mp_sim_load *load, struct mp_sim_seen *seen)
+{
+    double sum = 0, squares = 0;
+
+    for (uint32_t l = 0; l < load->layers; l++) {
+        const double skew = mp_sim_skew(load->counts + (size_t)l * load->experts, load->experts);
+
+        sum += skew;
+        squares += skew * skew;
+    }
+    seen->skew = sum / load->layers;
+    seen->skew_spread = sqrt(fmax(0, squares / load->layers - seen->skew * seen->skew));
+}
+
+struct mp_sim_seen mp_sim_load_seen(struct mp_sim_load *load)
 {
     struct mp_sim_seen seen = { 0 };
 
+    see_skew(load, &seen);
     if (load->overlap_count > 0)
         seen.overlap = load->overlap_sum / (double)load->overlap_count;
     if (load->mass_count > 0)

@@ -61,10 +61,11 @@ void mp_sim_load_predicted(struct mp_sim_load *load, uint32_t layer, uint32_t ta
 /* What a calibration run would have found of a synthetic load; zero pointers for a trace. */
 const struct mp_calibration *mp_sim_load_calibration(const struct mp_sim_load *load);
 
-/* What was really seen, in decode; a statistic of no tokens is 0. */
+/* What was really seen, in decode; a statistic of no tokens is 0. Called once, at the end. */
 struct mp_sim_seen {
+    double skew, skew_spread; /* mean of the layers, and standard deviation among them */
     double overlap, mass, accuracy;
 };
-struct mp_sim_seen mp_sim_load_seen(const struct mp_sim_load *load);
+struct mp_sim_seen mp_sim_load_seen(struct mp_sim_load *load);
 
 #endif

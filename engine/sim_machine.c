@@ -79,7 +79,7 @@ static const struct key model_keys[] = {
     S(kv_bytes, 0, 1e9, NEEDED),
     S(expert_bits, 1, 32, 16),
     S(weight_bits, 1, 32, 16),
-    S(skew, 0.25, 0.9, 0.5),
+    S(skew, 0.25, 0.97, 0.5),
     S(variation, 0, 1, 0.2),
     S(overlap, 0, 0.9, 0.3),
     S(mass, 0.01, 0.99, 0.5),

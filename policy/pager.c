@@ -160,6 +160,13 @@ void mp_pager_end(struct mp_pager *pager)
     mp_pager_pursue(pager);
 }
 
+void mp_pager_pause(struct mp_pager *pager)
+{
+    mp_assert(!pager->open);
+    mp_pager_settle_ahead(pager, true);
+    mp_pager_revise(pager);
+}
+
 /* The layer gives up on a need that is being read: the read may end, but nobody waits for it. */
 static void abandon_read(struct mp_pager *pager, struct mp_pager_need *need)
 {

@@ -129,6 +129,10 @@ void mp_pager_done(struct mp_pager *pager, uint32_t need);
  * the last layer, new shares of the partition. */
 void mp_pager_end(struct mp_pager *pager);
 
+/* Between layers: nothing is computed for a while. Waits for what is being read, then does what a
+ * partition put off until the device is idle. */
+void mp_pager_pause(struct mp_pager *pager);
+
 /* Close the layer whatever its state: leases end, reads that have not started are cancelled, those
  * of prefetches for other layers too. The pager can be used again afterwards; the thread's error
  * record is left alone. No effect if no layer is open. */

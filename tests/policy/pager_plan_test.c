@@ -396,6 +396,21 @@ static void shares_are_revised_after_the_last_layer(void)
     world_close(&w);
 }
 
+/* Between layers a pause waits for what is read ahead, and then the device is idle. */
+static void a_pause_is_idle(void)
+{
+    struct world w;
+
+    reset_plan();
+    open_planned(&w, 2, 8, false);
+    world_run(&w, 0, ids, 2);
+    mp_pager_pause(w.pager);
+    CHECK_EQ(revisions, 1);
+    CHECK(seen_idle);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
 /* Six residents that never leave and two slots for everything else. */
 static void a_demand_waits_where_residents_stay(void)
 {
@@ -495,6 +510,7 @@ int main(void)
     RUN(bad_swaps_are_refused);
     RUN(swaps_between_layers_need_a_common_tier);
     RUN(shares_are_revised_after_the_last_layer);
+    RUN(a_pause_is_idle);
     RUN(a_demand_waits_where_residents_stay);
     RUN(prefetches_end_at_the_routers_result);
     RUN(scores_come_with_the_time_of_their_layer);

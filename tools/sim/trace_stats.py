@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Skew and overlap of the decode steps of routing traces, as docs/simulate.md defines them.
+"""Skew, its spread and overlap of the decode steps of routing traces, as in docs/simulate.md.
 
 usage: trace_stats.py TRACE...    ours (docs/trace-format.md) or route_trace v1
 """
@@ -47,7 +47,7 @@ def main(paths):
         skews = [sum(n for _, n in count.most_common((experts + 3) // 4)) / sum(count.values())
                  for count in counts.values()]
         print(f'{path}: skew {statistics.mean(skews):.3f} ({min(skews):.3f} to {max(skews):.3f} '
-              f'by layer), overlap {statistics.mean(overlaps):.3f}, '
+              f'by layer, spread {statistics.pstdev(skews):.3f}), overlap {statistics.mean(overlaps):.3f}, '
               f'{sum(map(len, rows.values())) // len(counts)} tokens')
 
 
