@@ -16,7 +16,7 @@ static uint64_t link_cost(void *ctx, const struct mp_ticket *ticket)
 {
     struct mp_sim_world *w = ctx;
 
-    (void)ticket;
+    w->fresh[ticket->tag] = 1;
     if (w->config->fail_ppm > 0 && mp_sim_uniform(&w->random) * 1e6 < (double)w->config->fail_ppm)
         return MP_LINK_FAILS;
     return w->load_ns;
@@ -89,6 +89,14 @@ static uint64_t predict_ns(const struct mp_sim_world *w)
     }
 }
 
+static unsigned executors(const struct mp_sim_machine *machine)
+{
+    if (machine->group_us > 0)
+        return 1u << MP_EXECUTOR_DEVICE;
+    return 1u << MP_EXECUTOR_DEVICE | (machine->cpu_gflops > 0 ? 1u << MP_EXECUTOR_CPU : 0) |
+           (machine->in_place_gbps > 0 ? 1u << MP_EXECUTOR_IN_PLACE : 0);
+}
+
 static void fill_costs(struct mp_sim_world *w)
 {
     const struct mp_sim_machine *h = w->config->machine;
@@ -104,22 +112,16 @@ static void fill_costs(struct mp_sim_world *w)
     };
     w->costs.predict_ns = predict_ns(w);
     w->costs.device_fixed_ns = device - w->costs.device_token_ns;
-    if (h->cpu_gflops > 0) {
+    if (executors(h) & 1u << MP_EXECUTOR_CPU) {
         w->costs.cpu_token_ns = mp_sim_cpu_ns(h, m, 2) - mp_sim_cpu_ns(h, m, 1);
         w->costs.handoff_ns = (uint64_t)(h->handoff_us * 1000);
         w->costs.cpu_fixed_ns = mp_sim_cpu_ns(h, m, 1) - w->costs.cpu_token_ns;
     }
-    if (h->in_place_gbps > 0) {
+    if (executors(h) & 1u << MP_EXECUTOR_IN_PLACE) {
         w->costs.in_place_token_ns =
             (mp_sim_in_place_ns(h, m, 65) - mp_sim_in_place_ns(h, m, 1)) / 64;
         w->costs.in_place_fixed_ns = mp_sim_in_place_ns(h, m, 1) - w->costs.in_place_token_ns;
     }
-}
-
-static unsigned executors(const struct mp_sim_machine *machine)
-{
-    return 1u << MP_EXECUTOR_DEVICE | (machine->cpu_gflops > 0 ? 1u << MP_EXECUTOR_CPU : 0) |
-           (machine->in_place_gbps > 0 ? 1u << MP_EXECUTOR_IN_PLACE : 0);
 }
 
 /* What of the device's memory is left for experts. */
@@ -172,7 +174,7 @@ static enum mp_status make_layers(struct mp_sim_world *w)
     struct mp_step_config step = {
         .policies = &w->policies,
         .shape = w->shape,
-        .ops = &mp_sim_step_ops,
+        .ops = w->config->machine->group_us > 0 ? &mp_sim_together_ops : &mp_sim_step_ops,
         .ctx = w,
         .executors = executors(w->config->machine),
         .costs = &w->costs,
@@ -207,7 +209,8 @@ static enum mp_status make_world(struct mp_sim_world *w)
     w->shape.costs = &w->costs;
     w->ended = calloc((size_t)w->shape.experts * w->slices, sizeof(uint32_t));
     w->computed = calloc((size_t)w->shape.tokens_max, w->shape.top_k);
-    if (status == MP_OK && (w->ended == NULL || w->computed == NULL))
+    w->fresh = calloc((size_t)w->shape.layers * w->shape.experts, w->slices);
+    if (status == MP_OK && (w->ended == NULL || w->computed == NULL || w->fresh == NULL))
         status = mp_fail_no_memory("the simulator", (uint64_t)w->shape.tokens_max * w->shape.top_k);
     if (status == MP_OK)
         status = mp_sim_executor_init(&w->device, w, "device", w->shape.experts * w->slices);
@@ -234,6 +237,7 @@ static void destroy_world(struct mp_sim_world *w)
     mp_sim_executor_fini(&w->cpu);
     free(w->ended);
     free(w->computed);
+    free(w->fresh);
 }
 
 /* All layers for the tokens that the load has in this step. */

@@ -43,13 +43,16 @@ struct mp_sim_world {
     uint64_t load_ns, random; /* of one slice */
 
     uint32_t tokens, sequences, context; /* of the step */
+    uint64_t waited_ns, misses;          /* counters, as last looked at: mp_sim_together_ops */
+    uint8_t *fresh;                      // (units * slices): loaded and not computed yet
 
     /* With `check`. */
     uint8_t *computed; // (tokens_max, top_k): slices
     uint64_t needs, seen_ns;
 };
 
-extern const struct mp_step_ops mp_sim_step_ops;
+/* Executors beside each other; what is ready together, one after the other. */
+extern const struct mp_step_ops mp_sim_step_ops, mp_sim_together_ops;
 
 /* Queues on the clock; `most` is what can be under way at once. */
 enum mp_status mp_sim_executor_init(struct mp_sim_executor *executor, struct mp_sim_world *world,

@@ -63,6 +63,12 @@ static const struct key machine_keys[] = {
     M(step_token_us, 0, 1e9, 0),
     M(load_us, 0, 1e9, 0),
     M(latency_us, 0, 1e9, 0),
+    M(predict_us, 0, 1e9, 0),
+    M(group_us, 0, 1e9, 0),
+    M(wake_us, 0, 1e9, 0),
+    M(issue_us, 0, 1e9, 0),
+    M(busy_factor, 1, 100, 1),
+    M(fresh_us, 0, 1e9, 0),
 };
 
 static const struct key model_keys[] = {
@@ -344,6 +350,8 @@ uint64_t mp_sim_in_place_ns(const struct mp_sim_machine *h, const struct mp_sim_
 uint64_t mp_sim_router_ns(const struct mp_sim_machine *h, const struct mp_sim_model *m,
                           uint32_t tokens)
 {
+    if (h->predict_us > 0)
+        return us(h->predict_us);
     return us(h->launch_us + work_us(m->hidden * m->experts, m->weight_bits, tokens, h->device_gbps,
                                      h->device_gflops));
 }

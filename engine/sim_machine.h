@@ -21,6 +21,14 @@ struct mp_sim_machine {
     /* Measured times of one model, which then count instead of what follows from the above. */
     double expert_us, expert_token_us, layer_us, layer_token_us, step_us, step_token_us;
     double load_us, latency_us; /* latencies of several loads overlap */
+    double predict_us;          /* one prediction by another layer's router */
+
+    /* The engine on the host: above 0, experts that are ready together are computed together,
+     * which starts within group_us, and meanwhile the step does nothing else. wake_us: from the end
+     * of a read that the step waited for to that start. issue_us: the step's own time per load.
+     * busy_factor: how much longer computing takes while something is read. fresh_us: how much
+     * longer an expert takes the first time after its load, when no cache has it. */
+    double group_us, wake_us, issue_us, busy_factor, fresh_us;
 };
 
 struct mp_sim_model {

@@ -2,6 +2,7 @@
  * A MoE layer as costs: the operations that the step calls, and two executors that work by
  * themselves. What another executor than the CPU computes is the device's.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,6 +215,60 @@ static enum mp_status op_experts(void *ctx, uint32_t layer, const struct mp_expe
     return MP_OK;
 }
 
+/* Reading takes a share of what computing needs. */
+static void compute_together(struct mp_sim_world *w, uint64_t ns)
+{
+    const double factor = fmax(1, w->config->machine->busy_factor);
+
+    while (ns > 0) {
+        const uint64_t left = w->link.ticket != NULL ? w->link.end_ns - w->clock.time_ns : 0;
+        const uint64_t most = (uint64_t)((double)left / factor) + 1;
+        const uint64_t part = left > 0 && most < ns ? most : ns;
+
+        mp_sim_device_run(w, "experts", left > 0 ? (uint64_t)((double)part * factor) : part);
+        ns -= part;
+    }
+}
+
+static enum mp_status op_experts_together(void *ctx, uint32_t layer,
+                                          const struct mp_expert_work *work, uint32_t count)
+{
+    struct mp_sim_world *w = ctx;
+    const struct mp_sim_machine *machine = w->config->machine;
+    const bool waited = w->counters.exposed_wait_ns != w->waited_ns;
+    uint64_t ns = (uint64_t)((machine->group_us + (waited ? machine->wake_us : 0)) * 1000);
+
+    for (uint32_t i = 0; w->config->check && i < count; i++) {
+        const enum mp_status status = check_work(w, layer, &work[i]);
+
+        if (status != MP_OK)
+            return status;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t *fresh =
+            &w->fresh[(layer * w->shape.experts + work[i].expert) * w->slices + work[i].slice];
+
+        ns += mp_sim_slices_ns(w, work[i].rows.count, work[i].slices);
+        if (*fresh)
+            ns += (uint64_t)(machine->fresh_us * 1000 / w->slices);
+        *fresh = 0;
+    }
+    compute_together(w, ns);
+    w->waited_ns = w->counters.exposed_wait_ns;
+    return MP_OK;
+}
+
+/* Before it the loads of the layer were asked for. */
+static enum mp_status op_shared_together(void *ctx, uint32_t layer)
+{
+    struct mp_sim_world *w = ctx;
+    const double loads = (double)(w->counters.misses - w->misses);
+
+    w->misses = w->counters.misses;
+    mp_sim_device_run(w, "loads", (uint64_t)(loads * w->config->machine->issue_us * 1000));
+    return op_shared(ctx, layer);
+}
+
 static bool op_any_ended(void *ctx)
 {
     return ((struct mp_sim_world *)ctx)->ended_count > 0;
@@ -302,6 +357,16 @@ const struct mp_step_ops mp_sim_step_ops = {
     .experts = op_experts,
     .ended = op_ended,
     .any_ended = op_any_ended,
+    .link_busy = op_link_busy,
+    .combine = op_combine,
+    .routed = op_routed,
+};
+
+const struct mp_step_ops mp_sim_together_ops = {
+    .scores = op_scores,
+    .source_scores = op_source_scores,
+    .shared = op_shared_together,
+    .experts = op_experts_together,
     .link_busy = op_link_busy,
     .combine = op_combine,
     .routed = op_routed,

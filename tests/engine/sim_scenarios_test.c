@@ -52,6 +52,13 @@ static struct mp_sim_machine any_machine(void)
         machine.in_place_gbps = magnitude(0, 2);
     if (below(4) == 0)
         machine.disk_gbps = magnitude(-1, 1);
+    if (below(8) == 0) {
+        machine.group_us = magnitude(-1, 2);
+        machine.wake_us = magnitude(-1, 2);
+        machine.issue_us = magnitude(-1, 2);
+        machine.busy_factor = magnitude(0, 1);
+        machine.fresh_us = magnitude(-1, 2);
+    }
     return machine;
 }
 

@@ -8,9 +8,10 @@
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
-#define MACHINE                                                                           \
+#define WITHOUT_LOADS                                                                     \
     "link_gbps 1\ncopy_us 1\ndevice_gbps 1\ndevice_gflops 1\ndevice_gib 1\nlaunch_us 1\n" \
-    "expert_us 10\nlayer_us 100\nstep_us 1000\nload_us 500\n"
+    "expert_us 10\nlayer_us 100\nstep_us 1000\n"
+#define MACHINE WITHOUT_LOADS "load_us 500\n"
 #define MODEL                                                                            \
     "layers 1\nexperts 4\ntop_k 4\nhidden 64\nexpert_ffn 64\nvocabulary 8\nkv_bytes 1\n" \
     "attention_params 1\n"
@@ -102,6 +103,50 @@ static void latencies_overlap(void)
 
     CHECK_EQ(r.prefill_ns, 1000 * (100 + 300 + 4 * 500 + 10 + 1000));
     CHECK_EQ(r.decode_ns, 3 * 1000 * (100 + 4 * 10 + 1000));
+}
+
+/* To ask for four loads takes 12 us, while the first is under way; of what comes later, each is
+ * waited for, 7 us pass until somebody is awake and 5 until the expert is begun. Of what is there
+ * already four experts begin together. */
+static void waiting_and_beginning_take_time(void)
+{
+    const struct mp_sim_result r =
+        run(MACHINE "group_us 5\nwake_us 7\nissue_us 3\n", "lru", NULL, 1000000);
+
+    CHECK_EQ(r.prefill_ns, 1000 * (100 + 4 * 500 + 7 + 5 + 10 + 1000));
+    CHECK_EQ(r.decode_ns, 3 * 1000 * (100 + 5 + 4 * 10 + 1000));
+}
+
+/* Loads of 8 us end 8, 16, 24 and 32 us after the router. 12 us later the first is computed, 15 us;
+ * then the second and the third, which have come meanwhile, together, 25 us; then the last. */
+static void what_is_ready_is_computed_together(void)
+{
+    const struct mp_sim_result r =
+        run(WITHOUT_LOADS "load_us 8\ngroup_us 5\nwake_us 7\nissue_us 3\n", "lru", NULL, 1000000);
+
+    CHECK_EQ(r.prefill_ns, 1000 * (100 + 12 + 15 + 25 + 15 + 1000));
+}
+
+/* The same, but an expert that was just loaded takes 2 us more, once. */
+static void what_was_just_loaded_takes_longer(void)
+{
+    const struct mp_sim_result r =
+        run(WITHOUT_LOADS "load_us 8\ngroup_us 5\nissue_us 3\nfresh_us 2\n", "lru", NULL, 1000000);
+
+    CHECK_EQ(r.prefill_ns, 1000 * (100 + 12 + 17 + 29 + 17 + 1000));
+    CHECK_EQ(r.decode_ns, 3 * 1000 * (100 + 5 + 4 * 10 + 1000));
+}
+
+/* As above, but what is computed beside a read takes twice as long: of the first group's 15 us, 10
+ * are worth 20 until the last read has ended, and then 5 are left. So at 137 us three experts are
+ * there, and begin together. */
+static void reading_slows_computing(void)
+{
+    const struct mp_sim_result r =
+        run(WITHOUT_LOADS "load_us 8\ngroup_us 5\nwake_us 7\nissue_us 3\nbusy_factor 2\n", "lru",
+            NULL, 1000000);
+
+    CHECK_EQ(r.prefill_ns / 1000, 100 + 12 + 20 + 5 + 35 + 1000);
 }
 
 /* Nothing is resident, so the CPU computes all: 50 us each and one hand-off of 20 us; with weights
@@ -374,6 +419,10 @@ int main(void)
     RUN(warm_steps_do_not_count);
     RUN(a_layer_larger_than_the_budget_comes_in_waves);
     RUN(latencies_overlap);
+    RUN(waiting_and_beginning_take_time);
+    RUN(what_is_ready_is_computed_together);
+    RUN(what_was_just_loaded_takes_longer);
+    RUN(reading_slows_computing);
     RUN(the_cpu_needs_no_slot);
     RUN(wrong_descriptions_are_refused);
     RUN(numbers_of_descriptions_can_be_changed);

@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 """How far the simulator is from measured runs of this machine's engine.
 
-usage: validate.py --model DIR [--moepager PROGRAM] [--runs 9] [--budgets 15%,25%,35%,50%,75%]
+usage: validate.py --model DIR [--moepager PROGRAM] [--rounds 5] [--budgets 100%,50%,25%]
                    [--also "lru --evict lfu:50%" ...] [--log FILE]
 
-Calibrates with three budgets of profile lru: all experts resident gives the time of a layer and of
-an expert; the first and the last budget of the list give, by what they waited, the time of a load
-and its latency, and by the rest what a load adds to computing. The other budgets, and other
-profiles (--also FLAGS:BUDGET), are then simulated with the recorded routing and compared with the
-median of their runs. Nothing is fitted to those. The quartiles of the measured runs are printed
-beside, so that an error can be told from the spread of the machine itself.
+A round runs every setting once, so that a slow minute meets each. What the simulator is told of the
+machine comes from timelines of two runs of the same round: all experts resident, and profile lru at
+--calibrate (35%), which is not among what is predicted. Each number is the time of one thing: a
+layer without experts, a group of experts that are computed together, alone, beside a read and just
+after it, a read, the step's own work for a load, the way from the end of a read to its computation;
+what is outside of layers is that of the step with all experts resident. Profiles with a prediction have two numbers more, from a run at that budget: its time, and its accuracy, from
+the share of what was loaded ahead that was used. Then each setting is simulated with the recorded
+routing and compared with its run; errors are medians over the rounds.
 
-Rounds go over all settings, so that a slow minute meets each. A run during which other processes
-(or the machine's host) used more than a tenth of the processors' time is not counted.
-With --log, measurements are added to the file and what it holds already is used, so that a busy
-machine can be measured in quiet moments: --measure --runs 1 now and then, --runs 0 in the end.
+A run during which other processes (or the machine's host) used more than a tenth of the processors'
+time is not counted. With --log, rounds are added to the file and what it holds already is used, so
+that a busy machine can be measured in quiet moments: --measure --rounds 1, --rounds 0 in the end.
 """
 import argparse
 import bisect
@@ -25,8 +26,7 @@ import subprocess
 import sys
 import tempfile
 
-
-EXPERTS_PART = 0.8  # of a MoE layer's time that its experts take; hardly matters
+LEAST = 0.001  # us: keys that must not be 0
 
 
 def busy_ticks():
@@ -51,132 +51,255 @@ def run(command):
     return json.loads(out), own, max(0, busy - own)
 
 
-def layer_times(path):
-    """(us of a MoE layer of decode without loads, more with any, more with each), least squares."""
-    with open(path, encoding='utf-8') as file:
-        events = json.load(file)['traceEvents']
-    reads = sorted(event['ts'] for event in events if event['name'] == 'demand')
-    layers = [event for event in events
-              if event['name'] == 'MoE layer' and event['args']['tokens'] == 1]
-    by_loads = {}
-    for layer in layers:
-        loads = (bisect.bisect(reads, layer['ts'] + layer['dur']) -
-                 bisect.bisect(reads, layer['ts']))
-        by_loads.setdefault(loads, []).append(layer['dur'])
-    points = [(n, us) for n, all_us in by_loads.items() if n > 0 for us in all_us]
-    mean_n = statistics.mean(n for n, _ in points)
-    mean_us = statistics.mean(us for _, us in points)
-    each = (sum((n - mean_n) * (us - mean_us) for n, us in points) /
-            sum((n - mean_n) ** 2 for n, _ in points))
-    none = statistics.mean(by_loads[0])
-    return none, mean_us - each * mean_n - none, each
+def line_through(points):
+    """(intercept, slope) by least squares; slope 0 if all x are the same."""
+    mean_x = statistics.mean(x for x, _ in points)
+    mean_y = statistics.mean(y for _, y in points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else 0
+    return mean_y - slope * mean_x, slope
 
 
-def measure(args, flags, budget, trace=None, timeline=None):
-    """Milliseconds per token of decode, all and waited; None if others disturbed the run."""
-    command = [args.moepager, 'bench', '--model', args.model, '--json', '--repeat', '1',
-               '--prompt-tokens', str(args.prompt), '--gen-tokens', str(args.gen), '--budget',
-               budget, '--threads', str(args.threads), '--io', args.io, '--profile'] + flags.split()
-    if args.tokens_file:
-        command += ['--tokens-file', args.tokens_file]
-    if trace:
-        command += ['--trace', trace]
-    if timeline:
-        command += ['--timeline', timeline]
-    text, own, others = run(command)
-    if others > 0.06 + 0.1 * own:  # the counter has ticks of 10 ms
-        return None
-    one = text['runs'][0]
-    counters = one['decode_counters']
-    waited = counters['exposed_wait_ns'] / 1e6 / (args.gen - 1)
-    result = {'tpot': one['tpot_ms'], 'waited': waited,
-              'loads': counters['loads'] / (args.gen - 1),
-              'hits': counters['hits'] / (counters['hits'] + counters['misses'])}
-    if timeline:
-        result['layer'], result['any'], result['each'] = layer_times(timeline)
-    return result
+class Timeline:
+    """The events of the last steps of decode."""
+
+    def __init__(self, path, steps):
+        with open(path, encoding='utf-8') as file:
+            events = [e for e in json.load(file)['traceEvents'] if 'dur' in e]
+        events.sort(key=lambda e: e['ts'])
+        forwards = [e for e in events if e['name'] == 'forward' and e['args']['tokens'] == 1]
+        self.forwards = forwards[-steps:]
+        events = [e for e in events if e['ts'] >= self.forwards[0]['ts']]
+        self.by_name = {name: [e for e in events if e['name'] == name]
+                        for name in ('MoE layer', 'experts', 'demand', 'wait for expert')}
+        self.starts = {name: [e['ts'] for e in found] for name, found in self.by_name.items()}
+
+    def within(self, name, span):
+        first, last = (bisect.bisect_left(self.starts[name], at)
+                       for at in (span['ts'], span['ts'] + span['dur']))
+        return self.by_name[name][first:last]
+
+    def whole(self):
+        """us: layers of a step without their experts, and the experts of a layer."""
+        inner = []
+        for forward in self.forwards:
+            layers = self.within('MoE layer', forward)
+            inner.append(layers[-1]['ts'] + layers[-1]['dur'] - layers[0]['ts'])
+        count = len(self.by_name['MoE layer'])
+        moe = sum(e['dur'] for e in self.by_name['MoE layer']) / count
+        experts = sum(e['dur'] for e in self.by_name['experts']) / count
+        layers = count / len(self.forwards)
+        between = (statistics.mean(inner) - moe * layers) / (layers - 1) if layers > 1 else 0
+        return {'layer': between + moe - experts, 'experts': experts}
+
+    def reading(self):
+        """Function: the share of an event during which something was read."""
+        merged = []
+        for read in self.by_name['demand']:
+            start, end = read['ts'], read['ts'] + read['dur']
+            if merged and start <= merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], end)
+            else:
+                merged.append([start, end])
+        ends = [end for _, end in merged]
+
+        def share(event):
+            start, end, both = event['ts'], event['ts'] + event['dur'], 0
+            for first, last in merged[bisect.bisect_right(ends, start):]:
+                if first >= end:
+                    break
+                both += min(last, end) - max(first, start)
+            return both / event['dur']
+        return share
+
+    def parts(self, layers, k):
+        """us of single things in layers that load. Of computations medians, because now and then
+        one is interrupted; of reads means."""
+        before, reads_end, wakes = [], [], []
+        there, beside, loaded = {}, {}, {}  # by number of experts: us of groups
+        reading = self.reading()
+        for at, layer in enumerate(self.by_name['MoE layer']):
+            reads, computed = self.within('demand', layer), self.within('experts', layer)
+            waits = self.within('wait for expert', layer)
+            first = min(e['ts'] for e in computed + waits)
+            if (at + 1) % layers or layers == 1:  # the last one predicts nothing
+                before.append((len(reads), first - layer['ts']))
+            if reads:
+                reads_end.append((len(reads), max(e['ts'] + e['dur'] for e in reads) - layer['ts']))
+            for event in computed:
+                count, share = event['args']['experts'], reading(event)
+                hits = event is computed[0] and count == k - len(reads)
+                if share < 0.1:
+                    (there if hits else loaded).setdefault(count, []).append(event['dur'])
+                if share > 0.9 and hits:
+                    beside.setdefault(count, []).append(event['dur'])
+            for wait in waits:
+                end = wait['ts'] + wait['dur']
+                ended = [e['ts'] + e['dur'] for e in reads if e['ts'] + e['dur'] <= end]
+                then = [e['ts'] for e in computed if e['ts'] >= end]
+                if ended and then:
+                    wakes.append(then[0] - max(ended))
+        begin, issue = line_through(before)
+        latency, load = line_through(reads_end)
+        group, expert = line_through([(n, statistics.median(us)) for n, us in there.items()
+                                      for _ in us])
+
+        def beyond(groups):
+            """(us, us as those that are there, experts) of medians, weighted by how often"""
+            sums = [(len(us) * statistics.median(us), len(us) * (group + n * expert), len(us) * n)
+                    for n, us in groups.items()]
+            return [max(1e-9, sum(column)) for column in zip(*sums)] if sums else [1, 1, 1]
+        slow, fresh = beyond(beside), beyond(loaded)
+        return {'busy': slow[0] / slow[1], 'fresh': (fresh[0] - fresh[1]) / fresh[2],
+                'begin': begin, 'issue': issue, 'latency': latency - begin, 'load': load,
+                'wake': statistics.mean(wakes) if wakes else 0, 'group': group, 'expert': expert}
+
+
+def measure(args, flags, budget, model, trace=None):
+    """One run; None if others disturbed it."""
+    with tempfile.TemporaryDirectory() as folder:
+        timeline = f'{folder}/timeline' if budget in ('all', args.calibrate) else None
+        command = [args.moepager, 'bench', '--model', args.model, '--json', '--repeat',
+                   '2' if budget == 'all' else '1', '--prompt-tokens', str(args.prompt),
+                   '--gen-tokens', str(args.gen), '--ctx', str(args.prompt + args.gen), '--budget',
+                   budget, '--threads', str(args.threads), '--io', args.io, '--profile']
+        command += flags.split()
+        if args.tokens_file:
+            command += ['--tokens-file', args.tokens_file]
+        if trace:
+            command += ['--trace', trace]
+        if timeline:
+            command += ['--timeline', timeline]
+        text, own, others = run(command)
+        if others > 0.06 + 0.1 * own and not trace:  # the counter has ticks of 10 ms
+            return None
+        one = text['runs'][-1]
+        counters = one['decode_counters']
+        steps = args.gen - 1
+        result = {'tpot': one['tpot_ms'], 'waited': counters['exposed_wait_ns'] / 1e6 / steps,
+                  'hits': counters['hits'] / (counters['hits'] + counters['misses']),
+                  'used': counters['prefetch_used'] / max(1, counters['prefetch_issued'])}
+        if timeline:
+            seen = Timeline(timeline, steps)
+            result.update(seen.whole() if budget == 'all' else seen.parts(model['layers'], model['top_k']))
+        return result
 
 
 class Log:
-    """Measurements by setting, in memory and in a file of JSON lines."""
+    """Rounds of measurements, in memory and in a file of JSON lines."""
 
     def __init__(self, path):
         self.path = path
-        self.runs = {}
+        self.rounds = []
         self.disturbed = 0
         if path and os.path.exists(path):
             with open(path, encoding='utf-8') as file:
                 for line in file:
-                    one = json.loads(line)
-                    self.runs.setdefault((one['flags'], one['budget']), []).append(one)
+                    self.note(json.loads(line))
 
-    def add(self, flags, budget, one):
+    def note(self, one):
+        while len(self.rounds) <= one['round']:
+            self.rounds.append({})
+        self.rounds[one['round']][one['flags'], one['budget']] = one
+
+    def add(self, number, flags, budget, one):
         if one is None:
             self.disturbed += 1
             return
-        one = {'flags': flags, 'budget': budget, **one}
-        self.runs.setdefault((flags, budget), []).append(one)
+        one = {'round': number, 'flags': flags, 'budget': budget, **one}
+        self.note(one)
         if self.path:
             with open(self.path, 'a', encoding='utf-8') as file:
                 file.write(json.dumps(one) + '\n')
 
-    def median(self, flags, budget, key):
-        return statistics.median(one[key] for one in self.runs[flags, budget])
-
 
 class Simulation:
-    """The engine on this machine as a description whose times are being looked for."""
+    """The engine on this machine as a description."""
 
-    def __init__(self, args, config, folder, trace):
-        self.args, self.folder, self.trace = args, folder, trace
+    def __init__(self, args, model, folder, trace):
+        self.args, self.model, self.folder, self.trace = args, model, folder, trace
         self.times = {}
-        self.model = {
-            'layers': config['num_hidden_layers'],
-            'experts': config.get('num_experts', config.get('num_local_experts')),
-            'top_k': config['num_experts_per_tok'], 'hidden': config['hidden_size'],
-            'expert_ffn': config.get('moe_intermediate_size', config['intermediate_size']),
-            'vocabulary': config['vocab_size'], 'attention_params': 1, 'kv_bytes': 0,
-            'accuracy_gate': args.accuracy_gate}
 
-    def run(self, flags, budget):
+    def run(self, flags, budget, **more):
         machine = {'link_gbps': 1, 'copy_us': 0, 'device_gbps': 1e6, 'device_gflops': 1e7,
                    'launch_us': 0, 'device_gib': 1000, **self.times}
-        for name, values in (('machine', machine), ('model', self.model)):
+        model = {**self.model, **more}
+        for name, values in (('machine', machine), ('model', model)):
             with open(f'{self.folder}/m.{name}', 'w', encoding='utf-8') as file:
                 file.writelines(f'{key} {value:.6f}\n' for key, value in values.items())
         row = run([self.args.moepager, 'simulate', '--json', '--machine',
                    f'{self.folder}/m.machine', '--model', f'{self.folder}/m.model', '--trace',
                    self.trace, '--budget', budget, '--profile'] + flags.split())[0]['rows'][0]
         row['waited'] = row['tpot_ms'] * row['exposed_wait_share']
+        row['used'] = (row['counters']['prefetch_used'] /
+                       max(1, row['counters']['prefetch_issued']))
         return row
 
-    def calibrate(self, log, budget):
-        """From all experts resident and the layers at one budget."""
+    def calibrate(self, one, verbose):
+        """From the two runs of a round, and for predictions a third one."""
         layers, k = self.model['layers'], self.model['top_k']
-        layer, first, each = (log.median('lru', budget, key) for key in ('layer', 'any', 'each'))
-        loads = log.median('lru', 'all', 'loads')
-        whole_us = 1e3 * log.median('lru', 'all', 'tpot') - loads * (first + each)
-        expert_us = EXPERTS_PART * min(layer, whole_us / layers) / k
-        # Without loads all experts are computed after the router, with loads one after the last.
-        latency_us = max(0.001, first + (k - 1) * expert_us)
-        self.times = {'expert_us': expert_us, 'layer_us': whole_us / layers - k * expert_us,
-                      'load_us': max(0.001, each), 'latency_us': latency_us}
-        print(f'calibrated with all and {budget}: {whole_us / 1e3:.3f} ms of computation per token; '
-              f'a load: {latency_us:.0f} us before it, {each:.0f} us')
+        whole, parts = one['lru', 'all'], one['lru', self.args.calibrate]
+        together = parts['group'] + k * parts['expert']
+        step_us = 1e3 * whole['tpot'] - layers * (whole['layer'] + together)
+        self.times = {
+            'expert_us': parts['expert'], 'group_us': parts['group'], 'layer_us': whole['layer'],
+            'step_us': step_us, 'load_us': parts['load'], 'latency_us': parts['latency'],
+            'wake_us': parts['wake'], 'issue_us': parts['issue'], 'fresh_us': parts['fresh']}
+        self.times = {key: max(LEAST, us) for key, us in self.times.items()}
+        self.times['busy_factor'] = max(1, parts['busy'])
+        if verbose:
+            print(', '.join(f'{key} {us:.1f}' for key, us in self.times.items()) +
+                  f'; {k} experts together {together:.1f}, {whole["experts"]:.1f} where all are there')
+
+    def know_predictions(self, one, flags):
+        """How long one takes, and the accuracy with which as much is used as was."""
+        lru, ahead = one['lru', self.args.calibrate], one[flags, self.args.calibrate]
+        self.times['predict_us'] = max(LEAST, ahead['begin'] - lru['begin'])
+        low, high = 0.05, 1.0
+        for _ in range(8):
+            middle = (low + high) / 2
+            used = self.run(flags, self.args.calibrate, accuracy_gate=middle)['used']
+            low, high = (middle, high) if used < ahead['used'] else (low, middle)
+        self.model['accuracy_gate'] = (low + high) / 2
 
 
-def compare(log, simulation, flags, budget):
-    """Print one row; the error."""
-    guess = simulation.run(flags, budget)
-    tpots = sorted(one['tpot'] for one in log.runs[flags, budget])
-    middle, quarter = statistics.median(tpots), len(tpots) // 4
-    error = guess['tpot_ms'] / middle - 1
-    print(f'{flags:>24} {budget:>4}: measured {middle:8.3f} ms per token (half of {len(tpots)} runs '
-          f'{tpots[quarter]:.3f} to {tpots[-1 - quarter]:.3f}), simulated {guess["tpot_ms"]:8.3f}, '
-          f'error {100 * error:+6.1f} %; waited {log.median(flags, budget, "waited"):.3f}, '
-          f'{guess["waited"]:.3f}; hits {100 * log.median(flags, budget, "hits"):.1f}, '
-          f'{100 * guess["hit_rate"]:.1f} %')
-    return error
+def predicts(flags):
+    return not flags.startswith('lru')
+
+
+def compare(args, log, simulation, settings):
+    """Print a row for each setting; their errors."""
+    rows = {setting: [] for setting in settings}
+    for one in log.rounds:
+        if ('lru', 'all') not in one or ('lru', args.calibrate) not in one:
+            continue
+        simulation.calibrate(one, args.verbose)
+        for flags, budget in settings:
+            if (flags, budget) not in one or (predicts(flags) and (flags, args.calibrate) not in one):
+                continue
+            if predicts(flags):
+                simulation.know_predictions(one, flags)
+            rows[flags, budget].append((one[flags, budget], simulation.run(flags, budget)))
+    errors = []
+    print('| profile, budget | measured ms per token | simulated | error | in single rounds | '
+          'waited, simulated | hits, simulated |\n|---|--:|--:|--:|--:|--:|--:|')
+    for (flags, budget), pairs in rows.items():
+        if not pairs:
+            continue
+        each = sorted(guess['tpot_ms'] / real['tpot'] - 1 for real, guess in pairs)
+        errors.append(abs(statistics.median(each)))
+
+        def middle(index, key, rounds=pairs):
+            return statistics.median(pair[index][key] for pair in rounds)
+
+        print(f'| {flags}, {budget} | {middle(0, "tpot"):.3f} | {middle(1, "tpot_ms"):.3f} | '
+              f'{100 * statistics.median(each):+.1f} % | {100 * each[0]:+.1f} to '
+              f'{100 * each[-1]:+.1f} % ({len(each)}) | {middle(0, "waited"):.3f}, '
+              f'{middle(1, "waited"):.3f} | {100 * middle(0, "hits"):.1f}, '
+              f'{100 * middle(1, "hit_rate"):.1f} % |')
+    if not errors:
+        sys.exit('no round has a setting and what it is calibrated with')
+    print(f'\nmean error {100 * statistics.mean(errors):.1f} %, largest {100 * max(errors):.1f} %')
 
 
 def main():
@@ -185,43 +308,43 @@ def main():
     parser.add_argument('--moepager', default='build/release/moepager')
     parser.add_argument('--log')
     parser.add_argument('--tokens-file')
-    parser.add_argument('--prompt', type=int, default=32)
+    parser.add_argument('--prompt', type=int, default=64)
     parser.add_argument('--gen', type=int, default=128)
-    parser.add_argument('--runs', type=int, default=9)
+    parser.add_argument('--rounds', type=int, default=5)
     parser.add_argument('--measure', action='store_true', help='add to the log, no more')
+    parser.add_argument('--verbose', action='store_true', help='what each round calibrates')
     parser.add_argument('--threads', type=int, default=2)
     parser.add_argument('--io', default='auto', help='as for bench: direct, or buffered')
-    parser.add_argument('--budgets', default='25%,15%,35%,50%,75%')
+    parser.add_argument('--budgets', default='100%,50%,25%')
+    parser.add_argument('--calibrate', default='35%')
     parser.add_argument('--also', action='append', default=[], metavar='FLAGS:BUDGET')
-    parser.add_argument('--accuracy-gate', type=float, default=0.75)
     args = parser.parse_args()
     with open(os.path.join(args.model, 'config.json'), encoding='utf-8') as file:
         config = json.load(file)
-    budgets = args.budgets.split(',')
-    also = [tuple(text.rsplit(':', 1)) for text in args.also]
+    model = {
+        'layers': config['num_hidden_layers'],
+        'experts': config.get('num_experts', config.get('num_local_experts')),
+        'top_k': config['num_experts_per_tok'], 'hidden': config['hidden_size'],
+        'expert_ffn': config.get('moe_intermediate_size', config['intermediate_size']),
+        'vocabulary': config['vocab_size'], 'attention_params': 1, 'kv_bytes': 0}
+    settings = [('lru', b) for b in args.budgets.split(',')]
+    settings += [tuple(text.rsplit(':', 1)) for text in args.also]
+    needed = [('lru', 'all'), ('lru', args.calibrate)]
+    needed += [(flags, args.calibrate) for flags, _ in settings if predicts(flags)]
     log = Log(args.log)
 
     with tempfile.TemporaryDirectory() as folder:
         trace = f'{args.log}.trace' if args.log else f'{folder}/trace'
         if not os.path.exists(trace):
-            measure(args, 'lru', 'all', trace)
-        for _ in range(args.runs):
-            for flags, budget in [('lru', b) for b in ['all'] + budgets] + also:
-                timeline = f'{folder}/timeline' if (flags, budget) == ('lru', budgets[0]) else None
-                log.add(flags, budget, measure(args, flags, budget, timeline=timeline))
+            measure(args, 'lru', '100%', model, trace)
+        for number in range(len(log.rounds), len(log.rounds) + args.rounds):
+            for flags, budget in dict.fromkeys(needed + settings):
+                log.add(number, flags, budget, measure(args, flags, budget, model))
         if args.measure:
             return
-        if args.runs > 0:
+        if args.rounds > 0:
             print(f'{log.disturbed} runs were disturbed and are not counted')
-        simulation = Simulation(args, config, folder, trace)
-        simulation.calibrate(log, budgets[0])
-        errors = []
-        for flags, budget in [('lru', b) for b in ['all'] + budgets] + also:
-            error = compare(log, simulation, flags, budget)
-            if (flags, budget) in also or budget in budgets[1:]:
-                errors.append(abs(error))
-        print(f'of what was not used to calibrate: mean error {100 * statistics.mean(errors):.1f} %,'
-              f' largest {100 * max(errors):.1f} %')
+        compare(args, log, Simulation(args, model, folder, trace), settings)
 
 
 if __name__ == '__main__':
