@@ -26,9 +26,10 @@
  *             + S * slots loads
  *
  * A placement is looked at again every 16 tokens, which is a change too if it leads; a unit
- * replaces another one only if its count is larger by more than chance (a standard deviation). It
- * leaves slots for what passes through, as many as a token has experts but a quarter at most.
- * docs/policies.md has what this comes to, and what no such rule can promise.
+ * replaces another one only if its count is larger by more than chance (a standard deviation).
+ * Where something is loaded on demand it leaves slots for what passes through, as many as a token
+ * has experts but a quarter at most. docs/policies.md has what this comes to, and what no such rule
+ * can promise.
  *
  * Ours, after set duelling (Qureshi et al., ISCA 2007) and follow-the-leader with switching costs.
  * A layer costs O(uses log units) for each ghost; pick O(residents that the leader would not hold).
@@ -144,6 +145,7 @@ static enum mp_status shadow_create(const void *config_, const struct mp_shape *
     shadow->units = shape->layers * shape->experts;
     room = shape->slots / 4 < shape->top_k ? shape->slots / 4 : shape->top_k;
     room = room > 2 ? room : 2;
+    shadow->room = room;
     shadow->placed = shape->slots > room ? shape->slots - room : 0;
     shadow->costs = shape->costs;
     shadow->hysteresis = config->hysteresis;
@@ -158,16 +160,6 @@ static enum mp_status shadow_create(const void *config_, const struct mp_shape *
     }
     *policy_p = &shadow->super;
     return MP_OK;
-}
-
-/* Is there somebody else than the device, so that a need may never load what it lacks? */
-static bool others_known(const struct mp_shadow *shadow)
-{
-    const struct mp_costs *costs = shadow->costs;
-
-    return mp_shadow_times_known(shadow) &&
-           (costs->cpu_fixed_ns > 0 || costs->cpu_token_ns > 0 || costs->in_place_fixed_ns > 0 ||
-            costs->in_place_token_ns > 0);
 }
 
 static void shadow_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
@@ -230,6 +222,7 @@ static uint32_t shadow_pick(struct mp_policy *policy, const struct mp_evict_quer
 {
     struct mp_shadow *shadow = (struct mp_shadow *)policy;
     const bool demand = shadow->asked[query->for_unit] == shadow->now + 1;
+    const uint32_t slots = shadow->facts.slots;
     uint32_t strange;
 
     /* A batch is complete before anything follows from it; to settle it twice has no effect. */
@@ -238,8 +231,10 @@ static uint32_t shadow_pick(struct mp_policy *policy, const struct mp_evict_quer
         !shadow->ghosts[shadow->leader].held[query->for_unit])
         return MP_UNIT_NONE;
     strange = mp_residents_min(&shadow->strange, query, MP_LAYER_ANY, shadow->stamp, NULL);
-    if (strange != MP_UNIT_NONE || mp_shadow_places(shadow))
-        return strange; /* what passes through is in use, and leaves after the layer */
+    if (strange != MP_UNIT_NONE || (mp_shadow_places(shadow) && shadow->placed < slots))
+        return strange;           /* what passes through is in use, and leaves after the layer */
+    if (mp_shadow_places(shadow)) /* it was not expected */
+        return mp_residents_min(&shadow->residents, query, MP_LAYER_ANY, shadow->stamp, NULL);
     return leaders_own(shadow, query);
 }
 
@@ -282,7 +277,7 @@ static uint32_t shadow_replace(struct mp_policy *policy, const struct mp_evict_q
 
     (void)now;
     mp_shadow_settle(shadow);
-    if (!places && (left == 0 || !others_known(shadow)))
+    if (!places && (left == 0 || !mp_shadow_others_known(shadow)))
         return 0;
     for (uint32_t u = first; u < first + query->experts && count < max && count < SWAPS_MAX; u++) {
         uint32_t out = MP_UNIT_NONE;

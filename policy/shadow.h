@@ -28,6 +28,8 @@ struct mp_shadow {
     const struct mp_costs *costs;
     uint32_t units, leader, changes;
     uint32_t placed;     /* units of a ghost that places them */
+    uint32_t room;       /* slots that it leaves where something is loaded on demand */
+    uint64_t passed;     /* what STATIC would have loaded on demand since it was placed */
     uint64_t hysteresis; /* percent */
     uint64_t *stamp;     // (units): order of last use or coming, of the residents
     uint64_t stamps;
@@ -72,6 +74,16 @@ static inline bool mp_shadow_is_static(uint32_t ghost)
 static inline bool mp_shadow_times_known(const struct mp_shadow *shadow)
 {
     return shadow->costs != NULL && shadow->costs->load_ns > 0;
+}
+
+/* Is there somebody else than the device, so that a need may never load what it lacks? */
+static inline bool mp_shadow_others_known(const struct mp_shadow *shadow)
+{
+    const struct mp_costs *costs = shadow->costs;
+
+    return mp_shadow_times_known(shadow) &&
+           (costs->cpu_fixed_ns > 0 || costs->cpu_token_ns > 0 || costs->in_place_fixed_ns > 0 ||
+            costs->in_place_token_ns > 0);
 }
 
 /* A new batch: the one before is judged, and every MP_SHADOW_TOKENS tokens units are placed anew.

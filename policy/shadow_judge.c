@@ -154,6 +154,8 @@ void mp_shadow_settle(struct mp_shadow *shadow)
         cost[g] =
             batch_cost(shadow, shadow->resident, 0) + shadow->swaps[g] * (load > 0 ? load : 1);
         shadow->swaps[g] = 0;
+        for (uint32_t i = 0; g == MP_SHADOW_STATIC && i < shadow->batch_count; i++)
+            shadow->passed += !shadow->resident[i] && shadow->executors[i] == MP_EXECUTOR_DEVICE;
         if (g < MP_SHADOW_STATIC)
             ghost_loads(shadow, g);
         for (uint32_t i = 0; i < shadow->batch_count; i++) {
@@ -171,54 +173,133 @@ static double count_of(const struct mp_shadow *shadow, uint32_t g, uint32_t unit
                                  : shadow->recent[unit] / shadow->weight;
 }
 
-/* Hottest first. Equal ones are taken from all layers alike: the lanes of every layer are then busy
- * side by side. */
-static void sort_units(struct mp_shadow *shadow, uint32_t g)
+/* Equal ones are taken from all layers alike: the lanes of every layer are then busy side by side.
+ */
+static void weigh_units(struct mp_shadow *shadow, uint32_t g)
 {
     const uint32_t experts = shadow->facts.experts;
+    uint32_t e = 0;
 
-    for (uint32_t u = 0; u < shadow->units; u++)
-        shadow->key[u] = (uint64_t)(count_of(shadow, g, u) * 1e6) + experts - u % experts;
-    mp_sorter_sort(shadow->order, shadow->units, shadow->key);
+    for (uint32_t u = 0; u < shadow->units; u++) {
+        shadow->key[u] = (uint64_t)(count_of(shadow, g, u) * 1e6) + experts - e;
+        e = e + 1 < experts ? e + 1 : 0;
+    }
+}
+
+/* A part of order[] with the hottest or the coldest unit on top. To sort all would take
+ * milliseconds where there are thousands, and few are ever swapped. */
+struct heap {
+    const uint64_t *key;
+    uint32_t *unit;
+    uint32_t count;
+    bool hottest;
+};
+
+static bool is_above(const struct heap *heap, uint32_t a, uint32_t b)
+{
+    const bool hotter = heap->key[a] > heap->key[b] || (heap->key[a] == heap->key[b] && a < b);
+
+    return hotter == heap->hottest;
+}
+
+static void sink(struct heap *heap, uint32_t at)
+{
+    const uint32_t unit = heap->unit[at];
+
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+
+        if (child + 1 < heap->count && is_above(heap, heap->unit[child + 1], heap->unit[child]))
+            child++;
+        if (child >= heap->count || !is_above(heap, heap->unit[child], unit))
+            break;
+        heap->unit[at] = heap->unit[child];
+        at = child;
+    }
+    heap->unit[at] = unit;
+}
+
+static void make_heap(struct heap *heap)
+{
+    for (uint32_t at = heap->count / 2; at-- > 0;)
+        sink(heap, at);
+}
+
+static uint32_t take_top(struct heap *heap)
+{
+    const uint32_t top = heap->unit[0];
+
+    heap->unit[0] = heap->unit[--heap->count];
+    if (heap->count > 0)
+        sink(heap, 0);
+    return top;
+}
+
+static void hold(struct mp_shadow *shadow, uint32_t g, uint32_t unit, bool held)
+{
+    shadow->ghosts[g].held[unit] = held;
+    if (shadow->leader == g)
+        mp_shadow_refresh(shadow, unit);
 }
 
 /* The hottest outside against the coldest inside, as long as the difference is more than chance. */
 static void place_again(struct mp_shadow *shadow, uint32_t g)
 {
     uint8_t *held = shadow->ghosts[g].held;
-    uint32_t in = 0, out = shadow->units;
+    struct heap outside = { .key = shadow->key, .unit = shadow->order, .hottest = true };
+    struct heap inside = { .key = shadow->key };
 
-    sort_units(shadow, g);
-    for (;; shadow->swaps[g]++) {
-        double hot, cold;
+    weigh_units(shadow, g);
+    inside.unit = shadow->order + shadow->units;
+    for (uint32_t u = 0; u < shadow->units; u++) {
+        if (held[u])
+            *--inside.unit = u;
+        else
+            outside.unit[outside.count++] = u;
+    }
+    inside.count = shadow->units - outside.count;
+    make_heap(&outside);
+    make_heap(&inside);
+    for (; inside.count > shadow->placed;)
+        hold(shadow, g, take_top(&inside), false);
+    for (uint32_t n = inside.count; n < shadow->placed && outside.count > 0; n++) {
+        hold(shadow, g, take_top(&outside), true);
+        shadow->swaps[g]++;
+    }
+    for (; outside.count > 0 && inside.count > 0; shadow->swaps[g]++) {
+        const uint32_t in = take_top(&outside), out = take_top(&inside);
+        const double hot = count_of(shadow, g, in), cold = count_of(shadow, g, out);
 
-        while (in < shadow->units && held[shadow->order[in]])
-            in++;
-        while (out > 0 && !held[shadow->order[out - 1]])
-            out--;
-        if (in >= shadow->units || out == 0 || in >= out)
-            return;
-        hot = count_of(shadow, g, shadow->order[in]);
-        cold = count_of(shadow, g, shadow->order[out - 1]);
         if (hot <= cold + sqrt(hot + cold))
             return;
-        held[shadow->order[in]] = 1;
-        held[shadow->order[out - 1]] = 0;
-        if (shadow->leader == g) {
-            mp_shadow_refresh(shadow, shadow->order[in]);
-            mp_shadow_refresh(shadow, shadow->order[out - 1]);
-        }
+        hold(shadow, g, in, true);
+        hold(shadow, g, out, false);
     }
+}
+
+/* Slots are left for what passes through, if with the placement anything is loaded on demand at
+ * all; where somebody else computes what is absent, all slots are the placement's. */
+static void choose_room(struct mp_shadow *shadow)
+{
+    const bool passes = shadow->passed > 0 || !mp_shadow_others_known(shadow);
+    const uint32_t slots = shadow->facts.slots, room = passes ? shadow->room : 0;
+
+    shadow->passed = 0;
+    shadow->placed = slots > room ? slots - room : 0;
+    for (uint32_t u = 0; u < slots && u < shadow->units; u++)
+        hold(shadow, MP_SHADOW_LAYERS, u, u < shadow->placed);
 }
 
 static void place(struct mp_shadow *shadow)
 {
     shadow->changes += mp_shadow_places(shadow);
     if (!shadow->is_placed) {
-        sort_units(shadow, MP_SHADOW_STATIC);
+        weigh_units(shadow, MP_SHADOW_STATIC);
+        mp_sorter_sort(shadow->order, shadow->units, shadow->key);
         mp_shadow_place_first(shadow);
         return;
     }
+    choose_room(shadow);
     place_again(shadow, MP_SHADOW_STATIC);
     place_again(shadow, MP_SHADOW_RECENT);
 }
