@@ -1,7 +1,8 @@
 /*
  * What work costs on this machine, measured while the engine works, for policies that ask. Experts:
  * time of a group over its experts, where each has one row (the fixed part) or many (the part per
- * row). A layer: what passes from one sum of experts to the next router's scores.
+ * row). A layer: what passes from one sum of experts to the next router's scores. A read: the pager
+ * knows. What the link has to do still is guessed.
  */
 #include "engine/engine_int.h"
 
@@ -38,4 +39,20 @@ void mp_engine_note_scores(struct mp_engine *engine, uint32_t moe_layer)
 {
     if (engine->shape.costs != NULL && moe_layer > 0)
         learn(&engine->costs.layer_ns, mp_clock_now_ns(engine->config.clock) - engine->summed_ns);
+}
+
+void mp_engine_note_predicted(struct mp_engine *engine, uint64_t start_ns)
+{
+    if (engine->shape.costs != NULL)
+        learn(&engine->costs.predict_ns, mp_clock_now_ns(engine->config.clock) - start_ns);
+}
+
+/* A unit that is on its way is half there on average; those behind it can be overtaken. */
+uint64_t mp_engine_link_busy(void *ctx)
+{
+    const struct mp_engine *engine = ctx;
+
+    if (engine->config.deterministic)
+        return 0;
+    return mp_pager_reading(engine->pager) > 0 ? engine->costs.load_ns / 2 : 0;
 }

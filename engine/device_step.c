@@ -417,16 +417,6 @@ enum mp_status mp_device_combine(struct mp_device *device, uint32_t tokens)
     return mp_gpu_launch(device->gpu, mp_device_stream(device), MP_CUDA_KERNEL_combine, &params);
 }
 
-/* A unit that is on its way is half there on average; those behind it can be overtaken. */
-static uint64_t op_link_busy(void *ctx)
-{
-    const struct mp_engine *engine = ctx;
-
-    if (engine->config.deterministic)
-        return 0;
-    return mp_pager_reading(engine->pager) > 0 ? engine->costs.load_ns / 2 : 0;
-}
-
 static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *experts,
                                  const float *weights)
 {
@@ -464,6 +454,6 @@ void mp_device_fill_ops(struct mp_device *device)
     device->ops.experts = op_experts;
     device->ops.ended = op_ended;
     device->ops.any_ended = op_any_ended;
-    device->ops.link_busy = op_link_busy;
+    device->ops.link_busy = mp_engine_link_busy;
     device->ops.combine = op_combine;
 }

@@ -78,6 +78,10 @@ struct mp_engine {
 void mp_engine_note_experts(struct mp_engine *engine, uint64_t ns, uint32_t parts, uint64_t rows);
 void mp_engine_note_sum(struct mp_engine *engine);
 void mp_engine_note_scores(struct mp_engine *engine, uint32_t moe_layer);
+void mp_engine_note_predicted(struct mp_engine *engine, uint64_t start_ns);
+
+/* The step's link_busy(); ctx is an engine. 0 in a deterministic run. */
+uint64_t mp_engine_link_busy(void *ctx);
 
 /* One matrix product of a list that is computed together: y(tokens, rows) = w x (+ bias). */
 struct mp_product {

@@ -42,7 +42,11 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
 static enum mp_status op_source_scores(void *ctx, uint32_t moe_layer, uint32_t target_layer,
                                        enum mp_score_source source, float *scores)
 {
-    mp_engine_source_scores(ctx, moe_layer, target_layer, source, scores);
+    struct mp_engine *engine = ctx;
+    const uint64_t start_ns = mp_clock_now_ns(engine->config.clock);
+
+    mp_engine_source_scores(engine, moe_layer, target_layer, source, scores);
+    mp_engine_note_predicted(engine, start_ns);
     return MP_OK;
 }
 
@@ -288,6 +292,7 @@ static void op_predicted(void *ctx, uint32_t moe_layer, uint32_t target_layer, u
 const struct mp_step_ops mp_engine_step_ops = {
     .scores = op_scores,
     .source_scores = op_source_scores,
+    .link_busy = mp_engine_link_busy,
     .shared = op_shared,
     .experts = op_experts,
     .combine = op_combine,

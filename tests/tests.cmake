@@ -151,6 +151,7 @@ mp_test(vmm/tier_test LIBS mp_vmm)
 mp_test(vmm/virtual_link_test LIBS mp_vmm)
 mp_test(engine/sim_test LIBS mp_engine)
 mp_test(engine/auto_sim_test LIBS mp_engine TIMEOUT 600)
+mp_test(engine/auto_host_test LIBS mp_engine SOURCES tests/engine/harness.c)
 mp_test(engine/sim_scenarios_test LIBS mp_engine TIMEOUT 300)
 mp_test(npy_test LIBS m SOURCES tests/npy.c)
 

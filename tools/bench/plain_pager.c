@@ -169,6 +169,25 @@ void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way,
     memset(resident, 1, pager->config.shape.experts);
 }
 
+uint64_t mp_pager_load_ns(const struct mp_pager *pager)
+{
+    (void)pager;
+    return 0;
+}
+
+bool mp_pager_find(struct mp_pager *pager, uint32_t layer, uint32_t expert,
+                   const void *piece_p[MP_UNIT_PIECES_MAX])
+{
+    (void)pager, (void)layer, (void)expert, (void)piece_p;
+    return false;
+}
+
+uint32_t mp_pager_reading(const struct mp_pager *pager)
+{
+    (void)pager;
+    return 0;
+}
+
 uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer)
 {
     (void)pager, (void)layer;
