@@ -36,13 +36,14 @@ static const struct mp_opt class_lru_opts[] = {
 struct aged {
     struct mp_policy super;
     struct mp_residents residents;
-    double keep;       /* what is left of a count after one batch of its layer */
-    uint64_t *stamp;   // (units): order of last use
-    uint64_t *layer;   // (layers): batches so far
-    uint64_t *moment;  // (layers): `now` of the latest, plus 1
-    uint64_t *last;    // (units): batches of the layer at the last use
-    double *count;     // (units)
-    float *class_size; // (units): 2^class
+    double keep;        /* what is left of a count after one batch of its layer */
+    uint64_t *stamp;    // (units): order of last use
+    uint64_t *layer;    // (layers): batches so far
+    uint32_t *layer_of; // (units): pick would have to divide
+    uint64_t *moment;   // (layers): `now` of the latest, plus 1
+    uint64_t *last;     // (units): batches of the layer at the last use
+    double *count;      // (units)
+    float *class_size;  // (units): 2^class
     uint64_t uses;
 };
 
@@ -53,6 +54,7 @@ static void aged_destroy(struct mp_policy *policy)
     mp_residents_fini(&aged->residents);
     free(aged->stamp);
     free(aged->layer);
+    free(aged->layer_of);
     free(aged->moment);
     free(aged->last);
     free(aged->count);
@@ -73,20 +75,24 @@ static enum mp_status create_as(const struct mp_policy_info *info, const struct 
     aged->keep = keep;
     aged->stamp = calloc(units, sizeof(uint64_t));
     aged->layer = calloc(shape->layers, sizeof(uint64_t));
+    aged->layer_of = calloc(units, sizeof(uint32_t));
     aged->moment = calloc(shape->layers, sizeof(uint64_t));
     aged->last = calloc(units, sizeof(uint64_t));
     aged->count = calloc(units, sizeof(double));
     aged->class_size = calloc(units, sizeof(float));
     status = aged->stamp == NULL || aged->layer == NULL || aged->moment == NULL ||
-                     aged->last == NULL || aged->count == NULL || aged->class_size == NULL
-                 ? mp_fail_no_memory("an evict policy", units * 28)
+                     aged->last == NULL || aged->count == NULL || aged->class_size == NULL ||
+                     aged->layer_of == NULL
+                 ? mp_fail_no_memory("an evict policy", units * 32)
                  : mp_residents_init(&aged->residents, shape);
     if (status != MP_OK) {
         aged_destroy(&aged->super);
         return status;
     }
-    for (size_t u = 0; u < units; u++)
+    for (size_t u = 0; u < units; u++) {
         aged->class_size[u] = 1;
+        aged->layer_of[u] = (uint32_t)(u / shape->experts);
+    }
     *policy_p = &aged->super;
     return MP_OK;
 }
@@ -152,8 +158,7 @@ static struct value value_of(const struct aged *aged, uint32_t unit, bool classe
 {
     if (classes)
         return (struct value){ aged->class_size[unit],
-                               (double)(aged->layer[unit / aged->residents.experts] -
-                                        aged->last[unit]) };
+                               (double)(aged->layer[aged->layer_of[unit]] - aged->last[unit]) };
     return (struct value){ aged->count[unit], (double)(aged->uses - aged->stamp[unit] + 1) };
 }
 

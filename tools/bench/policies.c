@@ -1,7 +1,8 @@
 /*
  * What decisions cost: `bench_policies [repeats]` runs every built-in policy on random layers of
- * 64, 128 and 512 experts and batches of 1, 4, 16 and 64 tokens, and prints microseconds per
- * decision as a table.
+ * 64, 128 and 512 experts and batches of 1, 16 and 64 tokens, and prints microseconds per decision
+ * as a table. A third of the experts is resident; the last column is of a model of more layers, of
+ * which that third is 4096 experts.
  *
  * A decision is one route(), assign(), predict() with what was observed, choose() for one layer
  * ahead, admit(), one victim of pick(), one quota() and revise(). The line "facts" of an evict
@@ -20,7 +21,17 @@
 #define INPUTS 8 /* different layers that a measurement goes through */
 #define REPEATS_MAX 101
 
-static const uint32_t sizes[] = { 64, 128, 512 }, batches[] = { 1, 16, 64 };
+static const struct column {
+    uint32_t layers, experts, tokens;
+    const char *title;
+} columns[] = {
+    { 48, 64, 1, "64, 1" },           { 48, 64, 16, "64, 16" },   { 48, 64, 64, "64, 64" },
+    { 48, 128, 1, "128, 1" },         { 48, 128, 16, "128, 16" }, { 48, 128, 64, "128, 64" },
+    { 16, 512, 1, "512, 1" },         { 16, 512, 16, "512, 16" }, { 16, 512, 64, "512, 64" },
+    { 96, 128, 1, "128, 1 of 4096" },
+};
+
+#define COLUMNS (sizeof(columns) / sizeof(columns[0]))
 
 /* One layer's facts. */
 struct input {
@@ -148,9 +159,9 @@ static void free_input(struct input *in)
     free(in->executors);
 }
 
-static void bench_init(struct bench *b, uint32_t experts, uint32_t tokens)
+static void bench_init(struct bench *b, const struct column *column)
 {
-    const uint32_t layers = experts > 128 ? 16 : 48;
+    const uint32_t layers = column->layers, experts = column->experts, tokens = column->tokens;
     const size_t units = (size_t)layers * experts, pairs = units * experts;
     const size_t outs = units > (size_t)tokens * TOP_K ? units : (size_t)tokens * TOP_K;
     uint32_t *group = must(calloc(layers, sizeof(uint32_t)));
@@ -432,23 +443,21 @@ static void bench_line(enum mp_policy_slot slot, const struct mp_policy_info *in
                        int repeats)
 {
     printf("| %s `%s`%s |", mp_policy_slot_name(slot), info->name, facts ? ", facts" : "");
-    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
-        for (size_t t = 0; t < sizeof(batches) / sizeof(batches[0]); t++) {
-            struct mp_policies set;
-            struct mp_policy *policy;
-            struct bench b;
-            double us;
+    for (size_t i = 0; i < COLUMNS; i++) {
+        struct mp_policies set;
+        struct mp_policy *policy;
+        struct bench b;
+        double us;
 
-            bench_init(&b, sizes[s], batches[t]);
-            policy = create(&b, slot, info, &set);
-            if (slot == MP_SLOT_EVICT)
-                fill(&b, (const void *)info, policy);
-            us = measure(&b, slot, info, policy, facts, repeats);
-            printf(us < 10 ? " %.2f |" : us < 100 ? " %.1f |" : " %.0f |", us);
-            fflush(stdout);
-            mp_policies_destroy(&set);
-            bench_fini(&b);
-        }
+        bench_init(&b, &columns[i]);
+        policy = create(&b, slot, info, &set);
+        if (slot == MP_SLOT_EVICT)
+            fill(&b, (const void *)info, policy);
+        us = measure(&b, slot, info, policy, facts, repeats);
+        printf(us < 10 ? " %.2f |" : us < 100 ? " %.1f |" : " %.0f |", us);
+        fflush(stdout);
+        mp_policies_destroy(&set);
+        bench_fini(&b);
     }
     printf("\n");
 }
@@ -462,13 +471,10 @@ int main(int argc, char **argv)
         return 2;
     }
     printf("| us per decision |");
-    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
-        for (size_t t = 0; t < sizeof(batches) / sizeof(batches[0]); t++)
-            printf(" %u, %u |", sizes[s], batches[t]);
-    }
+    for (size_t i = 0; i < COLUMNS; i++)
+        printf(" %s |", columns[i].title);
     printf("\n|---|");
-    for (size_t i = 0;
-         i < sizeof(sizes) / sizeof(sizes[0]) * (sizeof(batches) / sizeof(batches[0])); i++)
+    for (size_t i = 0; i < COLUMNS; i++)
         printf("--:|");
     printf("\n");
     for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
