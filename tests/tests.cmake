@@ -104,19 +104,22 @@ mp_test(engine/probe_test LIBS mp_engine m VARIANTS good no_host_numa ARGS $<TAR
 mp_fake_cuda(engine/probe_test good no_host_numa)
 add_dependencies(engine_probe_test moepager)
 mp_test(engine/cuda_logits_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c
-    TIMEOUT 300)
-mp_fake_cuda(engine/cuda_logits_test)
+    VARIANTS own cublas TIMEOUT 300)
+mp_fake_cuda(engine/cuda_logits_test own)
+mp_fake_cublas(engine/cuda_logits_test cublas)
 mp_test(engine/cuda_engine_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c
     tests/engine/repack_check.c VARIANTS prompt late TIMEOUT 300)
 mp_fake_cuda(engine/cuda_engine_test prompt late)
 set(variants sites-window-exclusive sites-window-hybrid memory later-hybrid later-window-exclusive
     pause-exclusive pause-hybrid processes no_host_numa numa_id_unknown-hybrid)
 mp_test(engine/cuda_faults_test LIBS mp_engine m Threads::Threads SOURCES tests/engine/harness.c
-    VARIANTS ${variants} LABELS fault TIMEOUT 300)
+    VARIANTS ${variants} cublas LABELS fault TIMEOUT 300)
 mp_fake_cuda(engine/cuda_faults_test ${variants})
+mp_fake_cublas(engine/cuda_faults_test cublas)
 mp_test(engine/cuda_laws_test LIBS mp_engine m SOURCES tests/engine/harness.c
-    VARIANTS prompt seeded lazy TIMEOUT 200)
+    VARIANTS prompt seeded lazy cublas TIMEOUT 200)
 mp_fake_cuda(engine/cuda_laws_test prompt seeded lazy)
+mp_fake_cublas(engine/cuda_laws_test cublas)
 mp_test(fakecuda/streams_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
 mp_fake_cuda(fakecuda/streams_test prompt seeded lazy)
 mp_test(fakecuda/machine_test LIBS mp_kernels ${CMAKE_DL_LIBS} VARIANTS graphs no_keys profile processes)
@@ -124,6 +127,7 @@ mp_fake_cuda(fakecuda/machine_test graphs no_keys profile processes)
 mp_test(vmm/cuda_abi_test LIBS mp_base)
 mp_test(vmm/io_options_test LIBS mp_vmm)
 mp_test(vmm/memory_room_test LIBS mp_vmm)
+mp_test(vmm/pci_link_test LIBS mp_vmm)
 mp_test(vmm/populate_test LIBS mp_vmm WRAP LABELS fault)
 mp_test(vmm/reader_fault_test LIBS mp_vmm SOURCES tests/vmm/reader_files.c
     VARIANTS io_uring threads WRAP LABELS fault TIMEOUT 120)

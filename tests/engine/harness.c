@@ -16,6 +16,7 @@ struct harness_options harness_defaults(const char *model)
         .budget_bytes = UINT64_MAX,
         .host_budget_bytes = UINT64_MAX,
         .graphs = true,
+        .gemm = MP_GEMM_OWN,
     };
 }
 
@@ -39,7 +40,7 @@ static enum mp_status open_engine(const struct harness_options *options, struct 
         .addressing = options->addressing,
         .costs = options->costs,
         .graphs = options->graphs,
-        .gemm = MP_GEMM_OWN,
+        .gemm = options->gemm,
         .backend = options->backend != NULL ? options->backend : "host",
         .backend_config = { .numa_node = -1 },
         .io_mode = options->io_mode,

@@ -25,6 +25,7 @@ struct harness_options {
     enum mp_addressing addressing;
     struct mp_costs costs;
     bool graphs;
+    enum mp_gemm_choice gemm;
     const struct mp_watch *watch;                  /* or NULL */
     const struct mp_calibration_data *calibration; /* or NULL */
     const struct mp_llapor *llapor;                /* or NULL */

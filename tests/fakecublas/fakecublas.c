@@ -4,7 +4,8 @@
  * a kernel in the order of the handle's stream. It has nothing of NVIDIA's library but the names,
  * and works with no other driver.
  *
- * fakecublas_fail(name, result): the next call of that name returns `result`.
+ * fakecublas_fail(name, nth, result): the nth call of that name from now on (0: the next) returns
+ * `result`. Says whether the plan before had been carried out.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -50,18 +51,23 @@ static struct {
 } driver;
 
 static char fail_name[48];
+static unsigned fail_nth;
 static int fail_result;
 
-EXPORT void fakecublas_fail(const char *name, int result);
-void fakecublas_fail(const char *name, int result)
+EXPORT int fakecublas_fail(const char *name, unsigned nth, int result);
+int fakecublas_fail(const char *name, unsigned nth, int result)
 {
+    const int done = fail_name[0] == '\0';
+
     snprintf(fail_name, sizeof(fail_name), "%s", name);
+    fail_nth = nth;
     fail_result = result;
+    return done;
 }
 
 static int planned(const char *name)
 {
-    if (strcmp(fail_name, name) != 0)
+    if (strcmp(fail_name, name) != 0 || fail_nth-- > 0)
         return SUCCESS;
     fail_name[0] = '\0';
     return fail_result;
@@ -152,6 +158,8 @@ int cublasCreate_v2(struct cublas_context **handle)
         return NOT_INITIALIZED;
     if (driver.load(&context->module, image, 0, NULL, NULL) != MP_CU_SUCCESS ||
         driver.function(&context->function, context->module, "fakecublas_gemm") != MP_CU_SUCCESS) {
+        if (context->module != NULL)
+            (void)driver.unload(context->module);
         free(context);
         return NOT_INITIALIZED;
     }

@@ -48,7 +48,8 @@
  * FAKECUDA_PROFILE (3090, h100, blackwell: calls, copies and kernels take as long as others have
  * measured there), FAKECUDA_SEED, FAKECUDA_LAZY (see timing), FAKECUDA_KEYS (0: no protection
  * keys), FAKECUDA_SHARED (a file: processes that name the same share the memory of the devices),
- * FAKECUDA_VERBOSE (1: tell violations at once). Read when first used. */
+ * FAKECUDA_VERBOSE (1: tell violations at once), FAKECUDA_FAIL (NAME,NTH,RESULT: as fakecuda_fail()
+ * does, once). Read when first used. */
 
 /*
  * The nth call from now (0: the next) of the driver function `name`, or of any if it is NULL or

@@ -58,6 +58,18 @@ static void at_end(void)
     _exit(97);
 }
 
+static void plan_from_environment(void)
+{
+    const char *text = getenv("FAKECUDA_FAIL");
+    struct fake_plan *plan = &fake.plans[0];
+    unsigned long long nth;
+
+    if (text == NULL || sscanf(text, "%63[^,],%llu,%d", plan->name, &nth, &plan->result) != 3)
+        return;
+    plan->nth = nth;
+    plan->used = true;
+}
+
 void fake_configure(void)
 {
     if (fake.configured)
@@ -75,6 +87,7 @@ void fake_configure(void)
     fake.seed = fake_setting("FAKECUDA_SEED", 0);
     fake.lazy_ns = 1000000 * fake_setting("FAKECUDA_LAZY", 0);
     fake_profile_choose(getenv("FAKECUDA_PROFILE"));
+    plan_from_environment();
     pthread_atfork(before_fork, after_fork, in_child);
     atexit(at_end);
 }

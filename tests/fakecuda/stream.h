@@ -51,6 +51,7 @@ struct fake_op {
 
     struct fake_access *accesses;
     size_t access_count, access_max;
+    bool counted; /* it is queued: its accesses count as uses of their memory */
     uint64_t sum; /* of the source when it was queued */
     bool has_sum;
 
@@ -191,6 +192,8 @@ uint64_t fake_sum(const void *data, size_t bytes);
 /* Add what it touches, by the memory that lies there now; false: a hole, or no access (recorded).
  */
 bool fake_declare(struct fake_op *op, unsigned long long address, size_t bytes, bool write);
+/* It is queued; from now on fake_is_used() knows what it declares. */
+void fake_count(struct fake_op *op);
 /* Forget what was declared. */
 void fake_undeclare(struct fake_op *op);
 /* Violation if an operation that is not ordered with this one touches the same. */

@@ -54,6 +54,7 @@ struct fake_op *fake_op_new(enum fake_op_kind kind, const char *name)
 
 void fake_op_free(struct fake_op *op)
 {
+    fake_undeclare(op);
     free(op->accesses);
     free(op->params);
     free(op);
@@ -183,6 +184,7 @@ int fake_queue_now(struct fake_stream *stream, struct fake_op *op)
     if (op->kind == FAKE_KERNEL)
         fake_module_launched(op);
     stream->queued = op->number;
+    fake_count(op);
     if (stream->last != NULL)
         stream->last->next = op;
     else
