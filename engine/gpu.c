@@ -42,31 +42,32 @@ static enum mp_status check(const struct mp_gpu *gpu, mp_cu_result result, const
 /* For calls that undo something: the caller's error stays what it was. */
 static void undone(mp_cu_result result, const char *call)
 {
-    if (result != MP_CU_SUCCESS)
+    if (result != MP_CU_SUCCESS && !mp_cuda_known_lost(result))
         mp_log_warn("cuda", "%s failed (%d) while giving something back", call, result);
 }
 
-enum mp_status mp_gpu_enter(const struct mp_gpu *gpu)
+static mp_cu_result make_current(const struct mp_gpu *gpu)
 {
     mp_cu_context current = NULL;
     const mp_cu_result result = gpu->cuda->call.context_get(&current);
 
     if (result == MP_CU_SUCCESS && current == gpu->context)
-        return MP_OK;
-    return check(gpu, gpu->cuda->call.context_set(gpu->context), "cuCtxSetCurrent",
-                 gpu->device.name);
+        return result;
+    return gpu->cuda->call.context_set(gpu->context);
+}
+
+enum mp_status mp_gpu_enter(const struct mp_gpu *gpu)
+{
+    return check(gpu, make_current(gpu), "cuCtxSetCurrent", gpu->device.name);
 }
 
 /* As mp_gpu_enter(), for what gives back: false where there is no context any more. */
 static bool enter_to_undo(const struct mp_gpu *gpu)
 {
-    const struct mp_error before = *mp_error_last();
-    const enum mp_status status = mp_gpu_enter(gpu);
+    const mp_cu_result result = make_current(gpu);
 
-    if (status != MP_OK)
-        mp_log_warn("cuda", "no context to give something back: %s", mp_error_last()->text);
-    mp_error_set(&before);
-    return status == MP_OK;
+    undone(result, "cuCtxSetCurrent");
+    return result == MP_CU_SUCCESS;
 }
 
 static enum mp_status load_kernels(struct mp_gpu *gpu)

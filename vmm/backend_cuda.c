@@ -77,7 +77,9 @@ bool mp_cuda_undone(struct cuda_backend *self, mp_cu_result result, const char *
         return true;
     if (mp_cuda_is_sticky(result))
         atomic_store_explicit(&self->lost, result, memory_order_relaxed);
-    mp_log_error("cuda", "%s failed (%d) while giving something back; it stays lost", call, result);
+    if (!mp_cuda_known_lost(result))
+        mp_log_error("cuda", "%s failed (%d) while giving something back; it stays lost", call,
+                     result);
     return false;
 }
 
@@ -224,7 +226,8 @@ static void cuda_frame_destroy(struct mp_backend *backend, struct mp_frame *fram
     if (atomic_load_explicit(&self->lost, memory_order_relaxed) != 0) {
         count_lost(self, frame->bytes); /* with the device, which was told */
     } else if (mp_cuda_enter(self) != MP_OK) {
-        mp_log_error("cuda", "no context to give a frame back: %s", mp_error_last()->text);
+        if (atomic_load_explicit(&self->lost, memory_order_relaxed) == 0)
+            mp_log_error("cuda", "no context to give a frame back: %s", mp_error_last()->text);
         count_lost(self, frame->bytes);
     } else if (frame->handle == PINNED) {
         if (!mp_cuda_undone(self, self->cuda->call.host_free(frame->alias), "cuMemFreeHost"))
@@ -389,11 +392,12 @@ static void cuda_close(struct mp_backend *backend)
 {
     struct cuda_backend *self = mp_cuda_self(backend);
     const uint64_t lost_bytes = atomic_load_explicit(&self->lost_bytes, memory_order_relaxed);
+    const bool lost = atomic_load_explicit(&self->lost, memory_order_relaxed) != 0;
 
-    if (lost_bytes > 0)
+    if (lost_bytes > 0 && !lost)
         mp_log_warn("cuda", "%" PRIu64 " bytes could not be given back to the driver", lost_bytes);
     /* A device that does not answer can keep its callers waiting for minutes. */
-    if (atomic_load_explicit(&self->lost, memory_order_relaxed) == 0)
+    if (!lost)
         (void)mp_cuda_undone(self, self->cuda->call.context_release(self->device.id),
                              "cuDevicePrimaryCtxRelease");
     free(self);

@@ -67,7 +67,8 @@ enum mp_status mp_cuda_lane_open(struct mp_backend *backend, struct mp_lane **la
 static void lose(struct cuda_backend *self, mp_cu_result result, const char *call)
 {
     atomic_store_explicit(&self->lost, result, memory_order_relaxed);
-    mp_log_error("cuda", "%s failed (%d); the device counts as lost", call, result);
+    if (!mp_cuda_known_lost(result))
+        mp_log_error("cuda", "%s failed (%d); the device counts as lost", call, result);
 }
 
 /* Nobody may reuse memory that a stream could still write. If it cannot be seen to end, the device

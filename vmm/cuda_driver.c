@@ -9,6 +9,7 @@
 #include <ctype.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -114,6 +115,14 @@ bool mp_cuda_is_sticky(mp_cu_result result)
            (result >= MP_CU_ERROR_ILLEGAL_ADDRESS && result < MP_CU_ERROR_NOT_PERMITTED);
 }
 
+static atomic_bool known_lost; /* relaxed: a line more or less */
+
+bool mp_cuda_known_lost(mp_cu_result result)
+{
+    return mp_cuda_is_sticky(result) &&
+           atomic_exchange_explicit(&known_lost, true, memory_order_relaxed);
+}
+
 enum mp_status mp_cuda_check(const struct mp_cuda *cuda, mp_cu_result result, const char *call,
                              const char *object)
 {
@@ -122,6 +131,7 @@ enum mp_status mp_cuda_check(const struct mp_cuda *cuda, mp_cu_result result, co
 
     if (result == MP_CU_SUCCESS)
         return MP_OK;
+    (void)mp_cuda_known_lost(result);
     return mp_fail(memory    ? MP_ERR_NO_SPACE
                    : refused ? MP_ERR_UNSUPPORTED
                              : MP_ERR_DEVICE,

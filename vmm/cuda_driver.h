@@ -41,6 +41,13 @@ enum mp_status mp_cuda_check(const struct mp_cuda *cuda, mp_cu_result result, co
  * Every later call then fails the same way. */
 bool mp_cuda_is_sticky(mp_cu_result result);
 
+/*
+ * For results of giving something back: is this the loss of the device, and does the process know
+ * of it already, by mp_cuda_check() or an earlier call of this? Then nothing can be given back any
+ * more, and nobody needs to be told once more.
+ */
+bool mp_cuda_known_lost(mp_cu_result result);
+
 #define MP_CUDA_NAME_BYTES 128
 
 struct mp_cuda_device {

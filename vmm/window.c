@@ -30,17 +30,21 @@ struct mp_windows {
     uint32_t lost_in[MP_TIER_CLASSES_MAX] MP_GUARDED_BY(lock); /* places */
 };
 
+static bool is_lost(struct mp_backend *backend)
+{
+    return backend->ops->lost != NULL && backend->ops->lost(backend);
+}
+
 /* Something stays mapped at the unit's place. */
 static void lose_locked(struct mp_windows *windows, uint32_t unit)
 {
     const uint32_t class_index = windows->layout->units[unit].class_index;
 
     mp_assert_held(&windows->lock);
-    /* One line; where one fails all do, with a device that was lost. */
-    if (windows->lost_bytes == 0)
+    /* One line; where one fails all do, and with a device that was lost that is not news. */
+    if (windows->lost_bytes == 0 && !is_lost(windows->backend))
         mp_log_error("window", "the place of unit %" PRIu32 " is lost: %s", unit,
                      mp_error_last()->text);
-    mp_error_clear();
     windows->places[unit].lost = true;
     windows->lost_bytes += windows->layout->stride_bytes[class_index];
     windows->lost_in[class_index]++;
@@ -50,6 +54,7 @@ static void clear_locked(struct mp_windows *windows, struct mp_slot slot)
 {
     const uint32_t unit = windows->unit_of[slot.class_index][slot.index];
     const uint64_t bytes = windows->layout->stride_bytes[slot.class_index];
+    const struct mp_error before = *mp_error_last(); /* maybe why everything ends */
     struct mp_backend *backend = windows->backend;
     struct place *place;
 
@@ -62,6 +67,7 @@ static void clear_locked(struct mp_windows *windows, struct mp_slot slot)
     place->mapped = false;
     if (backend->ops->window_unmap(backend, place->address, bytes) != MP_OK)
         lose_locked(windows, unit);
+    mp_error_set(&before);
 }
 
 void mp_windows_clear(struct mp_windows *windows, struct mp_slot slot)
@@ -101,6 +107,7 @@ void mp_windows_map(struct mp_windows *windows, uint32_t unit, struct mp_slot sl
             windows->unit_of[slot.class_index][slot.index] = unit;
         } else if (status == MP_ERR_BUSY) {
             lose_locked(windows, unit);
+            mp_error_clear();
         } else {
             mp_log_once(MP_LOG_WARN, "window", "units are used at the alias of their slot: %s",
                         mp_error_last()->text);
@@ -226,7 +233,7 @@ void mp_windows_destroy(struct mp_windows *windows)
                                       layout->stride_bytes[c] * layout->class_units[c]);
         free(windows->unit_of[c]);
     }
-    if (windows->lost_bytes > 0)
+    if (windows->lost_bytes > 0 && !is_lost(backend))
         mp_log_warn("window", "%" PRIu64 " bytes stay mapped", windows->lost_bytes);
     mp_unlock(&windows->lock);
     mp_mutex_fini(&windows->lock);

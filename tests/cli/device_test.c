@@ -1,6 +1,6 @@
 /*
- * --device: which one a run uses and what it says of it, on the CUDA driver without a device, whose
- * folder is in FAKECUDA_DIR.
+ * --device: which one a run uses and what it says of it, also where it is lost; routing of a trace
+ * on it. On the CUDA driver without a device, whose folder is in FAKECUDA_DIR.
  */
 #include "tests/cli/cli.h"
 
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "policy/trace.h"
 #include "tests/test.h"
 
 static char driver[4200];
@@ -51,14 +52,17 @@ static void a_device_gives_the_cpus_text_and_is_named(void)
 
 static void a_device_that_is_not_there_is_refused(void)
 {
-    const struct cli third = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--device",
-                                         "cuda:3" },
-                               .env = { driver } };
+    const struct cli eighth = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--device",
+                                          "cuda:7" },
+                                .env = { driver } };
+    const struct cli third = { .args = { "bench", "--model", CLI_MODEL, "--device", "cuda:2" },
+                               .env = { driver, "FAKECUDA_DEVICES=2" } };
     const struct cli no_driver = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a",
                                              "--device", "cuda" },
                                    .env = { driver, "FAKECUDA_INIT=100" } };
 
-    cli_expect(&third, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 3; the driver sees 1");
+    cli_expect(&eighth, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 7; the driver sees 1");
+    cli_expect(&third, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 2; the driver sees 2");
     cli_expect(&no_driver, 2, "error[E_CUDA_OFF]: CUDA is off");
 }
 
@@ -73,6 +77,138 @@ static void auto_without_a_device_says_why_if_asked(void)
     CHECK_EQ(result.exit_code, 0);
     CHECK(strstr(result.err, "the CPU computes: CUDA is off") != NULL);
     cli_free(&result);
+}
+
+/* A file that is no library stands in the way of any driver that this machine may have. */
+static void without_a_driver_the_cpu_computes(void)
+{
+    const char *library = cli_path("libcuda.so.1");
+    char nowhere[4300];
+    const struct cli any = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens",
+                                       "1", "--device", "auto", "--json" },
+                             .env = { nowhere } };
+    const struct cli cuda = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--device",
+                                        "cuda" },
+                              .env = { nowhere } };
+    json_t *json;
+
+    cli_write(library, "no library", 10);
+    snprintf(nowhere, sizeof(nowhere), "LD_LIBRARY_PATH=%s", library);
+    *strrchr(nowhere, '/') = '\0';
+    json = cli_json(&any);
+    CHECK_STR(text_of(json, "device"), "cpu");
+    json_decref(json);
+    cli_expect(&cuda, 2, "error[E_CUDA_OFF]: CUDA is off: the driver library cannot be loaded");
+}
+
+static void without_cublas_its_own_kernels_multiply(void)
+{
+    static const char *const names[] = { "libcublas.so.13", "libcublas.so.12" };
+    char path[8600];
+    const struct cli any = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens",
+                                       "1", "--device", "cuda", "--json" },
+                             .env = { path } };
+    const struct cli cublas = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--device",
+                                          "cuda", "--cuda-gemm", "cublas" },
+                                .env = { path } };
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        cli_write(cli_path(names[i]), "no library", 10);
+    snprintf(path, sizeof(path), "%s:%s", driver, cli_path(""));
+    json_decref(cli_json(&any));
+    cli_expect(&cublas, 2, "error[E_CUBLAS_OFF]: cuBLAS cannot be loaded");
+}
+
+/* By a call in the middle of the run, and by work that was taken. */
+static void a_device_that_is_lost_ends_the_run(void)
+{
+    static const char *const losses[] = {
+        "FAKECUDA_FAIL=cuLaunchKernel,150,719",
+        "FAKECUDA_FAIL=cuMemcpyHtoDAsync_v2,150,700",
+        "FAKECUDA_FAIL=cuEventSynchronize,20,719",
+        "FAKECUDA_FAIL=later:mp_combine,12,719",
+        "FAKECUDA_FAIL=later:cuMemcpyHtoDAsync_v2,150,214",
+    };
+
+    for (size_t i = 0; i < sizeof(losses) / sizeof(losses[0]); i++) {
+        const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt",
+                                           "sort 5 3 9 1 ->", "--max-tokens", "6", "--ctx", "64",
+                                           "--device", "cuda", "--budget", "50%", "--addressing",
+                                           i % 2 ? "window" : "table" },
+                                 .env = { driver, losses[i], "FAKECUDA_GRANULE=4096" } };
+
+        cli_expect(&cli, 5, "moepager: error[E_CUDA]: ");
+    }
+}
+
+#define CHOICES_MAX 4096
+
+/* All experts of a trace, in its order; returns how many. */
+static size_t read_choices(const char *path, uint32_t *choices)
+{
+    struct mp_trace_reader *reader;
+    struct mp_trace_row row;
+    size_t count = 0;
+
+    CHECK_EQ(mp_trace_open(path, &reader), MP_OK);
+    for (;;) {
+        CHECK_EQ(mp_trace_read(reader, &row), MP_OK);
+        if (row.experts == NULL)
+            break;
+        for (uint32_t r = 0; r < mp_trace_get_shape(reader)->top_k; r++) {
+            CHECK(count < CHOICES_MAX);
+            choices[count++] = row.experts[r];
+        }
+    }
+    mp_trace_reader_destroy(reader);
+    return count;
+}
+
+static size_t bench_choices(const char *device, const char *route_from, uint32_t *choices)
+{
+    const char *trace = cli_path("bench.trace");
+    const struct cli cli = { .args = { "bench",
+                                       "--model",
+                                       CLI_MODEL,
+                                       "--device",
+                                       device,
+                                       "--budget",
+                                       "50%",
+                                       "--prompt-tokens",
+                                       "4",
+                                       "--gen-tokens",
+                                       "6",
+                                       "--repeat",
+                                       "1",
+                                       "--ctx",
+                                       "64",
+                                       "--json",
+                                       "--trace",
+                                       trace,
+                                       route_from != NULL ? "--route-from" : NULL,
+                                       route_from },
+                             .env = { driver } };
+
+    json_decref(cli_json(&cli));
+    return read_choices(trace, choices);
+}
+
+static void a_trace_says_how_the_device_routes(void)
+{
+    static uint32_t own[CHOICES_MAX], cpu[CHOICES_MAX], cuda[CHOICES_MAX];
+    const char *trace = cli_path("from.trace");
+    const struct cli record = { .args = { "run", "--model", CLI_MODEL, "--prompt",
+                                          "sort 5 3 9 1 ->", "--max-tokens", "6", "--ctx", "64",
+                                          "--device", "cpu", "--json", "--trace", trace } };
+    size_t count;
+
+    json_decref(cli_json(&record));
+    count = bench_choices("cuda", NULL, own);
+    CHECK(count > 0);
+    CHECK_EQ(bench_choices("cpu", trace, cpu), count);
+    CHECK_EQ(bench_choices("cuda", trace, cuda), count);
+    CHECK(memcmp(cuda, cpu, count * sizeof(cpu[0])) == 0);
+    CHECK(memcmp(cuda, own, count * sizeof(own[0])) != 0);
 }
 
 static void the_timeline_has_a_track_for_each_executor(void)
@@ -104,6 +240,10 @@ int main(int argc, char **argv)
     RUN(a_device_gives_the_cpus_text_and_is_named);
     RUN(a_device_that_is_not_there_is_refused);
     RUN(auto_without_a_device_says_why_if_asked);
+    RUN(without_a_driver_the_cpu_computes);
+    RUN(without_cublas_its_own_kernels_multiply);
+    RUN(a_device_that_is_lost_ends_the_run);
+    RUN(a_trace_says_how_the_device_routes);
     RUN(the_timeline_has_a_track_for_each_executor);
     return 0;
 }
