@@ -196,6 +196,13 @@ void mp_device_graphs_destroy(struct mp_device *device);
 enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, uint32_t wanted,
                                     uint32_t *layer_p) MP_MUST_CHECK;
 struct mp_device_graph_counts mp_device_graphs_counted(const struct mp_device *device);
+/*
+ * For measuring: the graph of the last step of so many tokens once more, without pager and
+ * policies, until its logits are here. places (layers, experts): where experts are from now on,
+ * until the next step; NULL: as they were. MP_ERR_INVALID: there is no such graph yet.
+ */
+enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
+                                     const struct mp_cuda_place_of *places) MP_MUST_CHECK;
 
 /* device_queue.c */
 enum mp_status mp_device_queues_open(struct mp_device *device) MP_MUST_CHECK;

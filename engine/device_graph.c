@@ -483,3 +483,30 @@ enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, u
     *layer_p = good < L ? engine->layer_of[good] : engine->config.model->layers;
     return status;
 }
+
+enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
+                                     const struct mp_cuda_place_of *places)
+{
+    struct mp_device_graphs *g = device->graphs;
+    const struct mp_engine *engine = device->engine;
+    const uint64_t count = (uint64_t)engine->shape.layers * engine->shape.experts;
+    const mp_cu_stream stream = mp_device_stream(device);
+    enum mp_status status = MP_OK;
+
+    if (g == NULL || tokens > TOKENS_MAX || g->execs[tokens] == NULL)
+        return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "no graph of %u tokens", tokens);
+    if (places != NULL) {
+        memcpy(g->places, places, count * sizeof(g->places[0]));
+        g->known = false;
+        status =
+            mp_gpu_upload(device->gpu, stream, g->table, g->places, count * sizeof(g->places[0]));
+    }
+    if (status == MP_OK)
+        status = mp_gpu_replay(device->gpu, stream, g->execs[tokens]);
+    if (status == MP_OK)
+        status = mp_gpu_download(device->gpu, stream, engine->state.logits, device->state.logits,
+                                 (uint64_t)tokens * engine->config.model->vocab * sizeof(float));
+    if (status == MP_OK)
+        status = mp_gpu_finish(device->gpu, stream);
+    return status;
+}

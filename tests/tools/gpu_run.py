@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""tools/gpu/run without a GPU: packed, moved, and run from there with nothing but python3.
+
+usage: tests/tools/gpu_run.py BUILD FOLDER
+
+The dry run on the driver without a device has to end well, with a table of at most 30 lines that
+names the targets, and to write into its output folder only. Then what goes wrong on a machine: a
+step that hangs, an end from outside, no driver.
+"""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+ENV = {"PATH": "/nonexistent"}
+
+
+def check(what, good, text=""):
+    if not good:
+        sys.exit(f"gpu_run: {what}\n{text[-4000:]}")
+
+
+def start(bundle, out, *args, **env):
+    return subprocess.Popen([sys.executable, bundle / "tools/gpu/run", "--out", out, *args],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/",
+                            env=dict(ENV, **env))
+
+
+def table(text):
+    """The lines behind the number of lines."""
+    match = re.search(r"^(\d+) of \d+ lines; all: .*\n((?:.+\n?)*)", text, re.M)
+    check("no table", match, text)
+    lines = match[2].splitlines()
+    check("another number of lines than it says", len(lines) == int(match[1]), text)
+    check("more than 30 lines", len(lines) <= 30, text)
+    return lines
+
+
+def files(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def dry_run(bundle, out):
+    before = files(bundle)
+    process = start(bundle, out, "--dry-run")
+    text, _ = process.communicate()
+    lines = "\n".join(table(text))
+    check(f"the dry run ended with {process.returncode}", process.returncode == 0, text)
+    for part in ("<= 1.02", "<=1.02 static, wait", ">= 0.85", "<= 1.10", "8 of 8 settings",
+                 "all resident: pager/plain"):
+        check(f"no '{part}' in the table", part in lines, text)
+    check("wrote into the bundle", files(bundle) == before)
+    for name in ("summary.md", "probe.json", "model.json", "driver_codes.txt", "graph.log"):
+        check(f"no {name}", (out / name).exists())
+    print(text[text.index(" lines; all") - 8:])
+
+
+def hang(bundle, out):
+    """A program that never ends is cut, and the rest is there."""
+    program = bundle / "gpu_check_kernels"
+    program.write_text(f"#!{sys.executable}\nimport time\nprint('here', flush=True)\n"
+                       "time.sleep(1000)\n")
+    begin = time.monotonic()
+    process = start(bundle, out, "--dry-run", "--steps", "machine,kernels", "--minutes", "0.05")
+    text, _ = process.communicate()
+    lines = table(text)
+    check("took too long", time.monotonic() - begin < 60, text)
+    check("not a failure", process.returncode == 1, text)
+    check("no word of the step", any("not done after" in line for line in lines), text)
+    check("no other lines", any(line.startswith("commit") for line in lines), text)
+    check("no output of what was cut", "here" in (out / "kernels.log").read_text())
+
+
+def end_from_outside(bundle, out):
+    process = start(bundle, out, "--dry-run", "--steps", "machine,kernels")
+    for line in process.stdout:
+        if line.startswith("kernels"):
+            break
+    process.send_signal(signal.SIGTERM)
+    text, _ = process.communicate()
+    check("not interrupted", process.returncode == 130, text)
+    check("no lines", any(line.startswith("commit") for line in table(text)), text)
+
+
+def no_driver(bundle, out):
+    """A file that is no library stands in the way of any driver that there may be."""
+    (out / "libcuda.so.1").write_text("no library")
+    process = start(bundle, out, LD_LIBRARY_PATH=str(out))
+    text, _ = process.communicate()
+    check(f"without a driver it ended with {process.returncode}", process.returncode == 77, text)
+    check("does not say why", "CUDA is off" in text, text)
+
+
+def main():
+    build, folder = (Path(arg).resolve() for arg in sys.argv[1:3])
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "elsewhere").mkdir(parents=True)
+    subprocess.run([TOP / "tools/gpu/run", "--pack", folder / "packed", "--no-build", "--build",
+                    build], check=True)
+    bundle = folder / "elsewhere/bundle"
+    os.rename(folder / "packed", bundle)
+    dry_run(bundle, folder / "out")
+    hang(bundle, folder / "out")
+    end_from_outside(bundle, folder / "out")
+    no_driver(bundle, folder / "out")
+    shutil.rmtree(bundle)
+
+
+if __name__ == "__main__":
+    main()
