@@ -1,4 +1,4 @@
-#include "engine/sim_load.h"
+#include "engine/sim_load_int.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -10,40 +10,6 @@
 /* Nothing generated yet, in generated[]. */
 #define NEVER UINT32_MAX
 
-struct mp_sim_load {
-    struct mp_sim_load_config config;
-    uint32_t layers, experts, k;
-    struct mp_sim_fit fit;
-    uint64_t random;
-
-    uint32_t step; /* 1 for the first one */
-    uint32_t tokens;
-    bool decode;
-
-    /* Synthetic. */
-    float *fixed;        // (layers, experts): a
-    float *share;        // (layers): w
-    float *moving;       // (layers, sequences, experts): z of the latest token
-    float *logits;       // (layers, tokens_max, experts)
-    uint32_t *generated; // (layers): step that logits are of
-    float *hot;          // (layers, experts)
-    float *pairs;        // three times (layers, experts, experts): together, next, similarity
-    uint32_t *group;     // (layers)
-    struct mp_calibration calibration;
-
-    /* Trace. */
-    size_t *step_group; // (steps + 1): first group of each step
-    uint32_t step_count;
-
-    /* Statistics of decode. */
-    uint32_t *counts;   // (layers, experts): choices
-    uint32_t *best;     // (top_k): scratch
-    uint32_t *previous; // (layers, sequences, top_k)
-    uint8_t *chosen;    // (experts): scratch
-    double overlap_sum, mass_sum, accuracy_sum;
-    uint64_t overlap_count, mass_count, accuracy_count;
-};
-
 static void *make(size_t count, size_t bytes, enum mp_status *status)
 {
     void *memory = *status == MP_OK ? calloc(count > 0 ? count : 1, bytes) : NULL;
@@ -51,11 +17,6 @@ static void *make(size_t count, size_t bytes, enum mp_status *status)
     if (memory == NULL && *status == MP_OK)
         *status = mp_fail_no_memory("a workload", (uint64_t)count * bytes);
     return memory;
-}
-
-static float *logits_of(const struct mp_sim_load *load, uint32_t layer)
-{
-    return load->logits + (size_t)layer * load->config.tokens_max * load->experts;
 }
 
 static void make_layers(struct mp_sim_load *load)
@@ -249,8 +210,7 @@ void mp_sim_load_destroy(struct mp_sim_load *load)
     free(load);
 }
 
-/* The trace's group of a layer in a step (1, 2, ...), or NULL. */
-static const struct mp_replay_group *find_group(const struct mp_sim_load *load, uint32_t step,
+const struct mp_replay_group *mp_sim_load_group(const struct mp_sim_load *load, uint32_t step,
                                                 uint32_t layer)
 {
     const struct mp_replay_trace *trace = load->config.trace;
@@ -287,12 +247,11 @@ uint32_t mp_sim_load_tokens(const struct mp_sim_load *load, uint32_t layer)
 
     if (load->config.trace == NULL)
         return load->tokens;
-    group = find_group(load, load->step, layer);
+    group = mp_sim_load_group(load, load->step, layer);
     return group != NULL ? group_tokens(load->config.trace, group) : 0;
 }
 
-/* Logits of the layer for `step`, if they are not there yet. */
-static void generate(struct mp_sim_load *load, uint32_t layer, uint32_t step)
+void mp_sim_load_generate(struct mp_sim_load *load, uint32_t layer, uint32_t step)
 {
     const uint32_t sequences = load->config.sequences, experts = load->experts;
     const uint32_t each = load->tokens / sequences;
@@ -305,7 +264,7 @@ static void generate(struct mp_sim_load *load, uint32_t layer, uint32_t step)
     load->generated[layer] = step;
     for (uint32_t t = 0; t < load->tokens; t++) {
         float *moving = load->moving + ((size_t)layer * sequences + t / each) * experts;
-        float *logits = logits_of(load, layer) + (size_t)t * experts;
+        float *logits = mp_sim_load_logits(load, layer) + (size_t)t * experts;
 
         for (uint32_t e = 0; e < experts; e++) {
             moving[e] = keep * moving[e] + fresh * mp_sim_normal(&load->random);
@@ -374,22 +333,17 @@ static void deal(struct mp_sim_load *load, const struct mp_replay_group *group, 
     }
 }
 
-/* The batch's rows of a trace that has them. */
-static const float *recorded(const struct mp_sim_load *load, const struct mp_replay_group *group)
-{
-    return load->config.trace->scores + (size_t)group->first_row * load->experts;
-}
-
 static void trace_scores(struct mp_sim_load *load, uint32_t layer, float *scores)
 {
-    const struct mp_replay_group *group = find_group(load, load->step, layer);
+    const struct mp_replay_group *group = mp_sim_load_group(load, load->step, layer);
     const uint32_t tokens = group_tokens(load->config.trace, group);
 
     if (load->config.trace->scores == NULL) {
         deal(load, group, tokens, scores);
         return;
     }
-    memcpy(scores, recorded(load, group), (size_t)tokens * load->experts * sizeof(scores[0]));
+    memcpy(scores, mp_sim_load_recorded(load, group),
+           (size_t)tokens * load->experts * sizeof(scores[0]));
     for (uint32_t t = 0; load->decode && tokens <= load->config.sequences && t < tokens; t++)
         observe(load, layer, t, scores + (size_t)t * load->experts);
 }
@@ -400,129 +354,14 @@ void mp_sim_load_scores(struct mp_sim_load *load, uint32_t layer, float *scores)
         trace_scores(load, layer, scores);
         return;
     }
-    generate(load, layer, load->step);
+    mp_sim_load_generate(load, layer, load->step);
     for (uint32_t t = 0; t < load->tokens; t++) {
         const size_t at = (size_t)t * load->experts;
 
-        softmax(logits_of(load, layer) + at, (float)load->fit.heat, load->experts, scores + at);
+        softmax(mp_sim_load_logits(load, layer) + at, (float)load->fit.heat, load->experts,
+                scores + at);
         if (load->decode)
             observe(load, layer, t, scores + at);
-    }
-}
-
-static double accuracy_of(const struct mp_sim_model *model, enum mp_score_source source)
-{
-    switch (source) {
-    case MP_SCORES_RESIDUAL: return model->accuracy_residual;
-    case MP_SCORES_PARTIAL: return model->accuracy_partial;
-    case MP_SCORES_LLAPOR: return model->accuracy_llapor;
-    default: return model->accuracy_gate;
-    }
-}
-
-static void note_accuracy(struct mp_sim_load *load, const float *truth, const float *guess)
-{
-    uint32_t right = 0;
-
-    memset(load->chosen, 0, load->experts);
-    mp_sim_top(truth, load->experts, load->k, load->best);
-    for (uint32_t r = 0; r < load->k; r++)
-        load->chosen[load->best[r]] = 1;
-    mp_sim_top(guess, load->experts, load->k, load->best);
-    for (uint32_t r = 0; r < load->k; r++)
-        right += load->chosen[load->best[r]];
-    load->accuracy_sum += (double)right / load->k;
-    load->accuracy_count++;
-}
-
-/* Each recorded expert is seen with the stated accuracy; else another one takes its place. */
-static void predict_trace(struct mp_sim_load *load, uint32_t layer, uint32_t target,
-                          double accuracy, float *scores)
-{
-    const struct mp_replay_group *group = find_group(load, load->step + (target <= layer), target);
-    const uint32_t tokens = mp_sim_load_tokens(load, layer);
-    const struct mp_replay_use *uses;
-    uint32_t at = 0;
-
-    for (size_t i = 0; i < (size_t)tokens * load->experts; i++)
-        scores[i] = (float)mp_sim_uniform(&load->random) * 0.5f;
-    if (group == NULL || tokens == 0)
-        return;
-    uses = load->config.trace->uses + group->first;
-    for (uint32_t i = 0; i < group->count; i++) {
-        for (uint32_t n = 0; n < uses[i].tokens && n < tokens; n++, at++) {
-            const bool seen = mp_sim_uniform(&load->random) < accuracy;
-            const uint32_t expert = seen
-                                        ? uses[i].unit % load->experts
-                                        : (uint32_t)(mp_sim_uniform(&load->random) * load->experts);
-
-            scores[(size_t)(at % tokens) * load->experts + expert] += 1;
-        }
-    }
-}
-
-/* The recorded scores, in which a chosen expert has its place with the stated accuracy; else it has
- * that of any other one. */
-static void predict_recorded(struct mp_sim_load *load, uint32_t layer, uint32_t target,
-                             double accuracy, float *scores)
-{
-    const struct mp_replay_group *group = find_group(load, load->step + (target <= layer), target);
-    const uint32_t tokens = mp_sim_load_tokens(load, layer), experts = load->experts;
-    const uint32_t known = group != NULL && group->tokens < tokens ? group->tokens : tokens;
-
-    memset(scores, 0, (size_t)tokens * experts * sizeof(scores[0]));
-    for (uint32_t t = 0; group != NULL && t < known; t++) {
-        const float *truth = recorded(load, group) + (size_t)t * experts;
-        float *guess = scores + (size_t)t * experts;
-
-        memcpy(guess, truth, experts * sizeof(guess[0]));
-        mp_sim_top(truth, experts, load->k, load->best);
-        for (uint32_t r = 0; r < load->k; r++) {
-            const uint32_t other = (uint32_t)(mp_sim_uniform(&load->random) * experts);
-            const float mine = guess[load->best[r]];
-
-            if (mp_sim_uniform(&load->random) < accuracy)
-                continue;
-            guess[load->best[r]] = guess[other];
-            guess[other] = mine;
-        }
-        if (load->decode && target == layer + 1)
-            note_accuracy(load, truth, guess);
-    }
-}
-
-void mp_sim_load_predicted(struct mp_sim_load *load, uint32_t layer, uint32_t target,
-                           enum mp_score_source source, float *scores)
-{
-    const uint32_t distance = target > layer ? target - layer : target + load->layers - layer;
-    const double accuracy = pow(accuracy_of(load->config.model, source), distance);
-    float blur;
-
-    if (load->config.trace != NULL && load->config.trace->scores != NULL) {
-        predict_recorded(load, layer, target, accuracy, scores);
-        return;
-    }
-    if (load->config.trace != NULL) {
-        predict_trace(load, layer, target, accuracy, scores);
-        return;
-    }
-    if (target <= layer && !load->decode) {
-        /* The next step is another one: all that is known is what stays. */
-        for (uint32_t t = 0; t < load->tokens; t++)
-            memcpy(scores + (size_t)t * load->experts, load->fixed + (size_t)target * load->experts,
-                   load->experts * sizeof(float));
-        return;
-    }
-    generate(load, target, load->step + (target <= layer));
-    blur = (float)mp_sim_fit_blur(&load->fit, accuracy);
-    for (uint32_t t = 0; t < load->tokens; t++) {
-        const float *truth = logits_of(load, target) + (size_t)t * load->experts;
-        float *guess = scores + (size_t)t * load->experts;
-
-        for (uint32_t e = 0; e < load->experts; e++)
-            guess[e] = truth[e] + blur * mp_sim_normal(&load->random);
-        if (load->decode && distance == 1)
-            note_accuracy(load, truth, guess);
     }
 }
 

@@ -7,208 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/decisions.h"
-#include "policy/decisions_code.h"
+#include "policy/decisions_replay_int.h"
 #include "policy/regular.h"
 #include "vmm/base/error.h"
 
-#define LINE_BYTES 2048
-
-struct replay {
-    const char *path;
-    FILE *file;
-    uint64_t file_bytes;
-    struct mp_shape shape;
-    struct mp_profile chosen;
-    struct mp_opt_group groups[MP_SLOT_COUNT + 1];
-    struct mp_calibration calibration;
-    struct mp_policies set;
-    struct mp_code code;
-    struct mp_decisions_report *report;
-    char line[LINE_BYTES];
-    bool held; /* line is to be read again */
-};
-
-static enum mp_status bad_log(const struct replay *r, const char *what)
-{
-    char quoted[MP_QUOTE_BYTES];
-
-    return mp_fail(MP_ERR_MODEL, "E_DECISION_LOG", "decision log '%s', call %" PRIu64 ": %s",
-                   mp_quote(quoted, r->path, strlen(r->path)), r->report->calls, what);
-}
-
-static enum mp_status other_version(const struct replay *r, const char *what, const char *name)
-{
-    char quoted[MP_QUOTE_BYTES], quoted_name[MP_QUOTE_BYTES];
-
-    return mp_fail(MP_ERR_UNSUPPORTED, "E_DECISION_VERSION",
-                   "decision log '%s' was written by another version of moepager: %s '%s'",
-                   mp_quote(quoted, r->path, strlen(r->path)), what,
-                   mp_quote(quoted_name, name, strlen(name)));
-}
-
-/* ---- the head ---- */
-
-/* "key value": is this the next line? *value_p then points behind the key. */
-static enum mp_status take_line(struct replay *r, const char *key, const char **value_p)
-{
-    const size_t bytes = strlen(key);
-    size_t end;
-
-    *value_p = NULL;
-    if (!r->held) {
-        if (fgets(r->line, sizeof(r->line), r->file) == NULL)
-            return ferror(r->file) ? mp_regular_fail(r->path, "read", errno)
-                                   : bad_log(r, "the head is cut off");
-        end = strlen(r->line);
-        if (end == 0 || r->line[end - 1] != '\n')
-            return bad_log(r, "a line of the head is too long, holds a NUL or is cut off");
-        r->line[end - 1] = '\0';
-    }
-    r->held = strncmp(r->line, key, bytes) != 0 || r->line[bytes] != ' ';
-    if (!r->held)
-        *value_p = r->line + bytes + 1;
-    return MP_OK;
-}
-
-static enum mp_status take_number(struct replay *r, const char *key, uint64_t min, uint64_t max,
-                                  uint64_t *number_p)
-{
-    const struct mp_opt opt = { .name = key, .kind = MP_OPT_U64, .min = min, .max = max };
-    const char *value;
-    enum mp_status status = take_line(r, key, &value);
-
-    if (status == MP_OK && (value == NULL || !mp_opt_parse(&opt, value, number_p)))
-        return bad_log(r, "a number of the head is missing or out of range");
-    return status;
-}
-
-static enum mp_status read_shape(struct replay *r, bool *calibrated_p)
-{
-    uint64_t abi, layers = 1, experts = 1, top_k, tokens, slots, seed, bytes, slices, costs;
-    uint64_t calibrated;
-    enum mp_status status = take_number(r, "abi", 0, UINT32_MAX, &abi);
-
-    if (status == MP_OK && abi != MP_POLICY_ABI)
-        return other_version(r, "the policies' interface is number", r->line + strlen("abi "));
-    if (status == MP_OK)
-        status = take_number(r, "layers", 1, 4096, &layers);
-    if (status == MP_OK)
-        status = take_number(r, "experts", 1, 4096, &experts);
-    if (status == MP_OK)
-        status = take_number(r, "top_k", 1, experts, &top_k);
-    if (status == MP_OK)
-        status = take_number(r, "tokens_max", 1, 65536, &tokens);
-    if (status == MP_OK)
-        status = take_number(r, "slots", 1, UINT64_C(1) << 24, &slots);
-    if (status == MP_OK)
-        status = take_number(r, "unit_bytes", 1, UINT64_C(1) << 40, &bytes);
-    if (status == MP_OK)
-        status = take_number(r, "seed", 0, UINT64_MAX, &seed);
-    if (status == MP_OK)
-        status = take_number(r, "slices", 0, 16, &slices);
-    if (status == MP_OK)
-        status = take_number(r, "costs", 0, 1, &costs);
-    if (status == MP_OK)
-        status = take_number(r, "calibration", 0, 1, &calibrated);
-    if (status != MP_OK)
-        return status;
-    *calibrated_p = calibrated != 0;
-    r->shape = (struct mp_shape){
-        .layers = (uint32_t)layers,
-        .experts = (uint32_t)experts,
-        .top_k = (uint32_t)top_k,
-        .tokens_max = (uint32_t)tokens,
-        .slots = (uint32_t)slots,
-        .unit_bytes = bytes,
-        .seed = seed,
-        .costs = costs ? &r->code.shape_costs.costs : NULL,
-        .slices = (uint32_t)slices,
-    };
-    return MP_OK;
-}
-
-/* "option NAME VALUE", once for each option of the policy and in their order. */
-static enum mp_status read_options(struct replay *r, const struct mp_policy_info *info,
-                                   unsigned slot)
-{
-    struct mp_opt_group *group = &r->groups[slot];
-
-    for (const struct mp_opt *opt = info->opts; opt != NULL && opt->name != NULL; opt++) {
-        const size_t bytes = strlen(opt->name);
-        const char *value;
-        enum mp_status status = take_line(r, "option", &value);
-
-        if (status != MP_OK)
-            return status;
-        if (value == NULL || strncmp(value, opt->name, bytes) != 0 || value[bytes] != ' ' ||
-            !mp_opt_parse(opt, value + bytes + 1, (char *)group->config + opt->offset))
-            return other_version(r, "it does not say this option as now:", opt->name);
-    }
-    return MP_OK;
-}
-
-static enum mp_status read_policy(struct replay *r, unsigned slot)
-{
-    struct mp_opt_group *group = &r->groups[slot];
-    const struct mp_policy_info *info;
-    const char *name;
-    enum mp_status status = take_line(r, mp_policy_slot_name(slot), &name);
-
-    if (status != MP_OK)
-        return status;
-    if (name == NULL)
-        return bad_log(r, "a policy is missing in the head");
-    info = mp_policy_find(slot, name);
-    if (info == NULL)
-        return other_version(r, "there is no policy", name);
-    r->chosen.policy[slot] = info->name;
-    snprintf(r->report->policy[slot], sizeof(r->report->policy[slot]), "%s", info->name);
-    /* A prefix in any case: it ends the list otherwise. */
-    *group = (struct mp_opt_group){ .prefix = "", .table = info->opts };
-    if (info->config_size == 0)
-        return MP_OK;
-    group->config = calloc(1, info->config_size);
-    return group->config != NULL ? read_options(r, info, slot)
-                                 : mp_fail_no_memory("a policy's options", info->config_size);
-}
-
-/* Up to the first call; then there are policies to tell. */
-static enum mp_status read_head(struct replay *r)
-{
-    bool calibrated = false;
-    uint64_t used;
-    enum mp_status status = MP_OK;
-
-    if (fgets(r->line, sizeof(r->line), r->file) == NULL ||
-        strcmp(r->line, MP_DECISIONS_MAGIC "\n") != 0)
-        return bad_log(r, "the first line should be '" MP_DECISIONS_MAGIC "'");
-    status = read_shape(r, &calibrated);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT && status == MP_OK; slot++)
-        status = read_policy(r, slot);
-    if (status != MP_OK)
-        return status;
-    if (fgets(r->line, sizeof(r->line), r->file) == NULL || strcmp(r->line, "calls\n") != 0)
-        return bad_log(r, "the head should end with 'calls'");
-    used = (uint64_t)ftello(r->file);
-    status = mp_code_init(&r->code, r->file, true, r->file_bytes > used ? r->file_bytes - used : 0,
-                          &r->shape);
-    if (status != MP_OK)
-        return status;
-    mp_code_shape_costs(&r->code);
-    if (calibrated) {
-        mp_code_calibration(&r->code, &r->calibration);
-        r->shape.calibration = &r->calibration;
-    }
-    if (r->code.problem != NULL)
-        return r->code.no_memory ? mp_fail_no_memory("a decision log", r->code.left)
-                                 : bad_log(r, r->code.problem);
-    return mp_policies_create(&r->chosen, &r->shape, r->groups, &r->set);
-}
-
-/* ---- calls ---- */
-
-static void tell_route(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+static void tell_route(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
 {
     const size_t count = (size_t)t->route.tokens * t->route.k;
     uint32_t *experts = mp_code_room(&r->code, count, sizeof(uint32_t));
@@ -220,7 +23,7 @@ static void tell_route(struct replay *r, const struct mp_told *t, struct mp_answ
     *got = (struct mp_answer){ 0, experts, weights, count, count };
 }
 
-static void tell_assign(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+static void tell_assign(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
 {
     enum mp_executor *executors = mp_code_room(&r->code, t->assign.count, sizeof(enum mp_executor));
 
@@ -230,7 +33,7 @@ static void tell_assign(struct replay *r, const struct mp_told *t, struct mp_ans
     *got = (struct mp_answer){ .list = (const uint32_t *)executors, .list_count = t->assign.count };
 }
 
-static void tell_predict(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+static void tell_predict(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
 {
     const struct mp_predict_ops *ops = r->set.predict_ops;
     const size_t count = (size_t)t->predict.tokens * t->predict.experts;
@@ -248,7 +51,7 @@ static void tell_predict(struct replay *r, const struct mp_told *t, struct mp_an
     got->value_count = got->number ? count : 0;
 }
 
-static void tell_choose(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+static void tell_choose(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
 {
     const uint32_t experts = r->shape.experts;
     uint32_t *list = mp_code_room(&r->code, experts, sizeof(uint32_t));
@@ -260,7 +63,7 @@ static void tell_choose(struct replay *r, const struct mp_told *t, struct mp_ans
     got->list_count = got->number <= experts ? got->number : 0;
 }
 
-static void tell_replace(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+static void tell_replace(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
 {
     struct mp_swap *swaps = mp_code_room(&r->code, t->max, sizeof(struct mp_swap));
 
@@ -272,7 +75,7 @@ static void tell_replace(struct replay *r, const struct mp_told *t, struct mp_an
 }
 
 /* Slots of layers, or first residents. */
-static void tell_partition(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+static void tell_partition(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
 {
     const struct mp_partition_ops *ops = r->set.partition_ops;
     const uint32_t layers = r->shape.layers;
@@ -296,7 +99,7 @@ static void tell_partition(struct replay *r, const struct mp_told *t, struct mp_
 }
 
 /* What has no answer. */
-static void tell_news(struct replay *r, const struct mp_told *t)
+static void tell_news(struct mp_log_replay *r, const struct mp_told *t)
 {
     const struct mp_policies *s = &r->set;
 
@@ -324,7 +127,7 @@ static void tell_news(struct replay *r, const struct mp_told *t)
 }
 
 /* The slot of a call, and whether its policy has the function. */
-static enum mp_policy_slot slot_of(const struct replay *r, enum mp_call call, bool *has_p)
+static enum mp_policy_slot slot_of(const struct mp_log_replay *r, enum mp_call call, bool *has_p)
 {
     const struct mp_policies *s = &r->set;
 
@@ -365,7 +168,7 @@ static enum mp_policy_slot slot_of(const struct replay *r, enum mp_call call, bo
 }
 
 /* Does the call have an answer? Then *got is what the new instance says. */
-static bool tell(struct replay *r, const struct mp_told *t, struct mp_answer *got)
+static bool tell(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
 {
     const struct mp_policies *s = &r->set;
 
@@ -391,7 +194,7 @@ static bool tell(struct replay *r, const struct mp_told *t, struct mp_answer *go
 /* ---- comparison ---- */
 
 /* The MoE layer that a call was about; MP_LAYER_ANY: none. */
-static uint32_t layer_of(const struct replay *r, const struct mp_told *t)
+static uint32_t layer_of(const struct mp_log_replay *r, const struct mp_told *t)
 {
     switch (t->call) {
     case MP_CALL_ROUTE: return t->route.layer;
@@ -407,7 +210,7 @@ static uint32_t layer_of(const struct replay *r, const struct mp_told *t)
     }
 }
 
-static enum mp_status differs(const struct replay *r, const struct mp_told *t, unsigned slot,
+static enum mp_status differs(const struct mp_log_replay *r, const struct mp_told *t, unsigned slot,
                               const char *what, size_t i, double got, double need)
 {
     const uint32_t layer = layer_of(r, t);
@@ -423,7 +226,7 @@ static enum mp_status differs(const struct replay *r, const struct mp_told *t, u
                    mp_call_name(t->call), r->report->policy[slot], where, what, which, got, need);
 }
 
-static enum mp_status compare(const struct replay *r, const struct mp_told *t, unsigned slot,
+static enum mp_status compare(const struct mp_log_replay *r, const struct mp_told *t, unsigned slot,
                               const struct mp_answer *got, const struct mp_answer *need)
 {
     if (got->number != need->number)
@@ -445,7 +248,7 @@ static enum mp_status compare(const struct replay *r, const struct mp_told *t, u
     return MP_OK;
 }
 
-static enum mp_status check_code(const struct replay *r)
+static enum mp_status check_code(const struct mp_log_replay *r)
 {
     if (r->code.problem == NULL)
         return MP_OK;
@@ -453,11 +256,11 @@ static enum mp_status check_code(const struct replay *r)
         return mp_fail_no_memory("a decision log", r->code.left);
     if (ferror(r->file))
         return mp_regular_fail(r->path, "read", errno);
-    return bad_log(r, r->code.problem);
+    return mp_log_bad(r, r->code.problem);
 }
 
 /* The next call; *more_p is false at the end. */
-static enum mp_status replay_call(struct replay *r, bool *more_p)
+static enum mp_status replay_call(struct mp_log_replay *r, bool *more_p)
 {
     struct mp_told told = { .call = MP_CALL_END };
     struct mp_answer got, need = { 0 };
@@ -474,11 +277,11 @@ static enum mp_status replay_call(struct replay *r, bool *more_p)
     if (!*more_p)
         return told.now == r->report->calls && r->code.left == 0
                    ? MP_OK
-                   : bad_log(r, "the log does not end where it says");
+                   : mp_log_bad(r, "the log does not end where it says");
     r->report->calls++;
     slot = slot_of(r, told.call, &has);
     if (!has)
-        return bad_log(r, "the policy has no such function");
+        return mp_log_bad(r, "the policy has no such function");
     r->report->told[slot]++;
     answered = tell(r, &told, &got);
     if (answered)
@@ -509,7 +312,7 @@ bool mp_decisions_is_log(const char *path)
 enum mp_status mp_decisions_replay(const char *path, const volatile sig_atomic_t *cancel,
                                    struct mp_decisions_report *report_p)
 {
-    struct replay *r = calloc(1, sizeof(*r));
+    struct mp_log_replay *r = calloc(1, sizeof(*r));
     bool more = true;
     enum mp_status status;
 
@@ -520,7 +323,7 @@ enum mp_status mp_decisions_replay(const char *path, const volatile sig_atomic_t
     r->report = report_p;
     status = mp_regular_open(path, &r->file, &r->file_bytes);
     if (status == MP_OK)
-        status = read_head(r);
+        status = mp_log_read_head(r);
     while (status == MP_OK && more) {
         status = replay_call(r, &more);
         if (status == MP_OK && cancel != NULL && *cancel)

@@ -34,25 +34,21 @@ static const struct mp_opt class_lru_opts[] = {
 };
 
 struct aged {
-    struct mp_policy super;
-    struct mp_residents residents;
+    struct mp_evict_base base;
     double keep;        /* what is left of a count after one batch of its layer */
-    uint64_t *stamp;    // (units): order of last use
     uint64_t *layer;    // (layers): batches so far
     uint32_t *layer_of; // (units): pick would have to divide
     uint64_t *moment;   // (layers): `now` of the latest, plus 1
     uint64_t *last;     // (units): batches of the layer at the last use
     double *count;      // (units)
     float *class_size;  // (units): 2^class
-    uint64_t uses;
 };
 
 static void aged_destroy(struct mp_policy *policy)
 {
     struct aged *aged = (struct aged *)policy;
 
-    mp_residents_fini(&aged->residents);
-    free(aged->stamp);
+    mp_residents_fini(&aged->base.set);
     free(aged->layer);
     free(aged->layer_of);
     free(aged->moment);
@@ -71,29 +67,27 @@ static enum mp_status create_as(const struct mp_policy_info *info, const struct 
 
     if (aged == NULL)
         return mp_fail_no_memory("an evict policy", sizeof(*aged));
-    aged->super.info = info;
+    aged->base.super.info = info;
     aged->keep = keep;
-    aged->stamp = calloc(units, sizeof(uint64_t));
     aged->layer = calloc(shape->layers, sizeof(uint64_t));
     aged->layer_of = calloc(units, sizeof(uint32_t));
     aged->moment = calloc(shape->layers, sizeof(uint64_t));
     aged->last = calloc(units, sizeof(uint64_t));
     aged->count = calloc(units, sizeof(double));
     aged->class_size = calloc(units, sizeof(float));
-    status = aged->stamp == NULL || aged->layer == NULL || aged->moment == NULL ||
-                     aged->last == NULL || aged->count == NULL || aged->class_size == NULL ||
-                     aged->layer_of == NULL
-                 ? mp_fail_no_memory("an evict policy", units * 32)
-                 : mp_residents_init(&aged->residents, shape);
+    status = aged->layer == NULL || aged->moment == NULL || aged->last == NULL ||
+                     aged->count == NULL || aged->class_size == NULL || aged->layer_of == NULL
+                 ? mp_fail_no_memory("an evict policy", units * 24)
+                 : mp_residents_init(&aged->base.set, shape);
     if (status != MP_OK) {
-        aged_destroy(&aged->super);
+        aged_destroy(&aged->base.super);
         return status;
     }
     for (size_t u = 0; u < units; u++) {
         aged->class_size[u] = 1;
         aged->layer_of[u] = (uint32_t)(u / shape->experts);
     }
-    *policy_p = &aged->super;
+    *policy_p = &aged->base.super;
     return MP_OK;
 }
 
@@ -113,25 +107,10 @@ static enum mp_status class_create(const void *config_, const struct mp_shape *s
                      policy_p);
 }
 
-static void aged_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
-{
-    struct aged *aged = (struct aged *)policy;
-
-    (void)now;
-    mp_residents_add(&aged->residents, unit);
-    aged->stamp[unit] = ++aged->uses;
-}
-
-static void aged_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
-{
-    (void)now;
-    mp_residents_remove(&((struct aged *)policy)->residents, unit);
-}
-
 static void aged_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
 {
     struct aged *aged = (struct aged *)policy;
-    const uint32_t layer = unit / aged->residents.experts;
+    const uint32_t layer = unit / aged->base.set.experts;
 
     (void)tokens;
     if (aged->moment[layer] != now + 1) {
@@ -143,7 +122,7 @@ static void aged_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tok
     aged->class_size[unit] =
         ldexpf(1, ilogb(aged->count[unit]) < CLASSES ? ilogb(aged->count[unit]) : CLASSES - 1);
     aged->last[unit] = aged->layer[layer];
-    aged->stamp[unit] = ++aged->uses;
+    mp_residents_use(&aged->base.set, unit);
 }
 
 /*
@@ -159,7 +138,8 @@ static struct value value_of(const struct aged *aged, uint32_t unit, bool classe
     if (classes)
         return (struct value){ aged->class_size[unit],
                                (double)(aged->layer[aged->layer_of[unit]] - aged->last[unit]) };
-    return (struct value){ aged->count[unit], (double)(aged->uses - aged->stamp[unit] + 1) };
+    return (struct value){ aged->count[unit],
+                           (double)(aged->base.set.uses - aged->base.set.stamp[unit] + 1) };
 }
 
 static uint32_t pick_lowest(const struct aged *aged, const struct mp_evict_query *query,
@@ -168,13 +148,14 @@ static uint32_t pick_lowest(const struct aged *aged, const struct mp_evict_query
     struct value lowest = { 0, 0 };
     uint32_t best = MP_UNIT_NONE;
 
-    for (uint32_t i = 0; i < aged->residents.count; i++) {
-        const uint32_t unit = aged->residents.unit[i];
+    for (uint32_t i = 0; i < aged->base.set.count; i++) {
+        const uint32_t unit = aged->base.set.unit[i];
         const struct value mine = value_of(aged, unit, classes);
         const double left = mine.count * lowest.age, right = lowest.count * mine.age;
 
         if ((best != MP_UNIT_NONE &&
-             (left > right || (!(left < right) && aged->stamp[unit] > aged->stamp[best]))) ||
+             (left > right ||
+              (!(left < right) && aged->base.set.stamp[unit] > aged->base.set.stamp[best]))) ||
             !mp_evict_allows(query, unit))
             continue;
         best = unit;
@@ -199,8 +180,8 @@ const struct mp_evict_ops mp_evict_lfru = {
               .summary = "least frequently used, counted less the longer ago" },
     .create = lfru_create,
     .destroy = aged_destroy,
-    .on_insert = aged_on_insert,
-    .on_remove = aged_on_remove,
+    .on_insert = mp_evict_insert,
+    .on_remove = mp_evict_remove,
     .on_access = aged_on_access,
     .pick = lfru_pick,
 };
@@ -213,8 +194,8 @@ const struct mp_evict_ops mp_evict_class_lru = {
               .config_size = sizeof(struct aged_config) },
     .create = class_create,
     .destroy = aged_destroy,
-    .on_insert = aged_on_insert,
-    .on_remove = aged_on_remove,
+    .on_insert = mp_evict_insert,
+    .on_remove = mp_evict_remove,
     .on_access = aged_on_access,
     .pick = class_pick,
 };

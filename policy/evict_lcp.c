@@ -30,20 +30,16 @@ static const struct mp_opt lcp_opts[] = {
 };
 
 struct lcp {
-    struct mp_policy super;
-    struct mp_residents residents;
+    struct mp_evict_base base;
     struct mp_priority priority;
-    uint64_t *stamp; // (units): order of last use
-    uint64_t uses;
 };
 
 static void lcp_destroy(struct mp_policy *policy)
 {
     struct lcp *lcp = (struct lcp *)policy;
 
-    mp_residents_fini(&lcp->residents);
+    mp_residents_fini(&lcp->base.set);
     mp_priority_fini(&lcp->priority);
-    free(lcp->stamp);
     free(lcp);
 }
 
@@ -51,39 +47,21 @@ static enum mp_status lcp_create(const void *config_, const struct mp_shape *sha
                                  struct mp_policy **policy_p)
 {
     const struct lcp_config *config = config_;
-    const size_t units = (size_t)shape->layers * shape->experts;
     struct lcp *lcp = calloc(1, sizeof(*lcp));
     enum mp_status status;
 
     if (lcp == NULL)
         return mp_fail_no_memory("evict policy 'lcp'", sizeof(*lcp));
-    lcp->super.info = &mp_evict_lcp.info;
-    lcp->stamp = calloc(units, sizeof(uint64_t));
-    status = lcp->stamp == NULL ? mp_fail_no_memory("evict policy 'lcp'", units * 8)
-                                : mp_residents_init(&lcp->residents, shape);
+    lcp->base.super.info = &mp_evict_lcp.info;
+    status = mp_residents_init(&lcp->base.set, shape);
     if (status == MP_OK)
         status = mp_priority_init(&lcp->priority, shape, config->rho, config->omega);
     if (status != MP_OK) {
-        lcp_destroy(&lcp->super);
+        lcp_destroy(&lcp->base.super);
         return status;
     }
-    *policy_p = &lcp->super;
+    *policy_p = &lcp->base.super;
     return MP_OK;
-}
-
-static void lcp_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
-{
-    struct lcp *lcp = (struct lcp *)policy;
-
-    (void)now;
-    mp_residents_add(&lcp->residents, unit);
-    lcp->stamp[unit] = ++lcp->uses;
-}
-
-static void lcp_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
-{
-    (void)now;
-    mp_residents_remove(&((struct lcp *)policy)->residents, unit);
 }
 
 static void lcp_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
@@ -91,7 +69,7 @@ static void lcp_on_access(struct mp_policy *policy, uint32_t unit, uint32_t toke
     struct lcp *lcp = (struct lcp *)policy;
 
     mp_priority_access(&lcp->priority, unit, tokens, now + 1);
-    lcp->stamp[unit] = ++lcp->uses;
+    mp_residents_use(&lcp->base.set, unit);
 }
 
 static uint32_t lcp_pick(struct mp_policy *policy, const struct mp_evict_query *query)
@@ -100,14 +78,15 @@ static uint32_t lcp_pick(struct mp_policy *policy, const struct mp_evict_query *
     uint32_t best = MP_UNIT_NONE;
     double lowest = INFINITY;
 
-    for (uint32_t i = 0; i < lcp->residents.count; i++) {
-        const uint32_t unit = lcp->residents.unit[i];
+    for (uint32_t i = 0; i < lcp->base.set.count; i++) {
+        const uint32_t unit = lcp->base.set.unit[i];
         double mine;
 
         mine = mp_priority_log(&lcp->priority, unit);
         /* No two stamps are equal, so there is no tie left for ids. */
         if ((best != MP_UNIT_NONE &&
-             (mine > lowest || (mine == lowest && lcp->stamp[unit] > lcp->stamp[best]))) ||
+             (mine > lowest ||
+              (mine == lowest && lcp->base.set.stamp[unit] > lcp->base.set.stamp[best]))) ||
             !mp_evict_allows(query, unit))
             continue;
         best = unit;
@@ -124,8 +103,8 @@ const struct mp_evict_ops mp_evict_lcp = {
               .config_size = sizeof(struct lcp_config) },
     .create = lcp_create,
     .destroy = lcp_destroy,
-    .on_insert = lcp_on_insert,
-    .on_remove = lcp_on_remove,
+    .on_insert = mp_evict_insert,
+    .on_remove = mp_evict_remove,
     .on_access = lcp_on_access,
     .pick = lcp_pick,
 };

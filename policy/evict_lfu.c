@@ -11,19 +11,15 @@
 #include "vmm/base/error.h"
 
 struct lfu {
-    struct mp_policy super;
-    struct mp_residents residents;
-    uint64_t *stamp; // (layers * experts): order of last use
+    struct mp_evict_base base;
     uint64_t *count; // (layers * experts): batches that needed the unit
-    uint64_t uses;
 };
 
 static void lfu_destroy(struct mp_policy *policy)
 {
     struct lfu *lfu = (struct lfu *)policy;
 
-    mp_residents_fini(&lfu->residents);
-    free(lfu->stamp);
+    mp_residents_fini(&lfu->base.set);
     free(lfu->count);
     free(lfu);
 }
@@ -37,17 +33,15 @@ static enum mp_status create_as(const struct mp_policy_info *info, const struct 
 
     if (lfu == NULL)
         return mp_fail_no_memory("an evict policy", sizeof(*lfu));
-    lfu->super.info = info;
-    lfu->stamp = calloc(units, sizeof(uint64_t));
+    lfu->base.super.info = info;
     lfu->count = calloc(units, sizeof(uint64_t));
-    status = lfu->stamp == NULL || lfu->count == NULL
-                 ? mp_fail_no_memory("an evict policy", units * 8)
-                 : mp_residents_init(&lfu->residents, shape);
+    status = lfu->count == NULL ? mp_fail_no_memory("an evict policy", units * 8)
+                                : mp_residents_init(&lfu->base.set, shape);
     if (status != MP_OK) {
-        lfu_destroy(&lfu->super);
+        lfu_destroy(&lfu->base.super);
         return status;
     }
-    *policy_p = &lfu->super;
+    *policy_p = &lfu->base.super;
     return MP_OK;
 }
 
@@ -65,21 +59,6 @@ static enum mp_status layer_create(const void *config, const struct mp_shape *sh
     return create_as(&mp_evict_layer_lfu.info, shape, policy_p);
 }
 
-static void lfu_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
-{
-    struct lfu *lfu = (struct lfu *)policy;
-
-    (void)now;
-    mp_residents_add(&lfu->residents, unit);
-    lfu->stamp[unit] = ++lfu->uses;
-}
-
-static void lfu_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
-{
-    (void)now;
-    mp_residents_remove(&((struct lfu *)policy)->residents, unit);
-}
-
 static void lfu_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
 {
     struct lfu *lfu = (struct lfu *)policy;
@@ -87,24 +66,25 @@ static void lfu_on_access(struct mp_policy *policy, uint32_t unit, uint32_t toke
     (void)tokens;
     (void)now;
     lfu->count[unit]++;
-    lfu->stamp[unit] = ++lfu->uses;
+    mp_residents_use(&lfu->base.set, unit);
 }
 
 static uint32_t lfu_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     const struct lfu *lfu = (const struct lfu *)policy;
 
-    return mp_residents_min(&lfu->residents, query, MP_LAYER_ANY, lfu->count, lfu->stamp);
+    return mp_residents_min(&lfu->base.set, query, MP_LAYER_ANY, lfu->count, lfu->base.set.stamp);
 }
 
 static uint32_t layer_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     const struct lfu *lfu = (const struct lfu *)policy;
-    const uint32_t from = mp_residents_victim_layer(&lfu->residents, query);
-    uint32_t unit = mp_residents_min(&lfu->residents, query, from, lfu->count, lfu->stamp);
+    const uint32_t from = mp_residents_victim_layer(&lfu->base.set, query);
+    uint32_t unit = mp_residents_min(&lfu->base.set, query, from, lfu->count, lfu->base.set.stamp);
 
     if (unit == MP_UNIT_NONE && from != MP_LAYER_ANY)
-        unit = mp_residents_min(&lfu->residents, query, MP_LAYER_ANY, lfu->count, lfu->stamp);
+        unit =
+            mp_residents_min(&lfu->base.set, query, MP_LAYER_ANY, lfu->count, lfu->base.set.stamp);
     return unit;
 }
 
@@ -113,8 +93,8 @@ const struct mp_evict_ops mp_evict_lfu = {
     .create = lfu_create,
     .destroy = lfu_destroy,
 
-    .on_insert = lfu_on_insert,
-    .on_remove = lfu_on_remove,
+    .on_insert = mp_evict_insert,
+    .on_remove = mp_evict_remove,
     .on_access = lfu_on_access,
     .pick = lfu_pick,
 };
@@ -126,8 +106,8 @@ const struct mp_evict_ops mp_evict_layer_lfu = {
     .create = layer_create,
     .destroy = lfu_destroy,
     .per_layer = true,
-    .on_insert = lfu_on_insert,
-    .on_remove = lfu_on_remove,
+    .on_insert = mp_evict_insert,
+    .on_remove = mp_evict_remove,
     .on_access = lfu_on_access,
     .pick = layer_pick,
 };

@@ -12,39 +12,32 @@
 #include "vmm/base/error.h"
 
 struct lru {
-    struct mp_policy super;
-    struct mp_residents residents;
-    uint64_t *stamp; // (layers * experts): order of last use
-    uint64_t uses;
+    struct mp_evict_base base;
 };
 
 static void lru_destroy(struct mp_policy *policy)
 {
     struct lru *lru = (struct lru *)policy;
 
-    mp_residents_fini(&lru->residents);
-    free(lru->stamp);
+    mp_residents_fini(&lru->base.set);
     free(lru);
 }
 
 static enum mp_status create_as(const struct mp_policy_info *info, const struct mp_shape *shape,
                                 struct mp_policy **policy_p)
 {
-    const size_t units = (size_t)shape->layers * shape->experts;
     struct lru *lru = calloc(1, sizeof(*lru));
     enum mp_status status;
 
     if (lru == NULL)
         return mp_fail_no_memory("an evict policy", sizeof(*lru));
-    lru->super.info = info;
-    lru->stamp = calloc(units, sizeof(uint64_t));
-    status = lru->stamp == NULL ? mp_fail_no_memory("an evict policy", units * 8)
-                                : mp_residents_init(&lru->residents, shape);
+    lru->base.super.info = info;
+    status = mp_residents_init(&lru->base.set, shape);
     if (status != MP_OK) {
-        lru_destroy(&lru->super);
+        lru_destroy(&lru->base.super);
         return status;
     }
-    *policy_p = &lru->super;
+    *policy_p = &lru->base.super;
     return MP_OK;
 }
 
@@ -62,45 +55,30 @@ static enum mp_status layer_create(const void *config, const struct mp_shape *sh
     return create_as(&mp_evict_layer_lru.info, shape, policy_p);
 }
 
-static void lru_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
-{
-    struct lru *lru = (struct lru *)policy;
-
-    (void)now;
-    mp_residents_add(&lru->residents, unit);
-    lru->stamp[unit] = ++lru->uses;
-}
-
-static void lru_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
-{
-    (void)now;
-    mp_residents_remove(&((struct lru *)policy)->residents, unit);
-}
-
 static void lru_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
 {
     struct lru *lru = (struct lru *)policy;
 
     (void)tokens;
     (void)now;
-    lru->stamp[unit] = ++lru->uses;
+    mp_residents_use(&lru->base.set, unit);
 }
 
 static uint32_t lru_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     const struct lru *lru = (const struct lru *)policy;
 
-    return mp_residents_min(&lru->residents, query, MP_LAYER_ANY, lru->stamp, NULL);
+    return mp_residents_min(&lru->base.set, query, MP_LAYER_ANY, lru->base.set.stamp, NULL);
 }
 
 static uint32_t layer_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     const struct lru *lru = (const struct lru *)policy;
-    const uint32_t from = mp_residents_victim_layer(&lru->residents, query);
-    uint32_t unit = mp_residents_min(&lru->residents, query, from, lru->stamp, NULL);
+    const uint32_t from = mp_residents_victim_layer(&lru->base.set, query);
+    uint32_t unit = mp_residents_min(&lru->base.set, query, from, lru->base.set.stamp, NULL);
 
     if (unit == MP_UNIT_NONE && from != MP_LAYER_ANY)
-        unit = mp_residents_min(&lru->residents, query, MP_LAYER_ANY, lru->stamp, NULL);
+        unit = mp_residents_min(&lru->base.set, query, MP_LAYER_ANY, lru->base.set.stamp, NULL);
     return unit;
 }
 
@@ -109,8 +87,8 @@ const struct mp_evict_ops mp_evict_lru = {
     .create = lru_create,
     .destroy = lru_destroy,
 
-    .on_insert = lru_on_insert,
-    .on_remove = lru_on_remove,
+    .on_insert = mp_evict_insert,
+    .on_remove = mp_evict_remove,
     .on_access = lru_on_access,
     .pick = lru_pick,
 };
@@ -122,8 +100,8 @@ const struct mp_evict_ops mp_evict_layer_lru = {
     .create = layer_create,
     .destroy = lru_destroy,
     .per_layer = true,
-    .on_insert = lru_on_insert,
-    .on_remove = lru_on_remove,
+    .on_insert = mp_evict_insert,
+    .on_remove = mp_evict_remove,
     .on_access = lru_on_access,
     .pick = layer_pick,
 };

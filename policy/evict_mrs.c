@@ -32,27 +32,23 @@ static const struct mp_opt mrs_opts[] = {
 };
 
 struct mrs {
-    struct mp_policy super;
-    struct mp_residents residents;
+    struct mp_evict_base base;
     double alpha;
     uint32_t p;
     double *score;     // (layers * experts): S
     uint64_t *key;     // (layers * experts): S as an integer
-    uint64_t *stamp;   // (layers * experts): order of last use
     double *batch;     // (experts): scratch
     uint32_t *best;    // (experts)
     float *best_score; // (experts)
-    uint64_t uses;
 };
 
 static void mrs_destroy(struct mp_policy *policy)
 {
     struct mrs *self = (struct mrs *)policy;
 
-    mp_residents_fini(&self->residents);
+    mp_residents_fini(&self->base.set);
     free(self->score);
     free(self->key);
-    free(self->stamp);
     free(self->batch);
     free(self->best);
     free(self->best_score);
@@ -70,40 +66,24 @@ static enum mp_status mrs_create(const void *config_, const struct mp_shape *sha
 
     if (self == NULL)
         return mp_fail_no_memory("evict policy 'mrs'", sizeof(*self));
-    self->super.info = &mp_evict_mrs.info;
+    self->base.super.info = &mp_evict_mrs.info;
     self->alpha = config != NULL ? config->alpha : 0.5;
     self->p = p < shape->experts ? (uint32_t)p : shape->experts;
     self->score = calloc(units, sizeof(double));
     self->key = calloc(units, sizeof(uint64_t));
-    self->stamp = calloc(units, sizeof(uint64_t));
     self->batch = calloc(shape->experts, sizeof(double));
     self->best = calloc(shape->experts, sizeof(uint32_t));
     self->best_score = calloc(shape->experts, sizeof(float));
-    status = self->score == NULL || self->key == NULL || self->stamp == NULL ||
-                     self->batch == NULL || self->best == NULL || self->best_score == NULL
-                 ? mp_fail_no_memory("evict policy 'mrs'", units * 24)
-                 : mp_residents_init(&self->residents, shape);
+    status = self->score == NULL || self->key == NULL || self->batch == NULL ||
+                     self->best == NULL || self->best_score == NULL
+                 ? mp_fail_no_memory("evict policy 'mrs'", units * 16)
+                 : mp_residents_init(&self->base.set, shape);
     if (status != MP_OK) {
-        mrs_destroy(&self->super);
+        mrs_destroy(&self->base.super);
         return status;
     }
-    *policy_p = &self->super;
+    *policy_p = &self->base.super;
     return MP_OK;
-}
-
-static void mrs_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
-{
-    struct mrs *self = (struct mrs *)policy;
-
-    (void)now;
-    mp_residents_add(&self->residents, unit);
-    self->stamp[unit] = ++self->uses;
-}
-
-static void mrs_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
-{
-    (void)now;
-    mp_residents_remove(&((struct mrs *)policy)->residents, unit);
 }
 
 static void mrs_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
@@ -112,14 +92,14 @@ static void mrs_on_access(struct mp_policy *policy, uint32_t unit, uint32_t toke
 
     (void)tokens;
     (void)now;
-    self->stamp[unit] = ++self->uses;
+    mp_residents_use(&self->base.set, unit);
 }
 
 static void mrs_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
                           const float *scores, const uint32_t *chosen, uint64_t now)
 {
     struct mrs *self = (struct mrs *)policy;
-    const uint32_t experts = self->residents.experts;
+    const uint32_t experts = self->base.set.experts;
 
     (void)k;
     (void)chosen;
@@ -151,7 +131,7 @@ static uint32_t mrs_pick(struct mp_policy *policy, const struct mp_evict_query *
 {
     const struct mrs *self = (const struct mrs *)policy;
 
-    return mp_residents_min(&self->residents, query, MP_LAYER_ANY, self->key, self->stamp);
+    return mp_residents_min(&self->base.set, query, MP_LAYER_ANY, self->key, self->base.set.stamp);
 }
 
 const struct mp_evict_ops mp_evict_mrs = {
@@ -162,8 +142,8 @@ const struct mp_evict_ops mp_evict_mrs = {
               .config_size = sizeof(struct mrs_config) },
     .create = mrs_create,
     .destroy = mrs_destroy,
-    .on_insert = mrs_on_insert,
-    .on_remove = mrs_on_remove,
+    .on_insert = mp_evict_insert,
+    .on_remove = mp_evict_remove,
     .on_access = mrs_on_access,
     .on_scores = mrs_on_scores,
     .pick = mrs_pick,

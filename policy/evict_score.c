@@ -30,28 +30,25 @@ static const struct mp_opt score_opts[] = {
 };
 
 struct score {
-    struct mp_policy super;
-    struct mp_residents residents;
+    struct mp_evict_base base;
     uint32_t window;    /* n + 1 */
     uint64_t *recent;   // (layers * experts, window): scores in units of 2^-32
     uint64_t *sum;      // (layers * experts): of recent
     uint64_t *key;      // (layers * experts): mean, with SHIELD
-    uint64_t *stamp;    // (layers * experts): order of last use
     uint64_t *steps;    // (layers)
     uint32_t *shielded; // (experts): units
     uint32_t shielded_count;
-    uint64_t uses, now;
+    uint64_t now;
 };
 
 static void score_destroy(struct mp_policy *policy)
 {
     struct score *self = (struct score *)policy;
 
-    mp_residents_fini(&self->residents);
+    mp_residents_fini(&self->base.set);
     free(self->recent);
     free(self->sum);
     free(self->key);
-    free(self->stamp);
     free(self->steps);
     free(self->shielded);
     free(self);
@@ -67,39 +64,23 @@ static enum mp_status score_create(const void *config_, const struct mp_shape *s
 
     if (self == NULL)
         return mp_fail_no_memory("evict policy 'score'", sizeof(*self));
-    self->super.info = &mp_evict_score.info;
+    self->base.super.info = &mp_evict_score.info;
     self->window = config != NULL ? (uint32_t)config->n + 1 : 17;
     self->recent = calloc(units, self->window * sizeof(uint64_t));
     self->sum = calloc(units, sizeof(uint64_t));
     self->key = calloc(units, sizeof(uint64_t));
-    self->stamp = calloc(units, sizeof(uint64_t));
     self->steps = calloc(shape->layers, sizeof(uint64_t));
     self->shielded = calloc(shape->experts, sizeof(uint32_t));
     status = self->recent == NULL || self->sum == NULL || self->key == NULL ||
-                     self->stamp == NULL || self->steps == NULL || self->shielded == NULL
+                     self->steps == NULL || self->shielded == NULL
                  ? mp_fail_no_memory("evict policy 'score'", units * (self->window + 3) * 8)
-                 : mp_residents_init(&self->residents, shape);
+                 : mp_residents_init(&self->base.set, shape);
     if (status != MP_OK) {
-        score_destroy(&self->super);
+        score_destroy(&self->base.super);
         return status;
     }
-    *policy_p = &self->super;
+    *policy_p = &self->base.super;
     return MP_OK;
-}
-
-static void score_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
-{
-    struct score *self = (struct score *)policy;
-
-    (void)now;
-    mp_residents_add(&self->residents, unit);
-    self->stamp[unit] = ++self->uses;
-}
-
-static void score_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
-{
-    (void)now;
-    mp_residents_remove(&((struct score *)policy)->residents, unit);
 }
 
 /* The shields of the layer before end when the next one begins. */
@@ -118,8 +99,8 @@ static void score_on_access(struct mp_policy *policy, uint32_t unit, uint32_t to
 
     (void)tokens;
     move_to(self, now);
-    self->stamp[unit] = ++self->uses;
-    if (!(self->key[unit] & SHIELD) && self->shielded_count < self->residents.experts) {
+    mp_residents_use(&self->base.set, unit);
+    if (!(self->key[unit] & SHIELD) && self->shielded_count < self->base.set.experts) {
         self->key[unit] |= SHIELD;
         self->shielded[self->shielded_count++] = unit;
     }
@@ -140,7 +121,7 @@ static void score_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t t
                             const float *scores, const uint32_t *chosen, uint64_t now)
 {
     struct score *self = (struct score *)policy;
-    const uint32_t experts = self->residents.experts, place = self->steps[layer]++ % self->window;
+    const uint32_t experts = self->base.set.experts, place = self->steps[layer]++ % self->window;
     const uint64_t terms = self->steps[layer] < self->window ? self->steps[layer] : self->window;
 
     (void)k;
@@ -160,11 +141,12 @@ static void score_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t t
 static uint32_t score_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     const struct score *self = (const struct score *)policy;
-    const uint32_t from = mp_residents_victim_layer(&self->residents, query);
-    uint32_t unit = mp_residents_min(&self->residents, query, from, self->key, self->stamp);
+    const uint32_t from = mp_residents_victim_layer(&self->base.set, query);
+    uint32_t unit = mp_residents_min(&self->base.set, query, from, self->key, self->base.set.stamp);
 
     if (unit == MP_UNIT_NONE && from != MP_LAYER_ANY)
-        unit = mp_residents_min(&self->residents, query, MP_LAYER_ANY, self->key, self->stamp);
+        unit =
+            mp_residents_min(&self->base.set, query, MP_LAYER_ANY, self->key, self->base.set.stamp);
     return unit;
 }
 
@@ -177,8 +159,8 @@ const struct mp_evict_ops mp_evict_score = {
     .create = score_create,
     .destroy = score_destroy,
     .per_layer = true,
-    .on_insert = score_on_insert,
-    .on_remove = score_on_remove,
+    .on_insert = mp_evict_insert,
+    .on_remove = mp_evict_remove,
     .on_access = score_on_access,
     .on_scores = score_on_scores,
     .pick = score_pick,

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -40,4 +41,30 @@ enum mp_status mp_regular_open(const char *path, FILE **file_p, uint64_t *bytes_
     }
     close(fd);
     return status;
+}
+
+enum mp_status mp_regular_bad_line(const char *path, uint64_t line, const char *what)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_MODEL, "E_TRACE_LINE", "%s in '%s' at line %" PRIu64, what,
+                   mp_quote(quoted, path, strlen(path)), line);
+}
+
+enum mp_status mp_regular_line(FILE *file, const char *path, uint64_t *line, char *text,
+                               size_t bytes, bool *more_p)
+{
+    size_t used;
+
+    *more_p = false;
+    ++*line;
+    if (fgets(text, (int)bytes, file) == NULL)
+        return ferror(file) ? mp_regular_fail(path, "read", errno) : MP_OK;
+    used = strlen(text);
+    if (used == 0 || text[used - 1] != '\n')
+        return mp_regular_bad_line(path, *line,
+                                   "a line that is too long, holds a NUL or is cut off");
+    text[used - 1] = '\0';
+    *more_p = true;
+    return MP_OK;
 }

@@ -2,8 +2,6 @@
  * Traces from files: our own, and the `route_trace v1` CSV of BigMoeOnEdge. Both are untrusted.
  */
 #include <ctype.h>
-#include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,26 +28,12 @@ struct csv {
 
 static enum mp_status bad_line(const struct csv *csv, const char *what)
 {
-    char quoted[MP_QUOTE_BYTES];
-
-    return mp_fail(MP_ERR_MODEL, "E_TRACE_LINE", "%s in '%s' at line %" PRIu64, what,
-                   mp_quote(quoted, csv->path, strlen(csv->path)), csv->line);
+    return mp_regular_bad_line(csv->path, csv->line, what);
 }
 
 static enum mp_status next_line(struct csv *csv, bool *more_p)
 {
-    size_t bytes;
-
-    *more_p = false;
-    csv->line++;
-    if (fgets(csv->text, sizeof(csv->text), csv->file) == NULL)
-        return ferror(csv->file) ? mp_regular_fail(csv->path, "read", errno) : MP_OK;
-    bytes = strlen(csv->text);
-    if (bytes == 0 || csv->text[bytes - 1] != '\n')
-        return bad_line(csv, "a line that is too long, holds a NUL or is cut off");
-    csv->text[bytes - 1] = '\0';
-    *more_p = true;
-    return MP_OK;
+    return mp_regular_line(csv->file, csv->path, &csv->line, csv->text, sizeof(csv->text), more_p);
 }
 
 /* `before`, then a number of at most `max`, at *at, which moves behind both. */

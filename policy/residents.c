@@ -13,13 +13,14 @@ enum mp_status mp_residents_init(struct mp_residents *set, const struct mp_shape
         .unit = calloc(units, sizeof(uint32_t)),
         .place = malloc(units * sizeof(uint32_t)),
         .held = calloc(shape->layers, sizeof(uint32_t)),
+        .stamp = calloc(units, sizeof(uint64_t)),
         .experts = shape->experts,
         .layers = shape->layers,
         .slots = shape->slots,
     };
-    if (set->unit == NULL || set->place == NULL || set->held == NULL) {
+    if (set->unit == NULL || set->place == NULL || set->held == NULL || set->stamp == NULL) {
         mp_residents_fini(set);
-        return mp_fail_no_memory("an evict policy", units * 8);
+        return mp_fail_no_memory("an evict policy", units * 16);
     }
     memset(set->place, 0xff, units * sizeof(uint32_t));
     return MP_OK;
@@ -30,6 +31,7 @@ void mp_residents_fini(struct mp_residents *set)
     free(set->unit);
     free(set->place);
     free(set->held);
+    free(set->stamp);
     memset(set, 0, sizeof(*set));
 }
 
@@ -52,6 +54,21 @@ void mp_residents_remove(struct mp_residents *set, uint32_t unit)
     set->place[set->unit[place]] = place;
     set->place[unit] = MP_UNIT_NONE;
     set->held[unit / set->experts]--;
+}
+
+void mp_evict_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    struct mp_residents *set = &((struct mp_evict_base *)policy)->set;
+
+    (void)now;
+    mp_residents_add(set, unit);
+    mp_residents_use(set, unit);
+}
+
+void mp_evict_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    (void)now;
+    mp_residents_remove(&((struct mp_evict_base *)policy)->set, unit);
 }
 
 /* The smallest so far. */

@@ -14,8 +14,22 @@ struct mp_residents {
     uint32_t *unit;  // (layers * experts): the first `count` are the set
     uint32_t *place; // (layers * experts): MP_UNIT_NONE if not in the set
     uint32_t *held;  // (layers)
+    uint64_t *stamp; // (layers * experts): order of last use, for mp_residents_use()
+    uint64_t uses;
     uint32_t count, experts, layers, slots;
 };
+
+/*
+ * How an evict policy begins that keeps the order in which units came or were last used; these are
+ * then its on_insert and on_remove. It calls mp_residents_use() in on_access.
+ */
+struct mp_evict_base {
+    struct mp_policy super;
+    struct mp_residents set;
+};
+
+void mp_evict_insert(struct mp_policy *policy, uint32_t unit, uint64_t now);
+void mp_evict_remove(struct mp_policy *policy, uint32_t unit, uint64_t now);
 
 enum mp_status mp_residents_init(struct mp_residents *set,
                                  const struct mp_shape *shape) MP_MUST_CHECK;
@@ -24,6 +38,12 @@ void mp_residents_fini(struct mp_residents *set);
 /* Adding what is there, or removing what is not, has no effect. */
 void mp_residents_add(struct mp_residents *set, uint32_t unit);
 void mp_residents_remove(struct mp_residents *set, uint32_t unit);
+
+/* The unit, resident or not, is now the one that was used last. */
+static inline void mp_residents_use(struct mp_residents *set, uint32_t unit)
+{
+    set->stamp[unit] = ++set->uses;
+}
 
 /*
  * The unit with the smallest (key, second, id) among those that the query allows and that are in

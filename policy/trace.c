@@ -195,30 +195,13 @@ struct mp_trace_reader {
 
 static enum mp_status bad_line(const struct mp_trace_reader *reader, const char *what)
 {
-    char quoted[MP_QUOTE_BYTES];
-
-    return mp_fail(MP_ERR_MODEL, "E_TRACE_LINE", "%s in '%s' at line %" PRIu64, what,
-                   mp_quote(quoted, reader->path, strlen(reader->path)), reader->line);
+    return mp_regular_bad_line(reader->path, reader->line, what);
 }
 
-/* The next line without its end; false at the end of the file. */
 static enum mp_status next_line(struct mp_trace_reader *reader, bool *more_p)
 {
-    size_t bytes;
-
-    *more_p = false;
-    reader->line++;
-    if (fgets(reader->text, sizeof(reader->text), reader->file) == NULL) {
-        if (ferror(reader->file))
-            return mp_regular_fail(reader->path, "read", errno);
-        return MP_OK;
-    }
-    bytes = strlen(reader->text);
-    if (bytes == 0 || reader->text[bytes - 1] != '\n')
-        return bad_line(reader, "a line that is too long, holds a NUL or is cut off");
-    reader->text[bytes - 1] = '\0';
-    *more_p = true;
-    return MP_OK;
+    return mp_regular_line(reader->file, reader->path, &reader->line, reader->text,
+                           sizeof(reader->text), more_p);
 }
 
 /* An unsigned number below `limit` at *at, which moves behind it. */
