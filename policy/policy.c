@@ -24,9 +24,9 @@ static const struct mp_policy_info *const assign_list[] = {
     &mp_assign_cost.info,
 };
 static const struct mp_policy_info *const predict_list[] = {
-    &mp_predict_none.info,     &mp_predict_gate.info,    &mp_predict_history.info,
-    &mp_predict_residual.info, &mp_predict_partial.info, &mp_predict_gate_around.info,
-    &mp_predict_llapor.info,
+    &mp_predict_none.info,     &mp_predict_gate.info,       &mp_predict_history.info,
+    &mp_predict_residual.info, &mp_predict_partial.info,    &mp_predict_gate_around.info,
+    &mp_predict_llapor.info,   &mp_predict_activation.info,
 };
 static const struct mp_policy_info *const prefetch_list[] = {
     &mp_prefetch_none.info,     &mp_prefetch_top.info,      &mp_prefetch_top_score.info,
@@ -39,11 +39,11 @@ static const struct mp_policy_info *const admit_list[] = {
     &mp_admit_never.info,
 };
 static const struct mp_policy_info *const evict_list[] = {
-    &mp_evict_lru.info,       &mp_evict_lfu.info,       &mp_evict_random.info,
-    &mp_evict_layer_lru.info, &mp_evict_layer_lfu.info, &mp_evict_score.info,
-    &mp_evict_mrs.info,       &mp_evict_workload.info,  &mp_evict_none.info,
-    &mp_evict_lfru.info,      &mp_evict_class_lru.info, &mp_evict_lcp.info,
-    &mp_evict_shadow.info,
+    &mp_evict_lru.info,       &mp_evict_lfu.info,        &mp_evict_random.info,
+    &mp_evict_layer_lru.info, &mp_evict_layer_lfu.info,  &mp_evict_score.info,
+    &mp_evict_mrs.info,       &mp_evict_workload.info,   &mp_evict_none.info,
+    &mp_evict_lfru.info,      &mp_evict_class_lru.info,  &mp_evict_lcp.info,
+    &mp_evict_shadow.info,    &mp_evict_activation.info,
 };
 static const struct mp_policy_info *const partition_list[] = {
     &mp_partition_global.info,      &mp_partition_uniform.info,       &mp_partition_random.info,
@@ -99,6 +99,9 @@ const struct mp_profile mp_profiles[] = {
     { "adapmoe",
       "AdapMoE without its gating: shares by what a calibration expects, LRU, the next gate",
       { "exact", "gpu-only", "gate-around", "top", "always", "lru", "adapmoe" } },
+    { "moe-infinity",
+      "MoE-Infinity: what similar requests chose before, and this one so far, is kept and loaded",
+      { "exact", "gpu-only", "activation", "top", "always", "activation", "global" } },
     { "auto",
       "measured times decide who computes, the best of several policies what stays",
       { "exact", "cost", "gate", "idle", "always", "shadow", "global" } },

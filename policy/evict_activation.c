@@ -1,0 +1,141 @@
+/*
+ * MoE-Infinity's expert cache: least frequently used, weighed with the activation matrix of the
+ * present request (policy/predict_activation.c) and with the layer. The unit with the smallest
+ *
+ *     count * (M[l][e] / sum of M[l] + EPSILON) * (1 - l / layers)
+ *
+ * leaves, where count is how many batches needed the unit in all requests and M how many tokens of
+ * this request chose it; the first layers stay longer, because nothing predicts them in time. Ties
+ * go to the oldest use. A layer that M does not know yet counts as 1 / experts.
+ *
+ * Departures: requests of a batch are one; one begins where layer 0 gets more tokens than the time
+ * before, and what it chose there in that step is not counted. pick is O(residents).
+ */
+#include "policy/builtins.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/residents.h"
+#include "vmm/base/error.h"
+
+#define EPSILON 1e-6
+
+struct activation {
+    struct mp_evict_base base;
+    uint64_t *count;      // (units): batches that needed it
+    uint64_t *matrix;     // (units): tokens of the request that chose it
+    uint64_t *sum;        // (layers): of the matrix
+    uint64_t first, last; /* tokens times k in layer 0: of this step so far, of the one before */
+};
+
+static void activation_destroy(struct mp_policy *policy)
+{
+    struct activation *self = (struct activation *)policy;
+
+    mp_residents_fini(&self->base.set);
+    free(self->count);
+    free(self->matrix);
+    free(self->sum);
+    free(self);
+}
+
+static enum mp_status activation_create(const void *config, const struct mp_shape *shape,
+                                        struct mp_policy **policy_p)
+{
+    const size_t units = (size_t)shape->layers * shape->experts;
+    struct activation *self = calloc(1, sizeof(*self));
+    enum mp_status status;
+
+    (void)config;
+    if (self == NULL)
+        return mp_fail_no_memory("evict policy 'activation'", sizeof(*self));
+    self->base.super.info = &mp_evict_activation.info;
+    self->count = calloc(units, sizeof(uint64_t));
+    self->matrix = calloc(units, sizeof(uint64_t));
+    self->sum = calloc(shape->layers, sizeof(uint64_t));
+    status = self->count == NULL || self->matrix == NULL || self->sum == NULL
+                 ? mp_fail_no_memory("evict policy 'activation'", units * 16)
+                 : mp_residents_init(&self->base.set, shape);
+    if (status != MP_OK) {
+        activation_destroy(&self->base.super);
+        return status;
+    }
+    *policy_p = &self->base.super;
+    return MP_OK;
+}
+
+/* Layer 0 has run: has a request begun? */
+static void end_first_layer(struct activation *self)
+{
+    const size_t layers = self->base.set.layers, units = layers * self->base.set.experts;
+
+    if (self->first > self->last) {
+        memset(self->matrix, 0, units * sizeof(self->matrix[0]));
+        memset(self->sum, 0, layers * sizeof(self->sum[0]));
+    }
+    self->last = self->first;
+    self->first = 0;
+}
+
+static void activation_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens,
+                                 uint64_t now)
+{
+    struct activation *self = (struct activation *)policy;
+    const uint32_t layer = unit / self->base.set.experts;
+
+    (void)now;
+    if (layer == 0)
+        self->first += tokens;
+    else if (self->first > 0)
+        end_first_layer(self);
+    self->matrix[unit] += tokens;
+    self->sum[layer] += tokens;
+    self->count[unit]++;
+    mp_residents_use(&self->base.set, unit);
+}
+
+static double worth(const struct activation *self, uint32_t unit)
+{
+    const uint32_t layer = unit / self->base.set.experts;
+    const double share = self->sum[layer] > 0
+                             ? (double)self->matrix[unit] / (double)self->sum[layer]
+                             : 1.0 / self->base.set.experts;
+
+    return (double)self->count[unit] * (share + EPSILON) *
+           (1 - (double)layer / self->base.set.layers);
+}
+
+static uint32_t activation_pick(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    const struct activation *self = (const struct activation *)policy;
+    uint32_t best = MP_UNIT_NONE;
+    double lowest = INFINITY;
+
+    for (uint32_t i = 0; i < self->base.set.count; i++) {
+        const uint32_t unit = self->base.set.unit[i];
+        const double mine = worth(self, unit);
+
+        if ((best != MP_UNIT_NONE &&
+             (mine > lowest ||
+              (mine == lowest && self->base.set.stamp[unit] > self->base.set.stamp[best]))) ||
+            !mp_evict_allows(query, unit))
+            continue;
+        best = unit;
+        lowest = mine;
+    }
+    return best;
+}
+
+const struct mp_evict_ops mp_evict_activation = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "activation",
+              .summary = "least frequently used, weighed by the request's choices (MoE-Infinity)" },
+    .create = activation_create,
+    .destroy = activation_destroy,
+    .on_insert = mp_evict_insert,
+    .on_remove = mp_evict_remove,
+    .on_access = activation_on_access,
+    .pick = activation_pick,
+};
