@@ -217,14 +217,15 @@ static void json_calibration(const struct calibrate *c, double seconds)
     mp_json_end(&json);
 }
 
-/* The mean over the layers that were predicted; entry `layers` of a column. */
+/* The mean over the layers after the first, which most policies never guess; entry `layers` of a
+ * column. */
 static struct mp_evaluation mean(const struct calibrate *c, uint32_t predictor)
 {
     const struct mp_evaluation *results = c->results + predictor * (size_t)c->id.layers;
     struct mp_evaluation sum = { 0 };
     uint32_t count = 0;
 
-    for (uint32_t l = 0; l < c->id.layers; l++) {
+    for (uint32_t l = 1; l < c->id.layers; l++) {
         if (results[l].tokens == 0)
             continue;
         sum.tokens += results[l].tokens;
@@ -241,10 +242,10 @@ static void print_table(const struct calibrate *c, const char *title, size_t fie
 {
     printf("%s\n%-7s", title, "layer");
     for (uint32_t p = 0; p < c->predictor_count; p++)
-        printf(" %10s", c->predictors[p]);
+        printf(" %11s", c->predictors[p]);
     for (uint32_t l = 0; l <= c->id.layers; l++) {
         if (l == c->id.layers)
-            printf("\n%-7s", "mean");
+            printf("\n%-7s", "mean 1-");
         else
             printf("\n%-7u", l);
         for (uint32_t p = 0; p < c->predictor_count; p++) {
@@ -252,9 +253,9 @@ static void print_table(const struct calibrate *c, const char *title, size_t fie
                 l == c->id.layers ? mean(c, p) : c->results[p * (size_t)c->id.layers + l];
 
             if (result.tokens == 0)
-                printf(" %10s", "-");
+                printf(" %11s", "-");
             else
-                printf(" %8.1f %%", 100 * *(const double *)((const char *)&result + field));
+                printf(" %9.1f %%", 100 * *(const double *)((const char *)&result + field));
         }
     }
     printf("\n");

@@ -6,6 +6,8 @@
 #include "policy/builtins.h"
 #include "vmm/base/error.h"
 
+#define SIDES 3
+
 struct tally {
     uint64_t tokens, found; /* of tokens * k */
     uint64_t hot, hot_found;
@@ -15,13 +17,19 @@ struct mp_evaluator {
     struct mp_model_id id;
     struct mp_watch watch;
     struct tally *tallies; // (layers)
-    /* Of an even and an odd layer: one is guessed before the other has been compared. */
-    uint32_t target[2]; /* MP_LAYER_ANY: there is no guess */
-    uint32_t guess_tokens[2];
-    uint32_t *guess[2];  // (T, k)
-    float *guess_scores; // (T, k): scratch
-    uint32_t *counts[2]; // (experts): tokens as predicted, in truth
+    /* Of an even and an odd layer, and of the next step's layer 0: one is guessed before the other
+     * has been compared. */
+    uint32_t target[SIDES]; /* MP_LAYER_ANY: there is no guess */
+    uint32_t guess_tokens[SIDES];
+    uint32_t *guess[SIDES]; // (T, k)
+    float *guess_scores;    // (T, k): scratch
+    uint32_t *counts[2];    // (experts): tokens as predicted, in truth
 };
+
+static uint32_t side_of(uint32_t target)
+{
+    return target == 0 ? 2 : target % 2;
+}
 
 static void on_predicted(void *ctx, uint32_t layer, uint32_t target, uint32_t tokens,
                          const float *scores)
@@ -31,11 +39,13 @@ static void on_predicted(void *ctx, uint32_t layer, uint32_t target, uint32_t to
         .tokens = tokens, .experts = e->id.experts, .k = e->id.top_k, .scores = scores
     };
 
-    if (target != layer + 1)
+    const uint32_t side = side_of(target);
+
+    if (target != (layer + 1) % e->id.layers)
         return;
-    mp_route_top_k(&facts, e->guess[target % 2], e->guess_scores);
-    e->target[target % 2] = target;
-    e->guess_tokens[target % 2] = tokens;
+    mp_route_top_k(&facts, e->guess[side], e->guess_scores);
+    e->target[side] = target;
+    e->guess_tokens[side] = tokens;
 }
 
 static bool contains(const uint32_t *list, uint32_t count, uint32_t value)
@@ -80,12 +90,13 @@ static void on_layer(void *ctx, const struct mp_layer_seen *seen)
 {
     struct mp_evaluator *e = ctx;
     struct tally *tally = &e->tallies[seen->layer];
-    const uint32_t k = seen->k, tokens = seen->batch->count, side = seen->layer % 2;
+    const uint32_t k = seen->k, tokens = seen->batch->count, side = side_of(seen->layer);
     const uint32_t *guess = e->guess[side];
+    const bool guessed = e->target[side] == seen->layer && e->guess_tokens[side] == tokens;
 
-    if (e->target[side] != seen->layer || e->guess_tokens[side] != tokens)
-        return;
     e->target[side] = MP_LAYER_ANY;
+    if (!guessed || (seen->layer == 0 && seen->batch->position[0] == 0))
+        return; /* the first token of a text follows none */
     tally->tokens += tokens;
     for (uint32_t i = 0; i < tokens * k; i++)
         tally->found += contains(guess + i / k * k, k, seen->experts[i]);
@@ -106,12 +117,13 @@ enum mp_status mp_evaluator_create(const struct mp_model_id *id, uint32_t tokens
     e->watch = (struct mp_watch){ .ctx = e, .layer = on_layer, .predicted = on_predicted };
     e->tallies = calloc(id->layers, sizeof(*e->tallies));
     e->guess_scores = calloc(choices, sizeof(*e->guess_scores));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         e->counts[i] = calloc(id->experts, sizeof(uint32_t));
+    for (int i = 0; i < SIDES; i++) {
         e->guess[i] = calloc(choices, sizeof(uint32_t));
         e->target[i] = MP_LAYER_ANY;
     }
-    if (e->tallies == NULL || e->guess[0] == NULL || e->guess[1] == NULL ||
+    if (e->tallies == NULL || e->guess[0] == NULL || e->guess[1] == NULL || e->guess[2] == NULL ||
         e->guess_scores == NULL || e->counts[0] == NULL || e->counts[1] == NULL) {
         mp_evaluator_destroy(e);
         return mp_fail_no_memory("an evaluation", choices * 8);
@@ -125,8 +137,8 @@ void mp_evaluator_destroy(struct mp_evaluator *e)
     if (e == NULL)
         return;
     free(e->tallies);
-    free(e->guess[0]);
-    free(e->guess[1]);
+    for (int i = 0; i < SIDES; i++)
+        free(e->guess[i]);
     free(e->guess_scores);
     free(e->counts[0]);
     free(e->counts[1]);
@@ -141,7 +153,8 @@ const struct mp_watch *mp_evaluator_watch(struct mp_evaluator *e)
 void mp_evaluator_reset(struct mp_evaluator *e)
 {
     memset(e->tallies, 0, e->id.layers * sizeof(*e->tallies));
-    e->target[0] = e->target[1] = MP_LAYER_ANY;
+    for (int i = 0; i < SIDES; i++)
+        e->target[i] = MP_LAYER_ANY;
 }
 
 void mp_evaluator_result(const struct mp_evaluator *e, uint32_t layer,

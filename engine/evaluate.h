@@ -4,7 +4,9 @@
 #include "engine/engine.h"
 
 /*
- * How often a predict policy is right, layer by layer: give `watch` to an engine that runs it.
+ * How often a predict policy is right, layer by layer: give `watch` to an engine that runs it on
+ * batches whose rows are one step of the same texts. Layer 0 is guessed, if at all, in the step
+ * before; the first step of a text does not count for it.
  *
  * recall  of each token's k experts, the share that is among its k best predicted ones
  * hot     experts ranked by how many tokens of the batch they have, as predicted and in truth

@@ -91,9 +91,9 @@ static void warn_missing(const struct mp_engine *engine, enum mp_score_source so
                     name);
     if (source == MP_SCORES_LLAPOR && c->llapor == NULL)
         mp_log_warn("predict",
-                    "predict policy '%s' has no trained predictors of this model and asks the next "
-                    "gate; see docs/calibration.md",
-                    name);
+                    "predict policy '%s' has no trained predictors of this model and asks %s; see "
+                    "docs/calibration.md",
+                    name, c->calibration != NULL ? "policy 'residual'" : "the next gate");
 }
 
 static enum mp_status allocate(uint64_t count, float **out)

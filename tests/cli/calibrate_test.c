@@ -126,6 +126,22 @@ static void a_run_takes_the_calibration_up(void)
     cli_free(&without);
 }
 
+static const json_t *layer_of(const json_t *predictors, const char *name, size_t layer)
+{
+    return json_array_get(json_object_get(predictors, name), layer);
+}
+
+/* `gate-around` is `gate` where that speaks, and the only one that guesses the first layer. */
+static void check_first_layer(const json_t *predictors)
+{
+    CHECK(number(layer_of(predictors, "gate-around", 0), "tokens") > 0);
+    CHECK(number(layer_of(predictors, "gate-around", 0), "recall") > 0);
+    CHECK_EQ(number(layer_of(predictors, "gate", 0), "tokens"), 0);
+    for (size_t i = 1; i < 8; i++)
+        CHECK(number(layer_of(predictors, "gate-around", i), "recall") ==
+              number(layer_of(predictors, "gate", i), "recall"));
+}
+
 /* Every predict policy, every layer but the first; what knows the next layer's arithmetic guesses
  * better than what only remembers. */
 static void evaluate_shows_every_predictor(void)
@@ -154,10 +170,14 @@ static void evaluate_shows_every_predictor(void)
     }
     CHECK(mean[0] > mean[1]);
     CHECK(mean[3] > mean[0]);
+    check_first_layer(predictors);
     json_decref(json);
     cli_expect(ARGS("calibrate", "--model", model, "--text", text, "--evaluate", "--tokens", "64",
                     "--out", cli_path("unused")),
-               0, "\'llapor\' has no trained predictors");
+               0, "'llapor' has no trained predictors of this model and asks policy 'residual';");
+    cli_expect(ARGS("run", "--model", model, "--prompt", "def", "--max-tokens", "1", "--predict",
+                    "llapor", "--calibration", "none"),
+               0, "'llapor' has no trained predictors of this model and asks the next gate;");
     CHECK(access(cli_path("unused"), F_OK) != 0);
 }
 
