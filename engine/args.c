@@ -146,47 +146,55 @@ static const struct flag flags[] = {
       "this page" },
 };
 
+/* Settings that are worth naming in the help of a command. */
+#define ENGINE_SETTINGS \
+    "--budget 2GiB|25%|all, --ctx N, --threads N, --profile P, --evict NAME, --seed S, ..."
+
 static const struct {
-    const char *name, *summary, *examples;
+    const char *name, *summary, *settings, *examples;
 } commands[MP_COMMAND_COUNT] = {
-    { "run", "generate text",
+    { "run", "generate text", ENGINE_SETTINGS,
       "  moepager run --model models/tiny-moe --prompt 'def main():' --budget 25%\n"
       "  moepager run --model DIR --chat --prompt 'Why is the sky blue?' --temperature 0.7 --seed 3\n"
       "  moepager run --model DIR --batch-file prompts.txt --json --timeline out.json\n" },
-    { "bench", "measure prefill and decode",
+    { "bench", "measure prefill and decode", ENGINE_SETTINGS,
       "  moepager bench --model models/tiny-moe --prompt-tokens 64 --gen-tokens 64 --budget 25%\n"
       "  moepager bench --model DIR --batch 4 --repeat 5 --evict lfu --json\n"
       "  moepager bench --model DIR --tokens-file ids.txt --logits-out logits.npy\n" },
-    { "info", "machine, policies; with --model also its sizes",
+    { "info", "machine, policies; with --model also its sizes", ENGINE_SETTINGS,
       "  moepager info\n"
       "  moepager info --model models/tiny-moe --json\n" },
-    { "env", "every environment variable: default, range, current value",
+    { "env", "every environment variable: default, range, current value", ENGINE_SETTINGS,
       "  moepager env\n"
       "  MOEPAGER_BUDGET=2GiB moepager env --json\n" },
     { "repack", "copy a model into the order that paging reads fastest",
+      "--slices N: store each expert in so many slices (docs/repack.md)",
       "  moepager repack --model DIR --out DIR-repacked\n"
       "  moepager repack --model DIR --out NEW --shard-bytes 2GiB --json\n"
       "  moepager repack --model DIR --out NEW --slices 4\n" },
     { "replay", "what policies would have done on a trace; a decision log again",
+      "--slices N, --predict NAME, --calibration FILE, --seed S, settings of policies, ...",
       "  moepager replay trace.txt --evict belady,lru,layer-lfu --budget 500MiB,1GiB,25%\n"
       "  moepager replay decisions.log\n"
       "  moepager replay trace.txt --profile lru,gate-lru --budget 10%,25%,50% --plot lines.svg\n"
       "  moepager replay trace.txt --evict lru --partition uniform --budget 25% --json\n" },
     { "simulate", "what profiles would do for a model on a described machine",
+      "--budget 25%, --evict NAME and the like, --slices N, --calibration FILE, --seed S, ...",
       "  moepager simulate --machine rtx3090-epyc7532 --model deepseek-v2-lite --batch 8,16,32\n"
       "  moepager simulate --machine h200 --model mixtral-8x7b --profile lru,gate-lru --budget 25% "
       "--json\n"
       "  moepager simulate --machine rtx3090-epyc7532 --model qwen3-30b-a3b --profile dali \\\n"
       "      --batch 8 --gen 8 --set launch_us=50,skew=0.5 --timeline dali.json\n" },
-    { "calibrate", "learn from a text what policies want to know of a model",
+    { "calibrate", "learn from a text what policies want to know of a model", ENGINE_SETTINGS,
       "  moepager calibrate --model models/tiny-moe --text train.txt\n"
       "  moepager calibrate --model DIR --text train.txt --features --tokens 65536\n"
       "  moepager calibrate --model DIR --text heldout.txt --evaluate --budget 50% --json\n" },
-    { "perplexity", "how well a model predicts a text, with any routing",
+    { "perplexity", "how well a model predicts a text, with any routing", ENGINE_SETTINGS,
       "  moepager perplexity --model models/tiny-moe --text heldout.txt\n"
       "  moepager perplexity --model DIR --text heldout.txt --route smoe --budget 50% \\\n"
       "      --sweep smoe-alpha=0,0.1,0.2,0.3\n" },
     { "probe", "measure GPU, link and CPU for the policies that choose who computes",
+      "--threads N, --cache-dir DIR, ...",
       "  moepager probe\n"
       "  moepager probe --model DIR --device cuda:1 --fresh --json\n" },
 };
@@ -380,13 +388,15 @@ void mp_args_print_usage(FILE *out)
     fprintf(out,
             "\nmoepager COMMAND --help has flags and examples; every variable of moepager env is "
             "also a flag.\n"
-            "exit codes: 0 ok, 2 usage, 3 bad model, 4 out of memory, 6 input or output, "
-            "130 interrupted\n");
+            "exit codes: 0 ok, 2 usage, 3 bad model, 4 out of memory, 5 device lost, 6 input or "
+            "output, 70 a bug, 130 interrupted\n");
 }
 
 void mp_args_print_help(enum mp_command command, FILE *out)
 {
-    fprintf(out, "moepager %s: %s\n\n", commands[command].name, commands[command].summary);
+    fprintf(out, "moepager %s: %s\n\nusage: moepager %s%s [--flag value]...\n\n",
+            commands[command].name, commands[command].summary, commands[command].name,
+            command == MP_COMMAND_REPLAY ? " TRACE" : "");
     for (size_t i = 0; i < MP_ARRAY_LEN(flags); i++) {
         char left[64];
 
@@ -396,10 +406,9 @@ void mp_args_print_help(enum mp_command command, FILE *out)
                  flags[i].value != NULL ? flags[i].value : "");
         fprintf(out, "  %-22s %s\n", left, flags[i].help);
     }
-    fprintf(
-        out,
-        "\n  --budget 2GiB|25%%|all, --ctx N, --threads N, --profile P, --evict NAME, --seed S, "
-        "...:\n  every variable that moepager env lists, in lower case and with dashes\n"
-        "\nexamples\n%s",
-        commands[command].examples);
+    fprintf(out,
+            "\n  %s\n"
+            "  also every variable that moepager env lists, in lower case and with dashes\n"
+            "\nexamples\n%s",
+            commands[command].settings, commands[command].examples);
 }

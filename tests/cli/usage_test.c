@@ -271,16 +271,19 @@ static void a_log_file_that_cannot_be_used_is_no_obstacle(void)
 
 static void help_names_every_flag_and_examples(void)
 {
-    static const char *const commands[] = { "run", "bench", "info", "env" };
+    static const char *const commands[] = { "run",    "bench",    "info",      "env",
+                                            "repack", "simulate", "calibrate", "perplexity",
+                                            "probe",  "replay" };
     struct cli cli = { .args = { "--help" } };
     struct cli_result result;
 
     cli_run(&cli, &result);
     CHECK_EQ(result.exit_code, 0);
     CHECK_EQ(result.err_bytes, 0);
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 10; i++) {
         struct cli page = { .args = { commands[i], "--help" } };
         struct cli_result shown;
+        char usage[128];
 
         CHECK(strstr(result.out, commands[i]) != NULL);
         cli_run(&page, &shown);
@@ -288,6 +291,10 @@ static void help_names_every_flag_and_examples(void)
         CHECK_EQ(shown.err_bytes, 0);
         CHECK(strstr(shown.out, "--json") != NULL);
         CHECK(strstr(shown.out, "examples\n  moepager") != NULL);
+        snprintf(usage, sizeof(usage), "\nusage: moepager %s%s [--flag value]...\n", commands[i],
+                 i == 9 ? " TRACE" : "");
+        CHECK(strstr(shown.out, usage) != NULL);
+        CHECK_EQ(strstr(shown.out, "--slices N") != NULL, i == 4 || i == 5 || i == 9);
         CHECK_EQ(strstr(shown.out, "--prompt TEXT") != NULL, i == 0);
         cli_free(&shown);
     }
