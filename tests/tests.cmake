@@ -71,7 +71,8 @@ mp_test(engine/loader_fault_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests
     LABELS fault TIMEOUT 120)
 mp_test(engine/pool_test LIBS mp_engine ${MP_ALLOC_FAULT} SOURCES tests/alloc_fault.c)
 mp_test(engine/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
-    SOURCES tests/engine/engine_fault_parts.c WRAP LABELS fault TIMEOUT 900)
+    SOURCES tests/engine/engine_fault_parts.c tests/engine/engine_fault_commands.c WRAP
+    LABELS fault TIMEOUT 900)
 mp_test(engine/config_test LIBS mp_engine PkgConfig::JANSSON)
 mp_test(engine/safetensors_test LIBS mp_engine TIMEOUT 200)
 mp_test(engine/tokenizer_test LIBS mp_engine TIMEOUT 300)
@@ -122,6 +123,8 @@ mp_fake_cuda(engine/cuda_laws_test prompt seeded lazy)
 mp_fake_cublas(engine/cuda_laws_test cublas)
 mp_test(fakecuda/streams_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
 mp_fake_cuda(fakecuda/streams_test prompt seeded lazy)
+mp_test(fakecuda/failures_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
+mp_fake_cuda(fakecuda/failures_test prompt seeded lazy)
 mp_test(fakecuda/machine_test LIBS mp_kernels ${CMAKE_DL_LIBS} VARIANTS graphs no_keys profile processes)
 mp_fake_cuda(fakecuda/machine_test graphs no_keys profile processes)
 mp_test(vmm/cuda_abi_test LIBS mp_base)
@@ -167,7 +170,8 @@ mp_test(kernels/cuda_experts_test LIBS mp_simt TIMEOUT 200)
 mp_test(kernels/cuda_attend_test LIBS mp_simt TIMEOUT 200)
 mp_test(kernels/cuda_choose_test LIBS mp_simt)
 mp_test(kernels/cuda_layer_test LIBS mp_simt)
-mp_test(engine/logits_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 300)
+mp_test(engine/logits_test LIBS mp_engine SOURCES tests/engine/logits_check.c
+    tests/engine/harness.c tests/npy.c TIMEOUT 300)
 mp_test(engine/sweep_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 300)
 
 mp_test(engine/repack_test LIBS mp_engine SOURCES tests/engine/harness.c tests/npy.c

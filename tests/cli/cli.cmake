@@ -15,6 +15,7 @@ mp_cli_test(output_test tests/npy.c)
 target_link_libraries(cli_output_test PRIVATE mp_policy m)
 mp_cli_test(replay_test)
 mp_cli_test(signal_test)
+mp_cli_test(slices_test)
 mp_cli_test(terminal_test)
 
 # What `info` shows of CUDA, and what runs on it, is asked of the driver without a device.

@@ -7,7 +7,7 @@
 #include <math.h>
 
 #include "engine/sim.h"
-#include "tests/policy/workload.h"
+#include "tests/policy/ratios.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
@@ -98,17 +98,11 @@ static uint64_t best_static(struct mp_sim_config *config, bool after)
         { "exact", "cost", "none", "none", "never", "none", "hot-table" },
         { "exact", "resident", "none", "none", "never", "none", "static-layers" },
     };
-    const struct mp_replay_trace *trace = config->trace;
     float hot[LAYERS_MAX * EXPERTS_MAX] = { 0 };
     const struct mp_calibration calibration = { .hot = hot };
     uint64_t best = UINT64_MAX;
 
-    for (size_t g = 0; g < trace->group_count; g++) {
-        const struct mp_replay_group *group = &trace->groups[g];
-
-        for (uint32_t i = 0; group->decode == after && i < group->count; i++)
-            hot[trace->uses[group->first + i].unit] += 1;
-    }
+    ratios_count_uses(config->trace, after, hot);
     config->calibration = &calibration;
     for (size_t i = 0; i < MP_ARRAY_LEN(policies); i++) {
         const uint64_t ns = time_of(config, policies[i]);
@@ -117,30 +111,6 @@ static uint64_t best_static(struct mp_sim_config *config, bool after)
     }
     config->calibration = NULL;
     return best;
-}
-
-/* Ratios of one kind of workload. */
-struct ratios {
-    double known, hindsight, sum; /* the worst against each, and of the latter all */
-};
-
-static void note_ratio(struct ratios *ratios, double known, double hindsight)
-{
-    ratios->known = known > ratios->known ? known : ratios->known;
-    ratios->hindsight = hindsight > ratios->hindsight ? hindsight : ratios->hindsight;
-    ratios->sum += hindsight;
-}
-
-static void judge(const struct ratios *ratios)
-{
-    for (unsigned kind = 0; kind < WORKLOADS; kind++) {
-        fprintf(stderr,
-                "    %-9s at worst %.4f of what could be known, %.4f in hindsight (mean %.4f)\n",
-                workload_names[kind], ratios[kind].known, ratios[kind].hindsight,
-                ratios[kind].sum / ROUNDS);
-        CHECK(ratios[kind].known <= 1.02);
-        CHECK(ratios[kind].hindsight <= HINDSIGHT);
-    }
 }
 
 static void never_slower_than_static_placement(void)
@@ -166,17 +136,13 @@ static void never_slower_than_static_placement(void)
             .seed = round,
             .budget = { MP_SHARE_BYTES, slots * mp_sim_expert_bytes(&model) },
         };
-        uint64_t known, hindsight, ns;
+        uint64_t known, hindsight;
 
         make_trace(&w, &trace);
         known = best_static(&config, false);
         hindsight = best_static(&config, true);
         if (hindsight > SHORT * slots * mp_sim_load_ns(&machine, &model)) {
-            ns = time_of(&config, ours);
-            if (ns * 100 > known * 102)
-                fprintf(stderr, "    round %u, %s: %.4f and %.4f\n", round, workload_names[kind],
-                        (double)ns / (double)known, (double)ns / (double)hindsight);
-            note_ratio(&ratios[kind], (double)ns / (double)known, (double)ns / (double)hindsight);
+            ratios_note(ratios, round, kind, time_of(&config, ours), known, hindsight);
         } else {
             skipped++; /* nothing that is loaded in such a run can pay */
         }
@@ -185,7 +151,7 @@ static void never_slower_than_static_placement(void)
     fprintf(stderr, "    %u of %u runs were too short against the time of loads\n", skipped,
             ROUNDS * WORKLOADS);
     CHECK(skipped < ROUNDS * WORKLOADS / 2);
-    judge(ratios);
+    ratios_judge(ratios, ROUNDS, HINDSIGHT);
 }
 
 static void drop_line(void *ctx, enum mp_log_level level, const char *line)

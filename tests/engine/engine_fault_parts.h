@@ -1,6 +1,7 @@
 #ifndef MP_TEST_ENGINE_FAULT_PARTS_H
 #define MP_TEST_ENGINE_FAULT_PARTS_H
 
+#include "tests/fault/wrap.h"
 #include "vmm/base/status.h"
 
 /*
@@ -16,5 +17,11 @@ void fault_sweep_single_calls(const char *sites_path);
 
 /* The latest error is that of `status`: a code, and one line of text. */
 void fault_check_error(enum mp_status status);
+
+/* Sweep `body` over all calls, and append the sites that were failed. */
+void fault_sweep_part(const char *name, void (*body)(const struct fault_plan *plan, void *ctx),
+                      void *ctx, const char *sites_path);
+
+void fault_write_file(const char *path, const char *text);
 
 #endif

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/generate.h"
+#include "engine/repack.h"
 #include "engine/session.h"
 #include "tests/engine/engine_fault_parts.h"
 #include "tests/fault/wrap.h"
@@ -17,6 +18,7 @@
 #include "vmm/base/log.h"
 
 #define MODEL "tests/data/models/mixtral-tiny" /* two layers */
+#define SLICES 2
 #define SEQUENCES 2
 #define TOKENS 3
 #define VOCAB_MAX 128
@@ -26,6 +28,7 @@ struct variant {
     enum mp_io_mode io;
     bool uring;
     const char *profile;
+    bool sliced; /* the copy of the model in slices */
 };
 
 /* What a run gives: every logit that a token was chosen from. */
@@ -38,7 +41,8 @@ static struct mp_settings settings;
 static struct output reference;
 static unsigned failed_runs;
 static uint32_t vocab;
-static char sites_path[4200];
+static char sites_path[4200], sliced_path[4200];
+static const char *model_path;
 
 static uint32_t prompt_ids[SEQUENCES][9] = { { 3, 14, 15, 92, 65, 35, 89, 79, 32 },
                                              { 27, 18, 28, 18, 28 } };
@@ -58,6 +62,19 @@ static void choose(const struct variant *variant)
     settings.io.depth = 4;
     settings.io.chunk_bytes = 4096;
     snprintf(settings.run.profile, sizeof(settings.run.profile), "%s", variant->profile);
+    model_path = variant->sliced ? sliced_path : MODEL;
+}
+
+static void make_sliced(void)
+{
+    const struct mp_repack_config config = {
+        .model = MODEL, .out = sliced_path, .slices = SLICES, .shard_bytes = UINT64_C(1) << 30
+    };
+    struct mp_repack_report report;
+
+    snprintf(sliced_path, sizeof(sliced_path), "%s/sliced", test_tmpdir());
+    CHECK_EQ(mp_repack(&config, &report), MP_OK);
+    CHECK_EQ(report.slices, SLICES);
 }
 
 static enum mp_status keep_logits(void *ctx, uint32_t sequence, uint32_t step, const float *logits)
@@ -72,7 +89,7 @@ static enum mp_status keep_logits(void *ctx, uint32_t sequence, uint32_t step, c
 static enum mp_status open_session(struct mp_session *session)
 {
     const struct mp_session_config config = {
-        .model = MODEL,
+        .model = model_path,
         .sequences = SEQUENCES,
         .clock = mp_clock_monotonic(),
     };
@@ -162,9 +179,10 @@ static void every_call_site_fails_cleanly(const struct variant *variant)
 }
 
 /* What the machine that computes gives when nothing fails and everything has room. */
-static void make_reference(const char *device)
+static void make_reference(const struct variant *of)
 {
-    const struct variant variant = { "reference", device, MP_IO_BUFFERED, false, "lru" };
+    const struct variant variant = { "reference", of->device, MP_IO_BUFFERED,
+                                     false,       "lru",      of->sliced };
     struct mp_session session;
 
     choose(&variant);
@@ -200,9 +218,10 @@ static void drop_line(void *ctx, enum mp_log_level level, const char *line)
 int main(void)
 {
     static const struct variant variants[] = {
-        { "threads, buffered", "cpu", MP_IO_BUFFERED, false, "lru" },
-        { "io_uring, direct where possible", "cpu", MP_IO_AUTO, true, "gate-lru" },
-        { "cuda", "cuda", MP_IO_AUTO, true, "gate-lru" }, /* on the fake driver */
+        { "threads, buffered", "cpu", MP_IO_BUFFERED, false, "lru", false },
+        { "io_uring, direct where possible", "cpu", MP_IO_AUTO, true, "gate-lru", false },
+        { "slices", "cpu", MP_IO_AUTO, true, "moepic", true },
+        { "cuda", "cuda", MP_IO_AUTO, true, "gate-lru", false }, /* on the fake driver */
     };
 
     CHECK_EQ(setenv("MOEPAGER_DEVICE", "cpu", 1), 0);   /* where nothing else is said */
@@ -210,9 +229,10 @@ int main(void)
     CHECK_EQ(mp_settings_load(&settings), MP_OK);
     mp_log_set_sink(drop_line, NULL); /* injected failures are warned of, rightly */
     snprintf(sites_path, sizeof(sites_path), "%s/sites", test_tmpdir());
+    make_sliced();
     for (size_t i = 0; i < MP_ARRAY_LEN(variants); i++) {
-        make_reference(variants[i].device);
-        fault_sweep_briefly(i == 2);
+        make_reference(&variants[i]);
+        fault_sweep_briefly(i >= 2);
         every_call_site_fails_cleanly(&variants[i]);
     }
     CHECK(freopen("/dev/null", "w", stdout) != NULL); /* where commands print */

@@ -8,53 +8,26 @@
 #include <unistd.h>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "tests/fakecuda/client.h"
+#include "tests/fakecuda/two_streams.h"
 #include "tests/log_guard.h"
 #include "tests/tmpdir.h"
 
 #define BYTES 65536u
 #define MIB (1u << 20)
 
-#define OK(call) CHECK_EQ(call, MP_CU_SUCCESS)
-
-static mp_cu_context context;
-static mp_cu_stream a, b;
-static mp_cu_event mark, join;
-static unsigned char *host;
-static mp_cu_ptr dev, dev2;
+static mp_cu_event join;
 
 static void set_up(void)
 {
-    OK(cu.init(0));
-    OK(cu.context_retain(&context, 0));
-    OK(cu.context_set(context));
-    OK(cu.stream_create(&a, MP_CU_STREAM_NON_BLOCKING, 0));
-    OK(cu.stream_create(&b, MP_CU_STREAM_NON_BLOCKING, 0));
-    OK(cu.event_create(&mark, MP_CU_EVENT_DISABLE_TIMING));
+    open_streams(MIB);
     OK(cu.event_create(&join, MP_CU_EVENT_DISABLE_TIMING));
-    OK(cu.host_alloc((void **)&host, MIB, MP_CU_HOST_DEVICE_MAP));
-    OK(cu.alloc(&dev, MIB));
-    OK(cu.alloc(&dev2, MIB));
-}
-
-static void wait_for_all(void)
-{
-    OK(cu.stream_synchronize(a));
-    OK(cu.stream_synchronize(b));
 }
 
 static void tear_down(void)
 {
     wait_for_all();
-    OK(cu.free(dev));
-    OK(cu.free(dev2));
-    OK(cu.host_free(host));
-    OK(cu.event_destroy(mark));
     OK(cu.event_destroy(join));
-    OK(cu.stream_destroy(a));
-    OK(cu.stream_destroy(b));
-    OK(cu.context_release(0));
-    check_nothing_lives();
+    close_streams();
 }
 
 /* ---- graphs */
@@ -260,9 +233,7 @@ static pid_t take_all(int out, bool stay)
     if (child > 0)
         return child;
     find_fake();
-    OK(cu.init(0));
-    OK(cu.context_retain(&context, 0));
-    OK(cu.context_set(context));
+    use_device();
     while (cu.alloc(&more, MIB) == MP_CU_SUCCESS)
         taken++;
     CHECK_EQ(write(out, &taken, 1), 1);

@@ -6,172 +6,8 @@
  */
 #include <unistd.h>
 
-#include "tests/fakecuda/client.h"
-#include "tests/fakecuda/simt.h"
+#include "tests/fakecuda/small_kernels.h"
 #include "tests/log_guard.h"
-
-#define KIB 1024u
-#define BYTES (64 * KIB)
-#define GRANULE (2048 * KIB)
-
-#define OK(call) CHECK_EQ(call, MP_CU_SUCCESS)
-
-/* ---- a kernel: out[i] = in[i] + add, words; and one that follows a table of addresses */
-
-struct add_params {
-    uint64_t in, out;
-    uint32_t words, add;
-};
-
-static const char *add_run(const void *params, struct mp_simt_dim grid, struct mp_simt_dim block,
-                           uint32_t shared_bytes)
-{
-    const struct add_params *p = params;
-
-    (void)shared_bytes;
-    if (grid.x != 1 || block.x != 32)
-        return "a bad grid";
-    for (uint32_t i = 0; i < p->words; i++)
-        ((uint32_t *)(uintptr_t)p->out)[i] = ((const uint32_t *)(uintptr_t)p->in)[i] + p->add;
-    return NULL;
-}
-
-static void add_touches(const void *params, mp_simt_emit *emit, void *ctx)
-{
-    const struct add_params *p = params;
-
-    emit(ctx, p->in, 4 * p->words, false);
-    emit(ctx, p->out, 4 * p->words, true);
-}
-
-static const struct mp_simt_kernel add_kernel = { "mp_test_add", sizeof(struct add_params), add_run,
-                                                  add_touches };
-
-struct follow_params {
-    uint64_t table, out; /* of one address */
-};
-
-static const char *follow_run(const void *params, struct mp_simt_dim grid, struct mp_simt_dim block,
-                              uint32_t shared_bytes)
-{
-    const struct follow_params *p = params;
-    const uint64_t *at = (const uint64_t *)(uintptr_t)p->table;
-
-    (void)grid;
-    (void)block;
-    (void)shared_bytes;
-    *(uint32_t *)(uintptr_t)p->out = *(const uint32_t *)(uintptr_t)*at;
-    return NULL;
-}
-
-static void follow_touches(const void *params, mp_simt_emit *emit, void *ctx)
-{
-    const struct follow_params *p = params;
-
-    emit(ctx, p->out, 4, true);
-    if (emit(ctx, p->table, 8, false))
-        emit(ctx, *(const uint64_t *)(uintptr_t)p->table, 4, false);
-}
-
-static const struct mp_simt_kernel follow_kernel = { "mp_test_follow", sizeof(struct follow_params),
-                                                     follow_run, follow_touches };
-
-/* Says that it touches nothing, and writes through its parameter. */
-static const char *liar_run(const void *params, struct mp_simt_dim grid, struct mp_simt_dim block,
-                            uint32_t shared_bytes)
-{
-    (void)grid;
-    (void)block;
-    (void)shared_bytes;
-    **(uint32_t *const *)params = 1;
-    return NULL;
-}
-
-static void liar_touches(const void *params, mp_simt_emit *emit, void *ctx)
-{
-    (void)params;
-    (void)emit;
-    (void)ctx;
-}
-
-static const struct mp_simt_kernel liar_kernel = { "mp_test_liar", 8, liar_run, liar_touches };
-
-static const char image[] = "//\n.version 7.0\n.target sm_75\n.address_size 64\n"
-                            ".visible .entry mp_test_add(\n"
-                            "\t.param .align 8 .b8 mp_test_add_param_0[24]\n)\n{ ret; }\n"
-                            ".visible .entry mp_test_follow(.param .u64 a, .param .u64 b)\n{ }\n"
-                            ".visible .entry mp_test_liar(\n\t.param .u64 p\n)\n{ ret; }\n"
-                            ".visible .entry nobody(.param .u32 p)\n{ ret; }\n";
-
-/* ---- a machine with two streams and some memory */
-
-static mp_cu_context context;
-static mp_cu_stream a, b;
-static mp_cu_event mark;
-static mp_cu_module module;
-static mp_cu_function add, follow, liar;
-static unsigned char *host, *host2;
-static mp_cu_ptr dev, dev2;
-
-static void set_up(void)
-{
-    OK(cu.init(0));
-    OK(cu.context_retain(&context, 0));
-    OK(cu.context_set(context));
-    OK(cu.stream_create(&a, MP_CU_STREAM_NON_BLOCKING, 0));
-    OK(cu.stream_create(&b, MP_CU_STREAM_NON_BLOCKING, 0));
-    OK(cu.event_create(&mark, MP_CU_EVENT_DISABLE_TIMING));
-    OK(cu.module_load(&module, image, 0, NULL, NULL));
-    OK(cu.module_function(&add, module, "mp_test_add"));
-    OK(cu.module_function(&follow, module, "mp_test_follow"));
-    OK(cu.module_function(&liar, module, "mp_test_liar"));
-    OK(cu.host_alloc((void **)&host, BYTES, MP_CU_HOST_DEVICE_MAP));
-    OK(cu.host_alloc((void **)&host2, BYTES, MP_CU_HOST_DEVICE_MAP));
-    OK(cu.alloc(&dev, BYTES));
-    OK(cu.alloc(&dev2, BYTES));
-}
-
-static void wait_for_all(void)
-{
-    OK(cu.stream_synchronize(a));
-    OK(cu.stream_synchronize(b));
-}
-
-static void tear_down(void)
-{
-    wait_for_all();
-    OK(cu.free(dev));
-    OK(cu.free(dev2));
-    OK(cu.host_free(host));
-    OK(cu.host_free(host2));
-    OK(cu.module_unload(module));
-    OK(cu.event_destroy(mark));
-    OK(cu.stream_destroy(a));
-    OK(cu.stream_destroy(b));
-    OK(cu.context_release(0));
-    check_nothing_lives();
-}
-
-static mp_cu_result launch(mp_cu_function function, mp_cu_stream stream, const void *params)
-{
-    void *list[] = { (void *)(uintptr_t)params };
-
-    return cu.launch(function, 1, 1, 1, 32, 1, 1, 0, stream, list, NULL);
-}
-
-static mp_cu_result launch_add(mp_cu_stream stream, mp_cu_ptr in, mp_cu_ptr out, uint32_t n)
-{
-    const struct add_params p = { in, out, BYTES / 4, n };
-
-    return launch(add, stream, &p);
-}
-
-static mp_cu_result launch_follow(mp_cu_stream stream, mp_cu_ptr table, mp_cu_ptr out)
-{
-    void *list[] = { &table, &out };
-
-    return cu.launch(follow, 1, 1, 1, 1, 1, 1, 0, stream, list, NULL);
-}
 
 /* ---- what works */
 
@@ -266,7 +102,7 @@ static void images_are_read(void)
     CHECK_EQ(cu.module_function(&f, module, "nobody"), MP_CU_ERROR_NOT_FOUND);
     check_violation("what the entry nobody");
     CHECK_EQ(cu.launch(add, 0, 1, 1, 32, 1, 1, 0, a, NULL, NULL), MP_CU_ERROR_INVALID_VALUE);
-    CHECK_EQ(cu.function_set(add, MP_CU_FUNCTION_SHARED_BYTES_MAX, 64 * KIB), MP_CU_SUCCESS);
+    CHECK_EQ(cu.function_set(add, MP_CU_FUNCTION_SHARED_BYTES_MAX, BYTES), MP_CU_SUCCESS);
     CHECK_EQ(cu.function_set(add, MP_CU_FUNCTION_SHARED_BYTES_MAX, -1), MP_CU_ERROR_INVALID_VALUE);
     check_no_violation();
 }
@@ -497,129 +333,9 @@ static void objects_in_use_are_not_destroyed(void)
     check_no_violation();
 }
 
-/* ---- failures */
-
-static void a_copy_fails_later(void)
-{
-    fake_api.fail("later:cuMemcpyHtoDAsync_v2", 1, MP_CU_ERROR_UNKNOWN, false);
-    OK(cu.copy_to_device(dev, host, BYTES, a));
-    OK(cu.event_record(mark, a));
-    OK(cu.event_synchronize(mark));
-    OK(cu.copy_to_device(dev, host, BYTES, a));
-    OK(cu.event_record(mark, a));
-    CHECK_EQ(cu.event_synchronize(mark), MP_CU_ERROR_UNKNOWN);
-    CHECK_EQ(cu.event_query(mark), MP_CU_ERROR_UNKNOWN);
-    OK(cu.stream_synchronize(a)); /* it was told */
-
-    OK(cu.set_bytes(dev2, 5, BYTES, a)); /* what is queued behind is not done, */
-    OK(cu.stream_synchronize(a));
-    fake_api.fail("later:cuMemcpyHtoDAsync_v2", 0, MP_CU_ERROR_UNKNOWN, false);
-    OK(cu.copy_to_device(dev, host, BYTES, a));
-    OK(cu.event_record(mark, a));
-    OK(cu.stream_wait_event(b, mark, 0)); /* on streams that wait for it neither, */
-    OK(launch_add(b, dev, dev2, 1));
-    CHECK_EQ(cu.stream_synchronize(b), MP_CU_ERROR_UNKNOWN);
-    CHECK_EQ(cu.stream_synchronize(a), MP_CU_ERROR_UNKNOWN);
-    OK(cu.copy_to_host(host2, dev2, BYTES, a)); /* and what comes later is */
-    OK(cu.stream_synchronize(a));
-    CHECK_EQ(host2[0], 5);
-
-    fake_api.fail("later:mp_test_add", 0, MP_CU_ERROR_LAUNCH_FAILED, false);
-    OK(launch_add(a, dev, dev2, 1));
-    CHECK_EQ(cu.stream_synchronize(a), MP_CU_ERROR_LAUNCH_FAILED);
-    CHECK_EQ(cu.stream_synchronize(b), MP_CU_ERROR_LAUNCH_FAILED); /* the device is lost */
-    fake_api.lose(0);
-    wait_for_all();
-    check_no_violation();
-    fake_api.reset();
-}
-
-/* Two places in the program that make the same call; no tail calls, which would be the caller's. */
-static __attribute__((noinline)) mp_cu_result first_place(void)
-{
-    const mp_cu_result result = cu.stream_query(a);
-
-    __asm__ volatile("" ::: "memory");
-    return result;
-}
-
-static __attribute__((noinline)) mp_cu_result second_place(void)
-{
-    const mp_cu_result result = cu.stream_query(a);
-
-    __asm__ volatile("" : : "r"(result) : "memory");
-    return result;
-}
-
-static void a_place_fails(void)
-{
-    static struct fakecuda_site sites[1024];
-    unsigned count, found = 0;
-
-    for (unsigned i = 0; i < 7; i++)
-        CHECK_EQ(first_place() + second_place(), MP_CU_SUCCESS);
-    count = fake_api.sites(sites, 1024);
-    for (unsigned i = 0; i < count; i++) {
-        if (strcmp(sites[i].call, "cuStreamQuery") != 0 || sites[i].calls != 7)
-            continue;
-        found++;
-        fake_api.fail_site(sites[i].address, 0, MP_CU_ERROR_UNKNOWN, false);
-        CHECK_EQ(first_place() + second_place(), MP_CU_ERROR_UNKNOWN);
-        CHECK_EQ(first_place() + second_place(), MP_CU_SUCCESS);
-    }
-    CHECK(found == 2);
-}
-
-/* D2: the call fails, and so does what would undo it. Then the process starts anew. */
-static void what_is_given_back_fails_after_the_first_failure(void)
-{
-    struct fakecuda_live live;
-    mp_cu_ptr at, more;
-
-    OK(cu.alloc(&more, BYTES));
-    fake_api.fail_undo(MP_CU_ERROR_UNKNOWN);
-    OK(cu.address_reserve(&at, GRANULE, 0, 0, 0));
-    OK(cu.address_free(at, GRANULE));
-    fake_api.fail("cuMemAddressReserve", 0, MP_CU_ERROR_OUT_OF_MEMORY, false);
-    CHECK_EQ(cu.address_reserve(&at, GRANULE, 0, 0, 0), MP_CU_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ(cu.free(more), MP_CU_ERROR_UNKNOWN);
-    OK(cu.set_bytes(dev, 1, BYTES, a));
-    fake_api.clear();
-    fake_api.live(&live);
-    CHECK_EQ(live.allocations + live.pinned + live.streams + live.events + live.modules, 0);
-    CHECK_EQ(live.device_bytes, 0);
-    set_up();
-    OK(cu.set_bytes(dev, 1, BYTES, a));
-    wait_for_all();
-    check_no_violation();
-}
-
-static void a_lost_device_lets_go_of_who_waits(void)
-{
-    fake_api.stall(true);
-    OK(cu.set_bytes(dev, 1, BYTES, a));
-    fake_api.lose(MP_CU_ERROR_ECC_UNCORRECTABLE);
-    CHECK_EQ(cu.stream_synchronize(a), MP_CU_ERROR_ECC_UNCORRECTABLE);
-    fake_api.stall(false);
-    fake_api.lose(0);
-    wait_for_all();
-    check_no_violation();
-}
-
 int main(int argc, char **argv)
 {
-    const char *timing = argc > 1 ? argv[1] : "prompt";
-
-    setenv("FAKECUDA_VERBOSE", "1", 0);
-    find_fake();
-    if (strcmp(timing, "seeded") == 0)
-        fake_api.timing(42, 0);
-    if (strcmp(timing, "lazy") == 0)
-        fake_api.timing(0, 5);
-    fake_api.kernel(&add_kernel);
-    fake_api.kernel(&follow_kernel);
-    fake_api.kernel(&liar_kernel);
-    set_up();
+    begin(argc, argv);
     RUN(copies_and_launches_run_in_order);
     RUN(events_order_streams);
     RUN(clocks_are_read);
@@ -634,10 +350,6 @@ int main(int argc, char **argv)
     RUN(memory_in_use_is_not_given_back);
     RUN(the_host_keeps_its_hands_off);
     RUN(objects_in_use_are_not_destroyed);
-    RUN(a_copy_fails_later);
-    RUN(a_place_fails);
-    RUN(what_is_given_back_fails_after_the_first_failure);
-    RUN(a_lost_device_lets_go_of_who_waits);
     tear_down();
     return 0;
 }

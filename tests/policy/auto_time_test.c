@@ -7,10 +7,9 @@
  * Also against somebody who knows the trace: the experts that will be used most. That nobody can
  * promise to reach, since even of patternless routing he leaves out what chance uses least.
  */
-#include <inttypes.h>
 
 #include "policy/replay.h"
-#include "tests/policy/workload.h"
+#include "tests/policy/ratios.h"
 #include "tests/test.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
@@ -63,12 +62,7 @@ static uint64_t best_static(const struct mp_replay_trace *trace, uint64_t budget
     const struct mp_calibration calibration = { .hot = hot };
     uint64_t best = UINT64_MAX;
 
-    for (size_t g = 0; g < trace->group_count; g++) {
-        const struct mp_replay_group *group = &trace->groups[g];
-
-        for (uint32_t i = 0; group->decode == after && i < group->count; i++)
-            hot[trace->uses[group->first + i].unit] += 1;
-    }
+    ratios_count_uses(trace, after, hot);
     for (unsigned i = 0; i < 4; i++) {
         struct mp_replay_config config = { .evict = "none",
                                            .partition = partitions[i / 2],
@@ -96,30 +90,6 @@ static uint64_t auto_time(const struct mp_replay_trace *trace, uint64_t budget,
     return time_of(trace, &config);
 }
 
-/* Ratios of one kind of workload. */
-struct ratios {
-    double known, hindsight, sum; /* the worst against each, and of the latter all */
-};
-
-static void note_ratio(struct ratios *ratios, double known, double hindsight)
-{
-    ratios->known = known > ratios->known ? known : ratios->known;
-    ratios->hindsight = hindsight > ratios->hindsight ? hindsight : ratios->hindsight;
-    ratios->sum += hindsight;
-}
-
-static void judge(const struct ratios *ratios)
-{
-    for (unsigned kind = 0; kind < WORKLOADS; kind++) {
-        fprintf(stderr,
-                "    %-9s at worst %.4f of what could be known, %.4f in hindsight (mean %.4f)\n",
-                workload_names[kind], ratios[kind].known, ratios[kind].hindsight,
-                ratios[kind].sum / ROUNDS);
-        CHECK(ratios[kind].known <= 1.02);
-        CHECK(ratios[kind].hindsight <= HINDSIGHT);
-    }
-}
-
 static void never_slower_than_static_placement(void)
 {
     struct ratios ratios[WORKLOADS] = { 0 };
@@ -137,18 +107,10 @@ static void never_slower_than_static_placement(void)
         known = best_static(&trace, slots * 10, &costs, false);
         hindsight = best_static(&trace, slots * 10, &costs, true);
         ours = auto_time(&trace, slots * 10, &costs);
-        if (ours * 100 > known * 102)
-            fprintf(
-                stderr,
-                "    round %u, %s: %.4f and %.4f; %u layers of %u, %u of them, batch %u, %u slots; load %" PRIu64
-                "\n",
-                round, workload_names[kind], (double)ours / (double)known,
-                (double)ours / (double)hindsight, w.layers, w.experts, w.k, w.batch, slots,
-                costs.load_ns);
-        note_ratio(&ratios[kind], (double)ours / (double)known, (double)ours / (double)hindsight);
+        ratios_note(ratios, round, kind, ours, known, hindsight);
         mp_replay_trace_fini(&trace);
     }
-    judge(ratios);
+    ratios_judge(ratios, ROUNDS, HINDSIGHT);
 }
 
 static void drop_line(void *ctx, enum mp_log_level level, const char *line)
