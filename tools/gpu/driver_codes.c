@@ -1,8 +1,7 @@
 /*
  * What a CUDA driver answers to calls on the edge of what is allowed, one line each: "case:
- * CODE_NAME". Run against a real driver, its output is kept under tests/data/driver/; run against
- * the fake one, it is compared with that (tests/vmm/driver_codes_test.sh). Where the two differ the
- * fake one is stricter, and says so here with a second name.
+ * CODE_NAME". The output of a real driver belongs under tests/data/driver/; tools/gpu/run compares
+ * with what is there. Where the fake one is stricter, it says so here with a second name.
  *
  * Usage: driver_codes [ORDINAL]. 77: there is no driver.
  */
