@@ -251,6 +251,12 @@ static enum mp_status make_space(struct mp_engine *engine)
     return MP_OK;
 }
 
+/* Not where host memory could not be pinned. */
+static bool reads_host(struct mp_backend *backend)
+{
+    return backend->ops->reads_host == NULL || backend->ops->reads_host(backend);
+}
+
 static enum mp_status make_paging(struct mp_engine *engine)
 {
     const struct mp_engine_config *c = &engine->config;
@@ -274,10 +280,12 @@ static enum mp_status make_paging(struct mp_engine *engine)
 
     if (engine->device != NULL) {
         step_config.ops = &engine->device->ops;
-        step_config.executors |= 1u << MP_EXECUTOR_IN_PLACE | 1u << MP_EXECUTOR_CPU;
+        step_config.executors |= 1u << MP_EXECUTOR_CPU;
         step_config.costs = &engine->costs;
     }
     status = make_space(engine);
+    if (status == MP_OK && engine->device != NULL && reads_host(engine->backend))
+        step_config.executors |= 1u << MP_EXECUTOR_IN_PLACE;
     if (status == MP_OK)
         status =
             mp_policies_create(&c->policies, &engine->shape, c->option_groups, &engine->policies);
@@ -383,6 +391,11 @@ const struct mp_counters *mp_engine_counters(struct mp_engine *engine)
 void mp_engine_plan(const struct mp_engine *engine, struct mp_space_plan *plan_p)
 {
     mp_space_get_plan(engine->space, plan_p);
+}
+
+uint64_t mp_engine_lost_bytes(const struct mp_engine *engine)
+{
+    return mp_space_lost_bytes(engine->space);
 }
 
 const char *mp_engine_reader(const struct mp_engine *engine)

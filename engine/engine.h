@@ -148,6 +148,9 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
 const struct mp_counters *mp_engine_counters(struct mp_engine *engine);
 void mp_engine_plan(const struct mp_engine *engine, struct mp_space_plan *plan_p);
 const char *mp_engine_reader(const struct mp_engine *engine);
+
+/* See mp_space_lost_bytes(). */
+uint64_t mp_engine_lost_bytes(const struct mp_engine *engine);
 const struct mp_shape *mp_engine_shape(const struct mp_engine *engine);
 struct mp_pager *mp_engine_pager(struct mp_engine *engine);
 

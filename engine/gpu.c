@@ -15,6 +15,7 @@
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
+#include "vmm/cuda_watch.h"
 
 /* More dynamic shared memory than this has to be asked for, per kernel. */
 #define SHARED_BYTES_FREE (48u << 10)
@@ -49,8 +50,10 @@ static void undone(mp_cu_result result, const char *call)
 static mp_cu_result make_current(const struct mp_gpu *gpu)
 {
     mp_cu_context current = NULL;
-    const mp_cu_result result = gpu->cuda->call.context_get(&current);
+    mp_cu_result result;
 
+    mp_cuda_watch_device(gpu->device.id);
+    result = gpu->cuda->call.context_get(&current);
     if (result == MP_CU_SUCCESS && current == gpu->context)
         return result;
     return gpu->cuda->call.context_set(gpu->context);
@@ -186,7 +189,8 @@ enum mp_status mp_gpu_alloc(struct mp_gpu *gpu, uint64_t bytes, const char *what
     if (status != MP_OK)
         return status;
     snprintf(object, sizeof(object), "%s, %" PRIu64 " bytes", what, bytes);
-    status = check(gpu, gpu->cuda->call.alloc(&address, bytes), "cuMemAlloc", object);
+    status =
+        check(gpu, gpu->cuda->call.alloc(&address, bytes > 0 ? bytes : 1), "cuMemAlloc", object);
     if (status != MP_OK)
         return status;
     status = clear_new(gpu, address, bytes, &busy);
@@ -217,10 +221,10 @@ enum mp_status mp_gpu_alloc_host(struct mp_gpu *gpu, uint64_t bytes, const char 
     if (status != MP_OK)
         return status;
     snprintf(object, sizeof(object), "%s, %" PRIu64 " bytes of pinned memory", what, bytes);
-    status = check(
-        gpu,
-        gpu->cuda->call.host_alloc(&address, bytes, MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICE_MAP),
-        "cuMemHostAlloc", object);
+    status = check(gpu,
+                   gpu->cuda->call.host_alloc(&address, bytes > 0 ? bytes : 1,
+                                              MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICE_MAP),
+                   "cuMemHostAlloc", object);
     if (status != MP_OK)
         return status;
     memset(address, 0, bytes);

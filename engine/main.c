@@ -7,10 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/commands.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
+#include "vmm/cuda_watch.h"
 
 static void on_signal(int number)
 {
@@ -57,6 +59,13 @@ static int finish(enum mp_status status)
     else
         fprintf(stderr, "moepager: error: %s\n", mp_status_str(status));
     return mp_status_exit_code(status);
+}
+
+/* A thread hangs in the driver and others may wait for it, so nothing is taken down. */
+static void end_at_once(const struct mp_error *error)
+{
+    dprintf(STDERR_FILENO, "moepager: error[%s]: %s\n", error->code, error->text);
+    _exit(mp_status_exit_code(error->status));
 }
 
 static enum mp_status dispatch(enum mp_command command, const struct mp_args *args,
@@ -113,6 +122,7 @@ int main(int argc, char **argv)
         mp_args_print_help(command, stdout);
         return finish(mp_check_stdout());
     }
+    mp_cuda_watch((unsigned)settings.run.watchdog_s, end_at_once);
     if (status == MP_OK)
         status = dispatch(command, &args, &settings);
     mp_log_fini();

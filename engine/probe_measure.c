@@ -124,6 +124,9 @@ static enum mp_status open_bench(struct mp_bench *bench, unsigned ordinal)
     if (status == MP_OK)
         status =
             bench->backend->ops->frame_create(bench->backend, MP_TIER_HOST, bytes, &bench->host);
+    if (status == MP_OK && !bench->backend->ops->reads_host(bench->backend))
+        return mp_fail(MP_ERR_DEVICE, "E_PROBE",
+                       "host memory cannot be pinned, so no link is worth measuring");
     return status == MP_OK ? fill_frames(bench) : status;
 }
 

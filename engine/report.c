@@ -51,6 +51,7 @@ void mp_report_make(const struct mp_session *session, const struct mp_generate_s
         .expert_bytes = session->memory.expert_bytes,
         .weights_bytes = session->memory.weights_bytes,
         .kv_bytes = session->memory.kv_bytes,
+        .lost_bytes = mp_engine_lost_bytes(session->engine),
         .counters = run,
         .reader = mp_engine_reader(session->engine),
         .direct_io = session->direct_io,
@@ -92,6 +93,9 @@ void mp_report_print(const struct mp_report *r, FILE *out)
             r->direct_io ? " past the page cache" : " through the page cache");
     fprintf(out, "exposed wait  %.1f ms: time that compute stood still for a read\n",
             r->exposed_wait_ms);
+    if (r->lost_bytes > 0)
+        fprintf(out, "lost          %.1f MiB that the driver did not take back\n",
+                mib(r->lost_bytes));
     if (r->counters.route_choices > 0)
         fprintf(out,
                 "substituted   %.2f %% of %llu chosen experts are not the model's own choice\n",
@@ -124,6 +128,7 @@ void mp_report_json(const struct mp_report *r, struct mp_json_out *json)
     mp_json_put_u64(json, "expert_bytes", r->expert_bytes);
     mp_json_put_u64(json, "weights_bytes", r->weights_bytes);
     mp_json_put_u64(json, "kv_bytes", r->kv_bytes);
+    mp_json_put_u64(json, "lost_bytes", r->lost_bytes);
     mp_json_put_string(json, "reader", r->reader);
     mp_json_put_bool(json, "direct_io", r->direct_io);
     mp_json_put_string(json, "kernels", r->kernels);

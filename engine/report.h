@@ -23,6 +23,7 @@ struct mp_report {
     uint64_t bytes_prefetched_unused; /* that left unused, or lie unused at the end */
     double exposed_wait_ms;
     uint64_t budget_bytes, expert_bytes, weights_bytes, kv_bytes;
+    uint64_t lost_bytes;         /* of the device and its host memory: could not be given back */
     struct mp_counters counters; /* of this run; gauges as they are now */
     const char *reader;          /* "io_uring" or "threads" */
     bool direct_io;

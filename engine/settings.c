@@ -47,6 +47,9 @@ static const struct mp_opt run_opts[] = {
     MP_OPT(MP_OPT_BOOL, "GRAPHS", struct mp_run_settings, graphs, "on", 0, 1,
            "Decoding steps that a GPU can do alone, all their experts being resident, are queued "
            "as one graph; off: the host drives every layer. The output is the same."),
+    MP_OPT(MP_OPT_U64, "WATCHDOG", struct mp_run_settings, watchdog_s, "30", 0, 86400,
+           "Seconds after which a call of a GPU's driver that has not returned ends the program, "
+           "with exit code 5; 0: never."),
     MP_OPT(MP_OPT_BOOL, "DETERMINISTIC", struct mp_run_settings, deterministic, "off", 0, 1,
            "Decisions do not depend on timing: prefetches count from the next layer on."),
     MP_OPT(MP_OPT_U64, "SEED", struct mp_run_settings, seed, "1", 0, UINT64_MAX,

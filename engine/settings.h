@@ -19,6 +19,7 @@ struct mp_run_settings {
     uint64_t slices;         /* of an expert; 0: as the model is stored */
     char device[32];         /* see engine/device_choice.h */
     uint64_t graphs;
+    uint64_t watchdog_s; /* see vmm/cuda_watch.h */
     struct mp_share host_budget;
     uint64_t residency;  /* enum mp_host_residency */
     uint64_t addressing; /* enum mp_addressing */

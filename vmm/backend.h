@@ -101,6 +101,13 @@ struct mp_backend_ops {
      * the memory that copies were given is still in use. From any thread. */
     bool (*lost)(struct mp_backend *backend);
 
+    /* Optional. Bytes of frames and addresses that could not be given back, and are not used again.
+     * From any thread. */
+    uint64_t (*lost_bytes)(struct mp_backend *backend);
+
+    /* Optional, NULL: yes. Can the device read all host frames that were made so far? */
+    bool (*reads_host)(struct mp_backend *backend);
+
     /*
      * Windows, with caps.windows: addresses at which device frames are mapped besides their alias.
      * `bytes` and places are multiples of alias_align_bytes. map: where nothing is mapped, a whole

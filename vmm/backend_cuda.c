@@ -2,9 +2,8 @@
  * Frames on a CUDA device and in its host memory, by the virtual memory calls of the driver.
  *
  * A frame is one handle, mapped at an alias of its own for as long as it exists: cuMemMap takes
- * only offset 0 and cuMemUnmap only whole mappings, so handles are never cut. Host frames are
- * handles on a NUMA node, which the device maps with large pages; where a trial at open fails (old
- * drivers, containers without the right) they are pinned memory.
+ * only offset 0 and cuMemUnmap only whole mappings, so handles are never cut. Host frames may also
+ * be something else: backend_cuda_host.c.
  *
  * A device frame cannot be read or written by the CPU, nor can files be read into it: what fills
  * slots has to go through host frames.
@@ -13,8 +12,6 @@
  * log, and never used again.
  */
 #include <inttypes.h>
-#include <numa.h>
-#include <numaif.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,15 +24,8 @@
 #include "vmm/memory_room.h"
 #include "vmm/topology.h"
 
-/* Of mp_frame.handle: pinned memory has no handle of the driver. */
-#define PINNED UINT64_MAX
-
 /* With fewer mappings left, that is what memory ran out of. */
 #define MAPS_MARGIN 64
-
-/* Of masks of NUMA nodes. */
-#define NODES_MAX 1024
-#define NODE_WORDS (NODES_MAX / 64)
 
 enum mp_status mp_cuda_note(struct cuda_backend *self, mp_cu_result result, const char *call,
                             const char *object)
@@ -64,6 +54,7 @@ enum mp_status mp_cuda_enter(struct cuda_backend *self)
 
     if (lost != 0)
         return mp_cuda_check(self->cuda, lost, "an earlier call", self->device.name);
+    mp_cuda_watch_device(self->device.id);
     result = self->cuda->call.context_get(&current);
     if (result == MP_CU_SUCCESS && current == self->context)
         return MP_OK;
@@ -83,7 +74,7 @@ bool mp_cuda_undone(struct cuda_backend *self, mp_cu_result result, const char *
     return false;
 }
 
-static void count_lost(struct cuda_backend *self, uint64_t bytes)
+void mp_cuda_count_lost(struct cuda_backend *self, uint64_t bytes)
 {
     atomic_fetch_add_explicit(&self->lost_bytes, bytes, memory_order_relaxed);
 }
@@ -116,12 +107,12 @@ static void take_back(struct cuda_backend *self, mp_cu_ptr address, mp_cu_handle
     if (ok)
         ok = mp_cuda_undone(self, call->address_free(address, bytes), "cuMemAddressFree");
     if (!ok)
-        count_lost(self, bytes);
+        mp_cuda_count_lost(self, bytes);
 }
 
 /* A handle of `tier`, mapped and accessible. The frame is filled in only on success. */
-static enum mp_status create_mapped(struct cuda_backend *self, enum mp_tier_kind tier,
-                                    uint64_t bytes, struct mp_frame *frame_p)
+enum mp_status mp_cuda_create_mapped(struct cuda_backend *self, enum mp_tier_kind tier,
+                                     uint64_t bytes, struct mp_frame *frame_p)
 {
     const struct mp_cu_calls *call = &self->cuda->call;
     const struct mp_cu_allocation allocation = allocation_of(self, tier);
@@ -169,35 +160,6 @@ static enum mp_status create_mapped(struct cuda_backend *self, enum mp_tier_kind
     return MP_OK;
 }
 
-static enum mp_status create_pinned(struct cuda_backend *self, uint64_t bytes,
-                                    struct mp_frame *frame_p)
-{
-    char object[64];
-    void *address = NULL;
-    mp_cu_result result;
-    unsigned long nodes[NODE_WORDS], wanted[NODE_WORDS] = { 0 };
-    int policy = MPOL_DEFAULT;
-    bool placed;
-
-    /* The driver takes the pages on this thread; where they lie is the thread's policy. */
-    wanted[(unsigned)self->numa_node / 64 % NODE_WORDS] = 1ul << self->numa_node % 64;
-    placed = numa_available() >= 0 && get_mempolicy(&policy, nodes, NODES_MAX, NULL, 0) == 0 &&
-             set_mempolicy(MPOL_PREFERRED, wanted, NODES_MAX) == 0;
-    result =
-        self->cuda->call.host_alloc(&address, bytes, MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICE_MAP);
-    if (placed)
-        (void)set_mempolicy(policy, policy == MPOL_DEFAULT ? NULL : nodes, NODES_MAX);
-
-    if (result != MP_CU_SUCCESS) {
-        snprintf(object, sizeof(object), "a pinned host frame of %" PRIu64 " bytes", bytes);
-        return mp_cuda_note(self, result, "cuMemHostAlloc", object);
-    }
-    *frame_p = (struct mp_frame){
-        .handle = PINNED, .alias = address, .bytes = bytes, .tier = MP_TIER_HOST
-    };
-    return MP_OK;
-}
-
 static enum mp_status cuda_frame_create(struct mp_backend *backend, enum mp_tier_kind tier,
                                         uint64_t bytes, struct mp_frame *frame_p)
 {
@@ -212,9 +174,8 @@ static enum mp_status cuda_frame_create(struct mp_backend *backend, enum mp_tier
     status = mp_cuda_enter(self);
     if (status != MP_OK)
         return status;
-    if (tier == MP_TIER_HOST && !self->host_handles)
-        return create_pinned(self, bytes, frame_p);
-    return create_mapped(self, tier, bytes, frame_p);
+    return tier == MP_TIER_HOST ? mp_cuda_host_frame_create(self, bytes, frame_p)
+                                : mp_cuda_create_mapped(self, tier, bytes, frame_p);
 }
 
 static void cuda_frame_destroy(struct mp_backend *backend, struct mp_frame *frame)
@@ -224,15 +185,12 @@ static void cuda_frame_destroy(struct mp_backend *backend, struct mp_frame *fram
 
     mp_assert(frame->handle != 0);
     if (atomic_load_explicit(&self->lost, memory_order_relaxed) != 0) {
-        count_lost(self, frame->bytes); /* with the device, which was told */
+        mp_cuda_count_lost(self, frame->bytes); /* with the device, which was told */
     } else if (mp_cuda_enter(self) != MP_OK) {
         if (atomic_load_explicit(&self->lost, memory_order_relaxed) == 0)
             mp_log_error("cuda", "no context to give a frame back: %s", mp_error_last()->text);
-        count_lost(self, frame->bytes);
-    } else if (frame->handle == PINNED) {
-        if (!mp_cuda_undone(self, self->cuda->call.host_free(frame->alias), "cuMemFreeHost"))
-            count_lost(self, frame->bytes);
-    } else {
+        mp_cuda_count_lost(self, frame->bytes);
+    } else if (!mp_cuda_host_frame_destroy(self, frame)) {
         take_back(self, (uintptr_t)frame->alias, frame->handle, frame->bytes, 3);
     }
     mp_error_set(&before);
@@ -267,21 +225,6 @@ static enum mp_status cuda_memory_info(struct mp_backend *backend, enum mp_tier_
     return status;
 }
 
-/* Whether host handles work here is found out by making one, not by asking. */
-static void try_host_handles(struct cuda_backend *self)
-{
-    struct mp_frame frame;
-
-    self->host_handles = true;
-    if (create_mapped(self, MP_TIER_HOST, self->super.caps.granule_bytes, &frame) == MP_OK) {
-        cuda_frame_destroy(&self->super, &frame);
-        return;
-    }
-    self->host_handles = false;
-    mp_log_info("cuda", "host frames are pinned memory, because %s", mp_error_last()->text);
-    mp_error_clear();
-}
-
 static enum mp_status ask_granule(struct cuda_backend *self, uint64_t *bytes_p)
 {
     const struct mp_cu_allocation allocation = allocation_of(self, MP_TIER_DEVICE);
@@ -301,7 +244,7 @@ static enum mp_status ask_granule(struct cuda_backend *self, uint64_t *bytes_p)
 }
 
 /* With a context. */
-static enum mp_status prepare(struct cuda_backend *self)
+static enum mp_status prepare(struct cuda_backend *self, bool huge_pages)
 {
     uint64_t granule = 0;
     enum mp_status status = mp_cuda_enter(self);
@@ -320,8 +263,7 @@ static enum mp_status prepare(struct cuda_backend *self)
         .windows = true,
         .parallel_frames = true,
     };
-    try_host_handles(self);
-    return MP_OK;
+    return mp_cuda_host_open(self, huge_pages);
 }
 
 /* The node next to the device: as hwloc sees PCI, as the driver says, as the caller would have it.
@@ -376,7 +318,7 @@ static enum mp_status cuda_open(const struct mp_backend_config *config, struct m
     status = mp_cuda_check(cuda, cuda->call.context_retain(&self->context, device.id),
                            "cuDevicePrimaryCtxRetain", device.name);
     if (status == MP_OK) {
-        status = prepare(self);
+        status = prepare(self, config->huge_pages);
         if (status == MP_OK) {
             *backend_p = &self->super;
             return MP_OK;
@@ -388,10 +330,15 @@ static enum mp_status cuda_open(const struct mp_backend_config *config, struct m
     return status;
 }
 
+static uint64_t cuda_lost_bytes(struct mp_backend *backend)
+{
+    return atomic_load_explicit(&mp_cuda_self(backend)->lost_bytes, memory_order_relaxed);
+}
+
 static void cuda_close(struct mp_backend *backend)
 {
     struct cuda_backend *self = mp_cuda_self(backend);
-    const uint64_t lost_bytes = atomic_load_explicit(&self->lost_bytes, memory_order_relaxed);
+    const uint64_t lost_bytes = cuda_lost_bytes(backend);
     const bool lost = atomic_load_explicit(&self->lost, memory_order_relaxed) != 0;
 
     if (lost_bytes > 0 && !lost)
@@ -400,7 +347,13 @@ static void cuda_close(struct mp_backend *backend)
     if (!lost)
         (void)mp_cuda_undone(self, self->cuda->call.context_release(self->device.id),
                              "cuDevicePrimaryCtxRelease");
+    mp_backend_close(self->ram);
     free(self);
+}
+
+static bool cuda_reads_host(struct mp_backend *backend)
+{
+    return !atomic_load_explicit(&mp_cuda_self(backend)->staged, memory_order_relaxed);
 }
 
 static bool cuda_lost(struct mp_backend *backend)
@@ -422,6 +375,8 @@ const struct mp_backend_ops mp_backend_cuda = {
     .lane_mark = mp_cuda_lane_mark,
     .lane_wait = mp_cuda_lane_wait,
     .lost = cuda_lost,
+    .lost_bytes = cuda_lost_bytes,
+    .reads_host = cuda_reads_host,
     .window_reserve = mp_cuda_window_reserve,
     .window_free = mp_cuda_window_free,
     .window_map = mp_cuda_window_map,

@@ -5,10 +5,12 @@
 
 #include "vmm/backend.h"
 #include "vmm/cuda_driver.h"
+#include "vmm/cuda_watch.h"
 
 /*
- * What the parts of the CUDA backend share: backend_cuda.c has frames and the device's life,
- * backend_cuda_move.c copies and windows.
+ * What the parts of the CUDA backend share: backend_cuda.c has device frames and the device's life,
+ * backend_cuda_host.c host frames, backend_cuda_move.c copies and windows, backend_cuda_stage.c
+ * copies of memory that is not pinned.
  */
 struct cuda_backend {
     struct mp_backend super;
@@ -16,10 +18,12 @@ struct cuda_backend {
     struct mp_cuda_device device;
     mp_cu_context context;
     int numa_node;     /* of host frames */
-    bool host_handles; /* else host frames are pinned memory */
+    bool host_handles; /* else host frames are memory of `ram` */
+    struct mp_backend *ram;
 
     /* Relaxed: counts and a flag that say nothing about other memory. */
     _Atomic(uint64_t) lost_bytes; /* of frames and places that could not be given back */
+    _Atomic(bool) staged;         /* some host frame is not pinned: copies go through a buffer */
     _Atomic(int) lost;            /* the result with which the device was lost for good, or 0 */
 };
 
@@ -38,6 +42,35 @@ enum mp_status mp_cuda_note(struct cuda_backend *self, mp_cu_result result, cons
 
 /* A call that takes something back. What it cannot take back stays lost, and is told. */
 bool mp_cuda_undone(struct cuda_backend *self, mp_cu_result result, const char *call);
+
+void mp_cuda_count_lost(struct cuda_backend *self, uint64_t bytes);
+
+/* A handle of `tier`, mapped and accessible. The frame is filled in only on success. */
+enum mp_status mp_cuda_create_mapped(struct cuda_backend *self, enum mp_tier_kind tier,
+                                     uint64_t bytes, struct mp_frame *frame_p) MP_MUST_CHECK;
+
+/* With caps. What it opens is self->ram. */
+enum mp_status mp_cuda_host_open(struct cuda_backend *self, bool huge_pages) MP_MUST_CHECK;
+enum mp_status mp_cuda_host_frame_create(struct cuda_backend *self, uint64_t bytes,
+                                         struct mp_frame *frame_p) MP_MUST_CHECK;
+/* False: it is a handle, and still there. */
+bool mp_cuda_host_frame_destroy(struct cuda_backend *self, const struct mp_frame *frame);
+
+/* Memory is pinned in pieces no larger than this, and no copy may touch two of them. */
+#define MP_CUDA_PIN_BYTES (UINT64_C(64) << 20)
+
+/* Bytes from an address of the host to where the next piece may begin. */
+uint64_t mp_cuda_to_cut(const void *address);
+
+/* A copy that failed may have queued a part: wait for the stream, then reset. */
+struct mp_cuda_stage;
+enum mp_status mp_cuda_stage_open(struct cuda_backend *self,
+                                  struct mp_cuda_stage **stage_p) MP_MUST_CHECK;
+void mp_cuda_stage_close(struct cuda_backend *self, struct mp_cuda_stage *stage);
+void mp_cuda_stage_reset(struct mp_cuda_stage *stage);
+enum mp_status mp_cuda_stage_copy(struct cuda_backend *self, struct mp_cuda_stage *stage,
+                                  mp_cu_stream stream, enum mp_copy copy, void *dst,
+                                  const void *src, uint64_t bytes) MP_MUST_CHECK;
 
 enum mp_status mp_cuda_lane_open(struct mp_backend *backend, struct mp_lane **lane_p) MP_MUST_CHECK;
 void mp_cuda_lane_close(struct mp_backend *backend, struct mp_lane *lane);

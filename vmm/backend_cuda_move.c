@@ -24,6 +24,7 @@
 struct mp_lane {
     mp_cu_stream stream;
     mp_cu_event marks[MP_LANE_MARKS];
+    struct mp_cuda_stage *stage; /* NULL: was not needed yet */
 };
 
 static enum mp_status note(struct cuda_backend *self, mp_cu_result result, const char *call,
@@ -103,20 +104,44 @@ void mp_cuda_lane_close(struct mp_backend *backend, struct mp_lane *lane)
                atomic_load_explicit(&self->lost, memory_order_relaxed) == 0) {
         lose(self, MP_CU_ERROR_UNKNOWN, "cuCtxSetCurrent");
     }
+    mp_cuda_stage_close(self, lane->stage);
     mp_error_set(&before);
     free(lane);
 }
 
-enum mp_status mp_cuda_lane_copy(struct mp_backend *backend, struct mp_lane *lane,
-                                 enum mp_copy copy, void *dst, const void *src, uint64_t bytes)
+/* A copy failed after a part of it may have been queued: nothing of it may run on. */
+static void end_partial(struct cuda_backend *self, struct mp_lane *lane)
 {
-    struct cuda_backend *self = mp_cuda_self(backend);
-    const struct mp_cu_calls *call = &self->cuda->call;
-    const mp_cu_ptr to = (uintptr_t)dst, from = (uintptr_t)src;
-    const enum mp_status status = mp_cuda_enter(self);
+    const struct mp_error error = *mp_error_last();
 
+    if (atomic_load_explicit(&self->lost, memory_order_relaxed) == 0)
+        drain(self, lane->stream);
+    if (lane->stage != NULL)
+        mp_cuda_stage_reset(lane->stage);
+    mp_error_set(&error);
+}
+
+static enum mp_status copy_staged(struct cuda_backend *self, struct mp_lane *lane,
+                                  enum mp_copy copy, void *dst, const void *src, uint64_t bytes)
+{
+    enum mp_status status = MP_OK;
+
+    if (lane->stage == NULL)
+        status = mp_cuda_stage_open(self, &lane->stage);
     if (status != MP_OK)
         return status;
+    status = mp_cuda_stage_copy(self, lane->stage, lane->stream, copy, dst, src, bytes);
+    if (status != MP_OK)
+        end_partial(self, lane);
+    return status;
+}
+
+static enum mp_status queue_copy(struct cuda_backend *self, struct mp_lane *lane, enum mp_copy copy,
+                                 void *dst, const void *src, uint64_t bytes)
+{
+    const struct mp_cu_calls *call = &self->cuda->call;
+    const mp_cu_ptr to = (uintptr_t)dst, from = (uintptr_t)src;
+
     switch (copy) {
     case MP_COPY_TO_DEVICE:
         return note(self, call->copy_to_device(to, src, bytes, lane->stream), "cuMemcpyHtoDAsync",
@@ -130,6 +155,36 @@ enum mp_status mp_cuda_lane_copy(struct mp_backend *backend, struct mp_lane *lan
     case MP_COPY_COUNT: break;
     }
     mp_unreachable();
+}
+
+/* In pieces of the host's memory that were pinned together. */
+static enum mp_status copy_pinned(struct cuda_backend *self, struct mp_lane *lane,
+                                  enum mp_copy copy, char *dst, const char *src, uint64_t bytes)
+{
+    enum mp_status status = MP_OK;
+
+    for (uint64_t done = 0, n; status == MP_OK && done < bytes; done += n) {
+        const uint64_t cut = mp_cuda_to_cut(copy == MP_COPY_TO_HOST ? dst + done : src + done);
+
+        n = bytes - done < cut || copy == MP_COPY_ON_DEVICE ? bytes - done : cut;
+        status = queue_copy(self, lane, copy, dst + done, src + done, n);
+        if (status != MP_OK && done > 0)
+            end_partial(self, lane);
+    }
+    return status;
+}
+
+enum mp_status mp_cuda_lane_copy(struct mp_backend *backend, struct mp_lane *lane,
+                                 enum mp_copy copy, void *dst, const void *src, uint64_t bytes)
+{
+    struct cuda_backend *self = mp_cuda_self(backend);
+    const bool staged = copy != MP_COPY_ON_DEVICE && !backend->ops->reads_host(backend);
+    const enum mp_status status = mp_cuda_enter(self);
+
+    if (status != MP_OK)
+        return status;
+    return staged ? copy_staged(self, lane, copy, dst, src, bytes)
+                  : copy_pinned(self, lane, copy, dst, src, bytes);
 }
 
 enum mp_status mp_cuda_lane_mark(struct mp_backend *backend, struct mp_lane *lane, unsigned mark)

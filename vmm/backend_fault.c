@@ -171,6 +171,20 @@ static bool fault_lost(struct mp_backend *backend)
     return inner->ops->lost != NULL && inner->ops->lost(inner);
 }
 
+static uint64_t fault_lost_bytes(struct mp_backend *backend)
+{
+    struct mp_backend *inner = fault_of(backend)->inner;
+
+    return inner->ops->lost_bytes != NULL ? inner->ops->lost_bytes(inner) : 0;
+}
+
+static bool fault_reads_host(struct mp_backend *backend)
+{
+    struct mp_backend *inner = fault_of(backend)->inner;
+
+    return inner->ops->reads_host == NULL || inner->ops->reads_host(inner);
+}
+
 static enum mp_status fault_window_reserve(struct mp_backend *backend, uint64_t bytes,
                                            void **address_p)
 {
@@ -221,6 +235,8 @@ const struct mp_backend_ops mp_backend_fault = {
     .lane_mark = fault_lane_mark,
     .lane_wait = fault_lane_wait,
     .lost = fault_lost,
+    .lost_bytes = fault_lost_bytes,
+    .reads_host = fault_reads_host,
     .window_reserve = fault_window_reserve,
     .window_free = fault_window_free,
     .window_map = fault_window_map,

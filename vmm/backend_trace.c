@@ -137,6 +137,20 @@ static bool trace_lost(struct mp_backend *backend)
     return inner->ops->lost != NULL && inner->ops->lost(inner);
 }
 
+static uint64_t trace_lost_bytes(struct mp_backend *backend)
+{
+    struct mp_backend *inner = inner_of(backend);
+
+    return inner->ops->lost_bytes != NULL ? inner->ops->lost_bytes(inner) : 0;
+}
+
+static bool trace_reads_host(struct mp_backend *backend)
+{
+    struct mp_backend *inner = inner_of(backend);
+
+    return inner->ops->reads_host == NULL || inner->ops->reads_host(inner);
+}
+
 static enum mp_status trace_window_reserve(struct mp_backend *backend, uint64_t bytes,
                                            void **address_p)
 {
@@ -192,6 +206,8 @@ const struct mp_backend_ops mp_backend_trace = {
     .lane_mark = trace_lane_mark,
     .lane_wait = trace_lane_wait,
     .lost = trace_lost,
+    .lost_bytes = trace_lost_bytes,
+    .reads_host = trace_reads_host,
     .window_reserve = trace_window_reserve,
     .window_free = trace_window_free,
     .window_map = trace_window_map,

@@ -25,28 +25,36 @@ typedef struct mp_cu_graph_object *mp_cu_graph;
 typedef struct mp_cu_graph_exec_object *mp_cu_graph_exec;
 
 /* X(name, value): results that moepager treats differently from others, or that tests provoke. */
-#define MP_CU_RESULT_MAP(X)            \
-    X(SUCCESS, 0)                      \
-    X(ERROR_INVALID_VALUE, 1)          \
-    X(ERROR_OUT_OF_MEMORY, 2)          \
-    X(ERROR_NOT_INITIALIZED, 3)        \
-    X(ERROR_DEINITIALIZED, 4)          \
-    X(ERROR_STUB_LIBRARY, 34)          \
-    X(ERROR_NO_DEVICE, 100)            \
-    X(ERROR_INVALID_DEVICE, 101)       \
-    X(ERROR_INVALID_CONTEXT, 201)      \
-    X(ERROR_ECC_UNCORRECTABLE, 214)    \
-    X(ERROR_FILE_NOT_FOUND, 301)       \
-    X(ERROR_INVALID_HANDLE, 400)       \
-    X(ERROR_ILLEGAL_STATE, 401)        \
-    X(ERROR_NOT_FOUND, 500)            \
-    X(ERROR_NOT_READY, 600)            \
-    X(ERROR_ILLEGAL_ADDRESS, 700)      \
-    X(ERROR_LAUNCH_FAILED, 719)        \
-    X(ERROR_NOT_PERMITTED, 800)        \
-    X(ERROR_NOT_SUPPORTED, 801)        \
-    X(ERROR_SYSTEM_NOT_READY, 802)     \
-    X(ERROR_MPS_SERVER_NOT_READY, 807) \
+#define MP_CU_RESULT_MAP(X)                      \
+    X(SUCCESS, 0)                                \
+    X(ERROR_INVALID_VALUE, 1)                    \
+    X(ERROR_OUT_OF_MEMORY, 2)                    \
+    X(ERROR_NOT_INITIALIZED, 3)                  \
+    X(ERROR_DEINITIALIZED, 4)                    \
+    X(ERROR_STUB_LIBRARY, 34)                    \
+    X(ERROR_NO_DEVICE, 100)                      \
+    X(ERROR_INVALID_DEVICE, 101)                 \
+    X(ERROR_INVALID_CONTEXT, 201)                \
+    X(ERROR_ECC_UNCORRECTABLE, 214)              \
+    X(ERROR_FILE_NOT_FOUND, 301)                 \
+    X(ERROR_INVALID_HANDLE, 400)                 \
+    X(ERROR_ILLEGAL_STATE, 401)                  \
+    X(ERROR_NOT_FOUND, 500)                      \
+    X(ERROR_NOT_READY, 600)                      \
+    X(ERROR_ILLEGAL_ADDRESS, 700)                \
+    X(ERROR_LAUNCH_OUT_OF_RESOURCES, 701)        \
+    X(ERROR_HOST_MEMORY_ALREADY_REGISTERED, 712) \
+    X(ERROR_HOST_MEMORY_NOT_REGISTERED, 713)     \
+    X(ERROR_LAUNCH_FAILED, 719)                  \
+    X(ERROR_NOT_PERMITTED, 800)                  \
+    X(ERROR_NOT_SUPPORTED, 801)                  \
+    X(ERROR_SYSTEM_NOT_READY, 802)               \
+    X(ERROR_MPS_CONNECTION_FAILED, 805)          \
+    X(ERROR_MPS_RPC_FAILURE, 806)                \
+    X(ERROR_MPS_SERVER_NOT_READY, 807)           \
+    X(ERROR_MPS_MAX_CLIENTS_REACHED, 808)        \
+    X(ERROR_MPS_MAX_CONNECTIONS_REACHED, 809)    \
+    X(ERROR_MPS_CLIENT_TERMINATED, 810)          \
     X(ERROR_UNKNOWN, 999)
 
 enum {
@@ -111,90 +119,116 @@ struct mp_cu_access {
 };
 
 /*
- * X(member, exported name, parameters): every call that moepager makes. Versioned names are
- * spelled out, so that what dlsym() finds has these parameters. All return mp_cu_result.
+ * X(member, exported name, parameters, arguments): every call that moepager makes. Versioned names
+ * are spelled out, so that what dlsym() finds has these parameters. All return mp_cu_result.
  */
 #define MP_CU_CALL_MAP(X)                                                                          \
-    X(init, cuInit, (unsigned flags))                                                              \
-    X(driver_version, cuDriverGetVersion, (int *version))                                          \
-    X(error_name, cuGetErrorName, (mp_cu_result result, const char **text))                        \
-    X(error_string, cuGetErrorString, (mp_cu_result result, const char **text))                    \
-    X(device_count, cuDeviceGetCount, (int *count))                                                \
-    X(device_get, cuDeviceGet, (mp_cu_device * device, int ordinal))                               \
-    X(device_name, cuDeviceGetName, (char *name, int bytes, mp_cu_device device))                  \
-    X(device_uuid, cuDeviceGetUuid_v2, (struct mp_cu_uuid * uuid, mp_cu_device device))            \
-    X(device_memory, cuDeviceTotalMem_v2, (size_t * bytes, mp_cu_device device))                   \
-    X(device_attribute, cuDeviceGetAttribute, (int *value, int attribute, mp_cu_device device))    \
-    X(device_pci, cuDeviceGetPCIBusId, (char *text, int bytes, mp_cu_device device))               \
-    X(context_retain, cuDevicePrimaryCtxRetain, (mp_cu_context * context, mp_cu_device device))    \
-    X(context_release, cuDevicePrimaryCtxRelease_v2, (mp_cu_device device))                        \
-    X(context_set, cuCtxSetCurrent, (mp_cu_context context))                                       \
-    X(context_get, cuCtxGetCurrent, (mp_cu_context * context))                                     \
-    X(memory_info, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                   \
+    X(init, cuInit, (unsigned flags), (flags))                                                     \
+    X(driver_version, cuDriverGetVersion, (int *version), (version))                               \
+    X(error_name, cuGetErrorName, (mp_cu_result result, const char **text), (result, text))        \
+    X(error_string, cuGetErrorString, (mp_cu_result result, const char **text), (result, text))    \
+    X(device_count, cuDeviceGetCount, (int *count), (count))                                       \
+    X(device_get, cuDeviceGet, (mp_cu_device * device, int ordinal), (device, ordinal))            \
+    X(device_name, cuDeviceGetName, (char *name, int bytes, mp_cu_device device),                  \
+      (name, bytes, device))                                                                       \
+    X(device_uuid, cuDeviceGetUuid_v2, (struct mp_cu_uuid * uuid, mp_cu_device device),            \
+      (uuid, device))                                                                              \
+    X(device_memory, cuDeviceTotalMem_v2, (size_t * bytes, mp_cu_device device), (bytes, device))  \
+    X(device_attribute, cuDeviceGetAttribute, (int *value, int attribute, mp_cu_device device),    \
+      (value, attribute, device))                                                                  \
+    X(device_pci, cuDeviceGetPCIBusId, (char *text, int bytes, mp_cu_device device),               \
+      (text, bytes, device))                                                                       \
+    X(context_retain, cuDevicePrimaryCtxRetain, (mp_cu_context * context, mp_cu_device device),    \
+      (context, device))                                                                           \
+    X(context_release, cuDevicePrimaryCtxRelease_v2, (mp_cu_device device), (device))              \
+    X(context_set, cuCtxSetCurrent, (mp_cu_context context), (context))                            \
+    X(context_get, cuCtxGetCurrent, (mp_cu_context * context), (context))                          \
+    X(memory_info, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes),                   \
+      (free_bytes, total_bytes))                                                                   \
     X(granularity, cuMemGetAllocationGranularity,                                                  \
-      (size_t * bytes, const struct mp_cu_allocation *allocation, int option))                     \
+      (size_t * bytes, const struct mp_cu_allocation *allocation, int option),                     \
+      (bytes, allocation, option))                                                                 \
     X(address_reserve, cuMemAddressReserve,                                                        \
-      (mp_cu_ptr * address, size_t bytes, size_t align, mp_cu_ptr wish, unsigned long long flags)) \
-    X(address_free, cuMemAddressFree, (mp_cu_ptr address, size_t bytes))                           \
+      (mp_cu_ptr * address, size_t bytes, size_t align, mp_cu_ptr wish, unsigned long long flags), \
+      (address, bytes, align, wish, flags))                                                        \
+    X(address_free, cuMemAddressFree, (mp_cu_ptr address, size_t bytes), (address, bytes))         \
     X(create, cuMemCreate,                                                                         \
       (mp_cu_handle * handle, size_t bytes, const struct mp_cu_allocation *allocation,             \
-       unsigned long long flags))                                                                  \
-    X(release, cuMemRelease, (mp_cu_handle handle))                                                \
+       unsigned long long flags),                                                                  \
+      (handle, bytes, allocation, flags))                                                          \
+    X(release, cuMemRelease, (mp_cu_handle handle), (handle))                                      \
     X(map, cuMemMap,                                                                               \
       (mp_cu_ptr address, size_t bytes, size_t offset, mp_cu_handle handle,                        \
-       unsigned long long flags))                                                                  \
-    X(unmap, cuMemUnmap, (mp_cu_ptr address, size_t bytes))                                        \
+       unsigned long long flags),                                                                  \
+      (address, bytes, offset, handle, flags))                                                     \
+    X(unmap, cuMemUnmap, (mp_cu_ptr address, size_t bytes), (address, bytes))                      \
     X(set_access, cuMemSetAccess,                                                                  \
-      (mp_cu_ptr address, size_t bytes, const struct mp_cu_access *access, size_t count))          \
-    X(host_alloc, cuMemHostAlloc, (void **address, size_t bytes, unsigned flags))                  \
-    X(host_free, cuMemFreeHost, (void *address))                                                   \
+      (mp_cu_ptr address, size_t bytes, const struct mp_cu_access *access, size_t count),          \
+      (address, bytes, access, count))                                                             \
+    X(host_alloc, cuMemHostAlloc, (void **address, size_t bytes, unsigned flags),                  \
+      (address, bytes, flags))                                                                     \
+    X(host_free, cuMemFreeHost, (void *address), (address))                                        \
+    X(host_register, cuMemHostRegister_v2, (void *address, size_t bytes, unsigned flags),          \
+      (address, bytes, flags))                                                                     \
+    X(host_unregister, cuMemHostUnregister, (void *address), (address))                            \
     X(host_device_pointer, cuMemHostGetDevicePointer_v2,                                           \
-      (mp_cu_ptr * device, void *address, unsigned flags))                                         \
-    X(alloc, cuMemAlloc_v2, (mp_cu_ptr * address, size_t bytes))                                   \
-    X(free, cuMemFree_v2, (mp_cu_ptr address))                                                     \
+      (mp_cu_ptr * device, void *address, unsigned flags), (device, address, flags))               \
+    X(alloc, cuMemAlloc_v2, (mp_cu_ptr * address, size_t bytes), (address, bytes))                 \
+    X(free, cuMemFree_v2, (mp_cu_ptr address), (address))                                          \
     X(stream_create, cuStreamCreateWithPriority,                                                   \
-      (mp_cu_stream * stream, unsigned flags, int priority))                                       \
-    X(stream_destroy, cuStreamDestroy_v2, (mp_cu_stream stream))                                   \
-    X(stream_synchronize, cuStreamSynchronize, (mp_cu_stream stream))                              \
-    X(stream_query, cuStreamQuery, (mp_cu_stream stream))                                          \
+      (mp_cu_stream * stream, unsigned flags, int priority), (stream, flags, priority))            \
+    X(stream_destroy, cuStreamDestroy_v2, (mp_cu_stream stream), (stream))                         \
+    X(stream_synchronize, cuStreamSynchronize, (mp_cu_stream stream), (stream))                    \
+    X(stream_query, cuStreamQuery, (mp_cu_stream stream), (stream))                                \
     X(stream_wait_event, cuStreamWaitEvent,                                                        \
-      (mp_cu_stream stream, mp_cu_event event, unsigned flags))                                    \
-    X(event_create, cuEventCreate, (mp_cu_event * event, unsigned flags))                          \
-    X(event_destroy, cuEventDestroy_v2, (mp_cu_event event))                                       \
-    X(event_record, cuEventRecord, (mp_cu_event event, mp_cu_stream stream))                       \
-    X(event_query, cuEventQuery, (mp_cu_event event))                                              \
-    X(event_synchronize, cuEventSynchronize, (mp_cu_event event))                                  \
-    X(event_elapsed, cuEventElapsedTime, (float *ms, mp_cu_event start, mp_cu_event end))          \
+      (mp_cu_stream stream, mp_cu_event event, unsigned flags), (stream, event, flags))            \
+    X(event_create, cuEventCreate, (mp_cu_event * event, unsigned flags), (event, flags))          \
+    X(event_destroy, cuEventDestroy_v2, (mp_cu_event event), (event))                              \
+    X(event_record, cuEventRecord, (mp_cu_event event, mp_cu_stream stream), (event, stream))      \
+    X(event_query, cuEventQuery, (mp_cu_event event), (event))                                     \
+    X(event_synchronize, cuEventSynchronize, (mp_cu_event event), (event))                         \
+    X(event_elapsed, cuEventElapsedTime, (float *ms, mp_cu_event start, mp_cu_event end),          \
+      (ms, start, end))                                                                            \
     X(copy_to_device, cuMemcpyHtoDAsync_v2,                                                        \
-      (mp_cu_ptr dst, const void *src, size_t bytes, mp_cu_stream stream))                         \
+      (mp_cu_ptr dst, const void *src, size_t bytes, mp_cu_stream stream),                         \
+      (dst, src, bytes, stream))                                                                   \
     X(copy_to_host, cuMemcpyDtoHAsync_v2,                                                          \
-      (void *dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream))                               \
+      (void *dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream), (dst, src, bytes, stream))    \
     X(copy_on_device, cuMemcpyDtoDAsync_v2,                                                        \
-      (mp_cu_ptr dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream))                           \
+      (mp_cu_ptr dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream),                           \
+      (dst, src, bytes, stream))                                                                   \
     X(set_bytes, cuMemsetD8Async,                                                                  \
-      (mp_cu_ptr dst, unsigned char value, size_t bytes, mp_cu_stream stream))                     \
+      (mp_cu_ptr dst, unsigned char value, size_t bytes, mp_cu_stream stream),                     \
+      (dst, value, bytes, stream))                                                                 \
     X(module_load, cuModuleLoadDataEx,                                                             \
-      (mp_cu_module * module, const void *image, unsigned options, int *keys, void **values))      \
-    X(module_unload, cuModuleUnload, (mp_cu_module module))                                        \
+      (mp_cu_module * module, const void *image, unsigned options, int *keys, void **values),      \
+      (module, image, options, keys, values))                                                      \
+    X(module_unload, cuModuleUnload, (mp_cu_module module), (module))                              \
     X(module_function, cuModuleGetFunction,                                                        \
-      (mp_cu_function * function, mp_cu_module module, const char *name))                          \
-    X(function_set, cuFuncSetAttribute, (mp_cu_function function, int attribute, int value))       \
+      (mp_cu_function * function, mp_cu_module module, const char *name),                          \
+      (function, module, name))                                                                    \
+    X(function_set, cuFuncSetAttribute, (mp_cu_function function, int attribute, int value),       \
+      (function, attribute, value))                                                                \
     X(launch, cuLaunchKernel,                                                                      \
       (mp_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                 \
        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,                \
-       mp_cu_stream stream, void **parameters, void **extra))                                      \
-    X(capture_begin, cuStreamBeginCapture_v2, (mp_cu_stream stream, int mode))                     \
-    X(capture_end, cuStreamEndCapture, (mp_cu_stream stream, mp_cu_graph * graph))                 \
-    X(capturing, cuStreamIsCapturing, (mp_cu_stream stream, int *status))                          \
+       mp_cu_stream stream, void **parameters, void **extra),                                      \
+      (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,          \
+       parameters, extra))                                                                         \
+    X(capture_begin, cuStreamBeginCapture_v2, (mp_cu_stream stream, int mode), (stream, mode))     \
+    X(capture_end, cuStreamEndCapture, (mp_cu_stream stream, mp_cu_graph * graph),                 \
+      (stream, graph))                                                                             \
+    X(capturing, cuStreamIsCapturing, (mp_cu_stream stream, int *status), (stream, status))        \
     X(graph_instantiate, cuGraphInstantiateWithFlags,                                              \
-      (mp_cu_graph_exec * exec, mp_cu_graph graph, unsigned long long flags))                      \
-    X(graph_launch, cuGraphLaunch, (mp_cu_graph_exec exec, mp_cu_stream stream))                   \
-    X(graph_exec_destroy, cuGraphExecDestroy, (mp_cu_graph_exec exec))                             \
-    X(graph_destroy, cuGraphDestroy, (mp_cu_graph graph))
+      (mp_cu_graph_exec * exec, mp_cu_graph graph, unsigned long long flags),                      \
+      (exec, graph, flags))                                                                        \
+    X(graph_launch, cuGraphLaunch, (mp_cu_graph_exec exec, mp_cu_stream stream), (exec, stream))   \
+    X(graph_exec_destroy, cuGraphExecDestroy, (mp_cu_graph_exec exec), (exec))                     \
+    X(graph_destroy, cuGraphDestroy, (mp_cu_graph graph), (graph))
 
 /* One pointer per call. */
 struct mp_cu_calls {
-#define X(member, name, parameters) mp_cu_result(*member) parameters;
+#define X(member, name, parameters, arguments) mp_cu_result(*member) parameters;
     MP_CU_CALL_MAP(X)
 #undef X
 };

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "vmm/base/error.h"
+#include "vmm/cuda_watch.h"
 
 #define LIBRARY "libcuda.so.1"
 
@@ -27,7 +28,7 @@ static const struct {
     const char *name;
     size_t offset;
 } calls[] = {
-#define X(member, name, parameters) { #name, offsetof(struct mp_cu_calls, member) },
+#define X(member, name, parameters, arguments) { #name, offsetof(struct mp_cu_calls, member) },
     MP_CU_CALL_MAP(X)
 #undef X
 };
@@ -63,7 +64,42 @@ static enum mp_status load(struct mp_cuda *cuda)
             return off("the driver is older than 12.2, it has no ", calls[i].name);
         memcpy((char *)&cuda->call + calls[i].offset, &symbol, sizeof(symbol));
     }
+    mp_cuda_watch_calls(&cuda->call);
     return MP_OK;
+}
+
+/* 700 to 799 are faults of a device, and MP_CU_NOT_ANSWERING; but some only say that what was asked
+ * for is so already, or is too much. */
+bool mp_cuda_is_sticky(mp_cu_result result)
+{
+    switch (result) {
+    case MP_CU_ERROR_LAUNCH_OUT_OF_RESOURCES:
+    case MP_CU_ERROR_HOST_MEMORY_ALREADY_REGISTERED:
+    case MP_CU_ERROR_HOST_MEMORY_NOT_REGISTERED: return false;
+    default: break;
+    }
+    return result == MP_CU_ERROR_ECC_UNCORRECTABLE || result == MP_CU_ERROR_DEINITIALIZED ||
+           result == MP_CU_ERROR_MPS_RPC_FAILURE || result == MP_CU_ERROR_MPS_CLIENT_TERMINATED ||
+           (result >= MP_CU_ERROR_ILLEGAL_ADDRESS && result < MP_CU_ERROR_NOT_PERMITTED);
+}
+
+/* What to do about a result, as the end of a sentence. */
+static const char *advice(mp_cu_result result)
+{
+    switch (result) {
+    case MP_CU_ERROR_OUT_OF_MEMORY: return "; lower --budget";
+    case MP_CU_ERROR_NO_DEVICE: return "; is CUDA_VISIBLE_DEVICES right?";
+    case MP_CU_ERROR_MPS_CONNECTION_FAILED:
+        return "; is the MPS control daemon running, and is CUDA_MPS_PIPE_DIRECTORY its own?";
+    case MP_CU_ERROR_MPS_RPC_FAILURE:
+    case MP_CU_ERROR_MPS_SERVER_NOT_READY:
+    case MP_CU_ERROR_MPS_CLIENT_TERMINATED:
+        return "; the MPS server is recovering: all its clients must exit, this one too";
+    case MP_CU_ERROR_MPS_MAX_CLIENTS_REACHED:
+    case MP_CU_ERROR_MPS_MAX_CONNECTIONS_REACHED:
+        return "; the MPS server takes no more clients: end one of them";
+    default: return mp_cuda_is_sticky(result) ? "; the device must be opened anew" : "";
+    }
 }
 
 static enum mp_status start(struct mp_cuda *cuda)
@@ -80,9 +116,9 @@ static enum mp_status start(struct mp_cuda *cuda)
     if (result == MP_CU_SUCCESS)
         result = cuda->call.device_count(&count);
     if (result != MP_CU_SUCCESS)
-        return mp_fail(MP_ERR_UNSUPPORTED, "E_CUDA_OFF", "CUDA is off: the driver says %s: %s",
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_CUDA_OFF", "CUDA is off: the driver says %s: %s%s",
                        describe(cuda->call.error_name, result),
-                       describe(cuda->call.error_string, result));
+                       describe(cuda->call.error_string, result), advice(result));
     if (count <= 0)
         return off("the driver sees no device", "");
     cuda->devices = (unsigned)count;
@@ -109,12 +145,6 @@ enum mp_status mp_cuda_get(const struct mp_cuda **cuda_p)
     return MP_OK;
 }
 
-bool mp_cuda_is_sticky(mp_cu_result result)
-{
-    return result == MP_CU_ERROR_ECC_UNCORRECTABLE || result == MP_CU_ERROR_DEINITIALIZED ||
-           (result >= MP_CU_ERROR_ILLEGAL_ADDRESS && result < MP_CU_ERROR_NOT_PERMITTED);
-}
-
 static atomic_bool known_lost; /* relaxed: a line more or less */
 
 bool mp_cuda_known_lost(mp_cu_result result)
@@ -128,25 +158,29 @@ enum mp_status mp_cuda_check(const struct mp_cuda *cuda, mp_cu_result result, co
 {
     const bool memory = result == MP_CU_ERROR_OUT_OF_MEMORY;
     const bool refused = result == MP_CU_ERROR_NOT_SUPPORTED || result == MP_CU_ERROR_NOT_PERMITTED;
+    struct mp_error hang;
 
     if (result == MP_CU_SUCCESS)
         return MP_OK;
     (void)mp_cuda_known_lost(result);
+    if (result == MP_CU_NOT_ANSWERING && mp_cuda_watch_told(&hang)) {
+        mp_error_set(&hang);
+        return hang.status;
+    }
     return mp_fail(memory    ? MP_ERR_NO_SPACE
                    : refused ? MP_ERR_UNSUPPORTED
                              : MP_ERR_DEVICE,
                    memory ? "E_CUDA_MEMORY" : "E_CUDA", "%s of %s: %s (%d): %s%s", call, object,
                    describe(cuda->call.error_name, result), result,
-                   describe(cuda->call.error_string, result),
-                   memory                      ? "; lower --budget"
-                   : mp_cuda_is_sticky(result) ? "; the device must be opened anew"
-                                               : "");
+                   describe(cuda->call.error_string, result), advice(result));
 }
 
-static void format_uuid(const struct mp_cu_uuid *uuid, char out[48])
+/* As CUDA_VISIBLE_DEVICES takes it. A slice of a device (MIG) has a UUID of its own, and is told
+ * by its name: "NVIDIA A100-SXM4-40GB MIG 1g.5gb". */
+static void format_uuid(const struct mp_cu_uuid *uuid, const char *device, char out[48])
 {
     static const unsigned dashes = 1u << 4 | 1u << 6 | 1u << 8 | 1u << 10; /* before these bytes */
-    size_t used = (size_t)snprintf(out, 48, "GPU-");
+    size_t used = (size_t)snprintf(out, 48, strstr(device, " MIG ") != NULL ? "MIG-" : "GPU-");
 
     for (unsigned i = 0; i < 16; i++)
         used += (size_t)snprintf(out + used, 48 - used, "%s%02x", dashes & 1u << i ? "-" : "",
@@ -168,9 +202,11 @@ enum mp_status mp_cuda_describe(const struct mp_cuda *cuda, unsigned ordinal,
     struct mp_cu_uuid uuid;
     size_t bytes = 0;
     char object[32];
-    mp_cu_result result = cuda->call.device_get(&device.id, (int)ordinal);
+    mp_cu_result result;
     const char *call = "cuDeviceGet";
 
+    mp_cuda_watch_device((mp_cu_device)ordinal);
+    result = cuda->call.device_get(&device.id, (int)ordinal);
     snprintf(object, sizeof(object), "device %u", ordinal);
     if (result == MP_CU_SUCCESS) {
         call = "cuDeviceGetName";
@@ -192,7 +228,7 @@ enum mp_status mp_cuda_describe(const struct mp_cuda *cuda, unsigned ordinal,
         return mp_cuda_check(cuda, result, call, object);
     for (char *c = device.pci; *c != '\0'; c++)
         *c = (char)tolower((unsigned char)*c);
-    format_uuid(&uuid, device.uuid);
+    format_uuid(&uuid, device.name, device.uuid);
     device.memory_bytes = bytes;
     device.capability = attribute(cuda, device.id, MP_CU_ATTR_CAPABILITY_MAJOR, 0) * 10 +
                         attribute(cuda, device.id, MP_CU_ATTR_CAPABILITY_MINOR, 0);

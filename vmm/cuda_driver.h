@@ -32,7 +32,8 @@ enum mp_status mp_cuda_get(const struct mp_cuda **cuda_p) MP_MUST_CHECK;
  * The one place that turns a result into a status: MP_OK for CUDA_SUCCESS, MP_ERR_NO_SPACE for out
  * of memory, MP_ERR_UNSUPPORTED for what is not supported or not permitted, else MP_ERR_DEVICE. The
  * text has the driver's own name and sentence for the result, the call (of MP_CU_CALL_MAP), and
- * `object`, what it was done to ("a frame of 2097152 bytes"). E_CUDA, or E_CUDA_MEMORY.
+ * `object`, what it was done to ("a frame of 2097152 bytes"). E_CUDA, E_CUDA_MEMORY, or E_CUDA_HANG
+ * (vmm/cuda_watch.h).
  */
 enum mp_status mp_cuda_check(const struct mp_cuda *cuda, mp_cu_result result, const char *call,
                              const char *object) MP_MUST_CHECK;
@@ -54,7 +55,7 @@ struct mp_cuda_device {
     mp_cu_device id;
     char name[MP_CUDA_NAME_BYTES];
     char pci[32];  /* "0000:17:00.0", lower case */
-    char uuid[48]; /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+    char uuid[48]; /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", "MIG-..." of a slice */
     uint64_t memory_bytes;
     int capability; /* 90 is 9.0 */
     int processors;

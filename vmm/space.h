@@ -208,8 +208,8 @@ enum mp_status mp_space_set_budget(struct mp_space *space, uint64_t budget_bytes
 /* Bytes of the device tier's frames now. */
 uint64_t mp_space_frame_bytes(const struct mp_space *space);
 
-/* Bytes of addresses and memory that could not be given back to the driver and are not used again
- * (windows; frames are counted by the backend). */
+/* Bytes of addresses and memory that could not be given back to the driver and are not used again:
+ * places in windows, and what the backend lost of frames. */
 uint64_t mp_space_lost_bytes(const struct mp_space *space);
 
 /* Re-derive counts and states from scratch; false is a bug of ours. */

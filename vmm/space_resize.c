@@ -20,7 +20,10 @@ uint64_t mp_space_frame_bytes(const struct mp_space *space)
 
 uint64_t mp_space_lost_bytes(const struct mp_space *space)
 {
-    return space->windows != NULL ? mp_windows_lost_bytes(space->windows) : 0;
+    struct mp_backend *backend = space->backend;
+
+    return (space->windows != NULL ? mp_windows_lost_bytes(space->windows) : 0) +
+           (backend->ops->lost_bytes != NULL ? backend->ops->lost_bytes(backend) : 0);
 }
 
 /* Slots of each class that the budget pays for. */

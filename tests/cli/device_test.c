@@ -44,6 +44,8 @@ static void a_device_gives_the_cpus_text_and_is_named(void)
     CHECK_STR(text_of(cuda, "text"), text_of(cpu, "text"));
     CHECK_STR(text_of(small, "text"), text_of(cpu, "text"));
     CHECK_STR(text_of(any, "text"), text_of(cpu, "text"));
+    CHECK(json_is_integer(json_object_get(small, "lost_bytes")));
+    CHECK_EQ(json_integer_value(json_object_get(small, "lost_bytes")), 0);
     json_decref(cpu);
     json_decref(cuda);
     json_decref(small);
@@ -232,6 +234,78 @@ static void the_timeline_has_a_track_for_each_executor(void)
     free(text);
 }
 
+static void memory_that_is_not_pinned_is_told_once(void)
+{
+    const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "sort 5 3 9 1 ->",
+                                       "--max-tokens", "6", "--ctx", "64", "--device", "cuda",
+                                       "--budget", "50%" },
+                             .env = { driver, "FAKECUDA_HOST_NUMA=0", "FAKECUDA_REGISTER=0" } };
+    json_t *cpu = run_on("cpu", "50%");
+    struct cli_result result;
+    const char *said;
+
+    cli_run(&cli, &result);
+    said = strstr(result.err, "host memory is not pinned");
+    if (result.exit_code != 0 || said == NULL ||
+        strstr(said + 1, "host memory is not pinned") != NULL) {
+        fprintf(stderr, "exit code %d: %s\n", result.exit_code, result.err);
+        exit(1);
+    }
+    CHECK(strstr(result.out, text_of(cpu, "text")) != NULL);
+    json_decref(cpu);
+    cli_free(&result);
+}
+
+static void hidden_devices_are_not_used(void)
+{
+    const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens",
+                                       "1", "--json" },
+                             .env = { driver, "CUDA_VISIBLE_DEVICES=" } };
+    const struct cli refused = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--device",
+                                           "cuda" },
+                                 .env = { driver, "CUDA_VISIBLE_DEVICES=" } };
+    json_t *json = cli_json(&cli);
+
+    CHECK_STR(text_of(json, "device"), "cpu");
+    json_decref(json);
+    cli_expect(&refused, 2, "CUDA_ERROR_NO_DEVICE");
+}
+
+/* Whatever hangs, on whichever thread, the program ends, and says where. */
+static void a_driver_that_hangs_ends_the_run(void)
+{
+    static const struct {
+        const char *hang, *said;
+    } cases[] = {
+        { "FAKECUDA_FAIL=cuInit,0,-1", "the CUDA driver not answering for 1 s in cuInit;" },
+        { "FAKECUDA_FAIL=cuDevicePrimaryCtxRetain,0,-1", "device 0 not answering for 1 s in " },
+        { "FAKECUDA_FAIL=cuMemCreate,2,-1", "device 0 not answering for 1 s in cuMemCreate;" },
+        { "FAKECUDA_FAIL=cuMemcpyHtoDAsync_v2,30,-1",
+          "device 0 not answering for 1 s in cuMemcpyHtoDAsync;" },
+        { "FAKECUDA_FAIL=cuEventSynchronize,9,-1",
+          "device 0 not answering for 1 s in cuEventSynchronize;" },
+        { "FAKECUDA_FAIL=cuStreamSynchronize,9,-1", "device 0 not answering for 1 s in cu" },
+        { "FAKECUDA_FAIL=cuLaunchKernel,20,-1", "device 0 not answering for 1 s in cu" },
+        { "FAKECUDA_FAIL=cuMemUnmap,1,-1", "device 0 not answering for 1 s in cuMemUnmap;" },
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a",
+                                           "--max-tokens", "4", "--ctx", "64", "--device", "cuda",
+                                           "--budget", "50%", "--watchdog", "1" },
+                                 .env = { driver, cases[i].hang } };
+        struct cli_result result;
+
+        cli_run(&cli, &result);
+        if (result.exit_code != 5 || strstr(result.err, "moepager: error[E_CUDA_HANG]: ") == NULL ||
+            strstr(result.err, cases[i].said) == NULL) {
+            fprintf(stderr, "%s: exit code %d: %s\n", cases[i].hang, result.exit_code, result.err);
+            exit(1);
+        }
+        cli_free(&result);
+    }
+}
+
 int main(int argc, char **argv)
 {
     cli_init(argc, argv);
@@ -244,6 +318,9 @@ int main(int argc, char **argv)
     RUN(without_cublas_its_own_kernels_multiply);
     RUN(a_device_that_is_lost_ends_the_run);
     RUN(a_trace_says_how_the_device_routes);
+    RUN(memory_that_is_not_pinned_is_told_once);
+    RUN(hidden_devices_are_not_used);
+    RUN(a_driver_that_hangs_ends_the_run);
     RUN(the_timeline_has_a_track_for_each_executor);
     return 0;
 }

@@ -21,9 +21,10 @@
 static void json_has_the_promised_keys(void)
 {
     static const char *const numbers[] = {
-        "ttft_ms",         "tpot_ms",      "tokens_per_s",
-        "hit_rate",        "bytes_loaded", "bytes_prefetched_unused",
-        "exposed_wait_ms", "budget_bytes", "expert_bytes",
+        "ttft_ms",      "tpot_ms",         "tokens_per_s",
+        "hit_rate",     "bytes_loaded",    "bytes_prefetched_unused",
+        "lost_bytes",   "exposed_wait_ms", "budget_bytes",
+        "expert_bytes",
     };
     json_t *json = cli_json(ARGS(RUN_MODEL, "--json", "--budget", "25%")), *id, *tokens;
     size_t i;

@@ -159,7 +159,7 @@ static bool gives_back(const char *call)
 {
     return strstr(call, "Free") != NULL || strstr(call, "Destroy") != NULL ||
            strstr(call, "Release") != NULL || strstr(call, "Unmap") != NULL ||
-           strstr(call, "Unload") != NULL;
+           strstr(call, "Unload") != NULL || strstr(call, "Unregister") != NULL;
 }
 
 /* What nobody can see the end of is never safe to touch: then the device is lost. */

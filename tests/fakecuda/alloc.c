@@ -102,10 +102,56 @@ FAKE_EXPORT mp_cu_result cuMemFreeHost(void *address)
     FAKE_NEED_CONTEXT();
     FAKE_NO_CAPTURE();
     region = fake_region_at((uintptr_t)address);
-    if (region == NULL || region->kind != FAKE_PINNED || region->address != (uintptr_t)address)
+    if (region == NULL || region->kind != FAKE_PINNED || region->registered ||
+        region->address != (uintptr_t)address)
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
     fake_check_unused("free", (uintptr_t)address, region->bytes);
     munmap(address, in_pages(region->bytes));
+    fake_region_remove(region);
+    return fake_leave(MP_CU_SUCCESS);
+}
+
+/* Memory of the program's own, in whole pages. */
+FAKE_EXPORT mp_cu_result cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
+{
+    const struct fake_region region = { .kind = FAKE_PINNED,
+                                        .registered = true,
+                                        .address = (uintptr_t)address,
+                                        .bytes = bytes,
+                                        .host_memory = true,
+                                        .physical = fake.last_physical + 1,
+                                        .host_access = MP_CU_ACCESS_READ_WRITE,
+                                        .device_access = MP_CU_ACCESS_READ_WRITE };
+
+    FAKE_BEGIN(cuMemHostRegister_v2);
+    FAKE_NEED_CONTEXT();
+    FAKE_NO_CAPTURE();
+    if (bytes == 0 || bytes % PAGE != 0 || (uintptr_t)address % PAGE != 0 ||
+        (flags & ~(unsigned)(MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICE_MAP)) != 0)
+        return fake_leave(MP_CU_ERROR_INVALID_VALUE);
+    if (fake_region_in((uintptr_t)address, bytes) != NULL)
+        return fake_leave(MP_CU_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    if (bytes > fake.registered_max - fake.registered_bytes || fake_region_add(&region) == NULL)
+        return fake_leave(MP_CU_ERROR_OUT_OF_MEMORY);
+    fake.last_physical++;
+    fake.registered_bytes += bytes;
+    return fake_leave(MP_CU_SUCCESS);
+}
+
+FAKE_EXPORT mp_cu_result cuMemHostUnregister(void *address)
+{
+    struct fake_region *region;
+
+    FAKE_BEGIN(cuMemHostUnregister);
+    FAKE_NEED_CONTEXT();
+    FAKE_NO_CAPTURE();
+    region = fake_region_at((uintptr_t)address);
+    if (region == NULL || !region->registered || region->address != (uintptr_t)address) {
+        fake_violation("unregister of %p, which is not registered", address);
+        return fake_leave(MP_CU_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    }
+    fake_check_unused("unregister", (uintptr_t)address, region->bytes);
+    fake.registered_bytes -= region->bytes;
     fake_region_remove(region);
     return fake_leave(MP_CU_SUCCESS);
 }

@@ -42,8 +42,8 @@ static inline void find_fake(void)
     memcpy(&fake_api.name, &symbol, sizeof(symbol));
     FAKECUDA_API_MAP(X)
 #undef X
-#define X(member, name, parameters)       \
-    symbol = fake_symbol(library, #name); \
+#define X(member, name, parameters, arguments) \
+    symbol = fake_symbol(library, #name);      \
     memcpy(&cu.member, &symbol, sizeof(symbol));
     MP_CU_CALL_MAP(X)
 #undef X

@@ -22,6 +22,8 @@ FAKE_EXPORT mp_cu_result cuInit(unsigned flags)
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
     if (fake.init_result != 0 || fake.forked)
         return fake_leave(fake.forked ? MP_CU_ERROR_NOT_INITIALIZED : fake.init_result);
+    if (fake.devices == 0 && fake.hidden)
+        return fake_leave(MP_CU_ERROR_NO_DEVICE);
     fake.initialised = true;
     return fake_leave(MP_CU_SUCCESS);
 }
@@ -84,7 +86,8 @@ FAKE_EXPORT mp_cu_result cuDeviceGetName(char *name, int bytes, mp_cu_device dev
     FAKE_NEED_INIT();
     if (!is_device(device))
         return fake_leave(MP_CU_ERROR_INVALID_DEVICE);
-    snprintf(name, (size_t)bytes, "Fake device %d", device);
+    snprintf(name, (size_t)bytes, "Fake device %u%s", fake.visible[device],
+             fake.mig ? " MIG 1g.5gb" : "");
     return fake_leave(MP_CU_SUCCESS);
 }
 
@@ -94,8 +97,7 @@ FAKE_EXPORT mp_cu_result cuDeviceGetUuid_v2(struct mp_cu_uuid *uuid, mp_cu_devic
     FAKE_NEED_INIT();
     if (!is_device(device))
         return fake_leave(MP_CU_ERROR_INVALID_DEVICE);
-    for (int i = 0; i < 16; i++)
-        uuid->bytes[i] = (char)(0xf0 + device + i);
+    fake_uuid(fake.visible[device], uuid);
     return fake_leave(MP_CU_SUCCESS);
 }
 
@@ -115,7 +117,7 @@ FAKE_EXPORT mp_cu_result cuDeviceGetPCIBusId(char *text, int bytes, mp_cu_device
     FAKE_NEED_INIT();
     if (!is_device(device))
         return fake_leave(MP_CU_ERROR_INVALID_DEVICE);
-    snprintf(text, (size_t)bytes, "0000:%02X:00.0", 0x1a + device);
+    snprintf(text, (size_t)bytes, "0000:%02X:00.0", 0x1a + fake.visible[device]);
     return fake_leave(MP_CU_SUCCESS);
 }
 

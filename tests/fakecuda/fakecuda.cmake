@@ -19,6 +19,7 @@ add_library(fakecuda SHARED
     tests/fakecuda/state.c
     tests/fakecuda/streams.c
     tests/fakecuda/transfer.c
+    tests/fakecuda/visible.c
     tests/fakecuda/worker.c)
 set_target_properties(fakecuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1 C_VISIBILITY_PRESET hidden
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakecuda)

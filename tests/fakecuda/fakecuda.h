@@ -42,14 +42,16 @@
  * This interface is for tests; it is looked up with dlsym() on the loaded library (client.h).
  */
 
-/* What to imitate. Environment FAKECUDA_DEVICES (1), FAKECUDA_MEMORY (bytes, 256 MiB),
- * FAKECUDA_GRANULE (2 MiB), FAKECUDA_HOST_NUMA (0: as with an old driver, 1, default),
- * FAKECUDA_NUMA_ID (0; -1: the driver does not know), FAKECUDA_INIT (result of cuInit),
+/* What to imitate. Environment CUDA_VISIBLE_DEVICES, FAKECUDA_DEVICES (1), FAKECUDA_MIG (1: each is
+ * seen as its first slice, which has a name, a UUID and an eighth of the memory), FAKECUDA_MEMORY
+ * (bytes, 256 MiB), FAKECUDA_GRANULE (2 MiB), FAKECUDA_HOST_NUMA (0: as with an old driver, 1,
+ * default), FAKECUDA_NUMA_ID (0; -1: the driver does not know), FAKECUDA_INIT (result of cuInit),
  * FAKECUDA_PROFILE (3090, h100, blackwell: calls, copies and kernels take as long as others have
  * measured there), FAKECUDA_SEED, FAKECUDA_LAZY (see timing), FAKECUDA_KEYS (0: no protection
- * keys), FAKECUDA_SHARED (a file: processes that name the same share the memory of the devices),
- * FAKECUDA_VERBOSE (1: tell violations at once), FAKECUDA_FAIL (NAME,NTH,RESULT: as fakecuda_fail()
- * does, once). Read when first used. */
+ * keys), FAKECUDA_REGISTER (bytes that cuMemHostRegister pins at most), FAKECUDA_SHARED (a file:
+ * processes that name the same share the memory of the devices), FAKECUDA_VERBOSE (1: tell
+ * violations at once), FAKECUDA_FAIL (NAME,NTH,RESULT: as fakecuda_fail() does, once). Read when
+ * first used. */
 
 /*
  * The nth call from now (0: the next) of the driver function `name`, or of any if it is NULL or
@@ -62,6 +64,10 @@
  * sticky from then on.
  */
 typedef void fakecuda_fail_fn(const char *name, uint64_t nth, int result, bool forever);
+
+/* As a result: the call does not return, and streams stand still, until fakecuda_stall(false); then
+ * it does its work. */
+#define FAKECUDA_HANGS (-1)
 
 /* Forget all plans, counts and violations; does not touch memory or contexts. */
 typedef void fakecuda_reset_fn(void);

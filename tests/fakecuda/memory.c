@@ -351,4 +351,5 @@ void fake_clear_memory(void)
     for (size_t i = 0; i < COUNT(fake.reservations); i++)
         fake.reservations[i].used = false;
     fake.host_bytes = 0;
+    fake.registered_bytes = 0;
 }

@@ -14,7 +14,7 @@ __thread uintptr_t fake_current;
 __thread enum fake_call fake_this_call;
 
 static const char *const names[] = {
-#define X(member, name, parameters) #name,
+#define X(member, name, parameters, arguments) #name,
     MP_CU_CALL_MAP(X)
 #undef X
 };
@@ -72,15 +72,19 @@ static void plan_from_environment(void)
 
 void fake_configure(void)
 {
+    unsigned devices;
+
     if (fake.configured)
         return;
     fake.configured = true;
-    fake.devices = (unsigned)fake_setting("FAKECUDA_DEVICES", 1);
-    if (fake.devices > FAKE_DEVICES_MAX)
-        fake.devices = FAKE_DEVICES_MAX;
+    devices = (unsigned)fake_setting("FAKECUDA_DEVICES", 1);
+    fake.mig = fake_setting("FAKECUDA_MIG", 0) != 0;
+    fake_choose_visible(devices < FAKE_DEVICES_MAX ? devices : FAKE_DEVICES_MAX);
     fake.memory_bytes = (size_t)fake_setting("FAKECUDA_MEMORY", 256ull << 20);
     fake.granule = (size_t)fake_setting("FAKECUDA_GRANULE", 2ull << 20);
+    fake.registered_max = (size_t)fake_setting("FAKECUDA_REGISTER", SIZE_MAX);
     fake.host_numa = fake_setting("FAKECUDA_HOST_NUMA", 1) != 0;
+    fake.memory_bytes = fake_memory_of_device();
     fake.numa_id = getenv("FAKECUDA_NUMA_ID") != NULL ? atoi(getenv("FAKECUDA_NUMA_ID")) : 0;
     fake.init_result = (int)fake_setting("FAKECUDA_INIT", 0);
     fake.verbose = fake_setting("FAKECUDA_VERBOSE", 0) != 0;
@@ -126,7 +130,7 @@ static int planned(const char *name, const void *site)
         result = plan->result;
         plan->used = plan->forever;
     }
-    fake.failed_calls |= result != 0;
+    fake.failed_calls |= result > 0;
     return result;
 }
 
@@ -138,6 +142,7 @@ static bool is_undo(enum fake_call call)
     case FAKE_CALL_cuMemAddressFree:
     case FAKE_CALL_cuMemFree_v2:
     case FAKE_CALL_cuMemFreeHost:
+    case FAKE_CALL_cuMemHostUnregister:
     case FAKE_CALL_cuStreamDestroy_v2:
     case FAKE_CALL_cuEventDestroy_v2:
     case FAKE_CALL_cuModuleUnload:
@@ -161,6 +166,17 @@ bool fake_is_fatal(int result)
     return result == MP_CU_ERROR_ECC_UNCORRECTABLE || (result >= 700 && result < 720);
 }
 
+/* Nothing moves until somebody ends the stall. */
+static void hang(void)
+{
+    fake.stalled = true;
+    while (fake.stalled) {
+        pthread_mutex_unlock(&fake.lock);
+        usleep(1000);
+        pthread_mutex_lock(&fake.lock);
+    }
+}
+
 bool fake_enter(enum fake_call call, const void *address, int *result_p)
 {
     struct fake_site *site;
@@ -175,6 +191,10 @@ bool fake_enter(enum fake_call call, const void *address, int *result_p)
     *result_p = fake.failed_calls && is_undo(call) ? fake.undo_result : 0;
     if (*result_p == 0)
         *result_p = planned(names[call], address);
+    if (*result_p == FAKECUDA_HANGS) {
+        hang();
+        *result_p = 0;
+    }
     if (*result_p == 0)
         return true;
     site->failed++;

@@ -20,7 +20,7 @@
 
 /* FAKE_CALL_cuInit, ...: places in MP_CU_CALL_MAP. */
 enum fake_call {
-#define X(member, name, parameters) FAKE_CALL_##name,
+#define X(member, name, parameters, arguments) FAKE_CALL_##name,
     MP_CU_CALL_MAP(X)
 #undef X
         FAKE_CALL_COUNT
@@ -54,6 +54,7 @@ struct fake_region {
     unsigned memory; /* of a mapping: index */
     unsigned device; /* of allocated memory */
     bool host_memory;
+    bool registered;                /* pinned memory that is the program's own */
     int device_access, host_access; /* MP_CU_ACCESS_* */
 };
 
@@ -83,8 +84,12 @@ struct fake_state {
     pthread_mutex_t lock;
     bool configured, initialised;
     int init_result;
-    unsigned devices;
+    unsigned devices;                   /* that the process sees */
+    unsigned visible[FAKE_DEVICES_MAX]; /* which of the machine's they are */
+    bool hidden;                        /* CUDA_VISIBLE_DEVICES says which */
+    bool mig;
     size_t memory_bytes, granule;
+    size_t registered_max, registered_bytes;
     bool host_numa;
     int numa_id;
     bool verbose;
@@ -134,6 +139,11 @@ int fake_planned_later(const char *name);
 /* Record that a law was broken. With the lock held. */
 void fake_violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* ---- visible.c: of the devices that the process sees. With the lock held. */
+void fake_choose_visible(unsigned devices);
+void fake_uuid(unsigned physical, struct mp_cu_uuid *uuid);
+size_t fake_memory_of_device(void);
+
 /* ---- regions.c: what lies where. With the lock held. */
 
 /* The region that holds an address, or NULL. */
@@ -163,7 +173,7 @@ void fake_give(unsigned device, size_t bytes);
 size_t fake_taken(unsigned device); /* by everybody who shares the device */
 
 /* What the library exports has the types by which moepager calls it. */
-#define X(member, name, parameters) mp_cu_result name parameters;
+#define X(member, name, parameters, arguments) mp_cu_result name parameters;
 MP_CU_CALL_MAP(X)
 #undef X
 mp_cu_result cuGetExportTable(const void **table, const struct mp_cu_uuid *id);

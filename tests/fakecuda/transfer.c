@@ -5,14 +5,20 @@
 
 enum side { HOST, DEVICE };
 
-/* A copy beside everything else needs memory of the host that stays where it is. */
-static bool is_side(unsigned long long address, enum side side, const char *name)
+/* A copy beside everything else needs memory of the host that stays where it is, and that was
+ * pinned or mapped as one. */
+static bool is_side(unsigned long long address, size_t bytes, enum side side, const char *name)
 {
     const struct fake_region *region = fake_region_at(address);
 
-    if (side == DEVICE || (region != NULL && region->host_memory))
+    if (side == DEVICE)
         return true;
-    fake_violation("%s with %#llx, which is not pinned memory of the host", name, address);
+    if (region == NULL || !region->host_memory)
+        fake_violation("%s with %#llx, which is not pinned memory of the host", name, address);
+    else if (bytes > region->bytes - (address - region->address))
+        fake_violation("%s over the end of the pinned memory at %#llx", name, region->address);
+    else
+        return true;
     return false;
 }
 
@@ -26,7 +32,7 @@ static int queue_copy(const char *name, unsigned long long dst, enum side dst_si
         return MP_CU_ERROR_INVALID_HANDLE;
     if (bytes == 0)
         return MP_CU_SUCCESS;
-    if (!is_side(dst, dst_side, name) || !is_side(src, src_side, name))
+    if (!is_side(dst, bytes, dst_side, name) || !is_side(src, bytes, src_side, name))
         return MP_CU_ERROR_INVALID_VALUE;
     op = fake_op_new(FAKE_COPY, name);
     if (op == NULL)

@@ -19,14 +19,18 @@ struct variant {
     enum mp_addressing addressing;
     enum mp_host_residency residency;
     bool small_host;
+    bool unpinned; /* no host frame can be pinned: a program of its own */
 };
 
 static const struct variant variants[] = {
     { "table, inclusive, buffered", MP_IO_BUFFERED, false, MP_ADDRESSING_TABLE, MP_HOST_INCLUSIVE,
-      false },
+      false, false },
     { "window, inclusive in part, direct", MP_IO_AUTO, true, MP_ADDRESSING_WINDOW,
-      MP_HOST_INCLUSIVE, true },
-    { "table, exclusive, direct", MP_IO_AUTO, false, MP_ADDRESSING_TABLE, MP_HOST_EXCLUSIVE, true },
+      MP_HOST_INCLUSIVE, true, false },
+    { "table, exclusive, direct", MP_IO_AUTO, false, MP_ADDRESSING_TABLE, MP_HOST_EXCLUSIVE, true,
+      false },
+    { "table, exclusive, not pinned", MP_IO_AUTO, false, MP_ADDRESSING_TABLE, MP_HOST_EXCLUSIVE,
+      true, true },
 };
 
 static struct mp_unit units[UNITS];
@@ -192,6 +196,12 @@ static void note_failure(enum mp_status status)
     failed_runs++;
 }
 
+static void set_machine(const struct variant *variant)
+{
+    if (variant->unpinned)
+        fake_api.fail("cuMemHostRegister_v2", 0, MP_CU_ERROR_OUT_OF_MEMORY, true);
+}
+
 static void run_once(const struct fault_plan *plan, void *ctx)
 {
     const struct variant *variant = ctx;
@@ -199,6 +209,7 @@ static void run_once(const struct fault_plan *plan, void *ctx)
     enum mp_status status;
 
     mp_error_clear();
+    set_machine(variant);
     fault_begin(plan);
     status = build(&w, variant);
     if (status == MP_OK)
@@ -235,6 +246,7 @@ static void run_site(const struct variant *variant, const void *site, const stru
     enum mp_status status;
 
     mp_error_clear();
+    set_machine(variant);
     if (site != NULL) {
         fake_api.fail_site(site, way->nth, way->result, way->forever);
         fake_api.fail_undo(way->undo ? 999 : 0);
@@ -276,11 +288,14 @@ static void every_call_of_the_driver_fails_cleanly(const struct variant *variant
 
 int main(int argc, char **argv)
 {
-    const bool driver = argc > 1 && strcmp(argv[1], "driver") == 0;
+    const bool driver = argc > 1 && strncmp(argv[1], "driver", 6) == 0;
+    const bool unpinned = argc > 1 && strstr(argv[1], "unpinned") != NULL;
     struct mp_files *files;
 
     setenv("FAKECUDA_MEMORY", "17179869184", 1); /* what is lost stays so for all runs */
     setenv("FAKECUDA_GRANULE", "65536", 1);      /* little to copy */
+    if (unpinned)
+        setenv("FAKECUDA_HOST_NUMA", "0", 1);
     mp_log_set_sink(world_keep_line, NULL);
     find_fake();
     CHECK_EQ(mp_files_create(&files), MP_OK);
@@ -288,6 +303,8 @@ int main(int argc, char **argv)
         test_add_file(files, f, FILE_BYTES);
     mp_files_destroy(files);
     for (size_t i = 0; i < MP_ARRAY_LEN(variants); i++) {
+        if (variants[i].unpinned != unpinned)
+            continue;
         make_units(&variants[i]);
         if (driver)
             every_call_of_the_driver_fails_cleanly(&variants[i]);

@@ -4,7 +4,8 @@
  *
  *     table     slots that share frames
  *     window    every unit at an address of its own
- *     pinned    no host handles: host frames are pinned memory
+ *     pinned    no host handles: host frames are registered memory
+ *     unpinned  nor can that be registered: copies go through a buffer
  */
 #include "tests/vmm/cuda_world.h"
 
@@ -411,8 +412,10 @@ int main(int argc, char **argv)
     const char *variant = argc > 1 ? argv[1] : "table";
 
     setenv("FAKECUDA_MEMORY", "134217728", 1);
-    if (strcmp(variant, "pinned") == 0)
+    if (strstr(variant, "pinned") != NULL)
         setenv("FAKECUDA_HOST_NUMA", "0", 1);
+    if (strcmp(variant, "unpinned") == 0)
+        setenv("FAKECUDA_REGISTER", "0", 1);
     if (strcmp(variant, "window") != 0)
         setenv("FAKECUDA_GRANULE", "65536", 1);
     else

@@ -1,0 +1,424 @@
+/*
+ * The CUDA backend on machines that differ, on the driver without a device. Variants:
+ *
+ *     registered  no handles in host memory: frames are memory of ours, pinned in pieces
+ *     unpinned    memory cannot be registered: copies go through a buffer
+ *     reordered, by_uuid, hidden, wrong    CUDA_VISIBLE_DEVICES
+ *     mig         a slice of a device
+ *     mps         what a server says that others' faults end
+ */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <unistd.h>
+
+#include "tests/fakecuda/client.h"
+#include "tests/log_guard.h"
+#include "vmm/backend.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+#include "vmm/cuda_driver.h"
+
+#define MIB (UINT64_C(1) << 20)
+#define PIECE (64 * MIB) /* that is pinned at once */
+
+static const struct mp_backend_config anywhere = { .numa_node = -1, .huge_pages = true };
+static unsigned warnings;
+static char warning[1024];
+
+static void keep_line(void *ctx, enum mp_log_level level, const char *line)
+{
+    (void)ctx;
+    mp_test_expected_errors += level == MP_LOG_ERROR;
+    if (level != MP_LOG_WARN)
+        return;
+    warnings++;
+    snprintf(warning, sizeof(warning), "%s", line);
+}
+
+static struct mp_backend *open_cuda(void)
+{
+    struct mp_backend *backend = NULL;
+
+    CHECK_EQ(mp_backend_open("cuda", &anywhere, &backend), MP_OK);
+    return backend;
+}
+
+static struct mp_frame make(struct mp_backend *backend, enum mp_tier_kind tier, uint64_t bytes)
+{
+    struct mp_frame frame = { .handle = 0 };
+
+    CHECK_EQ(backend->ops->frame_create(backend, tier, bytes, &frame), MP_OK);
+    CHECK_EQ(frame.bytes, bytes);
+    return frame;
+}
+
+static void fill(void *memory, uint64_t bytes, unsigned seed)
+{
+    unsigned char *at = memory;
+
+    for (uint64_t i = 0; i < bytes; i++)
+        at[i] = (unsigned char)((i * 2654435761u >> 13) + seed);
+}
+
+/* Copy there and, to another place, back. */
+static void round_trip(struct mp_backend *backend, struct mp_lane *lane, void *device, void *from,
+                       void *to, uint64_t bytes)
+{
+    const struct mp_backend_ops *ops = backend->ops;
+
+    fill(from, bytes, (unsigned)bytes);
+    memset(to, 0, bytes);
+    CHECK_EQ(ops->lane_copy(backend, lane, MP_COPY_TO_DEVICE, device, from, bytes), MP_OK);
+    CHECK_EQ(ops->lane_mark(backend, lane, 0), MP_OK);
+    CHECK_EQ(ops->lane_copy(backend, lane, MP_COPY_TO_HOST, to, device, bytes), MP_OK);
+    CHECK_EQ(ops->lane_mark(backend, lane, 1), MP_OK);
+    CHECK_EQ(ops->lane_wait(backend, lane, 1), MP_OK);
+    CHECK(memcmp(from, to, bytes) == 0);
+}
+
+/* ---- memory of ours, registered */
+
+/* Does the kernel know that huge pages are wanted at this address? */
+static bool wants_huge_pages(const void *address)
+{
+    char line[512];
+    bool here = false, wants = false;
+    FILE *file = fopen("/proc/self/smaps", "re");
+
+    CHECK(file != NULL);
+    while (fgets(line, sizeof(line), file) != NULL) {
+        uint64_t begin, end;
+
+        if (sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &begin, &end) == 2)
+            here = begin <= (uintptr_t)address && (uintptr_t)address < end;
+        else if (here && strncmp(line, "VmFlags:", 8) == 0)
+            wants = strstr(line, " hg") != NULL;
+    }
+    fclose(file);
+    return wants;
+}
+
+static void frames_are_pinned_in_pieces(void)
+{
+    struct mp_backend *backend = open_cuda();
+    struct mp_frame small, large;
+    struct fakecuda_live live;
+
+    fake_api.reset();
+    small = make(backend, MP_TIER_HOST, 2 * MIB);
+    CHECK_EQ(fake_api.calls("cuMemHostRegister_v2"), 1);
+    if (access("/sys/kernel/mm/transparent_hugepage/enabled", R_OK) == 0)
+        CHECK(wants_huge_pages(small.alias));
+    fake_api.reset();
+    large = make(backend, MP_TIER_HOST, 200 * MIB);
+    CHECK(fake_api.calls("cuMemHostRegister_v2") >= 4);
+    CHECK(fake_api.calls("cuMemHostRegister_v2") <= 5);
+    CHECK(backend->ops->reads_host(backend));
+    backend->ops->frame_destroy(backend, &large);
+    backend->ops->frame_destroy(backend, &small);
+    fake_api.live(&live);
+    CHECK_EQ(live.pinned, 0);
+    CHECK_EQ(warnings, 0);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
+static void copies_stop_where_pieces_do(void)
+{
+    struct mp_backend *backend = open_cuda();
+    struct mp_frame host = make(backend, MP_TIER_HOST, 160 * MIB);
+    struct mp_frame device = make(backend, MP_TIER_DEVICE, 6 * MIB);
+    char *cut = (char *)(((uintptr_t)host.alias + PIECE) / PIECE * PIECE);
+    struct mp_lane *lane;
+
+    CHECK_EQ(backend->ops->lane_open(backend, &lane), MP_OK);
+    fake_api.reset();
+    round_trip(backend, lane, device.alias, cut - 2 * MIB, cut + PIECE - 3 * MIB, 5 * MIB + 17);
+    CHECK_EQ(fake_api.calls("cuMemcpyHtoDAsync_v2"), 2);
+    CHECK_EQ(fake_api.calls("cuMemcpyDtoHAsync_v2"), 2);
+    round_trip(backend, lane, device.alias, cut, cut + PIECE - 3 * MIB, 3 * MIB);
+    CHECK_EQ(fake_api.calls("cuMemcpyHtoDAsync_v2"), 3);
+    CHECK_EQ(fake_api.calls("cuMemcpyDtoHAsync_v2"), 3);
+
+    /* The second part is refused: the first one is over before anybody hears of it. */
+    fake_api.fail("cuMemcpyHtoDAsync_v2", 1, MP_CU_ERROR_INVALID_VALUE, false);
+    CHECK_EQ(
+        backend->ops->lane_copy(backend, lane, MP_COPY_TO_DEVICE, device.alias, cut - MIB, 2 * MIB),
+        MP_ERR_DEVICE);
+    backend->ops->frame_destroy(backend, &device);
+    backend->ops->lane_close(backend, lane);
+    backend->ops->frame_destroy(backend, &host);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
+/* One piece is refused: those before it are given back, and the frame is not pinned at all. */
+static void a_piece_that_is_refused_unpins_the_frame(void)
+{
+    struct mp_backend *backend = open_cuda();
+    struct fakecuda_live live;
+    struct mp_frame frame;
+
+    fake_api.fail("cuMemHostRegister_v2", 2, MP_CU_ERROR_OUT_OF_MEMORY, false);
+    frame = make(backend, MP_TIER_HOST, 200 * MIB);
+    fake_api.live(&live);
+    CHECK_EQ(live.pinned, 0);
+    CHECK(!backend->ops->reads_host(backend));
+    CHECK_EQ(warnings, 1);
+    CHECK(strstr(warning, "host memory is not pinned: cuMemHostRegister of a host frame") != NULL);
+    backend->ops->frame_destroy(backend, &frame);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
+static void what_stays_pinned_is_counted(void)
+{
+    struct mp_backend *backend = open_cuda();
+    struct mp_frame frame = { .handle = 0 };
+
+    CHECK_EQ(backend->ops->lost_bytes(backend), 0);
+    fake_api.fail("cuMemHostRegister_v2", 1, MP_CU_ERROR_OUT_OF_MEMORY, false);
+    fake_api.fail("cuMemHostUnregister", 0, MP_CU_ERROR_UNKNOWN, false);
+    CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_HOST, 130 * MIB, &frame), MP_ERR_NO_SPACE);
+    CHECK_EQ(backend->ops->lost_bytes(backend), 130 * MIB);
+    frame = make(backend, MP_TIER_HOST, 2 * MIB);
+    fake_api.fail("cuMemHostUnregister", 0, MP_CU_ERROR_UNKNOWN, false);
+    backend->ops->frame_destroy(backend, &frame);
+    CHECK_EQ(backend->ops->lost_bytes(backend), 132 * MIB);
+    mp_backend_close(backend);
+    fake_api.reset();
+    fake_api.clear();
+}
+
+/* ---- nothing to pin */
+
+static void unpinned_frames_go_through_a_buffer(void)
+{
+    static const uint64_t sizes[] = { 1, 4096, 512 << 10, (512 << 10) + 1, 3 * MIB + 5, 7 * MIB };
+    struct mp_backend *backend = open_cuda();
+    struct mp_frame device = make(backend, MP_TIER_DEVICE, 8 * MIB), host[3];
+    struct mp_lane *lane;
+
+    for (unsigned i = 0; i < 3; i++)
+        host[i] = make(backend, MP_TIER_HOST, 16 * MIB);
+    CHECK_EQ(warnings, 1);
+    CHECK(!backend->ops->reads_host(backend));
+    CHECK_EQ(backend->ops->lane_open(backend, &lane), MP_OK);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        round_trip(backend, lane, device.alias, host[0].alias, (char *)host[1].alias + i, sizes[i]);
+    backend->ops->lane_close(backend, lane);
+    for (unsigned i = 0; i < 3; i++)
+        backend->ops->frame_destroy(backend, &host[i]);
+    backend->ops->frame_destroy(backend, &device);
+    mp_backend_close(backend);
+    CHECK_EQ(warnings, 1);
+    check_nothing_lives();
+}
+
+/* Any call of a copy through the buffer fails: it is told, nothing runs on, and the next is right.
+ */
+static void copies_through_a_buffer_can_fail(void)
+{
+    struct mp_backend *backend = open_cuda();
+    struct mp_frame device = make(backend, MP_TIER_DEVICE, 8 * MIB);
+    struct mp_frame host = make(backend, MP_TIER_HOST, 16 * MIB);
+    const struct mp_backend_ops *ops = backend->ops;
+    unsigned failed = 0;
+
+    for (uint64_t n = 0; n < 100; n++) { /* of calls, and of what is done for them later */
+        enum mp_status status;
+        struct mp_lane *lane;
+
+        CHECK_EQ(ops->lane_open(backend, &lane), MP_OK);
+        fill(host.alias, 4 * MIB, (unsigned)n);
+        fake_api.reset();
+        fake_api.fail(NULL, n, MP_CU_ERROR_UNKNOWN, false);
+        status =
+            ops->lane_copy(backend, lane, MP_COPY_TO_DEVICE, device.alias, host.alias, 4 * MIB);
+        if (status == MP_OK)
+            status = ops->lane_copy(backend, lane, MP_COPY_TO_HOST, (char *)host.alias + 8 * MIB,
+                                    device.alias, 4 * MIB);
+        failed += status != MP_OK;
+        if (status == MP_OK)
+            CHECK(memcmp(host.alias, (char *)host.alias + 8 * MIB, 4 * MIB) == 0);
+        fake_api.reset();
+        round_trip(backend, lane, device.alias, host.alias, (char *)host.alias + 8 * MIB, 4 * MIB);
+        ops->lane_close(backend, lane);
+    }
+    CHECK(failed > 40);
+    ops->frame_destroy(backend, &host);
+    ops->frame_destroy(backend, &device);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
+/* ---- which devices there are */
+
+static struct mp_cuda_device describe(unsigned ordinal)
+{
+    struct mp_cuda_device device;
+    const struct mp_cuda *cuda = NULL;
+
+    CHECK_EQ(mp_cuda_get(&cuda), MP_OK);
+    CHECK_EQ(mp_cuda_describe(cuda, ordinal, &device), MP_OK);
+    return device;
+}
+
+static void check_devices(unsigned count)
+{
+    const struct mp_backend_config beyond = { .numa_node = -1, .device = count };
+    const struct mp_cuda *cuda = NULL;
+    struct mp_backend *backend = NULL;
+
+    CHECK_EQ(mp_cuda_get(&cuda), MP_OK);
+    CHECK_EQ(cuda->devices, count);
+    for (unsigned i = 0; i < count; i++) {
+        const struct mp_backend_config config = { .numa_node = -1, .device = i };
+
+        CHECK_EQ(mp_backend_open("cuda", &config, &backend), MP_OK);
+        mp_backend_close(backend);
+    }
+    CHECK_EQ(mp_backend_open("cuda", &beyond, &backend), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_CUDA_DEVICE");
+    check_nothing_lives();
+}
+
+static void devices_are_those_that_are_visible(void)
+{
+    check_devices(2);
+    CHECK_STR(describe(0).uuid, "GPU-f2f3f4f5-f6f7-f8f9-fafb-fcfdfeff0001");
+    CHECK_STR(describe(0).pci, "0000:1c:00.0");
+    CHECK_STR(describe(1).uuid, "GPU-f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfeff");
+    CHECK_STR(describe(1).pci, "0000:1a:00.0");
+}
+
+static void a_device_is_found_by_its_uuid(void)
+{
+    check_devices(1);
+    CHECK_STR(describe(0).uuid, "GPU-f1f2f3f4-f5f6-f7f8-f9fa-fbfcfdfeff00");
+}
+
+static void no_device_is_said_so(void)
+{
+    const struct mp_cuda *cuda = NULL;
+
+    CHECK_EQ(mp_cuda_get(&cuda), MP_ERR_UNSUPPORTED);
+    CHECK_STR(mp_error_last()->code, "E_CUDA_OFF");
+    CHECK(strstr(mp_error_last()->text, "CUDA_ERROR_NO_DEVICE") != NULL);
+    CHECK(strstr(mp_error_last()->text, "is CUDA_VISIBLE_DEVICES right?") != NULL);
+}
+
+static void a_slice_is_a_smaller_device(void)
+{
+    struct mp_backend *backend;
+    struct mp_frame frames[16];
+    unsigned made = 0;
+
+    check_devices(1);
+    CHECK_STR(describe(0).name, "Fake device 0 MIG 1g.5gb");
+    CHECK_STR(describe(0).uuid, "MIG-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf");
+    CHECK_EQ(describe(0).memory_bytes, 16 * MIB);
+    backend = open_cuda();
+    while (made < 16 &&
+           backend->ops->frame_create(backend, MP_TIER_DEVICE, 2 * MIB, &frames[made]) == MP_OK)
+        made++;
+    CHECK_EQ(made, 8);
+    CHECK_STR(mp_error_last()->code, "E_CUDA_MEMORY");
+    while (made > 0)
+        backend->ops->frame_destroy(backend, &frames[--made]);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
+/* ---- a server between the program and the device */
+
+static void results_of_a_server_are_passed_on(void)
+{
+    static const struct {
+        int result;
+        const char *name, *advice;
+        bool sticky;
+    } cases[] = {
+        { 805, "CUDA_ERROR_MPS_CONNECTION_FAILED (805)", "is the MPS control daemon running",
+          false },
+        { 806, "CUDA_ERROR_MPS_RPC_FAILURE (806)", "all its clients must exit", true },
+        { 807, "CUDA_ERROR_MPS_SERVER_NOT_READY (807)", "all its clients must exit", false },
+        { 808, "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED (808)", "takes no more clients", false },
+        { 810, "CUDA_ERROR_MPS_CLIENT_TERMINATED (810)", "all its clients must exit", true },
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct mp_backend *backend = NULL;
+        struct mp_frame frame;
+        uint64_t calls;
+
+        /* When the device is opened, and in the middle of things. */
+        fake_api.fail("cuDevicePrimaryCtxRetain", 0, cases[i].result, false);
+        CHECK_EQ(mp_backend_open("cuda", &anywhere, &backend), MP_ERR_DEVICE);
+        CHECK(strstr(mp_error_last()->text, cases[i].name) != NULL);
+        CHECK(strstr(mp_error_last()->text, "said by the fake driver") != NULL);
+        CHECK(strstr(mp_error_last()->text, cases[i].advice) != NULL);
+        backend = open_cuda();
+        fake_api.fail("cuMemCreate", 0, cases[i].result, false);
+        CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, 2 * MIB, &frame),
+                 MP_ERR_DEVICE);
+        CHECK(strstr(mp_error_last()->text, cases[i].name) != NULL);
+        CHECK_EQ(backend->ops->lost(backend), cases[i].sticky);
+        calls = fake_api.calls(NULL);
+        mp_backend_close(backend);
+        CHECK_EQ(fake_api.calls(NULL) == calls, cases[i].sticky); /* a lost device is left alone */
+        fake_api.clear();
+    }
+}
+
+static void run_variant(const char *variant)
+{
+    if (strcmp(variant, "registered") == 0) {
+        RUN(frames_are_pinned_in_pieces);
+        RUN(copies_stop_where_pieces_do);
+        RUN(a_piece_that_is_refused_unpins_the_frame);
+        RUN(what_stays_pinned_is_counted);
+    } else if (strcmp(variant, "unpinned") == 0) {
+        RUN(unpinned_frames_go_through_a_buffer);
+        RUN(copies_through_a_buffer_can_fail);
+    } else if (strcmp(variant, "reordered") == 0) {
+        RUN(devices_are_those_that_are_visible);
+    } else if (strcmp(variant, "by_uuid") == 0) {
+        RUN(a_device_is_found_by_its_uuid);
+    } else if (strcmp(variant, "mig") == 0) {
+        RUN(a_slice_is_a_smaller_device);
+    } else if (strcmp(variant, "mps") == 0) {
+        RUN(results_of_a_server_are_passed_on);
+    } else {
+        RUN(no_device_is_said_so);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *variant, *name, *value;
+    } settings[] = {
+        { "registered", "FAKECUDA_HOST_NUMA", "0" },
+        { "unpinned", "FAKECUDA_HOST_NUMA", "0" },
+        { "unpinned", "FAKECUDA_REGISTER", "0" },
+        { "reordered", "CUDA_VISIBLE_DEVICES", "2,0,7,1" }, /* a wrong one ends the list */
+        { "by_uuid", "CUDA_VISIBLE_DEVICES", "GPU-f1f2f3f4" },
+        { "hidden", "CUDA_VISIBLE_DEVICES", "" },
+        { "wrong", "CUDA_VISIBLE_DEVICES", "GPU-00000000" },
+        { "mig", "FAKECUDA_MIG", "1" },
+        { "mig", "CUDA_VISIBLE_DEVICES", "MIG-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf" },
+    };
+    const char *variant = argc > 1 ? argv[1] : "registered";
+
+    mp_log_set_sink(keep_line, NULL);
+    setenv("FAKECUDA_MEMORY", "134217728", 1);
+    setenv("FAKECUDA_DEVICES", "3", 1);
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        if (strcmp(settings[i].variant, variant) == 0)
+            setenv(settings[i].name, settings[i].value, 1);
+    }
+    find_fake();
+    run_variant(variant);
+    return 0;
+}
