@@ -256,6 +256,7 @@ static void cpu_times(struct mp_bench *bench, struct cpu_job *job, struct mp_poo
 enum mp_status mp_bench_cpu(struct mp_bench *bench)
 {
     const struct mp_pool_config config = { .spin_us = 100 };
+    const struct mp_cuda_device *device = mp_gpu_device(bench->gpu);
     const size_t H = bench->shape.hidden, F = bench->shape.channels;
     struct cpu_job job = { .kernels = mp_kernels_best(), .shape = bench->shape };
     struct mp_topology *topology = NULL;
@@ -269,7 +270,9 @@ enum mp_status mp_bench_cpu(struct mp_bench *bench)
         status = mp_fail(MP_ERR_UNSUPPORTED, "E_PROBE",
                          "an expert does not fit into what could be allocated");
     if (status == MP_OK)
-        status = mp_pool_create(&config, topology, mp_topology_device_node(topology), &pool);
+        status = mp_pool_create(&config, topology,
+                                mp_topology_near_node(topology, device->pci, device->host_numa_id),
+                                &pool);
     if (status == MP_OK) {
         job.x = floats;
         job.y = job.x + ROWS * H;

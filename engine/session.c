@@ -15,16 +15,14 @@
 /* The CPU's threads and memory are those next to the device, where there is one. */
 static unsigned choose_node(const struct mp_session *s)
 {
-    struct mp_pci_link link = { .numa_node = -1 };
+    struct mp_pci_link link;
 
-    if (s->device.cuda)
-        mp_pci_link_read("", s->device.device.pci, &link);
-    for (unsigned i = 0; i < s->topology->node_count && link.numa_node >= 0; i++) {
-        if (s->topology->nodes[i].os_index == (unsigned)link.numa_node &&
-            s->topology->nodes[i].memory_allowed && s->topology->nodes[i].core_count > 0)
-            return i;
-    }
-    return mp_topology_device_node(s->topology);
+    if (!s->device.cuda)
+        return mp_topology_device_node(s->topology);
+    mp_pci_link_read("", s->device.device.pci, &link);
+    return mp_topology_near_node(s->topology, s->device.device.pci,
+                                 link.numa_node >= 0 ? link.numa_node
+                                                     : s->device.device.host_numa_id);
 }
 
 static enum mp_status open_machine(const struct mp_settings *settings, struct mp_session *s)

@@ -281,6 +281,21 @@ unsigned mp_topology_pci_node(const struct mp_topology *topology, const char *ad
     return MP_TOPOLOGY_ANY_NODE;
 }
 
+unsigned mp_topology_near_node(const struct mp_topology *topology, const char *address,
+                               int os_index)
+{
+    unsigned near = mp_topology_pci_node(topology, address);
+
+    for (unsigned i = 0; i < topology->node_count && near == MP_TOPOLOGY_ANY_NODE; i++) {
+        if (os_index >= 0 && topology->nodes[i].os_index == (unsigned)os_index)
+            near = i;
+    }
+    return near != MP_TOPOLOGY_ANY_NODE && topology->nodes[near].memory_allowed &&
+                   topology->nodes[near].core_count > 0
+               ? near
+               : mp_topology_device_node(topology);
+}
+
 unsigned mp_topology_compute_pus(const struct mp_topology *topology, unsigned node, unsigned *pus,
                                  unsigned pus_max)
 {

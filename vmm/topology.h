@@ -93,6 +93,15 @@ unsigned mp_topology_device_node(const struct mp_topology *topology);
 unsigned mp_topology_pci_node(const struct mp_topology *topology, const char *address);
 
 /*
+ * The node for threads and memory that work with the device at this address: that of
+ * mp_topology_pci_node(), or, where hwloc does not know, the one that the kernel gives the number
+ * `os_index` (-1: not known either). Where that node has no CPU or no memory for us, or nobody
+ * knows, mp_topology_device_node().
+ */
+unsigned mp_topology_near_node(const struct mp_topology *topology, const char *address,
+                               int os_index);
+
+/*
  * The kernel's numbers of the PUs for compute threads on `node` (or MP_TOPOLOGY_ANY_NODE), in the
  * order in which to use them: one per core first, further hardware threads of the same cores
  * last. Writes at most `pus_max`, returns how many there are.

@@ -114,6 +114,28 @@ static void only_what_is_allowed_is_offered(void)
     mp_topology_destroy(topology);
 }
 
+static void a_device_has_a_node_beside_it(void)
+{
+    struct mp_topology *topology = load_xml("gpu-on-node-1.xml");
+    unsigned pus[2] = { 9, 9 };
+
+    CHECK_EQ(topology->node_count, 2);
+    CHECK_EQ(mp_topology_device_node(topology), 0); /* without a device: most memory */
+    CHECK_EQ(mp_topology_pci_node(topology, "0000:1a:00.0"), 1);
+    CHECK_EQ(mp_topology_pci_node(topology, "0000:1b:00.0"), MP_TOPOLOGY_ANY_NODE);
+    CHECK_EQ(mp_topology_near_node(topology, "0000:1a:00.0", 0), 1); /* hwloc's word first */
+    CHECK_EQ(mp_topology_near_node(topology, "0000:1b:00.0", 1), 1);
+    CHECK_EQ(mp_topology_near_node(topology, "0000:1b:00.0", -1), 0);
+    CHECK_EQ(mp_topology_near_node(topology, "0000:1b:00.0", 7), 0);
+    CHECK_EQ(mp_topology_compute_pus(topology, 1, pus, 2), 1);
+    CHECK_EQ(pus[0], 1);
+    mp_topology_destroy(topology);
+
+    topology = load_xml("memory-only-node.xml"); /* its node 1 has no CPUs */
+    CHECK_EQ(mp_topology_near_node(topology, "0000:1a:00.0", 1), 0);
+    mp_topology_destroy(topology);
+}
+
 static void a_synthetic_machine_can_be_described(void)
 {
     const struct mp_topology_source source = { .synthetic = "package:1 core:3 pu:1" };
@@ -297,6 +319,7 @@ int main(void)
     RUN(a_node_without_cpus_is_not_chosen);
     RUN(only_what_is_allowed_is_offered);
     RUN(memory_that_is_not_allowed_is_not_chosen);
+    RUN(a_device_has_a_node_beside_it);
     RUN(a_synthetic_machine_can_be_described);
     RUN(what_cannot_be_read_is_refused_by_name);
     RUN(every_allocation_may_fail);
