@@ -1,7 +1,8 @@
 /*
  * What the disk can do to a run: errors that pass, errors that stay, short reads, and files that
  * are cut, replaced or rewritten while they are used. Logits are right to the bit, or the run ends
- * with an error that names the file; never wrong logits with MP_OK.
+ * with an error that names the file; never wrong logits with MP_OK. Variants: the reader; or a
+ * device (the driver without one) whose experts come through a host tier that holds next to none.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -24,7 +25,7 @@ static const int32_t tokens[] = { 3, 14, 15, 92, 65, 35, 89, 79, 32, 38 };
 static const int32_t lens[] = { 7 };
 static float reference[STEPS + 1][VOCAB_MAX], got[STEPS + 1][VOCAB_MAX];
 static char dir[4200], weights[4300];
-static bool with_uring;
+static bool with_uring, with_cuda, exclusive;
 
 static void copy_file(const char *from, const char *to)
 {
@@ -67,31 +68,42 @@ static void check_same(void)
     CHECK(memcmp(got, reference, sizeof(got)) == 0);
 }
 
-/* Two slots: every layer reads. */
-static void open_tight(struct harness *h)
+static struct harness_options options_for(const char *model)
 {
-    struct harness_options options = harness_defaults(dir);
-    struct mp_space_plan plan;
+    struct harness_options options = harness_defaults(model);
 
     options.ctx = 16;
     options.tokens_max = 16;
+    if (with_cuda)
+        options.backend = "cuda";
+    options.residency = exclusive ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;
+    return options;
+}
+
+/* Two slots: every layer reads. */
+static void open_tight(struct harness *h)
+{
+    struct harness_options options = options_for(dir);
+    struct mp_space_plan plan;
+
     options.no_uring = !with_uring;
     options.io_mode = MP_IO_BUFFERED;
     harness_open(&options, h);
     mp_engine_plan(h->engine, &plan);
     harness_close(h);
     options.budget_bytes = plan.smallest_bytes;
+    if (with_cuda)
+        options.host_budget_bytes = 2 * plan.smallest_bytes;
     harness_open(&options, h);
-    CHECK_STR(mp_engine_reader(h->engine), with_uring ? "io_uring" : "threads");
+    if (!with_cuda)
+        CHECK_STR(mp_engine_reader(h->engine), with_uring ? "io_uring" : "threads");
 }
 
 static void make_reference(void)
 {
-    struct harness_options options = harness_defaults(SOURCE);
+    const struct harness_options options = options_for(SOURCE);
     struct harness h;
 
-    options.ctx = 16;
-    options.tokens_max = 16;
     harness_open(&options, &h);
     CHECK(h.model.vocab <= VOCAB_MAX);
     CHECK_EQ(run(&h), MP_OK);
@@ -241,7 +253,11 @@ int main(int argc, char **argv)
 {
     CHECK_EQ(argc, 2);
     with_uring = strcmp(argv[1], "io_uring") == 0;
-    mp_log_set_sink(drop_line, NULL); /* injected failures are warned of, rightly */
+    with_cuda = strncmp(argv[1], "cuda", 4) == 0;
+    exclusive = strcmp(argv[1], "cuda-exclusive") == 0;
+    if (with_cuda)
+        setenv("FAKECUDA_GRANULE", "4096", 1); /* else a frame has room for everything */
+    mp_log_set_sink(drop_line, NULL);          /* injected failures are warned of, rightly */
     if (with_uring) {
         struct mp_reader_config config = { .clock = mp_clock_monotonic(),
                                            .uring = true,
