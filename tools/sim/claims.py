@@ -52,7 +52,7 @@ TAIL = '''
   HybriMoE 623).
 - **8** (+Pre gains nothing): with one sequence demands keep the link busy, and a prefetch cannot be loaded in time that
   is not there; +BA then takes away the CPU's part of the work, so it gains more than in the paper.
-- **11, 14, 16, 18** (HybriMoE ahead of DALI): DALI describes HybriMoE as a static threshold on tokens (1, 3.1, A.4);
+- **11, 14, 16** (HybriMoE ahead of DALI): DALI describes HybriMoE as a static threshold on tokens (1, 3.1, A.4);
   HybriMoE's own paper has queues filled by simulated finishing times, which is what our profile does, and those count
   the waiting for the link that DALI's eq. 5 leaves out. With a threshold (`--profile hybrimoe --assign threshold`) DALI
   is ahead, as printed in rows 11 and 14. In 16 scores (HybriMoE's cache) say of made-up routing all there is to know, and
@@ -62,9 +62,10 @@ TAIL = '''
   (6.4). With 24 GiB and hidden predictions the sign is the paper's: `moepager simulate --machine a100-32gb-xeon6230r
   --model deepseek-v2-lite --batch 16 --gen 16 --prompt 128 --set device_gib=24,llapor_us=0 --profile prescope` takes 40.3 ms
   per step, Fiddler 46.1, HybriMoE with `--partition hot-table` 42.4. A second version of that paper is said to use 24 GB.
-- **32, 33, 36, 39** (MoEpic not ahead): prompts and 16 or 32 tokens are too short for its partition, which first moves after
-  5000 tokens, and made-up layers hardly differ. Its baselines load in time what the paper says they do not: their TPOT of
-  136 to 248 ms is mostly a framework's.
+- **32, 36, 39** (MoEpic ahead by less, and its partition nearly of no worth): made-up layers differ little from each other,
+  so there is little to move; where experts keep more than a half, prompts, which use all experts, wait longer. Its baselines
+  load in time what the paper says they do not: their TPOT of 136 to 248 ms is mostly a framework's. A partition that waits for
+  an idle device waits for the end of the text: the prefetches leave no such moment before.
 
 ## Commands
 
