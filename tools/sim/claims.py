@@ -62,10 +62,10 @@ TAIL = '''
   (6.4). With 24 GiB and hidden predictions the sign is the paper's: `moepager simulate --machine a100-32gb-xeon6230r
   --model deepseek-v2-lite --batch 16 --gen 16 --prompt 128 --set device_gib=24,llapor_us=0 --profile prescope` takes 40.3 ms
   per step, Fiddler 46.1, HybriMoE with `--partition hot-table` 42.4. A second version of that paper is said to use 24 GB.
-- **32, 36, 39** (MoEpic ahead by less, and its partition nearly of no worth): made-up layers differ little from each other,
-  so there is little to move; where experts keep more than a half, prompts, which use all experts, wait longer. Its baselines
-  load in time what the paper says they do not: their TPOT of 136 to 248 ms is mostly a framework's. A partition that waits for
-  an idle device waits for the end of the text: the prefetches leave no such moment before.
+- **32, 36, 38, 39** (MoEpic ahead by less; its partition and its theta are nearly of no worth): made-up layers differ little
+  from each other, so there is little to move, and the link is busy nearly all the time whatever theta is. The prompt of 36 takes longer with the partition. Its baselines load in time what the paper says they
+  do not: their TPOT of 136 to 248 ms is mostly a framework's. A partition that waits for an idle device waits for the end
+  of the text: the prefetches leave no such moment before.
 
 ## Commands
 
