@@ -14,7 +14,7 @@
 static void add(const char *name, const char *text)
 {
     static const char *const folders[] = { "/sys", "/sys/bus", "/sys/bus/pci",
-                                           "/sys/bus/pci/devices", "/sys/bus/pci/devices/" PCI };
+                                           "/sys/bus/pci/devices", ("/sys/bus/pci/devices/" PCI) };
     char path[4400];
     FILE *file;
 
