@@ -28,7 +28,8 @@ static void cost_assign(struct mp_policy *policy, const struct mp_assign_facts *
 const struct mp_assign_ops mp_assign_cost = {
     .info = { .abi = MP_POLICY_ABI,
               .name = "cost",
-              .summary = "whoever is done first, by measured times" },
+              .summary = "whoever is done first, by measured times",
+              .costs = true },
     .create = cost_create,
     .destroy = mp_sorter_destroy,
     .assign = cost_assign,

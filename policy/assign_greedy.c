@@ -4,8 +4,9 @@
  * both overlap (eq. 5-6), without transfer for residents (end of section 4.3).
  *
  * Departure: the printed algorithm ignores the memory bound, eq. 9. Here costs->transient is the
- * number of experts that can be in the device tier beside the residents; once so many cold ones go
- * to the device, the others go to the CPU. Ties in the order go to the lower expert.
+ * number of experts that can be in the device tier beside the residents that the layer uses; once
+ * so many cold ones go to the device, the others go to the CPU. Ties in the order go to the lower
+ * expert.
  */
 #include "policy/assign_times.h"
 #include "policy/builtins.h"
@@ -48,7 +49,8 @@ static void greedy_assign(struct mp_policy *policy, const struct mp_assign_facts
 const struct mp_assign_ops mp_assign_greedy = {
     .info = { .abi = MP_POLICY_ABI,
               .name = "greedy",
-              .summary = "the clearest cases first, each to the side done sooner (DALI Alg. 1)" },
+              .summary = "the clearest cases first, each to the side done sooner (DALI Alg. 1)",
+              .costs = true },
     .create = greedy_create,
     .destroy = mp_sorter_destroy,
     .assign = greedy_assign,

@@ -101,7 +101,8 @@ const struct mp_assign_ops mp_assign_presched = {
     .info = { .abi = MP_POLICY_ABI,
               .name = "presched",
               .summary =
-                  "loads as long as that is quicker than the CPU, two layers seen (PreScope)" },
+                  "loads as long as that is quicker than the CPU, two layers seen (PreScope)",
+              .costs = true },
     .create = presched_create,
     .destroy = presched_destroy,
     .looks_ahead = true,

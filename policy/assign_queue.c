@@ -102,7 +102,8 @@ static void queue_assign(struct mp_policy *policy, const struct mp_assign_facts 
 const struct mp_assign_ops mp_assign_queue = {
     .info = { .abi = MP_POLICY_ABI,
               .name = "queue",
-              .summary = "three queues filled from both ends (HybriMoE)" },
+              .summary = "three queues filled from both ends (HybriMoE)",
+              .costs = true },
     .create = queue_create,
     .destroy = mp_sorter_destroy,
     .assign = queue_assign,

@@ -38,7 +38,8 @@ static void threshold_assign(struct mp_policy *policy, const struct mp_assign_fa
 const struct mp_assign_ops mp_assign_threshold = {
     .info = { .abi = MP_POLICY_ABI,
               .name = "threshold",
-              .summary = "each cold expert where it alone is done sooner (Fiddler)" },
+              .summary = "each cold expert where it alone is done sooner (Fiddler)",
+              .costs = true },
     .create = threshold_create,
     .destroy = mp_policy_destroy_plain,
     .assign = threshold_assign,

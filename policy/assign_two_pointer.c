@@ -67,7 +67,8 @@ static void two_pointer_assign(struct mp_policy *policy, const struct mp_assign_
 const struct mp_assign_ops mp_assign_two_pointer = {
     .info = { .abi = MP_POLICY_ABI,
               .name = "two-pointer",
-              .summary = "high scores are loaded while the CPU computes low ones (SMoE Alg. 2)" },
+              .summary = "high scores are loaded while the CPU computes low ones (SMoE Alg. 2)",
+              .costs = true },
     .create = two_pointer_create,
     .destroy = mp_sorter_destroy,
     .assign = two_pointer_assign,

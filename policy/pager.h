@@ -184,6 +184,9 @@ bool mp_pager_find(struct mp_pager *pager, uint32_t layer, uint32_t expert,
 /* Between layers: units whose transfer has started, or is about to. */
 uint32_t mp_pager_reading(const struct mp_pager *pager);
 
+/* Whole experts that the device tier holds at once, with the budget of now. */
+uint32_t mp_pager_slots(const struct mp_pager *pager);
+
 /* Slots of a layer, as decided, in units of the space; MP_LAYER_ANY when the partition is global.
  */
 uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer);

@@ -296,6 +296,11 @@ enum mp_status mp_pager_start_load(struct mp_pager *pager, uint32_t unit, enum m
     return status;
 }
 
+uint32_t mp_pager_slots(const struct mp_pager *pager)
+{
+    return pager->slots / pager->slices;
+}
+
 uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer)
 {
     mp_assert(layer < pager->config.shape.layers);

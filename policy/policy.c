@@ -261,6 +261,19 @@ enum mp_status mp_policy_resolve(const struct mp_policy_names *names, struct mp_
     return MP_OK;
 }
 
+bool mp_policies_want_costs(const struct mp_profile *chosen)
+{
+    bool want = false;
+
+    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+        const struct mp_policy_info *info =
+            mp_policy_find((enum mp_policy_slot)slot, chosen->policy[slot]);
+
+        want |= info != NULL && info->costs;
+    }
+    return want;
+}
+
 void mp_policy_prefix(const struct mp_policy_info *info, char out[MP_POLICY_PREFIX_BYTES])
 {
     size_t used = (size_t)snprintf(out, MP_POLICY_PREFIX_BYTES, "MOEPAGER_");

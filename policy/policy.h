@@ -61,7 +61,9 @@ struct mp_costs {
     uint64_t handoff_ns; /* activations to the CPU and back, once for a layer that it works on */
     uint64_t predict_ns; /* one prediction of a layer, if it takes time of its own */
     uint64_t layer_ns;   /* everything of a layer but its routed experts, for the usual batch */
-    uint32_t transient; /* units that can be in the device tier beside the residents; 0: no bound */
+    /* Units that the device tier can take beside the residents that the layer uses; 0: no bound.
+     * Not measured: what the step tells of the layer to be assigned. */
+    uint32_t transient;
 };
 
 /* What create() is told of the model and the machine. */
@@ -86,6 +88,7 @@ struct mp_policy_info {
     const struct mp_opt *opts; /* variables MOEPAGER_<NAME>_*, or NULL */
     size_t config_size;        /* of the struct that opts fill; 0 without opts */
     bool calibrated;           /* create() refuses a shape without what a calibration measured */
+    bool costs;                /* asks what work costs (struct mp_costs) */
 };
 
 /* First member of every policy instance. */
@@ -428,6 +431,9 @@ struct mp_policy_names {
 };
 enum mp_status mp_policy_resolve(const struct mp_policy_names *names,
                                  struct mp_profile *chosen_p) MP_MUST_CHECK;
+
+/* Does one of them ask what work costs? */
+bool mp_policies_want_costs(const struct mp_profile *chosen);
 
 /* One instance per slot. */
 struct mp_policies {

@@ -164,7 +164,8 @@ static bool idle_wants(const struct mp_policy *policy)
 const struct mp_prefetch_ops mp_prefetch_idle = {
     .info = { .abi = MP_POLICY_ABI,
               .name = "idle",
-              .summary = "the best predicted experts that an idle link has time for" },
+              .summary = "the best predicted experts that an idle link has time for",
+              .costs = true },
     .create = idle_create,
     .destroy = idle_destroy,
     .choose = idle_choose,

@@ -114,7 +114,8 @@ static uint32_t impact_choose(struct mp_policy *policy, const struct mp_prefetch
 const struct mp_prefetch_ops mp_prefetch_impact = {
     .info = { .abi = MP_POLICY_ABI,
               .name = "impact",
-              .summary = "what makes the next three layers end sooner, by simulation (HybriMoE)" },
+              .summary = "what makes the next three layers end sooner, by simulation (HybriMoE)",
+              .costs = true },
     .create = impact_create,
     .destroy = impact_destroy,
     .choose = impact_choose,

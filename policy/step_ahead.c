@@ -82,12 +82,26 @@ static void count_predicted(struct mp_step *step, uint32_t target, uint32_t toke
     mp_pager_residents(step->config.pager, target, true, step->next_resident);
 }
 
+/* Slots that are not those of residents which the layer uses: so many more of its experts can be in
+ * the device tier at once (DALI eq. 9). One is found in any case, when another is done. */
+static uint32_t count_transient(const struct mp_step *step)
+{
+    const uint32_t slots = mp_pager_slots(step->config.pager);
+    uint32_t used = 0;
+
+    for (uint32_t i = 0; i < step->need_count; i++)
+        used += step->need_resident[i];
+    return slots > used ? slots - used : 1;
+}
+
 enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_policies *set = step->config.policies;
     uint32_t target = MP_LAYER_ANY;
     uint64_t start_ns;
 
+    step->costs = *mp_step_costs(step);
+    step->costs.transient = count_transient(step);
     step->assigned = (struct mp_assign_facts){
         .layer = layer,
         .count = step->need_count,
@@ -96,7 +110,7 @@ enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tok
         .scores = step->need_scores,
         .resident = step->need_resident,
         .executors = step->config.executors,
-        .costs = mp_step_costs(step),
+        .costs = &step->costs,
         .link_busy_ns =
             step->config.ops->link_busy != NULL ? step->config.ops->link_busy(step->config.ctx) : 0,
     };

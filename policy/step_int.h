@@ -39,6 +39,7 @@ struct mp_step {
     struct mp_expert_work *work; // (experts * slices): what is computed in one call
     uint32_t need_count;
     struct mp_assign_facts assigned; /* what assign was told of the open layer */
+    struct mp_costs costs;           /* as it was told them */
 };
 
 /* Given to policies; never NULL. */

@@ -32,6 +32,7 @@ struct fake {
     float weights[TOKENS_MAX * K];
     uint32_t computed[TOKENS_MAX * K]; /* (token, rank): slices */
     uint32_t together;                 /* most experts of one call */
+    uint32_t on_cpu;
 };
 
 static void write_log(struct fake *f, const char *format, ...)
@@ -83,12 +84,14 @@ static enum mp_status fake_expert(struct fake *f, uint32_t layer, const struct m
 {
     const struct mp_rows *rows = &work->rows;
 
-    CHECK_EQ(work->executor, MP_EXECUTOR_DEVICE);
+    const bool here = work->executor == MP_EXECUTOR_DEVICE;
     const uint32_t slices = f->world.shape.slices > 1 ? f->world.shape.slices : 1;
     const uint32_t unit = (layer * EXPERTS + work->expert) * slices + work->slice;
 
-    CHECK(world_pieces_are_right(&f->world, unit, work->pieces));
+    CHECK(here || work->executor == MP_EXECUTOR_CPU);
+    CHECK(!here || world_pieces_are_right(&f->world, unit, work->pieces));
     CHECK_EQ(work->slices, 1);
+    f->on_cpu += !here;
     write_log(f, slices > 1 ? "expert %u.%u:" : "expert %u:", work->expert, work->slice);
     for (uint32_t i = 0; i < rows->count; i++) {
         CHECK(i == 0 || rows->token[i] > rows->token[i - 1]);
@@ -151,6 +154,7 @@ static const struct mp_step_ops all_ops = {
 static struct fake fake;
 
 static uint32_t fake_slots = 8, fake_slices = 1;
+static const struct mp_costs *fake_costs; /* not NULL: there is a CPU, too */
 
 static void open_fake(const struct mp_policy_names *names, const struct mp_step_ops *ops)
 {
@@ -166,8 +170,11 @@ static void open_fake(const struct mp_policy_names *names, const struct mp_step_
     struct mp_step_config config = { .ops = ops,
                                      .ctx = &fake,
                                      .executors = 1u << MP_EXECUTOR_DEVICE,
+                                     .costs = fake_costs,
                                      .clock = mp_clock_monotonic() };
 
+    if (fake_costs != NULL)
+        config.executors |= 1u << MP_EXECUTOR_CPU;
     memset(&fake, 0, sizeof(fake));
     world_open(&options, &fake.world);
     config.pager = fake.world.pager;
@@ -241,6 +248,36 @@ static void calls_come_in_order_grouped_by_expert(void)
     CHECK_EQ(fake.world.counters.policy_strikes, 0);
     layer_is_closed_and_sound();
     close_fake();
+}
+
+/* A load is cheap beside the CPU, but the device tier has two slots: what would be a third is the
+ * CPU's, and beside two residents that are used there is room for one at a time. */
+static void what_the_device_tier_cannot_take_goes_to_the_cpu(void)
+{
+    static const char *const bounded[] = { "greedy", "beam", "exact" };
+    static const struct mp_costs costs = { .load_ns = 10,
+                                           .cpu_fixed_ns = 100,
+                                           .device_fixed_ns = 1 };
+    static const float all_four[2 * EXPERTS] = { 0.6f, 0.4f, 0, 0, 0, 0, 0.6f, 0.4f };
+    struct mp_policy_names names = demand_only;
+
+    for (size_t i = 0; i < sizeof(bounded) / sizeof(bounded[0]); i++) {
+        names.policy[MP_SLOT_ASSIGN] = bounded[i];
+        fake_costs = &costs;
+        for (uint32_t tight = 0; tight < 2; tight++) {
+            fake_slots = tight ? 2 : 8;
+            open_fake(&names, &all_ops);
+            set_scores(all_four, 2);
+            CHECK_EQ(run_layer(0), MP_OK);
+            CHECK_EQ(fake.on_cpu, tight ? 2 : 0);
+            CHECK_EQ(run_layer(0), MP_OK);
+            CHECK_EQ(fake.on_cpu, tight ? 3 : 0);
+            layer_is_closed_and_sound();
+            close_fake();
+        }
+        fake_costs = NULL;
+        fake_slots = 8;
+    }
 }
 
 /* All slots there are: the next layer is guessed until all of it is resident, then never again. */
@@ -495,6 +532,7 @@ int main(void)
 {
     world_prepare();
     RUN(calls_come_in_order_grouped_by_expert);
+    RUN(what_the_device_tier_cannot_take_goes_to_the_cpu);
     RUN(slices_of_an_expert_stand_together);
     RUN(nobody_guesses_what_cannot_move);
     RUN(what_is_optional_may_be_missing);
