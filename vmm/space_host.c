@@ -83,7 +83,8 @@ enum mp_status mp_space_make_host(struct mp_space *space, const struct mp_space_
         status = mp_fail_no_memory("the list of copies down",
                                    space->layout.unit_count * sizeof(*space->draining));
     if (status == MP_OK && space->layout.addressing == MP_ADDRESSING_WINDOW)
-        status = mp_windows_create(config->backend, &space->layout, space->tier, &space->windows);
+        status = mp_windows_create(config->backend, &space->layout, space->tier, config->timeline,
+                                   &space->windows);
     if (status == MP_OK)
         status = mp_host_tier_create(&host, &space->host);
     if (status == MP_OK)

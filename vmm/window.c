@@ -21,6 +21,8 @@ struct mp_windows {
     struct mp_backend *backend;
     const struct mp_space_layout *layout;
     const struct mp_tier *tier;
+    struct mp_timeline *timeline; /* or NULL */
+    unsigned track;
     void *base[MP_TIER_CLASSES_MAX];
     struct place *places; // (units)
 
@@ -50,6 +52,16 @@ static void lose_locked(struct mp_windows *windows, uint32_t unit)
     windows->lost_in[class_index]++;
 }
 
+/* On the mapper's track. */
+static void note(struct mp_windows *windows, const char *what, uint32_t unit, uint64_t start_ns)
+{
+    const uint64_t bytes = windows->layout->stride_bytes[windows->layout->units[unit].class_index];
+
+    mp_timeline_span(windows->timeline, windows->track, what, start_ns,
+                     mp_timeline_now_ns(windows->timeline),
+                     &(struct mp_timeline_args){ { "unit", "bytes" }, { unit, bytes } });
+}
+
 static void clear_locked(struct mp_windows *windows, struct mp_slot slot)
 {
     const uint32_t unit = windows->unit_of[slot.class_index][slot.index];
@@ -57,6 +69,7 @@ static void clear_locked(struct mp_windows *windows, struct mp_slot slot)
     const struct mp_error before = *mp_error_last(); /* maybe why everything ends */
     struct mp_backend *backend = windows->backend;
     struct place *place;
+    uint64_t start_ns;
 
     mp_assert_held(&windows->lock);
     if (unit == NOBODY)
@@ -65,9 +78,11 @@ static void clear_locked(struct mp_windows *windows, struct mp_slot slot)
     mp_assert(place->mapped);
     windows->unit_of[slot.class_index][slot.index] = NOBODY;
     place->mapped = false;
+    start_ns = mp_timeline_now_ns(windows->timeline);
     if (backend->ops->window_unmap(backend, place->address, bytes) != MP_OK)
         lose_locked(windows, unit);
     mp_error_set(&before);
+    note(windows, "unmap", unit, start_ns);
 }
 
 void mp_windows_clear(struct mp_windows *windows, struct mp_slot slot)
@@ -98,9 +113,11 @@ void mp_windows_map(struct mp_windows *windows, uint32_t unit, struct mp_slot sl
     mp_lock(&windows->lock);
     mp_assert(windows->unit_of[slot.class_index][slot.index] == (place->mapped ? unit : NOBODY));
     if (!place->mapped && !place->lost) {
+        const uint64_t start_ns = mp_timeline_now_ns(windows->timeline);
         const enum mp_status status =
             backend->ops->window_map(backend, place->address, mp_tier_frame(windows->tier, slot));
 
+        note(windows, "map", unit, start_ns);
         if (status == MP_OK) {
             place->mapped = true;
             place->slot = slot;
@@ -179,7 +196,8 @@ static enum mp_status reserve(struct mp_windows *windows)
 }
 
 enum mp_status mp_windows_create(struct mp_backend *backend, const struct mp_space_layout *layout,
-                                 const struct mp_tier *tier, struct mp_windows **windows_p)
+                                 const struct mp_tier *tier, struct mp_timeline *timeline,
+                                 struct mp_windows **windows_p)
 {
     struct mp_windows *windows = calloc(1, sizeof(*windows));
     enum mp_status status = MP_OK;
@@ -189,6 +207,9 @@ enum mp_status mp_windows_create(struct mp_backend *backend, const struct mp_spa
     windows->backend = backend;
     windows->layout = layout;
     windows->tier = tier;
+    windows->timeline = timeline;
+    if (timeline != NULL)
+        windows->track = mp_timeline_add_track(timeline, "mapper");
     mp_mutex_init(&windows->lock, MP_LOCK_BACKEND, "windows");
     windows->places = calloc(layout->unit_count, sizeof(*windows->places));
     if (windows->places == NULL)

@@ -17,8 +17,9 @@
  */
 struct mp_windows;
 
+/* `timeline` gets a track "mapper", with every change of page tables; or NULL. */
 enum mp_status mp_windows_create(struct mp_backend *backend, const struct mp_space_layout *layout,
-                                 const struct mp_tier *tier,
+                                 const struct mp_tier *tier, struct mp_timeline *timeline,
                                  struct mp_windows **windows_p) MP_MUST_CHECK;
 
 /* Unmaps everything; before the tier is destroyed. NULL is allowed. */

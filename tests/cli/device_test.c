@@ -213,13 +213,25 @@ static void a_trace_says_how_the_device_routes(void)
     CHECK(memcmp(cuda, own, count * sizeof(own[0])) != 0);
 }
 
-static void the_timeline_has_a_track_for_each_executor(void)
+static bool has_track(const char *text, const char *name)
+{
+    char quoted[64];
+
+    snprintf(quoted, sizeof(quoted), "\"%s\"", name);
+    return strstr(text, quoted) != NULL;
+}
+
+/* Executors, the link, the disk, and who changes page tables. */
+static void the_timeline_has_a_track_for_each_that_works(void)
 {
     const char *path = cli_path("timeline.json");
-    const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens",
-                                       "2", "--ctx", "64", "--device", "cuda", "--budget", "50%",
-                                       "--timeline", path },
-                             .env = { driver } };
+    const struct cli cli = {
+        .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens", "8", "--ctx", "64",
+                  "--device", "cuda", "--budget", "30%", "--timeline", path },
+        .env = { driver, "MOEPAGER_ADDRESSING=window", "FAKECUDA_GRANULE=4096" }
+    };
+    static const char *const names[] = { "gpu",       "gpu in place", "cpu", "forward", "link",
+                                         "transfers", "mapper",       "map", "unmap" };
     struct cli_result result;
     size_t bytes;
     char *text;
@@ -229,8 +241,12 @@ static void the_timeline_has_a_track_for_each_executor(void)
     CHECK(strstr(result.err, "cuda:0 Fake device 0") != NULL);
     cli_free(&result);
     text = cli_read(path, &bytes);
-    CHECK(strstr(text, "\"gpu\"") != NULL && strstr(text, "\"gpu in place\"") != NULL);
-    CHECK(strstr(text, "\"cpu\"") != NULL && strstr(text, "\"forward\"") != NULL);
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (!has_track(text, names[i])) {
+            fprintf(stderr, "no '%s' in the timeline\n", names[i]);
+            exit(1);
+        }
+    }
     free(text);
 }
 
@@ -321,6 +337,6 @@ int main(int argc, char **argv)
     RUN(memory_that_is_not_pinned_is_told_once);
     RUN(hidden_devices_are_not_used);
     RUN(a_driver_that_hangs_ends_the_run);
-    RUN(the_timeline_has_a_track_for_each_executor);
+    RUN(the_timeline_has_a_track_for_each_that_works);
     return 0;
 }
