@@ -411,6 +411,12 @@ enum moepager_status moepager_prefetch(struct moepager *pager, uint32_t layer,
     return (enum moepager_status)status;
 }
 
+enum moepager_status moepager_set_budget(struct moepager *pager, uint64_t budget_bytes)
+{
+    enter();
+    return (enum moepager_status)mp_pager_set_budget(pager->pager, budget_bytes);
+}
+
 void moepager_get_counters(const struct moepager *pager, struct moepager_counters *counters_p)
 {
     const struct mp_counters *c = &pager->counters;

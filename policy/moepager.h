@@ -203,6 +203,19 @@ MOEPAGER_API void moepager_abort(struct moepager *pager);
 MOEPAGER_API enum moepager_status moepager_prefetch(struct moepager *pager, uint32_t layer,
                                                     const uint32_t *experts, uint32_t count);
 
+/*
+ * Change config.budget_bytes, in bytes, between two layers (MOEPAGER_BUDGET_ALL: room for all
+ * experts): on the thread that uses the pager, with no layer open. Waits for reads in flight.
+ * Experts that lose their room leave by the evict policy, others may move: addresses are those of
+ * the next moepager_next().
+ *
+ * MOEPAGER_ERR_INVALID: a layer is open. MOEPAGER_ERR_CONFIG E_BUDGET_SMALL: below smallest_bytes
+ * of the plan; in both cases nothing has changed. MOEPAGER_ERR_NO_SPACE: memory for so much cannot
+ * be had; what was had is kept. The pager can be used after any error.
+ */
+MOEPAGER_API enum moepager_status moepager_set_budget(struct moepager *pager,
+                                                      uint64_t budget_bytes);
+
 /* Since moepager_open(), but for resident_bytes, which is now. */
 struct moepager_counters {
     uint64_t hits, misses; /* experts that were, and were not, in memory when needed */

@@ -297,6 +297,35 @@ static void wrong_calls_are_refused_and_change_nothing(void)
     moepager_close(NULL);
 }
 
+static void a_budget_can_change_between_layers(void)
+{
+    static const uint32_t all[] = { 0, 1, 2, 3, 4, 5 };
+    struct moepager_config config = make_config(MOEPAGER_BUDGET_ALL);
+    struct moepager_plan plan;
+    struct moepager_counters counters;
+    struct moepager *pager;
+
+    CHECK_EQ(moepager_plan(&config, &plan), MOEPAGER_OK);
+    CHECK_EQ(moepager_open(&config, &pager), MOEPAGER_OK);
+    for (unsigned i = 0; i < 12; i++) {
+        const uint64_t budget =
+            plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * (i * 5 % 7) / 6;
+
+        CHECK_EQ(moepager_set_budget(pager, budget), MOEPAGER_OK);
+        moepager_get_counters(pager, &counters);
+        CHECK(counters.resident_bytes <= budget);
+        for (uint32_t l = 0; l < LAYERS; l++)
+            run_layer(pager, l, all, 6);
+    }
+    CHECK_EQ(moepager_set_budget(pager, plan.smallest_bytes - 1), MOEPAGER_ERR_CONFIG);
+    CHECK_STR(moepager_error_code(), "E_BUDGET_SMALL");
+    CHECK_EQ(moepager_begin(pager, 0, all, NULL, 1), MOEPAGER_OK);
+    CHECK_EQ(moepager_set_budget(pager, MOEPAGER_BUDGET_ALL), MOEPAGER_ERR_INVALID);
+    moepager_abort(pager);
+    CHECK_EQ(moepager_set_budget(pager, MOEPAGER_BUDGET_ALL), MOEPAGER_OK);
+    moepager_close(pager);
+}
+
 static void what_was_prefetched_is_a_hit(void)
 {
     static const uint32_t first[2] = { 0, 1 }, guess[3] = { 5, 2, 4 }, second[3] = { 2, 4, 5 };
@@ -376,6 +405,7 @@ int main(void)
     RUN(bytes_are_right_at_every_budget);
     RUN(too_many_leases_are_an_answer_and_not_a_deadlock);
     RUN(wrong_calls_are_refused_and_change_nothing);
+    RUN(a_budget_can_change_between_layers);
     RUN(what_was_prefetched_is_a_hit);
     RUN(a_file_that_changed_is_an_error_and_the_rest_goes_on);
     RUN(warnings_go_to_the_program_that_asks_for_them);
