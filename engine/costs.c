@@ -1,8 +1,9 @@
 /*
  * What work costs on this machine, measured while the engine works, for policies that ask. Experts:
  * time of a group over its experts, where each has one row (the fixed part) or many (the part per
- * row). A layer: what passes from one sum of experts to the next router's scores. A read: the pager
- * knows. What the link has to do still is guessed.
+ * row); a device's executors are followed by their threads (device_queue.c). A layer: what passes
+ * from one sum of experts to the next router's scores. A load: what the pager has seen. A
+ * prediction: the scores of one layer ahead. What the link has to do still is guessed.
  */
 #include "engine/engine_int.h"
 
@@ -15,19 +16,32 @@ static void learn(uint64_t *value, uint64_t sample)
     *value = *value == 0 ? sample : (*value * 15 + sample) / 16;
 }
 
+static bool follows(const struct mp_engine *engine)
+{
+    return engine->shape.costs != NULL && !engine->config.deterministic;
+}
+
+static void note_load(struct mp_engine *engine)
+{
+    const uint64_t ns = mp_pager_load_ns(engine->pager);
+
+    if (ns > 0)
+        engine->costs.load_ns = ns;
+}
+
 void mp_engine_note_experts(struct mp_engine *engine, uint64_t ns, uint32_t parts, uint64_t rows)
 {
     struct mp_costs *costs = &engine->costs;
-    const uint64_t each_ns = ns * engine->shape.slices / parts;
-    const uint64_t each_rows = rows * engine->shape.slices / parts;
+    const uint64_t each_ns = parts > 0 ? ns * engine->shape.slices / parts : 0;
+    const uint64_t each_rows = parts > 0 ? rows * engine->shape.slices / parts : 0;
 
-    if (engine->shape.costs == NULL || parts == 0)
+    if (!follows(engine) || engine->device != NULL || parts == 0)
         return;
     if (each_rows <= 1 || costs->device_fixed_ns == 0)
         learn(&costs->device_fixed_ns, each_ns);
     else if (each_rows >= MANY_ROWS && each_ns > costs->device_fixed_ns)
         learn(&costs->device_token_ns, (each_ns - costs->device_fixed_ns) / each_rows);
-    costs->load_ns = mp_pager_load_ns(engine->pager);
+    note_load(engine);
 }
 
 void mp_engine_note_sum(struct mp_engine *engine)
@@ -35,15 +49,18 @@ void mp_engine_note_sum(struct mp_engine *engine)
     engine->summed_ns = mp_clock_now_ns(engine->config.clock);
 }
 
-void mp_engine_note_scores(struct mp_engine *engine, uint32_t moe_layer)
+void mp_engine_note_scores(struct mp_engine *engine)
 {
-    if (engine->shape.costs != NULL && moe_layer > 0)
+    if (!follows(engine))
+        return;
+    if (engine->summed_ns > 0)
         learn(&engine->costs.layer_ns, mp_clock_now_ns(engine->config.clock) - engine->summed_ns);
+    note_load(engine);
 }
 
 void mp_engine_note_predicted(struct mp_engine *engine, uint64_t start_ns)
 {
-    if (engine->shape.costs != NULL)
+    if (follows(engine))
         learn(&engine->costs.predict_ns, mp_clock_now_ns(engine->config.clock) - start_ns);
 }
 

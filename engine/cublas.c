@@ -76,9 +76,9 @@ static const char *const choice_names[] = { "auto", "own", "cublas", NULL };
 const struct mp_opt mp_gemm_opts[] = {
     MP_OPT_ENUM(
         "CUDA_GEMM", struct mp_gemm_config, choice, "auto", choice_names,
-        "Who multiplies dense weights with many tokens on a CUDA device: own kernels, which "
-        "round nothing, or cuBLAS, which rounds activations to the type of the weights; auto "
-        "takes cuBLAS where it is installed."),
+        "Who multiplies with many tokens on a CUDA device, dense weights and experts alike: own "
+        "kernels, which round nothing, or cuBLAS, which rounds activations to the type of the "
+        "weights; auto takes cuBLAS where it is installed."),
     MP_OPT_END
 };
 
@@ -241,6 +241,11 @@ void mp_gemm_close(struct mp_gemm *gemm)
         dlclose(gemm->library);
     pthread_mutex_destroy(&gemm->lock);
     free(gemm);
+}
+
+uint32_t mp_gemm_tokens_min(const struct mp_gemm *gemm)
+{
+    return gemm->tokens_min;
 }
 
 const char *mp_gemm_name(const struct mp_gemm *gemm)

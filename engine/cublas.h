@@ -5,10 +5,10 @@
 #include "vmm/base/opt.h"
 
 /*
- * Products with dense weights on a device, by the project's kernels or by cuBLAS. For a few tokens
- * they wait for memory, and the kernels read each weight once; for many, cuBLAS's use of tensor
- * cores is several times faster. Its library is looked for when it is wanted (libcublas.so.13, then
- * .12); nothing is linked.
+ * Products on a device, by the project's kernels or by cuBLAS. For a few tokens they wait for
+ * memory, and the kernels read each weight once; for many, cuBLAS's use of tensor cores is several
+ * times faster. Its library is looked for when it is wanted (libcublas.so.13, then .12); nothing is
+ * linked.
  *
  * What cuBLAS multiplies is of one type: activations are rounded to that of the weights first, so
  * that a product is at most 2^-9 (BF16) or 2^-11 (F16) of the sum of magnitudes off, and an F16
@@ -36,6 +36,9 @@ struct mp_gemm;
 enum mp_status mp_gemm_open(struct mp_gpu *gpu, enum mp_gemm_choice choice, uint64_t x_count_max,
                             struct mp_gemm **gemm_p) MP_MUST_CHECK;
 void mp_gemm_close(struct mp_gemm *gemm); /* NULL is allowed; nothing of it may be queued */
+
+/* From so many tokens of a launch on cuBLAS is used; UINT32_MAX: never. */
+uint32_t mp_gemm_tokens_min(const struct mp_gemm *gemm);
 
 /* "own", or cuBLAS's version: "cuBLAS 13.1.0" */
 const char *mp_gemm_name(const struct mp_gemm *gemm);

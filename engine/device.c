@@ -19,7 +19,7 @@ struct array {
     uint64_t dims[4];
 };
 
-#define ARRAY_COUNT 24
+#define ARRAY_COUNT 26
 #define LIST_ALIGN 16u
 
 static uint64_t max_u64(uint64_t a, uint64_t b)
@@ -54,10 +54,11 @@ static uint64_t part_bytes(const struct mp_engine_config *c)
     return mp_cuda_attend_part_bytes(&few);
 }
 
-static void list_arrays(const struct mp_engine_config *c, uint64_t list_bytes,
-                        struct array list[ARRAY_COUNT])
+static void list_arrays(const struct mp_device *device, struct array list[ARRAY_COUNT])
 {
+    const struct mp_engine_config *c = &device->engine->config;
     const struct mp_model_config *m = c->model;
+    const uint64_t many = device->gemm != NULL ? mp_device_many_lanes(device) : 0;
     const uint64_t T = c->tokens_max, H = m->hidden, V = m->vocab, C = c->ctx, E = m->experts;
     const uint64_t Q = (uint64_t)m->heads * m->head_dim, K = (uint64_t)m->kv_heads * m->head_dim;
     const uint64_t S = max_u64(m->shared_ffn, m->dense_ffn), R = m->experts_per_token;
@@ -86,9 +87,11 @@ static void list_arrays(const struct mp_engine_config *c, uint64_t list_bytes,
         A(weight, "activations", T, R, 1, 1),
         A(rank, "activations", T, R, H, 1),
         A(act, "activations", T, R, F, 1),
+        A(many_x, "activations", many, T, H, 1),
+        A(many_up, "activations", many, T, F, 1),
         A(logits, "logits", c->sequences, V, 1, 1),
         A(ids, "the batch", 3 * T + c->sequences, 1, 1, 1),
-        A(list, "work lists", list_bytes / 4, 1, 1, 1),
+        A(list, "work lists", device->list_bytes / 4, 1, 1, 1),
         A(part, "activations", (part_bytes(c) + 3) / 4, 1, 1, 1),
         A(cosine, "positions", C, half, 1, 1),
         A(sine, "positions", C, half, 1, 1),
@@ -110,7 +113,7 @@ static enum mp_status make_state(struct mp_device *device)
     struct array list[ARRAY_COUNT];
     enum mp_status status = MP_OK;
 
-    list_arrays(&device->engine->config, device->list_bytes, list);
+    list_arrays(device, list);
     for (size_t i = 0; i < ARRAY_COUNT && status == MP_OK; i++) {
         uint64_t bytes = 4;
 
@@ -128,7 +131,7 @@ static void drop_state(struct mp_device *device)
 {
     struct array list[ARRAY_COUNT];
 
-    list_arrays(&device->engine->config, device->list_bytes, list);
+    list_arrays(device, list);
     for (size_t i = 0; i < ARRAY_COUNT; i++)
         mp_gpu_free(device->gpu, *array_of(device, &list[i]));
 }
@@ -189,12 +192,12 @@ static enum mp_status load_positions(struct mp_device *device)
     return status;
 }
 
-/* Of dense products: activations of the largest batch. */
+/* Activations of the largest batch. */
 static uint64_t widest_input(const struct mp_engine_config *c)
 {
     const struct mp_model_config *m = c->model;
     const uint64_t widest = max_u64(max_u64(m->hidden, (uint64_t)m->heads * m->head_dim),
-                                    max_u64(m->shared_ffn, m->dense_ffn));
+                                    max_u64(m->expert_ffn, max_u64(m->shared_ffn, m->dense_ffn)));
 
     return widest * c->tokens_max;
 }

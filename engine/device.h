@@ -28,7 +28,8 @@
 /* One list of experts, or slices of them, that an executor has taken over: device->work[first ..
  * first + count). */
 struct mp_device_batch {
-    uint32_t layer, first, count, rows;
+    uint32_t layer, first, count;
+    uint32_t parts, rows;   /* slices, and their rows, over all of the list */
     mp_cu_event start, end; /* around it, on the queue's stream; not of the CPU */
     uint64_t start_ns;      /* when it was handed over */
 };
@@ -63,6 +64,8 @@ struct mp_device_state {
     mp_cu_ptr weight;    // (T, R)
     mp_cu_ptr rank;      // (T, R, H)
     mp_cu_ptr act;       // (T * R, F): of all experts of a layer
+    mp_cu_ptr many_x;    // (2, T, H): of an expert with many rows, for each stream; see
+    mp_cu_ptr many_up;   // (2, T, F): device_many.c
     mp_cu_ptr logits;    // (sequences, V)
     mp_cu_ptr ids;       /* u32: token (T), sequence (T), position (T), wanted (sequences) */
     mp_cu_ptr list;      /* work lists of a layer */
@@ -181,6 +184,17 @@ enum mp_status mp_device_combine(struct mp_device *device, uint32_t tokens) MP_M
 /* scores(tokens, experts) of MoE layer `target` for the residual stream x, on the host. */
 enum mp_status mp_device_gate_scores(struct mp_device *device, mp_cu_ptr x, uint32_t target,
                                      float *scores) MP_MUST_CHECK;
+
+/*
+ * device_many.c. Is an expert with so many rows computed by products of its own? Then this queues
+ * them: `row` (u32, on the device) are its rows, `act` (rows, channels) is scratch.
+ */
+bool mp_device_is_many(const struct mp_device *device, uint32_t rows);
+enum mp_status mp_device_run_many(struct mp_device *device, struct mp_device_queue *queue,
+                                  enum mp_wtype type, const struct mp_cuda_expert *expert,
+                                  mp_cu_ptr row, mp_cu_ptr act) MP_MUST_CHECK;
+/* Streams that have scratch for it; 0: no expert is ever so large. */
+uint64_t mp_device_many_lanes(const struct mp_device *device);
 
 /*
  * device_graph.c. With a pager, after mp_device_start(). `step`: the batch has been begun

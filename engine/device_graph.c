@@ -50,7 +50,7 @@ struct mp_device_graphs {
     float *seen;                     // (L, N, E)
 
     bool known; /* the table is that of these counts */
-    uint64_t loads, prefetches, evictions, resident_bytes;
+    uint64_t loads, prefetches, evictions, resident_bytes, moves;
 
     uint32_t rest, pause; /* steps that the host drives yet, and after the next miss */
     struct mp_device_graph_counts counts;
@@ -295,7 +295,8 @@ static enum mp_status write_table(struct mp_device *device)
     const uint32_t L = engine->shape.layers, E = engine->shape.experts;
 
     if (g->known && g->loads == c->loads && g->prefetches == c->prefetch_issued &&
-        g->evictions == c->evictions && g->resident_bytes == c->resident_bytes)
+        g->evictions == c->evictions && g->resident_bytes == c->resident_bytes &&
+        g->moves == mp_space_moves(engine->space))
         return MP_OK;
     for (uint32_t i = 0; i < L * E; i++) {
         const void *pieces[MP_UNIT_PIECES_MAX];
@@ -314,6 +315,7 @@ static enum mp_status write_table(struct mp_device *device)
     g->prefetches = c->prefetch_issued;
     g->evictions = c->evictions;
     g->resident_bytes = c->resident_bytes;
+    g->moves = mp_space_moves(engine->space);
     return mp_gpu_upload(device->gpu, mp_device_stream(device), g->table, g->places,
                          (uint64_t)L * E * sizeof(g->places[0]));
 }

@@ -78,18 +78,19 @@ static enum mp_status await(struct mp_device_queue *queue, const struct mp_devic
     return status;
 }
 
-/* A cost that was measured moves those that are known towards it, a sixteenth of the way. */
+/* A cost that was measured moves those that are known towards it, a sixteenth of the way. Costs are
+ * those of whole experts, a batch has `slices` parts of each. */
 static void adjust(uint64_t *fixed_ns, uint64_t *token_ns, const struct mp_device_batch *batch,
-                   uint64_t measured_ns)
+                   uint32_t slices, uint64_t measured_ns)
 {
     const double expected =
-        (double)*fixed_ns * batch->count + (double)*token_ns * (double)batch->rows;
+        ((double)*fixed_ns * batch->parts + (double)*token_ns * batch->rows) / slices;
     double ratio;
 
     if (measured_ns == 0)
         return;
     if (expected <= 0) {
-        *fixed_ns = measured_ns / batch->count;
+        *fixed_ns = measured_ns * slices / batch->parts;
         return;
     }
     ratio = (double)measured_ns / expected;
@@ -118,14 +119,16 @@ static void note_cost_locked(struct mp_device_queue *queue, const struct mp_devi
                              uint64_t ns)
 {
     struct mp_costs *costs = &queue->device->measured;
+    const uint32_t slices = queue->device->engine->config.weights->slices.count;
 
     mp_assert_held(&queue->device->lock);
-    if (queue->executor == MP_EXECUTOR_CPU)
-        adjust(&costs->cpu_fixed_ns, &costs->cpu_token_ns, batch, ns);
+    if (queue->executor == MP_EXECUTOR_CPU) /* the way there and back is a cost of its own */
+        adjust(&costs->cpu_fixed_ns, &costs->cpu_token_ns, batch, slices,
+               ns > costs->handoff_ns ? ns - costs->handoff_ns : 0);
     else if (queue->executor == MP_EXECUTOR_IN_PLACE)
-        adjust(&costs->in_place_fixed_ns, &costs->in_place_token_ns, batch, ns);
+        adjust(&costs->in_place_fixed_ns, &costs->in_place_token_ns, batch, slices, ns);
     else
-        adjust(&costs->device_fixed_ns, &costs->device_token_ns, batch, ns);
+        adjust(&costs->device_fixed_ns, &costs->device_token_ns, batch, slices, ns);
 }
 
 static void add_ended_locked(struct mp_device *device, const struct mp_expert_work *work,
@@ -233,6 +236,21 @@ void mp_device_settle(struct mp_device *device)
         finish_stream(device, device->queues[i].stream);
 }
 
+/* The rest of the costs is the step's thread's own. */
+static void follow_locked(struct mp_device *device)
+{
+    const struct mp_costs *measured = &device->measured;
+    struct mp_costs *costs = &device->engine->costs;
+
+    mp_assert_held(&device->lock);
+    costs->cpu_fixed_ns = measured->cpu_fixed_ns;
+    costs->cpu_token_ns = measured->cpu_token_ns;
+    costs->device_fixed_ns = measured->device_fixed_ns;
+    costs->device_token_ns = measured->device_token_ns;
+    costs->in_place_fixed_ns = measured->in_place_fixed_ns;
+    costs->in_place_token_ns = measured->in_place_token_ns;
+}
+
 enum mp_status mp_device_ended(struct mp_device *device, bool wait, uint32_t *needs,
                                uint32_t *count_p)
 {
@@ -250,7 +268,7 @@ enum mp_status mp_device_ended(struct mp_device *device, bool wait, uint32_t *ne
         mp_error_set(&device->error);
     device->error.status = MP_OK;
     if (!device->engine->config.deterministic)
-        device->engine->costs = device->measured;
+        follow_locked(device);
     mp_unlock(&device->lock);
     *count_p = count;
     return status;

@@ -96,6 +96,8 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
         status = fetch_scores(device, scores);
     if (status == MP_OK && engine->config.route_from != NULL)
         mp_route_from_scores(engine->config.route_from, engine->batch, moe_layer, scores);
+    if (status == MP_OK)
+        mp_engine_note_scores(engine);
     engine->scores = scores;
     return status;
 }
@@ -105,6 +107,7 @@ enum mp_status mp_device_gate_scores(struct mp_device *device, mp_cu_ptr x, uint
 {
     const struct mp_device_state *s = &device->state;
     const uint32_t layer = device->engine->layer_of[target];
+    const uint64_t start_ns = mp_clock_now_ns(device->engine->config.clock);
     enum mp_status status = mp_device_norm(device, s->xe, x, device->weights.layers[layer].ffn_norm,
                                            device->engine->tokens);
 
@@ -112,6 +115,8 @@ enum mp_status mp_device_gate_scores(struct mp_device *device, mp_cu_ptr x, uint
         status = mp_device_router(device, layer, s->xe, s->scores);
     if (status == MP_OK)
         status = fetch_scores(device, scores);
+    if (status == MP_OK)
+        mp_engine_note_predicted(device->engine, start_ns);
     return status;
 }
 
@@ -121,12 +126,14 @@ static enum mp_status op_source_scores(void *ctx, uint32_t moe_layer, uint32_t t
 {
     struct mp_engine *engine = ctx;
     struct mp_device *device = engine->device;
+    const uint64_t start_ns = mp_clock_now_ns(engine->config.clock);
 
     if (mp_engine_source_of(engine, moe_layer, target_layer, source) == MP_SCORES_GATE)
         return mp_device_gate_scores(device, device->state.x, target_layer, scores);
     mp_lock(&device->pool_lock);
     mp_engine_source_scores(engine, moe_layer, target_layer, source, scores);
     mp_unlock(&device->pool_lock);
+    mp_engine_note_predicted(engine, start_ns);
     return MP_OK;
 }
 
@@ -188,6 +195,18 @@ static bool op_take(void *ctx, uint32_t moe_layer, uint32_t expert, enum mp_exec
     return true;
 }
 
+/* Place for `bytes` of a layer's lists on the device, where they are brought from their place on
+ * the host. */
+static enum mp_status send_list(struct mp_device *device, struct mp_device_queue *queue,
+                                uint64_t bytes, uint64_t *at_p)
+{
+    const uint64_t at = device->list_used;
+
+    *at_p = device->state.list + at;
+    device->list_used += (bytes + LIST_ALIGN - 1) / LIST_ALIGN * LIST_ALIGN;
+    return mp_gpu_upload(device->gpu, queue->stream, *at_p, device->list + at, bytes);
+}
+
 /* Launch a list of experts of one type, which stands on the host at `list_used`. */
 static enum mp_status launch_list(struct mp_device *device, struct mp_device_queue *queue,
                                   enum mp_wtype type, const struct mp_cuda_experts *list,
@@ -197,10 +216,8 @@ static enum mp_status launch_list(struct mp_device *device, struct mp_device_que
     const uint64_t bytes = work_bytes + rows * sizeof(uint32_t);
     const struct mp_device_state *s = &device->state;
     struct mp_cuda_experts params = *list;
-    enum mp_status status = mp_gpu_upload(device->gpu, queue->stream, s->list + device->list_used,
-                                          device->list + device->list_used, bytes);
+    enum mp_status status = send_list(device, queue, bytes, &params.work);
 
-    params.work = s->list + device->list_used;
     params.row = params.work + work_bytes;
     params.x = s->xn;
     params.act = s->act + device->act_used * sizeof(float);
@@ -216,7 +233,6 @@ static enum mp_status launch_list(struct mp_device *device, struct mp_device_que
         status =
             mp_gpu_launch(device->gpu, queue->stream,
                           (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_down_f32 + type), &params);
-    device->list_used += (bytes + LIST_ALIGN - 1) / LIST_ALIGN * LIST_ALIGN;
     device->act_used += (uint64_t)rows * params.channels;
     return status;
 }
@@ -251,6 +267,29 @@ static struct mp_cuda_expert make_work(const struct mp_device *device,
     };
 }
 
+static uint32_t *list_rows(const struct mp_device *device, const struct mp_expert_work *work,
+                           uint32_t *row)
+{
+    for (uint32_t r = 0; r < work->rows.count; r++)
+        *row++ = (uint32_t)mp_engine_rank_row(device->engine, &work->rows, r);
+    return row;
+}
+
+static enum mp_status launch_many(struct mp_device *device, struct mp_device_queue *queue,
+                                  enum mp_wtype type, const struct mp_expert_work *work,
+                                  uint32_t slice)
+{
+    const struct mp_cuda_expert expert = make_work(device, work, slice, 0);
+    const mp_cu_ptr act = device->state.act + device->act_used * sizeof(float);
+    enum mp_status status;
+    uint64_t row;
+
+    (void)list_rows(device, work, (uint32_t *)(device->list + device->list_used));
+    status = send_list(device, queue, expert.count * sizeof(uint32_t), &row);
+    device->act_used += (uint64_t)expert.count * expert.channels;
+    return status == MP_OK ? mp_device_run_many(device, queue, type, &expert, row, act) : status;
+}
+
 /* Of a batch, the experts whose weights are of one type, one slice of each. */
 static enum mp_status launch_slice(struct mp_device *device, struct mp_device_queue *queue,
                                    const struct mp_device_batch *batch, enum mp_wtype type,
@@ -260,9 +299,11 @@ static enum mp_status launch_slice(struct mp_device *device, struct mp_device_qu
     struct mp_cuda_expert *list = (void *)(device->list + device->list_used);
     struct mp_cuda_experts params = { .works = 0 };
     uint32_t rows = 0, *row;
+    enum mp_status status;
 
     for (uint32_t i = 0; i < batch->count; i++) {
-        if (!takes_part(device, &works[i], batch->layer, type, slice))
+        if (!takes_part(device, &works[i], batch->layer, type, slice) ||
+            mp_device_is_many(device, works[i].rows.count))
             continue;
         list[params.works] = make_work(device, &works[i], slice, rows);
         if (list[params.works].channels > params.channels)
@@ -272,16 +313,19 @@ static enum mp_status launch_slice(struct mp_device *device, struct mp_device_qu
         rows += works[i].rows.count;
         params.works++;
     }
-    if (params.works == 0)
-        return MP_OK;
     row = (uint32_t *)(list + params.works);
     for (uint32_t i = 0; i < batch->count; i++) {
-        const bool in = takes_part(device, &works[i], batch->layer, type, slice);
-
-        for (uint32_t r = 0; in && r < works[i].rows.count; r++)
-            *row++ = (uint32_t)mp_engine_rank_row(device->engine, &works[i].rows, r);
+        if (takes_part(device, &works[i], batch->layer, type, slice) &&
+            !mp_device_is_many(device, works[i].rows.count))
+            row = list_rows(device, &works[i], row);
     }
-    return launch_list(device, queue, type, &params, rows);
+    status = params.works > 0 ? launch_list(device, queue, type, &params, rows) : MP_OK;
+    for (uint32_t i = 0; i < batch->count && status == MP_OK; i++) {
+        if (takes_part(device, &works[i], batch->layer, type, slice) &&
+            mp_device_is_many(device, works[i].rows.count))
+            status = launch_many(device, queue, type, &works[i], slice);
+    }
+    return status;
 }
 
 /* The CPU takes an expert slice by slice, side by side, as the host's operation does. */
@@ -306,7 +350,7 @@ static struct mp_device_batch *fill_batch(struct mp_device *device, uint32_t moe
 {
     const uint32_t first = device->work_used;
     struct mp_device_batch *batch;
-    uint32_t rows = 0;
+    uint32_t parts = 0, rows = 0;
 
     for (uint32_t i = 0; i < count; i++) {
         if (work[i].executor != executor)
@@ -317,7 +361,8 @@ static struct mp_device_batch *fill_batch(struct mp_device *device, uint32_t moe
             add_slices(device, &work[i]);
         else
             device->work[device->work_used++] = work[i];
-        rows += work[i].rows.count;
+        parts += work[i].slices;
+        rows += work[i].slices * work[i].rows.count;
     }
     if (device->work_used == first)
         return NULL;
@@ -325,6 +370,7 @@ static struct mp_device_batch *fill_batch(struct mp_device *device, uint32_t moe
     batch->layer = moe_layer;
     batch->first = first;
     batch->count = device->work_used - first;
+    batch->parts = parts;
     batch->rows = rows;
     return batch;
 }
@@ -441,7 +487,11 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
     if (status == MP_OK)
         status =
             mp_gpu_upload(device->gpu, stream, device->state.weight, device->weight, weights_bytes);
-    return status == MP_OK ? mp_device_combine(device, engine->tokens) : status;
+    if (status == MP_OK)
+        status = mp_device_combine(device, engine->tokens);
+    if (status == MP_OK)
+        mp_engine_note_sum(engine);
+    return status;
 }
 
 void mp_device_fill_ops(struct mp_device *device)

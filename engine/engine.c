@@ -257,6 +257,33 @@ static bool reads_host(struct mp_backend *backend)
     return backend->ops->reads_host == NULL || backend->ops->reads_host(backend);
 }
 
+/* Which experts an exclusive host tier holds at a moment follows from the timing of copies. */
+static enum mp_status check_residency(const struct mp_engine_config *c)
+{
+    const char *assign = c->policies.policy[MP_SLOT_ASSIGN];
+
+    if (!c->deterministic || c->host_residency != MP_HOST_EXCLUSIVE || !strcmp(assign, "gpu-only"))
+        return MP_OK;
+    return mp_fail(
+        MP_ERR_CONFIG, "E_RESIDENCY",
+        "--deterministic with --residency exclusive: what assign policy '%s' can give to "
+        "the CPU would depend on timing; use --residency inclusive or --assign gpu-only",
+        assign);
+}
+
+/* Policies that would decide by costs, in a run that neither knows nor measures them. */
+static void tell_unknown_costs(const struct mp_engine *engine)
+{
+    const struct mp_engine_config *c = &engine->config;
+
+    if (c->deterministic && (engine->shape.costs == NULL || engine->costs.load_ns == 0) &&
+        mp_policies_want_costs(&c->policies))
+        mp_log_info("engine",
+                    "profile %s asks what work costs, which is not known: a deterministic run does "
+                    "not measure it%s",
+                    c->policies.name, engine->device != NULL ? ", moepager probe does" : "");
+}
+
 static enum mp_status make_paging(struct mp_engine *engine)
 {
     const struct mp_engine_config *c = &engine->config;
@@ -283,9 +310,13 @@ static enum mp_status make_paging(struct mp_engine *engine)
         step_config.executors |= 1u << MP_EXECUTOR_CPU;
         step_config.costs = &engine->costs;
     }
-    status = make_space(engine);
+    status = engine->device != NULL ? check_residency(c) : MP_OK;
+    if (status == MP_OK)
+        status = make_space(engine);
     if (status == MP_OK && engine->device != NULL && reads_host(engine->backend))
         step_config.executors |= 1u << MP_EXECUTOR_IN_PLACE;
+    if (status == MP_OK)
+        tell_unknown_costs(engine);
     if (status == MP_OK)
         status =
             mp_policies_create(&c->policies, &engine->shape, c->option_groups, &engine->policies);
@@ -381,6 +412,18 @@ void mp_engine_destroy(struct mp_engine *engine)
     free(engine->moe_layer);
     free(engine->layer_of);
     free(engine);
+}
+
+enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_bytes)
+{
+    enum mp_status status;
+
+    if (engine->decisions != NULL)
+        return mp_fail(MP_ERR_INVALID, "E_PAGER_ORDER",
+                       "the budget cannot change while a decision log is written");
+    status = mp_pager_set_budget(engine->pager, budget_bytes);
+    mp_pager_fit_shape(engine->space, &engine->shape);
+    return status;
 }
 
 const struct mp_counters *mp_engine_counters(struct mp_engine *engine)

@@ -118,7 +118,8 @@ enum mp_status mp_engine_measure(const struct mp_engine_config *config, uint64_t
                                  uint64_t *state_bytes_p) MP_MUST_CHECK;
 
 /*
- * MP_ERR_CONFIG: budget, sequences, ctx or tokens_max out of range, with the numbers.
+ * MP_ERR_CONFIG: budget, sequences, ctx or tokens_max out of range, with the numbers; E_RESIDENCY:
+ * deterministic with an exclusive host tier and an assign policy that uses it.
  * MP_ERR_NO_MEMORY. On failure nothing is left.
  */
 enum mp_status mp_engine_create(const struct mp_engine_config *config,
@@ -144,6 +145,18 @@ struct mp_batch {
  */
 enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch,
                           const float **logits_p) MP_MUST_CHECK;
+
+/*
+ * Change config.budget_bytes (bytes; UINT64_MAX: room for all experts) between two calls of
+ * mp_forward(), on the same thread. Waits for transfers that have started. Residents that no longer
+ * have a slot leave by the evict policy, others may move; no output changes by a bit.
+ *
+ * MP_ERR_CONFIG E_BUDGET_SMALL: less than two slots for each size of expert; nothing has changed.
+ * MP_ERR_INVALID E_PAGER_ORDER: a decision log is being written, which tells of one budget only.
+ * MP_ERR_NO_SPACE: the device has no more memory to give; what was taken is kept. After any other
+ * error the budget is somewhere between, and the engine can be used.
+ */
+enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_bytes) MP_MUST_CHECK;
 
 const struct mp_counters *mp_engine_counters(struct mp_engine *engine);
 void mp_engine_plan(const struct mp_engine *engine, struct mp_space_plan *plan_p);

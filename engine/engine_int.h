@@ -71,13 +71,16 @@ struct mp_engine {
     const struct mp_batch *batch; /* the same */
     const float *scores;          // (tokens, experts): of the layer being run; the step's
     struct mp_predict_state predict;
-    uint64_t summed_ns; /* when the last MoE layer was added up */
+    uint64_t summed_ns; /* when the batch's last MoE layer was added up; 0: none yet */
 };
 
-/* Measurements for `costs`; without effect in a deterministic run, which has none. */
+/*
+ * Measurements for `costs`, by the step's thread; without effect in a deterministic run. Experts of
+ * a device are no matter of the first. Scores: the next ones after note_sum() are there.
+ */
 void mp_engine_note_experts(struct mp_engine *engine, uint64_t ns, uint32_t parts, uint64_t rows);
 void mp_engine_note_sum(struct mp_engine *engine);
-void mp_engine_note_scores(struct mp_engine *engine, uint32_t moe_layer);
+void mp_engine_note_scores(struct mp_engine *engine);
 void mp_engine_note_predicted(struct mp_engine *engine, uint64_t start_ns);
 
 /* The step's link_busy(); ctx is an engine. 0 in a deterministic run. */

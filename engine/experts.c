@@ -35,7 +35,7 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
     if (engine->config.route_from != NULL)
         mp_route_from_scores(engine->config.route_from, engine->batch, moe_layer, scores);
     engine->scores = scores;
-    mp_engine_note_scores(engine, moe_layer);
+    mp_engine_note_scores(engine);
     return MP_OK;
 }
 

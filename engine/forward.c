@@ -251,6 +251,7 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
         return status;
     engine->tokens = batch->count;
     engine->batch = batch;
+    engine->summed_ns = 0;
     if (engine->device != NULL)
         return mp_device_forward(engine->device, batch, logits_p);
     for (uint32_t t = 0; t < batch->count; t++)

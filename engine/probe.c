@@ -431,5 +431,5 @@ void mp_probe_costs(const struct mp_probe *probe, uint64_t unit_bytes, struct mp
     fit(probe, MP_PROBE_IN_PLACE_1, MP_PROBE_IN_PLACE_8, scale, &costs->in_place_fixed_ns,
         &costs->in_place_token_ns);
     if (costs->cpu_fixed_ns > 0 && probe->value[MP_PROBE_HANDOFF] > 0)
-        costs->cpu_fixed_ns += (uint64_t)(probe->value[MP_PROBE_HANDOFF] * 1e3);
+        costs->handoff_ns = (uint64_t)(probe->value[MP_PROBE_HANDOFF] * 1e3);
 }

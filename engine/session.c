@@ -158,15 +158,15 @@ static enum mp_status open_model(const struct mp_settings *settings,
 }
 
 /*
- * What work costs on this device, for policies that choose who computes: from the cache of
- * `moepager probe`, or measured now, once. Without it they learn while running.
+ * What work costs on this device, for policies that ask: from the cache of `moepager probe`, or
+ * measured now, once. Without it they learn while running.
  */
 static void read_costs(const struct mp_run_settings *run, const struct mp_session_config *config,
                        struct mp_session *s)
 {
     const struct mp_probe_shape shape = { .hidden = s->model.hidden,
                                           .channels = s->model.expert_ffn };
-    const uint64_t units = (uint64_t)s->weights->unit_count;
+    const uint64_t experts = s->weights->unit_count / s->weights->slices.count;
     const struct mp_cuda *cuda;
     struct mp_probe probe;
 
@@ -174,7 +174,7 @@ static void read_costs(const struct mp_run_settings *run, const struct mp_sessio
         return;
     if (!mp_probe_load(run->cache_dir, s->device.device.uuid, cuda->version, &shape, &probe)) {
         if (!config->probe || run->probe != MP_PROBE_AUTO ||
-            !strcmp(s->engine_config.policies.policy[MP_SLOT_ASSIGN], "gpu-only"))
+            !mp_policies_want_costs(&s->engine_config.policies))
             return;
         mp_log_info("probe", "measuring this device once; moepager probe shows what it finds");
         if (mp_probe_run("/proc/self/exe", s->device.ordinal, &shape, &probe) != MP_OK) {
@@ -184,7 +184,7 @@ static void read_costs(const struct mp_run_settings *run, const struct mp_sessio
         }
         (void)mp_probe_store(run->cache_dir, &probe);
     }
-    mp_probe_costs(&probe, s->memory.expert_bytes / units, &s->engine_config.costs);
+    mp_probe_costs(&probe, s->memory.expert_bytes / experts, &s->engine_config.costs);
 }
 
 static enum mp_status open_engine(const struct mp_settings *settings, struct mp_session *s)

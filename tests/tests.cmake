@@ -116,6 +116,16 @@ mp_fake_cublas(engine/cuda_logits_test cublas)
 mp_test(engine/cuda_engine_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c
     tests/engine/repack_check.c VARIANTS prompt late TIMEOUT 300)
 mp_fake_cuda(engine/cuda_engine_test prompt late)
+mp_test(engine/costs_test LIBS mp_engine SOURCES tests/engine/repack_check.c)
+mp_fake_cuda(engine/costs_test)
+mp_test(engine/cuda_profiles_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c
+    VARIANTS 0 1 2 3 4 assign TIMEOUT 200)
+mp_fake_cuda(engine/cuda_profiles_test 0 1 2 3 4 assign)
+mp_test(engine/cuda_many_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c
+    tests/engine/repack_check.c TIMEOUT 200)
+add_dependencies(engine_cuda_many_test fakecuda fakecublas)
+set_tests_properties(engine/cuda_many_test PROPERTIES ENVIRONMENT
+    "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda:${CMAKE_BINARY_DIR}/fakecublas")
 set(variants sites-window-exclusive sites-window-hybrid memory later-hybrid later-window-exclusive
     pause-exclusive pause-hybrid processes no_host_numa numa_id_unknown-hybrid)
 mp_test(engine/cuda_faults_test LIBS mp_engine m Threads::Threads SOURCES tests/engine/harness.c

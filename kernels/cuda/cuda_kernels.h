@@ -160,6 +160,15 @@ struct mp_cuda_round {
     uint32_t width, tokens, x_stride, pad;
 };
 
+/*
+ * Rows of a work list that stand anywhere, out into a matrix and back: gather_rows to[i] =
+ * from[row[i] / top_k], scatter_rows to[row[i]] (+)= from[i], i < rows; each `width` floats.
+ */
+struct mp_cuda_rows {
+    uint64_t row, from, to; /* row: u32 (rows); matrices without gaps */
+    uint32_t rows, width, top_k, accumulate;
+};
+
 /* For measuring: sum[block] (u64) := sum of those 64-bit words of [src, src + bytes) that the block
  * reads, `times` times; bytes: a multiple of 16. */
 struct mp_cuda_read {
@@ -201,6 +210,8 @@ struct mp_cuda_spin {
     X(argmax, mp_cuda_argmax)             \
     X(round_bf16, mp_cuda_round)          \
     X(round_f16, mp_cuda_round)           \
+    X(gather_rows, mp_cuda_rows)          \
+    X(scatter_rows, mp_cuda_rows)         \
     X(read, mp_cuda_read)                 \
     X(spin, mp_cuda_spin)
 

@@ -104,6 +104,7 @@ static struct mp_cuda_grid small(enum mp_cuda_kernel kernel, const void *params)
     const struct mp_cuda_resolve *resolve = params;
     const struct mp_cuda_argmax *argmax = params;
     const struct mp_cuda_round *round = params;
+    const struct mp_cuda_rows *rows = params;
     const struct mp_cuda_read *read = params;
 
     switch (kernel) {
@@ -121,6 +122,8 @@ static struct mp_cuda_grid small(enum mp_cuda_kernel kernel, const void *params)
         return grid_of(argmax->tokens, 1, 1, MP_ARGMAX_THREADS, MP_ARGMAX_SHARED);
     case MP_CUDA_KERNEL_round_bf16:
     case MP_CUDA_KERNEL_round_f16: return each(round->width, round->tokens);
+    case MP_CUDA_KERNEL_gather_rows:
+    case MP_CUDA_KERNEL_scatter_rows: return each(rows->width, rows->rows);
     case MP_CUDA_KERNEL_read: return grid_of(read->blocks, 1, 1, MP_READ_THREADS, MP_READ_SHARED);
     default: return grid_of(1, 1, 1, 1, 0); /* spin */
     }

@@ -118,6 +118,29 @@ MP_KERNEL(mp_softmax, mp_cuda_softmax, MP_ROW_WARPS *MP_LANES, 1)
         x[i] = mp_divide(x[i], sum);
 }
 
+MP_KERNEL(mp_gather_rows, mp_cuda_rows, MP_EACH_THREADS, 1)
+{
+    const uint32_t i = mp_block_x() * MP_EACH_THREADS + mp_thread(), r = mp_block_y();
+    const uint64_t from = ((const MP_GLOBAL uint32_t *)p.row)[r] / p.top_k;
+
+    if (i < p.width)
+        ((MP_GLOBAL float *)p.to)[(uint64_t)r * p.width + i] =
+            ((const MP_GLOBAL float *)p.from)[from * p.width + i];
+}
+
+MP_KERNEL(mp_scatter_rows, mp_cuda_rows, MP_EACH_THREADS, 1)
+{
+    const uint32_t i = mp_block_x() * MP_EACH_THREADS + mp_thread(), r = mp_block_y();
+    const uint64_t to = ((const MP_GLOBAL uint32_t *)p.row)[r];
+    MP_GLOBAL float *y = (MP_GLOBAL float *)p.to + to * p.width + i;
+    float x;
+
+    if (i >= p.width)
+        return;
+    x = ((const MP_GLOBAL float *)p.from)[(uint64_t)r * p.width + i];
+    *y = p.accumulate ? *y + x : x;
+}
+
 MP_KERNEL(mp_axpy, mp_cuda_axpy, MP_EACH_THREADS, 1)
 {
     const uint64_t i = (uint64_t)mp_block_x() * MP_EACH_THREADS + mp_thread();

@@ -168,7 +168,7 @@ static void a_budget_that_moves_changes_no_bit(void)
             space.smallest_bytes + (space.full_bytes - space.smallest_bytes) * sixths / 6;
         struct fakecuda_live live;
 
-        if (mp_pager_set_budget(mp_engine_pager(h.engine), budget) != MP_OK) {
+        if (mp_engine_set_budget(h.engine, budget) != MP_OK) {
             fprintf(stderr, "%u: error[%s]: %s\n", i, mp_error_last()->code, mp_error_last()->text);
             exit(1);
         }
@@ -185,6 +185,71 @@ static void a_budget_that_moves_changes_no_bit(void)
     check_nothing_lives();
 }
 
+/* One token of a sequence, or its prompt; its logits go to got[step]. */
+static void feed(struct harness *h, uint32_t from, uint32_t count, uint32_t step)
+{
+    uint32_t token[STRIDE], sequence[STRIDE] = { 0 }, position[STRIDE];
+    uint8_t want[STRIDE] = { 0 };
+    const struct mp_batch batch = { count, token, sequence, position, want };
+    const float *logits;
+
+    for (uint32_t i = 0; i < count; i++) {
+        token[i] = (uint32_t)tokens[0][from + i];
+        position[i] = from + i;
+    }
+    want[count - 1] = 1;
+    CHECK_EQ(mp_forward(h->engine, &batch, &logits), MP_OK);
+    memcpy(got + step * h->model.vocab, logits, h->model.vocab * sizeof(float));
+}
+
+/* The budget changes between two steps of one sequence, with what is in its cache and with graphs
+ * that know where experts are; every step has the bits of a run at one budget. */
+static void budgets_move_between_two_steps(unsigned way, const struct mp_space_plan *space,
+                                           float *want)
+{
+    static const unsigned sixths[] = { 6, 3, 0, 1, 5, 2, 6 };
+    struct harness_options options = small("cuda");
+    struct harness h;
+
+    options.graphs = way & 1;
+    options.addressing = way & 2 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
+    options.residency = way & 4 ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;
+    memset(got, 0, sizeof(got));
+    harness_open(&options, &h);
+    feed(&h, 0, 8, 0);
+    for (uint32_t step = 1; step <= 7; step++) {
+        const uint64_t span = space->full_bytes - space->smallest_bytes;
+
+        if (want != NULL)
+            CHECK_EQ(
+                mp_engine_set_budget(h.engine, space->smallest_bytes + span * sixths[step - 1] / 6),
+                MP_OK);
+        CHECK_EQ(mp_engine_shape(h.engine)->slots, mp_pager_slots(mp_engine_pager(h.engine)));
+        feed(&h, 7 + step, 1, step);
+    }
+    CHECK_EQ(mp_engine_set_budget(h.engine, space->smallest_bytes - 1), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_BUDGET_SMALL");
+    CHECK(mp_pager_check(mp_engine_pager(h.engine)));
+    CHECK(want == NULL || mp_engine_counters(h.engine)->evictions > 0);
+    harness_close(&h);
+    check_nothing_lives();
+    if (want != NULL)
+        compare(want, 0, "with budgets that move between steps");
+}
+
+static void a_budget_may_change_between_two_steps(void)
+{
+    static float want[LOGITS_MAX];
+    struct harness_options options = small("cuda");
+    struct mp_space_plan space;
+
+    (void)run(&options, &space);
+    budgets_move_between_two_steps(0, &space, NULL);
+    memcpy(want, got, sizeof(want));
+    for (unsigned way = 0; way < 8; way++)
+        budgets_move_between_two_steps(way, &space, want);
+}
+
 int main(int argc, char **argv)
 {
     setenv("FAKECUDA_GRANULE", "4096", 1); /* else units are too small for a window */
@@ -197,5 +262,6 @@ int main(int argc, char **argv)
         fake_api.timing(0, 2);
     RUN(every_way_has_the_same_bits);
     RUN(a_budget_that_moves_changes_no_bit);
+    RUN(a_budget_may_change_between_two_steps);
     return 0;
 }

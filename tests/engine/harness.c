@@ -93,6 +93,31 @@ void harness_close(struct harness *h)
     memset(h, 0, sizeof(*h));
 }
 
+struct mp_calibration_data *harness_calibration(const char *model)
+{
+    struct harness_options options = harness_defaults(model);
+    struct mp_calibration_data *data;
+    struct mp_model_id id;
+    struct harness h;
+    float *residual;
+
+    harness_open(&options, &h);
+    id = (struct mp_model_id){ .layers = h.model.moe_layers,
+                               .experts = h.model.experts,
+                               .top_k = h.model.experts_per_token,
+                               .hidden = h.model.hidden };
+    harness_close(&h);
+    CHECK_EQ(mp_calibration_create(&id, &data), MP_OK);
+    residual = data->block + (data->residual - data->block);
+    for (float *at = data->block; at < residual; at++)
+        *at = (float)((at - data->block) * 2654435761u % 97) / 97;
+    for (uint32_t i = 0; i < id.layers * id.hidden; i++)
+        residual[i] = (float)((int)(i * 37 % 101) - 50) / 200;
+    for (uint32_t l = 0; l < id.layers; l++)
+        data->groups[l] = 3 * l / id.layers;
+    return data;
+}
+
 #define ROWS_MAX 4096
 
 struct rows {

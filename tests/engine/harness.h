@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 
+#include "engine/calibration.h"
 #include "engine/engine.h"
 
 /*
@@ -48,6 +49,10 @@ void harness_close(struct harness *h);
 
 /* As harness_open(), but failures come back. Closes what it opened if it fails. */
 enum mp_status harness_try_open(const struct harness_options *options, struct harness *h);
+
+/* Numbers such as a calibration has, but of no text: they steer policies and nothing else. Owned by
+ * the caller. */
+struct mp_calibration_data *harness_calibration(const char *model);
 
 /*
  * Teacher-forced: each sequence's first lens[s] tokens are prefilled together with those of the

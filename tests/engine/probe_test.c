@@ -180,7 +180,8 @@ static void costs_of_units(void)
     mp_probe_costs(&probe, 2 * 6 * 64 * 32, &costs); /* twice the probed expert */
     CHECK_EQ(costs.load_ns, 2 * 6 * 64 * 32 / 20);
     CHECK_EQ(costs.cpu_token_ns, 20000);
-    CHECK_EQ(costs.cpu_fixed_ns, 180000 + 5000);
+    CHECK_EQ(costs.cpu_fixed_ns, 180000);
+    CHECK_EQ(costs.handoff_ns, 5000);
     CHECK_EQ(costs.device_token_ns, 0);
     CHECK_EQ(costs.device_fixed_ns, 20000);
     CHECK_EQ(costs.in_place_fixed_ns, 0);

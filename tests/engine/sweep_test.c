@@ -6,7 +6,6 @@
  */
 #include <fcntl.h>
 
-#include "engine/calibration.h"
 #include "engine/llapor.h"
 #include "tests/engine/harness.h"
 #include "tests/npy.h"
@@ -153,32 +152,6 @@ static void bits_do_not_depend_on_the_budget(void)
     sweep("models/tiny-moe", "tests/data/models/tiny-moe-expect", "b4");
 }
 
-/* Numbers such as a calibration has, but of no text: they steer policies and nothing else. */
-static struct mp_calibration_data *make_calibration(const char *model)
-{
-    struct harness_options options = harness_defaults(model);
-    struct mp_calibration_data *data;
-    struct mp_model_id id;
-    struct harness h;
-    float *residual;
-
-    harness_open(&options, &h);
-    id = (struct mp_model_id){ .layers = h.model.moe_layers,
-                               .experts = h.model.experts,
-                               .top_k = h.model.experts_per_token,
-                               .hidden = h.model.hidden };
-    harness_close(&h);
-    CHECK_EQ(mp_calibration_create(&id, &data), MP_OK);
-    residual = data->block + (data->residual - data->block);
-    for (float *at = data->block; at < residual; at++)
-        *at = (float)((at - data->block) * 2654435761u % 97) / 97;
-    for (uint32_t i = 0; i < id.layers * id.hidden; i++)
-        residual[i] = (float)((int)(i * 37 % 101) - 50) / 200;
-    for (uint32_t l = 0; l < id.layers; l++)
-        data->groups[l] = 3 * l / id.layers;
-    return data;
-}
-
 /* Every evict, partition, predict and prefetch policy at a tight budget. */
 static void bits_do_not_depend_on_the_policies(void)
 {
@@ -189,7 +162,7 @@ static void bits_do_not_depend_on_the_policies(void)
     const struct mp_space_plan plan = plan_of(model, &vocab);
     struct harness_options options = harness_defaults(model);
     const struct mp_policy_info *info;
-    struct mp_calibration_data *calibration = make_calibration(model);
+    struct mp_calibration_data *calibration = harness_calibration(model);
     struct mp_counters counters;
     struct run run;
     float *got;
@@ -243,7 +216,7 @@ static void sweep_profiles(const char *model, const char *expect, const struct m
 {
     uint32_t vocab;
     const struct mp_space_plan plan = plan_of(model, &vocab);
-    struct mp_calibration_data *calibration = make_calibration(model);
+    struct mp_calibration_data *calibration = harness_calibration(model);
     struct harness_options options = harness_defaults(model);
     struct mp_counters counters;
     struct run run;

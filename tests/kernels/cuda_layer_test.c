@@ -164,6 +164,37 @@ static void exponential(void)
     free_operands();
 }
 
+static void rows_out_and_back(void)
+{
+    for (size_t j = 0; j < LEN(widths); j++) {
+        const uint32_t n = widths[j], top_k = 3, count = 4;
+        float *x = floats(5 * n), *out = operand(count * n * sizeof(*out));
+        float *back = floats(15 * n), before[15000];
+        uint32_t *row = operand(count * sizeof(*row));
+        struct mp_cuda_rows p = { at(row), at(x), at(out), count, n, top_k, 0 };
+
+        for (uint32_t r = 0; r < count; r++)
+            row[r] = 14 - 4 * r; /* 14, 10, 6, 2: of tokens 4, 3, 2, 0 */
+        launch(MP_CUDA_KERNEL_gather_rows, &p);
+        for (uint32_t r = 0; r < count; r++)
+            CHECK(memcmp(out + r * n, x + row[r] / top_k * n, n * sizeof(*x)) == 0);
+        p.from = at(out);
+        p.to = at(back);
+        for (p.accumulate = 0; p.accumulate < 2; p.accumulate++) {
+            memcpy(before, back, 15 * n * sizeof(*back));
+            launch(MP_CUDA_KERNEL_scatter_rows, &p);
+            for (uint32_t i = 0; i < 15 * n; i++) {
+                const uint32_t r = (14 - i / n) / 4;
+                const bool mine = (14 - i / n) % 4 == 0;
+                const float kept = p.accumulate || !mine ? before[i] : 0;
+
+                CHECK(same(back[i], mine ? kept + out[r * n + i % n] : kept));
+            }
+        }
+        free_operands();
+    }
+}
+
 static void sums(void)
 {
     for (size_t j = 0; j < LEN(widths); j++) {
@@ -343,6 +374,7 @@ static void place(void)
 int main(void)
 {
     RUN(embedding);
+    RUN(rows_out_and_back);
     each_order("rmsnorm", rmsnorm);
     each_order("softmax", softmax);
     RUN(activation);

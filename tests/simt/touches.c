@@ -127,6 +127,31 @@ static void axpy(const struct mp_cuda_axpy *p, const struct out *out)
     (void)floats(out, p->y, p->count, true);
 }
 
+/* The matrix that has no order, row by row. */
+static void scattered(const struct mp_cuda_rows *p, uint64_t at, uint32_t divisor, bool write,
+                      const struct out *out)
+{
+    const uint64_t row_bytes = p->width * sizeof(float);
+
+    if (!range(out, p->row, p->rows * sizeof(uint32_t), false))
+        return;
+    for (uint32_t r = 0; r < p->rows; r++)
+        (void)range(out, at + ((const uint32_t *)(uintptr_t)p->row)[r] / divisor * row_bytes,
+                    row_bytes, write);
+}
+
+static void gather_rows(const struct mp_cuda_rows *p, const struct out *out)
+{
+    scattered(p, p->from, p->top_k, false, out);
+    (void)floats(out, p->to, (uint64_t)p->rows * p->width, true);
+}
+
+static void scatter_rows(const struct mp_cuda_rows *p, const struct out *out)
+{
+    scattered(p, p->to, 1, true, out);
+    (void)floats(out, p->from, (uint64_t)p->rows * p->width, false);
+}
+
 static void silu_mul(const struct mp_cuda_silu_mul *p, const struct out *out)
 {
     (void)floats(out, p->up, p->count, false);
@@ -260,5 +285,7 @@ TOUCHES(resolve, mp_cuda_resolve, resolve(p, out))
 TOUCHES(argmax, mp_cuda_argmax, argmax(p, out))
 TOUCHES(round_bf16, mp_cuda_round, round_all(p, out))
 TOUCHES(round_f16, mp_cuda_round, round_all(p, out))
+TOUCHES(gather_rows, mp_cuda_rows, gather_rows(p, out))
+TOUCHES(scatter_rows, mp_cuda_rows, scatter_rows(p, out))
 TOUCHES(read, mp_cuda_read, read_all(p, out))
 TOUCHES(spin, mp_cuda_spin, (void)p)

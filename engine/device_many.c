@@ -1,0 +1,65 @@
+/*
+ * Experts with many rows each. The kernels that take a whole work list are made for few rows, which
+ * wait for weights; from so many on that cuBLAS is taken (engine/cublas.h), an expert is three
+ * products of its own, between a copy of its rows out of the batch and one into their places.
+ *
+ * Who computes an expert follows from its rows alone, so the bits do not depend on budgets or on
+ * what else is ready. Scratch is used again behind itself on the same stream.
+ */
+#include "engine/device.h"
+#include "vmm/base/assert.h"
+
+bool mp_device_is_many(const struct mp_device *device, uint32_t rows)
+{
+    return rows >= mp_gemm_tokens_min(device->gemm);
+}
+
+uint64_t mp_device_many_lanes(const struct mp_device *device)
+{
+    return mp_gemm_tokens_min(device->gemm) < UINT32_MAX ? 2 : 0;
+}
+
+static enum mp_status multiply(struct mp_device *device, mp_cu_stream stream, enum mp_wtype type,
+                               const struct mp_cuda_matmul *shape)
+{
+    struct mp_cuda_matmul params = *shape;
+
+    params.type = type;
+    params.w_stride = params.x_stride = params.cols;
+    params.y_stride = params.rows;
+    return mp_gemm_matmul(device->gemm, stream, &params);
+}
+
+enum mp_status mp_device_run_many(struct mp_device *device, struct mp_device_queue *queue,
+                                  enum mp_wtype type, const struct mp_cuda_expert *expert,
+                                  mp_cu_ptr row, mp_cu_ptr act)
+{
+    const struct mp_device_state *s = &device->state;
+    const struct mp_engine *engine = device->engine;
+    const uint32_t H = engine->config.model->hidden, F = expert->channels, rows = expert->count;
+    const uint64_t lane = queue->executor == MP_EXECUTOR_DEVICE ? 0 : 1;
+    const uint64_t first = lane * engine->config.tokens_max * sizeof(float);
+    const mp_cu_ptr x = s->many_x + first * H;
+    const mp_cu_ptr up = s->many_up + first * engine->config.model->expert_ffn;
+    const struct mp_cuda_rows in = { row, s->xn, x, rows, H, engine->shape.top_k, 0 };
+    const struct mp_cuda_rows out = { row, x, s->rank, rows, H, 1, expert->accumulate };
+    const struct mp_cuda_matmul steps[] = {
+        { .w = expert->gate, .x = x, .y = act, .rows = F, .cols = H, .tokens = rows },
+        { .w = expert->up, .x = x, .y = up, .rows = F, .cols = H, .tokens = rows },
+        { .w = expert->down, .x = act, .y = x, .rows = H, .cols = F, .tokens = rows },
+    };
+    const struct mp_cuda_silu_mul silu = { act, up, (uint64_t)rows * F };
+    enum mp_status status;
+
+    mp_assert(queue->executor != MP_EXECUTOR_CPU && rows <= engine->config.tokens_max);
+    status = mp_gpu_launch(device->gpu, queue->stream, MP_CUDA_KERNEL_gather_rows, &in);
+    for (int i = 0; i < 2 && status == MP_OK; i++)
+        status = multiply(device, queue->stream, type, &steps[i]);
+    if (status == MP_OK)
+        status = mp_gpu_launch(device->gpu, queue->stream, MP_CUDA_KERNEL_silu_mul, &silu);
+    if (status == MP_OK)
+        status = multiply(device, queue->stream, type, &steps[2]);
+    if (status == MP_OK)
+        status = mp_gpu_launch(device->gpu, queue->stream, MP_CUDA_KERNEL_scatter_rows, &out);
+    return status;
+}

@@ -1,0 +1,232 @@
+/*
+ * What policies are told of costs: as the probe found them, per whole expert however experts are
+ * stored, then followed while running, or frozen. On a CUDA device, here the driver without one
+ * (tests/fakecuda), and on the CPU.
+ */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/device.h"
+#include "engine/generate.h"
+#include "engine/probe.h"
+#include "engine/session.h"
+#include "tests/engine/repack_check.h"
+#include "tests/fakecuda/client.h"
+#include "tests/test.h"
+#include "tests/tmpdir.h"
+#include "vmm/base/error.h"
+#include "vmm/cuda_driver.h"
+
+#define MODEL "tests/data/models/qwen3moe-tiny"
+#define TOKENS 24
+
+static struct mp_settings settings;
+static char cache[4200];
+
+static void open_session(const char *model, struct mp_session *session)
+{
+    const struct mp_session_config config = {
+        .model = model,
+        .sequences = 1,
+        .probe = false,
+        .clock = mp_clock_monotonic(),
+    };
+
+    if (mp_session_open(&settings, &config, session) != MP_OK) {
+        fprintf(stderr, "error[%s]: %s\n", mp_error_last()->code, mp_error_last()->text);
+        exit(1);
+    }
+}
+
+static void choose(const char *device, const char *profile, bool deterministic)
+{
+    CHECK_EQ(mp_settings_load(&settings), MP_OK);
+    snprintf(settings.run.device, sizeof(settings.run.device), "%s", device);
+    snprintf(settings.run.profile, sizeof(settings.run.profile), "%s", profile);
+    snprintf(settings.run.cache_dir, sizeof(settings.run.cache_dir), "%s", cache);
+    settings.run.ctx = 64;
+    settings.run.prefill_tokens = 6;
+    settings.run.budget = (struct mp_share){ MP_SHARE_PPM, 400000 };
+    settings.run.deterministic = deterministic;
+    settings.pool.threads = 2;
+}
+
+static void generate(struct mp_session *session)
+{
+    static uint32_t ids[] = { 3, 14, 15, 92, 65, 35, 89, 79, 32 };
+    const struct mp_ids prompt = { .ids = ids, .count = 9 };
+    const struct mp_generate_config config = {
+        .engine = session->engine,
+        .engine_config = &session->engine_config,
+        .sampling = { .temperature = 0, .top_p = 1 },
+        .max_tokens = TOKENS,
+        .ignore_eos = true,
+        .clock = mp_clock_monotonic(),
+    };
+    struct mp_output output = { 0 };
+    struct mp_generate_stats stats;
+
+    CHECK_EQ(mp_generate(&config, &prompt, 1, &output, &stats), MP_OK);
+    mp_outputs_free(&output, 1);
+}
+
+static const struct mp_costs *costs_of(const struct mp_session *session)
+{
+    return mp_engine_shape(session->engine)->costs;
+}
+
+/* A link that is so slow that loads show, whatever else takes time. */
+static void store_probe(void)
+{
+    struct mp_probe probe = { .shape = { .hidden = 40, .channels = 24 } };
+    const struct mp_cuda *cuda;
+    struct mp_cuda_device device;
+
+    CHECK_EQ(mp_cuda_get(&cuda), MP_OK);
+    CHECK_EQ(mp_cuda_describe(cuda, 0, &device), MP_OK);
+    for (unsigned i = 0; i < MP_PROBE_COUNT; i++)
+        probe.value[i] = 1;
+    probe.value[MP_PROBE_COPY_4M_1] = 1e-3;
+    probe.value[MP_PROBE_EXPERT_8] = probe.value[MP_PROBE_CPU_8] = 8;
+    snprintf(probe.device, sizeof(probe.device), "%s", device.name);
+    snprintf(probe.uuid, sizeof(probe.uuid), "%s", device.uuid);
+    probe.driver = cuda->version;
+    CHECK(mp_probe_store(cache, &probe));
+}
+
+static void costs_are_those_of_whole_experts(void)
+{
+    struct mp_session whole, sliced;
+    char dir[4200] = "";
+    struct mp_repack_config config = repack_config(MODEL, dir);
+
+    snprintf(dir, sizeof(dir), "%s/sliced", test_tmpdir());
+    config.slices = 2;
+    CHECK_EQ(repack_must(&config).slices, 2);
+    choose("cuda", "lru", true);
+    open_session(MODEL, &whole);
+    open_session(dir, &sliced);
+    CHECK_EQ(sliced.engine_config.weights->slices.count, 2);
+    CHECK(costs_of(&whole)->load_ns > 0);
+    CHECK(memcmp(costs_of(&whole), costs_of(&sliced), sizeof(struct mp_costs)) == 0);
+    mp_session_close(&whole);
+    mp_session_close(&sliced);
+    check_nothing_lives();
+}
+
+static void a_deterministic_run_has_frozen_costs(void)
+{
+    struct mp_session session;
+    struct mp_costs before;
+
+    choose("cuda", "dali", true);
+    open_session(MODEL, &session);
+    before = *costs_of(&session);
+    CHECK(before.load_ns > 0 && before.cpu_fixed_ns > 0 && before.handoff_ns == 1000);
+    generate(&session);
+    CHECK(mp_engine_counters(session.engine)->elsewhere > 0);
+    CHECK(memcmp(&before, costs_of(&session), sizeof(before)) == 0);
+    mp_session_close(&session);
+    check_nothing_lives();
+}
+
+static void what_work_costs_is_followed(const char *device, const char *profile)
+{
+    struct mp_session session;
+
+    choose(device, profile, false);
+    settings.run.probe = MP_PROBE_OFF;
+    open_session(MODEL, &session);
+    CHECK_EQ(costs_of(&session)->layer_ns, 0);
+    generate(&session);
+    CHECK(mp_engine_counters(session.engine)->loads > 0);
+    CHECK(costs_of(&session)->load_ns > 0);
+    CHECK(costs_of(&session)->layer_ns > 0);
+    CHECK(costs_of(&session)->predict_ns > 0);
+    CHECK(costs_of(&session)->device_fixed_ns > 0);
+    mp_session_close(&session);
+}
+
+static void a_device_and_the_cpu_follow_what_work_costs(void)
+{
+    what_work_costs_is_followed("cuda", "auto");
+    what_work_costs_is_followed("cuda", "moepic");
+    check_nothing_lives();
+    what_work_costs_is_followed("cpu", "auto");
+}
+
+/* The measured link is slow, a change of opinion is due every four tokens. */
+static void shares_move_where_costs_are_known(void)
+{
+    for (int known = 0; known < 2; known++) {
+        struct mp_session session;
+        bool moved = false;
+
+        CHECK_EQ(setenv("MOEPAGER_FIXED_POINT_TAU", "4", 1), 0);
+        choose("cuda", "moepic", true);
+        settings.run.probe = known ? MP_PROBE_CACHED : MP_PROBE_OFF;
+        open_session(MODEL, &session);
+        CHECK_EQ(costs_of(&session)->load_ns > 0, known);
+        generate(&session);
+        for (uint32_t l = 1; l < session.model.moe_layers; l++) {
+            const struct mp_pager *pager = mp_engine_pager(session.engine);
+
+            /* Equal shares differ by one. */
+            moved |= mp_pager_quota(pager, l) + 1 < mp_pager_quota(pager, 0) ||
+                     mp_pager_quota(pager, l) > mp_pager_quota(pager, 0);
+        }
+        CHECK_EQ(moved, known);
+        mp_session_close(&session);
+        CHECK_EQ(unsetenv("MOEPAGER_FIXED_POINT_TAU"), 0);
+    }
+    check_nothing_lives();
+}
+
+/* Who computes an expert must not depend on when copies end. */
+static void what_depends_on_copies_is_refused_in_a_deterministic_run(void)
+{
+    const struct mp_session_config config = { .model = MODEL,
+                                              .sequences = 1,
+                                              .clock = mp_clock_monotonic() };
+    struct mp_session session;
+
+    choose("cuda", "dali", true);
+    settings.run.residency = MP_HOST_EXCLUSIVE;
+    CHECK_EQ(mp_session_open(&settings, &config, &session), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_RESIDENCY");
+    check_nothing_lives();
+}
+
+static void profiles_say_whether_they_ask(void)
+{
+    static const char *const silent[] = { "gate-lru", "lru",     "klotski",
+                                          "static",   "adapmoe", "mixtral-offloading" };
+    struct mp_policy_names names = { 0 };
+    struct mp_profile chosen;
+
+    for (const struct mp_profile *p = mp_profiles; p->name != NULL; p++) {
+        bool asks = true;
+
+        for (size_t i = 0; i < sizeof(silent) / sizeof(silent[0]); i++)
+            asks &= strcmp(p->name, silent[i]) != 0;
+        names.profile = p->name;
+        CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_OK);
+        CHECK_EQ(mp_policies_want_costs(&chosen), asks);
+    }
+}
+
+int main(void)
+{
+    CHECK_EQ(setenv("FAKECUDA_GRANULE", "4096", 1), 0);
+    find_fake();
+    snprintf(cache, sizeof(cache), "%s/cache", test_tmpdir());
+    CHECK_EQ(mkdir(cache, 0700), 0);
+    store_probe();
+    RUN(profiles_say_whether_they_ask);
+    RUN(costs_are_those_of_whole_experts);
+    RUN(a_deterministic_run_has_frozen_costs);
+    RUN(what_depends_on_copies_is_refused_in_a_deterministic_run);
+    RUN(a_device_and_the_cpu_follow_what_work_costs);
+    RUN(shares_move_where_costs_are_known);
+    return 0;
+}

@@ -1,0 +1,152 @@
+/*
+ * Experts with many rows by cuBLAS, here by what stands for it (tests/fakecublas), on the driver
+ * without a device: values near those of the kernels, and bits that do not depend on budgets,
+ * addressings or on which of the device's two ways reads the weights.
+ */
+#include <math.h>
+
+#include "engine/engine_int.h"
+#include "tests/engine/harness.h"
+#include "tests/engine/repack_check.h"
+#include "tests/fakecuda/client.h"
+#include "tests/npy.h"
+#include "tests/test.h"
+#include "tests/tmpdir.h"
+#include "vmm/base/error.h"
+
+#define MODEL "tests/data/models/qwen3moe-tiny"
+#define STEPS 2
+#define VOCAB 160
+#define LOGITS (4 * (STEPS + 1) * VOCAB)
+
+static struct npy tokens, lens;
+static struct mp_assign_ops plan;
+
+static struct harness_options many(const char *model)
+{
+    struct harness_options options = harness_defaults(model);
+
+    options.backend = "cuda";
+    options.sequences = (uint32_t)tokens.dims[0];
+    options.ctx = (uint32_t)tokens.dims[1];
+    options.policies.profile = "lru";
+    options.gemm = MP_GEMM_CUBLAS;
+    options.deterministic = true;
+    return options;
+}
+
+/* Every other expert is read in place. */
+static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                        enum mp_executor *executors)
+{
+    (void)policy;
+    for (uint32_t i = 0; i < facts->count; i++)
+        executors[i] = facts->experts[i] % 2 ? MP_EXECUTOR_IN_PLACE : MP_EXECUTOR_DEVICE;
+}
+
+static enum mp_status run(const struct harness_options *options, bool planned, float *logits,
+                          struct mp_space_plan *space)
+{
+    enum mp_status status;
+    struct harness h;
+
+    harness_open(options, &h);
+    CHECK_EQ(h.model.vocab, VOCAB);
+    if (planned) {
+        plan = *h.engine->policies.assign_ops;
+        plan.assign = plan_assign;
+        h.engine->policies.assign_ops = &plan;
+    }
+    if (space != NULL)
+        mp_engine_plan(h.engine, space);
+    memset(logits, 0, LOGITS * sizeof(*logits));
+    status =
+        harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options->sequences, STEPS, logits);
+    harness_close(&h);
+    check_nothing_lives();
+    return status;
+}
+
+static void must_run(const struct harness_options *options, bool planned, float *logits,
+                     struct mp_space_plan *space)
+{
+    if (run(options, planned, logits, space) != MP_OK) {
+        fprintf(stderr, "error[%s]: %s\n", mp_error_last()->code, mp_error_last()->text);
+        exit(1);
+    }
+}
+
+static void values_are_near_those_of_the_kernels(void)
+{
+    static float own[LOGITS], by_cublas[LOGITS];
+    struct harness_options options = many(MODEL);
+    double worst = 0;
+
+    must_run(&options, false, by_cublas, NULL);
+    options.gemm = MP_GEMM_OWN;
+    must_run(&options, false, own, NULL);
+    for (size_t i = 0; i < LOGITS; i++)
+        worst = fmax(worst, fabs((double)by_cublas[i] - (double)own[i]));
+    fprintf(stderr, "    worst difference %.2g\n", worst);
+    CHECK(worst < 0.1);
+}
+
+static void who_computes_follows_from_the_choice_alone(void)
+{
+    static float logits[LOGITS];
+    struct harness_options options = many(MODEL);
+
+    fake_api.fail("later:mp_scatter_rows", 3, 1, false);
+    CHECK_EQ(run(&options, false, logits, NULL), MP_ERR_DEVICE);
+    CHECK_STR(mp_error_last()->code, "E_CUDA");
+    fake_api.reset();
+    options.gemm = MP_GEMM_OWN;
+    fake_api.fail("later:mp_scatter_rows", 3, 1, false);
+    must_run(&options, false, logits, NULL);
+    fake_api.reset();
+}
+
+static void bits_do_not_depend_on_budgets(const char *model)
+{
+    static float want[LOGITS], got[LOGITS];
+    struct harness_options options = many(model);
+    struct mp_space_plan space;
+
+    must_run(&options, false, want, &space);
+    for (unsigned i = 0; i < 6; i++) {
+        options.budget_bytes =
+            space.smallest_bytes + (space.full_bytes - space.smallest_bytes) * (i / 2) / 3;
+        options.addressing = i & 1 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
+        must_run(&options, i >= 4, got, NULL);
+        CHECK(memcmp(want, got, sizeof(want)) == 0);
+    }
+}
+
+static void bits_of_whole_experts_do_not_depend_on_budgets(void)
+{
+    bits_do_not_depend_on_budgets(MODEL);
+}
+
+static void bits_of_slices_do_not_depend_on_budgets(void)
+{
+    char dir[4200] = "";
+    struct mp_repack_config config = repack_config(MODEL, dir);
+
+    snprintf(dir, sizeof(dir), "%s/sliced", test_tmpdir());
+    config.slices = 2;
+    CHECK_EQ(repack_must(&config).slices, 2);
+    bits_do_not_depend_on_budgets(dir);
+}
+
+int main(void)
+{
+    CHECK_EQ(setenv("FAKECUDA_GRANULE", "4096", 1), 0);
+    find_fake();
+    CHECK(npy_read(MODEL "/expect/b4_tokens.npy", &tokens));
+    CHECK(npy_read(MODEL "/expect/b4_lens.npy", &lens));
+    RUN(values_are_near_those_of_the_kernels);
+    RUN(who_computes_follows_from_the_choice_alone);
+    RUN(bits_of_whole_experts_do_not_depend_on_budgets);
+    RUN(bits_of_slices_do_not_depend_on_budgets);
+    return 0;
+}
