@@ -227,7 +227,7 @@ static void the_timeline_has_a_track_for_each_that_works(void)
     const char *path = cli_path("timeline.json");
     const struct cli cli = {
         .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens", "8", "--ctx", "64",
-                  "--device", "cuda", "--budget", "30%", "--timeline", path },
+                  "--device", "cuda", "--budget", "10%", "--timeline", path },
         .env = { driver, "MOEPAGER_ADDRESSING=window", "FAKECUDA_GRANULE=4096" }
     };
     static const char *const names[] = { "gpu",       "gpu in place", "cpu", "forward", "link",
