@@ -114,14 +114,13 @@ FAKE_EXPORT mp_cu_result cuMemFreeHost(void *address)
 /* Memory of the program's own, in whole pages. */
 FAKE_EXPORT mp_cu_result cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
 {
-    const struct fake_region region = { .kind = FAKE_PINNED,
-                                        .registered = true,
-                                        .address = (uintptr_t)address,
-                                        .bytes = bytes,
-                                        .host_memory = true,
-                                        .physical = fake.last_physical + 1,
-                                        .host_access = MP_CU_ACCESS_READ_WRITE,
-                                        .device_access = MP_CU_ACCESS_READ_WRITE };
+    struct fake_region region = { .kind = FAKE_PINNED,
+                                  .registered = true,
+                                  .address = (uintptr_t)address,
+                                  .bytes = bytes,
+                                  .host_memory = true,
+                                  .host_access = MP_CU_ACCESS_READ_WRITE,
+                                  .device_access = MP_CU_ACCESS_READ_WRITE };
 
     FAKE_BEGIN(cuMemHostRegister_v2);
     FAKE_NEED_CONTEXT();
@@ -131,9 +130,9 @@ FAKE_EXPORT mp_cu_result cuMemHostRegister_v2(void *address, size_t bytes, unsig
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
     if (fake_region_in((uintptr_t)address, bytes) != NULL)
         return fake_leave(MP_CU_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    region.physical = ++fake.last_physical;
     if (bytes > fake.registered_max - fake.registered_bytes || fake_region_add(&region) == NULL)
         return fake_leave(MP_CU_ERROR_OUT_OF_MEMORY);
-    fake.last_physical++;
     fake.registered_bytes += bytes;
     return fake_leave(MP_CU_SUCCESS);
 }
