@@ -273,8 +273,9 @@ static bool chunk_read_failed(struct mp_reader *reader, struct mp_chunk *chunk, 
         count(&reader->retries, 1);
         return true;
     }
-    /* The probe succeeded, but some file systems refuse single ranges (compressed ones, say). */
-    if (error_number == EINVAL && chunk->align_bytes > 1) {
+    /* The probe succeeded, but some file systems refuse single ranges (compressed ones, say), and
+     * memory of some drivers cannot be read into directly (EFAULT). */
+    if ((error_number == EINVAL || error_number == EFAULT) && chunk->align_bytes > 1) {
         mp_log_once(MP_LOG_WARN, "reader",
                     "direct read of '%s' at byte %" PRIu64 " refused, reading it buffered",
                     mp_files_name(reader->config.files, chunk->file), chunk->offset);

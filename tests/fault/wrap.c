@@ -610,6 +610,7 @@ static void fail_sqe(struct io_uring_sqe *sqe, int number)
     case EIO: sqe->fd = eio_fd; break;
     case EINVAL: sqe->fd = einval_fd; break;
     case EAGAIN: sqe->fd = eagain_fd; break;
+    case EFAULT: sqe->addr = 0; break;
     default: sqe->fd = -1; break; /* EBADF */
     }
     sqe->off = 0;

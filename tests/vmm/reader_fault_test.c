@@ -201,9 +201,9 @@ static void end_of_file_that_nobody_expected_is_an_error(void)
     mp_files_destroy(files);
 }
 
-static void refused_direct_read_is_done_buffered(void)
+static void check_refused_direct(int error_number, const char *name)
 {
-    struct fault_plan plan = { .mode = FAULT_ONCE, .calls = READS, .error_number = EINVAL };
+    struct fault_plan plan = { .mode = FAULT_ONCE, .calls = READS, .error_number = error_number };
     struct mp_files *files = open_probed();
     struct mp_reader *reader = reader_new(files);
     struct mp_ticket ticket;
@@ -218,10 +218,16 @@ static void refused_direct_read_is_done_buffered(void)
     }
     plan.mode = FAULT_ALWAYS;
     CHECK(read_under(reader, &ticket, &plan) > 0);
-    check_failed(&ticket, "E_READ", "EINVAL");
+    check_failed(&ticket, "E_READ", name);
     check_works_again(reader, &ticket);
     mp_reader_destroy(reader);
     mp_files_destroy(files);
+}
+
+static void refused_direct_read_is_done_buffered(void)
+{
+    check_refused_direct(EINVAL, "EINVAL");
+    check_refused_direct(EFAULT, "EFAULT");
 }
 
 static void endless_interruptions_end_in_an_error(void)
