@@ -45,6 +45,8 @@ static void unlink_locked(struct mp_host_tier *tier, uint32_t unit)
     else
         list->last = u->prev;
     u->request = HOST_IDLE;
+    if (list == &tier->lists[HOST_FILL] && list->first == HOST_NOBODY)
+        mp_cond_broadcast(&tier->filled);
 }
 
 void mp_host_request_locked(struct mp_host_tier *tier, uint32_t unit, enum host_request request)
