@@ -61,7 +61,10 @@ static double hit_rate(const struct mp_sim_result *r)
 
 static const char *workload(const struct simulate *s)
 {
-    return s->args->trace != NULL ? "recorded trace" : "synthetic";
+    if (s->args->trace == NULL)
+        return "synthetic";
+    return s->trace.scores != NULL ? "recorded trace, predictions synthetic"
+                                   : "recorded trace, scores and predictions synthetic";
 }
 
 static void put_begin(struct simulate *s)

@@ -19,7 +19,8 @@
  * without being edited.
  *
  * io_uring_read is no function: it stands for every read put into a ring, and the kernel itself is
- * made to answer it: with EIO, EINVAL, EAGAIN, EFAULT (EBADF for any other errno), short, or at the end.
+ * made to answer it: with EIO, EINVAL, EAGAIN, EFAULT (EBADF for any other errno), short, or at the
+ * end.
  *
  * Memory that was mapped and threads that were started through the wrapped calls are counted all
  * the time, so that what was not given back shows.
