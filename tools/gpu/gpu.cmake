@@ -4,6 +4,12 @@ foreach(name driver_codes check_remap check_kernels bench_step)
     target_link_libraries(gpu_${name} PRIVATE mp_engine m)
 endforeach()
 
+# What needs a GPU and is skipped without one; ctest -L gpu runs these alone.
+foreach(name driver_codes check_remap check_kernels)
+    add_test(NAME gpu/${name} COMMAND gpu_${name} 0)
+    set_tests_properties(gpu/${name} PROPERTIES SKIP_RETURN_CODE 77 LABELS gpu TIMEOUT 120)
+endforeach()
+
 # Kernels run on the CPU here: too slow with sanitizers, which see the same code in the tests.
 if(NOT sanitizers AND NOT MP_COVERAGE)
     add_test(NAME tools/gpu_run COMMAND tests/tools/gpu_run.py ${CMAKE_BINARY_DIR}
