@@ -56,6 +56,7 @@ static void activation_destroy(struct mp_policy *policy)
 static enum mp_status activation_create(const void *config, const struct mp_shape *shape,
                                         struct mp_policy **policy_p)
 {
+    const uint32_t keep = (uint32_t)((const struct activation_config *)config)->keep;
     const size_t units = (size_t)shape->layers * shape->experts;
     struct activation *self = calloc(1, sizeof(*self));
 
@@ -64,14 +65,14 @@ static enum mp_status activation_create(const void *config, const struct mp_shap
     self->super.info = &mp_predict_activation.info;
     self->layers = shape->layers;
     self->experts = shape->experts;
-    self->keep = (uint32_t)((const struct activation_config *)config)->keep;
+    self->keep = keep;
     self->present = calloc(units, sizeof(uint32_t));
-    self->past = calloc(units * self->keep, sizeof(uint32_t));
-    self->like = calloc((size_t)self->keep * shape->layers, sizeof(double));
+    self->past = calloc(units * keep, sizeof(uint32_t));
+    self->like = calloc((size_t)keep * shape->layers, sizeof(double));
     self->nearest = self->present;
     if (self->present == NULL || self->past == NULL || self->like == NULL) {
         activation_destroy(&self->super);
-        return mp_fail_no_memory("predictor 'activation'", units * self->keep * 4);
+        return mp_fail_no_memory("predictor 'activation'", units * keep * 4);
     }
     *policy_p = &self->super;
     return MP_OK;
