@@ -19,7 +19,8 @@
 
 static const struct mp_backend_config anywhere = { .numa_node = -1 };
 static _Atomic(unsigned) told;
-static struct mp_error told_error; /* before `told` is raised */
+static struct mp_error told_error;                           /* before `told` is raised */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER; /* lines come from any thread */
 static char logged[512];
 
 static void report(const struct mp_error *error)
@@ -31,9 +32,21 @@ static void report(const struct mp_error *error)
 static void keep_line(void *ctx, enum mp_log_level level, const char *line)
 {
     (void)ctx;
+    pthread_mutex_lock(&log_lock);
     mp_test_expected_errors += level == MP_LOG_ERROR;
     if (level == MP_LOG_ERROR && logged[0] == '\0')
         snprintf(logged, sizeof(logged), "%s", line);
+    pthread_mutex_unlock(&log_lock);
+}
+
+static bool was_logged(const char *part)
+{
+    bool found;
+
+    pthread_mutex_lock(&log_lock);
+    found = strstr(logged, part) != NULL;
+    pthread_mutex_unlock(&log_lock);
+    return found;
 }
 
 static void sleep_ms(unsigned ms)
@@ -173,8 +186,7 @@ static void without_a_listener_the_log_is_told(void)
     fake_api.stall(false);
     CHECK_EQ(pthread_join(thread, NULL), 0);
     CHECK_STR(maker.error.code, "E_CUDA_HANG");
-    CHECK(strstr(logged, "error[E_CUDA_HANG]: device 0 not answering for 1 s in cuMemCreate") !=
-          NULL);
+    CHECK(was_logged("error[E_CUDA_HANG]: device 0 not answering for 1 s in cuMemCreate"));
     mp_backend_close(maker.backend);
 }
 
