@@ -109,7 +109,8 @@ set_tests_properties(tools/gpu_bench_kernels PROPERTIES TIMEOUT 120 SKIP_RETURN_
 mp_test(engine/probe_test LIBS mp_engine m VARIANTS good no_host_numa ARGS $<TARGET_FILE:moepager>)
 mp_fake_cuda(engine/probe_test good no_host_numa)
 add_dependencies(engine_probe_test moepager)
-mp_test(engine/cuda_logits_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c
+mp_test(engine/cuda_logits_test LIBS mp_engine m SOURCES tests/engine/logits_check.c
+    tests/engine/harness.c tests/npy.c
     VARIANTS own cublas TIMEOUT 300)
 mp_fake_cuda(engine/cuda_logits_test own)
 mp_fake_cublas(engine/cuda_logits_test cublas)

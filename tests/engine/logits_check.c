@@ -30,7 +30,7 @@ static void compare(size_t vocab, const struct npy *want, const struct npy *marg
         const double error = npy_error(got + row * vocab, want->f32 + row * vocab, vocab);
 
         tally->rows++;
-        if (margin->f32[row] < tally->margin) {
+        if (tally->rounds ? error > tally->bound : margin->f32[row] < tally->margin) {
             tally->close_rows++;
             continue;
         }

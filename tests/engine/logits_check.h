@@ -20,6 +20,7 @@ extern const struct logits_model logits_models[LOGITS_MODELS];
 struct logits_tally {
     double bound;   /* largest error of a row */
     float margin;   /* of the router, below which a row is close */
+    bool rounds;    /* then a row is close where its error is beyond the bound */
     size_t percent; /* most rows that may be close */
 
     size_t rows, close_rows;
