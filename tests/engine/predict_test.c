@@ -133,18 +133,24 @@ static void partial_with_all_experts_is_the_next_layer(void)
     }
 }
 
-/* What is not there counts as zero, so the first guess of a cold engine cannot be exact. */
+/* What is not there counts as zero, so the first guess of a cold engine is not exact, unless its
+ * thread waits for its turn until all reads have come: it may try again. */
 static void partial_without_experts_is_a_guess(void)
 {
-    struct harness h;
+    bool guessed = false;
 
-    open_model(&h, models[1], "partial");
-    feed(&h, 0, TOKENS);
-    CHECK(seen.predictions > 0);
-    CHECK(seen.equal < seen.predictions);
-    for (size_t i = 0; i < TOKENS * h.model.experts; i++)
-        CHECK(isfinite(seen.guess[1][i]));
-    harness_close(&h);
+    for (unsigned i = 0; i < 50 && !guessed; i++) {
+        struct harness h;
+
+        open_model(&h, models[1], "partial");
+        feed(&h, 0, TOKENS);
+        CHECK(seen.predictions > 0);
+        guessed = seen.equal < seen.predictions;
+        for (size_t e = 0; e < TOKENS * h.model.experts; e++)
+            CHECK(isfinite(seen.guess[1][e]));
+        harness_close(&h);
+    }
+    CHECK(guessed);
 }
 
 /* softmax(router x), plainly. */

@@ -140,6 +140,11 @@ void mp_pager_end(struct mp_pager *pager)
     (void)pager;
 }
 
+void mp_pager_pause(struct mp_pager *pager)
+{
+    (void)pager;
+}
+
 void mp_pager_abort(struct mp_pager *pager)
 {
     (void)pager;
@@ -155,6 +160,12 @@ void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *e
                        uint32_t count)
 {
     (void)pager, (void)layer, (void)experts, (void)count;
+}
+
+enum mp_status mp_pager_set_budget(struct mp_pager *pager, uint64_t budget_bytes)
+{
+    (void)pager, (void)budget_bytes;
+    return mp_fail(MP_ERR_CONFIG, "E_BENCH", "plain memory has no budget");
 }
 
 uint64_t mp_pager_unused_bytes(const struct mp_pager *pager)
@@ -186,6 +197,11 @@ uint32_t mp_pager_reading(const struct mp_pager *pager)
 {
     (void)pager;
     return 0;
+}
+
+uint32_t mp_pager_slots(const struct mp_pager *pager)
+{
+    return pager->config.shape.slots;
 }
 
 uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer)
