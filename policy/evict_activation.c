@@ -27,6 +27,9 @@ struct activation {
     uint64_t *count;      // (units): batches that needed it
     uint64_t *matrix;     // (units): tokens of the request that chose it
     uint64_t *sum;        // (layers): of the matrix
+    uint32_t *layer;      // (units)
+    double *per_token;    // (layers): of pick; worth = count * (M * per_token + at_least)
+    double *at_least;     // (layers)
     uint64_t first, last; /* tokens times k in layer 0: of this step so far, of the one before */
 };
 
@@ -38,6 +41,8 @@ static void activation_destroy(struct mp_policy *policy)
     free(self->count);
     free(self->matrix);
     free(self->sum);
+    free(self->layer);
+    free(self->per_token);
     free(self);
 }
 
@@ -55,13 +60,19 @@ static enum mp_status activation_create(const void *config, const struct mp_shap
     self->count = calloc(units, sizeof(uint64_t));
     self->matrix = calloc(units, sizeof(uint64_t));
     self->sum = calloc(shape->layers, sizeof(uint64_t));
-    status = self->count == NULL || self->matrix == NULL || self->sum == NULL
-                 ? mp_fail_no_memory("evict policy 'activation'", units * 16)
+    self->layer = calloc(units, sizeof(uint32_t));
+    self->per_token = calloc(2 * (size_t)shape->layers, sizeof(double));
+    status = self->count == NULL || self->matrix == NULL || self->sum == NULL ||
+                     self->layer == NULL || self->per_token == NULL
+                 ? mp_fail_no_memory("evict policy 'activation'", units * 20)
                  : mp_residents_init(&self->base.set, shape);
     if (status != MP_OK) {
         activation_destroy(&self->base.super);
         return status;
     }
+    self->at_least = self->per_token + shape->layers;
+    for (size_t unit = 0; unit < units; unit++)
+        self->layer[unit] = (uint32_t)(unit / shape->experts);
     *policy_p = &self->base.super;
     return MP_OK;
 }
@@ -83,7 +94,7 @@ static void activation_on_access(struct mp_policy *policy, uint32_t unit, uint32
                                  uint64_t now)
 {
     struct activation *self = (struct activation *)policy;
-    const uint32_t layer = unit / self->base.set.experts;
+    const uint32_t layer = self->layer[unit];
 
     (void)now;
     if (layer == 0)
@@ -96,23 +107,35 @@ static void activation_on_access(struct mp_policy *policy, uint32_t unit, uint32
     mp_residents_use(&self->base.set, unit);
 }
 
+/* What a layer's units have in common. */
+static void weigh_layers(struct activation *self)
+{
+    const uint32_t layers = self->base.set.layers;
+
+    for (uint32_t l = 0; l < layers; l++) {
+        const double stays = 1 - (double)l / layers;
+
+        self->per_token[l] = self->sum[l] > 0 ? stays / (double)self->sum[l] : 0;
+        self->at_least[l] =
+            stays * (EPSILON + (self->sum[l] > 0 ? 0 : 1.0 / self->base.set.experts));
+    }
+}
+
 static double worth(const struct activation *self, uint32_t unit)
 {
-    const uint32_t layer = unit / self->base.set.experts;
-    const double share = self->sum[layer] > 0
-                             ? (double)self->matrix[unit] / (double)self->sum[layer]
-                             : 1.0 / self->base.set.experts;
+    const uint32_t layer = self->layer[unit];
 
-    return (double)self->count[unit] * (share + EPSILON) *
-           (1 - (double)layer / self->base.set.layers);
+    return (double)self->count[unit] *
+           ((double)self->matrix[unit] * self->per_token[layer] + self->at_least[layer]);
 }
 
 static uint32_t activation_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
-    const struct activation *self = (const struct activation *)policy;
+    struct activation *self = (struct activation *)policy;
     uint32_t best = MP_UNIT_NONE;
     double lowest = INFINITY;
 
+    weigh_layers(self);
     for (uint32_t i = 0; i < self->base.set.count; i++) {
         const uint32_t unit = self->base.set.unit[i];
         const double mine = worth(self, unit);
