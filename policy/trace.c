@@ -98,45 +98,50 @@ static char *room(struct line *line)
     return line->text + line->used;
 }
 
-static void put_text(struct line *line, const char *text, size_t bytes)
+static void put_char(struct line *line, char c)
 {
-    memcpy(room(line), text, bytes);
-    line->used += bytes;
+    *room(line) = c;
+    line->used++;
 }
 
-/* In decimal, with zeros in front up to `width`. */
-static void put_number(struct line *line, uint32_t number, unsigned width)
+static void put_number(struct line *line, uint32_t number)
 {
-    char digits[16];
-    unsigned count = 0;
+    char *at = room(line);
+    unsigned digits = 1;
 
-    for (; number > 0 || count < width; number /= 10)
-        digits[sizeof(digits) - ++count] = (char)('0' + number % 10);
-    put_text(line, digits + sizeof(digits) - count, count);
+    for (uint32_t rest = number; rest >= 10; rest /= 10)
+        digits++;
+    line->used += digits;
+    for (; digits > 0; number /= 10)
+        at[--digits] = (char)('0' + number % 10);
 }
 
 /*
  * What %.9g prints. For scores from 1e-4 to 1 that is nine digits behind the point and leading
- * zeros; a float times 10^12 or less is exact in a double, and rint() rounds ties as printf does.
+ * zeros; a float times 10^12 or less is exact in a double, and lrint() rounds ties as printf does.
  */
 static void put_float(struct line *line, float value)
 {
     static const double starts[] = { 0.1, 0.01, 0.001, 1e-4 };
     static const double scales[] = { 1e9, 1e10, 1e11, 1e12 };
+    char *const text = room(line);
     unsigned zeros = 0, width;
     uint32_t digits;
 
     if (!((double)value >= 1e-4 && value < 1)) {
-        line->used += (size_t)snprintf(room(line), PIECE_MAX, "%.9g", (double)value);
+        line->used += (size_t)snprintf(text, PIECE_MAX, "%.9g", (double)value);
         return;
     }
     while (zeros < 3 && (double)value < starts[zeros])
         zeros++;
-    digits = (uint32_t)rint((double)value * scales[zeros]);
-    for (width = 9 + zeros; digits % 10 == 0; width--)
-        digits /= 10;
-    put_text(line, "0.", 2);
-    put_number(line, digits, width);
+    digits = (uint32_t)lrint((double)value * scales[zeros]);
+    memcpy(text, "0.000", 5);
+    width = 2 + zeros + 9;
+    for (unsigned i = width; i > 2 + zeros; digits /= 10)
+        text[--i] = (char)('0' + digits % 10);
+    while (text[width - 1] == '0')
+        width--;
+    line->used += width;
 }
 
 void mp_trace_write(struct mp_trace_writer *writer, const struct mp_trace_row *row)
@@ -147,22 +152,25 @@ void mp_trace_write(struct mp_trace_writer *writer, const struct mp_trace_row *r
     line.file = writer->out.file;
     line.used = 0;
     for (unsigned i = 0; i < 4; i++) {
-        put_text(&line, " ", i > 0);
-        put_number(&line, numbers[i], 1);
+        if (i > 0)
+            put_char(&line, ' ');
+        put_number(&line, numbers[i]);
     }
     for (uint32_t r = 0; r < writer->shape.top_k; r++) {
-        put_text(&line, " ", 1);
-        put_number(&line, row->experts[r], 1);
-        put_text(&line, ":", 1);
+        put_char(&line, ' ');
+        put_number(&line, row->experts[r]);
+        put_char(&line, ':');
         put_float(&line, row->weights[r]);
     }
-    if (writer->shape.scores)
-        put_text(&line, " |", 2);
+    if (writer->shape.scores) {
+        put_char(&line, ' ');
+        put_char(&line, '|');
+    }
     for (uint32_t e = 0; writer->shape.scores && e < writer->shape.experts; e++) {
-        put_text(&line, " ", 1);
+        put_char(&line, ' ');
         put_float(&line, row->scores[e]);
     }
-    put_text(&line, "\n", 1);
+    put_char(&line, '\n');
     flush_line(&line);
 }
 
