@@ -255,6 +255,9 @@ include(tests/tree.cmake)
 
 add_test(NAME tools/bench_table COMMAND python3 tests/tools/bench_table.py
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+add_test(NAME tools/bench_programs COMMAND python3 tests/tools/bench_programs.py
+    $<TARGET_FILE:moepager> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(tools/bench_programs PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
 add_test(NAME tools/bench_model COMMAND python3 tests/tools/bench_model.py $<TARGET_FILE:moepager>
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(tools/bench_model PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)

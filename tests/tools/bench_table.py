@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/bench"))
-from bench_lib import BenchError, read_locality, read_size  # noqa: E402
+from bench_lib import BenchError, blind_s, least_s, read_locality, read_size  # noqa: E402
 
 
 def check(got, wanted, what):
@@ -63,6 +63,73 @@ def check_bounds():
     check([(run["ratio"], run["ratio_beside"]) for run in runs], [(3.0, 1.5), (3.0, 6.0)], "start")
 
 
+def check_least():
+    """4 GB of disk and 10 GB of memory: alone 4 and 1 s; together at best by the second pair."""
+    speeds = {"disk_bytes_per_s": 1e9, "memory_bytes_per_s": 1e10, "beside": [
+        {"disk_bytes_per_s": 1e8, "memory_bytes_per_s": 1e10},
+        {"disk_bytes_per_s": 5e8, "memory_bytes_per_s": 5e9},
+        {"disk_bytes_per_s": 9e9, "memory_bytes_per_s": 1e8}]}
+    check(round(least_s(4e9, 1e10, {**speeds, "beside": []}), 9), 5.0, "one after the other")
+    check(round(least_s(4e9, 1e10, {**speeds, "beside": speeds["beside"][:1]}), 9), 4.9,
+          "disk is slow beside memory")
+    # The third is not faster than a disk alone is: 4 s, and then what is left of memory.
+    check(round(least_s(4e9, 1e10, {**speeds, "beside": speeds["beside"][2:]}), 9), 4.96,
+          "faster together than alone")
+    check(round(least_s(1e9, 4e10, {**speeds, "beside": speeds["beside"][1:2]}), 9), 5.0,
+          "memory is left")
+
+
+def check_blind(folder):
+    """A prompt, and three tokens of two layers of experts: blind for 3 and for 5 ms."""
+    def span(name, start_ms, end_ms, **args):
+        return {"ph": "X", "name": name, "ts": start_ms * 1e3, "dur": (end_ms - start_ms) * 1e3,
+                "args": args}
+
+    events = [{"ph": "M", "name": "thread_name"}, span("forward", 0, 9, tokens=5),
+              span("MoE layer", 1, 8, layer=0)]
+    for start, end in ((10, 20), (21, 30), (31, 40)):
+        events += [span("MoE layer", start + 1, start + 4, layer=0),
+                   span("MoE layer", start + 5, 19 if start == 10 else 27, layer=1),
+                   span("forward", start, end, tokens=1)]
+        if start == 31:
+            events[-2]["dur"] = 2e3
+    file = folder / "timeline.json"
+    file.write_text(json.dumps({"traceEvents": events}))
+    check(blind_s(file), 0.003, "blind")
+    file.write_text(json.dumps({"traceEvents": events[:6]}))
+    try:
+        blind_s(file)
+    except BenchError:
+        return
+    check("one step", "refused", "blind")
+
+
+def check_floors():
+    """2 misses of 1 GB in a token that reads 4 GB; the disk gives 1, memory 10 and 5 GB/s."""
+    compare, startup = load_tool("compare_llamacpp"), load_tool("startup")
+    models = SimpleNamespace(gen=2, token_bytes=4e9, info={"experts_per_token": 4})
+    run = {"tokens_per_s": 0.4, "blind_s": 0.1, "decode_counters": {
+               "load_bytes": 2e9, "loads": 2, "prefetch_bytes": 1e9, "prefetch_unused_bytes": 1e9},
+           "speeds": {"disk_bytes_per_s": 1e9, "memory_bytes_per_s": 1e10, "beside": [
+               {"disk_bytes_per_s": 1e9, "memory_bytes_per_s": 5e9}]}}
+    result = {}
+    compare.add_floors(models, [run], result)
+    got = {key: round(value, 9) for key, value in run["floors"].items()}
+    # Disk 2 s. Blind 0.1 s more. A miss takes 1 s, three other experts 0.6: 0.8 s of two go alone.
+    check(got, {"together_s": 2.0, "blind_s": 2.1, "routed_s": 2.1, "alone_s": 0.8,
+                "unguessed_per_token": 2.0}, "floors")
+    check([round(result[name]["reached"], 9) for name in ("together", "blind", "routed")],
+          [0.8, 0.84, 0.84], "what was reached of the floors")
+    fills = [{"new_s": 3.0, "new_cpu_s": 2.0, "populated_s": 2.5, "populated_cpu_s": 2.2,
+              "populated_by_all_s": 2.6, "populated_by_all_cpu_s": 2.1, "touched_s": 2.0},
+             {"new_s": 2.4, "new_cpu_s": 2.6, "populated_s": 2.7, "populated_cpu_s": 2.3,
+              "populated_by_all_s": 2.8, "populated_by_all_cpu_s": 2.4, "touched_s": 2.1}]
+    for compute_s, floor_s in ((0.5, 2.4), (2.0, 3.0)):
+        run = startup.add_floor({"start_s": 4.8, "compute_s": compute_s}, fills, 2)
+        check((run["floor_s"], run["floor"]["touched_s"]), (floor_s, 2.0), "floor of a start")
+        check(round(run["floor_ratio"], 9), round(4.8 / floor_s, 9), "ratio to the floor of a start")
+
+
 def table(folder):
     out = subprocess.run([sys.executable, ROOT / "tools/bench/run_all", "--only", "none",
                           "--results", folder], stdout=subprocess.PIPE, text=True, check=True)
@@ -84,38 +151,54 @@ def check_table(folder):
                "bound": {"reached": 0.79, "tokens_per_s": 12.7, "by": "disk",
                          "missed_bytes_per_token": 1e8, "reached_beside": 0.85,
                          "reached_beside_runs": [0.85, 0.9, 0.7],
-                         "disk_beside_runs": [1e9, 1e9, 1e9]}}
+                         "disk_beside_runs": [1e9, 1e9, 1e9]},
+               "floors": {"together": {"reached": 0.86, "reached_runs": [0.86], "beside_runs": [
+                              [{"disk_bytes_per_s": 9e8, "memory_bytes_per_s": 1e10}]]},
+                          "blind": {"reached": 0.95, "reached_runs": [0.95], "s": 0.007},
+                          "routed": {"reached": 0.97, "reached_runs": [0.97], "alone_s": 0.002,
+                                     "unguessed_per_token": 1.2}}}
     cold = [{"start_s": start, "compute_s": 0.5, "need_bytes": 1e9, "ratio": start,
              "ratio_beside": start - 0.05, "expert_need_bytes": 5e8, "expert_read_bytes": read,
-             "new_memory_bytes_per_s": 3e9}
+             "new_memory_bytes_per_s": 3e9, "floor_ratio": 1.05,
+             "floor": {"new_s": 2.0, "populated_s": 1.5, "populated_by_all_s": 1.4,
+                       "touched_s": 1.0}}
             for start, read in ((1.3, 5e8), (1.1, 5e8), (1.2, 5.5e8))]
     start = {"prompts": [{"tokens": 64, "ratio": 1.2, "ratio_beside": 1.15, "runs": cold,
-                          "touched_ratio_beside": 1.1, "touched": cold[:1]},
+                          "touched_ratio_beside": 1.1, "touched": cold[:1], "floor_ratio": 1.05},
                          {"tokens": 4, "ratio": 1.3, "ratio_beside": 1.25, "runs": cold[:1],
-                          "touched_ratio_beside": 1.21, "touched": cold[:1]}]}
+                          "touched_ratio_beside": 1.21, "touched": cold[:1],
+                          "floor_ratio": 1.06}]}
     for name, result in (("kernels", {"rows": kernels}), ("uniform", limited), ("start", start)):
         (folder / f"{name}.json").write_text(json.dumps({"date": "2000-01-01", **result}))
     check(table(folder), [
         ["decode in 3 GiB, uniform: llama.cpp", "5", ">= 5", "yes"],
         ["the same: the bound, by the best of all speeds", "0.79", ">= 0.8", "no"],
         ["the same: the bound, by the speeds beside each run", "0.85", ">= 0.8", "yes"],
+        ["the same: the floor, by the speeds that disk and memory have beside each other", "0.86", "", ""],
+        ["the same, and nothing can be read for a token that is not known", "0.95", "", ""],
+        ["the same, and what no guess had named is read when it is routed", "0.97", "", ""],
         ["decisions, uniform: layer's time", "0.02", "<= 0.01", "no"],
         ["kernels, one token, 1 thread: read bandwidth", "0.95", ">= 0.9", "yes"],
         ["kernels, one token, 2 threads: read bandwidth", "0.85", ">= 0.9", "no"],
         ["cold start to the first token, prompt of 64: bound, by the best of all speeds", "1.2", "<= 1.2", "yes"],
         ["the same, by the disk beside each run", "1.15", "<= 1.2", "yes"],
         ["the same, memory touched before", "1.1", "<= 1.2", "yes"],
+        ["the same: the same bytes read into new memory by a program that does nothing else", "1.05", "", ""],
         ["cold start to the first token, prompt of 4: bound, by the best of all speeds", "1.3", "<= 1.2", "no"],
         ["the same, by the disk beside each run", "1.25", "<= 1.2", "no"],
         ["the same, memory touched before", "1.21", "<= 1.2", "no"],
+        ["the same: the same bytes read into new memory by a program that does nothing else", "1.06", "", ""],
         ["cold start, experts' bytes read once", "1.1", "<= 1.01", "no"]], "table")
 
 
 def main():
     check_sizes()
     check_bounds()
+    check_least()
+    check_floors()
     with tempfile.TemporaryDirectory(prefix="bench-table-") as folder:
         check_locality(Path(folder))
+        check_blind(Path(folder))
         check_table(Path(folder))
     print("passed")
     return 0

@@ -40,10 +40,13 @@ class Machine:
 
     The best of all is kept, so that a slow moment of the machine does not make a bound easy; and
     the better of the two beside a run, because a virtual machine's disk is not that fast always.
+    With `both` also what disk and memory give at the same time, for several numbers of reads in
+    flight; of a run all that was measured before and after it.
     """
 
-    def __init__(self, moepager, model):
+    def __init__(self, moepager, model, both=False):
         self.program = moepager.with_name("bench_machine")
+        self.flags = ["--beside"] if both else []
         if not self.program.exists():
             raise BenchError(f"{self.program} is not there: "
                              f"ninja -C {moepager.parent} bench_machine")
@@ -59,17 +62,18 @@ class Machine:
         self.last, self.last_s = None, 0
 
     def sample(self):
-        """About 3 seconds. Disk and memory, the better of now and the time before."""
-        now = run_json([self.program, self.file])
+        """3 to 5 seconds. Disk and memory, the better of now and the time before."""
+        now = run_json([self.program, *self.flags, self.file])
         before, self.last, self.last_s = self.last or now, now, time.monotonic()
         self.facts["samples"] += 1
         for key, value in now.items():
-            if key != "disk_threads":
+            if key not in ("disk_threads", "beside"):
                 self.facts[key] = max(value, self.facts.get(key, 0))
         if now["disk_bytes_per_s"] == self.facts["disk_bytes_per_s"]:
             self.facts["disk_threads"] = now["disk_threads"]
-        return {key: max(before[key], now[key])
-                for key in ("disk_bytes_per_s", "memory_bytes_per_s")}
+        return {**{key: max(before[key], now[key])
+                   for key in ("disk_bytes_per_s", "memory_bytes_per_s")},
+                "beside": before.get("beside", []) + now.get("beside", [])}
 
     def around(self, run):
         """What run() returns, and the speeds before and after it."""
@@ -77,6 +81,46 @@ class Machine:
             self.sample()
         result = run()
         return {**result, "speeds": self.sample()}
+
+
+def least_s(disk_bytes, memory_bytes, speeds):
+    """Seconds in which so much can be read from disk and from memory, at best.
+
+    One of them alone has its own speed. Both together are as fast as they were beside each other,
+    by that number of reads in flight that is best for this work: both are read until one is done,
+    and then the other one alone.
+    """
+    disk, memory = speeds["disk_bytes_per_s"], speeds["memory_bytes_per_s"]
+    best = disk_bytes / disk + memory_bytes / memory
+    for pair in speeds["beside"]:
+        disk_beside = min(disk, pair["disk_bytes_per_s"])
+        memory_beside = min(memory, pair["memory_bytes_per_s"])
+        both = min(disk_bytes / disk_beside, memory_bytes / memory_beside)
+        best = min(best, both + max((disk_bytes - both * disk_beside) / disk,
+                                    (memory_bytes - both * memory_beside) / memory))
+    return best
+
+
+def blind_s(path):
+    """Seconds per decoded token in which no router has chosen for it, from a timeline; the least.
+
+    The end of a step, from its last layer of experts on: the output, and what chooses the token.
+    And the beginning of the next one: the first layer's attention.
+    """
+    events = [event for event in json.loads(Path(path).read_text())["traceEvents"]
+              if event["ph"] == "X"]
+    layers = sorted((event["ts"], event["ts"] + event["dur"]) for event in events
+                    if event["name"] == "MoE layer")
+    steps = sorted((event["ts"], event["ts"] + event["dur"]) for event in events
+                   if event["name"] == "forward" and event["args"]["tokens"] == 1)
+    found = []
+    for (start, end), (next_start, next_end) in zip(steps, steps[1:]):
+        last = max(stop for _, stop in layers if start <= stop <= end)
+        first = min(begin for begin, _ in layers if next_start <= begin <= next_end)
+        found.append((first - last) / 1e6)
+    if not found:
+        raise BenchError(f"{path}: no two steps of one token")
+    return min(found)
 
 
 def print_machine(m):
