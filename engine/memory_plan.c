@@ -50,8 +50,12 @@ static enum mp_status ask_backend(struct mp_session *s, const struct mp_weights 
         .addressing = e->addressing,
         .io_mode = e->io_mode,
     };
+    struct mp_backend_config config = e->backend_config;
     struct mp_memory_plan *m = &s->memory;
-    enum mp_status status = mp_backend_open(e->backend, &e->backend_config, &space.backend);
+    enum mp_status status;
+
+    config.no_host_handles = true; /* no frame is made */
+    status = mp_backend_open(e->backend, &config, &space.backend);
 
     if (status != MP_OK)
         return status;

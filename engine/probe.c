@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "engine/json.h"
+#include "engine/probe_int.h"
 #include "vmm/base/error.h"
 #include "vmm/base/out.h"
 #include "vmm/cuda_driver.h"
@@ -64,9 +65,12 @@ static void clear(struct mp_probe *probe, const struct mp_probe_shape *shape)
         probe->value[i] = NAN;
 }
 
+/* Without a frame nothing else is measured, which is not worth keeping. */
 static bool has_values(const struct mp_probe *probe)
 {
     for (unsigned i = 0; i < MP_PROBE_COUNT; i++) {
+        if (i == MP_PROBE_HOST_NUMA && probe->shape.hidden > 0)
+            continue;
         if (!isnan(probe->value[i]))
             return true;
     }
@@ -161,14 +165,18 @@ static enum mp_status start(const char *argv0, unsigned ordinal, const struct mp
     int pipe_fds[2], error;
 
     snprintf(device, sizeof(device), "cuda:%u", ordinal);
-    snprintf(hidden, sizeof(hidden), "%" PRIu32, shape->hidden);
-    snprintf(channels, sizeof(channels), "%" PRIu32, shape->channels);
+    /* Without experts any will do. */
+    snprintf(hidden, sizeof(hidden), "%" PRIu32, shape->hidden != 0 ? shape->hidden : 1);
+    snprintf(channels, sizeof(channels), "%" PRIu32, shape->channels != 0 ? shape->channels : 1);
     if (pipe2(pipe_fds, O_CLOEXEC) != 0)
         return mp_fail(MP_ERR_IO, "E_PROBE", "cannot measure the device: no pipe: %s",
                        strerror(errno));
     error = posix_spawn_file_actions_init(&actions);
     if (error == 0) {
         error = posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], 1);
+        /* A run that tries something first goes on to say itself what is wrong. */
+        if (error == 0 && shape->hidden == 0)
+            error = posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
         if (error == 0)
             error = posix_spawn(&child->pid, argv0, &actions, NULL, argv, environ);
         posix_spawn_file_actions_destroy(&actions);
@@ -202,10 +210,9 @@ static void finish(struct child *child, bool hung, char *text, size_t bytes)
         snprintf(text, bytes, "%s: ended with exit code %d", child->step, WEXITSTATUS(status));
 }
 
-enum mp_status mp_probe_run(const char *argv0, unsigned ordinal, const struct mp_probe_shape *shape,
+static enum mp_status begin(unsigned ordinal, const struct mp_probe_shape *shape,
                             struct mp_probe *probe)
 {
-    char skip[256] = "none", why[128];
     const struct mp_cuda *cuda;
     struct mp_cuda_device device;
     enum mp_status status = mp_cuda_get(&cuda);
@@ -221,33 +228,71 @@ enum mp_status mp_probe_run(const char *argv0, unsigned ordinal, const struct mp
     snprintf(probe->device, sizeof(probe->device), "%s", device.name);
     snprintf(probe->uuid, sizeof(probe->uuid), "%s", device.uuid);
     probe->driver = cuda->version;
-    for (unsigned run = 0; run < CHILDREN_MAX; run++) {
-        struct child child = { .fd = -1 };
-        bool alive;
-        size_t used;
+    return MP_OK;
+}
 
-        status = start(argv0, ordinal, shape, skip, &child);
-        if (status != MP_OK)
-            return status;
-        alive = listen_to(&child, probe);
-        finish(&child, !alive, why, sizeof(why));
-        if (why[0] == '\0')
-            break;
-        if (child.step[0] == '\0')
-            return mp_fail(MP_ERR_DEVICE, "E_PROBE",
-                           "cannot measure device '%s': the measuring process%s", probe->device,
-                           why);
-        add_trouble(probe, why);
-        if (!strcmp(child.step, "open")) /* without which there are no steps to leave out */
-            break;
-        used = strlen(skip);
-        snprintf(skip + used, sizeof(skip) - used, ",%s", child.step);
-    }
+/* One child, that does what is not in `skip`. *again_p: it broke down, and another one that leaves
+ * out child->step, too, may get further. */
+static enum mp_status run_child(const char *argv0, unsigned ordinal, const char *skip,
+                                struct child *child, struct mp_probe *probe, bool *again_p)
+{
+    char why[128];
+    bool alive;
+    enum mp_status status = start(argv0, ordinal, &probe->shape, skip, child);
+
+    *again_p = false;
+    if (status != MP_OK)
+        return status;
+    alive = listen_to(child, probe);
+    finish(child, !alive, why, sizeof(why));
+    if (why[0] == '\0')
+        return MP_OK;
+    if (child->step[0] == '\0')
+        return mp_fail(MP_ERR_DEVICE, "E_PROBE",
+                       "cannot measure device '%s': the measuring process%s", probe->device, why);
+    add_trouble(probe, why);
+    if (!strcmp(child->step, MP_PROBE_STEP_HOST_NUMA))
+        probe->value[MP_PROBE_HOST_NUMA] = MP_HOST_NUMA_BREAKS;
+    *again_p = strcmp(child->step, "open") != 0; /* without which there are no steps to leave out */
+    return MP_OK;
+}
+
+static enum mp_status found(const struct mp_probe *probe)
+{
     /* Nothing is worth keeping: what was in the way may be gone the next time. */
     if (!has_values(probe))
         return mp_fail(MP_ERR_DEVICE, "E_PROBE", "cannot measure device '%s': %s", probe->device,
                        probe->trouble);
     return MP_OK;
+}
+
+enum mp_status mp_probe_run(const char *argv0, unsigned ordinal, const struct mp_probe_shape *shape,
+                            struct mp_probe *probe)
+{
+    char skip[256] = "none";
+    enum mp_status status = begin(ordinal, shape, probe);
+    bool again = true;
+
+    for (unsigned run = 0; run < CHILDREN_MAX && status == MP_OK && again; run++) {
+        struct child child = { .fd = -1 };
+        const size_t used = strlen(skip);
+
+        status = run_child(argv0, ordinal, skip, &child, probe, &again);
+        snprintf(skip + used, sizeof(skip) - used, ",%s", child.step);
+    }
+    return status == MP_OK ? found(probe) : status;
+}
+
+enum mp_status mp_probe_run_host_numa(const char *argv0, unsigned ordinal, struct mp_probe *probe)
+{
+    const struct mp_probe_shape none = { .hidden = 0 };
+    struct child child = { .fd = -1 };
+    enum mp_status status = begin(ordinal, &none, probe);
+    bool again;
+
+    if (status == MP_OK)
+        status = run_child(argv0, ordinal, "rest", &child, probe, &again);
+    return status == MP_OK ? found(probe) : status;
 }
 
 /* The cache's directory, opened; -1: there is none. Makes .cache/moepager where it is missing. */
@@ -350,7 +395,7 @@ static void put_values(const struct mp_probe *probe, struct mp_json_out *json)
     mp_json_object_end(json);
 }
 
-bool mp_probe_store(const char *cache_dir, const struct mp_probe *probe)
+static bool store(const char *cache_dir, const struct mp_probe *probe)
 {
     const int dir = open_cache(cache_dir, true);
     struct mp_json_out json;
@@ -375,6 +420,24 @@ bool mp_probe_store(const char *cache_dir, const struct mp_probe *probe)
     close(dir);
     mp_error_clear();
     return ok;
+}
+
+bool mp_probe_store(const char *cache_dir, const struct mp_probe *probe)
+{
+    const struct mp_probe_shape none = { .hidden = 0 };
+    struct mp_probe numa;
+
+    if (probe->shape.hidden > 0 && !isnan(probe->value[MP_PROBE_HOST_NUMA])) {
+        clear(&numa, &none);
+        memcpy(numa.device, probe->device, sizeof(numa.device));
+        memcpy(numa.uuid, probe->uuid, sizeof(numa.uuid));
+        memcpy(numa.trouble, probe->trouble, sizeof(numa.trouble));
+        numa.driver = probe->driver;
+        numa.value[MP_PROBE_HOST_NUMA] = probe->value[MP_PROBE_HOST_NUMA];
+        if (!store(cache_dir, &numa))
+            return false;
+    }
+    return store(cache_dir, probe);
 }
 
 void mp_probe_json(const struct mp_probe *probe, struct mp_json_out *json)

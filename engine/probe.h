@@ -22,7 +22,7 @@
 
 /* X(NAME, key, unit, what). Not measured: NaN. */
 #define MP_PROBE_MAP(X)                                                                     \
-    X(HOST_NUMA, "host_numa", "", "memory on the GPU's NUMA node can be made, 1 or 0")      \
+    X(HOST_NUMA, "host_numa", "", "memory on the GPU's NUMA node: enum mp_host_numa")       \
     X(COPY_256K_1, "copy_256k_1", "GB/s", "host to device, chunks of 256 KiB, 1 stream")    \
     X(COPY_256K_2, "copy_256k_2", "GB/s", "2 streams")                                      \
     X(COPY_1M_1, "copy_1m_1", "GB/s", "1 MiB, 1 stream")                                    \
@@ -64,6 +64,11 @@ enum mp_probe_item {
         MP_PROBE_COUNT
 };
 
+/* What became of memory by handle on the device's NUMA nodes. Where the driver refuses, another
+ * process can try it again without danger; where it breaks down, or the device reads something else
+ * than the CPU wrote, nobody must. */
+enum mp_host_numa { MP_HOST_NUMA_REFUSED, MP_HOST_NUMA_WORKS, MP_HOST_NUMA_BREAKS };
+
 /* The expert that is timed. BF16. */
 struct mp_probe_shape {
     uint32_t hidden, channels;
@@ -80,7 +85,8 @@ struct mp_probe {
 /*
  * The child's part: measure on this process's driver and print one line per result on `out`,
  * flushed: "begin STEP", "KEY VALUE", "failed STEP: why". Steps whose names are in `skip` (comma
- * between) are left out. MP_ERR_UNSUPPORTED, MP_ERR_CONFIG: there is no such device.
+ * between) are left out; "rest" in it leaves out all but the first, host-numa. MP_ERR_UNSUPPORTED,
+ * MP_ERR_CONFIG: there is no such device.
  */
 enum mp_status mp_probe_measure(unsigned ordinal, const struct mp_probe_shape *shape,
                                 const char *skip, FILE *out) MP_MUST_CHECK;
@@ -94,10 +100,17 @@ enum mp_status mp_probe_run(const char *argv0, unsigned ordinal, const struct mp
                             struct mp_probe *probe) MP_MUST_CHECK;
 
 /*
+ * The same for MP_PROBE_HOST_NUMA alone; the shape is 0 x 0. It takes about as long as opening the
+ * device does.
+ */
+enum mp_status mp_probe_run_host_numa(const char *argv0, unsigned ordinal,
+                                      struct mp_probe *probe) MP_MUST_CHECK;
+
+/*
  * The file of this device, driver and shape in the directory that the setting names: "auto" is
  * .cache/moepager in the user's home (made if it is missing), "none" is none, all else is a path.
  * It is only a memory: false, without an error, where there is none or it cannot be read or
- * written.
+ * written. What is known of MP_PROBE_HOST_NUMA is also stored for shape 0 x 0.
  */
 bool mp_probe_load(const char *cache_dir, const char *uuid, int driver,
                    const struct mp_probe_shape *shape, struct mp_probe *probe);

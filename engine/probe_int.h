@@ -10,11 +10,13 @@
  * The inside of the measuring child (engine/probe_measure.c, probe_memory.c, probe_compute.c).
  */
 #define MP_PROBE_RUNS 7
+#define MP_PROBE_STEP_HOST_NUMA "host-numa"
 #define MP_PROBE_BLOCKS 1024 /* of kernels that read memory */
 
 struct mp_bench {
     struct mp_gpu *gpu;
-    struct mp_backend *backend;
+    struct mp_backend *backend; /* from the second step on, as are the frames */
+    bool host_handles;          /* the first step found that they work */
     const struct mp_cu_calls *call;
     struct mp_clock *clock;
     struct mp_probe_shape shape;

@@ -42,19 +42,19 @@ enum mp_status mp_bench_check(const struct mp_bench *bench, mp_cu_result result,
     return mp_cuda_check(mp_gpu_driver(bench->gpu), result, call, "the probe");
 }
 
-static const struct {
+struct step {
     const char *name;
     enum mp_status (*run)(struct mp_bench *bench);
-} steps[] = {
-    { "host-numa", mp_bench_host_numa },
-    { "copies", mp_bench_copies },
-    { "reads", mp_bench_reads },
-    { "maps", mp_bench_maps },
-    { "launches", mp_bench_launches },
-    { "graph", mp_bench_graph },
-    { "experts", mp_bench_experts },
-    { "in-place", mp_bench_in_place },
-    { "cpu", mp_bench_cpu },
+};
+
+/* Before there are frames: whether they are of this kind follows from it. */
+static const struct step host_numa = { MP_PROBE_STEP_HOST_NUMA, mp_bench_host_numa };
+
+static const struct step steps[] = {
+    { "copies", mp_bench_copies },       { "reads", mp_bench_reads },
+    { "maps", mp_bench_maps },           { "launches", mp_bench_launches },
+    { "graph", mp_bench_graph },         { "experts", mp_bench_experts },
+    { "in-place", mp_bench_in_place },   { "cpu", mp_bench_cpu },
     { "maps-busy", mp_bench_maps_busy },
 };
 
@@ -91,26 +91,11 @@ static enum mp_status fill_frames(struct mp_bench *bench)
 
 static enum mp_status open_bench(struct mp_bench *bench, unsigned ordinal)
 {
-    const struct mp_backend_config config = { .numa_node = -1, .device = ordinal };
-    uint64_t free_bytes = 0, total_bytes = 0, bytes = FRAME_BYTES;
-    struct mp_cuda_device device;
     enum mp_status status = mp_gpu_open(ordinal, &bench->gpu);
 
     if (status != MP_OK)
         return status;
     bench->call = &mp_gpu_driver(bench->gpu)->call;
-    status = mp_cuda_describe(mp_gpu_driver(bench->gpu), ordinal, &device);
-    if (status == MP_OK)
-        status = mp_backend_open("cuda", &config, &bench->backend);
-    if (status == MP_OK)
-        status = bench->backend->ops->memory_info(bench->backend, MP_TIER_DEVICE, &free_bytes,
-                                                  &total_bytes);
-    if (status != MP_OK)
-        return status;
-    while (bytes < CACHES * device.cache_bytes)
-        bytes *= 2;
-    while (bytes > bench->backend->caps.granule_bytes && bytes > free_bytes / 4)
-        bytes /= 2;
     status = mp_gpu_enter(bench->gpu);
     for (unsigned i = 0; i < 2 && status == MP_OK; i++)
         status = mp_gpu_stream_open(bench->gpu, &bench->stream[i]);
@@ -118,13 +103,33 @@ static enum mp_status open_bench(struct mp_bench *bench, unsigned ordinal)
         status = mp_gpu_event_open(bench->gpu, false, &bench->event);
     if (status == MP_OK)
         status = mp_gpu_alloc(bench->gpu, 1u << 20, "the probe", &bench->scratch);
+    return status;
+}
+
+/* Host frames of the kind that runs will have. */
+static enum mp_status open_frames(struct mp_bench *bench, unsigned ordinal)
+{
+    const struct mp_backend_config config = { .numa_node = -1,
+                                              .device = ordinal,
+                                              .no_host_handles = !bench->host_handles };
+    const struct mp_cuda_device *device = mp_gpu_device(bench->gpu);
+    uint64_t free_bytes = 0, total_bytes = 0, bytes = FRAME_BYTES;
+    struct mp_backend *backend;
+    enum mp_status status = mp_backend_open("cuda", &config, &bench->backend);
+
+    if (status != MP_OK)
+        return status;
+    backend = bench->backend;
+    status = backend->ops->memory_info(backend, MP_TIER_DEVICE, &free_bytes, &total_bytes);
+    while (bytes < CACHES * device->cache_bytes)
+        bytes *= 2;
+    while (bytes > backend->caps.granule_bytes && bytes > free_bytes / 4)
+        bytes /= 2;
     if (status == MP_OK)
-        status = bench->backend->ops->frame_create(bench->backend, MP_TIER_DEVICE, bytes,
-                                                   &bench->device);
+        status = backend->ops->frame_create(backend, MP_TIER_DEVICE, bytes, &bench->device);
     if (status == MP_OK)
-        status =
-            bench->backend->ops->frame_create(bench->backend, MP_TIER_HOST, bytes, &bench->host);
-    if (status == MP_OK && !bench->backend->ops->reads_host(bench->backend))
+        status = backend->ops->frame_create(backend, MP_TIER_HOST, bytes, &bench->host);
+    if (status == MP_OK && !backend->ops->reads_host(backend))
         return mp_fail(MP_ERR_DEVICE, "E_PROBE",
                        "host memory cannot be pinned, so no link is worth measuring");
     return status == MP_OK ? fill_frames(bench) : status;
@@ -148,24 +153,39 @@ static void close_bench(struct mp_bench *bench)
     mp_gpu_close(bench->gpu);
 }
 
+static void say(const struct mp_bench *bench, const char *word, const char *step)
+{
+    fprintf(bench->out, "%s %s\n", word, step);
+    fflush(bench->out);
+}
+
+static void run_step(struct mp_bench *bench, const struct step *step)
+{
+    say(bench, "begin", step->name);
+    if (step->run(bench) == MP_OK)
+        return;
+    fprintf(bench->out, "failed %s: %s\n", step->name, mp_error_last()->text);
+    mp_error_clear();
+}
+
 enum mp_status mp_probe_measure(unsigned ordinal, const struct mp_probe_shape *shape,
                                 const char *skip, FILE *out)
 {
     struct mp_bench bench = { .clock = mp_clock_monotonic(), .shape = *shape, .out = out };
+    const bool rest = !listed(skip, "rest");
     enum mp_status status;
 
-    fprintf(out, "begin open\n");
-    fflush(out);
+    say(&bench, "begin", "open");
     status = open_bench(&bench, ordinal);
-    for (size_t i = 0; i < MP_ARRAY_LEN(steps) && status == MP_OK; i++) {
-        if (listed(skip, steps[i].name))
-            continue;
-        fprintf(out, "begin %s\n", steps[i].name);
-        fflush(out);
-        if (steps[i].run(&bench) != MP_OK) {
-            fprintf(out, "failed %s: %s\n", steps[i].name, mp_error_last()->text);
-            mp_error_clear();
-        }
+    if (status == MP_OK && !listed(skip, host_numa.name))
+        run_step(&bench, &host_numa);
+    if (status == MP_OK && rest) {
+        say(&bench, "begin", "open");
+        status = open_frames(&bench, ordinal);
+    }
+    for (size_t i = 0; i < MP_ARRAY_LEN(steps) && status == MP_OK && rest; i++) {
+        if (!listed(skip, steps[i].name))
+            run_step(&bench, &steps[i]);
     }
     if (status != MP_OK)
         fprintf(out, "failed open: %s\n", mp_error_last()->text);

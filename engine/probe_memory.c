@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "engine/probe_int.h"
+#include "vmm/base/error.h"
+#include "vmm/cuda_nodes.h"
 
 /* A word of a pattern that no zeroed or stale page has. */
 #define PATTERN UINT64_C(0x9e3779b97f4a7c15)
@@ -88,14 +90,34 @@ static enum mp_status try_numa(struct mp_bench *bench, int node, uint64_t bytes,
     return status;
 }
 
+/* On the nodes and in the order in which the backend will try. */
 enum mp_status mp_bench_host_numa(struct mp_bench *bench)
 {
-    const int id = mp_gpu_device(bench->gpu)->host_numa_id;
-    bool right = false;
-    const enum mp_status status =
-        try_numa(bench, id >= 0 ? id : 0, bench->backend->caps.granule_bytes, &right);
+    int nodes[MP_CUDA_NODES_MAX];
+    const unsigned count = mp_cuda_host_nodes(mp_gpu_device(bench->gpu), -1, nodes);
+    enum mp_host_numa found = MP_HOST_NUMA_REFUSED;
+    enum mp_status status = MP_OK;
 
-    mp_bench_put(bench, MP_PROBE_HOST_NUMA, right);
+    for (unsigned i = 0; i < count && found == MP_HOST_NUMA_REFUSED; i++) {
+        const struct mp_cu_allocation allocation =
+            allocation_of(MP_CU_LOCATION_HOST_NUMA, nodes[i]);
+        size_t bytes = 0;
+        bool right = false;
+
+        status = mp_bench_check(
+            bench, bench->call->granularity(&bytes, &allocation, MP_CU_GRANULARITY_RECOMMENDED),
+            "cuMemGetAllocationGranularity");
+        if (status == MP_OK)
+            status = try_numa(bench, nodes[i], bytes, &right);
+        if (status == MP_OK)
+            found = right ? MP_HOST_NUMA_WORKS : MP_HOST_NUMA_BREAKS;
+    }
+    bench->host_handles = found == MP_HOST_NUMA_WORKS;
+    mp_bench_put(bench, MP_PROBE_HOST_NUMA, found);
+    if (found == MP_HOST_NUMA_BREAKS)
+        return mp_fail(MP_ERR_DEVICE, "E_PROBE",
+                       "the device reads something else than the CPU "
+                       "wrote");
     return status;
 }
 

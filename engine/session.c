@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/memory_plan.h"
-#include "engine/probe.h"
 #include "engine/route_from.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
@@ -157,34 +156,21 @@ static enum mp_status open_model(const struct mp_settings *settings,
     return status;
 }
 
-/*
- * What work costs on this device, for policies that ask: from the cache of `moepager probe`, or
- * measured now, once. Without it they learn while running.
- */
-static void read_costs(const struct mp_run_settings *run, const struct mp_session_config *config,
+static void read_facts(const struct mp_run_settings *run, const struct mp_session_config *config,
                        struct mp_session *s)
 {
     const struct mp_probe_shape shape = { .hidden = s->model.hidden,
                                           .channels = s->model.expert_ffn };
-    const uint64_t experts = s->weights->unit_count / s->weights->slices.count;
-    const struct mp_cuda *cuda;
-    struct mp_probe probe;
 
-    if (!s->device.cuda || run->probe == MP_PROBE_OFF || mp_cuda_get(&cuda) != MP_OK)
+    if (!s->device.cuda)
         return;
-    if (!mp_probe_load(run->cache_dir, s->device.device.uuid, cuda->version, &shape, &probe)) {
-        if (!config->probe || run->probe != MP_PROBE_AUTO ||
-            !mp_policies_want_costs(&s->engine_config.policies))
-            return;
-        mp_log_info("probe", "measuring this device once; moepager probe shows what it finds");
-        if (mp_probe_run("/proc/self/exe", s->device.ordinal, &shape, &probe) != MP_OK) {
-            mp_log_warn("probe", "%s", mp_error_last()->text);
-            mp_error_clear();
-            return;
-        }
-        (void)mp_probe_store(run->cache_dir, &probe);
-    }
-    mp_probe_costs(&probe, s->memory.expert_bytes / experts, &s->engine_config.costs);
+    mp_device_facts_read(run, &s->device, &shape, config->probe,
+                         mp_policies_want_costs(&s->engine_config.policies), &s->facts);
+    s->engine_config.backend_config.no_host_handles = s->facts.no_host_handles;
+    if (s->facts.probed)
+        mp_probe_costs(&s->facts.probe,
+                       s->memory.expert_bytes / (s->weights->unit_count / s->weights->slices.count),
+                       &s->engine_config.costs);
 }
 
 static enum mp_status open_engine(const struct mp_settings *settings, struct mp_session *s)
@@ -220,7 +206,7 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
     if (status == MP_OK)
         status = open_model(settings, config, session);
     if (status == MP_OK && !config->plan_only) {
-        read_costs(&settings->run, config, session);
+        read_facts(&settings->run, config, session);
         status = open_engine(settings, session);
     }
     if (status != MP_OK) {

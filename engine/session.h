@@ -2,6 +2,7 @@
 #define MP_SESSION_H
 
 #include "engine/device_choice.h"
+#include "engine/device_facts.h"
 #include "engine/engine.h"
 #include "engine/settings.h"
 #include "engine/tokenizer.h"
@@ -55,7 +56,8 @@ struct mp_memory_plan {
 struct mp_session {
     struct mp_topology *topology;
     struct mp_device_choice device;
-    unsigned node; /* index in topology->nodes */
+    struct mp_device_facts facts; /* of a CUDA device */
+    unsigned node;                /* index in topology->nodes */
     struct mp_pool *pool;
     struct mp_checkpoint *checkpoint;
     struct mp_model_config model;

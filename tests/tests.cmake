@@ -94,7 +94,7 @@ target_link_options(vmm_backend_test PRIVATE
 mp_test(vmm/backend_cuda_test LIBS mp_vmm
     VARIANTS good numa_id_unknown no_host_numa no_device init_fails no_driver)
 mp_fake_cuda(vmm/backend_cuda_test good numa_id_unknown no_host_numa no_device init_fails)
-set(machines registered unpinned reordered by_uuid hidden wrong mig mps)
+set(machines registered unpinned by_driver reordered by_uuid hidden wrong mig mps)
 mp_test(vmm/cuda_machines_test LIBS mp_vmm VARIANTS ${machines})
 mp_fake_cuda(vmm/cuda_machines_test ${machines})
 mp_fake_cuda(engine/engine_fault_test)
@@ -106,8 +106,9 @@ add_dependencies(gpu_bench_kernels fakecuda)
 set_tests_properties(tools/gpu_bench_kernels PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77
     ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda
     PASS_REGULAR_EXPRESSION "experts bf16 8 of .* 8 rows each.*attention 40 positions, 1 token, parts")
-mp_test(engine/probe_test LIBS mp_engine m VARIANTS good no_host_numa ARGS $<TARGET_FILE:moepager>)
-mp_fake_cuda(engine/probe_test good no_host_numa)
+set(probes good no_host_numa numa_breaks)
+mp_test(engine/probe_test LIBS mp_engine m VARIANTS ${probes} ARGS $<TARGET_FILE:moepager>)
+mp_fake_cuda(engine/probe_test ${probes})
 add_dependencies(engine_probe_test moepager)
 mp_test(engine/cuda_logits_test LIBS mp_engine m SOURCES tests/engine/logits_check.c
     tests/engine/harness.c tests/npy.c

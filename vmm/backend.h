@@ -56,6 +56,13 @@ struct mp_backend_config {
     int numa_node; /* where host memory goes; -1: anywhere */
     bool huge_pages;
     unsigned device; /* number of the CUDA device, from 0 */
+
+    /* host: aliases are multiples of this; a power of two, 0: of a page. */
+    uint64_t align_bytes;
+
+    /* cuda: memory by handle on a NUMA node is not even tried, because the driver may break down in
+     * it (engine/probe.h finds out); host frames are memory of ours that it pins. */
+    bool no_host_handles;
 };
 
 struct mp_backend_ops {

@@ -22,7 +22,6 @@
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/memory_room.h"
-#include "vmm/topology.h"
 
 /* With fewer mappings left, that is what memory ran out of. */
 #define MAPS_MARGIN 64
@@ -244,7 +243,7 @@ static enum mp_status ask_granule(struct cuda_backend *self, uint64_t *bytes_p)
 }
 
 /* With a context. */
-static enum mp_status prepare(struct cuda_backend *self, bool huge_pages)
+static enum mp_status prepare(struct cuda_backend *self, const struct mp_backend_config *config)
 {
     uint64_t granule = 0;
     enum mp_status status = mp_cuda_enter(self);
@@ -263,28 +262,7 @@ static enum mp_status prepare(struct cuda_backend *self, bool huge_pages)
         .windows = true,
         .parallel_frames = true,
     };
-    return mp_cuda_host_open(self, huge_pages);
-}
-
-/* The node next to the device: as hwloc sees PCI, as the driver says, as the caller would have it.
- */
-static int find_node(const struct mp_backend_config *config, const struct mp_cuda_device *device)
-{
-    const struct mp_error before = *mp_error_last();
-    struct mp_topology *topology = NULL;
-    int node = -1;
-
-    if (mp_topology_load(NULL, &topology) == MP_OK) {
-        const unsigned index = mp_topology_pci_node(topology, device->pci);
-
-        if (index != MP_TOPOLOGY_ANY_NODE)
-            node = (int)topology->nodes[index].os_index;
-    }
-    mp_topology_destroy(topology);
-    mp_error_set(&before);
-    if (node < 0)
-        node = device->host_numa_id >= 0 ? device->host_numa_id : config->numa_node;
-    return node >= 0 ? node : 0;
+    return mp_cuda_host_open(self, config);
 }
 
 static enum mp_status cuda_open(const struct mp_backend_config *config, struct mp_backend *inner,
@@ -314,11 +292,10 @@ static enum mp_status cuda_open(const struct mp_backend_config *config, struct m
     self->super.ops = &mp_backend_cuda;
     self->cuda = cuda;
     self->device = device;
-    self->numa_node = find_node(config, &device);
     status = mp_cuda_check(cuda, cuda->call.context_retain(&self->context, device.id),
                            "cuDevicePrimaryCtxRetain", device.name);
     if (status == MP_OK) {
-        status = prepare(self, config->huge_pages);
+        status = prepare(self, config);
         if (status == MP_OK) {
             *backend_p = &self->super;
             return MP_OK;

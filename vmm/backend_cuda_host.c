@@ -16,6 +16,7 @@
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
+#include "vmm/cuda_nodes.h"
 
 /* Of mp_frame.handle: the driver has none for these. */
 #define REGISTERED UINT64_MAX
@@ -146,33 +147,53 @@ bool mp_cuda_host_frame_destroy(struct cuda_backend *self, const struct mp_frame
     return true;
 }
 
-/* Whether host handles work here is found out by making one, not by asking. */
-static void try_handles(struct cuda_backend *self)
+static bool try_handle(struct cuda_backend *self)
 {
     struct mp_frame frame;
 
-    self->host_handles =
-        mp_cuda_create_mapped(self, MP_TIER_HOST, self->super.caps.granule_bytes, &frame) == MP_OK;
-    if (self->host_handles) {
-        mp_backend_cuda.frame_destroy(&self->super, &frame);
-        return;
-    }
-    mp_log_info("cuda", "host frames are registered memory, because %s", mp_error_last()->text);
-    mp_error_clear();
+    if (mp_cuda_create_mapped(self, MP_TIER_HOST, self->super.caps.granule_bytes, &frame) != MP_OK)
+        return false;
+    mp_backend_cuda.frame_destroy(&self->super, &frame);
+    return true;
 }
 
-enum mp_status mp_cuda_host_open(struct cuda_backend *self, bool huge_pages)
+/* Whether host handles work here, and where, is found out by making one, not by asking. */
+static void choose_node(struct cuda_backend *self, const struct mp_backend_config *config)
 {
-    struct mp_backend_config config = { .numa_node = self->numa_node, .huge_pages = huge_pages };
-    enum mp_status status = mp_backend_host.open(&config, NULL, &self->ram);
+    int nodes[MP_CUDA_NODES_MAX];
+    const unsigned count = mp_cuda_host_nodes(&self->device, config->numa_node, nodes);
 
+    for (unsigned i = 0; i < count && !config->no_host_handles; i++) {
+        self->numa_node = nodes[i];
+        self->host_handles = try_handle(self);
+        if (self->host_handles) {
+            mp_error_clear();
+            return;
+        }
+        mp_log_info("cuda", "no host frames by handle on NUMA node %d: %s", nodes[i],
+                    mp_error_last()->text);
+        mp_error_clear();
+        if (atomic_load_explicit(&self->lost, memory_order_relaxed) != 0)
+            break;
+    }
+    self->numa_node = nodes[0];
+    mp_log_info("cuda", "host frames are registered memory");
+}
+
+enum mp_status mp_cuda_host_open(struct cuda_backend *self, const struct mp_backend_config *config)
+{
+    struct mp_backend_config ours = { .huge_pages = config->huge_pages,
+                                      .align_bytes = self->super.caps.alias_align_bytes };
+    enum mp_status status;
+
+    choose_node(self, config);
+    ours.numa_node = self->numa_node;
+    status = mp_backend_host.open(&ours, NULL, &self->ram);
     if (status == MP_ERR_CONFIG) { /* the device's node has no memory for this process */
         mp_log_info("cuda", "host frames lie anywhere: %s", mp_error_last()->text);
         mp_error_clear();
-        config.numa_node = -1;
-        status = mp_backend_host.open(&config, NULL, &self->ram);
+        ours.numa_node = -1;
+        status = mp_backend_host.open(&ours, NULL, &self->ram);
     }
-    if (status == MP_OK)
-        try_handles(self);
     return status;
 }

@@ -50,7 +50,8 @@ enum mp_status mp_cuda_create_mapped(struct cuda_backend *self, enum mp_tier_kin
                                      uint64_t bytes, struct mp_frame *frame_p) MP_MUST_CHECK;
 
 /* With caps. What it opens is self->ram. */
-enum mp_status mp_cuda_host_open(struct cuda_backend *self, bool huge_pages) MP_MUST_CHECK;
+enum mp_status mp_cuda_host_open(struct cuda_backend *self,
+                                 const struct mp_backend_config *config) MP_MUST_CHECK;
 enum mp_status mp_cuda_host_frame_create(struct cuda_backend *self, uint64_t bytes,
                                          struct mp_frame *frame_p) MP_MUST_CHECK;
 /* False: it is a handle, and still there. */

@@ -32,7 +32,7 @@
 
 struct host_backend {
     struct mp_backend super;
-    uint64_t page_bytes;
+    uint64_t page_bytes, align_bytes;
     int numa_node; /* -1: anywhere */
     bool huge_pages;
 };
@@ -84,12 +84,14 @@ static enum mp_status host_open(const struct mp_backend_config *config, struct m
 
     maps = read_number("/proc/sys/vm/max_map_count", 65530);
     host->page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    host->align_bytes =
+        config->align_bytes > host->page_bytes ? config->align_bytes : host->page_bytes;
     host->numa_node = config->numa_node >= 0 && numa_available() >= 0 ? config->numa_node : -1;
     host->huge_pages = config->huge_pages;
     host->super.ops = &mp_backend_host;
     host->super.caps = (struct mp_backend_caps){
         .granule_bytes = host->page_bytes,
-        .alias_align_bytes = host->page_bytes,
+        .alias_align_bytes = host->align_bytes,
         .frame_bytes_max = UINT64_C(1) << 46,
         .frames_max = maps > 2 * MAPS_SPARE ? (uint32_t)(maps - MAPS_SPARE) : MAPS_SPARE,
         .tiers = 1u << MP_TIER_DEVICE | 1u << MP_TIER_HOST,
@@ -198,7 +200,7 @@ static enum mp_status host_frame_create(struct mp_backend *backend, enum mp_tier
                                         uint64_t bytes, struct mp_frame *frame_p)
 {
     const struct host_backend *host = mp_container_of(backend, struct host_backend, super);
-    const bool huge = host->huge_pages && bytes >= HUGE_PAGE_BYTES;
+    uint64_t align_bytes = host->align_bytes;
     void *alias = NULL;
     enum mp_status status = check_tier(backend, tier);
 
@@ -211,8 +213,9 @@ static enum mp_status host_frame_create(struct mp_backend *backend, enum mp_tier
         errno = ENOMEM;
         return fail_mmap(bytes);
     }
-    status =
-        map_aligned(bytes, huge ? HUGE_PAGE_BYTES : host->page_bytes, host->page_bytes, &alias);
+    if (host->huge_pages && bytes >= HUGE_PAGE_BYTES && align_bytes < HUGE_PAGE_BYTES)
+        align_bytes = HUGE_PAGE_BYTES;
+    status = map_aligned(bytes, align_bytes, host->page_bytes, &alias);
     if (status != MP_OK)
         return status;
     advise(host, alias, bytes);

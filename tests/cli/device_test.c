@@ -10,6 +10,7 @@
 
 #include "policy/trace.h"
 #include "tests/test.h"
+#include "tests/tmpdir.h"
 
 static char driver[4200];
 
@@ -272,6 +273,37 @@ static void memory_that_is_not_pinned_is_told_once(void)
     cli_free(&result);
 }
 
+/* In a child, whose end is told once, also when the next run finds it in the cache. */
+static void a_driver_that_crashes_on_numa_memory_kills_nothing(void)
+{
+    static char kept[4200];
+    static const char *const breaks[] = { "FAKECUDA_HOST_NUMA=2", "FAKECUDA_HOST_NUMA=1" };
+    json_t *cpu = run_on("cpu", "50%");
+
+    snprintf(kept, sizeof(kept), "MOEPAGER_CACHE_DIR=%s", test_tmpdir());
+    for (unsigned i = 0; i < 4; i++) {
+        const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt",
+                                           "sort 5 3 9 1 ->", "--max-tokens", "6", "--ctx", "64",
+                                           "--device", "cuda", "--budget", "50%",
+                                           i < 2 ? "--probe" : NULL, "off" },
+                                 .env = { driver, breaks[i % 2], kept } };
+        struct cli_result result;
+        const char *said;
+
+        cli_run(&cli, &result);
+        said = strstr(result.err, "cannot be trusted with memory on a NUMA node");
+        if (result.exit_code != 0 || said == NULL ||
+            strstr(said + 1, "cannot be trusted") != NULL ||
+            strstr(said, "host-numa: crashed with signal 11") == NULL) {
+            fprintf(stderr, "exit code %d: %s\n", result.exit_code, result.err);
+            exit(1);
+        }
+        CHECK(strstr(result.out, text_of(cpu, "text")) != NULL);
+        cli_free(&result);
+    }
+    json_decref(cpu);
+}
+
 static void hidden_devices_are_not_used(void)
 {
     const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens",
@@ -335,6 +367,7 @@ int main(int argc, char **argv)
     RUN(a_device_that_is_lost_ends_the_run);
     RUN(a_trace_says_how_the_device_routes);
     RUN(memory_that_is_not_pinned_is_told_once);
+    RUN(a_driver_that_crashes_on_numa_memory_kills_nothing);
     RUN(hidden_devices_are_not_used);
     RUN(a_driver_that_hangs_ends_the_run);
     RUN(the_timeline_has_a_track_for_each_that_works);

@@ -32,6 +32,20 @@ static const char *script(const char *text)
     return path;
 }
 
+/* Remove the file of what does not depend on the shape. */
+static void forget(const struct mp_probe *probe)
+{
+    char path[256], uuid[sizeof(probe->uuid)];
+
+    snprintf(uuid, sizeof(uuid), "%s", probe->uuid);
+    for (char *c = uuid; *c != '\0'; c++) {
+        if (strchr("./", *c) != NULL)
+            *c = '-';
+    }
+    snprintf(path, sizeof(path), "%s/probe-%s-%d-0x0.json", dir, uuid, probe->driver);
+    CHECK_EQ(unlink(path), 0);
+}
+
 static void a_crash_costs_one_step(void)
 {
     const char *path = script("echo begin open\n"
@@ -48,6 +62,7 @@ static void a_crash_costs_one_step(void)
     CHECK(isnan(probe.value[MP_PROBE_CPU_1]));
     CHECK(isnan(probe.value[MP_PROBE_CPU_8]));
     CHECK(strstr(probe.trouble, "host-numa: crashed with signal 11") != NULL);
+    CHECK(probe.value[MP_PROBE_HOST_NUMA] == MP_HOST_NUMA_BREAKS);
     CHECK(strstr(probe.trouble, "maps: ended with exit code 3") != NULL);
     CHECK(strstr(probe.trouble, "reads: no memory") != NULL);
     CHECK(probe.device[0] != '\0' && probe.uuid[0] != '\0' && probe.driver > 0);
@@ -106,8 +121,40 @@ static void the_program_measures(const char *program)
         }
     }
     CHECK_EQ(missing, 0);
-    CHECK(probe.value[MP_PROBE_HOST_NUMA] == 1);
+    CHECK(probe.value[MP_PROBE_HOST_NUMA] == MP_HOST_NUMA_WORKS);
     CHECK_STR(probe.trouble, "");
+}
+
+/* The trial of memory on a NUMA node by itself: nothing else is measured, and it is kept. */
+static void the_trial_alone(const char *program, enum mp_host_numa expected)
+{
+    const struct mp_probe_shape none = { .hidden = 0 };
+    struct mp_probe probe, again;
+
+    CHECK_EQ(mp_probe_run_host_numa(program, 0, &probe), MP_OK);
+    CHECK(probe.value[MP_PROBE_HOST_NUMA] == expected);
+    CHECK_EQ(probe.trouble[0] == '\0', expected == MP_HOST_NUMA_WORKS);
+    for (unsigned i = 0; i < MP_PROBE_COUNT; i++)
+        CHECK(i == MP_PROBE_HOST_NUMA || isnan(probe.value[i]));
+    CHECK_EQ(mp_probe_run_host_numa(script("exit 1\n"), 0, &again), MP_ERR_DEVICE);
+    CHECK_EQ(mp_probe_run_host_numa(script("echo begin open\n"), 0, &again), MP_ERR_DEVICE);
+    CHECK(mp_probe_store(dir, &probe));
+    CHECK(mp_probe_load(dir, probe.uuid, probe.driver, &none, &again));
+    CHECK(again.value[MP_PROBE_HOST_NUMA] == expected);
+    CHECK_STR(again.trouble, probe.trouble);
+    forget(&probe);
+}
+
+/* Where the driver crashes, frames are of the other kind, and all else is measured. */
+static void a_driver_that_crashes_is_found_out(const char *program)
+{
+    struct mp_probe probe;
+
+    CHECK_EQ(mp_probe_run(program, 0, &shape, &probe), MP_OK);
+    CHECK(probe.value[MP_PROBE_HOST_NUMA] == MP_HOST_NUMA_BREAKS);
+    CHECK_STR(probe.trouble, "host-numa: crashed with signal 11");
+    CHECK(probe.value[MP_PROBE_COPY_1M_1] > 0);
+    CHECK(probe.value[MP_PROBE_REMAP_BUSY_2M] > 0);
 }
 
 /* A driver that cannot make memory on a NUMA node says so; all else is measured. */
@@ -116,7 +163,7 @@ static void without_numa_memory(const char *program)
     struct mp_probe probe;
 
     CHECK_EQ(mp_probe_run(program, 0, &shape, &probe), MP_OK);
-    CHECK(probe.value[MP_PROBE_HOST_NUMA] == 0);
+    CHECK(probe.value[MP_PROBE_HOST_NUMA] == MP_HOST_NUMA_REFUSED);
     CHECK(strstr(probe.trouble, "host-numa: ") != NULL);
     CHECK(probe.value[MP_PROBE_COPY_1M_1] > 0);
     CHECK(probe.value[MP_PROBE_CPU_8] > 0);
@@ -135,7 +182,7 @@ static void fill(struct mp_probe *probe)
 
 static void kept_and_found_again(void)
 {
-    const struct mp_probe_shape other = { .hidden = 64, .channels = 33 };
+    const struct mp_probe_shape other = { .hidden = 64, .channels = 33 }, none = { .hidden = 0 };
     struct mp_probe probe, again;
     char path[192];
     FILE *file;
@@ -147,6 +194,11 @@ static void kept_and_found_again(void)
     for (unsigned i = 0; i < MP_PROBE_COUNT; i++)
         CHECK(i == 3 ? isnan(again.value[i]) : again.value[i] == probe.value[i]);
     CHECK_STR(again.device, probe.device);
+    CHECK(mp_probe_load(dir, probe.uuid, 13000, &none, &again));
+    CHECK(again.value[MP_PROBE_HOST_NUMA] == probe.value[MP_PROBE_HOST_NUMA]);
+    CHECK(isnan(again.value[MP_PROBE_COPY_4M_1]));
+    forget(&probe);
+    CHECK(!mp_probe_load(dir, probe.uuid, 13000, &none, &again));
     CHECK(!mp_probe_load(dir, probe.uuid, 13010, &shape, &again));
     CHECK(!mp_probe_load(dir, probe.uuid, 13000, &other, &again));
     CHECK(!mp_probe_load("none", probe.uuid, 13000, &shape, &again));
@@ -195,10 +247,16 @@ int main(int argc, char **argv)
     setenv("FAKECUDA_MEMORY", MEMORY, 1);
     if (!strcmp(argv[1], "no_host_numa"))
         setenv("FAKECUDA_HOST_NUMA", "0", 1);
+    if (!strcmp(argv[1], "numa_breaks"))
+        setenv("FAKECUDA_HOST_NUMA", "2", 1);
     snprintf(dir, sizeof(dir), "/tmp/moepager-probe-%d", (int)getpid());
     CHECK_EQ(mkdir(dir, 0700), 0);
     if (!strcmp(argv[1], "no_host_numa")) {
         without_numa_memory(argv[2]);
+        the_trial_alone(argv[2], MP_HOST_NUMA_REFUSED);
+    } else if (!strcmp(argv[1], "numa_breaks")) {
+        a_driver_that_crashes_is_found_out(argv[2]);
+        the_trial_alone(argv[2], MP_HOST_NUMA_BREAKS);
     } else {
         RUN(a_crash_costs_one_step);
         RUN(a_child_that_does_nothing_is_an_error);
@@ -206,6 +264,7 @@ int main(int argc, char **argv)
         RUN(costs_of_units);
         a_device_that_does_not_open_is_an_error(argv[2]);
         the_program_measures(argv[2]);
+        the_trial_alone(argv[2], MP_HOST_NUMA_WORKS);
     }
     unlink(script(""));
     CHECK_EQ(rmdir(dir), 0);

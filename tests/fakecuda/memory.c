@@ -4,6 +4,7 @@
  * A handle is a memory file. A mapping of it lies in the reservation at its address, closed to the
  * CPU unless the memory is the host's and the host was given access, as on a real machine.
  */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -33,7 +34,8 @@ static int check_allocation(const struct mp_cu_allocation *allocation)
     case MP_CU_LOCATION_HOST_NUMA:
         if (!fake.host_numa)
             return MP_CU_ERROR_NOT_SUPPORTED;
-        return allocation->location.id == 0 ? MP_CU_SUCCESS : MP_CU_ERROR_INVALID_VALUE;
+        return allocation->location.id == fake.host_node ? MP_CU_SUCCESS
+                                                         : MP_CU_ERROR_INVALID_VALUE;
     default: return MP_CU_ERROR_INVALID_VALUE;
     }
 }
@@ -155,6 +157,10 @@ FAKE_EXPORT mp_cu_result cuMemCreate(mp_cu_handle *handle, size_t bytes,
     if (result != MP_CU_SUCCESS || handle == NULL || bytes == 0 || !in_granules(bytes) ||
         flags != 0)
         return fake_leave(result != MP_CU_SUCCESS ? result : MP_CU_ERROR_INVALID_VALUE);
+    if (fake.host_numa_breaks && allocation->location.type == MP_CU_LOCATION_HOST_NUMA) {
+        signal(SIGSEGV, SIG_DFL);
+        raise(SIGSEGV);
+    }
     on_device = allocation->location.type == MP_CU_LOCATION_DEVICE;
     if (on_device && !fake_take((unsigned)allocation->location.id, bytes))
         return fake_leave(MP_CU_ERROR_OUT_OF_MEMORY);

@@ -84,6 +84,8 @@ void fake_configure(void)
     fake.granule = (size_t)fake_setting("FAKECUDA_GRANULE", 2ull << 20);
     fake.registered_max = (size_t)fake_setting("FAKECUDA_REGISTER", SIZE_MAX);
     fake.host_numa = fake_setting("FAKECUDA_HOST_NUMA", 1) != 0;
+    fake.host_numa_breaks = fake_setting("FAKECUDA_HOST_NUMA", 1) == 2;
+    fake.host_node = (int)fake_setting("FAKECUDA_HOST_NODE", 0);
     fake.memory_bytes = fake_memory_of_device();
     fake.numa_id = getenv("FAKECUDA_NUMA_ID") != NULL ? atoi(getenv("FAKECUDA_NUMA_ID")) : 0;
     fake.init_result = (int)fake_setting("FAKECUDA_INIT", 0);

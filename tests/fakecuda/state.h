@@ -90,7 +90,8 @@ struct fake_state {
     bool mig;
     size_t memory_bytes, granule;
     size_t registered_max, registered_bytes;
-    bool host_numa;
+    bool host_numa, host_numa_breaks;
+    int host_node; /* that has memory */
     int numa_id;
     bool verbose;
     uint64_t seed;     /* of random delays; 0: none */

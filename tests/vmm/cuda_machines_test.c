@@ -3,12 +3,14 @@
  *
  *     registered  no handles in host memory: frames are memory of ours, pinned in pieces
  *     unpinned    memory cannot be registered: copies go through a buffer
+ *     by_driver   the node next to the PCI slot is refused, that which the driver names is not
  *     reordered, by_uuid, hidden, wrong    CUDA_VISIBLE_DEVICES
  *     mig         a slice of a device
  *     mps         what a server says that others' faults end
  */
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/fakecuda/client.h"
@@ -16,7 +18,7 @@
 #include "vmm/backend.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/cuda_driver.h"
+#include "vmm/cuda_nodes.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define PIECE (64 * MIB) /* that is pinned at once */
@@ -119,6 +121,44 @@ static void frames_are_pinned_in_pieces(void)
     fake_api.live(&live);
     CHECK_EQ(live.pinned, 0);
     CHECK_EQ(warnings, 0);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
+/* Whatever the pages are, an alias is a multiple of what the capabilities say. */
+static void frames_are_aligned(void)
+{
+    const struct mp_backend_config small_pages = { .numa_node = -1, .no_host_handles = true };
+    struct mp_backend *backend = NULL;
+    struct mp_frame frames[8];
+
+    CHECK_EQ(mp_backend_open("cuda", &small_pages, &backend), MP_OK);
+    CHECK_EQ(backend->caps.alias_align_bytes, 2 * MIB);
+    for (unsigned i = 0; i < 8; i++) {
+        frames[i] = make(backend, MP_TIER_HOST, (2 + 4 * (i % 2)) * MIB);
+        CHECK_EQ((uintptr_t)frames[i].alias % backend->caps.alias_align_bytes, 0);
+        if (i == 4) /* so that the next one does not follow by itself */
+            CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
+    }
+    for (unsigned i = 0; i < 8; i++)
+        backend->ops->frame_destroy(backend, &frames[i]);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
+/* Where a driver may break down, it is not asked. */
+static void what_must_not_be_tried_is_not(void)
+{
+    const struct mp_backend_config config = { .numa_node = -1, .no_host_handles = true };
+    struct mp_backend *backend = NULL;
+    struct mp_frame frame;
+
+    fake_api.reset();
+    CHECK_EQ(mp_backend_open("cuda", &config, &backend), MP_OK);
+    frame = make(backend, MP_TIER_HOST, 2 * MIB);
+    CHECK_EQ(fake_api.calls("cuMemCreate"), 0);
+    CHECK_EQ(fake_api.calls("cuMemHostRegister_v2"), 1);
+    backend->ops->frame_destroy(backend, &frame);
     mp_backend_close(backend);
     check_nothing_lives();
 }
@@ -283,6 +323,37 @@ static void check_devices(unsigned count)
     check_nothing_lives();
 }
 
+/* The slot is beside node 1 of a made-up machine, which has no memory for the driver. */
+static void the_drivers_node_is_tried_too(void)
+{
+    struct mp_backend *backend;
+    struct mp_frame frame;
+    struct fakecuda_live live;
+    int nodes[MP_CUDA_NODES_MAX];
+    struct mp_cuda_device device = describe(0);
+
+    CHECK_EQ(mp_cuda_host_nodes(&device, 5, nodes), 2);
+    CHECK_EQ(nodes[0], 1);
+    CHECK_EQ(nodes[1], 0);
+    device.host_numa_id = 1;
+    CHECK_EQ(mp_cuda_host_nodes(&device, 5, nodes), 1);
+    device.host_numa_id = -1;
+    snprintf(device.pci, sizeof(device.pci), "0000:ff:1f.7");
+    CHECK_EQ(mp_cuda_host_nodes(&device, 5, nodes), 1);
+    CHECK_EQ(nodes[0], 5);
+    CHECK_EQ(mp_cuda_host_nodes(&device, -1, nodes), 1);
+    CHECK_EQ(nodes[0], 0);
+
+    backend = open_cuda();
+    frame = make(backend, MP_TIER_HOST, 2 * MIB);
+    fake_api.live(&live);
+    CHECK_EQ(live.handles, 1);
+    CHECK_EQ(live.pinned, 0);
+    backend->ops->frame_destroy(backend, &frame);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
 static void devices_are_those_that_are_visible(void)
 {
     check_devices(2);
@@ -375,12 +446,16 @@ static void run_variant(const char *variant)
 {
     if (strcmp(variant, "registered") == 0) {
         RUN(frames_are_pinned_in_pieces);
+        RUN(frames_are_aligned);
+        RUN(what_must_not_be_tried_is_not);
         RUN(copies_stop_where_pieces_do);
         RUN(a_piece_that_is_refused_unpins_the_frame);
         RUN(what_stays_pinned_is_counted);
     } else if (strcmp(variant, "unpinned") == 0) {
         RUN(unpinned_frames_go_through_a_buffer);
         RUN(copies_through_a_buffer_can_fail);
+    } else if (strcmp(variant, "by_driver") == 0) {
+        RUN(the_drivers_node_is_tried_too);
     } else if (strcmp(variant, "reordered") == 0) {
         RUN(devices_are_those_that_are_visible);
     } else if (strcmp(variant, "by_uuid") == 0) {
@@ -402,6 +477,8 @@ int main(int argc, char **argv)
         { "registered", "FAKECUDA_HOST_NUMA", "0" },
         { "unpinned", "FAKECUDA_HOST_NUMA", "0" },
         { "unpinned", "FAKECUDA_REGISTER", "0" },
+        { "by_driver", "HWLOC_XMLFILE", "tests/data/topo/gpu-on-node-1.xml" },
+        { "by_driver", "HWLOC_THISSYSTEM", "1" },
         { "reordered", "CUDA_VISIBLE_DEVICES", "2,0,7,1" }, /* a wrong one ends the list */
         { "by_uuid", "CUDA_VISIBLE_DEVICES", "GPU-f1f2f3f4" },
         { "hidden", "CUDA_VISIBLE_DEVICES", "" },

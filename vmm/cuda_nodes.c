@@ -1,0 +1,37 @@
+#include "vmm/cuda_nodes.h"
+
+#include "vmm/base/error.h"
+#include "vmm/topology.h"
+
+/* -1: hwloc does not know. */
+static int node_of_slot(const char *pci)
+{
+    const struct mp_error before = *mp_error_last();
+    struct mp_topology *topology = NULL;
+    int node = -1;
+
+    if (mp_topology_load(NULL, &topology) == MP_OK) {
+        const unsigned index = mp_topology_pci_node(topology, pci);
+
+        if (index != MP_TOPOLOGY_ANY_NODE)
+            node = (int)topology->nodes[index].os_index;
+    }
+    mp_topology_destroy(topology);
+    mp_error_set(&before);
+    return node;
+}
+
+unsigned mp_cuda_host_nodes(const struct mp_cuda_device *device, int wish,
+                            int nodes[MP_CUDA_NODES_MAX])
+{
+    const int slot = node_of_slot(device->pci), driver = device->host_numa_id;
+    unsigned count = 0;
+
+    if (slot >= 0)
+        nodes[count++] = slot;
+    if (driver >= 0 && driver != slot)
+        nodes[count++] = driver;
+    if (count == 0)
+        nodes[count++] = wish >= 0 ? wish : 0;
+    return count;
+}
