@@ -82,12 +82,13 @@ static uint32_t lcp_pick(struct mp_policy *policy, const struct mp_evict_query *
         const uint32_t unit = lcp->base.set.unit[i];
         double mine;
 
+        if (!mp_evict_allows(query, unit)) /* the cheaper question */
+            continue;
         mine = mp_priority_log(&lcp->priority, unit);
         /* No two stamps are equal, so there is no tie left for ids. */
-        if ((best != MP_UNIT_NONE &&
-             (mine > lowest ||
-              (mine == lowest && lcp->base.set.stamp[unit] > lcp->base.set.stamp[best]))) ||
-            !mp_evict_allows(query, unit))
+        if (best != MP_UNIT_NONE &&
+            (mine > lowest ||
+             (mine == lowest && lcp->base.set.stamp[unit] > lcp->base.set.stamp[best])))
             continue;
         best = unit;
         lowest = mine;

@@ -198,7 +198,7 @@ void mp_pager_abort(struct mp_pager *pager)
 /* One expert's numbers against the states of its slices; adds to what is summed over all. */
 static bool check_whole(struct mp_pager *pager, uint32_t whole, uint32_t *held, uint32_t *loose)
 {
-    uint32_t present = 0, going = 0;
+    uint32_t present = 0, going = 0, spare = 0;
 
     for (uint32_t s = 0; s < pager->slices; s++) {
         const uint32_t u = whole * pager->slices + s;
@@ -212,10 +212,11 @@ static bool check_whole(struct mp_pager *pager, uint32_t whole, uint32_t *held, 
         present += here;
         going += was;
         *held += here && !mp_pager_is_loose(pager, u);
-        *loose += was && mp_pager_is_loose(pager, u);
+        spare += was && mp_pager_is_loose(pager, u);
     }
+    *loose += spare;
     return present == pager->present[whole] && going == pager->going[whole] &&
-           pager->evictable[whole] == (going > 0);
+           spare == pager->spare[whole] && pager->evictable[whole] == (going > 0);
 }
 
 bool mp_pager_check(struct mp_pager *pager)
@@ -226,6 +227,7 @@ bool mp_pager_check(struct mp_pager *pager)
     for (uint32_t l = 0; l < pager->config.shape.layers; l++) {
         uint32_t held = 0;
 
+        vain += pager->vain[l];
         for (uint32_t w = l * experts; w < (l + 1) * experts; w++) {
             if (!check_whole(pager, w, &held, &loose))
                 return false;
@@ -233,9 +235,11 @@ bool mp_pager_check(struct mp_pager *pager)
         if (held != pager->held[l])
             return false;
     }
+    if (vain != pager->vain_count)
+        return false;
     for (uint32_t u = 0; u < pager->units; u++) {
         kept += (pager->flags[u] & MP_PAGER_KEEP) != 0;
-        vain += (pager->flags[u] & MP_PAGER_VAIN) != 0;
+        vain -= (pager->flags[u] & MP_PAGER_VAIN) != 0;
         filling += mp_space_state(pager->config.space, u) == MP_RES_FILLING;
     }
     for (uint32_t i = 0; i < pager->ahead_count; i++) {
@@ -243,7 +247,7 @@ bool mp_pager_check(struct mp_pager *pager)
             (pager->flags[pager->ahead[i]] & MP_PAGER_NEEDED))
             return false;
     }
-    return kept == pager->kept_count && vain == pager->vain_count && loose == pager->loose_going &&
+    return kept == pager->kept_count && vain == 0 && loose == pager->loose_going &&
            filling == pager->ahead_count + mp_pager_count_needs(pager, MP_NEED_LOADING) &&
            mp_space_check(pager->config.space);
 }
@@ -280,6 +284,8 @@ static enum mp_status make_tables(struct mp_pager *pager)
     pager->fallback = calloc(wholes, 1);
     pager->present = calloc(wholes, 1);
     pager->going = calloc(wholes, 1);
+    pager->spare = calloc(wholes, 1);
+    pager->vain = calloc(layers, sizeof(uint32_t));
     pager->held = calloc(layers, sizeof(uint32_t));
     pager->quota = calloc(layers, sizeof(uint32_t));
     pager->tops = calloc(layers, sizeof(uint32_t));
@@ -292,10 +298,10 @@ static enum mp_status make_tables(struct mp_pager *pager)
     pager->planned = calloc(wholes, sizeof(struct mp_swap));
     if (pager->may_go == NULL || pager->flags == NULL || pager->evictable == NULL ||
         pager->fallback == NULL || pager->present == NULL || pager->going == NULL ||
-        pager->held == NULL || pager->quota == NULL || pager->tops == NULL ||
-        pager->ahead == NULL || pager->wishes == NULL || pager->needs == NULL ||
-        pager->wait_list == NULL || pager->revised == NULL || pager->swaps == NULL ||
-        pager->planned == NULL)
+        pager->spare == NULL || pager->vain == NULL || pager->held == NULL ||
+        pager->quota == NULL || pager->tops == NULL || pager->ahead == NULL ||
+        pager->wishes == NULL || pager->needs == NULL || pager->wait_list == NULL ||
+        pager->revised == NULL || pager->swaps == NULL || pager->planned == NULL)
         return mp_fail_no_memory("the pager's tables", units * 16);
     for (size_t l = 0; l < layers; l++)
         pager->tops[l] = pager->slices;
@@ -367,6 +373,8 @@ void mp_pager_destroy(struct mp_pager *pager)
     free(pager->fallback);
     free(pager->present);
     free(pager->going);
+    free(pager->spare);
+    free(pager->vain);
     free(pager->held);
     free(pager->quota);
     free(pager->tops);

@@ -32,10 +32,10 @@
  *     present[whole]   == slices of it that are FILLING or VALID
  *     held[layer]      == those of them, over the layer, that are not loose
  *     going[whole]     == slices of it with may_go; evictable[whole] == going[whole] > 0
- *     loose_going      == loose units with may_go
+ *     spare[whole]     == loose slices of it with may_go; loose_going == all of them
  *     FILLING          == units in ahead[] + needs that are LOADING        between calls
  *     kept_count       == units with KEEP
- *     vain_count       == units with VAIN
+ *     vain[layer]      == units of it with VAIN; vain_count == all of them
  */
 enum {
     MP_PAGER_NEEDED = 1,
@@ -76,6 +76,8 @@ struct mp_pager {
     uint8_t *fallback;  // (wholes): scratch for questions about less or more than `evictable`
     uint8_t *present;   // (wholes)
     uint8_t *going;     // (wholes)
+    uint8_t *spare;     // (wholes)
+    uint32_t *vain;     // (layers)
     uint32_t *held;     // (layers): units
     uint32_t *quota;    // (layers): units; unused when global
     uint32_t *tops;     // (layers): slices of an expert that are kept

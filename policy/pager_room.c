@@ -25,8 +25,10 @@ void mp_pager_refresh(struct mp_pager *pager, uint32_t unit)
     pager->may_go[unit] = now;
     pager->going[whole] = (uint8_t)(pager->going[whole] + (now ? 1 : -1));
     pager->evictable[whole] = pager->going[whole] > 0;
-    if (mp_pager_is_loose(pager, unit))
+    if (mp_pager_is_loose(pager, unit)) {
+        pager->spare[whole] = (uint8_t)(pager->spare[whole] + (now ? 1 : -1));
         pager->loose_going += now ? 1 : (uint32_t)-1;
+    }
 }
 
 void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags)
@@ -35,8 +37,10 @@ void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags)
 
     if (change & MP_PAGER_KEEP)
         pager->kept_count += flags & MP_PAGER_KEEP ? 1 : (uint32_t)-1;
-    if (change & MP_PAGER_VAIN)
+    if (change & MP_PAGER_VAIN) {
+        pager->vain[mp_pager_layer_of(pager, unit)] += flags & MP_PAGER_VAIN ? 1 : (uint32_t)-1;
         pager->vain_count += flags & MP_PAGER_VAIN ? 1 : (uint32_t)-1;
+    }
     pager->flags[unit] = flags;
     mp_pager_refresh(pager, unit);
 }
@@ -91,29 +95,33 @@ struct candidates {
     uint32_t class_index;
     bool loose, kept; /* the loose ones; those that count for a quota */
     bool strict;      /* only units without protecting flags; else also those with KEEP */
+    bool one_class;   /* all units have the same size */
 };
 
 static bool is_candidate(const struct mp_pager *pager, const struct candidates *c, uint32_t unit)
 {
     struct mp_space *space = pager->config.space;
-    const bool loose = mp_pager_is_loose(pager, unit);
 
-    if (!(loose ? c->loose : c->kept) || mp_space_unit_class(space, unit) != c->class_index)
+    /* Asked of every slice there is, so the question that most of them fail comes first. */
+    if (!pager->may_go[unit] &&
+        (c->strict || (pager->flags[unit] & MP_PAGER_NEEDED) ||
+         mp_space_state(space, unit) != MP_RES_VALID || mp_space_leases(space, unit) > 0))
         return false;
-    return pager->may_go[unit] ||
-           (!c->strict && !(pager->flags[unit] & MP_PAGER_NEEDED) &&
-            mp_space_state(space, unit) == MP_RES_VALID && mp_space_leases(space, unit) == 0);
+    return (mp_pager_is_loose(pager, unit) ? c->loose : c->kept) &&
+           mp_space_unit_class(space, unit) == c->class_index;
 }
 
 /* The last slice of an expert that can go, or MP_UNIT_NONE. */
 static uint32_t last_candidate(const struct mp_pager *pager, const struct candidates *c,
                                uint32_t whole)
 {
-    for (uint32_t s = pager->slices; s-- > 0;) {
-        const uint32_t unit = whole * pager->slices + s;
+    const uint32_t start = whole * pager->slices;
+    const uint32_t top = pager->tops[mp_pager_layer_of(pager, start)];
+    const uint32_t first = c->kept ? 0 : top;
 
-        if (is_candidate(pager, c, unit))
-            return unit;
+    for (uint32_t s = c->loose ? pager->slices : top; s-- > first;) {
+        if (is_candidate(pager, c, start + s))
+            return start + s;
     }
     return MP_UNIT_NONE;
 }
@@ -150,14 +158,34 @@ static uint32_t ask_victim(struct mp_pager *pager, const struct mp_evict_query *
 /* A candidate that was prefetched in vain, or MP_UNIT_NONE. */
 static uint32_t find_vain(const struct mp_pager *pager, const struct candidates *c)
 {
+    const uint32_t units = pager->config.shape.experts * pager->slices;
+    const bool any = c->scope_layer == MP_LAYER_ANY;
+
     if (pager->vain_count == 0)
         return MP_UNIT_NONE;
-    for (uint32_t unit = 0; unit < pager->units; unit++) {
-        if ((pager->flags[unit] & MP_PAGER_VAIN) && is_candidate(pager, c, unit) &&
-            (c->scope_layer == MP_LAYER_ANY || mp_pager_layer_of(pager, unit) == c->scope_layer))
-            return unit;
+    for (uint32_t l = any ? 0 : c->scope_layer; l < pager->config.shape.layers; l++) {
+        for (uint32_t u = l * units; pager->vain[l] > 0 && u < (l + 1) * units; u++) {
+            if ((pager->flags[u] & MP_PAGER_VAIN) && is_candidate(pager, c, u))
+                return u;
+        }
+        if (!any)
+            break;
     }
     return MP_UNIT_NONE;
+}
+
+/* Has the expert a candidate? Where a count says it, without a look at its slices: this is asked of
+ * all experts for each slice that needs room. */
+static bool has_candidate(const struct mp_pager *pager, const struct candidates *c, uint32_t whole)
+{
+    uint32_t going = c->loose ? pager->spare[whole] : 0u;
+
+    if (c->kept)
+        going += (uint32_t)pager->going[whole] - pager->spare[whole];
+
+    if (c->strict && (going == 0 || c->one_class))
+        return going > 0;
+    return last_candidate(pager, c, whole) != MP_UNIT_NONE;
 }
 
 /* fallback(wholes) := 1 where the expert has a candidate. */
@@ -170,16 +198,15 @@ static void list_candidates(struct mp_pager *pager, const struct candidates *c)
 
     memset(pager->fallback, 0, pager->wholes);
     for (uint32_t w = first; w < end; w++)
-        pager->fallback[w] =
-            (!c->strict || pager->going[w] > 0) && last_candidate(pager, c, w) != MP_UNIT_NONE;
+        pager->fallback[w] = has_candidate(pager, c, w);
 }
 
 /* A candidate to make room for `for_unit`, or MP_UNIT_NONE. */
 static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct candidates c)
 {
     struct mp_space *space = pager->config.space;
-    const bool all =
-        (c.loose || !pager->has_loose) && c.kept && c.strict && mp_space_class_count(space) == 1;
+    const bool one_class = mp_space_class_count(space) == 1;
+    const bool all = (c.loose || !pager->has_loose) && c.kept && c.strict && one_class;
     struct mp_evict_query query = {
         .for_unit = for_unit / pager->slices,
         .scope_layer = c.scope_layer,
@@ -189,6 +216,7 @@ static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct ca
     uint32_t whole, vain;
 
     c.class_index = mp_space_unit_class(space, for_unit);
+    c.one_class = one_class;
     if (!all)
         list_candidates(pager, &c);
     vain = find_vain(pager, &c);
@@ -332,14 +360,17 @@ void mp_pager_ask_tops(struct mp_pager *pager)
     for (uint32_t l = 0; l < shape->layers; l++)
         pager->has_loose |= pager->tops[l] < pager->slices;
     pager->loose_going = 0;
+    memset(pager->spare, 0, pager->wholes);
     for (uint32_t u = 0; u < pager->units; u++) {
         const enum mp_res_state state = mp_space_state(pager->config.space, u);
 
-        if (mp_pager_is_loose(pager, u))
+        if (mp_pager_is_loose(pager, u)) {
+            pager->spare[u / pager->slices] += pager->may_go[u];
             pager->loose_going += pager->may_go[u];
-        else
+        } else {
             pager->held[mp_pager_layer_of(pager, u)] +=
                 state == MP_RES_FILLING || state == MP_RES_VALID;
+        }
     }
 }
 
