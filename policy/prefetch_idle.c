@@ -22,21 +22,29 @@
 #define STRETCH 64u /* layers over which gains are averaged */
 #define PROBE 17u   /* of so many layers one is predicted although it has not paid */
 
+/* What is to be loaded for a layer. */
+struct named {
+    uint32_t *experts; // (experts)
+    uint32_t count, layer;
+};
+
 struct idle {
     struct mp_policy super;
     struct mp_candidates candidates;
     const struct mp_costs *costs;
-    uint32_t *named; // (experts): to be loaded for named_layer
-    uint32_t named_count, named_layer, experts;
+    struct named named[2]; /* for the layer that is run, and for the one that it predicts */
+    uint32_t experts;
     uint64_t layers; /* observed */
     double gain_ns;  /* of a predicted layer, on average */
 };
 
 static void idle_destroy(struct mp_policy *policy)
 {
-    mp_candidates_fini(&((struct idle *)policy)->candidates);
-    free(((struct idle *)policy)->named);
-    free(policy);
+    struct idle *idle = (struct idle *)policy;
+
+    mp_candidates_fini(&idle->candidates);
+    free(idle->named[0].experts);
+    free(idle);
 }
 
 static enum mp_status idle_create(const void *config, const struct mp_shape *shape,
@@ -52,16 +60,17 @@ static enum mp_status idle_create(const void *config, const struct mp_shape *sha
     idle->costs = shape->costs;
     idle->experts = shape->experts;
     idle->gain_ns = INFINITY; /* until something is known */
-    idle->named_layer = MP_LAYER_ANY;
-    idle->named = calloc(shape->experts, sizeof(uint32_t));
-    status = idle->named == NULL
-                 ? mp_fail_no_memory("prefetch policy 'idle'", shape->experts * sizeof(uint32_t))
+    idle->named[0].layer = idle->named[1].layer = MP_LAYER_ANY;
+    idle->named[0].experts = calloc(shape->experts, 2 * sizeof(uint32_t));
+    status = idle->named[0].experts == NULL
+                 ? mp_fail_no_memory("prefetch policy 'idle'", shape->experts * 8u)
                  : mp_candidates_init(&idle->candidates, shape);
     if (status != MP_OK) {
-        free(idle->named);
+        free(idle->named[0].experts);
         free(idle);
         return status;
     }
+    idle->named[1].experts = idle->named[0].experts + shape->experts;
     *policy_p = &idle->super;
     return MP_OK;
 }
@@ -95,10 +104,12 @@ static uint32_t idle_choose(struct mp_policy *policy, const struct mp_prefetch_f
                             uint32_t *experts)
 {
     struct idle *idle = (struct idle *)policy;
+    /* What was named for the layer that is run is looked at only when it has run. */
+    struct named *mine = &idle->named[idle->named[0].layer == facts->layer];
     uint32_t left = free_loads(facts), count = 0, named;
 
-    idle->named_layer = facts->target_layer;
-    idle->named_count = 0;
+    mine->layer = facts->target_layer;
+    mine->count = 0;
     if (left == 0)
         return 0;
     named = mp_candidates_gather(&idle->candidates, facts, facts->k, MP_MARGIN_NONE);
@@ -108,7 +119,7 @@ static uint32_t idle_choose(struct mp_policy *policy, const struct mp_prefetch_f
         if (!facts->resident[expert] && left-- == 0)
             break;
         if (!facts->resident[expert] && count < facts->max)
-            idle->named[idle->named_count++] = expert;
+            mine->experts[mine->count++] = expert;
         experts[count++] = expert; /* resident ones are kept */
     }
     return count;
@@ -134,15 +145,16 @@ static void idle_observe(struct mp_policy *policy, uint32_t layer, uint32_t toke
                          const uint32_t *chosen)
 {
     struct idle *idle = (struct idle *)policy;
+    struct named *mine = &idle->named[idle->named[1].layer == layer];
     uint32_t right = 0, needed;
 
     idle->layers++;
-    if (idle->named_layer != layer || idle->costs == NULL)
+    if (mine->layer != layer || idle->costs == NULL)
         return;
-    for (uint32_t n = 0; n < idle->named_count; n++) {
+    for (uint32_t n = 0; n < mine->count; n++) {
         size_t i = 0;
 
-        while (i < (size_t)tokens * k && chosen[i] != idle->named[n])
+        while (i < (size_t)tokens * k && chosen[i] != mine->experts[n])
             i++;
         right += i < (size_t)tokens * k;
     }
@@ -150,7 +162,7 @@ static void idle_observe(struct mp_policy *policy, uint32_t layer, uint32_t toke
         idle->gain_ns = 2 * (double)idle->costs->predict_ns;
     needed = idle->experts < tokens * k ? idle->experts : tokens * k;
     idle->gain_ns += (saving_ns(idle->costs, right, needed) - idle->gain_ns) / STRETCH;
-    idle->named_layer = MP_LAYER_ANY;
+    mine->layer = MP_LAYER_ANY;
 }
 
 static bool idle_wants(const struct mp_policy *policy)
