@@ -27,19 +27,19 @@ def make_model(folder):
 
 
 def check_fill(program, file):
-    fill = run_json([program, "--fill", file, FILL_BYTES + 1])
-    check(fill.pop("bytes"), FILL_BYTES, "bytes that are read")
-    check(sorted(fill), sorted(f"{way}_{what}" for what in ("s", "cpu_s") for way in (
-        "new", "populated", "populated_by_all", "touched")), "ways to fill memory")
-    check([key for key, value in fill.items() if value < 0 or (value == 0 and "cpu" not in key)], [],
-          "times of fills that are none")
-    for bytes_ in (0, 4095, 1 << 50):
+    for threads in (0, 1, 3):
+        fill = run_json([program, "--fill", file, FILL_BYTES + 1, threads])
+        check((fill.pop("bytes"), fill.pop("threads")), (FILL_BYTES, threads), "what is read")
+        check(sorted(fill), ["new_cpu_s", "new_s", "touched_cpu_s", "touched_s"], "times of a fill")
+        check([key for key, value in fill.items() if value < (0 if "cpu" in key else 1e-9)], [],
+              "times that are none")
+    for bytes_, threads in ((0, 1), (4095, 1), (1 << 50, 1), (4096, 65)):
         try:
-            run_json([program, "--fill", file, bytes_])
+            run_json([program, "--fill", file, bytes_, threads])
         except BenchError as error:
             check("E_BENCH" in str(error), True, str(error))
             continue
-        check(bytes_, "refused", "a bad number of bytes")
+        check((bytes_, threads), "refused", "a bad fill")
 
 
 def check_machine(machine):

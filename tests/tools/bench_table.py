@@ -120,10 +120,8 @@ def check_floors():
                 "unguessed_per_token": 2.0}, "floors")
     check([round(result[name]["reached"], 9) for name in ("together", "blind", "routed")],
           [0.8, 0.84, 0.84], "what was reached of the floors")
-    fills = [{"new_s": 3.0, "new_cpu_s": 2.0, "populated_s": 2.5, "populated_cpu_s": 2.2,
-              "populated_by_all_s": 2.6, "populated_by_all_cpu_s": 2.1, "touched_s": 2.0},
-             {"new_s": 2.4, "new_cpu_s": 2.6, "populated_s": 2.7, "populated_cpu_s": 2.3,
-              "populated_by_all_s": 2.8, "populated_by_all_cpu_s": 2.4, "touched_s": 2.1}]
+    fills = [{"threads": 2, "new_s": 3.0, "new_cpu_s": 2.0, "touched_s": 2.0},
+             {"threads": 1, "new_s": 2.4, "new_cpu_s": 2.6, "touched_s": 2.1}]
     for compute_s, floor_s in ((0.5, 2.4), (2.0, 3.0)):
         run = startup.add_floor({"start_s": 4.8, "compute_s": compute_s}, fills, 2)
         check((run["floor_s"], run["floor"]["touched_s"]), (floor_s, 2.0), "floor of a start")
@@ -160,14 +158,14 @@ def check_table(folder):
     cold = [{"start_s": start, "compute_s": 0.5, "need_bytes": 1e9, "ratio": start,
              "ratio_beside": start - 0.05, "expert_need_bytes": 5e8, "expert_read_bytes": read,
              "new_memory_bytes_per_s": 3e9, "floor_ratio": 1.05,
-             "floor": {"new_s": 2.0, "populated_s": 1.5, "populated_by_all_s": 1.4,
-                       "touched_s": 1.0}}
+             "floor": {"new_s": 2.0, "touched_s": 1.0}}
             for start, read in ((1.3, 5e8), (1.1, 5e8), (1.2, 5.5e8))]
     start = {"prompts": [{"tokens": 64, "ratio": 1.2, "ratio_beside": 1.15, "runs": cold,
-                          "touched_ratio_beside": 1.1, "touched": cold[:1], "floor_ratio": 1.05},
+                          "touched_ratio_beside": 1.1, "touched": cold[:1], "floor_ratio": 1.05,
+                          "touched_floor_ratio": 1.04},
                          {"tokens": 4, "ratio": 1.3, "ratio_beside": 1.25, "runs": cold[:1],
                           "touched_ratio_beside": 1.21, "touched": cold[:1],
-                          "floor_ratio": 1.06}]}
+                          "floor_ratio": 1.06, "touched_floor_ratio": 1.03}]}
     for name, result in (("kernels", {"rows": kernels}), ("uniform", limited), ("start", start)):
         (folder / f"{name}.json").write_text(json.dumps({"date": "2000-01-01", **result}))
     check(table(folder), [
@@ -184,10 +182,12 @@ def check_table(folder):
         ["the same, by the disk beside each run", "1.15", "<= 1.2", "yes"],
         ["the same, memory touched before", "1.1", "<= 1.2", "yes"],
         ["the same: the same bytes read into new memory by a program that does nothing else", "1.05", "", ""],
+        ["the same, memory touched before both", "1.04", "", ""],
         ["cold start to the first token, prompt of 4: bound, by the best of all speeds", "1.3", "<= 1.2", "no"],
         ["the same, by the disk beside each run", "1.25", "<= 1.2", "no"],
         ["the same, memory touched before", "1.21", "<= 1.2", "no"],
         ["the same: the same bytes read into new memory by a program that does nothing else", "1.06", "", ""],
+        ["the same, memory touched before both", "1.03", "", ""],
         ["cold start, experts' bytes read once", "1.1", "<= 1.01", "no"]], "table")
 
 

@@ -7,12 +7,11 @@
  * in three rounds, which alternate; the median and the processor time that the process spent per GB
  * are printed. The defaults in vmm/io_options.c are chosen from this table.
  *
- * `bench_reader --fill FILE BYTES`: a cold start without anything but its reads. So many bytes of
- * the file, extents of 9 MiB spread evenly over it, go with the reader's default settings into one
- * place each of memory that was just mapped, as the pager maps its slots. Three times anew: pages
- * come with the reads; a thread of vmm/populate.h fills the memory meanwhile, as in a start; and
- * one such thread for each processor does. At last once more into memory that is there. Seconds
- * from mapping to the last byte, and of processors, as JSON.
+ * `bench_reader --fill FILE BYTES THREADS`: a cold start without anything but its reads. So many
+ * bytes of the file, extents of 9 MiB spread evenly over it, go with the reader's settings into one
+ * place each of memory that was just mapped, as the pager maps its slots, while THREADS threads of
+ * vmm/populate.h fill it with memory, each a part; in a start there is one. Then once more into the
+ * memory that is there. Seconds from mapping to the last byte, and of processors, as JSON.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -21,7 +20,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "vmm/backend.h"
 #include "vmm/io_options.h"
@@ -271,26 +269,20 @@ static enum mp_status fill_once(struct fill *fill, struct mp_backend *backend, u
     return status;
 }
 
-static enum mp_status fill_all(struct fill *fill)
+static enum mp_status fill_twice(struct fill *fill, uint32_t populators)
 {
-    static const char *const names[] = { "new", "populated", "populated_by_all", "touched" };
-    const long processors = sysconf(_SC_NPROCESSORS_ONLN);
     const struct mp_backend_config config = { .numa_node = -1, .huge_pages = true };
     struct mp_backend *backend;
     enum mp_status status = mp_backend_open("host", &config, &backend);
 
     if (status != MP_OK)
         return status;
-    printf("{\"bytes\": %" PRIu64 ", ", fill->bytes);
-    for (uint32_t i = 0; i < 4 && status == MP_OK; i++) {
-        const uint32_t populators =
-            i < 2 ? i : (uint32_t)(processors < POPULATORS_MAX ? processors : POPULATORS_MAX);
-
-        if (i > 0 && i < 3)
-            backend->ops->frame_destroy(backend, &fill->frame);
-        status = fill_once(fill, i < 3 ? backend : NULL, i < 3 ? populators : 0, names[i]);
-        printf("%s", i < 3 ? ", " : "}\n");
-    }
+    printf("{\"bytes\": %" PRIu64 ", \"threads\": %" PRIu32 ", ", fill->bytes, populators);
+    status = fill_once(fill, backend, populators, "new");
+    printf(", ");
+    if (status == MP_OK)
+        status = fill_once(fill, NULL, 0, "touched");
+    printf("}\n");
     if (fill->frame.handle != 0)
         backend->ops->frame_destroy(backend, &fill->frame);
     mp_backend_close(backend);
@@ -302,19 +294,21 @@ static enum mp_status fail_size(const char *why)
     return mp_fail(MP_ERR_CONFIG, "E_BENCH", "%s", why);
 }
 
-static enum mp_status run_fill(struct bench *bench, uint64_t bytes)
+static enum mp_status run_fill(struct bench *bench, uint64_t bytes, uint64_t populators)
 {
     struct fill fill = { .bench = bench, .bytes = bytes / ALIGN * ALIGN };
     uint64_t count;
 
     if (fill.bytes == 0 || fill.bytes > bench->file_bytes)
         return fail_size("the file has fewer bytes than that, or they are less than 4 KiB");
+    if (populators > POPULATORS_MAX)
+        return fail_size("more threads than 64");
     count = extents_of(&fill);
     if (count > 1)
         fill.stride =
             (bench->file_bytes - (fill.bytes - (count - 1) * bench->extent_bytes)) / (count - 1);
     fill.stride = fill.stride / ALIGN * ALIGN;
-    return fill_all(&fill);
+    return fill_twice(&fill, (uint32_t)populators);
 }
 
 static enum mp_status run_table(struct bench *bench, uint64_t memory_bytes)
@@ -337,16 +331,16 @@ int main(int argc, char **argv)
     const bool fill = argc > 1 && strcmp(argv[1], "--fill") == 0;
     struct bench bench = {
         .extent_bytes = (!fill && argc > 2 ? strtoull(argv[2], NULL, 10) : EXTENT_KIB) << 10,
-        .seconds = argc > 3 ? strtod(argv[3], NULL) : 0.5,
+        .seconds = !fill && argc > 3 ? strtod(argv[3], NULL) : 0.5,
         .random = 1,
     };
-    const uint64_t memory_bytes = (argc > 4 ? strtoull(argv[4], NULL, 10) : 1024) << 20;
+    const uint64_t memory_bytes = (!fill && argc > 4 ? strtoull(argv[4], NULL, 10) : 1024) << 20;
     uint32_t file;
     enum mp_status status;
 
-    if (argc < 2 || (fill && argc != 4)) {
+    if (argc < 2 || (fill && argc != 5)) {
         fprintf(stderr, "usage: bench_reader FILE [EXTENT_KIB [SECONDS [MEMORY_MIB]]]\n"
-                        "       bench_reader --fill FILE BYTES\n");
+                        "       bench_reader --fill FILE BYTES THREADS\n");
         return 2;
     }
     status = mp_files_create(&bench.files);
@@ -354,8 +348,8 @@ int main(int argc, char **argv)
         status = mp_files_add(bench.files, AT_FDCWD, argv[fill ? 2 : 1], &file);
     if (status == MP_OK) {
         bench.file_bytes = mp_files_bytes(bench.files, file);
-        status =
-            fill ? run_fill(&bench, strtoull(argv[3], NULL, 10)) : run_table(&bench, memory_bytes);
+        status = fill ? run_fill(&bench, strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10))
+                      : run_table(&bench, memory_bytes);
     }
     if (status != MP_OK)
         fprintf(stderr, "bench_reader: %s: %s\n", mp_error_last()->code, mp_error_last()->text);
