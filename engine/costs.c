@@ -35,6 +35,7 @@ void mp_engine_note_experts(struct mp_engine *engine, uint64_t ns, uint32_t part
     const uint64_t each_ns = parts > 0 ? ns * engine->shape.slices / parts : 0;
     const uint64_t each_rows = parts > 0 ? rows * engine->shape.slices / parts : 0;
 
+    /* Beside a device the CPU is another executor, whose cost device_queue.c follows. */
     if (!follows(engine) || engine->device != NULL || parts == 0)
         return;
     if (each_rows <= 1 || costs->device_fixed_ns == 0)

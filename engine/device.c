@@ -90,7 +90,7 @@ static void list_arrays(const struct mp_device *device, struct array list[ARRAY_
         A(many_x, "activations", many, T, H, 1),
         A(many_up, "activations", many, T, F, 1),
         A(logits, "logits", c->sequences, V, 1, 1),
-        A(ids, "the batch", 3 * T + c->sequences, 1, 1, 1),
+        A(ids, "the batch", 3 * T + 3ull * c->sequences, 1, 1, 1),
         A(list, "work lists", device->list_bytes / 4, 1, 1, 1),
         A(part, "activations", (part_bytes(c) + 3) / 4, 1, 1, 1),
         A(cosine, "positions", C, half, 1, 1),
@@ -146,7 +146,7 @@ static enum mp_status make_host_side(struct mp_device *device)
         void **address_p;
         uint64_t bytes;
     } pinned[] = {
-        { (void **)&device->ids, (3 * T + c->sequences) * sizeof(uint32_t) },
+        { (void **)&device->ids, (3 * T + 3ull * c->sequences) * sizeof(uint32_t) },
         { (void **)&device->scores, T * E * sizeof(float) },
         { (void **)&device->weight, T * R * sizeof(float) },
         { (void **)&device->list, device->list_bytes },
@@ -259,6 +259,7 @@ void mp_device_destroy(struct mp_device *device)
     if (device->gpu != NULL) {
         mp_device_stop(device);
         mp_device_graphs_destroy(device);
+        mp_device_ahead_destroy(device);
         mp_device_queues_close(device);
         drop_state(device);
         mp_gemm_close(device->gemm);

@@ -11,8 +11,8 @@
 /*
  * The engine on a CUDA device, shared by device.c (life and memory), device_weights.c (what every
  * token needs, on the device), device_forward.c (the transformer), device_step.c (the operations
- * of a MoE layer), device_queue.c (executors that work at the same time) and device_graph.c (steps
- * that the device does alone).
+ * of a MoE layer), device_queue.c (executors that work at the same time), device_graph.c (steps
+ * that the device does alone) and device_ahead.c (the next layer ahead of time, for a predictor).
  *
  * Every activation of engine_int.h has its twin in device memory. On the host stay, pinned, those
  * that cross over: router scores, normed inputs, results of experts that the CPU computed, logits.
@@ -67,7 +67,8 @@ struct mp_device_state {
     mp_cu_ptr many_x;    // (2, T, H): of an expert with many rows, for each stream; see
     mp_cu_ptr many_up;   // (2, T, F): device_many.c
     mp_cu_ptr logits;    // (sequences, V)
-    mp_cu_ptr ids;       /* u32: token (T), sequence (T), position (T), wanted (sequences) */
+    mp_cu_ptr ids;       /* u32: token (T), sequence (T), position (T), and of the sequences
+                            that want logits their token's number, random number, drawn token */
     mp_cu_ptr list;      /* work lists of a layer */
     mp_cu_ptr part;      /* of attention in parts, for few tokens */
     mp_cu_ptr cosine, sine;
@@ -94,6 +95,7 @@ struct mp_device {
     uint64_t list_bytes;
 
     struct mp_device_graphs *graphs; /* NULL: the host drives every step */
+    struct mp_device_ahead *ahead;   /* NULL: no predictor asks for it */
 
     struct mp_device_queue queues[MP_EXECUTOR_COUNT];
     struct mp_mutex lock;      /* rank LEAF */
@@ -150,11 +152,15 @@ enum mp_status mp_device_forward(struct mp_device *device, const struct mp_batch
 enum mp_status mp_device_begin(struct mp_device *device, const struct mp_batch *batch,
                                uint32_t *wanted_p) MP_MUST_CHECK;
 enum mp_status mp_device_embed(struct mp_device *device, uint32_t tokens) MP_MUST_CHECK;
-enum mp_status mp_device_attention(struct mp_device *device, uint32_t layer,
+/* x += attention(norm(x)) */
+enum mp_status mp_device_attention(struct mp_device *device, uint32_t layer, mp_cu_ptr x,
                                    uint32_t tokens) MP_MUST_CHECK;
+/* xn := norm(x), and for a layer without experts x += ffn(xn) */
 enum mp_status mp_device_dense(struct mp_device *device, uint32_t layer,
                                uint32_t tokens) MP_MUST_CHECK;
 enum mp_status mp_device_head(struct mp_device *device, uint32_t wanted) MP_MUST_CHECK;
+/* For the host: the logits, or the tokens that are drawn from them. */
+enum mp_status mp_device_result(struct mp_device *device, uint32_t wanted) MP_MUST_CHECK;
 
 /* Queue y (+)= w x (+ bias) for `tokens` tokens on the stream of the transformer. */
 enum mp_status mp_device_multiply(struct mp_device *device, const struct mp_view *w,
@@ -167,8 +173,9 @@ enum mp_status mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr
 enum mp_status mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, mp_cu_ptr x,
                              mp_cu_ptr y, uint32_t tokens, bool accumulate) MP_MUST_CHECK;
 
-/* The operations of the step, on the device. */
+/* The operations of the step, on the device; what they keep of a layer, for a new one. */
 void mp_device_fill_ops(struct mp_device *device);
+void mp_device_open_layer(struct mp_device *device, uint32_t moe_layer);
 /* Give back host leases of work that was never handed over. */
 void mp_device_release_host(struct mp_device *device);
 
@@ -179,8 +186,10 @@ enum mp_status mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_
 /* Queue sum := the shared expert's part of a layer, where the model has one. */
 enum mp_status mp_device_shared(struct mp_device *device, uint32_t layer,
                                 uint32_t tokens) MP_MUST_CHECK;
-/* Queue x += what experts and shared expert give, by state.weight. */
-enum mp_status mp_device_combine(struct mp_device *device, uint32_t tokens) MP_MUST_CHECK;
+/* Queue x += what experts, by their (token, rank) results, and shared expert give, by state.weight.
+ */
+enum mp_status mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_ptr rank,
+                                 uint32_t tokens) MP_MUST_CHECK;
 /* scores(tokens, experts) of MoE layer `target` for the residual stream x, on the host. */
 enum mp_status mp_device_gate_scores(struct mp_device *device, mp_cu_ptr x, uint32_t target,
                                      float *scores) MP_MUST_CHECK;
@@ -197,18 +206,34 @@ enum mp_status mp_device_run_many(struct mp_device *device, struct mp_device_que
 uint64_t mp_device_many_lanes(const struct mp_device *device);
 
 /*
- * device_graph.c. With a pager, after mp_device_start(). `step`: the batch has been begun
- * (mp_device_begin()). *layer_p := UINT32_MAX: nothing was done; the model's layers: everything,
- * and the logits are here; else the MoE layer from which the host has to go on, whose attention and
- * norm are done.
+ * device_ahead.c. With policies; nothing is made, and nothing done, where no predictor asks for a
+ * partial forward. begin: a layer is opened; note: this work has been queued; scores: those of
+ * `target`, the MoE layer that follows, from what has been noted and from the shared expert.
  */
+enum mp_status mp_device_ahead_create(struct mp_device *device) MP_MUST_CHECK;
+void mp_device_ahead_destroy(struct mp_device *device);
+void mp_device_ahead_begin(struct mp_device *device);
+void mp_device_ahead_note(struct mp_device *device, const struct mp_expert_work *work);
+enum mp_status mp_device_scores_partial(struct mp_device *device, uint32_t moe_layer,
+                                        uint32_t target, float *scores) MP_MUST_CHECK;
+
+/*
+ * device_graph.c. With a pager, after mp_device_start(). `step`: the batch has been begun
+ * (mp_device_begin()); *progress_p says what has been done of it.
+ */
+struct mp_device_progress {
+    bool started;   /* else nothing was done */
+    bool complete;  /* everything, and the logits are here */
+    bool begun;     /* attention and norm of `layer` are done, too */
+    uint32_t layer; /* of the model: the host goes on from it */
+};
 struct mp_device_graph_counts {
     uint64_t replays, complete; /* of them without a miss */
 };
 enum mp_status mp_device_graphs_create(struct mp_device *device) MP_MUST_CHECK;
 void mp_device_graphs_destroy(struct mp_device *device);
 enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, uint32_t wanted,
-                                    uint32_t *layer_p) MP_MUST_CHECK;
+                                    struct mp_device_progress *progress_p) MP_MUST_CHECK;
 struct mp_device_graph_counts mp_device_graphs_counted(const struct mp_device *device);
 /*
  * For measuring: the graph of the last step of so many tokens once more, without pager and

@@ -2,6 +2,7 @@
  * The transformer on the device: the same steps as forward.c, queued on one stream. The host waits
  * in the operations of each MoE layer, and once for the logits.
  */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -193,11 +194,12 @@ static enum mp_status attend(struct mp_device *device, uint32_t layer, uint32_t 
     return status == MP_OK ? launch(device, MP_CUDA_KERNEL_attend_merge, &params) : status;
 }
 
-enum mp_status mp_device_attention(struct mp_device *device, uint32_t layer, uint32_t tokens)
+enum mp_status mp_device_attention(struct mp_device *device, uint32_t layer, mp_cu_ptr x,
+                                   uint32_t tokens)
 {
     const struct mp_layer_weights *w = &device->weights.layers[layer];
     const struct mp_device_state *s = &device->state;
-    enum mp_status status = mp_device_norm(device, s->xe, s->x, w->attn_norm, tokens);
+    enum mp_status status = mp_device_norm(device, s->xe, x, w->attn_norm, tokens);
 
     if (status == MP_OK) // (T, Q)
         status = mp_device_multiply(device, &w->q, w->q_bias, s->xe, s->q, tokens, false);
@@ -210,11 +212,10 @@ enum mp_status mp_device_attention(struct mp_device *device, uint32_t layer, uin
     if (status == MP_OK)
         status = attend(device, layer, tokens);
     if (status == MP_OK) // (T, H)
-        status = mp_device_multiply(device, &w->o, w->o_bias, s->att, s->x, tokens, true);
+        status = mp_device_multiply(device, &w->o, w->o_bias, s->att, x, tokens, true);
     return status;
 }
 
-/* xn := norm(x), and for a layer without experts x += ffn(xn). */
 enum mp_status mp_device_dense(struct mp_device *device, uint32_t layer, uint32_t tokens)
 {
     const struct mp_layer_weights *w = &device->weights.layers[layer];
@@ -226,7 +227,14 @@ enum mp_status mp_device_dense(struct mp_device *device, uint32_t layer, uint32_
     return status;
 }
 
-/* Token ids, sequences and positions go over, with the numbers of the wanted tokens. */
+/* Where the numbers of the sequences that want logits begin; `kind` as they stand in state.ids. */
+static size_t wanted_at(const struct mp_device *device, uint32_t kind)
+{
+    return 3 * (size_t)device->engine->config.tokens_max + kind * device->engine->config.sequences;
+}
+
+/* Token ids, sequences and positions go over, with the numbers of the wanted tokens, and random
+ * ones where they are drawn from. */
 enum mp_status mp_device_begin(struct mp_device *device, const struct mp_batch *batch,
                                uint32_t *wanted_p)
 {
@@ -238,11 +246,13 @@ enum mp_status mp_device_begin(struct mp_device *device, const struct mp_batch *
     memcpy(ids + 2 * (size_t)T, batch->position, batch->count * sizeof(ids[0]));
     for (uint32_t t = 0; t < batch->count; t++) {
         if (batch->want[t])
-            ids[3 * (size_t)T + wanted++] = t;
+            ids[wanted_at(device, 0) + wanted++] = t;
     }
+    if (batch->draw != NULL)
+        memcpy(ids + wanted_at(device, 1), batch->draw->uniform, wanted * sizeof(ids[0]));
     *wanted_p = wanted;
     return mp_gpu_upload(device->gpu, mp_device_stream(device), device->state.ids, ids,
-                         (3 * (uint64_t)T + wanted) * sizeof(ids[0]));
+                         wanted_at(device, 2) * sizeof(ids[0]));
 }
 
 enum mp_status mp_device_embed(struct mp_device *device, uint32_t tokens)
@@ -271,6 +281,39 @@ enum mp_status mp_device_head(struct mp_device *device, uint32_t wanted)
     return status;
 }
 
+static enum mp_status draw(struct mp_device *device, const struct mp_sampling *sampling,
+                           uint32_t wanted)
+{
+    const float temperature = (float)sampling->temperature;
+    const struct mp_cuda_sample params = {
+        .logits = device->state.logits,
+        .uniform = device->state.ids + wanted_at(device, 1) * sizeof(uint32_t),
+        .token = device->state.ids + wanted_at(device, 2) * sizeof(uint32_t),
+        .top_p = (uint64_t)(sampling->top_p * 0x1p32),
+        .vocab = device->engine->config.model->vocab,
+        .tokens = wanted,
+        .top_k = sampling->top_k,
+        .temperature = sampling->temperature > 0 && temperature < FLT_MIN ? FLT_MIN : temperature,
+    };
+    enum mp_status status = launch(device, MP_CUDA_KERNEL_sample, &params);
+
+    return status == MP_OK ? mp_gpu_download(device->gpu, mp_device_stream(device),
+                                             device->ids + wanted_at(device, 2), params.token,
+                                             wanted * sizeof(uint32_t))
+                           : status;
+}
+
+enum mp_status mp_device_result(struct mp_device *device, uint32_t wanted)
+{
+    const struct mp_engine *engine = device->engine;
+
+    if (engine->batch->draw != NULL)
+        return draw(device, engine->batch->draw->sampling, wanted);
+    return mp_gpu_download(device->gpu, mp_device_stream(device), engine->state.logits,
+                           device->state.logits,
+                           (uint64_t)wanted * engine->config.model->vocab * sizeof(float));
+}
+
 /* The layers from `first` on; `begun`: attention and norm of the first are done. */
 static enum mp_status run_layers(struct mp_device *device, uint32_t first, bool begun,
                                  uint32_t tokens)
@@ -282,7 +325,7 @@ static enum mp_status run_layers(struct mp_device *device, uint32_t first, bool 
     for (uint32_t layer = first; layer < m->layers && status == MP_OK; layer++) {
         status = mp_engine_check_cancel(engine);
         if (status == MP_OK && !(begun && layer == first)) {
-            status = mp_device_attention(device, layer, tokens);
+            status = mp_device_attention(device, layer, device->state.x, tokens);
             if (status == MP_OK)
                 status = mp_device_dense(device, layer, tokens);
         }
@@ -294,26 +337,22 @@ static enum mp_status run_layers(struct mp_device *device, uint32_t first, bool 
 
 static enum mp_status forward(struct mp_device *device, const struct mp_batch *batch)
 {
-    const uint32_t layers = device->engine->config.model->layers;
-    uint32_t wanted, first = UINT32_MAX;
+    struct mp_device_progress done = { .started = false };
+    uint32_t wanted;
     enum mp_status status = mp_device_begin(device, batch, &wanted);
 
     if (status == MP_OK)
-        status = mp_device_graph_step(device, batch->count, wanted, &first);
-    if (status != MP_OK || first == layers)
+        status = mp_device_graph_step(device, batch->count, wanted, &done);
+    if (status != MP_OK || done.complete)
         return status;
-    if (first == UINT32_MAX)
+    if (!done.started)
         status = mp_device_embed(device, batch->count);
     if (status == MP_OK)
-        status =
-            run_layers(device, first == UINT32_MAX ? 0 : first, first != UINT32_MAX, batch->count);
+        status = run_layers(device, done.layer, done.begun, batch->count);
     if (status == MP_OK)
         status = mp_device_head(device, wanted);
     if (status == MP_OK)
-        status =
-            mp_gpu_download(device->gpu, mp_device_stream(device), device->engine->state.logits,
-                            device->state.logits,
-                            (uint64_t)wanted * device->engine->config.model->vocab * sizeof(float));
+        status = mp_device_result(device, wanted);
     if (status == MP_OK)
         status = mp_gpu_finish(device->gpu, mp_device_stream(device));
     return status;
@@ -334,6 +373,12 @@ enum mp_status mp_device_forward(struct mp_device *device, const struct mp_batch
         mp_device_settle(device);
         mp_device_release_host(device);
         return status;
+    }
+    for (uint32_t t = 0, i = 0; batch->draw != NULL && t < batch->count; t++) {
+        if (batch->want[t]) {
+            batch->draw->token[i] = device->ids[wanted_at(device, 2) + i];
+            i++;
+        }
     }
     mp_timeline_span(engine->config.timeline, device->track, "forward", start_ns,
                      mp_timeline_now_ns(engine->config.timeline),

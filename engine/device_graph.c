@@ -1,8 +1,8 @@
 /*
- * Decoding without the host: where routing is the model's own and the device computes every expert,
- * a step of few tokens is one graph. Routers, the choice of experts and the search for their bytes
- * run on the device; a table says where each resident expert is. Kernels and their order are those
- * of the host-driven step, so the bits are, too.
+ * Decoding without the host: where routing is the model's own and the device computes every expert
+ * of a step of few tokens, that step is one graph. Routers, the choice of experts and the search
+ * for their bytes run on the device; a table says where each resident expert is. Kernels and their
+ * order are those of the host-driven step, so the bits are, too.
  *
  * The table is written before a replay and nothing is moved while it runs, because only this thread
  * moves anything and it waits: what is resident needs no lease. Reads that are under way go to
@@ -13,7 +13,9 @@
  * left behind before its experts, and the next steps are driven by the host, more after each miss.
  *
  * Then the host's step runs over the layers that are done, with their scores and with operations
- * that have nothing left to do: pager and policies see the same as in a host-driven step.
+ * that have nothing left to do: pager and policies see the same as in a host-driven step. Where the
+ * assign policy gives an expert to somebody else than the device, the host takes that layer over
+ * and goes on behind it: what a graph gives is what that policy wanted, or it is not used.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,54 +31,65 @@
 #define EXPERTS_MAX 1024 /* of the resolve kernel */
 #define REST_MAX 64u     /* host-driven steps after a miss, at most */
 
-/* N: TOKENS_MAX or less; L: MoE layers. */
+/* N: TOKENS_MAX or less; L: MoE layers; S: slices of an expert. */
 struct mp_device_graphs {
     mp_cu_graph_exec execs[TOKENS_MAX + 1]; /* by tokens */
     bool warm[TOKENS_MAX + 1];              /* all kernels have run once */
     enum mp_wtype type;                     /* of all experts */
     uint32_t tokens_max;
 
-    mp_cu_ptr table;  /* struct mp_cuda_place_of (L, E) */
+    mp_cu_ptr table;  /* struct mp_cuda_place_of (L, S, E) */
     mp_cu_ptr work;   /* struct mp_cuda_expert (E) */
     mp_cu_ptr row;    /* u32 (N, R) */
     mp_cu_ptr expert; /* u32 (N, R) */
-    mp_cu_ptr misses; /* u32 (L) */
+    mp_cu_ptr misses; /* u32 (L, S) */
     mp_cu_ptr scores; // (L, N, E)
     mp_cu_ptr x;      // (L, N, H): before the experts
 
     /* Pinned. */
-    struct mp_cuda_place_of *places; // (L, E)
-    uint32_t *missed;                // (L)
+    struct mp_cuda_place_of *places; // (L, S, E)
+    uint32_t *missed;                // (L, S)
     float *seen;                     // (L, N, E)
 
     bool known; /* the table is that of these counts */
     uint64_t loads, prefetches, evictions, resident_bytes, moves;
+
+    struct mp_step_ops host; /* the operations of a host-driven step */
+    bool taken;              /* the layer in work is the host's now */
+    struct mp_error trouble; /* while it was taken over */
 
     uint32_t rest, pause; /* steps that the host drives yet, and after the next miss */
     struct mp_device_graph_counts counts;
 };
 
 /* One type for all experts: their kernels are launched before anybody knows whom. */
-static bool same_types(const struct mp_weights *weights)
+static bool same_types(const struct mp_engine *engine)
 {
-    for (uint32_t u = 1; u < weights->unit_count; u++) {
-        if (weights->unit_types[u] != weights->unit_types[0])
+    const enum mp_wtype *types = engine->config.weights->unit_types;
+
+    for (uint32_t e = 1; e < engine->shape.layers * engine->shape.experts; e++) {
+        if (types[e] != types[0])
             return false;
     }
     return true;
 }
 
-/* Policies that ask for something else in between have their steps driven by the host. */
+/* Who looks at every layer has its steps driven by the host, and so has a partial forward where the
+ * routing is given: the scores that the graph leaves are then not those of the routers. */
 static bool can_use_graphs(const struct mp_engine *engine)
 {
     const struct mp_engine_config *c = &engine->config;
     const struct mp_policies *p = &engine->policies;
-    const enum mp_score_source source = p->predict_ops->source;
 
-    return c->graphs && c->watch == NULL && c->weights->slices.count == 1 &&
+    return c->graphs && (c->watch == NULL || c->watch->layer == NULL) &&
            !strcmp(p->route_ops->info.name, "exact") &&
-           !strcmp(p->assign_ops->info.name, "gpu-only") && source != MP_SCORES_RESIDUAL &&
-           source != MP_SCORES_LLAPOR && c->model->experts <= EXPERTS_MAX && same_types(c->weights);
+           !(p->predict_ops->source == MP_SCORES_PARTIAL && c->route_from != NULL) &&
+           c->model->experts <= EXPERTS_MAX && same_types(engine);
+}
+
+static uint32_t slices_of(const struct mp_device *device)
+{
+    return device->engine->config.weights->slices.count;
 }
 
 static enum mp_status make_memory(struct mp_device *device, struct mp_device_graphs *g)
@@ -84,15 +97,16 @@ static enum mp_status make_memory(struct mp_device *device, struct mp_device_gra
     const struct mp_engine *engine = device->engine;
     const uint64_t L = engine->shape.layers, E = engine->shape.experts, N = g->tokens_max;
     const uint64_t R = engine->shape.top_k, H = engine->config.model->hidden;
+    const uint64_t S = slices_of(device);
     const struct {
         mp_cu_ptr *address_p;
         uint64_t bytes;
     } there[] = {
-        { &g->table, L * E * sizeof(struct mp_cuda_place_of) },
+        { &g->table, L * S * E * sizeof(struct mp_cuda_place_of) },
         { &g->work, E * sizeof(struct mp_cuda_expert) },
         { &g->row, N * R * sizeof(uint32_t) },
         { &g->expert, N * R * sizeof(uint32_t) },
-        { &g->misses, L * sizeof(uint32_t) },
+        { &g->misses, L * S * sizeof(uint32_t) },
         { &g->scores, L * N * E * sizeof(float) },
         { &g->x, L * N * H * sizeof(float) },
     };
@@ -100,8 +114,8 @@ static enum mp_status make_memory(struct mp_device *device, struct mp_device_gra
         void **address_p;
         uint64_t bytes;
     } here[] = {
-        { (void **)&g->places, L * E * sizeof(struct mp_cuda_place_of) },
-        { (void **)&g->missed, L * sizeof(uint32_t) },
+        { (void **)&g->places, L * S * E * sizeof(struct mp_cuda_place_of) },
+        { (void **)&g->missed, L * S * sizeof(uint32_t) },
         { (void **)&g->seen, L * N * E * sizeof(float) },
     };
     enum mp_status status = MP_OK;
@@ -173,31 +187,40 @@ static enum mp_status queue_choice(struct mp_device *device, uint32_t moe_layer,
         .top_k = shape->top_k,
         .tokens = tokens,
     };
-    const struct mp_cuda_resolve resolve = {
-        .expert = g->expert,
-        .table = g->table + (uint64_t)moe_layer * shape->experts * sizeof(struct mp_cuda_place_of),
-        .work = g->work,
-        .row = g->row,
-        .misses = g->misses + moe_layer * sizeof(uint32_t),
-        .experts = shape->experts,
-        .top_k = shape->top_k,
-        .tokens = tokens,
-        .channels = device->engine->config.model->expert_ffn,
-    };
-    const mp_cu_stream stream = mp_device_stream(device);
     /* Where the routing is given, the router's work is done all the same, for the time it takes. */
     enum mp_status status =
         mp_device_router(device, device->engine->layer_of[moe_layer], device->state.xn,
                          device->engine->config.route_from != NULL ? device->state.scores : scores);
 
-    if (status == MP_OK)
-        status = mp_gpu_launch(device->gpu, stream, MP_CUDA_KERNEL_top_k, &top_k);
-    if (status == MP_OK)
-        status = mp_gpu_launch(device->gpu, stream, MP_CUDA_KERNEL_resolve, &resolve);
-    return status;
+    return status == MP_OK
+               ? mp_gpu_launch(device->gpu, mp_device_stream(device), MP_CUDA_KERNEL_top_k, &top_k)
+               : status;
 }
 
-static enum mp_status queue_experts(struct mp_device *device, uint32_t tokens)
+/* work := the chosen experts' slices of one number that are resident. */
+static enum mp_status queue_resolve(struct mp_device *device, uint32_t moe_layer, uint32_t slice,
+                                    uint32_t tokens)
+{
+    const struct mp_device_graphs *g = device->graphs;
+    const struct mp_shape *shape = &device->engine->shape;
+    const uint64_t list = (uint64_t)moe_layer * slices_of(device) + slice;
+    const struct mp_cuda_resolve params = {
+        .expert = g->expert,
+        .table = g->table + list * shape->experts * sizeof(struct mp_cuda_place_of),
+        .work = g->work,
+        .row = g->row,
+        .misses = g->misses + list * sizeof(uint32_t),
+        .experts = shape->experts,
+        .top_k = shape->top_k,
+        .tokens = tokens,
+        .channels = (uint32_t)mp_slices_channels(&device->engine->config.weights->slices, slice),
+        .accumulate = slice > 0,
+    };
+
+    return mp_gpu_launch(device->gpu, mp_device_stream(device), MP_CUDA_KERNEL_resolve, &params);
+}
+
+static enum mp_status queue_experts(struct mp_device *device, uint32_t slice, uint32_t tokens)
 {
     const struct mp_device_graphs *g = device->graphs;
     const struct mp_model_config *m = device->engine->config.model;
@@ -211,7 +234,7 @@ static enum mp_status queue_experts(struct mp_device *device, uint32_t tokens)
         .type = g->type,
         .works = m->experts,
         .hidden = m->hidden,
-        .channels = m->expert_ffn,
+        .channels = (uint32_t)mp_slices_channels(&device->engine->config.weights->slices, slice),
         .top_k = device->engine->shape.top_k,
         .x_stride = m->hidden,
         .rows_max = tokens,
@@ -232,7 +255,7 @@ static enum mp_status queue_layer(struct mp_device *device, uint32_t layer, uint
     const struct mp_model_config *m = device->engine->config.model;
     const uint32_t moe_layer = device->engine->moe_layer[layer];
     const uint64_t bytes = (uint64_t)tokens * m->hidden * sizeof(float);
-    enum mp_status status = mp_device_attention(device, layer, tokens);
+    enum mp_status status = mp_device_attention(device, layer, device->state.x, tokens);
 
     if (status == MP_OK)
         status = mp_device_dense(device, layer, tokens);
@@ -244,10 +267,13 @@ static enum mp_status queue_layer(struct mp_device *device, uint32_t layer, uint
         status = queue_choice(device, moe_layer, tokens);
     if (status == MP_OK)
         status = mp_device_shared(device, layer, tokens);
+    for (uint32_t slice = 0; slice < slices_of(device) && status == MP_OK; slice++) {
+        status = queue_resolve(device, moe_layer, slice, tokens);
+        if (status == MP_OK)
+            status = queue_experts(device, slice, tokens);
+    }
     if (status == MP_OK)
-        status = queue_experts(device, tokens);
-    if (status == MP_OK)
-        status = mp_device_combine(device, tokens);
+        status = mp_device_combine(device, device->state.x, device->state.rank, tokens);
     return status;
 }
 
@@ -292,18 +318,20 @@ static enum mp_status write_table(struct mp_device *device)
     struct mp_device_graphs *g = device->graphs;
     const struct mp_engine *engine = device->engine;
     const struct mp_counters *c = &engine->counters;
-    const uint32_t L = engine->shape.layers, E = engine->shape.experts;
+    const uint32_t E = engine->shape.experts, S = slices_of(device);
+    const uint32_t units = engine->shape.layers * E * S;
 
     if (g->known && g->loads == c->loads && g->prefetches == c->prefetch_issued &&
         g->evictions == c->evictions && g->resident_bytes == c->resident_bytes &&
         g->moves == mp_space_moves(engine->space))
         return MP_OK;
-    for (uint32_t i = 0; i < L * E; i++) {
+    for (uint32_t u = 0; u < units; u++) {
+        struct mp_cuda_place_of *place = &g->places[u / S / E * S * E + u % S * E + u / S % E];
         const void *pieces[MP_UNIT_PIECES_MAX];
 
-        g->places[i] = (struct mp_cuda_place_of){ .valid = 0 };
-        if (mp_pager_find(engine->pager, i / E, i % E, pieces))
-            g->places[i] = (struct mp_cuda_place_of){
+        *place = (struct mp_cuda_place_of){ .valid = 0 };
+        if (mp_pager_find(engine->pager, u, pieces))
+            *place = (struct mp_cuda_place_of){
                 .gate = (uintptr_t)pieces[MP_PIECE_GATE],
                 .up = (uintptr_t)pieces[MP_PIECE_UP],
                 .down = (uintptr_t)pieces[MP_PIECE_DOWN],
@@ -317,7 +345,7 @@ static enum mp_status write_table(struct mp_device *device)
     g->resident_bytes = c->resident_bytes;
     g->moves = mp_space_moves(engine->space);
     return mp_gpu_upload(device->gpu, mp_device_stream(device), g->table, g->places,
-                         (uint64_t)L * E * sizeof(g->places[0]));
+                         (uint64_t)units * sizeof(g->places[0]));
 }
 
 /* Scores of every layer, where they are given and not computed. */
@@ -348,13 +376,13 @@ static enum mp_status replay(struct mp_device *device, uint32_t tokens)
         status = g->execs[tokens] != NULL ? mp_gpu_replay(device->gpu, stream, g->execs[tokens])
                                           : queue_step(device, tokens);
     if (status == MP_OK)
-        status = mp_gpu_download(device->gpu, stream, g->missed, g->misses, L * sizeof(uint32_t));
+        status = mp_gpu_download(device->gpu, stream, g->missed, g->misses,
+                                 L * slices_of(device) * sizeof(uint32_t));
     if (status == MP_OK && !given)
         status = mp_gpu_download(device->gpu, stream, g->seen, g->scores,
                                  L * tokens * E * sizeof(float));
     if (status == MP_OK)
-        status = mp_gpu_download(device->gpu, stream, engine->state.logits, device->state.logits,
-                                 (uint64_t)tokens * engine->config.model->vocab * sizeof(float));
+        status = mp_device_result(device, tokens);
     if (status == MP_OK)
         status = mp_gpu_finish(device->gpu, stream);
     return status;
@@ -362,52 +390,101 @@ static enum mp_status replay(struct mp_device *device, uint32_t tokens)
 
 /* ---- the host's step over what is done */
 
+static struct mp_device *device_of(void *ctx)
+{
+    return ((struct mp_engine *)ctx)->device;
+}
+
+/* The residual stream of a layer before its experts; see queue_layer(). */
+static mp_cu_ptr kept_x(const struct mp_device *device, uint32_t moe_layer)
+{
+    const struct mp_engine *engine = device->engine;
+
+    return device->graphs->x +
+           (uint64_t)moe_layer * engine->tokens * engine->config.model->hidden * sizeof(float);
+}
+
+/* The device is again where attention of the layer has ended. */
+static enum mp_status resume(struct mp_device *device, uint32_t moe_layer)
+{
+    const struct mp_engine *engine = device->engine;
+    enum mp_status status = mp_gpu_copy(
+        device->gpu, mp_device_stream(device), device->state.x, kept_x(device, moe_layer),
+        (uint64_t)engine->tokens * engine->config.model->hidden * sizeof(float));
+
+    return status == MP_OK ? mp_device_dense(device, engine->layer_of[moe_layer], engine->tokens)
+                           : status;
+}
+
+static void give_seen_scores(struct mp_device *device, uint32_t moe_layer, float *scores)
+{
+    const struct mp_engine *engine = device->engine;
+    const size_t count = (size_t)engine->tokens * engine->shape.experts;
+
+    memcpy(scores, device->graphs->seen + moe_layer * count, count * sizeof(float));
+}
+
 static enum mp_status done_scores(void *ctx, uint32_t moe_layer, float *scores)
 {
     struct mp_engine *engine = ctx;
-    const size_t count = (size_t)engine->tokens * engine->shape.experts;
 
-    engine->predict.chosen = NULL;
-    memcpy(scores, engine->device->graphs->seen + moe_layer * count, count * sizeof(float));
+    mp_device_open_layer(engine->device, moe_layer);
+    give_seen_scores(engine->device, moe_layer, scores);
     engine->scores = scores;
     return MP_OK;
 }
 
-/* The residual stream of the layer lies aside; see queue_layer(). */
+/* With all experts there, the next layer run ahead of time is that layer itself. The normed input
+ * of a layer is made again for those who want it on the host. */
 static enum mp_status done_source_scores(void *ctx, uint32_t moe_layer, uint32_t target_layer,
                                          enum mp_score_source source, float *scores)
 {
     struct mp_engine *engine = ctx;
-    const uint64_t bytes = (uint64_t)engine->tokens * engine->config.model->hidden * sizeof(float);
+    struct mp_device *device = engine->device;
+    const enum mp_score_source speaks =
+        mp_engine_source_of(engine, moe_layer, target_layer, source);
+    enum mp_status status = MP_OK;
 
-    (void)source;
-    return mp_device_gate_scores(engine->device, engine->device->graphs->x + moe_layer * bytes,
-                                 target_layer, scores);
+    if (speaks == MP_SCORES_GATE)
+        return mp_device_gate_scores(device, kept_x(device, moe_layer), target_layer, scores);
+    if (speaks == MP_SCORES_PARTIAL) {
+        give_seen_scores(device, target_layer, scores);
+        return MP_OK;
+    }
+    if (!device->input_here)
+        status = mp_device_norm(device, device->state.xn, kept_x(device, moe_layer),
+                                device->weights.layers[engine->layer_of[moe_layer]].ffn_norm,
+                                engine->tokens);
+    return status == MP_OK
+               ? device->graphs->host.source_scores(ctx, moe_layer, target_layer, source, scores)
+               : status;
 }
 
 static enum mp_status done_shared(void *ctx, uint32_t moe_layer)
 {
-    (void)ctx;
     (void)moe_layer;
+    ((struct mp_engine *)ctx)->predict.shared = true;
     return MP_OK;
 }
 
+/* Somebody else than the device shall compute: from here on the layer is the host's. */
 static bool done_take(void *ctx, uint32_t moe_layer, uint32_t expert, enum mp_executor executor)
 {
-    (void)ctx;
-    (void)moe_layer;
-    (void)expert;
-    (void)executor;
-    return false;
+    struct mp_device *device = device_of(ctx);
+    struct mp_device_graphs *g = device->graphs;
+
+    g->taken = true;
+    device->ops = g->host;
+    if (resume(device, moe_layer) != MP_OK)
+        g->trouble = *mp_error_last();
+    return device->ops.take(ctx, moe_layer, expert, executor);
 }
 
 static enum mp_status done_experts(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
                                    uint32_t count)
 {
-    struct mp_device *device = ((struct mp_engine *)ctx)->device;
-
     (void)moe_layer;
-    mp_device_tell(device, work, count);
+    mp_device_tell(device_of(ctx), work, count);
     return MP_OK;
 }
 
@@ -421,44 +498,63 @@ static enum mp_status done_combine(void *ctx, uint32_t moe_layer, const uint32_t
     return MP_OK;
 }
 
-static enum mp_status tell_policies(struct mp_device *device, uint32_t layers, uint32_t tokens)
+/* The layers before `good`, or up to and with the first that the host has taken over. */
+static enum mp_status tell_policies(struct mp_device *device, uint32_t good, uint32_t *layers_p)
 {
-    const struct mp_step_ops kept = device->ops;
+    struct mp_device_graphs *g = device->graphs;
     enum mp_status status = MP_OK;
+    uint32_t l;
 
+    g->host = device->ops;
+    g->taken = false;
+    g->trouble.status = MP_OK;
     device->ops.scores = done_scores;
     device->ops.source_scores = done_source_scores;
     device->ops.shared = done_shared;
     device->ops.take = done_take;
     device->ops.experts = done_experts;
     device->ops.combine = done_combine;
-    for (uint32_t l = 0; l < layers && status == MP_OK; l++)
-        status = mp_step_layer(device->engine->step, l, tokens);
-    device->ops = kept;
-    return status;
+    for (l = 0; l < good && status == MP_OK && !g->taken; l++)
+        status = mp_step_layer(device->engine->step, l, device->engine->tokens);
+    device->ops = g->host;
+    *layers_p = l;
+    if (status != MP_OK || g->trouble.status == MP_OK)
+        return status;
+    mp_error_set(&g->trouble);
+    return g->trouble.status;
 }
 
-/* Bring back what the first layer with a miss found. */
-static enum mp_status resume(struct mp_device *device, uint32_t moe_layer, uint32_t tokens)
+/* Layers that the device did alone, from the start. */
+static uint32_t count_good(const struct mp_device *device)
 {
-    const uint32_t layer = device->engine->layer_of[moe_layer];
-    const uint64_t bytes = (uint64_t)tokens * device->engine->config.model->hidden * sizeof(float);
-    enum mp_status status = mp_gpu_copy(device->gpu, mp_device_stream(device), device->state.x,
-                                        device->graphs->x + moe_layer * bytes, bytes);
+    const struct mp_device_graphs *g = device->graphs;
+    const uint32_t S = slices_of(device), lists = device->engine->shape.layers * S;
+    uint32_t i = 0;
 
-    return status == MP_OK ? mp_device_dense(device, layer, tokens) : status;
+    while (i < lists && g->missed[i] == 0)
+        i++;
+    return i / S;
+}
+
+/* A step is tried again the later the more often it did not end here. */
+static void count_step(struct mp_device_graphs *g, bool complete)
+{
+    g->counts.replays++;
+    g->counts.complete += complete;
+    g->pause = complete ? 0 : g->pause == 0 ? 1 : g->pause < REST_MAX ? 2 * g->pause : REST_MAX;
+    g->rest = g->pause;
 }
 
 enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, uint32_t wanted,
-                                    uint32_t *layer_p)
+                                    struct mp_device_progress *progress_p)
 {
     struct mp_device_graphs *g = device->graphs;
     const struct mp_engine *engine = device->engine;
     const uint32_t L = engine->shape.layers;
-    uint32_t good = 0;
+    uint32_t good, told;
     enum mp_status status = MP_OK;
 
-    *layer_p = UINT32_MAX;
+    *progress_p = (struct mp_device_progress){ .started = false };
     if (g == NULL || tokens > g->tokens_max || wanted != tokens)
         return MP_OK;
     if (g->rest > 0) {
@@ -473,16 +569,20 @@ enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, u
     if (status != MP_OK)
         return status;
     g->warm[tokens] = true;
-    while (good < L && g->missed[good] == 0)
-        good++;
-    g->counts.replays++;
-    g->counts.complete += good == L;
-    g->pause = good == L ? 0 : g->pause == 0 ? 1 : g->pause < REST_MAX ? 2 * g->pause : REST_MAX;
-    g->rest = g->pause;
-    status = tell_policies(device, good, tokens);
-    if (status == MP_OK && good < L)
-        status = resume(device, good, tokens);
-    *layer_p = good < L ? engine->layer_of[good] : engine->config.model->layers;
+    good = count_good(device);
+    status = tell_policies(device, good, &told);
+    count_step(g, good == L && !g->taken);
+    progress_p->started = true;
+    if (g->taken) {
+        progress_p->layer = engine->layer_of[told - 1] + 1;
+    } else if (good < L) {
+        progress_p->layer = engine->layer_of[good];
+        progress_p->begun = true;
+        if (status == MP_OK)
+            status = resume(device, good);
+    } else {
+        progress_p->complete = true;
+    }
     return status;
 }
 

@@ -65,6 +65,18 @@ static enum mp_status queue_input(struct mp_device *device)
                            (uint64_t)engine->tokens * engine->config.model->hidden * sizeof(float));
 }
 
+static enum mp_status bring_input(struct mp_device *device)
+{
+    enum mp_status status = MP_OK;
+
+    if (!device->input_here) {
+        status = queue_input(device);
+        if (status == MP_OK)
+            status = mp_gpu_finish(device->gpu, mp_device_stream(device));
+    }
+    return status;
+}
+
 /* Does somebody on the host look at every layer's input? */
 static bool host_looks(const struct mp_engine *engine)
 {
@@ -75,19 +87,25 @@ static bool host_looks(const struct mp_engine *engine)
            (watch != NULL && watch->layer != NULL);
 }
 
+void mp_device_open_layer(struct mp_device *device, uint32_t moe_layer)
+{
+    mp_device_release_host(device); /* of a layer that failed before it was computed */
+    device->leased_layer = moe_layer;
+    device->work_used = 0;
+    device->list_used = device->act_used = 0;
+    device->input_here = false;
+    device->engine->predict.chosen = NULL;
+    device->engine->predict.shared = false;
+    mp_device_ahead_begin(device);
+}
+
 static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
 {
     struct mp_engine *engine = ctx;
     struct mp_device *device = engine->device;
     enum mp_status status;
 
-    mp_device_release_host(device); /* of a layer that failed before it was computed */
-    device->leased_layer = moe_layer;
-    device->work_used = 0;
-    device->list_used = device->act_used = 0;
-    device->input_here = false;
-    engine->predict.chosen = NULL;
-    engine->predict.shared = false;
+    mp_device_open_layer(device, moe_layer);
     status = mp_device_router(device, engine->layer_of[moe_layer], device->state.xn,
                               device->state.scores);
     if (status == MP_OK && host_looks(engine))
@@ -120,16 +138,27 @@ enum mp_status mp_device_gate_scores(struct mp_device *device, mp_cu_ptr x, uint
     return status;
 }
 
-/* GATE on the device; what needs more than the router, by the host from state.xn. */
+/* GATE and PARTIAL on the device; what needs other weights, by the host from state.xn. */
 static enum mp_status op_source_scores(void *ctx, uint32_t moe_layer, uint32_t target_layer,
                                        enum mp_score_source source, float *scores)
 {
     struct mp_engine *engine = ctx;
     struct mp_device *device = engine->device;
     const uint64_t start_ns = mp_clock_now_ns(engine->config.clock);
+    enum mp_status status;
 
-    if (mp_engine_source_of(engine, moe_layer, target_layer, source) == MP_SCORES_GATE)
+    source = mp_engine_source_of(engine, moe_layer, target_layer, source);
+    if (source == MP_SCORES_GATE)
         return mp_device_gate_scores(device, device->state.x, target_layer, scores);
+    if (source == MP_SCORES_PARTIAL) {
+        status = mp_device_scores_partial(device, moe_layer, target_layer, scores);
+        if (status == MP_OK)
+            mp_engine_note_predicted(engine, start_ns);
+        return status;
+    }
+    status = bring_input(device);
+    if (status != MP_OK)
+        return status;
     mp_lock(&device->pool_lock);
     mp_engine_source_scores(engine, moe_layer, target_layer, source, scores);
     mp_unlock(&device->pool_lock);
@@ -171,7 +200,13 @@ static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
     return mp_device_shared(engine->device, engine->layer_of[moe_layer], engine->tokens);
 }
 
-/* The lease of the host tier ends with the layer, whatever becomes of it. */
+/*
+ * The lease of the host tier ends with the layer, whatever becomes of it.
+ *
+ * What an exclusive host tier holds depends on which copies have ended by now, so a deterministic
+ * run has nothing of it computed in place; an inclusive one holds the same for good once it has
+ * been filled, for which such a run waits.
+ */
 static bool op_take(void *ctx, uint32_t moe_layer, uint32_t expert, enum mp_executor executor)
 {
     struct mp_engine *engine = ctx;
@@ -180,6 +215,8 @@ static bool op_take(void *ctx, uint32_t moe_layer, uint32_t expert, enum mp_exec
     const uint32_t units = moe_layer * engine->shape.experts * slices;
 
     (void)executor;
+    if (engine->config.deterministic && engine->config.host_residency == MP_HOST_EXCLUSIVE)
+        return false;
     for (uint32_t i = 0; i < slices; i++) {
         if (mp_space_lease_host(engine->space, units + first + i, device->pieces[first + i]) ==
             MP_OK) {
@@ -391,18 +428,6 @@ static enum mp_status queue_batch(struct mp_device *device, struct mp_device_que
     return status;
 }
 
-static enum mp_status bring_input(struct mp_device *device)
-{
-    enum mp_status status = MP_OK;
-
-    if (!device->input_here) {
-        status = queue_input(device);
-        if (status == MP_OK)
-            status = mp_gpu_finish(device->gpu, mp_device_stream(device));
-    }
-    return status;
-}
-
 /* Batches of the device's streams are queued before any is handed over, so that after an error
  * nothing has been taken. */
 static enum mp_status op_experts(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
@@ -432,6 +457,8 @@ static enum mp_status op_experts(void *ctx, uint32_t moe_layer, const struct mp_
         if (batches[x] != NULL)
             mp_device_hand_over(&device->queues[x]);
     }
+    for (uint32_t i = 0; i < count; i++)
+        mp_device_ahead_note(device, &work[i]);
     return MP_OK;
 }
 
@@ -442,16 +469,21 @@ static enum mp_status op_ended(void *ctx, bool wait, uint32_t *needs, uint32_t *
 
 static bool op_any_ended(void *ctx)
 {
-    return atomic_load_explicit(&device_of(ctx)->ended_count, memory_order_acquire) > 0;
+    struct mp_device *device = device_of(ctx);
+
+    /* A deterministic run looks for ended work only when nothing else is left to wait for. */
+    return !device->engine->config.deterministic &&
+           atomic_load_explicit(&device->ended_count, memory_order_acquire) > 0;
 }
 
-enum mp_status mp_device_combine(struct mp_device *device, uint32_t tokens)
+enum mp_status mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_ptr rank,
+                                 uint32_t tokens)
 {
     const struct mp_device_state *s = &device->state;
     const struct mp_model_config *m = device->engine->config.model;
     const struct mp_cuda_combine params = {
-        .x = s->x,
-        .rank = s->rank,
+        .x = x,
+        .rank = rank,
         .weight = s->weight,
         .shared = m->shared_ffn > 0 ? s->sum : 0,
         .hidden = m->hidden,
@@ -488,7 +520,7 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
         status =
             mp_gpu_upload(device->gpu, stream, device->state.weight, device->weight, weights_bytes);
     if (status == MP_OK)
-        status = mp_device_combine(device, engine->tokens);
+        status = mp_device_combine(device, device->state.x, device->state.rank, engine->tokens);
     if (status == MP_OK)
         mp_engine_note_sum(engine);
     return status;
@@ -496,6 +528,8 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
 
 void mp_device_fill_ops(struct mp_device *device)
 {
+    const struct mp_watch *watch = device->engine->config.watch;
+
     device->ops = mp_engine_step_ops;
     device->ops.scores = op_scores;
     device->ops.source_scores = op_source_scores;
@@ -506,4 +540,6 @@ void mp_device_fill_ops(struct mp_device *device)
     device->ops.any_ended = op_any_ended;
     device->ops.link_busy = mp_engine_link_busy;
     device->ops.combine = op_combine;
+    if (watch == NULL || watch->predicted == NULL)
+        device->ops.predicted = NULL; /* what would move nothing need not be predicted */
 }

@@ -341,6 +341,8 @@ static enum mp_status make_paging(struct mp_engine *engine)
     if (status == MP_OK && engine->device != NULL)
         status = mp_device_start(engine->device);
     if (status == MP_OK && engine->device != NULL)
+        status = mp_device_ahead_create(engine->device);
+    if (status == MP_OK && engine->device != NULL)
         status = mp_device_graphs_create(engine->device);
     /* Who may compute an expert depends on whether the host tier has it yet. */
     if (status == MP_OK && engine->device != NULL && c->deterministic)
@@ -424,6 +426,11 @@ enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_by
     status = mp_pager_set_budget(engine->pager, budget_bytes);
     mp_pager_fit_shape(engine->space, &engine->shape);
     return status;
+}
+
+bool mp_engine_draws(const struct mp_engine *engine)
+{
+    return engine->device != NULL;
 }
 
 const struct mp_counters *mp_engine_counters(struct mp_engine *engine)

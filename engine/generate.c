@@ -26,6 +26,7 @@ struct run {
 
     uint32_t *token, *owner, *position; // (tokens_max)
     uint8_t *want;                      // (tokens_max)
+    uint32_t *uniform, *drawn;          // (count): where the device draws
     struct mp_generate_stats *stats;
 };
 
@@ -185,20 +186,57 @@ static enum mp_status accept(struct run *run, struct sequence *seq, uint32_t tok
     return status == MP_OK ? show_text(run, seq) : status;
 }
 
+/* Does the device draw? Not where somebody looks at logits, or gives the tokens. */
+static bool device_draws(const struct mp_generate_config *config)
+{
+    return mp_engine_draws(config->engine) && config->on_logits == NULL && config->forced == NULL;
+}
+
+/* The token behind row `t` of a batch, the i-th wanted one. */
+static enum mp_status choose(struct run *run, uint32_t t, uint32_t i, const float *logits,
+                             uint32_t *token_p)
+{
+    const struct mp_generate_config *config = run->config;
+    const uint32_t owner = run->owner[t];
+    const size_t count = run->sequences[owner].output->ids.count;
+    enum mp_status status = MP_OK;
+
+    if (device_draws(config)) {
+        *token_p = run->drawn[i];
+        return *token_p == UINT32_MAX ? mp_sampler_refuse(owner) : MP_OK;
+    }
+    logits += (size_t)i * config->engine_config->model->vocab;
+    if (config->on_logits != NULL)
+        status = config->on_logits(config->ctx, owner, (uint32_t)count, logits);
+    if (config->forced != NULL)
+        *token_p = config->forced[count];
+    else if (status == MP_OK)
+        status = mp_sampler_pick(run->sampler, owner, logits, token_p);
+    return status;
+}
+
 /* Run one batch and accept a token for each wanted row. */
 static enum mp_status run_batch(struct run *run, uint32_t count)
 {
     const struct mp_generate_config *config = run->config;
+    const struct mp_draw draw = { &config->sampling, run->uniform, run->drawn };
     const struct mp_batch batch = {
         .count = count,
         .token = run->token,
         .sequence = run->owner,
         .position = run->position,
         .want = run->want,
+        .draw = device_draws(config) ? &draw : NULL,
     };
-    const uint32_t vocab = config->engine_config->model->vocab;
-    const float *logits;
+    const float *logits = NULL;
+    uint32_t wanted = 0;
     enum mp_status status;
+
+    for (uint32_t t = 0; batch.draw != NULL && t < count; t++) {
+        if (run->want[t])
+            run->uniform[wanted++] = mp_sampler_draw(run->sampler, run->owner[t]);
+    }
+    wanted = 0;
 
     if (config->on_step != NULL)
         config->on_step(config->ctx, run->step, &batch);
@@ -210,16 +248,9 @@ static enum mp_status run_batch(struct run *run, uint32_t count)
         seq->position = run->position[t] + 1;
         if (!run->want[t])
             continue;
-        if (config->on_logits != NULL)
-            status = config->on_logits(config->ctx, run->owner[t], (uint32_t)seq->output->ids.count,
-                                       logits);
-        if (config->forced != NULL)
-            token = config->forced[seq->output->ids.count];
-        else if (status == MP_OK)
-            status = mp_sampler_pick(run->sampler, run->owner[t], logits, &token);
+        status = choose(run, t, wanted++, logits, &token);
         if (status == MP_OK)
             status = accept(run, seq, token);
-        logits += vocab;
     }
     return status;
 }
@@ -315,8 +346,10 @@ static enum mp_status run_open(struct run *run, const struct mp_ids *prompts,
     run->owner = calloc(tokens_max, sizeof(uint32_t));
     run->position = calloc(tokens_max, sizeof(uint32_t));
     run->want = calloc(tokens_max, 1);
+    run->uniform = calloc(run->count, sizeof(uint32_t));
+    run->drawn = calloc(run->count, sizeof(uint32_t));
     if (run->sequences == NULL || run->token == NULL || run->owner == NULL ||
-        run->position == NULL || run->want == NULL)
+        run->position == NULL || run->want == NULL || run->uniform == NULL || run->drawn == NULL)
         return mp_fail_no_memory("the batch", tokens_max * 13);
     status = mp_sampler_create(&config->sampling, config->engine_config->model->vocab, run->count,
                                &run->sampler);
@@ -345,6 +378,8 @@ static void run_close(struct run *run)
     free(run->owner);
     free(run->position);
     free(run->want);
+    free(run->uniform);
+    free(run->drawn);
 }
 
 enum mp_status mp_generate(const struct mp_generate_config *config, const struct mp_ids *prompts,

@@ -50,9 +50,7 @@ static void residual_scores(struct mp_engine *engine, uint32_t moe_layer, uint32
 enum mp_score_source mp_engine_source_of(const struct mp_engine *engine, uint32_t moe_layer,
                                          uint32_t target, enum mp_score_source source)
 {
-    /* The keys and values that a partial forward looks at are on the host only without a device. */
-    if (source == MP_SCORES_PARTIAL && target == moe_layer + 1 && engine->predict.shared &&
-        engine->device == NULL)
+    if (source == MP_SCORES_PARTIAL && target == moe_layer + 1 && engine->predict.shared)
         return MP_SCORES_PARTIAL;
     if (source == MP_SCORES_LLAPOR && target == moe_layer + 1 && engine->config.llapor != NULL &&
         engine->predict.chosen != NULL)
@@ -84,11 +82,6 @@ static void warn_missing(const struct mp_engine *engine, enum mp_score_source so
                     "predict policy '%s' has no calibration of this model and asks the next gate "
                     "alone; run moepager calibrate",
                     name);
-    if (source == MP_SCORES_PARTIAL && engine->device != NULL)
-        mp_log_warn("predict",
-                    "predict policy '%s' cannot run the next layer ahead on a device and asks its "
-                    "gate alone",
-                    name);
     if (source == MP_SCORES_LLAPOR && c->llapor == NULL)
         mp_log_warn("predict",
                     "predict policy '%s' has no trained predictors of this model and asks %s; see "
@@ -112,7 +105,7 @@ enum mp_status mp_engine_predict_create(struct mp_engine *engine)
     enum mp_status status = MP_OK;
 
     warn_missing(engine, source);
-    if (source == MP_SCORES_PARTIAL) {
+    if (source == MP_SCORES_PARTIAL && engine->device == NULL) {
         p->done = calloc(T, shape->top_k);
         status = p->done != NULL ? allocate(T * engine->config.model->hidden, &p->x)
                                  : mp_fail_no_memory("scores for a predictor", T * shape->top_k);

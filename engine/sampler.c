@@ -176,14 +176,24 @@ static uint32_t draw(struct mp_sampler *sampler, uint32_t sequence, const float 
     return sampler->candidates[kept - 1].token;
 }
 
+uint32_t mp_sampler_draw(struct mp_sampler *sampler, uint32_t sequence)
+{
+    return (uint32_t)(next_random(&sampler->state[sequence]) >> 32);
+}
+
+enum mp_status mp_sampler_refuse(uint32_t sequence)
+{
+    return mp_fail(MP_ERR_MODEL, "E_LOGITS_NAN",
+                   "the logits of sequence %u are not finite numbers; the weights are damaged or "
+                   "overflow",
+                   sequence);
+}
+
 enum mp_status mp_sampler_pick(struct mp_sampler *sampler, uint32_t sequence, const float *logits,
                                uint32_t *token_p)
 {
     if (!find_best(logits, sampler->vocab, token_p))
-        return mp_fail(MP_ERR_MODEL, "E_LOGITS_NAN",
-                       "the logits of sequence %u are not finite numbers; the weights are damaged "
-                       "or overflow",
-                       sequence);
+        return mp_sampler_refuse(sequence);
     if (sampler->sampling.temperature > 0)
         *token_p = draw(sampler, sequence, logits);
     return MP_OK;

@@ -32,6 +32,13 @@ enum mp_status mp_sampler_create(const struct mp_sampling *sampling, uint32_t vo
                                  uint32_t sequences, struct mp_sampler **sampler_p) MP_MUST_CHECK;
 void mp_sampler_destroy(struct mp_sampler *sampler);
 
+/*
+ * For tokens that are drawn elsewhere: what mp_sampler_pick() would draw the sequence's next token
+ * by, in 2^-32, used up; and its error, for logits that turned out to be no numbers.
+ */
+uint32_t mp_sampler_draw(struct mp_sampler *sampler, uint32_t sequence);
+enum mp_status mp_sampler_refuse(uint32_t sequence) MP_MUST_CHECK;
+
 /* MP_ERR_MODEL E_LOGITS_NAN if a logit is NaN, or the highest one is infinite. */
 enum mp_status mp_sampler_pick(struct mp_sampler *sampler, uint32_t sequence, const float *logits,
                                uint32_t *token_p) MP_MUST_CHECK;

@@ -123,6 +123,10 @@ void mp_pager_wake(struct mp_pager *pager);
  */
 enum mp_status mp_pager_next_now(struct mp_pager *pager, struct mp_ready *ready_p) MP_MUST_CHECK;
 
+/* The same for a caller that will wait for the others: in a deterministic run only what was
+ * resident when the layer began, because what has been read since is chance. */
+enum mp_status mp_pager_next_early(struct mp_pager *pager, struct mp_ready *ready_p) MP_MUST_CHECK;
+
 void mp_pager_done(struct mp_pager *pager, uint32_t need);
 
 /* All needs must have been handed out and done. Carries out swaps of the evict policy and, after
@@ -176,10 +180,10 @@ uint64_t mp_pager_load_ns(const struct mp_pager *pager);
 /* resident(experts) := 1 if wholly in the device tier or (with `on_the_way`) being read. */
 void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way, uint8_t *resident);
 
-/* Where the expert's bytes are, if they are in the device tier. They stay there until the next call
- * of this header but questions; nobody moves them in between. Not with slices. */
-bool mp_pager_find(struct mp_pager *pager, uint32_t layer, uint32_t expert,
-                   const void *piece_p[MP_UNIT_PIECES_MAX]);
+/* Where the bytes of a unit of the space, an expert or a slice of one, are, if they are in the
+ * device tier. They stay there until the next call of this header but questions; nobody moves them
+ * in between. */
+bool mp_pager_find(struct mp_pager *pager, uint32_t unit, const void *piece_p[MP_UNIT_PIECES_MAX]);
 
 /* Between layers: units whose transfer has started, or is about to. */
 uint32_t mp_pager_reading(const struct mp_pager *pager);

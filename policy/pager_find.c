@@ -4,13 +4,11 @@
 #include "policy/pager_int.h"
 #include "vmm/base/assert.h"
 
-bool mp_pager_find(struct mp_pager *pager, uint32_t layer, uint32_t expert,
-                   const void *piece_p[MP_UNIT_PIECES_MAX])
+bool mp_pager_find(struct mp_pager *pager, uint32_t unit, const void *piece_p[MP_UNIT_PIECES_MAX])
 {
-    const uint32_t unit = layer * pager->config.shape.experts + expert;
     struct mp_space *space = pager->config.space;
 
-    mp_assert(pager->slices == 1 && unit < pager->units);
+    mp_assert(unit < pager->units);
     if (mp_space_state(space, unit) != MP_RES_VALID ||
         mp_space_lease(space, unit, piece_p) != MP_OK)
         return false;

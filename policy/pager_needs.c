@@ -120,13 +120,13 @@ static bool is_next(const struct mp_pager *pager, uint32_t index)
  * The need to hand out now, or MP_NEED_NONE: those that were resident at begin first, because a
  * slot that others wait for can be one of theirs; then any, deterministic in order.
  */
-static uint32_t find_leased(const struct mp_pager *pager)
+static uint32_t find_leased(const struct mp_pager *pager, bool hits_only)
 {
     for (uint32_t i = 0; i < pager->need_count; i++) {
         if (pager->needs[i].hit && is_next(pager, i))
             return i;
     }
-    for (uint32_t i = 0; i < pager->need_count; i++) {
+    for (uint32_t i = 0; i < pager->need_count && !hits_only; i++) {
         const enum mp_need_state state = pager->needs[i].state;
 
         if (is_next(pager, i))
@@ -269,7 +269,7 @@ enum mp_status mp_pager_next_or(struct mp_pager *pager, const struct mp_interrup
 
         if (status != MP_OK)
             return status;
-        index = find_leased(pager);
+        index = find_leased(pager, false);
         if (index != MP_NEED_NONE) {
             hand_out(pager, index, ready_p);
             mp_pager_pursue(pager);
@@ -295,7 +295,7 @@ enum mp_status mp_pager_next_or(struct mp_pager *pager, const struct mp_interrup
     }
 }
 
-enum mp_status mp_pager_next_now(struct mp_pager *pager, struct mp_ready *ready_p)
+static enum mp_status next_now(struct mp_pager *pager, bool hits_only, struct mp_ready *ready_p)
 {
     enum mp_status status;
     uint32_t index;
@@ -308,10 +308,20 @@ enum mp_status mp_pager_next_now(struct mp_pager *pager, struct mp_ready *ready_
     status = settle_needs(pager);
     if (status != MP_OK)
         return status;
-    index = find_leased(pager);
+    index = find_leased(pager, hits_only);
     if (index != MP_NEED_NONE)
         hand_out(pager, index, ready_p);
     return MP_OK;
+}
+
+enum mp_status mp_pager_next_now(struct mp_pager *pager, struct mp_ready *ready_p)
+{
+    return next_now(pager, false, ready_p);
+}
+
+enum mp_status mp_pager_next_early(struct mp_pager *pager, struct mp_ready *ready_p)
+{
+    return next_now(pager, pager->config.deterministic, ready_p);
 }
 
 void mp_pager_release_need(struct mp_pager *pager, struct mp_pager_need *need)

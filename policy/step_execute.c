@@ -91,7 +91,7 @@ static enum mp_status collect(struct mp_step *step, bool wait, uint32_t *count_p
     struct mp_ready ready;
     enum mp_status status =
         wait ? mp_pager_next_or(pager, step->under_way > 0 ? &step->interrupt : NULL, &ready)
-             : mp_pager_next_now(pager, &ready);
+             : mp_pager_next_early(pager, &ready);
 
     *count_p = 0;
     while (status == MP_OK && ready.need != MP_NEED_NONE) {
@@ -99,7 +99,7 @@ static enum mp_status collect(struct mp_step *step, bool wait, uint32_t *count_p
 
         add_work(step, ready.need, work);
         memcpy(work->pieces, ready.pieces, sizeof(work->pieces));
-        status = mp_pager_next_now(pager, &ready);
+        status = wait ? mp_pager_next_now(pager, &ready) : mp_pager_next_early(pager, &ready);
     }
     if (step->slices > 1) /* slices of one expert side by side */
         qsort(step->work, *count_p, sizeof(step->work[0]), compare_need);

@@ -128,6 +128,9 @@ mp_test(engine/cuda_many_test LIBS mp_engine m SOURCES tests/engine/harness.c te
 add_dependencies(engine_cuda_many_test fakecuda fakecublas)
 set_tests_properties(engine/cuda_many_test PROPERTIES ENVIRONMENT
     "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda:${CMAKE_BINARY_DIR}/fakecublas")
+mp_test(engine/cuda_predict_test LIBS mp_engine m SOURCES tests/engine/harness.c
+    VARIANTS prompt late TIMEOUT 200)
+mp_fake_cuda(engine/cuda_predict_test prompt late)
 set(variants sites-window-exclusive sites-window-hybrid memory later-hybrid later-window-exclusive
     pause-exclusive pause-hybrid processes no_host_numa numa_id_unknown-hybrid)
 mp_test(engine/cuda_faults_test LIBS mp_engine m Threads::Threads SOURCES tests/engine/harness.c
@@ -196,7 +199,7 @@ mp_test(kernels/cuda_matmul_test LIBS mp_simt TIMEOUT 200)
 mp_test(simt/simt_test LIBS mp_simt LABELS stress)
 mp_test(kernels/cuda_experts_test LIBS mp_simt TIMEOUT 200)
 mp_test(kernels/cuda_attend_test LIBS mp_simt TIMEOUT 200)
-mp_test(kernels/cuda_choose_test LIBS mp_simt)
+mp_test(kernels/cuda_choose_test LIBS mp_simt TIMEOUT 200)
 mp_test(kernels/cuda_layer_test LIBS mp_simt)
 mp_test(engine/logits_test LIBS mp_engine SOURCES tests/engine/logits_check.c
     tests/engine/harness.c tests/npy.c TIMEOUT 300)

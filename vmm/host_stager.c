@@ -135,7 +135,6 @@ static void end_locked(struct mp_host_tier *tier, struct host_job *job)
         end_bad_locked(tier, unit, &job->ticket.error);
     }
     job->unit = HOST_NOBODY;
-    mp_cond_broadcast(&tier->filled);
 }
 
 static bool is_poked(void *ctx)
@@ -163,6 +162,7 @@ void *mp_host_stager_run(void *arg)
         uint32_t count = 0, ended;
 
         start_all_locked(tier);
+        mp_cond_broadcast(&tier->filled); /* lists and jobs are not what they were */
         for (uint32_t i = 0; i < HOST_JOBS; i++) {
             if (tier->jobs[i].unit != HOST_NOBODY) {
                 jobs[count] = &tier->jobs[i];

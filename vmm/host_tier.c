@@ -241,6 +241,7 @@ void mp_host_tier_give_up(struct mp_host_tier *tier, const struct mp_error *erro
         if (u->request != HOST_IDLE)
             mp_host_request_locked(tier, i, u->stays ? HOST_FILL : HOST_IDLE);
     }
+    mp_host_poke(tier);
     mp_unlock(&tier->lock);
 }
 
@@ -294,10 +295,13 @@ void mp_host_tier_stats(const struct mp_host_tier *tier, struct mp_reader_stats 
     mp_reader_get_stats(tier->reader, stats_p);
 }
 
+/* A unit that is asked for meanwhile leaves the list of those to fill for another one. */
 static bool is_filling_locked(const struct mp_host_tier *tier)
 {
-    bool filling = tier->lists[HOST_FILL].first != HOST_NOBODY;
+    bool filling = false;
 
+    for (int request = HOST_DEMAND; request <= HOST_FILL; request++)
+        filling |= tier->lists[request].first != HOST_NOBODY;
     for (uint32_t i = 0; i < HOST_JOBS; i++)
         filling |= tier->jobs[i].unit != HOST_NOBODY;
     return filling;

@@ -74,7 +74,7 @@ bool mp_host_tier_holds(struct mp_host_tier *tier, uint32_t unit);
 const char *mp_host_tier_engine(const struct mp_host_tier *tier);
 void mp_host_tier_stats(const struct mp_host_tier *tier, struct mp_reader_stats *stats_p);
 
-/* Block until the filling at the start has ended. */
+/* Block until the filling at the start, and what has been asked for meanwhile, has ended. */
 void mp_host_tier_wait_filled(struct mp_host_tier *tier);
 
 /* Re-derive counts from scratch; false is a bug of ours. */

@@ -135,7 +135,7 @@ struct mp_cuda_top_k {
  * (struct mp_cuda_place_of; valid 0: not resident). Entries of experts that are chosen and resident
  * are written to `work` (E entries, count 0 otherwise) and `row` (ascending); misses[0] (u32) :=
  * chosen experts that are not resident; chosen[e] (u32; 0: none) += tokens that chose it. At most
- * 1024 experts.
+ * 1024 experts. Where experts are in slices, one launch and one table for each slice.
  */
 struct mp_cuda_place_of {
     uint64_t gate, up, down;
@@ -145,13 +145,35 @@ struct mp_cuda_resolve {
     uint64_t expert; /* u32 (T, R), of top_k */
     uint64_t table;  /* struct mp_cuda_place_of (E) */
     uint64_t work, row, misses, chosen;
-    uint32_t experts, top_k, tokens, channels; /* channels: of every expert */
+    uint32_t experts, top_k, tokens;
+    uint32_t channels, accumulate; /* of every expert, or of this slice of each */
+    uint32_t pad;
 };
 
 /* token[t] (u32) := the lowest number of a greatest logits[t][v]; NaN is less than all else. */
 struct mp_cuda_argmax {
     uint64_t logits, token;
     uint32_t vocab, tokens;
+};
+
+/*
+ * token[t] (u32) := one drawn from logits[t][v] as engine/sampler.h says, by uniform[t] (u32, in
+ * 2^-32): of the tokens in order, greatest logit first and equal ones by lower number, cut to the
+ * top_k first (0: no cut) and then to the fewest whose probabilities reach top_p, the one that
+ * `uniform` of their sum falls on. temperature 0: the first in order. A logit that is NaN, or a
+ * greatest one that is infinite: 0xffffffff.
+ *
+ * Probabilities are whole multiples of 2^-40 of the greatest one, so that their sums are exact and
+ * depend on no order. Each is exp((logit - greatest) / temperature) but for 2^-22 of the exponent
+ * and 2^-22 of itself. Hence another token than by exact arithmetic is drawn only where a sum that
+ * decides lies within 2^-16 of the sum of all from where it changes the answer. At most 2^22
+ * logits.
+ */
+struct mp_cuda_sample {
+    uint64_t logits, uniform, token;
+    uint64_t top_p; /* in 2^-32; 2^32: no cut */
+    uint32_t vocab, tokens, top_k;
+    float temperature;
 };
 
 /* to[t][i] = x[t][i] rounded to 16 bits (to nearest, ties to even), i < width; to: no gaps. */
@@ -208,6 +230,7 @@ struct mp_cuda_spin {
     X(top_k, mp_cuda_top_k)               \
     X(resolve, mp_cuda_resolve)           \
     X(argmax, mp_cuda_argmax)             \
+    X(sample, mp_cuda_sample)             \
     X(round_bf16, mp_cuda_round)          \
     X(round_f16, mp_cuda_round)           \
     X(gather_rows, mp_cuda_rows)          \

@@ -103,6 +103,7 @@ static struct mp_cuda_grid small(enum mp_cuda_kernel kernel, const void *params)
     const struct mp_cuda_combine *combine = params;
     const struct mp_cuda_resolve *resolve = params;
     const struct mp_cuda_argmax *argmax = params;
+    const struct mp_cuda_sample *sample = params;
     const struct mp_cuda_round *round = params;
     const struct mp_cuda_rows *rows = params;
     const struct mp_cuda_read *read = params;
@@ -120,6 +121,8 @@ static struct mp_cuda_grid small(enum mp_cuda_kernel kernel, const void *params)
         return grid_of(1, 1, 1, parts(resolve->experts, MP_LANES) * MP_LANES, MP_RESOLVE_SHARED);
     case MP_CUDA_KERNEL_argmax:
         return grid_of(argmax->tokens, 1, 1, MP_ARGMAX_THREADS, MP_ARGMAX_SHARED);
+    case MP_CUDA_KERNEL_sample:
+        return grid_of(sample->tokens, 1, 1, MP_ARGMAX_THREADS, MP_SAMPLE_SHARED);
     case MP_CUDA_KERNEL_round_bf16:
     case MP_CUDA_KERNEL_round_f16: return each(round->width, round->tokens);
     case MP_CUDA_KERNEL_gather_rows:

@@ -73,6 +73,13 @@ MP_DEVICE float mp_shuffle_xor_float(float value, uint32_t mask)
     return mp_as_float(mp_shuffle_xor(mp_as_bits(value), mask));
 }
 
+MP_DEVICE uint64_t mp_shuffle_xor_long(uint64_t value, uint32_t mask)
+{
+    const uint64_t high = mp_shuffle_xor((uint32_t)(value >> 32), mask);
+
+    return high << 32 | mp_shuffle_xor((uint32_t)value, mask);
+}
+
 /* The sum over all lanes, the same in each: lanes 16 apart are added first, then 8, 4, 2, 1. */
 MP_DEVICE float mp_warp_sum(float v)
 {

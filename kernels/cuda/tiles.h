@@ -39,13 +39,15 @@
 #define MP_ROW_WARPS 4 /* softmax and top_k: a warp for each token */
 #define MP_NORM_THREADS 256
 #define MP_ARGMAX_THREADS 512
+#define MP_SAMPLE_DIGITS 16 /* values of a digit of what a search goes by */
 #define MP_EACH_THREADS 256
 #define MP_RESOLVE_EXPERTS 1024
 #define MP_READ_THREADS 256
 
 /* Bytes of dynamic shared memory. */
 #define MP_NORM_SHARED (MP_NORM_THREADS / MP_LANES * 4)
-#define MP_ARGMAX_SHARED (MP_ARGMAX_THREADS / MP_LANES * 8)
+#define MP_ARGMAX_SHARED (MP_ARGMAX_THREADS / MP_LANES * 12)
+#define MP_SAMPLE_SHARED ((MP_ARGMAX_THREADS / MP_LANES + 1) * MP_SAMPLE_DIGITS * 8)
 #define MP_RESOLVE_SHARED (MP_RESOLVE_EXPERTS / MP_LANES * 8)
 #define MP_READ_SHARED (MP_READ_THREADS / MP_LANES * 8)
 #define MP_ATTEND_SHARED(dim) \

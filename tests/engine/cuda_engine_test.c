@@ -7,6 +7,7 @@
  * The first argument says how operations are timed; see fakecuda.h.
  */
 #include "engine/device.h"
+#include "engine/generate.h"
 #include "tests/engine/harness.h"
 #include "tests/engine/repack_check.h"
 #include "tests/fakecuda/client.h"
@@ -153,10 +154,70 @@ static void bits_of_a_hybrid_plan_do_not_depend_on_the_budget(void)
             all.plan.smallest_bytes + (all.plan.full_bytes - all.plan.smallest_bytes) * i / 4;
         options.addressing = i & 1 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
         options.threads = 1 + i % 2;
+        options.graphs = i / 2;
         run(&options, true, got, &told);
         check_same(got, want, "hybrid plan");
         CHECK(told.counters.elsewhere > 0);
+        CHECK_EQ(told.graphs.replays > 0, options.graphs);
     }
+    free(want);
+    free(got);
+}
+
+/* How operations are timed; see fakecuda.h. */
+struct timing {
+    uint64_t seed;
+    unsigned lazy_ms;
+};
+static struct timing started; /* by the test's argument */
+static const struct timing timings[] = { { 0, 0 }, { 7, 2 }, { 20, 0 }, { 0, 1 } };
+
+static struct mp_costs some_costs(void)
+{
+    return (struct mp_costs){ .load_ns = 4000,
+                              .cpu_fixed_ns = 1000,
+                              .cpu_token_ns = 300,
+                              .device_fixed_ns = 500,
+                              .device_token_ns = 100,
+                              .in_place_fixed_ns = 3000,
+                              .in_place_token_ns = 500,
+                              .handoff_ns = 200 };
+}
+
+/* With --deterministic bits and decisions are a function of input and settings, whatever policy
+ * says who computes, wherever experts are, and whenever something ends. */
+static void deterministic_hybrid_runs_do_not_depend_on_timing(void)
+{
+    static const char *const assigns[] = { "cost", "threshold", "greedy", "resident" };
+    struct harness_options options = on_device();
+    float *want = new_logits(), *got = new_logits();
+    struct told all, first, told;
+
+    options.deterministic = true;
+    options.costs = some_costs();
+    options.policies.profile = "gate-lru";
+    run(&options, false, want, &all);
+    options.budget_bytes =
+        all.plan.smallest_bytes + (all.plan.full_bytes - all.plan.smallest_bytes) / 3;
+    for (unsigned i = 0; i < 8; i++) {
+        options.policies.policy[MP_SLOT_ASSIGN] = assigns[i % 4];
+        options.policies.policy[MP_SLOT_PREDICT] = i & 1 ? "partial" : NULL;
+        options.residency = i == 3 ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;
+        options.host_budget_bytes = i >= 4 ? all.plan.host_bytes * 6 / 10 : UINT64_MAX;
+        for (unsigned t = 0; t < MP_ARRAY_LEN(timings); t++) {
+            fake_api.timing(timings[t].seed, timings[t].lazy_ms);
+            run(&options, false, t == 0 ? want : got, t == 0 ? &first : &told);
+            if (t == 0)
+                continue;
+            check_same(got, want, assigns[i % 4]);
+            CHECK_EQ(told.counters.elsewhere, first.counters.elsewhere);
+            CHECK_EQ(told.counters.loads, first.counters.loads);
+            CHECK_EQ(told.counters.prefetch_issued, first.counters.prefetch_issued);
+            CHECK_EQ(told.counters.evictions, first.counters.evictions);
+        }
+        CHECK_EQ(first.counters.elsewhere > 0, options.residency == MP_HOST_INCLUSIVE);
+    }
+    fake_api.timing(started.seed, started.lazy_ms);
     free(want);
     free(got);
 }
@@ -196,11 +257,18 @@ static void slices_change_no_bit_at_any_budget(void)
     options.deterministic = true;
     for (unsigned planned = 0; planned < 2; planned++) {
         options.budget_bytes = UINT64_MAX;
+        options.graphs = false;
         run(&options, planned, want, &all);
         CHECK_EQ(all.graphs.replays, 0);
+        options.graphs = true;
+        run(&options, planned, got, &told);
+        check_same(got, want, "slices with graphs");
+        CHECK(told.graphs.replays > 0);
+        CHECK_EQ(told.graphs.complete > 0, !planned);
         for (unsigned i = 0; i < 3; i++) {
             options.budget_bytes =
                 all.plan.smallest_bytes + (all.plan.full_bytes - all.plan.smallest_bytes) * i / 3;
+            options.graphs = i & 1;
             run(&options, planned, got, &told);
             check_same(got, want, planned ? "slices by a plan" : "slices");
             if (i == 0)
@@ -248,12 +316,78 @@ static void measured_costs_are_used_and_followed(void)
                                        .device_token_ns = 100,
                                        .in_place_fixed_ns = 50000000,
                                        .in_place_token_ns = 1000 };
+    options.costs.cpu_fixed_ns = options.costs.in_place_fixed_ns = 1000000000000;
     run(&options, false, logits, &told);
+    CHECK(told.graphs.complete > 0); /* nobody is quicker than the device */
+    options.costs.cpu_fixed_ns = 1000;
+    options.costs.in_place_fixed_ns = 50000000;
     options.budget_bytes = told.plan.full_bytes / 4;
     run(&options, false, logits, &told);
     CHECK(told.counters.elsewhere > 0);
     CHECK_EQ(told.counters.policy_strikes, 0);
     free(logits);
+}
+
+static enum mp_status look_at_logits(void *ctx, uint32_t sequence, uint32_t index,
+                                     const float *logits)
+{
+    (void)ctx;
+    (void)sequence;
+    (void)index;
+    (void)logits;
+    return MP_OK;
+}
+
+/* Who looks at logits has the host draw. */
+static void generate(const struct harness_options *options, const struct mp_sampling *sampling,
+                     bool look, struct mp_output outputs[4])
+{
+    struct mp_ids prompts[4] = { { 0 } };
+    struct mp_generate_config config = { .sampling = *sampling,
+                                         .max_tokens = 12,
+                                         .ignore_eos = true,
+                                         .clock = mp_clock_monotonic(),
+                                         .on_logits = look ? look_at_logits : NULL };
+    struct mp_generate_stats stats;
+    struct harness h;
+
+    harness_open(options, &h);
+    config.engine = h.engine;
+    config.engine_config = &h.config;
+    for (uint32_t s = 0; s < options->sequences; s++) {
+        prompts[s].ids = (uint32_t *)tokens.i32 + s * tokens.dims[1];
+        prompts[s].count = (size_t)lens.i32[s];
+    }
+    CHECK_EQ(mp_generate(&config, prompts, options->sequences, outputs, &stats), MP_OK);
+    harness_close(&h);
+    check_nothing_lives();
+}
+
+static void a_device_draws_what_the_sampler_would(void)
+{
+    static const struct mp_sampling ways[] = {
+        { 0, 0, 1, 1 }, { 1, 0, 1, 2 }, { 0.7, 20, 0.9, 3 }, { 3, 5, 1, 4 }, { 1.3, 0, 0.5, 5 }
+    };
+    struct harness_options options = on_device();
+    float *logits = new_logits();
+    struct told all;
+
+    CHECK(options.sequences <= 4);
+    run(&options, false, logits, &all);
+    free(logits);
+    for (size_t i = 0; i < MP_ARRAY_LEN(ways); i++) {
+        struct mp_output want[4] = { { .text = NULL } }, got[4] = { { .text = NULL } };
+
+        options.budget_bytes = i & 1 ? all.plan.full_bytes / 2 : UINT64_MAX;
+        generate(&options, &ways[i], true, want);
+        generate(&options, &ways[i], false, got);
+        for (uint32_t s = 0; s < options.sequences; s++) {
+            CHECK_EQ(got[s].ids.count, 12);
+            CHECK(memcmp(got[s].ids.ids, want[s].ids.ids, 12 * sizeof(uint32_t)) == 0);
+        }
+        mp_outputs_free(want, options.sequences);
+        mp_outputs_free(got, options.sequences);
+    }
 }
 
 static void a_lost_device_ends_the_run_with_its_name(void)
@@ -285,14 +419,17 @@ int main(int argc, char **argv)
     find_fake();
     CHECK_EQ(argc, 2);
     if (!strcmp(argv[1], "late"))
-        fake_api.timing(7, 2);
+        started = (struct timing){ 7, 2 };
+    fake_api.timing(started.seed, started.lazy_ms);
     read_inputs();
     RUN(graphs_change_no_bit_and_are_used);
     RUN(bits_do_not_depend_on_budget_addressing_residency_or_prefetch);
     RUN(bits_of_a_hybrid_plan_do_not_depend_on_the_budget);
+    RUN(deterministic_hybrid_runs_do_not_depend_on_timing);
     RUN(what_the_host_tier_lacks_goes_to_the_device);
     RUN(slices_change_no_bit_at_any_budget);
     RUN(measured_costs_are_used_and_followed);
+    RUN(a_device_draws_what_the_sampler_would);
     RUN(a_lost_device_ends_the_run_with_its_name);
     return 0;
 }

@@ -553,6 +553,10 @@ static void set_options(const char *variant)
     options.threads = 2;
     options.policies.profile = "lru";
     options.graphs = strstr(variant, "hybrid") == NULL;
+    if (!options.graphs) { /* the next layer is run ahead of time */
+        options.policies.policy[MP_SLOT_PREDICT] = "partial";
+        options.policies.policy[MP_SLOT_PREFETCH] = "top";
+    }
     options.residency =
         strstr(variant, "exclusive") != NULL ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;
     options.addressing =

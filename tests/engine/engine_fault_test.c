@@ -63,6 +63,9 @@ static void choose(const struct variant *variant)
     settings.io.chunk_bytes = 4096;
     snprintf(settings.run.profile, sizeof(settings.run.profile), "%s", variant->profile);
     model_path = variant->sliced ? sliced_path : MODEL;
+    /* On a device a partial forward has memory of its own. */
+    snprintf(settings.run.policy[MP_SLOT_PREDICT], sizeof(settings.run.policy[0]), "%s",
+             strcmp(variant->device, "cuda") == 0 ? "partial" : "");
 }
 
 static void make_sliced(void)

@@ -4,6 +4,7 @@
  */
 #include "tests/kernels/cuda_run.h"
 
+#include <float.h>
 #include <time.h>
 
 /* policy/route_exact.c, written once more. */
@@ -82,8 +83,9 @@ static void resolve_of(uint32_t experts, uint32_t k, uint32_t tokens)
     uint32_t *misses = operand(sizeof(uint32_t)), *chosen = operand(experts * sizeof(uint32_t));
     struct mp_cuda_place_of *table = operand(experts * sizeof(*table));
     struct mp_cuda_expert *work = operand(experts * sizeof(*work));
-    const struct mp_cuda_resolve p = { at(expert), at(table), at(work), at(row), at(misses),
-                                       at(chosen), experts,   k,        tokens,  77 };
+    const struct mp_cuda_resolve p = { at(expert), at(table),  at(work), at(row),
+                                       at(misses), at(chosen), experts,  k,
+                                       tokens,     77,         k & 1,    0 };
     uint32_t used = 0, missing = 0;
 
     for (uint32_t i = 0; i < ranks; i++)
@@ -114,7 +116,7 @@ static void resolve_of(uint32_t experts, uint32_t k, uint32_t tokens)
         CHECK_EQ(chosen[e], e + tokens_with);
         CHECK_EQ(work[e].count, e % 3 == 1 ? 0 : count);
         CHECK_EQ(work[e].channels, 77);
-        CHECK_EQ(work[e].accumulate, 0);
+        CHECK_EQ(work[e].accumulate, k & 1);
         CHECK_EQ(work[e].down, 16 * e + 2);
         used += work[e].count;
     }
@@ -159,6 +161,136 @@ static void argmax(void)
         }
         free_operands();
     }
+}
+
+static const float *ranked;
+
+static int compare_tokens(const void *a, const void *b)
+{
+    const uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+
+    if (ranked[i] != ranked[j])
+        return ranked[i] > ranked[j] ? -1 : 1;
+    return i < j ? -1 : 1;
+}
+
+/* The token that engine/sampler.h asks for, in long double; *is_close: a sum that decides lies so
+ * near to where it changes the answer that the kernel may give another one. */
+static uint32_t draw_expected(const float *logits, const struct mp_cuda_sample *p, uint32_t uniform,
+                              bool *is_close)
+{
+    const long double near = 0x1p-16L, top_p = (long double)p->top_p * 0x1p-32L;
+    uint32_t count = p->top_k > 0 && p->top_k < p->vocab ? p->top_k : p->vocab, kept = 0, i = 0;
+    uint32_t *order = malloc(p->vocab * sizeof(*order));
+    long double *sum = malloc((p->vocab + 1) * sizeof(*sum)), at;
+
+    CHECK(order != NULL && sum != NULL);
+    for (uint32_t v = 0; v < p->vocab; v++)
+        order[v] = v;
+    ranked = logits;
+    qsort(order, p->vocab, sizeof(*order), compare_tokens);
+    sum[0] = 0;
+    for (uint32_t v = 0; v < count; v++)
+        sum[v + 1] = sum[v] + expl(((long double)logits[order[v]] - (long double)logits[order[0]]) /
+                                   (long double)p->temperature);
+    while (kept == 0 || (kept < count && sum[kept] < top_p * sum[count]))
+        kept++;
+    *is_close = false;
+    for (uint32_t v = 1; top_p < 1 && v <= count; v++)
+        *is_close |= fabsl(sum[v] - top_p * sum[count]) < near * sum[count];
+    at = (long double)uniform * 0x1p-32L * sum[kept];
+    while (i + 1 < kept && sum[i + 1] <= at)
+        i++;
+    *is_close |= fabsl(sum[i] - at) < near * sum[count] && i > 0;
+    *is_close |= fabsl(sum[i + 1] - at) < near * sum[count];
+    i = order[i];
+    free(order);
+    free(sum);
+    return i;
+}
+
+/* kind 0: any logits, 1: many are equal, 2: some are -inf, 3: two of one value, and none near. */
+static void sample_of(uint32_t V, int kind, uint32_t top_k, double top_p, float temperature)
+{
+    const uint32_t tokens = 5;
+    float *logits = floats((size_t)tokens * V);
+    uint32_t *token = operand(tokens * sizeof(*token)), *uniform = operand(tokens * sizeof(*token));
+    const struct mp_cuda_sample p = { at(logits), at(uniform),
+                                      at(token),  (uint64_t)(top_p * 0x1p32),
+                                      V,          tokens,
+                                      top_k,      temperature };
+    unsigned close = 0;
+
+    for (uint32_t i = 0; i < tokens * V; i++) {
+        logits[i] *= 6;
+        if (kind == 1)
+            logits[i] = floorf(logits[i]) * (random_u32() % 2 == 0 ? 1.0f : -1.0f);
+        if (kind == 2 && random_u32() % 3 == 0 && i % V != V / 2)
+            logits[i] = -INFINITY;
+        if (kind == 3)
+            logits[i] = i % V == V / 3 || i % V == V - 1 ? 3 : -300;
+    }
+    for (uint32_t t = 0; t < tokens; t++)
+        uniform[t] = t == 0 ? 0 : t == 1 ? UINT32_MAX : random_u32();
+    launch(MP_CUDA_KERNEL_sample, &p);
+    for (uint32_t t = 0; t < tokens; t++) {
+        bool is_close;
+        const uint32_t want = draw_expected(logits + t * V, &p, uniform[t], &is_close);
+
+        CHECK(token[t] < V);
+        if (!is_close)
+            CHECK_EQ(token[t], want);
+        close += is_close && t > 1;
+    }
+    CHECK(close < tokens - 2 || V == 1);
+    free_operands();
+}
+
+static void sample(void)
+{
+    static const uint32_t widths[] = { 1, 2, 33, 513, 1531 };
+
+    for (size_t i = 0; i < LEN(widths); i++) {
+        const uint32_t V = widths[i];
+
+        sample_of(V, 0, 0, 1, 1);
+        sample_of(V, 0, 0, 0.9, 0.7f);
+        sample_of(V, 1, 40, 1, 1.5f);
+        sample_of(V, 1, V / 2 + 1, 0.6, 1);
+        sample_of(V, 2, 3, 0.95, 0.8f);
+        sample_of(V, 3, 0, 0.99, 100);
+    }
+}
+
+/* Greedy, and logits that are no numbers. */
+static void sample_without_chance(void)
+{
+    const uint32_t V = 700, tokens = 5;
+    float *logits = floats(tokens * V);
+    uint32_t *token = operand(tokens * sizeof(*token)), *uniform = operand(tokens * sizeof(*token));
+    struct mp_cuda_sample p = { at(logits), at(uniform), at(token), 1ull << 32, V, tokens, 7, 0 };
+
+    for (uint32_t t = 0; t < tokens; t++)
+        uniform[t] = random_u32();
+    logits[600] = logits[333] = 50;
+    logits[V] = -0.0f; /* and 0 are equal */
+    for (uint32_t i = 1; i < V; i++)
+        logits[V + i] = i == 9 ? 0.0f : -1 - fabsf(logits[V + i]);
+    logits[2 * V + 699] = NAN;
+    logits[3 * V + 512] = INFINITY;
+    for (uint32_t i = 0; i < V; i++)
+        logits[4 * V + i] = -INFINITY;
+    for (int hot = 0; hot < 2; hot++) {
+        p.temperature = hot ? FLT_MIN : 0;
+        p.top_k = hot ? 1 : 7;
+        launch(MP_CUDA_KERNEL_sample, &p);
+        CHECK_EQ(token[0], 333);
+        CHECK_EQ(token[1], 0);
+        CHECK_EQ(token[2], UINT32_MAX);
+        CHECK_EQ(token[3], UINT32_MAX);
+        CHECK_EQ(token[4], UINT32_MAX);
+    }
+    free_operands();
 }
 
 static void measuring(void)
@@ -230,6 +362,8 @@ int main(void)
     each_order("top_k", top_k);
     each_order("resolve", resolve);
     each_order("argmax", argmax);
+    each_order("sample", sample);
+    each_order("sample_without_chance", sample_without_chance);
     each_order("measuring", measuring);
     RUN(image);
     RUN(no_work);

@@ -234,6 +234,13 @@ static void argmax(const struct mp_cuda_argmax *p, const struct out *out)
     (void)range(out, p->token, p->tokens * sizeof(uint32_t), true);
 }
 
+static void sample(const struct mp_cuda_sample *p, const struct out *out)
+{
+    (void)floats(out, p->logits, (uint64_t)p->tokens * p->vocab, false);
+    (void)range(out, p->uniform, p->tokens * sizeof(uint32_t), false);
+    (void)range(out, p->token, p->tokens * sizeof(uint32_t), true);
+}
+
 static void round_all(const struct mp_cuda_round *p, const struct out *out)
 {
     rows(out, p->x, p->tokens, p->x_stride, p->width, sizeof(float), false);
@@ -283,6 +290,7 @@ TOUCHES(combine, mp_cuda_combine, combine(p, out))
 TOUCHES(top_k, mp_cuda_top_k, top_k(p, out))
 TOUCHES(resolve, mp_cuda_resolve, resolve(p, out))
 TOUCHES(argmax, mp_cuda_argmax, argmax(p, out))
+TOUCHES(sample, mp_cuda_sample, sample(p, out))
 TOUCHES(round_bf16, mp_cuda_round, round_all(p, out))
 TOUCHES(round_f16, mp_cuda_round, round_all(p, out))
 TOUCHES(gather_rows, mp_cuda_rows, gather_rows(p, out))

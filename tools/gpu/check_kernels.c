@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/gpu.h"
+#include "engine/sampler.h"
 #include "kernels/kernels.h"
 #include "vmm/base/error.h"
 
@@ -460,6 +461,49 @@ static void choices(struct check *c)
     report(c, "top_k");
 }
 
+/* Tokens drawn by chance against the host's sampler, with the same random numbers. */
+static void draws(struct check *c)
+{
+    const struct mp_sampling ways[] = { { 0, 0, 1, 1 }, { 1, 0, 1, 2 }, { 0.7, 20, 0.9, 3 } };
+    const uint32_t vocab = 1999, tokens = 5;
+
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        float *logits = floats(c, vocab * tokens), *want = floats(c, tokens);
+        float *got = floats(c, tokens);
+        struct mp_cuda_sample sample = {
+            .top_p = (uint64_t)(ways[i].top_p * 0x1p32),
+            .vocab = vocab,
+            .tokens = tokens,
+            .top_k = ways[i].top_k,
+            .temperature = (float)ways[i].temperature,
+        };
+        uint32_t uniform[5], token[5];
+        struct mp_sampler *picks, *draws;
+
+        must(c, mp_sampler_create(&ways[i], vocab, tokens, &picks));
+        must(c, mp_sampler_create(&ways[i], vocab, tokens, &draws));
+        if (c->failed)
+            exit(1); /* out of memory */
+        for (uint32_t t = 0; t < tokens; t++) {
+            must(c, mp_sampler_pick(picks, t, logits + t * vocab, &token[t]));
+            uniform[t] = mp_sampler_draw(draws, t);
+            want[t] = (float)token[t];
+        }
+        sample.logits = put(c, logits, vocab * tokens * sizeof(float));
+        sample.uniform = put(c, uniform, sizeof(uniform));
+        sample.token = put(c, NULL, sizeof(token));
+        launch(c, MP_CUDA_KERNEL_sample, &sample);
+        get(c, token, sample.token, sizeof(token));
+        for (uint32_t t = 0; t < tokens; t++)
+            got[t] = (float)token[t];
+        compare(c, "sample", got, want, tokens);
+        free(logits);
+        mp_sampler_destroy(picks);
+        mp_sampler_destroy(draws);
+    }
+    report(c, "sample");
+}
+
 int main(int argc, char **argv)
 {
     const bool few = argc > 2 && !strcmp(argv[2], "--few");
@@ -488,6 +532,7 @@ int main(int argc, char **argv)
     report(&c, "attention");
     experts(&c, few);
     choices(&c);
+    draws(&c);
     mp_gpu_stream_close(c.gpu, c.stream);
     mp_gpu_close(c.gpu);
     printf("%u cases, %u wrong\n", c.cases, c.wrong);

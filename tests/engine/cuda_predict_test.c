@@ -1,0 +1,221 @@
+/*
+ * Predictors that need more than a router, on a CUDA device, here the driver without one
+ * (tests/fakecuda): a partial forward says what the host's would with the same experts there, and
+ * what a predictor is told does not depend on whether the step was a graph.
+ */
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/device.h"
+#include "tests/engine/harness.h"
+#include "tests/fakecuda/client.h"
+#include "tests/test.h"
+#include "vmm/base/error.h"
+
+#define PROMPT 6
+#define STEPS 5
+#define TOKENS (PROMPT + STEPS)
+#define SCORES_MAX (1 << 16)
+
+/* Everything that a predictor was told, one prediction behind the other. */
+static struct {
+    struct mp_engine *engine;
+    float got[SCORES_MAX], want[SCORES_MAX];
+    size_t got_count, want_count;
+    bool planned;
+} seen;
+
+static const char *const models[] = { "tests/data/models/qwen2moe-tiny",
+                                      "tests/data/models/mixtral-tiny", "models/tiny-moe" };
+
+static enum mp_executor planned_executor(uint32_t layer, uint32_t expert)
+{
+    return seen.planned ? (enum mp_executor)((expert + layer) % MP_EXECUTOR_COUNT)
+                        : MP_EXECUTOR_DEVICE;
+}
+
+static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                        enum mp_executor *executors)
+{
+    (void)policy;
+    for (uint32_t i = 0; i < facts->count; i++)
+        executors[i] = planned_executor(facts->layer, facts->experts[i]);
+}
+
+static void on_predicted(void *ctx, uint32_t layer, uint32_t target, uint32_t tokens,
+                         const float *scores)
+{
+    const size_t count = (size_t)tokens * seen.engine->shape.experts;
+
+    (void)ctx;
+    CHECK_EQ(target, layer + 1);
+    CHECK(seen.got_count + count <= SCORES_MAX);
+    memcpy(seen.got + seen.got_count, scores, count * sizeof(float));
+    seen.got_count += count;
+}
+
+/* On the host: what a partial forward says when exactly the device's experts are there. */
+static void on_layer(void *ctx, const struct mp_layer_seen *layer)
+{
+    struct mp_engine *engine = seen.engine;
+    const size_t ranks = (size_t)layer->batch->count * layer->k;
+
+    (void)ctx;
+    if (layer->layer + 1 == engine->shape.layers)
+        return;
+    for (size_t i = 0; i < ranks; i++)
+        engine->predict.done[i] =
+            planned_executor(layer->layer, layer->experts[i]) == MP_EXECUTOR_DEVICE;
+    mp_engine_scores_partial(engine, layer->layer, layer->layer + 1, seen.want + seen.want_count);
+    seen.want_count += (size_t)layer->batch->count * engine->shape.experts;
+}
+
+static const struct mp_watch watch_device = { .predicted = on_predicted };
+static const struct mp_watch watch_host = { .layer = on_layer };
+
+static struct harness_options options_of(const char *model, const char *backend,
+                                         const char *predictor)
+{
+    struct harness_options options = harness_defaults(model);
+
+    options.backend = backend;
+    options.policies.profile = "lru";
+    options.policies.policy[MP_SLOT_PREDICT] = predictor;
+    options.policies.policy[MP_SLOT_PREFETCH] = "top";
+    options.watch = strcmp(backend, "cuda") == 0 ? &watch_device : &watch_host;
+    return options;
+}
+
+/* A prompt and further tokens, twice: the second time finds all that it needs. */
+static struct mp_device_graph_counts run(const struct harness_options *options)
+{
+    struct mp_device_graph_counts counts = { 0 };
+    int32_t tokens[TOKENS];
+    const int32_t len = PROMPT;
+    struct mp_assign_ops plan;
+    struct harness h;
+    float *logits;
+
+    for (int i = 0; i < TOKENS; i++)
+        tokens[i] = 3 + 7 * i % 50;
+    harness_open(options, &h);
+    logits = calloc((STEPS + 1) * h.model.vocab, sizeof(float));
+    CHECK(logits != NULL);
+    seen.engine = h.engine;
+    plan = *h.engine->policies.assign_ops;
+    plan.assign = plan_assign;
+    h.engine->policies.assign_ops = &plan;
+    for (int i = 0; i < 2; i++) {
+        seen.got_count = 0;
+        if (h.engine->device == NULL)
+            seen.want_count = 0;
+        if (harness_run(&h, tokens, TOKENS, &len, 1, STEPS, logits) != MP_OK) {
+            fprintf(stderr, "error[%s]: %s\n", mp_error_last()->code, mp_error_last()->text);
+            exit(1);
+        }
+    }
+    if (h.engine->device != NULL)
+        counts = mp_device_graphs_counted(h.engine->device);
+    harness_close(&h);
+    free(logits);
+    return counts;
+}
+
+static void compare_with_host(bool graphs)
+{
+    for (size_t m = 0; m < MP_ARRAY_LEN(models); m++) {
+        struct harness_options options = options_of(models[m], "host", "partial");
+        double worst = 0;
+
+        (void)run(&options);
+        options = options_of(models[m], "cuda", "partial");
+        options.graphs = graphs;
+        CHECK_EQ(run(&options).complete > 0, graphs);
+        check_nothing_lives();
+        CHECK(seen.got_count > 0);
+        CHECK_EQ(seen.got_count, seen.want_count);
+        for (size_t i = 0; i < seen.got_count; i++) {
+            const double error = fabs((double)seen.got[i] - (double)seen.want[i]);
+
+            worst = error > worst || isnan(error) ? error : worst;
+        }
+        fprintf(stderr, "    %s: %zu scores, worst error %.2g\n", models[m], seen.got_count, worst);
+        CHECK(worst < 1e-5);
+    }
+}
+
+static void a_partial_forward_with_all_experts_is_the_host_s(void)
+{
+    seen.planned = false;
+    compare_with_host(false);
+    compare_with_host(true);
+}
+
+/* What others compute is not there, even when they have ended. */
+static void a_partial_forward_without_some_experts_is_the_host_s(void)
+{
+    seen.planned = true;
+    compare_with_host(false);
+    seen.planned = false;
+}
+
+/* Predictors are told the same, to the bit, whether the steps are graphs or not. */
+static void compare_graphs(struct harness_options *options)
+{
+    options->graphs = false;
+    CHECK_EQ(run(options).replays, 0);
+    memcpy(seen.want, seen.got, sizeof(seen.got));
+    seen.want_count = seen.got_count;
+    options->graphs = true;
+    CHECK(run(options).complete > 0);
+    check_nothing_lives();
+    CHECK(seen.got_count > 0);
+    CHECK_EQ(seen.got_count, seen.want_count);
+    CHECK(memcmp(seen.got, seen.want, seen.got_count * sizeof(float)) == 0);
+}
+
+/* As tools/train/llapor_fixture.py says. */
+static const struct mp_model_id fixture_id = {
+    .layers = 4, .experts = 8, .top_k = 2, .hidden = 40, .router_hash = 0x0123456789abcdef
+};
+#define FIXTURE_MODEL "tests/data/models/qwen3moe-tiny"
+
+static void graphs_change_no_prediction(void)
+{
+    struct harness_options options = options_of(FIXTURE_MODEL, "cuda", "partial");
+    struct mp_calibration_data *data;
+    struct mp_llapor *llapor;
+    float *residual;
+
+    compare_graphs(&options);
+    options = options_of(FIXTURE_MODEL, "cuda", "gate");
+    compare_graphs(&options);
+
+    CHECK_EQ(mp_calibration_create(&fixture_id, &data), MP_OK);
+    residual = data->block + (data->residual - data->block);
+    for (uint32_t i = 0; i < fixture_id.layers * fixture_id.hidden; i++)
+        residual[i] = (float)((int)(i * 37 % 101) - 50) / 200;
+    options = options_of(FIXTURE_MODEL, "cuda", "residual");
+    options.calibration = data;
+    compare_graphs(&options);
+    mp_calibration_destroy(data);
+
+    CHECK_EQ(mp_llapor_load(AT_FDCWD, "tests/data/llapor/llapor.safetensors", &fixture_id, &llapor),
+             MP_OK);
+    options = options_of(FIXTURE_MODEL, "cuda", "llapor");
+    options.llapor = llapor;
+    compare_graphs(&options);
+    mp_llapor_destroy(llapor);
+}
+
+int main(int argc, char **argv)
+{
+    find_fake();
+    if (argc > 1 && strcmp(argv[1], "late") == 0)
+        fake_api.timing(7, 2);
+    RUN(a_partial_forward_with_all_experts_is_the_host_s);
+    RUN(a_partial_forward_without_some_experts_is_the_host_s);
+    RUN(graphs_change_no_prediction);
+    return 0;
+}
