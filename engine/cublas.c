@@ -129,6 +129,10 @@ static enum mp_status load(struct mp_gemm *gemm)
 
 static void lane_close(struct mp_gemm *gemm, struct lane *lane)
 {
+    const struct mp_error before = *mp_error_last();
+
+    if (lane->handle != NULL && mp_gpu_enter(gemm->gpu) != MP_OK)
+        mp_error_set(&before); /* a lost device: what follows fails, too, and harms nobody */
     if (lane->handle != NULL && gemm->call.destroy(lane->handle) != 0)
         mp_log_warn("cuda", "cublasDestroy failed");
     mp_gpu_free(gemm->gpu, lane->workspace);

@@ -260,9 +260,9 @@ void mp_device_destroy(struct mp_device *device)
         mp_device_stop(device);
         mp_device_graphs_destroy(device);
         mp_device_ahead_destroy(device);
+        mp_gemm_close(device->gemm); /* its handles are bound to the streams */
         mp_device_queues_close(device);
         drop_state(device);
-        mp_gemm_close(device->gemm);
         mp_device_drop_weights(device);
         mp_gpu_free_host(device->gpu, device->ids);
         mp_gpu_free_host(device->gpu, device->scores);

@@ -35,7 +35,8 @@
 struct mp_device_graphs {
     mp_cu_graph_exec execs[TOKENS_MAX + 1]; /* by tokens */
     bool warm[TOKENS_MAX + 1];              /* all kernels have run once */
-    enum mp_wtype type;                     /* of all experts */
+    bool refused;       /* the driver does not make graphs: kernels one by one */
+    enum mp_wtype type; /* of all experts */
     uint32_t tokens_max;
 
     mp_cu_ptr table;  /* struct mp_cuda_place_of (L, S, E) */
@@ -292,9 +293,11 @@ static enum mp_status queue_step(struct mp_device *device, uint32_t tokens)
 static enum mp_status capture(struct mp_device *device, uint32_t tokens)
 {
     mp_cu_graph_exec exec = NULL;
-    enum mp_status status = mp_gpu_capture_begin(device->gpu, mp_device_stream(device)), ended;
+    enum mp_status status, ended;
     struct mp_error first;
 
+    mp_pager_settle(device->engine->pager); /* nobody maps anything while a graph is recorded */
+    status = mp_gpu_capture_begin(device->gpu, mp_device_stream(device));
     if (status != MP_OK)
         return status;
     status = queue_step(device, tokens);
@@ -562,10 +565,14 @@ enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, u
         return MP_OK;
     }
     /* A driver may load a kernel when it is first launched, which it cannot do while capturing. */
-    if (g->warm[tokens] && g->execs[tokens] == NULL)
-        status = capture(device, tokens);
-    if (status == MP_OK)
-        status = replay(device, tokens);
+    if (g->warm[tokens] && g->execs[tokens] == NULL && !g->refused &&
+        capture(device, tokens) != MP_OK) {
+        mp_log_warn("cuda", "%s; steps are queued kernel by kernel instead of as one graph",
+                    mp_error_last()->text);
+        mp_error_clear();
+        g->refused = true;
+    }
+    status = replay(device, tokens); /* a lost device is told here */
     if (status != MP_OK)
         return status;
     g->warm[tokens] = true;

@@ -201,11 +201,9 @@ static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
 }
 
 /*
- * The lease of the host tier ends with the layer, whatever becomes of it.
- *
- * What an exclusive host tier holds depends on which copies have ended by now, so a deterministic
- * run has nothing of it computed in place; an inclusive one holds the same for good once it has
- * been filled, for which such a run waits.
+ * The lease of the host tier ends with the layer, whatever becomes of it. What an inclusive tier
+ * holds is the same for good once it has been filled, for which a deterministic run waits; with an
+ * exclusive one such a run is refused (E_RESIDENCY).
  */
 static bool op_take(void *ctx, uint32_t moe_layer, uint32_t expert, enum mp_executor executor)
 {
@@ -215,8 +213,6 @@ static bool op_take(void *ctx, uint32_t moe_layer, uint32_t expert, enum mp_exec
     const uint32_t units = moe_layer * engine->shape.experts * slices;
 
     (void)executor;
-    if (engine->config.deterministic && engine->config.host_residency == MP_HOST_EXCLUSIVE)
-        return false;
     for (uint32_t i = 0; i < slices; i++) {
         if (mp_space_lease_host(engine->space, units + first + i, device->pieces[first + i]) ==
             MP_OK) {

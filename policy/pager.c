@@ -160,10 +160,15 @@ void mp_pager_end(struct mp_pager *pager)
     mp_pager_pursue(pager);
 }
 
-void mp_pager_pause(struct mp_pager *pager)
+void mp_pager_settle(struct mp_pager *pager)
 {
     mp_assert(!pager->open);
     mp_pager_settle_ahead(pager, true);
+}
+
+void mp_pager_pause(struct mp_pager *pager)
+{
+    mp_pager_settle(pager);
     mp_pager_revise(pager);
 }
 

@@ -133,6 +133,9 @@ void mp_pager_done(struct mp_pager *pager, uint32_t need);
  * the last layer, new shares of the partition. */
 void mp_pager_end(struct mp_pager *pager);
 
+/* Between layers: waits for what is being read ahead. */
+void mp_pager_settle(struct mp_pager *pager);
+
 /* Between layers: nothing is computed for a while. Waits for what is being read, then does what a
  * partition put off until the device is idle. */
 void mp_pager_pause(struct mp_pager *pager);

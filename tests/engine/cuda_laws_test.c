@@ -190,7 +190,9 @@ static void feed(struct harness *h, uint32_t from, uint32_t count, uint32_t step
 {
     uint32_t token[STRIDE], sequence[STRIDE] = { 0 }, position[STRIDE];
     uint8_t want[STRIDE] = { 0 };
-    const struct mp_batch batch = { count, token, sequence, position, want };
+    const struct mp_batch batch = {
+        .count = count, .token = token, .sequence = sequence, .position = position, .want = want
+    };
     const float *logits;
 
     for (uint32_t i = 0; i < count; i++) {

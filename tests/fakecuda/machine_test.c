@@ -92,11 +92,11 @@ static void a_capture_forbids_what_waits_or_allocates(void)
 
     begin(MP_CU_CAPTURE_THREAD_LOCAL);
     CHECK_EQ(cu.stream_synchronize(a), 900);
-    check_violation("in a thread that captures");
+    check_violation("while a stream is captured");
     end_is(901);
     begin(MP_CU_CAPTURE_THREAD_LOCAL);
     CHECK_EQ(cu.alloc(&more, BYTES), 900);
-    check_violation("cuMemAlloc_v2 in a thread that captures");
+    check_violation("cuMemAlloc_v2 while a stream is captured");
     end_is(901);
     begin(MP_CU_CAPTURE_THREAD_LOCAL);
     CHECK_EQ(cu.stream_query(a), 900);
@@ -113,7 +113,7 @@ static void a_capture_forbids_what_waits_or_allocates(void)
     end_is(901);
     begin(MP_CU_CAPTURE_RELAXED);
     CHECK_EQ(cu.unmap(dev, BYTES), 900);
-    check_violation("cuMemUnmap in a thread that captures");
+    check_violation("cuMemUnmap while a stream is captured");
     end_is(901);
     begin(MP_CU_CAPTURE_THREAD_LOCAL);
     OK(cu.event_record(mark, a));
