@@ -238,7 +238,8 @@ struct mp_device_graph_counts mp_device_graphs_counted(const struct mp_device *d
 /*
  * For measuring: the graph of the last step of so many tokens once more, without pager and
  * policies, until its logits are here. places (layers, experts): where experts are from now on,
- * until the next step; NULL: as they were. MP_ERR_INVALID: there is no such graph yet.
+ * until the next step, not with slices; NULL: as they were. MP_ERR_INVALID: there is no such graph
+ * yet.
  */
 enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
                                      const struct mp_cuda_place_of *places) MP_MUST_CHECK;

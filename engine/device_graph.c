@@ -605,6 +605,7 @@ enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
     if (g == NULL || tokens > TOKENS_MAX || g->execs[tokens] == NULL)
         return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "no graph of %u tokens", tokens);
     if (places != NULL) {
+        mp_assert(slices_of(device) == 1);
         memcpy(g->places, places, count * sizeof(g->places[0]));
         g->known = false;
         status =

@@ -141,8 +141,8 @@ mp_test(engine/cuda_memory_test LIBS mp_engine m SOURCES tests/engine/harness.c
     VARIANTS inclusive exclusive lost TIMEOUT 120)
 mp_fake_cuda(engine/cuda_memory_test inclusive exclusive lost)
 mp_test(engine/cuda_laws_test LIBS mp_engine m SOURCES tests/engine/harness.c
-    VARIANTS prompt seeded lazy cublas TIMEOUT 200)
-mp_fake_cuda(engine/cuda_laws_test prompt seeded lazy)
+    VARIANTS prompt seeded lazy in_place cublas TIMEOUT 200)
+mp_fake_cuda(engine/cuda_laws_test prompt seeded lazy in_place)
 mp_fake_cublas(engine/cuda_laws_test cublas)
 mp_test(fakecuda/streams_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
 mp_fake_cuda(fakecuda/streams_test prompt seeded lazy)

@@ -5,11 +5,13 @@
  * driver. tests/mutation/run.py shows that a fault in the order of things does not get past this.
  *
  * The variant says how streams lag behind: prompt, seeded, lazy; or cublas: the stand-in for that
- * library (tests/fakecublas) multiplies dense weights, with rounded activations.
+ * library (tests/fakecublas) multiplies dense weights, with rounded activations. in_place: streams
+ * stand still whenever experts are read where the host has them.
  */
 #include <math.h>
+#include <time.h>
 
-#include "engine/engine_int.h"
+#include "engine/device.h"
 #include "tests/engine/harness.h"
 #include "tests/fakecuda/client.h"
 #include "tests/log_guard.h"
@@ -252,6 +254,83 @@ static void a_budget_may_change_between_two_steps(void)
         budgets_move_between_two_steps(way, &space, want);
 }
 
+/* ---- reading in place */
+
+static enum mp_status (*queue_experts)(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                       uint32_t count);
+static unsigned in_place;
+
+static void plan_in_place(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                          enum mp_executor *executors)
+{
+    (void)policy;
+    for (uint32_t i = 0; i < facts->count; i++)
+        executors[i] = MP_EXECUTOR_IN_PLACE;
+}
+
+static void sleep_ms(long ms)
+{
+    const struct timespec time = { 0, 1000000 * ms };
+
+    nanosleep(&time, NULL);
+}
+
+/* Work that is read in place stays unfinished for a while in which loads from the file have taken
+ * every free slot of the host tier, and want more. */
+static enum mp_status queue_experts_late(void *ctx, uint32_t layer,
+                                         const struct mp_expert_work *work, uint32_t count)
+{
+    enum mp_status status;
+
+    if (work[0].executor != MP_EXECUTOR_IN_PLACE)
+        return queue_experts(ctx, layer, work, count);
+    in_place += count;
+    fake_api.stall(true);
+    sleep_ms(10);
+    status = queue_experts(ctx, layer, work, count);
+    sleep_ms(10);
+    fake_api.stall(false);
+    return status;
+}
+
+static void run_in_place(const struct harness_options *options)
+{
+    struct harness h;
+
+    harness_open(options, &h);
+    mp_space_wait_filled(h.engine->space);
+    plan = *h.engine->policies.assign_ops;
+    plan.assign = plan_in_place;
+    h.engine->policies.assign_ops = &plan;
+    queue_experts = h.engine->device->ops.experts;
+    h.engine->device->ops.experts = queue_experts_late;
+    memset(got, 0, sizeof(got));
+    CHECK_EQ(harness_run(&h, tokens[0], STRIDE, lens, SEQUENCES, STEPS, got), MP_OK);
+    harness_close(&h);
+    check_nothing_lives();
+}
+
+/* Where slots of the host tier are few, one that is free is filled anew at once. */
+static void what_is_read_in_place_stays(void)
+{
+    struct harness_options options = small("cuda");
+    struct mp_space_plan space;
+
+    (void)run(&options, &space);
+    options.graphs = true;
+    (void)run(&options, NULL);
+    memcpy(first[1], got, sizeof(got));
+    options.graphs = false;
+    options.residency = MP_HOST_EXCLUSIVE;
+    options.budget_bytes = space.smallest_bytes + (space.full_bytes - space.smallest_bytes) / 3;
+    options.host_budget_bytes = space.unit_bytes / 2;
+    for (unsigned i = 0; i < 4; i++) {
+        run_in_place(&options);
+        compare(first[1], 0, "read in place");
+    }
+    CHECK(in_place >= 8);
+}
+
 int main(int argc, char **argv)
 {
     setenv("FAKECUDA_GRANULE", "4096", 1); /* else units are too small for a window */
@@ -262,6 +341,10 @@ int main(int argc, char **argv)
     near = cublas ? 0.1f : near;
     if (argc > 1 && strcmp(argv[1], "lazy") == 0)
         fake_api.timing(0, 2);
+    if (argc > 1 && strcmp(argv[1], "in_place") == 0) {
+        RUN(what_is_read_in_place_stays);
+        return 0;
+    }
     RUN(every_way_has_the_same_bits);
     RUN(a_budget_that_moves_changes_no_bit);
     RUN(a_budget_may_change_between_two_steps);

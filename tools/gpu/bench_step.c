@@ -142,8 +142,7 @@ static enum mp_status copy_expert(struct bench *b, const void *const *pieces, ui
 
 static enum mp_status copy_experts(struct bench *b)
 {
-    const uint32_t experts = b->engine->shape.experts;
-    const uint32_t count = b->engine->shape.layers * experts;
+    const uint32_t count = b->engine->shape.layers * b->engine->shape.experts;
     enum mp_status status = MP_OK;
 
     b->plain = calloc(count, sizeof(b->plain[0]));
@@ -154,7 +153,7 @@ static enum mp_status copy_experts(struct bench *b)
                                mp_wtype_bytes(b->weights->unit_types[i]);
         const void *pieces[MP_UNIT_PIECES_MAX];
 
-        if (mp_pager_find(b->engine->pager, i / experts, i % experts, pieces))
+        if (mp_pager_find(b->engine->pager, i, pieces))
             status = copy_expert(b, pieces, bytes, &b->plain[i]);
     }
     if (status == MP_OK)
