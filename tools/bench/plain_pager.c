@@ -113,6 +113,11 @@ enum mp_status mp_pager_next_now(struct mp_pager *pager, struct mp_ready *ready_
     return MP_OK;
 }
 
+enum mp_status mp_pager_next_early(struct mp_pager *pager, struct mp_ready *ready_p)
+{
+    return mp_pager_next_now(pager, ready_p);
+}
+
 enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p)
 {
     return mp_pager_next_now(pager, ready_p);
@@ -136,6 +141,11 @@ void mp_pager_done(struct mp_pager *pager, uint32_t need)
 }
 
 void mp_pager_end(struct mp_pager *pager)
+{
+    (void)pager;
+}
+
+void mp_pager_settle(struct mp_pager *pager)
 {
     (void)pager;
 }
@@ -186,10 +196,9 @@ uint64_t mp_pager_load_ns(const struct mp_pager *pager)
     return 0;
 }
 
-bool mp_pager_find(struct mp_pager *pager, uint32_t layer, uint32_t expert,
-                   const void *piece_p[MP_UNIT_PIECES_MAX])
+bool mp_pager_find(struct mp_pager *pager, uint32_t unit, const void *piece_p[MP_UNIT_PIECES_MAX])
 {
-    (void)pager, (void)layer, (void)expert, (void)piece_p;
+    (void)pager, (void)unit, (void)piece_p;
     return false;
 }
 
