@@ -103,14 +103,12 @@ static enum mp_status check(const struct mp_gemm *gemm, int result, const char *
 }
 
 /* MP_ERR_UNSUPPORTED: not installed, or too old. */
-static enum mp_status load(struct mp_gemm *gemm)
+static enum mp_status load(struct mp_gemm *gemm, const char *name)
 {
-    static const char *const names[] = { "libcublas.so.13", "libcublas.so.12" };
     void *text;
 
-    for (size_t i = 0; gemm->library == NULL && i < sizeof(names) / sizeof(names[0]); i++)
-        /* It stays in the process: what it started there is not made to be taken away. */
-        gemm->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    /* It stays in the process: what it started there is not made to be taken away. */
+    gemm->library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (gemm->library == NULL)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_CUBLAS_OFF", "cuBLAS cannot be loaded: %s",
                        dlerror());
@@ -118,13 +116,21 @@ static enum mp_status load(struct mp_gemm *gemm)
         void *symbol = dlsym(gemm->library, symbols[i].name);
 
         if (symbol == NULL)
-            return mp_fail(MP_ERR_UNSUPPORTED, "E_CUBLAS_OFF", "cuBLAS is too old, it has no %s",
-                           symbols[i].name);
+            return mp_fail(MP_ERR_UNSUPPORTED, "E_CUBLAS_OFF", "cuBLAS is too old, %s has no %s",
+                           name, symbols[i].name);
         memcpy((char *)&gemm->call + symbols[i].offset, &symbol, sizeof(symbol));
     }
     text = dlsym(gemm->library, "cublasGetStatusString");
     memcpy(&gemm->call.text, &text, sizeof(text));
     return MP_OK;
+}
+
+static void unload(struct mp_gemm *gemm)
+{
+    if (gemm->library != NULL)
+        dlclose(gemm->library);
+    gemm->library = NULL;
+    memset(&gemm->call, 0, sizeof(gemm->call));
 }
 
 static void lane_close(struct mp_gemm *gemm, struct lane *lane)
@@ -186,12 +192,12 @@ static enum mp_status get_lane(struct mp_gemm *gemm, mp_cu_stream stream, struct
     return status;
 }
 
-/* Loads the library and tries it: what can fail does so here and not in the middle of a prompt. */
-static enum mp_status start(struct mp_gemm *gemm)
+/* Loads a library and tries it: what can fail does so here and not in the middle of a prompt. */
+static enum mp_status start_one(struct mp_gemm *gemm, const char *name)
 {
     int version = 0;
     struct lane lane;
-    enum mp_status status = load(gemm);
+    enum mp_status status = load(gemm, name);
 
     if (status == MP_OK)
         status = lane_open(gemm, NULL, &lane);
@@ -202,6 +208,28 @@ static enum mp_status start(struct mp_gemm *gemm)
     snprintf(gemm->name, sizeof(gemm->name), "cuBLAS %d.%d.%d", version / 10000,
              version / 100 % 100, version % 100);
     return status;
+}
+
+/* The newest that this driver takes. The error is that of the newest that is installed. */
+static enum mp_status start(struct mp_gemm *gemm)
+{
+    static const char *const names[] = { "libcublas.so.13", "libcublas.so.12" };
+    struct mp_error refused = { .status = MP_OK };
+    enum mp_status status = MP_ERR_UNSUPPORTED;
+
+    for (size_t i = 0; status != MP_OK && i < sizeof(names) / sizeof(names[0]); i++) {
+        unload(gemm);
+        status = start_one(gemm, names[i]);
+        if (status == MP_OK || gemm->library == NULL)
+            continue;
+        mp_log_info("cuda", "%s: %s", names[i], mp_error_last()->text);
+        if (refused.status == MP_OK)
+            refused = *mp_error_last();
+    }
+    if (status == MP_OK || refused.status == MP_OK)
+        return status;
+    mp_error_set(&refused);
+    return refused.status;
 }
 
 enum mp_status mp_gemm_open(struct mp_gpu *gpu, enum mp_gemm_choice choice, uint64_t x_count_max,
@@ -241,8 +269,7 @@ void mp_gemm_close(struct mp_gemm *gemm)
         return;
     for (unsigned i = 0; i < gemm->lane_count; i++)
         lane_close(gemm, &gemm->lanes[i]);
-    if (gemm->library != NULL)
-        dlclose(gemm->library);
+    unload(gemm);
     pthread_mutex_destroy(&gemm->lock);
     free(gemm);
 }

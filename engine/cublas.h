@@ -7,8 +7,8 @@
 /*
  * Products on a device, by the project's kernels or by cuBLAS. For a few tokens they wait for
  * memory, and the kernels read each weight once; for many, cuBLAS's use of tensor cores is several
- * times faster. Its library is looked for when it is wanted (libcublas.so.13, then .12); nothing is
- * linked.
+ * times faster. Its library is looked for when it is wanted (libcublas.so.13; where that is missing
+ * or refuses this driver, .12); nothing is linked.
  *
  * What cuBLAS multiplies is of one type: activations are rounded to that of the weights first, so
  * that a product is at most 2^-9 (BF16) or 2^-11 (F16) of the sum of magnitudes off, and an F16

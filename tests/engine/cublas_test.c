@@ -1,7 +1,7 @@
 /*
  * Products on a device by the kernels or by cuBLAS: the driver without a device runs the kernels,
  * and in the variant "good" tests/fakecublas stands for cuBLAS. Variant "none": there is no cuBLAS,
- * or one that refuses to run on this driver.
+ * or one that refuses to run on this driver; "older": there is an older one beside it.
  */
 #include <math.h>
 
@@ -243,6 +243,41 @@ static void every_call_fails_once(void)
     close_all();
 }
 
+/* A new library may want a newer driver than the one that is here. */
+static void where_the_newest_refuses_the_older_one_multiplies(void)
+{
+    static const int results[] = { 1, 8, 13 };
+    struct mp_gemm *gemm = NULL;
+
+    for (size_t i = 0; i < sizeof(results) / sizeof(results[0]); i++) {
+        plan("cublasCreate", results[i]);
+        open_all(i % 2 == 0 ? MP_GEMM_CUBLAS : MP_GEMM_AUTO, X_COUNT);
+        CHECK_STR(mp_gemm_name(t.gemm), "cuBLAS 12.0.0");
+        fill(MP_WTYPE_F16);
+        CHECK_EQ(multiply(TOKENS, 0, 0), MP_OK);
+        CHECK(error_of(TOKENS, 0) < 0x1p-11);
+        CHECK_EQ(mp_gemm_open(t.gpu, MP_GEMM_CUBLAS, X_COUNT, &gemm), MP_OK);
+        CHECK_STR(mp_gemm_name(gemm), "cuBLAS 13.0.0"); /* it refused once */
+        mp_gemm_close(gemm);
+        close_all();
+    }
+}
+
+/* Both refuse: the error is that of the newest, and says so. */
+static void where_both_refuse_the_newest_is_told(void)
+{
+    struct mp_gemm *gemm = NULL;
+
+    open_all(MP_GEMM_OWN, X_COUNT);
+    fake_api.fail("cuModuleLoadDataEx", 0, 2, true); /* no handle of the older one */
+    plan("cublasCreate", 13);
+    CHECK_EQ(mp_gemm_open(t.gpu, MP_GEMM_CUBLAS, X_COUNT, &gemm), MP_ERR_DEVICE);
+    CHECK(strstr(mp_error_last()->text, "cublasCreate: ") != NULL);
+    CHECK(strstr(mp_error_last()->text, "(13)") != NULL);
+    fake_api.fail("cuModuleLoadDataEx", UINT64_MAX, 0, false);
+    close_all();
+}
+
 static void every_call_of_the_driver_fails_once(void)
 {
     static const char *const calls[] = { "cuMemAlloc_v2", "cuLaunchKernel", "cuCtxSetCurrent",
@@ -302,6 +337,11 @@ int main(int argc, char **argv)
     find_fake();
     if (strcmp(variant, "none") == 0) {
         RUN(without_it_auto_uses_the_kernels);
+        return 0;
+    }
+    if (strcmp(variant, "older") == 0) {
+        RUN(where_the_newest_refuses_the_older_one_multiplies);
+        RUN(where_both_refuse_the_newest_is_told);
         return 0;
     }
     RUN(few_tokens_are_the_kernels_work);

@@ -17,6 +17,10 @@
 #include "tests/fakecuda/simt.h"
 #include "vmm/cuda_abi.h"
 
+#ifndef FAKECUBLAS_VERSION
+#define FAKECUBLAS_VERSION 130000
+#endif
+
 #define EXPORT __attribute__((visibility("default")))
 
 enum { SUCCESS = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, EXECUTION_FAILED = 13 };
@@ -179,7 +183,7 @@ int cublasDestroy_v2(struct cublas_context *handle)
 EXPORT int cublasGetVersion_v2(struct cublas_context *handle, int *version);
 int cublasGetVersion_v2(struct cublas_context *handle, int *version)
 {
-    *version = 130000;
+    *version = FAKECUBLAS_VERSION;
     return handle == NULL ? NOT_INITIALIZED : planned("cublasGetVersion");
 }
 
