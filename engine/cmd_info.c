@@ -127,9 +127,10 @@ static void print_model(const struct mp_session *s)
            mib(plan->budget_bytes), s->direct_io ? "past" : "through");
     if (s->device.cuda)
         printf(
-            "on the device   experts by %s; granules waste %.1f %% of the memory of all experts; "
+            "on the device   experts by %s%s%s%s; granules waste %.1f %% of the memory of all experts; "
             "%.1f of %.1f MiB free\n",
-            plan->window_bytes > 0 ? "window" : "table",
+            plan->window_bytes > 0 ? "window" : "table", s->addressing[0] != '\0' ? " (" : "",
+            s->addressing, s->addressing[0] != '\0' ? ")" : "",
             100.0 * (double)plan->waste_bytes /
                 (double)(plan->full_bytes > 0 ? plan->full_bytes : 1),
             mib(plan->device_free_bytes), mib(plan->device_total_bytes));
@@ -173,6 +174,8 @@ static void json_model(const struct mp_session *s, struct mp_json_out *json)
     if (s->device.cuda) {
         mp_json_put_u64(json, "waste_bytes", s->memory.waste_bytes);
         mp_json_put_u64(json, "window_bytes", s->memory.window_bytes);
+        mp_json_put_string(json, "addressing", s->memory.window_bytes > 0 ? "window" : "table");
+        mp_json_put_string(json, "addressing_reason", s->addressing);
         mp_json_put_u64(json, "device_free_bytes", s->memory.device_free_bytes);
         mp_json_put_u64(json, "device_total_bytes", s->memory.device_total_bytes);
     }

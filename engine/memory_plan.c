@@ -1,6 +1,8 @@
 #include "engine/memory_plan.h"
 
 #include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "vmm/base/checked.h"
@@ -36,18 +38,53 @@ static enum mp_status check_slices(const struct mp_run_settings *run, const char
         run->slices, mp_quote(quoted, model, strlen(model)), outline->slices.count, run->slices);
 }
 
-/* Sizes of units and of the memory they are to go to. */
-static enum mp_status ask_backend(struct mp_session *s, const struct mp_weights *outline,
-                                  struct mp_space_plan *plan)
+/* More of copying a unit than this, and a window is not worth its page tables; more of a frame
+ * than that, and its granules are not (as vmm/space_budget.c has it). */
+#define WINDOW_SHARE 0.05
+#define WINDOW_WASTE 0.15
+
+static uint64_t bytes_of(const struct mp_unit *unit)
 {
-    const struct mp_engine_config *e = &s->engine_config;
+    uint64_t bytes = 0;
+
+    for (uint32_t p = 0; p < unit->piece_count; p++)
+        bytes += unit->pieces[p].bytes;
+    return bytes;
+}
+
+/* The addressing of an engine that may choose, by what was measured here. */
+static enum mp_addressing choose_addressing(const struct mp_device_facts *facts,
+                                            const struct mp_unit *unit, uint64_t granule_bytes,
+                                            char *why, size_t why_bytes)
+{
+    const uint64_t bytes = bytes_of(unit), rest = bytes % granule_bytes;
+    const uint64_t waste = rest > 0 ? granule_bytes - rest : 0;
+    const double share = facts->probed ? mp_probe_remap_share(&facts->probe, bytes) : NAN;
+
+    if (isnan(share)) {
+        snprintf(why, why_bytes, "auto; moepager probe has not measured mappings");
+        return MP_ADDRESSING_TABLE;
+    }
+    if ((double)waste > WINDOW_WASTE * (double)(bytes + waste)) {
+        snprintf(why, why_bytes, "auto; granules would waste %.1f %% of a window",
+                 100.0 * (double)waste / (double)(bytes + waste));
+        return MP_ADDRESSING_TABLE;
+    }
+    snprintf(why, why_bytes, "auto; mapping an expert takes %.1f %% of copying it", 100 * share);
+    return share <= WINDOW_SHARE ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
+}
+
+/* Sizes of units and of the memory they are to go to. */
+static enum mp_status ask_backend(const struct mp_run_settings *run, struct mp_session *s,
+                                  const struct mp_weights *outline, struct mp_space_plan *plan)
+{
+    struct mp_engine_config *e = &s->engine_config;
     struct mp_space_config space = {
         .files = mp_checkpoint_files(s->checkpoint),
         .units = outline->units,
         .unit_count = outline->unit_count,
         .budget_bytes = UINT64_MAX,
         .host_budget_bytes = UINT64_MAX,
-        .addressing = e->addressing,
         .io_mode = e->io_mode,
     };
     struct mp_backend_config config = e->backend_config;
@@ -59,6 +96,11 @@ static enum mp_status ask_backend(struct mp_session *s, const struct mp_weights 
 
     if (status != MP_OK)
         return status;
+    if (s->device.cuda && run->addressing == MP_RUN_ADDRESSING_AUTO && outline->unit_count > 0)
+        e->addressing =
+            choose_addressing(&s->facts, &outline->units[0], space.backend->caps.granule_bytes,
+                              s->addressing, sizeof(s->addressing));
+    space.addressing = e->addressing;
     if (s->device.cuda)
         status = space.backend->ops->memory_info(space.backend, MP_TIER_DEVICE,
                                                  &m->device_free_bytes, &m->device_total_bytes);
@@ -82,7 +124,7 @@ static enum mp_status measure(const struct mp_run_settings *run, const char *mod
     if (status == MP_OK)
         status = check_slices(run, model, outline);
     if (status == MP_OK)
-        status = ask_backend(s, outline, &plan);
+        status = ask_backend(run, s, outline, &plan);
     if (status == MP_OK) {
         m->weights_bytes = outline->resident_bytes;
         m->expert_bytes = plan.unit_bytes;

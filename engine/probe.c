@@ -464,35 +464,3 @@ void mp_probe_print(const struct mp_probe *probe, FILE *out)
     if (probe->trouble[0] != '\0')
         fprintf(out, "trouble         %s\n", probe->trouble);
 }
-
-/* fixed + n token through the times of 1 and 8 tokens, scaled to the unit's bytes; 0, 0 unknown. */
-static void fit(const struct mp_probe *probe, enum mp_probe_item one, enum mp_probe_item eight,
-                double scale, uint64_t *fixed_ns, uint64_t *token_ns)
-{
-    const double a = probe->value[one] * scale * 1e3, b = probe->value[eight] * scale * 1e3;
-    const double token = b > a ? (b - a) / 7 : 0;
-
-    *fixed_ns = *token_ns = 0;
-    if (isnan(a) || isnan(b))
-        return;
-    *token_ns = (uint64_t)token;
-    *fixed_ns = (uint64_t)(a - token > 1 ? a - token : 1);
-}
-
-void mp_probe_costs(const struct mp_probe *probe, uint64_t unit_bytes, struct mp_costs *costs)
-{
-    const double probed_bytes = 6.0 * probe->shape.hidden * probe->shape.channels;
-    const double scale = (double)unit_bytes / probed_bytes;
-    const double gbps = probe->value[MP_PROBE_COPY_4M_1];
-
-    memset(costs, 0, sizeof(*costs));
-    if (gbps > 0)
-        costs->load_ns = (uint64_t)((double)unit_bytes / gbps);
-    fit(probe, MP_PROBE_CPU_1, MP_PROBE_CPU_8, scale, &costs->cpu_fixed_ns, &costs->cpu_token_ns);
-    fit(probe, MP_PROBE_EXPERT_1, MP_PROBE_EXPERT_8, scale, &costs->device_fixed_ns,
-        &costs->device_token_ns);
-    fit(probe, MP_PROBE_IN_PLACE_1, MP_PROBE_IN_PLACE_8, scale, &costs->in_place_fixed_ns,
-        &costs->in_place_token_ns);
-    if (costs->cpu_fixed_ns > 0 && probe->value[MP_PROBE_HANDOFF] > 0)
-        costs->handoff_ns = (uint64_t)(probe->value[MP_PROBE_HANDOFF] * 1e3);
-}

@@ -122,6 +122,12 @@ void mp_probe_json(const struct mp_probe *probe, struct mp_json_out *json);
 /* What policies are told, for units of `unit_bytes`; what was not measured stays unknown (0). */
 void mp_probe_costs(const struct mp_probe *probe, uint64_t unit_bytes, struct mp_costs *costs);
 
+/*
+ * Taking a unit's frame away from one address and putting it to another, as windows do for each
+ * load: its time over that of copying the unit. The slower of idle and busy. NaN: not measured.
+ */
+double mp_probe_remap_share(const struct mp_probe *probe, uint64_t unit_bytes);
+
 const char *mp_probe_key(enum mp_probe_item item);
 /* MP_PROBE_COUNT: there is none of this key. */
 enum mp_probe_item mp_probe_find(const char *key, size_t bytes);

@@ -72,7 +72,9 @@ static enum mp_status fill_config(const struct mp_settings *settings,
         .graphs = run->graphs,
         .gemm = (enum mp_gemm_choice)settings->gemm.choice,
         .host_residency = (enum mp_host_residency)run->residency,
-        .addressing = (enum mp_addressing)run->addressing,
+        .addressing = run->addressing == MP_RUN_ADDRESSING_AUTO
+                          ? MP_ADDRESSING_TABLE
+                          : (enum mp_addressing)run->addressing,
         .io_mode = (enum mp_io_mode)settings->io.mode,
         .populate = run->populate,
         .reader = mp_io_reader_config(&settings->io, NULL, config->clock, NULL),
@@ -131,6 +133,20 @@ static enum mp_status open_sidecars(const struct mp_run_settings *run, struct mp
     return status;
 }
 
+/* Before memory is planned: the addressing may depend on it. */
+static void read_facts(const struct mp_run_settings *run, const struct mp_session_config *config,
+                       struct mp_session *s)
+{
+    const struct mp_probe_shape shape = { .hidden = s->model.hidden,
+                                          .channels = s->model.expert_ffn };
+
+    if (!s->device.cuda)
+        return;
+    mp_device_facts_read(run, &s->device, &shape, config->probe && !config->plan_only,
+                         mp_policies_want_costs(&s->engine_config.policies), &s->facts);
+    s->engine_config.backend_config.no_host_handles = s->facts.no_host_handles;
+}
+
 static enum mp_status open_model(const struct mp_settings *settings,
                                  const struct mp_session_config *config, struct mp_session *s)
 {
@@ -147,30 +163,15 @@ static enum mp_status open_model(const struct mp_settings *settings,
     if (status == MP_OK && config->route_from != NULL && !config->plan_only)
         status = mp_route_from_load(config->route_from, s->model.moe_layers, s->model.experts,
                                     s->model.experts_per_token, &s->route_from);
-    if (status == MP_OK)
+    if (status == MP_OK) {
+        read_facts(&settings->run, config, s);
         status = mp_memory_plan_make(settings, config, s);
+    }
     if (status == MP_OK && !config->plan_only)
         status = load_weights(config, s);
     if (status == MP_OK && !config->plan_only && !config->no_sidecars)
         status = open_sidecars(&settings->run, s);
     return status;
-}
-
-static void read_facts(const struct mp_run_settings *run, const struct mp_session_config *config,
-                       struct mp_session *s)
-{
-    const struct mp_probe_shape shape = { .hidden = s->model.hidden,
-                                          .channels = s->model.expert_ffn };
-
-    if (!s->device.cuda)
-        return;
-    mp_device_facts_read(run, &s->device, &shape, config->probe,
-                         mp_policies_want_costs(&s->engine_config.policies), &s->facts);
-    s->engine_config.backend_config.no_host_handles = s->facts.no_host_handles;
-    if (s->facts.probed)
-        mp_probe_costs(&s->facts.probe,
-                       s->memory.expert_bytes / (s->weights->unit_count / s->weights->slices.count),
-                       &s->engine_config.costs);
 }
 
 static enum mp_status open_engine(const struct mp_settings *settings, struct mp_session *s)
@@ -206,7 +207,11 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
     if (status == MP_OK)
         status = open_model(settings, config, session);
     if (status == MP_OK && !config->plan_only) {
-        read_facts(&settings->run, config, session);
+        if (session->facts.probed)
+            mp_probe_costs(&session->facts.probe,
+                           session->memory.expert_bytes /
+                               (session->weights->unit_count / session->weights->slices.count),
+                           &session->engine_config.costs);
         status = open_engine(settings, session);
     }
     if (status != MP_OK) {

@@ -69,7 +69,8 @@ struct mp_session {
     struct mp_engine_config engine_config;
     struct mp_engine *engine;
     struct mp_memory_plan memory;
-    bool direct_io; /* experts are read past the page cache */
+    char addressing[96]; /* why it is what it is, on a CUDA device */
+    bool direct_io;      /* experts are read past the page cache */
 };
 
 /* On failure nothing stays open. */

@@ -7,12 +7,12 @@
 
 static const char *const probe_names[] = { "auto", "cached", "off", NULL };
 static const char *const residency_names[] = { "inclusive", "exclusive", NULL };
-static const char *const addressing_names[] = { "table", "window", NULL };
+static const char *const addressing_names[] = { "table", "window", "auto", NULL };
 
 _Static_assert(sizeof(residency_names) / sizeof(residency_names[0]) == MP_HOST_RESIDENCY_COUNT + 1,
                "the names are those of enum mp_host_residency");
-_Static_assert(sizeof(addressing_names) / sizeof(addressing_names[0]) == MP_ADDRESSING_COUNT + 1,
-               "the names are those of enum mp_addressing");
+_Static_assert(sizeof(addressing_names) / sizeof(addressing_names[0]) == MP_RUN_ADDRESSING_AUTO + 2,
+               "the names are those of enum mp_addressing, and auto");
 
 #define POLICY_TEXT(SLOT, help) \
     MP_OPT_TEXT(#SLOT, struct mp_run_settings, policy[MP_SLOT_##SLOT], "", help)
@@ -40,10 +40,11 @@ static const struct mp_opt run_opts[] = {
     MP_OPT_ENUM("RESIDENCY", struct mp_run_settings, residency, "inclusive", residency_names,
                 "Experts in the memory of a GPU keep a copy in host memory (inclusive), or give "
                 "it up and are copied back when they leave (exclusive)."),
-    MP_OPT_ENUM("ADDRESSING", struct mp_run_settings, addressing, "table", addressing_names,
+    MP_OPT_ENUM("ADDRESSING", struct mp_run_settings, addressing, "auto", addressing_names,
                 "How kernels find an expert in the memory of a GPU: where a table says it is now, "
                 "or at an address of its own for life, where it is mapped while it is there "
-                "(window)."),
+                "(window); auto: window where moepager probe has found that mapping an expert "
+                "takes at most 5 % of the time of copying it, else table."),
     MP_OPT(MP_OPT_BOOL, "GRAPHS", struct mp_run_settings, graphs, "on", 0, 1,
            "Decoding steps that a GPU can do alone, all their experts being resident, are queued "
            "as one graph; off: the host drives every layer. The output is the same."),

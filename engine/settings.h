@@ -7,6 +7,7 @@
 #include "vmm/base/log.h"
 #include "vmm/base/opt.h"
 #include "vmm/io_options.h"
+#include "vmm/space.h"
 
 /*
  * Every setting of the program in one place: environment variable and command line flag of the same
@@ -22,7 +23,7 @@ struct mp_run_settings {
     uint64_t watchdog_s; /* see vmm/cuda_watch.h */
     struct mp_share host_budget;
     uint64_t residency;  /* enum mp_host_residency */
-    uint64_t addressing; /* enum mp_addressing */
+    uint64_t addressing; /* enum mp_addressing, or MP_RUN_ADDRESSING_AUTO */
     uint64_t deterministic;
     uint64_t seed;
     uint64_t huge_pages;
@@ -38,6 +39,8 @@ struct mp_run_settings {
 };
 
 enum mp_probe_use { MP_PROBE_AUTO, MP_PROBE_CACHED, MP_PROBE_OFF };
+
+enum { MP_RUN_ADDRESSING_AUTO = MP_ADDRESSING_COUNT };
 
 struct mp_settings {
     struct mp_opt_config opt;

@@ -76,9 +76,9 @@ static const struct mp_costs *costs_of(const struct mp_session *session)
 }
 
 /* A link that is so slow that loads show, whatever else takes time. */
-static void store_probe(void)
+static void store_probe(uint32_t hidden, uint32_t channels, double remap_us)
 {
-    struct mp_probe probe = { .shape = { .hidden = 40, .channels = 24 } };
+    struct mp_probe probe = { .shape = { .hidden = hidden, .channels = channels } };
     const struct mp_cuda *cuda;
     struct mp_cuda_device device;
 
@@ -87,6 +87,8 @@ static void store_probe(void)
     for (unsigned i = 0; i < MP_PROBE_COUNT; i++)
         probe.value[i] = 1;
     probe.value[MP_PROBE_COPY_4M_1] = 1e-3;
+    for (unsigned i = MP_PROBE_MAP_2M; i <= MP_PROBE_REMAP_BUSY_64M; i++)
+        probe.value[i] = remap_us / 3;
     probe.value[MP_PROBE_EXPERT_8] = probe.value[MP_PROBE_CPU_8] = 8;
     snprintf(probe.device, sizeof(probe.device), "%s", device.name);
     snprintf(probe.uuid, sizeof(probe.uuid), "%s", device.uuid);
@@ -197,6 +199,40 @@ static void what_depends_on_copies_is_refused_in_a_deterministic_run(void)
     check_nothing_lives();
 }
 
+/* The machine of the probe copies an expert of this model, 18 granules, in 73.7 ms. */
+static void mappings_that_cost_little_make_windows(void)
+{
+    static const struct {
+        const char *setting, *said;
+        double remap_us;
+        enum mp_probe_use use;
+        bool window;
+    } cases[] = {
+        { "auto", "mapping an expert takes 1.0 % of copying it", 737.28, MP_PROBE_CACHED, true },
+        { "auto", "mapping an expert takes 20.0 % of copying it", 14745.6, MP_PROBE_CACHED, false },
+        { "auto", "has not measured mappings", 50, MP_PROBE_OFF, false },
+        { "table", "", 50, MP_PROBE_CACHED, false },
+        { "window", "", 1000, MP_PROBE_CACHED, true },
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct mp_session session;
+
+        store_probe(128, 96, cases[i].remap_us);
+        choose("cuda", "lru", true);
+        settings.run.probe = cases[i].use;
+        CHECK_EQ(mp_opt_set(settings.groups, "MOEPAGER_ADDRESSING", cases[i].setting), MP_OK);
+        open_session("models/tiny-moe", &session);
+        if (strstr(session.addressing, cases[i].said) == NULL)
+            CHECK_STR(session.addressing, cases[i].said);
+        CHECK_EQ(session.engine_config.addressing,
+                 cases[i].window ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE);
+        CHECK_EQ(session.memory.window_bytes > 0, cases[i].window);
+        mp_session_close(&session);
+    }
+    check_nothing_lives();
+}
+
 static void profiles_say_whether_they_ask(void)
 {
     static const char *const asking[] = { "smoe",     "dali",   "hybrimoe", "fiddler",
@@ -221,9 +257,10 @@ int main(void)
     find_fake();
     snprintf(cache, sizeof(cache), "%s/cache", test_tmpdir());
     CHECK_EQ(mkdir(cache, 0700), 0);
-    store_probe();
+    store_probe(40, 24, 3);
     RUN(profiles_say_whether_they_ask);
     RUN(costs_are_those_of_whole_experts);
+    RUN(mappings_that_cost_little_make_windows);
     RUN(a_deterministic_run_has_frozen_costs);
     RUN(what_depends_on_copies_is_refused_in_a_deterministic_run);
     RUN(a_device_and_the_cpu_follow_what_work_costs);

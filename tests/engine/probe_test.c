@@ -240,6 +240,46 @@ static void costs_of_units(void)
     CHECK_EQ(costs.in_place_token_ns, 0);
 }
 
+static void set_remap(struct mp_probe *probe, unsigned size, double us, double busy_us)
+{
+    for (unsigned i = 0; i < 3; i++)
+        probe->value[MP_PROBE_MAP_2M + 3 * size + i] = us / 3;
+    probe->value[MP_PROBE_REMAP_BUSY_2M + size] = busy_us;
+}
+
+static bool near(double a, double b)
+{
+    return fabs(a - b) < 1e-9;
+}
+
+static void remaps_beside_copies(void)
+{
+    const uint64_t mib = 1u << 20;
+    struct mp_probe probe;
+    double copy_us;
+
+    fill(&probe);
+    probe.value[MP_PROBE_COPY_4M_1] = 20;
+    copy_us = (double)mib / 20e3;
+    set_remap(&probe, 0, 60, 40);
+    set_remap(&probe, 1, 60, 200); /* beside a kernel it takes longer */
+    set_remap(&probe, 2, 300, NAN);
+    CHECK(near(mp_probe_remap_share(&probe, mib), 60 / copy_us));
+    CHECK(near(mp_probe_remap_share(&probe, 2 * mib), 60 / (2 * copy_us)));
+    CHECK(near(mp_probe_remap_share(&probe, 9 * mib), 130 / (9 * copy_us)));
+    CHECK(near(mp_probe_remap_share(&probe, 64 * mib), 300 / (64 * copy_us)));
+    CHECK(near(mp_probe_remap_share(&probe, 128 * mib), 600 / (128 * copy_us)));
+    set_remap(&probe, 2, NAN, NAN);
+    CHECK(near(mp_probe_remap_share(&probe, 64 * mib), 800 / (64 * copy_us)));
+    set_remap(&probe, 0, NAN, NAN);
+    set_remap(&probe, 1, NAN, NAN);
+    CHECK(isnan(mp_probe_remap_share(&probe, mib)));
+    set_remap(&probe, 0, 60, 40);
+    CHECK(isnan(mp_probe_remap_share(&probe, 0)));
+    probe.value[MP_PROBE_COPY_4M_1] = NAN;
+    CHECK(isnan(mp_probe_remap_share(&probe, mib)));
+}
+
 /* probe_test VARIANT MOEPAGER */
 int main(int argc, char **argv)
 {
@@ -262,6 +302,7 @@ int main(int argc, char **argv)
         RUN(a_child_that_does_nothing_is_an_error);
         RUN(kept_and_found_again);
         RUN(costs_of_units);
+        RUN(remaps_beside_copies);
         a_device_that_does_not_open_is_an_error(argv[2]);
         the_program_measures(argv[2]);
         the_trial_alone(argv[2], MP_HOST_NUMA_WORKS);
