@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench_table import ROOT, check, load_tool  # also the path to bench_lib
 
-from bench_lib import BenchError, Machine, Models, blind_s, run_json  # noqa: E402
+from bench_lib import BenchError, Machine, Models, read_timeline, run_json  # noqa: E402
 
 FILL_BYTES = 20 << 20  # two extents and a part
 GEN = 5
@@ -58,11 +58,14 @@ def check_floors(moepager, model, machine, folder):
     models = Models(moepager, model, model, None, 4, GEN, 2)
     timeline = folder / "timeline.json"
     run = models.run_moepager(1, ["--budget", "12MiB", "--timeline", timeline])["runs"][0]
-    run |= {"blind_s": blind_s(timeline), "speeds": machine.sample()}
+    run |= {**read_timeline(timeline, 16), "speeds": machine.sample()}
     check(0 < run["blind_s"] < run["tpot_ms"] * (GEN - 1) / 1e3, True, "the blind time")
     result = {}
     load_tool("compare_llamacpp").add_floors(models, [run], result)
     floors = run["floors"]
+    check(round(sum(run["unguessed"].values()), 6), 2.0, "layers per token")
+    check(0 < floors["unguessed_per_token"] <= run["decode_counters"]["loads"] / (GEN - 1), True,
+          "units that no guess had named")
     check(0 < floors["together_s"] <= floors["blind_s"] <= floors["routed_s"], True, str(floors))
 
 

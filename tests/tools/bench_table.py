@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/bench"))
-from bench_lib import BenchError, blind_s, least_s, read_locality, read_size  # noqa: E402
+from bench_lib import (BenchError, least_s, read_locality, read_size,  # noqa: E402
+                       read_timeline)
 
 
 def check(got, wanted, what):
@@ -79,47 +80,54 @@ def check_least():
           "memory is left")
 
 
-def check_blind(folder):
+def check_timeline(folder):
     """A prompt, and three tokens of two layers of experts: blind for 3 and for 5 ms."""
     def span(name, start_ms, end_ms, **args):
         return {"ph": "X", "name": name, "ts": start_ms * 1e3, "dur": (end_ms - start_ms) * 1e3,
                 "args": args}
 
     events = [{"ph": "M", "name": "thread_name"}, span("forward", 0, 9, tokens=5),
-              span("MoE layer", 1, 8, layer=0)]
-    for start, end in ((10, 20), (21, 30), (31, 40)):
-        events += [span("MoE layer", start + 1, start + 4, layer=0),
-                   span("MoE layer", start + 5, 19 if start == 10 else 27, layer=1),
+              span("MoE layer", 1, 8, layer=0, tokens=5), span("demand", 2, 3, unit=0)]
+    for start, end, last in ((10, 20, 19), (21, 30, 27), (31, 40, 38)):
+        events += [span("MoE layer", start + 1, start + 4, layer=0, tokens=1),
+                   span("MoE layer", start + 5, last, layer=1, tokens=1),
                    span("forward", start, end, tokens=1)]
-        if start == 31:
-            events[-2]["dur"] = 2e3
+    # In the first token's layers two and none: the others began before, were of the other layer, or
+    # were guessed.
+    events += [span("demand", 11, 14, unit=3), span("demand", 13, 16, unit=1),
+               span("demand", 14, 18, unit=5), span("demand", 12, 13, unit=4),
+               span("prefetch", 12, 14, unit=2), span("prefetch", 16, 17, unit=6)]
     file = folder / "timeline.json"
     file.write_text(json.dumps({"traceEvents": events}))
-    check(blind_s(file), 0.003, "blind")
-    file.write_text(json.dumps({"traceEvents": events[:6]}))
+    got = read_timeline(file, 4)
+    check(got["blind_s"], 0.003, "blind")
+    check({count: round(times, 9) for count, times in got["unguessed"].items()},
+          {2: round(1 / 3, 9), 0: round(5 / 3, 9)}, "unguessed")
+    file.write_text(json.dumps({"traceEvents": events[:7]}))
     try:
-        blind_s(file)
+        read_timeline(file, 4)
     except BenchError:
         return
-    check("one step", "refused", "blind")
+    check("one step", "refused", "a timeline")
 
 
 def check_floors():
     """2 misses of 1 GB in a token that reads 4 GB; the disk gives 1, memory 10 and 5 GB/s."""
     compare, startup = load_tool("compare_llamacpp"), load_tool("startup")
-    models = SimpleNamespace(gen=2, token_bytes=4e9, info={"experts_per_token": 4})
-    run = {"tokens_per_s": 0.4, "blind_s": 0.1, "decode_counters": {
+    models = SimpleNamespace(gen=2, token_bytes=4e9, info={"experts_per_token": 4, "slices": 1})
+    run = {"tokens_per_s": 0.4, "blind_s": 0.1, "unguessed": {2: 1.0}, "decode_counters": {
                "load_bytes": 2e9, "loads": 2, "prefetch_bytes": 1e9, "prefetch_unused_bytes": 1e9},
            "speeds": {"disk_bytes_per_s": 1e9, "memory_bytes_per_s": 1e10, "beside": [
                {"disk_bytes_per_s": 1e9, "memory_bytes_per_s": 5e9}]}}
     result = {}
     compare.add_floors(models, [run], result)
     got = {key: round(value, 9) for key, value in run["floors"].items()}
-    # Disk 2 s. Blind 0.1 s more. A miss takes 1 s, three other experts 0.6: 0.8 s of two go alone.
-    check(got, {"together_s": 2.0, "blind_s": 2.1, "routed_s": 2.1, "alone_s": 0.8,
+    # Disk 2 s. Blind 0.1 s more. Two experts are read in 2 s, two others computed in 0.4 of them:
+    # 1.6 s go alone. Then 0.4 GB of disk beside 2 of memory, and 1 of memory.
+    check(got, {"together_s": 2.0, "blind_s": 2.1, "routed_s": 2.2, "alone_s": 1.6,
                 "unguessed_per_token": 2.0}, "floors")
     check([round(result[name]["reached"], 9) for name in ("together", "blind", "routed")],
-          [0.8, 0.84, 0.84], "what was reached of the floors")
+          [0.8, 0.84, 0.88], "what was reached of the floors")
     fills = [{"threads": 2, "new_s": 3.0, "new_cpu_s": 2.0, "touched_s": 2.0},
              {"threads": 1, "new_s": 2.4, "new_cpu_s": 2.6, "touched_s": 2.1}]
     for compute_s, floor_s in ((0.5, 2.4), (2.0, 3.0)):
@@ -198,7 +206,7 @@ def main():
     check_floors()
     with tempfile.TemporaryDirectory(prefix="bench-table-") as folder:
         check_locality(Path(folder))
-        check_blind(Path(folder))
+        check_timeline(Path(folder))
         check_table(Path(folder))
     print("passed")
     return 0

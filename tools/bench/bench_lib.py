@@ -101,26 +101,34 @@ def least_s(disk_bytes, memory_bytes, speeds):
     return best
 
 
-def blind_s(path):
-    """Seconds per decoded token in which no router has chosen for it, from a timeline; the least.
+def read_timeline(path, layer_units):
+    """Of the decoded tokens in a timeline: for how long nobody knew what to read, and what was read
+    on demand.
 
-    The end of a step, from its last layer of experts on: the output, and what chooses the token.
-    And the beginning of the next one: the first layer's attention.
+    blind_s     from the end of a token's last layer of experts to the next one's first layer: the
+                output, what chooses the token, and attention; of all tokens the shortest
+    unguessed   {number of units: layers per token} in which so many units of the layer itself, each
+                with `layer_units` of them, began to be read on demand after its router had chosen
     """
-    events = [event for event in json.loads(Path(path).read_text())["traceEvents"]
-              if event["ph"] == "X"]
-    layers = sorted((event["ts"], event["ts"] + event["dur"]) for event in events
-                    if event["name"] == "MoE layer")
-    steps = sorted((event["ts"], event["ts"] + event["dur"]) for event in events
-                   if event["name"] == "forward" and event["args"]["tokens"] == 1)
-    found = []
-    for (start, end), (next_start, next_end) in zip(steps, steps[1:]):
-        last = max(stop for _, stop in layers if start <= stop <= end)
-        first = min(begin for begin, _ in layers if next_start <= begin <= next_end)
-        found.append((first - last) / 1e6)
-    if not found:
+    spans = {"MoE layer": [], "forward": [], "demand": []}
+    for event in json.loads(Path(path).read_text())["traceEvents"]:
+        if event["ph"] == "X" and event["name"] in spans and event["args"].get("tokens", 1) == 1:
+            spans[event["name"]].append((event["ts"], event["ts"] + event["dur"], event["args"]))
+    layers, steps, reads = (sorted(spans[name], key=lambda span: span[:2])
+                            for name in ("MoE layer", "forward", "demand"))
+    blind = []
+    for (start, end, _), (next_start, next_end, _) in zip(steps, steps[1:]):
+        last = max(stop for _, stop, _ in layers if start <= stop <= end)
+        first = min(begin for begin, _, _ in layers if next_start <= begin <= next_end)
+        blind.append((first - last) / 1e6)
+    if not blind:
         raise BenchError(f"{path}: no two steps of one token")
-    return min(found)
+    unguessed = {}
+    for start, end, args in layers:
+        count = sum(start <= begin < end and read["unit"] // layer_units == args["layer"]
+                    for begin, _, read in reads)
+        unguessed[count] = unguessed.get(count, 0) + 1 / len(steps)
+    return {"blind_s": min(blind), "unguessed": unguessed}
 
 
 def print_machine(m):
