@@ -61,6 +61,7 @@ struct lane {
 
 struct mp_gemm {
     struct mp_gpu *gpu;
+    enum mp_gemm_choice choice;
     uint32_t tokens_min; /* of a launch for cuBLAS; UINT32_MAX: never */
     uint64_t x_count_max;
     void *library;
@@ -232,6 +233,23 @@ static enum mp_status start(struct mp_gemm *gemm)
     return refused.status;
 }
 
+/* What AUTO does about cuBLAS that does not work. */
+static void do_without(struct mp_gemm *gemm)
+{
+    gemm->tokens_min = UINT32_MAX;
+    snprintf(gemm->name, sizeof(gemm->name), "own");
+}
+
+static enum mp_status forgive(struct mp_gemm *gemm, enum mp_status status)
+{
+    if (status == MP_OK || gemm->choice != MP_GEMM_AUTO)
+        return status;
+    mp_log_info("cuda", "%s; own kernels multiply instead", mp_error_last()->text);
+    mp_error_clear();
+    do_without(gemm);
+    return MP_OK;
+}
+
 enum mp_status mp_gemm_open(struct mp_gpu *gpu, enum mp_gemm_choice choice, uint64_t x_count_max,
                             struct mp_gemm **gemm_p)
 {
@@ -241,26 +259,32 @@ enum mp_status mp_gemm_open(struct mp_gpu *gpu, enum mp_gemm_choice choice, uint
     if (gemm == NULL)
         return mp_fail_no_memory("products on a device", sizeof(*gemm));
     gemm->gpu = gpu;
+    gemm->choice = choice;
     gemm->x_count_max = x_count_max;
     gemm->tokens_min = choice == MP_GEMM_CUBLAS ? TOKENS_FEW + 1 : TOKENS_MANY;
     pthread_mutex_init(&gemm->lock, NULL);
     if (choice != MP_GEMM_OWN)
-        status = start(gemm);
-    if (status != MP_OK && choice == MP_GEMM_AUTO) {
-        mp_log_info("cuda", "%s; own kernels multiply instead", mp_error_last()->text);
-        status = MP_OK;
-        choice = MP_GEMM_OWN;
-    }
+        status = forgive(gemm, start(gemm));
+    else
+        do_without(gemm);
     if (status != MP_OK) {
         mp_gemm_close(gemm);
         return status;
     }
-    if (choice == MP_GEMM_OWN) {
-        gemm->tokens_min = UINT32_MAX;
-        snprintf(gemm->name, sizeof(gemm->name), "own");
-    }
     *gemm_p = gemm;
     return MP_OK;
+}
+
+enum mp_status mp_gemm_use(struct mp_gemm *gemm, mp_cu_stream stream)
+{
+    struct lane *lane;
+
+    return gemm->tokens_min == UINT32_MAX ? MP_OK : forgive(gemm, get_lane(gemm, stream, &lane));
+}
+
+uint64_t mp_gemm_bytes(enum mp_gemm_choice choice, uint64_t x_count_max)
+{
+    return choice == MP_GEMM_OWN ? 0 : WORKSPACE_BYTES + x_count_max * sizeof(uint16_t);
 }
 
 void mp_gemm_close(struct mp_gemm *gemm)

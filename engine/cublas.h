@@ -37,6 +37,16 @@ enum mp_status mp_gemm_open(struct mp_gpu *gpu, enum mp_gemm_choice choice, uint
                             struct mp_gemm **gemm_p) MP_MUST_CHECK;
 void mp_gemm_close(struct mp_gemm *gemm); /* NULL is allowed; nothing of it may be queued */
 
+/*
+ * Make now what a stream's first product by cuBLAS would allocate: before budgets take what is left
+ * of the device, and before a graph is captured. Nothing, where cuBLAS is not used. Where there is
+ * no room for it MP_GEMM_AUTO goes on with the kernels, on all streams: before the first product.
+ */
+enum mp_status mp_gemm_use(struct mp_gemm *gemm, mp_cu_stream stream) MP_MUST_CHECK;
+
+/* Device memory that a stream takes, if cuBLAS is used; choice OWN: 0. */
+uint64_t mp_gemm_bytes(enum mp_gemm_choice choice, uint64_t x_count_max);
+
 /* From so many tokens of a launch on cuBLAS is used; UINT32_MAX: never. */
 uint32_t mp_gemm_tokens_min(const struct mp_gemm *gemm);
 
@@ -45,7 +55,8 @@ const char *mp_gemm_name(const struct mp_gemm *gemm);
 
 /*
  * Queue one product; params->type says which kernel. With few tokens (8) that is GEMV. cuBLAS's
- * first use on a stream allocates a workspace, so it must not happen while a graph is captured.
+ * first use on a stream without mp_gemm_use() allocates a workspace, so it must not happen while a
+ * graph is captured.
  * MP_ERR_DEVICE E_CUBLAS: cuBLAS's own result.
  */
 enum mp_status mp_gemm_matmul(struct mp_gemm *gemm, mp_cu_stream stream,

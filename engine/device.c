@@ -202,6 +202,12 @@ static uint64_t widest_input(const struct mp_engine_config *c)
     return widest * c->tokens_max;
 }
 
+uint64_t mp_device_extra_bytes(const struct mp_engine_config *config, uint32_t slices)
+{
+    return mp_gemm_bytes(config->gemm, widest_input(config)) +
+           mp_device_graph_bytes(config, slices);
+}
+
 bool mp_device_needed(const struct mp_backend *backend)
 {
     return !backend->caps.cpu_access;
@@ -243,6 +249,8 @@ enum mp_status mp_device_prepare(struct mp_device *device)
     if (status == MP_OK)
         status = mp_gemm_open(device->gpu, device->engine->config.gemm,
                               widest_input(&device->engine->config), &device->gemm);
+    if (status == MP_OK)
+        status = mp_gemm_use(device->gemm, mp_device_stream(device));
     if (status == MP_OK)
         status = make_state(device);
     if (status == MP_OK)

@@ -129,6 +129,11 @@ static inline mp_cu_stream mp_device_stream(const struct mp_device *device)
 /* Does this backend need a device to compute on? */
 bool mp_device_needed(const struct mp_backend *backend);
 
+/* Device memory that graphs and cuBLAS take, where the configuration would have them, with experts
+ * of so many slices. mp_engine_measure() does not count it: a run does without where there is none.
+ */
+uint64_t mp_device_extra_bytes(const struct mp_engine_config *config, uint32_t slices);
+
 /*
  * Open the device of the engine's configuration; then, when the engine has its host memory, make
  * what is on the device and bring the weights there; then, when it has a pager, start the threads.
@@ -230,7 +235,9 @@ struct mp_device_progress {
 struct mp_device_graph_counts {
     uint64_t replays, complete; /* of them without a miss */
 };
+/* Without memory for them there are none, and one warning. */
 enum mp_status mp_device_graphs_create(struct mp_device *device) MP_MUST_CHECK;
+uint64_t mp_device_graph_bytes(const struct mp_engine_config *config, uint32_t slices);
 void mp_device_graphs_destroy(struct mp_device *device);
 enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, uint32_t wanted,
                                     struct mp_device_progress *progress_p) MP_MUST_CHECK;

@@ -93,36 +93,57 @@ static uint32_t slices_of(const struct mp_device *device)
     return device->engine->config.weights->slices.count;
 }
 
+static uint32_t tokens_of(const struct mp_engine_config *c)
+{
+    return c->sequences < TOKENS_MAX ? c->sequences : TOKENS_MAX;
+}
+
+/* Bytes of what stands on the device: table, work, row, expert, misses, scores, x. */
+#define THERE_COUNT 7
+
+static void measure(const struct mp_engine_config *c, uint32_t slices, uint64_t bytes[THERE_COUNT])
+{
+    const struct mp_model_config *m = c->model;
+    const uint64_t L = m->moe_layers, E = m->experts, N = tokens_of(c), S = slices;
+    const uint64_t R = m->experts_per_token, H = m->hidden;
+
+    bytes[0] = L * S * E * sizeof(struct mp_cuda_place_of);
+    bytes[1] = E * sizeof(struct mp_cuda_expert);
+    bytes[2] = bytes[3] = N * R * sizeof(uint32_t);
+    bytes[4] = L * S * sizeof(uint32_t);
+    bytes[5] = L * N * E * sizeof(float);
+    bytes[6] = L * N * H * sizeof(float);
+}
+
+uint64_t mp_device_graph_bytes(const struct mp_engine_config *config, uint32_t slices)
+{
+    uint64_t bytes[THERE_COUNT], sum = 0;
+
+    measure(config, slices, bytes);
+    for (size_t i = 0; i < THERE_COUNT; i++)
+        sum += bytes[i];
+    return config->graphs && config->model->experts <= EXPERTS_MAX ? sum : 0;
+}
+
 static enum mp_status make_memory(struct mp_device *device, struct mp_device_graphs *g)
 {
-    const struct mp_engine *engine = device->engine;
-    const uint64_t L = engine->shape.layers, E = engine->shape.experts, N = g->tokens_max;
-    const uint64_t R = engine->shape.top_k, H = engine->config.model->hidden;
-    const uint64_t S = slices_of(device);
-    const struct {
-        mp_cu_ptr *address_p;
-        uint64_t bytes;
-    } there[] = {
-        { &g->table, L * S * E * sizeof(struct mp_cuda_place_of) },
-        { &g->work, E * sizeof(struct mp_cuda_expert) },
-        { &g->row, N * R * sizeof(uint32_t) },
-        { &g->expert, N * R * sizeof(uint32_t) },
-        { &g->misses, L * S * sizeof(uint32_t) },
-        { &g->scores, L * N * E * sizeof(float) },
-        { &g->x, L * N * H * sizeof(float) },
-    };
+    mp_cu_ptr *const there[THERE_COUNT] = { &g->table,  &g->work,   &g->row, &g->expert,
+                                            &g->misses, &g->scores, &g->x };
+    uint64_t bytes[THERE_COUNT];
+
+    measure(&device->engine->config, slices_of(device), bytes);
     const struct {
         void **address_p;
         uint64_t bytes;
     } here[] = {
-        { (void **)&g->places, L * S * E * sizeof(struct mp_cuda_place_of) },
-        { (void **)&g->missed, L * S * sizeof(uint32_t) },
-        { (void **)&g->seen, L * N * E * sizeof(float) },
+        { (void **)&g->places, bytes[0] },
+        { (void **)&g->missed, bytes[4] },
+        { (void **)&g->seen, bytes[5] },
     };
     enum mp_status status = MP_OK;
 
-    for (size_t i = 0; i < sizeof(there) / sizeof(there[0]) && status == MP_OK; i++)
-        status = mp_gpu_alloc(device->gpu, there[i].bytes, "graphs", there[i].address_p);
+    for (size_t i = 0; i < THERE_COUNT && status == MP_OK; i++)
+        status = mp_gpu_alloc(device->gpu, bytes[i], "graphs", there[i]);
     for (size_t i = 0; i < sizeof(here) / sizeof(here[0]) && status == MP_OK; i++)
         status = mp_gpu_alloc_host(device->gpu, here[i].bytes, "graphs", here[i].address_p);
     return status;
@@ -139,11 +160,17 @@ enum mp_status mp_device_graphs_create(struct mp_device *device)
     g = calloc(1, sizeof(*g));
     if (g == NULL)
         return mp_fail_no_memory("graphs", sizeof(*g));
-    g->tokens_max = engine->config.sequences < TOKENS_MAX ? engine->config.sequences : TOKENS_MAX;
+    g->tokens_max = tokens_of(&engine->config);
     g->type = engine->config.weights->unit_types[0];
     device->graphs = g;
     status = make_memory(device, g);
-    return status;
+    if (status != MP_ERR_NO_SPACE)
+        return status;
+    mp_log_warn("cuda", "%s; steps are queued kernel by kernel, not as one graph",
+                mp_error_last()->text);
+    mp_error_clear();
+    mp_device_graphs_destroy(device);
+    return MP_OK;
 }
 
 void mp_device_graphs_destroy(struct mp_device *device)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/device.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 
@@ -134,6 +135,7 @@ static enum mp_status measure(const struct mp_run_settings *run, const char *mod
         m->waste_bytes = plan.waste_bytes;
         m->window_bytes = plan.window_bytes;
         m->slices = outline->slices.count;
+        m->extra_bytes = s->device.cuda ? mp_device_extra_bytes(&s->engine_config, m->slices) : 0;
         s->direct_io = plan.direct;
     }
     mp_weights_destroy(outline);
@@ -173,12 +175,13 @@ static uint64_t spare_of(uint64_t room, uint64_t base, uint64_t margin)
     return room > all ? room - all : 0;
 }
 
-/* The device's memory holds budget, weights, cache and activations. */
+/* The device's memory holds budget, weights, cache, activations, and what runs the quicker for
+ * them. */
 static enum mp_status plan_device(const struct mp_share *share, bool plan_only,
                                   struct mp_memory_plan *m)
 {
     const uint64_t base = add(add(m->weights_bytes, m->kv_bytes), m->state_bytes);
-    const uint64_t margin = mp_memory_device_margin(m->device_total_bytes);
+    const uint64_t margin = add(m->extra_bytes, mp_memory_device_margin(m->device_total_bytes));
     enum mp_status status = choose_budget(share, spare_of(m->device_free_bytes, base, margin), m);
 
     if (status == MP_OK && add(base, m->budget_bytes) > m->device_free_bytes && !plan_only)

@@ -10,8 +10,9 @@
  * On the host backend the budget, and all else, is RAM. On a device budget, weights, KV cache and
  * activations are its memory: automatic, the budget is what they leave of its free memory less a
  * margin of 5 %, at least 1.5 GiB where the device is large, because a device that is full to the
- * brim fails others, and itself at the next allocation. RAM then holds the host tier, whose
- * automatic size is what this process and its control group can spare.
+ * brim fails others, and itself at the next allocation. Graphs and cuBLAS are beside that margin: a
+ * run does without them where there is no room, so no sum is refused for them. RAM then holds the
+ * host tier, whose automatic size is what this process and its control group can spare.
  *
  * Needs session->checkpoint, model and engine_config; fills memory, direct_io and the budgets of
  * engine_config. MP_ERR_CONFIG E_BUDGET_SMALL, E_SLICES; MP_ERR_NO_MEMORY E_RAM, E_DEVICE_ROOM with

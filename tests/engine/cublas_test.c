@@ -278,6 +278,36 @@ static void where_both_refuse_the_newest_is_told(void)
     close_all();
 }
 
+/* The first products of a stream allocate nothing any more; without room AUTO does without. */
+static void a_stream_is_made_ready_before(void)
+{
+    uint64_t made;
+
+    open_all(MP_GEMM_CUBLAS, X_COUNT);
+    fake_api.fail("cuMemAlloc_v2", 0, MP_CU_ERROR_OUT_OF_MEMORY, false);
+    CHECK_EQ(mp_gemm_use(t.gemm, t.stream), MP_ERR_NO_SPACE);
+    CHECK_EQ(mp_gemm_use(t.gemm, t.stream), MP_OK);
+    made = fake_api.calls("cuMemAlloc_v2");
+    fill(MP_WTYPE_BF16);
+    CHECK_EQ(multiply(TOKENS, 0, 0), MP_OK);
+    CHECK_EQ(fake_api.calls("cuMemAlloc_v2"), made);
+    close_all();
+
+    open_all(MP_GEMM_AUTO, X_COUNT);
+    CHECK(strcmp(mp_gemm_name(t.gemm), "own") != 0);
+    fake_api.fail("cuMemAlloc_v2", 0, MP_CU_ERROR_OUT_OF_MEMORY, false);
+    CHECK_EQ(mp_gemm_use(t.gemm, t.stream), MP_OK);
+    CHECK_STR(mp_gemm_name(t.gemm), "own");
+    CHECK_EQ(mp_gemm_tokens_min(t.gemm), UINT32_MAX);
+    fill(MP_WTYPE_BF16);
+    CHECK_EQ(multiply(TOKENS, 0, 0), MP_OK);
+    CHECK(error_of(TOKENS, 0) < 1e-6);
+    close_all();
+
+    CHECK_EQ(mp_gemm_bytes(MP_GEMM_OWN, X_COUNT), 0);
+    CHECK(mp_gemm_bytes(MP_GEMM_AUTO, X_COUNT) > (32u << 20));
+}
+
 static void every_call_of_the_driver_fails_once(void)
 {
     static const char *const calls[] = { "cuMemAlloc_v2", "cuLaunchKernel", "cuCtxSetCurrent",
@@ -349,6 +379,7 @@ int main(int argc, char **argv)
     RUN(a_bias_or_too_much_stays_with_the_kernels);
     RUN(own_never_looks_for_it);
     RUN(every_call_fails_once);
+    RUN(a_stream_is_made_ready_before);
     RUN(every_call_of_the_driver_fails_once);
     return 0;
 }

@@ -16,6 +16,7 @@
 #include "tests/tmpdir.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
+#include "vmm/base/log.h"
 
 #define STEPS 6
 #define MODEL "tests/data/models/mixtral-tiny"
@@ -326,6 +327,74 @@ static void without_graphs_kernels_are_queued_one_by_one(void)
     free(got);
 }
 
+static unsigned off_lines;
+
+static void count_line(void *ctx, enum mp_log_level level, const char *line)
+{
+    (void)ctx;
+    off_lines += level == MP_LOG_WARN && strstr(line, "kernel by kernel") != NULL;
+}
+
+/* Memory of the device that ends before graphs have theirs: one warning, and the same bits. */
+static void without_memory_graphs_are_off(void)
+{
+    struct harness_options options = on_device();
+    float *want = new_logits(), *got = new_logits();
+    unsigned off = 0;
+    struct told told;
+    uint64_t before, all;
+
+    options.graphs = false;
+    fake_api.reset();
+    run(&options, false, want, &told);
+    before = fake_api.calls("cuMemAlloc_v2");
+    options.graphs = true;
+    fake_api.reset();
+    run(&options, false, got, &told);
+    all = fake_api.calls("cuMemAlloc_v2");
+    CHECK(all > before);
+    mp_log_set_sink(count_line, NULL);
+    for (uint64_t k = before; k < all; k++) {
+        fake_api.reset();
+        fake_api.fail("cuMemAlloc_v2", k, MP_CU_ERROR_OUT_OF_MEMORY, k % 2 != 0);
+        memset(got, 0, logits_bytes);
+        off_lines = 0;
+        run(&options, false, got, &told);
+        check_same(got, want, "without memory for graphs");
+        CHECK_EQ(told.graphs.replays, 0);
+        CHECK_EQ(off_lines, 1);
+        off++;
+    }
+    CHECK(off >= 7);
+    mp_log_set_sink(NULL, NULL);
+    fake_api.reset();
+    free(want);
+    free(got);
+}
+
+static void the_plan_counts_graphs_and_cublas(void)
+{
+    struct harness_options options = on_device();
+    struct mp_engine_config config;
+    struct harness h;
+    uint64_t graphs;
+
+    harness_open(&options, &h);
+    config = h.config;
+    config.gemm = MP_GEMM_OWN;
+    config.graphs = false;
+    CHECK_EQ(mp_device_extra_bytes(&config, 1), 0);
+    config.graphs = true;
+    graphs = mp_device_extra_bytes(&config, 1);
+    /* at least where every expert is, and the residual stream of every layer */
+    CHECK(graphs >= h.model.moe_layers * (h.model.experts * sizeof(struct mp_cuda_place_of) +
+                                          h.model.hidden * sizeof(float)));
+    CHECK(mp_device_extra_bytes(&config, 2) > graphs);
+    config.gemm = MP_GEMM_AUTO;
+    CHECK(mp_device_extra_bytes(&config, 1) >= graphs + (32u << 20));
+    harness_close(&h);
+}
+
 static void measured_costs_are_used_and_followed(void)
 {
     struct harness_options options = on_device();
@@ -448,6 +517,8 @@ int main(int argc, char **argv)
     read_inputs();
     RUN(graphs_change_no_bit_and_are_used);
     RUN(without_graphs_kernels_are_queued_one_by_one);
+    RUN(without_memory_graphs_are_off);
+    RUN(the_plan_counts_graphs_and_cublas);
     RUN(bits_do_not_depend_on_budget_addressing_residency_or_prefetch);
     RUN(bits_of_a_hybrid_plan_do_not_depend_on_the_budget);
     RUN(deterministic_hybrid_runs_do_not_depend_on_timing);
