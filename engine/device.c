@@ -269,6 +269,7 @@ void mp_device_destroy(struct mp_device *device)
         mp_device_graphs_destroy(device);
         mp_device_ahead_destroy(device);
         mp_gemm_close(device->gemm); /* its handles are bound to the streams */
+        device->gemm = NULL;
         mp_device_queues_close(device);
         drop_state(device);
         mp_device_drop_weights(device);
