@@ -16,18 +16,29 @@ static double mib(uint64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-/* The kernel's word for the node comes before the driver's, which need not have one. */
-static int node_of(const struct mp_cuda_device *device, const struct mp_pci_link *link)
+/* Whom a run asks for the node, in the same order: hwloc, the kernel, the driver. -1: nobody knows.
+ */
+static int node_of(const struct mp_topology *topology, const struct mp_cuda_device *device,
+                   const struct mp_pci_link *link)
 {
+    const unsigned near = mp_topology_pci_node(topology, device->pci);
+
+    if (near != MP_TOPOLOGY_ANY_NODE)
+        return (int)topology->nodes[near].os_index;
     return link->numa_node >= 0 ? link->numa_node : device->host_numa_id;
 }
 
-static void print_link(const struct mp_cuda_device *device)
+static void print_link(const struct mp_topology *topology, const struct mp_cuda_device *device)
 {
     struct mp_pci_link link;
+    int node;
 
     mp_pci_link_read("", device->pci, &link);
-    printf("NUMA node %d, link ", node_of(device, &link));
+    node = node_of(topology, device, &link);
+    if (node >= 0)
+        printf("NUMA node %d, link ", node);
+    else
+        printf("NUMA node not known, link ");
     if (link.width > 0 && link.speed[0] != '\0')
         printf("x%u of %s", link.width, link.speed);
     else
@@ -35,7 +46,7 @@ static void print_link(const struct mp_cuda_device *device)
 }
 
 /* The devices that the driver shows, or why there are none. */
-static void print_cuda(void)
+static void print_cuda(const struct mp_topology *topology)
 {
     struct mp_cuda_device device;
     const struct mp_cuda *cuda;
@@ -54,7 +65,7 @@ static void print_cuda(void)
         printf("  cuda:%u     %s, %.0f MiB, capability %d.%d, PCI %s, ", i, device.name,
                mib(device.memory_bytes), device.capability / 10, device.capability % 10,
                device.pci);
-        print_link(&device);
+        print_link(topology, &device);
         printf(", driver %d.%d\n", cuda->version / 1000, cuda->version % 1000 / 10);
     }
 }
@@ -72,7 +83,7 @@ static void print_machine(const struct mp_topology *topology)
     printf(", default %s\nbackends\n", mp_kernels_best()->name);
     for (size_t i = 0; mp_backends[i] != NULL; i++)
         printf("  %-12s %s\n", mp_backends[i]->name, mp_backends[i]->summary);
-    print_cuda();
+    print_cuda(topology);
 }
 
 static void print_policies(void)
@@ -182,7 +193,7 @@ static void json_model(const struct mp_session *s, struct mp_json_out *json)
     mp_json_object_end(json);
 }
 
-static void json_cuda(struct mp_json_out *json)
+static void json_cuda(const struct mp_topology *topology, struct mp_json_out *json)
 {
     struct mp_cuda_device device;
     const struct mp_cuda *cuda = NULL;
@@ -202,7 +213,7 @@ static void json_cuda(struct mp_json_out *json)
         mp_json_put_u64(json, "memory_bytes", device.memory_bytes);
         mp_json_put_i64(json, "capability", device.capability);
         mp_pci_link_read("", device.pci, &link);
-        mp_json_put_i64(json, "numa_node", node_of(&device, &link));
+        mp_json_put_i64(json, "numa_node", node_of(topology, &device, &link));
         mp_json_put_string(json, "link_speed", link.speed[0] != '\0' ? link.speed : NULL);
         mp_json_put_u64(json, "link_width", link.width);
         mp_json_object_end(json);
@@ -212,7 +223,7 @@ static void json_cuda(struct mp_json_out *json)
     mp_error_clear(); /* having no device is no failure of this command */
 }
 
-static void json_abilities(struct mp_json_out *json)
+static void json_abilities(const struct mp_topology *topology, struct mp_json_out *json)
 {
     const struct mp_policy_info *info;
 
@@ -226,7 +237,7 @@ static void json_abilities(struct mp_json_out *json)
     for (size_t i = 0; mp_backends[i] != NULL; i++)
         mp_json_put_string(json, NULL, mp_backends[i]->name);
     mp_json_array_end(json);
-    json_cuda(json);
+    json_cuda(topology, json);
     mp_json_array_begin(json, "profiles");
     for (const struct mp_profile *p = mp_profiles; p->name != NULL; p++)
         mp_json_put_string(json, NULL, p->name);
@@ -249,7 +260,7 @@ static void print_json(const struct mp_topology *topology, const struct mp_sessi
     mp_json_object_begin(&json, NULL);
     mp_json_put_string(&json, "version", MP_VERSION);
     mp_topology_json(topology, &json, "machine");
-    json_abilities(&json);
+    json_abilities(topology, &json);
     if (session != NULL)
         json_model(session, &json);
     mp_json_object_end(&json);

@@ -354,6 +354,59 @@ static void a_driver_that_hangs_ends_the_run(void)
     }
 }
 
+/*
+ * Where a device is, as a run would have it: hwloc (the machine of tests/data/topo, where only the
+ * first one is), else the kernel, which has no such devices here, else the driver. How it is
+ * connected nobody says; tests/vmm/pci_link_test.c has that.
+ */
+static void info_says_where_devices_are(void)
+{
+    static const struct {
+        const char *machine, *driver;
+        int nodes[2];
+        const char *said[2];
+    } cases[] = {
+        { "", "FAKECUDA_NUMA_ID=-1", { -1, -1 }, { "NUMA node not known", "NUMA node not known" } },
+        { "", "FAKECUDA_NUMA_ID=3", { 3, 3 }, { "NUMA node 3", "NUMA node 3" } },
+        { "HWLOC_XMLFILE=tests/data/topo/gpu-on-node-1.xml",
+          "FAKECUDA_NUMA_ID=-1",
+          { 1, -1 },
+          { "NUMA node 1", "NUMA node not known" } },
+        { "HWLOC_XMLFILE=tests/data/topo/gpu-on-node-1.xml",
+          "FAKECUDA_NUMA_ID=0",
+          { 1, 0 },
+          { "NUMA node 1", "NUMA node 0" } },
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct cli cli = { .args = { "info" },
+                           .env = { driver, cases[i].driver, "FAKECUDA_DEVICES=2",
+                                    cases[i].machine[0] != '\0' ? cases[i].machine : NULL } };
+        struct cli_result result;
+        json_t *json, *devices;
+        char line[200];
+
+        cli_run(&cli, &result);
+        CHECK_EQ(result.exit_code, 0);
+        cli.args[1] = "--json";
+        json = cli_json(&cli);
+        devices = json_object_get(json_object_get(json, "cuda"), "devices");
+        CHECK_EQ(json_array_size(devices), 2);
+        for (size_t d = 0; d < 2; d++) {
+            json_t *device = json_array_get(devices, d);
+
+            CHECK_EQ(json_integer_value(json_object_get(device, "numa_node")), cases[i].nodes[d]);
+            CHECK(json_is_null(json_object_get(device, "link_speed")));
+            CHECK_EQ(json_integer_value(json_object_get(device, "link_width")), 0);
+            snprintf(line, sizeof(line), "PCI %s, %s, link not known, driver ",
+                     text_of(device, "pci"), cases[i].said[d]);
+            CHECK(strstr(result.out, line) != NULL);
+        }
+        json_decref(json);
+        cli_free(&result);
+    }
+}
+
 int main(int argc, char **argv)
 {
     cli_init(argc, argv);
@@ -369,6 +422,7 @@ int main(int argc, char **argv)
     RUN(memory_that_is_not_pinned_is_told_once);
     RUN(a_driver_that_crashes_on_numa_memory_kills_nothing);
     RUN(hidden_devices_are_not_used);
+    RUN(info_says_where_devices_are);
     RUN(a_driver_that_hangs_ends_the_run);
     RUN(the_timeline_has_a_track_for_each_that_works);
     return 0;
