@@ -210,6 +210,14 @@ static bool wants(const struct mp_policy *policy)
     return log->inner.prefetch_ops->wants(log->inner.prefetch);
 }
 
+/* So does this. */
+static bool due(const struct mp_policy *policy, const struct mp_shape *shape)
+{
+    const struct mp_decisions *log = ((const struct recorder *)policy)->log;
+
+    return log->inner.partition_ops->due(log->inner.partition, shape);
+}
+
 /* It decides nothing, so it is not written. */
 static const char *notice(const struct mp_policy *policy)
 {
@@ -345,6 +353,7 @@ void mp_decisions_record(struct mp_decisions *log, struct mp_policies *policies)
     WRAP(partition, first, first);
     WRAP(partition, observe, partition_observe);
     WRAP(partition, revise, revise);
+    WRAP(partition, due, due);
     WRAP(partition, predicted, partition_predicted);
     WRAP(partition, routed, partition_routed);
     WRAP(partition, tops, tops);

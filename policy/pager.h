@@ -130,7 +130,9 @@ enum mp_status mp_pager_next_early(struct mp_pager *pager, struct mp_ready *read
 void mp_pager_done(struct mp_pager *pager, uint32_t need);
 
 /* All needs must have been handed out and done. Carries out swaps of the evict policy and, after
- * the last layer, new shares of the partition. */
+ * the last layer, new shares of the partition. If a partition wants an idle device for that and
+ * something is being read, nothing is read ahead until it was idle: after the next last layer, or
+ * when what had begun by then has come. */
 void mp_pager_end(struct mp_pager *pager);
 
 /* Between layers: waits for what is being read ahead. */
@@ -197,6 +199,9 @@ uint32_t mp_pager_slots(const struct mp_pager *pager);
 /* Slots of a layer, as decided, in units of the space; MP_LAYER_ANY when the partition is global.
  */
 uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer);
+
+/* How often the partition has given the layers new shares since the start. */
+uint64_t mp_pager_revisions(const struct mp_pager *pager);
 
 /* Slices of an expert that the layer keeps; the others do not count for its slots. */
 uint32_t mp_pager_tops(const struct mp_pager *pager, uint32_t layer);

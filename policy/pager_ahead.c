@@ -165,7 +165,8 @@ void mp_pager_pursue(struct mp_pager *pager)
 {
     const bool patient = !pager->config.deterministic;
 
-    if (pager->wish_count + pager->planned_count == 0 || (patient && !needs_are_read(pager)))
+    if (pager->yields || pager->wish_count + pager->planned_count == 0 ||
+        (patient && !needs_are_read(pager)))
         return;
     if (patient)
         mp_pager_settle_ahead(pager, false);
@@ -196,7 +197,8 @@ void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished)
     const uint8_t guess = MP_PAGER_KEEP | MP_PAGER_AHEAD;
     uint32_t left = 0;
 
-    adapt_window(pager, unfinished);
+    if (!pager->yields)
+        adapt_window(pager, unfinished);
     for (uint32_t i = 0; i < pager->wish_count; i++) {
         if (mp_pager_layer_of(pager, pager->wishes[i]) != pager->layer)
             pager->wishes[left++] = pager->wishes[i];

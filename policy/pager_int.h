@@ -96,6 +96,8 @@ struct mp_pager {
     uint32_t *wishes; // (units): predicted and cold, most urgent first
     uint32_t wish_count;
     uint32_t window; /* >= 1 */
+    uint64_t revisions;
+    bool yields; /* nothing is read ahead: the partition waits for an idle device */
 
     bool open;
     bool room_changed; /* since needs were last started: waiting ones may find a slot now */

@@ -147,7 +147,7 @@ void mp_pager_carry_out_swaps(struct mp_pager *pager)
         const struct mp_evict_query query = query_for(pager, layer);
 
         if ((pager->open && layer == pager->layer) ||
-            (patient && pager->ahead_count >= pager->window)) {
+            (patient && (pager->yields || pager->ahead_count >= pager->window))) {
             pager->planned[left++] = swap;
         } else if (swap_is_sane(pager, &query, &swap)) {
             if (swap.out != MP_UNIT_NONE)
@@ -179,19 +179,24 @@ void mp_pager_revise(struct mp_pager *pager)
 
     if (pager->global || set->partition_ops->revise == NULL)
         return;
+    pager->yields = false;
     /* Timing must not show in what a deterministic run decides. */
     idle = pager->config.deterministic ||
            (pager->ahead_count == 0 && mp_space_reader_idle(pager->config.space));
     for (uint32_t l = 0; l < shape->layers; l++)
         pager->revised[l] = pager->quota[l] / pager->slices;
-    if (!set->partition_ops->revise(set->partition, shape, idle, pager->revised))
+    if (!set->partition_ops->revise(set->partition, shape, idle, pager->revised)) {
+        pager->yields = !idle && set->partition_ops->due != NULL &&
+                        set->partition_ops->due(set->partition, shape);
         return;
+    }
     for (uint32_t l = 0; l < shape->layers; l++)
         sum += pager->revised[l];
     if (sum > shape->slots) {
         pager->config.counters->policy_strikes++;
         return;
     }
+    pager->revisions++;
     for (uint32_t l = 0; l < shape->layers; l++)
         pager->quota[l] = pager->revised[l] * pager->slices;
     mp_pager_ask_tops(pager);

@@ -335,6 +335,11 @@ uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer)
     return pager->global ? MP_LAYER_ANY : pager->quota[layer];
 }
 
+uint64_t mp_pager_revisions(const struct mp_pager *pager)
+{
+    return pager->revisions;
+}
+
 uint32_t mp_pager_tops(const struct mp_pager *pager, uint32_t layer)
 {
     mp_assert(layer < pager->config.shape.layers);

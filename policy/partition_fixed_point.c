@@ -11,11 +11,12 @@
  * multiple of 1 / slices and searched instead of C, C = V / theta up to all experts; where units
  * are whole it is 1. THETA, which is ours, fixes it, as the paper's figure 4 does. U_b, the buffer
  * for what is not kept, is top_k slots, but a quarter of all at most. A run that is due waits for
- * the next idle moment (printed: exactly at q mod tau == 0, else tau tokens more). T_head, the
- * first layer's extra window, is not known here and left out. Of a batch the last SAMPLES tokens
- * are counted, y goes up to four times top_k, and the counts start uniform with theta 1/2 but
- * without random first residents. Costs that are not known leave all as it is. Memory: layers * 8
- * top_k * experts counters.
+ * the next idle moment (printed: exactly at q mod tau == 0, else tau tokens more), and the pager
+ * loads nothing ahead until there was one: else guesses could keep the link busy for ever. T_head,
+ * the first layer's extra window, is not known here and left out. Of a batch the last SAMPLES
+ * tokens are counted, y goes up to four times top_k, and the counts start uniform with theta 1/2
+ * but without random first residents. Costs that are not known leave all as it is. Memory: layers *
+ * 8 top_k * experts counters.
  */
 #include "policy/builtins.h"
 
@@ -250,13 +251,21 @@ static void fixed_point_routed(struct mp_policy *policy, uint32_t layer, uint32_
     self->seen += layer == 0 ? tokens : 0;
 }
 
+/* Where costs are not known there is nothing to compute with, however idle the device is. */
+static bool fixed_point_due(const struct mp_policy *policy, const struct mp_shape *shape)
+{
+    const struct fixed_point *self = (const struct fixed_point *)policy;
+
+    return self->seen >= self->due && shape->costs != NULL && shape->costs->load_ns > 0;
+}
+
 static bool fixed_point_revise(struct mp_policy *policy, const struct mp_shape *shape, bool idle,
                                uint32_t *quota)
 {
     struct fixed_point *self = (struct fixed_point *)policy;
     const struct mp_costs *costs = shape->costs;
 
-    if (self->seen < self->due || !idle || costs == NULL || costs->load_ns == 0)
+    if (!idle || !fixed_point_due(policy, shape))
         return false;
     self->due = self->seen + self->tau;
     self->point.load_ns = (double)costs->load_ns;
@@ -280,6 +289,7 @@ const struct mp_partition_ops mp_partition_fixed_point = {
     .destroy = fixed_point_destroy,
     .quota = fixed_point_quota,
     .revise = fixed_point_revise,
+    .due = fixed_point_due,
     .predicted = fixed_point_predicted,
     .routed = fixed_point_routed,
     .tops = fixed_point_tops,

@@ -354,6 +354,10 @@ struct mp_partition_ops {
     bool (*revise)(struct mp_policy *policy, const struct mp_shape *shape, bool idle,
                    uint32_t *quota);
 
+    /* Optional: does revise only wait for the device to be idle? While it does nothing is loaded
+     * ahead, so that what is loaded ahead cannot put it off for ever. */
+    bool (*due)(const struct mp_policy *policy, const struct mp_shape *shape);
+
     /* Optional: scores(tokens, experts) that were predicted for the layer that is run next. May
      * come twice, then the later counts. */
     void (*predicted)(struct mp_policy *policy, uint32_t layer, uint32_t tokens,

@@ -3,6 +3,8 @@
  * stored, then followed while running, or frozen. On a CUDA device, here the driver without one
  * (tests/fakecuda), and on the CPU.
  */
+#include <pthread.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +24,7 @@
 
 static struct mp_settings settings;
 static char cache[4200];
+static struct mp_clock *clock_of_sessions;
 
 static void open_session(const char *model, struct mp_session *session)
 {
@@ -29,7 +32,7 @@ static void open_session(const char *model, struct mp_session *session)
         .model = model,
         .sequences = 1,
         .probe = false,
-        .clock = mp_clock_monotonic(),
+        .clock = clock_of_sessions,
     };
 
     if (mp_session_open(&settings, &config, session) != MP_OK) {
@@ -184,6 +187,90 @@ static void shares_move_where_costs_are_known(void)
     check_nothing_lives();
 }
 
+/* A link on which every transfer takes a while before its first byte. */
+static uint64_t slow_now(struct mp_clock *clock)
+{
+    char name[16];
+
+    (void)clock;
+    if (pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 &&
+        (strcmp(name, "mp-link") == 0 || strcmp(name, "mp-reader") == 0))
+        usleep(3000);
+    return mp_clock_now_ns(mp_clock_monotonic());
+}
+
+#define DUE 8u    /* tokens */
+#define STEPS 48u /* of one token */
+
+/* Tokens one by one: what comes out, and when the shares were given anew. How many steps ended
+ * while something was being read? */
+static uint32_t step_by_step(const char *device, const char *profile, float *logits,
+                             uint64_t revisions[STEPS])
+{
+    static struct mp_clock slow = { slow_now };
+    const uint8_t want = 1;
+    struct mp_session session;
+    uint32_t busy = 0;
+
+    choose(device, profile, false);
+    settings.run.probe = MP_PROBE_OFF;
+    settings.io.mode = MP_IO_BUFFERED;
+    settings.io.uring = false;
+    clock_of_sessions = &slow;
+    open_session(MODEL, &session);
+    for (uint32_t t = 0; t < STEPS; t++) {
+        const uint32_t token = 3 + t * 37 % 90, sequence = 0;
+        const struct mp_batch batch = {
+            .count = 1, .token = &token, .sequence = &sequence, .position = &t, .want = &want
+        };
+        const float *out;
+
+        CHECK_EQ(mp_forward(session.engine, &batch, &out), MP_OK);
+        memcpy(logits + (size_t)t * session.model.vocab, out, session.model.vocab * sizeof(float));
+        busy += mp_pager_reading(mp_engine_pager(session.engine)) > 0;
+        revisions[t] = mp_pager_revisions(mp_engine_pager(session.engine));
+    }
+    mp_session_close(&session);
+    clock_of_sessions = mp_clock_monotonic();
+    return busy;
+}
+
+/* Guesses for the first layer of the next token are being read at the end of nearly every token.
+ * Shares that are due every eight tokens are given anew all the same, within eight tokens. */
+static void shares_move_although_guesses_keep_the_link_busy(void)
+{
+    static const char *const devices[] = { "cpu", "cuda" };
+    const size_t vocab = 160;
+
+    CHECK_EQ(setenv("MOEPAGER_FIXED_POINT_TAU", "8", 1), 0);
+    CHECK_EQ(setenv("MOEPAGER_WINDOW_BUFFER", "8", 1), 0); /* there is always more to guess */
+    for (size_t d = 0; d < 2; d++) {
+        float *plain = calloc(STEPS * vocab, sizeof(float));
+        float *moved = calloc(STEPS * vocab, sizeof(float));
+        uint64_t revisions[STEPS];
+        uint32_t busy, last = DUE;
+
+        CHECK(plain != NULL && moved != NULL);
+        (void)step_by_step(devices[d], "lru", plain, revisions);
+        CHECK_EQ(revisions[STEPS - 1], 0);
+        busy = step_by_step(devices[d], "moepic", moved, revisions);
+        printf("    %s: %u of %u tokens ended while something was read, %u revisions\n", devices[d],
+               busy, STEPS, (unsigned)revisions[STEPS - 1]);
+        CHECK(busy > STEPS / 2);
+        for (uint32_t t = 0; t < STEPS; t++) {
+            if (revisions[t] > (t == 0 ? 0 : revisions[t - 1]))
+                last = t + 1 + DUE; /* the next one is due */
+            CHECK(t + 1 <= last + DUE);
+        }
+        CHECK(memcmp(plain, moved, STEPS * vocab * sizeof(float)) == 0);
+        free(plain);
+        free(moved);
+    }
+    CHECK_EQ(unsetenv("MOEPAGER_FIXED_POINT_TAU"), 0);
+    CHECK_EQ(unsetenv("MOEPAGER_WINDOW_BUFFER"), 0);
+    check_nothing_lives();
+}
+
 /* Who computes an expert must not depend on when copies end. */
 static void what_depends_on_copies_is_refused_in_a_deterministic_run(void)
 {
@@ -255,6 +342,7 @@ int main(void)
 {
     CHECK_EQ(setenv("FAKECUDA_GRANULE", "4096", 1), 0);
     find_fake();
+    clock_of_sessions = mp_clock_monotonic();
     snprintf(cache, sizeof(cache), "%s/cache", test_tmpdir());
     CHECK_EQ(mkdir(cache, 0700), 0);
     store_probe(40, 24, 3);
@@ -265,5 +353,6 @@ int main(void)
     RUN(what_depends_on_copies_is_refused_in_a_deterministic_run);
     RUN(a_device_and_the_cpu_follow_what_work_costs);
     RUN(shares_move_where_costs_are_known);
+    RUN(shares_move_although_guesses_keep_the_link_busy);
     return 0;
 }

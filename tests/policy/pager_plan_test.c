@@ -21,7 +21,7 @@ static struct mp_swap plan_swaps[8];
 static struct mp_clock *plan_clock; // of reads
 static uint32_t plan_swap_count;
 static uint32_t plan_quota[4], revisions, seen_needed, seen_hits, seen_layer;
-static bool plan_revises, seen_idle, plan_admits;
+static bool plan_revises, plan_due, seen_idle, plan_admits;
 static uint64_t scores_now;
 static float seen_score;
 
@@ -51,6 +51,23 @@ static bool revise(struct mp_policy *policy, const struct mp_shape *shape, bool 
     seen_idle = idle;
     if (plan_revises)
         memcpy(quota, plan_quota, shape->layers * sizeof(quota[0]));
+    return plan_revises;
+}
+
+/* Does as MoEpic's: moves when it is due and the device is idle. */
+static bool due(const struct mp_policy *policy, const struct mp_shape *shape)
+{
+    (void)policy;
+    (void)shape;
+    return plan_due;
+}
+
+static bool revise_when_idle(struct mp_policy *policy, const struct mp_shape *shape, bool idle,
+                             uint32_t *quota)
+{
+    plan_revises = plan_due && idle;
+    if (revise(policy, shape, idle, quota))
+        plan_due = false;
     return plan_revises;
 }
 
@@ -152,7 +169,7 @@ static void open_planned(struct world *w, uint32_t layers, uint32_t slots, bool 
 static void reset_plan(void)
 {
     plan_count = plan_swap_count = revisions = 0;
-    plan_revises = false;
+    plan_revises = plan_due = false;
     plan_admits = true;
 }
 
@@ -411,6 +428,49 @@ static void a_pause_is_idle(void)
     world_close(&w);
 }
 
+/* Guesses keep the link busy at the end of every step. A partition that is due gets its idle moment
+ * all the same: nothing is read ahead until then, and is afterwards. */
+static void what_is_due_is_not_put_off_by_guesses(void)
+{
+    struct world_gate gate;
+    struct world w;
+
+    reset_plan();
+    world_gate_init(&gate);
+    plan_clock = &gate.super;
+    open_planned(&w, 2, 8, false);
+    plan_clock = NULL;
+    partition_ops.revise = revise_when_idle;
+    partition_ops.due = due;
+    plan_quota[0] = 6;
+    plan_quota[1] = 2;
+    for (uint32_t step = 0; step < 4; step++) {
+        plan_due |= step == 1;
+        world_run(&w, 0, NULL, 0);
+        if (step != 2) {
+            CHECK_EQ(world_begin(&w, 1, NULL, 0), MP_OK);
+            world_gate_set(&gate, true);
+            mp_pager_prefetch(w.pager, 0, ids + step, 1); /* starts and stands still */
+            world_gate_wait(&gate);
+            CHECK_EQ(world_finish(&w, 1, NULL, 0), MP_OK);
+        } else {
+            CHECK_EQ(world_begin(&w, 1, NULL, 0), MP_OK);
+            mp_pager_prefetch(w.pager, 0, ids + step, 1);
+            CHECK_EQ(w.counters.prefetch_issued, 2);
+            CHECK_EQ(world_finish(&w, 1, NULL, 0), MP_OK);
+            CHECK_EQ(w.counters.prefetch_issued, 3); /* what was wished for begins now */
+        }
+        CHECK_EQ(seen_idle, step == 2);
+        CHECK_EQ(mp_pager_quota(w.pager, 0), step < 2 ? 4 : 6);
+        CHECK(mp_pager_check(w.pager));
+        world_gate_set(&gate, false);
+        wait_until_idle(&w);
+    }
+    CHECK_EQ(w.counters.prefetch_issued, 4);
+    CHECK(!plan_due);
+    world_close(&w);
+}
+
 /* Six residents that never leave and two slots for everything else. */
 static void a_demand_waits_where_residents_stay(void)
 {
@@ -511,6 +571,7 @@ int main(void)
     RUN(swaps_between_layers_need_a_common_tier);
     RUN(shares_are_revised_after_the_last_layer);
     RUN(a_pause_is_idle);
+    RUN(what_is_due_is_not_put_off_by_guesses);
     RUN(a_demand_waits_where_residents_stay);
     RUN(prefetches_end_at_the_routers_result);
     RUN(scores_come_with_the_time_of_their_layer);

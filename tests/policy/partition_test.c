@@ -168,7 +168,9 @@ static void fixed_point_learns_and_keeps_the_sum(void)
         uint64_t tau, theta;
     } config = { 0.01, 50, 0 };
     const struct mp_partition_ops *ops = &mp_partition_fixed_point;
+    const struct mp_shape unknown = { .layers = 4, .experts = 16, .top_k = 2, .slots = 24 };
     uint32_t quota[4], tops[4], sum = 0, revisions = 0;
+    bool due, revised;
     struct mp_policy *policy;
     float scores[3 * 16];
 
@@ -193,8 +195,14 @@ static void fixed_point_learns_and_keeps_the_sum(void)
             }
             ops->routed(policy, l, tokens, 2, chosen);
         }
+        due = ops->due(policy, &shape);
+        CHECK(!ops->due(policy, &unknown));                /* it could not compute anything */
         CHECK(!ops->revise(policy, &shape, false, quota)); /* due or not, it waits for idle */
-        if (ops->revise(policy, &shape, true, quota)) {
+        CHECK_EQ(ops->due(policy, &shape), due);
+        revised = ops->revise(policy, &shape, true, quota);
+        CHECK_EQ(revised, due);
+        CHECK(!ops->due(policy, &shape));
+        if (revised) {
             revisions++;
             sum = 0;
             for (uint32_t l = 0; l < 4; l++) {
