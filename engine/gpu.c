@@ -7,10 +7,12 @@
 #include "engine/gpu.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
@@ -23,6 +25,15 @@
 /* Of the driver's compiler: options of cuModuleLoadDataEx. */
 enum { JIT_ERROR_LOG_BUFFER = 5, JIT_ERROR_LOG_BYTES = 6 };
 
+/* Through which copies of memory that is not pinned go, and how many such pieces there may be. */
+#define BOUNCE_BYTES (UINT64_C(64) << 10)
+#define PLAIN_MAX 64
+
+struct plain {
+    char *address;
+    uint64_t bytes; /* mapped */
+};
+
 struct mp_gpu {
     const struct mp_cuda *cuda;
     struct mp_cuda_device device;
@@ -32,6 +43,13 @@ struct mp_gpu {
     /* Dynamic shared memory that each kernel may have; grows. Relaxed: a thread that sees an old
      * value asks once more for what is there already. */
     _Atomic uint32_t shared_bytes[MP_CUDA_KERNEL_COUNT];
+
+    /* Host memory that could not be pinned. The count only grows, so that 0 needs no lock: who uses
+     * a piece got it after the count had changed. */
+    _Atomic uint32_t plain_made;
+    pthread_mutex_t plain_lock; /* of the pieces, and of the bounce buffer's contents */
+    struct plain plain[PLAIN_MAX];
+    char *bounce; /* pinned; NULL until it is needed */
 };
 
 static enum mp_status check(const struct mp_gpu *gpu, mp_cu_result result, const char *call,
@@ -115,9 +133,11 @@ enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p)
         return mp_fail_no_memory("the CUDA device", sizeof(*gpu));
     gpu->cuda = cuda;
     gpu->device = device;
+    pthread_mutex_init(&gpu->plain_lock, NULL);
     status = check(gpu, cuda->call.context_retain(&gpu->context, device.id),
                    "cuDevicePrimaryCtxRetain", device.name);
     if (status != MP_OK) {
+        pthread_mutex_destroy(&gpu->plain_lock);
         free(gpu);
         return status;
     }
@@ -136,9 +156,12 @@ void mp_gpu_close(struct mp_gpu *gpu)
 {
     if (gpu == NULL)
         return;
+    if (gpu->bounce != NULL && enter_to_undo(gpu))
+        undone(gpu->cuda->call.host_free(gpu->bounce), "cuMemFreeHost");
     if (gpu->module != NULL && enter_to_undo(gpu))
         undone(gpu->cuda->call.module_unload(gpu->module), "cuModuleUnload");
     undone(gpu->cuda->call.context_release(gpu->device.id), "cuDevicePrimaryCtxRelease");
+    pthread_mutex_destroy(&gpu->plain_lock);
     free(gpu);
 }
 
@@ -211,30 +234,129 @@ void mp_gpu_free(struct mp_gpu *gpu, mp_cu_ptr address)
         undone(gpu->cuda->call.free(address), "cuMemFree");
 }
 
+/*
+ * Memory that is not pinned, in the place of memory that could not be: what is copied to and from
+ * it goes through a small pinned buffer, and is waited for. False: that is not to be had either.
+ */
+static bool alloc_plain(struct mp_gpu *gpu, uint64_t bytes, void **address_p)
+{
+    struct plain *free_one = NULL;
+    void *memory = MAP_FAILED, *bounce = NULL;
+
+    pthread_mutex_lock(&gpu->plain_lock);
+    if (gpu->bounce == NULL &&
+        gpu->cuda->call.host_alloc(&bounce, BOUNCE_BYTES, MP_CU_HOST_PORTABLE) == MP_CU_SUCCESS)
+        gpu->bounce = bounce;
+    for (unsigned i = 0; i < PLAIN_MAX && free_one == NULL; i++) {
+        if (gpu->plain[i].address == NULL)
+            free_one = &gpu->plain[i];
+    }
+    if (gpu->bounce != NULL && free_one != NULL)
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) {
+        *free_one = (struct plain){ .address = memory, .bytes = bytes };
+        atomic_fetch_add_explicit(&gpu->plain_made, 1, memory_order_relaxed);
+        *address_p = memory;
+    }
+    pthread_mutex_unlock(&gpu->plain_lock);
+    return memory != MAP_FAILED;
+}
+
+/* The piece in which `address` lies; NULL: it is pinned, or nothing of ours. */
+static struct plain *find_plain_locked(struct mp_gpu *gpu, const void *address)
+{
+    for (unsigned i = 0; i < PLAIN_MAX; i++) {
+        struct plain *p = &gpu->plain[i];
+
+        if (p->address != NULL && (uintptr_t)address - (uintptr_t)p->address < p->bytes)
+            return p;
+    }
+    return NULL;
+}
+
+static bool free_plain(struct mp_gpu *gpu, void *address)
+{
+    struct plain found = { NULL, 0 }, *p;
+
+    if (atomic_load_explicit(&gpu->plain_made, memory_order_relaxed) == 0)
+        return false;
+    pthread_mutex_lock(&gpu->plain_lock);
+    p = find_plain_locked(gpu, address);
+    if (p != NULL) {
+        found = *p;
+        p->address = NULL;
+    }
+    pthread_mutex_unlock(&gpu->plain_lock);
+    if (found.address != NULL)
+        munmap(found.address, found.bytes);
+    return found.address != NULL;
+}
+
+/* Is this memory not pinned? Then it is copied here and now, in the stream's order; *done_p. */
+static enum mp_status copy_plain(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr device,
+                                 char *host, uint64_t bytes, bool upload, bool *done_p)
+{
+    const struct mp_cu_calls *call = &gpu->cuda->call;
+    enum mp_status status = MP_OK;
+
+    *done_p = false;
+    if (atomic_load_explicit(&gpu->plain_made, memory_order_relaxed) == 0)
+        return MP_OK;
+    pthread_mutex_lock(&gpu->plain_lock);
+    *done_p = find_plain_locked(gpu, host) != NULL;
+    for (uint64_t at = 0; *done_p && at < bytes && status == MP_OK; at += BOUNCE_BYTES) {
+        const uint64_t part = bytes - at < BOUNCE_BYTES ? bytes - at : BOUNCE_BYTES;
+
+        if (upload) {
+            memcpy(gpu->bounce, host + at, part);
+            status = check(gpu, call->copy_to_device(device + at, gpu->bounce, part, stream),
+                           "cuMemcpyHtoDAsync", gpu->device.name);
+        } else {
+            status = check(gpu, call->copy_to_host(gpu->bounce, device + at, part, stream),
+                           "cuMemcpyDtoHAsync", gpu->device.name);
+        }
+        if (status == MP_OK)
+            status = check(gpu, call->stream_synchronize(stream), "cuStreamSynchronize",
+                           gpu->device.name);
+        if (status == MP_OK && !upload)
+            memcpy(host + at, gpu->bounce, part);
+    }
+    pthread_mutex_unlock(&gpu->plain_lock);
+    return status;
+}
+
 enum mp_status mp_gpu_alloc_host(struct mp_gpu *gpu, uint64_t bytes, const char *what,
                                  void **address_p)
 {
     void *address = NULL;
     char object[128];
+    mp_cu_result result;
     enum mp_status status = mp_gpu_enter(gpu);
 
     if (status != MP_OK)
         return status;
     snprintf(object, sizeof(object), "%s, %" PRIu64 " bytes of pinned memory", what, bytes);
-    status = check(gpu,
-                   gpu->cuda->call.host_alloc(&address, bytes > 0 ? bytes : 1,
-                                              MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICE_MAP),
-                   "cuMemHostAlloc", object);
-    if (status != MP_OK)
-        return status;
-    memset(address, 0, bytes);
+    result = gpu->cuda->call.host_alloc(&address, bytes > 0 ? bytes : 1,
+                                        MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICE_MAP);
+    status = check(gpu, result, "cuMemHostAlloc", object);
+    if (status == MP_OK) {
+        memset(address, 0, bytes);
+    } else {
+        if (mp_cuda_is_sticky(result) || !alloc_plain(gpu, bytes > 0 ? bytes : 1, &address))
+            return status;
+        mp_log_once(MP_LOG_WARN, "cuda",
+                    "%s; memory that is not pinned takes its place, and what is copied there is "
+                    "waited for",
+                    mp_error_last()->text);
+        mp_error_clear();
+    }
     *address_p = address;
     return MP_OK;
 }
 
 void mp_gpu_free_host(struct mp_gpu *gpu, void *address)
 {
-    if (address != NULL && enter_to_undo(gpu))
+    if (address != NULL && !free_plain(gpu, address) && enter_to_undo(gpu))
         undone(gpu->cuda->call.host_free(address), "cuMemFreeHost");
 }
 
@@ -337,8 +459,11 @@ enum mp_status mp_gpu_upload(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr 
                              const void *src, uint64_t bytes)
 {
     enum mp_status status = mp_gpu_enter(gpu);
+    bool done = false;
 
-    if (status == MP_OK && bytes > 0)
+    if (status == MP_OK)
+        status = copy_plain(gpu, stream, dst, (char *)(uintptr_t)src, bytes, true, &done);
+    if (status == MP_OK && bytes > 0 && !done)
         status = check(gpu, gpu->cuda->call.copy_to_device(dst, src, bytes, stream),
                        "cuMemcpyHtoDAsync", gpu->device.name);
     return status;
@@ -348,8 +473,11 @@ enum mp_status mp_gpu_download(struct mp_gpu *gpu, mp_cu_stream stream, void *ds
                                uint64_t bytes)
 {
     enum mp_status status = mp_gpu_enter(gpu);
+    bool done = false;
 
-    if (status == MP_OK && bytes > 0)
+    if (status == MP_OK)
+        status = copy_plain(gpu, stream, src, dst, bytes, false, &done);
+    if (status == MP_OK && bytes > 0 && !done)
         status = check(gpu, gpu->cuda->call.copy_to_host(dst, src, bytes, stream),
                        "cuMemcpyDtoHAsync", gpu->device.name);
     return status;

@@ -34,7 +34,10 @@ enum mp_status mp_gpu_alloc(struct mp_gpu *gpu, uint64_t bytes, const char *what
                             mp_cu_ptr *address_p) MP_MUST_CHECK;
 void mp_gpu_free(struct mp_gpu *gpu, mp_cu_ptr address); /* 0 is allowed */
 
-/* Pinned host memory. */
+/* Pinned host memory, zeroed. Where the driver does not pin that much, other memory takes its place
+ * with one warning: copies to and from it go through a small pinned buffer and block until they are
+ * done, so they must not be captured; kernels cannot read it. Where not even that buffer is to be
+ * had, the error is that of the first attempt. */
 enum mp_status mp_gpu_alloc_host(struct mp_gpu *gpu, uint64_t bytes, const char *what,
                                  void **address_p) MP_MUST_CHECK;
 void mp_gpu_free_host(struct mp_gpu *gpu, void *address); /* NULL is allowed */

@@ -87,6 +87,60 @@ static void new_memory_is_zero_and_copies_arrive(void)
     check_nothing_lives();
 }
 
+/* Nothing of this size is pinned, but a small buffer is. */
+static void memory_that_is_not_pinned_is_copied_too(void)
+{
+    const uint32_t count = 3 * (64u << 10) / sizeof(uint32_t) + 5; /* of three buffers and a bit */
+    const uint64_t bytes = count * sizeof(uint32_t);
+    struct mp_gpu *gpu = NULL;
+    mp_cu_stream stream;
+    mp_cu_ptr a;
+    uint32_t *here, *there, *pinned;
+
+    CHECK_EQ(mp_gpu_open(0, &gpu), MP_OK);
+    CHECK_EQ(mp_gpu_stream_open(gpu, &stream), MP_OK);
+    CHECK_EQ(mp_gpu_alloc(gpu, bytes, "a", &a), MP_OK);
+    CHECK_EQ(mp_gpu_alloc_host(gpu, bytes, "pinned", (void **)&pinned), MP_OK);
+    fake_api.fail("cuMemHostAlloc", 0, 2, false);
+    CHECK_EQ(mp_gpu_alloc_host(gpu, bytes, "here", (void **)&here), MP_OK);
+    fake_api.fail("cuMemHostAlloc", 0, 2, false);
+    CHECK_EQ(mp_gpu_alloc_host(gpu, bytes, "there", (void **)&there), MP_OK);
+    CHECK_EQ(mp_error_last()->status, MP_OK);
+    for (uint32_t i = 0; i < count; i++)
+        here[i] = pinned[i] = i;
+    CHECK_EQ(mp_gpu_upload(gpu, stream, a, here, bytes), MP_OK);
+    memset(here, 0, bytes); /* it has been copied */
+    CHECK_EQ(mp_gpu_download(gpu, stream, there + 1, a, bytes - 4), MP_OK);
+    for (uint32_t i = 0; i + 1 < count; i++)
+        CHECK_EQ(there[i + 1], i);
+    CHECK_EQ(mp_gpu_upload(gpu, stream, a, pinned + 1, bytes - 4), MP_OK);
+    CHECK_EQ(mp_gpu_download(gpu, stream, there, a, 0), MP_OK);
+    CHECK_EQ(mp_gpu_download(gpu, stream, there, a, bytes), MP_OK);
+    CHECK_EQ(there[0], 1);
+
+    /* Not even the system has that much, and then not even a small buffer is pinned. */
+    CHECK_EQ(mp_gpu_alloc_host(gpu, UINT64_C(1) << 50, "more", (void **)&pinned), MP_ERR_NO_SPACE);
+    CHECK(strstr(mp_error_last()->text, "more, 1125899906842624 bytes of pinned") != NULL);
+    mp_gpu_free_host(gpu, here);
+    mp_gpu_free_host(gpu, there);
+    mp_gpu_free_host(gpu, pinned);
+    mp_gpu_free(gpu, a);
+    mp_gpu_stream_close(gpu, stream);
+    mp_gpu_close(gpu);
+    check_nothing_lives();
+
+    CHECK_EQ(mp_gpu_open(0, &gpu), MP_OK);
+    fake_api.fail("cuMemHostAlloc", 0, 2, true);
+    CHECK_EQ(mp_gpu_alloc_host(gpu, 77, "lists", (void **)&here), MP_ERR_NO_SPACE);
+    CHECK(strstr(mp_error_last()->text, "lists, 77 bytes of pinned memory") != NULL);
+    fake_api.fail("cuMemHostAlloc", 0, 700, false); /* a device that is lost is no lack of memory */
+    CHECK_EQ(mp_gpu_alloc_host(gpu, 77, "lists", (void **)&here), MP_ERR_DEVICE);
+    fake_api.reset();
+    mp_error_clear();
+    mp_gpu_close(gpu);
+    fake_api.clear();
+}
+
 /* Everything that a kernel needs: two arrays of COUNT floats, on the device and pinned. */
 struct work {
     struct mp_gpu *gpu;
@@ -275,7 +329,8 @@ static void each_call_of_work_fails_once(void)
             if (calls <= n)
                 break; /* none was left to fail */
             /* Asking for the context is repaired by setting it. */
-            CHECK(status != MP_OK || !strcmp(names[i], "cuCtxGetCurrent"));
+            CHECK(status != MP_OK || !strcmp(names[i], "cuCtxGetCurrent") ||
+                  !strcmp(names[i], "cuMemHostAlloc"));
         }
     }
 }
@@ -315,6 +370,7 @@ int main(int argc, char **argv)
     RUN(opened_it_says_what_it_is_and_leaves_nothing);
     RUN(a_device_that_is_not_there_is_refused);
     RUN(new_memory_is_zero_and_copies_arrive);
+    RUN(memory_that_is_not_pinned_is_copied_too);
     RUN(a_kernel_runs_behind_what_it_was_ordered_behind);
     RUN(a_graph_gives_the_same_bits_each_time);
     RUN(nothing_is_queued_for_no_work);
