@@ -3,9 +3,9 @@ from claims_common import absent, present
 
 MACHINE, MIXTRAL, QWEN = 'a6000-xeon8358p', 'mixtral-8x7b-hqq', 'qwen1.5-moe'
 BASELINES = ['pre-gated', 'mixtral-offloading', 'adapmoe', 'moe-infinity']
-# Texts of 32 tokens before what counts. The partition moves slots and chooses theta in the pause
-# after token 512: made-up routing stays as it is, so that there is no need to wait for the paper's
-# 5000 tokens. Experts are quarters, for the simulator's sake.
+# Texts of 32 tokens before what counts. The partition moves slots and chooses theta after token
+# 500: made-up routing stays as it is, so that there is no need to wait for the paper's 5000 tokens.
+# Experts are quarters, for the simulator's sake.
 DECODE = {'prompt': 16, 'gen': 32, 'warm': 640}
 OURS = {'fixed_point_tau': 500, 'slices': 4}
 NEVER = {'fixed_point_tau': 1000000000}  # equal shares, and theta 1/2 throughout
