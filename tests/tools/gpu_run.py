@@ -55,7 +55,8 @@ def dry_run(bundle, out):
                  "all resident: pager/plain"):
         check(f"no '{part}' in the table", part in lines, text)
     check("wrote into the bundle", files(bundle) == before)
-    for name in ("summary.md", "probe.json", "model.json", "driver_codes.txt", "graph.log"):
+    for name in ("summary.md", "probe.json", "model.json", "driver_codes.txt", "driver_laws.txt",
+                 "graph.log"):
         check(f"no {name}", (out / name).exists())
     print(text[text.index(" lines; all") - 8:])
 

@@ -1,14 +1,22 @@
 # Programs of tools/gpu/run, and its dry run on the fake driver as a test.
-foreach(name driver_codes check_remap check_kernels bench_step)
+foreach(name driver_codes driver_laws check_remap check_kernels bench_step)
     add_executable(gpu_${name} tools/gpu/${name}.c)
     target_link_libraries(gpu_${name} PRIVATE mp_engine m)
 endforeach()
 
 # What needs a GPU and is skipped without one; ctest -L gpu runs these alone.
-foreach(name driver_codes check_remap check_kernels)
+foreach(name driver_codes driver_laws check_remap check_kernels)
     add_test(NAME gpu/${name} COMMAND gpu_${name} 0)
     set_tests_properties(gpu/${name} PROPERTIES SKIP_RETURN_CODE 77 LABELS gpu TIMEOUT 120)
 endforeach()
+
+# The same laws, call by call, of the driver without a device: its record is kept.
+add_test(NAME tools/gpu_driver_laws
+    COMMAND sh -c "$<TARGET_FILE:gpu_driver_laws> 0 | diff tests/data/driver/laws/fakecuda.txt -"
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+add_dependencies(gpu_driver_laws fakecuda)
+set_tests_properties(tools/gpu_driver_laws PROPERTIES TIMEOUT 60
+    ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda)
 
 # Kernels run on the CPU here: too slow with sanitizers, which see the same code in the tests.
 if(NOT sanitizers AND NOT MP_COVERAGE)
