@@ -139,8 +139,8 @@ static void lane_close(struct mp_gemm *gemm, struct lane *lane)
     const struct mp_error before = *mp_error_last();
 
     if (lane->handle != NULL && mp_gpu_enter(gemm->gpu) != MP_OK)
-        mp_error_set(&before); /* a lost device: what follows fails, too, and harms nobody */
-    if (lane->handle != NULL && gemm->call.destroy(lane->handle) != 0)
+        mp_error_set(&before); /* what follows may fail, too, and harms nobody */
+    if (lane->handle != NULL && !mp_gpu_is_lost(gemm->gpu) && gemm->call.destroy(lane->handle) != 0)
         mp_log_warn("cuda", "cublasDestroy failed");
     mp_gpu_free(gemm->gpu, lane->workspace);
     mp_gpu_free(gemm->gpu, lane->x);

@@ -84,8 +84,6 @@ struct mp_device {
     struct mp_weights weights; /* addresses are those of the device; units are not filled in */
     mp_cu_ptr weights_block;
     unsigned track;
-    _Atomic bool lost; /* work could not be seen to end: nothing runs any more. Relaxed: whoever
-                          sets it passes on an error, too */
 
     /* Pinned. */
     uint32_t *ids;

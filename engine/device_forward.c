@@ -365,7 +365,7 @@ enum mp_status mp_device_forward(struct mp_device *device, const struct mp_batch
     const uint64_t start_ns = mp_timeline_now_ns(engine->config.timeline);
     enum mp_status status;
 
-    if (atomic_load_explicit(&device->lost, memory_order_relaxed))
+    if (mp_gpu_is_lost(device->gpu))
         return mp_fail(MP_ERR_DEVICE, "E_CUDA",
                        "the device was lost in an earlier step; it must be opened anew");
     status = forward(device, batch);

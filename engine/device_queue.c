@@ -27,7 +27,7 @@ static void finish_stream(struct mp_device *device, mp_cu_stream stream)
 
     if (stream != NULL && mp_gpu_finish(device->gpu, stream) != MP_OK &&
         mp_gpu_finish(device->gpu, stream) != MP_OK)
-        atomic_store_explicit(&device->lost, true, memory_order_relaxed);
+        mp_gpu_lose(device->gpu);
     mp_error_set(&before);
 }
 

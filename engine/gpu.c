@@ -37,6 +37,7 @@ struct plain {
 struct mp_gpu {
     const struct mp_cuda *cuda;
     struct mp_cuda_device device;
+    struct mp_cuda_life *life;
     mp_cu_context context;
     mp_cu_module module;
     mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
@@ -55,12 +56,14 @@ struct mp_gpu {
 static enum mp_status check(const struct mp_gpu *gpu, mp_cu_result result, const char *call,
                             const char *object)
 {
-    return mp_cuda_check(gpu->cuda, result, call, object);
+    return mp_cuda_check_life(gpu->cuda, gpu->life, result, call, object);
 }
 
 /* For calls that undo something: the caller's error stays what it was. */
-static void undone(mp_cu_result result, const char *call)
+static void undone(const struct mp_gpu *gpu, mp_cu_result result, const char *call)
 {
+    if (mp_cuda_is_sticky(result))
+        mp_cuda_lose(gpu->life, result);
     if (result != MP_CU_SUCCESS && !mp_cuda_known_lost(result))
         mp_log_warn("cuda", "%s failed (%d) while giving something back", call, result);
 }
@@ -77,17 +80,33 @@ static mp_cu_result make_current(const struct mp_gpu *gpu)
     return gpu->cuda->call.context_set(gpu->context);
 }
 
+bool mp_gpu_is_lost(const struct mp_gpu *gpu)
+{
+    return mp_cuda_lost(gpu->life) != 0;
+}
+
+void mp_gpu_lose(struct mp_gpu *gpu)
+{
+    mp_cuda_lose(gpu->life, MP_CU_ERROR_UNKNOWN);
+}
+
 enum mp_status mp_gpu_enter(const struct mp_gpu *gpu)
 {
-    return check(gpu, make_current(gpu), "cuCtxSetCurrent", gpu->device.name);
+    const int lost = mp_cuda_lost(gpu->life);
+
+    return lost != 0 ? mp_cuda_check(gpu->cuda, lost, "an earlier call", gpu->device.name)
+                     : check(gpu, make_current(gpu), "cuCtxSetCurrent", gpu->device.name);
 }
 
 /* As mp_gpu_enter(), for what gives back: false where there is no context any more. */
 static bool enter_to_undo(const struct mp_gpu *gpu)
 {
-    const mp_cu_result result = make_current(gpu);
+    mp_cu_result result;
 
-    undone(result, "cuCtxSetCurrent");
+    if (mp_gpu_is_lost(gpu))
+        return false;
+    result = make_current(gpu);
+    undone(gpu, result, "cuCtxSetCurrent");
     return result == MP_CU_SUCCESS;
 }
 
@@ -133,11 +152,13 @@ enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p)
         return mp_fail_no_memory("the CUDA device", sizeof(*gpu));
     gpu->cuda = cuda;
     gpu->device = device;
+    gpu->life = mp_cuda_life_get(device.id);
     pthread_mutex_init(&gpu->plain_lock, NULL);
     status = check(gpu, cuda->call.context_retain(&gpu->context, device.id),
                    "cuDevicePrimaryCtxRetain", device.name);
     if (status != MP_OK) {
         pthread_mutex_destroy(&gpu->plain_lock);
+        mp_cuda_life_put(gpu->life);
         free(gpu);
         return status;
     }
@@ -157,10 +178,12 @@ void mp_gpu_close(struct mp_gpu *gpu)
     if (gpu == NULL)
         return;
     if (gpu->bounce != NULL && enter_to_undo(gpu))
-        undone(gpu->cuda->call.host_free(gpu->bounce), "cuMemFreeHost");
+        undone(gpu, gpu->cuda->call.host_free(gpu->bounce), "cuMemFreeHost");
     if (gpu->module != NULL && enter_to_undo(gpu))
-        undone(gpu->cuda->call.module_unload(gpu->module), "cuModuleUnload");
-    undone(gpu->cuda->call.context_release(gpu->device.id), "cuDevicePrimaryCtxRelease");
+        undone(gpu, gpu->cuda->call.module_unload(gpu->module), "cuModuleUnload");
+    if (mp_cuda_lost(gpu->life) == 0)
+        undone(gpu, gpu->cuda->call.context_release(gpu->device.id), "cuDevicePrimaryCtxRelease");
+    mp_cuda_life_put(gpu->life);
     pthread_mutex_destroy(&gpu->plain_lock);
     free(gpu);
 }
@@ -231,7 +254,7 @@ enum mp_status mp_gpu_alloc(struct mp_gpu *gpu, uint64_t bytes, const char *what
 void mp_gpu_free(struct mp_gpu *gpu, mp_cu_ptr address)
 {
     if (address != 0 && enter_to_undo(gpu))
-        undone(gpu->cuda->call.free(address), "cuMemFree");
+        undone(gpu, gpu->cuda->call.free(address), "cuMemFree");
 }
 
 /*
@@ -357,7 +380,7 @@ enum mp_status mp_gpu_alloc_host(struct mp_gpu *gpu, uint64_t bytes, const char 
 void mp_gpu_free_host(struct mp_gpu *gpu, void *address)
 {
     if (address != NULL && !free_plain(gpu, address) && enter_to_undo(gpu))
-        undone(gpu->cuda->call.host_free(address), "cuMemFreeHost");
+        undone(gpu, gpu->cuda->call.host_free(address), "cuMemFreeHost");
 }
 
 /* ---- streams and events */
@@ -375,7 +398,7 @@ enum mp_status mp_gpu_stream_open(struct mp_gpu *gpu, mp_cu_stream *stream_p)
 void mp_gpu_stream_close(struct mp_gpu *gpu, mp_cu_stream stream)
 {
     if (stream != NULL && enter_to_undo(gpu))
-        undone(gpu->cuda->call.stream_destroy(stream), "cuStreamDestroy");
+        undone(gpu, gpu->cuda->call.stream_destroy(stream), "cuStreamDestroy");
 }
 
 enum mp_status mp_gpu_finish(struct mp_gpu *gpu, mp_cu_stream stream)
@@ -400,7 +423,7 @@ enum mp_status mp_gpu_event_open(struct mp_gpu *gpu, bool timing, mp_cu_event *e
 void mp_gpu_event_close(struct mp_gpu *gpu, mp_cu_event event)
 {
     if (event != NULL && enter_to_undo(gpu))
-        undone(gpu->cuda->call.event_destroy(event), "cuEventDestroy");
+        undone(gpu, gpu->cuda->call.event_destroy(event), "cuEventDestroy");
 }
 
 enum mp_status mp_gpu_record(struct mp_gpu *gpu, mp_cu_event event, mp_cu_stream stream)
@@ -568,8 +591,8 @@ enum mp_status mp_gpu_capture_end(struct mp_gpu *gpu, mp_cu_stream stream,
         return status;
     status = check(gpu, call->graph_instantiate(&exec, graph, 0), "cuGraphInstantiate",
                    gpu->device.name);
-    if (graph != NULL)
-        undone(call->graph_destroy(graph), "cuGraphDestroy");
+    if (graph != NULL && mp_cuda_lost(gpu->life) == 0)
+        undone(gpu, call->graph_destroy(graph), "cuGraphDestroy");
     if (status == MP_OK)
         *graph_p = exec;
     return status;
@@ -587,5 +610,5 @@ enum mp_status mp_gpu_replay(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_grap
 void mp_gpu_graph_close(struct mp_gpu *gpu, mp_cu_graph_exec graph)
 {
     if (graph != NULL && enter_to_undo(gpu))
-        undone(gpu->cuda->call.graph_exec_destroy(graph), "cuGraphExecDestroy");
+        undone(gpu, gpu->cuda->call.graph_exec_destroy(graph), "cuGraphExecDestroy");
 }

@@ -29,6 +29,12 @@ const struct mp_cuda_device *mp_gpu_device(const struct mp_gpu *gpu);
 /* Make the device's context the calling thread's. Needed before calls of mp_gpu_driver(). */
 enum mp_status mp_gpu_enter(const struct mp_gpu *gpu) MP_MUST_CHECK;
 
+/* Is the device lost, for this or for whoever else has it open? Then every call of this header
+ * fails with what it was lost by, gives nothing back, and makes no call of the driver. */
+bool mp_gpu_is_lost(const struct mp_gpu *gpu);
+/* It counts as lost: work could not be seen to end. */
+void mp_gpu_lose(struct mp_gpu *gpu);
+
 /* Device memory, zeroed; `what` for the error's text. */
 enum mp_status mp_gpu_alloc(struct mp_gpu *gpu, uint64_t bytes, const char *what,
                             mp_cu_ptr *address_p) MP_MUST_CHECK;

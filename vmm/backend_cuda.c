@@ -34,7 +34,7 @@ enum mp_status mp_cuda_note(struct cuda_backend *self, mp_cu_result result, cons
     if (result == MP_CU_SUCCESS)
         return MP_OK;
     if (mp_cuda_is_sticky(result))
-        atomic_store_explicit(&self->lost, result, memory_order_relaxed);
+        mp_cuda_lose(self->life, result);
     if (result == MP_CU_ERROR_OUT_OF_MEMORY && mp_memory_maps_read("", &maps, &maps_max) &&
         maps + MAPS_MARGIN > maps_max)
         return mp_fail(MP_ERR_NO_SPACE, "E_CUDA_MAPPINGS",
@@ -47,7 +47,7 @@ enum mp_status mp_cuda_note(struct cuda_backend *self, mp_cu_result result, cons
 /* Calls need the device's context on the thread that makes them. */
 enum mp_status mp_cuda_enter(struct cuda_backend *self)
 {
-    const int lost = atomic_load_explicit(&self->lost, memory_order_relaxed);
+    const int lost = mp_cuda_lost(self->life);
     mp_cu_context current = NULL;
     mp_cu_result result;
 
@@ -66,7 +66,7 @@ bool mp_cuda_undone(struct cuda_backend *self, mp_cu_result result, const char *
     if (result == MP_CU_SUCCESS)
         return true;
     if (mp_cuda_is_sticky(result))
-        atomic_store_explicit(&self->lost, result, memory_order_relaxed);
+        mp_cuda_lose(self->life, result);
     if (!mp_cuda_known_lost(result))
         mp_log_error("cuda", "%s failed (%d) while giving something back; it stays lost", call,
                      result);
@@ -98,9 +98,11 @@ static void take_back(struct cuda_backend *self, mp_cu_ptr address, mp_cu_handle
     const struct mp_cu_calls *call = &self->cuda->call;
     bool ok = true;
 
-    if (steps >= 3)
+    if (mp_cuda_lost(self->life) != 0)
+        ok = false;
+    else if (steps >= 3)
         ok = mp_cuda_undone(self, call->unmap(address, bytes), "cuMemUnmap");
-    if (steps >= 2)
+    if (steps >= 2 && mp_cuda_lost(self->life) == 0)
         ok &= mp_cuda_undone(self, call->release(handle), "cuMemRelease");
     /* An address whose mapping would not go must never be handed out again. */
     if (ok)
@@ -147,11 +149,14 @@ enum mp_status mp_cuda_create_mapped(struct cuda_backend *self, enum mp_tier_kin
         result = call->set_access(address, bytes, access, accessors);
     }
     if (result != MP_CU_SUCCESS) {
+        enum mp_status status;
+
         snprintf(object, sizeof(object), "a %s frame of %" PRIu64 " bytes", mp_tier_kind_name(tier),
                  bytes);
+        status = mp_cuda_note(self, result, name, object);
         if (steps > 0)
             take_back(self, address, handle, bytes, steps);
-        return mp_cuda_note(self, result, name, object);
+        return status;
     }
     *frame_p = (struct mp_frame){
         .handle = handle, .alias = (void *)(uintptr_t)address, .bytes = bytes, .tier = tier
@@ -183,10 +188,10 @@ static void cuda_frame_destroy(struct mp_backend *backend, struct mp_frame *fram
     const struct mp_error before = *mp_error_last();
 
     mp_assert(frame->handle != 0);
-    if (atomic_load_explicit(&self->lost, memory_order_relaxed) != 0) {
+    if (mp_cuda_lost(self->life) != 0) {
         mp_cuda_count_lost(self, frame->bytes); /* with the device, which was told */
     } else if (mp_cuda_enter(self) != MP_OK) {
-        if (atomic_load_explicit(&self->lost, memory_order_relaxed) == 0)
+        if (mp_cuda_lost(self->life) == 0)
             mp_log_error("cuda", "no context to give a frame back: %s", mp_error_last()->text);
         mp_cuda_count_lost(self, frame->bytes);
     } else if (!mp_cuda_host_frame_destroy(self, frame)) {
@@ -292,6 +297,7 @@ static enum mp_status cuda_open(const struct mp_backend_config *config, struct m
     self->super.ops = &mp_backend_cuda;
     self->cuda = cuda;
     self->device = device;
+    self->life = mp_cuda_life_get(device.id);
     status = mp_cuda_check(cuda, cuda->call.context_retain(&self->context, device.id),
                            "cuDevicePrimaryCtxRetain", device.name);
     if (status == MP_OK) {
@@ -300,9 +306,11 @@ static enum mp_status cuda_open(const struct mp_backend_config *config, struct m
             *backend_p = &self->super;
             return MP_OK;
         }
-        (void)mp_cuda_undone(self, cuda->call.context_release(device.id),
-                             "cuDevicePrimaryCtxRelease");
+        if (mp_cuda_lost(self->life) == 0)
+            (void)mp_cuda_undone(self, cuda->call.context_release(device.id),
+                                 "cuDevicePrimaryCtxRelease");
     }
+    mp_cuda_life_put(self->life);
     free(self);
     return status;
 }
@@ -316,7 +324,7 @@ static void cuda_close(struct mp_backend *backend)
 {
     struct cuda_backend *self = mp_cuda_self(backend);
     const uint64_t lost_bytes = cuda_lost_bytes(backend);
-    const bool lost = atomic_load_explicit(&self->lost, memory_order_relaxed) != 0;
+    const bool lost = mp_cuda_lost(self->life) != 0;
 
     if (lost_bytes > 0 && !lost)
         mp_log_warn("cuda", "%" PRIu64 " bytes could not be given back to the driver", lost_bytes);
@@ -325,6 +333,7 @@ static void cuda_close(struct mp_backend *backend)
         (void)mp_cuda_undone(self, self->cuda->call.context_release(self->device.id),
                              "cuDevicePrimaryCtxRelease");
     mp_backend_close(self->ram);
+    mp_cuda_life_put(self->life);
     free(self);
 }
 
@@ -335,7 +344,7 @@ static bool cuda_reads_host(struct mp_backend *backend)
 
 static bool cuda_lost(struct mp_backend *backend)
 {
-    return atomic_load_explicit(&mp_cuda_self(backend)->lost, memory_order_relaxed) != 0;
+    return mp_cuda_lost(mp_cuda_self(backend)->life) != 0;
 }
 
 const struct mp_backend_ops mp_backend_cuda = {

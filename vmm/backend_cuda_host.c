@@ -42,7 +42,8 @@ static bool unpin(struct cuda_backend *self, const struct mp_frame *frame, uint6
     bool ok = true;
 
     for (uint64_t done = 0; done < bytes; done += pin_bytes(frame, done))
-        ok &= mp_cuda_undone(self, self->cuda->call.host_unregister((char *)frame->alias + done),
+        ok &= mp_cuda_lost(self->life) == 0 &&
+              mp_cuda_undone(self, self->cuda->call.host_unregister((char *)frame->alias + done),
                              "cuMemHostUnregister");
     return ok;
 }
@@ -69,6 +70,8 @@ static mp_cu_result pin(struct cuda_backend *self, const struct mp_frame *frame,
         if (result == MP_CU_SUCCESS && seen != (uintptr_t)address)
             result = MP_CU_ERROR_NOT_SUPPORTED;
     }
+    if (mp_cuda_is_sticky(result))
+        mp_cuda_lose(self->life, result);
     *lost_p = result != MP_CU_SUCCESS && !unpin(self, frame, done);
     return result;
 }
@@ -173,7 +176,7 @@ static void choose_node(struct cuda_backend *self, const struct mp_backend_confi
         mp_log_info("cuda", "no host frames by handle on NUMA node %d: %s", nodes[i],
                     mp_error_last()->text);
         mp_error_clear();
-        if (atomic_load_explicit(&self->lost, memory_order_relaxed) != 0)
+        if (mp_cuda_lost(self->life) != 0)
             break;
     }
     self->numa_node = nodes[0];

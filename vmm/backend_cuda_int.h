@@ -24,7 +24,7 @@ struct cuda_backend {
     /* Relaxed: counts and a flag that say nothing about other memory. */
     _Atomic(uint64_t) lost_bytes; /* of frames and places that could not be given back */
     _Atomic(bool) staged;         /* some host frame is not pinned: copies go through a buffer */
-    _Atomic(int) lost;            /* the result with which the device was lost for good, or 0 */
+    struct mp_cuda_life *life;    /* shared with others who have the device open */
 };
 
 static inline struct cuda_backend *mp_cuda_self(struct mp_backend *backend)

@@ -67,7 +67,7 @@ enum mp_status mp_cuda_lane_open(struct mp_backend *backend, struct mp_lane **la
 
 static void lose(struct cuda_backend *self, mp_cu_result result, const char *call)
 {
-    atomic_store_explicit(&self->lost, result, memory_order_relaxed);
+    mp_cuda_lose(self->life, result);
     if (!mp_cuda_known_lost(result))
         mp_log_error("cuda", "%s failed (%d); the device counts as lost", call, result);
 }
@@ -82,6 +82,8 @@ static void drain(struct cuda_backend *self, mp_cu_stream stream)
         result = self->cuda->call.stream_synchronize(stream);
         if (result == MP_CU_SUCCESS)
             return;
+        if (mp_cuda_is_sticky(result))
+            break;
     }
     lose(self, result, "cuStreamSynchronize");
 }
@@ -96,12 +98,13 @@ void mp_cuda_lane_close(struct mp_backend *backend, struct mp_lane *lane)
     if (mp_cuda_enter(self) == MP_OK) {
         if (lane->stream != NULL)
             drain(self, lane->stream);
-        for (unsigned i = 0; i < MP_LANE_MARKS && lane->marks[i] != NULL; i++)
-            (void)mp_cuda_undone(self, call->event_destroy(lane->marks[i]), "cuEventDestroy");
-        if (lane->stream != NULL)
+        for (unsigned i = 0; i < MP_LANE_MARKS && lane->marks[i] != NULL; i++) {
+            if (mp_cuda_lost(self->life) == 0)
+                (void)mp_cuda_undone(self, call->event_destroy(lane->marks[i]), "cuEventDestroy");
+        }
+        if (lane->stream != NULL && mp_cuda_lost(self->life) == 0)
             (void)mp_cuda_undone(self, call->stream_destroy(lane->stream), "cuStreamDestroy");
-    } else if (lane->stream != NULL &&
-               atomic_load_explicit(&self->lost, memory_order_relaxed) == 0) {
+    } else if (lane->stream != NULL && mp_cuda_lost(self->life) == 0) {
         lose(self, MP_CU_ERROR_UNKNOWN, "cuCtxSetCurrent");
     }
     mp_cuda_stage_close(self, lane->stage);
@@ -114,7 +117,7 @@ static void end_partial(struct cuda_backend *self, struct mp_lane *lane)
 {
     const struct mp_error error = *mp_error_last();
 
-    if (atomic_load_explicit(&self->lost, memory_order_relaxed) == 0)
+    if (mp_cuda_lost(self->life) == 0)
         drain(self, lane->stream);
     if (lane->stage != NULL)
         mp_cuda_stage_reset(lane->stage);
@@ -260,7 +263,9 @@ enum mp_status mp_cuda_window_map(struct mp_backend *backend, void *place,
         return status;
     status = note(self, call->set_access(address, frame->bytes, &access, 1), "cuMemSetAccess",
                   frame->bytes, "a place in a window");
-    if (status != MP_OK && !mp_cuda_undone(self, call->unmap(address, frame->bytes), "cuMemUnmap"))
+    if (status != MP_OK &&
+        (mp_cuda_lost(self->life) != 0 ||
+         !mp_cuda_undone(self, call->unmap(address, frame->bytes), "cuMemUnmap")))
         return MP_ERR_BUSY;
     return status;
 }

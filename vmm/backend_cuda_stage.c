@@ -52,9 +52,11 @@ void mp_cuda_stage_close(struct cuda_backend *self, struct mp_cuda_stage *stage)
 
     if (stage == NULL)
         return;
-    if (atomic_load_explicit(&self->lost, memory_order_relaxed) == 0) {
-        for (unsigned i = 0; i < PLACES && stage->ends[i] != NULL; i++)
+    for (unsigned i = 0; i < PLACES && stage->ends[i] != NULL; i++) {
+        if (mp_cuda_lost(self->life) == 0)
             (void)mp_cuda_undone(self, call->event_destroy(stage->ends[i]), "cuEventDestroy");
+    }
+    if (mp_cuda_lost(self->life) == 0) {
         if (stage->memory != NULL &&
             !mp_cuda_undone(self, call->host_free(stage->memory), "cuMemFreeHost"))
             mp_cuda_count_lost(self, PLACES * PLACE_BYTES);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 #include "vmm/cuda_watch.h"
 
@@ -173,6 +174,45 @@ enum mp_status mp_cuda_check(const struct mp_cuda *cuda, mp_cu_result result, co
                    memory ? "E_CUDA_MEMORY" : "E_CUDA", "%s of %s: %s (%d): %s%s", call, object,
                    describe(cuda->call.error_name, result), result,
                    describe(cuda->call.error_string, result), advice(result));
+}
+
+static struct {
+    pthread_mutex_t lock; /* of users */
+    struct mp_cuda_life of[64];
+} lives = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+struct mp_cuda_life *mp_cuda_life_get(mp_cu_device device)
+{
+    struct mp_cuda_life *life = &lives.of[(unsigned)device % MP_ARRAY_LEN(lives.of)];
+
+    pthread_mutex_lock(&lives.lock);
+    if (life->users++ == 0)
+        atomic_store_explicit(&life->lost, 0, memory_order_relaxed);
+    pthread_mutex_unlock(&lives.lock);
+    return life;
+}
+
+void mp_cuda_life_put(struct mp_cuda_life *life)
+{
+    pthread_mutex_lock(&lives.lock);
+    life->users--;
+    pthread_mutex_unlock(&lives.lock);
+}
+
+void mp_cuda_lose(struct mp_cuda_life *life, mp_cu_result result)
+{
+    int none = 0;
+
+    atomic_compare_exchange_strong_explicit(&life->lost, &none, result, memory_order_relaxed,
+                                            memory_order_relaxed);
+}
+
+enum mp_status mp_cuda_check_life(const struct mp_cuda *cuda, struct mp_cuda_life *life,
+                                  mp_cu_result result, const char *call, const char *object)
+{
+    if (mp_cuda_is_sticky(result))
+        mp_cuda_lose(life, result);
+    return mp_cuda_check(cuda, result, call, object);
 }
 
 /* As CUDA_VISIBLE_DEVICES takes it. A slice of a device (MIG) has a UUID of its own, and is told

@@ -1,6 +1,7 @@
 #ifndef MP_CUDA_DRIVER_H
 #define MP_CUDA_DRIVER_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -48,6 +49,30 @@ bool mp_cuda_is_sticky(mp_cu_result result);
  * more, and nobody needs to be told once more.
  */
 bool mp_cuda_known_lost(mp_cu_result result);
+
+/*
+ * What a device was lost by, for all who have it open in this process, so that after the first who
+ * learns of it nobody's call reaches the device any more. It begins anew when nobody has it open.
+ */
+struct mp_cuda_life {
+    _Atomic(int) lost; /* a result, or 0. Relaxed: it says nothing about other memory */
+    unsigned users;    /* under a lock of cuda_driver.c */
+};
+struct mp_cuda_life *mp_cuda_life_get(mp_cu_device device);
+void mp_cuda_life_put(struct mp_cuda_life *life);
+
+static inline int mp_cuda_lost(const struct mp_cuda_life *life)
+{
+    return atomic_load_explicit(&life->lost, memory_order_relaxed);
+}
+
+/* The first result stays. */
+void mp_cuda_lose(struct mp_cuda_life *life, mp_cu_result result);
+
+/* mp_cuda_check(), that remembers what is final. */
+enum mp_status mp_cuda_check_life(const struct mp_cuda *cuda, struct mp_cuda_life *life,
+                                  mp_cu_result result, const char *call,
+                                  const char *object) MP_MUST_CHECK;
 
 #define MP_CUDA_NAME_BYTES 128
 

@@ -483,11 +483,67 @@ static void a_device_draws_what_the_sampler_would(void)
     }
 }
 
+/* All but the driver's words for results. */
+static uint64_t device_calls(void)
+{
+    return fake_api.calls(NULL) - fake_api.calls("cuGetErrorName") -
+           fake_api.calls("cuGetErrorString");
+}
+
+/* Whoever learns of it, nobody calls the device any more: neither who computes nor who moves
+ * experts, also while both end. */
+static void a_lost_device_is_left_alone_by_all(void)
+{
+    struct harness_options options = on_device();
+    float *logits = new_logits();
+    struct harness h;
+    struct mp_frame frame;
+    uint64_t calls;
+
+    for (unsigned side = 0; side < 2; side++) {
+        uint64_t free_bytes, total_bytes;
+        enum mp_status status;
+
+        harness_open(&options, &h);
+        mp_space_wait_filled(h.engine->space);
+        mp_pager_settle(h.engine->pager);
+        fake_api.lose(719);
+        status = side == 0
+                     ? mp_gpu_finish(h.engine->device->gpu, mp_device_stream(h.engine->device))
+                     : h.engine->backend->ops->memory_info(h.engine->backend, MP_TIER_DEVICE,
+                                                           &free_bytes, &total_bytes);
+        CHECK_EQ(status, MP_ERR_DEVICE);
+        calls = device_calls();
+        CHECK_EQ(mp_gpu_finish(h.engine->device->gpu, mp_device_stream(h.engine->device)),
+                 MP_ERR_DEVICE);
+        CHECK(strstr(mp_error_last()->text, "an earlier call") != NULL);
+        CHECK_EQ(h.engine->backend->ops->frame_create(h.engine->backend, MP_TIER_DEVICE,
+                                                      h.engine->backend->caps.granule_bytes,
+                                                      &frame),
+                 MP_ERR_DEVICE);
+        CHECK(strstr(mp_error_last()->text, "an earlier call") != NULL);
+        CHECK_EQ(
+            harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options.sequences, 0, logits),
+            MP_ERR_DEVICE);
+        harness_close(&h);
+        CHECK_EQ(device_calls(), calls);
+        fake_api.lose(0);
+        fake_api.clear();
+    }
+    harness_open(&options, &h); /* opened anew, it is there */
+    CHECK_EQ(harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options.sequences, 0, logits),
+             MP_OK);
+    harness_close(&h);
+    check_nothing_lives();
+    free(logits);
+}
+
 static void a_lost_device_ends_the_run_with_its_name(void)
 {
     struct harness_options options = on_device();
     float *logits = new_logits();
     struct harness h;
+    uint64_t calls;
 
     harness_open(&options, &h);
     CHECK_EQ(harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options.sequences, 0, logits),
@@ -499,8 +555,11 @@ static void a_lost_device_ends_the_run_with_its_name(void)
     CHECK_EQ(harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options.sequences, 0, logits),
              MP_ERR_DEVICE);
     CHECK(strstr(mp_error_last()->text, "opened anew") != NULL);
-    fake_api.lose(0);
+    calls = device_calls();
     harness_close(&h);
+    CHECK_EQ(device_calls(), calls);
+    fake_api.lose(0);
+    fake_api.clear();
     check_nothing_lives();
     free(logits);
 }
@@ -527,5 +586,6 @@ int main(int argc, char **argv)
     RUN(measured_costs_are_used_and_followed);
     RUN(a_device_draws_what_the_sampler_would);
     RUN(a_lost_device_ends_the_run_with_its_name);
+    RUN(a_lost_device_is_left_alone_by_all);
     return 0;
 }

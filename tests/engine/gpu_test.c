@@ -344,7 +344,13 @@ static void a_lost_device_says_that_it_must_be_opened_anew(void)
     CHECK_EQ(work_once(&w), MP_ERR_DEVICE);
     CHECK_STR(mp_error_last()->code, "E_CUDA");
     CHECK(strstr(mp_error_last()->text, "opened anew") != NULL);
+    CHECK(mp_gpu_is_lost(w.gpu));
+    mp_gpu_free(w.gpu, w.gate); /* gives nothing back, and calls nobody */
+    mp_gpu_close(w.gpu);
     fake_api.lose(0);
+    fake_api.clear();
+    CHECK_EQ(open_work(&w), MP_OK);
+    CHECK_EQ(work_once(&w), MP_OK);
     close_work(&w);
     check_nothing_lives();
 }
