@@ -131,7 +131,7 @@ set_tests_properties(engine/cuda_many_test PROPERTIES ENVIRONMENT
 mp_test(engine/cuda_predict_test LIBS mp_engine m SOURCES tests/engine/harness.c
     VARIANTS prompt late TIMEOUT 200)
 mp_fake_cuda(engine/cuda_predict_test prompt late)
-set(variants sites-window-exclusive sites-window-hybrid memory later-hybrid later-window-exclusive
+set(variants sites-table sites-window-exclusive sites-window-hybrid memory later-hybrid later-window-exclusive
     pause-exclusive pause-hybrid processes no_host_numa numa_id_unknown-hybrid)
 mp_test(engine/cuda_faults_test LIBS mp_engine m Threads::Threads SOURCES tests/engine/harness.c
     VARIANTS ${variants} cublas LABELS fault TIMEOUT 300)

@@ -8,6 +8,7 @@
 #include "engine/engine_int.h"
 #include "tests/engine/harness.h"
 #include "tests/engine/repack_check.h"
+#include "tests/fakecublas/client.h"
 #include "tests/fakecuda/client.h"
 #include "tests/npy.h"
 #include "tests/test.h"
@@ -21,6 +22,7 @@
 
 static struct npy tokens, lens;
 static struct mp_assign_ops plan;
+static enum mp_executor plan_to = MP_EXECUTOR_DEVICE;
 
 static struct harness_options many(const char *model)
 {
@@ -35,13 +37,14 @@ static struct harness_options many(const char *model)
     return options;
 }
 
-/* Every other expert is read in place. */
+/* Every other expert is read in place, the rest goes to plan_to; or all do if that is the CPU. */
 static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
                         enum mp_executor *executors)
 {
     (void)policy;
     for (uint32_t i = 0; i < facts->count; i++)
-        executors[i] = facts->experts[i] % 2 ? MP_EXECUTOR_IN_PLACE : MP_EXECUTOR_DEVICE;
+        executors[i] =
+            facts->experts[i] % 2 && plan_to != MP_EXECUTOR_CPU ? MP_EXECUTOR_IN_PLACE : plan_to;
 }
 
 static enum mp_status run(const struct harness_options *options, bool planned, float *logits,
@@ -106,6 +109,57 @@ static void who_computes_follows_from_the_choice_alone(void)
     fake_api.reset();
 }
 
+/* False: the run makes no product of that number. Else it failed as it must. */
+static bool product_fails(const struct harness_options *options, unsigned number)
+{
+    static float logits[LOGITS];
+    enum mp_status status;
+
+    (void)fake_cublas_fail("cublasGemmEx", number, 13);
+    status = run(options, true, logits, NULL);
+    if (!fake_cublas_fail("", 0, 0))
+        return false;
+    CHECK_EQ(status, MP_ERR_DEVICE);
+    CHECK_STR(mp_error_last()->code, "E_CUBLAS");
+    return true;
+}
+
+/* How many products a run makes, by halving. */
+static unsigned products_of(const struct harness_options *options)
+{
+    unsigned low = 0, high = 1024;
+
+    while (low < high) {
+        const unsigned middle = (low + high) / 2;
+
+        if (product_fails(options, middle))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Any product fails, those of experts among them; the next run is right again. */
+static void products_of_experts_fail_too(void)
+{
+    static float want[LOGITS], got[LOGITS];
+    struct harness_options options = many(MODEL);
+    unsigned all, others;
+
+    must_run(&options, true, want, NULL);
+    all = products_of(&options);
+    plan_to = MP_EXECUTOR_CPU;
+    others = products_of(&options);
+    plan_to = MP_EXECUTOR_DEVICE;
+    fprintf(stderr, "    %u products, %u of them of experts\n", all, all - others);
+    CHECK(all >= others + 6);
+    for (unsigned k = 0; k < all; k += 9)
+        CHECK(product_fails(&options, k));
+    must_run(&options, true, got, NULL);
+    CHECK(memcmp(want, got, sizeof(want)) == 0);
+}
+
 static void bits_do_not_depend_on_budgets(const char *model)
 {
     static float want[LOGITS], got[LOGITS];
@@ -146,6 +200,7 @@ int main(void)
     CHECK(npy_read(MODEL "/expect/b4_lens.npy", &lens));
     RUN(values_are_near_those_of_the_kernels);
     RUN(who_computes_follows_from_the_choice_alone);
+    RUN(products_of_experts_fail_too);
     RUN(bits_of_whole_experts_do_not_depend_on_budgets);
     RUN(bits_of_slices_do_not_depend_on_budgets);
     return 0;
