@@ -22,7 +22,7 @@ in [simulate.md](simulate.md): the time of decisions and of a framework between 
 
 "b" is batch. Decode is simulated with 16 prompt tokens per sequence and 32 generated ones, DALI's with its 64 and 64,
 PreScope's with a quarter of its 512 and 64 (prompts count there), MoEpic's after 640 steps that do not count (`--warm`), so
-that its partition has moved (once, after 512 tokens, not the paper's 5000: made-up routing stays as it is), unless the row says otherwise. Baselines are this project's profiles of those names, not the originals.
+that its partition has moved (once, after 500 tokens, not the paper's 5000: made-up routing stays as it is), unless the row says otherwise. Baselines are this project's profiles of those names, not the originals.
 Where ours differs from the paper's by much, the difference is the finding; see the notes at the end.
 
 | # | paper, place | setting | claim | ours is | ours |
