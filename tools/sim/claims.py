@@ -49,7 +49,7 @@ TAIL = '''
 - **5** (SMoE slower in prefill): the gain in the paper is overlap of CPU, device and link, which our HybriMoE has too, and
   its three queues fit tighter than SMoE's two pointers. With SMoE's assignment it is as slow: `moepager simulate --machine
   rtx3080ti-i9 --model deepseek-moe-16b --profile hybrimoe --assign two-pointer --prompt 128 --gen 4` (690 ms, SMoE 682,
-  HybriMoE 623).
+  HybriMoE 625).
 - **8** (+Pre gains nothing): with one sequence demands keep the link busy, and a prefetch cannot be loaded in time that
   is not there; +BA then takes away the CPU's part of the work, so it gains more than in the paper.
 - **11, 14, 16** (HybriMoE ahead of DALI): DALI describes HybriMoE as a static threshold on tokens (1, 3.1, A.4);
@@ -60,12 +60,12 @@ TAIL = '''
 - **23 to 26, 28** (PreScope behind): 32 GB hold nearly all of DeepSeek-V2-Lite and Moonlight, so there is little to page
   (99.6 % hits), and PreScope pays for its predictions, which stand in the step's way here and are hidden in the paper
   (6.4). With 24 GiB and hidden predictions the sign is the paper's: `moepager simulate --machine a100-32gb-xeon6230r
-  --model deepseek-v2-lite --batch 16 --gen 16 --prompt 128 --set device_gib=24,llapor_us=0 --profile prescope` takes 40.3 ms
-  per step, Fiddler 46.1, HybriMoE with `--partition hot-table` 42.4. A second version of that paper is said to use 24 GB.
+  --model deepseek-v2-lite --batch 16 --gen 16 --prompt 128 --set device_gib=24,llapor_us=0 --profile prescope` takes 40.5 ms
+  per step, Fiddler 46.6, HybriMoE with `--partition hot-table` 42.7. A second version of that paper is said to use 24 GB.
 - **32, 36, 38, 39** (MoEpic ahead by less; its partition and its theta are nearly of no worth): made-up layers differ little
   from each other, so there is little to move, and the link is busy nearly all the time whatever theta is. The prompt of 36 takes longer with the partition. Its baselines load in time what the paper says they
-  do not: their TPOT of 136 to 248 ms is mostly a framework's. A partition that waits for an idle device waits for the end
-  of the text: the prefetches leave no such moment before.
+  do not: their TPOT of 136 to 248 ms is mostly a framework's. A partition that only waits for an idle device
+  waits for the end of the text, because prefetches leave no such moment: when it is due, nothing is loaded ahead until it has had one.
 
 ## Commands
 
