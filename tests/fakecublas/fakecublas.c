@@ -31,7 +31,11 @@ struct cublas_context {
     mp_cu_function function;
     mp_cu_stream stream;
     const void *workspace;
+    struct cublas_context *next;
 };
+
+/* Those that live. Of a device that is lost nobody gives them back. */
+static struct cublas_context *contexts;
 
 struct gemm {
     uint64_t a, b, c;
@@ -167,6 +171,8 @@ int cublasCreate_v2(struct cublas_context **handle)
         free(context);
         return NOT_INITIALIZED;
     }
+    context->next = contexts;
+    contexts = context;
     *handle = context;
     return SUCCESS;
 }
@@ -175,7 +181,11 @@ EXPORT int cublasDestroy_v2(struct cublas_context *handle);
 int cublasDestroy_v2(struct cublas_context *handle)
 {
     const mp_cu_result result = driver.unload(handle->module);
+    struct cublas_context **at = &contexts;
 
+    while (*at != handle)
+        at = &(*at)->next;
+    *at = handle->next;
     free(handle);
     return result == MP_CU_SUCCESS ? planned("cublasDestroy") : EXECUTION_FAILED;
 }
