@@ -325,22 +325,22 @@ static void a_driver_that_hangs_ends_the_run(void)
     static const struct {
         const char *hang, *said;
     } cases[] = {
-        { "FAKECUDA_FAIL=cuInit,0,-1", "the CUDA driver not answering for 1 s in cuInit;" },
-        { "FAKECUDA_FAIL=cuDevicePrimaryCtxRetain,0,-1", "device 0 not answering for 1 s in " },
-        { "FAKECUDA_FAIL=cuMemCreate,2,-1", "device 0 not answering for 1 s in cuMemCreate;" },
+        { "FAKECUDA_FAIL=cuInit,0,-1", "the CUDA driver not answering for 3 s in cuInit;" },
+        { "FAKECUDA_FAIL=cuDevicePrimaryCtxRetain,0,-1", "device 0 not answering for 3 s in " },
+        { "FAKECUDA_FAIL=cuMemCreate,2,-1", "device 0 not answering for 3 s in cuMemCreate;" },
         { "FAKECUDA_FAIL=cuMemcpyHtoDAsync_v2,30,-1",
-          "device 0 not answering for 1 s in cuMemcpyHtoDAsync;" },
+          "device 0 not answering for 3 s in cuMemcpyHtoDAsync;" },
         { "FAKECUDA_FAIL=cuEventSynchronize,9,-1",
-          "device 0 not answering for 1 s in cuEventSynchronize;" },
-        { "FAKECUDA_FAIL=cuStreamSynchronize,9,-1", "device 0 not answering for 1 s in cu" },
-        { "FAKECUDA_FAIL=cuLaunchKernel,20,-1", "device 0 not answering for 1 s in cu" },
-        { "FAKECUDA_FAIL=cuMemUnmap,1,-1", "device 0 not answering for 1 s in cuMemUnmap;" },
+          "device 0 not answering for 3 s in cuEventSynchronize;" },
+        { "FAKECUDA_FAIL=cuStreamSynchronize,9,-1", "device 0 not answering for 3 s in cu" },
+        { "FAKECUDA_FAIL=cuLaunchKernel,20,-1", "device 0 not answering for 3 s in cu" },
+        { "FAKECUDA_FAIL=cuMemUnmap,1,-1", "device 0 not answering for 3 s in cuMemUnmap;" },
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a",
                                            "--max-tokens", "4", "--ctx", "64", "--device", "cuda",
-                                           "--budget", "50%", "--watchdog", "1" },
+                                           "--budget", "50%", "--watchdog", "3" },
                                  .env = { driver, cases[i].hang } };
         struct cli_result result;
 
