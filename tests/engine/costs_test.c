@@ -14,6 +14,7 @@
 #include "engine/session.h"
 #include "tests/engine/repack_check.h"
 #include "tests/fakecuda/client.h"
+#include "tests/slow_link.h"
 #include "tests/test.h"
 #include "tests/tmpdir.h"
 #include "vmm/base/error.h"
@@ -187,18 +188,6 @@ static void shares_move_where_costs_are_known(void)
     check_nothing_lives();
 }
 
-/* A link on which every transfer takes a while before its first byte. */
-static uint64_t slow_now(struct mp_clock *clock)
-{
-    char name[16];
-
-    (void)clock;
-    if (pthread_getname_np(pthread_self(), name, sizeof(name)) == 0 &&
-        (strcmp(name, "mp-link") == 0 || strcmp(name, "mp-reader") == 0))
-        usleep(3000);
-    return mp_clock_now_ns(mp_clock_monotonic());
-}
-
 #define DUE 8u    /* tokens */
 #define STEPS 48u /* of one token */
 
@@ -207,7 +196,6 @@ static uint64_t slow_now(struct mp_clock *clock)
 static uint32_t step_by_step(const char *device, const char *profile, float *logits,
                              uint64_t revisions[STEPS])
 {
-    static struct mp_clock slow = { slow_now };
     const uint8_t want = 1;
     struct mp_session session;
     uint32_t busy = 0;
@@ -216,7 +204,7 @@ static uint32_t step_by_step(const char *device, const char *profile, float *log
     settings.run.probe = MP_PROBE_OFF;
     settings.io.mode = MP_IO_BUFFERED;
     settings.io.uring = false;
-    clock_of_sessions = &slow;
+    clock_of_sessions = slow_link_clock();
     open_session(MODEL, &session);
     for (uint32_t t = 0; t < STEPS; t++) {
         const uint32_t token = 3 + t * 37 % 90, sequence = 0;

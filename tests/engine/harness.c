@@ -52,7 +52,7 @@ static enum mp_status open_engine(const struct harness_options *options, struct 
         .seed = 1,
         .kernels = options->kernels != NULL ? mp_kernels_find(options->kernels) : mp_kernels_best(),
         .pool = h->pool,
-        .clock = mp_clock_monotonic(),
+        .clock = options->clock != NULL ? options->clock : mp_clock_monotonic(),
     };
     status = mp_policy_resolve(&options->policies, &h->config.policies);
     return status == MP_OK ? mp_engine_create(&h->config, &h->engine) : status;
