@@ -71,6 +71,8 @@ static const struct flag flags[] = {
       "token ids: the prompt, then what is generated, whatever the logits say" },
     { "route-from", TEXT, AT(route_from), 0, 0, 0, BENCH, "TRACE",
       "experts are chosen as in this trace, whatever the model's routers say" },
+    { "route-from", TEXT, AT(route_from), 0, 0, 0, CALIBRATE, "TRACE",
+      "instead of a text: which experts this trace chose, and nothing else" },
     { "batch", NUMBER, AT(batch), 1, 64, 0, BENCH | PERPLEXITY, "N",
       "prompts, or windows of text, at once (1)" },
     { "repeat", NUMBER, AT(repeat), 1, 1000, 0, BENCH, "R", "runs; medians are reported (3)" },
@@ -188,6 +190,7 @@ static const struct {
     { "calibrate", "learn from a text what policies want to know of a model", ENGINE_SETTINGS,
       "  moepager calibrate --model models/tiny-moe --text train.txt\n"
       "  moepager calibrate --model DIR --text train.txt --features --tokens 65536\n"
+      "  moepager calibrate --model DIR --route-from trace.txt --out hot.safetensors\n"
       "  moepager calibrate --model DIR --text heldout.txt --evaluate --budget 50% --json\n" },
     { "perplexity", "how well a model predicts a text, with any routing", ENGINE_SETTINGS,
       "  moepager perplexity --model models/tiny-moe --text heldout.txt\n"

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/route_from.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 
@@ -182,6 +183,36 @@ void mp_calibrator_seen(void *calibrator, const struct mp_layer_seen *seen)
     memcpy(c->before, seen->experts, tokens * k * sizeof(uint32_t));
     if (seen->layer == 0)
         c->tokens += tokens;
+}
+
+enum mp_status mp_calibrator_trace(struct mp_calibrator *c, const struct mp_route_from *from,
+                                   uint64_t steps)
+{
+    const uint32_t all = mp_route_from_steps(from), sequence = 0;
+    /* Inputs, results and weights of one token: nothing is known of them. */
+    float *zeros = calloc((size_t)c->id.hidden * c->id.top_k + c->id.top_k, sizeof(*zeros));
+
+    if (zeros == NULL)
+        return mp_fail_no_memory("a calibration", (uint64_t)c->id.hidden * c->id.top_k * 4);
+    for (uint32_t step = 0; step < all && step < steps; step++) {
+        const struct mp_batch batch = { .count = 1, .sequence = &sequence, .position = &step };
+
+        for (uint32_t l = 0; l < c->id.layers; l++) {
+            const struct mp_layer_seen seen = {
+                .layer = l,
+                .k = c->id.top_k,
+                .batch = &batch,
+                .input = zeros,
+                .experts = mp_route_from_chosen(from, step, l),
+                .weights = zeros,
+                .results = zeros,
+            };
+
+            mp_calibrator_seen(c, &seen);
+        }
+    }
+    free(zeros);
+    return MP_OK;
 }
 
 double mp_calibrator_cosine(const struct mp_calibrator *c, uint32_t layer)

@@ -18,6 +18,14 @@ void mp_calibrator_destroy(struct mp_calibrator *calibrator);
 /* For struct mp_watch. Positions of a sequence come in order; position 0 begins a new text. */
 void mp_calibrator_seen(void *calibrator, const struct mp_layer_seen *seen);
 
+/*
+ * Instead of a run: the first steps of a trace, at most `steps`, as one text. Of a trace only the
+ * choices are known, so afterwards all similarities and residuals are 0.
+ */
+struct mp_route_from;
+enum mp_status mp_calibrator_trace(struct mp_calibrator *calibrator,
+                                   const struct mp_route_from *from, uint64_t steps) MP_MUST_CHECK;
+
 /* What one reads in the report, besides what the file holds. */
 struct mp_calibration_summary {
     uint64_t tokens;

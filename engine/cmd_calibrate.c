@@ -1,9 +1,10 @@
 /*
- * `moepager calibrate`: learn from a text what policies want to know of a model, and show how well
- * predictors do.
+ * `moepager calibrate`: learn from a text what policies want to know of a model, or from a trace
+ * which experts are hot, and show how well predictors do.
  */
 #include <libgen.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,12 +63,14 @@ static enum mp_status open_session(struct calibrate *c)
     const struct mp_session_config config = {
         .model = c->args->model,
         .sequences = STREAMS,
-        .tokenizer = true,
+        .tokenizer = c->args->route_from == NULL,
         .progress = &progress,
         .clock = c->clock,
         .cancel = &mp_interrupted,
         /* What is to be made anew is not read, so that a wrong one can be replaced. */
         .no_sidecars = !c->args->evaluate,
+        .route_from = c->args->route_from,
+        .no_engine = c->args->route_from != NULL,
     };
     enum mp_status status;
 
@@ -125,6 +128,26 @@ static enum mp_status name_files(struct calibrate *c)
     return MP_OK;
 }
 
+/* Each layer's choices without what was computed: groups are thirds, and nothing is alike. */
+static enum mp_status calibrate_trace(struct calibrate *c)
+{
+    enum mp_status status = name_files(c);
+
+    if (status == MP_OK)
+        status = mp_calibration_create(&c->id, &c->data);
+    if (status == MP_OK)
+        status = mp_calibrator_create(&c->id, 1, 1, &c->calibrator);
+    if (status == MP_OK)
+        status = mp_calibrator_trace(c->calibrator, c->session.route_from, c->args->tokens);
+    if (status != MP_OK)
+        return status;
+    mp_calibrator_finish(c->calibrator, c->data, &c->summary);
+    c->summary.similar_pairs = 0;
+    for (uint32_t l = 0; l < c->id.layers; l++)
+        c->data->groups[l] = c->id.layers < 3 ? l : 3 * l / c->id.layers;
+    return mp_calibration_write(c->out, c->data, &c->id, c->summary.tokens);
+}
+
 static enum mp_status calibrate(struct calibrate *c)
 {
     const struct mp_watch watch = { .ctx = c, .layer = on_layer };
@@ -180,6 +203,10 @@ static void print_calibration(const struct calibrate *c, double seconds)
     printf("%s: %llu tokens in %.1f s\n", c->out, (unsigned long long)c->summary.tokens, seconds);
     if (c->args->features)
         printf("%s: training data of the same tokens\n", c->features_path);
+    if (c->args->route_from != NULL) {
+        printf("choices of a trace: nothing is known of similarities, residuals and groups\n");
+        return;
+    }
     printf("%-6s %-8s %22s %22s\n", "layer", "group", "like the layer before",
            "best expert's share");
     for (uint32_t l = 0; l < c->id.layers; l++) {
@@ -195,6 +222,7 @@ static void print_calibration(const struct calibrate *c, double seconds)
 
 static void json_calibration(const struct calibrate *c, double seconds)
 {
+    const bool traced = c->args->route_from != NULL;
     struct mp_json_out json;
 
     mp_json_begin(&json, stdout, true);
@@ -208,8 +236,10 @@ static void json_calibration(const struct calibrate *c, double seconds)
     for (uint32_t l = 0; l < c->id.layers; l++) {
         mp_json_object_begin(&json, NULL);
         mp_json_put_u64(&json, "group", c->data->groups[l]);
-        mp_json_put_f64(&json, "cosine_with_layer_before", mp_calibrator_cosine(c->calibrator, l));
-        mp_json_put_f64(&json, "best_expert_share", mp_calibrator_top_share(c->calibrator, l));
+        mp_json_put_f64(&json, "cosine_with_layer_before",
+                        traced ? NAN : mp_calibrator_cosine(c->calibrator, l));
+        mp_json_put_f64(&json, "best_expert_share",
+                        traced ? NAN : mp_calibrator_top_share(c->calibrator, l));
         mp_json_object_end(&json);
     }
     mp_json_array_end(&json);
@@ -302,19 +332,42 @@ static void json_evaluation(const struct calibrate *c)
     mp_json_end(&json);
 }
 
+/* A text or a trace; the latter tells only who was chosen. */
+static enum mp_status check_source(const struct mp_args *args)
+{
+    if (args->route_from == NULL)
+        return mp_require_text(args);
+    if (args->text != NULL || args->features || args->evaluate)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--route-from does not go with --%s",
+                       args->text != NULL ? "text"
+                       : args->features   ? "features"
+                                          : "evaluate");
+    return MP_OK;
+}
+
+static enum mp_status learn(struct calibrate *c)
+{
+    uint64_t bytes;
+    enum mp_status status;
+
+    if (c->args->route_from != NULL)
+        return calibrate_trace(c);
+    status = mp_load_text(c->args, &c->session, &c->ids, &bytes);
+    if (status != MP_OK)
+        return status;
+    return c->args->evaluate ? evaluate(c) : calibrate(c);
+}
+
 static enum mp_status run_all(struct calibrate *c)
 {
     const uint64_t start_ns = mp_clock_now_ns(c->clock);
-    uint64_t bytes;
     double seconds;
-    enum mp_status status = mp_require_text(c->args);
+    enum mp_status status = check_source(c->args);
 
     if (status == MP_OK)
         status = open_session(c);
     if (status == MP_OK)
-        status = mp_load_text(c->args, &c->session, &c->ids, &bytes);
-    if (status == MP_OK)
-        status = c->args->evaluate ? evaluate(c) : calibrate(c);
+        status = learn(c);
     if (status != MP_OK)
         return status;
     seconds = (double)(mp_clock_now_ns(c->clock) - start_ns) * 1e-9;

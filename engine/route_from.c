@@ -112,6 +112,17 @@ void mp_route_from_destroy(struct mp_route_from *from)
     free(from);
 }
 
+uint32_t mp_route_from_steps(const struct mp_route_from *from)
+{
+    return from->steps;
+}
+
+const uint32_t *mp_route_from_chosen(const struct mp_route_from *from, uint32_t step,
+                                     uint32_t layer)
+{
+    return from->chosen + ((size_t)step * from->layers + layer) * from->top_k;
+}
+
 void mp_route_from_scores(const struct mp_route_from *from, const struct mp_batch *batch,
                           uint32_t layer, float *scores)
 {
@@ -120,7 +131,7 @@ void mp_route_from_scores(const struct mp_route_from *from, const struct mp_batc
     for (uint32_t t = 0; t < batch->count; t++) {
         const uint64_t step =
             (batch->position[t] + (uint64_t)batch->sequence[t] * APART) % from->steps;
-        const uint32_t *chosen = from->chosen + (step * from->layers + layer) * R;
+        const uint32_t *chosen = mp_route_from_chosen(from, (uint32_t)step, layer);
         float *row = scores + (size_t)t * E;
 
         for (uint32_t e = 0; e < E; e++)

@@ -24,6 +24,12 @@ enum mp_status mp_route_from_load(const char *path, uint32_t layers, uint32_t ex
                                   uint32_t top_k, struct mp_route_from **from_p) MP_MUST_CHECK;
 void mp_route_from_destroy(struct mp_route_from *from); /* NULL is allowed */
 
+/* Decode steps of the trace, at least 1. */
+uint32_t mp_route_from_steps(const struct mp_route_from *from);
+/* What a step chose in a layer: top_k experts, the best first. */
+const uint32_t *mp_route_from_chosen(const struct mp_route_from *from, uint32_t step,
+                                     uint32_t layer);
+
 /* scores(batch->count, experts) := probabilities whose k best are those of the trace. */
 void mp_route_from_scores(const struct mp_route_from *from, const struct mp_batch *batch,
                           uint32_t layer, float *scores);

@@ -212,7 +212,8 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
                            session->memory.expert_bytes /
                                (session->weights->unit_count / session->weights->slices.count),
                            &session->engine_config.costs);
-        status = open_engine(settings, session);
+        if (!config->no_engine)
+            status = open_engine(settings, session);
     }
     if (status != MP_OK) {
         mp_session_close(session);

@@ -33,6 +33,7 @@ struct mp_session_config {
     const struct mp_watch *watch; /* or NULL */
     const char *route_from;       /* a trace whose routing replaces the model's; or NULL */
     bool probe;       /* this program is moepager: it may run itself to measure a device */
+    bool no_engine;   /* stop when weights are read: engine is NULL */
     bool no_sidecars; /* leave calibration and trained predictors alone */
 };
 

@@ -1,6 +1,7 @@
 /*
  * `moepager calibrate`, `perplexity` and `run --receipt` as a person uses them: a calibration is
- * made beside a model and taken up by later runs; damaged and foreign files are refused by name.
+ * made beside a model and taken up by later runs; damaged and foreign files are refused by name;
+ * a trace gives one too.
  */
 #include "tests/cli/cli.h"
 
@@ -232,6 +233,58 @@ static void damaged_and_foreign_files_are_refused(void)
         cli_json(ARGS("run", "--model", model, "--prompt", "def", "--max-tokens", "1", "--json")));
 }
 
+static double hit_rate(const char *trace, const char *calibration, const char *partition)
+{
+    json_t *json = cli_json(ARGS("bench", "--model", CLI_MODEL, "--device", "cpu", "--budget",
+                                 "25%", "--prompt-tokens", "4", "--gen-tokens", "24", "--repeat",
+                                 "1", "--ctx", "64", "--route-from", trace, "--profile", "static",
+                                 "--calibration", calibration, "--partition", partition, "--json"));
+    const double rate = number(json_array_get(json_object_get(json, "runs"), 0), "hit_rate");
+
+    json_decref(json);
+    return rate;
+}
+
+/* Needs no text. The experts that the trace names are those that stay: they are chosen more often
+ * than those of the first layers, which are chosen as often as there are places. */
+static void a_trace_gives_a_table_of_hot_experts(void)
+{
+    const char *trace = cli_path("hot.trace"), *out = cli_path("hot.safetensors");
+    json_t *json, *layer;
+    size_t i;
+
+    json_decref(
+        cli_json(ARGS("run", "--model", CLI_MODEL, "--device", "cpu", "--prompt", "sort 5 3 9 1 ->",
+                      "--max-tokens", "24", "--ignore-eos", "--trace", trace, "--json")));
+    json = cli_json(ARGS("calibrate", "--model", CLI_MODEL, "--route-from", trace, "--out", out,
+                         "--tokens", "20", "--json"));
+    CHECK_EQ(number(json, "tokens"), 20);
+    CHECK_EQ(number(json, "similar_pairs"), 0);
+    json_array_foreach(json_object_get(json, "layers"), i, layer)
+    {
+        CHECK_EQ(number(layer, "group"), 3 * i / 8);
+        CHECK(json_is_null(json_object_get(layer, "best_expert_share")));
+    }
+    CHECK_EQ(i, 8);
+    json_decref(json);
+    CHECK(hit_rate(trace, out, "hot-table") > 1.3 * hit_rate(trace, out, "static-layers"));
+
+    cli_expect(ARGS("calibrate", "--model", CLI_MODEL, "--route-from", trace, "--out", out), 0,
+               NULL);
+    cli_expect(ARGS("calibrate", "--model", CLI_MODEL, "--route-from", trace, "--text", text), 2,
+               "--route-from does not go with --text");
+    cli_expect(ARGS("calibrate", "--model", CLI_MODEL, "--route-from", trace, "--features"), 2,
+               "--route-from does not go with --features");
+    cli_expect(ARGS("calibrate", "--model", CLI_MODEL, "--route-from", trace, "--evaluate"), 2,
+               "--route-from does not go with --evaluate");
+    cli_expect(ARGS("calibrate", "--model", "tests/data/models/qwen3moe-tiny", "--route-from",
+                    trace, "--out", out),
+               2, "error[E_ROUTE_FROM]");
+    cli_expect(ARGS("bench", "--model", "tests/data/models/qwen3moe-tiny", "--gen-tokens", "1",
+                    "--calibration", out),
+               3, "error[E_SIDECAR_MODEL]");
+}
+
 static void perplexity_by_alpha(void)
 {
     json_t *json =
@@ -324,6 +377,7 @@ int main(int argc, char **argv)
     RUN(a_run_takes_the_calibration_up);
     RUN(evaluate_shows_every_predictor);
     RUN(damaged_and_foreign_files_are_refused);
+    RUN(a_trace_gives_a_table_of_hot_experts);
     RUN(perplexity_by_alpha);
     RUN(wrong_sweeps_are_refused);
     RUN(a_receipt_says_what_routing_changed);

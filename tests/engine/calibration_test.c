@@ -1,6 +1,6 @@
 /*
  * The file of a calibration: what is written is read back, and what is damaged or of another model
- * is refused by name. And the rule for layer groups.
+ * is refused by name. What a trace says of its experts, and the rule for layer groups.
  */
 #include "engine/calibrate.h"
 
@@ -9,6 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/route_from.h"
+#include "policy/trace.h"
 #include "tests/test.h"
 #include "tests/tmpdir.h"
 #include "vmm/base/error.h"
@@ -151,6 +153,83 @@ static void damaged_files_are_refused(void)
     refused(&id, "E_ST_SHORT", "4 bytes");
 }
 
+/* A token of a prompt, then steps: step s chooses experts s and s + 1 in even layers, 0 and 2 in
+ * odd ones. */
+static void write_trace(const char *name, uint32_t steps)
+{
+    const struct mp_trace_shape shape = { .model = "test",
+                                          .layers = id.layers,
+                                          .experts = id.experts,
+                                          .top_k = id.top_k,
+                                          .expert_bytes = 4096 };
+    const float weights[2] = { 0.6f, 0.4f };
+    struct mp_trace_writer *writer;
+
+    CHECK_EQ(mp_trace_create(name, &shape, &writer), MP_OK);
+    for (uint32_t s = 0; s <= steps; s++) {
+        for (uint32_t l = 0; l < id.layers; l++) {
+            const uint32_t experts[2] = { l % 2 ? 0 : (s + 2) % 3, l % 2 ? 2 : s % 3 };
+            const struct mp_trace_row row = {
+                .step = s, .layer = l, .position = s, .experts = experts, .weights = weights
+            };
+
+            mp_trace_write(writer, &row);
+        }
+    }
+    CHECK_EQ(mp_trace_close(writer), MP_OK);
+}
+
+static bool near(float got, double want)
+{
+    return fabs((double)got - want) < 1e-6;
+}
+
+/* Shares of choices are those of the steps that were asked for; what a trace does not know is 0. */
+static void a_trace_says_who_is_hot(void)
+{
+    const size_t E = id.experts;
+    char trace[4200];
+    struct mp_calibration_data *data;
+    struct mp_calibration_summary summary;
+    struct mp_calibrator *calibrator;
+    struct mp_route_from *from;
+
+    snprintf(trace, sizeof(trace), "%s/hot.trace", test_tmpdir());
+    write_trace(trace, 9);
+    CHECK_EQ(mp_route_from_load(trace, id.layers, id.experts, id.top_k, &from), MP_OK);
+    CHECK_EQ(mp_calibration_create(&id, &data), MP_OK);
+    CHECK_EQ(mp_calibrator_create(&id, 1, 1, &calibrator), MP_OK);
+    CHECK_EQ(mp_calibrator_trace(calibrator, from, 4), MP_OK);
+    mp_calibrator_finish(calibrator, data, &summary);
+    CHECK_EQ(summary.tokens, 4);
+    /* Even layers: 01, 12, 20, 01. */
+    CHECK(near(data->facts.hot[0], 3 / 8.0) && near(data->facts.hot[1], 3 / 8.0) &&
+          near(data->facts.hot[2], 2 / 8.0));
+    CHECK(near(data->facts.hot[E], 0.5) && near(data->facts.hot[E + 1], 0) &&
+          near(data->facts.hot[E + 2], 0.5));
+    CHECK(near(data->facts.together[0 * E + 1], 2 / 3.0)); /* of 0: with 1 */
+    CHECK(near(data->facts.next[0 * E + 2], 1));           /* 2 follows in layer 1 */
+    /* Behind the last layer comes layer 0 of the next step: 0 then 1 in three steps. */
+    CHECK(near(data->facts.next[(3 * E + 0) * E + 1], 2 / 3.0));
+    for (size_t i = 0; i < id.layers * E * E; i++)
+        CHECK(near(data->facts.similarity[i], i % E == i / E % E));
+    for (size_t i = 0; i < id.layers * id.hidden; i++)
+        CHECK(near(data->residual[i], 0));
+    mp_calibrator_destroy(calibrator);
+    mp_calibration_destroy(data);
+
+    /* Longer than the trace: all of it, three times around. */
+    CHECK_EQ(mp_calibration_create(&id, &data), MP_OK);
+    CHECK_EQ(mp_calibrator_create(&id, 1, 1, &calibrator), MP_OK);
+    CHECK_EQ(mp_calibrator_trace(calibrator, from, UINT64_MAX), MP_OK);
+    mp_calibrator_finish(calibrator, data, &summary);
+    CHECK_EQ(summary.tokens, 9);
+    CHECK(near(data->facts.hot[0], 1 / 3.0) && near(data->facts.hot[2], 1 / 3.0));
+    mp_calibrator_destroy(calibrator);
+    mp_calibration_destroy(data);
+    mp_route_from_destroy(from);
+}
+
 /* Middle layers are alike and no expert dominates in them. */
 static void groups_are_found_where_the_layers_change(void)
 {
@@ -173,6 +252,7 @@ int main(void)
     RUN(a_trace_takes_it_by_its_shape);
     RUN(another_model_is_refused_by_name);
     RUN(damaged_files_are_refused);
+    RUN(a_trace_says_who_is_hot);
     RUN(groups_are_found_where_the_layers_change);
     return 0;
 }

@@ -273,8 +273,8 @@ void fault_sweep_commands(const char *sites_path)
 /* Calibration: made, read again for an evaluation of all predictors, and a text's perplexity. */
 void fault_sweep_calibration(const char *sites_path)
 {
-    static struct command calibrate, evaluate, perplexity;
-    static char model[4200], text[4200], made[4200], features[4200];
+    static struct command calibrate, evaluate, perplexity, traced;
+    static char model[4200], text[4200], made[4200], features[4200], trace[4200];
     const char *calibrate_argv[] = { "moepager", "calibrate", "--model", model,        "--text",
                                      text,       "--out",     made,      "--window",   "8",
                                      "--json",   "--threads", "1",       "--features", NULL };
@@ -286,11 +286,28 @@ void fault_sweep_calibration(const char *sites_path)
                                       "--text",        text,         "--sweep",  "evict=lru,lfu",
                                       "--threads",     "1",          "--window", "8",
                                       "--calibration", made,         NULL };
+    const char *trace_argv[] = { "moepager",
+                                 "bench",
+                                 "--model",
+                                 model,
+                                 "--prompt-tokens",
+                                 "2",
+                                 "--gen-tokens",
+                                 "4",
+                                 "--trace",
+                                 trace,
+                                 "--repeat",
+                                 "1",
+                                 NULL };
+    const char *traced_argv[] = { "moepager", "calibrate", "--model", model,       "--route-from",
+                                  trace,      "--out",     made,      "--threads", "1",
+                                  "--device", "cpu",       NULL };
 
     make_model(model, sizeof(model));
     snprintf(text, sizeof(text), "%s/text.txt", test_tmpdir());
     snprintf(made, sizeof(made), "%s/made.safetensors", test_tmpdir());
     snprintf(features, sizeof(features), "%s/moepager-features.safetensors", test_tmpdir());
+    snprintf(trace, sizeof(trace), "%s/hot.trace", test_tmpdir());
     fault_write_file(text, "It goes through the model, token by token, and is not kept.\n");
 
     calibrate = (struct command){ .command = MP_COMMAND_CALIBRATE,
@@ -303,4 +320,12 @@ void fault_sweep_calibration(const char *sites_path)
     perplexity =
         (struct command){ .command = MP_COMMAND_PERPLEXITY, .argv = (char **)perplexity_argv };
     sweep_command(&perplexity, sites_path);
+    traced = (struct command){ .command = MP_COMMAND_BENCH,
+                               .argv = (char **)trace_argv,
+                               .argc = MP_ARRAY_LEN(trace_argv) - 1 };
+    CHECK_EQ(run_command(&traced), MP_OK);
+    traced = (struct command){ .command = MP_COMMAND_CALIBRATE,
+                               .argv = (char **)traced_argv,
+                               .made = { made } };
+    sweep_command(&traced, sites_path);
 }

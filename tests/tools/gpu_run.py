@@ -4,9 +4,12 @@
 usage: tests/tools/gpu_run.py BUILD FOLDER
 
 The dry run on the driver without a device has to end well, with a table of at most 30 lines that
-names the targets, and to write into its output folder only. Then what goes wrong on a machine: a
-step that hangs, an end from outside, no driver.
+names the targets, and to write into its output folder only. What counts as met is checked with given
+numbers. Then what goes wrong on a machine: a step that hangs, an end from outside, no driver.
 """
+import importlib.machinery
+import importlib.util
+import json
 import os
 import re
 import shutil
@@ -15,6 +18,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 TOP = Path(__file__).resolve().parents[2]
 ENV = {"PATH": "/nonexistent"}
@@ -52,13 +56,44 @@ def dry_run(bundle, out):
     lines = "\n".join(table(text))
     check(f"the dry run ended with {process.returncode}", process.returncode == 0, text)
     for part in ("<= 1.02", "<=1.02 static, wait", ">= 0.85", "<= 1.10", "8 of 8 settings",
-                 "all resident: pager/plain"):
+                 "all resident: pager/plain", "cost/layers/hot/demand", "in favour of static"):
         check(f"no '{part}' in the table", part in lines, text)
     check("wrote into the bundle", files(bundle) == before)
     for name in ("summary.md", "probe.json", "model.json", "driver_codes.txt", "driver_laws.txt",
                  "graph.log"):
         check(f"no {name}", (out / name).exists())
+    cells = json.loads((out / "model.json").read_text())
+    check("not all placements", {cell["config"] for cell in cells} ==
+          {"cost", "layers", "hot", "demand"}, str(cells))
+    check("no table of hot experts", (out / "hot-1.safetensors").exists())
     print(text[text.index(" lines; all") - 8:])
+
+
+def verdicts():
+    """`cost` is held against the better one of both static placements, whichever it is."""
+    path = str(TOP / "tools/gpu/run")
+    script = importlib.util.module_from_spec(importlib.util.spec_from_loader(
+        "gpu_run_script", importlib.machinery.SourceFileLoader("gpu_run_script", path)))
+    script.__spec__.loader.exec_module(script)
+
+    def judge(wait_ms=0.0, **tpot_ms):
+        rows = []
+        run = SimpleNamespace(probe={"values": {"copy_4m_1": 50.0}},
+                              args=SimpleNamespace(dry_run=False),
+                              row=lambda *row: rows.append(row[-1]))
+        cells = {name: {"tpot_ms": ms, "hit_rate": 1.0, "bytes_per_step": 50e6,
+                        "wait_ms_per_step": wait_ms} for name, ms in tpot_ms.items()}
+        script.compare(run, 50, 1, cells, 1.0)
+        return rows
+
+    check("faster than both", judge(cost=1.0, layers=2.0, hot=1.0) == ["met"])
+    check("within 2 %", judge(cost=1.02, layers=2.0, hot=1.0) == ["met"])
+    check("layers are better", judge(cost=1.0, layers=0.9, hot=2.0) == ["missed"])
+    check("hot is better", judge(cost=1.0, layers=2.0, hot=0.9) == ["missed"])
+    check("the link's bound is 1 ms", judge(1.09, cost=1.0, layers=2.0, hot=2.0) == ["met"])
+    check("waits too long", judge(1.11, cost=1.0, layers=2.0, hot=2.0) == ["missed"])
+    check("cut before the last", judge(cost=1.0, layers=2.0, hot=2.0, demand=3.0) == ["met"])
+    check("cut before hot", judge(cost=1.0, layers=2.0) == [])
 
 
 def hang(bundle, out):
@@ -105,6 +140,7 @@ def main():
                     build], check=True)
     bundle = folder / "elsewhere/bundle"
     os.rename(folder / "packed", bundle)
+    verdicts()
     dry_run(bundle, folder / "out")
     hang(bundle, folder / "out")
     end_from_outside(bundle, folder / "out")
