@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The programs that tell what the machine allows, and the floors made of them, on a small model.
+"""The programs that tell what the machine allows, on a small model.
 
-bench_programs.py MOEPAGER: bench_machine and bench_reader lie beside it. 77 where no direct reads
+bench_programs.py MOEPAGER: bench_machine, bench_movement and bench_reader lie beside it. 77 where no direct reads
 can be had.
 """
 import subprocess
@@ -11,7 +11,8 @@ from pathlib import Path
 
 from bench_table import ROOT, check, load_tool  # also the path to bench_lib
 
-from bench_lib import BenchError, Machine, Models, read_timeline, run_json  # noqa: E402
+from bench_lib import (BenchError, Machine, Models, guess_all, read_moves, run_json,  # noqa: E402
+                       run_movement)
 
 FILL_BYTES = 20 << 20  # two extents and a part
 GEN = 5
@@ -34,39 +35,51 @@ def check_fill(program, file):
         check([key for key, value in fill.items() if value < (0 if "cpu" in key else 1e-9)], [],
               "times that are none")
     for bytes_, threads in ((0, 1), (4095, 1), (1 << 50, 1), (4096, 65)):
-        try:
-            run_json([program, "--fill", file, bytes_, threads])
-        except BenchError as error:
-            check("E_BENCH" in str(error), True, str(error))
-            continue
-        check((bytes_, threads), "refused", "a bad fill")
+        check_refused([program, "--fill", file, bytes_, threads], (bytes_, threads))
 
 
 def check_machine(machine):
     speeds = machine.sample()
-    pairs = speeds.pop("beside")
-    check(len(pairs), 2 * 5, "pairs of speeds, those before and those now")
-    for pair in [speeds, *pairs]:
-        check([key for key, value in pair.items() if value <= 0], [], "speeds that are none")
-    for arguments in ([], ["--beside"], ["FILE", "2", "3"], ["FILE", "0"]):
+    check([key for key, value in speeds.items() if value <= 0], [], "speeds that are none")
+    for arguments in ([], ["FILE", "2", "3"], ["FILE", "0"]):
         done = subprocess.run([machine.program, *arguments], stderr=subprocess.DEVNULL)
         check(done.returncode, 2, f"bench_machine {arguments}")
 
 
-def check_floors(moepager, model, machine, folder):
-    """Of a real run: floors are above each other, and the blind time is a part of a step."""
+def check_movement(moepager, model, file, folder):
+    """The same bytes as a real run, which was given few slots."""
     models = Models(moepager, model, model, None, 4, GEN, 2)
-    timeline = folder / "timeline.json"
-    run = models.run_moepager(1, ["--budget", "12MiB", "--timeline", timeline])["runs"][0]
-    run |= {**read_timeline(timeline, 16), "speeds": machine.sample()}
-    check(0 < run["blind_s"] < run["tpot_ms"] * (GEN - 1) / 1e3, True, "the blind time")
-    result = {}
-    load_tool("compare_llamacpp").add_floors(models, [run], result)
-    floors = run["floors"]
-    check(round(sum(run["unguessed"].values()), 6), 2.0, "layers per token")
-    check(0 < floors["unguessed_per_token"] <= run["decode_counters"]["loads"] / (GEN - 1), True,
-          "units that no guess had named")
-    check(0 < floors["together_s"] <= floors["blind_s"] <= floors["routed_s"], True, str(floors))
+    timeline, trace = folder / "timeline.json", folder / "trace"
+    run = models.run_moepager(1, ["--budget", "12MiB", "--timeline", timeline,
+                                  "--trace", trace])["runs"][0]
+    tokens, unit_bytes = read_moves(timeline, trace, models.info)
+    counters = run["decode_counters"]
+    check([len(token) for token in tokens], [2] * (GEN - 1), "layers of decoded tokens")
+    check({sum(layer) for token in tokens for layer in token}, {2}, "experts of a layer")
+    moved = sum(guesses + demands for token in tokens for _, guesses, demands in token)
+    check(counters["loads"] <= moved <= counters["loads"] + counters["prefetch_issued"], True,
+          f"{moved} units moved, {counters}")
+    for moves in (tokens, guess_all(tokens)):
+        check(run_movement(models, file, moves, unit_bytes, 15, None, folder) > 0, True, "seconds")
+    program, list_ = moepager.with_name("bench_movement"), folder / "list"
+    good = [file, unit_bytes, 15, 4096, 4096, 2]
+    list_.write_text("1:0:1 0:1:1\n2:0:0 1:1:0\n")
+    check(run_json([program, *good, list_])["units_per_token"], 2.0, "units")
+    for text in ("", "1:0:1\n0:0:0 0:0:0\n", "1:0\n", "1:0:1 \n", "0:0:65\n", "0:65:0\n"):
+        list_.write_text(text)
+        check_refused([program, *good, list_], text)
+    list_.write_text("1:1:1\n")
+    for at, value in ((1, 0), (1, 4097), (1, 1 << 40), (2, 0)):
+        check_refused([program, *good[:at], value, *good[at + 1:], list_], f"{at}: {value}")
+
+
+def check_refused(command, what):
+    try:
+        run_json(command)
+    except BenchError as error:
+        check("E_BENCH" in str(error), True, str(error))
+        return
+    check(what, "refused", "what is bad")
 
 
 def main():
@@ -74,7 +87,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="bench-programs-") as name:
         folder = Path(name)
         model = make_model(folder)
-        machine = Machine(moepager, model, both=True)
+        machine = Machine(moepager, model)
         try:
             machine.sample()
         except BenchError as error:
@@ -84,7 +97,7 @@ def main():
             return 77
         check_machine(machine)
         check_fill(moepager.with_name("bench_reader"), machine.file)
-        check_floors(moepager, model, machine, folder)
+        check_movement(moepager, model, machine.file, folder)
     print("passed")
     return 0
 

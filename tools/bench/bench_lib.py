@@ -40,13 +40,10 @@ class Machine:
 
     The best of all is kept, so that a slow moment of the machine does not make a bound easy; and
     the better of the two beside a run, because a virtual machine's disk is not that fast always.
-    With `both` also what disk and memory give at the same time, for several numbers of reads in
-    flight; of a run all that was measured before and after it.
     """
 
-    def __init__(self, moepager, model, both=False):
+    def __init__(self, moepager, model):
         self.program = moepager.with_name("bench_machine")
-        self.flags = ["--beside"] if both else []
         if not self.program.exists():
             raise BenchError(f"{self.program} is not there: "
                              f"ninja -C {moepager.parent} bench_machine")
@@ -63,17 +60,15 @@ class Machine:
 
     def sample(self):
         """3 to 5 seconds. Disk and memory, the better of now and the time before."""
-        now = run_json([self.program, *self.flags, self.file])
+        now = run_json([self.program, self.file])
         before, self.last, self.last_s = self.last or now, now, time.monotonic()
         self.facts["samples"] += 1
         for key, value in now.items():
-            if key not in ("disk_threads", "beside"):
+            if key != "disk_threads":
                 self.facts[key] = max(value, self.facts.get(key, 0))
         if now["disk_bytes_per_s"] == self.facts["disk_bytes_per_s"]:
             self.facts["disk_threads"] = now["disk_threads"]
-        return {**{key: max(before[key], now[key])
-                   for key in ("disk_bytes_per_s", "memory_bytes_per_s")},
-                "beside": before.get("beside", []) + now.get("beside", [])}
+        return {key: max(before[key], now[key]) for key in ("disk_bytes_per_s", "memory_bytes_per_s")}
 
     def around(self, run):
         """What run() returns, and the speeds before and after it."""
@@ -83,52 +78,58 @@ class Machine:
         return {**result, "speeds": self.sample()}
 
 
-def least_s(disk_bytes, memory_bytes, speeds):
-    """Seconds in which so much can be read from disk and from memory, at best.
+def read_trace(path):
+    """{(step, MoE layer): experts that its tokens chose}"""
+    chosen = {}
+    with open(path, encoding="ascii") as file:
+        for line in file:
+            if not line.startswith("#"):
+                step, layer, _, _, *pairs = line.split()
+                chosen.setdefault((int(step), int(layer)), set()).update(
+                    int(pair.split(":")[0]) for pair in pairs)
+    return chosen
 
-    One of them alone has its own speed. Both together are as fast as they were beside each other,
-    by that number of reads in flight that is best for this work: both are read until one is done,
-    and then the other one alone.
+
+def read_moves(timeline, trace, info):
+    """What each decoded token's layers had to move: [[(hits, guesses, demands), ...], ...], units.
+
+    Of what the router chose: hits are there; guesses were read since the layer before was routed,
+    not for this layer's router; demands began to be read after it had chosen. `timeline` and
+    `trace` are of one run with one sequence, `info` is the model's. Also the bytes of a unit.
     """
-    disk, memory = speeds["disk_bytes_per_s"], speeds["memory_bytes_per_s"]
-    best = disk_bytes / disk + memory_bytes / memory
-    for pair in speeds["beside"]:
-        disk_beside = min(disk, pair["disk_bytes_per_s"])
-        memory_beside = min(memory, pair["memory_bytes_per_s"])
-        both = min(disk_bytes / disk_beside, memory_bytes / memory_beside)
-        best = min(best, both + max((disk_bytes - both * disk_beside) / disk,
-                                    (memory_bytes - both * memory_beside) / memory))
-    return best
+    reads, layers, bytes_ = {}, [], 0
+    for event in json.loads(Path(timeline).read_text())["traceEvents"]:
+        if event["ph"] == "X" and event["name"] in ("demand", "prefetch", "MoE layer"):
+            span, args = (event["ts"], event["ts"] + event["dur"]), event["args"]
+            if event["name"] == "MoE layer":
+                layers.append((*span, args["layer"], args["tokens"]))
+            else:
+                reads.setdefault(args["unit"], []).append(span)
+                bytes_ = max(bytes_, args["bytes"])
+    chosen, slices = read_trace(trace), info["slices"]
+    tokens, step, routed = [], 0, 0
+    for start, end, layer, count in sorted(layers):
+        if count == 1:
+            if layer == 0:
+                step += 1
+                tokens.append([])
+            moves = [0, 0, 0]
+            for unit in (expert * slices + i for expert in chosen[step, layer]
+                         for i in range(slices)):
+                last = max((span for span in reads.get(layer * info["experts"] * slices + unit, [])
+                            if span[0] < end), default=(0, 0))
+                moves[2 if last[0] >= start else 1 if last[1] >= routed > 0 else 0] += 1
+            tokens[-1].append(tuple(moves))
+        routed = start
+    if not tokens or not bytes_:
+        raise BenchError(f"{timeline}: no token was decoded, or nothing was read for one")
+    return tokens, bytes_
 
 
-def read_timeline(path, layer_units):
-    """Of the decoded tokens in a timeline: for how long nobody knew what to read, and what was read
-    on demand.
-
-    blind_s     from the end of a token's last layer of experts to the next one's first layer: the
-                output, what chooses the token, and attention; of all tokens the shortest
-    unguessed   {number of units: layers per token} in which so many units of the layer itself, each
-                with `layer_units` of them, began to be read on demand after its router had chosen
-    """
-    spans = {"MoE layer": [], "forward": [], "demand": []}
-    for event in json.loads(Path(path).read_text())["traceEvents"]:
-        if event["ph"] == "X" and event["name"] in spans and event["args"].get("tokens", 1) == 1:
-            spans[event["name"]].append((event["ts"], event["ts"] + event["dur"], event["args"]))
-    layers, steps, reads = (sorted(spans[name], key=lambda span: span[:2])
-                            for name in ("MoE layer", "forward", "demand"))
-    blind = []
-    for (start, end, _), (next_start, next_end, _) in zip(steps, steps[1:]):
-        last = max(stop for _, stop, _ in layers if start <= stop <= end)
-        first = min(begin for begin, _, _ in layers if next_start <= begin <= next_end)
-        blind.append((first - last) / 1e6)
-    if not blind:
-        raise BenchError(f"{path}: no two steps of one token")
-    unguessed = {}
-    for start, end, args in layers:
-        count = sum(start <= begin < end and read["unit"] // layer_units == args["layer"]
-                    for begin, _, read in reads)
-        unguessed[count] = unguessed.get(count, 0) + 1 / len(steps)
-    return {"blind_s": min(blind), "unguessed": unguessed}
+def guess_all(tokens):
+    """As if every miss had been named by the layer before; who names the first layer's is the token."""
+    return [[token[0], *((hits, guesses + demands, 0) for hits, guesses, demands in token[1:])]
+            for token in tokens]
 
 
 def print_machine(m):
@@ -168,6 +169,17 @@ def drop_cache(paths):
 
 def median(values):
     return statistics.median(values)
+
+
+def run_movement(models, file, tokens, unit_bytes, slots, group, folder):
+    """Seconds per token of a program that moves the same bytes and computes nothing."""
+    info, moves = models.info, folder / "moves"
+    moves.write_text("".join(" ".join("%d:%d:%d" % layer for layer in token) + "\n"
+                             for token in tokens))
+    head = 2 * info["vocabulary"] * info["hidden"]
+    layer = (models.token_bytes - info["token_cycle_bytes"] - head) // len(tokens[0])
+    return run_json([models.moepager.with_name("bench_movement"), file, unit_bytes, slots, layer,
+                     head, models.threads, moves], group)["s_per_token"]
 
 
 def build_llama_driver(prefix, folder):

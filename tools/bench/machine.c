@@ -1,16 +1,12 @@
 /*
  * What this machine can read, for comparisons with what a program reached:
- * `bench_machine [--beside] FILE [THREADS]` prints one JSON object. `bench_machine --touch BYTES
+ * `bench_machine FILE [THREADS]` prints one JSON object. `bench_machine --touch BYTES
  * [THREADS]` takes so much new memory, all threads a part of it, and prints how fast it came.
  *
  * Memory: every thread reads an area of its own, far larger than caches, in several streams; the
  * best of some rounds, with one thread and with THREADS (default: all processors). File: blocks of
  * 2 MiB past the page cache (O_DIRECT), by 1, 2, 4, 8 and 16 threads, each number of threads in a
  * fifth of the file of its own, at most 1 GiB; the best of these.
- *
- * --beside: both at once as well. THREADS threads read memory all the time, as one does that
- * computes a token, and the file is read meanwhile by 1, 2, 4, 8 and 16 threads, at most 512 MiB by
- * each number; how fast each of the two was then is printed for every number.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,15 +22,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tools/bench/streams.h"
+
 #define THREADS_MAX 256
 #define AREA_BYTES ((size_t)256 << 20)
 #define ROUNDS 25
-#define STREAMS 8
 #define BLOCK_BYTES ((size_t)2 << 20)
 #define FILE_COUNTS 5 /* 1, 2, 4, 8, 16 threads */
 #define PART_BYTES_MAX ((off_t)1 << 30)
-#define BESIDE_BYTES_MAX ((off_t)1 << 29)
-#define SLICE_BYTES ((size_t)64 << 10) /* of a stream, between two looks at the stop sign */
 
 struct job {
     pthread_t thread;
@@ -44,8 +39,6 @@ struct job {
     int file;
     atomic_llong *next_block;
     long long blocks;
-    atomic_bool *stop; /* of threads that read memory until they are told */
-    double bytes_per_s;
     const char *error;
 };
 
@@ -63,46 +56,11 @@ static void fail(const char *what, const char *why)
     exit(1);
 }
 
-/* Those bytes of each stream. A step reads 256 of each; asking for what comes 1 KiB later is what
- * reads fastest. */
-static void read_streams(struct job *job, size_t begin, size_t end)
-{
-    typedef uint64_t words __attribute__((vector_size(64)));
-    const size_t part = AREA_BYTES / STREAMS;
-    words sums[4] = { 0 };
-
-    for (size_t at = begin; at < end; at += sizeof(sums)) {
-        for (size_t stream = 0; stream < STREAMS; stream++) {
-            const unsigned char *from = job->area + stream * part + at;
-
-            for (size_t i = 0; i < 4; i++)
-                __builtin_prefetch(from + 1024 + i * sizeof(words));
-            for (size_t i = 0; i < 4; i++)
-                sums[i] += *(const words *)(from + i * sizeof(words));
-        }
-    }
-    sums[0] += sums[1] + sums[2] + sums[3];
-    for (size_t i = 0; i < 8; i++)
-        job->sum += sums[0][i];
-}
-
 static void *read_memory(void *arg)
 {
-    read_streams(arg, 0, AREA_BYTES / STREAMS);
-    return NULL;
-}
-
-static void *read_memory_on(void *arg)
-{
     struct job *job = arg;
-    const double start = now_s();
-    double slices = 0;
 
-    for (size_t at = 0; !atomic_load(job->stop); at = (at + SLICE_BYTES) % (AREA_BYTES / STREAMS)) {
-        read_streams(job, at, at + SLICE_BYTES);
-        slices++;
-    }
-    job->bytes_per_s = slices * (double)(SLICE_BYTES * STREAMS) / (now_s() - start);
+    job->sum += read_streams(job->area, AREA_BYTES / STREAMS, 0, AREA_BYTES / STREAMS);
     return NULL;
 }
 
@@ -231,17 +189,13 @@ static double part_bytes_per_s(int file, off_t part, int n, struct job *jobs)
     return (double)blocks * (double)BLOCK_BYTES / run_jobs(jobs, threads);
 }
 
-static off_t part_bytes(off_t bytes, off_t most)
-{
-    return bytes / FILE_COUNTS < most ? bytes / FILE_COUNTS : most;
-}
-
 static double file_bytes_per_s(int file, off_t bytes, struct job *jobs, int *threads_p)
 {
+    const off_t part = bytes / FILE_COUNTS < PART_BYTES_MAX ? bytes / FILE_COUNTS : PART_BYTES_MAX;
     double best = 0;
 
     for (int n = 0; n < FILE_COUNTS; n++) {
-        const double rate = part_bytes_per_s(file, part_bytes(bytes, PART_BYTES_MAX), n, jobs);
+        const double rate = part_bytes_per_s(file, part, n, jobs);
 
         if (rate > best) {
             best = rate;
@@ -251,42 +205,14 @@ static double file_bytes_per_s(int file, off_t bytes, struct job *jobs, int *thr
     return best;
 }
 
-/* A member of the JSON object: what the file gave, and memory meanwhile. */
-static void print_beside(int file, off_t bytes, struct job *file_jobs, int threads)
-{
-    static struct job jobs[THREADS_MAX];
-
-    map_areas(jobs, threads, AREA_BYTES);
-    printf(", \"beside\": [");
-    for (int n = 0; n < FILE_COUNTS; n++) {
-        atomic_bool stop = false;
-        double disk, memory = 0;
-
-        for (int i = 0; i < threads; i++) {
-            jobs[i].work = read_memory_on;
-            jobs[i].stop = &stop;
-        }
-        start_jobs(jobs, threads);
-        disk = part_bytes_per_s(file, part_bytes(bytes, BESIDE_BYTES_MAX), n, file_jobs);
-        atomic_store(&stop, true);
-        join_jobs(jobs, threads);
-        for (int i = 0; i < threads; i++)
-            memory += jobs[i].bytes_per_s;
-        printf("%s{\"disk_threads\": %d, \"disk_bytes_per_s\": %.4g, "
-               "\"memory_bytes_per_s\": %.4g}",
-               n > 0 ? ", " : "", 1 << n, disk, memory);
-    }
-    printf("]");
-}
-
 static int usage(void)
 {
-    fprintf(stderr, "usage: bench_machine [--beside] FILE [THREADS]\n"
+    fprintf(stderr, "usage: bench_machine FILE [THREADS]\n"
                     "       bench_machine --touch BYTES [THREADS]\n");
     return 2;
 }
 
-static int read_all(const char *path, int threads, bool beside)
+static int read_all(const char *path, int threads)
 {
     static struct job jobs[1 << (FILE_COUNTS - 1)];
     const int file = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
@@ -303,11 +229,8 @@ static int read_all(const char *path, int threads, bool beside)
     all = memory_bytes_per_s(threads);
     disk = file_bytes_per_s(file, info.st_size, jobs, &file_threads);
     printf("{\"threads\": %d, \"memory_bytes_per_s_one_thread\": %.4g, "
-           "\"memory_bytes_per_s\": %.4g, \"disk_bytes_per_s\": %.4g, \"disk_threads\": %d",
+           "\"memory_bytes_per_s\": %.4g, \"disk_bytes_per_s\": %.4g, \"disk_threads\": %d}\n",
            threads, one, all, disk, file_threads);
-    if (beside)
-        print_beside(file, info.st_size, jobs, threads);
-    printf("}\n");
     close(file);
     return fflush(stdout) != 0;
 }
@@ -315,12 +238,12 @@ static int read_all(const char *path, int threads, bool beside)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
-    const bool is_touch = strcmp(what, "--touch") == 0, beside = strcmp(what, "--beside") == 0;
-    const int taken = is_touch || beside ? 2 : 1;
+    const bool is_touch = strcmp(what, "--touch") == 0;
+    const int taken = is_touch ? 2 : 1;
     const int threads =
         argc > taken + 1 ? atoi(argv[taken + 1]) : (int)sysconf(_SC_NPROCESSORS_ONLN);
 
     if (argc < taken + 1 || argc > taken + 2 || threads < 1 || threads > THREADS_MAX)
         return usage();
-    return is_touch ? touch(atoll(argv[2]), threads) : read_all(argv[taken], threads, beside);
+    return is_touch ? touch(atoll(argv[2]), threads) : read_all(argv[taken], threads);
 }
