@@ -25,8 +25,10 @@ static enum mp_status fail_source(const struct mp_topology_source *source, const
                    mp_quote(quoted, name, strlen(name)), why);
 }
 
-/* Disallowed parts are kept, so that `info` can tell them from parts that do not exist. */
-static const char *const driver_plugins[] = { "cuda", "nvml", "opencl", "rsmi", "levelzero", "gl" };
+/* Plugins that open drivers of their own, where PCI tells where devices are; and one that asks each
+ * processor from a thread bound to it, which waits for busy ones, what the system tells as well. */
+static const char *const unwanted_plugins[] = { "cuda",      "nvml", "opencl", "rsmi",
+                                                "levelzero", "gl",   "x86" };
 
 static enum mp_status open_hwloc(const struct mp_topology_source *source, hwloc_topology_t *hwloc_p)
 {
@@ -35,13 +37,12 @@ static enum mp_status open_hwloc(const struct mp_topology_source *source, hwloc_
 
     if (hwloc_topology_init(&hwloc) != 0)
         return mp_fail_no_memory("the topology", 0);
+    /* Disallowed parts are kept, so that `info` can tell them from parts that do not exist. */
     hwloc_topology_set_flags(hwloc, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
     hwloc_topology_set_io_types_filter(hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-    /* Where devices are is asked of PCI; plugins that open drivers of their own stay out of this.
-     */
-    for (size_t i = 0; i < MP_ARRAY_LEN(driver_plugins); i++)
+    for (size_t i = 0; i < MP_ARRAY_LEN(unwanted_plugins); i++)
         hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
-                                      driver_plugins[i]);
+                                      unwanted_plugins[i]);
     if (source->xml_path != NULL)
         result = hwloc_topology_set_xml(hwloc, source->xml_path);
     else if (source->synthetic != NULL)
