@@ -126,6 +126,20 @@ def read_moves(timeline, trace, info):
     return tokens, bytes_
 
 
+def read_idle(timeline):
+    """Seconds of the first step in which nothing was being read."""
+    events = [event for event in json.loads(Path(timeline).read_text())["traceEvents"]
+              if event["ph"] == "X" and event["name"] in ("forward", "demand", "prefetch")]
+    begin, dur = min((event["ts"], event["dur"]) for event in events if event["name"] == "forward")
+    idle, known = 0, begin
+    for start, end in sorted((event["ts"], event["ts"] + event["dur"]) for event in events
+                             if event["name"] != "forward"):
+        if start < begin + dur:
+            idle += max(0, start - known)
+            known = max(known, end)
+    return (idle + max(0, begin + dur - known)) / 1e6
+
+
 def guess_all(tokens):
     """As if every miss had been named by the layer before; who names the first layer's is the token."""
     return [[token[0], *((hits, guesses + demands, 0) for hits, guesses, demands in token[1:])]
