@@ -341,6 +341,8 @@ static enum mp_status parse_one(enum mp_command command, int argc, char **argv, 
         args->replayed = arg;
         return MP_OK;
     }
+    if (strcmp(arg, "-h") == 0)
+        arg = "--help";
     if (strncmp(arg, "--", 2) != 0)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "'%s' is not a flag; flags begin with -- (see moepager %s --help)",

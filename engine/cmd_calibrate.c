@@ -15,6 +15,7 @@
 #include "engine/text_run.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
+#include "vmm/base/out.h"
 
 #define STREAMS 32 /* windows at once; the batch of PreScope's evaluation */
 #define FEATURES_NAME "moepager-features.safetensors"
@@ -28,6 +29,8 @@ struct calibrate {
     struct mp_progress_bar bar;
     struct mp_model_id id;
     struct mp_ids ids;
+    char *text; /* owned */
+    size_t text_bytes;
 
     char out[PATH_MAX], features_path[PATH_MAX];
     struct mp_calibrator *calibrator;
@@ -110,11 +113,13 @@ static enum mp_status run_text(struct calibrate *c, const char *predictor,
     return status;
 }
 
-/* <model>/moepager-calibration.safetensors unless --out says otherwise; features beside it. */
+/* <model>/moepager-calibration.safetensors unless --out says otherwise; features beside it. Can
+ * they be written? */
 static enum mp_status name_files(struct calibrate *c)
 {
     char copy[PATH_MAX];
     int length, other;
+    enum mp_status status;
 
     if (c->args->out != NULL)
         length = snprintf(c->out, sizeof(c->out), "%s", c->args->out);
@@ -125,16 +130,15 @@ static enum mp_status name_files(struct calibrate *c)
         snprintf(c->features_path, sizeof(c->features_path), "%s/%s", dirname(copy), FEATURES_NAME);
     if ((size_t)length >= sizeof(c->out) || (size_t)other >= sizeof(c->features_path))
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--out: the path is too long");
-    return MP_OK;
+    status = mp_out_check(c->out);
+    return status == MP_OK && c->args->features ? mp_out_check(c->features_path) : status;
 }
 
 /* Each layer's choices without what was computed: groups are thirds, and nothing is alike. */
 static enum mp_status calibrate_trace(struct calibrate *c)
 {
-    enum mp_status status = name_files(c);
+    enum mp_status status = mp_calibration_create(&c->id, &c->data);
 
-    if (status == MP_OK)
-        status = mp_calibration_create(&c->id, &c->data);
     if (status == MP_OK)
         status = mp_calibrator_create(&c->id, 1, 1, &c->calibrator);
     if (status == MP_OK)
@@ -151,10 +155,8 @@ static enum mp_status calibrate_trace(struct calibrate *c)
 static enum mp_status calibrate(struct calibrate *c)
 {
     const struct mp_watch watch = { .ctx = c, .layer = on_layer };
-    enum mp_status status = name_files(c);
+    enum mp_status status = mp_calibration_create(&c->id, &c->data);
 
-    if (status == MP_OK)
-        status = mp_calibration_create(&c->id, &c->data);
     if (status == MP_OK)
         status = mp_calibrator_create(&c->id, STREAMS, STREAMS, &c->calibrator);
     if (status == MP_OK && c->args->features)
@@ -333,10 +335,12 @@ static void json_evaluation(const struct calibrate *c)
 }
 
 /* A text or a trace; the latter tells only who was chosen. */
-static enum mp_status check_source(const struct mp_args *args)
+static enum mp_status read_source(struct calibrate *c)
 {
+    const struct mp_args *args = c->args;
+
     if (args->route_from == NULL)
-        return mp_require_text(args);
+        return mp_require_text(args, &c->text, &c->text_bytes);
     if (args->text != NULL || args->features || args->evaluate)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--route-from does not go with --%s",
                        args->text != NULL ? "text"
@@ -352,7 +356,7 @@ static enum mp_status learn(struct calibrate *c)
 
     if (c->args->route_from != NULL)
         return calibrate_trace(c);
-    status = mp_load_text(c->args, &c->session, &c->ids, &bytes);
+    status = mp_encode_text(c->args, &c->session, c->text, c->text_bytes, &c->ids, &bytes);
     if (status != MP_OK)
         return status;
     return c->args->evaluate ? evaluate(c) : calibrate(c);
@@ -362,10 +366,15 @@ static enum mp_status run_all(struct calibrate *c)
 {
     const uint64_t start_ns = mp_clock_now_ns(c->clock);
     double seconds;
-    enum mp_status status = check_source(c->args);
+    enum mp_status status = read_source(c);
 
+    /* Beside a model: once it is known to be one. */
+    if (status == MP_OK && !c->args->evaluate && c->args->out != NULL)
+        status = name_files(c);
     if (status == MP_OK)
         status = open_session(c);
+    if (status == MP_OK && !c->args->evaluate && c->args->out == NULL)
+        status = name_files(c);
     if (status == MP_OK)
         status = learn(c);
     if (status != MP_OK)
@@ -403,6 +412,7 @@ enum mp_status mp_cmd_calibrate(const struct mp_args *args, const struct mp_sett
     mp_evaluator_destroy(c->evaluator);
     mp_ids_free(&c->ids);
     free(c->results);
+    free(c->text);
     free(c);
     return status;
 }

@@ -313,6 +313,8 @@ enum mp_status mp_cmd_info(const struct mp_args *args, const struct mp_settings 
     struct mp_topology *topology;
     enum mp_status status;
 
+    if (args->check_values && args->model == NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--check-values needs --model");
     if (args->model != NULL) {
         status = info_model(args, settings);
         return status == MP_OK ? mp_check_stdout() : status;

@@ -31,9 +31,11 @@ struct perplexity {
     struct mp_session session;
     struct mp_progress_bar bar;
     struct mp_ids ids;
-    uint64_t text_bytes;
-    char name[64]; /* of the swept setting */
-    char *values;  /* owned; cut at the commas */
+    char *text; /* owned */
+    size_t read_bytes;
+    uint64_t text_bytes; /* that the tokens came from */
+    char name[64];       /* of the swept setting */
+    char *values;        /* owned; cut at the commas */
     struct row rows[VALUES_MAX];
     uint32_t row_count;
     struct row *row; /* in work */
@@ -149,6 +151,9 @@ static enum mp_status split_sweep(struct perplexity *p)
             return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--sweep has more than %d values", VALUES_MAX);
         p->rows[p->row_count++].value = at;
     }
+    if (p->row_count == 0)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "--sweep needs a setting and values, such as smoe-alpha=0,0.1,0.2");
     /* All of them are tried before the first run. */
     for (uint32_t i = p->row_count; i-- > 0 && status == MP_OK;)
         status = mp_opt_set(p->settings->groups, p->name, p->rows[i].value);
@@ -172,10 +177,6 @@ static enum mp_status open_session(struct perplexity *p)
     mp_progress_bar_begin(&p->bar, "loading", NULL, p->clock);
     status = mp_session_open(p->settings, &config, &p->session);
     mp_progress_bar_end(&p->bar);
-    if (status == MP_OK && p->args->window > p->session.engine_config.ctx)
-        status = mp_fail(MP_ERR_CONFIG, "E_CTX",
-                         "windows of %llu tokens do not fit into the context of %u; lower --window",
-                         (unsigned long long)p->args->window, p->session.engine_config.ctx);
     return status;
 }
 
@@ -264,14 +265,15 @@ static void print_json(const struct perplexity *p)
 
 static enum mp_status run_all(struct perplexity *p)
 {
-    enum mp_status status = mp_require_text(p->args);
+    enum mp_status status = mp_require_text(p->args, &p->text, &p->read_bytes);
 
     if (status == MP_OK)
         status = split_sweep(p);
     if (status == MP_OK)
         status = open_session(p);
     if (status == MP_OK)
-        status = mp_load_text(p->args, &p->session, &p->ids, &p->text_bytes);
+        status =
+            mp_encode_text(p->args, &p->session, p->text, p->read_bytes, &p->ids, &p->text_bytes);
     if (status == MP_OK)
         status = run_rows(p);
     if (status != MP_OK)
@@ -299,6 +301,7 @@ enum mp_status mp_cmd_perplexity(const struct mp_args *args, const struct mp_set
     status = run_all(p);
     mp_session_close(&p->session);
     mp_ids_free(&p->ids);
+    free(p->text);
     free(p->values);
     free(p);
     return status;

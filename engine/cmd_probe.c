@@ -80,6 +80,8 @@ enum mp_status mp_cmd_probe(const struct mp_args *args, const struct mp_settings
     unsigned ordinal = 0;
     enum mp_status status = device_number(args->device, &ordinal);
 
+    if (status == MP_OK && args->skip != NULL && !args->child)
+        status = mp_fail(MP_ERR_CONFIG, "E_USAGE", "--skip needs --child");
     if (status == MP_OK)
         status = choose_shape(args, &shape);
     if (status == MP_OK && args->child)

@@ -182,6 +182,7 @@ static enum mp_status run_one(struct simulate *s, const struct mp_profile *profi
         .fit = &s->fit,
         .deterministic = s->settings->run.deterministic != 0,
         .timeline_p = s->args->timeline != NULL ? &timeline : NULL,
+        .cancel = &mp_interrupted,
     };
     struct mp_sim_result result;
     enum mp_status status = mp_sim_run(&config, &result);
@@ -189,8 +190,6 @@ static enum mp_status run_one(struct simulate *s, const struct mp_profile *profi
     if (status == MP_OK && s->args->timeline != NULL)
         status = mp_timeline_write(timeline, s->args->timeline);
     mp_timeline_destroy(timeline);
-    if (status == MP_OK && mp_interrupted)
-        status = mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
     if (status == MP_OK)
         put_row(s, profile, batch, &result);
     return status;
@@ -221,7 +220,9 @@ static enum mp_status resolve(const struct simulate *s, const char *name,
     return mp_policy_resolve(&names, profile);
 }
 
-static enum mp_status run_all(struct simulate *s)
+/* Both lists; with `run` false they are only looked through, so that a slip in the last part is
+ * told before the first run. */
+static enum mp_status run_all(struct simulate *s, bool run)
 {
     const char *batches = s->args->batches != NULL ? s->args->batches : "1";
     char batch_text[PART_BYTES], name[PART_BYTES];
@@ -236,11 +237,11 @@ static enum mp_status run_all(struct simulate *s)
             struct mp_profile profile;
 
             status = resolve(s, name, &profile);
-            if (status == MP_OK)
+            if (status == MP_OK && run)
                 status = run_one(s, &profile, batch);
         }
     }
-    if (status == MP_OK)
+    if (status == MP_OK && run)
         put_end(s);
     return status;
 }
@@ -268,24 +269,24 @@ enum mp_status mp_cmd_simulate(const struct mp_args *args, const struct mp_setti
     enum mp_status status = check_args(args);
 
     if (status == MP_OK)
+        status = run_all(&s, false);
+    if (status == MP_OK)
         status = mp_sim_machine_read(args->machine, &s.machine);
     if (status == MP_OK)
         status = mp_sim_model_read(args->model, &s.model);
-    if (status == MP_OK && args->changes != NULL)
-        status = mp_sim_change(args->changes, &s.machine, &s.model);
     if (status == MP_OK && args->trace != NULL)
         status = mp_replay_trace_read(args->trace, &s.trace);
-    if (status != MP_OK)
-        return status;
-    if (args->trace != NULL)
+    if (status == MP_OK && args->trace != NULL)
         s.model.top_k = s.trace.top_k; /* some recorders leave out a model's last ranks */
-    else
+    if (status == MP_OK && args->changes != NULL)
+        status = mp_sim_change(args->changes, &s.machine, &s.model);
+    if (status == MP_OK && args->trace == NULL)
         status = mp_sim_fit(&s.model, settings->run.seed, &s.fit);
     if (status == MP_OK)
         status = mp_calibration_load_for(settings->run.calibration, (uint32_t)s.model.layers,
                                          (uint32_t)s.model.experts, &s.calibration);
     if (status == MP_OK)
-        status = run_all(&s);
+        status = run_all(&s, true);
     mp_calibration_destroy(s.calibration);
     if (args->trace != NULL)
         mp_replay_trace_fini(&s.trace);

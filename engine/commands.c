@@ -39,11 +39,11 @@ enum mp_status mp_check_outputs(const struct mp_args *args)
     return status;
 }
 
-enum mp_status mp_require_text(const struct mp_args *args)
+enum mp_status mp_require_text(const struct mp_args *args, char **text_p, size_t *bytes_p)
 {
     if (args->text == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "no text: give --text FILE");
-    return MP_OK;
+    return mp_read_text(args->text, text_p, bytes_p);
 }
 
 enum mp_status mp_check_stdout(void)
@@ -105,17 +105,16 @@ enum mp_status mp_read_text(const char *path, char **text_p, size_t *bytes_p)
     return MP_OK;
 }
 
-enum mp_status mp_load_text(const struct mp_args *args, const struct mp_session *session,
-                            struct mp_ids *ids, uint64_t *bytes_p)
+enum mp_status mp_encode_text(const struct mp_args *args, const struct mp_session *session,
+                              const char *text, size_t bytes, struct mp_ids *ids, uint64_t *bytes_p)
 {
-    char *text = NULL;
-    size_t bytes = 0;
     enum mp_status status;
 
-    status = mp_read_text(args->text, &text, &bytes);
-    if (status == MP_OK)
-        status = mp_tokenizer_encode(session->tokenizer, text, bytes, 0, ids);
-    free(text);
+    if (args->window > session->engine_config.ctx)
+        return mp_fail(MP_ERR_CONFIG, "E_CTX",
+                       "windows of %llu tokens do not fit into the context of %u; lower --window",
+                       (unsigned long long)args->window, session->engine_config.ctx);
+    status = mp_tokenizer_encode(session->tokenizer, text, bytes, 0, ids);
     if (status != MP_OK)
         return status;
     *bytes_p = bytes;
@@ -207,17 +206,18 @@ enum mp_status mp_trace_sink_close(struct mp_trace_sink *sink)
 
 static void print_options_page(const struct mp_settings *settings)
 {
-    fputs("# Options\n\n"
-          "Every setting, as environment variable and as flag of `moepager run`, `bench` and "
-          "`info`. A flag goes\nbefore the environment, and that before the default. This page is "
-          "the output of\n`moepager env --markdown`; `moepager env` shows the values in force, as "
-          "lines that a shell can read,\nand `moepager run --help` the flags that are no "
-          "settings.\n\n"
-          "A variable with a bad value is reported by one warning and its default is used; an "
-          "unknown\n`MOEPAGER_` variable is reported with the nearest known name. With "
-          "`MOEPAGER_STRICT=1` both end the\nprogram with exit code 2. A flag with a bad value "
-          "always does. Switches are given as `--deterministic`\nor `--uring=off`.\n\n",
-          stdout);
+    fputs(
+        "# Options\n\n"
+        "Every setting, as environment variable and as flag of every command, which takes those "
+        "that it has a use for. A flag goes\nbefore the environment, and that before the "
+        "default. This page is the output of\n`moepager env --markdown`; `moepager env` shows the values in force, as "
+        "lines that a shell can read,\nand `moepager run --help` the flags that are no "
+        "settings.\n\n"
+        "A variable with a bad value is reported by one warning and its default is used; an "
+        "unknown\n`MOEPAGER_` variable is reported with the nearest known name. With "
+        "`MOEPAGER_STRICT=1` both end the\nprogram with exit code 2. A flag with a bad value "
+        "always does. Switches are given as `--deterministic`\nor `--uring=off`.\n\n",
+        stdout);
     mp_opt_print_markdown(settings->groups, stdout);
 }
 
@@ -226,6 +226,8 @@ enum mp_status mp_cmd_env(const struct mp_args *args, const struct mp_settings *
     struct mp_profile chosen;
     const enum mp_status status = mp_settings_policies(settings, &chosen);
 
+    if (args->json && args->markdown)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--json and --markdown exclude each other");
     if (status != MP_OK && !args->markdown)
         return status;
     if (args->json)

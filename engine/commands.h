@@ -39,13 +39,15 @@ extern volatile sig_atomic_t mp_interrupted;
 
 /* MP_ERR_CONFIG if --model is missing. */
 enum mp_status mp_require_model(const struct mp_args *args) MP_MUST_CHECK;
-/* The same if --text is. */
-enum mp_status mp_require_text(const struct mp_args *args) MP_MUST_CHECK;
+/* The same if --text is; the text as of mp_read_text(). To be asked before anything is loaded. */
+enum mp_status mp_require_text(const struct mp_args *args, char **text_p,
+                               size_t *bytes_p) MP_MUST_CHECK;
 
-/* The tokens of the file of --text, at most --tokens of them; MP_ERR_CONFIG if it has fewer than 2.
- * *bytes_p: of the text that they came from. */
-enum mp_status mp_load_text(const struct mp_args *args, const struct mp_session *session,
-                            struct mp_ids *ids, uint64_t *bytes_p) MP_MUST_CHECK;
+/* The text's tokens, at most --tokens of them; MP_ERR_CONFIG if it has fewer than 2, or --window
+ * does not fit into the context. *bytes_p: of the text that they came from. */
+enum mp_status mp_encode_text(const struct mp_args *args, const struct mp_session *session,
+                              const char *text, size_t bytes, struct mp_ids *ids,
+                              uint64_t *bytes_p) MP_MUST_CHECK;
 
 /* A bar while weights are read, and Ctrl-C: for mp_session_config.progress. */
 struct mp_progress mp_loading_progress(struct mp_progress_bar *bar);

@@ -124,13 +124,14 @@ static void fill_costs(struct mp_sim_world *w)
     }
 }
 
-/* What of the device's memory is left for experts. */
+/* What of the device's memory is left for experts. The cache may be beyond 64 bits. */
 static uint64_t auto_bytes(const struct mp_sim_config *c)
 {
     const uint64_t all = (uint64_t)(c->machine->device_gib * (1 << 30));
-    const uint64_t cache = (uint64_t)((c->model->layers + c->model->dense_layers) *
-                                      c->model->kv_bytes * c->batch * (c->prompt + c->gen));
-    const uint64_t other = mp_sim_other_bytes(c->model) + cache + RESERVE_BYTES;
+    const double cache = (c->model->layers + c->model->dense_layers) * c->model->kv_bytes *
+                         c->batch * (c->prompt + c->gen);
+    const uint64_t other = mp_sim_other_bytes(c->model) + RESERVE_BYTES +
+                           (cache < 1e18 ? (uint64_t)cache : (uint64_t)1e18);
 
     return all > other ? all - other : 0;
 }
@@ -247,6 +248,8 @@ static enum mp_status run_step(struct mp_sim_world *w)
     const struct mp_sim_model *m = w->config->model;
     enum mp_status status = MP_OK;
 
+    if (w->config->cancel != NULL && *w->config->cancel)
+        return mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
     w->tokens = mp_sim_load_tokens(w->load, 0);
     for (uint32_t l = 0; l < (uint32_t)m->dense_layers; l++) {
         mp_sim_device_run(w, "dense layer",

@@ -1,6 +1,8 @@
 #ifndef MP_SIM_H
 #define MP_SIM_H
 
+#include <signal.h>
+
 #include "engine/sim_load.h"
 #include "policy/step.h"
 
@@ -27,7 +29,8 @@ struct mp_sim_config {
     struct mp_share budget;            /* auto: what the device's memory leaves */
     uint64_t seed;
     bool deterministic;
-    struct mp_timeline **timeline_p; /* or NULL; the caller destroys it */
+    struct mp_timeline **timeline_p;     /* or NULL; the caller destroys it */
+    const volatile sig_atomic_t *cancel; /* or NULL; not 0: end with MP_ERR_CANCELED */
 
     /* For tests: after every layer the invariants of pager, space and clock are checked, and that
      * each need was computed exactly once with its bytes in place; E_SIM_CHECK says what is broken.

@@ -29,16 +29,16 @@ struct key {
     size_t offset;
     double min, max;
     double dfl;
+    bool whole;
 };
 
-#define M(field, min, max, dfl)                                       \
-    {                                                                 \
-#field, offsetof(struct mp_sim_machine, field), min, max, dfl \
+#define KEY(type, field, min, max, dfl, whole)                     \
+    {                                                              \
+#field, offsetof(struct type, field), min, max, dfl, whole \
     }
-#define S(field, min, max, dfl)                                     \
-    {                                                               \
-#field, offsetof(struct mp_sim_model, field), min, max, dfl \
-    }
+#define M(field, min, max, dfl) KEY(mp_sim_machine, field, min, max, dfl, false)
+#define S(field, min, max, dfl) KEY(mp_sim_model, field, min, max, dfl, false)
+#define COUNT(field, min, max, dfl) KEY(mp_sim_model, field, min, max, dfl, true)
 
 static const struct key machine_keys[] = {
     M(link_gbps, 0.001, 1e5, NEEDED),
@@ -72,10 +72,10 @@ static const struct key machine_keys[] = {
 };
 
 static const struct key model_keys[] = {
-    S(layers, 1, 4096, NEEDED),
-    S(dense_layers, 0, 4096, 0),
-    S(experts, 1, 4096, NEEDED),
-    S(top_k, 1, 64, NEEDED),
+    COUNT(layers, 1, 4096, NEEDED),
+    COUNT(dense_layers, 0, 4096, 0),
+    COUNT(experts, 1, 4096, NEEDED),
+    COUNT(top_k, 1, 64, NEEDED),
     S(hidden, 1, 1e6, NEEDED),
     S(expert_ffn, 1, 1e6, NEEDED),
     S(shared_ffn, 0, 1e6, 0),
@@ -96,12 +96,24 @@ static const struct key model_keys[] = {
     S(llapor_us, 0, 1e6, 300),
 };
 
+/* Where something is wrong: "description 'x', line 3"; line 0 is none of its lines. */
+#define PLACE_BYTES (MP_QUOTE_BYTES + 48)
+
+static const char *place(char out[PLACE_BYTES], const char *name, unsigned line)
+{
+    char quoted[MP_QUOTE_BYTES], number[24] = "";
+
+    if (line > 0)
+        snprintf(number, sizeof(number), ", line %u", line);
+    snprintf(out, PLACE_BYTES, "description '%s'%s", mp_quote(quoted, name, strlen(name)), number);
+    return out;
+}
+
 static enum mp_status bad(const char *name, unsigned line, const char *what, const char *word)
 {
-    char quoted[MP_QUOTE_BYTES], object[MP_QUOTE_BYTES];
+    char quoted[MP_QUOTE_BYTES], where[PLACE_BYTES];
 
-    return mp_fail(MP_ERR_CONFIG, "E_DESCRIPTION", "description '%s', line %u: %s '%s'",
-                   mp_quote(object, name, strlen(name)), line, what,
+    return mp_fail(MP_ERR_CONFIG, "E_DESCRIPTION", "%s: %s '%s'", place(where, name, line), what,
                    mp_quote(quoted, word, strlen(word)));
 }
 
@@ -127,14 +139,14 @@ static enum mp_status parse_line(const char *name, unsigned line, char *text,
     if (*seen & UINT64_C(1) << i)
         return bad(name, line, "a second", word);
     if (value == NULL || !mp_opt_parse(&number, value, &parsed) || parsed < keys[i].min ||
-        parsed > keys[i].max || strtok_r(NULL, " \t\r", &save) != NULL) {
-        char quoted[MP_QUOTE_BYTES], object[MP_QUOTE_BYTES];
+        parsed > keys[i].max || (keys[i].whole && parsed != floor(parsed)) ||
+        strtok_r(NULL, " \t\r", &save) != NULL) {
+        char quoted[MP_QUOTE_BYTES], where[PLACE_BYTES];
 
         return mp_fail(MP_ERR_CONFIG, "E_DESCRIPTION",
-                       "description '%s', line %u: %s is '%s', need a number from %g to %g",
-                       mp_quote(object, name, strlen(name)), line, word,
-                       value != NULL ? mp_quote(quoted, value, strlen(value)) : "nothing",
-                       keys[i].min, keys[i].max);
+                       "%s: %s is '%s', need a %snumber from %g to %g", place(where, name, line),
+                       word, value != NULL ? mp_quote(quoted, value, strlen(value)) : "nothing",
+                       keys[i].whole ? "whole " : "", keys[i].min, keys[i].max);
     }
     *seen |= UINT64_C(1) << i;
     *(double *)((char *)out + keys[i].offset) = parsed;
@@ -168,18 +180,31 @@ static enum mp_status parse(const char *name, const char *text, const struct key
     return status;
 }
 
+static enum mp_status check_machine(const struct mp_sim_machine *machine)
+{
+    return machine->cpu_gflops == 0 || machine->cpu_gbps > 0
+               ? MP_OK
+               : bad(machine->name, 0, "a CPU with cpu_gflops needs", "cpu_gbps");
+}
+
 enum mp_status mp_sim_machine_parse(const char *name, const char *text,
                                     struct mp_sim_machine *machine)
 {
+    enum mp_status status;
+
     snprintf(machine->name, sizeof(machine->name), "%s", name);
-    return parse(name, text, machine_keys, MP_ARRAY_LEN(machine_keys), machine);
+    status = parse(name, text, machine_keys, MP_ARRAY_LEN(machine_keys), machine);
+    return status == MP_OK ? check_machine(machine) : status;
 }
 
+/* Bytes are added up in 64 bits elsewhere. */
 static enum mp_status check_model(const struct mp_sim_model *model)
 {
-    return model->top_k <= model->experts
-               ? MP_OK
-               : bad(model->name, 0, "more experts per token than there are:", "top_k");
+    if (model->top_k > model->experts)
+        return bad(model->name, 0, "more experts per token than there are:", "top_k");
+    if (model->layers * model->experts * (double)mp_sim_expert_bytes(model) > 1e18)
+        return bad(model->name, 0, "more than 10^18 bytes of experts:", "layers, experts, hidden");
+    return MP_OK;
 }
 
 enum mp_status mp_sim_model_parse(const char *name, const char *text, struct mp_sim_model *model)
@@ -221,6 +246,8 @@ enum mp_status mp_sim_change(const char *changes, struct mp_sim_machine *machine
                                   &seen);
         changes += bytes + (changes[bytes] == ',');
     }
+    if (status == MP_OK)
+        status = check_machine(machine);
     return status == MP_OK ? check_model(model) : status;
 }
 
@@ -288,9 +315,10 @@ enum mp_status mp_sim_model_read(const char *name, struct mp_sim_model *model)
     return status == MP_OK ? mp_sim_model_parse(name, text, model) : status;
 }
 
+/* In ns; what would take more than eleven days takes these. */
 static uint64_t us(double microseconds)
 {
-    return (uint64_t)llround(microseconds * 1000);
+    return (uint64_t)llround(fmin(microseconds, 1e12) * 1000);
 }
 
 static double expert_weights(const struct mp_sim_model *m)

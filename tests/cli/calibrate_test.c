@@ -328,12 +328,31 @@ static void wrong_sweeps_are_refused(void)
 #define SWEEP(text_of) \
     ARGS("perplexity", "--model", CLI_MODEL, "--text", text, "--tokens", "8", "--sweep", text_of)
     cli_expect(SWEEP("smoe-alpha"), 2, "--sweep needs a setting and values");
+    cli_expect(SWEEP("smoe-alpha=,"), 2, "--sweep needs a setting and values");
     cli_expect(SWEEP("budget=10%,20%"), 2, "'budget' is not a setting of a policy");
     cli_expect(SWEEP("smoe-alpha=0,7"), 2, "'smoe-alpha': got '7'");
     cli_expect(ARGS("perplexity", "--model", CLI_MODEL), 2, "--text");
     cli_expect(
         ARGS("perplexity", "--model", CLI_MODEL, "--text", text, "--window", "512", "--ctx", "64"),
         2, "error[E_CTX]");
+}
+
+/* What the command line names is looked at before a model is, which may take minutes to read. */
+static void texts_and_outputs_are_tried_first(void)
+{
+    static const char *const commands[] = { "calibrate", "perplexity" };
+
+    for (size_t i = 0; i < 2; i++)
+        cli_expect(ARGS(commands[i], "--model", "/nonexistent", "--text", "/no-text"), 6,
+                   "error[E_PROMPT_FILE]");
+    cli_expect(ARGS("calibrate", "--model", "/nonexistent", "--text", text, "--out", "/no/file"), 6,
+               "cannot create '/no/file'");
+    cli_expect(ARGS("calibrate", "--model", "/nonexistent", "--text", text), 3,
+               "error[E_CKPT_DIR]");
+    cli_expect(ARGS("calibrate", "--model", CLI_MODEL, "--text", text, "--ctx", "64", "--out",
+                    cli_path("unused"), "--window", "65"),
+               2, "windows of 65 tokens do not fit into the context of 64; lower --window");
+    CHECK(access(cli_path("unused"), F_OK) != 0);
 }
 
 #define PROMPT "--prompt", "def main(argv):", "--max-tokens", "24", "--ignore-eos"
@@ -380,6 +399,7 @@ int main(int argc, char **argv)
     RUN(a_trace_gives_a_table_of_hot_experts);
     RUN(perplexity_by_alpha);
     RUN(wrong_sweeps_are_refused);
+    RUN(texts_and_outputs_are_tried_first);
     RUN(a_receipt_says_what_routing_changed);
     return 0;
 }

@@ -51,6 +51,21 @@ static void wait_until_caught(pid_t pid)
     }
 }
 
+/* It would take minutes: the first Ctrl-C ends it, between two steps. */
+static void while_it_simulates(void)
+{
+    const struct cli cli = { .args = { "simulate", "--machine", "h200", "--model", "mixtral-8x7b",
+                                       "--budget", "50%", "--gen", "1048576" } };
+    int out;
+    const pid_t pid = cli_start(&cli, &out);
+
+    wait_until_caught(pid);
+    nap_us(300000); /* until it simulates, most likely; the result is the same if it does not yet */
+    kill(pid, SIGINT);
+    CHECK_EQ(cli_end(pid), 130);
+    close(out);
+}
+
 static void while_the_prompt_is_awaited(void)
 {
     int input[2], out;
@@ -159,6 +174,7 @@ int main(int argc, char **argv)
 {
     cli_init(argc, argv);
     RUN(while_the_prompt_is_awaited);
+    RUN(while_it_simulates);
     RUN(while_the_prompt_is_processed);
     RUN(while_text_is_written_by_ctrl_c);
     RUN(while_text_is_written_by_sigterm);

@@ -31,6 +31,9 @@ static void commands_and_flags_are_told_apart(void)
     REFUSED(2, "from -1 to 1 (How far from the first expert not chosen", RUN_MODEL, "--smoe-alpha",
             "2");
     REFUSED(2, "'--budget' needs a value", RUN_MODEL, "--prompt", "a", "--budget");
+    REFUSED(2, "--check-values needs --model", "info", "--check-values");
+    REFUSED(2, "--skip needs --child", "probe", "--skip", "maps");
+    REFUSED(2, "--json and --markdown exclude each other", "env", "--json", "--markdown");
 }
 
 static void a_slip_is_told_the_nearest_name(void)
@@ -131,6 +134,35 @@ static void token_files_that_cannot_be_used_are_refused(void)
     cli_write(cli_path("ids"), "1 2 2048 4", 10);
     REFUSED(2, "token 2 is beyond the model's vocabulary", BENCH_FILE("ids"), "--prompt-tokens",
             "2");
+}
+
+#define SIMULATE "simulate", "--machine", "h200", "--model", "mixtral-8x7b", "--budget", "25%"
+
+/* All of both lists are looked at before the first simulation prints its row. */
+static void lists_are_read_before_the_first_simulation(void)
+{
+    static const char *const bad[][2] = { { "1,,2", "lru" }, { "1", "lru,lrru" }, { "1", ",lru" } };
+    struct cli_result result;
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        cli_run(ARGS(SIMULATE, "--batch", bad[i][0], "--profile", bad[i][1]), &result);
+        CHECK_EQ(result.exit_code, 2);
+        CHECK_EQ(result.out_bytes, 0);
+        cli_free(&result);
+    }
+    REFUSED(2, "description '--set': unknown key 'speed'", SIMULATE, "--set", "speed=1");
+}
+
+/* The header of the output says what --set changed, so that has to be what was simulated. */
+static void a_trace_does_not_undo_what_was_set(void)
+{
+    const char *trace = cli_path("routing");
+
+    json_decref(cli_json(
+        ARGS(RUN_MODEL, "--prompt", "a", "--max-tokens", "2", "--json", "--trace", trace)));
+    cli_expect(ARGS(SIMULATE, "--trace", trace, "--set", "layers=8,experts=32"), 0, NULL);
+    REFUSED(2, "the trace has 8 layers of 32 experts, 4 per token", SIMULATE, "--trace", trace,
+            "--set", "layers=8,experts=32,top_k=2");
 }
 
 static void a_model_that_is_none_is_refused(void)
@@ -300,6 +332,10 @@ static void help_names_every_flag_and_examples(void)
     }
     CHECK(strstr(result.out, "exit codes: 0 ok, 2 usage") != NULL);
     cli_free(&result);
+    cli_run(ARGS("run", "-h"), &result);
+    CHECK_EQ(result.exit_code, 0);
+    CHECK(strstr(result.out, "usage: moepager run") != NULL);
+    cli_free(&result);
     cli_expect(ARGS("--version"), 0, NULL);
 }
 
@@ -359,6 +395,8 @@ int main(int argc, char **argv)
     RUN(a_budget_below_two_slots_is_refused);
     RUN(prompts_that_cannot_be_used_are_refused);
     RUN(token_files_that_cannot_be_used_are_refused);
+    RUN(lists_are_read_before_the_first_simulation);
+    RUN(a_trace_does_not_undo_what_was_set);
     RUN(a_model_that_is_none_is_refused);
     RUN(a_wrong_variable_warns_or_ends);
     RUN(a_flag_goes_before_the_environment);

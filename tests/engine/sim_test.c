@@ -176,7 +176,8 @@ static void wrong_descriptions_are_refused(void)
         { "link_gbps 0\n", "need a number from" },
         { "link_gbps\n", "is 'nothing'" },
         { "link_gbps 1 2\n", "need a number from" },
-        { "link_gbps 1\n# no more\n", "nothing says 'copy_us'" },
+        { "link_gbps 1\n# no more\n", "description 'm': nothing says 'copy_us'" },
+        { MACHINE "cpu_gflops 5\n", "needs 'cpu_gbps'" }, /* its time would be infinite */
     };
     struct mp_sim_machine machine;
     struct mp_sim_model model;
@@ -199,14 +200,35 @@ static void wrong_descriptions_are_refused(void)
              MP_ERR_CONFIG);
 }
 
+/* 2^64 bytes and nanoseconds end somewhere. */
+static void sizes_beyond_64_bits_are_refused(void)
+{
+    struct mp_sim_machine machine;
+    struct mp_sim_model model;
+
+    CHECK_EQ(mp_sim_machine_read("h200", &machine), MP_OK);
+    CHECK_EQ(mp_sim_model_read("mixtral-8x7b", &model), MP_OK);
+    CHECK_EQ(mp_sim_change("kv_bytes=1e9,device_gbps=0.001", &machine, &model), MP_OK);
+    CHECK_EQ(mp_sim_layer_ns(&machine, &model, 4096, 4096, 1 << 20), 1000000000000000);
+    CHECK_EQ(mp_sim_change("layers=4096,experts=1000,hidden=1e6,expert_ffn=1e6,expert_bits=32",
+                           &machine, &model),
+             MP_ERR_CONFIG);
+    CHECK(strstr(mp_error_last()->text, "10^18 bytes") != NULL);
+}
+
 static void numbers_of_descriptions_can_be_changed(void)
 {
     static const struct {
         const char *text, *says;
     } cases[] = {
-        { "speed=5", "unknown key 'speed'" }, { "launch_us", "need key=value" },
-        { "launch_us=", "is 'nothing'" },     { "launch_us=x", "need a number from" },
-        { "skew=0.1", "need a number from" }, { "top_k=9,experts=8", "more experts per token" },
+        { "speed=5", "unknown key 'speed'" },
+        { "launch_us", "need key=value" },
+        { "launch_us=", "is 'nothing'" },
+        { "launch_us=x", "need a number from" },
+        { "skew=0.1", "need a number from" },
+        { "top_k=9,experts=8", "more experts per token" },
+        { "layers=2.5", "need a whole number from" },
+        { "top_k=1.5", "need a whole number from" },
     };
     struct mp_sim_machine machine;
     struct mp_sim_model model;
@@ -425,6 +447,7 @@ int main(void)
     RUN(reading_slows_computing);
     RUN(the_cpu_needs_no_slot);
     RUN(wrong_descriptions_are_refused);
+    RUN(sizes_beyond_64_bits_are_refused);
     RUN(numbers_of_descriptions_can_be_changed);
     RUN(all_built_in_descriptions_can_be_read);
     RUN(scores_of_a_trace_are_used);
