@@ -193,16 +193,18 @@ static void mark_expert_tensors(const struct mp_repack_plan *plan, struct mp_pie
     }
 }
 
-/* The router of a Mixtral layer is renamed together with the experts that are split. */
+/* The router of a Mixtral layer is renamed together with the experts that are split; one name for
+ * each layer of the model, however many tensors have names that look like its router's. */
 static const char *new_name_of(struct mp_repack_plan *plan, const struct mp_model_config *model,
                                const char *name)
 {
+    char router[MP_REPACK_NAME_BYTES] = "";
     uint32_t layer;
-    int end = 0;
 
-    if (!plan->report.fused || model->arch != MP_ARCH_MIXTRAL ||
-        sscanf(name, "model.layers.%" SCNu32 ".mlp.gate.weight%n", &layer, &end) != 1 || end == 0 ||
-        name[end] != '\0')
+    if (plan->report.fused && model->arch == MP_ARCH_MIXTRAL &&
+        sscanf(name, "model.layers.%" SCNu32, &layer) == 1 && layer < model->layers)
+        snprintf(router, sizeof(router), "model.layers.%" PRIu32 ".mlp.gate.weight", layer);
+    if (strcmp(name, router) != 0)
         return name;
     char *made = new_name(plan);
     snprintf(made, MP_REPACK_NAME_BYTES, "model.layers.%" PRIu32 ".block_sparse_moe.gate.weight",

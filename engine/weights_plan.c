@@ -192,7 +192,7 @@ static enum mp_status want_piece(struct mp_weights_plan *plan, uint32_t unit, ui
     if (type != *expert_type)
         return mp_fail(MP_ERR_MODEL, "E_TENSOR_DTYPE",
                        "tensor '%s': got %s, need %s as in the gate of the same expert", name,
-                       mp_wtype_name(type), mp_wtype_name(weights->unit_types[unit]));
+                       mp_wtype_name(type), mp_wtype_name(*expert_type));
     const uint64_t row_bytes = cols * mp_wtype_bytes(type);
 
     weights->units[unit].pieces[piece] =

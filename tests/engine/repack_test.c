@@ -270,6 +270,33 @@ static void fused_experts_are_split(void)
     }
 }
 
+/* Only routers of layers that the model has get a new name: names that look alike are any number,
+ * and two of them would get the same one. */
+static void names_like_those_of_routers_stay(void)
+{
+    struct mp_repack_config config = repack_config(fresh(), fresh());
+    struct tiny_model model;
+    struct opened o;
+
+    CHECK(mkdir(config.model, 0777) == 0);
+    tiny_model_make(&model, TINY_MIXTRAL_FUSED);
+    for (unsigned i = 0; i < 30; i++) {
+        struct tiny_tensor *tensor = &model.tensors[model.count++];
+
+        *tensor = (struct tiny_tensor){ .dtype = "U8", .dims = 1, .shape = { 3 } };
+        snprintf(tensor->name, sizeof(tensor->name), "model.layers.%0*u.mlp.gate.weight",
+                 i < 15 ? (int)i + 2 : 1, i < 15 ? 1 : i);
+    }
+    tiny_write_config(config.model, TINY_MIXTRAL_FUSED);
+    tiny_write_shard(config.model, "model.safetensors", &model, 0, model.count, 0);
+    CHECK(repack_must(&config).fused);
+    open_model(config.out, &o);
+    CHECK_EQ(o.weights->extra_tensors, 30);
+    CHECK(mp_checkpoint_find(o.checkpoint, "model.layers.01.mlp.gate.weight") != NULL);
+    CHECK(mp_checkpoint_find(o.checkpoint, "model.layers.20.mlp.gate.weight") != NULL);
+    close_model(&o);
+}
+
 /* Tensors without elements, scalars, other types, names with quotes; none is lost. */
 static void odd_tensors_come_along(void)
 {
@@ -469,6 +496,7 @@ int main(void)
     RUN(a_miss_is_one_aligned_read);
     RUN(small_experts_are_read_directly);
     RUN(fused_experts_are_split);
+    RUN(names_like_those_of_routers_stay);
     RUN(odd_tensors_come_along);
     RUN(an_interrupted_run_goes_on_behind_the_last_whole_file);
     RUN(a_damaged_file_of_an_earlier_run_is_written_again);

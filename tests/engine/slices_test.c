@@ -388,6 +388,45 @@ static void what_cannot_be_is_refused(void)
 
 /* With --force a model is replaced by one of the other kind: no configuration of the old one stays
  * that others could take for the model's. */
+/* Experts of 5 channels in slices of 3 and 2, of which the last slice of all has another type. */
+static void slices_of_two_types_are_refused(void)
+{
+    static const char *const pieces[] = { "gate_proj", "up_proj", "down_proj" };
+    const char *dir = fresh();
+    struct tiny_model model;
+    struct opened o;
+    size_t kept = 0;
+
+    tiny_model_make(&model, TINY_QWEN3);
+    for (size_t t = 0; t < model.count; t++)
+        if (strstr(model.tensors[t].name, ".experts.") == NULL)
+            model.tensors[kept++] = model.tensors[t];
+    model.count = kept;
+    for (unsigned i = 0; i < 2 * 3 * 2 * 3; i++) {
+        const uint64_t channels = i / 3 % 2 == 0 ? 3 : 2;
+        struct tiny_tensor *tensor = &model.tensors[model.count++];
+
+        *tensor =
+            (struct tiny_tensor){ .dtype = i == 35 ? "BF16" : "F32",
+                                  .dims = 2,
+                                  .shape = { i % 3 < 2 ? channels : 8, i % 3 < 2 ? 8 : channels } };
+        snprintf(tensor->name, sizeof(tensor->name),
+                 "model.layers.%u.mlp.experts.%u.slices.%u.%s.weight", i / 18, i / 6 % 3, i / 3 % 2,
+                 pieces[i % 3]);
+    }
+    CHECK(mkdir(dir, 0777) == 0);
+    tiny_write_config(dir, TINY_QWEN3);
+    tiny_write_shard(dir, "model.safetensors", &model, 0, model.count, 0);
+    memset(&o, 0, sizeof(o));
+    CHECK_EQ(mp_checkpoint_open(dir, &o.checkpoint), MP_OK);
+    CHECK_EQ(mp_model_config_load(mp_checkpoint_dir_fd(o.checkpoint), &o.model), MP_OK);
+    CHECK_FAILS(mp_weights_describe(o.checkpoint, &o.model, &o.weights), MP_ERR_MODEL,
+                "E_TENSOR_DTYPE",
+                "tensor 'model.layers.1.mlp.experts.2.slices.1.down_proj.weight': got bf16, need "
+                "f32 as in the gate of the same expert");
+    mp_checkpoint_close(o.checkpoint);
+}
+
 static void replacing_leaves_one_configuration(void)
 {
     struct mp_repack_config config = repack_config("models/tiny-moe", fresh());
@@ -424,6 +463,7 @@ int main(void)
     RUN(bits_do_not_depend_on_the_budget);
     RUN(bits_are_those_of_whole_experts);
     RUN(what_cannot_be_is_refused);
+    RUN(slices_of_two_types_are_refused);
     RUN(replacing_leaves_one_configuration);
     return 0;
 }
