@@ -197,7 +197,7 @@ static const struct {
       "  moepager perplexity --model DIR --text heldout.txt --route smoe --budget 50% \\\n"
       "      --sweep smoe-alpha=0,0.1,0.2,0.3\n" },
     { "probe", "measure GPU, link and CPU for the policies that choose who computes",
-      "--threads N, --cache-dir DIR, ...",
+      "--cache-dir DIR, --watchdog SECONDS, ...",
       "  moepager probe\n"
       "  moepager probe --model DIR --device cuda:1 --fresh --json\n" },
 };

@@ -28,19 +28,6 @@ struct replay {
     char evicts[LIST_BYTES];                 /* those of the command line, or the default */
 };
 
-/* The next part of a list with commas; false at its end. Parts that do not fit are cut, and no
- * name or size is that long. */
-static bool next_part(const char **list, char part[64])
-{
-    const size_t bytes = *list != NULL ? strcspn(*list, ",") : 0;
-
-    if (*list == NULL)
-        return false;
-    snprintf(part, 64, "%.*s", bytes < 63 ? (int)bytes : 63, *list);
-    *list = (*list)[bytes] == ',' ? *list + bytes + 1 : NULL;
-    return true;
-}
-
 static enum mp_status parse_budget(const char *text, uint64_t total_bytes, uint64_t *bytes_p)
 {
     static const struct mp_opt opt = { .name = "budget", .kind = MP_OPT_SHARE, .max = UINT64_MAX };
@@ -128,12 +115,12 @@ static enum mp_status replay_evicts(struct replay *replay)
                          : args->profiles != NULL ? NULL
                                                   : replay->evicts;
     enum mp_status status = MP_OK;
-    char evict[64];
+    char evict[MP_PART_BYTES];
 
     replay->config.partition = args->partition != NULL ? args->partition : "global";
     replay->config.admit = NULL;
     replay->config.predict = named_predictor(replay);
-    while (status == MP_OK && next_part(&evicts, evict)) {
+    while (status == MP_OK && mp_next_part(&evicts, evict)) {
         replay->config.evict = evict;
         status = replay_one(replay, NULL);
     }
@@ -144,9 +131,9 @@ static enum mp_status replay_profiles(struct replay *replay)
 {
     const char *profiles = replay->args->profiles;
     enum mp_status status = MP_OK;
-    char profile[64];
+    char profile[MP_PART_BYTES];
 
-    while (status == MP_OK && next_part(&profiles, profile)) {
+    while (status == MP_OK && mp_next_part(&profiles, profile)) {
         const struct mp_policy_names names = {
             .profile = profile, .policy = { [MP_SLOT_PARTITION] = replay->args->partition }
         };
@@ -168,10 +155,10 @@ static enum mp_status replay_all(struct replay *replay)
 {
     const char *budgets = replay->args->budgets;
     enum mp_status status = MP_OK;
-    char budget[64];
+    char budget[MP_PART_BYTES];
 
     list_evicts(replay);
-    while (status == MP_OK && next_part(&budgets, budget)) {
+    while (status == MP_OK && mp_next_part(&budgets, budget)) {
         status = parse_budget(budget, replay->trace.total_bytes, &replay->config.budget_bytes);
         if (status == MP_OK)
             status = replay_evicts(replay);

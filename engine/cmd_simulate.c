@@ -11,8 +11,6 @@
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 
-#define PART_BYTES 64
-
 struct simulate {
     const struct mp_args *args;
     const struct mp_settings *settings;
@@ -24,18 +22,6 @@ struct simulate {
     struct mp_json_out json;
     bool begun;
 };
-
-/* The next part of a list with commas; false at its end. */
-static bool next_part(const char **list, char part[PART_BYTES])
-{
-    const size_t bytes = *list != NULL ? strcspn(*list, ",") : 0;
-
-    if (*list == NULL)
-        return false;
-    snprintf(part, PART_BYTES, "%.*s", bytes < PART_BYTES ? (int)bytes : PART_BYTES - 1, *list);
-    *list = (*list)[bytes] == ',' ? *list + bytes + 1 : NULL;
-    return true;
-}
 
 static double share(uint64_t part, uint64_t whole)
 {
@@ -225,15 +211,15 @@ static enum mp_status resolve(const struct simulate *s, const char *name,
 static enum mp_status run_all(struct simulate *s, bool run)
 {
     const char *batches = s->args->batches != NULL ? s->args->batches : "1";
-    char batch_text[PART_BYTES], name[PART_BYTES];
+    char batch_text[MP_PART_BYTES], name[MP_PART_BYTES];
     enum mp_status status = MP_OK;
 
-    while (status == MP_OK && next_part(&batches, batch_text)) {
+    while (status == MP_OK && mp_next_part(&batches, batch_text)) {
         const char *profiles = s->args->profiles != NULL ? s->args->profiles : mp_profiles[0].name;
         uint32_t batch = 0;
 
         status = parse_batch(batch_text, &batch);
-        while (status == MP_OK && next_part(&profiles, name)) {
+        while (status == MP_OK && mp_next_part(&profiles, name)) {
             struct mp_profile profile;
 
             status = resolve(s, name, &profile);

@@ -46,6 +46,18 @@ enum mp_status mp_require_text(const struct mp_args *args, char **text_p, size_t
     return mp_read_text(args->text, text_p, bytes_p);
 }
 
+bool mp_next_part(const char **list, char part[MP_PART_BYTES])
+{
+    const size_t bytes = *list != NULL ? strcspn(*list, ",") : 0;
+
+    if (*list == NULL)
+        return false;
+    snprintf(part, MP_PART_BYTES, "%.*s", bytes < MP_PART_BYTES ? (int)bytes : MP_PART_BYTES - 1,
+             *list);
+    *list = (*list)[bytes] == ',' ? *list + bytes + 1 : NULL;
+    return true;
+}
+
 enum mp_status mp_check_stdout(void)
 {
     if (fflush(stdout) != 0 || ferror(stdout))

@@ -61,6 +61,11 @@ enum mp_status mp_check_stdout(void) MP_MUST_CHECK;
 /* A whole file, or standard input for "-", as a new NUL-terminated text, at most 64 MiB. */
 enum mp_status mp_read_text(const char *path, char **text_p, size_t *bytes_p) MP_MUST_CHECK;
 
+/* The next part of a list with commas, which moves on; false at its end, NULL. Parts that do not
+ * fit are cut: no name or size is that long. */
+#define MP_PART_BYTES 64
+bool mp_next_part(const char **list, char part[MP_PART_BYTES]);
+
 /* The routing trace of a run: from the engine's callback to the file. */
 struct mp_trace_sink {
     struct mp_trace_writer *writer; /* NULL: no trace */

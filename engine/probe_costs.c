@@ -6,6 +6,12 @@
 
 #include "engine/probe.h"
 
+/* In ns, at most eleven days: what a cache's file says may be anything. */
+static uint64_t whole_ns(double ns)
+{
+    return (uint64_t)fmin(ns, 1e15);
+}
+
 /* fixed + n token through the times of 1 and 8 tokens, scaled to the unit's bytes; 0, 0 unknown. */
 static void fit(const struct mp_probe *probe, enum mp_probe_item one, enum mp_probe_item eight,
                 double scale, uint64_t *fixed_ns, uint64_t *token_ns)
@@ -16,8 +22,8 @@ static void fit(const struct mp_probe *probe, enum mp_probe_item one, enum mp_pr
     *fixed_ns = *token_ns = 0;
     if (isnan(a) || isnan(b))
         return;
-    *token_ns = (uint64_t)token;
-    *fixed_ns = (uint64_t)(a - token > 1 ? a - token : 1);
+    *token_ns = whole_ns(token);
+    *fixed_ns = whole_ns(a - token > 1 ? a - token : 1);
 }
 
 void mp_probe_costs(const struct mp_probe *probe, uint64_t unit_bytes, struct mp_costs *costs)
@@ -28,14 +34,14 @@ void mp_probe_costs(const struct mp_probe *probe, uint64_t unit_bytes, struct mp
 
     memset(costs, 0, sizeof(*costs));
     if (gbps > 0)
-        costs->load_ns = (uint64_t)((double)unit_bytes / gbps);
+        costs->load_ns = whole_ns((double)unit_bytes / gbps);
     fit(probe, MP_PROBE_CPU_1, MP_PROBE_CPU_8, scale, &costs->cpu_fixed_ns, &costs->cpu_token_ns);
     fit(probe, MP_PROBE_EXPERT_1, MP_PROBE_EXPERT_8, scale, &costs->device_fixed_ns,
         &costs->device_token_ns);
     fit(probe, MP_PROBE_IN_PLACE_1, MP_PROBE_IN_PLACE_8, scale, &costs->in_place_fixed_ns,
         &costs->in_place_token_ns);
     if (costs->cpu_fixed_ns > 0 && probe->value[MP_PROBE_HANDOFF] > 0)
-        costs->handoff_ns = (uint64_t)(probe->value[MP_PROBE_HANDOFF] * 1e3);
+        costs->handoff_ns = whole_ns(probe->value[MP_PROBE_HANDOFF] * 1e3);
 }
 
 /* us of taking one frame of the i-th size away and putting it there, idle or busy, what is more. */

@@ -238,6 +238,11 @@ static void an_output_file_fails_with_its_name(void)
     fputs("x", out.file);
     CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
     CHECK_STR(mp_error_last()->text, "cannot write '/dev/full': No space left on device");
+    CHECK_EQ(mp_out_open(&out, "/dev/full"), MP_OK);
+    for (int i = 0; i < 20000; i++) /* so that it is full before the end */
+        fputc('x', out.file);
+    CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
+    CHECK_STR(mp_error_last()->text, "cannot write '/dev/full': No space left on device");
 }
 
 /* With a limit on file sizes write() fails with EFBIG: the old file stays, nothing else does. */

@@ -93,6 +93,19 @@ void harness_close(struct harness *h)
     memset(h, 0, sizeof(*h));
 }
 
+struct mp_space_plan harness_plan(const struct harness_options *options, uint32_t *vocab_p)
+{
+    struct mp_space_plan plan;
+    struct harness h;
+
+    harness_open(options, &h);
+    mp_engine_plan(h.engine, &plan);
+    if (vocab_p != NULL)
+        *vocab_p = h.model.vocab;
+    harness_close(&h);
+    return plan;
+}
+
 struct mp_calibration_data *harness_calibration(const char *model)
 {
     struct harness_options options = harness_defaults(model);

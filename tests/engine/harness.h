@@ -48,6 +48,9 @@ struct harness_options harness_defaults(const char *model);
 void harness_open(const struct harness_options *options, struct harness *h);
 void harness_close(struct harness *h);
 
+/* The plan of such an engine's memory, and vocab_p: the rows of its logits, or NULL. */
+struct mp_space_plan harness_plan(const struct harness_options *options, uint32_t *vocab_p);
+
 /* As harness_open(), but failures come back. Closes what it opened if it fails. */
 enum mp_status harness_try_open(const struct harness_options *options, struct harness *h);
 

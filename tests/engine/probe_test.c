@@ -240,6 +240,24 @@ static void costs_of_units(void)
     CHECK_EQ(costs.in_place_token_ns, 0);
 }
 
+/* A cache's file may say anything from 0 to 1e15, and not all of that are nanoseconds of 64 bits.
+ */
+static void costs_of_nonsense_have_an_end(void)
+{
+    const uint64_t most_ns = 1000000000000000;
+    struct mp_probe probe;
+    struct mp_costs costs;
+
+    fill(&probe);
+    probe.value[MP_PROBE_COPY_4M_1] = 1e-300;
+    probe.value[MP_PROBE_HANDOFF] = probe.value[MP_PROBE_CPU_8] = 1e15;
+    probe.value[MP_PROBE_CPU_1] = 1e15 / 8;
+    mp_probe_costs(&probe, UINT64_C(1) << 40, &costs);
+    CHECK_EQ(costs.load_ns, most_ns);
+    CHECK_EQ(costs.handoff_ns, most_ns);
+    CHECK_EQ(costs.cpu_token_ns, most_ns);
+}
+
 static void set_remap(struct mp_probe *probe, unsigned size, double us, double busy_us)
 {
     for (unsigned i = 0; i < 3; i++)
@@ -302,6 +320,7 @@ int main(int argc, char **argv)
         RUN(a_child_that_does_nothing_is_an_error);
         RUN(kept_and_found_again);
         RUN(costs_of_units);
+        RUN(costs_of_nonsense_have_an_end);
         RUN(remaps_beside_copies);
         a_device_that_does_not_open_is_an_error(argv[2]);
         the_program_measures(argv[2]);

@@ -71,16 +71,11 @@ static float *logits_of(const char *dir, const char *expect, uint64_t budget_byt
     return logits;
 }
 
-static struct mp_space_plan plan_of(const char *model)
+static uint64_t smallest_budget(const char *model)
 {
-    struct harness_options options = harness_defaults(model);
-    struct mp_space_plan plan;
-    struct harness h;
+    const struct harness_options options = harness_defaults(model);
 
-    harness_open(&options, &h);
-    mp_engine_plan(h.engine, &plan);
-    harness_close(&h);
-    return plan;
+    return harness_plan(&options, NULL).smallest_bytes;
 }
 
 static void check_logits(const char *a, const char *b, const char *expect)
@@ -89,7 +84,7 @@ static void check_logits(const char *a, const char *b, const char *expect)
     float *want = logits_of(a, expect, UINT64_MAX, MP_IO_AUTO, &a_bytes);
 
     for (unsigned i = 0; i < 3; i++) {
-        const uint64_t budget = i == 0 ? UINT64_MAX : plan_of(b).smallest_bytes;
+        const uint64_t budget = i == 0 ? UINT64_MAX : smallest_budget(b);
         float *got = logits_of(b, expect, budget, i == 2 ? MP_IO_BUFFERED : MP_IO_AUTO, &b_bytes);
 
         CHECK_EQ(a_bytes, b_bytes);

@@ -189,24 +189,12 @@ static struct harness_options options_of(const char *dir)
     return options;
 }
 
-static struct mp_space_plan plan_of(const char *dir)
-{
-    struct harness_options options = options_of(dir);
-    struct mp_space_plan plan;
-    struct harness h;
-
-    harness_open(&options, &h);
-    mp_engine_plan(h.engine, &plan);
-    harness_close(&h);
-    return plan;
-}
-
 /* Budgets from two slices to everything, policies, threads: one result, `want` if given. */
 static void check_bits(const char *dir, const float *want, const char *kernels)
 {
     static const char *const profiles[] = { "lru", "moepic", "smoe" };
-    const struct mp_space_plan plan = plan_of(dir);
     struct harness_options options = options_of(dir);
+    const struct mp_space_plan plan = harness_plan(&options, NULL);
     uint64_t partial = 0, prefetched = 0;
     struct mp_counters counters;
     size_t bytes, more;

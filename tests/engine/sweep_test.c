@@ -60,15 +60,9 @@ static void close_input(struct run *run)
 
 static struct mp_space_plan plan_of(const char *model, uint32_t *vocab_p)
 {
-    struct harness_options options = harness_defaults(model);
-    struct mp_space_plan plan;
-    struct harness h;
+    const struct harness_options options = harness_defaults(model);
 
-    harness_open(&options, &h);
-    mp_engine_plan(h.engine, &plan);
-    *vocab_p = h.model.vocab;
-    harness_close(&h);
-    return plan;
+    return harness_plan(&options, vocab_p);
 }
 
 /* Bits of every logit, and what greedy sampling would choose. */

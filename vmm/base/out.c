@@ -118,8 +118,11 @@ enum mp_status mp_out_commit(struct mp_out *out)
 {
     int error = 0;
 
+    /* A write that failed before left its bytes in the buffer: trying again tells why. */
+    const bool failed = ferror(out->file) != 0;
+
     errno = EIO;
-    if (ferror(out->file) || fflush(out->file) != 0)
+    if (fflush(out->file) != 0 || failed)
         error = errno;
     /* Some file systems tell of a full disk only here. Devices do not know fsync. */
     if (error == 0 && !out->in_place && fsync(fileno(out->file)) != 0 && errno != EINVAL)
