@@ -39,7 +39,7 @@ TAIL = '''
 - Prediction accuracy is an input of a simulation, so claims about it (19, 30, parts of 9, 13 and 37) cannot come out of one;
   they stand beside what was measured on the bundled model. Skew and
   overlap of Qwen1.5-MoE are those with which LFU and LRU hit as often as MoEpic's Table 1 says for 30 of 60 experts (35);
-  the other four sizes of that table then come out within four points. Models for which nothing is stated have the same.
+  the other four sizes of that table, synthetic as well, then come out within four points. Models for which nothing is stated have the same.
 - SMoE's substitution is judged by time only; what it does to the output is in row 10, for the bundled model.
 - Without LLaPor (29) the next gate guesses, which costs no time here; without PreSched the device computes all and the best
   guesses are loaded ahead. The paper does not say more of either.
@@ -58,7 +58,7 @@ TAIL = '''
   is ahead, as printed in rows 11 and 14. In 16 scores (HybriMoE's cache) say of made-up routing all there is to know, and
   a cache that changes at every load follows it faster than eight swaps in four steps.
 - **23 to 26, 28** (PreScope behind): 32 GB hold nearly all of DeepSeek-V2-Lite and Moonlight, so there is little to page
-  (99.6 % hits), and PreScope pays for its predictions, which stand in the step's way here and are hidden in the paper
+  (99.6 % hits, synthetic), and PreScope pays for its predictions, which stand in the step's way here and are hidden in the paper
   (6.4). With 24 GiB and hidden predictions the sign is the paper's: `moepager simulate --machine a100-32gb-xeon6230r
   --model deepseek-v2-lite --batch 16 --gen 16 --prompt 128 --set device_gib=24,llapor_us=0 --profile prescope` takes 40.5 ms
   per step, Fiddler 46.6, HybriMoE with `--partition hot-table` 42.7. A second version of that paper is said to use 24 GB.
