@@ -295,8 +295,9 @@ static void print_table(const struct calibrate *c, const char *title, size_t fie
 
 static void print_evaluation(const struct calibrate *c)
 {
-    printf("%zu tokens in windows of %llu, %d at once; experts in RAM: %.0f %%\n", c->ids.count,
-           (unsigned long long)c->args->window, STREAMS,
+    printf("%zu tokens in windows of %llu, %u at once; experts in RAM: %.0f %%\n", c->ids.count,
+           (unsigned long long)c->args->window,
+           mp_text_run_streams(&c->ids, c->args->window, STREAMS),
            100.0 * (double)c->session.memory.budget_bytes / (double)c->session.memory.expert_bytes);
     print_table(c, "\na token's experts among its best predicted ones, as many as it has",
                 offsetof(struct mp_evaluation, recall));
@@ -312,7 +313,7 @@ static void json_evaluation(const struct calibrate *c)
     mp_json_object_begin(&json, NULL);
     mp_json_put_u64(&json, "tokens", c->ids.count);
     mp_json_put_u64(&json, "window", c->args->window);
-    mp_json_put_u64(&json, "batch", STREAMS);
+    mp_json_put_u64(&json, "batch", mp_text_run_streams(&c->ids, c->args->window, STREAMS));
     mp_json_put_u64(&json, "budget_bytes", c->session.memory.budget_bytes);
     mp_json_object_begin(&json, "predictors");
     for (uint32_t p = 0; p < c->predictor_count; p++) {

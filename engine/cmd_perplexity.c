@@ -200,6 +200,11 @@ static enum mp_status run_rows(struct perplexity *p)
     return status;
 }
 
+static unsigned at_once(const struct perplexity *p)
+{
+    return mp_text_run_streams(&p->ids, p->args->window, (uint32_t)p->args->batch);
+}
+
 static double per(double sum, uint64_t count)
 {
     return count > 0 ? sum / (double)count : 0;
@@ -214,9 +219,9 @@ static void print_text(const struct perplexity *p)
 {
     const struct mp_profile *policies = &p->session.engine_config.policies;
 
-    printf("%zu tokens in windows of %llu, %llu at once; routing %s, eviction %s, experts in RAM: "
+    printf("%zu tokens in windows of %llu, %u at once; routing %s, eviction %s, experts in RAM: "
            "%.0f %%\n",
-           p->ids.count, (unsigned long long)p->args->window, (unsigned long long)p->args->batch,
+           p->ids.count, (unsigned long long)p->args->window, at_once(p),
            policies->policy[MP_SLOT_ROUTE], policies->policy[MP_SLOT_EVICT],
            100.0 * (double)p->session.memory.budget_bytes / (double)p->session.memory.expert_bytes);
     printf("%-16s %12s %12s %12s %10s\n", p->name, "perplexity", "nats/token", "substituted",
@@ -239,7 +244,7 @@ static void print_json(const struct perplexity *p)
     mp_json_put_u64(&json, "tokens", p->ids.count);
     mp_json_put_u64(&json, "text_bytes", p->text_bytes);
     mp_json_put_u64(&json, "window", p->args->window);
-    mp_json_put_u64(&json, "batch", p->args->batch);
+    mp_json_put_u64(&json, "batch", at_once(p));
     mp_json_put_u64(&json, "budget_bytes", p->session.memory.budget_bytes);
     mp_json_put_string(&json, "route", p->session.engine_config.policies.policy[MP_SLOT_ROUTE]);
     mp_json_put_string(&json, "setting", p->values != NULL ? p->name : NULL);

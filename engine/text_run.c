@@ -29,6 +29,13 @@ static void collect(const struct mp_text_run *run, size_t first, uint32_t positi
     }
 }
 
+uint32_t mp_text_run_streams(const struct mp_ids *ids, uint64_t window, uint32_t streams)
+{
+    const uint64_t windows = ids->count / window + (ids->count % window != 0);
+
+    return windows < streams ? (uint32_t)windows : streams;
+}
+
 enum mp_status mp_text_run(const struct mp_text_run *run)
 {
     const size_t total = run->ids->count;

@@ -26,6 +26,9 @@ struct mp_text_run {
     void *ctx;
 };
 
+/* Windows that really are at once: a short text has fewer of them than `streams`. */
+uint32_t mp_text_run_streams(const struct mp_ids *ids, uint64_t window, uint32_t streams);
+
 enum mp_status mp_text_run(const struct mp_text_run *run) MP_MUST_CHECK;
 
 #endif
