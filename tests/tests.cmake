@@ -106,8 +106,9 @@ add_dependencies(gpu_bench_kernels fakecuda)
 set_tests_properties(tools/gpu_bench_kernels PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77
     ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda
     PASS_REGULAR_EXPRESSION "experts bf16 8 of .* 8 rows each.*attention 40 positions, 1 token, parts")
-set(probes good no_host_numa numa_breaks)
-mp_test(engine/probe_test LIBS mp_engine m VARIANTS ${probes} ARGS $<TARGET_FILE:moepager>)
+set(probes good places no_host_numa numa_breaks)
+mp_test(engine/probe_test LIBS mp_sites ${CMAKE_DL_LIBS} m VARIANTS ${probes} ARGS $<TARGET_FILE:moepager>
+    TIMEOUT 200)
 mp_fake_cuda(engine/probe_test ${probes})
 add_dependencies(engine_probe_test moepager)
 mp_test(engine/cuda_logits_test LIBS mp_engine m SOURCES tests/engine/logits_check.c
@@ -131,10 +132,14 @@ set_tests_properties(engine/cuda_many_test PROPERTIES ENVIRONMENT
 mp_test(engine/cuda_predict_test LIBS mp_engine m SOURCES tests/engine/harness.c
     VARIANTS prompt late TIMEOUT 200)
 mp_fake_cuda(engine/cuda_predict_test prompt late)
-set(variants sites-table sites-window-exclusive sites-window-hybrid memory later-hybrid later-window-exclusive
-    pause-exclusive pause-hybrid processes no_host_numa numa_id_unknown-hybrid)
-mp_test(engine/cuda_faults_test LIBS mp_engine m Threads::Threads SOURCES tests/engine/harness.c
+set(sites sites-table sites-table-graphs sites-window-exclusive sites-window-hybrid)
+set(variants ${sites} memory later-hybrid later-window-exclusive pause-exclusive pause-hybrid processes no_host_numa numa_id_unknown-hybrid)
+mp_test(engine/cuda_faults_test LIBS mp_sites ${CMAKE_DL_LIBS} m SOURCES tests/engine/harness.c
     VARIANTS ${variants} cublas LABELS fault TIMEOUT 300)
+add_test(NAME engine/cuda_sites COMMAND python3 tests/engine/cuda_sites.py
+    $<TARGET_FILE:engine_cuda_faults_test> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+list(TRANSFORM sites PREPEND engine/cuda_faults_test:)
+set_tests_properties(engine/cuda_sites PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77 DEPENDS "${sites}")
 mp_fake_cuda(engine/cuda_faults_test ${variants})
 mp_fake_cublas(engine/cuda_faults_test cublas)
 mp_test(engine/cuda_memory_test LIBS mp_engine m SOURCES tests/engine/harness.c
@@ -215,7 +220,8 @@ target_link_options(engine_repack_fault_test PRIVATE
     -Wl,--wrap=write,--wrap=fsync,--wrap=rename,--wrap=renameat,--wrap=unlinkat,--wrap=mkdir
     -Wl,--wrap=fdopendir,--wrap=open_memstream,--wrap=close,--wrap=fstatvfs64)
 mp_test(engine/repack_cli_test LIBS mp_engine PkgConfig::JANSSON
-    SOURCES tests/engine/repack_check.c ARGS $<TARGET_FILE:moepager>)
+    SOURCES tests/engine/repack_check.c ARGS $<TARGET_FILE:moepager>
+    TIMEOUT 200)
 add_dependencies(engine_repack_cli_test moepager)
 
 mp_test(policy/assign_test LIBS mp_policy)

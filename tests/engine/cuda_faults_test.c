@@ -26,8 +26,9 @@
 #define MODEL "tests/data/models/mixtral-tiny" /* two layers */
 #define SEQUENCES 2
 #define STEPS 2
+#define STEPS_GRAPHS 5 /* kernels, then a graph is recorded, then it is replayed */
 #define STRIDE 16
-#define LOGITS_MAX (SEQUENCES * (STEPS + 1) * 128)
+#define LOGITS_MAX (SEQUENCES * (STEPS_GRAPHS + 1) * 128)
 
 #define OUT_OF_MEMORY MP_CU_ERROR_OUT_OF_MEMORY
 #define UNKNOWN MP_CU_ERROR_UNKNOWN
@@ -36,6 +37,8 @@ static const int32_t tokens[SEQUENCES][STRIDE] = { { 3, 14, 15, 92, 65, 35, 89, 
                                                    { 27, 18, 28, 18, 28, 45, 90 } };
 static const int32_t lens[SEQUENCES] = { 9, 5 };
 
+static const char *variant = "sites";
+static uint32_t steps = STEPS;
 static struct harness_options options;
 static struct mp_assign_ops plan;
 static float *want, got[LOGITS_MAX]; /* want: shared with children */
@@ -60,7 +63,7 @@ static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *
 static enum mp_status compute(struct harness *h, float *logits)
 {
     memset(logits, 0, sizeof(got));
-    return harness_run(h, tokens[0], STRIDE, lens, SEQUENCES, STEPS, logits);
+    return harness_run(h, tokens[0], STRIDE, lens, SEQUENCES, steps, logits);
 }
 
 static enum mp_status open_planned(struct harness *h)
@@ -268,9 +271,35 @@ static void fail_every_site(unsigned first)
     check_nothing_lives();
 }
 
+/* For tests/engine/cuda_sites.py, beside this program: call and address in it of each place that
+ * failed. */
+static void tell_sites(void)
+{
+    char exe[4096], path[4200];
+    const ssize_t length = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+    const unsigned count = fake_api.sites(after, SITES_MAX);
+    FILE *file;
+
+    CHECK(length > 0);
+    exe[length] = '\0';
+    snprintf(path, sizeof(path), "%s.%s", exe, variant);
+    file = fopen(path, "w");
+    CHECK(file != NULL);
+    for (unsigned s = 0; s < count; s++) {
+        Dl_info info;
+
+        CHECK(dladdr(after[s].address, &info) != 0);
+        if (after[s].failed > 0)
+            fprintf(file, "%s %zx\n", after[s].call,
+                    (size_t)((const char *)after[s].address - (const char *)info.dli_fbase));
+    }
+    CHECK_EQ(fclose(file), 0);
+}
+
 static void every_place_that_calls_the_driver_fails(void)
 {
     fail_every_site(0);
+    tell_sites();
 }
 
 /* ---- cuBLAS */
@@ -545,7 +574,7 @@ static void processes_race_for_memory(void)
 
 /* ---- machines */
 
-static void set_options(const char *variant)
+static void set_options(void)
 {
     options = harness_defaults(MODEL);
     options.backend = "cuda";
@@ -565,12 +594,16 @@ static void set_options(const char *variant)
         strstr(variant, "window") != NULL ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
 }
 
-/* Half of what everything needs, so that units leave and come back. */
+/* Half of what everything needs, so that units leave and come back; for graphs they stay. */
 static void set_budget(void)
 {
     struct mp_space_plan space;
     struct harness h;
 
+    if (strstr(variant, "graphs") != NULL) {
+        steps = STEPS_GRAPHS;
+        return;
+    }
     harness_open(&options, &h);
     mp_engine_plan(h.engine, &space);
     harness_close(&h);
@@ -585,16 +618,16 @@ static void it_works_here(const char *machine)
     fprintf(stderr, "    %s\n", machine);
 }
 
-/* variant: PART[-ADDRESSING][-RESIDENCY][-hybrid] */
+/* variant: PART[-ADDRESSING][-RESIDENCY][-hybrid|-graphs] */
 int main(int argc, char **argv)
 {
-    const char *variant = argc > 1 ? argv[1] : "sites";
-
+    if (argc > 1)
+        variant = argv[1];
     mp_log_set_sink(keep_line, NULL);
     want = mmap(NULL, sizeof(got), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(want != MAP_FAILED);
     setenv("FAKECUDA_GRANULE", "4096", 1); /* else units are too small for a window */
-    set_options(variant);
+    set_options();
     if (strncmp(variant, "processes", 9) == 0) {
         RUN(processes_race_for_memory);
         return 0;

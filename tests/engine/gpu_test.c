@@ -335,6 +335,35 @@ static void each_call_of_work_fails_once(void)
     }
 }
 
+/* No kernel of today needs more than 48 KiB of dynamic shared memory; heads wider than any would.
+ * The launch itself is made to fail, so nothing runs. */
+static void more_shared_memory_is_asked_for_once(void)
+{
+    const struct mp_cuda_attend wide = { .heads = 1, .kv_heads = 1, .head_dim = 1024, .tokens = 1 };
+    const char *const asks = "cuFuncSetAttribute";
+    struct work w;
+
+    CHECK(mp_cuda_kernel_grid(MP_CUDA_KERNEL_attend, &wide).shared_bytes > 48u << 10);
+    CHECK_EQ(open_work(&w), MP_OK);
+    fake_api.reset();
+    fake_api.fail(asks, 0, 1, false);
+    CHECK_EQ(mp_gpu_launch(w.gpu, w.stream, MP_CUDA_KERNEL_attend, &wide), MP_ERR_DEVICE);
+    CHECK_STR(mp_error_last()->code, "E_CUDA");
+    CHECK(strstr(mp_error_last()->text, "cuFuncSetAttribute of mp_attend") != NULL);
+    CHECK_EQ(fake_api.calls("cuLaunchKernel"), 0);
+    fake_api.fail("cuLaunchKernel", 0, 1, true);
+    for (unsigned i = 0; i < 2; i++) {
+        CHECK_EQ(mp_gpu_launch(w.gpu, w.stream, MP_CUDA_KERNEL_attend, &wide), MP_ERR_DEVICE);
+        CHECK(strstr(mp_error_last()->text, "cuLaunchKernel of mp_attend") != NULL);
+        CHECK_EQ(fake_api.calls(asks), 2); /* what failed once more, then not any more */
+        CHECK_EQ(fake_api.calls("cuLaunchKernel"), i + 1);
+    }
+    fake_api.reset();
+    mp_error_clear();
+    close_work(&w);
+    check_nothing_lives();
+}
+
 static void a_lost_device_says_that_it_must_be_opened_anew(void)
 {
     struct work w;
@@ -381,6 +410,7 @@ int main(int argc, char **argv)
     RUN(a_graph_gives_the_same_bits_each_time);
     RUN(nothing_is_queued_for_no_work);
     RUN(each_call_of_work_fails_once);
+    RUN(more_shared_memory_is_asked_for_once);
     RUN(a_lost_device_says_that_it_must_be_opened_anew);
     return 0;
 }

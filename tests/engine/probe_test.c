@@ -9,8 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/fakecuda/client.h"
+#include "tests/log_guard.h"
 #include "tests/test.h"
 #include "vmm/base/error.h"
+#include "vmm/base/log.h"
 
 #define MEMORY "167772160" /* little: kernels are slow on the CPU */
 
@@ -299,6 +302,59 @@ static void remaps_beside_copies(void)
 }
 
 /* probe_test VARIANT MOEPAGER */
+/* What the measuring child says, here in this process; false: its end is not in it. */
+static bool measure(const char *skip, char said[4096])
+{
+    FILE *out = tmpfile();
+    size_t bytes;
+
+    CHECK(out != NULL);
+    if (mp_probe_measure(0, &shape, skip, out) != MP_OK)
+        mp_error_clear();
+    rewind(out);
+    bytes = fread(said, 1, 4095, out);
+    said[bytes] = '\0';
+    CHECK_EQ(fclose(out), 0);
+    return strstr(said, "\nend\n") != NULL;
+}
+
+/* What could not be given back is told as an error; here that is wanted. */
+static void keep_line(void *ctx, enum mp_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)line;
+    mp_test_expected_errors += level == MP_LOG_ERROR;
+}
+
+/* Every place that the memory's steps call the driver from fails once: a step is told to have
+ * failed, or it is one that gives back, and the next run measures all again. */
+static void every_place_of_the_memory_steps_fails(void)
+{
+    static const char slow[] = "copies,launches,graph,experts,in-place,cpu,maps-busy";
+    static const char skip[] = "copies,launches,graph,experts,in-place,cpu,maps-busy,reads";
+    static struct fakecuda_site sites[512];
+    static char said[4096];
+    unsigned count, told = 0;
+
+    mp_log_set_sink(keep_line, NULL);
+    find_fake();
+    CHECK(measure(slow, said) && strstr(said, "failed") == NULL);
+    count = fake_api.sites(sites, 512);
+    for (unsigned s = 0; s < count; s++) {
+        if (strstr(sites[s].call, "cuInit") != NULL || sites[s].calls == 0)
+            continue;
+        fake_api.reset();
+        fake_api.fail_site(sites[s].address, 0, MP_CU_ERROR_UNKNOWN, false);
+        (void)measure(strstr(sites[s].call, "DtoD") != NULL ? slow : skip, said);
+        told += strstr(said, "failed ") != NULL;
+        fake_api.clear();
+    }
+    fprintf(stderr, "    %u places, %u failures told\n", count, told);
+    CHECK(told > 20);
+    fake_api.reset();
+    CHECK(measure(skip, said) && strstr(said, "failed") == NULL);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc > 2);
@@ -315,6 +371,8 @@ int main(int argc, char **argv)
     } else if (!strcmp(argv[1], "numa_breaks")) {
         a_driver_that_crashes_is_found_out(argv[2]);
         the_trial_alone(argv[2], MP_HOST_NUMA_BREAKS);
+    } else if (!strcmp(argv[1], "places")) {
+        RUN(every_place_of_the_memory_steps_fails);
     } else {
         RUN(a_crash_costs_one_step);
         RUN(a_child_that_does_nothing_is_an_error);

@@ -263,6 +263,44 @@ static void every_call_can_fail_once(void)
     CHECK_EQ(use(), MP_OK); /* and it still works */
 }
 
+/* From one half of a frame to the other. */
+static void a_copy_on_the_device_fails_and_then_works(void)
+{
+    struct mp_backend *backend = open_cuda();
+    struct mp_frame device, host;
+    struct mp_lane *lane;
+    char *at;
+
+    CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, 2 * GRANULE, &device), MP_OK);
+    CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_HOST, GRANULE, &host), MP_OK);
+    CHECK_EQ(backend->ops->lane_open(backend, &lane), MP_OK);
+    at = device.alias;
+    memset(host.alias, 7, GRANULE);
+    CHECK_EQ(backend->ops->lane_copy(backend, lane, MP_COPY_TO_DEVICE, at, host.alias, GRANULE),
+             MP_OK);
+    fake_api.fail("cuMemcpyDtoDAsync_v2", 0, 999, false);
+    CHECK_EQ(backend->ops->lane_copy(backend, lane, MP_COPY_ON_DEVICE, at + GRANULE, at, GRANULE),
+             MP_ERR_DEVICE);
+    CHECK_STR(mp_error_last()->code, "E_CUDA");
+    CHECK(strstr(mp_error_last()->text, "cuMemcpyDtoDAsync of a copy of") != NULL);
+    CHECK_EQ(backend->ops->lane_copy(backend, lane, MP_COPY_ON_DEVICE, at + GRANULE, at, GRANULE),
+             MP_OK);
+    CHECK_EQ(backend->ops->lane_mark(backend, lane, 0), MP_OK);
+    CHECK_EQ(backend->ops->lane_wait(backend, lane, 0), MP_OK);
+    memset(host.alias, 0, GRANULE);
+    CHECK_EQ(
+        backend->ops->lane_copy(backend, lane, MP_COPY_TO_HOST, host.alias, at + GRANULE, GRANULE),
+        MP_OK);
+    CHECK_EQ(backend->ops->lane_mark(backend, lane, 0), MP_OK);
+    CHECK_EQ(backend->ops->lane_wait(backend, lane, 0), MP_OK);
+    CHECK(((char *)host.alias)[0] == 7 && ((char *)host.alias)[GRANULE - 1] == 7);
+    backend->ops->lane_close(backend, lane);
+    backend->ops->frame_destroy(backend, &device);
+    backend->ops->frame_destroy(backend, &host);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
 /* D2: the call fails and so does what would undo it. The address is not used again. */
 static void what_cannot_be_undone_is_lost_and_told(void)
 {
@@ -449,6 +487,7 @@ int main(int argc, char **argv)
     RUN(a_device_that_is_not_there_is_refused);
     RUN(the_fake_sees_what_is_forbidden);
     RUN(a_forked_child_is_refused);
+    RUN(a_copy_on_the_device_fails_and_then_works);
     RUN(a_lost_device_ends_quietly);
     RUN(every_call_can_fail_once);
     RUN(what_cannot_be_undone_is_lost_and_told);
