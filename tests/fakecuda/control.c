@@ -187,6 +187,16 @@ FAKE_EXPORT void fakecuda_stall(bool stalled)
     pthread_mutex_unlock(&fake.lock);
 }
 
+FAKE_EXPORT void fakecuda_settle(void)
+{
+    pthread_mutex_lock(&fake.lock);
+    for (unsigned s = 0; s < FAKE_STREAMS_MAX; s++) {
+        while (fake_streams[s].next != NULL)
+            fake_wait_moved();
+    }
+    pthread_mutex_unlock(&fake.lock);
+}
+
 FAKE_EXPORT void fakecuda_timing(uint64_t seed, unsigned lazy_ms)
 {
     pthread_mutex_lock(&fake.lock);

@@ -104,6 +104,10 @@ typedef void fakecuda_end_fn(unsigned operation);
 /* Streams stand still, whatever is queued, until this is called with false. */
 typedef void fakecuda_stall_fn(bool stalled);
 
+/* Returns when streams have done all that is queued; they must not stand still. The host has not
+ * seen the end of any of it: that it happens to be finished is no excuse. */
+typedef void fakecuda_settle_fn(void);
+
 /*
  * When operations are done. seed 0: at once; else by chance a little later, the same chances for
  * the same seed. lazy_ms > 0: what nobody waits for, or asks after, is left for so long.
@@ -154,6 +158,7 @@ typedef int fakecuda_keys_fn(void);
     X(live)                 \
     X(lose)                 \
     X(stall)                \
+    X(settle)               \
     X(timing)               \
     X(sites)                \
     X(kernel)               \

@@ -62,7 +62,7 @@ static void a_graph_is_captured_and_replayed(void)
         CHECK_EQ(host[2 * BYTES - 1], i + 1);
     }
     OK(cu.graph_launch(exec, a));
-    usleep(10000);
+    fake_api.settle();
     OK(cu.graph_exec_destroy(exec));
     check_violation("a graph is destroyed");
     wait_for_all();
