@@ -65,6 +65,8 @@ enum mp_status mp_bench_graph(struct mp_bench *bench)
     }
     if (status == MP_OK)
         mp_bench_put(bench, MP_PROBE_GRAPH_LAUNCH, mp_bench_median(us, MP_PROBE_RUNS));
+    if (status != MP_OK)
+        mp_bench_settle(bench);
     mp_gpu_graph_close(bench->gpu, graph);
     return status;
 }
@@ -177,6 +179,8 @@ static enum mp_status experts_in(struct mp_bench *bench, const struct mp_frame *
         if (status == MP_OK)
             mp_bench_put(bench, one + t, mp_bench_median(us, MP_PROBE_RUNS));
     }
+    if (status != MP_OK)
+        mp_bench_settle(bench);
     free_work(bench, &work);
     return status;
 }

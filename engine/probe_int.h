@@ -35,9 +35,14 @@ double mp_bench_median(double *values, unsigned count);
 
 double mp_bench_now_us(const struct mp_bench *bench);
 
-/* A result of the driver; MP_OK or the error with the call's name. */
-enum mp_status mp_bench_check(const struct mp_bench *bench, mp_cu_result result,
+/* A result of the driver; MP_OK or the error with the call's name. A result that means a lost
+ * device is remembered: no step calls it any more. */
+enum mp_status mp_bench_check(struct mp_bench *bench, mp_cu_result result,
                               const char *call) MP_MUST_CHECK;
+
+/* Before memory is given back that work may touch: nothing is under way any more, or the device
+ * counts as lost. Keeps the error. */
+void mp_bench_settle(struct mp_bench *bench);
 
 /* The steps. An error ends the step, not the probe. */
 enum mp_status mp_bench_host_numa(struct mp_bench *bench) MP_MUST_CHECK;

@@ -37,9 +37,24 @@ double mp_bench_now_us(const struct mp_bench *bench)
     return (double)mp_clock_now_ns(bench->clock) / 1e3;
 }
 
-enum mp_status mp_bench_check(const struct mp_bench *bench, mp_cu_result result, const char *call)
+enum mp_status mp_bench_check(struct mp_bench *bench, mp_cu_result result, const char *call)
 {
+    if (mp_cuda_is_sticky(result))
+        mp_gpu_lose(bench->gpu);
     return mp_cuda_check(mp_gpu_driver(bench->gpu), result, call, "the probe");
+}
+
+/* A wait that fails is tried once more. */
+void mp_bench_settle(struct mp_bench *bench)
+{
+    const struct mp_error before = *mp_error_last();
+
+    for (unsigned i = 0; i < 2; i++) {
+        if (bench->stream[i] != NULL && mp_gpu_finish(bench->gpu, bench->stream[i]) != MP_OK &&
+            mp_gpu_finish(bench->gpu, bench->stream[i]) != MP_OK)
+            mp_gpu_lose(bench->gpu);
+    }
+    mp_error_set(&before);
 }
 
 struct step {
@@ -139,6 +154,8 @@ static void close_bench(struct mp_bench *bench)
 {
     struct mp_backend *backend = bench->backend;
 
+    if (bench->gpu != NULL)
+        mp_bench_settle(bench);
     if (backend != NULL && bench->host.handle != 0)
         backend->ops->frame_destroy(backend, &bench->host);
     if (backend != NULL && bench->device.handle != 0)
@@ -165,6 +182,7 @@ static void run_step(struct mp_bench *bench, const struct step *step)
     if (step->run(bench) == MP_OK)
         return;
     fprintf(bench->out, "failed %s: %s\n", step->name, mp_error_last()->text);
+    mp_bench_settle(bench);
     mp_error_clear();
 }
 

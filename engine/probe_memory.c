@@ -40,11 +40,35 @@ static enum mp_status sum_by_kernel(struct mp_bench *bench, mp_cu_ptr src, uint6
                                  grid.x * sizeof(*sums));
     if (status == MP_OK)
         status = mp_gpu_finish(bench->gpu, bench->stream[0]);
+    if (status != MP_OK)
+        mp_bench_settle(bench);
     for (uint32_t i = 0; status == MP_OK && i < grid.x; i++)
         sum += sums[i];
     mp_gpu_free_host(bench->gpu, sums);
     *sum_p = sum;
     return status;
+}
+
+static bool undone(struct mp_bench *bench, mp_cu_result result)
+{
+    if (mp_cuda_is_sticky(result))
+        mp_gpu_lose(bench->gpu);
+    return result == MP_CU_SUCCESS;
+}
+
+/* What a step made by calls of its own; with a lost device it stays, and so does an address whose
+ * mapping would not go. */
+static void give_back(struct mp_bench *bench, mp_cu_ptr address, uint64_t bytes,
+                      mp_cu_handle handle, bool mapped)
+{
+    const struct mp_cu_calls *call = bench->call;
+
+    if (mapped && !mp_gpu_is_lost(bench->gpu))
+        mapped = !undone(bench, call->unmap(address, bytes));
+    if (handle != 0 && !mp_gpu_is_lost(bench->gpu))
+        (void)undone(bench, call->release(handle));
+    if (address != 0 && !mapped && !mp_gpu_is_lost(bench->gpu))
+        (void)undone(bench, call->address_free(address, bytes));
 }
 
 /* Memory on a NUMA node: made, mapped, written by the CPU, and read by a kernel. */
@@ -81,12 +105,7 @@ static enum mp_status try_numa(struct mp_bench *bench, int node, uint64_t bytes,
     if (status == MP_OK)
         status = sum_by_kernel(bench, address, bytes, &sum);
     *right_p = status == MP_OK && sum == expected;
-    if (mapped)
-        (void)call->unmap(address, bytes);
-    if (handle != 0)
-        (void)call->release(handle);
-    if (address != 0)
-        (void)call->address_free(address, bytes);
+    give_back(bench, address, bytes, handle, mapped);
     return status;
 }
 
@@ -217,6 +236,7 @@ enum mp_status mp_bench_reads(struct mp_bench *bench)
 /* us of map, setAccess and unmap, each. */
 struct remap {
     double map[MP_PROBE_RUNS], access[MP_PROBE_RUNS], unmap[MP_PROBE_RUNS], all[MP_PROBE_RUNS];
+    bool mapped; /* the last one is still so: it could not be unmapped */
 };
 
 /* With a kernel of 5 ms on the device if `busy`, which is over when a time is taken. */
@@ -243,7 +263,10 @@ static enum mp_status remap_once(struct mp_bench *bench, mp_cu_ptr address, uint
     status = mp_bench_check(bench, bench->call->set_access(address, bytes, &access, 1),
                             "cuMemSetAccess");
     at[2] = mp_bench_now_us(bench);
-    if (mp_bench_check(bench, bench->call->unmap(address, bytes), "cuMemUnmap") != MP_OK)
+    times->mapped =
+        mp_gpu_is_lost(bench->gpu) ||
+        mp_bench_check(bench, bench->call->unmap(address, bytes), "cuMemUnmap") != MP_OK;
+    if (times->mapped)
         status = MP_ERR_DEVICE;
     at[3] = mp_bench_now_us(bench);
     times->map[run] = at[1] - at[0];
@@ -266,12 +289,11 @@ static enum mp_status remap(struct mp_bench *bench, uint64_t bytes, bool busy, s
     if (status == MP_OK)
         status = mp_bench_check(bench, bench->call->create(&handle, bytes, &allocation, 0),
                                 "cuMemCreate");
+    times->mapped = false;
     for (unsigned r = 0; r < MP_PROBE_RUNS && status == MP_OK; r++)
         status = remap_once(bench, address, bytes, handle, busy, times, r);
-    if (handle != 0)
-        (void)bench->call->release(handle);
-    if (address != 0)
-        (void)bench->call->address_free(address, bytes);
+    /* Where that has failed once, it is not tried again. */
+    give_back(bench, times->mapped ? 0 : address, bytes, handle, false);
     return status;
 }
 
