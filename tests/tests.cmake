@@ -107,8 +107,8 @@ set_tests_properties(tools/gpu_bench_kernels PROPERTIES TIMEOUT 120 SKIP_RETURN_
     ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda
     PASS_REGULAR_EXPRESSION "experts bf16 8 of .* 8 rows each.*attention 40 positions, 1 token, parts")
 set(probes good places no_host_numa numa_breaks)
-mp_test(engine/probe_test LIBS mp_sites ${CMAKE_DL_LIBS} m VARIANTS ${probes} ARGS $<TARGET_FILE:moepager>
-    TIMEOUT 200)
+mp_test(engine/probe_test LIBS mp_sites ${CMAKE_DL_LIBS} m VARIANTS ${probes}
+    ARGS $<TARGET_FILE:moepager> TIMEOUT 200)
 mp_fake_cuda(engine/probe_test ${probes})
 add_dependencies(engine_probe_test moepager)
 mp_test(engine/cuda_logits_test LIBS mp_engine m SOURCES tests/engine/logits_check.c
@@ -132,16 +132,23 @@ set_tests_properties(engine/cuda_many_test PROPERTIES ENVIRONMENT
 mp_test(engine/cuda_predict_test LIBS mp_engine m SOURCES tests/engine/harness.c
     VARIANTS prompt late TIMEOUT 200)
 mp_fake_cuda(engine/cuda_predict_test prompt late)
-set(sites sites-table sites-table-graphs sites-window-exclusive sites-window-hybrid)
-set(variants ${sites} memory later-hybrid later-window-exclusive pause-exclusive pause-hybrid processes no_host_numa numa_id_unknown-hybrid)
-mp_test(engine/cuda_faults_test LIBS mp_sites ${CMAKE_DL_LIBS} m SOURCES tests/engine/harness.c
-    VARIANTS ${variants} cublas LABELS fault TIMEOUT 300)
-add_test(NAME engine/cuda_sites COMMAND python3 tests/engine/cuda_sites.py
-    $<TARGET_FILE:engine_cuda_faults_test> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-list(TRANSFORM sites PREPEND engine/cuda_faults_test:)
-set_tests_properties(engine/cuda_sites PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77 DEPENDS "${sites}")
+set(variants memory later-hybrid later-window-exclusive pause-exclusive pause-hybrid processes
+    no_host_numa numa_id_unknown-hybrid)
+mp_test(engine/cuda_faults_test LIBS mp_engine m SOURCES tests/engine/harness.c
+    VARIANTS ${variants} LABELS fault TIMEOUT 300)
 mp_fake_cuda(engine/cuda_faults_test ${variants})
-mp_fake_cublas(engine/cuda_faults_test cublas)
+set(variants table table-graphs window-exclusive window-hybrid)
+mp_test(engine/cuda_sites_test LIBS mp_sites ${CMAKE_DL_LIBS} m SOURCES tests/engine/harness.c
+    VARIANTS ${variants} cublas LABELS fault TIMEOUT 300)
+mp_fake_cuda(engine/cuda_sites_test ${variants})
+mp_fake_cublas(engine/cuda_sites_test cublas)
+set(files ${variants})
+list(TRANSFORM files PREPEND $<TARGET_FILE:engine_cuda_sites_test>.)
+list(TRANSFORM variants PREPEND engine/cuda_sites_test:)
+add_test(NAME engine/cuda_sites COMMAND python3 tests/engine/cuda_sites.py ${files}
+    $<TARGET_FILE:engine_probe_test>.places WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(engine/cuda_sites PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77
+    DEPENDS "${variants};engine/probe_test:places")
 mp_test(engine/cuda_memory_test LIBS mp_engine m SOURCES tests/engine/harness.c
     VARIANTS inclusive exclusive lost TIMEOUT 120)
 mp_fake_cuda(engine/cuda_memory_test inclusive exclusive lost)

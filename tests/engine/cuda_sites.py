@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Is every place of the source that calls the driver among those that failed in a test?
 
-usage: cuda_sites.py PROGRAM
+usage: cuda_sites.py PROGRAM.VARIANT...
 
-PROGRAM is engine/cuda_faults_test; each of its variants `sites-*` has left a file beside it with the
-places that failed. A place is a line with `call->NAME(` or `call.NAME(` in vmm or engine. Those
-that no variant reaches stand below with the reason; one that is reached must not. Skipped (77)
-where not all variants have run.
+Each PROGRAM.VARIANT is the file that a variant of a program leaves (tell_failed_sites() in
+tests/fakecuda/client.h): the places that failed. A place of the source is a line with `call->NAME(`
+or `call.NAME(` in vmm or engine. Those that no variant reaches stand below with the test that fails
+them; one that is reached must not. Skipped (77) where not all variants have run.
 """
 import re
 import subprocess
@@ -14,11 +14,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-VARIANTS = ["sites-table", "sites-table-graphs", "sites-window-exclusive", "sites-window-hybrid"]
-
 START = "made once in a process, before any test; vmm/backend_cuda_test:init_fails and no_device fail it"
 WORK = "engine/gpu_test fails it: each_call_of_work_fails_once"
-PROBE = "of the probe, in a process of its own; engine/probe_test:places fails it"
 
 # (file, call): how many places, and why they are not met
 EXCUSED = {
@@ -26,15 +23,6 @@ EXCUSED = {
     ("engine/gpu.c", "cuEventQuery"): (1, WORK),
     ("engine/gpu.c", "cuFuncSetAttribute"): (
         1, "no kernel of today needs it; engine/gpu_test: more_shared_memory_is_asked_for_once"),
-    ("engine/probe_memory.c", "cuMemAddressReserve"): (2, PROBE),
-    ("engine/probe_memory.c", "cuMemCreate"): (2, PROBE),
-    ("engine/probe_memory.c", "cuMemMap"): (2, PROBE),
-    ("engine/probe_memory.c", "cuMemSetAccess"): (2, PROBE),
-    ("engine/probe_memory.c", "cuMemUnmap"): (2, PROBE),
-    ("engine/probe_memory.c", "cuMemRelease"): (2, PROBE),
-    ("engine/probe_memory.c", "cuMemAddressFree"): (2, PROBE),
-    ("engine/probe_memory.c", "cuMemGetAllocationGranularity"): (1, PROBE),
-    ("engine/probe_memory.c", "cuMemcpyDtoDAsync_v2"): (1, PROBE),
     ("vmm/backend_cuda_move.c", "cuMemcpyDtoDAsync_v2"): (
         1, "no engine copies so; vmm/backend_cuda_test: a_copy_on_the_device_fails_and_then_works"),
     ("vmm/cuda_driver.c", "cuInit"): (1, START),
@@ -42,7 +30,7 @@ EXCUSED = {
     ("vmm/cuda_driver.c", "cuDeviceGetCount"): (1, START),
 }
 
-# Its calls are those of cuBLAS: engine/cuda_faults_test:cublas.
+# Its calls are those of cuBLAS: engine/cuda_sites_test:cublas.
 OTHERS = ["engine/cublas.c"]
 
 
@@ -64,34 +52,48 @@ def places(names):
     return found
 
 
-def failed(program):
+def read(path):
+    """Calls, and where in the source they are made."""
+    program = path.rpartition(".")[0]
+    if not Path(path).exists() or Path(path).stat().st_mtime < Path(program).stat().st_mtime:
+        print(f"cuda_sites: {path} is not there, or older than the program")
+        sys.exit(77)
+    pairs = [line.split() for line in Path(path).read_text().splitlines()]
+    lines = subprocess.run(["addr2line", "-e", program, *(hex(int(at, 16) - 1) for _, at in pairs)],
+                           check=True, capture_output=True, text=True).stdout.splitlines()
+    return zip((call for call, _ in pairs), lines)
+
+
+def failed(paths):
     """{(file, exported name): lines}"""
-    calls, addresses = [], []
-    for variant in VARIANTS:
-        path = Path(f"{program}.{variant}")
-        if not path.exists() or path.stat().st_mtime < Path(program).stat().st_mtime:
-            print(f"cuda_sites: {path} is not there, or older than the program")
-            sys.exit(77)
-        for line in path.read_text().splitlines():
-            call, address = line.split()
-            calls.append(call)
-            addresses.append(hex(int(address, 16) - 1))
-    lines = subprocess.run(["addr2line", "-e", program, *addresses], check=True,
-                           capture_output=True, text=True).stdout.splitlines()
     found = defaultdict(set)
-    for call, line in zip(calls, lines):
-        path, number = line.split(" ")[0].rsplit(":", 1)
-        if number.isdigit():
-            found["/".join(Path(path).parts[-2:]), call].add(int(number))
+    for path in paths:
+        for call, line in read(path):
+            file, number = line.split(" ")[0].rsplit(":", 1)
+            if number.isdigit():
+                found["/".join(Path(file).parts[-2:]), call].add(int(number))
     return found
+
+
+def never_failed(lines, reached):
+    """Of `lines`, those without a reached line of their own: a call may stand on several lines."""
+    left = sorted(reached)
+    missing = []
+    for line in lines:
+        near = next((r for r in left if line - 3 <= r < line + 6), None)
+        if near is None:
+            missing.append(line)
+        else:
+            left.remove(near)
+    return missing
 
 
 def main():
     names = exported_names()
-    reached = failed(sys.argv[1])
+    reached = failed(sys.argv[1:])
     wrong = count = 0
     for key, lines in places(names).items():
-        missing = [n for n in lines if not any(n - 3 <= r < n + 6 for r in reached[key])]
+        missing = never_failed(lines, reached[key])
         count += len(lines)
         excused = EXCUSED.get(key)
         if len(missing) != (excused[0] if excused else 0):

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include "tests/fakecuda/fakecuda.h"
 #include "tests/test.h"
@@ -68,6 +69,32 @@ static inline void check_no_violation(void)
 
     if (fake_api.violations(text, sizeof(text)) != 0)
         CHECK_STR(text, "");
+}
+
+/* For tests/engine/cuda_sites.py, in the file PROGRAM.VARIANT: call, and address in the program, of
+ * each place that was made to fail. */
+static inline void tell_failed_sites(const char *variant)
+{
+    static struct fakecuda_site sites[1024];
+    const unsigned count = fake_api.sites(sites, 1024);
+    char program[4096], path[4200];
+    const ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    FILE *file;
+
+    CHECK(length > 0);
+    program[length] = '\0';
+    snprintf(path, sizeof(path), "%s.%s", program, variant);
+    file = fopen(path, "w");
+    CHECK(file != NULL);
+    for (unsigned s = 0; s < count; s++) {
+        Dl_info info;
+
+        CHECK(dladdr(sites[s].address, &info) != 0);
+        if (sites[s].failed > 0)
+            fprintf(file, "%s %zx\n", sites[s].call,
+                    (size_t)((const char *)sites[s].address - (const char *)info.dli_fbase));
+    }
+    CHECK_EQ(fclose(file), 0);
 }
 
 static inline void check_nothing_lives(void)
