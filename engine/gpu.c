@@ -75,7 +75,7 @@ static mp_cu_result make_current(const struct mp_gpu *gpu)
 
     mp_cuda_watch_device(gpu->device.id);
     result = gpu->cuda->call.context_get(&current);
-    if (result == MP_CU_SUCCESS && current == gpu->context)
+    if ((result == MP_CU_SUCCESS && current == gpu->context) || mp_cuda_is_sticky(result))
         return result;
     return gpu->cuda->call.context_set(gpu->context);
 }
@@ -267,9 +267,15 @@ static bool alloc_plain(struct mp_gpu *gpu, uint64_t bytes, void **address_p)
     void *memory = MAP_FAILED, *bounce = NULL;
 
     pthread_mutex_lock(&gpu->plain_lock);
-    if (gpu->bounce == NULL &&
-        gpu->cuda->call.host_alloc(&bounce, BOUNCE_BYTES, MP_CU_HOST_PORTABLE) == MP_CU_SUCCESS)
-        gpu->bounce = bounce;
+    if (gpu->bounce == NULL) {
+        const mp_cu_result result =
+            gpu->cuda->call.host_alloc(&bounce, BOUNCE_BYTES, MP_CU_HOST_PORTABLE);
+
+        if (result == MP_CU_SUCCESS)
+            gpu->bounce = bounce;
+        else if (mp_cuda_is_sticky(result))
+            mp_cuda_lose(gpu->life, result);
+    }
     for (unsigned i = 0; i < PLAIN_MAX && free_one == NULL; i++) {
         if (gpu->plain[i].address == NULL)
             free_one = &gpu->plain[i];

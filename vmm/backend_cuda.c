@@ -57,7 +57,8 @@ enum mp_status mp_cuda_enter(struct cuda_backend *self)
     result = self->cuda->call.context_get(&current);
     if (result == MP_CU_SUCCESS && current == self->context)
         return MP_OK;
-    result = self->cuda->call.context_set(self->context);
+    if (!mp_cuda_is_sticky(result))
+        result = self->cuda->call.context_set(self->context);
     return mp_cuda_note(self, result, "cuCtxSetCurrent", self->device.name);
 }
 
@@ -237,8 +238,7 @@ static enum mp_status ask_granule(struct cuda_backend *self, uint64_t *bytes_p)
         self->cuda->call.granularity(&bytes, &allocation, MP_CU_GRANULARITY_RECOMMENDED);
 
     if (result != MP_CU_SUCCESS)
-        return mp_cuda_check(self->cuda, result, "cuMemGetAllocationGranularity",
-                             self->device.name);
+        return mp_cuda_note(self, result, "cuMemGetAllocationGranularity", self->device.name);
     if (bytes < 4096 || (bytes & (bytes - 1)) != 0)
         return mp_fail(MP_ERR_DEVICE, "E_CUDA",
                        "the driver's granule is %zu bytes, need a power of two of at least 4096",
@@ -298,8 +298,8 @@ static enum mp_status cuda_open(const struct mp_backend_config *config, struct m
     self->cuda = cuda;
     self->device = device;
     self->life = mp_cuda_life_get(device.id);
-    status = mp_cuda_check(cuda, cuda->call.context_retain(&self->context, device.id),
-                           "cuDevicePrimaryCtxRetain", device.name);
+    status = mp_cuda_note(self, cuda->call.context_retain(&self->context, device.id),
+                          "cuDevicePrimaryCtxRetain", device.name);
     if (status == MP_OK) {
         status = prepare(self, config);
         if (status == MP_OK) {

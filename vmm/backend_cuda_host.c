@@ -188,8 +188,12 @@ enum mp_status mp_cuda_host_open(struct cuda_backend *self, const struct mp_back
     struct mp_backend_config ours = { .huge_pages = config->huge_pages,
                                       .align_bytes = self->super.caps.alias_align_bytes };
     enum mp_status status;
+    int lost;
 
     choose_node(self, config);
+    lost = mp_cuda_lost(self->life);
+    if (lost != 0)
+        return mp_cuda_check(self->cuda, lost, "an earlier call", self->device.name);
     ours.numa_node = self->numa_node;
     status = mp_backend_host.open(&ours, NULL, &self->ram);
     if (status == MP_ERR_CONFIG) { /* the device's node has no memory for this process */

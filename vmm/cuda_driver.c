@@ -227,18 +227,41 @@ static void format_uuid(const struct mp_cu_uuid *uuid, const char *device, char 
                                  (unsigned char)uuid->bytes[i]);
 }
 
-/* An attribute that a driver does not know is 0. */
-static int attribute(const struct mp_cuda *cuda, mp_cu_device device, int which, int missing)
+/* An attribute that a driver does not know is `missing`. *lost_p: a result that means a lost
+ * device; then nothing more is asked. */
+static int attribute(const struct mp_cuda *cuda, mp_cu_device device, int which, int missing,
+                     mp_cu_result *lost_p)
 {
     int value = missing;
+    mp_cu_result result;
 
-    return cuda->call.device_attribute(&value, which, device) == MP_CU_SUCCESS ? value : missing;
+    if (*lost_p != MP_CU_SUCCESS)
+        return missing;
+    result = cuda->call.device_attribute(&value, which, device);
+    if (mp_cuda_is_sticky(result))
+        *lost_p = result;
+    return result == MP_CU_SUCCESS ? value : missing;
+}
+
+static mp_cu_result ask_attributes(const struct mp_cuda *cuda, struct mp_cuda_device *device)
+{
+    const mp_cu_device id = device->id;
+    mp_cu_result lost = MP_CU_SUCCESS;
+
+    device->capability = attribute(cuda, id, MP_CU_ATTR_CAPABILITY_MAJOR, 0, &lost) * 10 +
+                         attribute(cuda, id, MP_CU_ATTR_CAPABILITY_MINOR, 0, &lost);
+    device->processors = attribute(cuda, id, MP_CU_ATTR_MULTIPROCESSOR_COUNT, 0, &lost);
+    device->integrated = attribute(cuda, id, MP_CU_ATTR_INTEGRATED, 0, &lost) != 0;
+    device->vmm = attribute(cuda, id, MP_CU_ATTR_VMM_SUPPORTED, 0, &lost) != 0;
+    device->cache_bytes = (uint64_t)attribute(cuda, id, MP_CU_ATTR_L2_CACHE_SIZE, 0, &lost);
+    device->host_numa_id = attribute(cuda, id, MP_CU_ATTR_HOST_NUMA_ID, -1, &lost);
+    return lost;
 }
 
 enum mp_status mp_cuda_describe(const struct mp_cuda *cuda, unsigned ordinal,
                                 struct mp_cuda_device *device_p)
 {
-    struct mp_cuda_device device = { .host_numa_id = -1 };
+    struct mp_cuda_device device = { .id = 0 };
     struct mp_cu_uuid uuid;
     size_t bytes = 0;
     char object[32];
@@ -264,19 +287,16 @@ enum mp_status mp_cuda_describe(const struct mp_cuda *cuda, unsigned ordinal,
         call = "cuDeviceTotalMem_v2";
         result = cuda->call.device_memory(&bytes, device.id);
     }
+    if (result == MP_CU_SUCCESS) {
+        call = "cuDeviceGetAttribute";
+        result = ask_attributes(cuda, &device);
+    }
     if (result != MP_CU_SUCCESS)
         return mp_cuda_check(cuda, result, call, object);
     for (char *c = device.pci; *c != '\0'; c++)
         *c = (char)tolower((unsigned char)*c);
     format_uuid(&uuid, device.name, device.uuid);
     device.memory_bytes = bytes;
-    device.capability = attribute(cuda, device.id, MP_CU_ATTR_CAPABILITY_MAJOR, 0) * 10 +
-                        attribute(cuda, device.id, MP_CU_ATTR_CAPABILITY_MINOR, 0);
-    device.processors = attribute(cuda, device.id, MP_CU_ATTR_MULTIPROCESSOR_COUNT, 0);
-    device.integrated = attribute(cuda, device.id, MP_CU_ATTR_INTEGRATED, 0) != 0;
-    device.vmm = attribute(cuda, device.id, MP_CU_ATTR_VMM_SUPPORTED, 0) != 0;
-    device.cache_bytes = (uint64_t)attribute(cuda, device.id, MP_CU_ATTR_L2_CACHE_SIZE, 0);
-    device.host_numa_id = attribute(cuda, device.id, MP_CU_ATTR_HOST_NUMA_ID, -1);
     *device_p = device;
     return MP_OK;
 }

@@ -51,8 +51,15 @@ bool mp_cuda_is_sticky(mp_cu_result result);
 bool mp_cuda_known_lost(mp_cu_result result);
 
 /*
- * What a device was lost by, for all who have it open in this process, so that after the first who
- * learns of it nobody's call reaches the device any more. It begins anew when nobody has it open.
+ * What a device was lost by, for all who have it open in this process. It begins anew when nobody
+ * has it open.
+ *
+ * Who begins something looks here first, and so does who gives back what a failed call had led to:
+ * after the first who learns of the loss nobody begins another call. That is a look and then a
+ * call, not one thing. A thread that has looked already makes the call that it was about to make,
+ * or is in it while another one learns; that call gives the same result, and it is this thread's
+ * last. So a lost device gets at most one call from each thread after the first who was told, and
+ * none from who was told itself. Calls in which a thread hangs are those of vmm/cuda_watch.h.
  */
 struct mp_cuda_life {
     _Atomic(int) lost; /* a result, or 0. Relaxed: it says nothing about other memory */

@@ -57,6 +57,7 @@ FAKE_EXPORT void fakecuda_clear(void)
     fake_clear_memory();
     memset(fake.retained, 0, sizeof(fake.retained));
     fake.lost = 0;
+    fake.found++;
     pthread_mutex_unlock(&fake.lock);
     fakecuda_reset();
 }
@@ -70,9 +71,12 @@ FAKE_EXPORT void fakecuda_reset(void)
     fake.violations = 0;
     fake.failed_calls = false;
     fake.undo_result = 0;
-    if (fake.lost_by_plan)
+    if (fake.lost_by_plan) {
         fake.lost = 0;
+        fake.found++;
+    }
     fake.lost_by_plan = false;
+    fake.calls_too_many = 0;
     fake.violation[0] = '\0';
     pthread_mutex_unlock(&fake.lock);
 }
@@ -129,8 +133,19 @@ FAKE_EXPORT void fakecuda_lose(int result)
 {
     pthread_mutex_lock(&fake.lock);
     fake.lost = result;
+    fake.found += result == 0;
     fake_wake_all();
     pthread_mutex_unlock(&fake.lock);
+}
+
+FAKE_EXPORT uint64_t fakecuda_calls_too_many(void)
+{
+    uint64_t count;
+
+    pthread_mutex_lock(&fake.lock);
+    count = fake.calls_too_many;
+    pthread_mutex_unlock(&fake.lock);
+    return count;
 }
 
 /* Is every byte mapped, and may the device touch it? */

@@ -93,6 +93,12 @@ typedef void fakecuda_live_fn(struct fakecuda_live *live);
 typedef void fakecuda_lose_fn(int result);
 
 /*
+ * Calls, since the reset, of threads that had been told by an earlier one that the device is lost.
+ * Other threads cannot know of it yet.
+ */
+typedef uint64_t fakecuda_calls_too_many_fn(void);
+
+/*
  * An operation of the device that is not finished: it reads or writes [address, address + bytes)
  * until fakecuda_end(). Unmapping, freeing or changing the access of what it touches is a
  * violation, and so is beginning one on a range that is not mapped and accessible. Returns a number
@@ -154,6 +160,7 @@ typedef int fakecuda_keys_fn(void);
     X(clear)                \
     X(reset)                \
     X(calls)                \
+    X(calls_too_many)       \
     X(violations)           \
     X(live)                 \
     X(lose)                 \

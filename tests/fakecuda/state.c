@@ -179,6 +179,22 @@ static void hang(void)
     }
 }
 
+/* Has the calling thread been told that the device is lost? Then 1 + fake.found. */
+static __thread uint64_t told;
+
+static void note_told(int result)
+{
+    if (fake.lost != 0 && result == fake.lost)
+        told = 1 + fake.found;
+}
+
+/* Words for a result are no call of the device. */
+static bool is_too_many(enum fake_call call)
+{
+    return fake.lost != 0 && told == 1 + fake.found && call != FAKE_CALL_cuGetErrorName &&
+           call != FAKE_CALL_cuGetErrorString;
+}
+
 bool fake_enter(enum fake_call call, const void *address, int *result_p)
 {
     struct fake_site *site;
@@ -188,6 +204,7 @@ bool fake_enter(enum fake_call call, const void *address, int *result_p)
     fake_configure();
     fake.calls_total++;
     fake.calls[call]++;
+    fake.calls_too_many += is_too_many(call);
     site = site_of(call, address);
     site->calls++;
     *result_p = fake.failed_calls && is_undo(call) ? fake.undo_result : 0;
@@ -205,6 +222,7 @@ bool fake_enter(enum fake_call call, const void *address, int *result_p)
         fake.lost_by_plan = true;
         fake_wake_all();
     }
+    note_told(*result_p);
     pthread_mutex_unlock(&fake.lock);
     return false;
 }
@@ -213,6 +231,7 @@ int fake_leave(int result)
 {
     const enum fake_call call = fake_this_call;
 
+    note_told(result);
     pthread_mutex_unlock(&fake.lock);
     fake_profile_call(call);
     return result;

@@ -101,6 +101,8 @@ struct fake_state {
     int undo_result;   /* then, of calls that give something back; or 0 */
     int lost;          /* sticky result, or 0 */
     bool lost_by_plan; /* ends with a reset */
+    uint64_t found;    /* how often a device that was lost may have come back */
+    uint64_t calls_too_many;
     int forked;
     unsigned retained[FAKE_DEVICES_MAX];
     size_t device_bytes[FAKE_DEVICES_MAX], host_bytes;
