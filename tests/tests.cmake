@@ -42,8 +42,8 @@ function(mp_test name)
     endforeach()
 endfunction()
 
-# All layers once more for tests that account for every call site: what the source writes once is one
-# place in the program, with its line.
+# All layers once more for tests that account for every call site: what the source writes once is
+# one place in the program, with its line.
 set(sources)
 foreach(layer mp_base mp_vmm mp_policy mp_engine)
     get_target_property(list ${layer} SOURCES)
@@ -55,7 +55,8 @@ target_link_libraries(mp_sites PUBLIC mp_options mp_kernels Threads::Threads Pkg
     PkgConfig::NUMA PkgConfig::URING PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::UTF8PROC)
 
 # Makes allocations of the linked code fail on demand; see tests/alloc_fault.h.
-set(MP_ALLOC_FAULT "-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=pthread_create")
+set(MP_ALLOC_FAULT
+    -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=pthread_create)
 
 include(tests/fakecuda/fakecuda.cmake)
 
@@ -69,8 +70,8 @@ mp_test(engine/json_test LIBS mp_engine)
 mp_test(engine/calibration_test LIBS mp_engine m)
 mp_test(engine/predict_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c TIMEOUT 120)
 mp_test(engine/checkpoint_cases_test LIBS mp_engine SOURCES tests/engine/tiny_model.c)
-mp_test(engine/loader_fault_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/engine/tiny_model.c WRAP
-    LABELS fault TIMEOUT 120)
+mp_test(engine/loader_fault_test LIBS mp_engine PkgConfig::JANSSON
+    SOURCES tests/engine/tiny_model.c WRAP LABELS fault TIMEOUT 120)
 mp_test(engine/pool_test LIBS mp_engine ${MP_ALLOC_FAULT} SOURCES tests/alloc_fault.c)
 mp_test(engine/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
     SOURCES tests/engine/engine_fault_parts.c tests/engine/engine_fault_commands.c WRAP
@@ -91,9 +92,9 @@ mp_test(vmm/file_test LIBS mp_vmm)
 mp_test(vmm/backend_test LIBS mp_vmm)
 target_link_options(vmm_backend_test PRIVATE
     -Wl,--wrap=mmap64,--wrap=munmap,--wrap=madvise,--wrap=mbind)
-mp_test(vmm/backend_cuda_test LIBS mp_vmm
-    VARIANTS good numa_id_unknown no_host_numa no_device init_fails no_driver)
-mp_fake_cuda(vmm/backend_cuda_test good numa_id_unknown no_host_numa no_device init_fails)
+set(machines good numa_id_unknown no_host_numa no_device init_fails version_fails count_fails)
+mp_test(vmm/backend_cuda_test LIBS mp_vmm VARIANTS ${machines} no_driver)
+mp_fake_cuda(vmm/backend_cuda_test ${machines})
 set(machines registered unpinned by_driver reordered by_uuid hidden wrong mig mps)
 mp_test(vmm/cuda_machines_test LIBS mp_vmm VARIANTS ${machines})
 mp_fake_cuda(vmm/cuda_machines_test ${machines})
@@ -160,7 +161,8 @@ mp_test(fakecuda/streams_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt s
 mp_fake_cuda(fakecuda/streams_test prompt seeded lazy)
 mp_test(fakecuda/failures_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
 mp_fake_cuda(fakecuda/failures_test prompt seeded lazy)
-mp_test(fakecuda/machine_test LIBS mp_kernels ${CMAKE_DL_LIBS} VARIANTS graphs no_keys profile processes)
+mp_test(fakecuda/machine_test LIBS mp_kernels ${CMAKE_DL_LIBS}
+    VARIANTS graphs no_keys profile processes)
 mp_fake_cuda(fakecuda/machine_test graphs no_keys profile processes)
 mp_test(vmm/cuda_abi_test LIBS mp_base)
 mp_test(engine/node_test LIBS mp_engine m)

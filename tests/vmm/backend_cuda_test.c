@@ -462,6 +462,10 @@ int main(int argc, char **argv)
         setenv("FAKECUDA_DEVICES", "0", 1);
     if (strcmp(machine, "init_fails") == 0)
         setenv("FAKECUDA_INIT", "100", 1);
+    if (strcmp(machine, "version_fails") == 0)
+        setenv("FAKECUDA_FAIL", "cuDriverGetVersion,0,100", 1);
+    if (strcmp(machine, "count_fails") == 0)
+        setenv("FAKECUDA_FAIL", "cuDeviceGetCount,0,100", 1);
     if (strcmp(machine, "no_host_numa") == 0)
         setenv("FAKECUDA_HOST_NUMA", "0", 1);
     if (strcmp(machine, "numa_id_unknown") == 0)
@@ -471,7 +475,7 @@ int main(int argc, char **argv)
         cuda_is_off("sees no device");
         return 0;
     }
-    if (strcmp(machine, "init_fails") == 0) {
+    if (strstr(machine, "_fails") != NULL) {
         cuda_is_off("CUDA_ERROR_NO_DEVICE");
         return 0;
     }
