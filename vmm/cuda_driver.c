@@ -181,9 +181,14 @@ static struct {
     struct mp_cuda_life of[64];
 } lives = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+static struct mp_cuda_life *life_of(mp_cu_device device)
+{
+    return &lives.of[(unsigned)device % MP_ARRAY_LEN(lives.of)];
+}
+
 struct mp_cuda_life *mp_cuda_life_get(mp_cu_device device)
 {
-    struct mp_cuda_life *life = &lives.of[(unsigned)device % MP_ARRAY_LEN(lives.of)];
+    struct mp_cuda_life *life = life_of(device);
 
     pthread_mutex_lock(&lives.lock);
     if (life->users++ == 0)
@@ -261,7 +266,7 @@ static mp_cu_result ask_attributes(const struct mp_cuda *cuda, struct mp_cuda_de
 enum mp_status mp_cuda_describe(const struct mp_cuda *cuda, unsigned ordinal,
                                 struct mp_cuda_device *device_p)
 {
-    struct mp_cuda_device device = { .id = 0 };
+    struct mp_cuda_device device = { .id = (mp_cu_device)ordinal };
     struct mp_cu_uuid uuid;
     size_t bytes = 0;
     char object[32];
@@ -291,8 +296,8 @@ enum mp_status mp_cuda_describe(const struct mp_cuda *cuda, unsigned ordinal,
         call = "cuDeviceGetAttribute";
         result = ask_attributes(cuda, &device);
     }
-    if (result != MP_CU_SUCCESS)
-        return mp_cuda_check(cuda, result, call, object);
+    if (result != MP_CU_SUCCESS) /* others may have it open */
+        return mp_cuda_check_life(cuda, life_of(device.id), result, call, object);
     for (char *c = device.pci; *c != '\0'; c++)
         *c = (char)tolower((unsigned char)*c);
     format_uuid(&uuid, device.name, device.uuid);
