@@ -90,7 +90,7 @@ uint64_t mp_presched_gap_ns(const struct mp_presched_times *times, uint64_t comp
 
 uint32_t mp_presched_fit(const struct mp_presched_times *times, uint64_t gap_ns, uint32_t members)
 {
-    const uint64_t count = (gap_ns + (times->load_ns + 1) / 2) / times->load_ns;
+    const uint64_t count = (gap_ns + times->load_ns / 2) / times->load_ns;
 
     return count < members ? (uint32_t)count : members;
 }

@@ -68,8 +68,9 @@ void mp_host_request_locked(struct mp_host_tier *tier, uint32_t unit, enum host_
     list->last = unit;
 }
 
-void mp_host_poke(struct mp_host_tier *tier)
+void mp_host_poke_locked(struct mp_host_tier *tier)
 {
+    mp_assert_held(&tier->lock);
     atomic_store_explicit(&tier->poked, true, memory_order_relaxed);
     mp_cond_signal(&tier->work);
     mp_reader_wake(tier->reader);
@@ -99,7 +100,7 @@ void mp_host_give_slot_locked(struct mp_host_tier *tier, uint32_t unit)
     mp_assert_held(&tier->lock);
     tier->passing_used[u->slot.class_index] -= !mp_host_exclusive(tier) && !u->stays;
     mp_tier_give(tier->slots, u->slot);
-    mp_host_poke(tier);
+    mp_host_poke_locked(tier);
 }
 
 /* It is in the device tier now, or sits in a slot that loads are to find free. */
@@ -124,6 +125,15 @@ void mp_host_settle_locked(struct mp_host_tier *tier, uint32_t unit)
     mp_host_give_slot_locked(tier, unit);
 }
 
+/* What is being read of the unit, if anything, is no longer read ahead. */
+static void promote_job_locked(struct mp_host_tier *tier, uint32_t unit)
+{
+    for (uint32_t i = 0; tier->units[unit].in_job && i < HOST_JOBS; i++) {
+        if (tier->jobs[i].unit == unit)
+            mp_reader_promote(tier->reader, &tier->jobs[i].ticket);
+    }
+}
+
 void mp_host_tier_load(struct mp_host_tier *tier, uint32_t unit, struct mp_ticket *ticket)
 {
     struct host_unit *u = &tier->units[unit];
@@ -145,7 +155,9 @@ void mp_host_tier_load(struct mp_host_tier *tier, uint32_t unit, struct mp_ticke
         u->waiting = ticket;
         if (!u->in_job)
             mp_host_request_locked(tier, unit, demand ? HOST_DEMAND : HOST_PREFETCH);
-        mp_host_poke(tier);
+        else if (demand)
+            promote_job_locked(tier, unit);
+        mp_host_poke_locked(tier);
     }
     mp_unlock(&tier->lock);
 }
@@ -158,11 +170,8 @@ void mp_host_tier_promote(struct mp_host_tier *tier, uint32_t unit, struct mp_ti
     mp_reader_promote(tier->link, ticket);
     if (u->waiting == ticket && u->request == HOST_PREFETCH)
         mp_host_request_locked(tier, unit, HOST_DEMAND);
-    for (uint32_t i = 0; u->in_job && i < HOST_JOBS; i++) {
-        if (tier->jobs[i].unit == unit)
-            mp_reader_promote(tier->reader, &tier->jobs[i].ticket);
-    }
-    mp_host_poke(tier);
+    promote_job_locked(tier, unit);
+    mp_host_poke_locked(tier);
     mp_unlock(&tier->lock);
 }
 
@@ -241,7 +250,7 @@ void mp_host_tier_give_up(struct mp_host_tier *tier, const struct mp_error *erro
         if (u->request != HOST_IDLE)
             mp_host_request_locked(tier, i, u->stays ? HOST_FILL : HOST_IDLE);
     }
-    mp_host_poke(tier);
+    mp_host_poke_locked(tier);
     mp_unlock(&tier->lock);
 }
 
@@ -336,7 +345,7 @@ bool mp_host_tier_check(struct mp_host_tier *tier)
         right &= u->waiting == NULL || u->in_job || u->request != HOST_IDLE;
     }
     for (uint32_t c = 0; c < layout->class_count; c++)
-        right &= passing[c] == tier->passing_used[c] && passing[c] <= layout->passing[c] * 1u &&
+        right &= passing[c] == tier->passing_used[c] && passing[c] <= layout->passing[c] &&
                  held[c] + mp_tier_free_slots(tier->slots, c) == mp_tier_slots(tier->slots, c);
     right &= mp_tier_check(tier->slots);
     mp_unlock(&tier->lock);
@@ -421,7 +430,7 @@ void mp_host_tier_stop(struct mp_host_tier *tier)
         return;
     mp_lock(&tier->lock);
     tier->stopping = true;
-    mp_host_poke(tier);
+    mp_host_poke_locked(tier);
     mp_unlock(&tier->lock);
     pthread_join(tier->thread, NULL);
     tier->started = false;

@@ -93,7 +93,7 @@ void mp_host_give_slot_locked(struct mp_host_tier *tier, uint32_t unit);
 void mp_host_settle_locked(struct mp_host_tier *tier, uint32_t unit);
 
 /* Let the stager look at its lists again. */
-void mp_host_poke(struct mp_host_tier *tier);
+void mp_host_poke_locked(struct mp_host_tier *tier);
 
 char *mp_host_address(const struct mp_host_tier *tier, uint32_t unit);
 

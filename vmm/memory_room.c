@@ -146,6 +146,13 @@ static bool find_mount(const char *root, bool v2, char group[PATH_MAX], char mou
     return found;
 }
 
+/* Is `path` that of the group, of `bytes` letters, or of one below it? */
+static bool is_below(const char *path, const char *group, size_t bytes)
+{
+    return strncmp(path, group, bytes) == 0 &&
+           (bytes == 0 || path[bytes] == '/' || path[bytes] == '\0') && strstr(path, "/..") == NULL;
+}
+
 /* The group of this process and all above it that can be seen: each may set a limit. */
 static void take_hierarchy(const char *root, bool v2, struct mp_memory_room *room)
 {
@@ -157,7 +164,7 @@ static void take_hierarchy(const char *root, bool v2, struct mp_memory_room *roo
     prefix = strcmp(group, "/") == 0 ? 0 : strlen(group);
     top = strlen(root) + strlen(mount);
     /* In a container the path may be the host's: then the mount point is the own group. */
-    if (strncmp(path, group, prefix) != 0 || strstr(path, "/..") != NULL)
+    if (!is_below(path, group, prefix))
         path[prefix = 0] = '\0';
     if ((size_t)snprintf(directory, sizeof(directory), "%s%s%s", root, mount, path + prefix) >=
         sizeof(directory))

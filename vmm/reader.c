@@ -244,8 +244,10 @@ void mp_reader_promote(struct mp_reader *reader, struct mp_ticket *ticket)
         if (linked)
             mp_ticket_list_remove(&reader->lists[MP_PRIORITY_PREFETCH], ticket);
         ticket->priority = MP_PRIORITY_DEMAND;
-        if (linked)
+        if (linked) {
             mp_ticket_list_push_back(&reader->lists[MP_PRIORITY_DEMAND], ticket);
+            reader->engine->wake_locked(reader); /* it no longer waits for demands to end */
+        }
     }
     mp_unlock(&reader->lock);
 }

@@ -76,6 +76,12 @@ static void q2_prefetches_fill_the_gap(void)
     CHECK_EQ(mp_presched_fit(&easy, 14, 9), 1);
     CHECK_EQ(mp_presched_fit(&easy, 4, 9), 0);
     CHECK_EQ(mp_presched_fit(&easy, 95, 3), 3); /* no more than are queued */
+    times.load_ns = 3;
+    CHECK_EQ(mp_presched_fit(&times, 1, 9), 0);
+    CHECK_EQ(mp_presched_fit(&times, 2, 9), 1);
+    CHECK_EQ(mp_presched_fit(&times, 4, 9), 1);
+    CHECK_EQ(mp_presched_fit(&times, 5, 9), 2);
+    times.load_ns = 10;
     times.busy_ns = 20;
     CHECK_EQ(mp_presched_gap_ns(&times, 24, 2), 0);
 }

@@ -523,6 +523,21 @@ static void mrs_forgets_by_halves(void)
     ops->destroy(mrs);
 }
 
+/* Whoever can be given a budget of time asks what work costs, also in a profile that does not. */
+static void a_route_with_a_budget_asks_for_costs(void)
+{
+    static const char *const routes[] = { "smoe", "smoe-similar" };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(routes); i++) {
+        const struct mp_policy_names names = { .profile = "lru",
+                                               .policy = { [MP_SLOT_ROUTE] = routes[i] } };
+        struct mp_profile chosen;
+
+        CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_OK);
+        CHECK(mp_policies_want_costs(&chosen));
+    }
+}
+
 int main(void)
 {
     RUN(figure_1_of_the_paper);
@@ -535,6 +550,7 @@ int main(void)
     RUN(the_papers_alpha_is_known_by_the_shape);
     RUN(the_cpu_takes_its_part);
     RUN(a_budget_changes_the_routing);
+    RUN(a_route_with_a_budget_asks_for_costs);
     RUN(score_evicts_the_lowest_mean);
     RUN(mrs_forgets_by_halves);
     return 0;

@@ -131,6 +131,16 @@ static void in_a_container_the_mount_point_is_the_group(void)
     put("/proc/self/cgroup", "4:memory:/../other\n");
     mp_memory_room_read(root, &room);
     CHECK_EQ(room.limit_bytes, 1024 * MIB);
+
+    /* One whose name only begins like that of the mounted group. */
+    put("/proc/self/cgroup", "4:memory:/docker/abcdef\n");
+    mp_memory_room_read(root, &room);
+    CHECK_EQ(room.limit_bytes, 1024 * MIB);
+
+    /* The mounted group itself. */
+    put("/proc/self/cgroup", "4:memory:/docker/abc\n");
+    mp_memory_room_read(root, &room);
+    CHECK_EQ(room.limit_bytes, 1024 * MIB);
 }
 
 static void odd_files_are_no_limit(void)

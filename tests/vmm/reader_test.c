@@ -217,11 +217,13 @@ struct gated {
     unsigned char memory[GATED][4 * 4096];
 };
 
-static void gated_init(struct gated *g, enum mp_priority plug)
+static void gated_init_with(struct gated *g, enum mp_priority plug, uint32_t threads)
 {
-    struct mp_reader_config config = {
-        .clock = &g->gate.super, .uring = with_uring, .depth = 1, .threads = 1, .chunk_bytes = 4096
-    };
+    struct mp_reader_config config = { .clock = &g->gate.super,
+                                       .uring = with_uring,
+                                       .depth = 1,
+                                       .threads = threads,
+                                       .chunk_bytes = 4096 };
 
     memset(g, 0, sizeof(*g));
     memset(g->memory, 0x77, sizeof(g->memory));
@@ -238,6 +240,11 @@ static void gated_init(struct gated *g, enum mp_priority plug)
     mp_reader_submit(g->reader, &g->tickets[0]);
     while (mp_ticket_state(&g->tickets[0]) != MP_TICKET_STARTED)
         usleep(1000);
+}
+
+static void gated_init(struct gated *g, enum mp_priority plug)
+{
+    gated_init_with(g, plug, 1);
 }
 
 static void gated_finish(struct gated *g)
@@ -326,6 +333,26 @@ static void promoted_prefetch_goes_after_the_demands_before_it(void)
     CHECK(g.tickets[2].done_ns < g.tickets[4].started_ns);
     CHECK(g.tickets[4].done_ns < g.tickets[1].started_ns);
     CHECK(g.tickets[1].done_ns < g.tickets[5].started_ns);
+    gated_fini(&g);
+}
+
+/* A thread that has nothing to do, because nothing is read ahead beside a demand, is told. (With
+ * io_uring there is one thread, and the gate holds it.) */
+static void promoted_prefetch_is_taken_at_once(void)
+{
+    static struct gated g;
+
+    if (with_uring)
+        return;
+    gated_init_with(&g, MP_PRIORITY_DEMAND, 2);
+    submit_as(&g, 1, MP_PRIORITY_PREFETCH);
+    usleep(100000); /* the second thread has looked at it and sleeps */
+    CHECK_EQ(mp_ticket_state(&g.tickets[1]), MP_TICKET_QUEUED);
+    mp_reader_promote(g.reader, &g.tickets[1]);
+    for (int i = 0; i < 10000 && mp_ticket_state(&g.tickets[1]) == MP_TICKET_QUEUED; i++)
+        usleep(1000);
+    CHECK_EQ(mp_ticket_state(&g.tickets[1]), MP_TICKET_STARTED);
+    gated_finish(&g);
     gated_fini(&g);
 }
 
@@ -527,6 +554,7 @@ static void run_all(void)
     RUN(demand_goes_first_and_then_the_order_of_submission);
     RUN(demand_overtakes_the_rest_of_a_started_prefetch);
     RUN(promoted_prefetch_goes_after_the_demands_before_it);
+    RUN(promoted_prefetch_is_taken_at_once);
     RUN(prefetches_wait_for_demands_and_for_each_other);
     RUN(cancelled_ticket_is_idle_and_untouched);
     RUN(wait_any_returns_a_final_ticket);
