@@ -189,7 +189,7 @@ void mp_ghost_attach(struct mp_ghost *ghost, uint32_t unit)
 
 static uint32_t share_of(const struct mp_ghost_facts *facts, uint32_t layer)
 {
-    return facts->slots / facts->layers + (layer < facts->slots % facts->layers ? 1 : 0);
+    return mp_equal_share(facts->slots, facts->layers, layer);
 }
 
 /* The oldest of the layer that should give up a unit: its own if it has its share, else the one

@@ -29,9 +29,9 @@
  * for another one while holding them all.
  *
  * Memory is RAM ("host"); weights are read with io_uring past the page cache where system and file
- * system allow it, with threads and through it where not. Environment variables of the reader, of
- * logging and of single policies do not apply to the library, except MOEPAGER_<POLICY>_* options of
- * a chosen policy.
+ * system allow it, with threads and through it where not. Of the environment moepager_open() and
+ * moepager_plan() look at the reader's variables (MOEPAGER_IO, MOEPAGER_IO_*, MOEPAGER_URING) and
+ * at the options of the chosen policies (MOEPAGER_<POLICY>_*), and at nothing else.
  *
  * Errors: a function that fails says so by its result and leaves a code and a sentence for the
  * calling thread (moepager_error_code(), moepager_error_text()). Nothing is printed, and the
@@ -96,7 +96,7 @@ struct moepager_piece {
 };
 
 struct moepager_config {
-    size_t size; /* sizeof(struct moepager_config), for programs older than the library */
+    size_t size; /* sizeof(struct moepager_config): one of another version is refused */
 
     const char *const *files; /* (file_count): paths of regular files */
     uint32_t file_count;

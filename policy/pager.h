@@ -37,8 +37,9 @@
  * Progress: a need waits only for leases that the caller holds and reads in flight. With no lease
  * outstanding two slots of the unit's class always suffice.
  *
- * Thread safety: one thread at a time. No function blocks except mp_pager_next(), destroy and, with
- * `deterministic`, mp_pager_begin().
+ * Thread safety: one thread at a time. Those that wait are mp_pager_next(), settle, pause,
+ * set_budget, destroy and, with `deterministic`, mp_pager_begin(); and whatever begins a load, for
+ * a unit that is still being copied to the host tier (exclusive residency).
  */
 struct mp_pager;
 

@@ -402,8 +402,7 @@ bool mp_pager_make_partition(struct mp_pager *pager)
                     pager->slots, cycle, shape->layers);
         pager->global = false;
         for (uint32_t l = 0; l < shape->layers; l++)
-            pager->quota[l] =
-                pager->slots / shape->layers + (l < pager->slots % shape->layers ? 1 : 0);
+            pager->quota[l] = mp_equal_share(pager->slots, shape->layers, l);
         return true;
     }
     mp_pager_ask_tops(pager);

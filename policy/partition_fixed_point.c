@@ -143,7 +143,7 @@ static enum mp_status fixed_point_create(const void *config_, const struct mp_sh
     self->point.fixed_top = split ? given_top(config->theta, shape->slices) : 0;
     self->forecast_layer = MP_LAYER_ANY;
     for (uint32_t l = 0; l < shape->layers; l++) {
-        const uint32_t equal = slots / shape->layers + (l < slots % shape->layers ? 1 : 0);
+        const uint32_t equal = mp_equal_share(slots, shape->layers, l);
 
         self->slots[l] = equal < shape->experts ? equal : shape->experts;
         self->tops[l] = !split                      ? 1

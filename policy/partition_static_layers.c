@@ -44,7 +44,7 @@ static uint32_t static_layers_first(struct mp_policy *policy, const struct mp_sh
                                     uint32_t *units)
 {
     const struct static_layers *self = (const struct static_layers *)policy;
-    const uint32_t all = shape->layers * shape->experts, buffers = mp_buffer_slots(shape);
+    const uint32_t buffers = mp_buffer_slots(shape);
     const uint32_t left = shape->slots > buffers ? shape->slots - buffers : 0;
     uint32_t count = 0;
 
@@ -54,7 +54,7 @@ static uint32_t static_layers_first(struct mp_policy *policy, const struct mp_sh
         for (uint32_t e = 0; e < shape->experts && count < left; e++)
             units[count++] = layer * shape->experts + e;
     }
-    return count < all ? count : all;
+    return count;
 }
 
 const struct mp_partition_ops mp_partition_static_layers = {

@@ -15,7 +15,7 @@ static void uniform_quota(struct mp_policy *policy, const struct mp_shape *shape
 {
     (void)policy;
     for (uint32_t l = 0; l < shape->layers; l++)
-        quota[l] = shape->slots / shape->layers + (l < shape->slots % shape->layers ? 1 : 0);
+        quota[l] = mp_equal_share(shape->slots, shape->layers, l);
 }
 
 const struct mp_partition_ops mp_partition_uniform = {

@@ -80,6 +80,14 @@ struct mp_shape {
     uint32_t slices;              /* of each unit, 2..MP_SLICES_MAX; 0 or 1: units are whole */
 };
 
+/* Of `slots` that the layers share equally, those of `layer`: what does not divide goes to the
+ * first.
+ */
+static inline uint32_t mp_equal_share(uint32_t slots, uint32_t layers, uint32_t layer)
+{
+    return slots / layers + (layer < slots % layers ? 1 : 0);
+}
+
 /* Common head of every ops table. */
 struct mp_policy_info {
     unsigned abi;              /* MP_POLICY_ABI */
@@ -149,7 +157,7 @@ struct mp_assign_facts {
     const uint32_t *experts; // (count): chosen by at least one token, ascending
     const uint32_t *tokens;  // (count): how many tokens chose it
     const float *scores;     // (count): sum of the router's scores of those tokens
-    const uint8_t *resident; // (count): 1 if in the device tier or on the way
+    const uint8_t *resident; // (count): 1 if in the device tier; what is on the way is absent
     unsigned executors;      /* bit (1 << executor): this machine has it; DEVICE always */
     const struct mp_costs *costs;
     uint64_t link_busy_ns; /* what is left of loads that have started; 0 if idle or not known */

@@ -5,22 +5,12 @@
  */
 #include "policy/builtins.h"
 
-#include <string.h>
-
 static enum mp_status around_create(const void *config, const struct mp_shape *shape,
                                     struct mp_policy **policy_p)
 {
     (void)config;
     (void)shape;
     return mp_policy_create_plain(&mp_predict_gate_around.info, policy_p);
-}
-
-static bool around_predict(struct mp_policy *policy, const struct mp_predict_facts *facts,
-                           float *scores)
-{
-    (void)policy;
-    memcpy(scores, facts->source, (size_t)facts->tokens * facts->experts * sizeof(*scores));
-    return true;
 }
 
 const struct mp_predict_ops mp_predict_gate_around = {
@@ -31,5 +21,5 @@ const struct mp_predict_ops mp_predict_gate_around = {
     .destroy = mp_policy_destroy_plain,
     .source = MP_SCORES_GATE,
     .wraps = true,
-    .predict = around_predict,
+    .predict = mp_predict_source,
 };

@@ -9,22 +9,12 @@
  */
 #include "policy/builtins.h"
 
-#include <string.h>
-
 static enum mp_status llapor_create(const void *config, const struct mp_shape *shape,
                                     struct mp_policy **policy_p)
 {
     (void)config;
     (void)shape;
     return mp_policy_create_plain(&mp_predict_llapor.info, policy_p);
-}
-
-static bool llapor_predict(struct mp_policy *policy, const struct mp_predict_facts *facts,
-                           float *scores)
-{
-    (void)policy;
-    memcpy(scores, facts->source, (size_t)facts->tokens * facts->experts * sizeof(*scores));
-    return true;
 }
 
 const struct mp_predict_ops mp_predict_llapor = {
@@ -35,5 +25,5 @@ const struct mp_predict_ops mp_predict_llapor = {
     .destroy = mp_policy_destroy_plain,
     .source = MP_SCORES_LLAPOR,
     .reach = 3,
-    .predict = llapor_predict,
+    .predict = mp_predict_source,
 };

@@ -132,12 +132,14 @@ static uint32_t idle_choose(struct mp_policy *policy, const struct mp_prefetch_f
 static double saving_ns(const struct mp_costs *costs, uint32_t right, uint32_t needed)
 {
     const uint64_t hidden = (needed - right) * (costs->device_fixed_ns + costs->device_token_ns);
+    const uint64_t cpu_ns = costs->cpu_fixed_ns + costs->cpu_token_ns;
+    const uint64_t in_place_ns = costs->in_place_fixed_ns + costs->in_place_token_ns;
     uint64_t ns = costs->load_ns;
 
-    if (costs->cpu_fixed_ns > 0 && costs->cpu_fixed_ns + costs->cpu_token_ns < ns)
-        ns = costs->cpu_fixed_ns + costs->cpu_token_ns;
-    if (costs->in_place_fixed_ns > 0 && costs->in_place_fixed_ns + costs->in_place_token_ns < ns)
-        ns = costs->in_place_fixed_ns + costs->in_place_token_ns;
+    if (cpu_ns > 0 && cpu_ns < ns) /* 0: there is none, or its times are not known */
+        ns = cpu_ns;
+    if (in_place_ns > 0 && in_place_ns < ns)
+        ns = in_place_ns;
     return right * ns > hidden ? (double)(right * ns - hidden) : 0;
 }
 

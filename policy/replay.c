@@ -32,8 +32,7 @@ static enum mp_status share_slots(struct mp_replay_run *run, bool belady)
     if (!run->per_layer && !belady && !run->policies.evict_ops->per_layer && shape->slots < cycle) {
         run->set.per_layer = true;
         for (uint32_t l = 0; l < shape->layers; l++)
-            run->slots[l] =
-                shape->slots / shape->layers + (l < shape->slots % shape->layers ? 1 : 0);
+            run->slots[l] = mp_equal_share(shape->slots, shape->layers, l);
     }
     return MP_OK;
 }

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "policy/builtins.h"
 #include "policy/replay_int.h"
 #include "vmm/base/error.h"
 
@@ -15,15 +16,6 @@ struct curve {
     uint64_t limit_bytes; /* of a scope */
     uint64_t seed, clock;
 };
-
-/* The finaliser of splitmix64. */
-static uint64_t mix(uint64_t v)
-{
-    v += 0x9e3779b97f4a7c15u;
-    v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9u;
-    v = (v ^ v >> 27) * 0x94d049bb133111ebu;
-    return v ^ v >> 31;
-}
 
 static void touch(struct curve *curve, const struct mp_replay_use *use)
 {
@@ -37,7 +29,7 @@ static void touch(struct curve *curve, const struct mp_replay_use *use)
         set->key[use->unit]++;
         set->second[use->unit] = curve->clock;
         break;
-    case RANDOM: set->key[use->unit] = mix(curve->seed ^ curve->clock); break;
+    case RANDOM: set->key[use->unit] = mp_policy_mix(curve->seed ^ curve->clock); break;
     case KINDS: break;
     }
 }

@@ -113,7 +113,7 @@ uint32_t mp_residents_min(const struct mp_residents *set, const struct mp_evict_
 
 static uint32_t share_of(const struct mp_residents *set, uint32_t layer)
 {
-    return set->slots / set->layers + (layer < set->slots % set->layers ? 1 : 0);
+    return mp_equal_share(set->slots, set->layers, layer);
 }
 
 uint32_t mp_residents_victim_layer(const struct mp_residents *set,
@@ -145,6 +145,5 @@ uint32_t mp_residents_planned(const struct mp_shape *shape, uint32_t layer)
         spare = 2;
     if (shape->slots <= spare)
         return 0;
-    return (shape->slots - spare) / shape->layers +
-           (layer < (shape->slots - spare) % shape->layers ? 1 : 0);
+    return mp_equal_share(shape->slots - spare, shape->layers, layer);
 }

@@ -150,7 +150,8 @@ static bool nothing_to_move(struct mp_step *step, uint32_t target)
 {
     const struct mp_shape *shape = &step->config.shape;
 
-    if (shape->slots < shape->layers * shape->experts || step->config.ops->predicted != NULL ||
+    if (mp_pager_slots(step->config.pager) < shape->layers * shape->experts ||
+        step->config.ops->predicted != NULL ||
         step->config.policies->partition_ops->predicted != NULL)
         return false;
     mp_pager_residents(step->config.pager, target, false, step->resident);

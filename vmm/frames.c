@@ -27,10 +27,11 @@ static void *run(void *arg)
 
     while (!atomic_load_explicit(&work->failed, memory_order_relaxed)) {
         const uint32_t i = atomic_fetch_add_explicit(&work->next, 1, memory_order_relaxed);
-        const struct mp_frame_order *order = &work->orders[i];
+        const struct mp_frame_order *order;
 
         if (i >= work->count)
             break;
+        order = &work->orders[i];
         if (work->backend->ops->frame_create(work->backend, work->kind, order->bytes,
                                              order->frame_p) == MP_OK)
             continue;
@@ -56,7 +57,7 @@ enum mp_status mp_frames_make(struct mp_backend *backend, enum mp_tier_kind kind
     run(&work);
     while (started > 0)
         pthread_join(threads[--started], NULL);
-    if (!work.failed)
+    if (!atomic_load_explicit(&work.failed, memory_order_relaxed))
         return MP_OK;
     for (uint32_t i = 0; i < count; i++) {
         if (orders[i].frame_p->handle != 0)

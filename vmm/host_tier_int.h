@@ -92,7 +92,7 @@ void mp_host_give_slot_locked(struct mp_host_tier *tier, uint32_t unit);
 /* A VALID unit that nobody uses any more: does it stay? */
 void mp_host_settle_locked(struct mp_host_tier *tier, uint32_t unit);
 
-/* Let the stager look at its lists again. */
+/* Let the stager look at its lists again. Under the lock, or it could fall asleep in between. */
 void mp_host_poke_locked(struct mp_host_tier *tier);
 
 char *mp_host_address(const struct mp_host_tier *tier, uint32_t unit);

@@ -156,8 +156,8 @@ struct mp_reader_config {
 enum mp_status mp_reader_create(const struct mp_reader_config *config,
                                 struct mp_reader **reader_p) MP_MUST_CHECK;
 
-/* Cancels what is queued, waits for what has started, ends the threads. NULL is allowed. No other
- * thread may be in a call of this reader. */
+/* Cancels what is queued, waits for what has started, ends the threads. NULL is allowed. No ticket
+ * is held any more, and no other thread may be in a call of this reader. */
 void mp_reader_destroy(struct mp_reader *reader);
 
 /* "io_uring", "threads", "virtual" or "link". */
@@ -184,9 +184,9 @@ bool mp_reader_cancel(struct mp_reader *reader, struct mp_ticket *ticket);
 
 enum mp_ticket_state mp_ticket_state(const struct mp_ticket *ticket);
 
-/* Block until the ticket is final, or IDLE because somebody cancelled it. A wait of more than 10 s
- * is logged as a warning. A FAILED ticket's error is not copied to the caller's error record; see
- * mp_error_set(). */
+/* Block until the ticket is final, or IDLE because somebody cancelled it. 10 s in which nothing
+ * ends are logged as a warning. A FAILED ticket's error is not copied to the caller's error record;
+ * see mp_error_set(). */
 void mp_reader_wait(struct mp_reader *reader, struct mp_ticket *ticket);
 
 /* Block until at least one of the tickets is final or IDLE; return the lowest such index. count

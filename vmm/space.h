@@ -121,9 +121,9 @@ const char *mp_space_reader_engine(const struct mp_space *space);
 bool mp_space_reader_idle(const struct mp_space *space);
 
 /*
- * ABSENT or FAILED -> FILLING: take a slot and submit the read. Returns at once.
- * MP_ERR_NO_SPACE: no slot of its class is free; nothing changed (no error text).
- * MP_ERR_INVALID: it is already filling or valid.
+ * ABSENT or FAILED -> FILLING: take a slot and submit the read. Returns at once, but waits for a
+ * unit that is being copied down (DRAINING). MP_ERR_NO_SPACE: no slot of its class is free; nothing
+ * changed (no error text). MP_ERR_INVALID: it is already filling or valid.
  */
 enum mp_status mp_space_load(struct mp_space *space, uint32_t unit,
                              enum mp_priority priority) MP_MUST_CHECK;

@@ -247,7 +247,7 @@ static enum mp_status shrink_once(struct mp_space *space, const struct mp_tier_c
     return status == MP_OK ? remove_frame(space, c, frame) : status;
 }
 
-/* Take frames for classes below their target, the emptiest first. */
+/* Take frames for classes below their target, one for each in turn. */
 static enum mp_status grow(struct mp_space *space, const struct mp_tier_class *target,
                            uint64_t budget_bytes)
 {

@@ -175,7 +175,7 @@ enum mp_status mp_tier_create(struct mp_backend *backend, enum mp_tier_kind kind
                               struct mp_tier **tier_p)
 {
     struct mp_tier *tier;
-    uint64_t frames_total = 0, bytes;
+    uint64_t frames_total = 0, frames_now = 0, bytes;
     enum mp_status status = mp_tier_cost(backend, classes, class_count, &bytes);
 
     if (status == MP_OK)
@@ -192,12 +192,13 @@ enum mp_status mp_tier_create(struct mp_backend *backend, enum mp_tier_kind kind
         status = init_class(tier, &classes[i], &frames_total);
         if (status != MP_OK)
             goto err_destroy;
+        frames_now += frames_of(classes[i].slots, tier->classes[i].slots_per_frame);
     }
-    if (frames_total > backend->caps.frames_max) {
+    if (frames_now > backend->caps.frames_max) {
         status = mp_fail(MP_ERR_NO_SPACE, "E_FRAMES",
                          "the tier needs %" PRIu64 " frames and backend %s makes at most %" PRIu32
                          "; lower --budget",
-                         frames_total, backend->ops->name, backend->caps.frames_max);
+                         frames_now, backend->ops->name, backend->caps.frames_max);
         goto err_destroy;
     }
     tier->frames = calloc(frames_total, sizeof(*tier->frames));
@@ -336,7 +337,7 @@ void mp_tier_remove_frame(struct mp_tier *tier, uint32_t class_index, uint32_t f
 static uint32_t find_gap(const struct mp_tier *tier, const struct tier_class *class,
                          uint32_t *number_p)
 {
-    const uint32_t room = class->slots_max - class->slots;
+    const uint32_t room = class->slots_max > class->slots ? class->slots_max - class->slots : 0;
     uint32_t number = 0;
 
     while (number < class->frame_count && tier->frame_slots[class->frame_first + number] > 0)
@@ -435,7 +436,9 @@ static bool check_class(const struct mp_tier *tier, const struct tier_class *cla
                 return false;
         }
     }
-    return held == class->slots && held <= class->slots_max && free_slots == class->free_slots;
+    /* A frame that takes the place of another one is there beside it for a while. */
+    return held == class->slots && held <= class->slots_max + class->slots_per_frame &&
+           free_slots == class->free_slots;
 }
 
 bool mp_tier_check(const struct mp_tier *tier)

@@ -25,7 +25,7 @@ struct mp_tier;
 struct mp_tier_class {
     uint64_t slot_bytes; /* multiple of 4096 */
     uint32_t slots;      /* wanted; no more are useful than there are units of the class */
-    uint32_t slots_max;  /* that may be added later; below `slots`: none */
+    uint32_t slots_max;  /* with those that may be added later; below `slots`: none may */
     bool own_frames;     /* a frame for each slot, whatever that wastes */
     bool small_frames;   /* as few slots in one as granules allow, so that they can come and go */
 };

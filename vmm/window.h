@@ -5,12 +5,13 @@
 
 /*
  * Windows: every unit has an address of its own for life, at which its frame is mapped while it is
- * resident. Page tables change on the link's thread only (the mapper), and only of slots that no
- * unit has a lease on: those of a unit that is about to be filled. A frame stays mapped where it
- * was until it is filled with another unit.
+ * resident. Page tables change on the link's thread (the mapper), and only of slots that no unit
+ * has a lease on: those of a unit that is about to be filled. Where a budget changes also on the
+ * pager's: what a frame that goes, or a unit that moves to another slot, is mapped as. A frame else
+ * stays mapped where it was until it is filled with another unit.
  *
- * What cannot be mapped is found at its alias, and counted. A place that cannot be unmapped is
- * lost: it is told, counted and never used again.
+ * What cannot be mapped is found at its alias; the first time is told. A place that cannot be
+ * unmapped is lost: it is told, counted and never used again.
  *
  * Part of vmm/space and of no other module. Thread safety: any thread, but a unit's address is
  * asked for only after its ticket has ended.

@@ -407,6 +407,70 @@ static void wrappers_pass_everything_on(void)
     }
 }
 
+/* Units leave in order where the new budget asks for that. */
+static enum mp_status set_budget(struct world *w, uint64_t budget_bytes)
+{
+    for (;;) {
+        uint32_t class_index = 0, count = 0;
+        const enum mp_status status =
+            mp_space_set_budget(w->space, budget_bytes, &class_index, &count);
+
+        if (status != MP_ERR_NO_SPACE || count == 0)
+            return status;
+        for (uint32_t u = 0; u < UNITS && count > 0; u++) {
+            if (mp_space_unit_class(w->space, u) == class_index &&
+                mp_space_state(w->space, u) == MP_RES_VALID) {
+                CHECK_EQ(mp_space_evict(w->space, u), MP_OK);
+                count--;
+            }
+        }
+        CHECK_EQ(count, 0);
+    }
+}
+
+/* Each call on the way of a smaller budget fails once: what is there stays right, and the budget
+ * can be changed again, down and up. */
+static void a_budget_that_fails_to_change_leaves_order(void)
+{
+    unsigned failures = 0;
+
+    for (uint32_t part = 1; part < 8; part += 2) {
+        bool failed = true;
+
+        for (int64_t n = 0; failed; n++) {
+            struct mp_space_plan plan;
+            struct world w;
+            uint64_t budget;
+
+            open_world_on(&w, "fault:cuda");
+            create_space(&w, 1, 1);
+            mp_space_wait_filled(w.space);
+            for (uint32_t u = 0; u < UNITS; u++)
+                world_load(&w, u);
+            mp_space_get_plan(w.space, &plan);
+            budget = plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * part / 8;
+            mp_backend_fault_set(w.backend, n, true, MP_ERR_DEVICE);
+            failed = set_budget(&w, budget) != MP_OK;
+            mp_backend_fault_set(w.backend, -1, true, MP_OK);
+            failures += failed;
+            CHECK(mp_space_check(w.space));
+            CHECK_EQ(set_budget(&w, budget), MP_OK);
+            CHECK(mp_space_check(w.space) && mp_space_frame_bytes(w.space) <= budget);
+            for (uint32_t u = 0; u < UNITS; u++) {
+                if (mp_space_state(w.space, u) == MP_RES_VALID)
+                    world_verify(&w, u);
+            }
+            CHECK_EQ(set_budget(&w, UINT64_MAX), MP_OK);
+            CHECK(mp_space_check(w.space));
+            /* More where the frame that a failed change made is still there. */
+            CHECK(mp_space_frame_bytes(w.space) >= plan.full_bytes);
+            world_close(&w);
+            check_nothing_lives();
+        }
+    }
+    CHECK(failures > 10);
+}
+
 int main(int argc, char **argv)
 {
     const char *variant = argc > 1 ? argv[1] : "table";
@@ -430,6 +494,8 @@ int main(int argc, char **argv)
     RUN(loads_can_be_taken_back);
     RUN(a_copy_that_fails_later_is_told);
     RUN(wrappers_pass_everything_on);
+    if (addressing != MP_ADDRESSING_WINDOW) /* an unmap that fails there loses its memory */
+        RUN(a_budget_that_fails_to_change_leaves_order);
     RUN(a_lost_device_fails_what_comes_after); /* last: what it held stays lost */
     return 0;
 }

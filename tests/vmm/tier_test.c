@@ -45,6 +45,7 @@ static uint32_t random_classes(struct mp_tier_class *classes)
     const uint32_t count = (uint32_t)(1 + random_below(MP_TIER_CLASSES_MAX));
 
     for (uint32_t i = 0; i < count; i++) {
+        classes[i] = (struct mp_tier_class){ 0 };
         classes[i].slot_bytes = 4096 * (1 + random_below(UINT64_C(1) << random_below(16)));
         classes[i].slots = (uint32_t)(1 + random_below(UINT64_C(1) << random_below(14)));
     }
@@ -288,6 +289,7 @@ static void create_refuses_more_than_the_backend_has(void)
 {
     static const struct mp_tier_class huge[] = { { 4096, UINT32_MAX, 0, false, false } };
     static const struct mp_tier_class many[] = { { 65 * MIB, 3, 0, false, false } };
+    static const struct mp_tier_class later[] = { { 65 * MIB, 2, 5, false, false } };
     const struct mp_backend_config config = { .numa_node = -1 };
     struct mp_backend *host;
     struct mp_tier *tier = NULL;
@@ -299,6 +301,10 @@ static void create_refuses_more_than_the_backend_has(void)
     CHECK_EQ(mp_tier_create(host, MP_TIER_DEVICE, many, 1, &tier), MP_ERR_NO_SPACE);
     CHECK_STR(mp_error_last()->code, "E_FRAMES");
     CHECK(tier == NULL);
+
+    /* Frames that may come later are not needed now. */
+    CHECK_EQ(mp_tier_create(host, MP_TIER_DEVICE, later, 1, &tier), MP_OK);
+    mp_tier_destroy(tier);
     mp_backend_close(host);
 }
 
