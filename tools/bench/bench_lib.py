@@ -164,6 +164,12 @@ def run_json(command, group=None):
     return json.loads(done.stdout)
 
 
+def touch(moepager, touch_bytes):
+    """Another process takes so much memory and gives it back; at how many bytes per second."""
+    return run_json([moepager.with_name("bench_machine"), "--touch",
+                     touch_bytes])["new_memory_bytes_per_s"]
+
+
 def drop_cache(paths):
     """Takes files out of the page cache; how, in words."""
     for path in paths:
