@@ -439,34 +439,59 @@ static void a_timeline_refuses_what_cannot_be(void)
     mp_timeline_destroy(timeline);
 }
 
+/* Three threads record this many each. */
+enum { MANY = 20000 };
+
 static void *record_many(void *arg)
 {
-    for (uint64_t i = 0; i < 2000; i++)
+    for (uint64_t i = 0; i < MANY; i++)
         mp_timeline_span(arg, 0, "work", i, i + 1, NULL);
     return NULL;
 }
 
-static void threads_record_while_another_writes(void)
+/* Counts are true and a file is whole at any moment: nothing is dropped before all room is taken.
+ */
+static void threads_record_while_another_looks(uint64_t room)
 {
     struct mp_timeline *timeline = NULL;
     pthread_t threads[3];
+    uint64_t last = 0;
     json_t *json;
 
-    CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), 5000, &timeline), MP_OK);
+    CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), room, &timeline), MP_OK);
     mp_timeline_add_track(timeline, "t");
     for (int i = 0; i < 3; i++)
         CHECK_EQ(pthread_create(&threads[i], NULL, record_many, timeline), 0);
     CHECK_EQ(mp_timeline_write(timeline, in_directory("early.json")), MP_OK);
+    while (last < room && last < 3 * MANY) {
+        const uint64_t dropped = mp_timeline_dropped(timeline);
+        const uint64_t recorded = mp_timeline_recorded(timeline);
+
+        CHECK(dropped <= (3 * MANY > room ? 3 * MANY - room : 0));
+        CHECK(recorded >= last && recorded <= room && (dropped == 0 || recorded == room));
+        last = recorded;
+    }
     for (int i = 0; i < 3; i++)
         CHECK_EQ(pthread_join(threads[i], NULL), 0);
-    json_decref(read_json(in_directory("early.json")));
-    CHECK_EQ(mp_timeline_recorded(timeline), 5000);
-    CHECK_EQ(mp_timeline_dropped(timeline), 1000);
+    json = read_json(in_directory("early.json"));
+    CHECK(json_integer_value(json_object_get(json, "dropped_events")) <= 3 * MANY);
+    json_decref(json);
+    CHECK_EQ(mp_timeline_recorded(timeline) + mp_timeline_dropped(timeline), 3 * MANY);
     CHECK_EQ(mp_timeline_write(timeline, in_directory("late.json")), MP_OK);
     json = read_json(in_directory("late.json"));
-    CHECK_EQ(json_array_size(json_object_get(json, "traceEvents")), 5002);
+    CHECK_EQ(json_array_size(json_object_get(json, "traceEvents")), last + 2);
     json_decref(json);
     mp_timeline_destroy(timeline);
+}
+
+static void threads_record_and_nothing_is_dropped(void)
+{
+    threads_record_while_another_looks(3 * MANY);
+}
+
+static void threads_record_more_than_there_is_room(void)
+{
+    threads_record_while_another_looks(5000);
 }
 
 int main(void)
@@ -487,7 +512,8 @@ int main(void)
     RUN(no_recorder_is_no_recording);
     RUN(a_timeline_is_trace_event_json);
     RUN(a_timeline_refuses_what_cannot_be);
-    RUN(threads_record_while_another_writes);
+    RUN(threads_record_and_nothing_is_dropped);
+    RUN(threads_record_more_than_there_is_room);
     snprintf(command, sizeof(command), "rm -r %s", directory);
     CHECK_EQ(system(command), 0);
     return 0;

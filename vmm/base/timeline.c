@@ -151,10 +151,12 @@ uint64_t mp_timeline_recorded(const struct mp_timeline *timeline)
 
 uint64_t mp_timeline_dropped(const struct mp_timeline *timeline)
 {
+    uint64_t taken;
+
     if (timeline == NULL)
         return 0;
-    return atomic_load_explicit(&timeline->taken, memory_order_relaxed) -
-           mp_timeline_recorded(timeline);
+    taken = atomic_load_explicit(&timeline->taken, memory_order_relaxed); /* once: others record */
+    return taken > timeline->events_max ? taken - timeline->events_max : 0;
 }
 
 static void write_args(struct mp_json_out *json, const struct event *event)
