@@ -418,12 +418,8 @@ void mp_engine_destroy(struct mp_engine *engine)
 
 enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_bytes)
 {
-    enum mp_status status;
+    const enum mp_status status = mp_pager_set_budget(engine->pager, budget_bytes);
 
-    if (engine->decisions != NULL)
-        return mp_fail(MP_ERR_INVALID, "E_PAGER_ORDER",
-                       "the budget cannot change while a decision log is written");
-    status = mp_pager_set_budget(engine->pager, budget_bytes);
     mp_pager_fit_shape(engine->space, &engine->shape);
     return status;
 }

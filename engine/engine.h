@@ -162,7 +162,6 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
  * have a slot leave by the evict policy, others may move; no output changes by a bit.
  *
  * MP_ERR_CONFIG E_BUDGET_SMALL: less than two slots for each size of expert; nothing has changed.
- * MP_ERR_INVALID E_PAGER_ORDER: a decision log is being written, which tells of one budget only.
  * MP_ERR_NO_SPACE: the device has no more memory to give; what was taken is kept. After any other
  * error the budget is somewhere between, and the engine can be used.
  */

@@ -21,7 +21,8 @@
  *
  * Thread safety: one thread at a time, as the policies'.
  */
-#define MP_DECISIONS_MAGIC "# moepager decisions v1"
+#define MP_DECISIONS_MAGIC "# moepager decisions v"
+#define MP_DECISIONS_VERSION "2" /* 1 did not say with how many slots a partition was asked */
 
 struct mp_decisions;
 
@@ -47,7 +48,7 @@ struct mp_decisions_report {
     uint64_t told[MP_SLOT_COUNT]; /* calls of each */
 };
 
-/* Does the file begin as a decision log does? False also if it cannot be read. */
+/* Does the file begin as a decision log of any version does? False also if it cannot be read. */
 bool mp_decisions_is_log(const char *path);
 
 /*
@@ -55,8 +56,8 @@ bool mp_decisions_is_log(const char *path);
  *
  * MP_ERR_MODEL E_DECISION_DIFFERS: the first answer that is another one, with the number of the
  * call, its layer, got and need. E_DECISION_LOG: not a log, or a damaged one. MP_ERR_UNSUPPORTED
- * E_DECISION_VERSION: policies or options of another version of moepager. MP_ERR_CANCELED: *cancel,
- * where it is given, has become nonzero.
+ * E_DECISION_VERSION: format, policies or options of another version of moepager. MP_ERR_CANCELED:
+ * *cancel, where it is given, has become nonzero.
  */
 enum mp_status mp_decisions_replay(const char *path, const volatile sig_atomic_t *cancel,
                                    struct mp_decisions_report *report_p) MP_MUST_CHECK;

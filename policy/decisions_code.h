@@ -55,6 +55,8 @@ struct mp_told {
     };
     struct mp_assign_facts current; /* of prefetch */
     uint32_t layer, tokens, k, unit, needed, hits, max;
+    uint32_t slots;      /* of partition calls with a shape: what a changed budget changes of it */
+    uint64_t unit_bytes; /* as well */
     uint64_t now;
     bool idle;
     const uint32_t *chosen; // (tokens, k)
@@ -69,6 +71,10 @@ struct mp_answer {
     const float *values;
     size_t list_count, value_count;
 };
+
+/* Limits of a shape that is read. */
+#define MP_CODE_SLOTS_MAX (1u << 24)
+#define MP_CODE_UNIT_BYTES_MAX (UINT64_C(1) << 40)
 
 #define MP_CODE_BLOCKS 32
 #define MP_CODE_RECENT 2

@@ -12,7 +12,7 @@ _Static_assert(sizeof(struct mp_predict_facts) == 40, "facts have changed: see m
 _Static_assert(sizeof(struct mp_prefetch_facts) == 64, "facts have changed: see mp_code_told()");
 _Static_assert(sizeof(struct mp_evict_query) == 24, "facts have changed: see mp_code_told()");
 _Static_assert(sizeof(struct mp_costs) == 88, "costs have changed: see code_costs()");
-_Static_assert(sizeof(struct mp_shape) == 64, "see put_header() and read_shape()");
+_Static_assert(sizeof(struct mp_shape) == 64, "see put_header(), read_shape(), code_shape()");
 _Static_assert(sizeof(struct mp_calibration) == 40, "see mp_code_calibration()");
 
 static const char *const call_names[MP_CALL_COUNT] = {
@@ -264,6 +264,16 @@ static void code_seen(struct mp_code *code, struct mp_told *told)
     }
 }
 
+/* A partition is asked with the shape as it is then. A budget that changes changes the slots, and
+ * the largest unit's bytes where slots of one size are gone; costs follow the call's number. */
+static void code_shape(struct mp_code *code, struct mp_told *told)
+{
+    mp_code_u32(code, &told->slots, 1, MP_CODE_SLOTS_MAX);
+    mp_code_u64(code, &told->unit_bytes, MP_CODE_UNIT_BYTES_MAX);
+    if (code->reading && told->unit_bytes == 0)
+        mp_code_problem(code, "units have no bytes");
+}
+
 void mp_code_told(struct mp_code *code, struct mp_told *told)
 {
     uint32_t call = told->call;
@@ -304,13 +314,14 @@ void mp_code_told(struct mp_code *code, struct mp_told *told)
         mp_code_u64(code, &told->now, UINT64_MAX);
         break;
     case MP_CALL_REVISE:
+        code_shape(code, told);
         mp_code_bool(code, &told->idle);
         mp_code_u32s(code, &told->quota, code->shape.layers, 0, UINT32_MAX);
         break;
     case MP_CALL_END: mp_code_u64(code, &told->now, UINT64_MAX); break;
     case MP_CALL_QUOTA:
     case MP_CALL_FIRST:
-    case MP_CALL_TOPS:
+    case MP_CALL_TOPS: code_shape(code, told); break;
     case MP_CALL_COUNT: break;
     }
 }

@@ -81,9 +81,9 @@ static enum mp_status read_shape(struct mp_log_replay *r, bool *calibrated_p)
     if (status == MP_OK)
         status = take_number(r, "tokens_max", 1, 65536, &tokens);
     if (status == MP_OK)
-        status = take_number(r, "slots", 1, UINT64_C(1) << 24, &slots);
+        status = take_number(r, "slots", 1, MP_CODE_SLOTS_MAX, &slots);
     if (status == MP_OK)
-        status = take_number(r, "unit_bytes", 1, UINT64_C(1) << 40, &bytes);
+        status = take_number(r, "unit_bytes", 1, MP_CODE_UNIT_BYTES_MAX, &bytes);
     if (status == MP_OK)
         status = take_number(r, "seed", 0, UINT64_MAX, &seed);
     if (status == MP_OK)
@@ -154,16 +154,31 @@ static enum mp_status read_policy(struct mp_log_replay *r, unsigned slot)
                                  : mp_fail_no_memory("a policy's options", info->config_size);
 }
 
+static enum mp_status read_version(struct mp_log_replay *r)
+{
+    const size_t magic = strlen(MP_DECISIONS_MAGIC);
+    char *version = r->line + magic;
+
+    if (fgets(r->line, sizeof(r->line), r->file) == NULL ||
+        strncmp(r->line, MP_DECISIONS_MAGIC, magic) != 0)
+        return mp_log_bad(r,
+                          "the first line should be '" MP_DECISIONS_MAGIC MP_DECISIONS_VERSION "'");
+    if (!strcmp(version, MP_DECISIONS_VERSION "\n"))
+        return MP_OK;
+    version[strcspn(version, "\n")] = '\0';
+    if (feof(r->file))
+        return mp_log_bad(r, "the head is cut off");
+    return other_version(r, "the format has the number " MP_DECISIONS_VERSION " now, not", version);
+}
+
 enum mp_status mp_log_read_head(struct mp_log_replay *r)
 {
     bool calibrated = false;
     uint64_t used;
-    enum mp_status status = MP_OK;
+    enum mp_status status = read_version(r);
 
-    if (fgets(r->line, sizeof(r->line), r->file) == NULL ||
-        strcmp(r->line, MP_DECISIONS_MAGIC "\n") != 0)
-        return mp_log_bad(r, "the first line should be '" MP_DECISIONS_MAGIC "'");
-    status = read_shape(r, &calibrated);
+    if (status == MP_OK)
+        status = read_shape(r, &calibrated);
     for (unsigned slot = 0; slot < MP_SLOT_COUNT && status == MP_OK; slot++)
         status = read_policy(r, slot);
     if (status != MP_OK)

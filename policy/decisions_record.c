@@ -226,11 +226,18 @@ static const char *notice(const struct mp_policy *policy)
     return log->inner.evict_ops->notice(log->inner.evict);
 }
 
+/* A question to a partition, with what may have changed since it was made. */
+static struct mp_told partition_call(enum mp_call call, const struct mp_shape *shape)
+{
+    return (struct mp_told){ .call = call, .slots = shape->slots, .unit_bytes = shape->unit_bytes };
+}
+
 static void quota(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *slots)
 {
     struct mp_decisions *log = log_of(policy);
+    struct mp_told told = partition_call(MP_CALL_QUOTA, shape);
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_QUOTA });
+    put_told(log, &told);
     log->inner.partition_ops->quota(log->inner.partition, shape, slots);
     put_answer(log, (struct mp_answer){ .list = slots, .list_count = shape->layers });
 }
@@ -238,9 +245,10 @@ static void quota(struct mp_policy *policy, const struct mp_shape *shape, uint32
 static uint32_t first(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *units)
 {
     struct mp_decisions *log = log_of(policy);
+    struct mp_told told = partition_call(MP_CALL_FIRST, shape);
     uint32_t count;
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_FIRST });
+    put_told(log, &told);
     count = log->inner.partition_ops->first(log->inner.partition, shape, units);
     put_answer(log, (struct mp_answer){ .number = count,
                                         .list = units,
@@ -265,9 +273,12 @@ static bool revise(struct mp_policy *policy, const struct mp_shape *shape, bool 
                    uint32_t *slots)
 {
     struct mp_decisions *log = log_of(policy);
+    struct mp_told told = partition_call(MP_CALL_REVISE, shape);
     bool changed;
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_REVISE, .idle = idle, .quota = slots });
+    told.idle = idle;
+    told.quota = slots;
+    put_told(log, &told);
     changed = log->inner.partition_ops->revise(log->inner.partition, shape, idle, slots);
     put_answer(log, (struct mp_answer){ .number = changed,
                                         .list = slots,
@@ -299,8 +310,9 @@ static void partition_routed(struct mp_policy *policy, uint32_t layer, uint32_t 
 static void tops(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *parts)
 {
     struct mp_decisions *log = log_of(policy);
+    struct mp_told told = partition_call(MP_CALL_TOPS, shape);
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_TOPS });
+    put_told(log, &told);
     log->inner.partition_ops->tops(log->inner.partition, shape, parts);
     put_answer(log, (struct mp_answer){ .list = parts, .list_count = shape->layers });
 }
@@ -382,9 +394,10 @@ static void put_header(struct mp_decisions *log, const struct mp_profile *chosen
     FILE *file = log->out.file;
 
     fprintf(file,
-            MP_DECISIONS_MAGIC "\nabi %u\nlayers %u\nexperts %u\ntop_k %u\ntokens_max %u\n"
-                               "slots %u\nunit_bytes %" PRIu64 "\nseed %" PRIu64 "\n"
-                               "slices %u\ncosts %d\ncalibration %d\n",
+            MP_DECISIONS_MAGIC MP_DECISIONS_VERSION
+            "\nabi %u\nlayers %u\nexperts %u\ntop_k %u\ntokens_max %u\n"
+            "slots %u\nunit_bytes %" PRIu64 "\nseed %" PRIu64 "\n"
+            "slices %u\ncosts %d\ncalibration %d\n",
             MP_POLICY_ABI, shape->layers, shape->experts, shape->top_k, shape->tokens_max,
             shape->slots, shape->unit_bytes, shape->seed, shape->slices, shape->costs != NULL,
             shape->calibration != NULL);

@@ -74,20 +74,23 @@ static void tell_replace(struct mp_log_replay *r, const struct mp_told *t, struc
     got->list_count = got->number <= t->max ? 2 * (size_t)got->number : 0;
 }
 
-/* Slots of layers, or first residents. */
+/* Slots of layers, or first residents, with the shape as it was then. */
 static void tell_partition(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
 {
     const struct mp_partition_ops *ops = r->set.partition_ops;
-    const uint32_t layers = r->shape.layers;
-    uint32_t *list = mp_code_room(&r->code, t->call == MP_CALL_FIRST ? r->shape.slots : layers,
-                                  sizeof(uint32_t));
+    const uint32_t layers = r->shape.layers, units = layers * r->shape.experts;
+    const uint32_t first_max = t->slots < units ? t->slots : units;
+    uint32_t *list =
+        mp_code_room(&r->code, t->call == MP_CALL_FIRST ? first_max : layers, sizeof(uint32_t));
 
     if (list == NULL)
         return;
+    r->shape.slots = t->slots;
+    r->shape.unit_bytes = t->unit_bytes;
     got->list = list;
     if (t->call == MP_CALL_FIRST) {
         got->number = ops->first(r->set.partition, &r->shape, list);
-        got->list_count = got->number <= r->shape.slots ? got->number : 0;
+        got->list_count = got->number <= first_max ? got->number : 0;
     } else if (t->call == MP_CALL_QUOTA || t->call == MP_CALL_TOPS) {
         (t->call == MP_CALL_QUOTA ? ops->quota : ops->tops)(r->set.partition, &r->shape, list);
         got->list_count = layers;
@@ -295,7 +298,7 @@ static enum mp_status replay_call(struct mp_log_replay *r, bool *more_p)
 
 bool mp_decisions_is_log(const char *path)
 {
-    char line[sizeof(MP_DECISIONS_MAGIC) + 1] = "";
+    char line[sizeof(MP_DECISIONS_MAGIC)] = "";
     uint64_t bytes;
     FILE *file;
 
@@ -306,7 +309,7 @@ bool mp_decisions_is_log(const char *path)
     if (fgets(line, sizeof(line), file) == NULL)
         line[0] = '\0';
     fclose(file);
-    return !strcmp(line, MP_DECISIONS_MAGIC "\n");
+    return !strcmp(line, MP_DECISIONS_MAGIC);
 }
 
 enum mp_status mp_decisions_replay(const char *path, const volatile sig_atomic_t *cancel,

@@ -30,6 +30,7 @@ struct harness_options {
     const struct mp_watch *watch;                  /* or NULL */
     const struct mp_calibration_data *calibration; /* or NULL */
     const struct mp_llapor *llapor;                /* or NULL */
+    const char *decision_log;                      /* or NULL; policies without options */
     struct mp_clock *clock;                        /* NULL: monotonic */
 };
 

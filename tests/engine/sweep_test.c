@@ -7,9 +7,11 @@
 #include <fcntl.h>
 
 #include "engine/llapor.h"
+#include "policy/decisions.h"
 #include "tests/engine/harness.h"
 #include "tests/npy.h"
 #include "tests/test.h"
+#include "tests/tmpdir.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 
@@ -266,11 +268,57 @@ static void budget_below_the_smallest_is_refused_with_both_numbers(void)
     CHECK_STR(mp_error_last()->code, "E_BUDGET_SMALL");
 }
 
+/* Between runs of one engine, down and up again; its decision log tells it all. */
+static void budgets_that_change_show_in_the_log_only(void)
+{
+    const char *model = "models/tiny-moe", *expect = "tests/data/models/tiny-moe-expect";
+    uint32_t vocab;
+    const struct mp_space_plan plan = plan_of(model, &vocab);
+    struct harness_options options = harness_defaults(model);
+    struct mp_decisions_report report;
+    struct mp_counters counters;
+    struct run run;
+    struct harness h;
+    char log[4200];
+    float *got;
+
+    snprintf(log, sizeof(log), "%s/log", test_tmpdir());
+    open_input(expect, "b4", vocab, &run);
+    got = calloc(1, run.bytes);
+    options.sequences = (uint32_t)run.tokens.dims[0];
+    options.ctx = (uint32_t)run.tokens.dims[1];
+    options.policies.profile = "lru";
+    run_once(&options, &run, run.logits, &counters);
+
+    options.policies.policy[MP_SLOT_PARTITION] = "uniform";
+    options.decision_log = log;
+    harness_open(&options, &h);
+    for (uint32_t i = 0; i <= 6; i++) {
+        const uint32_t thirds = i < 3 ? 3 - i : i - 3;
+        const uint64_t budget =
+            plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * thirds / 3;
+
+        CHECK_EQ(mp_engine_set_budget(h.engine, budget), MP_OK);
+        memset(got, 0, run.bytes);
+        CHECK_EQ(harness_run(&h, run.tokens.i32, run.tokens.dims[1], run.lens.i32,
+                             options.sequences, STEPS, got),
+                 MP_OK);
+        check_same(got, &run, vocab, "a budget that changed", budget);
+    }
+    CHECK_EQ(mp_engine_close_log(h.engine), MP_OK);
+    harness_close(&h);
+    CHECK_EQ(mp_decisions_replay(log, NULL, &report), MP_OK);
+    CHECK(report.answers > 1000 && report.told[MP_SLOT_PARTITION] >= 7);
+    free(got);
+    close_input(&run);
+}
+
 int main(void)
 {
     RUN(bits_do_not_depend_on_the_budget);
     RUN(bits_do_not_depend_on_the_policies);
     RUN(bits_do_not_depend_on_the_profile);
+    RUN(budgets_that_change_show_in_the_log_only);
     RUN(budget_below_the_smallest_is_refused_with_both_numbers);
     return 0;
 }

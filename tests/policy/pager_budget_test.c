@@ -2,8 +2,11 @@
  * Budgets of a pager that change between layers: room is made by the evict policy, nothing that is
  * used gets lost, and the partition shares out what is left.
  */
+#include "policy/decisions.h"
+#include "tests/policy/groups.h"
 #include "tests/policy/pager_world.h"
 #include "tests/test.h"
+#include "tests/tmpdir.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
@@ -103,6 +106,77 @@ static void any_budget_will_do(void)
     }
 }
 
+/* Layers under budgets that shrink and grow, written down by `log` into `path`. */
+static void play_budgets(struct world_options *options, const struct mp_profile *chosen,
+                         const char *path)
+{
+    struct mp_space_plan plan;
+    struct mp_policies set;
+    struct mp_decisions *log;
+    struct world w;
+
+    options->set = NULL;
+    world_open(options, &w); /* says what policies are told when they are made */
+    CHECK_EQ(mp_policies_create(chosen, &w.shape, test_default_groups(), &set), MP_OK);
+    CHECK_EQ(mp_decisions_create(path, chosen, &w.shape, test_default_groups(), &log), MP_OK);
+    mp_decisions_record(log, &set);
+    world_close(&w);
+
+    options->set = &set;
+    world_open(options, &w);
+    mp_space_get_plan(w.space, &plan);
+    for (uint32_t i = 0; i < 60; i++) {
+        const uint64_t span = plan.full_bytes - plan.smallest_bytes;
+
+        if (i % 3 == 0)
+            CHECK_EQ(mp_pager_set_budget(w.pager, plan.smallest_bytes + span * (i * 7 % 13) / 12),
+                     MP_OK);
+        for (uint32_t l = 0; l < options->layers; l++)
+            world_run(&w, l, &all[i % 4], 1 + i % 5);
+    }
+    world_close(&w);
+    CHECK_EQ(mp_decisions_close(log), MP_OK);
+    mp_policies_destroy(&set);
+    mp_decisions_destroy(log);
+}
+
+/* What a partition says depends on the slots that there are when it is asked. */
+static void a_log_of_budgets_that_change_is_decided_again(void)
+{
+    static const char *const evicts[] = { "lru", "lcp" };
+    const struct mp_policy_info *info;
+    char path[4200];
+    unsigned asked = 0;
+
+    snprintf(path, sizeof(path), "%s/log", test_tmpdir());
+    for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_PARTITION, i)) != NULL; i++) {
+        for (unsigned sliced = 0; sliced < 2; sliced++) {
+            struct world_options options = { .layers = 3,
+                                             .experts = 8,
+                                             .top_k = 2,
+                                             .slices = sliced ? 2 : 0,
+                                             .slots = sliced ? 28 : 14,
+                                             .names = { .profile = "lru" } };
+            struct mp_decisions_report report;
+            struct mp_profile chosen;
+            enum mp_status status;
+
+            options.names.policy[MP_SLOT_PARTITION] = info->name;
+            options.names.policy[MP_SLOT_EVICT] = evicts[sliced];
+            CHECK_EQ(mp_policy_resolve(&options.names, &chosen), MP_OK);
+            play_budgets(&options, &chosen, path);
+            status = mp_decisions_replay(path, NULL, &report);
+            if (status != MP_OK)
+                fprintf(stderr, "%s: %s\n", info->name, mp_error_last()->text);
+            CHECK_EQ(status, MP_OK);
+            CHECK_STR(report.policy[MP_SLOT_PARTITION], info->name);
+            CHECK(report.answers > 20);
+            asked += report.told[MP_SLOT_PARTITION] >= 20;
+        }
+    }
+    CHECK(asked >= 6); /* uniform, adapmoe, fixed-point: at each budget */
+}
+
 /* Few slots are warned of, rightly. */
 static void drop_line(void *ctx, enum mp_log_level level, const char *line)
 {
@@ -118,5 +192,6 @@ int main(void)
     RUN(the_least_recent_leave);
     RUN(too_small_a_budget_changes_nothing);
     RUN(any_budget_will_do);
+    RUN(a_log_of_budgets_that_change_is_decided_again);
     return 0;
 }
