@@ -1,11 +1,11 @@
 #include "engine/chat_template.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/checkpoint.h"
 #include "engine/json.h"
 #include "vmm/base/checked.h"
 
@@ -121,13 +121,11 @@ static enum mp_status load_at(int dirfd, struct mp_chat **chat_p)
 
 enum mp_status mp_chat_load(const char *dir, struct mp_chat **chat_p)
 {
-    const int dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    char quoted[MP_QUOTE_BYTES];
-    enum mp_status status;
+    int dirfd;
+    enum mp_status status = mp_checkpoint_open_dir(dir, &dirfd);
 
-    if (dirfd < 0)
-        return mp_fail(MP_ERR_IO, "E_FILE_OPEN", "cannot open the model directory '%s': %s",
-                       mp_quote(quoted, dir, strlen(dir)), strerror(errno));
+    if (status != MP_OK)
+        return status;
     status = load_at(dirfd, chat_p);
     close(dirfd);
     return status;

@@ -46,7 +46,7 @@ static enum mp_status fail_no_weights(int dir_fd, const char *path)
                    shown);
 }
 
-static enum mp_status open_dir(const char *path, int *dir_fd_p)
+enum mp_status mp_checkpoint_open_dir(const char *path, int *dir_fd_p)
 {
     char shown[MP_QUOTE_BYTES];
     const int dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -169,7 +169,7 @@ enum mp_status mp_checkpoint_open(const char *path, struct mp_checkpoint **check
     if (checkpoint == NULL)
         return mp_fail_no_memory("the model's directory", sizeof(*checkpoint));
     checkpoint->dir_fd = -1;
-    status = open_dir(path, &checkpoint->dir_fd);
+    status = mp_checkpoint_open_dir(path, &checkpoint->dir_fd);
     if (status == MP_OK)
         status = mp_files_create(&checkpoint->files);
     if (status != MP_OK)

@@ -33,6 +33,10 @@ struct mp_progress {
     void *context;
 };
 
+/* The model directory itself, for those that need no tensors. MP_ERR_MODEL E_CKPT_DIR: there is
+ * none; MP_ERR_IO E_CKPT_DIR: it cannot be opened. */
+enum mp_status mp_checkpoint_open_dir(const char *path, int *dir_fd_p) MP_MUST_CHECK;
+
 /*
  * Open the directory `path`. MP_ERR_MODEL with E_CKPT_* or E_ST_*, E_FILE_*, E_JSON_*; MP_ERR_IO;
  * MP_ERR_NO_MEMORY. On failure nothing stays open.

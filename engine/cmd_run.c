@@ -43,6 +43,7 @@ struct run {
     struct mp_ids ids[PROMPTS_MAX];
     struct mp_output outputs[PROMPTS_MAX];
     uint32_t count;
+    bool unread; /* nobody reads the text any more, and nothing else was asked for */
 };
 
 /* One prompt per line; empty lines do not count. */
@@ -144,13 +145,20 @@ static enum mp_status encode_prompts(struct run *run)
 
 static int on_text(void *ctx, uint32_t sequence, const char *text, size_t bytes)
 {
-    const struct run *run = ctx;
+    struct run *run = ctx;
+    const struct mp_args *args = run->args;
 
     (void)sequence;
     /* Several prompts, and JSON, are printed at the end. */
-    if (run->args->json || run->count > 1)
+    if (args->json || run->count > 1)
         return 0;
-    return fwrite(text, 1, bytes, stdout) != bytes || fflush(stdout) != 0;
+    if (fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0)
+        return 0;
+    if (!mp_stdout_unread())
+        return 1;
+    run->unread = args->trace == NULL && args->decision_log == NULL && args->timeline == NULL &&
+                  args->logits_out == NULL && !args->receipt;
+    return run->unread;
 }
 
 static void on_prefill(void *ctx, uint64_t done_tokens, uint64_t total_tokens)
@@ -367,6 +375,8 @@ static enum mp_status run_all(struct run *run)
     before = mp_report_counters(&run->session);
 
     status = close_files(run, generate(run, &stats));
+    if (run->unread)
+        return MP_OK;
     if (status != MP_OK) {
         /* The message begins a line of its own after text that was streamed. */
         if (!run->args->json && run->count == 1 && run->outputs[0].text_bytes > 0)

@@ -4,9 +4,11 @@
 #include "engine/commands.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "policy/trace.h"
 #include "vmm/base/error.h"
@@ -29,7 +31,8 @@ enum mp_status mp_require_model(const struct mp_args *args)
 
 enum mp_status mp_check_outputs(const struct mp_args *args)
 {
-    const char *const paths[] = { args->trace, args->logits_out, args->timeline };
+    const char *const paths[] = { args->trace, args->logits_out, args->timeline,
+                                  args->decision_log };
     enum mp_status status = MP_OK;
 
     for (size_t i = 0; i < MP_ARRAY_LEN(paths) && status == MP_OK; i++) {
@@ -58,12 +61,20 @@ bool mp_next_part(const char **list, char part[MP_PART_BYTES])
     return true;
 }
 
+bool mp_stdout_unread(void)
+{
+    struct pollfd out = { .fd = STDOUT_FILENO };
+
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
+
 enum mp_status mp_check_stdout(void)
 {
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return mp_fail(MP_ERR_IO, "E_OUTPUT", "cannot write to standard output: %s",
-                       strerror(errno));
-    return MP_OK;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return MP_OK;
+    if (mp_stdout_unread()) /* a shorter output would have been in the pipe before that */
+        return MP_OK;
+    return mp_fail(MP_ERR_IO, "E_OUTPUT", "cannot write to standard output: %s", strerror(errno));
 }
 
 enum mp_status mp_read_text(const char *path, char **text_p, size_t *bytes_p)

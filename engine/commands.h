@@ -55,7 +55,10 @@ struct mp_progress mp_loading_progress(struct mp_progress_bar *bar);
 /* Can the files that the flags name be written? To be asked before anything is loaded. */
 enum mp_status mp_check_outputs(const struct mp_args *args) MP_MUST_CHECK;
 
-/* Everything on standard output arrived? MP_ERR_IO otherwise. */
+/* Has the reader of standard output gone away, as `| head` does when it has seen enough? */
+bool mp_stdout_unread(void);
+
+/* Everything on standard output arrived, or its reader wanted no more? MP_ERR_IO otherwise. */
 enum mp_status mp_check_stdout(void) MP_MUST_CHECK;
 
 /* A whole file, or standard input for "-", as a new NUL-terminated text, at most 64 MiB. */

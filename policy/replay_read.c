@@ -13,6 +13,8 @@
 #define CSV_MAGIC "# route_trace v1"
 #define CSV_COLUMNS "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes"
 
+#define TOP_K_MAX 64
+
 enum { TURN, PHASE, STEP, LAYER, SLOT, EXPERT, NUMBERS };
 
 struct csv {
@@ -22,6 +24,7 @@ struct csv {
     struct mp_replay_trace *trace;
     uint32_t slot;              /* that comes next; 0: a new token */
     uint64_t previous[NUMBERS]; /* row */
+    uint64_t chosen[TOP_K_MAX]; /* by the slots of the token so far */
     bool any;
     char text[4096]; /* longer lines are refused */
 };
@@ -67,8 +70,9 @@ static enum mp_status read_shape(struct csv *csv)
         return status;
     at = strstr(csv->text, " n_layer=");
     if (!more || at == NULL || !take(&at, " n_layer=", 4096, &layers) ||
-        !take(&at, " n_expert=", 4096, &experts) || !take(&at, " n_expert_used=", 64, &top_k) ||
-        *at != '\0' || layers == 0 || top_k == 0 || top_k > experts)
+        !take(&at, " n_expert=", 4096, &experts) ||
+        !take(&at, " n_expert_used=", TOP_K_MAX, &top_k) || *at != '\0' || layers == 0 ||
+        top_k == 0 || top_k > experts)
         return bad_line(csv, "the shape cannot be read");
     return mp_replay_trace_init(csv->trace, (uint32_t)layers, (uint32_t)experts, (uint32_t)top_k);
 }
@@ -123,6 +127,10 @@ static const char *parse_row(const struct csv *csv, uint64_t v[NUMBERS])
     if (v[SLOT] > 0 && (v[TURN] != csv->previous[TURN] || v[PHASE] != csv->previous[PHASE] ||
                         v[STEP] != csv->previous[STEP] || v[LAYER] != csv->previous[LAYER]))
         return "a token ends before its last slot";
+    for (uint64_t slot = 0; slot < v[SLOT]; slot++) {
+        if (csv->chosen[slot] == v[EXPERT])
+            return "a token has an expert twice";
+    }
     return NULL;
 }
 
@@ -139,6 +147,7 @@ static enum mp_status add_row(struct csv *csv, const uint64_t v[NUMBERS])
     if (status == MP_OK)
         status = mp_replay_trace_choose(csv->trace, (uint32_t)v[EXPERT]);
     memcpy(csv->previous, v, sizeof(csv->previous));
+    csv->chosen[v[SLOT]] = v[EXPERT];
     csv->any = true;
     csv->slot = ((uint32_t)v[SLOT] + 1) % csv->trace->top_k;
     return status;

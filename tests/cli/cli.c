@@ -67,6 +67,17 @@ static void set_environment(const struct cli *cli)
     environ = kept;
 }
 
+/* Its reader has gone: every write fails, however short. */
+static void point_at_unread_pipe(int fd)
+{
+    int ends[2];
+
+    if (pipe(ends) != 0 || dup2(ends[1], fd) < 0)
+        _exit(127);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 /* In the child. */
 static void become(const struct cli *cli, const char *in)
 {
@@ -84,6 +95,8 @@ static void become(const struct cli *cli, const char *in)
         close(STDOUT_FILENO);
     else if (cli->output == CLI_FULL)
         point(STDOUT_FILENO, "/dev/full", O_WRONLY);
+    else if (cli->output == CLI_UNREAD)
+        point_at_unread_pipe(STDOUT_FILENO);
     if (cli->errors_fd != 0)
         dup2(cli->errors_fd, STDERR_FILENO);
     if (cli->errors_closed)

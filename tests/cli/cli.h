@@ -14,7 +14,7 @@
 #define CLI_ARGS_MAX 48
 #define CLI_MODEL "models/tiny-moe"
 
-enum cli_output { CLI_CAPTURE, CLI_CLOSED, CLI_FULL };
+enum cli_output { CLI_CAPTURE, CLI_CLOSED, CLI_FULL, CLI_UNREAD };
 
 struct cli {
     const char *args[CLI_ARGS_MAX]; /* NULL-terminated, without the program */

@@ -163,9 +163,83 @@ static void an_output_that_is_gone_is_an_error(void)
     }
 }
 
+/* As `| head` ends: whatever the command, nothing is said. */
+static void a_reader_that_has_seen_enough_is_no_error(void)
+{
+    static const char *const all[][10] = {
+        { "--help" },
+        { "--version" },
+        { "run", "--help" },
+        { "env" },
+        { "env", "--markdown" },
+        { "info" },
+        { "info", "--model", CLI_MODEL, "--json" },
+        { "bench", "--model", CLI_MODEL, "--prompt-tokens", "2", "--gen-tokens", "2", "--json" },
+        { "simulate", "--machine", "h200", "--model", "mixtral-8x7b", "--profile", "lru" },
+        { RUN_MODEL },
+        { RUN_MODEL, "--json" },
+    };
+    const char *trace = cli_path("unread-trace");
+    const struct cli files = { .args = { RUN_MODEL, "--trace", trace }, .output = CLI_UNREAD };
+    struct mp_trace_reader *reader;
+    struct cli_result result;
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        struct cli unread = { .output = CLI_UNREAD };
+
+        memcpy(unread.args, all[i], sizeof(all[i]));
+        cli_run(&unread, &result);
+        if (result.exit_code != 0)
+            fprintf(stderr, "%s: %d: %s\n", all[i][0], result.exit_code, result.err);
+        CHECK_EQ(result.exit_code, 0);
+        CHECK(strstr(result.err, "error[") == NULL);
+        cli_free(&result);
+    }
+    cli_run(&files, &result); /* goes on for its file */
+    CHECK_EQ(result.exit_code, 0);
+    cli_free(&result);
+    CHECK_EQ(mp_trace_open(trace, &reader), MP_OK);
+    mp_trace_reader_destroy(reader);
+}
+
+/* The same code and one line, whoever is asked. */
+static void a_model_that_is_missing_is_the_same_error_everywhere(void)
+{
+    static const char *const all[][8] = {
+        { "run", "--prompt", "a" },
+        { "run", "--chat", "--prompt", "a" },
+        { "bench" },
+        { "info" },
+        { "probe" },
+        { "repack", "--out", "/nonexistent/out" },
+        { "calibrate", "--text", "README.md" },
+        { "perplexity", "--text", "README.md" },
+    };
+    static const char *const models[] = { "/nonexistent/model", "README.md" };
+
+    for (size_t m = 0; m < 2; m++) {
+        for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+            struct cli cli = { .args = { NULL } };
+            struct cli_result result;
+            size_t count = 0;
+
+            for (; all[i][count] != NULL; count++)
+                cli.args[count] = all[i][count];
+            cli.args[count] = "--model";
+            cli.args[count + 1] = models[m];
+            cli_run(&cli, &result);
+            CHECK_EQ(result.exit_code, 3);
+            CHECK(strncmp(result.err, "moepager: error[E_CKPT_DIR]: ", 29) == 0);
+            CHECK(strchr(result.err, '\n') == result.err + strlen(result.err) - 1);
+            cli_free(&result);
+        }
+    }
+}
+
 static void files_that_cannot_be_written_are_named(void)
 {
-    static const char *const flags[] = { "--timeline", "--trace", "--logits-out" };
+    static const char *const flags[] = { "--timeline", "--trace", "--logits-out",
+                                         "--decision-log" };
     const char *dir = cli_path("out"), *link = cli_path("out-link");
     char inside[4300], keep[4300];
 
@@ -174,7 +248,7 @@ static void files_that_cannot_be_written_are_named(void)
     CHECK_EQ(symlink(cli_path("precious"), link), 0);
     snprintf(inside, sizeof(inside), "%s/file", dir);
     snprintf(keep, sizeof(keep), "%s", link);
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 4; i++) {
         char *text;
 
         cli_expect(ARGS("run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens", "1", "--json",
@@ -320,6 +394,8 @@ int main(int argc, char **argv)
     RUN(logits_are_those_of_the_tokens);
     RUN(bench_takes_the_tokens_of_a_file);
     RUN(an_output_that_is_gone_is_an_error);
+    RUN(a_reader_that_has_seen_enough_is_no_error);
+    RUN(a_model_that_is_missing_is_the_same_error_everywhere);
     RUN(files_that_cannot_be_written_are_named);
     RUN(closed_descriptors_are_not_reused);
     RUN(no_memory_is_told_and_ends_with_4);

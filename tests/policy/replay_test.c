@@ -350,6 +350,7 @@ static void damaged_lines_are_named(void)
         { CSV_HEAD "0,2,0,0,0,3,0.5,0,10\n", "line 6" },
         { CSV_HEAD "0,0,99999999999999999999999,0,0,3,0.5,0,10\n", "line 6" },
         { CSV_HEAD "0,0,0,0,1,3,0.5,0,10\n", "not in order" },
+        { CSV_HEAD "0,0,0,0,0,3,0.5,0,10\n0,0,0,0,1,3,0.5,0,10\n", "a token has an expert twice" },
         { CSV_HEAD "0,0,0,0,0,3,x,0,10\n", "weight" },
         { CSV_HEAD "0,0,0,0,0,3,0.5,0\n", "weight" },
         { CSV_HEAD "0,0,0,0,0,3\n", "weight" },
