@@ -50,7 +50,11 @@ struct mp_kernels {
                            size_t w_stride, const float *x, size_t x_stride, size_t rows,
                            size_t cols, size_t tokens, int accumulate);
 
-    /* out[t][i] = x[t][i] / sqrt(mean_i x^2 + eps) * w[i]; out may be x. w as float. */
+    /*
+     * out[t][i] = x[t][i] / sqrt(mean_i x^2 + eps) * w[i]; out may be x. w as float. A row whose
+     * sum of squares overflows becomes NaN: divided by infinity it would be zeros, which look like
+     * a result.
+     */
     void (*rmsnorm)(float *out, size_t out_stride, const float *x, size_t x_stride, const float *w,
                     size_t width, size_t tokens, float eps);
 

@@ -4,6 +4,7 @@
  */
 #include "kernels/kernels.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -119,7 +120,7 @@ static void ref_rmsnorm(float *out, size_t out_stride, const float *x, size_t x_
 
         for (size_t i = 0; i < width; i++)
             sum += (double)from[i] * (double)from[i];
-        scale = 1 / sqrt(sum / (double)width + (double)eps);
+        scale = sum <= (double)FLT_MAX ? 1 / sqrt(sum / (double)width + (double)eps) : (double)NAN;
         for (size_t i = 0; i < width; i++)
             out[t * out_stride + i] = (float)((double)from[i] * scale * (double)w[i]);
     }

@@ -65,6 +65,7 @@ static void v_rmsnorm(float *out, size_t out_stride, const float *x, size_t x_st
         const float *from = x + t * x_stride;
         float *to = out + t * out_stride;
         vec squares = v_set1(0), scale;
+        float sum;
 
         for (size_t i = 0; i < whole; i += LANES)
             squares = v_fma(v_load(from + i), v_load(from + i), squares);
@@ -73,7 +74,8 @@ static void v_rmsnorm(float *out, size_t out_stride, const float *x, size_t x_st
 
             squares = v_fma(a, a, squares);
         }
-        scale = v_set1(1 / sqrtf(v_sum(squares) / (float)width + eps));
+        sum = v_sum(squares);
+        scale = v_set1(1 / sqrtf(sum / (float)width + eps) + (sum - sum)); /* inf - inf is NaN */
         for (size_t i = 0; i < whole; i += LANES)
             v_store(to + i, v_mul(v_mul(v_load(from + i), scale), v_load(w + i)));
         if (rest > 0)

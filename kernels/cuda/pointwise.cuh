@@ -12,6 +12,13 @@ MP_KERNEL(mp_embed, mp_cuda_embed, MP_EACH_THREADS, 1)
             mp_weight((const MP_GLOBAL char *)p.table, (int)p.type, (uint64_t)token * p.width + i);
 }
 
+/* The factor of a norm. Where the sum of squares has overflowed it is NaN (inf - inf), as zeros
+ * would look like a result. */
+MP_DEVICE float mp_norm_scale(float sum, uint32_t width, float eps)
+{
+    return mp_divide(1.0f, mp_sqrt(mp_divide(sum, (float)width) + eps)) + (sum - sum);
+}
+
 /* One block for a token: 256 sums of every 256th element, added by warps and then in order. */
 MP_KERNEL(mp_rmsnorm, mp_cuda_rmsnorm, MP_NORM_THREADS, 1)
 {
@@ -30,7 +37,7 @@ MP_KERNEL(mp_rmsnorm, mp_cuda_rmsnorm, MP_NORM_THREADS, 1)
     sum = 0;
     for (uint32_t i = 0; i < MP_NORM_THREADS / MP_LANES; i++)
         sum = sum + warps[i];
-    scale = mp_divide(1.0f, mp_sqrt(mp_divide(sum, (float)p.width) + p.eps));
+    scale = mp_norm_scale(sum, p.width, p.eps);
     for (uint32_t i = mp_thread(); i < p.width; i += MP_NORM_THREADS)
         out[i] = x[i] * scale * w[i];
 }
@@ -53,7 +60,7 @@ MP_DEVICE void mp_place_head(const struct mp_cuda_place *p, MP_GLOBAL float *to,
             sum = mp_fma(from[half + i], from[half + i], sum);
         }
         sum = mp_warp_sum(sum);
-        scale = mp_divide(1.0f, mp_sqrt(mp_divide(sum, (float)p->head_dim) + p->eps));
+        scale = mp_norm_scale(sum, p->head_dim, p->eps);
     }
     for (uint32_t i = mp_lane(); i < half; i += MP_LANES) {
         const float c = cosine[i], s = sine[i];

@@ -62,6 +62,12 @@ static void rmsnorm(void)
         launch(MP_CUDA_KERNEL_rmsnorm, &p);
         for (uint32_t t = 0; t < tokens; t++)
             CHECK(memcmp(x + t * stride, out + t * n, n * sizeof(*x)) == 0);
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = i == n / 2 ? -3e38f : 1.0f; /* overflows when it is squared */
+        p = (struct mp_cuda_rmsnorm){ at(x), at(w), at(out), n, 1, stride, n, 1e-5f, 0 };
+        launch(MP_CUDA_KERNEL_rmsnorm, &p);
+        for (uint32_t i = 0; i < n; i++)
+            CHECK(isnan(out[i]));
         free_operands();
     }
 }

@@ -165,6 +165,28 @@ static void rmsnorm_values_and_rows(const struct mp_kernels *k)
     }
 }
 
+/* One damaged exponent is enough for a sum of squares beyond float: no zeros come out of it. */
+static void rmsnorm_overflow(const struct mp_kernels *k)
+{
+    float x[2 * WIDEST], out[2 * WIDEST], w[WIDEST];
+
+    for (size_t j = 0; j < LEN(widths); j++) {
+        const size_t n = widths[j];
+
+        for (size_t at = 0; at < n; at += n / 3 + 1) {
+            for (size_t i = 0; i < n; i++) {
+                x[i] = i == at ? 1e18f : 1.0f;
+                x[n + i] = i == at ? -3e38f : 1.0f;
+                w[i] = 1.0f;
+            }
+            k->rmsnorm(out, n, x, n, w, n, 2, 1e-5f);
+            CHECK(fabs((double)out[at] - sqrt((double)n)) <= sqrt((double)n) * 1e-5);
+            for (size_t i = 0; i < n; i++)
+                CHECK(isfinite(out[i]) && isnan(out[n + i]));
+        }
+    }
+}
+
 static void rope_turns_pairs(const struct mp_kernels *k)
 {
     for (size_t half = 0; half <= 70; half++) {
@@ -279,6 +301,7 @@ int main(void)
     each_kernels("softmax_values_and_rows", softmax_values_and_rows);
     each_kernels("softmax_of_special_values", softmax_of_special_values);
     each_kernels("rmsnorm_values_and_rows", rmsnorm_values_and_rows);
+    each_kernels("rmsnorm_overflow", rmsnorm_overflow);
     each_kernels("rope_turns_pairs", rope_turns_pairs);
     each_kernels("axpy_values_and_positions", axpy_values_and_positions);
     each_kernels("attend_mixes_positions", attend_mixes_positions);
