@@ -300,6 +300,7 @@ static enum mp_status generate(struct run *run, struct mp_generate_stats *stats)
         .engine = run->session.engine,
         .engine_config = &run->session.engine_config,
         .tokenizer = run->session.tokenizer,
+        .answers = run->chat != NULL,
         .sampling = choose_sampling(run),
         .max_tokens = (uint32_t)run->args->max_tokens,
         .ignore_eos = run->args->ignore_eos,

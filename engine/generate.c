@@ -339,6 +339,7 @@ static enum mp_status run_open(struct run *run, const struct mp_ids *prompts,
 {
     const struct mp_generate_config *config = run->config;
     const size_t tokens_max = config->engine_config->tokens_max;
+    const unsigned flags = MP_DECODE_SKIP_SPECIAL | (config->answers ? 0 : MP_DECODE_CONTINUES);
     enum mp_status status;
 
     run->sequences = calloc(run->count, sizeof(*run->sequences));
@@ -360,7 +361,7 @@ static enum mp_status run_open(struct run *run, const struct mp_ids *prompts,
         seq->output = &outputs[s];
         run->stats->prompt_tokens += prompts[s].count;
         if (config->tokenizer != NULL) {
-            status = mp_detok_create(config->tokenizer, MP_DECODE_SKIP_SPECIAL, &seq->detok);
+            status = mp_detok_create(config->tokenizer, flags, &seq->detok);
             if (status == MP_OK)
                 status = append_text(seq, "", 0);
         }

@@ -120,6 +120,9 @@ enum mp_status mp_tokenizer_encode_spans(const struct mp_tokenizer *tok,
 
 enum mp_decode_flags {
     MP_DECODE_SKIP_SPECIAL = 1, /* special tokens give no text */
+    /* The ids continue a text: the blank that many files drop at the beginning of a text is kept.
+     */
+    MP_DECODE_CONTINUES = 2,
 };
 
 /*

@@ -170,9 +170,9 @@ enum mp_status mp_tok_load_decoder(const struct mp_tok_source *source, const jso
 
 struct mp_detok {
     const struct mp_tokenizer *tok;
-    bool skip_special;
+    bool skip_special, continues;
     struct mp_detok_state {
-        bool started;      /* a token was decoded */
+        bool started;      /* a token was decoded, or there is text before the first */
         bool strip_done;   /* no more blanks are dropped */
         uint32_t stripped; /* characters dropped at the beginning */
     } state;
@@ -180,6 +180,13 @@ struct mp_detok {
     struct mp_tok_buf work[2];
     struct mp_tok_buf out; /* what the last call gave */
 };
+
+/* The state before the first token, which may stand behind a text. */
+static void begin(struct mp_detok *detok)
+{
+    detok->state =
+        (struct mp_detok_state){ .started = detok->continues, .strip_done = detok->continues };
+}
 
 enum mp_status mp_detok_create(const struct mp_tokenizer *tok, unsigned flags,
                                struct mp_detok **detok_p)
@@ -190,6 +197,8 @@ enum mp_status mp_detok_create(const struct mp_tokenizer *tok, unsigned flags,
         return mp_fail_no_memory("a detokenizer", sizeof(*detok));
     detok->tok = tok;
     detok->skip_special = (flags & MP_DECODE_SKIP_SPECIAL) != 0;
+    detok->continues = (flags & MP_DECODE_CONTINUES) != 0;
+    begin(detok);
     *detok_p = detok;
     return MP_OK;
 }
@@ -428,7 +437,7 @@ static enum mp_status finish(struct mp_detok *detok)
     enum mp_status status = detok->tok->dec_bytes ? emit_held(detok, true, &done) : emit_run(detok);
 
     detok->held.bytes = 0;
-    memset(&detok->state, 0, sizeof(detok->state));
+    begin(detok);
     return status == MP_OK ? terminate(detok) : status;
 }
 

@@ -271,6 +271,41 @@ static void stop_strings_work_across_tokens(void)
     harness_close(&h);
 }
 
+/* A vocabulary whose words begin with their blank: prompt and text are one text, an answer is not.
+ */
+static void a_text_goes_on_where_the_prompt_ends(void)
+{
+    static const char whole[] = "the text and all that is in it", question[] = "the text and";
+    struct mp_generate_stats stats;
+    struct mp_tokenizer *tok;
+    struct harness h;
+
+    CHECK_EQ(mp_tokenizer_load("tests/data/tokenizers/llama", &tok), MP_OK);
+    open_model(&h, TINY, 1, 128, 32, 2);
+    for (int answers = 0; answers < 2; answers++) {
+        struct mp_ids prompt = { 0 }, all = { 0 };
+        struct mp_output out = { 0 };
+        struct mp_generate_config config;
+
+        CHECK_EQ(mp_tokenizer_encode(tok, question, strlen(question), 0, &prompt), MP_OK);
+        CHECK_EQ(mp_tokenizer_encode(tok, whole, strlen(whole), 0, &all), MP_OK);
+        CHECK(memcmp(prompt.ids, all.ids, prompt.count * sizeof(uint32_t)) == 0);
+        config = config_of(&h, (uint32_t)(all.count - prompt.count));
+        config.tokenizer = tok;
+        config.answers = answers;
+        config.ignore_eos = true;
+        config.forced = all.ids + prompt.count;
+        CHECK_EQ(mp_generate(&config, &prompt, 1, &out, &stats), MP_OK);
+        CHECK_STR(out.text, answers ? "all that is in it" : " all that is in it");
+        CHECK_STR(seen.text, out.text);
+        mp_outputs_free(&out, 1);
+        mp_ids_free(&prompt);
+        mp_ids_free(&all);
+    }
+    mp_tokenizer_destroy(tok);
+    harness_close(&h);
+}
+
 static void lost_output_ends_the_run(void)
 {
     struct mp_tokenizer *tok;
@@ -413,6 +448,7 @@ int main(void)
     RUN(pieces_of_prefill_and_threads_do_not_show);
     RUN(sequences_end_for_the_right_reason);
     RUN(stop_strings_work_across_tokens);
+    RUN(a_text_goes_on_where_the_prompt_ends);
     RUN(lost_output_ends_the_run);
     RUN(prompts_that_cannot_run_are_refused);
     RUN(absurd_sizes_are_refused);

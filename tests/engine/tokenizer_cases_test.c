@@ -487,6 +487,35 @@ static void k10_incomplete_characters_are_held_back(void)
     mp_tokenizer_destroy(tok);
 }
 
+/* A text in two parts, wherever it is cut: only its beginning loses a blank. */
+static void k10_ids_that_continue_a_text(void)
+{
+    static const char *const fixtures[] = { "gpt2", "llama", "metaspace", "metaspace_cut" };
+    static const char text[] = "the text and all that is in it";
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(fixtures); i++) {
+        struct mp_tokenizer *tok = load(fixtures[i]);
+        struct mp_ids ids = encode(tok, text, strlen(text), 0);
+
+        CHECK(ids.count > 5);
+        for (size_t cut = 1; cut < ids.count; cut++) {
+            char joined[2 * sizeof(text)], *parts[2];
+            size_t bytes;
+
+            CHECK_EQ(mp_tokenizer_decode(tok, ids.ids, cut, 0, &parts[0], &bytes), MP_OK);
+            CHECK_EQ(mp_tokenizer_decode(tok, ids.ids + cut, ids.count - cut, MP_DECODE_CONTINUES,
+                                         &parts[1], &bytes),
+                     MP_OK);
+            snprintf(joined, sizeof(joined), "%s%s", parts[0], parts[1]);
+            CHECK_STR(joined, text);
+            free(parts[0]);
+            free(parts[1]);
+        }
+        mp_ids_free(&ids);
+        mp_tokenizer_destroy(tok);
+    }
+}
+
 static void k11_what_is_not_supported_is_refused(void)
 {
     static const char nfc[] = "\"normalizer\":{\"type\":\"NFC\"}";
@@ -661,6 +690,7 @@ int main(void)
     RUN(k9_added_tokens);
     RUN(k10_ids_that_are_not_there);
     RUN(k10_incomplete_characters_are_held_back);
+    RUN(k10_ids_that_continue_a_text);
     RUN(k11_what_is_not_supported_is_refused);
     RUN(k11_replacements_that_grow_without_end);
     RUN(names_of_the_end_token);
