@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/repack.h"
+#include "engine/tokenizer.h"
 #include "vmm/base/error.h"
 
 enum {
@@ -251,6 +252,7 @@ static enum mp_status set_number(const struct flag *flag, const char *value, voi
 static enum mp_status set_flag(const struct flag *flag, const char *value, struct mp_args *args)
 {
     void *field = (char *)args + flag->offset;
+    char quoted[MP_QUOTE_BYTES];
 
     switch (flag->kind) {
     case SWITCH: *(uint64_t *)field = 1; return MP_OK;
@@ -260,6 +262,10 @@ static enum mp_status set_flag(const struct flag *flag, const char *value, struc
             return bad_value(flag, value, "at most 16 stop texts");
         if (*value == '\0')
             return mp_fail(MP_ERR_CONFIG, "E_STOP_EMPTY", "--stop: a stop text is empty");
+        if (!mp_is_utf8(value, strlen(value)))
+            return mp_fail(MP_ERR_CONFIG, "E_STOP_UTF8",
+                           "--stop: '%s' is not UTF-8, so no text can have it",
+                           mp_quote(quoted, value, strlen(value)));
         args->stops[args->stop_count++] = value;
         return MP_OK;
     case NUMBER:

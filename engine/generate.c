@@ -330,6 +330,10 @@ static enum mp_status check_prompts(const struct mp_generate_config *config,
     for (uint32_t i = 0; i < config->stop_count; i++) {
         if (config->stops[i][0] == '\0')
             return mp_fail(MP_ERR_CONFIG, "E_STOP_EMPTY", "a stop string is empty");
+        /* Found in the middle of a character it would leave half of one. */
+        if (!mp_is_utf8(config->stops[i], strlen(config->stops[i])))
+            return mp_fail(MP_ERR_CONFIG, "E_STOP_UTF8",
+                           "stop string %u is not UTF-8, so no text can have it", i);
     }
     return MP_OK;
 }

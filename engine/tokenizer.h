@@ -32,6 +32,9 @@ struct mp_tokenizer;
 #define MP_TOK_MERGES_MAX (1u << 21)
 #define MP_TOK_TEXT_BYTES_MAX (1u << 28) /* one text to encode */
 
+/* Whether the bytes are well-formed UTF-8, as all decoded text is. */
+bool mp_is_utf8(const char *text, size_t bytes);
+
 /*
  * Read DIR/tokenizer.json, and DIR/tokenizer_config.json for the names of the beginning and end
  * tokens if there is one.

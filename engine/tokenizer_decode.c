@@ -177,6 +177,7 @@ struct mp_detok {
         uint32_t stripped; /* characters dropped at the beginning */
     } state;
     struct mp_tok_buf held; /* bytes that are not text yet */
+    size_t given_bytes;     /* of `held`, as text: they go when the push has succeeded */
     struct mp_tok_buf work[2];
     struct mp_tok_buf out; /* what the last call gave */
 };
@@ -301,16 +302,18 @@ static enum mp_status emit_held(struct mp_detok *detok, bool end, size_t *done_p
 
 static enum mp_status push_byte_level(struct mp_detok *detok, const char *text, size_t bytes)
 {
-    size_t done = 0;
     enum mp_status status = hold_byte_level(detok, text, bytes);
 
-    if (status == MP_OK)
-        status = emit_held(detok, false, &done);
-    if (status == MP_OK && done > 0) {
-        memmove(detok->held.data, detok->held.data + done, detok->held.bytes - done);
-        detok->held.bytes -= done;
-    }
-    return status;
+    return status == MP_OK ? emit_held(detok, false, &detok->given_bytes) : status;
+}
+
+static void forget_given(struct mp_detok *detok)
+{
+    const size_t given = detok->given_bytes;
+
+    if (given > 0)
+        memmove(detok->held.data, detok->held.data + given, detok->held.bytes - given);
+    detok->held.bytes -= given;
 }
 
 /* The byte that a token <0xNN> stands for, or -1. */
@@ -418,6 +421,7 @@ static enum mp_status push(struct mp_detok *detok, uint32_t id)
                        "cannot decode token id %" PRIu32 ": the vocabulary has ids below %" PRIu32
                        "%s",
                        id, tok->vocab.count, id < tok->vocab.count ? ", but not this one" : "");
+    detok->given_bytes = 0;
     if (!detok->skip_special || (tok->vocab.flags[id] & MP_TOK_SPECIAL) == 0)
         status = push_token(detok, id);
     if (status == MP_OK)
@@ -426,8 +430,10 @@ static enum mp_status push(struct mp_detok *detok, uint32_t id)
         detok->state = state;
         detok->held.bytes = held_bytes;
         detok->out.bytes = out_bytes;
+        return status;
     }
-    return status;
+    forget_given(detok);
+    return MP_OK;
 }
 
 /* Append what is still held to `out` and forget everything else. */

@@ -111,6 +111,15 @@ size_t mp_tok_utf8_scan(const char *text, size_t bytes, bool more, bool *valid_p
     return need;
 }
 
+bool mp_is_utf8(const char *text, size_t bytes)
+{
+    bool valid = true;
+
+    for (size_t at = 0; at < bytes && valid;)
+        at += mp_tok_utf8_scan(text + at, bytes - at, false, &valid);
+    return valid;
+}
+
 enum mp_status mp_tok_append_valid(struct mp_tok_buf *buf, const char *text, size_t bytes)
 {
     enum mp_status status = MP_OK;

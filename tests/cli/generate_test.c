@@ -100,6 +100,8 @@ static void a_stop_text_ends_before_itself(void)
     CHECK_STR(json_string_value(json_object_get(json, "finish")), "stop");
     json_decref(json);
     cli_expect(ARGS("run", "--model", CLI_MODEL, PROMPT, "--stop", ""), 2, "E_STOP_EMPTY");
+    cli_expect(ARGS("run", "--model", CLI_MODEL, PROMPT, "--stop", "\xa9"), 2,
+               "E_STOP_UTF8]: --stop: '\\xa9' is not UTF-8");
     free(whole);
 }
 

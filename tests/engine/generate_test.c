@@ -360,6 +360,8 @@ static void prompts_that_cannot_run_are_refused(void)
     config.stops[0] = "";
     config.stop_count = 1;
     expect_refused(&config, prompts, 2, "E_STOP_EMPTY");
+    config.stops[0] = "caf\xc3";
+    expect_refused(&config, prompts, 2, "E_STOP_UTF8");
     harness_close(&h);
 }
 

@@ -672,6 +672,56 @@ static void failing_allocations(void)
     }
 }
 
+/* The text of a token that ends one character and begins another, pushed twice: the n-th allocation
+ * of the first try fails. */
+static void push_again(const struct mp_tokenizer *tok, uint32_t half, uint32_t token, long n,
+                       unsigned *failed_p, char out[256])
+{
+    struct mp_detok *detok;
+    const char *text;
+    size_t bytes;
+    enum mp_status status;
+
+    CHECK_EQ(mp_detok_create(tok, 0, &detok), MP_OK);
+    CHECK_EQ(mp_detok_push(detok, half, &text, &bytes), MP_OK);
+    mp_test_fail_alloc(n);
+    status = mp_detok_push(detok, token, &text, &bytes);
+    *failed_p = mp_test_fail_alloc_done();
+    CHECK_EQ(status, *failed_p > 0 ? MP_ERR_NO_MEMORY : MP_OK);
+    if (status != MP_OK)
+        CHECK_EQ(mp_detok_push(detok, token, &text, &bytes), MP_OK);
+    snprintf(out, 256, "%s", text);
+    CHECK_EQ(mp_detok_finish(detok, &text, &bytes), MP_OK);
+    CHECK_STR(text, "\xef\xbf\xbd");
+    mp_detok_destroy(detok);
+}
+
+/* Around the sizes at which the buffer of the text grows. */
+static void a_failed_push_changes_nothing(void)
+{
+    for (int letters = 110; letters < 140; letters++) {
+        char token[512], row[160] = "", out[256], expected[256];
+        struct mp_tokenizer *tok;
+        unsigned failed = 1;
+
+        memset(row, 'x', (size_t)letters);
+        snprintf(token, sizeof(token),
+                 "},{\"id\":1201,\"content\":\"\u013a\u0122%s\u00e2\u0124\",\"single_word\":false,"
+                 "\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":false}],",
+                 row);
+        char *json = changed_json("gpt2", "}],", token);
+
+        tok = parse(json);
+        snprintf(expected, sizeof(expected), "\xf0\x9f\x98\x80%s", row);
+        for (long n = 0; failed > 0; n++) {
+            push_again(tok, mp_tokenizer_find(tok, "\u00f0\u0141", 4), 1201, n, &failed, out);
+            CHECK_STR(out, expected);
+        }
+        mp_tokenizer_destroy(tok);
+        free(json);
+    }
+}
+
 int main(void)
 {
     RUN(k1_models_and_forms_of_merges);
@@ -696,5 +746,6 @@ int main(void)
     RUN(names_of_the_end_token);
     RUN(the_bundled_model);
     RUN(failing_allocations);
+    RUN(a_failed_push_changes_nothing);
     return 0;
 }
