@@ -179,11 +179,12 @@ static enum mp_status check_length(const struct bench *bench)
 
     /* The last token is chosen, not processed. */
     if (args->prompt_tokens + args->gen_tokens - 1 > ctx || args->prompt_tokens == ctx)
-        return mp_fail(MP_ERR_CONFIG, "E_PROMPT_LONG",
-                       "%llu tokens of prompt and %llu to generate do not fit into the context of "
-                       "%u; raise --ctx or lower --prompt-tokens or --gen-tokens",
-                       (unsigned long long)args->prompt_tokens,
-                       (unsigned long long)args->gen_tokens, ctx);
+        return mp_fail(
+            MP_ERR_CONFIG, "E_PROMPT_LONG",
+            "%llu tokens of prompt and %llu to generate do not fit into the context of "
+            "%u; %slower --prompt-tokens or --gen-tokens",
+            (unsigned long long)args->prompt_tokens, (unsigned long long)args->gen_tokens, ctx,
+            mp_engine_ctx_can_grow(&bench->session.engine_config) ? "raise --ctx or " : "");
     return MP_OK;
 }
 

@@ -114,6 +114,12 @@ struct mp_engine_config {
 
 struct mp_engine;
 
+/* Was the model made for more positions than the context has? Then --ctx helps. */
+static inline bool mp_engine_ctx_can_grow(const struct mp_engine_config *config)
+{
+    return config->ctx < config->model->positions_max;
+}
+
 /* Bytes of RAM that an engine of this configuration takes besides weights and budget. */
 enum mp_status mp_engine_measure(const struct mp_engine_config *config, uint64_t *kv_bytes_p,
                                  uint64_t *state_bytes_p) MP_MUST_CHECK;

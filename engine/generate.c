@@ -323,9 +323,11 @@ static enum mp_status check_prompts(const struct mp_generate_config *config,
                            "prompt %u is empty; give at least one token", s);
         if (prompts[s].count >= config->engine_config->ctx)
             return mp_fail(MP_ERR_CONFIG, "E_PROMPT_LONG",
-                           "prompt %u has %zu tokens, the context holds %u; raise --ctx or shorten "
-                           "the prompt",
-                           s, prompts[s].count, config->engine_config->ctx);
+                           "prompt %u has %zu tokens, the context holds %u%s", s, prompts[s].count,
+                           config->engine_config->ctx,
+                           mp_engine_ctx_can_grow(config->engine_config)
+                               ? "; raise --ctx or shorten the prompt"
+                               : ", as many as the model was made for; shorten the prompt");
     }
     for (uint32_t i = 0; i < config->stop_count; i++) {
         if (config->stops[i][0] == '\0')

@@ -347,6 +347,7 @@ static void prompts_that_cannot_run_are_refused(void)
     uint32_t ids[16] = { 0 };
     struct mp_ids prompts[3] = { { .ids = ids, .count = 2 }, { .ids = ids, .count = 0 } };
     struct mp_generate_config config;
+    struct mp_engine_config widest;
     struct harness h;
 
     open_model(&h, FIXTURE, 2, 8, 4, 1);
@@ -356,6 +357,14 @@ static void prompts_that_cannot_run_are_refused(void)
     expect_refused(&config, prompts, 2, "E_PROMPT_EMPTY");
     prompts[1].count = 8;
     expect_refused(&config, prompts, 2, "E_PROMPT_LONG");
+    CHECK(strstr(mp_error_last()->text, "the context holds 8; raise --ctx") != NULL);
+    widest = h.config; /* a context that cannot be raised */
+    widest.ctx = h.model.positions_max;
+    config.engine_config = &widest;
+    prompts[1].count = widest.ctx;
+    expect_refused(&config, prompts, 2, "E_PROMPT_LONG");
+    CHECK(strstr(mp_error_last()->text, "as many as the model was made for; shorten") != NULL);
+    config.engine_config = &h.config;
     prompts[1].count = 7;
     config.stops[0] = "";
     config.stop_count = 1;

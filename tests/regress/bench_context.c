@@ -19,6 +19,9 @@ static void what_does_not_fit_is_refused(void)
     cli_expect(BENCH("24", "10"), 2, text);
     cli_expect(BENCH("32", "1"), 2, text);
     cli_expect(BENCH("16777216", "16777216"), 2, text);
+    cli_expect(
+        &(const struct cli){ .args = { "bench", "--model", CLI_MODEL, "--prompt-tokens", "2048" } },
+        2, "do not fit into the context of 2048; lower --prompt-tokens");
 }
 
 /* The last token is chosen and not processed, so it needs no position. */
