@@ -1,6 +1,8 @@
 /*
  * A clock for tests that want loads to show, whatever else the machine does: threads that bring
- * units sleep whenever they ask it for the time, which they do before and after each transfer.
+ * units sleep whenever they ask it for the time, which they do before and after each transfer. That
+ * is long for compute of a machine that has nothing else to do; what a test says of loads that are
+ * longer than compute holds where it has measured that they are.
  */
 #ifndef MP_TESTS_SLOW_LINK_H
 #define MP_TESTS_SLOW_LINK_H

@@ -104,7 +104,7 @@ mp_fake_cuda(engine/gpu_test good)
 include(tests/fakecublas/fakecublas.cmake)
 add_test(NAME tools/gpu_bench_kernels COMMAND gpu_bench_kernels --small)
 add_dependencies(gpu_bench_kernels fakecuda)
-set_tests_properties(tools/gpu_bench_kernels PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77
+set_tests_properties(tools/gpu_bench_kernels PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77
     ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda
     PASS_REGULAR_EXPRESSION "experts bf16 8 of .* 8 rows each.*attention 40 positions, 1 token, parts")
 set(probes good places no_host_numa numa_breaks)
@@ -120,7 +120,7 @@ mp_fake_cublas(engine/cuda_logits_test cublas)
 mp_test(engine/cuda_engine_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c
     tests/engine/repack_check.c VARIANTS prompt late TIMEOUT 300)
 mp_fake_cuda(engine/cuda_engine_test prompt late)
-mp_test(engine/costs_test LIBS mp_engine SOURCES tests/engine/repack_check.c)
+mp_test(engine/costs_test LIBS mp_engine SOURCES tests/engine/repack_check.c TIMEOUT 200)
 mp_fake_cuda(engine/costs_test)
 mp_test(engine/cuda_profiles_test LIBS mp_engine m SOURCES tests/engine/harness.c tests/npy.c
     VARIANTS 0 1 2 3 4 assign TIMEOUT 200)
@@ -205,7 +205,7 @@ mp_test(vmm/tier_test LIBS mp_vmm)
 mp_test(vmm/virtual_link_test LIBS mp_vmm)
 mp_test(engine/sim_test LIBS mp_engine)
 mp_test(engine/auto_sim_test LIBS mp_engine TIMEOUT 600)
-mp_test(engine/auto_host_test LIBS mp_engine SOURCES tests/engine/harness.c)
+mp_test(engine/auto_host_test LIBS mp_engine SOURCES tests/engine/harness.c TIMEOUT 200)
 mp_test(engine/sim_scenarios_test LIBS mp_engine TIMEOUT 300)
 mp_test(npy_test LIBS m SOURCES tests/npy.c)
 
@@ -278,10 +278,10 @@ add_test(NAME tools/bench_table COMMAND python3 tests/tools/bench_table.py
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 add_test(NAME tools/bench_programs COMMAND python3 tests/tools/bench_programs.py
     $<TARGET_FILE:moepager> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-set_tests_properties(tools/bench_programs PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
+set_tests_properties(tools/bench_programs PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
 add_test(NAME tools/bench_model COMMAND python3 tests/tools/bench_model.py $<TARGET_FILE:moepager>
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-set_tests_properties(tools/bench_model PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
+set_tests_properties(tools/bench_model PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
 
 if(NOT sanitizers)
     # Peaks of memory are promised for what people run.

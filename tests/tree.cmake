@@ -17,7 +17,7 @@ set_tests_properties(tools/check_exports PROPERTIES LABELS static)
 if(NOT MP_SANITIZE AND NOT MP_COVERAGE)
     add_test(NAME install/install_test COMMAND tests/install/install_test.sh ${PROJECT_BINARY_DIR}
         ${CMAKE_C_COMPILER} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(install/install_test PROPERTIES TIMEOUT 120)
+    set_tests_properties(install/install_test PROPERTIES TIMEOUT 600)
 endif()
 
 # Sees the library from outside: no include path but the header's own, no static library.
