@@ -41,9 +41,10 @@ struct mp_gpu {
     mp_cu_context context;
     mp_cu_module module;
     mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
-    /* Dynamic shared memory that each kernel may have; grows. Relaxed: a thread that sees an old
-     * value asks once more for what is there already. */
+    /* Dynamic shared memory that each kernel may have; grows, under the lock, or the driver could
+     * hear of a smaller number last. Relaxed: a thread that sees an old value looks again there. */
     _Atomic uint32_t shared_bytes[MP_CUDA_KERNEL_COUNT];
+    pthread_mutex_t shared_lock;
 
     /* Host memory that could not be pinned. The count only grows, so that 0 needs no lock: who uses
      * a piece got it after the count had changed. */
@@ -154,9 +155,11 @@ enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p)
     gpu->device = device;
     gpu->life = mp_cuda_life_get(device.id);
     pthread_mutex_init(&gpu->plain_lock, NULL);
+    pthread_mutex_init(&gpu->shared_lock, NULL);
     status = check(gpu, cuda->call.context_retain(&gpu->context, device.id),
                    "cuDevicePrimaryCtxRetain", device.name);
     if (status != MP_OK) {
+        pthread_mutex_destroy(&gpu->shared_lock);
         pthread_mutex_destroy(&gpu->plain_lock);
         mp_cuda_life_put(gpu->life);
         free(gpu);
@@ -184,6 +187,7 @@ void mp_gpu_close(struct mp_gpu *gpu)
     if (mp_cuda_lost(gpu->life) == 0)
         undone(gpu, gpu->cuda->call.context_release(gpu->device.id), "cuDevicePrimaryCtxRelease");
     mp_cuda_life_put(gpu->life);
+    pthread_mutex_destroy(&gpu->shared_lock);
     pthread_mutex_destroy(&gpu->plain_lock);
     free(gpu);
 }
@@ -535,17 +539,21 @@ enum mp_status mp_gpu_clear(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr d
 
 static enum mp_status allow_shared(struct mp_gpu *gpu, enum mp_cuda_kernel kernel, uint32_t bytes)
 {
-    enum mp_status status;
+    _Atomic uint32_t *allowed = &gpu->shared_bytes[kernel];
+    enum mp_status status = MP_OK;
 
-    if (bytes <= SHARED_BYTES_FREE ||
-        bytes <= atomic_load_explicit(&gpu->shared_bytes[kernel], memory_order_relaxed))
+    if (bytes <= SHARED_BYTES_FREE || bytes <= atomic_load_explicit(allowed, memory_order_relaxed))
         return MP_OK;
-    status = check(gpu,
-                   gpu->cuda->call.function_set(gpu->functions[kernel],
-                                                MP_CU_FUNCTION_SHARED_BYTES_MAX, (int)bytes),
-                   "cuFuncSetAttribute", mp_cuda_kernel_name(kernel));
-    if (status == MP_OK)
-        atomic_store_explicit(&gpu->shared_bytes[kernel], bytes, memory_order_relaxed);
+    pthread_mutex_lock(&gpu->shared_lock);
+    if (bytes > atomic_load_explicit(allowed, memory_order_relaxed)) {
+        status = check(gpu,
+                       gpu->cuda->call.function_set(gpu->functions[kernel],
+                                                    MP_CU_FUNCTION_SHARED_BYTES_MAX, (int)bytes),
+                       "cuFuncSetAttribute", mp_cuda_kernel_name(kernel));
+        if (status == MP_OK)
+            atomic_store_explicit(allowed, bytes, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&gpu->shared_lock);
     return status;
 }
 

@@ -6,6 +6,7 @@
  * Each variant is a machine, told to the fake by its environment.
  */
 #include <math.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "engine/gpu.h"
@@ -364,6 +365,59 @@ static void more_shared_memory_is_asked_for_once(void)
     check_nothing_lives();
 }
 
+struct launcher {
+    struct mp_gpu *gpu;
+    mp_cu_stream stream;
+    uint32_t head_dim;
+};
+
+static void *launch_wide(void *ctx)
+{
+    const struct launcher *launcher = ctx;
+    const struct mp_cuda_attend wide = {
+        .heads = 1, .kv_heads = 1, .head_dim = launcher->head_dim, .tokens = 1
+    };
+
+    CHECK_EQ(mp_gpu_launch(launcher->gpu, launcher->stream, MP_CUDA_KERNEL_attend, &wide),
+             MP_ERR_DEVICE);
+    CHECK(strstr(mp_error_last()->text, "cuLaunchKernel of mp_attend") != NULL);
+    mp_error_clear();
+    return NULL;
+}
+
+/* While the driver is slow to allow one thread little, another asks for more: that is what holds.
+ */
+static void shared_memory_that_two_threads_ask_for_does_not_shrink(void)
+{
+    const char *const asks = "cuFuncSetAttribute";
+    struct launcher little, much;
+    pthread_t threads[2];
+    struct work w;
+
+    CHECK_EQ(open_work(&w), MP_OK);
+    little = (struct launcher){ w.gpu, w.stream, 1024 };
+    much = (struct launcher){ w.gpu, NULL, 1280 };
+    CHECK_EQ(mp_gpu_stream_open(w.gpu, &much.stream), MP_OK);
+    fake_api.reset();
+    fake_api.fail("cuLaunchKernel", 0, 1, true); /* so nothing runs */
+    fake_api.fail(asks, 0, FAKECUDA_HANGS, false);
+    CHECK_EQ(pthread_create(&threads[0], NULL, launch_wide, &little), 0);
+    while (fake_api.calls(asks) == 0)
+        usleep(1000);
+    CHECK_EQ(pthread_create(&threads[1], NULL, launch_wide, &much), 0);
+    usleep(50000); /* if nothing held it, it would ask now */
+    fake_api.stall(false);
+    for (unsigned i = 0; i < 2; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    CHECK_EQ(fake_api.calls(asks), 2);
+    launch_wide(&much);
+    CHECK_EQ(fake_api.calls(asks), 2);
+    fake_api.reset();
+    mp_gpu_stream_close(w.gpu, much.stream);
+    close_work(&w);
+    check_nothing_lives();
+}
+
 static void a_lost_device_says_that_it_must_be_opened_anew(void)
 {
     struct work w;
@@ -411,6 +465,7 @@ int main(int argc, char **argv)
     RUN(nothing_is_queued_for_no_work);
     RUN(each_call_of_work_fails_once);
     RUN(more_shared_memory_is_asked_for_once);
+    RUN(shared_memory_that_two_threads_ask_for_does_not_shrink);
     RUN(a_lost_device_says_that_it_must_be_opened_anew);
     return 0;
 }
