@@ -111,12 +111,12 @@ static enum mp_status refuse_foreign(const json_t *root)
 static enum mp_status refuse_sliding_window(const json_t *root,
                                             const struct mp_model_config *config)
 {
-    const json_t *types = json_object_get(root, "layer_types");
     const json_t *window = json_object_get(root, "sliding_window");
     bool used = config->arch == MP_ARCH_MIXTRAL;
-    enum mp_status status = MP_OK;
+    json_t *types = NULL;
+    enum mp_status status = mp_json_array_or_null(root, "layer_types", CONFIG, &types);
 
-    if (!used)
+    if (status == MP_OK && !used)
         status = mp_json_bool_or(root, "use_sliding_window", CONFIG, false, &used);
     if (status != MP_OK)
         return status;
@@ -159,6 +159,10 @@ static enum mp_status read_rope_object(const json_t *root, const char *key,
 
     if (is_given(rope, type_key) && (name == NULL || strcmp(name, "default") != 0))
         return unsupported(type_key, type, "'default'");
+    /* Of a kind that the file forgot to name. */
+    if (name == NULL && is_given(rope, "factor"))
+        return unsupported("factor", json_object_get(rope, "factor"),
+                           "positions that are not scaled");
     for (void *at = json_object_iter(rope); at != NULL; at = json_object_iter_next(rope, at)) {
         if (json_is_object(json_object_iter_value(at)))
             return unsupported(key, rope, "the same RoPE in all layers");

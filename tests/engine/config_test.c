@@ -163,6 +163,9 @@ static void rope_in_every_place_where_it_is_written(void)
     check_refused(mixtral, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", NULL,
                   "E_UNSUPPORTED",
                   "key 'type' in 'config.json': got 'yarn', this engine supports 'default' only");
+    check_refused(mixtral, "{\"rope_scaling\":{\"factor\":4}}", NULL, "E_UNSUPPORTED",
+                  "key 'factor' in 'config.json': got 4, this engine supports positions that are "
+                  "not scaled only");
     check_refused(mixtral, "{\"rope_parameters\":{\"rope_type\":\"llama3\"}}", NULL,
                   "E_UNSUPPORTED",
                   "key 'rope_type' in 'config.json': got 'llama3', this engine supports "
@@ -210,6 +213,8 @@ static void sliding_windows_are_refused_where_they_are_in_use(void)
                   "E_UNSUPPORTED",
                   "key 'layer_types' in 'config.json': got 'sliding_attention', this engine "
                   "supports 'full_attention' only");
+    check_refused(qwen2, "{\"layer_types\":\"sliding_attention\"}", NULL, "E_JSON_TYPE",
+                  "key 'layer_types' in 'config.json': got 'sliding_attention', need an array");
     CHECK_EQ(parse_ok(mixtral, "{\"sliding_window\":32768}", NULL).positions_max, 32768);
     CHECK_EQ(parse_ok(qwen2, "{\"sliding_window\":1}", NULL).positions_max, 8192);
 }
