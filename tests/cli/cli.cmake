@@ -1,7 +1,7 @@
 # mp_cli_test(usage_test): drives the built program; see tests/cli/cli.h.
 function(mp_cli_test name)
     mp_test(cli/${name} LIBS mp_base PkgConfig::JANSSON SOURCES tests/cli/cli.c ${ARGN}
-        ARGS $<TARGET_FILE:moepager> LABELS cli TIMEOUT 300)
+        ARGS $<TARGET_FILE:moepager> LABELS cli TIMEOUT 600)
 endfunction()
 
 mp_cli_test(usage_test)
