@@ -197,7 +197,9 @@ uint32_t mp_pager_reading(const struct mp_pager *pager);
 /* Whole experts that the device tier holds at once, with the budget of now. */
 uint32_t mp_pager_slots(const struct mp_pager *pager);
 
-/* Slots of a layer, as decided, in units of the space; MP_LAYER_ANY when the partition is global.
+/* The next three tell tests, and whoever looks for a fault, what a partition has decided.
+ *
+ * Slots of a layer, as decided, in units of the space; MP_LAYER_ANY when the partition is global.
  */
 uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer);
 

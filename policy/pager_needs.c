@@ -166,8 +166,7 @@ static bool wait_for_one(struct mp_pager *pager, const struct mp_interrupt *inte
                          uint32_t count)
 {
     const uint64_t start_ns = mp_clock_now_ns(pager->config.clock);
-    const uint32_t at =
-        mp_space_wait_any_or(pager->config.space, pager->wait_list, count, interrupt);
+    const uint32_t at = mp_space_wait_any(pager->config.space, pager->wait_list, count, interrupt);
     uint64_t end_ns;
 
     if (interrupt != NULL)

@@ -113,18 +113,6 @@ const char *mp_policy_slot_name(enum mp_policy_slot slot)
     return (unsigned)slot < MP_SLOT_COUNT ? slots[slot].name : "?";
 }
 
-const char *mp_executor_name(enum mp_executor executor)
-{
-    switch (executor) {
-#define X(name, text) \
-    case MP_EXECUTOR_##name: return text;
-        MP_EXECUTOR_MAP(X)
-#undef X
-    case MP_EXECUTOR_COUNT: break;
-    }
-    return "?";
-}
-
 const struct mp_policy_info *mp_policy_builtin(enum mp_policy_slot slot, size_t i)
 {
     return (unsigned)slot < MP_SLOT_COUNT && i < slots[slot].count ? slots[slot].list[i] : NULL;

@@ -138,19 +138,12 @@ struct mp_route_ops {
 
 /* ---- assign: who computes each chosen expert? ---- */
 
-#define MP_EXECUTOR_MAP(X)                                                               \
-    X(DEVICE, "device")     /* resident, or loaded first, then computed by the device */ \
-    X(IN_PLACE, "in-place") /* the device reads the host tier over the link */           \
-    X(CPU, "cpu")           /* the CPU reads the host tier */
-
 enum mp_executor {
-#define X(name, text) MP_EXECUTOR_##name,
-    MP_EXECUTOR_MAP(X)
-#undef X
-        MP_EXECUTOR_COUNT
+    MP_EXECUTOR_DEVICE,   /* resident, or loaded first, then computed by the device */
+    MP_EXECUTOR_IN_PLACE, /* the device reads the host tier over the link */
+    MP_EXECUTOR_CPU,      /* the CPU reads the host tier */
+    MP_EXECUTOR_COUNT
 };
-
-const char *mp_executor_name(enum mp_executor executor);
 
 struct mp_assign_facts {
     uint32_t layer, count;

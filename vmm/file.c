@@ -48,16 +48,8 @@ struct file {
 struct mp_files {
     struct file *files;
     uint32_t count, capacity;
-    struct mp_mutex probe_lock;   /* one probe at a time; protects the fields named above */
-    _Atomic(uint64_t) read_bytes; /* a counter; relaxed */
+    struct mp_mutex probe_lock; /* one probe at a time; protects the fields named above */
 };
-
-const char *mp_io_mode_name(enum mp_io_mode mode)
-{
-    static const char *const names[MP_IO_MODE_COUNT] = { "auto", "direct", "buffered" };
-
-    return (unsigned)mode < MP_IO_MODE_COUNT ? names[mode] : "unknown";
-}
 
 const char *mp_errno_name(char out[32], int error_number)
 {
@@ -530,12 +522,5 @@ enum mp_status mp_files_read(const struct mp_files *files, uint32_t index, uint6
             return mp_files_fail_read(files, index, offset + done, errno);
         }
     }
-    /* `files` is const to callers because nothing they can see changes. */
-    atomic_fetch_add_explicit(&((struct mp_files *)files)->read_bytes, bytes, memory_order_relaxed);
     return MP_OK;
-}
-
-uint64_t mp_files_read_bytes(const struct mp_files *files)
-{
-    return atomic_load_explicit(&((struct mp_files *)files)->read_bytes, memory_order_relaxed);
 }

@@ -23,8 +23,6 @@ struct mp_files;
 /* How weights are read. AUTO: direct where it works and the slack that alignment costs is small. */
 enum mp_io_mode { MP_IO_AUTO, MP_IO_DIRECT, MP_IO_BUFFERED, MP_IO_MODE_COUNT };
 
-const char *mp_io_mode_name(enum mp_io_mode mode);
-
 enum mp_status mp_files_create(struct mp_files **files_p) MP_MUST_CHECK;
 void mp_files_destroy(struct mp_files *files);
 
@@ -70,8 +68,5 @@ enum mp_status mp_files_check(const struct mp_files *files, uint32_t index) MP_M
  */
 enum mp_status mp_files_read(const struct mp_files *files, uint32_t index, uint64_t offset,
                              uint64_t bytes, void *dst) MP_MUST_CHECK;
-
-/* Total bytes of the files in one file set that are read with mp_files_read(), for the report. */
-uint64_t mp_files_read_bytes(const struct mp_files *files);
 
 #endif

@@ -112,7 +112,7 @@ uint32_t mp_space_unit_count(const struct mp_space *space);
 uint64_t mp_space_unit_bytes(const struct mp_space *space, uint32_t unit); /* sum of its pieces */
 uint32_t mp_space_unit_class(const struct mp_space *space, uint32_t unit);
 uint32_t mp_space_class_count(const struct mp_space *space);
-uint32_t mp_space_class_slots(const struct mp_space *space, uint32_t class_index);
+uint32_t mp_space_class_slots(const struct mp_space *space, uint32_t class_index); /* for tests */
 uint32_t mp_space_class_free(const struct mp_space *space, uint32_t class_index);
 enum mp_res_state mp_space_state(const struct mp_space *space, uint32_t unit);
 uint32_t mp_space_leases(const struct mp_space *space, uint32_t unit);
@@ -148,14 +148,12 @@ enum mp_status mp_space_wait(struct mp_space *space, uint32_t unit) MP_MUST_CHEC
 
 /*
  * Block until one of the units is no longer FILLING and return its place in the list; units that
- * are not FILLING count as finished. count >= 1; no unit stands in the list twice.
+ * are not FILLING count as finished. count >= 1; no unit stands in the list twice. Ends early, with
+ * `count`, when the interrupt is ready (vmm/reader.h); NULL: none. mp_space_wake(), from any
+ * thread, lets it be asked again.
  */
-uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count);
-
-/* The same, but ends early, with `count`, when the interrupt is ready (vmm/reader.h); NULL: none.
- * mp_space_wake(), from any thread, lets it be asked again. */
-uint32_t mp_space_wait_any_or(struct mp_space *space, const uint32_t *units, uint32_t count,
-                              const struct mp_interrupt *interrupt);
+uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count,
+                           const struct mp_interrupt *interrupt);
 void mp_space_wake(struct mp_space *space);
 
 /* How long the read of a VALID unit took, from its first byte to its last. */
@@ -184,7 +182,8 @@ enum mp_status mp_space_lease_host(struct mp_space *space, uint32_t unit,
                                    const void *piece_p[MP_UNIT_PIECES_MAX]) MP_MUST_CHECK;
 void mp_space_release_host(struct mp_space *space, uint32_t unit);
 
-/* Is the unit in the host tier, so that mp_space_lease_host() would give it? */
+/* Is the unit in the host tier, so that mp_space_lease_host() would give it? For tests: a lease
+ * would change what they look at. */
 bool mp_space_in_host(const struct mp_space *space, uint32_t unit);
 
 /* Block until the host tier holds what it is to hold from the start; for measurements. */

@@ -199,18 +199,13 @@ enum mp_status mp_space_wait(struct mp_space *space, uint32_t unit)
     }
 }
 
-uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count)
-{
-    return mp_space_wait_any_or(space, units, count, NULL);
-}
-
 void mp_space_wake(struct mp_space *space)
 {
     mp_reader_wake(space->reader);
 }
 
-uint32_t mp_space_wait_any_or(struct mp_space *space, const uint32_t *units, uint32_t count,
-                              const struct mp_interrupt *interrupt)
+uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count,
+                           const struct mp_interrupt *interrupt)
 {
     uint32_t ticket;
 

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <hwloc.h>
 #include <numa.h>
-#include <numaif.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -356,29 +355,4 @@ enum mp_status mp_topology_bind_thread_to_node(const struct mp_topology *topolog
             hwloc_bitmap_set(set, topology->pus[i].os_index);
     }
     return bind_thread(topology, set);
-}
-
-enum mp_status mp_topology_place_memory(const struct mp_topology *topology, unsigned node,
-                                        void *address, uint64_t bytes, bool strict)
-{
-    struct bitmask *mask;
-    long result;
-
-    mp_assert(node < topology->node_count);
-    if (!topology->live)
-        return MP_ERR_UNSUPPORTED;
-    if (numa_available() < 0 || bytes == 0)
-        return MP_OK;
-    mask = numa_allocate_nodemask();
-    if (mask == NULL)
-        return MP_ERR_UNSUPPORTED;
-    numa_bitmask_setbit(mask, topology->nodes[node].os_index);
-    result =
-        mbind(address, bytes, strict ? MPOL_BIND : MPOL_PREFERRED, mask->maskp, mask->size + 1, 0);
-    if (result != 0)
-        mp_log_debug("topology", "cannot place memory on node %u: %s",
-                     topology->nodes[node].os_index, strerror(errno));
-    numa_bitmask_free(mask);
-    /* With one node there is nothing to choose, and a container that forbids mbind is fine. */
-    return result == 0 || topology->node_count == 1 ? MP_OK : MP_ERR_UNSUPPORTED;
 }

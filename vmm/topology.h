@@ -120,15 +120,6 @@ enum mp_status mp_topology_bind_thread(const struct mp_topology *topology,
 enum mp_status mp_topology_bind_thread_to_node(const struct mp_topology *topology,
                                                unsigned node) MP_MUST_CHECK;
 
-/*
- * Place the pages of [address, address + bytes) on `node` (an index into `nodes`) before they are
- * first touched. `strict`: only there, else preferably. Pages that exist stay. The address is a
- * multiple of the page size. MP_ERR_UNSUPPORTED, without text, where the system refuses or the
- * topology is not live; a machine without NUMA is MP_OK and nothing happens.
- */
-enum mp_status mp_topology_place_memory(const struct mp_topology *topology, unsigned node,
-                                        void *address, uint64_t bytes, bool strict) MP_MUST_CHECK;
-
 /* A few lines for `moepager info`. */
 void mp_topology_print(const struct mp_topology *topology, FILE *out);
 

@@ -176,10 +176,6 @@ static void counters_merge_by_sum_and_by_peak(void)
     CHECK_EQ(json_integer_value(json_object_get(json, "hits")), 7);
     CHECK_EQ(json_object_size(json) * 8, sizeof(a)); /* version, then one member per field */
     json_decref(json);
-    file = fmemopen(text, sizeof(text), "w");
-    mp_counters_print(&a, file);
-    fclose(file);
-    CHECK(strstr(text, "7  hits ") != NULL);
     mp_counters_reset(&a);
     CHECK_EQ(a.hits, 0);
 }
@@ -373,27 +369,31 @@ static void no_recorder_is_no_recording(void)
     CHECK_EQ(mp_timeline_add_track(NULL, "x"), 0);
     CHECK_EQ(mp_timeline_now_ns(NULL), 0);
     mp_timeline_span(NULL, 0, "x", 1, 2, NULL);
-    mp_timeline_instant(NULL, 0, "x", 1, NULL);
     mp_timeline_level(NULL, "x", 1, 2);
     CHECK_EQ(mp_timeline_recorded(NULL) + mp_timeline_dropped(NULL), 0);
     CHECK_EQ(mp_timeline_write(NULL, "/none/such"), MP_OK);
     mp_timeline_destroy(NULL);
 }
 
+static uint64_t always_1500(struct mp_clock *clock)
+{
+    (void)clock;
+    return 1500;
+}
+
 static void a_timeline_is_trace_event_json(void)
 {
     const struct mp_timeline_args args = { { "layer", "expert" }, { 7, 21 } };
     struct mp_timeline *timeline = NULL;
-    struct mp_clock_manual clock;
+    struct mp_clock clock = { always_1500 };
     json_t *json, *events, *span;
 
-    mp_clock_manual_init(&clock, 1500);
-    CHECK_EQ(mp_timeline_create(&clock.super, 3, &timeline), MP_OK);
+    CHECK_EQ(mp_timeline_create(&clock, 3, &timeline), MP_OK);
     CHECK_EQ(mp_timeline_add_track(timeline, "compute"), 0);
     CHECK_EQ(mp_timeline_add_track(timeline, "link \"0\""), 1);
     CHECK_EQ(mp_timeline_now_ns(timeline), 1500);
     mp_timeline_span(timeline, 1, "load", 1500, 4001, &args);
-    mp_timeline_instant(timeline, 0, "evict", 2000, NULL);
+    mp_timeline_span(timeline, 0, "evict", 2000, 2000, NULL);
     mp_timeline_level(timeline, "resident_bytes", 2000, 4096);
     mp_timeline_span(timeline, 1, "late", 5000, 6000, NULL);
     CHECK_EQ(mp_timeline_recorded(timeline), 3);

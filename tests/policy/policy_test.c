@@ -35,8 +35,6 @@ static void every_builtin_is_complete_and_can_be_found(void)
     CHECK(mp_policy_find(MP_SLOT_ROUTE, "exact") == &mp_route_exact.info);
     CHECK_STR(mp_policy_slot_name(MP_SLOT_PREFETCH), "prefetch");
     CHECK_STR(mp_policy_slot_name(MP_SLOT_COUNT), "?");
-    CHECK_STR(mp_executor_name(MP_EXECUTOR_IN_PLACE), "in-place");
-    CHECK_STR(mp_executor_name(MP_EXECUTOR_COUNT), "?");
 }
 
 static void refused(enum mp_policy_slot slot, const struct mp_policy_info *info,

@@ -4,6 +4,7 @@
 
 static void defaults_and_limits_make_a_reader_configuration(void)
 {
+    static const char *const modes[MP_IO_MODE_COUNT] = { "auto", "direct", "buffered" };
     struct mp_io_config config;
     struct mp_opt_group groups[] = { { "MOEPAGER_", mp_io_opts, &config, NULL },
                                      { .prefix = NULL } };
@@ -18,7 +19,7 @@ static void defaults_and_limits_make_a_reader_configuration(void)
     CHECK_EQ(reader.chunk_bytes % 4096, 0);
 
     for (int mode = 0; mode < MP_IO_MODE_COUNT; mode++) {
-        CHECK_EQ(mp_opt_set(groups, "io", mp_io_mode_name((enum mp_io_mode)mode)), MP_OK);
+        CHECK_EQ(mp_opt_set(groups, "io", modes[mode]), MP_OK);
         CHECK_EQ(config.mode, mode);
     }
     CHECK_EQ(mp_opt_set(groups, "MOEPAGER_IO_CHUNK", "5000"), MP_OK);

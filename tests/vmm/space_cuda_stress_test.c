@@ -148,7 +148,7 @@ static void wait_for_some(struct model *m)
         release_host(m, u);
     if (count == 0)
         return;
-    count = mp_space_wait_any(m->w.space, waiting, count);
+    count = mp_space_wait_any(m->w.space, waiting, count, NULL);
     CHECK_EQ(mp_space_state(m->w.space, waiting[count]), MP_RES_VALID);
 }
 

@@ -120,7 +120,7 @@ static void wait_for_some(struct model *model)
     }
     if (count == 0)
         return;
-    count = mp_space_wait_any(model->space, waiting, count);
+    count = mp_space_wait_any(model->space, waiting, count, NULL);
     CHECK_EQ(mp_space_state(model->space, waiting[count]), MP_RES_VALID);
 }
 
@@ -199,9 +199,9 @@ static void run(struct mp_backend *backend, struct mp_files *files, enum mp_io_m
     fprintf(stderr,
             "  %s %s: %u loaded, %u canceled, %u full, %u evicted, %u busy; "
             "%" PRIu64 " reads of %" PRIu64 " bytes\n",
-            mp_io_mode_name(mode), mp_space_reader_engine(model.space), model.loaded,
-            model.canceled, model.full, model.evicted, model.busy, counters.read_requests,
-            counters.read_bytes);
+            mode == MP_IO_DIRECT ? "direct" : "buffered", mp_space_reader_engine(model.space),
+            model.loaded, model.canceled, model.full, model.evicted, model.busy,
+            counters.read_requests, counters.read_bytes);
     CHECK(model.loaded > steps / 100 && model.full > 0 && model.evicted > 0 && model.busy > 0);
     CHECK_EQ(counters.evictions, model.evicted);
     CHECK(counters.resident_peak_bytes > 0);

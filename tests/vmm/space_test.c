@@ -346,7 +346,7 @@ static void wait_any_returns_each_unit_once_it_is_there(void)
         CHECK_EQ(mp_space_load(space, i, i % 2 ? MP_PRIORITY_DEMAND : MP_PRIORITY_PREFETCH), MP_OK);
     }
     while (left > 0) {
-        const uint32_t at = mp_space_wait_any(space, waiting, left);
+        const uint32_t at = mp_space_wait_any(space, waiting, left, NULL);
 
         CHECK(at < left);
         CHECK_EQ(mp_space_state(space, waiting[at]), MP_RES_VALID);
@@ -354,7 +354,7 @@ static void wait_any_returns_each_unit_once_it_is_there(void)
         waiting[at] = waiting[--left];
     }
     waiting[0] = 3;
-    CHECK_EQ(mp_space_wait_any(space, waiting, 1), 0); /* not filling counts as finished */
+    CHECK_EQ(mp_space_wait_any(space, waiting, 1, NULL), 0); /* not filling counts as finished */
     CHECK(mp_space_reader_idle(space));
     CHECK(mp_space_reader_engine(space)[0] != '\0');
     mp_space_destroy(space);

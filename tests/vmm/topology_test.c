@@ -1,10 +1,7 @@
 /* Recorded machines (tests/data/topo) for the choices, this machine for the acts. */
 #include <jansson.h>
 #include <limits.h>
-#include <numa.h>
-#include <numaif.h>
 #include <sched.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/alloc_fault.h"
@@ -140,14 +137,11 @@ static void a_synthetic_machine_can_be_described(void)
 {
     const struct mp_topology_source source = { .synthetic = "package:1 core:3 pu:1" };
     struct mp_topology *topology = NULL;
-    char memory[4096] __attribute__((aligned(4096)));
 
     CHECK_EQ(mp_topology_load(&source, &topology), MP_OK);
     CHECK_EQ(topology->core_count, 3);
     CHECK_EQ(mp_topology_bind_thread(topology, 0), MP_ERR_UNSUPPORTED);
     CHECK_EQ(mp_topology_bind_thread_to_node(topology, 0), MP_ERR_UNSUPPORTED);
-    CHECK_EQ(mp_topology_place_memory(topology, 0, memory, sizeof(memory), false),
-             MP_ERR_UNSUPPORTED);
     mp_topology_destroy(topology);
     mp_topology_destroy(NULL);
 }
@@ -229,15 +223,12 @@ static void every_allocation_may_fail(void)
     CHECK_EQ(n, 3);
 }
 
-static void this_machine_binds_and_places(void)
+static void this_machine_binds(void)
 {
     struct mp_topology *topology = NULL;
-    const uint64_t bytes = 1 << 20;
     cpu_set_t before, now;
     unsigned pus[4096];
-    void *memory;
     unsigned count;
-    int policy = -1;
 
     CHECK_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
     CHECK_EQ(mp_topology_load(NULL, &topology), MP_OK);
@@ -256,21 +247,6 @@ static void this_machine_binds_and_places(void)
     CHECK_EQ(sched_getaffinity(0, sizeof(now), &now), 0);
     CHECK(CPU_EQUAL(&now, &before));
     CHECK_EQ(mp_topology_bind_thread(topology, pus[count - 1]), MP_OK);
-
-    memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(memory != MAP_FAILED);
-    CHECK_EQ(
-        mp_topology_place_memory(topology, mp_topology_device_node(topology), memory, bytes, true),
-        MP_OK);
-    memset(memory, 1, bytes);
-    if (numa_available() >= 0) {
-        CHECK_EQ(get_mempolicy(&policy, NULL, 0, memory, MPOL_F_ADDR), 0);
-        CHECK_EQ(policy, MPOL_BIND);
-    }
-    /* What the system refuses (an address in the middle of a page) is no failure on one node. */
-    CHECK_EQ(mp_topology_place_memory(topology, 0, (char *)memory + 1, bytes / 2, false),
-             topology->node_count == 1 ? MP_OK : MP_ERR_UNSUPPORTED);
-    munmap(memory, bytes);
     mp_topology_destroy(topology);
 
     /* Bound to one CPU now, the process offers no more. */
@@ -323,7 +299,7 @@ int main(void)
     RUN(a_synthetic_machine_can_be_described);
     RUN(what_cannot_be_read_is_refused_by_name);
     RUN(every_allocation_may_fail);
-    RUN(this_machine_binds_and_places);
+    RUN(this_machine_binds);
     RUN(a_description_has_all_nodes);
     return 0;
 }

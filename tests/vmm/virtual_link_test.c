@@ -172,12 +172,12 @@ static void a_wait_ends_with_whatever_comes_first(void)
     alarm.clock = &w.clock;
     mp_clock_virtual_add(&w.clock, &alarm.source);
     CHECK_EQ(mp_space_load(w.space, unit, MP_PRIORITY_DEMAND), MP_OK);
-    CHECK_EQ(mp_space_wait_any_or(w.space, &unit, 1, &interrupt), 1);
+    CHECK_EQ(mp_space_wait_any(w.space, &unit, 1, &interrupt), 1);
     CHECK_EQ(w.clock.time_ns, COST_NS / 2);
     CHECK_EQ(mp_space_state(w.space, unit), MP_RES_FILLING);
     alarm.next = 0;
     alarm.count = 0;
-    CHECK_EQ(mp_space_wait_any_or(w.space, &unit, 1, &interrupt), 0);
+    CHECK_EQ(mp_space_wait_any(w.space, &unit, 1, &interrupt), 0);
     CHECK_EQ(w.clock.time_ns, COST_NS);
     CHECK_EQ(mp_space_state(w.space, unit), MP_RES_VALID);
     close_world(&w);

@@ -1,7 +1,6 @@
 #ifndef MP_BASE_CLOCK_H
 #define MP_BASE_CLOCK_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -23,19 +22,6 @@ static inline uint64_t mp_clock_now_ns(struct mp_clock *clock)
 
 /* The system's monotonic clock. Static, never NULL, needs no destroy. */
 struct mp_clock *mp_clock_monotonic(void);
-
-/* A clock that stands still until it is told otherwise. Needs no fini. */
-struct mp_clock_manual {
-    struct mp_clock super;
-    _Atomic uint64_t time_ns; /* relaxed: only the value itself is shared */
-};
-
-void mp_clock_manual_init(struct mp_clock_manual *clock, uint64_t start_ns);
-
-void mp_clock_manual_advance(struct mp_clock_manual *clock, uint64_t ns);
-
-/* Move to `at_ns`; a time in the past leaves the clock where it is. One setter at a time. */
-void mp_clock_manual_set(struct mp_clock_manual *clock, uint64_t at_ns);
 
 /*
  * A clock for simulation: it stands still while code runs and moves from event to event when code

@@ -36,13 +36,6 @@ struct mp_counters mp_counters_since(const struct mp_counters *now,
     return since;
 }
 
-void mp_counters_print(const struct mp_counters *counters, FILE *out)
-{
-#define X(name, text) fprintf(out, "%20" PRIu64 "  %-22s %s\n", counters->name, #name, text);
-    MP_COUNTERS(X, X)
-#undef X
-}
-
 void mp_counters_json(const struct mp_counters *counters, struct mp_json_out *json, const char *key)
 {
     mp_json_object_begin(json, key);

@@ -61,9 +61,6 @@ void mp_counters_merge(struct mp_counters *to, const struct mp_counters *from);
 struct mp_counters mp_counters_since(const struct mp_counters *now,
                                      const struct mp_counters *before);
 
-/* One line per entry: value, name, meaning. */
-void mp_counters_print(const struct mp_counters *counters, FILE *out);
-
 /* One object with all entries by name. */
 void mp_counters_json(const struct mp_counters *counters, struct mp_json_out *json,
                       const char *key);

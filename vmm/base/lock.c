@@ -67,15 +67,6 @@ void mp_lock(struct mp_mutex *mutex)
     push(mutex);
 }
 
-bool mp_trylock(struct mp_mutex *mutex)
-{
-    check_order(mutex);
-    if (pthread_mutex_trylock(&mutex->mutex) != 0)
-        return false;
-    push(mutex);
-    return true;
-}
-
 void mp_unlock(struct mp_mutex *mutex)
 {
     int error;

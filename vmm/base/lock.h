@@ -44,9 +44,6 @@ void mp_mutex_fini(struct mp_mutex *mutex);
 
 void mp_lock(struct mp_mutex *mutex);
 
-/* Returns false if another thread holds it. Does not wait, but the rank order applies. */
-bool mp_trylock(struct mp_mutex *mutex) MP_MUST_CHECK;
-
 void mp_unlock(struct mp_mutex *mutex);
 
 /* First statement of every function whose caller must hold `mutex`. Free without debug checks. */

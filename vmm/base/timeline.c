@@ -16,7 +16,7 @@ struct event {
     const char *key[2];
     uint64_t value[2];
     uint16_t track;
-    char phase;          /* as in the file: X span, i instant, C level */
+    char phase;          /* as in the file: X span, C level */
     _Atomic char filled; /* release after the other fields, acquire by the writer of the file */
 };
 
@@ -118,18 +118,6 @@ void mp_timeline_span(struct mp_timeline *timeline, unsigned track, const char *
     record(timeline, &event);
 }
 
-void mp_timeline_instant(struct mp_timeline *timeline, unsigned track, const char *name,
-                         uint64_t at_ns, const struct mp_timeline_args *args)
-{
-    struct event event = { .name = name, .start_ns = at_ns, .phase = 'i' };
-
-    if (timeline == NULL)
-        return;
-    event.track = (uint16_t)track;
-    set_args(&event, args);
-    record(timeline, &event);
-}
-
 void mp_timeline_level(struct mp_timeline *timeline, const char *name, uint64_t at_ns,
                        uint64_t value)
 {
@@ -183,8 +171,6 @@ static void write_event(struct mp_json_out *json, const struct event *event)
     mp_json_put_milli(json, "ts", event->start_ns);
     if (event->phase == 'X')
         mp_json_put_milli(json, "dur", event->end_ns - event->start_ns);
-    else if (event->phase == 'i')
-        mp_json_put_string(json, "s", "t");
     write_args(json, event);
     mp_json_object_end(json);
     putc('\n', json->file);

@@ -7,7 +7,7 @@
 #include "vmm/base/status.h"
 
 /*
- * A recorder of what happened when: spans, instants and levels on named tracks ("compute", "link",
+ * A recorder of what happened when: spans and levels on named tracks ("compute", "link",
  * "layer"), kept in memory and written as Chrome trace-event JSON, which ui.perfetto.dev opens.
  *
  * Memory is bounded: the recorder holds a fixed number of events and counts those that came later.
@@ -42,10 +42,6 @@ uint64_t mp_timeline_now_ns(struct mp_timeline *timeline);
 /* A span from start_ns to end_ns. args may be NULL. */
 void mp_timeline_span(struct mp_timeline *timeline, unsigned track, const char *name,
                       uint64_t start_ns, uint64_t end_ns, const struct mp_timeline_args *args);
-
-/* A moment. */
-void mp_timeline_instant(struct mp_timeline *timeline, unsigned track, const char *name,
-                         uint64_t at_ns, const struct mp_timeline_args *args);
 
 /* A level that holds until the next one of this name, drawn as a curve. */
 void mp_timeline_level(struct mp_timeline *timeline, const char *name, uint64_t at_ns,
