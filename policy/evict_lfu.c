@@ -79,13 +79,8 @@ static uint32_t lfu_pick(struct mp_policy *policy, const struct mp_evict_query *
 static uint32_t layer_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     const struct lfu *lfu = (const struct lfu *)policy;
-    const uint32_t from = mp_residents_victim_layer(&lfu->base.set, query);
-    uint32_t unit = mp_residents_min(&lfu->base.set, query, from, lfu->count, lfu->base.set.stamp);
 
-    if (unit == MP_UNIT_NONE && from != MP_LAYER_ANY)
-        unit =
-            mp_residents_min(&lfu->base.set, query, MP_LAYER_ANY, lfu->count, lfu->base.set.stamp);
-    return unit;
+    return mp_residents_min_fair(&lfu->base.set, query, lfu->count, lfu->base.set.stamp);
 }
 
 const struct mp_evict_ops mp_evict_lfu = {

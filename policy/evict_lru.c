@@ -74,12 +74,8 @@ static uint32_t lru_pick(struct mp_policy *policy, const struct mp_evict_query *
 static uint32_t layer_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     const struct lru *lru = (const struct lru *)policy;
-    const uint32_t from = mp_residents_victim_layer(&lru->base.set, query);
-    uint32_t unit = mp_residents_min(&lru->base.set, query, from, lru->base.set.stamp, NULL);
 
-    if (unit == MP_UNIT_NONE && from != MP_LAYER_ANY)
-        unit = mp_residents_min(&lru->base.set, query, MP_LAYER_ANY, lru->base.set.stamp, NULL);
-    return unit;
+    return mp_residents_min_fair(&lru->base.set, query, lru->base.set.stamp, NULL);
 }
 
 const struct mp_evict_ops mp_evict_lru = {

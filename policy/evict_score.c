@@ -141,13 +141,8 @@ static void score_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t t
 static uint32_t score_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     const struct score *self = (const struct score *)policy;
-    const uint32_t from = mp_residents_victim_layer(&self->base.set, query);
-    uint32_t unit = mp_residents_min(&self->base.set, query, from, self->key, self->base.set.stamp);
 
-    if (unit == MP_UNIT_NONE && from != MP_LAYER_ANY)
-        unit =
-            mp_residents_min(&self->base.set, query, MP_LAYER_ANY, self->key, self->base.set.stamp);
-    return unit;
+    return mp_residents_min_fair(&self->base.set, query, self->key, self->base.set.stamp);
 }
 
 const struct mp_evict_ops mp_evict_score = {

@@ -135,6 +135,17 @@ uint32_t mp_residents_victim_layer(const struct mp_residents *set,
     return worst;
 }
 
+uint32_t mp_residents_min_fair(const struct mp_residents *set, const struct mp_evict_query *query,
+                               const uint64_t *key, const uint64_t *second)
+{
+    const uint32_t from = mp_residents_victim_layer(set, query);
+    const uint32_t unit = mp_residents_min(set, query, from, key, second);
+
+    return unit == MP_UNIT_NONE && from != MP_LAYER_ANY
+               ? mp_residents_min(set, query, MP_LAYER_ANY, key, second)
+               : unit;
+}
+
 uint32_t mp_residents_planned(const struct mp_shape *shape, uint32_t layer)
 {
     uint32_t spare = shape->slots / 4;

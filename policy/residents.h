@@ -61,6 +61,11 @@ uint32_t mp_residents_min(const struct mp_residents *set, const struct mp_evict_
 uint32_t mp_residents_victim_layer(const struct mp_residents *set,
                                    const struct mp_evict_query *query);
 
+/* The unit of that layer with the smallest (key, second, id), or of any if the layer has none that
+ * may go. */
+uint32_t mp_residents_min_fair(const struct mp_residents *set, const struct mp_evict_query *query,
+                               const uint64_t *key, const uint64_t *second);
+
 /*
  * For policies that keep a fixed number of residents in each layer (DALI): that number. A quarter
  * of the slots, but not more than 2 * top_k and at least two, is left for what is loaded on demand

@@ -13,7 +13,6 @@
 #include <inttypes.h>
 #include <numa.h>
 #include <numaif.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -37,20 +36,6 @@ struct host_backend {
     bool huge_pages;
 };
 
-/* One number from a file of the kernel, or `missing`. */
-static uint64_t read_number(const char *path, uint64_t missing)
-{
-    FILE *file = fopen(path, "re");
-    uint64_t value = missing;
-
-    if (file == NULL)
-        return missing;
-    if (fscanf(file, "%" SCNu64, &value) != 1)
-        value = missing;
-    fclose(file);
-    return value;
-}
-
 static enum mp_status check_node(int node)
 {
     if (numa_available() < 0) {
@@ -68,7 +53,7 @@ static enum mp_status host_open(const struct mp_backend_config *config, struct m
                                 struct mp_backend **backend_p)
 {
     struct host_backend *host;
-    uint64_t maps;
+    uint64_t maps, maps_now;
 
     mp_assert(inner == NULL);
     (void)inner;
@@ -82,7 +67,8 @@ static enum mp_status host_open(const struct mp_backend_config *config, struct m
     if (host == NULL)
         return mp_fail_no_memory("the host backend", sizeof(*host));
 
-    maps = read_number("/proc/sys/vm/max_map_count", 65530);
+    if (!mp_memory_maps_read("", &maps_now, &maps))
+        maps = 65530; /* the kernel's own default */
     host->page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
     host->align_bytes =
         config->align_bytes > host->page_bytes ? config->align_bytes : host->page_bytes;

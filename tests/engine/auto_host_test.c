@@ -6,9 +6,9 @@
 #include "engine/engine_int.h"
 #include "policy/shadow.h"
 #include "tests/engine/harness.h"
+#include "tests/log_guard.h"
 #include "tests/slow_link.h"
 #include "tests/test.h"
-#include "vmm/base/log.h"
 
 #define PROMPT 8
 #define STEPS 48
@@ -93,16 +93,9 @@ static void without_times_misses_are_counted(void)
     harness_close(&h);
 }
 
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
 int main(void)
 {
-    mp_log_set_sink(drop_line, NULL); /* a change of the leader is told, rightly */
+    mp_test_drop_log(); /* a change of the leader is told, rightly */
     RUN(times_are_measured_and_compared);
     RUN(without_times_misses_are_counted);
     return 0;

@@ -7,9 +7,9 @@
 #include <math.h>
 
 #include "engine/sim.h"
+#include "tests/log_guard.h"
 #include "tests/policy/ratios.h"
 #include "vmm/base/error.h"
-#include "vmm/base/log.h"
 
 #define ROUNDS 5
 #define HINDSIGHT 1.15
@@ -154,16 +154,9 @@ static void never_slower_than_static_placement(void)
     ratios_judge(ratios, ROUNDS, HINDSIGHT);
 }
 
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
 int main(void)
 {
-    mp_log_set_sink(drop_line, NULL);
+    mp_test_drop_log();
     RUN(never_slower_than_static_placement);
     return 0;
 }

@@ -13,9 +13,9 @@
 #include "engine/session.h"
 #include "tests/engine/engine_fault_parts.h"
 #include "tests/fault/wrap.h"
+#include "tests/log_guard.h"
 #include "tests/test.h"
 #include "tests/tmpdir.h"
-#include "vmm/base/log.h"
 
 #define MODEL "tests/data/models/mixtral-tiny" /* two layers */
 #define SLICES 2
@@ -211,13 +211,6 @@ static void every_site_was_reached(void)
     CHECK_EQ(system(command), 0);
 }
 
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
 int main(void)
 {
     static const struct variant variants[] = {
@@ -230,7 +223,7 @@ int main(void)
     CHECK_EQ(setenv("MOEPAGER_DEVICE", "cpu", 1), 0);   /* where nothing else is said */
     CHECK_EQ(setenv("FAKECUDA_GRANULE", "4096", 1), 0); /* for a budget below all */
     CHECK_EQ(mp_settings_load(&settings), MP_OK);
-    mp_log_set_sink(drop_line, NULL); /* injected failures are warned of, rightly */
+    mp_test_drop_log(); /* injected failures are warned of, rightly */
     snprintf(sites_path, sizeof(sites_path), "%s/sites", test_tmpdir());
     make_sliced();
     for (size_t i = 0; i < MP_ARRAY_LEN(variants); i++) {

@@ -10,11 +10,11 @@
 
 #include "tests/engine/harness.h"
 #include "tests/fault/wrap.h"
+#include "tests/log_guard.h"
 #include "tests/test.h"
 #include "tests/tmpdir.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
-#include "vmm/base/log.h"
 
 #define SOURCE "tests/data/models/mixtral-tiny"
 #define STEPS 3
@@ -242,13 +242,6 @@ static void changed_files_are_noticed(void)
     }
 }
 
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
 int main(int argc, char **argv)
 {
     CHECK_EQ(argc, 2);
@@ -257,7 +250,7 @@ int main(int argc, char **argv)
     exclusive = strcmp(argv[1], "cuda-exclusive") == 0;
     if (with_cuda)
         setenv("FAKECUDA_GRANULE", "4096", 1); /* else a frame has room for everything */
-    mp_log_set_sink(drop_line, NULL);          /* injected failures are warned of, rightly */
+    mp_test_drop_log();                        /* injected failures are warned of, rightly */
     if (with_uring) {
         struct mp_reader_config config = { .clock = mp_clock_monotonic(),
                                            .uring = true,

@@ -10,9 +10,9 @@
 #include <math.h>
 
 #include "engine/sim.h"
+#include "tests/log_guard.h"
 #include "tests/test.h"
 #include "vmm/base/error.h"
-#include "vmm/base/log.h"
 
 #define SCENARIOS 20000
 #define TWICE 16 /* every so many scenarios one runs twice */
@@ -191,19 +191,12 @@ static void check_result(const struct mp_sim_result *r)
     CHECK(c->prefetch_used <= c->prefetch_issued + (uint64_t)r->units * r->slices);
 }
 
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
 int main(int argc, char **argv)
 {
     const uint64_t only = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
     unsigned done = 0, failed = 0, refused = 0;
 
-    mp_log_set_sink(drop_line, NULL); /* budgets under a token cycle are warned of, rightly */
+    mp_test_drop_log(); /* budgets under a token cycle are warned of, rightly */
     for (uint64_t seed = only > 0 ? only : 1; seed <= (only > 0 ? only : SCENARIOS); seed++) {
         struct mp_sim_result first, second;
         const enum mp_status status = run(seed, only > 0, &first);

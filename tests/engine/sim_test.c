@@ -4,9 +4,9 @@
 #include <math.h>
 
 #include "engine/sim.h"
+#include "tests/log_guard.h"
 #include "tests/test.h"
 #include "vmm/base/error.h"
-#include "vmm/base/log.h"
 
 #define WITHOUT_LOADS                                                                     \
     "link_gbps 1\ncopy_us 1\ndevice_gbps 1\ndevice_gflops 1\ndevice_gib 1\nlaunch_us 1\n" \
@@ -427,16 +427,9 @@ static void scores_of_a_trace_are_used(void)
     mp_replay_trace_fini(&trace);
 }
 
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
 int main(void)
 {
-    mp_log_set_sink(drop_line, NULL); /* budgets under a token cycle are warned of, rightly */
+    mp_test_drop_log(); /* budgets under a token cycle are warned of, rightly */
     RUN(loads_hide_computation);
     RUN(warm_steps_do_not_count);
     RUN(a_layer_larger_than_the_budget_comes_in_waves);

@@ -12,9 +12,9 @@
 #include "tests/engine/harness.h"
 #include "tests/engine/repack_check.h"
 #include "tests/engine/tiny_model.h"
+#include "tests/log_guard.h"
 #include "tests/test.h"
 #include "tests/tmpdir.h"
-#include "vmm/base/log.h"
 
 #define PROMPT 6
 #define STEPS 6
@@ -434,18 +434,11 @@ static void replacing_leaves_one_configuration(void)
     }
 }
 
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
 int main(void)
 {
     /* Partition fixed-point then thinks again after every token, with what was measured. */
     CHECK_EQ(setenv("MOEPAGER_FIXED_POINT_TAU", "1", 1), 0);
-    mp_log_set_sink(drop_line, NULL); /* budgets under one token cycle are warned of, rightly */
+    mp_test_drop_log(); /* budgets under one token cycle are warned of, rightly */
     RUN(widths_are_what_they_should_be);
     RUN(repacked_back_it_is_the_ordinary_model);
     RUN(bits_do_not_depend_on_the_budget);

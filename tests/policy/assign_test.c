@@ -8,6 +8,7 @@
 #include "policy/assign_times.h"
 #include "policy/builtins.h"
 #include "tests/policy/instance.h"
+#include "tests/random.h"
 
 #define EXPERTS 64
 #define BOTH (1u << MP_EXECUTOR_DEVICE | 1u << MP_EXECUTOR_CPU)
@@ -16,12 +17,6 @@ static const struct mp_shape shape = {
     .layers = 1, .experts = EXPERTS, .top_k = 8, .tokens_max = 64, .slots = 32
 };
 static uint64_t random_state = 20240711;
-
-static uint32_t random_below(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((random_state >> 33) % limit);
-}
 
 struct layer {
     uint32_t experts[EXPERTS], tokens[EXPERTS];

@@ -6,6 +6,7 @@
 #include "policy/assign_plan.h"
 #include "policy/builtins.h"
 #include "tests/policy/calibration.h"
+#include "tests/random.h"
 #include "tests/test.h"
 
 #define LAYERS 3
@@ -15,12 +16,6 @@
 #define HYSTERESIS 100
 
 static uint64_t random_state = 17;
-
-static uint32_t random_below(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((random_state >> 33) % limit);
-}
 
 static struct mp_policy *create(const struct mp_evict_ops *ops, const struct mp_shape *shape)
 {

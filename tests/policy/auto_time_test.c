@@ -9,10 +9,10 @@
  */
 
 #include "policy/replay.h"
+#include "tests/log_guard.h"
 #include "tests/policy/ratios.h"
 #include "tests/test.h"
 #include "vmm/base/error.h"
-#include "vmm/base/log.h"
 
 #define ROUNDS 10
 #define HINDSIGHT 1.15
@@ -113,16 +113,9 @@ static void never_slower_than_static_placement(void)
     ratios_judge(ratios, ROUNDS, HINDSIGHT);
 }
 
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
 int main(void)
 {
-    mp_log_set_sink(drop_line, NULL);
+    mp_test_drop_log();
     RUN(never_slower_than_static_placement);
     return 0;
 }

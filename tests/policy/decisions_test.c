@@ -9,20 +9,13 @@
 #include <unistd.h>
 
 #include "tests/policy/groups.h"
+#include "tests/random.h"
 #include "tests/test.h"
 #include "tests/tmpdir.h"
 #include "vmm/base/error.h"
 #include "vmm/base/opt.h"
 
 enum { LAYERS = 3, EXPERTS = 8, TOP_K = 2, TOKENS_MAX = 3, SLOTS = 9, UNITS = LAYERS * EXPERTS };
-
-static uint64_t random_state;
-
-static uint32_t random_below(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((random_state >> 33) % limit);
-}
 
 static struct mp_costs costs; /* what facts and the shape point to */
 static float hot[UNITS], pairs[UNITS * EXPERTS];

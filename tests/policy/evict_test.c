@@ -6,6 +6,7 @@
 
 #include "policy/builtins.h"
 #include "policy/residents.h"
+#include "tests/random.h"
 #include "tests/test.h"
 
 #define LAYERS 3
@@ -13,12 +14,6 @@
 #define UNITS (LAYERS * EXPERTS)
 
 static uint64_t random_state = 20240702;
-
-static uint32_t random_below(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((random_state >> 33) % limit);
-}
 
 /* A policy, and the facts that the pager would keep. */
 struct bench {

@@ -5,7 +5,6 @@
 #include "policy/pager.h"
 
 #include <errno.h>
-#include <sched.h>
 
 #include "policy/builtins.h"
 #include "tests/fault/wrap.h"
@@ -16,20 +15,6 @@
 #define UB WORLD_UNIT_BYTES
 
 static const uint32_t ids[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 };
-
-static void wait_until_idle(const struct world *w)
-{
-    while (!mp_space_reader_idle(w->space))
-        sched_yield();
-}
-
-static bool is_resident(struct world *w, uint32_t layer, uint32_t expert)
-{
-    uint8_t resident[64];
-
-    mp_pager_residents(w->pager, layer, false, resident);
-    return resident[expert] == 1;
-}
 
 /* 2 layers, room for 2 prefetches. */
 static const struct world_options two_layers = {
@@ -52,7 +37,7 @@ static void taking_what_is_ready_never_waits(void)
         CHECK_EQ(mp_pager_next_now(w.pager, &ready), MP_OK);
         CHECK_EQ(ready.need, i);
     }
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     CHECK_EQ(mp_pager_next_now(w.pager, &ready), MP_OK);
     CHECK_EQ(ready.need, 0);
     CHECK(world_pieces_are_right(&w, 0, ready.pieces));
@@ -89,7 +74,7 @@ static void prefetches_are_accounted_to_the_byte(void)
     mp_pager_prefetch(w.pager, 1, wish, 3);
     CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 0);
     CHECK_EQ(world_finish(&w, 0, ids, 2), MP_OK);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     world_run(&w, 1, used, 1); /* 2 is a hit, 3 came in vain */
     CHECK_EQ(w.counters.hits, 1);
     CHECK_EQ(w.counters.prefetch_issued, 2);
@@ -109,7 +94,7 @@ static void prefetches_are_accounted_to_the_byte(void)
     CHECK_EQ(w.counters.prefetch_bytes, 2 * UB);
 
     mp_pager_prefetch(w.pager, 1, wish, 1);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     mp_pager_destroy(w.pager); /* it arrived and nobody will use it */
     w.pager = NULL;
     CHECK_EQ(w.counters.prefetch_bytes, 3 * UB);
@@ -132,7 +117,7 @@ static void a_promoted_prefetch_is_counted_once(void)
     mp_pager_prefetch(w.pager, 1, ids, 2); /* one stands still, one has not started */
     world_gate_wait(&gate);
     CHECK_EQ(world_begin(&w, 1, ids, 3), MP_OK);
-    CHECK(!is_resident(&w, 1, 0));
+    CHECK(!world_is_resident(&w, 1, 0));
     CHECK_EQ(w.counters.misses, 3);
     CHECK_EQ(w.counters.prefetch_used, 2);
     CHECK_EQ(w.counters.prefetch_bytes + w.counters.load_bytes, 0); /* nothing has arrived */
@@ -166,7 +151,7 @@ static void abort_cancels_what_has_not_started(void)
     CHECK_EQ(w.counters.prefetch_canceled, 0);
     CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2);
     world_gate_set(&gate, false);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
 
     world_run(&w, 0, ids, 3); /* the load that had started serves the second try */
     CHECK_EQ(w.counters.hits, 1);
@@ -212,7 +197,7 @@ static void reads_ahead_wait_until_all_needs_are_read(void)
     CHECK_EQ(w.counters.prefetch_issued, 2); /* one is read, one is next */
     mp_pager_done(w.pager, ready.need);
     mp_pager_end(w.pager);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     world_run(&w, 1, ids, 2);
     CHECK_EQ(w.counters.prefetch_used, 2);
     CHECK_EQ(w.counters.hits, 2);
@@ -236,7 +221,7 @@ static void an_idle_disk_is_given_more(void)
         mp_pager_prefetch(w.pager, layer + 1, ids, 8);
         mp_pager_end(w.pager);
         world_gate_set(&gate, false);
-        wait_until_idle(&w);
+        world_wait_until_idle(&w);
         CHECK_EQ(with_slot(&w, layer + 1), layer == 0 ? 2 : 4);
     }
     CHECK_EQ(w.counters.prefetch_issued, 6);
@@ -264,7 +249,7 @@ static void a_slow_disk_is_given_less_and_wrong_guesses_end(void)
     mp_pager_prefetch(w.pager, 2, ids, 4);
     CHECK_EQ(w.counters.prefetch_issued, 2); /* the one that stands still is enough */
     world_gate_set(&gate, false);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     CHECK_EQ(world_begin(&w, 0, NULL, 0), MP_OK);
     mp_pager_end(w.pager);
     CHECK(w.counters.prefetch_issued > 2);
@@ -280,15 +265,15 @@ static void what_came_in_vain_leaves_first(void)
     world_open(&two_layers, &w);
     world_run(&w, 0, ids, 6);
     mp_pager_prefetch(w.pager, 1, guess, 1);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     world_run(&w, 1, other, 1); /* takes the last free slot; 7 came in vain */
     world_run(&w, 0, ids, 6);   /* all hits; by its last use 7 is now the newest of layer 1 */
     CHECK_EQ(w.counters.hits, 6);
     CHECK_EQ(w.counters.evictions, 0);
     world_run(&w, 1, ids, 1);
     CHECK_EQ(w.counters.evictions, 1);
-    CHECK(!is_resident(&w, 1, 7));
-    CHECK(is_resident(&w, 1, 6));
+    CHECK(!world_is_resident(&w, 1, 7));
+    CHECK(world_is_resident(&w, 1, 6));
     CHECK_EQ(w.counters.prefetch_unused_bytes, UB);
     CHECK(mp_pager_check(w.pager));
     world_close(&w);
@@ -306,7 +291,7 @@ static void a_failed_prefetch_is_only_a_guess(void)
         world_open(&options, &w);
         fault_begin(&plan);
         mp_pager_prefetch(w.pager, 1, ids, 2);
-        wait_until_idle(&w);
+        world_wait_until_idle(&w);
         CHECK(fault_end() > 0);
         world_run(&w, 1, ids, 3); /* read again, as demands */
         CHECK_EQ(w.counters.loads, 3);
@@ -326,7 +311,7 @@ static void a_failed_prefetch_hides_no_error_at_the_end(void)
     world_open(&two_layers, &w);
     fault_begin(&plan);
     mp_pager_prefetch(w.pager, 1, ids, 2);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     CHECK(fault_end() > 0);
     CHECK_EQ(mp_fail(MP_ERR_IO, "E_TEST", "the reason"), MP_ERR_IO);
     world_close(&w);
@@ -370,7 +355,7 @@ static void opening_on_access(struct mp_policy *policy, uint32_t unit, uint32_t 
 {
     if (hook_world != NULL) {
         world_gate_set(&hook_gate, false);
-        wait_until_idle(hook_world);
+        world_wait_until_idle(hook_world);
         hook_world = NULL;
     }
     mp_evict_lru.on_access(policy, unit, tokens, now);
@@ -459,9 +444,9 @@ static void what_is_predicted_is_kept_while_others_can_go(void)
     world_run(&w, 0, more, 7); /* full; layer 1's unit 0 is oldest */
     mp_pager_prefetch(w.pager, 1, old, 1);
     world_run(&w, 0, old, 1); /* takes another */
-    CHECK(is_resident(&w, 1, 0));
+    CHECK(world_is_resident(&w, 1, 0));
     world_run(&w, 0, ids, 8); /* needs all slots: now it goes */
-    CHECK(!is_resident(&w, 1, 0));
+    CHECK(!world_is_resident(&w, 1, 0));
     CHECK_EQ(w.counters.prefetch_issued, 0);
     CHECK_EQ(w.counters.policy_strikes, 0);
     world_close(&w);

@@ -3,12 +3,12 @@
  * used gets lost, and the partition shares out what is left.
  */
 #include "policy/decisions.h"
+#include "tests/log_guard.h"
 #include "tests/policy/groups.h"
 #include "tests/policy/pager_world.h"
 #include "tests/test.h"
 #include "tests/tmpdir.h"
 #include "vmm/base/error.h"
-#include "vmm/base/log.h"
 
 static const uint32_t all[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 
@@ -177,17 +177,9 @@ static void a_log_of_budgets_that_change_is_decided_again(void)
     CHECK(asked >= 6); /* uniform, adapmoe, fixed-point: at each budget */
 }
 
-/* Few slots are warned of, rightly. */
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
 int main(void)
 {
-    mp_log_set_sink(drop_line, NULL);
+    mp_test_drop_log(); /* few slots are warned of, rightly */
     world_prepare();
     RUN(the_least_recent_leave);
     RUN(too_small_a_budget_changes_nothing);

@@ -2,7 +2,6 @@
  * Moves that no need asked for: first residents, swaps after a layer, revised shares; and what goes
  * with them: waiting demands, prefetches that end at the router's result, scores for evict.
  */
-#include <sched.h>
 #include <string.h>
 
 #include "policy/builtins.h"
@@ -173,12 +172,6 @@ static void reset_plan(void)
     plan_admits = true;
 }
 
-static void wait_until_idle(const struct world *w)
-{
-    while (!mp_space_reader_idle(w->space))
-        sched_yield();
-}
-
 static uint32_t residents(struct world *w, uint32_t layer)
 {
     uint8_t resident[8];
@@ -201,7 +194,7 @@ static void first_residents_are_there_before_the_first_layer(void)
     memcpy(plan_units, wanted, sizeof(wanted));
     plan_count = 6;
     open_planned(&w, 2, 8, true);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     CHECK_EQ(residents(&w, 0), 1u << 1 | 1u << 6);
     CHECK_EQ(residents(&w, 1), 1u << 1 | 1u << 4);
     CHECK_EQ(w.counters.policy_strikes, 2); /* one named twice, one that does not exist */
@@ -249,7 +242,7 @@ static void swaps_are_carried_out_after_the_layer(void)
     world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
     CHECK_EQ(residents(&w, 0), 1u << 1 | 1u << 5 | 1u << 6);
     CHECK_EQ(w.counters.policy_strikes, 0);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     plan_swap_count = 0;
     world_run(&w, 0, (const uint32_t[]){ 5, 6 }, 2);
     CHECK_EQ(w.counters.hits, 2);
@@ -269,7 +262,7 @@ static void residents_stay_until_their_successors_are_read(void)
     open_planned(&w, 1, 4, true);
     plan_clock = NULL;
     world_run(&w, 0, ids, 4);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     for (plan_swap_count = 0; plan_swap_count < 4; plan_swap_count++)
         plan_swaps[plan_swap_count] =
             (struct mp_swap){ .in = 4 + plan_swap_count, .out = plan_swap_count };
@@ -282,7 +275,7 @@ static void residents_stay_until_their_successors_are_read(void)
     CHECK_EQ(residents(&w, 0), 1u << 2 | 1u << 3 | 1u << 4 | 1u << 5);
     world_gate_set(&gate, false);
     for (int i = 0; i < 2; i++) {
-        wait_until_idle(&w);
+        world_wait_until_idle(&w);
         world_run(&w, 0, ids + 4, 1);
     }
     CHECK_EQ(residents(&w, 0), 0xf0);
@@ -302,7 +295,7 @@ static void newer_swaps_replace_those_that_wait(void)
     open_planned(&w, 1, 4, true);
     plan_clock = NULL;
     world_run(&w, 0, ids, 4);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     for (plan_swap_count = 0; plan_swap_count < 3; plan_swap_count++)
         plan_swaps[plan_swap_count] =
             (struct mp_swap){ .in = 4 + plan_swap_count, .out = plan_swap_count };
@@ -314,7 +307,7 @@ static void newer_swaps_replace_those_that_wait(void)
     plan_swap_count = 0;
     world_gate_set(&gate, false);
     for (int i = 0; i < 2; i++) {
-        wait_until_idle(&w);
+        world_wait_until_idle(&w);
         world_run(&w, 0, ids + 4, 1);
     }
     CHECK_EQ(residents(&w, 0), 1u << 2 | 1u << 4 | 1u << 5 | 1u << 7);
@@ -331,7 +324,7 @@ static void what_was_swapped_in_is_not_judged_by_guesses(void)
     plan_swap_count = 1;
     world_run(&w, 0, ids, 2);
     plan_swap_count = 0;
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     mp_pager_prefetch(w.pager, 0, (const uint32_t[]){ 5 }, 1); /* it is there, and kept */
     world_run(&w, 0, ids, 1);                                  /* which does not want it */
     world_run(&w, 1, ids, 6); /* five free slots, then lru's oldest: expert 1 of layer 0 */
@@ -464,7 +457,7 @@ static void what_is_due_is_not_put_off_by_guesses(void)
         CHECK_EQ(mp_pager_quota(w.pager, 0), step < 2 ? 4 : 6);
         CHECK(mp_pager_check(w.pager));
         world_gate_set(&gate, false);
-        wait_until_idle(&w);
+        world_wait_until_idle(&w);
     }
     CHECK_EQ(w.counters.prefetch_issued, 4);
     CHECK(!plan_due);
@@ -484,7 +477,7 @@ static void a_demand_waits_where_residents_stay(void)
     admit_ops.admit = admit;
     evict_ops.pick = keep_all;
     evict_ops.waits = true;
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     for (uint32_t round = 0; round < 3; round++) {
         world_run(&w, 1, ids, 8); /* eight loads through two slots */
         CHECK_EQ(residents(&w, 0), 0x3f);
@@ -516,7 +509,7 @@ static void prefetches_end_at_the_routers_result(void)
     world_run(&w, 0, ids, 1);
     CHECK_EQ(world_begin(&w, 0, ids, 1), MP_OK);
     mp_pager_prefetch(w.pager, 1, ids, 2);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     CHECK_EQ(world_finish(&w, 0, ids, 1), MP_OK);
     world_run(&w, 1, ids, 1);
     CHECK_EQ(w.counters.prefetch_canceled, 0); /* nothing was left to take back */
@@ -532,7 +525,7 @@ static void prefetches_end_at_the_routers_result(void)
     CHECK_EQ(mp_pager_prefetch_room(w.pager, 2), 3);
     world_gate_set(&gate, false);
     CHECK_EQ(world_finish(&w, 1, ids, 1), MP_OK);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     CHECK(mp_pager_check(w.pager));
     world_close(&w);
 }

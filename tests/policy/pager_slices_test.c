@@ -8,24 +8,11 @@
 
 #include "policy/builtins.h"
 #include "policy/pager.h"
+#include "tests/log_guard.h"
 #include "tests/policy/pager_world.h"
 #include "tests/test.h"
-#include "vmm/base/log.h"
 
 static const uint32_t ids[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
-
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
-static void wait_until_idle(const struct world *w)
-{
-    while (!mp_space_reader_idle(w->space))
-        sched_yield();
-}
 
 /* Slices of an expert that have their bytes, as bits. */
 static uint32_t slices_there(const struct world *w, uint32_t layer, uint32_t expert)
@@ -243,7 +230,7 @@ static void guesses_load_what_is_missing(void)
     CHECK_EQ(slices_there(&w, 1, 0), 3);
     CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 1);
     mp_pager_prefetch(w.pager, 1, ids, 1);
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     CHECK_EQ(w.counters.prefetch_issued, 2);
     world_run(&w, 1, ids, 1);
     CHECK_EQ(w.counters.hits, 1);
@@ -381,7 +368,7 @@ static void shapes_must_fit_the_space(void)
 
 int main(void)
 {
-    mp_log_set_sink(drop_line, NULL); /* budgets under one token cycle are warned of, rightly */
+    mp_test_drop_log(); /* budgets under one token cycle are warned of, rightly */
     world_prepare();
     RUN(what_leaves_of_an_expert_is_its_end);
     RUN(the_beginning_is_handed_out_while_the_end_loads);

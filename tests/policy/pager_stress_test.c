@@ -8,22 +8,15 @@
 #include <inttypes.h>
 
 #include "policy/builtins.h"
+#include "tests/log_guard.h"
 #include "tests/policy/pager_world.h"
+#include "tests/random.h"
 #include "tests/test.h"
 #include "vmm/base/error.h"
-#include "vmm/base/log.h"
 
 #define LAYERS 4
 #define EXPERTS 16
 #define UNITS (LAYERS * EXPERTS) /* as policies count them: whole experts */
-
-static uint64_t random_state;
-
-static uint32_t random_below(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((random_state >> 33) % limit);
-}
 
 /* The malicious set. It keeps track of nothing but what the pager must tell it truthfully. */
 static bool told_resident[UNITS];
@@ -309,20 +302,13 @@ static void malicious_sets(unsigned layers)
     }
 }
 
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
 int main(int argc, char **argv)
 {
     const unsigned layers = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 300;
 
     random_state = argc > 2 ? strtoull(argv[2], NULL, 10) : UINT64_C(20240703);
     fprintf(stderr, "%u layers, seed %" PRIu64 "\n", layers, random_state);
-    mp_log_set_sink(drop_line, NULL); /* budgets under one token cycle are warned of, rightly */
+    mp_test_drop_log(); /* budgets under one token cycle are warned of, rightly */
     world_prepare();
     every_builtin(layers);
     malicious_sets(layers);

@@ -4,7 +4,6 @@
 #include "policy/pager.h"
 
 #include <errno.h>
-#include <sched.h>
 
 #include "policy/builtins.h"
 #include "tests/fault/wrap.h"
@@ -28,20 +27,6 @@ static void keep_line(void *ctx, enum mp_log_level level, const char *line)
         warnings++;
         snprintf(warning, sizeof(warning), "%s", line);
     }
-}
-
-static void wait_until_idle(const struct world *w)
-{
-    while (!mp_space_reader_idle(w->space))
-        sched_yield();
-}
-
-static bool is_resident(struct world *w, uint32_t layer, uint32_t expert)
-{
-    uint8_t resident[64];
-
-    mp_pager_residents(w->pager, layer, false, resident);
-    return resident[expert] == 1;
 }
 
 /* 2 layers, room for 2 prefetches. */
@@ -82,7 +67,7 @@ static void resident_needs_come_first(void)
         world_open(&options, &w);
         world_run(&w, 0, warm, 2);
         CHECK_EQ(world_begin(&w, 0, all, 4), MP_OK);
-        wait_until_idle(&w); /* the cold ones are complete too */
+        world_wait_until_idle(&w); /* the cold ones are complete too */
         for (uint32_t i = 0; i < 4; i++) {
             static const uint32_t order[] = { 1, 2, 0, 3 };
 
@@ -164,18 +149,19 @@ static void quotas_keep_the_layers_apart(void)
     world_run(&w, 0, a, 2);
     world_run(&w, 1, a, 2);
     world_run(&w, 0, b, 2); /* two slots are free, but layer 0 has its two */
-    CHECK(!is_resident(&w, 0, 0) && !is_resident(&w, 0, 1));
-    CHECK(is_resident(&w, 0, 2) && is_resident(&w, 0, 3));
-    CHECK(is_resident(&w, 1, 0) && is_resident(&w, 1, 1));
+    CHECK(!world_is_resident(&w, 0, 0) && !world_is_resident(&w, 0, 1));
+    CHECK(world_is_resident(&w, 0, 2) && world_is_resident(&w, 0, 3));
+    CHECK(world_is_resident(&w, 1, 0) && world_is_resident(&w, 1, 1));
     CHECK_EQ(w.counters.evictions, 2);
     world_run(&w, 0, three, 3); /* more than the quota at once: one free slot beyond it */
-    CHECK(is_resident(&w, 0, 4) && is_resident(&w, 0, 5) && is_resident(&w, 0, 6));
-    CHECK(is_resident(&w, 1, 0) && is_resident(&w, 1, 1));
+    CHECK(world_is_resident(&w, 0, 4) && world_is_resident(&w, 0, 5) &&
+          world_is_resident(&w, 0, 6));
+    CHECK(world_is_resident(&w, 1, 0) && world_is_resident(&w, 1, 1));
     CHECK_EQ(w.counters.evictions, 4);
     world_run(&w, 2, a, 2); /* one free slot, then layer 0 gives back what is not its own */
     CHECK_EQ(w.counters.evictions, 5);
-    CHECK(is_resident(&w, 1, 0) && is_resident(&w, 1, 1));
-    CHECK(is_resident(&w, 2, 0) && is_resident(&w, 2, 1));
+    CHECK(world_is_resident(&w, 1, 0) && world_is_resident(&w, 1, 1));
+    CHECK(world_is_resident(&w, 2, 0) && world_is_resident(&w, 2, 1));
     world_close(&w);
 }
 
@@ -352,7 +338,7 @@ static void deterministic_runs_make_the_same_decisions(void)
             CHECK_EQ(world_begin(&w, layer, experts, count), MP_OK);
             mp_pager_prefetch(w.pager, (layer + 1) % 4, experts, count);
             if (run > 2)
-                wait_until_idle(&w); /* other timing still */
+                world_wait_until_idle(&w); /* other timing still */
             CHECK_EQ(world_finish(&w, layer, experts, count), MP_OK);
         }
         if (run == 0) {
@@ -410,11 +396,11 @@ static void what_is_not_admitted_leaves_with_its_layer(void)
     w.policies.admit_ops = &ops;
     world_run(&w, 0, ids, 4);
     for (uint32_t e = 0; e < 4; e++)
-        CHECK_EQ(is_resident(&w, 0, e), e % 2 == 0);
+        CHECK_EQ(world_is_resident(&w, 0, e), e % 2 == 0);
     mp_pager_prefetch(w.pager, 1, &ids[1], 1); /* not a demand: stays */
-    wait_until_idle(&w);
+    world_wait_until_idle(&w);
     world_run(&w, 1, &ids[1], 1);
-    CHECK(is_resident(&w, 1, 1));
+    CHECK(world_is_resident(&w, 1, 1));
     world_close(&w);
 }
 

@@ -1,6 +1,8 @@
 #include "tests/policy/calibration.h"
 #include "tests/policy/pager_world.h"
 
+#include <sched.h>
+
 #include "tests/vmm/space_files.h"
 
 #define FILE_BYTES 1500001u
@@ -228,6 +230,21 @@ void world_run(struct world *world, uint32_t layer, const uint32_t *experts, uin
     CHECK_EQ(status, MP_OK);
     CHECK(mp_pager_check(world->pager));
     CHECK(world->counters.prefetch_unused_bytes <= world->counters.prefetch_bytes);
+}
+
+void world_wait_until_idle(const struct world *world)
+{
+    while (!mp_space_reader_idle(world->space))
+        sched_yield();
+}
+
+bool world_is_resident(struct world *world, uint32_t layer, uint32_t expert)
+{
+    uint8_t resident[64];
+
+    CHECK(world->shape.experts <= sizeof(resident));
+    mp_pager_residents(world->pager, layer, false, resident);
+    return resident[expert] == 1;
 }
 
 static uint64_t gate_now(struct mp_clock *clock)

@@ -65,6 +65,12 @@ enum mp_status world_finish(struct world *world, uint32_t layer, const uint32_t 
 /* Begin and finish, which must work; the pager's check must hold. */
 void world_run(struct world *world, uint32_t layer, const uint32_t *experts, uint32_t count);
 
+/* Until every read that was started has ended. */
+void world_wait_until_idle(const struct world *world);
+
+/* In the device tier, wholly? */
+bool world_is_resident(struct world *world, uint32_t layer, uint32_t expert);
+
 /* A clock that holds every thread but the one that made it, while it is closed. Reads that have
  * started stand still before their first byte; nothing else can start with one thread. */
 struct world_gate {

@@ -10,16 +10,11 @@
 #include "policy/hot.h"
 #include "tests/policy/calibration.h"
 #include "tests/policy/instance.h"
+#include "tests/random.h"
 #include "tests/test.h"
 #include "vmm/base/error.h"
 
 static uint64_t random_state = 11;
-
-static uint32_t random_below(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((random_state >> 33) % limit);
-}
 
 static bool near(double a, double b)
 {

@@ -6,11 +6,11 @@
  */
 #include "policy/step.h"
 #include "tests/fault/wrap.h"
+#include "tests/log_guard.h"
 #include "tests/policy/calibration.h"
 #include "tests/policy/pager_world.h"
 #include "tests/test.h"
 #include "vmm/base/error.h"
-#include "vmm/base/log.h"
 
 #define LAYERS 3
 #define EXPERTS 8
@@ -182,19 +182,12 @@ static void once(const struct fault_plan *plan, void *ctx)
     CHECK(run.world.counters.prefetch_unused_bytes <= run.world.counters.prefetch_bytes);
 }
 
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
 int main(void)
 {
     uint64_t expected = 0;
     uint32_t runs;
 
-    mp_log_set_sink(drop_line, NULL); /* injected failures are warned of, rightly */
+    mp_test_drop_log(); /* injected failures are warned of, rightly */
     world_prepare();
     runs = fault_sweep(FAULT_ANY, once, &expected);
     fprintf(stderr, "  %u call sites, %u of them for memory; %u runs, %u of them failed\n",

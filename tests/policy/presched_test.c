@@ -5,17 +5,12 @@
 #include "policy/presched.h"
 
 #include "policy/builtins.h"
+#include "tests/random.h"
 #include "tests/test.h"
 
 #define EXPERTS 8
 
 static uint64_t random_state = 5;
-
-static uint32_t random_below(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((random_state >> 33) % limit);
-}
 
 /* c(n) = 2n + 1, T_io 10, T_g 1, T_a 4, D 0. */
 static const struct mp_presched_times easy = {

@@ -6,17 +6,12 @@
 #include <stdint.h>
 
 #include "policy/replay_int.h"
+#include "tests/random.h"
 #include "tests/test.h"
 #include "tests/tmpdir.h"
 #include "vmm/base/error.h"
 
 static uint64_t random_state = 7;
-
-static uint32_t random_below(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((random_state >> 33) % limit);
-}
 
 static void begin_trace(struct mp_replay_trace *trace, uint32_t layers, uint32_t experts,
                         uint32_t top_k)

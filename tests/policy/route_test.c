@@ -5,18 +5,13 @@
 #include <math.h>
 
 #include "policy/builtins.h"
+#include "tests/random.h"
 #include "tests/test.h"
 
 #define EXPERTS_MAX 64
 #define TOKENS_MAX 5
 
 static uint64_t random_state = 20240701;
-
-static uint32_t random_below(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((random_state >> 33) % limit);
-}
 
 static void route(const float *scores, uint32_t tokens, uint32_t experts, uint32_t k,
                   uint32_t *chosen, float *weights)

@@ -7,6 +7,7 @@
 #include "policy/builtins.h"
 #include "policy/smoe_alpha.h"
 #include "tests/policy/instance.h"
+#include "tests/random.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
@@ -16,12 +17,6 @@
 
 static uint64_t random_state = 20240712;
 static const struct mp_costs no_costs;
-
-static uint32_t random_below(uint32_t limit)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((random_state >> 33) % limit);
-}
 
 /*
  * Figure 1: a token chooses five experts, a to e; a, b and the unchosen f, g are resident. Here

@@ -48,21 +48,6 @@ static void make_units(const struct variant *variant)
     }
 }
 
-static enum mp_status open_files(struct mp_files *files)
-{
-    for (uint32_t i = 0; i < FILES; i++) {
-        char path[4200];
-        uint32_t index;
-        enum mp_status status;
-
-        snprintf(path, sizeof(path), "%s/weights-%u.bin", test_tmpdir_path, i);
-        status = mp_files_add(files, AT_FDCWD, path, &index);
-        if (status != MP_OK)
-            return status;
-    }
-    return MP_OK;
-}
-
 static enum mp_status build(struct world *w, const struct variant *variant)
 {
     struct mp_space_plan plan;
@@ -71,7 +56,7 @@ static enum mp_status build(struct world *w, const struct variant *variant)
     if (status == MP_OK)
         status = mp_files_create(&w->files);
     if (status == MP_OK)
-        status = open_files(w->files);
+        status = test_open_files(w->files, FILES);
     if (status != MP_OK)
         return status;
     w->config = (struct mp_space_config){

@@ -8,6 +8,7 @@
  *     unpinned  nor can that be registered: copies go through a buffer
  */
 #include "tests/vmm/cuda_world.h"
+#include "tests/log_guard.h"
 
 #define FILES 2
 #define UNITS 24
@@ -29,13 +30,6 @@ static void make_units(uint64_t piece_bytes)
                 .bytes = bytes,
             };
     }
-}
-
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
 }
 
 static void open_world_on(struct world *w, const char *chain)
@@ -271,7 +265,7 @@ static void a_file_that_is_cut_off_fails_its_units(void)
     snprintf(path, sizeof(path), "%s/weights-1.bin", test_tmpdir_path);
     w.config.host_budget_bytes = UINT64_MAX;
     CHECK_EQ(truncate(path, 4096), 0);
-    mp_log_set_sink(drop_line, NULL); /* the stager warns of what it could not read ahead */
+    mp_test_drop_log(); /* the stager warns of what it could not read ahead */
     create_space(&w, 1, 1);
     for (uint32_t u = 0; u < UNITS; u++) {
         CHECK_EQ(mp_space_load(w.space, u, MP_PRIORITY_DEMAND), MP_OK);

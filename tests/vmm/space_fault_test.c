@@ -5,9 +5,9 @@
  * failed works when it is tried again, with the right bytes.
  */
 #include "tests/fault/wrap.h"
+#include "tests/log_guard.h"
 #include "tests/test.h"
 #include "tests/vmm/space_files.h"
-#include "vmm/base/log.h"
 
 #define FILES 2
 #define FILE_BYTES 400001
@@ -53,22 +53,6 @@ static void counting_destroy(struct mp_backend *backend, struct mp_frame *frame)
     mp_backend_host.frame_destroy(backend, frame);
 }
 
-static enum mp_status open_files(struct mp_files *files)
-{
-    for (uint32_t i = 0; i < FILES; i++) {
-        char path[4200];
-        uint32_t index;
-        enum mp_status status;
-
-        snprintf(path, sizeof(path), "%s/weights-%u.bin", test_tmpdir_path, i);
-        status = mp_files_add(files, AT_FDCWD, path, &index);
-        if (status != MP_OK)
-            return status;
-        CHECK_EQ(index, i);
-    }
-    return MP_OK;
-}
-
 static enum mp_status build(struct world *world, const struct variant *variant)
 {
     struct mp_space_config config = {
@@ -90,7 +74,7 @@ static enum mp_status build(struct world *world, const struct variant *variant)
     world->backend->ops = &counting_ops;
     status = mp_files_create(&world->files);
     if (status == MP_OK)
-        status = open_files(world->files);
+        status = test_open_files(world->files, FILES);
     if (status != MP_OK)
         return status;
 
@@ -236,13 +220,6 @@ static void short_reads_change_nothing(const struct variant *variant)
     }
 }
 
-static void drop_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    (void)line;
-}
-
 int main(void)
 {
     static const struct variant variants[] = {
@@ -253,7 +230,7 @@ int main(void)
     };
     struct mp_files *files;
 
-    mp_log_set_sink(drop_line, NULL); /* injected failures are warned of, rightly */
+    mp_test_drop_log(); /* injected failures are warned of, rightly */
     CHECK_EQ(mp_files_create(&files), MP_OK);
     for (uint32_t f = 0; f < FILES; f++)
         test_add_file(files, f, FILE_BYTES);

@@ -45,6 +45,23 @@ static inline void test_add_file(struct mp_files *files, uint32_t file, uint64_t
     CHECK_EQ(index, file);
 }
 
+/* Append the first `count` files of a set, which were written before. */
+static inline enum mp_status test_open_files(struct mp_files *files, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        char path[4200];
+        uint32_t index;
+        enum mp_status status;
+
+        snprintf(path, sizeof(path), "%s/weights-%u.bin", test_tmpdir_path, i);
+        status = mp_files_add(files, AT_FDCWD, path, &index);
+        if (status != MP_OK)
+            return status;
+        CHECK_EQ(index, i);
+    }
+    return MP_OK;
+}
+
 static inline bool test_pieces_are_right(const struct mp_unit *unit, const void *const *pieces)
 {
     for (uint32_t i = 0; i < unit->piece_count; i++) {
