@@ -373,8 +373,8 @@ int main(int argc, char **argv)
         setenv("FAKECUDA_HOST_NUMA", "0", 1);
     if (!strcmp(argv[1], "numa_breaks"))
         setenv("FAKECUDA_HOST_NUMA", "2", 1);
-    snprintf(dir, sizeof(dir), "/tmp/moepager-probe-%d", (int)getpid());
-    CHECK_EQ(mkdir(dir, 0700), 0);
+    snprintf(dir, sizeof(dir), "/tmp/moepager-probe-XXXXXX"); /* one that was killed left its own */
+    CHECK(mkdtemp(dir) != NULL);
     if (!strcmp(argv[1], "no_host_numa")) {
         without_numa_memory(argv[2]);
         the_trial_alone(argv[2], MP_HOST_NUMA_REFUSED);
