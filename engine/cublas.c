@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+#include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
@@ -91,6 +92,8 @@ static const struct {
     CALL_MAP(X)
 #undef X
 };
+
+static const char *const names[] = { "libcublas.so.13", "libcublas.so.12" };
 
 static enum mp_status check(const struct mp_gemm *gemm, int result, const char *call)
 {
@@ -214,11 +217,10 @@ static enum mp_status start_one(struct mp_gemm *gemm, const char *name)
 /* The newest that this driver takes. The error is that of the newest that is installed. */
 static enum mp_status start(struct mp_gemm *gemm)
 {
-    static const char *const names[] = { "libcublas.so.13", "libcublas.so.12" };
     struct mp_error refused = { .status = MP_OK };
     enum mp_status status = MP_ERR_UNSUPPORTED;
 
-    for (size_t i = 0; status != MP_OK && i < sizeof(names) / sizeof(names[0]); i++) {
+    for (size_t i = 0; status != MP_OK && i < MP_ARRAY_LEN(names); i++) {
         unload(gemm);
         status = start_one(gemm, names[i]);
         if (status == MP_OK || gemm->library == NULL)
@@ -233,14 +235,16 @@ static enum mp_status start(struct mp_gemm *gemm)
     return refused.status;
 }
 
-/* What AUTO does about cuBLAS that does not work. */
+/* What AUTO does about cuBLAS that does not work. No product was made, so the lanes are idle. */
 static void do_without(struct mp_gemm *gemm)
 {
+    while (gemm->lane_count > 0)
+        lane_close(gemm, &gemm->lanes[--gemm->lane_count]);
     gemm->tokens_min = UINT32_MAX;
     snprintf(gemm->name, sizeof(gemm->name), "own");
 }
 
-static enum mp_status forgive(struct mp_gemm *gemm, enum mp_status status)
+enum mp_status mp_gemm_forgive(struct mp_gemm *gemm, enum mp_status status)
 {
     if (status == MP_OK || gemm->choice != MP_GEMM_AUTO)
         return status;
@@ -264,7 +268,7 @@ enum mp_status mp_gemm_open(struct mp_gpu *gpu, enum mp_gemm_choice choice, uint
     gemm->tokens_min = choice == MP_GEMM_CUBLAS ? TOKENS_FEW + 1 : TOKENS_MANY;
     pthread_mutex_init(&gemm->lock, NULL);
     if (choice != MP_GEMM_OWN)
-        status = forgive(gemm, start(gemm));
+        status = mp_gemm_forgive(gemm, start(gemm));
     else
         do_without(gemm);
     if (status != MP_OK) {
@@ -279,12 +283,26 @@ enum mp_status mp_gemm_use(struct mp_gemm *gemm, mp_cu_stream stream)
 {
     struct lane *lane;
 
-    return gemm->tokens_min == UINT32_MAX ? MP_OK : forgive(gemm, get_lane(gemm, stream, &lane));
+    return gemm->tokens_min == UINT32_MAX ? MP_OK
+                                          : mp_gemm_forgive(gemm, get_lane(gemm, stream, &lane));
 }
 
-uint64_t mp_gemm_bytes(enum mp_gemm_choice choice, uint64_t x_count_max)
+bool mp_gemm_is_there(enum mp_gemm_choice choice)
 {
-    return choice == MP_GEMM_OWN ? 0 : WORKSPACE_BYTES + x_count_max * sizeof(uint16_t);
+    struct mp_gemm gemm = { .library = NULL };
+    bool found = choice == MP_GEMM_CUBLAS;
+
+    for (size_t i = 0; choice == MP_GEMM_AUTO && !found && i < MP_ARRAY_LEN(names); i++) {
+        found = load(&gemm, names[i]) == MP_OK;
+        unload(&gemm);
+    }
+    mp_error_clear();
+    return found;
+}
+
+uint64_t mp_gemm_bytes(uint64_t x_count_max)
+{
+    return WORKSPACE_BYTES + x_count_max * sizeof(uint16_t);
 }
 
 void mp_gemm_close(struct mp_gemm *gemm)

@@ -44,8 +44,17 @@ void mp_gemm_close(struct mp_gemm *gemm); /* NULL is allowed; nothing of it may 
  */
 enum mp_status mp_gemm_use(struct mp_gemm *gemm, mp_cu_stream stream) MP_MUST_CHECK;
 
-/* Device memory that a stream takes, if cuBLAS is used; choice OWN: 0. */
-uint64_t mp_gemm_bytes(enum mp_gemm_choice choice, uint64_t x_count_max);
+/* `status` is an error of something else that cuBLAS needs, before the first product: MP_GEMM_AUTO
+ * logs it, goes on with the kernels and gives back what mp_gemm_use() made; else it is returned. */
+enum mp_status mp_gemm_forgive(struct mp_gemm *gemm, enum mp_status status) MP_MUST_CHECK;
+
+/* Is there a cuBLAS for this choice to try? OWN: no; CUBLAS: as if there were; AUTO: is one
+ * installed (it is loaded, and stays so, but not asked whether it takes this driver). Clears the
+ * error. */
+bool mp_gemm_is_there(enum mp_gemm_choice choice);
+
+/* Device memory that a stream takes, if cuBLAS is used. */
+uint64_t mp_gemm_bytes(uint64_t x_count_max);
 
 /* From so many tokens of a launch on cuBLAS is used; UINT32_MAX: never. */
 uint32_t mp_gemm_tokens_min(const struct mp_gemm *gemm);

@@ -19,8 +19,9 @@ struct array {
     uint64_t dims[4];
 };
 
-#define ARRAY_COUNT 26
+#define ARRAY_COUNT 24
 #define LIST_ALIGN 16u
+#define ALLOC_ALIGN 512u /* that the driver rounds allocations up to */
 
 static uint64_t max_u64(uint64_t a, uint64_t b)
 {
@@ -28,15 +29,15 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 }
 
 /* Of the work lists of a layer: every slice of every expert in a list of its own at worst. */
-static bool measure_lists(const struct mp_engine_config *c, uint64_t *bytes_p)
+static bool measure_lists(const struct mp_engine_config *c, uint32_t slices, uint64_t *bytes_p)
 {
     const struct mp_model_config *m = c->model;
     uint64_t works, rows;
 
-    return mp_mul_u64((uint64_t)m->experts * c->weights->slices.count,
-                      sizeof(struct mp_cuda_expert) + LIST_ALIGN, &works) &&
-           mp_mul_u64((uint64_t)c->tokens_max * m->experts_per_token,
-                      sizeof(uint32_t) * c->weights->slices.count, &rows) &&
+    return mp_mul_u64((uint64_t)m->experts * slices, sizeof(struct mp_cuda_expert) + LIST_ALIGN,
+                      &works) &&
+           mp_mul_u64((uint64_t)c->tokens_max * m->experts_per_token, sizeof(uint32_t) * slices,
+                      &rows) &&
            mp_add_u64(works, rows, bytes_p) && mp_round_up_u64(*bytes_p, 256, bytes_p);
 }
 
@@ -54,11 +55,10 @@ static uint64_t part_bytes(const struct mp_engine_config *c)
     return mp_cuda_attend_part_bytes(&few);
 }
 
-static void list_arrays(const struct mp_device *device, struct array list[ARRAY_COUNT])
+static void list_arrays(const struct mp_engine_config *c, uint64_t list_bytes,
+                        struct array list[ARRAY_COUNT])
 {
-    const struct mp_engine_config *c = &device->engine->config;
     const struct mp_model_config *m = c->model;
-    const uint64_t many = device->gemm != NULL ? mp_device_many_lanes(device) : 0;
     const uint64_t T = c->tokens_max, H = m->hidden, V = m->vocab, C = c->ctx, E = m->experts;
     const uint64_t Q = (uint64_t)m->heads * m->head_dim, K = (uint64_t)m->kv_heads * m->head_dim;
     const uint64_t S = max_u64(m->shared_ffn, m->dense_ffn), R = m->experts_per_token;
@@ -87,11 +87,9 @@ static void list_arrays(const struct mp_device *device, struct array list[ARRAY_
         A(weight, "activations", T, R, 1, 1),
         A(rank, "activations", T, R, H, 1),
         A(act, "activations", T, R, F, 1),
-        A(many_x, "activations", many, T, H, 1),
-        A(many_up, "activations", many, T, F, 1),
         A(logits, "logits", c->sequences, V, 1, 1),
         A(ids, "the batch", 3 * T + 3ull * c->sequences, 1, 1, 1),
-        A(list, "work lists", device->list_bytes / 4, 1, 1, 1),
+        A(list, "work lists", list_bytes / 4, 1, 1, 1),
         A(part, "activations", (part_bytes(c) + 3) / 4, 1, 1, 1),
         A(cosine, "positions", C, half, 1, 1),
         A(sine, "positions", C, half, 1, 1),
@@ -108,19 +106,29 @@ static mp_cu_ptr *array_of(struct mp_device *device, const struct array *array)
     return (mp_cu_ptr *)((char *)&device->state + array->offset);
 }
 
+static bool array_bytes(const struct array *array, uint64_t *bytes_p)
+{
+    uint64_t bytes = 4;
+
+    for (int d = 0; d < 4; d++) {
+        if (!mp_mul_u64(bytes, array->dims[d], &bytes))
+            return false;
+    }
+    *bytes_p = bytes;
+    return true;
+}
+
 static enum mp_status make_state(struct mp_device *device)
 {
     struct array list[ARRAY_COUNT];
     enum mp_status status = MP_OK;
 
-    list_arrays(device, list);
+    list_arrays(&device->engine->config, device->list_bytes, list);
     for (size_t i = 0; i < ARRAY_COUNT && status == MP_OK; i++) {
-        uint64_t bytes = 4;
+        uint64_t bytes;
 
-        for (int d = 0; d < 4; d++) {
-            if (!mp_mul_u64(bytes, list[i].dims[d], &bytes))
-                return MP_ERR_OVERFLOW; /* mp_engine_measure() has refused larger ones before */
-        }
+        if (!array_bytes(&list[i], &bytes))
+            return MP_ERR_OVERFLOW; /* mp_engine_measure() has refused larger ones before */
         if (bytes > 0)
             status = mp_gpu_alloc(device->gpu, bytes, list[i].what, array_of(device, &list[i]));
     }
@@ -131,7 +139,7 @@ static void drop_state(struct mp_device *device)
 {
     struct array list[ARRAY_COUNT];
 
-    list_arrays(device, list);
+    list_arrays(&device->engine->config, device->list_bytes, list);
     for (size_t i = 0; i < ARRAY_COUNT; i++)
         mp_gpu_free(device->gpu, *array_of(device, &list[i]));
 }
@@ -192,20 +200,32 @@ static enum mp_status load_positions(struct mp_device *device)
     return status;
 }
 
-/* Activations of the largest batch. */
-static uint64_t widest_input(const struct mp_engine_config *c)
+/* What the arrays here take beyond what mp_engine_measure() counts, whose arrays are the host's. */
+static uint64_t state_excess(const struct mp_engine_config *c, uint32_t slices)
 {
-    const struct mp_model_config *m = c->model;
-    const uint64_t widest = max_u64(max_u64(m->hidden, (uint64_t)m->heads * m->head_dim),
-                                    max_u64(m->expert_ffn, max_u64(m->shared_ffn, m->dense_ffn)));
+    uint64_t bytes, sum = 0, list_bytes = 0, kv_bytes, state_bytes;
+    struct array list[ARRAY_COUNT];
 
-    return widest * c->tokens_max;
+    if (mp_engine_measure(c, &kv_bytes, &state_bytes) != MP_OK ||
+        !measure_lists(c, slices, &list_bytes))
+        return 0; /* the engine will say so */
+    list_arrays(c, list_bytes, list);
+    for (size_t i = 0; i < ARRAY_COUNT; i++) {
+        if (!array_bytes(&list[i], &bytes) || !mp_round_up_u64(bytes, ALLOC_ALIGN, &bytes) ||
+            !mp_add_u64(sum, bytes, &sum))
+            return UINT64_MAX;
+    }
+    return sum > kv_bytes + state_bytes ? sum - kv_bytes - state_bytes : 0;
 }
 
 uint64_t mp_device_extra_bytes(const struct mp_engine_config *config, uint32_t slices)
 {
-    return mp_gemm_bytes(config->gemm, widest_input(config)) +
-           mp_device_graph_bytes(config, slices);
+    const uint64_t excess = state_excess(config, slices);
+    const uint64_t others = mp_device_many_bytes(config) + mp_device_ahead_bytes(config) +
+                            mp_device_graph_bytes(config, slices) +
+                            mp_device_weights_padding(config);
+
+    return excess < UINT64_MAX - others ? excess + others : UINT64_MAX;
 }
 
 bool mp_device_needed(const struct mp_backend *backend)
@@ -243,20 +263,18 @@ enum mp_status mp_device_prepare(struct mp_device *device)
 {
     enum mp_status status = MP_OK;
 
-    if (!measure_lists(&device->engine->config, &device->list_bytes))
+    if (!measure_lists(&device->engine->config, device->engine->config.weights->slices.count,
+                       &device->list_bytes))
         return mp_fail(MP_ERR_CONFIG, "E_STATE_SIZE", "the batch does not fit into any memory");
     status = mp_device_load_weights(device);
-    if (status == MP_OK)
-        status = mp_gemm_open(device->gpu, device->engine->config.gemm,
-                              widest_input(&device->engine->config), &device->gemm);
-    if (status == MP_OK)
-        status = mp_gemm_use(device->gemm, mp_device_stream(device));
     if (status == MP_OK)
         status = make_state(device);
     if (status == MP_OK)
         status = make_host_side(device);
     if (status == MP_OK)
         status = load_positions(device);
+    if (status == MP_OK)
+        status = mp_device_many_open(device);
     return status;
 }
 
@@ -270,6 +288,7 @@ void mp_device_destroy(struct mp_device *device)
         mp_device_ahead_destroy(device);
         mp_gemm_close(device->gemm); /* its handles are bound to the streams */
         device->gemm = NULL;
+        mp_device_many_close(device);
         mp_device_queues_close(device);
         drop_state(device);
         mp_device_drop_weights(device);

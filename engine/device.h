@@ -127,9 +127,9 @@ static inline mp_cu_stream mp_device_stream(const struct mp_device *device)
 /* Does this backend need a device to compute on? */
 bool mp_device_needed(const struct mp_backend *backend);
 
-/* Device memory that graphs and cuBLAS take, where the configuration would have them, with experts
- * of so many slices. mp_engine_measure() does not count it: a run does without where there is none.
- */
+/* Device memory beyond weights, budget and what mp_engine_measure() counts, with experts of so many
+ * slices: for graphs, cuBLAS and a predictor, where the configuration would have them, what arrays
+ * there are larger by than the host's, and rounding. What cuBLAS keeps for itself is not known. */
 uint64_t mp_device_extra_bytes(const struct mp_engine_config *config, uint32_t slices);
 
 /*
@@ -145,6 +145,8 @@ void mp_device_destroy(struct mp_device *device); /* NULL is allowed */
 
 /* Copy what every token needs into one block of device memory; device->weights says where. */
 enum mp_status mp_device_load_weights(struct mp_device *device) MP_MUST_CHECK;
+/* At most, between weights on the device. */
+uint64_t mp_device_weights_padding(const struct mp_engine_config *config);
 void mp_device_drop_weights(struct mp_device *device);
 
 /* engine.h's mp_forward() for a batch that has been checked. */
@@ -205,8 +207,12 @@ bool mp_device_is_many(const struct mp_device *device, uint32_t rows);
 enum mp_status mp_device_run_many(struct mp_device *device, struct mp_device_queue *queue,
                                   enum mp_wtype type, const struct mp_cuda_expert *expert,
                                   mp_cu_ptr row, mp_cu_ptr act) MP_MUST_CHECK;
-/* Streams that have scratch for it; 0: no expert is ever so large. */
-uint64_t mp_device_many_lanes(const struct mp_device *device);
+/* Products of the device: cuBLAS, where it is wanted and works, for both streams that multiply, and
+ * scratch for the above. All of it is made here; where there is no room, MP_GEMM_AUTO does without.
+ * bytes: at most, of device memory. close: the scratch; after mp_gemm_close(). */
+enum mp_status mp_device_many_open(struct mp_device *device) MP_MUST_CHECK;
+void mp_device_many_close(struct mp_device *device);
+uint64_t mp_device_many_bytes(const struct mp_engine_config *config);
 
 /*
  * device_ahead.c. With policies; nothing is made, and nothing done, where no predictor asks for a
@@ -214,6 +220,7 @@ uint64_t mp_device_many_lanes(const struct mp_device *device);
  * `target`, the MoE layer that follows, from what has been noted and from the shared expert.
  */
 enum mp_status mp_device_ahead_create(struct mp_device *device) MP_MUST_CHECK;
+uint64_t mp_device_ahead_bytes(const struct mp_engine_config *config); /* of device memory */
 void mp_device_ahead_destroy(struct mp_device *device);
 void mp_device_ahead_begin(struct mp_device *device);
 void mp_device_ahead_note(struct mp_device *device, const struct mp_expert_work *work);

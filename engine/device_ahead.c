@@ -25,6 +25,17 @@ struct mp_device_ahead {
     uint32_t *rows; // (T, R): the same, pinned
 };
 
+uint64_t mp_device_ahead_bytes(const struct mp_engine_config *config)
+{
+    const char *name = config->policies.policy[MP_SLOT_PREDICT];
+    const struct mp_policy_info *info = name != NULL ? mp_policy_find(MP_SLOT_PREDICT, name) : NULL;
+    const uint64_t H = config->model->hidden, R = config->model->experts_per_token;
+
+    if (info == NULL || ((const struct mp_predict_ops *)info)->source != MP_SCORES_PARTIAL)
+        return 0;
+    return config->tokens_max * ((R + 1) * H * sizeof(float) + R * sizeof(uint32_t));
+}
+
 enum mp_status mp_device_ahead_create(struct mp_device *device)
 {
     const struct mp_engine *engine = device->engine;

@@ -9,14 +9,74 @@
 #include "engine/device.h"
 #include "vmm/base/assert.h"
 
+#define LANES 2 /* streams with products: of the device's experts, and of those in place */
+
 bool mp_device_is_many(const struct mp_device *device, uint32_t rows)
 {
     return rows >= mp_gemm_tokens_min(device->gemm);
 }
 
-uint64_t mp_device_many_lanes(const struct mp_device *device)
+/* Activations of the largest batch. */
+static uint64_t widest_input(const struct mp_engine_config *c)
 {
-    return mp_gemm_tokens_min(device->gemm) < UINT32_MAX ? 2 : 0;
+    const struct mp_model_config *m = c->model;
+    const uint64_t widths[] = { m->hidden, (uint64_t)m->heads * m->head_dim, m->expert_ffn,
+                                m->shared_ffn, m->dense_ffn };
+    uint64_t widest = 0;
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(widths); i++)
+        widest = widths[i] > widest ? widths[i] : widest;
+    return widest * c->tokens_max;
+}
+
+/* A copy of an expert's rows, or their products, for each of the two streams. */
+static uint64_t scratch_bytes(const struct mp_engine_config *c, uint32_t width)
+{
+    return LANES * c->tokens_max * sizeof(float) * width;
+}
+
+uint64_t mp_device_many_bytes(const struct mp_engine_config *c)
+{
+    if (!mp_gemm_is_there(c->gemm))
+        return 0;
+    return LANES * mp_gemm_bytes(widest_input(c)) + scratch_bytes(c, c->model->hidden) +
+           scratch_bytes(c, c->model->expert_ffn);
+}
+
+static enum mp_status make_scratch(struct mp_device *device)
+{
+    const struct mp_engine_config *c = &device->engine->config;
+    enum mp_status status;
+
+    if (mp_gemm_tokens_min(device->gemm) == UINT32_MAX)
+        return MP_OK;
+    status = mp_gpu_alloc(device->gpu, scratch_bytes(c, c->model->hidden), "activations",
+                          &device->state.many_x);
+    if (status == MP_OK)
+        status = mp_gpu_alloc(device->gpu, scratch_bytes(c, c->model->expert_ffn), "activations",
+                              &device->state.many_up);
+    if (status == MP_OK)
+        return MP_OK;
+    mp_device_many_close(device);
+    return mp_gemm_forgive(device->gemm, status);
+}
+
+enum mp_status mp_device_many_open(struct mp_device *device)
+{
+    static const enum mp_executor executors[LANES] = { MP_EXECUTOR_DEVICE, MP_EXECUTOR_IN_PLACE };
+    const struct mp_engine_config *c = &device->engine->config;
+    enum mp_status status = mp_gemm_open(device->gpu, c->gemm, widest_input(c), &device->gemm);
+
+    for (int i = 0; i < LANES && status == MP_OK; i++)
+        status = mp_gemm_use(device->gemm, device->queues[executors[i]].stream);
+    return status == MP_OK ? make_scratch(device) : status;
+}
+
+void mp_device_many_close(struct mp_device *device)
+{
+    mp_gpu_free(device->gpu, device->state.many_x);
+    mp_gpu_free(device->gpu, device->state.many_up);
+    device->state.many_x = device->state.many_up = 0;
 }
 
 static enum mp_status multiply(struct mp_device *device, mp_cu_stream stream, enum mp_wtype type,

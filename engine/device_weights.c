@@ -165,6 +165,11 @@ static void close_stages(struct loader *loader)
     }
 }
 
+uint64_t mp_device_weights_padding(const struct mp_engine_config *config)
+{
+    return (uint64_t)ALIGN * (3 + (uint64_t)config->model->layers * 20); /* pieces of place_all() */
+}
+
 enum mp_status mp_device_load_weights(struct mp_device *device)
 {
     const struct mp_weights *from = device->engine->config.weights;

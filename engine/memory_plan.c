@@ -184,13 +184,16 @@ static enum mp_status plan_device(const struct mp_share *share, bool plan_only,
     const uint64_t margin = add(m->extra_bytes, mp_memory_device_margin(m->device_total_bytes));
     enum mp_status status = choose_budget(share, spare_of(m->device_free_bytes, base, margin), m);
 
-    if (status == MP_OK && add(base, m->budget_bytes) > m->device_free_bytes && !plan_only)
+    if (status == MP_OK && !plan_only &&
+        add(add(base, m->budget_bytes), m->extra_bytes) > m->device_free_bytes)
         return mp_fail(MP_ERR_NO_MEMORY, "E_DEVICE_ROOM",
                        "not enough memory on the device: weights %" PRIu64 ", KV cache %" PRIu64
-                       ", activations %" PRIu64 ", experts %" PRIu64 " bytes, but %" PRIu64
-                       " of %" PRIu64 " are free; lower --budget, --ctx or --prefill-tokens",
+                       ", activations %" PRIu64 ", experts %" PRIu64
+                       ", graphs, cuBLAS and rounding %" PRIu64 " bytes, but %" PRIu64
+                       " of %" PRIu64 " are free; lower --budget, --ctx or --prefill-tokens, or "
+                       "do without: --cuda-gemm own, --graphs=off",
                        m->weights_bytes, m->kv_bytes, m->state_bytes, m->budget_bytes,
-                       m->device_free_bytes, m->device_total_bytes);
+                       m->extra_bytes, m->device_free_bytes, m->device_total_bytes);
     return status;
 }
 

@@ -52,7 +52,7 @@ struct mp_memory_plan {
     uint64_t host_full_bytes; /* of a host tier that holds every expert */
     uint64_t waste_bytes;     /* of `full_bytes`, lost to the device's granules */
     uint64_t window_bytes;    /* of addresses; 0: by table */
-    uint64_t extra_bytes;     /* for graphs and cuBLAS; an automatic budget leaves them */
+    uint64_t extra_bytes;     /* for graphs, cuBLAS and the like, as mp_device_extra_bytes() */
 };
 
 struct mp_session {

@@ -20,6 +20,6 @@ mp_cli_test(terminal_test)
 
 # What `info` shows of CUDA, and what runs on it, is asked of the driver without a device.
 add_dependencies(cli_usage_test fakecuda)
-add_dependencies(cli_device_test fakecuda)
+add_dependencies(cli_device_test fakecuda fakecublas)
 set_property(TEST cli/usage_test cli/device_test APPEND PROPERTY ENVIRONMENT
     FAKECUDA_DIR=${CMAKE_BINARY_DIR}/fakecuda)

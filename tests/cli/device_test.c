@@ -4,6 +4,7 @@
  */
 #include "tests/cli/cli.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "tests/test.h"
 #include "tests/tmpdir.h"
 
-static char driver[4200];
+static char driver[4200], with_cublas[8500];
 
 static json_t *run_on(const char *device, const char *budget)
 {
@@ -212,6 +213,98 @@ static void a_trace_says_how_the_device_routes(void)
     CHECK_EQ(bench_choices("cuda", trace, cuda), count);
     CHECK(memcmp(cuda, cpu, count * sizeof(cpu[0])) == 0);
     CHECK(memcmp(cuda, own, count * sizeof(own[0])) != 0);
+}
+
+static uint64_t needed_bytes; /* what the last refusal named, all together */
+
+/* With so much memory on the device: true if it runs, false if the plan refuses it. Nothing else
+ * may become of it: nobody does without what the plan has counted. */
+static bool runs_with(uint64_t memory_bytes, const char *predict, const char *gemm,
+                      const char *libraries)
+{
+    char memory[64];
+    const struct cli cli = {
+        .args = { "run",
+                  "--model",
+                  CLI_MODEL,
+                  "--prompt",
+                  "def main(argv):\n    return sum(x * x for x in range(10) if x % 3 == 1) + len(argv)",
+                  "--max-tokens",
+                  "4",
+                  "--ctx",
+                  "128",
+                  "--prefill-tokens",
+                  "64",
+                  "--device",
+                  "cuda",
+                  "--budget",
+                  "25%",
+                  "--predict",
+                  predict,
+                  "--prefetch",
+                  "top",
+                  "--cuda-gemm",
+                  gemm },
+        .env = { libraries, memory, "FAKECUDA_GRANULE=4096", "MOEPAGER_LOG=info" },
+    };
+    struct cli_result result;
+    bool ran;
+
+    snprintf(memory, sizeof(memory), "FAKECUDA_MEMORY=%llu", (unsigned long long)memory_bytes);
+    cli_run(&cli, &result);
+    ran = result.exit_code == 0;
+    if (!ran && (result.exit_code != 4 || strstr(result.err, "error[E_DEVICE_ROOM]") == NULL)) {
+        fprintf(stderr, "%llu bytes, %s, %s: exit code %d\n%s", (unsigned long long)memory_bytes,
+                predict, gemm, result.exit_code, result.err);
+        exit(1);
+    }
+    if (!ran) {
+        unsigned long long part[5];
+        const char *at = strstr(result.err, "weights ");
+
+        CHECK(at != NULL);
+        CHECK_EQ(sscanf(at,
+                        "weights %llu, KV cache %llu, activations %llu, experts %llu, graphs, "
+                        "cuBLAS and rounding %llu bytes",
+                        &part[0], &part[1], &part[2], &part[3], &part[4]),
+                 5);
+        needed_bytes = part[0] + part[1] + part[2] + part[3] + part[4];
+    }
+    CHECK(!ran || strstr(result.err, "kernel by kernel") == NULL);
+    CHECK(!ran || strstr(result.err, "E_CUBLAS") == NULL);
+    CHECK(!ran || strstr(result.err, "not enough") == NULL);
+    cli_free(&result);
+    return ran;
+}
+
+/* What passes the plan has the memory that it needs, to the page: the sum that a refusal names is
+ * enough, and less is refused. */
+static void what_passes_the_plan_runs(void)
+{
+    static const char *const cases[][2] = { { "gate", "cublas" }, { "partial", "own" } };
+    const uint64_t too_little = UINT64_C(1) << 20;
+    uint64_t needed[2];
+
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t least;
+
+        CHECK(!runs_with(too_little, cases[i][0], cases[i][1], with_cublas));
+        needed[i] = needed_bytes;
+        least = (needed_bytes + 4095) / 4096 * 4096;
+        fprintf(stderr, "    %s, %s: %llu bytes\n", cases[i][0], cases[i][1],
+                (unsigned long long)needed_bytes);
+        CHECK(runs_with(least, cases[i][0], cases[i][1], with_cublas));
+        CHECK(!runs_with(least - 4096, cases[i][0], cases[i][1], with_cublas));
+    }
+    CHECK(needed[0] > needed[1] + (60u << 20)); /* a workspace for each of two streams */
+
+    /* AUTO needs what it would use: nothing, where cuBLAS is not installed. */
+    CHECK(!runs_with(too_little, "gate", "auto", with_cublas));
+    CHECK_EQ(needed_bytes, needed[0]);
+    CHECK(!runs_with(too_little, "partial", "auto", driver));
+    if (dlopen("libcublas.so.13", RTLD_LAZY) == NULL &&
+        dlopen("libcublas.so.12", RTLD_LAZY) == NULL)
+        CHECK_EQ(needed_bytes, needed[1]);
 }
 
 static bool has_track(const char *text, const char *name)
@@ -417,6 +510,9 @@ int main(int argc, char **argv)
     cli_init(argc, argv);
     CHECK(getenv("FAKECUDA_DIR") != NULL);
     snprintf(driver, sizeof(driver), "LD_LIBRARY_PATH=%s", getenv("FAKECUDA_DIR"));
+    snprintf(with_cublas, sizeof(with_cublas), "%s:%s/../fakecublas", driver,
+             getenv("FAKECUDA_DIR"));
+    RUN(what_passes_the_plan_runs);
     RUN(a_device_gives_the_cpus_text_and_is_named);
     RUN(a_device_that_is_not_there_is_refused);
     RUN(auto_without_a_device_says_why_if_asked);

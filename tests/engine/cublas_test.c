@@ -304,8 +304,9 @@ static void a_stream_is_made_ready_before(void)
     CHECK(error_of(TOKENS, 0) < 1e-6);
     close_all();
 
-    CHECK_EQ(mp_gemm_bytes(MP_GEMM_OWN, X_COUNT), 0);
-    CHECK(mp_gemm_bytes(MP_GEMM_AUTO, X_COUNT) > (32u << 20));
+    CHECK(!mp_gemm_is_there(MP_GEMM_OWN));
+    CHECK(mp_gemm_is_there(MP_GEMM_AUTO) && mp_gemm_is_there(MP_GEMM_CUBLAS));
+    CHECK(mp_gemm_bytes(X_COUNT) > (32u << 20));
 }
 
 static void every_call_of_the_driver_fails_once(void)
@@ -358,6 +359,12 @@ static void without_it_auto_uses_the_kernels(void)
     CHECK(gemm == NULL);
     mp_gemm_close(NULL);
     close_all();
+
+    /* A real one may be installed, which refuses the driver that is here. */
+    CHECK_EQ(mp_gemm_is_there(MP_GEMM_AUTO), dlopen("libcublas.so.13", RTLD_LAZY) != NULL ||
+                                                 dlopen("libcublas.so.12", RTLD_LAZY) != NULL);
+    CHECK(mp_error_last()->status == MP_OK);
+    CHECK(mp_gemm_is_there(MP_GEMM_CUBLAS)); /* the start will say that it is not */
 }
 
 int main(int argc, char **argv)

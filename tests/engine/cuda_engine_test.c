@@ -377,21 +377,29 @@ static void the_plan_counts_graphs_and_cublas(void)
     struct harness_options options = on_device();
     struct mp_engine_config config;
     struct harness h;
-    uint64_t graphs;
+    uint64_t none, graphs, cublas;
 
     harness_open(&options, &h);
     config = h.config;
     config.gemm = MP_GEMM_OWN;
     config.graphs = false;
-    CHECK_EQ(mp_device_extra_bytes(&config, 1), 0);
+    config.policies.policy[MP_SLOT_PREDICT] = "none";
+    none = mp_device_extra_bytes(&config, 1); /* rounding, and what arrays are larger by */
+    config.policies.policy[MP_SLOT_PREDICT] = "partial";
+    CHECK(mp_device_extra_bytes(&config, 1) >= none + config.tokens_max * h.model.hidden * 4);
+    config.policies.policy[MP_SLOT_PREDICT] = "none";
     config.graphs = true;
-    graphs = mp_device_extra_bytes(&config, 1);
+    graphs = mp_device_extra_bytes(&config, 1) - none;
     /* at least where every expert is, and the residual stream of every layer */
     CHECK(graphs >= h.model.moe_layers * (h.model.experts * sizeof(struct mp_cuda_place_of) +
                                           h.model.hidden * sizeof(float)));
-    CHECK(mp_device_extra_bytes(&config, 2) > graphs);
-    config.gemm = MP_GEMM_AUTO;
-    CHECK(mp_device_extra_bytes(&config, 1) >= graphs + (32u << 20));
+    CHECK(mp_device_extra_bytes(&config, 2) > none + graphs);
+    config.gemm = MP_GEMM_CUBLAS; /* two streams */
+    cublas = mp_device_extra_bytes(&config, 1);
+    CHECK(cublas >= none + graphs + 2 * (32u << 20));
+    config.gemm = MP_GEMM_AUTO; /* what is not installed takes nothing */
+    CHECK_EQ(mp_device_extra_bytes(&config, 1),
+             mp_gemm_is_there(MP_GEMM_AUTO) ? cublas : none + graphs);
     harness_close(&h);
 }
 

@@ -5,7 +5,7 @@
  */
 #include <math.h>
 
-#include "engine/engine_int.h"
+#include "engine/device.h"
 #include "tests/engine/harness.h"
 #include "tests/engine/repack_check.h"
 #include "tests/fakecublas/client.h"
@@ -160,6 +160,71 @@ static void products_of_experts_fail_too(void)
     CHECK(memcmp(want, got, sizeof(want)) == 0);
 }
 
+/* After the start nothing of the device is asked for, whichever stream multiplies first. */
+static void all_memory_is_taken_at_the_start(void)
+{
+    static float logits[LOGITS];
+    struct harness_options options = many(MODEL);
+    struct harness h;
+
+    harness_open(&options, &h);
+    plan = *h.engine->policies.assign_ops;
+    plan.assign = plan_assign;
+    h.engine->policies.assign_ops = &plan;
+    fake_api.fail("cuMemAlloc_v2", 0, MP_CU_ERROR_OUT_OF_MEMORY, true);
+    CHECK_EQ(
+        harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options.sequences, STEPS, logits),
+        MP_OK);
+    fake_api.reset();
+    harness_close(&h);
+    check_nothing_lives();
+}
+
+/* Each allocation of the start finds no room. What cuBLAS would have taken is done without, and
+ * given back, where nobody insists on it; all else is an error of a start that leaves nothing. */
+static void without_room_for_cublas_the_kernels_multiply(void)
+{
+    static float want[LOGITS], got[LOGITS];
+    struct harness_options options = many(MODEL);
+    unsigned without = 0;
+
+    options.gemm = MP_GEMM_OWN;
+    must_run(&options, false, want, NULL);
+    options.gemm = MP_GEMM_AUTO;
+    for (unsigned n = 0;; n++) {
+        struct harness h = { 0 };
+        enum mp_status status;
+        uint64_t made;
+
+        mp_error_clear();
+        fake_api.reset();
+        made = fake_api.calls("cuMemAlloc_v2");
+        fake_api.fail("cuMemAlloc_v2", n, MP_CU_ERROR_OUT_OF_MEMORY, false);
+        status = harness_try_open(&options, &h);
+        made = fake_api.calls("cuMemAlloc_v2") - made;
+        fake_api.reset();
+        if (status != MP_OK) {
+            CHECK_EQ(status, MP_ERR_NO_SPACE);
+        } else if (h.engine->device->gemm != NULL &&
+                   strcmp(mp_gemm_name(h.engine->device->gemm), "own") == 0) {
+            without++;
+            CHECK_EQ(h.engine->device->state.many_x, 0);
+            CHECK_EQ(h.engine->device->state.many_up, 0);
+            CHECK_EQ(harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options.sequences, STEPS,
+                                 got),
+                     MP_OK);
+            CHECK(memcmp(want, got, sizeof(want)) == 0);
+        }
+        if (status == MP_OK)
+            harness_close(&h);
+        check_nothing_lives();
+        if (made <= n)
+            break;
+    }
+    /* Twice when it is tried, twice for each stream, two buffers. */
+    CHECK_EQ(without, 8);
+}
+
 static void bits_do_not_depend_on_budgets(const char *model)
 {
     static float want[LOGITS], got[LOGITS];
@@ -201,6 +266,8 @@ int main(void)
     RUN(values_are_near_those_of_the_kernels);
     RUN(who_computes_follows_from_the_choice_alone);
     RUN(products_of_experts_fail_too);
+    RUN(all_memory_is_taken_at_the_start);
+    RUN(without_room_for_cublas_the_kernels_multiply);
     RUN(bits_of_whole_experts_do_not_depend_on_budgets);
     RUN(bits_of_slices_do_not_depend_on_budgets);
     return 0;
