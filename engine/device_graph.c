@@ -350,6 +350,7 @@ static enum mp_status write_table(struct mp_device *device)
     const struct mp_counters *c = &engine->counters;
     const uint32_t E = engine->shape.experts, S = slices_of(device);
     const uint32_t units = engine->shape.layers * E * S;
+    enum mp_status status;
 
     if (g->known && g->loads == c->loads && g->prefetches == c->prefetch_issued &&
         g->evictions == c->evictions && g->resident_bytes == c->resident_bytes &&
@@ -368,14 +369,15 @@ static enum mp_status write_table(struct mp_device *device)
                 .valid = 1,
             };
     }
-    g->known = true;
     g->loads = c->loads;
     g->prefetches = c->prefetch_issued;
     g->evictions = c->evictions;
     g->resident_bytes = c->resident_bytes;
     g->moves = mp_space_moves(engine->space);
-    return mp_gpu_upload(device->gpu, mp_device_stream(device), g->table, g->places,
-                         (uint64_t)units * sizeof(g->places[0]));
+    status = mp_gpu_upload(device->gpu, mp_device_stream(device), g->table, g->places,
+                           (uint64_t)units * sizeof(g->places[0]));
+    g->known = status == MP_OK;
+    return status;
 }
 
 /* Scores of every layer, where they are given and not computed. */

@@ -325,6 +325,21 @@ static bool free_plain(struct mp_gpu *gpu, void *address)
     return found.address != NULL;
 }
 
+/* Wait for a copy of the bounce buffer. A wait that fails is tried once more: the buffer is used
+ * again, so nothing may be left that reads or writes it. */
+static enum mp_status finish_bounce(struct mp_gpu *gpu, mp_cu_stream stream)
+{
+    const enum mp_status status = mp_gpu_finish(gpu, stream);
+    const struct mp_error first = *mp_error_last();
+
+    if (status == MP_OK)
+        return MP_OK;
+    if (mp_gpu_finish(gpu, stream) != MP_OK)
+        mp_gpu_lose(gpu);
+    mp_error_set(&first);
+    return status;
+}
+
 /* Is this memory not pinned? Then it is copied here and now, in the stream's order; *done_p. */
 static enum mp_status copy_plain(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr device,
                                  char *host, uint64_t bytes, bool upload, bool *done_p)
@@ -349,8 +364,7 @@ static enum mp_status copy_plain(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_
                            "cuMemcpyDtoHAsync", gpu->device.name);
         }
         if (status == MP_OK)
-            status = check(gpu, call->stream_synchronize(stream), "cuStreamSynchronize",
-                           gpu->device.name);
+            status = finish_bounce(gpu, stream);
         if (status == MP_OK && !upload)
             memcpy(host + at, gpu->bounce, part);
     }

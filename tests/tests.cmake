@@ -133,7 +133,7 @@ set_tests_properties(engine/cuda_many_test PROPERTIES ENVIRONMENT
 mp_test(engine/cuda_predict_test LIBS mp_engine m SOURCES tests/engine/harness.c
     VARIANTS prompt late TIMEOUT 200)
 mp_fake_cuda(engine/cuda_predict_test prompt late)
-set(variants memory later-hybrid later-window-exclusive pause-exclusive pause-hybrid processes
+set(variants memory again later-hybrid later-window-exclusive pause-exclusive pause-hybrid processes
     no_host_numa numa_id_unknown-hybrid)
 mp_test(engine/cuda_faults_test LIBS mp_engine m SOURCES tests/engine/harness.c
     VARIANTS ${variants} LABELS fault TIMEOUT 300)

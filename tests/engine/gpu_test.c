@@ -142,6 +142,46 @@ static void memory_that_is_not_pinned_is_copied_too(void)
     fake_api.clear();
 }
 
+/* A wait that fails leaves a copy under way, which reads the buffer that the next copy fills. */
+static void a_copy_that_was_not_seen_to_end_keeps_its_buffer(void)
+{
+    const uint32_t count = (64u << 10) / sizeof(uint32_t);
+    const uint64_t bytes = count * sizeof(uint32_t);
+    struct mp_gpu *gpu = open_gpu();
+    mp_cu_stream stream, other;
+    mp_cu_ptr a, b;
+    uint32_t *here;
+
+    CHECK_EQ(mp_gpu_stream_open(gpu, &stream), MP_OK);
+    CHECK_EQ(mp_gpu_stream_open(gpu, &other), MP_OK);
+    CHECK_EQ(mp_gpu_alloc(gpu, bytes, "a", &a), MP_OK);
+    CHECK_EQ(mp_gpu_alloc(gpu, bytes, "b", &b), MP_OK);
+    fake_api.fail("cuMemHostAlloc", 0, 2, false);
+    CHECK_EQ(mp_gpu_alloc_host(gpu, bytes, "here", (void **)&here), MP_OK);
+    fake_api.timing(0, 100);
+    for (uint32_t i = 0; i < count; i++)
+        here[i] = 1;
+    fake_api.fail("cuStreamSynchronize", 0, 1, false);
+    CHECK_EQ(mp_gpu_upload(gpu, stream, a, here, bytes), MP_ERR_DEVICE);
+    CHECK(strstr(mp_error_last()->text, "cuStreamSynchronize") != NULL);
+    CHECK(!mp_gpu_is_lost(gpu));
+    for (uint32_t i = 0; i < count; i++)
+        here[i] = 2;
+    CHECK_EQ(mp_gpu_upload(gpu, other, b, here, bytes), MP_OK);
+    CHECK_EQ(mp_gpu_finish(gpu, stream), MP_OK);
+    fake_api.timing(0, 0);
+    check_no_violation();
+
+    fake_api.fail("cuStreamSynchronize", 0, 1, true); /* who can still use the buffer then? */
+    CHECK_EQ(mp_gpu_upload(gpu, stream, a, here, bytes), MP_ERR_DEVICE);
+    CHECK(mp_gpu_is_lost(gpu));
+    fake_api.reset();
+    mp_error_clear();
+    mp_gpu_free_host(gpu, here);
+    mp_gpu_close(gpu);
+    fake_api.clear();
+}
+
 /* Everything that a kernel needs: two arrays of COUNT floats, on the device and pinned. */
 struct work {
     struct mp_gpu *gpu;
@@ -466,6 +506,7 @@ int main(int argc, char **argv)
     RUN(each_call_of_work_fails_once);
     RUN(more_shared_memory_is_asked_for_once);
     RUN(shared_memory_that_two_threads_ask_for_does_not_shrink);
+    RUN(a_copy_that_was_not_seen_to_end_keeps_its_buffer);
     RUN(a_lost_device_says_that_it_must_be_opened_anew);
     return 0;
 }
