@@ -20,25 +20,11 @@ struct array {
 };
 
 #define ARRAY_COUNT 24
-#define LIST_ALIGN 16u
 #define ALLOC_ALIGN 512u /* that the driver rounds allocations up to */
 
 static uint64_t max_u64(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
-}
-
-/* Of the work lists of a layer: every slice of every expert in a list of its own at worst. */
-static bool measure_lists(const struct mp_engine_config *c, uint32_t slices, uint64_t *bytes_p)
-{
-    const struct mp_model_config *m = c->model;
-    uint64_t works, rows;
-
-    return mp_mul_u64((uint64_t)m->experts * slices, sizeof(struct mp_cuda_expert) + LIST_ALIGN,
-                      &works) &&
-           mp_mul_u64((uint64_t)c->tokens_max * m->experts_per_token, sizeof(uint32_t) * slices,
-                      &rows) &&
-           mp_add_u64(works, rows, bytes_p) && mp_round_up_u64(*bytes_p, 256, bytes_p);
 }
 
 static uint64_t part_bytes(const struct mp_engine_config *c)
@@ -207,7 +193,7 @@ static uint64_t state_excess(const struct mp_engine_config *c, uint32_t slices)
     struct array list[ARRAY_COUNT];
 
     if (mp_engine_measure(c, &kv_bytes, &state_bytes) != MP_OK ||
-        !measure_lists(c, slices, &list_bytes))
+        !mp_device_list_bytes(c, slices, &list_bytes))
         return 0; /* the engine will say so */
     list_arrays(c, list_bytes, list);
     for (size_t i = 0; i < ARRAY_COUNT; i++) {
@@ -263,8 +249,8 @@ enum mp_status mp_device_prepare(struct mp_device *device)
 {
     enum mp_status status = MP_OK;
 
-    if (!measure_lists(&device->engine->config, device->engine->config.weights->slices.count,
-                       &device->list_bytes))
+    if (!mp_device_list_bytes(&device->engine->config, device->engine->config.weights->slices.count,
+                              &device->list_bytes))
         return mp_fail(MP_ERR_CONFIG, "E_STATE_SIZE", "the batch does not fit into any memory");
     status = mp_device_load_weights(device);
     if (status == MP_OK)

@@ -11,7 +11,8 @@
 /*
  * The engine on a CUDA device, shared by device.c (life and memory), device_weights.c (what every
  * token needs, on the device), device_forward.c (the transformer), device_step.c (the operations
- * of a MoE layer), device_queue.c (executors that work at the same time), device_graph.c (steps
+ * of a MoE layer), device_lists.c (whom the kernels of its experts compute), device_many.c (experts
+ * with many rows), device_queue.c (executors that work at the same time), device_graph.c (steps
  * that the device does alone) and device_ahead.c (the next layer ahead of time, for a predictor).
  *
  * Every activation of engine_int.h has its twin in device memory. On the host stay, pinned, those
@@ -198,6 +199,15 @@ enum mp_status mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_pt
 /* scores(tokens, experts) of MoE layer `target` for the residual stream x, on the host. */
 enum mp_status mp_device_gate_scores(struct mp_device *device, mp_cu_ptr x, uint32_t target,
                                      float *scores) MP_MUST_CHECK;
+
+/*
+ * device_lists.c. bytes: of the lists of a layer, at worst; false: more than any memory has. queue:
+ * the experts of a batch, on its queue's stream and between its events.
+ */
+bool mp_device_list_bytes(const struct mp_engine_config *config, uint32_t slices,
+                          uint64_t *bytes_p);
+enum mp_status mp_device_queue_batch(struct mp_device *device, struct mp_device_queue *queue,
+                                     const struct mp_device_batch *batch) MP_MUST_CHECK;
 
 /*
  * device_many.c. Is an expert with so many rows computed by products of its own? Then this queues

@@ -12,56 +12,20 @@
  * that layer on is worthless: the host goes on from there, with the residual stream that each layer
  * left behind before its experts, and the next steps are driven by the host, more after each miss.
  *
- * Then the host's step runs over the layers that are done, with their scores and with operations
- * that have nothing left to do: pager and policies see the same as in a host-driven step. Where the
- * assign policy gives an expert to somebody else than the device, the host takes that layer over
- * and goes on behind it: what a graph gives is what that policy wanted, or it is not used.
+ * Behind every graph pager and policies are told of its layers (device_graph_tell.c).
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/device.h"
+#include "engine/device_graph.h"
 #include "engine/route_from.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
-#define TOKENS_MAX MP_DEVICE_FEW_TOKENS
 #define EXPERTS_MAX 1024 /* of the resolve kernel */
 #define REST_MAX 64u     /* host-driven steps after a miss, at most */
-
-/* N: TOKENS_MAX or less; L: MoE layers; S: slices of an expert. */
-struct mp_device_graphs {
-    mp_cu_graph_exec execs[TOKENS_MAX + 1]; /* by tokens */
-    bool warm[TOKENS_MAX + 1];              /* all kernels have run once */
-    bool refused;       /* the driver does not make graphs: kernels one by one */
-    enum mp_wtype type; /* of all experts */
-    uint32_t tokens_max;
-
-    mp_cu_ptr table;  /* struct mp_cuda_place_of (L, S, E) */
-    mp_cu_ptr work;   /* struct mp_cuda_expert (E) */
-    mp_cu_ptr row;    /* u32 (N, R) */
-    mp_cu_ptr expert; /* u32 (N, R) */
-    mp_cu_ptr misses; /* u32 (L, S) */
-    mp_cu_ptr scores; // (L, N, E)
-    mp_cu_ptr x;      // (L, N, H): before the experts
-
-    /* Pinned. */
-    struct mp_cuda_place_of *places; // (L, S, E)
-    uint32_t *missed;                // (L, S)
-    float *seen;                     // (L, N, E)
-
-    bool known; /* the table is that of these counts */
-    uint64_t loads, prefetches, evictions, resident_bytes, moves;
-
-    struct mp_step_ops host; /* the operations of a host-driven step */
-    bool taken;              /* the layer in work is the host's now */
-    struct mp_error trouble; /* while it was taken over */
-
-    uint32_t rest, pause; /* steps that the host drives yet, and after the next miss */
-    struct mp_device_graph_counts counts;
-};
 
 /* One type for all experts: their kernels are launched before anybody knows whom. */
 static bool same_types(const struct mp_engine *engine)
@@ -95,7 +59,7 @@ static uint32_t slices_of(const struct mp_device *device)
 
 static uint32_t tokens_of(const struct mp_engine_config *c)
 {
-    return c->sequences < TOKENS_MAX ? c->sequences : TOKENS_MAX;
+    return c->sequences < MP_DEVICE_FEW_TOKENS ? c->sequences : MP_DEVICE_FEW_TOKENS;
 }
 
 /* Bytes of what stands on the device: table, work, row, expert, misses, scores, x. */
@@ -179,7 +143,7 @@ void mp_device_graphs_destroy(struct mp_device *device)
 
     if (g == NULL)
         return;
-    for (unsigned i = 0; i <= TOKENS_MAX; i++)
+    for (unsigned i = 0; i <= MP_DEVICE_FEW_TOKENS; i++)
         mp_gpu_graph_close(device->gpu, g->execs[i]);
     const mp_cu_ptr there[] = { g->table, g->work, g->row, g->expert, g->misses, g->scores, g->x };
     void *const here[] = { g->places, g->missed, g->seen };
@@ -420,142 +384,6 @@ static enum mp_status replay(struct mp_device *device, uint32_t tokens)
     return status;
 }
 
-/* ---- the host's step over what is done */
-
-static struct mp_device *device_of(void *ctx)
-{
-    return ((struct mp_engine *)ctx)->device;
-}
-
-/* The residual stream of a layer before its experts; see queue_layer(). */
-static mp_cu_ptr kept_x(const struct mp_device *device, uint32_t moe_layer)
-{
-    const struct mp_engine *engine = device->engine;
-
-    return device->graphs->x +
-           (uint64_t)moe_layer * engine->tokens * engine->config.model->hidden * sizeof(float);
-}
-
-/* The device is again where attention of the layer has ended. */
-static enum mp_status resume(struct mp_device *device, uint32_t moe_layer)
-{
-    const struct mp_engine *engine = device->engine;
-    enum mp_status status = mp_gpu_copy(
-        device->gpu, mp_device_stream(device), device->state.x, kept_x(device, moe_layer),
-        (uint64_t)engine->tokens * engine->config.model->hidden * sizeof(float));
-
-    return status == MP_OK ? mp_device_dense(device, engine->layer_of[moe_layer], engine->tokens)
-                           : status;
-}
-
-static void give_seen_scores(struct mp_device *device, uint32_t moe_layer, float *scores)
-{
-    const struct mp_engine *engine = device->engine;
-    const size_t count = (size_t)engine->tokens * engine->shape.experts;
-
-    memcpy(scores, device->graphs->seen + moe_layer * count, count * sizeof(float));
-}
-
-static enum mp_status done_scores(void *ctx, uint32_t moe_layer, float *scores)
-{
-    struct mp_engine *engine = ctx;
-
-    mp_device_open_layer(engine->device, moe_layer);
-    give_seen_scores(engine->device, moe_layer, scores);
-    engine->scores = scores;
-    return MP_OK;
-}
-
-/* With all experts there, the next layer run ahead of time is that layer itself. The normed input
- * of a layer is made again for those who want it on the host. */
-static enum mp_status done_source_scores(void *ctx, uint32_t moe_layer, uint32_t target_layer,
-                                         enum mp_score_source source, float *scores)
-{
-    struct mp_engine *engine = ctx;
-    struct mp_device *device = engine->device;
-    const enum mp_score_source speaks =
-        mp_engine_source_of(engine, moe_layer, target_layer, source);
-    enum mp_status status = MP_OK;
-
-    if (speaks == MP_SCORES_GATE)
-        return mp_device_gate_scores(device, kept_x(device, moe_layer), target_layer, scores);
-    if (speaks == MP_SCORES_PARTIAL) {
-        give_seen_scores(device, target_layer, scores);
-        return MP_OK;
-    }
-    if (!device->input_here)
-        status = mp_device_norm(device, device->state.xn, kept_x(device, moe_layer),
-                                device->weights.layers[engine->layer_of[moe_layer]].ffn_norm,
-                                engine->tokens);
-    return status == MP_OK
-               ? device->graphs->host.source_scores(ctx, moe_layer, target_layer, source, scores)
-               : status;
-}
-
-static enum mp_status done_shared(void *ctx, uint32_t moe_layer)
-{
-    (void)moe_layer;
-    ((struct mp_engine *)ctx)->predict.shared = true;
-    return MP_OK;
-}
-
-/* Somebody else than the device shall compute: from here on the layer is the host's. */
-static bool done_take(void *ctx, uint32_t moe_layer, uint32_t expert, enum mp_executor executor)
-{
-    struct mp_device *device = device_of(ctx);
-    struct mp_device_graphs *g = device->graphs;
-
-    g->taken = true;
-    device->ops = g->host;
-    if (resume(device, moe_layer) != MP_OK)
-        g->trouble = *mp_error_last();
-    return device->ops.take(ctx, moe_layer, expert, executor);
-}
-
-static enum mp_status done_experts(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
-                                   uint32_t count)
-{
-    (void)moe_layer;
-    mp_device_tell(device_of(ctx), work, count);
-    return MP_OK;
-}
-
-static enum mp_status done_combine(void *ctx, uint32_t moe_layer, const uint32_t *experts,
-                                   const float *weights)
-{
-    (void)ctx;
-    (void)moe_layer;
-    (void)experts;
-    (void)weights;
-    return MP_OK;
-}
-
-/* The layers before `good`, or up to and with the first that the host has taken over. */
-static enum mp_status tell_policies(struct mp_device *device, uint32_t good, uint32_t *layers_p)
-{
-    struct mp_device_graphs *g = device->graphs;
-    enum mp_status status = MP_OK;
-    uint32_t l;
-
-    g->host = device->ops;
-    g->taken = false;
-    g->trouble.status = MP_OK;
-    device->ops.scores = done_scores;
-    device->ops.source_scores = done_source_scores;
-    device->ops.shared = done_shared;
-    device->ops.take = done_take;
-    device->ops.experts = done_experts;
-    device->ops.combine = done_combine;
-    for (l = 0; l < good && status == MP_OK && !g->taken; l++)
-        status = mp_step_layer(device->engine->step, l, device->engine->tokens);
-    device->ops = g->host;
-    *layers_p = l;
-    if (status != MP_OK || g->trouble.status == MP_OK)
-        return status;
-    mp_error_set(&g->trouble);
-    return g->trouble.status;
-}
-
 /* Layers that the device did alone, from the start. */
 static uint32_t count_good(const struct mp_device *device)
 {
@@ -606,7 +434,7 @@ enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, u
         return status;
     g->warm[tokens] = true;
     good = count_good(device);
-    status = tell_policies(device, good, &told);
+    status = mp_device_graph_tell(device, good, &told);
     count_step(g, good == L && !g->taken);
     progress_p->started = true;
     if (g->taken) {
@@ -615,7 +443,7 @@ enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, u
         progress_p->layer = engine->layer_of[good];
         progress_p->begun = true;
         if (status == MP_OK)
-            status = resume(device, good);
+            status = mp_device_graph_resume(device, good);
     } else {
         progress_p->complete = true;
     }
@@ -631,7 +459,7 @@ enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
     const mp_cu_stream stream = mp_device_stream(device);
     enum mp_status status = MP_OK;
 
-    if (g == NULL || tokens > TOKENS_MAX || g->execs[tokens] == NULL)
+    if (g == NULL || tokens > MP_DEVICE_FEW_TOKENS || g->execs[tokens] == NULL)
         return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "no graph of %u tokens", tokens);
     if (places != NULL) {
         mp_assert(slices_of(device) == 1);

@@ -4,20 +4,14 @@
  * The image of the kernels is PTX, which the driver compiles when it is loaded: its compiler's
  * words are part of the error, because no other machine may show it again.
  */
-#include "engine/gpu.h"
+#include "engine/gpu_int.h"
 
-#include <inttypes.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/cuda_watch.h"
 
 /* More dynamic shared memory than this has to be asked for, per kernel. */
 #define SHARED_BYTES_FREE (48u << 10)
@@ -25,43 +19,13 @@
 /* Of the driver's compiler: options of cuModuleLoadDataEx. */
 enum { JIT_ERROR_LOG_BUFFER = 5, JIT_ERROR_LOG_BYTES = 6 };
 
-/* Through which copies of memory that is not pinned go, and how many such pieces there may be. */
-#define BOUNCE_BYTES (UINT64_C(64) << 10)
-#define PLAIN_MAX 64
-
-struct plain {
-    char *address;
-    uint64_t bytes; /* mapped */
-};
-
-struct mp_gpu {
-    const struct mp_cuda *cuda;
-    struct mp_cuda_device device;
-    struct mp_cuda_life *life;
-    mp_cu_context context;
-    mp_cu_module module;
-    mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
-    /* Dynamic shared memory that each kernel may have; grows, under the lock, or the driver could
-     * hear of a smaller number last. Relaxed: a thread that sees an old value looks again there. */
-    _Atomic uint32_t shared_bytes[MP_CUDA_KERNEL_COUNT];
-    pthread_mutex_t shared_lock;
-
-    /* Host memory that could not be pinned. The count only grows, so that 0 needs no lock: who uses
-     * a piece got it after the count had changed. */
-    _Atomic uint32_t plain_made;
-    pthread_mutex_t plain_lock; /* of the pieces, and of the bounce buffer's contents */
-    struct plain plain[PLAIN_MAX];
-    char *bounce; /* pinned; NULL until it is needed */
-};
-
-static enum mp_status check(const struct mp_gpu *gpu, mp_cu_result result, const char *call,
+enum mp_status mp_gpu_check(const struct mp_gpu *gpu, mp_cu_result result, const char *call,
                             const char *object)
 {
     return mp_cuda_check_life(gpu->cuda, gpu->life, result, call, object);
 }
 
-/* For calls that undo something: the caller's error stays what it was. */
-static void undone(const struct mp_gpu *gpu, mp_cu_result result, const char *call)
+void mp_gpu_undone(const struct mp_gpu *gpu, mp_cu_result result, const char *call)
 {
     if (mp_cuda_is_sticky(result))
         mp_cuda_lose(gpu->life, result);
@@ -96,18 +60,17 @@ enum mp_status mp_gpu_enter(const struct mp_gpu *gpu)
     const int lost = mp_cuda_lost(gpu->life);
 
     return lost != 0 ? mp_cuda_check(gpu->cuda, lost, "an earlier call", gpu->device.name)
-                     : check(gpu, make_current(gpu), "cuCtxSetCurrent", gpu->device.name);
+                     : mp_gpu_check(gpu, make_current(gpu), "cuCtxSetCurrent", gpu->device.name);
 }
 
-/* As mp_gpu_enter(), for what gives back: false where there is no context any more. */
-static bool enter_to_undo(const struct mp_gpu *gpu)
+bool mp_gpu_enter_to_undo(const struct mp_gpu *gpu)
 {
     mp_cu_result result;
 
     if (mp_gpu_is_lost(gpu))
         return false;
     result = make_current(gpu);
-    undone(gpu, result, "cuCtxSetCurrent");
+    mp_gpu_undone(gpu, result, "cuCtxSetCurrent");
     return result == MP_CU_SUCCESS;
 }
 
@@ -124,12 +87,12 @@ static enum mp_status load_kernels(struct mp_gpu *gpu)
     if (result != MP_CU_SUCCESS && log[0] != '\0')
         mp_log_warn("cuda", "compiling the kernels: %s", log);
     if (result != MP_CU_SUCCESS)
-        return check(gpu, result, "cuModuleLoadDataEx", "the kernels");
+        return mp_gpu_check(gpu, result, "cuModuleLoadDataEx", "the kernels");
     for (unsigned k = 0; k < MP_CUDA_KERNEL_COUNT && status == MP_OK; k++) {
         const char *name = mp_cuda_kernel_name((enum mp_cuda_kernel)k);
 
-        status = check(gpu, call->module_function(&gpu->functions[k], gpu->module, name),
-                       "cuModuleGetFunction", name);
+        status = mp_gpu_check(gpu, call->module_function(&gpu->functions[k], gpu->module, name),
+                              "cuModuleGetFunction", name);
     }
     return status;
 }
@@ -156,8 +119,8 @@ enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p)
     gpu->life = mp_cuda_life_get(device.id);
     pthread_mutex_init(&gpu->plain_lock, NULL);
     pthread_mutex_init(&gpu->shared_lock, NULL);
-    status = check(gpu, cuda->call.context_retain(&gpu->context, device.id),
-                   "cuDevicePrimaryCtxRetain", device.name);
+    status = mp_gpu_check(gpu, cuda->call.context_retain(&gpu->context, device.id),
+                          "cuDevicePrimaryCtxRetain", device.name);
     if (status != MP_OK) {
         pthread_mutex_destroy(&gpu->shared_lock);
         pthread_mutex_destroy(&gpu->plain_lock);
@@ -180,12 +143,12 @@ void mp_gpu_close(struct mp_gpu *gpu)
 {
     if (gpu == NULL)
         return;
-    if (gpu->bounce != NULL && enter_to_undo(gpu))
-        undone(gpu, gpu->cuda->call.host_free(gpu->bounce), "cuMemFreeHost");
-    if (gpu->module != NULL && enter_to_undo(gpu))
-        undone(gpu, gpu->cuda->call.module_unload(gpu->module), "cuModuleUnload");
+    mp_gpu_free_host(gpu, gpu->bounce);
+    if (gpu->module != NULL && mp_gpu_enter_to_undo(gpu))
+        mp_gpu_undone(gpu, gpu->cuda->call.module_unload(gpu->module), "cuModuleUnload");
     if (mp_cuda_lost(gpu->life) == 0)
-        undone(gpu, gpu->cuda->call.context_release(gpu->device.id), "cuDevicePrimaryCtxRelease");
+        mp_gpu_undone(gpu, gpu->cuda->call.context_release(gpu->device.id),
+                      "cuDevicePrimaryCtxRelease");
     mp_cuda_life_put(gpu->life);
     pthread_mutex_destroy(&gpu->shared_lock);
     pthread_mutex_destroy(&gpu->plain_lock);
@@ -202,211 +165,6 @@ const struct mp_cuda_device *mp_gpu_device(const struct mp_gpu *gpu)
     return &gpu->device;
 }
 
-/* ---- memory */
-
-/* *busy_p: the end was not seen, so nobody may have this memory again. */
-static enum mp_status clear_new(struct mp_gpu *gpu, mp_cu_ptr address, uint64_t bytes, bool *busy_p)
-{
-    mp_cu_stream stream;
-    enum mp_status status = mp_gpu_stream_open(gpu, &stream);
-    struct mp_error first;
-
-    *busy_p = false;
-    if (status != MP_OK)
-        return status;
-    status = mp_gpu_clear(gpu, stream, address, bytes);
-    if (status == MP_OK) {
-        status = mp_gpu_finish(gpu, stream);
-        first = *mp_error_last();
-        if (status != MP_OK)
-            *busy_p = mp_gpu_finish(gpu, stream) != MP_OK;
-        if (status != MP_OK)
-            mp_error_set(&first);
-    }
-    if (!*busy_p)
-        mp_gpu_stream_close(gpu, stream);
-    return status;
-}
-
-enum mp_status mp_gpu_alloc(struct mp_gpu *gpu, uint64_t bytes, const char *what,
-                            mp_cu_ptr *address_p)
-{
-    mp_cu_ptr address = 0;
-    char object[128];
-    bool busy;
-    enum mp_status status = mp_gpu_enter(gpu);
-
-    if (status != MP_OK)
-        return status;
-    snprintf(object, sizeof(object), "%s, %" PRIu64 " bytes", what, bytes);
-    status =
-        check(gpu, gpu->cuda->call.alloc(&address, bytes > 0 ? bytes : 1), "cuMemAlloc", object);
-    if (status != MP_OK)
-        return status;
-    status = clear_new(gpu, address, bytes, &busy);
-    if (status != MP_OK) {
-        if (busy)
-            mp_log_error("cuda", "%s stay in use: the device does not answer", object);
-        else
-            mp_gpu_free(gpu, address);
-        return status;
-    }
-    *address_p = address;
-    return MP_OK;
-}
-
-void mp_gpu_free(struct mp_gpu *gpu, mp_cu_ptr address)
-{
-    if (address != 0 && enter_to_undo(gpu))
-        undone(gpu, gpu->cuda->call.free(address), "cuMemFree");
-}
-
-/*
- * Memory that is not pinned, in the place of memory that could not be: what is copied to and from
- * it goes through a small pinned buffer, and is waited for. False: that is not to be had either.
- */
-static bool alloc_plain(struct mp_gpu *gpu, uint64_t bytes, void **address_p)
-{
-    struct plain *free_one = NULL;
-    void *memory = MAP_FAILED, *bounce = NULL;
-
-    pthread_mutex_lock(&gpu->plain_lock);
-    if (gpu->bounce == NULL) {
-        const mp_cu_result result =
-            gpu->cuda->call.host_alloc(&bounce, BOUNCE_BYTES, MP_CU_HOST_PORTABLE);
-
-        if (result == MP_CU_SUCCESS)
-            gpu->bounce = bounce;
-        else if (mp_cuda_is_sticky(result))
-            mp_cuda_lose(gpu->life, result);
-    }
-    for (unsigned i = 0; i < PLAIN_MAX && free_one == NULL; i++) {
-        if (gpu->plain[i].address == NULL)
-            free_one = &gpu->plain[i];
-    }
-    if (gpu->bounce != NULL && free_one != NULL)
-        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory != MAP_FAILED) {
-        *free_one = (struct plain){ .address = memory, .bytes = bytes };
-        atomic_fetch_add_explicit(&gpu->plain_made, 1, memory_order_relaxed);
-        *address_p = memory;
-    }
-    pthread_mutex_unlock(&gpu->plain_lock);
-    return memory != MAP_FAILED;
-}
-
-/* The piece in which `address` lies; NULL: it is pinned, or nothing of ours. */
-static struct plain *find_plain_locked(struct mp_gpu *gpu, const void *address)
-{
-    for (unsigned i = 0; i < PLAIN_MAX; i++) {
-        struct plain *p = &gpu->plain[i];
-
-        if (p->address != NULL && (uintptr_t)address - (uintptr_t)p->address < p->bytes)
-            return p;
-    }
-    return NULL;
-}
-
-static bool free_plain(struct mp_gpu *gpu, void *address)
-{
-    struct plain found = { NULL, 0 }, *p;
-
-    if (atomic_load_explicit(&gpu->plain_made, memory_order_relaxed) == 0)
-        return false;
-    pthread_mutex_lock(&gpu->plain_lock);
-    p = find_plain_locked(gpu, address);
-    if (p != NULL) {
-        found = *p;
-        p->address = NULL;
-    }
-    pthread_mutex_unlock(&gpu->plain_lock);
-    if (found.address != NULL)
-        munmap(found.address, found.bytes);
-    return found.address != NULL;
-}
-
-/* Wait for a copy of the bounce buffer. A wait that fails is tried once more: the buffer is used
- * again, so nothing may be left that reads or writes it. */
-static enum mp_status finish_bounce(struct mp_gpu *gpu, mp_cu_stream stream)
-{
-    const enum mp_status status = mp_gpu_finish(gpu, stream);
-    const struct mp_error first = *mp_error_last();
-
-    if (status == MP_OK)
-        return MP_OK;
-    if (mp_gpu_finish(gpu, stream) != MP_OK)
-        mp_gpu_lose(gpu);
-    mp_error_set(&first);
-    return status;
-}
-
-/* Is this memory not pinned? Then it is copied here and now, in the stream's order; *done_p. */
-static enum mp_status copy_plain(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr device,
-                                 char *host, uint64_t bytes, bool upload, bool *done_p)
-{
-    const struct mp_cu_calls *call = &gpu->cuda->call;
-    enum mp_status status = MP_OK;
-
-    *done_p = false;
-    if (atomic_load_explicit(&gpu->plain_made, memory_order_relaxed) == 0)
-        return MP_OK;
-    pthread_mutex_lock(&gpu->plain_lock);
-    *done_p = find_plain_locked(gpu, host) != NULL;
-    for (uint64_t at = 0; *done_p && at < bytes && status == MP_OK; at += BOUNCE_BYTES) {
-        const uint64_t part = bytes - at < BOUNCE_BYTES ? bytes - at : BOUNCE_BYTES;
-
-        if (upload) {
-            memcpy(gpu->bounce, host + at, part);
-            status = check(gpu, call->copy_to_device(device + at, gpu->bounce, part, stream),
-                           "cuMemcpyHtoDAsync", gpu->device.name);
-        } else {
-            status = check(gpu, call->copy_to_host(gpu->bounce, device + at, part, stream),
-                           "cuMemcpyDtoHAsync", gpu->device.name);
-        }
-        if (status == MP_OK)
-            status = finish_bounce(gpu, stream);
-        if (status == MP_OK && !upload)
-            memcpy(host + at, gpu->bounce, part);
-    }
-    pthread_mutex_unlock(&gpu->plain_lock);
-    return status;
-}
-
-enum mp_status mp_gpu_alloc_host(struct mp_gpu *gpu, uint64_t bytes, const char *what,
-                                 void **address_p)
-{
-    void *address = NULL;
-    char object[128];
-    mp_cu_result result;
-    enum mp_status status = mp_gpu_enter(gpu);
-
-    if (status != MP_OK)
-        return status;
-    snprintf(object, sizeof(object), "%s, %" PRIu64 " bytes of pinned memory", what, bytes);
-    result = gpu->cuda->call.host_alloc(&address, bytes > 0 ? bytes : 1,
-                                        MP_CU_HOST_PORTABLE | MP_CU_HOST_DEVICE_MAP);
-    status = check(gpu, result, "cuMemHostAlloc", object);
-    if (status == MP_OK) {
-        memset(address, 0, bytes);
-    } else {
-        if (mp_cuda_is_sticky(result) || !alloc_plain(gpu, bytes > 0 ? bytes : 1, &address))
-            return status;
-        mp_log_once(MP_LOG_WARN, "cuda",
-                    "%s; memory that is not pinned takes its place, and what is copied there is "
-                    "waited for",
-                    mp_error_last()->text);
-        mp_error_clear();
-    }
-    *address_p = address;
-    return MP_OK;
-}
-
-void mp_gpu_free_host(struct mp_gpu *gpu, void *address)
-{
-    if (address != NULL && !free_plain(gpu, address) && enter_to_undo(gpu))
-        undone(gpu, gpu->cuda->call.host_free(address), "cuMemFreeHost");
-}
-
 /* ---- streams and events */
 
 enum mp_status mp_gpu_stream_open(struct mp_gpu *gpu, mp_cu_stream *stream_p)
@@ -414,15 +172,16 @@ enum mp_status mp_gpu_stream_open(struct mp_gpu *gpu, mp_cu_stream *stream_p)
     enum mp_status status = mp_gpu_enter(gpu);
 
     if (status == MP_OK)
-        status = check(gpu, gpu->cuda->call.stream_create(stream_p, MP_CU_STREAM_NON_BLOCKING, 0),
-                       "cuStreamCreateWithPriority", gpu->device.name);
+        status =
+            mp_gpu_check(gpu, gpu->cuda->call.stream_create(stream_p, MP_CU_STREAM_NON_BLOCKING, 0),
+                         "cuStreamCreateWithPriority", gpu->device.name);
     return status;
 }
 
 void mp_gpu_stream_close(struct mp_gpu *gpu, mp_cu_stream stream)
 {
-    if (stream != NULL && enter_to_undo(gpu))
-        undone(gpu, gpu->cuda->call.stream_destroy(stream), "cuStreamDestroy");
+    if (stream != NULL && mp_gpu_enter_to_undo(gpu))
+        mp_gpu_undone(gpu, gpu->cuda->call.stream_destroy(stream), "cuStreamDestroy");
 }
 
 enum mp_status mp_gpu_finish(struct mp_gpu *gpu, mp_cu_stream stream)
@@ -430,8 +189,8 @@ enum mp_status mp_gpu_finish(struct mp_gpu *gpu, mp_cu_stream stream)
     const enum mp_status status = mp_gpu_enter(gpu);
 
     return status != MP_OK ? status
-                           : check(gpu, gpu->cuda->call.stream_synchronize(stream),
-                                   "cuStreamSynchronize", gpu->device.name);
+                           : mp_gpu_check(gpu, gpu->cuda->call.stream_synchronize(stream),
+                                          "cuStreamSynchronize", gpu->device.name);
 }
 
 enum mp_status mp_gpu_event_open(struct mp_gpu *gpu, bool timing, mp_cu_event *event_p)
@@ -440,14 +199,14 @@ enum mp_status mp_gpu_event_open(struct mp_gpu *gpu, bool timing, mp_cu_event *e
     const enum mp_status status = mp_gpu_enter(gpu);
 
     return status != MP_OK ? status
-                           : check(gpu, gpu->cuda->call.event_create(event_p, flags),
-                                   "cuEventCreate", gpu->device.name);
+                           : mp_gpu_check(gpu, gpu->cuda->call.event_create(event_p, flags),
+                                          "cuEventCreate", gpu->device.name);
 }
 
 void mp_gpu_event_close(struct mp_gpu *gpu, mp_cu_event event)
 {
-    if (event != NULL && enter_to_undo(gpu))
-        undone(gpu, gpu->cuda->call.event_destroy(event), "cuEventDestroy");
+    if (event != NULL && mp_gpu_enter_to_undo(gpu))
+        mp_gpu_undone(gpu, gpu->cuda->call.event_destroy(event), "cuEventDestroy");
 }
 
 enum mp_status mp_gpu_record(struct mp_gpu *gpu, mp_cu_event event, mp_cu_stream stream)
@@ -455,8 +214,8 @@ enum mp_status mp_gpu_record(struct mp_gpu *gpu, mp_cu_event event, mp_cu_stream
     const enum mp_status status = mp_gpu_enter(gpu);
 
     return status != MP_OK ? status
-                           : check(gpu, gpu->cuda->call.event_record(event, stream),
-                                   "cuEventRecord", gpu->device.name);
+                           : mp_gpu_check(gpu, gpu->cuda->call.event_record(event, stream),
+                                          "cuEventRecord", gpu->device.name);
 }
 
 enum mp_status mp_gpu_wait(struct mp_gpu *gpu, mp_cu_event event)
@@ -464,8 +223,8 @@ enum mp_status mp_gpu_wait(struct mp_gpu *gpu, mp_cu_event event)
     const enum mp_status status = mp_gpu_enter(gpu);
 
     return status != MP_OK ? status
-                           : check(gpu, gpu->cuda->call.event_synchronize(event),
-                                   "cuEventSynchronize", gpu->device.name);
+                           : mp_gpu_check(gpu, gpu->cuda->call.event_synchronize(event),
+                                          "cuEventSynchronize", gpu->device.name);
 }
 
 enum mp_status mp_gpu_order(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_event event)
@@ -473,8 +232,8 @@ enum mp_status mp_gpu_order(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_event
     const enum mp_status status = mp_gpu_enter(gpu);
 
     return status != MP_OK ? status
-                           : check(gpu, gpu->cuda->call.stream_wait_event(stream, event, 0),
-                                   "cuStreamWaitEvent", gpu->device.name);
+                           : mp_gpu_check(gpu, gpu->cuda->call.stream_wait_event(stream, event, 0),
+                                          "cuStreamWaitEvent", gpu->device.name);
 }
 
 enum mp_status mp_gpu_query(struct mp_gpu *gpu, mp_cu_event event, bool *done_p)
@@ -486,7 +245,7 @@ enum mp_status mp_gpu_query(struct mp_gpu *gpu, mp_cu_event event, bool *done_p)
         return status;
     result = gpu->cuda->call.event_query(event);
     if (result != MP_CU_SUCCESS && result != MP_CU_ERROR_NOT_READY)
-        return check(gpu, result, "cuEventQuery", gpu->device.name);
+        return mp_gpu_check(gpu, result, "cuEventQuery", gpu->device.name);
     *done_p = result == MP_CU_SUCCESS;
     return MP_OK;
 }
@@ -496,60 +255,11 @@ enum mp_status mp_gpu_elapsed(struct mp_gpu *gpu, mp_cu_event start, mp_cu_event
     const enum mp_status status = mp_gpu_enter(gpu);
 
     return status != MP_OK ? status
-                           : check(gpu, gpu->cuda->call.event_elapsed(ms_p, start, end),
-                                   "cuEventElapsedTime", gpu->device.name);
+                           : mp_gpu_check(gpu, gpu->cuda->call.event_elapsed(ms_p, start, end),
+                                          "cuEventElapsedTime", gpu->device.name);
 }
 
 /* ---- work */
-
-enum mp_status mp_gpu_upload(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst,
-                             const void *src, uint64_t bytes)
-{
-    enum mp_status status = mp_gpu_enter(gpu);
-    bool done = false;
-
-    if (status == MP_OK)
-        status = copy_plain(gpu, stream, dst, (char *)(uintptr_t)src, bytes, true, &done);
-    if (status == MP_OK && bytes > 0 && !done)
-        status = check(gpu, gpu->cuda->call.copy_to_device(dst, src, bytes, stream),
-                       "cuMemcpyHtoDAsync", gpu->device.name);
-    return status;
-}
-
-enum mp_status mp_gpu_download(struct mp_gpu *gpu, mp_cu_stream stream, void *dst, mp_cu_ptr src,
-                               uint64_t bytes)
-{
-    enum mp_status status = mp_gpu_enter(gpu);
-    bool done = false;
-
-    if (status == MP_OK)
-        status = copy_plain(gpu, stream, src, dst, bytes, false, &done);
-    if (status == MP_OK && bytes > 0 && !done)
-        status = check(gpu, gpu->cuda->call.copy_to_host(dst, src, bytes, stream),
-                       "cuMemcpyDtoHAsync", gpu->device.name);
-    return status;
-}
-
-enum mp_status mp_gpu_copy(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst, mp_cu_ptr src,
-                           uint64_t bytes)
-{
-    enum mp_status status = mp_gpu_enter(gpu);
-
-    if (status == MP_OK && bytes > 0)
-        status = check(gpu, gpu->cuda->call.copy_on_device(dst, src, bytes, stream),
-                       "cuMemcpyDtoDAsync", gpu->device.name);
-    return status;
-}
-
-enum mp_status mp_gpu_clear(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst, uint64_t bytes)
-{
-    enum mp_status status = mp_gpu_enter(gpu);
-
-    if (status == MP_OK && bytes > 0)
-        status = check(gpu, gpu->cuda->call.set_bytes(dst, 0, bytes, stream), "cuMemsetD8Async",
-                       gpu->device.name);
-    return status;
-}
 
 static enum mp_status allow_shared(struct mp_gpu *gpu, enum mp_cuda_kernel kernel, uint32_t bytes)
 {
@@ -560,10 +270,11 @@ static enum mp_status allow_shared(struct mp_gpu *gpu, enum mp_cuda_kernel kerne
         return MP_OK;
     pthread_mutex_lock(&gpu->shared_lock);
     if (bytes > atomic_load_explicit(allowed, memory_order_relaxed)) {
-        status = check(gpu,
-                       gpu->cuda->call.function_set(gpu->functions[kernel],
-                                                    MP_CU_FUNCTION_SHARED_BYTES_MAX, (int)bytes),
-                       "cuFuncSetAttribute", mp_cuda_kernel_name(kernel));
+        status =
+            mp_gpu_check(gpu,
+                         gpu->cuda->call.function_set(gpu->functions[kernel],
+                                                      MP_CU_FUNCTION_SHARED_BYTES_MAX, (int)bytes),
+                         "cuFuncSetAttribute", mp_cuda_kernel_name(kernel));
         if (status == MP_OK)
             atomic_store_explicit(allowed, bytes, memory_order_relaxed);
     }
@@ -584,11 +295,11 @@ enum mp_status mp_gpu_launch(struct mp_gpu *gpu, mp_cu_stream stream, enum mp_cu
     if (status == MP_OK)
         status = allow_shared(gpu, kernel, grid.shared_bytes);
     if (status == MP_OK)
-        status = check(gpu,
-                       gpu->cuda->call.launch(gpu->functions[kernel], grid.x, grid.y, grid.z,
-                                              grid.threads, 1, 1, grid.shared_bytes, stream,
-                                              parameters, NULL),
-                       "cuLaunchKernel", mp_cuda_kernel_name(kernel));
+        status = mp_gpu_check(gpu,
+                              gpu->cuda->call.launch(gpu->functions[kernel], grid.x, grid.y, grid.z,
+                                                     grid.threads, 1, 1, grid.shared_bytes, stream,
+                                                     parameters, NULL),
+                              "cuLaunchKernel", mp_cuda_kernel_name(kernel));
     return status;
 }
 
@@ -600,8 +311,9 @@ enum mp_status mp_gpu_capture_begin(struct mp_gpu *gpu, mp_cu_stream stream)
 
     return status != MP_OK
                ? status
-               : check(gpu, gpu->cuda->call.capture_begin(stream, MP_CU_CAPTURE_THREAD_LOCAL),
-                       "cuStreamBeginCapture", gpu->device.name);
+               : mp_gpu_check(gpu,
+                              gpu->cuda->call.capture_begin(stream, MP_CU_CAPTURE_THREAD_LOCAL),
+                              "cuStreamBeginCapture", gpu->device.name);
 }
 
 enum mp_status mp_gpu_capture_end(struct mp_gpu *gpu, mp_cu_stream stream,
@@ -613,14 +325,14 @@ enum mp_status mp_gpu_capture_end(struct mp_gpu *gpu, mp_cu_stream stream,
     enum mp_status status = mp_gpu_enter(gpu);
 
     if (status == MP_OK)
-        status =
-            check(gpu, call->capture_end(stream, &graph), "cuStreamEndCapture", gpu->device.name);
+        status = mp_gpu_check(gpu, call->capture_end(stream, &graph), "cuStreamEndCapture",
+                              gpu->device.name);
     if (status != MP_OK)
         return status;
-    status = check(gpu, call->graph_instantiate(&exec, graph, 0), "cuGraphInstantiate",
-                   gpu->device.name);
+    status = mp_gpu_check(gpu, call->graph_instantiate(&exec, graph, 0), "cuGraphInstantiate",
+                          gpu->device.name);
     if (graph != NULL && mp_cuda_lost(gpu->life) == 0)
-        undone(gpu, call->graph_destroy(graph), "cuGraphDestroy");
+        mp_gpu_undone(gpu, call->graph_destroy(graph), "cuGraphDestroy");
     if (status == MP_OK)
         *graph_p = exec;
     return status;
@@ -631,12 +343,12 @@ enum mp_status mp_gpu_replay(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_grap
     const enum mp_status status = mp_gpu_enter(gpu);
 
     return status != MP_OK ? status
-                           : check(gpu, gpu->cuda->call.graph_launch(graph, stream),
-                                   "cuGraphLaunch", gpu->device.name);
+                           : mp_gpu_check(gpu, gpu->cuda->call.graph_launch(graph, stream),
+                                          "cuGraphLaunch", gpu->device.name);
 }
 
 void mp_gpu_graph_close(struct mp_gpu *gpu, mp_cu_graph_exec graph)
 {
-    if (graph != NULL && enter_to_undo(gpu))
-        undone(gpu, gpu->cuda->call.graph_exec_destroy(graph), "cuGraphExecDestroy");
+    if (graph != NULL && mp_gpu_enter_to_undo(gpu))
+        mp_gpu_undone(gpu, gpu->cuda->call.graph_exec_destroy(graph), "cuGraphExecDestroy");
 }

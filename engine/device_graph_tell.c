@@ -1,0 +1,143 @@
+/*
+ * After a graph: the host's step runs over the layers that are done, with their scores and with
+ * operations that have nothing left to do, so pager and policies see the same as in a host-driven
+ * step. Where the assign policy gives an expert to somebody else than the device, the host takes
+ * that layer over and goes on behind it: what a graph gives is what that policy wanted, or it is
+ * not used.
+ */
+#include <string.h>
+
+#include "engine/device_graph.h"
+#include "vmm/base/error.h"
+
+static struct mp_device *device_of(void *ctx)
+{
+    return ((struct mp_engine *)ctx)->device;
+}
+
+/* The residual stream of a layer before its experts; see device_graph.c. */
+static mp_cu_ptr kept_x(const struct mp_device *device, uint32_t moe_layer)
+{
+    const struct mp_engine *engine = device->engine;
+
+    return device->graphs->x +
+           (uint64_t)moe_layer * engine->tokens * engine->config.model->hidden * sizeof(float);
+}
+
+enum mp_status mp_device_graph_resume(struct mp_device *device, uint32_t moe_layer)
+{
+    const struct mp_engine *engine = device->engine;
+    enum mp_status status = mp_gpu_copy(
+        device->gpu, mp_device_stream(device), device->state.x, kept_x(device, moe_layer),
+        (uint64_t)engine->tokens * engine->config.model->hidden * sizeof(float));
+
+    return status == MP_OK ? mp_device_dense(device, engine->layer_of[moe_layer], engine->tokens)
+                           : status;
+}
+
+static void give_seen_scores(struct mp_device *device, uint32_t moe_layer, float *scores)
+{
+    const struct mp_engine *engine = device->engine;
+    const size_t count = (size_t)engine->tokens * engine->shape.experts;
+
+    memcpy(scores, device->graphs->seen + moe_layer * count, count * sizeof(float));
+}
+
+static enum mp_status done_scores(void *ctx, uint32_t moe_layer, float *scores)
+{
+    struct mp_engine *engine = ctx;
+
+    mp_device_open_layer(engine->device, moe_layer);
+    give_seen_scores(engine->device, moe_layer, scores);
+    engine->scores = scores;
+    return MP_OK;
+}
+
+/* With all experts there, the next layer run ahead of time is that layer itself. The normed input
+ * of a layer is made again for those who want it on the host. */
+static enum mp_status done_source_scores(void *ctx, uint32_t moe_layer, uint32_t target_layer,
+                                         enum mp_score_source source, float *scores)
+{
+    struct mp_engine *engine = ctx;
+    struct mp_device *device = engine->device;
+    const enum mp_score_source speaks =
+        mp_engine_source_of(engine, moe_layer, target_layer, source);
+    enum mp_status status = MP_OK;
+
+    if (speaks == MP_SCORES_GATE)
+        return mp_device_gate_scores(device, kept_x(device, moe_layer), target_layer, scores);
+    if (speaks == MP_SCORES_PARTIAL) {
+        give_seen_scores(device, target_layer, scores);
+        return MP_OK;
+    }
+    if (!device->input_here)
+        status = mp_device_norm(device, device->state.xn, kept_x(device, moe_layer),
+                                device->weights.layers[engine->layer_of[moe_layer]].ffn_norm,
+                                engine->tokens);
+    return status == MP_OK
+               ? device->graphs->host.source_scores(ctx, moe_layer, target_layer, source, scores)
+               : status;
+}
+
+static enum mp_status done_shared(void *ctx, uint32_t moe_layer)
+{
+    (void)moe_layer;
+    ((struct mp_engine *)ctx)->predict.shared = true;
+    return MP_OK;
+}
+
+/* Somebody else than the device shall compute: from here on the layer is the host's. */
+static bool done_take(void *ctx, uint32_t moe_layer, uint32_t expert, enum mp_executor executor)
+{
+    struct mp_device *device = device_of(ctx);
+    struct mp_device_graphs *g = device->graphs;
+
+    g->taken = true;
+    device->ops = g->host;
+    if (mp_device_graph_resume(device, moe_layer) != MP_OK)
+        g->trouble = *mp_error_last();
+    return device->ops.take(ctx, moe_layer, expert, executor);
+}
+
+static enum mp_status done_experts(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
+                                   uint32_t count)
+{
+    (void)moe_layer;
+    mp_device_tell(device_of(ctx), work, count);
+    return MP_OK;
+}
+
+static enum mp_status done_combine(void *ctx, uint32_t moe_layer, const uint32_t *experts,
+                                   const float *weights)
+{
+    (void)ctx;
+    (void)moe_layer;
+    (void)experts;
+    (void)weights;
+    return MP_OK;
+}
+
+enum mp_status mp_device_graph_tell(struct mp_device *device, uint32_t good, uint32_t *layers_p)
+{
+    struct mp_device_graphs *g = device->graphs;
+    enum mp_status status = MP_OK;
+    uint32_t l;
+
+    g->host = device->ops;
+    g->taken = false;
+    g->trouble.status = MP_OK;
+    device->ops.scores = done_scores;
+    device->ops.source_scores = done_source_scores;
+    device->ops.shared = done_shared;
+    device->ops.take = done_take;
+    device->ops.experts = done_experts;
+    device->ops.combine = done_combine;
+    for (l = 0; l < good && status == MP_OK && !g->taken; l++)
+        status = mp_step_layer(device->engine->step, l, device->engine->tokens);
+    device->ops = g->host;
+    *layers_p = l;
+    if (status != MP_OK || g->trouble.status == MP_OK)
+        return status;
+    mp_error_set(&g->trouble);
+    return g->trouble.status;
+}

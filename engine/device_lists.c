@@ -1,0 +1,180 @@
+/*
+ * Work lists: which experts the kernels of a MoE layer compute, with whose rows.
+ *
+ * All lists of a layer stand one behind the other in one buffer, rows of activations likewise, so
+ * executors never share a place and nothing is used again before the layer is over.
+ */
+#include "engine/device.h"
+#include "vmm/base/checked.h"
+
+#define LIST_ALIGN 16u
+
+_Static_assert(MP_CUDA_KERNEL_experts_up_bf16 == MP_CUDA_KERNEL_experts_up_f32 + MP_WTYPE_BF16 &&
+                   MP_CUDA_KERNEL_experts_up_f16 == MP_CUDA_KERNEL_experts_up_f32 + MP_WTYPE_F16 &&
+                   MP_CUDA_KERNEL_experts_down_bf16 ==
+                       MP_CUDA_KERNEL_experts_down_f32 + MP_WTYPE_BF16 &&
+                   MP_CUDA_KERNEL_experts_down_f16 ==
+                       MP_CUDA_KERNEL_experts_down_f32 + MP_WTYPE_F16,
+               "kernels stand in the order of the types");
+
+/* Of the work lists of a layer: every slice of every expert in a list of its own at worst. */
+bool mp_device_list_bytes(const struct mp_engine_config *c, uint32_t slices, uint64_t *bytes_p)
+{
+    const struct mp_model_config *m = c->model;
+    uint64_t works, rows;
+
+    return mp_mul_u64((uint64_t)m->experts * slices, sizeof(struct mp_cuda_expert) + LIST_ALIGN,
+                      &works) &&
+           mp_mul_u64((uint64_t)c->tokens_max * m->experts_per_token, sizeof(uint32_t) * slices,
+                      &rows) &&
+           mp_add_u64(works, rows, bytes_p) && mp_round_up_u64(*bytes_p, 256, bytes_p);
+}
+
+/* Place for `bytes` of a layer's lists on the device, where they are brought from their place on
+ * the host. */
+static enum mp_status send_list(struct mp_device *device, struct mp_device_queue *queue,
+                                uint64_t bytes, uint64_t *at_p)
+{
+    const uint64_t at = device->list_used;
+
+    *at_p = device->state.list + at;
+    device->list_used += (bytes + LIST_ALIGN - 1) / LIST_ALIGN * LIST_ALIGN;
+    return mp_gpu_upload(device->gpu, queue->stream, *at_p, device->list + at, bytes);
+}
+
+/* Launch a list of experts of one type, which stands on the host at `list_used`. */
+static enum mp_status launch_list(struct mp_device *device, struct mp_device_queue *queue,
+                                  enum mp_wtype type, const struct mp_cuda_experts *list,
+                                  uint32_t rows)
+{
+    const uint64_t work_bytes = list->works * sizeof(struct mp_cuda_expert);
+    const uint64_t bytes = work_bytes + rows * sizeof(uint32_t);
+    const struct mp_device_state *s = &device->state;
+    struct mp_cuda_experts params = *list;
+    enum mp_status status = send_list(device, queue, bytes, &params.work);
+
+    params.row = params.work + work_bytes;
+    params.x = s->xn;
+    params.act = s->act + device->act_used * sizeof(float);
+    params.rank = s->rank;
+    params.type = type;
+    params.hidden = params.x_stride = device->engine->config.model->hidden;
+    params.top_k = device->engine->shape.top_k;
+    if (status == MP_OK)
+        status =
+            mp_gpu_launch(device->gpu, queue->stream,
+                          (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_up_f32 + type), &params);
+    if (status == MP_OK)
+        status =
+            mp_gpu_launch(device->gpu, queue->stream,
+                          (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_down_f32 + type), &params);
+    device->act_used += (uint64_t)rows * params.channels;
+    return status;
+}
+
+/* Is slice `slice` of this work to be computed with weights of this type? */
+static bool takes_part(const struct mp_device *device, const struct mp_expert_work *work,
+                       uint32_t layer, enum mp_wtype type, uint32_t slice)
+{
+    const struct mp_engine *engine = device->engine;
+
+    return slice - work->slice < work->slices &&
+           engine->config.weights->unit_types[layer * engine->shape.experts + work->expert] == type;
+}
+
+static struct mp_cuda_expert make_work(const struct mp_device *device,
+                                       const struct mp_expert_work *work, uint32_t slice,
+                                       uint32_t first)
+{
+    const struct mp_slices *slices = &device->engine->config.weights->slices;
+    const void *const *pieces = work->executor == MP_EXECUTOR_DEVICE
+                                    ? work->pieces
+                                    : device->pieces[work->expert * slices->count + slice];
+
+    return (struct mp_cuda_expert){
+        .gate = (uintptr_t)pieces[MP_PIECE_GATE],
+        .up = (uintptr_t)pieces[MP_PIECE_UP],
+        .down = (uintptr_t)pieces[MP_PIECE_DOWN],
+        .first = first,
+        .count = work->rows.count,
+        .channels = (uint32_t)mp_slices_channels(slices, slice),
+        .accumulate = slice > 0,
+    };
+}
+
+static uint32_t *list_rows(const struct mp_device *device, const struct mp_expert_work *work,
+                           uint32_t *row)
+{
+    for (uint32_t r = 0; r < work->rows.count; r++)
+        *row++ = (uint32_t)mp_engine_rank_row(device->engine, &work->rows, r);
+    return row;
+}
+
+static enum mp_status launch_many(struct mp_device *device, struct mp_device_queue *queue,
+                                  enum mp_wtype type, const struct mp_expert_work *work,
+                                  uint32_t slice)
+{
+    const struct mp_cuda_expert expert = make_work(device, work, slice, 0);
+    const mp_cu_ptr act = device->state.act + device->act_used * sizeof(float);
+    enum mp_status status;
+    uint64_t row;
+
+    (void)list_rows(device, work, (uint32_t *)(device->list + device->list_used));
+    status = send_list(device, queue, expert.count * sizeof(uint32_t), &row);
+    device->act_used += (uint64_t)expert.count * expert.channels;
+    return status == MP_OK ? mp_device_run_many(device, queue, type, &expert, row, act) : status;
+}
+
+/* Of a batch, the experts whose weights are of one type, one slice of each. */
+static enum mp_status launch_slice(struct mp_device *device, struct mp_device_queue *queue,
+                                   const struct mp_device_batch *batch, enum mp_wtype type,
+                                   uint32_t slice)
+{
+    const struct mp_expert_work *works = device->work + batch->first;
+    struct mp_cuda_expert *list = (void *)(device->list + device->list_used);
+    struct mp_cuda_experts params = { .works = 0 };
+    uint32_t rows = 0, *row;
+    enum mp_status status;
+
+    for (uint32_t i = 0; i < batch->count; i++) {
+        if (!takes_part(device, &works[i], batch->layer, type, slice) ||
+            mp_device_is_many(device, works[i].rows.count))
+            continue;
+        list[params.works] = make_work(device, &works[i], slice, rows);
+        if (list[params.works].channels > params.channels)
+            params.channels = list[params.works].channels;
+        if (works[i].rows.count > params.rows_max)
+            params.rows_max = works[i].rows.count;
+        rows += works[i].rows.count;
+        params.works++;
+    }
+    row = (uint32_t *)(list + params.works);
+    for (uint32_t i = 0; i < batch->count; i++) {
+        if (takes_part(device, &works[i], batch->layer, type, slice) &&
+            !mp_device_is_many(device, works[i].rows.count))
+            row = list_rows(device, &works[i], row);
+    }
+    status = params.works > 0 ? launch_list(device, queue, type, &params, rows) : MP_OK;
+    for (uint32_t i = 0; i < batch->count && status == MP_OK; i++) {
+        if (takes_part(device, &works[i], batch->layer, type, slice) &&
+            mp_device_is_many(device, works[i].rows.count))
+            status = launch_many(device, queue, type, &works[i], slice);
+    }
+    return status;
+}
+
+/* Slices of an expert are added in their order, in launches one behind the other. */
+enum mp_status mp_device_queue_batch(struct mp_device *device, struct mp_device_queue *queue,
+                                     const struct mp_device_batch *batch)
+{
+    const uint32_t slices = device->engine->config.weights->slices.count;
+    enum mp_status status = mp_gpu_record(device->gpu, batch->start, queue->stream);
+
+    for (unsigned type = 0; type < MP_WTYPE_COUNT; type++) {
+        for (uint32_t slice = 0; slice < slices && status == MP_OK; slice++)
+            status = launch_slice(device, queue, batch, (enum mp_wtype)type, slice);
+    }
+    if (status == MP_OK)
+        status = mp_gpu_record(device->gpu, batch->end, queue->stream);
+    return status;
+}

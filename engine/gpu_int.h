@@ -1,0 +1,48 @@
+#ifndef MP_GPU_INT_H
+#define MP_GPU_INT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/gpu.h"
+#include "vmm/cuda_watch.h"
+
+/* What gpu.c (device, streams, kernels, graphs) and gpu_memory.c (memory and copies) share. */
+
+#define MP_GPU_PLAIN_MAX 64 /* pieces of host memory that are not pinned */
+
+struct mp_gpu_plain {
+    char *address;
+    uint64_t bytes; /* mapped */
+};
+
+struct mp_gpu {
+    const struct mp_cuda *cuda;
+    struct mp_cuda_device device;
+    struct mp_cuda_life *life;
+    mp_cu_context context;
+    mp_cu_module module;
+    mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
+    /* Dynamic shared memory that each kernel may have; grows, under the lock, or the driver could
+     * hear of a smaller number last. Relaxed: a thread that sees an old value looks again there. */
+    _Atomic uint32_t shared_bytes[MP_CUDA_KERNEL_COUNT];
+    pthread_mutex_t shared_lock;
+
+    /* Host memory that could not be pinned. The count only grows, so that 0 needs no lock: who uses
+     * a piece got it after the count had changed. */
+    _Atomic uint32_t plain_made;
+    pthread_mutex_t plain_lock; /* of the pieces, and of the bounce buffer's contents */
+    struct mp_gpu_plain plain[MP_GPU_PLAIN_MAX];
+    char *bounce; /* pinned: what copies of those pieces go through; NULL until it is needed */
+};
+
+/* mp_cuda_check_life() for this device. */
+enum mp_status mp_gpu_check(const struct mp_gpu *gpu, mp_cu_result result, const char *call,
+                            const char *object) MP_MUST_CHECK;
+
+/* For calls that undo something: the caller's error stays what it was. */
+void mp_gpu_undone(const struct mp_gpu *gpu, mp_cu_result result, const char *call);
+/* As mp_gpu_enter(), for what gives back: false where there is no context any more. */
+bool mp_gpu_enter_to_undo(const struct mp_gpu *gpu);
+
+#endif
