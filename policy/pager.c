@@ -126,6 +126,8 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
         status = mp_pager_start_waiting(pager);
     if (status != MP_OK)
         mp_pager_abort(pager);
+    else if (mp_pager_count_needs(pager, MP_NEED_LOADING) > 0)
+        mp_space_push(pager->config.space);
     return status;
 }
 

@@ -2,7 +2,8 @@
 set(mp_wrapped_calls malloc calloc realloc aligned_alloc posix_memalign strdup open open64 openat
     openat64 fstat fstat64 fstatat fstatat64 statx fcntl fcntl64 pread pread64 read mmap mmap64
     munmap madvise mlock memfd_create ftruncate ftruncate64 fopen fopen64 opendir eventfd
-    pthread_create pthread_join io_uring_queue_init io_uring_submit_and_wait)
+    pthread_create pthread_join io_uring_queue_init io_uring_submit_and_wait
+    io_uring_wait_cqes)
 
 # mp_test(base/error_test LIBS mp_base [TIMEOUT s] [LABELS l] [SOURCES more.c] [ARGS ...]
 #         [VARIANTS a b] [WRAP])
@@ -177,6 +178,8 @@ mp_test(vmm/pci_link_test LIBS mp_vmm)
 mp_test(vmm/populate_test LIBS mp_vmm WRAP LABELS fault)
 mp_test(vmm/reader_fault_test LIBS mp_vmm SOURCES tests/vmm/reader_files.c
     VARIANTS io_uring threads WRAP LABELS fault TIMEOUT 120)
+mp_test(vmm/reader_push_test LIBS mp_vmm SOURCES tests/vmm/reader_files.c WRAP LABELS fault)
+target_link_options(vmm_reader_push_test PRIVATE -Wl,--wrap=eventfd_write)
 mp_test(vmm/reader_stress_test LIBS mp_vmm SOURCES tests/vmm/reader_files.c
     VARIANTS io_uring threads LABELS stress TIMEOUT 120)
 mp_test(vmm/reader_test LIBS mp_vmm SOURCES tests/vmm/reader_files.c VARIANTS io_uring threads)

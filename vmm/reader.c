@@ -204,6 +204,13 @@ void mp_reader_submit(struct mp_reader *reader, struct mp_ticket *ticket)
     submit(reader, ticket, false);
 }
 
+void mp_reader_push(struct mp_reader *reader)
+{
+    mp_assert_none_held();
+    if (reader->engine->push != NULL)
+        reader->engine->push(reader);
+}
+
 void mp_reader_submit_held(struct mp_reader *reader, struct mp_ticket *ticket)
 {
     submit(reader, ticket, true);

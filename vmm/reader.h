@@ -21,7 +21,7 @@
  * several of which are in flight at once, also of different tickets. A ticket can be cancelled
  * until its first chunk has been handed to the kernel.
  *
- * Two engines read files: io_uring (one thread that owns the ring), and a pool of threads with
+ * Two engines read files: io_uring (one thread, and callers that push), and a pool of threads with
  * pread where io_uring is missing or forbidden. Which one runs is said once in the log and by
  * mp_reader_engine(). A reader with a memory link copies instead, by the lane of a backend, on one
  * thread, the tickets one after the other.
@@ -175,6 +175,14 @@ void mp_reader_submit_held(struct mp_reader *reader, struct mp_ticket *ticket);
 void mp_reader_let_go(struct mp_reader *reader, struct mp_ticket *ticket);
 void mp_reader_fail_held(struct mp_reader *reader, struct mp_ticket *ticket,
                          const struct mp_error *error);
+
+/*
+ * The caller is going to compute, and then to wait for demands: with io_uring, hand their reads to
+ * the kernel on the calling thread, as many as may be in flight, in half a millisecond at most.
+ * Else they begin when the reader's own thread gets a processor, which can be milliseconds later.
+ * No lock may be held. Clears the calling thread's error record if a ticket fails at once.
+ */
+void mp_reader_push(struct mp_reader *reader);
 
 /* Make a prefetch that is queued or has chunks left to hand out a demand; no effect on others. */
 void mp_reader_promote(struct mp_reader *reader, struct mp_ticket *ticket);

@@ -49,6 +49,9 @@ struct mp_reader_engine {
     /* Something was queued, or `stopping` was set. The lock is held. */
     void (*wake_locked)(struct mp_reader *reader);
 
+    /* Optional: what mp_reader_push() does. No lock is held. */
+    void (*push)(struct mp_reader *reader);
+
     /* Optional, for an engine without threads: let time pass until something ends. The lock is held
      * and dropped on the way. */
     void (*pass_locked)(struct mp_reader *reader);

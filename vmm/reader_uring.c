@@ -12,9 +12,10 @@
 #include "vmm/reader_int.h"
 
 /*
- * Engine: io_uring. One thread owns the ring: it takes chunks, submits their reads and sleeps in
- * the kernel until one completes. New tickets wake it through an eventfd, of which a read is always
- * in flight in the same ring.
+ * Engine: io_uring. One thread takes chunks, submits their reads and sleeps in the kernel until one
+ * completes. New tickets wake it through an eventfd, of which a read is always in flight in the
+ * same ring. A caller may hand chunks to the kernel too (push): threads that compute leave the
+ * ring's thread no processor, for milliseconds. Completions are this thread's alone.
  *
  * If the ring stops working (which a healthy kernel never does, but a sandbox may), nothing is
  * lost: reads that the kernel has are waited for with poll(), those it has not are done with
@@ -22,6 +23,9 @@
  */
 #define EVENT_TRIES 16
 #define ENTER_TRIES 1000
+
+/* The most that a caller spends on handing over reads. */
+#define PUSH_NS 500000
 
 struct uring_state {
     struct mp_reader *reader;
@@ -32,21 +36,25 @@ struct uring_state {
     /* Under the reader's lock: the thread may sleep although it could take a chunk. */
     bool wake_wanted;
 
-    /* All below is the thread's own. */
+    /* The thread's own. */
     uint64_t event_value;
     bool event_armed; /* the read of the eventfd is in flight */
     uint32_t event_failures;
-    uint32_t enter_failures; /* in a row */
-    bool broken;
 
-    uint32_t in_flight; /* slots in use */
-    uint32_t free_count;
+    /* The side of the ring where reads are handed over, and all below. */
+    struct mp_mutex lock;
+    uint32_t enter_failures MP_GUARDED_BY(lock); /* in a row */
+    bool broken MP_GUARDED_BY(lock);             /* set by the thread only */
+    bool deaf MP_GUARDED_BY(lock); /* no eventfd: nobody would look for what a caller pushed */
+
+    uint32_t in_flight MP_GUARDED_BY(lock); /* slots in use */
+    uint32_t free_count MP_GUARDED_BY(lock);
     uint16_t *free_slots;
-    struct mp_chunk *slots;
+    struct mp_chunk *slots; /* those in use: the thread's, once the kernel has them */
 
     /* What was put into the ring and not yet taken by the kernel, oldest first: slots, or the
      * number of slots for the eventfd. */
-    uint32_t pushed_count;
+    uint32_t pushed_count MP_GUARDED_BY(lock);
     uint16_t *pushed;
 };
 
@@ -70,8 +78,10 @@ static void push_read(struct uring_state *state, uint16_t slot, int fd, void *ds
 
 static void arm_event(struct uring_state *state)
 {
+    mp_lock(&state->lock);
     push_read(state, event_slot(state), state->event_fd, &state->event_value,
               sizeof(state->event_value), 0);
+    mp_unlock(&state->lock);
     state->event_armed = true;
 }
 
@@ -87,8 +97,10 @@ static void end_chunk(struct uring_state *state, uint16_t slot)
     mp_lock(&state->reader->lock);
     mp_reader_complete_locked(state->reader, &state->slots[slot]);
     mp_unlock(&state->reader->lock);
+    mp_lock(&state->lock);
     state->free_slots[state->free_count++] = slot;
     state->in_flight--;
+    mp_unlock(&state->lock);
 }
 
 static void handle_event(struct uring_state *state, int result)
@@ -100,32 +112,58 @@ static void handle_event(struct uring_state *state, int result)
         state->event_failures++;
 }
 
+/* The rest of a chunk. False: the ring is broken. */
+static bool push_again(struct uring_state *state, uint16_t slot)
+{
+    bool pushed;
+
+    mp_lock(&state->lock);
+    pushed = !state->broken;
+    if (pushed)
+        push_chunk(state, slot);
+    mp_unlock(&state->lock);
+    return pushed;
+}
+
 static void handle_chunk(struct uring_state *state, uint16_t slot, int result)
 {
     struct mp_chunk *chunk = &state->slots[slot];
 
-    /* "Would block" is no answer for a file, and not every file system has io_uring's read path. */
-    if (result == -EAGAIN || result == -EOPNOTSUPP) {
+    /* "Would block" is no answer for a file, and not every file system has io_uring's read path.
+     * Reads that the kernel's own threads do are given up when the thread ends that pushed them. */
+    if (result == -EAGAIN || result == -EOPNOTSUPP || result == -ECANCELED) {
         mp_chunk_read(state->reader, chunk);
     } else if (mp_chunk_result(state->reader, chunk, result)) {
-        if (!state->broken) {
-            push_chunk(state, slot);
+        if (push_again(state, slot))
             return;
-        }
         mp_chunk_read(state->reader, chunk);
     }
     end_chunk(state, slot);
 }
 
-static void handle_completions(struct uring_state *state)
+/* The lock: a caller may have filled the slot. */
+static bool next_completion(struct uring_state *state, uint16_t *slot_p, int *result_p)
 {
     struct io_uring_cqe *cqe;
+    bool there;
 
-    while (io_uring_peek_cqe(&state->ring, &cqe) == 0) {
-        const uint16_t slot = (uint16_t)io_uring_cqe_get_data64(cqe);
-        const int result = cqe->res;
-
+    mp_lock(&state->lock);
+    there = io_uring_peek_cqe(&state->ring, &cqe) == 0;
+    if (there) {
+        *slot_p = (uint16_t)io_uring_cqe_get_data64(cqe);
+        *result_p = cqe->res;
         io_uring_cqe_seen(&state->ring, cqe);
+    }
+    mp_unlock(&state->lock);
+    return there;
+}
+
+static void handle_completions(struct uring_state *state)
+{
+    uint16_t slot;
+    int result;
+
+    while (next_completion(state, &slot, &result)) {
         if (slot == event_slot(state))
             handle_event(state, result);
         else
@@ -133,18 +171,28 @@ static void handle_completions(struct uring_state *state)
     }
 }
 
-/* Hand over what was pushed and sleep until `count` have completed. False: the ring is broken. */
-static bool enter(struct uring_state *state, unsigned count)
+/* Hand over what was pushed; 0, or what the kernel said. */
+static int hand_over_locked(struct uring_state *state)
 {
-    const int result = io_uring_submit_and_wait(&state->ring, count);
+    const int result = io_uring_submit_and_wait(&state->ring, 0);
+    uint32_t taken;
+
+    mp_assert_held(&state->lock);
+    if (result < 0)
+        return result;
+    taken = (uint32_t)result;
+    mp_assert(taken <= state->pushed_count);
+    state->pushed_count -= taken;
+    memmove(state->pushed, state->pushed + taken, state->pushed_count * sizeof(*state->pushed));
+    return 0;
+}
+
+/* The same on the ring's thread, which judges the ring. False: it is broken. */
+static bool judge(struct uring_state *state, int result)
+{
     char number[32];
 
-    if (result >= 0) {
-        const uint32_t taken = (uint32_t)result;
-
-        mp_assert(taken <= state->pushed_count);
-        state->pushed_count -= taken;
-        memmove(state->pushed, state->pushed + taken, state->pushed_count * sizeof(*state->pushed));
+    if (result == 0) {
         state->enter_failures = 0;
         return true;
     }
@@ -153,30 +201,43 @@ static bool enter(struct uring_state *state, unsigned count)
         return true;
     mp_log_warn("reader", "io_uring stopped working: %s; reading with one thread",
                 mp_errno_name(number, -result));
+    mp_lock(&state->lock);
     state->broken = true;
+    mp_unlock(&state->lock);
     return false;
 }
 
-/* Put one chunk into a free slot. False: there is none, of either. */
-static bool take_chunk(struct uring_state *state, bool *stopping_p)
+/* Hand over what was pushed and sleep until something has completed. False: the ring is broken. */
+static bool enter(struct uring_state *state)
 {
-    struct mp_reader *reader = state->reader;
-    const uint16_t slot = state->free_count > 0 ? state->free_slots[state->free_count - 1] : 0;
-    bool taken;
+    struct io_uring_cqe *cqe;
+    bool all;
+    int result;
 
-    mp_lock(&reader->lock);
-    state->wake_wanted = false;
-    taken = state->free_count > 0 && mp_reader_take_locked(reader, &state->slots[slot]);
-    if (!taken && state->free_count > 0)
-        state->wake_wanted = true;
-    *stopping_p = reader->stopping;
-    mp_unlock(&reader->lock);
-    if (taken) {
-        state->free_count--;
-        state->in_flight++;
-        push_chunk(state, slot);
-    }
-    return taken;
+    mp_lock(&state->lock);
+    result = hand_over_locked(state);
+    all = state->pushed_count == 0;
+    mp_unlock(&state->lock);
+    if (result == 0 && all)
+        result = io_uring_wait_cqes(&state->ring, &cqe, 1, NULL, NULL);
+    return judge(state, result);
+}
+
+/* Put one chunk into the ring. False: there is none, or no slot for it. Both locks are held. */
+static bool take_chunk_locked(struct uring_state *state)
+{
+    uint16_t slot;
+
+    mp_assert_held(&state->lock);
+    if (state->free_count == 0)
+        return false;
+    slot = state->free_slots[state->free_count - 1];
+    if (!mp_reader_take_locked(state->reader, &state->slots[slot]))
+        return false;
+    state->free_count--;
+    state->in_flight++;
+    push_chunk(state, slot);
+    return true;
 }
 
 /*
@@ -187,13 +248,53 @@ static bool take_chunk(struct uring_state *state, bool *stopping_p)
  */
 static bool take_chunks(struct uring_state *state)
 {
-    bool stopping = false;
+    struct mp_reader *reader = state->reader;
+    bool stopping, taken, busy;
+    int result = 0;
 
-    while (!state->broken && take_chunk(state, &stopping)) {
-        if (enter(state, 0))
+    do {
+        mp_lock(&state->lock);
+        mp_lock(&reader->lock);
+        state->wake_wanted = false;
+        taken = take_chunk_locked(state);
+        if (!taken && state->free_count > 0)
+            state->wake_wanted = true;
+        stopping = reader->stopping;
+        mp_unlock(&reader->lock);
+        if (taken)
+            result = hand_over_locked(state);
+        busy = state->in_flight > 0;
+        mp_unlock(&state->lock);
+        if (taken && judge(state, result))
             handle_completions(state);
+    } while (taken && !state->broken);
+    return !stopping || busy;
+}
+
+/*
+ * The same on the thread of a caller, for so long as it may cost, and demands only: the caller
+ * waits for them, so it makes no other system call that the end of a read could interrupt. What is
+ * left then, and what the kernel does not take, is for the ring's thread, which the submission
+ * woke.
+ */
+static void uring_push(struct mp_reader *reader)
+{
+    struct uring_state *state = reader->engine_state;
+    const uint64_t start_ns = mp_clock_now_ns(reader->config.clock);
+    bool taken = true;
+
+    mp_lock(&state->lock);
+    while (taken && !state->broken && !state->deaf && state->pushed_count == 0 &&
+           mp_clock_now_ns(reader->config.clock) - start_ns < PUSH_NS) {
+        mp_lock(&reader->lock);
+        taken = reader->lists[MP_PRIORITY_DEMAND].first != NULL && take_chunk_locked(state);
+        mp_unlock(&reader->lock);
+        if (taken && hand_over_locked(state) != 0)
+            break;
     }
-    return !stopping || state->in_flight > 0;
+    if (state->pushed_count > 0)
+        (void)eventfd_write(state->event_fd, 1);
+    mp_unlock(&state->lock);
 }
 
 /* A kernel that does not wake us still fills the completion ring. */
@@ -208,6 +309,7 @@ static void wait_without_enter(struct uring_state *state)
 /* The ring is broken: bring home what it has, read what it has not. */
 static void drain(struct uring_state *state)
 {
+    /* Broken: nobody pushes any more. */
     for (uint32_t i = 0; i < state->pushed_count; i++) {
         const uint16_t slot = state->pushed[i];
 
@@ -228,12 +330,24 @@ static void disarm_event(struct uring_state *state)
 {
     (void)eventfd_write(state->event_fd, 1);
     while (state->event_armed && !state->broken) {
-        if (enter(state, 1))
+        if (enter(state))
             handle_completions(state);
     }
     drain(state);
     while (state->event_armed)
         wait_without_enter(state);
+}
+
+/* Without the eventfd: callers push nothing any more. Is nothing in flight either? */
+static bool alone(struct uring_state *state)
+{
+    bool idle;
+
+    mp_lock(&state->lock);
+    state->deaf = true;
+    idle = state->in_flight == 0;
+    mp_unlock(&state->lock);
+    return idle;
 }
 
 /* Without the eventfd: sleep until there is something to take. */
@@ -255,9 +369,9 @@ static void *uring_run(void *arg)
     while (!state->broken && take_chunks(state)) {
         if (!state->event_armed && state->event_failures < EVENT_TRIES)
             arm_event(state);
-        if (!state->event_armed && state->in_flight == 0)
+        if (!state->event_armed && alone(state))
             wait_for_work(state);
-        else if (enter(state, 1))
+        else if (enter(state))
             handle_completions(state);
     }
     disarm_event(state);
@@ -268,6 +382,7 @@ static void *uring_run(void *arg)
 
 static void uring_free(struct uring_state *state)
 {
+    mp_mutex_fini(&state->lock);
     free(state->pushed);
     free(state->free_slots);
     free(state->slots);
@@ -290,6 +405,7 @@ static struct uring_state *uring_new(struct mp_reader *reader)
     if (state == NULL)
         return NULL;
     state->reader = reader;
+    mp_mutex_init(&state->lock, MP_LOCK_BACKEND, "reader.ring");
     state->slots = calloc(depth, sizeof(*state->slots));
     state->free_slots = calloc(depth, sizeof(*state->free_slots));
     state->pushed = calloc(depth + 1, sizeof(*state->pushed));
@@ -369,5 +485,6 @@ const struct mp_reader_engine mp_reader_engine_uring = {
     .name = "io_uring",
     .start = uring_start,
     .wake_locked = uring_wake_locked,
+    .push = uring_push,
     .stop = uring_stop,
 };

@@ -128,6 +128,9 @@ bool mp_space_reader_idle(const struct mp_space *space);
 enum mp_status mp_space_load(struct mp_space *space, uint32_t unit,
                              enum mp_priority priority) MP_MUST_CHECK;
 
+/* The caller is going to compute: see mp_reader_push(). No effect over a link. */
+void mp_space_push(struct mp_space *space);
+
 /* A filling prefetch has become needed. No effect in other states. */
 void mp_space_promote(struct mp_space *space, uint32_t unit);
 

@@ -129,6 +129,11 @@ enum mp_status mp_space_load(struct mp_space *space, uint32_t unit, enum mp_prio
     return MP_OK;
 }
 
+void mp_space_push(struct mp_space *space)
+{
+    mp_reader_push(space->reader);
+}
+
 void mp_space_promote(struct mp_space *space, uint32_t unit)
 {
     struct space_unit *u = unit_of(space, unit);

@@ -640,3 +640,16 @@ int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned count)
     }
     return __real_io_uring_submit_and_wait(ring, count);
 }
+
+int __real_io_uring_wait_cqes(struct io_uring *ring, struct io_uring_cqe **cqe_p, unsigned count,
+                              struct __kernel_timespec *timeout, sigset_t *mask);
+int __wrap_io_uring_wait_cqes(struct io_uring *ring, struct io_uring_cqe **cqe_p, unsigned count,
+                              struct __kernel_timespec *timeout, sigset_t *mask);
+
+int __wrap_io_uring_wait_cqes(struct io_uring *ring, struct io_uring_cqe **cqe_p, unsigned count,
+                              struct __kernel_timespec *timeout, sigset_t *mask)
+{
+    const int number = fails(FAULT_io_uring_wait_cqes, HERE);
+
+    return number != 0 ? -number : __real_io_uring_wait_cqes(ring, cqe_p, count, timeout, mask);
+}

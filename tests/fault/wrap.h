@@ -53,6 +53,7 @@
     X(pthread_create, EAGAIN)          \
     X(io_uring_queue_init, EPERM)      \
     X(io_uring_submit_and_wait, EPERM) \
+    X(io_uring_wait_cqes, EPERM)       \
     X(io_uring_read, EIO)
 
 enum fault_call {

@@ -63,6 +63,8 @@ static void step(struct worker *worker)
     if (slot->memory == NULL) {
         slot->memory = test_random_ticket(files, &slot->ticket, &worker->seed);
         mp_reader_submit(reader, &slot->ticket);
+        if (test_random(&worker->seed) % 2 == 0)
+            mp_reader_push(reader);
         return;
     }
     switch (test_random(&worker->seed) % 4) {

@@ -147,6 +147,7 @@ static enum mp_status run_layer(struct bench *bench, uint64_t index, const struc
         mp_reader_promote(bench->reader, &units->tickets[i]);
     submit(bench, units, layer->demands, MP_PRIORITY_DEMAND);
     submit(bench, &bench->units[(index + 1) % 2], next->guesses, MP_PRIORITY_PREFETCH);
+    mp_reader_push(bench->reader);
     for (uint32_t i = 0; i < layer->hits; i++) {
         bench->next_hit = (bench->next_hit + 1) % bench->slots;
         read_memory(bench, bench->memory + bench->next_hit * bench->unit_bytes, bench->unit_bytes);
