@@ -23,3 +23,6 @@ add_dependencies(cli_usage_test fakecuda)
 add_dependencies(cli_device_test fakecuda fakecublas)
 set_property(TEST cli/usage_test cli/device_test APPEND PROPERTY ENVIRONMENT
     FAKECUDA_DIR=${CMAKE_BINARY_DIR}/fakecuda)
+
+# The longest by far: begun first, or one processor waits for it at the end.
+set_property(TEST cli/device_test PROPERTY COST 1000)
