@@ -43,7 +43,7 @@ enum mp_status mp_tok_refuse_type(const struct mp_tok_source *source, const char
                    what, mp_quote(quoted, type, strlen(type)), source->shown);
 }
 
-/* Fields that change ids when they are set, and that are not implemented. */
+/* Fields that change ids when they are set, and that are refused by name then. */
 static enum mp_status refuse_set(const struct mp_tok_source *source, const json_t *object,
                                  const char *key)
 {
