@@ -22,8 +22,8 @@
 /* The buffer on the stack for them; the second level cache has room for it. */
 #define PACK_FLOATS ((size_t)RUN_TOKENS * BLOCK_COLS)
 
-/* How far ahead of the weights in use the stream of short rows is fetched. */
-#define STREAM_AHEAD 4096
+/* How far ahead of the weights in use, in bytes of its row, the stream of a row is fetched. */
+#define STREAM_AHEAD 512
 
 #define CACHE_LINE_BYTES 64
 
@@ -154,127 +154,76 @@ TILE void add_lanes(float *out, vec *acc, int count)
 }
 
 /* Columns [c, c + cols) of the panel, one partial sum at most, are added to the outputs of rows
- * [r, r + rows) and of the tile at token t of the panel. */
+ * r, r + apart, .. and of the tile at token t of the panel. */
 TILE void tile(const struct product *p, const struct panel *q, enum mp_wtype type, size_t r,
-               size_t t, size_t c, size_t cols, int rows, int tokens)
+               size_t apart, size_t t, size_t c, size_t cols, int rows, int tokens)
 {
     const unsigned char *w = p->w + r * p->w_row_bytes + (q->c + c) * type_bytes(type);
     const float *x = q->x + t * q->width + c * (size_t)tokens;
     float *y = p->y + (q->t + t) * p->y_stride + r;
     const int add = p->accumulate || q->c + c > 0;
-    const size_t row_ahead = (size_t)rows * p->w_row_bytes;
-    const size_t ahead = q->tokens > FEW               ? row_ahead
-                         : c + p->block_cols < q->cols ? p->block_cols * type_bytes(type)
-                                                       : row_ahead - c * type_bytes(type);
+    const size_t ahead = q->tokens > FEW ? (size_t)rows * p->w_row_bytes : STREAM_AHEAD;
     float sums[TILE_SUMS_MAX];
     vec acc[TILE_SUMS_MAX];
 
     UNROLL
     for (int i = 0; i < rows * tokens; i++)
         acc[i] = v_set1(0);
-    tile_dot(acc, w, p->w_row_bytes, ahead, x, type, cols, rows, tokens);
+    tile_dot(acc, w, apart * p->w_row_bytes, ahead, x, type, cols, rows, tokens);
     UNROLL
     for (int i = 0; i < rows * tokens; i += LANES)
         add_lanes(sums + i, acc + i, rows * tokens - i < LANES ? rows * tokens - i : LANES);
     for (int i = 0; i < tokens; i++) {
         for (int j = 0; j < rows; j++) {
-            float *to = y + (size_t)i * p->y_stride + (size_t)j;
+            float *to = y + (size_t)i * p->y_stride + (size_t)j * apart;
 
             *to = (add ? *to : 0) + sums[j * tokens + i];
         }
     }
 }
 
-/*
- * One token and whole rows of few partial sums, as the down projection of small experts has them:
- * rows are read one after the other, so that memory is one stream, and the lanes of all sums are
- * added together at the end, so that this is waited for once. The additions are those of tile().
- * rows * blocks <= LANES.
- */
-TILE void tile_stream(const struct product *p, const struct panel *q, enum mp_wtype type, size_t r,
-                      int blocks, int rows)
-{
-    const unsigned char *w = p->w + r * p->w_row_bytes;
-    const size_t block_bytes = p->block_cols * type_bytes(type);
-    float *y = p->y + q->t * p->y_stride + r;
-    float sums[TILE_SUMS_MAX];
-    vec acc[TILE_SUMS_MAX];
-
-    UNROLL
-    for (int i = 0; i < rows * blocks; i++)
-        acc[i] = v_set1(0);
-    UNROLL
-    for (int i = 0; i < rows * blocks; i++)
-        tile_dot(acc + i,
-                 w + (size_t)(i / blocks) * p->w_row_bytes + (size_t)(i % blocks) * block_bytes, 0,
-                 STREAM_AHEAD, q->x + (size_t)(i % blocks) * p->block_cols, type, p->block_cols, 1,
-                 1);
-    add_lanes(sums, acc, rows * blocks);
-    for (int i = 0; i < rows; i++) {
-        float sum = p->accumulate ? y[i] : 0;
-
-        for (int b = 0; b < blocks; b++)
-            sum += sums[i * blocks + b];
-        y[i] = sum;
-    }
-}
-
-TILE void stream(const struct product *p, const struct panel *q, enum mp_wtype type, int blocks)
-{
-    const int rows = LANES / blocks;
-    size_t r = 0;
-
-    for (; r + (size_t)rows <= p->rows; r += (size_t)rows)
-        tile_stream(p, q, type, r, blocks, rows);
-    for (; r < p->rows; r++)
-        tile_stream(p, q, type, r, blocks, 1);
-}
-
-/* False: these are no short rows, or one sum at a time would wait for its own additions: a vector
- * of 8 takes twice as many for a block. */
-TILE int multiply_stream(const struct product *p, const struct panel *q, enum mp_wtype type)
-{
-    if (LANES < 16 || q->tokens > 1 || q->cols < p->cols || p->block_cols != MP_KERNEL_BLOCK_COLS)
-        return 0;
-    if (p->cols == 3 * (size_t)MP_KERNEL_BLOCK_COLS)
-        stream(p, q, type, 3);
-    else if (p->cols == 4 * (size_t)MP_KERNEL_BLOCK_COLS)
-        stream(p, q, type, 4);
-    else
-        return 0;
-    return 1;
-}
-
-/* The same as tile() for rows [r, end). */
+/* The same for `count` such rows. */
 TILE void column(const struct product *p, const struct panel *q, enum mp_wtype type, size_t r,
-                 size_t end, size_t t, size_t c, size_t cols, int tokens)
+                 size_t count, size_t apart, size_t t, size_t c, size_t cols, int tokens)
 {
     const int rows = TILE_ROWS_OF(tokens);
+    size_t i = 0;
 
-    for (; cols % STEP_COLS == 0 && r + (size_t)rows <= end; r += (size_t)rows)
-        tile(p, q, type, r, t, c, cols, rows, tokens);
-    for (; r < end; r++)
-        tile(p, q, type, r, t, c, cols, 1, tokens);
+    for (; cols % STEP_COLS == 0 && i + (size_t)rows <= count; i += (size_t)rows)
+        tile(p, q, type, r + i * apart, apart, t, c, cols, rows, tokens);
+    for (; i < count; i++)
+        tile(p, q, type, r + i * apart, apart, t, c, cols, 1, tokens);
 }
 
-/* One partial sum of rows [r, end) for all tokens of the panel. */
+/* One partial sum of `count` rows for all tokens of the panel. */
 TILE void row_block(const struct product *p, const struct panel *q, enum mp_wtype type, size_t r,
-                    size_t end, size_t c, size_t cols)
+                    size_t count, size_t apart, size_t c, size_t cols)
 {
     size_t t = 0;
 
     for (; t + TILE_TOKENS <= q->tokens; t += TILE_TOKENS)
-        column(p, q, type, r, end, t, c, cols, TILE_TOKENS);
+        column(p, q, type, r, count, apart, t, c, cols, TILE_TOKENS);
     if (TILE_TOKENS > 4 && t + 4 <= q->tokens) {
-        column(p, q, type, r, end, t, c, cols, 4);
+        column(p, q, type, r, count, apart, t, c, cols, 4);
         t += 4;
     }
     if (t + 2 <= q->tokens) {
-        column(p, q, type, r, end, t, c, cols, 2);
+        column(p, q, type, r, count, apart, t, c, cols, 2);
         t += 2;
     }
     if (t < q->tokens)
-        column(p, q, type, r, end, t, c, cols, 1);
+        column(p, q, type, r, count, apart, t, c, cols, 1);
+}
+
+/* All columns of the panel for rows r, r + apart, .., column block by column block. */
+TILE void multiply_rows(const struct product *p, const struct panel *q, enum mp_wtype type,
+                        size_t r, size_t count, size_t apart)
+{
+    size_t c = 0;
+
+    do {
+        row_block(p, q, type, r, count, apart, c, min_size(q->cols - c, p->block_cols));
+    } while ((c += p->block_cols) < q->cols);
 }
 
 /* Two vectors from `cols` floats, the missing ones zero. */
@@ -310,24 +259,25 @@ INLINE void pack(const struct product *p, const struct panel *q, enum mp_wtype t
 }
 
 /*
- * All rows for one panel. With many tokens, blocks of rows are taken column block by column block:
- * the activations of a tile then stay in the first level cache and the weights in the second. With
- * few, rows are read from end to end.
+ * All rows for one panel, in blocks. With many tokens the activations of a tile stay in the first
+ * level cache and the weights of a block in the second. With few, the rows of a tile stand far
+ * apart, so that a block is read as that many streams from end to end, which is the fastest way to
+ * read memory, also where rows are short.
  */
 TILE void multiply_panel(const struct product *p, const struct panel *q, enum mp_wtype type)
 {
-    const size_t tokens = tile_tokens(q->tokens);
-    const size_t step = q->tokens > FEW ? ROW_BLOCK : TILE_ROWS_OF(tokens);
+    const size_t tile_rows = TILE_ROWS_OF(tile_tokens(q->tokens));
 
-    if (multiply_stream(p, q, type))
-        return;
-    for (size_t r = 0; r < p->rows; r += step) {
-        const size_t end = min_size(r + step, p->rows);
-        size_t c = 0;
-
-        do {
-            row_block(p, q, type, r, end, c, min_size(q->cols - c, p->block_cols));
-        } while ((c += p->block_cols) < q->cols);
+    for (size_t r = 0, rows; r < p->rows; r += rows) {
+        rows = min_size(p->rows - r, ROW_BLOCK);
+        if (q->tokens > FEW) {
+            multiply_rows(p, q, type, r, rows, 1);
+            continue;
+        }
+        for (size_t i = 0; i < rows / tile_rows; i++)
+            multiply_rows(p, q, type, r + i, tile_rows, rows / tile_rows);
+        for (size_t i = rows / tile_rows * tile_rows; i < rows; i++)
+            multiply_rows(p, q, type, r + i, 1, 1);
     }
 }
 
