@@ -1,10 +1,10 @@
 /*
  * Matrix products and feed-forward networks over the pool.
  *
- * All rows of a list of matrices are cut into parts, and a thread takes the next part when it is
- * free: so one network or all ready experts of a layer are two jobs, and a thread that the system
- * holds up does not hold up the others for long. The kernels promise that bits do not depend on
- * such cuts (kernels/kernels.h).
+ * All rows of a list of matrices are cut into parts, and each thread begins with a run of them: so
+ * one network or all ready experts of a layer are two jobs, each thread reads memory in order, and
+ * one that the system holds up gives its last parts to the others. The kernels promise that bits do
+ * not depend on such cuts (kernels/kernels.h).
  */
 #include <string.h>
 
@@ -13,24 +13,27 @@
 /* Below this many multiply-adds a job runs on the calling thread: waking others costs more. */
 #define ALONE 20000
 
-/* Rows of a part are a multiple of this, so that kernels can group rows. */
+/* Rows of a part are a multiple of these, so that kernels can group rows: of the second where a
+ * thread has few rows. */
 #define ROW_GROUP 48
+#define ROW_GROUP_FEW 6
 
-/*
- * Groups of a part where there are enough rows. What a kernel prefetches at the end of a part is
- * lost if another thread takes the next one, and with many tokens packing them anew costs more.
- */
+/* Groups of a part where there are enough rows. Beginning a part takes time, in which memory waits;
+ * with many tokens packing them anew costs more. */
 #define GROUPS_FEW 2
 #define GROUPS_MAX 4
 #define MANY_TOKENS 8
 
-/* Row groups of one part, where `matrices` of `rows` each are multiplied with `tokens`. */
+/* Rows of one part, where `matrices` of `rows` each are multiplied with `tokens`. */
 static size_t part_rows(const struct mp_engine *engine, size_t matrices, size_t rows, size_t tokens)
 {
     const size_t threads = mp_pool_threads(engine->config.pool);
+    const size_t share = (matrices * rows + threads - 1) / threads;
     size_t groups = tokens < MANY_TOKENS ? GROUPS_FEW : GROUPS_MAX;
 
-    while (groups > 1 && matrices * rows < groups * ROW_GROUP * threads * 4)
+    if (share < ROW_GROUP * 2 && tokens < MANY_TOKENS)
+        return (share + ROW_GROUP_FEW - 1) / ROW_GROUP_FEW * ROW_GROUP_FEW;
+    while (groups > 1 && share < groups * ROW_GROUP * 4)
         groups /= 2;
     return groups * ROW_GROUP;
 }

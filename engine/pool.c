@@ -56,6 +56,12 @@ struct worker {
     unsigned index;
 };
 
+/* Parts of a dynamic job that nobody has taken yet: the first in the upper half of the word, the
+ * end in the lower one. Relaxed: the job itself is published by `epoch`. */
+struct share {
+    _Alignas(CACHE_LINE) _Atomic uint64_t left;
+};
+
 struct mp_pool {
     /* Published by `epoch`: written before it is raised, read after it was seen to rise. */
     _Alignas(CACHE_LINE) struct job job;
@@ -68,12 +74,11 @@ struct mp_pool {
      * caller sleeps. `caller_sleeps` pairs with it as `sleepers` does with `epoch`. */
     _Alignas(CACHE_LINE) _Atomic uint32_t busy;
     _Atomic uint32_t caller_sleeps;
-    /* The next part of a dynamic job. Relaxed: the job itself is published by `epoch`. */
-    _Alignas(CACHE_LINE) _Atomic uint64_t next_part;
     _Alignas(CACHE_LINE) unsigned thread_count;
     uint64_t spin_ns;
     bool running; /* of the calling thread */
     struct worker *workers;
+    struct share *shares; /* one for each thread */
 };
 
 static _Thread_local const struct mp_pool *inside; /* the pool whose part this thread runs */
@@ -109,29 +114,63 @@ static uint32_t spin_while(_Atomic uint32_t *word, uint32_t old, uint64_t spin_n
     return value;
 }
 
+/* The first part of a thread's share, which ends where the next one's begins. Shares differ by one
+ * part at most, and depend on nothing but the two counts. */
+static uint64_t share_begin(const struct mp_pool *pool, unsigned thread)
+{
+    const uint64_t each = pool->job.parts / pool->thread_count;
+    const uint64_t extra = pool->job.parts % pool->thread_count;
+
+    return thread * each + (thread < extra ? thread : extra);
+}
+
+static void set_shares(struct mp_pool *pool)
+{
+    for (unsigned t = 0; t < pool->thread_count; t++)
+        atomic_store_explicit(&pool->shares[t].left,
+                              share_begin(pool, t) << 32 | share_begin(pool, t + 1),
+                              memory_order_relaxed);
+}
+
+/* Takes the first part that is left, or the last one; false: none is left. */
+static bool take_part(struct share *share, bool first, uint64_t *part_p)
+{
+    uint64_t left = atomic_load_explicit(&share->left, memory_order_relaxed);
+
+    do {
+        if (left >> 32 == (uint32_t)left)
+            return false;
+        *part_p = first ? left >> 32 : (uint32_t)left - 1;
+    } while (!atomic_compare_exchange_weak_explicit(&share->left, &left,
+                                                    first ? left + (UINT64_C(1) << 32) : left - 1,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+/* What is left of the shares of others is taken from their ends, far from where they are. */
+static void run_dynamic(struct mp_pool *pool, unsigned thread)
+{
+    const struct job *job = &pool->job;
+
+    for (unsigned i = 0; i < pool->thread_count; i++) {
+        struct share *share = &pool->shares[(thread + i) % pool->thread_count];
+        uint64_t part;
+
+        while (take_part(share, i == 0, &part))
+            job->fn(job->ctx, part, thread);
+    }
+}
+
 static void run_share(struct mp_pool *pool, unsigned thread)
 {
     const struct job *job = &pool->job;
 
     inside = pool;
-    if (job->dynamic) {
-        for (;;) {
-            uint64_t part = atomic_fetch_add_explicit(&pool->next_part, 1, memory_order_relaxed);
-
-            if (part >= job->parts)
-                break;
-            job->fn(job->ctx, part, thread);
-        }
-    } else {
-        /* Shares differ by one part at most, and depend on nothing but the two counts. */
-        const uint64_t each = job->parts / pool->thread_count;
-        const uint64_t extra = job->parts % pool->thread_count;
-        const uint64_t begin = thread * each + (thread < extra ? thread : extra);
-        const uint64_t end = begin + each + (thread < extra);
-
-        for (uint64_t part = begin; part < end; part++)
-            job->fn(job->ctx, part, thread);
-    }
+    if (job->dynamic)
+        run_dynamic(pool, thread);
+    for (uint64_t part = share_begin(pool, thread);
+         !job->dynamic && part < share_begin(pool, thread + 1); part++)
+        job->fn(job->ctx, part, thread);
     inside = NULL;
 }
 
@@ -167,7 +206,6 @@ static void *worker_main(void *arg)
 
 static void publish(struct mp_pool *pool)
 {
-    atomic_store_explicit(&pool->next_part, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->busy, pool->thread_count - 1, memory_order_relaxed);
     atomic_fetch_add(&pool->epoch, 1);
     if (atomic_load(&pool->sleepers) > 0)
@@ -200,13 +238,15 @@ static void run(struct mp_pool *pool, const struct job *job)
 {
     mp_assert(inside != pool);
     mp_assert(!pool->running);
+    mp_assert(job->parts <= UINT32_MAX);
     if (job->parts == 0)
         return;
     pool->running = true;
     pool->job = *job;
+    if (job->dynamic)
+        set_shares(pool);
     if (pool->thread_count == 1 || job->parts == 1) {
         /* The caller takes a single part anyway; the others need not wake up for it. */
-        atomic_store_explicit(&pool->next_part, 0, memory_order_relaxed);
         run_share(pool, 0);
     } else {
         publish(pool);
@@ -351,9 +391,13 @@ enum mp_status mp_pool_create(const struct mp_pool_config *config,
         return mp_fail_no_memory("the compute threads", sizeof(*pool));
     memset(pool, 0, sizeof(*pool));
     pool->workers = calloc(count, sizeof(*pool->workers));
-    if (pool->workers == NULL) {
+    pool->shares = aligned_alloc(CACHE_LINE, count * sizeof(*pool->shares));
+    if (pool->workers == NULL || pool->shares == NULL) {
+        free(pool->workers);
+        free(pool->shares);
         free(pool);
-        return mp_fail_no_memory("the compute threads", count * sizeof(*pool->workers));
+        return mp_fail_no_memory("the compute threads",
+                                 count * (sizeof(*pool->workers) + sizeof(*pool->shares)));
     }
     pool->thread_count = count;
     pool->spin_ns = count > usable_cpus() ? 0 : config->spin_us * 1000;
@@ -377,5 +421,6 @@ void mp_pool_destroy(struct mp_pool *pool)
     for (unsigned i = 1; i < pool->thread_count; i++)
         pthread_join(pool->workers[i].thread, NULL);
     free(pool->workers);
+    free(pool->shares);
     free(pool);
 }

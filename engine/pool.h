@@ -56,14 +56,18 @@ unsigned mp_pool_threads(const struct mp_pool *pool);
 
 /*
  * Call fn(ctx, part, thread) once for each part below `parts`, on all threads, and return when all
- * have returned. Consecutive parts go to one thread and the same parts to the same thread each
- * time, which keeps caches and NUMA nodes warm. Everything written before the call is visible to
- * the parts, everything they wrote is visible after it.
+ * have returned. At most UINT32_MAX parts. Consecutive parts go to one thread and the same parts to
+ * the same thread each time, which keeps caches and NUMA nodes warm. Everything written before the
+ * call is visible to the parts, everything they wrote is visible after it.
  */
 void mp_pool_run(struct mp_pool *pool, void (*fn)(void *ctx, uint64_t part, unsigned thread),
                  void *ctx, uint64_t parts);
 
-/* As above, but a thread takes the next part when it is free: for parts of unequal length. */
+/*
+ * As above, but a thread that has done its parts takes the last ones that others have not begun:
+ * for parts of unequal length, and for threads that the system holds up. Each thread's own parts
+ * are done in order: what one of them prefetches beyond its end is there when the next one begins.
+ */
 void mp_pool_run_dynamic(struct mp_pool *pool,
                          void (*fn)(void *ctx, uint64_t part, unsigned thread), void *ctx,
                          uint64_t parts);
