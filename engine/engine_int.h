@@ -29,8 +29,8 @@ struct mp_state {
 
     float *cosine; // (C, D / 2)
     float *sine;   // (C, D / 2)
-    float *k;      // (layers, sequences, C, K)
-    float *v;      // (layers, sequences, C, K)
+    float *k;      // (layers, sequences, KV heads, C, D): a head's keys stand together
+    float *v;      // (layers, sequences, KV heads, C, D)
 };
 
 /* Scratch of the scores for predictors; what the predict policy does not need is NULL. G features

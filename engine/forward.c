@@ -12,13 +12,14 @@
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
+/* Of one head of keys or values, in `cache`. */
 static float *kv_row(const struct mp_engine *engine, float *cache, uint32_t layer,
-                     uint32_t sequence, uint32_t position)
+                     uint32_t sequence, uint32_t kv_head, uint32_t position)
 {
     const struct mp_engine_config *c = &engine->config;
-    const size_t width = (size_t)c->model->kv_heads * c->model->head_dim;
+    const size_t head = ((size_t)layer * c->sequences + sequence) * c->model->kv_heads + kv_head;
 
-    return cache + (((size_t)layer * c->sequences + sequence) * c->ctx + position) * width;
+    return cache + (head * c->ctx + position) * c->model->head_dim;
 }
 
 /* Norm (where the model has it) and turn the heads of one query or key vector, in place. */
@@ -44,29 +45,33 @@ struct attend_job {
     size_t parts;
 };
 
-/* Attention of every (token, head) pair whose number is `part` modulo the parts: interleaved,
- * because later tokens look at more positions. */
+/*
+ * Attention of the (token, head) pairs of one part. Heads that share keys follow one another and go
+ * to one part while there are enough for all; parts take turns, because later tokens look at more
+ * positions.
+ */
 static void attend_part(void *ctx, uint64_t part, unsigned thread)
 {
     const struct attend_job *job = ctx;
     struct mp_engine *engine = job->engine;
     const struct mp_model_config *m = engine->config.model;
     const struct mp_batch *batch = job->batch;
-    const size_t width = (size_t)m->heads * m->head_dim;
-    const size_t kv_width = (size_t)m->kv_heads * m->head_dim;
+    const size_t pairs = (size_t)batch->count * m->heads, sharing = m->heads / m->kv_heads;
+    const size_t run = pairs >= sharing * job->parts ? sharing : 1;
     const float scale = 1.0f / sqrtf((float)m->head_dim);
     float *scratch = engine->state.scores + (size_t)thread * engine->config.ctx;
 
-    for (size_t i = part; i < (size_t)batch->count * m->heads; i += job->parts) {
-        const uint32_t t = (uint32_t)(i / m->heads), h = (uint32_t)(i % m->heads);
-        const size_t kv_at = (size_t)(h / (m->heads / m->kv_heads)) * m->head_dim;
-        const size_t at = t * width + (size_t)h * m->head_dim;
+    for (size_t first = part * run; first < pairs; first += job->parts * run) {
+        for (size_t i = first; i < first + run; i++) {
+            const uint32_t t = (uint32_t)(i / m->heads), h = (uint32_t)(i % m->heads);
+            const uint32_t kv_head = h / (uint32_t)sharing, sequence = batch->sequence[t];
 
-        engine->config.kernels->attend(
-            engine->state.att + at, engine->state.q + at,
-            kv_row(engine, engine->state.k, job->layer, batch->sequence[t], 0) + kv_at,
-            kv_row(engine, engine->state.v, job->layer, batch->sequence[t], 0) + kv_at, kv_width,
-            m->head_dim, batch->position[t] + 1, scale, scratch);
+            engine->config.kernels->attend(
+                engine->state.att + i * m->head_dim, engine->state.q + i * m->head_dim,
+                kv_row(engine, engine->state.k, job->layer, sequence, kv_head, 0),
+                kv_row(engine, engine->state.v, job->layer, sequence, kv_head, 0), m->head_dim,
+                m->head_dim, batch->position[t] + 1, scale, scratch);
+        }
     }
 }
 
@@ -112,12 +117,17 @@ static void exchange_kv(void *ctx, uint64_t t, unsigned thread)
     const struct attend_job *job = ctx;
     const struct mp_engine *engine = job->engine;
     const struct mp_state *s = &engine->state;
-    const size_t K = (size_t)engine->config.model->kv_heads * engine->config.model->head_dim;
+    const uint32_t heads = engine->config.model->kv_heads;
+    const size_t D = engine->config.model->head_dim;
     const uint32_t sequence = job->batch->sequence[t], position = job->batch->position[t];
 
     (void)thread;
-    exchange(kv_row(engine, s->k, job->layer, sequence, position), s->gate + t * K, K);
-    exchange(kv_row(engine, s->v, job->layer, sequence, position), s->up + t * K, K);
+    for (uint32_t h = 0; h < heads; h++) {
+        const size_t at = (t * heads + h) * D;
+
+        exchange(kv_row(engine, s->k, job->layer, sequence, h, position), s->gate + at, D);
+        exchange(kv_row(engine, s->v, job->layer, sequence, h, position), s->up + at, D);
+    }
 }
 
 /* Norm and turn queries and keys of one token; keys and values go to the cache. */
