@@ -51,7 +51,7 @@ static void list_arrays(const struct mp_engine_config *c, struct array list[ARRA
         { offsetof(struct mp_state, rank), { T, R, H, 1 } },
         { offsetof(struct mp_state, row), { T, 1, 1, 1 } },
         { offsetof(struct mp_state, logits), { c->sequences, V, 1, 1 } },
-        { offsetof(struct mp_state, scores), { threads, C, 1, 1 } },
+        { offsetof(struct mp_state, scores), { threads, mp_engine_heads_once(m), C, 1 } },
         { offsetof(struct mp_state, cosine), { C, half, 1, 1 } },
         { offsetof(struct mp_state, sine), { C, half, 1, 1 } },
         { offsetof(struct mp_state, k), { m->layers, c->sequences, C, K } },

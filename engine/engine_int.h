@@ -10,7 +10,8 @@
  * predictors).
  *
  * T tokens_max, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, V vocab,
- * C ctx, R top_k, F the widest FFN, W rows of experts that are computed together.
+ * C ctx, R top_k, S heads that share keys and are computed together, F the widest FFN, W rows of
+ * experts that are computed together.
  */
 struct mp_state {
     float *x;      // (T, H): the residual stream
@@ -25,7 +26,7 @@ struct mp_state {
     float *rank;   // (T, R, H): results by (token, rank)
     float *row;    // (T): weights of the combine, shared gate
     float *logits; // (sequences, V)
-    float *scores; // (threads, C): attention scratch
+    float *scores; // (threads, S, C): attention scratch
 
     float *cosine; // (C, D / 2)
     float *sine;   // (C, D / 2)
@@ -99,6 +100,14 @@ struct mp_product {
 /* All products of the list for `tokens` tokens, rows shared out over the pool. */
 void mp_engine_multiply(struct mp_engine *engine, const struct mp_product *list, size_t count,
                         size_t tokens);
+
+/* S: kernels multiply 8 tokens, and as many heads, at once. */
+static inline uint32_t mp_engine_heads_once(const struct mp_model_config *model)
+{
+    const uint32_t sharing = model->heads / model->kv_heads;
+
+    return sharing < 8 ? sharing : 8;
+}
 
 /* W: the rows of a whole batch for one expert, and of a few tokens for all their experts. */
 static inline uint64_t mp_engine_expert_rows(uint64_t tokens_max, uint64_t top_k)

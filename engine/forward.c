@@ -42,37 +42,51 @@ struct attend_job {
     struct mp_engine *engine;
     const struct mp_batch *batch;
     uint32_t layer;
+    uint32_t run; /* heads that are computed together */
     size_t parts;
 };
 
-/*
- * Attention of the (token, head) pairs of one part. Heads that share keys follow one another and go
- * to one part while there are enough for all; parts take turns, because later tokens look at more
- * positions.
- */
+/* Attention of the runs of heads whose number is `part` modulo the parts: later tokens look at more
+ * positions. Heads of a run share keys. */
 static void attend_part(void *ctx, uint64_t part, unsigned thread)
 {
     const struct attend_job *job = ctx;
     struct mp_engine *engine = job->engine;
     const struct mp_model_config *m = engine->config.model;
     const struct mp_batch *batch = job->batch;
-    const size_t pairs = (size_t)batch->count * m->heads, sharing = m->heads / m->kv_heads;
-    const size_t run = pairs >= sharing * job->parts ? sharing : 1;
+    const uint32_t sharing = m->heads / m->kv_heads, run = job->run;
+    const uint32_t runs_each = (sharing + run - 1) / run;
+    const size_t runs = (size_t)batch->count * m->kv_heads * runs_each;
     const float scale = 1.0f / sqrtf((float)m->head_dim);
-    float *scratch = engine->state.scores + (size_t)thread * engine->config.ctx;
+    float *scratch =
+        engine->state.scores + (size_t)thread * mp_engine_heads_once(m) * engine->config.ctx;
 
-    for (size_t first = part * run; first < pairs; first += job->parts * run) {
-        for (size_t i = first; i < first + run; i++) {
-            const uint32_t t = (uint32_t)(i / m->heads), h = (uint32_t)(i % m->heads);
-            const uint32_t kv_head = h / (uint32_t)sharing, sequence = batch->sequence[t];
+    for (size_t i = part; i < runs; i += job->parts) {
+        const uint32_t first = (uint32_t)(i % runs_each) * run;
+        const uint32_t count = sharing - first < run ? sharing - first : run;
+        const uint32_t kv_head = (uint32_t)(i / runs_each % m->kv_heads);
+        const size_t t = i / runs_each / m->kv_heads;
+        const size_t at = (t * m->heads + kv_head * sharing + first) * m->head_dim;
+        const uint32_t sequence = batch->sequence[t];
 
-            engine->config.kernels->attend(
-                engine->state.att + i * m->head_dim, engine->state.q + i * m->head_dim,
-                kv_row(engine, engine->state.k, job->layer, sequence, kv_head, 0),
-                kv_row(engine, engine->state.v, job->layer, sequence, kv_head, 0), m->head_dim,
-                m->head_dim, batch->position[t] + 1, scale, scratch);
-        }
+        engine->config.kernels->attend(
+            engine->state.att + at, engine->state.q + at,
+            kv_row(engine, engine->state.k, job->layer, sequence, kv_head, 0),
+            kv_row(engine, engine->state.v, job->layer, sequence, kv_head, 0), m->head_dim, count,
+            m->head_dim, batch->position[t] + 1, scale, scratch);
     }
+}
+
+/* As many heads that share keys as there are, while there is work for all threads. */
+static void attend(struct mp_engine *engine, struct attend_job *job)
+{
+    const struct mp_model_config *m = engine->config.model;
+
+    job->parts = mp_pool_threads(engine->config.pool);
+    job->run = mp_engine_heads_once(m);
+    while (job->run > 1 && (size_t)job->batch->count * m->heads < job->run * job->parts)
+        job->run /= 2;
+    mp_pool_run(engine->config.pool, attend_part, job, job->parts);
 }
 
 struct norm_job {
@@ -168,8 +182,7 @@ void mp_engine_attention(struct mp_engine *engine, uint32_t layer, float *x, boo
     mp_engine_multiply(engine, qkv, 3, batch->count);
     mp_engine_each_token(engine, place_token, &job, batch->count);
 
-    job.parts = mp_pool_threads(engine->config.pool);
-    mp_pool_run(engine->config.pool, attend_part, &job, (uint32_t)job.parts);
+    attend(engine, &job);
     if (!keep)
         mp_engine_each_token(engine, exchange_kv, &job, batch->count);
 

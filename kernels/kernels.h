@@ -71,12 +71,12 @@ struct mp_kernels {
     void (*softmax)(float *x, size_t x_stride, size_t width, size_t tokens);
 
     /*
-     * out[i] = sum_p softmax_p(q . k[p] * scale) * v[p][i] for one query head over positions
-     * [0, positions); k and v rows are `kv_stride` floats apart. `scores` is scratch of
-     * `positions` floats.
+     * out[h][i] = sum_p softmax_p(q[h] . k[p] * scale) * v[p][i] for `heads` query heads, which
+     * share keys and values and follow one another in q and out, over positions [0, positions);
+     * k and v rows are `kv_stride` floats apart. `scores` is scratch of heads * positions floats.
      */
     void (*attend)(float *out, const float *q, const float *k, const float *v, size_t kv_stride,
-                   size_t dim, size_t positions, float scale, float *scores);
+                   size_t heads, size_t dim, size_t positions, float scale, float *scores);
 
     /* y[i] += a * x[i]. */
     void (*axpy)(float *y, const float *x, float a, size_t count);

@@ -173,8 +173,8 @@ static void ref_softmax(float *x, size_t x_stride, size_t width, size_t tokens)
     }
 }
 
-static void ref_attend(float *out, const float *q, const float *k, const float *v, size_t kv_stride,
-                       size_t dim, size_t positions, float scale, float *scores)
+static void attend_head(float *out, const float *q, const float *k, const float *v,
+                        size_t kv_stride, size_t dim, size_t positions, float scale, float *scores)
 {
     double sum;
 
@@ -193,6 +193,14 @@ static void ref_attend(float *out, const float *q, const float *k, const float *
             mix += (double)scores[p] * (double)v[p * kv_stride + i];
         out[i] = positions > 0 ? (float)(mix / sum) : 0;
     }
+}
+
+static void ref_attend(float *out, const float *q, const float *k, const float *v, size_t kv_stride,
+                       size_t heads, size_t dim, size_t positions, float scale, float *scores)
+{
+    for (size_t h = 0; h < heads; h++)
+        attend_head(out + h * dim, q + h * dim, k, v, kv_stride, dim, positions, scale,
+                    scores + h * positions);
 }
 
 static void ref_axpy(float *y, const float *x, float a, size_t count)

@@ -9,6 +9,8 @@
  * no -ffast-math, -ffp-contract=off.
  */
 
+#include <string.h>
+
 #include "kernels/product.h"
 
 INLINE void convert_as(float *dst, const unsigned char *src, enum mp_wtype type, size_t count)
@@ -170,57 +172,101 @@ static void v_softmax(float *x, size_t x_stride, size_t width, size_t tokens)
     }
 }
 
-/* out[0..n) = sum_p weights[p] * v[p][0..n) / sum for n = count * LANES, or the first few lanes. */
-INLINE void mix(float *out, const float *weights, const float *v, size_t kv_stride,
-                size_t positions, float sum, int count, size_t lanes)
+/* What heads that share values need of one thread: out (heads, dim), weights (heads, positions). */
+struct mixture {
+    float *out;
+    const float *weights, *v;
+    size_t kv_stride, dim, positions;
+};
+
+/*
+ * out[h][i..i + n) = sum_p weights[h][p] * v[p][i..i + n) / sums[h] for `heads` heads and
+ * n = count * LANES, or the first few lanes of one. Each sum is made position by position.
+ */
+TILE void mix(const struct mixture *m, const float *sums, size_t head, size_t i, int heads,
+              int count, size_t lanes)
 {
+    const float *weights = m->weights + head * m->positions;
     vec acc[8];
 
     UNROLL
-    for (int j = 0; j < count; j++)
-        acc[j] = v_set1(0);
-    for (size_t p = 0; p < positions; p++) {
-        vec weight = v_set1(weights[p]);
+    for (int a = 0; a < heads * count; a++)
+        acc[a] = v_set1(0);
+    for (size_t p = 0; p < m->positions; p++) {
+        const float *from = m->v + p * m->kv_stride + i;
+        vec value[8];
 
         UNROLL
-        for (int j = 0; j < count; j++) {
-            const float *from = v + p * kv_stride + j * LANES;
+        for (int j = 0; j < count; j++)
+            value[j] = lanes == LANES ? v_load(from + j * LANES) : v_load_n(from, lanes);
+        UNROLL
+        for (int h = 0; h < heads; h++) {
+            vec weight = v_set1(weights[(size_t)h * m->positions + p]);
 
-            acc[j] = v_fma(weight, lanes == LANES ? v_load(from) : v_load_n(from, lanes), acc[j]);
+            UNROLL
+            for (int j = 0; j < count; j++)
+                acc[h * count + j] = v_fma(weight, value[j], acc[h * count + j]);
         }
     }
     UNROLL
-    for (int j = 0; j < count; j++) {
-        vec result = v_div(acc[j], v_set1(sum));
+    for (int a = 0; a < heads * count; a++) {
+        const size_t h = head + (size_t)(a / count);
+        float *to = m->out + h * m->dim + i + (size_t)(a % count) * LANES;
+        vec result = v_div(acc[a], v_set1(sums[h]));
 
         if (lanes == LANES)
-            v_store(out + j * LANES, result);
+            v_store(to, result);
         else
-            v_store_n(out + j * LANES, lanes, result);
+            v_store_n(to, lanes, result);
     }
 }
 
-static void v_attend(float *out, const float *q, const float *k, const float *v, size_t kv_stride,
-                     size_t dim, size_t positions, float scale, float *scores)
+/* All of `heads` heads: values are read once for them. */
+TILE void mix_heads(const struct mixture *m, const float *sums, size_t head, int heads)
 {
+    const int count = 8 / heads;
     size_t i = 0;
-    float sum;
 
-    if (positions == 0) {
-        for (; i < dim; i++)
-            out[i] = 0;
-        return;
+    for (; i + (size_t)count * LANES <= m->dim; i += (size_t)count * LANES)
+        mix(m, sums, head, i, heads, count, LANES);
+    for (; i + LANES <= m->dim; i += LANES)
+        mix(m, sums, head, i, heads, 1, LANES);
+    if (i < m->dim)
+        mix(m, sums, head, i, heads, 1, m->dim - i);
+}
+
+#define HEADS_MAX 8
+
+/* Heads that share keys are to them as tokens are to weights: each key is read once. */
+static void attend_some(float *out, const float *q, const float *k, const float *v,
+                        size_t kv_stride, size_t heads, size_t dim, size_t positions, float scale,
+                        float *scores)
+{
+    const struct mixture m = { out, scores, v, kv_stride, dim, positions };
+    float sums[HEADS_MAX];
+    size_t h = 0;
+
+    v_matmul(scores, positions, k, MP_WTYPE_F32, kv_stride, q, dim, positions, dim, heads);
+    for (size_t i = 0; i < heads * positions; i++)
+        scores[i] *= scale;
+    for (size_t i = 0; i < heads; i++)
+        sums[i] = exp_row(scores + i * positions, positions);
+    for (; h + 4 <= heads; h += 4)
+        mix_heads(&m, sums, h, 4);
+    for (; h < heads; h++)
+        mix_heads(&m, sums, h, 1);
+}
+
+static void v_attend(float *out, const float *q, const float *k, const float *v, size_t kv_stride,
+                     size_t heads, size_t dim, size_t positions, float scale, float *scores)
+{
+    if (positions == 0)
+        memset(out, 0, heads * dim * sizeof(float));
+    for (size_t h = 0, count; positions > 0 && h < heads; h += count) {
+        count = min_size(heads - h, HEADS_MAX);
+        attend_some(out + h * dim, q + h * dim, k, v, kv_stride, count, dim, positions, scale,
+                    scores + h * positions);
     }
-    v_matmul(scores, 0, k, MP_WTYPE_F32, kv_stride, q, 0, positions, dim, 1);
-    for (size_t p = 0; p < positions; p++)
-        scores[p] *= scale;
-    sum = exp_row(scores, positions);
-    for (; i + 8 * LANES <= dim; i += 8 * LANES)
-        mix(out + i, scores, v + i, kv_stride, positions, sum, 8, LANES);
-    for (; i + LANES <= dim; i += LANES)
-        mix(out + i, scores, v + i, kv_stride, positions, sum, 1, LANES);
-    if (i < dim)
-        mix(out + i, scores, v + i, kv_stride, positions, sum, 1, dim - i);
 }
 
 static void v_axpy(float *y, const float *x, float a, size_t count)

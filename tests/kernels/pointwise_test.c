@@ -238,30 +238,19 @@ static void axpy_values_and_positions(const struct mp_kernels *k)
     }
 }
 
-static void check_attend(const struct mp_kernels *k, size_t dim, size_t positions)
+static void check_head(const float *out, const float *q, const float *key, const float *v,
+                       size_t stride, size_t dim, size_t positions, double scale)
 {
-    size_t stride = dim + 5, count = (positions - 1) * stride + dim;
-    struct guarded k_mem = guarded_alloc(4 * count), v_mem = guarded_alloc(4 * count);
-    struct guarded q_mem = guarded_alloc(4 * dim), out_mem = guarded_alloc(4 * dim);
-    struct guarded scores = guarded_alloc(4 * positions);
-    float *q = q_mem.p, *key = k_mem.p, *v = v_mem.p, *out = out_mem.p, again[WIDEST];
-    double weights[64], sum = 0, scale = 1 / sqrt((double)dim);
+    double weights[64], sum = 0;
 
-    memset(key, 0xFF, k_mem.bytes); /* NaN between the rows */
-    memset(v, 0xFF, v_mem.bytes);
-    fill_random(q, dim, 3);
     for (size_t p = 0; p < positions; p++) {
         double dot = 0;
 
-        fill_random(key + p * stride, dim, 3);
-        fill_random(v + p * stride, dim, 1);
-        v[p * stride + dim - 1] = v[p * stride];
         for (size_t i = 0; i < dim; i++)
             dot += (double)q[i] * (double)key[p * stride + i];
         weights[p] = exp(dot * scale);
         sum += weights[p];
     }
-    k->attend(out, q, key, v, stride, dim, positions, (float)scale, scores.p);
     for (size_t i = 0; i < dim; i++) {
         double want = 0;
 
@@ -270,8 +259,34 @@ static void check_attend(const struct mp_kernels *k, size_t dim, size_t position
         CHECK(fabs((double)out[i] - want) <= 2e-5);
     }
     CHECK(same(out[0], out[dim - 1])); /* the same values, in a body and in a tail */
-    k->attend(again + positions % 8, q, key, v, stride, dim, positions, (float)scale, scores.p);
-    CHECK(memcmp(again + positions % 8, out, 4 * dim) == 0);
+}
+
+static void check_attend(const struct mp_kernels *k, size_t heads, size_t dim, size_t positions)
+{
+    size_t stride = dim + 5, count = (positions - 1) * stride + dim;
+    struct guarded k_mem = guarded_alloc(4 * count), v_mem = guarded_alloc(4 * count);
+    struct guarded q_mem = guarded_alloc(4 * heads * dim);
+    struct guarded out_mem = guarded_alloc(4 * heads * dim);
+    struct guarded scores = guarded_alloc(4 * heads * positions);
+    float *q = q_mem.p, *key = k_mem.p, *v = v_mem.p, *out = out_mem.p, again[WIDEST];
+    double scale = 1 / sqrt((double)dim);
+
+    memset(key, 0xFF, k_mem.bytes); /* NaN between the rows */
+    memset(v, 0xFF, v_mem.bytes);
+    fill_random(q, heads * dim, 3);
+    for (size_t p = 0; p < positions; p++) {
+        fill_random(key + p * stride, dim, 3);
+        fill_random(v + p * stride, dim, 1);
+        v[p * stride + dim - 1] = v[p * stride];
+    }
+    k->attend(out, q, key, v, stride, heads, dim, positions, (float)scale, scores.p);
+    for (size_t h = 0; h < heads; h++) {
+        check_head(out + h * dim, q + h * dim, key, v, stride, dim, positions, scale);
+        /* alone and elsewhere: the same bits */
+        k->attend(again + positions % 8, q + h * dim, key, v, stride, 1, dim, positions,
+                  (float)scale, scores.p);
+        CHECK(memcmp(again + positions % 8, out + h * dim, 4 * dim) == 0);
+    }
     guarded_free(&k_mem);
     guarded_free(&v_mem);
     guarded_free(&q_mem);
@@ -282,14 +297,15 @@ static void check_attend(const struct mp_kernels *k, size_t dim, size_t position
 static void attend_mixes_positions(const struct mp_kernels *k)
 {
     static const size_t dims[] = { 1, 2, 3, 8, 15, 16, 33, 64, 100, 128, 130, 140 };
-    float out[20], none = 0;
+    float out[2 * 20], none[2] = { 0 };
 
-    for (size_t d = 0; d < LEN(dims); d++)
+    for (size_t d = 0; d < LEN(dims); d++) {
         for (size_t p = 1; p <= 40; p++)
-            check_attend(k, dims[d], p);
+            check_attend(k, 1 + (p + d) % 9, dims[d], p);
+    }
     memset(out, 0xFF, sizeof(out));
-    k->attend(out, &none, NULL, NULL, 0, 20, 0, 1, NULL); /* nothing to attend to */
-    for (size_t i = 0; i < 20; i++)
+    k->attend(out, none, NULL, NULL, 0, 2, 20, 0, 1, NULL); /* nothing to attend to */
+    for (size_t i = 0; i < LEN(out); i++)
         CHECK(same(out[i], 0));
 }
 

@@ -322,7 +322,7 @@ static void check_attention(struct check *c, uint32_t heads, uint32_t kv_heads, 
     for (uint32_t h = 0; h < heads; h++) {
         const size_t kv = (size_t)(h / (heads / kv_heads)) * dim;
 
-        ref->attend(want + h * dim, q + h * dim, keys + kv, values + kv, K, dim, at + 1, scale,
+        ref->attend(want + h * dim, q + h * dim, keys + kv, values + kv, K, 1, dim, at + 1, scale,
                     scores);
     }
     snprintf(what, sizeof(what), "attention%s, %u / %u heads of %u, %u positions",
