@@ -12,6 +12,7 @@
  * the repeats by the wall clock, so the machine should have nothing else to do.
  */
 #include "kernels/kernels.h"
+#include "tools/bench/streams.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -139,24 +140,6 @@ static double measure_s(struct bench *b, void (*run)(void *, unsigned, unsigned)
 
 static volatile uint64_t sink;
 
-/* Adds up the memory in eight streams, which reads faster than one. */
-static void add_words(const unsigned char *memory, size_t bytes)
-{
-    size_t part = bytes / 8;
-    uint64_t sums[8] = { 0 }, w[8];
-
-    for (size_t i = 0; i + sizeof(w) <= part; i += sizeof(w)) {
-        for (size_t stream = 0; stream < 8; stream++) {
-            __builtin_prefetch(memory + stream * part + i + 1024);
-            memcpy(w, memory + stream * part + i, sizeof(w));
-            for (size_t j = 0; j < 8; j++)
-                sums[j] += w[j];
-        }
-    }
-    for (size_t j = 0; j < 8; j++)
-        sink += sums[j];
-}
-
 /* One word of each cache line, in order: what the hardware fetches by itself. */
 static void touch_lines(const unsigned char *memory, size_t bytes)
 {
@@ -179,9 +162,10 @@ static void read_part(void *ctx, unsigned thread, unsigned threads)
     const struct reading *r = ctx;
     size_t bytes = MEMORY_BYTES / threads / 4096 * 4096;
     const unsigned char *at = r->b->memory + thread * bytes;
+    const size_t stride = bytes / STREAMS / STREAM_STEP_BYTES * STREAM_STEP_BYTES;
 
     if (r->way == 0)
-        add_words(at, bytes);
+        sink += read_streams(at, stride, 0, stride);
     else if (r->way == 1)
         touch_lines(at, bytes);
     else /* the halves are equal, so that both are read to their ends with the widest loads */
