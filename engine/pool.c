@@ -166,11 +166,14 @@ static void run_share(struct mp_pool *pool, unsigned thread)
     const struct job *job = &pool->job;
 
     inside = pool;
-    if (job->dynamic)
+    if (job->dynamic) {
         run_dynamic(pool, thread);
-    for (uint64_t part = share_begin(pool, thread);
-         !job->dynamic && part < share_begin(pool, thread + 1); part++)
-        job->fn(job->ctx, part, thread);
+    } else {
+        const uint64_t end = share_begin(pool, thread + 1);
+
+        for (uint64_t part = share_begin(pool, thread); part < end; part++)
+            job->fn(job->ctx, part, thread);
+    }
     inside = NULL;
 }
 
