@@ -35,11 +35,17 @@ def lines_with(path, key):
         return [line.split(":", 1)[1].strip() for line in file if line.startswith(key)]
 
 
+# Of bench_machine, in bytes per second: the best moment, and the mean.
+SPEEDS = ("disk_bytes_per_s", "memory_bytes_per_s", "disk_bytes_per_s_mean",
+          "memory_bytes_per_s_mean")
+
+
 class Machine:
     """Processor and memory, and how fast they read: measured before and after each run.
 
-    The best of all is kept, so that a slow moment of the machine does not make a bound easy; and
-    the better of the two beside a run, because a virtual machine's disk is not that fast always.
+    Best moments and means (of a second or two). The best of all is kept, so that a slow moment of
+    the machine does not make a bound easy; and the better of the two measurements beside a run,
+    because a virtual machine is not that fast always.
     """
 
     def __init__(self, moepager, model):
@@ -59,7 +65,7 @@ class Machine:
         self.last, self.last_s = None, 0
 
     def sample(self):
-        """3 to 5 seconds. Disk and memory, the better of now and the time before."""
+        """5 to 8 seconds. Disk and memory, the better of now and the time before."""
         now = run_json([self.program, self.file])
         before, self.last, self.last_s = self.last or now, now, time.monotonic()
         self.facts["samples"] += 1
@@ -68,7 +74,7 @@ class Machine:
                 self.facts[key] = max(value, self.facts.get(key, 0))
         if now["disk_bytes_per_s"] == self.facts["disk_bytes_per_s"]:
             self.facts["disk_threads"] = now["disk_threads"]
-        return {key: max(before[key], now[key]) for key in ("disk_bytes_per_s", "memory_bytes_per_s")}
+        return {key: max(before[key], now[key]) for key in SPEEDS}
 
     def around(self, run):
         """What run() returns, and the speeds before and after it."""
