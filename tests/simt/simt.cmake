@@ -3,6 +3,7 @@
 add_library(mp_simt STATIC tests/simt/context.c tests/simt/simt.c tests/simt/table.c
     tests/simt/touches.c)
 target_link_libraries(mp_simt PUBLIC mp_kernels Threads::Threads m)
+set_target_properties(mp_simt PROPERTIES MP_ARITHMETIC ON)
 target_link_options(mp_simt INTERFACE -Wl,-u,mp_simt_find)
 
 # mp_simt_kernels(plain FLAGS...): the table mp_simt_table_plain.
@@ -12,14 +13,10 @@ function(mp_simt_kernels name)
     target_include_directories(mp_simt_${name} PRIVATE tests/simt)
     target_compile_options(mp_simt_${name} PRIVATE ${ARGN})
     target_link_libraries(mp_simt_${name} PRIVATE mp_options)
+    set_target_properties(mp_simt_${name} PROPERTIES MP_ARITHMETIC ON)
     set_property(SOURCE tests/simt/kernels.c APPEND PROPERTY OBJECT_DEPENDS "${mp_cuda_sources}")
     target_sources(mp_simt PRIVATE $<TARGET_OBJECTS:mp_simt_${name}>)
 endfunction()
-if(MP_COVERAGE)
-    # Nobody asks which lines of the kernels ran, and counting them takes twenty times as long.
-    set_source_files_properties(tests/simt/context.c tests/simt/kernels.c tests/simt/simt.c
-        PROPERTIES COMPILE_OPTIONS "-O2;-fno-profile-arcs;-fno-test-coverage")
-endif()
 file(GLOB mp_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu*)
 if(sanitizers)
     mp_simt_kernels(plain)
