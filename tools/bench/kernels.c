@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MEMORY_BYTES ((size_t)192 << 20) /* far more than caches hold */
+#define MEMORY_BYTES ((size_t)768 << 20) /* several times what the largest caches hold */
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define CACHED_BYTES ((size_t)384 << 10) /* per thread: the second level cache holds it */
 #define CACHED_LOOPS 32
