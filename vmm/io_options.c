@@ -18,8 +18,10 @@ const struct mp_opt mp_io_opts[] = {
            "Reads ahead in flight; more of them delay what is needed now."),
     MP_OPT(MP_OPT_U64, "IO_THREADS", struct mp_io_config, threads, "4", 1, 64,
            "Threads that read, without io_uring."),
-    MP_OPT(MP_OPT_BYTES, "IO_CHUNK", struct mp_io_config, chunk_bytes, "1M", 4096, 1 << 30,
-           "The longest single read; longer transfers are cut, so that urgent ones get between."),
+    MP_OPT(
+        MP_OPT_BYTES, "IO_CHUNK", struct mp_io_config, chunk_bytes, "4M", 4096, 1 << 30,
+        "The longest single read; longer transfers are cut into equal parts, so that urgent ones "
+        "get between."),
     MP_OPT_END
 };
 

@@ -17,9 +17,9 @@
  * submitted again and again): the extents to read, a priority, and later the result. Demand goes
  * before prefetch; among equals the order of submission counts. A prefetch is read while no demand
  * is, a few chunks at a time, so that a demand finds a disk with little before it. Extents are cut
- * into chunks,
- * several of which are in flight at once, also of different tickets. A ticket can be cancelled
- * until its first chunk has been handed to the kernel.
+ * into as few chunks as may be, equally long but for the last; several are in flight at once, also
+ * of different tickets. A ticket can be cancelled until its first chunk has been handed to the
+ * kernel.
  *
  * Two engines read files: io_uring (one thread, and callers that push), and a pool of threads with
  * pread where io_uring is missing or forbidden. Which one runs is said once in the log and by
@@ -143,7 +143,7 @@ struct mp_reader_config {
     uint32_t depth;               /* chunks in flight, 1..256 */
     uint32_t prefetch_depth;      /* of them those of prefetches, up to 256; 0: no limit */
     uint32_t threads;             /* of the fallback, 1..64 */
-    uint64_t chunk_bytes;         /* multiple of 4096, up to 1 GiB */
+    uint64_t chunk_bytes;         /* at most; a multiple of 4096, up to 1 GiB */
 
     struct mp_virtual_link *link;        /* NULL: real reads. Else its clock is `clock` */
     const struct mp_memory_link *memory; /* NULL: files are read */

@@ -8,6 +8,8 @@
 #include "vmm/base/log.h"
 #include "vmm/reader_int.h"
 
+#define CHUNK_ALIGN_BYTES 4096 /* chunk_bytes is a multiple of it */
+
 static void count(_Atomic(uint64_t) *counter, uint64_t n)
 {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
@@ -198,15 +200,31 @@ static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
         mp_ticket_list_push_front(&reader->lists[ticket->priority], ticket);
 }
 
+/*
+ * The chunks of an extent are equally long but for the last: a short rest would be a read of its
+ * own, and costs as much to hand over as a long one.
+ */
+static uint64_t chunk_bytes_of(const struct mp_reader *reader, const struct place *place)
+{
+    const uint64_t most = reader->config.chunk_bytes;
+    const uint64_t count = place->bytes / most + (place->bytes % most != 0);
+    uint64_t bytes = place->bytes / count + (place->bytes % count != 0);
+
+    if (!mp_round_up_u64(bytes, CHUNK_ALIGN_BYTES, &bytes) ||
+        !mp_round_up_u64(bytes, place->align_bytes, &bytes))
+        return place->bytes;
+    return bytes;
+}
+
 static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struct mp_chunk *chunk)
 {
     const struct mp_extent *extent = &ticket->extents[ticket->next_extent];
     const struct place place = place_of(reader, ticket, extent);
     const uint64_t start = ticket->next_offset;
-    uint64_t bytes = reader->config.chunk_bytes;
+    uint64_t bytes = chunk_bytes_of(reader, &place);
     uint64_t need_end;
 
-    if (!mp_round_up_u64(bytes, place.align_bytes, &bytes) || bytes > place.bytes - start)
+    if (bytes > place.bytes - start)
         bytes = place.bytes - start;
     need_end = start + bytes < extent->need_bytes ? start + bytes : extent->need_bytes;
     *chunk = (struct mp_chunk){

@@ -116,7 +116,7 @@ static void short_reads_are_continued(void)
 
     for (int direct = 0; direct < 2; direct++) {
         for (size_t i = 0; i < sizeof(shorts) / sizeof(shorts[0]); i++) {
-            const uint64_t need = shorts[i] < 100 ? 3001 : 2 * BLOCK + 1234;
+            const uint64_t need = shorts[i] < 100 ? 3001 : 3 * BLOCK - 1234;
             struct fault_plan plan = { .mode = FAULT_ALWAYS,
                                        .calls = READS,
                                        .short_bytes = shorts[i] };
@@ -136,6 +136,32 @@ static void short_reads_are_continued(void)
             check_done(&ticket);
         }
     }
+    mp_reader_destroy(reader);
+    mp_files_destroy(files);
+}
+
+/* Not two of the longest and a short rest: three of 11 blocks of 4 KiB, and 1234 bytes less. */
+static void chunks_are_equally_long(void)
+{
+    struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = READS, .short_bytes = 45056 };
+    struct mp_files *files = open_probed();
+    struct mp_reader *reader = reader_new(files);
+    struct mp_reader_stats stats;
+    struct mp_ticket ticket;
+
+    set_ticket(&ticket, false, 2, 3 * 45056 - 1234);
+    read_under(reader, &ticket, &plan);
+    check_done(&ticket);
+    mp_reader_get_stats(reader, &stats);
+    CHECK_EQ(stats.requests, 3);
+    CHECK_EQ(stats.short_reads, 0);
+
+    plan.short_bytes = 45056 - 1235;
+    read_under(reader, &ticket, &plan);
+    check_done(&ticket);
+    mp_reader_get_stats(reader, &stats);
+    CHECK_EQ(stats.requests, 3 + 6);
+    CHECK_EQ(stats.short_reads, 3);
     mp_reader_destroy(reader);
     mp_files_destroy(files);
 }
@@ -507,6 +533,7 @@ int main(int argc, char **argv)
         SKIP("io_uring cannot be used here");
     test_files_write();
     RUN(short_reads_are_continued);
+    RUN(chunks_are_equally_long);
     RUN(single_eio_is_retried);
     RUN(persistent_eio_fails_after_three_tries_and_works_again_later);
     RUN(end_of_file_that_nobody_expected_is_an_error);
