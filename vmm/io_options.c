@@ -19,7 +19,8 @@ const struct mp_opt mp_io_opts[] = {
     MP_OPT(MP_OPT_U64, "IO_THREADS", struct mp_io_config, threads, "4", 1, 64,
            "Threads that read, without io_uring."),
     MP_OPT(
-        MP_OPT_BYTES, "IO_CHUNK", struct mp_io_config, chunk_bytes, "4M", 4096, 1 << 30,
+        MP_OPT_BYTES, "IO_CHUNK", struct mp_io_config, chunk_bytes, "4M", MP_CHUNK_ALIGN_BYTES,
+        1 << 30,
         "The longest single read; longer transfers are cut into equal parts, so that urgent ones "
         "get between."),
     MP_OPT_END
@@ -37,6 +38,7 @@ struct mp_reader_config mp_io_reader_config(const struct mp_io_config *config,
         .depth = (uint32_t)config->depth,
         .prefetch_depth = (uint32_t)config->prefetch_depth,
         .threads = (uint32_t)config->threads,
-        .chunk_bytes = (config->chunk_bytes + 4095) / 4096 * 4096,
+        .chunk_bytes = (config->chunk_bytes + MP_CHUNK_ALIGN_BYTES - 1) / MP_CHUNK_ALIGN_BYTES *
+                       MP_CHUNK_ALIGN_BYTES,
     };
 }

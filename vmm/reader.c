@@ -95,13 +95,13 @@ enum mp_status mp_reader_create(const struct mp_reader_config *config, struct mp
 
     if (config->depth < 1 || config->depth > DEPTH_MAX || config->prefetch_depth > DEPTH_MAX ||
         config->threads < 1 || config->threads > THREADS_MAX || config->chunk_bytes == 0 ||
-        config->chunk_bytes > CHUNK_BYTES_MAX || config->chunk_bytes % 4096 != 0)
+        config->chunk_bytes > CHUNK_BYTES_MAX || config->chunk_bytes % MP_CHUNK_ALIGN_BYTES != 0)
         return mp_fail(MP_ERR_INVALID, "E_READER_CONFIG",
                        "reader with depth %" PRIu32 " (%" PRIu32 " ahead), %" PRIu32
                        " threads, chunks of %" PRIu64
-                       " bytes: need 1 to %d, 1 to %d, and a multiple of 4096 up to 1 GiB",
+                       " bytes: need 1 to %d, 1 to %d, and a multiple of %d up to 1 GiB",
                        config->depth, config->prefetch_depth, config->threads, config->chunk_bytes,
-                       DEPTH_MAX, THREADS_MAX);
+                       DEPTH_MAX, THREADS_MAX, MP_CHUNK_ALIGN_BYTES);
     reader = calloc(1, sizeof(*reader));
     if (reader == NULL)
         return mp_fail_no_memory("the reader", sizeof(*reader));

@@ -135,6 +135,8 @@ struct mp_interrupt {
     void *ctx;
 };
 
+#define MP_CHUNK_ALIGN_BYTES 4096
+
 struct mp_reader_config {
     struct mp_files *files; /* must outlive the reader; NULL with a memory link */
     struct mp_clock *clock;
@@ -143,7 +145,7 @@ struct mp_reader_config {
     uint32_t depth;               /* chunks in flight, 1..256 */
     uint32_t prefetch_depth;      /* of them those of prefetches, up to 256; 0: no limit */
     uint32_t threads;             /* of the fallback, 1..64 */
-    uint64_t chunk_bytes;         /* at most; a multiple of 4096, up to 1 GiB */
+    uint64_t chunk_bytes;         /* at most; a multiple of MP_CHUNK_ALIGN_BYTES, up to 1 GiB */
 
     struct mp_virtual_link *link;        /* NULL: real reads. Else its clock is `clock` */
     const struct mp_memory_link *memory; /* NULL: files are read */

@@ -8,8 +8,6 @@
 #include "vmm/base/log.h"
 #include "vmm/reader_int.h"
 
-#define CHUNK_ALIGN_BYTES 4096 /* chunk_bytes is a multiple of it */
-
 static void count(_Atomic(uint64_t) *counter, uint64_t n)
 {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
@@ -210,7 +208,7 @@ static uint64_t chunk_bytes_of(const struct mp_reader *reader, const struct plac
     const uint64_t count = place->bytes / most + (place->bytes % most != 0);
     uint64_t bytes = place->bytes / count + (place->bytes % count != 0);
 
-    if (!mp_round_up_u64(bytes, CHUNK_ALIGN_BYTES, &bytes) ||
+    if (!mp_round_up_u64(bytes, MP_CHUNK_ALIGN_BYTES, &bytes) ||
         !mp_round_up_u64(bytes, place->align_bytes, &bytes))
         return place->bytes;
     return bytes;
