@@ -46,6 +46,7 @@ extern const struct mp_evict_ops mp_evict_layer_lru;
 extern const struct mp_evict_ops mp_evict_layer_lfu;
 extern const struct mp_evict_ops mp_evict_score;
 extern const struct mp_evict_ops mp_evict_mrs;
+extern const struct mp_evict_ops mp_evict_ema;
 extern const struct mp_evict_ops mp_evict_workload;
 extern const struct mp_evict_ops mp_evict_none;
 extern const struct mp_evict_ops mp_evict_lfru;

@@ -30,7 +30,7 @@
  * Slots marked optional may be NULL, meaning "not interested". All others are required;
  * mp_policy_check() says what is missing. policy/template.c is a compiled skeleton.
  */
-#define MP_POLICY_ABI 2u
+#define MP_POLICY_ABI 3u
 
 #define MP_UNIT_NONE UINT32_MAX
 #define MP_LAYER_ANY UINT32_MAX
@@ -314,6 +314,8 @@ struct mp_evict_ops {
      * of the same layer; `chosen` (tokens, k) is what was routed. */
     void (*on_scores)(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
                       const float *scores, const uint32_t *chosen, uint64_t now);
+
+    bool scores_optional; /* it can do without on_scores, where nobody knows the scores */
 
     /*
      * Optional. The layer has run: write up to `max` swaps, units of the layer that shall come in

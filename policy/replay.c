@@ -57,7 +57,7 @@ static enum mp_status check_facts(const struct mp_replay_run *run, const struct 
         return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY_NA",
                        "predict policy '%s' computes with hidden states, which no trace has",
                        predict->info.name);
-    if (ops->on_scores != NULL && run->trace->scores == NULL)
+    if (ops->on_scores != NULL && !ops->scores_optional && run->trace->scores == NULL)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY_NA",
                        "evict policy '%s' looks at the scores of all experts, which this trace "
                        "does not have (moepager run --trace-scores)",

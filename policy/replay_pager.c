@@ -306,7 +306,7 @@ static void replay_group(struct mp_replay_run *run, const struct mp_replay_group
     memcpy(run->needs, &trace->uses[group->first], group->count * sizeof(run->needs[0]));
     qsort(run->needs, group->count, sizeof(run->needs[0]), compare_unit);
     run->now++;
-    if (set->evict_ops->on_scores != NULL)
+    if (set->evict_ops->on_scores != NULL && trace->scores != NULL)
         set->evict_ops->on_scores(set->evict, group->layer, group->tokens, trace->top_k,
                                   trace->scores + row * trace->experts,
                                   trace->chosen + row * trace->top_k, run->now);

@@ -241,6 +241,7 @@ add_dependencies(engine_repack_cli_test moepager)
 mp_test(policy/assign_test LIBS mp_policy)
 mp_test(policy/dali_test LIBS mp_policy SOURCES tests/policy/pager_world.c)
 mp_test(policy/decisions_test LIBS mp_policy)
+mp_test(policy/ema_test LIBS mp_policy m)
 mp_test(policy/evict_test LIBS mp_policy)
 mp_test(policy/pager_stress_test LIBS mp_policy SOURCES tests/policy/pager_world.c LABELS stress
     TIMEOUT 120)

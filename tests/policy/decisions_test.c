@@ -415,8 +415,8 @@ static void logs_of_other_versions_are_named(void)
 {
     static const char *const parts[][2] = {
         { "# moepager decisions v2\n", "# moepager decisions v1\n" },
-        { "\nabi 2\n", "\nabi 1\n" },
-        { "\nevict lru\n", "\nevict lrx\n" },
+        { "\nabi 3\n", "\nabi 2\n" },
+        { "\nevict ema\n", "\nevict emx\n" },
         { "option RANKS ", "option RANGS " },
     };
     static char bytes[1 << 17];

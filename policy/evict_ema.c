@@ -1,0 +1,260 @@
+/*
+ * An exponential moving average of what the router said of each expert, chosen or not, is taken for
+ * how likely it is to be chosen soon: what is least likely leaves, and what is likely comes in
+ * while nothing else is read. With KEEP = d, after a batch of n tokens with the mean scores s of a
+ * layer
+ *
+ *     S := (1 - d^n) * s + d^n * S         of all experts of the layer, at first 0
+ *
+ * The resident with the lowest S leaves, of equal ones the one not used for longest. After a layer
+ * its absent expert with the highest S comes in, behind all other reads, if S is at least a quarter
+ * of an even share (below that it is chance) and
+ *
+ *     a slot is free, or S >= 2 * (the lowest S of a resident), which then leaves for it.
+ *
+ * Why that reads something worth having: an expert that is chosen for the first time was mostly
+ * among the best that were not chosen, some tokens before. A guess from the next layer's router
+ * knows it a layer ahead, which is less than a read takes; this one knows it sooner, and a disk
+ * that is waited for some of the time is idle for the rest.
+ *
+ * Swaps are judged by what came of them: an expert that came in and was chosen counts for them, one
+ * that left and was missed against, both against the swaps made, older ones less with each. While
+ * that is below GAIN_MIN, a read's cost beside that of a wait, only every PROBE-th one is made.
+ * Where experts follow no rule, each is as likely as the other and the gain is about 0.
+ *
+ * Ours, after SMoE's scores (evict_score.c), HybriMoE's moving average of high ones (evict_mrs.c)
+ * and DALI's swaps (evict_workload.c). Where nobody tells scores (a trace without them, a router
+ * that is not seen), what was chosen counts as 1 / k and all else as 0. on_scores O(tokens *
+ * experts), pick and replace O(residents + experts).
+ */
+#include "policy/builtins.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "policy/residents.h"
+#include "vmm/base/error.h"
+
+#define ONE 0x1p48        /* of a key: a score of 1 */
+#define SHARE_MIN 0.25    /* of 1 / experts */
+#define BETTER 2u         /* times as likely as what leaves */
+#define GAIN_MIN 0.25     /* of a swap: experts that were there less those that were not */
+#define MEMORY (1.0 / 32) /* a swap's weight in the gain */
+#define PROBE 64u         /* layers */
+
+struct ema_config {
+    double keep;
+};
+
+static const struct mp_opt ema_opts[] = {
+    MP_OPT_REAL("KEEP", struct ema_config, keep, "0.9", 0, 1,
+                "What is left of an expert's mean score in evict policy ema after a token."),
+    MP_OPT_END,
+};
+
+/* Of a unit, as swaps go. */
+enum ema_mark {
+    EMA_NONE,
+    EMA_NAMED, /* is to come in */
+    EMA_CAME,  /* has come in and was not chosen since */
+    EMA_LEFT,  /* left for another and was not chosen since */
+};
+
+struct ema {
+    struct mp_evict_base base;
+    double keep;
+    uint64_t share_min; /* as a key */
+    uint32_t top_k;
+    uint64_t *key;     // (layers * experts): S
+    uint64_t *told;    // (layers): `now` of the last scores, or of what stood for them, plus 1
+    uint8_t *mark;     // (layers * experts): enum ema_mark
+    uint32_t *partner; // (layers * experts): of a named one, who leaves for it
+    double *batch;     // (experts): scratch
+    double used, missed, swaps; /* forgotten at the same rate */
+    uint64_t layers;            /* in which a swap would have been made but for the gain */
+};
+
+static void ema_destroy(struct mp_policy *policy)
+{
+    struct ema *self = (struct ema *)policy;
+
+    mp_residents_fini(&self->base.set);
+    free(self->key);
+    free(self->told);
+    free(self->mark);
+    free(self->partner);
+    free(self->batch);
+    free(self);
+}
+
+static enum mp_status ema_create(const void *config_, const struct mp_shape *shape,
+                                 struct mp_policy **policy_p)
+{
+    const struct ema_config *config = config_;
+    const size_t units = (size_t)shape->layers * shape->experts;
+    struct ema *self = calloc(1, sizeof(*self));
+    enum mp_status status;
+
+    if (self == NULL)
+        return mp_fail_no_memory("evict policy 'ema'", sizeof(*self));
+    self->base.super.info = &mp_evict_ema.info;
+    self->keep = config != NULL ? config->keep : 0.9;
+    self->share_min = (uint64_t)(ONE * SHARE_MIN / shape->experts);
+    self->top_k = shape->top_k;
+    self->used = self->swaps = 1 / MEMORY; /* as if all had been right until something is known */
+    self->key = calloc(units, sizeof(uint64_t));
+    self->told = calloc(shape->layers, sizeof(uint64_t));
+    self->mark = calloc(units, 1);
+    self->partner = calloc(units, sizeof(uint32_t));
+    self->batch = calloc(shape->experts, sizeof(double));
+    status = self->key == NULL || self->told == NULL || self->mark == NULL ||
+                     self->partner == NULL || self->batch == NULL
+                 ? mp_fail_no_memory("evict policy 'ema'", units * 13 + shape->experts * 8u)
+                 : mp_residents_init(&self->base.set, shape);
+    if (status != MP_OK) {
+        ema_destroy(&self->base.super);
+        return status;
+    }
+    *policy_p = &self->base.super;
+    return MP_OK;
+}
+
+static void ema_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+{
+    struct ema *self = (struct ema *)policy;
+    const uint32_t partner = self->partner[unit];
+
+    mp_evict_insert(policy, unit, now);
+    if (self->mark[unit] != EMA_NAMED)
+        return;
+    self->mark[unit] = EMA_CAME;
+    self->used -= self->used * MEMORY;
+    self->missed -= self->missed * MEMORY;
+    self->swaps += 1 - self->swaps * MEMORY;
+    if (partner != MP_UNIT_NONE && self->base.set.place[partner] == MP_UNIT_NONE)
+        self->mark[partner] = EMA_LEFT;
+}
+
+/* Before a batch is added to the averages of a layer. */
+static void forget(struct ema *self, uint32_t layer, double keep)
+{
+    uint64_t *key = self->key + (size_t)layer * self->base.set.experts;
+
+    for (uint32_t e = 0; e < self->base.set.experts; e++)
+        key[e] = (uint64_t)((double)key[e] * keep);
+}
+
+static void add(struct ema *self, uint32_t unit, double score)
+{
+    self->key[unit] += score > 0 ? (uint64_t)((score < 4096 ? score : 4096) * ONE) : 0;
+}
+
+static void ema_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+{
+    struct ema *self = (struct ema *)policy;
+    const uint32_t layer = unit / self->base.set.experts;
+    const bool came = self->mark[unit] == EMA_CAME, left = self->mark[unit] == EMA_LEFT;
+
+    (void)tokens;
+    mp_residents_use(&self->base.set, unit);
+    self->used += came;
+    self->missed += left;
+    self->mark[unit] = EMA_NONE;
+    if (self->told[layer] == UINT64_MAX) /* by the router */
+        return;
+    if (self->told[layer] != now + 1)
+        forget(self, layer, self->keep);
+    self->told[layer] = now + 1;
+    add(self, unit, (1 - self->keep) / self->top_k);
+}
+
+static void ema_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
+                          const float *scores, const uint32_t *chosen, uint64_t now)
+{
+    struct ema *self = (struct ema *)policy;
+    const uint32_t experts = self->base.set.experts;
+    const double keep = pow(self->keep, tokens);
+
+    (void)k;
+    (void)chosen;
+    (void)now;
+    self->told[layer] = UINT64_MAX;
+    forget(self, layer, keep);
+    memset(self->batch, 0, experts * sizeof(self->batch[0]));
+    for (uint32_t t = 0; t < tokens; t++) {
+        for (uint32_t e = 0; e < experts; e++)
+            self->batch[e] += (double)scores[(size_t)t * experts + e];
+    }
+    for (uint32_t e = 0; e < experts; e++)
+        add(self, layer * experts + e, (1 - keep) * self->batch[e] / tokens);
+}
+
+static uint32_t ema_pick(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    const struct ema *self = (const struct ema *)policy;
+
+    return mp_residents_min(&self->base.set, query, MP_LAYER_ANY, self->key, self->base.set.stamp);
+}
+
+/* The layer's absent expert with the highest average, or MP_UNIT_NONE. */
+static uint32_t best_absent(const struct ema *self, uint32_t layer)
+{
+    const uint32_t first = layer * self->base.set.experts;
+    uint32_t best = MP_UNIT_NONE;
+
+    for (uint32_t unit = first; unit < first + self->base.set.experts; unit++) {
+        if (self->base.set.place[unit] == MP_UNIT_NONE &&
+            (best == MP_UNIT_NONE || self->key[unit] > self->key[best]))
+            best = unit;
+    }
+    return best;
+}
+
+static uint32_t ema_replace(struct mp_policy *policy, const struct mp_evict_query *query,
+                            uint64_t now, struct mp_swap *swaps, uint32_t max)
+{
+    struct ema *self = (struct ema *)policy;
+    const struct mp_residents *set = &self->base.set;
+    const uint32_t in = best_absent(self, query->scope_layer);
+    struct mp_evict_query wide = *query;
+    uint32_t held = set->held[query->scope_layer], out = MP_UNIT_NONE;
+    uint32_t slots = mp_equal_share(set->slots, set->layers, query->scope_layer);
+
+    (void)now;
+    if (in == MP_UNIT_NONE || max == 0 || self->key[in] < self->share_min)
+        return 0;
+    if (query->shared) {
+        wide.scope_layer = MP_LAYER_ANY;
+        held = set->count;
+        slots = set->slots;
+    }
+    if (held >= slots) {
+        out = mp_residents_min(set, &wide, MP_LAYER_ANY, self->key, set->stamp);
+        if (out == MP_UNIT_NONE || self->key[in] / BETTER < self->key[out])
+            return 0;
+    }
+    if (self->used - self->missed < GAIN_MIN * self->swaps && ++self->layers % PROBE != 0)
+        return 0;
+    self->mark[in] = EMA_NAMED;
+    self->partner[in] = out;
+    swaps[0] = (struct mp_swap){ .in = in, .out = out };
+    return 1;
+}
+
+const struct mp_evict_ops mp_evict_ema = {
+    .info = { .abi = MP_POLICY_ABI,
+              .name = "ema",
+              .summary = "lowest moving average of the router's scores; likely ones come in early",
+              .opts = ema_opts,
+              .config_size = sizeof(struct ema_config) },
+    .create = ema_create,
+    .destroy = ema_destroy,
+    .on_insert = ema_on_insert,
+    .on_remove = mp_evict_remove,
+    .on_access = ema_on_access,
+    .on_scores = ema_on_scores,
+    .scores_optional = true,
+    .pick = ema_pick,
+    .replace = ema_replace,
+};
