@@ -26,10 +26,11 @@ static unsigned choose_node(const struct mp_session *s)
 
 static enum mp_status open_machine(const struct mp_settings *settings, struct mp_session *s)
 {
-    enum mp_status status = mp_topology_load(NULL, &s->topology);
+    enum mp_status status = mp_device_choose(&settings->run, &s->device);
+    const struct mp_topology_source source = { .no_devices = !s->device.cuda };
 
     if (status == MP_OK)
-        status = mp_device_choose(&settings->run, &s->device);
+        status = mp_topology_load(&source, &s->topology);
     if (status != MP_OK)
         return status;
     s->node = choose_node(s);

@@ -38,7 +38,8 @@ static enum mp_status open_hwloc(const struct mp_topology_source *source, hwloc_
         return mp_fail_no_memory("the topology", 0);
     /* Disallowed parts are kept, so that `info` can tell them from parts that do not exist. */
     hwloc_topology_set_flags(hwloc, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
-    hwloc_topology_set_io_types_filter(hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+    if (!source->no_devices)
+        hwloc_topology_set_io_types_filter(hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     for (size_t i = 0; i < MP_ARRAY_LEN(unwanted_plugins); i++)
         hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
                                       unwanted_plugins[i]);
@@ -211,7 +212,7 @@ static enum mp_status fill(struct mp_topology *topology, const struct mp_topolog
 enum mp_status mp_topology_load(const struct mp_topology_source *source,
                                 struct mp_topology **topology_p)
 {
-    static const struct mp_topology_source this_machine = { NULL, NULL };
+    static const struct mp_topology_source this_machine = { .no_devices = false };
     struct mp_topology *topology;
     enum mp_status status;
 

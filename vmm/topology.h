@@ -63,10 +63,11 @@ struct mp_topology {
     struct hwloc_topology *hwloc;
 };
 
-/* At most one is set; neither: this machine. */
+/* At most one of the names is set; neither: this machine. */
 struct mp_topology_source {
     const char *xml_path;
     const char *synthetic; /* hwloc's notation: "package:2 core:8 pu:2" */
+    bool no_devices;       /* do not look at the PCI bus, which takes longer than all else */
 };
 
 /*
@@ -87,8 +88,8 @@ unsigned mp_topology_device_node(const struct mp_topology *topology);
 
 /*
  * The node next to the PCI device at this address ("0000:17:00.0"): an index into `nodes`, or
- * MP_TOPOLOGY_ANY_NODE where hwloc does not know the device or its place. Of several nodes the
- * first.
+ * MP_TOPOLOGY_ANY_NODE where hwloc does not know the device or its place, or did not look. Of
+ * several nodes the first.
  */
 unsigned mp_topology_pci_node(const struct mp_topology *topology, const char *address);
 

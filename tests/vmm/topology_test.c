@@ -223,6 +223,25 @@ static void every_allocation_may_fail(void)
     CHECK_EQ(n, 3);
 }
 
+/* What is on PCI changes nothing of the rest. */
+static void devices_are_not_needed(void)
+{
+    const struct mp_topology_source source = { .no_devices = true };
+    struct mp_topology *topology = NULL, *whole = NULL;
+
+    CHECK_EQ(mp_topology_load(&source, &topology), MP_OK);
+    CHECK_EQ(mp_topology_load(NULL, &whole), MP_OK);
+    CHECK(topology->live);
+    CHECK_EQ(topology->node_count, whole->node_count);
+    CHECK_EQ(topology->pu_count, whole->pu_count);
+    CHECK_EQ(topology->core_count, whole->core_count);
+    CHECK_EQ(topology->cache_count, whole->cache_count);
+    CHECK_EQ(mp_topology_device_node(topology), mp_topology_device_node(whole));
+    CHECK_EQ(mp_topology_pci_node(topology, "0000:00:00.0"), MP_TOPOLOGY_ANY_NODE);
+    mp_topology_destroy(topology);
+    mp_topology_destroy(whole);
+}
+
 static void this_machine_binds(void)
 {
     struct mp_topology *topology = NULL;
@@ -299,6 +318,7 @@ int main(void)
     RUN(a_synthetic_machine_can_be_described);
     RUN(what_cannot_be_read_is_refused_by_name);
     RUN(every_allocation_may_fail);
+    RUN(devices_are_not_needed);
     RUN(this_machine_binds);
     RUN(a_description_has_all_nodes);
     return 0;
