@@ -36,7 +36,6 @@
 #include "policy/residents.h"
 #include "vmm/base/error.h"
 
-#define ONE 0x1p48        /* of a key: a score of 1 */
 #define SHARE_MIN 0.25    /* of 1 / experts */
 #define BETTER 2u         /* times as likely as what leaves */
 #define GAIN_MIN 0.25     /* of a swap: experts that were there less those that were not */
@@ -100,7 +99,7 @@ static enum mp_status ema_create(const void *config_, const struct mp_shape *sha
         return mp_fail_no_memory("evict policy 'ema'", sizeof(*self));
     self->base.super.info = &mp_evict_ema.info;
     self->keep = config != NULL ? config->keep : 0.9;
-    self->share_min = (uint64_t)(ONE * SHARE_MIN / shape->experts);
+    self->share_min = mp_residents_key(SHARE_MIN / shape->experts);
     self->top_k = shape->top_k;
     self->used = self->swaps = 1 / MEMORY; /* as if all had been right until something is known */
     self->key = calloc(units, sizeof(uint64_t));
@@ -145,11 +144,6 @@ static void forget(struct ema *self, uint32_t layer, double keep)
         key[e] = (uint64_t)((double)key[e] * keep);
 }
 
-static void add(struct ema *self, uint32_t unit, double score)
-{
-    self->key[unit] += score > 0 ? (uint64_t)((score < 4096 ? score : 4096) * ONE) : 0;
-}
-
 static void ema_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
 {
     struct ema *self = (struct ema *)policy;
@@ -166,7 +160,7 @@ static void ema_on_access(struct mp_policy *policy, uint32_t unit, uint32_t toke
     if (self->told[layer] != now + 1)
         forget(self, layer, self->keep);
     self->told[layer] = now + 1;
-    add(self, unit, (1 - self->keep) / self->top_k);
+    self->key[unit] += mp_residents_key((1 - self->keep) / self->top_k);
 }
 
 static void ema_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
@@ -187,7 +181,7 @@ static void ema_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tok
             self->batch[e] += (double)scores[(size_t)t * experts + e];
     }
     for (uint32_t e = 0; e < experts; e++)
-        add(self, layer * experts + e, (1 - keep) * self->batch[e] / tokens);
+        self->key[layer * experts + e] += mp_residents_key((1 - keep) * self->batch[e] / tokens);
 }
 
 static uint32_t ema_pick(struct mp_policy *policy, const struct mp_evict_query *query)

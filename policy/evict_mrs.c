@@ -123,7 +123,7 @@ static void mrs_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tok
             self->alpha * self->batch[e] / tokens + (1 - self->alpha) * self->score[unit];
 
         self->score[unit] = s;
-        self->key[unit] = s > 0 ? (uint64_t)((s < 4096 ? s : 4096) * 0x1p48) : 0;
+        self->key[unit] = mp_residents_key(s);
     }
 }
 

@@ -39,6 +39,12 @@ void mp_residents_fini(struct mp_residents *set);
 void mp_residents_add(struct mp_residents *set, uint32_t unit);
 void mp_residents_remove(struct mp_residents *set, uint32_t unit);
 
+/* A mean score as a key, in units of 2^-48; what is no number or absurd has one too. */
+static inline uint64_t mp_residents_key(double score)
+{
+    return score > 0 ? (uint64_t)((score < 4096 ? score : 4096) * 0x1p48) : 0;
+}
+
 /* The unit, resident or not, is now the one that was used last. */
 static inline void mp_residents_use(struct mp_residents *set, uint32_t unit)
 {
