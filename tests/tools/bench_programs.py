@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The programs that tell what the machine allows, on a small model.
 
-bench_programs.py MOEPAGER: bench_machine, bench_movement and bench_reader lie beside it. 77 where no direct reads
-can be had.
+bench_programs.py MOEPAGER: bench_machine, bench_movement, bench_reader and bench_steps_* lie beside
+it. 77 where no direct reads can be had.
 """
 import subprocess
 import sys
@@ -73,6 +73,25 @@ def check_movement(moepager, model, file, folder):
         check_refused([program, *good[:at], value, *good[at + 1:], list_], f"{at}: {value}")
 
 
+def check_overhead(build, model):
+    """Pairs of steps; the pager's part of a layer is measured, and a bad line is refused."""
+    overhead = run_json([sys.executable, ROOT / "tools/bench/pager_overhead", "--model", model,
+                         "--build", build, "--rounds", 2, "--passes", 3, "--gen-tokens", GEN,
+                         "--json", "--", "--threads", 1])
+    check((overhead["pairs"], len(overhead["rounds"])), (2 * 2 * GEN, 2), "pairs of steps")
+    check([key for key in ("ratio", "pager_ms", "plain_ms", "decisions") if overhead[key] <= 0], [],
+          "figures that are none")
+    check(overhead["decisions"] < 1, True, f"decisions take {overhead['decisions']} of a layer")
+    for line in ("0 100000", "4000000000 1", "0 1\n5 4294967295"):
+        done = subprocess.run([build / "bench_steps_pager", "--model", model], input=line, text=True,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        check((done.returncode, "beyond" in done.stderr), (2, True), line)
+    for words in ([], ["--model", model / "none"], ["--model", model, "--no-such-flag"]):
+        done = subprocess.run([build / "bench_steps_plain", *words], stdin=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+        check(done.returncode > 0, True, f"bench_steps_plain {words}")
+
+
 def check_refused(command, what):
     try:
         run_json(command)
@@ -87,6 +106,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="bench-programs-") as name:
         folder = Path(name)
         model = make_model(folder)
+        check_overhead(moepager.parent, model)
         machine = Machine(moepager, model)
         try:
             machine.sample()

@@ -1,0 +1,129 @@
+/*
+ * An engine that runs when it is told to, for tools/bench/pager_overhead:
+ *
+ *     bench_steps_pager --model DIR [flags of moepager bench]
+ *     bench_steps_plain --model DIR [flags of moepager bench]
+ *
+ * A line "FIRST COUNT" on stdin: made-up tokens at these positions are processed as one batch, and
+ * what mp_forward() took is printed, in nanoseconds. So two programs can take their steps in turns
+ * and meet the same moments of the machine. At the end of stdin: misses, and nanoseconds of the
+ * pager's decisions and of the MoE layers, since the last line whose COUNT was 0.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/commands.h"
+#include "engine/report.h"
+#include "vmm/base/error.h"
+
+struct bench {
+    struct mp_args args;
+    struct mp_session session;
+    uint32_t *token, *sequence, *position; // (tokens_max)
+    uint8_t *want;                         // (tokens_max)
+};
+
+static enum mp_status open_bench(struct bench *bench, int argc, char **argv)
+{
+    static struct mp_settings settings;
+    struct mp_session_config config = { .sequences = 1,
+                                        .clock = mp_clock_monotonic(),
+                                        .cancel = &mp_interrupted };
+    enum mp_status status = mp_settings_load(&settings);
+    uint32_t tokens;
+
+    if (status == MP_OK)
+        status = mp_args_parse(MP_COMMAND_BENCH, argc, argv, &bench->args, &settings);
+    if (status == MP_OK)
+        status = mp_require_model(&bench->args);
+    if (status != MP_OK)
+        return status;
+    config.model = bench->args.model;
+    status = mp_session_open(&settings, &config, &bench->session);
+    if (status != MP_OK)
+        return status;
+    tokens = bench->session.engine_config.tokens_max;
+    bench->token = calloc(tokens, sizeof(uint32_t));
+    bench->sequence = calloc(tokens, sizeof(uint32_t));
+    bench->position = calloc(tokens, sizeof(uint32_t));
+    bench->want = calloc(tokens, 1);
+    if (bench->token == NULL || bench->sequence == NULL || bench->position == NULL ||
+        bench->want == NULL)
+        return mp_fail_no_memory("a batch", tokens);
+    return MP_OK;
+}
+
+static enum mp_status forward(struct bench *bench, uint32_t first, uint32_t count)
+{
+    const struct mp_engine_config *config = &bench->session.engine_config;
+    const struct mp_batch batch = { .count = count,
+                                    .token = bench->token,
+                                    .sequence = bench->sequence,
+                                    .position = bench->position,
+                                    .want = bench->want };
+    const float *logits;
+    uint64_t start_ns;
+    enum mp_status status;
+
+    if (count < 1 || count > config->tokens_max || first >= config->ctx ||
+        count > config->ctx - first)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "tokens %" PRIu32 " to %" PRIu32 " are beyond a batch or the context", first,
+                       first + count);
+    for (uint32_t i = 0; i < count; i++) {
+        bench->token[i] =
+            1 + ((first + i) * UINT32_C(2654435761) >> 8) % (bench->session.model.vocab - 1);
+        bench->position[i] = first + i;
+        bench->want[i] = i + 1 == count;
+    }
+    start_ns = mp_clock_now_ns(config->clock);
+    status = mp_forward(bench->session.engine, &batch, &logits);
+    if (status == MP_OK)
+        printf("%" PRIu64 "\n", mp_clock_now_ns(config->clock) - start_ns);
+    return status;
+}
+
+static enum mp_status run(struct bench *bench)
+{
+    struct mp_counters before = mp_report_counters(&bench->session), counters;
+    uint32_t first, count;
+    enum mp_status status = MP_OK;
+
+    while (status == MP_OK && scanf("%" SCNu32 " %" SCNu32, &first, &count) == 2) {
+        if (count == 0) {
+            before = mp_report_counters(&bench->session);
+            continue;
+        }
+        status = forward(bench, first, count);
+        if (status == MP_OK)
+            status = mp_check_stdout();
+    }
+    counters = mp_report_counters_since(&bench->session, &before);
+    if (status == MP_OK)
+        printf("%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", counters.misses, counters.decisions_ns,
+               counters.layers_ns);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench bench = { 0 };
+    char command[] = "bench", *words[64] = { argv[0], command };
+    enum mp_status status = MP_ERR_INVALID;
+
+    for (int i = 1; i < argc && i + 1 < 64; i++)
+        words[i + 1] = argv[i];
+    if (argc < 63)
+        status = open_bench(&bench, argc + 1, words);
+    if (status == MP_OK)
+        status = run(&bench);
+    mp_session_close(&bench.session);
+    free(bench.token);
+    free(bench.sequence);
+    free(bench.position);
+    free(bench.want);
+    if (status != MP_OK)
+        fprintf(stderr, "%s: %s\n", argv[0], mp_error_last()->text);
+    return mp_status_exit_code(status);
+}
