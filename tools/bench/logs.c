@@ -11,10 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/commands.h"
 #include "engine/engine_int.h"
 #include "policy/trace.h"
-#include "vmm/base/error.h"
+#include "tools/bench/bench_args.h"
 
 enum mode { NOTHING, TRACE, DECISIONS, MODES };
 
@@ -164,10 +163,8 @@ static enum mp_status run(struct bench *bench, int argc, char **argv)
                                         .cancel = &mp_interrupted,
                                         .routed = on_routed,
                                         .routed_ctx = bench };
-    enum mp_status status = mp_settings_load(&settings);
+    enum mp_status status = bench_args_load(argc, argv, &bench->args, &settings);
 
-    if (status == MP_OK)
-        status = mp_args_parse(MP_COMMAND_BENCH, argc, argv, &bench->args, &settings);
     if (status != MP_OK)
         return status;
     if (bench->args.model == NULL || bench->args.trace == NULL || bench->args.decision_log == NULL)
@@ -195,13 +192,8 @@ static enum mp_status run(struct bench *bench, int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct bench bench = { 0 };
-    char command[] = "bench", *words[64] = { argv[0], command };
-    enum mp_status status = MP_ERR_INVALID;
+    enum mp_status status = run(&bench, argc, argv);
 
-    for (int i = 1; i < argc && i + 1 < 64; i++)
-        words[i + 1] = argv[i];
-    if (argc < 63)
-        status = run(&bench, argc + 1, words);
     for (unsigned m = 0; m < MODES; m++)
         free(bench.ms[m]);
     if (status != MP_OK)

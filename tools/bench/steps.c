@@ -13,9 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/commands.h"
 #include "engine/report.h"
-#include "vmm/base/error.h"
+#include "tools/bench/bench_args.h"
 
 struct bench {
     struct mp_args args;
@@ -30,11 +29,9 @@ static enum mp_status open_bench(struct bench *bench, int argc, char **argv)
     struct mp_session_config config = { .sequences = 1,
                                         .clock = mp_clock_monotonic(),
                                         .cancel = &mp_interrupted };
-    enum mp_status status = mp_settings_load(&settings);
+    enum mp_status status = bench_args_load(argc, argv, &bench->args, &settings);
     uint32_t tokens;
 
-    if (status == MP_OK)
-        status = mp_args_parse(MP_COMMAND_BENCH, argc, argv, &bench->args, &settings);
     if (status == MP_OK)
         status = mp_require_model(&bench->args);
     if (status != MP_OK)
@@ -109,13 +106,8 @@ static enum mp_status run(struct bench *bench)
 int main(int argc, char **argv)
 {
     struct bench bench = { 0 };
-    char command[] = "bench", *words[64] = { argv[0], command };
-    enum mp_status status = MP_ERR_INVALID;
+    enum mp_status status = open_bench(&bench, argc, argv);
 
-    for (int i = 1; i < argc && i + 1 < 64; i++)
-        words[i + 1] = argv[i];
-    if (argc < 63)
-        status = open_bench(&bench, argc + 1, words);
     if (status == MP_OK)
         status = run(&bench);
     mp_session_close(&bench.session);
