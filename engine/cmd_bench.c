@@ -90,7 +90,7 @@ static enum mp_status parse_tokens(struct bench *bench, const char *text, size_t
     return MP_OK;
 }
 
-/* Before gigabytes of weights are read; whether the ids fit the model is seen after. */
+/* Before the model is opened; check_tokens() sees whether the ids fit it. */
 static enum mp_status read_tokens(struct bench *bench)
 {
     const size_t count = bench->args->prompt_tokens + bench->args->gen_tokens;
@@ -145,12 +145,40 @@ static enum mp_status make_prompts(struct bench *bench)
     return MP_OK;
 }
 
+/* A run that the context cuts short would be reported as one of full length. */
+static enum mp_status check_length(const struct bench *bench)
+{
+    const struct mp_engine_config *config = &bench->session.engine_config;
+    const struct mp_args *args = bench->args;
+    const uint32_t ctx = config->ctx;
+
+    /* The last token is chosen, not processed. */
+    if (args->prompt_tokens + args->gen_tokens - 1 > ctx || args->prompt_tokens == ctx)
+        return mp_fail(MP_ERR_CONFIG, "E_PROMPT_LONG",
+                       "%llu tokens of prompt and %llu to generate do not fit into the context of "
+                       "%u; %slower --prompt-tokens or --gen-tokens",
+                       (unsigned long long)args->prompt_tokens,
+                       (unsigned long long)args->gen_tokens, ctx,
+                       mp_engine_ctx_can_grow(config) ? "raise --ctx or " : "");
+    return MP_OK;
+}
+
+static enum mp_status check_args(void *ctx)
+{
+    const struct bench *bench = ctx;
+    const enum mp_status status = check_length(bench);
+
+    return status == MP_OK ? check_tokens(bench) : status;
+}
+
 static enum mp_status open_session(struct bench *bench)
 {
     const struct mp_progress progress = mp_loading_progress(&bench->bar);
     const struct mp_session_config config = {
         .model = bench->args->model,
         .sequences = (uint32_t)bench->args->batch,
+        .before_load = check_args,
+        .before_load_ctx = bench,
         .progress = &progress,
         .timeline = bench->timeline,
         .clock = bench->clock,
@@ -169,23 +197,6 @@ static enum mp_status open_session(struct bench *bench)
     mp_progress_bar_end(&bench->bar);
     bench->load_ms = (double)(mp_clock_now_ns(bench->clock) - start_ns) * 1e-6;
     return status;
-}
-
-/* A run that the context cuts short would be reported as one of full length. */
-static enum mp_status check_length(const struct bench *bench)
-{
-    const struct mp_args *args = bench->args;
-    const uint32_t ctx = bench->session.engine_config.ctx;
-
-    /* The last token is chosen, not processed. */
-    if (args->prompt_tokens + args->gen_tokens - 1 > ctx || args->prompt_tokens == ctx)
-        return mp_fail(
-            MP_ERR_CONFIG, "E_PROMPT_LONG",
-            "%llu tokens of prompt and %llu to generate do not fit into the context of "
-            "%u; %slower --prompt-tokens or --gen-tokens",
-            (unsigned long long)args->prompt_tokens, (unsigned long long)args->gen_tokens, ctx,
-            mp_engine_ctx_can_grow(&bench->session.engine_config) ? "raise --ctx or " : "");
-    return MP_OK;
 }
 
 static enum mp_status run_once(struct bench *bench, struct bench_run *run)
@@ -294,10 +305,6 @@ static enum mp_status run_all(struct bench *bench)
         status = read_tokens(bench);
     if (status == MP_OK)
         status = open_session(bench);
-    if (status == MP_OK)
-        status = check_length(bench);
-    if (status == MP_OK)
-        status = check_tokens(bench);
     if (status == MP_OK)
         status = make_prompts(bench);
     if (status == MP_OK)

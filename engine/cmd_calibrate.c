@@ -60,6 +60,14 @@ static void on_progress(void *ctx, uint64_t done_tokens, uint64_t total_tokens)
     mp_progress_bar_show(&c->bar, done_tokens, total_tokens);
 }
 
+static enum mp_status encode_text(void *ctx)
+{
+    struct calibrate *c = ctx;
+    uint64_t used_bytes;
+
+    return mp_encode_text(c->args, &c->session, c->text, c->text_bytes, &c->ids, &used_bytes);
+}
+
 static enum mp_status open_session(struct calibrate *c)
 {
     const struct mp_progress progress = mp_loading_progress(&c->bar);
@@ -67,6 +75,8 @@ static enum mp_status open_session(struct calibrate *c)
         .model = c->args->model,
         .sequences = STREAMS,
         .tokenizer = c->args->route_from == NULL,
+        .before_load = c->args->route_from == NULL ? encode_text : NULL,
+        .before_load_ctx = c,
         .progress = &progress,
         .clock = c->clock,
         .cancel = &mp_interrupted,
@@ -352,14 +362,8 @@ static enum mp_status read_source(struct calibrate *c)
 
 static enum mp_status learn(struct calibrate *c)
 {
-    uint64_t bytes;
-    enum mp_status status;
-
     if (c->args->route_from != NULL)
         return calibrate_trace(c);
-    status = mp_encode_text(c->args, &c->session, c->text, c->text_bytes, &c->ids, &bytes);
-    if (status != MP_OK)
-        return status;
     return c->args->evaluate ? evaluate(c) : calibrate(c);
 }
 

@@ -160,6 +160,13 @@ static enum mp_status split_sweep(struct perplexity *p)
     return status;
 }
 
+static enum mp_status encode_text(void *ctx)
+{
+    struct perplexity *p = ctx;
+
+    return mp_encode_text(p->args, &p->session, p->text, p->read_bytes, &p->ids, &p->text_bytes);
+}
+
 static enum mp_status open_session(struct perplexity *p)
 {
     const struct mp_progress progress = mp_loading_progress(&p->bar);
@@ -167,6 +174,8 @@ static enum mp_status open_session(struct perplexity *p)
         .model = p->args->model,
         .sequences = (uint32_t)p->args->batch,
         .tokenizer = true,
+        .before_load = encode_text,
+        .before_load_ctx = p,
         .progress = &progress,
         .clock = p->clock,
         .cancel = &mp_interrupted,
@@ -276,9 +285,6 @@ static enum mp_status run_all(struct perplexity *p)
         status = split_sweep(p);
     if (status == MP_OK)
         status = open_session(p);
-    if (status == MP_OK)
-        status =
-            mp_encode_text(p->args, &p->session, p->text, p->read_bytes, &p->ids, &p->text_bytes);
     if (status == MP_OK)
         status = run_rows(p);
     if (status != MP_OK)

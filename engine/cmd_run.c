@@ -270,6 +270,38 @@ static enum mp_status print_result(const struct run *run, const struct mp_report
     return status;
 }
 
+static struct mp_generate_config generate_config(struct run *run)
+{
+    struct mp_generate_config config = {
+        .engine = run->session.engine,
+        .engine_config = &run->session.engine_config,
+        .tokenizer = run->session.tokenizer,
+        .answers = run->chat != NULL,
+        .sampling = choose_sampling(run),
+        .max_tokens = (uint32_t)run->args->max_tokens,
+        .ignore_eos = run->args->ignore_eos,
+        .stop_count = (uint32_t)run->args->stop_count,
+        .clock = run->clock,
+        .on_text = on_text,
+        .on_prefill = on_prefill,
+        .on_logits = run->args->logits_out != NULL || run->args->receipt ? on_logits : NULL,
+        .on_step = on_step,
+        .ctx = run,
+    };
+
+    memcpy(config.stops, run->args->stops, sizeof(config.stops));
+    return config;
+}
+
+static enum mp_status encode_and_check(void *ctx)
+{
+    struct run *run = ctx;
+    const struct mp_generate_config config = generate_config(run);
+    const enum mp_status status = encode_prompts(run);
+
+    return status == MP_OK ? mp_generate_check(&config, run->ids, run->count) : status;
+}
+
 static enum mp_status open_session(struct run *run)
 {
     const struct mp_progress progress = mp_loading_progress(&run->bar);
@@ -277,6 +309,8 @@ static enum mp_status open_session(struct run *run)
         .model = run->args->model,
         .sequences = run->count,
         .tokenizer = true,
+        .before_load = encode_and_check,
+        .before_load_ctx = run,
         .progress = &progress,
         .timeline = run->timeline,
         .clock = run->clock,
@@ -296,25 +330,9 @@ static enum mp_status open_session(struct run *run)
 
 static enum mp_status generate(struct run *run, struct mp_generate_stats *stats)
 {
-    struct mp_generate_config config = {
-        .engine = run->session.engine,
-        .engine_config = &run->session.engine_config,
-        .tokenizer = run->session.tokenizer,
-        .answers = run->chat != NULL,
-        .sampling = choose_sampling(run),
-        .max_tokens = (uint32_t)run->args->max_tokens,
-        .ignore_eos = run->args->ignore_eos,
-        .stop_count = (uint32_t)run->args->stop_count,
-        .clock = run->clock,
-        .on_text = on_text,
-        .on_prefill = on_prefill,
-        .on_logits = run->args->logits_out != NULL || run->args->receipt ? on_logits : NULL,
-        .on_step = on_step,
-        .ctx = run,
-    };
+    const struct mp_generate_config config = generate_config(run);
     enum mp_status status;
 
-    memcpy(config.stops, run->args->stops, sizeof(config.stops));
     mp_progress_bar_begin(&run->bar, "prompt", "tokens", run->clock);
     status = mp_generate(&config, run->ids, run->count, run->outputs, stats);
     mp_progress_bar_end(&run->bar);
@@ -361,8 +379,6 @@ static enum mp_status run_all(struct run *run)
         status = open_chat(run);
     if (status == MP_OK)
         status = open_session(run);
-    if (status == MP_OK)
-        status = encode_prompts(run);
     if (status == MP_OK)
         status = mp_trace_sink_open(&run->trace, run->args, &run->session);
     if (status == MP_OK && run->args->logits_out != NULL)

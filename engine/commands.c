@@ -39,6 +39,8 @@ enum mp_status mp_check_outputs(const struct mp_args *args)
         if (paths[i] != NULL)
             status = mp_out_check(paths[i]);
     }
+    if (status == MP_OK && args->trace_scores && args->trace == NULL)
+        status = mp_fail(MP_ERR_CONFIG, "E_USAGE", "--trace-scores needs --trace");
     return status;
 }
 
@@ -188,9 +190,7 @@ enum mp_status mp_trace_sink_open(struct mp_trace_sink *sink, const struct mp_ar
     };
 
     if (args->trace == NULL)
-        return args->trace_scores
-                   ? mp_fail(MP_ERR_CONFIG, "E_USAGE", "--trace-scores needs --trace")
-                   : MP_OK;
+        return MP_OK;
     sink->engine = args->trace_scores ? session->engine : NULL;
     copy_model_name(args->model, trace.model);
     trace.expert_bytes = session->memory.expert_bytes / ((uint64_t)shape->layers * shape->experts);

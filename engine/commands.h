@@ -52,7 +52,8 @@ enum mp_status mp_encode_text(const struct mp_args *args, const struct mp_sessio
 /* A bar while weights are read, and Ctrl-C: for mp_session_config.progress. */
 struct mp_progress mp_loading_progress(struct mp_progress_bar *bar);
 
-/* Can the files that the flags name be written? To be asked before anything is loaded. */
+/* Can the files that the flags name be written, and do the flags of a trace fit each other? To be
+ * asked before anything is loaded. */
 enum mp_status mp_check_outputs(const struct mp_args *args) MP_MUST_CHECK;
 
 /* Has the reader of standard output gone away, as `| head` does when it has seen enough? */

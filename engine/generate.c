@@ -311,8 +311,8 @@ static enum mp_status decode(struct run *run)
     }
 }
 
-static enum mp_status check_prompts(const struct mp_generate_config *config,
-                                    const struct mp_ids *prompts, uint32_t count)
+enum mp_status mp_generate_check(const struct mp_generate_config *config,
+                                 const struct mp_ids *prompts, uint32_t count)
 {
     if (count == 0 || count > config->engine_config->sequences)
         return mp_fail(MP_ERR_CONFIG, "E_BATCH", "%u prompts, the engine was made for 1 to %u",
@@ -394,7 +394,7 @@ enum mp_status mp_generate(const struct mp_generate_config *config, const struct
                            struct mp_generate_stats *stats_p)
 {
     struct run run = { .config = config, .count = count, .stats = stats_p };
-    enum mp_status status = check_prompts(config, prompts, count);
+    enum mp_status status = mp_generate_check(config, prompts, count);
     uint64_t start_ns, first_ns;
 
     memset(stats_p, 0, sizeof(*stats_p));

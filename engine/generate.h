@@ -67,6 +67,11 @@ struct mp_generate_stats {
     uint64_t decode_steps; /* batches after prefill */
 };
 
+/* The refusals of mp_generate() that need no engine, before it has one: MP_ERR_CONFIG E_BATCH,
+ * E_PROMPT_EMPTY, E_PROMPT_LONG, E_STOP_EMPTY, E_STOP_UTF8. */
+enum mp_status mp_generate_check(const struct mp_generate_config *config,
+                                 const struct mp_ids *prompts, uint32_t count) MP_MUST_CHECK;
+
 /*
  * prompts    (count): at least one token each, fewer than the context
  * outputs    (count): zeroed by the caller; free with mp_outputs_free(). Filled also when an error

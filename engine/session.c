@@ -168,6 +168,8 @@ static enum mp_status open_model(const struct mp_settings *settings,
         read_facts(&settings->run, config, s);
         status = mp_memory_plan_make(settings, config, s);
     }
+    if (status == MP_OK && !config->plan_only && config->before_load != NULL)
+        status = config->before_load(config->before_load_ctx);
     if (status == MP_OK && !config->plan_only)
         status = load_weights(config, s);
     if (status == MP_OK && !config->plan_only && !config->no_sidecars)

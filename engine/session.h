@@ -22,6 +22,11 @@ struct mp_session_config {
     bool tokenizer; /* needed */
     bool plan_only; /* stop before weights are read: session.memory is known, engine is NULL; it may
                        ask for more RAM than there is */
+    /* Or NULL: called when the session has its model, tokenizer, engine_config.ctx and memory plan,
+     * but no weights and no engine. What it returns, if not MP_OK, is what opening returns. Not
+     * called with plan_only. */
+    enum mp_status (*before_load)(void *ctx);
+    void *before_load_ctx;
     const struct mp_progress *progress; /* or NULL: bytes of weights read */
     struct mp_timeline *timeline;       /* or NULL */
     struct mp_clock *clock;
