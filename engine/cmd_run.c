@@ -131,9 +131,16 @@ static enum mp_status open_chat(struct run *run)
 
 static enum mp_status encode_prompts(struct run *run)
 {
+    const char *system = run->args->system;
     enum mp_status status = MP_OK;
 
+    if (system != NULL)
+        mp_warn_unless_utf8("the system message", system, strlen(system));
     for (uint32_t i = 0; i < run->count && status == MP_OK; i++) {
+        char name[32];
+
+        snprintf(name, sizeof(name), "prompt %u", i);
+        mp_warn_unless_utf8(name, run->prompts[i].text, run->prompts[i].bytes);
         status =
             run->chat != NULL
                 ? encode_chat(run, run->chat, i)

@@ -13,6 +13,7 @@
 #include "policy/trace.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
+#include "vmm/base/log.h"
 #include "vmm/base/out.h"
 
 #define TEXT_FILE_BYTES_MAX (64u << 20)
@@ -130,6 +131,17 @@ enum mp_status mp_read_text(const char *path, char **text_p, size_t *bytes_p)
     return MP_OK;
 }
 
+void mp_warn_unless_utf8(const char *name, const char *text, size_t bytes)
+{
+    const size_t valid_bytes = mp_utf8_bytes(text, bytes);
+
+    if (valid_bytes < bytes)
+        mp_log_warn("prompt",
+                    "byte %zu of %s (0x%02x) is not UTF-8; U+FFFD is read there and wherever else "
+                    "it is not; convert it, such as with iconv",
+                    valid_bytes, name, (unsigned char)text[valid_bytes]);
+}
+
 enum mp_status mp_encode_text(const struct mp_args *args, const struct mp_session *session,
                               const char *text, size_t bytes, struct mp_ids *ids, uint64_t *bytes_p)
 {
@@ -139,6 +151,7 @@ enum mp_status mp_encode_text(const struct mp_args *args, const struct mp_sessio
         return mp_fail(MP_ERR_CONFIG, "E_CTX",
                        "windows of %llu tokens do not fit into the context of %u; lower --window",
                        (unsigned long long)args->window, session->engine_config.ctx);
+    mp_warn_unless_utf8("the text", text, bytes);
     status = mp_tokenizer_encode(session->tokenizer, text, bytes, 0, ids);
     if (status != MP_OK)
         return status;

@@ -43,6 +43,10 @@ enum mp_status mp_require_model(const struct mp_args *args) MP_MUST_CHECK;
 enum mp_status mp_require_text(const struct mp_args *args, char **text_p,
                                size_t *bytes_p) MP_MUST_CHECK;
 
+/* Say so if not all of a text is UTF-8, naming the first byte that is not: the tokenizer reads
+ * U+FFFD there. `name` is "the text" or the like. */
+void mp_warn_unless_utf8(const char *name, const char *text, size_t bytes);
+
 /* The text's tokens, at most --tokens of them; MP_ERR_CONFIG if it has fewer than 2, or --window
  * does not fit into the context. *bytes_p: of the text that they came from. */
 enum mp_status mp_encode_text(const struct mp_args *args, const struct mp_session *session,

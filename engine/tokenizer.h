@@ -32,7 +32,9 @@ struct mp_tokenizer;
 #define MP_TOK_MERGES_MAX (1u << 21)
 #define MP_TOK_TEXT_BYTES_MAX (1u << 28) /* one text to encode */
 
-/* Whether the bytes are well-formed UTF-8, as all decoded text is. */
+/* How many bytes are well-formed UTF-8 before the first that are not; `bytes` if all are, as in all
+ * decoded text. */
+size_t mp_utf8_bytes(const char *text, size_t bytes);
 bool mp_is_utf8(const char *text, size_t bytes);
 
 /*

@@ -111,13 +111,24 @@ size_t mp_tok_utf8_scan(const char *text, size_t bytes, bool more, bool *valid_p
     return need;
 }
 
+size_t mp_utf8_bytes(const char *text, size_t bytes)
+{
+    size_t at = 0;
+
+    while (at < bytes) {
+        bool valid;
+        const size_t step = mp_tok_utf8_scan(text + at, bytes - at, false, &valid);
+
+        if (!valid)
+            break;
+        at += step;
+    }
+    return at;
+}
+
 bool mp_is_utf8(const char *text, size_t bytes)
 {
-    bool valid = true;
-
-    for (size_t at = 0; at < bytes && valid;)
-        at += mp_tok_utf8_scan(text + at, bytes - at, false, &valid);
-    return valid;
+    return mp_utf8_bytes(text, bytes) == bytes;
 }
 
 enum mp_status mp_tok_append_valid(struct mp_tok_buf *buf, const char *text, size_t bytes)

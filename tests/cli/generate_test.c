@@ -182,15 +182,33 @@ static void a_batch_equals_its_prompts_alone(void)
         free(alone[i]);
 }
 
+/* With a word about those that the tokenizer does not see as they are. */
 static void any_bytes_can_be_a_prompt(void)
 {
-    static const char bytes[] = "\xff\xfe\x80 \xe2\x82 \xf0\x9f\x98\x80 \xed\xa0\x80 end";
+    static const char bytes[] = "a \xff\xfe\x80 \xe2\x82 \xf0\x9f\x98\x80 \xed\xa0\x80 end";
+    static const char said[] = "byte 2 of prompt 0 (0xff) is not UTF-8";
+    const struct cli *run = ARGS(RUN_JSON, "--prompt-file", cli_path("bytes"), "--max-tokens", "4");
+    struct cli_result result;
     json_t *json;
 
     cli_write(cli_path("bytes"), bytes, sizeof(bytes)); /* with its NUL */
-    json = cli_json(ARGS(RUN_JSON, "--prompt-file", cli_path("bytes"), "--max-tokens", "4"));
+    json = cli_json(run);
     CHECK(json_integer_value(json_object_get(json, "prompt_tokens")) > 5);
     json_decref(json);
+    cli_run(run, &result);
+    CHECK(strstr(result.err, said) != NULL);
+    cli_free(&result);
+    cli_run(ARGS("perplexity", "--model", CLI_MODEL, "--text", cli_path("bytes"), "--tokens", "4"),
+            &result);
+    CHECK_EQ(result.exit_code, 0);
+    CHECK(strstr(result.err, "byte 2 of the text (0xff) is not UTF-8") != NULL);
+    cli_free(&result);
+    cli_run(ARGS(RUN_JSON, "--prompt", "gr\xc3\xbc\xc3\x9f", "--max-tokens", "1", "--chat",
+                 "--system", "\xc3"),
+            &result);
+    CHECK(strstr(result.err, "prompt 0") == NULL);
+    CHECK(strstr(result.err, "byte 0 of the system message (0xc3) is not UTF-8") != NULL);
+    cli_free(&result);
 }
 
 static void bench_reports_medians_and_runs(void)
