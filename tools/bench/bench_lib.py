@@ -214,7 +214,7 @@ def build_llama_driver(prefix, folder):
     headers = list(prefix.glob("**/llama.h"))
     libraries = list(prefix.glob("**/libllama.so"))
     if not headers or not libraries:
-        raise BenchError(f"{prefix}: no llama.h or no libllama.so; see docs/performance.md")
+        raise BenchError(f"{prefix}: no llama.h or no libllama.so; README.md says how to get them")
     lib, program = libraries[0].parent, folder / "llama_forced"
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
