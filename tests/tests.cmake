@@ -86,9 +86,8 @@ mp_test(engine/sampler_test LIBS mp_engine m)
 mp_test(engine/engine_io_test LIBS mp_engine SOURCES tests/engine/harness.c
     VARIANTS io_uring threads cuda-inclusive cuda-exclusive WRAP LABELS fault TIMEOUT 120)
 mp_fake_cuda(engine/engine_io_test cuda-inclusive cuda-exclusive)
-mp_test(engine/token_path_test LIBS mp_engine -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc
-    -Wl,--wrap=aligned_alloc,--wrap=posix_memalign,--wrap=pthread_mutex_lock
-    SOURCES tests/engine/harness.c)
+mp_test(engine/token_path_test LIBS mp_engine -Wl,--wrap=pthread_mutex_lock
+    SOURCES tests/engine/harness.c WRAP)
 mp_test(engine/generate_test LIBS mp_engine SOURCES tests/engine/harness.c TIMEOUT 120)
 mp_test(engine/tokenizer_cases_test LIBS mp_engine ${MP_ALLOC_FAULT} SOURCES tests/alloc_fault.c
     TIMEOUT 600)

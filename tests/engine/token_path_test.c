@@ -6,55 +6,22 @@
 #include <stdatomic.h>
 
 #include "tests/engine/harness.h"
+#include "tests/fault/wrap.h"
 #include "tests/test.h"
 
 #define PROMPT 16
 #define STEPS 32
 
-static _Atomic unsigned allocations, locks;
+static const struct fault_plan count_allocations = {
+    .mode = FAULT_COUNT,
+    .calls = FAULT_BIT(malloc) | FAULT_BIT(calloc) | FAULT_BIT(realloc) | FAULT_BIT(aligned_alloc) |
+             FAULT_BIT(posix_memalign) | FAULT_BIT(strdup),
+};
 
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__real_aligned_alloc(size_t align, size_t bytes);
-int __real_posix_memalign(void **memory_p, size_t align, size_t bytes);
+static _Atomic unsigned locks;
+
 int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-void *__wrap_aligned_alloc(size_t align, size_t bytes);
-int __wrap_posix_memalign(void **memory_p, size_t align, size_t bytes);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
-
-void *__wrap_malloc(size_t bytes)
-{
-    atomic_fetch_add(&allocations, 1);
-    return __real_malloc(bytes);
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-    atomic_fetch_add(&allocations, 1);
-    return __real_calloc(count, bytes);
-}
-
-void *__wrap_realloc(void *old, size_t bytes)
-{
-    atomic_fetch_add(&allocations, 1);
-    return __real_realloc(old, bytes);
-}
-
-void *__wrap_aligned_alloc(size_t align, size_t bytes)
-{
-    atomic_fetch_add(&allocations, 1);
-    return __real_aligned_alloc(align, bytes);
-}
-
-int __wrap_posix_memalign(void **memory_p, size_t align, size_t bytes)
-{
-    atomic_fetch_add(&allocations, 1);
-    return __real_posix_memalign(memory_p, align, bytes);
-}
 
 int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex)
 {
@@ -88,14 +55,25 @@ static void feed(struct harness *h, uint32_t first, uint32_t count, uint32_t at_
     }
 }
 
-static struct mp_counters steps_counted(struct harness *h)
+struct counted {
+    struct mp_counters counters;
+    uint64_t allocations;
+    unsigned locks;
+};
+
+static struct counted count_steps(struct harness *h)
 {
     const struct mp_counters before = *mp_engine_counters(h->engine);
+    struct counted counted;
 
-    atomic_store(&allocations, 0);
-    atomic_store(&locks, 0);
+    fault_begin(&count_allocations);
+    atomic_store(&locks, 0); /* counting allocations has a lock of its own */
     feed(h, PROMPT, STEPS, 1);
-    return mp_counters_since(mp_engine_counters(h->engine), &before);
+    counted.locks = atomic_load(&locks);
+    fault_end();
+    counted.allocations = fault_matched();
+    counted.counters = mp_counters_since(mp_engine_counters(h->engine), &before);
+    return counted;
 }
 
 static void open_engine(uint64_t budget_bytes, const char *profile, struct harness *h)
@@ -105,15 +83,16 @@ static void open_engine(uint64_t budget_bytes, const char *profile, struct harne
     options.budget_bytes = budget_bytes;
     options.policies.profile = profile;
     options.threads = 2;
-    atomic_store(&allocations, 0);
+    fault_begin(&count_allocations);
     harness_open(&options, h);
-    CHECK(atomic_load(&allocations) > 0); /* they are counted */
+    fault_end();
+    CHECK(fault_matched() > 0); /* they are counted */
     feed(h, 0, PROMPT, PROMPT);
 }
 
 static void with_all_experts_resident(void)
 {
-    struct mp_counters steps;
+    struct counted steps;
     unsigned quiet = 0;
     struct harness h;
 
@@ -121,12 +100,12 @@ static void with_all_experts_resident(void)
     /* Guesses are read for some steps more; none is on its way behind steps without a read. */
     for (unsigned tries = 0; quiet < 2; tries++) {
         CHECK(tries < 100);
-        steps = steps_counted(&h);
-        quiet = steps.read_requests == 0 ? quiet + 1 : 0;
+        steps = count_steps(&h);
+        quiet = steps.counters.read_requests == 0 ? quiet + 1 : 0;
     }
-    CHECK_EQ(steps.misses, 0);
-    CHECK_EQ(atomic_load(&allocations), 0);
-    CHECK_EQ(atomic_load(&locks), 0);
+    CHECK_EQ(steps.counters.misses, 0);
+    CHECK_EQ(steps.allocations, 0);
+    CHECK_EQ(steps.locks, 0);
     harness_close(&h);
 }
 
@@ -137,14 +116,14 @@ static void with_experts_read(void)
     const struct mp_space_plan plan = harness_plan(&options, NULL);
 
     for (size_t i = 0; i < sizeof(profiles) / sizeof(profiles[0]); i++) {
-        struct mp_counters steps;
+        struct counted steps;
         struct harness h;
 
         open_engine(plan.full_bytes / 4, profiles[i], &h);
-        steps = steps_counted(&h);
-        CHECK(steps.loads > 0 && steps.read_requests > 0);
-        CHECK_EQ(atomic_load(&allocations), 0);
-        CHECK(atomic_load(&locks) > 0); /* these too */
+        steps = count_steps(&h);
+        CHECK(steps.counters.loads > 0 && steps.counters.read_requests > 0);
+        CHECK_EQ(steps.allocations, 0);
+        CHECK(steps.locks > 0); /* these too */
         harness_close(&h);
     }
 }

@@ -1,7 +1,6 @@
 /*
  * Symptom: what does not fit was refused only after all weights had been read: `--top-p 0`, an
- * empty
- * `--stop`, files that cannot be written; prompts and texts longer than the context or empty.
+ * empty `--stop`, files that cannot be written; prompts and texts longer than the context or empty.
  * Cause: what is checked when it is used was not looked at before.
  */
 #include "tests/cli/cli.h"
