@@ -1,7 +1,7 @@
 # The descriptions of machines and models (tools/machines) as text in the program: it then needs no
 # files beside it. Sets mp_descriptions to the generated source.
 set(mp_descriptions ${PROJECT_BINARY_DIR}/sim_descriptions.c)
-set(text "/* Generated from tools/machines. */\n#include \"engine/sim_machine.h\"\n")
+set(text "/* Generated from tools/machines. */\n#include \"policy/sim/sim_machine.h\"\n")
 foreach(kind machine model)
     file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/machines/*.${kind})
     list(SORT files)

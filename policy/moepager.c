@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/pager.h"
-#include "vmm/backend.h"
+#include "policy/pager/pager.h"
+#include "vmm/backend/backend.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/io_options.h"
+#include "vmm/io/io_options.h"
 
 #define X(name, value, exit_code, text) \
     _Static_assert((int)MOEPAGER_##name == (value), "status " #name " differs");

@@ -12,8 +12,8 @@
  * A policy decides; it never acts.
  *
  * There are seven decision points (slots). Each has an ops table below; each implementation is one
- * const table at the end of one file. The pager and the step (policy/pager.h, policy/step.h) call
- * them with facts and carry the answers out. Hence a policy
+ * const table at the end of one file. The pager and the step (policy/pager/pager.h,
+ * policy/pager/step.h) call them with facts and carry the answers out. Hence a policy
  *   - includes nothing from vmm/ except base/, and never calls a device;
  *   - allocates only in create();
  *   - takes no lock (one thread at a time calls it) and reads no clock (`now` is a parameter: a

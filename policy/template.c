@@ -5,7 +5,7 @@
  * one), where it departs from that, and what a call costs. This one: on_insert and on_remove O(1),
  * pick O(units).
  *
- * This file is compiled and run by tests/policy/template_test.c, but it is not in the list of
+ * This file is compiled and run by tests/unit/policy/template_test.c, but it is not in the list of
  * built-ins. To make a policy of yours from it: copy it to policy/evict_<name>.c, rename what is
  * called fifo, declare the table in policy/builtins.h, add it to the list in policy/policy.c and
  * the file to CMakeLists.txt.

@@ -33,7 +33,7 @@ forbid "the environment is read in vmm/base/opt.c only, with secure_getenv" \
     'getenv|secure_getenv|setenv|putenv' '^vmm/base/opt\.c$' "${all[@]}"
 forbid "plain getenv is honoured in privileged programs" 'getenv' '^$' "${all[@]}"
 forbid "only main() ends the program" \
-    'exit|_exit|_Exit|quick_exit|abort|assert' '^(vmm/base/assert\.[ch]|engine/main\.c)$' "${all[@]}"
+    'exit|_exit|_Exit|quick_exit|abort|assert' '^(vmm/base/assert\.[ch]|engine/cli/main\.c)$' "${all[@]}"
 forbid "time comes from an injected clock" \
     'clock_gettime|gettimeofday|time|clock' '^vmm/base/clock\.c$' "${all[@]}"
 forbid "a library prints nothing unasked" \

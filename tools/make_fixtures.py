@@ -322,7 +322,7 @@ def main():
                "--out tests/data/models/tiny-moe-expect\n"
                "needs torch, transformers, safetensors; --model also tokenizers")
     parser.add_argument("--out", type=Path, required=True,
-                        help="folder of the model directories, or of the npy files with --model")
+                        help="folder of the model directories, or of the support/npy files with --model")
     parser.add_argument("--model", type=Path,
                         help="only expected values, for this model directory with tokenizer.json")
     parser.add_argument("--only", choices=sorted(MODELS), help="only this one of the random models")

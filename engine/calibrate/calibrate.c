@@ -1,10 +1,10 @@
-#include "engine/calibrate.h"
+#include "engine/calibrate/calibrate.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/route_from.h"
+#include "engine/forward/route_from.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 

@@ -1,8 +1,8 @@
 #ifndef MP_CALIBRATE_H
 #define MP_CALIBRATE_H
 
-#include "engine/calibration.h"
-#include "engine/engine.h"
+#include "engine/model/calibration.h"
+#include "engine/forward/engine.h"
 
 /*
  * Learns a calibration from a run: give mp_calibrator_seen() as the engine's watch while a text

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/calibrate.h"
-#include "engine/st_out.h"
+#include "engine/calibrate/calibrate.h"
+#include "engine/model/st_out.h"
 #include "vmm/base/error.h"
 
 #define FORMAT "features 1"

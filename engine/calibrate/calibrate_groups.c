@@ -1,7 +1,7 @@
 /* Layer groups; the rule is in calibrate.h. */
 #include <math.h>
 
-#include "engine/calibrate.h"
+#include "engine/calibrate/calibrate.h"
 
 #define NUMBERS 2
 

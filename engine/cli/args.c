@@ -1,11 +1,11 @@
-#include "engine/args.h"
+#include "engine/cli/args.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/repack.h"
-#include "engine/tokenizer.h"
+#include "engine/repack/repack.h"
+#include "engine/text/tokenizer.h"
 #include "vmm/base/error.h"
 
 enum {

@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/generate.h"
-#include "engine/settings.h"
+#include "engine/session/generate.h"
+#include "engine/session/settings.h"
 
 /*
  * The command line: flags of the commands, and every setting as a flag (--evict is MOEPAGER_EVICT).

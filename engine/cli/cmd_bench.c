@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/commands.h"
-#include "engine/npy_out.h"
-#include "engine/report.h"
-#include "policy/trace.h"
+#include "engine/cli/commands.h"
+#include "engine/session/npy_out.h"
+#include "engine/session/report.h"
+#include "policy/record/trace.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/calibrate.h"
-#include "engine/commands.h"
-#include "engine/evaluate.h"
-#include "engine/text_run.h"
+#include "engine/calibrate/calibrate.h"
+#include "engine/cli/commands.h"
+#include "engine/session/evaluate.h"
+#include "engine/session/text_run.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 #include "vmm/base/out.h"

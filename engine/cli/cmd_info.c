@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/commands.h"
+#include "engine/cli/commands.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
-#include "vmm/cuda_driver.h"
-#include "vmm/memory_room.h"
-#include "vmm/pci_link.h"
+#include "vmm/backend/cuda/cuda_driver.h"
+#include "vmm/topo/memory_room.h"
+#include "vmm/topo/pci_link.h"
 
 static double mib(uint64_t bytes)
 {

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <strings.h>
 
-#include "engine/commands.h"
-#include "engine/report.h"
-#include "engine/text_run.h"
+#include "engine/cli/commands.h"
+#include "engine/session/report.h"
+#include "engine/session/text_run.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 

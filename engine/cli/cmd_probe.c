@@ -1,15 +1,15 @@
 /*
- * `moepager probe`: what this machine's GPU, link and CPU do (engine/probe.h).
+ * `moepager probe`: what this machine's GPU, link and CPU do (engine/probe/probe.h).
  */
 #include <string.h>
 
-#include "engine/commands.h"
-#include "engine/config.h"
-#include "engine/probe.h"
+#include "engine/cli/commands.h"
+#include "engine/model/config.h"
+#include "engine/probe/probe.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 #include "vmm/base/log.h"
-#include "vmm/cuda_driver.h"
+#include "vmm/backend/cuda/cuda_driver.h"
 
 /* "cuda", "cuda:N" */
 static enum mp_status device_number(const char *text, unsigned *ordinal_p)

@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "engine/commands.h"
-#include "engine/repack.h"
+#include "engine/cli/commands.h"
+#include "engine/repack/repack.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 

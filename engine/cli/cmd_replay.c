@@ -1,17 +1,17 @@
 /*
  * `moepager replay`: what evict policies would have done on a recorded trace.
  */
-#include "policy/replay.h"
+#include "policy/replay/replay.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/calibration.h"
-#include "engine/commands.h"
-#include "engine/replay_report.h"
-#include "policy/decisions.h"
+#include "engine/model/calibration.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/replay_report.h"
+#include "policy/record/decisions.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 

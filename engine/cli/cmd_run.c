@@ -10,13 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/chat.h"
-#include "engine/commands.h"
-#include "engine/npy_out.h"
-#include "engine/progress.h"
-#include "engine/receipt.h"
-#include "engine/report.h"
-#include "policy/trace.h"
+#include "engine/text/chat.h"
+#include "engine/cli/commands.h"
+#include "engine/session/npy_out.h"
+#include "engine/session/progress.h"
+#include "engine/session/receipt.h"
+#include "engine/session/report.h"
+#include "policy/record/trace.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 

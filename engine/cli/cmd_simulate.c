@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/calibration.h"
-#include "engine/commands.h"
-#include "engine/sim.h"
+#include "engine/model/calibration.h"
+#include "engine/cli/commands.h"
+#include "policy/sim/sim.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 

@@ -1,7 +1,7 @@
 /*
  * What the commands share, and `env`.
  */
-#include "engine/commands.h"
+#include "engine/cli/commands.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "policy/trace.h"
+#include "policy/record/trace.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 #include "vmm/base/log.h"

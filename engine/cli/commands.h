@@ -3,9 +3,9 @@
 
 #include <signal.h>
 
-#include "engine/args.h"
-#include "engine/progress.h"
-#include "engine/session.h"
+#include "engine/cli/args.h"
+#include "engine/session/progress.h"
+#include "engine/session/session.h"
 
 /*
  * The commands. Each prints its result on standard output and returns a status; main() turns that

@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/commands.h"
+#include "engine/cli/commands.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/cuda_watch.h"
+#include "vmm/backend/cuda/cuda_watch.h"
 
 static void on_signal(int number)
 {

@@ -1,4 +1,4 @@
-#include "engine/plot.h"
+#include "engine/cli/plot.h"
 
 #include <math.h>
 #include <stdio.h>

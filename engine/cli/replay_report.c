@@ -1,10 +1,10 @@
-#include "engine/replay_report.h"
+#include "engine/cli/replay_report.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/plot.h"
+#include "engine/cli/plot.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "policy/replay.h"
+#include "policy/replay/replay.h"
 
 /*
  * The rows of `moepager replay` as table, CSV, JSON and plot. docs/replay.md explains the numbers.

@@ -5,7 +5,7 @@
  * from one sum of experts to the next router's scores. A load: what the pager has seen. A
  * prediction: the scores of one layer ahead. What the link has to do still is guessed.
  */
-#include "engine/engine_int.h"
+#include "engine/forward/engine_int.h"
 
 /* From so many rows per expert on, arithmetic shows. */
 #define MANY_ROWS 8

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/device.h"
-#include "engine/engine_int.h"
+#include "engine/forward/cuda/device.h"
+#include "engine/forward/engine_int.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"

@@ -5,24 +5,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/calibration.h"
-#include "engine/checkpoint.h"
-#include "engine/config.h"
-#include "engine/cublas.h"
-#include "engine/llapor.h"
-#include "engine/pool.h"
-#include "engine/sampler.h"
-#include "engine/weights.h"
-#include "kernels/kernels.h"
-#include "policy/step.h"
+#include "engine/model/calibration.h"
+#include "vmm/format/checkpoint.h"
+#include "engine/model/config.h"
+#include "engine/gpu/cublas.h"
+#include "engine/model/llapor.h"
+#include "engine/pool/pool.h"
+#include "engine/forward/sampler.h"
+#include "engine/model/weights.h"
+#include "kernels/cpu/kernels.h"
+#include "policy/pager/step.h"
 
 /*
  * The engine: a model, the memory it may use, and forward(). On a backend whose memory the CPU
  * cannot use, all of it but the experts that policies give to the CPU runs on the device
- * (engine/device.h).
+ * (engine/forward/cuda/device.h).
  *
- *     config    what the model is                  (engine/config.h)
- *     weights   what every token needs, in RAM     (engine/weights.h)
+ *     config    what the model is                  (engine/model/config.h)
+ *     weights   what every token needs, in RAM     (engine/model/weights.h)
  *     state     activations and KV cache           (this file)
  *     paging    files <- space <- pager <- step    (vmm/, policy/)
  *
@@ -99,7 +99,8 @@ struct mp_engine_config {
 
     const struct mp_watch *watch; /* or NULL */
 
-    /* Routing in place of the model's own (engine/route_from.h), or NULL. Outlives the engine. */
+    /* Routing in place of the model's own (engine/forward/route_from.h), or NULL. Outlives the
+     * engine. */
     const struct mp_route_from *route_from;
 
     /* What was learned of this model: for policies, and for the sources of predictors. Or NULL.

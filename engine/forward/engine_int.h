@@ -1,8 +1,8 @@
 #ifndef MP_ENGINE_INT_H
 #define MP_ENGINE_INT_H
 
-#include "engine/engine.h"
-#include "policy/decisions.h"
+#include "engine/forward/engine.h"
+#include "policy/record/decisions.h"
 
 /*
  * The inside of the engine, shared by engine.c (life), forward.c (the transformer), ffn.c (matrix

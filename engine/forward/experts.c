@@ -1,6 +1,6 @@
 /*
- * The operations of a MoE layer that the step (policy/step.h) calls in its order: router scores,
- * shared expert, routed experts, combine.
+ * The operations of a MoE layer that the step (policy/pager/step.h) calls in its order: router
+ * scores, shared expert, routed experts, combine.
  *
  * The normed input of the layer is state.xn and stays there until combine has added everything to
  * the residual stream state.x. Results of routed experts go to state.rank by (token, rank) and are
@@ -9,8 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/engine_int.h"
-#include "engine/route_from.h"
+#include "engine/forward/engine_int.h"
+#include "engine/forward/route_from.h"
 
 void mp_engine_router(struct mp_engine *engine, uint32_t layer, const float *x, float *scores)
 {

@@ -4,11 +4,11 @@
  * All rows of a list of matrices are cut into parts, and each thread begins with a run of them: so
  * one network or all ready experts of a layer are two jobs, each thread reads memory in order, and
  * one that the system holds up gives its last parts to the others. The kernels promise that bits do
- * not depend on such cuts (kernels/kernels.h).
+ * not depend on such cuts (kernels/cpu/kernels.h).
  */
 #include <string.h>
 
-#include "engine/engine_int.h"
+#include "engine/forward/engine_int.h"
 
 /* Below this many multiply-adds a job runs on the calling thread: waking others costs more. */
 #define ALONE 20000

@@ -1,14 +1,14 @@
 /*
  * The transformer: mp_forward() from top to bottom, as in the models' papers.
  *
- * Work is shared out over the pool by rows of a matrix (engine/ffn.c), by (token, head) pairs of
- * attention or by tokens. Bits do not depend on such splits (kernels/kernels.h).
+ * Work is shared out over the pool by rows of a matrix (engine/forward/ffn.c), by (token, head)
+ * pairs of attention or by tokens. Bits do not depend on such splits (kernels/cpu/kernels.h).
  */
 #include <math.h>
 #include <string.h>
 
-#include "engine/device.h"
-#include "engine/engine_int.h"
+#include "engine/forward/cuda/device.h"
+#include "engine/forward/engine_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 

@@ -1,11 +1,11 @@
 /*
- * PreScope's trained predictors, evaluated: the network of engine/llapor.h for each token of the
- * batch. The scores are the network's probabilities, one by one, not a distribution.
+ * PreScope's trained predictors, evaluated: the network of engine/model/llapor.h for each token of
+ * the batch. The scores are the network's probabilities, one by one, not a distribution.
  */
 #include <math.h>
 #include <string.h>
 
-#include "engine/engine_int.h"
+#include "engine/forward/engine_int.h"
 
 static void linear(struct mp_engine *engine, const struct mp_llapor_linear *linear, const float *x,
                    size_t x_stride, float *y, size_t y_stride)

@@ -9,7 +9,7 @@
  */
 #include <string.h>
 
-#include "engine/engine_int.h"
+#include "engine/forward/engine_int.h"
 
 /* x of the next layer, as far as it is known. */
 static void add_present(struct mp_engine *engine)

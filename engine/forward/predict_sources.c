@@ -5,8 +5,8 @@
  * GATE      the later layer's norm and router on the residual stream as it is now.
  * RESIDUAL  DALI, section 4.2, eq. 10 and 11: the later layer's router on this router's input plus
  *           the mean change between the two inputs. Several layers ahead the changes add up.
- * PARTIAL   engine/predict_partial.c
- * LLAPOR    engine/predict_llapor.c
+ * PARTIAL   engine/forward/predict_partial.c
+ * LLAPOR    engine/forward/predict_llapor.c
  *
  * Where a source cannot speak (no calibration, no network, more than one layer ahead, the next
  * token's first layer, asked before there are results) the next best one does: llapor, residual,
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine_int.h"
+#include "engine/forward/engine_int.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 

@@ -1,11 +1,11 @@
-#include "engine/route_from.h"
+#include "engine/forward/route_from.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine.h"
-#include "policy/replay.h"
+#include "engine/forward/engine.h"
+#include "policy/replay/replay.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 

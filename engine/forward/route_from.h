@@ -16,7 +16,7 @@ struct mp_batch;
 struct mp_route_from;
 
 /*
- * Read a trace (policy/replay.h) for a model of `layers` MoE layers; it may have more.
+ * Read a trace (policy/replay/replay.h) for a model of `layers` MoE layers; it may have more.
  * MP_ERR_CONFIG E_ROUTE_FROM: other numbers of experts or of experts per token, fewer layers, or no
  * decode steps of one token; E_TRACE_*.
  */

@@ -1,4 +1,4 @@
-#include "engine/sampler.h"
+#include "engine/forward/sampler.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -5,7 +5,7 @@
  * cols x rows matrix, to be transposed, x (tokens, cols) its cols x tokens matrix, and the result
  * its rows x tokens matrix, which is y (tokens, rows) here.
  */
-#include "engine/cublas.h"
+#include "engine/gpu/cublas.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"

@@ -1,7 +1,7 @@
 #ifndef MP_CUBLAS_H
 #define MP_CUBLAS_H
 
-#include "engine/gpu.h"
+#include "engine/gpu/gpu.h"
 #include "vmm/base/opt.h"
 
 /*

@@ -4,7 +4,7 @@
  * The image of the kernels is PTX, which the driver compiles when it is loaded: its compiler's
  * words are part of the error, because no other machine may show it again.
  */
-#include "engine/gpu_int.h"
+#include "engine/gpu/gpu_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>

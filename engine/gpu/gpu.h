@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "vmm/base/status.h"
-#include "vmm/cuda_driver.h"
+#include "vmm/backend/cuda/cuda_driver.h"
 
 /*
  * A CUDA device to compute on: its context, the kernels, streams and memory. Thin: one function per

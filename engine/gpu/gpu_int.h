@@ -4,8 +4,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "engine/gpu.h"
-#include "vmm/cuda_watch.h"
+#include "engine/gpu/gpu.h"
+#include "vmm/backend/cuda/cuda_watch.h"
 
 /* What gpu.c (device, streams, kernels, graphs) and gpu_memory.c (memory and copies) share. */
 

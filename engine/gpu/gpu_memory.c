@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/gpu_int.h"
+#include "engine/gpu/gpu_int.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 

@@ -1,11 +1,11 @@
-#include "engine/calibration.h"
+#include "engine/model/calibration.h"
 
 #include <fcntl.h>
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/st_out.h"
+#include "engine/model/st_out.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 

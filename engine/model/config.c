@@ -1,10 +1,10 @@
-#include "engine/config.h"
+#include "engine/model/config.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/json.h"
+#include "vmm/format/json.h"
 
 #define CONFIG "config.json"
 #define GENERATION "generation_config.json"

@@ -1,4 +1,4 @@
-#include "engine/llapor.h"
+#include "engine/model/llapor.h"
 
 #include <float.h>
 #include <stdio.h>

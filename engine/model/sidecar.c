@@ -1,4 +1,4 @@
-#include "engine/sidecar.h"
+#include "engine/model/sidecar.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/json.h"
+#include "vmm/format/json.h"
 #include "vmm/base/checked.h"
 
 struct mp_sidecar {

@@ -1,10 +1,10 @@
 #ifndef MP_ENGINE_SIDECAR_H
 #define MP_ENGINE_SIDECAR_H
 
-#include "engine/config.h"
-#include "engine/safetensors.h"
-#include "engine/weights.h"
-#include "vmm/file.h"
+#include "engine/model/config.h"
+#include "vmm/format/safetensors.h"
+#include "engine/model/weights.h"
+#include "vmm/io/file.h"
 
 /*
  * Files that lie beside a model and were learned from it: calibration and trained predictors.

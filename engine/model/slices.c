@@ -1,8 +1,8 @@
-#include "engine/slices.h"
+#include "engine/model/slices.h"
 
 #include <stddef.h>
 
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 
 /* Blocks, and what copies and kernels like, may cost an eighth of the room. */
 #define WASTE_DENOMINATOR 8

@@ -1,4 +1,4 @@
-#include "engine/st_out.h"
+#include "engine/model/st_out.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,13 +1,13 @@
 #ifndef MP_ENGINE_ST_OUT_H
 #define MP_ENGINE_ST_OUT_H
 
-#include "engine/sidecar.h"
+#include "engine/model/sidecar.h"
 #include "vmm/base/out.h"
 
 /*
- * Writes a safetensors file of the kind that engine/sidecar.h reads: header with metadata, then the
- * data of the tensors one after the other, in the order of the list. Nothing appears under the name
- * before commit.
+ * Writes a safetensors file of the kind that engine/model/sidecar.h reads: header with metadata,
+ * then the data of the tensors one after the other, in the order of the list. Nothing appears under
+ * the name before commit.
  */
 struct mp_st_out_tensor {
     char name[64];

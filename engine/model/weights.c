@@ -1,8 +1,8 @@
-#include "engine/weights.h"
+#include "engine/model/weights.h"
 
 #include <stdlib.h>
 
-#include "engine/weights_int.h"
+#include "engine/model/weights_int.h"
 
 /* Plan, and with `read` read. */
 static enum mp_status make_weights(const struct mp_checkpoint *checkpoint,

@@ -3,11 +3,11 @@
 
 #include <inttypes.h>
 
-#include "engine/checkpoint.h"
-#include "engine/config.h"
-#include "engine/slices.h"
-#include "kernels/kernels.h"
-#include "vmm/space.h"
+#include "vmm/format/checkpoint.h"
+#include "engine/model/config.h"
+#include "engine/model/slices.h"
+#include "kernels/cpu/kernels.h"
+#include "vmm/space/space.h"
 
 /*
  * The weights of a model, by role.

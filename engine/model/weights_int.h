@@ -1,10 +1,11 @@
 #ifndef MP_ENGINE_WEIGHTS_INT_H
 #define MP_ENGINE_WEIGHTS_INT_H
 
-#include "engine/weights.h"
+#include "engine/model/weights.h"
 
 /*
- * Inside of engine/weights.h: the plan says what is read from where to where. The address goes to
+ * Inside of engine/model/weights.h: the plan says what is read from where to where. The address
+ * goes to
  * `*floats` (elements are converted) or to `*data` (bytes are copied), whichever is not NULL.
  */
 struct mp_weights_item {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/weights_int.h"
+#include "engine/model/weights_int.h"
 #include "policy/policy.h"
 #include "vmm/base/checked.h"
 

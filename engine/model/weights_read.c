@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/weights_int.h"
+#include "engine/model/weights_int.h"
 #include "vmm/base/checked.h"
 
 #define HUGE_PAGE_BYTES (2u << 20)

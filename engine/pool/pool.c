@@ -1,4 +1,4 @@
-#include "engine/pool.h"
+#include "engine/pool/pool.h"
 
 #include <errno.h>
 #include <inttypes.h>

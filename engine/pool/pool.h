@@ -5,7 +5,7 @@
 
 #include "vmm/base/opt.h"
 #include "vmm/base/status.h"
-#include "vmm/topology.h"
+#include "vmm/topo/topology.h"
 
 /*
  * A fixed set of threads for compute.

@@ -5,7 +5,7 @@
  * A child's lines are "begin STEP", "KEY VALUE" and "failed STEP: why". When a child ends before
  * its last line, "end", the step that it had begun is what broke it: the next child leaves it out.
  */
-#include "engine/probe.h"
+#include "engine/probe/probe.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,11 +21,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/json.h"
-#include "engine/probe_int.h"
+#include "vmm/format/json.h"
+#include "engine/probe/probe_int.h"
 #include "vmm/base/error.h"
 #include "vmm/base/out.h"
-#include "vmm/cuda_driver.h"
+#include "vmm/backend/cuda/cuda_driver.h"
 
 #define QUIET_MS 30000
 #define CHILDREN_MAX 8

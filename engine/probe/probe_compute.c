@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/pool.h"
-#include "engine/probe_int.h"
-#include "kernels/kernels.h"
+#include "engine/pool/pool.h"
+#include "engine/probe/probe_int.h"
+#include "kernels/cpu/kernels.h"
 #include "vmm/base/error.h"
 
 #define KERNELS 32

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/probe.h"
+#include "engine/probe/probe.h"
 
 /* In ns, at most eleven days: what a cache's file says may be anything. */
 static uint64_t whole_ns(double ns)

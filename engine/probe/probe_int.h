@@ -1,13 +1,14 @@
 #ifndef MP_PROBE_INT_H
 #define MP_PROBE_INT_H
 
-#include "engine/gpu.h"
-#include "engine/probe.h"
-#include "vmm/backend.h"
+#include "engine/gpu/gpu.h"
+#include "engine/probe/probe.h"
+#include "vmm/backend/backend.h"
 #include "vmm/base/clock.h"
 
 /*
- * The inside of the measuring child (engine/probe_measure.c, probe_memory.c, probe_compute.c).
+ * The inside of the measuring child (engine/probe/probe_measure.c, probe_memory.c,
+ * probe_compute.c).
  */
 #define MP_PROBE_RUNS 7
 #define MP_PROBE_STEP_HOST_NUMA "host-numa"

@@ -1,10 +1,10 @@
 /*
- * The measuring child: opens the device, runs the steps, prints lines (engine/probe.h).
+ * The measuring child: opens the device, runs the steps, prints lines (engine/probe/probe.h).
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/probe_int.h"
+#include "engine/probe/probe_int.h"
 #include "vmm/base/error.h"
 
 /* Of each of the two frames that are copied and read, at least, where the device has that much. */

@@ -3,9 +3,9 @@
  */
 #include <string.h>
 
-#include "engine/probe_int.h"
+#include "engine/probe/probe_int.h"
 #include "vmm/base/error.h"
-#include "vmm/cuda_nodes.h"
+#include "vmm/backend/cuda/cuda_nodes.h"
 
 /* A word of a pattern that no zeroed or stale page has. */
 #define PATTERN UINT64_C(0x9e3779b97f4a7c15)

@@ -5,7 +5,7 @@
  * last step first takes away the old index or single file (then nothing looks like a model), then
  * names the files, and writes the index last; killed in between, it is done again by the next run.
  */
-#include "engine/repack.h"
+#include "engine/repack/repack.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "engine/repack_int.h"
+#include "engine/repack/repack_int.h"
 #include "vmm/base/checked.h"
 
 #define SINGLE "model.safetensors"

@@ -1,7 +1,7 @@
 #ifndef MP_REPACK_H
 #define MP_REPACK_H
 
-#include "engine/checkpoint.h"
+#include "vmm/format/checkpoint.h"
 
 /*
  * Writes a model directory anew, as standard safetensors files in the order in which a pager reads:
@@ -11,13 +11,13 @@
  * its type. docs/repack.md describes layout and limits.
  *
  * Experts whose size is no multiple of the alignment are followed by a tensor of zeros called
- * MP_PAD_PREFIX + number (engine/weights.h), because the format allows no holes. Experts that are
- * fused per layer are written one by one, under the names of published models.
+ * MP_PAD_PREFIX + number (engine/model/weights.h), because the format allows no holes. Experts that
+ * are fused per layer are written one by one, under the names of published models.
  *
  * With `slices` each expert is stored in slices, each with its rows of gate and up and its columns
  * of down side by side, so that one slice is one aligned read. Such a directory has its config.json
- * under another name (engine/config.h) and is for moepager only; repacking it with one slice gives
- * back the ordinary model.
+ * under another name (engine/model/config.h) and is for moepager only; repacking it with one slice
+ * gives back the ordinary model.
  *
  * Files are written under other names ("<name>.part") and read back before they get theirs; which
  * of them are whole stands in MP_REPACK_MANIFEST. After a failure or an interruption the same call

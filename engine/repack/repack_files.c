@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/json.h"
-#include "engine/repack_int.h"
+#include "vmm/format/json.h"
+#include "engine/repack/repack_int.h"
 #include "vmm/base/json_out.h"
 #include "vmm/base/log.h"
 #include "vmm/base/out.h"

@@ -1,11 +1,11 @@
 #ifndef MP_REPACK_INT_H
 #define MP_REPACK_INT_H
 
-#include "engine/repack.h"
-#include "engine/weights.h"
+#include "engine/repack/repack.h"
+#include "engine/model/weights.h"
 #include "policy/policy.h"
 
-/* Inside of engine/repack.h: what is written where, shared by the repack_*.c files. */
+/* Inside of engine/repack/repack.h: what is written where, shared by the repack_*.c files. */
 #define MP_REPACK_BUFFER_BYTES (8u << 20)
 
 /* Longer than any name that is made here rather than taken from the model. */
@@ -21,7 +21,7 @@ struct mp_repack_item {
     uint64_t
         source_bytes; /* offset in that file; of an expert's piece, where its first bytes lie */
     uint32_t expert;  /* number of the expert that it belongs to; UINT32_MAX: to none */
-    uint32_t piece;   /* enum of engine/weights.h */
+    uint32_t piece;   /* enum of engine/model/weights.h */
     uint32_t first, channels;
     uint64_t bytes;
     uint64_t offset_bytes; /* from the start of the new file's data */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/repack_int.h"
+#include "engine/repack/repack_int.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/json_out.h"
 

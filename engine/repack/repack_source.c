@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "engine/repack_int.h"
+#include "engine/repack/repack_int.h"
 
 /* Bytes of a piece of the model, of which [offset, offset + bytes) of the file are wanted. */
 static enum mp_status read_some(struct mp_repack_job *job, uint32_t line_index,

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/repack_int.h"
+#include "engine/repack/repack_int.h"
 
 /* Dirty pages are written out after so many bytes: a whole file of them would stop the machine at
  * its end, and is memory that others may need. */

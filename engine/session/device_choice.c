@@ -1,10 +1,10 @@
-#include "engine/device_choice.h"
+#include "engine/session/device_choice.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/gpu.h"
+#include "engine/gpu/gpu.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 

@@ -1,8 +1,8 @@
 #ifndef MP_DEVICE_CHOICE_H
 #define MP_DEVICE_CHOICE_H
 
-#include "engine/settings.h"
-#include "vmm/cuda_driver.h"
+#include "engine/session/settings.h"
+#include "vmm/backend/cuda/cuda_driver.h"
 
 /*
  * Where a run keeps and computes experts: what --device and --backend say, and what there is.

@@ -1,4 +1,4 @@
-#include "engine/device_facts.h"
+#include "engine/session/device_facts.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,12 +1,12 @@
 #ifndef MP_DEVICE_FACTS_H
 #define MP_DEVICE_FACTS_H
 
-#include "engine/device_choice.h"
-#include "engine/probe.h"
+#include "engine/session/device_choice.h"
+#include "engine/probe/probe.h"
 
 /*
  * What a run goes by that only measuring tells: from the cache of `moepager probe`, or found out
- * now, by children of this program (engine/probe.h).
+ * now, by children of this program (engine/probe/probe.h).
  */
 struct mp_device_facts {
     bool probed; /* `probe` holds what was measured with experts of this shape */

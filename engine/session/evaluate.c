@@ -1,4 +1,4 @@
-#include "engine/evaluate.h"
+#include "engine/session/evaluate.h"
 
 #include <stdlib.h>
 #include <string.h>

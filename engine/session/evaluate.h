@@ -1,7 +1,7 @@
 #ifndef MP_EVALUATE_H
 #define MP_EVALUATE_H
 
-#include "engine/engine.h"
+#include "engine/forward/engine.h"
 
 /*
  * How often a predict policy is right, layer by layer: give `watch` to an engine that runs it on

@@ -1,4 +1,4 @@
-#include "engine/generate.h"
+#include "engine/session/generate.h"
 
 #include <stdlib.h>
 #include <string.h>

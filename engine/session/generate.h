@@ -4,9 +4,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/engine.h"
-#include "engine/sampler.h"
-#include "engine/tokenizer.h"
+#include "engine/forward/engine.h"
+#include "engine/forward/sampler.h"
+#include "engine/text/tokenizer.h"
 
 /*
  * Text generation: prompts of different lengths in one batch, prefill, then one token per sequence

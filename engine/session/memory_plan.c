@@ -1,11 +1,11 @@
-#include "engine/memory_plan.h"
+#include "engine/session/memory_plan.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/device.h"
+#include "engine/forward/cuda/device.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 
@@ -40,7 +40,7 @@ static enum mp_status check_slices(const struct mp_run_settings *run, const char
 }
 
 /* More of copying a unit than this, and a window is not worth its page tables; more of a frame
- * than that, and its granules are not (as vmm/space_budget.c has it). */
+ * than that, and its granules are not (as vmm/space/space_budget.c has it). */
 #define WINDOW_SHARE 0.05
 #define WINDOW_WASTE 0.15
 

@@ -1,7 +1,7 @@
 #ifndef MP_MEMORY_PLAN_H
 #define MP_MEMORY_PLAN_H
 
-#include "engine/session.h"
+#include "engine/session/session.h"
 
 /*
  * What a run takes of RAM, and of a device's memory, against what there is; chooses the budgets.

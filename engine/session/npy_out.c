@@ -1,4 +1,4 @@
-#include "engine/npy_out.h"
+#include "engine/session/npy_out.h"
 
 #include <inttypes.h>
 #include <string.h>

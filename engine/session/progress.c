@@ -1,4 +1,4 @@
-#include "engine/progress.h"
+#include "engine/session/progress.h"
 
 #include <stdio.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "engine/receipt.h"
+#include "engine/session/receipt.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 #ifndef MP_RECEIPT_H
 #define MP_RECEIPT_H
 
-#include "engine/generate.h"
-#include "engine/session.h"
+#include "engine/session/generate.h"
+#include "engine/session/session.h"
 #include "vmm/base/json_out.h"
 
 /*

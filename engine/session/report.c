@@ -1,4 +1,4 @@
-#include "engine/report.h"
+#include "engine/session/report.h"
 
 #include <string.h>
 

@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-#include "engine/generate.h"
-#include "engine/session.h"
+#include "engine/session/generate.h"
+#include "engine/session/session.h"
 #include "vmm/base/json_out.h"
 
 /*

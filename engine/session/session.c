@@ -1,13 +1,13 @@
-#include "engine/session.h"
+#include "engine/session/session.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/memory_plan.h"
-#include "engine/route_from.h"
+#include "engine/session/memory_plan.h"
+#include "engine/forward/route_from.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/pci_link.h"
+#include "vmm/topo/pci_link.h"
 
 #define CTX_DEFAULT 4096u
 

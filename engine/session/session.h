@@ -1,12 +1,12 @@
 #ifndef MP_SESSION_H
 #define MP_SESSION_H
 
-#include "engine/device_choice.h"
-#include "engine/device_facts.h"
-#include "engine/engine.h"
-#include "engine/settings.h"
-#include "engine/tokenizer.h"
-#include "vmm/memory_room.h"
+#include "engine/session/device_choice.h"
+#include "engine/session/device_facts.h"
+#include "engine/forward/engine.h"
+#include "engine/session/settings.h"
+#include "engine/text/tokenizer.h"
+#include "vmm/topo/memory_room.h"
 
 /*
  * Everything that a command opens for one model, in order, and closes in reverse: topology, pool,

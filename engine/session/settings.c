@@ -1,9 +1,9 @@
-#include "engine/settings.h"
+#include "engine/session/settings.h"
 
 #include <string.h>
 
 #include "vmm/base/error.h"
-#include "vmm/space.h"
+#include "vmm/space/space.h"
 
 static const char *const probe_names[] = { "auto", "cached", "off", NULL };
 static const char *const residency_names[] = { "inclusive", "exclusive", NULL };

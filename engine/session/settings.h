@@ -1,13 +1,13 @@
 #ifndef MP_SETTINGS_H
 #define MP_SETTINGS_H
 
-#include "engine/cublas.h"
-#include "engine/pool.h"
+#include "engine/gpu/cublas.h"
+#include "engine/pool/pool.h"
 #include "policy/policy.h"
 #include "vmm/base/log.h"
 #include "vmm/base/opt.h"
-#include "vmm/io_options.h"
-#include "vmm/space.h"
+#include "vmm/io/io_options.h"
+#include "vmm/space/space.h"
 
 /*
  * Every setting of the program in one place: environment variable and command line flag of the same
@@ -18,9 +18,9 @@ struct mp_run_settings {
     uint64_t ctx;            /* 0: the model's, at most 4096 */
     uint64_t prefill_tokens; /* of one batch */
     uint64_t slices;         /* of an expert; 0: as the model is stored */
-    char device[32];         /* see engine/device_choice.h */
+    char device[32];         /* see engine/session/device_choice.h */
     uint64_t graphs;
-    uint64_t watchdog_s; /* see vmm/cuda_watch.h */
+    uint64_t watchdog_s; /* see vmm/backend/cuda/cuda_watch.h */
     struct mp_share host_budget;
     uint64_t residency;  /* enum mp_host_residency */
     uint64_t addressing; /* enum mp_addressing, or MP_RUN_ADDRESSING_AUTO */
@@ -28,10 +28,10 @@ struct mp_run_settings {
     uint64_t seed;
     uint64_t huge_pages;
     uint64_t populate;
-    char calibration[512]; /* "auto", "none" or a path; see engine/sidecar.h */
+    char calibration[512]; /* "auto", "none" or a path; see engine/model/sidecar.h */
     char llapor[512];      /* the same */
     uint64_t probe;        /* enum mp_probe_use */
-    char cache_dir[512];   /* "auto", "none" or a path; see engine/probe.h */
+    char cache_dir[512];   /* "auto", "none" or a path; see engine/probe/probe.h */
     char kernels[32];      /* empty: the fastest */
     char backend[128];
     char profile[64];

@@ -1,4 +1,4 @@
-#include "engine/text_run.h"
+#include "engine/session/text_run.h"
 
 #define STREAMS_MAX 64
 

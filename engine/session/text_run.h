@@ -1,8 +1,8 @@
 #ifndef MP_TEXT_RUN_H
 #define MP_TEXT_RUN_H
 
-#include "engine/engine.h"
-#include "engine/tokenizer.h"
+#include "engine/forward/engine.h"
+#include "engine/text/tokenizer.h"
 
 /*
  * A given text through a model, token by token: for calibration and perplexity.

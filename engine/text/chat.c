@@ -1,12 +1,12 @@
-#include "engine/chat_template.h"
+#include "engine/text/chat_template.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/checkpoint.h"
-#include "engine/json.h"
+#include "vmm/format/checkpoint.h"
+#include "vmm/format/json.h"
 #include "vmm/base/checked.h"
 
 #define CONFIG "tokenizer_config.json"

@@ -1,7 +1,7 @@
 #ifndef MP_ENGINE_CHAT_H
 #define MP_ENGINE_CHAT_H
 
-#include "engine/tokenizer.h"
+#include "engine/text/tokenizer.h"
 
 /*
  * The prompt formats of chat models. A model ships its format as a Jinja program; none is ever

@@ -1,4 +1,4 @@
-#include "engine/chat_template.h"
+#include "engine/text/chat_template.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 #ifndef MP_ENGINE_CHAT_TEMPLATE_H
 #define MP_ENGINE_CHAT_TEMPLATE_H
 
-#include "engine/chat.h"
+#include "engine/text/chat.h"
 
 /* What was recognised in a template; shared by chat.c and chat_template.c only. */
 enum mp_chat_kind { MP_CHAT_CHATML, MP_CHAT_MISTRAL };

@@ -1,4 +1,4 @@
-#include "engine/tokenizer_impl.h"
+#include "engine/text/tokenizer_impl.h"
 
 #include <stdlib.h>
 #include <string.h>

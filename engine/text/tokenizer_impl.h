@@ -4,8 +4,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include "engine/json.h"
-#include "engine/tokenizer.h"
+#include "vmm/format/json.h"
+#include "engine/text/tokenizer.h"
 
 /*
  * What the parts of the tokenizer share; nobody else includes this.

@@ -1,7 +1,7 @@
 /*
- * Vectors of 8 floats: AVX2, FMA and F16C. The kernels are in kernels/vector.h.
+ * Vectors of 8 floats: AVX2, FMA and F16C. The kernels are in kernels/cpu/vector.h.
  */
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 
 #include <immintrin.h>
 #include <math.h>
@@ -234,4 +234,4 @@ INLINE float v_max_lane(vec a)
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
 }
 
-#include "kernels/vector.h"
+#include "kernels/cpu/vector.h"

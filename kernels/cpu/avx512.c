@@ -1,9 +1,9 @@
 /*
  * Vectors of 16 floats: AVX-512 F, BW, DQ and VL. BF16 is widened by shift and mask, F16 by
  * vcvtph2ps, so no processor needs the BF16 or FP16 extensions. The kernels are in
- * kernels/vector.h.
+ * kernels/cpu/vector.h.
  */
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 
 #include <immintrin.h>
 #include <math.h>
@@ -225,4 +225,4 @@ INLINE float v_max_lane(vec a)
     return _mm512_reduce_max_ps(a);
 }
 
-#include "kernels/vector.h"
+#include "kernels/cpu/vector.h"

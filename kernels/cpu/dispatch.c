@@ -2,7 +2,7 @@
  * The choice of an implementation at run time. MP_KERNELS_X86 comes from the build: whether the
  * vector files are part of it.
  */
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 
 #include <string.h>
 

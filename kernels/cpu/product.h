@@ -1,5 +1,5 @@
 /*
- * Matrix products, for kernels/vector.h. Activations are packed first: columns in the order in
+ * Matrix products, for kernels/cpu/vector.h. Activations are packed first: columns in the order in
  * which weights come out of registers, the tokens of one tile side by side. So a tile reads them in
  * one stream, and activations that lie a power of two apart do not fall into one set of a cache.
  *

@@ -2,7 +2,7 @@
  * The reference implementation: plain C, sums and functions in double, rounded to float once per
  * result. Slow on purpose and simple enough to be checked by reading.
  */
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 /*
  * The kernels, once, over the vectors of the file that includes this one (at its end; there is no
  * other use and hence no guard). It defines vec, LANES, the v_, w_ and x_ operations, what
- * kernels/product.h needs for its tiles, and VECTOR_KERNELS, the table to define, VECTOR_NAME its
- * name.
+ * kernels/cpu/product.h needs for its tiles, and VECTOR_KERNELS, the table to define, VECTOR_NAME
+ * its name.
  *
  * Exactness. An element-wise kernel uses the same vector operations for whole vectors and, with
  * masked loads and stores, for the last few elements. Compilers must not reassociate or contract:
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "kernels/product.h"
+#include "kernels/cpu/product.h"
 
 INLINE void convert_as(float *dst, const unsigned char *src, enum mp_wtype type, size_t count)
 {

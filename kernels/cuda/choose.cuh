@@ -24,7 +24,7 @@ MP_DEVICE void mp_warp_best(float *value, uint32_t *index)
     }
 }
 
-/* As policy/route_exact.c, step by step: what it does with NaN depends on the order. */
+/* As policy/route/exact.c, step by step: what it does with NaN depends on the order. */
 MP_DEVICE void mp_top_k_insert(const MP_GLOBAL float *scores, MP_GLOBAL uint32_t *expert,
                                MP_GLOBAL float *weight, uint32_t experts, uint32_t k)
 {

@@ -8,10 +8,10 @@
  * value as its only parameter, so that host and device agree on its layout by this one header
  * (C and CUDA C). Addresses are device addresses as 64-bit numbers; everything is 8-byte aligned.
  *
- * Shapes as in engine/engine_int.h: T tokens, H hidden, Q heads * head_dim, K kv_heads * head_dim,
- * D head_dim, V vocabulary, E experts, R top_k, F channels. Weights are row-major in one of `enum
- * mp_wtype` (kernels/kernels.h), rows at multiples of 2 bytes (matrices at multiples of 16 are
- * read faster); activations are float, with strides in elements.
+ * Shapes as in engine/forward/engine_int.h: T tokens, H hidden, Q heads * head_dim, K kv_heads *
+ * head_dim, D head_dim, V vocabulary, E experts, R top_k, F channels. Weights are row-major in one
+ * of `enum mp_wtype` (kernels/cpu/kernels.h), rows at multiples of 2 bytes (matrices at multiples
+ * of 16 are read faster); activations are float, with strides in elements.
  *
  * Exact results. Bits of an output element depend only on the values that it is computed from: not
  * on the number of tokens or rows of a launch, nor on addresses. Sums run in one fixed order. The
@@ -123,7 +123,7 @@ struct mp_cuda_combine {
 
 /*
  * The exact router: expert[t][r], weight[t][r] := the k best of scores (T, E), equal ones by lower
- * number; as policy/route_exact.c, also for scores that are NaN.
+ * number; as policy/route/exact.c, also for scores that are NaN.
  */
 struct mp_cuda_top_k {
     uint64_t scores, expert, weight; /* expert: u32 (T, R) */
@@ -157,11 +157,11 @@ struct mp_cuda_argmax {
 };
 
 /*
- * token[t] (u32) := one drawn from logits[t][v] as engine/sampler.h says, by uniform[t] (u32, in
- * 2^-32): of the tokens in order, greatest logit first and equal ones by lower number, cut to the
- * top_k first (0: no cut) and then to the fewest whose probabilities reach top_p, the one that
- * `uniform` of their sum falls on. temperature 0: the first in order. A logit that is NaN, or a
- * greatest one that is infinite: 0xffffffff.
+ * token[t] (u32) := one drawn from logits[t][v] as engine/forward/sampler.h says, by uniform[t]
+ * (u32, in 2^-32): of the tokens in order, greatest logit first and equal ones by lower number, cut
+ * to the top_k first (0: no cut) and then to the fewest whose probabilities reach top_p, the one
+ * that `uniform` of their sum falls on. temperature 0: the first in order. A logit that is NaN, or
+ * a greatest one that is infinite: 0xffffffff.
  *
  * Probabilities are whole multiples of 2^-40 of the greatest one, so that their sums are exact and
  * depend on no order. Each is exp((logit - greatest) / temperature) but for 2^-22 of the exponent

@@ -8,7 +8,7 @@
 #define MP_DOT_CUH
 
 #include "kernels/cuda/math.cuh"
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 
 /* What a warp multiplies: rows of weights and of activations. */
 struct mp_tile {

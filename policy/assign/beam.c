@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-#include "policy/assign_times.h"
+#include "policy/assign/times.h"
 #include "vmm/base/error.h"
 
 #define WIDTH_MAX 64

@@ -1,13 +1,13 @@
 /*
  * Earliest finish, from what work costs on this machine (mp_costs, which the client measures again
- * while running): policy/assign_plan.h has the rules.
+ * while running): policy/assign/plan.h has the rules.
  *
  * Ours; it is list scheduling in order of longest work first, with the device's residents ahead of
  * all. If the cost of a load is not known, everything goes to the device.
  */
 #include "policy/builtins.h"
 
-#include "policy/assign_plan.h"
+#include "policy/assign/plan.h"
 
 static enum mp_status cost_create(const void *config, const struct mp_shape *shape,
                                   struct mp_policy **policy_p)

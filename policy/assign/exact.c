@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/assign_times.h"
+#include "policy/assign/times.h"
 #include "vmm/base/error.h"
 
 struct exact_config {

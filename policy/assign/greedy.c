@@ -8,7 +8,7 @@
  * so many cold ones go to the device, the others go to the CPU. Ties in the order go to the lower
  * expert.
  */
-#include "policy/assign_times.h"
+#include "policy/assign/times.h"
 #include "policy/builtins.h"
 
 static enum mp_status greedy_create(const void *config, const struct mp_shape *shape,

@@ -1,4 +1,4 @@
-#include "policy/assign_plan.h"
+#include "policy/assign/plan.h"
 
 /* When each is free again. */
 struct lanes {

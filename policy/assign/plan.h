@@ -1,7 +1,7 @@
 #ifndef MP_POLICY_ASSIGN_PLAN_H
 #define MP_POLICY_ASSIGN_PLAN_H
 
-#include "policy/assign_times.h"
+#include "policy/assign/times.h"
 
 /*
  * How long a layer takes by what work costs (struct mp_costs), and a plan that makes it short: of

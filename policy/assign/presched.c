@@ -3,7 +3,7 @@
  * in one pass): the absent experts of this layer and those predicted for the next are merged by
  * tokens, and those at the large end are loaded as long as loading them takes less time than the
  * CPU would need for all up to there. Of these the current layer's are rechecked by themselves; the
- * rest of the layer goes to the CPU at once. policy/presched.h has the equations.
+ * rest of the layer goes to the CPU at once. policy/assign/presched_times.h has the equations.
  *
  * Departures: T_g is that of the largest expert of the list; a machine without a CPU executor, or
  * whose times are not known, has everything computed by the device. O(experts * log experts).
@@ -12,8 +12,8 @@
 
 #include <stdlib.h>
 
-#include "policy/assign_times.h"
-#include "policy/presched.h"
+#include "policy/assign/times.h"
+#include "policy/assign/presched_times.h"
 #include "vmm/base/error.h"
 
 struct presched {

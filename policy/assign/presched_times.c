@@ -1,9 +1,9 @@
-#include "policy/presched.h"
+#include "policy/assign/presched_times.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/assign_times.h"
+#include "policy/assign/times.h"
 #include "policy/sorter.h"
 #include "vmm/base/error.h"
 

@@ -9,7 +9,7 @@
  * cold queue the one moves whose expert would be done first, the link on a tie; the CPU takes a
  * resident expert only if the layer ends sooner. Ties in tokens go to the lower expert.
  */
-#include "policy/assign_queue.h"
+#include "policy/assign/queue.h"
 
 #include "policy/builtins.h"
 

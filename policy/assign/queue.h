@@ -1,7 +1,7 @@
 #ifndef MP_POLICY_ASSIGN_QUEUE_H
 #define MP_POLICY_ASSIGN_QUEUE_H
 
-#include "policy/assign_times.h"
+#include "policy/assign/times.h"
 
 /*
  * HybriMoE's schedule of a layer on three queues: the device, the CPU and the link. What assign

@@ -7,7 +7,7 @@
  * The executors work at the same time here, but the rule does not look at how much each has to do
  * already, as in the original.
  */
-#include "policy/assign_times.h"
+#include "policy/assign/times.h"
 #include "policy/builtins.h"
 
 static enum mp_status threshold_create(const void *config, const struct mp_shape *shape,

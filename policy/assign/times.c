@@ -1,4 +1,4 @@
-#include "policy/assign_times.h"
+#include "policy/assign/times.h"
 
 void mp_assign_sort_by_difference(struct mp_sorter *sorter, const struct mp_assign_facts *facts)
 {

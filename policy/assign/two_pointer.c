@@ -16,7 +16,7 @@
  */
 #include "policy/builtins.h"
 
-#include "policy/assign_times.h"
+#include "policy/assign/times.h"
 
 static enum mp_status two_pointer_create(const void *config, const struct mp_shape *shape,
                                          struct mp_policy **policy_p)

@@ -1,6 +1,6 @@
 /*
  * MoE-Infinity's expert cache: least frequently used, weighed with the activation matrix of the
- * present request (policy/predict_activation.c) and with the layer. The unit with the smallest
+ * present request (policy/predict/activation.c) and with the layer. The unit with the smallest
  *
  *     count * (M[l][e] / sum of M[l] + EPSILON) * (1 - l / layers)
  *

@@ -1,4 +1,4 @@
-#include "policy/ghost.h"
+#include "policy/evict/ghost.h"
 
 #include <math.h>
 #include <stdlib.h>

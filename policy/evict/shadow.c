@@ -1,11 +1,11 @@
 /*
- * Several policies at once, the best of which is followed. Each has a ghost (policy/ghost.h): the
- * units that it would hold if it had all slots to itself. Three move units on demand: layer-lru,
- * lfu, lcp. Three place them: the hottest ones (of a calibration at first, then of what was counted
- * so far), whole layers, and the hottest ones lately. What each layer would have taken with what a
- * ghost holds is computed from what work costs (policy/assign_plan.h: loads, device and CPU side by
- * side; where costs are not known, a miss is 1 and all else nothing), and so is what it took with
- * what is really resident, the link being as busy as prefetches and swaps have made it.
+ * Several policies at once, the best of which is followed. Each has a ghost (policy/evict/ghost.h):
+ * the units that it would hold if it had all slots to itself. Three move units on demand:
+ * layer-lru, lfu, lcp. Three place them: the hottest ones (of a calibration at first, then of what
+ * was counted so far), whole layers, and the hottest ones lately. What each layer would have taken
+ * with what a ghost holds is computed from what work costs (policy/assign/plan.h: loads, device and
+ * CPU side by side; where costs are not known, a miss is 1 and all else nothing), and so is what it
+ * took with what is really resident, the link being as busy as prefetches and swaps have made it.
  *
  * The leader is changed when another ghost has been cheaper by HYSTERESIS percent of loading all
  * slots since the leader was last as good (a one-sided sum: it never falls below 0); and to one of
@@ -40,7 +40,7 @@
 #include <string.h>
 
 #include "policy/hot.h"
-#include "policy/shadow.h"
+#include "policy/evict/shadow.h"
 #include "vmm/base/error.h"
 
 #define SWAPS_MAX 2u /* after one layer */

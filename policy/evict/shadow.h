@@ -1,8 +1,8 @@
 #ifndef MP_POLICY_SHADOW_H
 #define MP_POLICY_SHADOW_H
 
-#include "policy/assign_plan.h"
-#include "policy/ghost.h"
+#include "policy/assign/plan.h"
+#include "policy/evict/ghost.h"
 #include "policy/residents.h"
 
 /*

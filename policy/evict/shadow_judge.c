@@ -1,7 +1,7 @@
 /*
  * The judge of evict policy `shadow`; evict_shadow.c says what it is for.
  */
-#include "policy/shadow.h"
+#include "policy/evict/shadow.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * The life of a layer; see pager.h for what it promises and pager_int.h for the state and the other
  * parts.
  */
-#include "policy/pager_int.h"
+#include "policy/pager/pager_int.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "policy/policy.h"
-#include "vmm/space.h"
+#include "vmm/space/space.h"
 
 /*
  * The pager: the one loop that turns "layer 7 needs experts 3, 9, 21" into leases, loads and
@@ -110,9 +110,9 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
 enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p) MP_MUST_CHECK;
 
 /*
- * The same, but MP_ERR_BUSY also when the interrupt (vmm/reader.h) is ready before a need is: one
- * wait for whatever ends first, a read or a computation. Such waits are not exposed. NULL: none.
- * mp_pager_wake(), from any thread, lets the interrupt be asked again.
+ * The same, but MP_ERR_BUSY also when the interrupt (vmm/io/reader.h) is ready before a need is:
+ * one wait for whatever ends first, a read or a computation. Such waits are not exposed. NULL:
+ * none. mp_pager_wake(), from any thread, lets the interrupt be asked again.
  */
 enum mp_status mp_pager_next_or(struct mp_pager *pager, const struct mp_interrupt *interrupt,
                                 struct mp_ready *ready_p) MP_MUST_CHECK;

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "policy/pager_int.h"
+#include "policy/pager/pager_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 

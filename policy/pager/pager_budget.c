@@ -1,5 +1,5 @@
 /* Budgets that change: the pager makes room as its policies say, and shares out what is left. */
-#include "policy/pager_int.h"
+#include "policy/pager/pager_int.h"
 
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"

@@ -1,7 +1,7 @@
 /*
  * Where residents are, and what is on its way, for clients that look by themselves.
  */
-#include "policy/pager_int.h"
+#include "policy/pager/pager_int.h"
 #include "vmm/base/assert.h"
 
 bool mp_pager_find(struct mp_pager *pager, uint32_t unit, const void *piece_p[MP_UNIT_PIECES_MAX])

@@ -1,7 +1,7 @@
 #ifndef MP_PAGER_INT_H
 #define MP_PAGER_INT_H
 
-#include "policy/pager.h"
+#include "policy/pager/pager.h"
 
 /*
  * What the parts of the pager share: pager.c is the life of a layer, pager_needs.c hands out what

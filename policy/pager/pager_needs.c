@@ -8,10 +8,10 @@
  */
 #include <string.h>
 
-#include "policy/pager_int.h"
+#include "policy/pager/pager_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
-#include "vmm/tier.h"
+#include "vmm/space/tier.h"
 
 enum mp_status mp_pager_lease_need(struct mp_pager *pager, struct mp_pager_need *need)
 {

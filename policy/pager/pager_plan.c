@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "policy/pager_int.h"
+#include "policy/pager/pager_int.h"
 #include "vmm/base/log.h"
 
 /* Nothing of the expert is in the tier or on its way. */

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "policy/pager_int.h"
+#include "policy/pager/pager_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"

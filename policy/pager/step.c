@@ -5,7 +5,7 @@
  * order in which experts are executed follows the pager and may differ from run to run; each writes
  * to (token, rank) places of its own and `combine` adds in rank order, so results do not differ.
  */
-#include "policy/step_int.h"
+#include "policy/pager/step_int.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#include "policy/pager.h"
+#include "policy/pager/pager.h"
 
 /*
  * The step: the order of one MoE layer, over injected operations.

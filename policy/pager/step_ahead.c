@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "policy/step_int.h"
+#include "policy/pager/step_int.h"
 #include "vmm/base/assert.h"
 
 static const struct mp_costs unknown_costs;

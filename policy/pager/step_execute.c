@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/step_int.h"
+#include "policy/pager/step_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 

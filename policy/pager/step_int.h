@@ -1,7 +1,7 @@
 #ifndef MP_STEP_INT_H
 #define MP_STEP_INT_H
 
-#include "policy/step.h"
+#include "policy/pager/step.h"
 
 /*
  * What the parts of the step share: step.c is the order of a layer, step_ahead.c assigns and

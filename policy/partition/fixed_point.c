@@ -3,8 +3,8 @@
  * cache of each size would have held what was activated (H), how often the y-th best predicted
  * expert was activated (P) and was held (PH), and every TAU tokens, when nothing is being read,
  * moves slots between layers and chooses how much of each expert stays (theta), so that the sum of
- * exposed loading times falls. policy/fixed_point.h has the equations. Priorities are those of
- * evict policy `lcp` (eq. 4) with the paper's parameters.
+ * exposed loading times falls. policy/partition/fixed_point_config.h has the equations. Priorities
+ * are those of evict policy `lcp` (eq. 4) with the paper's parameters.
  *
  * Departures. V_i are whole slots, and ZETA is at most 1 / (4 layers) but one slot at least, so
  * that a donor never ends below one slot; the printed V_i - zeta V_e can fall below 0. theta is a
@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/fixed_point.h"
+#include "policy/partition/fixed_point_config.h"
 #include "policy/priority.h"
 #include "policy/sorter.h"
 #include "vmm/base/error.h"

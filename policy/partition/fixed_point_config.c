@@ -1,4 +1,4 @@
-#include "policy/fixed_point.h"
+#include "policy/partition/fixed_point_config.h"
 
 #include <math.h>
 #include <stdlib.h>

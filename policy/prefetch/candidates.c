@@ -1,4 +1,4 @@
-#include "policy/candidates.h"
+#include "policy/prefetch/candidates.h"
 
 #include <stdlib.h>
 #include <string.h>

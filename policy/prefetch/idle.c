@@ -14,9 +14,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "policy/assign_times.h"
-#include "policy/candidates.h"
-#include "policy/presched.h"
+#include "policy/assign/times.h"
+#include "policy/prefetch/candidates.h"
+#include "policy/assign/presched_times.h"
 #include "vmm/base/error.h"
 
 #define STRETCH 64u /* layers over which gains are averaged */

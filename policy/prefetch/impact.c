@@ -13,8 +13,8 @@
 
 #include <stdlib.h>
 
-#include "policy/assign_queue.h"
-#include "policy/candidates.h"
+#include "policy/assign/queue.h"
+#include "policy/prefetch/candidates.h"
 #include "vmm/base/error.h"
 
 #define LAYERS_AHEAD 3

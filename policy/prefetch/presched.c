@@ -18,9 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/assign_times.h"
-#include "policy/candidates.h"
-#include "policy/presched.h"
+#include "policy/assign/times.h"
+#include "policy/prefetch/candidates.h"
+#include "policy/assign/presched_times.h"
 #include "vmm/base/error.h"
 
 #define HORIZON_MAX 3

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "policy/candidates.h"
+#include "policy/prefetch/candidates.h"
 #include "vmm/base/error.h"
 
 struct top_config {

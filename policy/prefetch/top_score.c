@@ -13,8 +13,8 @@
 
 #include <stdlib.h>
 
-#include "policy/candidates.h"
-#include "policy/smoe_alpha.h"
+#include "policy/prefetch/candidates.h"
+#include "policy/route/smoe_alpha.h"
 #include "vmm/base/error.h"
 
 struct top_score_config {

@@ -19,7 +19,7 @@
 
 #include <stdlib.h>
 
-#include "policy/candidates.h"
+#include "policy/prefetch/candidates.h"
 #include "vmm/base/error.h"
 
 #define FEW_EXPERTS 8 /* Mixtral's */

@@ -1,4 +1,4 @@
-#include "policy/decisions_code.h"
+#include "policy/record/decisions_code.h"
 
 #include <math.h>
 #include <stdlib.h>

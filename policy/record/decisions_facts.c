@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "policy/decisions_code.h"
+#include "policy/record/decisions_code.h"
 
 /* Whoever gives policies more facts puts them into the functions below, and the size here. */
 _Static_assert(sizeof(struct mp_route_facts) == 40, "facts have changed: see mp_code_told()");

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/decisions.h"
-#include "policy/decisions_code.h"
+#include "policy/record/decisions.h"
+#include "policy/record/decisions_code.h"
 #include "vmm/base/error.h"
 #include "vmm/base/out.h"
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/decisions_replay_int.h"
+#include "policy/record/decisions_replay_int.h"
 #include "policy/regular.h"
 #include "vmm/base/error.h"
 

@@ -1,8 +1,8 @@
 #ifndef MP_DECISIONS_REPLAY_INT_H
 #define MP_DECISIONS_REPLAY_INT_H
 
-#include "policy/decisions.h"
-#include "policy/decisions_code.h"
+#include "policy/record/decisions.h"
+#include "policy/record/decisions_code.h"
 
 /* A decision log that is made again: its head (decisions_head.c), then its calls. */
 #define MP_LOG_LINE_BYTES 2048

@@ -2,7 +2,7 @@
  * The format is defined in docs/trace-format.md. The reader refuses whatever the writer would not
  * have written, so that a damaged trace is never replayed as another one.
  */
-#include "policy/trace.h"
+#include "policy/record/trace.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,13 +1,13 @@
 /*
  * One replay: the policies, the slots, the accounting, and the bound.
  */
-#include "policy/replay.h"
+#include "policy/replay/replay.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/replay_int.h"
+#include "policy/replay/replay_int.h"
 #include "vmm/base/error.h"
 
 /* Slots of each scope. As in the pager, a global order below one token cycle is divided. */

@@ -62,7 +62,7 @@ enum mp_status mp_replay_trace_end(struct mp_replay_trace *trace) MP_MUST_CHECK;
 void mp_replay_trace_fini(struct mp_replay_trace *trace);
 
 /* Read a file: ours, or `route_trace v1`, told apart by the first line. E_TRACE_READ, E_TRACE_LINE
- * as in policy/trace.h, or E_REPLAY. */
+ * as in policy/record/trace.h, or E_REPLAY. */
 enum mp_status mp_replay_trace_read(const char *path, struct mp_replay_trace *trace) MP_MUST_CHECK;
 
 enum mp_replay_accounting { MP_REPLAY_PAGER, MP_REPLAY_CURVE };
@@ -88,7 +88,7 @@ struct mp_replay_result {
     uint64_t lookups, hits, decode_lookups, decode_hits, bytes_read;
     uint64_t partial_hits;            /* misses of which some slices were there */
     uint64_t bound_decode_hits;       /* of the same partition */
-    uint64_t time_ns, decode_time_ns; /* modelled by policy/assign_plan.h; 0 without costs */
+    uint64_t time_ns, decode_time_ns; /* modelled by policy/assign/plan.h; 0 without costs */
 };
 
 /* MP_ERR_CONFIG E_POLICY, E_REPLAY: what cannot be replayed, and why. MP_ERR_UNSUPPORTED

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/replay_int.h"
+#include "policy/replay/replay_int.h"
 #include "vmm/base/error.h"
 
 enum mp_status mp_replay_set_init(struct mp_replay_set *set, const struct mp_replay_trace *trace,

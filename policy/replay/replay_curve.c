@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "policy/builtins.h"
-#include "policy/replay_int.h"
+#include "policy/replay/replay_int.h"
 #include "vmm/base/error.h"
 
 enum kind { BELADY, LRU, LFU, RANDOM, KINDS };

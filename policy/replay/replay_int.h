@@ -1,7 +1,7 @@
 #ifndef MP_REPLAY_INT_H
 #define MP_REPLAY_INT_H
 
-#include "policy/replay.h"
+#include "policy/replay/replay.h"
 
 /*
  * What the accountings share: units resident per scope. A scope is one layer, or all of them as

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/assign_plan.h"
-#include "policy/replay_int.h"
+#include "policy/assign/plan.h"
+#include "policy/replay/replay_int.h"
 
 static struct mp_evict_query make_query(const struct mp_replay_run *run, uint32_t for_unit,
                                         uint32_t scope_layer)

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "policy/regular.h"
-#include "policy/replay.h"
-#include "policy/trace.h"
+#include "policy/replay/replay.h"
+#include "policy/record/trace.h"
 #include "vmm/base/error.h"
 
 #define CSV_MAGIC "# route_trace v1"

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "policy/replay_int.h"
+#include "policy/replay/replay_int.h"
 
 static uint32_t tops_of(const struct mp_replay_run *run, uint32_t unit)
 {

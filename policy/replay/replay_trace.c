@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/replay.h"
+#include "policy/replay/replay.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 

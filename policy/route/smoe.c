@@ -28,7 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/smoe_alpha.h"
+#include "policy/route/smoe_alpha.h"
 #include "vmm/base/error.h"
 
 struct smoe_config {

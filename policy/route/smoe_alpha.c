@@ -1,4 +1,4 @@
-#include "policy/smoe_alpha.h"
+#include "policy/route/smoe_alpha.h"
 
 #include "vmm/base/log.h"
 

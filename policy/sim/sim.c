@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/sim_fit.h"
-#include "engine/sim_int.h"
+#include "policy/sim/sim_fit.h"
+#include "policy/sim/sim_int.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 

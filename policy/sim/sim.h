@@ -3,8 +3,8 @@
 
 #include <signal.h>
 
-#include "engine/sim_load.h"
-#include "policy/step.h"
+#include "policy/sim/sim_load.h"
+#include "policy/pager/step.h"
 
 /*
  * The simulator: step, pager, policies and space as they are, over a virtual clock. Transfers,

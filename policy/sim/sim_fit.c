@@ -1,4 +1,4 @@
-#include "engine/sim_fit.h"
+#include "policy/sim/sim_fit.h"
 
 #include <math.h>
 #include <stddef.h>

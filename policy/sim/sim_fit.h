@@ -1,11 +1,11 @@
 #ifndef MP_SIM_FIT_H
 #define MP_SIM_FIT_H
 
-#include "engine/sim_machine.h"
+#include "policy/sim/sim_machine.h"
 
 /*
- * The parameters of a synthetic load (engine/sim_load.h) that have the stated statistics, found by
- * bisection on a sample; the same random numbers in every trial, so that each statistic is
+ * The parameters of a synthetic load (policy/sim/sim_load.h) that have the stated statistics, found
+ * by bisection on a sample; the same random numbers in every trial, so that each statistic is
  * monotone.
  */
 #define MP_SIM_BLURS 24

@@ -1,8 +1,8 @@
 #ifndef MP_SIM_INT_H
 #define MP_SIM_INT_H
 
-#include "engine/sim.h"
-#include "vmm/space.h"
+#include "policy/sim/sim.h"
+#include "vmm/space/space.h"
 
 /*
  * What the two parts of the simulator share: sim.c makes the world and runs steps, sim_ops.c is

@@ -1,8 +1,8 @@
 #ifndef MP_SIM_LOAD_H
 #define MP_SIM_LOAD_H
 
-#include "engine/sim_fit.h"
-#include "policy/replay.h"
+#include "policy/sim/sim_fit.h"
+#include "policy/replay/replay.h"
 
 /*
  * What simulated routers say: a recorded trace, or scores made up with stated statistics.

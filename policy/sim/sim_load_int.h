@@ -1,7 +1,7 @@
 #ifndef MP_SIM_LOAD_INT_H
 #define MP_SIM_LOAD_INT_H
 
-#include "engine/sim_load.h"
+#include "policy/sim/sim_load.h"
 
 /*
  * A load's state, shared by what routers say (sim_load.c) and what predictors see of it beforehand

@@ -1,4 +1,4 @@
-#include "engine/sim_load_int.h"
+#include "policy/sim/sim_load_int.h"
 
 #include <math.h>
 #include <string.h>

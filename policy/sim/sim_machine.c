@@ -4,7 +4,7 @@
  * A piece of work takes the time of its bytes or of its arithmetic, whichever is longer, and the
  * start of its kernels: three for a feed-forward network, ten for attention with norms and router.
  */
-#include "engine/sim_machine.h"
+#include "policy/sim/sim_machine.h"
 
 #include <errno.h>
 #include <inttypes.h>

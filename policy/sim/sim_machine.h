@@ -38,7 +38,7 @@ struct mp_sim_model {
     double attention_params, kv_bytes; /* of a layer; of one token in one layer */
     double expert_bits, weight_bits;   /* per weight, scales included */
 
-    /* What routing looks like; see engine/sim_load.h. */
+    /* What routing looks like; see policy/sim/sim_load.h. */
     double skew, variation, overlap, mass;
     double accuracy_gate, accuracy_residual, accuracy_partial, accuracy_llapor;
     double llapor_us;

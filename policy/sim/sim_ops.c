@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/sim_int.h"
+#include "policy/sim/sim_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 

@@ -1,24 +1,24 @@
 /*
  * What policies are told of costs: as the probe found them, per whole expert however experts are
  * stored, then followed while running, or frozen. On a CUDA device, here the driver without one
- * (tests/fakecuda), and on the CPU.
+ * (tests/device/fakecuda), and on the CPU.
  */
 #include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/device.h"
-#include "engine/generate.h"
-#include "engine/probe.h"
-#include "engine/session.h"
-#include "tests/engine/repack_check.h"
-#include "tests/fakecuda/client.h"
-#include "tests/slow_link.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "engine/forward/cuda/device.h"
+#include "engine/session/generate.h"
+#include "engine/probe/probe.h"
+#include "engine/session/session.h"
+#include "tests/model/repack_check.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/slow_link.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
-#include "vmm/cuda_driver.h"
+#include "vmm/backend/cuda/cuda_driver.h"
 
 #define MODEL "tests/data/models/qwen3moe-tiny"
 #define TOKENS 24

@@ -1,16 +1,16 @@
 /*
  * Products on a device by the kernels or by cuBLAS: the driver without a device runs the kernels,
- * and in the variant "good" tests/fakecublas stands for cuBLAS. Variant "none": there is no cuBLAS,
- * or one that refuses to run on this driver; "older": there is an older one beside it.
+ * and in the variant "good" tests/device/fakecublas stands for cuBLAS. Variant "none": there is no
+ * cuBLAS, or one that refuses to run on this driver; "older": there is an older one beside it.
  */
 #include <math.h>
 
-#include "engine/cublas.h"
-#include "kernels/kernels.h"
-#include "tests/fakecublas/client.h"
-#include "tests/fakecuda/client.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
+#include "engine/gpu/cublas.h"
+#include "kernels/cpu/kernels.h"
+#include "tests/device/fakecublas/client.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define ROWS 37u

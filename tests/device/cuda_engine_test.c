@@ -1,19 +1,19 @@
 /*
- * The engine on a CUDA device, here the driver without one (tests/fakecuda): what must not show in
- * the output does not. Logits of a prompt and further tokens are bit-identical over budgets,
- * addressings, residencies, host budgets, prefetch and graphs, for one executor and for a fixed
- * plan of all three; and the driver saw no law broken.
+ * The engine on a CUDA device, here the driver without one (tests/device/fakecuda): what must not
+ * show in the output does not. Logits of a prompt and further tokens are bit-identical over
+ * budgets, addressings, residencies, host budgets, prefetch and graphs, for one executor and for a
+ * fixed plan of all three; and the driver saw no law broken.
  *
  * The first argument says how operations are timed; see fakecuda.h.
  */
-#include "engine/device.h"
-#include "engine/generate.h"
-#include "tests/engine/harness.h"
-#include "tests/engine/repack_check.h"
-#include "tests/fakecuda/client.h"
-#include "tests/npy.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "engine/forward/cuda/device.h"
+#include "engine/session/generate.h"
+#include "tests/model/harness.h"
+#include "tests/model/repack_check.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/npy.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"

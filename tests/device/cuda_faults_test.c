@@ -1,8 +1,8 @@
 /*
- * The engine on a CUDA device that fails, here the driver without one (tests/fakecuda): a model of
- * two layers, from opening it to the last token, with memory that ends at any frame, copies and
- * kernels that fail after they were taken, machines that lack something, other processes. That
- * every place that calls the driver fails is cuda_sites_test.c.
+ * The engine on a CUDA device that fails, here the driver without one (tests/device/fakecuda): a
+ * model of two layers, from opening it to the last token, with memory that ends at any frame,
+ * copies and kernels that fail after they were taken, machines that lack something, other
+ * processes. That every place that calls the driver fails is cuda_sites_test.c.
  *
  * After each failure: a status with a code or the right output to the bit, nothing left behind, no
  * law broken; and the next run is right again.
@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/engine/cuda_small.h"
-#include "tests/tmpdir.h"
+#include "tests/device/cuda_small.h"
+#include "tests/support/tmpdir.h"
 
 /* ---- memory that ends */
 

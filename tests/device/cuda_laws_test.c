@@ -1,21 +1,21 @@
 /*
- * The engine on a CUDA device, here the driver without one (tests/fakecuda), on a small model in
- * many ways: budgets, addressings, residencies, host budgets, executors, graphs, prefetch. Every
- * way has the bits of the first one, the values of the CPU's engine, and breaks no law of the
+ * The engine on a CUDA device, here the driver without one (tests/device/fakecuda), on a small
+ * model in many ways: budgets, addressings, residencies, host budgets, executors, graphs, prefetch.
+ * Every way has the bits of the first one, the values of the CPU's engine, and breaks no law of the
  * driver. tests/mutation/run.py shows that a fault in the order of things does not get past this.
  *
  * The variant says how streams lag behind: prompt, seeded, lazy; or cublas: the stand-in for that
- * library (tests/fakecublas) multiplies dense weights, with rounded activations. in_place: streams
- * stand still whenever experts are read where the host has them.
+ * library (tests/device/fakecublas) multiplies dense weights, with rounded activations. in_place:
+ * streams stand still whenever experts are read where the host has them.
  */
 #include <math.h>
 #include <time.h>
 
-#include "engine/device.h"
-#include "tests/engine/harness.h"
-#include "tests/fakecuda/client.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
+#include "engine/forward/cuda/device.h"
+#include "tests/model/harness.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define MODEL "tests/data/models/mixtral-tiny"

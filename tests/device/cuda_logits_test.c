@@ -1,20 +1,20 @@
 /*
- * Logits of the engine on a CUDA device, here the driver without one (tests/fakecuda), against
- * Hugging Face transformers in float32, teacher-forced, for each fixture directory: the bound and
- * the cases are those of tests/engine/logits_test.c, which holds the CPU's kernels to the same
- * values (tests/engine/logits_check.h).
+ * Logits of the engine on a CUDA device, here the driver without one (tests/device/fakecuda),
+ * against Hugging Face transformers in float32, teacher-forced, for each fixture directory: the
+ * bound and the cases are those of tests/model/logits_test.c, which holds the CPU's kernels to the
+ * same values (tests/model/logits_check.h).
  *
- * Variant cublas: the stand-in for that library (tests/fakecublas) multiplies dense weights with
- * more than 8 tokens, and rounds activations to the type of the weights. That is no longer the
+ * Variant cublas: the stand-in for that library (tests/device/fakecublas) multiplies dense weights
+ * with more than 8 tokens, and rounds activations to the type of the weights. That is no longer the
  * reference's arithmetic: errors are bounded by the rounding, and a router may choose otherwise
  * where two experts are close, in at most one row of ten.
  *
  * Rows whose router margin is under 1e-5 may legitimately choose another expert; they are counted
  * apart and may be at most 1 %.
  */
-#include "tests/engine/logits_check.h"
-#include "tests/fakecuda/client.h"
-#include "tests/test.h"
+#include "tests/model/logits_check.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/test.h"
 
 static bool cublas;
 

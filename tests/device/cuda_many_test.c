@@ -1,18 +1,18 @@
 /*
- * Experts with many rows by cuBLAS, here by what stands for it (tests/fakecublas), on the driver
- * without a device: values near those of the kernels, and bits that do not depend on budgets,
- * addressings or on which of the device's two ways reads the weights.
+ * Experts with many rows by cuBLAS, here by what stands for it (tests/device/fakecublas), on the
+ * driver without a device: values near those of the kernels, and bits that do not depend on
+ * budgets, addressings or on which of the device's two ways reads the weights.
  */
 #include <math.h>
 
-#include "engine/device.h"
-#include "tests/engine/harness.h"
-#include "tests/engine/repack_check.h"
-#include "tests/fakecublas/client.h"
-#include "tests/fakecuda/client.h"
-#include "tests/npy.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "engine/forward/cuda/device.h"
+#include "tests/model/harness.h"
+#include "tests/model/repack_check.h"
+#include "tests/device/fakecublas/client.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/npy.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
 
 #define MODEL "tests/data/models/qwen3moe-tiny"

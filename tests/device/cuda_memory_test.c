@@ -10,11 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/engine_int.h"
-#include "tests/engine/harness.h"
-#include "tests/fakecuda/client.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
+#include "engine/forward/engine_int.h"
+#include "tests/model/harness.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 

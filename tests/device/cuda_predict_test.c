@@ -1,16 +1,16 @@
 /*
  * Predictors that need more than a router, on a CUDA device, here the driver without one
- * (tests/fakecuda): a partial forward says what the host's would with the same experts there, and
- * what a predictor is told does not depend on whether the step was a graph.
+ * (tests/device/fakecuda): a partial forward says what the host's would with the same experts
+ * there, and what a predictor is told does not depend on whether the step was a graph.
  */
 #include <fcntl.h>
 #include <math.h>
 #include <string.h>
 
-#include "engine/device.h"
-#include "tests/engine/harness.h"
-#include "tests/fakecuda/client.h"
-#include "tests/test.h"
+#include "engine/forward/cuda/device.h"
+#include "tests/model/harness.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define PROMPT 6

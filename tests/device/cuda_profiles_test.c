@@ -1,13 +1,13 @@
 /*
- * Policies on a CUDA device, here the driver without one (tests/fakecuda). Every profile, with the
- * model's own routing and the device computing every expert, gives the bits of `lru` with
+ * Policies on a CUDA device, here the driver without one (tests/device/fakecuda). Every profile,
+ * with the model's own routing and the device computing every expert, gives the bits of `lru` with
  * everything resident, at five budgets (the variant: 0 to 4). Assign policies that give experts to
  * the CPU too keep to the reference's logits (variant "assign").
  */
-#include "tests/engine/harness.h"
-#include "tests/fakecuda/client.h"
-#include "tests/npy.h"
-#include "tests/test.h"
+#include "tests/model/harness.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/npy.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define MODEL "models/tiny-moe"

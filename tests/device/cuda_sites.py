@@ -4,7 +4,7 @@
 usage: cuda_sites.py PROGRAM.VARIANT...
 
 Each PROGRAM.VARIANT is the file that a variant of a program leaves (tell_failed_sites() in
-tests/fakecuda/client.h): the places that failed. A place of the source is a line with `call->NAME(`
+tests/device/fakecuda/client.h): the places that failed. A place of the source is a line with `call->NAME(`
 or `call.NAME(` in vmm or engine. Those that no variant reaches stand below with the test that fails
 them; one that is reached must not. Skipped (77) where not all variants have run.
 """
@@ -14,28 +14,28 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-START = "made once in a process, before any test; vmm/backend_cuda_test:"
-WORK = "engine/gpu_test fails it: each_call_of_work_fails_once"
+START = "made once in a process, before any test; device/vmm/backend_cuda_test:"
+WORK = "device/gpu_test fails it: each_call_of_work_fails_once"
 
 # (file, call): how many places, and why they are not met
 EXCUSED = {
-    ("engine/gpu.c", "cuStreamWaitEvent"): (1, WORK),
-    ("engine/gpu.c", "cuEventQuery"): (1, WORK),
-    ("engine/gpu.c", "cuFuncSetAttribute"): (
-        1, "no kernel of today needs it; engine/gpu_test: more_shared_memory_is_asked_for_once"),
-    ("vmm/backend_cuda_move.c", "cuMemcpyDtoDAsync_v2"): (
-        1, "no engine copies so; vmm/backend_cuda_test: a_copy_on_the_device_fails_and_then_works"),
-    ("vmm/cuda_driver.c", "cuInit"): (1, START + "init_fails"),
-    ("vmm/cuda_driver.c", "cuDriverGetVersion"): (1, START + "version_fails"),
-    ("vmm/cuda_driver.c", "cuDeviceGetCount"): (1, START + "count_fails"),
+    ("engine/gpu/gpu.c", "cuStreamWaitEvent"): (1, WORK),
+    ("engine/gpu/gpu.c", "cuEventQuery"): (1, WORK),
+    ("engine/gpu/gpu.c", "cuFuncSetAttribute"): (
+        1, "no kernel of today needs it; device/gpu_test: more_shared_memory_is_asked_for_once"),
+    ("vmm/backend/cuda/moves.c", "cuMemcpyDtoDAsync_v2"): (
+        1, "no engine copies so; device/vmm/backend_cuda_test: a_copy_on_the_device_fails_and_then_works"),
+    ("vmm/backend/cuda/cuda_driver.c", "cuInit"): (1, START + "init_fails"),
+    ("vmm/backend/cuda/cuda_driver.c", "cuDriverGetVersion"): (1, START + "version_fails"),
+    ("vmm/backend/cuda/cuda_driver.c", "cuDeviceGetCount"): (1, START + "count_fails"),
 }
 
-# Its calls are those of cuBLAS: engine/cuda_sites_test:cublas.
-OTHERS = ["engine/cublas.c"]
+# Its calls are those of cuBLAS: device/cuda_sites_test:cublas.
+OTHERS = ["engine/gpu/cublas.c"]
 
 
 def exported_names():
-    text = Path("vmm/cuda_abi.h").read_text()
+    text = Path("vmm/backend/cuda/cuda_abi.h").read_text()
     return dict(re.findall(r"X\((\w+),\s*(cu\w+),", text))
 
 

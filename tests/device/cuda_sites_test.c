@@ -1,17 +1,17 @@
 /*
  * Every place of the source that calls the CUDA driver fails, here the driver without a device
- * (tests/fakecuda), in a whole run of a small model: once, from then on, with its undo failing too,
- * with the device lost. The same for the calls of cuBLAS (tests/fakecublas).
+ * (tests/device/fakecuda), in a whole run of a small model: once, from then on, with its undo
+ * failing too, with the device lost. The same for the calls of cuBLAS (tests/device/fakecublas).
  *
  * After each failure: a status with a code or the right output to the bit, nothing left behind, no
  * law broken; and the next run is right again. Linked with all layers compiled without
  * optimisation, so that each call in the source is one place; which ones there are is for
- * tests/engine/cuda_sites.py to say.
+ * tests/device/cuda_sites.py to say.
  */
 #include <unistd.h>
 
-#include "tests/engine/cuda_small.h"
-#include "tests/fakecublas/client.h"
+#include "tests/device/cuda_small.h"
+#include "tests/device/fakecublas/client.h"
 
 #define SITES_MAX 1024
 

@@ -3,19 +3,19 @@
 
 #include <sys/mman.h>
 
-#include "engine/engine_int.h"
-#include "tests/engine/harness.h"
-#include "tests/fakecuda/client.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
+#include "engine/forward/engine_int.h"
+#include "tests/model/harness.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
 /*
- * For the tests in which a CUDA device fails (the driver without one, tests/fakecuda): a model of
- * two layers, from opening it to the last token, and what has to hold afterwards. The variant of
- * the program says how: PART[-ADDRESSING][-RESIDENCY][-hybrid|-graphs]. One file of a program
- * includes it.
+ * For the tests in which a CUDA device fails (the driver without one, tests/device/fakecuda): a
+ * model of two layers, from opening it to the last token, and what has to hold afterwards. The
+ * variant of the program says how: PART[-ADDRESSING][-RESIDENCY][-hybrid|-graphs]. One file of a
+ * program includes it.
  */
 #define MODEL "tests/data/models/mixtral-tiny" /* two layers */
 #define SEQUENCES 2

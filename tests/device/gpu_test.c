@@ -1,7 +1,7 @@
 /*
- * The device to compute on, on the driver without a device (tests/fakecuda): memory, order between
- * streams, kernels, graphs, and every call of the driver that opening and working makes failed
- * once.
+ * The device to compute on, on the driver without a device (tests/device/fakecuda): memory, order
+ * between streams, kernels, graphs, and every call of the driver that opening and working makes
+ * failed once.
  *
  * Each variant is a machine, told to the fake by its environment.
  */
@@ -9,10 +9,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "engine/gpu.h"
-#include "tests/fakecuda/client.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
+#include "engine/gpu/gpu.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define COUNT 1000u

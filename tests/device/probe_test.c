@@ -3,15 +3,15 @@
  * the steps of memory call the driver from, failed once; the file that keeps it; what policies get.
  * The numbers that a driver without a device yields are looked at for being there only.
  */
-#include "engine/probe.h"
+#include "engine/probe/probe.h"
 
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/fakecuda/client.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 

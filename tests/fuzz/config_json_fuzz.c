@@ -1,11 +1,11 @@
 /*
  * config.json, and behind a NUL byte generation_config.json. What is accepted must keep every
- * promise of engine/config.h, so that sizes can be multiplied and divided without looking.
+ * promise of engine/model/config.h, so that sizes can be multiplied and divided without looking.
  */
 #include <math.h>
 #include <string.h>
 
-#include "engine/config.h"
+#include "engine/model/config.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_config(const struct mp_model_config *c)

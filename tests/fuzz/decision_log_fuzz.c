@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "policy/decisions.h"
+#include "policy/record/decisions.h"
 #include "tests/fuzz/fuzz.h"
 #include "vmm/base/error.h"
 

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "policy/replay.h"
+#include "policy/replay/replay.h"
 #include "tests/fuzz/fuzz.h"
 #include "vmm/base/error.h"
 

@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "engine/safetensors.h"
+#include "vmm/format/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 static uint64_t read_u64(const uint8_t *data)

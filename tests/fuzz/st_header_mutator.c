@@ -7,7 +7,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "engine/safetensors.h"
+#include "vmm/format/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 enum broken {

@@ -5,8 +5,8 @@
  */
 #include <string.h>
 
-#include "engine/chat.h"
-#include "engine/tokenizer.h"
+#include "engine/text/chat.h"
+#include "engine/text/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
 #define FIXTURES "tests/data/tokenizers/"

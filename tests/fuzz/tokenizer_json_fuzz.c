@@ -1,10 +1,10 @@
 /*
  * tokenizer.json, and behind a NUL byte tokenizer_config.json. What is accepted must keep the
- * promises of engine/tokenizer.h: texts become ids that exist, and ids become valid UTF-8.
+ * promises of engine/text/tokenizer.h: texts become ids that exist, and ids become valid UTF-8.
  */
 #include <string.h>
 
-#include "engine/tokenizer.h"
+#include "engine/text/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_refusal(enum mp_status status)

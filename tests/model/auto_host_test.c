@@ -3,12 +3,12 @@
  * engine works, and the running comparison with static placement is one of times; in a
  * deterministic run, which must not depend on times, one of misses.
  */
-#include "engine/engine_int.h"
-#include "policy/shadow.h"
-#include "tests/engine/harness.h"
-#include "tests/log_guard.h"
-#include "tests/slow_link.h"
-#include "tests/test.h"
+#include "engine/forward/engine_int.h"
+#include "policy/evict/shadow.h"
+#include "tests/model/harness.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/slow_link.h"
+#include "tests/support/test.h"
 
 #define PROMPT 8
 #define STEPS 48

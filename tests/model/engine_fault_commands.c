@@ -4,12 +4,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "engine/commands.h"
-#include "policy/decisions.h"
-#include "tests/engine/engine_fault_parts.h"
-#include "tests/fault/wrap.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "engine/cli/commands.h"
+#include "policy/record/decisions.h"
+#include "tests/model/engine_fault_parts.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 
 /* A file's bytes; empty if it does not exist. */
 struct bytes {

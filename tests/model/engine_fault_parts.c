@@ -1,24 +1,24 @@
-#include "tests/engine/engine_fault_parts.h"
+#include "tests/model/engine_fault_parts.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/chat.h"
-#include "engine/commands.h"
-#include "engine/cublas.h"
-#include "engine/gpu.h"
-#include "engine/probe.h"
-#include "engine/route_from.h"
-#include "engine/st_out.h"
-#include "policy/replay.h"
-#include "policy/trace.h"
-#include "tests/fault/wrap.h"
-#include "tests/policy/calibration.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "engine/text/chat.h"
+#include "engine/cli/commands.h"
+#include "engine/gpu/cublas.h"
+#include "engine/gpu/gpu.h"
+#include "engine/probe/probe.h"
+#include "engine/forward/route_from.h"
+#include "engine/model/st_out.h"
+#include "policy/replay/replay.h"
+#include "policy/record/trace.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/unit/policy/calibration.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/log.h"
-#include "vmm/memory_room.h"
+#include "vmm/topo/memory_room.h"
 
 void fault_check_error(enum mp_status status)
 {

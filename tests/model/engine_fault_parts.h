@@ -1,13 +1,13 @@
 #ifndef MP_TEST_ENGINE_FAULT_PARTS_H
 #define MP_TEST_ENGINE_FAULT_PARTS_H
 
-#include "tests/fault/wrap.h"
+#include "tests/support/fault/wrap.h"
 #include "vmm/base/status.h"
 
 /*
  * Sweeps over parts that a plain run does not reach: commands with all their files, the kinds of
  * tokenizers, every policy, and single calls. Each appends the sites that it failed to the file
- * `sites_path`. See tests/engine/engine_fault_test.c.
+ * `sites_path`. See tests/model/engine_fault_test.c.
  */
 void fault_sweep_commands(const char *sites_path);
 void fault_sweep_calibration(const char *sites_path);

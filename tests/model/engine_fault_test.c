@@ -8,14 +8,14 @@
  */
 #include <unistd.h>
 
-#include "engine/generate.h"
-#include "engine/repack.h"
-#include "engine/session.h"
-#include "tests/engine/engine_fault_parts.h"
-#include "tests/fault/wrap.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "engine/session/generate.h"
+#include "engine/repack/repack.h"
+#include "engine/session/session.h"
+#include "tests/model/engine_fault_parts.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 
 #define MODEL "tests/data/models/mixtral-tiny" /* two layers */
 #define SLICES 2
@@ -204,9 +204,10 @@ static void every_site_was_reached(void)
     char program[4096] = { 0 }, command[16384];
 
     CHECK(readlink("/proc/self/exe", program, sizeof(program) - 1) > 0);
-    snprintf(command, sizeof(command),
-             "python3 tests/fault/sites.py '%s' '%s' tests/engine/engine_fault_excuses.txt 1>&2",
-             program, sites_path);
+    snprintf(
+        command, sizeof(command),
+        "python3 tests/support/fault/sites.py '%s' '%s' tests/model/engine_fault_excuses.txt 1>&2",
+        program, sites_path);
     fflush(stdout);
     CHECK_EQ(system(command), 0);
 }

@@ -8,11 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/engine/harness.h"
-#include "tests/fault/wrap.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "tests/model/harness.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 

@@ -1,7 +1,7 @@
 #ifndef MP_TEST_FAILS_H
 #define MP_TEST_FAILS_H
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 /* The call fails with this status, code and exactly this text. */

@@ -3,10 +3,10 @@
  * prefill in pieces of every length that give the same bits as one prompt alone, sizes that are
  * refused, and runs that are cancelled or lose their output.
  */
-#include "engine/generate.h"
+#include "engine/session/generate.h"
 
-#include "tests/engine/harness.h"
-#include "tests/test.h"
+#include "tests/model/harness.h"
+#include "tests/support/test.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"

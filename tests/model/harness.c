@@ -1,8 +1,8 @@
-#include "tests/engine/harness.h"
+#include "tests/model/harness.h"
 
 #include <string.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 struct harness_options harness_defaults(const char *model)

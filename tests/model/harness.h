@@ -3,8 +3,8 @@
 
 #include <stdint.h>
 
-#include "engine/calibration.h"
-#include "engine/engine.h"
+#include "engine/model/calibration.h"
+#include "engine/forward/engine.h"
 
 /*
  * An engine on a model directory, as tests want it: every choice explicit, failures end the test

@@ -1,7 +1,7 @@
-#include "tests/engine/logits_check.h"
+#include "tests/model/logits_check.h"
 
-#include "tests/npy.h"
-#include "tests/test.h"
+#include "tests/support/npy.h"
+#include "tests/support/test.h"
 
 #define STEPS 16
 

@@ -1,7 +1,7 @@
 #ifndef MP_TESTS_LOGITS_CHECK_H
 #define MP_TESTS_LOGITS_CHECK_H
 
-#include "tests/engine/harness.h"
+#include "tests/model/harness.h"
 
 /*
  * Logits against those of Hugging Face transformers in float32, teacher-forced: the prompt and 16

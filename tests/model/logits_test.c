@@ -1,9 +1,9 @@
 /*
- * Logits on the CPU against Hugging Face's (tests/engine/logits_check.h), for each fixture
+ * Logits on the CPU against Hugging Face's (tests/model/logits_check.h), for each fixture
  * directory, kernel implementation and number of threads.
  */
-#include "tests/engine/logits_check.h"
-#include "tests/test.h"
+#include "tests/model/logits_check.h"
+#include "tests/support/test.h"
 
 static void check_one(const struct logits_model *model, const char *batch, const char *kernels,
                       uint32_t threads, uint32_t tokens_max, struct logits_tally *tally)

@@ -6,9 +6,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "engine/session.h"
-#include "tests/fakecuda/client.h"
-#include "tests/test.h"
+#include "engine/session/session.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define THREADS 3

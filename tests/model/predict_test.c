@@ -6,11 +6,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/engine_int.h"
-#include "tests/engine/harness.h"
-#include "tests/npy.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "engine/forward/engine_int.h"
+#include "tests/model/harness.h"
+#include "tests/support/npy.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
 
 #define TOKENS 6

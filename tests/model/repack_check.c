@@ -1,10 +1,10 @@
-#include "tests/engine/repack_check.h"
+#include "tests/model/repack_check.h"
 
 #include <dirent.h>
 #include <inttypes.h>
 #include <sys/stat.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 struct mp_repack_config repack_config(const char *model, const char *out)

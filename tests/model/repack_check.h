@@ -3,10 +3,11 @@
 
 #include <stdbool.h>
 
-#include "engine/repack.h"
-#include "engine/weights.h"
+#include "engine/repack/repack.h"
+#include "engine/model/weights.h"
 
-/* What the tests of engine/repack.h say about directories; every one ends the test if it fails. */
+/* What the tests of engine/repack/repack.h say about directories; every one ends the test if it
+ * fails. */
 
 /* A configuration with the default size of files. */
 struct mp_repack_config repack_config(const char *model, const char *out);

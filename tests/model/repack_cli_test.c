@@ -3,9 +3,9 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "tests/engine/repack_check.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "tests/model/repack_check.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 
 #define MODEL "models/tiny-moe"
 

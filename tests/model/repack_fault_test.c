@@ -10,11 +10,11 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "tests/engine/repack_check.h"
-#include "tests/engine/tiny_model.h"
-#include "tests/fault/wrap.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "tests/model/repack_check.h"
+#include "tests/model/tiny_model.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
 
 #define CALLS(X)              \

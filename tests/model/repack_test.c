@@ -2,18 +2,18 @@
  * Repacked models: the same logits bit for bit, the same tensors byte for byte, every expert one
  * aligned run and one read; what is resumed, refused and replaced.
  */
-#include "engine/repack.h"
+#include "engine/repack/repack.h"
 
 #include <sys/stat.h>
 
-#include "tests/engine/fails.h"
-#include "tests/engine/harness.h"
-#include "tests/engine/repack_check.h"
-#include "tests/engine/tiny_model.h"
-#include "tests/npy.h"
-#include "tests/tmpdir.h"
-#include "vmm/backend.h"
-#include "vmm/space_layout.h"
+#include "tests/model/fails.h"
+#include "tests/model/harness.h"
+#include "tests/model/repack_check.h"
+#include "tests/model/tiny_model.h"
+#include "tests/support/npy.h"
+#include "tests/support/tmpdir.h"
+#include "vmm/backend/backend.h"
+#include "vmm/space/space_layout.h"
 
 #define STEPS 16
 

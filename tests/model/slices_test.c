@@ -3,18 +3,18 @@
  * under every profile, those of whole experts where slices end at the kernels' blocks, and what is
  * refused.
  */
-#include "engine/slices.h"
+#include "engine/model/slices.h"
 
 #include <sys/stat.h>
 
-#include "kernels/kernels.h"
-#include "tests/engine/fails.h"
-#include "tests/engine/harness.h"
-#include "tests/engine/repack_check.h"
-#include "tests/engine/tiny_model.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "kernels/cpu/kernels.h"
+#include "tests/model/fails.h"
+#include "tests/model/harness.h"
+#include "tests/model/repack_check.h"
+#include "tests/model/tiny_model.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 
 #define PROMPT 6
 #define STEPS 6

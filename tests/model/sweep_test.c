@@ -6,12 +6,12 @@
  */
 #include <fcntl.h>
 
-#include "engine/llapor.h"
-#include "policy/decisions.h"
-#include "tests/engine/harness.h"
-#include "tests/npy.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "engine/model/llapor.h"
+#include "policy/record/decisions.h"
+#include "tests/model/harness.h"
+#include "tests/support/npy.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 

@@ -1,9 +1,9 @@
-#include "tests/engine/tiny_model.h"
+#include "tests/model/tiny_model.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 static const char *const configs[] = {
     [TINY_MIXTRAL] = "{\"architectures\":[\"MixtralForCausalLM\"],\"vocab_size\":6,"

@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "tests/engine/harness.h"
-#include "tests/fault/wrap.h"
-#include "tests/test.h"
+#include "tests/model/harness.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/test.h"
 
 #define PROMPT 16
 #define STEPS 32

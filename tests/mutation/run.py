@@ -8,7 +8,7 @@ has to pass. Then each change is made, its test's program built again, and the t
 fail within SECONDS. A change that it does not fail on is a hole in the tests.
 
 --host: the faults of a run on the CPU only; --cuda: those in the order of things on a device, which
-the driver without a device (tests/fakecuda) has to see. Numbers count in the list that was chosen.
+the driver without a device (tests/device/fakecuda) has to see. Numbers count in the list that was chosen.
 
 The last line is `N passed, N failed, N skipped`: noticed, not noticed (or the change does not apply
 any more), and those whose tests this machine skips. Ends with 1 if one failed.
@@ -27,85 +27,85 @@ BUILD = COPY / "build"
 SECONDS = 60           # for a test to notice
 SECONDS_GOOD = 300     # for one that passes
 
-LOGITS = ["engine/logits_test"]
-LAWS = ["engine/cuda_laws_test:prompt"]
-READER = ["vmm/reader_test:threads", "vmm/reader_test:io_uring"]
+LOGITS = ["model/logits_test"]
+LAWS = ["device/cuda_laws_test:prompt"]
+READER = ["unit/vmm/io/reader_test:threads", "unit/vmm/io/reader_test:io_uring"]
 
 # What is wrong, the tests of which one has to notice, file, text that stands there exactly once,
 # text instead.
 HOST = [
-    ("a lease is not taken", ["vmm/space_test"], "vmm/space_move.c",
+    ("a lease is not taken", ["unit/vmm/space/space_test"], "vmm/space/space_move.c",
      "= mp_res_apply(&u->residency, MP_RES_EV_LEASE);",
      "= mp_res_rule((enum mp_res_state)u->residency.state, MP_RES_EV_LEASE, false).status;"),
-    ("a leased unit can be evicted", ["vmm/space_test"], "vmm/residency.c",
+    ("a leased unit can be evicted", ["unit/vmm/space/space_test"], "vmm/space/residency.c",
      "[MP_RES_EV_EVICT]         = GO_UNLEASED(ABSENT)", "[MP_RES_EV_EVICT]         = GO(ABSENT)"),
-    ("a short read completes the chunk", ["vmm/space_fault_test"], "vmm/reader_queue.c",
+    ("a short read completes the chunk", ["unit/vmm/space/space_fault_test"], "vmm/io/reader_queue.c",
      "if (chunk->offset + got >= chunk->need_end)", "if (got > 0)"),
-    ("a failed read is reported as done", READER, "vmm/reader_queue.c",
+    ("a failed read is reported as done", READER, "vmm/io/reader_queue.c",
      "failed ? MP_TICKET_FAILED : MP_TICKET_DONE", "MP_TICKET_DONE"),
-    ("a read that has started can be taken back", READER, "vmm/reader.c",
+    ("a read that has started can be taken back", READER, "vmm/io/reader.c",
      "    if (state == MP_TICKET_QUEUED) {\n        if (!ticket->held)",
      "    if (state == MP_TICKET_STARTED)\n        state = MP_TICKET_IDLE;\n"
      "    if (state == MP_TICKET_QUEUED) {\n        if (!ticket->held)"),
-    ("two slots share an address", LOGITS, "vmm/tier.c",
+    ("two slots share an address", LOGITS, "vmm/space/tier.c",
      "slot.index % class->slots_per_frame * class->slot_bytes",
      "(slot.index & ~1u) % class->slots_per_frame * class->slot_bytes"),
-    ("the identity of a file is not checked", READER, "vmm/file.c",
+    ("the identity of a file is not checked", READER, "vmm/io/file.c",
      "if (identity_equal(&now, was))", "if (identity_equal(&now, was) || was != NULL)"),
-    ("the size of a tensor may overflow", ["engine/safetensors_test"], "engine/safetensors.c",
+    ("the size of a tensor may overflow", ["unit/vmm/format/safetensors_test"], "vmm/format/safetensors.c",
      "if (!mp_mul_u64(bits, tensor->shape[i], &bits))",
      "if (bits *= tensor->shape[i], false)"),
-    ("the second piece is looked for where the first one is", LOGITS, "vmm/space_move.c",
+    ("the second piece is looked for where the first one is", LOGITS, "vmm/space/space_move.c",
      "slot + layout->piece_offset_bytes[i];", "slot + layout->piece_offset_bytes[i == 1 ? 0 : i];"),
-    ("a prefetch counts as complete when it has started", LOGITS, "vmm/space_move.c",
+    ("a prefetch counts as complete when it has started", LOGITS, "vmm/space/space_move.c",
      "    if (ticket == MP_TICKET_DONE) {\n        mp_space_must_apply",
      "    if (ticket == MP_TICKET_DONE || (!u->demand && ticket == MP_TICKET_STARTED)) {\n"
      "        mp_space_must_apply"),
-    ("the last extent is not read, stale bytes stay", LOGITS, "vmm/space_move.c",
+    ("the last extent is not read, stale bytes stay", LOGITS, "vmm/space/space_move.c",
      "ticket->extent_count = layout->extent_count;",
      "ticket->extent_count = layout->extent_count - 1;"),
-    ("weights of the experts are combined in the wrong order", LOGITS, "engine/experts.c",
+    ("weights of the experts are combined in the wrong order", LOGITS, "engine/forward/experts.c",
      "weights[r] / total, H)", "weights[R - 1 - r] / total, H)"),
-    ("sequences share a KV cache", LOGITS, "engine/forward.c",
+    ("sequences share a KV cache", LOGITS, "engine/forward/forward.c",
      "(size_t)layer * c->sequences + sequence)", "(size_t)layer * c->sequences + 0 * sequence)"),
 ]
 
 # The same for what a device does.
 CUDA = [
-    ("a wait for copies is left out", LAWS, "vmm/reader_link.c",
+    ("a wait for copies is left out", LAWS, "vmm/io/reader_link.c",
      "status = backend->ops->lane_wait(backend, state->lane, state->first);",
      "status = backend != NULL ? MP_OK : MP_ERR_DEVICE;"),
-    ("a place in a window is not unmapped", LAWS, "vmm/window.c",
+    ("a place in a window is not unmapped", LAWS, "vmm/space/window.c",
      "    if (backend->ops->window_unmap(backend, place->address, bytes) != MP_OK)",
      "    if (backend == NULL || bytes == 0)"),
-    ("the device is told where experts have been", LAWS, "engine/device_graph.c",
+    ("the device is told where experts have been", LAWS, "engine/forward/cuda/device_graph.c",
      "    if (g->known && g->loads == c->loads", "    if (g->known && g->loads > 0 && c->loads > 0)"
      "\n        return MP_OK;\n    if (g->known && g->loads == c->loads"),
-    ("experts have ended before the device is done with them", LAWS, "engine/device_queue.c",
+    ("experts have ended before the device is done with them", LAWS, "engine/forward/cuda/device_queue.c",
      "const enum mp_status status = mp_gpu_wait(queue->device->gpu, batch->end);",
      "const enum mp_status status = batch->end != NULL ? MP_OK : MP_ERR_DEVICE;"),
-    ("the last bytes of a unit are not copied", LAWS, "vmm/reader_link.c",
+    ("the last bytes of a unit are not copied", LAWS, "vmm/io/reader_link.c",
      "piece.dst, piece.src,\n                                         flight.bytes);",
      "piece.dst, piece.src,\n                                         flight.bytes - 64);"),
-    ("a unit is copied to another one's slot", LAWS, "vmm/space_move.c",
+    ("a unit is copied to another one's slot", LAWS, "vmm/space/space_move.c",
      "        .need_bytes = bytes,\n"
      "        .dst = mp_tier_address(space->tier, space->units[unit].slot),",
      "        .need_bytes = bytes,\n        .dst = mp_tier_address(space->tier,\n"
      "            (struct mp_slot){ space->units[unit].slot.class_index, 0 }),"),
-    ("results of the CPU are used before they are there", LAWS, "engine/device_queue.c",
+    ("results of the CPU are used before they are there", LAWS, "engine/forward/cuda/device_queue.c",
      "    if (status == MP_OK)\n        status = mp_gpu_finish(device->gpu, stream);\n"
      "    if (status != MP_OK)\n        finish_stream(device, stream);\n    return status;\n}\n\n"
      "static enum mp_status await",
      "    return stream != NULL ? status : MP_ERR_DEVICE;\n}\n\nstatic enum mp_status await"),
-    ("a host slot is filled anew while it is copied from", ["vmm/space_cuda_test:table"],
-     "vmm/host_tier.c",
+    ("a host slot is filled anew while it is copied from", ["device/vmm/space_cuda_test:table"],
+     "vmm/space/host_tier.c",
      "    if (u->residency.leases > 0 ||\n        (mp_host_exclusive(tier)",
      "    if ((mp_host_exclusive(tier)"),
-    ("a unit is mapped when another copy has ended", LAWS, "vmm/reader_link.c",
+    ("a unit is mapped when another copy has ended", LAWS, "vmm/io/reader_link.c",
      "backend->ops->lane_wait(backend, state->lane, state->first)",
      "backend->ops->lane_wait(backend, state->lane, (state->first + 1) % MP_LANE_MARKS)"),
-    ("the host's copy is given back before it was read in place", ["engine/cuda_laws_test:in_place"],
-     "engine/device_step.c",
+    ("the host's copy is given back before it was read in place", ["device/cuda_laws_test:in_place"],
+     "engine/forward/cuda/device_step.c",
      "            mp_device_hand_over(&device->queues[x]);\n    }\n",
      "            mp_device_hand_over(&device->queues[x]);\n    }\n"
      "    mp_device_release_host(device);\n"),

@@ -1,30 +1,30 @@
 # Checks of the tree itself, and of what was generated or built from it.
 foreach(check check_layers check_source check_errors)
-    add_test(NAME tools/${check} COMMAND tools/${check}.sh WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(tools/${check} PROPERTIES LABELS static)
+    add_test(NAME static/${check} COMMAND tools/${check}.sh WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(static/${check} PROPERTIES LABELS static)
 endforeach()
-add_test(NAME tools/make_ptx COMMAND tools/make_ptx --check
+add_test(NAME static/make_ptx COMMAND tools/make_ptx --check
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-set_tests_properties(tools/make_ptx PROPERTIES LABELS static SKIP_RETURN_CODE 77)
-add_test(NAME tools/check_options COMMAND tools/check_options.sh $<TARGET_FILE:moepager>
+set_tests_properties(static/make_ptx PROPERTIES LABELS static SKIP_RETURN_CODE 77)
+add_test(NAME static/check_options COMMAND tools/check_options.sh $<TARGET_FILE:moepager>
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-set_tests_properties(tools/check_options PROPERTIES LABELS static)
-add_test(NAME tools/check_exports COMMAND tools/check_exports.sh $<TARGET_FILE:moepager_shared>
+set_tests_properties(static/check_options PROPERTIES LABELS static)
+add_test(NAME static/check_exports COMMAND tools/check_exports.sh $<TARGET_FILE:moepager_shared>
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-set_tests_properties(tools/check_exports PROPERTIES LABELS static)
+set_tests_properties(static/check_exports PROPERTIES LABELS static)
 
 # A program outside the tree has none of our instrumentation, so only plain builds are installed.
 if(NOT MP_SANITIZE AND NOT MP_COVERAGE)
-    add_test(NAME install/install_test COMMAND tests/install/install_test.sh ${PROJECT_BINARY_DIR}
+    add_test(NAME system/install/install_test COMMAND tests/system/install/install_test.sh ${PROJECT_BINARY_DIR}
         ${CMAKE_C_COMPILER} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(install/install_test PROPERTIES TIMEOUT 600)
+    set_tests_properties(system/install/install_test PROPERTIES TIMEOUT 600)
 endif()
 
 # Sees the library from outside: no include path but the header's own, no static library.
-add_executable(policy_moepager_test tests/policy/moepager_test.c)
-target_include_directories(policy_moepager_test PRIVATE policy)
-target_link_libraries(policy_moepager_test PRIVATE moepager_shared mp_options)
-add_test(NAME policy/moepager_test COMMAND policy_moepager_test
+add_executable(unit_policy_moepager_test tests/unit/policy/moepager_test.c)
+target_include_directories(unit_policy_moepager_test PRIVATE policy)
+target_link_libraries(unit_policy_moepager_test PRIVATE moepager_shared mp_options)
+add_test(NAME unit/policy/moepager_test COMMAND unit_policy_moepager_test
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-set_tests_properties(policy/moepager_test PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)
-include(tests/cli/cli.cmake)
+set_tests_properties(unit/policy/moepager_test PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)
+include(tests/system/cli/cli.cmake)

@@ -1,4 +1,4 @@
-#include "tests/alloc_fault.h"
+#include "tests/support/alloc_fault.h"
 
 #include <errno.h>
 #include <pthread.h>

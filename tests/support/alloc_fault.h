@@ -2,9 +2,9 @@
 #define MP_TEST_ALLOC_FAULT_H
 
 /*
- * Failing allocations. A test that lists SOURCES tests/alloc_fault.c and LIBS ${MP_ALLOC_FAULT} has
- * malloc, calloc, realloc, aligned_alloc and pthread_create (EAGAIN) of all code linked into it
- * (not of shared libraries) go through here.
+ * Failing allocations. A test that lists SOURCES tests/support/alloc_fault.c and LIBS
+ * ${MP_ALLOC_FAULT} has malloc, calloc, realloc, aligned_alloc and pthread_create (EAGAIN) of all
+ * code linked into it (not of shared libraries) go through here.
  *
  * The standard sweep makes call number n fail for n = 0, 1, ... until none was left to fail:
  *

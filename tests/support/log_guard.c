@@ -1,4 +1,4 @@
-#include "tests/log_guard.h"
+#include "tests/support/log_guard.h"
 
 #include <inttypes.h>
 #include <stdio.h>

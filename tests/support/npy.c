@@ -1,5 +1,5 @@
 /* Reader and writer of npy files; the header is a Python dict of fixed form. */
-#include "tests/npy.h"
+#include "tests/support/npy.h"
 
 #include <errno.h>
 #include <math.h>

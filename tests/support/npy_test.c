@@ -1,6 +1,6 @@
 /* The reader against files that numpy wrote, the writer against their bytes, and bad files. */
-#include "tests/npy.h"
-#include "tests/test.h"
+#include "tests/support/npy.h"
+#include "tests/support/test.h"
 
 #include <math.h>
 #include <unistd.h>

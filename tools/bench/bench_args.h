@@ -1,7 +1,7 @@
 #ifndef BENCH_ARGS_H
 #define BENCH_ARGS_H
 
-#include "engine/commands.h"
+#include "engine/cli/commands.h"
 #include "vmm/base/error.h"
 
 #define BENCH_WORDS_MAX 64

@@ -11,7 +11,7 @@
  * (or N) of them, which share the rows of a product as the engine's do. Each figure is the median
  * of the repeats by the wall clock, so the machine should have nothing else to do.
  */
-#include "kernels/kernels.h"
+#include "kernels/cpu/kernels.h"
 #include "tools/bench/streams.h"
 
 #include <pthread.h>

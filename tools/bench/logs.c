@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/engine_int.h"
-#include "policy/trace.h"
+#include "engine/forward/engine_int.h"
+#include "policy/record/trace.h"
 #include "tools/bench/bench_args.h"
 
 enum mode { NOTHING, TRACE, DECISIONS, MODES };

@@ -22,11 +22,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "engine/pool.h"
+#include "engine/pool/pool.h"
 #include "tools/bench/streams.h"
 #include "vmm/base/error.h"
-#include "vmm/io_options.h"
-#include "vmm/reader.h"
+#include "vmm/io/io_options.h"
+#include "vmm/io/reader.h"
 
 #define ALIGN 4096
 #define LAYERS_MAX 256

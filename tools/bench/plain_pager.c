@@ -3,9 +3,9 @@
  * are read before the first token into the same slots; a layer's needs are pointers out of a table.
  * No unit has a state, nothing is leased, counted or asked of a policy. What the pager costs when
  * everything is resident is the difference (tools/bench/pager_overhead). Linked in place of
- * policy/pager.c.
+ * policy/pager/pager.c.
  */
-#include "policy/pager.h"
+#include "policy/pager/pager.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,13 +5,13 @@
  * already there (in turn, so that caches do not hold it), as many at once as a layer may want, for
  * every engine and several sizes of chunks and numbers of reads in flight. Each setting is measured
  * in three rounds, which alternate; the median and the processor time that the process spent per GB
- * are printed. The defaults in vmm/io_options.c are chosen from this table.
+ * are printed. The defaults in vmm/io/io_options.c are chosen from this table.
  *
  * `bench_reader --fill FILE BYTES THREADS`: a cold start without anything but its reads. So many
  * bytes of the file, extents of 9 MiB spread evenly over it, go with the reader's settings into one
  * place each of memory that was just mapped, as the pager maps its slots, while THREADS threads of
- * vmm/populate.h fill it with memory, each a part; in a start there is one. Then once more into the
- * memory that is there. Seconds from mapping to the last byte, and of processors, as JSON.
+ * vmm/space/populate.h fill it with memory, each a part; in a start there is one. Then once more
+ * into the memory that is there. Seconds from mapping to the last byte, and of processors, as JSON.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -21,10 +21,10 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include "vmm/backend.h"
-#include "vmm/io_options.h"
-#include "vmm/populate.h"
-#include "vmm/reader.h"
+#include "vmm/backend/backend.h"
+#include "vmm/io/io_options.h"
+#include "vmm/space/populate.h"
+#include "vmm/io/reader.h"
 
 #define TICKETS 8
 #define ROUNDS 3

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "engine/report.h"
+#include "engine/session/report.h"
 #include "tools/bench/bench_args.h"
 
 struct bench {

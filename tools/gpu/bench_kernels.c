@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/gpu.h"
-#include "kernels/kernels.h"
+#include "engine/gpu/gpu.h"
+#include "kernels/cpu/kernels.h"
 #include "vmm/base/error.h"
 
 #define REPEATS_MAX 99

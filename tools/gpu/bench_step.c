@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/checkpoint.h"
-#include "engine/device.h"
+#include "vmm/format/checkpoint.h"
+#include "engine/forward/cuda/device.h"
 #include "vmm/base/error.h"
 
 #define POSITION 100u

@@ -1,5 +1,5 @@
 /*
- * The kernels on the device that is there against kernels/ref.c, which sums in double: over odd
+ * The kernels on the device that is there against kernels/cpu/ref.c, which sums in double: over odd
  * shapes, all types of weights, 1 to 67 tokens. The same kernels run in the tests on the CPU; here
  * they run as the driver compiled them for this device.
  *
@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/gpu.h"
-#include "engine/sampler.h"
-#include "kernels/kernels.h"
+#include "engine/gpu/gpu.h"
+#include "engine/forward/sampler.h"
+#include "kernels/cpu/kernels.h"
 #include "vmm/base/error.h"
 
 /* Relative to the largest magnitude of the reference. */

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/gpu.h"
-#include "vmm/backend.h"
+#include "engine/gpu/gpu.h"
+#include "vmm/backend/backend.h"
 #include "vmm/base/clock.h"
 #include "vmm/base/error.h"
 

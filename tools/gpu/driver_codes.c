@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "vmm/base/error.h"
-#include "vmm/cuda_driver.h"
+#include "vmm/backend/cuda/cuda_driver.h"
 
 static const struct mp_cuda *cuda;
 static const struct mp_cu_calls *call;

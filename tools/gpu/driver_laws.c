@@ -4,7 +4,8 @@
  * on the one of the tests, which is to be no less and no more than the real one here. The output of
  * a real driver belongs under tests/data/driver/laws/; tools/gpu/run compares with what is there.
  *
- * What only the driver of the tests can do is in tests/fakecuda/ and skipped here, with the reason.
+ * What only the driver of the tests can do is in tests/device/fakecuda/ and skipped here, with the
+ * reason.
  *
  * Usage: driver_laws [ORDINAL]. 0: every call succeeded and all contents are right. 1: not so. 77:
  * there is no driver.
@@ -14,7 +15,7 @@
 #include <string.h>
 
 #include "vmm/base/error.h"
-#include "vmm/cuda_driver.h"
+#include "vmm/backend/cuda/cuda_driver.h"
 
 #define BYTES 65536u
 
@@ -223,7 +224,7 @@ static void skipped(void)
     };
 
     for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
-        printf("skipped: tests/fakecuda/%s: only the driver of the tests: %s\n", tests[i][0],
+        printf("skipped: tests/device/fakecuda/%s: only the driver of the tests: %s\n", tests[i][0],
                tests[i][1]);
 }
 

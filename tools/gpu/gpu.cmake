@@ -11,16 +11,16 @@ foreach(name driver_codes driver_laws check_remap check_kernels)
 endforeach()
 
 # The same laws, call by call, of the driver without a device: its record is kept.
-add_test(NAME tools/gpu_driver_laws
+add_test(NAME system/tools/gpu_driver_laws
     COMMAND sh -c "$<TARGET_FILE:gpu_driver_laws> 0 | diff tests/data/driver/laws/fakecuda.txt -"
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 add_dependencies(gpu_driver_laws fakecuda)
-set_tests_properties(tools/gpu_driver_laws PROPERTIES TIMEOUT 60
+set_tests_properties(system/tools/gpu_driver_laws PROPERTIES TIMEOUT 60
     ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda)
 
 # Kernels run on the CPU here: too slow with sanitizers, which see the same code in the tests.
 if(NOT sanitizers AND NOT MP_COVERAGE)
-    add_test(NAME tools/gpu_run COMMAND tests/tools/gpu_run.py ${CMAKE_BINARY_DIR}
+    add_test(NAME system/tools/gpu_run COMMAND tests/system/tools/gpu_run.py ${CMAKE_BINARY_DIR}
         ${CMAKE_BINARY_DIR}/gpu-dry-run WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(tools/gpu_run PROPERTIES TIMEOUT 600 LABELS "cli")
+    set_tests_properties(system/tools/gpu_run PROPERTIES TIMEOUT 600 LABELS "cli")
 endif()

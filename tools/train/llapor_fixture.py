@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Write networks with random weights, a few inputs, and what PyTorch computes for them, into
-tests/data/llapor: tests/engine/predict_test.c compares the C arithmetic with them. The shapes are
+tests/data/llapor: tests/model/predict_test.c compares the C arithmetic with them. The shapes are
 those of tests/data/models/qwen3moe-tiny; nothing else of that model matters."""
 import argparse
 from pathlib import Path

@@ -1,5 +1,5 @@
 /* The list of backends and the opening of a chain, from the innermost name outwards. */
-#include "vmm/backend.h"
+#include "vmm/backend/backend.h"
 
 #include <stdio.h>
 #include <string.h>

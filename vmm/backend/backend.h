@@ -19,7 +19,7 @@ enum mp_tier_kind { MP_TIER_DEVICE, MP_TIER_HOST, MP_TIER_FILE, MP_TIER_KIND_COU
 
 const char *mp_tier_kind_name(enum mp_tier_kind kind);
 
-/* How the pieces of a unit stand in a slot; see vmm/space.h. */
+/* How the pieces of a unit stand in a slot; see vmm/space/space.h. */
 enum mp_layout { MP_LAYOUT_FILE, MP_LAYOUT_PACKED, MP_LAYOUT_COUNT };
 
 struct mp_backend_caps {
@@ -61,7 +61,7 @@ struct mp_backend_config {
     uint64_t align_bytes;
 
     /* cuda: memory by handle on a NUMA node is not even tried, because the driver may break down in
-     * it (engine/probe.h finds out); host frames are memory of ours that it pins. */
+     * it (engine/probe/probe.h finds out); host frames are memory of ours that it pins. */
     bool no_host_handles;
 };
 

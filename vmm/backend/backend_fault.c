@@ -2,7 +2,7 @@
  * A wrapper that fails calls on demand, for tests: after `countdown` calls that pass, one or all
  * that follow. A failed call never reaches the wrapped backend and leaves out-parameters alone.
  */
-#include "vmm/backend.h"
+#include "vmm/backend/backend.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

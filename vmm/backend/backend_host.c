@@ -7,7 +7,7 @@
  * costs nothing, and never more than its frames' bytes: huge pages lie wholly inside a frame.
  * MAP_NORESERVE is not used, so a kernel that counts commitments refuses here and not later.
  */
-#include "vmm/backend.h"
+#include "vmm/backend/backend.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -22,7 +22,7 @@
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/memory_room.h"
+#include "vmm/topo/memory_room.h"
 
 #define HUGE_PAGE_BYTES (UINT64_C(2) << 20)
 

@@ -1,9 +1,9 @@
 /*
  * The backend of simulation: frames are address ranges that exist on paper only. Nobody may read or
- * write through an alias; with a virtual link (vmm/reader.h) nobody does. Memory has no end, so a
- * budget is the only limit.
+ * write through an alias; with a virtual link (vmm/io/reader.h) nobody does. Memory has no end, so
+ * a budget is the only limit.
  */
-#include "vmm/backend.h"
+#include "vmm/backend/backend.h"
 
 #include "vmm/base/error.h"
 

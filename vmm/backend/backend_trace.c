@@ -1,6 +1,6 @@
 /* A wrapper that logs every call with its arguments and result: changes at debug level, questions
  * at trace level. */
-#include "vmm/backend.h"
+#include "vmm/backend/backend.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

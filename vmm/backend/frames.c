@@ -1,11 +1,11 @@
-#include "vmm/frames.h"
+#include "vmm/backend/frames.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "vmm/base/error.h"
-#include "vmm/reader_int.h"
+#include "vmm/base/thread.h"
 
 #define THREADS_MAX 4
 
@@ -52,7 +52,7 @@ enum mp_status mp_frames_make(struct mp_backend *backend, enum mp_tier_kind kind
         *orders[i].frame_p = (struct mp_frame){ .handle = 0 };
     /* This thread makes frames too; where there are no others it only takes longer. */
     while (backend->caps.parallel_frames && started < THREADS_MAX - 1 && started + 1 < count &&
-           mp_reader_spawn(&threads[started], "mp-frames", run, &work) == 0)
+           mp_thread_start(&threads[started], "mp-frames", run, &work) == 0)
         started++;
     run(&work);
     while (started > 0)

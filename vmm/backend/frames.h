@@ -1,7 +1,7 @@
 #ifndef MP_FRAMES_H
 #define MP_FRAMES_H
 
-#include "vmm/backend.h"
+#include "vmm/backend/backend.h"
 
 /* Many frames of a tier at once. Pinning is slow, so backends that allow it (caps.parallel_frames)
  * are asked by a few threads. */

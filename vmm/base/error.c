@@ -78,3 +78,13 @@ const char *mp_quote(char out[MP_QUOTE_BYTES], const char *s, size_t bytes)
     out[used] = '\0';
     return out;
 }
+
+const char *mp_errno_name(char out[32], int error_number)
+{
+    const char *name = strerrorname_np(error_number);
+
+    if (name != NULL)
+        return name;
+    snprintf(out, 32, "errno %d", error_number);
+    return out;
+}

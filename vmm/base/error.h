@@ -46,6 +46,9 @@ void mp_error_clear(void);
 /* Take over a record that another thread filled. */
 void mp_error_set(const struct mp_error *error);
 
+/* "EIO", or "errno 4711" in `out` if the C library has no name for it. */
+const char *mp_errno_name(char out[32], int error_number);
+
 #define MP_QUOTE_BYTES 160
 
 /*

@@ -1,4 +1,4 @@
-#include "engine/checkpoint.h"
+#include "vmm/format/checkpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/checkpoint_int.h"
+#include "vmm/format/checkpoint_int.h"
 #include "vmm/base/checked.h"
 
 #define SINGLE "model.safetensors"

@@ -1,8 +1,8 @@
 #ifndef MP_ENGINE_CHECKPOINT_H
 #define MP_ENGINE_CHECKPOINT_H
 
-#include "engine/safetensors.h"
-#include "vmm/file.h"
+#include "vmm/format/safetensors.h"
+#include "vmm/io/file.h"
 
 /*
  * The tensors of a model directory: where each lies, in which type and shape.

@@ -1,10 +1,10 @@
 #ifndef MP_ENGINE_CHECKPOINT_INT_H
 #define MP_ENGINE_CHECKPOINT_INT_H
 
-#include "engine/checkpoint.h"
-#include "engine/json.h"
+#include "vmm/format/checkpoint.h"
+#include "vmm/format/json.h"
 
-/* Inside of engine/checkpoint.h, shared by checkpoint.c, ckpt_index.c and ckpt_values.c. */
+/* Inside of vmm/format/checkpoint.h, shared by checkpoint.c, ckpt_index.c and ckpt_values.c. */
 #define MP_CKPT_TENSORS_MAX (1u << 20)
 #define MP_CKPT_SHARDS_MAX 65536u
 #define MP_CKPT_INDEX_BYTES_MAX (128u << 20)

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/checkpoint_int.h"
+#include "vmm/format/checkpoint_int.h"
 
 /* The index comes from elsewhere: it names files of the directory and chooses no path. */
 static bool is_plain_name(const char *name)

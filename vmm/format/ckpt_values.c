@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/checkpoint_int.h"
+#include "vmm/format/checkpoint_int.h"
 
 /* A multiple of every element's size. */
 #define CHUNK_BYTES (4u << 20)

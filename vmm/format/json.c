@@ -1,4 +1,4 @@
-#include "engine/json.h"
+#include "vmm/format/json.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "vmm/file.h"
+#include "vmm/io/file.h"
 
 /* A string token that starts at text[at] == '"': the index behind its closing quote, or `bytes`. */
 static size_t string_end(const char *text, size_t bytes, size_t at)

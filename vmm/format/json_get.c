@@ -1,4 +1,4 @@
-#include "engine/json.h"
+#include "vmm/format/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

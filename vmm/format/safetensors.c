@@ -1,11 +1,11 @@
-#include "engine/safetensors.h"
+#include "vmm/format/safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/json.h"
+#include "vmm/format/json.h"
 #include "vmm/base/checked.h"
 
 static const struct dtype {

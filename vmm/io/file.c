@@ -1,4 +1,4 @@
-#include "vmm/file.h"
+#include "vmm/io/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include "vmm/base/error.h"
 #include "vmm/base/lock.h"
 #include "vmm/base/log.h"
-#include "vmm/file_int.h"
+#include "vmm/io/file_int.h"
 
 #define OPEN_FLAGS (O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)
 
@@ -50,16 +50,6 @@ struct mp_files {
     uint32_t count, capacity;
     struct mp_mutex probe_lock; /* one probe at a time; protects the fields named above */
 };
-
-const char *mp_errno_name(char out[32], int error_number)
-{
-    const char *name = strerrorname_np(error_number);
-
-    if (name != NULL)
-        return name;
-    snprintf(out, 32, "errno %d", error_number);
-    return out;
-}
 
 static const char *errno_text(int error_number)
 {

@@ -1,7 +1,7 @@
 #ifndef MP_FILE_INT_H
 #define MP_FILE_INT_H
 
-#include "vmm/file.h"
+#include "vmm/io/file.h"
 
 /*
  * What the readers of a file share: the rule of how long to try, and the texts of failure.
@@ -30,8 +30,5 @@ enum mp_status mp_files_fail_read(const struct mp_files *files, uint32_t index, 
                                   int error_number) MP_COLD;
 enum mp_status mp_files_fail_truncated(const struct mp_files *files, uint32_t index,
                                        uint64_t end_offset, uint64_t need_offset) MP_COLD;
-
-/* "EIO", or "errno 4711" in `out` if the C library has no name for it. */
-const char *mp_errno_name(char out[32], int error_number);
 
 #endif

@@ -1,4 +1,4 @@
-#include "vmm/io_options.h"
+#include "vmm/io/io_options.h"
 
 static const char *const mode_names[] = { "auto", "direct", "buffered", NULL };
 

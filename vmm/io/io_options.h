@@ -2,7 +2,7 @@
 #define MP_IO_OPTIONS_H
 
 #include "vmm/base/opt.h"
-#include "vmm/reader.h"
+#include "vmm/io/reader.h"
 
 /*
  * How the file tier is read, as the user sets it: MOEPAGER_IO, MOEPAGER_URING, MOEPAGER_IO_DEPTH,

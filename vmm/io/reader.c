@@ -1,9 +1,8 @@
-#include "vmm/reader.h"
+#include "vmm/io/reader.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -11,7 +10,7 @@
 
 #include "vmm/base/assert.h"
 #include "vmm/base/log.h"
-#include "vmm/reader_int.h"
+#include "vmm/io/reader_int.h"
 
 #define DEPTH_MAX 256
 #define THREADS_MAX 64
@@ -22,21 +21,6 @@
 
 /* The shortest turn on a processor that the kernel can be asked for. */
 #define SLICE_NS 100000
-
-int mp_reader_spawn(pthread_t *thread_p, const char *name, void *(*run)(void *), void *arg)
-{
-    sigset_t all, old;
-    int error_number;
-
-    /* The new thread inherits the mask; signals belong to the program's own threads. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    error_number = pthread_create(thread_p, NULL, run, arg);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (error_number == 0)
-        (void)pthread_setname_np(*thread_p, name);
-    return error_number;
-}
 
 /* As the kernel has it; older C libraries do not know it. */
 struct sched_attributes {

@@ -4,11 +4,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "vmm/backend.h"
+#include "vmm/backend/backend.h"
 #include "vmm/base/clock.h"
 #include "vmm/base/error.h"
 #include "vmm/base/timeline.h"
-#include "vmm/file.h"
+#include "vmm/io/file.h"
 
 /*
  * Asynchronous reads from the file tier into memory, and copies between tiers over a link.

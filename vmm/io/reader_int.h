@@ -5,8 +5,8 @@
 #include <stdatomic.h>
 
 #include "vmm/base/lock.h"
-#include "vmm/file_int.h"
-#include "vmm/reader.h"
+#include "vmm/io/file_int.h"
+#include "vmm/io/reader.h"
 
 /*
  * What the two engines of the reader share.
@@ -136,9 +136,6 @@ void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk)
 
 /* Read chunks until stopping is set and nothing is left. */
 void mp_reader_work(struct mp_reader *reader);
-
-/* Start a thread that takes no signals, named for ps. */
-int mp_reader_spawn(pthread_t *thread_p, const char *name, void *(*run)(void *), void *arg);
 
 /*
  * Ask for short turns for the calling thread, which mostly sleeps: since Linux 6.12 a thread with

@@ -16,7 +16,8 @@
 
 #include "vmm/base/assert.h"
 #include "vmm/base/log.h"
-#include "vmm/reader_int.h"
+#include "vmm/base/thread.h"
+#include "vmm/io/reader_int.h"
 
 struct flight {
     struct mp_ticket *ticket;
@@ -248,7 +249,7 @@ static enum mp_status link_start(struct mp_reader *reader, void **state_p)
     /* The thread looks for it under the lock. */
     mp_lock(&reader->lock);
     *state_p = state;
-    error_number = mp_reader_spawn(&state->thread, "mp-link", run, reader);
+    error_number = mp_thread_start(&state->thread, "mp-link", run, reader);
     mp_unlock(&reader->lock);
     if (error_number == 0)
         return MP_OK;

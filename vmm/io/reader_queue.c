@@ -6,7 +6,7 @@
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/log.h"
-#include "vmm/reader_int.h"
+#include "vmm/io/reader_int.h"
 
 static void count(_Atomic(uint64_t) *counter, uint64_t n)
 {

@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "vmm/base/log.h"
-#include "vmm/reader_int.h"
+#include "vmm/base/thread.h"
+#include "vmm/io/reader_int.h"
 
 /* Engine: threads that take one chunk at a time and read it with pread(). */
 struct threads_state {
@@ -32,7 +33,7 @@ static enum mp_status threads_start(struct mp_reader *reader, void **state_p)
     state->count = 0;
     while (state->count < want && error_number == 0) {
         error_number =
-            mp_reader_spawn(&state->threads[state->count], "mp-reader", threads_run, reader);
+            mp_thread_start(&state->threads[state->count], "mp-reader", threads_run, reader);
         if (error_number == 0)
             state->count++;
     }

@@ -9,7 +9,8 @@
 
 #include "vmm/base/assert.h"
 #include "vmm/base/log.h"
-#include "vmm/reader_int.h"
+#include "vmm/base/thread.h"
+#include "vmm/io/reader_int.h"
 
 /*
  * Engine: io_uring. One thread takes chunks, submits their reads and sleeps in the kernel until one
@@ -444,7 +445,7 @@ static enum mp_status uring_start(struct mp_reader *reader, void **state_p)
         status = fail_uring("eventfd", errno);
         goto err_ring;
     }
-    error_number = mp_reader_spawn(&state->thread, "mp-uring", uring_run, state);
+    error_number = mp_thread_start(&state->thread, "mp-uring", uring_run, state);
     if (error_number != 0) {
         status = fail_uring("pthread_create", error_number);
         goto err_event;

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #include "vmm/base/assert.h"
-#include "vmm/reader_int.h"
+#include "vmm/io/reader_int.h"
 
 static struct mp_virtual_link *link_of(struct mp_event_source *source)
 {

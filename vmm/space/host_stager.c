@@ -10,7 +10,7 @@
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/host_tier_int.h"
+#include "vmm/space/host_tier_int.h"
 
 static void fill_ticket(const struct mp_host_tier *tier, uint32_t unit, enum mp_priority priority,
                         struct mp_ticket *ticket)

@@ -1,7 +1,7 @@
 /*
  * Slots of the host tier. Transitions are those of the table of vmm/residency, as everywhere.
  */
-#include "vmm/host_tier.h"
+#include "vmm/space/host_tier.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -12,8 +12,8 @@
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/host_tier_int.h"
-#include "vmm/reader_int.h"
+#include "vmm/base/thread.h"
+#include "vmm/space/host_tier_int.h"
 
 void mp_host_apply_locked(struct mp_host_tier *tier, uint32_t unit, enum mp_res_event event)
 {
@@ -414,7 +414,7 @@ enum mp_status mp_host_tier_start(struct mp_host_tier *tier, struct mp_reader *l
     int error_number;
 
     tier->link = link;
-    error_number = mp_reader_spawn(&tier->thread, "mp-stager", mp_host_stager_run, tier);
+    error_number = mp_thread_start(&tier->thread, "mp-stager", mp_host_stager_run, tier);
     if (error_number != 0)
         return mp_fail(MP_ERR_NO_MEMORY, "E_THREADS",
                        "cannot start the stager's thread: %s; raise the limit on processes "

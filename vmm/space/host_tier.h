@@ -1,7 +1,7 @@
 #ifndef MP_HOST_TIER_H
 #define MP_HOST_TIER_H
 
-#include "vmm/space_layout.h"
+#include "vmm/space/space_layout.h"
 
 /*
  * The host tier of a space whose device tier cannot be filled from files: slots in host frames,

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "vmm/base/lock.h"
-#include "vmm/host_tier.h"
+#include "vmm/space/host_tier.h"
 
 /*
  * What the parts of the host tier share: host_tier.c has the slots and what the space asks for,

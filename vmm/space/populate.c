@@ -1,4 +1,4 @@
-#include "vmm/populate.h"
+#include "vmm/space/populate.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -10,7 +10,8 @@
 #include <unistd.h>
 
 #include "vmm/base/log.h"
-#include "vmm/reader_int.h"
+#include "vmm/base/error.h"
+#include "vmm/base/thread.h"
 
 /* One huge page: what the kernel clears, with the process's map of memory locked, in one go. */
 #define STEP_BYTES (UINT64_C(2) << 20)
@@ -64,7 +65,7 @@ struct mp_populate *mp_populate_start(const struct mp_frame *frames, uint32_t co
         atomic_init(&populate->stop, false);
         populate->count = count;
         memcpy(populate->frames, frames, count * sizeof(*frames));
-        error_number = mp_reader_spawn(&populate->thread, "mp-populate", run, populate);
+        error_number = mp_thread_start(&populate->thread, "mp-populate", run, populate);
     }
     if (error_number != 0) {
         mp_log_info("populate", "memory comes when it is used: %s", strerror(error_number));

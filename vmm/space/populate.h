@@ -1,7 +1,7 @@
 #ifndef MP_POPULATE_H
 #define MP_POPULATE_H
 
-#include "vmm/backend.h"
+#include "vmm/backend/backend.h"
 
 /*
  * Frames of the host get their pages when they are first written, and the kernel clears each page

@@ -3,7 +3,7 @@
  * lost track of the unit. MP_ERR_BUSY is written where waiting helps: for a lease to end, for a
  * read or a copy to finish.
  */
-#include "vmm/residency.h"
+#include "vmm/space/residency.h"
 
 /* Leases exist in VALID only, so the guard matters in that row alone. */
 enum guard { GUARD_NONE, GUARD_UNLEASED, GUARD_LEASED };

@@ -1,4 +1,4 @@
-#include "vmm/space.h"
+#include "vmm/space/space.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/space_int.h"
+#include "vmm/space/space_int.h"
 
 enum mp_status mp_space_make_plan(const struct mp_space_config *config,
                                   struct mp_space_plan *plan_p)

@@ -4,13 +4,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "vmm/backend.h"
+#include "vmm/backend/backend.h"
 #include "vmm/base/clock.h"
 #include "vmm/base/counters.h"
 #include "vmm/base/timeline.h"
-#include "vmm/file.h"
-#include "vmm/reader.h"
-#include "vmm/residency.h"
+#include "vmm/io/file.h"
+#include "vmm/io/reader.h"
+#include "vmm/space/residency.h"
 
 /*
  * A space is the set of all units of a model: what bytes each consists of, where those bytes are
@@ -152,7 +152,7 @@ enum mp_status mp_space_wait(struct mp_space *space, uint32_t unit) MP_MUST_CHEC
 /*
  * Block until one of the units is no longer FILLING and return its place in the list; units that
  * are not FILLING count as finished. count >= 1; no unit stands in the list twice. Ends early, with
- * `count`, when the interrupt is ready (vmm/reader.h); NULL: none. mp_space_wake(), from any
+ * `count`, when the interrupt is ready (vmm/io/reader.h); NULL: none. mp_space_wake(), from any
  * thread, lets it be asked again.
  */
 uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count,

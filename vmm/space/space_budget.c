@@ -10,7 +10,7 @@
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/space_layout.h"
+#include "vmm/space/space_layout.h"
 
 /* A window costs a frame for each unit; more than 15/100 of that lost to granules is too much. */
 #define WINDOW_WASTE_PERCENT 15

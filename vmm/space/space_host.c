@@ -8,7 +8,7 @@
 
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/space_int.h"
+#include "vmm/space/space_int.h"
 
 /* Enough to fill a link, little enough that a demand waits for not much. */
 #define LINK_CHUNK_BYTES (UINT64_C(4) << 20)

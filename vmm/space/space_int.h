@@ -2,11 +2,11 @@
 #define MP_SPACE_INT_H
 
 #include "vmm/base/assert.h"
-#include "vmm/host_tier.h"
-#include "vmm/populate.h"
-#include "vmm/space_layout.h"
-#include "vmm/tier.h"
-#include "vmm/window.h"
+#include "vmm/space/host_tier.h"
+#include "vmm/space/populate.h"
+#include "vmm/space/space_layout.h"
+#include "vmm/space/tier.h"
+#include "vmm/space/window.h"
 
 /*
  * What the parts of the space share: space.c is its life and the facts, space_move.c what moves

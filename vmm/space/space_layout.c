@@ -3,7 +3,7 @@
  * between them; with buffered reads it is the pieces themselves. Both ways a piece keeps its bytes
  * together and only its place in the slot differs.
  */
-#include "vmm/space_layout.h"
+#include "vmm/space/space_layout.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 #ifndef MP_SPACE_LAYOUT_H
 #define MP_SPACE_LAYOUT_H
 
-#include "vmm/space.h"
-#include "vmm/tier.h"
+#include "vmm/space/space.h"
+#include "vmm/space/tier.h"
 
 /*
  * Where the pieces of every unit stand in a slot, what is read to fill it, which slots there are

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 #include "vmm/base/error.h"
-#include "vmm/space_int.h"
+#include "vmm/space/space_int.h"
 
 /* The reader counts for itself and on its threads; take over what has come since the last time. */
 void mp_space_count_reads(struct mp_space *space)

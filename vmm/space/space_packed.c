@@ -12,7 +12,7 @@
 
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
-#include "vmm/space_layout.h"
+#include "vmm/space/space_layout.h"
 
 #define PIECE_ALIGN_BYTES 256
 #define SLOT_ALIGN_BYTES 4096

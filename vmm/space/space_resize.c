@@ -8,7 +8,7 @@
 
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/space_int.h"
+#include "vmm/space/space_int.h"
 
 #define SLOTS_MIN 2
 #define NO_FRAME UINT32_MAX

@@ -2,7 +2,7 @@
  * Slots of one size class stand side by side in frames. Free slots are bits; the lowest free one is
  * found from a hint below which nothing is free.
  */
-#include "vmm/tier_int.h"
+#include "vmm/space/tier_int.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
-#include "vmm/frames.h"
+#include "vmm/backend/frames.h"
 
 #define WORD_BITS 64
 

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "vmm/backend.h"
+#include "vmm/backend/backend.h"
 
 /*
  * The slots of one tier: places of equal size, by size class, inside frames that are made at start,

@@ -6,7 +6,7 @@
 
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
-#include "vmm/tier_int.h"
+#include "vmm/space/tier_int.h"
 
 /* Large enough for huge pages and few mappings, small enough to be made and pinned in pieces. */
 #define FRAME_BYTES_TARGET (UINT64_C(64) << 20)

@@ -1,7 +1,7 @@
 #ifndef MP_TIER_INT_H
 #define MP_TIER_INT_H
 
-#include "vmm/tier.h"
+#include "vmm/space/tier.h"
 
 /* What the parts of the tier share: tier.c has the slots, tier_fit.c knows what they cost. */
 #define MP_SLOT_ALIGN_BYTES 4096

@@ -1,4 +1,4 @@
-#include "vmm/window.h"
+#include "vmm/space/window.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #ifndef MP_WINDOW_H
 #define MP_WINDOW_H
 
-#include "vmm/space_layout.h"
+#include "vmm/space/space_layout.h"
 
 /*
  * Windows: every unit has an address of its own for life, at which its frame is mapped while it is

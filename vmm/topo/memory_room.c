@@ -1,4 +1,4 @@
-#include "vmm/memory_room.h"
+#include "vmm/topo/memory_room.h"
 
 #include <inttypes.h>
 #include <limits.h>

@@ -1,4 +1,4 @@
-#include "vmm/pci_link.h"
+#include "vmm/topo/pci_link.h"
 
 #include <stdio.h>
 #include <stdlib.h>

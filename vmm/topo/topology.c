@@ -1,4 +1,4 @@
-#include "vmm/topology.h"
+#include "vmm/topo/topology.h"
 
 #include <errno.h>
 #include <hwloc.h>

@@ -1,5 +1,5 @@
 /* The topology as text and as JSON. */
-#include "vmm/topology.h"
+#include "vmm/topo/topology.h"
 
 #include <inttypes.h>
 

@@ -4,7 +4,7 @@
  * Memory is made once, for the largest batch. It is taken before the experts' budget is, so that a
  * budget that is too large is refused by the backend that makes the frames.
  */
-#include "engine/device.h"
+#include "engine/forward/cuda/device.h"
 
 #include <stdlib.h>
 #include <string.h>

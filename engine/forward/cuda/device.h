@@ -4,8 +4,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "engine/engine_int.h"
-#include "engine/gpu.h"
+#include "engine/forward/engine_int.h"
+#include "engine/gpu/gpu.h"
 #include "vmm/base/lock.h"
 
 /*

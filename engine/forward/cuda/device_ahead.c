@@ -1,5 +1,6 @@
 /*
- * The partial forward of SMoE on the device: engine/predict_partial.c with the device's kernels.
+ * The partial forward of SMoE on the device: engine/forward/predict_partial.c with the device's
+ * kernels.
  *
  * There is what the stream of the transformer has been given by then: resident experts, and those
  * whose bytes have come since. What the CPU computes, or the device in place, counts as zero even
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/device.h"
+#include "engine/forward/cuda/device.h"
 #include "vmm/base/error.h"
 
 #define NOT_THERE UINT32_MAX

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/device.h"
+#include "engine/forward/cuda/device.h"
 #include "vmm/base/error.h"
 
 #define GEMV_TOKENS MP_DEVICE_FEW_TOKENS

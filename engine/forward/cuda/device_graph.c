@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/device_graph.h"
-#include "engine/route_from.h"
+#include "engine/forward/cuda/device_graph.h"
+#include "engine/forward/route_from.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"

@@ -1,7 +1,7 @@
 #ifndef MP_DEVICE_GRAPH_H
 #define MP_DEVICE_GRAPH_H
 
-#include "engine/device.h"
+#include "engine/forward/cuda/device.h"
 
 /* What device_graph.c (steps that the device does alone) and device_graph_tell.c (what pager and
  * policies hear of them) share. */

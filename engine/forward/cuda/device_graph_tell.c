@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "engine/device_graph.h"
+#include "engine/forward/cuda/device_graph.h"
 #include "vmm/base/error.h"
 
 static struct mp_device *device_of(void *ctx)

@@ -4,7 +4,7 @@
  * All lists of a layer stand one behind the other in one buffer, rows of activations likewise, so
  * executors never share a place and nothing is used again before the layer is over.
  */
-#include "engine/device.h"
+#include "engine/forward/cuda/device.h"
 #include "vmm/base/checked.h"
 
 #define LIST_ALIGN 16u

@@ -1,12 +1,12 @@
 /*
  * Experts with many rows each. The kernels that take a whole work list are made for few rows, which
- * wait for weights; from so many on that cuBLAS is taken (engine/cublas.h), an expert is three
+ * wait for weights; from so many on that cuBLAS is taken (engine/gpu/cublas.h), an expert is three
  * products of its own, between a copy of its rows out of the batch and one into their places.
  *
  * Who computes an expert follows from its rows alone, so the bits do not depend on budgets or on
  * what else is ready. Scratch is used again behind itself on the same stream.
  */
-#include "engine/device.h"
+#include "engine/forward/cuda/device.h"
 #include "vmm/base/assert.h"
 
 #define LANES 2 /* streams with products: of the device's experts, and of those in place */

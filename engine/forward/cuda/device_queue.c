@@ -12,7 +12,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "engine/device.h"
+#include "engine/forward/cuda/device.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"

@@ -1,13 +1,13 @@
 /*
- * The operations of a MoE layer on the device, for the step (policy/step.h).
+ * The operations of a MoE layer on the device, for the step (policy/pager/step.h).
  *
  * Scores come to the host, where policies see them; whom they name is told to the device by work
  * lists (device_lists.c).
  */
 #include <string.h>
 
-#include "engine/device.h"
-#include "engine/route_from.h"
+#include "engine/forward/cuda/device.h"
+#include "engine/forward/route_from.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 

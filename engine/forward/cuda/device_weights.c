@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/device.h"
+#include "engine/forward/cuda/device.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 

@@ -5,8 +5,8 @@
 
 /*
  * What the kernels need of a CUDA device, for clang without a toolkit (tools/make_ptx). On the CPU
- * tests/simt/mp_device.h stands in its place. Only operations that round correctly are used, and
- * none that flushes denormals, so that both give the same bits.
+ * tests/device/simt/mp_device.h stands in its place. Only operations that round correctly are used,
+ * and none that flushes denormals, so that both give the same bits.
  */
 #define MP_KERNEL(name, params, threads, blocks)                                                  \
     extern "C" __attribute__((global)) __attribute__((launch_bounds(threads, blocks))) void name( \

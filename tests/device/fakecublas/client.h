@@ -1,7 +1,7 @@
 #ifndef MP_FAKECUBLAS_CLIENT_H
 #define MP_FAKECUBLAS_CLIENT_H
 
-#include "tests/fakecuda/client.h"
+#include "tests/device/fakecuda/client.h"
 
 /* fakecublas_fail() of the stand-in for cuBLAS (fakecublas.c), which moepager loads. */
 static inline bool fake_cublas_fail(const char *name, unsigned nth, int result)

@@ -1,8 +1,8 @@
 /*
- * The few calls of cuBLAS that engine/cublas.c makes, for tests on machines without a device: built
- * as libcublas.so.13, it computes on the memory of the driver without a device (tests/fakecuda), as
- * a kernel in the order of the handle's stream. It has nothing of NVIDIA's library but the names,
- * and works with no other driver.
+ * The few calls of cuBLAS that engine/gpu/cublas.c makes, for tests on machines without a device:
+ * built as libcublas.so.13, it computes on the memory of the driver without a device
+ * (tests/device/fakecuda), as a kernel in the order of the handle's stream. It has nothing of
+ * NVIDIA's library but the names, and works with no other driver.
  *
  * fakecublas_fail(name, nth, result): the nth call of that name from now on (0: the next) returns
  * `result`. Says whether the plan before had been carried out.
@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
-#include "tests/fakecuda/fakecuda.h"
-#include "tests/fakecuda/simt.h"
-#include "vmm/cuda_abi.h"
+#include "kernels/cpu/kernels.h"
+#include "tests/device/fakecuda/fakecuda.h"
+#include "tests/device/fakecuda/simt.h"
+#include "vmm/backend/cuda/cuda_abi.h"
 
 #ifndef FAKECUBLAS_VERSION
 #define FAKECUBLAS_VERSION 130000

@@ -3,7 +3,7 @@
  */
 #include <stdlib.h>
 
-#include "tests/fakecuda/stream.h"
+#include "tests/device/fakecuda/stream.h"
 
 /*
  * How many declared accesses of queued operations fall into each 64 KiB of addresses: all, and

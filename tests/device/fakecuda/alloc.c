@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "tests/fakecuda/stream.h"
+#include "tests/device/fakecuda/stream.h"
 
 #define PAGE 4096u
 

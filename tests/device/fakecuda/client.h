@@ -5,9 +5,9 @@
 #include <stdint.h>
 #include <unistd.h>
 
-#include "tests/fakecuda/fakecuda.h"
-#include "tests/test.h"
-#include "vmm/cuda_abi.h"
+#include "tests/device/fakecuda/fakecuda.h"
+#include "tests/support/test.h"
+#include "vmm/backend/cuda/cuda_abi.h"
 
 /*
  * For test programs that run on the fake driver: the control interface and the driver's calls, of
@@ -71,7 +71,7 @@ static inline void check_no_violation(void)
         CHECK_STR(text, "");
 }
 
-/* For tests/engine/cuda_sites.py, in the file PROGRAM.VARIANT: call, and address in the program, of
+/* For tests/device/cuda_sites.py, in the file PROGRAM.VARIANT: call, and address in the program, of
  * each place that was made to fail. */
 static inline void tell_failed_sites(const char *variant)
 {

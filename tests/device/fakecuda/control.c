@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/fakecuda/stream.h"
+#include "tests/device/fakecuda/stream.h"
 
 static void plan(const char *name, const void *site, uint64_t nth, int result, bool forever)
 {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/fakecuda/stream.h"
+#include "tests/device/fakecuda/stream.h"
 
 static const struct {
     int value;

@@ -3,7 +3,7 @@
  */
 #include <stdlib.h>
 
-#include "tests/fakecuda/stream.h"
+#include "tests/device/fakecuda/stream.h"
 
 FAKE_EXPORT mp_cu_result cuEventCreate(mp_cu_event *event, unsigned flags)
 {

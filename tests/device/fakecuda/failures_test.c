@@ -4,8 +4,8 @@
  *
  * Each variant is another way in which the streams lag behind.
  */
-#include "tests/fakecuda/small_kernels.h"
-#include "tests/log_guard.h"
+#include "tests/device/fakecuda/small_kernels.h"
+#include "tests/support/log_guard.h"
 
 static void a_copy_fails_later(void)
 {

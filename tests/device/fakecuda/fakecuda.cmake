@@ -1,26 +1,26 @@
-include(tests/simt/simt.cmake)
+include(tests/device/simt/simt.cmake)
 
 # The driver without a device; see fakecuda.h. Tests that want it are run with its folder in
 # LD_LIBRARY_PATH. -Bsymbolic: its calls to itself must not go to an interposer.
 add_library(fakecuda SHARED
-    tests/fakecuda/access.c
-    tests/fakecuda/alloc.c
-    tests/fakecuda/control.c
-    tests/fakecuda/device.c
-    tests/fakecuda/event.c
-    tests/fakecuda/fault.c
-    tests/fakecuda/graph.c
-    tests/fakecuda/memory.c
-    tests/fakecuda/module.c
-    tests/fakecuda/objects.c
-    tests/fakecuda/profile.c
-    tests/fakecuda/regions.c
-    tests/fakecuda/shared.c
-    tests/fakecuda/state.c
-    tests/fakecuda/streams.c
-    tests/fakecuda/transfer.c
-    tests/fakecuda/visible.c
-    tests/fakecuda/worker.c)
+    tests/device/fakecuda/access.c
+    tests/device/fakecuda/alloc.c
+    tests/device/fakecuda/control.c
+    tests/device/fakecuda/device.c
+    tests/device/fakecuda/event.c
+    tests/device/fakecuda/fault.c
+    tests/device/fakecuda/graph.c
+    tests/device/fakecuda/memory.c
+    tests/device/fakecuda/module.c
+    tests/device/fakecuda/objects.c
+    tests/device/fakecuda/profile.c
+    tests/device/fakecuda/regions.c
+    tests/device/fakecuda/shared.c
+    tests/device/fakecuda/state.c
+    tests/device/fakecuda/streams.c
+    tests/device/fakecuda/transfer.c
+    tests/device/fakecuda/visible.c
+    tests/device/fakecuda/worker.c)
 set_target_properties(fakecuda PROPERTIES OUTPUT_NAME cuda SOVERSION 1 C_VISIBILITY_PRESET hidden
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakecuda)
 target_link_libraries(fakecuda PRIVATE mp_options mp_simt Threads::Threads)

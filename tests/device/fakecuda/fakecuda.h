@@ -6,10 +6,10 @@
 #include <stdint.h>
 
 /*
- * A CUDA driver without a device, for tests on machines that have none: tests/fakecuda builds a
- * libcuda.so.1 that moepager loads by the same dlopen() as the real one. It is stricter than the
- * real one: what the documentation forbids or leaves open is recorded as a violation, and a program
- * that ends with one ends with 97.
+ * A CUDA driver without a device, for tests on machines that have none: tests/device/fakecuda
+ * builds a libcuda.so.1 that moepager loads by the same dlopen() as the real one. It is stricter
+ * than the real one: what the documentation forbids or leaves open is recorded as a violation, and
+ * a program that ends with one ends with 97.
  *
  * Device memory is anonymous memory files, addresses are reservations of this process, streams are
  * threads, kernels are their own source compiled for the host (simt.h). A touch of a hole is a real

@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <stddef.h>
 
-#include "tests/fakecuda/stream.h"
+#include "tests/device/fakecuda/stream.h"
 
 static __thread sigjmp_buf way_out;
 static __thread volatile sig_atomic_t in_work;

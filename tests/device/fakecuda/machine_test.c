@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "tests/fakecuda/two_streams.h"
-#include "tests/log_guard.h"
-#include "tests/tmpdir.h"
+#include "tests/device/fakecuda/two_streams.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/tmpdir.h"
 
 #define BYTES 65536u
 #define MIB (1u << 20)

@@ -1,7 +1,7 @@
 /*
  * Handles: a place in a table and a serial number, so that one that has ended is known as such.
  */
-#include "tests/fakecuda/stream.h"
+#include "tests/device/fakecuda/stream.h"
 
 #define OBJECTS_MAX 32768u
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/fakecuda/stream.h"
+#include "tests/device/fakecuda/stream.h"
 
 struct profile {
     const char *name;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "tests/fakecuda/state.h"
+#include "tests/device/fakecuda/state.h"
 
 #define REGIONS_MAX (FAKE_TABLE_MAX + 8192)
 

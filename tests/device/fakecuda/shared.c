@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/fakecuda/state.h"
+#include "tests/device/fakecuda/state.h"
 
 #define PROCESSES_MAX 32
 

@@ -1,8 +1,8 @@
 #ifndef MP_FAKECUDA_SMALL_KERNELS_H
 #define MP_FAKECUDA_SMALL_KERNELS_H
 
-#include "tests/fakecuda/simt.h"
-#include "tests/fakecuda/two_streams.h"
+#include "tests/device/fakecuda/simt.h"
+#include "tests/device/fakecuda/two_streams.h"
 
 /*
  * For the tests of the fake driver itself: three kernels that are easy to reason about, and a

@@ -1,7 +1,7 @@
 /*
  * State, fault plans and violations of the fake driver.
  */
-#include "tests/fakecuda/stream.h"
+#include "tests/device/fakecuda/stream.h"
 
 #include <stdarg.h>
 #include <stdio.h>

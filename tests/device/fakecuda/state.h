@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "tests/fakecuda/fakecuda.h"
-#include "vmm/cuda_abi.h"
+#include "tests/device/fakecuda/fakecuda.h"
+#include "vmm/backend/cuda/cuda_abi.h"
 
 /*
  * The inside of the fake driver: what all its files share. One lock over everything but the work of

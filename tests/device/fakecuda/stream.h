@@ -1,8 +1,8 @@
 #ifndef MP_FAKECUDA_STREAM_H
 #define MP_FAKECUDA_STREAM_H
 
-#include "tests/fakecuda/simt.h"
-#include "tests/fakecuda/state.h"
+#include "tests/device/fakecuda/simt.h"
+#include "tests/device/fakecuda/state.h"
 
 /*
  * Streams, what is queued on them, and what it touches.

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/fakecuda/stream.h"
+#include "tests/device/fakecuda/stream.h"
 
 struct fake_stream fake_streams[FAKE_STREAMS_MAX];
 struct fake_clock fake_host;

@@ -6,8 +6,8 @@
  */
 #include <unistd.h>
 
-#include "tests/fakecuda/small_kernels.h"
-#include "tests/log_guard.h"
+#include "tests/device/fakecuda/small_kernels.h"
+#include "tests/support/log_guard.h"
 
 /* ---- what works */
 

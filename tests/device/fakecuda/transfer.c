@@ -1,7 +1,7 @@
 /*
  * Copies and fills, queued on a stream.
  */
-#include "tests/fakecuda/stream.h"
+#include "tests/device/fakecuda/stream.h"
 
 enum side { HOST, DEVICE };
 

@@ -1,7 +1,7 @@
 #ifndef MP_FAKECUDA_TWO_STREAMS_H
 #define MP_FAKECUDA_TWO_STREAMS_H
 
-#include "tests/fakecuda/client.h"
+#include "tests/device/fakecuda/client.h"
 
 /*
  * For the tests of the fake driver itself: a context with two streams, an event, and memory of the

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/fakecuda/state.h"
+#include "tests/device/fakecuda/state.h"
 
 #define SLICES 8 /* of a device's memory */
 

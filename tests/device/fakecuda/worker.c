@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/fakecuda/stream.h"
+#include "tests/device/fakecuda/stream.h"
 
 uint64_t fake_time_ns(void)
 {

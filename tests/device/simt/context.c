@@ -1,4 +1,4 @@
-#include "tests/simt/context.h"
+#include "tests/device/simt/context.h"
 
 #include <stdint.h>
 #include <stdlib.h>

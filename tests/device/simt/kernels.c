@@ -1,11 +1,11 @@
 /*
  * The kernels themselves, compiled for the CPU. Built twice: where the processor has fused
  * multiply-add as an instruction, the table of the object that uses it is taken
- * (tests/simt/table.c).
+ * (tests/device/simt/table.c).
  */
 #include "kernels/cuda/kernels.cu"
 
-#include "tests/simt/table.h"
+#include "tests/device/simt/table.h"
 
 #define X(kernel, params)                                                                  \
     static const char *kernel##_run(const void *p, struct mp_simt_dim grid,                \

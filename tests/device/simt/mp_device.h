@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "tests/simt/simt_thread.h"
+#include "tests/device/simt/simt_thread.h"
 
 /*
  * What the kernels need of a device, on the CPU; the counterpart of kernels/cuda/ptx/mp_device.h.

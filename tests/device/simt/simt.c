@@ -13,8 +13,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/simt/context.h"
-#include "tests/simt/simt_thread.h"
+#include "tests/device/simt/context.h"
+#include "tests/device/simt/simt_thread.h"
 
 #define LANES 32
 #define THREADS_MAX 1024

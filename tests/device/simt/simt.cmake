@@ -1,20 +1,20 @@
 # The kernels of kernels/cuda compiled for the CPU, for the driver without a device and for tests of
-# the kernels; see tests/fakecuda/simt.h.
-add_library(mp_simt STATIC tests/simt/context.c tests/simt/simt.c tests/simt/table.c
-    tests/simt/touches.c)
+# the kernels; see tests/device/fakecuda/simt.h.
+add_library(mp_simt STATIC tests/device/simt/context.c tests/device/simt/simt.c tests/device/simt/table.c
+    tests/device/simt/touches.c)
 target_link_libraries(mp_simt PUBLIC mp_kernels Threads::Threads m)
 set_target_properties(mp_simt PROPERTIES MP_ARITHMETIC ON)
 target_link_options(mp_simt INTERFACE -Wl,-u,mp_simt_find)
 
 # mp_simt_kernels(plain FLAGS...): the table mp_simt_table_plain.
 function(mp_simt_kernels name)
-    add_library(mp_simt_${name} OBJECT tests/simt/kernels.c)
+    add_library(mp_simt_${name} OBJECT tests/device/simt/kernels.c)
     target_compile_definitions(mp_simt_${name} PRIVATE MP_SIMT_TABLE=mp_simt_table_${name})
-    target_include_directories(mp_simt_${name} PRIVATE tests/simt)
+    target_include_directories(mp_simt_${name} PRIVATE tests/device/simt)
     target_compile_options(mp_simt_${name} PRIVATE ${ARGN})
     target_link_libraries(mp_simt_${name} PRIVATE mp_options)
     set_target_properties(mp_simt_${name} PROPERTIES MP_ARITHMETIC ON)
-    set_property(SOURCE tests/simt/kernels.c APPEND PROPERTY OBJECT_DEPENDS "${mp_cuda_sources}")
+    set_property(SOURCE tests/device/simt/kernels.c APPEND PROPERTY OBJECT_DEPENDS "${mp_cuda_sources}")
     target_sources(mp_simt PRIVATE $<TARGET_OBJECTS:mp_simt_${name}>)
 endfunction()
 file(GLOB mp_cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu*)

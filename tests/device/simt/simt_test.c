@@ -1,11 +1,11 @@
 /*
- * The emulation of a block's threads (tests/simt): what barriers, shuffles and votes give, in each
- * order of threads; what it refuses; several host threads at once.
+ * The emulation of a block's threads (tests/device/simt): what barriers, shuffles and votes give,
+ * in each order of threads; what it refuses; several host threads at once.
  */
 #include <pthread.h>
 
-#include "tests/simt/simt_thread.h"
-#include "tests/test.h"
+#include "tests/device/simt/simt_thread.h"
+#include "tests/support/test.h"
 
 #define THREADS 200 /* not whole warps */
 

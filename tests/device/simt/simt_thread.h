@@ -4,11 +4,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "tests/fakecuda/simt.h"
+#include "tests/device/fakecuda/simt.h"
 
 /*
- * What a running thread of a block sees, and how it waits for others; see tests/simt/simt.c. All of
- * it belongs to one thread of the host.
+ * What a running thread of a block sees, and how it waits for others; see tests/device/simt/simt.c.
+ * All of it belongs to one thread of the host.
  */
 struct mp_simt_view {
     uint32_t thread, threads;

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "tests/simt/table.h"
+#include "tests/device/simt/table.h"
 
 static const struct mp_simt_kernel *table(void)
 {

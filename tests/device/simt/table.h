@@ -2,7 +2,7 @@
 #define MP_SIMT_TABLE_H
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "tests/fakecuda/simt.h"
+#include "tests/device/fakecuda/simt.h"
 
 /* The kernels of two compilations of the same source, in the order of enum mp_cuda_kernel. */
 extern const struct mp_simt_kernel mp_simt_table_plain[MP_CUDA_KERNEL_COUNT];

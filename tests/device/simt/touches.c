@@ -1,7 +1,7 @@
 /* Which memory a launch of each kernel may touch, from its parameters alone. */
 #include "kernels/cuda/tiles.h"
-#include "kernels/kernels.h"
-#include "tests/simt/table.h"
+#include "kernels/cpu/kernels.h"
+#include "tests/device/simt/table.h"
 
 /* Where ranges of one launch go. */
 struct out {

@@ -1,6 +1,6 @@
 /*
- * The CUDA backend on the driver without a device (tests/fakecuda): frames of both tiers, every
- * driver call failed once and for good, also while undoing, devices that are missing or lost.
+ * The CUDA backend on the driver without a device (tests/device/fakecuda): frames of both tiers,
+ * every driver call failed once and for good, also while undoing, devices that are missing or lost.
  *
  * Each variant is a machine, told to the fake by its environment.
  */
@@ -9,13 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/fakecuda/fakecuda.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
-#include "vmm/backend.h"
+#include "tests/device/fakecuda/fakecuda.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
+#include "vmm/backend/backend.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/cuda_driver.h"
+#include "vmm/backend/cuda/cuda_driver.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define GRANULE (2 * MIB)

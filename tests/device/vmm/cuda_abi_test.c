@@ -2,8 +2,8 @@
  * Our declarations of the driver's interface against a toolkit's cuda.h, where the compiler finds
  * one (CPATH=/usr/local/cuda/include).
  */
-#include "tests/test.h"
-#include "vmm/cuda_abi.h"
+#include "tests/support/test.h"
+#include "vmm/backend/cuda/cuda_abi.h"
 
 #if __has_include(<cuda.h>)
 #include <cuda.h>

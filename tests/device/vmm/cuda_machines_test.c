@@ -13,12 +13,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/fakecuda/client.h"
-#include "tests/log_guard.h"
-#include "vmm/backend.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/log_guard.h"
+#include "vmm/backend/backend.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/cuda_nodes.h"
+#include "vmm/backend/cuda/cuda_nodes.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define PIECE (64 * MIB) /* that is pinned at once */

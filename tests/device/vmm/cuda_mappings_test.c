@@ -1,18 +1,18 @@
 /*
  * A process that has almost as many mappings as it may have: a driver that says "out of memory"
  * then has run out of those, and the error has to say so. The mappings are real; the driver without
- * a device (tests/fakecuda) is told to refuse.
+ * a device (tests/device/fakecuda) is told to refuse.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "tests/fakecuda/client.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
-#include "vmm/backend.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
+#include "vmm/backend/backend.h"
 #include "vmm/base/error.h"
-#include "vmm/memory_room.h"
+#include "vmm/topo/memory_room.h"
 
 #define LEFT 40 /* of the limit, for the program itself; within what counts as none */
 #define TOO_MANY UINT64_C(4000000) /* a machine without such a limit, in effect */

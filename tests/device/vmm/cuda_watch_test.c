@@ -6,15 +6,15 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "tests/fakecuda/client.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
-#include "vmm/backend.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
+#include "vmm/backend/backend.h"
 #include "vmm/base/clock.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/cuda_driver.h"
-#include "vmm/cuda_watch.h"
+#include "vmm/backend/cuda/cuda_driver.h"
+#include "vmm/backend/cuda/cuda_watch.h"
 
 #define GRANULE (UINT64_C(2) << 20)
 #define LIMIT_S 1

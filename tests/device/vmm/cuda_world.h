@@ -5,9 +5,9 @@
  * Spaces on the CUDA backend over the driver without a device: bytes of the device are looked at by
  * copying them to a host frame, on a lane of the test's own.
  */
-#include "tests/fakecuda/client.h"
-#include "tests/log_guard.h"
-#include "tests/vmm/space_files.h"
+#include "tests/device/fakecuda/client.h"
+#include "tests/support/log_guard.h"
+#include "tests/unit/vmm/space/space_files.h"
 #include "vmm/base/log.h"
 
 #define LOOK_BYTES (4 * MIB)

@@ -6,8 +6,8 @@
  * device, and a link copies what is loaded to a place of its own on the device. Whoever looks at a
  * unit, there or here, looks at every byte.
  */
-#include "tests/vmm/cuda_world.h"
-#include "vmm/host_tier.h"
+#include "tests/device/vmm/cuda_world.h"
+#include "vmm/space/host_tier.h"
 
 #define UNITS 40
 #define FILES 2

@@ -8,8 +8,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "tests/fault/wrap.h"
-#include "tests/vmm/host_rig.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/device/vmm/host_rig.h"
 
 #define READS (FAULT_BIT(pread) | FAULT_BIT(io_uring_read))
 

@@ -4,7 +4,7 @@
  */
 #include <inttypes.h>
 
-#include "tests/vmm/cuda_world.h"
+#include "tests/device/vmm/cuda_world.h"
 
 #define CHUNK 65536
 #define TICKETS 6

@@ -4,8 +4,8 @@
  * nothing may stay behind but what the driver refused to take back, and afterwards everything must
  * work.
  */
-#include "tests/fault/wrap.h"
-#include "tests/vmm/cuda_world.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/device/vmm/cuda_world.h"
 
 #define UNITS 16
 #define FILES 2

@@ -10,7 +10,7 @@
  */
 #include <inttypes.h>
 
-#include "tests/vmm/cuda_world.h"
+#include "tests/device/vmm/cuda_world.h"
 
 #define UNITS 48
 #define LEASES_MAX 3

@@ -7,8 +7,8 @@
  *     pinned    no host handles: host frames are registered memory
  *     unpinned  nor can that be registered: copies go through a buffer
  */
-#include "tests/vmm/cuda_world.h"
-#include "tests/log_guard.h"
+#include "tests/device/vmm/cuda_world.h"
+#include "tests/support/log_guard.h"
 
 #define FILES 2
 #define UNITS 24

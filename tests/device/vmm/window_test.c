@@ -5,7 +5,7 @@
  */
 #include <inttypes.h>
 
-#include "tests/vmm/cuda_world.h"
+#include "tests/device/vmm/cuda_world.h"
 
 #define UNITS 8
 #define PIECE 200000 /* three of them: a little less than ten granules */

@@ -1,4 +1,4 @@
-#include "tests/fault/wrap.h"
+#include "tests/support/fault/wrap.h"
 
 #include <dirent.h>
 #include <dlfcn.h>

@@ -128,7 +128,7 @@ uint32_t fault_live_threads(void);
 /*
  * Append the sites that were failed since the program, or the latest sweep, started to `path`: one
  * line with the name of the call and the return address, as an offset in the program's file.
- * tests/fault/sites.py compares them with the calls that the program contains.
+ * tests/support/fault/sites.py compares them with the calls that the program contains.
  */
 void fault_write_failed(const char *path);
 

@@ -3,14 +3,14 @@
  * made beside a model and taken up by later runs; damaged and foreign files are refused by name;
  * a trace gives one too.
  */
-#include "tests/cli/cli.h"
+#include "tests/system/cli/cli.h"
 
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 #define ARGS(...)                \
     (&(const struct cli){        \

@@ -1,4 +1,4 @@
-#include "tests/cli/cli.h"
+#include "tests/system/cli/cli.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 
 extern char **environ;
 

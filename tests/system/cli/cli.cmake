@@ -1,28 +1,28 @@
-# mp_cli_test(usage_test): drives the built program; see tests/cli/cli.h.
+# mp_cli_test(usage_test): drives the built program; see tests/system/cli/cli.h.
 function(mp_cli_test name)
-    mp_test(cli/${name} LIBS mp_base PkgConfig::JANSSON SOURCES tests/cli/cli.c ${ARGN}
+    mp_test(system/cli/${name} LIBS mp_base PkgConfig::JANSSON SOURCES tests/system/cli/cli.c ${ARGN}
         ARGS $<TARGET_FILE:moepager> LABELS cli TIMEOUT 600)
 endfunction()
 
 mp_cli_test(usage_test)
 mp_cli_test(calibrate_test)
-target_link_libraries(cli_calibrate_test PRIVATE m)
+target_link_libraries(system_cli_calibrate_test PRIVATE m)
 mp_cli_test(decisions_test)
 mp_cli_test(device_test)
-target_link_libraries(cli_device_test PRIVATE mp_policy)
+target_link_libraries(system_cli_device_test PRIVATE mp_policy)
 mp_cli_test(generate_test)
-mp_cli_test(output_test tests/npy.c)
-target_link_libraries(cli_output_test PRIVATE mp_policy m)
+mp_cli_test(output_test tests/support/npy.c)
+target_link_libraries(system_cli_output_test PRIVATE mp_policy m)
 mp_cli_test(replay_test)
 mp_cli_test(signal_test)
 mp_cli_test(slices_test)
 mp_cli_test(terminal_test)
 
 # What `info` shows of CUDA, and what runs on it, is asked of the driver without a device.
-add_dependencies(cli_usage_test fakecuda)
-add_dependencies(cli_device_test fakecuda fakecublas)
-set_property(TEST cli/usage_test cli/device_test APPEND PROPERTY ENVIRONMENT
+add_dependencies(system_cli_usage_test fakecuda)
+add_dependencies(system_cli_device_test fakecuda fakecublas)
+set_property(TEST system/cli/usage_test system/cli/device_test APPEND PROPERTY ENVIRONMENT
     FAKECUDA_DIR=${CMAKE_BINARY_DIR}/fakecuda)
 
 # The longest by far: begun first, or one processor waits for it at the end.
-set_property(TEST cli/device_test PROPERTY COST 1000)
+set_property(TEST system/cli/device_test PROPERTY COST 1000)

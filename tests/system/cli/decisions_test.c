@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/cli/cli.h"
-#include "tests/test.h"
+#include "tests/system/cli/cli.h"
+#include "tests/support/test.h"
 
 #define ARGS(...)                \
     (&(const struct cli){        \

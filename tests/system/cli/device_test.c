@@ -2,16 +2,16 @@
  * --device: which one a run uses and what it says of it, also where it is lost; routing of a trace
  * on it. On the CUDA driver without a device, whose folder is in FAKECUDA_DIR.
  */
-#include "tests/cli/cli.h"
+#include "tests/system/cli/cli.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/trace.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "policy/record/trace.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 
 static char driver[4200], with_cublas[8500];
 
@@ -455,7 +455,7 @@ static void a_driver_that_hangs_ends_the_run(void)
 /*
  * Where a device is, as a run would have it: hwloc (the machine of tests/data/topo, where only the
  * first one is), else the kernel, which has no such devices here, else the driver. How it is
- * connected nobody says; tests/vmm/pci_link_test.c has that.
+ * connected nobody says; tests/unit/vmm/topo/pci_link_test.c has that.
  */
 static void info_says_where_devices_are(void)
 {

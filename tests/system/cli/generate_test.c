@@ -2,12 +2,12 @@
  * What the command line generates: the same text whatever the budget, the threads and the company
  * in a batch; seeds, stop texts, chat, and the ends of a sequence.
  */
-#include "tests/cli/cli.h"
+#include "tests/system/cli/cli.h"
 
 #include <string.h>
 #include <sys/stat.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 #define RUN_JSON "run", "--model", CLI_MODEL, "--json"
 #define ARGS(...)                \

@@ -2,15 +2,15 @@
  * What the command line writes: JSON, timeline, trace, logits; and that it says so and leaves
  * nothing behind when it cannot write, or when there is no memory.
  */
-#include "tests/cli/cli.h"
+#include "tests/system/cli/cli.h"
 
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "policy/trace.h"
-#include "tests/npy.h"
-#include "tests/test.h"
+#include "policy/record/trace.h"
+#include "tests/support/npy.h"
+#include "tests/support/test.h"
 
 #define RUN_MODEL "run", "--model", CLI_MODEL, "--prompt", "sort 5 3 9 1 ->", "--max-tokens", "6"
 #define ARGS(...)                \

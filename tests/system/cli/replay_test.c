@@ -2,11 +2,11 @@
  * `moepager replay` as a person uses it: tables, CSV, JSON and plot of a trace that the program
  * itself has written, and what is said about wrong arguments.
  */
-#include "tests/cli/cli.h"
+#include "tests/system/cli/cli.h"
 
 #include <string.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 #define ARGS(...)                \
     (&(const struct cli){        \

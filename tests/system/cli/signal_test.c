@@ -3,7 +3,7 @@
  * leaves behind (a caught signal, a temporary file, text), never by the clock; where only time can
  * tell, the signal is sent at many moments and each outcome must be one of those allowed.
  */
-#include "tests/cli/cli.h"
+#include "tests/system/cli/cli.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 #define POLLS_MAX 60000
 

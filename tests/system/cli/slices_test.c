@@ -2,11 +2,11 @@
  * Experts in slices as a person meets them: `repack --slices`, the copy in `info`, `run`, `bench`
  * and `repack`, and `--slices` of `replay` and `simulate`; each wrong number has its sentence.
  */
-#include "tests/cli/cli.h"
+#include "tests/system/cli/cli.h"
 
 #include <string.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 #define ARGS(...)                \
     (&(const struct cli){        \

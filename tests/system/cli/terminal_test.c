@@ -1,12 +1,12 @@
 /* The progress bar, which only a terminal gets to see. */
-#include "tests/cli/cli.h"
+#include "tests/system/cli/cli.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 /* On a terminal a bar shows what is done of a long prompt; Ctrl-C then clears its line. */
 static void a_terminal_shows_the_progress_of_a_long_prompt(void)

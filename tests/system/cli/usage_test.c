@@ -2,13 +2,13 @@
  * What the command line refuses, with which sentence and exit code, and what it explains. Every
  * failing call is checked to say exactly one line.
  */
-#include "tests/cli/cli.h"
+#include "tests/system/cli/cli.h"
 
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 #define RUN_MODEL "run", "--model", CLI_MODEL
 #define ARGS(...)                \
@@ -358,7 +358,7 @@ static void info_tells_sizes_and_what_is_missing(void)
     cli_free(&result);
 }
 
-/* With the driver of tests/fakecuda, whose folder is in FAKECUDA_DIR. */
+/* With the driver of tests/device/fakecuda, whose folder is in FAKECUDA_DIR. */
 static void info_lists_cuda_devices(void)
 {
     struct cli cli = { .args = { "info" } };

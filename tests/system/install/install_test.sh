@@ -1,5 +1,5 @@
 #!/bin/bash
-# Usage: tests/install/install_test.sh BUILD CC
+# Usage: tests/system/install/install_test.sh BUILD CC
 #
 # Installs BUILD into an empty prefix, moves it, and uses it as a stranger would: the program runs,
 # a C program is built with pkg-config and with the CMake package and reads experts through the

@@ -2,8 +2,8 @@
  * Symptom: the texts of a batch ended at their first NUL byte, with exit code 0.
  * Cause: they were printed as C strings; prompts and generated text are bytes with a length.
  */
-#include "tests/cli/cli.h"
-#include "tests/test.h"
+#include "tests/system/cli/cli.h"
+#include "tests/support/test.h"
 
 static void nul_is_printed_like_any_byte(void)
 {

@@ -3,8 +3,8 @@
  * with exit code 0.
  * Cause: generation ends by itself when the context is full, and the report printed what was asked.
  */
-#include "tests/cli/cli.h"
-#include "tests/test.h"
+#include "tests/system/cli/cli.h"
+#include "tests/support/test.h"
 
 #define BENCH(prompt, generated)                                                           \
     (&(const struct cli){                                                                  \

@@ -3,8 +3,8 @@
  * neither its sizes nor its smallest budget, which is what one asks before making it fit.
  * Cause: planning a run and refusing it were one function.
  */
-#include "tests/cli/cli.h"
-#include "tests/test.h"
+#include "tests/system/cli/cli.h"
+#include "tests/support/test.h"
 
 #include <stdint.h>
 #include <sys/stat.h>

@@ -3,8 +3,8 @@
  * empty `--stop`, files that cannot be written; prompts and texts longer than the context or empty.
  * Cause: what is checked when it is used was not looked at before.
  */
-#include "tests/cli/cli.h"
-#include "tests/test.h"
+#include "tests/system/cli/cli.h"
+#include "tests/support/test.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
  * Cause: when the first of several outputs could not be finished, the others were neither finished
  * nor given up.
  */
-#include "tests/cli/cli.h"
-#include "tests/test.h"
+#include "tests/system/cli/cli.h"
+#include "tests/support/test.h"
 
 #include <sys/stat.h>
 

@@ -3,8 +3,8 @@
  * its value that way.
  * Cause: a flag that may stand alone took a value after '=' only.
  */
-#include "tests/cli/cli.h"
-#include "tests/test.h"
+#include "tests/system/cli/cli.h"
+#include "tests/support/test.h"
 
 #define RUN_WITH(...)                                          \
     (&(const struct cli){                                      \

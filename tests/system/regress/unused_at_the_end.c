@@ -4,8 +4,8 @@
  * Cause: a wrong guess was counted when it was evicted or the pager ended, and the report is made
  * before that.
  */
-#include "tests/cli/cli.h"
-#include "tests/test.h"
+#include "tests/system/cli/cli.h"
+#include "tests/support/test.h"
 
 static long long get(const json_t *object, const char *key)
 {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """tools/gpu/run without a GPU: packed, moved, and run from there with nothing but python3.
 
-usage: tests/tools/gpu_run.py BUILD FOLDER
+usage: tests/system/tools/gpu_run.py BUILD FOLDER
 
 The dry run on the driver without a device has to end well, with a table of at most 30 lines that
 names the targets, and to write into its output folder only. What counts as met is checked with given

@@ -1,4 +1,4 @@
-#include "tests/test.h"
+#include "tests/support/test.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 

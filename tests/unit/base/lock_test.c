@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/clock.h"
 #include "vmm/base/lock.h"

@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/base/opt.h"

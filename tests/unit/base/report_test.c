@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/alloc_fault.h"
-#include "tests/test.h"
+#include "tests/support/alloc_fault.h"
+#include "tests/support/test.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/counters.h"
 #include "vmm/base/error.h"

@@ -2,17 +2,17 @@
  * The file of a calibration: what is written is read back, and what is damaged or of another model
  * is refused by name. What a trace says of its experts, and the rule for layer groups.
  */
-#include "engine/calibrate.h"
+#include "engine/calibrate/calibrate.h"
 
 #include <fcntl.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/route_from.h"
-#include "policy/trace.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "engine/forward/route_from.h"
+#include "policy/record/trace.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
 
 static const struct mp_model_id id = {

@@ -1,7 +1,7 @@
 /* Chat formats: what is recognised, what is refused and why, and the prompts that come out. */
-#include "tests/test.h"
-#include "tests/tmpdir.h"
-#include "engine/chat.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
+#include "engine/text/chat.h"
 
 /* Each has the shape of a published template, written anew. */
 static const char chatml[] =

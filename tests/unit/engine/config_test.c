@@ -1,8 +1,8 @@
 /* config.json and generation_config.json: three architectures, defaults, ranges, refusals. */
 #include <jansson.h>
 
-#include "engine/config.h"
-#include "tests/engine/fails.h"
+#include "engine/model/config.h"
+#include "tests/model/fails.h"
 
 static const char mixtral[] =
     "{\"architectures\":[\"MixtralForCausalLM\"],\"vocab_size\":32000,\"hidden_size\":4096,"

@@ -6,9 +6,9 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "engine/pool.h"
-#include "tests/alloc_fault.h"
-#include "tests/test.h"
+#include "engine/pool/pool.h"
+#include "tests/support/alloc_fault.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define PARTS_MAX 1000

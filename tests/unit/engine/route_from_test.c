@@ -2,13 +2,13 @@
  * Routing of a trace in place of a model's own: what was recorded is chosen, by step, layer and
  * sequence; traces of other shapes are refused.
  */
-#include "engine/route_from.h"
+#include "engine/forward/route_from.h"
 
 #include <unistd.h>
 
-#include "engine/engine.h"
-#include "policy/trace.h"
-#include "tests/test.h"
+#include "engine/forward/engine.h"
+#include "policy/record/trace.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define LAYERS 3

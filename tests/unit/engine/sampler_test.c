@@ -3,11 +3,11 @@
  * frequencies by chi-square with fixed seeds, logits that are no numbers, and independence of the
  * sequences.
  */
-#include "engine/sampler.h"
+#include "engine/forward/sampler.h"
 
 #include <math.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 #include "vmm/base/compiler.h"
 
 #define DRAWS 200000

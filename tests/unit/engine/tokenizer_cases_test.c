@@ -2,9 +2,9 @@
  * Bad tokenizer files and wicked texts: cases K1 to K12 by name (K12 is in chat_test.c), each with
  * status, code and text.
  */
-#include "tests/test.h"
-#include "tests/alloc_fault.h"
-#include "engine/tokenizer.h"
+#include "tests/support/test.h"
+#include "tests/support/alloc_fault.h"
+#include "engine/text/tokenizer.h"
 
 #define FIXTURES "tests/data/tokenizers/"
 

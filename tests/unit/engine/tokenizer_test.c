@@ -2,8 +2,8 @@
  * Ids and texts equal to those of the `tokenizers` library: nine tokenizers, the strings of
  * tests/data/tokenizers (their format is described in tools/make_tokenizer_fixtures.py).
  */
-#include "tests/test.h"
-#include "engine/tokenizer.h"
+#include "tests/support/test.h"
+#include "engine/text/tokenizer.h"
 
 #define FIXTURES "tests/data/tokenizers/"
 

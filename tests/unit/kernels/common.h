@@ -1,8 +1,8 @@
 #ifndef MP_TEST_KERNELS_COMMON_H
 #define MP_TEST_KERNELS_COMMON_H
 
-#include "kernels/kernels.h"
-#include "tests/test.h"
+#include "kernels/cpu/kernels.h"
+#include "tests/support/test.h"
 
 #include <math.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
  * Matrix products: values against an independent sum in double, bits against other cuts of the same
  * product, no access outside the operands.
  */
-#include "tests/kernels/common.h"
+#include "tests/unit/kernels/common.h"
 
 static const size_t shapes[] = { 1,  2,  3,  7,   8,   15,  16,  17,  31,  33,  63,
                                  64, 65, 96, 100, 127, 128, 129, 255, 256, 257, 768 };

@@ -2,7 +2,7 @@
  * Everything but the matrix products: values against double, the same bits at every position and
  * in every call, no access outside the operands.
  */
-#include "tests/kernels/common.h"
+#include "tests/unit/kernels/common.h"
 
 #define WIDEST 300
 

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "policy/builtins.h"
-#include "tests/policy/instance.h"
+#include "tests/unit/policy/instance.h"
 
 #define LAYERS 2
 #define EXPERTS 4

@@ -4,11 +4,11 @@
  */
 #include <inttypes.h>
 
-#include "policy/assign_queue.h"
-#include "policy/assign_times.h"
+#include "policy/assign/queue.h"
+#include "policy/assign/times.h"
 #include "policy/builtins.h"
-#include "tests/policy/instance.h"
-#include "tests/random.h"
+#include "tests/unit/policy/instance.h"
+#include "tests/support/random.h"
 
 #define EXPERTS 64
 #define BOTH (1u << MP_EXECUTOR_DEVICE | 1u << MP_EXECUTOR_CPU)

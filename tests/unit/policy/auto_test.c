@@ -3,11 +3,11 @@
  * than the best by more than its stated bound, falls back on a static placement where that is
  * cheaper, and assignment and prefetch by measured times, on layers worked out by hand.
  */
-#include "policy/assign_plan.h"
+#include "policy/assign/plan.h"
 #include "policy/builtins.h"
-#include "tests/policy/calibration.h"
-#include "tests/random.h"
-#include "tests/test.h"
+#include "tests/unit/policy/calibration.h"
+#include "tests/support/random.h"
+#include "tests/support/test.h"
 
 #define LAYERS 3
 #define EXPERTS 8

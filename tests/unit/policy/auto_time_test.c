@@ -8,10 +8,10 @@
  * promise to reach, since even of patternless routing he leaves out what chance uses least.
  */
 
-#include "policy/replay.h"
-#include "tests/log_guard.h"
-#include "tests/policy/ratios.h"
-#include "tests/test.h"
+#include "policy/replay/replay.h"
+#include "tests/support/log_guard.h"
+#include "tests/unit/policy/ratios.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define ROUNDS 10

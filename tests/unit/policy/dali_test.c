@@ -6,8 +6,8 @@
 
 #include "policy/builtins.h"
 #include "policy/residents.h"
-#include "tests/policy/instance.h"
-#include "tests/policy/pager_world.h"
+#include "tests/unit/policy/instance.h"
+#include "tests/unit/policy/pager/pager_world.h"
 
 #define EXPERTS 8
 

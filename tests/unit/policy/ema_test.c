@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "policy/builtins.h"
-#include "tests/policy/instance.h"
-#include "tests/random.h"
+#include "tests/unit/policy/instance.h"
+#include "tests/support/random.h"
 
 #define LAYERS 2
 #define EXPERTS 32

@@ -6,7 +6,7 @@
 
 #include "policy/builtins.h"
 #include "policy/priority.h"
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 #define LAYERS 2
 #define EXPERTS 4

@@ -6,8 +6,8 @@
 
 #include "policy/builtins.h"
 #include "policy/residents.h"
-#include "tests/random.h"
-#include "tests/test.h"
+#include "tests/support/random.h"
+#include "tests/support/test.h"
 
 #define LAYERS 3
 #define EXPERTS 8

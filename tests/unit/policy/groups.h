@@ -2,7 +2,7 @@
 #define MP_TESTS_POLICY_GROUPS_H
 
 #include "policy/policy.h"
-#include "tests/test.h"
+#include "tests/support/test.h"
 #include "vmm/base/opt.h"
 
 #define TEST_GROUPS_MAX 96

@@ -4,7 +4,7 @@
 #include <stdarg.h>
 
 #include "policy/policy.h"
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 /*
  * One instance of a policy, with its default options but for those named: pairs of name and value,

@@ -7,8 +7,8 @@
 
 #include <unistd.h>
 
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 
 #define LAYERS 4u
 #define EXPERTS 6u

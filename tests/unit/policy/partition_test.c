@@ -6,12 +6,12 @@
 #include <math.h>
 
 #include "policy/builtins.h"
-#include "policy/fixed_point.h"
+#include "policy/partition/fixed_point_config.h"
 #include "policy/hot.h"
-#include "tests/policy/calibration.h"
-#include "tests/policy/instance.h"
-#include "tests/random.h"
-#include "tests/test.h"
+#include "tests/unit/policy/calibration.h"
+#include "tests/unit/policy/instance.h"
+#include "tests/support/random.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 static uint64_t random_state = 11;

@@ -4,12 +4,12 @@
  * opened, three layers run. After each failure: a status with a text, the pager sound, nothing
  * leaked (the address sanitizer looks), and what failed works when it is tried again.
  */
-#include "policy/step.h"
-#include "tests/fault/wrap.h"
-#include "tests/log_guard.h"
-#include "tests/policy/calibration.h"
-#include "tests/policy/pager_world.h"
-#include "tests/test.h"
+#include "policy/pager/step.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/log_guard.h"
+#include "tests/unit/policy/calibration.h"
+#include "tests/unit/policy/pager/pager_world.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define LAYERS 3

@@ -5,8 +5,8 @@
 #include "policy/policy.h"
 
 #include "policy/builtins.h"
-#include "tests/policy/calibration.h"
-#include "tests/test.h"
+#include "tests/unit/policy/calibration.h"
+#include "tests/support/test.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 

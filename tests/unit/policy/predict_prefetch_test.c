@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "policy/builtins.h"
-#include "tests/test.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define EXPERTS 4

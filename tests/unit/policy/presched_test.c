@@ -2,11 +2,11 @@
  * PreSched: each of its four questions on lists small enough to work out by hand, the equations
  * against their brute-force form, and both policies on facts of a layer.
  */
-#include "policy/presched.h"
+#include "policy/assign/presched_times.h"
 
 #include "policy/builtins.h"
-#include "tests/random.h"
-#include "tests/test.h"
+#include "tests/support/random.h"
+#include "tests/support/test.h"
 
 #define EXPERTS 8
 

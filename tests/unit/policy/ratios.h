@@ -1,7 +1,7 @@
 #ifndef MP_TESTS_POLICY_RATIOS_H
 #define MP_TESTS_POLICY_RATIOS_H
 
-#include "tests/policy/workload.h"
+#include "tests/unit/policy/replay/workload.h"
 
 /*
  * The books of those who compare `auto` with static placement: times of `auto` divided by those of

@@ -5,8 +5,8 @@
 #include <math.h>
 
 #include "policy/builtins.h"
-#include "tests/random.h"
-#include "tests/test.h"
+#include "tests/support/random.h"
+#include "tests/support/test.h"
 
 #define EXPERTS_MAX 64
 #define TOKENS_MAX 5

@@ -5,9 +5,9 @@
 #include <inttypes.h>
 
 #include "policy/builtins.h"
-#include "policy/smoe_alpha.h"
-#include "tests/policy/instance.h"
-#include "tests/random.h"
+#include "policy/route/smoe_alpha.h"
+#include "tests/unit/policy/instance.h"
+#include "tests/support/random.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 

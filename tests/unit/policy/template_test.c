@@ -3,8 +3,8 @@
  */
 #include "policy/template.h"
 
-#include "tests/policy/pager_world.h"
-#include "tests/test.h"
+#include "tests/unit/policy/pager/pager_world.h"
+#include "tests/support/test.h"
 
 struct config {
     uint64_t newest_first;

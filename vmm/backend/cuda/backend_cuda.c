@@ -16,12 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "vmm/backend_cuda_int.h"
+#include "vmm/backend/cuda/backend_cuda_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/memory_room.h"
+#include "vmm/topo/memory_room.h"
 
 /* With fewer mappings left, that is what memory ran out of. */
 #define MAPS_MARGIN 64

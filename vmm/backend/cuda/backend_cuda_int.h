@@ -3,9 +3,9 @@
 
 #include <stdatomic.h>
 
-#include "vmm/backend.h"
-#include "vmm/cuda_driver.h"
-#include "vmm/cuda_watch.h"
+#include "vmm/backend/backend.h"
+#include "vmm/backend/cuda/cuda_driver.h"
+#include "vmm/backend/cuda/cuda_watch.h"
 
 /*
  * What the parts of the CUDA backend share: backend_cuda.c has device frames and the device's life,

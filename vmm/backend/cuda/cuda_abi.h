@@ -7,8 +7,8 @@
 /*
  * The part of the CUDA driver's binary interface that moepager calls, declared here so that one
  * binary is built without a toolkit and runs with or without a driver. Names and numbers are those
- * of NVIDIA's documentation of the driver API, 12.2 to 13.x; tests/vmm/cuda_abi_test.c compares
- * them with a toolkit's cuda.h where there is one.
+ * of NVIDIA's documentation of the driver API, 12.2 to 13.x; tests/device/vmm/cuda_abi_test.c
+ * compares them with a toolkit's cuda.h where there is one.
  *
  * Types are ours (mp_cu_*), so that this header and a toolkit's can stand in one file.
  */

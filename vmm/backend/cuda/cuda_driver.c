@@ -4,7 +4,7 @@
  * A process that was forked after cuInit() cannot use the driver again; the answer is then kept
  * from the parent and calls fail with what the driver says (CUDA_ERROR_NOT_INITIALIZED).
  */
-#include "vmm/cuda_driver.h"
+#include "vmm/backend/cuda/cuda_driver.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
@@ -15,7 +15,7 @@
 
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
-#include "vmm/cuda_watch.h"
+#include "vmm/backend/cuda/cuda_watch.h"
 
 #define LIBRARY "libcuda.so.1"
 

@@ -1,7 +1,7 @@
-#include "vmm/cuda_nodes.h"
+#include "vmm/backend/cuda/cuda_nodes.h"
 
 #include "vmm/base/error.h"
-#include "vmm/topology.h"
+#include "vmm/topo/topology.h"
 
 /* -1: hwloc does not know. */
 static int node_of_slot(const char *pci)

@@ -1,7 +1,7 @@
 #ifndef MP_CUDA_NODES_H
 #define MP_CUDA_NODES_H
 
-#include "vmm/cuda_driver.h"
+#include "vmm/backend/cuda/cuda_driver.h"
 
 #define MP_CUDA_NODES_MAX 2
 

@@ -5,7 +5,7 @@
  * 0. A word that stands still with a call in it for as many looks as make up the limit is a call
  * that hangs. Looks are counted, not time, so a process that is stopped and goes on is not blamed.
  */
-#include "vmm/cuda_watch.h"
+#include "vmm/backend/cuda/cuda_watch.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -16,7 +16,8 @@
 #include <time.h>
 
 #include "vmm/base/log.h"
-#include "vmm/reader_int.h"
+#include "vmm/base/error.h"
+#include "vmm/base/thread.h"
 
 #define SEATS 512
 #define LOOKS 20 /* per limit */
@@ -175,7 +176,7 @@ void mp_cuda_watch_calls(struct mp_cu_calls *calls)
     if (watch.limit_s == 0)
         return;
     if (pthread_key_create(&watch.key, stand_up) != 0 ||
-        mp_reader_spawn(&thread, "mp-watch", look, NULL) != 0) {
+        mp_thread_start(&thread, "mp-watch", look, NULL) != 0) {
         mp_log_warn("cuda", "nobody watches whether the device answers: no thread for it");
         watch.limit_s = 0;
         return;

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 
 #include "vmm/base/error.h"
-#include "vmm/cuda_abi.h"
+#include "vmm/backend/cuda/cuda_abi.h"
 
 /*
  * Calls of the CUDA driver that do not return: a device that fell off its bus can keep its callers
@@ -31,7 +31,8 @@
  */
 void mp_cuda_watch(unsigned limit_s, void (*report)(const struct mp_error *error));
 
-/* Put the wrappers into the table, if there is a watch. For vmm/cuda_driver.c, once. */
+/* Put the wrappers into the table, if there is a watch. For vmm/backend/cuda/cuda_driver.c, once.
+ */
 void mp_cuda_watch_calls(struct mp_cu_calls *calls);
 
 /* The calling thread's next calls are for this device. */

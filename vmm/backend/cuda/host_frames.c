@@ -12,11 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "vmm/backend_cuda_int.h"
+#include "vmm/backend/cuda/backend_cuda_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/cuda_nodes.h"
+#include "vmm/backend/cuda/cuda_nodes.h"
 
 /* Of mp_frame.handle: the driver has none for these. */
 #define REGISTERED UINT64_MAX

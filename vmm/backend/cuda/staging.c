@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "vmm/backend_cuda_int.h"
+#include "vmm/backend/cuda/backend_cuda_int.h"
 #include "vmm/base/error.h"
 
 #define PLACES 4

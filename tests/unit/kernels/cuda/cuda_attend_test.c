@@ -2,7 +2,7 @@
  * Attention on a device, run on the CPU: values against a softmax in double; one launch or two, one
  * token or many give the same bits.
  */
-#include "tests/kernels/cuda_run.h"
+#include "tests/unit/kernels/cuda/cuda_run.h"
 
 struct problem {
     uint32_t dim, heads, kv_heads, tokens, ctx;

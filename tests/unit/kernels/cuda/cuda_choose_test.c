@@ -1,13 +1,13 @@
 /*
- * Choices on a device, run on the CPU: the best experts as policy/route_exact.c says, work lists,
+ * Choices on a device, run on the CPU: the best experts as policy/route/exact.c says, work lists,
  * the next token; and the kernels for measuring.
  */
-#include "tests/kernels/cuda_run.h"
+#include "tests/unit/kernels/cuda/cuda_run.h"
 
 #include <float.h>
 #include <time.h>
 
-/* policy/route_exact.c, written once more. */
+/* policy/route/exact.c, written once more. */
 static void top_k_expected(const float *scores, uint32_t experts, uint32_t k, uint32_t *chosen,
                            float *weight)
 {
@@ -174,8 +174,8 @@ static int compare_tokens(const void *a, const void *b)
     return i < j ? -1 : 1;
 }
 
-/* The token that engine/sampler.h asks for, in long double; *is_close: a sum that decides lies so
- * near to where it changes the answer that the kernel may give another one. */
+/* The token that engine/forward/sampler.h asks for, in long double; *is_close: a sum that decides
+ * lies so near to where it changes the answer that the kernel may give another one. */
 static uint32_t draw_expected(const float *logits, const struct mp_cuda_sample *p, uint32_t uniform,
                               bool *is_close)
 {

@@ -2,7 +2,7 @@
  * Grouped experts on a device, run on the CPU: values against sums in double; bits do not depend on
  * the other experts of a list, on the other rows of an expert, or on slices.
  */
-#include "tests/kernels/cuda_run.h"
+#include "tests/unit/kernels/cuda/cuda_run.h"
 
 #define TOP_K 3
 #define EXPERTS 5

@@ -2,7 +2,7 @@
  * The kernels of a layer that are no products, run on the CPU: embedding, norms, positions,
  * attention, softmax, activation, sums.
  */
-#include "tests/kernels/cuda_run.h"
+#include "tests/unit/kernels/cuda/cuda_run.h"
 
 static const uint32_t widths[] = { 1, 7, 31, 33, 64, 255, 256, 257, 1000 };
 

@@ -2,7 +2,7 @@
  * Products on a device, run on the CPU: values against sums in double, bits against every other way
  * of computing the same element.
  */
-#include "tests/kernels/cuda_run.h"
+#include "tests/unit/kernels/cuda/cuda_run.h"
 
 static const uint32_t widths[] = { 1, 7, 8, 31, 33, 64, 100, 255, 256, 257, 264, 520, 776 };
 static const uint32_t row_counts[] = { 1, 5, 33 };

@@ -2,13 +2,13 @@
 #define MP_TEST_CUDA_RUN_H
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "tests/fakecuda/simt.h"
-#include "tests/kernels/common.h"
+#include "tests/device/fakecuda/simt.h"
+#include "tests/unit/kernels/common.h"
 
 /*
- * Kernels of a device, run on the CPU (tests/simt). Operands are buffers from operand(); during a
- * launch those that the kernel does not name (touches()) cannot be accessed, and those that it only
- * reads cannot be written. So a launch that goes beyond what it says is a fault.
+ * Kernels of a device, run on the CPU (tests/device/simt). Operands are buffers from operand();
+ * during a launch those that the kernel does not name (touches()) cannot be accessed, and those
+ * that it only reads cannot be written. So a launch that goes beyond what it says is a fault.
  */
 #define OPERANDS_MAX 64
 

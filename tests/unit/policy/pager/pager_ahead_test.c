@@ -2,14 +2,14 @@
  * Reads ahead over a real space: when they start, what they may take, what becomes of guesses that
  * were right, wrong or failed.
  */
-#include "policy/pager.h"
+#include "policy/pager/pager.h"
 
 #include <errno.h>
 
 #include "policy/builtins.h"
-#include "tests/fault/wrap.h"
-#include "tests/policy/pager_world.h"
-#include "tests/test.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/unit/policy/pager/pager_world.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define UB WORLD_UNIT_BYTES

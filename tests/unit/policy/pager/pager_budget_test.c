@@ -2,12 +2,12 @@
  * Budgets of a pager that change between layers: room is made by the evict policy, nothing that is
  * used gets lost, and the partition shares out what is left.
  */
-#include "policy/decisions.h"
-#include "tests/log_guard.h"
-#include "tests/policy/groups.h"
-#include "tests/policy/pager_world.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "policy/record/decisions.h"
+#include "tests/support/log_guard.h"
+#include "tests/unit/policy/groups.h"
+#include "tests/unit/policy/pager/pager_world.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
 
 static const uint32_t all[] = { 0, 1, 2, 3, 4, 5, 6, 7 };

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "policy/builtins.h"
-#include "policy/pager.h"
-#include "tests/policy/pager_world.h"
-#include "tests/test.h"
+#include "policy/pager/pager.h"
+#include "tests/unit/policy/pager/pager_world.h"
+#include "tests/support/test.h"
 
 #define UB WORLD_UNIT_BYTES
 

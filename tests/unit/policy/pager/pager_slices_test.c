@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "policy/builtins.h"
-#include "policy/pager.h"
-#include "tests/log_guard.h"
-#include "tests/policy/pager_world.h"
-#include "tests/test.h"
+#include "policy/pager/pager.h"
+#include "tests/support/log_guard.h"
+#include "tests/unit/policy/pager/pager_world.h"
+#include "tests/support/test.h"
 
 static const uint32_t ids[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 

@@ -8,10 +8,10 @@
 #include <inttypes.h>
 
 #include "policy/builtins.h"
-#include "tests/log_guard.h"
-#include "tests/policy/pager_world.h"
-#include "tests/random.h"
-#include "tests/test.h"
+#include "tests/support/log_guard.h"
+#include "tests/unit/policy/pager/pager_world.h"
+#include "tests/support/random.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define LAYERS 4

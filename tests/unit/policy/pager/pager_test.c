@@ -1,14 +1,14 @@
 /*
  * The pager over a real space: what is loaded, handed out, kept and counted, by the number.
  */
-#include "policy/pager.h"
+#include "policy/pager/pager.h"
 
 #include <errno.h>
 
 #include "policy/builtins.h"
-#include "tests/fault/wrap.h"
-#include "tests/policy/pager_world.h"
-#include "tests/test.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/unit/policy/pager/pager_world.h"
+#include "tests/support/test.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"

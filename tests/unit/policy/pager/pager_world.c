@@ -1,9 +1,9 @@
-#include "tests/policy/calibration.h"
-#include "tests/policy/pager_world.h"
+#include "tests/unit/policy/calibration.h"
+#include "tests/unit/policy/pager/pager_world.h"
 
 #include <sched.h>
 
-#include "tests/vmm/space_files.h"
+#include "tests/unit/vmm/space/space_files.h"
 
 #define FILE_BYTES 1500001u
 #define PIECE_BYTES 1500u

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "policy/pager.h"
-#include "vmm/backend.h"
+#include "policy/pager/pager.h"
+#include "vmm/backend/backend.h"
 
 /*
  * A pager over a real space over a temporary file, in which every byte follows from its place.

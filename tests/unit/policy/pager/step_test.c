@@ -1,14 +1,14 @@
 /*
  * The step over a real pager, with operations that write down what they are told.
  */
-#include "policy/step.h"
+#include "policy/pager/step.h"
 
 #include <math.h>
 #include <stdarg.h>
 
 #include "policy/builtins.h"
-#include "tests/policy/pager_world.h"
-#include "tests/test.h"
+#include "tests/unit/policy/pager/pager_world.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define LAYERS 3

@@ -2,16 +2,16 @@
  * Decision logs: whatever the policies, what was recorded is decided again in the same way; another
  * answer is found and named; damaged logs are refused, never believed.
  */
-#include "policy/decisions.h"
+#include "policy/record/decisions.h"
 
 #include <glob.h>
 #include <stdint.h>
 #include <unistd.h>
 
-#include "tests/policy/groups.h"
-#include "tests/random.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "tests/unit/policy/groups.h"
+#include "tests/support/random.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
 #include "vmm/base/opt.h"
 

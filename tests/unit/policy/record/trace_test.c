@@ -1,16 +1,16 @@
 /*
  * Routing traces: what is written is read back, and every damaged line is refused with its number.
  */
-#include "policy/trace.h"
+#include "policy/record/trace.h"
 
 #include <float.h>
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/fault/wrap.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
 
 static const char *path_of(const char *name)

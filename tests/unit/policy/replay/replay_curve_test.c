@@ -4,8 +4,8 @@
  */
 #include <unistd.h>
 
-#include "policy/replay.h"
-#include "tests/test.h"
+#include "policy/replay/replay.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define DIRECTORY "../shared/traces/"

@@ -1,14 +1,14 @@
 /*
  * Replay: a trace worked out by hand, random traces against the bound, and files that are refused.
  */
-#include "policy/replay.h"
+#include "policy/replay/replay.h"
 
 #include <stdint.h>
 
-#include "policy/replay_int.h"
-#include "tests/random.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "policy/replay/replay_int.h"
+#include "tests/support/random.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
 
 static uint64_t random_state = 7;

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-#include "policy/replay.h"
-#include "tests/test.h"
+#include "policy/replay/replay.h"
+#include "tests/support/test.h"
 
 /*
  * Random traces for those who compare `auto` with static placement: routing without any pattern, a

@@ -1,14 +1,14 @@
 /*
  * Never slower than not paging, in the simulator: profile `auto` as a whole (prefetching by
  * predictions of any quality, transfers, overlap) on random machines and traces, against the same
- * static placements as in tests/policy/auto_time_test.c. Runs that are not SHORT times as long as
- * loading all slots take are left out: learning costs as much as that.
+ * static placements as in tests/unit/policy/auto_time_test.c. Runs that are not SHORT times as long
+ * as loading all slots take are left out: learning costs as much as that.
  */
 #include <math.h>
 
-#include "engine/sim.h"
-#include "tests/log_guard.h"
-#include "tests/policy/ratios.h"
+#include "policy/sim/sim.h"
+#include "tests/support/log_guard.h"
+#include "tests/unit/policy/ratios.h"
 #include "vmm/base/error.h"
 
 #define ROUNDS 5

@@ -9,9 +9,9 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "engine/sim.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
+#include "policy/sim/sim.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define SCENARIOS 20000

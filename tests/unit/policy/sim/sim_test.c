@@ -3,9 +3,9 @@
  */
 #include <math.h>
 
-#include "engine/sim.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
+#include "policy/sim/sim.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
 #include "vmm/base/error.h"
 
 #define WITHOUT_LOADS                                                                     \

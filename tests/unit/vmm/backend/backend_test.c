@@ -2,13 +2,13 @@
  * The system calls of the host backend go through wrappers here (see tests.cmake): they count what
  * is mapped, can fail, and can make the kernel choose an address that is no multiple of 2 MiB.
  */
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 #include <errno.h>
 #include <stdint.h>
 #include <sys/mman.h>
 
-#include "vmm/backend.h"
+#include "vmm/backend/backend.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 

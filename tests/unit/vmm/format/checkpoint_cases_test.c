@@ -6,10 +6,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "engine/weights.h"
-#include "tests/engine/fails.h"
-#include "tests/engine/tiny_model.h"
-#include "tests/tmpdir.h"
+#include "engine/model/weights.h"
+#include "tests/model/fails.h"
+#include "tests/model/tiny_model.h"
+#include "tests/support/tmpdir.h"
 
 /* A fresh directory inside of the program's own. */
 static const char *new_dir(void)

@@ -5,8 +5,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "engine/json.h"
-#include "tests/engine/fails.h"
+#include "vmm/format/json.h"
+#include "tests/model/fails.h"
 
 static enum mp_status parse(const char *text, json_t **root_p)
 {

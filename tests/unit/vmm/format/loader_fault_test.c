@@ -6,11 +6,11 @@
 #include <jansson.h>
 #include <sys/stat.h>
 
-#include "engine/weights.h"
-#include "tests/engine/tiny_model.h"
-#include "tests/fault/wrap.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "engine/model/weights.h"
+#include "tests/model/tiny_model.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 
 struct loaded {
     struct mp_checkpoint *checkpoint;

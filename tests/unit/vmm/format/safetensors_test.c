@@ -2,8 +2,8 @@
 #include <inttypes.h>
 #include <pthread.h>
 
-#include "engine/safetensors.h"
-#include "tests/engine/fails.h"
+#include "vmm/format/safetensors.h"
+#include "tests/model/fails.h"
 
 /* Parse `json` as the header of the file "f" that has `data_bytes` bytes behind it. */
 static enum mp_status parse_n(const char *json, size_t json_bytes, uint64_t data_bytes,

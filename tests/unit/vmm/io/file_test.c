@@ -1,4 +1,4 @@
-#include "vmm/file.h"
+#include "vmm/io/file.h"
 
 #include <fcntl.h>
 #include <stdint.h>
@@ -7,8 +7,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
 
 /* Every byte of every file follows from its place, so that a byte at a wrong place is seen. */

@@ -1,6 +1,6 @@
-#include "vmm/io_options.h"
+#include "vmm/io/io_options.h"
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 static void defaults_and_limits_make_a_reader_configuration(void)
 {

@@ -2,16 +2,16 @@
  * What the reader does when the system fails it: each kind of failure by itself with the promised
  * outcome, then a sweep over every call site of files and reader.
  */
-#include "vmm/reader.h"
+#include "vmm/io/reader.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <unistd.h>
 
-#include "tests/fault/wrap.h"
-#include "tests/test.h"
-#include "tests/vmm/reader_files.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/test.h"
+#include "tests/unit/vmm/io/reader_files.h"
 #include "vmm/base/log.h"
 
 #define READS (FAULT_BIT(pread) | FAULT_BIT(io_uring_read))

@@ -1,9 +1,9 @@
-#include "tests/vmm/reader_files.h"
+#include "tests/unit/vmm/io/reader_files.h"
 
 #include <fcntl.h>
 #include <liburing.h>
 
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 static const uint64_t sizes[TEST_FILES] = { 100003, 3 * 65536 + 1234, 777777, 1500 };
 

@@ -1,10 +1,10 @@
 #ifndef MP_TEST_READER_FILES_H
 #define MP_TEST_READER_FILES_H
 
-#include "vmm/file.h"
-#include "vmm/reader.h"
+#include "vmm/io/file.h"
+#include "vmm/io/reader.h"
 
-#include "tests/tmpdir.h"
+#include "tests/support/tmpdir.h"
 
 /* Files with known contents for the tests of the reader, and tickets over them. */
 #define TEST_FILES 4

@@ -2,7 +2,7 @@
  * mp_reader_push(): reads begin on the calling thread. The ring's thread is not told of new tickets
  * here (eventfd_write() does nothing while `muted`), so that what begins is what was pushed.
  */
-#include "vmm/reader.h"
+#include "vmm/io/reader.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,9 +10,9 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "tests/fault/wrap.h"
-#include "tests/test.h"
-#include "tests/vmm/reader_files.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/test.h"
+#include "tests/unit/vmm/io/reader_files.h"
 
 #define BLOCK 4096
 #define DEPTH 4

@@ -3,14 +3,14 @@
  * Every ticket that is DONE is compared byte by byte. The seed is printed; pass it as the second
  * argument to repeat a run (the interleaving of threads is not repeated).
  */
-#include "vmm/reader.h"
+#include "vmm/io/reader.h"
 
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/test.h"
-#include "tests/vmm/reader_files.h"
+#include "tests/support/test.h"
+#include "tests/unit/vmm/io/reader_files.h"
 
 #define THREADS 4
 #define TICKETS 6

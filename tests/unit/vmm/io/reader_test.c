@@ -3,15 +3,15 @@
  * each byte follows from file and place, so that a byte from a wrong place is seen. Order is tested
  * with one chunk in flight and a clock that holds the reader while tickets are queued.
  */
-#include "vmm/reader.h"
+#include "vmm/io/reader.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/test.h"
-#include "tests/vmm/reader_files.h"
+#include "tests/support/test.h"
+#include "tests/unit/vmm/io/reader_files.h"
 
 static bool with_uring;
 

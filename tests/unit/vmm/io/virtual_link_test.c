@@ -2,10 +2,10 @@
  * The virtual clock, and a space whose reader has a virtual link: times are exact, so they are
  * compared with equality.
  */
-#include "tests/test.h"
+#include "tests/support/test.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
-#include "vmm/space.h"
+#include "vmm/space/space.h"
 
 #define UNITS 4
 #define UNIT_BYTES 4096

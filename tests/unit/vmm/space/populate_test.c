@@ -1,11 +1,11 @@
 /* Pages are there without anybody touching them, and keep what is written meanwhile. */
-#include "vmm/populate.h"
+#include "vmm/space/populate.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/fault/wrap.h"
-#include "tests/test.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/test.h"
 
 #define FRAMES 3
 #define FRAME_BYTES ((size_t)5 << 20) /* no multiple of a step */

@@ -1,11 +1,11 @@
 /*
  * Every (state, event, leased) against a list written here by hand, with other words than the
- * table in vmm/residency.c; what the list leaves out must be refused as invalid.
+ * table in vmm/space/residency.c; what the list leaves out must be refused as invalid.
  *
  *     vmm_residency_test --print     writes docs/residency-table.txt to stdout
  */
-#include "tests/test.h"
-#include "vmm/residency.h"
+#include "tests/support/test.h"
+#include "vmm/space/residency.h"
 
 enum when { ALWAYS, IF_FREE, IF_LEASED };
 

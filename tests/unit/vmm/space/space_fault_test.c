@@ -4,10 +4,10 @@
  * failure: a status with a text, nothing half-made, no frame and no descriptor left, and what
  * failed works when it is tried again, with the right bytes.
  */
-#include "tests/fault/wrap.h"
-#include "tests/log_guard.h"
-#include "tests/test.h"
-#include "tests/vmm/space_files.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/test.h"
+#include "tests/unit/vmm/space/space_files.h"
 
 #define FILES 2
 #define FILE_BYTES 400001

@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
-#include "vmm/space.h"
+#include "vmm/space/space.h"
 
 #define MIB (UINT64_C(1) << 20)
 

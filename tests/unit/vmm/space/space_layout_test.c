@@ -1,8 +1,8 @@
 /* Extents and places in the slot, number by number, for both kinds of reads. */
-#include "vmm/space_layout.h"
+#include "vmm/space/space_layout.h"
 
-#include "tests/test.h"
-#include "tests/vmm/space_files.h"
+#include "tests/support/test.h"
+#include "tests/unit/vmm/space/space_files.h"
 
 #define FILE_BYTES 100001
 

@@ -7,8 +7,8 @@
  */
 #include <inttypes.h>
 
-#include "tests/test.h"
-#include "tests/vmm/space_files.h"
+#include "tests/support/test.h"
+#include "tests/unit/vmm/space/space_files.h"
 
 #define UNITS 96
 #define LEASES_MAX 3

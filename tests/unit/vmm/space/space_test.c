@@ -1,10 +1,10 @@
-#include "vmm/space.h"
+#include "vmm/space/space.h"
 
 #include <sys/stat.h>
 
-#include "tests/test.h"
-#include "tests/vmm/space_files.h"
-#include "vmm/tier.h"
+#include "tests/support/test.h"
+#include "tests/unit/vmm/space/space_files.h"
+#include "vmm/space/tier.h"
 
 #define FILE_0_BYTES (3 * MIB + 1237)
 #define FILE_1_BYTES (1 * MIB + 4095)

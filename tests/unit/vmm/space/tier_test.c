@@ -2,12 +2,12 @@
  * Costs and fits are checked on invented backends of many granules, over thousands of random class
  * sets (the seed is printed); frames and slots on the host backend.
  */
-#include "tests/test.h"
+#include "tests/support/test.h"
 
 #include <inttypes.h>
 
 #include "vmm/base/error.h"
-#include "vmm/tier.h"
+#include "vmm/space/tier.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define SEED UINT64_C(0x5eed0001)

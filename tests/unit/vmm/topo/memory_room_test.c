@@ -3,8 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/test.h"
-#include "vmm/memory_room.h"
+#include "tests/support/test.h"
+#include "vmm/topo/memory_room.h"
 
 #define MIB (UINT64_C(1) << 20)
 

@@ -1,13 +1,13 @@
 /*
  * How the kernel says a PCI device is connected, from made-up copies of its files.
  */
-#include "vmm/pci_link.h"
+#include "vmm/topo/pci_link.h"
 
 #include <string.h>
 #include <sys/stat.h>
 
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 
 #define PCI "0000:17:00.0"
 

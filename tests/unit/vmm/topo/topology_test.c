@@ -4,12 +4,12 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "tests/alloc_fault.h"
-#include "tests/test.h"
-#include "tests/tmpdir.h"
+#include "tests/support/alloc_fault.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
-#include "vmm/topology.h"
+#include "vmm/topo/topology.h"
 
 static struct mp_topology *load_xml(const char *name)
 {

@@ -1,0 +1,19 @@
+/* Starts threads that leave the program's signals alone. */
+#include "vmm/base/thread.h"
+
+#include <signal.h>
+
+int mp_thread_start(pthread_t *thread_p, const char *name, void *(*run)(void *), void *arg)
+{
+    sigset_t all, old;
+    int error_number;
+
+    /* The new thread inherits the mask. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    error_number = pthread_create(thread_p, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error_number == 0)
+        (void)pthread_setname_np(*thread_p, name);
+    return error_number;
+}
