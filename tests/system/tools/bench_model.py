@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SHAPE = ["--layers", "2", "--experts", "8", "--top-k", "2", "--hidden", "256", "--ffn", "64",
          "--heads", "4", "--kv-heads", "2", "--head-dim", "32", "--vocab", "300", "--topics", "7",
          "--text-tokens", "40"]

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tools/bench"))
 from bench_lib import (BenchError, guess_all, read_idle, read_locality,  # noqa: E402
                        read_moves, read_size)
