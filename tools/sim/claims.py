@@ -9,63 +9,76 @@ from claims_common import fixed
 
 HEAD = '''# The papers' claims, and ours
 
-Written by `tools/reproduce`. Machines, models and workloads (`tools/machines`) were written down from the papers and from
-data sheets before anything was compared; nothing was fitted to a claim. What a simulation is, and what it leaves out, is
-in [simulate.md](simulate.md): the time of decisions and of a framework between kernels, above all.
+Written by `tools/reproduce`. Machines, models and workloads (`tools/machines`) come from the papers and from data sheets and
+were written down before anything was compared; nothing is fitted to a claim. [simulate.md](simulate.md) says what a
+simulation is and what it leaves out: above all the time of decisions and of a framework between kernels.
 
-- **synthetic**: simulated on a described machine, with made-up routing of stated statistics. Small differences between
-  policies mean nothing there.
-- **simulated**: the same, where routing plays no part.
-- **measured**: a test or tool of this project shows it; it is named. (tiny-moe): on the bundled model, not on the paper's;
-  the numbers are those of docs/calibration.md.
-- **n/a**: not looked at, with the reason; of a row that has several parts, that part.
+| kind | meaning |
+|---|---|
+| synthetic | simulated on a described machine, with made-up routing of stated statistics. Small differences between policies mean nothing there |
+| simulated | the same, where routing plays no part |
+| measured | a test or tool of this project shows it, and is named. (tiny-moe): on the bundled model, not on the paper's; the numbers are those of docs/calibration.md |
+| n/a | not looked at, with the reason |
 
-"b" is batch. Decode is simulated with 16 prompt tokens per sequence and 32 generated ones, DALI's with its 64 and 64,
-PreScope's with a quarter of its 512 and 64 (prompts count there), MoEpic's after 640 steps that do not count (`--warm`), so
-that its partition has moved (once, after 500 tokens, not the paper's 5000: made-up routing stays as it is), unless the row says otherwise. Baselines are this project's profiles of those names, not the originals.
-Where ours differs from the paper's by much, the difference is the finding; see the notes at the end.
+"b" is the batch. Unless a row says otherwise:
+
+| paper | decode is simulated with |
+|---|---|
+| SMoE | 16 prompt tokens per sequence, 32 generated |
+| DALI | its 64 and 64 |
+| PreScope | a quarter of its 512 and 64; prompts count |
+| MoEpic | 16 and 32, after 640 steps that do not count (`--warm`), so that its partition has moved: once, after 500 tokens instead of the paper's 5000, because made-up routing does not change |
+
+Baselines are this project's profiles of those names, not the originals. A large difference from the paper is a finding; the
+notes explain it. A linked number has details below the table.
 
 | # | paper, place | setting | claim | ours is | ours |
 |---|---|---|---|---|---|
 '''
 
+DETAILS = '''
+## Details
+'''
+
 TAIL = '''
 ## Notes
 
-- Baselines here share one engine without overhead; the papers' baselines pay for their own. So our ratios are mostly
+- Our baselines share one engine without overhead; the papers' baselines pay for their own. So our ratios are mostly
   smaller, and near 1 where the originals differ in engineering and not in policy (rows 11, 12, 18, 23 to 28, 32, 33).
-- TPOT here is a lower bound: 57 ms of computation for Qwen1.5-MoE (MoEpic, 2.2) are mostly a framework's time, of which
+- TPOT here is a lower bound. The 57 ms of computation for Qwen1.5-MoE (MoEpic, 2.2) are mostly a framework's time, of which
   the simulator has 5 us per kernel. `--set launch_us=60` shows what more of it does.
-- Prediction accuracy is an input of a simulation, so claims about it (19, 30, parts of 9, 13 and 37) cannot come out of one;
-  they stand beside what was measured on the bundled model. Skew and
-  overlap of Qwen1.5-MoE are those with which LFU and LRU hit as often as MoEpic's Table 1 says for 30 of 60 experts (35);
-  the other four sizes of that table, synthetic as well, then come out within four points. Models for which nothing is stated have the same.
-- SMoE's substitution is judged by time only; what it does to the output is in row 10, for the bundled model.
-- Without LLaPor (29) the next gate guesses, which costs no time here; without PreSched the device computes all and the best
-  guesses are loaded ahead. The paper does not say more of either.
+- Prediction accuracy is an input of a simulation, so a simulation cannot confirm claims about it (19, 30, parts of 9, 13 and
+  37). Those rows show what was measured on the bundled model.
+- Skew and overlap of Qwen1.5-MoE are those with which LFU and LRU hit as often as MoEpic's Table 1 says for 30 of 60 experts
+  (35). The other four sizes of that table, synthetic as well, then agree within four points. Models for which nothing is
+  stated have the same skew and overlap.
+- SMoE's substitution is judged by time only. Row 10 shows what it does to the output of the bundled model.
+- Without LLaPor (29) the next gate predicts, which costs no time here. Without PreSched the device computes everything and the
+  best predictions are prefetched. The paper does not say more of either.
 
 ## Where ours has another sign, and why
 
-- **5** (SMoE slower in prefill): the gain in the paper is overlap of CPU, device and link, which our HybriMoE has too, and
+- **5** (SMoE slower in prefill): the paper's gain is the overlap of CPU, device and link. Our HybriMoE has it too, and
   its three queues fit tighter than SMoE's two pointers. With SMoE's assignment it is as slow: `moepager simulate --machine
   rtx3080ti-i9 --model deepseek-moe-16b --profile hybrimoe --assign two-pointer --prompt 128 --gen 4` (690 ms, SMoE 682,
   HybriMoE 625).
-- **8** (+Pre gains nothing): with one sequence demands keep the link busy, and a prefetch cannot be loaded in time that
-  is not there; +BA then takes away the CPU's part of the work, so it gains more than in the paper.
-- **11, 14, 16** (HybriMoE ahead of DALI): DALI describes HybriMoE as a static threshold on tokens (1, 3.1, A.4);
-  HybriMoE's own paper has queues filled by simulated finishing times, which is what our profile does, and those count
-  the waiting for the link that DALI's eq. 5 leaves out. With a threshold (`--profile hybrimoe --assign threshold`) DALI
-  is ahead, as printed in rows 11 and 14. In 16 scores (HybriMoE's cache) say of made-up routing all there is to know, and
-  a cache that changes at every load follows it faster than eight swaps in four steps.
+- **8** (+Pre gains nothing): with one sequence demands keep the link busy, so a prefetch finds no time. +BA then takes
+  away the CPU's part of the work and gains more than in the paper.
+- **11, 14, 16** (HybriMoE ahead of DALI): DALI describes HybriMoE as a static threshold on tokens (1, 3.1, A.4).
+  HybriMoE's own paper fills queues by simulated finishing times, which is what our profile does; those count the waiting for
+  the link that DALI's eq. 5 leaves out. With a threshold (`--profile hybrimoe --assign threshold`) DALI is ahead (rows
+  11 and 14). In 16, scores (HybriMoE's cache) contain all there is to know of made-up routing, and a cache that
+  changes at every load follows it faster than eight swaps in four steps.
 - **23 to 26, 28** (PreScope behind): 32 GB hold nearly all of DeepSeek-V2-Lite and Moonlight, so there is little to page
-  (99.6 % hits, synthetic), and PreScope pays for its predictions, which stand in the step's way here and are hidden in the paper
+  (99.6 % hits, synthetic), and PreScope pays for its predictions: they delay the step here and are hidden in the paper
   (6.4). With 24 GiB and hidden predictions the sign is the paper's: `moepager simulate --machine a100-32gb-xeon6230r
   --model deepseek-v2-lite --batch 16 --gen 16 --prompt 128 --set device_gib=24,llapor_us=0 --profile prescope` takes 40.5 ms
   per step, Fiddler 46.6, HybriMoE with `--partition hot-table` 42.7. A second version of that paper is said to use 24 GB.
-- **32, 36, 38, 39** (MoEpic ahead by less; its partition and its theta are nearly of no worth): made-up layers differ little
-  from each other, so there is little to move, and the link is busy nearly all the time whatever theta is. The prompt of 36 takes longer with the partition. Its baselines load in time what the paper says they
-  do not: their TPOT of 136 to 248 ms is mostly a framework's. A partition that only waits for an idle device
-  waits for the end of the text, because prefetches leave no such moment: when it is due, nothing is loaded ahead until it has had one.
+- **32, 36, 38, 39** (MoEpic ahead by less; its partition and theta gain next to nothing): made-up layers differ little
+  from each other, so there is little to move, and the link is busy nearly all the time whatever theta is. The prompt of 36
+  takes longer with the partition. Our baselines load in time what the paper says they do not: their TPOT of 136 to 248 ms
+  is mostly a framework's. A partition that only waits for an idle device would wait for the end of the text, because
+  prefetches leave no such moment; when it is due, prefetching pauses until it has moved.
 
 ## Commands
 
@@ -73,7 +86,7 @@ TAIL = '''
 
 
 Claim = collections.namedtuple('Claim', 'number place setting claim ours')
-WAITS = fixed('n/a', 'several machines: later')
+WAITS = fixed('n/a', 'several machines: not supported')
 
 CLAIMS = [Claim(*row) for row in (
     (1, 'SMoE VI-B, Fig. 11', 'mean of S1-S3 (S1 DeepSeek-MoE-16B/3080 Ti, S2 XVERSE-A4.2B/4060 Ti 16 GB, S3 Qwen2-57B/A6000), best baseline', 'TPOT -24 % (b1), -35 % (b3)', smoe.mean),

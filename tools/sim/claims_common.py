@@ -1,4 +1,8 @@
-"""What the claims of all papers share; used by tools/sim/claims_*.py."""
+"""What the claims of all papers share; used by tools/sim/claims_*.py.
+
+A claim's function gets the simulator and returns (kind, cell) or (kind, cell, details): the text of
+the table's cell, at most 200 characters, and what is listed below the table.
+"""
 import os
 import re
 
@@ -12,9 +16,9 @@ def present(sim, names):
 
 
 def absent(sim, names):
-    """Why baselines are not in the row, or nothing."""
+    """Why baselines are not in the row: a list with one detail, or none."""
     gone = [name for name in names if not sim.has(name)]
-    return f'; {", ".join(gone)} n/a: not simulated (docs/policies.md)' if gone else ''
+    return [f'{", ".join(gone)} n/a: not simulated (docs/policies.md)'] if gone else []
 
 
 def tpot(row):

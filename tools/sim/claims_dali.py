@@ -57,18 +57,18 @@ def prefill(sim):
 
 def motivation(sim):
     rows = sim.rows(GPU, 'mixtral-8x7b-q4', ['hybrimoe'], (8, 32), **FLAGS)
-    text = ', '.join(
-        f'HybriMoE Mixtral b{b}: waiting {100 * r["exposed_wait_share"]:.0f} %, link busy '
+    cell = 'HybriMoE Mixtral: ' + '; '.join(
+        f'b{b} waiting {100 * r["exposed_wait_share"]:.0f} %, link busy '
         f'{100 * r["link_busy_share"]:.0f} %, hits {100 * r["hit_rate"]:.0f} %'
         for (_, b), r in rows.items())
     greedy = [assign_times(sim, m, (16,), ('greedy',))['greedy']['lru', 16] for m in MODELS]
-    text += ('; greedy alone b16: link busy '
-             f'{"/".join(format(100 * r["link_busy_share"], ".0f") for r in greedy)} %, waiting '
-             f'{"/".join(format(100 * r["exposed_wait_share"], ".0f") for r in greedy)} %')
     cells = document_cells('calibration.md', 'mean')
-    return f'synthetic; {MEASURED}', text + (
-        f'; Table 2: history (EdgeMoE) {cells[1]}, gate (HybriMoE) {cells[0]} of a token\'s experts '
-        '(docs/calibration.md); by workload n/a: not counted there')
+    return f'synthetic; {MEASURED}', cell, [
+        f'greedy alone, b16, {", ".join(MODELS)}: link busy '
+        f'{"/".join(format(100 * r["link_busy_share"], ".0f") for r in greedy)} %, waiting '
+        f'{"/".join(format(100 * r["exposed_wait_share"], ".0f") for r in greedy)} %',
+        f'Table 2: history (EdgeMoE) {cells[1]}, gate (HybriMoE) {cells[0]} of a token\'s experts '
+        '(docs/calibration.md); by workload n/a: not counted there']
 
 
 def assign_times(sim, model, batches, assigns, **more):
@@ -84,18 +84,19 @@ def assign(sim):
     for model in MODELS:
         times = assign_times(sim, model, (16,), ('resident',) + names)
         base = times['resident']['lru', 16]['tpot_ms']
-        text.append(model + ' b16: ' + ', '.join(
+        text.append(model + ': ' + ', '.join(
             f'{name} {base / times[name]["lru", 16]["tpot_ms"]:.2f}x' for name in names))
         layers = sim.layers(model)
         for name in ('greedy', 'exact'):
             ms = decision_us(f'assign `{name}`') * layers / 1000
             shares.append(ms / (ms + times[name]['lru', 16]['tpot_ms']))
-    return 'synthetic; deciding measured', '; '.join(text) + (
-        ' over all on the CPU; nothing resident; exact to the end of its search, without its time; '
-        f'deciding ({decision_us("assign `greedy`")} and {decision_us("assign `exact`")} us a layer, '
-        'docs/policies.md, 64 experts and 16 tokens; exact there with 5000 nodes) would be '
-        f'{100 * max(shares[::2]):.2f} % of a step for greedy and {100 * max(shares[1::2]):.2f} % '
-        'for exact at most')
+    return 'synthetic; deciding measured', f'{text[-1]} over all-CPU, b16, nothing resident', [
+        *(f'{each} over all-CPU (b16, nothing resident)' for each in text[:-1]),
+        'exact runs to the end of its search, whose time is not included',
+        f'a decision takes {decision_us("assign `greedy`")} us per layer for greedy, '
+        f'{decision_us("assign `exact`")} us for exact with 5000 nodes (docs/policies.md, 64 experts, '
+        f'16 tokens): at most {100 * max(shares[::2]):.2f} % and {100 * max(shares[1::2]):.2f} % of a '
+        'step']
 
 
 def exact(sim):
@@ -107,11 +108,12 @@ def exact(sim):
             seconds = [times[a]['lru', b]['tpot_ms'] * 32 / 1e3 for a in ('exact', 'greedy')]
             text.append(f'{model} b{b} {seconds[0]:.2f}/{seconds[1]:.2f} '
                         f'({100 * seconds[0] / seconds[1]:.0f} %)')
-    return 'synthetic', ', '.join(text) + ' s; exact to the end of its search; time of deciding not included'
+    return 'synthetic', ', '.join(text) + ' s', [
+        'exact runs to the end of its search; the time of decisions is not included']
 
 
 def cache(sim):
-    text = []
+    text, details = [], []
     for model in ('deepseek-v2-lite-q4', 'mixtral-8x7b-q4'):
         common = {**FLAGS, 'assign': 'greedy', 'predict': 'none', 'prefetch': 'none'}
         a = sim.rows(GPU, model, ['dali'], (4,), **common)['dali', 4]
@@ -135,9 +137,9 @@ def cache(sim):
         ahead = {AHEAD: flags[AHEAD]} if AHEAD in flags else {}
         now = sim.rows(GPU, model, ['dali'], (16,), budget='25%', prompt=64, gen=64,
                        **ahead)['dali', 16]['tpot_ms']
-        text.append(f'{model} b16, cache 25 %, each over the one before: {", ".join(shown)}, '
-                    f'cache {before / now:.2f}x')
-    return 'synthetic', ', '.join(text)
+        details.append(f'{model} b16, cache 25 %, each over the one before: {", ".join(shown)}, '
+                       f'cache {before / now:.2f}x')
+    return 'synthetic', 'cache alone, b4: ' + ', '.join(text), details
 
 
 def option_sweep(sim, model, batch, variants, show):
@@ -159,19 +161,22 @@ def windows(sim):
     def show(row):
         return f'{row["tokens_per_s"] / 32:.2f} tok/s, hits {100 * row["hit_rate"]:.1f} %'
 
-    text = []
+    details = []
     for model, pairs in (('deepseek-v2-lite-q4', ((2, 8), (2, 16), (4, 8), (4, 16), (8, 8))),
                          ('qwen3-30b-a3b-q4', ((2, 8), (2, 16), (4, 8), (4, 16), (8, 8))),
                          ('mixtral-8x7b-q4', ((2, 1), (2, 2), (4, 1), (4, 2), (8, 1)))):
-        text.append(f'{model} b32: ' + option_sweep(
+        details.append(f'{model} b32, by (w,u): ' + option_sweep(
             sim, model, 32, [(f'({w},{u})', {WINDOW: w, SWAPS: u}) for w, u in pairs], show))
     rows = [sim.rows(GPU, 'deepseek-v2-lite-q4', ['dali'], (64,), assign=a, **FLAGS)['dali', 64]
             for a in ('threshold', 'greedy')]
     changes = [(busy_ms(rows[1], what) - busy_ms(rows[0], what)) * FLAGS['gen'] / 1e3
                for what in ('cpu', 'device', 'link')]
-    return 'synthetic', '; '.join(text) + (
-        '; DeepSeek b64, greedy after a threshold: CPU {:+.2f}, device {:+.2f}, link {:+.2f} s busy'
-        .format(*changes))
+    few = option_sweep(sim, 'deepseek-v2-lite-q4', 32,
+                       [(f'({w},{u})', {WINDOW: w, SWAPS: u}) for w, u in ((2, 16), (4, 8), (8, 8))],
+                       show)
+    return 'synthetic', f'DeepSeek b32: {few}', details + [
+        'DeepSeek b64, greedy instead of a threshold: CPU {:+.2f}, device {:+.2f}, link {:+.2f} s busy'
+        .format(*changes)]
 
 
 def long(sim):
@@ -196,14 +201,15 @@ def accuracy(sim):
 def memory(sim):
     rows = {m: sim.rows(GPU, m, ['lru'], (1,), budget='50%', gen=1, prompt=1)['lru', 1]
             for m in ('mixtral-8x7b-q4', 'qwen3-30b-a3b-q4')}
-    text = 'experts at 50 %: ' + ', '.join(
+    cell = 'experts at 50 %: ' + ', '.join(
         f'{m} {r["budget_bytes"] / 1e9:.1f} GB' for m, r in rows.items())
-    text += '; growth with the batch n/a: the simulator keeps no account of activations; deciding: '
+    shares = []
     model = 'deepseek-v2-lite-q4'
     for name, how in (('hybrimoe', 'queue'), ('dali', 'greedy')):
         ms = sim.rows(GPU, model, [name], (8,), **FLAGS)[name, 8]['tpot_ms']
         mine = decision_us(f'assign `{how}`') * sim.layers(model) / 1000
-        text += f'{how} {100 * mine / (mine + ms):.2f} %, '
-    return 'simulated; deciding measured', text + (
-        'measured by bench_policies (docs/policies.md; 64 experts, 16 tokens) of a simulated step of '
-        'DeepSeek b8')
+        shares.append(f'{how} {100 * mine / (mine + ms):.2f} %')
+    return 'simulated; deciding measured', f'{cell}; deciding: {", ".join(shares)}', [
+        'deciding: measured by bench_policies (docs/policies.md; 64 experts, 16 tokens), of a '
+        'simulated step of DeepSeek b8',
+        'growth with the batch n/a: the simulator keeps no account of activations']

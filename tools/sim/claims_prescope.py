@@ -46,14 +46,15 @@ def gain(key, best, *cases):
     """Of each case (machine, models, batches): as stated, and where the stated memory nearly holds
     the model, also with less of it and with the prediction out of the way."""
     def ours(sim):
-        text = []
+        text, details = [], []
         for machine, models, batches in cases:
-            head = f'{machine.split("-")[0].upper()} b{",".join(map(str, batches))}: ' * (len(cases) > 1)
-            text.append(head + gains(sim, machine, models, batches, key, best))
+            head = f'{machine.split("-")[0].upper()} b{",".join(map(str, batches))}'
+            text.append(f'{head}: ' * (len(cases) > 1) +
+                        gains(sim, machine, models, batches, key, best))
             if 'deepseek-v2-lite' in models:
-                text[-1] += ', with 24 GiB and hidden prediction: ' + gains(
-                    sim, machine, models, batches, key, best, **LESS)
-        return 'synthetic', '; '.join(text) + absent(sim, BASELINES)
+                details.append(f'{head}, with 24 GiB and hidden prediction: ' + gains(
+                    sim, machine, models, batches, key, best, **LESS))
+        return 'synthetic', '; '.join(text), details + absent(sim, BASELINES)
     return ours
 
 
@@ -62,23 +63,23 @@ def a100(sim):
     for model in MODELS:
         row = all_rows(sim, A100, model, (64,))['prescope', 64]
         speeds.append(f'{64 * FLAGS["gen"] / whole_ms(row) * 1e3:.1f}')
-    kind, text = gain('throughput', False, (A100, MODELS, (64,)))(sim)
-    return kind, f'{"/".join(speeds)} tok/s; {text}'
+    kind, text, details = gain('throughput', False, (A100, MODELS, (64,)))(sim)
+    return kind, f'{"/".join(speeds)} tok/s; {text}', details
 
 
 def latency(sim):
-    text = []
+    text, details = [], []
     for model, batch in (('deepseek-v2-lite', 4), ('qwen3-30b-a3b', 64), ('mixtral-8x7b', 64)):
         row = all_rows(sim, V100, model, (batch,))['prescope', batch]
-        text.append(f'{model} b{batch} {tpot(row) / 1e3:.2f} s a step ('
-                    f'{gains(sim, V100, [model], (batch,), "latency", False)})')
+        text.append(f'{model} b{batch} {tpot(row) / 1e3:.2f} s a step')
+        details.append(f'{model} b{batch}: {gains(sim, V100, [model], (batch,), "latency", False)}')
     plateau = all_rows(sim, V100, 'mixtral-8x7b', (64,))['klotski', 64]
-    return 'synthetic', '; '.join(text) + f', klotski {tpot(plateau) / 1e3:.2f} s' + \
-        absent(sim, BASELINES)
+    return 'synthetic', '; '.join(text) + f', klotski {tpot(plateau) / 1e3:.2f} s', \
+        details + absent(sim, BASELINES)
 
 
 def ablation(sim):
-    text = []
+    text, details = [], []
     for name, machine, model, batch, flags in (
             ('table', V100, 'deepseek-v2-lite', 4, {'partition': 'random'}),
             ('PreSched', A100, 'mixtral-8x7b', 64, {'assign': 'gpu-only', 'prefetch': 'top'}),
@@ -88,11 +89,11 @@ def ablation(sim):
         less = sim.rows(machine, model, ['prescope'], (batch,), **FLAGS, **flags)['prescope', batch]
         text.append(f'without {name} {percent(whole_ms(whole) / whole_ms(less) - 1)}')
         if name == 'table':
-            text[-1] += (f' (random first residents; hits {100 * whole["hit_rate"]:.0f} -> '
-                         f'{100 * less["hit_rate"]:.0f} %)')
-    return 'synthetic', ', '.join(text) + (
-        f' (as its copies: {SLOW_COPIES}, 1.7 times the time; that they wait for computation n/a: the '
-        "simulator's copies never do)")
+            details.append(f'without table: random first residents; hits '
+                           f'{100 * whole["hit_rate"]:.0f} -> {100 * less["hit_rate"]:.0f} %')
+    return 'synthetic', ', '.join(text), details + [
+        f'without AsyncIO: {SLOW_COPIES}, copies that take 1.7 times as long; that they wait for '
+        "computation n/a: the simulator's copies never do"]
 
 
 # The A100's link with copies that take 1.7 times as long: PyTorch's, by the claim itself.
@@ -105,9 +106,10 @@ def prediction(sim):
     small, wide = (document_cells('calibration.md', row) for row in ('llapor', 'llapor, wide'))
     return MEASURED, (
         f'Top-4 {hot[4]} with the paper\'s shapes, {hot[5]} with wider ones (gate {hot[0]}); of a '
-        f'token\'s experts {recall[4]} and {recall[5]} (gate {recall[0]}); {small[2]} and {wide[2]}; '
-        f'training {small[3]} and {wide[3]} (docs/calibration.md); the four models and the time of a '
-        'prediction n/a: inputs of a simulation')
+        f'token\'s experts {recall[4]} and {recall[5]} (gate {recall[0]})'), [
+            f'networks of {small[2]} and {wide[2]}, trained in {small[3]} and {wide[3]} '
+            '(docs/calibration.md)',
+            'the four models and the time of a prediction n/a: inputs of a simulation']
 
 
 def sizes(sim):
@@ -120,6 +122,7 @@ def sizes(sim):
     gap = (busy_ms(mine, 'cpu') - busy_ms(mine, 'device')) / sim.layers('mixtral-8x7b')
     ratio = fiddler['cpu_busy_share'] / fiddler['device_busy_share']
     return 'simulated; synthetic', (
-        'expert ' + ', '.join(each) + ' MiB; the link of all machines is taken as 79 %; Mixtral A100 '
-        f'b64: CPU busy {gap:+.1f} ms longer than the device per layer in the mean; half and peak of '
-        f'the layers n/a: only sums are printed; Fiddler CPU {ratio:.1f}x device')
+        'expert ' + ', '.join(each) + f' MiB; Mixtral A100 b64: Fiddler CPU {ratio:.1f}x device'), [
+            'the link of all machines is taken as 79 % of PCIe',
+            f'Mixtral A100 b64: CPU busy {gap:+.1f} ms longer than the device, mean per layer; half '
+            'and peak of the layers n/a: only sums are printed']

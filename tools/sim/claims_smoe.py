@@ -52,7 +52,7 @@ def shares(sim):
     row = sim.rows(machine, model, ['lru'], [1], **DECODE)['lru', 1]
     return 'synthetic', (f'lru: waiting for experts {100 * row["exposed_wait_share"]:.0f} %, device '
                          f'busy {100 * row["device_busy_share"]:.0f} %; by score n/a: waits are not '
-                         'told apart by it')
+                         'counted by score')
 
 
 def ablation(sim):
@@ -95,5 +95,6 @@ def accuracies(sim):
     del sim
     at = {a: document_cells('calibration.md', a) for a in ('0', '0.25', '0.35', '0.6')}
     text = ', '.join(f'{a}: {cells[0]} / {cells[3]}' for a, cells in at.items())
-    return MEASURED, ('perplexity of held-out text by alpha, 50 % / 25 % in RAM: ' + text +
-                      ' (all 13 in docs/calibration.md); the data sets and models n/a: not at hand')
+    return MEASURED, f'perplexity of held-out text by alpha, 50 % / 25 % in RAM: {text}', [
+        'docs/calibration.md has all 13 values of alpha',
+        'the data sets and models of the paper n/a: not at hand']
