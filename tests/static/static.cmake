@@ -1,11 +1,14 @@
 # Checks of the tree itself, and of what was generated or built from it.
-foreach(check check_layers check_source check_errors)
+foreach(check check_layers check_source check_errors check_docs)
     add_test(NAME static/${check} COMMAND tools/${check}.sh WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(static/${check} PROPERTIES LABELS static)
 endforeach()
 add_test(NAME static/make_ptx COMMAND tools/make_ptx --check
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/make_ptx PROPERTIES LABELS static SKIP_RETURN_CODE 77)
+add_test(NAME static/make_pictures COMMAND tools/make_pictures --check
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(static/make_pictures PROPERTIES LABELS static)
 add_test(NAME static/check_options COMMAND tools/check_options.sh $<TARGET_FILE:moepager>
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/check_options PROPERTIES LABELS static)
