@@ -87,7 +87,7 @@ FEW = {**DECODE, 'budget': '37.5%', 'prompt': 128}  # 96 of Mixtral's 256 expert
 def ablation(sim):
     text = []
     for name, flags in (('all', {}),
-                        ('w/o SP (guesses by chance)', {'set': 'accuracy_gate=0.25'}),
+                        ('w/o SP (random predictions)', {'set': 'accuracy_gate=0.25'}),
                         ('LCP (random)', {'evict': 'random'}),
                         ('CCA (equal shares, theta 1/2)', NEVER)):
         row = one(sim, MIXTRAL, **FEW, **flags)
