@@ -74,7 +74,7 @@ git ls-files -- kernels vmm policy engine interpose | grep -E '\.(c|h|cu|cuh)$' 
         print("$file:$.: must not include $header\n"), $bad = 1 if !$ok;
     }
     END { $? = $bad ? 1 : 0 }' || bad=1
-moves='load|promote|cancel|poll|wait|wait_any|evict|lease|release'
+moves='load|promote|cancel|poll|wait|wait_any|evict|lease|release|lease_host|release_host'
 git grep -nE "mp_space_($moves)\(" -- 'policy/*.[ch]' 'engine/*.[ch]' 'interpose/*.[ch]' |
     grep -v '^policy/pager/' | sed 's/$/ <- only the pager may/' | grep . && bad=1
 exit $bad

@@ -191,6 +191,15 @@ void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way,
  * in between. */
 bool mp_pager_find(struct mp_pager *pager, uint32_t unit, const void *piece_p[MP_UNIT_PIECES_MAX]);
 
+/*
+ * Begin to use a unit where the host tier has it: its pieces stay at these addresses, for the CPU
+ * and for the device over its link, until mp_pager_release_host(). False: the host tier does not
+ * hold it, or there is none. The device tier is not touched, and no layer needs to be open.
+ */
+bool mp_pager_lease_host(struct mp_pager *pager, uint32_t unit,
+                         const void *piece_p[MP_UNIT_PIECES_MAX]);
+void mp_pager_release_host(struct mp_pager *pager, uint32_t unit);
+
 /* Between layers: units whose transfer has started, or is about to. */
 uint32_t mp_pager_reading(const struct mp_pager *pager);
 

@@ -202,6 +202,18 @@ bool mp_pager_find(struct mp_pager *pager, uint32_t unit, const void *piece_p[MP
     return false;
 }
 
+bool mp_pager_lease_host(struct mp_pager *pager, uint32_t unit,
+                         const void *piece_p[MP_UNIT_PIECES_MAX])
+{
+    (void)pager, (void)unit, (void)piece_p;
+    return false;
+}
+
+void mp_pager_release_host(struct mp_pager *pager, uint32_t unit)
+{
+    (void)pager, (void)unit;
+}
+
 uint32_t mp_pager_reading(const struct mp_pager *pager)
 {
     (void)pager;

@@ -207,6 +207,11 @@ bool mp_space_reader_idle(const struct mp_space *space)
     return mp_reader_idle(space->reader);
 }
 
+uint64_t mp_space_generation(const struct mp_space *space)
+{
+    return space->generation;
+}
+
 uint64_t mp_space_read_ns(const struct mp_space *space, uint32_t unit)
 {
     const struct mp_ticket *ticket = &unit_of(space, unit)->ticket;

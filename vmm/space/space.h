@@ -207,8 +207,12 @@ void mp_space_wait_filled(struct mp_space *space);
 enum mp_status mp_space_set_budget(struct mp_space *space, uint64_t budget_bytes, uint32_t *class_p,
                                    uint32_t *evict_p) MP_MUST_CHECK;
 
-/* How often a unit that stayed resident has got another slot, that is, another address. */
-uint64_t mp_space_moves(const struct mp_space *space);
+/*
+ * Changes whenever a unit takes, loses or changes its slot, and when all of its bytes have arrived.
+ * While it stays the same, so do mp_space_state() and the addresses that a lease gives, of every
+ * unit.
+ */
+uint64_t mp_space_generation(const struct mp_space *space);
 
 /* Bytes of the device tier's frames now. */
 uint64_t mp_space_frame_bytes(const struct mp_space *space);

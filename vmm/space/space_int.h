@@ -43,7 +43,8 @@ struct mp_space {
     struct mp_reader_stats seen;          /* what of the reader's is in the counters */
     struct mp_ticket **waiting;           /* (units): of mp_space_wait_any() */
     uint32_t *owner[MP_TIER_CLASSES_MAX]; /* (slots): unit, or SPACE_NOBODY */
-    uint64_t resident_bytes, moves;
+    uint64_t resident_bytes;
+    uint64_t generation; /* see mp_space_generation() */
 
     /* Without them files are read into the device tier, and nobody looks at the rest. */
     struct mp_host_tier *host;

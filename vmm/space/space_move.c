@@ -51,6 +51,8 @@ void mp_space_must_apply(struct mp_space *space, uint32_t unit, enum mp_res_even
 
     mp_assert(status == MP_OK);
     (void)status;
+    if (event != MP_RES_EV_RELEASE)
+        space->generation++;
 }
 
 void mp_space_give_slot(struct mp_space *space, uint32_t unit)

@@ -18,11 +18,6 @@ uint64_t mp_space_frame_bytes(const struct mp_space *space)
     return mp_tier_frame_bytes(space->tier);
 }
 
-uint64_t mp_space_moves(const struct mp_space *space)
-{
-    return space->moves;
-}
-
 uint64_t mp_space_lost_bytes(const struct mp_space *space)
 {
     struct mp_backend *backend = space->backend;
@@ -121,7 +116,7 @@ static enum mp_status move_unit(struct mp_space *space, struct mp_lane *lane, ui
     space->owner[to.class_index][to.index] = unit;
     space->owner[slot->class_index][slot->index] = SPACE_NOBODY;
     *slot = to;
-    space->moves++;
+    space->generation++;
     return MP_OK;
 }
 

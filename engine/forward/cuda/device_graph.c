@@ -311,14 +311,12 @@ static enum mp_status write_table(struct mp_device *device)
 {
     struct mp_device_graphs *g = device->graphs;
     const struct mp_engine *engine = device->engine;
-    const struct mp_counters *c = &engine->counters;
     const uint32_t E = engine->shape.experts, S = slices_of(device);
     const uint32_t units = engine->shape.layers * E * S;
+    const uint64_t generation = mp_space_generation(engine->space);
     enum mp_status status;
 
-    if (g->known && g->loads == c->loads && g->prefetches == c->prefetch_issued &&
-        g->evictions == c->evictions && g->resident_bytes == c->resident_bytes &&
-        g->moves == mp_space_moves(engine->space))
+    if (g->known && g->generation == generation)
         return MP_OK;
     for (uint32_t u = 0; u < units; u++) {
         struct mp_cuda_place_of *place = &g->places[u / S / E * S * E + u % S * E + u / S % E];
@@ -333,11 +331,7 @@ static enum mp_status write_table(struct mp_device *device)
                 .valid = 1,
             };
     }
-    g->loads = c->loads;
-    g->prefetches = c->prefetch_issued;
-    g->evictions = c->evictions;
-    g->resident_bytes = c->resident_bytes;
-    g->moves = mp_space_moves(engine->space);
+    g->generation = generation;
     status = mp_gpu_upload(device->gpu, mp_device_stream(device), g->table, g->places,
                            (uint64_t)units * sizeof(g->places[0]));
     g->known = status == MP_OK;

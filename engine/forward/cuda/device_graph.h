@@ -27,8 +27,8 @@ struct mp_device_graphs {
     uint32_t *missed;                // (L, S)
     float *seen;                     // (L, N, E)
 
-    bool known; /* the table is that of these counts */
-    uint64_t loads, prefetches, evictions, resident_bytes, moves;
+    bool known; /* the table is that of this generation of the space */
+    uint64_t generation;
 
     struct mp_step_ops host; /* the operations of a host-driven step */
     bool taken;              /* the layer in work is the host's now */

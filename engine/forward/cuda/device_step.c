@@ -23,7 +23,7 @@ void mp_device_release_host(struct mp_device *device)
 
     for (uint32_t i = 0; i < units; i++) {
         if (device->leased[i])
-            mp_space_release_host(device->engine->space, device->leased_layer * units + i);
+            mp_pager_release_host(device->engine->pager, device->leased_layer * units + i);
         device->leased[i] = 0;
     }
 }
@@ -203,13 +203,12 @@ static bool op_take(void *ctx, uint32_t moe_layer, uint32_t expert, enum mp_exec
 
     (void)executor;
     for (uint32_t i = 0; i < slices; i++) {
-        if (mp_space_lease_host(engine->space, units + first + i, device->pieces[first + i]) ==
-            MP_OK) {
+        if (mp_pager_lease_host(engine->pager, units + first + i, device->pieces[first + i])) {
             device->leased[first + i] = 1;
             continue;
         }
         while (i-- > 0) {
-            mp_space_release_host(engine->space, units + first + i);
+            mp_pager_release_host(engine->pager, units + first + i);
             device->leased[first + i] = 0;
         }
         return false;

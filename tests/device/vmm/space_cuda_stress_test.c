@@ -31,6 +31,8 @@ struct model {
     uint32_t leases[UNITS], host_leases[UNITS];
     const void *pieces[UNITS][MP_UNIT_PIECES_MAX];
     const void *host_pieces[UNITS][MP_UNIT_PIECES_MAX];
+    const void *placed[UNITS]; /* where valid units were found, by placed_at; NULL: not valid */
+    uint64_t placed_at;
     struct mp_space_plan plan; /* at the start */
     unsigned loaded, canceled, full, evicted, busy, in_place, resized;
 };
@@ -184,6 +186,25 @@ static void resize(struct model *m)
     m->resized += status == MP_OK;
 }
 
+/* While the generation stays the same every unit is where it was. */
+static void check_placement(struct model *m)
+{
+    const uint64_t generation = mp_space_generation(m->w.space);
+
+    for (uint32_t u = 0; u < UNITS; u++) {
+        const void *pieces[MP_UNIT_PIECES_MAX] = { NULL };
+
+        if (mp_space_state(m->w.space, u) == MP_RES_VALID) {
+            CHECK_EQ(mp_space_lease(m->w.space, u, pieces), MP_OK);
+            mp_space_release(m->w.space, u);
+        }
+        if (generation == m->placed_at)
+            CHECK(m->placed[u] == pieces[0]);
+        m->placed[u] = pieces[0];
+    }
+    m->placed_at = generation;
+}
+
 static void step(struct model *m)
 {
     const uint32_t unit = random_below(UNITS);
@@ -229,6 +250,7 @@ static void step(struct model *m)
     }
     CHECK_EQ(mp_space_leases(space, unit), m->leases[unit]);
     CHECK(mp_space_check(space));
+    check_placement(m);
 }
 
 struct kind {

@@ -335,6 +335,35 @@ static void leases_hold_units_and_a_full_class_is_an_answer(void)
     mp_space_destroy(space);
 }
 
+/* What a table of addresses has to follow, and nothing else, makes a new generation. */
+static void a_new_generation_follows_each_change_of_placement(void)
+{
+    const struct mp_unit units[] = { { { { 0, 0, 9000 } }, 1 },
+                                     { { { 0, 9000, 9000 } }, 1 },
+                                     { { { 0, 18000, 9000 } }, 1 } };
+    struct mp_space_config config = config_of(units, 3);
+    const void *pieces[MP_UNIT_PIECES_MAX];
+    struct mp_space *space = create(&config);
+    uint64_t before = mp_space_generation(space);
+
+    CHECK_EQ(mp_space_load(space, 0, MP_PRIORITY_DEMAND), MP_OK);
+    CHECK(mp_space_generation(space) != before);
+    before = mp_space_generation(space);
+    CHECK_EQ(mp_space_wait(space, 0), MP_OK);
+    CHECK(mp_space_generation(space) != before);
+
+    before = mp_space_generation(space);
+    CHECK_EQ(mp_space_lease(space, 0, pieces), MP_OK);
+    mp_space_release(space, 0);
+    CHECK_EQ(mp_space_wait(space, 0), MP_OK);
+    CHECK_EQ(mp_space_poll(space, 0), MP_RES_VALID);
+    CHECK_EQ(mp_space_generation(space), before);
+
+    CHECK_EQ(mp_space_evict(space, 0), MP_OK);
+    CHECK(mp_space_generation(space) != before);
+    mp_space_destroy(space);
+}
+
 static void wait_any_returns_each_unit_once_it_is_there(void)
 {
     struct mp_space_config config = config_of(odd_units, ODD_UNITS);
@@ -456,6 +485,7 @@ int main(void)
     RUN(a_budget_below_the_smallest_is_refused_with_both_numbers);
     RUN(more_sizes_than_classes_share_the_next_larger_slot);
     RUN(leases_hold_units_and_a_full_class_is_an_answer);
+    RUN(a_new_generation_follows_each_change_of_placement);
     RUN(wait_any_returns_each_unit_once_it_is_there);
     RUN(cancelled_loads_give_their_slot_back);
     RUN(a_changed_file_fails_its_units_and_no_others);
