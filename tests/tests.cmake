@@ -3,15 +3,18 @@ set(mp_wrapped_calls malloc calloc realloc aligned_alloc posix_memalign strdup o
     openat64 fstat fstat64 fstatat fstatat64 statx fcntl fcntl64 pread pread64 read mmap mmap64
     munmap madvise mlock memfd_create ftruncate ftruncate64 fopen fopen64 opendir eventfd
     pthread_create pthread_join io_uring_queue_init io_uring_submit_and_wait
-    io_uring_wait_cqes)
+    io_uring_wait_cqes mbind)
+set(mp_wrapped_file_calls write fsync rename renameat unlinkat mkdir fdopendir open_memstream close
+    fdopen fclose fstatvfs64)
 
 # mp_test(unit/base/error_test LIBS mp_base [TIMEOUT s] [LABELS l] [SOURCES more.c] [ARGS ...]
-#         [VARIANTS a b] [WRAP])
+#         [VARIANTS a b] [WRAP] [WRAP_FILES])
 # builds tests/unit/base/error_test.c as one program and runs it as the test "unit/base/error_test"; with
 # VARIANTS it runs once per variant, which is its first argument and part of the test's name. With
-# WRAP, calls of the system and of libraries can be made to fail; see tests/support/fault/wrap.h.
+# WRAP, calls of the system and of libraries can be made to fail, with WRAP_FILES also what writes
+# files; see tests/support/fault/wrap.h.
 function(mp_test name)
-    cmake_parse_arguments(T "WRAP" "TIMEOUT" "LIBS;LABELS;SOURCES;ARGS;VARIANTS" ${ARGN})
+    cmake_parse_arguments(T "WRAP;WRAP_FILES" "TIMEOUT" "LIBS;LABELS;SOURCES;ARGS;VARIANTS" ${ARGN})
     if(NOT T_TIMEOUT)
         set(T_TIMEOUT 60)
     endif()
@@ -21,9 +24,14 @@ function(mp_test name)
     string(REPLACE "/" "_" target ${name})
     add_executable(${target} tests/${name}.c tests/support/log_guard.c ${T_SOURCES})
     target_link_libraries(${target} PRIVATE ${T_LIBS} mp_options)
-    if(T_WRAP)
-        list(TRANSFORM mp_wrapped_calls PREPEND "-Wl,--wrap=" OUTPUT_VARIABLE wraps)
-        target_sources(${target} PRIVATE tests/support/fault/wrap.c)
+    if(T_WRAP OR T_WRAP_FILES)
+        set(wraps ${mp_wrapped_calls})
+        target_sources(${target} PRIVATE tests/support/fault/fault.c tests/support/fault/wrap.c)
+        if(T_WRAP_FILES)
+            list(APPEND wraps ${mp_wrapped_file_calls})
+            target_sources(${target} PRIVATE tests/support/fault/wrap_files.c)
+        endif()
+        list(TRANSFORM wraps PREPEND "-Wl,--wrap=")
         target_link_libraries(${target} PRIVATE PkgConfig::URING)
         target_link_options(${target} PRIVATE ${wraps})
     endif()
@@ -55,25 +63,20 @@ target_compile_options(mp_sites PRIVATE -O0 -g)
 target_link_libraries(mp_sites PUBLIC mp_options mp_kernels Threads::Threads PkgConfig::HWLOC
     PkgConfig::NUMA PkgConfig::URING PkgConfig::JANSSON PkgConfig::PCRE2 PkgConfig::UTF8PROC)
 
-# Makes allocations of the linked code fail on demand; see tests/support/alloc_fault.h.
-set(MP_ALLOC_FAULT
-    -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=pthread_create)
-
 include(tests/device/fakecuda/fakecuda.cmake)
 
 mp_test(unit/base/error_test LIBS mp_base)
 mp_test(unit/base/lock_test LIBS mp_base)
 mp_test(unit/base/log_test LIBS mp_base)
 mp_test(unit/base/opt_test LIBS mp_base)
-mp_test(unit/base/report_test LIBS mp_base PkgConfig::JANSSON m ${MP_ALLOC_FAULT}
-    -Wl,--wrap=fdopen,--wrap=fsync,--wrap=fclose SOURCES tests/support/alloc_fault.c)
+mp_test(unit/base/report_test LIBS mp_base PkgConfig::JANSSON m WRAP_FILES)
 mp_test(unit/vmm/format/json_test LIBS mp_engine)
 mp_test(unit/engine/calibration_test LIBS mp_engine m)
 mp_test(model/predict_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c TIMEOUT 120)
 mp_test(unit/vmm/format/checkpoint_cases_test LIBS mp_engine SOURCES tests/model/tiny_model.c)
 mp_test(unit/vmm/format/loader_fault_test LIBS mp_engine PkgConfig::JANSSON
     SOURCES tests/model/tiny_model.c WRAP LABELS fault TIMEOUT 120)
-mp_test(unit/engine/pool_test LIBS mp_engine ${MP_ALLOC_FAULT} SOURCES tests/support/alloc_fault.c)
+mp_test(unit/engine/pool_test LIBS mp_engine WRAP)
 mp_test(model/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
     SOURCES tests/model/engine_fault_parts.c tests/model/engine_fault_commands.c WRAP
     LABELS fault TIMEOUT 900)
@@ -89,12 +92,9 @@ mp_fake_cuda(model/engine_io_test cuda-inclusive cuda-exclusive)
 mp_test(model/token_path_test LIBS mp_engine -Wl,--wrap=pthread_mutex_lock
     SOURCES tests/model/harness.c WRAP)
 mp_test(model/generate_test LIBS mp_engine SOURCES tests/model/harness.c TIMEOUT 120)
-mp_test(unit/engine/tokenizer_cases_test LIBS mp_engine ${MP_ALLOC_FAULT} SOURCES tests/support/alloc_fault.c
-    TIMEOUT 600)
+mp_test(unit/engine/tokenizer_cases_test LIBS mp_engine WRAP TIMEOUT 600)
 mp_test(unit/vmm/io/file_test LIBS mp_vmm)
-mp_test(unit/vmm/backend/backend_test LIBS mp_vmm)
-target_link_options(unit_vmm_backend_backend_test PRIVATE
-    -Wl,--wrap=mmap64,--wrap=munmap,--wrap=madvise,--wrap=mbind)
+mp_test(unit/vmm/backend/backend_test LIBS mp_vmm WRAP)
 set(machines good numa_id_unknown no_host_numa no_device init_fails version_fails count_fails)
 mp_test(device/vmm/backend_cuda_test LIBS mp_vmm VARIANTS ${machines} no_driver)
 mp_fake_cuda(device/vmm/backend_cuda_test ${machines})
@@ -186,8 +186,7 @@ mp_test(unit/vmm/io/reader_stress_test LIBS mp_vmm SOURCES tests/unit/vmm/io/rea
     VARIANTS io_uring threads LABELS stress TIMEOUT 120)
 mp_test(unit/vmm/io/reader_test LIBS mp_vmm SOURCES tests/unit/vmm/io/reader_files.c VARIANTS io_uring threads)
 mp_test(unit/vmm/space/residency_test LIBS mp_vmm)
-mp_test(unit/vmm/topo/topology_test LIBS mp_vmm PkgConfig::JANSSON ${MP_ALLOC_FAULT}
-    SOURCES tests/support/alloc_fault.c)
+mp_test(unit/vmm/topo/topology_test LIBS mp_vmm PkgConfig::JANSSON WRAP)
 mp_test(unit/vmm/space/space_test LIBS mp_vmm)
 mp_test(unit/vmm/space/space_layout_test LIBS mp_vmm)
 mp_test(device/vmm/space_cuda_test LIBS mp_vmm VARIANTS table window pinned unpinned TIMEOUT 120)
@@ -231,10 +230,7 @@ mp_test(model/repack_test LIBS mp_engine SOURCES tests/model/harness.c tests/sup
 mp_test(model/slices_test LIBS mp_engine SOURCES tests/model/harness.c
     tests/model/tiny_model.c tests/model/repack_check.c TIMEOUT 300)
 mp_test(model/repack_fault_test LIBS mp_engine SOURCES tests/model/tiny_model.c
-    tests/model/repack_check.c WRAP LABELS fault TIMEOUT 300)
-target_link_options(model_repack_fault_test PRIVATE
-    -Wl,--wrap=write,--wrap=fsync,--wrap=rename,--wrap=renameat,--wrap=unlinkat,--wrap=mkdir
-    -Wl,--wrap=fdopendir,--wrap=open_memstream,--wrap=close,--wrap=fstatvfs64)
+    tests/model/repack_check.c WRAP_FILES LABELS fault TIMEOUT 300)
 mp_test(model/repack_cli_test LIBS mp_engine PkgConfig::JANSSON
     SOURCES tests/model/repack_check.c ARGS $<TARGET_FILE:moepager>
     TIMEOUT 200)

@@ -17,140 +17,11 @@
 #include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
 
-#define CALLS(X)              \
-    X(write, ENOSPC)          \
-    X(fsync, EIO)             \
-    X(rename, EACCES)         \
-    X(renameat, EACCES)       \
-    X(unlinkat, EACCES)       \
-    X(mkdir, EACCES)          \
-    X(fdopendir, ENOMEM)      \
-    X(open_memstream, ENOMEM) \
-    X(close, EIO)
-
-enum call {
-#define X(name, error_number) CALL_##name,
-    CALLS(X)
-#undef X
-        CALL_COUNT
+/* What writes: of the calls that no sweep fails, those that a copy makes. */
+static const enum fault_call calls[] = {
+    FAULT_write, FAULT_fsync,     FAULT_rename,         FAULT_renameat, FAULT_unlinkat,
+    FAULT_mkdir, FAULT_fdopendir, FAULT_open_memstream, FAULT_close,
 };
-
-static const struct {
-    const char *name;
-    int error_number;
-} calls[CALL_COUNT] = {
-#define X(name, error_number) { #name, error_number },
-    CALLS(X)
-#undef X
-};
-
-enum kind { FAIL, SHORT, CORRUPT };
-
-/* Call number `at` of one function goes wrong; UINT_MAX: none. */
-static struct {
-    enum call call;
-    enum kind kind;
-    unsigned at, seen, hits;
-    bool full; /* the disk has no room */
-} trap = { .at = UINT32_MAX };
-
-static bool trapped(enum call call)
-{
-    if (call != trap.call || trap.seen++ != trap.at)
-        return false;
-    trap.hits++;
-    errno = calls[call].error_number;
-    return true;
-}
-
-ssize_t __real_write(int fd, const void *data, size_t bytes);
-ssize_t __wrap_write(int fd, const void *data, size_t bytes);
-ssize_t __wrap_write(int fd, const void *data, size_t bytes)
-{
-    char wrong[4096];
-
-    if (!trapped(CALL_write))
-        return __real_write(fd, data, bytes);
-    if (trap.kind == FAIL)
-        return -1;
-    if (trap.kind == SHORT)
-        return __real_write(fd, data, bytes > 1 ? bytes / 2 : 1);
-    CHECK(bytes <= sizeof(wrong));
-    memcpy(wrong, data, bytes);
-    wrong[bytes / 2] ^= 4;
-    return __real_write(fd, wrong, bytes);
-}
-
-/* Thousands of runs would wait for the disk; what it does is not looked at here. */
-int __wrap_fsync(int fd);
-int __wrap_fsync(int fd)
-{
-    (void)fd;
-    return trapped(CALL_fsync) ? -1 : 0;
-}
-
-int __real_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to);
-int __wrap_rename(const char *from, const char *to)
-{
-    return trapped(CALL_rename) ? -1 : __real_rename(from, to);
-}
-
-int __real_renameat(int from_fd, const char *from, int to_fd, const char *to);
-int __wrap_renameat(int from_fd, const char *from, int to_fd, const char *to);
-int __wrap_renameat(int from_fd, const char *from, int to_fd, const char *to)
-{
-    return trapped(CALL_renameat) ? -1 : __real_renameat(from_fd, from, to_fd, to);
-}
-
-int __real_unlinkat(int fd, const char *name, int flags);
-int __wrap_unlinkat(int fd, const char *name, int flags);
-int __wrap_unlinkat(int fd, const char *name, int flags)
-{
-    return trapped(CALL_unlinkat) ? -1 : __real_unlinkat(fd, name, flags);
-}
-
-int __real_mkdir(const char *path, mode_t mode);
-int __wrap_mkdir(const char *path, mode_t mode);
-int __wrap_mkdir(const char *path, mode_t mode)
-{
-    return trapped(CALL_mkdir) ? -1 : __real_mkdir(path, mode);
-}
-
-DIR *__real_fdopendir(int fd);
-DIR *__wrap_fdopendir(int fd);
-DIR *__wrap_fdopendir(int fd)
-{
-    return trapped(CALL_fdopendir) ? NULL : __real_fdopendir(fd);
-}
-
-FILE *__real_open_memstream(char **text, size_t *bytes);
-FILE *__wrap_open_memstream(char **text, size_t *bytes);
-FILE *__wrap_open_memstream(char **text, size_t *bytes)
-{
-    return trapped(CALL_open_memstream) ? NULL : __real_open_memstream(text, bytes);
-}
-
-/* Closed all the same, as the kernel does. */
-int __real_close(int fd);
-int __wrap_close(int fd);
-int __wrap_close(int fd)
-{
-    const int result = __real_close(fd);
-
-    return trapped(CALL_close) ? -1 : result;
-}
-
-int __real_fstatvfs64(int fd, struct statvfs *info);
-int __wrap_fstatvfs64(int fd, struct statvfs *info);
-int __wrap_fstatvfs64(int fd, struct statvfs *info)
-{
-    const int result = __real_fstatvfs64(fd, info);
-
-    if (trap.full)
-        info->f_bavail = 1;
-    return result;
-}
 
 static char source[sizeof(test_tmpdir_path) + 16], want[sizeof(source)], out[sizeof(source)];
 
@@ -220,30 +91,27 @@ static void every_call_site(void)
     CHECK(failed_runs > 0);
 }
 
-/* One run with a trap; returns whether it sprang. */
-static bool run_trapped(enum call call, enum kind kind, unsigned at, enum mp_status *status_p)
+/* One run in which what the plan says goes wrong; returns whether it came to that. */
+static bool run_with(const struct fault_plan *plan, enum mp_status *status_p)
 {
     const struct mp_repack_config c = config();
     struct mp_repack_report report;
 
     mp_error_clear();
-    trap.call = call;
-    trap.kind = kind;
-    trap.at = at;
-    trap.seen = trap.hits = 0;
+    fault_begin(plan);
     *status_p = mp_repack(&c, &report);
-    trap.at = UINT32_MAX;
-    return trap.hits > 0;
+    return fault_end() > 0;
 }
 
 static void every_call_number_of_what_writes(void)
 {
-    for (unsigned call = 0; call < CALL_COUNT; call++) {
+    for (size_t i = 0; i < MP_ARRAY_LEN(calls); i++) {
+        struct fault_plan plan = { .mode = FAULT_ONCE, .calls = UINT64_C(1) << calls[i] };
         const uint32_t fds = fault_open_fds();
-        unsigned failed = 0, n;
+        unsigned failed = 0;
         enum mp_status status;
 
-        for (n = 0; run_trapped(call, FAIL, n, &status); n++) {
+        for (; run_with(&plan, &status); plan.skip++) {
             /* Some failures do no harm: a stale file that was not there, closing what was read. */
             if (status != MP_OK) {
                 const struct mp_repack_config c = config();
@@ -256,7 +124,8 @@ static void every_call_number_of_what_writes(void)
             remove_out();
             CHECK_EQ(fault_open_fds(), fds);
         }
-        fprintf(stderr, "    %s: %u calls, %u fail the run\n", calls[call].name, n, failed);
+        fprintf(stderr, "    %s: %" PRIu64 " calls, %u fail the run\n", fault_call_name(calls[i]),
+                plan.skip, failed);
         CHECK_EQ(status, MP_OK);
         CHECK(failed > 0);
         remove_out();
@@ -265,48 +134,62 @@ static void every_call_number_of_what_writes(void)
 
 static void short_writes_are_continued(void)
 {
+    struct fault_plan plan = {
+        .mode = FAULT_ONCE,
+        .calls = FAULT_BIT(write),
+        .short_bytes = 1,
+    };
     enum mp_status status;
-    unsigned n;
 
-    for (n = 0; run_trapped(CALL_write, SHORT, n, &status); n++) {
+    for (; run_with(&plan, &status); plan.skip++) {
         CHECK_EQ(status, MP_OK);
         check_same_dirs(want, out);
         remove_out();
     }
-    CHECK(n > 40);
+    CHECK(plan.skip > 40);
     remove_out();
 }
 
 static void wrong_bytes_on_the_disk_are_found(void)
 {
+    struct fault_plan plan = { .mode = FAULT_ONCE, .calls = FAULT_BIT(write), .corrupt = true };
     enum mp_status status;
-    unsigned n, headers = 0;
+    unsigned headers = 0;
 
-    for (n = 0; run_trapped(CALL_write, CORRUPT, n, &status); n++) {
+    for (; run_with(&plan, &status); plan.skip++) {
         CHECK_EQ(status, MP_ERR_IO);
         CHECK_STR(mp_error_last()->code, "E_REPACK_VERIFY");
         headers += strstr(mp_error_last()->text, "the header") != NULL;
         check_no_half_model();
         remove_out();
     }
-    CHECK(n > 40);
-    CHECK(headers > 2 && headers < n / 2);
+    CHECK(plan.skip > 40);
+    CHECK(headers > 2 && headers < plan.skip / 2);
     remove_out();
 }
 
 static void a_full_disk_is_told_before_and_while(void)
 {
+    static const struct fault_plan almost_full = {
+        .mode = FAULT_ALWAYS,
+        .calls = FAULT_BIT(fstatvfs),
+        .short_bytes = 1,
+    };
+    static const struct fault_plan full = {
+        .mode = FAULT_ONCE,
+        .calls = FAULT_BIT(write),
+        .skip = 30,
+    };
     const struct mp_repack_config c = config();
     struct mp_repack_report report;
     enum mp_status status;
 
-    trap.full = true;
-    CHECK_EQ(mp_repack(&c, &report), MP_ERR_IO);
-    trap.full = false;
+    CHECK(run_with(&almost_full, &status));
+    CHECK_EQ(status, MP_ERR_IO);
     CHECK_STR(mp_error_last()->code, "E_REPACK_SPACE");
     CHECK(!dir_has(out, "."));
 
-    CHECK(run_trapped(CALL_write, FAIL, 30, &status));
+    CHECK(run_with(&full, &status));
     CHECK_EQ(status, MP_ERR_IO);
     CHECK_EQ(mp_status_exit_code(status), 6);
     CHECK_STR(mp_error_last()->code, "E_REPACK_WRITE");

@@ -16,7 +16,7 @@ import sys
 
 INSN = re.compile(r"^\s*([0-9a-f]+):\s+(\S.*)$")
 CALL = re.compile(r"^(?:callq?|bl)\s.*<__wrap_(\w+)>$")
-UNCOUNTED = {"munmap", "pthread_join"}  # only counted, never failed
+NOT_SWEPT = {"munmap", "pthread_join", "mbind"}  # not of FAULT_ANY
 
 
 def calls_of(program):
@@ -31,7 +31,7 @@ def calls_of(program):
         if pending is not None:
             found[int(insn[1], 16)] = pending
         call = CALL.match(insn[2])
-        pending = call[1] if call and call[1] not in UNCOUNTED else None
+        pending = call[1] if call and call[1] not in NOT_SWEPT else None
     return found
 
 

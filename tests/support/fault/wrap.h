@@ -56,9 +56,28 @@
     X(io_uring_wait_cqes, EPERM)       \
     X(io_uring_read, EIO)
 
+/* Calls whose failure often does no harm: they fail where a plan names them, not for FAULT_ANY. All
+ * but the first two need mp_test(... WRAP_FILES). fsync() does nothing there: no test waits for the
+ * disk. */
+#define FAULT_NAMED_CALLS(X)  \
+    X(munmap, ENOMEM)         \
+    X(mbind, EPERM)           \
+    X(write, ENOSPC)          \
+    X(fsync, EIO)             \
+    X(rename, EACCES)         \
+    X(renameat, EACCES)       \
+    X(unlinkat, EACCES)       \
+    X(mkdir, EACCES)          \
+    X(fdopendir, ENOMEM)      \
+    X(open_memstream, ENOMEM) \
+    X(close, EIO)             \
+    X(fdopen, ENOMEM)         \
+    X(fclose, EDQUOT)         \
+    X(fstatvfs, EIO)
+
 enum fault_call {
 #define X(name, error_number) FAULT_##name,
-    FAULT_CALLS(X)
+    FAULT_CALLS(X) FAULT_NAMED_CALLS(X)
 #undef X
         FAULT_CALL_COUNT
 };
@@ -72,23 +91,40 @@ enum fault_mode {
     FAULT_MODE_COUNT
 };
 
-#define FAULT_ANY UINT64_MAX
+#define FAULT_BIT(name) (UINT64_C(1) << FAULT_##name)
+#define FAULT_ANY (FAULT_BIT(munmap) - 1) /* all of FAULT_CALLS */
+#define FAULT_ALLOCATIONS                                                                    \
+    (FAULT_BIT(malloc) | FAULT_BIT(calloc) | FAULT_BIT(realloc) | FAULT_BIT(aligned_alloc) | \
+     FAULT_BIT(posix_memalign) | FAULT_BIT(strdup) | FAULT_BIT(pthread_create))
 #define FAULT_EOF UINT32_MAX
 
 struct fault_plan {
     enum fault_mode mode;
-    uint64_t calls;       /* a set: bit of enum fault_call; FAULT_ANY: all */
-    uint64_t skip;        /* calls that match and pass before the first failure */
-    const void *site;     /* only this one; NULL: all */
-    int error_number;     /* 0: the one of the list */
-    uint32_t short_bytes; /* not 0: read, pread and io_uring_read do not fail but return so many;
-                           * FAULT_EOF: they return 0 */
+    uint64_t calls;   /* a set of bits: FAULT_BIT() of calls, or FAULT_ANY */
+    uint64_t skip;    /* calls that match and pass before the first failure */
+    const void *site; /* only this one; NULL: all */
+    int error_number; /* 0: the one of the list */
+    uint32_t
+        short_bytes; /* not 0: read, pread, io_uring_read and write do not fail but do so many
+                      * bytes (FAULT_EOF: none), and fstatvfs says that so many blocks are free */
+    bool corrupt;    /* write does not fail but writes one wrong bit */
     const struct fault_plan *also; /* a second plan that holds at the same time, or NULL */
 };
 
-#define FAULT_BIT(name) (UINT64_C(1) << FAULT_##name)
-
 void fault_begin(const struct fault_plan *plan);
+
+/*
+ * As fault_begin(): the n-th of these calls from now on (0: the next) fails, once. The plain sweep:
+ *
+ *     for (uint64_t n = 0;; n++) {
+ *         fault_nth(FAULT_ALLOCATIONS, n);
+ *         status = make();
+ *         if (fault_end() == 0)
+ *             break;                           the n-th allocation never came: success
+ *         CHECK_EQ(status, MP_ERR_NO_MEMORY);
+ *     }
+ */
+void fault_nth(uint64_t calls, uint64_t n);
 
 /* Nothing fails any more; returns how many calls were made to fail since the begin. */
 uint64_t fault_end(void);
@@ -117,6 +153,10 @@ uint32_t fault_sweep(uint64_t calls, void (*body)(const struct fault_plan *plan,
 
 /* From now on sweeps fail sites that an earlier sweep has failed once only, not in three ways. */
 void fault_sweep_briefly(bool brief);
+
+/* From now on the kernel is asked to map at this address, whatever the caller says; NULL: no more.
+ */
+void fault_map_at(void *address);
 
 /* How many file descriptors the process has open. */
 uint32_t fault_open_fds(void);

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/support/alloc_fault.h"
+#include "tests/support/fault/wrap.h"
 #include "tests/support/test.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/counters.h"
@@ -272,44 +272,6 @@ static void a_commit_that_cannot_rename_fails(void)
     CHECK_EQ(access(out.temporary, F_OK), -1);
 }
 
-/* Replaced at link time: the call that fails is the one whose countdown is 0. */
-static struct {
-    int fdopen, fsync, fclose;
-} countdown = { -1, -1, -1 };
-
-FILE *__real_fdopen(int fd, const char *mode);
-FILE *__wrap_fdopen(int fd, const char *mode);
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-int __real_fclose(FILE *file);
-int __wrap_fclose(FILE *file);
-
-FILE *__wrap_fdopen(int fd, const char *mode)
-{
-    if (countdown.fdopen-- != 0)
-        return __real_fdopen(fd, mode);
-    errno = ENOMEM;
-    return NULL;
-}
-
-int __wrap_fsync(int fd)
-{
-    if (countdown.fsync-- != 0)
-        return __real_fsync(fd);
-    errno = EIO;
-    return -1;
-}
-
-int __wrap_fclose(FILE *file)
-{
-    int result = __real_fclose(file);
-
-    if (countdown.fclose-- != 0)
-        return result;
-    errno = EDQUOT;
-    return EOF;
-}
-
 static unsigned count_files(void)
 {
     DIR *files = opendir(directory);
@@ -332,23 +294,24 @@ static void every_call_of_an_output_file_may_fail(void)
     struct stat info;
     int fd_after;
 
-    countdown.fdopen = 0;
+    fault_nth(FAULT_BIT(fdopen), 0);
     CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_ERR_IO);
     CHECK(out.file == NULL);
-    countdown.fdopen = 0;
+    fault_nth(FAULT_BIT(fdopen), 0);
     CHECK_EQ(mp_out_open(&out, "/dev/null"), MP_ERR_IO);
 
     CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
     fputs("lost", out.file);
-    countdown.fsync = 0;
+    fault_nth(FAULT_BIT(fsync), 0);
     CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
     CHECK(strstr(mp_error_last()->text, strerror(EIO)) != NULL);
 
     CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
     fputs("lost", out.file);
-    countdown.fclose = 0;
+    fault_nth(FAULT_BIT(fclose), 0);
     CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
     CHECK(strstr(mp_error_last()->text, strerror(EDQUOT)) != NULL);
+    CHECK_EQ(fault_end(), 1);
 
     /* No room for the temporary name, though the name itself would fit. */
     memset(long_path, '/', sizeof(long_path) - 2);
@@ -427,10 +390,10 @@ static void a_timeline_refuses_what_cannot_be(void)
     CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), UINT64_MAX / 8, &timeline), MP_ERR_NO_MEMORY);
     CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), UINT64_C(1) << 56, &timeline),
              MP_ERR_NO_MEMORY);
-    for (long n = 0; n < 2; n++) {
-        mp_test_fail_alloc(n);
+    for (uint64_t n = 0; n < 2; n++) {
+        fault_nth(FAULT_ALLOCATIONS, n);
         CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), 1, &timeline), MP_ERR_NO_MEMORY);
-        CHECK_EQ(mp_test_fail_alloc_done(), 1);
+        CHECK_EQ(fault_end(), 1);
     }
     CHECK(timeline == NULL);
     CHECK_EQ(mp_timeline_create(mp_clock_monotonic(), 1, &timeline), MP_OK);

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "engine/pool/pool.h"
-#include "tests/support/alloc_fault.h"
+#include "tests/support/fault/wrap.h"
 #include "tests/support/test.h"
 #include "vmm/base/error.h"
 
@@ -256,15 +256,15 @@ static void helpers_block_signals_and_the_caller_does_not(void)
 static void every_start_may_fail(void)
 {
     const struct mp_pool_config config = { .threads = 4 };
-    long n;
+    uint64_t n;
 
     for (n = 0;; n++) {
         struct mp_pool *pool = NULL;
         enum mp_status status;
 
-        mp_test_fail_alloc(n);
+        fault_nth(FAULT_ALLOCATIONS, n);
         status = mp_pool_create(&config, NULL, MP_TOPOLOGY_ANY_NODE, &pool);
-        if (mp_test_fail_alloc_done() == 0) {
+        if (fault_end() == 0) {
             CHECK_EQ(status, MP_OK);
             mp_pool_destroy(pool);
             break;

@@ -3,7 +3,7 @@
  * status, code and text.
  */
 #include "tests/support/test.h"
-#include "tests/support/alloc_fault.h"
+#include "tests/support/fault/wrap.h"
 #include "engine/text/tokenizer.h"
 
 #define FIXTURES "tests/data/tokenizers/"
@@ -654,14 +654,14 @@ static void failing_allocations(void)
 
     for (size_t i = 0; i < MP_ARRAY_LEN(fixtures); i++) {
         char *json = changed_json(fixtures[i], "{", "{");
-        long n = 0;
+        uint64_t n = 0;
 
         for (;; n++) {
             enum mp_status status;
 
-            mp_test_fail_alloc(n);
+            fault_nth(FAULT_ALLOCATIONS, n);
             status = use(json);
-            if (mp_test_fail_alloc_done() == 0) {
+            if (fault_end() == 0) {
                 CHECK_EQ(status, MP_OK);
                 break;
             }
@@ -674,8 +674,8 @@ static void failing_allocations(void)
 
 /* The text of a token that ends one character and begins another, pushed twice: the n-th allocation
  * of the first try fails. */
-static void push_again(const struct mp_tokenizer *tok, uint32_t half, uint32_t token, long n,
-                       unsigned *failed_p, char out[256])
+static void push_again(const struct mp_tokenizer *tok, uint32_t half, uint32_t token, uint64_t n,
+                       uint64_t *failed_p, char out[256])
 {
     struct mp_detok *detok;
     const char *text;
@@ -684,9 +684,9 @@ static void push_again(const struct mp_tokenizer *tok, uint32_t half, uint32_t t
 
     CHECK_EQ(mp_detok_create(tok, 0, &detok), MP_OK);
     CHECK_EQ(mp_detok_push(detok, half, &text, &bytes), MP_OK);
-    mp_test_fail_alloc(n);
+    fault_nth(FAULT_ALLOCATIONS, n);
     status = mp_detok_push(detok, token, &text, &bytes);
-    *failed_p = mp_test_fail_alloc_done();
+    *failed_p = fault_end();
     CHECK_EQ(status, *failed_p > 0 ? MP_ERR_NO_MEMORY : MP_OK);
     if (status != MP_OK)
         CHECK_EQ(mp_detok_push(detok, token, &text, &bytes), MP_OK);
@@ -702,7 +702,7 @@ static void a_failed_push_changes_nothing(void)
     for (int letters = 110; letters < 140; letters++) {
         char token[512], row[160] = "", out[256], expected[256];
         struct mp_tokenizer *tok;
-        unsigned failed = 1;
+        uint64_t failed = 1;
 
         memset(row, 'x', (size_t)letters);
         snprintf(token, sizeof(token),
@@ -713,7 +713,7 @@ static void a_failed_push_changes_nothing(void)
 
         tok = parse(json);
         snprintf(expected, sizeof(expected), "\xf0\x9f\x98\x80%s", row);
-        for (long n = 0; failed > 0; n++) {
+        for (uint64_t n = 0; failed > 0; n++) {
             push_again(tok, mp_tokenizer_find(tok, "\u00f0\u0141", 4), 1201, n, &failed, out);
             CHECK_STR(out, expected);
         }

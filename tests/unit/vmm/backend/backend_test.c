@@ -1,79 +1,15 @@
-/*
- * The system calls of the host backend go through wrappers here (see tests.cmake): they count what
- * is mapped, can fail, and can make the kernel choose an address that is no multiple of 2 MiB.
- */
 #include "tests/support/test.h"
 
 #include <errno.h>
 #include <stdint.h>
 #include <sys/mman.h>
 
+#include "tests/support/fault/wrap.h"
 #include "vmm/backend/backend.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
 #define MIB (UINT64_C(1) << 20)
-
-static struct {
-    bool on;
-    int munmap_fails_in; /* calls; < 0: never */
-    bool advice_fails;
-    void *hint;
-    int64_t live_bytes;
-    unsigned munmaps, refused;
-} kernel = { .munmap_fails_in = -1 };
-
-void *__real_mmap64(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);
-void *__wrap_mmap64(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);
-int __real_munmap(void *at, size_t bytes);
-int __wrap_munmap(void *at, size_t bytes);
-int __real_madvise(void *at, size_t bytes, int advice);
-int __wrap_madvise(void *at, size_t bytes, int advice);
-long __real_mbind(void *at, unsigned long bytes, int mode, const unsigned long *nodes,
-                  unsigned long nodes_max, unsigned flags);
-long __wrap_mbind(void *at, unsigned long bytes, int mode, const unsigned long *nodes,
-                  unsigned long nodes_max, unsigned flags);
-
-void *__wrap_mmap64(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
-{
-    void *address = __real_mmap64(kernel.on ? kernel.hint : at, bytes, prot, flags, fd, offset);
-
-    if (kernel.on && address != MAP_FAILED)
-        kernel.live_bytes += (int64_t)bytes;
-    return address;
-}
-
-int __wrap_munmap(void *at, size_t bytes)
-{
-    if (kernel.on && kernel.munmap_fails_in-- == 0) {
-        errno = ENOMEM;
-        return -1;
-    }
-    if (kernel.on) {
-        kernel.munmaps++;
-        kernel.live_bytes -= (int64_t)bytes;
-    }
-    return __real_munmap(at, bytes);
-}
-
-int __wrap_madvise(void *at, size_t bytes, int advice)
-{
-    if (!kernel.on || !kernel.advice_fails)
-        return __real_madvise(at, bytes, advice);
-    kernel.refused++;
-    errno = EINVAL;
-    return -1;
-}
-
-long __wrap_mbind(void *at, unsigned long bytes, int mode, const unsigned long *nodes,
-                  unsigned long nodes_max, unsigned flags)
-{
-    if (!kernel.on || !kernel.advice_fails)
-        return __real_mbind(at, bytes, mode, nodes, nodes_max, flags);
-    kernel.refused++;
-    errno = EPERM;
-    return -1;
-}
 
 static const struct mp_backend_config anywhere = { .numa_node = -1, .huge_pages = true };
 
@@ -209,10 +145,10 @@ static void impossible_frames_are_refused(void)
 /* An address at which the kernel will map next time and that is no multiple of 2 MiB. */
 static void *unaligned_hint(void)
 {
-    char *hole = __real_mmap64(NULL, 32 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *hole = mmap(NULL, 32 * MIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     CHECK(hole != MAP_FAILED);
-    CHECK_EQ(__real_munmap(hole, 32 * MIB), 0);
+    CHECK_EQ(munmap(hole, 32 * MIB), 0);
     hole += 2 * MIB - (uintptr_t)hole % (2 * MIB);
     return hole + 12288;
 }
@@ -223,46 +159,46 @@ static void what_alignment_maps_too_much_is_given_back(void)
 {
     struct mp_backend *host = open_chain("host");
     struct mp_frame frame = { .handle = 0 };
+    const uint64_t mapped = fault_mapped_bytes();
 
-    kernel.on = true;
-    kernel.hint = unaligned_hint();
-    for (int n = 0;; n++) {
+    fault_map_at(unaligned_hint());
+    for (uint64_t n = 0;; n++) {
         enum mp_status status;
 
-        kernel.munmaps = 0;
-        kernel.munmap_fails_in = n;
+        fault_nth(FAULT_BIT(munmap), n);
         status = host->ops->frame_create(host, MP_TIER_DEVICE, 4 * MIB, &frame);
-        if (status == MP_OK) {
+        if (fault_end() == 0) {
+            CHECK_EQ(status, MP_OK);
             CHECK_EQ(n, 2); /* before and behind the frame */
             break;
         }
         CHECK_EQ(status, MP_ERR_NO_SPACE);
         CHECK_EQ(frame.handle, 0);
-        CHECK_EQ(kernel.live_bytes, 0);
+        CHECK_EQ(fault_mapped_bytes(), mapped);
         CHECK(strstr(mp_error_last()->text, "max_map_count") != NULL);
     }
+    fault_map_at(NULL);
     CHECK_EQ((uintptr_t)frame.alias % (2 * MIB), 0);
-    CHECK_EQ(kernel.munmaps, 2);
-    CHECK_EQ(kernel.live_bytes, 4 * MIB);
-    kernel.munmap_fails_in = -1;
+    CHECK_EQ(fault_mapped_bytes(), mapped + 4 * MIB);
     host->ops->frame_destroy(host, &frame);
-    CHECK_EQ(kernel.live_bytes, 0);
-    kernel.on = false;
-    kernel.hint = NULL;
+    CHECK_EQ(fault_mapped_bytes(), mapped);
     mp_backend_close(host);
 }
 
 static void refused_advice_costs_speed_only(void)
 {
     const struct mp_backend_config config = { .numa_node = 0, .huge_pages = true };
+    const struct fault_plan refused = {
+        .mode = FAULT_ALWAYS,
+        .calls = FAULT_BIT(madvise) | FAULT_BIT(mbind),
+    };
     struct mp_backend *host = NULL;
     struct mp_frame frame;
 
     CHECK_EQ(mp_backend_open("host", &config, &host), MP_OK);
-    kernel.on = kernel.advice_fails = true;
+    fault_begin(&refused);
     CHECK_EQ(host->ops->frame_create(host, MP_TIER_HOST, 4 * MIB, &frame), MP_OK);
-    kernel.on = kernel.advice_fails = false;
-    CHECK(kernel.refused >= 1);
+    CHECK(fault_end() >= 1);
     memset(frame.alias, 1, frame.bytes);
     host->ops->frame_destroy(host, &frame);
     mp_backend_close(host);

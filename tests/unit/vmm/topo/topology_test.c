@@ -4,7 +4,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include "tests/support/alloc_fault.h"
+#include "tests/support/fault/wrap.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
 #include "vmm/base/compiler.h"
@@ -204,15 +204,15 @@ static void what_cannot_be_read_is_refused_by_name(void)
 static void every_allocation_may_fail(void)
 {
     const struct mp_topology_source source = { .synthetic = "package:1 core:3 pu:1" };
-    long n;
+    uint64_t n;
 
     for (n = 0;; n++) {
         struct mp_topology *topology = NULL;
         enum mp_status status;
 
-        mp_test_fail_alloc(n);
+        fault_nth(FAULT_ALLOCATIONS, n);
         status = mp_topology_load(&source, &topology);
-        if (mp_test_fail_alloc_done() == 0) {
+        if (fault_end() == 0) {
             CHECK_EQ(status, MP_OK);
             mp_topology_destroy(topology);
             break;
