@@ -271,6 +271,43 @@ static void stop_strings_work_across_tokens(void)
     harness_close(&h);
 }
 
+/* The same token brings both; the text ends at the one that comes first, not at the one that is
+ * listed first. */
+static void the_earliest_of_two_stops_ends_the_text(void)
+{
+    static const char text[] = "and and";
+    struct mp_generate_config config;
+    struct mp_generate_stats stats;
+    struct mp_tokenizer *tok;
+    struct mp_ids ids = { 0 };
+    struct harness h;
+
+    CHECK_EQ(mp_tokenizer_load("tests/data/tokenizers/llama", &tok), MP_OK);
+    CHECK_EQ(mp_tokenizer_encode(tok, text, strlen(text), 0, &ids), MP_OK);
+    CHECK_EQ(ids.count, 2); /* the second is " and" */
+    open_model(&h, TINY, 1, 128, 32, 2);
+    for (unsigned swapped = 0; swapped < 2; swapped++) {
+        const struct mp_ids prompt = { .ids = ids.ids, .count = 1 };
+        struct mp_output out = { 0 };
+
+        config = config_of(&h, 1);
+        config.tokenizer = tok;
+        config.ignore_eos = true;
+        config.forced = ids.ids + 1;
+        config.stops[swapped] = "n";
+        config.stops[!swapped] = "d";
+        config.stop_count = 2;
+        CHECK_EQ(mp_generate(&config, &prompt, 1, &out, &stats), MP_OK);
+        CHECK_EQ(out.finish, MP_FINISH_STOP);
+        CHECK_STR(out.text, " a");
+        CHECK_STR(seen.text, " a");
+        mp_outputs_free(&out, 1);
+    }
+    mp_ids_free(&ids);
+    mp_tokenizer_destroy(tok);
+    harness_close(&h);
+}
+
 /* A vocabulary whose words begin with their blank: prompt and text are one text, an answer is not.
  */
 static void a_text_goes_on_where_the_prompt_ends(void)
@@ -459,6 +496,7 @@ int main(void)
     RUN(pieces_of_prefill_and_threads_do_not_show);
     RUN(sequences_end_for_the_right_reason);
     RUN(stop_strings_work_across_tokens);
+    RUN(the_earliest_of_two_stops_ends_the_text);
     RUN(a_text_goes_on_where_the_prompt_ends);
     RUN(lost_output_ends_the_run);
     RUN(prompts_that_cannot_run_are_refused);

@@ -65,6 +65,9 @@ void mp_reader_release_locked(struct mp_reader *reader, struct mp_ticket *ticket
     mp_assert(!ticket->linked);
     mp_assert(reader->tickets > 0);
     reader->tickets--;
+    /* Else a prefetch would wait for a demand that has ended. */
+    mp_assert(reader->tickets > 0 || (reader->in_flight[MP_PRIORITY_DEMAND] == 0 &&
+                                      reader->in_flight[MP_PRIORITY_PREFETCH] == 0));
     /* From here on the owner may use the memory for something else. */
     atomic_store_explicit(&ticket->state, state, memory_order_release);
     mp_cond_broadcast(&reader->final);
@@ -183,6 +186,7 @@ static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
     ticket->started_ns = mp_clock_now_ns(reader->config.clock);
     status = check_files(reader, ticket);
     mp_lock(&reader->lock);
+    mp_assert(reader->in_flight[priority] > 0);
     reader->in_flight[priority]--;
 
     if (status != MP_OK) {
@@ -205,6 +209,8 @@ static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 static uint64_t chunk_bytes_of(const struct mp_reader *reader, const struct place *place)
 {
     const uint64_t most = reader->config.chunk_bytes;
+
+    mp_assert(most > 0 && place->bytes > 0); /* nobody cuts what is empty */
     const uint64_t count = place->bytes / most + (place->bytes % most != 0);
     uint64_t bytes = place->bytes / count + (place->bytes % count != 0);
 
@@ -355,12 +361,14 @@ void mp_chunk_read(struct mp_reader *reader, struct mp_chunk *chunk)
 
 void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk)
 {
+    const enum mp_priority priority = chunk->prefetch ? MP_PRIORITY_PREFETCH : MP_PRIORITY_DEMAND;
     struct mp_ticket *ticket = chunk->ticket;
 
     mp_assert_held(&reader->lock);
     mp_assert(ticket->chunks_in_flight > 0);
     ticket->chunks_in_flight--;
-    reader->in_flight[chunk->prefetch ? MP_PRIORITY_PREFETCH : MP_PRIORITY_DEMAND]--;
+    mp_assert(reader->in_flight[priority] > 0);
+    reader->in_flight[priority]--;
     ticket->read_bytes += chunk->read_bytes;
     if (chunk->failed) {
         /* The first error stays; the rest of the ticket is not read any more. */

@@ -98,7 +98,8 @@ static bool plan_fails(const struct fault_plan *plan, unsigned depth, enum fault
         return false;
     n = fault.matched[depth]++;
     return (plan->mode == FAULT_ONCE && n == plan->skip) ||
-           (plan->mode == FAULT_ALWAYS && n >= plan->skip);
+           (plan->mode == FAULT_ALWAYS && n >= plan->skip &&
+            (plan->every == 0 || (n - plan->skip) % plan->every == 0));
 }
 
 static int fails_locked(enum fault_call call, const void *address)

@@ -102,6 +102,7 @@ struct fault_plan {
     enum fault_mode mode;
     uint64_t calls;   /* a set of bits: FAULT_BIT() of calls, or FAULT_ANY */
     uint64_t skip;    /* calls that match and pass before the first failure */
+    uint64_t every;   /* from the first one on, one in so many fails; 0 or 1: each */
     const void *site; /* only this one; NULL: all */
     int error_number; /* 0: the one of the list */
     uint32_t

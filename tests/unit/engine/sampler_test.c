@@ -123,11 +123,14 @@ static void ties_at_the_cut_go_to_lower_ids(void)
     static const float equal[] = { 1, 1, 1, 1, 1, 1 };
     static const double first_two[] = { 0.5, 0.5, 0, 0, 0, 0 };
     struct mp_sampler *top_k = make(1, 2, 1, 5, 6, 1), *top_p = make(1, 0, 0.3, 5, 6, 1);
+    struct mp_sampler *half = make(1, 0, 0.5, 5, 4, 1); /* two of four: just what is wanted */
 
     check_frequencies(top_k, equal, first_two, 6);
     check_frequencies(top_p, equal, first_two, 6);
+    check_frequencies(half, equal, first_two, 4);
     mp_sampler_destroy(top_k);
     mp_sampler_destroy(top_p);
+    mp_sampler_destroy(half);
 }
 
 /* One NaN is enough, wherever it stands: to pass over it would be another text than the model's. */

@@ -165,6 +165,28 @@ static void rmsnorm_values_and_rows(const struct mp_kernels *k)
     }
 }
 
+/* Rows whose mean square is eps, far below and far above it. */
+static void rmsnorm_of_small_rows(const struct mp_kernels *k)
+{
+    static const float sizes[] = { 0x1p-8f, 0x1p-12f, 0x1p-4f, 0x1p-20f, 0 };
+    const float eps = 0x1p-16f;
+    float x[WIDEST], out[WIDEST], w[WIDEST];
+
+    for (size_t i = 0; i < WIDEST; i++)
+        w[i] = 1;
+    for (size_t s = 0; s < LEN(sizes); s++) {
+        const double size = (double)sizes[s], want = size / sqrt(size * size + (double)eps);
+
+        for (size_t j = 0; j < LEN(widths); j++) {
+            for (size_t i = 0; i < widths[j]; i++)
+                x[i] = i % 2 == 0 ? sizes[s] : -sizes[s];
+            k->rmsnorm(out, widths[j], x, widths[j], w, widths[j], 1, eps);
+            for (size_t i = 0; i < widths[j]; i++)
+                CHECK(fabs(fabs((double)out[i]) - want) <= want * 1e-6);
+        }
+    }
+}
+
 /* One damaged exponent is enough for a sum of squares beyond float: no zeros come out of it. */
 static void rmsnorm_overflow(const struct mp_kernels *k)
 {
@@ -317,6 +339,7 @@ int main(void)
     each_kernels("softmax_values_and_rows", softmax_values_and_rows);
     each_kernels("softmax_of_special_values", softmax_of_special_values);
     each_kernels("rmsnorm_values_and_rows", rmsnorm_values_and_rows);
+    each_kernels("rmsnorm_of_small_rows", rmsnorm_of_small_rows);
     each_kernels("rmsnorm_overflow", rmsnorm_overflow);
     each_kernels("rope_turns_pairs", rope_turns_pairs);
     each_kernels("axpy_values_and_positions", axpy_values_and_positions);

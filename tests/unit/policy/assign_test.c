@@ -411,6 +411,46 @@ static void queue_by_hand(void)
     mp_assign_queue.destroy(queue);
 }
 
+/*
+ * All resident; one token takes `device` there and `cpu` on the CPU.
+ *     5 and 20, 1 and 3 tokens: both on the device 20 and 0; the first on the CPU 15 and 20. The
+ *         layer ends at 20 either way; beam takes the smaller sum.
+ *     20 and 20: as soon here as there; greedy takes the device, beam what it looks at first, the
+ *         CPU.
+ *     10 and 15, twice: the lower expert is placed first; both at the device would end at 20.
+ */
+static void ties_go_where_the_text_says(void)
+{
+    static const struct {
+        const struct mp_assign_ops *ops;
+        uint32_t count, tokens[2];
+        uint64_t device_ns, cpu_ns;
+        enum mp_executor expected[2];
+    } cases[] = {
+        { &mp_assign_beam, 2, { 1, 3 }, 5, 20, { MP_EXECUTOR_DEVICE, MP_EXECUTOR_DEVICE } },
+        { &mp_assign_beam, 1, { 1 }, 20, 20, { MP_EXECUTOR_CPU } },
+        { &mp_assign_greedy, 1, { 1 }, 20, 20, { MP_EXECUTOR_DEVICE } },
+        { &mp_assign_greedy, 2, { 1, 1 }, 10, 15, { MP_EXECUTOR_DEVICE, MP_EXECUTOR_CPU } },
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct mp_policy *policy = make(cases[i].ops);
+        enum mp_executor executors[2];
+        struct layer layer;
+
+        layer_init(&layer, cases[i].count);
+        layer.costs = (struct mp_costs){ .load_ns = 1,
+                                         .cpu_token_ns = cases[i].cpu_ns,
+                                         .device_token_ns = cases[i].device_ns };
+        memcpy(layer.tokens, cases[i].tokens, sizeof(cases[i].tokens));
+        layer.resident[0] = layer.resident[1] = 1;
+        cases[i].ops->assign(policy, &layer.facts, executors);
+        for (uint32_t e = 0; e < cases[i].count; e++)
+            CHECK_EQ(executors[e], cases[i].expected[e]);
+        cases[i].ops->destroy(policy);
+    }
+}
+
 static void unknown_costs_send_everything_to_the_device(void)
 {
     const struct mp_policy_info *info;
@@ -450,6 +490,7 @@ int main(void)
     RUN(greedy_and_beam_are_near_the_optimum);
     RUN(greedy_is_exact_for_one_token_without_residents);
     RUN(two_pointer_keeps_its_bound);
+    RUN(ties_go_where_the_text_says);
     RUN(unknown_costs_send_everything_to_the_device);
     return 0;
 }

@@ -122,6 +122,37 @@ static void likely_ones_come_in(void)
     ops->destroy(ema);
 }
 
+/* Of 4 experts: what may come in has 1/16, a quarter of an even share, and twice what leaves. */
+static void bounds_belong_to_what_comes_in(void)
+{
+    static const struct {
+        bool full;
+        float there, absent;
+        uint32_t swaps;
+    } cases[] = {
+        { false, 0.5f, 0x1p-4f, 1 },   { false, 0.5f, 0x1.fffffep-5f, 0 },
+        { true, 0.25f, 0.5f, 1 },      { true, 0.25f, 0x1.fffffep-2f, 0 },
+        { true, 0x1p-5f, 0x1p-4f, 1 }, { true, 0, 0x1p-4f, 1 },
+    };
+    const uint8_t evictable[4] = { 1 };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct mp_shape shape = {
+            .layers = 1, .experts = 4, .top_k = 1, .tokens_max = 1, .slots = cases[i].full ? 1 : 2
+        };
+        const float scores[4] = { cases[i].there, cases[i].absent, 0, 0 };
+        struct mp_policy *ema = instance(&ops->info, ops->create, &shape, "KEEP", "0", NULL);
+        struct mp_swap swap = { 0 };
+
+        ops->on_insert(ema, 0, 0);
+        ops->on_scores(ema, 0, 1, 1, scores, NULL, 1);
+        CHECK_EQ(ask(ema, evictable, 0, 0, &swap), cases[i].swaps);
+        if (cases[i].swaps > 0)
+            CHECK(swap.in == 1 && swap.out == (cases[i].full ? 0 : MP_UNIT_NONE));
+        ops->destroy(ema);
+    }
+}
+
 /* Experts that come in and are never chosen: after some of them hardly any more, until one of those
  * that were tried turns out well. */
 static void swaps_for_nothing_end(void)
@@ -291,6 +322,7 @@ int main(void)
     RUN(averages_forget_by_the_token);
     RUN(without_scores_choices_count);
     RUN(likely_ones_come_in);
+    RUN(bounds_belong_to_what_comes_in);
     RUN(swaps_for_nothing_end);
     RUN(it_saves_misses_where_routing_drifts);
     return 0;

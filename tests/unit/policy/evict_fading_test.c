@@ -178,6 +178,38 @@ static void class_lru_is_patient_with_what_was_used_often(void)
     close_bench(&b);
 }
 
+/* Equal in age and class, or in count / age: 2 / 2 and 1 / 1. The id must not decide, nor the order
+ * in which they came. */
+static void ties_go_to_the_oldest_use(void)
+{
+    static const uint64_t half_life = 1000000;
+    struct bench b;
+
+    for (uint32_t old = 0; old < 2; old++) {
+        for (uint32_t first = 0; first < 2; first++) {
+            open_bench(&b, &mp_evict_class_lru, &half_life, 1, 4);
+            insert(&b, first);
+            insert(&b, !first);
+            b.ops->on_access(b.policy, old, 1, 1); /* of one batch */
+            b.ops->on_access(b.policy, !old, 1, 1);
+            CHECK_EQ(pick(&b, MP_LAYER_ANY), old);
+            b.now = 1;
+            token(&b, 2);
+            CHECK_EQ(pick(&b, MP_LAYER_ANY), old);
+            close_bench(&b);
+
+            open_bench(&b, &mp_evict_lfru, NULL, 1, 4);
+            insert(&b, first);
+            insert(&b, !first);
+            token(&b, old);
+            token(&b, old);
+            token(&b, !old);
+            CHECK_EQ(pick(&b, MP_LAYER_ANY), old);
+            close_bench(&b);
+        }
+    }
+}
+
 /* 8 slots, k 2: two buffer slots (a quarter). */
 static void residents_stay_and_the_rest_goes_oldest_first(void)
 {
@@ -220,6 +252,7 @@ int main(void)
     RUN(priorities_count_tokens_and_batches_are_one_moment);
     RUN(lfru_divides_by_age);
     RUN(class_lru_is_patient_with_what_was_used_often);
+    RUN(ties_go_to_the_oldest_use);
     RUN(residents_stay_and_the_rest_goes_oldest_first);
     return 0;
 }

@@ -123,6 +123,44 @@ static void top_score_experts_of_other_tokens_serve_too(void)
     mp_route_smoe.destroy(smoe);
 }
 
+/* k = 2, alpha 0.25, S = S(3) = 0.125: low is up to 0.15625, a substitute has more than 0.09375.
+ * Expert 1 is cold; 3 is resident, and so is 2 where `near` is. */
+static void bounds_are_those_of_the_text(void)
+{
+    static const struct {
+        float low, last;
+        bool near;
+        uint32_t second;
+    } cases[] = {
+        { 0.15625f, 0.0625f, true, 2 },   { 0x1.400002p-3f, 0.0625f, true, 1 },
+        { 0.15625f, 0.09375f, false, 1 }, { 0.15625f, 0x1.800002p-4f, false, 3 },
+        { 0.15625f, 0.125f, true, 2 }, /* of equal substitutes the lower id */
+    };
+    const struct mp_shape shape = {
+        .layers = 1, .experts = 4, .top_k = 2, .tokens_max = 1, .slots = 4
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const float scores[4] = { 0.5f, cases[i].low, 0.125f, cases[i].last };
+        const uint8_t resident[4] = { 1, 0, cases[i].near, 1 };
+        const struct mp_route_facts facts = { .tokens = 1,
+                                              .experts = 4,
+                                              .k = 2,
+                                              .scores = scores,
+                                              .resident = resident,
+                                              .costs = &no_costs };
+        struct mp_policy *smoe =
+            instance(&mp_route_smoe.info, mp_route_smoe.create, &shape, "ALPHA", "0.25", NULL);
+        uint32_t experts[2];
+        float weights[2];
+
+        mp_route_smoe.route(smoe, &facts, experts, weights);
+        CHECK_EQ(experts[0], 0);
+        CHECK_EQ(experts[1], cases[i].second);
+        mp_route_smoe.destroy(smoe);
+    }
+}
+
 struct batch {
     uint32_t experts, k, tokens;
     float scores[TOKENS_MAX * EXPERTS_MAX];
@@ -537,6 +575,7 @@ int main(void)
 {
     RUN(figure_1_of_the_paper);
     RUN(top_score_experts_of_other_tokens_serve_too);
+    RUN(bounds_are_those_of_the_text);
     RUN(substitution_keeps_its_rules);
     RUN(all_experts_chosen_is_exact);
     RUN(similar_outputs_are_asked_for);

@@ -279,6 +279,44 @@ static void what_came_in_vain_leaves_first(void)
     world_close(&w);
 }
 
+/* Not even for a unit of another layer that came in vain does a layer get more than its share. */
+static void a_layer_with_its_share_gives_up_one_of_its_own(void)
+{
+    static const uint32_t guess[] = { 7 }, other[] = { 6 }, next[] = { 4 };
+    struct world_options options = two_layers;
+    struct world w;
+
+    options.names.policy[MP_SLOT_PARTITION] = "uniform";
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        world_open(&options, &w);
+        world_run(&w, layer, ids, 4); /* all that it may have */
+        mp_pager_prefetch(w.pager, !layer, guess, 1);
+        world_wait_until_idle(&w);
+        world_run(&w, !layer, other, 1);
+        world_run(&w, layer, next, 1);
+        CHECK_EQ(w.counters.evictions, 1);
+        CHECK(!world_is_resident(&w, layer, 0));
+        CHECK(world_is_resident(&w, !layer, 7));
+        world_close(&w);
+    }
+}
+
+/* Kept because it was predicted, there because it was needed before: its layer runs without it. */
+static void what_was_kept_is_kept_for_one_run_of_its_layer(void)
+{
+    static const uint32_t old[] = { 0 }, other[] = { 5 };
+    struct world w;
+
+    world_open(&two_layers, &w);
+    world_run(&w, 1, old, 1);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2);
+    mp_pager_prefetch(w.pager, 1, old, 1);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 1);
+    world_run(&w, 1, other, 1);
+    CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2);
+    world_close(&w);
+}
+
 static void a_failed_prefetch_is_only_a_guess(void)
 {
     const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread) };
@@ -463,6 +501,8 @@ int main(void)
     RUN(an_idle_disk_is_given_more);
     RUN(a_slow_disk_is_given_less_and_wrong_guesses_end);
     RUN(what_came_in_vain_leaves_first);
+    RUN(a_layer_with_its_share_gives_up_one_of_its_own);
+    RUN(what_was_kept_is_kept_for_one_run_of_its_layer);
     RUN(a_failed_prefetch_is_only_a_guess);
     RUN(a_failed_prefetch_hides_no_error_at_the_end);
     RUN(a_promoted_prefetch_that_fails_is_read_again);

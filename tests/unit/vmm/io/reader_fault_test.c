@@ -209,6 +209,40 @@ static void persistent_eio_fails_after_three_tries_and_works_again_later(void)
     mp_files_destroy(files);
 }
 
+/* Failures and progress by turns: more failures in all than are borne in a row. */
+static void progress_makes_all_tries_available_again(void)
+{
+    static const struct {
+        int error_number;
+        uint32_t borne, short_bytes, need_bytes;
+    } cases[] = { { EIO, 3, 300, 3001 }, { EINTR, 1000, 1, 1200 } };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct fault_plan fails = { .mode = FAULT_ALWAYS,
+                                          .calls = READS,
+                                          .error_number = cases[i].error_number };
+        const struct fault_plan plan = { .mode = FAULT_ALWAYS,
+                                         .calls = READS,
+                                         .every = 2,
+                                         .short_bytes = cases[i].short_bytes,
+                                         .also = &fails };
+        struct mp_files *files = open_probed();
+        struct mp_reader *reader = reader_new(files);
+        struct mp_reader_stats stats;
+        struct mp_ticket ticket;
+
+        set_ticket(&ticket, false, 2, cases[i].need_bytes);
+        if (cases[i].error_number != EINTR || !with_uring) { /* the ring is never interrupted */
+            CHECK(read_under(reader, &ticket, &plan) > 0);
+            check_done(&ticket);
+            mp_reader_get_stats(reader, &stats);
+            CHECK(stats.retries > cases[i].borne);
+        }
+        mp_reader_destroy(reader);
+        mp_files_destroy(files);
+    }
+}
+
 static void end_of_file_that_nobody_expected_is_an_error(void)
 {
     struct fault_plan plan = { .mode = FAULT_ONCE, .calls = READS, .short_bytes = FAULT_EOF };
@@ -536,6 +570,7 @@ int main(int argc, char **argv)
     RUN(chunks_are_equally_long);
     RUN(single_eio_is_retried);
     RUN(persistent_eio_fails_after_three_tries_and_works_again_later);
+    RUN(progress_makes_all_tries_available_again);
     RUN(end_of_file_that_nobody_expected_is_an_error);
     RUN(refused_direct_read_is_done_buffered);
     RUN(endless_interruptions_end_in_an_error);

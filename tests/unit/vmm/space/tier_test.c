@@ -256,6 +256,41 @@ static void take_gives_the_lowest_free_slot_and_addresses_stay_apart(void)
     mp_backend_close(host);
 }
 
+/* More than one word of free bits. A frame goes while nothing of it is taken, and the last slot is
+ * taken meanwhile, so that free slots are looked for at the end; the frame that comes again is
+ * found all the same. */
+static void a_frame_that_comes_again_has_the_lowest_slots(void)
+{
+    static const struct mp_tier_class class = { 4096, 200, 200, false, true };
+    const struct mp_backend_config config = { .numa_node = -1 };
+    struct mp_slot slot = { 0, 0 };
+    struct mp_backend *host;
+    struct mp_tier *tier;
+    uint32_t first, slots;
+
+    CHECK_EQ(mp_backend_open("host", &config, &host), MP_OK);
+    CHECK_EQ(mp_tier_create(host, MP_TIER_DEVICE, &class, 1, &tier), MP_OK);
+    slots = mp_tier_frame_slots(tier, 0, 0, &first);
+    CHECK(first == 0 && slots > 0 && slots < 128);
+    while (mp_tier_free_slots(tier, 0) > 0)
+        CHECK_EQ(mp_tier_take(tier, 0, &slot), MP_OK);
+    for (uint32_t i = 0; i < slots; i++)
+        mp_tier_give(tier, (struct mp_slot){ 0, i });
+    mp_tier_give(tier, (struct mp_slot){ 0, 199 });
+    mp_tier_remove_frame(tier, 0, 0);
+    CHECK_EQ(mp_tier_take(tier, 0, &slot), MP_OK);
+    CHECK_EQ(slot.index, 199);
+    CHECK_EQ(mp_tier_add_frame(tier, 0, 0), MP_OK);
+    CHECK(mp_tier_check(tier));
+    for (uint32_t i = 0; i < slots; i++) {
+        CHECK_EQ(mp_tier_take(tier, 0, &slot), MP_OK);
+        CHECK_EQ(slot.index, i);
+    }
+    CHECK_EQ(mp_tier_take(tier, 0, &slot), MP_ERR_NO_SPACE);
+    mp_tier_destroy(tier);
+    mp_backend_close(host);
+}
+
 static void create_fails_cleanly_at_every_backend_call(void)
 {
     static const struct mp_tier_class classes[] = { { 40 * MIB, 3, 0, false, false },
@@ -317,6 +352,7 @@ int main(void)
     RUN(too_small_a_budget_is_refused_with_both_numbers);
     RUN(impossible_classes_are_refused);
     RUN(take_gives_the_lowest_free_slot_and_addresses_stay_apart);
+    RUN(a_frame_that_comes_again_has_the_lowest_slots);
     RUN(create_fails_cleanly_at_every_backend_call);
     RUN(create_refuses_more_than_the_backend_has);
     return 0;
