@@ -13,11 +13,6 @@
  *   TILE_TOKENS   tokens of the widest tile, 4 or 8
  *   TILE_ROWS_OF  rows of a tile by its tokens: rows * tokens sums must fit into the registers
  */
-#if MP_DEBUG_CHECKS
-#undef NDEBUG
-#endif
-#include <assert.h>
-
 #define STEP_COLS (2 * (size_t)LANES)
 #define BLOCK_COLS 512 /* of a partial sum of matmul */
 #define FEW 4
@@ -300,7 +295,8 @@ TILE void multiply(const struct product *p, enum mp_wtype type)
         do {
             q.cols = min_size(p->cols - q.c, most);
             q.width = (q.cols + STEP_COLS - 1) / STEP_COLS * STEP_COLS;
-            assert(q.cols > 0 ? q.tokens * q.width <= PACK_FLOATS : p->cols == 0);
+            if (MP_DEBUG_CHECKS && q.tokens * q.width > PACK_FLOATS)
+                __builtin_trap(); /* and not somewhere behind the buffer */
             pack(p, &q, type);
             multiply_panel(p, &q, type);
         } while ((q.c += q.cols) < p->cols);

@@ -31,7 +31,8 @@
  *   - the source of a copy, or host memory that a kernel reads, changed by the program meanwhile;
  *     the target of a copy to the host holds 0xdb until it is done;
  *   - copies with memory of the host that is not pinned, the default stream, dead handles;
- *   - mapping anywhere, allocating or waiting in the thread, while a stream is captured.
+ *   - mapping anywhere, allocating or waiting in the thread, while a stream is captured;
+ *   - the first launch of a kernel while its stream is captured: a driver may load it only then.
  *
  * Not seen: races between branches of one graph (a graph runs in the order of its capture), races
  * between threads of the host, memory that a kernel touches within a mapping but does not declare.

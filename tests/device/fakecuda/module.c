@@ -283,6 +283,9 @@ FAKE_EXPORT mp_cu_result cuLaunchKernel(mp_cu_function function, unsigned grid_x
         free(op);
         return fake_leave(MP_CU_ERROR_OUT_OF_MEMORY);
     }
+    if (s->capture != NULL && !f->loaded)
+        fake_violation("%s is launched for the first time while a stream is captured", op->name);
+    f->loaded = true;
     op->function = f;
     op->grid = grid;
     op->block = block;

@@ -35,6 +35,7 @@ struct fake_function {
     char name[64];
     size_t param_bytes, param_offsets[4], param_sizes[4];
     unsigned param_count, shared_bytes_max;
+    bool loaded; /* it has been launched */
 };
 
 struct fake_op {
