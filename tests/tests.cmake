@@ -157,8 +157,8 @@ mp_test(device/cuda_memory_test LIBS mp_engine m SOURCES tests/model/harness.c
     VARIANTS inclusive exclusive lost TIMEOUT 120)
 mp_fake_cuda(device/cuda_memory_test inclusive exclusive lost)
 mp_test(device/cuda_laws_test LIBS mp_engine m SOURCES tests/model/harness.c
-    VARIANTS prompt seeded lazy in_place cublas TIMEOUT 200)
-mp_fake_cuda(device/cuda_laws_test prompt seeded lazy in_place)
+    VARIANTS prompt seeded lazy in_place graphs cublas TIMEOUT 200)
+mp_fake_cuda(device/cuda_laws_test prompt seeded lazy in_place graphs)
 mp_fake_cublas(device/cuda_laws_test cublas)
 mp_test(device/fakecuda/streams_test LIBS mp_options ${CMAKE_DL_LIBS} VARIANTS prompt seeded lazy)
 mp_fake_cuda(device/fakecuda/streams_test prompt seeded lazy)

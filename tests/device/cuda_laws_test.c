@@ -6,9 +6,11 @@
  *
  * The variant says how streams lag behind: prompt, seeded, lazy; or cublas: the stand-in for that
  * library (tests/device/fakecublas) multiplies dense weights, with rounded activations. in_place:
- * streams stand still whenever experts are read where the host has them.
+ * streams stand still whenever experts are read where the host has them. graphs: what has to be so
+ * when a graph is recorded or replayed.
  */
 #include <math.h>
+#include <pthread.h>
 #include <time.h>
 
 #include "engine/forward/cuda/device.h"
@@ -331,9 +333,100 @@ static void what_is_read_in_place_stays(void)
     CHECK(in_place >= 8);
 }
 
+/* ---- what a graph must know */
+
+/* A token by itself, until its experts are there and a graph has been recorded. */
+static void repeat(struct harness *h, uint32_t index)
+{
+    for (unsigned i = 0; i < 6; i++)
+        feed(h, index, 1, 0);
+}
+
+/* A budget that shrinks makes a frame smaller that is not full: its units move, and nothing is read
+ * or evicted. */
+static void a_graph_finds_what_has_moved(void)
+{
+    struct harness_options options = small("cuda");
+    struct mp_space_plan space;
+    static float want[LOGITS_MAX];
+    unsigned only_moved = 0;
+    struct harness h;
+
+    options.graphs = true;
+    harness_open(&options, &h);
+    mp_engine_plan(h.engine, &space);
+    repeat(&h, 0);
+    repeat(&h, 1);
+    memcpy(want, got, sizeof(want));
+    for (unsigned part = 24; part > 0; part--) {
+        const uint64_t span = space.full_bytes - space.smallest_bytes;
+        const uint64_t moves = mp_space_moves(h.engine->space);
+        const struct mp_device_graph_counts before = mp_device_graphs_counted(h.engine->device);
+
+        CHECK_EQ(mp_engine_set_budget(h.engine, space.smallest_bytes + span * part / 24), MP_OK);
+        if (mp_engine_counters(h.engine)->evictions > 0)
+            break;
+        feed(&h, 1, 1, 0);
+        compare(want, 0, "after a move");
+        CHECK_EQ(mp_device_graphs_counted(h.engine->device).complete, before.complete + 1);
+        only_moved += mp_space_moves(h.engine->space) > moves;
+    }
+    CHECK(only_moved > 0);
+    harness_close(&h);
+    check_nothing_lives();
+}
+
+static bool captured_meanwhile;
+
+/* Until the step captures, or it is clear that it waits. */
+static void *let_streams_go(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 200 && fake_api.calls("cuStreamBeginCapture_v2") == 0; i++)
+        sleep_ms(1);
+    captured_meanwhile = fake_api.calls("cuStreamBeginCapture_v2") > 0;
+    fake_api.stall(false);
+    return NULL;
+}
+
+/* While a graph is recorded nobody may map anything, as a read that ends does. */
+static void a_graph_is_recorded_when_nothing_is_read(void)
+{
+    struct harness_options options = small("cuda");
+    uint8_t resident[64];
+    uint32_t cold = 0;
+    pthread_t thread;
+    struct harness h;
+
+    options.graphs = true;
+    options.addressing = MP_ADDRESSING_WINDOW;
+    harness_open(&options, &h);
+    mp_space_wait_filled(h.engine->space);
+    fake_api.reset();
+    feed(&h, 0, 1, 0); /* a miss */
+    feed(&h, 0, 1, 0); /* a step of the host */
+    CHECK_EQ(fake_api.calls("cuStreamBeginCapture_v2"), 0);
+    mp_pager_residents(mp_engine_pager(h.engine), 1, true, resident);
+    while (resident[cold])
+        cold++;
+    fake_api.stall(true);
+    mp_pager_prefetch(mp_engine_pager(h.engine), 1, &cold, 1);
+    CHECK(!mp_space_reader_idle(h.engine->space));
+    CHECK_EQ(pthread_create(&thread, NULL, let_streams_go, NULL), 0);
+    feed(&h, 0, 1, 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(!captured_meanwhile);
+    CHECK_EQ(fake_api.calls("cuStreamBeginCapture_v2"), 1);
+    harness_close(&h);
+    check_nothing_lives();
+}
+
 int main(int argc, char **argv)
 {
-    setenv("FAKECUDA_GRANULE", "4096", 1); /* else units are too small for a window */
+    const bool graphs = argc > 1 && strcmp(argv[1], "graphs") == 0;
+
+    /* else units are too small for a window, or, with graphs, each has a frame of its own */
+    setenv("FAKECUDA_GRANULE", graphs ? "16384" : "4096", 1);
     find_fake();
     if (argc > 1 && strcmp(argv[1], "seeded") == 0)
         fake_api.timing(20, 0);
@@ -343,6 +436,11 @@ int main(int argc, char **argv)
         fake_api.timing(0, 2);
     if (argc > 1 && strcmp(argv[1], "in_place") == 0) {
         RUN(what_is_read_in_place_stays);
+        return 0;
+    }
+    if (graphs) {
+        RUN(a_graph_finds_what_has_moved);
+        RUN(a_graph_is_recorded_when_nothing_is_read);
         return 0;
     }
     RUN(every_way_has_the_same_bits);
