@@ -237,6 +237,7 @@ mp_test(model/repack_cli_test LIBS mp_engine PkgConfig::JANSSON
 add_dependencies(model_repack_cli_test moepager)
 
 mp_test(unit/policy/assign_test LIBS mp_policy)
+mp_test(policy/bounds_test LIBS mp_policy)
 mp_test(unit/policy/dali_test LIBS mp_policy SOURCES tests/unit/policy/pager/pager_world.c)
 mp_test(unit/policy/record/decisions_test LIBS mp_policy)
 mp_test(unit/policy/ema_test LIBS mp_policy m)

@@ -412,41 +412,55 @@ static void queue_by_hand(void)
 }
 
 /*
- * All resident; one token takes `device` there and `cpu` on the CPU.
- *     5 and 20, 1 and 3 tokens: both on the device 20 and 0; the first on the CPU 15 and 20. The
- *         layer ends at 20 either way; beam takes the smaller sum.
- *     20 and 20: as soon here as there; greedy takes the device, beam what it looks at first, the
+ * One token takes `device` there and `cpu` on the CPU; all are resident, or cold with `load`. What
+ * is expected: D, the device, or C, the CPU, for each. 5 and 20, 1 and 3 tokens: both on the device
+ * 20 and 0; the first on the CPU 15 and 20. The layer ends at 20 either way; beam takes the smaller
+ * sum. 20 and 20: as soon here as there; greedy takes the device, beam what it looks at first, the
  *         CPU.
  *     10 and 15, twice: the lower expert is placed first; both at the device would end at 20.
+ *     Cold: a load and its computing overlap for greedy and follow each other for threshold and
+ *         queue. Of those that end together threshold takes the CPU, the others the device;
+ *         two_pointer loads the first one in any case, and the next when both have spent 20.
  */
 static void ties_go_where_the_text_says(void)
 {
     static const struct {
         const struct mp_assign_ops *ops;
-        uint32_t count, tokens[2];
-        uint64_t device_ns, cpu_ns;
-        enum mp_executor expected[2];
+        uint32_t count, tokens[3];
+        uint64_t load_ns, device_ns, cpu_ns;
+        const char *expected;
     } cases[] = {
-        { &mp_assign_beam, 2, { 1, 3 }, 5, 20, { MP_EXECUTOR_DEVICE, MP_EXECUTOR_DEVICE } },
-        { &mp_assign_beam, 1, { 1 }, 20, 20, { MP_EXECUTOR_CPU } },
-        { &mp_assign_greedy, 1, { 1 }, 20, 20, { MP_EXECUTOR_DEVICE } },
-        { &mp_assign_greedy, 2, { 1, 1 }, 10, 15, { MP_EXECUTOR_DEVICE, MP_EXECUTOR_CPU } },
+        { &mp_assign_beam, 2, { 1, 3 }, 0, 5, 20, "DD" },
+        { &mp_assign_beam, 1, { 1 }, 0, 20, 20, "C" },
+        { &mp_assign_greedy, 1, { 1 }, 0, 20, 20, "D" },
+        { &mp_assign_greedy, 2, { 1, 1 }, 0, 10, 15, "DC" },
+        { &mp_assign_greedy, 1, { 1 }, 20, 10, 20, "D" },
+        { &mp_assign_threshold, 1, { 1 }, 15, 5, 20, "C" },
+        { &mp_assign_threshold, 1, { 1 }, 14, 5, 20, "D" },
+        { &mp_assign_queue, 1, { 1 }, 15, 5, 20, "D" },
+        { &mp_assign_queue, 1, { 1 }, 16, 5, 20, "C" },
+        { &mp_assign_two_pointer, 3, { 1, 1, 1 }, 20, 1, 20, "DDC" },
+        { &mp_assign_two_pointer, 1, { 1 }, 100, 1, 1, "D" },
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const bool cold = cases[i].load_ns > 0;
         struct mp_policy *policy = make(cases[i].ops);
-        enum mp_executor executors[2];
+        enum mp_executor executors[3];
         struct layer layer;
 
         layer_init(&layer, cases[i].count);
-        layer.costs = (struct mp_costs){ .load_ns = 1,
+        layer.costs = (struct mp_costs){ .load_ns = cases[i].load_ns + 1 - cold,
                                          .cpu_token_ns = cases[i].cpu_ns,
                                          .device_token_ns = cases[i].device_ns };
         memcpy(layer.tokens, cases[i].tokens, sizeof(cases[i].tokens));
-        layer.resident[0] = layer.resident[1] = 1;
+        for (uint32_t e = 0; e < cases[i].count; e++) {
+            layer.resident[e] = !cold;
+            layer.scores[e] = 0.5f / (float)(e + 1);
+        }
         cases[i].ops->assign(policy, &layer.facts, executors);
         for (uint32_t e = 0; e < cases[i].count; e++)
-            CHECK_EQ(executors[e], cases[i].expected[e]);
+            CHECK_EQ(executors[e] == MP_EXECUTOR_CPU, cases[i].expected[e] == 'C');
         cases[i].ops->destroy(policy);
     }
 }

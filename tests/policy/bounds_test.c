@@ -1,0 +1,265 @@
+/*
+ * Ties, bounds and constants that the heads of policies state, where no test of the policy itself
+ * has them: one row each.
+ */
+#include "policy/builtins.h"
+#include "policy/replay/replay_int.h"
+#include "tests/unit/policy/instance.h"
+
+#define MOST 16
+
+static struct mp_policy *make_evict(const struct mp_evict_ops *ops, uint32_t experts)
+{
+    const struct mp_shape shape = {
+        .layers = 1, .experts = experts, .top_k = 1, .tokens_max = 4, .slots = experts
+    };
+
+    return instance(&ops->info, ops->create, &shape, NULL);
+}
+
+/* Two residents of equal worth, used once in one batch: the one used first leaves, whatever its
+ * number and whoever came first. */
+static void of_equal_residents_the_oldest_use_leaves(void)
+{
+    static const struct mp_evict_ops *const all[] = {
+        &mp_evict_lru,   &mp_evict_layer_lru, &mp_evict_lfu, &mp_evict_layer_lfu,  &mp_evict_lcp,
+        &mp_evict_score, &mp_evict_mrs,       &mp_evict_ema, &mp_evict_activation,
+    };
+    const uint8_t evictable[4] = { 1, 1 };
+    const struct mp_evict_query query = {
+        .for_unit = 2, .scope_layer = MP_LAYER_ANY, .experts = 4, .evictable = evictable
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(all); i++) {
+        for (uint32_t ways = 0; ways < 4; ways++) {
+            const uint32_t old = ways % 2, first = ways / 2;
+            struct mp_policy *policy = make_evict(all[i], 4);
+
+            all[i]->on_insert(policy, first, 0);
+            all[i]->on_insert(policy, !first, 0);
+            all[i]->on_access(policy, old, 1, 1);
+            all[i]->on_access(policy, !old, 1, 1);
+            if (all[i]->pick(policy, &query) != old) {
+                fprintf(stderr, "%s: not %u\n", all[i]->info.name, old);
+                exit(1);
+            }
+            all[i]->destroy(policy);
+        }
+    }
+}
+
+/* Classes end at 7: a count of 512 is of the same class as one of 128, so the older one leaves. One
+ * of 64 is of class 6 and leaves before it is twice as old. */
+static void the_highest_class_is_seven(void)
+{
+    static const struct {
+        uint32_t before, after;
+        uint32_t leaves;
+    } cases[] = { { 512, 128, 0 }, { 128, 64, 1 }, { 128, 32, 1 }, { 4, 2, 1 } };
+    const struct mp_shape shape = {
+        .layers = 1, .experts = 3, .top_k = 1, .tokens_max = 4, .slots = 3
+    };
+    const uint8_t evictable[3] = { 1, 1 };
+    const struct mp_evict_query query = {
+        .for_unit = 2, .scope_layer = MP_LAYER_ANY, .experts = 3, .evictable = evictable
+    };
+    const struct mp_evict_ops *ops = &mp_evict_class_lru;
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        struct mp_policy *policy =
+            instance(&ops->info, ops->create, &shape, "HALF_LIFE", "1000000", NULL);
+        uint64_t now = 1;
+
+        ops->on_insert(policy, 0, 0);
+        ops->on_insert(policy, 1, 0);
+        for (uint32_t n = 0; n <= cases[i].before; n++) /* one more: counts fade a little */
+            ops->on_access(policy, 0, 1, now++);
+        for (uint32_t n = 0; n <= cases[i].after; n++)
+            ops->on_access(policy, 1, 1, now++);
+        for (uint32_t n = 0; n < 3 * cases[i].after; n++) /* ages 4 to 3 */
+            ops->on_access(policy, 2, 1, now++);
+        CHECK_EQ(ops->pick(policy, &query), cases[i].leaves);
+        ops->destroy(policy);
+    }
+}
+
+struct default_of {
+    const struct mp_policy_info *info;
+    const char *option, *value;
+};
+
+static void constants_of_the_papers_are_the_defaults(void)
+{
+    static const struct default_of all[] = {
+        { &mp_assign_beam.info, "WIDTH", "2" }, { &mp_evict_class_lru.info, "HALF_LIFE", "128" },
+        { &mp_evict_lcp.info, "OMEGA", "128" }, { &mp_evict_lcp.info, "RHO", "0.25" },
+        { &mp_evict_mrs.info, "ALPHA", "0.5" }, { &mp_evict_mrs.info, "P", "0" },
+        { &mp_evict_score.info, "N", "16" },    { &mp_evict_workload.info, "W", "4" },
+        { &mp_evict_workload.info, "U", "0" },  { &mp_evict_ema.info, "KEEP", "0.9" },
+        { &mp_route_smoe.info, "ALPHA", "-1" }, { &mp_route_smoe_similar.info, "COSINE", "0.5" },
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(all); i++) {
+        const struct mp_opt *opt = all[i].info->opts;
+
+        while (opt->name != NULL && strcmp(opt->name, all[i].option) != 0)
+            opt++;
+        CHECK(opt->name != NULL);
+        CHECK_STR(opt->dfl, all[i].value);
+    }
+}
+
+/* A layer of up to 8 experts is taken for Mixtral's, a larger one for a model of many. */
+static void what_is_moved_at_once_follows_the_size_of_a_layer(void)
+{
+    static const struct {
+        uint32_t experts, ahead, swaps;
+    } cases[] = { /* with 9, all 5 that are cold */
+                  { 8, 1, 1 },
+                  { 9, 4, 5 },
+                  { MOST, 4, 8 }
+    };
+    const uint8_t evictable[MOST] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    const uint8_t resident[MOST] = { 0 };
+    float scores[MOST];
+
+    for (uint32_t e = 0; e < MOST; e++)
+        scores[e] = 1.0f / (float)(e + 1);
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        const uint32_t n = cases[i].experts, half = n / 2;
+        const struct mp_shape shape = {
+            .layers = 2, .experts = n, .top_k = n, .tokens_max = 4, .slots = 2 * n
+        };
+        const struct mp_prefetch_facts facts = { .target_layer = 1,
+                                                 .tokens = 1,
+                                                 .experts = n,
+                                                 .k = n,
+                                                 .scores = scores,
+                                                 .resident = resident,
+                                                 .max = n };
+        const struct mp_evict_query query = {
+            .for_unit = MP_UNIT_NONE, .scope_layer = 0, .experts = n, .evictable = evictable
+        };
+        const struct mp_prefetch_ops *prefetch = &mp_prefetch_workload;
+        const struct mp_evict_ops *evict = &mp_evict_workload;
+        struct mp_policy *ahead = instance(&prefetch->info, prefetch->create, &shape, NULL);
+        struct mp_policy *cache = instance(&evict->info, evict->create, &shape, NULL);
+        struct mp_swap swaps[MOST];
+        uint32_t named[MOST];
+
+        CHECK_EQ(prefetch->choose(ahead, &facts, named), cases[i].ahead);
+        for (uint32_t e = 0; e < half; e++)
+            evict->on_insert(cache, e, 0);
+        for (uint64_t step = 1; step <= 4; step++) { /* the others are wanted: W = 4 */
+            for (uint32_t e = half; e < n; e++)
+                evict->on_access(cache, e, 1, step);
+            CHECK_EQ(evict->replace(cache, &query, step, swaps, n), step < 4 ? 0 : cases[i].swaps);
+        }
+        prefetch->destroy(ahead);
+        evict->destroy(cache);
+    }
+}
+
+/* k = 1, alpha 0.25, S(2) = 0.125: worth its bytes is what exceeds 0.15625. */
+static void top_score_must_exceed_its_bound(void)
+{
+    static const float best[] = { 0.15625f, 0x1.400002p-3f };
+    const struct mp_shape shape = {
+        .layers = 2, .experts = 4, .top_k = 1, .tokens_max = 1, .slots = 8
+    };
+    const struct mp_prefetch_ops *ops = &mp_prefetch_top_score;
+    const uint8_t resident[4] = { 0 };
+
+    for (uint32_t i = 0; i < 2; i++) {
+        const float scores[4] = { 0.125f, best[i], 0.1f, 0 };
+        const struct mp_prefetch_facts facts = { .target_layer = 1,
+                                                 .tokens = 1,
+                                                 .experts = 4,
+                                                 .k = 1,
+                                                 .scores = scores,
+                                                 .resident = resident,
+                                                 .max = 4 };
+        struct mp_policy *policy = instance(&ops->info, ops->create, &shape, "ALPHA", "0.25", NULL);
+        uint32_t named[4];
+
+        CHECK_EQ(ops->choose(policy, &facts, named), i);
+        ops->destroy(policy);
+    }
+}
+
+/* Equal tokens: the higher sum of scores, then the lower id. */
+static void guesses_go_by_tokens_then_score_then_id(void)
+{
+    static const struct mp_prefetch_ops *const all[] = { &mp_prefetch_top, &mp_prefetch_hot,
+                                                         &mp_prefetch_workload };
+    static const struct {
+        float scores[4];
+        uint32_t first, second;
+    } cases[] = { { { 0.25f, 0.25f, 0.125f, 0 }, 0, 1 }, { { 0, 0.125f, 0.5f, 0.25f }, 2, 3 } };
+    const struct mp_shape shape = {
+        .layers = 2, .experts = 4, .top_k = 2, .tokens_max = 1, .slots = 8
+    };
+    const uint8_t resident[4] = { 0 };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(all) * MP_ARRAY_LEN(cases); i++) {
+        const struct mp_prefetch_ops *ops = all[i / MP_ARRAY_LEN(cases)];
+        const size_t c = i % MP_ARRAY_LEN(cases);
+        const struct mp_prefetch_facts facts = { .target_layer = 1,
+                                                 .tokens = 1,
+                                                 .experts = 4,
+                                                 .k = 2,
+                                                 .scores = cases[c].scores,
+                                                 .resident = resident,
+                                                 .max = 4 };
+        struct mp_policy *policy = instance(&ops->info, ops->create, &shape, NULL);
+        uint32_t named[4];
+
+        CHECK(ops->choose(policy, &facts, named) >= 1);
+        CHECK_EQ(named[0], cases[c].first);
+        if (ops != &mp_prefetch_workload)
+            CHECK_EQ(named[1], cases[c].second);
+        ops->destroy(policy);
+    }
+}
+
+/* Whom a replay lets go: the smallest key, then the second, then the number. */
+static void replays_break_ties_by_second_key_then_id(void)
+{
+    static const struct {
+        uint64_t key[3], second[3];
+        uint32_t first;
+    } cases[] = {
+        { { 1, 1, 1 }, { 5, 5, 5 }, 0 },
+        { { 1, 1, 1 }, { 5, 5, 4 }, 2 },
+        { { 2, 1, 1 }, { 0, 5, 5 }, 1 },
+        { { 1, 1, 1 }, { 5, 4, 5 }, 1 },
+    };
+    const struct mp_replay_trace trace = { .layers = 1, .experts = 3 };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        for (uint32_t order = 0; order < 3; order++) {
+            struct mp_replay_set set;
+
+            CHECK_EQ(mp_replay_set_init(&set, &trace, false), MP_OK);
+            for (uint32_t u = 0; u < 3; u++) {
+                mp_replay_add(&set, (u + order) % 3);
+                set.key[u] = cases[i].key[u];
+                set.second[u] = cases[i].second[u];
+            }
+            CHECK_EQ(mp_replay_first(&set, 0, 0), cases[i].first);
+            mp_replay_set_fini(&set);
+        }
+    }
+}
+
+int main(void)
+{
+    RUN(of_equal_residents_the_oldest_use_leaves);
+    RUN(the_highest_class_is_seven);
+    RUN(constants_of_the_papers_are_the_defaults);
+    RUN(what_is_moved_at_once_follows_the_size_of_a_layer);
+    RUN(top_score_must_exceed_its_bound);
+    RUN(guesses_go_by_tokens_then_score_then_id);
+    RUN(replays_break_ties_by_second_key_then_id);
+    return 0;
+}
