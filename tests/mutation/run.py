@@ -79,7 +79,7 @@ class Tree:
                 self.tests[match[1]]["words"] = re.findall(r'"([^"]*)"', match[2])
 
     def copy(self):
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True,
+        listed = subprocess.run(["git", "ls-files", "-zco", "--exclude-standard"], cwd=ROOT, check=True,
                                 stdout=subprocess.PIPE).stdout.decode().split("\0")
         self.names = [name for name in listed if name and (ROOT / name).is_file()]
         for name in self.names:
