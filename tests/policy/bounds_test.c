@@ -3,7 +3,9 @@
  * has them: one row each.
  */
 #include "policy/builtins.h"
+#include "policy/hot.h"
 #include "policy/replay/replay_int.h"
+#include "policy/residents.h"
 #include "tests/unit/policy/instance.h"
 
 #define MOST 16
@@ -91,12 +93,25 @@ struct default_of {
 static void constants_of_the_papers_are_the_defaults(void)
 {
     static const struct default_of all[] = {
-        { &mp_assign_beam.info, "WIDTH", "2" }, { &mp_evict_class_lru.info, "HALF_LIFE", "128" },
-        { &mp_evict_lcp.info, "OMEGA", "128" }, { &mp_evict_lcp.info, "RHO", "0.25" },
-        { &mp_evict_mrs.info, "ALPHA", "0.5" }, { &mp_evict_mrs.info, "P", "0" },
-        { &mp_evict_score.info, "N", "16" },    { &mp_evict_workload.info, "W", "4" },
-        { &mp_evict_workload.info, "U", "0" },  { &mp_evict_ema.info, "KEEP", "0.9" },
-        { &mp_route_smoe.info, "ALPHA", "-1" }, { &mp_route_smoe_similar.info, "COSINE", "0.5" },
+        { &mp_assign_beam.info, "WIDTH", "2" },
+        { &mp_evict_class_lru.info, "HALF_LIFE", "128" },
+        { &mp_evict_lcp.info, "OMEGA", "128" },
+        { &mp_evict_lcp.info, "RHO", "0.25" },
+        { &mp_evict_mrs.info, "ALPHA", "0.5" },
+        { &mp_evict_mrs.info, "P", "0" },
+        { &mp_evict_score.info, "N", "16" },
+        { &mp_evict_workload.info, "W", "4" },
+        { &mp_evict_workload.info, "U", "0" },
+        { &mp_evict_ema.info, "KEEP", "0.9" },
+        { &mp_evict_shadow.info, "HYSTERESIS", "100" },
+        { &mp_partition_fixed_point.info, "TAU", "5000" },
+        { &mp_partition_fixed_point.info, "ZETA", "0.01" },
+        { &mp_predict_activation.info, "KEEP", "32" },
+        { &mp_prefetch_presched.info, "HORIZON", "3" },
+        { &mp_prefetch_presched.info, "GROUP", "0" },
+        { &mp_prefetch_window.info, "BUFFER", "0" },
+        { &mp_route_smoe.info, "ALPHA", "-1" },
+        { &mp_route_smoe_similar.info, "COSINE", "0.5" },
     };
 
     for (size_t i = 0; i < MP_ARRAY_LEN(all); i++) {
@@ -106,6 +121,29 @@ static void constants_of_the_papers_are_the_defaults(void)
             opt++;
         CHECK(opt->name != NULL);
         CHECK_STR(opt->dfl, all[i].value);
+    }
+    CHECK_EQ(mp_prefetch_impact.reach, 3);
+    CHECK_EQ(mp_prefetch_presched.reach, 3);
+}
+
+/* A quarter, but two at least; of evict policy workload those of two tokens at most, of placements
+ * that stay two more than that. */
+static void a_quarter_is_left_for_what_passes_through(void)
+{
+    static const struct {
+        uint32_t slots, top_k, planned, buffers;
+    } cases[] = {
+        { 40, 8, 30, 10 }, { 40, 5, 30, 10 }, { 40, 4, 32, 10 }, { 40, 3, 34, 8 },
+        { 8, 4, 6, 2 },    { 7, 4, 5, 2 },    { 3, 1, 1, 2 },    { 2, 1, 0, 2 },
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        const struct mp_shape shape = {
+            .layers = 1, .experts = 64, .top_k = cases[i].top_k, .slots = cases[i].slots
+        };
+
+        CHECK_EQ(mp_residents_planned(&shape, 0), cases[i].planned);
+        CHECK_EQ(mp_buffer_slots(&shape), cases[i].buffers);
     }
 }
 
@@ -257,6 +295,7 @@ int main(void)
     RUN(of_equal_residents_the_oldest_use_leaves);
     RUN(the_highest_class_is_seven);
     RUN(constants_of_the_papers_are_the_defaults);
+    RUN(a_quarter_is_left_for_what_passes_through);
     RUN(what_is_moved_at_once_follows_the_size_of_a_layer);
     RUN(top_score_must_exceed_its_bound);
     RUN(guesses_go_by_tokens_then_score_then_id);

@@ -82,6 +82,21 @@ static void the_most_similar_request_is_repeated(void)
     mp_predict_activation.destroy(policy);
 }
 
+/* Two earlier requests that were as much like this one: the one that was kept first is repeated. */
+static void of_equally_similar_requests_the_first_place_is_taken(void)
+{
+    struct mp_policy *policy = instance(&mp_predict_activation.info, mp_predict_activation.create,
+                                        &shape, "KEEP", "2", NULL);
+
+    step(policy, 2, LIST(0, 0), LIST(1, 1));
+    step(policy, 1, LIST(0), LIST(1));
+    step(policy, 2, LIST(0, 0), LIST(2, 2));
+    step(policy, 1, LIST(0), LIST(2));
+    mp_predict_activation.observe(policy, 0, 2, 1, LIST(0, 0));
+    check_scores(policy, 0, 1, 0, 0);
+    mp_predict_activation.destroy(policy);
+}
+
 struct cache {
     struct mp_policy *policy;
     uint64_t now;
@@ -147,6 +162,7 @@ static void what_the_request_does_not_want_leaves(void)
 int main(void)
 {
     RUN(the_most_similar_request_is_repeated);
+    RUN(of_equally_similar_requests_the_first_place_is_taken);
     RUN(what_the_request_does_not_want_leaves);
     return 0;
 }
