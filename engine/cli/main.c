@@ -123,6 +123,7 @@ int main(int argc, char **argv)
         return finish(mp_check_stdout());
     }
     mp_cuda_watch((unsigned)settings.run.watchdog_s, end_at_once);
+    mp_gpu_configure(&settings.gpu);
     if (status == MP_OK)
         status = dispatch(command, &args, &settings);
     mp_log_fini();

@@ -1,8 +1,8 @@
 /*
  * A CUDA device to compute on; see gpu.h.
  *
- * The image of the kernels is PTX, which the driver compiles when it is loaded: its compiler's
- * words are part of the error, because no other machine may show it again.
+ * Where the driver compiles the kernels, its compiler's words are part of the error, because no
+ * other machine may show it again.
  */
 #include "engine/gpu/gpu_int.h"
 
@@ -74,20 +74,48 @@ bool mp_gpu_enter_to_undo(const struct mp_gpu *gpu)
     return result == MP_CU_SUCCESS;
 }
 
-static enum mp_status load_kernels(struct mp_gpu *gpu)
+/* What was compiled before, if it is there and the driver takes it. Leaves `module` NULL if not. */
+static enum mp_status load_cubin(struct mp_gpu *gpu)
 {
-    const struct mp_cu_calls *call = &gpu->cuda->call;
+    void *cubin = mp_gpu_cubin_read(gpu->device.capability, gpu->image, sizeof(gpu->image));
+    mp_cu_result result;
+
+    if (cubin == NULL)
+        return MP_OK;
+    result = gpu->cuda->call.module_load(&gpu->module, cubin, 0, NULL, NULL);
+    free(cubin);
+    if (result == MP_CU_SUCCESS)
+        return MP_OK;
+    gpu->module = NULL;
+    if (mp_cuda_is_sticky(result))
+        return mp_gpu_check(gpu, result, "cuModuleLoadDataEx", gpu->image);
+    mp_log_warn("cuda", "%s: the driver refuses it (%d) and compiles the kernels itself",
+                gpu->image, result);
+    return MP_OK;
+}
+
+static enum mp_status load_ptx(struct mp_gpu *gpu)
+{
     char log[1024] = "";
     int keys[] = { JIT_ERROR_LOG_BUFFER, JIT_ERROR_LOG_BYTES };
     void *values[] = { log, (void *)(uintptr_t)(sizeof(log) - 1) };
-    const mp_cu_result result = call->module_load(&gpu->module, mp_cuda_image, 2, keys, values);
-    enum mp_status status = MP_OK;
+    const mp_cu_result result =
+        gpu->cuda->call.module_load(&gpu->module, mp_cuda_image, 2, keys, values);
 
+    snprintf(gpu->image, sizeof(gpu->image), "PTX");
     log[sizeof(log) - 1] = '\0';
     if (result != MP_CU_SUCCESS && log[0] != '\0')
         mp_log_warn("cuda", "compiling the kernels: %s", log);
-    if (result != MP_CU_SUCCESS)
-        return mp_gpu_check(gpu, result, "cuModuleLoadDataEx", "the kernels");
+    return mp_gpu_check(gpu, result, "cuModuleLoadDataEx", "the kernels");
+}
+
+static enum mp_status load_kernels(struct mp_gpu *gpu)
+{
+    const struct mp_cu_calls *call = &gpu->cuda->call;
+    enum mp_status status = load_cubin(gpu);
+
+    if (status == MP_OK && gpu->module == NULL)
+        status = load_ptx(gpu);
     for (unsigned k = 0; k < MP_CUDA_KERNEL_COUNT && status == MP_OK; k++) {
         const char *name = mp_cuda_kernel_name((enum mp_cuda_kernel)k);
 
@@ -158,6 +186,11 @@ void mp_gpu_close(struct mp_gpu *gpu)
 const struct mp_cuda *mp_gpu_driver(const struct mp_gpu *gpu)
 {
     return gpu->cuda;
+}
+
+const char *mp_gpu_image(const struct mp_gpu *gpu)
+{
+    return gpu->image;
 }
 
 const struct mp_cuda_device *mp_gpu_device(const struct mp_gpu *gpu)

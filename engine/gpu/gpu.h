@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "vmm/base/opt.h"
 #include "vmm/base/status.h"
 #include "vmm/backend/cuda/cuda_driver.h"
 
@@ -18,11 +19,24 @@
  */
 struct mp_gpu;
 
+struct mp_gpu_config {
+    char cubins[512]; /* folder of what tools/make_cubins writes; empty: none */
+};
+extern const struct mp_opt mp_gpu_opts[]; /* MOEPAGER_CUDA_CUBINS */
+
+/* For all devices that are opened from now on; at the start of a program, before any is. The second
+ * form is for programs that have no settings (engine/session/settings.h). */
+void mp_gpu_configure(const struct mp_gpu_config *config);
+void mp_gpu_configure_from_environment(void);
+
 /* MP_ERR_UNSUPPORTED E_CUDA_OFF: no driver; MP_ERR_CONFIG E_CUDA_DEVICE: no such device. Loads the
- * kernels (the driver compiles them for this device, or finds them in its cache). */
+ * kernels: compiled ones of mp_gpu_configure(), or the driver compiles them for this device, or
+ * finds them in its cache. */
 enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p) MP_MUST_CHECK;
 void mp_gpu_close(struct mp_gpu *gpu); /* NULL is allowed; waits for nothing */
 
+/* Where its kernels are from: a file's name, or "PTX". */
+const char *mp_gpu_image(const struct mp_gpu *gpu);
 const struct mp_cuda *mp_gpu_driver(const struct mp_gpu *gpu);
 const struct mp_cuda_device *mp_gpu_device(const struct mp_gpu *gpu);
 

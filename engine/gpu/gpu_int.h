@@ -22,6 +22,7 @@ struct mp_gpu {
     struct mp_cuda_life *life;
     mp_cu_context context;
     mp_cu_module module;
+    char image[600]; /* the file of the module, or "PTX" */
     mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
     /* Dynamic shared memory that each kernel may have; grows, under the lock, or the driver could
      * hear of a smaller number last. Relaxed: a thread that sees an old value looks again there. */
@@ -39,6 +40,10 @@ struct mp_gpu {
 /* mp_cuda_check_life() for this device. */
 enum mp_status mp_gpu_check(const struct mp_gpu *gpu, mp_cu_result result, const char *call,
                             const char *object) MP_MUST_CHECK;
+
+/* The kernels compiled for a device of this capability (90 is 9.0), to be freed, and their file's
+ * name. NULL: there are none; what is wrong with a file was told. */
+void *mp_gpu_cubin_read(int capability, char *path, size_t path_bytes);
 
 /* For calls that undo something: the caller's error stays what it was. */
 void mp_gpu_undone(const struct mp_gpu *gpu, mp_cu_result result, const char *call);

@@ -2,6 +2,7 @@
 #define MP_SETTINGS_H
 
 #include "engine/gpu/cublas.h"
+#include "engine/gpu/gpu.h"
 #include "engine/pool/pool.h"
 #include "policy/policy.h"
 #include "vmm/base/log.h"
@@ -48,6 +49,7 @@ struct mp_settings {
     struct mp_run_settings run;
     struct mp_pool_config pool;
     struct mp_gemm_config gemm;
+    struct mp_gpu_config gpu;
     struct mp_io_config io;
     const struct mp_opt_group *groups; /* all tables, filled; for mp_opt_set() and listings */
 };

@@ -22,6 +22,7 @@
 #define REPEATS_MAX 99
 #define LAUNCHES 20
 #define EXPERTS 8 /* of a token */
+#define WORKS 128 /* of a list: as a graph launches it, one for every expert of a layer */
 
 struct bench {
     struct mp_gpu *gpu;
@@ -66,7 +67,7 @@ static enum mp_status queue(struct bench *b, const struct item *item, unsigned n
         now.params.matmul.w += shift;
     else if (item->kernels[0] >= MP_CUDA_KERNEL_experts_up_f32 &&
              item->kernels[0] <= MP_CUDA_KERNEL_experts_down_f16)
-        now.params.experts.work += n % LAUNCHES * EXPERTS * sizeof(struct mp_cuda_expert);
+        now.params.experts.work += n % LAUNCHES * WORKS * sizeof(struct mp_cuda_expert);
     for (unsigned k = 0; k < item->kernel_count && status == MP_OK; k++)
         status = mp_gpu_launch(b->gpu, b->stream, item->kernels[k], &now.params);
     return status;
@@ -214,23 +215,25 @@ static enum mp_status dense(struct bench *b, const char *what, uint32_t rows, ui
     return run(b, &item);
 }
 
-/* Work lists of LAUNCHES launches, each with other experts, and rows 0, 1, 2 ... for all. */
+/* Work lists of LAUNCHES launches, each with other experts, in every 16th place, and rows 0, 1, 2
+ * ... for all. The other places are empty. */
 static enum mp_status upload_work(struct bench *b, uint64_t expert_bytes, uint32_t channels,
                                   uint32_t rows)
 {
     struct mp_cuda_expert *list = b->here;
-    uint32_t *row = (uint32_t *)(list + LAUNCHES * EXPERTS);
+    uint32_t *row = (uint32_t *)(list + LAUNCHES * WORKS);
     const uint64_t places = b->weight_bytes / expert_bytes;
 
+    memset(list, 0, LAUNCHES * WORKS * sizeof(*list));
     for (unsigned i = 0; i < LAUNCHES * EXPERTS; i++) {
         const mp_cu_ptr at = b->weights + i % places * expert_bytes;
 
-        list[i] = (struct mp_cuda_expert){ .gate = at,
-                                           .up = at + expert_bytes / 3,
-                                           .down = at + expert_bytes / 3 * 2,
-                                           .first = i % EXPERTS * rows,
-                                           .count = rows,
-                                           .channels = channels };
+        list[i * (WORKS / EXPERTS)] = (struct mp_cuda_expert){ .gate = at,
+                                                               .up = at + expert_bytes / 3,
+                                                               .down = at + expert_bytes / 3 * 2,
+                                                               .first = i % EXPERTS * rows,
+                                                               .count = rows,
+                                                               .channels = channels };
     }
     for (uint32_t i = 0; i < EXPERTS * rows; i++)
         row[i] = i % rows * EXPERTS + i / rows; /* expert e is rank e of every token */
@@ -254,19 +257,19 @@ static enum mp_status experts(struct bench *b, uint32_t hidden, uint32_t channel
     item.headline = rows == 1 || rows == 8;
     item.params.experts = (struct mp_cuda_experts){
         .work = b->work,
-        .row = b->work + LAUNCHES * EXPERTS * sizeof(struct mp_cuda_expert),
+        .row = b->work + LAUNCHES * WORKS * sizeof(struct mp_cuda_expert),
         .x = b->x,
         .act = b->y,
         .rank = b->y + (uint64_t)EXPERTS * rows * channels * sizeof(float),
         .type = MP_WTYPE_BF16,
-        .works = EXPERTS,
+        .works = WORKS,
         .hidden = hidden,
         .channels = channels,
         .top_k = EXPERTS,
         .x_stride = hidden,
         .rows_max = rows,
     };
-    snprintf(name, sizeof(name), "experts bf16 8 of %ux%u, %u row%s each", channels, hidden, rows,
+    snprintf(name, sizeof(name), "experts bf16 8 of 128, %ux%u, %u row%s", channels, hidden, rows,
              rows == 1 ? "" : "s");
     status = mp_gpu_finish(b->gpu, b->stream);
     if (status == MP_OK)
@@ -360,7 +363,7 @@ static enum mp_status open_all(struct bench *b, unsigned device)
     b->weight_bytes = b->small ? UINT64_C(8) << 20 : UINT64_C(2) << 30;
     b->x_bytes = b->small ? UINT64_C(1) << 20 : UINT64_C(64) << 20;
     b->y_bytes = b->small ? UINT64_C(4) << 20 : UINT64_C(256) << 20;
-    b->work_bytes = LAUNCHES * EXPERTS * sizeof(struct mp_cuda_expert) + 4096 * EXPERTS;
+    b->work_bytes = LAUNCHES * WORKS * sizeof(struct mp_cuda_expert) + 4096 * EXPERTS;
     if (status == MP_OK)
         status = mp_gpu_stream_open(b->gpu, &b->stream);
     if (status == MP_OK)
@@ -450,6 +453,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_kernels: --repeats: 1 to %d\n", REPEATS_MAX);
         return 2;
     }
+    mp_gpu_configure_from_environment();
     status = bench(&b, device);
     if (status != MP_OK)
         fprintf(stderr, "bench_kernels: %s\n", mp_error_last()->text);

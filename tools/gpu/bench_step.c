@@ -242,6 +242,7 @@ int main(int argc, char **argv)
                         "[--steps N]\n");
         return 2;
     }
+    mp_gpu_configure_from_environment();
     status = open_engine(&b, model, device);
     if (status == MP_OK)
         status = warm_up(&b);

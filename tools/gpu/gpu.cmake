@@ -1,8 +1,11 @@
 # Programs of tools/gpu/run, and its dry run on the fake driver as a test.
-foreach(name driver_codes driver_laws check_remap check_kernels bench_step)
+foreach(name driver_codes driver_laws check_remap bench_step bench_model)
     add_executable(gpu_${name} tools/gpu/${name}.c)
     target_link_libraries(gpu_${name} PRIVATE mp_engine m)
 endforeach()
+add_executable(gpu_check_kernels tools/gpu/check_kernels.c tools/gpu/check.c
+    tools/gpu/check_choices.c tools/gpu/check_layer.c tools/gpu/check_products.c)
+target_link_libraries(gpu_check_kernels PRIVATE mp_engine mp_simt)
 
 # What needs a GPU and is skipped without one; ctest -L gpu runs these alone.
 foreach(name driver_codes driver_laws check_remap check_kernels)
@@ -20,6 +23,10 @@ set_tests_properties(system/tools/gpu_driver_laws PROPERTIES TIMEOUT 60
 
 # Kernels run on the CPU here: too slow with sanitizers, which see the same code in the tests.
 if(NOT sanitizers AND NOT MP_COVERAGE)
+    add_dependencies(gpu_check_kernels fakecuda)
+    add_test(NAME tools/check_kernels COMMAND tests/system/tools/check_kernels.py ${CMAKE_BINARY_DIR}
+        WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(tools/check_kernels PROPERTIES TIMEOUT 300)
     add_test(NAME system/tools/gpu_run COMMAND tests/system/tools/gpu_run.py ${CMAKE_BINARY_DIR}
         ${CMAKE_BINARY_DIR}/gpu-dry-run WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(system/tools/gpu_run PROPERTIES TIMEOUT 600 LABELS "cli")

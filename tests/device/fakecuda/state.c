@@ -93,6 +93,8 @@ void fake_configure(void)
     fake.seed = fake_setting("FAKECUDA_SEED", 0);
     fake.lazy_ns = 1000000 * fake_setting("FAKECUDA_LAZY", 0);
     fake_profile_choose(getenv("FAKECUDA_PROFILE"));
+    if (getenv("FAKECUDA_WRONG") != NULL)
+        snprintf(fake.wrong_kernel, sizeof(fake.wrong_kernel), "%s", getenv("FAKECUDA_WRONG"));
     plan_from_environment();
     pthread_atfork(before_fork, after_fork, in_child);
     atexit(at_end);

@@ -94,14 +94,15 @@ struct fake_state {
     int host_node; /* that has memory */
     int numa_id;
     bool verbose;
-    uint64_t seed;     /* of random delays; 0: none */
-    uint64_t lazy_ns;  /* what nobody waits for is done after so long; 0: at once */
-    bool stalled;      /* streams stand still */
-    bool failed_calls; /* a plan has made a call fail */
-    int undo_result;   /* then, of calls that give something back; or 0 */
-    int lost;          /* sticky result, or 0 */
-    bool lost_by_plan; /* ends with a reset */
-    uint64_t found;    /* how often a device that was lost may have come back */
+    char wrong_kernel[64]; /* whose results are wrong; "": none */
+    uint64_t seed;         /* of random delays; 0: none */
+    uint64_t lazy_ns;      /* what nobody waits for is done after so long; 0: at once */
+    bool stalled;          /* streams stand still */
+    bool failed_calls;     /* a plan has made a call fail */
+    int undo_result;       /* then, of calls that give something back; or 0 */
+    int lost;              /* sticky result, or 0 */
+    bool lost_by_plan;     /* ends with a reset */
+    uint64_t found;        /* how often a device that was lost may have come back */
     uint64_t calls_too_many;
     int forked;
     unsigned retained[FAKE_DEVICES_MAX];

@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""tools/gpu/check_kernels on the driver without a device: right kernels pass, and a single wrong bit
+of each of them, wherever production launches it, fails that kernel and no other.
+
+usage: tests/system/tools/check_kernels.py BUILD
+"""
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+
+
+def run(build, *args, **env):
+    process = subprocess.run([build / "gpu_check_kernels", "0", *args], capture_output=True, text=True,
+                             check=False, env=dict(os.environ, FAKECUDA_MEMORY=str(600 << 20),
+                                                   LD_LIBRARY_PATH=str(build / "fakecuda"), **env))
+    rows = re.findall(r"^(mp_\w+) +(\d+) cases, (\d+) wrong", process.stdout, re.M)
+    return process, {name: (int(cases), int(wrong)) for name, cases, wrong in rows}
+
+
+def check(what, good, process):
+    if not good:
+        sys.exit(f"check_kernels: {what}\n{process.stdout[-3000:]}{process.stderr[-1000:]}")
+
+
+def main():
+    build = Path(sys.argv[1]).resolve()
+    header = (TOP / "kernels/cuda/cuda_kernels.h").read_text()
+    kernels = ["mp_" + name for name in re.findall(r"^    X\((\w+), mp_cuda_\w+\)", header, re.M)]
+
+    process, rows = run(build, "--few")
+    check("right kernels fail", process.returncode == 0, process)
+    check("not all kernels", list(rows) == kernels, process)
+    check("a kernel has no case", all(cases > 0 for cases, _ in rows.values()), process)
+
+    process, rows = run(build, "--few", FAKECUDA_WRONG="mp_embed")
+    check("others are wrong, too", {name for name, (_, wrong) in rows.items() if wrong > 0} ==
+          {"mp_embed"}, process)
+
+    for kernel in kernels:
+        process, rows = run(build, "--only", kernel, FAKECUDA_WRONG=kernel)
+        cases, wrong = rows.get(kernel, (0, 0))
+        check(f"{kernel} is wrong and passes", process.returncode == 1 and 0 < cases == wrong, process)
+    print(f"{len(kernels)} kernels")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+/*
+ * check_kernels: products with weights, dense and of experts, with the strides of production (those
+ * of a matrix without gaps, which tiles read by 16 bytes) and with ones that no tile can read.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/tiles.h"
+#include "tools/gpu/check.h"
+#include "vmm/base/compiler.h"
+
+static const char *type_name(unsigned type)
+{
+    return mp_wtype_name((enum mp_wtype)type);
+}
+
+/* What the products, with bias and what was there, come to. */
+static void near_products(struct check *c, enum mp_cuda_kernel kernel,
+                          const struct mp_cuda_matmul *p, const float *before, const char *what)
+{
+    const float *bias = (const float *)(uintptr_t)p->bias;
+    float *want = check_want((size_t)p->tokens * p->rows);
+
+    mp_kernels_ref.matmul(want, p->rows, (const void *)(uintptr_t)p->w, (enum mp_wtype)p->type,
+                          p->w_stride, (const float *)(uintptr_t)p->x, p->x_stride, p->rows,
+                          p->cols, p->tokens);
+    for (size_t i = 0; before != NULL && i < (size_t)p->tokens * p->rows; i++)
+        want[i] += bias[i % p->rows] + before[i / p->rows * p->y_stride + i % p->rows];
+    check_near(c, kernel, (const float *)(uintptr_t)p->y, p->y_stride, want, p->rows, p->tokens,
+               what);
+}
+
+/* `gap` 0: as in production; else elements between rows, and weights off by one element. */
+static void matmul(struct check *c, bool gemm, unsigned type, uint32_t rows, uint32_t cols,
+                   uint32_t tokens, uint32_t gap)
+{
+    const enum mp_cuda_kernel kernel =
+        (enum mp_cuda_kernel)((gemm ? MP_CUDA_KERNEL_gemm_f32 : MP_CUDA_KERNEL_gemv_f32) + type);
+    const uint32_t stride = cols + gap;
+    const size_t y_count = (size_t)tokens * (rows + gap);
+    const size_t shift = gap > 0 ? mp_wtype_bytes((enum mp_wtype)type) : 0;
+    const char *w = check_weights(c, (enum mp_wtype)type, (size_t)rows * stride + 1);
+    const float *x = check_floats(c, (size_t)tokens * stride);
+    struct mp_cuda_matmul p = { .w = check_at(w + shift),
+                                .x = check_at(x),
+                                .y = check_at(check_floats(c, y_count)),
+                                .type = type,
+                                .rows = rows,
+                                .cols = cols,
+                                .tokens = tokens,
+                                .w_stride = stride,
+                                .x_stride = stride,
+                                .y_stride = rows + gap };
+    char what[96];
+
+    snprintf(what, sizeof(what), "%s, %u x %u, %u tokens", gap > 0 ? "unaligned" : "tiles", rows,
+             cols, tokens);
+    check_launch(c, kernel, &p, what);
+    near_products(c, kernel, &p, NULL, what);
+    p.bias = check_at(check_floats(c, rows));
+    p.accumulate = 1;
+    if (rows <= 1024 && cols <= 1024) {
+        const float *before = check_copy(c, (const float *)(uintptr_t)p.y, y_count * sizeof(float));
+
+        check_launch(c, kernel, &p, what);
+        near_products(c, kernel, &p, before, what);
+    }
+    check_end(c);
+}
+
+/* Every cut of the tiles: rows alone and by four, 1, 2, 4 and 8 tokens, and more in blocks. */
+void check_matmuls(struct check *c, bool few)
+{
+    static const uint32_t tokens[] = { 1, 2, 3, 8, 4, 5 };
+    static const uint32_t many[] = { 9, 16, 67 };
+    const uint32_t wide = MP_GEMV_WIDE_ROWS + 3;
+
+    for (unsigned type = 0; type < MP_WTYPE_COUNT; type++) {
+        for (size_t i = 0; i < (few ? 4 : MP_ARRAY_LEN(tokens)); i++) {
+            matmul(c, false, type, few ? 6 : 512, few ? 264 : 2048, tokens[i], 0);
+            matmul(c, false, type, wide, few ? 8 : 264, tokens[i], 0);
+            matmul(c, false, type, 33, 257, tokens[i], 3);
+        }
+        for (size_t i = 0; i < (few ? 1 : MP_ARRAY_LEN(many)); i++) {
+            matmul(c, true, type, few ? 33 : 768, few ? 264 : 2048, many[i], 0);
+            matmul(c, true, type, 7, 1000, many[i], 0);
+            matmul(c, true, type, 5, 31, many[i], 3);
+        }
+        if (!few)
+            matmul(c, false, type, 4096, 2048, 1, 0);
+        matmul(c, false, type, 1, 1, 1, 0);
+    }
+}
+
+/* ---- experts */
+
+struct list {
+    uint32_t experts, top_k, tokens;
+    uint32_t hidden, channels;
+    struct mp_cuda_expert *work; /* (experts) */
+    uint32_t *row;               /* (tokens, top_k) */
+};
+
+/* Token t chooses experts (3 t + 5 r) % experts; the others' entries stay empty, as in a graph. */
+static void fill_list(struct list *list, const char *weights, size_t matrix_bytes, uint32_t copies,
+                      bool accumulate)
+{
+    uint32_t used = 0;
+
+    for (uint32_t e = 0; e < list->experts; e++) {
+        const uint64_t at = check_at(weights) + e % copies * 3 * matrix_bytes;
+        const uint32_t first = used;
+
+        for (uint32_t i = 0; i < list->tokens * list->top_k; i++) {
+            if ((3 * (i / list->top_k) + 5 * (i % list->top_k)) % list->experts == e)
+                list->row[used++] = i;
+        }
+        list->work[e] = (struct mp_cuda_expert){ .gate = at,
+                                                 .up = at + matrix_bytes,
+                                                 .down = at + 2 * matrix_bytes,
+                                                 .first = first,
+                                                 .count = used - first,
+                                                 .channels = list->channels - (e % 2) * 8,
+                                                 .accumulate = accumulate };
+    }
+}
+
+/* The rows of one expert once more; `before` was in `rank`. */
+static void near_expert(const struct list *list, const struct mp_cuda_expert *w,
+                        const struct mp_cuda_experts *p, const float *before, bool is_up,
+                        float *want)
+{
+    const enum mp_wtype type = (enum mp_wtype)p->type;
+    const uint32_t F = p->channels, H = p->hidden;
+    const float *x = (const float *)(uintptr_t)p->x, *act = (const float *)(uintptr_t)p->act;
+    float *up = check_want(F);
+
+    for (uint32_t i = w->first; i < w->first + w->count; i++) {
+        const uint32_t row = list->row[i];
+        const float *in = x + (size_t)(row / p->top_k) * p->x_stride;
+        float *to = want + (is_up ? (size_t)i * F : (size_t)row * H);
+
+        if (is_up) {
+            mp_kernels_ref.matmul(to, F, (const void *)(uintptr_t)w->gate, type, H, in, H,
+                                  w->channels, H, 1);
+            mp_kernels_ref.matmul(up, F, (const void *)(uintptr_t)w->up, type, H, in, H,
+                                  w->channels, H, 1);
+            mp_kernels_ref.silu_mul(to, up, w->channels);
+            memcpy(to + w->channels, act + (size_t)i * F + w->channels,
+                   (F - w->channels) * sizeof(float)); /* none of the expert's */
+            continue;
+        }
+        mp_kernels_ref.matmul(to, H, (const void *)(uintptr_t)w->down, type, w->channels,
+                              act + (size_t)i * F, F, H, w->channels, 1);
+        for (uint32_t h = 0; h < H && w->accumulate; h++)
+            to[h] += before[(size_t)row * H + h];
+    }
+    free(up);
+}
+
+static void near_experts(struct check *c, const struct list *list, const struct mp_cuda_experts *p,
+                         const float *before, bool is_up, const char *what)
+{
+    const uint32_t first = is_up ? MP_CUDA_KERNEL_experts_up_f32 : MP_CUDA_KERNEL_experts_down_f32;
+    const uint32_t width = is_up ? p->channels : p->hidden, ranks = list->tokens * list->top_k;
+    float *want = check_want((size_t)ranks * width);
+
+    for (uint32_t e = 0; e < list->experts; e++)
+        near_expert(list, &list->work[e], p, before, is_up, want);
+    check_near(c, (enum mp_cuda_kernel)(first + p->type),
+               (const float *)(uintptr_t)(is_up ? p->act : p->rank), width, want, width, ranks,
+               what);
+}
+
+static void experts(struct check *c, unsigned type, struct list *list, bool accumulate)
+{
+    const uint32_t copies = list->experts < 4 ? list->experts : 4,
+                   ranks = list->tokens * list->top_k;
+    const size_t matrix = (size_t)list->hidden * list->channels;
+    const char *w = check_weights(c, (enum mp_wtype)type, copies * 3 * matrix);
+    struct mp_cuda_experts p = {
+        .x = check_at(check_floats(c, (size_t)list->tokens * list->hidden)),
+        .act = check_at(check_floats(c, (size_t)ranks * list->channels)),
+        .rank = check_at(check_floats(c, (size_t)ranks * list->hidden)),
+        .type = type,
+        .works = list->experts,
+        .hidden = list->hidden,
+        .channels = list->channels,
+        .top_k = list->top_k,
+        .x_stride = list->hidden,
+        .rows_max = list->tokens,
+    };
+    const float *before;
+    char what[96];
+
+    list->work = calloc(list->experts, sizeof(list->work[0]));
+    list->row = calloc(ranks, sizeof(uint32_t));
+    if (list->work == NULL || list->row == NULL)
+        exit(1);
+    fill_list(list, w, matrix * mp_wtype_bytes((enum mp_wtype)type), copies, accumulate);
+    p.work = check_at(check_table(c, list->work, list->experts * sizeof(list->work[0])));
+    p.row = check_at(check_copy(c, list->row, ranks * sizeof(uint32_t)));
+    snprintf(what, sizeof(what), "%s, %u of %u x %u, %u tokens%s", type_name(type), list->experts,
+             list->channels, list->hidden, list->tokens, accumulate ? ", added" : "");
+    before = check_copy(c, (const float *)(uintptr_t)p.rank,
+                        (size_t)ranks * list->hidden * sizeof(float));
+    check_launch(c, (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_up_f32 + type), &p, what);
+    near_experts(c, list, &p, before, true, what);
+    check_launch(c, (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_down_f32 + type), &p, what);
+    near_experts(c, list, &p, before, false, what);
+    check_end(c);
+    free(list->work);
+    free(list->row);
+}
+
+void check_experts(struct check *c, bool few)
+{
+    static const uint32_t tokens[] = { 1, 3, 8, 40 };
+
+    for (unsigned type = 0; type < MP_WTYPE_COUNT; type++) {
+        for (size_t i = 0; i < (few ? 2 : MP_ARRAY_LEN(tokens)); i++) {
+            struct list odd = { 5, 2, tokens[i], 33, 27, NULL, NULL };
+            struct list aligned = { 16, 4, tokens[i], 264, 40, NULL, NULL };
+            struct list graph = { 128, 8, tokens[i] <= 8 ? tokens[i] : 8, 2048, 768, NULL, NULL };
+
+            experts(c, type, &odd, i % 2 == 1);
+            experts(c, type, &aligned, i % 2 == 0);
+            if (!few && type == MP_WTYPE_BF16 && tokens[i] <= 3)
+                experts(c, type, &graph, false);
+        }
+    }
+}
