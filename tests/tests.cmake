@@ -104,12 +104,14 @@ mp_fake_cuda(device/vmm/cuda_machines_test ${machines})
 mp_fake_cuda(model/engine_fault_test)
 mp_test(device/gpu_test LIBS mp_engine m VARIANTS good no_driver)
 mp_fake_cuda(device/gpu_test good)
+mp_test(engine/gpu_image_test LIBS mp_engine WRAP LABELS fault)
+mp_fake_cuda(engine/gpu_image_test)
 include(tests/device/fakecublas/fakecublas.cmake)
 add_test(NAME system/tools/gpu_bench_kernels COMMAND gpu_bench_kernels --small)
 add_dependencies(gpu_bench_kernels fakecuda)
 set_tests_properties(system/tools/gpu_bench_kernels PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77
     ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda
-    PASS_REGULAR_EXPRESSION "experts bf16 8 of .* 8 rows each.*attention 40 positions, 1 token, parts")
+    PASS_REGULAR_EXPRESSION "experts bf16 8 of .* 8 rows.*attention 40 positions, 1 token, parts")
 set(probes good places no_host_numa numa_breaks)
 mp_test(device/probe_test LIBS mp_sites ${CMAKE_DL_LIBS} m VARIANTS ${probes}
     ARGS $<TARGET_FILE:moepager> TIMEOUT 200)

@@ -1,12 +1,12 @@
 /*
  * Decoding and prefill of one model at several budgets, in one process:
  *
- *     bench_model --model DIR --budgets 100,25,50 [--batch N] [--prompt N] [--gen N] [--repeats N]
- *                 [--route-from TRACE] [--OPTION VALUE]...
+ *     bench_model --model DIR --budgets 100,25,50 [--batch N] [--prompt N] [--gen N]
+ *                 [--repeats N] [--warm N] [--route-from TRACE] [--OPTION VALUE]...
  *
  * OPTION is one of `moepager env`. The device, its kernels and the pinned host memory are opened
  * once, and the host tier is full before anything is timed. At each budget runs are repeated until
- * two of them agree (WARM_MAX at most), and then REPEATS more are measured. One line of JSON per
+ * two of them agree (WARM, 6, at most), and then REPEATS more are measured. One line of JSON per
  * budget as soon as it is known: medians. `graphs`: share of the decoding steps that were graphs
  * from beginning to end. A budget that fails has a line with `error`, and the next one follows.
  * 0; 1: an error; 77: there is no driver.
@@ -24,14 +24,13 @@
 
 #define BATCH_MAX 64u
 #define REPEATS_MAX 99u
-#define WARM_MAX 6u
 #define AGREE 0.03 /* of a step's time, and of the share of graphs */
 
 struct bench {
     struct mp_settings settings;
     struct mp_session session;
     const char *model, *budgets, *route_from;
-    uint32_t batch, prompt, gen, repeats;
+    uint32_t batch, prompt, gen, repeats, warm;
     struct mp_ids prompts[BATCH_MAX];
     struct mp_counters at_decode;
 };
@@ -136,7 +135,7 @@ static enum mp_status warm_up(struct bench *b, unsigned *runs_p)
         last = now;
         status = run_once(b, &now);
         runs++;
-    } while (status == MP_OK && runs < WARM_MAX && !(runs > 1 && agree(&last, &now)));
+    } while (status == MP_OK && runs < b->warm && !(runs > 1 && agree(&last, &now)));
     *runs_p = runs;
     return status;
 }
@@ -230,7 +229,8 @@ static enum mp_status parse(struct bench *b, int argc, char **argv)
     } numbers[] = { { "--batch", &b->batch },
                     { "--prompt", &b->prompt },
                     { "--gen", &b->gen },
-                    { "--repeats", &b->repeats } };
+                    { "--repeats", &b->repeats },
+                    { "--warm", &b->warm } };
     const struct {
         const char *flag;
         const char **value;
@@ -271,7 +271,7 @@ static enum mp_status parse(struct bench *b, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    struct bench b = { .batch = 1, .prompt = 8, .gen = 48, .repeats = 3 };
+    struct bench b = { .batch = 1, .prompt = 8, .gen = 48, .repeats = 3, .warm = 6 };
     enum mp_status status = mp_settings_load(&b.settings);
 
     if (status == MP_OK)
