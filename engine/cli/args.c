@@ -286,6 +286,45 @@ static const char *take_value(int argc, char **argv, int *i)
 #define GROUPS_MAX 128
 #define FLAG_NAME_BYTES 32
 
+/* What other programs call a flag of ours, with their dashes. */
+static const struct {
+    const char *theirs, *ours;
+} other_names[] = {
+    { "--temp", "temperature" },
+    { "--n-predict", "max-tokens" },
+    { "-n", "max-tokens" },
+    { "--max-new-tokens", "max-tokens" },
+    { "-p", "prompt" },
+    { "-f", "prompt-file" },
+    { "--file", "prompt-file" },
+    { "-m", "model" },
+    { "-c", "ctx" },
+    { "--ctx-size", "ctx" },
+    { "-t", "threads" },
+    { "-s", "seed" },
+    { "--system-prompt", "system" },
+};
+
+/* Our name for a flag of another program, if the command has it; else NULL. '_' counts as '-'. */
+static const char *find_other_name(enum mp_command command, const char *name,
+                                   const struct mp_settings *settings)
+{
+    char dashed[FLAG_NAME_BYTES];
+
+    snprintf(dashed, sizeof(dashed), "%s", name);
+    for (char *at = dashed; *at != '\0'; at++)
+        *at = *at == '_' ? '-' : *at;
+    for (size_t i = 0; i < MP_ARRAY_LEN(other_names); i++) {
+        const char *ours = other_names[i].ours;
+
+        if (strcmp(other_names[i].theirs, dashed) == 0 &&
+            (find_flag(command, ours, strlen(ours)) != NULL ||
+             mp_opt_find(settings->groups, ours, NULL) != NULL))
+            return ours;
+    }
+    return NULL;
+}
+
 /* The flags of the command as options, so that the message finds the nearest name among both. */
 static enum mp_status unknown_flag(enum mp_command command, const char *name,
                                    const struct mp_settings *settings)
@@ -293,8 +332,13 @@ static enum mp_status unknown_flag(enum mp_command command, const char *name,
     char names[MP_ARRAY_LEN(flags)][FLAG_NAME_BYTES];
     struct mp_opt table[MP_ARRAY_LEN(flags) + 1] = { 0 };
     struct mp_opt_group groups[GROUPS_MAX] = { { "MOEPAGER_", table, NULL, NULL } };
+    const char *ours = find_other_name(command, name, settings);
+    char quoted[MP_QUOTE_BYTES];
     size_t count = 0;
 
+    if (ours != NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_OPTION", "unknown option '%s'; did you mean '--%s'?",
+                       mp_quote(quoted, name, strlen(name)), ours);
     for (size_t i = 0; i < MP_ARRAY_LEN(flags); i++) {
         if (!(flags[i].commands & 1u << command))
             continue;
@@ -306,7 +350,7 @@ static enum mp_status unknown_flag(enum mp_command command, const char *name,
     }
     for (count = 0; settings->groups[count].prefix != NULL && count + 2 < GROUPS_MAX; count++)
         groups[count + 1] = settings->groups[count];
-    return mp_opt_set(groups, name, "");
+    return mp_opt_unknown(groups, name);
 }
 
 static enum mp_status parse_setting(enum mp_command command, const char *arg, int argc, char **argv,
@@ -349,6 +393,8 @@ static enum mp_status parse_one(enum mp_command command, int argc, char **argv, 
     }
     if (strcmp(arg, "-h") == 0)
         arg = "--help";
+    if (find_other_name(command, arg, settings) != NULL)
+        return unknown_flag(command, arg, settings);
     if (strncmp(arg, "--", 2) != 0)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "'%s' is not a flag; flags begin with -- (see moepager %s --help)",

@@ -213,15 +213,11 @@ static enum mp_status set(const struct mp_opt *opt, const char *shown, void *con
     return MP_OK;
 }
 
-enum mp_status mp_opt_set(const struct mp_opt_group *groups, const char *name, const char *value)
+enum mp_status mp_opt_unknown(const struct mp_opt_group *groups, const char *name)
 {
-    const struct mp_opt_group *group = NULL;
-    const struct mp_opt *opt = mp_opt_find(groups, name, &group);
     char wanted[NAME_BYTES], best[NAME_BYTES] = "", quoted[MP_QUOTE_BYTES];
 
     mp_quote(quoted, name, strlen(name));
-    if (opt != NULL)
-        return set(opt, quoted, group->config, value);
     if (canonical_name(name, wanted))
         nearest(groups, wanted, best);
     if (best[0] == '\0')
@@ -235,6 +231,17 @@ enum mp_status mp_opt_set(const struct mp_opt_group *groups, const char *name, c
     }
     return mp_fail(MP_ERR_CONFIG, "E_OPTION", "unknown option '%s'; did you mean '%s%s'?", quoted,
                    strncmp(name, "--", 2) == 0 ? "--" : "", best);
+}
+
+enum mp_status mp_opt_set(const struct mp_opt_group *groups, const char *name, const char *value)
+{
+    const struct mp_opt_group *group = NULL;
+    const struct mp_opt *opt = mp_opt_find(groups, name, &group);
+    char quoted[MP_QUOTE_BYTES];
+
+    if (opt == NULL)
+        return mp_opt_unknown(groups, name);
+    return set(opt, mp_quote(quoted, name, strlen(name)), group->config, value);
 }
 
 enum mp_status mp_opt_set_one(const struct mp_opt *table, const char *prefix, void *config,

@@ -160,6 +160,12 @@ const struct mp_opt *mp_opt_find(const struct mp_opt_group *groups, const char *
 enum mp_status mp_opt_set(const struct mp_opt_group *groups, const char *name,
                           const char *value) MP_MUST_CHECK;
 
+/*
+ * MP_ERR_CONFIG: there is no option of this name, with the nearest one that the tables have. Needs
+ * no config: tables of names alone will do.
+ */
+enum mp_status mp_opt_unknown(const struct mp_opt_group *groups, const char *name) MP_MUST_CHECK;
+
 /* As mp_opt_set() for one table, by the name in the table ("PROTECT"). */
 enum mp_status mp_opt_set_one(const struct mp_opt *table, const char *prefix, void *config,
                               const char *name, const char *value) MP_MUST_CHECK;

@@ -294,6 +294,9 @@ static void a_flag_is_the_variable_by_another_name(void)
     CHECK_EQ(mp_opt_set(groups, "MOEPAGER_T_COLOUR", "red"), MP_ERR_CONFIG);
     CHECK_STR(mp_error_last()->text,
               "unknown option 'MOEPAGER_T_COLOUR'; did you mean 'MOEPAGER_T_COLOR'?");
+    /* A known name is the nearest to itself; asking needs no config. */
+    CHECK_EQ(mp_opt_unknown(groups, "--t_color"), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->text, "unknown option '--t_color'; did you mean '--t-color'?");
     CHECK_EQ(mp_opt_set(groups, "--entirely-other", "red"), MP_ERR_CONFIG);
     CHECK_STR(mp_error_last()->text, "unknown option '--entirely-other'");
 }
