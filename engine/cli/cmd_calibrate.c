@@ -140,8 +140,8 @@ static enum mp_status name_files(struct calibrate *c)
         snprintf(c->features_path, sizeof(c->features_path), "%s/%s", dirname(copy), FEATURES_NAME);
     if ((size_t)length >= sizeof(c->out) || (size_t)other >= sizeof(c->features_path))
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--out: the path is too long");
-    status = mp_out_check(c->out);
-    return status == MP_OK && c->args->features ? mp_out_check(c->features_path) : status;
+    status = mp_out_check(c->out, true);
+    return status == MP_OK && c->args->features ? mp_out_check(c->features_path, true) : status;
 }
 
 /* Each layer's choices without what was computed: groups are thirds, and nothing is alike. */

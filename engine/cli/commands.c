@@ -38,7 +38,7 @@ enum mp_status mp_check_outputs(const struct mp_args *args)
 
     for (size_t i = 0; i < MP_ARRAY_LEN(paths) && status == MP_OK; i++) {
         if (paths[i] != NULL)
-            status = mp_out_check(paths[i]);
+            status = mp_out_check(paths[i], paths[i] == args->logits_out);
     }
     if (status == MP_OK && args->trace_scores && args->trace == NULL)
         status = mp_fail(MP_ERR_CONFIG, "E_USAGE", "--trace-scores needs --trace");

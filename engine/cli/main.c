@@ -37,15 +37,19 @@ static void hold_standard_descriptors(void)
     }
 }
 
-/* One Ctrl-C ends the run in order, a second one at once. */
+/* One Ctrl-C ends the run in order, a second one at once; so do SIGTERM and a closed terminal. */
 static void catch_signals(void)
 {
     const struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
     const struct sigaction ignore = { .sa_handler = SIG_IGN };
+    struct sigaction hangup;
 
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) /* nohup */
+        sigaction(SIGHUP, &action, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL); /* write() fails instead */
 }
 
 static int finish(enum mp_status status)

@@ -64,21 +64,19 @@ enum mp_status mp_st_out_open(struct mp_st_out *st, const char *path, const char
 {
     enum mp_status status = mp_out_open(&st->out, path);
     unsigned char length[8] = { 0 };
-    long end;
+    uint64_t end;
 
     if (status != MP_OK)
         return status;
     fwrite(length, 1, sizeof(length), st->out.file);
     write_header(st->out.file, format, id, tokens, tensors, count);
-    end = ftell(st->out.file);
-    for (; end > 0 && end % 8 != 0; end++)
+    end = mp_out_position(&st->out);
+    for (; end % 8 != 0; end++)
         fputc(' ', st->out.file);
-    if (end < 8)
-        end = 8; /* a failed stream; commit says so */
-    st->data_begin = (uint64_t)end;
+    st->data_begin = end;
     for (int i = 0; i < 8; i++)
-        length[i] = (unsigned char)((uint64_t)(end - 8) >> 8 * i);
-    rewind(st->out.file);
+        length[i] = (unsigned char)((end - sizeof(length)) >> 8 * i);
+    mp_out_seek(&st->out, 0);
     fwrite(length, 1, sizeof(length), st->out.file);
     mp_st_out_seek(st, 0);
     return MP_OK;
@@ -86,9 +84,7 @@ enum mp_status mp_st_out_open(struct mp_st_out *st, const char *path, const char
 
 void mp_st_out_seek(struct mp_st_out *st, uint64_t data_offset_bytes)
 {
-    /* What is written at a wrong place is noticed by whoever reads the file; a stream that cannot
-     * seek has failed before. */
-    (void)!fseeko(st->out.file, (off_t)(st->data_begin + data_offset_bytes), SEEK_SET);
+    mp_out_seek(&st->out, st->data_begin + data_offset_bytes);
 }
 
 enum mp_status mp_st_out_commit(struct mp_st_out *st)

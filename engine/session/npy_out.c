@@ -43,7 +43,7 @@ enum mp_status mp_npy_out_commit(struct mp_npy_out *npy)
 {
     if (npy->out.file == NULL)
         return MP_OK;
-    rewind(npy->out.file);
+    mp_out_seek(&npy->out, 0);
     write_header(npy);
     return mp_out_commit(&npy->out);
 }

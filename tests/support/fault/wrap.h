@@ -72,6 +72,9 @@
     X(open_memstream, ENOMEM) \
     X(close, EIO)             \
     X(fdopen, ENOMEM)         \
+    X(fopencookie, ENOMEM)    \
+    X(access, ENOENT)         \
+    X(linkat, ENOENT)         \
     X(fclose, EDQUOT)         \
     X(fstatvfs, EIO)
 
@@ -108,7 +111,7 @@ struct fault_plan {
     uint32_t
         short_bytes; /* not 0: read, pread, io_uring_read and write do not fail but do so many
                       * bytes (FAULT_EOF: none), and fstatvfs says that so many blocks are free */
-    bool corrupt;    /* write does not fail but writes one wrong bit */
+    bool corrupt;    /* write does not fail but writes one wrong bit into a file named *.part */
     const struct fault_plan *also; /* a second plan that holds at the same time, or NULL */
 };
 

@@ -106,6 +106,11 @@ static void become(const struct cli *cli, const char *in)
 
         setrlimit(RLIMIT_AS, &limit);
     }
+    if (cli->file_bytes > 0) {
+        const struct rlimit limit = { cli->file_bytes, cli->file_bytes };
+
+        setrlimit(RLIMIT_FSIZE, &limit);
+    }
     set_environment(cli);
     execve(program, (char **)argv, environ);
     _exit(127);

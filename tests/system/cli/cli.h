@@ -26,6 +26,7 @@ struct cli {
     bool errors_closed;
     int errors_fd;              /* if not 0: becomes standard error */
     size_t address_space_bytes; /* RLIMIT_AS; 0: as it is */
+    size_t file_bytes;          /* RLIMIT_FSIZE; 0: as it is */
 };
 
 struct cli_result {

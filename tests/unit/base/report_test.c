@@ -8,6 +8,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -233,12 +234,18 @@ static void an_output_file_fails_with_its_name(void)
     CHECK_EQ(mp_out_open(&out, "/dev/full"), MP_OK);
     fputs("x", out.file);
     CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
-    CHECK_STR(mp_error_last()->text, "cannot write '/dev/full': No space left on device");
+    CHECK_STR(
+        mp_error_last()->text,
+        "cannot write '/dev/full' at byte 0: No space left on device; free some space there or "
+        "name another place");
     CHECK_EQ(mp_out_open(&out, "/dev/full"), MP_OK);
     for (int i = 0; i < 20000; i++) /* so that it is full before the end */
         fputc('x', out.file);
     CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
-    CHECK_STR(mp_error_last()->text, "cannot write '/dev/full': No space left on device");
+    CHECK_STR(
+        mp_error_last()->text,
+        "cannot write '/dev/full' at byte 0: No space left on device; free some space there or "
+        "name another place");
 }
 
 /* With a limit on file sizes write() fails with EFBIG: the old file stays, nothing else does. */
@@ -260,6 +267,78 @@ static void a_full_disk_leaves_the_older_file(void)
     CHECK_EQ(access(out.temporary, F_OK), -1);
     CHECK_EQ(stat(in_directory("report"), &info), 0);
     CHECK_EQ(info.st_size, 5);
+}
+
+/* What was lost stays lost, wherever the stream is put and whatever is written later. */
+static void a_failed_write_is_not_forgotten(void)
+{
+    const struct rlimit small = { 4096, RLIM_INFINITY };
+    static const char block[8192];
+    struct rlimit old;
+    struct mp_out out;
+
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+    CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    CHECK(fwrite(block, 1, 8192, out.file) <= 8192);
+    mp_out_seek(&out, 0);
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+    rewind(out.file);
+    clearerr(out.file);
+    fputs("head", out.file);
+    CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
+    CHECK(strstr(mp_error_last()->text, "report' at byte 4096: File too large; ") != NULL);
+}
+
+static void it_can_go_back(void)
+{
+    char text[16] = "";
+    struct rlimit old;
+    struct mp_out out;
+    int ends[2];
+    char path[64];
+    FILE *file;
+
+    CHECK_EQ(mp_out_open(&out, in_directory("back")), MP_OK);
+    fputs("....tail", out.file);
+    CHECK_EQ(mp_out_position(&out), 8);
+    mp_out_seek(&out, 0);
+    fputs("head", out.file);
+    CHECK_EQ(mp_out_position(&out), 4);
+    mp_out_seek(&out, 8);
+    fputs("!", out.file);
+    CHECK_EQ(mp_out_commit(&out), MP_OK);
+    file = fopen(in_directory("back"), "r");
+    CHECK(file != NULL && fgets(text, sizeof(text), file) != NULL);
+    fclose(file);
+    CHECK_STR(text, "headtail!");
+    CHECK_EQ(unlink(in_directory("back")), 0);
+
+    /* A descriptor is written where it stands; a pipe cannot go back. */
+    CHECK_EQ(pipe(ends), 0);
+    snprintf(path, sizeof(path), "/dev/fd/%d", ends[1]);
+    CHECK_EQ(mp_out_check(path, true), MP_ERR_IO);
+    CHECK_EQ(mp_out_check(path, false), MP_OK);
+    CHECK_EQ(mp_out_open(&out, path), MP_OK);
+    fputs("through", out.file);
+    CHECK_EQ(mp_out_commit(&out), MP_OK);
+    memset(text, 0, sizeof(text));
+    CHECK_EQ(read(ends[0], text, sizeof(text)), 7);
+    CHECK_STR(text, "through");
+    CHECK_EQ(mp_out_open(&out, path), MP_OK);
+    fputs("x", out.file);
+    mp_out_seek(&out, 0);
+    CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
+    CHECK(strstr(mp_error_last()->text, "at byte 1: Illegal seek; a pipe takes no file") != NULL);
+    snprintf(path, sizeof(path), "/dev/fd/%d", ends[0]);
+    CHECK_EQ(mp_out_open(&out, path), MP_ERR_IO); /* it is for reading */
+    CHECK_EQ(mp_out_open(&out, "/proc/self/fd/9999"), MP_ERR_IO);
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &(const struct rlimit){ 3, old.rlim_max }), 0);
+    CHECK_EQ(mp_out_open(&out, "/dev/stderr"), MP_ERR_IO);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
+    close(ends[0]);
+    close(ends[1]);
 }
 
 static void a_commit_that_cannot_rename_fails(void)
@@ -294,10 +373,10 @@ static void every_call_of_an_output_file_may_fail(void)
     struct stat info;
     int fd_after;
 
-    fault_nth(FAULT_BIT(fdopen), 0);
+    fault_nth(FAULT_BIT(fopencookie), 0);
     CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_ERR_IO);
     CHECK(out.file == NULL);
-    fault_nth(FAULT_BIT(fdopen), 0);
+    fault_nth(FAULT_BIT(fopencookie), 0);
     CHECK_EQ(mp_out_open(&out, "/dev/null"), MP_ERR_IO);
 
     CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
@@ -308,9 +387,15 @@ static void every_call_of_an_output_file_may_fail(void)
 
     CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
     fputs("lost", out.file);
-    fault_nth(FAULT_BIT(fclose), 0);
+    fault_begin(&(const struct fault_plan){
+        .mode = FAULT_ONCE, .calls = FAULT_BIT(close), .error_number = EDQUOT });
     CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
     CHECK(strstr(mp_error_last()->text, strerror(EDQUOT)) != NULL);
+    CHECK_EQ(fault_end(), 1);
+
+    CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
+    fault_nth(FAULT_BIT(linkat), 0);
+    CHECK_EQ(mp_out_commit(&out), MP_ERR_IO);
     CHECK_EQ(fault_end(), 1);
 
     /* No room for the temporary name, though the name itself would fit. */
@@ -325,6 +410,35 @@ static void every_call_of_an_output_file_may_fail(void)
     fd_after = dup(0);
     CHECK_EQ(fd_after, fd_before);
     close(fd_after);
+}
+
+/* Without O_TMPFILE, or without /proc to name such a file by, the temporary file has a name. */
+static void where_every_file_has_a_name(void)
+{
+    const unsigned files_before = count_files();
+    struct mp_out out;
+
+    for (int i = 0; i < 2; i++) {
+        fault_begin(
+            &(const struct fault_plan){ .mode = FAULT_ONCE,
+                                        .calls = i == 0 ? FAULT_BIT(open) : FAULT_BIT(access),
+                                        .error_number = i == 0 ? EOPNOTSUPP : 0 });
+        CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
+        CHECK_EQ(fault_end(), 1);
+        CHECK_EQ(count_files(), files_before + 1);
+        fputs("lost", out.file);
+        mp_out_abandon(&out);
+        CHECK_EQ(count_files(), files_before);
+        CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
+        fputs("named", out.file);
+        CHECK_EQ(mp_out_commit(&out), MP_OK);
+        CHECK_EQ(count_files(), files_before);
+    }
+    /* Else nothing can be seen before it is whole. */
+    CHECK_EQ(mp_out_open(&out, in_directory("new")), MP_OK);
+    CHECK_EQ(count_files(), files_before);
+    CHECK_EQ(mp_out_commit(&out), MP_OK);
+    CHECK_EQ(count_files(), files_before + 1);
 }
 
 static void no_recorder_is_no_recording(void)
@@ -470,8 +584,11 @@ int main(void)
     RUN(an_output_file_is_whole_or_not_there);
     RUN(an_output_file_fails_with_its_name);
     RUN(a_full_disk_leaves_the_older_file);
+    RUN(a_failed_write_is_not_forgotten);
+    RUN(it_can_go_back);
     RUN(a_commit_that_cannot_rename_fails);
     RUN(every_call_of_an_output_file_may_fail);
+    RUN(where_every_file_has_a_name);
     RUN(no_recorder_is_no_recording);
     RUN(a_timeline_is_trace_event_json);
     RUN(a_timeline_refuses_what_cannot_be);

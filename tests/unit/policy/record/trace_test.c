@@ -452,7 +452,8 @@ static void once(const struct fault_plan *plan, void *ctx)
     if (status == MP_OK)
         status = read_trace("fault");
     hits = fault_end();
-    CHECK_EQ(status != MP_OK, hits > 0);
+    /* A directory may have no nameless files: the trace has a temporary name then, and is whole. */
+    CHECK(status == MP_OK || hits > 0);
     CHECK(status == MP_OK || mp_error_last()->text[0] != '\0');
     CHECK_EQ(write_trace("fault"), MP_OK);
     CHECK_EQ(read_trace("fault"), MP_OK);
