@@ -1,10 +1,11 @@
 /*
- * `moepager bench`: prefill and decode of random tokens, several times with the same engine;
- * medians.
+ * `moepager bench`: prefill and decode of random tokens, several times with the same engine; the
+ * median run is reported.
  *
- * The first run finds the expert slots empty and is reported apart ("cold"); medians are over the
- * others, or over that one if it is the only one. With --tokens-file the tokens are not random and
- * not chosen but read from a file, so that another engine can be given the same.
+ * The first run finds the expert slots empty and is reported apart ("cold"); the median is that of
+ * the others, or that one if it is the only one. All its figures are those of one run, the one
+ * whose steps took the median time, so they agree with each other. With --tokens-file the tokens
+ * are not random and not chosen but read from a file, so that another engine can be given the same.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 #include "vmm/base/json_out.h"
 
 #define BATCH_MAX 64
+#define REPEAT_MAX 1000 /* of --repeat, see engine/cli/args.c */
 #define TIMELINE_EVENTS (1u << 20)
 
 struct bench {
@@ -33,6 +35,7 @@ struct bench {
     uint32_t *tokens;             // (prompt_tokens + gen_tokens), or NULL: random and chosen
     struct mp_counters at_decode; /* when prefill of the run had ended */
     struct bench_run *runs;       // (repeat)
+    size_t run_count;             /* of runs that ended */
     double load_ms;
 };
 
@@ -228,63 +231,73 @@ static enum mp_status run_once(struct bench *bench, struct bench_run *run)
     return MP_OK;
 }
 
+/* Time of a step, and of the prompt where there are none. */
 static int compare(const void *a, const void *b)
 {
-    const double x = *(const double *)a, y = *(const double *)b;
+    const struct mp_report *x = &(*(const struct bench_run *const *)a)->report;
+    const struct mp_report *y = &(*(const struct bench_run *const *)b)->report;
 
-    return x < y ? -1 : x > y;
+    if (x->tpot_ms != y->tpot_ms)
+        return x->tpot_ms < y->tpot_ms ? -1 : 1;
+    return x->ttft_ms < y->ttft_ms ? -1 : x->ttft_ms > y->ttft_ms;
 }
 
-/* The median over warm runs of one field, `offset` bytes into the report. */
-static double median(const struct bench *bench, size_t offset)
+/* The index of the warm run with the median time of a step; of two in the middle the slower one. */
+static size_t find_median(const struct bench *bench)
 {
-    const size_t repeat = bench->args->repeat, first = repeat > 1 ? 1 : 0;
-    double values[1000];
-    size_t count = 0;
+    const size_t first = bench->run_count > 1 ? 1 : 0, count = bench->run_count - first;
+    const struct bench_run *sorted[REPEAT_MAX];
 
-    for (size_t i = first; i < repeat; i++)
-        memcpy(&values[count++], (const char *)&bench->runs[i].report + offset, sizeof(double));
-    qsort(values, count, sizeof(values[0]), compare);
-    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+    for (size_t i = 0; i < count; i++)
+        sorted[i] = &bench->runs[first + i];
+    qsort(sorted, count, sizeof(sorted[0]), compare);
+    return (size_t)(sorted[count / 2] - bench->runs);
 }
 
-#define MEDIAN(field) median(bench, offsetof(struct mp_report, field))
+static void print_row(const char *name, const struct mp_report *report)
+{
+    printf("%-8s %12.1f %12.1f %12.3f %9.1f%% %14.1f\n", name, report->prefill_per_s,
+           report->tokens_per_s, report->tpot_ms, 100 * report->hit_rate, report->exposed_wait_ms);
+}
 
 static void print_text(const struct bench *bench)
 {
-    const struct mp_report *cold = &bench->runs[0].report;
+    const size_t at = find_median(bench);
 
-    printf("prompt %llu, generated %llu, batch %llu, %llu runs\n",
+    printf("prompt %llu, generated %llu, batch %llu, %zu runs\n",
            (unsigned long long)bench->args->prompt_tokens,
            (unsigned long long)bench->args->gen_tokens, (unsigned long long)bench->args->batch,
-           (unsigned long long)bench->args->repeat);
+           bench->run_count);
     printf("%-8s %12s %12s %12s %10s %14s\n", "", "prefill t/s", "decode t/s", "ms per step",
            "hit rate", "exposed wait ms");
-    printf("%-8s %12.1f %12.1f %12.3f %9.1f%% %14.1f\n", "cold", cold->prefill_per_s,
-           cold->tokens_per_s, cold->tpot_ms, 100 * cold->hit_rate, cold->exposed_wait_ms);
-    printf("%-8s %12.1f %12.1f %12.3f %9.1f%% %14.1f\n", "median", MEDIAN(prefill_per_s),
-           MEDIAN(tokens_per_s), MEDIAN(tpot_ms), 100 * MEDIAN(hit_rate), MEDIAN(exposed_wait_ms));
-    mp_report_print(&bench->runs[bench->args->repeat - 1].report, stdout);
+    print_row("cold", &bench->runs[0].report);
+    print_row("median", &bench->runs[at].report);
+    printf("median is run %zu of %zu: the warm run with the median time of a step; its report\n",
+           at + 1, bench->run_count);
+    mp_report_print(&bench->runs[at].report, stdout);
 }
 
 static void print_json(const struct bench *bench)
 {
+    const size_t at = find_median(bench);
+    const struct mp_report *median = &bench->runs[at].report;
     struct mp_json_out json;
 
     mp_json_begin(&json, stdout, true);
     mp_json_object_begin(&json, NULL);
     mp_json_put_u64(&json, "batch", bench->args->batch);
-    mp_json_put_u64(&json, "repeat", bench->args->repeat);
+    mp_json_put_u64(&json, "repeat", bench->run_count);
     mp_json_object_begin(&json, "median");
-    mp_json_put_f64(&json, "ttft_ms", MEDIAN(ttft_ms));
-    mp_json_put_f64(&json, "tpot_ms", MEDIAN(tpot_ms));
-    mp_json_put_f64(&json, "tokens_per_s", MEDIAN(tokens_per_s));
-    mp_json_put_f64(&json, "prefill_tokens_per_s", MEDIAN(prefill_per_s));
-    mp_json_put_f64(&json, "hit_rate", MEDIAN(hit_rate));
-    mp_json_put_f64(&json, "exposed_wait_ms", MEDIAN(exposed_wait_ms));
+    mp_json_put_u64(&json, "run", at);
+    mp_json_put_f64(&json, "ttft_ms", median->ttft_ms);
+    mp_json_put_f64(&json, "tpot_ms", median->tpot_ms);
+    mp_json_put_f64(&json, "tokens_per_s", median->tokens_per_s);
+    mp_json_put_f64(&json, "prefill_tokens_per_s", median->prefill_per_s);
+    mp_json_put_f64(&json, "hit_rate", median->hit_rate);
+    mp_json_put_f64(&json, "exposed_wait_ms", median->exposed_wait_ms);
     mp_json_object_end(&json);
     mp_json_array_begin(&json, "runs");
-    for (size_t i = 0; i < bench->args->repeat; i++) {
+    for (size_t i = 0; i < bench->run_count; i++) {
         mp_json_object_begin(&json, NULL);
         mp_report_json(&bench->runs[i].report, &json);
         mp_counters_json(&bench->runs[i].decode, &json, "decode_counters");
@@ -295,7 +308,7 @@ static void print_json(const struct bench *bench)
     mp_json_end(&json);
 }
 
-static enum mp_status run_all(struct bench *bench)
+static enum mp_status open_all(struct bench *bench)
 {
     enum mp_status status = mp_check_outputs(bench->args);
 
@@ -312,30 +325,62 @@ static enum mp_status run_all(struct bench *bench)
     if (status == MP_OK && bench->args->logits_out != NULL)
         status =
             mp_npy_out_open(&bench->logits, bench->args->logits_out, bench->session.model.vocab);
-    mp_progress_bar_begin(&bench->bar, "bench", "runs", bench->clock);
-    for (size_t i = 0; i < bench->args->repeat && status == MP_OK; i++) {
-        status = run_once(bench, &bench->runs[i]);
-        mp_progress_bar_show(&bench->bar, i + 1, bench->args->repeat);
-    }
-    mp_progress_bar_end(&bench->bar);
-    if (status == MP_OK)
-        status = mp_trace_sink_close(&bench->trace);
+    return status;
+}
+
+/* Files appear after runs that ended well or were interrupted: with what there was until then. */
+static enum mp_status close_files(struct bench *bench)
+{
+    enum mp_status status = mp_trace_sink_close(&bench->trace);
+
     if (status == MP_OK)
         status = mp_npy_out_commit(&bench->logits);
     if (status == MP_OK)
         status = mp_engine_close_log(bench->session.engine);
     if (status == MP_OK && bench->args->timeline != NULL)
         status = mp_timeline_write(bench->timeline, bench->args->timeline);
+    return status;
+}
+
+static enum mp_status run_repeats(struct bench *bench)
+{
+    enum mp_status status = MP_OK;
+
+    mp_progress_bar_begin(&bench->bar, "bench", "runs", bench->clock);
+    while (bench->run_count < bench->args->repeat && status == MP_OK) {
+        status = run_once(bench, &bench->runs[bench->run_count]);
+        bench->run_count += status == MP_OK;
+        mp_progress_bar_show(&bench->bar, bench->run_count, bench->args->repeat);
+    }
+    mp_progress_bar_end(&bench->bar);
+    return status;
+}
+
+/* An interrupted run is not among those that are reported. */
+static enum mp_status run_all(struct bench *bench)
+{
+    enum mp_status ended, status = open_all(bench);
+    struct mp_error interrupted;
+
+    if (status == MP_OK) {
+        ended = status = run_repeats(bench);
+        interrupted = *mp_error_last();
+        if (status == MP_ERR_CANCELED || status == MP_OK)
+            status = close_files(bench);
+    }
     if (status != MP_OK) {
         mp_trace_abandon(bench->trace.writer);
         mp_npy_out_abandon(&bench->logits);
         return status;
     }
-    if (bench->args->json)
+    if (bench->run_count > 0 && bench->args->json)
         print_json(bench);
-    else
+    else if (bench->run_count > 0)
         print_text(bench);
-    return mp_check_stdout();
+    status = mp_check_stdout();
+    if (status == MP_OK && ended != MP_OK)
+        mp_error_set(&interrupted);
+    return status == MP_OK ? ended : status;
 }
 
 enum mp_status mp_cmd_bench(const struct mp_args *args, const struct mp_settings *settings)

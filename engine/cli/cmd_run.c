@@ -210,7 +210,7 @@ static struct mp_sampling choose_sampling(const struct run *run)
     };
 }
 
-static void print_json(const struct run *run, const struct mp_report *report)
+static void print_json(const struct run *run, const struct mp_report *report, bool receipt)
 {
     struct mp_json_out json;
 
@@ -223,7 +223,7 @@ static void print_json(const struct run *run, const struct mp_report *report)
     mp_json_array_end(&json);
     mp_json_put_string(&json, "finish", mp_finish_name(run->outputs[0].finish));
     mp_report_json(report, &json);
-    if (run->args->receipt)
+    if (receipt)
         mp_receipt_json(&run->receipt, &json, "receipt");
     mp_json_array_begin(&json, "sequences");
     for (uint32_t s = 0; s < run->count; s++) {
@@ -242,12 +242,13 @@ static void print_json(const struct run *run, const struct mp_report *report)
     mp_json_end(&json);
 }
 
-static enum mp_status print_result(const struct run *run, const struct mp_report *report)
+static enum mp_status print_result(const struct run *run, const struct mp_report *report,
+                                   bool receipt)
 {
     enum mp_status status;
 
     if (run->args->json) {
-        print_json(run, report);
+        print_json(run, report, receipt);
         return mp_check_stdout();
     }
     for (uint32_t s = 0; run->count > 1 && s < run->count; s++) {
@@ -272,7 +273,7 @@ static enum mp_status print_result(const struct run *run, const struct mp_report
             fprintf(stderr, " (%u of %u prompts)\n", ended, run->count);
     }
     mp_report_print(report, stderr);
-    if (run->args->receipt)
+    if (receipt)
         mp_receipt_print(&run->receipt, stderr);
     return status;
 }
@@ -346,35 +347,34 @@ static enum mp_status generate(struct run *run, struct mp_generate_stats *stats)
     return status;
 }
 
-/* Files appear only after a run that ended well. */
-static enum mp_status close_files(struct run *run, enum mp_status status)
+static void abandon_files(struct run *run)
 {
-    if (status == MP_OK)
-        status = mp_trace_sink_close(&run->trace);
+    mp_trace_abandon(run->trace.writer);
+    run->trace.writer = NULL;
+    mp_npy_out_abandon(&run->logits);
+}
+
+/* Files appear after a run that ended well or was interrupted: with what there was until then. */
+static enum mp_status close_files(struct run *run)
+{
+    enum mp_status status = mp_trace_sink_close(&run->trace);
+
     if (status == MP_OK)
         status = mp_npy_out_commit(&run->logits);
     if (status == MP_OK)
         status = mp_engine_close_log(run->session.engine);
     if (status == MP_OK && run->args->timeline != NULL)
         status = mp_timeline_write(run->timeline, run->args->timeline);
-    if (status != MP_OK) {
-        /* Those that are not closed yet. */
-        mp_trace_abandon(run->trace.writer);
-        mp_npy_out_abandon(&run->logits);
-    }
+    if (status != MP_OK)
+        abandon_files(run); /* those that are not closed yet */
     return status;
 }
 
-static enum mp_status run_all(struct run *run)
+/* All that can be refused is, before gigabytes are read; then the session and the files. */
+static enum mp_status open_all(struct run *run)
 {
-    const uint64_t start_ns = mp_clock_now_ns(run->clock);
-    struct mp_counters before;
-    struct mp_generate_stats stats;
-    struct mp_report report;
-    struct mp_profile used;
-    double load_ms;
     const struct mp_sampling sampling = choose_sampling(run);
-    enum mp_status status = mp_sampling_check(&sampling); /* before gigabytes are read */
+    enum mp_status status = mp_sampling_check(&sampling);
 
     if (status == MP_OK)
         status = mp_check_outputs(run->args);
@@ -394,11 +394,32 @@ static enum mp_status run_all(struct run *run)
         status = mp_receipt_init(&run->receipt, run->count, run->args->max_tokens,
                                  run->session.model.vocab);
     if (status != MP_OK)
-        return close_files(run, status);
+        abandon_files(run);
+    return status;
+}
+
+static enum mp_status run_all(struct run *run)
+{
+    const uint64_t start_ns = mp_clock_now_ns(run->clock);
+    struct mp_counters before;
+    struct mp_generate_stats stats;
+    struct mp_report report;
+    struct mp_profile used;
+    struct mp_error interrupted;
+    double load_ms;
+    enum mp_status ended, status = open_all(run);
+
+    if (status != MP_OK)
+        return status;
     load_ms = (double)(mp_clock_now_ns(run->clock) - start_ns) * 1e-6;
     before = mp_report_counters(&run->session);
 
-    status = close_files(run, generate(run, &stats));
+    ended = status = generate(run, &stats);
+    interrupted = *mp_error_last();
+    if (status == MP_OK || status == MP_ERR_CANCELED)
+        status = close_files(run);
+    else
+        abandon_files(run);
     if (run->unread)
         return MP_OK;
     if (status != MP_OK) {
@@ -410,10 +431,14 @@ static enum mp_status run_all(struct run *run)
     mp_report_make(&run->session, &stats, &before, load_ms, &report);
     used = run->session.engine_config.policies; /* the receipt changes them */
     report.policies = &used;
-    if (run->args->receipt)
+    if (run->args->receipt && ended == MP_OK)
         status =
             mp_receipt_compare(&run->receipt, &run->session, run->clock, run->ids, run->outputs);
-    return status == MP_OK ? print_result(run, &report) : status;
+    if (status == MP_OK)
+        status = print_result(run, &report, ended == MP_OK && run->args->receipt);
+    if (status == MP_OK && ended != MP_OK)
+        mp_error_set(&interrupted);
+    return status == MP_OK ? ended : status;
 }
 
 enum mp_status mp_cmd_run(const struct mp_args *args, const struct mp_settings *settings)

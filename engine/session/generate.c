@@ -32,7 +32,8 @@ struct run {
 
 const char *mp_finish_name(enum mp_finish finish)
 {
-    static const char *const names[MP_FINISH_COUNT] = { "length", "eos", "stop", "context" };
+    static const char *const names[MP_FINISH_COUNT] = { "length", "eos", "stop", "context",
+                                                        "interrupted" };
 
     return (unsigned)finish < MP_FINISH_COUNT ? names[finish] : "?";
 }
@@ -304,10 +305,10 @@ static enum mp_status decode(struct run *run)
         if (count == 0)
             return MP_OK;
         run->step++;
-        run->stats->decode_steps++;
         status = run_batch(run, count);
         if (status != MP_OK)
             return status;
+        run->stats->decode_steps++;
     }
 }
 
@@ -410,6 +411,10 @@ enum mp_status mp_generate(const struct mp_generate_config *config, const struct
     if (status == MP_OK)
         status = decode(&run);
     stats_p->decode_ns = mp_clock_now_ns(config->clock) - first_ns;
+    for (uint32_t s = 0; status == MP_ERR_CANCELED && s < count; s++) {
+        if (!run.sequences[s].done)
+            outputs[s].finish = MP_FINISH_INTERRUPTED;
+    }
     run_close(&run);
     return status;
 }

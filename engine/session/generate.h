@@ -16,10 +16,11 @@
  * a sequence yields does not depend on the others (see engine.h).
  */
 enum mp_finish {
-    MP_FINISH_LENGTH, /* max_tokens reached */
-    MP_FINISH_EOS,    /* the model said so; the token itself is in `ids` */
-    MP_FINISH_STOP,   /* a stop string appeared; the text ends before it */
-    MP_FINISH_CTX,    /* the context is full */
+    MP_FINISH_LENGTH,      /* max_tokens reached */
+    MP_FINISH_EOS,         /* the model said so; the token itself is in `ids` */
+    MP_FINISH_STOP,        /* a stop string appeared; the text ends before it */
+    MP_FINISH_CTX,         /* the context is full */
+    MP_FINISH_INTERRUPTED, /* mp_generate() was canceled before it had ended */
     MP_FINISH_COUNT
 };
 
@@ -76,6 +77,7 @@ enum mp_status mp_generate_check(const struct mp_generate_config *config,
  * prompts    (count): at least one token each, fewer than the context
  * outputs    (count): zeroed by the caller; free with mp_outputs_free(). Filled also when an error
  *            ends the run: what was generated until then is there
+ * stats_p    filled in the same way; a step that did not end is not counted
  */
 enum mp_status mp_generate(const struct mp_generate_config *config, const struct mp_ids *prompts,
                            uint32_t count, struct mp_output *outputs,

@@ -164,7 +164,7 @@ pid_t cli_start(const struct cli *cli, int *out_fd)
     if (pid == 0) {
         if (dup2(ends[1], STDOUT_FILENO) < 0)
             _exit(126);
-        point(STDERR_FILENO, "/dev/null", O_WRONLY);
+        point(STDERR_FILENO, "/dev/null", O_WRONLY); /* unless errors_fd says otherwise */
         become(cli, in);
     }
     close(ends[1]);

@@ -45,7 +45,7 @@ void cli_run(const struct cli *cli, struct cli_result *result);
 void cli_free(struct cli_result *result);
 
 /* Start and leave running; its standard output is *out_fd, to be closed by the caller, and its
- * standard error is not kept. */
+ * standard error goes to errors_fd, or is not kept. */
 pid_t cli_start(const struct cli *cli, int *out_fd);
 
 /* Wait for it; its exit code. Fails if a signal ended it. */

@@ -1,7 +1,8 @@
 /*
- * Ctrl-C in every phase: the run ends with 130 and leaves no file. A phase is known by what it
- * leaves behind (a caught signal, an open file, text), never by the clock; where only time can
- * tell, the signal is sent at many moments and each outcome must be one of those allowed.
+ * Ctrl-C in every phase: the run ends with 130 and leaves no file if it was loading, and whole
+ * files of what there was until then, and a report, later. A phase is known by what it leaves
+ * behind (a caught signal, an open file, text), never by the clock; where only time can tell, the
+ * signal is sent at many moments and each outcome must be one of those allowed.
  */
 #include "tests/system/cli/cli.h"
 
@@ -13,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "policy/record/trace.h"
+#include "tests/support/npy.h"
 #include "tests/support/test.h"
 
 #define POLLS_MAX 60000
@@ -74,6 +77,45 @@ static bool writes_into(pid_t pid, const char *dir)
     return found;
 }
 
+/* Rows of a trace, which is whole. */
+static size_t count_rows(const char *path)
+{
+    struct mp_trace_reader *reader;
+    struct mp_trace_row row;
+    size_t rows = 0;
+
+    CHECK_EQ(mp_trace_open(path, &reader), MP_OK);
+    for (;; rows++) {
+        CHECK_EQ(mp_trace_read(reader, &row), MP_OK);
+        if (row.experts == NULL)
+            break;
+    }
+    mp_trace_reader_destroy(reader);
+    return rows;
+}
+
+static void check_json(const char *path)
+{
+    json_error_t error;
+    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+
+    CHECK(json != NULL);
+    json_decref(json);
+}
+
+/* Everything until the end of its standard output. */
+static char *read_all(int fd)
+{
+    char *text = calloc(1, 1u << 20);
+    size_t bytes = 0;
+    ssize_t got;
+
+    CHECK(text != NULL);
+    while ((got = read(fd, text + bytes, (1u << 20) - 1 - bytes)) > 0)
+        bytes += (size_t)got;
+    return text;
+}
+
 /* It would take minutes: the first Ctrl-C ends it, between two steps. */
 static void while_it_simulates(void)
 {
@@ -127,31 +169,51 @@ static void while_the_prompt_is_processed(void)
     }
     kill(pid, SIGINT);
     CHECK_EQ(cli_end(pid), 130);
-    CHECK_EQ(cli_count_entries(dir), 0);
+    CHECK_EQ(cli_count_entries(dir), 1);
+    CHECK(count_rows(trace) < 900u * 8);
     close(out);
     free(prompt);
 }
 
+/* The report is printed, and each file holds the steps that had ended. */
 static void while_text_is_written(int number)
 {
     const char *dir = cli_path(number == SIGINT ? "decode-int" : "decode-term");
-    char timeline[4300], logits[4300], byte;
+    char timeline[4300], logits[4300], trace[4300], log[4300], errors[4300], byte, *text;
     struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "def", "--max-tokens",
                                  "2000", "--ignore-eos", "--budget", "147456", "--timeline",
-                                 timeline, "--logits-out", logits } };
+                                 timeline, "--logits-out", logits, "--trace", trace,
+                                 "--decision-log", log } };
+    struct npy npy = { 0 };
     int out;
     pid_t pid;
 
     CHECK_EQ(mkdir(dir, 0700), 0);
     snprintf(timeline, sizeof(timeline), "%s/timeline", dir);
     snprintf(logits, sizeof(logits), "%s/logits", dir);
+    snprintf(trace, sizeof(trace), "%s/trace", dir);
+    snprintf(log, sizeof(log), "%s/log", dir);
+    snprintf(errors, sizeof(errors), "%s", cli_path("errors"));
+    cli.errors_fd = open(errors, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     pid = cli_start(&cli, &out);
     CHECK_EQ(read(out, &byte, 1), 1); /* the text so far has been printed */
     kill(pid, number);
     while (read(out, &byte, 1) > 0)
         ;
     CHECK_EQ(cli_end(pid), 130);
-    CHECK_EQ(cli_count_entries(dir), 0);
+    CHECK_EQ(cli_count_entries(dir), 4);
+    check_json(timeline);
+    CHECK(npy_read(logits, &npy));
+    CHECK(npy.dims[0] >= 1 && npy.dims[0] < 2000 && npy.dims[1] == 2048);
+    CHECK(count_rows(trace) >= 8 * (npy.dims[0] - 1)); /* a step that was begun may be in it */
+    npy_free(&npy);
+    cli_expect(&(const struct cli){ .args = { "replay", log } }, 0, NULL);
+    text = cli_read(errors, NULL);
+    CHECK(strstr(text, "ended by      interrupted\n") != NULL);
+    CHECK(strstr(text, "hit rate") != NULL);
+    CHECK(strstr(text, "error[E_CANCELED]: interrupted\n") != NULL);
+    free(text);
+    close(cli.errors_fd);
     close(out);
 }
 
@@ -163,6 +225,74 @@ static void while_text_is_written_by_ctrl_c(void)
 static void while_text_is_written_by_sigterm(void)
 {
     while_text_is_written(SIGTERM);
+}
+
+/* The trace grows while it runs, so the first run is in work, or a later one. */
+static void while_it_benches(void)
+{
+    const char *dir = cli_path("bench");
+    char trace[4300], *text;
+    struct cli cli = { .args = { "bench", "--model", CLI_MODEL, "--repeat", "1000", "--gen-tokens",
+                                 "32", "--json", "--trace", trace } };
+    json_error_t error;
+    json_t *json;
+    int out, polls = 0;
+    pid_t pid;
+
+    CHECK_EQ(mkdir(dir, 0700), 0);
+    snprintf(trace, sizeof(trace), "%s/trace", dir);
+    pid = cli_start(&cli, &out);
+    while (!writes_into(pid, dir)) {
+        CHECK(polls++ < POLLS_MAX);
+        nap_us(1000);
+    }
+    nap_us(500000); /* until a run has ended, most likely; else there is nothing to report */
+    kill(pid, SIGINT);
+    text = read_all(out);
+    CHECK_EQ(cli_end(pid), 130);
+    CHECK_EQ(cli_count_entries(dir), 1);
+    if (text[0] != '\0') {
+        json = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+        CHECK(json != NULL);
+        CHECK(json_array_size(json_object_get(json, "runs")) >= 1);
+        CHECK_EQ(json_integer_value(json_object_get(json, "repeat")),
+                 json_array_size(json_object_get(json, "runs")));
+        json_decref(json);
+    }
+    count_rows(trace);
+    free(text);
+    close(out);
+}
+
+static void json_says_interrupted(void)
+{
+    const char *dir = cli_path("json");
+    char trace[4300], *text;
+    struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "def", "--max-tokens",
+                                 "2000", "--ignore-eos", "--json", "--receipt", "--trace", trace,
+                                 "--budget", "147456" } };
+    json_error_t error;
+    json_t *json;
+    int out, polls = 0;
+    pid_t pid;
+
+    CHECK_EQ(mkdir(dir, 0700), 0);
+    snprintf(trace, sizeof(trace), "%s/trace", dir);
+    pid = cli_start(&cli, &out);
+    while (!writes_into(pid, dir)) {
+        CHECK(polls++ < POLLS_MAX);
+        nap_us(1000);
+    }
+    kill(pid, SIGTERM);
+    text = read_all(out);
+    CHECK_EQ(cli_end(pid), 130);
+    json = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    CHECK(json != NULL);
+    CHECK_STR(json_string_value(json_object_get(json, "finish")), "interrupted");
+    CHECK(json_object_get(json, "receipt") == NULL);
+    json_decref(json);
+    free(text);
+    close(out);
 }
 
 /* Loading is too short to be met: forty moments from the first on, each a little later. */
@@ -185,7 +315,9 @@ static void at_any_moment(void)
         kill(pid, SIGINT);
         code = cli_end(pid);
         CHECK(code == 130 || code == 0);
-        CHECK_EQ(cli_count_entries(dir), code == 0 ? 1 : 0);
+        CHECK(cli_count_entries(dir) == 1 || (code == 130 && cli_count_entries(dir) == 0));
+        if (cli_count_entries(dir) == 1)
+            count_rows(trace);
         interrupted += code == 130;
         unlink(trace);
         close(out);
@@ -201,6 +333,8 @@ int main(int argc, char **argv)
     RUN(while_the_prompt_is_processed);
     RUN(while_text_is_written_by_ctrl_c);
     RUN(while_text_is_written_by_sigterm);
+    RUN(while_it_benches);
+    RUN(json_says_interrupted);
     RUN(at_any_moment);
     return 0;
 }
