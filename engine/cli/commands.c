@@ -249,10 +249,11 @@ static void print_options_page(const struct mp_settings *settings)
         "default. This page is the output of\n`moepager env --markdown`; `moepager env` shows the values in force, as "
         "lines that a shell can read,\nand `moepager run --help` the flags that are no "
         "settings.\n\n"
-        "A variable with a bad value is reported by one warning and its default is used; an "
-        "unknown\n`MOEPAGER_` variable is reported with the nearest known name. With "
-        "`MOEPAGER_STRICT=1` both end the\nprogram with exit code 2. A flag with a bad value "
-        "always does. Switches are given as `--deterministic`\nor `--uring=off`.\n\n",
+        "A variable with a bad value ends the program with exit code 2, as a flag does; in a "
+        "process that uses\n`libmoepager.so` it is reported by one warning and its default is "
+        "used. An unknown `MOEPAGER_` variable is\nreported with the nearest known name, and ends "
+        "the program too with `MOEPAGER_STRICT=1`. Switches are\ngiven as `--deterministic` or "
+        "`--uring=off`.\n\n",
         stdout);
     mp_opt_print_markdown(settings->groups, stdout);
 }

@@ -57,7 +57,7 @@ struct mp_settings {
 /*
  * Fill `settings` from the environment. settings->groups lists all tables, those of the policies
  * included; it lies in static storage, so there is one settings object in a program.
- * MP_ERR_CONFIG only with MOEPAGER_STRICT=1.
+ * MP_ERR_CONFIG as mp_opt_load_all().
  */
 enum mp_status mp_settings_load(struct mp_settings *settings) MP_MUST_CHECK;
 

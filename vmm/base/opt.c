@@ -12,11 +12,10 @@
 #define NAME_BYTES 96
 #define ENV_PREFIX "MOEPAGER_"
 
-const struct mp_opt mp_opt_opts[] = {
-    MP_OPT(MP_OPT_BOOL, "STRICT", struct mp_opt_config, strict, "off", 0, 1,
-           "Refuse to start when a variable is unknown or has a bad value."),
-    MP_OPT_END
-};
+const struct mp_opt mp_opt_opts[] = { MP_OPT(MP_OPT_BOOL, "STRICT", struct mp_opt_config, strict,
+                                             "off", 0, 1,
+                                             "Refuse to start when a variable is unknown."),
+                                      MP_OPT_END };
 
 static void *field_of(const struct mp_opt *opt, void *config)
 {
@@ -31,6 +30,21 @@ static void full_name(const struct mp_opt *opt, const char *prefix, char name[NA
     mp_assert(length > 0 && length < NAME_BYTES);
 }
 
+/* The option's value in the environment, else its default; returns the value if it is bad, else
+ * NULL. */
+static const char *load_one(const struct mp_opt *opt, const char *name, void *config)
+{
+    const char *value = secure_getenv(name);
+    bool ok;
+
+    if (value != NULL && mp_opt_parse(opt, value, field_of(opt, config)))
+        return NULL;
+    ok = mp_opt_parse(opt, opt->dfl, field_of(opt, config));
+    (void)ok;
+    mp_assert(ok); /* the table itself is wrong */
+    return value;
+}
+
 unsigned mp_opt_load(const struct mp_opt *table, const char *prefix, void *config)
 {
     unsigned bad = 0;
@@ -38,21 +52,15 @@ unsigned mp_opt_load(const struct mp_opt *table, const char *prefix, void *confi
     for (const struct mp_opt *opt = table; opt->name != NULL; opt++) {
         char name[NAME_BYTES], wanted[MP_OPT_TEXT_BYTES], quoted[MP_QUOTE_BYTES];
         const char *value;
-        bool ok;
 
         full_name(opt, prefix, name);
-        value = secure_getenv(name);
-        if (value != NULL && mp_opt_parse(opt, value, field_of(opt, config)))
+        value = load_one(opt, name, config);
+        if (value == NULL)
             continue;
-        if (value != NULL) {
-            mp_log_warn("opt", "%s is '%s', need %s; using %s (%s)", name,
-                        mp_quote(quoted, value, strlen(value)), mp_opt_describe(opt, wanted),
-                        *opt->dfl != '\0' ? opt->dfl : "nothing", opt->help);
-            bad++;
-        }
-        ok = mp_opt_parse(opt, opt->dfl, field_of(opt, config));
-        (void)ok;
-        mp_assert(ok); /* the table itself is wrong */
+        mp_log_warn("opt", "%s is '%s', need %s; using %s (%s)", name,
+                    mp_quote(quoted, value, strlen(value)), mp_opt_describe(opt, wanted),
+                    *opt->dfl != '\0' ? opt->dfl : "nothing", opt->help);
+        bad++;
     }
     return bad;
 }
@@ -181,36 +189,50 @@ static bool is_strict(void)
            (!mp_opt_parse(&mp_opt_opts[0], value, &config.strict) || config.strict != 0);
 }
 
+static enum mp_status bad_value(const struct mp_opt *opt, const char *shown, const char *value)
+{
+    char wanted[MP_OPT_TEXT_BYTES], quoted[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_CONFIG, "E_OPTION", "option '%s': got '%s', need %s (%s)", shown,
+                   mp_quote(quoted, value, strlen(value)), mp_opt_describe(opt, wanted), opt->help);
+}
+
 enum mp_status mp_opt_load_all(const struct mp_opt_group *groups)
 {
-    unsigned wrong = 0;
+    enum mp_status status = MP_OK;
+    unsigned unknown;
 
-    for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++)
-        wrong += mp_opt_load(group->table, group->prefix, group->config);
-    wrong += mp_opt_warn_unknown(groups);
-    if (wrong > 0 && is_strict())
+    for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
+        for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
+            char name[NAME_BYTES];
+            const char *value;
+
+            full_name(opt, group->prefix, name);
+            value = load_one(opt, name, group->config);
+            if (value != NULL && status == MP_OK)
+                status = bad_value(opt, name, value);
+        }
+    }
+    unknown = mp_opt_warn_unknown(groups);
+    if (status == MP_OK && unknown > 0 && is_strict())
         return mp_fail(MP_ERR_CONFIG, "E_OPTION",
-                       "%u variables in the environment are wrong and MOEPAGER_STRICT is set; "
-                       "correct them, or unset MOEPAGER_STRICT to run with the defaults",
-                       wrong);
-    return MP_OK;
+                       "%u variables in the environment are unknown and MOEPAGER_STRICT is set; "
+                       "correct them, or unset MOEPAGER_STRICT",
+                       unknown);
+    return status;
 }
 
 static enum mp_status set(const struct mp_opt *opt, const char *shown, void *config,
                           const char *value)
 {
-    char wanted[MP_OPT_TEXT_BYTES], quoted[MP_QUOTE_BYTES];
+    char wanted[MP_OPT_TEXT_BYTES];
 
     if (value == NULL && opt->kind == MP_OPT_BOOL)
         value = "1";
     if (value == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_OPTION", "option '%s' needs a value: %s (%s)", shown,
                        mp_opt_describe(opt, wanted), opt->help);
-    if (!mp_opt_parse(opt, value, field_of(opt, config)))
-        return mp_fail(MP_ERR_CONFIG, "E_OPTION", "option '%s': got '%s', need %s (%s)", shown,
-                       mp_quote(quoted, value, strlen(value)), mp_opt_describe(opt, wanted),
-                       opt->help);
-    return MP_OK;
+    return mp_opt_parse(opt, value, field_of(opt, config)) ? MP_OK : bad_value(opt, shown, value);
 }
 
 enum mp_status mp_opt_unknown(const struct mp_opt_group *groups, const char *name)

@@ -140,8 +140,10 @@ unsigned mp_opt_load(const struct mp_opt *table, const char *prefix, void *confi
 unsigned mp_opt_warn_unknown(const struct mp_opt_group *groups);
 
 /*
- * Load all groups and warn of unknown variables. With MOEPAGER_STRICT=1 anything wrong makes the
- * result MP_ERR_CONFIG, with a text; the configs are filled all the same.
+ * For a program of ours: load all groups and warn of unknown variables. A bad value is
+ * MP_ERR_CONFIG with the text that mp_opt_set() has for it, and so is an unknown variable with
+ * MOEPAGER_STRICT=1; the configs are filled all the same. In somebody else's process use
+ * mp_opt_load(), which warns.
  */
 enum mp_status mp_opt_load_all(const struct mp_opt_group *groups) MP_MUST_CHECK;
 

@@ -182,14 +182,20 @@ static void a_model_that_is_none_is_refused(void)
     REFUSED(3, "E_ST_SHORT", "info", "--model", dir);
 }
 
-/* C5, C4: the environment is warned of; with MOEPAGER_STRICT it ends the program. */
+/* A variable with a bad value ends the program as its flag does; an unknown one is warned of, and
+ * ends it with MOEPAGER_STRICT. */
 static void a_wrong_variable_warns_or_ends(void)
 {
     struct cli cli = { .args = { "info" }, .env = { "MOEPAGER_BUGDET=1G" } };
 
     cli_expect(&cli, 0, "unknown variable MOEPAGER_BUGDET; did you mean MOEPAGER_BUDGET?");
     cli.env[0] = "MOEPAGER_BUDGET=lots";
-    cli_expect(&cli, 0, "MOEPAGER_BUDGET is 'lots', need a size");
+    cli_expect(&cli, 2, "error[E_OPTION]: option 'MOEPAGER_BUDGET': got 'lots', need a size");
+    cli.args[0] = "env";
+    cli_expect(&cli, 2, "error[E_OPTION]: option 'MOEPAGER_BUDGET': got 'lots', need a size");
+    cli.env[0] = "MOEPAGER_LRU_AGED_NONE=1";
+    cli_expect(&cli, 0, "unknown variable MOEPAGER_LRU_AGED_NONE");
+    cli.env[0] = "MOEPAGER_BUGDET=1G";
     cli.env[1] = "MOEPAGER_STRICT=1";
     {
         struct cli_result result;
