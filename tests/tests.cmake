@@ -71,6 +71,7 @@ mp_test(unit/base/log_test LIBS mp_base)
 mp_test(unit/base/opt_test LIBS mp_base)
 mp_test(unit/base/report_test LIBS mp_base PkgConfig::JANSSON m WRAP_FILES)
 mp_test(unit/vmm/format/json_test LIBS mp_engine)
+mp_test(engine/apart_test LIBS mp_engine WRAP LABELS fault)
 mp_test(unit/engine/calibration_test LIBS mp_engine m)
 mp_test(model/predict_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c TIMEOUT 120)
 mp_test(unit/vmm/format/checkpoint_cases_test LIBS mp_engine SOURCES tests/model/tiny_model.c)
@@ -273,7 +274,7 @@ mp_test(unit/policy/record/trace_test LIBS mp_policy m WRAP LABELS fault)
 # Each is named for what was broken, with symptom and cause at its head.
 foreach(name bench_context batch_text_with_nul info_of_large_model second_output_fails
     unused_at_the_end switch_with_value refused_before_loading flag_with_underscore full_disk
-    bench_is_one_run)
+    bench_is_one_run same_file errors_as_json)
     mp_test(system/regress/${name} LIBS mp_base PkgConfig::JANSSON m SOURCES tests/system/cli/cli.c
         ARGS $<TARGET_FILE:moepager> LABELS cli TIMEOUT 120)
     add_dependencies(system_regress_${name} moepager)

@@ -21,7 +21,8 @@ enum {
     PROBE = 1 << MP_COMMAND_PROBE
 };
 
-enum kind { TEXT, STOP, NUMBER, BYTES, REAL, SWITCH };
+/* INPUT and OUTPUT: texts that name a file. */
+enum kind { TEXT, INPUT, OUTPUT, STOP, NUMBER, BYTES, REAL, SWITCH };
 
 struct flag {
     const char *name;
@@ -40,9 +41,9 @@ static const struct flag flags[] = {
       RUN | BENCH | INFO | REPACK | CALIBRATE | PERPLEXITY | PROBE, "DIR",
       "model directory in Hugging Face layout" },
     { "prompt", TEXT, AT(prompt), 0, 0, 0, RUN, "TEXT", "what to continue" },
-    { "prompt-file", TEXT, AT(prompt_file), 0, 0, 0, RUN, "FILE",
+    { "prompt-file", INPUT, AT(prompt_file), 0, 0, 0, RUN, "FILE",
       "the same from a file; - is standard input" },
-    { "batch-file", TEXT, AT(batch_file), 0, 0, 0, RUN, "FILE",
+    { "batch-file", INPUT, AT(batch_file), 0, 0, 0, RUN, "FILE",
       "one prompt per line, 1 to 64, processed together" },
     { "chat", SWITCH, AT(chat), 0, 0, 0, RUN, NULL, "put the prompt into the model's chat format" },
     { "system", TEXT, AT(system), 0, 0, 0, RUN, "TEXT", "system message for --chat" },
@@ -55,24 +56,24 @@ static const struct flag flags[] = {
     { "stop", STOP, AT(stops), 0, 0, 0, RUN, "TEXT", "end before this text; may be repeated" },
     { "ignore-eos", SWITCH, AT(ignore_eos), 0, 0, 0, RUN, NULL,
       "go on after the model's end token" },
-    { "logits-out", TEXT, AT(logits_out), 0, 0, 0, RUN | BENCH, "FILE.npy",
+    { "logits-out", OUTPUT, AT(logits_out), 0, 0, 0, RUN | BENCH, "FILE.npy",
       "float32 [step, vocabulary] of the first prompt; bench: of the first run" },
-    { "trace", TEXT, AT(trace), 0, 0, 0, RUN | BENCH, "FILE",
+    { "trace", OUTPUT, AT(trace), 0, 0, 0, RUN | BENCH, "FILE",
       "routing trace (docs/trace-format.md)" },
     { "trace-scores", SWITCH, AT(trace_scores), 0, 0, 0, RUN | BENCH, NULL,
       "what the router said of every expert goes into the trace" },
-    { "decision-log", TEXT, AT(decision_log), 0, 0, 0, RUN | BENCH, "FILE",
+    { "decision-log", OUTPUT, AT(decision_log), 0, 0, 0, RUN | BENCH, "FILE",
       "what policies are told and answer, for moepager replay" },
-    { "timeline", TEXT, AT(timeline), 0, 0, 0, RUN | BENCH, "FILE",
+    { "timeline", OUTPUT, AT(timeline), 0, 0, 0, RUN | BENCH, "FILE",
       "timeline for ui.perfetto.dev" },
     { "prompt-tokens", NUMBER, AT(prompt_tokens), 1, 1u << 24, 0, BENCH, "N",
       "length of the prompt (64)" },
     { "gen-tokens", NUMBER, AT(gen_tokens), 1, 1u << 24, 0, BENCH, "N", "tokens to generate (64)" },
-    { "tokens-file", TEXT, AT(tokens_file), 0, 0, 0, BENCH, "FILE",
+    { "tokens-file", INPUT, AT(tokens_file), 0, 0, 0, BENCH, "FILE",
       "token ids: the prompt, then what is generated, whatever the logits say" },
-    { "route-from", TEXT, AT(route_from), 0, 0, 0, BENCH, "TRACE",
+    { "route-from", INPUT, AT(route_from), 0, 0, 0, BENCH, "TRACE",
       "experts are chosen as in this trace, whatever the model's routers say" },
-    { "route-from", TEXT, AT(route_from), 0, 0, 0, CALIBRATE, "TRACE",
+    { "route-from", INPUT, AT(route_from), 0, 0, 0, CALIBRATE, "TRACE",
       "instead of a text: which experts this trace chose, and nothing else" },
     { "batch", NUMBER, AT(batch), 1, 64, 0, BENCH | PERPLEXITY, "N",
       "prompts, or windows of text, at once (1)" },
@@ -96,9 +97,9 @@ static const struct flag flags[] = {
       "sizes, or shares of all experts such as 25%" },
     { "accounting", TEXT, AT(accounting), 0, 0, 0, REPLAY, "A",
       "pager or curve, see docs/replay.md (pager)" },
-    { "machine", TEXT, AT(machine), 0, 0, 0, SIMULATE, "NAME",
+    { "machine", INPUT, AT(machine), 0, 0, 0, SIMULATE, "NAME",
       "its description: a built-in one or a file (docs/simulate.md)" },
-    { "model", TEXT, AT(model), 0, 0, 0, SIMULATE, "NAME", "the same of the model" },
+    { "model", INPUT, AT(model), 0, 0, 0, SIMULATE, "NAME", "the same of the model" },
     { "set", TEXT, AT(changes), 0, 0, 0, SIMULATE, "KEY=N,...",
       "other numbers than those of the descriptions, such as launch_us=50" },
     { "profile", TEXT, AT(profiles), 0, 0, 0, SIMULATE, "A,B",
@@ -110,13 +111,13 @@ static const struct flag flags[] = {
       "tokens of each prompt (64)" },
     { "gen", NUMBER, AT(gen_tokens), 0, 1u << 20, 0, SIMULATE, "N",
       "tokens to generate for each (64)" },
-    { "trace", TEXT, AT(trace), 0, 0, 0, SIMULATE, "FILE",
+    { "trace", INPUT, AT(trace), 0, 0, 0, SIMULATE, "FILE",
       "routing from a trace instead of made-up routing" },
-    { "timeline", TEXT, AT(timeline), 0, 0, 0, SIMULATE, "FILE",
+    { "timeline", OUTPUT, AT(timeline), 0, 0, 0, SIMULATE, "FILE",
       "timeline for ui.perfetto.dev, of one run" },
-    { "text", TEXT, AT(text), 0, 0, 0, CALIBRATE | PERPLEXITY, "FILE",
+    { "text", INPUT, AT(text), 0, 0, 0, CALIBRATE | PERPLEXITY, "FILE",
       "text to run; - is standard input" },
-    { "out", TEXT, AT(out), 0, 0, 0, CALIBRATE, "FILE",
+    { "out", OUTPUT, AT(out), 0, 0, 0, CALIBRATE, "FILE",
       "where to write (moepager-calibration.safetensors beside the model)" },
     { "window", NUMBER, AT(window), 2, 1u << 20, 0, CALIBRATE | PERPLEXITY, "N",
       "tokens that see each other; the text is cut into such pieces (256)" },
@@ -141,7 +142,7 @@ static const struct flag flags[] = {
       "measure in this process and print lines, as the command does for itself" },
     { "skip", TEXT, AT(skip), 0, 0, 0, PROBE, "A,B", "with --child: steps to leave out" },
     { "csv", SWITCH, AT(csv), 0, 0, 0, REPLAY, NULL, "one line per policy and budget" },
-    { "plot", TEXT, AT(plot), 0, 0, 0, REPLAY, "FILE.svg", "hit rate in decode against budget" },
+    { "plot", OUTPUT, AT(plot), 0, 0, 0, REPLAY, "FILE.svg", "hit rate in decode against budget" },
     { "json", SWITCH, AT(json), 0, 0, 0,
       RUN | BENCH | INFO | ENV | REPACK | REPLAY | SIMULATE | CALIBRATE | PERPLEXITY | PROBE, NULL,
       "one JSON object on standard output" },
@@ -257,7 +258,9 @@ static enum mp_status set_flag(const struct flag *flag, const char *value, struc
 
     switch (flag->kind) {
     case SWITCH: *(uint64_t *)field = 1; return MP_OK;
-    case TEXT: *(const char **)field = value; return MP_OK;
+    case TEXT:
+    case INPUT:
+    case OUTPUT: *(const char **)field = value; return MP_OK;
     case STOP:
         if (args->stop_count == MP_STOPS_MAX)
             return bad_value(flag, value, "at most 16 stop texts");
@@ -433,6 +436,23 @@ enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, str
     for (int i = 2; i < argc && status == MP_OK; i++)
         status = parse_one(command, argc, argv, &i, args, settings);
     return status;
+}
+
+size_t mp_args_files(enum mp_command command, struct mp_args *args,
+                     struct mp_args_file files[MP_ARGS_FILES_MAX])
+{
+    size_t count = 0;
+
+    if (args->replayed != NULL)
+        files[count++] = (struct mp_args_file){ "TRACE", &args->replayed, false };
+    for (size_t i = 0; i < MP_ARRAY_LEN(flags) && count < MP_ARGS_FILES_MAX; i++) {
+        const char **path = (const char **)((char *)args + flags[i].offset);
+
+        if ((flags[i].kind == INPUT || flags[i].kind == OUTPUT) &&
+            (flags[i].commands & 1u << command) && *path != NULL)
+            files[count++] = (struct mp_args_file){ flags[i].name, path, flags[i].kind == OUTPUT };
+    }
+    return count;
 }
 
 void mp_args_print_usage(FILE *out)

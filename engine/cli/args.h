@@ -55,6 +55,20 @@ enum mp_command mp_command_find(const char *name);
 enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, struct mp_args *args,
                              struct mp_settings *settings) MP_MUST_CHECK;
 
+/* A file that the command line names: a flag, or "TRACE" for replay's argument. */
+struct mp_args_file {
+    const char *flag;  /* without dashes */
+    const char **path; /* in the arguments */
+    bool output;       /* written, else read */
+};
+
+#define MP_ARGS_FILES_MAX 16
+
+/* Those that are given; how many. What stands for a built-in name or for standard input is among
+ * them; --model of a directory is not. */
+size_t mp_args_files(enum mp_command command, struct mp_args *args,
+                     struct mp_args_file files[MP_ARGS_FILES_MAX]);
+
 /* The overview, and the page of one command with its flags and examples. */
 void mp_args_print_usage(FILE *out);
 void mp_args_print_help(enum mp_command command, FILE *out);

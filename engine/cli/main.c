@@ -9,8 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/apart.h"
 #include "engine/cli/commands.h"
 #include "vmm/base/error.h"
+#include "vmm/base/json_out.h"
 #include "vmm/base/log.h"
 #include "vmm/backend/cuda/cuda_watch.h"
 
@@ -52,23 +54,48 @@ static void catch_signals(void)
     sigaction(SIGXFSZ, &ignore, NULL); /* write() fails instead */
 }
 
+/* Is --json among the arguments, understood or not? Then errors are JSON, too. */
+static bool json_errors;
+
+static void look_for_json(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        json_errors = json_errors || strcmp(argv[i], "--json") == 0;
+}
+
+/* One line on standard error: text, or with --json an object. */
+static void print_error(const struct mp_error *error, int exit_code)
+{
+    struct mp_json_out json;
+
+    if (!json_errors && error->code[0] != '\0') {
+        dprintf(STDERR_FILENO, "moepager: error[%s]: %s\n", error->code, error->text);
+    } else if (!json_errors) {
+        dprintf(STDERR_FILENO, "moepager: error: %s\n", mp_status_str(error->status));
+    } else {
+        mp_json_begin(&json, stderr, false);
+        mp_json_object_begin(&json, NULL);
+        mp_json_object_begin(&json, "error");
+        mp_json_put_string(&json, "code", error->code);
+        mp_json_put_string(&json, "message", error->text);
+        mp_json_put_u64(&json, "exit_code", (uint64_t)exit_code);
+        mp_json_object_end(&json);
+        mp_json_object_end(&json);
+        mp_json_end(&json);
+    }
+}
+
 static int finish(enum mp_status status)
 {
-    const struct mp_error *error = mp_error_last();
-
-    if (status == MP_OK)
-        return 0;
-    if (error->code[0] != '\0')
-        fprintf(stderr, "moepager: error[%s]: %s\n", error->code, error->text);
-    else
-        fprintf(stderr, "moepager: error: %s\n", mp_status_str(status));
+    if (status != MP_OK)
+        print_error(mp_error_last(), mp_status_exit_code(status));
     return mp_status_exit_code(status);
 }
 
 /* A thread hangs in the driver and others may wait for it, so nothing is taken down. */
 static void end_at_once(const struct mp_error *error)
 {
-    dprintf(STDERR_FILENO, "moepager: error[%s]: %s\n", error->code, error->text);
+    print_error(error, mp_status_exit_code(error->status));
     _exit(mp_status_exit_code(error->status));
 }
 
@@ -101,6 +128,7 @@ int main(int argc, char **argv)
 
     hold_standard_descriptors();
     catch_signals();
+    look_for_json(argc, argv);
     if (argc >= 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
         mp_args_print_usage(stdout);
         return finish(mp_check_stdout());
@@ -126,6 +154,8 @@ int main(int argc, char **argv)
         mp_args_print_help(command, stdout);
         return finish(mp_check_stdout());
     }
+    if (status == MP_OK)
+        status = mp_files_apart(command, &args, &settings);
     mp_cuda_watch((unsigned)settings.run.watchdog_s, end_at_once);
     mp_gpu_configure(&settings.gpu);
     if (status == MP_OK)

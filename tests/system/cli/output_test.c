@@ -154,8 +154,8 @@ static void an_output_that_is_gone_is_an_error(void)
     cli_expect(&full, 6, "error[E_OUTPUT]");
     cli_expect(&closed, 6, "error[E_OUTPUT]");
     full.args[7] = closed.args[7] = "--json";
-    cli_expect(&full, 6, "error[E_OUTPUT]");
-    cli_expect(&closed, 6, "error[E_OUTPUT]");
+    cli_expect(&full, 6, "\"E_OUTPUT\"");
+    cli_expect(&closed, 6, "\"E_OUTPUT\"");
     for (size_t i = 0; i < 4; i++) {
         const struct cli other = { .args = { others[i] }, .output = CLI_FULL };
 
