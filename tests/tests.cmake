@@ -5,7 +5,7 @@ set(mp_wrapped_calls malloc calloc realloc aligned_alloc posix_memalign strdup o
     pthread_create pthread_join io_uring_queue_init io_uring_submit_and_wait
     io_uring_wait_cqes mbind)
 set(mp_wrapped_file_calls write fsync rename renameat unlinkat mkdir fdopendir open_memstream close
-    fdopen fclose fstatvfs64)
+    fdopen fopencookie access linkat fclose fstatvfs64)
 
 # mp_test(unit/base/error_test LIBS mp_base [TIMEOUT s] [LABELS l] [SOURCES more.c] [ARGS ...]
 #         [VARIANTS a b] [WRAP] [WRAP_FILES])
@@ -71,7 +71,7 @@ mp_test(unit/base/log_test LIBS mp_base)
 mp_test(unit/base/opt_test LIBS mp_base)
 mp_test(unit/base/report_test LIBS mp_base PkgConfig::JANSSON m WRAP_FILES)
 mp_test(unit/vmm/format/json_test LIBS mp_engine)
-mp_test(engine/apart_test LIBS mp_engine WRAP LABELS fault)
+mp_test(unit/engine/apart_test LIBS mp_engine WRAP LABELS fault)
 mp_test(unit/engine/calibration_test LIBS mp_engine m)
 mp_test(model/predict_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c TIMEOUT 120)
 mp_test(unit/vmm/format/checkpoint_cases_test LIBS mp_engine SOURCES tests/model/tiny_model.c)
@@ -105,8 +105,8 @@ mp_fake_cuda(device/vmm/cuda_machines_test ${machines})
 mp_fake_cuda(model/engine_fault_test)
 mp_test(device/gpu_test LIBS mp_engine m VARIANTS good no_driver)
 mp_fake_cuda(device/gpu_test good)
-mp_test(engine/gpu_image_test LIBS mp_engine WRAP LABELS fault)
-mp_fake_cuda(engine/gpu_image_test)
+mp_test(device/gpu_image_test LIBS mp_engine WRAP LABELS fault)
+mp_fake_cuda(device/gpu_image_test)
 include(tests/device/fakecublas/fakecublas.cmake)
 add_test(NAME system/tools/gpu_bench_kernels COMMAND gpu_bench_kernels --small)
 add_dependencies(gpu_bench_kernels fakecuda)
@@ -240,12 +240,12 @@ mp_test(model/repack_cli_test LIBS mp_engine PkgConfig::JANSSON
 add_dependencies(model_repack_cli_test moepager)
 
 mp_test(unit/policy/assign_test LIBS mp_policy)
-mp_test(policy/bounds_test LIBS mp_policy)
+mp_test(unit/policy/bounds_test LIBS mp_policy)
 mp_test(unit/policy/dali_test LIBS mp_policy SOURCES tests/unit/policy/pager/pager_world.c)
 mp_test(unit/policy/record/decisions_test LIBS mp_policy)
 mp_test(unit/policy/ema_test LIBS mp_policy m)
 mp_test(unit/policy/evict_test LIBS mp_policy)
-mp_test(policy/ghost_test LIBS mp_policy m)
+mp_test(unit/policy/ghost_test LIBS mp_policy m)
 mp_test(unit/policy/pager/pager_stress_test LIBS mp_policy SOURCES tests/unit/policy/pager/pager_world.c LABELS stress
     TIMEOUT 120)
 mp_test(unit/policy/pager/pager_test LIBS mp_policy SOURCES tests/unit/policy/pager/pager_world.c WRAP)

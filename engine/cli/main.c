@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/apart.h"
+#include "engine/cli/apart.h"
 #include "engine/cli/commands.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"

@@ -20,7 +20,7 @@ WORK = "device/gpu_test fails it: each_call_of_work_fails_once"
 # (file, call): how many places, and why they are not met
 EXCUSED = {
     ("engine/gpu/gpu.c", "cuModuleLoadDataEx"): (
-        1, "of a compiled file; engine/gpu_image_test: a_driver_that_is_lost_meanwhile_is_an_error"),
+        1, "of a compiled file; device/gpu_image_test: a_driver_that_is_lost_meanwhile_is_an_error"),
     ("engine/gpu/gpu.c", "cuStreamWaitEvent"): (1, WORK),
     ("engine/gpu/gpu.c", "cuEventQuery"): (1, WORK),
     ("engine/gpu/gpu.c", "cuFuncSetAttribute"): (

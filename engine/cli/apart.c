@@ -1,7 +1,7 @@
 /*
  * Which files of a command line are the same. Opens and writes none of them.
  */
-#include "engine/apart.h"
+#include "engine/cli/apart.h"
 
 #include <dirent.h>
 #include <errno.h>
