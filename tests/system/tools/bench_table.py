@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The arithmetic of tools/bench: sizes, locality of a trace, and the tables of run_all."""
+import csv
 import importlib.machinery
 import importlib.util
 import json
@@ -137,7 +138,8 @@ def check_floors():
 
 def table(folder):
     out = subprocess.run([sys.executable, ROOT / "tools/bench/run_all", "--only", "none",
-                          "--results", folder], stdout=subprocess.PIPE, text=True, check=True)
+                          "--results", folder, "--csv", folder / "table.csv",
+                          "--machine", "here"], stdout=subprocess.PIPE, text=True, check=True)
     return [[cell.strip() for cell in line.split("|")[1:6 + 1]] for line in out.stdout.splitlines()
             if line.startswith("| ") and not line.startswith("| what |")]
 
@@ -206,6 +208,20 @@ def check_table(folder):
         ["bytes of experts read, worst run", "bytes needed", "1.1", "", "<= 1.01", "no"]], "table")
 
 
+def check_csv(folder):
+    """What run_all appends has the columns of docs/performance.csv, a row for each ratio."""
+    with open(ROOT / "docs/performance.csv", encoding="utf-8", newline="") as file:
+        columns = next(csv.reader(file))
+    with open(folder / "table.csv", encoding="utf-8", newline="") as file:
+        rows = [dict(zip(columns, row, strict=True)) for row in csv.reader(file)]
+    check(len(rows), 22, "rows of the CSV")
+    row = rows[2]
+    check([row[key] for key in ("date", "machine", "model", "memory", "what", "value", "low", "high",
+                                "rounds", "series")],
+          ["2000-01-01", "here", "uniform", "3GiB", "decode", "0.85", "0.7", "0.9", "3",
+           "0.85 0.9 0.7"], "a row of the CSV")
+
+
 def main():
     check_sizes()
     check_bounds()
@@ -214,6 +230,7 @@ def main():
         check_locality(Path(folder))
         check_moves(Path(folder))
         check_table(Path(folder))
+        check_csv(Path(folder))
     print("passed")
     return 0
 
