@@ -10,13 +10,15 @@
 
 /*
  * The bytes from `begin` to `end` of each of the STREAMS streams, which begin `stride` bytes apart
- * at `area`; all are multiples of STREAM_STEP_BYTES. A step reads 256 of each; asking for what
- * comes 1 KiB later is what reads fastest. Returns a sum, for which all of it must be read.
+ * at `area`, which may be any address; the rest are multiples of STREAM_STEP_BYTES. A step reads
+ * 256 of each; asking for what comes 1 KiB later is what reads fastest. Returns a sum, for which
+ * all of it must be read.
  */
 static inline uint64_t read_streams(const unsigned char *area, size_t stride, size_t begin,
                                     size_t end)
 {
     typedef uint64_t words __attribute__((vector_size(64)));
+    typedef uint64_t loose_words __attribute__((vector_size(64), aligned(1), may_alias));
     words sums[4] = { 0 };
     uint64_t sum = 0;
 
@@ -27,7 +29,7 @@ static inline uint64_t read_streams(const unsigned char *area, size_t stride, si
             for (size_t i = 0; i < 4; i++)
                 __builtin_prefetch(from + 1024 + i * sizeof(words));
             for (size_t i = 0; i < 4; i++)
-                sums[i] += *(const words *)(from + i * sizeof(words));
+                sums[i] += *(const loose_words *)(from + i * sizeof(words));
         }
     }
     sums[0] += sums[1] + sums[2] + sums[3];

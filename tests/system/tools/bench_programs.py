@@ -65,6 +65,8 @@ def check_movement(moepager, model, file, folder):
     good = [file, unit_bytes, 15, 4096, 4096, 2]
     list_.write_text("1:0:1 0:1:1\n2:0:0 1:1:0\n")
     check(run_json([program, *good, list_])["units_per_token"], 2.0, "units")
+    # A layer's weights may end anywhere.
+    check(run_json([program, *good[:3], 16384 + 4, 16384 + 2, 1, list_])["tokens"], 2, "tokens")
     for text in ("", "1:0:1\n0:0:0 0:0:0\n", "1:0\n", "1:0:1 \n", "0:0:65\n", "0:65:0\n"):
         list_.write_text(text)
         check_refused([program, *good, list_], text)
