@@ -6,10 +6,10 @@
 /*
  * Recognising a template. First its Jinja is brought to one spelling ("squeezed"): no white space
  * and no comments outside of string literals, literals in single quotes with line ends as \n, and
- * message['key'] for message.key; "{%-" and the like lose the dash. Text outside of expressions and
- * statements, which would be printed as it is, no known format has. Then the expressions that a
- * known format consists of must be there, and nothing that a known format does not have. What is
- * there decides the variant.
+ * message['key'] for message.key, whatever the loop calls a message; "{%-" and the like lose the
+ * dash. Text outside of expressions and statements, which would be printed as it is, no known
+ * format has. Then the expressions that a known format consists of must be there, and nothing that
+ * a known format does not have. What is there decides the variant.
  */
 
 struct squeezed {
@@ -50,14 +50,60 @@ static bool starts(const char *text, size_t bytes, const char *with)
     return bytes >= strlen(with) && memcmp(text, with, strlen(with)) == 0;
 }
 
-/* The result has at most twice the bytes, and per message.key some more. */
+static bool is_name(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+/* The name that the loop over `messages` gives to each: "m" of "{% for m in messages". Where loops
+ * differ, or none is found, "message". */
+static const char *find_variable(const char *text, size_t bytes, size_t *bytes_p)
+{
+    static const char fallback[] = "message", behind[] = " in messages";
+    const char *found = NULL, *end = text + bytes, *at = text;
+
+    while ((at = memmem(at, (size_t)(end - at), behind, strlen(behind))) != NULL) {
+        const char *begin = at;
+
+        while (begin > text && is_name(begin[-1]))
+            begin--;
+        if (begin - text >= 4 && memcmp(begin - 4, "for ", 4) == 0 && begin < at) {
+            if (found != NULL &&
+                ((size_t)(at - begin) != *bytes_p || memcmp(found, begin, *bytes_p) != 0)) {
+                found = NULL;
+                break;
+            }
+            found = begin;
+            *bytes_p = (size_t)(at - begin);
+        }
+        at += strlen(behind);
+    }
+    if (found != NULL)
+        return found;
+    *bytes_p = strlen(fallback);
+    return fallback;
+}
+
+/* Is the variable used at text[at], with a key behind it? Names that end in message count, too. */
+static bool is_variable(const char *text, size_t bytes, size_t at, const char *variable,
+                        size_t variable_bytes)
+{
+    return bytes - at > variable_bytes && memcmp(text + at, variable, variable_bytes) == 0 &&
+           (text[at + variable_bytes] == '.' || text[at + variable_bytes] == '[') &&
+           (at == 0 || !is_name(text[at - 1]) ||
+            (variable_bytes == 7 && memcmp(variable, "message", 7) == 0));
+}
+
+/* The result has at most four times the bytes: "m[" becomes "message[". */
 static enum mp_status squeeze(const char *text, size_t bytes, char **out_p)
 {
     static const char *const keys[] = { "role", "content" };
-    struct squeezed out = { .text = malloc(bytes * 3 + 64) };
+    struct squeezed out = { .text = malloc(bytes * 4 + 64) };
+    size_t variable_bytes = 0;
+    const char *variable = find_variable(text, bytes, &variable_bytes);
 
     if (out.text == NULL)
-        return mp_fail_no_memory("a chat template", bytes * 3 + 64);
+        return mp_fail_no_memory("a chat template", bytes * 4 + 64);
     for (size_t at = 0; at < bytes;) {
         if (starts(text + at, bytes - at, "{#")) {
             const char *end = memmem(text + at, bytes - at, "#}", 2);
@@ -72,11 +118,15 @@ static enum mp_status squeeze(const char *text, size_t bytes, char **out_p)
             at++;
         } else if (strchr(" \t\r\n", text[at]) != NULL && text[at] != '\0') {
             at++;
-        } else if (starts(text + at, bytes - at, "message.")) {
+        } else if (is_variable(text, bytes, at, variable, variable_bytes)) {
             size_t key = 0;
 
-            at += strlen("message.");
+            at += variable_bytes;
             put(&out, "message", 7);
+            if (text[at++] == '[') {
+                put(&out, "[", 1);
+                continue;
+            }
             while (key < MP_ARRAY_LEN(keys) && !starts(text + at, bytes - at, keys[key]))
                 key++;
             if (key == MP_ARRAY_LEN(keys)) {

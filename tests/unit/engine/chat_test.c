@@ -196,6 +196,31 @@ static void check_changed(const char *jinja, const char *from, const char *to, c
     check_refused(changed, "E_CHAT_TEMPLATE", text);
 }
 
+/* The loop may call a message what it likes; a name that only ends so is another. */
+static void loops_have_variables(void)
+{
+    static const char m[] =
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + "
+        "m.content + '<|im_end|>' + '\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+    static const char two[] =
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + "
+        "m['content'] + '<|im_end|>' + '\\n' }}{% endfor %}{% for x in messages %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+    char many[4096] = "{% for m in messages %}";
+
+    check_prompt(m, one, 1, true, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+    check_prompt(m, with_system, 2, false,
+                 "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1<|im_end|>\n");
+    check_changed(m, "m['role']", "n['role']", "do not look like ChatML");
+    check_changed(m, "m['role']", "am['role']", "do not look like ChatML");
+    check_refused(two, "E_CHAT_TEMPLATE", "do not look like ChatML");
+    /* As long as it can get. */
+    while (strlen(many) < sizeof(many) - 8)
+        strcat(many, "m[");
+    check_refused(many, "E_CHAT_TEMPLATE", "not a known one");
+}
+
 static void templates_with_something_unknown_are_refused(void)
 {
     check_refused("", "E_CHAT_TEMPLATE", "neither ChatML nor [INST]");
@@ -317,6 +342,7 @@ int main(void)
 {
     RUN(chatml_prompts);
     RUN(mistral_prompts);
+    RUN(loops_have_variables);
     RUN(orders_of_roles_that_a_format_has_not);
     RUN(templates_with_something_unknown_are_refused);
     RUN(wicked_templates_are_not_run);
