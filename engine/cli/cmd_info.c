@@ -287,6 +287,7 @@ static enum mp_status info_model(const struct mp_args *args, const struct mp_set
         .model = args->model,
         .sequences = 1,
         .plan_only = true,
+        .tokenizer = args->check_values,
         .clock = mp_clock_monotonic(),
         .cancel = &mp_interrupted,
     };

@@ -377,8 +377,8 @@ static enum mp_status start_workers(struct mp_pool *pool)
         return MP_OK;
     return mp_fail(MP_ERR_NO_MEMORY, "E_THREADS",
                    "cannot start compute thread %u of %u: %s; lower --threads, or raise the limit "
-                   "on processes (ulimit -u)",
-                   pool->thread_count, count, strerror(error));
+                   "on %s",
+                   pool->thread_count, count, strerror(error), mp_thread_limit());
 }
 
 enum mp_status mp_pool_create(const struct mp_pool_config *config,

@@ -155,8 +155,11 @@ static enum mp_status choose_budget(const struct mp_share *share, uint64_t spare
     if (m->budget_bytes < m->smallest_bytes)
         return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
                        "budget of %" PRIu64 " bytes is below the smallest for this model: need "
-                       "%" PRIu64 " (two slots); raise --budget",
-                       m->budget_bytes, m->smallest_bytes);
+                       "%" PRIu64 " (two slots); raise --budget%s",
+                       m->budget_bytes, m->smallest_bytes,
+                       share->kind == MP_SHARE_BYTES && share->amount > 0 && share->amount <= 100
+                           ? ", or give a share of all experts with a % behind the number"
+                           : "");
     return MP_OK;
 }
 

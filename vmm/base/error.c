@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static _Thread_local struct mp_error last;
 
@@ -29,6 +30,15 @@ enum mp_status mp_fail_no_memory(const char *what, uint64_t bytes)
                    "cannot allocate %" PRIu64 " bytes of RAM for %s; "
                    "close other programs or lower --budget and --ctx",
                    bytes, what);
+}
+
+const char *mp_thread_limit(void)
+{
+    struct rlimit space;
+
+    return getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY
+               ? "address space (ulimit -v)"
+               : "processes (ulimit -u)";
 }
 
 const struct mp_error *mp_error_last(void)

@@ -38,6 +38,10 @@ enum mp_status mp_fail(enum mp_status status, const char *code, const char *form
 /* mp_fail(MP_ERR_NO_MEMORY, "E_NO_MEMORY", "cannot allocate <bytes> bytes for <what>; ..."). */
 enum mp_status mp_fail_no_memory(const char *what, uint64_t bytes) MP_COLD;
 
+/* What has to be raised when a thread cannot be started: "address space (ulimit -v)" in a process
+ * that has such a limit, as stacks need much of it, else "processes (ulimit -u)". */
+const char *mp_thread_limit(void);
+
 /* The calling thread's record; status MP_OK and empty strings if nothing failed since the clear. */
 const struct mp_error *mp_error_last(void);
 

@@ -117,7 +117,7 @@ static enum mp_status syntax_error(const char *shown, uint64_t byte, const char 
 
     if (token == NULL)
         return mp_fail(MP_ERR_MODEL, code, "'%s' at byte %" PRIu64 " is not valid JSON: %s", shown,
-                       byte, mp_quote(quoted, text, strlen(text)));
+                       byte, text); /* the library's own words */
     length = strlen(token + 7);
     length -= length > 0; /* The closing quote. */
     return mp_fail(MP_ERR_MODEL, code, "'%s' at byte %" PRIu64 " is not valid JSON: %.*s near '%s'",

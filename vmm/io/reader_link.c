@@ -256,8 +256,8 @@ static enum mp_status link_start(struct mp_reader *reader, void **state_p)
     backend->ops->lane_close(backend, state->lane);
     free(state);
     return mp_fail(MP_ERR_NO_MEMORY, "E_THREADS",
-                   "cannot start the link's thread: %s; raise the limit on processes (ulimit -u)",
-                   mp_errno_name(number, error_number));
+                   "cannot start the link's thread: %s; raise the limit on %s",
+                   mp_errno_name(number, error_number), mp_thread_limit());
 }
 
 static void link_wake_locked(struct mp_reader *reader)

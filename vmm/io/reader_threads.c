@@ -40,8 +40,8 @@ static enum mp_status threads_start(struct mp_reader *reader, void **state_p)
     if (state->count == 0) {
         free(state);
         return mp_fail(MP_ERR_NO_MEMORY, "E_THREADS",
-                       "cannot start a reader thread: %s; raise the limit on processes (ulimit -u)",
-                       mp_errno_name(number, error_number));
+                       "cannot start a reader thread: %s; raise the limit on %s",
+                       mp_errno_name(number, error_number), mp_thread_limit());
     }
     if (state->count < want)
         mp_log_info("reader", "started %" PRIu32 " of %" PRIu32 " reader threads", state->count,

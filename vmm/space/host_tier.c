@@ -417,9 +417,8 @@ enum mp_status mp_host_tier_start(struct mp_host_tier *tier, struct mp_reader *l
     error_number = mp_thread_start(&tier->thread, "mp-stager", mp_host_stager_run, tier);
     if (error_number != 0)
         return mp_fail(MP_ERR_NO_MEMORY, "E_THREADS",
-                       "cannot start the stager's thread: %s; raise the limit on processes "
-                       "(ulimit -u)",
-                       mp_errno_name(number, error_number));
+                       "cannot start the stager's thread: %s; raise the limit on %s",
+                       mp_errno_name(number, error_number), mp_thread_limit());
     tier->started = true;
     return MP_OK;
 }
