@@ -30,7 +30,7 @@
  * Slots marked optional may be NULL, meaning "not interested". All others are required;
  * mp_policy_check() says what is missing. policy/template.c is a compiled skeleton.
  */
-#define MP_POLICY_ABI 3u
+#define MP_POLICY_ABI 4u
 
 #define MP_UNIT_NONE UINT32_MAX
 #define MP_LAYER_ANY UINT32_MAX
@@ -49,22 +49,73 @@ struct mp_calibration {
     const uint32_t *group;   // (layers): number of the layer's group, 0, 1, ... ascending
 };
 
+/* From where an executor reads the bytes of an expert. */
+enum mp_reads {
+    MP_READS_DEVICE, /* the device tier: what is absent is loaded first */
+    MP_READS_LINK,   /* the host tier, over the link that loads take; nothing is loaded */
+    MP_READS_HOST,   /* the host tier, not over that link; nothing is loaded */
+    MP_READS_COUNT
+};
+
 /*
- * What work costs on this machine, in ns; 0: not known. Measured ones may change while running,
- * except with --deterministic. An expert on n tokens costs fixed + n * token.
+ * Somebody who computes experts: an instance, known by its place in a list. Policies choose by
+ * properties; names are for people. An expert on n tokens costs fixed + n * token ns; both 0: not
+ * known.
+ */
+struct mp_executor {
+    const char *name; /* outlives the list */
+    uint64_t fixed_ns, token_ns;
+    uint64_t handoff_ns; /* activations there and back, once for a layer that it works on */
+    enum mp_reads reads;
+    uint32_t processor; /* executors with the same number take turns; < MP_EXECUTORS_MAX */
+};
+
+#define MP_EXECUTORS_MAX 8u
+
+/* The first of every list: it reads the device tier, and computes what nobody else can have. */
+#define MP_EXECUTOR_HOME 0u
+
+/*
+ * Who computes on this machine, and what work costs there, in ns; 0: not known. Measured costs may
+ * change while running, except with --deterministic; the list stays.
  */
 struct mp_costs {
-    uint64_t load_ns; /* bring one unit into the device tier, nothing else on the link */
-    uint64_t cpu_fixed_ns, cpu_token_ns;
-    uint64_t device_fixed_ns, device_token_ns; /* resident expert */
-    uint64_t in_place_fixed_ns, in_place_token_ns;
-    uint64_t handoff_ns; /* activations to the CPU and back, once for a layer that it works on */
+    uint64_t load_ns;    /* bring one unit into the device tier, nothing else on the link */
     uint64_t predict_ns; /* one prediction of a layer, if it takes time of its own */
     uint64_t layer_ns;   /* everything of a layer but its routed experts, for the usual batch */
     /* Units that the device tier can take beside the residents that the layer uses; 0: no bound.
      * Not measured: what the step tells of the layer to be assigned. */
     uint32_t transient;
+    uint32_t executor_count; /* 1..MP_EXECUTORS_MAX */
+    struct mp_executor executors[MP_EXECUTORS_MAX];
 };
+
+/* Is an expert loaded for it, if it is absent? */
+static inline bool mp_executor_loads(const struct mp_executor *executor)
+{
+    return executor->reads == MP_READS_DEVICE;
+}
+
+static inline bool mp_executor_is_known(const struct mp_executor *executor)
+{
+    return executor->fixed_ns > 0 || executor->token_ns > 0;
+}
+
+static inline uint64_t mp_executor_ns(const struct mp_executor *executor, uint32_t tokens)
+{
+    return executor->fixed_ns + executor->token_ns * tokens;
+}
+
+/* The first executor that computes beside the home executor and the link: the CPU of a machine with
+ * a GPU. MP_EXECUTOR_HOME: there is none. */
+static inline uint32_t mp_costs_helper(const struct mp_costs *costs)
+{
+    for (uint32_t x = 0; x < costs->executor_count; x++) {
+        if (costs->executors[x].reads == MP_READS_HOST)
+            return x;
+    }
+    return MP_EXECUTOR_HOME;
+}
 
 /* What create() is told of the model and the machine. */
 struct mp_shape {
@@ -96,7 +147,7 @@ struct mp_policy_info {
     const struct mp_opt *opts; /* variables MOEPAGER_<NAME>_*, or NULL */
     size_t config_size;        /* of the struct that opts fill; 0 without opts */
     bool calibrated;           /* create() refuses a shape without what a calibration measured */
-    bool costs;                /* asks what work costs (struct mp_costs) */
+    bool costs;                /* asks what work costs (struct mp_costs), not only who computes */
 };
 
 /* First member of every policy instance. */
@@ -138,21 +189,13 @@ struct mp_route_ops {
 
 /* ---- assign: who computes each chosen expert? ---- */
 
-enum mp_executor {
-    MP_EXECUTOR_DEVICE,   /* resident, or loaded first, then computed by the device */
-    MP_EXECUTOR_IN_PLACE, /* the device reads the host tier over the link */
-    MP_EXECUTOR_CPU,      /* the CPU reads the host tier */
-    MP_EXECUTOR_COUNT
-};
-
 struct mp_assign_facts {
     uint32_t layer, count;
-    const uint32_t *experts; // (count): chosen by at least one token, ascending
-    const uint32_t *tokens;  // (count): how many tokens chose it
-    const float *scores;     // (count): sum of the router's scores of those tokens
-    const uint8_t *resident; // (count): 1 if in the device tier; what is on the way is absent
-    unsigned executors;      /* bit (1 << executor): this machine has it; DEVICE always */
-    const struct mp_costs *costs;
+    const uint32_t *experts;      // (count): chosen by at least one token, ascending
+    const uint32_t *tokens;       // (count): how many tokens chose it
+    const float *scores;          // (count): sum of the router's scores of those tokens
+    const uint8_t *resident;      // (count): 1 if in the device tier; what is on the way is absent
+    const struct mp_costs *costs; /* with the executors to choose from */
     uint64_t link_busy_ns; /* what is left of loads that have started; 0 if idle or not known */
 
     /* What is expected of the next MoE layer, for a policy with `looks_ahead`, or NULL. */
@@ -167,9 +210,9 @@ struct mp_assign_ops {
 
     bool looks_ahead; /* wants next_tokens: the step then predicts before it assigns */
 
-    /* executors[i] := who computes experts[i]. */
+    /* executors[i] := who computes experts[i]: a place in facts->costs->executors. */
     void (*assign)(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                   enum mp_executor *executors);
+                   uint32_t *executors);
 };
 
 /* ---- predict: what will the scores of a later layer be? ---- */
@@ -220,7 +263,7 @@ struct mp_prefetch_facts {
     uint32_t distance; /* target_layer is so many layers ahead, 1.. */
     /* The layer being run, as assigned, and who got what: executors[i] has current->experts[i]. */
     const struct mp_assign_facts *current;
-    const enum mp_executor *executors;
+    const uint32_t *executors;
 };
 
 struct mp_prefetch_ops {

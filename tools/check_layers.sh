@@ -33,7 +33,7 @@ engine/pool:        vmm/base vmm/topo
 engine/text:        vmm/base vmm/format
 engine/model:       vmm/* kernels/cpu policy
 engine/repack:      vmm/* policy engine/model
-engine/gpu:         vmm/* kernels/*
+engine/gpu:         vmm/* kernels/* policy
 engine/probe:       vmm/* kernels/* policy engine/pool engine/gpu
 engine/forward:     vmm/* kernels/cpu policy policy/pager policy/record policy/replay engine/model engine/pool engine/gpu engine/forward/cuda
 engine/forward/cuda: vmm/* kernels/* policy policy/pager engine/model engine/gpu engine/forward

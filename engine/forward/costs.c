@@ -31,17 +31,17 @@ static void note_load(struct mp_engine *engine)
 
 void mp_engine_note_experts(struct mp_engine *engine, uint64_t ns, uint32_t parts, uint64_t rows)
 {
-    struct mp_costs *costs = &engine->costs;
+    struct mp_executor *home = &engine->costs.executors[MP_EXECUTOR_HOME];
     const uint64_t each_ns = parts > 0 ? ns * engine->shape.slices / parts : 0;
     const uint64_t each_rows = parts > 0 ? rows * engine->shape.slices / parts : 0;
 
     /* Beside a device the CPU is another executor, whose cost device_queue.c follows. */
     if (!follows(engine) || engine->device != NULL || parts == 0)
         return;
-    if (each_rows <= 1 || costs->device_fixed_ns == 0)
-        learn(&costs->device_fixed_ns, each_ns);
-    else if (each_rows >= MANY_ROWS && each_ns > costs->device_fixed_ns)
-        learn(&costs->device_token_ns, (each_ns - costs->device_fixed_ns) / each_rows);
+    if (each_rows <= 1 || home->fixed_ns == 0)
+        learn(&home->fixed_ns, each_ns);
+    else if (each_rows >= MANY_ROWS && each_ns > home->fixed_ns)
+        learn(&home->token_ns, (each_ns - home->fixed_ns) / each_rows);
     note_load(engine);
 }
 

@@ -298,7 +298,7 @@ static enum mp_status make_paging(struct mp_engine *engine)
         .policies = &engine->policies,
         .ops = &mp_engine_step_ops,
         .ctx = engine,
-        .executors = 1u << MP_EXECUTOR_DEVICE,
+        .executors = &engine->host_executor,
         .clock = c->clock,
         .counters = &engine->counters,
         .timeline = c->timeline,
@@ -307,14 +307,13 @@ static enum mp_status make_paging(struct mp_engine *engine)
 
     if (engine->device != NULL) {
         step_config.ops = &engine->device->ops;
-        step_config.executors |= 1u << MP_EXECUTOR_CPU;
-        step_config.costs = &engine->costs;
+        step_config.executors = engine->device->executors;
     }
     status = engine->device != NULL ? check_residency(c) : MP_OK;
     if (status == MP_OK)
         status = make_space(engine);
-    if (status == MP_OK && engine->device != NULL && reads_host(engine->backend))
-        step_config.executors |= 1u << MP_EXECUTOR_IN_PLACE;
+    if (status == MP_OK && engine->device != NULL)
+        mp_device_list_executors(engine->device, reads_host(engine->backend));
     if (status == MP_OK)
         tell_unknown_costs(engine);
     if (status == MP_OK)
@@ -374,6 +373,10 @@ enum mp_status mp_engine_create(const struct mp_engine_config *config, struct mp
         return mp_fail_no_memory("the engine", sizeof(*engine));
     engine->config = *config;
     engine->costs = config->costs;
+    engine->costs.executor_count = 1; /* a device lists its own */
+    engine->costs.executors[MP_EXECUTOR_HOME].name = "cpu";
+    engine->host_executor =
+        (struct mp_step_executor){ .ctx = engine, .begin = mp_engine_begin_experts };
     mp_counters_reset(&engine->counters);
     if (config->timeline != NULL)
         engine->track = mp_timeline_add_track(config->timeline, "compute");

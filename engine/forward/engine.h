@@ -76,8 +76,10 @@ struct mp_engine_config {
     struct mp_reader_config reader; /* uring, depth, threads, chunk_bytes */
 
     /* With a device: */
-    struct mp_costs costs;    /* measured on this machine, or zeros; followed while running, but not
-                                 with `deterministic` */
+    struct mp_costs costs;    /* measured on this machine; its executors, or those of
+                                 engine/gpu/executors.h where it lists none, are used as far as the
+                                 machine has them; followed while running, but not with
+                                 `deterministic` */
     enum mp_gemm_choice gemm; /* who multiplies dense weights with many tokens */
     bool graphs;              /* steps that the device can do alone are one graph; same bits */
 

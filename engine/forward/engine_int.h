@@ -64,6 +64,7 @@ struct mp_engine {
     struct mp_decisions *decisions; /* NULL: no log */
     struct mp_pager *pager;
     struct mp_step *step;
+    struct mp_step_executor host_executor; /* without a device */
     unsigned track;
 
     uint32_t *moe_layer;          // (layers): number among MoE layers, or UINT32_MAX
@@ -187,5 +188,9 @@ void mp_engine_watch_layer(struct mp_engine *engine, uint32_t moe_layer, const u
                            const float *weights);
 
 extern const struct mp_step_ops mp_engine_step_ops;
+/* struct mp_step_executor's begin() on the CPU; ctx is an engine. */
+enum mp_status mp_engine_begin_experts(void *ctx, uint32_t moe_layer,
+                                       const struct mp_expert_work *work,
+                                       uint32_t count) MP_MUST_CHECK;
 
 #endif

@@ -170,8 +170,8 @@ static bool has_room(const struct group *group, const struct mp_expert_work *wor
            (continues(group, work) || group->rows + work->rows.count <= rows_max);
 }
 
-static enum mp_status op_experts(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
-                                 uint32_t count)
+enum mp_status mp_engine_begin_experts(void *ctx, uint32_t moe_layer,
+                                       const struct mp_expert_work *work, uint32_t count)
 {
     struct mp_engine *engine = ctx;
     struct group group = { .engine = engine };
@@ -294,7 +294,6 @@ const struct mp_step_ops mp_engine_step_ops = {
     .source_scores = op_source_scores,
     .link_busy = mp_engine_link_busy,
     .shared = op_shared,
-    .experts = op_experts,
     .combine = op_combine,
     .routed = op_routed,
     .predicted = op_predicted,

@@ -2,8 +2,8 @@
  * What follows from a probe: costs for policies, and how experts are best addressed.
  */
 #include <math.h>
-#include <string.h>
 
+#include "engine/gpu/executors.h"
 #include "engine/probe/probe.h"
 
 /* In ns, at most eleven days: what a cache's file says may be anything. */
@@ -12,18 +12,17 @@ static uint64_t whole_ns(double ns)
     return (uint64_t)fmin(ns, 1e15);
 }
 
-/* fixed + n token through the times of 1 and 8 tokens, scaled to the unit's bytes; 0, 0 unknown. */
+/* fixed + n token through the times of 1 and 8 tokens, scaled to the unit's bytes. */
 static void fit(const struct mp_probe *probe, enum mp_probe_item one, enum mp_probe_item eight,
-                double scale, uint64_t *fixed_ns, uint64_t *token_ns)
+                double scale, struct mp_executor *executor)
 {
     const double a = probe->value[one] * scale * 1e3, b = probe->value[eight] * scale * 1e3;
     const double token = b > a ? (b - a) / 7 : 0;
 
-    *fixed_ns = *token_ns = 0;
     if (isnan(a) || isnan(b))
         return;
-    *token_ns = whole_ns(token);
-    *fixed_ns = whole_ns(a - token > 1 ? a - token : 1);
+    executor->token_ns = whole_ns(token);
+    executor->fixed_ns = whole_ns(a - token > 1 ? a - token : 1);
 }
 
 void mp_probe_costs(const struct mp_probe *probe, uint64_t unit_bytes, struct mp_costs *costs)
@@ -31,17 +30,16 @@ void mp_probe_costs(const struct mp_probe *probe, uint64_t unit_bytes, struct mp
     const double probed_bytes = 6.0 * probe->shape.hidden * probe->shape.channels;
     const double scale = (double)unit_bytes / probed_bytes;
     const double gbps = probe->value[MP_PROBE_COPY_4M_1];
+    struct mp_executor *cpu = &costs->executors[MP_GPU_CPU];
 
-    memset(costs, 0, sizeof(*costs));
+    *costs = mp_gpu_costs();
     if (gbps > 0)
         costs->load_ns = whole_ns((double)unit_bytes / gbps);
-    fit(probe, MP_PROBE_CPU_1, MP_PROBE_CPU_8, scale, &costs->cpu_fixed_ns, &costs->cpu_token_ns);
-    fit(probe, MP_PROBE_EXPERT_1, MP_PROBE_EXPERT_8, scale, &costs->device_fixed_ns,
-        &costs->device_token_ns);
-    fit(probe, MP_PROBE_IN_PLACE_1, MP_PROBE_IN_PLACE_8, scale, &costs->in_place_fixed_ns,
-        &costs->in_place_token_ns);
-    if (costs->cpu_fixed_ns > 0 && probe->value[MP_PROBE_HANDOFF] > 0)
-        costs->handoff_ns = whole_ns(probe->value[MP_PROBE_HANDOFF] * 1e3);
+    fit(probe, MP_PROBE_CPU_1, MP_PROBE_CPU_8, scale, cpu);
+    fit(probe, MP_PROBE_EXPERT_1, MP_PROBE_EXPERT_8, scale, &costs->executors[MP_GPU_DEVICE]);
+    fit(probe, MP_PROBE_IN_PLACE_1, MP_PROBE_IN_PLACE_8, scale, &costs->executors[MP_GPU_IN_PLACE]);
+    if (cpu->fixed_ns > 0 && probe->value[MP_PROBE_HANDOFF] > 0)
+        cpu->handoff_ns = whole_ns(probe->value[MP_PROBE_HANDOFF] * 1e3);
 }
 
 /* us of taking one frame of the i-th size away and putting it there, idle or busy, what is more. */

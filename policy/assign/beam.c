@@ -103,7 +103,7 @@ static uint32_t extend(struct beam *self, const struct mp_assign_facts *facts, u
 
         plan.from = p;
         plan.on_device = false;
-        plan.cpu_ns += mp_assign_cpu_ns(costs, facts->tokens[i]);
+        plan.cpu_ns += mp_assign_helper_ns(costs, facts->tokens[i]);
         add_plan(self, made++, &plan);
         plan = self->kept[p];
         if (cold && costs->transient > 0 && plan.loads >= costs->transient)
@@ -111,7 +111,7 @@ static uint32_t extend(struct beam *self, const struct mp_assign_facts *facts, u
         plan.from = p;
         plan.on_device = true;
         plan.loads += cold;
-        plan.device_ns += mp_assign_device_ns(costs, facts->tokens[i], facts->resident[i]);
+        plan.device_ns += mp_assign_home_ns(costs, facts->tokens[i], facts->resident[i]);
         add_plan(self, made++, &plan);
     }
     if (made > self->width)
@@ -125,12 +125,13 @@ static uint32_t extend(struct beam *self, const struct mp_assign_facts *facts, u
 }
 
 static void beam_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                        enum mp_executor *executors)
+                        uint32_t *executors)
 {
+    const uint32_t helper = mp_costs_helper(facts->costs);
     struct beam *self = (struct beam *)policy;
     uint32_t count = 1, plan = 0;
 
-    mp_assign_all(facts, MP_EXECUTOR_DEVICE, executors);
+    mp_assign_all_home(facts, executors);
     if (!mp_assign_can_weigh(facts))
         return;
     mp_assign_sort_by_difference(&self->sorter, facts);
@@ -142,7 +143,7 @@ static void beam_assign(struct mp_policy *policy, const struct mp_assign_facts *
         const uint8_t step = self->step[(size_t)n * self->width + plan];
 
         if (!(step & 1))
-            executors[self->sorter.order[n]] = MP_EXECUTOR_CPU;
+            executors[self->sorter.order[n]] = helper;
         plan = step / 2;
     }
 }

@@ -17,10 +17,10 @@ static enum mp_status cost_create(const void *config, const struct mp_shape *sha
 }
 
 static void cost_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                        enum mp_executor *executors)
+                        uint32_t *executors)
 {
     if (facts->costs->load_ns == 0)
-        mp_assign_all(facts, MP_EXECUTOR_DEVICE, executors);
+        mp_assign_all_home(facts, executors);
     else
         (void)mp_assign_plan(facts, (struct mp_sorter *)policy, executors);
 }

@@ -107,16 +107,15 @@ static void set_up(struct exact *self, const struct mp_assign_facts *facts)
     self->count = facts->count;
     self->loads_max = costs->transient > 0 ? costs->transient : UINT32_MAX;
     for (uint32_t i = 0; i < facts->count; i++)
-        self->sorter.key[i] =
-            key_of(mp_assign_device_ns(costs, facts->tokens[i], facts->resident[i]),
-                   mp_assign_cpu_ns(costs, facts->tokens[i]));
+        self->sorter.key[i] = key_of(mp_assign_home_ns(costs, facts->tokens[i], facts->resident[i]),
+                                     mp_assign_helper_ns(costs, facts->tokens[i]));
     mp_sorter_sort(self->sorter.order, facts->count, self->sorter.key);
     for (uint32_t n = 0; n < facts->count; n++) {
         const uint32_t i = self->sorter.order[n];
 
         self->cold[n] = !facts->resident[i];
-        self->device_ns[n] = mp_assign_device_ns(costs, facts->tokens[i], facts->resident[i]);
-        self->cpu_ns[n] = mp_assign_cpu_ns(costs, facts->tokens[i]);
+        self->device_ns[n] = mp_assign_home_ns(costs, facts->tokens[i], facts->resident[i]);
+        self->cpu_ns[n] = mp_assign_helper_ns(costs, facts->tokens[i]);
         self->device_sum[n + 1] = self->device_sum[n] + self->device_ns[n];
         self->cpu_sum[n + 1] = self->cpu_sum[n] + self->cpu_ns[n];
     }
@@ -237,11 +236,12 @@ static void search(struct exact *self)
 }
 
 static void exact_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                         enum mp_executor *executors)
+                         uint32_t *executors)
 {
+    const uint32_t helper = mp_costs_helper(facts->costs);
     struct exact *self = (struct exact *)policy;
 
-    mp_assign_all(facts, MP_EXECUTOR_DEVICE, executors);
+    mp_assign_all_home(facts, executors);
     if (!mp_assign_can_weigh(facts) || facts->count == 0)
         return;
     set_up(self, facts);
@@ -249,7 +249,7 @@ static void exact_assign(struct mp_policy *policy, const struct mp_assign_facts 
     search(self);
     for (uint32_t n = 0; n < facts->count; n++) {
         if (!self->best[n])
-            executors[self->sorter.order[n]] = MP_EXECUTOR_CPU;
+            executors[self->sorter.order[n]] = helper;
     }
 }
 

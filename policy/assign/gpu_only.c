@@ -13,11 +13,11 @@ static enum mp_status gpu_only_create(const void *config, const struct mp_shape 
 }
 
 static void gpu_only_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                            enum mp_executor *executors)
+                            uint32_t *executors)
 {
     (void)policy;
     for (uint32_t i = 0; i < facts->count; i++)
-        executors[i] = MP_EXECUTOR_DEVICE;
+        executors[i] = MP_EXECUTOR_HOME;
 }
 
 const struct mp_assign_ops mp_assign_gpu_only = {

@@ -19,21 +19,22 @@ static enum mp_status greedy_create(const void *config, const struct mp_shape *s
 }
 
 static void greedy_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                          enum mp_executor *executors)
+                          uint32_t *executors)
 {
+    const uint32_t helper = mp_costs_helper(facts->costs);
     struct mp_sorter *self = (struct mp_sorter *)policy;
     const struct mp_costs *costs = facts->costs;
     uint64_t device_sum_ns = 0, cpu_sum_ns = 0;
     uint32_t loads = 0;
 
-    mp_assign_all(facts, MP_EXECUTOR_DEVICE, executors);
+    mp_assign_all_home(facts, executors);
     if (!mp_assign_can_weigh(facts))
         return;
     mp_assign_sort_by_difference(self, facts);
     for (uint32_t n = 0; n < facts->count; n++) {
         const uint32_t i = self->order[n];
-        const uint64_t device_ns = mp_assign_device_ns(costs, facts->tokens[i], facts->resident[i]);
-        const uint64_t cpu_ns = mp_assign_cpu_ns(costs, facts->tokens[i]);
+        const uint64_t device_ns = mp_assign_home_ns(costs, facts->tokens[i], facts->resident[i]);
+        const uint64_t cpu_ns = mp_assign_helper_ns(costs, facts->tokens[i]);
         const bool full = !facts->resident[i] && costs->transient > 0 && loads >= costs->transient;
 
         if (!full && device_sum_ns + device_ns <= cpu_sum_ns + cpu_ns) {
@@ -41,7 +42,7 @@ static void greedy_assign(struct mp_policy *policy, const struct mp_assign_facts
             loads += !facts->resident[i];
         } else {
             cpu_sum_ns += cpu_ns;
-            executors[i] = MP_EXECUTOR_CPU;
+            executors[i] = helper;
         }
     }
 }

@@ -1,8 +1,13 @@
+/*
+ * What a layer takes on all executors, and a plan that makes it short; plan.h has the rules.
+ */
 #include "policy/assign/plan.h"
+
+#include "vmm/base/assert.h"
 
 /* When each is free again. */
 struct lanes {
-    uint64_t device, link, cpu;
+    uint64_t processor[MP_EXECUTORS_MAX], link;
 };
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -10,140 +15,138 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* The lanes after `executor` has done expert i; *end_p is when. */
-static struct lanes after(struct lanes lanes, const struct mp_assign_facts *facts, uint32_t i,
-                          enum mp_executor executor, uint64_t *end_p)
+/* When the executor is done with expert i, if it gets it next; *link_p: when the link is then. */
+static uint64_t end_of(const struct lanes *lanes, const struct mp_assign_facts *facts, uint32_t i,
+                       uint32_t x, uint64_t *link_p)
 {
-    const struct mp_costs *costs = facts->costs;
-    const uint32_t tokens = facts->tokens[i];
+    const struct mp_executor *executor = &facts->costs->executors[x];
+    const bool load = mp_executor_loads(executor) && !facts->resident[i];
+    uint64_t end = lanes->processor[executor->processor];
 
-    switch (executor) {
-    case MP_EXECUTOR_CPU:
-        lanes.cpu += (lanes.cpu == 0 ? costs->handoff_ns : 0) + mp_assign_cpu_ns(costs, tokens);
-        *end_p = lanes.cpu;
-        break;
-    case MP_EXECUTOR_IN_PLACE:
-        *end_p = later(lanes.device, lanes.link) + costs->in_place_fixed_ns +
-                 costs->in_place_token_ns * tokens;
-        lanes.device = lanes.link = *end_p;
-        break;
-    default:
-        if (!facts->resident[i])
-            lanes.device = later(lanes.device, lanes.link += costs->load_ns);
-        *end_p = lanes.device += mp_assign_compute_ns(costs, tokens);
-        break;
-    }
-    return lanes;
+    mp_assert(x < facts->costs->executor_count);
+    *link_p = lanes->link + (load ? facts->costs->load_ns : 0);
+    if (end == 0)
+        end = executor->handoff_ns;
+    if (load || executor->reads == MP_READS_LINK)
+        end = later(end, *link_p);
+    end += mp_executor_ns(executor, facts->tokens[i]);
+    if (executor->reads == MP_READS_LINK)
+        *link_p = end;
+    return end;
 }
 
-static uint64_t span_of(struct lanes lanes)
+/* Give it expert i. */
+static void give(struct lanes *lanes, const struct mp_assign_facts *facts, uint32_t i, uint32_t x)
 {
-    return later(lanes.device, lanes.cpu);
+    uint64_t link;
+
+    lanes->processor[facts->costs->executors[x].processor] = end_of(lanes, facts, i, x, &link);
+    lanes->link = link;
 }
 
-uint64_t mp_assign_span_ns(const struct mp_assign_facts *facts, const enum mp_executor *executors)
+static uint64_t *home_lane(struct lanes *lanes, const struct mp_assign_facts *facts)
+{
+    return &lanes->processor[facts->costs->executors[MP_EXECUTOR_HOME].processor];
+}
+
+static uint64_t span_of(const struct lanes *lanes)
+{
+    uint64_t span = 0;
+
+    for (uint32_t p = 0; p < MP_EXECUTORS_MAX; p++)
+        span = later(span, lanes->processor[p]);
+    return span;
+}
+
+uint64_t mp_assign_span_ns(const struct mp_assign_facts *facts, const uint32_t *executors)
 {
     struct lanes lanes = { .link = facts->link_busy_ns };
-    uint64_t end;
 
     for (uint32_t i = 0; i < facts->count; i++) {
-        if (facts->resident[i] && executors[i] == MP_EXECUTOR_DEVICE)
-            lanes = after(lanes, facts, i, MP_EXECUTOR_DEVICE, &end);
+        if (facts->resident[i] && executors[i] == MP_EXECUTOR_HOME)
+            give(&lanes, facts, i, MP_EXECUTOR_HOME);
     }
     for (uint32_t i = 0; i < facts->count; i++) {
-        if (!facts->resident[i] || executors[i] != MP_EXECUTOR_DEVICE)
-            lanes = after(lanes, facts, i, executors[i], &end);
+        if (!facts->resident[i] || executors[i] != MP_EXECUTOR_HOME)
+            give(&lanes, facts, i, executors[i]);
     }
-    return span_of(lanes);
+    return span_of(&lanes);
 }
 
 /* Who is done first with an absent expert? */
-static enum mp_executor quickest(struct lanes *lanes, const struct mp_assign_facts *facts,
-                                 uint32_t i, bool cpu, bool in_place)
+static uint32_t quickest(const struct lanes *lanes, const struct mp_assign_facts *facts, uint32_t i)
 {
-    enum mp_executor best = MP_EXECUTOR_DEVICE;
-    uint64_t best_end, end;
-    struct lanes chosen = after(*lanes, facts, i, MP_EXECUTOR_DEVICE, &best_end), other;
+    uint32_t best = MP_EXECUTOR_HOME;
+    uint64_t link, best_end = end_of(lanes, facts, i, best, &link);
 
-    if (in_place) {
-        other = after(*lanes, facts, i, MP_EXECUTOR_IN_PLACE, &end);
-        if (end < best_end) {
-            best = MP_EXECUTOR_IN_PLACE;
-            chosen = other;
+    for (uint32_t x = 1; x < facts->costs->executor_count; x++) {
+        const uint64_t end = end_of(lanes, facts, i, x, &link);
+
+        if (mp_executor_is_known(&facts->costs->executors[x]) && end < best_end) {
+            best = x;
             best_end = end;
         }
     }
-    if (cpu) {
-        other = after(*lanes, facts, i, MP_EXECUTOR_CPU, &end);
-        if (end < best_end) {
-            best = MP_EXECUTOR_CPU;
-            chosen = other;
-        }
-    }
-    *lanes = chosen;
     return best;
 }
 
-/* When the device is done: residents for resident_ns, then what order[] has loaded. */
-static uint64_t device_end_ns(const struct mp_assign_facts *facts, const uint32_t *order,
-                              uint32_t cold, const enum mp_executor *executors,
-                              uint64_t resident_ns)
+/* When the home executor is done: residents for resident_ns, then what order[] has loaded. */
+static uint64_t home_end_ns(const struct mp_assign_facts *facts, const uint32_t *order,
+                            uint32_t cold, const uint32_t *executors, uint32_t helper,
+                            uint64_t resident_ns)
 {
-    struct lanes lanes = { .device = resident_ns, .link = facts->link_busy_ns };
-    uint64_t end;
+    struct lanes lanes = { .link = facts->link_busy_ns };
 
+    *home_lane(&lanes, facts) = resident_ns;
     for (uint32_t n = 0; n < cold; n++) {
-        if (executors[order[n]] != MP_EXECUTOR_CPU)
-            lanes = after(lanes, facts, order[n], executors[order[n]], &end);
+        if (executors[order[n]] != helper)
+            give(&lanes, facts, order[n], executors[order[n]]);
     }
-    return lanes.device;
+    return *home_lane(&lanes, facts);
 }
 
-/* The CPU takes residents, fewest tokens first, while the layer gets shorter. */
-static void relieve_device(const struct mp_assign_facts *facts, const uint32_t *order,
-                           uint32_t cold, struct lanes *lanes, uint64_t resident_ns,
-                           enum mp_executor *executors)
+/* The helper takes residents, fewest tokens first, while the layer gets shorter. */
+static void relieve_home(const struct mp_assign_facts *facts, const uint32_t *order, uint32_t cold,
+                         struct lanes *lanes, uint64_t resident_ns, uint32_t *executors)
 {
+    const uint32_t helper = mp_costs_helper(facts->costs);
+
     for (uint32_t n = facts->count; n > cold; n--) {
         const uint32_t i = order[n - 1];
-        uint64_t end;
-        struct lanes then = after(*lanes, facts, i, MP_EXECUTOR_CPU, &end);
+        struct lanes then = *lanes;
 
-        if (end >= lanes->device)
+        give(&then, facts, i, helper);
+        if (then.processor[facts->costs->executors[helper].processor] >= *home_lane(lanes, facts))
             break;
         resident_ns -= mp_assign_compute_ns(facts->costs, facts->tokens[i]);
-        then.device = device_end_ns(facts, order, cold, executors, resident_ns);
-        if (span_of(then) >= span_of(*lanes))
+        *home_lane(&then, facts) = home_end_ns(facts, order, cold, executors, helper, resident_ns);
+        if (span_of(&then) >= span_of(lanes))
             break;
         *lanes = then;
-        executors[i] = MP_EXECUTOR_CPU;
+        executors[i] = helper;
     }
 }
 
-/* All that is absent to the CPU, all else to the device, if that is shorter. */
+/* All that is absent to the helper, all else to the home executor, if that is shorter. */
 static uint64_t try_static(const struct mp_assign_facts *facts, uint64_t span_ns,
-                           enum mp_executor *executors)
+                           uint32_t *executors)
 {
+    const uint32_t helper = mp_costs_helper(facts->costs);
     struct lanes lanes = { 0 };
-    uint64_t end;
 
     for (uint32_t i = 0; i < facts->count; i++)
-        lanes =
-            after(lanes, facts, i, facts->resident[i] ? MP_EXECUTOR_DEVICE : MP_EXECUTOR_CPU, &end);
-    if (span_of(lanes) >= span_ns)
+        give(&lanes, facts, i, facts->resident[i] ? MP_EXECUTOR_HOME : helper);
+    if (span_of(&lanes) >= span_ns)
         return span_ns;
     for (uint32_t i = 0; i < facts->count; i++)
-        executors[i] = facts->resident[i] ? MP_EXECUTOR_DEVICE : MP_EXECUTOR_CPU;
-    return span_of(lanes);
+        executors[i] = facts->resident[i] ? MP_EXECUTOR_HOME : helper;
+    return span_of(&lanes);
 }
 
 uint64_t mp_assign_plan(const struct mp_assign_facts *facts, struct mp_sorter *scratch,
-                        enum mp_executor *executors)
+                        uint32_t *executors)
 {
     const struct mp_costs *costs = facts->costs;
-    const bool in_place = (facts->executors & 1u << MP_EXECUTOR_IN_PLACE) &&
-                          (costs->in_place_fixed_ns > 0 || costs->in_place_token_ns > 0);
-    const bool cpu = mp_assign_can_weigh(facts);
     struct lanes lanes = { .link = facts->link_busy_ns };
     uint64_t resident_ns = 0;
     uint32_t cold = 0;
@@ -154,17 +157,18 @@ uint64_t mp_assign_plan(const struct mp_assign_facts *facts, struct mp_sorter *s
         cold += !facts->resident[i];
         if (facts->resident[i])
             resident_ns += mp_assign_compute_ns(costs, facts->tokens[i]);
-        executors[i] = MP_EXECUTOR_DEVICE;
+        executors[i] = MP_EXECUTOR_HOME;
     }
     mp_sorter_sort(scratch->order, facts->count, scratch->key);
-    lanes.device = resident_ns;
+    *home_lane(&lanes, facts) = resident_ns;
     for (uint32_t n = 0; n < cold; n++) {
         const uint32_t i = scratch->order[n];
 
-        executors[i] = quickest(&lanes, facts, i, cpu, in_place);
+        executors[i] = quickest(&lanes, facts, i);
+        give(&lanes, facts, i, executors[i]);
     }
-    if (!cpu)
-        return span_of(lanes);
-    relieve_device(facts, scratch->order, cold, &lanes, resident_ns, executors);
-    return try_static(facts, span_of(lanes), executors);
+    if (!mp_assign_can_weigh(facts))
+        return span_of(&lanes);
+    relieve_home(facts, scratch->order, cold, &lanes, resident_ns, executors);
+    return try_static(facts, span_of(&lanes), executors);
 }

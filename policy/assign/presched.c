@@ -71,14 +71,15 @@ static void merge(struct presched *presched, const struct mp_assign_facts *facts
 }
 
 static void presched_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                            enum mp_executor *executors)
+                            uint32_t *executors)
 {
+    const uint32_t helper = mp_costs_helper(facts->costs);
     struct presched *presched = (struct presched *)policy;
     const struct mp_presched_list *list = &presched->list;
     struct mp_presched_times times;
     uint32_t count = 0, queued = 0, loads, all;
 
-    mp_assign_all(facts, MP_EXECUTOR_DEVICE, executors);
+    mp_assign_all_home(facts, executors);
     merge(presched, facts);
     if (list->count == 0 || !mp_presched_times(facts, list->tokens[0], &times) || !times.cpu)
         return;
@@ -93,7 +94,7 @@ static void presched_assign(struct mp_policy *policy, const struct mp_assign_fac
     count = 0;
     for (uint32_t p = 0; p < list->count; p++) {
         if (!list->is_next[p] && count++ >= loads)
-            executors[list->index[p]] = MP_EXECUTOR_CPU;
+            executors[list->index[p]] = helper;
     }
 }
 

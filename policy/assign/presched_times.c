@@ -11,13 +11,14 @@ bool mp_presched_times(const struct mp_assign_facts *facts, uint32_t tokens,
                        struct mp_presched_times *times_p)
 {
     const struct mp_costs *costs = facts->costs;
+    const uint32_t helper = mp_costs_helper(costs);
 
-    if (costs == NULL || costs->load_ns == 0)
+    if (costs->load_ns == 0)
         return false;
     *times_p = (struct mp_presched_times){
-        .cpu = (facts->executors & 1u << MP_EXECUTOR_CPU) != 0,
-        .cpu_fixed_ns = costs->cpu_fixed_ns,
-        .cpu_token_ns = costs->cpu_token_ns,
+        .cpu = helper != MP_EXECUTOR_HOME,
+        .cpu_fixed_ns = costs->executors[helper].fixed_ns,
+        .cpu_token_ns = costs->executors[helper].token_ns,
         .load_ns = costs->load_ns,
         .device_ns = mp_assign_compute_ns(costs, tokens),
         .layer_ns = costs->layer_ns,

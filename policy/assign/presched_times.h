@@ -9,7 +9,7 @@
  * the list is the paper's m_N.
  */
 struct mp_presched_times {
-    bool cpu; /* false: there is no CPU executor, so whatever must be computed must be loaded */
+    bool cpu; /* false: there is no helper, so whatever must be computed must be loaded */
     uint64_t cpu_fixed_ns, cpu_token_ns; /* s and t: c(n) = t * n + s (eq. 3) */
     uint64_t load_ns;                    /* T_io */
     uint64_t device_ns;                  /* T_g: of the expert with the most tokens */

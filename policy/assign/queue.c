@@ -32,8 +32,9 @@ static uint64_t device_end_ns(const struct mp_sorter *sorter, const struct mp_co
 
 uint64_t mp_queue_plan(struct mp_sorter *sorter, const struct mp_costs *costs,
                        const uint32_t *tokens, const uint8_t *resident, uint32_t count,
-                       enum mp_executor *executors)
+                       uint32_t *executors)
 {
+    const uint32_t helper = mp_costs_helper(costs);
     uint64_t cpu_ns = 0, link_ns = 0, device_ns, resident_ns = 0;
     uint32_t cold = 0, left = 0, right, warm;
 
@@ -43,7 +44,7 @@ uint64_t mp_queue_plan(struct mp_sorter *sorter, const struct mp_costs *costs,
         cold += !resident[i];
         resident_ns += resident[i] ? mp_assign_compute_ns(costs, tokens[i]) : 0;
         if (executors != NULL)
-            executors[i] = MP_EXECUTOR_DEVICE;
+            executors[i] = MP_EXECUTOR_HOME;
     }
     mp_sorter_sort(sorter->order, count, sorter->key);
     device_ns = resident_ns;
@@ -52,7 +53,7 @@ uint64_t mp_queue_plan(struct mp_sorter *sorter, const struct mp_costs *costs,
         const uint64_t loaded_ns = larger(link_end_ns, device_ns) +
                                    mp_assign_compute_ns(costs, tokens[sorter->order[left]]);
         const uint64_t cpu_end_ns =
-            cpu_ns + mp_assign_cpu_ns(costs, tokens[sorter->order[right - 1]]);
+            cpu_ns + mp_assign_helper_ns(costs, tokens[sorter->order[right - 1]]);
 
         if (loaded_ns <= cpu_end_ns) {
             link_ns = link_end_ns;
@@ -63,11 +64,11 @@ uint64_t mp_queue_plan(struct mp_sorter *sorter, const struct mp_costs *costs,
         cpu_ns = cpu_end_ns;
         right--;
         if (executors != NULL)
-            executors[sorter->order[right]] = MP_EXECUTOR_CPU;
+            executors[sorter->order[right]] = helper;
     }
     for (warm = count; warm > cold; warm--) {
         const uint32_t i = sorter->order[warm - 1];
-        const uint64_t cpu_end_ns = cpu_ns + mp_assign_cpu_ns(costs, tokens[i]);
+        const uint64_t cpu_end_ns = cpu_ns + mp_assign_helper_ns(costs, tokens[i]);
         const uint64_t rest_ns = resident_ns - mp_assign_compute_ns(costs, tokens[i]);
         const uint64_t end_ns = device_end_ns(sorter, costs, tokens, left, rest_ns);
 
@@ -77,7 +78,7 @@ uint64_t mp_queue_plan(struct mp_sorter *sorter, const struct mp_costs *costs,
         device_ns = end_ns;
         resident_ns = rest_ns;
         if (executors != NULL)
-            executors[i] = MP_EXECUTOR_CPU;
+            executors[i] = helper;
     }
     return larger(cpu_ns, device_ns);
 }
@@ -90,13 +91,13 @@ static enum mp_status queue_create(const void *config, const struct mp_shape *sh
 }
 
 static void queue_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                         enum mp_executor *executors)
+                         uint32_t *executors)
 {
     if (mp_assign_can_weigh(facts))
         (void)mp_queue_plan((struct mp_sorter *)policy, facts->costs, facts->tokens,
                             facts->resident, facts->count, executors);
     else
-        mp_assign_all(facts, MP_EXECUTOR_DEVICE, executors);
+        mp_assign_all_home(facts, executors);
 }
 
 const struct mp_assign_ops mp_assign_queue = {

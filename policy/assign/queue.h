@@ -7,11 +7,11 @@
  * HybriMoE's schedule of a layer on three queues: the device, the CPU and the link. What assign
  * policy `queue` answers, and by what prefetch policy `impact` weighs experts.
  *
- * tokens, resident: (count), none of the tokens 0. `sorter` is scratch. executors(count) may be
- * NULL. Returns the time at which the last of the queues is done.
+ * The costs have a helper. tokens, resident: (count), none of the tokens 0. `sorter` is scratch.
+ * executors(count) may be NULL. Returns the time at which the last of the queues is done.
  */
 uint64_t mp_queue_plan(struct mp_sorter *sorter, const struct mp_costs *costs,
                        const uint32_t *tokens, const uint8_t *resident, uint32_t count,
-                       enum mp_executor *executors);
+                       uint32_t *executors);
 
 #endif

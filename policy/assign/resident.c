@@ -13,13 +13,13 @@ static enum mp_status resident_create(const void *config, const struct mp_shape 
 }
 
 static void resident_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                            enum mp_executor *executors)
+                            uint32_t *executors)
 {
-    const bool cpu = (facts->executors & 1u << MP_EXECUTOR_CPU) != 0;
+    const uint32_t helper = mp_costs_helper(facts->costs); /* or the home executor again */
 
     (void)policy;
     for (uint32_t i = 0; i < facts->count; i++)
-        executors[i] = facts->resident[i] || !cpu ? MP_EXECUTOR_DEVICE : MP_EXECUTOR_CPU;
+        executors[i] = facts->resident[i] ? MP_EXECUTOR_HOME : helper;
 }
 
 const struct mp_assign_ops mp_assign_resident = {

@@ -19,19 +19,20 @@ static enum mp_status threshold_create(const void *config, const struct mp_shape
 }
 
 static void threshold_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                             enum mp_executor *executors)
+                             uint32_t *executors)
 {
+    const uint32_t helper = mp_costs_helper(facts->costs);
     const struct mp_costs *costs = facts->costs;
 
     (void)policy;
-    mp_assign_all(facts, MP_EXECUTOR_DEVICE, executors);
+    mp_assign_all_home(facts, executors);
     if (!mp_assign_can_weigh(facts))
         return;
     for (uint32_t i = 0; i < facts->count; i++) {
         const uint64_t device_ns = costs->load_ns + mp_assign_compute_ns(costs, facts->tokens[i]);
 
-        if (!facts->resident[i] && mp_assign_cpu_ns(costs, facts->tokens[i]) <= device_ns)
-            executors[i] = MP_EXECUTOR_CPU;
+        if (!facts->resident[i] && mp_assign_helper_ns(costs, facts->tokens[i]) <= device_ns)
+            executors[i] = helper;
     }
 }
 

@@ -5,44 +5,47 @@
 #include "policy/sorter.h"
 
 /*
- * The times by which assign policies weigh the device against the CPU (DALI eq. 4-6).
+ * The times by which assign policies weigh the home executor, the device of the papers, against the
+ * helper, their CPU (DALI eq. 4-6).
  */
 
-/* Does the machine have a CPU executor, and are its times and that of a load known? If not there is
- * nothing to weigh, and everything goes to the device. */
+/* Does the machine have a helper, and are its times and that of a load known? If not there is
+ * nothing to weigh, and everything goes to the home executor. */
 static inline bool mp_assign_can_weigh(const struct mp_assign_facts *facts)
 {
-    const struct mp_costs *costs = facts->costs;
+    const uint32_t helper = mp_costs_helper(facts->costs);
 
-    return (facts->executors & 1u << MP_EXECUTOR_CPU) && costs->load_ns > 0 &&
-           (costs->cpu_fixed_ns > 0 || costs->cpu_token_ns > 0);
+    return helper != MP_EXECUTOR_HOME && facts->costs->load_ns > 0 &&
+           mp_executor_is_known(&facts->costs->executors[helper]);
 }
 
-static inline uint64_t mp_assign_cpu_ns(const struct mp_costs *costs, uint32_t tokens)
+/* Time of the helper, which there is. */
+static inline uint64_t mp_assign_helper_ns(const struct mp_costs *costs, uint32_t tokens)
 {
-    return costs->cpu_fixed_ns + costs->cpu_token_ns * tokens;
+    return mp_executor_ns(&costs->executors[mp_costs_helper(costs)], tokens);
 }
 
+/* Time of the home executor for what is resident. */
 static inline uint64_t mp_assign_compute_ns(const struct mp_costs *costs, uint32_t tokens)
 {
-    return costs->device_fixed_ns + costs->device_token_ns * tokens;
+    return mp_executor_ns(&costs->executors[MP_EXECUTOR_HOME], tokens);
 }
 
 /* t_gpu of DALI: loads and computing overlap, so the longer of both counts; a resident expert has
  * no transfer. */
-static inline uint64_t mp_assign_device_ns(const struct mp_costs *costs, uint32_t tokens,
-                                           bool resident)
+static inline uint64_t mp_assign_home_ns(const struct mp_costs *costs, uint32_t tokens,
+                                         bool resident)
 {
     const uint64_t compute_ns = mp_assign_compute_ns(costs, tokens);
 
     return resident || compute_ns > costs->load_ns ? compute_ns : costs->load_ns;
 }
 
-static inline void mp_assign_all(const struct mp_assign_facts *facts, enum mp_executor executor,
-                                 enum mp_executor *executors)
+/* Everything to the home executor. */
+static inline void mp_assign_all_home(const struct mp_assign_facts *facts, uint32_t *executors)
 {
     for (uint32_t i = 0; i < facts->count; i++)
-        executors[i] = executor;
+        executors[i] = MP_EXECUTOR_HOME;
 }
 
 /* sorter->order := the experts of the facts by descending |t_gpu - t_cpu|: DALI Alg. 1, line 5. */

@@ -34,13 +34,14 @@ static uint64_t key_of(float score, bool resident)
 }
 
 static void two_pointer_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                               enum mp_executor *executors)
+                               uint32_t *executors)
 {
+    const uint32_t helper = mp_costs_helper(facts->costs);
     struct mp_sorter *self = (struct mp_sorter *)policy;
     uint64_t tokens = 0, cpu_ns, load_spent_ns = 0, cpu_spent_ns = 0;
     uint32_t cold = 0, left = 0, right;
 
-    mp_assign_all(facts, MP_EXECUTOR_DEVICE, executors);
+    mp_assign_all_home(facts, executors);
     if (!mp_assign_can_weigh(facts))
         return;
     for (uint32_t i = 0; i < facts->count; i++) {
@@ -51,7 +52,7 @@ static void two_pointer_assign(struct mp_policy *policy, const struct mp_assign_
     if (cold == 0)
         return;
     mp_sorter_sort(self->order, facts->count, self->key);
-    cpu_ns = mp_assign_cpu_ns(facts->costs, (uint32_t)((tokens + cold / 2) / cold));
+    cpu_ns = mp_assign_helper_ns(facts->costs, (uint32_t)((tokens + cold / 2) / cold));
     right = cold;
     while (left < right) {
         if (load_spent_ns <= cpu_spent_ns) {
@@ -59,7 +60,7 @@ static void two_pointer_assign(struct mp_policy *policy, const struct mp_assign_
             left++;
         } else {
             cpu_spent_ns += cpu_ns;
-            executors[self->order[--right]] = MP_EXECUTOR_CPU;
+            executors[self->order[--right]] = helper;
         }
     }
 }

@@ -105,7 +105,7 @@ static enum mp_status allocate(struct mp_shadow *shadow, const struct mp_shape *
     shadow->sorter.order = calloc(experts, sizeof(uint32_t));
     shadow->sorter.key = calloc(experts, sizeof(uint64_t));
     shadow->resident = calloc(experts, 1);
-    shadow->executors = calloc(experts, sizeof(enum mp_executor));
+    shadow->executors = calloc(experts, sizeof(uint32_t));
     if (shadow->stamp == NULL || shadow->asked == NULL || shadow->key == NULL ||
         shadow->recent == NULL || shadow->batch == NULL || shadow->tokens == NULL ||
         shadow->actual == NULL || shadow->sorter.order == NULL || shadow->sorter.key == NULL ||

@@ -56,8 +56,8 @@ struct mp_shadow {
 
     /* Scratch. */
     struct mp_sorter sorter;
-    uint8_t *resident;           // (experts)
-    enum mp_executor *executors; // (experts)
+    uint8_t *resident;   // (experts)
+    uint32_t *executors; // (experts)
 };
 
 static inline bool mp_shadow_places(const struct mp_shadow *shadow)
@@ -76,14 +76,18 @@ static inline bool mp_shadow_times_known(const struct mp_shadow *shadow)
     return shadow->costs != NULL && shadow->costs->load_ns > 0;
 }
 
-/* Is there somebody else than the device, so that a need may never load what it lacks? */
+/* Does somebody compute without loading, so that a need may never load what it lacks? */
 static inline bool mp_shadow_others_known(const struct mp_shadow *shadow)
 {
     const struct mp_costs *costs = shadow->costs;
 
-    return mp_shadow_times_known(shadow) &&
-           (costs->cpu_fixed_ns > 0 || costs->cpu_token_ns > 0 || costs->in_place_fixed_ns > 0 ||
-            costs->in_place_token_ns > 0);
+    if (!mp_shadow_times_known(shadow))
+        return false;
+    for (uint32_t x = 0; x < costs->executor_count; x++) {
+        if (!mp_executor_loads(&costs->executors[x]) && mp_executor_is_known(&costs->executors[x]))
+            return true;
+    }
+    return false;
 }
 
 /* A new batch: the one before is judged, and every MP_SHADOW_TOKENS tokens units are placed anew.

@@ -18,17 +18,13 @@ void mp_shadow_place_first(struct mp_shadow *shadow)
     shadow->is_placed = true;
 }
 
-/*
- * What the batch takes with these units resident; executors[] says who then computes. Which
- * executors the machine has is told by what is known of their costs.
- */
+/* What the batch takes with these units resident; executors[] says who then computes. */
 static uint64_t batch_cost(struct mp_shadow *shadow, const uint8_t *resident, uint64_t link_busy_ns)
 {
     const struct mp_assign_facts facts = {
         .count = shadow->batch_count,
         .tokens = shadow->tokens,
         .resident = resident,
-        .executors = 1u << MP_EXECUTOR_DEVICE | 1u << MP_EXECUTOR_CPU | 1u << MP_EXECUTOR_IN_PLACE,
         .costs = shadow->costs,
         .link_busy_ns = link_busy_ns,
     };
@@ -38,7 +34,7 @@ static uint64_t batch_cost(struct mp_shadow *shadow, const uint8_t *resident, ui
         return mp_assign_plan(&facts, &shadow->sorter, shadow->executors);
     for (uint32_t i = 0; i < shadow->batch_count; i++) {
         misses += !resident[i];
-        shadow->executors[i] = MP_EXECUTOR_DEVICE;
+        shadow->executors[i] = MP_EXECUTOR_HOME;
     }
     return misses;
 }
@@ -59,7 +55,7 @@ static void ghost_loads(struct mp_shadow *shadow, uint32_t g)
         const uint32_t unit = shadow->batch[i];
         uint32_t left;
 
-        if (shadow->resident[i] || shadow->executors[i] != MP_EXECUTOR_DEVICE)
+        if (shadow->resident[i] || shadow->executors[i] != MP_EXECUTOR_HOME)
             continue;
         left = mp_ghost_load(ghost, unit);
         if (g == shadow->leader && left != MP_UNIT_NONE)
@@ -155,7 +151,7 @@ void mp_shadow_settle(struct mp_shadow *shadow)
             batch_cost(shadow, shadow->resident, 0) + shadow->swaps[g] * (load > 0 ? load : 1);
         shadow->swaps[g] = 0;
         for (uint32_t i = 0; g == MP_SHADOW_STATIC && i < shadow->batch_count; i++)
-            shadow->passed += !shadow->resident[i] && shadow->executors[i] == MP_EXECUTOR_DEVICE;
+            shadow->passed += !shadow->resident[i] && shadow->executors[i] == MP_EXECUTOR_HOME;
         if (g < MP_SHADOW_STATIC)
             ghost_loads(shadow, g);
         for (uint32_t i = 0; i < shadow->batch_count; i++) {

@@ -252,7 +252,7 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
     step->need_tokens = calloc(experts, sizeof(uint32_t));
     step->need_scores = calloc(experts, sizeof(float));
     step->need_resident = calloc(experts, 1);
-    step->executors = calloc(experts, sizeof(enum mp_executor));
+    step->executors = calloc(experts, sizeof(uint32_t));
     step->wanted = calloc(experts, sizeof(uint32_t));
     step->ended = calloc(parts, sizeof(uint32_t));
     step->next_tokens = calloc(experts, sizeof(uint32_t));

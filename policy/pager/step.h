@@ -29,15 +29,47 @@ struct mp_rows {
 };
 
 /* One expert to compute, or where experts are paged in slices one slice of it, with its bytes.
- * Other executors than the device get all slices at once. */
+ * An executor that needs nothing loaded gets all slices at once. */
 struct mp_expert_work {
     uint32_t expert;
-    uint32_t slice;  /* the first one */
-    uint32_t slices; /* how many of them, >= 1 */
-    enum mp_executor executor;
-    const void *pieces[MP_UNIT_PIECES_MAX]; /* for MP_EXECUTOR_DEVICE */
+    uint32_t slice;                         /* the first one */
+    uint32_t slices;                        /* how many of them, >= 1 */
+    uint32_t executor;                      /* who computes it, by place */
+    const void *pieces[MP_UNIT_PIECES_MAX]; /* in the device tier, for executors that read that */
     struct mp_rows rows;
     uint32_t need; /* the step's own number for it */
+};
+
+/*
+ * An executor as the step drives it; costs->executors (policy/policy.h) has its properties at the
+ * same place of the list. What computes there (a stream, a queue with a thread, another machine) is
+ * behind ctx.
+ */
+struct mp_step_executor {
+    void *ctx;
+
+    /*
+     * Optional, for executors that need nothing loaded. Asked for each need that assign gave to
+     * this one, before the layer is opened: can it have the expert's bytes? Then they stay where it
+     * reads them until the layer is over. False: the home executor computes it.
+     */
+    bool (*take)(void *ctx, uint32_t layer, uint32_t expert);
+
+    /*
+     * Required: compute these experts, each for its rows, into the caller's (token, rank) buffer.
+     * Slice 0 sets the rows, later ones add to them. The slices of an expert come in ascending
+     * order, in one call side by side or in several, and are to be added in that order: then the
+     * bits do not depend on what was resident.
+     * They are those whose bytes are complete now, so that one call can share them out over
+     * threads. Executors that need nothing loaded come first, one call for each, before anything is
+     * predicted; they read the bytes where they are.
+     *
+     * Without ops->ended() all is computed when it returns. With it, it only takes the work over:
+     * executors run at the same time, and `work`, but not rows and bytes, may be forgotten. On an
+     * error nothing of this call was taken.
+     */
+    enum mp_status (*begin)(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                            uint32_t count);
 };
 
 struct mp_step_ops {
@@ -51,31 +83,8 @@ struct mp_step_ops {
     /* Optional: what needs no routed expert (shared experts); runs while loads are on their way. */
     enum mp_status (*shared)(void *ctx, uint32_t layer);
 
-    /*
-     * Optional. Asked for each need that assign gave to another executor than the device, before
-     * the layer is opened: can that one have the expert's bytes? Then they stay where it reads them
-     * until the layer is over. False: the device computes it, like what it was given.
-     */
-    bool (*take)(void *ctx, uint32_t layer, uint32_t expert, enum mp_executor executor);
-
-    /*
-     * Required: compute these experts, each for its rows, into the caller's (token, rank) buffer.
-     * Slice 0 sets the rows, later ones add to them. The slices of an expert come in ascending
-     * order, in one call side by side or in several, and are to be added in that order: then the
-     * bits do not depend on what was resident.
-     * They are those whose bytes are complete now, so that one call can share them out over
-     * threads. What other executors than the device got comes first, all in one call, before
-     * anything is predicted; those read the bytes where they are.
-     *
-     * Without ended() all is computed when it returns. With it, it only takes the work over:
-     * executors run at the same time, and `work`, but not rows and bytes, may be forgotten. On an
-     * error nothing of this call was taken.
-     */
-    enum mp_status (*experts)(void *ctx, uint32_t layer, const struct mp_expert_work *work,
-                              uint32_t count);
-
-    /* Optional. needs(*count_p) := the `need` of all work that has ended since the last call. With
-     * `wait`, some being under way, at least one. What failed has ended too. */
+    /* Optional. needs(*count_p) := the `need` of all work of all executors that has ended since the
+     * last call. With `wait`, some being under way, at least one. What failed has ended too. */
     enum mp_status (*ended)(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p);
 
     /* Required with ended(): would it have something to tell? Called by the step's thread; an
@@ -106,8 +115,9 @@ struct mp_step_config {
     struct mp_shape shape;
     const struct mp_step_ops *ops;
     void *ctx;
-    unsigned executors;           /* bits (1 << enum mp_executor) that ops->experts accepts */
-    const struct mp_costs *costs; /* given to policies, read anew each layer; NULL: all unknown */
+    /* Given to policies, read anew each layer. NULL: the home executor alone, and nothing known. */
+    const struct mp_costs *costs;
+    const struct mp_step_executor *executors; /* one for each of costs->executors; read anew, too */
     struct mp_clock *clock;
     struct mp_counters *counters;
     struct mp_timeline *timeline; /* or NULL */

@@ -6,7 +6,8 @@
 #include "policy/pager/step_int.h"
 #include "vmm/base/assert.h"
 
-static const struct mp_costs unknown_costs;
+static const struct mp_costs unknown_costs = { .executor_count = 1,
+                                               .executors = { { .name = "device" } } };
 
 const struct mp_costs *mp_step_costs(const struct mp_step *step)
 {
@@ -94,6 +95,22 @@ static uint32_t count_transient(const struct mp_step *step)
     return slots > used ? slots - used : 1;
 }
 
+/* Who really computes a need: the one that was named, if there is one and it can have the bytes. */
+static uint32_t settle_executor(struct mp_step *step, uint32_t layer, uint32_t i)
+{
+    const uint32_t named = step->executors[i];
+    const struct mp_step_executor *executor;
+
+    if (named >= step->costs.executor_count) {
+        step->config.counters->policy_strikes++;
+        return MP_EXECUTOR_HOME;
+    }
+    executor = &step->config.executors[named];
+    if (executor->take != NULL && !executor->take(executor->ctx, layer, step->need_experts[i]))
+        return MP_EXECUTOR_HOME;
+    return named;
+}
+
 enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_policies *set = step->config.policies;
@@ -109,7 +126,6 @@ enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tok
         .tokens = step->need_tokens,
         .scores = step->need_scores,
         .resident = step->need_resident,
-        .executors = step->config.executors,
         .costs = &step->costs,
         .link_busy_ns =
             step->config.ops->link_busy != NULL ? step->config.ops->link_busy(step->config.ctx) : 0,
@@ -128,17 +144,8 @@ enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tok
     }
     set->assign_ops->assign(set->assign, &step->assigned, step->executors);
     for (uint32_t i = 0; i < step->need_count; i++) {
-        const unsigned executor = step->executors[i];
-
-        if (executor >= MP_EXECUTOR_COUNT || !(step->config.executors & 1u << executor)) {
-            step->config.counters->policy_strikes++;
-            step->executors[i] = MP_EXECUTOR_DEVICE;
-        }
-        if (step->executors[i] != MP_EXECUTOR_DEVICE && step->config.ops->take != NULL &&
-            !step->config.ops->take(step->config.ctx, layer, step->need_experts[i],
-                                    step->executors[i]))
-            step->executors[i] = MP_EXECUTOR_DEVICE;
-        step->needs[i].elsewhere = step->executors[i] != MP_EXECUTOR_DEVICE;
+        step->executors[i] = settle_executor(step, layer, i);
+        step->needs[i].elsewhere = !mp_executor_loads(&step->costs.executors[step->executors[i]]);
     }
     step->config.counters->decisions_ns += mp_step_now_ns(step) - start_ns;
     return MP_OK;

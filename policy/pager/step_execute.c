@@ -1,6 +1,6 @@
 /*
- * How the step gets its needs computed: those of other executors at once, those of the device as
- * their bytes come, waiting for whatever ends first, a read or a computation.
+ * How the step gets its needs computed: at once what needs nothing loaded, the others as their
+ * bytes come, waiting for whatever ends first, a read or a computation.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -35,19 +35,35 @@ static void note_ended(struct mp_step *step, uint32_t need)
         mp_pager_done(step->config.pager, need);
 }
 
-/* Let step->work be computed. */
-static enum mp_status hand_over(struct mp_step *step, uint32_t layer, uint32_t count)
+/* Let work of one executor be computed. */
+static enum mp_status begin_work(struct mp_step *step, uint32_t layer,
+                                 const struct mp_expert_work *work, uint32_t count)
 {
-    const struct mp_step_ops *ops = step->config.ops;
-    const enum mp_status status = ops->experts(step->config.ctx, layer, step->work, count);
+    const struct mp_step_executor *executor = &step->config.executors[work->executor];
+    const enum mp_status status = executor->begin(executor->ctx, layer, work, count);
 
     if (status != MP_OK)
         return status;
-    if (ops->ended != NULL)
+    if (step->config.ops->ended != NULL)
         step->under_way += count;
-    for (uint32_t i = 0; ops->ended == NULL && i < count; i++)
-        note_ended(step, step->work[i].need);
+    for (uint32_t i = 0; step->config.ops->ended == NULL && i < count; i++)
+        note_ended(step, work[i].need);
     return MP_OK;
+}
+
+/* Let step->work be computed, in its order. */
+static enum mp_status hand_over(struct mp_step *step, uint32_t layer, uint32_t count)
+{
+    enum mp_status status = MP_OK;
+    uint32_t end;
+
+    for (uint32_t i = 0; i < count && status == MP_OK; i = end) {
+        end = i + 1;
+        while (end < count && step->work[end].executor == step->work[i].executor)
+            end++;
+        status = begin_work(step, layer, step->work + i, end - i);
+    }
+    return status;
 }
 
 /* Wait for work that is under way. */
@@ -68,11 +84,13 @@ enum mp_status mp_step_execute_elsewhere(struct mp_step *step, uint32_t layer)
 {
     uint32_t count = 0;
 
-    for (uint32_t i = 0; i < step->need_count; i++) {
-        if (step->needs[i].elsewhere)
-            add_work(step, i * step->slices, &step->work[count++]);
+    for (uint32_t x = 0; x < step->costs.executor_count; x++) {
+        for (uint32_t i = 0; i < step->need_count; i++) {
+            if (step->needs[i].elsewhere && step->executors[i] == x)
+                add_work(step, i * step->slices, &step->work[count++]);
+        }
     }
-    return count > 0 ? hand_over(step, layer, count) : MP_OK;
+    return hand_over(step, layer, count);
 }
 
 static int compare_need(const void *a, const void *b)

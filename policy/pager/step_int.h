@@ -20,18 +20,18 @@ struct mp_step {
     float *weights;       // (tokens_max, top_k)
     uint8_t *resident;    // (experts)
 
-    uint32_t *first;             // (experts + 1): rows of expert e are [first[e], first[e + 1])
-    uint32_t *row_token;         // (tokens_max * top_k)
-    uint32_t *row_rank;          // (tokens_max * top_k)
-    struct mp_need *needs;       // (experts): the chosen ones, ascending
-    uint32_t *need_experts;      // (experts)
-    uint32_t *need_tokens;       // (experts)
-    float *need_scores;          // (experts)
-    uint8_t *need_resident;      // (experts)
-    enum mp_executor *executors; // (experts)
-    uint32_t slices;             /* >= 1 */
-    uint32_t *ended;             // (experts * slices): needs whose work has ended
-    uint32_t under_way;          /* taken over and not ended */
+    uint32_t *first;        // (experts + 1): rows of expert e are [first[e], first[e + 1])
+    uint32_t *row_token;    // (tokens_max * top_k)
+    uint32_t *row_rank;     // (tokens_max * top_k)
+    struct mp_need *needs;  // (experts): the chosen ones, ascending
+    uint32_t *need_experts; // (experts)
+    uint32_t *need_tokens;  // (experts)
+    float *need_scores;     // (experts)
+    uint8_t *need_resident; // (experts)
+    uint32_t *executors;    // (experts): who computes each need
+    uint32_t slices;        /* >= 1 */
+    uint32_t *ended;        // (experts * slices): needs whose work has ended
+    uint32_t under_way;     /* taken over and not ended */
     struct mp_interrupt interrupt;
     uint32_t *wanted;            // (experts): what prefetch names
     uint32_t *next_tokens;       // (experts): predicted for the next layer, for assign
@@ -57,7 +57,7 @@ enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tok
 enum mp_status mp_step_look_ahead(struct mp_step *step, uint32_t layer,
                                   uint32_t tokens) MP_MUST_CHECK;
 
-/* What the device does not compute needs no bytes in its tier and can begin at once. */
+/* What needs nothing loaded can begin at once. */
 enum mp_status mp_step_execute_elsewhere(struct mp_step *step, uint32_t layer) MP_MUST_CHECK;
 
 /* One round: hand over what is ready, or, with `wait`, wait for what ends first, a read or work

@@ -269,7 +269,7 @@ static bool fixed_point_revise(struct mp_policy *policy, const struct mp_shape *
         return false;
     self->due = self->seen + self->tau;
     self->point.load_ns = (double)costs->load_ns;
-    self->point.expert_ns = (double)(costs->device_fixed_ns + costs->device_token_ns);
+    self->point.expert_ns = (double)mp_executor_ns(&costs->executors[MP_EXECUTOR_HOME], 1);
     self->point.attention_ns = (double)costs->layer_ns;
     mp_fixed_point_sum(&self->point);
     mp_fixed_point_allocate(&self->point, self->step, self->slots, self->tops, self->late,

@@ -83,20 +83,23 @@ static uint32_t free_loads(const struct mp_prefetch_facts *facts)
     struct mp_presched_times times = { .load_ns = costs->load_ns,
                                        .layer_ns = costs->layer_ns,
                                        .busy_ns = current->link_busy_ns };
-    uint64_t device_ns = 0, cpu_ns = 0;
+    uint64_t home_ns = 0, helper_ns = 0;
     uint32_t loads = 0;
 
     for (uint32_t i = 0; i < current->count; i++) {
-        if (facts->executors[i] == MP_EXECUTOR_CPU)
-            cpu_ns += mp_assign_cpu_ns(costs, current->tokens[i]);
-        else
-            device_ns += mp_assign_compute_ns(costs, current->tokens[i]);
-        loads += !current->resident[i] && facts->executors[i] != MP_EXECUTOR_CPU;
+        const struct mp_executor *executor = &costs->executors[facts->executors[i]];
+
+        if (executor->reads == MP_READS_HOST) {
+            helper_ns += mp_executor_ns(executor, current->tokens[i]);
+        } else {
+            home_ns += mp_assign_compute_ns(costs, current->tokens[i]);
+            loads += !current->resident[i];
+        }
     }
     if (costs->load_ns == 0)
         return loads > 0 || current->link_busy_ns > 0 ? 0 : facts->k;
     return mp_presched_fit(
-        &times, mp_presched_gap_ns(&times, device_ns > cpu_ns ? device_ns : cpu_ns, loads),
+        &times, mp_presched_gap_ns(&times, home_ns > helper_ns ? home_ns : helper_ns, loads),
         facts->experts);
 }
 
@@ -127,19 +130,20 @@ static uint32_t idle_choose(struct mp_policy *policy, const struct mp_prefetch_f
 
 /*
  * What `right` of `needed` experts save by being there: the cheapest way to do without, less what
- * the device computes meanwhile.
+ * the home executor computes meanwhile.
  */
 static double saving_ns(const struct mp_costs *costs, uint32_t right, uint32_t needed)
 {
-    const uint64_t hidden = (needed - right) * (costs->device_fixed_ns + costs->device_token_ns);
-    const uint64_t cpu_ns = costs->cpu_fixed_ns + costs->cpu_token_ns;
-    const uint64_t in_place_ns = costs->in_place_fixed_ns + costs->in_place_token_ns;
+    const uint64_t hidden = (needed - right) * mp_assign_compute_ns(costs, 1);
     uint64_t ns = costs->load_ns;
 
-    if (cpu_ns > 0 && cpu_ns < ns) /* 0: there is none, or its times are not known */
-        ns = cpu_ns;
-    if (in_place_ns > 0 && in_place_ns < ns)
-        ns = in_place_ns;
+    for (uint32_t x = 0; x < costs->executor_count; x++) {
+        const struct mp_executor *executor = &costs->executors[x];
+        const uint64_t one_ns = mp_executor_ns(executor, 1);
+
+        if (!mp_executor_loads(executor) && mp_executor_is_known(executor) && one_ns < ns)
+            ns = one_ns;
+    }
     return right * ns > hidden ? (double)(right * ns - hidden) : 0;
 }
 

@@ -140,11 +140,13 @@ static uint64_t compute_ns(const struct mp_prefetch_facts *facts,
 
     *loads_p = 0;
     for (uint32_t i = 0; i < current->count; i++) {
+        const struct mp_executor *executor = &current->costs->executors[facts->executors[i]];
+
         if (!times->cpu)
             sum += mp_assign_compute_ns(current->costs, current->tokens[i]);
-        else if (facts->executors[i] == MP_EXECUTOR_CPU)
+        else if (executor->reads == MP_READS_HOST)
             sum += mp_presched_cpu_ns(times, current->tokens[i]);
-        *loads_p += !current->resident[i] && facts->executors[i] == MP_EXECUTOR_DEVICE;
+        *loads_p += !current->resident[i] && mp_executor_loads(executor);
     }
     return sum;
 }

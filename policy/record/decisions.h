@@ -22,7 +22,8 @@
  * Thread safety: one thread at a time, as the policies'.
  */
 #define MP_DECISIONS_MAGIC "# moepager decisions v"
-#define MP_DECISIONS_VERSION "2" /* 1 did not say with how many slots a partition was asked */
+/* 1 did not say with how many slots a partition was asked; 2 knew three executors by number. */
+#define MP_DECISIONS_VERSION "3"
 
 struct mp_decisions;
 

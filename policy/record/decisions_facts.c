@@ -7,11 +7,12 @@
 
 /* Whoever gives policies more facts puts them into the functions below, and the size here. */
 _Static_assert(sizeof(struct mp_route_facts) == 40, "facts have changed: see mp_code_told()");
-_Static_assert(sizeof(struct mp_assign_facts) == 80, "facts have changed: see mp_code_told()");
+_Static_assert(sizeof(struct mp_assign_facts) == 72, "facts have changed: see mp_code_told()");
 _Static_assert(sizeof(struct mp_predict_facts) == 40, "facts have changed: see mp_code_told()");
 _Static_assert(sizeof(struct mp_prefetch_facts) == 64, "facts have changed: see mp_code_told()");
 _Static_assert(sizeof(struct mp_evict_query) == 24, "facts have changed: see mp_code_told()");
-_Static_assert(sizeof(struct mp_costs) == 88, "costs have changed: see code_costs()");
+_Static_assert(sizeof(struct mp_costs) == 352, "costs have changed: see code_costs()");
+_Static_assert(sizeof(struct mp_executor) == 40, "executors have changed: see code_executor()");
 _Static_assert(sizeof(struct mp_shape) == 64, "see put_header(), read_shape(), code_shape()");
 _Static_assert(sizeof(struct mp_calibration) == 40, "see mp_code_calibration()");
 
@@ -49,26 +50,59 @@ static size_t units_of(const struct mp_code *code)
     return (size_t)code->shape.layers * code->shape.experts;
 }
 
+static bool same_executor(const struct mp_executor *a, const struct mp_executor *b)
+{
+    return a->fixed_ns == b->fixed_ns && a->token_ns == b->token_ns &&
+           a->handoff_ns == b->handoff_ns && a->reads == b->reads && a->processor == b->processor;
+}
+
+static bool same_costs(const struct mp_costs *a, const struct mp_costs *b)
+{
+    bool same = a->load_ns == b->load_ns && a->predict_ns == b->predict_ns &&
+                a->layer_ns == b->layer_ns && a->transient == b->transient &&
+                a->executor_count == b->executor_count;
+
+    for (uint32_t x = 0; x < a->executor_count && same; x++)
+        same = same_executor(&a->executors[x], &b->executors[x]);
+    return same;
+}
+
+/* Its name is for people: it is not in the log. */
+static void code_executor(struct mp_code *code, struct mp_executor *executor)
+{
+    uint32_t reads = executor->reads;
+
+    mp_code_u32(code, &reads, 0, MP_READS_COUNT - 1);
+    mp_code_u32(code, &executor->processor, 0, MP_EXECUTORS_MAX - 1);
+    mp_code_u64(code, &executor->fixed_ns, UINT64_MAX);
+    mp_code_u64(code, &executor->token_ns, UINT64_MAX);
+    mp_code_u64(code, &executor->handoff_ns, UINT64_MAX);
+    executor->reads = (enum mp_reads)reads;
+    if (code->reading)
+        executor->name = "";
+}
+
 /* 1: as last time, 2: new ones. */
 static void code_cost_values(struct mp_code *code, const struct mp_costs *costs,
                              struct mp_code_costs *latest)
 {
     struct mp_costs now = code->reading ? latest->costs : *costs;
-    uint64_t *const fields[] = { &now.load_ns,           &now.cpu_fixed_ns,
-                                 &now.cpu_token_ns,      &now.device_fixed_ns,
-                                 &now.device_token_ns,   &now.in_place_fixed_ns,
-                                 &now.in_place_token_ns, &now.handoff_ns,
-                                 &now.predict_ns,        &now.layer_ns };
-    uint32_t how = latest->known && !memcmp(&now, &latest->costs, sizeof(now)) ? 1 : 2;
+    uint32_t how = latest->known && same_costs(&now, &latest->costs) ? 1 : 2;
 
     mp_code_u32(code, &how, 1, 2);
     if (how == 1 && !latest->known)
         mp_code_problem(code, "costs are missing");
     if (how != 2)
         return;
-    for (size_t i = 0; i < MP_ARRAY_LEN(fields); i++)
-        mp_code_u64(code, fields[i], UINT64_MAX);
+    mp_code_u64(code, &now.load_ns, UINT64_MAX);
+    mp_code_u64(code, &now.predict_ns, UINT64_MAX);
+    mp_code_u64(code, &now.layer_ns, UINT64_MAX);
     mp_code_u32(code, &now.transient, 0, UINT32_MAX);
+    mp_code_u32(code, &now.executor_count, 1, MP_EXECUTORS_MAX);
+    for (uint32_t x = 0; x < now.executor_count && code->problem == NULL; x++)
+        code_executor(code, &now.executors[x]);
+    if (code->reading && now.executors[MP_EXECUTOR_HOME].reads != MP_READS_DEVICE)
+        mp_code_problem(code, "the first executor does not read the device tier");
     latest->costs = now;
     latest->known = true;
 }
@@ -174,9 +208,6 @@ static void code_assign(struct mp_code *code, struct mp_assign_facts *f)
     mp_code_u32s(code, &f->tokens, f->count, 1, code->shape.tokens_max);
     mp_code_floats(code, &f->scores, f->count, true);
     mp_code_flags(code, &f->resident, f->count);
-    mp_code_u32(code, &f->executors, 0, (1u << MP_EXECUTOR_COUNT) - 1);
-    if (code->reading && !(f->executors & 1u << MP_EXECUTOR_DEVICE))
-        mp_code_problem(code, "there is no device");
     code_costs(code, &f->costs);
     mp_code_u64(code, &f->link_busy_ns, UINT64_MAX);
     mp_code_bool(code, &ahead);
@@ -202,9 +233,7 @@ static void code_predict(struct mp_code *code, struct mp_predict_facts *f)
 static void code_prefetch(struct mp_code *code, struct mp_told *told)
 {
     struct mp_prefetch_facts *f = &told->prefetch;
-    const uint32_t *executors = (const uint32_t *)f->executors;
 
-    _Static_assert(sizeof(enum mp_executor) == sizeof(uint32_t), "executors are coded as numbers");
     if (!code->reading)
         told->current = *f->current;
     code_layer(code, &f->layer);
@@ -215,9 +244,9 @@ static void code_prefetch(struct mp_code *code, struct mp_told *told)
     mp_code_u32(code, &f->max, 0, UINT32_MAX);
     mp_code_u32(code, &f->distance, 1, UINT32_MAX);
     code_assign(code, &told->current);
-    mp_code_u32s(code, &executors, told->current.count, 0, MP_EXECUTOR_COUNT - 1);
+    mp_code_u32s(code, &f->executors, told->current.count, 0,
+                 told->current.costs->executor_count - 1);
     f->current = &told->current;
-    f->executors = (const enum mp_executor *)executors;
 }
 
 /* A pick is for a unit; swaps are for none, but within a layer. */

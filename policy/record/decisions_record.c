@@ -60,14 +60,13 @@ static void route(struct mp_policy *policy, const struct mp_route_facts *facts, 
 }
 
 static void assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                   enum mp_executor *executors)
+                   uint32_t *executors)
 {
     struct mp_decisions *log = log_of(policy);
 
     put_told(log, &(struct mp_told){ .call = MP_CALL_ASSIGN, .assign = *facts });
     log->inner.assign_ops->assign(log->inner.assign, facts, executors);
-    put_answer(
-        log, (struct mp_answer){ .list = (const uint32_t *)executors, .list_count = facts->count });
+    put_answer(log, (struct mp_answer){ .list = executors, .list_count = facts->count });
 }
 
 static bool predict(struct mp_policy *policy, const struct mp_predict_facts *facts, float *scores)

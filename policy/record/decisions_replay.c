@@ -25,12 +25,12 @@ static void tell_route(struct mp_log_replay *r, const struct mp_told *t, struct 
 
 static void tell_assign(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
 {
-    enum mp_executor *executors = mp_code_room(&r->code, t->assign.count, sizeof(enum mp_executor));
+    uint32_t *executors = mp_code_room(&r->code, t->assign.count, sizeof(uint32_t));
 
     if (executors == NULL)
         return;
     r->set.assign_ops->assign(r->set.assign, &t->assign, executors);
-    *got = (struct mp_answer){ .list = (const uint32_t *)executors, .list_count = t->assign.count };
+    *got = (struct mp_answer){ .list = executors, .list_count = t->assign.count };
 }
 
 static void tell_predict(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)

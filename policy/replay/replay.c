@@ -86,7 +86,6 @@ static void run_close(struct mp_replay_run *run)
     free(run->executors);
 }
 
-/* The machine has the executors whose costs are known. */
 static void know_times(struct mp_replay_run *run, const struct mp_costs *costs)
 {
     run->timed = costs != NULL && costs->load_ns > 0;
@@ -95,13 +94,8 @@ static void know_times(struct mp_replay_run *run, const struct mp_costs *costs)
         .tokens = run->need_tokens,
         .scores = run->need_scores,
         .resident = run->need_resident,
-        .executors = 1u << MP_EXECUTOR_DEVICE,
         .costs = costs,
     };
-    if (run->timed && (costs->cpu_fixed_ns > 0 || costs->cpu_token_ns > 0))
-        run->facts.executors |= 1u << MP_EXECUTOR_CPU;
-    if (run->timed && (costs->in_place_fixed_ns > 0 || costs->in_place_token_ns > 0))
-        run->facts.executors |= 1u << MP_EXECUTOR_IN_PLACE;
 }
 
 static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay_trace *trace,
@@ -152,7 +146,7 @@ static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay
     run->need_tokens = calloc(trace->experts, sizeof(uint32_t));
     run->need_scores = calloc(trace->experts, sizeof(float));
     run->need_resident = calloc(trace->experts, 1);
-    run->executors = calloc(trace->experts, sizeof(enum mp_executor));
+    run->executors = calloc(trace->experts, sizeof(uint32_t));
     if (run->slots == NULL || run->evictable == NULL || run->needs == NULL ||
         run->scratch == NULL || run->swaps == NULL || run->candidates == NULL ||
         run->part == NULL || run->tops == NULL || run->used == NULL || run->need_experts == NULL ||

@@ -56,7 +56,7 @@ struct mp_replay_run {
     uint32_t *need_experts, *need_tokens; // (experts)
     float *need_scores;                   // (experts)
     uint8_t *need_resident;               // (experts)
-    enum mp_executor *executors;          // (experts)
+    uint32_t *executors;                  // (experts)
     bool per_layer;                       /* of the partition as asked for */
     uint64_t now;
 };

@@ -142,9 +142,8 @@ static void assign(struct mp_replay_run *run, const struct mp_replay_group *grou
     }
     set->assign_ops->assign(set->assign, &run->facts, run->executors);
     for (uint32_t i = 0; i < group->count; i++) {
-        if ((unsigned)run->executors[i] >= MP_EXECUTOR_COUNT ||
-            !(run->facts.executors & 1u << run->executors[i]))
-            run->executors[i] = MP_EXECUTOR_DEVICE;
+        if (run->executors[i] >= costs->executor_count)
+            run->executors[i] = MP_EXECUTOR_HOME;
     }
     ns = mp_assign_span_ns(&run->facts, run->executors) + costs->layer_ns;
     run->debt_ns -= run->debt_ns < ns ? run->debt_ns : ns;
@@ -177,7 +176,7 @@ static uint32_t replay_needs(struct mp_replay_run *run, const struct mp_replay_g
     for (uint32_t i = 0; i < group->count && misses > 0; i++) {
         if (run->set.touched[run->needs[i].unit] == 0)
             continue;
-        if (run->timed && run->executors[i] != MP_EXECUTOR_DEVICE)
+        if (run->timed && !mp_executor_loads(&run->facts.costs->executors[run->executors[i]]))
             result->bytes_read -= missing_bytes(run, run->needs[i].unit); /* not loaded */
         else
             load(run, &run->needs[i], group);

@@ -55,10 +55,12 @@ float mp_smoe_alpha_trial(struct mp_smoe_alpha *self, const struct mp_route_fact
     return STEP * (float)self->next;
 }
 
-/* The least max(loads, CPU) for `cold` experts of one token; without a CPU all are loaded. */
+/* The least max(loads, CPU) for `cold` experts of one token; without a helper all are loaded. */
 static uint64_t cold_ns(const struct mp_costs *costs, uint32_t cold)
 {
-    const uint64_t cpu_ns = costs->cpu_fixed_ns + costs->cpu_token_ns;
+    const uint32_t helper = mp_costs_helper(costs);
+    const uint64_t cpu_ns =
+        helper != MP_EXECUTOR_HOME ? mp_executor_ns(&costs->executors[helper], 1) : 0;
     uint64_t best_ns = cold * costs->load_ns;
 
     for (uint32_t loads = 0; loads < cold && cpu_ns > 0; loads++) {
@@ -118,7 +120,7 @@ void mp_smoe_alpha_note(struct mp_smoe_alpha *self, const struct mp_route_facts 
     uint64_t *time_ns = &self->time_ns[self->next];
 
     self->step_ns += costs->layer_ns +
-                     resident * (costs->device_fixed_ns + costs->device_token_ns) +
+                     resident * mp_executor_ns(&costs->executors[MP_EXECUTOR_HOME], 1) +
                      cold_ns(costs, cold);
     if (++self->layer < self->layers)
         return;

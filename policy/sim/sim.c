@@ -89,39 +89,58 @@ static uint64_t predict_ns(const struct mp_sim_world *w)
     }
 }
 
-static unsigned executors(const struct mp_sim_machine *machine)
+/* fixed + n token through the times of one expert with 1 and 1 + span tokens. */
+static void add_executor(struct mp_costs *costs, struct mp_executor executor, uint64_t one_ns,
+                         uint64_t many_ns, uint64_t span)
 {
-    if (machine->group_us > 0)
-        return 1u << MP_EXECUTOR_DEVICE;
-    return 1u << MP_EXECUTOR_DEVICE | (machine->cpu_gflops > 0 ? 1u << MP_EXECUTOR_CPU : 0) |
-           (machine->in_place_gbps > 0 ? 1u << MP_EXECUTOR_IN_PLACE : 0);
+    executor.token_ns = (many_ns - one_ns) / span;
+    executor.fixed_ns = one_ns - executor.token_ns;
+    costs->executors[costs->executor_count++] = executor;
+}
+
+/* The device, always; where everything is computed together there is nobody else. */
+static void fill_executors(struct mp_sim_world *w)
+{
+    const struct mp_sim_machine *h = w->config->machine;
+    const struct mp_sim_model *m = w->config->model;
+    const struct mp_executor cpu = { .name = "cpu",
+                                     .handoff_ns = (uint64_t)(h->handoff_us * 1000),
+                                     .reads = MP_READS_HOST,
+                                     .processor = 1 };
+
+    add_executor(&w->costs, (struct mp_executor){ .name = "device" }, mp_sim_device_ns(h, m, 1),
+                 mp_sim_device_ns(h, m, 65), 64);
+    w->step_executors[0] = (struct mp_step_executor){ .ctx = w, .begin = mp_sim_begin_device };
+    if (h->group_us > 0) {
+        w->step_executors[0].begin = mp_sim_begin_together;
+        return;
+    }
+    if (h->in_place_gbps > 0) {
+        w->step_executors[w->costs.executor_count] =
+            (struct mp_step_executor){ .ctx = w, .begin = mp_sim_begin_in_place };
+        add_executor(&w->costs, (struct mp_executor){ .name = "in place", .reads = MP_READS_LINK },
+                     mp_sim_in_place_ns(h, m, 1), mp_sim_in_place_ns(h, m, 65), 64);
+    }
+    if (h->cpu_gflops > 0) {
+        w->step_executors[w->costs.executor_count] =
+            (struct mp_step_executor){ .ctx = w, .begin = mp_sim_begin_cpu };
+        add_executor(&w->costs, cpu, mp_sim_cpu_ns(h, m, 1), mp_sim_cpu_ns(h, m, 2), 1);
+    }
 }
 
 static void fill_costs(struct mp_sim_world *w)
 {
     const struct mp_sim_machine *h = w->config->machine;
     const struct mp_sim_model *m = w->config->model;
-    const uint64_t device = mp_sim_device_ns(h, m, 1);
 
     w->load_ns = slice_load_ns(w);
     w->costs = (struct mp_costs){
         .load_ns = w->load_ns * w->slices,
-        .device_token_ns = (mp_sim_device_ns(h, m, 65) - device) / 64,
         .layer_ns = mp_sim_layer_ns(h, m, w->config->batch, w->config->batch, w->config->prompt) +
                     mp_sim_ffn_ns(h, m, m->shared_ffn, w->config->batch),
     };
     w->costs.predict_ns = predict_ns(w);
-    w->costs.device_fixed_ns = device - w->costs.device_token_ns;
-    if (executors(h) & 1u << MP_EXECUTOR_CPU) {
-        w->costs.cpu_token_ns = mp_sim_cpu_ns(h, m, 2) - mp_sim_cpu_ns(h, m, 1);
-        w->costs.handoff_ns = (uint64_t)(h->handoff_us * 1000);
-        w->costs.cpu_fixed_ns = mp_sim_cpu_ns(h, m, 1) - w->costs.cpu_token_ns;
-    }
-    if (executors(h) & 1u << MP_EXECUTOR_IN_PLACE) {
-        w->costs.in_place_token_ns =
-            (mp_sim_in_place_ns(h, m, 65) - mp_sim_in_place_ns(h, m, 1)) / 64;
-        w->costs.in_place_fixed_ns = mp_sim_in_place_ns(h, m, 1) - w->costs.in_place_token_ns;
-    }
+    fill_executors(w);
 }
 
 /* What of the device's memory is left for experts. The cache may be beyond 64 bits. */
@@ -177,8 +196,8 @@ static enum mp_status make_layers(struct mp_sim_world *w)
         .shape = w->shape,
         .ops = w->config->machine->group_us > 0 ? &mp_sim_together_ops : &mp_sim_step_ops,
         .ctx = w,
-        .executors = executors(w->config->machine),
         .costs = &w->costs,
+        .executors = w->step_executors,
         .clock = &w->clock.super,
         .counters = &w->counters,
         .timeline = w->timeline,

@@ -1,6 +1,7 @@
 #ifndef MP_SIM_INT_H
 #define MP_SIM_INT_H
 
+#include "policy/pager/step.h"
 #include "policy/sim/sim.h"
 #include "vmm/space/space.h"
 
@@ -36,7 +37,8 @@ struct mp_sim_world {
     struct mp_step *step;
     struct mp_sim_load *load;
     struct mp_timeline *timeline;
-    struct mp_sim_executor device, cpu;
+    struct mp_sim_executor device, cpu; /* in place is the device's work, too */
+    struct mp_step_executor step_executors[3];
     uint32_t *ended; // (experts * slices): needs
     uint32_t ended_count;
     uint32_t slices;          /* >= 1 */
@@ -53,6 +55,16 @@ struct mp_sim_world {
 
 /* Executors beside each other; what is ready together, one after the other. */
 extern const struct mp_step_ops mp_sim_step_ops, mp_sim_together_ops;
+
+/* How its executors begin work, for the step: the device beside others, or all together. */
+enum mp_status mp_sim_begin_device(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                   uint32_t count) MP_MUST_CHECK;
+enum mp_status mp_sim_begin_in_place(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                     uint32_t count) MP_MUST_CHECK;
+enum mp_status mp_sim_begin_cpu(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                uint32_t count) MP_MUST_CHECK;
+enum mp_status mp_sim_begin_together(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                     uint32_t count) MP_MUST_CHECK;
 
 /* Queues on the clock; `most` is what can be under way at once. */
 enum mp_status mp_sim_executor_init(struct mp_sim_executor *executor, struct mp_sim_world *world,

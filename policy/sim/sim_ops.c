@@ -1,6 +1,6 @@
 /*
- * A MoE layer as costs: the operations that the step calls, and two executors that work by
- * themselves. What another executor than the CPU computes is the device's.
+ * A MoE layer as costs: the operations that the step calls, and executors that work by
+ * themselves.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -141,7 +141,7 @@ static enum mp_status check_work(struct mp_sim_world *w, uint32_t layer,
 {
     const uint32_t unit = (layer * w->shape.experts + work->expert) * w->slices + work->slice;
 
-    if (work->executor == MP_EXECUTOR_DEVICE &&
+    if (mp_executor_loads(&w->costs.executors[work->executor]) &&
         (mp_space_state(w->space, unit) != MP_RES_VALID || mp_space_leases(w->space, unit) != 1 ||
          work->pieces[0] == NULL))
         return fail_check("an expert without its bytes");
@@ -168,6 +168,16 @@ uint64_t mp_sim_slices_ns(const struct mp_sim_world *w, uint32_t tokens, uint32_
     return mp_sim_device_ns(&machine, &model, tokens);
 }
 
+static enum mp_status check_all(struct mp_sim_world *w, uint32_t layer,
+                                const struct mp_expert_work *work, uint32_t count)
+{
+    enum mp_status status = MP_OK;
+
+    for (uint32_t i = 0; w->config->check && i < count && status == MP_OK; i++)
+        status = check_work(w, layer, &work[i]);
+    return status;
+}
+
 /* The device computes slices of one expert that come together as one; returns how many they are. */
 static uint32_t push_slices(struct mp_sim_world *w, const struct mp_expert_work *work,
                             uint32_t count)
@@ -175,8 +185,7 @@ static uint32_t push_slices(struct mp_sim_world *w, const struct mp_expert_work 
     uint32_t slices = 1;
     uint64_t ns;
 
-    while (slices < count && work[slices].expert == work->expert &&
-           work[slices].executor == MP_EXECUTOR_DEVICE)
+    while (slices < count && work[slices].expert == work->expert)
         slices++;
     ns = mp_sim_slices_ns(w, work->rows.count, slices);
     for (uint32_t i = 0; i < slices; i++)
@@ -184,35 +193,41 @@ static uint32_t push_slices(struct mp_sim_world *w, const struct mp_expert_work 
     return slices;
 }
 
-static enum mp_status op_experts(void *ctx, uint32_t layer, const struct mp_expert_work *work,
-                                 uint32_t count)
+enum mp_status mp_sim_begin_device(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                   uint32_t count)
 {
     struct mp_sim_world *w = ctx;
-    const struct mp_sim_machine *machine = w->config->machine;
-    const struct mp_sim_model *model = w->config->model;
+    const enum mp_status status = check_all(w, layer, work, count);
 
-    for (uint32_t i = 0; w->config->check && i < count; i++) {
-        const enum mp_status status = check_work(w, layer, &work[i]);
+    for (uint32_t i = 0; status == MP_OK && i < count;)
+        i += push_slices(w, &work[i], count - i);
+    return status;
+}
 
-        if (status != MP_OK)
-            return status;
-    }
-    for (uint32_t i = 0; i < count;) {
-        const uint32_t tokens = work[i].rows.count;
+enum mp_status mp_sim_begin_in_place(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                     uint32_t count)
+{
+    struct mp_sim_world *w = ctx;
+    const enum mp_status status = check_all(w, layer, work, count);
 
-        if (work[i].executor == MP_EXECUTOR_DEVICE) {
-            i += push_slices(w, &work[i], count - i);
-            continue;
-        }
-        if (work[i].executor == MP_EXECUTOR_CPU)
-            push(&w->cpu, work[i].need,
-                 mp_sim_cpu_ns(machine, model, tokens) +
-                     (w->cpu.count == 0 ? (uint64_t)(machine->handoff_us * 1000) : 0));
-        else
-            push(&w->device, work[i].need, mp_sim_in_place_ns(machine, model, tokens));
-        i++;
-    }
-    return MP_OK;
+    for (uint32_t i = 0; status == MP_OK && i < count; i++)
+        push(&w->device, work[i].need,
+             mp_sim_in_place_ns(w->config->machine, w->config->model, work[i].rows.count));
+    return status;
+}
+
+enum mp_status mp_sim_begin_cpu(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                uint32_t count)
+{
+    struct mp_sim_world *w = ctx;
+    const uint64_t handoff_ns = (uint64_t)(w->config->machine->handoff_us * 1000);
+    const enum mp_status status = check_all(w, layer, work, count);
+
+    for (uint32_t i = 0; status == MP_OK && i < count; i++)
+        push(&w->cpu, work[i].need,
+             mp_sim_cpu_ns(w->config->machine, w->config->model, work[i].rows.count) +
+                 (w->cpu.count == 0 ? handoff_ns : 0));
+    return status;
 }
 
 /* Reading takes a share of what computing needs. */
@@ -230,20 +245,17 @@ static void compute_together(struct mp_sim_world *w, uint64_t ns)
     }
 }
 
-static enum mp_status op_experts_together(void *ctx, uint32_t layer,
-                                          const struct mp_expert_work *work, uint32_t count)
+enum mp_status mp_sim_begin_together(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                     uint32_t count)
 {
     struct mp_sim_world *w = ctx;
     const struct mp_sim_machine *machine = w->config->machine;
     const bool waited = w->counters.exposed_wait_ns != w->waited_ns;
     uint64_t ns = (uint64_t)((machine->group_us + (waited ? machine->wake_us : 0)) * 1000);
+    const enum mp_status status = check_all(w, layer, work, count);
 
-    for (uint32_t i = 0; w->config->check && i < count; i++) {
-        const enum mp_status status = check_work(w, layer, &work[i]);
-
-        if (status != MP_OK)
-            return status;
-    }
+    if (status != MP_OK)
+        return status;
     for (uint32_t i = 0; i < count; i++) {
         uint8_t *fresh =
             &w->fresh[(layer * w->shape.experts + work[i].expert) * w->slices + work[i].slice];
@@ -354,7 +366,6 @@ const struct mp_step_ops mp_sim_step_ops = {
     .scores = op_scores,
     .source_scores = op_source_scores,
     .shared = op_shared,
-    .experts = op_experts,
     .ended = op_ended,
     .any_ended = op_any_ended,
     .link_busy = op_link_busy,
@@ -366,7 +377,6 @@ const struct mp_step_ops mp_sim_together_ops = {
     .scores = op_scores,
     .source_scores = op_source_scores,
     .shared = op_shared_together,
-    .experts = op_experts_together,
     .link_busy = op_link_busy,
     .combine = op_combine,
     .routed = op_routed,

@@ -128,7 +128,8 @@ static void a_deterministic_run_has_frozen_costs(void)
     choose("cuda", "dali", true);
     open_session(MODEL, &session);
     before = *costs_of(&session);
-    CHECK(before.load_ns > 0 && before.cpu_fixed_ns > 0 && before.handoff_ns == 1000);
+    CHECK(before.load_ns > 0 && before.executors[MP_GPU_CPU].fixed_ns > 0 &&
+          before.executors[MP_GPU_CPU].handoff_ns == 1000);
     generate(&session);
     CHECK(mp_engine_counters(session.engine)->elsewhere > 0);
     CHECK(memcmp(&before, costs_of(&session), sizeof(before)) == 0);
@@ -149,7 +150,7 @@ static void what_work_costs_is_followed(const char *device, const char *profile)
     CHECK(costs_of(&session)->load_ns > 0);
     CHECK(costs_of(&session)->layer_ns > 0);
     CHECK(costs_of(&session)->predict_ns > 0);
-    CHECK(costs_of(&session)->device_fixed_ns > 0);
+    CHECK(costs_of(&session)->executors[MP_GPU_DEVICE].fixed_ns > 0);
     mp_session_close(&session);
 }
 

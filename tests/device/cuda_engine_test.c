@@ -11,6 +11,7 @@
 #include "tests/model/harness.h"
 #include "tests/model/repack_check.h"
 #include "tests/device/fakecuda/client.h"
+#include "tests/support/executors.h"
 #include "tests/support/npy.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
@@ -52,11 +53,11 @@ struct told {
 
 /* Every expert's executor by a rule that looks at nothing else. */
 static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                        enum mp_executor *executors)
+                        uint32_t *executors)
 {
     (void)policy;
     for (uint32_t i = 0; i < facts->count; i++)
-        executors[i] = (enum mp_executor)((facts->experts[i] + facts->layer) % MP_EXECUTOR_COUNT);
+        executors[i] = ((facts->experts[i] + facts->layer) % facts->costs->executor_count);
 }
 
 static void run(const struct harness_options *options, bool planned, float *logits,
@@ -176,14 +177,15 @@ static const struct timing timings[] = { { 0, 0 }, { 7, 2 }, { 20, 0 }, { 0, 1 }
 
 static struct mp_costs some_costs(void)
 {
-    return (struct mp_costs){ .load_ns = 4000,
-                              .cpu_fixed_ns = 1000,
-                              .cpu_token_ns = 300,
-                              .device_fixed_ns = 500,
-                              .device_token_ns = 100,
-                              .in_place_fixed_ns = 3000,
-                              .in_place_token_ns = 500,
-                              .handoff_ns = 200 };
+    return (struct mp_costs){ TEST_THREE_EXECUTORS,
+                              .load_ns = 4000,
+                              .executors[TEST_CPU].fixed_ns = 1000,
+                              .executors[TEST_CPU].token_ns = 300,
+                              .executors[TEST_DEVICE].fixed_ns = 500,
+                              .executors[TEST_DEVICE].token_ns = 100,
+                              .executors[TEST_IN_PLACE].fixed_ns = 3000,
+                              .executors[TEST_IN_PLACE].token_ns = 500,
+                              .executors[TEST_CPU].handoff_ns = 200 };
 }
 
 /* With --deterministic bits and decisions are a function of input and settings, whatever policy
@@ -410,18 +412,20 @@ static void measured_costs_are_used_and_followed(void)
     struct told told;
 
     options.policies.policy[MP_SLOT_ASSIGN] = "cost";
-    options.costs = (struct mp_costs){ .load_ns = 100000000,
-                                       .cpu_fixed_ns = 1000,
-                                       .cpu_token_ns = 1000,
-                                       .device_fixed_ns = 500,
-                                       .device_token_ns = 100,
-                                       .in_place_fixed_ns = 50000000,
-                                       .in_place_token_ns = 1000 };
-    options.costs.cpu_fixed_ns = options.costs.in_place_fixed_ns = 1000000000000;
+    options.costs = (struct mp_costs){ TEST_THREE_EXECUTORS,
+                                       .load_ns = 100000000,
+                                       .executors[TEST_CPU].fixed_ns = 1000,
+                                       .executors[TEST_CPU].token_ns = 1000,
+                                       .executors[TEST_DEVICE].fixed_ns = 500,
+                                       .executors[TEST_DEVICE].token_ns = 100,
+                                       .executors[TEST_IN_PLACE].fixed_ns = 50000000,
+                                       .executors[TEST_IN_PLACE].token_ns = 1000 };
+    options.costs.executors[TEST_CPU].fixed_ns = options.costs.executors[TEST_IN_PLACE].fixed_ns =
+        1000000000000;
     run(&options, false, logits, &told);
     CHECK(told.graphs.complete > 0); /* nobody is quicker than the device */
-    options.costs.cpu_fixed_ns = 1000;
-    options.costs.in_place_fixed_ns = 50000000;
+    options.costs.executors[TEST_CPU].fixed_ns = 1000;
+    options.costs.executors[TEST_IN_PLACE].fixed_ns = 50000000;
     options.budget_bytes = told.plan.full_bytes / 4;
     run(&options, false, logits, &told);
     CHECK(told.counters.elsewhere > 0);

@@ -38,11 +38,11 @@ static float first[2][LOGITS_MAX], got[LOGITS_MAX]; /* first: by graphs */
 
 /* Every expert's executor by a rule that looks at nothing else. */
 static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                        enum mp_executor *executors)
+                        uint32_t *executors)
 {
     (void)policy;
     for (uint32_t i = 0; i < facts->count; i++)
-        executors[i] = (enum mp_executor)((facts->experts[i] + facts->layer) % MP_EXECUTOR_COUNT);
+        executors[i] = ((facts->experts[i] + facts->layer) % facts->costs->executor_count);
 }
 
 static struct harness_options small(const char *backend)
@@ -263,11 +263,11 @@ static enum mp_status (*queue_experts)(void *ctx, uint32_t layer, const struct m
 static unsigned in_place;
 
 static void plan_in_place(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                          enum mp_executor *executors)
+                          uint32_t *executors)
 {
     (void)policy;
     for (uint32_t i = 0; i < facts->count; i++)
-        executors[i] = MP_EXECUTOR_IN_PLACE;
+        executors[i] = MP_GPU_IN_PLACE;
 }
 
 static void sleep_ms(long ms)
@@ -284,8 +284,7 @@ static enum mp_status queue_experts_late(void *ctx, uint32_t layer,
 {
     enum mp_status status;
 
-    if (work[0].executor != MP_EXECUTOR_IN_PLACE)
-        return queue_experts(ctx, layer, work, count);
+    CHECK_EQ(work[0].executor, MP_GPU_IN_PLACE);
     in_place += count;
     fake_api.stall(true);
     sleep_ms(10);
@@ -304,8 +303,8 @@ static void run_in_place(const struct harness_options *options)
     plan = *h.engine->policies.assign_ops;
     plan.assign = plan_in_place;
     h.engine->policies.assign_ops = &plan;
-    queue_experts = h.engine->device->ops.experts;
-    h.engine->device->ops.experts = queue_experts_late;
+    queue_experts = h.engine->device->executors[MP_GPU_IN_PLACE].begin;
+    h.engine->device->executors[MP_GPU_IN_PLACE].begin = queue_experts_late;
     memset(got, 0, sizeof(got));
     CHECK_EQ(harness_run(&h, tokens[0], STRIDE, lens, SEQUENCES, STEPS, got), MP_OK);
     harness_close(&h);

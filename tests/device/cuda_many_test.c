@@ -22,7 +22,7 @@
 
 static struct npy tokens, lens;
 static struct mp_assign_ops plan;
-static enum mp_executor plan_to = MP_EXECUTOR_DEVICE;
+static uint32_t plan_to = MP_GPU_DEVICE;
 
 static struct harness_options many(const char *model)
 {
@@ -39,12 +39,11 @@ static struct harness_options many(const char *model)
 
 /* Every other expert is read in place, the rest goes to plan_to; or all do if that is the CPU. */
 static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                        enum mp_executor *executors)
+                        uint32_t *executors)
 {
     (void)policy;
     for (uint32_t i = 0; i < facts->count; i++)
-        executors[i] =
-            facts->experts[i] % 2 && plan_to != MP_EXECUTOR_CPU ? MP_EXECUTOR_IN_PLACE : plan_to;
+        executors[i] = facts->experts[i] % 2 && plan_to != MP_GPU_CPU ? MP_GPU_IN_PLACE : plan_to;
 }
 
 static enum mp_status run(const struct harness_options *options, bool planned, float *logits,
@@ -149,9 +148,9 @@ static void products_of_experts_fail_too(void)
 
     must_run(&options, true, want, NULL);
     all = products_of(&options);
-    plan_to = MP_EXECUTOR_CPU;
+    plan_to = MP_GPU_CPU;
     others = products_of(&options);
-    plan_to = MP_EXECUTOR_DEVICE;
+    plan_to = MP_GPU_DEVICE;
     fprintf(stderr, "    %u products, %u of them of experts\n", all, all - others);
     CHECK(all >= others + 6);
     for (unsigned k = 0; k < all; k += 9)

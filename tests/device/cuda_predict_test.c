@@ -29,14 +29,13 @@ static struct {
 static const char *const models[] = { "tests/data/models/qwen2moe-tiny",
                                       "tests/data/models/mixtral-tiny", "models/tiny-moe" };
 
-static enum mp_executor planned_executor(uint32_t layer, uint32_t expert)
+static uint32_t planned_executor(uint32_t layer, uint32_t expert)
 {
-    return seen.planned ? (enum mp_executor)((expert + layer) % MP_EXECUTOR_COUNT)
-                        : MP_EXECUTOR_DEVICE;
+    return seen.planned ? (expert + layer) % MP_GPU_EXECUTORS : MP_GPU_DEVICE;
 }
 
 static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                        enum mp_executor *executors)
+                        uint32_t *executors)
 {
     (void)policy;
     for (uint32_t i = 0; i < facts->count; i++)
@@ -66,7 +65,7 @@ static void on_layer(void *ctx, const struct mp_layer_seen *layer)
         return;
     for (size_t i = 0; i < ranks; i++)
         engine->predict.done[i] =
-            planned_executor(layer->layer, layer->experts[i]) == MP_EXECUTOR_DEVICE;
+            planned_executor(layer->layer, layer->experts[i]) == MP_GPU_DEVICE;
     mp_engine_scores_partial(engine, layer->layer, layer->layer + 1, seen.want + seen.want_count);
     seen.want_count += (size_t)layer->batch->count * engine->shape.experts;
 }

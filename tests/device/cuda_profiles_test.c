@@ -6,6 +6,7 @@
  */
 #include "tests/model/harness.h"
 #include "tests/device/fakecuda/client.h"
+#include "tests/support/executors.h"
 #include "tests/support/npy.h"
 #include "tests/support/test.h"
 #include "vmm/base/error.h"
@@ -122,11 +123,12 @@ static void assign_policies_keep_to_the_reference(void)
     free(run(&options, 0, &counters, &space));
     options.budget_bytes = space.full_bytes / 3;
     options.deterministic = true; /* costs stay as they are */
-    options.costs = (struct mp_costs){ .load_ns = 4000,
-                                       .cpu_fixed_ns = 3000,
-                                       .cpu_token_ns = 500,
-                                       .device_fixed_ns = 500,
-                                       .device_token_ns = 50,
+    options.costs = (struct mp_costs){ TEST_THREE_EXECUTORS,
+                                       .load_ns = 4000,
+                                       .executors[TEST_CPU].fixed_ns = 3000,
+                                       .executors[TEST_CPU].token_ns = 500,
+                                       .executors[TEST_DEVICE].fixed_ns = 500,
+                                       .executors[TEST_DEVICE].token_ns = 50,
                                        .layer_ns = 5000 };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         float *got;

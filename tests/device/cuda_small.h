@@ -47,11 +47,11 @@ static void keep_line(void *ctx, enum mp_log_level level, const char *line)
 
 /* Every expert's executor by a rule that looks at nothing else. */
 static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                        enum mp_executor *executors)
+                        uint32_t *executors)
 {
     (void)policy;
     for (uint32_t i = 0; i < facts->count; i++)
-        executors[i] = (enum mp_executor)((facts->experts[i] + facts->layer) % MP_EXECUTOR_COUNT);
+        executors[i] = ((facts->experts[i] + facts->layer) % facts->costs->executor_count);
 }
 
 static enum mp_status compute(struct harness *h, float *logits)

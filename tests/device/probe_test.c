@@ -3,6 +3,7 @@
  * the steps of memory call the driver from, failed once; the file that keeps it; what policies get.
  * The numbers that a driver without a device yields are looked at for being there only.
  */
+#include "engine/gpu/executors.h"
 #include "engine/probe/probe.h"
 
 #include <math.h>
@@ -234,13 +235,13 @@ static void costs_of_units(void)
     probe.value[MP_PROBE_IN_PLACE_8] = NAN;
     mp_probe_costs(&probe, 2 * 6 * 64 * 32, &costs); /* twice the probed expert */
     CHECK_EQ(costs.load_ns, 2 * 6 * 64 * 32 / 20);
-    CHECK_EQ(costs.cpu_token_ns, 20000);
-    CHECK_EQ(costs.cpu_fixed_ns, 180000);
-    CHECK_EQ(costs.handoff_ns, 5000);
-    CHECK_EQ(costs.device_token_ns, 0);
-    CHECK_EQ(costs.device_fixed_ns, 20000);
-    CHECK_EQ(costs.in_place_fixed_ns, 0);
-    CHECK_EQ(costs.in_place_token_ns, 0);
+    CHECK_EQ(costs.executors[MP_GPU_CPU].token_ns, 20000);
+    CHECK_EQ(costs.executors[MP_GPU_CPU].fixed_ns, 180000);
+    CHECK_EQ(costs.executors[MP_GPU_CPU].handoff_ns, 5000);
+    CHECK_EQ(costs.executors[MP_GPU_DEVICE].token_ns, 0);
+    CHECK_EQ(costs.executors[MP_GPU_DEVICE].fixed_ns, 20000);
+    CHECK_EQ(costs.executors[MP_GPU_IN_PLACE].fixed_ns, 0);
+    CHECK_EQ(costs.executors[MP_GPU_IN_PLACE].token_ns, 0);
 }
 
 /* A cache's file may say anything from 0 to 1e15, and not all of that are nanoseconds of 64 bits.
@@ -257,8 +258,8 @@ static void costs_of_nonsense_have_an_end(void)
     probe.value[MP_PROBE_CPU_1] = 1e15 / 8;
     mp_probe_costs(&probe, UINT64_C(1) << 40, &costs);
     CHECK_EQ(costs.load_ns, most_ns);
-    CHECK_EQ(costs.handoff_ns, most_ns);
-    CHECK_EQ(costs.cpu_token_ns, most_ns);
+    CHECK_EQ(costs.executors[MP_GPU_CPU].handoff_ns, most_ns);
+    CHECK_EQ(costs.executors[MP_GPU_CPU].token_ns, most_ns);
 }
 
 static void set_remap(struct mp_probe *probe, unsigned size, double us, double busy_us)

@@ -56,7 +56,8 @@ static bool hides_a_load(const struct harness *h)
 {
     const struct mp_costs *costs = &h->engine->costs;
 
-    return costs->load_ns < costs->layer_ns + h->model.experts_per_token * costs->device_fixed_ns;
+    return costs->load_ns < costs->layer_ns + h->model.experts_per_token *
+                                                  costs->executors[MP_EXECUTOR_HOME].fixed_ns;
 }
 
 /* Loads are slow, so that compute cannot hide them all: what it does not hide adds up to more than
@@ -71,9 +72,9 @@ static void times_are_measured_and_compared(void)
     shadow = (const struct mp_shadow *)h.engine->policies.evict;
     costs = shadow->costs;
     CHECK(costs == &h.engine->costs);
-    CHECK(costs->load_ns > SLOW_LINK_US * 1000u && costs->device_fixed_ns > 0);
+    CHECK(costs->load_ns > SLOW_LINK_US * 1000u && costs->executors[MP_EXECUTOR_HOME].fixed_ns > 0);
     CHECK(costs->layer_ns > 0 && costs->predict_ns > 0);
-    CHECK_EQ(costs->cpu_fixed_ns + costs->in_place_fixed_ns, 0);
+    CHECK_EQ(costs->executor_count, 1);
     CHECK(shadow->is_placed && mp_shadow_times_known(shadow));
     CHECK(hides_a_load(&h) || largest_sum(shadow) > (uint64_t)(PROMPT + STEPS) * shadow->units);
     harness_close(&h);

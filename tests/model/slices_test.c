@@ -151,8 +151,8 @@ static void check_costs(const struct harness *h, const struct mp_counters *count
     if (costs == NULL)
         return;
     CHECK(counters->loads == 0 || counters->hits + counters->misses == 0 || costs->load_ns > 0);
-    CHECK(costs->device_fixed_ns > 0 && costs->layer_ns > 0);
-    CHECK_EQ(costs->cpu_fixed_ns, 0);
+    CHECK(costs->executors[MP_EXECUTOR_HOME].fixed_ns > 0 && costs->layer_ns > 0);
+    CHECK_EQ(costs->executor_count, 1);
 }
 
 static float *logits_of(const struct harness_options *options, size_t *bytes_p,

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/gpu/executors.h"
 #include "policy/builtins.h"
 #include "vmm/base/error.h"
 
@@ -43,7 +44,7 @@ struct input {
     uint32_t *tokens;  // (experts)
     float *need_scores;
     uint8_t *need_resident;
-    enum mp_executor *executors;
+    uint32_t *executors;
     struct mp_assign_facts assign;
 };
 
@@ -57,7 +58,7 @@ struct bench {
     uint32_t *out;      // (units, at least experts and tokens * TOP_K)
     float *out_scores;  // (tokens, experts)
     struct mp_swap *swaps;
-    enum mp_executor *executors; // (experts)
+    uint32_t *executors; // (experts)
     uint64_t now, sink;
 };
 
@@ -114,7 +115,7 @@ static void make_input(struct bench *b, struct input *in)
     in->tokens = must(calloc(experts, sizeof(uint32_t)));
     in->need_scores = must(calloc(experts, sizeof(float)));
     in->need_resident = must(calloc(experts, 1));
-    in->executors = must(calloc(experts, sizeof(enum mp_executor)));
+    in->executors = must(calloc(experts, sizeof(uint32_t)));
     for (uint32_t e = 0; e < experts; e++)
         in->resident[e] = random_below(3) == 0;
     route.scores = in->scores;
@@ -132,7 +133,7 @@ static void make_input(struct bench *b, struct input *in)
         in->experts[count] = e;
         in->tokens[count] = tokens;
         in->need_scores[count] = score;
-        in->executors[count] = in->resident[e] ? MP_EXECUTOR_DEVICE : MP_EXECUTOR_CPU;
+        in->executors[count] = in->resident[e] ? MP_GPU_DEVICE : MP_GPU_CPU;
         in->need_resident[count++] = in->resident[e];
     }
     in->assign = (struct mp_assign_facts){
@@ -141,7 +142,6 @@ static void make_input(struct bench *b, struct input *in)
         .tokens = in->tokens,
         .scores = in->need_scores,
         .resident = in->need_resident,
-        .executors = 1u << MP_EXECUTOR_DEVICE | 1u << MP_EXECUTOR_CPU,
         .costs = &b->costs,
     };
 }
@@ -168,12 +168,13 @@ static void bench_init(struct bench *b, const struct column *column)
 
     memset(b, 0, sizeof(*b));
     b->tokens = tokens;
-    b->costs = (struct mp_costs){ .load_ns = 400000,
-                                  .cpu_fixed_ns = 50000,
-                                  .cpu_token_ns = 60000,
-                                  .device_fixed_ns = 20000,
-                                  .device_token_ns = 3000,
-                                  .layer_ns = 500000 };
+    b->costs = mp_gpu_costs();
+    b->costs.load_ns = 400000;
+    b->costs.layer_ns = 500000;
+    b->costs.executors[MP_GPU_CPU].fixed_ns = 50000;
+    b->costs.executors[MP_GPU_CPU].token_ns = 60000;
+    b->costs.executors[MP_GPU_DEVICE].fixed_ns = 20000;
+    b->costs.executors[MP_GPU_DEVICE].token_ns = 3000;
     for (uint32_t l = layers / 2; l < layers; l++)
         group[l] = 1;
     b->calibration = (struct mp_calibration){
@@ -199,7 +200,7 @@ static void bench_init(struct bench *b, const struct column *column)
     b->out = must(calloc(outs, sizeof(uint32_t)));
     b->out_scores = must(calloc((size_t)tokens * experts, sizeof(float)));
     b->swaps = must(calloc(experts, sizeof(struct mp_swap)));
-    b->executors = must(calloc(experts, sizeof(enum mp_executor)));
+    b->executors = must(calloc(experts, sizeof(uint32_t)));
 }
 
 static void bench_fini(struct bench *b)

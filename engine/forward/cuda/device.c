@@ -230,7 +230,6 @@ enum mp_status mp_device_open(struct mp_engine *engine, struct mp_device **devic
     mp_mutex_init(&device->lock, MP_LOCK_LEAF, "device");
     mp_mutex_init(&device->pool_lock, MP_LOCK_CONTEXT, "device.pool");
     mp_cond_init(&device->ended_some);
-    device->measured = engine->config.costs;
     if (engine->config.timeline != NULL)
         device->track = mp_timeline_add_track(engine->config.timeline, "forward");
     mp_device_fill_ops(device);

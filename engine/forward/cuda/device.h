@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "engine/forward/engine_int.h"
+#include "engine/gpu/executors.h"
 #include "engine/gpu/gpu.h"
 #include "vmm/base/lock.h"
 
@@ -43,7 +44,8 @@ struct mp_device_batch {
 /* An executor: takes batches over in order, and a thread that sees them end, or computes them. */
 struct mp_device_queue {
     struct mp_device *device;
-    enum mp_executor executor;
+    uint32_t executor; /* its place in the list that policies see */
+    bool on_cpu;       /* the thread computes; else it waits for the stream */
     mp_cu_stream stream;
     unsigned track;
     pthread_t thread;
@@ -81,6 +83,7 @@ struct mp_device {
     struct mp_gpu *gpu;
     struct mp_gemm *gemm;
     struct mp_step_ops ops;
+    struct mp_step_executor executors[MP_EXECUTORS_MAX]; /* ctx: one of queues[] */
     struct mp_device_state state;
     struct mp_weights weights; /* addresses are those of the device; units are not filled in */
     mp_cu_ptr weights_block;
@@ -96,8 +99,8 @@ struct mp_device {
     struct mp_device_graphs *graphs; /* NULL: the host drives every step */
     struct mp_device_ahead *ahead;   /* NULL: no predictor asks for it */
 
-    struct mp_device_queue queues[MP_EXECUTOR_COUNT];
-    struct mp_mutex lock;      /* rank LEAF */
+    struct mp_device_queue queues[MP_GPU_EXECUTORS]; /* by enum mp_gpu_executor */
+    struct mp_mutex lock;                            /* rank LEAF */
     struct mp_mutex pool_lock; /* rank CONTEXT: the compute pool and the host's scratch buffers */
     struct mp_cond ended_some; /* a batch has ended */
 
@@ -122,7 +125,7 @@ struct mp_device {
 /* The stream of the transformer. */
 static inline mp_cu_stream mp_device_stream(const struct mp_device *device)
 {
-    return device->queues[MP_EXECUTOR_DEVICE].stream;
+    return device->queues[MP_GPU_DEVICE].stream;
 }
 
 /* Does this backend need a device to compute on? */
@@ -181,6 +184,9 @@ enum mp_status mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn,
 
 /* The operations of the step, on the device; what they keep of a layer, for a new one. */
 void mp_device_fill_ops(struct mp_device *device);
+/* What the engine's costs list of the executors that there are becomes what is driven here.
+ * in_place: the device can read the host tier. Before mp_device_start(). */
+void mp_device_list_executors(struct mp_device *device, bool in_place);
 void mp_device_open_layer(struct mp_device *device, uint32_t moe_layer);
 /* Give back host leases of work that was never handed over. */
 void mp_device_release_host(struct mp_device *device);

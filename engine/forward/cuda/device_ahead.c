@@ -90,7 +90,7 @@ void mp_device_ahead_note(struct mp_device *device, const struct mp_expert_work 
 {
     const uint32_t last = work->slice + work->slices;
 
-    if (device->ahead == NULL || work->executor != MP_EXECUTOR_DEVICE ||
+    if (device->ahead == NULL || work->executor != MP_EXECUTOR_HOME ||
         last < device->engine->config.weights->slices.count)
         return;
     for (uint32_t i = 0; i < work->rows.count; i++) {

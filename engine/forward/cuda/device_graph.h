@@ -30,7 +30,9 @@ struct mp_device_graphs {
     bool known; /* the table is that of this generation of the space */
     uint64_t generation;
 
-    struct mp_step_ops host; /* the operations of a host-driven step */
+    /* Of a host-driven step. */
+    struct mp_step_ops host;
+    struct mp_step_executor host_executors[MP_EXECUTORS_MAX];
     bool taken;              /* the layer in work is the host's now */
     struct mp_error trouble; /* while it was taken over */
 

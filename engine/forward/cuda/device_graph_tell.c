@@ -10,11 +10,6 @@
 #include "engine/forward/cuda/device_graph.h"
 #include "vmm/base/error.h"
 
-static struct mp_device *device_of(void *ctx)
-{
-    return ((struct mp_engine *)ctx)->device;
-}
-
 /* The residual stream of a layer before its experts; see device_graph.c. */
 static mp_cu_ptr kept_x(const struct mp_device *device, uint32_t moe_layer)
 {
@@ -86,24 +81,32 @@ static enum mp_status done_shared(void *ctx, uint32_t moe_layer)
     return MP_OK;
 }
 
-/* Somebody else than the device shall compute: from here on the layer is the host's. */
-static bool done_take(void *ctx, uint32_t moe_layer, uint32_t expert, enum mp_executor executor)
+static void drive_by_host(struct mp_device *device)
 {
-    struct mp_device *device = device_of(ctx);
+    device->ops = device->graphs->host;
+    memcpy(device->executors, device->graphs->host_executors, sizeof(device->executors));
+}
+
+/* Somebody else than the device shall compute: from here on the layer is the host's. */
+static bool done_take(void *ctx, uint32_t moe_layer, uint32_t expert)
+{
+    const struct mp_device_queue *queue = ctx;
+    struct mp_device *device = queue->device;
     struct mp_device_graphs *g = device->graphs;
+    const struct mp_step_executor *executor = &device->executors[queue->executor];
 
     g->taken = true;
-    device->ops = g->host;
+    drive_by_host(device);
     if (mp_device_graph_resume(device, moe_layer) != MP_OK)
         g->trouble = *mp_error_last();
-    return device->ops.take(ctx, moe_layer, expert, executor);
+    return executor->take(executor->ctx, moe_layer, expert);
 }
 
 static enum mp_status done_experts(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
                                    uint32_t count)
 {
     (void)moe_layer;
-    mp_device_tell(device_of(ctx), work, count);
+    mp_device_tell(((struct mp_device_queue *)ctx)->device, work, count);
     return MP_OK;
 }
 
@@ -124,17 +127,21 @@ enum mp_status mp_device_graph_tell(struct mp_device *device, uint32_t good, uin
     uint32_t l;
 
     g->host = device->ops;
+    memcpy(g->host_executors, device->executors, sizeof(device->executors));
     g->taken = false;
     g->trouble.status = MP_OK;
     device->ops.scores = done_scores;
     device->ops.source_scores = done_source_scores;
     device->ops.shared = done_shared;
-    device->ops.take = done_take;
-    device->ops.experts = done_experts;
     device->ops.combine = done_combine;
+    for (uint32_t x = 0; x < device->engine->costs.executor_count; x++) {
+        device->executors[x].begin = done_experts;
+        if (device->executors[x].take != NULL)
+            device->executors[x].take = done_take;
+    }
     for (l = 0; l < good && status == MP_OK && !g->taken; l++)
         status = mp_step_layer(device->engine->step, l, device->engine->tokens);
-    device->ops = g->host;
+    drive_by_host(device);
     *layers_p = l;
     if (status != MP_OK || g->trouble.status == MP_OK)
         return status;

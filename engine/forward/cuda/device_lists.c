@@ -87,7 +87,7 @@ static struct mp_cuda_expert make_work(const struct mp_device *device,
                                        uint32_t first)
 {
     const struct mp_slices *slices = &device->engine->config.weights->slices;
-    const void *const *pieces = work->executor == MP_EXECUTOR_DEVICE
+    const void *const *pieces = work->executor == MP_EXECUTOR_HOME
                                     ? work->pieces
                                     : device->pieces[work->expert * slices->count + slice];
 

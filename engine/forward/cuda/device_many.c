@@ -63,12 +63,12 @@ static enum mp_status make_scratch(struct mp_device *device)
 
 enum mp_status mp_device_many_open(struct mp_device *device)
 {
-    static const enum mp_executor executors[LANES] = { MP_EXECUTOR_DEVICE, MP_EXECUTOR_IN_PLACE };
+    static const enum mp_gpu_executor lanes[LANES] = { MP_GPU_DEVICE, MP_GPU_IN_PLACE };
     const struct mp_engine_config *c = &device->engine->config;
     enum mp_status status = mp_gemm_open(device->gpu, c->gemm, widest_input(c), &device->gemm);
 
     for (int i = 0; i < LANES && status == MP_OK; i++)
-        status = mp_gemm_use(device->gemm, device->queues[executors[i]].stream);
+        status = mp_gemm_use(device->gemm, device->queues[lanes[i]].stream);
     return status == MP_OK ? make_scratch(device) : status;
 }
 
@@ -97,7 +97,7 @@ enum mp_status mp_device_run_many(struct mp_device *device, struct mp_device_que
     const struct mp_device_state *s = &device->state;
     const struct mp_engine *engine = device->engine;
     const uint32_t H = engine->config.model->hidden, F = expert->channels, rows = expert->count;
-    const uint64_t lane = queue->executor == MP_EXECUTOR_DEVICE ? 0 : 1;
+    const uint64_t lane = queue == &device->queues[MP_GPU_DEVICE] ? 0 : 1;
     const uint64_t first = lane * engine->config.tokens_max * sizeof(float);
     const mp_cu_ptr x = s->many_x + first * H;
     const mp_cu_ptr up = s->many_up + first * engine->config.model->expert_ffn;
@@ -111,7 +111,7 @@ enum mp_status mp_device_run_many(struct mp_device *device, struct mp_device_que
     const struct mp_cuda_silu_mul silu = { act, up, (uint64_t)rows * F };
     enum mp_status status;
 
-    mp_assert(queue->executor != MP_EXECUTOR_CPU && rows <= engine->config.tokens_max);
+    mp_assert(!queue->on_cpu && rows <= engine->config.tokens_max);
     status = mp_gpu_launch(device->gpu, queue->stream, MP_CUDA_KERNEL_gather_rows, &in);
     for (int i = 0; i < 2 && status == MP_OK; i++)
         status = multiply(device, queue->stream, type, &steps[i]);

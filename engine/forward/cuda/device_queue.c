@@ -17,8 +17,6 @@
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
-static const char *const track_names[MP_EXECUTOR_COUNT] = { "gpu", "gpu in place", "cpu" };
-
 /* Wait until a stream has nothing left to do. A wait that fails is tried once more, because nothing
  * may be moved under work that goes on. */
 static void finish_stream(struct mp_device *device, mp_cu_stream stream)
@@ -36,7 +34,7 @@ static enum mp_status send_rows(struct mp_device *device, const struct mp_rows *
 {
     const struct mp_engine *engine = device->engine;
     const size_t H = engine->config.model->hidden;
-    const mp_cu_stream stream = device->queues[MP_EXECUTOR_CPU].stream;
+    const mp_cu_stream stream = device->queues[MP_GPU_CPU].stream;
     enum mp_status status = MP_OK;
 
     for (uint32_t i = 0, n; i < rows->count && status == MP_OK; i += n) {
@@ -54,11 +52,11 @@ static enum mp_status send_rows(struct mp_device *device, const struct mp_rows *
 static enum mp_status run_on_cpu(struct mp_device *device, const struct mp_device_batch *batch)
 {
     const struct mp_expert_work *work = device->work + batch->first;
-    const mp_cu_stream stream = device->queues[MP_EXECUTOR_CPU].stream;
+    const mp_cu_stream stream = device->queues[MP_GPU_CPU].stream;
     enum mp_status status;
 
     mp_lock(&device->pool_lock);
-    status = mp_engine_step_ops.experts(device->engine, batch->layer, work, batch->count);
+    status = mp_engine_begin_experts(device->engine, batch->layer, work, batch->count);
     mp_unlock(&device->pool_lock);
     for (uint32_t i = 0; i < batch->count && status == MP_OK; i++)
         status = work[i].slice == 0 ? send_rows(device, &work[i].rows) : MP_OK;
@@ -80,24 +78,24 @@ static enum mp_status await(struct mp_device_queue *queue, const struct mp_devic
 
 /* A cost that was measured moves those that are known towards it, a sixteenth of the way. Costs are
  * those of whole experts, a batch has `slices` parts of each. */
-static void adjust(uint64_t *fixed_ns, uint64_t *token_ns, const struct mp_device_batch *batch,
-                   uint32_t slices, uint64_t measured_ns)
+static void adjust(struct mp_executor *cost, const struct mp_device_batch *batch, uint32_t slices,
+                   uint64_t measured_ns)
 {
     const double expected =
-        ((double)*fixed_ns * batch->parts + (double)*token_ns * batch->rows) / slices;
+        ((double)cost->fixed_ns * batch->parts + (double)cost->token_ns * batch->rows) / slices;
     double ratio;
 
     if (measured_ns == 0)
         return;
     if (expected <= 0) {
-        *fixed_ns = measured_ns * slices / batch->parts;
+        cost->fixed_ns = measured_ns * slices / batch->parts;
         return;
     }
     ratio = (double)measured_ns / expected;
     ratio = ratio > 2 ? 2 : ratio < 0.5 ? 0.5 : ratio;
     ratio = 1 + (ratio - 1) / 16;
-    *fixed_ns = (uint64_t)((double)*fixed_ns * ratio + 0.5);
-    *token_ns = (uint64_t)((double)*token_ns * ratio + 0.5);
+    cost->fixed_ns = (uint64_t)((double)cost->fixed_ns * ratio + 0.5);
+    cost->token_ns = (uint64_t)((double)cost->token_ns * ratio + 0.5);
 }
 
 /* What the batch took; 0: not known. */
@@ -106,7 +104,7 @@ static uint64_t measure(struct mp_device_queue *queue, const struct mp_device_ba
 {
     float ms = 0;
 
-    if (queue->executor == MP_EXECUTOR_CPU)
+    if (queue->on_cpu)
         return end_ns - begin_ns;
     if (mp_gpu_elapsed(queue->device->gpu, batch->start, batch->end, &ms) != MP_OK) {
         mp_error_clear();
@@ -118,17 +116,12 @@ static uint64_t measure(struct mp_device_queue *queue, const struct mp_device_ba
 static void note_cost_locked(struct mp_device_queue *queue, const struct mp_device_batch *batch,
                              uint64_t ns)
 {
-    struct mp_costs *costs = &queue->device->measured;
+    struct mp_executor *cost = &queue->device->measured.executors[queue->executor];
     const uint32_t slices = queue->device->engine->config.weights->slices.count;
 
     mp_assert_held(&queue->device->lock);
-    if (queue->executor == MP_EXECUTOR_CPU) /* the way there and back is a cost of its own */
-        adjust(&costs->cpu_fixed_ns, &costs->cpu_token_ns, batch, slices,
-               ns > costs->handoff_ns ? ns - costs->handoff_ns : 0);
-    else if (queue->executor == MP_EXECUTOR_IN_PLACE)
-        adjust(&costs->in_place_fixed_ns, &costs->in_place_token_ns, batch, slices, ns);
-    else
-        adjust(&costs->device_fixed_ns, &costs->device_token_ns, batch, slices, ns);
+    /* The way there and back is a cost of its own. */
+    adjust(cost, batch, slices, ns > cost->handoff_ns ? ns - cost->handoff_ns : 0);
 }
 
 static void add_ended_locked(struct mp_device *device, const struct mp_expert_work *work,
@@ -137,9 +130,9 @@ static void add_ended_locked(struct mp_device *device, const struct mp_expert_wo
     uint32_t ended = atomic_load_explicit(&device->ended_count, memory_order_relaxed);
 
     mp_assert_held(&device->lock);
-    /* All slices that the CPU gets of an expert are one need. */
+    /* All slices of an expert that needs nothing loaded are one need. */
     for (uint32_t i = 0; i < count; i++) {
-        if (work[i].executor != MP_EXECUTOR_CPU || work[i].slice == 0)
+        if (work[i].executor == MP_EXECUTOR_HOME || work[i].slice == 0)
             device->ended[ended++] = work[i].need;
     }
     atomic_store_explicit(&device->ended_count, ended, memory_order_release);
@@ -190,8 +183,7 @@ static void *queue_main(void *arg)
         batch = queue->batches[queue->done % MP_DEVICE_BATCHES];
         mp_unlock(&device->lock);
         begin_ns = mp_clock_now_ns(clock);
-        status =
-            queue->executor == MP_EXECUTOR_CPU ? run_on_cpu(device, &batch) : await(queue, &batch);
+        status = queue->on_cpu ? run_on_cpu(device, &batch) : await(queue, &batch);
         end_ns = mp_clock_now_ns(clock);
         ns = status == MP_OK ? measure(queue, &batch, begin_ns, end_ns) : 0;
         mp_timeline_span(
@@ -227,12 +219,12 @@ void mp_device_hand_over(struct mp_device_queue *queue)
 void mp_device_settle(struct mp_device *device)
 {
     mp_lock(&device->lock);
-    for (unsigned i = 0; i < MP_EXECUTOR_COUNT; i++) {
+    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++) {
         while (device->queues[i].taken != device->queues[i].done)
             mp_cond_wait(&device->ended_some, &device->lock);
     }
     mp_unlock(&device->lock);
-    for (unsigned i = 0; i < MP_EXECUTOR_COUNT; i++)
+    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++)
         finish_stream(device, device->queues[i].stream);
 }
 
@@ -243,12 +235,10 @@ static void follow_locked(struct mp_device *device)
     struct mp_costs *costs = &device->engine->costs;
 
     mp_assert_held(&device->lock);
-    costs->cpu_fixed_ns = measured->cpu_fixed_ns;
-    costs->cpu_token_ns = measured->cpu_token_ns;
-    costs->device_fixed_ns = measured->device_fixed_ns;
-    costs->device_token_ns = measured->device_token_ns;
-    costs->in_place_fixed_ns = measured->in_place_fixed_ns;
-    costs->in_place_token_ns = measured->in_place_token_ns;
+    for (uint32_t x = 0; x < costs->executor_count; x++) {
+        costs->executors[x].fixed_ns = measured->executors[x].fixed_ns;
+        costs->executors[x].token_ns = measured->executors[x].token_ns;
+    }
 }
 
 /* Nothing to tell yet? A deterministic run tells of all work together: leases that end one by one
@@ -258,7 +248,7 @@ static bool is_waiting_locked(const struct mp_device *device)
     bool working = false;
 
     mp_assert_held(&device->lock);
-    for (unsigned i = 0; i < MP_EXECUTOR_COUNT; i++)
+    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++)
         working |= device->queues[i].taken != device->queues[i].done;
     return atomic_load_explicit(&device->ended_count, memory_order_relaxed) == 0 ||
            (working && device->engine->config.deterministic);
@@ -303,19 +293,20 @@ static enum mp_status open_events(struct mp_device_queue *queue)
 /* The threads come with mp_device_start(): they need a pager to wake. */
 enum mp_status mp_device_queues_open(struct mp_device *device)
 {
+    const struct mp_costs all = mp_gpu_costs();
     struct mp_timeline *timeline = device->engine->config.timeline;
     enum mp_status status = MP_OK;
 
-    for (unsigned i = 0; i < MP_EXECUTOR_COUNT && status == MP_OK; i++) {
+    for (unsigned i = 0; i < MP_GPU_EXECUTORS && status == MP_OK; i++) {
         struct mp_device_queue *queue = &device->queues[i];
 
         queue->device = device;
-        queue->executor = (enum mp_executor)i;
+        queue->on_cpu = i == MP_GPU_CPU;
         mp_cond_init(&queue->work);
         if (timeline != NULL)
-            queue->track = mp_timeline_add_track(timeline, track_names[i]);
+            queue->track = mp_timeline_add_track(timeline, all.executors[i].name);
         status = mp_gpu_stream_open(device->gpu, &queue->stream);
-        if (status == MP_OK && i != MP_EXECUTOR_CPU)
+        if (status == MP_OK && !queue->on_cpu)
             status = open_events(queue);
     }
     return status;
@@ -329,7 +320,7 @@ enum mp_status mp_device_start(struct mp_device *device)
     /* None of the threads handles signals. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (unsigned i = 0; i < MP_EXECUTOR_COUNT && error == 0; i++) {
+    for (unsigned i = 0; i < MP_GPU_EXECUTORS && error == 0; i++) {
         struct mp_device_queue *queue = &device->queues[i];
 
         error = pthread_create(&queue->thread, NULL, queue_main, queue);
@@ -348,11 +339,11 @@ void mp_device_stop(struct mp_device *device)
     mp_device_settle(device);
     mp_lock(&device->lock);
     device->stop = true;
-    for (unsigned i = 0; i < MP_EXECUTOR_COUNT; i++)
+    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++)
         if (device->queues[i].device != NULL)
             mp_cond_signal(&device->queues[i].work);
     mp_unlock(&device->lock);
-    for (unsigned i = 0; i < MP_EXECUTOR_COUNT; i++) {
+    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++) {
         if (device->queues[i].running)
             pthread_join(device->queues[i].thread, NULL);
         device->queues[i].running = false;
@@ -361,7 +352,7 @@ void mp_device_stop(struct mp_device *device)
 
 void mp_device_queues_close(struct mp_device *device)
 {
-    for (unsigned i = 0; i < MP_EXECUTOR_COUNT; i++) {
+    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++) {
         struct mp_device_queue *queue = &device->queues[i];
 
         if (queue->device == NULL)

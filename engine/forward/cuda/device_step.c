@@ -194,14 +194,13 @@ static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
  * holds is the same for good once it has been filled, for which a deterministic run waits; with an
  * exclusive one such a run is refused (E_RESIDENCY).
  */
-static bool op_take(void *ctx, uint32_t moe_layer, uint32_t expert, enum mp_executor executor)
+static bool take(void *ctx, uint32_t moe_layer, uint32_t expert)
 {
-    struct mp_engine *engine = ctx;
-    struct mp_device *device = engine->device;
+    struct mp_device *device = ((struct mp_device_queue *)ctx)->device;
+    struct mp_engine *engine = device->engine;
     const uint32_t slices = engine->config.weights->slices.count, first = expert * slices;
     const uint32_t units = moe_layer * engine->shape.experts * slices;
 
-    (void)executor;
     for (uint32_t i = 0; i < slices; i++) {
         if (mp_pager_lease_host(engine->pager, units + first + i, device->pieces[first + i])) {
             device->leased[first + i] = 1;
@@ -231,30 +230,26 @@ static void add_slices(struct mp_device *device, const struct mp_expert_work *wo
     }
 }
 
-/* The work of one executor among `work` becomes a batch; NULL where there is none. */
-static struct mp_device_batch *fill_batch(struct mp_device *device, uint32_t moe_layer,
-                                          const struct mp_expert_work *work, uint32_t count,
-                                          enum mp_executor executor)
+/* The work becomes a batch of the queue. */
+static struct mp_device_batch *fill_batch(struct mp_device_queue *queue, uint32_t moe_layer,
+                                          const struct mp_expert_work *work, uint32_t count)
 {
+    struct mp_device *device = queue->device;
     const uint32_t first = device->work_used;
     struct mp_device_batch *batch;
     uint32_t parts = 0, rows = 0;
 
     for (uint32_t i = 0; i < count; i++) {
-        if (work[i].executor != executor)
-            continue;
         mp_assert(device->work_used <
                   device->engine->shape.experts * device->engine->config.weights->slices.count);
-        if (executor == MP_EXECUTOR_CPU)
+        if (queue->on_cpu)
             add_slices(device, &work[i]);
         else
             device->work[device->work_used++] = work[i];
         parts += work[i].slices;
         rows += work[i].slices * work[i].rows.count;
     }
-    if (device->work_used == first)
-        return NULL;
-    batch = mp_device_next_batch(&device->queues[executor]);
+    batch = mp_device_next_batch(queue);
     batch->layer = moe_layer;
     batch->first = first;
     batch->count = device->work_used - first;
@@ -263,36 +258,27 @@ static struct mp_device_batch *fill_batch(struct mp_device *device, uint32_t moe
     return batch;
 }
 
-/* Batches of the device's streams are queued before any is handed over, so that after an error
- * nothing has been taken. */
-static enum mp_status op_experts(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
-                                 uint32_t count)
+/* A batch of a stream is queued before it is handed over, so that after an error nothing has been
+ * taken. */
+static enum mp_status begin(void *ctx, uint32_t moe_layer, const struct mp_expert_work *work,
+                            uint32_t count)
 {
-    struct mp_engine *engine = ctx;
-    struct mp_device *device = engine->device;
-    const struct mp_device_batch *batches[MP_EXECUTOR_COUNT] = { NULL };
+    struct mp_device_queue *queue = ctx;
+    struct mp_device *device = queue->device;
     const uint32_t work_used = device->work_used;
-    enum mp_status status = mp_engine_check_cancel(engine);
+    const struct mp_device_batch *batch;
+    enum mp_status status = mp_engine_check_cancel(device->engine);
 
     if (status != MP_OK)
         return status;
-    for (unsigned x = 0; x < MP_EXECUTOR_COUNT; x++)
-        batches[x] = fill_batch(device, moe_layer, work, count, (enum mp_executor)x);
-    for (unsigned x = 0; x < MP_EXECUTOR_COUNT && status == MP_OK; x++) {
-        if (batches[x] != NULL)
-            status = x == MP_EXECUTOR_CPU
-                         ? bring_input(device)
-                         : mp_device_queue_batch(device, &device->queues[x], batches[x]);
-    }
+    batch = fill_batch(queue, moe_layer, work, count);
+    status = queue->on_cpu ? bring_input(device) : mp_device_queue_batch(device, queue, batch);
     if (status != MP_OK) {
         mp_device_settle(device);
         device->work_used = work_used;
         return status;
     }
-    for (unsigned x = 0; x < MP_EXECUTOR_COUNT; x++) {
-        if (batches[x] != NULL)
-            mp_device_hand_over(&device->queues[x]);
-    }
+    mp_device_hand_over(queue);
     for (uint32_t i = 0; i < count; i++)
         mp_device_ahead_note(device, &work[i]);
     return MP_OK;
@@ -370,12 +356,34 @@ void mp_device_fill_ops(struct mp_device *device)
     device->ops.scores = op_scores;
     device->ops.source_scores = op_source_scores;
     device->ops.shared = op_shared;
-    device->ops.take = op_take;
-    device->ops.experts = op_experts;
     device->ops.ended = op_ended;
     device->ops.any_ended = op_any_ended;
     device->ops.link_busy = mp_engine_link_busy;
     device->ops.combine = op_combine;
     if (watch == NULL || watch->predicted == NULL)
         device->ops.predicted = NULL; /* what would move nothing need not be predicted */
+}
+
+void mp_device_list_executors(struct mp_device *device, bool in_place)
+{
+    struct mp_costs *costs = &device->engine->costs;
+    const struct mp_costs *measured = &device->engine->config.costs;
+    const struct mp_costs all = measured->executor_count > 0 ? *measured : mp_gpu_costs();
+
+    mp_assert(all.executor_count == MP_GPU_EXECUTORS);
+    costs->executor_count = 0;
+    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++) {
+        const bool loads = mp_executor_loads(&all.executors[i]);
+        const uint32_t place = costs->executor_count;
+
+        if (i == MP_GPU_IN_PLACE && !in_place)
+            continue;
+        device->queues[i].executor = place;
+        device->executors[place] = (struct mp_step_executor){ .ctx = &device->queues[i],
+                                                              .take = loads ? NULL : take,
+                                                              .begin = begin };
+        costs->executors[place] = all.executors[i];
+        costs->executor_count++;
+    }
+    device->measured = *costs;
 }

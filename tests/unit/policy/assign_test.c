@@ -8,10 +8,10 @@
 #include "policy/assign/times.h"
 #include "policy/builtins.h"
 #include "tests/unit/policy/instance.h"
+#include "tests/support/executors.h"
 #include "tests/support/random.h"
 
 #define EXPERTS 64
-#define BOTH (1u << MP_EXECUTOR_DEVICE | 1u << MP_EXECUTOR_CPU)
 
 static const struct mp_shape shape = {
     .layers = 1, .experts = EXPERTS, .top_k = 8, .tokens_max = 64, .slots = 32
@@ -29,6 +29,7 @@ struct layer {
 static void layer_init(struct layer *layer, uint32_t count)
 {
     memset(layer, 0, sizeof(*layer));
+    layer->costs = (struct mp_costs){ TEST_THREE_EXECUTORS };
     for (uint32_t i = 0; i < EXPERTS; i++)
         layer->experts[i] = i;
     layer->facts = (struct mp_assign_facts){
@@ -37,7 +38,6 @@ static void layer_init(struct layer *layer, uint32_t count)
         .tokens = layer->tokens,
         .scores = layer->scores,
         .resident = layer->resident,
-        .executors = BOTH,
         .costs = &layer->costs,
     };
 }
@@ -49,12 +49,14 @@ static void layer_init(struct layer *layer, uint32_t count)
 static void random_layer(struct layer *layer, uint32_t count, uint32_t tokens_max, bool cached)
 {
     layer_init(layer, count);
-    layer->costs.cpu_fixed_ns = 10000 + random_below(20000);
-    layer->costs.cpu_token_ns = 20000 + random_below(100000);
+    layer->costs.executors[TEST_CPU].fixed_ns = 10000 + random_below(20000);
+    layer->costs.executors[TEST_CPU].token_ns = 20000 + random_below(100000);
     layer->costs.load_ns =
-        (1 + random_below(20)) * (layer->costs.cpu_fixed_ns + layer->costs.cpu_token_ns) / 2;
-    layer->costs.device_fixed_ns = 2000 + random_below(10000);
-    layer->costs.device_token_ns = layer->costs.cpu_token_ns / (5 + random_below(46));
+        (1 + random_below(20)) *
+        (layer->costs.executors[TEST_CPU].fixed_ns + layer->costs.executors[TEST_CPU].token_ns) / 2;
+    layer->costs.executors[TEST_DEVICE].fixed_ns = 2000 + random_below(10000);
+    layer->costs.executors[TEST_DEVICE].token_ns =
+        layer->costs.executors[TEST_CPU].token_ns / (5 + random_below(46));
     for (uint32_t i = 0; i < count; i++) {
         layer->tokens[i] = 1 + random_below(random_below(3) == 0 ? tokens_max : 1 + tokens_max / 4);
         layer->resident[i] = cached && random_below(2);
@@ -63,19 +65,19 @@ static void random_layer(struct layer *layer, uint32_t count, uint32_t tokens_ma
 }
 
 /* max(T_gpu, T_cpu); checks executors and the memory bound on the way. */
-static uint64_t time_of(const struct layer *layer, const enum mp_executor *executors)
+static uint64_t time_of(const struct layer *layer, const uint32_t *executors)
 {
     uint64_t device_ns = 0, cpu_ns = 0;
     uint32_t loads = 0;
 
     for (uint32_t i = 0; i < layer->facts.count; i++) {
-        CHECK(executors[i] == MP_EXECUTOR_DEVICE || executors[i] == MP_EXECUTOR_CPU);
-        if (executors[i] == MP_EXECUTOR_CPU) {
-            cpu_ns += mp_assign_cpu_ns(&layer->costs, layer->tokens[i]);
+        CHECK(executors[i] == TEST_DEVICE || executors[i] == TEST_CPU);
+        if (executors[i] == TEST_CPU) {
+            cpu_ns += mp_assign_helper_ns(&layer->costs, layer->tokens[i]);
             continue;
         }
         loads += !layer->resident[i];
-        device_ns += mp_assign_device_ns(&layer->costs, layer->tokens[i], layer->resident[i]);
+        device_ns += mp_assign_home_ns(&layer->costs, layer->tokens[i], layer->resident[i]);
     }
     CHECK(layer->costs.transient == 0 || loads <= layer->costs.transient);
     return device_ns > cpu_ns ? device_ns : cpu_ns;
@@ -95,8 +97,8 @@ static uint64_t try_everything(const struct layer *layer)
 
             loads += on_device && !layer->resident[i];
             *(on_device ? &device_ns : &cpu_ns) +=
-                on_device ? mp_assign_device_ns(&layer->costs, layer->tokens[i], layer->resident[i])
-                          : mp_assign_cpu_ns(&layer->costs, layer->tokens[i]);
+                on_device ? mp_assign_home_ns(&layer->costs, layer->tokens[i], layer->resident[i])
+                          : mp_assign_helper_ns(&layer->costs, layer->tokens[i]);
         }
         time_ns = device_ns > cpu_ns ? device_ns : cpu_ns;
         if (time_ns < best_ns && (layer->costs.transient == 0 || loads <= layer->costs.transient))
@@ -108,7 +110,7 @@ static uint64_t try_everything(const struct layer *layer)
 static uint64_t answer(const struct mp_assign_ops *ops, struct mp_policy *policy,
                        const struct layer *layer)
 {
-    enum mp_executor executors[EXPERTS];
+    uint32_t executors[EXPERTS];
 
     ops->assign(policy, &layer->facts, executors);
     return time_of(layer, executors);
@@ -232,24 +234,23 @@ static void two_pointer_keeps_its_bound(void)
     for (unsigned round = 0; round < 3000; round++) {
         uint64_t load_ns, cpu_ns, best_ns = UINT64_MAX, time_ns, slack_ns;
         uint32_t cold = 0, loads = 0;
-        enum mp_executor executors[EXPERTS];
+        uint32_t executors[EXPERTS];
         struct layer layer;
 
         random_layer(&layer, 1 + random_below(EXPERTS), 1, round % 2);
         if (round % 3 == 0)
             layer.costs.load_ns = 1 + random_below(200000);
         load_ns = layer.costs.load_ns;
-        cpu_ns = mp_assign_cpu_ns(&layer.costs, 1);
+        cpu_ns = mp_assign_helper_ns(&layer.costs, 1);
         mp_assign_two_pointer.assign(policy, &layer.facts, executors);
         for (uint32_t i = 0; i < layer.facts.count; i++) {
             cold += !layer.resident[i];
-            loads += !layer.resident[i] && executors[i] == MP_EXECUTOR_DEVICE;
-            CHECK(!layer.resident[i] || executors[i] == MP_EXECUTOR_DEVICE);
+            loads += !layer.resident[i] && executors[i] == TEST_DEVICE;
+            CHECK(!layer.resident[i] || executors[i] == TEST_DEVICE);
             /* No expert is loaded while one of higher score is left to the CPU. */
             for (uint32_t j = 0; j < layer.facts.count; j++)
-                CHECK(layer.resident[i] || layer.resident[j] ||
-                      executors[i] == MP_EXECUTOR_DEVICE || executors[j] == MP_EXECUTOR_CPU ||
-                      layer.scores[j] >= layer.scores[i]);
+                CHECK(layer.resident[i] || layer.resident[j] || executors[i] == TEST_DEVICE ||
+                      executors[j] == TEST_CPU || layer.scores[j] >= layer.scores[i]);
         }
         for (uint32_t n = 0; n <= cold; n++) {
             const uint64_t a = n * load_ns, b = (cold - n) * cpu_ns, one = a > b ? a : b;
@@ -282,21 +283,23 @@ static void two_pointer_by_hand(void)
 {
     static const float scores[5] = { 0.9f, 0.1f, 0.7f, 0.2f, 0.05f };
     struct mp_policy *policy = make(&mp_assign_two_pointer);
-    enum mp_executor executors[5];
+    uint32_t executors[5];
     struct layer layer;
 
     layer_init(&layer, 5);
-    layer.costs = (struct mp_costs){ .load_ns = 30, .cpu_fixed_ns = 15, .cpu_token_ns = 5 };
+    layer.costs =
+        (struct mp_costs){ TEST_THREE_EXECUTORS, .load_ns = 30, .executors[TEST_CPU].fixed_ns = 15,
+                           .executors[TEST_CPU].token_ns = 5 };
     memcpy(layer.scores, scores, sizeof(scores));
     for (uint32_t i = 0; i < 5; i++)
         layer.tokens[i] = 1;
     layer.resident[4] = 1;
     mp_assign_two_pointer.assign(policy, &layer.facts, executors);
-    CHECK_EQ(executors[0], MP_EXECUTOR_DEVICE);
-    CHECK_EQ(executors[1], MP_EXECUTOR_CPU);
-    CHECK_EQ(executors[2], MP_EXECUTOR_DEVICE);
-    CHECK_EQ(executors[3], MP_EXECUTOR_CPU);
-    CHECK_EQ(executors[4], MP_EXECUTOR_DEVICE);
+    CHECK_EQ(executors[0], TEST_DEVICE);
+    CHECK_EQ(executors[1], TEST_CPU);
+    CHECK_EQ(executors[2], TEST_DEVICE);
+    CHECK_EQ(executors[3], TEST_CPU);
+    CHECK_EQ(executors[4], TEST_DEVICE);
     mp_assign_two_pointer.destroy(policy);
 }
 
@@ -324,37 +327,38 @@ static void greedy_by_hand(void)
     static const uint32_t tokens[5] = { 1, 10, 6, 1, 2 };
     struct mp_policy *greedy = make(&mp_assign_greedy), *exact = make(&mp_assign_exact);
     struct mp_policy *threshold = make(&mp_assign_threshold);
-    enum mp_executor executors[5];
+    uint32_t executors[5];
     struct layer layer;
 
     layer_init(&layer, 5);
-    layer.costs = (struct mp_costs){ .load_ns = 100,
-                                     .cpu_fixed_ns = 10,
-                                     .cpu_token_ns = 20,
-                                     .device_fixed_ns = 2,
-                                     .device_token_ns = 3 };
+    layer.costs = (struct mp_costs){ TEST_THREE_EXECUTORS,
+                                     .load_ns = 100,
+                                     .executors[TEST_CPU].fixed_ns = 10,
+                                     .executors[TEST_CPU].token_ns = 20,
+                                     .executors[TEST_DEVICE].fixed_ns = 2,
+                                     .executors[TEST_DEVICE].token_ns = 3 };
     memcpy(layer.tokens, tokens, sizeof(tokens));
     layer.resident[1] = layer.resident[3] = 1;
     mp_assign_greedy.assign(greedy, &layer.facts, executors);
-    CHECK_EQ(executors[0], MP_EXECUTOR_CPU);
-    CHECK_EQ(executors[1], MP_EXECUTOR_DEVICE);
-    CHECK_EQ(executors[2], MP_EXECUTOR_DEVICE);
-    CHECK_EQ(executors[3], MP_EXECUTOR_CPU);
-    CHECK_EQ(executors[4], MP_EXECUTOR_CPU);
+    CHECK_EQ(executors[0], TEST_CPU);
+    CHECK_EQ(executors[1], TEST_DEVICE);
+    CHECK_EQ(executors[2], TEST_DEVICE);
+    CHECK_EQ(executors[3], TEST_CPU);
+    CHECK_EQ(executors[4], TEST_CPU);
     CHECK_EQ(time_of(&layer, executors), 132);
     CHECK_EQ(answer(&mp_assign_exact, exact, &layer), 132);
     CHECK_EQ(try_everything(&layer), 132);
 
     /* Fiddler: cold ones go to the CPU up to 100 + 2 + 3 n >= 10 + 20 n, n <= 5. */
     mp_assign_threshold.assign(threshold, &layer.facts, executors);
-    CHECK_EQ(executors[0], MP_EXECUTOR_CPU);
-    CHECK_EQ(executors[1], MP_EXECUTOR_DEVICE);
-    CHECK_EQ(executors[2], MP_EXECUTOR_DEVICE);
-    CHECK_EQ(executors[3], MP_EXECUTOR_DEVICE);
-    CHECK_EQ(executors[4], MP_EXECUTOR_CPU);
+    CHECK_EQ(executors[0], TEST_CPU);
+    CHECK_EQ(executors[1], TEST_DEVICE);
+    CHECK_EQ(executors[2], TEST_DEVICE);
+    CHECK_EQ(executors[3], TEST_DEVICE);
+    CHECK_EQ(executors[4], TEST_CPU);
     layer.tokens[2] = 5;
     mp_assign_threshold.assign(threshold, &layer.facts, executors);
-    CHECK_EQ(executors[2], MP_EXECUTOR_CPU);
+    CHECK_EQ(executors[2], TEST_CPU);
     mp_assign_greedy.destroy(greedy);
     mp_assign_exact.destroy(exact);
     mp_assign_threshold.destroy(threshold);
@@ -373,23 +377,24 @@ static void queue_by_hand(void)
 {
     static const uint32_t tokens[5] = { 1, 10, 6, 1, 2 };
     struct mp_policy *queue = make(&mp_assign_queue);
-    enum mp_executor executors[5];
+    uint32_t executors[5];
     struct layer layer;
 
     layer_init(&layer, 5);
-    layer.costs = (struct mp_costs){ .load_ns = 100,
-                                     .cpu_fixed_ns = 10,
-                                     .cpu_token_ns = 20,
-                                     .device_fixed_ns = 2,
-                                     .device_token_ns = 3 };
+    layer.costs = (struct mp_costs){ TEST_THREE_EXECUTORS,
+                                     .load_ns = 100,
+                                     .executors[TEST_CPU].fixed_ns = 10,
+                                     .executors[TEST_CPU].token_ns = 20,
+                                     .executors[TEST_DEVICE].fixed_ns = 2,
+                                     .executors[TEST_DEVICE].token_ns = 3 };
     memcpy(layer.tokens, tokens, sizeof(tokens));
     layer.resident[1] = layer.resident[3] = 1;
     mp_assign_queue.assign(queue, &layer.facts, executors);
-    CHECK_EQ(executors[0], MP_EXECUTOR_CPU);
-    CHECK_EQ(executors[1], MP_EXECUTOR_DEVICE);
-    CHECK_EQ(executors[2], MP_EXECUTOR_DEVICE);
-    CHECK_EQ(executors[3], MP_EXECUTOR_DEVICE);
-    CHECK_EQ(executors[4], MP_EXECUTOR_CPU);
+    CHECK_EQ(executors[0], TEST_CPU);
+    CHECK_EQ(executors[1], TEST_DEVICE);
+    CHECK_EQ(executors[2], TEST_DEVICE);
+    CHECK_EQ(executors[3], TEST_DEVICE);
+    CHECK_EQ(executors[4], TEST_CPU);
     CHECK_EQ(mp_queue_plan((struct mp_sorter *)queue, &layer.costs, layer.tokens, layer.resident, 5,
                            NULL),
              120);
@@ -397,7 +402,7 @@ static void queue_by_hand(void)
     /* All resident, the device slow: 5 experts of 102 each in a row end at 510. The CPU, 30 for
      * one, takes as many as end the layer sooner: after 3 of them 90 against 204, after 4 it is 120
      * against 102, which is sooner than 204, and the fifth would not be. */
-    layer.costs.device_fixed_ns = 99;
+    layer.costs.executors[TEST_DEVICE].fixed_ns = 99;
     for (uint32_t i = 0; i < 5; i++) {
         layer.tokens[i] = 1;
         layer.resident[i] = 1;
@@ -405,9 +410,9 @@ static void queue_by_hand(void)
     CHECK_EQ(mp_queue_plan((struct mp_sorter *)queue, &layer.costs, layer.tokens, layer.resident, 5,
                            executors),
              120);
-    CHECK_EQ(executors[0], MP_EXECUTOR_DEVICE);
+    CHECK_EQ(executors[0], TEST_DEVICE);
     for (uint32_t i = 1; i < 5; i++)
-        CHECK_EQ(executors[i], MP_EXECUTOR_CPU);
+        CHECK_EQ(executors[i], TEST_CPU);
     mp_assign_queue.destroy(queue);
 }
 
@@ -475,20 +480,19 @@ static void unknown_costs_send_everything_to_the_device(void)
         struct mp_policy *policy = make(ops);
 
         for (unsigned what = 0; what < 4; what++) {
-            enum mp_executor executors[EXPERTS];
+            uint32_t executors[EXPERTS];
 
             random_layer(&layer, what == 3 ? 0 : EXPERTS, 16, true);
             if (what == 0)
-                layer.facts.executors = 1u << MP_EXECUTOR_DEVICE;
+                layer.costs.executor_count = 1;
             else if (what == 1)
-                layer.costs = (struct mp_costs){ 0 };
+                layer.costs = (struct mp_costs){ TEST_THREE_EXECUTORS };
             memset(executors, 0xff, sizeof(executors));
             ops->assign(policy, &layer.facts, executors);
             for (uint32_t e = 0; e < layer.facts.count; e++)
-                CHECK(executors[e] == MP_EXECUTOR_DEVICE ||
-                      (what == 2 && executors[e] == MP_EXECUTOR_CPU) ||
+                CHECK(executors[e] == TEST_DEVICE || (what == 2 && executors[e] == TEST_CPU) ||
                       /* a rule that looks at nothing but residency */
-                      (what == 1 && executors[e] == MP_EXECUTOR_CPU && !layer.resident[e]));
+                      (what == 1 && executors[e] == TEST_CPU && !layer.resident[e]));
         }
         ops->destroy(policy);
     }

@@ -6,6 +6,7 @@
 #include "policy/assign/plan.h"
 #include "policy/builtins.h"
 #include "tests/unit/policy/calibration.h"
+#include "tests/support/executors.h"
 #include "tests/support/random.h"
 #include "tests/support/test.h"
 
@@ -163,7 +164,6 @@ static struct mp_assign_facts facts_of(uint32_t count, const uint32_t *tokens,
         .experts = ids,
         .tokens = tokens,
         .resident = resident,
-        .executors = 1u << MP_EXECUTOR_DEVICE | 1u << MP_EXECUTOR_CPU | 1u << MP_EXECUTOR_IN_PLACE,
         .costs = costs,
     };
 }
@@ -181,41 +181,43 @@ static void cost_gives_each_to_who_is_done_first(void)
 {
     static const uint32_t tokens[4] = { 8, 5, 2, 1 };
     static const uint8_t resident[4] = { 0, 1, 0, 0 };
-    struct mp_costs costs = { .load_ns = 10,
-                              .cpu_fixed_ns = 2,
-                              .cpu_token_ns = 3,
-                              .device_fixed_ns = 1,
-                              .device_token_ns = 1,
-                              .in_place_fixed_ns = 6,
-                              .in_place_token_ns = 2 };
+    struct mp_costs costs = { TEST_THREE_EXECUTORS,
+                              .load_ns = 10,
+                              .executors[TEST_CPU].fixed_ns = 2,
+                              .executors[TEST_CPU].token_ns = 3,
+                              .executors[TEST_DEVICE].fixed_ns = 1,
+                              .executors[TEST_DEVICE].token_ns = 1,
+                              .executors[TEST_IN_PLACE].fixed_ns = 6,
+                              .executors[TEST_IN_PLACE].token_ns = 2 };
     const struct mp_shape shape = { .layers = 1, .experts = 8 };
     struct mp_assign_facts facts = facts_of(4, tokens, resident, &costs);
-    enum mp_executor who[4];
+    uint32_t who[4];
     struct mp_policy *policy;
 
     CHECK_EQ(mp_assign_cost.create(NULL, &shape, &policy), MP_OK);
     mp_assign_cost.assign(policy, &facts, who);
-    CHECK(who[0] == MP_EXECUTOR_DEVICE && who[1] == MP_EXECUTOR_DEVICE);
-    CHECK(who[2] == MP_EXECUTOR_CPU && who[3] == MP_EXECUTOR_CPU);
+    CHECK(who[0] == TEST_DEVICE && who[1] == TEST_DEVICE);
+    CHECK(who[2] == TEST_CPU && who[3] == TEST_CPU);
     CHECK_EQ(mp_assign_span_ns(&facts, who), 19);
-    costs.handoff_ns = 30; /* with it the CPU would have been done at 38, and later */
+    costs.executors[TEST_CPU].handoff_ns =
+        30; /* with it the CPU would have been done at 38, and later */
     mp_assign_cost.assign(policy, &facts, who);
-    CHECK(who[2] == MP_EXECUTOR_DEVICE && who[3] == MP_EXECUTOR_IN_PLACE);
-    costs.handoff_ns = 0;
-    facts.executors &= ~(1u << MP_EXECUTOR_CPU);
+    CHECK(who[2] == TEST_DEVICE && who[3] == TEST_IN_PLACE);
+    costs.executors[TEST_CPU].handoff_ns = 0;
+    costs.executor_count = TEST_CPU;
     mp_assign_cost.assign(policy, &facts, who);
     for (unsigned i = 0; i < 3; i++)
-        CHECK_EQ(who[i], MP_EXECUTOR_DEVICE);
-    CHECK_EQ(who[3], MP_EXECUTOR_IN_PLACE);
+        CHECK_EQ(who[i], TEST_DEVICE);
+    CHECK_EQ(who[3], TEST_IN_PLACE);
     CHECK_EQ(mp_assign_span_ns(&facts, who), 31);
     costs.load_ns = 100;
     mp_assign_cost.assign(policy, &facts, who);
     for (unsigned i = 0; i < 4; i++)
-        CHECK_EQ(who[i], resident[i] ? MP_EXECUTOR_DEVICE : MP_EXECUTOR_IN_PLACE);
+        CHECK_EQ(who[i], resident[i] ? TEST_DEVICE : TEST_IN_PLACE);
     costs.load_ns = 0; /* nothing is known */
     mp_assign_cost.assign(policy, &facts, who);
     for (unsigned i = 0; i < 4; i++)
-        CHECK_EQ(who[i], MP_EXECUTOR_DEVICE);
+        CHECK_EQ(who[i], TEST_DEVICE);
     mp_assign_cost.destroy(policy);
 }
 
@@ -225,21 +227,49 @@ static void the_cpu_relieves_the_device(void)
 {
     static const uint32_t tokens[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     static const uint8_t resident[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
-    const struct mp_costs costs = { .load_ns = 10,
-                                    .cpu_fixed_ns = 2,
-                                    .cpu_token_ns = 3,
-                                    .device_fixed_ns = 1,
-                                    .device_token_ns = 1 };
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS,
+                                    .load_ns = 10,
+                                    .executors[TEST_CPU].fixed_ns = 2,
+                                    .executors[TEST_CPU].token_ns = 3,
+                                    .executors[TEST_DEVICE].fixed_ns = 1,
+                                    .executors[TEST_DEVICE].token_ns = 1 };
     const struct mp_shape shape = { .layers = 1, .experts = 8 };
     const struct mp_assign_facts facts = facts_of(8, tokens, resident, &costs);
-    enum mp_executor who[8];
+    uint32_t who[8];
     struct mp_policy *policy;
 
     CHECK_EQ(mp_assign_cost.create(NULL, &shape, &policy), MP_OK);
     mp_assign_cost.assign(policy, &facts, who);
     for (unsigned i = 0; i < 8; i++)
-        CHECK_EQ(who[i], i < 6 ? MP_EXECUTOR_DEVICE : MP_EXECUTOR_CPU);
+        CHECK_EQ(who[i], i < 6 ? TEST_DEVICE : TEST_CPU);
     CHECK_EQ(mp_assign_span_ns(&facts, who), 12);
+    mp_assign_cost.destroy(policy);
+}
+
+/* A fourth executor, a second helper that takes 6 beside a CPU that takes 5, and four absent
+ * experts: they are done at 5, 6, 10 and 12. */
+static void another_executor_is_another_entry(void)
+{
+    static const uint32_t tokens[4] = { 1, 1, 1, 1 };
+    static const uint8_t resident[4] = { 0, 0, 0, 0 };
+    struct mp_costs costs = {
+        TEST_THREE_EXECUTORS, .load_ns = 100, .executors[TEST_CPU].fixed_ns = 5,
+        .executors[TEST_DEVICE].fixed_ns = 1,
+        .executors[TEST_EXECUTORS] = { .fixed_ns = 6, .reads = MP_READS_HOST, .processor = 2 }
+    };
+    const struct mp_shape shape = { .layers = 1, .experts = 4 };
+    const struct mp_assign_facts facts = facts_of(4, tokens, resident, &costs);
+    uint32_t who[4];
+    struct mp_policy *policy;
+
+    costs.executor_count = TEST_EXECUTORS + 1;
+    CHECK_EQ(mp_assign_cost.create(NULL, &shape, &policy), MP_OK);
+    mp_assign_cost.assign(policy, &facts, who);
+    CHECK(who[0] == TEST_CPU && who[1] == TEST_EXECUTORS);
+    CHECK(who[2] == TEST_CPU && who[3] == TEST_EXECUTORS);
+    CHECK_EQ(mp_assign_span_ns(&facts, who), 12);
+    costs.executors[TEST_EXECUTORS].processor = 1; /* now both take turns */
+    CHECK_EQ(mp_assign_span_ns(&facts, who), 22);
     mp_assign_cost.destroy(policy);
 }
 
@@ -253,18 +283,19 @@ static void a_plan_is_never_longer_than_static_placement(void)
     CHECK_EQ(mp_assign_resident.create(NULL, &shape, &fixed), MP_OK);
     for (unsigned round = 0; round < 20000; round++) {
         const uint32_t most = 1 + random_below(20);
-        const struct mp_costs costs = { .load_ns = 1 + random_below(100),
-                                        .cpu_fixed_ns = 1 + random_below(60),
-                                        .cpu_token_ns = random_below(30),
-                                        .device_fixed_ns = 1 + random_below(10),
-                                        .device_token_ns = random_below(5),
-                                        .in_place_fixed_ns = random_below(60),
-                                        .in_place_token_ns = random_below(5),
-                                        .handoff_ns = random_below(40) };
+        const struct mp_costs costs = { TEST_THREE_EXECUTORS,
+                                        .load_ns = 1 + random_below(100),
+                                        .executors[TEST_CPU].fixed_ns = 1 + random_below(60),
+                                        .executors[TEST_CPU].token_ns = random_below(30),
+                                        .executors[TEST_DEVICE].fixed_ns = 1 + random_below(10),
+                                        .executors[TEST_DEVICE].token_ns = random_below(5),
+                                        .executors[TEST_IN_PLACE].fixed_ns = random_below(60),
+                                        .executors[TEST_IN_PLACE].token_ns = random_below(5),
+                                        .executors[TEST_CPU].handoff_ns = random_below(40) };
         uint32_t tokens[8];
         uint8_t resident[8];
         struct mp_assign_facts facts;
-        enum mp_executor planned[8], simple[8];
+        uint32_t planned[8], simple[8];
 
         for (unsigned i = 0; i < 8; i++) {
             tokens[i] = 1 + random_below(most);
@@ -278,7 +309,8 @@ static void a_plan_is_never_longer_than_static_placement(void)
             CHECK(mp_assign_span_ns(&facts, planned) <= mp_assign_span_ns(&facts, simple));
         else
             CHECK(mp_assign_span_ns(&facts, planned) <=
-                  mp_assign_span_ns(&facts, simple) + costs.device_token_ns * most * 8);
+                  mp_assign_span_ns(&facts, simple) +
+                      costs.executors[TEST_DEVICE].token_ns * most * 8);
     }
     mp_assign_cost.destroy(cost);
     mp_assign_resident.destroy(fixed);
@@ -293,9 +325,9 @@ static void idle_prefetches_only_into_idle_time(void)
     static const uint32_t tokens[3] = { 1, 1, 1 };
     static const uint8_t next[EXPERTS] = { 0, 0, 0, 0, 0, 0, 0, 1 };
     static const float scores[EXPERTS] = { 1, 2, 3, 4, 5, 6, 7, 8 };
-    static const enum mp_executor who[3] = { MP_EXECUTOR_DEVICE, MP_EXECUTOR_DEVICE,
-                                             MP_EXECUTOR_DEVICE };
-    struct mp_costs costs = { .load_ns = 10, .device_fixed_ns = 4, .layer_ns = 9 };
+    static const uint32_t who[3] = { TEST_DEVICE, TEST_DEVICE, TEST_DEVICE };
+    struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 10,
+                              .executors[TEST_DEVICE].fixed_ns = 4, .layer_ns = 9 };
     const struct mp_shape shape = { .layers = 2, .experts = EXPERTS, .top_k = 4 };
     uint8_t resident[3] = { 1, 1, 1 };
     struct mp_assign_facts current = facts_of(3, tokens, resident, &costs);
@@ -339,8 +371,9 @@ static bool wants_after(const uint8_t right[6])
     static const float scores[EXPERTS] = { [7] = 1 };
     static const uint8_t absent[EXPERTS] = { 0 }, resident[1] = { 1 };
     static const uint32_t tokens[1] = { 1 };
-    static const enum mp_executor who[1] = { MP_EXECUTOR_DEVICE };
-    struct mp_costs costs = { .load_ns = 100, .layer_ns = 900, .predict_ns = 30 };
+    static const uint32_t who[1] = { TEST_DEVICE };
+    struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 100, .layer_ns = 900,
+                              .predict_ns = 30 };
     const struct mp_shape shape = { .layers = 6, .experts = EXPERTS, .top_k = 1, .costs = &costs };
     const struct mp_assign_facts current = facts_of(1, tokens, resident, &costs);
     const struct mp_prefetch_ops *ops = &mp_prefetch_idle;
@@ -388,6 +421,7 @@ int main(void)
     RUN(a_static_placement_takes_over_where_it_is_cheaper);
     RUN(cost_gives_each_to_who_is_done_first);
     RUN(the_cpu_relieves_the_device);
+    RUN(another_executor_is_another_entry);
     RUN(a_plan_is_never_longer_than_static_placement);
     RUN(idle_prefetches_only_into_idle_time);
     RUN(idle_learns_from_every_layer);

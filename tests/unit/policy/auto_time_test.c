@@ -9,6 +9,7 @@
  */
 
 #include "policy/replay/replay.h"
+#include "tests/support/executors.h"
 #include "tests/support/log_guard.h"
 #include "tests/unit/policy/ratios.h"
 #include "tests/support/test.h"
@@ -23,21 +24,23 @@ static struct mp_costs any_machine(void)
     const uint32_t what = workload_below(4);
     const uint64_t load = 1000 + workload_below(9000);
     struct mp_costs costs = {
+        TEST_THREE_EXECUTORS,
         .load_ns = load,
-        .device_fixed_ns = load / (2 + workload_below(50)),
-        .device_token_ns = load / (20 + workload_below(500)),
+        .executors[TEST_DEVICE].fixed_ns = load / (2 + workload_below(50)),
+        .executors[TEST_DEVICE].token_ns = load / (20 + workload_below(500)),
         .layer_ns = workload_below(4) * load / 2,
     };
 
     if (what & 1) {
-        costs.cpu_fixed_ns = load * (1 + workload_below(40)) / 10;
-        costs.cpu_token_ns = load * workload_below(10) / 20;
-        costs.handoff_ns = load * workload_below(10) / 40;
+        costs.executors[TEST_CPU].fixed_ns = load * (1 + workload_below(40)) / 10;
+        costs.executors[TEST_CPU].token_ns = load * workload_below(10) / 20;
+        costs.executors[TEST_CPU].handoff_ns = load * workload_below(10) / 40;
     }
     if (what & 2) {
-        costs.in_place_fixed_ns = load * (8 + workload_below(10)) / 10;
-        costs.in_place_token_ns = load / (10 + workload_below(100));
+        costs.executors[TEST_IN_PLACE].fixed_ns = load * (8 + workload_below(10)) / 10;
+        costs.executors[TEST_IN_PLACE].token_ns = load / (10 + workload_below(100));
     }
+    costs.executor_count = what & 1 ? TEST_EXECUTORS : what & 2 ? TEST_CPU : TEST_IN_PLACE;
     return costs;
 }
 

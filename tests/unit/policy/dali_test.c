@@ -6,6 +6,7 @@
 
 #include "policy/builtins.h"
 #include "policy/residents.h"
+#include "tests/support/executors.h"
 #include "tests/unit/policy/instance.h"
 #include "tests/unit/policy/pager/pager_world.h"
 
@@ -327,10 +328,10 @@ static void prefetches_by_workload(void)
 static void prefetches_by_impact(void)
 {
     uint8_t resident[EXPERTS] = { 0 };
-    struct mp_costs costs = { .load_ns = 100, .cpu_token_ns = 30, .device_token_ns = 5 };
-    struct mp_assign_facts current = { .executors =
-                                           1u << MP_EXECUTOR_DEVICE | 1u << MP_EXECUTOR_CPU,
-                                       .costs = &costs };
+    struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 100,
+                              .executors[TEST_CPU].token_ns = 30,
+                              .executors[TEST_DEVICE].token_ns = 5 };
+    struct mp_assign_facts current = { .costs = &costs };
     const struct mp_prefetch_facts facts = { .target_layer = 1,
                                              .tokens = 4,
                                              .experts = EXPERTS,
@@ -349,11 +350,11 @@ static void prefetches_by_impact(void)
           experts[4] == 3);
 
     /* A CPU that is quicker than the device: nothing is gained, nothing is loaded. */
-    costs.cpu_token_ns = 1;
-    costs.device_token_ns = 500;
+    costs.executors[TEST_CPU].token_ns = 1;
+    costs.executors[TEST_DEVICE].token_ns = 500;
     CHECK_EQ(ops->choose(impact, &facts, experts), 0);
     /* No CPU: as prefetch policy top, without what is there. */
-    current.executors = 1u << MP_EXECUTOR_DEVICE;
+    costs.executor_count = 1;
     resident[1] = 1;
     CHECK_EQ(ops->choose(impact, &facts, experts), 4);
     CHECK(experts[0] == 0 && experts[1] == 4 && experts[2] == 2 && experts[3] == 3);

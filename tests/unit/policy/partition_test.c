@@ -10,6 +10,7 @@
 #include "policy/hot.h"
 #include "tests/unit/policy/calibration.h"
 #include "tests/unit/policy/instance.h"
+#include "tests/support/executors.h"
 #include "tests/support/random.h"
 #include "tests/support/test.h"
 #include "vmm/base/error.h"
@@ -152,9 +153,8 @@ static void theta_follows_from_the_window(void)
 /* Feed one partition with random routing; its shares must keep their sum. */
 static void fixed_point_learns_and_keeps_the_sum(void)
 {
-    static const struct mp_costs costs = { .load_ns = 1000,
-                                           .device_fixed_ns = 100,
-                                           .layer_ns = 50 };
+    static const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 1000,
+                                           .executors[TEST_DEVICE].fixed_ns = 100, .layer_ns = 50 };
     const struct mp_shape shape = {
         .layers = 4, .experts = 16, .top_k = 2, .tokens_max = 8, .slots = 24, .costs = &costs
     };
@@ -220,7 +220,8 @@ static void fixed_point_learns_and_keeps_the_sum(void)
  * revisions. Whole experts have no parts. */
 static void theta_can_be_given(void)
 {
-    static const struct mp_costs costs = { .load_ns = 1000, .device_fixed_ns = 100 };
+    static const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 1000,
+                                           .executors[TEST_DEVICE].fixed_ns = 100 };
     static const struct {
         uint32_t slices, theta, top;
     } cases[] = { { 16, 0, 8 }, { 16, 6, 6 }, { 16, 16, 16 }, { 4, 6, 2 },

@@ -5,6 +5,7 @@
  * leaked (the address sanitizer looks), and what failed works when it is tried again.
  */
 #include "policy/pager/step.h"
+#include "tests/support/executors.h"
 #include "tests/support/fault/wrap.h"
 #include "tests/support/log_guard.h"
 #include "tests/unit/policy/calibration.h"
@@ -20,6 +21,7 @@
 struct run {
     struct world world;
     struct mp_step *step;
+    struct mp_step_executor executor;
     uint64_t sum; /* of what was computed: bytes and rows */
 };
 
@@ -69,7 +71,6 @@ static enum mp_status combine(void *ctx, uint32_t layer, const uint32_t *experts
 static const struct mp_step_ops step_ops = {
     .scores = scores,
     .source_scores = source_scores,
-    .experts = experts,
     .combine = combine,
 };
 
@@ -107,12 +108,12 @@ static enum mp_status open_run(struct run *run)
     const struct world_options options = {
         .layers = LAYERS, .experts = EXPERTS, .top_k = K, .slots = 6, .names.profile = "gate-lru"
     };
-    struct mp_step_config config = { .ops = &step_ops,
-                                     .ctx = run,
-                                     .executors = 1u << MP_EXECUTOR_DEVICE,
-                                     .clock = mp_clock_monotonic() };
+    struct mp_step_config config = {
+        .ops = &step_ops, .ctx = run, .executors = &run->executor, .clock = mp_clock_monotonic()
+    };
     enum mp_status status = world_try_open(&options, &run->world);
 
+    run->executor = (struct mp_step_executor){ .ctx = run, .begin = experts };
     if (status != MP_OK)
         return status;
     config.pager = run->world.pager;

@@ -6,6 +6,7 @@
 
 #include "policy/builtins.h"
 #include "tests/unit/policy/calibration.h"
+#include "tests/support/executors.h"
 #include "tests/support/test.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
@@ -116,7 +117,7 @@ static void heads_are_checked(void)
     struct mp_evict_ops ops = good;
 
     ops.info.abi = MP_POLICY_ABI + 1;
-    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_UNSUPPORTED, "ABI 4, need 3");
+    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_UNSUPPORTED, "ABI 5, need 4");
     ops = good;
     ops.info.name = NULL;
     refused(MP_SLOT_EVICT, &ops.info, MP_ERR_INVALID, "without name");
@@ -289,13 +290,12 @@ static void small_policies_answer_what_they_say(void)
         .experts = experts,
         .tokens = tokens,
         .resident = resident,
-        .executors = 1u << MP_EXECUTOR_DEVICE | 1u << MP_EXECUTOR_CPU,
     };
-    enum mp_executor executors[3] = { MP_EXECUTOR_CPU, MP_EXECUTOR_CPU, MP_EXECUTOR_CPU };
+    uint32_t executors[3] = { TEST_CPU, TEST_CPU, TEST_CPU };
 
     mp_assign_gpu_only.assign(NULL, &facts, executors);
     for (size_t i = 0; i < 3; i++)
-        CHECK_EQ(executors[i], MP_EXECUTOR_DEVICE);
+        CHECK_EQ(executors[i], TEST_DEVICE);
     CHECK(mp_admit_always.admit(NULL, 0, 1, 1));
     CHECK(mp_admit_always.admit(NULL, 23, 100, 9));
     CHECK(mp_partition_global.global);

@@ -5,6 +5,7 @@
 #include "policy/assign/presched_times.h"
 
 #include "policy/builtins.h"
+#include "tests/support/executors.h"
 #include "tests/support/random.h"
 #include "tests/support/test.h"
 
@@ -147,9 +148,12 @@ static void the_pass_equals_the_equations(void)
 static const struct mp_shape shape = {
     .layers = 6, .experts = EXPERTS, .top_k = 4, .tokens_max = 16, .slots = 16
 };
-static const struct mp_costs costs = {
-    .load_ns = 10, .cpu_fixed_ns = 1, .cpu_token_ns = 2, .device_fixed_ns = 1, .layer_ns = 4
-};
+static const struct mp_costs costs = { TEST_THREE_EXECUTORS,
+                                       .load_ns = 10,
+                                       .executors[TEST_CPU].fixed_ns = 1,
+                                       .executors[TEST_CPU].token_ns = 2,
+                                       .executors[TEST_DEVICE].fixed_ns = 1,
+                                       .layer_ns = 4 };
 static const uint32_t ids[5] = { 0, 2, 3, 5, 7 };
 
 static struct mp_assign_facts facts_of(const uint32_t *tokens, const uint8_t *resident)
@@ -159,7 +163,6 @@ static struct mp_assign_facts facts_of(const uint32_t *tokens, const uint8_t *re
         .experts = ids,
         .tokens = tokens,
         .resident = resident,
-        .executors = 1u << MP_EXECUTOR_DEVICE | 1u << MP_EXECUTOR_CPU,
         .costs = &costs,
     };
 }
@@ -182,30 +185,32 @@ static void assign_gives_the_small_ones_to_the_cpu(void)
     static const uint32_t three[EXPERTS] = { 8, 8, 0, 8 }, one[EXPERTS] = { 0, 12 };
     const struct mp_assign_ops *ops = &mp_assign_presched;
     struct mp_assign_facts facts = facts_of(tokens, resident);
-    enum mp_executor who[5];
+    struct mp_costs alone = costs;
+    uint32_t who[5];
     struct mp_policy *policy;
 
     CHECK(ops->looks_ahead);
     CHECK_EQ(ops->create(NULL, &shape, &policy), MP_OK);
     for (unsigned round = 0; round < 2; round++) {
         ops->assign(policy, &facts, who);
-        CHECK_EQ(who[0], MP_EXECUTOR_DEVICE);
-        CHECK_EQ(who[1], MP_EXECUTOR_DEVICE);
+        CHECK_EQ(who[0], TEST_DEVICE);
+        CHECK_EQ(who[1], TEST_DEVICE);
         for (unsigned i = 2; i < 5; i++)
-            CHECK_EQ(who[i], MP_EXECUTOR_CPU);
+            CHECK_EQ(who[i], TEST_CPU);
         facts.next_tokens = three;
         facts.next_resident = none;
     }
     facts.next_tokens = one;
     facts.link_busy_ns = 25;
     ops->assign(policy, &facts, who);
-    CHECK_EQ(who[0], MP_EXECUTOR_CPU);
-    CHECK_EQ(who[1], MP_EXECUTOR_DEVICE); /* resident */
+    CHECK_EQ(who[0], TEST_CPU);
+    CHECK_EQ(who[1], TEST_DEVICE); /* resident */
 
-    facts.executors = 1u << MP_EXECUTOR_DEVICE;
+    alone.executor_count = 1;
+    facts.costs = &alone;
     ops->assign(policy, &facts, who);
     for (unsigned i = 0; i < 5; i++)
-        CHECK_EQ(who[i], MP_EXECUTOR_DEVICE);
+        CHECK_EQ(who[i], TEST_DEVICE);
     ops->destroy(policy);
 }
 
@@ -233,8 +238,7 @@ static void prefetch_loads_what_fits_and_pays(void)
     static const uint32_t tokens[5] = { 9, 3, 4, 2, 1 };
     static const uint8_t resident[5] = { 0, 1, 0, 0, 0 }, none[EXPERTS] = { 0 };
     static const uint32_t best[4] = { 6, 1, 4, 2 }, without[4] = { 1, 4, 2, 0 };
-    static const enum mp_executor who[5] = { MP_EXECUTOR_DEVICE, MP_EXECUTOR_DEVICE,
-                                             MP_EXECUTOR_CPU, MP_EXECUTOR_CPU, MP_EXECUTOR_CPU };
+    static const uint32_t who[5] = { TEST_DEVICE, TEST_DEVICE, TEST_CPU, TEST_CPU, TEST_CPU };
     static const struct {
         uint64_t horizon, group;
     } config = { 3, 0 };
@@ -281,8 +285,7 @@ static void q4_further_layers_are_asked_when_the_next_needs_nothing(void)
     static const uint8_t resident[5] = { 0, 1, 0, 0, 0 }, none[EXPERTS] = { 0 };
     static const uint8_t all[EXPERTS] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     static const uint32_t best[4] = { 6, 1, 4, 2 };
-    static const enum mp_executor who[5] = { MP_EXECUTOR_DEVICE, MP_EXECUTOR_DEVICE,
-                                             MP_EXECUTOR_CPU, MP_EXECUTOR_CPU, MP_EXECUTOR_CPU };
+    static const uint32_t who[5] = { TEST_DEVICE, TEST_DEVICE, TEST_CPU, TEST_CPU, TEST_CPU };
     const struct mp_prefetch_ops *ops = &mp_prefetch_presched;
     const struct mp_assign_facts current = facts_of(tokens, resident);
     float scores[16 * EXPERTS];
@@ -329,7 +332,7 @@ static void unknown_times_load_what_is_predicted(void)
     static const uint32_t tokens[5] = { 1, 1, 1, 1, 1 }, best[4] = { 6, 1, 4, 2 };
     static const uint8_t resident[5] = { 0 };
     static const uint8_t one[EXPERTS] = { 0, 1 };
-    static const enum mp_executor who[5] = { MP_EXECUTOR_DEVICE };
+    static const uint32_t who[5] = { TEST_DEVICE };
     const struct {
         uint64_t horizon, group;
     } config = { 3, 2 };

@@ -7,6 +7,7 @@
 #include "policy/builtins.h"
 #include "policy/route/smoe_alpha.h"
 #include "tests/unit/policy/instance.h"
+#include "tests/support/executors.h"
 #include "tests/support/random.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
@@ -378,7 +379,7 @@ static void run_grid(struct mp_smoe_alpha *self, const struct mp_costs *costs, u
 static void the_smallest_alpha_that_meets_the_budget(void)
 {
     const struct mp_shape shape = { .layers = 2, .experts = 200, .top_k = 100 };
-    const struct mp_costs costs = { .load_ns = 100000, .layer_ns = 2000000 };
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 100000, .layer_ns = 2000000 };
     struct mp_smoe_alpha self;
 
     mp_log_set_sink(keep_warning, NULL);
@@ -403,7 +404,7 @@ static void the_smallest_alpha_that_meets_the_budget(void)
 static void prompts_and_unknown_costs_do_not_count(void)
 {
     const struct mp_shape shape = { .layers = 2, .experts = 200, .top_k = 100 };
-    const struct mp_costs costs = { .load_ns = 100000, .layer_ns = 2000000 };
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 100000, .layer_ns = 2000000 };
     const struct mp_route_facts prompt = { .layer = 0, .tokens = 64, .costs = &costs };
     const struct mp_route_facts unknown = { .layer = 0, .tokens = 1, .costs = &no_costs };
     const struct mp_route_facts late = { .layer = 1, .tokens = 1, .costs = &costs };
@@ -432,7 +433,9 @@ static void prompts_and_unknown_costs_do_not_count(void)
 static void the_cpu_takes_its_part(void)
 {
     const struct mp_shape shape = { .layers = 1, .experts = 8, .top_k = 4 };
-    const struct mp_costs costs = { .load_ns = 4, .cpu_fixed_ns = 1, .cpu_token_ns = 2 };
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 4,
+                                    .executors[TEST_CPU].fixed_ns = 1,
+                                    .executors[TEST_CPU].token_ns = 2 };
     const struct mp_route_facts facts = { .layer = 0, .tokens = 1, .costs = &costs };
     struct mp_smoe_alpha self;
 
@@ -461,7 +464,7 @@ static void a_budget_changes_the_routing(void)
     const struct mp_shape shape = {
         .layers = 1, .experts = 8, .top_k = 5, .tokens_max = 1, .slots = 8
     };
-    const struct mp_costs costs = { .load_ns = 1000000 };
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 1000000 };
     const struct mp_route_facts facts = { .tokens = 1,
                                           .experts = 8,
                                           .k = 5,

@@ -8,6 +8,7 @@
 
 #include "policy/builtins.h"
 #include "tests/unit/policy/pager/pager_world.h"
+#include "tests/support/executors.h"
 #include "tests/support/test.h"
 #include "vmm/base/error.h"
 
@@ -84,11 +85,11 @@ static enum mp_status fake_expert(struct fake *f, uint32_t layer, const struct m
 {
     const struct mp_rows *rows = &work->rows;
 
-    const bool here = work->executor == MP_EXECUTOR_DEVICE;
+    const bool here = work->executor == TEST_DEVICE;
     const uint32_t slices = f->world.shape.slices > 1 ? f->world.shape.slices : 1;
     const uint32_t unit = (layer * EXPERTS + work->expert) * slices + work->slice;
 
-    CHECK(here || work->executor == MP_EXECUTOR_CPU);
+    CHECK(here || work->executor == TEST_CPU || work->executor == TEST_EXECUTORS);
     CHECK(!here || world_pieces_are_right(&f->world, unit, work->pieces));
     CHECK_EQ(work->slices, 1);
     f->on_cpu += !here;
@@ -146,15 +147,40 @@ static const struct mp_step_ops all_ops = {
     .scores = fake_scores,
     .source_scores = fake_source,
     .shared = fake_shared,
-    .experts = fake_experts,
     .combine = fake_combine,
     .routed = fake_routed,
 };
 
 static struct fake fake;
 
+/* One more executor, which cannot have expert 1. */
+static struct fourth {
+    uint32_t begun;
+} fourth;
+
+static bool take_fourth(void *ctx, uint32_t layer, uint32_t expert)
+{
+    CHECK(ctx == &fourth && layer < LAYERS);
+    return expert != 1;
+}
+
+static enum mp_status begin_fourth(void *ctx, uint32_t layer, const struct mp_expert_work *work,
+                                   uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        CHECK_EQ(work[i].executor, TEST_EXECUTORS);
+    ((struct fourth *)ctx)->begun += count;
+    return fake_experts(&fake, layer, work, count);
+}
+
 static uint32_t fake_slots = 8, fake_slices = 1;
 static const struct mp_costs *fake_costs; /* not NULL: there is a CPU, too */
+static const struct mp_step_executor fake_executors[TEST_EXECUTORS + 1] = {
+    { .ctx = &fake, .begin = fake_experts },
+    { .ctx = &fake, .begin = fake_experts },
+    { .ctx = &fake, .begin = fake_experts },
+    { .ctx = &fourth, .begin = begin_fourth, .take = take_fourth },
+};
 
 static void open_fake(const struct mp_policy_names *names, const struct mp_step_ops *ops)
 {
@@ -169,12 +195,10 @@ static void open_fake(const struct mp_policy_names *names, const struct mp_step_
     };
     struct mp_step_config config = { .ops = ops,
                                      .ctx = &fake,
-                                     .executors = 1u << MP_EXECUTOR_DEVICE,
                                      .costs = fake_costs,
+                                     .executors = fake_executors,
                                      .clock = mp_clock_monotonic() };
 
-    if (fake_costs != NULL)
-        config.executors |= 1u << MP_EXECUTOR_CPU;
     memset(&fake, 0, sizeof(fake));
     world_open(&options, &fake.world);
     config.pager = fake.world.pager;
@@ -255,9 +279,9 @@ static void calls_come_in_order_grouped_by_expert(void)
 static void what_the_device_tier_cannot_take_goes_to_the_cpu(void)
 {
     static const char *const bounded[] = { "greedy", "beam", "exact" };
-    static const struct mp_costs costs = { .load_ns = 10,
-                                           .cpu_fixed_ns = 100,
-                                           .device_fixed_ns = 1 };
+    static const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 10,
+                                           .executors[TEST_CPU].fixed_ns = 100,
+                                           .executors[TEST_DEVICE].fixed_ns = 1 };
     static const float all_four[2 * EXPERTS] = { 0.6f, 0.4f, 0, 0, 0, 0, 0.6f, 0.4f };
     struct mp_policy_names names = demand_only;
 
@@ -278,6 +302,40 @@ static void what_the_device_tier_cannot_take_goes_to_the_cpu(void)
         fake_costs = NULL;
         fake_slots = 8;
     }
+}
+
+static void assign_in_turn(struct mp_policy *policy, const struct mp_assign_facts *facts,
+                           uint32_t *executors)
+{
+    (void)policy;
+    for (uint32_t i = 0; i < facts->count; i++)
+        executors[i] = i % 3 == 2 ? TEST_CPU : TEST_EXECUTORS;
+}
+
+/* Experts 0, 1, 2 and 3: the fourth executor gets 0 and 3, cannot have 1, and 2 is the CPU's. */
+static void each_executor_gets_its_own_work(void)
+{
+    static const float scores[2 * EXPERTS] = { 0.6f, 0.4f, 0, 0, 0, 0, 0.6f, 0.4f };
+    struct mp_costs costs = { TEST_THREE_EXECUTORS,
+                              .executors[TEST_EXECUTORS] = { .reads = MP_READS_HOST } };
+    struct mp_assign_ops ops;
+
+    costs.executor_count = TEST_EXECUTORS + 1;
+    fourth.begun = 0;
+    fake_costs = &costs;
+    open_fake(&demand_only, &all_ops);
+    ops = *fake.world.policies.assign_ops;
+    ops.assign = assign_in_turn;
+    fake.world.policies.assign_ops = &ops;
+    set_scores(scores, 2);
+    CHECK_EQ(run_layer(0), MP_OK);
+    CHECK_EQ(fourth.begun, 2);
+    CHECK_EQ(fake.on_cpu, 3);
+    CHECK_EQ(fake.world.counters.loads, 1);
+    CHECK_EQ(fake.world.counters.policy_strikes, 0);
+    layer_is_closed_and_sound();
+    close_fake();
+    fake_costs = NULL;
 }
 
 /* All slots there are: the next layer is guessed until all of it is resident, then never again. */
@@ -391,7 +449,7 @@ static void an_error_of_any_operation_closes_the_layer(void)
 
 static void numbers_out_of_range_are_refused(void)
 {
-    struct mp_step_config config = { .ops = &all_ops, .executors = 1 };
+    struct mp_step_config config = { .ops = &all_ops, .executors = fake_executors };
     struct mp_step *step = NULL;
 
     open_fake(&demand_only, &all_ops);
@@ -442,11 +500,11 @@ static void route_nonsense(struct mp_policy *policy, const struct mp_route_facts
 }
 
 static void assign_nonsense(struct mp_policy *policy, const struct mp_assign_facts *facts,
-                            enum mp_executor *executors)
+                            uint32_t *executors)
 {
     (void)policy;
     for (uint32_t i = 0; i < facts->count; i++)
-        executors[i] = i == 0 ? MP_EXECUTOR_CPU : (enum mp_executor)(99 + i);
+        executors[i] = i == 0 ? TEST_CPU : (99 + i);
 }
 
 static uint32_t choose_too_many(struct mp_policy *policy, const struct mp_prefetch_facts *facts,
@@ -533,6 +591,7 @@ int main(void)
     world_prepare();
     RUN(calls_come_in_order_grouped_by_expert);
     RUN(what_the_device_tier_cannot_take_goes_to_the_cpu);
+    RUN(each_executor_gets_its_own_work);
     RUN(slices_of_an_expert_stand_together);
     RUN(nobody_guesses_what_cannot_move);
     RUN(what_is_optional_may_be_missing);

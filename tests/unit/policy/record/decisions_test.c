@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/unit/policy/groups.h"
+#include "tests/support/executors.h"
 #include "tests/support/random.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
@@ -18,6 +19,7 @@
 enum { LAYERS = 3, EXPERTS = 8, TOP_K = 2, TOKENS_MAX = 3, SLOTS = 9, UNITS = LAYERS * EXPERTS };
 
 static struct mp_costs costs; /* what facts and the shape point to */
+static struct mp_costs alone; /* the same without anybody else than the home executor */
 static float hot[UNITS], pairs[UNITS * EXPERTS];
 static const uint32_t groups_of_layers[LAYERS] = { 0, 0, 1 };
 static const struct mp_calibration calibration = {
@@ -121,7 +123,7 @@ struct needs {
     uint32_t experts[EXPERTS], tokens[EXPERTS], count;
     float scores[EXPERTS];
     uint8_t resident[EXPERTS];
-    enum mp_executor executors[EXPERTS];
+    uint32_t executors[EXPERTS];
     uint32_t next_tokens[EXPERTS];
     struct mp_assign_facts facts;
 };
@@ -149,8 +151,7 @@ static void play_assign(struct play *play, uint32_t layer, uint32_t tokens, stru
         .tokens = n->tokens,
         .scores = n->scores,
         .resident = n->resident,
-        .executors = random_below(2) ? 1u << MP_EXECUTOR_DEVICE : (1u << MP_EXECUTOR_COUNT) - 1,
-        .costs = &costs,
+        .costs = random_below(2) ? &alone : &costs,
         .link_busy_ns = random_below(1000),
         .next_tokens = random_below(2) ? n->next_tokens : NULL,
         .next_resident = play->resident,
@@ -205,6 +206,8 @@ static void play_layer(struct play *play, uint32_t layer)
     uint32_t count;
 
     costs.load_ns = random_below(3); /* measured anew now and then */
+    alone = costs;
+    alone.executor_count = 1;
     play_route(play, layer, tokens);
     play_assign(play, layer, tokens, &needs);
     for (uint32_t i = 0; set->evict_ops->on_access != NULL && i < needs.count; i++)
@@ -237,7 +240,9 @@ static uint64_t play(struct mp_policies *set, unsigned steps)
     uint32_t units[UNITS];
 
     random_state = 5;
-    costs = (struct mp_costs){ .load_ns = 1, .cpu_token_ns = 7, .device_fixed_ns = 2 };
+    costs =
+        (struct mp_costs){ TEST_THREE_EXECUTORS, .load_ns = 1, .executors[TEST_CPU].token_ns = 7,
+                           .executors[TEST_DEVICE].fixed_ns = 2 };
     if (!set->partition_ops->global)
         set->partition_ops->quota(set->partition, &shape, play.quota);
     if (set->partition_ops->tops != NULL) {
@@ -414,8 +419,8 @@ static void no_damage_is_believed(void)
 static void logs_of_other_versions_are_named(void)
 {
     static const char *const parts[][2] = {
-        { "# moepager decisions v2\n", "# moepager decisions v1\n" },
-        { "\nabi 3\n", "\nabi 2\n" },
+        { "# moepager decisions v3\n", "# moepager decisions v2\n" },
+        { "\nabi 4\n", "\nabi 3\n" },
         { "\nevict ema\n", "\nevict emx\n" },
         { "option RANKS ", "option RANGS " },
     };

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "policy/replay/replay_int.h"
+#include "tests/support/executors.h"
 #include "tests/support/random.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
@@ -262,7 +263,8 @@ static void what_a_policy_lacks_is_told(void)
  */
 static void partitions_hear_what_is_routed_and_predicted(void)
 {
-    const struct mp_costs costs = { .load_ns = 1000, .device_fixed_ns = 10, .layer_ns = 10 };
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 1000,
+                                    .executors[TEST_DEVICE].fixed_ns = 10, .layer_ns = 10 };
     struct mp_replay_config config = {
         .evict = "lcp", .partition = "fixed-point", .budget_bytes = 60, .costs = &costs
     };
