@@ -58,7 +58,7 @@ void mp_engine_each_token(struct mp_engine *engine,
 static void multiply_rows(struct mp_engine *engine, const struct mp_product *p, size_t first,
                           size_t end, size_t tokens)
 {
-    const char *w = (const char *)p->w->data + first * p->w->cols * mp_wtype_bytes(p->w->type);
+    const char *w = (const char *)p->w->data + mp_wtype_bytes(p->w->type, first * p->w->cols);
 
     engine->config.kernels->matmul(p->y + first, p->y_stride, w, p->w->type, p->w->cols, p->x,
                                    p->x_stride, end - first, p->w->cols, tokens);
@@ -160,7 +160,7 @@ static void ffn_down_part(void *ctx, uint64_t part, unsigned thread)
 
         job->engine->config.kernels->matmul_blocked(
             work->y + first, H,
-            (const char *)down->data + first * down->cols * mp_wtype_bytes(down->type), down->type,
+            (const char *)down->data + mp_wtype_bytes(down->type, first * down->cols), down->type,
             down->cols, work[s].gate, down->cols, end - first, down->cols, work->tokens,
             work->add || s > 0);
     }

@@ -268,7 +268,7 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
 {
     const struct mp_model_config *m = engine->config.model;
     const struct mp_view *embed = &engine->config.weights->embed;
-    const size_t row_bytes = m->hidden * mp_wtype_bytes(embed->type);
+    const size_t row_bytes = mp_wtype_bytes(embed->type, m->hidden);
     const uint64_t start_ns = mp_timeline_now_ns(engine->config.timeline);
     enum mp_status status = check_batch(engine, batch);
 

@@ -30,6 +30,16 @@
 enum { OP_N = 0, OP_T = 1 };
 enum { TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14 };
 enum { COMPUTE_F32 = 68 };
+
+/* What cuBLAS calls the types that it multiplies with. */
+static const struct {
+    bool known;
+    int name;
+} cublas_types[MP_WTYPE_COUNT] = {
+    [MP_WTYPE_F32] = { true, TYPE_F32 },
+    [MP_WTYPE_BF16] = { true, TYPE_BF16 },
+    [MP_WTYPE_F16] = { true, TYPE_F16 },
+};
 enum { ALGORITHM_DEFAULT = -1 };
 
 typedef struct cublas_context *cublas_handle;
@@ -329,46 +339,44 @@ const char *mp_gemm_name(const struct mp_gemm *gemm)
 static enum mp_status run_cublas(struct mp_gemm *gemm, const struct lane *lane,
                                  const struct mp_cuda_matmul *p)
 {
-    static const int types[] = { TYPE_F32, TYPE_BF16, TYPE_F16 };
+    const struct mp_cuda_type *type = mp_cuda_type(p->type);
     const float one = 1, beta = p->accumulate ? 1 : 0;
-    const bool rounds = p->type != MP_WTYPE_F32;
+    const bool rounds = type->round != MP_CUDA_KERNEL_COUNT;
     const struct mp_cuda_round round = {
         .x = p->x, .to = lane->x, .width = p->cols, .tokens = p->tokens, .x_stride = p->x_stride
     };
     enum mp_status status = mp_gpu_enter(gemm->gpu);
 
     if (status == MP_OK && rounds)
-        status = mp_gpu_launch(gemm->gpu, lane->stream,
-                               p->type == MP_WTYPE_BF16 ? MP_CUDA_KERNEL_round_bf16
-                                                        : MP_CUDA_KERNEL_round_f16,
-                               &round);
+        status = mp_gpu_launch(gemm->gpu, lane->stream, type->round, &round);
     if (status != MP_OK)
         return status;
-    return check(
-        gemm,
-        gemm->call.gemm(lane->handle, OP_T, OP_N, (int)p->rows, (int)p->tokens, (int)p->cols, &one,
-                        (const void *)(uintptr_t)p->w, types[p->type], (int)p->w_stride,
-                        (const void *)(uintptr_t)(rounds ? lane->x : p->x), types[p->type],
-                        (int)(rounds ? p->cols : p->x_stride), &beta, (void *)(uintptr_t)p->y,
-                        TYPE_F32, (int)p->y_stride, COMPUTE_F32, ALGORITHM_DEFAULT),
-        "cublasGemmEx");
+    return check(gemm,
+                 gemm->call.gemm(
+                     lane->handle, OP_T, OP_N, (int)p->rows, (int)p->tokens, (int)p->cols, &one,
+                     (const void *)(uintptr_t)p->w, cublas_types[p->type].name, (int)p->w_stride,
+                     (const void *)(uintptr_t)(rounds ? lane->x : p->x), cublas_types[p->type].name,
+                     (int)(rounds ? p->cols : p->x_stride), &beta, (void *)(uintptr_t)p->y,
+                     TYPE_F32, (int)p->y_stride, COMPUTE_F32, ALGORITHM_DEFAULT),
+                 "cublasGemmEx");
 }
 
 enum mp_status mp_gemm_matmul(struct mp_gemm *gemm, mp_cu_stream stream,
                               const struct mp_cuda_matmul *params)
 {
-    const unsigned kernel =
-        params->tokens <= TOKENS_FEW ? MP_CUDA_KERNEL_gemv_f32 : MP_CUDA_KERNEL_gemm_f32;
+    const struct mp_cuda_type *type = mp_cuda_type(params->type);
     struct lane *lane = NULL;
     enum mp_status status = MP_OK;
 
     /* cuBLAS adds no bias; its numbers are ints; empty products are ours. */
-    if (params->tokens >= gemm->tokens_min && params->bias == 0 && params->rows > 0 &&
-        params->cols > 0 && (uint64_t)params->tokens * params->cols <= gemm->x_count_max)
+    if (params->tokens >= gemm->tokens_min && cublas_types[params->type].known &&
+        params->bias == 0 && params->rows > 0 && params->cols > 0 &&
+        (uint64_t)params->tokens * params->cols <= gemm->x_count_max)
         status = get_lane(gemm, stream, &lane);
     if (status != MP_OK)
         return status;
     if (lane != NULL)
         return run_cublas(gemm, lane, params);
-    return mp_gpu_launch(gemm->gpu, stream, (enum mp_cuda_kernel)(kernel + params->type), params);
+    return mp_gpu_launch(gemm->gpu, stream, params->tokens <= TOKENS_FEW ? type->gemv : type->gemm,
+                         params);
 }

@@ -23,7 +23,7 @@ void mp_model_id_make(const struct mp_model_config *config, const struct mp_weig
     for (uint32_t l = 0; l < config->layers; l++) {
         const struct mp_view *router = &weights->layers[l].router;
         const unsigned char *byte = router->data;
-        const size_t bytes = router->rows * router->cols * mp_wtype_bytes(router->type);
+        const size_t bytes = mp_wtype_bytes(router->type, router->rows * router->cols);
 
         for (size_t i = 0; config->is_moe[l] && i < bytes; i++)
             hash = (hash ^ byte[i]) * UINT64_C(1099511628211);

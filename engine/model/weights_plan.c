@@ -193,7 +193,7 @@ static enum mp_status want_piece(struct mp_weights_plan *plan, uint32_t unit, ui
         return mp_fail(MP_ERR_MODEL, "E_TENSOR_DTYPE",
                        "tensor '%s': got %s, need %s as in the gate of the same expert", name,
                        mp_wtype_name(type), mp_wtype_name(*expert_type));
-    const uint64_t row_bytes = cols * mp_wtype_bytes(type);
+    const uint64_t row_bytes = mp_wtype_bytes(type, cols);
 
     weights->units[unit].pieces[piece] =
         (struct mp_piece){ .file = tensor->file,
@@ -262,8 +262,8 @@ static enum mp_status want_fused_expert(struct mp_weights_plan *plan, uint32_t u
 static void add_zeros(struct mp_weights_plan *plan, uint32_t unit, uint32_t missing)
 {
     struct mp_weights *weights = plan->weights;
-    const uint64_t row_bytes = (uint64_t)plan->config->hidden *
-                               mp_wtype_bytes(weights->unit_types[unit / weights->slices.count]);
+    const uint64_t row_bytes =
+        mp_wtype_bytes(weights->unit_types[unit / weights->slices.count], plan->config->hidden);
     struct mp_unit *u = &weights->units[unit];
     const struct mp_piece *last = &u->pieces[MP_PIECE_DOWN];
 

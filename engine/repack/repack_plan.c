@@ -109,8 +109,7 @@ static uint64_t add_slice(struct mp_repack_plan *plan, const struct mp_model_con
             .piece = p,
             .first = first,
             .channels = channels,
-            .bytes =
-                (uint64_t)channels * model->hidden * mp_wtype_bytes(weights->unit_types[index]),
+            .bytes = mp_wtype_bytes(weights->unit_types[index], (size_t)channels * model->hidden),
         };
         bytes += item->bytes;
     }

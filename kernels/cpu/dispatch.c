@@ -54,26 +54,6 @@ const char *const mp_kernels_names[] = { "ref", NULL };
 static const struct candidate candidates[] = { { &mp_kernels_ref, ref_runs_here } };
 #endif
 
-size_t mp_wtype_bytes(enum mp_wtype type)
-{
-    switch (type) {
-    case MP_WTYPE_F32: return 4;
-    case MP_WTYPE_BF16:
-    case MP_WTYPE_F16: return 2;
-    default: return 0;
-    }
-}
-
-const char *mp_wtype_name(enum mp_wtype type)
-{
-    switch (type) {
-    case MP_WTYPE_F32: return "f32";
-    case MP_WTYPE_BF16: return "bf16";
-    case MP_WTYPE_F16: return "f16";
-    default: return "unknown";
-    }
-}
-
 /* The first candidate called `name` (any, if NULL) that this machine can run. */
 static const struct mp_kernels *pick(const char *name)
 {

@@ -4,13 +4,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cpu/types.h"
+
 /*
  * Arithmetic of a transformer on the CPU: pure functions on pointers and sizes. They allocate
  * nothing, take no lock, start no thread and cannot fail; threads are the caller's affair: it gives
  * each a range of rows, tokens or heads. This folder includes nothing else of the project.
  *
- * Weights are row-major (rows, cols) in one of the types below, at any byte address (files do not
- * align them). Activations are float, row-major (tokens, width) with a stride in elements.
+ * Weights are row-major (rows, cols) in one of the types of kernels/cpu/types.h, at any byte
+ * address (files do not align them); rows, and the ranges of columns that a call is about, are
+ * whole blocks of the type. Activations are float, row-major (tokens, width) with a stride in
+ * elements.
  *
  * Exact results. For one implementation the bits of an output element depend only on the values
  * that it is computed from: never on how many rows or tokens a call has, on where a range was
@@ -18,14 +22,8 @@
  * (An output that is NaN always is NaN, but which of the NaNs is left to the processor.)
  * Different implementations (ref, avx2, avx512) round differently and agree within a tolerance.
  */
-enum mp_wtype { MP_WTYPE_F32, MP_WTYPE_BF16, MP_WTYPE_F16, MP_WTYPE_COUNT };
-
 /* Columns of one block of matmul_blocked(): slices of an expert split only at its multiples. */
 #define MP_KERNEL_BLOCK_COLS 256
-
-/* Bytes of one element; 0 for values not listed. */
-size_t mp_wtype_bytes(enum mp_wtype type);
-const char *mp_wtype_name(enum mp_wtype type);
 
 struct mp_kernels {
     const char *name; /* "ref", "avx2", "avx512" */
@@ -36,7 +34,8 @@ struct mp_kernels {
     /*
      * y[t][r] = sum_c w[r][c] * x[t][c] for r < rows, t < tokens, c < cols.
      * w_stride, x_stride, y_stride: elements between rows. Weights come from memory once for up to
-     * 64 tokens. Copies of activations lie on the stack, 128 KiB.
+     * 64 tokens. Copies of activations, and of weights whose type has no loop of its own, lie on
+     * the stack: 160 KiB.
      */
     void (*matmul)(float *y, size_t y_stride, const void *w, enum mp_wtype type, size_t w_stride,
                    const float *x, size_t x_stride, size_t rows, size_t cols, size_t tokens);

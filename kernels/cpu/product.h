@@ -16,8 +16,9 @@
 #define STEP_COLS (2 * (size_t)LANES)
 #define BLOCK_COLS 512 /* of a partial sum of matmul */
 #define FEW 4
-#define ROW_BLOCK 96  /* rows whose blocks stay in the second level cache */
-#define RUN_TOKENS 64 /* tokens that are packed together */
+#define ROW_BLOCK 96    /* rows whose blocks stay in the second level cache */
+#define RUN_TOKENS 64   /* tokens that are packed together */
+#define CONVERT_ROWS 16 /* rows that become float together */
 
 /* The buffer on the stack for them; the second level cache has room for it. */
 #define PACK_FLOATS ((size_t)RUN_TOKENS * BLOCK_COLS)
@@ -63,7 +64,7 @@ struct panel {
     size_t width; /* cols in whole steps */
 };
 
-/* mp_wtype_bytes() as a constant. */
+/* Bytes of one element of the types that have tiles, as a constant. */
 INLINE size_t type_bytes(enum mp_wtype type)
 {
     return type == MP_WTYPE_F32 ? 4 : 2;
@@ -318,14 +319,48 @@ static void multiply_f16(const struct product *p)
     multiply(p, MP_WTYPE_F16);
 }
 
+/* The types that have a loop of their own here. */
+static void (*const multiply_of[MP_WTYPE_COUNT])(const struct product *p) = {
+    [MP_WTYPE_F32] = multiply_f32,
+    [MP_WTYPE_BF16] = multiply_bf16,
+    [MP_WTYPE_F16] = multiply_f16,
+};
+
+/*
+ * The others: a few rows become float at a time, a number of partial sums of them. A call that ends
+ * at a multiple of block_cols gives the same bits as one over all columns.
+ */
+static void multiply_converted(const struct product *p, const struct mp_wtype_info *type)
+{
+    float w[CONVERT_ROWS * BLOCK_COLS];
+
+    for (size_t r = 0; r < p->rows; r += CONVERT_ROWS) {
+        struct product part = *p;
+
+        part.w = (const void *)w;
+        part.y = p->y + r;
+        part.rows = min_size(p->rows - r, CONVERT_ROWS);
+        for (size_t c = 0; c == 0 || c < p->cols; c += BLOCK_COLS) {
+            part.cols = min_size(p->cols - c, BLOCK_COLS);
+            part.w_row_bytes = part.cols * sizeof(*w);
+            for (size_t i = 0; i < part.rows; i++)
+                type->convert(w + i * part.cols,
+                              p->w + (r + i) * p->w_row_bytes +
+                                  c / type->block_elements * type->block_bytes,
+                              part.cols);
+            part.x = p->x + c;
+            part.accumulate = p->accumulate || c > 0;
+            multiply_f32(&part);
+        }
+    }
+}
+
 static void multiply_any(const struct product *p, enum mp_wtype type)
 {
-    if (type == MP_WTYPE_F32)
-        multiply_f32(p);
-    else if (type == MP_WTYPE_BF16)
-        multiply_bf16(p);
+    if ((unsigned)type < MP_WTYPE_COUNT && multiply_of[type] != NULL)
+        multiply_of[type](p);
     else
-        multiply_f16(p);
+        multiply_converted(p, mp_wtype_info(type));
 }
 
 static void v_matmul(float *y, size_t y_stride, const void *w, enum mp_wtype type, size_t w_stride,
@@ -334,7 +369,7 @@ static void v_matmul(float *y, size_t y_stride, const void *w, enum mp_wtype typ
     struct product p = { .y = y,
                          .y_stride = y_stride,
                          .w = w,
-                         .w_row_bytes = w_stride * mp_wtype_bytes(type),
+                         .w_row_bytes = mp_wtype_bytes(type, w_stride),
                          .x = x,
                          .x_stride = x_stride,
                          .rows = rows,
@@ -352,7 +387,7 @@ static void v_matmul_blocked(float *y, size_t y_stride, const void *w, enum mp_w
     struct product p = { .y = y,
                          .y_stride = y_stride,
                          .w = w,
-                         .w_row_bytes = w_stride * mp_wtype_bytes(type),
+                         .w_row_bytes = mp_wtype_bytes(type, w_stride),
                          .x = x,
                          .x_stride = x_stride,
                          .rows = rows,

@@ -11,47 +11,14 @@
 #define CHUNK_COLS MP_KERNEL_BLOCK_COLS
 #define CHUNK_TOKENS 8
 
-static uint32_t f16_to_f32_bits(uint16_t half)
-{
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16;
-    uint32_t exponent = (half >> 10) & 0x1f, mantissa = half & 0x3ff;
-
-    if (exponent == 0x1f) /* Like the hardware, a signalling NaN becomes quiet. */
-        return sign | 0x7f800000 | mantissa << 13 | (mantissa != 0 ? 0x400000 : 0);
-    if (exponent == 0) {
-        if (mantissa == 0)
-            return sign;
-        for (exponent = 1; (mantissa & 0x400) == 0; exponent--)
-            mantissa <<= 1;
-        mantissa &= 0x3ff;
-    }
-    return sign | (exponent + 112) << 23 | mantissa << 13;
-}
-
-/* Works on bits, not floats, so that every NaN comes through as it is. */
 static void ref_convert(float *dst, const void *src, enum mp_wtype type, size_t count)
 {
-    const unsigned char *from = src;
-
-    if (count == 0)
-        return;
-    if (type == MP_WTYPE_F32) {
-        memcpy(dst, src, count * sizeof(*dst));
-        return;
-    }
-    for (size_t i = 0; i < count; i++) {
-        uint16_t half;
-        uint32_t bits;
-
-        memcpy(&half, from + i * sizeof(half), sizeof(half));
-        bits = type == MP_WTYPE_BF16 ? (uint32_t)half << 16 : f16_to_f32_bits(half);
-        memcpy(&dst[i], &bits, sizeof(bits));
-    }
+    mp_wtype_info(type)->convert(dst, src, count);
 }
 
 static const void *element(const void *w, enum mp_wtype type, size_t index)
 {
-    return (const unsigned char *)w + index * mp_wtype_bytes(type);
+    return (const unsigned char *)w + mp_wtype_bytes(type, index);
 }
 
 /* sums[t] += w[0..cols) . x[t][0..cols) for t < tokens <= CHUNK_TOKENS, cols <= CHUNK_COLS. */

@@ -23,14 +23,33 @@ INLINE void convert_as(float *dst, const unsigned char *src, enum mp_wtype type,
         v_store_n(dst + i, count - i, w_widen_n(src + i * type_bytes(type), type, count - i));
 }
 
+static void v_convert_f32(float *dst, const void *src, size_t count)
+{
+    convert_as(dst, src, MP_WTYPE_F32, count);
+}
+
+static void v_convert_bf16(float *dst, const void *src, size_t count)
+{
+    convert_as(dst, src, MP_WTYPE_BF16, count);
+}
+
+static void v_convert_f16(float *dst, const void *src, size_t count)
+{
+    convert_as(dst, src, MP_WTYPE_F16, count);
+}
+
+static void (*const convert_of[MP_WTYPE_COUNT])(float *dst, const void *src, size_t count) = {
+    [MP_WTYPE_F32] = v_convert_f32,
+    [MP_WTYPE_BF16] = v_convert_bf16,
+    [MP_WTYPE_F16] = v_convert_f16,
+};
+
 static void v_convert(float *dst, const void *src, enum mp_wtype type, size_t count)
 {
-    if (type == MP_WTYPE_F32)
-        convert_as(dst, src, MP_WTYPE_F32, count);
-    else if (type == MP_WTYPE_BF16)
-        convert_as(dst, src, MP_WTYPE_BF16, count);
+    if ((unsigned)type < MP_WTYPE_COUNT && convert_of[type] != NULL)
+        convert_of[type](dst, src, count);
     else
-        convert_as(dst, src, MP_WTYPE_F16, count);
+        mp_wtype_info(type)->convert(dst, src, count);
 }
 
 /*

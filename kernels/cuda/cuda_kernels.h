@@ -245,6 +245,15 @@ enum mp_cuda_kernel {
         MP_CUDA_KERNEL_COUNT
 };
 
+/* The kernels that read weights of one type. `round` makes activations of it, or is
+ * MP_CUDA_KERNEL_COUNT where activations stay as they are. */
+struct mp_cuda_type {
+    enum mp_cuda_kernel gemv, gemm, experts_up, experts_down, round;
+};
+
+/* For a value of enum mp_wtype; NULL: devices have no kernels for weights of this type. */
+const struct mp_cuda_type *mp_cuda_type(uint32_t type);
+
 /* How a kernel is launched for its parameter: blocks, threads of one, dynamic shared memory. */
 struct mp_cuda_grid {
     uint32_t x, y, z, threads, shared_bytes;

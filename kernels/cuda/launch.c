@@ -3,7 +3,10 @@
 
 #include <stddef.h>
 
+#include "kernels/cpu/types.h"
 #include "kernels/cuda/tiles.h"
+
+_Static_assert(MP_CUDA_KERNEL_embed == 0, "kernel 0 multiplies nothing");
 
 static const char *const names[MP_CUDA_KERNEL_COUNT] = {
 #define X(name, params) "mp_" #name,
@@ -16,6 +19,26 @@ static const uint32_t bytes[MP_CUDA_KERNEL_COUNT] = {
     MP_CUDA_KERNEL_MAP(X)
 #undef X
 };
+
+/* The kernels of one type, by the end of their names. */
+#define KERNELS_OF(type, rounding)                                              \
+    {                                                                           \
+        .gemv = MP_CUDA_KERNEL_gemv_##type, .gemm = MP_CUDA_KERNEL_gemm_##type, \
+        .experts_up = MP_CUDA_KERNEL_experts_up_##type,                         \
+        .experts_down = MP_CUDA_KERNEL_experts_down_##type, .round = rounding   \
+    }
+
+static const struct mp_cuda_type types[MP_WTYPE_COUNT] = {
+    [MP_WTYPE_F32] = KERNELS_OF(f32, MP_CUDA_KERNEL_COUNT),
+    [MP_WTYPE_BF16] = KERNELS_OF(bf16, MP_CUDA_KERNEL_round_bf16),
+    [MP_WTYPE_F16] = KERNELS_OF(f16, MP_CUDA_KERNEL_round_f16),
+};
+
+const struct mp_cuda_type *mp_cuda_type(uint32_t type)
+{
+    /* No type has kernel 0 for its products: that is another one. */
+    return type < MP_WTYPE_COUNT && types[type].gemv != 0 ? &types[type] : NULL;
+}
 
 const char *mp_cuda_kernel_name(enum mp_cuda_kernel kernel)
 {

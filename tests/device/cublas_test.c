@@ -120,7 +120,7 @@ static enum mp_status multiply(uint32_t tokens, uint64_t bias, uint32_t accumula
     const uint64_t y_bytes = TOKENS * ROWS * 4;
     enum mp_status status;
 
-    CHECK_EQ(mp_gpu_upload(t.gpu, t.stream, t.w, here_w(), ROWS * COLS * mp_wtype_bytes(type_now)),
+    CHECK_EQ(mp_gpu_upload(t.gpu, t.stream, t.w, here_w(), mp_wtype_bytes(type_now, ROWS * COLS)),
              MP_OK);
     CHECK_EQ(mp_gpu_upload(t.gpu, t.stream, t.x, here_x(), X_COUNT * 4), MP_OK);
     CHECK_EQ(mp_gpu_upload(t.gpu, t.stream, t.y, here_y(), y_bytes), MP_OK);

@@ -164,7 +164,7 @@ static void plain_router(const struct mp_engine *engine, uint32_t layer, const d
     CHECK(router->cols <= WIDTH_MAX);
     for (size_t e = 0; e < router->rows; e++) {
         mp_kernels_ref.convert(
-            row, (const char *)router->data + e * router->cols * mp_wtype_bytes(router->type),
+            row, (const char *)router->data + mp_wtype_bytes(router->type, e * router->cols),
             router->type, router->cols);
         scores[e] = 0;
         for (size_t i = 0; i < router->cols; i++)

@@ -248,7 +248,7 @@ static void multiply_part(void *ctx, unsigned thread, unsigned threads)
     const struct multiplication *m = ctx;
     size_t first = m->rows / 16 * thread / threads * 16;
     size_t end = thread + 1 == threads ? m->rows : m->rows / 16 * (thread + 1) / threads * 16;
-    const unsigned char *w = m->b->memory + first * m->cols * mp_wtype_bytes(m->type);
+    const unsigned char *w = m->b->memory + mp_wtype_bytes(m->type, first * m->cols);
 
     for (int i = 0; i < m->loops; i++) {
         if (m->blocked)
@@ -326,7 +326,7 @@ static double median_of_way(double seconds[READ_WAYS][REPEATS_MAX], int way, int
 /* Weights from memory; and so few of them that they stay in cache. */
 static struct few measure_few(struct bench *b, struct multiplication *m)
 {
-    const size_t row_bytes = m->cols * mp_wtype_bytes(m->type);
+    const size_t row_bytes = mp_wtype_bytes(m->type, m->cols);
     const size_t rows = CACHED_BYTES / row_bytes / 48 * 48 * b->team->count;
     double read_s[READ_WAYS][REPEATS_MAX], memory_s[REPEATS_MAX], cache_s[REPEATS_MAX];
     double ratio[REPEATS_MAX], bound_ratio[REPEATS_MAX];

@@ -175,7 +175,7 @@ void *check_table(struct check *check, const void *data, size_t bytes)
 /* Bits that are a finite number in every type. */
 void *check_weights(struct check *check, enum mp_wtype type, size_t count)
 {
-    void *to = check_space(check, count * mp_wtype_bytes(type));
+    void *to = check_space(check, mp_wtype_bytes(type, count));
 
     for (size_t i = 0; i < count; i++) {
         const uint32_t random = check_random(check);

@@ -90,7 +90,7 @@ static void embed(struct check *c, unsigned type, uint32_t width, uint32_t token
     for (uint32_t t = 0; t < tokens; t++)
         mp_kernels_ref.convert(want + (size_t)t * width,
                                (const char *)(uintptr_t)p.table +
-                                   (size_t)token[t] * width * mp_wtype_bytes((enum mp_wtype)type),
+                                   mp_wtype_bytes((enum mp_wtype)type, (size_t)token[t] * width),
                                (enum mp_wtype)type, width);
     check_near(c, MP_CUDA_KERNEL_embed, at(p.x), width, want, width, tokens, what);
     check_end(c);

@@ -39,7 +39,7 @@ static void matmul(struct check *c, bool gemm, unsigned type, uint32_t rows, uin
         (enum mp_cuda_kernel)((gemm ? MP_CUDA_KERNEL_gemm_f32 : MP_CUDA_KERNEL_gemv_f32) + type);
     const uint32_t stride = cols + gap;
     const size_t y_count = (size_t)tokens * (rows + gap);
-    const size_t shift = gap > 0 ? mp_wtype_bytes((enum mp_wtype)type) : 0;
+    const size_t shift = gap > 0 ? mp_wtype_bytes((enum mp_wtype)type, 1) : 0;
     const char *w = check_weights(c, (enum mp_wtype)type, (size_t)rows * stride + 1);
     const float *x = check_floats(c, (size_t)tokens * stride);
     struct mp_cuda_matmul p = { .w = check_at(w + shift),
@@ -198,7 +198,7 @@ static void experts(struct check *c, unsigned type, struct list *list, bool accu
     list->row = calloc(ranks, sizeof(uint32_t));
     if (list->work == NULL || list->row == NULL)
         exit(1);
-    fill_list(list, w, matrix * mp_wtype_bytes((enum mp_wtype)type), copies, accumulate);
+    fill_list(list, w, mp_wtype_bytes((enum mp_wtype)type, matrix), copies, accumulate);
     p.work = check_at(check_table(c, list->work, list->experts * sizeof(list->work[0])));
     p.row = check_at(check_copy(c, list->row, ranks * sizeof(uint32_t)));
     snprintf(what, sizeof(what), "%s, %u of %u x %u, %u tokens%s", type_name(type), list->experts,

@@ -12,12 +12,6 @@
 #define GEMV_TOKENS MP_DEVICE_FEW_TOKENS
 #define LONG_CONTEXT 1024u
 
-_Static_assert(MP_CUDA_KERNEL_gemv_bf16 == MP_CUDA_KERNEL_gemv_f32 + MP_WTYPE_BF16 &&
-                   MP_CUDA_KERNEL_gemv_f16 == MP_CUDA_KERNEL_gemv_f32 + MP_WTYPE_F16 &&
-                   MP_CUDA_KERNEL_gemm_bf16 == MP_CUDA_KERNEL_gemm_f32 + MP_WTYPE_BF16 &&
-                   MP_CUDA_KERNEL_gemm_f16 == MP_CUDA_KERNEL_gemm_f32 + MP_WTYPE_F16,
-               "kernels stand in the order of the types");
-
 static uint64_t address(const void *on_device)
 {
     return (uintptr_t)on_device;
@@ -66,9 +60,9 @@ enum mp_status mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_
     const struct mp_cuda_softmax softmax = {
         .x = scores, .width = experts, .tokens = tokens, .stride = experts
     };
-    const unsigned first =
-        tokens <= GEMV_TOKENS ? MP_CUDA_KERNEL_gemv_f32 : MP_CUDA_KERNEL_gemm_f32;
-    enum mp_status status = launch(device, (enum mp_cuda_kernel)(first + w->type), &params);
+    const struct mp_cuda_type *type = mp_cuda_type(w->type);
+    enum mp_status status =
+        launch(device, tokens <= GEMV_TOKENS ? type->gemv : type->gemm, &params);
 
     return status == MP_OK ? launch(device, MP_CUDA_KERNEL_softmax, &softmax) : status;
 }

@@ -231,14 +231,12 @@ static enum mp_status queue_experts(struct mp_device *device, uint32_t slice, ui
         .x_stride = m->hidden,
         .rows_max = tokens,
     };
-    enum mp_status status =
-        mp_gpu_launch(device->gpu, mp_device_stream(device),
-                      (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_up_f32 + g->type), &params);
+    enum mp_status status = mp_gpu_launch(device->gpu, mp_device_stream(device),
+                                          mp_cuda_type(g->type)->experts_up, &params);
 
     if (status == MP_OK)
         status = mp_gpu_launch(device->gpu, mp_device_stream(device),
-                               (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_down_f32 + g->type),
-                               &params);
+                               mp_cuda_type(g->type)->experts_down, &params);
     return status;
 }
 

@@ -9,14 +9,6 @@
 
 #define LIST_ALIGN 16u
 
-_Static_assert(MP_CUDA_KERNEL_experts_up_bf16 == MP_CUDA_KERNEL_experts_up_f32 + MP_WTYPE_BF16 &&
-                   MP_CUDA_KERNEL_experts_up_f16 == MP_CUDA_KERNEL_experts_up_f32 + MP_WTYPE_F16 &&
-                   MP_CUDA_KERNEL_experts_down_bf16 ==
-                       MP_CUDA_KERNEL_experts_down_f32 + MP_WTYPE_BF16 &&
-                   MP_CUDA_KERNEL_experts_down_f16 ==
-                       MP_CUDA_KERNEL_experts_down_f32 + MP_WTYPE_F16,
-               "kernels stand in the order of the types");
-
 /* Of the work lists of a layer: every slice of every expert in a list of its own at worst. */
 bool mp_device_list_bytes(const struct mp_engine_config *c, uint32_t slices, uint64_t *bytes_p)
 {
@@ -61,13 +53,10 @@ static enum mp_status launch_list(struct mp_device *device, struct mp_device_que
     params.hidden = params.x_stride = device->engine->config.model->hidden;
     params.top_k = device->engine->shape.top_k;
     if (status == MP_OK)
-        status =
-            mp_gpu_launch(device->gpu, queue->stream,
-                          (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_up_f32 + type), &params);
+        status = mp_gpu_launch(device->gpu, queue->stream, mp_cuda_type(type)->experts_up, &params);
     if (status == MP_OK)
         status =
-            mp_gpu_launch(device->gpu, queue->stream,
-                          (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_down_f32 + type), &params);
+            mp_gpu_launch(device->gpu, queue->stream, mp_cuda_type(type)->experts_down, &params);
     device->act_used += (uint64_t)rows * params.channels;
     return status;
 }

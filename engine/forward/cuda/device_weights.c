@@ -72,10 +72,23 @@ static enum mp_status place(struct loader *loader, const void **data_p, uint64_t
     return status;
 }
 
+static enum mp_status check_type(enum mp_wtype type)
+{
+    if (mp_cuda_type(type) != NULL)
+        return MP_OK;
+    return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                   "the model has weights of type %s, for which devices have no kernels; use "
+                   "--device cpu",
+                   mp_wtype_name(type));
+}
+
 static enum mp_status place_view(struct loader *loader, struct mp_view *view)
 {
-    return place(loader, &view->data,
-                 (uint64_t)view->rows * view->cols * mp_wtype_bytes(view->type));
+    const enum mp_status status = check_type(view->type);
+
+    if (status != MP_OK)
+        return status;
+    return place(loader, &view->data, mp_wtype_bytes(view->type, view->rows * view->cols));
 }
 
 static enum mp_status place_vector(struct loader *loader, const float **vector, uint64_t count)
@@ -174,8 +187,14 @@ enum mp_status mp_device_load_weights(struct mp_device *device)
 {
     const struct mp_weights *from = device->engine->config.weights;
     const uint32_t layers = device->engine->config.model->layers;
+    const uint32_t experts = device->engine->shape.layers * device->engine->shape.experts;
     struct loader loader = { .device = device };
-    enum mp_status status;
+    enum mp_status status = MP_OK;
+
+    for (uint32_t e = 0; e < experts && status == MP_OK; e++)
+        status = check_type(from->unit_types[e]);
+    if (status != MP_OK)
+        return status;
 
     device->weights = *from;
     device->weights.units = NULL;

@@ -88,7 +88,7 @@ static float element(uint64_t base, int type, uint64_t index)
                                                   : MP_WTYPE_F16;
     float value;
 
-    mp_kernels_ref.convert(&value, (const char *)(uintptr_t)base + index * mp_wtype_bytes(own), own,
+    mp_kernels_ref.convert(&value, (const char *)(uintptr_t)base + mp_wtype_bytes(own, index), own,
                            1);
     return value;
 }

@@ -63,7 +63,7 @@ static struct problem problem_create(enum mp_wtype type, size_t rows, size_t col
 {
     struct problem p = { .type = type, .rows = rows, .cols = cols, .tokens = tokens };
 
-    p.bytes = mp_wtype_bytes(type);
+    p.bytes = mp_wtype_bytes(type, 1);
     p.w_stride = cols + gap;
     p.x_stride = cols + 2 * gap;
     p.y_stride = rows + 3 * gap;
@@ -325,7 +325,7 @@ static void convert_is_exact(const struct mp_kernels *k)
 static void convert_stays_inside(const struct mp_kernels *k)
 {
     for (int type = 0; type < MP_WTYPE_COUNT; type++) {
-        size_t bytes = mp_wtype_bytes((enum mp_wtype)type);
+        size_t bytes = mp_wtype_bytes((enum mp_wtype)type, 1);
 
         for (size_t n = 0; n < 70; n++) {
             struct guarded src = guarded_alloc(n * bytes), dst = guarded_alloc(n * 4);
@@ -408,8 +408,8 @@ static void extremes_are_not_flushed(const struct mp_kernels *k)
         for (size_t c = 0; c < 20; c += 19) { /* in the body and in the tail */
             memset(w, 0, sizeof(w));
             memset(x, 0, sizeof(x));
-            memcpy(w + c * mp_wtype_bytes(cases[i].type), &cases[i].w,
-                   mp_wtype_bytes(cases[i].type));
+            memcpy(w + mp_wtype_bytes(cases[i].type, c), &cases[i].w,
+                   mp_wtype_bytes(cases[i].type, 1));
             x[c] = cases[i].x;
             k->matmul(&y, 1, w, cases[i].type, 20, x, 20, 1, 20, 1);
             CHECK(same(y, cases[i].y));
@@ -430,10 +430,10 @@ static void names_and_choice(void)
         if (mp_kernels_find(mp_kernels_names[i]) != NULL)
             CHECK_STR(mp_kernels_find(mp_kernels_names[i])->name, mp_kernels_names[i]);
     CHECK_STR(mp_kernels_names[i - 1], "ref");
-    CHECK_EQ(mp_wtype_bytes(MP_WTYPE_F32), 4);
-    CHECK_EQ(mp_wtype_bytes(MP_WTYPE_BF16), 2);
-    CHECK_EQ(mp_wtype_bytes(MP_WTYPE_F16), 2);
-    CHECK_EQ(mp_wtype_bytes(MP_WTYPE_COUNT), 0);
+    CHECK_EQ(mp_wtype_bytes(MP_WTYPE_F32, 3), 12);
+    CHECK_EQ(mp_wtype_bytes(MP_WTYPE_BF16, 3), 6);
+    CHECK_EQ(mp_wtype_bytes(MP_WTYPE_F16, 3), 6);
+    CHECK_EQ(mp_wtype_bytes(MP_WTYPE_COUNT, 3), 0);
     CHECK_STR(mp_wtype_name(MP_WTYPE_BF16), "bf16");
     CHECK_STR(mp_wtype_name(MP_WTYPE_COUNT), "unknown");
 }

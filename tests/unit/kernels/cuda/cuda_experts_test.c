@@ -164,7 +164,7 @@ static void addresses(void)
 {
     for (int type = 0; type < MP_WTYPE_COUNT; type++) {
         struct problem p = problem_make((enum mp_wtype)type, 40, 520, 4);
-        const size_t bytes = (size_t)p.channels * p.hidden * mp_wtype_bytes(p.type);
+        const size_t bytes = mp_wtype_bytes(p.type, (size_t)p.channels * p.hidden);
         const uint32_t rows[] = { 0, 5, 10 };
         float *aligned = new_ranks(&p), *odd = new_ranks(&p);
         struct mp_cuda_expert e = entry(&p, 0, 0, 3);
@@ -188,7 +188,7 @@ static void slices(void)
 {
     for (int type = 0; type < MP_WTYPE_COUNT; type++) {
         const struct problem p = problem_make((enum mp_wtype)type, 40, 600, 4);
-        const size_t bytes = mp_wtype_bytes(p.type);
+        const size_t bytes = mp_wtype_bytes(p.type, 1);
         const uint32_t rows[] = { 7, 2, 4 };
         float *whole = new_ranks(&p), *parts = new_ranks(&p);
         const struct mp_cuda_expert all = entry(&p, 0, 0, 3);

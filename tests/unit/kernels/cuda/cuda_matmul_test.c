@@ -85,7 +85,7 @@ static void gemv_values(void)
 static void same_bits_always(enum mp_wtype type, uint32_t rows, uint32_t cols, uint32_t tokens,
                              uint32_t checked)
 {
-    const size_t bytes = mp_wtype_bytes(type), count = (size_t)rows * cols;
+    const size_t bytes = mp_wtype_bytes(type, 1), count = (size_t)rows * cols;
     const void *w = weights(type, count);
     char *shifted_w = operand(count * bytes + 2);
     const float *x = floats((size_t)tokens * cols);

@@ -112,7 +112,7 @@ static inline void fill_weights(void *to, enum mp_wtype type, size_t count)
 
 static inline void *weights(enum mp_wtype type, size_t count)
 {
-    void *p = operand(count * mp_wtype_bytes(type));
+    void *p = operand(mp_wtype_bytes(type, count));
 
     fill_weights(p, type, count);
     return p;

@@ -84,7 +84,7 @@ static double element(const void *data, enum mp_wtype type, uint64_t i)
 {
     float value;
 
-    mp_kernels_ref.convert(&value, (const char *)data + i * mp_wtype_bytes(type), type, 1);
+    mp_kernels_ref.convert(&value, (const char *)data + mp_wtype_bytes(type, i), type, 1);
     return value;
 }
 
@@ -123,7 +123,7 @@ static void check_piece(struct tiny_model *model, const struct opened *opened, u
     char data[1024];
 
     CHECK_EQ(opened->weights->units[unit].piece_count, 3);
-    CHECK_EQ(p->bytes, count * mp_wtype_bytes(type));
+    CHECK_EQ(p->bytes, mp_wtype_bytes(type, count));
     CHECK_EQ(mp_files_read(mp_checkpoint_files(opened->checkpoint), p->file, p->offset_bytes,
                            p->bytes, data),
              MP_OK);
