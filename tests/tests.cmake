@@ -92,6 +92,14 @@ mp_test(model/engine_io_test LIBS mp_engine SOURCES tests/model/harness.c
 mp_fake_cuda(model/engine_io_test cuda-inclusive cuda-exclusive)
 mp_test(model/token_path_test LIBS mp_engine -Wl,--wrap=pthread_mutex_lock
     SOURCES tests/model/harness.c WRAP)
+mp_test(model/family_test LIBS mp_engine SOURCES tests/model/harness.c tests/model/rewrite.c
+    tests/model/tiny_model.c tests/model/repack_check.c)
+target_link_options(model_family_test PRIVATE -Wl,--wrap=mp_arch_at)
+mp_test(model/block_type_test LIBS mp_engine m SOURCES tests/model/harness.c tests/model/rewrite.c
+    tests/model/tiny_model.c tests/model/repack_check.c VARIANTS host cuda TIMEOUT 120)
+mp_fake_cuda(model/block_type_test cuda)
+target_link_options(model_block_type_test PRIVATE -Wl,--wrap=mp_wtype_info,--wrap=mp_dtype_info
+    -Wl,--wrap=mp_dtype_find,--wrap=mp_wtype_of,--wrap=mp_dtype_of)
 mp_test(model/generate_test LIBS mp_engine SOURCES tests/model/harness.c TIMEOUT 120)
 mp_test(unit/engine/tokenizer_cases_test LIBS mp_engine WRAP TIMEOUT 600)
 mp_test(unit/vmm/io/file_test LIBS mp_vmm)

@@ -31,8 +31,9 @@ policy/replay:      vmm/base policy policy/assign policy/record
 policy/sim:         vmm/base vmm/space policy policy/pager policy/replay
 engine/pool:        vmm/base vmm/topo
 engine/text:        vmm/base vmm/format
-engine/model:       vmm/* kernels/cpu policy
-engine/repack:      vmm/* policy engine/model
+engine/model:       vmm/* kernels/cpu policy engine/model/arch
+engine/model/arch:  vmm/base engine/model
+engine/repack:      vmm/* policy engine/model engine/model/arch
 engine/gpu:         vmm/* kernels/* policy
 engine/probe:       vmm/* kernels/* policy engine/pool engine/gpu
 engine/forward:     vmm/* kernels/cpu policy policy/pager policy/record policy/replay engine/model engine/pool engine/gpu engine/forward/cuda

@@ -65,13 +65,15 @@ enum mp_status mp_features_open(const char *path, const struct mp_model_id *id, 
         return mp_fail_no_memory("the features", sizeof(*f));
     f->id = *id;
     f->tokens = tokens;
-    f->layer[INPUT] = (struct mp_st_out_tensor){ .dtype = MP_ST_BF16,
+    f->layer[INPUT] = (struct mp_st_out_tensor){ .dtype = MP_DTYPE_BF16,
                                                  .dims = 2,
                                                  .shape = { tokens, id->hidden } };
-    f->layer[EXPERTS] =
-        (struct mp_st_out_tensor){ .dtype = MP_ST_I32, .dims = 2, .shape = { tokens, id->top_k } };
-    f->layer[WEIGHTS] =
-        (struct mp_st_out_tensor){ .dtype = MP_ST_F32, .dims = 2, .shape = { tokens, id->top_k } };
+    f->layer[EXPERTS] = (struct mp_st_out_tensor){ .dtype = MP_DTYPE_I32,
+                                                   .dims = 2,
+                                                   .shape = { tokens, id->top_k } };
+    f->layer[WEIGHTS] = (struct mp_st_out_tensor){ .dtype = MP_DTYPE_F32,
+                                                   .dims = 2,
+                                                   .shape = { tokens, id->top_k } };
     f->bf16 = calloc((size_t)tokens_max * id->hidden, sizeof(*f->bf16));
     status = f->bf16 != NULL ? open_file(f, path)
                              : mp_fail_no_memory("the features", tokens_max * id->hidden * 2ull);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/cli/commands.h"
+#include "engine/model/arch/arch.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 #include "vmm/backend/cuda/cuda_driver.h"
@@ -116,7 +117,7 @@ static void print_model(const struct mp_session *s)
     const struct mp_memory_plan *plan = &s->memory;
 
     printf("model           %s, %u layers (%u with experts), hidden %u, vocabulary %u\n",
-           mp_arch_name(m->arch), m->layers, m->moe_layers, m->hidden, m->vocab);
+           m->arch->name, m->layers, m->moe_layers, m->hidden, m->vocab);
     printf("attention       %u heads, %u key-value heads of %u, made for %u positions\n", m->heads,
            m->kv_heads, m->head_dim, m->positions_max);
     printf("experts         %u per layer, %u per token, %u channels; shared expert: %u channels\n",
@@ -156,7 +157,7 @@ static void json_model(const struct mp_session *s, struct mp_json_out *json)
     const struct mp_model_config *m = &s->model;
 
     mp_json_object_begin(json, "model");
-    mp_json_put_string(json, "architecture", mp_arch_name(m->arch));
+    mp_json_put_string(json, "architecture", m->arch->name);
     mp_json_put_u64(json, "layers", m->layers);
     mp_json_put_u64(json, "moe_layers", m->moe_layers);
     mp_json_put_u64(json, "hidden", m->hidden);

@@ -148,13 +148,13 @@ enum mp_status mp_calibration_write(const char *path, const struct mp_calibratio
 
     list_arrays(id, list, &count);
     for (int i = 0; i < ARRAYS; i++)
-        tensors[i] = (struct mp_st_out_tensor){ .dtype = MP_ST_F32,
+        tensors[i] = (struct mp_st_out_tensor){ .dtype = MP_DTYPE_F32,
                                                 .dims = 2,
                                                 .shape = { list[i].rows, list[i].cols } };
     for (int i = 0; i < ARRAYS; i++)
         snprintf(tensors[i].name, sizeof(tensors[i].name), "%s", list[i].name);
     tensors[ARRAYS] = (struct mp_st_out_tensor){
-        .name = "group", .dtype = MP_ST_F32, .dims = 1, .shape = { id->layers }
+        .name = "group", .dtype = MP_DTYPE_F32, .dims = 1, .shape = { id->layers }
     };
     status = mp_st_out_open(&out, path, MP_CALIBRATION_FORMAT, id, tokens, tensors, ARRAYS + 1);
     if (status != MP_OK)

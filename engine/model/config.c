@@ -1,33 +1,26 @@
+/*
+ * What a model's configuration says, read through the table of its family (engine/model/arch). Not
+ * what its tensors are: that is weights_plan.c.
+ */
 #include "engine/model/config.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/model/arch/arch.h"
 #include "vmm/format/json.h"
 
 #define CONFIG "config.json"
 #define GENERATION "generation_config.json"
 #define FILE_BYTES_MAX (16u << 20)
 
+/* Of the names of all families; a message takes no more. */
+#define LIST_BYTES 512
+
 #define FFN_MAX (1u << 20)
 #define VOCAB_MAX (1u << 22)
-
-/* What differs between the architectures before any tensor is looked at. */
-static const struct arch {
-    const char *name, *model_type;
-    uint32_t default_positions;
-    double default_eps, default_theta;
-} archs[MP_ARCH_COUNT] = {
-    [MP_ARCH_MIXTRAL] = { "MixtralForCausalLM", "mixtral", 131072, 1e-5, 1e6 },
-    [MP_ARCH_QWEN2_MOE] = { "Qwen2MoeForCausalLM", "qwen2_moe", 32768, 1e-6, 1e4 },
-    [MP_ARCH_QWEN3_MOE] = { "Qwen3MoeForCausalLM", "qwen3_moe", 32768, 1e-6, 1e4 },
-};
-
-const char *mp_arch_name(enum mp_arch arch)
-{
-    return (unsigned)arch < MP_ARCH_COUNT ? archs[arch].name : "?";
-}
 
 static enum mp_status read_u32(const json_t *root, const char *key, uint32_t min, uint32_t max,
                                uint32_t *value_p)
@@ -59,12 +52,12 @@ static enum mp_status unsupported(const char *key, const json_t *value, const ch
 
 static enum mp_status unsupported_arch(const char *key, const json_t *value)
 {
-    char got[MP_QUOTE_BYTES], list[MP_QUOTE_BYTES] = "";
+    char got[MP_QUOTE_BYTES], list[LIST_BYTES] = "";
+    size_t used = 0;
 
-    for (int i = 0; i < MP_ARCH_COUNT; i++) {
-        strcat(list, i > 0 ? ", " : "");
-        strcat(list, archs[i].name);
-    }
+    for (size_t i = 0; mp_arch_at(i) != NULL && used < sizeof(list); i++)
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "",
+                                 mp_arch_at(i)->name);
     return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
                    "key '%s' in '%s': got %s, this engine supports %s", key, CONFIG,
                    mp_json_describe(got, value), list);
@@ -78,13 +71,23 @@ static enum mp_status read_arch(const json_t *root, struct mp_model_config *conf
     const json_t *value = named ? json_array_get(list, 0) : json_object_get(root, key);
     const char *name = json_string_value(value);
 
-    for (int i = 0; name != NULL && i < MP_ARCH_COUNT; i++) {
-        if (strcmp(name, named ? archs[i].name : archs[i].model_type) == 0) {
-            config->arch = (enum mp_arch)i;
+    for (size_t i = 0; name != NULL && mp_arch_at(i) != NULL; i++) {
+        const struct mp_arch *arch = mp_arch_at(i);
+
+        if (strcmp(name, named ? arch->name : arch->model_type) == 0) {
+            config->arch = arch;
             return MP_OK;
         }
     }
     return unsupported_arch(key, value);
+}
+
+static enum mp_status read_switch(const json_t *root, const struct mp_arch_switch *from,
+                                  bool *value_p)
+{
+    *value_p = from->value;
+    return from->key == NULL ? MP_OK
+                             : mp_json_bool_or(root, from->key, CONFIG, from->value, value_p);
 }
 
 /* Things that change the result and that nothing below reads. */
@@ -112,12 +115,12 @@ static enum mp_status refuse_sliding_window(const json_t *root,
                                             const struct mp_model_config *config)
 {
     const json_t *window = json_object_get(root, "sliding_window");
-    bool used = config->arch == MP_ARCH_MIXTRAL;
+    bool used = false;
     json_t *types = NULL;
     enum mp_status status = mp_json_array_or_null(root, "layer_types", CONFIG, &types);
 
-    if (status == MP_OK && !used)
-        status = mp_json_bool_or(root, "use_sliding_window", CONFIG, false, &used);
+    if (status == MP_OK)
+        status = read_switch(root, &config->arch->switches.window, &used);
     if (status != MP_OK)
         return status;
     if (used && is_given(root, "sliding_window") &&
@@ -182,8 +185,8 @@ static enum mp_status read_rope(const json_t *root, struct mp_model_config *conf
 {
     enum mp_status status;
 
-    status = mp_json_double_or(root, "rope_theta", CONFIG, 1, 1e12,
-                               archs[config->arch].default_theta, &config->rope_theta);
+    status = mp_json_double_or(root, "rope_theta", CONFIG, 1, 1e12, config->arch->default_theta,
+                               &config->rope_theta);
     if (status == MP_OK)
         status = refuse_partial_rope(root);
     if (status == MP_OK)
@@ -229,7 +232,7 @@ static enum mp_status read_heads(const json_t *root, struct mp_model_config *con
 
 static enum mp_status read_sizes(const json_t *root, struct mp_model_config *config)
 {
-    const struct arch *arch = &archs[config->arch];
+    const struct mp_arch *arch = config->arch;
     uint64_t positions = 0;
     double eps = 0;
     enum mp_status status;
@@ -253,20 +256,14 @@ static enum mp_status read_sizes(const json_t *root, struct mp_model_config *con
     return status;
 }
 
-/* Which layers are MoE: every `step`-th one that is not listed. */
-static enum mp_status read_moe_layers(const json_t *root, struct mp_model_config *config)
+static enum mp_status read_dense_layers(const json_t *root, struct mp_model_config *config)
 {
-    uint64_t step = 1;
+    const char *key = config->arch->keys.dense_layers;
     json_t *list = NULL;
-    enum mp_status status;
+    enum mp_status status = mp_json_array_or_null(root, key, CONFIG, &list);
 
-    status = mp_json_u64_or(root, "decoder_sparse_step", CONFIG, 1, 1u << 20, 1, &step);
-    if (status == MP_OK)
-        status = mp_json_array_or_null(root, "mlp_only_layers", CONFIG, &list);
     if (status != MP_OK)
         return status;
-    for (uint32_t i = 0; i < config->layers; i++)
-        config->is_moe[i] = (i + 1) % step == 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *item = json_array_get(list, i);
         const json_int_t layer = json_integer_value(item);
@@ -275,24 +272,39 @@ static enum mp_status read_moe_layers(const json_t *root, struct mp_model_config
             char got[MP_QUOTE_BYTES];
 
             return mp_fail(MP_ERR_MODEL, "E_CONFIG",
-                           "key 'mlp_only_layers' in '%s': got %s, need layers from 0 to %" PRIu32,
-                           CONFIG, mp_json_describe(got, item), config->layers - 1);
+                           "key '%s' in '%s': got %s, need layers from 0 to %" PRIu32, key, CONFIG,
+                           mp_json_describe(got, item), config->layers - 1);
         }
         config->is_moe[layer] = false;
     }
     return MP_OK;
 }
 
+/* Which layers are MoE: every `step`-th one that is not listed. */
+static enum mp_status read_moe_layers(const json_t *root, struct mp_model_config *config)
+{
+    const struct mp_arch_keys *keys = &config->arch->keys;
+    uint64_t step = 1;
+    enum mp_status status = MP_OK;
+
+    if (keys->moe_step != NULL)
+        status = mp_json_u64_or(root, keys->moe_step, CONFIG, 1, 1u << 20, 1, &step);
+    if (status != MP_OK)
+        return status;
+    for (uint32_t i = 0; i < config->layers; i++)
+        config->is_moe[i] = (i + 1) % step == 0;
+    return keys->dense_layers != NULL ? read_dense_layers(root, config) : MP_OK;
+}
+
 static enum mp_status read_experts(const json_t *root, struct mp_model_config *config)
 {
-    const bool mixtral = config->arch == MP_ARCH_MIXTRAL;
+    const struct mp_arch_keys *keys = &config->arch->keys;
     /* Two names of one number; which one is written depends on the library's version. */
-    const char *experts = mixtral ? "num_local_experts" : "num_experts";
-    const char *other = mixtral ? "num_experts" : "num_local_experts";
+    const bool other = keys->experts[1] != NULL && !is_given(root, keys->experts[0]) &&
+                       is_given(root, keys->experts[1]);
+    const char *experts = keys->experts[other];
     enum mp_status status;
 
-    if (!is_given(root, experts) && is_given(root, other))
-        experts = other;
     status = read_u32(root, experts, 1, MP_EXPERTS_MAX, &config->experts);
     if (status == MP_OK)
         status = read_u32(root, "num_experts_per_tok", 1, MP_EXPERTS_PER_TOKEN_MAX,
@@ -304,47 +316,50 @@ static enum mp_status read_experts(const json_t *root, struct mp_model_config *c
                        "key 'num_experts_per_tok' in '%s': got %" PRIu32
                        ", need at most %s %" PRIu32,
                        CONFIG, config->experts_per_token, experts, config->experts);
-    return read_u32(root, mixtral ? "intermediate_size" : "moe_intermediate_size", 1, FFN_MAX,
-                    &config->expert_ffn);
+    return read_u32(root, keys->expert_ffn, 1, FFN_MAX, &config->expert_ffn);
 }
 
-static enum mp_status read_mixtral(struct mp_model_config *config)
+static enum mp_status read_switches(const json_t *root, struct mp_model_config *config)
 {
-    for (uint32_t i = 0; i < config->layers; i++)
-        config->is_moe[i] = true;
-    config->norm_topk = true;
-    return MP_OK;
-}
+    const struct mp_arch_switches *from = &config->arch->switches;
+    const struct {
+        const struct mp_arch_switch *from;
+        bool *to;
+    } switches[] = {
+        { &from->norm_topk, &config->norm_topk },
+        { &from->qkv_bias, &config->qkv_bias },
+        { &from->o_bias, &config->o_bias },
+        { &from->qk_norm, &config->qk_norm },
+    };
+    enum mp_status status = MP_OK;
 
-static enum mp_status read_qwen(const json_t *root, struct mp_model_config *config)
-{
-    const bool qwen3 = config->arch == MP_ARCH_QWEN3_MOE;
-    enum mp_status status = read_moe_layers(root, config);
-
-    if (status == MP_OK)
-        status = mp_json_bool_or(root, "norm_topk_prob", CONFIG, false, &config->norm_topk);
-    if (status == MP_OK)
-        status = mp_json_bool_or(root, qwen3 ? "attention_bias" : "qkv_bias", CONFIG, !qwen3,
-                                 &config->qkv_bias);
-    if (status == MP_OK && !qwen3)
-        status = read_u32(root, "shared_expert_intermediate_size", 1, FFN_MAX, &config->shared_ffn);
-    config->qk_norm = qwen3;
-    config->o_bias = qwen3 && config->qkv_bias;
+    for (size_t i = 0; status == MP_OK && i < MP_ARRAY_LEN(switches); i++)
+        status = read_switch(root, switches[i].from, switches[i].to);
     return status;
 }
 
-static enum mp_status count_moe_layers(const json_t *root, struct mp_model_config *config)
+/* The networks beside the routed experts: the shared expert, and those of layers without experts.
+ */
+static enum mp_status read_other_ffns(const json_t *root, struct mp_model_config *config)
 {
+    const struct mp_arch_keys *keys = &config->arch->keys;
+    enum mp_status status = MP_OK;
+
+    if (keys->shared_ffn != NULL)
+        status = read_u32(root, keys->shared_ffn, 1, FFN_MAX, &config->shared_ffn);
+    if (status != MP_OK)
+        return status;
     for (uint32_t i = 0; i < config->layers; i++)
         config->moe_layers += config->is_moe[i];
     if (config->moe_layers == 0)
         return mp_fail(MP_ERR_MODEL, "E_CONFIG",
-                       "'%s': no layer has experts (decoder_sparse_step, mlp_only_layers); "
-                       "need at least one",
-                       CONFIG);
+                       "'%s': no layer has experts (%s%s%s); need at least one", CONFIG,
+                       keys->moe_step != NULL ? keys->moe_step : "",
+                       keys->moe_step != NULL && keys->dense_layers != NULL ? ", " : "",
+                       keys->dense_layers != NULL ? keys->dense_layers : "");
     if (config->moe_layers == config->layers)
         return MP_OK;
-    return read_u32(root, "intermediate_size", 1, FFN_MAX, &config->dense_ffn);
+    return read_u32(root, keys->dense_ffn, 1, FFN_MAX, &config->dense_ffn);
 }
 
 /* One token id, or a list of them; null and absent leave *count_p alone. */
@@ -426,9 +441,11 @@ static enum mp_status read_config(const json_t *root, const json_t *generation,
     if (status == MP_OK)
         status = read_experts(root, &config);
     if (status == MP_OK)
-        status = config.arch == MP_ARCH_MIXTRAL ? read_mixtral(&config) : read_qwen(root, &config);
+        status = read_moe_layers(root, &config);
     if (status == MP_OK)
-        status = count_moe_layers(root, &config);
+        status = read_switches(root, &config);
+    if (status == MP_OK)
+        status = read_other_ffns(root, &config);
     if (status == MP_OK)
         status = read_special_tokens(root, CONFIG, &config);
     if (status == MP_OK)

@@ -21,10 +21,7 @@
 #define MP_EOS_MAX 16u
 #define MP_TOKEN_NONE UINT32_MAX
 
-enum mp_arch { MP_ARCH_MIXTRAL, MP_ARCH_QWEN2_MOE, MP_ARCH_QWEN3_MOE, MP_ARCH_COUNT };
-
-/* "MixtralForCausalLM", as in config.json; "?" for values not listed. */
-const char *mp_arch_name(enum mp_arch arch);
+struct mp_arch; /* a model family: engine/model/arch/arch.h */
 
 /* Of generation_config.json. Fields that it does not give have the library's neutral value. */
 struct mp_sampling_defaults {
@@ -35,16 +32,16 @@ struct mp_sampling_defaults {
 };
 
 struct mp_model_config {
-    enum mp_arch arch;
-    uint32_t vocab;         /* rows of the embedding, 1..2^22 */
-    uint32_t hidden;        /* width of the residual stream, 1..2^17 */
-    uint32_t layers;        /* 1..MP_LAYERS_MAX */
-    uint32_t heads;         /* query heads, 1..1024, a multiple of kv_heads */
-    uint32_t kv_heads;      /* >= 1 */
-    uint32_t head_dim;      /* even, 2..1024 */
-    uint32_t positions_max; /* what the model was made for, 1..2^24 */
-    float norm_eps;         /* of RMSNorm, > 0 */
-    double rope_theta;      /* > 0 */
+    const struct mp_arch *arch; /* keys and names of its family */
+    uint32_t vocab;             /* rows of the embedding, 1..2^22 */
+    uint32_t hidden;            /* width of the residual stream, 1..2^17 */
+    uint32_t layers;            /* 1..MP_LAYERS_MAX */
+    uint32_t heads;             /* query heads, 1..1024, a multiple of kv_heads */
+    uint32_t kv_heads;          /* >= 1 */
+    uint32_t head_dim;          /* even, 2..1024 */
+    uint32_t positions_max;     /* what the model was made for, 1..2^24 */
+    float norm_eps;             /* of RMSNorm, > 0 */
+    double rope_theta;          /* > 0 */
 
     uint32_t experts;           /* per MoE layer, 1..MP_EXPERTS_MAX */
     uint32_t experts_per_token; /* 1..MP_EXPERTS_PER_TOKEN_MAX, <= experts */

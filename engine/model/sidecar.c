@@ -175,10 +175,10 @@ enum mp_status mp_sidecar_read(const struct mp_sidecar *sidecar, const char *ten
     if (st == NULL)
         return mp_fail(MP_ERR_MODEL, "E_SIDECAR", "'%s' has no tensor '%s', need F32 %s",
                        sidecar->name, tensor, need_text);
-    if (st->dtype != MP_ST_F32 || st->dims != dims ||
+    if (st->dtype != MP_DTYPE_F32 || st->dims != dims ||
         memcmp(st->shape, need, dims * sizeof(need[0])) != 0)
         return mp_fail(MP_ERR_MODEL, "E_SIDECAR", "tensor '%s' in '%s' is %s %s, need F32 %s",
-                       tensor, sidecar->name, mp_st_dtype_name(st->dtype),
+                       tensor, sidecar->name, mp_dtype_name(st->dtype),
                        mp_st_shape_text(got_text, st->shape, st->dims), need_text);
     status = mp_files_read(sidecar->files, 0, st->offset_bytes, st->bytes, out);
     for (uint64_t i = 0; status == MP_OK && i < st->bytes / sizeof(float); i++) {

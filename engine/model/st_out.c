@@ -7,11 +7,11 @@
 
 uint64_t mp_st_out_bytes(const struct mp_st_out_tensor *tensor)
 {
-    uint64_t bytes = mp_st_dtype_bits(tensor->dtype) / 8;
+    uint64_t elements = 1, bytes = 0;
 
     for (uint32_t i = 0; i < tensor->dims; i++)
-        bytes *= tensor->shape[i];
-    return bytes;
+        elements *= tensor->shape[i];
+    return mp_dtype_bytes(tensor->dtype, elements, &bytes) ? bytes : 0;
 }
 
 static void write_text_u64(struct mp_json_out *json, const char *key, uint64_t value, int base)
@@ -41,7 +41,7 @@ static void write_header(FILE *file, const char *format, const struct mp_model_i
     mp_json_object_end(&json);
     for (size_t i = 0; i < count; i++) {
         mp_json_object_begin(&json, tensors[i].name);
-        mp_json_put_string(&json, "dtype", mp_st_dtype_name(tensors[i].dtype));
+        mp_json_put_string(&json, "dtype", mp_dtype_name(tensors[i].dtype));
         mp_json_array_begin(&json, "shape");
         for (uint32_t d = 0; d < tensors[i].dims; d++)
             mp_json_put_u64(&json, NULL, tensors[i].shape[d]);

@@ -11,7 +11,7 @@
  */
 struct mp_st_out_tensor {
     char name[64];
-    enum mp_st_dtype dtype;
+    enum mp_dtype dtype;
     uint32_t dims;
     uint64_t shape[3];
 };
@@ -25,7 +25,7 @@ enum mp_status mp_st_out_open(struct mp_st_out *st, const char *path, const char
                               const struct mp_model_id *id, uint64_t tokens,
                               const struct mp_st_out_tensor *tensors, size_t count) MP_MUST_CHECK;
 
-/* Bytes of a tensor's data. */
+/* Bytes of a tensor's data, which its writer has in memory: plain numbers that do fit. */
 uint64_t mp_st_out_bytes(const struct mp_st_out_tensor *tensor);
 
 /* Go on writing at this byte of the data. A failure stays until commit. */

@@ -62,11 +62,6 @@ struct mp_layer_weights {
 
 enum { MP_PIECE_GATE, MP_PIECE_UP, MP_PIECE_DOWN, MP_EXPERT_PIECES };
 
-/* Name of a piece of a slice behind the name of its expert, "...experts.7": `down` (H, channels).
- * No other program knows it; moepager repack writes it. */
-#define MP_SLICE_NAME "slices.%" PRIu32 ".%s.weight"
-extern const char *const mp_slice_pieces[MP_EXPERT_PIECES];
-
 struct mp_weights {
     struct mp_view embed;    // (V, H)
     const float *final_norm; // (H)
@@ -92,9 +87,9 @@ struct mp_weights_io {
 };
 
 /*
- * Check every tensor that `config` calls for against the checkpoint (present, shape, type: F32,
- * BF16 or F16), then read. Experts may be stored one by one or fused per layer (gate_up_proj and
- * down_proj with a leading expert dimension).
+ * Check every tensor that `config` calls for against the checkpoint (present, shape, a type
+ * of engine/model/types.h), then read. Experts may be stored one by one or fused per layer (two
+ * tensors with a leading expert dimension).
  *
  * io        NULL: direct, with a reader of its own choice
  * progress  may be NULL; counts the bytes of the tensors

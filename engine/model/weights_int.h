@@ -3,6 +3,8 @@
 
 #include "engine/model/weights.h"
 
+struct mp_name_numbers;
+
 /*
  * Inside of engine/model/weights.h: the plan says what is read from where to where. The address
  * goes to
@@ -37,6 +39,31 @@ struct mp_weights_plan {
     size_t run_count;
     uint64_t block_bytes;
 };
+
+/* The name of a tensor; none in a file is longer. */
+struct mp_tensor_name {
+    char text[MP_ST_NAME_BYTES_MAX + 1];
+};
+
+/* From a pattern of engine/model/arch/arch.h. MP_ERR_MODEL E_TENSOR_NAME: it is too long. */
+enum mp_status mp_weights_name(struct mp_tensor_name *name, const char *pattern,
+                               const struct mp_name_numbers *numbers) MP_MUST_CHECK;
+
+struct mp_tensor_need {
+    const char *name;
+    uint64_t shape[3]; /* the last one: elements of a row */
+    uint32_t dims;     /* 1 to 3 */
+};
+
+/* The tensor, if it has this shape and a type that the kernels read; it counts as used. Messages
+ * of E_TENSOR_MISSING, E_TENSOR_SHAPE, E_TENSOR_DTYPE name it. */
+enum mp_status mp_weights_find(struct mp_weights_plan *plan, const struct mp_tensor_need *need,
+                               const struct mp_tensor **tensor_p,
+                               enum mp_wtype *type_p) MP_MUST_CHECK;
+
+/* weights_experts.c: set slices; then, with the tables allocated, the units of one MoE layer. */
+enum mp_status mp_weights_count_slices(struct mp_weights_plan *plan) MP_MUST_CHECK;
+enum mp_status mp_weights_want_experts(struct mp_weights_plan *plan, uint32_t layer) MP_MUST_CHECK;
 
 /*
  * Find and check every tensor that the configuration calls for. Everything in `weights` is set but

@@ -8,13 +8,10 @@
 /* Inside of engine/repack/repack.h: what is written where, shared by the repack_*.c files. */
 #define MP_REPACK_BUFFER_BYTES (8u << 20)
 
-/* Longer than any name that is made here rather than taken from the model. */
-#define MP_REPACK_NAME_BYTES 96
-
 /* A tensor of the new files. */
 struct mp_repack_item {
     const char *name;
-    enum mp_st_dtype dtype;
+    enum mp_dtype dtype;
     uint32_t dims;
     uint64_t shape[MP_ST_DIMS_MAX];
     uint32_t file; /* that its bytes come from; UINT32_MAX: zeros */
@@ -49,8 +46,8 @@ struct mp_repack_plan {
     size_t item_count, item_capacity;
     size_t expert_items; /* the first so many belong to experts */
     uint32_t pad_count;
-    char (*names)[MP_REPACK_NAME_BYTES];
-    size_t name_count;
+    char *names; /* made here rather than taken from the model, name_bytes each */
+    size_t name_bytes, name_count;
     struct mp_repack_shard *shards;
     uint32_t shard_count;
     uint64_t fingerprint; /* of layout and source; a manifest with another one is not ours */

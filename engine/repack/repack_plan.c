@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/model/arch/arch.h"
+#include "engine/model/types.h"
 #include "engine/repack/repack_int.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/json_out.h"
@@ -26,7 +28,7 @@ static enum mp_status fail_size(void)
 
 static char *new_name(struct mp_repack_plan *plan)
 {
-    return plan->names[plan->name_count++];
+    return plan->names + plan->name_bytes * plan->name_count++;
 }
 
 static struct mp_repack_item *new_item(struct mp_repack_plan *plan)
@@ -34,31 +36,26 @@ static struct mp_repack_item *new_item(struct mp_repack_plan *plan)
     return &plan->items[plan->item_count++];
 }
 
-static enum mp_st_dtype dtype_of(enum mp_wtype type)
+/* The room that a made name takes: the longest of any pattern and any number. */
+static size_t name_bytes(const struct mp_arch *arch)
 {
-    return type == MP_WTYPE_BF16 ? MP_ST_BF16 : type == MP_WTYPE_F16 ? MP_ST_F16 : MP_ST_F32;
-}
+    const struct mp_name_numbers most = { UINT32_MAX, UINT32_MAX, UINT32_MAX };
+    size_t longest = sizeof(MP_PAD_PREFIX "4294967295") - 1;
 
-/* The name that published models give to a piece of an expert. */
-static void piece_name(char *out, enum mp_arch arch, uint32_t layer, uint32_t expert,
-                       uint32_t piece)
-{
-    static const char *const mixtral[] = { "w1", "w3", "w2" };
-    static const char *const qwen[] = { "gate_proj", "up_proj", "down_proj" };
+    for (uint32_t p = 0; p < MP_EXPERT_PIECES; p++) {
+        const size_t expert = mp_arch_format(NULL, 0, arch->expert[p], &most);
+        const size_t slice = mp_arch_format(NULL, 0, arch->slice[p], &most);
 
-    snprintf(out, MP_REPACK_NAME_BYTES, "model.layers.%" PRIu32 ".%s.experts.%" PRIu32 ".%s.weight",
-             layer, arch == MP_ARCH_MIXTRAL ? "block_sparse_moe" : "mlp", expert,
-             arch == MP_ARCH_MIXTRAL ? mixtral[piece] : qwen[piece]);
-}
+        longest = expert > longest ? expert : longest;
+        longest = slice > longest ? slice : longest;
+    }
+    for (int role = 0; role < MP_ROLE_COUNT; role++) {
+        const char *name = arch->names[role].name;
+        const size_t length = name != NULL ? mp_arch_format(NULL, 0, name, &most) : 0;
 
-/* The name of a piece of a slice, which only moepager knows. */
-static void slice_name(char *out, enum mp_arch arch, uint32_t layer, uint32_t expert,
-                       uint32_t slice, uint32_t piece)
-{
-    snprintf(out, MP_REPACK_NAME_BYTES,
-             "model.layers.%" PRIu32 ".%s.experts.%" PRIu32 "." MP_SLICE_NAME, layer,
-             arch == MP_ARCH_MIXTRAL ? "block_sparse_moe" : "mlp", expert, slice,
-             mp_slice_pieces[piece]);
+        longest = length > longest ? length : longest;
+    }
+    return longest + 1;
 }
 
 static void add_pad(struct mp_repack_plan *plan, uint32_t expert, uint64_t bytes)
@@ -66,9 +63,9 @@ static void add_pad(struct mp_repack_plan *plan, uint32_t expert, uint64_t bytes
     struct mp_repack_item *item = new_item(plan);
     char *name = new_name(plan);
 
-    snprintf(name, MP_REPACK_NAME_BYTES, MP_PAD_PREFIX "%" PRIu32, plan->pad_count++);
+    snprintf(name, plan->name_bytes, MP_PAD_PREFIX "%" PRIu32, plan->pad_count++);
     *item = (struct mp_repack_item){ .name = name,
-                                     .dtype = MP_ST_U8,
+                                     .dtype = MP_DTYPE_U8,
                                      .dims = 1,
                                      .shape = { bytes },
                                      .file = UINT32_MAX,
@@ -87,6 +84,8 @@ static uint64_t add_slice(struct mp_repack_plan *plan, const struct mp_model_con
     const uint32_t first = mp_slices_first(&plan->slices, slice);
     const uint32_t from = first / weights->slices.width; /* the old slice that it begins in */
     const struct mp_unit *unit = &weights->units[index * weights->slices.count + from];
+    const struct mp_name_numbers numbers = { layer, expert, slice };
+    const char *const *patterns = plan->slices.count > 1 ? model->arch->slice : model->arch->expert;
     uint64_t bytes = 0;
 
     for (uint32_t p = 0; p < MP_EXPERT_PIECES; p++) {
@@ -94,13 +93,10 @@ static uint64_t add_slice(struct mp_repack_plan *plan, const struct mp_model_con
         struct mp_repack_item *item = new_item(plan);
         char *name = new_name(plan);
 
-        if (plan->slices.count > 1)
-            slice_name(name, model->arch, layer, expert, slice, p);
-        else
-            piece_name(name, model->arch, layer, expert, p);
+        (void)mp_arch_format(name, plan->name_bytes, patterns[p], &numbers);
         *item = (struct mp_repack_item){
             .name = name,
-            .dtype = dtype_of(weights->unit_types[index]),
+            .dtype = mp_dtype_of(weights->unit_types[index]),
             .dims = 2,
             .shape = { down ? model->hidden : channels, down ? channels : model->hidden },
             .file = unit->pieces[p].file,
@@ -157,8 +153,10 @@ static int by_place(const void *a, const void *b)
 /* Larger elements first, then as the model's files have them. */
 static int by_element(const void *a, const void *b)
 {
-    const uint32_t x = mp_st_dtype_bits((*(const struct mp_tensor *const *)a)->st.dtype);
-    const uint32_t y = mp_st_dtype_bits((*(const struct mp_tensor *const *)b)->st.dtype);
+    const struct mp_dtype_info *s = mp_dtype_info((*(const struct mp_tensor *const *)a)->st.dtype);
+    const struct mp_dtype_info *t = mp_dtype_info((*(const struct mp_tensor *const *)b)->st.dtype);
+    const uint64_t x = (uint64_t)s->block_bytes * t->block_elements;
+    const uint64_t y = (uint64_t)t->block_bytes * s->block_elements;
 
     return x != y ? (x > y ? -1 : 1) : by_place(a, b);
 }
@@ -192,23 +190,25 @@ static void mark_expert_tensors(const struct mp_repack_plan *plan, struct mp_pie
     }
 }
 
-/* The router of a Mixtral layer is renamed together with the experts that are split; one name for
- * each layer of the model, however many tensors have names that look like its router's. */
+/* Where experts are split, tensors that were renamed together with their fusion get the family's
+ * own name back; one for each role and layer of the model, however many tensors have names that
+ * look like it. */
 static const char *new_name_of(struct mp_repack_plan *plan, const struct mp_model_config *model,
                                const char *name)
 {
-    char router[MP_REPACK_NAME_BYTES] = "";
-    uint32_t layer;
+    struct mp_name_numbers numbers = { .layer = 0 };
 
-    if (plan->report.fused && model->arch == MP_ARCH_MIXTRAL &&
-        sscanf(name, "model.layers.%" SCNu32, &layer) == 1 && layer < model->layers)
-        snprintf(router, sizeof(router), "model.layers.%" PRIu32 ".mlp.gate.weight", layer);
-    if (strcmp(name, router) != 0)
-        return name;
-    char *made = new_name(plan);
-    snprintf(made, MP_REPACK_NAME_BYTES, "model.layers.%" PRIu32 ".block_sparse_moe.gate.weight",
-             layer);
-    return made;
+    for (int role = MP_ROLE_LAYER; plan->report.fused && role < MP_ROLE_COUNT; role++) {
+        const struct mp_arch_name *names = &model->arch->names[role];
+
+        if (names->other == NULL || !mp_arch_match(names->other, name, &numbers.layer) ||
+            numbers.layer >= model->layers)
+            continue;
+        char *made = new_name(plan);
+        (void)mp_arch_format(made, plan->name_bytes, names->name, &numbers);
+        return made;
+    }
+    return name;
 }
 
 static void add_others(struct mp_repack_plan *plan, const struct mp_model_config *model,
@@ -258,6 +258,17 @@ static void count_reads(struct mp_repack_plan *plan, const struct mp_unit *unit)
     }
 }
 
+/* Are this layer's experts stored in other tensors than those that are named for each? */
+static bool is_fused(const struct mp_repack_plan *plan, const struct mp_model_config *model,
+                     uint32_t layer)
+{
+    char name[MP_ST_NAME_BYTES_MAX + 1];
+
+    (void)mp_arch_format(name, sizeof(name), model->arch->expert[MP_PIECE_GATE],
+                         &(struct mp_name_numbers){ .layer = layer });
+    return mp_checkpoint_find(plan->checkpoint, name) == NULL;
+}
+
 static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_model_config *model)
 {
     const size_t count = mp_checkpoint_count(plan->checkpoint), units = plan->weights->unit_count;
@@ -268,7 +279,9 @@ static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_mo
 
     plan->item_capacity = count + slices * (MP_EXPERT_PIECES + 1);
     plan->items = calloc(plan->item_capacity, sizeof(*plan->items));
-    plan->names = calloc(slices * (MP_EXPERT_PIECES + 1) + model->layers, sizeof(*plan->names));
+    plan->name_bytes = name_bytes(model->arch);
+    plan->names = calloc(slices * (MP_EXPERT_PIECES + 1) + (size_t)model->layers * MP_ROLE_COUNT,
+                         plan->name_bytes);
     if (tensors == NULL || pieces == NULL || in_unit == NULL || plan->items == NULL ||
         plan->names == NULL) {
         free(tensors);
@@ -287,13 +300,9 @@ static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_mo
     }
     mark_expert_tensors(plan, pieces, units * MP_EXPERT_PIECES, tensors, in_unit);
     for (uint32_t layer = 0; layer < model->layers; layer++) {
-        char name[MP_REPACK_NAME_BYTES];
-
         if (!model->is_moe[layer])
             continue;
-        piece_name(name, model->arch, layer, 0, MP_PIECE_GATE);
-        plan->report.fused |=
-            plan->weights->slices.count == 1 && mp_checkpoint_find(plan->checkpoint, name) == NULL;
+        plan->report.fused |= plan->weights->slices.count == 1 && is_fused(plan, model, layer);
         for (uint32_t i = 0; i < model->experts; i++)
             add_expert(plan, model, layer, i);
     }
@@ -403,7 +412,7 @@ static void write_header(const struct mp_repack_plan *plan, const struct mp_repa
         const struct mp_repack_item *item = &plan->items[i];
 
         mp_json_object_begin(&json, item->name);
-        mp_json_put_string(&json, "dtype", mp_st_dtype_name(item->dtype));
+        mp_json_put_string(&json, "dtype", mp_dtype_name(item->dtype));
         mp_json_array_begin(&json, "shape");
         for (uint32_t d = 0; d < item->dims; d++)
             mp_json_put_u64(&json, NULL, item->shape[d]);
@@ -475,6 +484,22 @@ static enum mp_status make_fingerprint(struct mp_repack_plan *plan)
     return MP_OK;
 }
 
+/* A slice takes columns of down: they have to be whole blocks of its type. */
+static enum mp_status check_blocks(const struct mp_repack_plan *plan,
+                                   const struct mp_model_config *model)
+{
+    for (uint32_t e = 0; plan->slices.count > 1 && e < model->moe_layers * model->experts; e++) {
+        const struct mp_dtype_info *type = mp_dtype_info(mp_dtype_of(plan->weights->unit_types[e]));
+
+        if (plan->slices.width % type->block_elements != 0)
+            return mp_fail(MP_ERR_CONFIG, "E_SLICES",
+                           "slices of %" PRIu32 " channels cut blocks of %s, which are %" PRIu32
+                           " channels; choose another --slices",
+                           plan->slices.width, type->name, type->block_elements);
+    }
+    return MP_OK;
+}
+
 enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_model_config *model,
                                    const struct mp_repack_config *config)
 {
@@ -488,6 +513,9 @@ enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_
                        "experts of %" PRIu32 " channels cannot have %" PRIu32
                        " slices, at most %u that all have some; choose another --slices",
                        model->expert_ffn, config->slices, MP_SLICES_MAX);
+    status = check_blocks(plan, model);
+    if (status != MP_OK)
+        return status;
     plan->report.slices_before = plan->weights->slices.count;
     plan->report.slices = plan->slices.count;
     plan->report.exact = mp_slices_exact(&plan->slices);

@@ -56,11 +56,21 @@ static bool find_overlap(const struct mp_repack_job *job, const struct mp_repack
     return true;
 }
 
-/* Channels [first, end) of one row of down, or of all rows of gate or up where `row_bytes` is that
- * of a channel; skip and bytes select from what they are together. */
+/* Bytes of so many channels: elements of a row of down, rows of gate or up. Whole blocks, and a
+ * part of a tensor that is there. */
+static uint64_t channel_bytes(const struct mp_repack_job *job, const struct mp_repack_item *item,
+                              uint64_t channels)
+{
+    const struct mp_dtype_info *type = mp_dtype_info(item->dtype);
+    const uint64_t each = item->piece == MP_PIECE_DOWN ? 1 : job->plan->hidden;
+
+    return channels * each / type->block_elements * type->block_bytes;
+}
+
+/* Channels of the item in one row of down, or in all rows of gate or up; skip and bytes select from
+ * what they are together. */
 static enum mp_status read_channels(struct mp_repack_job *job, const struct mp_repack_item *item,
-                                    uint64_t row, uint64_t channel_bytes, uint64_t skip,
-                                    uint64_t bytes, char *dst)
+                                    uint64_t row, uint64_t skip, uint64_t bytes, char *dst)
 {
     uint64_t at = 0; /* behind the overlaps so far */
     enum mp_status status = MP_OK;
@@ -72,12 +82,12 @@ static enum mp_status read_channels(struct mp_repack_job *job, const struct mp_r
 
         if (!find_overlap(job, item, s, item->first, item->first + item->channels, &o))
             continue;
-        here = o.channels * channel_bytes;
+        here = channel_bytes(job, item, o.channels);
         if (skip < at + here) {
             most = at + here - skip < bytes ? at + here - skip : bytes;
             status = read_some(job, s, o.piece,
-                               o.piece->offset_bytes + (row * o.width + o.first) * channel_bytes +
-                                   (skip - at),
+                               o.piece->offset_bytes +
+                                   channel_bytes(job, item, row * o.width + o.first) + (skip - at),
                                most, dst);
             skip += most;
             dst += most;
@@ -92,8 +102,7 @@ enum mp_status mp_repack_read(struct mp_repack_job *job, const struct mp_repack_
                               uint64_t at, uint64_t bytes, void *dst_)
 {
     const struct mp_files *files = mp_checkpoint_files(job->plan->checkpoint);
-    const uint64_t element_bytes = mp_st_dtype_bits(item->dtype) / 8;
-    const uint64_t row_bytes = item->channels * element_bytes; /* of down */
+    const uint64_t row_bytes = channel_bytes(job, item, item->channels); /* of down */
     enum mp_status status = MP_OK;
     char *dst = dst_;
 
@@ -104,14 +113,14 @@ enum mp_status mp_repack_read(struct mp_repack_job *job, const struct mp_repack_
     if (item->expert == UINT32_MAX)
         return mp_files_read(files, item->file, item->source_bytes + at, bytes, dst);
     if (item->piece != MP_PIECE_DOWN)
-        return read_channels(job, item, 0, job->plan->hidden * element_bytes, at, bytes, dst);
+        return read_channels(job, item, 0, at, bytes, dst);
     if (job->plan->weights->slices.count == job->plan->slices.count)
         return mp_files_read(files, item->file, item->source_bytes + at, bytes, dst);
     while (status == MP_OK && bytes > 0) {
         const uint64_t skip = at % row_bytes;
         const uint64_t now = row_bytes - skip < bytes ? row_bytes - skip : bytes;
 
-        status = read_channels(job, item, at / row_bytes, element_bytes, skip, now, dst);
+        status = read_channels(job, item, at / row_bytes, skip, now, dst);
         at += now;
         dst += now;
         bytes -= now;

@@ -36,15 +36,16 @@ static void check_table(const struct mp_st_table *table, uint64_t data_begin, ui
 
     for (size_t i = 0; i < table->count; i++) {
         const struct mp_st_tensor *tensor = &table->tensors[i];
-        unsigned __int128 bits = mp_st_dtype_bits(tensor->dtype);
+        const struct mp_dtype_info *type = mp_dtype_info(tensor->dtype);
+        unsigned __int128 bits = (unsigned __int128)type->block_bytes * 8;
 
-        FUZZ_CHECK(bits > 0 && tensor->dims <= MP_ST_DIMS_MAX);
+        FUZZ_CHECK(tensor->dims <= MP_ST_DIMS_MAX);
         FUZZ_CHECK(strlen(tensor->name) <= MP_ST_NAME_BYTES_MAX);
         for (uint32_t d = 0; d < tensor->dims; d++) {
             FUZZ_CHECK(bits <= UINT64_MAX);
             bits *= tensor->shape[d];
         }
-        FUZZ_CHECK(bits == (unsigned __int128)tensor->bytes * 8);
+        FUZZ_CHECK(bits == (unsigned __int128)tensor->bytes * 8 * type->block_elements);
         FUZZ_CHECK(tensor->offset_bytes == end);
         end += tensor->bytes;
         for (size_t k = 0; k < i && k < 64; k++)

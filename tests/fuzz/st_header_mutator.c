@@ -104,12 +104,12 @@ static void put(struct text *text, const char *format, ...)
 static uint64_t put_tensor(struct text *text, uint32_t *state, unsigned index, uint64_t begin,
                            enum broken broken)
 {
-    const enum mp_st_dtype dtype = (enum mp_st_dtype)(next_random(state) % MP_ST_DTYPE_COUNT);
+    const enum mp_dtype dtype = (enum mp_dtype)(next_random(state) % MP_DTYPE_COUNT);
     const uint32_t dims = next_random(state) % 5, odd_dim = next_random(state) % 8;
     uint64_t elements = 8;
     char dtype_text[32];
 
-    snprintf(dtype_text, sizeof(dtype_text), "\"%s\"", mp_st_dtype_name(dtype));
+    snprintf(dtype_text, sizeof(dtype_text), "\"%s\"", mp_dtype_name(dtype));
     if (broken == BREAK_NAME)
         put(text, "\"%s\":{", PICK(state, odd_names));
     else
@@ -127,7 +127,8 @@ static uint64_t put_tensor(struct text *text, uint32_t *state, unsigned index, u
     }
     for (uint32_t i = 0; broken == BREAK_SHAPE && i < odd_dim; i++)
         put(text, ",1");
-    const uint64_t end = begin + elements * mp_st_dtype_bits(dtype) / 8;
+    const uint64_t end =
+        begin + elements / mp_dtype_info(dtype)->block_elements * mp_dtype_info(dtype)->block_bytes;
 
     put(text, "],\"data_offsets\":[");
     if (broken == BREAK_BEGIN)

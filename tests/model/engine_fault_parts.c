@@ -375,12 +375,12 @@ static const struct mp_model_id llapor_id = { .layers = 2, .experts = 4, .top_k 
 static void write_llapor(const char *path)
 {
     static const struct mp_st_out_tensor tensors[] = {
-        { "layer.1.pca.weight", MP_ST_F32, 2, { 2, 8 } },
-        { "layer.1.pca.bias", MP_ST_F32, 1, { 2 } },
-        { "layer.1.in.weight", MP_ST_F32, 2, { 3, 10 } },
-        { "layer.1.in.bias", MP_ST_F32, 1, { 3 } },
-        { "layer.1.out.weight", MP_ST_F32, 2, { 4, 3 } },
-        { "layer.1.out.bias", MP_ST_F32, 1, { 4 } },
+        { "layer.1.pca.weight", MP_DTYPE_F32, 2, { 2, 8 } },
+        { "layer.1.pca.bias", MP_DTYPE_F32, 1, { 2 } },
+        { "layer.1.in.weight", MP_DTYPE_F32, 2, { 3, 10 } },
+        { "layer.1.in.bias", MP_DTYPE_F32, 1, { 3 } },
+        { "layer.1.out.weight", MP_DTYPE_F32, 2, { 4, 3 } },
+        { "layer.1.out.bias", MP_DTYPE_F32, 1, { 4 } },
     };
     struct mp_st_out out;
 

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <sys/stat.h>
 
+#include "engine/model/arch/arch.h"
 #include "tests/support/test.h"
 #include "vmm/base/error.h"
 
@@ -90,7 +91,7 @@ static void check_zeros(const struct opened *o, const struct mp_tensor *tensor)
     char bytes[MP_REPACK_ALIGN];
 
     CHECK(tensor->st.bytes < MP_REPACK_ALIGN);
-    CHECK_EQ(tensor->st.dtype, MP_ST_U8);
+    CHECK_EQ(tensor->st.dtype, MP_DTYPE_U8);
     CHECK_EQ(mp_files_read(mp_checkpoint_files(o->checkpoint), tensor->file,
                            tensor->st.offset_bytes, tensor->st.bytes, bytes),
              MP_OK);
@@ -105,7 +106,8 @@ static size_t check_others(const struct opened *in, const struct opened *out)
 
     for (size_t i = 0; i < mp_checkpoint_count(out->checkpoint); i++) {
         const struct mp_tensor *new = mp_checkpoint_tensor(out->checkpoint, i);
-        const uint32_t element_bytes = (mp_st_dtype_bits(new->st.dtype) + 7) / 8;
+        const struct mp_dtype_info *type = mp_dtype_info(new->st.dtype);
+        const uint32_t element_bytes = type->block_elements == 1 ? type->block_bytes : 1;
         const struct mp_tensor *old;
 
         CHECK_EQ(new->st.offset_bytes % element_bytes, 0);
@@ -118,7 +120,7 @@ static size_t check_others(const struct opened *in, const struct opened *out)
         count++;
         old = mp_checkpoint_find(in->checkpoint, new->st.name);
         if (old == NULL) /* only the router of a fused Mixtral has another name */
-            CHECK(in->model.arch == MP_ARCH_MIXTRAL &&
+            CHECK(in->model.arch == &mp_arch_mixtral &&
                   strstr(new->st.name, ".block_sparse_moe.gate.weight") != NULL);
         if (old == NULL)
             continue;
@@ -229,7 +231,7 @@ static void write_role(const struct opened *o, int role, FILE *file, bool header
             continue;
         if (header) {
             fprintf(file, "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[", *at > 0 ? ',' : '{',
-                    tensor->st.name, mp_st_dtype_name(tensor->st.dtype));
+                    tensor->st.name, mp_dtype_name(tensor->st.dtype));
             for (uint32_t d = 0; d < tensor->st.dims; d++)
                 fprintf(file, "%s%" PRIu64, d > 0 ? "," : "", tensor->st.shape[d]);
             fprintf(file, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *at,

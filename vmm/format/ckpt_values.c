@@ -5,38 +5,19 @@
 
 #include "vmm/format/checkpoint_int.h"
 
-/* A multiple of every element's size. */
+/* A multiple of the size of every plain number. */
 #define CHUNK_BYTES (4u << 20)
 
-/* Exponent and fraction of one floating-point type; all ones in the exponent: infinity or NaN. */
-struct float_form {
-    uint32_t bytes;
-    uint64_t exponent, fraction;
-};
-
-static bool float_form(enum mp_st_dtype dtype, struct float_form *form)
-{
-    switch (dtype) {
-    case MP_ST_F16: *form = (struct float_form){ 2, 0x7c00, 0x03ff }; return true;
-    case MP_ST_BF16: *form = (struct float_form){ 2, 0x7f80, 0x007f }; return true;
-    case MP_ST_F32: *form = (struct float_form){ 4, 0x7f800000, 0x007fffff }; return true;
-    case MP_ST_F64:
-        *form = (struct float_form){ 8, UINT64_C(0x7ff) << 52, (UINT64_C(1) << 52) - 1 };
-        return true;
-    default: return false;
-    }
-}
-
 /* The first element in [0, count) that is not finite, or count. */
-static uint64_t find_not_finite(const struct float_form *form, const char *data, uint64_t count,
+static uint64_t find_not_finite(const struct mp_dtype_info *type, const char *data, uint64_t count,
                                 bool *nan_p)
 {
     for (uint64_t i = 0; i < count; i++) {
         uint64_t bits = 0;
 
-        memcpy(&bits, data + i * form->bytes, form->bytes); /* little-endian */
-        if ((bits & form->exponent) == form->exponent) {
-            *nan_p = (bits & form->fraction) != 0;
+        memcpy(&bits, data + i * type->block_bytes, type->block_bytes); /* little-endian */
+        if ((bits & type->exponent) == type->exponent) {
+            *nan_p = (bits & type->fraction) != 0;
             return i;
         }
     }
@@ -54,10 +35,10 @@ static enum mp_status scan_tensor(struct scan *scan, const struct mp_tensor *ten
 {
     const struct mp_files *files = scan->checkpoint->files;
     char name[MP_QUOTE_BYTES], file[MP_QUOTE_BYTES];
-    struct float_form form;
+    const struct mp_dtype_info *type = mp_dtype_info(tensor->st.dtype);
     bool nan = false;
 
-    if (!float_form(tensor->st.dtype, &form)) {
+    if (type->exponent == 0) {
         scan->done_bytes += tensor->st.bytes;
         return MP_OK;
     }
@@ -70,15 +51,15 @@ static enum mp_status scan_tensor(struct scan *scan, const struct mp_tensor *ten
             mp_files_read(files, tensor->file, tensor->st.offset_bytes + at, bytes, scan->buffer);
         if (status != MP_OK)
             return status;
-        const uint64_t bad = find_not_finite(&form, scan->buffer, bytes / form.bytes, &nan);
-        if (bad < bytes / form.bytes) {
+        const uint64_t bad = find_not_finite(type, scan->buffer, bytes / type->block_bytes, &nan);
+        if (bad < bytes / type->block_bytes) {
             const char *file_name = mp_files_name(files, tensor->file);
 
             return mp_fail(MP_ERR_MODEL, "E_CKPT_VALUE",
                            "tensor '%s' in '%s': element %" PRIu64 " is %s",
                            mp_quote(name, tensor->st.name, strlen(tensor->st.name)),
-                           mp_quote(file, file_name, strlen(file_name)), at / form.bytes + bad,
-                           nan ? "NaN" : "infinite");
+                           mp_quote(file, file_name, strlen(file_name)),
+                           at / type->block_bytes + bad, nan ? "NaN" : "infinite");
         }
         scan->done_bytes += bytes;
         if (scan->progress != NULL &&

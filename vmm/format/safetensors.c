@@ -8,25 +8,6 @@
 #include "vmm/format/json.h"
 #include "vmm/base/checked.h"
 
-static const struct dtype {
-    const char *name;
-    uint32_t bits;
-} dtypes[MP_ST_DTYPE_COUNT] = {
-#define X(name, bits) [MP_ST_##name] = { #name, bits },
-    MP_ST_DTYPE_MAP(X)
-#undef X
-};
-
-const char *mp_st_dtype_name(enum mp_st_dtype dtype)
-{
-    return (unsigned)dtype < MP_ST_DTYPE_COUNT ? dtypes[dtype].name : "?";
-}
-
-uint32_t mp_st_dtype_bits(enum mp_st_dtype dtype)
-{
-    return (unsigned)dtype < MP_ST_DTYPE_COUNT ? dtypes[dtype].bits : 0;
-}
-
 const char *mp_st_shape_text(char out[MP_QUOTE_BYTES], const uint64_t *shape, uint32_t dims)
 {
     size_t used = 1;
@@ -77,14 +58,8 @@ static bool as_u64(const json_t *value, uint64_t *out)
 static enum mp_status parse_dtype(const struct parse *parse, const json_t *value,
                                   struct mp_st_tensor *tensor)
 {
-    const char *name = json_string_value(value);
-
-    for (int i = 0; name != NULL && i < MP_ST_DTYPE_COUNT; i++) {
-        if (strcmp(name, dtypes[i].name) == 0) {
-            tensor->dtype = (enum mp_st_dtype)i;
-            return MP_OK;
-        }
-    }
+    if (mp_dtype_find(json_string_value(value), &tensor->dtype))
+        return MP_OK;
     return wrong_field(parse, "E_ST_DTYPE", "dtype", value, "a type of the format such as 'BF16'");
 }
 
@@ -105,11 +80,14 @@ static enum mp_status parse_shape(const struct parse *parse, const json_t *value
     return MP_OK;
 }
 
-/* The product is taken in bits; it is 0 only where a dimension is 0, as an overflow is refused. */
+/* The product is taken in bits of a block for each element, which bounds all that follows; it is 0
+ * only where a dimension is 0, as an overflow is refused. */
 static enum mp_status shape_bytes(const struct parse *parse, const struct mp_st_tensor *tensor,
                                   uint64_t *bytes_p)
 {
-    uint64_t bits = mp_st_dtype_bits(tensor->dtype);
+    const struct mp_dtype_info *type = mp_dtype_info(tensor->dtype);
+    const uint64_t block_bits = (uint64_t)type->block_bytes * 8;
+    uint64_t bits = block_bits;
     char shape[MP_QUOTE_BYTES];
 
     mp_st_shape_text(shape, tensor->shape, tensor->dims);
@@ -117,13 +95,13 @@ static enum mp_status shape_bytes(const struct parse *parse, const struct mp_st_
         if (!mp_mul_u64(bits, tensor->shape[i], &bits))
             return mp_fail(MP_ERR_MODEL, "E_ST_OVERFLOW",
                            "tensor '%s' in '%s': the size of %s %s does not fit in 64 bits",
-                           parse->tensor, parse->file, mp_st_dtype_name(tensor->dtype), shape);
+                           parse->tensor, parse->file, type->name, shape);
     }
-    if (bits % 8 != 0)
-        return mp_fail(MP_ERR_MODEL, "E_ST_SUBBYTE",
-                       "tensor '%s' in '%s': %s %s is %" PRIu64 " bits, not a whole byte",
-                       parse->tensor, parse->file, mp_st_dtype_name(tensor->dtype), shape, bits);
-    *bytes_p = bits / 8;
+    if (!mp_dtype_bytes(tensor->dtype, bits / block_bits, bytes_p))
+        return mp_fail(
+            MP_ERR_MODEL, "E_ST_SUBBYTE",
+            "tensor '%s' in '%s': %s %s has %" PRIu64 " elements, need a multiple of %" PRIu32,
+            parse->tensor, parse->file, type->name, shape, bits / block_bits, type->block_elements);
     return MP_OK;
 }
 
@@ -162,7 +140,7 @@ static enum mp_status parse_offsets(const struct parse *parse, const json_t *val
         return mp_fail(MP_ERR_MODEL, "E_ST_SIZE",
                        "tensor '%s' in '%s': data_offsets give %" PRIu64 " bytes, %s %s needs "
                        "%" PRIu64,
-                       parse->tensor, parse->file, end - begin, mp_st_dtype_name(tensor->dtype),
+                       parse->tensor, parse->file, end - begin, mp_dtype_name(tensor->dtype),
                        mp_st_shape_text(shape, tensor->shape, tensor->dims), bytes);
     tensor->offset_bytes = parse->data_begin + begin;
     tensor->bytes = bytes;

@@ -2,6 +2,7 @@
 #define MP_ENGINE_SAFETENSORS_H
 
 #include "vmm/base/error.h"
+#include "vmm/format/types.h"
 
 /*
  * The header of a safetensors file: 8 bytes of length, that many bytes of JSON, then the data.
@@ -27,46 +28,9 @@
 #define MP_ST_NAME_BYTES_MAX 1024u
 #define MP_ST_DIMS_MAX 8u
 
-/* Name as in the file, bits of one element. */
-#define MP_ST_DTYPE_MAP(X) \
-    X(BOOL, 8)             \
-    X(U8, 8)               \
-    X(I8, 8)               \
-    X(U16, 16)             \
-    X(I16, 16)             \
-    X(U32, 32)             \
-    X(I32, 32)             \
-    X(U64, 64)             \
-    X(I64, 64)             \
-    X(F16, 16)             \
-    X(BF16, 16)            \
-    X(F32, 32)             \
-    X(F64, 64)             \
-    X(C64, 64)             \
-    X(F8_E4M3, 8)          \
-    X(F8_E5M2, 8)          \
-    X(F8_E8M0, 8)          \
-    X(F8_E4M3FNUZ, 8)      \
-    X(F8_E5M2FNUZ, 8)      \
-    X(F6_E2M3, 6)          \
-    X(F6_E3M2, 6)          \
-    X(F4, 4)
-
-enum mp_st_dtype {
-#define X(name, bits) MP_ST_##name,
-    MP_ST_DTYPE_MAP(X)
-#undef X
-        MP_ST_DTYPE_COUNT
-};
-
-/* "BF16"; "?" for values not listed. */
-const char *mp_st_dtype_name(enum mp_st_dtype dtype);
-/* Bits of one element; 0 for values not listed. */
-uint32_t mp_st_dtype_bits(enum mp_st_dtype dtype);
-
 struct mp_st_tensor {
     const char *name; /* UTF-8 without NUL inside; owned by the table */
-    enum mp_st_dtype dtype;
+    enum mp_dtype dtype;
     uint32_t dims;
     uint64_t shape[MP_ST_DIMS_MAX];
     uint64_t offset_bytes; /* from the start of the file */

@@ -1,6 +1,7 @@
 /* config.json and generation_config.json: three architectures, defaults, ranges, refusals. */
 #include <jansson.h>
 
+#include "engine/model/arch/arch.h"
 #include "engine/model/config.h"
 #include "tests/model/fails.h"
 
@@ -76,7 +77,7 @@ static void mixtral_is_read(void)
 {
     const struct mp_model_config c = parse_ok(mixtral, "{}", NULL);
 
-    CHECK_EQ(c.arch, MP_ARCH_MIXTRAL);
+    CHECK(c.arch == &mp_arch_mixtral);
     CHECK_EQ(c.vocab, 32000);
     CHECK_EQ(c.hidden, 4096);
     CHECK_EQ(c.layers, 32);
@@ -104,7 +105,7 @@ static void qwen2_moe_is_read(void)
 {
     struct mp_model_config c = parse_ok(qwen2, "{}", NULL);
 
-    CHECK_EQ(c.arch, MP_ARCH_QWEN2_MOE);
+    CHECK(c.arch == &mp_arch_qwen2_moe);
     CHECK_EQ(c.experts, 60);
     CHECK_EQ(c.expert_ffn, 1408);
     CHECK_EQ(c.shared_ffn, 5632);
@@ -125,7 +126,7 @@ static void qwen3_moe_is_read(void)
 {
     struct mp_model_config c = parse_ok(qwen3, "{}", NULL);
 
-    CHECK_EQ(c.arch, MP_ARCH_QWEN3_MOE);
+    CHECK(c.arch == &mp_arch_qwen3_moe);
     CHECK_EQ(c.head_dim, 128);
     CHECK_EQ(c.experts, 128);
     CHECK(c.rope_theta == 1e6);
@@ -149,8 +150,8 @@ static void missing_fields_have_the_library_s_defaults(void)
     CHECK(!parse_ok(qwen3, "{}", "norm_topk_prob").norm_topk);
     CHECK_EQ(parse_ok(qwen2, "{}", "max_position_embeddings").positions_max, 32768);
     CHECK_EQ(parse_ok(mixtral, "{\"num_key_value_heads\":null}", NULL).kv_heads, 32);
-    CHECK_EQ(parse_ok(mixtral, "{\"model_type\":\"mixtral\"}", "architectures").arch,
-             MP_ARCH_MIXTRAL);
+    CHECK(parse_ok(mixtral, "{\"model_type\":\"mixtral\"}", "architectures").arch ==
+          &mp_arch_mixtral);
     CHECK_EQ(parse_ok(qwen3, "{\"hidden_act\":\"swish\"}", NULL).layers, 48);
 }
 

@@ -39,7 +39,7 @@ static void tensors_come_in_the_order_of_their_offsets(void)
     CHECK_EQ(parse_n(json, strlen(json), 28, &table), MP_OK);
     CHECK_EQ(table.count, 2);
     CHECK_STR(table.tensors[0].name, "a");
-    CHECK_EQ(table.tensors[0].dtype, MP_ST_BF16);
+    CHECK_EQ(table.tensors[0].dtype, MP_DTYPE_BF16);
     CHECK_EQ(table.tensors[0].offset_bytes, 8 + strlen(json));
     CHECK_EQ(table.tensors[0].bytes, 4);
     CHECK_STR(table.tensors[1].name, "b");
@@ -53,18 +53,19 @@ static void tensors_come_in_the_order_of_their_offsets(void)
 
 static void every_dtype_has_its_size(void)
 {
-    for (int i = 0; i < MP_ST_DTYPE_COUNT; i++) {
-        const uint64_t bytes = mp_st_dtype_bits((enum mp_st_dtype)i); /* 8 elements */
+    for (int i = 0; i < MP_DTYPE_COUNT; i++) {
+        const struct mp_dtype_info *type = mp_dtype_info((enum mp_dtype)i);
+        const uint64_t bytes = 8 / type->block_elements * type->block_bytes; /* 8 elements */
         char json[256];
 
         snprintf(json, sizeof(json),
                  "{\"w\":{\"dtype\":\"%s\",\"shape\":[8],\"data_offsets\":[0,%" PRIu64 "]}}",
-                 mp_st_dtype_name((enum mp_st_dtype)i), bytes);
+                 mp_dtype_name((enum mp_dtype)i), bytes);
         CHECK_EQ(parse(json, bytes), MP_OK);
         CHECK_EQ(parse(json, bytes + 1), MP_ERR_MODEL);
     }
-    CHECK_STR(mp_st_dtype_name(MP_ST_DTYPE_COUNT), "?");
-    CHECK_EQ(mp_st_dtype_bits(MP_ST_DTYPE_COUNT), 0);
+    CHECK_STR(mp_dtype_name(MP_DTYPE_COUNT), "?");
+    CHECK(mp_dtype_info(MP_DTYPE_COUNT) == NULL);
 }
 
 static void empty_files_of_the_format_are_valid(void)
@@ -248,9 +249,9 @@ static void M12_unknown_dtype(void)
 static void M13_elements_of_half_a_byte(void)
 {
     CHECK_MODEL(W("\"F4\"", "[3]", "[0,2]"), 2, "E_ST_SUBBYTE",
-                "tensor 'w' in 'f': F4 [3] is 12 bits, not a whole byte");
+                "tensor 'w' in 'f': F4 [3] has 3 elements, need a multiple of 2");
     CHECK_MODEL(W("\"F6_E2M3\"", "[2]", "[0,2]"), 2, "E_ST_SUBBYTE",
-                "tensor 'w' in 'f': F6_E2M3 [2] is 12 bits, not a whole byte");
+                "tensor 'w' in 'f': F6_E2M3 [2] has 2 elements, need a multiple of 4");
     CHECK_EQ(parse(W("\"F4\"", "[2,3]", "[0,3]"), 3), MP_OK);
 }
 

@@ -1,0 +1,120 @@
+#ifndef MP_ENGINE_ARCH_H
+#define MP_ENGINE_ARCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/model/roles.h"
+
+/*
+ * Model families: how each one writes the common model (struct mp_model_config and the roles of
+ * engine/model/roles.h) in its config.json and its files. A family is one constant in a file of its
+ * own here, and one line of MP_ARCH_MAP. It says what things are called and which of them it has;
+ * it computes nothing. What it calls for and the engine has not got yet (another router, another
+ * attention) is a member of struct mp_model_config first, then a key or a switch here.
+ *
+ * Names of tensors are patterns: "{layer}", "{expert}" and "{slice}" stand for numbers.
+ */
+
+/* A yes or no: what `key` says, `value` where config.json does not have it; always `value` where
+ * the family has no such key (NULL). */
+struct mp_arch_switch {
+    const char *key;
+    bool value;
+};
+
+/* Keys of numbers in config.json. NULL: the family has no such thing. */
+struct mp_arch_keys {
+    const char *experts[2]; /* two names of one number: the family's own, that of other versions */
+    const char *expert_ffn;
+    const char *shared_ffn;   /* NULL: no shared expert */
+    const char *dense_ffn;    /* of layers that are not MoE */
+    const char *moe_step;     /* layers i with (i + 1) % step == 0 are MoE; NULL: all are */
+    const char *dense_layers; /* a list of layers that are not */
+};
+
+struct mp_arch_switches {
+    struct mp_arch_switch qkv_bias, o_bias, qk_norm, norm_topk; /* as in struct mp_model_config */
+    struct mp_arch_switch window; /* does "sliding_window" mean anything? */
+};
+
+/* `other`: a name that other versions of the library write; it is taken where the model has it. */
+struct mp_arch_name {
+    const char *name, *other;
+};
+
+struct mp_arch {
+    const char *name;       /* "MixtralForCausalLM": `architectures` in config.json */
+    const char *model_type; /* "mixtral": where that is missing */
+    uint32_t default_positions;
+    double default_eps, default_theta;
+    struct mp_arch_keys keys;
+    struct mp_arch_switches switches;
+    struct mp_arch_name names[MP_ROLE_COUNT]; /* NULL: the family has no such tensor */
+
+    /* An expert's gate, up and down, each in a tensor of its own; the same of a slice, which only
+     * moepager writes. */
+    const char *expert[3], *slice[3];
+    /* All experts of a layer: gate rows before up rows (E, 2F, H), and down (E, H, F). */
+    const char *fused_gate_up, *fused_down;
+};
+
+/* X(end of the constant's name): the families that there are. */
+#define MP_ARCH_MAP(X) \
+    X(mixtral)         \
+    X(qwen2_moe)       \
+    X(qwen3_moe)
+
+#define X(name) extern const struct mp_arch mp_arch_##name;
+MP_ARCH_MAP(X)
+#undef X
+
+/* The families in this order; NULL behind the last one. */
+const struct mp_arch *mp_arch_at(size_t index);
+
+/* Numbers for a pattern. */
+struct mp_name_numbers {
+    uint32_t layer, expert, slice;
+};
+
+/*
+ * Write the name into `out`, cut to `bytes` with the zero behind it, and return the length that it
+ * has uncut, as snprintf() does.
+ */
+size_t mp_arch_format(char *out, size_t bytes, const char *pattern,
+                      const struct mp_name_numbers *numbers);
+
+/* Is `name` what the pattern gives for some layer? Patterns with other numbers never match. */
+bool mp_arch_match(const char *pattern, const char *name, uint32_t *layer_p);
+
+/* What most families call the tensors of attention, norms and ends. */
+#define MP_ARCH_COMMON_NAMES                                                       \
+    [MP_ROLE_EMBED] = { "model.embed_tokens.weight", NULL },                       \
+    [MP_ROLE_FINAL_NORM] = { "model.norm.weight", NULL },                          \
+    [MP_ROLE_HEAD] = { "lm_head.weight", NULL },                                   \
+    [MP_ROLE_ATTN_NORM] = { "model.layers.{layer}.input_layernorm.weight", NULL }, \
+    [MP_ROLE_Q] = { "model.layers.{layer}.self_attn.q_proj.weight", NULL },        \
+    [MP_ROLE_K] = { "model.layers.{layer}.self_attn.k_proj.weight", NULL },        \
+    [MP_ROLE_V] = { "model.layers.{layer}.self_attn.v_proj.weight", NULL },        \
+    [MP_ROLE_O] = { "model.layers.{layer}.self_attn.o_proj.weight", NULL },        \
+    [MP_ROLE_FFN_NORM] = { "model.layers.{layer}.post_attention_layernorm.weight", NULL }
+
+#define MP_ARCH_QKV_BIAS_NAMES                                                 \
+    [MP_ROLE_Q_BIAS] = { "model.layers.{layer}.self_attn.q_proj.bias", NULL }, \
+    [MP_ROLE_K_BIAS] = { "model.layers.{layer}.self_attn.k_proj.bias", NULL }, \
+    [MP_ROLE_V_BIAS] = { "model.layers.{layer}.self_attn.v_proj.bias", NULL }
+
+#define MP_ARCH_DENSE_NAMES                                                       \
+    [MP_ROLE_DENSE_GATE] = { "model.layers.{layer}.mlp.gate_proj.weight", NULL }, \
+    [MP_ROLE_DENSE_UP] = { "model.layers.{layer}.mlp.up_proj.weight", NULL },     \
+    [MP_ROLE_DENSE_DOWN] = { "model.layers.{layer}.mlp.down_proj.weight", NULL }
+
+/* The three tensors of a slice of the expert whose names begin so. */
+#define MP_ARCH_SLICES(expert)                                                              \
+    {                                                                                       \
+        expert ".slices.{slice}.gate_proj.weight", expert ".slices.{slice}.up_proj.weight", \
+            expert ".slices.{slice}.down_proj.weight"                                       \
+    }
+
+#endif

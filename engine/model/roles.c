@@ -1,0 +1,98 @@
+/* The table of roles: one row for each kind of tensor that is resident. It knows no names. */
+#include "engine/model/roles.h"
+
+#include "engine/model/arch/arch.h"
+#include "engine/model/weights.h"
+
+static bool has_qkv_bias(const struct mp_model_config *config, uint32_t layer)
+{
+    (void)layer;
+    return config->qkv_bias;
+}
+
+static bool has_o_bias(const struct mp_model_config *config, uint32_t layer)
+{
+    (void)layer;
+    return config->o_bias;
+}
+
+static bool has_qk_norm(const struct mp_model_config *config, uint32_t layer)
+{
+    (void)layer;
+    return config->qk_norm;
+}
+
+static bool has_head(const struct mp_model_config *config, uint32_t layer)
+{
+    (void)layer;
+    return !config->tied;
+}
+
+static bool is_dense(const struct mp_model_config *config, uint32_t layer)
+{
+    return !config->is_moe[layer];
+}
+
+static bool is_moe(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->is_moe[layer];
+}
+
+static bool has_shared(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->is_moe[layer] && config->shared_ffn > 0;
+}
+
+#define MODEL(member) offsetof(struct mp_weights, member)
+#define LAYER(member) offsetof(struct mp_layer_weights, member)
+
+const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
+    [MP_ROLE_EMBED] = { MP_DIM_VOCAB, MP_DIM_HIDDEN, MODEL(embed), NULL },
+    [MP_ROLE_FINAL_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, MODEL(final_norm), NULL },
+    [MP_ROLE_HEAD] = { MP_DIM_VOCAB, MP_DIM_HIDDEN, MODEL(head), has_head },
+    [MP_ROLE_ATTN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(attn_norm), NULL },
+    [MP_ROLE_Q] = { MP_DIM_Q, MP_DIM_HIDDEN, LAYER(q), NULL },
+    [MP_ROLE_Q_BIAS] = { MP_DIM_Q, MP_DIM_NONE, LAYER(q_bias), has_qkv_bias },
+    [MP_ROLE_K] = { MP_DIM_KV, MP_DIM_HIDDEN, LAYER(k), NULL },
+    [MP_ROLE_K_BIAS] = { MP_DIM_KV, MP_DIM_NONE, LAYER(k_bias), has_qkv_bias },
+    [MP_ROLE_V] = { MP_DIM_KV, MP_DIM_HIDDEN, LAYER(v), NULL },
+    [MP_ROLE_V_BIAS] = { MP_DIM_KV, MP_DIM_NONE, LAYER(v_bias), has_qkv_bias },
+    [MP_ROLE_O] = { MP_DIM_HIDDEN, MP_DIM_Q, LAYER(o), NULL },
+    [MP_ROLE_O_BIAS] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(o_bias), has_o_bias },
+    [MP_ROLE_Q_NORM] = { MP_DIM_HEAD, MP_DIM_NONE, LAYER(q_norm), has_qk_norm },
+    [MP_ROLE_K_NORM] = { MP_DIM_HEAD, MP_DIM_NONE, LAYER(k_norm), has_qk_norm },
+    [MP_ROLE_FFN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(ffn_norm), NULL },
+    [MP_ROLE_DENSE_GATE] = { MP_DIM_DENSE, MP_DIM_HIDDEN, LAYER(dense.gate), is_dense },
+    [MP_ROLE_DENSE_UP] = { MP_DIM_DENSE, MP_DIM_HIDDEN, LAYER(dense.up), is_dense },
+    [MP_ROLE_DENSE_DOWN] = { MP_DIM_HIDDEN, MP_DIM_DENSE, LAYER(dense.down), is_dense },
+    [MP_ROLE_ROUTER] = { MP_DIM_EXPERTS, MP_DIM_HIDDEN, LAYER(router), is_moe },
+    [MP_ROLE_SHARED_GATE] = { MP_DIM_SHARED, MP_DIM_HIDDEN, LAYER(shared.gate), has_shared },
+    [MP_ROLE_SHARED_UP] = { MP_DIM_SHARED, MP_DIM_HIDDEN, LAYER(shared.up), has_shared },
+    [MP_ROLE_SHARED_DOWN] = { MP_DIM_HIDDEN, MP_DIM_SHARED, LAYER(shared.down), has_shared },
+    [MP_ROLE_SHARED_SWITCH] = { MP_DIM_ONE, MP_DIM_HIDDEN, LAYER(shared_gate), has_shared },
+};
+
+uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim)
+{
+    switch (dim) {
+    case MP_DIM_NONE: return 0;
+    case MP_DIM_ONE: return 1;
+    case MP_DIM_VOCAB: return config->vocab;
+    case MP_DIM_HIDDEN: return config->hidden;
+    case MP_DIM_Q: return (uint64_t)config->heads * config->head_dim;
+    case MP_DIM_KV: return (uint64_t)config->kv_heads * config->head_dim;
+    case MP_DIM_HEAD: return config->head_dim;
+    case MP_DIM_EXPERTS: return config->experts;
+    case MP_DIM_SHARED: return config->shared_ffn;
+    case MP_DIM_DENSE: return config->dense_ffn;
+    }
+    return 0;
+}
+
+bool mp_role_needed(const struct mp_model_config *config, enum mp_role role, uint32_t layer)
+{
+    const struct mp_role_info *info = &mp_roles[role];
+
+    return config->arch->names[role].name != NULL &&
+           (info->needed == NULL || info->needed(config, layer));
+}
