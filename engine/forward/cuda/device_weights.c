@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/forward/cuda/device.h"
+#include "engine/model/roles.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 
@@ -82,57 +83,39 @@ static enum mp_status check_type(enum mp_wtype type)
                    mp_wtype_name(type));
 }
 
-static enum mp_status place_view(struct loader *loader, struct mp_view *view)
+/* A matrix, or floats that were converted when the weights were read. */
+static enum mp_status place_role(struct loader *loader, enum mp_role role, uint32_t layer)
 {
-    const enum mp_status status = check_type(view->type);
+    const struct mp_model_config *m = loader->device->engine->config.model;
+    const struct mp_role_info *info = &mp_roles[role];
+    struct mp_weights *w = &loader->device->weights;
+    char *owner = role < MP_ROLE_LAYER ? (char *)w : (char *)&w->layers[layer];
+    struct mp_view *view = (void *)(owner + info->offset);
+    const float **vector = (void *)(owner + info->offset);
+    const void *data;
+    enum mp_status status;
 
-    if (status != MP_OK)
-        return status;
-    return place(loader, &view->data, mp_wtype_bytes(view->type, view->rows * view->cols));
-}
-
-static enum mp_status place_vector(struct loader *loader, const float **vector, uint64_t count)
-{
-    const void *data = *vector;
-    const enum mp_status status = place(loader, &data, count * sizeof(float));
-
+    if (info->cols != MP_DIM_NONE) {
+        status = check_type(view->type);
+        return status != MP_OK ? status
+                               : place(loader, &view->data,
+                                       mp_wtype_bytes(view->type, view->rows * view->cols));
+    }
+    data = *vector;
+    status = place(loader, &data, mp_dim_size(m, info->rows) * sizeof(float));
     *vector = data;
     return status;
 }
 
-static enum mp_status place_ffn(struct loader *loader, struct mp_ffn *ffn)
-{
-    enum mp_status status = place_view(loader, &ffn->gate);
-
-    if (status == MP_OK)
-        status = place_view(loader, &ffn->up);
-    if (status == MP_OK)
-        status = place_view(loader, &ffn->down);
-    return status;
-}
-
-static enum mp_status place_layer(struct loader *loader, struct mp_layer_weights *w)
+static enum mp_status place_roles(struct loader *loader, int first, int end, uint32_t layer)
 {
     const struct mp_model_config *m = loader->device->engine->config.model;
-    const uint64_t H = m->hidden, D = m->head_dim, Q = m->heads * D, K = m->kv_heads * D;
-    struct {
-        const float **vector;
-        uint64_t count;
-    } vectors[] = {
-        { &w->attn_norm, H }, { &w->ffn_norm, H }, { &w->q_bias, Q }, { &w->k_bias, K },
-        { &w->v_bias, K },    { &w->o_bias, H },   { &w->q_norm, D }, { &w->k_norm, D },
-    };
-    struct mp_view *views[] = { &w->q, &w->k, &w->v, &w->o, &w->router, &w->shared_gate };
     enum mp_status status = MP_OK;
 
-    for (size_t i = 0; i < sizeof(vectors) / sizeof(vectors[0]) && status == MP_OK; i++)
-        status = place_vector(loader, vectors[i].vector, vectors[i].count);
-    for (size_t i = 0; i < sizeof(views) / sizeof(views[0]) && status == MP_OK; i++)
-        status = place_view(loader, views[i]);
-    if (status == MP_OK)
-        status = place_ffn(loader, &w->dense);
-    if (status == MP_OK)
-        status = place_ffn(loader, &w->shared);
+    for (int role = first; role < end && status == MP_OK; role++) {
+        if (mp_role_needed(m, (enum mp_role)role, layer))
+            status = place_role(loader, (enum mp_role)role, layer);
+    }
     return status;
 }
 
@@ -141,17 +124,12 @@ static enum mp_status place_all(struct loader *loader)
 {
     const struct mp_model_config *m = loader->device->engine->config.model;
     struct mp_weights *w = &loader->device->weights;
-    const bool tied = w->head.data == w->embed.data;
-    enum mp_status status = place_view(loader, &w->embed);
+    enum mp_status status = place_roles(loader, 0, MP_ROLE_LAYER, 0);
 
-    if (status == MP_OK && !tied)
-        status = place_view(loader, &w->head);
-    if (tied)
-        w->head.data = w->embed.data;
-    if (status == MP_OK)
-        status = place_vector(loader, &w->final_norm, m->hidden);
+    if (m->tied)
+        w->head = w->embed;
     for (uint32_t l = 0; l < m->layers && status == MP_OK; l++)
-        status = place_layer(loader, &w->layers[l]);
+        status = place_roles(loader, MP_ROLE_LAYER, MP_ROLE_COUNT, l);
     return status;
 }
 
@@ -180,7 +158,8 @@ static void close_stages(struct loader *loader)
 
 uint64_t mp_device_weights_padding(const struct mp_engine_config *config)
 {
-    return (uint64_t)ALIGN * (3 + (uint64_t)config->model->layers * 20); /* pieces of place_all() */
+    return (uint64_t)ALIGN *
+           (MP_ROLE_LAYER + (uint64_t)config->model->layers * (MP_ROLE_COUNT - MP_ROLE_LAYER));
 }
 
 enum mp_status mp_device_load_weights(struct mp_device *device)
