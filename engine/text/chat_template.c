@@ -94,10 +94,55 @@ static bool is_variable(const char *text, size_t bytes, size_t at, const char *v
             (variable_bytes == 7 && memcmp(variable, "message", 7) == 0));
 }
 
+static size_t comment_bytes(const char *text, size_t bytes)
+{
+    const char *end = memmem(text, bytes, "#}", 2);
+
+    return end != NULL ? (size_t)(end - text) + 2 : bytes;
+}
+
+/* Outside of literals: what is spelled in one of two ways gets one, the rest is copied byte by
+ * byte. Returns how much of the text that was. */
+static size_t squeeze_code(struct squeezed *out, const char *text, size_t bytes)
+{
+    static const struct {
+        const char *from, *to;
+    } spellings[] = {
+        { " ", "" },     { "\t", "" },    { "\r", "" },    { "\n", "" },
+        { "{%-", "{%" }, { "{{-", "{{" }, { "-%}", "%}" }, { "-}}", "}}" },
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(spellings); i++) {
+        if (starts(text, bytes, spellings[i].from)) {
+            put(out, spellings[i].to, strlen(spellings[i].to));
+            return strlen(spellings[i].from);
+        }
+    }
+    put(out, text, 1);
+    return 1;
+}
+
+/* A use of the loop's variable, by its one name and with its key in brackets. Returns its bytes. */
+static size_t squeeze_variable(struct squeezed *out, const char *text, size_t bytes,
+                               size_t variable_bytes)
+{
+    static const struct {
+        const char *from, *to;
+    } keys[] = { { ".role", "['role']" }, { ".content", "['content']" } };
+
+    put(out, "message", 7);
+    for (size_t i = 0; i < MP_ARRAY_LEN(keys); i++) {
+        if (starts(text + variable_bytes, bytes - variable_bytes, keys[i].from)) {
+            put(out, keys[i].to, strlen(keys[i].to));
+            return variable_bytes + strlen(keys[i].from);
+        }
+    }
+    return variable_bytes;
+}
+
 /* The result has at most four times the bytes: "m[" becomes "message[". */
 static enum mp_status squeeze(const char *text, size_t bytes, char **out_p)
 {
-    static const char *const keys[] = { "role", "content" };
     struct squeezed out = { .text = malloc(bytes * 4 + 64) };
     size_t variable_bytes = 0;
     const char *variable = find_variable(text, bytes, &variable_bytes);
@@ -105,41 +150,14 @@ static enum mp_status squeeze(const char *text, size_t bytes, char **out_p)
     if (out.text == NULL)
         return mp_fail_no_memory("a chat template", bytes * 4 + 64);
     for (size_t at = 0; at < bytes;) {
-        if (starts(text + at, bytes - at, "{#")) {
-            const char *end = memmem(text + at, bytes - at, "#}", 2);
-
-            at = end != NULL ? (size_t)(end - text) + 2 : bytes;
-        } else if (text[at] == '\'' || text[at] == '"') {
+        if (starts(text + at, bytes - at, "{#"))
+            at += comment_bytes(text + at, bytes - at);
+        else if (text[at] == '\'' || text[at] == '"')
             at = squeeze_literal(&out, text, bytes, at);
-        } else if (starts(text + at, bytes - at, "{%-") || starts(text + at, bytes - at, "{{-")) {
-            put(&out, text + at, 2);
-            at += 3;
-        } else if (starts(text + at, bytes - at, "-%}") || starts(text + at, bytes - at, "-}}")) {
-            at++;
-        } else if (strchr(" \t\r\n", text[at]) != NULL && text[at] != '\0') {
-            at++;
-        } else if (is_variable(text, bytes, at, variable, variable_bytes)) {
-            size_t key = 0;
-
-            at += variable_bytes;
-            put(&out, "message", 7);
-            if (text[at++] == '[') {
-                put(&out, "[", 1);
-                continue;
-            }
-            while (key < MP_ARRAY_LEN(keys) && !starts(text + at, bytes - at, keys[key]))
-                key++;
-            if (key == MP_ARRAY_LEN(keys)) {
-                put(&out, ".", 1);
-                continue;
-            }
-            put(&out, "['", 2);
-            put(&out, keys[key], strlen(keys[key]));
-            put(&out, "']", 2);
-            at += strlen(keys[key]);
-        } else {
-            put(&out, text + at++, 1);
-        }
+        else if (is_variable(text, bytes, at, variable, variable_bytes))
+            at += squeeze_variable(&out, text + at, bytes - at, variable_bytes);
+        else
+            at += squeeze_code(&out, text + at, bytes - at);
     }
     /* Text with NUL inside is not a template; it ends the search there. */
     out.text[out.used] = '\0';

@@ -35,8 +35,7 @@ static void near_products(struct check *c, enum mp_cuda_kernel kernel,
 static void matmul(struct check *c, bool gemm, unsigned type, uint32_t rows, uint32_t cols,
                    uint32_t tokens, uint32_t gap)
 {
-    const enum mp_cuda_kernel kernel =
-        (enum mp_cuda_kernel)((gemm ? MP_CUDA_KERNEL_gemm_f32 : MP_CUDA_KERNEL_gemv_f32) + type);
+    const enum mp_cuda_kernel kernel = gemm ? mp_cuda_type(type)->gemm : mp_cuda_type(type)->gemv;
     const uint32_t stride = cols + gap;
     const size_t y_count = (size_t)tokens * (rows + gap);
     const size_t shift = gap > 0 ? mp_wtype_bytes((enum mp_wtype)type, 1) : 0;
@@ -205,9 +204,9 @@ static void experts(struct check *c, unsigned type, struct list *list, bool accu
              list->channels, list->hidden, list->tokens, accumulate ? ", added" : "");
     before = check_copy(c, (const float *)(uintptr_t)p.rank,
                         (size_t)ranks * list->hidden * sizeof(float));
-    check_launch(c, (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_up_f32 + type), &p, what);
+    check_launch(c, mp_cuda_type(type)->experts_up, &p, what);
     near_experts(c, list, &p, before, true, what);
-    check_launch(c, (enum mp_cuda_kernel)(MP_CUDA_KERNEL_experts_down_f32 + type), &p, what);
+    check_launch(c, mp_cuda_type(type)->experts_down, &p, what);
     near_experts(c, list, &p, before, false, what);
     check_end(c);
     free(list->work);

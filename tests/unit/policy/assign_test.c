@@ -451,13 +451,14 @@ static void ties_go_where_the_text_says(void)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const bool cold = cases[i].load_ns > 0;
         struct mp_policy *policy = make(cases[i].ops);
-        enum mp_executor executors[3];
+        uint32_t executors[3];
         struct layer layer;
 
         layer_init(&layer, cases[i].count);
-        layer.costs = (struct mp_costs){ .load_ns = cases[i].load_ns + 1 - cold,
-                                         .cpu_token_ns = cases[i].cpu_ns,
-                                         .device_token_ns = cases[i].device_ns };
+        layer.costs =
+            (struct mp_costs){ TEST_THREE_EXECUTORS, .load_ns = cases[i].load_ns + 1 - cold,
+                               .executors[TEST_CPU].token_ns = cases[i].cpu_ns,
+                               .executors[TEST_DEVICE].token_ns = cases[i].device_ns };
         memcpy(layer.tokens, cases[i].tokens, sizeof(cases[i].tokens));
         for (uint32_t e = 0; e < cases[i].count; e++) {
             layer.resident[e] = !cold;
@@ -465,7 +466,7 @@ static void ties_go_where_the_text_says(void)
         }
         cases[i].ops->assign(policy, &layer.facts, executors);
         for (uint32_t e = 0; e < cases[i].count; e++)
-            CHECK_EQ(executors[e] == MP_EXECUTOR_CPU, cases[i].expected[e] == 'C');
+            CHECK_EQ(executors[e] == TEST_CPU, cases[i].expected[e] == 'C');
         cases[i].ops->destroy(policy);
     }
 }
