@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/model/arch/arch.h"
+#include "engine/model/types.h"
 #include "vmm/format/json.h"
 
 #define CONFIG "config.json"
@@ -99,9 +100,10 @@ static enum mp_status refuse_foreign(const json_t *root)
 
     if (is_given(root, "quantization_config")) {
         const json_t *method = json_object_get(quantization, "quant_method");
+        char types[MP_QUOTE_BYTES], need[sizeof(types) + 16];
 
-        return unsupported("quantization_config", method != NULL ? method : quantization,
-                           "weights in BF16, F16 and F32");
+        snprintf(need, sizeof(need), "weights in %s", mp_wtype_list(types));
+        return unsupported("quantization_config", method != NULL ? method : quantization, need);
     }
     /* Two names of one function; the library's default is silu. */
     if (is_given(root, "hidden_act") &&

@@ -10,7 +10,7 @@
  *
  * Shapes as in engine/forward/engine_int.h: T tokens, H hidden, Q heads * head_dim, K kv_heads *
  * head_dim, D head_dim, V vocabulary, E experts, R top_k, F channels. Weights are row-major in one
- * of `enum mp_wtype` (kernels/cpu/kernels.h), rows at multiples of 2 bytes (matrices at multiples
+ * of `enum mp_wtype` (kernels/cpu/types.h), rows at multiples of 2 bytes (matrices at multiples
  * of 16 are read faster); activations are float, with strides in elements.
  *
  * Exact results. Bits of an output element depend only on the values that it is computed from: not

@@ -196,7 +196,7 @@ static void what_is_not_implemented_is_refused_by_name(void)
     check_refused(qwen3, "{\"quantization_config\":{\"quant_method\":\"fp8\"}}", NULL,
                   "E_UNSUPPORTED",
                   "key 'quantization_config' in 'config.json': got 'fp8', this engine supports "
-                  "weights in BF16, F16 and F32 only");
+                  "weights in F32, BF16 or F16 only");
     check_refused(qwen3, "{\"hidden_act\":\"gelu\"}", NULL, "E_UNSUPPORTED",
                   "key 'hidden_act' in 'config.json': got 'gelu', this engine supports 'silu' "
                   "only");
