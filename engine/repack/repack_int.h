@@ -60,6 +60,10 @@ enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_
                                    const struct mp_repack_config *config) MP_MUST_CHECK;
 void mp_repack_plan_fini(struct mp_repack_plan *plan);
 
+/* Cut the items, whose sizes have a sum, into files of at most so many bytes: offsets, names and
+ * headers of all. */
+enum mp_status mp_repack_cut(struct mp_repack_plan *plan, uint64_t shard_bytes) MP_MUST_CHECK;
+
 /*
  * A running 64-bit sum: any single changed word changes it, and equal sums of different data are as
  * unlikely as with any 64-bit hash. Made against accidents, not against intent.
