@@ -44,7 +44,7 @@ def exported_names():
 def places(names):
     """{(file, exported name): lines}"""
     found = defaultdict(list)
-    for path in sorted([*Path("vmm").glob("*.c"), *Path("engine").glob("*.c")]):
+    for path in sorted([*Path("vmm").rglob("*.c"), *Path("engine").rglob("*.c")]):
         if str(path) in OTHERS:
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -73,7 +73,8 @@ def failed(paths):
         for call, line in read(path):
             file, number = line.split(" ")[0].rsplit(":", 1)
             if number.isdigit():
-                found["/".join(Path(file).parts[-2:]), call].add(int(number))
+                inside = re.fullmatch(r".*/((?:vmm|engine)/.*)", "/" + file)
+                found[inside[1] if inside else file, call].add(int(number))
     return found
 
 
