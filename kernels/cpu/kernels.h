@@ -22,13 +22,14 @@
  * (An output that is NaN always is NaN, but which of the NaNs is left to the processor.)
  * Different implementations (ref, avx2, avx512) round differently and agree within a tolerance.
  */
+
 /* Columns of one block of matmul_blocked(): slices of an expert split only at its multiples. */
 #define MP_KERNEL_BLOCK_COLS 256
 
 struct mp_kernels {
     const char *name; /* "ref", "avx2", "avx512" */
 
-    /* dst[i] = (float)src[i] for i < count. */
+    /* dst[i] = element i of src as float, for i < count, whole blocks. */
     void (*convert)(float *dst, const void *src, enum mp_wtype type, size_t count);
 
     /*
