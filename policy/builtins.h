@@ -62,10 +62,6 @@ extern const struct mp_partition_ops mp_partition_static_layers;
 extern const struct mp_partition_ops mp_partition_adapmoe;
 extern const struct mp_partition_ops mp_partition_fixed_point;
 
-/* The k highest scores of each token, ties to the lower id: what `exact` answers, and what the
- * step falls back on when a route policy answers nonsense. Pure. */
-void mp_route_top_k(const struct mp_route_facts *facts, uint32_t *experts, float *weights);
-
 /* The finaliser of splitmix64: every bit of the input moves every bit of the result. */
 static inline uint64_t mp_policy_mix(uint64_t v)
 {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/builtins.h"
+#include "policy/top_k.h"
 #include "vmm/base/error.h"
 
 #define SIDES 3

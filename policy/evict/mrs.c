@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "policy/residents.h"
+#include "policy/top_k.h"
 #include "vmm/base/error.h"
 
 struct mrs_config {
@@ -106,14 +107,7 @@ static void mrs_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tok
     (void)now;
     memset(self->batch, 0, experts * sizeof(self->batch[0]));
     for (uint32_t t = 0; t < tokens; t++) {
-        const struct mp_route_facts one = {
-            .tokens = 1,
-            .experts = experts,
-            .k = self->p,
-            .scores = scores + (size_t)t * experts,
-        };
-
-        mp_route_top_k(&one, self->best, self->best_score);
+        mp_top_k(scores + (size_t)t * experts, experts, self->p, self->best, self->best_score);
         for (uint32_t r = 0; r < self->p; r++)
             self->batch[self->best[r]] += (double)self->best_score[r];
     }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "policy/builtins.h"
+#include "policy/top_k.h"
 #include "vmm/base/error.h"
 
 enum mp_status mp_candidates_init(struct mp_candidates *set, const struct mp_shape *shape)
@@ -59,15 +59,10 @@ uint32_t mp_candidates_gather(struct mp_candidates *set, const struct mp_prefetc
     for (uint32_t e = 0; e < facts->experts; e++)
         set->list[e] = (struct mp_candidate){ .expert = e };
     for (uint32_t t = 0; t < facts->tokens; t++) {
-        const struct mp_route_facts one = {
-            .tokens = 1,
-            .experts = facts->experts,
-            .k = ranks + barred,
-            .scores = facts->scores + (size_t)t * facts->experts,
-        };
         uint32_t r = 0;
 
-        mp_route_top_k(&one, set->best, set->best_score);
+        mp_top_k(facts->scores + (size_t)t * facts->experts, facts->experts, ranks + barred,
+                 set->best, set->best_score);
         for (; r < ranks && (!barred || set->best_score[r] > (1 + margin) * set->best_score[ranks]);
              r++) {
             set->list[set->best[r]].tokens++;

@@ -29,6 +29,7 @@
 #include <string.h>
 
 #include "policy/route/smoe_alpha.h"
+#include "policy/top_k.h"
 #include "vmm/base/error.h"
 
 struct smoe_config {
@@ -147,13 +148,10 @@ static void route_exactly(struct smoe *self, const struct mp_route_facts *facts,
                           float *weights)
 {
     const uint32_t k = facts->k;
-    struct mp_route_facts one = *facts;
 
-    one.tokens = 1;
-    one.k = k + 1;
     for (uint32_t t = 0; t < facts->tokens; t++) {
-        one.scores = facts->scores + (size_t)t * facts->experts;
-        mp_route_top_k(&one, self->best, self->best_score);
+        mp_top_k(facts->scores + (size_t)t * facts->experts, facts->experts, k + 1, self->best,
+                 self->best_score);
         memcpy(experts + (size_t)t * k, self->best, k * sizeof(*experts));
         memcpy(weights + (size_t)t * k, self->best_score, k * sizeof(*weights));
         self->bar[t] = self->best_score[k];

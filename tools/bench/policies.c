@@ -16,6 +16,7 @@
 
 #include "engine/gpu/executors.h"
 #include "policy/builtins.h"
+#include "policy/top_k.h"
 #include "vmm/base/error.h"
 
 #define TOP_K 8

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "policy/builtins.h"
+#include "policy/top_k.h"
 #include "tests/unit/policy/instance.h"
 #include "tests/support/random.h"
 

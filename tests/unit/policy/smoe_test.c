@@ -6,6 +6,7 @@
 
 #include "policy/builtins.h"
 #include "policy/route/smoe_alpha.h"
+#include "policy/top_k.h"
 #include "tests/unit/policy/instance.h"
 #include "tests/support/executors.h"
 #include "tests/support/random.h"
