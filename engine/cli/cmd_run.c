@@ -16,6 +16,7 @@
 #include "engine/session/progress.h"
 #include "engine/session/receipt.h"
 #include "engine/session/report.h"
+#include "engine/terminal.h"
 #include "policy/record/trace.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
@@ -43,7 +44,8 @@ struct run {
     struct mp_ids ids[PROMPTS_MAX];
     struct mp_output outputs[PROMPTS_MAX];
     uint32_t count;
-    bool unread; /* nobody reads the text any more, and nothing else was asked for */
+    bool terminal; /* standard output is one */
+    bool unread;   /* nobody reads the text any more, and nothing else was asked for */
 };
 
 /* One prompt per line; empty lines do not count. */
@@ -159,7 +161,7 @@ static int on_text(void *ctx, uint32_t sequence, const char *text, size_t bytes)
     /* Several prompts, and JSON, are printed at the end. */
     if (args->json || run->count > 1)
         return 0;
-    if (fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0)
+    if (mp_terminal_write(stdout, run->terminal, text, bytes) && fflush(stdout) == 0)
         return 0;
     if (!mp_stdout_unread())
         return 1;
@@ -253,8 +255,10 @@ static enum mp_status print_result(const struct run *run, const struct mp_report
     }
     for (uint32_t s = 0; run->count > 1 && s < run->count; s++) {
         printf("[%u] ", s);
-        fwrite(run->prompts[s].text, 1, run->prompts[s].bytes, stdout); /* may hold NUL */
-        fwrite(run->outputs[s].text, 1, run->outputs[s].text_bytes, stdout);
+        /* Both may hold NUL; what has failed is seen below. */
+        (void)mp_terminal_write(stdout, run->terminal, run->prompts[s].text, run->prompts[s].bytes);
+        (void)mp_terminal_write(stdout, run->terminal, run->outputs[s].text,
+                                run->outputs[s].text_bytes);
         fputs("\n\n", stdout);
     }
     if (run->count == 1)
@@ -454,6 +458,7 @@ enum mp_status mp_cmd_run(const struct mp_args *args, const struct mp_settings *
     run->args = args;
     run->settings = settings;
     run->clock = mp_clock_monotonic();
+    run->terminal = isatty(STDOUT_FILENO) == 1;
     status = run_all(run);
 
     mp_outputs_free(run->outputs, run->count);

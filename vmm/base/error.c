@@ -6,7 +6,25 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "vmm/base/utf8.h"
+
 static _Thread_local struct mp_error last;
+
+/* A text that fills the record may have been cut within a character. */
+static void trim_cut_character(char text[sizeof(last.text)])
+{
+    const size_t bytes = strlen(text);
+
+    if (bytes + 1 < sizeof(last.text))
+        return;
+    for (size_t back = 1; back <= 3; back++) {
+        if ((unsigned char)text[bytes - back] >= 0xc0 &&
+            mp_utf8_sequence(text + bytes - back, back) == 0)
+            text[bytes - back] = '\0';
+        if (((unsigned char)text[bytes - back] & 0xc0) != 0x80)
+            return;
+    }
+}
 
 enum mp_status mp_fail(enum mp_status status, const char *code, const char *format, ...)
 {
@@ -17,6 +35,7 @@ enum mp_status mp_fail(enum mp_status status, const char *code, const char *form
     va_start(args, format);
     vsnprintf(last.text, sizeof(last.text), format, args);
     va_end(args);
+    trim_cut_character(last.text);
     for (char *at = last.text; *at != '\0'; at++) {
         if ((unsigned char)*at < 0x20 || *at == 0x7f)
             *at = '?';
@@ -56,30 +75,46 @@ void mp_error_set(const struct mp_error *error)
     last = *error;
 }
 
+/* Can it stand in a line as it is? Not what moves the cursor, ends the line (U+2028, U+2029) or
+ * turns the direction of writing (U+202a to U+202e, U+2066 to U+2069), so that a line reads as what
+ * it says. */
+static bool is_plain(const char *s, size_t bytes)
+{
+    if (bytes == 0 || mp_utf8_is_control(s, bytes))
+        return false;
+    if (bytes == 3 && memcmp(s, "\xe2\x80", 2) == 0)
+        return (unsigned char)s[2] < 0xa8 || (unsigned char)s[2] > 0xae;
+    if (bytes == 3 && memcmp(s, "\xe2\x81", 2) == 0)
+        return (unsigned char)s[2] < 0xa6 || (unsigned char)s[2] > 0xa9;
+    return true;
+}
+
 const char *mp_quote(char out[MP_QUOTE_BYTES], const char *s, size_t bytes)
 {
     static const char hex[] = "0123456789abcdef";
-    const size_t cut = bytes > 128 ? 128 : bytes;
     const size_t room = MP_QUOTE_BYTES - 4; /* "..." and NUL */
-    size_t used = 0;
-    size_t i;
+    size_t used = 0, i = 0;
 
-    for (i = 0; i < cut; i++) {
-        const unsigned char c = (unsigned char)s[i];
-        const size_t need = c < 0x20 || c >= 0x7f ? 4 : c == '\'' || c == '\\' ? 2 : 1;
+    while (i < bytes) {
+        const size_t length = mp_utf8_sequence(s + i, bytes - i);
+        const bool plain = is_plain(s + i, length);
+        const bool escaped = s[i] == '\'' || s[i] == '\\';
+        const size_t step = plain ? length : 1;
 
-        if (used + need > room)
+        if (i + step > 128 || used + (plain ? length + escaped : 4) > room)
             break;
-        if (need == 4) {
+        if (plain) {
+            if (escaped)
+                out[used++] = '\\';
+            memcpy(out + used, s + i, length);
+            used += length;
+        } else {
             out[used++] = '\\';
             out[used++] = 'x';
-            out[used++] = hex[c >> 4];
-            out[used++] = hex[c & 15];
-        } else {
-            if (need == 2)
-                out[used++] = '\\';
-            out[used++] = (char)c;
+            out[used++] = hex[(unsigned char)s[i] >> 4];
+            out[used++] = hex[s[i] & 15];
         }
+        i += step;
     }
     if (i < bytes) {
         memcpy(out + used, "...", 3);

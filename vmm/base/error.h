@@ -56,9 +56,10 @@ const char *mp_errno_name(char out[32], int error_number);
 #define MP_QUOTE_BYTES 160
 
 /*
- * Write `bytes` bytes of `s` as printable ASCII: other bytes become \xNN, a quote or backslash is
- * escaped, and what exceeds 128 source bytes is cut and marked by "...". Always ends with NUL.
- * Returns `out`, so that it can stand in an argument list.
+ * Write `bytes` bytes of `s` for a line of text: UTF-8 stays as it is, control characters, what
+ * ends lines or turns their direction, and bytes that are not UTF-8 become \xNN, a quote or
+ * backslash is escaped, and what exceeds 128 source bytes is cut and marked by "...". Always ends
+ * with NUL. Returns `out`, so that it can stand in an argument list.
  */
 const char *mp_quote(char out[MP_QUOTE_BYTES], const char *s, size_t bytes);
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "vmm/base/assert.h"
+#include "vmm/base/utf8.h"
 
 void mp_json_begin(struct mp_json_out *json, FILE *file, bool pretty)
 {
@@ -30,44 +31,13 @@ static void new_line(struct mp_json_out *json)
         fputs("  ", json->file);
 }
 
-/* Bytes of the UTF-8 character at `s`, 0 if it is not one (overlong, surrogate, cut, stray). */
-static size_t utf8_bytes(const unsigned char *s, size_t left)
-{
-    const unsigned char c = s[0];
-    size_t need;
-    unsigned low = 0x80, high = 0xbf;
-
-    if (c < 0x80)
-        return 1;
-    if (c < 0xc2 || c > 0xf4)
-        return 0;
-    need = c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-    if (left < need)
-        return 0;
-    if (c == 0xe0)
-        low = 0xa0;
-    else if (c == 0xed)
-        high = 0x9f;
-    else if (c == 0xf0)
-        low = 0x90;
-    else if (c == 0xf4)
-        high = 0x8f;
-    if (s[1] < low || s[1] > high)
-        return 0;
-    for (size_t i = 2; i < need; i++) {
-        if (s[i] < 0x80 || s[i] > 0xbf)
-            return 0;
-    }
-    return need;
-}
-
 static void write_string(FILE *file, const char *value, size_t bytes)
 {
     const unsigned char *s = (const unsigned char *)value;
 
     putc('"', file);
     for (size_t i = 0; i < bytes;) {
-        const size_t length = utf8_bytes(s + i, bytes - i);
+        const size_t length = mp_utf8_sequence(value + i, bytes - i);
 
         if (length == 0) {
             fputs("\\ufffd", file);

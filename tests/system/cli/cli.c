@@ -97,6 +97,8 @@ static void become(const struct cli *cli, const char *in)
         point(STDOUT_FILENO, "/dev/full", O_WRONLY);
     else if (cli->output == CLI_UNREAD)
         point_at_unread_pipe(STDOUT_FILENO);
+    if (cli->output_fd != 0)
+        dup2(cli->output_fd, STDOUT_FILENO);
     if (cli->errors_fd != 0)
         dup2(cli->errors_fd, STDERR_FILENO);
     if (cli->errors_closed)

@@ -23,6 +23,7 @@ struct cli {
     int input_fd;                   /* if not 0: becomes standard input */
     bool input_closed;
     enum cli_output output;
+    int output_fd; /* if not 0: becomes standard output */
     bool errors_closed;
     int errors_fd;              /* if not 0: becomes standard error */
     size_t address_space_bytes; /* RLIMIT_AS; 0: as it is */

@@ -98,7 +98,7 @@ def check(moepager, model, group):
 
     if inside is not None:
         status, peak, _, err = run(moepager, model, "all", inside)
-        refused = status == EXIT_NO_MEMORY and "error[E_RAM]" in err
+        refused = status == EXIT_NO_MEMORY and "E_RAM" in err
         if not (refused or status == -signal.SIGKILL or peak > bound):
             fail(f"all experts in the group: exit {status}, peak {peak}: the check finds nothing")
         print(f"all experts in the group: {'refused' if refused else f'exit {status}'}, as it must")

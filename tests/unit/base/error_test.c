@@ -23,6 +23,33 @@ static void quote_escapes_and_cuts(void)
     CHECK_STR(mp_quote(out, "", 0), "");
 }
 
+/* Valid UTF-8 is shown as it is, whole characters of it; what plays with a terminal is not. */
+static void quote_keeps_what_can_be_read(void)
+{
+    char out[MP_QUOTE_BYTES], long_text[300] = "";
+
+    CHECK_STR(mp_quote(out, "Modèle/模型😀", strlen("Modèle/模型😀")), "Modèle/模型😀");
+    CHECK_STR(mp_quote(out, "a\xff\xc3", 3), "a\\xff\\xc3");
+    CHECK_STR(mp_quote(out, "\xc2\x9b[m\xc2\xa0", 6), "\\xc2\\x9b[m\xc2\xa0");
+    CHECK_STR(mp_quote(out, "\033[0m\177", 5), "\\x1b[0m\\x7f");
+    CHECK_STR(mp_quote(out, "\xe2\x80\xae\xe2\x80\xa7", 6), "\\xe2\\x80\\xae\xe2\x80\xa7");
+    CHECK_STR(mp_quote(out, "\xe2\x81\xa6\xe2\x81\xaa", 6), "\\xe2\\x81\\xa6\xe2\x81\xaa");
+    CHECK_STR(mp_quote(out, "\xed\xa0\x80", 3), "\\xed\\xa0\\x80");
+    for (int i = 0; i < 50; i++)
+        strcat(long_text, "模");
+    mp_quote(out, long_text, strlen(long_text));
+    CHECK_EQ(strlen(out), 42 * 3 + 3);
+    CHECK_STR(out + 42 * 3, "...");
+    /* A record that is full ends with a whole character, too. */
+    for (int shift = 0; shift < 3; shift++) {
+        CHECK_EQ(mp_fail(MP_ERR_IO, "E_X", "%.*s%s%s%s%s", shift, "ab", long_text, long_text,
+                         long_text, long_text),
+                 MP_ERR_IO);
+        CHECK_EQ((strlen(mp_error_last()->text) - (size_t)shift) % 3, 0);
+        CHECK(strlen(mp_error_last()->text) >= sizeof(mp_error_last()->text) - 3);
+    }
+}
+
 static void checked_arithmetic_refuses_what_does_not_fit(void)
 {
     uint64_t v = 5;
@@ -51,6 +78,7 @@ int main(void)
 {
     RUN(fail_keeps_status_code_and_one_line);
     RUN(quote_escapes_and_cuts);
+    RUN(quote_keeps_what_can_be_read);
     RUN(checked_arithmetic_refuses_what_does_not_fit);
     RUN(every_status_has_text_and_exit_code);
     return 0;
