@@ -283,7 +283,7 @@ mp_test(unit/policy/record/trace_test LIBS mp_policy m WRAP LABELS fault)
 foreach(name bench_context batch_text_with_nul info_of_large_model second_output_fails
     unused_at_the_end switch_with_value refused_before_loading flag_with_underscore full_disk
     bench_is_one_run same_file errors_as_json
-    misleading_messages hostile_vocabulary)
+    misleading_messages hostile_vocabulary auto_budget_in_a_limit)
     mp_test(system/regress/${name} LIBS mp_base PkgConfig::JANSSON m SOURCES tests/system/cli/cli.c
         ARGS $<TARGET_FILE:moepager> LABELS cli TIMEOUT 120)
     add_dependencies(system_regress_${name} moepager)

@@ -8,10 +8,14 @@
 #include "engine/forward/cuda/device.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
+#include "vmm/base/log.h"
 
-/* Left for stacks, libraries, tokenizer and the page cache when a budget is chosen automatically.
- */
-#define MARGIN_BYTES (256u << 20)
+/* Left for stacks, buffers and the page cache when a budget is chosen automatically: 256 MiB, or
+ * in a small control group an eighth of what there is. Of addresses it is half: stacks and the
+ * allocator's arenas take many more of them than of memory. */
+#define MARGIN_BYTES (UINT64_C(256) << 20)
+#define MARGIN_PARTS 8
+#define MARGIN_PARTS_ADDRESSES 2
 
 #define DEVICE_MARGIN_BYTES (UINT64_C(3) << 29)
 
@@ -178,6 +182,25 @@ static uint64_t spare_of(uint64_t room, uint64_t base, uint64_t margin)
     return room > all ? room - all : 0;
 }
 
+static uint64_t host_margin(const struct mp_memory_room *room)
+{
+    const bool addresses = room->address_bytes <= room->room_bytes;
+    const uint64_t part = room->room_bytes / (addresses ? MARGIN_PARTS_ADDRESSES : MARGIN_PARTS);
+
+    return part < MARGIN_BYTES ? part : MARGIN_BYTES;
+}
+
+/* An automatic budget that is the smallest one says why. */
+static void warn_smallest(const struct mp_memory_plan *m, uint64_t base)
+{
+    mp_log_warn("plan",
+                "--budget auto takes the smallest budget, %" PRIu64 " of %" PRIu64
+                " bytes: this process can take %" PRIu64 " bytes of RAM, weights, KV cache and "
+                "activations need %" PRIu64 ", and %" PRIu64 " are left for the rest; lower --ctx, "
+                "or name a budget",
+                m->budget_bytes, m->full_bytes, m->room_bytes, base, m->margin_bytes);
+}
+
 /* The device's memory holds budget, weights, cache, activations, and what runs the quicker for
  * them. */
 static enum mp_status plan_device(const struct mp_share *share, bool plan_only,
@@ -208,7 +231,7 @@ static enum mp_status plan_device(const struct mp_share *share, bool plan_only,
 static uint64_t plan_host_tier(const struct mp_share *share, uint64_t base,
                                const struct mp_memory_plan *m)
 {
-    const uint64_t spare = spare_of(m->room_bytes, base, MARGIN_BYTES);
+    const uint64_t spare = spare_of(m->room_bytes, base, m->margin_bytes);
     uint64_t bytes =
         share->kind == MP_SHARE_ALL ? UINT64_MAX : mp_share_resolve(share, m->expert_bytes, spare);
 
@@ -224,13 +247,14 @@ enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
     const struct mp_run_settings *run = &settings->run;
     struct mp_memory_plan *m = &session->memory;
     struct mp_memory_room room;
-    uint64_t base, experts;
+    uint64_t base, experts, spare = 0;
     enum mp_status status = measure(run, config->model, session);
 
     if (status != MP_OK)
         return status;
     mp_memory_room_read("", &room);
     m->room_bytes = room.total_bytes == 0 ? UINT64_MAX : room.room_bytes;
+    m->margin_bytes = host_margin(&room);
     if (session->device.cuda) {
         status = plan_device(&run->budget, config->plan_only, m);
         base = add(m->weights_bytes, m->state_bytes);
@@ -239,7 +263,8 @@ enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
         experts = experts < m->host_full_bytes ? experts : m->host_full_bytes;
     } else {
         base = add(add(m->weights_bytes, m->kv_bytes), m->state_bytes);
-        status = choose_budget(&run->budget, spare_of(m->room_bytes, base, MARGIN_BYTES), m);
+        spare = spare_of(m->room_bytes, base, m->margin_bytes);
+        status = choose_budget(&run->budget, spare, m);
         experts = m->budget_bytes;
     }
     if (status != MP_OK)
@@ -253,5 +278,8 @@ enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
                        "; lower --%sbudget, --ctx or --prefill-tokens",
                        m->weights_bytes, session->device.cuda ? 0 : m->kv_bytes, m->state_bytes,
                        experts, m->room_bytes, session->device.cuda ? "host-" : "");
+    if (!session->device.cuda && !config->plan_only && run->budget.kind == MP_SHARE_AUTO &&
+        spare < m->smallest_bytes && m->smallest_bytes < m->full_bytes)
+        warn_smallest(m, base);
     return MP_OK;
 }

@@ -49,9 +49,10 @@ struct mp_memory_plan {
     uint64_t kv_bytes, state_bytes;
     uint64_t budget_bytes; /* for routed experts; what `full_bytes` is if all */
     uint64_t smallest_bytes, full_bytes;
-    uint64_t total_bytes; /* weights, cache, activations and budget; UINT64_MAX: beyond 2^64 */
-    uint32_t slices;      /* that each expert is stored in */
-    uint64_t room_bytes;  /* what this process can still take; UINT64_MAX: unknown */
+    uint64_t total_bytes;  /* weights, cache, activations and budget; UINT64_MAX: beyond 2^64 */
+    uint32_t slices;       /* that each expert is stored in */
+    uint64_t room_bytes;   /* what this process can still take; UINT64_MAX: unknown */
+    uint64_t margin_bytes; /* of it, that an automatic budget leaves */
     /* With a device, else 0: */
     uint64_t device_free_bytes, device_total_bytes;
     uint64_t host_full_bytes; /* of a host tier that holds every expert */

@@ -18,9 +18,10 @@ _Static_assert(sizeof(addressing_names) / sizeof(addressing_names[0]) == MP_RUN_
     MP_OPT_TEXT(#SLOT, struct mp_run_settings, policy[MP_SLOT_##SLOT], "", help)
 
 static const struct mp_opt run_opts[] = {
-    MP_OPT_PART("BUDGET", struct mp_run_settings, budget, "auto",
-                "RAM for routed experts: a size, a share of all experts' bytes such as 25%, all, "
-                "or auto, which takes what the machine and its control group have to spare."),
+    MP_OPT_PART(
+        "BUDGET", struct mp_run_settings, budget, "auto",
+        "RAM for routed experts: a size, a share of all experts' bytes such as 25%, all, "
+        "or auto, which takes what the machine, its control group and ulimit -v have to spare."),
     MP_OPT(MP_OPT_U64, "CTX", struct mp_run_settings, ctx, "0", 0, 1u << 24,
            "Positions per sequence that the KV cache has room for; 0: what the model was made "
            "for, at most 4096."),

@@ -180,6 +180,27 @@ static void take_hierarchy(const char *root, bool v2, struct mp_memory_room *roo
     }
 }
 
+/* What RLIMIT_AS leaves of addresses to this process. */
+static uint64_t read_addresses(const char *root)
+{
+    static const char key[] = "Max address space";
+    FILE *file = open_at(root, "/proc/self/limits");
+    char line[256];
+    uint64_t limit = UINT64_MAX, used;
+
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        if (strncmp(line, key, strlen(key)) == 0 &&
+            sscanf(line + strlen(key), "%" SCNu64, &limit) != 1)
+            limit = UINT64_MAX; /* "unlimited" */
+    }
+    if (file != NULL)
+        fclose(file);
+    if (limit == UINT64_MAX)
+        return limit;
+    used = read_key(open_at(root, "/proc/self/status"), "VmSize") * 1024;
+    return used < limit ? limit - used : 0;
+}
+
 void mp_memory_room_read(const char *root, struct mp_memory_room *room)
 {
     room->total_bytes = read_key(open_at(root, "/proc/meminfo"), "MemTotal") * 1024;
@@ -188,6 +209,9 @@ void mp_memory_room_read(const char *root, struct mp_memory_room *room)
     room->room_bytes = room->available_bytes;
     take_hierarchy(root, false, room);
     take_hierarchy(root, true, room);
+    room->address_bytes = read_addresses(root);
+    if (room->address_bytes < room->room_bytes)
+        room->room_bytes = room->address_bytes;
 }
 
 bool mp_memory_maps_read(const char *root, uint64_t *count_p, uint64_t *max_p)

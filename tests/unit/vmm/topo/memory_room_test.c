@@ -42,6 +42,36 @@ static void put_machine(void)
                          "MemAvailable:    8388608 kB\n");
 }
 
+/* As `ulimit -v` sets it: what is mapped already counts. */
+static void a_limit_on_addresses_counts(void)
+{
+    static const char format[] =
+        "Limit                     Soft Limit           Hard Limit  Units\n"
+        "Max cpu time              7                    7     seconds\n"
+        "Max address space         %s  unlimited  bytes\n"
+        "Max file locks            9                    9     locks\n";
+    struct mp_memory_room room;
+    char text[600];
+
+    put_machine();
+    put("/proc/self/status", "Name:\tx\nVmPeak:\t 9999999 kB\nVmSize:\t   102400 kB\n");
+    snprintf(text, sizeof(text), format, "unlimited");
+    put("/proc/self/limits", text);
+    mp_memory_room_read(root, &room);
+    CHECK_EQ(room.address_bytes, UINT64_MAX);
+    CHECK_EQ(room.room_bytes, 8192 * MIB);
+    snprintf(text, sizeof(text), format, "1073741824");
+    put("/proc/self/limits", text);
+    mp_memory_room_read(root, &room);
+    CHECK_EQ(room.address_bytes, 924 * MIB);
+    CHECK_EQ(room.room_bytes, 924 * MIB);
+    CHECK_EQ(room.limit_bytes, UINT64_MAX);
+    snprintf(text, sizeof(text), format, "1048576");
+    put("/proc/self/limits", text);
+    mp_memory_room_read(root, &room);
+    CHECK_EQ(room.room_bytes, 0);
+}
+
 static void without_a_group_the_machine_counts(void)
 {
     struct mp_memory_room room;
@@ -188,6 +218,7 @@ int main(void)
     snprintf(root, sizeof(root), "/tmp/moepager-room-XXXXXX");
     CHECK(mkdtemp(root) != NULL);
     RUN(without_a_group_the_machine_counts);
+    RUN(a_limit_on_addresses_counts);
     RUN(version_2_takes_the_tightest_of_all_ancestors);
     RUN(version_1_is_found_by_its_controller);
     RUN(in_a_container_the_mount_point_is_the_group);
