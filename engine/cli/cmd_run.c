@@ -16,7 +16,7 @@
 #include "engine/session/progress.h"
 #include "engine/session/receipt.h"
 #include "engine/session/report.h"
-#include "engine/terminal.h"
+#include "engine/cli/terminal.h"
 #include "policy/record/trace.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"

@@ -3,9 +3,9 @@ foreach(check check_layers check_source check_errors check_docs)
     add_test(NAME static/${check} COMMAND tools/${check}.sh WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(static/${check} PROPERTIES LABELS static)
 endforeach()
-add_test(NAME tools/without_git COMMAND tests/system/tools/without_git.sh
+add_test(NAME system/tools/without_git COMMAND tests/system/tools/without_git.sh
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-set_tests_properties(tools/without_git PROPERTIES LABELS static)
+set_tests_properties(system/tools/without_git PROPERTIES LABELS static)
 add_test(NAME static/make_ptx COMMAND tools/make_ptx --check
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/make_ptx PROPERTIES LABELS static SKIP_RETURN_CODE 77)

@@ -2,7 +2,7 @@
 # Usage: tests/system/tools/without_git.sh
 #
 # Where git is missing, the checks that ask it for the files fail, and install_deps names it.
-cd "$(dirname "$0")/../.." || exit 2
+cd "$(dirname "$0")/../../.." || exit 2
 bin=$(mktemp -d) || exit 2
 trap 'rm -rf "$bin"' EXIT
 for directory in /usr/bin /bin; do

@@ -1,4 +1,4 @@
-#include "engine/terminal.h"
+#include "engine/cli/terminal.h"
 
 #include "vmm/base/utf8.h"
 
