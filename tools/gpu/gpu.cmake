@@ -24,7 +24,8 @@ set_tests_properties(system/tools/gpu_driver_laws PROPERTIES TIMEOUT 60
 # Kernels run on the CPU here: too slow with sanitizers, which see the same code in the tests.
 if(NOT sanitizers AND NOT MP_COVERAGE)
     add_dependencies(gpu_check_kernels fakecuda)
-    add_test(NAME system/tools/check_kernels COMMAND tests/system/tools/check_kernels.py ${CMAKE_BINARY_DIR}
+    add_test(NAME system/tools/check_kernels
+        COMMAND tests/system/tools/check_kernels.py ${CMAKE_BINARY_DIR}
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(system/tools/check_kernels PROPERTIES TIMEOUT 300)
     add_test(NAME system/tools/gpu_run COMMAND tests/system/tools/gpu_run.py ${CMAKE_BINARY_DIR}
