@@ -8,8 +8,8 @@
  *   alias     what a copy writes through a frame's alias, a kernel reads through the window
  *   host      reads by a kernel: memory on a NUMA node against pinned memory, GB/s
  *
- * Usage: check_remap [ORDINAL]. One line per question: "NAME ok|WRONG|failed: why, numbers".
- * 0: all ok; 1: not; 77: there is no driver.
+ * Usage: check_remap [ORDINAL] [--few]. --few: short, where kernels run on the CPU. One line per
+ * question: "NAME ok|WRONG|failed: why, numbers". 0: all ok; 1: not; 77: there is no driver.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,11 +21,11 @@
 #include "vmm/base/error.h"
 
 #define FRAMES 4
-#define ROUNDS 64
 #define TIMES_MAX (1u << 16) /* that a kernel reads a frame */
-#define BLOCKS 1024
 
 struct remap {
+    unsigned rounds; /* of each question */
+    uint32_t blocks; /* of a kernel */
     struct mp_gpu *gpu;
     struct mp_backend *backend;
     mp_cu_stream compute, copy;
@@ -60,7 +60,7 @@ static enum mp_status fill(struct remap *r, unsigned frame, uint64_t value)
 static enum mp_status queue_read(struct remap *r, const void *at, uint32_t times)
 {
     const struct mp_cuda_read params = {
-        .src = address(at), .bytes = r->bytes, .sum = r->sums, .times = times, .blocks = BLOCKS
+        .src = address(at), .bytes = r->bytes, .sum = r->sums, .times = times, .blocks = r->blocks
     };
 
     return mp_gpu_launch(r->gpu, r->compute, MP_CUDA_KERNEL_read, &params);
@@ -71,11 +71,11 @@ static enum mp_status take_sum(struct remap *r, uint64_t *sum_p)
 {
     uint64_t *sums = r->host + r->bytes / 8, sum = 0;
     enum mp_status status =
-        mp_gpu_download(r->gpu, r->compute, sums, r->sums, BLOCKS * sizeof(*sums));
+        mp_gpu_download(r->gpu, r->compute, sums, r->sums, r->blocks * sizeof(*sums));
 
     if (status == MP_OK)
         status = mp_gpu_finish(r->gpu, r->compute);
-    for (uint32_t i = 0; status == MP_OK && i < BLOCKS; i++)
+    for (uint32_t i = 0; status == MP_OK && i < r->blocks; i++)
         sum += sums[i];
     *sum_p = sum;
     return status;
@@ -111,7 +111,7 @@ static enum mp_status beside(struct remap *r, bool *right_p, char *note, size_t 
         status = mp_gpu_event_open(r->gpu, false, &event);
     if (status == MP_OK)
         status = map(r, 0, 0);
-    for (unsigned round = 0; round < ROUNDS && status == MP_OK; round++) {
+    for (unsigned round = 0; round < r->rounds && status == MP_OK; round++) {
         uint64_t sum = 0;
         double start_us;
         bool done = false;
@@ -138,11 +138,11 @@ static enum mp_status beside(struct remap *r, bool *right_p, char *note, size_t 
     if (status == MP_OK)
         status = unmap(r, 0);
     mp_gpu_event_close(r->gpu, event);
-    *right_p = *right_p && good >= ROUNDS / 2;
+    *right_p = *right_p && good >= r->rounds / 2;
     snprintf(note, bytes,
              "%u remaps of %.0f MiB, %u of %u kernels ran until after them, %.1f us each",
-             ROUNDS * (FRAMES - 1), (double)r->bytes / (1 << 20), good, ROUNDS,
-             remap_us / (ROUNDS * (FRAMES - 1)));
+             r->rounds * (FRAMES - 1), (double)r->bytes / (1 << 20), good, r->rounds,
+             remap_us / (r->rounds * (FRAMES - 1)));
     return status;
 }
 
@@ -163,7 +163,7 @@ static enum mp_status replay(struct remap *r, bool *right_p, char *note, size_t 
     status = queue_read(r, r->window, 1);
     ended = mp_gpu_capture_end(r->gpu, r->compute, &graph);
     status = status == MP_OK ? ended : status;
-    for (unsigned round = 0; round < ROUNDS && status == MP_OK; round++) {
+    for (unsigned round = 0; round < r->rounds && status == MP_OK; round++) {
         uint64_t sum = 0;
 
         status = mp_gpu_replay(r->gpu, r->compute, graph);
@@ -178,7 +178,7 @@ static enum mp_status replay(struct remap *r, bool *right_p, char *note, size_t 
     mp_gpu_graph_close(r->gpu, graph);
     if (status == MP_OK)
         status = unmap(r, 0);
-    snprintf(note, bytes, "%u replays of one graph over %u physical memories", ROUNDS, FRAMES);
+    snprintf(note, bytes, "%u replays of one graph over %u physical memories", r->rounds, FRAMES);
     return status;
 }
 
@@ -188,7 +188,7 @@ static enum mp_status alias(struct remap *r, bool *right_p, char *note, size_t b
     enum mp_status status = map(r, 0, 1);
 
     *right_p = true;
-    for (unsigned round = 0; round < ROUNDS && status == MP_OK; round++) {
+    for (unsigned round = 0; round < r->rounds && status == MP_OK; round++) {
         status = fill(r, 1, round);
         if (status == MP_OK)
             status = queue_read(r, r->window, 1);
@@ -198,7 +198,7 @@ static enum mp_status alias(struct remap *r, bool *right_p, char *note, size_t b
     }
     if (status == MP_OK)
         status = unmap(r, 0);
-    snprintf(note, bytes, "%u writes through the alias read through the window", ROUNDS);
+    snprintf(note, bytes, "%u writes through the alias read through the window", r->rounds);
     return status;
 }
 
@@ -271,9 +271,9 @@ static enum mp_status open_remap(struct remap *r, unsigned ordinal)
     if (status == MP_OK)
         status = mp_gpu_stream_open(r->gpu, &r->copy);
     if (status == MP_OK)
-        status = mp_gpu_alloc(r->gpu, BLOCKS * sizeof(uint64_t), "sums", &r->sums);
+        status = mp_gpu_alloc(r->gpu, r->blocks * sizeof(uint64_t), "sums", &r->sums);
     if (status == MP_OK)
-        status = mp_gpu_alloc_host(r->gpu, r->bytes + BLOCKS * sizeof(uint64_t), "a frame",
+        status = mp_gpu_alloc_host(r->gpu, r->bytes + r->blocks * sizeof(uint64_t), "a frame",
                                    (void **)&r->host);
     return status;
 }
@@ -304,9 +304,13 @@ int main(int argc, char **argv)
     } questions[] = {
         { "beside", beside }, { "replay", replay }, { "alias", alias }, { "host", host }
     };
-    struct remap r = { 0 };
+    const bool few = argc > 2 && strcmp(argv[2], "--few") == 0;
+    struct remap r = { .rounds = few ? 8 : 64, .blocks = few ? 16 : 1024 };
     int failed = 0;
-    enum mp_status status = open_remap(&r, argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 0);
+    enum mp_status status;
+
+    mp_gpu_configure_from_environment();
+    status = open_remap(&r, argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 0);
 
     if (status != MP_OK) {
         fprintf(stderr, "check_remap: %s\n", mp_error_last()->text);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tools/gpu/check_kernels on the driver without a device: right kernels pass, and a single wrong bit
-of each of them, wherever production launches it, fails that kernel and no other.
+"""tools/gpu/check_kernels on the driver without a device: right kernels pass, and a single wrong
+bit of each of them fails that kernel and no other.
 
 usage: tests/system/tools/check_kernels.py BUILD
 """
@@ -14,9 +14,10 @@ TOP = Path(__file__).resolve().parents[3]
 
 
 def run(build, *args, **env):
-    process = subprocess.run([build / "gpu_check_kernels", "0", *args], capture_output=True, text=True,
-                             check=False, env=dict(os.environ, FAKECUDA_MEMORY=str(600 << 20),
-                                                   LD_LIBRARY_PATH=str(build / "fakecuda"), **env))
+    env = dict(os.environ, FAKECUDA_MEMORY=str(600 << 20),
+               LD_LIBRARY_PATH=str(build / "fakecuda"), **env)
+    process = subprocess.run([build / "gpu_check_kernels", "0", *args], capture_output=True,
+                             text=True, check=False, env=env)
     rows = re.findall(r"^(mp_\w+) +(\d+) cases, (\d+) wrong", process.stdout, re.M)
     return process, {name: (int(cases), int(wrong)) for name, cases, wrong in rows}
 
@@ -43,7 +44,8 @@ def main():
     for kernel in kernels:
         process, rows = run(build, "--only", kernel, FAKECUDA_WRONG=kernel)
         cases, wrong = rows.get(kernel, (0, 0))
-        check(f"{kernel} is wrong and passes", process.returncode == 1 and 0 < cases == wrong, process)
+        check(f"{kernel} is wrong and passes", process.returncode == 1 and 0 < cases == wrong,
+              process)
     print(f"{len(kernels)} kernels")
 
 

@@ -1,0 +1,454 @@
+"""The steps of tools/gpu/run: what each runs and how its results read; no program of its own.
+
+A step gets the Run and adds rows: what, verdict, figure, bound, ratio. What goes wrong in one part
+of a step (Run.attempt) is a row, and the others go on.
+"""
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+# Shapes of made-up models, with the trace's six experts per token. 8 layers of the first are 9 GiB
+# of experts.
+SYNTHETIC = {
+    "qwen3-30b-a3b": ["--experts", "128", "--top-k", "6", "--hidden", "2048", "--ffn", "768",
+                      "--heads", "32", "--kv-heads", "4", "--head-dim", "128", "--vocab", "32000"],
+    "small": ["--experts", "128", "--top-k", "6", "--hidden", "64", "--ffn", "64", "--heads", "2",
+              "--kv-heads", "1", "--head-dim", "32", "--vocab", "256"],
+}
+# What is compared on the model of real shape. Static placement is measured with whole layers on the
+# device, and with the experts that the replayed routing itself chooses most: it then knows what is
+# to come, which in use it does not. "HOT" stands for the table.
+CONFIGS = {"cost": ["--profile", "auto", "--assign", "cost"],
+           "layers": ["--profile", "static"],
+           "hot": ["--profile", "static", "--partition", "hot-table", "--hot-table-buffers", "2",
+                   "--calibration", "HOT"],
+           "demand": ["--profile", "lru", "--assign", "gpu-only"]}
+PROMPT, GEN = 8, 48     # tokens of each sequence there
+PREFILL = 512           # of the prompt where prefill is measured
+APART = 17              # steps of the trace between sequences (engine/forward/route_from.h)
+MEMORY_LEFT = 6 << 30   # for programs, beside the model and its copy in pinned memory
+
+
+class Stop(Exception):
+    """This cannot go on; `late`: for want of time, so that another call may."""
+
+    def __init__(self, why, late=False):
+        super().__init__(why)
+        self.late = late
+
+
+class NoDriver(Exception):
+    """Nothing can."""
+
+
+def verdict(run, good):
+    """Of what is measured: figures of a dry run mean nothing."""
+    return "" if run.args.dry_run else "met" if good else "missed"
+
+
+def device(run):
+    return f"cuda:{run.args.device}"
+
+
+# ---- the machine
+
+def meminfo(name):
+    for line in open("/proc/meminfo"):
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def gpu_says(run, fields):
+    text = run.command(["nvidia-smi", f"--id={run.args.device}", f"--query-gpu={','.join(fields)}",
+                        "--format=csv,noheader"], 20)[1]
+    return [value.strip() for value in text.strip().splitlines()[-1].split(",")]
+
+
+def gpu_rows(run):
+    name, driver, memory = gpu_says(run, ["name", "driver_version", "memory.total"])
+    run.row("GPU", "", f"{name}, {memory}, driver {driver}")
+    now = gpu_says(run, ["pcie.link.gen.current", "pcie.link.width.current", "pcie.link.gen.max",
+                         "pcie.link.width.max"])
+    run.row("PCIe link", "", f"generation {now[0]} x{now[1]} (idle)", f"{now[2]} x{now[3]}")
+
+
+def open_rows(run):
+    """How long opening takes with compiled kernels, and with a driver that compiles them."""
+    program = [run.bin / "gpu_check_kernels", str(run.args.device), "--open"]
+    code, text = run.command(program, 60, (0, 77))
+    if code == 77:
+        raise NoDriver("CUDA is off: no driver answers; all.log says why")
+    found = json.loads(text[text.index("{"):].splitlines()[0])
+    run.row("device and kernels opened", "", f"{found['open_ms']:.0f} ms, from "
+            + ("PTX" if found["image"] == "PTX" else Path(found["image"]).name))
+    bare = run.json(program, 60, env={"MOEPAGER_CUDA_CUBINS": "", "CUDA_CACHE_DISABLE": "1"})
+    run.row("the same, PTX compiled by the driver", "", f"{bare['open_ms']:.0f} ms")
+
+
+def machine(run):
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo")
+                if line.startswith("model name")), "?")
+    run.row("commit", "", run.kept["key"][0])
+    run.row("CPU", "", f"{os.cpu_count()} x {cpu}")
+    run.row("memory", "", f"{meminfo('MemAvailable') >> 30} of {meminfo('MemTotal') >> 30} GiB")
+    for name, command in (("lscpu.txt", ["lscpu"]), ("meminfo.txt", ["cat", "/proc/meminfo"]),
+                          ("df.txt", ["df", "-h", "/dev/shm", str(run.out), str(run.work)])):
+        run.look(name, command)
+    if run.args.dry_run:
+        run.row("GPU", "", "none: the fake driver")
+    else:
+        run.look("nvidia-smi.txt", ["nvidia-smi", "-q"])
+        run.attempt("GPU", gpu_rows, run)
+    open_rows(run)
+
+
+# ---- is it right?
+
+def laws(run):
+    code, text = run.command([run.bin / "gpu_driver_laws", str(run.args.device)], 30, (0, 1))
+    run.file("driver_laws.txt", text)
+    fake = TOP / "tests/data/driver/laws/fakecuda.txt"
+    figure = text.strip().splitlines()[-1]
+    if fake.exists():
+        figure += ", as the fake" if fake.read_text() == text else ", not as the fake"
+    run.row("driver's laws", "ok" if code == 0 else "WRONG", figure)
+
+
+def kernels(run):
+    few = ["--few"] if run.args.dry_run else []
+    program = run.bin / "gpu_check_kernels"
+    code, text = run.command([program, str(run.args.device), *few], 60, (0, 1))
+    run.row("bits as on the CPU", "ok" if code == 0 else "WRONG", text.strip().splitlines()[-1])
+    for line in text.splitlines():
+        if line.startswith("mp_") and " 0 wrong" not in line:
+            run.row(line.split()[0], "WRONG", line.split(None, 1)[1])
+
+
+def generated(run, flags):
+    result = run.json([run.bin / "moepager", "run", "--model", "models/tiny-moe", "--prompt",
+                       "sort 5 3 9 1 ->", "--max-tokens", "12", "--json", *flags], 30)
+    return result["tokens"]
+
+
+def tiny(run):
+    cpu = generated(run, ["--device", "cpu"])
+    same = 0
+    for budget in ("100%", "25%"):
+        for addressing in ("window", "table"):
+            for residency in ("inclusive", "exclusive"):
+                flags = ["--device", device(run), "--budget", budget, "--addressing", addressing,
+                         "--residency", residency]
+                name = f"{budget} {addressing} {residency}"
+                tokens = run.attempt(name, generated, run, flags)
+                same += tokens == cpu
+                if tokens is not None and tokens != cpu:
+                    run.row(name, "WRONG", "other tokens than the CPU")
+    run.row("tokens as on the CPU", "ok" if same == 8 else "WRONG", f"{same} of 8 settings")
+
+
+def remap(run):
+    memory = {"FAKECUDA_MEMORY": str(24 << 20)} if run.args.dry_run else {}     # smaller frames
+    few = ["--few"] if run.args.dry_run else []
+    text = run.command([run.bin / "gpu_check_remap", str(run.args.device), *few], 25, (0, 1),
+                       env=memory)[1]
+    for line in text.splitlines():
+        name, _, rest = line.partition(" ")
+        good, _, note = rest.strip().partition(": ")
+        figure = note.rsplit(", ", 1)[-1] if name == "beside" else note.split(",")[0]
+        run.row(name, "ok" if good == "ok" else "WRONG", figure)
+
+
+def codes(run):
+    # The fake driver ends a program that broke its laws, as this one does on purpose, with 97.
+    text = run.command([run.bin / "gpu_driver_codes", str(run.args.device)], 30,
+                       (0, 97) if run.args.dry_run else (0,))[1]
+    run.file("driver_codes.txt", text)
+    run.row("driver's error codes", "", f"{len(text.splitlines())} recorded")
+    for path in sorted((TOP / "tests/data/driver").glob("*.txt")):
+        run.row(f"as {path.stem}", "", "same" if path.read_text() == text else "other")
+
+
+def sanitizer(run):
+    places = [shutil.which("compute-sanitizer")]
+    places += sorted(Path("/usr/local").glob("cuda*/bin/compute-sanitizer"))
+    tool = next((place for place in places if place), None)
+    if tool is None:
+        run.row("compute-sanitizer", "", "not on this machine")
+        return
+    for check in ("memcheck", "racecheck"):
+        clean = run.attempt(check, run.command, [
+            tool, "--tool", check, "--error-exitcode", "9", run.bin / "gpu_check_kernels",
+            str(run.args.device), "--few"], 40)
+        if clean:
+            run.row(check, "ok", "clean")
+
+
+# ---- how fast is it?
+
+def probe(run):
+    shape = ["--hidden", "64", "--channels", "64"] if run.args.dry_run else []
+    found = run.json([run.bin / "moepager", "probe", "--device", device(run), "--fresh", "--json",
+                      *shape], 50)
+    run.file("probe.json", json.dumps(found, indent=1) + "\n")
+    v = run.data["values"] = found["values"]
+
+    def show(what, *keys, unit):
+        values = [v.get(key) for key in keys]
+        run.row(what, "", " / ".join("-" if x is None else f"{x:.1f}" for x in values) + f" {unit}")
+
+    show("host to device 256K/1M/4M/16M", "copy_256k_1", "copy_1m_1", "copy_4m_1", "copy_16m_1",
+         unit="GB/s")
+    show("device read / copy / in place", "device_read", "device_copy", "in_place_read",
+         unit="GB/s")
+    show("map+access+unmap busy 2/16/64 MiB", "remap_busy_2m", "remap_busy_16m", "remap_busy_64m",
+         unit="us")
+    show("launch / graph / hand-off", "launch", "graph_launch", "handoff", unit="us")
+    show("expert GPU / in place / CPU", "expert_1", "in_place_1", "cpu_1", unit="us")
+    if found.get("trouble"):
+        run.row("trouble", "", found["trouble"])
+
+
+def speed(run):
+    found = run.json([run.bin / "gpu_bench_kernels", "--device", str(run.args.device), "--json"]
+                     + (["--small"] if run.args.dry_run else []), 40)
+    run.file("kernels.json", json.dumps(found, indent=1) + "\n")
+    run.row("read / copy", "", f"{found['read_gbps']:.0f} / {found['copy_gbps']:.0f} GB/s")
+    for item in found["kernels"]:
+        if item.get("headline"):
+            aimed = "experts" in item["name"]
+            run.row(item["name"], verdict(run, item["ratio"] >= 0.85) if aimed else "",
+                    f"{item['us']:.1f} us, {item['gbps']:.0f} GB/s",
+                    ">= 0.85 of copy" if aimed else "of copy", f"{item['ratio']:.2f}")
+
+
+def layer_bytes(shape):
+    """Of the experts of a layer, BF16."""
+    value = dict(zip(shape[::2], map(int, shape[1::2])))
+    return value["--experts"] * 3 * value["--hidden"] * value["--ffn"] * 2
+
+
+def place_model(layers, one_bytes, shm_free, memory_free, disk_free):
+    """(in memory?, layers): in /dev/shm, else on disk, else the same with fewer layers. There is
+    also to be room for the pinned copy of all experts. layers 0: not even one fits."""
+    for count in range(layers, 0, -1):
+        need = int(1.05 * count * one_bytes) + (300 << 20)
+        if need <= shm_free and 2 * need + MEMORY_LEFT <= memory_free:
+            return True, count
+        if need <= disk_free and need + MEMORY_LEFT <= memory_free:
+            return False, count
+    return False, 0
+
+
+def free_bytes(path):
+    return shutil.disk_usage(path).free if Path(path).is_dir() else 0
+
+
+def make_model(run):
+    """The folder of the model, which is made if it is not there."""
+    kept = run.kept["data"].setdefault("made", {})
+    if Path(kept.get("path", "/nowhere"), "config.json").exists():
+        return kept["path"]
+    shape = SYNTHETIC[run.args.synthetic]
+    in_memory, layers = place_model(run.args.layers, layer_bytes(shape), free_bytes("/dev/shm"),
+                                    meminfo("MemAvailable"), free_bytes(run.work))
+    if run.args.dry_run:
+        in_memory, layers = False, run.args.layers
+    if layers == 0:
+        raise Stop(f"no room for a layer of {layer_bytes(shape) >> 20} MiB and its copy in memory; "
+                   f"/dev/shm and {run.work} were asked")
+    path = (Path("/dev/shm") if in_memory else run.work) / "moepager-gpu-model"
+    shutil.rmtree(path, ignore_errors=True)
+    kept.update(path=str(path), layers=layers)
+    try:
+        run.command([sys.executable, "tools/make_bench_model", "--out", path, "--layers", layers,
+                     *shape], 60)
+    except BaseException:
+        remove_model(run, always=True)
+        raise
+    return kept["path"]
+
+
+def remove_model(run, always=False):
+    """Where no step wants it any more."""
+    kept = run.kept["data"].get("made", {})
+    if "path" in kept and (always or {"graph", "model"} <= set(run.kept["done"])):
+        shutil.rmtree(kept.pop("path"), ignore_errors=True)
+
+
+def model_row(run):
+    layers = run.kept["data"]["made"]["layers"]
+    run.row("made-up model", "", f"{run.args.synthetic}, {layers} layers")
+
+
+def graph(run):
+    """What the pager costs when everything is there, against memory that no pager knows."""
+    path = make_model(run)
+    model_row(run)
+
+    def one(batch):
+        r = run.json([run.bin / "gpu_bench_step", "--model", path, "--device", str(run.args.device),
+                      "--batch", str(batch),
+                      *(["--rounds", "1", "--steps", "2"] if run.args.dry_run else [])], 30)
+        run.row(f"batch {batch}, all resident: pager / plain", verdict(run, r["ratio"] <= 1.02),
+                f"{r['pager_ms']:.3f} / {r['plain_ms']:.3f} ms", "<= 1.02", f"{r['ratio']:.3f}")
+
+    for batch in (1, 8):
+        run.attempt(f"batch {batch}", one, batch)
+
+
+# ---- the model at several budgets
+
+def plan(dry_run):
+    """(configuration, batch, prompt, budgets): one process each, the most telling first."""
+    if dry_run:
+        return [(name, 1, PROMPT, (100, 50)) for name in CONFIGS] + [
+            (gemm, 1, 16, (100,)) for gemm in ("own", "cublas")]
+    return ([(name, 1, PROMPT, (100, 25)) for name in CONFIGS]
+            + [(gemm, 1, PREFILL, (100, 25)) for gemm in ("own", "cublas")]
+            + [(name, 8, PROMPT, (100, 25)) for name in CONFIGS]
+            + [(name, batch, PROMPT, (50, 12)) for batch in (1, 8) for name in CONFIGS])
+
+
+def key_of(name, batch, prompt, budget):
+    return f"{name} b{batch} p{prompt} {budget:g}"
+
+
+def bench(run, path, name, batch, prompt, budgets, more):
+    """One process; every budget that it has measured is kept, also if it is killed at the next."""
+    cells = run.data.setdefault("cells", {})
+    key = key_of(name, batch, prompt, budgets[0])
+
+    def keep(line):
+        if line.startswith("{"):
+            cell = json.loads(line)
+            if "error" in cell:
+                run.row(key_of(name, batch, prompt, cell["budget"]), "WRONG", cell["error"])
+            else:
+                cells[key_of(name, batch, prompt, cell["budget"])] = cell
+
+    def try_to_keep(line):
+        try:
+            keep(line)
+        except (ValueError, KeyError, TypeError):
+            run.row(key, "WRONG", f"no JSON: {line.strip()[:60]}")
+
+    gen = 4 if run.args.dry_run else GEN if prompt == PROMPT else 2
+    # cuBLAS may not be there (77), and refuses the driver without a device, as it must.
+    allowed = ((0, 1, 77) if run.args.dry_run else (0, 77)) if name == "cublas" else (0,)
+    short = ["--repeats", "1", "--warm", "1"] if run.args.dry_run else []
+    code = run.command([run.bin / "gpu_bench_model", "--model", path, "--device", device(run),
+                        "--budgets", ",".join(map(str, budgets)), "--batch", str(batch), "--prompt",
+                        str(prompt), "--gen", str(gen), *short, *more], 60, allowed,
+                       on_line=try_to_keep)[0]
+    if code != 0:
+        run.row(key, "", "no cuBLAS that works here")
+
+
+def hot_table(run, path, trace, batch):
+    """Which experts are chosen most in the very steps that `batch` sequences replay."""
+    table = run.work / f"hot-{batch}.safetensors"
+    if not table.exists():
+        run.command([run.bin / "moepager", "calibrate", "--model", path, "--device", "cpu",
+                     "--route-from", trace, "--tokens", str(PROMPT + GEN + APART * (batch - 1)),
+                     "--out", table], 60)
+    return table
+
+
+def own_trace(run, path):
+    """The made-up model's own routing, recorded once."""
+    trace = run.work / "own.trace"
+    if not trace.exists():
+        run.command([run.bin / "moepager", "bench", "--model", path, "--device", device(run),
+                     "--budget", "50%", "--profile", "static", "--trace", trace, "--repeat", "1",
+                     "--prompt-tokens", str(PROMPT), "--gen-tokens",
+                     str(4 if run.args.dry_run else GEN), "--json"], 60)
+    return trace
+
+
+def flags_of(run, path, trace, name, batch):
+    if name not in CONFIGS:
+        return ["--cuda-gemm", name]
+    table = hot_table(run, path, trace, batch) if name == "hot" else None
+    return ["--route-from", trace,
+            *(str(table) if flag == "HOT" else flag for flag in CONFIGS[name])]
+
+
+def compare(run, batch, budget, cells, link_gbps):
+    """Rows of what was measured; `cost` is held against the better one of the static ones."""
+    figures = [f"{name} {cell['tpot_ms']:.2f} ms ({100 * cell['hit_rate']:.0f} % hits, "
+               f"{100 * cell['graphs']:.0f} % graphs)" for name, cell in cells.items()]
+    good, ratio = "", ""
+    if {"cost", "layers", "hot"} <= set(cells):
+        static = min(cells["layers"]["tpot_ms"], cells["hot"]["tpot_ms"])
+        ratio = cells["cost"]["tpot_ms"] / static
+        good, ratio = verdict(run, ratio <= 1.02), f"{ratio:.2f}"
+    run.row(f"batch {batch}, {budget:g} %", good, ", ".join(figures), "cost/static <= 1.02", ratio)
+    cost = cells.get("cost", {"bytes_per_step": 0})
+    if link_gbps and cost["bytes_per_step"] > 0:
+        bound = cost["bytes_per_step"] / (link_gbps * 1e6)
+        over = cost["wait_ms_per_step"] / bound
+        run.row(f"batch {batch}, {budget:g} %: cost's exposed wait", verdict(run, over <= 1.10),
+                f"{cost['wait_ms_per_step']:.3f} ms", f"<= 1.10 of {bound:.3f} ms", f"{over:.2f}")
+
+
+def model_rows(run):
+    cells = run.data.get("cells", {})
+    link = run.kept["data"].get("probe", {}).get("values", {}).get("copy_4m_1")
+    for batch in (1, 8):
+        for budget in (100, 50, 25, 12):
+            found = {name: cells[key_of(name, batch, PROMPT, budget)] for name in CONFIGS
+                     if key_of(name, batch, PROMPT, budget) in cells}
+            if found:
+                compare(run, batch, budget, found, link)
+    for key, cell in cells.items():
+        if cell["prompt"] != PROMPT:
+            run.row(f"prefill, {key}", "", f"{cell['prefill_per_s']:.0f} tokens/s, "
+                    f"{cell['ttft_ms']:.1f} ms")
+
+
+def model(run):
+    path = make_model(run)
+    model_row(run)
+    trace = Path(run.args.trace or run.bin / "trace.csv")
+    if not trace.exists():
+        trace = own_trace(run, path)
+        run.row("routing", "", "the made-up model's own: no trace was given")
+    else:
+        run.row("routing", "", f"{trace.name}; hot: table of the steps that are replayed")
+    cells = run.data.setdefault("cells", {})
+    for name, batch, prompt, budgets in plan(run.args.dry_run):
+        missing = [b for b in budgets if key_of(name, batch, prompt, b) not in cells]
+        if missing:
+            run.attempt(f"{name}, batch {batch}, prompt {prompt}", lambda: bench(
+                run, path, name, batch, prompt, missing, flags_of(run, path, trace, name, batch)))
+    run.file("model.json", json.dumps(cells, indent=1) + "\n")
+    model_rows(run)
+
+
+def baseline(run):
+    """llama.cpp with its experts on the CPU, and on the device, where it and a model are there."""
+    program = run.args.llama_bench or shutil.which("llama-bench")
+    if not program or not run.args.gguf:
+        run.row("llama.cpp", "", "not here (--llama-bench, --gguf); `layers` places as it does")
+        return
+    for name, experts in (("experts on the CPU", "999"), ("all on the device", "0")):
+        def one(experts=experts):
+            text = run.command([program, "-m", run.args.gguf, "-ngl", "999", "-ncmoe", experts,
+                                "-p", str(PREFILL), "-n", str(GEN), "-r", "3", "-o", "json"],
+                               60)[1]
+            return json.JSONDecoder().raw_decode(text, text.index("["))[0]
+        for item in run.attempt(name, one) or []:
+            what = "prefill" if item.get("n_prompt") else "decoding"
+            run.row(f"{name}, {what}", "", f"{item['avg_ts']:.1f} tokens/s")
+
+
+# Name, share of the time in seconds, what it does. What may leave the device in a bad state is
+# last.
+STEPS = [("machine", 40, machine), ("laws", 15, laws), ("kernels", 60, kernels), ("tiny", 40, tiny),
+         ("remap", 25, remap), ("probe", 45, probe), ("speed", 35, speed), ("graph", 75, graph),
+         ("model", 150, model), ("baseline", 20, baseline), ("codes", 10, codes),
+         ("sanitizer", 55, sanitizer)]
