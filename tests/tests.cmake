@@ -85,6 +85,7 @@ mp_test(unit/engine/config_test LIBS mp_engine PkgConfig::JANSSON)
 mp_test(unit/vmm/format/safetensors_test LIBS mp_engine TIMEOUT 200)
 mp_test(unit/engine/tokenizer_test LIBS mp_engine TIMEOUT 300)
 mp_test(unit/engine/chat_test LIBS mp_engine)
+mp_test(unit/engine/progress_test LIBS mp_engine)
 mp_test(unit/engine/route_from_test LIBS mp_engine)
 mp_test(unit/engine/sampler_test LIBS mp_engine m)
 mp_test(model/engine_io_test LIBS mp_engine SOURCES tests/model/harness.c

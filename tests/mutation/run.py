@@ -87,6 +87,12 @@ class Tree:
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists() or target.read_bytes() != source.read_bytes():
                 shutil.copyfile(source, target)
+        known = set(self.names)
+        for folder, folders, files in os.walk(COPY):
+            folders[:] = [name for name in folders if Path(folder, name) != BUILD]
+            for path in (Path(folder, name) for name in files):
+                if str(path.relative_to(COPY)) not in known:
+                    path.unlink()  # what was moved or removed since
 
     def path_of(self, name):
         found = [path for path in self.names if f"/{path}".endswith(f"/{name}")

@@ -25,7 +25,7 @@ TOKEN = re.compile(r"""
     (?P<skip>->|<<=?|>>=?|\+\+|--|[A-Za-z_]\w*|0[xX][0-9a-fA-F.]+[pP]?[-+\w]*)
   | (?P<step>[-+][ ]1\b(?![.\w]))
   | (?P<operator><=|>=|==|!=|&&|\|\||<|>)
-  | (?P<real>\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)
+  | (?P<real>(?:\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)[fF]?)
   | (?P<whole>\d+)
 """, re.VERBOSE)
 # What these tests do not notice: checks of ourselves, texts, sizes of names and buffers, and what
@@ -48,7 +48,8 @@ def change_of(match, line):
     if match.lastgroup in ("step", "operator"):
         return SWAP[token]
     if match.lastgroup == "real":
-        return f"({token} * 1.125)" if float(token) != 0 else None
+        factor = "1.125f" if token[-1] in "fF" else "1.125"
+        return f"({token} * {factor})" if float(token.rstrip("fF")) != 0 else None
     if match.lastgroup != "whole" or int(token) > MOST or "[" + token + "]" in line:
         return None
     if re.search(r"[{,=]\s*$", line[:match.start()]) and token == "0":
@@ -89,11 +90,16 @@ def equivalents():
     return {line.partition("  -- ")[0].strip() for line in read_lines("equivalent.txt")}
 
 
+def fits(path, pattern):
+    """Does the pattern fit the path, or its end from some folder on?"""
+    return fnmatch.fnmatch(path, pattern) or fnmatch.fnmatch(path, f"*/{pattern}")
+
+
 def tests_of(path):
     """Names of tests without folders, for the first pattern that fits."""
     for line in read_lines("tests.txt"):
         pattern, *tests = line.split()
-        if fnmatch.fnmatch(Path(path).name, pattern):
+        if fits(path, pattern):
             return tests
     raise SystemExit(f"tests.txt: no test for {path}; add a line with its name")
 
@@ -103,7 +109,7 @@ def choose(root, names, count, seed, only):
     known = equivalents()
     sites, seen = [], {}
     for path, text in sources(root, names):
-        if not any(fnmatch.fnmatch(p, only) for p in (path, Path(path).name)) or not tests_of(path):
+        if not fits(path, only) or not tests_of(path):
             continue
         for site in sites_of(path, text):
             name = name_of(site)

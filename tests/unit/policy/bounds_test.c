@@ -50,6 +50,34 @@ static void of_equal_residents_the_oldest_use_leaves(void)
     }
 }
 
+/* Evict policy shadow: what the leader would not hold, here what nobody has used, leaves before the
+ * leader's own, the oldest first; layer 0, which has its share, would give up its own. */
+static void what_the_leader_does_not_hold_leaves_first(void)
+{
+    static const uint32_t come[4] = { 0, 1, 5, 4 }, leave[4] = { 5, 4, 0, 1 };
+    const struct mp_shape shape = {
+        .layers = 2, .experts = 4, .top_k = 1, .tokens_max = 1, .slots = 4
+    };
+    const struct mp_evict_ops *ops = &mp_evict_shadow;
+    struct mp_policy *policy = instance(&ops->info, ops->create, &shape, NULL);
+    uint8_t evictable[8] = { 1, 1, 0, 0, 1, 1 };
+    const struct mp_evict_query query = {
+        .for_unit = 2, .scope_layer = MP_LAYER_ANY, .experts = 4, .evictable = evictable
+    };
+
+    for (uint32_t i = 0; i < 4; i++) {
+        if (come[i] < 4)
+            ops->on_access(policy, come[i], 1, i + 1);
+        ops->on_insert(policy, come[i], i + 1);
+    }
+    ops->on_access(policy, 2, 1, 5);
+    for (uint32_t i = 0; i < 4; i++) {
+        CHECK_EQ(ops->pick(policy, &query), leave[i]);
+        evictable[leave[i]] = 0;
+    }
+    ops->destroy(policy);
+}
+
 /* Classes end at 7: a count of 512 is of the same class as one of 128, so the older one leaves. One
  * of 64 is of class 6 and leaves before it is twice as old. */
 static void the_highest_class_is_seven(void)
@@ -293,6 +321,7 @@ static void replays_break_ties_by_second_key_then_id(void)
 int main(void)
 {
     RUN(of_equal_residents_the_oldest_use_leaves);
+    RUN(what_the_leader_does_not_hold_leaves_first);
     RUN(the_highest_class_is_seven);
     RUN(constants_of_the_papers_are_the_defaults);
     RUN(a_quarter_is_left_for_what_passes_through);

@@ -288,6 +288,28 @@ static void direct_descriptor_reads_the_same_bytes_or_is_absent(void)
     close(dir);
 }
 
+/* In a process that began without standard input the first file has descriptor 0. */
+static void every_descriptor_is_closed(void)
+{
+    const int dir = make_dir("zero"), kept = fcntl(0, F_DUPFD_CLOEXEC, 3);
+    struct mp_files *files = files_new();
+    char path[4200];
+    uint32_t index;
+
+    snprintf(path, sizeof(path), "%s/zero/z", test_tmpdir());
+    write_file(dir, "z", 10);
+    close(0);
+    CHECK_EQ(mp_files_add(files, AT_FDCWD, path, &index), MP_OK);
+    CHECK_EQ(mp_files_fd(files, 0), 0);
+    mp_files_destroy(files);
+    CHECK_EQ(fcntl(0, F_GETFD), -1);
+    if (kept >= 0) {
+        CHECK_EQ(dup2(kept, 0), 0);
+        close(kept);
+    }
+    close(dir);
+}
+
 static void offsets_beyond_4_gib_work(void)
 {
     const uint64_t offset = UINT64_C(5) << 30;
@@ -320,6 +342,7 @@ int main(void)
     RUN(removed_file_stays_readable);
     RUN(check_works_after_chdir);
     RUN(direct_descriptor_reads_the_same_bytes_or_is_absent);
+    RUN(every_descriptor_is_closed);
     RUN(offsets_beyond_4_gib_work);
     return 0;
 }
