@@ -32,7 +32,7 @@ TOKEN = re.compile(r"""
 # becomes of calls that fail; each of them is made to fail by a sweep that takes too long here.
 PASS_OVER = re.compile(r"mp_assert|mp_unreachable|_Static_assert|mp_log_|mp_fail|MP_OPT|__attribute__"
                        r"|^\s*#(?!define)|^\s*(static )?(const )?char \w+\[|_Pragma|prefetch\("
-                       r"|MP_OK|[!=]= NULL|free\(|alloc\(")
+                       r"|MP_OK|[!=]= NULL|free\(|alloc\(|errno")
 MOST = 1024  # greater numbers are sizes, masks and limits of formats
 
 
@@ -91,8 +91,12 @@ def equivalents():
 
 
 def fits(path, pattern):
-    """Does the pattern fit the path, or its end from some folder on?"""
-    return fnmatch.fnmatch(path, pattern) or fnmatch.fnmatch(path, f"*/{pattern}")
+    """Does the pattern fit the last parts of the path, or name a folder that it is in?"""
+    if pattern.endswith("/*"):
+        return path.startswith(pattern[:-1])
+    parts, wanted = path.split("/"), pattern.split("/")
+    return len(parts) >= len(wanted) and all(
+        fnmatch.fnmatch(*pair) for pair in zip(parts[-len(wanted):], wanted))
 
 
 def tests_of(path):

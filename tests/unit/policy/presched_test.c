@@ -167,6 +167,30 @@ static struct mp_assign_facts facts_of(const uint32_t *tokens, const uint8_t *re
     };
 }
 
+/* Two absent experts of this layer and two of the next by tokens; of equal ones this layer's first.
+ */
+static void the_merged_list_tells_whose_experts_they_are(void)
+{
+    static const uint32_t tokens[5] = { 4, 9, 1, 9, 9 }, next[2] = { 3, 4 };
+    static const uint8_t resident[5] = { 0, 1, 0, 1, 1 };
+    static const struct {
+        uint32_t tokens, index;
+        bool is_next;
+    } expected[4] = { { 4, 0, false }, { 4, 1, true }, { 3, 0, true }, { 1, 2, false } };
+    const struct mp_assign_facts facts = facts_of(tokens, resident);
+    struct mp_presched_list list;
+
+    CHECK_EQ(mp_presched_list_init(&list, &shape), MP_OK);
+    mp_presched_merge(&list, &facts, next, 2);
+    CHECK_EQ(list.count, 4);
+    for (uint32_t p = 0; p < 4; p++) {
+        CHECK_EQ(list.tokens[p], expected[p].tokens);
+        CHECK_EQ(list.index[p], expected[p].index);
+        CHECK_EQ(list.is_next[p], expected[p].is_next);
+    }
+    mp_presched_list_fini(&list);
+}
+
 /*
  * Absent experts 0, 3, 5, 7 with 9, 4, 2, 1 tokens (2 is resident): c = 19 9 5 3, sum 36.
  * Alone: 11 < 36: load 0. 21 < 17? No. So 0 is loaded, 3, 5, 7 go to the CPU.
@@ -369,6 +393,7 @@ int main(void)
     RUN(q2_prefetches_fill_the_gap);
     RUN(q3_the_last_one_must_pay);
     RUN(the_pass_equals_the_equations);
+    RUN(the_merged_list_tells_whose_experts_they_are);
     RUN(assign_gives_the_small_ones_to_the_cpu);
     RUN(prefetch_loads_what_fits_and_pays);
     RUN(q4_further_layers_are_asked_when_the_next_needs_nothing);
