@@ -65,6 +65,7 @@ target_link_libraries(mp_sites PUBLIC mp_options mp_kernels Threads::Threads Pkg
 
 include(tests/device/fakecuda/fakecuda.cmake)
 
+mp_test(unit/base/arena_test LIBS mp_base)
 mp_test(unit/base/error_test LIBS mp_base)
 mp_test(unit/base/lock_test LIBS mp_base)
 mp_test(unit/base/log_test LIBS mp_base)

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/base/arena.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
@@ -280,37 +281,43 @@ static enum mp_status check_config(const struct mp_pager_config *config)
     return MP_OK;
 }
 
+static void take_tables(struct mp_pager *pager, struct mp_arena *arena)
+{
+    const uint64_t units = pager->units, wholes = pager->wholes;
+    const uint64_t layers = pager->config.shape.layers, experts = pager->config.shape.experts;
+
+    pager->may_go = mp_arena_take(arena, units, 1);
+    pager->flags = mp_arena_take(arena, units, 1);
+    pager->evictable = mp_arena_take(arena, wholes, 1);
+    pager->fallback = mp_arena_take(arena, wholes, 1);
+    pager->present = mp_arena_take(arena, wholes, 1);
+    pager->going = mp_arena_take(arena, wholes, 1);
+    pager->spare = mp_arena_take(arena, wholes, 1);
+    pager->vain = mp_arena_take(arena, layers, sizeof(uint32_t));
+    pager->held = mp_arena_take(arena, layers, sizeof(uint32_t));
+    pager->quota = mp_arena_take(arena, layers, sizeof(uint32_t));
+    pager->tops = mp_arena_take(arena, layers, sizeof(uint32_t));
+    pager->ahead = mp_arena_take(arena, units, sizeof(uint32_t));
+    pager->wishes = mp_arena_take(arena, units, sizeof(uint32_t));
+    pager->needs = mp_arena_take(arena, experts * pager->slices, sizeof(struct mp_pager_need));
+    pager->wait_list = mp_arena_take(arena, units, sizeof(uint32_t));
+    pager->revised = mp_arena_take(arena, layers, sizeof(uint32_t));
+    pager->swaps = mp_arena_take(arena, experts, sizeof(struct mp_swap));
+    pager->planned = mp_arena_take(arena, wholes, sizeof(struct mp_swap));
+}
+
 static enum mp_status make_tables(struct mp_pager *pager)
 {
-    const struct mp_shape *shape = &pager->config.shape;
-    const size_t units = pager->units, wholes = pager->wholes, layers = shape->layers;
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
-    pager->may_go = calloc(units, 1);
-    pager->flags = calloc(units, 1);
-    pager->evictable = calloc(wholes, 1);
-    pager->fallback = calloc(wholes, 1);
-    pager->present = calloc(wholes, 1);
-    pager->going = calloc(wholes, 1);
-    pager->spare = calloc(wholes, 1);
-    pager->vain = calloc(layers, sizeof(uint32_t));
-    pager->held = calloc(layers, sizeof(uint32_t));
-    pager->quota = calloc(layers, sizeof(uint32_t));
-    pager->tops = calloc(layers, sizeof(uint32_t));
-    pager->ahead = calloc(units, sizeof(uint32_t));
-    pager->wishes = calloc(units, sizeof(uint32_t));
-    pager->needs = calloc((size_t)shape->experts * pager->slices, sizeof(struct mp_pager_need));
-    pager->wait_list = calloc(units, sizeof(uint32_t));
-    pager->revised = calloc(layers, sizeof(uint32_t));
-    pager->swaps = calloc(shape->experts, sizeof(struct mp_swap));
-    pager->planned = calloc(wholes, sizeof(struct mp_swap));
-    if (pager->may_go == NULL || pager->flags == NULL || pager->evictable == NULL ||
-        pager->fallback == NULL || pager->present == NULL || pager->going == NULL ||
-        pager->spare == NULL || pager->vain == NULL || pager->held == NULL ||
-        pager->quota == NULL || pager->tops == NULL || pager->ahead == NULL ||
-        pager->wishes == NULL || pager->needs == NULL || pager->wait_list == NULL ||
-        pager->revised == NULL || pager->swaps == NULL || pager->planned == NULL)
-        return mp_fail_no_memory("the pager's tables", units * 16);
-    for (size_t l = 0; l < layers; l++)
+    take_tables(pager, &arena);
+    status = mp_arena_open(&arena, "the pager's tables");
+    if (status != MP_OK)
+        return status;
+    pager->block = arena.block;
+    take_tables(pager, &arena);
+    for (size_t l = 0; l < pager->config.shape.layers; l++)
         pager->tops[l] = pager->slices;
     return MP_OK;
 }
@@ -346,7 +353,7 @@ enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_p
     pager->window = WINDOW_START * pager->slices;
     status = make_tables(pager);
     if (status != MP_OK) {
-        mp_pager_destroy(pager);
+        free(pager);
         return status;
     }
     if (!mp_pager_make_partition(pager)) {
@@ -374,23 +381,6 @@ void mp_pager_destroy(struct mp_pager *pager)
     mp_pager_settle_ahead(pager, true);
     mp_error_set(&before); /* what ended the run is to be told, not that a guess came to nothing */
     pager->config.counters->prefetch_unused_bytes += mp_pager_unused_bytes(pager);
-    free(pager->may_go);
-    free(pager->flags);
-    free(pager->evictable);
-    free(pager->fallback);
-    free(pager->present);
-    free(pager->going);
-    free(pager->spare);
-    free(pager->vain);
-    free(pager->held);
-    free(pager->quota);
-    free(pager->tops);
-    free(pager->ahead);
-    free(pager->wishes);
-    free(pager->needs);
-    free(pager->wait_list);
-    free(pager->revised);
-    free(pager->swaps);
-    free(pager->planned);
+    free(pager->block);
     free(pager);
 }

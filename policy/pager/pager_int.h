@@ -70,6 +70,7 @@ struct mp_pager {
     uint32_t wholes;    /* layers * experts */
     uint32_t slices;    /* >= 1 */
     uint32_t slots;     /* units that the device tier can hold */
+    void *block;        /* all arrays below */
     uint8_t *may_go;    // (units): VALID, unleased, no protecting flag
     uint8_t *flags;     // (units)
     uint8_t *evictable; // (wholes)

@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "policy/top_k.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/assert.h"
-#include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 
 static enum mp_status check_scores(const float *scores, uint32_t layer, uint32_t tokens,
@@ -217,58 +217,62 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
     return status;
 }
 
+static void take_parts(struct mp_step *step, struct mp_arena *arena)
+{
+    const struct mp_shape *shape = &step->config.shape;
+    const uint64_t experts = shape->experts, parts = experts * step->slices;
+    const uint64_t scores = shape->tokens_max * experts;
+    const uint64_t rows = (uint64_t)shape->tokens_max * shape->top_k;
+
+    step->scores = mp_arena_take(arena, scores, sizeof(float));
+    step->source = mp_arena_take(arena, scores, sizeof(float));
+    step->predicted = mp_arena_take(arena, scores, sizeof(float));
+    step->exact = mp_arena_take(arena, rows, sizeof(uint32_t));
+    step->exact_weights = mp_arena_take(arena, rows, sizeof(float));
+    step->chosen = mp_arena_take(arena, rows, sizeof(uint32_t));
+    step->weights = mp_arena_take(arena, rows, sizeof(float));
+    step->row_token = mp_arena_take(arena, rows, sizeof(uint32_t));
+    step->row_rank = mp_arena_take(arena, rows, sizeof(uint32_t));
+    step->resident = mp_arena_take(arena, experts, 1);
+    step->first = mp_arena_take(arena, experts + 1, sizeof(uint32_t));
+    step->needs = mp_arena_take(arena, experts, sizeof(struct mp_need));
+    step->need_experts = mp_arena_take(arena, experts, sizeof(uint32_t));
+    step->need_tokens = mp_arena_take(arena, experts, sizeof(uint32_t));
+    step->need_scores = mp_arena_take(arena, experts, sizeof(float));
+    step->need_resident = mp_arena_take(arena, experts, 1);
+    step->executors = mp_arena_take(arena, experts, sizeof(uint32_t));
+    step->wanted = mp_arena_take(arena, experts, sizeof(uint32_t));
+    step->next_tokens = mp_arena_take(arena, experts, sizeof(uint32_t));
+    step->next_resident = mp_arena_take(arena, experts, 1);
+    step->ended = mp_arena_take(arena, parts, sizeof(uint32_t));
+    step->work = mp_arena_take(arena, parts, sizeof(struct mp_expert_work));
+}
+
 enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_step **step_p)
 {
     const struct mp_shape *shape = &config->shape;
-    const uint32_t slices = shape->slices > 1 ? shape->slices : 1;
-    const size_t experts = shape->experts, parts = experts * slices;
-    size_t score_count, row_count;
+    const uint64_t rows = (uint64_t)shape->tokens_max * shape->top_k;
+    struct mp_arena arena = { 0 };
     struct mp_step *step;
+    enum mp_status status;
 
-    if (!mp_mul_size(shape->tokens_max, experts, &score_count) ||
-        !mp_mul_size(shape->tokens_max, shape->top_k, &row_count) || row_count > UINT32_MAX ||
-        row_count == 0 || shape->top_k > shape->experts)
+    if (rows == 0 || rows > UINT32_MAX || shape->top_k > shape->experts)
         return mp_fail(MP_ERR_INVALID, "E_STEP", "%u tokens of %u experts are out of range",
                        shape->tokens_max, shape->experts);
     step = calloc(1, sizeof(*step));
     if (step == NULL)
         return mp_fail_no_memory("the step", sizeof(*step));
     step->config = *config;
-    step->slices = slices;
+    step->slices = shape->slices > 1 ? shape->slices : 1;
     step->interrupt = (struct mp_interrupt){ config->ops->any_ended, config->ctx };
-    step->scores = calloc(score_count, sizeof(float));
-    step->source = calloc(score_count, sizeof(float));
-    step->predicted = calloc(score_count, sizeof(float));
-    step->exact = calloc(row_count, sizeof(uint32_t));
-    step->exact_weights = calloc(row_count, sizeof(float));
-    step->chosen = calloc(row_count, sizeof(uint32_t));
-    step->weights = calloc(row_count, sizeof(float));
-    step->resident = calloc(experts, 1);
-    step->first = calloc(experts + 1, sizeof(uint32_t));
-    step->row_token = calloc(row_count, sizeof(uint32_t));
-    step->row_rank = calloc(row_count, sizeof(uint32_t));
-    step->needs = calloc(experts, sizeof(struct mp_need));
-    step->need_experts = calloc(experts, sizeof(uint32_t));
-    step->need_tokens = calloc(experts, sizeof(uint32_t));
-    step->need_scores = calloc(experts, sizeof(float));
-    step->need_resident = calloc(experts, 1);
-    step->executors = calloc(experts, sizeof(uint32_t));
-    step->wanted = calloc(experts, sizeof(uint32_t));
-    step->ended = calloc(parts, sizeof(uint32_t));
-    step->next_tokens = calloc(experts, sizeof(uint32_t));
-    step->next_resident = calloc(experts, 1);
-    step->work = calloc(parts, sizeof(struct mp_expert_work));
-    if (step->exact == NULL || step->exact_weights == NULL || step->scores == NULL ||
-        step->source == NULL || step->predicted == NULL || step->chosen == NULL ||
-        step->weights == NULL || step->resident == NULL || step->first == NULL ||
-        step->row_token == NULL || step->row_rank == NULL || step->needs == NULL ||
-        step->need_scores == NULL || step->need_experts == NULL || step->need_tokens == NULL ||
-        step->need_resident == NULL || step->executors == NULL || step->wanted == NULL ||
-        step->ended == NULL || step->next_tokens == NULL || step->next_resident == NULL ||
-        step->work == NULL) {
-        mp_step_destroy(step);
-        return mp_fail_no_memory("routing", score_count * 12 + row_count * 16);
+    take_parts(step, &arena);
+    status = mp_arena_open(&arena, "routing");
+    if (status != MP_OK) {
+        free(step);
+        return status;
     }
+    step->block = arena.block;
+    take_parts(step, &arena);
     if (config->timeline != NULL)
         step->track = mp_timeline_add_track(config->timeline, "layers");
     *step_p = step;
@@ -279,27 +283,6 @@ void mp_step_destroy(struct mp_step *step)
 {
     if (step == NULL)
         return;
-    free(step->scores);
-    free(step->source);
-    free(step->exact);
-    free(step->exact_weights);
-    free(step->predicted);
-    free(step->chosen);
-    free(step->weights);
-    free(step->resident);
-    free(step->first);
-    free(step->row_token);
-    free(step->row_rank);
-    free(step->needs);
-    free(step->need_experts);
-    free(step->need_tokens);
-    free(step->need_scores);
-    free(step->need_resident);
-    free(step->executors);
-    free(step->wanted);
-    free(step->ended);
-    free(step->next_tokens);
-    free(step->next_resident);
-    free(step->work);
+    free(step->block);
     free(step);
 }

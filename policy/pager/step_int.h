@@ -10,6 +10,7 @@
 struct mp_step {
     struct mp_step_config config;
     unsigned track;
+    void *block; /* all arrays below */
 
     float *scores;        // (tokens_max, experts)
     float *source;        // (tokens_max, experts)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "policy/replay/replay_int.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/error.h"
 
 /* Slots of each scope. As in the pager, a global order below one token cycle is divided. */
@@ -69,21 +70,7 @@ static void run_close(struct mp_replay_run *run)
 {
     mp_policies_destroy(&run->policies);
     mp_replay_set_fini(&run->set);
-    free(run->slots);
-    free(run->evictable);
-    free(run->candidates);
-    free(run->part);
-    free(run->tops);
-    free(run->used);
-    free(run->needs);
-    free(run->scratch);
-    free(run->swaps);
-    free(run->predicted);
-    free(run->need_experts);
-    free(run->need_tokens);
-    free(run->need_scores);
-    free(run->need_resident);
-    free(run->executors);
+    free(run->block);
 }
 
 static void know_times(struct mp_replay_run *run, const struct mp_costs *costs)
@@ -98,10 +85,47 @@ static void know_times(struct mp_replay_run *run, const struct mp_costs *costs)
     };
 }
 
+static void take_tables(struct mp_replay_run *run, struct mp_arena *arena)
+{
+    const uint64_t layers = run->trace->layers, experts = run->trace->experts;
+    const uint64_t units = layers * experts;
+
+    run->slots = mp_arena_take(arena, layers, sizeof(uint32_t));
+    run->evictable = mp_arena_take(arena, units, 1);
+    run->candidates = mp_arena_take(arena, units, 1);
+    run->part = mp_arena_take(arena, units, 1);
+    run->tops = mp_arena_take(arena, layers, sizeof(uint32_t));
+    run->used = mp_arena_take(arena, layers, sizeof(uint32_t));
+    run->needs = mp_arena_take(arena, experts, sizeof(run->needs[0]));
+    run->scratch = mp_arena_take(arena, units, sizeof(uint32_t));
+    run->swaps = mp_arena_take(arena, experts, sizeof(run->swaps[0]));
+    run->need_experts = mp_arena_take(arena, experts, sizeof(uint32_t));
+    run->need_tokens = mp_arena_take(arena, experts, sizeof(uint32_t));
+    run->need_scores = mp_arena_take(arena, experts, sizeof(float));
+    run->need_resident = mp_arena_take(arena, experts, 1);
+    run->executors = mp_arena_take(arena, experts, sizeof(uint32_t));
+    if (run->policies.predict_ops->predict != NULL)
+        run->predicted = mp_arena_take(arena, run->trace->tokens_max * experts, sizeof(float));
+}
+
+static enum mp_status make_tables(struct mp_replay_run *run)
+{
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
+
+    take_tables(run, &arena);
+    status = mp_arena_open(&arena, "a replay");
+    if (status == MP_OK) {
+        run->block = arena.block;
+        take_tables(run, &arena);
+    }
+    return status;
+}
+
 static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay_trace *trace,
                                const struct mp_replay_config *config, const char *evict)
 {
-    const size_t units = (size_t)trace->layers * trace->experts;
+    const uint64_t units = (uint64_t)trace->layers * trace->experts;
     const uint64_t slots = config->budget_bytes / trace->unit_bytes;
     const struct mp_policy_names names = {
         .profile = "lru", /* no prediction */
@@ -133,35 +157,13 @@ static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay
     status = check_facts(run, &chosen);
     if (status != MP_OK)
         return status;
-    run->slots = calloc(trace->layers, sizeof(uint32_t));
-    run->evictable = calloc(units, 1);
-    run->candidates = calloc(units, 1);
-    run->part = calloc(units, 1);
-    run->tops = calloc(trace->layers, sizeof(uint32_t));
-    run->used = calloc(trace->layers, sizeof(uint32_t));
-    run->needs = calloc(trace->experts, sizeof(run->needs[0]));
-    run->scratch = calloc(units, sizeof(uint32_t));
-    run->swaps = calloc(trace->experts, sizeof(run->swaps[0]));
-    run->need_experts = calloc(trace->experts, sizeof(uint32_t));
-    run->need_tokens = calloc(trace->experts, sizeof(uint32_t));
-    run->need_scores = calloc(trace->experts, sizeof(float));
-    run->need_resident = calloc(trace->experts, 1);
-    run->executors = calloc(trace->experts, sizeof(uint32_t));
-    if (run->slots == NULL || run->evictable == NULL || run->needs == NULL ||
-        run->scratch == NULL || run->swaps == NULL || run->candidates == NULL ||
-        run->part == NULL || run->tops == NULL || run->used == NULL || run->need_experts == NULL ||
-        run->need_tokens == NULL || run->need_scores == NULL || run->need_resident == NULL ||
-        run->executors == NULL)
-        return mp_fail_no_memory("a replay", units);
-    know_times(run, config->costs);
-    status = mp_replay_set_init(&run->set, trace, false);
+    status = mp_policies_create(&chosen, &run->shape, config->groups, &run->policies);
     if (status == MP_OK)
-        status = mp_policies_create(&chosen, &run->shape, config->groups, &run->policies);
-    if (status == MP_OK && run->policies.predict_ops->predict != NULL) {
-        run->predicted = calloc((size_t)trace->tokens_max * trace->experts, sizeof(float));
-        if (run->predicted == NULL)
-            status = mp_fail_no_memory("a replay", (uint64_t)trace->tokens_max * trace->experts);
-    }
+        status = make_tables(run);
+    if (status == MP_OK)
+        status = mp_replay_set_init(&run->set, trace, false);
+    if (status == MP_OK)
+        know_times(run, config->costs);
     return status;
 }
 

@@ -35,6 +35,7 @@ struct mp_replay_run {
     struct mp_policies policies;
     struct mp_shape shape;
     struct mp_replay_set set;
+    void *block;     /* all arrays below */
     uint32_t *slots; // (layers): of each scope, in whole experts
 
     /* Slices: of an expert the first part[unit] are held. Those of them within tops[layer] count
@@ -49,7 +50,7 @@ struct mp_replay_run {
     struct mp_replay_use *needs; // (experts): of one batch, ascending
     uint32_t *scratch;           // (layers * experts): answers of the partition policy
     struct mp_swap *swaps;       // (experts)
-    float *predicted;            // (tokens_max, experts); NULL if nothing is predicted
+    float *predicted;            // (tokens_max, experts), if anything is predicted
     bool timed;                  /* costs are known */
     uint64_t debt_ns;            /* of the link: loads that no need waits for */
     struct mp_assign_facts facts;

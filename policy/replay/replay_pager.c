@@ -274,8 +274,8 @@ static void predict(struct mp_replay_run *run, const struct mp_replay_group *gro
         .chosen = trace->chosen + (size_t)group->first_row * trace->top_k,
     };
 
-    if (run->predicted == NULL || set->partition_ops->predicted == NULL || trace->layers == 1 ||
-        (next == trace->layers && !set->predict_ops->wraps) ||
+    if (set->predict_ops->predict == NULL || set->partition_ops->predicted == NULL ||
+        trace->layers == 1 || (next == trace->layers && !set->predict_ops->wraps) ||
         !set->predict_ops->predict(set->predict, &facts, run->predicted))
         return;
     set->partition_ops->predicted(set->partition, facts.target_layer, group->tokens,
