@@ -1,5 +1,5 @@
 /*
- * Life of an engine: sizes, memory, and the chain backend <- space <- pager <- step.
+ * Life of an engine: sizes and memory. What comes from the backend to the step is in paging.c.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -211,155 +211,6 @@ static enum mp_status number_layers(struct mp_engine *engine)
     return MP_OK;
 }
 
-static enum mp_status make_space(struct mp_engine *engine)
-{
-    const struct mp_engine_config *c = &engine->config;
-    const struct mp_space_config space_config = {
-        .backend = engine->backend,
-        .files = c->files,
-        .units = c->weights->units,
-        .unit_count = c->weights->unit_count,
-        .budget_bytes = c->budget_bytes,
-        .host_budget_bytes = c->host_budget_bytes,
-        .host_residency = c->host_residency,
-        .addressing = c->addressing,
-        .io_mode = c->io_mode,
-        .populate = c->populate,
-        .reader = c->reader,
-        .clock = c->clock,
-        .timeline = c->timeline,
-        .counters = &engine->counters,
-    };
-    enum mp_status status = mp_space_create(&space_config, &engine->space);
-
-    if (status != MP_OK)
-        return status;
-    engine->shape = (struct mp_shape){
-        .layers = c->model->moe_layers,
-        .experts = c->model->experts,
-        .top_k = c->model->experts_per_token,
-        .tokens_max = c->tokens_max,
-        .seed = c->seed,
-        .calibration = c->calibration != NULL ? &c->calibration->facts : NULL,
-        .slices = c->weights->slices.count,
-        .costs = engine->device != NULL || !c->deterministic ? &engine->costs : NULL,
-    };
-    mp_pager_fit_shape(engine->space, &engine->shape);
-    if (engine->shape.slices == 1 && strcmp(c->policies.name, "moepic") == 0)
-        mp_log_info("engine", "profile moepic: the model's experts are whole; with slices "
-                              "(moepager repack --slices 4) it keeps a part of more of them");
-    return MP_OK;
-}
-
-/* Not where host memory could not be pinned. */
-static bool reads_host(struct mp_backend *backend)
-{
-    return backend->ops->reads_host == NULL || backend->ops->reads_host(backend);
-}
-
-/* Which experts an exclusive host tier holds at a moment follows from the timing of copies. */
-static enum mp_status check_residency(const struct mp_engine_config *c)
-{
-    const char *assign = c->policies.policy[MP_SLOT_ASSIGN];
-
-    if (!c->deterministic || c->host_residency != MP_HOST_EXCLUSIVE || !strcmp(assign, "gpu-only"))
-        return MP_OK;
-    return mp_fail(
-        MP_ERR_CONFIG, "E_RESIDENCY",
-        "--deterministic with --residency exclusive: what assign policy '%s' can give to "
-        "the CPU would depend on timing; use --residency inclusive or --assign gpu-only",
-        assign);
-}
-
-/* Policies that would decide by costs, in a run that neither knows nor measures them. */
-static void tell_unknown_costs(const struct mp_engine *engine)
-{
-    const struct mp_engine_config *c = &engine->config;
-
-    if (c->deterministic && (engine->shape.costs == NULL || engine->costs.load_ns == 0) &&
-        mp_policies_want_costs(&c->policies))
-        mp_log_info("engine",
-                    "profile %s asks what work costs, which is not known: a deterministic run does "
-                    "not measure it%s",
-                    c->policies.name, engine->device != NULL ? ", moepager probe does" : "");
-}
-
-static enum mp_status make_paging(struct mp_engine *engine)
-{
-    const struct mp_engine_config *c = &engine->config;
-    struct mp_pager_config pager_config = {
-        .policies = &engine->policies,
-        .clock = c->clock,
-        .counters = &engine->counters,
-        .timeline = c->timeline,
-        .deterministic = c->deterministic,
-    };
-    struct mp_step_config step_config = {
-        .policies = &engine->policies,
-        .ops = &mp_engine_step_ops,
-        .ctx = engine,
-        .executors = &engine->host_executor,
-        .clock = c->clock,
-        .counters = &engine->counters,
-        .timeline = c->timeline,
-    };
-    enum mp_status status;
-
-    if (engine->device != NULL) {
-        step_config.ops = &engine->device->ops;
-        step_config.executors = engine->device->executors;
-    }
-    status = engine->device != NULL ? check_residency(c) : MP_OK;
-    if (status == MP_OK)
-        status = make_space(engine);
-    if (status == MP_OK && engine->device != NULL)
-        mp_device_list_executors(engine->device, reads_host(engine->backend));
-    if (status == MP_OK)
-        tell_unknown_costs(engine);
-    if (status == MP_OK)
-        status =
-            mp_policies_create(&c->policies, &engine->shape, c->option_groups, &engine->policies);
-    if (status == MP_OK)
-        status = mp_engine_predict_create(engine);
-    if (status == MP_OK && c->decision_log != NULL)
-        status = mp_decisions_create(c->decision_log, &c->policies, &engine->shape,
-                                     c->option_groups, &engine->decisions);
-    if (status == MP_OK && engine->decisions != NULL)
-        mp_decisions_record(engine->decisions, &engine->policies);
-    if (status == MP_OK) {
-        pager_config.space = engine->space;
-        pager_config.shape = engine->shape;
-        status = mp_pager_create(&pager_config, &engine->pager);
-    }
-    if (status == MP_OK) {
-        step_config.pager = engine->pager;
-        step_config.shape = engine->shape;
-        step_config.costs = engine->shape.costs;
-        status = mp_step_create(&step_config, &engine->step);
-    }
-    if (status == MP_OK && engine->device != NULL)
-        status = mp_device_start(engine->device);
-    if (status == MP_OK && engine->device != NULL)
-        status = mp_device_ahead_create(engine->device);
-    if (status == MP_OK && engine->device != NULL)
-        status = mp_device_graphs_create(engine->device);
-    /* Who may compute an expert depends on whether the host tier has it yet. */
-    if (status == MP_OK && engine->device != NULL && c->deterministic)
-        mp_space_wait_filled(engine->space);
-    return status;
-}
-
-/* Memory of tiers, and of the device that computes where the CPU cannot. */
-static enum mp_status open_backend(struct mp_engine *engine)
-{
-    const struct mp_engine_config *c = &engine->config;
-    enum mp_status status = mp_backend_open(c->backend, &c->backend_config, &engine->backend);
-
-    if (status == MP_OK && mp_device_needed(engine->backend))
-        status = mp_device_open(engine, &engine->device);
-    return status;
-}
-
 enum mp_status mp_engine_create(const struct mp_engine_config *config, struct mp_engine **engine_p)
 {
     uint64_t kv_bytes, state_bytes;
@@ -383,7 +234,7 @@ enum mp_status mp_engine_create(const struct mp_engine_config *config, struct mp
 
     status = number_layers(engine);
     if (status == MP_OK)
-        status = open_backend(engine);
+        status = mp_engine_open_backend(engine);
     if (status == MP_OK)
         status = make_state(engine);
     if (status == MP_OK)
@@ -391,7 +242,7 @@ enum mp_status mp_engine_create(const struct mp_engine_config *config, struct mp
     if (status == MP_OK && engine->device != NULL)
         status = mp_device_prepare(engine->device);
     if (status == MP_OK)
-        status = make_paging(engine);
+        status = mp_engine_make_paging(engine);
     if (status != MP_OK) {
         mp_engine_destroy(engine);
         return status;

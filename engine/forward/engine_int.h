@@ -5,9 +5,9 @@
 #include "policy/record/decisions.h"
 
 /*
- * The inside of the engine, shared by engine.c (life), forward.c (the transformer), ffn.c (matrix
- * products over the pool), experts.c (the operations of the MoE step) and predict_*.c (scores for
- * predictors).
+ * The inside of the engine, shared by engine.c (life), paging.c (from the backend to the step),
+ * forward.c (the transformer), ffn.c (matrix products over the pool), experts.c (the operations of
+ * the MoE step) and predict_*.c (scores for predictors).
  *
  * T tokens_max, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, V vocab,
  * C ctx, R top_k, S heads that share keys and are computed together, F the widest FFN, W rows of
@@ -192,5 +192,11 @@ extern const struct mp_step_ops mp_engine_step_ops;
 enum mp_status mp_engine_begin_experts(void *ctx, uint32_t moe_layer,
                                        const struct mp_expert_work *work,
                                        uint32_t count) MP_MUST_CHECK;
+
+/* paging.c. open: the backend, and the device that computes where the CPU cannot. make: space,
+ * policies, pager and step, and with a device its threads and graphs. On failure what is there is
+ * left to mp_engine_destroy(). */
+enum mp_status mp_engine_open_backend(struct mp_engine *engine) MP_MUST_CHECK;
+enum mp_status mp_engine_make_paging(struct mp_engine *engine) MP_MUST_CHECK;
 
 #endif
