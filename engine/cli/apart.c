@@ -188,16 +188,16 @@ static enum mp_status take_stdout(const struct mp_args_file *files, size_t count
             continue;
         if (taker != NULL)
             return mp_fail(MP_ERR_CONFIG, "E_SAME_FILE",
-                           "--%s and --%s are both standard output; name a file for one of them",
-                           taker->flag, files[i].flag);
+                           "%s and %s are both standard output; name a file for one of them",
+                           taker->name, files[i].name);
         taker = &files[i];
     }
     if (taker == NULL)
         return MP_OK;
     fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (fd < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
-        return mp_fail(MP_ERR_IO, "E_OUTPUT", "cannot give standard output to --%s: %s",
-                       taker->flag, strerror(errno));
+        return mp_fail(MP_ERR_IO, "E_OUTPUT", "cannot give standard output to %s: %s", taker->name,
+                       strerror(errno));
     snprintf(path, sizeof(path), "/dev/fd/%d", fd);
     *taker->path = path;
     return MP_OK;
@@ -223,13 +223,11 @@ static enum mp_status check_inputs(enum mp_command command, const struct list *o
                                    const struct mp_args_file *files, size_t count)
 {
     enum mp_status status = MP_OK;
-    char name[40];
 
     for (size_t i = 0; i < count && status == MP_OK; i++) {
         if (files[i].output)
             continue;
-        snprintf(name, sizeof(name), "--%s", files[i].flag);
-        status = check_input(outputs, name,
+        status = check_input(outputs, files[i].name,
                              strcmp(*files[i].path, "-") == 0 ? "/dev/stdin" : *files[i].path);
     }
     if (status == MP_OK && command != MP_COMMAND_CALIBRATE)
@@ -248,15 +246,13 @@ enum mp_status mp_files_apart(enum mp_command command, struct mp_args *args,
     struct mp_args_file files[MP_ARGS_FILES_MAX];
     const size_t count = mp_args_files(command, args, files);
     enum mp_status status = take_stdout(files, count);
-    char name[40];
 
     if (status != MP_OK)
         return status;
     outputs.count = 0;
     for (size_t i = 0; i < count; i++) {
-        snprintf(name, sizeof(name), "--%s", files[i].flag);
         if (files[i].output)
-            add(&outputs, name, *files[i].path, OUTPUT);
+            add(&outputs, files[i].name, *files[i].path, OUTPUT);
     }
     if (command == MP_COMMAND_CALIBRATE && !args->evaluate)
         add_defaults(&outputs, args);

@@ -444,13 +444,16 @@ size_t mp_args_files(enum mp_command command, struct mp_args *args,
     size_t count = 0;
 
     if (args->replayed != NULL)
-        files[count++] = (struct mp_args_file){ "TRACE", &args->replayed, false };
+        files[count++] = (struct mp_args_file){ "the replayed file", &args->replayed, false };
     for (size_t i = 0; i < MP_ARRAY_LEN(flags) && count < MP_ARGS_FILES_MAX; i++) {
         const char **path = (const char **)((char *)args + flags[i].offset);
 
-        if ((flags[i].kind == INPUT || flags[i].kind == OUTPUT) &&
-            (flags[i].commands & 1u << command) && *path != NULL)
-            files[count++] = (struct mp_args_file){ flags[i].name, path, flags[i].kind == OUTPUT };
+        if ((flags[i].kind != INPUT && flags[i].kind != OUTPUT) ||
+            !(flags[i].commands & 1u << command) || *path == NULL)
+            continue;
+        files[count] = (struct mp_args_file){ "", path, flags[i].kind == OUTPUT };
+        snprintf(files[count].name, sizeof(files[count].name), "--%s", flags[i].name);
+        count++;
     }
     return count;
 }

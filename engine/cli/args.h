@@ -55,9 +55,9 @@ enum mp_command mp_command_find(const char *name);
 enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, struct mp_args *args,
                              struct mp_settings *settings) MP_MUST_CHECK;
 
-/* A file that the command line names: a flag, or "TRACE" for replay's argument. */
+/* A file that the command line names: a flag, or replay's argument. */
 struct mp_args_file {
-    const char *flag;  /* without dashes */
+    char name[32];     /* "--trace", or "the replayed file" */
     const char **path; /* in the arguments */
     bool output;       /* written, else read */
 };
