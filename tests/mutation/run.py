@@ -24,6 +24,7 @@ failed.
 """
 import argparse
 import datetime
+import fcntl
 import json
 import os
 import re
@@ -55,10 +56,17 @@ class Tree:
 
     def __init__(self):
         self.names = []
+        self.lock = None
         self.tests = {}  # of ctest, by name
         self.failed = set()  # tests that noticed something
 
     def prepare(self):
+        COPY.parent.mkdir(exist_ok=True)
+        self.lock = open(f"{COPY}.lock", "w", encoding="ascii")  # as long as this process lives
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"another run is at work in {COPY}")
         os.environ.setdefault("CCACHE_BASEDIR", str(COPY))
         COPY.mkdir(parents=True, exist_ok=True)
         self.copy()
