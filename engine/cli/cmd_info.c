@@ -268,6 +268,22 @@ static void print_json(const struct mp_topology *topology, const struct mp_sessi
     mp_json_end(&json);
 }
 
+/* A model without a tokenizer is whole: bench needs none. */
+static enum mp_status check_tokenizer(const char *model, const struct mp_session *session)
+{
+    struct mp_tokenizer *tokenizer = NULL;
+    enum mp_status status = mp_tokenizer_load(model, &tokenizer);
+
+    if (status != MP_OK && strcmp(mp_error_last()->code, "E_FILE_MISSING") == 0) {
+        mp_error_clear();
+        return MP_OK;
+    }
+    if (status == MP_OK)
+        status = mp_tokenizer_check_rows(tokenizer, session->model.vocab);
+    mp_tokenizer_destroy(tokenizer);
+    return status;
+}
+
 static enum mp_status check_values(const struct mp_args *args, const struct mp_session *session)
 {
     struct mp_progress_bar bar;
@@ -279,7 +295,7 @@ static enum mp_status check_values(const struct mp_args *args, const struct mp_s
     mp_progress_bar_begin(&bar, "checking", NULL, mp_clock_monotonic());
     status = mp_checkpoint_check_values(session->checkpoint, &progress);
     mp_progress_bar_end(&bar);
-    return status;
+    return status == MP_OK ? check_tokenizer(args->model, session) : status;
 }
 
 static enum mp_status info_model(const struct mp_args *args, const struct mp_settings *settings)
@@ -288,7 +304,6 @@ static enum mp_status info_model(const struct mp_args *args, const struct mp_set
         .model = args->model,
         .sequences = 1,
         .plan_only = true,
-        .tokenizer = args->check_values,
         .clock = mp_clock_monotonic(),
         .cancel = &mp_interrupted,
     };

@@ -95,7 +95,8 @@ struct mp_weights_io {
  * progress  may be NULL; counts the bytes of the tensors
  *
  * The checkpoint must outlive the weights. MP_ERR_MODEL: E_TENSOR_MISSING, E_TENSOR_SHAPE,
- * E_TENSOR_DTYPE, E_TENSOR_NAME with tensor, got and need; MP_ERR_IO; MP_ERR_NO_MEMORY; MP_ERR_CANCELED.
+ * E_TENSOR_DTYPE, E_TENSOR_NAME with tensor, got and need; MP_ERR_IO; MP_ERR_NO_MEMORY;
+ * MP_ERR_CANCELED.
  */
 enum mp_status mp_weights_load(const struct mp_checkpoint *checkpoint,
                                const struct mp_model_config *config, const struct mp_weights_io *io,

@@ -45,13 +45,27 @@ static void keep_line(void *ctx, enum mp_log_level level, const char *line)
     mp_test_expected_errors += level == MP_LOG_ERROR;
 }
 
-/* Every expert's executor by a rule that looks at nothing else. */
+/* The executor that reads there; the device itself (with the same bits) where there is none. */
+static uint32_t executor_that_reads(const struct mp_costs *costs, enum mp_reads reads)
+{
+    for (uint32_t x = 0; x < costs->executor_count; x++) {
+        if (costs->executors[x].reads == reads)
+            return x;
+    }
+    return MP_EXECUTOR_HOME;
+}
+
+/* Every expert's executor by a rule that looks at nothing else. Host memory that could not be
+ * pinned is not read in place. */
 static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
                         uint32_t *executors)
 {
+    static const enum mp_reads turns[] = { MP_READS_DEVICE, MP_READS_LINK, MP_READS_HOST };
+
     (void)policy;
     for (uint32_t i = 0; i < facts->count; i++)
-        executors[i] = ((facts->experts[i] + facts->layer) % facts->costs->executor_count);
+        executors[i] =
+            executor_that_reads(facts->costs, turns[(facts->experts[i] + facts->layer) % 3]);
 }
 
 static enum mp_status compute(struct harness *h, float *logits)

@@ -74,8 +74,9 @@ static void a_tokenizer_that_is_broken(void)
     cli_write(in_dir("tokenizer.json"), "{\"model\": 7}", 12);
     cli_expect(&sizes, 0, NULL);
     cli_expect(&values, 3, "tokenizer.json");
+    /* Without one the model serves what needs none. */
     CHECK_EQ(unlink(in_dir("tokenizer.json")), 0);
-    cli_expect(&values, 3, "tokenizer.json");
+    cli_expect(&values, 0, NULL);
 }
 
 static void a_config_that_is_empty(void)
