@@ -105,9 +105,8 @@ CUDA = [
      "backend->ops->lane_wait(backend, state->lane, (state->first + 1) % MP_LANE_MARKS)"),
     ("the host's copy is given back before it was read in place", ["cuda_laws_test:in_place"],
      "device_step.c",
-     "            mp_device_hand_over(&device->queues[x]);\n    }\n",
-     "            mp_device_hand_over(&device->queues[x]);\n    }\n"
-     "    mp_device_release_host(device);\n"),
+     "    mp_device_hand_over(queue);\n",
+     "    mp_device_hand_over(queue);\n    mp_device_release_host(queue->device);\n"),
     ("a place of the copy buffer is filled while it is read", ["cuda_machines_test:unpinned"],
      "cuda/staging.c",
      "enum mp_status status = wait_for(self, stage, i);\n\n    if (status != MP_OK)",
