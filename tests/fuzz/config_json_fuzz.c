@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/model/config.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/text.h"
 
 static void check_config(const struct mp_model_config *c)
 {
@@ -46,8 +46,7 @@ static void check_refusal(enum mp_status status)
 
     FUZZ_CHECK(status == MP_ERR_MODEL);
     FUZZ_CHECK(error->status == status && error->code[0] == 'E' && error->text[0] != '\0');
-    for (const char *at = error->text; *at != '\0'; at++)
-        FUZZ_CHECK((unsigned char)*at >= 0x20 && (unsigned char)*at < 0x7f);
+    fuzz_check_message(error->text);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
