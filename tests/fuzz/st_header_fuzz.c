@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "vmm/format/safetensors.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/text.h"
 
 static uint64_t read_u64(const uint8_t *data)
 {
@@ -26,8 +26,7 @@ static void check_refusal(enum mp_status status)
     FUZZ_CHECK(status == MP_ERR_MODEL);
     FUZZ_CHECK(error->status == status);
     FUZZ_CHECK(strncmp(error->code, "E_ST_", 5) == 0);
-    for (const char *at = error->text; *at != '\0'; at++)
-        FUZZ_CHECK((unsigned char)*at >= 0x20 && (unsigned char)*at < 0x7f);
+    fuzz_check_message(error->text);
 }
 
 static void check_table(const struct mp_st_table *table, uint64_t data_begin, uint64_t file_bytes)

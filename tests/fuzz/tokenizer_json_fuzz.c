@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/text/tokenizer.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/text.h"
 
 static void check_refusal(enum mp_status status)
 {
@@ -13,8 +13,7 @@ static void check_refusal(enum mp_status status)
 
     FUZZ_CHECK(status == MP_ERR_MODEL || status == MP_ERR_NO_MEMORY);
     FUZZ_CHECK(error->status == status && error->code[0] == 'E' && error->text[0] != '\0');
-    for (const char *at = error->text; *at != '\0'; at++)
-        FUZZ_CHECK((unsigned char)*at >= 0x20 && (unsigned char)*at < 0x7f);
+    fuzz_check_message(error->text);
 }
 
 /* Only replacements that grow without end may fail. */
