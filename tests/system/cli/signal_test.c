@@ -55,11 +55,13 @@ static void wait_until_caught(pid_t pid)
     }
 }
 
-/* Has the process a file open in the directory, with a name or without? */
-static bool writes_into(pid_t pid, const char *dir)
+/* Has the process an open file in the directory, with a name or without, that it has written to?
+ * An empty one may be that of the check whether the output can be written, before loading. */
+static bool has_written_into(pid_t pid, const char *dir)
 {
     char path[64], link[4400], target[4400];
     struct dirent *entry;
+    struct stat info;
     bool found = false;
     DIR *fds;
 
@@ -70,7 +72,8 @@ static bool writes_into(pid_t pid, const char *dir)
 
         snprintf(link, sizeof(link), "%s/%s", path, entry->d_name);
         bytes = readlink(link, target, sizeof(target));
-        found = bytes > (ssize_t)strlen(dir) && memcmp(target, dir, strlen(dir)) == 0;
+        found = bytes > (ssize_t)strlen(dir) && memcmp(target, dir, strlen(dir)) == 0 &&
+                stat(link, &info) == 0 && info.st_size > 0;
     }
     if (fds != NULL)
         closedir(fds);
@@ -150,7 +153,7 @@ static void while_the_prompt_is_awaited(void)
     close(out);
 }
 
-/* The trace is opened when everything is loaded; 900 batches follow. */
+/* The trace is opened when everything is loaded, and grows while 900 batches follow. */
 static void while_the_prompt_is_processed(void)
 {
     const char *dir = cli_path("prefill");
@@ -163,7 +166,7 @@ static void while_the_prompt_is_processed(void)
     CHECK_EQ(mkdir(dir, 0700), 0);
     snprintf(trace, sizeof(trace), "%s/trace", dir);
     pid = cli_start(&cli, &out);
-    while (!writes_into(pid, dir)) {
+    while (!has_written_into(pid, dir)) {
         CHECK(polls++ < POLLS_MAX);
         nap_us(1000);
     }
@@ -242,7 +245,7 @@ static void while_it_benches(void)
     CHECK_EQ(mkdir(dir, 0700), 0);
     snprintf(trace, sizeof(trace), "%s/trace", dir);
     pid = cli_start(&cli, &out);
-    while (!writes_into(pid, dir)) {
+    while (!has_written_into(pid, dir)) {
         CHECK(polls++ < POLLS_MAX);
         nap_us(1000);
     }
@@ -279,7 +282,7 @@ static void json_says_interrupted(void)
     CHECK_EQ(mkdir(dir, 0700), 0);
     snprintf(trace, sizeof(trace), "%s/trace", dir);
     pid = cli_start(&cli, &out);
-    while (!writes_into(pid, dir)) {
+    while (!has_written_into(pid, dir)) {
         CHECK(polls++ < POLLS_MAX);
         nap_us(1000);
     }
