@@ -222,8 +222,21 @@ def check_csv(folder):
            "0.85 0.9 0.7"], "a row of the CSV")
 
 
+def check_speeds():
+    """Twice as fast in every round has no interval; rounds that differ lie around their mean."""
+    speed = load_tool("compare_variants").speed
+    same = speed([2.0, 6.0, 3.0], [1.0, 3.0, 1.5])
+    check([round(same[key], 9) for key in ("mean", "low", "high")], [2.0, 2.0, 2.0], "equal rounds")
+    # ln 2 is 0.693: its standard error over 16 rounds of +-0.2 is 0.2 / 4, and 1.96 of those 0.098
+    rounds = speed([2 * 1.2214 ** (-1) ** i for i in range(16)], [1.0] * 16)
+    check(round(rounds["mean"], 2), 2.0, "mean of rounds")
+    check(abs(rounds["low"] - 1.813) < 0.03 and abs(rounds["high"] - 2.206) < 0.03, True,
+          "95 % interval of rounds")
+
+
 def main():
     check_sizes()
+    check_speeds()
     check_bounds()
     check_floors()
     with tempfile.TemporaryDirectory(prefix="bench-table-") as folder:
