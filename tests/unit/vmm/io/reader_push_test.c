@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -26,6 +27,19 @@ int __wrap_eventfd_write(int fd, eventfd_t value)
 {
     return muted ? 0 : __real_eventfd_write(fd, value);
 }
+
+/* Each look at this clock takes `step_ns`: a busy machine does not end a push, only a test does. */
+static _Atomic uint64_t time_ns, step_ns;
+static _Thread_local unsigned looks; /* of this thread */
+
+static uint64_t stepping(struct mp_clock *clock)
+{
+    (void)clock;
+    looks++;
+    return atomic_fetch_add(&time_ns, step_ns);
+}
+
+static struct mp_clock clock_of_test = { .now_ns = stepping };
 
 static unsigned char memory[4][16 * BLOCK] __attribute__((aligned(BLOCK)));
 static struct mp_files *files;
@@ -58,7 +72,7 @@ static void begin(void)
 {
     const struct mp_reader_config config = {
         .files = files,
-        .clock = mp_clock_monotonic(),
+        .clock = &clock_of_test,
         .uring = true,
         .depth = DEPTH,
         .prefetch_depth = 1,
@@ -128,6 +142,26 @@ static void more_than_may_be_in_flight_goes_on_when_something_has_come(void)
     mp_reader_push(reader);
     CHECK(has_begun(0) && has_begun(1));
     for (int i = 0; i < 3; i++)
+        check_done(i);
+    end();
+}
+
+/*
+ * Half a millisecond. A push looks at the clock when it begins, before it takes a read and as it
+ * takes it: with 100 us between looks it has taken two reads when 500 us are over. The others are
+ * left to the ring's thread.
+ */
+static void a_push_ends_when_its_time_is_over(void)
+{
+    begin();
+    for (int i = 0; i < 4; i++)
+        submit(i, BLOCK, MP_PRIORITY_DEMAND);
+    looks = 0;
+    step_ns = 100000;
+    mp_reader_push(reader);
+    step_ns = 0;
+    CHECK_EQ(looks, 1 + 2 * 2 + 1);
+    for (int i = 0; i < 4; i++)
         check_done(i);
     end();
 }
@@ -224,6 +258,7 @@ int main(void)
         SKIP("io_uring is not to be had here");
     RUN(demands_begin_on_the_callers_thread);
     RUN(more_than_may_be_in_flight_goes_on_when_something_has_come);
+    RUN(a_push_ends_when_its_time_is_over);
     RUN(prefetches_are_left_to_the_rings_thread);
     RUN(reads_survive_the_thread_that_pushed_them);
     RUN(what_the_kernel_refuses_is_read_all_the_same);
