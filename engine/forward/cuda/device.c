@@ -228,11 +228,9 @@ enum mp_status mp_device_open(struct mp_engine *engine, struct mp_device **devic
         return mp_fail_no_memory("the device", sizeof(*device));
     device->engine = engine;
     mp_mutex_init(&device->lock, MP_LOCK_LEAF, "device");
-    mp_mutex_init(&device->pool_lock, MP_LOCK_CONTEXT, "device.pool");
     mp_cond_init(&device->ended_some);
     if (engine->config.timeline != NULL)
         device->track = mp_timeline_add_track(engine->config.timeline, "forward");
-    mp_device_fill_ops(device);
     status = mp_gpu_open(engine->config.backend_config.device, &device->gpu);
     if (status == MP_OK)
         status = mp_device_queues_open(device);
@@ -288,7 +286,6 @@ void mp_device_destroy(struct mp_device *device)
     free(device->leased);
     free(device->pieces);
     mp_cond_fini(&device->ended_some);
-    mp_mutex_fini(&device->pool_lock);
     mp_mutex_fini(&device->lock);
     free(device);
 }

@@ -101,14 +101,12 @@ struct mp_device {
 
     struct mp_device_queue queues[MP_GPU_EXECUTORS]; /* by enum mp_gpu_executor */
     struct mp_mutex lock;                            /* rank LEAF */
-    struct mp_mutex pool_lock; /* rank CONTEXT: the compute pool and the host's scratch buffers */
-    struct mp_cond ended_some; /* a batch has ended */
+    struct mp_cond ended_some;                       /* a batch has ended */
 
     /* Of the layer in work. The step's thread fills them, the queues' threads read them. */
     struct mp_expert_work *work; // (E * slices)
     uint32_t work_used;
     uint64_t list_used, act_used; /* bytes; floats */
-    bool input_here;              /* state.xn of the engine is that of the layer */
 
     /* Leases of the host tier, by expert and slice of the layer. */
     uint8_t *leased;                           // (E * slices)
@@ -182,7 +180,7 @@ enum mp_status mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr
 enum mp_status mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, mp_cu_ptr x,
                              mp_cu_ptr y, uint32_t tokens, bool accumulate) MP_MUST_CHECK;
 
-/* The operations of the step, on the device; what they keep of a layer, for a new one. */
+/* The operations of the step, from engine->step_ops; what they keep of a layer, for a new one. */
 void mp_device_fill_ops(struct mp_device *device);
 /* What the engine's costs list of the executors that there are becomes what is driven here.
  * in_place: the device can read the host tier. Before mp_device_start(). */

@@ -65,7 +65,7 @@ static enum mp_status done_source_scores(void *ctx, uint32_t moe_layer, uint32_t
         give_seen_scores(device, target_layer, scores);
         return MP_OK;
     }
-    if (!device->input_here)
+    if (!engine->predict.input_here)
         status = mp_device_norm(device, device->state.xn, kept_x(device, moe_layer),
                                 device->weights.layers[engine->layer_of[moe_layer]].ffn_norm,
                                 engine->tokens);

@@ -55,9 +55,9 @@ static enum mp_status run_on_cpu(struct mp_device *device, const struct mp_devic
     const mp_cu_stream stream = device->queues[MP_GPU_CPU].stream;
     enum mp_status status;
 
-    mp_lock(&device->pool_lock);
-    status = mp_engine_begin_experts(device->engine, batch->layer, work, batch->count);
-    mp_unlock(&device->pool_lock);
+    mp_lock(&device->engine->cpu.lock);
+    status = mp_cpu_experts(device->engine, batch->layer, work, batch->count);
+    mp_unlock(&device->engine->cpu.lock);
     for (uint32_t i = 0; i < batch->count && status == MP_OK; i++)
         status = work[i].slice == 0 ? send_rows(device, &work[i].rows) : MP_OK;
     if (status == MP_OK)
