@@ -221,7 +221,7 @@ enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_by
     return status;
 }
 
-bool mp_engine_draws(const struct mp_engine *engine)
+bool mp_engine_can_sample(const struct mp_engine *engine)
 {
     return engine->device != NULL;
 }

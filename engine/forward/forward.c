@@ -98,8 +98,8 @@ static enum mp_status check_batch(const struct mp_engine *engine, const struct m
                            t, batch->token[t], batch->sequence[t], batch->position[t]);
         wanted += batch->want[t] != 0;
     }
-    if (batch->draw != NULL && !mp_engine_draws(engine))
-        return mp_fail(MP_ERR_INVALID, "E_BATCH", "tokens are drawn by devices only");
+    if (batch->sample != NULL && !mp_engine_can_sample(engine))
+        return mp_fail(MP_ERR_INVALID, "E_BATCH", "only a device samples tokens in a batch");
     if (wanted > c->sequences)
         return mp_fail(MP_ERR_INVALID, "E_BATCH", "logits of %u tokens of a batch, need at most %u",
                        wanted, c->sequences);

@@ -142,7 +142,7 @@ static enum mp_status start_device(struct mp_engine *engine)
     enum mp_status status = mp_device_start(engine->device);
 
     if (status == MP_OK)
-        status = mp_device_ahead_create(engine->device);
+        status = mp_device_partial_create(engine->device);
     if (status == MP_OK)
         status = mp_device_graphs_create(engine->device);
     /* Who may compute an expert depends on whether the host tier has it yet. */

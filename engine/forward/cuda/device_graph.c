@@ -12,7 +12,7 @@
  * that layer on is worthless: the host goes on from there, with the residual stream that each layer
  * left behind before its experts, and the next steps are driven by the host, more after each miss.
  *
- * Behind every graph pager and policies are told of its layers (device_graph_tell.c).
+ * Behind every graph pager and policies are told of its layers (device_graph_notify.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -426,7 +426,7 @@ enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, u
         return status;
     g->warm[tokens] = true;
     good = count_good(device);
-    status = mp_device_graph_tell(device, good, &told);
+    status = mp_device_graph_notify(device, good, &told);
     count_step(g, good == L && !g->taken);
     progress_p->started = true;
     if (g->taken) {

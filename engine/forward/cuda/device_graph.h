@@ -3,7 +3,7 @@
 
 #include "engine/forward/cuda/device.h"
 
-/* What device_graph.c (steps that the device does alone) and device_graph_tell.c (what pager and
+/* What device_graph.c (steps that the device does alone) and device_graph_notify.c (what pager and
  * policies hear of them) share. */
 
 /* N: MP_DEVICE_FEW_TOKENS or less; L: MoE layers; S: slices of an expert. */
@@ -42,8 +42,8 @@ struct mp_device_graphs {
 
 /* Tell of the MoE layers before `good`, or up to and with the first that the host has taken over
  * (graphs->taken): *layers_p of them. */
-enum mp_status mp_device_graph_tell(struct mp_device *device, uint32_t good,
-                                    uint32_t *layers_p) MP_MUST_CHECK;
+enum mp_status mp_device_graph_notify(struct mp_device *device, uint32_t good,
+                                      uint32_t *layers_p) MP_MUST_CHECK;
 
 /* After a replay: the device is again where attention and norm of the layer have ended. */
 enum mp_status mp_device_graph_resume(struct mp_device *device, uint32_t moe_layer) MP_MUST_CHECK;

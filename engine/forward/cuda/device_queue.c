@@ -156,7 +156,8 @@ static void tell(struct mp_device_queue *queue, const struct mp_device_batch *ba
     mp_pager_wake(device->engine->pager);
 }
 
-void mp_device_tell(struct mp_device *device, const struct mp_expert_work *work, uint32_t count)
+void mp_device_notify_ended(struct mp_device *device, const struct mp_expert_work *work,
+                            uint32_t count)
 {
     mp_lock(&device->lock);
     add_ended_locked(device, work, count);

@@ -85,7 +85,7 @@ void mp_device_open_layer(struct mp_device *device, uint32_t moe_layer)
     device->engine->predict.input_here = false;
     device->engine->predict.chosen = NULL;
     device->engine->predict.shared = false;
-    mp_device_ahead_begin(device);
+    mp_device_partial_begin(device);
 }
 
 static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
@@ -279,7 +279,7 @@ static enum mp_status begin(void *ctx, uint32_t moe_layer, const struct mp_exper
     }
     mp_device_hand_over(queue);
     for (uint32_t i = 0; i < count; i++)
-        mp_device_ahead_note(device, &work[i]);
+        mp_device_partial_note(device, &work[i]);
     return MP_OK;
 }
 

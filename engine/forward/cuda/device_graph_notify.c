@@ -106,7 +106,7 @@ static enum mp_status done_experts(void *ctx, uint32_t moe_layer, const struct m
                                    uint32_t count)
 {
     (void)moe_layer;
-    mp_device_tell(((struct mp_device_queue *)ctx)->device, work, count);
+    mp_device_notify_ended(((struct mp_device_queue *)ctx)->device, work, count);
     return MP_OK;
 }
 
@@ -120,7 +120,7 @@ static enum mp_status done_combine(void *ctx, uint32_t moe_layer, const uint32_t
     return MP_OK;
 }
 
-enum mp_status mp_device_graph_tell(struct mp_device *device, uint32_t good, uint32_t *layers_p)
+enum mp_status mp_device_graph_notify(struct mp_device *device, uint32_t good, uint32_t *layers_p)
 {
     struct mp_device_graphs *g = device->graphs;
     enum mp_status status = MP_OK;
