@@ -1,5 +1,6 @@
 /*
- * Work lists: which experts the kernels of a MoE layer compute, with whose rows.
+ * Work lists: which experts the kernels of a MoE layer compute, with whose rows. Who computes an
+ * expert was decided before (device_step.c).
  *
  * All lists of a layer stand one behind the other in one buffer, rows of activations likewise, so
  * executors never share a place and nothing is used again before the layer is over.

@@ -1,8 +1,9 @@
 /*
- * The operations of a MoE layer on the device, for the step (policy/pager/step.h).
+ * The operations of a MoE layer on the device, for the step (policy/pager/step.h). Not here: the
+ * layers without experts (device_forward.c).
  *
- * Scores come to the host, where policies see them; whom they name is told to the device by work
- * lists (device_lists.c).
+ * Scores come to the host, where policies see them; the experts that policies name go to the device
+ * as work lists (device_lists.c).
  */
 #include <string.h>
 
