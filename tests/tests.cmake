@@ -141,10 +141,10 @@ mp_fake_cuda(device/costs_test)
 mp_test(device/cuda_profiles_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
     VARIANTS 0 1 2 3 4 assign TIMEOUT 200)
 mp_fake_cuda(device/cuda_profiles_test 0 1 2 3 4 assign)
-mp_test(device/cuda_many_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
+mp_test(device/cuda_expert_gemm_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
     tests/model/repack_check.c TIMEOUT 200)
-add_dependencies(device_cuda_many_test fakecuda fakecublas)
-set_tests_properties(device/cuda_many_test PROPERTIES ENVIRONMENT
+add_dependencies(device_cuda_expert_gemm_test fakecuda fakecublas)
+set_tests_properties(device/cuda_expert_gemm_test PROPERTIES ENVIRONMENT
     "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda:${CMAKE_BINARY_DIR}/fakecublas")
 mp_test(device/cuda_predict_test LIBS mp_engine m SOURCES tests/model/harness.c
     VARIANTS prompt late TIMEOUT 200)

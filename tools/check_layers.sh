@@ -36,8 +36,9 @@ engine/model/arch:  vmm/base engine/model
 engine/repack:      vmm/* policy engine/model engine/model/arch
 engine/gpu:         vmm/* kernels/* policy
 engine/probe:       vmm/* kernels/* policy engine/pool engine/gpu
-engine/forward:     vmm/* kernels/cpu policy policy/pager policy/record policy/replay engine/model engine/pool engine/gpu engine/forward/cuda
-engine/forward/cuda: vmm/* kernels/* policy policy/pager engine/model engine/gpu engine/forward
+engine/forward:     vmm/* kernels/cpu policy policy/pager policy/record policy/replay engine/model engine/pool engine/gpu engine/forward/cpu engine/forward/cuda
+engine/forward/cpu: vmm/base kernels/cpu policy/pager engine/model engine/pool engine/forward
+engine/forward/cuda: vmm/* kernels/* policy policy/pager engine/model engine/gpu engine/forward engine/forward/cpu
 engine/calibrate:   vmm/base policy engine/model engine/forward
 engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda
 engine/cli:         vmm/* policy/* kernels/* engine/*

@@ -16,69 +16,6 @@
 #define SEQUENCES_MAX 64
 #define TOKENS_MAX 65536
 
-/* One float array of the state: its place in the struct and its shape. */
-struct array {
-    size_t offset;
-    uint64_t dims[4];
-};
-
-#define ARRAY_COUNT 17
-
-static uint64_t max_u64(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-/* The list behind measure, create and destroy. Shapes as in engine_int.h. */
-static void list_arrays(const struct mp_engine_config *c, struct array list[ARRAY_COUNT])
-{
-    const struct mp_model_config *m = c->model;
-    const uint64_t T = c->tokens_max, H = m->hidden, V = m->vocab, C = c->ctx;
-    const uint64_t Q = (uint64_t)m->heads * m->head_dim, K = (uint64_t)m->kv_heads * m->head_dim;
-    const uint64_t F = max_u64(K, max_u64(m->expert_ffn, max_u64(m->shared_ffn, m->dense_ffn)));
-    const uint64_t R = m->experts_per_token, half = m->head_dim / 2;
-    const uint64_t threads = mp_pool_threads(c->pool), W = mp_engine_expert_rows(T, R);
-    const struct array arrays[ARRAY_COUNT] = {
-        { offsetof(struct mp_state, x), { T, H, 1, 1 } },
-        { offsetof(struct mp_state, xn), { T, H, 1, 1 } },
-        { offsetof(struct mp_state, q), { T, Q, 1, 1 } },
-        { offsetof(struct mp_state, att), { T, Q, 1, 1 } },
-        { offsetof(struct mp_state, gate), { W, F, 1, 1 } },
-        { offsetof(struct mp_state, up), { W, F, 1, 1 } },
-        { offsetof(struct mp_state, xe), { W, H, 1, 1 } },
-        { offsetof(struct mp_state, ye), { W, H, 1, 1 } },
-        { offsetof(struct mp_state, sum), { T, H, 1, 1 } },
-        { offsetof(struct mp_state, rank), { T, R, H, 1 } },
-        { offsetof(struct mp_state, row), { T, 1, 1, 1 } },
-        { offsetof(struct mp_state, logits), { c->sequences, V, 1, 1 } },
-        { offsetof(struct mp_state, scores), { threads, mp_engine_heads_once(m), C, 1 } },
-        { offsetof(struct mp_state, cosine), { C, half, 1, 1 } },
-        { offsetof(struct mp_state, sine), { C, half, 1, 1 } },
-        { offsetof(struct mp_state, k), { m->layers, c->sequences, C, K } },
-        { offsetof(struct mp_state, v), { m->layers, c->sequences, C, K } },
-    };
-
-    memcpy(list, arrays, sizeof(arrays));
-}
-
-static bool is_kv(const struct array *array)
-{
-    return array->offset == offsetof(struct mp_state, k) ||
-           array->offset == offsetof(struct mp_state, v);
-}
-
-/* Bytes of an array in whole pages; false if that does not fit. */
-static bool array_bytes(const struct array *array, uint64_t *bytes_p)
-{
-    uint64_t bytes = sizeof(float);
-
-    for (int i = 0; i < 4; i++) {
-        if (!mp_mul_u64(bytes, array->dims[i], &bytes))
-            return false;
-    }
-    return mp_round_up_u64(bytes, 4096, bytes_p) && *bytes_p <= SIZE_MAX / 2;
-}
-
 static enum mp_status check_config(const struct mp_engine_config *c)
 {
     if (c->sequences == 0 || c->sequences > SEQUENCES_MAX)
@@ -94,85 +31,90 @@ static enum mp_status check_config(const struct mp_engine_config *c)
     return MP_OK;
 }
 
-enum mp_status mp_engine_measure(const struct mp_engine_config *config, uint64_t *kv_bytes_p,
-                                 uint64_t *state_bytes_p)
+struct sizes {
+    const struct mp_engine_config *config;
+    uint64_t kv_bytes, state_bytes;
+};
+
+/* In whole pages. */
+static enum mp_status add_bytes(void *ctx, const struct mp_array_info *array)
 {
-    struct array list[ARRAY_COUNT];
-    uint64_t kv_bytes = 0, state_bytes = 0;
-    enum mp_status status = check_config(config);
+    const bool is_kv = array->array == MP_ARRAY_K_CACHE || array->array == MP_ARRAY_V_CACHE;
+    struct sizes *sizes = ctx;
+    uint64_t *sum = is_kv ? &sizes->kv_bytes : &sizes->state_bytes, bytes;
 
-    if (status != MP_OK)
-        return status;
-    list_arrays(config, list);
-    for (size_t i = 0; i < ARRAY_COUNT; i++) {
-        uint64_t *sum = is_kv(&list[i]) ? &kv_bytes : &state_bytes;
-        uint64_t bytes;
-
-        if (!array_bytes(&list[i], &bytes) || !mp_add_u64(*sum, bytes, sum))
-            return mp_fail(MP_ERR_CONFIG, "E_STATE_SIZE",
-                           "KV cache and activations for %u sequences of %u positions do not fit "
-                           "into any memory; lower --ctx or the batch",
-                           config->sequences, config->ctx);
-    }
-    *kv_bytes_p = kv_bytes;
-    *state_bytes_p = state_bytes;
+    if (!mp_round_up_u64(array->bytes, 4096, &bytes) || !mp_add_u64(*sum, bytes, sum))
+        return mp_state_too_large(sizes->config);
     return MP_OK;
 }
 
-/* With a device: does the array go there, or come from there? Then it is pinned. */
-static bool is_pinned(const struct mp_engine *engine, const struct array *array)
+enum mp_status mp_engine_measure(const struct mp_engine_config *config, uint64_t *kv_bytes_p,
+                                 uint64_t *state_bytes_p)
 {
-    static const size_t crossing[] = { offsetof(struct mp_state, xn),
-                                       offsetof(struct mp_state, rank),
-                                       offsetof(struct mp_state, logits) };
-    bool pinned = false;
+    const struct mp_state_plan plan = { .config = config };
+    struct sizes sizes = { .config = config };
+    enum mp_status status = check_config(config);
 
-    for (size_t i = 0; i < sizeof(crossing) / sizeof(crossing[0]); i++)
-        pinned |= array->offset == crossing[i];
-    return pinned && engine->device != NULL;
+    if (status == MP_OK)
+        status = mp_state_each(&plan, MP_PLACE_HOST, add_bytes, &sizes);
+    if (status != MP_OK)
+        return status;
+    *kv_bytes_p = sizes.kv_bytes;
+    *state_bytes_p = sizes.state_bytes;
+    return MP_OK;
 }
 
 /* Pages come when they are touched, so a long context costs what is used of it; with a device,
  * whatever the CPU does not compute costs nothing. */
-static enum mp_status make_state(struct mp_engine *engine)
+static enum mp_status make_array(void *ctx, const struct mp_array_info *array)
 {
-    struct array list[ARRAY_COUNT];
+    struct mp_engine *engine = ctx;
+    void *memory;
 
-    list_arrays(&engine->config, list);
-    for (size_t i = 0; i < ARRAY_COUNT; i++) {
-        enum mp_status status = MP_OK;
-        void *memory = NULL;
-        uint64_t bytes;
-
-        if (!array_bytes(&list[i], &bytes))
-            return MP_ERR_OVERFLOW; /* mp_engine_measure() has refused this before */
-        if (is_pinned(engine, &list[i]))
-            status = mp_gpu_alloc_host(engine->device->gpu, bytes, "activations", &memory);
-        else
-            memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (memory == MAP_FAILED)
-            status = mp_fail_no_memory(is_kv(&list[i]) ? "the KV cache" : "activations", bytes);
-        if (status != MP_OK)
-            return status;
-        *(float **)((char *)&engine->state + list[i].offset) = memory;
-    }
+    if (array->staged)
+        return MP_OK; /* a device makes its own */
+    mp_state_log(array, MP_PLACE_HOST);
+    if (array->pinned)
+        return mp_gpu_alloc_host(engine->device->gpu, array->bytes, array->what,
+                                 &engine->state.array[array->array]);
+    memory = mmap(NULL, array->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return mp_fail_no_memory(array->what, array->bytes);
+    engine->state.array[array->array] = memory;
     return MP_OK;
 }
 
+static enum mp_status free_array(void *ctx, const struct mp_array_info *array)
+{
+    struct mp_engine *engine = ctx;
+    void *memory = engine->state.array[array->array];
+
+    if (array->pinned)
+        mp_gpu_free_host(engine->device->gpu, memory);
+    else if (memory != NULL)
+        munmap(memory, array->bytes);
+    return MP_OK;
+}
+
+/* On the host keys and values are computed in the buffers of an FFN, and go to the cache. */
+static enum mp_status make_state(struct mp_engine *engine)
+{
+    enum mp_status status;
+
+    engine->state_plan.device = engine->device != NULL;
+    status = mp_state_each(&engine->state_plan, MP_PLACE_HOST, make_array, engine);
+    engine->state.k = engine->state.gate;
+    engine->state.v = engine->state.up;
+    return status;
+}
+
+/* What was made before the first error, which stays the caller's. */
 static void free_state(struct mp_engine *engine)
 {
-    struct array list[ARRAY_COUNT];
+    const struct mp_error before = *mp_error_last();
 
-    list_arrays(&engine->config, list);
-    for (size_t i = 0; i < ARRAY_COUNT; i++) {
-        float *memory = *(float **)((char *)&engine->state + list[i].offset);
-        uint64_t bytes;
-
-        if (is_pinned(engine, &list[i]))
-            mp_gpu_free_host(engine->device->gpu, memory);
-        else if (memory != NULL && array_bytes(&list[i], &bytes))
-            munmap(memory, bytes);
-    }
+    if (mp_state_each(&engine->state_plan, MP_PLACE_HOST, free_array, engine) != MP_OK)
+        mp_error_set(&before);
 }
 
 /* As the reference implementation does it: frequencies and angles are rounded to float. */
@@ -226,11 +168,11 @@ enum mp_status mp_engine_create(const struct mp_engine_config *config, struct mp
     engine->costs = config->costs;
     engine->costs.executor_count = 1; /* a device lists its own */
     engine->costs.executors[MP_EXECUTOR_HOME].name = "cpu";
-    engine->host_executor =
-        (struct mp_step_executor){ .ctx = engine, .begin = mp_engine_begin_experts };
     mp_counters_reset(&engine->counters);
     if (config->timeline != NULL)
         engine->track = mp_timeline_add_track(config->timeline, "compute");
+    engine->state_plan.config = &engine->config;
+    mp_cpu_init(engine, &engine->cpu);
 
     status = number_layers(engine);
     if (status == MP_OK)
@@ -265,6 +207,7 @@ void mp_engine_destroy(struct mp_engine *engine)
     free_state(engine);
     mp_device_destroy(engine->device);
     mp_engine_predict_destroy(engine);
+    mp_cpu_fini(&engine->cpu);
     free(engine->moe_layer);
     free(engine->layer_of);
     free(engine);
@@ -278,7 +221,7 @@ enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_by
     return status;
 }
 
-bool mp_engine_draws(const struct mp_engine *engine)
+bool mp_engine_can_sample(const struct mp_engine *engine)
 {
     return engine->device != NULL;
 }

@@ -138,7 +138,7 @@ void mp_engine_destroy(struct mp_engine *engine);
 
 /* Instead of logits, a token for each that is wanted: kernels/cuda/cuda_kernels.h, mp_cuda_sample.
  */
-struct mp_draw {
+struct mp_sample {
     const struct mp_sampling *sampling;
     const uint32_t *uniform; // (wanted tokens): mp_sampler_draw()
     uint32_t *token;         // (wanted tokens): results; UINT32_MAX: its logits are no numbers
@@ -149,18 +149,19 @@ struct mp_draw {
  * the sequence's last batch ended.
  */
 struct mp_batch {
-    uint32_t count;             /* 1..tokens_max */
-    const uint32_t *token;      // (count): ids below model->vocab
-    const uint32_t *sequence;   // (count): below config.sequences
-    const uint32_t *position;   // (count): below ctx
-    const uint8_t *want;        // (count): 1 if the logits behind this token are wanted; at most
-                                // config.sequences of them are 1
-    const struct mp_draw *draw; /* or NULL; only where mp_engine_draws() */
+    uint32_t count;           /* 1..tokens_max */
+    const uint32_t *token;    // (count): ids below model->vocab
+    const uint32_t *sequence; // (count): below config.sequences
+    const uint32_t *position; // (count): below ctx
+    const uint8_t *want;      // (count): 1 if the logits behind this token are wanted; at most
+                              // config.sequences of them are 1
+    const struct mp_sample *sample; /* or NULL; only where mp_engine_can_sample() */
 };
 
 /*
  * Run the model. *logits_p := (wanted tokens, vocab) floats in the order of the batch, valid until
- * the next call; not with batch->draw. After an error positions of this batch may be written again.
+ * the next call; not with batch->sample. After an error positions of this batch may be written
+ * again.
  */
 enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch,
                           const float **logits_p) MP_MUST_CHECK;
@@ -176,8 +177,8 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
  */
 enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_bytes) MP_MUST_CHECK;
 
-/* Can tokens be drawn without their logits? A device can. */
-bool mp_engine_draws(const struct mp_engine *engine);
+/* Can tokens be sampled without their logits on the host? A device can. */
+bool mp_engine_can_sample(const struct mp_engine *engine);
 
 const struct mp_counters *mp_engine_counters(struct mp_engine *engine);
 void mp_engine_plan(const struct mp_engine *engine, struct mp_space_plan *plan_p);

@@ -12,7 +12,7 @@ static void linear(struct mp_engine *engine, const struct mp_llapor_linear *line
 {
     const struct mp_product product = { &linear->weight, linear->bias, x, x_stride, y, y_stride };
 
-    mp_engine_multiply(engine, &product, 1, engine->tokens);
+    mp_cpu_multiply(engine, &product, 1, engine->tokens);
 }
 
 static void gelu(float *x, size_t count)

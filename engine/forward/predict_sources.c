@@ -20,16 +20,13 @@
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
-static void gate_scores(struct mp_engine *engine, uint32_t target, float *scores)
+static enum mp_status gate_scores(struct mp_engine *engine, uint32_t target, float *scores)
 {
-    const struct mp_model_config *m = engine->config.model;
+    struct mp_compute *c = engine->compute;
     const uint32_t layer = engine->layer_of[target];
-    const size_t H = m->hidden;
 
-    engine->config.kernels->rmsnorm(engine->state.xe, H, engine->state.x, H,
-                                    engine->config.weights->layers[layer].ffn_norm, H,
-                                    engine->tokens, m->norm_eps);
-    mp_engine_router(engine, layer, engine->state.xe, scores);
+    c->ops->router(c, layer, MP_ARRAY_X, c->weights->layers[layer].ffn_norm, scores);
+    return c->ops->read_scores(c, scores);
 }
 
 static void residual_scores(struct mp_engine *engine, uint32_t moe_layer, uint32_t target,
@@ -44,7 +41,7 @@ static void residual_scores(struct mp_engine *engine, uint32_t moe_layer, uint32
         for (uint32_t t = 0; t < engine->tokens; t++)
             engine->config.kernels->axpy(x + t * H, residual + l * H, 1.0f, H);
     }
-    mp_engine_router(engine, engine->layer_of[target], x, scores);
+    mp_cpu_router(engine, engine->layer_of[target], x, scores);
 }
 
 enum mp_score_source mp_engine_source_of(const struct mp_engine *engine, uint32_t moe_layer,
@@ -61,15 +58,32 @@ enum mp_score_source mp_engine_source_of(const struct mp_engine *engine, uint32_
     return MP_SCORES_GATE;
 }
 
-void mp_engine_source_scores(struct mp_engine *engine, uint32_t moe_layer, uint32_t target,
-                             enum mp_score_source source, float *scores)
+/* What needs other weights than the transformer's, by the host from the layer's normed input. */
+static enum mp_status host_scores(struct mp_engine *engine, uint32_t moe_layer, uint32_t target,
+                                  enum mp_score_source source, float *scores)
 {
-    switch (mp_engine_source_of(engine, moe_layer, target, source)) {
-    case MP_SCORES_PARTIAL: mp_engine_scores_partial(engine, moe_layer, target, scores); break;
-    case MP_SCORES_LLAPOR: mp_engine_scores_llapor(engine, moe_layer, scores); break;
-    case MP_SCORES_RESIDUAL: residual_scores(engine, moe_layer, target, scores); break;
-    default: gate_scores(engine, target, scores); break;
-    }
+    const enum mp_status status = mp_engine_bring_input(engine);
+
+    if (status != MP_OK)
+        return status;
+    mp_lock(&engine->cpu.lock);
+    if (source == MP_SCORES_LLAPOR)
+        mp_engine_scores_llapor(engine, moe_layer, scores);
+    else
+        residual_scores(engine, moe_layer, target, scores);
+    mp_unlock(&engine->cpu.lock);
+    return MP_OK;
+}
+
+enum mp_status mp_engine_source_scores(struct mp_engine *engine, uint32_t moe_layer,
+                                       uint32_t target, enum mp_score_source source, float *scores)
+{
+    source = mp_engine_source_of(engine, moe_layer, target, source);
+    if (source == MP_SCORES_GATE)
+        return gate_scores(engine, target, scores);
+    if (source == MP_SCORES_PARTIAL)
+        return mp_engine_scores_partial(engine, moe_layer, target, scores);
+    return host_scores(engine, moe_layer, target, source, scores);
 }
 
 static void warn_missing(const struct mp_engine *engine, enum mp_score_source source)
@@ -99,19 +113,13 @@ enum mp_status mp_engine_predict_create(struct mp_engine *engine)
 {
     const enum mp_score_source source = engine->policies.predict_ops->source;
     const struct mp_llapor *llapor = engine->config.llapor;
-    const struct mp_shape *shape = &engine->shape;
     struct mp_predict_state *p = &engine->predict;
-    const uint64_t T = shape->tokens_max;
+    const uint64_t T = engine->shape.tokens_max;
     enum mp_status status = MP_OK;
 
     warn_missing(engine, source);
-    if (source == MP_SCORES_PARTIAL && engine->device == NULL) {
-        p->done = calloc(T, shape->top_k);
-        status = p->done != NULL ? allocate(T * engine->config.model->hidden, &p->x)
-                                 : mp_fail_no_memory("scores for a predictor", T * shape->top_k);
-    }
     if (source == MP_SCORES_LLAPOR && llapor != NULL && llapor->count > 0) {
-        status = allocate(T * (llapor->inputs_max + 2ull * shape->experts), &p->features);
+        status = allocate(T * (llapor->inputs_max + 2ull * engine->shape.experts), &p->features);
         for (int i = 0; i < 3 && status == MP_OK; i++)
             status = allocate(T * llapor->width_max, &p->wide[i]);
     }
@@ -122,9 +130,7 @@ void mp_engine_predict_destroy(struct mp_engine *engine)
 {
     struct mp_predict_state *p = &engine->predict;
 
-    free(p->x);
     free(p->features);
     for (int i = 0; i < 3; i++)
         free(p->wide[i]);
-    free(p->done);
 }

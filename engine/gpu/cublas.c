@@ -64,7 +64,7 @@ struct calls {
 };
 
 /* One stream's handle, workspace and rounded activations. */
-struct lane {
+struct stream_state {
     mp_cu_stream stream;
     cublas_handle handle;
     mp_cu_ptr workspace, x;
@@ -77,9 +77,9 @@ struct mp_gemm {
     uint64_t x_count_max;
     void *library;
     struct calls call;
-    pthread_mutex_t lock; /* of lanes and lane_count; an opened lane stays as it is */
-    struct lane lanes[STREAMS_MAX];
-    unsigned lane_count;
+    pthread_mutex_t lock; /* of streams and stream_count; an opened one stays as it is */
+    struct stream_state streams[STREAMS_MAX];
+    unsigned stream_count;
     char name[48];
 };
 
@@ -147,60 +147,63 @@ static void unload(struct mp_gemm *gemm)
     memset(&gemm->call, 0, sizeof(gemm->call));
 }
 
-static void lane_close(struct mp_gemm *gemm, struct lane *lane)
+static void stream_close(struct mp_gemm *gemm, struct stream_state *state)
 {
     const struct mp_error before = *mp_error_last();
 
-    if (lane->handle != NULL && mp_gpu_enter(gemm->gpu) != MP_OK)
+    if (state->handle != NULL && mp_gpu_enter(gemm->gpu) != MP_OK)
         mp_error_set(&before); /* what follows may fail, too, and harms nobody */
-    if (lane->handle != NULL && !mp_gpu_is_lost(gemm->gpu) && gemm->call.destroy(lane->handle) != 0)
+    if (state->handle != NULL && !mp_gpu_is_lost(gemm->gpu) &&
+        gemm->call.destroy(state->handle) != 0)
         mp_log_warn("cuda", "cublasDestroy failed");
-    mp_gpu_free(gemm->gpu, lane->workspace);
-    mp_gpu_free(gemm->gpu, lane->x);
-    memset(lane, 0, sizeof(*lane));
+    mp_gpu_free(gemm->gpu, state->workspace);
+    mp_gpu_free(gemm->gpu, state->x);
+    memset(state, 0, sizeof(*state));
 }
 
 /* A handle with memory of its own: then results do not depend on what other streams do. */
-static enum mp_status lane_open(struct mp_gemm *gemm, mp_cu_stream stream, struct lane *lane)
+static enum mp_status stream_open(struct mp_gemm *gemm, mp_cu_stream stream,
+                                  struct stream_state *state)
 {
     enum mp_status status = mp_gpu_enter(gemm->gpu);
 
-    memset(lane, 0, sizeof(*lane));
-    lane->stream = stream;
+    memset(state, 0, sizeof(*state));
+    state->stream = stream;
     if (status == MP_OK)
-        status = check(gemm, gemm->call.create(&lane->handle), "cublasCreate");
+        status = check(gemm, gemm->call.create(&state->handle), "cublasCreate");
     if (status == MP_OK)
-        status = mp_gpu_alloc(gemm->gpu, WORKSPACE_BYTES, "cuBLAS's workspace", &lane->workspace);
+        status = mp_gpu_alloc(gemm->gpu, WORKSPACE_BYTES, "cuBLAS's workspace", &state->workspace);
     if (status == MP_OK)
         status = mp_gpu_alloc(gemm->gpu, gemm->x_count_max * sizeof(uint16_t),
-                              "rounded activations", &lane->x);
+                              "rounded activations", &state->x);
     if (status == MP_OK)
-        status = check(gemm, gemm->call.set_stream(lane->handle, stream), "cublasSetStream");
+        status = check(gemm, gemm->call.set_stream(state->handle, stream), "cublasSetStream");
     if (status == MP_OK)
         status = check(gemm,
-                       gemm->call.set_workspace(lane->handle, (void *)(uintptr_t)lane->workspace,
+                       gemm->call.set_workspace(state->handle, (void *)(uintptr_t)state->workspace,
                                                 WORKSPACE_BYTES),
                        "cublasSetWorkspace");
     if (status != MP_OK)
-        lane_close(gemm, lane);
+        stream_close(gemm, state);
     return status;
 }
 
 /* NULL with MP_OK: too many streams, the kernels do it. */
-static enum mp_status get_lane(struct mp_gemm *gemm, mp_cu_stream stream, struct lane **lane_p)
+static enum mp_status get_stream(struct mp_gemm *gemm, mp_cu_stream stream,
+                                 struct stream_state **state_p)
 {
     enum mp_status status = MP_OK;
 
-    *lane_p = NULL;
+    *state_p = NULL;
     pthread_mutex_lock(&gemm->lock);
-    for (unsigned i = 0; i < gemm->lane_count; i++) {
-        if (gemm->lanes[i].stream == stream)
-            *lane_p = &gemm->lanes[i];
+    for (unsigned i = 0; i < gemm->stream_count; i++) {
+        if (gemm->streams[i].stream == stream)
+            *state_p = &gemm->streams[i];
     }
-    if (*lane_p == NULL && gemm->lane_count < STREAMS_MAX) {
-        status = lane_open(gemm, stream, &gemm->lanes[gemm->lane_count]);
+    if (*state_p == NULL && gemm->stream_count < STREAMS_MAX) {
+        status = stream_open(gemm, stream, &gemm->streams[gemm->stream_count]);
         if (status == MP_OK)
-            *lane_p = &gemm->lanes[gemm->lane_count++];
+            *state_p = &gemm->streams[gemm->stream_count++];
     }
     pthread_mutex_unlock(&gemm->lock);
     return status;
@@ -210,15 +213,15 @@ static enum mp_status get_lane(struct mp_gemm *gemm, mp_cu_stream stream, struct
 static enum mp_status start_one(struct mp_gemm *gemm, const char *name)
 {
     int version = 0;
-    struct lane lane;
+    struct stream_state state;
     enum mp_status status = load(gemm, name);
 
     if (status == MP_OK)
-        status = lane_open(gemm, NULL, &lane);
+        status = stream_open(gemm, NULL, &state);
     if (status != MP_OK)
         return status;
-    status = check(gemm, gemm->call.version(lane.handle, &version), "cublasGetVersion");
-    lane_close(gemm, &lane);
+    status = check(gemm, gemm->call.version(state.handle, &version), "cublasGetVersion");
+    stream_close(gemm, &state);
     snprintf(gemm->name, sizeof(gemm->name), "cuBLAS %d.%d.%d", version / 10000,
              version / 100 % 100, version % 100);
     return status;
@@ -245,11 +248,11 @@ static enum mp_status start(struct mp_gemm *gemm)
     return refused.status;
 }
 
-/* What AUTO does about cuBLAS that does not work. No product was made, so the lanes are idle. */
+/* What AUTO does about cuBLAS that does not work. No product was made, so the streams are idle. */
 static void do_without(struct mp_gemm *gemm)
 {
-    while (gemm->lane_count > 0)
-        lane_close(gemm, &gemm->lanes[--gemm->lane_count]);
+    while (gemm->stream_count > 0)
+        stream_close(gemm, &gemm->streams[--gemm->stream_count]);
     gemm->tokens_min = UINT32_MAX;
     snprintf(gemm->name, sizeof(gemm->name), "own");
 }
@@ -291,10 +294,10 @@ enum mp_status mp_gemm_open(struct mp_gpu *gpu, enum mp_gemm_choice choice, uint
 
 enum mp_status mp_gemm_use(struct mp_gemm *gemm, mp_cu_stream stream)
 {
-    struct lane *lane;
+    struct stream_state *state;
 
     return gemm->tokens_min == UINT32_MAX ? MP_OK
-                                          : mp_gemm_forgive(gemm, get_lane(gemm, stream, &lane));
+                                          : mp_gemm_forgive(gemm, get_stream(gemm, stream, &state));
 }
 
 bool mp_gemm_is_there(enum mp_gemm_choice choice)
@@ -319,8 +322,8 @@ void mp_gemm_close(struct mp_gemm *gemm)
 {
     if (gemm == NULL)
         return;
-    for (unsigned i = 0; i < gemm->lane_count; i++)
-        lane_close(gemm, &gemm->lanes[i]);
+    for (unsigned i = 0; i < gemm->stream_count; i++)
+        stream_close(gemm, &gemm->streams[i]);
     unload(gemm);
     pthread_mutex_destroy(&gemm->lock);
     free(gemm);
@@ -336,28 +339,29 @@ const char *mp_gemm_name(const struct mp_gemm *gemm)
     return gemm->name;
 }
 
-static enum mp_status run_cublas(struct mp_gemm *gemm, const struct lane *lane,
+static enum mp_status run_cublas(struct mp_gemm *gemm, const struct stream_state *state,
                                  const struct mp_cuda_matmul *p)
 {
     const struct mp_cuda_type *type = mp_cuda_type(p->type);
     const float one = 1, beta = p->accumulate ? 1 : 0;
     const bool rounds = type->round != MP_CUDA_KERNEL_COUNT;
     const struct mp_cuda_round round = {
-        .x = p->x, .to = lane->x, .width = p->cols, .tokens = p->tokens, .x_stride = p->x_stride
+        .x = p->x, .to = state->x, .width = p->cols, .tokens = p->tokens, .x_stride = p->x_stride
     };
     enum mp_status status = mp_gpu_enter(gemm->gpu);
 
     if (status == MP_OK && rounds)
-        status = mp_gpu_launch(gemm->gpu, lane->stream, type->round, &round);
+        status = mp_gpu_launch(gemm->gpu, state->stream, type->round, &round);
     if (status != MP_OK)
         return status;
     return check(gemm,
-                 gemm->call.gemm(
-                     lane->handle, OP_T, OP_N, (int)p->rows, (int)p->tokens, (int)p->cols, &one,
-                     (const void *)(uintptr_t)p->w, cublas_types[p->type].name, (int)p->w_stride,
-                     (const void *)(uintptr_t)(rounds ? lane->x : p->x), cublas_types[p->type].name,
-                     (int)(rounds ? p->cols : p->x_stride), &beta, (void *)(uintptr_t)p->y,
-                     TYPE_F32, (int)p->y_stride, COMPUTE_F32, ALGORITHM_DEFAULT),
+                 gemm->call.gemm(state->handle, OP_T, OP_N, (int)p->rows, (int)p->tokens,
+                                 (int)p->cols, &one, (const void *)(uintptr_t)p->w,
+                                 cublas_types[p->type].name, (int)p->w_stride,
+                                 (const void *)(uintptr_t)(rounds ? state->x : p->x),
+                                 cublas_types[p->type].name, (int)(rounds ? p->cols : p->x_stride),
+                                 &beta, (void *)(uintptr_t)p->y, TYPE_F32, (int)p->y_stride,
+                                 COMPUTE_F32, ALGORITHM_DEFAULT),
                  "cublasGemmEx");
 }
 
@@ -365,18 +369,18 @@ enum mp_status mp_gemm_matmul(struct mp_gemm *gemm, mp_cu_stream stream,
                               const struct mp_cuda_matmul *params)
 {
     const struct mp_cuda_type *type = mp_cuda_type(params->type);
-    struct lane *lane = NULL;
+    struct stream_state *state = NULL;
     enum mp_status status = MP_OK;
 
     /* cuBLAS adds no bias; its numbers are ints; empty products are ours. */
     if (params->tokens >= gemm->tokens_min && cublas_types[params->type].known &&
         params->bias == 0 && params->rows > 0 && params->cols > 0 &&
         (uint64_t)params->tokens * params->cols <= gemm->x_count_max)
-        status = get_lane(gemm, stream, &lane);
+        status = get_stream(gemm, stream, &state);
     if (status != MP_OK)
         return status;
-    if (lane != NULL)
-        return run_cublas(gemm, lane, params);
+    if (state != NULL)
+        return run_cublas(gemm, state, params);
     return mp_gpu_launch(gemm->gpu, stream, params->tokens <= TOKENS_FEW ? type->gemv : type->gemm,
                          params);
 }

@@ -443,7 +443,7 @@ static enum mp_status look_at_logits(void *ctx, uint32_t sequence, uint32_t inde
     return MP_OK;
 }
 
-/* Who looks at logits has the host draw. */
+/* Who looks at logits has the host sample. */
 static void generate(const struct harness_options *options, const struct mp_sampling *sampling,
                      bool look, struct mp_output outputs[4])
 {

@@ -64,9 +64,10 @@ static void on_layer(void *ctx, const struct mp_layer_seen *layer)
     if (layer->layer + 1 == engine->shape.layers)
         return;
     for (size_t i = 0; i < ranks; i++)
-        engine->predict.done[i] =
-            planned_executor(layer->layer, layer->experts[i]) == MP_GPU_DEVICE;
-    mp_engine_scores_partial(engine, layer->layer, layer->layer + 1, seen.want + seen.want_count);
+        engine->state.done[i] = planned_executor(layer->layer, layer->experts[i]) == MP_GPU_DEVICE;
+    CHECK_EQ(mp_engine_scores_partial(engine, layer->layer, layer->layer + 1,
+                                      seen.want + seen.want_count),
+             MP_OK);
     seen.want_count += (size_t)layer->batch->count * engine->shape.experts;
 }
 

@@ -9,8 +9,10 @@
 #include "engine/gpu/cublas.h"
 #include "engine/gpu/gpu.h"
 #include "engine/probe/probe.h"
+#include "engine/forward/engine_int.h"
 #include "engine/forward/route_from.h"
 #include "engine/model/st_out.h"
+#include "policy/builtins.h"
 #include "policy/replay/replay.h"
 #include "policy/record/trace.h"
 #include "tests/support/fault/wrap.h"
@@ -394,19 +396,26 @@ static void write_llapor(const char *path)
     CHECK_EQ(mp_st_out_commit(&out), MP_OK);
 }
 
+/* The file, and an engine's scratch for it. */
 static void llapor_once(const struct fault_plan *plan, void *ctx)
 {
+    struct mp_engine engine = { .policies.predict_ops = &mp_predict_llapor,
+                                .shape = { .tokens_max = 2, .experts = 4 } };
     struct mp_llapor *llapor = NULL;
     enum mp_status status;
 
     mp_error_clear();
     fault_begin(plan);
     status = mp_llapor_load(AT_FDCWD, ctx, &llapor_id, &llapor);
+    engine.config.llapor = llapor;
+    if (status == MP_OK)
+        status = mp_engine_predict_create(&engine);
     fault_end();
     if (status != MP_OK)
         fault_check_error(status);
     else
         CHECK(llapor->nets[0].width == 3 && llapor->nets[0].inputs == 2);
+    mp_engine_predict_destroy(&engine);
     mp_llapor_destroy(llapor);
 }
 

@@ -47,8 +47,8 @@ static void on_predicted(void *ctx, uint32_t layer, uint32_t target, uint32_t to
     memcpy(s->guess[target % 2], scores, tokens * s->engine->shape.experts * sizeof(float));
     s->predictions++;
     if (s->k != NULL) {
-        CHECK(memcmp(s->k + at, s->engine->state.k + at, floats * sizeof(float)) == 0);
-        CHECK(memcmp(s->v + at, s->engine->state.v + at, floats * sizeof(float)) == 0);
+        CHECK(memcmp(s->k + at, s->engine->state.k_cache + at, floats * sizeof(float)) == 0);
+        CHECK(memcmp(s->v + at, s->engine->state.v_cache + at, floats * sizeof(float)) == 0);
     }
     if (s->check != NULL)
         s->check(s, layer, target, scores);
@@ -122,8 +122,8 @@ static void partial_with_all_experts_is_the_next_layer(void)
         seen.k = malloc(floats * sizeof(float));
         seen.v = malloc(floats * sizeof(float));
         CHECK(seen.k != NULL && seen.v != NULL);
-        memcpy(seen.k, h.engine->state.k, floats * sizeof(float));
-        memcpy(seen.v, h.engine->state.v, floats * sizeof(float));
+        memcpy(seen.k, h.engine->state.k_cache, floats * sizeof(float));
+        memcpy(seen.v, h.engine->state.v_cache, floats * sizeof(float));
         feed(&h, 0, TOKENS);
         CHECK_EQ(seen.predictions, h.model.moe_layers - 1);
         CHECK_EQ(seen.equal, seen.predictions);

@@ -207,7 +207,7 @@ static uint64_t state_excess(const struct mp_engine_config *c, uint32_t slices)
 uint64_t mp_device_extra_bytes(const struct mp_engine_config *config, uint32_t slices)
 {
     const uint64_t excess = state_excess(config, slices);
-    const uint64_t others = mp_device_many_bytes(config) + mp_device_ahead_bytes(config) +
+    const uint64_t others = mp_device_expert_gemm_bytes(config) + mp_device_partial_bytes(config) +
                             mp_device_graph_bytes(config, slices) +
                             mp_device_weights_padding(config);
 
@@ -228,11 +228,9 @@ enum mp_status mp_device_open(struct mp_engine *engine, struct mp_device **devic
         return mp_fail_no_memory("the device", sizeof(*device));
     device->engine = engine;
     mp_mutex_init(&device->lock, MP_LOCK_LEAF, "device");
-    mp_mutex_init(&device->pool_lock, MP_LOCK_CONTEXT, "device.pool");
     mp_cond_init(&device->ended_some);
     if (engine->config.timeline != NULL)
         device->track = mp_timeline_add_track(engine->config.timeline, "forward");
-    mp_device_fill_ops(device);
     status = mp_gpu_open(engine->config.backend_config.device, &device->gpu);
     if (status == MP_OK)
         status = mp_device_queues_open(device);
@@ -259,7 +257,7 @@ enum mp_status mp_device_prepare(struct mp_device *device)
     if (status == MP_OK)
         status = load_positions(device);
     if (status == MP_OK)
-        status = mp_device_many_open(device);
+        status = mp_device_expert_gemm_open(device);
     return status;
 }
 
@@ -270,10 +268,10 @@ void mp_device_destroy(struct mp_device *device)
     if (device->gpu != NULL) {
         mp_device_stop(device);
         mp_device_graphs_destroy(device);
-        mp_device_ahead_destroy(device);
+        mp_device_partial_destroy(device);
         mp_gemm_close(device->gemm); /* its handles are bound to the streams */
         device->gemm = NULL;
-        mp_device_many_close(device);
+        mp_device_expert_gemm_close(device);
         mp_device_queues_close(device);
         drop_state(device);
         mp_device_drop_weights(device);
@@ -288,7 +286,6 @@ void mp_device_destroy(struct mp_device *device)
     free(device->leased);
     free(device->pieces);
     mp_cond_fini(&device->ended_some);
-    mp_mutex_fini(&device->pool_lock);
     mp_mutex_fini(&device->lock);
     free(device);
 }

@@ -12,9 +12,10 @@
 /*
  * The engine on a CUDA device, shared by device.c (life and memory), device_weights.c (what every
  * token needs, on the device), device_forward.c (the transformer), device_step.c (the operations
- * of a MoE layer), device_lists.c (whom the kernels of its experts compute), device_many.c (experts
- * with many rows), device_queue.c (executors that work at the same time), device_graph.c (steps
- * that the device does alone) and device_ahead.c (the next layer ahead of time, for a predictor).
+ * of a MoE layer), device_lists.c (whom the kernels of its experts compute), device_expert_gemm.c
+ * (experts with many rows), device_queue.c (executors that work at the same time), device_graph.c
+ * (steps that the device does alone) and device_partial.c (the next layer ahead of time, for a
+ * predictor).
  *
  * Every activation of engine_int.h has its twin in device memory. On the host stay, pinned, those
  * that cross over: router scores, normed inputs, results of experts that the CPU computed, logits.
@@ -67,11 +68,11 @@ struct mp_device_state {
     mp_cu_ptr weight;    // (T, R)
     mp_cu_ptr rank;      // (T, R, H)
     mp_cu_ptr act;       // (T * R, F): of all experts of a layer
-    mp_cu_ptr many_x;    // (2, T, H): of an expert with many rows, for each stream; see
-    mp_cu_ptr many_up;   // (2, T, F): device_many.c
+    mp_cu_ptr gemm_x;    // (2, T, H): of an expert with many rows, for each stream; see
+    mp_cu_ptr gemm_up;   // (2, T, F): device_expert_gemm.c
     mp_cu_ptr logits;    // (sequences, V)
     mp_cu_ptr ids;       /* u32: token (T), sequence (T), position (T), and of the sequences
-                            that want logits their token's number, random number, drawn token */
+                            that want logits their token's number, random number, sampled token */
     mp_cu_ptr list;      /* work lists of a layer */
     mp_cu_ptr part;      /* of attention in parts, for few tokens */
     mp_cu_ptr cosine, sine;
@@ -96,19 +97,17 @@ struct mp_device {
     char *list;
     uint64_t list_bytes;
 
-    struct mp_device_graphs *graphs; /* NULL: the host drives every step */
-    struct mp_device_ahead *ahead;   /* NULL: no predictor asks for it */
+    struct mp_device_graphs *graphs;   /* NULL: the host drives every step */
+    struct mp_device_partial *partial; /* NULL: no predictor asks for it */
 
     struct mp_device_queue queues[MP_GPU_EXECUTORS]; /* by enum mp_gpu_executor */
     struct mp_mutex lock;                            /* rank LEAF */
-    struct mp_mutex pool_lock; /* rank CONTEXT: the compute pool and the host's scratch buffers */
-    struct mp_cond ended_some; /* a batch has ended */
+    struct mp_cond ended_some;                       /* a batch has ended */
 
     /* Of the layer in work. The step's thread fills them, the queues' threads read them. */
     struct mp_expert_work *work; // (E * slices)
     uint32_t work_used;
     uint64_t list_used, act_used; /* bytes; floats */
-    bool input_here;              /* state.xn of the engine is that of the layer */
 
     /* Leases of the host tier, by expert and slice of the layer. */
     uint8_t *leased;                           // (E * slices)
@@ -168,7 +167,7 @@ enum mp_status mp_device_attention(struct mp_device *device, uint32_t layer, mp_
 enum mp_status mp_device_dense(struct mp_device *device, uint32_t layer,
                                uint32_t tokens) MP_MUST_CHECK;
 enum mp_status mp_device_head(struct mp_device *device, uint32_t wanted) MP_MUST_CHECK;
-/* For the host: the logits, or the tokens that are drawn from them. */
+/* For the host: the logits, or the tokens that are sampled from them. */
 enum mp_status mp_device_result(struct mp_device *device, uint32_t wanted) MP_MUST_CHECK;
 
 /* Queue y (+)= w x (+ bias) for `tokens` tokens on the stream of the transformer. */
@@ -182,7 +181,7 @@ enum mp_status mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr
 enum mp_status mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, mp_cu_ptr x,
                              mp_cu_ptr y, uint32_t tokens, bool accumulate) MP_MUST_CHECK;
 
-/* The operations of the step, on the device; what they keep of a layer, for a new one. */
+/* The operations of the step, from engine->step_ops; what they keep of a layer, for a new one. */
 void mp_device_fill_ops(struct mp_device *device);
 /* What the engine's costs list of the executors that there are becomes what is driven here.
  * in_place: the device can read the host tier. Before mp_device_start(). */
@@ -216,30 +215,30 @@ enum mp_status mp_device_queue_batch(struct mp_device *device, struct mp_device_
                                      const struct mp_device_batch *batch) MP_MUST_CHECK;
 
 /*
- * device_many.c. Is an expert with so many rows computed by products of its own? Then this queues
- * them: `row` (u32, on the device) are its rows, `act` (rows, channels) is scratch.
+ * device_expert_gemm.c. Is an expert with so many rows computed by products of its own? Then this
+ * queues them: `row` (u32, on the device) are its rows, `act` (rows, channels) is scratch.
  */
-bool mp_device_is_many(const struct mp_device *device, uint32_t rows);
-enum mp_status mp_device_run_many(struct mp_device *device, struct mp_device_queue *queue,
-                                  enum mp_wtype type, const struct mp_cuda_expert *expert,
-                                  mp_cu_ptr row, mp_cu_ptr act) MP_MUST_CHECK;
+bool mp_device_wants_gemm(const struct mp_device *device, uint32_t rows);
+enum mp_status mp_device_expert_gemm(struct mp_device *device, struct mp_device_queue *queue,
+                                     enum mp_wtype type, const struct mp_cuda_expert *expert,
+                                     mp_cu_ptr row, mp_cu_ptr act) MP_MUST_CHECK;
 /* Products of the device: cuBLAS, where it is wanted and works, for both streams that multiply, and
  * scratch for the above. All of it is made here; where there is no room, MP_GEMM_AUTO does without.
  * bytes: at most, of device memory. close: the scratch; after mp_gemm_close(). */
-enum mp_status mp_device_many_open(struct mp_device *device) MP_MUST_CHECK;
-void mp_device_many_close(struct mp_device *device);
-uint64_t mp_device_many_bytes(const struct mp_engine_config *config);
+enum mp_status mp_device_expert_gemm_open(struct mp_device *device) MP_MUST_CHECK;
+void mp_device_expert_gemm_close(struct mp_device *device);
+uint64_t mp_device_expert_gemm_bytes(const struct mp_engine_config *config);
 
 /*
- * device_ahead.c. With policies; nothing is made, and nothing done, where no predictor asks for a
+ * device_partial.c. With policies; nothing is made, and nothing done, where no predictor asks for a
  * partial forward. begin: a layer is opened; note: this work has been queued; scores: those of
  * `target`, the MoE layer that follows, from what has been noted and from the shared expert.
  */
-enum mp_status mp_device_ahead_create(struct mp_device *device) MP_MUST_CHECK;
-uint64_t mp_device_ahead_bytes(const struct mp_engine_config *config); /* of device memory */
-void mp_device_ahead_destroy(struct mp_device *device);
-void mp_device_ahead_begin(struct mp_device *device);
-void mp_device_ahead_note(struct mp_device *device, const struct mp_expert_work *work);
+enum mp_status mp_device_partial_create(struct mp_device *device) MP_MUST_CHECK;
+uint64_t mp_device_partial_bytes(const struct mp_engine_config *config); /* of device memory */
+void mp_device_partial_destroy(struct mp_device *device);
+void mp_device_partial_begin(struct mp_device *device);
+void mp_device_partial_note(struct mp_device *device, const struct mp_expert_work *work);
 enum mp_status mp_device_scores_partial(struct mp_device *device, uint32_t moe_layer,
                                         uint32_t target, float *scores) MP_MUST_CHECK;
 
@@ -276,7 +275,8 @@ enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
 enum mp_status mp_device_queues_open(struct mp_device *device) MP_MUST_CHECK;
 void mp_device_queues_close(struct mp_device *device);
 /* This work has ended, without a queue. */
-void mp_device_tell(struct mp_device *device, const struct mp_expert_work *work, uint32_t count);
+void mp_device_notify_ended(struct mp_device *device, const struct mp_expert_work *work,
+                            uint32_t count);
 /* The next batch of a queue, for its caller to fill; waits while all are under way. */
 struct mp_device_batch *mp_device_next_batch(struct mp_device_queue *queue);
 /* It is filled, and queued on the stream: let the thread see it end. */

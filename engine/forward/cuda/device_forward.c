@@ -228,7 +228,7 @@ static size_t wanted_at(const struct mp_device *device, uint32_t kind)
 }
 
 /* Token ids, sequences and positions go over, with the numbers of the wanted tokens, and random
- * ones where they are drawn from. */
+ * ones where the device samples. */
 enum mp_status mp_device_begin(struct mp_device *device, const struct mp_batch *batch,
                                uint32_t *wanted_p)
 {
@@ -242,8 +242,8 @@ enum mp_status mp_device_begin(struct mp_device *device, const struct mp_batch *
         if (batch->want[t])
             ids[wanted_at(device, 0) + wanted++] = t;
     }
-    if (batch->draw != NULL)
-        memcpy(ids + wanted_at(device, 1), batch->draw->uniform, wanted * sizeof(ids[0]));
+    if (batch->sample != NULL)
+        memcpy(ids + wanted_at(device, 1), batch->sample->uniform, wanted * sizeof(ids[0]));
     *wanted_p = wanted;
     return mp_gpu_upload(device->gpu, mp_device_stream(device), device->state.ids, ids,
                          wanted_at(device, 2) * sizeof(ids[0]));
@@ -275,8 +275,8 @@ enum mp_status mp_device_head(struct mp_device *device, uint32_t wanted)
     return status;
 }
 
-static enum mp_status draw(struct mp_device *device, const struct mp_sampling *sampling,
-                           uint32_t wanted)
+static enum mp_status sample(struct mp_device *device, const struct mp_sampling *sampling,
+                             uint32_t wanted)
 {
     const float temperature = (float)sampling->temperature;
     const struct mp_cuda_sample params = {
@@ -301,8 +301,8 @@ enum mp_status mp_device_result(struct mp_device *device, uint32_t wanted)
 {
     const struct mp_engine *engine = device->engine;
 
-    if (engine->batch->draw != NULL)
-        return draw(device, engine->batch->draw->sampling, wanted);
+    if (engine->batch->sample != NULL)
+        return sample(device, engine->batch->sample->sampling, wanted);
     return mp_gpu_download(device->gpu, mp_device_stream(device), engine->state.logits,
                            device->state.logits,
                            (uint64_t)wanted * engine->config.model->vocab * sizeof(float));
@@ -368,9 +368,9 @@ enum mp_status mp_device_forward(struct mp_device *device, const struct mp_batch
         mp_device_release_host(device);
         return status;
     }
-    for (uint32_t t = 0, i = 0; batch->draw != NULL && t < batch->count; t++) {
+    for (uint32_t t = 0, i = 0; batch->sample != NULL && t < batch->count; t++) {
         if (batch->want[t]) {
-            batch->draw->token[i] = device->ids[wanted_at(device, 2) + i];
+            batch->sample->token[i] = device->ids[wanted_at(device, 2) + i];
             i++;
         }
     }

@@ -1,8 +1,11 @@
 /*
  * Decoding without the host: where routing is the model's own and the device computes every expert
- * of a step of few tokens, that step is one graph. Routers, the choice of experts and the search
- * for their bytes run on the device; a table says where each resident expert is. Kernels and their
- * order are those of the host-driven step, so the bits are, too.
+ * of a step of few tokens, that step is one graph. Not here: what pager and policies are notified
+ * of behind it (device_graph_notify.c).
+ *
+ * Routers, the choice of experts and the search for their bytes run on the device; a table says
+ * where each resident expert is. Kernels and their order are those of the host-driven step, so the
+ * bits are, too.
  *
  * The table is written before a replay and nothing is moved while it runs, because only this thread
  * moves anything and it waits: what is resident needs no lease. Reads that are under way go to
@@ -11,8 +14,6 @@
  * Experts that are not resident are counted per layer. After a miss what the graph computed from
  * that layer on is worthless: the host goes on from there, with the residual stream that each layer
  * left behind before its experts, and the next steps are driven by the host, more after each miss.
- *
- * Behind every graph pager and policies are told of its layers (device_graph_tell.c).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -304,34 +305,59 @@ static enum mp_status capture(struct mp_device *device, uint32_t tokens)
 
 /* ---- a step */
 
-/* Where every resident expert is, as the device shall see it. */
-static enum mp_status write_table(struct mp_device *device)
+static struct mp_cuda_place_of find_place(const struct mp_engine *engine, uint32_t unit)
+{
+    const void *pieces[MP_UNIT_PIECES_MAX];
+
+    if (!mp_pager_find(engine->pager, unit, pieces))
+        return (struct mp_cuda_place_of){ .valid = 0 };
+    return (struct mp_cuda_place_of){
+        .gate = (uintptr_t)pieces[MP_PIECE_GATE],
+        .up = (uintptr_t)pieces[MP_PIECE_UP],
+        .down = (uintptr_t)pieces[MP_PIECE_DOWN],
+        .valid = 1,
+    };
+}
+
+/* Units are numbered (L, E, S); the table is (L, S, E), as the kernel reads it. */
+static void find_places(const struct mp_engine *engine, uint32_t slices,
+                        struct mp_cuda_place_of *places)
+{
+    const uint32_t E = engine->shape.experts;
+
+    for (uint32_t l = 0; l < engine->shape.layers; l++) {
+        for (uint32_t s = 0; s < slices; s++) {
+            for (uint32_t e = 0; e < E; e++)
+                *places++ = find_place(engine, (l * E + e) * slices + s);
+        }
+    }
+}
+
+/* The table on the device becomes that of g->places. */
+static enum mp_status send_table(struct mp_device *device)
+{
+    struct mp_device_graphs *g = device->graphs;
+    const struct mp_shape *shape = &device->engine->shape;
+    const uint64_t units = (uint64_t)shape->layers * shape->experts * slices_of(device);
+
+    return mp_gpu_upload(device->gpu, mp_device_stream(device), g->table, g->places,
+                         units * sizeof(g->places[0]));
+}
+
+/* Where every resident expert is, on the device. Nothing has moved as long as the space's
+ * generation is the same. */
+static enum mp_status update_table(struct mp_device *device)
 {
     struct mp_device_graphs *g = device->graphs;
     const struct mp_engine *engine = device->engine;
-    const uint32_t E = engine->shape.experts, S = slices_of(device);
-    const uint32_t units = engine->shape.layers * E * S;
     const uint64_t generation = mp_space_generation(engine->space);
     enum mp_status status;
 
     if (g->known && g->generation == generation)
         return MP_OK;
-    for (uint32_t u = 0; u < units; u++) {
-        struct mp_cuda_place_of *place = &g->places[u / S / E * S * E + u % S * E + u / S % E];
-        const void *pieces[MP_UNIT_PIECES_MAX];
-
-        *place = (struct mp_cuda_place_of){ .valid = 0 };
-        if (mp_pager_find(engine->pager, u, pieces))
-            *place = (struct mp_cuda_place_of){
-                .gate = (uintptr_t)pieces[MP_PIECE_GATE],
-                .up = (uintptr_t)pieces[MP_PIECE_UP],
-                .down = (uintptr_t)pieces[MP_PIECE_DOWN],
-                .valid = 1,
-            };
-    }
+    find_places(engine, slices_of(device), g->places);
     g->generation = generation;
-    status = mp_gpu_upload(device->gpu, mp_device_stream(device), g->table, g->places,
-                           (uint64_t)units * sizeof(g->places[0]));
+    status = send_table(device);
     g->known = status == MP_OK;
     return status;
 }
@@ -356,7 +382,7 @@ static enum mp_status replay(struct mp_device *device, uint32_t tokens)
     const uint64_t L = engine->shape.layers, E = engine->shape.experts;
     const mp_cu_stream stream = mp_device_stream(device);
     const bool given = engine->config.route_from != NULL;
-    enum mp_status status = write_table(device);
+    enum mp_status status = update_table(device);
 
     if (status == MP_OK && given)
         status = give_scores(device, tokens * E);
@@ -376,8 +402,8 @@ static enum mp_status replay(struct mp_device *device, uint32_t tokens)
     return status;
 }
 
-/* Layers that the device did alone, from the start. */
-static uint32_t count_good(const struct mp_device *device)
+/* MoE layers that the device did alone, from the start. */
+static uint32_t count_done(const struct mp_device *device)
 {
     const struct mp_device_graphs *g = device->graphs;
     const uint32_t S = slices_of(device), lists = device->engine->shape.layers * S;
@@ -388,58 +414,89 @@ static uint32_t count_good(const struct mp_device *device)
     return i / S;
 }
 
+/* Is this step for the device? One of few tokens whose logits are all wanted; after a miss the host
+ * drives some first. */
+static bool is_tried(struct mp_device_graphs *g, uint32_t tokens, uint32_t wanted)
+{
+    if (g == NULL || tokens > g->tokens_max || wanted != tokens)
+        return false;
+    if (g->rest == 0)
+        return true;
+    g->rest--;
+    return false;
+}
+
 /* A step is tried again the later the more often it did not end here. */
 static void count_step(struct mp_device_graphs *g, bool complete)
 {
     g->counts.replays++;
     g->counts.complete += complete;
-    g->pause = complete ? 0 : g->pause == 0 ? 1 : g->pause < REST_MAX ? 2 * g->pause : REST_MAX;
+    if (complete)
+        g->pause = 0;
+    else if (g->pause == 0)
+        g->pause = 1;
+    else if (g->pause < REST_MAX)
+        g->pause *= 2;
     g->rest = g->pause;
+}
+
+/* A driver may load a kernel when it is first launched, which it cannot do while capturing: the
+ * first step of so many tokens is queued kernel by kernel. */
+static void make_graph(struct mp_device *device, uint32_t tokens)
+{
+    struct mp_device_graphs *g = device->graphs;
+
+    if (!g->warm[tokens] || g->execs[tokens] != NULL || g->refused)
+        return;
+    if (capture(device, tokens) == MP_OK)
+        return;
+    mp_log_warn("cuda", "%s; steps are queued kernel by kernel instead of as one graph",
+                mp_error_last()->text);
+    mp_error_clear();
+    g->refused = true;
+}
+
+/* The device did `done` MoE layers, of which policies have been notified up to `notified`: from
+ * where the host goes on. */
+static enum mp_status find_rest(struct mp_device *device, uint32_t done, uint32_t notified,
+                                struct mp_device_progress *progress_p)
+{
+    const struct mp_engine *engine = device->engine;
+    struct mp_device_progress progress = { .started = true };
+    enum mp_status status = MP_OK;
+
+    if (device->graphs->taken) {
+        progress.layer = engine->layer_of[notified - 1] + 1;
+    } else if (done < engine->shape.layers) {
+        progress.layer = engine->layer_of[done];
+        progress.begun = true;
+        status = mp_device_graph_resume(device, done);
+    } else {
+        progress.complete = true;
+    }
+    *progress_p = progress;
+    return status;
 }
 
 enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, uint32_t wanted,
                                     struct mp_device_progress *progress_p)
 {
     struct mp_device_graphs *g = device->graphs;
-    const struct mp_engine *engine = device->engine;
-    const uint32_t L = engine->shape.layers;
-    uint32_t good, told;
-    enum mp_status status = MP_OK;
+    uint32_t done, notified;
+    enum mp_status status;
 
     *progress_p = (struct mp_device_progress){ .started = false };
-    if (g == NULL || tokens > g->tokens_max || wanted != tokens)
+    if (!is_tried(g, tokens, wanted))
         return MP_OK;
-    if (g->rest > 0) {
-        g->rest--;
-        return MP_OK;
-    }
-    /* A driver may load a kernel when it is first launched, which it cannot do while capturing. */
-    if (g->warm[tokens] && g->execs[tokens] == NULL && !g->refused &&
-        capture(device, tokens) != MP_OK) {
-        mp_log_warn("cuda", "%s; steps are queued kernel by kernel instead of as one graph",
-                    mp_error_last()->text);
-        mp_error_clear();
-        g->refused = true;
-    }
-    status = replay(device, tokens); /* a lost device is told here */
+    make_graph(device, tokens);
+    status = replay(device, tokens); /* fails where the capture lost the device */
     if (status != MP_OK)
         return status;
     g->warm[tokens] = true;
-    good = count_good(device);
-    status = mp_device_graph_tell(device, good, &told);
-    count_step(g, good == L && !g->taken);
-    progress_p->started = true;
-    if (g->taken) {
-        progress_p->layer = engine->layer_of[told - 1] + 1;
-    } else if (good < L) {
-        progress_p->layer = engine->layer_of[good];
-        progress_p->begun = true;
-        if (status == MP_OK)
-            status = mp_device_graph_resume(device, good);
-    } else {
-        progress_p->complete = true;
-    }
-    return status;
+    done = count_done(device);
+    status = mp_device_graph_notify(device, done, &notified);
+    count_step(g, done == device->engine->shape.layers && !g->taken);
+    return status == MP_OK ? find_rest(device, done, notified, progress_p) : status;
 }
 
 enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
@@ -457,8 +514,7 @@ enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
         mp_assert(slices_of(device) == 1);
         memcpy(g->places, places, count * sizeof(g->places[0]));
         g->known = false;
-        status =
-            mp_gpu_upload(device->gpu, stream, g->table, g->places, count * sizeof(g->places[0]));
+        status = send_table(device);
     }
     if (status == MP_OK)
         status = mp_gpu_replay(device->gpu, stream, g->execs[tokens]);

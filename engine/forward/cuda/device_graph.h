@@ -3,8 +3,8 @@
 
 #include "engine/forward/cuda/device.h"
 
-/* What device_graph.c (steps that the device does alone) and device_graph_tell.c (what pager and
- * policies hear of them) share. */
+/* What device_graph.c (steps that the device does alone) and device_graph_notify.c (what pager and
+ * policies are notified of) share. */
 
 /* N: MP_DEVICE_FEW_TOKENS or less; L: MoE layers; S: slices of an expert. */
 struct mp_device_graphs {
@@ -40,10 +40,10 @@ struct mp_device_graphs {
     struct mp_device_graph_counts counts;
 };
 
-/* Tell of the MoE layers before `good`, or up to and with the first that the host has taken over
- * (graphs->taken): *layers_p of them. */
-enum mp_status mp_device_graph_tell(struct mp_device *device, uint32_t good,
-                                    uint32_t *layers_p) MP_MUST_CHECK;
+/* Pager and policies are notified of the first `done` MoE layers, or up to and with the first that
+ * the host has taken over (graphs->taken): *notified_p of them. */
+enum mp_status mp_device_graph_notify(struct mp_device *device, uint32_t done,
+                                      uint32_t *notified_p) MP_MUST_CHECK;
 
 /* After a replay: the device is again where attention and norm of the layer have ended. */
 enum mp_status mp_device_graph_resume(struct mp_device *device, uint32_t moe_layer) MP_MUST_CHECK;

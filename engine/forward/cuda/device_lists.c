@@ -1,5 +1,6 @@
 /*
- * Work lists: which experts the kernels of a MoE layer compute, with whose rows.
+ * Work lists: which experts the kernels of a MoE layer compute, with whose rows. Who computes an
+ * expert was decided before (device_step.c).
  *
  * All lists of a layer stand one behind the other in one buffer, rows of activations likewise, so
  * executors never share a place and nothing is used again before the layer is over.
@@ -99,7 +100,7 @@ static uint32_t *list_rows(const struct mp_device *device, const struct mp_exper
     return row;
 }
 
-static enum mp_status launch_many(struct mp_device *device, struct mp_device_queue *queue,
+static enum mp_status launch_gemm(struct mp_device *device, struct mp_device_queue *queue,
                                   enum mp_wtype type, const struct mp_expert_work *work,
                                   uint32_t slice)
 {
@@ -111,7 +112,7 @@ static enum mp_status launch_many(struct mp_device *device, struct mp_device_que
     (void)list_rows(device, work, (uint32_t *)(device->list + device->list_used));
     status = send_list(device, queue, expert.count * sizeof(uint32_t), &row);
     device->act_used += (uint64_t)expert.count * expert.channels;
-    return status == MP_OK ? mp_device_run_many(device, queue, type, &expert, row, act) : status;
+    return status == MP_OK ? mp_device_expert_gemm(device, queue, type, &expert, row, act) : status;
 }
 
 /* Of a batch, the experts whose weights are of one type, one slice of each. */
@@ -127,7 +128,7 @@ static enum mp_status launch_slice(struct mp_device *device, struct mp_device_qu
 
     for (uint32_t i = 0; i < batch->count; i++) {
         if (!takes_part(device, &works[i], batch->layer, type, slice) ||
-            mp_device_is_many(device, works[i].rows.count))
+            mp_device_wants_gemm(device, works[i].rows.count))
             continue;
         list[params.works] = make_work(device, &works[i], slice, rows);
         if (list[params.works].channels > params.channels)
@@ -140,14 +141,14 @@ static enum mp_status launch_slice(struct mp_device *device, struct mp_device_qu
     row = (uint32_t *)(list + params.works);
     for (uint32_t i = 0; i < batch->count; i++) {
         if (takes_part(device, &works[i], batch->layer, type, slice) &&
-            !mp_device_is_many(device, works[i].rows.count))
+            !mp_device_wants_gemm(device, works[i].rows.count))
             row = list_rows(device, &works[i], row);
     }
     status = params.works > 0 ? launch_list(device, queue, type, &params, rows) : MP_OK;
     for (uint32_t i = 0; i < batch->count && status == MP_OK; i++) {
         if (takes_part(device, &works[i], batch->layer, type, slice) &&
-            mp_device_is_many(device, works[i].rows.count))
-            status = launch_many(device, queue, type, &works[i], slice);
+            mp_device_wants_gemm(device, works[i].rows.count))
+            status = launch_gemm(device, queue, type, &works[i], slice);
     }
     return status;
 }

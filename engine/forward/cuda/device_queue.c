@@ -1,11 +1,12 @@
 /*
  * Executors that work at the same time: each is a queue of batches with a thread. The step's thread
  * queues kernels on a stream and hands the batch over; the queue's thread waits for the event
- * behind it and tells. The CPU's thread computes its batches itself, over the compute pool.
+ * behind it and reports it. The CPU's thread computes its batches itself, over the compute pool.
+ * What is queued is not known here (device_lists.c).
  *
  *     taken - done == batches under way <= MP_DEVICE_BATCHES
  *
- * What a batch used may be moved as soon as it has been told of, so nothing is told of before the
+ * What a batch used may be moved as soon as its end is reported, so that is not done before the
  * device was seen to be done with it. Where even that fails, the device is lost.
  */
 #include <inttypes.h>
@@ -55,9 +56,9 @@ static enum mp_status run_on_cpu(struct mp_device *device, const struct mp_devic
     const mp_cu_stream stream = device->queues[MP_GPU_CPU].stream;
     enum mp_status status;
 
-    mp_lock(&device->pool_lock);
-    status = mp_engine_begin_experts(device->engine, batch->layer, work, batch->count);
-    mp_unlock(&device->pool_lock);
+    mp_lock(&device->engine->cpu.lock);
+    status = mp_cpu_experts(device->engine, batch->layer, work, batch->count);
+    mp_unlock(&device->engine->cpu.lock);
     for (uint32_t i = 0; i < batch->count && status == MP_OK; i++)
         status = work[i].slice == 0 ? send_rows(device, &work[i].rows) : MP_OK;
     if (status == MP_OK)
@@ -138,9 +139,9 @@ static void add_ended_locked(struct mp_device *device, const struct mp_expert_wo
     atomic_store_explicit(&device->ended_count, ended, memory_order_release);
 }
 
-/* Tell that the batch has ended. */
-static void tell(struct mp_device_queue *queue, const struct mp_device_batch *batch,
-                 enum mp_status status, uint64_t ns)
+/* The batch has ended: report it. */
+static void report(struct mp_device_queue *queue, const struct mp_device_batch *batch,
+                   enum mp_status status, uint64_t ns)
 {
     struct mp_device *device = queue->device;
 
@@ -156,7 +157,8 @@ static void tell(struct mp_device_queue *queue, const struct mp_device_batch *ba
     mp_pager_wake(device->engine->pager);
 }
 
-void mp_device_tell(struct mp_device *device, const struct mp_expert_work *work, uint32_t count)
+void mp_device_notify_ended(struct mp_device *device, const struct mp_expert_work *work,
+                            uint32_t count)
 {
     mp_lock(&device->lock);
     add_ended_locked(device, work, count);
@@ -190,7 +192,7 @@ static void *queue_main(void *arg)
             device->engine->config.timeline, queue->track, "experts",
             ns > 0 && ns < end_ns ? end_ns - ns : begin_ns, end_ns,
             &(struct mp_timeline_args){ { "experts", "rows" }, { batch.count, batch.rows } });
-        tell(queue, &batch, status, ns);
+        report(queue, &batch, status, ns);
         mp_lock(&device->lock);
     }
     mp_unlock(&device->lock);
@@ -241,7 +243,7 @@ static void follow_locked(struct mp_device *device)
     }
 }
 
-/* Nothing to tell yet? A deterministic run tells of all work together: leases that end one by one
+/* Nothing to report yet? A deterministic run reports all work together: leases that end one by one
  * would let time choose what is evicted. */
 static bool is_waiting_locked(const struct mp_device *device)
 {

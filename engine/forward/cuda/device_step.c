@@ -1,8 +1,9 @@
 /*
- * The operations of a MoE layer on the device, for the step (policy/pager/step.h).
+ * The operations of a MoE layer on the device, for the step (policy/pager/step.h). Not here: the
+ * layers without experts (device_forward.c).
  *
- * Scores come to the host, where policies see them; whom they name is told to the device by work
- * lists (device_lists.c).
+ * Scores come to the host, where policies see them; the experts that policies name go to the device
+ * as work lists (device_lists.c).
  */
 #include <string.h>
 
@@ -48,7 +49,7 @@ static enum mp_status queue_input(struct mp_device *device)
 {
     const struct mp_engine *engine = device->engine;
 
-    device->input_here = true;
+    device->engine->predict.input_here = true;
     return mp_gpu_download(device->gpu, mp_device_stream(device), engine->state.xn,
                            device->state.xn,
                            (uint64_t)engine->tokens * engine->config.model->hidden * sizeof(float));
@@ -58,7 +59,7 @@ static enum mp_status bring_input(struct mp_device *device)
 {
     enum mp_status status = MP_OK;
 
-    if (!device->input_here) {
+    if (!device->engine->predict.input_here) {
         status = queue_input(device);
         if (status == MP_OK)
             status = mp_gpu_finish(device->gpu, mp_device_stream(device));
@@ -82,10 +83,10 @@ void mp_device_open_layer(struct mp_device *device, uint32_t moe_layer)
     device->leased_layer = moe_layer;
     device->work_used = 0;
     device->list_used = device->act_used = 0;
-    device->input_here = false;
+    device->engine->predict.input_here = false;
     device->engine->predict.chosen = NULL;
     device->engine->predict.shared = false;
-    mp_device_ahead_begin(device);
+    mp_device_partial_begin(device);
 }
 
 static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
@@ -148,11 +149,10 @@ static enum mp_status op_source_scores(void *ctx, uint32_t moe_layer, uint32_t t
     status = bring_input(device);
     if (status != MP_OK)
         return status;
-    mp_lock(&device->pool_lock);
-    mp_engine_source_scores(engine, moe_layer, target_layer, source, scores);
-    mp_unlock(&device->pool_lock);
-    mp_engine_note_predicted(engine, start_ns);
-    return MP_OK;
+    status = mp_engine_source_scores(engine, moe_layer, target_layer, source, scores);
+    if (status == MP_OK)
+        mp_engine_note_predicted(engine, start_ns);
+    return status;
 }
 
 /* sum := sigmoid(shared_gate x) * shared(x) */
@@ -280,7 +280,7 @@ static enum mp_status begin(void *ctx, uint32_t moe_layer, const struct mp_exper
     }
     mp_device_hand_over(queue);
     for (uint32_t i = 0; i < count; i++)
-        mp_device_ahead_note(device, &work[i]);
+        mp_device_partial_note(device, &work[i]);
     return MP_OK;
 }
 
@@ -334,7 +334,7 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
         if (status == MP_OK)
             status = mp_gpu_finish(device->gpu, stream);
         if (status == MP_OK)
-            mp_engine_watch_layer(engine, moe_layer, experts, weights);
+            status = mp_engine_watch_layer(engine, moe_layer, experts, weights);
     }
     /* The copy has ended when the next layer's scores, or the logits, are here. */
     memcpy(device->weight, weights, weights_bytes);
@@ -350,18 +350,13 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
 
 void mp_device_fill_ops(struct mp_device *device)
 {
-    const struct mp_watch *watch = device->engine->config.watch;
-
-    device->ops = mp_engine_step_ops;
+    device->ops = device->engine->step_ops;
     device->ops.scores = op_scores;
     device->ops.source_scores = op_source_scores;
     device->ops.shared = op_shared;
     device->ops.ended = op_ended;
     device->ops.any_ended = op_any_ended;
-    device->ops.link_busy = mp_engine_link_busy;
     device->ops.combine = op_combine;
-    if (watch == NULL || watch->predicted == NULL)
-        device->ops.predicted = NULL; /* what would move nothing need not be predicted */
 }
 
 void mp_device_list_executors(struct mp_device *device, bool in_place)

@@ -9,9 +9,9 @@
 #include "engine/forward/cuda/device.h"
 #include "vmm/base/assert.h"
 
-#define LANES 2 /* streams with products: of the device's experts, and of those in place */
+#define STREAMS 2 /* streams with products: of the device's experts, and of those in place */
 
-bool mp_device_is_many(const struct mp_device *device, uint32_t rows)
+bool mp_device_wants_gemm(const struct mp_device *device, uint32_t rows)
 {
     return rows >= mp_gemm_tokens_min(device->gemm);
 }
@@ -32,14 +32,14 @@ static uint64_t widest_input(const struct mp_engine_config *c)
 /* A copy of an expert's rows, or their products, for each of the two streams. */
 static uint64_t scratch_bytes(const struct mp_engine_config *c, uint32_t width)
 {
-    return LANES * c->tokens_max * sizeof(float) * width;
+    return STREAMS * c->tokens_max * sizeof(float) * width;
 }
 
-uint64_t mp_device_many_bytes(const struct mp_engine_config *c)
+uint64_t mp_device_expert_gemm_bytes(const struct mp_engine_config *c)
 {
     if (!mp_gemm_is_there(c->gemm))
         return 0;
-    return LANES * mp_gemm_bytes(widest_input(c)) + scratch_bytes(c, c->model->hidden) +
+    return STREAMS * mp_gemm_bytes(widest_input(c)) + scratch_bytes(c, c->model->hidden) +
            scratch_bytes(c, c->model->expert_ffn);
 }
 
@@ -51,32 +51,32 @@ static enum mp_status make_scratch(struct mp_device *device)
     if (mp_gemm_tokens_min(device->gemm) == UINT32_MAX)
         return MP_OK;
     status = mp_gpu_alloc(device->gpu, scratch_bytes(c, c->model->hidden), "activations",
-                          &device->state.many_x);
+                          &device->state.gemm_x);
     if (status == MP_OK)
         status = mp_gpu_alloc(device->gpu, scratch_bytes(c, c->model->expert_ffn), "activations",
-                              &device->state.many_up);
+                              &device->state.gemm_up);
     if (status == MP_OK)
         return MP_OK;
-    mp_device_many_close(device);
+    mp_device_expert_gemm_close(device);
     return mp_gemm_forgive(device->gemm, status);
 }
 
-enum mp_status mp_device_many_open(struct mp_device *device)
+enum mp_status mp_device_expert_gemm_open(struct mp_device *device)
 {
-    static const enum mp_gpu_executor lanes[LANES] = { MP_GPU_DEVICE, MP_GPU_IN_PLACE };
+    static const enum mp_gpu_executor executors[STREAMS] = { MP_GPU_DEVICE, MP_GPU_IN_PLACE };
     const struct mp_engine_config *c = &device->engine->config;
     enum mp_status status = mp_gemm_open(device->gpu, c->gemm, widest_input(c), &device->gemm);
 
-    for (int i = 0; i < LANES && status == MP_OK; i++)
-        status = mp_gemm_use(device->gemm, device->queues[lanes[i]].stream);
+    for (int i = 0; i < STREAMS && status == MP_OK; i++)
+        status = mp_gemm_use(device->gemm, device->queues[executors[i]].stream);
     return status == MP_OK ? make_scratch(device) : status;
 }
 
-void mp_device_many_close(struct mp_device *device)
+void mp_device_expert_gemm_close(struct mp_device *device)
 {
-    mp_gpu_free(device->gpu, device->state.many_x);
-    mp_gpu_free(device->gpu, device->state.many_up);
-    device->state.many_x = device->state.many_up = 0;
+    mp_gpu_free(device->gpu, device->state.gemm_x);
+    mp_gpu_free(device->gpu, device->state.gemm_up);
+    device->state.gemm_x = device->state.gemm_up = 0;
 }
 
 static enum mp_status multiply(struct mp_device *device, mp_cu_stream stream, enum mp_wtype type,
@@ -90,17 +90,17 @@ static enum mp_status multiply(struct mp_device *device, mp_cu_stream stream, en
     return mp_gemm_matmul(device->gemm, stream, &params);
 }
 
-enum mp_status mp_device_run_many(struct mp_device *device, struct mp_device_queue *queue,
-                                  enum mp_wtype type, const struct mp_cuda_expert *expert,
-                                  mp_cu_ptr row, mp_cu_ptr act)
+enum mp_status mp_device_expert_gemm(struct mp_device *device, struct mp_device_queue *queue,
+                                     enum mp_wtype type, const struct mp_cuda_expert *expert,
+                                     mp_cu_ptr row, mp_cu_ptr act)
 {
     const struct mp_device_state *s = &device->state;
     const struct mp_engine *engine = device->engine;
     const uint32_t H = engine->config.model->hidden, F = expert->channels, rows = expert->count;
-    const uint64_t lane = queue == &device->queues[MP_GPU_DEVICE] ? 0 : 1;
-    const uint64_t first = lane * engine->config.tokens_max * sizeof(float);
-    const mp_cu_ptr x = s->many_x + first * H;
-    const mp_cu_ptr up = s->many_up + first * engine->config.model->expert_ffn;
+    const uint64_t place = queue == &device->queues[MP_GPU_DEVICE] ? 0 : 1;
+    const uint64_t first = place * engine->config.tokens_max * sizeof(float);
+    const mp_cu_ptr x = s->gemm_x + first * H;
+    const mp_cu_ptr up = s->gemm_up + first * engine->config.model->expert_ffn;
     const struct mp_cuda_rows in = { row, s->xn, x, rows, H, engine->shape.top_k, 0 };
     const struct mp_cuda_rows out = { row, x, s->rank, rows, H, 1, expert->accumulate };
     const struct mp_cuda_matmul steps[] = {

@@ -1,9 +1,11 @@
 /*
- * After a graph: the host's step runs over the layers that are done, with their scores and with
- * operations that have nothing left to do, so pager and policies see the same as in a host-driven
- * step. Where the assign policy gives an expert to somebody else than the device, the host takes
- * that layer over and goes on behind it: what a graph gives is what that policy wanted, or it is
- * not used.
+ * After a graph, pager and policies are notified of its layers: the host's step runs over those
+ * that are done, with their scores and with operations that have nothing left to do. So they see
+ * the same as in a host-driven step. Nothing is computed here (device_graph.c).
+ *
+ * Where the assign policy gives an expert to somebody else than the device, the host takes that
+ * layer over and goes on behind it: what a graph gives is what that policy wanted, or it is not
+ * used.
  */
 #include <string.h>
 
@@ -65,7 +67,7 @@ static enum mp_status done_source_scores(void *ctx, uint32_t moe_layer, uint32_t
         give_seen_scores(device, target_layer, scores);
         return MP_OK;
     }
-    if (!device->input_here)
+    if (!engine->predict.input_here)
         status = mp_device_norm(device, device->state.xn, kept_x(device, moe_layer),
                                 device->weights.layers[engine->layer_of[moe_layer]].ffn_norm,
                                 engine->tokens);
@@ -87,18 +89,24 @@ static void drive_by_host(struct mp_device *device)
     memcpy(device->executors, device->graphs->host_executors, sizeof(device->executors));
 }
 
-/* Somebody else than the device shall compute: from here on the layer is the host's. */
-static bool done_take(void *ctx, uint32_t moe_layer, uint32_t expert)
+/* From here on the layer in work is the host's. An error of it waits until the step has ended. */
+static void take_over(struct mp_device *device, uint32_t moe_layer)
 {
-    const struct mp_device_queue *queue = ctx;
-    struct mp_device *device = queue->device;
     struct mp_device_graphs *g = device->graphs;
-    const struct mp_step_executor *executor = &device->executors[queue->executor];
 
     g->taken = true;
     drive_by_host(device);
     if (mp_device_graph_resume(device, moe_layer) != MP_OK)
         g->trouble = *mp_error_last();
+}
+
+/* Somebody else than the device is to compute. */
+static bool done_take(void *ctx, uint32_t moe_layer, uint32_t expert)
+{
+    const struct mp_device_queue *queue = ctx;
+    const struct mp_step_executor *executor = &queue->device->executors[queue->executor];
+
+    take_over(queue->device, moe_layer);
     return executor->take(executor->ctx, moe_layer, expert);
 }
 
@@ -106,7 +114,7 @@ static enum mp_status done_experts(void *ctx, uint32_t moe_layer, const struct m
                                    uint32_t count)
 {
     (void)moe_layer;
-    mp_device_tell(((struct mp_device_queue *)ctx)->device, work, count);
+    mp_device_notify_ended(((struct mp_device_queue *)ctx)->device, work, count);
     return MP_OK;
 }
 
@@ -120,16 +128,13 @@ static enum mp_status done_combine(void *ctx, uint32_t moe_layer, const uint32_t
     return MP_OK;
 }
 
-enum mp_status mp_device_graph_tell(struct mp_device *device, uint32_t good, uint32_t *layers_p)
+/* The step's operations and executors are those of layers that are done. */
+static void drive_by_graph(struct mp_device *device)
 {
     struct mp_device_graphs *g = device->graphs;
-    enum mp_status status = MP_OK;
-    uint32_t l;
 
     g->host = device->ops;
     memcpy(g->host_executors, device->executors, sizeof(device->executors));
-    g->taken = false;
-    g->trouble.status = MP_OK;
     device->ops.scores = done_scores;
     device->ops.source_scores = done_source_scores;
     device->ops.shared = done_shared;
@@ -139,10 +144,21 @@ enum mp_status mp_device_graph_tell(struct mp_device *device, uint32_t good, uin
         if (device->executors[x].take != NULL)
             device->executors[x].take = done_take;
     }
-    for (l = 0; l < good && status == MP_OK && !g->taken; l++)
+}
+
+enum mp_status mp_device_graph_notify(struct mp_device *device, uint32_t done, uint32_t *notified_p)
+{
+    struct mp_device_graphs *g = device->graphs;
+    enum mp_status status = MP_OK;
+    uint32_t l;
+
+    g->taken = false;
+    g->trouble.status = MP_OK;
+    drive_by_graph(device);
+    for (l = 0; l < done && status == MP_OK && !g->taken; l++)
         status = mp_step_layer(device->engine->step, l, device->engine->tokens);
     drive_by_host(device);
-    *layers_p = l;
+    *notified_p = l;
     if (status != MP_OK || g->trouble.status == MP_OK)
         return status;
     mp_error_set(&g->trouble);

@@ -19,14 +19,14 @@
 #define NOT_THERE UINT32_MAX
 #define GATHER_MAX 32768u /* rows of one launch */
 
-struct mp_device_ahead {
+struct mp_device_partial {
     mp_cu_ptr x;    // (T, H): the residual stream
     mp_cu_ptr rank; // (T, R, H): results that are there, else zeros
     mp_cu_ptr row;  /* u32 (T, R): which of state.rank are there */
     uint32_t *rows; // (T, R): the same, pinned
 };
 
-uint64_t mp_device_ahead_bytes(const struct mp_engine_config *config)
+uint64_t mp_device_partial_bytes(const struct mp_engine_config *config)
 {
     const char *name = config->policies.policy[MP_SLOT_PREDICT];
     const struct mp_policy_info *info = name != NULL ? mp_policy_find(MP_SLOT_PREDICT, name) : NULL;
@@ -37,12 +37,12 @@ uint64_t mp_device_ahead_bytes(const struct mp_engine_config *config)
     return config->tokens_max * ((R + 1) * H * sizeof(float) + R * sizeof(uint32_t));
 }
 
-enum mp_status mp_device_ahead_create(struct mp_device *device)
+enum mp_status mp_device_partial_create(struct mp_device *device)
 {
     const struct mp_engine *engine = device->engine;
     const uint64_t ranks = (uint64_t)engine->shape.tokens_max * engine->shape.top_k;
     const uint64_t H = engine->config.model->hidden;
-    struct mp_device_ahead *a;
+    struct mp_device_partial *a;
     enum mp_status status;
 
     if (engine->policies.predict_ops->source != MP_SCORES_PARTIAL)
@@ -50,7 +50,7 @@ enum mp_status mp_device_ahead_create(struct mp_device *device)
     a = calloc(1, sizeof(*a));
     if (a == NULL)
         return mp_fail_no_memory("scores for a predictor", sizeof(*a));
-    device->ahead = a;
+    device->partial = a;
     status = mp_gpu_alloc(device->gpu, engine->shape.tokens_max * H * sizeof(float), "a predictor",
                           &a->x);
     if (status == MP_OK)
@@ -63,9 +63,9 @@ enum mp_status mp_device_ahead_create(struct mp_device *device)
     return status;
 }
 
-void mp_device_ahead_destroy(struct mp_device *device)
+void mp_device_partial_destroy(struct mp_device *device)
 {
-    struct mp_device_ahead *a = device->ahead;
+    struct mp_device_partial *a = device->partial;
 
     if (a == NULL)
         return;
@@ -73,37 +73,37 @@ void mp_device_ahead_destroy(struct mp_device *device)
     mp_gpu_free(device->gpu, a->rank);
     mp_gpu_free(device->gpu, a->row);
     mp_gpu_free_host(device->gpu, a->rows);
-    device->ahead = NULL;
+    device->partial = NULL;
     free(a);
 }
 
-void mp_device_ahead_begin(struct mp_device *device)
+void mp_device_partial_begin(struct mp_device *device)
 {
     const struct mp_engine *engine = device->engine;
 
-    for (size_t i = 0; device->ahead != NULL && i < (size_t)engine->tokens * engine->shape.top_k;
+    for (size_t i = 0; device->partial != NULL && i < (size_t)engine->tokens * engine->shape.top_k;
          i++)
-        device->ahead->rows[i] = NOT_THERE;
+        device->partial->rows[i] = NOT_THERE;
 }
 
-void mp_device_ahead_note(struct mp_device *device, const struct mp_expert_work *work)
+void mp_device_partial_note(struct mp_device *device, const struct mp_expert_work *work)
 {
     const uint32_t last = work->slice + work->slices;
 
-    if (device->ahead == NULL || work->executor != MP_EXECUTOR_HOME ||
+    if (device->partial == NULL || work->executor != MP_EXECUTOR_HOME ||
         last < device->engine->config.weights->slices.count)
         return;
     for (uint32_t i = 0; i < work->rows.count; i++) {
         const size_t row = mp_engine_rank_row(device->engine, &work->rows, i);
 
-        device->ahead->rows[row] = (uint32_t)row;
+        device->partial->rows[row] = (uint32_t)row;
     }
 }
 
 /* rank := the results that are there */
 static enum mp_status gather(struct mp_device *device, uint32_t ranks)
 {
-    const struct mp_device_ahead *a = device->ahead;
+    const struct mp_device_partial *a = device->partial;
     const uint32_t H = device->engine->config.model->hidden;
     const mp_cu_stream stream = mp_device_stream(device);
     enum mp_status status =
@@ -142,9 +142,9 @@ static enum mp_status add_present(struct mp_device *device)
         status = mp_gpu_upload(device->gpu, stream, device->state.weight, device->weight,
                                ranks * sizeof(float));
     if (status == MP_OK)
-        status = mp_gpu_copy(device->gpu, stream, device->ahead->x, device->state.x, x_bytes);
+        status = mp_gpu_copy(device->gpu, stream, device->partial->x, device->state.x, x_bytes);
     return status == MP_OK
-               ? mp_device_combine(device, device->ahead->x, device->ahead->rank, tokens)
+               ? mp_device_combine(device, device->partial->x, device->partial->rank, tokens)
                : status;
 }
 
@@ -163,7 +163,7 @@ enum mp_status mp_device_scores_partial(struct mp_device *device, uint32_t moe_l
                                         uint32_t target, float *scores)
 {
     const uint32_t *layer_of = device->engine->layer_of;
-    const mp_cu_ptr x = device->ahead->x;
+    const mp_cu_ptr x = device->partial->x;
     enum mp_status status = add_present(device);
 
     for (uint32_t l = layer_of[moe_layer] + 1; l <= layer_of[target] && status == MP_OK; l++) {

@@ -1,6 +1,5 @@
 /*
- * The operations of a MoE layer that the step (policy/pager/step.h) calls in its order: router
- * scores, shared expert, routed experts, combine.
+ * What the CPU computes of a MoE layer: shared expert, routed experts, their sum.
  *
  * The normed input of the layer is state.xn and stays there until combine has added everything to
  * the residual stream state.x. Results of routed experts go to state.rank by (token, rank) and are
@@ -9,75 +8,30 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/forward/engine_int.h"
-#include "engine/forward/route_from.h"
+#include "engine/forward/cpu/cpu_int.h"
 
-void mp_engine_router(struct mp_engine *engine, uint32_t layer, const float *x, float *scores)
+/* sum := sigmoid(shared_gate x) * shared(x) */
+void mp_cpu_shared(struct mp_compute *c, uint32_t layer)
 {
-    const struct mp_model_config *m = engine->config.model;
-    const struct mp_product product = {
-        &engine->config.weights->layers[layer].router, NULL, x, m->hidden, scores, m->experts,
-    };
-
-    mp_engine_multiply(engine, &product, 1, engine->tokens);
-    engine->config.kernels->softmax(scores, m->experts, m->experts, engine->tokens);
-}
-
-static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
-{
-    struct mp_engine *engine = ctx;
-
-    engine->predict.chosen = NULL;
-    engine->predict.shared = false;
-    if (engine->predict.done != NULL)
-        memset(engine->predict.done, 0, (size_t)engine->tokens * engine->shape.top_k);
-    mp_engine_router(engine, engine->layer_of[moe_layer], engine->state.xn, scores);
-    if (engine->config.route_from != NULL)
-        mp_route_from_scores(engine->config.route_from, engine->batch, moe_layer, scores);
-    engine->scores = scores;
-    mp_engine_note_scores(engine);
-    return MP_OK;
-}
-
-static enum mp_status op_source_scores(void *ctx, uint32_t moe_layer, uint32_t target_layer,
-                                       enum mp_score_source source, float *scores)
-{
-    struct mp_engine *engine = ctx;
-    const uint64_t start_ns = mp_clock_now_ns(engine->config.clock);
-
-    mp_engine_source_scores(engine, moe_layer, target_layer, source, scores);
-    mp_engine_note_predicted(engine, start_ns);
-    return MP_OK;
-}
-
-/* sum := sigmoid(shared_gate x) * shared(x), or 0 */
-static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
-{
-    struct mp_engine *engine = ctx;
-    const struct mp_model_config *m = engine->config.model;
-    const struct mp_layer_weights *w = &engine->config.weights->layers[engine->layer_of[moe_layer]];
+    struct mp_engine *engine = c->engine;
+    const struct mp_layer_weights *w = &c->weights->layers[layer];
     struct mp_state *s = &engine->state;
-    const size_t H = m->hidden, tokens = engine->tokens;
+    const size_t H = engine->config.model->hidden, tokens = engine->tokens;
     const struct mp_product gate = { &w->shared_gate, NULL, s->xn, H, s->row, 1 };
-
-    engine->predict.shared = true;
-    if (m->shared_ffn == 0)
-        return MP_OK;
-
     const struct mp_ffn_work work = {
         .ffn = w->shared, .x = s->xn, .y = s->sum, .gate = s->gate, .up = s->up, .tokens = tokens
     };
-    mp_engine_ffn(engine, &work, 1); // (T, H)
+
+    mp_cpu_ffn(engine, &work, 1); // (T, H)
     if (w->shared_gate.data == NULL)
-        return MP_OK;
-    mp_engine_multiply(engine, &gate, 1, tokens); // (T)
+        return;
+    mp_cpu_multiply(engine, &gate, 1, tokens); // (T)
     for (size_t t = 0; t < tokens; t++) {
         const float open = 1.0f / (1.0f + expf(-s->row[t]));
 
         for (size_t i = 0; i < H; i++)
             s->sum[t * H + i] *= open;
     }
-    return MP_OK;
 }
 
 /* Experts that are computed together, at most. */
@@ -140,9 +94,6 @@ static void add_expert(struct group *group, uint32_t moe_layer, const struct mp_
         group->head = group->count - 1;
     group->rows += later ? 0 : work->rows.count;
     group->gathers |= !single;
-    for (uint32_t i = 0; engine->predict.done != NULL && i < work->rows.count; i++)
-        engine->predict.done[mp_engine_rank_row(engine, &work->rows, i)] =
-            work->slice + 1 == slices->count;
 }
 
 static void gather_expert(void *ctx, uint64_t index, unsigned thread)
@@ -170,10 +121,9 @@ static bool has_room(const struct group *group, const struct mp_expert_work *wor
            (continues(group, work) || group->rows + work->rows.count <= rows_max);
 }
 
-enum mp_status mp_engine_begin_experts(void *ctx, uint32_t moe_layer,
-                                       const struct mp_expert_work *work, uint32_t count)
+enum mp_status mp_cpu_experts(struct mp_engine *engine, uint32_t moe_layer,
+                              const struct mp_expert_work *work, uint32_t count)
 {
-    struct mp_engine *engine = ctx;
     struct group group = { .engine = engine };
     const uint64_t rows_max = mp_engine_expert_rows(engine->config.tokens_max, engine->shape.top_k);
 
@@ -190,8 +140,8 @@ enum mp_status mp_engine_begin_experts(void *ctx, uint32_t moe_layer,
         while (i < count && has_room(&group, &work[i], rows_max))
             add_expert(&group, moe_layer, &work[i++]);
         if (group.gathers)
-            mp_engine_each_token(engine, gather_expert, &group, group.count);
-        mp_engine_ffn(engine, group.list, group.count);
+            mp_cpu_each_token(engine, gather_expert, &group, group.count);
+        mp_cpu_ffn(engine, group.list, group.count);
         end_ns = mp_clock_now_ns(engine->config.clock);
         mp_engine_note_experts(engine, end_ns - start_ns, group.count, group.rows);
         mp_timeline_span(
@@ -206,8 +156,13 @@ struct combine_job {
     const float *weights; // (T, R)
 };
 
-void mp_engine_sum_experts(struct mp_engine *engine, size_t t, const float *weights,
-                           const uint8_t *done, float *out)
+/*
+ * out(H) := what the routed and shared experts add to the stream of token t: the ranks in order,
+ * weights(R) normalised where the model does, then the shared part. Ranks whose byte in `done` (R)
+ * is 0 count as zero; NULL: all are there.
+ */
+static void sum_experts(const struct mp_engine *engine, size_t t, const float *weights,
+                        const uint8_t *done, float *out)
 {
     const struct mp_kernels *kernels = engine->config.kernels;
     const struct mp_state *s = &engine->state;
@@ -236,65 +191,26 @@ static void combine_token(void *ctx, uint64_t t, unsigned thread)
     float *out = s->ye + t * H;
 
     (void)thread;
-    mp_engine_sum_experts(job->engine, t, job->weights + t * R, NULL, out);
+    sum_experts(job->engine, t, job->weights + t * R, NULL, out);
     job->engine->config.kernels->axpy(s->x + t * H, out, 1.0f, H);
 }
 
-void mp_engine_watch_layer(struct mp_engine *engine, uint32_t moe_layer, const uint32_t *experts,
-                           const float *weights)
+void mp_cpu_combine(struct mp_compute *c, const float *weights)
 {
-    const struct mp_watch *watch = engine->config.watch;
-    const struct mp_layer_seen seen = {
-        .layer = moe_layer,
-        .batch = engine->batch,
-        .k = engine->shape.top_k,
-        .input = engine->state.xn,
-        .experts = experts,
-        .weights = weights,
-        .results = engine->state.rank,
-    };
+    struct combine_job job = { .engine = c->engine, .weights = weights };
 
-    if (watch != NULL && watch->layer != NULL)
-        watch->layer(watch->ctx, &seen);
+    mp_cpu_each_token(c->engine, combine_token, &job, c->engine->tokens);
 }
 
-static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *experts,
-                                 const float *weights)
+void mp_cpu_combine_done(struct mp_compute *c, const float *weights)
 {
-    struct combine_job job = { .engine = ctx, .weights = weights };
+    const struct mp_engine *engine = c->engine;
+    const struct mp_state *s = &engine->state;
+    const size_t H = engine->config.model->hidden, R = engine->shape.top_k;
 
-    mp_engine_watch_layer(ctx, moe_layer, experts, weights);
-    mp_engine_each_token(job.engine, combine_token, &job, job.engine->tokens);
-    mp_engine_note_sum(ctx);
-    return MP_OK;
+    memcpy(s->ahead, s->x, engine->tokens * H * sizeof(float));
+    for (size_t t = 0; t < engine->tokens; t++) {
+        sum_experts(engine, t, weights + t * R, s->done + t * R, s->ye);
+        engine->config.kernels->axpy(s->ahead + t * H, s->ye, 1.0f, H);
+    }
 }
-
-static void op_routed(void *ctx, uint32_t moe_layer, uint32_t tokens, uint32_t k,
-                      const uint32_t *experts, const float *weights)
-{
-    struct mp_engine *engine = ctx;
-
-    engine->predict.chosen = experts;
-    engine->predict.weights = weights;
-    if (engine->config.routed != NULL)
-        engine->config.routed(engine->config.routed_ctx, moe_layer, tokens, k, experts, weights);
-}
-
-static void op_predicted(void *ctx, uint32_t moe_layer, uint32_t target_layer, uint32_t tokens,
-                         const float *scores)
-{
-    const struct mp_watch *watch = ((struct mp_engine *)ctx)->config.watch;
-
-    if (watch != NULL && watch->predicted != NULL)
-        watch->predicted(watch->ctx, moe_layer, target_layer, tokens, scores);
-}
-
-const struct mp_step_ops mp_engine_step_ops = {
-    .scores = op_scores,
-    .source_scores = op_source_scores,
-    .link_busy = mp_engine_link_busy,
-    .shared = op_shared,
-    .combine = op_combine,
-    .routed = op_routed,
-    .predicted = op_predicted,
-};

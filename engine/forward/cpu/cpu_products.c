@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "engine/forward/engine_int.h"
+#include "engine/forward/cpu/cpu_int.h"
 
 /* Below this many multiply-adds a job runs on the calling thread: waking others costs more. */
 #define ALONE 20000
@@ -48,9 +48,9 @@ static void run_parts(struct mp_engine *engine, size_t work,
         fn(ctx, part, 0);
 }
 
-void mp_engine_each_token(struct mp_engine *engine,
-                          void (*fn)(void *ctx, uint64_t token, unsigned thread), void *ctx,
-                          size_t tokens)
+void mp_cpu_each_token(struct mp_engine *engine,
+                       void (*fn)(void *ctx, uint64_t token, unsigned thread), void *ctx,
+                       size_t tokens)
 {
     run_parts(engine, tokens < MANY_TOKENS ? 0 : ALONE, fn, ctx, tokens);
 }
@@ -93,8 +93,8 @@ static void multiply_part(void *ctx, uint64_t part, unsigned thread)
     }
 }
 
-void mp_engine_multiply(struct mp_engine *engine, const struct mp_product *list, size_t count,
-                        size_t tokens)
+void mp_cpu_multiply(struct mp_engine *engine, const struct mp_product *list, size_t count,
+                     size_t tokens)
 {
     struct multiply_job job = { .engine = engine, .list = list, .count = count, .tokens = tokens };
     size_t work = 0, rows = 0;
@@ -177,7 +177,7 @@ static uint64_t cut(struct ffn_job *job, size_t count, size_t rows, size_t token
     return count * job->parts_each;
 }
 
-void mp_engine_ffn(struct mp_engine *engine, const struct mp_ffn_work *list, size_t count)
+void mp_cpu_ffn(struct mp_engine *engine, const struct mp_ffn_work *list, size_t count)
 {
     struct ffn_job job = { .engine = engine, .list = list };
     const size_t width = list[0].ffn.gate.cols;

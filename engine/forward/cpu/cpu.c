@@ -1,0 +1,212 @@
+/*
+ * The CPU's operations of a compute, each done when it returns: over the pool by rows of a matrix
+ * (cpu_products.c), by runs of heads (cpu_attention.c) or by tokens. Nothing of it can fail.
+ */
+#include "engine/forward/cpu/cpu.h"
+
+#include <string.h>
+
+#include "engine/forward/cpu/cpu_int.h"
+#include "vmm/base/assert.h"
+
+static float *array(const struct mp_compute *c, enum mp_array array)
+{
+    return c->engine->state.array[array];
+}
+
+static size_t hidden(const struct mp_compute *c)
+{
+    return c->engine->config.model->hidden;
+}
+
+static void begin(struct mp_compute *c, const struct mp_batch *batch, uint32_t wanted)
+{
+    (void)c;
+    (void)batch;
+    (void)wanted;
+}
+
+static void embed(struct mp_compute *c)
+{
+    const struct mp_view *table = &c->weights->embed;
+    const struct mp_batch *batch = c->engine->batch;
+    const size_t H = hidden(c), row_bytes = mp_wtype_bytes(table->type, H);
+
+    for (uint32_t t = 0; t < batch->count; t++)
+        c->engine->config.kernels->convert(c->engine->state.x + t * H,
+                                           (const char *)table->data + batch->token[t] * row_bytes,
+                                           table->type, H);
+}
+
+struct norm_job {
+    const struct mp_engine *engine;
+    const float *x, *w;
+    float *out;
+};
+
+static void norm_token(void *ctx, uint64_t t, unsigned thread)
+{
+    const struct norm_job *job = ctx;
+    const size_t H = job->engine->config.model->hidden;
+
+    (void)thread;
+    job->engine->config.kernels->rmsnorm(job->out + t * H, H, job->x + t * H, H, job->w, H, 1,
+                                         job->engine->config.model->norm_eps);
+}
+
+static void norm(struct mp_compute *c, enum mp_array out, enum mp_array in, const float *w)
+{
+    struct norm_job job = { .engine = c->engine, .x = array(c, in), .w = w, .out = array(c, out) };
+
+    mp_cpu_each_token(c->engine, norm_token, &job, c->engine->tokens);
+}
+
+#define PROJECTIONS_MAX 3
+
+static void project(struct mp_compute *c, const struct mp_projection *list, uint32_t count,
+                    uint32_t tokens)
+{
+    struct mp_product products[PROJECTIONS_MAX] = { { 0 } };
+    const bool add = list[0].add;
+
+    mp_assert(count <= PROJECTIONS_MAX && (count == 1 || !add));
+    for (uint32_t i = 0; i < count; i++)
+        products[i] = (struct mp_product){
+            .w = list[i].w,
+            .bias = list[i].bias,
+            .x = array(c, list[i].in),
+            .x_stride = list[i].w->cols,
+            .y = add ? c->engine->state.ye : array(c, list[i].out),
+            .y_stride = list[i].w->rows,
+        };
+    mp_cpu_multiply(c->engine, products, count, tokens);
+    if (add)
+        c->engine->config.kernels->axpy(array(c, list[0].out), c->engine->state.ye, 1.0f,
+                                        tokens * list[0].w->rows);
+}
+
+static void ffn(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in, enum mp_array x)
+{
+    const struct mp_engine *engine = c->engine;
+    const struct mp_state *s = &engine->state;
+    const struct mp_ffn_work work = {
+        .ffn = *ffn,
+        .x = array(c, in),
+        .y = s->ye,
+        .gate = s->gate,
+        .up = s->up,
+        .tokens = engine->tokens,
+    };
+
+    mp_cpu_ffn(c->engine, &work, 1);
+    engine->config.kernels->axpy(array(c, x), s->ye, 1.0f, engine->tokens * hidden(c));
+}
+
+static void pick(struct mp_compute *c, const float *norm, uint32_t wanted)
+{
+    const struct mp_batch *batch = c->engine->batch;
+    const struct mp_state *s = &c->engine->state;
+    const size_t H = hidden(c);
+    size_t picked = 0;
+
+    for (uint32_t t = 0; t < batch->count; t++) {
+        if (batch->want[t])
+            memcpy(s->xe + picked++ * H, s->x + t * H, H * sizeof(float));
+    }
+    mp_assert(picked == wanted);
+    c->engine->config.kernels->rmsnorm(s->xe, H, s->xe, H, norm, H, wanted,
+                                       c->engine->config.model->norm_eps);
+}
+
+static enum mp_status result(struct mp_compute *c, uint32_t wanted)
+{
+    (void)c;
+    (void)wanted;
+    return MP_OK;
+}
+
+void mp_cpu_router(struct mp_engine *engine, uint32_t layer, const float *x, float *scores)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_product product = {
+        &engine->config.weights->layers[layer].router, NULL, x, m->hidden, scores, m->experts,
+    };
+
+    mp_cpu_multiply(engine, &product, 1, engine->tokens);
+    engine->config.kernels->softmax(scores, m->experts, m->experts, engine->tokens);
+}
+
+static void router(struct mp_compute *c, uint32_t layer, enum mp_array in, const float *norm,
+                   float *scores)
+{
+    const struct mp_model_config *m = c->engine->config.model;
+    const struct mp_state *s = &c->engine->state;
+    const size_t H = hidden(c);
+
+    if (norm != NULL)
+        c->engine->config.kernels->rmsnorm(s->xe, H, array(c, in), H, norm, H, c->engine->tokens,
+                                           m->norm_eps);
+    mp_cpu_router(c->engine, layer, norm != NULL ? s->xe : array(c, in), scores);
+}
+
+static enum mp_status read_scores(struct mp_compute *c, float *scores)
+{
+    (void)c;
+    (void)scores; /* they are there */
+    return MP_OK;
+}
+
+/* Of the executor; ctx is an engine. */
+static enum mp_status begin_experts(void *ctx, uint32_t moe_layer,
+                                    const struct mp_expert_work *work, uint32_t count)
+{
+    const enum mp_status status = mp_cpu_experts(ctx, moe_layer, work, count);
+
+    if (status == MP_OK)
+        mp_engine_note_done(ctx, work, count);
+    return status;
+}
+
+static enum mp_status status(struct mp_compute *c)
+{
+    (void)c;
+    return MP_OK;
+}
+
+static const struct mp_compute_ops ops = {
+    .begin = begin,
+    .embed = embed,
+    .norm = norm,
+    .project = project,
+    .store = mp_cpu_store,
+    .attend = mp_cpu_attend,
+    .forget = mp_cpu_forget,
+    .ffn = ffn,
+    .pick = pick,
+    .result = result,
+    .router = router,
+    .read_scores = read_scores,
+    .shared = mp_cpu_shared,
+    .combine = mp_cpu_combine,
+    .combine_done = mp_cpu_combine_done,
+    .wait = status,
+    .status = status,
+};
+
+void mp_cpu_init(struct mp_engine *engine, struct mp_cpu *cpu)
+{
+    cpu->compute = (struct mp_compute){
+        .ops = &ops,
+        .engine = engine,
+        .weights = engine->config.weights,
+        .kv = mp_kv_layout(&engine->config, MP_KV_BY_HEAD),
+        .track = engine->track,
+        .executors = { [MP_EXECUTOR_HOME] = { .ctx = engine, .begin = begin_experts } },
+    };
+    mp_mutex_init(&cpu->lock, MP_LOCK_CONTEXT, "cpu");
+}
+
+void mp_cpu_fini(struct mp_cpu *cpu)
+{
+    mp_mutex_fini(&cpu->lock);
+}

@@ -1,0 +1,150 @@
+/*
+ * Attention on the CPU: heads get their norm and position, keys and values go to the cache, and
+ * runs of heads that share keys are shared out over the pool. Bits do not depend on such splits
+ * (kernels/cpu/kernels.h).
+ */
+#include <math.h>
+
+#include "engine/forward/cpu/cpu_int.h"
+
+/* Of one head of keys or values, in `cache`. */
+static float *kv_row(const struct mp_compute *c, float *cache, uint32_t layer, uint32_t sequence,
+                     uint32_t kv_head, uint32_t position)
+{
+    return cache + mp_kv_at(&c->kv, layer, sequence, kv_head, position);
+}
+
+struct job {
+    struct mp_compute *c;
+    uint32_t layer;
+    uint32_t run; /* heads that are computed together */
+    size_t parts;
+};
+
+/* Norm (where the model has it) and rotate the heads of one query or key vector, in place. */
+static void apply_rope(const struct mp_engine *engine, float *heads, uint32_t count,
+                       const float *norm, uint32_t position)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_kernels *kernels = engine->config.kernels;
+    const size_t half = m->head_dim / 2;
+
+    if (norm != NULL)
+        kernels->rmsnorm(heads, m->head_dim, heads, m->head_dim, norm, m->head_dim, count,
+                         m->norm_eps);
+    for (uint32_t h = 0; h < count; h++)
+        kernels->rope(heads + (size_t)h * m->head_dim, engine->state.cosine + position * half,
+                      engine->state.sine + position * half, m->head_dim);
+}
+
+static void exchange(float *a, float *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const float kept = a[i];
+
+        a[i] = b[i];
+        b[i] = kept;
+    }
+}
+
+/* Keys and values of a token go to their places in the cache, and what was there into the buffers:
+ * done twice, the cache is as before. */
+static void exchange_kv(void *ctx, uint64_t t, unsigned thread)
+{
+    const struct job *job = ctx;
+    const struct mp_engine *engine = job->c->engine;
+    const struct mp_state *s = &engine->state;
+    const uint32_t heads = engine->config.model->kv_heads;
+    const size_t D = engine->config.model->head_dim;
+    const uint32_t sequence = engine->batch->sequence[t], position = engine->batch->position[t];
+
+    (void)thread;
+    for (uint32_t h = 0; h < heads; h++) {
+        const size_t at = (t * heads + h) * D;
+
+        exchange(kv_row(job->c, s->k_cache, job->layer, sequence, h, position), s->k + at, D);
+        exchange(kv_row(job->c, s->v_cache, job->layer, sequence, h, position), s->v + at, D);
+    }
+}
+
+/* Norm and rotate queries and keys of one token; keys and values go to the cache. */
+static void store_token(void *ctx, uint64_t t, unsigned thread)
+{
+    const struct job *job = ctx;
+    struct mp_engine *engine = job->c->engine;
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_layer_weights *w = &engine->config.weights->layers[job->layer];
+    const struct mp_state *s = &engine->state;
+    const size_t Q = (size_t)m->heads * m->head_dim, K = (size_t)m->kv_heads * m->head_dim;
+    const uint32_t position = engine->batch->position[t];
+
+    apply_rope(engine, s->q + t * Q, m->heads, w->q_norm, position);
+    apply_rope(engine, s->k + t * K, m->kv_heads, w->k_norm, position);
+    exchange_kv(ctx, t, thread);
+}
+
+/* Attention of the runs of heads whose number is `part` modulo the parts: later tokens look at more
+ * positions. Heads of a run share keys. */
+static void attend_part(void *ctx, uint64_t part, unsigned thread)
+{
+    const struct job *job = ctx;
+    struct mp_engine *engine = job->c->engine;
+    const struct mp_model_config *m = engine->config.model;
+    const struct mp_batch *batch = engine->batch;
+    const uint32_t sharing = m->heads / m->kv_heads, run = job->run;
+    const uint32_t runs_each = (sharing + run - 1) / run;
+    const size_t runs = (size_t)batch->count * m->kv_heads * runs_each;
+    const float scale = 1.0f / sqrtf((float)m->head_dim);
+    float *scratch =
+        engine->state.part + (size_t)thread * mp_engine_heads_once(m) * engine->config.ctx;
+
+    for (size_t i = part; i < runs; i += job->parts) {
+        const uint32_t first = (uint32_t)(i % runs_each) * run;
+        const uint32_t count = sharing - first < run ? sharing - first : run;
+        const uint32_t kv_head = (uint32_t)(i / runs_each % m->kv_heads);
+        const size_t t = i / runs_each / m->kv_heads;
+        const size_t at = (t * m->heads + kv_head * sharing + first) * m->head_dim;
+        const uint32_t sequence = batch->sequence[t];
+
+        engine->config.kernels->attend(
+            engine->state.att + at, engine->state.q + at,
+            kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, 0),
+            kv_row(job->c, engine->state.v_cache, job->layer, sequence, kv_head, 0),
+            job->c->kv.position, count, m->head_dim, batch->position[t] + 1, scale, scratch);
+    }
+}
+
+static void each_token(struct mp_compute *c, uint32_t layer,
+                       void (*fn)(void *ctx, uint64_t token, unsigned thread))
+{
+    struct job job = { .c = c, .layer = layer };
+
+    mp_cpu_each_token(c->engine, fn, &job, c->engine->tokens);
+}
+
+void mp_cpu_store(struct mp_compute *c, uint32_t layer)
+{
+    each_token(c, layer, store_token);
+}
+
+void mp_cpu_forget(struct mp_compute *c, uint32_t layer)
+{
+    each_token(c, layer, exchange_kv);
+}
+
+/* As many heads that share keys as there are, while there is work for all threads. */
+void mp_cpu_attend(struct mp_compute *c, uint32_t layer)
+{
+    const struct mp_engine *engine = c->engine;
+    const struct mp_model_config *m = engine->config.model;
+    struct job job = {
+        .c = c,
+        .layer = layer,
+        .run = mp_engine_heads_once(m),
+        .parts = mp_pool_threads(engine->config.pool),
+    };
+
+    while (job.run > 1 && (size_t)engine->tokens * m->heads < job.run * job.parts)
+        job.run /= 2;
+    mp_pool_run(engine->config.pool, attend_part, &job, job.parts);
+}

@@ -1,0 +1,208 @@
+/*
+ * The operations of a MoE layer that the step (policy/pager/step.h) calls in its order, over a
+ * compute: scores, predictors' scores, shared expert, experts, combine.
+ *
+ * Here is what both sides share: who is told of what was routed, what is learned from it, and what
+ * a layer has come to. Who computes an expert, and when it has ended, is the compute's.
+ */
+#include <string.h>
+
+#include "engine/forward/engine_int.h"
+#include "engine/forward/route_from.h"
+
+void mp_engine_open_layer(struct mp_engine *engine, uint32_t moe_layer)
+{
+    struct mp_compute *c = engine->compute;
+
+    engine->predict.chosen = NULL;
+    engine->predict.shared = false;
+    engine->predict.input_here = c->ops->show == NULL;
+    if (engine->state.done != NULL)
+        memset(engine->state.done, 0, (size_t)engine->tokens * engine->shape.top_k);
+    if (c->ops->open != NULL)
+        c->ops->open(c, moe_layer);
+}
+
+/* Does somebody on the host look at every layer's input? */
+static bool host_looks(const struct mp_engine *engine)
+{
+    const enum mp_score_source source = engine->policies.predict_ops->source;
+    const struct mp_watch *watch = engine->config.watch;
+
+    return source == MP_SCORES_RESIDUAL || source == MP_SCORES_LLAPOR ||
+           (watch != NULL && watch->layer != NULL);
+}
+
+/* Queue the layer's normed input for the host; it is there when the compute has been waited for. */
+static void show_input(struct mp_engine *engine)
+{
+    struct mp_compute *c = engine->compute;
+
+    if (!engine->predict.input_here)
+        c->ops->show(c, MP_ARRAY_XN,
+                     (uint64_t)engine->tokens * engine->config.model->hidden * sizeof(float));
+    engine->predict.input_here = true;
+}
+
+enum mp_status mp_engine_bring_input(struct mp_engine *engine)
+{
+    if (engine->predict.input_here)
+        return MP_OK;
+    show_input(engine);
+    return engine->compute->ops->wait(engine->compute);
+}
+
+static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
+{
+    struct mp_engine *engine = ctx;
+    struct mp_compute *c = engine->compute;
+    enum mp_status status;
+
+    mp_engine_open_layer(engine, moe_layer);
+    c->ops->router(c, engine->layer_of[moe_layer], MP_ARRAY_XN, NULL, scores);
+    if (host_looks(engine))
+        show_input(engine);
+    status = c->ops->read_scores(c, scores);
+    if (status != MP_OK)
+        return status;
+    if (engine->config.route_from != NULL)
+        mp_route_from_scores(engine->config.route_from, engine->batch, moe_layer, scores);
+    engine->scores = scores;
+    mp_engine_note_scores(engine);
+    return MP_OK;
+}
+
+static enum mp_status op_source_scores(void *ctx, uint32_t moe_layer, uint32_t target_layer,
+                                       enum mp_score_source source, float *scores)
+{
+    struct mp_engine *engine = ctx;
+    const uint64_t start_ns = mp_clock_now_ns(engine->config.clock);
+    const enum mp_status status =
+        mp_engine_source_scores(engine, moe_layer, target_layer, source, scores);
+
+    if (status == MP_OK)
+        mp_engine_note_predicted(engine, start_ns);
+    return status;
+}
+
+static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
+{
+    struct mp_engine *engine = ctx;
+    struct mp_compute *c = engine->compute;
+
+    engine->predict.shared = true;
+    if (engine->config.model->shared_ffn > 0)
+        c->ops->shared(c, engine->layer_of[moe_layer]);
+    return c->ops->status(c);
+}
+
+void mp_engine_note_done(struct mp_engine *engine, const struct mp_expert_work *work,
+                         uint32_t count)
+{
+    const uint32_t slices = engine->config.weights->slices.count;
+
+    for (uint32_t w = 0; engine->state.done != NULL && w < count; w++) {
+        const struct mp_rows *rows = &work[w].rows;
+
+        if (work[w].executor != MP_EXECUTOR_HOME || work[w].slice + work[w].slices < slices)
+            continue;
+        for (uint32_t i = 0; i < rows->count; i++)
+            engine->state.done[mp_engine_rank_row(engine, rows, i)] = 1;
+    }
+}
+
+static enum mp_status op_ended(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p)
+{
+    struct mp_compute *c = ((struct mp_engine *)ctx)->compute;
+
+    return c->ops->ended(c, wait, needs, count_p);
+}
+
+static bool op_any_ended(void *ctx)
+{
+    struct mp_compute *c = ((struct mp_engine *)ctx)->compute;
+
+    return c->ops->any_ended(c);
+}
+
+enum mp_status mp_engine_watch_layer(struct mp_engine *engine, uint32_t moe_layer,
+                                     const uint32_t *experts, const float *weights)
+{
+    struct mp_compute *c = engine->compute;
+    const struct mp_watch *watch = engine->config.watch;
+    const struct mp_layer_seen seen = {
+        .layer = moe_layer,
+        .batch = engine->batch,
+        .k = engine->shape.top_k,
+        .input = engine->state.xn,
+        .experts = experts,
+        .weights = weights,
+        .results = engine->state.rank,
+    };
+    enum mp_status status;
+
+    if (watch == NULL || watch->layer == NULL)
+        return MP_OK;
+    if (c->ops->show != NULL)
+        c->ops->show(c, MP_ARRAY_RANK,
+                     (uint64_t)engine->tokens * seen.k * engine->config.model->hidden *
+                         sizeof(float));
+    status = c->ops->wait(c);
+    if (status == MP_OK)
+        watch->layer(watch->ctx, &seen);
+    return status;
+}
+
+static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *experts,
+                                 const float *weights)
+{
+    struct mp_engine *engine = ctx;
+    struct mp_compute *c = engine->compute;
+    enum mp_status status = mp_engine_watch_layer(engine, moe_layer, experts, weights);
+
+    if (status != MP_OK)
+        return status;
+    c->ops->combine(c, weights);
+    mp_engine_note_sum(engine);
+    return c->ops->status(c);
+}
+
+static void op_routed(void *ctx, uint32_t moe_layer, uint32_t tokens, uint32_t k,
+                      const uint32_t *experts, const float *weights)
+{
+    struct mp_engine *engine = ctx;
+
+    engine->predict.chosen = experts;
+    engine->predict.weights = weights;
+    if (engine->config.routed != NULL)
+        engine->config.routed(engine->config.routed_ctx, moe_layer, tokens, k, experts, weights);
+}
+
+static void op_predicted(void *ctx, uint32_t moe_layer, uint32_t target_layer, uint32_t tokens,
+                         const float *scores)
+{
+    const struct mp_watch *watch = ((struct mp_engine *)ctx)->config.watch;
+
+    if (watch != NULL && watch->predicted != NULL)
+        watch->predicted(watch->ctx, moe_layer, target_layer, tokens, scores);
+}
+
+void mp_engine_fill_step_ops(struct mp_engine *engine)
+{
+    const struct mp_compute_ops *compute = engine->compute->ops;
+    const struct mp_watch *watch = engine->config.watch;
+    const bool predicts = engine->device == NULL || (watch != NULL && watch->predicted != NULL);
+
+    engine->step_ops = (struct mp_step_ops){
+        .scores = op_scores,
+        .source_scores = op_source_scores,
+        .shared = op_shared,
+        .ended = compute->ended != NULL ? op_ended : NULL,
+        .any_ended = compute->any_ended != NULL ? op_any_ended : NULL,
+        .link_busy = mp_engine_link_busy,
+        .combine = op_combine,
+        .routed = op_routed,
+        /* what would move nothing need not be predicted */
+        .predicted = predicts ? op_predicted : NULL,
+    };
+}

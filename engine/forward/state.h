@@ -1,0 +1,111 @@
+#ifndef MP_STATE_H
+#define MP_STATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vmm/base/status.h"
+
+/*
+ * The arrays that a forward pass works on: one table by which they are sized, allocated and printed
+ * for every compute.
+ *
+ * T tokens_max, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, V vocab, C ctx,
+ * R top_k, E experts, N sequences. On the host: J threads, S heads that share keys and are computed
+ * together, F the widest FFN (or K), W rows of experts that are computed together. On a device: M
+ * the widest of shared and dense FFN, X expert_ffn; lists and parts, words of its scratch. P is T
+ * where a predictor runs the next layer ahead of time, else 0. KV: engine/forward/kv.h.
+ *
+ * Kinds: OWN arrays are the compute's alone. Those that CROSS exist on both sides; beside a device
+ * the host's is pinned. STAGED arrays are a device's, and the host has a pinned one of their shape
+ * beside it. An empty shape: there is no such array on that side.
+ */
+#define MP_STATE_ARRAYS(A)                                                                         \
+    /* name, member, type, kind, shape on the host, on a device; group for errors */               \
+    A(X, x, float, OWN, (T, H), (T, H), "activations")     /* the residual stream */               \
+    A(XN, xn, float, CROSS, (T, H), (T, H), "activations") /* normed input of an FFN, a router */  \
+    A(XE, xe, float, OWN, (W, H), (T, H), "activations") /* of attention, head; rows of experts */ \
+    A(Q, q, float, OWN, (T, Q), (T, Q), "activations")                                             \
+    A(K, k, float, OWN, (0), (T, K), "activations") /* the host keeps them in `gate` and `up` */   \
+    A(V, v, float, OWN, (0), (T, K), "activations")                                                \
+    A(ATT, att, float, OWN, (T, Q), (T, Q), "activations")                                         \
+    A(PART, part, float, OWN, (J, S, C), (parts), "activations") /* attention's scratch */         \
+    A(GATE, gate, float, OWN, (W, F), (T, M), "activations")                                       \
+    A(UP, up, float, OWN, (W, F), (T, M), "activations")                                           \
+    A(YE, ye, float, OWN, (W, H), (T, H), "activations")   /* results before they are added */     \
+    A(SUM, sum, float, OWN, (T, H), (T, H), "activations") /* the shared expert's part */          \
+    A(RANK, rank, float, CROSS, (T, R, H), (T, R, H),                                              \
+      "activations")                                           /* results by (token, rank) */      \
+    A(DONE, done, uint8_t, OWN, (P, R), (0), "activations")    /* the result is there */           \
+    A(AHEAD, ahead, float, OWN, (P, H), (P, H), "a predictor") /* its residual stream */           \
+    A(AHEAD_RANK, ahead_rank, float, OWN, (0), (P, R, H),                                          \
+      "a predictor") /* those that are there */                                                    \
+    A(AHEAD_ROW, ahead_row, uint32_t, STAGED, (0), (P, R), "a predictor") /* their numbers */      \
+    A(ROW, row, float, OWN, (T), (T), "activations")       /* the shared expert's gate */          \
+    A(SCORES, scores, float, STAGED, (0), (T, E), "lists") /* the router's probabilities */        \
+    A(WEIGHT, weight, float, STAGED, (0), (T, R), "lists") /* of the combine */                    \
+    A(ACT, act, float, OWN, (0), (T, R, X), "activations") /* of all experts of a layer */         \
+    A(LOGITS, logits, float, CROSS, (N, V), (N, V), "logits")                                      \
+    A(IDS, ids, uint32_t, STAGED, (0), (3 * T + 3 * N), "the batch") /* see cuda/device.h */       \
+    A(LIST, list, uint32_t, STAGED, (0), (lists), "work lists")                                    \
+    A(COSINE, cosine, float, OWN, (C, D / 2), (C, D / 2), "positions")                             \
+    A(SINE, sine, float, OWN, (C, D / 2), (C, D / 2), "positions")                                 \
+    A(K_CACHE, k_cache, float, OWN, (KV), (KV), "the KV cache")                                    \
+    A(V_CACHE, v_cache, float, OWN, (KV), (KV), "the KV cache")
+
+enum mp_array {
+#define MP_STATE_ID(name, member, ...) MP_ARRAY_##name,
+    MP_STATE_ARRAYS(MP_STATE_ID)
+#undef MP_STATE_ID
+        MP_ARRAY_COUNT
+};
+
+/* On the host; NULL: it does not have the array. */
+struct mp_state {
+    union {
+        void *array[MP_ARRAY_COUNT];
+        struct {
+#define MP_STATE_MEMBER(name, member, type, ...) type *member;
+            MP_STATE_ARRAYS(MP_STATE_MEMBER)
+#undef MP_STATE_MEMBER
+        };
+    };
+};
+
+enum mp_place { MP_PLACE_HOST, MP_PLACE_DEVICE, MP_PLACE_COUNT };
+
+struct mp_engine_config;
+
+struct mp_state_plan {
+    const struct mp_engine_config *config;
+    bool device;                     /* the transformer runs on one */
+    uint64_t list_words, part_words; /* of 4 bytes, that it needs of LIST and PART */
+};
+
+struct mp_array_info {
+    enum mp_array array;
+    const char *name, *what; /* "xn"; "activations" */
+    bool pinned;             /* on the host, beside a device */
+    bool staged;             /* on the host: the twin of an array that a device has */
+    uint64_t dims[4];
+    uint64_t bytes; /* > 0 */
+};
+
+/*
+ * fn for each array of that place, in the table's order, until it fails. MP_ERR_CONFIG
+ * E_STATE_SIZE: an array would not fit into any memory.
+ */
+enum mp_status mp_state_each(const struct mp_state_plan *plan, enum mp_place place,
+                             enum mp_status (*fn)(void *ctx, const struct mp_array_info *array),
+                             void *ctx) MP_MUST_CHECK;
+
+/* That error. */
+enum mp_status mp_state_too_large(const struct mp_engine_config *config) MP_COLD;
+
+/* One line of the log, at level debug. */
+void mp_state_log(const struct mp_array_info *array, enum mp_place place);
+
+/* Does the predict policy of the configuration run the next layer ahead of time? */
+bool mp_state_has_ahead(const struct mp_engine_config *config);
+
+#endif
