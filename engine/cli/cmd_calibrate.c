@@ -12,7 +12,7 @@
 #include "engine/calibrate/calibrate.h"
 #include "engine/cli/commands.h"
 #include "engine/session/evaluate.h"
-#include "engine/session/text_run.h"
+#include "engine/session/teacher_forcing.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 #include "vmm/base/out.h"
@@ -100,7 +100,7 @@ static enum mp_status run_text(struct calibrate *c, const char *predictor,
                                const struct mp_watch *watch)
 {
     struct mp_profile policies = c->session.engine_config.policies;
-    struct mp_text_run run = {
+    struct mp_teacher_forcing run = {
         .ids = &c->ids,
         .window = (uint32_t)c->args->window,
         .streams = STREAMS,
@@ -118,7 +118,7 @@ static enum mp_status run_text(struct calibrate *c, const char *predictor,
     run.engine = c->session.engine;
     mp_progress_bar_begin(&c->bar, c->args->evaluate ? predictor : "calibrating", "tokens",
                           c->clock);
-    status = mp_text_run(&run);
+    status = mp_teacher_force(&run);
     mp_progress_bar_end(&c->bar);
     return status;
 }
@@ -307,7 +307,7 @@ static void print_evaluation(const struct calibrate *c)
 {
     printf("%zu tokens in windows of %llu, %u at once; experts in RAM: %.0f %%\n", c->ids.count,
            (unsigned long long)c->args->window,
-           mp_text_run_streams(&c->ids, c->args->window, STREAMS),
+           mp_teacher_forcing_streams(&c->ids, c->args->window, STREAMS),
            100.0 * (double)c->session.memory.budget_bytes / (double)c->session.memory.expert_bytes);
     print_table(c, "\na token's experts among its best predicted ones, as many as it has",
                 offsetof(struct mp_evaluation, recall));
@@ -323,7 +323,7 @@ static void json_evaluation(const struct calibrate *c)
     mp_json_object_begin(&json, NULL);
     mp_json_put_u64(&json, "tokens", c->ids.count);
     mp_json_put_u64(&json, "window", c->args->window);
-    mp_json_put_u64(&json, "batch", mp_text_run_streams(&c->ids, c->args->window, STREAMS));
+    mp_json_put_u64(&json, "batch", mp_teacher_forcing_streams(&c->ids, c->args->window, STREAMS));
     mp_json_put_u64(&json, "budget_bytes", c->session.memory.budget_bytes);
     mp_json_object_begin(&json, "predictors");
     for (uint32_t p = 0; p < c->predictor_count; p++) {

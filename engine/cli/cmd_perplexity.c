@@ -10,7 +10,7 @@
 
 #include "engine/cli/commands.h"
 #include "engine/session/report.h"
-#include "engine/session/text_run.h"
+#include "engine/session/teacher_forcing.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 
@@ -79,7 +79,7 @@ static void on_progress(void *ctx, uint64_t done_tokens, uint64_t total_tokens)
 static enum mp_status run_row(struct perplexity *p)
 {
     const uint64_t start_ns = mp_clock_now_ns(p->clock);
-    const struct mp_text_run run = {
+    const struct mp_teacher_forcing run = {
         .engine = p->session.engine,
         .ids = &p->ids,
         .window = (uint32_t)p->args->window,
@@ -94,7 +94,7 @@ static enum mp_status run_row(struct perplexity *p)
 
     mp_progress_bar_begin(&p->bar, p->row->value != NULL ? p->row->value : "perplexity", "tokens",
                           p->clock);
-    status = mp_text_run(&run);
+    status = mp_teacher_force(&run);
     mp_progress_bar_end(&p->bar);
     counters = *mp_engine_counters(p->session.engine);
     p->row->choices = counters.route_choices;
@@ -211,7 +211,7 @@ static enum mp_status run_rows(struct perplexity *p)
 
 static unsigned at_once(const struct perplexity *p)
 {
-    return mp_text_run_streams(&p->ids, p->args->window, (uint32_t)p->args->batch);
+    return mp_teacher_forcing_streams(&p->ids, p->args->window, (uint32_t)p->args->batch);
 }
 
 static double per(double sum, uint64_t count)

@@ -14,7 +14,7 @@
 #include "engine/cli/commands.h"
 #include "engine/session/npy_out.h"
 #include "engine/session/progress.h"
-#include "engine/session/receipt.h"
+#include "engine/session/divergence.h"
 #include "engine/session/report.h"
 #include "engine/cli/terminal.h"
 #include "policy/record/trace.h"
@@ -34,7 +34,7 @@ struct run {
     struct mp_progress_bar bar;
     struct mp_trace_sink trace;
     struct mp_npy_out logits;
-    struct mp_receipt receipt;
+    struct mp_divergence receipt;
 
     char *file_text; /* owned; prompts may point into it */
     struct {
@@ -186,7 +186,7 @@ static enum mp_status on_logits(void *ctx, uint32_t sequence, uint32_t step, con
     if (sequence == 0 && run->args->logits_out != NULL)
         mp_npy_out_row(&run->logits, logits);
     if (run->args->receipt)
-        mp_receipt_keep(&run->receipt, sequence, step, logits);
+        mp_divergence_keep(&run->receipt, sequence, step, logits);
     return MP_OK;
 }
 
@@ -226,7 +226,7 @@ static void print_json(const struct run *run, const struct mp_report *report, bo
     mp_json_put_string(&json, "finish", mp_finish_name(run->outputs[0].finish));
     mp_report_json(report, &json);
     if (receipt)
-        mp_receipt_json(&run->receipt, &json, "receipt");
+        mp_divergence_json(&run->receipt, &json, "receipt");
     mp_json_array_begin(&json, "sequences");
     for (uint32_t s = 0; s < run->count; s++) {
         mp_json_object_begin(&json, NULL);
@@ -278,7 +278,7 @@ static enum mp_status print_result(const struct run *run, const struct mp_report
     }
     mp_report_print(report, stderr);
     if (receipt)
-        mp_receipt_print(&run->receipt, stderr);
+        mp_divergence_print(&run->receipt, stderr);
     return status;
 }
 
@@ -395,8 +395,8 @@ static enum mp_status open_all(struct run *run)
     if (status == MP_OK && run->args->logits_out != NULL)
         status = mp_npy_out_open(&run->logits, run->args->logits_out, run->session.model.vocab);
     if (status == MP_OK && run->args->receipt)
-        status = mp_receipt_init(&run->receipt, run->count, run->args->max_tokens,
-                                 run->session.model.vocab);
+        status = mp_divergence_init(&run->receipt, run->count, run->args->max_tokens,
+                                    run->session.model.vocab);
     if (status != MP_OK)
         abandon_files(run);
     return status;
@@ -437,7 +437,7 @@ static enum mp_status run_all(struct run *run)
     report.policies = &used;
     if (run->args->receipt && ended == MP_OK)
         status =
-            mp_receipt_compare(&run->receipt, &run->session, run->clock, run->ids, run->outputs);
+            mp_divergence_compare(&run->receipt, &run->session, run->clock, run->ids, run->outputs);
     if (status == MP_OK)
         status = print_result(run, &report, ended == MP_OK && run->args->receipt);
     if (status == MP_OK && ended != MP_OK)
@@ -465,7 +465,7 @@ enum mp_status mp_cmd_run(const struct mp_args *args, const struct mp_settings *
     for (uint32_t i = 0; i < run->count; i++)
         mp_ids_free(&run->ids[i]);
     mp_chat_destroy(run->chat);
-    mp_receipt_fini(&run->receipt);
+    mp_divergence_fini(&run->receipt);
     mp_session_close(&run->session);
     mp_timeline_destroy(run->timeline);
     free(run->file_text);

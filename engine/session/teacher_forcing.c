@@ -1,4 +1,4 @@
-#include "engine/session/text_run.h"
+#include "engine/session/teacher_forcing.h"
 
 #define STREAMS_MAX 64
 
@@ -9,7 +9,7 @@ struct rows {
 };
 
 /* The tokens at `position` of the windows [first, first + streams). */
-static void collect(const struct mp_text_run *run, size_t first, uint32_t position,
+static void collect(const struct mp_teacher_forcing *run, size_t first, uint32_t position,
                     struct rows *rows)
 {
     rows->count = 0;
@@ -29,14 +29,14 @@ static void collect(const struct mp_text_run *run, size_t first, uint32_t positi
     }
 }
 
-uint32_t mp_text_run_streams(const struct mp_ids *ids, uint64_t window, uint32_t streams)
+uint32_t mp_teacher_forcing_streams(const struct mp_ids *ids, uint64_t window, uint32_t streams)
 {
     const uint64_t windows = ids->count / window + (ids->count % window != 0);
 
     return windows < streams ? (uint32_t)windows : streams;
 }
 
-enum mp_status mp_text_run(const struct mp_text_run *run)
+enum mp_status mp_teacher_force(const struct mp_teacher_forcing *run)
 {
     const size_t total = run->ids->count;
     uint64_t done = 0;

@@ -1,5 +1,5 @@
-#ifndef MP_TEXT_RUN_H
-#define MP_TEXT_RUN_H
+#ifndef MP_TEACHER_FORCING_H
+#define MP_TEACHER_FORCING_H
 
 #include "engine/forward/engine.h"
 #include "engine/text/tokenizer.h"
@@ -11,7 +11,7 @@
  * at once, each batch holding one token of each. So batches are those of decoding, and residency
  * is what decoding would find.
  */
-struct mp_text_run {
+struct mp_teacher_forcing {
     struct mp_engine *engine;
     const struct mp_ids *ids; /* at least 2 */
     uint32_t window;          /* 2..ctx */
@@ -27,8 +27,8 @@ struct mp_text_run {
 };
 
 /* Windows that really are at once: a short text has fewer of them than `streams`. */
-uint32_t mp_text_run_streams(const struct mp_ids *ids, uint64_t window, uint32_t streams);
+uint32_t mp_teacher_forcing_streams(const struct mp_ids *ids, uint64_t window, uint32_t streams);
 
-enum mp_status mp_text_run(const struct mp_text_run *run) MP_MUST_CHECK;
+enum mp_status mp_teacher_force(const struct mp_teacher_forcing *run) MP_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-#include "engine/session/receipt.h"
+#include "engine/session/divergence.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -7,35 +7,35 @@
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 
-enum mp_status mp_receipt_init(struct mp_receipt *receipt, uint32_t count, uint64_t max_tokens,
-                               uint32_t vocab)
+enum mp_status mp_divergence_init(struct mp_divergence *receipt, uint32_t count,
+                                  uint64_t max_tokens, uint32_t vocab)
 {
     uint64_t bytes = sizeof(float);
 
     if (!mp_mul_u64(bytes, count, &bytes) || !mp_mul_u64(bytes, max_tokens, &bytes) ||
-        !mp_mul_u64(bytes, vocab, &bytes) || bytes > MP_RECEIPT_BYTES_MAX)
+        !mp_mul_u64(bytes, vocab, &bytes) || bytes > MP_DIVERGENCE_BYTES_MAX)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "--receipt keeps the logits of every token, here more than %llu bytes; "
                        "lower --max-tokens",
-                       (unsigned long long)MP_RECEIPT_BYTES_MAX);
-    *receipt = (struct mp_receipt){ .count = count, .vocab = vocab, .max_tokens = max_tokens };
+                       (unsigned long long)MP_DIVERGENCE_BYTES_MAX);
+    *receipt = (struct mp_divergence){ .count = count, .vocab = vocab, .max_tokens = max_tokens };
     receipt->logits = calloc(bytes, 1);
     return receipt->logits != NULL ? MP_OK : mp_fail_no_memory("the receipt", bytes);
 }
 
-void mp_receipt_fini(struct mp_receipt *receipt)
+void mp_divergence_fini(struct mp_divergence *receipt)
 {
     free(receipt->logits);
     memset(receipt, 0, sizeof(*receipt));
 }
 
-static float *row_of(const struct mp_receipt *receipt, uint32_t sequence, uint32_t step)
+static float *row_of(const struct mp_divergence *receipt, uint32_t sequence, uint32_t step)
 {
     return receipt->logits + (sequence * receipt->max_tokens + step) * receipt->vocab;
 }
 
-void mp_receipt_keep(struct mp_receipt *receipt, uint32_t sequence, uint32_t step,
-                     const float *logits)
+void mp_divergence_keep(struct mp_divergence *receipt, uint32_t sequence, uint32_t step,
+                        const float *logits)
 {
     memcpy(row_of(receipt, sequence, step), logits, receipt->vocab * sizeof(float));
 }
@@ -56,7 +56,7 @@ static double log_sum(const float *logits, uint32_t vocab, uint32_t *best_p)
 
 static enum mp_status compare(void *ctx, uint32_t sequence, uint32_t step, const float *own)
 {
-    struct mp_receipt *receipt = ctx;
+    struct mp_divergence *receipt = ctx;
     const float *used = row_of(receipt, receipt->sequence, step);
     uint32_t own_best, used_best;
     const double own_sum = log_sum(own, receipt->vocab, &own_best);
@@ -77,9 +77,9 @@ static enum mp_status compare(void *ctx, uint32_t sequence, uint32_t step, const
 }
 
 /* One sequence after the other: with the model's own routing they do not see each other. */
-enum mp_status mp_receipt_compare(struct mp_receipt *receipt, struct mp_session *session,
-                                  struct mp_clock *clock, const struct mp_ids *prompts,
-                                  const struct mp_output *outputs)
+enum mp_status mp_divergence_compare(struct mp_divergence *receipt, struct mp_session *session,
+                                     struct mp_clock *clock, const struct mp_ids *prompts,
+                                     const struct mp_output *outputs)
 {
     struct mp_profile policies = session->engine_config.policies;
     enum mp_status status;
@@ -108,12 +108,12 @@ enum mp_status mp_receipt_compare(struct mp_receipt *receipt, struct mp_session 
     return status;
 }
 
-static double per_token(const struct mp_receipt *receipt, double sum)
+static double per_token(const struct mp_divergence *receipt, double sum)
 {
     return receipt->compared > 0 ? sum / (double)receipt->compared : 0;
 }
 
-void mp_receipt_print(const struct mp_receipt *receipt, FILE *out)
+void mp_divergence_print(const struct mp_divergence *receipt, FILE *out)
 {
     fprintf(out,
             "receipt       %.2f %% of %llu tokens have the same likeliest as with the model's own "
@@ -123,7 +123,8 @@ void mp_receipt_print(const struct mp_receipt *receipt, FILE *out)
             receipt->kl_max);
 }
 
-void mp_receipt_json(const struct mp_receipt *receipt, struct mp_json_out *json, const char *key)
+void mp_divergence_json(const struct mp_divergence *receipt, struct mp_json_out *json,
+                        const char *key)
 {
     mp_json_object_begin(json, key);
     mp_json_put_u64(json, "tokens", receipt->compared);
