@@ -108,6 +108,9 @@ enum mp_status mp_space_create(const struct mp_space_config *config, struct mp_s
     space->backend = config->backend;
     space->shared_memory = config->backend->caps.cpu_access;
     space->exclusive = space->layout.host_tier && config->host_residency == MP_HOST_EXCLUSIVE;
+    space->whole_pages = config->whole_pages;
+    space->leaving = config->leaving;
+    space->leaving_ctx = config->leaving_ctx;
     space->timeline = config->timeline;
     space->counters = config->counters != NULL ? config->counters : &space->own_counters;
     status = make_tables(space);

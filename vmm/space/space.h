@@ -28,6 +28,7 @@
 struct mp_space;
 
 #define MP_UNIT_PIECES_MAX 4
+#define MP_SPACE_PAGE_BYTES 4096
 
 struct mp_piece {
     uint32_t file; /* index in the mp_files */
@@ -72,6 +73,20 @@ struct mp_space_config {
                                       per unit would waste more than 15 % */
     enum mp_io_mode io_mode;
     bool populate; /* let a thread touch the frames of a backend that the CPU writes to */
+
+    /*
+     * For a client that takes the pages of a slot away to put them where it wants them. Units then
+     * stand in their slots page for page (MP_SPACE_PAGE_BYTES) as in their files, and each page
+     * that a piece touches is read as far as the file goes. Slots keep their addresses;
+     * mp_space_set_budget() is MP_ERR_UNSUPPORTED. Not with a host tier.
+     */
+    bool whole_pages;
+
+    /* mp_space_evict() of this unit begins; on the pager's thread, which it must not call. NULL:
+     * nobody wants to know. */
+    void (*leaving)(void *ctx, uint32_t unit);
+    void *leaving_ctx;
+
     struct mp_reader_config reader; /* files, clock and timeline are filled in by the space */
     struct mp_clock *clock;
     struct mp_timeline *timeline; /* or NULL */
@@ -197,12 +212,12 @@ void mp_space_wait_filled(struct mp_space *space);
  * `budget_bytes`. What is resident stays so, but units without lease may move to other slots: their
  * addresses are those of the next lease. May wait for copies in flight.
  *
- * MP_ERR_NO_SPACE, without text, and *evict_p > 0: so many more units of class *class_p have to
- * leave first; call again then. MP_ERR_BUSY, without text: every frame that could go has a unit
- * that is leased or being filled; call again later. MP_ERR_CONFIG E_BUDGET_SMALL: below the
- * smallest budget. MP_ERR_NO_SPACE with *evict_p == 0: the device has no more memory to give; what
- * was taken is kept. After any other error the frames are fewer or more than before, and all is in
- * order.
+ * MP_ERR_UNSUPPORTED: with config.whole_pages. MP_ERR_NO_SPACE, without text, and *evict_p > 0: so
+ * many more units of class *class_p have to leave first; call again then. MP_ERR_BUSY, without
+ * text: every frame that could go has a unit that is leased or being filled; call again later.
+ * MP_ERR_CONFIG E_BUDGET_SMALL: below the smallest budget. MP_ERR_NO_SPACE with *evict_p == 0: the
+ * device has no more memory to give; what was taken is kept. After any other error the frames are
+ * fewer or more than before, and all is in order.
  */
 enum mp_status mp_space_set_budget(struct mp_space *space, uint64_t budget_bytes, uint32_t *class_p,
                                    uint32_t *evict_p) MP_MUST_CHECK;

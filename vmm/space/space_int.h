@@ -45,6 +45,9 @@ struct mp_space {
     uint32_t *owner[MP_TIER_CLASSES_MAX]; /* (slots): unit, or SPACE_NOBODY */
     uint64_t resident_bytes;
     uint64_t generation; /* see mp_space_generation() */
+    bool whole_pages;
+    void (*leaving)(void *ctx, uint32_t unit); /* or NULL */
+    void *leaving_ctx;
 
     /* Without them files are read into the device tier, and nobody looks at the rest. */
     struct mp_host_tier *host;

@@ -15,7 +15,7 @@
 #include "vmm/base/log.h"
 
 /* What slots are aligned to; files that need more for direct reads are read buffered. */
-#define DIRECT_ALIGN_BYTES 4096
+#define DIRECT_ALIGN_BYTES MP_SPACE_PAGE_BYTES
 #define BUFFERED_ALIGN_BYTES 64
 #define SLOT_ALIGN_BYTES 4096
 
@@ -83,6 +83,8 @@ static enum mp_status check_config(const struct mp_space_config *config)
         (unsigned)config->addressing >= MP_ADDRESSING_COUNT)
         return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "residency %d, addressing %d",
                        (int)config->host_residency, (int)config->addressing);
+    if (config->whole_pages && !from_files)
+        return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "whole pages of files, but a host tier");
     if (config->unit_count == 0 || (unsigned)config->io_mode >= MP_IO_MODE_COUNT)
         return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "%" PRIu32 " units, mode of reads %d",
                        config->unit_count, (int)config->io_mode);
@@ -232,6 +234,36 @@ static enum mp_status fail_direct(const struct mp_space_config *config, uint32_t
                    mp_quote(quoted, name, strlen(name)), DIRECT_ALIGN_BYTES);
 }
 
+/* The pages that were laid out for direct reads, as far as their files go. */
+static void read_whole_pages(const struct mp_space_config *config, struct mp_unit_layout *layout)
+{
+    for (uint32_t i = 0; i < layout->extent_count; i++) {
+        struct mp_unit_extent *extent = &layout->extents[i];
+        const uint64_t left = mp_files_bytes(config->files, extent->file) - extent->offset_bytes;
+
+        extent->need_bytes = extent->bytes < left ? extent->bytes : left;
+        if (!layout->direct)
+            extent->bytes = extent->need_bytes;
+    }
+}
+
+static enum mp_status place_whole_pages(const struct mp_space_config *config, bool direct,
+                                        struct mp_space_layout *layout)
+{
+    uint64_t slot_bytes;
+    const enum mp_status status =
+        place_units(config, true, layout->units, &layout->plan.unit_bytes, &slot_bytes);
+
+    if (status != MP_OK)
+        return status;
+    layout->plan.direct = direct;
+    for (uint32_t i = 0; i < layout->unit_count; i++) {
+        layout->units[i].direct = direct;
+        read_whole_pages(config, &layout->units[i]);
+    }
+    return MP_OK;
+}
+
 /* Choose the kind of reads, and leave the units laid out for it. */
 static enum mp_status choose_reads(const struct mp_space_config *config,
                                    struct mp_space_layout *layout)
@@ -251,6 +283,8 @@ static enum mp_status choose_reads(const struct mp_space_config *config,
         mp_log_info("space", "buffered reads: no direct reads on file %" PRIu32, file);
         direct = false;
     }
+    if (config->whole_pages)
+        return place_whole_pages(config, direct, layout);
     status = place_units(config, direct, layout->units, &bytes, &direct_bytes);
     if (status == MP_OK && direct && config->io_mode == MP_IO_AUTO) {
         status = place_units(config, false, layout->units, &bytes, &buffered_bytes);

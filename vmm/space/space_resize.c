@@ -270,9 +270,13 @@ enum mp_status mp_space_set_budget(struct mp_space *space, uint64_t budget_bytes
                                    uint32_t *evict_p)
 {
     struct mp_tier_class target[MP_TIER_CLASSES_MAX];
-    enum mp_status status = fit(space, budget_bytes, target);
+    enum mp_status status;
 
     *class_p = *evict_p = 0;
+    if (space->whole_pages)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_INTERNAL",
+                       "slots whose pages are elsewhere do not move, so the budget stays");
+    status = fit(space, budget_bytes, target);
     if (status != MP_OK)
         return status;
     /* The slots of units that are being copied down are free already, but not unused. */

@@ -124,6 +124,69 @@ static void every_piece_is_the_files_at_every_budget_and_mode(void)
     }
 }
 
+static uint32_t departures[ODD_UNITS];
+static struct mp_space *leaving_from;
+
+static void note_leaving(void *ctx, uint32_t unit)
+{
+    CHECK(ctx == departures);
+    CHECK_EQ(mp_space_state(leaving_from, unit), MP_RES_VALID);
+    departures[unit]++;
+}
+
+/* Every byte of every page that a piece touches, as far as its file goes. */
+static void verify_pages(struct mp_space *space, uint32_t unit)
+{
+    const void *pieces[MP_UNIT_PIECES_MAX];
+
+    CHECK_EQ(mp_space_lease(space, unit, pieces), MP_OK);
+    for (uint32_t i = 0; i < odd_units[unit].piece_count; i++) {
+        const struct mp_piece *piece = &odd_units[unit].pieces[i];
+        const uint64_t page = MP_SPACE_PAGE_BYTES, head = piece->offset_bytes % page;
+        const unsigned char *bytes = (const unsigned char *)pieces[i] - head;
+        const uint64_t start = piece->offset_bytes - head;
+        uint64_t end = (piece->offset_bytes + piece->bytes + page - 1) / page * page;
+
+        CHECK_EQ((uintptr_t)bytes % page, 0);
+        if (end > mp_files_bytes(files, piece->file))
+            end = mp_files_bytes(files, piece->file);
+        for (uint64_t at = start; at < end; at++)
+            CHECK_EQ(bytes[at - start], test_byte(piece->file, at));
+    }
+    mp_space_release(space, unit);
+}
+
+static void whole_pages_are_the_files_and_leaving_is_told_once(void)
+{
+    struct mp_space_config config = config_of(odd_units, ODD_UNITS);
+    uint32_t class_index, evict;
+
+    config.whole_pages = true;
+    config.leaving = note_leaving;
+    config.leaving_ctx = departures;
+    for (config.io_mode = 0; config.io_mode < MP_IO_MODE_COUNT; config.io_mode++) {
+        struct mp_space *space = leaving_from = create(&config);
+        struct mp_space_plan plan;
+
+        mp_space_get_plan(space, &plan);
+        CHECK_EQ(plan.direct, config.io_mode != MP_IO_BUFFERED);
+        memset(departures, 0, sizeof(departures));
+        for (uint32_t i = 0; i < ODD_UNITS; i++) {
+            CHECK_EQ(mp_space_load(space, i, MP_PRIORITY_DEMAND), MP_OK);
+            CHECK_EQ(mp_space_wait(space, i), MP_OK);
+            verify_pages(space, i);
+            test_verify_unit(space, odd_units, i);
+            CHECK_EQ(departures[i], 0);
+            CHECK_EQ(mp_space_evict(space, i), MP_OK);
+            CHECK_EQ(departures[i], 1);
+            CHECK_EQ(mp_space_evict(space, i), MP_ERR_INVALID);
+            CHECK_EQ(departures[i], 1);
+        }
+        CHECK_EQ(mp_space_set_budget(space, UINT64_MAX, &class_index, &evict), MP_ERR_UNSUPPORTED);
+        mp_space_destroy(space);
+    }
+}
+
 static void forced_modes_are_what_they_say_and_auto_minds_the_slack(void)
 {
     static const struct mp_unit large[] = { { { { 0, 5, 1 * MIB } }, 1 },
@@ -478,6 +541,7 @@ int main(void)
     test_add_file(files, 1, FILE_1_BYTES);
     test_add_file(files, 2, FILE_2_BYTES);
     RUN(every_piece_is_the_files_at_every_budget_and_mode);
+    RUN(whole_pages_are_the_files_and_leaving_is_told_once);
     RUN(forced_modes_are_what_they_say_and_auto_minds_the_slack);
     RUN(without_direct_reads_auto_falls_back_and_direct_names_the_file);
     RUN(units_outside_their_files_are_a_bad_model);
