@@ -31,10 +31,9 @@ struct mp_device_graphs {
     uint64_t generation;
 
     /* Of a host-driven step. */
-    struct mp_step_ops host;
+    struct mp_step_ops host_ops;
     struct mp_step_executor host_executors[MP_EXECUTORS_MAX];
-    bool taken;              /* the layer in work is the host's now */
-    struct mp_error trouble; /* while it was taken over */
+    bool taken; /* the layer in work is the host's now */
 
     uint32_t rest, pause; /* steps that the host drives yet, and after the next miss */
     struct mp_device_graph_counts counts;
@@ -45,7 +44,7 @@ struct mp_device_graphs {
 enum mp_status mp_device_graph_notify(struct mp_device *device, uint32_t done,
                                       uint32_t *notified_p) MP_MUST_CHECK;
 
-/* After a replay: the device is again where attention and norm of the layer have ended. */
-enum mp_status mp_device_graph_resume(struct mp_device *device, uint32_t moe_layer) MP_MUST_CHECK;
+/* After a replay, queued: the device is again where attention and norm of the layer have ended. */
+void mp_device_graph_resume(struct mp_device *device, uint32_t moe_layer);
 
 #endif

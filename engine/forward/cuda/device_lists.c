@@ -23,16 +23,22 @@ bool mp_device_list_bytes(const struct mp_engine_config *c, uint32_t slices, uin
            mp_add_u64(works, rows, bytes_p) && mp_round_up_u64(*bytes_p, 256, bytes_p);
 }
 
+/* Where the next list is written on the host. */
+static void *list_here(const struct mp_device *device)
+{
+    return (char *)device->engine->state.list + device->list_used;
+}
+
 /* Place for `bytes` of a layer's lists on the device, where they are brought from their place on
  * the host. */
 static enum mp_status send_list(struct mp_device *device, struct mp_device_queue *queue,
                                 uint64_t bytes, uint64_t *at_p)
 {
-    const uint64_t at = device->list_used;
+    const void *here = list_here(device);
 
-    *at_p = device->state.list + at;
+    *at_p = device->state.list + device->list_used;
     device->list_used += (bytes + LIST_ALIGN - 1) / LIST_ALIGN * LIST_ALIGN;
-    return mp_gpu_upload(device->gpu, queue->stream, *at_p, device->list + at, bytes);
+    return mp_gpu_upload(device->gpu, queue->stream, *at_p, here, bytes);
 }
 
 /* Launch a list of experts of one type, which stands on the host at `list_used`. */
@@ -109,7 +115,7 @@ static enum mp_status launch_gemm(struct mp_device *device, struct mp_device_que
     enum mp_status status;
     uint64_t row;
 
-    (void)list_rows(device, work, (uint32_t *)(device->list + device->list_used));
+    (void)list_rows(device, work, list_here(device));
     status = send_list(device, queue, expert.count * sizeof(uint32_t), &row);
     device->act_used += (uint64_t)expert.count * expert.channels;
     return status == MP_OK ? mp_device_expert_gemm(device, queue, type, &expert, row, act) : status;
@@ -121,7 +127,7 @@ static enum mp_status launch_slice(struct mp_device *device, struct mp_device_qu
                                    uint32_t slice)
 {
     const struct mp_expert_work *works = device->work + batch->first;
-    struct mp_cuda_expert *list = (void *)(device->list + device->list_used);
+    struct mp_cuda_expert *list = list_here(device);
     struct mp_cuda_experts params = { .works = 0 };
     uint32_t rows = 0, *row;
     enum mp_status status;
