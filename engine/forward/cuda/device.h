@@ -14,7 +14,7 @@
  * device_weights.c (what every token needs, on the device), device_compute.c and device_moe.c (its
  * operations), device_executors.c (who computes experts), device_lists.c (what their kernels are
  * given), device_expert_gemm.c (experts with many rows), device_queue.c (executors that work at the
- * same time), device_graph.c and device_graph_notify.c (steps that the device does alone).
+ * same time), device_graph.c and device_graph_*.c (steps that the device does alone).
  *
  * Arrays are those of the state's table (engine/forward/state.h), with pinned ones on the host
  * beside what crosses over. The host's thread queues; it waits for the device once per MoE layer
@@ -109,6 +109,12 @@ static inline mp_cu_stream mp_device_stream(const struct mp_device *device)
 static inline struct mp_device *mp_device_of(struct mp_compute *compute)
 {
     return (struct mp_device *)compute;
+}
+
+/* Of an expert. */
+static inline uint32_t mp_device_slices(const struct mp_device *device)
+{
+    return device->engine->config.weights->slices.count;
 }
 
 /* Does this backend need a device to compute on? */

@@ -11,8 +11,7 @@
 
 void mp_device_release_host(struct mp_device *device)
 {
-    const uint32_t units =
-        device->engine->shape.experts * device->engine->config.weights->slices.count;
+    const uint32_t units = device->engine->shape.experts * mp_device_slices(device);
 
     for (uint32_t i = 0; i < units; i++) {
         if (device->leased[i])
@@ -50,7 +49,7 @@ static bool take(void *ctx, uint32_t moe_layer, uint32_t expert)
 /* The CPU takes an expert slice by slice, side by side, as the host's operation does. */
 static void add_slices(struct mp_device *device, const struct mp_expert_work *work)
 {
-    const uint32_t slices = device->engine->config.weights->slices.count;
+    const uint32_t slices = mp_device_slices(device);
 
     for (uint32_t slice = 0; slice < slices; slice++) {
         struct mp_expert_work *part = &device->work[device->work_used++];
@@ -72,8 +71,7 @@ static struct mp_device_batch *fill_batch(struct mp_device_queue *queue, uint32_
     uint32_t parts = 0, rows = 0;
 
     for (uint32_t i = 0; i < count; i++) {
-        mp_assert(device->work_used <
-                  device->engine->shape.experts * device->engine->config.weights->slices.count);
+        mp_assert(device->work_used < device->engine->shape.experts * mp_device_slices(device));
         if (queue->on_cpu)
             add_slices(device, &work[i]);
         else

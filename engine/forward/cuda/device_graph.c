@@ -53,11 +53,6 @@ static bool can_use_graphs(const struct mp_engine *engine)
            c->model->experts <= EXPERTS_MAX && same_types(engine);
 }
 
-static uint32_t slices_of(const struct mp_device *device)
-{
-    return device->engine->config.weights->slices.count;
-}
-
 static uint32_t tokens_of(const struct mp_engine_config *c)
 {
     return c->sequences < MP_DEVICE_FEW_TOKENS ? c->sequences : MP_DEVICE_FEW_TOKENS;
@@ -96,7 +91,7 @@ static enum mp_status make_memory(struct mp_device *device, struct mp_device_gra
                                             &g->misses, &g->scores, &g->x };
     uint64_t bytes[THERE_COUNT];
 
-    measure(&device->engine->config, slices_of(device), bytes);
+    measure(&device->engine->config, mp_device_slices(device), bytes);
     const struct {
         void **address_p;
         uint64_t bytes;
@@ -164,106 +159,6 @@ struct mp_device_graph_counts mp_device_graphs_counted(const struct mp_device *d
     return device->graphs != NULL ? device->graphs->counts : none;
 }
 
-/* ---- what the graph is made of */
-
-static void queue_choice(struct mp_device *device, uint32_t moe_layer)
-{
-    const struct mp_device_graphs *g = device->graphs;
-    const struct mp_engine *engine = device->engine;
-    const struct mp_shape *shape = &engine->shape;
-    const mp_cu_ptr scores =
-        g->scores + (uint64_t)moe_layer * engine->tokens * shape->experts * sizeof(float);
-    const struct mp_cuda_top_k top_k = {
-        .scores = scores,
-        .expert = g->expert,
-        .weight = device->state.weight,
-        .experts = shape->experts,
-        .top_k = shape->top_k,
-        .tokens = engine->tokens,
-    };
-
-    /* Where the routing is given, the router's work is done all the same, for the time it takes. */
-    mp_device_router(device, engine->layer_of[moe_layer], device->state.xn,
-                     engine->config.route_from != NULL ? device->state.scores : scores);
-    mp_device_launch(device, MP_CUDA_KERNEL_top_k, &top_k);
-}
-
-/* work := the chosen experts' slices of one number that are resident. */
-static void queue_resolve(struct mp_device *device, uint32_t moe_layer, uint32_t slice)
-{
-    const struct mp_device_graphs *g = device->graphs;
-    const struct mp_shape *shape = &device->engine->shape;
-    const uint64_t list = (uint64_t)moe_layer * slices_of(device) + slice;
-    const struct mp_cuda_resolve params = {
-        .expert = g->expert,
-        .table = g->table + list * shape->experts * sizeof(struct mp_cuda_place_of),
-        .work = g->work,
-        .row = g->row,
-        .misses = g->misses + list * sizeof(uint32_t),
-        .experts = shape->experts,
-        .top_k = shape->top_k,
-        .tokens = device->engine->tokens,
-        .channels = (uint32_t)mp_slices_channels(&device->engine->config.weights->slices, slice),
-        .accumulate = slice > 0,
-    };
-
-    mp_device_launch(device, MP_CUDA_KERNEL_resolve, &params);
-}
-
-static void queue_slice(struct mp_device *device, uint32_t slice)
-{
-    const struct mp_device_graphs *g = device->graphs;
-    const struct mp_model_config *m = device->engine->config.model;
-    const struct mp_device_state *s = &device->state;
-    const struct mp_cuda_experts params = {
-        .work = g->work,
-        .row = g->row,
-        .x = s->xn,
-        .act = s->act,
-        .rank = s->rank,
-        .type = g->type,
-        .works = m->experts,
-        .hidden = m->hidden,
-        .channels = (uint32_t)mp_slices_channels(&device->engine->config.weights->slices, slice),
-        .top_k = device->engine->shape.top_k,
-        .x_stride = m->hidden,
-        .rows_max = device->engine->tokens,
-    };
-
-    mp_device_launch(device, mp_cuda_type(g->type)->experts_up, &params);
-    mp_device_launch(device, mp_cuda_type(g->type)->experts_down, &params);
-}
-
-/* A layer's experts, whichever the router chooses; before them x is kept for the host. */
-static enum mp_status queue_experts(struct mp_compute *c, uint32_t moe_layer)
-{
-    struct mp_device *device = mp_device_of(c);
-    const struct mp_model_config *m = c->engine->config.model;
-    const uint64_t bytes = (uint64_t)c->engine->tokens * m->hidden * sizeof(float);
-
-    mp_device_copy(device, device->graphs->x + moe_layer * bytes, device->state.x, bytes);
-    queue_choice(device, moe_layer);
-    if (m->shared_ffn > 0)
-        mp_device_shared(c, c->engine->layer_of[moe_layer]);
-    for (uint32_t slice = 0; slice < slices_of(device); slice++) {
-        queue_resolve(device, moe_layer, slice);
-        queue_slice(device, slice);
-    }
-    mp_device_combine(device, device->state.x, device->state.rank);
-    return mp_device_status(device);
-}
-
-/* The forward pass, with the experts above. */
-static enum mp_status queue_step(struct mp_device *device)
-{
-    const struct mp_pass pass = { .wanted = device->engine->tokens,
-                                  .unasked = true,
-                                  .experts = queue_experts };
-    const enum mp_status status = mp_engine_pass(&device->compute, &pass);
-
-    return status == MP_OK ? mp_device_status(device) : status;
-}
-
 static enum mp_status capture(struct mp_device *device, uint32_t tokens)
 {
     mp_cu_graph_exec exec = NULL;
@@ -274,7 +169,7 @@ static enum mp_status capture(struct mp_device *device, uint32_t tokens)
     status = mp_gpu_capture_begin(device->gpu, mp_device_stream(device));
     if (status != MP_OK)
         return status;
-    status = queue_step(device);
+    status = mp_device_graph_queue(device);
     first = *mp_error_last();
     ended = mp_gpu_capture_end(device->gpu, mp_device_stream(device), &exec);
     if (status == MP_OK) {
@@ -322,7 +217,7 @@ static void send_table(struct mp_device *device)
 {
     struct mp_device_graphs *g = device->graphs;
     const struct mp_shape *shape = &device->engine->shape;
-    const uint64_t units = (uint64_t)shape->layers * shape->experts * slices_of(device);
+    const uint64_t units = (uint64_t)shape->layers * shape->experts * mp_device_slices(device);
 
     mp_device_upload(device, g->table, g->places, units * sizeof(g->places[0]));
 }
@@ -338,7 +233,7 @@ static enum mp_status update_table(struct mp_device *device)
 
     if (g->known && g->generation == generation)
         return MP_OK;
-    find_places(engine, slices_of(device), g->places);
+    find_places(engine, mp_device_slices(device), g->places);
     g->generation = generation;
     send_table(device);
     status = mp_device_status(device);
@@ -366,7 +261,7 @@ static enum mp_status run_step(struct mp_device *device)
     if (status != MP_OK)
         return status;
     return exec != NULL ? mp_gpu_replay(device->gpu, mp_device_stream(device), exec)
-                        : queue_step(device);
+                        : mp_device_graph_queue(device);
 }
 
 /* The ids have been uploaded. All that the host wants to know comes back with one wait. */
@@ -386,7 +281,8 @@ static enum mp_status replay(struct mp_device *device)
     status = run_step(device);
     if (status != MP_OK)
         return status;
-    mp_device_download(device, g->missed, g->misses, L * slices_of(device) * sizeof(uint32_t));
+    mp_device_download(device, g->missed, g->misses,
+                       L * mp_device_slices(device) * sizeof(uint32_t));
     if (!given)
         mp_device_download(device, g->seen, g->scores, L * count * sizeof(float));
     mp_device_queue_result(device, engine->tokens);
@@ -397,7 +293,7 @@ static enum mp_status replay(struct mp_device *device)
 static uint32_t count_done(const struct mp_device *device)
 {
     const struct mp_device_graphs *g = device->graphs;
-    const uint32_t S = slices_of(device), lists = device->engine->shape.layers * S;
+    const uint32_t S = mp_device_slices(device), lists = device->engine->shape.layers * S;
     uint32_t i = 0;
 
     while (i < lists && g->missed[i] == 0)
@@ -504,7 +400,7 @@ enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
     if (g == NULL || tokens > MP_DEVICE_FEW_TOKENS || g->execs[tokens] == NULL)
         return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "no graph of %u tokens", tokens);
     if (places != NULL) {
-        mp_assert(slices_of(device) == 1);
+        mp_assert(mp_device_slices(device) == 1);
         memcpy(g->places, places, count * sizeof(g->places[0]));
         g->known = false;
         send_table(device);

@@ -1,6 +1,6 @@
 /*
  * Work lists: which experts the kernels of a MoE layer compute, with whose rows. Who computes an
- * expert was decided before (device_step.c).
+ * expert was decided before (device_executors.c).
  *
  * All lists of a layer stand one behind the other in one buffer, rows of activations likewise, so
  * executors never share a place and nothing is used again before the layer is over.
@@ -163,7 +163,7 @@ static enum mp_status launch_slice(struct mp_device *device, struct mp_device_qu
 enum mp_status mp_device_queue_batch(struct mp_device *device, struct mp_device_queue *queue,
                                      const struct mp_device_batch *batch)
 {
-    const uint32_t slices = device->engine->config.weights->slices.count;
+    const uint32_t slices = mp_device_slices(device);
     enum mp_status status = mp_gpu_record(device->gpu, batch->start, queue->stream);
 
     for (unsigned type = 0; type < MP_WTYPE_COUNT; type++) {

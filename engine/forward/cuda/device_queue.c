@@ -118,7 +118,7 @@ static void note_cost_locked(struct mp_device_queue *queue, const struct mp_devi
                              uint64_t ns)
 {
     struct mp_executor *cost = &queue->device->measured.executors[queue->executor];
-    const uint32_t slices = queue->device->engine->config.weights->slices.count;
+    const uint32_t slices = mp_device_slices(queue->device);
 
     mp_assert_held(&queue->device->lock);
     /* The way there and back is a cost of its own. */
