@@ -89,6 +89,7 @@ mp_test(unit/engine/chat_test LIBS mp_engine)
 mp_test(unit/engine/progress_test LIBS mp_engine)
 mp_test(unit/engine/route_from_test LIBS mp_engine)
 mp_test(unit/engine/sampler_test LIBS mp_engine m)
+mp_test(unit/engine/state_test LIBS mp_engine)
 mp_test(model/engine_io_test LIBS mp_engine SOURCES tests/model/harness.c
     VARIANTS io_uring threads cuda-inclusive cuda-exclusive WRAP LABELS fault TIMEOUT 120)
 mp_fake_cuda(model/engine_io_test cuda-inclusive cuda-exclusive)

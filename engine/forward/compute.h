@@ -44,7 +44,7 @@ struct mp_compute_ops {
     void (*embed)(struct mp_compute *c);
     /* out := norm(in) w, (T, H); out is not in */
     void (*norm)(struct mp_compute *c, enum mp_array out, enum mp_array in, const float *w);
-    /* Of `tokens` rows: T, or those that were picked. */
+    /* 1 to 3 products with `tokens` rows each: T, or those that were picked. */
     void (*project)(struct mp_compute *c, const struct mp_projection *list, uint32_t count,
                     uint32_t tokens);
     /* Norm of heads, where the model has it, and rotary embedding of q and k; k and v go to the
@@ -58,7 +58,7 @@ struct mp_compute_ops {
     void (*ffn)(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in, enum mp_array x);
     /* xe := norm of the rows of x whose logits are wanted */
     void (*pick)(struct mp_compute *c, const float *norm, uint32_t wanted);
-    /* Wait for logits, or for the tokens that are drawn from them: all of the batch is done. */
+    /* Wait for logits, or for the tokens that are sampled from them: all of the batch is done. */
     enum mp_status (*result)(struct mp_compute *c, uint32_t wanted);
 
     /* ---- of a MoE layer; xn is its normed input */
@@ -77,7 +77,7 @@ struct mp_compute_ops {
     enum mp_status (*ended)(struct mp_compute *c, bool wait, uint32_t *needs, uint32_t *count_p);
     bool (*any_ended)(struct mp_compute *c);
     /* All experts of the layer have ended: x += the sum of their results in rank order, by these
-     * weights(T, R), and of the shared part */
+     * weights(T, R), and of the shared part. */
     void (*combine)(struct mp_compute *c, const float *weights);
     /* ahead := x + that sum, with the results only that state.done names */
     void (*combine_done)(struct mp_compute *c, const float *weights);
@@ -88,7 +88,7 @@ struct mp_compute_ops {
     void (*show)(struct mp_compute *c, enum mp_array array, uint64_t bytes);
     /* Wait for all that is queued. */
     enum mp_status (*wait)(struct mp_compute *c);
-    /* Does not wait. */
+    /* The kept error; does not wait. forward.c asks once per layer. */
     enum mp_status (*status)(struct mp_compute *c);
 
     /* Optional: do as much of the batch as can be done without the host. */

@@ -71,8 +71,6 @@ static enum mp_status make_array(void *ctx, const struct mp_array_info *array)
     struct mp_engine *engine = ctx;
     void *memory;
 
-    if (array->staged)
-        return MP_OK; /* a device makes its own */
     mp_state_log(array, MP_PLACE_HOST);
     if (array->pinned)
         return mp_gpu_alloc_host(engine->device->gpu, array->bytes, array->what,
@@ -99,10 +97,9 @@ static enum mp_status free_array(void *ctx, const struct mp_array_info *array)
 /* On the host keys and values are computed in the buffers of an FFN, and go to the cache. */
 static enum mp_status make_state(struct mp_engine *engine)
 {
-    enum mp_status status;
+    const enum mp_status status =
+        mp_state_each(&engine->state_plan, MP_PLACE_HOST, make_array, engine);
 
-    engine->state_plan.device = engine->device != NULL;
-    status = mp_state_each(&engine->state_plan, MP_PLACE_HOST, make_array, engine);
     engine->state.k = engine->state.gate;
     engine->state.v = engine->state.up;
     return status;

@@ -114,9 +114,6 @@ void mp_engine_open_layer(struct mp_engine *engine, uint32_t moe_layer);
 enum mp_status mp_engine_bring_input(struct mp_engine *engine) MP_MUST_CHECK;
 void mp_engine_note_done(struct mp_engine *engine, const struct mp_expert_work *work,
                          uint32_t count);
-/* The watcher of config.watch hears of the layer's results. */
-enum mp_status mp_engine_watch_layer(struct mp_engine *engine, uint32_t moe_layer,
-                                     const uint32_t *experts, const float *weights) MP_MUST_CHECK;
 
 /* Scratch for the predict policy of engine->policies; a warning where what it wants is missing. */
 enum mp_status mp_engine_predict_create(struct mp_engine *engine) MP_MUST_CHECK;

@@ -2,7 +2,6 @@
  * The transformer: mp_forward() from top to bottom, as in the models' papers, over a compute
  * (engine/forward/compute.h). What a MoE layer does between its norm and the next layer is moe.c.
  */
-#include "engine/forward/cuda/device.h"
 #include "engine/forward/engine_int.h"
 #include "vmm/base/error.h"
 
@@ -136,8 +135,6 @@ enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch
     engine->tokens = batch->count;
     engine->batch = batch;
     engine->summed_ns = 0;
-    if (engine->device != NULL)
-        return mp_device_forward(engine->device, batch, logits_p);
     status = run(c, batch, wanted);
     if (status != MP_OK) {
         if (c->ops->abandon != NULL)

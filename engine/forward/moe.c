@@ -125,8 +125,9 @@ static bool op_any_ended(void *ctx)
     return c->ops->any_ended(c);
 }
 
-enum mp_status mp_engine_watch_layer(struct mp_engine *engine, uint32_t moe_layer,
-                                     const uint32_t *experts, const float *weights)
+/* The watcher of config.watch hears of the layer's results. */
+static enum mp_status watch_layer(struct mp_engine *engine, uint32_t moe_layer,
+                                  const uint32_t *experts, const float *weights)
 {
     struct mp_compute *c = engine->compute;
     const struct mp_watch *watch = engine->config.watch;
@@ -158,7 +159,7 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
 {
     struct mp_engine *engine = ctx;
     struct mp_compute *c = engine->compute;
-    enum mp_status status = mp_engine_watch_layer(engine, moe_layer, experts, weights);
+    enum mp_status status = watch_layer(engine, moe_layer, experts, weights);
 
     if (status != MP_OK)
         return status;

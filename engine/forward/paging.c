@@ -121,10 +121,9 @@ static enum mp_status make_step(struct mp_engine *engine)
         .pager = engine->pager,
         .policies = &engine->policies,
         .shape = engine->shape,
-        .ops = engine->device != NULL ? &engine->device->ops : &engine->step_ops,
+        .ops = &engine->step_ops,
         .ctx = engine,
-        .executors =
-            engine->device != NULL ? engine->device->executors : engine->compute->executors,
+        .executors = engine->compute->executors,
         .costs = engine->shape.costs,
         .clock = c->clock,
         .counters = &engine->counters,
@@ -132,8 +131,6 @@ static enum mp_status make_step(struct mp_engine *engine)
     };
 
     mp_engine_fill_step_ops(engine);
-    if (engine->device != NULL)
-        mp_device_fill_ops(engine->device);
     return mp_step_create(&config, &engine->step);
 }
 
@@ -141,8 +138,6 @@ static enum mp_status start_device(struct mp_engine *engine)
 {
     enum mp_status status = mp_device_start(engine->device);
 
-    if (status == MP_OK)
-        status = mp_device_partial_create(engine->device);
     if (status == MP_OK)
         status = mp_device_graphs_create(engine->device);
     /* Who may compute an expert depends on whether the host tier has it yet. */
@@ -180,6 +175,6 @@ enum mp_status mp_engine_open_backend(struct mp_engine *engine)
 
     if (status == MP_OK && mp_device_needed(engine->backend))
         status = mp_device_open(engine, &engine->device);
-    engine->compute = &engine->cpu.compute;
+    engine->compute = engine->device != NULL ? &engine->device->compute : &engine->cpu.compute;
     return status;
 }

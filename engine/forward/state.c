@@ -94,7 +94,6 @@ enum mp_status mp_state_each(const struct mp_state_plan *plan, enum mp_place pla
             .name = rows[i].name,
             .what = rows[i].what,
             .pinned = rows[i].kind != OWN && plan->device,
-            .staged = staged,
         };
 
         memcpy(info.dims, rows[i].dims[staged ? MP_PLACE_DEVICE : place], sizeof(info.dims));

@@ -86,7 +86,6 @@ struct mp_array_info {
     enum mp_array array;
     const char *name, *what; /* "xn"; "activations" */
     bool pinned;             /* on the host, beside a device */
-    bool staged;             /* on the host: the twin of an array that a device has */
     uint64_t dims[4];
     uint64_t bytes; /* > 0 */
 };

@@ -207,8 +207,8 @@ static void without_room_for_cublas_the_kernels_multiply(void)
         } else if (h.engine->device->gemm != NULL &&
                    strcmp(mp_gemm_name(h.engine->device->gemm), "own") == 0) {
             without++;
-            CHECK_EQ(h.engine->device->state.gemm_x, 0);
-            CHECK_EQ(h.engine->device->state.gemm_up, 0);
+            CHECK_EQ(h.engine->device->gemm_x, 0);
+            CHECK_EQ(h.engine->device->gemm_up, 0);
             CHECK_EQ(harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options.sequences, STEPS,
                                  got),
                      MP_OK);

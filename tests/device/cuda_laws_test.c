@@ -303,8 +303,8 @@ static void run_in_place(const struct harness_options *options)
     plan = *h.engine->policies.assign_ops;
     plan.assign = plan_in_place;
     h.engine->policies.assign_ops = &plan;
-    queue_experts = h.engine->device->executors[MP_GPU_IN_PLACE].begin;
-    h.engine->device->executors[MP_GPU_IN_PLACE].begin = queue_experts_late;
+    queue_experts = h.engine->device->compute.executors[MP_GPU_IN_PLACE].begin;
+    h.engine->device->compute.executors[MP_GPU_IN_PLACE].begin = queue_experts_late;
     memset(got, 0, sizeof(got));
     CHECK_EQ(harness_run(&h, tokens[0], STRIDE, lens, SEQUENCES, STEPS, got), MP_OK);
     harness_close(&h);

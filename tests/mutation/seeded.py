@@ -104,7 +104,7 @@ CUDA = [
      "backend->ops->lane_wait(backend, state->lane, state->first)",
      "backend->ops->lane_wait(backend, state->lane, (state->first + 1) % MP_LANE_MARKS)"),
     ("the host's copy is given back before it was read in place", ["cuda_laws_test:in_place"],
-     "device_step.c",
+     "device_executors.c",
      "    mp_device_hand_over(queue);\n",
      "    mp_device_hand_over(queue);\n    mp_device_release_host(queue->device);\n"),
     ("a place of the copy buffer is filled while it is read", ["cuda_machines_test:unpinned"],
@@ -114,7 +114,7 @@ CUDA = [
     ("the device is not told of moves", ["cuda_laws_test:graphs"], "space_resize.c",
      "    *slot = to;\n    space->generation++;\n", "    *slot = to;\n"),
     ("kernels are first launched into a graph", ["cuda_laws_test:graphs"], "device_graph.c",
-     "if (g->warm[tokens] && g->execs[tokens] == NULL", "if (g->execs[tokens] == NULL"),
+     "if (!g->warm[tokens] || g->execs[tokens] != NULL", "if (g->execs[tokens] != NULL"),
     ("reads are under way while a graph is recorded", ["cuda_laws_test:graphs"], "device_graph.c",
      "    mp_pager_settle(device->engine->pager);", ""),
 ]

@@ -10,17 +10,15 @@
 #include "vmm/base/lock.h"
 
 /*
- * The engine on a CUDA device, shared by device.c (life and memory), device_weights.c (what every
- * token needs, on the device), device_forward.c (the transformer), device_step.c (the operations
- * of a MoE layer), device_lists.c (whom the kernels of its experts compute), device_expert_gemm.c
- * (experts with many rows), device_queue.c (executors that work at the same time), device_graph.c
- * (steps that the device does alone) and device_partial.c (the next layer ahead of time, for a
- * predictor).
+ * A CUDA device as a compute (engine/forward/compute.h), shared by device.c (life and memory),
+ * device_weights.c (what every token needs, on the device), device_compute.c and device_moe.c (its
+ * operations), device_executors.c (who computes experts), device_lists.c (what their kernels are
+ * given), device_expert_gemm.c (experts with many rows), device_queue.c (executors that work at the
+ * same time), device_graph.c and device_graph_*.c (steps that the device does alone).
  *
- * Every activation of engine_int.h has its twin in device memory. On the host stay, pinned, those
- * that cross over: router scores, normed inputs, results of experts that the CPU computed, logits.
- * The host's thread queues; it waits for the device once per MoE layer for the scores, and for
- * experts as the step does.
+ * Arrays are those of the state's table (engine/forward/state.h), with pinned ones on the host
+ * beside what crosses over. The host's thread queues; it waits for the device once per MoE layer
+ * for the scores, and for experts as the step does.
  *
  * One stream carries the transformer and the experts of the device tier, a second one the experts
  * that are read in place over the link, a third one the copies around experts of the CPU. They need
@@ -56,49 +54,30 @@ struct mp_device_queue {
     uint64_t taken, done; /* device->lock; batch i stands at i % MP_DEVICE_BATCHES */
 };
 
-/* Addresses on the device; shapes as in engine_int.h, S the widest of shared and dense FFNs. */
+/* Addresses on the device; 0: it does not have the array. */
 struct mp_device_state {
-    mp_cu_ptr x, xn, xe; // (T, H); xe: input of attention, and of the head
-    mp_cu_ptr q, att;    // (T, Q)
-    mp_cu_ptr k, v;      // (T, K)
-    mp_cu_ptr gate, up;  // (T, S)
-    mp_cu_ptr ye, sum;   // (T, H)
-    mp_cu_ptr scores;    // (T, E)
-    mp_cu_ptr row;       // (T)
-    mp_cu_ptr weight;    // (T, R)
-    mp_cu_ptr rank;      // (T, R, H)
-    mp_cu_ptr act;       // (T * R, F): of all experts of a layer
-    mp_cu_ptr gemm_x;    // (2, T, H): of an expert with many rows, for each stream; see
-    mp_cu_ptr gemm_up;   // (2, T, F): device_expert_gemm.c
-    mp_cu_ptr logits;    // (sequences, V)
-    mp_cu_ptr ids;       /* u32: token (T), sequence (T), position (T), and of the sequences
-                            that want logits their token's number, random number, sampled token */
-    mp_cu_ptr list;      /* work lists of a layer */
-    mp_cu_ptr part;      /* of attention in parts, for few tokens */
-    mp_cu_ptr cosine, sine;
-    mp_cu_ptr k_cache, v_cache; // (layers, sequences, C, K)
+    union {
+        mp_cu_ptr array[MP_ARRAY_COUNT];
+        struct {
+#define MP_DEVICE_MEMBER(name, member, ...) mp_cu_ptr member;
+            MP_STATE_ARRAYS(MP_DEVICE_MEMBER)
+#undef MP_DEVICE_MEMBER
+        };
+    };
 };
 
 struct mp_device {
+    struct mp_compute compute; /* the first member; ctx of its executors: one of queues[] */
     struct mp_engine *engine;
     struct mp_gpu *gpu;
     struct mp_gemm *gemm;
-    struct mp_step_ops ops;
-    struct mp_step_executor executors[MP_EXECUTORS_MAX]; /* ctx: one of queues[] */
     struct mp_device_state state;
+    mp_cu_ptr gemm_x, gemm_up; /* (2, T, H), (2, T, F): see device_expert_gemm.c */
     struct mp_weights weights; /* addresses are those of the device; units are not filled in */
     mp_cu_ptr weights_block;
-    unsigned track;
 
-    /* Pinned. */
-    uint32_t *ids;
-    float *scores; // (T, E)
-    float *weight; // (T, R)
-    char *list;
-    uint64_t list_bytes;
-
-    struct mp_device_graphs *graphs;   /* NULL: the host drives every step */
-    struct mp_device_partial *partial; /* NULL: no predictor asks for it */
+    struct mp_error trouble;         /* the first of an operation since it was asked for */
+    struct mp_device_graphs *graphs; /* NULL: the host drives every step */
 
     struct mp_device_queue queues[MP_GPU_EXECUTORS]; /* by enum mp_gpu_executor */
     struct mp_mutex lock;                            /* rank LEAF */
@@ -127,6 +106,17 @@ static inline mp_cu_stream mp_device_stream(const struct mp_device *device)
     return device->queues[MP_GPU_DEVICE].stream;
 }
 
+static inline struct mp_device *mp_device_of(struct mp_compute *compute)
+{
+    return (struct mp_device *)compute;
+}
+
+/* Of an expert. */
+static inline uint32_t mp_device_slices(const struct mp_device *device)
+{
+    return device->engine->config.weights->slices.count;
+}
+
 /* Does this backend need a device to compute on? */
 bool mp_device_needed(const struct mp_backend *backend);
 
@@ -152,58 +142,58 @@ enum mp_status mp_device_load_weights(struct mp_device *device) MP_MUST_CHECK;
 uint64_t mp_device_weights_padding(const struct mp_engine_config *config);
 void mp_device_drop_weights(struct mp_device *device);
 
-/* engine.h's mp_forward() for a batch that has been checked. */
-enum mp_status mp_device_forward(struct mp_device *device, const struct mp_batch *batch,
-                                 const float **logits_p) MP_MUST_CHECK;
+/* device_compute.c: all operations. */
+extern const struct mp_compute_ops mp_device_compute_ops;
 
-/* Its parts, each queued on the stream of the transformer. */
-enum mp_status mp_device_begin(struct mp_device *device, const struct mp_batch *batch,
-                               uint32_t *wanted_p) MP_MUST_CHECK;
-enum mp_status mp_device_embed(struct mp_device *device, uint32_t tokens) MP_MUST_CHECK;
-/* x += attention(norm(x)) */
-enum mp_status mp_device_attention(struct mp_device *device, uint32_t layer, mp_cu_ptr x,
-                                   uint32_t tokens) MP_MUST_CHECK;
-/* xn := norm(x), and for a layer without experts x += ffn(xn) */
-enum mp_status mp_device_dense(struct mp_device *device, uint32_t layer,
-                               uint32_t tokens) MP_MUST_CHECK;
-enum mp_status mp_device_head(struct mp_device *device, uint32_t wanted) MP_MUST_CHECK;
-/* For the host: the logits, or the tokens that are sampled from them. */
-enum mp_status mp_device_result(struct mp_device *device, uint32_t wanted) MP_MUST_CHECK;
-
-/* Queue y (+)= w x (+ bias) for `tokens` tokens on the stream of the transformer. */
-enum mp_status mp_device_multiply(struct mp_device *device, const struct mp_view *w,
-                                  const float *bias, mp_cu_ptr x, mp_cu_ptr y, uint32_t tokens,
-                                  bool accumulate) MP_MUST_CHECK;
-/* Queue out := norm(x) w, both (tokens, H). */
-enum mp_status mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr x, const float *w,
-                              uint32_t tokens) MP_MUST_CHECK;
-/* Queue y (+)= down(silu(gate x) * up x). Uses state.gate and state.up. */
-enum mp_status mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, mp_cu_ptr x,
-                             mp_cu_ptr y, uint32_t tokens, bool accumulate) MP_MUST_CHECK;
-
-/* The operations of the step, from engine->step_ops; what they keep of a layer, for a new one. */
-void mp_device_fill_ops(struct mp_device *device);
-/* What the engine's costs list of the executors that there are becomes what is driven here.
- * in_place: the device can read the host tier. Before mp_device_start(). */
-void mp_device_list_executors(struct mp_device *device, bool in_place);
-void mp_device_open_layer(struct mp_device *device, uint32_t moe_layer);
-/* Give back host leases of work that was never handed over. */
-void mp_device_release_host(struct mp_device *device);
-
-/* Queue scores := softmax(router x). Always by the project's kernels: rounded inputs would choose
- * other experts. */
-enum mp_status mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_ptr x,
-                                mp_cu_ptr scores) MP_MUST_CHECK;
-/* Queue sum := the shared expert's part of a layer, where the model has one. */
-enum mp_status mp_device_shared(struct mp_device *device, uint32_t layer,
-                                uint32_t tokens) MP_MUST_CHECK;
-/* Queue x += what experts, by their (token, rank) results, and shared expert give, by state.weight.
+/*
+ * What they are made of, queued on the stream of the transformer. An error is kept, and nothing is
+ * queued behind it, until it is asked for; _finish() does, and waits for the stream.
  */
-enum mp_status mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_ptr rank,
-                                 uint32_t tokens) MP_MUST_CHECK;
-/* scores(tokens, experts) of MoE layer `target` for the residual stream x, on the host. */
-enum mp_status mp_device_gate_scores(struct mp_device *device, mp_cu_ptr x, uint32_t target,
-                                     float *scores) MP_MUST_CHECK;
+enum mp_status mp_device_status(struct mp_device *device) MP_MUST_CHECK;
+enum mp_status mp_device_finish(struct mp_device *device) MP_MUST_CHECK;
+void mp_device_launch(struct mp_device *device, enum mp_cuda_kernel kernel, const void *params);
+void mp_device_upload(struct mp_device *device, mp_cu_ptr dst, const void *src, uint64_t bytes);
+void mp_device_download(struct mp_device *device, void *dst, mp_cu_ptr src, uint64_t bytes);
+void mp_device_copy(struct mp_device *device, mp_cu_ptr dst, mp_cu_ptr src, uint64_t bytes);
+void mp_device_clear(struct mp_device *device, mp_cu_ptr dst, uint64_t bytes);
+
+struct mp_cuda_matmul mp_device_product(const struct mp_view *w, const float *bias, mp_cu_ptr x,
+                                        mp_cu_ptr y, uint32_t tokens, bool accumulate);
+/* y (+)= w x (+ bias) */
+void mp_device_multiply(struct mp_device *device, const struct mp_view *w, const float *bias,
+                        mp_cu_ptr x, mp_cu_ptr y, uint32_t tokens, bool accumulate);
+/* out := norm(x) w, both (tokens, H) */
+void mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr x, const float *w,
+                    uint32_t tokens);
+/* y (+)= down(silu(gate x) * up x); uses state.gate and state.up */
+void mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, mp_cu_ptr x, mp_cu_ptr y,
+                   bool accumulate);
+/* out(count, H) := rows (u32) of the table; zeros for what is not a row */
+void mp_device_gather(struct mp_device *device, const struct mp_view *table, mp_cu_ptr rows,
+                      mp_cu_ptr out, uint32_t count);
+/* Logits, or the tokens that are sampled from them, for the host; read: when they are there. */
+void mp_device_queue_result(struct mp_device *device, uint32_t wanted);
+void mp_device_read_result(struct mp_device *device, uint32_t wanted);
+
+/* device_moe.c: operations of a compute; router: scores := softmax(router x); gate: the same of
+ * xe := norm(x), to state.scores; combine: x += what experts, by their (token, rank) results, and
+ * shared expert give, by state.weight. */
+void mp_device_open_layer(struct mp_compute *c, uint32_t moe_layer);
+void mp_device_compute_router(struct mp_compute *c, uint32_t layer, enum mp_array in,
+                              const float *norm, float *scores);
+enum mp_status mp_device_read_scores(struct mp_compute *c, float *scores) MP_MUST_CHECK;
+void mp_device_shared(struct mp_compute *c, uint32_t layer);
+void mp_device_compute_combine(struct mp_compute *c, const float *weights);
+void mp_device_combine_done(struct mp_compute *c, const float *weights);
+void mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_cu_ptr scores);
+void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x, const float *norm);
+void mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_ptr rank);
+
+/* device_executors.c. What the engine's costs list of the executors that there are becomes what is
+ * driven here. in_place: the device can read the host tier. Before mp_device_start(). */
+void mp_device_list_executors(struct mp_device *device, bool in_place);
+/* Give back host leases of the layer in work. */
+void mp_device_release_host(struct mp_device *device);
 
 /*
  * device_lists.c. bytes: of the lists of a layer, at worst; false: more than any memory has. queue:
@@ -230,28 +220,9 @@ void mp_device_expert_gemm_close(struct mp_device *device);
 uint64_t mp_device_expert_gemm_bytes(const struct mp_engine_config *config);
 
 /*
- * device_partial.c. With policies; nothing is made, and nothing done, where no predictor asks for a
- * partial forward. begin: a layer is opened; note: this work has been queued; scores: those of
- * `target`, the MoE layer that follows, from what has been noted and from the shared expert.
+ * device_graph.c. With a pager, after mp_device_start(). `step`: the batch has been begun;
+ * *progress_p says what has been done of it.
  */
-enum mp_status mp_device_partial_create(struct mp_device *device) MP_MUST_CHECK;
-uint64_t mp_device_partial_bytes(const struct mp_engine_config *config); /* of device memory */
-void mp_device_partial_destroy(struct mp_device *device);
-void mp_device_partial_begin(struct mp_device *device);
-void mp_device_partial_note(struct mp_device *device, const struct mp_expert_work *work);
-enum mp_status mp_device_scores_partial(struct mp_device *device, uint32_t moe_layer,
-                                        uint32_t target, float *scores) MP_MUST_CHECK;
-
-/*
- * device_graph.c. With a pager, after mp_device_start(). `step`: the batch has been begun
- * (mp_device_begin()); *progress_p says what has been done of it.
- */
-struct mp_device_progress {
-    bool started;   /* else nothing was done */
-    bool complete;  /* everything, and the logits are here */
-    bool begun;     /* attention and norm of `layer` are done, too */
-    uint32_t layer; /* of the model: the host goes on from it */
-};
 struct mp_device_graph_counts {
     uint64_t replays, complete; /* of them without a miss */
 };
@@ -259,8 +230,8 @@ struct mp_device_graph_counts {
 enum mp_status mp_device_graphs_create(struct mp_device *device) MP_MUST_CHECK;
 uint64_t mp_device_graph_bytes(const struct mp_engine_config *config, uint32_t slices);
 void mp_device_graphs_destroy(struct mp_device *device);
-enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, uint32_t wanted,
-                                    struct mp_device_progress *progress_p) MP_MUST_CHECK;
+enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t wanted,
+                                    struct mp_forward_progress *progress_p) MP_MUST_CHECK;
 struct mp_device_graph_counts mp_device_graphs_counted(const struct mp_device *device);
 /*
  * For measuring: the graph of the last step of so many tokens once more, without pager and
@@ -283,8 +254,9 @@ struct mp_device_batch *mp_device_next_batch(struct mp_device_queue *queue);
 void mp_device_hand_over(struct mp_device_queue *queue);
 /* After an error: wait until no stream and no thread works any more. */
 void mp_device_settle(struct mp_device *device);
-/* needs(*count_p) := those of all batches that have ended; see struct mp_step_ops. */
-enum mp_status mp_device_ended(struct mp_device *device, bool wait, uint32_t *needs,
+/* Operations of a compute: needs(*count_p) := those of all batches that have ended. */
+enum mp_status mp_device_ended(struct mp_compute *c, bool wait, uint32_t *needs,
                                uint32_t *count_p) MP_MUST_CHECK;
+bool mp_device_any_ended(struct mp_compute *c);
 
 #endif

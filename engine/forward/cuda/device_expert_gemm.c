@@ -51,10 +51,10 @@ static enum mp_status make_scratch(struct mp_device *device)
     if (mp_gemm_tokens_min(device->gemm) == UINT32_MAX)
         return MP_OK;
     status = mp_gpu_alloc(device->gpu, scratch_bytes(c, c->model->hidden), "activations",
-                          &device->state.gemm_x);
+                          &device->gemm_x);
     if (status == MP_OK)
         status = mp_gpu_alloc(device->gpu, scratch_bytes(c, c->model->expert_ffn), "activations",
-                              &device->state.gemm_up);
+                              &device->gemm_up);
     if (status == MP_OK)
         return MP_OK;
     mp_device_expert_gemm_close(device);
@@ -74,9 +74,9 @@ enum mp_status mp_device_expert_gemm_open(struct mp_device *device)
 
 void mp_device_expert_gemm_close(struct mp_device *device)
 {
-    mp_gpu_free(device->gpu, device->state.gemm_x);
-    mp_gpu_free(device->gpu, device->state.gemm_up);
-    device->state.gemm_x = device->state.gemm_up = 0;
+    mp_gpu_free(device->gpu, device->gemm_x);
+    mp_gpu_free(device->gpu, device->gemm_up);
+    device->gemm_x = device->gemm_up = 0;
 }
 
 static enum mp_status multiply(struct mp_device *device, mp_cu_stream stream, enum mp_wtype type,
@@ -99,8 +99,8 @@ enum mp_status mp_device_expert_gemm(struct mp_device *device, struct mp_device_
     const uint32_t H = engine->config.model->hidden, F = expert->channels, rows = expert->count;
     const uint64_t place = queue == &device->queues[MP_GPU_DEVICE] ? 0 : 1;
     const uint64_t first = place * engine->config.tokens_max * sizeof(float);
-    const mp_cu_ptr x = s->gemm_x + first * H;
-    const mp_cu_ptr up = s->gemm_up + first * engine->config.model->expert_ffn;
+    const mp_cu_ptr x = device->gemm_x + first * H;
+    const mp_cu_ptr up = device->gemm_up + first * engine->config.model->expert_ffn;
     const struct mp_cuda_rows in = { row, s->xn, x, rows, H, engine->shape.top_k, 0 };
     const struct mp_cuda_rows out = { row, x, s->rank, rows, H, 1, expert->accumulate };
     const struct mp_cuda_matmul steps[] = {

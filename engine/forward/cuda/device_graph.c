@@ -53,11 +53,6 @@ static bool can_use_graphs(const struct mp_engine *engine)
            c->model->experts <= EXPERTS_MAX && same_types(engine);
 }
 
-static uint32_t slices_of(const struct mp_device *device)
-{
-    return device->engine->config.weights->slices.count;
-}
-
 static uint32_t tokens_of(const struct mp_engine_config *c)
 {
     return c->sequences < MP_DEVICE_FEW_TOKENS ? c->sequences : MP_DEVICE_FEW_TOKENS;
@@ -96,7 +91,7 @@ static enum mp_status make_memory(struct mp_device *device, struct mp_device_gra
                                             &g->misses, &g->scores, &g->x };
     uint64_t bytes[THERE_COUNT];
 
-    measure(&device->engine->config, slices_of(device), bytes);
+    measure(&device->engine->config, mp_device_slices(device), bytes);
     const struct {
         void **address_p;
         uint64_t bytes;
@@ -164,122 +159,6 @@ struct mp_device_graph_counts mp_device_graphs_counted(const struct mp_device *d
     return device->graphs != NULL ? device->graphs->counts : none;
 }
 
-/* ---- what the graph is made of */
-
-static enum mp_status queue_choice(struct mp_device *device, uint32_t moe_layer, uint32_t tokens)
-{
-    const struct mp_device_graphs *g = device->graphs;
-    const struct mp_shape *shape = &device->engine->shape;
-    const mp_cu_ptr scores =
-        g->scores + (uint64_t)moe_layer * tokens * shape->experts * sizeof(float);
-    const struct mp_cuda_top_k top_k = {
-        .scores = scores,
-        .expert = g->expert,
-        .weight = device->state.weight,
-        .experts = shape->experts,
-        .top_k = shape->top_k,
-        .tokens = tokens,
-    };
-    /* Where the routing is given, the router's work is done all the same, for the time it takes. */
-    enum mp_status status =
-        mp_device_router(device, device->engine->layer_of[moe_layer], device->state.xn,
-                         device->engine->config.route_from != NULL ? device->state.scores : scores);
-
-    return status == MP_OK
-               ? mp_gpu_launch(device->gpu, mp_device_stream(device), MP_CUDA_KERNEL_top_k, &top_k)
-               : status;
-}
-
-/* work := the chosen experts' slices of one number that are resident. */
-static enum mp_status queue_resolve(struct mp_device *device, uint32_t moe_layer, uint32_t slice,
-                                    uint32_t tokens)
-{
-    const struct mp_device_graphs *g = device->graphs;
-    const struct mp_shape *shape = &device->engine->shape;
-    const uint64_t list = (uint64_t)moe_layer * slices_of(device) + slice;
-    const struct mp_cuda_resolve params = {
-        .expert = g->expert,
-        .table = g->table + list * shape->experts * sizeof(struct mp_cuda_place_of),
-        .work = g->work,
-        .row = g->row,
-        .misses = g->misses + list * sizeof(uint32_t),
-        .experts = shape->experts,
-        .top_k = shape->top_k,
-        .tokens = tokens,
-        .channels = (uint32_t)mp_slices_channels(&device->engine->config.weights->slices, slice),
-        .accumulate = slice > 0,
-    };
-
-    return mp_gpu_launch(device->gpu, mp_device_stream(device), MP_CUDA_KERNEL_resolve, &params);
-}
-
-static enum mp_status queue_experts(struct mp_device *device, uint32_t slice, uint32_t tokens)
-{
-    const struct mp_device_graphs *g = device->graphs;
-    const struct mp_model_config *m = device->engine->config.model;
-    const struct mp_device_state *s = &device->state;
-    const struct mp_cuda_experts params = {
-        .work = g->work,
-        .row = g->row,
-        .x = s->xn,
-        .act = s->act,
-        .rank = s->rank,
-        .type = g->type,
-        .works = m->experts,
-        .hidden = m->hidden,
-        .channels = (uint32_t)mp_slices_channels(&device->engine->config.weights->slices, slice),
-        .top_k = device->engine->shape.top_k,
-        .x_stride = m->hidden,
-        .rows_max = tokens,
-    };
-    enum mp_status status = mp_gpu_launch(device->gpu, mp_device_stream(device),
-                                          mp_cuda_type(g->type)->experts_up, &params);
-
-    if (status == MP_OK)
-        status = mp_gpu_launch(device->gpu, mp_device_stream(device),
-                               mp_cuda_type(g->type)->experts_down, &params);
-    return status;
-}
-
-static enum mp_status queue_layer(struct mp_device *device, uint32_t layer, uint32_t tokens)
-{
-    const struct mp_model_config *m = device->engine->config.model;
-    const uint32_t moe_layer = device->engine->moe_layer[layer];
-    const uint64_t bytes = (uint64_t)tokens * m->hidden * sizeof(float);
-    enum mp_status status = mp_device_attention(device, layer, device->state.x, tokens);
-
-    if (status == MP_OK)
-        status = mp_device_dense(device, layer, tokens);
-    if (status != MP_OK || !m->is_moe[layer])
-        return status;
-    status = mp_gpu_copy(device->gpu, mp_device_stream(device),
-                         device->graphs->x + moe_layer * bytes, device->state.x, bytes);
-    if (status == MP_OK)
-        status = queue_choice(device, moe_layer, tokens);
-    if (status == MP_OK)
-        status = mp_device_shared(device, layer, tokens);
-    for (uint32_t slice = 0; slice < slices_of(device) && status == MP_OK; slice++) {
-        status = queue_resolve(device, moe_layer, slice, tokens);
-        if (status == MP_OK)
-            status = queue_experts(device, slice, tokens);
-    }
-    if (status == MP_OK)
-        status = mp_device_combine(device, device->state.x, device->state.rank, tokens);
-    return status;
-}
-
-static enum mp_status queue_step(struct mp_device *device, uint32_t tokens)
-{
-    const uint32_t layers = device->engine->config.model->layers;
-    enum mp_status status = mp_device_embed(device, tokens);
-
-    for (uint32_t layer = 0; layer < layers && status == MP_OK; layer++)
-        status = queue_layer(device, layer, tokens);
-    if (status == MP_OK)
-        status = mp_device_head(device, tokens);
-    return status;
-}
-
 static enum mp_status capture(struct mp_device *device, uint32_t tokens)
 {
     mp_cu_graph_exec exec = NULL;
@@ -290,7 +169,7 @@ static enum mp_status capture(struct mp_device *device, uint32_t tokens)
     status = mp_gpu_capture_begin(device->gpu, mp_device_stream(device));
     if (status != MP_OK)
         return status;
-    status = queue_step(device, tokens);
+    status = mp_device_graph_queue(device);
     first = *mp_error_last();
     ended = mp_gpu_capture_end(device->gpu, mp_device_stream(device), &exec);
     if (status == MP_OK) {
@@ -334,14 +213,13 @@ static void find_places(const struct mp_engine *engine, uint32_t slices,
 }
 
 /* The table on the device becomes that of g->places. */
-static enum mp_status send_table(struct mp_device *device)
+static void send_table(struct mp_device *device)
 {
     struct mp_device_graphs *g = device->graphs;
     const struct mp_shape *shape = &device->engine->shape;
-    const uint64_t units = (uint64_t)shape->layers * shape->experts * slices_of(device);
+    const uint64_t units = (uint64_t)shape->layers * shape->experts * mp_device_slices(device);
 
-    return mp_gpu_upload(device->gpu, mp_device_stream(device), g->table, g->places,
-                         units * sizeof(g->places[0]));
+    mp_device_upload(device, g->table, g->places, units * sizeof(g->places[0]));
 }
 
 /* Where every resident expert is, on the device. Nothing has moved as long as the space's
@@ -355,58 +233,67 @@ static enum mp_status update_table(struct mp_device *device)
 
     if (g->known && g->generation == generation)
         return MP_OK;
-    find_places(engine, slices_of(device), g->places);
+    find_places(engine, mp_device_slices(device), g->places);
     g->generation = generation;
-    status = send_table(device);
+    send_table(device);
+    status = mp_device_status(device);
     g->known = status == MP_OK;
     return status;
 }
 
 /* Scores of every layer, where they are given and not computed. */
-static enum mp_status give_scores(struct mp_device *device, uint64_t count)
+static void give_scores(struct mp_device *device, uint64_t count)
 {
     struct mp_device_graphs *g = device->graphs;
     const struct mp_engine *engine = device->engine;
 
     for (uint32_t l = 0; l < engine->shape.layers; l++)
         mp_route_from_scores(engine->config.route_from, engine->batch, l, g->seen + l * count);
-    return mp_gpu_upload(device->gpu, mp_device_stream(device), g->scores, g->seen,
-                         engine->shape.layers * count * sizeof(float));
+    mp_device_upload(device, g->scores, g->seen, engine->shape.layers * count * sizeof(float));
+}
+
+/* The graph, or what it would be made of. */
+static enum mp_status run_step(struct mp_device *device)
+{
+    const mp_cu_graph_exec exec = device->graphs->execs[device->engine->tokens];
+    const enum mp_status status = mp_device_status(device);
+
+    if (status != MP_OK)
+        return status;
+    return exec != NULL ? mp_gpu_replay(device->gpu, mp_device_stream(device), exec)
+                        : mp_device_graph_queue(device);
 }
 
 /* The ids have been uploaded. All that the host wants to know comes back with one wait. */
-static enum mp_status replay(struct mp_device *device, uint32_t tokens)
+static enum mp_status replay(struct mp_device *device)
 {
     struct mp_device_graphs *g = device->graphs;
     const struct mp_engine *engine = device->engine;
-    const uint64_t L = engine->shape.layers, E = engine->shape.experts;
-    const mp_cu_stream stream = mp_device_stream(device);
+    const uint64_t L = engine->shape.layers,
+                   count = (uint64_t)engine->tokens * engine->shape.experts;
     const bool given = engine->config.route_from != NULL;
     enum mp_status status = update_table(device);
 
-    if (status == MP_OK && given)
-        status = give_scores(device, tokens * E);
-    if (status == MP_OK)
-        status = g->execs[tokens] != NULL ? mp_gpu_replay(device->gpu, stream, g->execs[tokens])
-                                          : queue_step(device, tokens);
-    if (status == MP_OK)
-        status = mp_gpu_download(device->gpu, stream, g->missed, g->misses,
-                                 L * slices_of(device) * sizeof(uint32_t));
-    if (status == MP_OK && !given)
-        status = mp_gpu_download(device->gpu, stream, g->seen, g->scores,
-                                 L * tokens * E * sizeof(float));
-    if (status == MP_OK)
-        status = mp_device_result(device, tokens);
-    if (status == MP_OK)
-        status = mp_gpu_finish(device->gpu, stream);
-    return status;
+    if (status != MP_OK)
+        return status;
+    if (given)
+        give_scores(device, count);
+    status = run_step(device);
+    if (status != MP_OK)
+        return status;
+    mp_device_download(device, g->missed, g->misses,
+                       L * mp_device_slices(device) * sizeof(uint32_t));
+    if (!given)
+        mp_device_download(device, g->seen, g->scores, L * count * sizeof(float));
+    mp_device_queue_result(device, engine->tokens);
+    return mp_device_finish(device);
 }
 
 /* MoE layers that the device did alone, from the start. */
 static uint32_t count_done(const struct mp_device *device)
 {
     const struct mp_device_graphs *g = device->graphs;
-    const uint32_t S = slices_of(device), lists = device->engine->shape.layers * S;
+    const uint32_t S = mp_device_slices(device), lists = device->engine->shape.layers * S;
     uint32_t i = 0;
 
     while (i < lists && g->missed[i] == 0)
@@ -458,45 +345,48 @@ static void make_graph(struct mp_device *device, uint32_t tokens)
 
 /* The device did `done` MoE layers, of which policies have been notified up to `notified`: from
  * where the host goes on. */
-static enum mp_status find_rest(struct mp_device *device, uint32_t done, uint32_t notified,
-                                struct mp_device_progress *progress_p)
+static void find_rest(struct mp_device *device, uint32_t done, uint32_t notified,
+                      struct mp_forward_progress *progress_p)
 {
     const struct mp_engine *engine = device->engine;
-    struct mp_device_progress progress = { .started = true };
-    enum mp_status status = MP_OK;
+    struct mp_forward_progress progress = { .started = true };
 
     if (device->graphs->taken) {
         progress.layer = engine->layer_of[notified - 1] + 1;
     } else if (done < engine->shape.layers) {
         progress.layer = engine->layer_of[done];
         progress.begun = true;
-        status = mp_device_graph_resume(device, done);
+        mp_device_graph_resume(device, done);
     } else {
         progress.complete = true;
+        mp_device_read_result(device, engine->tokens);
     }
     *progress_p = progress;
-    return status;
 }
 
-enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t tokens, uint32_t wanted,
-                                    struct mp_device_progress *progress_p)
+enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t wanted,
+                                    struct mp_forward_progress *progress_p)
 {
     struct mp_device_graphs *g = device->graphs;
+    const uint32_t tokens = device->engine->tokens;
     uint32_t done, notified;
     enum mp_status status;
 
-    *progress_p = (struct mp_device_progress){ .started = false };
+    *progress_p = (struct mp_forward_progress){ .started = false };
     if (!is_tried(g, tokens, wanted))
         return MP_OK;
     make_graph(device, tokens);
-    status = replay(device, tokens); /* fails where the capture lost the device */
+    status = replay(device); /* fails where the capture lost the device */
     if (status != MP_OK)
         return status;
     g->warm[tokens] = true;
     done = count_done(device);
     status = mp_device_graph_notify(device, done, &notified);
+    if (status != MP_OK)
+        return status;
     count_step(g, done == device->engine->shape.layers && !g->taken);
-    return status == MP_OK ? find_rest(device, done, notified, progress_p) : status;
+    find_rest(device, done, notified, progress_p);
+    return MP_OK;
 }
 
 enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
@@ -505,23 +395,22 @@ enum mp_status mp_device_graph_again(struct mp_device *device, uint32_t tokens,
     struct mp_device_graphs *g = device->graphs;
     const struct mp_engine *engine = device->engine;
     const uint64_t count = (uint64_t)engine->shape.layers * engine->shape.experts;
-    const mp_cu_stream stream = mp_device_stream(device);
-    enum mp_status status = MP_OK;
+    enum mp_status status;
 
     if (g == NULL || tokens > MP_DEVICE_FEW_TOKENS || g->execs[tokens] == NULL)
         return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "no graph of %u tokens", tokens);
     if (places != NULL) {
-        mp_assert(slices_of(device) == 1);
+        mp_assert(mp_device_slices(device) == 1);
         memcpy(g->places, places, count * sizeof(g->places[0]));
         g->known = false;
-        status = send_table(device);
+        send_table(device);
     }
+    status = mp_device_status(device);
     if (status == MP_OK)
-        status = mp_gpu_replay(device->gpu, stream, g->execs[tokens]);
-    if (status == MP_OK)
-        status = mp_gpu_download(device->gpu, stream, engine->state.logits, device->state.logits,
-                                 (uint64_t)tokens * engine->config.model->vocab * sizeof(float));
-    if (status == MP_OK)
-        status = mp_gpu_finish(device->gpu, stream);
-    return status;
+        status = mp_gpu_replay(device->gpu, mp_device_stream(device), g->execs[tokens]);
+    if (status != MP_OK)
+        return status;
+    mp_device_download(device, engine->state.logits, device->state.logits,
+                       (uint64_t)tokens * engine->config.model->vocab * sizeof(float));
+    return mp_device_finish(device);
 }

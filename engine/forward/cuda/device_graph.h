@@ -3,8 +3,8 @@
 
 #include "engine/forward/cuda/device.h"
 
-/* What device_graph.c (steps that the device does alone) and device_graph_notify.c (what pager and
- * policies are notified of) share. */
+/* What device_graph.c (steps that the device does alone), device_graph_pass.c (what they are made
+ * of) and device_graph_notify.c (what pager and policies are notified of) share. */
 
 /* N: MP_DEVICE_FEW_TOKENS or less; L: MoE layers; S: slices of an expert. */
 struct mp_device_graphs {
@@ -31,21 +31,23 @@ struct mp_device_graphs {
     uint64_t generation;
 
     /* Of a host-driven step. */
-    struct mp_step_ops host;
+    struct mp_step_ops host_ops;
     struct mp_step_executor host_executors[MP_EXECUTORS_MAX];
-    bool taken;              /* the layer in work is the host's now */
-    struct mp_error trouble; /* while it was taken over */
+    bool taken; /* the layer in work is the host's now */
 
     uint32_t rest, pause; /* steps that the host drives yet, and after the next miss */
     struct mp_device_graph_counts counts;
 };
+
+/* The batch in work from its ids to its logits, queued. */
+enum mp_status mp_device_graph_queue(struct mp_device *device) MP_MUST_CHECK;
 
 /* Pager and policies are notified of the first `done` MoE layers, or up to and with the first that
  * the host has taken over (graphs->taken): *notified_p of them. */
 enum mp_status mp_device_graph_notify(struct mp_device *device, uint32_t done,
                                       uint32_t *notified_p) MP_MUST_CHECK;
 
-/* After a replay: the device is again where attention and norm of the layer have ended. */
-enum mp_status mp_device_graph_resume(struct mp_device *device, uint32_t moe_layer) MP_MUST_CHECK;
+/* After a replay, queued: the device is again where attention and norm of the layer have ended. */
+void mp_device_graph_resume(struct mp_device *device, uint32_t moe_layer);
 
 #endif

@@ -21,15 +21,13 @@ static mp_cu_ptr kept_x(const struct mp_device *device, uint32_t moe_layer)
            (uint64_t)moe_layer * engine->tokens * engine->config.model->hidden * sizeof(float);
 }
 
-enum mp_status mp_device_graph_resume(struct mp_device *device, uint32_t moe_layer)
+void mp_device_graph_resume(struct mp_device *device, uint32_t moe_layer)
 {
     const struct mp_engine *engine = device->engine;
-    enum mp_status status = mp_gpu_copy(
-        device->gpu, mp_device_stream(device), device->state.x, kept_x(device, moe_layer),
-        (uint64_t)engine->tokens * engine->config.model->hidden * sizeof(float));
 
-    return status == MP_OK ? mp_device_dense(device, engine->layer_of[moe_layer], engine->tokens)
-                           : status;
+    mp_device_copy(device, device->state.x, kept_x(device, moe_layer),
+                   (uint64_t)engine->tokens * engine->config.model->hidden * sizeof(float));
+    mp_engine_dense(&device->compute, engine->layer_of[moe_layer], MP_ARRAY_XN, MP_ARRAY_X);
 }
 
 static void give_seen_scores(struct mp_device *device, uint32_t moe_layer, float *scores)
@@ -44,10 +42,26 @@ static enum mp_status done_scores(void *ctx, uint32_t moe_layer, float *scores)
 {
     struct mp_engine *engine = ctx;
 
-    mp_device_open_layer(engine->device, moe_layer);
+    mp_engine_open_layer(engine, moe_layer);
     give_seen_scores(engine->device, moe_layer, scores);
     engine->scores = scores;
     return MP_OK;
+}
+
+static enum mp_status gate_scores(struct mp_device *device, uint32_t moe_layer, uint32_t target,
+                                  float *scores)
+{
+    struct mp_engine *engine = device->engine;
+    const uint64_t start_ns = mp_clock_now_ns(engine->config.clock);
+    const uint32_t layer = engine->layer_of[target];
+    enum mp_status status;
+
+    mp_device_gate(device, layer, kept_x(device, moe_layer),
+                   device->weights.layers[layer].ffn_norm);
+    status = mp_device_read_scores(&device->compute, scores);
+    if (status == MP_OK)
+        mp_engine_note_predicted(engine, start_ns);
+    return status;
 }
 
 /* With all experts there, the next layer run ahead of time is that layer itself. The normed input
@@ -59,21 +73,18 @@ static enum mp_status done_source_scores(void *ctx, uint32_t moe_layer, uint32_t
     struct mp_device *device = engine->device;
     const enum mp_score_source speaks =
         mp_engine_source_of(engine, moe_layer, target_layer, source);
-    enum mp_status status = MP_OK;
 
     if (speaks == MP_SCORES_GATE)
-        return mp_device_gate_scores(device, kept_x(device, moe_layer), target_layer, scores);
+        return gate_scores(device, moe_layer, target_layer, scores);
     if (speaks == MP_SCORES_PARTIAL) {
         give_seen_scores(device, target_layer, scores);
         return MP_OK;
     }
     if (!engine->predict.input_here)
-        status = mp_device_norm(device, device->state.xn, kept_x(device, moe_layer),
-                                device->weights.layers[engine->layer_of[moe_layer]].ffn_norm,
-                                engine->tokens);
-    return status == MP_OK
-               ? device->graphs->host.source_scores(ctx, moe_layer, target_layer, source, scores)
-               : status;
+        mp_device_norm(device, device->state.xn, kept_x(device, moe_layer),
+                       device->weights.layers[engine->layer_of[moe_layer]].ffn_norm,
+                       engine->tokens);
+    return device->graphs->host_ops.source_scores(ctx, moe_layer, target_layer, source, scores);
 }
 
 static enum mp_status done_shared(void *ctx, uint32_t moe_layer)
@@ -85,26 +96,24 @@ static enum mp_status done_shared(void *ctx, uint32_t moe_layer)
 
 static void drive_by_host(struct mp_device *device)
 {
-    device->ops = device->graphs->host;
-    memcpy(device->executors, device->graphs->host_executors, sizeof(device->executors));
+    device->engine->step_ops = device->graphs->host_ops;
+    memcpy(device->compute.executors, device->graphs->host_executors,
+           sizeof(device->compute.executors));
 }
 
-/* From here on the layer in work is the host's. An error of it waits until the step has ended. */
+/* From here on the layer in work is the host's. */
 static void take_over(struct mp_device *device, uint32_t moe_layer)
 {
-    struct mp_device_graphs *g = device->graphs;
-
-    g->taken = true;
+    device->graphs->taken = true;
     drive_by_host(device);
-    if (mp_device_graph_resume(device, moe_layer) != MP_OK)
-        g->trouble = *mp_error_last();
+    mp_device_graph_resume(device, moe_layer);
 }
 
 /* Somebody else than the device is to compute. */
 static bool done_take(void *ctx, uint32_t moe_layer, uint32_t expert)
 {
     const struct mp_device_queue *queue = ctx;
-    const struct mp_step_executor *executor = &queue->device->executors[queue->executor];
+    const struct mp_step_executor *executor = &queue->device->compute.executors[queue->executor];
 
     take_over(queue->device, moe_layer);
     return executor->take(executor->ctx, moe_layer, expert);
@@ -132,17 +141,19 @@ static enum mp_status done_combine(void *ctx, uint32_t moe_layer, const uint32_t
 static void drive_by_graph(struct mp_device *device)
 {
     struct mp_device_graphs *g = device->graphs;
+    struct mp_step_ops *ops = &device->engine->step_ops;
+    struct mp_step_executor *executors = device->compute.executors;
 
-    g->host = device->ops;
-    memcpy(g->host_executors, device->executors, sizeof(device->executors));
-    device->ops.scores = done_scores;
-    device->ops.source_scores = done_source_scores;
-    device->ops.shared = done_shared;
-    device->ops.combine = done_combine;
+    g->host_ops = *ops;
+    memcpy(g->host_executors, executors, sizeof(g->host_executors));
+    ops->scores = done_scores;
+    ops->source_scores = done_source_scores;
+    ops->shared = done_shared;
+    ops->combine = done_combine;
     for (uint32_t x = 0; x < device->engine->costs.executor_count; x++) {
-        device->executors[x].begin = done_experts;
-        if (device->executors[x].take != NULL)
-            device->executors[x].take = done_take;
+        executors[x].begin = done_experts;
+        if (executors[x].take != NULL)
+            executors[x].take = done_take;
     }
 }
 
@@ -153,14 +164,10 @@ enum mp_status mp_device_graph_notify(struct mp_device *device, uint32_t done, u
     uint32_t l;
 
     g->taken = false;
-    g->trouble.status = MP_OK;
     drive_by_graph(device);
     for (l = 0; l < done && status == MP_OK && !g->taken; l++)
         status = mp_step_layer(device->engine->step, l, device->engine->tokens);
     drive_by_host(device);
     *notified_p = l;
-    if (status != MP_OK || g->trouble.status == MP_OK)
-        return status;
-    mp_error_set(&g->trouble);
-    return g->trouble.status;
+    return status;
 }

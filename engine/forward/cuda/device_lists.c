@@ -1,6 +1,6 @@
 /*
  * Work lists: which experts the kernels of a MoE layer compute, with whose rows. Who computes an
- * expert was decided before (device_step.c).
+ * expert was decided before (device_executors.c).
  *
  * All lists of a layer stand one behind the other in one buffer, rows of activations likewise, so
  * executors never share a place and nothing is used again before the layer is over.
@@ -23,16 +23,22 @@ bool mp_device_list_bytes(const struct mp_engine_config *c, uint32_t slices, uin
            mp_add_u64(works, rows, bytes_p) && mp_round_up_u64(*bytes_p, 256, bytes_p);
 }
 
+/* Where the next list is written on the host. */
+static void *list_here(const struct mp_device *device)
+{
+    return (char *)device->engine->state.list + device->list_used;
+}
+
 /* Place for `bytes` of a layer's lists on the device, where they are brought from their place on
  * the host. */
 static enum mp_status send_list(struct mp_device *device, struct mp_device_queue *queue,
                                 uint64_t bytes, uint64_t *at_p)
 {
-    const uint64_t at = device->list_used;
+    const void *here = list_here(device);
 
-    *at_p = device->state.list + at;
+    *at_p = device->state.list + device->list_used;
     device->list_used += (bytes + LIST_ALIGN - 1) / LIST_ALIGN * LIST_ALIGN;
-    return mp_gpu_upload(device->gpu, queue->stream, *at_p, device->list + at, bytes);
+    return mp_gpu_upload(device->gpu, queue->stream, *at_p, here, bytes);
 }
 
 /* Launch a list of experts of one type, which stands on the host at `list_used`. */
@@ -109,7 +115,7 @@ static enum mp_status launch_gemm(struct mp_device *device, struct mp_device_que
     enum mp_status status;
     uint64_t row;
 
-    (void)list_rows(device, work, (uint32_t *)(device->list + device->list_used));
+    (void)list_rows(device, work, list_here(device));
     status = send_list(device, queue, expert.count * sizeof(uint32_t), &row);
     device->act_used += (uint64_t)expert.count * expert.channels;
     return status == MP_OK ? mp_device_expert_gemm(device, queue, type, &expert, row, act) : status;
@@ -121,7 +127,7 @@ static enum mp_status launch_slice(struct mp_device *device, struct mp_device_qu
                                    uint32_t slice)
 {
     const struct mp_expert_work *works = device->work + batch->first;
-    struct mp_cuda_expert *list = (void *)(device->list + device->list_used);
+    struct mp_cuda_expert *list = list_here(device);
     struct mp_cuda_experts params = { .works = 0 };
     uint32_t rows = 0, *row;
     enum mp_status status;
@@ -157,7 +163,7 @@ static enum mp_status launch_slice(struct mp_device *device, struct mp_device_qu
 enum mp_status mp_device_queue_batch(struct mp_device *device, struct mp_device_queue *queue,
                                      const struct mp_device_batch *batch)
 {
-    const uint32_t slices = device->engine->config.weights->slices.count;
+    const uint32_t slices = mp_device_slices(device);
     enum mp_status status = mp_gpu_record(device->gpu, batch->start, queue->stream);
 
     for (unsigned type = 0; type < MP_WTYPE_COUNT; type++) {

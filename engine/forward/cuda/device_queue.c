@@ -118,7 +118,7 @@ static void note_cost_locked(struct mp_device_queue *queue, const struct mp_devi
                              uint64_t ns)
 {
     struct mp_executor *cost = &queue->device->measured.executors[queue->executor];
-    const uint32_t slices = queue->device->engine->config.weights->slices.count;
+    const uint32_t slices = mp_device_slices(queue->device);
 
     mp_assert_held(&queue->device->lock);
     /* The way there and back is a cost of its own. */
@@ -256,9 +256,9 @@ static bool is_waiting_locked(const struct mp_device *device)
            (working && device->engine->config.deterministic);
 }
 
-enum mp_status mp_device_ended(struct mp_device *device, bool wait, uint32_t *needs,
-                               uint32_t *count_p)
+enum mp_status mp_device_ended(struct mp_compute *c, bool wait, uint32_t *needs, uint32_t *count_p)
 {
+    struct mp_device *device = mp_device_of(c);
     enum mp_status status;
     uint32_t count;
 
@@ -277,6 +277,15 @@ enum mp_status mp_device_ended(struct mp_device *device, bool wait, uint32_t *ne
     mp_unlock(&device->lock);
     *count_p = count;
     return status;
+}
+
+bool mp_device_any_ended(struct mp_compute *c)
+{
+    struct mp_device *device = mp_device_of(c);
+
+    /* A deterministic run looks for ended work only when nothing else is left to wait for. */
+    return !device->engine->config.deterministic &&
+           atomic_load_explicit(&device->ended_count, memory_order_acquire) > 0;
 }
 
 static enum mp_status open_events(struct mp_device_queue *queue)

@@ -1,0 +1,441 @@
+/*
+ * The device's operations of a compute, each queued on the stream of the transformer: the table of
+ * all of them, and those that every layer has. What a MoE layer adds is in device_moe.c, in what
+ * order they are queued in forward.c.
+ *
+ * The first error of an operation is kept, and what follows it queues nothing, until somebody asks
+ * (mp_device_status()): once per layer.
+ */
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/forward/cuda/device.h"
+#include "vmm/base/error.h"
+
+#define LONG_CONTEXT 1024u
+
+/* ---- queueing: nothing happens behind an error */
+
+static void keep(struct mp_device *device, enum mp_status status)
+{
+    if (status != MP_OK)
+        device->trouble = *mp_error_last();
+}
+
+static bool works(const struct mp_device *device)
+{
+    return device->trouble.status == MP_OK;
+}
+
+enum mp_status mp_device_status(struct mp_device *device)
+{
+    const enum mp_status status = device->trouble.status;
+
+    if (status != MP_OK)
+        mp_error_set(&device->trouble);
+    device->trouble.status = MP_OK;
+    return status;
+}
+
+enum mp_status mp_device_finish(struct mp_device *device)
+{
+    const enum mp_status status = mp_device_status(device);
+
+    return status == MP_OK ? mp_gpu_finish(device->gpu, mp_device_stream(device)) : status;
+}
+
+void mp_device_launch(struct mp_device *device, enum mp_cuda_kernel kernel, const void *params)
+{
+    if (works(device))
+        keep(device, mp_gpu_launch(device->gpu, mp_device_stream(device), kernel, params));
+}
+
+void mp_device_upload(struct mp_device *device, mp_cu_ptr dst, const void *src, uint64_t bytes)
+{
+    if (works(device))
+        keep(device, mp_gpu_upload(device->gpu, mp_device_stream(device), dst, src, bytes));
+}
+
+void mp_device_download(struct mp_device *device, void *dst, mp_cu_ptr src, uint64_t bytes)
+{
+    if (works(device))
+        keep(device, mp_gpu_download(device->gpu, mp_device_stream(device), dst, src, bytes));
+}
+
+void mp_device_copy(struct mp_device *device, mp_cu_ptr dst, mp_cu_ptr src, uint64_t bytes)
+{
+    if (works(device))
+        keep(device, mp_gpu_copy(device->gpu, mp_device_stream(device), dst, src, bytes));
+}
+
+void mp_device_clear(struct mp_device *device, mp_cu_ptr dst, uint64_t bytes)
+{
+    if (works(device))
+        keep(device, mp_gpu_clear(device->gpu, mp_device_stream(device), dst, bytes));
+}
+
+/* ---- on any addresses */
+
+static uint64_t address(const void *on_device)
+{
+    return (uintptr_t)on_device;
+}
+
+struct mp_cuda_matmul mp_device_product(const struct mp_view *w, const float *bias, mp_cu_ptr x,
+                                        mp_cu_ptr y, uint32_t tokens, bool accumulate)
+{
+    return (struct mp_cuda_matmul){
+        .w = address(w->data),
+        .x = x,
+        .y = y,
+        .bias = address(bias),
+        .type = w->type,
+        .rows = (uint32_t)w->rows,
+        .cols = (uint32_t)w->cols,
+        .tokens = tokens,
+        .w_stride = (uint32_t)w->cols,
+        .x_stride = (uint32_t)w->cols,
+        .y_stride = (uint32_t)w->rows,
+        .accumulate = accumulate,
+    };
+}
+
+void mp_device_multiply(struct mp_device *device, const struct mp_view *w, const float *bias,
+                        mp_cu_ptr x, mp_cu_ptr y, uint32_t tokens, bool accumulate)
+{
+    const struct mp_cuda_matmul params = mp_device_product(w, bias, x, y, tokens, accumulate);
+
+    if (works(device))
+        keep(device, mp_gemm_matmul(device->gemm, mp_device_stream(device), &params));
+}
+
+void mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr x, const float *w,
+                    uint32_t tokens)
+{
+    const struct mp_model_config *m = device->engine->config.model;
+    const struct mp_cuda_rmsnorm params = {
+        .x = x,
+        .w = address(w),
+        .out = out,
+        .width = m->hidden,
+        .tokens = tokens,
+        .x_stride = m->hidden,
+        .out_stride = m->hidden,
+        .eps = m->norm_eps,
+    };
+
+    mp_device_launch(device, MP_CUDA_KERNEL_rmsnorm, &params);
+}
+
+void mp_device_ffn(struct mp_device *device, const struct mp_ffn *ffn, mp_cu_ptr x, mp_cu_ptr y,
+                   bool accumulate)
+{
+    const struct mp_device_state *s = &device->state;
+    const uint32_t tokens = device->engine->tokens;
+    const struct mp_cuda_silu_mul silu = { s->gate, s->up, (uint64_t)tokens * ffn->gate.rows };
+
+    mp_device_multiply(device, &ffn->gate, NULL, x, s->gate, tokens, false);
+    mp_device_multiply(device, &ffn->up, NULL, x, s->up, tokens, false);
+    mp_device_launch(device, MP_CUDA_KERNEL_silu_mul, &silu);
+    mp_device_multiply(device, &ffn->down, NULL, s->gate, y, tokens, accumulate);
+}
+
+void mp_device_gather(struct mp_device *device, const struct mp_view *table, mp_cu_ptr rows,
+                      mp_cu_ptr out, uint32_t count)
+{
+    const struct mp_cuda_embed params = {
+        .table = address(table->data),
+        .token = rows,
+        .x = out,
+        .type = table->type,
+        .width = device->engine->config.model->hidden,
+        .tokens = count,
+        .vocab = (uint32_t)table->rows,
+    };
+
+    mp_device_launch(device, MP_CUDA_KERNEL_embed, &params);
+}
+
+/* ---- the batch */
+
+/* Where state.ids begins with numbers of one kind: of tokens, then of those that want logits. */
+enum ids { TOKEN, SEQUENCE, POSITION, WANTED, UNIFORM, SAMPLED };
+
+static size_t ids_at(const struct mp_device *device, enum ids kind)
+{
+    const struct mp_engine_config *c = &device->engine->config;
+    const size_t of_tokens = kind < WANTED ? kind : WANTED;
+
+    return of_tokens * c->tokens_max + (kind - of_tokens) * c->sequences;
+}
+
+static mp_cu_ptr ids_there(const struct mp_device *device, enum ids kind)
+{
+    return device->state.ids + ids_at(device, kind) * sizeof(uint32_t);
+}
+
+static uint32_t *ids_here(const struct mp_device *device, enum ids kind)
+{
+    return device->engine->state.ids + ids_at(device, kind);
+}
+
+/* The numbers of the wanted tokens go over, too, and random ones where the device samples. */
+static void begin(struct mp_compute *c, const struct mp_batch *batch, uint32_t wanted)
+{
+    struct mp_device *device = mp_device_of(c);
+    const size_t bytes = batch->count * sizeof(uint32_t);
+    uint32_t *next = ids_here(device, WANTED);
+
+    if (mp_gpu_is_lost(device->gpu)) {
+        keep(device, mp_fail(MP_ERR_DEVICE, "E_CUDA",
+                             "the device was lost in an earlier step; it must be opened anew"));
+        return;
+    }
+    memcpy(ids_here(device, TOKEN), batch->token, bytes);
+    memcpy(ids_here(device, SEQUENCE), batch->sequence, bytes);
+    memcpy(ids_here(device, POSITION), batch->position, bytes);
+    for (uint32_t t = 0; t < batch->count; t++) {
+        if (batch->want[t])
+            *next++ = t;
+    }
+    if (batch->sample != NULL)
+        memcpy(ids_here(device, UNIFORM), batch->sample->uniform, wanted * sizeof(uint32_t));
+    mp_device_upload(device, device->state.ids, device->engine->state.ids,
+                     ids_at(device, SAMPLED) * sizeof(uint32_t));
+}
+
+static void embed(struct mp_compute *c)
+{
+    struct mp_device *device = mp_device_of(c);
+
+    mp_device_gather(device, &c->weights->embed, ids_there(device, TOKEN), device->state.x,
+                     c->engine->tokens);
+}
+
+/* ---- of every layer */
+
+static void norm(struct mp_compute *c, enum mp_array out, enum mp_array in, const float *w)
+{
+    struct mp_device *device = mp_device_of(c);
+
+    mp_device_norm(device, device->state.array[out], device->state.array[in], w, c->engine->tokens);
+}
+
+static void project(struct mp_compute *c, const struct mp_projection *list, uint32_t count,
+                    uint32_t tokens)
+{
+    struct mp_device *device = mp_device_of(c);
+    const mp_cu_ptr *array = device->state.array;
+
+    for (uint32_t i = 0; i < count; i++)
+        mp_device_multiply(device, list[i].w, list[i].bias, array[list[i].in], array[list[i].out],
+                           tokens, list[i].add);
+}
+
+static uint64_t kv_bytes_at(const struct mp_compute *c, uint32_t layer)
+{
+    return mp_kv_at(&c->kv, layer, 0, 0, 0) * sizeof(float);
+}
+
+static void store(struct mp_compute *c, uint32_t layer)
+{
+    struct mp_device *device = mp_device_of(c);
+    const struct mp_model_config *m = c->engine->config.model;
+    const struct mp_layer_weights *w = &c->weights->layers[layer];
+    const struct mp_device_state *s = &device->state;
+    const struct mp_cuda_place params = {
+        .q = s->q,
+        .k = s->k,
+        .v = s->v,
+        .q_norm = address(w->q_norm),
+        .k_norm = address(w->k_norm),
+        .cosine = s->cosine,
+        .sine = s->sine,
+        .k_cache = s->k_cache + kv_bytes_at(c, layer),
+        .v_cache = s->v_cache + kv_bytes_at(c, layer),
+        .sequence = ids_there(device, SEQUENCE),
+        .position = ids_there(device, POSITION),
+        .heads = m->heads,
+        .kv_heads = m->kv_heads,
+        .head_dim = m->head_dim,
+        .tokens = c->engine->tokens,
+        .ctx = c->engine->config.ctx,
+        .eps = m->norm_eps,
+    };
+
+    mp_device_launch(device, MP_CUDA_KERNEL_place, &params);
+}
+
+/* Few heads over a long context leave most of the device idle. Same bits either way. */
+static bool attends_in_parts(const struct mp_device *device)
+{
+    const struct mp_engine *engine = device->engine;
+    const unsigned processors = (unsigned)mp_gpu_device(device->gpu)->processors;
+
+    return engine->config.ctx >= LONG_CONTEXT && engine->tokens <= MP_DEVICE_FEW_TOKENS &&
+           (uint64_t)engine->tokens * engine->config.model->heads < 2ull * processors;
+}
+
+static void attend(struct mp_compute *c, uint32_t layer)
+{
+    struct mp_device *device = mp_device_of(c);
+    const struct mp_model_config *m = c->engine->config.model;
+    const struct mp_device_state *s = &device->state;
+    const struct mp_cuda_attend params = {
+        .q = s->q,
+        .out = s->att,
+        .k_cache = s->k_cache + kv_bytes_at(c, layer),
+        .v_cache = s->v_cache + kv_bytes_at(c, layer),
+        .sequence = ids_there(device, SEQUENCE),
+        .position = ids_there(device, POSITION),
+        .heads = m->heads,
+        .kv_heads = m->kv_heads,
+        .head_dim = m->head_dim,
+        .tokens = c->engine->tokens,
+        .ctx = c->engine->config.ctx,
+        .scale = 1.0f / sqrtf((float)m->head_dim),
+        .part = s->part,
+    };
+
+    if (attends_in_parts(device)) {
+        mp_device_launch(device, MP_CUDA_KERNEL_attend_part, &params);
+        mp_device_launch(device, MP_CUDA_KERNEL_attend_merge, &params);
+    } else {
+        mp_device_launch(device, MP_CUDA_KERNEL_attend, &params);
+    }
+}
+
+static void ffn(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in, enum mp_array x)
+{
+    struct mp_device *device = mp_device_of(c);
+
+    mp_device_ffn(device, ffn, device->state.array[in], device->state.array[x], true);
+}
+
+/* ---- the result */
+
+static void pick(struct mp_compute *c, const float *norm, uint32_t wanted)
+{
+    struct mp_device *device = mp_device_of(c);
+    const struct mp_device_state *s = &device->state;
+    const struct mp_view x = {
+        .data = (const void *)(uintptr_t)s->x,
+        .type = MP_WTYPE_F32,
+        .rows = c->engine->config.tokens_max,
+        .cols = c->engine->config.model->hidden,
+    };
+
+    mp_device_gather(device, &x, ids_there(device, WANTED), s->xe, wanted);
+    mp_device_norm(device, s->xe, s->xe, norm, wanted);
+}
+
+static void sample(struct mp_device *device, const struct mp_sampling *sampling, uint32_t wanted)
+{
+    const float temperature = (float)sampling->temperature;
+    const struct mp_cuda_sample params = {
+        .logits = device->state.logits,
+        .uniform = ids_there(device, UNIFORM),
+        .token = ids_there(device, SAMPLED),
+        .top_p = (uint64_t)(sampling->top_p * 0x1p32),
+        .vocab = device->engine->config.model->vocab,
+        .tokens = wanted,
+        .top_k = sampling->top_k,
+        .temperature = sampling->temperature > 0 && temperature < FLT_MIN ? FLT_MIN : temperature,
+    };
+
+    mp_device_launch(device, MP_CUDA_KERNEL_sample, &params);
+    mp_device_download(device, ids_here(device, SAMPLED), params.token, wanted * sizeof(uint32_t));
+}
+
+void mp_device_queue_result(struct mp_device *device, uint32_t wanted)
+{
+    const struct mp_engine *engine = device->engine;
+
+    if (engine->batch->sample != NULL)
+        sample(device, engine->batch->sample->sampling, wanted);
+    else
+        mp_device_download(device, engine->state.logits, device->state.logits,
+                           (uint64_t)wanted * engine->config.model->vocab * sizeof(float));
+}
+
+void mp_device_read_result(struct mp_device *device, uint32_t wanted)
+{
+    const struct mp_sample *sample = device->engine->batch->sample;
+
+    if (sample != NULL)
+        memcpy(sample->token, ids_here(device, SAMPLED), wanted * sizeof(uint32_t));
+}
+
+static enum mp_status result(struct mp_compute *c, uint32_t wanted)
+{
+    struct mp_device *device = mp_device_of(c);
+    enum mp_status status;
+
+    mp_device_queue_result(device, wanted);
+    status = mp_device_finish(device);
+    if (status == MP_OK)
+        mp_device_read_result(device, wanted);
+    return status;
+}
+
+/* ---- between device and host */
+
+static void show(struct mp_compute *c, enum mp_array array, uint64_t bytes)
+{
+    struct mp_device *device = mp_device_of(c);
+
+    mp_device_download(device, c->engine->state.array[array], device->state.array[array], bytes);
+}
+
+static enum mp_status wait(struct mp_compute *c)
+{
+    return mp_device_finish(mp_device_of(c));
+}
+
+static enum mp_status status_of(struct mp_compute *c)
+{
+    return mp_device_status(mp_device_of(c));
+}
+
+static enum mp_status alone(struct mp_compute *c, uint32_t wanted,
+                            struct mp_forward_progress *progress_p)
+{
+    return mp_device_graph_step(mp_device_of(c), wanted, progress_p);
+}
+
+static void abandon(struct mp_compute *c)
+{
+    struct mp_device *device = mp_device_of(c);
+
+    mp_device_settle(device);
+    mp_device_release_host(device);
+    device->trouble.status = MP_OK;
+}
+
+/* No forget(): what a partial forward stores of the next layer, that layer stores again before it
+ * reads it, and nobody else reads behind the positions that came before the batch. */
+const struct mp_compute_ops mp_device_compute_ops = {
+    .begin = begin,
+    .embed = embed,
+    .norm = norm,
+    .project = project,
+    .store = store,
+    .attend = attend,
+    .ffn = ffn,
+    .pick = pick,
+    .result = result,
+    .open = mp_device_open_layer,
+    .router = mp_device_compute_router,
+    .read_scores = mp_device_read_scores,
+    .shared = mp_device_shared,
+    .ended = mp_device_ended,
+    .any_ended = mp_device_any_ended,
+    .combine = mp_device_compute_combine,
+    .combine_done = mp_device_combine_done,
+    .show = show,
+    .wait = wait,
+    .status = status_of,
+    .alone = alone,
+    .abandon = abandon,
+};

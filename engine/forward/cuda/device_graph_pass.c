@@ -1,0 +1,103 @@
+/*
+ * What a step that the device does alone is made of: the forward pass of forward.c, in which the
+ * experts of a MoE layer are those that the router chooses on the device. It is queued like any
+ * other, or captured; by whom, and what becomes of misses, is in device_graph.c.
+ */
+#include "engine/forward/cuda/device_graph.h"
+
+static void queue_choice(struct mp_device *device, uint32_t moe_layer)
+{
+    const struct mp_device_graphs *g = device->graphs;
+    const struct mp_engine *engine = device->engine;
+    const struct mp_shape *shape = &engine->shape;
+    const mp_cu_ptr scores =
+        g->scores + (uint64_t)moe_layer * engine->tokens * shape->experts * sizeof(float);
+    const struct mp_cuda_top_k top_k = {
+        .scores = scores,
+        .expert = g->expert,
+        .weight = device->state.weight,
+        .experts = shape->experts,
+        .top_k = shape->top_k,
+        .tokens = engine->tokens,
+    };
+
+    /* Where the routing is given, the router's work is done all the same, for the time it takes. */
+    mp_device_router(device, engine->layer_of[moe_layer], device->state.xn,
+                     engine->config.route_from != NULL ? device->state.scores : scores);
+    mp_device_launch(device, MP_CUDA_KERNEL_top_k, &top_k);
+}
+
+/* work := the chosen experts' slices of one number that are resident. */
+static void queue_resolve(struct mp_device *device, uint32_t moe_layer, uint32_t slice)
+{
+    const struct mp_device_graphs *g = device->graphs;
+    const struct mp_shape *shape = &device->engine->shape;
+    const uint64_t list = (uint64_t)moe_layer * mp_device_slices(device) + slice;
+    const struct mp_cuda_resolve params = {
+        .expert = g->expert,
+        .table = g->table + list * shape->experts * sizeof(struct mp_cuda_place_of),
+        .work = g->work,
+        .row = g->row,
+        .misses = g->misses + list * sizeof(uint32_t),
+        .experts = shape->experts,
+        .top_k = shape->top_k,
+        .tokens = device->engine->tokens,
+        .channels = (uint32_t)mp_slices_channels(&device->engine->config.weights->slices, slice),
+        .accumulate = slice > 0,
+    };
+
+    mp_device_launch(device, MP_CUDA_KERNEL_resolve, &params);
+}
+
+static void queue_slice(struct mp_device *device, uint32_t slice)
+{
+    const struct mp_device_graphs *g = device->graphs;
+    const struct mp_model_config *m = device->engine->config.model;
+    const struct mp_device_state *s = &device->state;
+    const struct mp_cuda_experts params = {
+        .work = g->work,
+        .row = g->row,
+        .x = s->xn,
+        .act = s->act,
+        .rank = s->rank,
+        .type = g->type,
+        .works = m->experts,
+        .hidden = m->hidden,
+        .channels = (uint32_t)mp_slices_channels(&device->engine->config.weights->slices, slice),
+        .top_k = device->engine->shape.top_k,
+        .x_stride = m->hidden,
+        .rows_max = device->engine->tokens,
+    };
+
+    mp_device_launch(device, mp_cuda_type(g->type)->experts_up, &params);
+    mp_device_launch(device, mp_cuda_type(g->type)->experts_down, &params);
+}
+
+/* A layer's experts, whichever the router chooses; before them x is kept for the host. */
+static enum mp_status queue_experts(struct mp_compute *c, uint32_t moe_layer)
+{
+    struct mp_device *device = mp_device_of(c);
+    const struct mp_model_config *m = c->engine->config.model;
+    const uint64_t bytes = (uint64_t)c->engine->tokens * m->hidden * sizeof(float);
+
+    mp_device_copy(device, device->graphs->x + moe_layer * bytes, device->state.x, bytes);
+    queue_choice(device, moe_layer);
+    if (m->shared_ffn > 0)
+        mp_device_shared(c, c->engine->layer_of[moe_layer]);
+    for (uint32_t slice = 0; slice < mp_device_slices(device); slice++) {
+        queue_resolve(device, moe_layer, slice);
+        queue_slice(device, slice);
+    }
+    mp_device_combine(device, device->state.x, device->state.rank);
+    return mp_device_status(device);
+}
+
+enum mp_status mp_device_graph_queue(struct mp_device *device)
+{
+    const struct mp_pass pass = { .wanted = device->engine->tokens,
+                                  .unasked = true,
+                                  .experts = queue_experts };
+    const enum mp_status status = mp_engine_pass(&device->compute, &pass);
+
+    return status == MP_OK ? mp_device_status(device) : status;
+}

@@ -1,0 +1,164 @@
+/*
+ * The device's operations of a MoE layer besides the experts themselves (device_executors.c):
+ * router scores, shared expert, sums. In what order they come is decided by forward.c and the step.
+ */
+#include <string.h>
+
+#include "engine/forward/cuda/device.h"
+
+#define NOT_THERE UINT32_MAX
+#define GATHER_MAX 32768u /* rows of one launch */
+
+void mp_device_open_layer(struct mp_compute *c, uint32_t moe_layer)
+{
+    struct mp_device *device = mp_device_of(c);
+
+    mp_device_release_host(device); /* of a layer that failed before it was computed */
+    device->leased_layer = moe_layer;
+    device->work_used = 0;
+    device->list_used = device->act_used = 0;
+}
+
+/* Always by the project's kernels: rounded inputs would choose other experts. */
+void mp_device_router(struct mp_device *device, uint32_t layer, mp_cu_ptr x, mp_cu_ptr scores)
+{
+    const uint32_t tokens = device->engine->tokens, experts = device->engine->shape.experts;
+    const struct mp_view *w = &device->weights.layers[layer].router;
+    const struct mp_cuda_matmul params = mp_device_product(w, NULL, x, scores, tokens, false);
+    const struct mp_cuda_softmax softmax = {
+        .x = scores, .width = experts, .tokens = tokens, .stride = experts
+    };
+    const struct mp_cuda_type *type = mp_cuda_type(w->type);
+
+    mp_device_launch(device, tokens <= MP_DEVICE_FEW_TOKENS ? type->gemv : type->gemm, &params);
+    mp_device_launch(device, MP_CUDA_KERNEL_softmax, &softmax);
+}
+
+void mp_device_gate(struct mp_device *device, uint32_t layer, mp_cu_ptr x, const float *norm)
+{
+    const struct mp_device_state *s = &device->state;
+
+    mp_device_norm(device, s->xe, x, norm, device->engine->tokens);
+    mp_device_router(device, layer, s->xe, s->scores);
+}
+
+/* They stay on the device until they are read. */
+void mp_device_compute_router(struct mp_compute *c, uint32_t layer, enum mp_array in,
+                              const float *norm, float *scores)
+{
+    struct mp_device *device = mp_device_of(c);
+    const struct mp_device_state *s = &device->state;
+
+    (void)scores;
+    if (norm != NULL)
+        mp_device_gate(device, layer, s->array[in], norm);
+    else
+        mp_device_router(device, layer, s->array[in], s->scores);
+}
+
+enum mp_status mp_device_read_scores(struct mp_compute *c, float *scores)
+{
+    struct mp_device *device = mp_device_of(c);
+    const uint64_t bytes = (uint64_t)c->engine->tokens * c->engine->shape.experts * sizeof(float);
+    enum mp_status status;
+
+    mp_device_download(device, c->engine->state.scores, device->state.scores, bytes);
+    status = mp_device_finish(device);
+    if (status == MP_OK)
+        memcpy(scores, c->engine->state.scores, bytes);
+    return status;
+}
+
+/* sum := sigmoid(shared_gate x) * shared(x) */
+void mp_device_shared(struct mp_compute *c, uint32_t layer)
+{
+    struct mp_device *device = mp_device_of(c);
+    const struct mp_device_state *s = &device->state;
+    const struct mp_layer_weights *w = &c->weights->layers[layer];
+    const uint32_t H = c->engine->config.model->hidden, tokens = c->engine->tokens;
+    const struct mp_cuda_axpy open = {
+        .x = s->ye, .y = s->sum, .gate = s->row, .count = (uint64_t)tokens * H, .width = H
+    };
+
+    if (w->shared_gate.data == NULL) {
+        mp_device_ffn(device, &w->shared, s->xn, s->sum, false); // (T, H)
+        return;
+    }
+    mp_device_ffn(device, &w->shared, s->xn, s->ye, false);
+    mp_device_multiply(device, &w->shared_gate, NULL, s->xn, s->row, tokens, false); // (T)
+    mp_device_clear(device, s->sum, (uint64_t)tokens * H * sizeof(float));
+    mp_device_launch(device, MP_CUDA_KERNEL_axpy, &open);
+}
+
+/* ---- sums of experts */
+
+void mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_ptr rank)
+{
+    const struct mp_device_state *s = &device->state;
+    const struct mp_model_config *m = device->engine->config.model;
+    const struct mp_cuda_combine params = {
+        .x = x,
+        .rank = rank,
+        .weight = s->weight,
+        .shared = m->shared_ffn > 0 ? s->sum : 0,
+        .hidden = m->hidden,
+        .top_k = device->engine->shape.top_k,
+        .tokens = device->engine->tokens,
+        .normalise = m->norm_topk,
+    };
+
+    mp_device_launch(device, MP_CUDA_KERNEL_combine, &params);
+}
+
+/* The copy has ended when scores, or the logits, are here next. */
+static void send_weights(struct mp_device *device, const float *weights)
+{
+    const struct mp_engine *engine = device->engine;
+    const uint64_t bytes = (uint64_t)engine->tokens * engine->shape.top_k * sizeof(weights[0]);
+
+    memcpy(engine->state.weight, weights, bytes);
+    mp_device_upload(device, device->state.weight, engine->state.weight, bytes);
+}
+
+void mp_device_compute_combine(struct mp_compute *c, const float *weights)
+{
+    struct mp_device *device = mp_device_of(c);
+
+    mp_device_release_host(device);
+    send_weights(device, weights);
+    mp_device_combine(device, device->state.x, device->state.rank);
+}
+
+/* ahead_rank := the results that state.done of the host names, else zeros. The stream has been
+ * given all of them, so they are there when it comes to this. */
+static void gather_done(struct mp_device *device)
+{
+    const struct mp_state *here = &device->engine->state;
+    const struct mp_device_state *s = &device->state;
+    const uint32_t ranks = device->engine->tokens * device->engine->shape.top_k;
+    const uint64_t H = device->engine->config.model->hidden;
+    const struct mp_view rank = {
+        .data = (const void *)(uintptr_t)s->rank, .type = MP_WTYPE_F32, .rows = ranks, .cols = H
+    };
+
+    for (uint32_t i = 0; i < ranks; i++)
+        here->ahead_row[i] = here->done[i] ? i : NOT_THERE;
+    mp_device_upload(device, s->ahead_row, here->ahead_row, ranks * sizeof(uint32_t));
+    mp_device_clear(device, s->ahead_rank, ranks * H * sizeof(float));
+    for (uint32_t first = 0; first < ranks; first += GATHER_MAX)
+        mp_device_gather(device, &rank, s->ahead_row + first * sizeof(uint32_t),
+                         s->ahead_rank + first * H * sizeof(float),
+                         ranks - first < GATHER_MAX ? ranks - first : GATHER_MAX);
+}
+
+void mp_device_combine_done(struct mp_compute *c, const float *weights)
+{
+    struct mp_device *device = mp_device_of(c);
+    const struct mp_device_state *s = &device->state;
+
+    gather_done(device);
+    send_weights(device, weights);
+    mp_device_copy(device, s->ahead, s->x,
+                   (uint64_t)c->engine->tokens * c->engine->config.model->hidden * sizeof(float));
+    mp_device_combine(device, s->ahead, s->ahead_rank);
+}

@@ -1,0 +1,177 @@
+/*
+ * The table of activations: which arrays each side has, with which shapes, and what their sum is;
+ * and that both layouts of the KV cache give every key a place of its own.
+ */
+#include "engine/forward/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/forward/engine.h"
+#include "engine/forward/kv.h"
+#include "tests/support/test.h"
+#include "vmm/base/checked.h"
+#include "vmm/base/error.h"
+
+#define TOKENS 5
+#define SEQUENCES 2
+#define CTX 7
+
+static struct mp_model_config model = {
+    .vocab = 11,
+    .hidden = 12,
+    .layers = 3,
+    .heads = 4,
+    .kv_heads = 2,
+    .head_dim = 6,
+    .positions_max = CTX,
+    .experts = 8,
+    .experts_per_token = 2,
+    .expert_ffn = 10,
+    .shared_ffn = 14,
+    .moe_layers = 3,
+};
+
+static struct mp_engine_config config = {
+    .model = &model, .sequences = SEQUENCES, .ctx = CTX, .tokens_max = TOKENS
+};
+
+struct seen {
+    struct mp_array_info arrays[MP_ARRAY_COUNT]; /* bytes 0: not there */
+    uint64_t bytes, kv_bytes;                    /* in whole pages */
+    unsigned left;                               /* calls before one fails */
+};
+
+static enum mp_status see(void *ctx, const struct mp_array_info *array)
+{
+    struct seen *seen = ctx;
+    uint64_t pages;
+
+    if (seen->left-- == 0)
+        return MP_ERR_NO_MEMORY;
+    CHECK(array->bytes > 0 && seen->arrays[array->array].bytes == 0);
+    CHECK(mp_round_up_u64(array->bytes, 4096, &pages));
+    seen->arrays[array->array] = *array;
+    if (strcmp(array->what, "the KV cache") == 0)
+        seen->kv_bytes += pages;
+    else
+        seen->bytes += pages;
+    return MP_OK;
+}
+
+static struct seen look(bool device, enum mp_place place)
+{
+    const struct mp_state_plan plan = {
+        .config = &config, .device = device, .list_words = 100, .part_words = device ? 50 : 0
+    };
+    struct seen seen = { .left = UINT32_MAX };
+
+    CHECK_EQ(mp_state_each(&plan, place, see, &seen), MP_OK);
+    return seen;
+}
+
+static void check_shape(const struct seen *seen, enum mp_array array, uint64_t a, uint64_t b,
+                        uint64_t c, uint64_t d)
+{
+    const uint64_t dims[] = { a, b, c, d };
+
+    CHECK(memcmp(seen->arrays[array].dims, dims, sizeof(dims)) == 0);
+    CHECK_EQ(seen->arrays[array].bytes, a * b * c * d * 4);
+}
+
+static void arrays_have_the_shapes_of_their_side(void)
+{
+    const struct seen host = look(false, MP_PLACE_HOST);
+    const struct seen beside = look(true, MP_PLACE_HOST);
+    const struct seen device = look(true, MP_PLACE_DEVICE);
+
+    check_shape(&host, MP_ARRAY_X, TOKENS, 12, 1, 1);
+    check_shape(&host, MP_ARRAY_RANK, TOKENS, 2, 12, 1);
+    check_shape(&host, MP_ARRAY_LOGITS, SEQUENCES, 11, 1, 1);
+    check_shape(&host, MP_ARRAY_PART, 2, 2, CTX, 1);
+    check_shape(&host, MP_ARRAY_GATE, 8, 14, 1, 1); /* rows of 4 tokens for all their experts */
+    check_shape(&host, MP_ARRAY_K_CACHE, 3, SEQUENCES, CTX, 12);
+    check_shape(&device, MP_ARRAY_GATE, TOKENS, 14, 1, 1);
+    check_shape(&device, MP_ARRAY_K, TOKENS, 12, 1, 1);
+    check_shape(&device, MP_ARRAY_ACT, TOKENS, 2, 10, 1);
+    check_shape(&device, MP_ARRAY_LIST, 100, 1, 1, 1);
+    check_shape(&device, MP_ARRAY_PART, 50, 1, 1, 1);
+    CHECK_EQ(host.arrays[MP_ARRAY_K].bytes, 0);
+    CHECK_EQ(host.arrays[MP_ARRAY_LIST].bytes, 0);
+    CHECK_EQ(device.arrays[MP_ARRAY_DONE].bytes, 0);
+    for (unsigned i = 0; i < MP_ARRAY_COUNT; i++)
+        CHECK(!host.arrays[i].pinned);
+    CHECK(beside.arrays[MP_ARRAY_XN].pinned && !beside.arrays[MP_ARRAY_X].pinned);
+    CHECK(beside.arrays[MP_ARRAY_LIST].pinned);
+    check_shape(&beside, MP_ARRAY_LIST, 100, 1, 1, 1);
+}
+
+static void the_sum_is_what_is_measured(void)
+{
+    const struct seen seen = look(false, MP_PLACE_HOST);
+    uint64_t kv_bytes, state_bytes, more;
+
+    CHECK_EQ(mp_engine_measure(&config, &kv_bytes, &state_bytes), MP_OK);
+    CHECK_EQ(kv_bytes, seen.kv_bytes);
+    CHECK_EQ(state_bytes, seen.bytes);
+    config.policies.policy[MP_SLOT_PREDICT] = "partial";
+    CHECK_EQ(mp_engine_measure(&config, &kv_bytes, &more), MP_OK);
+    CHECK_EQ(more, state_bytes + 2 * 4096); /* its stream, and which results are there */
+    config.policies.policy[MP_SLOT_PREDICT] = NULL;
+}
+
+static void the_first_error_ends_it(void)
+{
+    const struct mp_state_plan plan = { .config = &config };
+    struct seen seen = { .left = 3 };
+
+    CHECK_EQ(mp_state_each(&plan, MP_PLACE_HOST, see, &seen), MP_ERR_NO_MEMORY);
+    CHECK_EQ(seen.left, UINT32_MAX);
+    model.vocab = UINT32_MAX;
+    model.hidden = UINT32_MAX;
+    config.tokens_max = UINT32_MAX;
+    seen.left = UINT32_MAX;
+    CHECK_EQ(mp_state_each(&plan, MP_PLACE_HOST, see, &seen), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_STATE_SIZE");
+    model.vocab = 11;
+    model.hidden = 12;
+    config.tokens_max = TOKENS;
+}
+
+static void every_key_has_a_place_of_its_own(void)
+{
+    static const enum mp_kv_order orders[] = { MP_KV_BY_HEAD, MP_KV_BY_POSITION };
+    static uint8_t taken[3 * SEQUENCES * CTX * 12];
+    uint64_t dims[4];
+
+    mp_kv_shape(&config, dims);
+    CHECK_EQ(dims[0] * dims[1] * dims[2] * dims[3], sizeof(taken));
+    for (int i = 0; i < 2; i++) {
+        const struct mp_kv kv = mp_kv_layout(&config, orders[i]);
+
+        memset(taken, 0, sizeof(taken));
+        for (uint32_t n = 0; n < 3 * SEQUENCES * 2 * CTX; n++) {
+            const uint32_t layer = n / (SEQUENCES * 2 * CTX), sequence = n / (2 * CTX) % SEQUENCES;
+            const size_t at = mp_kv_at(&kv, layer, sequence, n / CTX % 2, n % CTX);
+
+            CHECK(at + 6 <= sizeof(taken));
+            for (size_t d = 0; d < 6; d++)
+                CHECK_EQ(taken[at + d]++, 0);
+        }
+        CHECK_EQ(mp_kv_at(&kv, 0, 0, 0, 1), i == 0 ? 6u : 12u);
+        CHECK_EQ(mp_kv_at(&kv, 0, 0, 1, 0), i == 0 ? 6u * CTX : 6u);
+    }
+}
+
+int main(void)
+{
+    const struct mp_pool_config threads = { .threads = 2 };
+
+    CHECK_EQ(mp_pool_create(&threads, NULL, 0, &config.pool), MP_OK);
+    arrays_have_the_shapes_of_their_side();
+    the_sum_is_what_is_measured();
+    the_first_error_ends_it();
+    every_key_has_a_place_of_its_own();
+    mp_pool_destroy(config.pool);
+    return 0;
+}
