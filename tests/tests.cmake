@@ -87,7 +87,7 @@ mp_test(unit/vmm/format/safetensors_test LIBS mp_engine TIMEOUT 200)
 mp_test(unit/engine/tokenizer_test LIBS mp_engine TIMEOUT 300)
 mp_test(unit/engine/chat_test LIBS mp_engine)
 mp_test(unit/engine/progress_test LIBS mp_engine)
-mp_test(unit/engine/route_from_test LIBS mp_engine)
+mp_test(unit/engine/forced_routing_test LIBS mp_engine)
 mp_test(unit/engine/sampler_test LIBS mp_engine m)
 mp_test(unit/engine/state_test LIBS mp_engine)
 mp_test(model/engine_io_test LIBS mp_engine SOURCES tests/model/harness.c

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/forward/route_from.h"
+#include "engine/forward/forced_routing.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 
@@ -185,10 +185,10 @@ void mp_calibrator_seen(void *calibrator, const struct mp_layer_seen *seen)
         c->tokens += tokens;
 }
 
-enum mp_status mp_calibrator_trace(struct mp_calibrator *c, const struct mp_route_from *from,
+enum mp_status mp_calibrator_trace(struct mp_calibrator *c, const struct mp_forced_routing *from,
                                    uint64_t steps)
 {
-    const uint32_t all = mp_route_from_steps(from), sequence = 0;
+    const uint32_t all = mp_forced_routing_steps(from), sequence = 0;
     /* Inputs, results and weights of one token: nothing is known of them. */
     float *zeros = calloc((size_t)c->id.hidden * c->id.top_k + c->id.top_k, sizeof(*zeros));
 
@@ -203,7 +203,7 @@ enum mp_status mp_calibrator_trace(struct mp_calibrator *c, const struct mp_rout
                 .k = c->id.top_k,
                 .batch = &batch,
                 .input = zeros,
-                .experts = mp_route_from_chosen(from, step, l),
+                .experts = mp_forced_routing_chosen(from, step, l),
                 .weights = zeros,
                 .results = zeros,
             };

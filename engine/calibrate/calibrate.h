@@ -22,9 +22,10 @@ void mp_calibrator_seen(void *calibrator, const struct mp_layer_seen *seen);
  * Instead of a run: the first steps of a trace, at most `steps`, as one text. Of a trace only the
  * choices are known, so afterwards all similarities and residuals are 0.
  */
-struct mp_route_from;
+struct mp_forced_routing;
 enum mp_status mp_calibrator_trace(struct mp_calibrator *calibrator,
-                                   const struct mp_route_from *from, uint64_t steps) MP_MUST_CHECK;
+                                   const struct mp_forced_routing *from,
+                                   uint64_t steps) MP_MUST_CHECK;
 
 /* What one reads in the report, besides what the file holds. */
 struct mp_calibration_summary {

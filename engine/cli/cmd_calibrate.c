@@ -152,7 +152,7 @@ static enum mp_status calibrate_trace(struct calibrate *c)
     if (status == MP_OK)
         status = mp_calibrator_create(&c->id, 1, 1, &c->calibrator);
     if (status == MP_OK)
-        status = mp_calibrator_trace(c->calibrator, c->session.route_from, c->args->tokens);
+        status = mp_calibrator_trace(c->calibrator, c->session.forced_routing, c->args->tokens);
     if (status != MP_OK)
         return status;
     mp_calibrator_finish(c->calibrator, c->data, &c->summary);

@@ -101,9 +101,9 @@ struct mp_engine_config {
 
     const struct mp_watch *watch; /* or NULL */
 
-    /* Routing in place of the model's own (engine/forward/route_from.h), or NULL. Outlives the
+    /* Routing in place of the model's own (engine/forward/forced_routing.h), or NULL. Outlives the
      * engine. */
-    const struct mp_route_from *route_from;
+    const struct mp_forced_routing *forced_routing;
 
     /* What was learned of this model: for policies, and for the sources of predictors. Or NULL.
      * Both outlive the engine. */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/forward/engine_int.h"
-#include "engine/forward/route_from.h"
+#include "engine/forward/forced_routing.h"
 
 void mp_engine_open_layer(struct mp_engine *engine, uint32_t moe_layer)
 {
@@ -65,8 +65,8 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
     status = c->ops->read_scores(c, scores);
     if (status != MP_OK)
         return status;
-    if (engine->config.route_from != NULL)
-        mp_route_from_scores(engine->config.route_from, engine->batch, moe_layer, scores);
+    if (engine->config.forced_routing != NULL)
+        mp_forced_routing_scores(engine->config.forced_routing, engine->batch, moe_layer, scores);
     engine->scores = scores;
     mp_engine_note_scores(engine);
     return MP_OK;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/session/memory_plan.h"
-#include "engine/forward/route_from.h"
+#include "engine/forward/forced_routing.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/topo/pci_link.h"
@@ -162,8 +162,8 @@ static enum mp_status open_model(const struct mp_settings *settings,
     if (status == MP_OK)
         status = mp_settings_policies(settings, &s->engine_config.policies);
     if (status == MP_OK && config->route_from != NULL && !config->plan_only)
-        status = mp_route_from_load(config->route_from, s->model.moe_layers, s->model.experts,
-                                    s->model.experts_per_token, &s->route_from);
+        status = mp_forced_routing_load(config->route_from, s->model.moe_layers, s->model.experts,
+                                        s->model.experts_per_token, &s->forced_routing);
     if (status == MP_OK) {
         read_facts(&settings->run, config, s);
         status = mp_memory_plan_make(settings, config, s);
@@ -185,7 +185,7 @@ static enum mp_status open_engine(const struct mp_settings *settings, struct mp_
     s->engine_config.option_groups = settings->groups;
     s->engine_config.calibration = s->calibration;
     s->engine_config.llapor = s->llapor;
-    s->engine_config.route_from = s->route_from;
+    s->engine_config.forced_routing = s->forced_routing;
     return mp_engine_create(&s->engine_config, &s->engine);
 }
 
@@ -246,7 +246,7 @@ void mp_session_close(struct mp_session *session)
     mp_tokenizer_destroy(session->tokenizer);
     mp_calibration_destroy(session->calibration);
     mp_llapor_destroy(session->llapor);
-    mp_route_from_destroy(session->route_from);
+    mp_forced_routing_destroy(session->forced_routing);
     mp_weights_destroy(session->weights);
     mp_checkpoint_close(session->checkpoint);
     mp_pool_destroy(session->pool);

@@ -70,9 +70,9 @@ struct mp_session {
     struct mp_checkpoint *checkpoint;
     struct mp_model_config model;
     struct mp_weights *weights;
-    struct mp_calibration_data *calibration; /* NULL: there is none, or it is not wanted */
-    struct mp_llapor *llapor;                /* the same */
-    struct mp_route_from *route_from;        /* or NULL */
+    struct mp_calibration_data *calibration;  /* NULL: there is none, or it is not wanted */
+    struct mp_llapor *llapor;                 /* the same */
+    struct mp_forced_routing *forced_routing; /* or NULL */
     struct mp_tokenizer *tokenizer;
     struct mp_engine_config engine_config;
     struct mp_engine *engine;

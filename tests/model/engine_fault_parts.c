@@ -10,7 +10,7 @@
 #include "engine/gpu/gpu.h"
 #include "engine/probe/probe.h"
 #include "engine/forward/engine_int.h"
-#include "engine/forward/route_from.h"
+#include "engine/forward/forced_routing.h"
 #include "engine/model/st_out.h"
 #include "policy/builtins.h"
 #include "policy/replay/replay.h"
@@ -341,18 +341,18 @@ static void replay_once(const struct fault_plan *plan, void *ctx)
         fault_check_error(status);
 }
 
-static void route_from_once(const struct fault_plan *plan, void *ctx)
+static void forced_routing_once(const struct fault_plan *plan, void *ctx)
 {
-    struct mp_route_from *from = NULL;
+    struct mp_forced_routing *from = NULL;
     enum mp_status status;
 
     mp_error_clear();
     fault_begin(plan);
-    status = mp_route_from_load(ctx, 1, 4, 1, &from);
+    status = mp_forced_routing_load(ctx, 1, 4, 1, &from);
     fault_end();
     if (status != MP_OK)
         fault_check_error(status);
-    mp_route_from_destroy(from);
+    mp_forced_routing_destroy(from);
 }
 
 /* The probe's file: what cannot be kept or found again is measured again, and is no error. */
@@ -475,7 +475,7 @@ void fault_sweep_single_calls(const char *sites_path)
                            "0,0,0,0,0,3,0.5,0,10\n"
                            "0,1,1,0,0,2,0.5,0,10\n");
     fault_sweep_part("route_trace", replay_once, path, sites_path);
-    fault_sweep_part("route from", route_from_once, path, sites_path);
+    fault_sweep_part("forced routing", forced_routing_once, path, sites_path);
     fault_sweep_part("probe file", probe_file_once, (void *)test_tmpdir(), sites_path);
     snprintf(path, sizeof(path), "%s/llapor.safetensors", test_tmpdir());
     write_llapor(path);

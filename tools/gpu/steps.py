@@ -28,7 +28,7 @@ CONFIGS = {"cost": ["--profile", "auto", "--assign", "cost"],
            "demand": ["--profile", "lru", "--assign", "gpu-only"]}
 PROMPT, GEN = 8, 48     # tokens of each sequence there
 PREFILL = 512           # of the prompt where prefill is measured
-APART = 17              # steps of the trace between sequences (engine/forward/route_from.h)
+APART = 17              # steps of the trace between sequences (engine/forward/forced_routing.h)
 MEMORY_LEFT = 6 << 30   # for programs, beside the model and its copy in pinned memory
 
 

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "engine/forward/cuda/device_graph.h"
-#include "engine/forward/route_from.h"
+#include "engine/forward/forced_routing.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
@@ -49,7 +49,7 @@ static bool can_use_graphs(const struct mp_engine *engine)
 
     return c->graphs && (c->watch == NULL || c->watch->layer == NULL) &&
            !strcmp(p->route_ops->info.name, "exact") &&
-           !(p->predict_ops->source == MP_SCORES_PARTIAL && c->route_from != NULL) &&
+           !(p->predict_ops->source == MP_SCORES_PARTIAL && c->forced_routing != NULL) &&
            c->model->experts <= EXPERTS_MAX && same_types(engine);
 }
 
@@ -248,7 +248,8 @@ static void give_scores(struct mp_device *device, uint64_t count)
     const struct mp_engine *engine = device->engine;
 
     for (uint32_t l = 0; l < engine->shape.layers; l++)
-        mp_route_from_scores(engine->config.route_from, engine->batch, l, g->seen + l * count);
+        mp_forced_routing_scores(engine->config.forced_routing, engine->batch, l,
+                                 g->seen + l * count);
     mp_device_upload(device, g->scores, g->seen, engine->shape.layers * count * sizeof(float));
 }
 
@@ -271,7 +272,7 @@ static enum mp_status replay(struct mp_device *device)
     const struct mp_engine *engine = device->engine;
     const uint64_t L = engine->shape.layers,
                    count = (uint64_t)engine->tokens * engine->shape.experts;
-    const bool given = engine->config.route_from != NULL;
+    const bool given = engine->config.forced_routing != NULL;
     enum mp_status status = update_table(device);
 
     if (status != MP_OK)

@@ -23,7 +23,7 @@ static void queue_choice(struct mp_device *device, uint32_t moe_layer)
 
     /* Where the routing is given, the router's work is done all the same, for the time it takes. */
     mp_device_router(device, engine->layer_of[moe_layer], device->state.xn,
-                     engine->config.route_from != NULL ? device->state.scores : scores);
+                     engine->config.forced_routing != NULL ? device->state.scores : scores);
     mp_device_launch(device, MP_CUDA_KERNEL_top_k, &top_k);
 }
 

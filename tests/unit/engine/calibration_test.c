@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/forward/route_from.h"
+#include "engine/forward/forced_routing.h"
 #include "policy/record/trace.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
@@ -192,11 +192,11 @@ static void a_trace_says_who_is_hot(void)
     struct mp_calibration_data *data;
     struct mp_calibration_summary summary;
     struct mp_calibrator *calibrator;
-    struct mp_route_from *from;
+    struct mp_forced_routing *from;
 
     snprintf(trace, sizeof(trace), "%s/hot.trace", test_tmpdir());
     write_trace(trace, 9);
-    CHECK_EQ(mp_route_from_load(trace, id.layers, id.experts, id.top_k, &from), MP_OK);
+    CHECK_EQ(mp_forced_routing_load(trace, id.layers, id.experts, id.top_k, &from), MP_OK);
     CHECK_EQ(mp_calibration_create(&id, &data), MP_OK);
     CHECK_EQ(mp_calibrator_create(&id, 1, 1, &calibrator), MP_OK);
     CHECK_EQ(mp_calibrator_trace(calibrator, from, 4), MP_OK);
@@ -227,7 +227,7 @@ static void a_trace_says_who_is_hot(void)
     CHECK(near(data->facts.hot[0], 1 / 3.0) && near(data->facts.hot[2], 1 / 3.0));
     mp_calibrator_destroy(calibrator);
     mp_calibration_destroy(data);
-    mp_route_from_destroy(from);
+    mp_forced_routing_destroy(from);
 }
 
 /* Middle layers are alike and no expert dominates in them. */

@@ -2,7 +2,7 @@
  * Routing of a trace in place of a model's own: what was recorded is chosen, by step, layer and
  * sequence; traces of other shapes are refused.
  */
-#include "engine/forward/route_from.h"
+#include "engine/forward/forced_routing.h"
 
 #include <unistd.h>
 
@@ -59,14 +59,14 @@ static void chooses_as_recorded(void)
     const struct mp_batch batch = {
         .count = 3, .token = token, .sequence = sequence, .position = position, .want = want
     };
-    struct mp_route_from *from;
+    struct mp_forced_routing *from;
 
     write_trace(STEPS);
-    CHECK_EQ(mp_route_from_load(path, LAYERS - 1, EXPERTS, K, &from), MP_OK);
+    CHECK_EQ(mp_forced_routing_load(path, LAYERS - 1, EXPERTS, K, &from), MP_OK);
     for (uint32_t l = 0; l < LAYERS - 1; l++) {
         float scores[3 * EXPERTS], sum = 0;
 
-        mp_route_from_scores(from, &batch, l, scores);
+        mp_forced_routing_scores(from, &batch, l, scores);
         for (uint32_t t = 0; t < 3; t++) {
             const uint32_t step = (position[t] + 17 * sequence[t]) % STEPS;
             const float *row = scores + t * EXPERTS;
@@ -84,24 +84,24 @@ static void chooses_as_recorded(void)
         }
         CHECK(sum > 2.999f && sum < 3.001f);
     }
-    mp_route_from_destroy(from);
-    mp_route_from_destroy(NULL);
+    mp_forced_routing_destroy(from);
+    mp_forced_routing_destroy(NULL);
 }
 
 static void other_shapes_are_refused(void)
 {
-    struct mp_route_from *from;
+    struct mp_forced_routing *from;
 
     write_trace(STEPS);
-    CHECK_EQ(mp_route_from_load(path, LAYERS + 1, EXPERTS, K, &from), MP_ERR_CONFIG);
+    CHECK_EQ(mp_forced_routing_load(path, LAYERS + 1, EXPERTS, K, &from), MP_ERR_CONFIG);
     CHECK_STR(mp_error_last()->code, "E_ROUTE_FROM");
-    CHECK_EQ(mp_route_from_load(path, LAYERS, EXPERTS / 2, K, &from), MP_ERR_CONFIG);
-    CHECK_EQ(mp_route_from_load(path, LAYERS, EXPERTS, K + 1, &from), MP_ERR_CONFIG);
+    CHECK_EQ(mp_forced_routing_load(path, LAYERS, EXPERTS / 2, K, &from), MP_ERR_CONFIG);
+    CHECK_EQ(mp_forced_routing_load(path, LAYERS, EXPERTS, K + 1, &from), MP_ERR_CONFIG);
     write_trace(0);
-    CHECK_EQ(mp_route_from_load(path, LAYERS, EXPERTS, K, &from), MP_ERR_CONFIG);
+    CHECK_EQ(mp_forced_routing_load(path, LAYERS, EXPERTS, K, &from), MP_ERR_CONFIG);
     CHECK_STR(mp_error_last()->code, "E_ROUTE_FROM");
     unlink(path);
-    CHECK(mp_route_from_load(path, LAYERS, EXPERTS, K, &from) != MP_OK);
+    CHECK(mp_forced_routing_load(path, LAYERS, EXPERTS, K, &from) != MP_OK);
     CHECK_STR(mp_error_last()->code, "E_TRACE_READ");
 }
 

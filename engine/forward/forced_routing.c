@@ -1,4 +1,4 @@
-#include "engine/forward/route_from.h"
+#include "engine/forward/forced_routing.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 /* Sequences begin this many steps apart. */
 #define APART 17
 
-struct mp_route_from {
+struct mp_forced_routing {
     uint32_t layers, experts, top_k, steps;
     uint32_t *chosen; // (steps, layers, top_k)
 };
@@ -54,7 +54,7 @@ static uint32_t count_steps(const struct mp_replay_trace *trace, uint32_t layers
 }
 
 static enum mp_status take_steps(const struct mp_replay_trace *trace, uint32_t *seen,
-                                 struct mp_route_from *from)
+                                 struct mp_forced_routing *from)
 {
     size_t bytes;
 
@@ -77,10 +77,10 @@ static enum mp_status take_steps(const struct mp_replay_trace *trace, uint32_t *
     return MP_OK;
 }
 
-enum mp_status mp_route_from_load(const char *path, uint32_t layers, uint32_t experts,
-                                  uint32_t top_k, struct mp_route_from **from_p)
+enum mp_status mp_forced_routing_load(const char *path, uint32_t layers, uint32_t experts,
+                                      uint32_t top_k, struct mp_forced_routing **from_p)
 {
-    struct mp_route_from *from = calloc(1, sizeof(*from));
+    struct mp_forced_routing *from = calloc(1, sizeof(*from));
     uint32_t *seen = calloc(layers, sizeof(*seen));
     struct mp_replay_trace trace = { 0 };
     enum mp_status status = from != NULL && seen != NULL
@@ -90,21 +90,21 @@ enum mp_status mp_route_from_load(const char *path, uint32_t layers, uint32_t ex
     if (status == MP_OK)
         status = check_shape(&trace, layers, experts, top_k, path);
     if (status == MP_OK) {
-        *from = (struct mp_route_from){ .layers = layers, .experts = experts, .top_k = top_k };
+        *from = (struct mp_forced_routing){ .layers = layers, .experts = experts, .top_k = top_k };
         from->steps = count_steps(&trace, layers, seen);
         status = take_steps(&trace, seen, from);
     }
     mp_replay_trace_fini(&trace);
     free(seen);
     if (status != MP_OK) {
-        mp_route_from_destroy(from);
+        mp_forced_routing_destroy(from);
         return status;
     }
     *from_p = from;
     return MP_OK;
 }
 
-void mp_route_from_destroy(struct mp_route_from *from)
+void mp_forced_routing_destroy(struct mp_forced_routing *from)
 {
     if (from == NULL)
         return;
@@ -112,26 +112,26 @@ void mp_route_from_destroy(struct mp_route_from *from)
     free(from);
 }
 
-uint32_t mp_route_from_steps(const struct mp_route_from *from)
+uint32_t mp_forced_routing_steps(const struct mp_forced_routing *from)
 {
     return from->steps;
 }
 
-const uint32_t *mp_route_from_chosen(const struct mp_route_from *from, uint32_t step,
-                                     uint32_t layer)
+const uint32_t *mp_forced_routing_chosen(const struct mp_forced_routing *from, uint32_t step,
+                                         uint32_t layer)
 {
     return from->chosen + ((size_t)step * from->layers + layer) * from->top_k;
 }
 
-void mp_route_from_scores(const struct mp_route_from *from, const struct mp_batch *batch,
-                          uint32_t layer, float *scores)
+void mp_forced_routing_scores(const struct mp_forced_routing *from, const struct mp_batch *batch,
+                              uint32_t layer, float *scores)
 {
     const uint32_t E = from->experts, R = from->top_k;
 
     for (uint32_t t = 0; t < batch->count; t++) {
         const uint64_t step =
             (batch->position[t] + (uint64_t)batch->sequence[t] * APART) % from->steps;
-        const uint32_t *chosen = mp_route_from_chosen(from, (uint32_t)step, layer);
+        const uint32_t *chosen = mp_forced_routing_chosen(from, (uint32_t)step, layer);
         float *row = scores + (size_t)t * E;
 
         for (uint32_t e = 0; e < E; e++)

@@ -1,5 +1,5 @@
-#ifndef MP_ROUTE_FROM_H
-#define MP_ROUTE_FROM_H
+#ifndef MP_FORCED_ROUTING_H
+#define MP_FORCED_ROUTING_H
 
 #include <stdint.h>
 
@@ -13,25 +13,26 @@
  * number chose. Read only after load; any thread.
  */
 struct mp_batch;
-struct mp_route_from;
+struct mp_forced_routing;
 
 /*
  * Read a trace (policy/replay/replay.h) for a model of `layers` MoE layers; it may have more.
  * MP_ERR_CONFIG E_ROUTE_FROM: other numbers of experts or of experts per token, fewer layers, or no
  * decode steps of one token; E_TRACE_*.
  */
-enum mp_status mp_route_from_load(const char *path, uint32_t layers, uint32_t experts,
-                                  uint32_t top_k, struct mp_route_from **from_p) MP_MUST_CHECK;
-void mp_route_from_destroy(struct mp_route_from *from); /* NULL is allowed */
+enum mp_status mp_forced_routing_load(const char *path, uint32_t layers, uint32_t experts,
+                                      uint32_t top_k,
+                                      struct mp_forced_routing **from_p) MP_MUST_CHECK;
+void mp_forced_routing_destroy(struct mp_forced_routing *from); /* NULL is allowed */
 
 /* Decode steps of the trace, at least 1. */
-uint32_t mp_route_from_steps(const struct mp_route_from *from);
+uint32_t mp_forced_routing_steps(const struct mp_forced_routing *from);
 /* What a step chose in a layer: top_k experts, the best first. */
-const uint32_t *mp_route_from_chosen(const struct mp_route_from *from, uint32_t step,
-                                     uint32_t layer);
+const uint32_t *mp_forced_routing_chosen(const struct mp_forced_routing *from, uint32_t step,
+                                         uint32_t layer);
 
 /* scores(batch->count, experts) := probabilities whose k best are those of the trace. */
-void mp_route_from_scores(const struct mp_route_from *from, const struct mp_batch *batch,
-                          uint32_t layer, float *scores);
+void mp_forced_routing_scores(const struct mp_forced_routing *from, const struct mp_batch *batch,
+                              uint32_t layer, float *scores);
 
 #endif
