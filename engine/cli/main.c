@@ -166,6 +166,8 @@ int main(int argc, char **argv)
     }
     if (status == MP_OK)
         status = mp_files_apart(command, &args, &settings);
+    if (status == MP_OK)
+        status = mp_settings_start_log(&settings);
     mp_cuda_watch((unsigned)settings.run.watchdog_s, end_at_once);
     mp_gpu_configure(&settings.gpu);
     if (status == MP_OK)

@@ -277,6 +277,8 @@ int main(int argc, char **argv)
 
     if (status == MP_OK)
         status = parse(&b, argc, argv);
+    if (status == MP_OK)
+        status = mp_settings_start_log(&b.settings);
     mp_gpu_configure(&b.settings.gpu);
     if (status == MP_OK)
         status = open_session(&b);

@@ -325,6 +325,19 @@ static void a_log_file_that_cannot_be_used_is_no_obstacle(void)
         CHECK_EQ(result.exit_code, 0);
         cli_free(&result);
     }
+    /* A flag goes before the variable, and a level that is none is refused. */
+    snprintf(file, sizeof(file), "%s", cli_path("log-of-flag"));
+    cli_expect(ARGS("run", "--model", CLI_MODEL, "--device", "cpu", "--prompt", "a", "--max-tokens",
+                    "1", "--log", "info", "--log-file", file),
+               0, "hit rate");
+    text = cli_read(file, NULL);
+    CHECK(strstr(text, " info: reader: reading with ") != NULL);
+    free(text);
+    REFUSED(2, "error[E_OPTION]: option 'MOEPAGER_LOG' (--log) has 'loud', need error, warn,",
+            "info", "--log", "warn,loud");
+    cli.env[0] = "MOEPAGER_LOG=pager:";
+    cli_expect(&cli, 2, "option 'MOEPAGER_LOG' (--log) has 'pager:', need error, warn,");
+    cli.env[0] = "MOEPAGER_LOG=info";
     cli.env[1] = NULL;
     cli.errors_closed = true;
     cli_expect(&cli, 0, NULL);
