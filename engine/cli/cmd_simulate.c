@@ -227,8 +227,6 @@ static enum mp_status run_all(struct simulate *s, bool run)
                 status = run_one(s, &profile, batch);
         }
     }
-    if (status == MP_OK && run)
-        put_end(s);
     return status;
 }
 
@@ -274,8 +272,10 @@ enum mp_status mp_cmd_simulate(const struct mp_args *args, const struct mp_setti
                                          (uint32_t)s.model.experts, &s.calibration);
     if (status == MP_OK)
         status = run_all(&s, true);
+    if (s.begun) /* also after an interruption: with the rows that are complete */
+        put_end(&s);
     mp_calibration_destroy(s.calibration);
     if (args->from_trace != NULL)
         mp_replay_trace_fini(&s.trace);
-    return status == MP_OK ? mp_check_stdout() : status;
+    return mp_printed(status);
 }

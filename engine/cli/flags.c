@@ -172,60 +172,62 @@ static const struct {
     { 1u << MP_COMMAND_COUNT, "perplexity", "moepager eval --perplexity", false },
 };
 
+/* What is left after Ctrl-C. */
+#define KEEPS_ROWS "\n\nInterrupted, it prints the rows that are complete."
+#define KEEPS_NOTHING "\n\nInterrupted, it writes nothing."
+
 #define ENGINE_SETTINGS \
     "--budget 2GiB|25%|all, --ctx N, --threads N, --profile P, --evict NAME, --seed S"
 
+/* In the order of enum mp_command. */
 const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
-    [MP_COMMAND_RUN] = { "run", "generate text", ENGINE_SETTINGS,
-                         "  moepager run --model models/tiny-moe --prompt 'def main():' --budget 25%\n"
-                         "  moepager run --model DIR --chat --prompt 'Why is the sky blue?' --temperature 0.7 --seed 3\n"
-                         "  moepager run --model DIR --batch-file prompts.txt --json --timeline out.json\n" },
-    [MP_COMMAND_BENCH] = { "bench", "measure prefill and decode", ENGINE_SETTINGS,
-                           "  moepager bench --model models/tiny-moe --prompt-tokens 64 --gen-tokens 64 --budget 25%\n"
-                           "  moepager bench --model DIR --batch 4 --repeat 5 --evict lfu --json\n"
-                           "  moepager bench --model DIR --tokens-file ids.txt --logits-out logits.npy\n" },
-    [MP_COMMAND_INFO] = { "info", "show machine and policies; with --model also its sizes",
-                          ENGINE_SETTINGS,
-                          "  moepager info\n"
-                          "  moepager info --model models/tiny-moe --json\n" },
-    [MP_COMMAND_ENV] = { "env", "show every setting: value, default, range", ENGINE_SETTINGS,
-                         "  moepager env\n"
-                         "  MOEPAGER_BUDGET=2GiB moepager env --json\n" },
-    [MP_COMMAND_REPACK] = { "repack", "copy a model into the order that paging reads fastest",
-                            "--slices N: store each expert in N slices (docs/repack.md)",
-                            "  moepager repack --model DIR --out DIR-repacked\n"
-                            "  moepager repack --model DIR --out NEW --shard-bytes 2GiB --json\n"
-                            "  moepager repack --model DIR --out NEW --slices 4\n" },
-    [MP_COMMAND_REPLAY] = { "replay", "compare policies on a trace; replay a decision log",
-                            "--slices N, --predict NAME, --calibration FILE, --seed S, settings of policies",
-                            "  moepager replay trace.txt --evict belady,lru,layer-lfu --budget 500MiB,1GiB,25%\n"
-                            "  moepager replay decisions.log\n"
-                            "  moepager replay trace.txt --profile lru,gate-lru --budget 10%,25%,50% --plot lines.svg\n"
-                            "  moepager replay trace.txt --evict lru --partition uniform --budget 25% --json\n" },
-    [MP_COMMAND_SIMULATE] = { "simulate", "compare profiles for a model on a described machine",
-                              "--budget 25%, --evict NAME and the like, --slices N, --calibration FILE, --seed S",
-                              "  moepager simulate --machine rtx3090-epyc7532 --model deepseek-v2-lite --batches 8,16,32\n"
-                              "  moepager simulate --machine h200 --model mixtral-8x7b --profile lru,gate-lru --budget 25% "
-                              "--json\n"
-                              "  moepager simulate --machine rtx3090-epyc7532 --model qwen3-30b-a3b --profile dali \\\n"
-                              "      --batches 8 --gen-tokens 8 --set launch_us=50,skew=0.5 --timeline dali.json\n" },
-    [MP_COMMAND_CALIBRATE] = { "calibrate",
-                               "learn from a text what policies need to know of a model",
-                               ENGINE_SETTINGS,
-                               "  moepager calibrate --model models/tiny-moe --text train.txt\n"
-                               "  moepager calibrate --model DIR --text train.txt --features --tokens 65536\n"
-                               "  moepager calibrate --model DIR --from-trace trace.txt --out hot.safetensors\n" },
-    [MP_COMMAND_EVAL] = { "eval", "measure what routing and predict policies do on a text",
-                          ENGINE_SETTINGS,
-                          "  moepager eval --perplexity --model models/tiny-moe --text heldout.txt\n"
-                          "  moepager eval --perplexity --model DIR --text heldout.txt --route smoe --budget 50% \\\n"
-                          "      --sweep smoe-alpha=0,0.1,0.2,0.3\n"
-                          "  moepager eval --divergence --model DIR --text heldout.txt --route smoe --budget 50%\n"
-                          "  moepager eval --predictors --model DIR --text heldout.txt --budget 50% --json\n" },
-    [MP_COMMAND_PROBE] = { "probe", "measure GPU, link and CPU, for policies that assign experts",
-                           "--device cuda:N: which GPU (cuda:0), --cache-dir DIR, --watchdog SECONDS",
-                           "  moepager probe\n"
-                           "  moepager probe --model DIR --device cuda:1 --fresh --json\n" },
+    { "run", "generate text", ENGINE_SETTINGS,
+      "  moepager run --model models/tiny-moe --prompt 'def main():' --budget 25%\n"
+      "  moepager run --model DIR --chat --prompt 'Why is the sky blue?' --temperature 0.7 --seed 3\n"
+      "  moepager run --model DIR --batch-file prompts.txt --json --timeline out.json\n" },
+    { "bench", "measure prefill and decode", ENGINE_SETTINGS,
+      "  moepager bench --model models/tiny-moe --prompt-tokens 64 --gen-tokens 64 --budget 25%\n"
+      "  moepager bench --model DIR --batch 4 --repeat 5 --evict lfu --json\n"
+      "  moepager bench --model DIR --tokens-file ids.txt --logits-out logits.npy\n" },
+    { "info", "show machine and policies; with --model also its sizes", ENGINE_SETTINGS,
+      "  moepager info\n"
+      "  moepager info --model models/tiny-moe --json\n" },
+    { "env", "show every setting: value, default, range", ENGINE_SETTINGS,
+      "  moepager env\n"
+      "  MOEPAGER_BUDGET=2GiB moepager env --json\n" },
+    { "repack", "copy a model into the order that paging reads fastest",
+      "--slices N: store each expert in N slices (docs/repack.md)",
+      "  moepager repack --model DIR --out DIR-repacked\n"
+      "  moepager repack --model DIR --out NEW --shard-bytes 2GiB --json\n"
+      "  moepager repack --model DIR --out NEW --slices 4\n" },
+    { "replay", "compare policies on a trace; replay a decision log",
+      "--slices N, --predict NAME, --calibration FILE, --seed S, settings of policies" KEEPS_ROWS,
+      "  moepager replay trace.txt --evict belady,lru,layer-lfu --budget 500MiB,1GiB,25%\n"
+      "  moepager replay decisions.log\n"
+      "  moepager replay trace.txt --profile lru,gate-lru --budget 10%,25%,50% --plot lines.svg\n"
+      "  moepager replay trace.txt --evict lru --partition uniform --budget 25% --json\n" },
+    { "simulate", "compare profiles for a model on a described machine",
+      "--budget 25%, --evict NAME and the like, --slices N, --calibration FILE, --seed S" KEEPS_ROWS,
+      "  moepager simulate --machine rtx3090-epyc7532 --model deepseek-v2-lite --batches 8,16,32\n"
+      "  moepager simulate --machine h200 --model mixtral-8x7b --profile lru,gate-lru --budget 25% "
+      "--json\n"
+      "  moepager simulate --machine rtx3090-epyc7532 --model qwen3-30b-a3b --profile dali \\\n"
+      "      --batches 8 --gen-tokens 8 --set launch_us=50,skew=0.5 --timeline dali.json\n" },
+    { "calibrate", "learn from a text what policies need to know of a model",
+      ENGINE_SETTINGS KEEPS_NOTHING,
+      "  moepager calibrate --model models/tiny-moe --text train.txt\n"
+      "  moepager calibrate --model DIR --text train.txt --features --tokens 65536\n"
+      "  moepager calibrate --model DIR --from-trace trace.txt --out hot.safetensors\n" },
+    { "eval", "measure what routing and predict policies do on a text", ENGINE_SETTINGS KEEPS_ROWS,
+      "  moepager eval --perplexity --model models/tiny-moe --text heldout.txt\n"
+      "  moepager eval --perplexity --model DIR --text heldout.txt --route smoe --budget 50% \\\n"
+      "      --sweep smoe-alpha=0,0.1,0.2,0.3\n"
+      "  moepager eval --divergence --model DIR --text heldout.txt --route smoe --budget 50%\n"
+      "  moepager eval --predictors --model DIR --text heldout.txt --budget 50% --json\n" },
+    { "probe", "measure GPU, link and CPU, for policies that assign experts",
+      "--device cuda:N: which GPU (cuda:0), --cache-dir DIR, --watchdog SECONDS",
+      "  moepager probe\n"
+      "  moepager probe --model DIR --device cuda:1 --fresh --json\n" },
 };
 
 static const struct mp_flag *find_exactly(enum mp_command command, const char *name, size_t bytes)

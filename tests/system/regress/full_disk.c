@@ -69,7 +69,7 @@ static void files_have_a_limit(void)
                     path } },
         { .args = { "replay", trace, "--budget", "10%,25%,50%,75%", "--csv", "--plot", path } },
         { .args = { "simulate", "--machine", "h200", "--model", "mixtral-8x7b", "--gen-tokens", "1",
-                    "--prompt", "4", "--budget", "50%", "--timeline", path } },
+                    "--prompt-tokens", "4", "--budget", "50%", "--timeline", path } },
     };
 
     CHECK_EQ(mkdir(dir, 0700), 0);
