@@ -207,7 +207,7 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "  moepager replay trace.txt --profile lru,gate-lru --budget 10%,25%,50% --plot lines.svg\n"
       "  moepager replay trace.txt --evict lru --partition uniform --budget 25% --json\n" },
     { "simulate", "compare profiles for a model on a described machine",
-      "--budget 25%, --evict NAME and the like, --slices N, --calibration FILE, --seed S" KEEPS_ROWS,
+      "--budget 25%, --evict NAME, ..., --slices N, --calibration FILE, --seed S" KEEPS_ROWS,
       "  moepager simulate --machine rtx3090-epyc7532 --model deepseek-v2-lite --batches 8,16,32\n"
       "  moepager simulate --machine h200 --model mixtral-8x7b --profile lru,gate-lru --budget 25% "
       "--json\n"
