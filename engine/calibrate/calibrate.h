@@ -57,6 +57,8 @@ void mp_calibrate_groups(const double *cosine, const double *top_share, uint32_t
  * their scores, as safetensors: layer.<l>.input BF16 (N, H), .experts I32 (N, k), .weights F32
  * (N, k).
  */
+#define MP_FEATURES_NAME "moepager-features.safetensors" /* beside the calibration */
+
 struct mp_features;
 
 /* `tokens`: how many there will be. Nothing appears under `path` before commit. */

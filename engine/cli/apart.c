@@ -12,12 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/calibrate/calibrate.h"
 #include "engine/model/calibration.h"
 #include "engine/model/llapor.h"
 #include "vmm/base/error.h"
 
 #define OUTPUTS_MAX (MP_ARGS_FILES_MAX + 4)
-#define FEATURES_NAME "moepager-features.safetensors"
 
 enum role { OUTPUT, LOG, STREAM };
 
@@ -129,7 +129,7 @@ static bool is_read(enum mp_command command, const char *name)
                                          "tokenizer.json",
                                          "tokenizer_config.json",
                                          "chat_template.jinja" };
-    static const char *const learned[] = { MP_CALIBRATION_NAME, MP_LLAPOR_NAME, FEATURES_NAME };
+    static const char *const learned[] = { MP_CALIBRATION_NAME, MP_LLAPOR_NAME, MP_FEATURES_NAME };
     static const char suffix[] = ".safetensors";
     const size_t bytes = strlen(name), tail = strlen(suffix);
 
@@ -139,7 +139,7 @@ static bool is_read(enum mp_command command, const char *name)
     }
     for (size_t i = 0; i < MP_ARRAY_LEN(learned); i++) {
         if (strcmp(name, learned[i]) == 0)
-            return command != MP_COMMAND_CALIBRATE && strcmp(name, FEATURES_NAME) != 0;
+            return command != MP_COMMAND_CALIBRATE && strcmp(name, MP_FEATURES_NAME) != 0;
     }
     return bytes > tail && strcmp(name + bytes - tail, suffix) == 0;
 }
@@ -214,7 +214,7 @@ static void add_defaults(struct list *outputs, const struct mp_args *args)
         add(outputs, "the calibration", path, OUTPUT);
     snprintf(copy, sizeof(copy), "%s", args->out != NULL ? args->out : path);
     if (args->features &&
-        (size_t)snprintf(path, sizeof(path), "%s/" FEATURES_NAME, dirname(copy)) < sizeof(path))
+        (size_t)snprintf(path, sizeof(path), "%s/" MP_FEATURES_NAME, dirname(copy)) < sizeof(path))
         add(outputs, "the features", path, OUTPUT);
 }
 
@@ -254,7 +254,7 @@ enum mp_status mp_files_apart(enum mp_command command, struct mp_args *args,
         if (files[i].output)
             add(&outputs, files[i].name, *files[i].path, OUTPUT);
     }
-    if (command == MP_COMMAND_CALIBRATE && !args->evaluate)
+    if (command == MP_COMMAND_CALIBRATE)
         add_defaults(&outputs, args);
     if (settings->log.file[0] != '\0')
         add(&outputs, "--log-file", settings->log.file, LOG);

@@ -12,22 +12,23 @@
  */
 struct mp_args {
     const char *model, *prompt, *prompt_file, *batch_file, *system;
-    const char *logits_out, *trace, *timeline, *out, *tokens_file;
+    const char *logits_out, *trace, *timeline, *decision_log, *out, *tokens_file, *from_trace;
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
-    const char *plot, *decision_log, *route_from;
+    const char *plot;
     const char *machine, *batches, *changes; /* of simulate; profiles also */
-    const char *text, *sweep;                /* of calibrate and perplexity */
+    const char *text, *sweep;                /* of calibrate and eval */
+    const char *skip;                        /* of probe */
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;
-    uint64_t max_tokens;
-    uint64_t warm_tokens, prompt_tokens, gen_tokens, batch, repeat, shard_bytes;
+    uint64_t max_tokens, warm_tokens, prompt_tokens, gen_tokens, repeat, shard_bytes;
+    uint64_t batch;            /* 0: not given */
     double temperature, top_p; /* negative: not given */
     uint64_t top_k;            /* UINT64_MAX: not given */
     uint64_t window, tokens;   /* tokens: UINT64_MAX: not given */
-    uint64_t features, evaluate, receipt;
-    const char *device, *skip; /* of probe */
+    uint64_t perplexity, divergence, predictors, features;
     uint64_t hidden, channels, fresh, child;
-    uint64_t chat, json, csv, ignore_eos, trace_scores, check_values, markdown, force, help;
+    uint64_t chat, json, csv, ignore_eos, trace_scores, check_values, markdown, force;
+    uint64_t help, help_all;
 };
 
 enum mp_command {
@@ -39,7 +40,7 @@ enum mp_command {
     MP_COMMAND_REPLAY,
     MP_COMMAND_SIMULATE,
     MP_COMMAND_CALIBRATE,
-    MP_COMMAND_PERPLEXITY,
+    MP_COMMAND_EVAL,
     MP_COMMAND_PROBE,
     MP_COMMAND_COUNT
 };
@@ -49,8 +50,8 @@ enum mp_command mp_command_find(const char *name);
 
 /*
  * Parse argv[2..argc) of a command; only replay takes an argument that is no flag. Settings go to
- * `settings`, which was loaded before. MP_ERR_CONFIG E_USAGE: unknown flag (with the nearest one),
- * missing or bad value, left-overs.
+ * `settings`, which was loaded before. MP_ERR_CONFIG E_USAGE or E_OPTION: unknown flag (with its
+ * new name, or the nearest one), missing or bad value, left-overs.
  */
 enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, struct mp_args *args,
                              struct mp_settings *settings) MP_MUST_CHECK;
@@ -69,8 +70,11 @@ struct mp_args_file {
 size_t mp_args_files(enum mp_command command, struct mp_args *args,
                      struct mp_args_file files[MP_ARGS_FILES_MAX]);
 
-/* The overview, and the page of one command with its flags and examples. */
+/* The overview; the page of one command with its main flags and examples, with `all` all flags and
+ * settings; the tables of docs/options.md. */
 void mp_args_print_usage(FILE *out);
-void mp_args_print_help(enum mp_command command, FILE *out);
+void mp_args_print_help(enum mp_command command, const struct mp_settings *settings, bool all,
+                        FILE *out);
+void mp_args_print_options(const struct mp_settings *settings, FILE *out);
 
 #endif

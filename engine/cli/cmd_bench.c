@@ -19,7 +19,7 @@
 #include "vmm/base/json_out.h"
 
 #define BATCH_MAX 64
-#define REPEAT_MAX 1000 /* of --repeat, see engine/cli/args.c */
+#define REPEAT_MAX 1000 /* of --repeat, see engine/cli/flags.c */
 #define TIMELINE_EVENTS (1u << 20)
 
 struct bench {
@@ -37,6 +37,7 @@ struct bench {
     struct bench_run *runs;       // (repeat)
     size_t run_count;             /* of runs that ended */
     double load_ms;
+    uint32_t batch; /* prompts at once */
 };
 
 struct bench_run {
@@ -131,7 +132,7 @@ static enum mp_status make_prompts(struct bench *bench)
     const uint32_t vocab = bench->session.model.vocab;
     uint64_t state = bench->settings->run.seed;
 
-    for (uint32_t b = 0; b < bench->args->batch; b++) {
+    for (uint32_t b = 0; b < bench->batch; b++) {
         struct mp_ids *ids = &bench->prompts[b];
 
         ids->ids = calloc(bench->args->prompt_tokens, sizeof(uint32_t));
@@ -179,7 +180,7 @@ static enum mp_status open_session(struct bench *bench)
     const struct mp_progress progress = mp_loading_progress(&bench->bar);
     const struct mp_session_config config = {
         .model = bench->args->model,
-        .sequences = (uint32_t)bench->args->batch,
+        .sequences = bench->batch,
         .before_load = check_args,
         .before_load_ctx = bench,
         .progress = &progress,
@@ -190,7 +191,7 @@ static enum mp_status open_session(struct bench *bench)
         .routed = bench->args->trace != NULL ? mp_trace_sink_routed : NULL,
         .routed_ctx = &bench->trace,
         .decision_log = bench->args->decision_log,
-        .route_from = bench->args->route_from,
+        .route_from = bench->args->from_trace,
     };
     const uint64_t start_ns = mp_clock_now_ns(bench->clock);
     enum mp_status status;
@@ -219,8 +220,7 @@ static enum mp_status run_once(struct bench *bench, struct bench_run *run)
     const struct mp_counters before = mp_report_counters(&bench->session);
     struct mp_output outputs[BATCH_MAX] = { 0 };
     struct mp_generate_stats stats;
-    enum mp_status status =
-        mp_generate(&config, bench->prompts, (uint32_t)bench->args->batch, outputs, &stats);
+    enum mp_status status = mp_generate(&config, bench->prompts, bench->batch, outputs, &stats);
 
     mp_outputs_free(outputs, BATCH_MAX);
     if (status != MP_OK)
@@ -266,7 +266,7 @@ static void print_text(const struct bench *bench)
 
     printf("prompt %llu, generated %llu, batch %llu, %zu runs\n",
            (unsigned long long)bench->args->prompt_tokens,
-           (unsigned long long)bench->args->gen_tokens, (unsigned long long)bench->args->batch,
+           (unsigned long long)bench->args->gen_tokens, (unsigned long long)bench->batch,
            bench->run_count);
     printf("%-8s %12s %12s %12s %10s %14s\n", "", "prefill t/s", "decode t/s", "ms per step",
            "hit rate", "exposed wait ms");
@@ -285,7 +285,7 @@ static void print_json(const struct bench *bench)
 
     mp_json_begin(&json, stdout, true);
     mp_json_object_begin(&json, NULL);
-    mp_json_put_u64(&json, "batch", bench->args->batch);
+    mp_json_put_u64(&json, "batch", bench->batch);
     mp_json_put_u64(&json, "repeat", bench->run_count);
     mp_json_object_begin(&json, "median");
     mp_json_put_u64(&json, "run", at);
@@ -385,14 +385,19 @@ static enum mp_status run_all(struct bench *bench)
 
 enum mp_status mp_cmd_bench(const struct mp_args *args, const struct mp_settings *settings)
 {
-    struct bench bench = { .args = args, .settings = settings, .clock = mp_clock_monotonic() };
+    struct bench bench = {
+        .args = args,
+        .settings = settings,
+        .clock = mp_clock_monotonic(),
+        .batch = args->batch > 0 ? (uint32_t)args->batch : 1,
+    };
     enum mp_status status = mp_require_model(args);
 
     if (status != MP_OK)
         return status;
     bench.runs = calloc(args->repeat, sizeof(*bench.runs));
     status = bench.runs != NULL ? run_all(&bench) : mp_fail_no_memory("the reports", args->repeat);
-    for (size_t b = 0; b < args->batch; b++)
+    for (size_t b = 0; b < bench.batch; b++)
         mp_ids_free(&bench.prompts[b]);
     mp_session_close(&bench.session);
     mp_timeline_destroy(bench.timeline);

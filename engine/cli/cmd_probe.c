@@ -11,16 +11,17 @@
 #include "vmm/base/log.h"
 #include "vmm/backend/cuda/cuda_driver.h"
 
-/* "cuda", "cuda:N" */
+/* Of "cuda" and "cuda:N"; "auto" is the first one. */
 static enum mp_status device_number(const char *text, unsigned *ordinal_p)
 {
     const struct mp_opt number = { .name = "device", .kind = MP_OPT_U64, .max = 1023 };
     char quoted[MP_QUOTE_BYTES];
     uint64_t value = 0;
 
-    if (text != NULL && strcmp(text, "cuda") != 0 &&
+    if (strcmp(text, "auto") != 0 && strcmp(text, "cuda") != 0 &&
         (strncmp(text, "cuda:", 5) != 0 || !mp_opt_parse(&number, text + 5, &value)))
-        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--device: got '%s', need cuda or cuda:N",
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "--device: got '%s', but what is measured is a GPU: need cuda or cuda:N",
                        mp_quote(quoted, text, strlen(text)));
     *ordinal_p = (unsigned)value;
     return MP_OK;
@@ -78,7 +79,7 @@ enum mp_status mp_cmd_probe(const struct mp_args *args, const struct mp_settings
     struct mp_probe probe;
     struct mp_json_out json;
     unsigned ordinal = 0;
-    enum mp_status status = device_number(args->device, &ordinal);
+    enum mp_status status = device_number(settings->run.device, &ordinal);
 
     if (status == MP_OK && args->skip != NULL && !args->child)
         status = mp_fail(MP_ERR_CONFIG, "E_USAGE", "--skip needs --child");

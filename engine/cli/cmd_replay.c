@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/model/calibration.h"
 #include "engine/cli/commands.h"
@@ -88,9 +89,11 @@ static enum mp_status replay_one(struct replay *replay, const char *profile)
         snprintf(row.reason, sizeof(row.reason), "%s", mp_error_last()->text);
         status = MP_OK;
     }
+    if (status == MP_OK)
+        status = mp_replay_report_add(&replay->report, &row);
     if (status == MP_OK && mp_interrupted)
         status = mp_fail(MP_ERR_CANCELED, "E_CANCELED", "interrupted");
-    return status == MP_OK ? mp_replay_report_add(&replay->report, &row) : status;
+    return status;
 }
 
 static const char *named_predictor(const struct replay *replay)
@@ -168,13 +171,14 @@ static enum mp_status replay_all(struct replay *replay)
     return status;
 }
 
-/* The plot first: what cannot be written is told before a table that looks like success. */
-static enum mp_status print_report(const struct replay *replay)
+/* The plot first: what cannot be written is an error before a table that looks like success. After
+ * an interruption there are the rows that were complete, and no plot. */
+static enum mp_status print_report(const struct replay *replay, enum mp_status ended)
 {
     const struct mp_args *args = replay->args;
     enum mp_status status = MP_OK;
 
-    if (args->plot != NULL)
+    if (args->plot != NULL && ended == MP_OK)
         status = mp_replay_report_plot(&replay->report, args->replayed, args->plot);
     if (status != MP_OK)
         return status;
@@ -184,7 +188,7 @@ static enum mp_status print_report(const struct replay *replay)
         mp_replay_report_csv(&replay->report, stdout);
     else
         mp_replay_report_text(&replay->report, stdout);
-    return mp_check_stdout();
+    return mp_printed(ended);
 }
 
 static void print_decisions_json(const struct mp_decisions_report *report)
@@ -247,7 +251,8 @@ enum mp_status mp_cmd_replay(const struct mp_args *args, const struct mp_setting
 
     if (args->replayed != NULL && mp_decisions_is_log(args->replayed))
         return replay_decisions(args);
-    if (args->replayed == NULL || args->budgets == NULL)
+    /* A file that cannot be read says so before what would be missing for it. */
+    if (args->replayed == NULL || (args->budgets == NULL && access(args->replayed, R_OK) == 0))
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "need a trace and --budget: moepager replay TRACE --budget 500MiB,25%%");
     if (args->json && args->csv)
@@ -265,8 +270,8 @@ enum mp_status mp_cmd_replay(const struct mp_args *args, const struct mp_setting
     if (status == MP_OK)
         status = replay_all(&replay);
     mp_calibration_destroy(replay.calibration);
-    if (status == MP_OK)
-        status = print_report(&replay);
+    if (status == MP_OK || (status == MP_ERR_CANCELED && replay.report.count > 0))
+        status = print_report(&replay, status);
     mp_replay_report_fini(&replay.report);
     mp_replay_trace_fini(&replay.trace);
     return status;

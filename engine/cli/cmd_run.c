@@ -14,7 +14,6 @@
 #include "engine/cli/commands.h"
 #include "engine/session/npy_out.h"
 #include "engine/session/progress.h"
-#include "engine/session/divergence.h"
 #include "engine/session/report.h"
 #include "engine/cli/terminal.h"
 #include "policy/record/trace.h"
@@ -34,7 +33,6 @@ struct run {
     struct mp_progress_bar bar;
     struct mp_trace_sink trace;
     struct mp_npy_out logits;
-    struct mp_divergence receipt;
 
     char *file_text; /* owned; prompts may point into it */
     struct {
@@ -166,7 +164,7 @@ static int on_text(void *ctx, uint32_t sequence, const char *text, size_t bytes)
     if (!mp_stdout_unread())
         return 1;
     run->unread = args->trace == NULL && args->decision_log == NULL && args->timeline == NULL &&
-                  args->logits_out == NULL && !args->receipt;
+                  args->logits_out == NULL;
     return run->unread;
 }
 
@@ -183,10 +181,9 @@ static enum mp_status on_logits(void *ctx, uint32_t sequence, uint32_t step, con
 {
     struct run *run = ctx;
 
-    if (sequence == 0 && run->args->logits_out != NULL)
+    (void)step;
+    if (sequence == 0)
         mp_npy_out_row(&run->logits, logits);
-    if (run->args->receipt)
-        mp_divergence_keep(&run->receipt, sequence, step, logits);
     return MP_OK;
 }
 
@@ -212,7 +209,7 @@ static struct mp_sampling choose_sampling(const struct run *run)
     };
 }
 
-static void print_json(const struct run *run, const struct mp_report *report, bool receipt)
+static void print_json(const struct run *run, const struct mp_report *report)
 {
     struct mp_json_out json;
 
@@ -225,8 +222,6 @@ static void print_json(const struct run *run, const struct mp_report *report, bo
     mp_json_array_end(&json);
     mp_json_put_string(&json, "finish", mp_finish_name(run->outputs[0].finish));
     mp_report_json(report, &json);
-    if (receipt)
-        mp_divergence_json(&run->receipt, &json, "receipt");
     mp_json_array_begin(&json, "sequences");
     for (uint32_t s = 0; s < run->count; s++) {
         mp_json_object_begin(&json, NULL);
@@ -244,13 +239,12 @@ static void print_json(const struct run *run, const struct mp_report *report, bo
     mp_json_end(&json);
 }
 
-static enum mp_status print_result(const struct run *run, const struct mp_report *report,
-                                   bool receipt)
+static enum mp_status print_result(const struct run *run, const struct mp_report *report)
 {
     enum mp_status status;
 
     if (run->args->json) {
-        print_json(run, report, receipt);
+        print_json(run, report);
         return mp_check_stdout();
     }
     for (uint32_t s = 0; run->count > 1 && s < run->count; s++) {
@@ -277,8 +271,6 @@ static enum mp_status print_result(const struct run *run, const struct mp_report
             fprintf(stderr, " (%u of %u prompts)\n", ended, run->count);
     }
     mp_report_print(report, stderr);
-    if (receipt)
-        mp_divergence_print(&run->receipt, stderr);
     return status;
 }
 
@@ -296,7 +288,7 @@ static struct mp_generate_config generate_config(struct run *run)
         .clock = run->clock,
         .on_text = on_text,
         .on_prefill = on_prefill,
-        .on_logits = run->args->logits_out != NULL || run->args->receipt ? on_logits : NULL,
+        .on_logits = run->args->logits_out != NULL ? on_logits : NULL,
         .on_step = on_step,
         .ctx = run,
     };
@@ -394,9 +386,6 @@ static enum mp_status open_all(struct run *run)
         status = mp_trace_sink_open(&run->trace, run->args, &run->session);
     if (status == MP_OK && run->args->logits_out != NULL)
         status = mp_npy_out_open(&run->logits, run->args->logits_out, run->session.model.vocab);
-    if (status == MP_OK && run->args->receipt)
-        status = mp_divergence_init(&run->receipt, run->count, run->args->max_tokens,
-                                    run->session.model.vocab);
     if (status != MP_OK)
         abandon_files(run);
     return status;
@@ -408,7 +397,6 @@ static enum mp_status run_all(struct run *run)
     struct mp_counters before;
     struct mp_generate_stats stats;
     struct mp_report report;
-    struct mp_profile used;
     struct mp_error interrupted;
     double load_ms;
     enum mp_status ended, status = open_all(run);
@@ -433,13 +421,7 @@ static enum mp_status run_all(struct run *run)
         return status;
     }
     mp_report_make(&run->session, &stats, &before, load_ms, &report);
-    used = run->session.engine_config.policies; /* the receipt changes them */
-    report.policies = &used;
-    if (run->args->receipt && ended == MP_OK)
-        status =
-            mp_divergence_compare(&run->receipt, &run->session, run->clock, run->ids, run->outputs);
-    if (status == MP_OK)
-        status = print_result(run, &report, ended == MP_OK && run->args->receipt);
+    status = print_result(run, &report);
     if (status == MP_OK && ended != MP_OK)
         mp_error_set(&interrupted);
     return status == MP_OK ? ended : status;
@@ -465,7 +447,6 @@ enum mp_status mp_cmd_run(const struct mp_args *args, const struct mp_settings *
     for (uint32_t i = 0; i < run->count; i++)
         mp_ids_free(&run->ids[i]);
     mp_chat_destroy(run->chat);
-    mp_divergence_fini(&run->receipt);
     mp_session_close(&run->session);
     mp_timeline_destroy(run->timeline);
     free(run->file_text);

@@ -47,7 +47,7 @@ static double hit_rate(const struct mp_sim_result *r)
 
 static const char *workload(const struct simulate *s)
 {
-    if (s->args->trace == NULL)
+    if (s->args->from_trace == NULL)
         return "synthetic";
     return s->trace.scores != NULL ? "recorded trace, predictions synthetic"
                                    : "recorded trace, scores and predictions synthetic";
@@ -154,7 +154,7 @@ static enum mp_status run_one(struct simulate *s, const struct mp_profile *profi
     const struct mp_sim_config config = {
         .machine = &s->machine,
         .model = &s->model,
-        .trace = s->args->trace != NULL ? &s->trace : NULL,
+        .trace = s->args->from_trace != NULL ? &s->trace : NULL,
         .calibration = s->calibration != NULL ? &s->calibration->facts : NULL,
         .profile = profile,
         .groups = s->settings->groups,
@@ -189,7 +189,7 @@ static enum mp_status parse_batch(const char *text, uint32_t *batch_p)
 
     if (!mp_opt_parse(&opt, text, &value))
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "--batch: got '%s', need numbers from 1 to 4096 with commas between",
+                       "--batches: got '%s', need numbers from 1 to 4096 with commas between",
                        mp_quote(quoted, text, strlen(text)));
     *batch_p = (uint32_t)value;
     return MP_OK;
@@ -227,8 +227,6 @@ static enum mp_status run_all(struct simulate *s, bool run)
                 status = run_one(s, &profile, batch);
         }
     }
-    if (status == MP_OK && run)
-        put_end(s);
     return status;
 }
 
@@ -238,10 +236,11 @@ static enum mp_status check_args(const struct mp_args *args)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "need --machine and --model: moepager simulate --machine "
                        "rtx3090-epyc7532 --model deepseek-v2-lite");
-    if (args->trace != NULL && (args->batches != NULL || args->warm_tokens > 0))
-        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "--%s and --trace exclude each other: a trace has its batches and steps",
-                       args->batches != NULL ? "batch" : "warm");
+    if (args->from_trace != NULL && (args->batches != NULL || args->warm_tokens > 0))
+        return mp_fail(
+            MP_ERR_CONFIG, "E_USAGE",
+            "--%s and --from-trace exclude each other: a trace has its batches and steps",
+            args->batches != NULL ? "batches" : "warm");
     if (args->timeline != NULL && ((args->batches != NULL && strchr(args->batches, ',')) ||
                                    (args->profiles != NULL && strchr(args->profiles, ','))))
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
@@ -260,21 +259,23 @@ enum mp_status mp_cmd_simulate(const struct mp_args *args, const struct mp_setti
         status = mp_sim_machine_read(args->machine, &s.machine);
     if (status == MP_OK)
         status = mp_sim_model_read(args->model, &s.model);
-    if (status == MP_OK && args->trace != NULL)
-        status = mp_replay_trace_read(args->trace, &s.trace);
-    if (status == MP_OK && args->trace != NULL)
+    if (status == MP_OK && args->from_trace != NULL)
+        status = mp_replay_trace_read(args->from_trace, &s.trace);
+    if (status == MP_OK && args->from_trace != NULL)
         s.model.top_k = s.trace.top_k; /* some recorders leave out a model's last ranks */
     if (status == MP_OK && args->changes != NULL)
         status = mp_sim_change(args->changes, &s.machine, &s.model);
-    if (status == MP_OK && args->trace == NULL)
+    if (status == MP_OK && args->from_trace == NULL)
         status = mp_sim_fit(&s.model, settings->run.seed, &s.fit);
     if (status == MP_OK)
         status = mp_calibration_load_for(settings->run.calibration, (uint32_t)s.model.layers,
                                          (uint32_t)s.model.experts, &s.calibration);
     if (status == MP_OK)
         status = run_all(&s, true);
+    if (s.begun) /* also after an interruption: with the rows that are complete */
+        put_end(&s);
     mp_calibration_destroy(s.calibration);
-    if (args->trace != NULL)
+    if (args->from_trace != NULL)
         mp_replay_trace_fini(&s.trace);
-    return status == MP_OK ? mp_check_stdout() : status;
+    return mp_printed(status);
 }

@@ -80,6 +80,13 @@ enum mp_status mp_check_stdout(void)
     return mp_fail(MP_ERR_IO, "E_OUTPUT", "cannot write to standard output: %s", strerror(errno));
 }
 
+enum mp_status mp_printed(enum mp_status ended)
+{
+    const enum mp_status status = mp_check_stdout();
+
+    return status == MP_OK ? ended : status;
+}
+
 enum mp_status mp_read_text(const char *path, char **text_p, size_t *bytes_p)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "re");
@@ -242,20 +249,11 @@ enum mp_status mp_trace_sink_close(struct mp_trace_sink *sink)
 
 static void print_options_page(const struct mp_settings *settings)
 {
-    fputs(
-        "# Options\n\n"
-        "Every setting, as environment variable and as flag of every command, which takes those "
-        "that it has a use for. A flag goes\nbefore the environment, and that before the "
-        "default. This page is the output of\n`moepager env --markdown`; `moepager env` shows the values in force, as "
-        "lines that a shell can read,\nand `moepager run --help` the flags that are no "
-        "settings.\n\n"
-        "A variable with a bad value ends the program with exit code 2, as a flag does; in a "
-        "process that uses\n`libmoepager.so` it is reported by one warning and its default is "
-        "used. An unknown `MOEPAGER_` variable is\nreported with the nearest known name, and ends "
-        "the program too with `MOEPAGER_STRICT=1`. Switches are\ngiven as `--deterministic` or "
-        "`--uring=off`.\n\n",
-        stdout);
-    mp_opt_print_markdown(settings->groups, stdout);
+    fputs("# Options\n\n"
+          "All settings and all flags. This page is the output of `moepager env --markdown`; "
+          "`moepager COMMAND --help-all`\nhas the same for one command.\n\n",
+          stdout);
+    mp_args_print_options(settings, stdout);
 }
 
 enum mp_status mp_cmd_env(const struct mp_args *args, const struct mp_settings *settings)

@@ -28,8 +28,8 @@ enum mp_status mp_cmd_simulate(const struct mp_args *args,
                                const struct mp_settings *settings) MP_MUST_CHECK;
 enum mp_status mp_cmd_calibrate(const struct mp_args *args,
                                 const struct mp_settings *settings) MP_MUST_CHECK;
-enum mp_status mp_cmd_perplexity(const struct mp_args *args,
-                                 const struct mp_settings *settings) MP_MUST_CHECK;
+enum mp_status mp_cmd_eval(const struct mp_args *args,
+                           const struct mp_settings *settings) MP_MUST_CHECK;
 
 enum mp_status mp_cmd_probe(const struct mp_args *args,
                             const struct mp_settings *settings) MP_MUST_CHECK;
@@ -65,6 +65,10 @@ bool mp_stdout_unread(void);
 
 /* Everything on standard output arrived, or its reader wanted no more? MP_ERR_IO otherwise. */
 enum mp_status mp_check_stdout(void) MP_MUST_CHECK;
+
+/* After a result was printed: mp_check_stdout(), else what ended the run, MP_OK or the interruption
+ * after which only what was complete has been printed. */
+enum mp_status mp_printed(enum mp_status ended) MP_MUST_CHECK;
 
 /* A whole file, or standard input for "-", as a new NUL-terminated text, at most 64 MiB. */
 enum mp_status mp_read_text(const char *path, char **text_p, size_t *bytes_p) MP_MUST_CHECK;

@@ -11,6 +11,7 @@
 
 #include "engine/cli/apart.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/flags.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 #include "vmm/base/log.h"
@@ -111,11 +112,23 @@ static enum mp_status dispatch(enum mp_command command, const struct mp_args *ar
     case MP_COMMAND_REPLAY: return mp_cmd_replay(args, settings);
     case MP_COMMAND_SIMULATE: return mp_cmd_simulate(args, settings);
     case MP_COMMAND_CALIBRATE: return mp_cmd_calibrate(args, settings);
-    case MP_COMMAND_PERPLEXITY: return mp_cmd_perplexity(args, settings);
+    case MP_COMMAND_EVAL: return mp_cmd_eval(args, settings);
     case MP_COMMAND_PROBE: return mp_cmd_probe(args, settings);
     case MP_COMMAND_COUNT: break;
     }
     return MP_ERR_INVALID;
+}
+
+static enum mp_status unknown_command(const char *name)
+{
+    const char *renamed = mp_flag_new_name(MP_COMMAND_COUNT, name);
+    char quoted[MP_QUOTE_BYTES];
+
+    mp_quote(quoted, name, strlen(name));
+    if (renamed != NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "command '%s' is now '%s'", quoted, renamed);
+    return mp_fail(MP_ERR_CONFIG, "E_USAGE", "unknown command '%s'; moepager --help lists them",
+                   quoted);
 }
 
 int main(int argc, char **argv)
@@ -124,7 +137,6 @@ int main(int argc, char **argv)
     struct mp_args args;
     enum mp_command command;
     enum mp_status status;
-    char quoted[MP_QUOTE_BYTES];
 
     hold_standard_descriptors();
     catch_signals();
@@ -143,19 +155,19 @@ int main(int argc, char **argv)
                               "examples"));
     command = mp_command_find(argv[1]);
     if (command == MP_COMMAND_COUNT)
-        return finish(mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                              "unknown command '%s'; moepager --help lists them",
-                              mp_quote(quoted, argv[1], strlen(argv[1]))));
+        return finish(unknown_command(argv[1]));
 
     status = mp_settings_load(&settings);
     if (status == MP_OK)
         status = mp_args_parse(command, argc, argv, &args, &settings);
-    if (status == MP_OK && args.help) {
-        mp_args_print_help(command, stdout);
+    if (status == MP_OK && (args.help || args.help_all)) {
+        mp_args_print_help(command, &settings, args.help_all, stdout);
         return finish(mp_check_stdout());
     }
     if (status == MP_OK)
         status = mp_files_apart(command, &args, &settings);
+    if (status == MP_OK)
+        status = mp_settings_start_log(&settings);
     mp_cuda_watch((unsigned)settings.run.watchdog_s, end_at_once);
     mp_gpu_configure(&settings.gpu);
     if (status == MP_OK)

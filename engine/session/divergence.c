@@ -1,46 +1,46 @@
+/*
+ * Agreement and KL divergence of two runs' logits. Runs no model itself.
+ */
 #include "engine/session/divergence.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 
-enum mp_status mp_divergence_init(struct mp_divergence *receipt, uint32_t count,
-                                  uint64_t max_tokens, uint32_t vocab)
+enum mp_status mp_divergence_init(struct mp_divergence *divergence, uint64_t rows, uint32_t vocab)
 {
     uint64_t bytes = sizeof(float);
 
-    if (!mp_mul_u64(bytes, count, &bytes) || !mp_mul_u64(bytes, max_tokens, &bytes) ||
-        !mp_mul_u64(bytes, vocab, &bytes) || bytes > MP_DIVERGENCE_BYTES_MAX)
+    if (!mp_mul_u64(bytes, rows, &bytes) || !mp_mul_u64(bytes, vocab, &bytes) ||
+        bytes > MP_DIVERGENCE_BYTES_MAX)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "--receipt keeps the logits of every token, here more than %llu bytes; "
-                       "lower --max-tokens",
+                       "--divergence keeps the logits of every token, here more than %llu bytes; "
+                       "lower --tokens",
                        (unsigned long long)MP_DIVERGENCE_BYTES_MAX);
-    *receipt = (struct mp_divergence){ .count = count, .vocab = vocab, .max_tokens = max_tokens };
-    receipt->logits = calloc(bytes, 1);
-    return receipt->logits != NULL ? MP_OK : mp_fail_no_memory("the receipt", bytes);
+    *divergence = (struct mp_divergence){ .rows = rows, .vocab = vocab };
+    divergence->logits = calloc(bytes, 1);
+    return divergence->logits != NULL ? MP_OK : mp_fail_no_memory("the logits to compare", bytes);
 }
 
-void mp_divergence_fini(struct mp_divergence *receipt)
+void mp_divergence_fini(struct mp_divergence *divergence)
 {
-    free(receipt->logits);
-    memset(receipt, 0, sizeof(*receipt));
+    free(divergence->logits);
+    memset(divergence, 0, sizeof(*divergence));
 }
 
-static float *row_of(const struct mp_divergence *receipt, uint32_t sequence, uint32_t step)
+void mp_divergence_keep(struct mp_divergence *divergence, const float *logits)
 {
-    return receipt->logits + (sequence * receipt->max_tokens + step) * receipt->vocab;
+    mp_assert(divergence->kept < divergence->rows);
+    memcpy(divergence->logits + divergence->kept * divergence->vocab, logits,
+           divergence->vocab * sizeof(float));
+    divergence->kept++;
 }
 
-void mp_divergence_keep(struct mp_divergence *receipt, uint32_t sequence, uint32_t step,
-                        const float *logits)
-{
-    memcpy(row_of(receipt, sequence, step), logits, receipt->vocab * sizeof(float));
-}
-
-/* Log of the sum of exponentials; *best_p := the likeliest, the first of equal ones. */
+/* Log of the sum of exponentials; *best_p := the most likely token, the first of equal ones. */
 static double log_sum(const float *logits, uint32_t vocab, uint32_t *best_p)
 {
     double sum = 0;
@@ -54,82 +54,48 @@ static double log_sum(const float *logits, uint32_t vocab, uint32_t *best_p)
     return (double)logits[best] + log(sum);
 }
 
-static enum mp_status compare(void *ctx, uint32_t sequence, uint32_t step, const float *own)
+void mp_divergence_compare(struct mp_divergence *divergence, const float *own)
 {
-    struct mp_divergence *receipt = ctx;
-    const float *used = row_of(receipt, receipt->sequence, step);
+    const float *used = divergence->logits + divergence->compared * divergence->vocab;
     uint32_t own_best, used_best;
-    const double own_sum = log_sum(own, receipt->vocab, &own_best);
-    const double used_sum = log_sum(used, receipt->vocab, &used_best);
+    const double own_sum = log_sum(own, divergence->vocab, &own_best);
+    const double used_sum = log_sum(used, divergence->vocab, &used_best);
     double kl = 0;
 
-    (void)sequence; /* each runs alone */
-    for (uint32_t i = 0; i < receipt->vocab; i++) {
+    mp_assert(divergence->compared < divergence->kept);
+    for (uint32_t i = 0; i < divergence->vocab; i++) {
         const double log_p = (double)own[i] - own_sum;
 
         kl += exp(log_p) * (log_p - ((double)used[i] - used_sum));
     }
-    receipt->compared++;
-    receipt->agreed += own_best == used_best;
-    receipt->kl_sum += kl;
-    receipt->kl_max = kl > receipt->kl_max ? kl : receipt->kl_max;
-    return MP_OK;
+    divergence->compared++;
+    divergence->agreed += own_best == used_best;
+    divergence->kl_sum += kl;
+    divergence->kl_max = kl > divergence->kl_max ? kl : divergence->kl_max;
 }
 
-/* One sequence after the other: with the model's own routing they do not see each other. */
-enum mp_status mp_divergence_compare(struct mp_divergence *receipt, struct mp_session *session,
-                                     struct mp_clock *clock, const struct mp_ids *prompts,
-                                     const struct mp_output *outputs)
+static double per_token(const struct mp_divergence *divergence, double sum)
 {
-    struct mp_profile policies = session->engine_config.policies;
-    enum mp_status status;
-
-    policies.policy[MP_SLOT_ROUTE] = "exact";
-    status = mp_session_renew(session, &policies, NULL);
-    for (uint32_t s = 0; s < receipt->count && status == MP_OK; s++) {
-        const struct mp_generate_config config = {
-            .engine = session->engine,
-            .engine_config = &session->engine_config,
-            .sampling = { .temperature = 0, .top_p = 1 },
-            .max_tokens = (uint32_t)outputs[s].ids.count,
-            .ignore_eos = true,
-            .forced = outputs[s].ids.ids,
-            .clock = clock,
-            .on_logits = compare,
-            .ctx = receipt,
-        };
-        struct mp_output again = { 0 };
-        struct mp_generate_stats stats;
-
-        receipt->sequence = s;
-        status = mp_generate(&config, &prompts[s], 1, &again, &stats);
-        mp_outputs_free(&again, 1);
-    }
-    return status;
+    return divergence->compared > 0 ? sum / (double)divergence->compared : 0;
 }
 
-static double per_token(const struct mp_divergence *receipt, double sum)
-{
-    return receipt->compared > 0 ? sum / (double)receipt->compared : 0;
-}
-
-void mp_divergence_print(const struct mp_divergence *receipt, FILE *out)
+void mp_divergence_print(const struct mp_divergence *divergence, FILE *out)
 {
     fprintf(out,
-            "receipt       %.2f %% of %llu tokens have the same likeliest as with the model's own "
-            "routing; KL %.6f nats per token, at most %.6f\n",
-            100 * per_token(receipt, (double)receipt->agreed),
-            (unsigned long long)receipt->compared, per_token(receipt, receipt->kl_sum),
-            receipt->kl_max);
+            "divergence from the model's own routing: %.2f %% of %llu tokens have the same most "
+            "likely next token; KL %.6f nats per token, at most %.6f\n",
+            100 * per_token(divergence, (double)divergence->agreed),
+            (unsigned long long)divergence->compared, per_token(divergence, divergence->kl_sum),
+            divergence->kl_max);
 }
 
-void mp_divergence_json(const struct mp_divergence *receipt, struct mp_json_out *json,
+void mp_divergence_json(const struct mp_divergence *divergence, struct mp_json_out *json,
                         const char *key)
 {
     mp_json_object_begin(json, key);
-    mp_json_put_u64(json, "tokens", receipt->compared);
-    mp_json_put_f64(json, "agreement", per_token(receipt, (double)receipt->agreed));
-    mp_json_put_f64(json, "kl_nats", per_token(receipt, receipt->kl_sum));
-    mp_json_put_f64(json, "kl_nats_max", receipt->kl_max);
+    mp_json_put_u64(json, "tokens", divergence->compared);
+    mp_json_put_f64(json, "agreement", per_token(divergence, (double)divergence->agreed));
+    mp_json_put_f64(json, "kl_nats", per_token(divergence, divergence->kl_sum));
+    mp_json_put_f64(json, "kl_nats_max", divergence->kl_max);
     mp_json_object_end(json);
 }

@@ -162,12 +162,17 @@ static const struct mp_opt_group *list_groups(struct mp_settings *settings)
 
 enum mp_status mp_settings_load(struct mp_settings *settings)
 {
-    enum mp_status status;
-
     memset(settings, 0, sizeof(*settings));
     settings->groups = list_groups(settings);
-    status = mp_opt_load_all(settings->groups);
-    mp_log_init(&settings->log);
+    return mp_opt_load_all(settings->groups);
+}
+
+enum mp_status mp_settings_start_log(const struct mp_settings *settings)
+{
+    const enum mp_status status = mp_log_check(&settings->log);
+
+    if (status == MP_OK)
+        mp_log_init(&settings->log);
     return status;
 }
 

@@ -61,6 +61,10 @@ struct mp_settings {
  */
 enum mp_status mp_settings_load(struct mp_settings *settings) MP_MUST_CHECK;
 
+/* Log as the settings say, once the command line is in them. MP_ERR_CONFIG as mp_log_check(); a
+ * file that cannot be written is only warned of. */
+enum mp_status mp_settings_start_log(const struct mp_settings *settings) MP_MUST_CHECK;
+
 /* The policies that the settings name. */
 enum mp_status mp_settings_policies(const struct mp_settings *settings,
                                     struct mp_profile *chosen_p) MP_MUST_CHECK;

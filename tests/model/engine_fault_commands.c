@@ -54,7 +54,7 @@ static enum mp_status run_command(const struct command *c)
     case MP_COMMAND_REPLAY: return mp_cmd_replay(&args, &settings);
     case MP_COMMAND_SIMULATE: return mp_cmd_simulate(&args, &settings);
     case MP_COMMAND_CALIBRATE: return mp_cmd_calibrate(&args, &settings);
-    case MP_COMMAND_PERPLEXITY: return mp_cmd_perplexity(&args, &settings);
+    case MP_COMMAND_EVAL: return mp_cmd_eval(&args, &settings);
     default: return mp_cmd_info(&args, &settings);
     }
 }
@@ -159,11 +159,13 @@ static void sweep_simulate(const char *sites_path)
 {
     static char machine[4200], model[4200], trace[4200], timeline[4200];
     static struct command simulate;
-    const char *argv[] = { "moepager",  "simulate", "--machine", machine,      "--model",  model,
-                           "--prompt",  "2",        "--gen",     "2",          "--budget", "50%",
-                           "--profile", "gate-lru", "--json",    "--timeline", timeline,   NULL };
-    const char *trace_argv[] = { "moepager", "simulate", "--machine", machine, "--model", model,
-                                 "--trace",  trace,      "--budget",  "50%",   NULL };
+    const char *argv[] = { "moepager",     "simulate", "--machine",       machine,
+                           "--model",      model,      "--prompt-tokens", "2",
+                           "--gen-tokens", "2",        "--budget",        "50%",
+                           "--profile",    "gate-lru", "--json",          "--timeline",
+                           timeline,       NULL };
+    const char *trace_argv[] = { "moepager",     "simulate", "--machine", machine, "--model", model,
+                                 "--from-trace", trace,      "--budget",  "50%",   NULL };
 
     snprintf(machine, sizeof(machine), "%s/m.machine", test_tmpdir());
     snprintf(model, sizeof(model), "%s/m.model", test_tmpdir());
@@ -206,15 +208,37 @@ void fault_sweep_commands(const char *sites_path)
 {
     static struct command run, bench, info;
     static char model[4200], prompt[4200], trace[4200], logits[4200], ids[4200], log[4200];
-    const char *run_argv[] = {
-        "moepager",   "run",       "--model",    model,        "--prompt-file",
-        prompt,       "--chat",    "--system",   "Be brief.",  "--max-tokens",
-        "3",          "--json",    "--trace",    trace,        "--logits-out",
-        logits,       "--ctx",     "128",        "--threads",  "2",
-        "--timeline", "/dev/null", "--stop",     "never said", "--budget",
-        "all",        "--backend", "trace:host", "--receipt",  "--decision-log",
-        log,          NULL
-    };
+    const char *run_argv[] = { "moepager",
+                               "run",
+                               "--model",
+                               model,
+                               "--prompt-file",
+                               prompt,
+                               "--chat",
+                               "--system",
+                               "Be brief.",
+                               "--max-tokens",
+                               "3",
+                               "--json",
+                               "--trace",
+                               trace,
+                               "--logits-out",
+                               logits,
+                               "--ctx",
+                               "128",
+                               "--threads",
+                               "2",
+                               "--timeline",
+                               "/dev/null",
+                               "--stop",
+                               "never said",
+                               "--budget",
+                               "all",
+                               "--backend",
+                               "trace:host",
+                               "--decision-log",
+                               log,
+                               NULL };
     const char *bench_argv[] = { "moepager",
                                  "bench",
                                  "--model",
@@ -273,19 +297,36 @@ void fault_sweep_commands(const char *sites_path)
 /* Calibration: made, read again for an evaluation of all predictors, and a text's perplexity. */
 void fault_sweep_calibration(const char *sites_path)
 {
-    static struct command calibrate, evaluate, perplexity, traced;
+    static struct command calibrate, evaluate, perplexity, divergence, traced;
     static char model[4200], text[4200], made[4200], features[4200], trace[4200];
     const char *calibrate_argv[] = { "moepager", "calibrate", "--model", model,        "--text",
                                      text,       "--out",     made,      "--window",   "8",
                                      "--json",   "--threads", "1",       "--features", NULL };
-    const char *evaluate_argv[] = { "moepager",  "calibrate", "--model",       model,
-                                    "--text",    text,        "--calibration", made,
-                                    "--tokens",  "6",         "--budget",      "60%",
-                                    "--threads", "1",         "--evaluate",    NULL };
-    const char *perplexity_argv[] = { "moepager",      "perplexity", "--model",  model,
-                                      "--text",        text,         "--sweep",  "evict=lru,lfu",
-                                      "--threads",     "1",          "--window", "8",
-                                      "--calibration", made,         NULL };
+    const char *evaluate_argv[] = { "moepager",  "eval", "--model",       model,
+                                    "--text",    text,   "--calibration", made,
+                                    "--tokens",  "6",    "--budget",      "60%",
+                                    "--threads", "1",    "--predictors",  NULL };
+    const char *perplexity_argv[] = { "moepager",
+                                      "eval",
+                                      "--perplexity",
+                                      "--model",
+                                      model,
+                                      "--text",
+                                      text,
+                                      "--sweep",
+                                      "evict=lru,lfu",
+                                      "--threads",
+                                      "1",
+                                      "--window",
+                                      "8",
+                                      "--calibration",
+                                      made,
+                                      NULL };
+    const char *divergence_argv[] = {
+        "moepager", "eval",   "--divergence",  "--model", model,       "--text", text,
+        "--route",  "smoe",   "--budget",      "60%",     "--threads", "1",      "--window",
+        "8",        "--json", "--calibration", made,      NULL
+    };
     const char *trace_argv[] = { "moepager",
                                  "bench",
                                  "--model",
@@ -299,7 +340,7 @@ void fault_sweep_calibration(const char *sites_path)
                                  "--repeat",
                                  "1",
                                  NULL };
-    const char *traced_argv[] = { "moepager", "calibrate", "--model", model,       "--route-from",
+    const char *traced_argv[] = { "moepager", "calibrate", "--model", model,       "--from-trace",
                                   trace,      "--out",     made,      "--threads", "1",
                                   "--device", "cpu",       NULL };
 
@@ -315,11 +356,12 @@ void fault_sweep_calibration(const char *sites_path)
                                   .made = { made, features } };
     sweep_command(&calibrate, sites_path);
     CHECK_EQ(run_command(&calibrate), MP_OK);
-    evaluate = (struct command){ .command = MP_COMMAND_CALIBRATE, .argv = (char **)evaluate_argv };
+    evaluate = (struct command){ .command = MP_COMMAND_EVAL, .argv = (char **)evaluate_argv };
     sweep_command(&evaluate, sites_path);
-    perplexity =
-        (struct command){ .command = MP_COMMAND_PERPLEXITY, .argv = (char **)perplexity_argv };
+    perplexity = (struct command){ .command = MP_COMMAND_EVAL, .argv = (char **)perplexity_argv };
     sweep_command(&perplexity, sites_path);
+    divergence = (struct command){ .command = MP_COMMAND_EVAL, .argv = (char **)divergence_argv };
+    sweep_command(&divergence, sites_path);
     traced = (struct command){ .command = MP_COMMAND_BENCH,
                                .argv = (char **)trace_argv,
                                .argc = MP_ARRAY_LEN(trace_argv) - 1 };

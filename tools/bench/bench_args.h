@@ -21,8 +21,9 @@ static inline enum mp_status bench_args_load(int argc, char **argv, struct mp_ar
     for (int i = 1; i < argc; i++)
         words[i + 1] = argv[i];
     status = mp_settings_load(settings);
-    return status == MP_OK ? mp_args_parse(MP_COMMAND_BENCH, argc + 1, words, args, settings)
-                           : status;
+    if (status == MP_OK)
+        status = mp_args_parse(MP_COMMAND_BENCH, argc + 1, words, args, settings);
+    return status == MP_OK ? mp_settings_start_log(settings) : status;
 }
 
 #endif

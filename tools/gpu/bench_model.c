@@ -1,8 +1,8 @@
 /*
  * Decoding and prefill of one model at several budgets, in one process:
  *
- *     bench_model --model DIR --budgets 100,25,50 [--batch N] [--prompt N] [--gen N]
- *                 [--repeats N] [--warm N] [--route-from TRACE] [--OPTION VALUE]...
+ *     bench_model --model DIR --budgets 100,25,50 [--batch N] [--prompt-tokens N] [--gen-tokens N]
+ *                 [--repeats N] [--warm N] [--from-trace TRACE] [--OPTION VALUE]...
  *
  * OPTION is one of `moepager env`. The device, its kernels and the pinned host memory are opened
  * once, and the host tier is full before anything is timed. At each budget runs are repeated until
@@ -227,8 +227,8 @@ static enum mp_status parse(struct bench *b, int argc, char **argv)
         const char *flag;
         uint32_t *value;
     } numbers[] = { { "--batch", &b->batch },
-                    { "--prompt", &b->prompt },
-                    { "--gen", &b->gen },
+                    { "--prompt-tokens", &b->prompt },
+                    { "--gen-tokens", &b->gen },
                     { "--repeats", &b->repeats },
                     { "--warm", &b->warm } };
     const struct {
@@ -236,7 +236,7 @@ static enum mp_status parse(struct bench *b, int argc, char **argv)
         const char **value;
     } texts[] = { { "--model", &b->model },
                   { "--budgets", &b->budgets },
-                  { "--route-from", &b->route_from } };
+                  { "--from-trace", &b->route_from } };
 
     for (int i = 1; i < argc; i += 2) {
         bool known = false;
@@ -262,10 +262,11 @@ static enum mp_status parse(struct bench *b, int argc, char **argv)
     }
     if (b->model == NULL || b->budgets == NULL || b->batch < 1 || b->batch > BATCH_MAX ||
         b->prompt < 1 || b->gen < 2 || b->repeats < 1 || b->repeats > REPEATS_MAX)
-        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "need --model DIR --budgets PERCENT,..., --batch 1 to %u, --prompt 1 and "
-                       "more, --gen 2 and more, --repeats 1 to %u",
-                       BATCH_MAX, REPEATS_MAX);
+        return mp_fail(
+            MP_ERR_CONFIG, "E_USAGE",
+            "need --model DIR --budgets PERCENT,..., --batch 1 to %u, --prompt-tokens 1 and "
+            "more, --gen-tokens 2 and more, --repeats 1 to %u",
+            BATCH_MAX, REPEATS_MAX);
     return MP_OK;
 }
 
@@ -276,6 +277,8 @@ int main(int argc, char **argv)
 
     if (status == MP_OK)
         status = parse(&b, argc, argv);
+    if (status == MP_OK)
+        status = mp_settings_start_log(&b.settings);
     mp_gpu_configure(&b.settings.gpu);
     if (status == MP_OK)
         status = open_session(&b);

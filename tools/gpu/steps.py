@@ -341,8 +341,8 @@ def bench(run, path, name, batch, prompt, budgets, more):
     allowed = ((0, 1, 77) if run.args.dry_run else (0, 77)) if name == "cublas" else (0,)
     short = ["--repeats", "1", "--warm", "1"] if run.args.dry_run else []
     code = run.command([run.bin / "gpu_bench_model", "--model", path, "--device", device(run),
-                        "--budgets", ",".join(map(str, budgets)), "--batch", str(batch), "--prompt",
-                        str(prompt), "--gen", str(gen), *short, *more], 60, allowed,
+                        "--budgets", ",".join(map(str, budgets)), "--batch", str(batch), "--prompt-tokens",
+                        str(prompt), "--gen-tokens", str(gen), *short, *more], 60, allowed,
                        on_line=try_to_keep)[0]
     if code != 0:
         run.row(key, "", "no cuBLAS that works here")
@@ -353,7 +353,7 @@ def hot_table(run, path, trace, batch):
     table = run.work / f"hot-{batch}.safetensors"
     if not table.exists():
         run.command([run.bin / "moepager", "calibrate", "--model", path, "--device", "cpu",
-                     "--route-from", trace, "--tokens", str(PROMPT + GEN + APART * (batch - 1)),
+                     "--from-trace", trace, "--tokens", str(PROMPT + GEN + APART * (batch - 1)),
                      "--out", table], 60)
     return table
 
@@ -373,7 +373,7 @@ def flags_of(run, path, trace, name, batch):
     if name not in CONFIGS:
         return ["--cuda-gemm", name]
     table = hot_table(run, path, trace, batch) if name == "hot" else None
-    return ["--route-from", trace,
+    return ["--from-trace", trace,
             *(str(table) if flag == "HOT" else flag for flag in CONFIGS[name])]
 
 

@@ -60,7 +60,7 @@ TAIL = '''
 
 - **5** (SMoE slower in prefill): the paper's gain is the overlap of CPU, device and link. Our HybriMoE has it too, and
   its three queues fit tighter than SMoE's two pointers. With SMoE's assignment it is as slow: `moepager simulate --machine
-  rtx3080ti-i9 --model deepseek-moe-16b --profile hybrimoe --assign two-pointer --prompt 128 --gen 4` (690 ms, SMoE 682,
+  rtx3080ti-i9 --model deepseek-moe-16b --profile hybrimoe --assign two-pointer --prompt-tokens 128 --gen-tokens 4` (690 ms, SMoE 682,
   HybriMoE 625).
 - **8** (+Pre gains nothing): with one sequence demands keep the link busy, so a prefetch finds no time. +BA then takes
   away the CPU's part of the work and gains more than in the paper.
@@ -72,7 +72,7 @@ TAIL = '''
 - **23 to 26, 28** (PreScope behind): 32 GB hold nearly all of DeepSeek-V2-Lite and Moonlight, so there is little to page
   (99.6 % hits, synthetic), and PreScope pays for its predictions: they delay the step here and are hidden in the paper
   (6.4). With 24 GiB and hidden predictions the sign is the paper's: `moepager simulate --machine a100-32gb-xeon6230r
-  --model deepseek-v2-lite --batch 16 --gen 16 --prompt 128 --set device_gib=24,llapor_us=0 --profile prescope` takes 40.5 ms
+  --model deepseek-v2-lite --batches 16 --gen-tokens 16 --prompt-tokens 128 --set device_gib=24,llapor_us=0 --profile prescope` takes 40.5 ms
   per step, Fiddler 46.6, HybriMoE with `--partition hot-table` 42.7. A second version of that paper is said to use 24 GB.
 - **32, 36, 38, 39** (MoEpic ahead by less; its partition and theta gain next to nothing): made-up layers differ little
   from each other, so there is little to move, and the link is busy nearly all the time whatever theta is. The prompt of 36
@@ -121,7 +121,7 @@ CLAIMS = [Claim(*row) for row in (
     (30, 'PreScope T. 3, 6.4', 'b32, 128+32', 'Top-4 94/99/97/99 %, tokens 95/97/97/98 % (DeepSeek/Mixtral/Qwen3/Moonlight); 0.5-2.8 MB; 0.12-0.48 ms; never < 80 %; +15-68.4 % over gate; 30 epochs x 0.6 s', prescope.prediction),
     (31, 'PreScope T. 2, 2.3, 6.5', 'shapes, link, balance', 'expert 336/9/16.5/16.5 MB; PCIe 79 %; gap <= 8 ms for half the layers, peak 14 ms; Fiddler CPU 1.9x GPU', prescope.sizes),
     (32, 'MoEpic abstract, 4.2, Fig. 7', 'Mixtral (HQQ 2-bit experts, 4-bit attention), 160 experts', 'TPOT 85 vs 248/162/144/136 ms (Pre-gated/Mixtral-offloading/AdapMoE/MoE-Infinity): -65.73..-37.51 %', moepic.compare(moepic.MIXTRAL, '62.5%', 'tpot_ms')),
-    (33, 'MoEpic 4.2', 'Qwen1.5-MoE BF16, 480 experts', 'TTFT 1.43 vs 2.58/1.77/1.78/1.73 s', moepic.compare(moepic.QWEN, '33.4%', 'ttft_ms', prompt=512, gen=1)),
+    (33, 'MoEpic 4.2', 'Qwen1.5-MoE BF16, 480 experts', 'TTFT 1.43 vs 2.58/1.77/1.78/1.73 s', moepic.compare(moepic.QWEN, '33.4%', 'ttft_ms', prompt_tokens=512, gen_tokens=1)),
     (34, 'MoEpic 4.3, Fig. 8', 'Qwen1.5, TPOT 140 ms', '5.98 vs 11.97/10.42/9.56 GB; 60 ms at 12.38 GB vs 57 ms at 26.67 GB', moepic.memory),
     (35, 'MoEpic T. 1', 'Qwen1.5, MMLU, 10..50 of 60', '20 hit rates; at 30: RND 49.69, LFU 60.68, LRU 56.38, LCP 62.21 %', moepic.hits),
     (36, 'MoEpic T. 3', 'Mixtral, 96 experts', '720/132 ms; w/o SP 753/174, LCP 782/157, CCA 864/193', moepic.ablation),

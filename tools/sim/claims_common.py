@@ -6,7 +6,7 @@ the table's cell, at most 200 characters, and what is listed below the table.
 import os
 import re
 
-DECODE = {'prompt': 16, 'gen': 32}
+DECODE = {'prompt_tokens': 16, 'gen_tokens': 32}
 DOCS = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'docs')
 MEASURED = 'measured (tiny-moe)'
 

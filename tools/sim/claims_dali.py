@@ -6,7 +6,7 @@ from claims_common import MEASURED, busy_ms, decision_us, document_cells, presen
 GPU = 'rtx3090-epyc7532'
 BASELINES = ['static', 'hybrimoe', 'fiddler']
 MODELS = ['deepseek-v2-lite-q4', 'qwen3-30b-a3b-q4', 'mixtral-8x7b-q4']
-FLAGS = {'budget': '50%', 'prompt': 64, 'gen': 64}
+FLAGS = {'budget': '50%', 'prompt_tokens': 64, 'gen_tokens': 64}
 AHEAD, WINDOW, SWAPS = 'workload_count', 'workload_w', 'workload_u'
 
 # "Without prefetching and caching" (6.3): nothing stays, the slots are for loads under way.
@@ -50,7 +50,7 @@ def hybrimoe_as_described(sim):
 
 def prefill(sim):
     ratios = mean_ratios(sim, ['deepseek-v2-lite-q4'], BASELINES, (8, 32), 'ttft_ms', budget='50%',
-                         prompt=64, gen=1)
+                         prompt_tokens=64, gen_tokens=1)
     return 'synthetic', ratio_text(ratios, 'prompt 64, b8, b32') + \
         '; MoE-Lightning n/a: no such profile'
 
@@ -72,7 +72,7 @@ def motivation(sim):
 
 
 def assign_times(sim, model, batches, assigns, **more):
-    flags = dict(NO_CACHE, prompt=64, gen=32, predict='none', prefetch='none')
+    flags = dict(NO_CACHE, prompt_tokens=64, gen_tokens=32, predict='none', prefetch='none')
     flags.update(more)
     return {a: sim.rows(GPU, model, ['lru'], batches, assign=a, **flags,
                         **(TO_THE_END if a == 'exact' else {})) for a in assigns}
@@ -123,7 +123,7 @@ def cache(sim):
     steps = [('greedy', {'assign': 'greedy'}),
              ('prefetch', {'assign': 'greedy', 'predict': 'residual', 'prefetch': 'workload'})]
     for model in ('qwen3-30b-a3b-q4', 'mixtral-8x7b-q4'):
-        flags = {**NO_CACHE, 'prompt': 64, 'gen': 64}
+        flags = {**NO_CACHE, 'prompt_tokens': 64, 'gen_tokens': 64}
         if model.startswith('qwen'):
             flags[AHEAD] = 8
         before = sim.rows(GPU, model, ['lru'], (16,), assign='resident', predict='none',
@@ -135,7 +135,7 @@ def cache(sim):
             shown.append(f'{name} {before / now:.2f}x')
             before = now
         ahead = {AHEAD: flags[AHEAD]} if AHEAD in flags else {}
-        now = sim.rows(GPU, model, ['dali'], (16,), budget='25%', prompt=64, gen=64,
+        now = sim.rows(GPU, model, ['dali'], (16,), budget='25%', prompt_tokens=64, gen_tokens=64,
                        **ahead)['dali', 16]['tpot_ms']
         details.append(f'{model} b16, cache 25 %, each over the one before: {", ".join(shown)}, '
                        f'cache {before / now:.2f}x')
@@ -169,7 +169,7 @@ def windows(sim):
             sim, model, 32, [(f'({w},{u})', {WINDOW: w, SWAPS: u}) for w, u in pairs], show))
     rows = [sim.rows(GPU, 'deepseek-v2-lite-q4', ['dali'], (64,), assign=a, **FLAGS)['dali', 64]
             for a in ('threshold', 'greedy')]
-    changes = [(busy_ms(rows[1], what) - busy_ms(rows[0], what)) * FLAGS['gen'] / 1e3
+    changes = [(busy_ms(rows[1], what) - busy_ms(rows[0], what)) * FLAGS['gen_tokens'] / 1e3
                for what in ('cpu', 'device', 'link')]
     few = option_sweep(sim, 'deepseek-v2-lite-q4', 32,
                        [(f'({w},{u})', {WINDOW: w, SWAPS: u}) for w, u in ((2, 16), (4, 8), (8, 8))],
@@ -183,7 +183,7 @@ def long(sim):
     ratios = collections.defaultdict(list)
     for gen in (128, 256, 512, 1024):
         for name, ratio in mean_ratios(sim, ['mixtral-8x7b-q4'], ['static', 'hybrimoe'], (16,),
-                                       'tpot_ms', budget='50%', prompt=32, gen=gen).items():
+                                       'tpot_ms', budget='50%', prompt_tokens=32, gen_tokens=gen).items():
             ratios[name].append(ratio)
     return 'synthetic', '; '.join(
         f'{name} {"/".join(format(r, ".2f") for r in each)}x, mean {sum(each) / len(each):.2f}x'
@@ -199,7 +199,7 @@ def accuracy(sim):
 
 
 def memory(sim):
-    rows = {m: sim.rows(GPU, m, ['lru'], (1,), budget='50%', gen=1, prompt=1)['lru', 1]
+    rows = {m: sim.rows(GPU, m, ['lru'], (1,), budget='50%', gen_tokens=1, prompt_tokens=1)['lru', 1]
             for m in ('mixtral-8x7b-q4', 'qwen3-30b-a3b-q4')}
     cell = 'experts at 50 %: ' + ', '.join(
         f'{m} {r["budget_bytes"] / 1e9:.1f} GB' for m, r in rows.items())

@@ -6,7 +6,7 @@ BASELINES = ['pre-gated', 'mixtral-offloading', 'adapmoe', 'moe-infinity']
 # Texts of 32 tokens before what counts. The partition moves slots and chooses theta after token
 # 500: made-up routing stays as it is, so that there is no need to wait for the paper's 5000 tokens.
 # Experts are quarters, for the simulator's sake.
-DECODE = {'prompt': 16, 'gen': 32, 'warm': 640}
+DECODE = {'prompt_tokens': 16, 'gen_tokens': 32, 'warm': 640}
 OURS = {'fixed_point_tau': 500, 'slices': 4}
 NEVER = {'fixed_point_tau': 1000000000}  # equal shares, and theta 1/2 throughout
 
@@ -47,7 +47,7 @@ def hits(sim):
         each = []
         for cached in (10, 20, 30, 40, 50):
             row = one(sim, QWEN, 'lru', budget=f'{100 * cached / 60 + 0.01:.2f}%', evict=evict,
-                      partition='uniform', prompt=16, gen=256, warm=64)
+                      partition='uniform', prompt_tokens=16, gen_tokens=256, warm=64)
             each.append(f'{100 * row["hit_rate"]:.1f}')
         text.append(f'{evict} {"/".join(each)}')
     return 'synthetic', f'10/20/30/40/50 of 60: {", ".join(text)} %'
@@ -65,7 +65,7 @@ def times(sim):
         '(accuracy_gate 0.68)')
 
 
-FIGURE_4 = {'budget': '20%', 'prompt': 16, 'gen': 32, 'warm': 64, 'slices': 8, **NEVER}
+FIGURE_4 = {'budget': '20%', 'prompt_tokens': 16, 'gen_tokens': 32, 'warm': 64, 'slices': 8, **NEVER}
 
 
 def thetas(sim):
@@ -81,7 +81,7 @@ def thetas(sim):
             'prefetch only n/a: a sixteenth is the least; hits by layer n/a: only sums are printed']
 
 
-FEW = {**DECODE, 'budget': '37.5%', 'prompt': 128}  # 96 of Mixtral's 256 experts
+FEW = {**DECODE, 'budget': '37.5%', 'prompt_tokens': 128}  # 96 of Mixtral's 256 experts
 
 
 def ablation(sim):

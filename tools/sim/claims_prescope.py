@@ -5,7 +5,7 @@ A100, V100 = 'a100-32gb-xeon6230r', 'v100-xeon6230r'
 BASELINES = ['fate', 'fiddler', 'klotski', 'hybrimoe']
 MODELS = ['deepseek-v2-lite', 'qwen3-30b-a3b', 'moonlight']
 # 512 + 64 tokens in the paper: a quarter of both, so that prompts weigh as much.
-FLAGS = {'prompt': 128, 'gen': 16}
+FLAGS = {'prompt_tokens': 128, 'gen_tokens': 16}
 LESS = {'set': 'device_gib=24,llapor_us=0'}
 
 
@@ -21,7 +21,7 @@ def all_rows(sim, machine, model, batches, **more):
 
 def whole_ms(row):
     """Prompts and decode, as PreScope measures throughput (6.1)."""
-    return row['ttft_ms'] + FLAGS['gen'] * row['tpot_ms']
+    return row['ttft_ms'] + FLAGS['gen_tokens'] * row['tpot_ms']
 
 
 def gains(sim, machine, models, batches, key, best, **more):
@@ -115,7 +115,7 @@ def prediction(sim):
 def sizes(sim):
     each = []
     for model in ('mixtral-8x7b', 'qwen3-30b-a3b', 'deepseek-v2-lite', 'moonlight'):
-        row = sim.rows(A100, model, ['lru'], (1,), budget='50%', gen=1, prompt=1)['lru', 1]
+        row = sim.rows(A100, model, ['lru'], (1,), budget='50%', gen_tokens=1, prompt_tokens=1)['lru', 1]
         each.append(f'{model} {row["budget_bytes"] / row["slots"] / 2**20:.1f}')
     rows = all_rows(sim, A100, 'mixtral-8x7b', (64,))
     mine, fiddler = rows['prescope', 64], rows['fiddler', 64]

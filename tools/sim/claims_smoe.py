@@ -12,7 +12,7 @@ SETTINGS = {'S1': ('rtx3080ti-i9', 'deepseek-moe-16b', 0.35),
 def change(sim, setting, batch, key='tpot_ms', prompt=16):
     """(change against the best baseline, that, ours)"""
     machine, model, alpha = SETTINGS[setting]
-    flags = {'prompt': prompt, 'gen': 32, 'smoe_alpha': alpha, 'top_score_alpha': alpha}
+    flags = {'prompt_tokens': prompt, 'gen_tokens': 32, 'smoe_alpha': alpha, 'top_score_alpha': alpha}
     rows = sim.rows(machine, model, ['smoe'] + present(sim, BASELINES), [batch], **flags)
     best = min((r for (p, _), r in rows.items() if p != 'smoe'), key=lambda r: r[key])
     return rows['smoe', batch][key] / best[key] - 1, best, rows['smoe', batch]

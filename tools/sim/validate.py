@@ -228,7 +228,7 @@ class Simulation:
             with open(f'{self.folder}/m.{name}', 'w', encoding='utf-8') as file:
                 file.writelines(f'{key} {value:.6f}\n' for key, value in values.items())
         row = run([self.args.moepager, 'simulate', '--json', '--machine',
-                   f'{self.folder}/m.machine', '--model', f'{self.folder}/m.model', '--trace',
+                   f'{self.folder}/m.machine', '--model', f'{self.folder}/m.model', '--from-trace',
                    self.trace, '--budget', budget, '--profile'] + flags.split())[0]['rows'][0]
         row['waited'] = row['tpot_ms'] * row['exposed_wait_share']
         row['used'] = (row['counters']['prefetch_used'] /

@@ -175,57 +175,98 @@ static bool is_module_name(const char *name, size_t bytes)
     return bytes > 0 && bytes < MODULE_BYTES;
 }
 
-/* True if `item` of `bytes` bytes is a level or module:level and there was room for it. */
-static bool take_item(const char *item, size_t bytes)
+/* A level, or module:level, into *parsed; a level for all has an empty name. */
+static bool parse_item(const char *item, size_t bytes, struct module_level *parsed)
 {
     const char *colon = memchr(item, ':', bytes);
     const size_t name_bytes = colon != NULL ? (size_t)(colon - item) : 0;
     const char *word = colon != NULL ? colon + 1 : item;
     const size_t word_bytes = bytes - (size_t)(word - item);
 
-    for (int level = 0; level < MP_LOG_LEVEL_COUNT; level++) {
-        if (strlen(level_names[level]) != word_bytes ||
-            memcmp(level_names[level], word, word_bytes) != 0)
-            continue;
-        if (colon == NULL) {
-            state.level = level;
+    if (colon != NULL && !is_module_name(item, name_bytes))
+        return false;
+    memcpy(parsed->name, item, name_bytes);
+    parsed->name[name_bytes] = '\0';
+    for (parsed->level = 0; parsed->level < MP_LOG_LEVEL_COUNT; parsed->level++) {
+        if (strlen(level_names[parsed->level]) == word_bytes &&
+            memcmp(level_names[parsed->level], word, word_bytes) == 0)
             return true;
-        }
-        if (!is_module_name(item, name_bytes) || state.module_count == MODULES_MAX)
-            return false;
-        memcpy(state.modules[state.module_count].name, item, name_bytes);
-        state.modules[state.module_count].name[name_bytes] = '\0';
-        state.modules[state.module_count].level = level;
-        state.module_count++;
-        return true;
     }
     return false;
+}
+
+/* The next item of a list with commas, which moves on; empty ones are left out. False at the end.
+ */
+static bool next_item(const char **list, const char **item_p, size_t *bytes_p)
+{
+    *list += strspn(*list, ",");
+    *item_p = *list;
+    *bytes_p = strcspn(*list, ",");
+    *list += *bytes_p;
+    return *bytes_p > 0;
+}
+
+#define LEVELS_NEEDED                                                                  \
+    "need error, warn, info, debug or trace, alone or as module:level (at most %d of " \
+    "23 letters)"
+
+/* True if the item is understood and there was room for it. */
+static bool take_item(const char *item, size_t bytes)
+{
+    struct module_level parsed;
+
+    if (!parse_item(item, bytes, &parsed))
+        return false;
+    if (parsed.name[0] == '\0') {
+        state.level = parsed.level;
+        return true;
+    }
+    if (state.module_count == MODULES_MAX)
+        return false;
+    state.modules[state.module_count++] = parsed;
+    return true;
 }
 
 static unsigned take_levels(const char *levels)
 {
     unsigned bad = 0;
+    const char *item;
+    size_t bytes;
     int max;
 
-    for (const char *item = levels; *item != '\0';) {
-        const size_t bytes = strcspn(item, ",");
+    while (next_item(&levels, &item, &bytes)) {
+        char quoted[MP_QUOTE_BYTES];
 
-        if (bytes > 0 && !take_item(item, bytes)) {
-            char quoted[MP_QUOTE_BYTES];
-
-            bad++;
-            mp_log_write(MP_LOG_WARN, "log",
-                         "MOEPAGER_LOG has '%s', need error, warn, info, debug or trace, "
-                         "alone or as module:level (at most %d of 23 letters); ignored",
-                         mp_quote(quoted, item, bytes), MODULES_MAX);
-        }
-        item += bytes + (item[bytes] == ',');
+        if (take_item(item, bytes))
+            continue;
+        bad++;
+        mp_log_write(MP_LOG_WARN, "log", "MOEPAGER_LOG has '%s', " LEVELS_NEEDED "; ignored",
+                     mp_quote(quoted, item, bytes), MODULES_MAX);
     }
     max = state.level;
     for (size_t i = 0; i < state.module_count; i++)
         max = state.modules[i].level > max ? state.modules[i].level : max;
     atomic_store_explicit(&mp_log_level_max, max, memory_order_relaxed);
     return bad;
+}
+
+enum mp_status mp_log_check(const struct mp_log_config *config)
+{
+    const char *levels = config->levels, *item;
+    char quoted[MP_QUOTE_BYTES];
+    struct module_level parsed;
+    size_t bytes, modules = 0;
+
+    while (next_item(&levels, &item, &bytes)) {
+        const bool understood = parse_item(item, bytes, &parsed);
+
+        modules += understood && parsed.name[0] != '\0';
+        if (!understood || modules > MODULES_MAX)
+            return mp_fail(MP_ERR_CONFIG, "E_OPTION",
+                           "option 'MOEPAGER_LOG' (--log) has '%s', " LEVELS_NEEDED,
+                           mp_quote(quoted, item, bytes), MODULES_MAX);
+    }
+    return MP_OK;
 }
 
 /* O_NONBLOCK: a FIFO without a reader is an error, not a wait. */

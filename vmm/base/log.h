@@ -49,6 +49,10 @@ extern const struct mp_opt mp_log_opts[];
  */
 unsigned mp_log_init(const struct mp_log_config *config);
 
+/* MP_ERR_CONFIG E_OPTION for the first part of `levels` that is not understood: for a program that
+ * refuses what mp_log_init() only warns of. */
+enum mp_status mp_log_check(const struct mp_log_config *config) MP_MUST_CHECK;
+
 /* Close the file and go back to the defaults. The counts stay. */
 void mp_log_fini(void);
 

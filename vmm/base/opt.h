@@ -190,7 +190,14 @@ const char *mp_opt_format_bytes(uint64_t bytes, char out[32]);
  * source. */
 void mp_opt_print(const struct mp_opt_group *groups, FILE *out);
 
-/* Write docs/options.md: variables, flags, defaults and ranges, without current values. */
+/* Write the groups as the flags of a help page: name, default, and the sentence below. Left out is
+ * what `hidden` says of its flag ("evict"). */
+void mp_opt_print_flags(const struct mp_opt_group *groups,
+                        bool (*hidden)(const void *ctx, const char *flag), const void *ctx,
+                        FILE *out);
+
+/* Write the table of docs/options.md: variables, flags, defaults and ranges, without current
+ * values. */
 void mp_opt_print_markdown(const struct mp_opt_group *groups, FILE *out);
 
 /* Write a JSON array of objects with name, flag, value, effective, default, accepted and help. */

@@ -68,6 +68,48 @@ void mp_opt_print(const struct mp_opt_group *groups, FILE *out)
     }
 }
 
+/* The words of `text` in lines that end before column 100. */
+static void print_wrapped(const char *text, const char *indent, FILE *out)
+{
+    size_t column = 100;
+
+    for (const char *word = text; *word != '\0';) {
+        const size_t bytes = strcspn(word, " ");
+
+        if (column + bytes + 1 >= 100) {
+            fprintf(out, "%s%s", word == text ? "" : "\n", indent);
+            column = strlen(indent);
+        } else {
+            putc(' ', out);
+            column++;
+        }
+        fwrite(word, 1, bytes, out);
+        column += bytes;
+        word += bytes + (word[bytes] == ' ');
+    }
+    putc('\n', out);
+}
+
+void mp_opt_print_flags(const struct mp_opt_group *groups,
+                        bool (*hidden)(const void *ctx, const char *flag), const void *ctx,
+                        FILE *out)
+{
+    char flag[NAME_BYTES];
+
+    for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
+        for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
+            flag_name(group, opt, flag);
+            if (hidden(ctx, flag))
+                continue;
+            fprintf(out, "  --%s", flag);
+            if (*opt->dfl != '\0')
+                fprintf(out, " (%s)", opt->dfl);
+            putc('\n', out);
+            print_wrapped(opt->help, "      ", out);
+        }
+    }
+}
+
 /* A cell of a table: a bar would end it. */
 static void print_cell(const char *s, FILE *out)
 {

@@ -1,11 +1,17 @@
+/*
+ * Output files that are whole or not there. What is in them is not known here.
+ */
 #include "vmm/base/out.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -98,16 +104,64 @@ static void descriptor_path(int fd, char path[32])
     snprintf(path, 32, "/proc/self/fd/%d", fd);
 }
 
+static void directory_of(const char *path, char directory[PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+
+    snprintf(directory, PATH_MAX, "%.*s", slash != NULL ? (int)(slash - path) + 1 : 1,
+             slash != NULL ? path : ".");
+}
+
+/* Is this a name of next_temporary() by a process that has ended? */
+static bool is_left_behind(const char *name)
+{
+    static const char prefix[] = ".moepager-";
+    const size_t prefix_bytes = sizeof(prefix) - 1;
+    char *end;
+    long pid;
+
+    if (strncmp(name, prefix, prefix_bytes) != 0 || strlen(name) > prefix_bytes + 32)
+        return false;
+    pid = strtol(name + prefix_bytes, &end, 10);
+    if (pid <= 0 || pid > INT_MAX || *end != '-')
+        return false;
+    end++;
+    end += strspn(end, "0123456789");
+    return strcmp(end, ".tmp") == 0 && kill((pid_t)pid, 0) < 0 && errno == ESRCH;
+}
+
+/* Removes what killed processes left in a directory. The lock is for processes that cannot be seen
+ * from here, such as those of another container. */
+static void remove_left_behind(const char *directory)
+{
+    DIR *dir = opendir(directory);
+    const struct dirent *entry;
+    struct stat info;
+
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        int fd;
+
+        if (!is_left_behind(entry->d_name))
+            continue;
+        fd = openat(dirfd(dir), entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        if (fd < 0)
+            continue;
+        if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
+            info.st_nlink == 1 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+            (void)unlinkat(dirfd(dir), entry->d_name, 0);
+        close(fd);
+    }
+    if (dir != NULL)
+        closedir(dir);
+}
+
 /* A file without a name in the target's directory, which is gone when the process is, however it
  * ends. -1 where the file system has none, or could not name it later. */
-static int open_nameless(const struct mp_out *out)
+static int open_nameless(const char *directory)
 {
-    const char *slash = strrchr(out->path, '/');
-    char directory[PATH_MAX], self[32];
+    char self[32];
     int fd;
 
-    snprintf(directory, sizeof(directory), "%.*s", slash != NULL ? (int)(slash - out->path) + 1 : 1,
-             slash != NULL ? out->path : ".");
     fd = open(directory, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
     if (fd < 0)
         return -1;
@@ -121,17 +175,24 @@ static int open_nameless(const struct mp_out *out)
 /* The file that is written until commit: without a name if that can be had. */
 static int open_temporary(struct mp_out *out)
 {
+    char directory[PATH_MAX];
     int fd;
 
     if (!next_temporary(out))
         return -1;
-    fd = open_nameless(out);
+    directory_of(out->path, directory);
+    fd = open_nameless(directory);
     out->named = fd < 0;
+    if (out->named)
+        remove_left_behind(directory);
     for (int i = 0; i < ATTEMPTS_MAX && fd < 0; i++) {
         fd = open(out->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
         if (fd < 0 && (errno != EEXIST || !next_temporary(out)))
             break;
     }
+    if (out->named && fd >= 0)
+        (void)flock(fd, LOCK_EX |
+                            LOCK_NB); /* it is in use; where there are no locks, the PID says so */
     return fd;
 }
 

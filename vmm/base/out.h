@@ -14,7 +14,9 @@
  * The text is written to a file without a name in the target's directory (O_TMPFILE), which takes
  * the target's name at commit: a crash, a full disk or any signal never leaves half a file under
  * the name nor another one beside it, and an older file stays until then. Where the file system has
- * no such files, a temporary name stands in; only SIGKILL and a crash leave that one behind.
+ * no such files, a temporary name stands in (.moepager-PID-N.tmp); SIGKILL and a crash leave that
+ * one behind, until the next output in its directory removes it: a regular file of this user with
+ * one name, whose process has ended and which nobody has locked.
  *
  * A target that is a symbolic link is refused. A device or a FIFO (/dev/null) is written in place,
  * and so is a descriptor that is open already: /dev/stdout, /dev/stderr, /dev/fd/N and

@@ -1,5 +1,5 @@
 /*
- * `moepager calibrate`, `perplexity` and `run --receipt` as a person uses them: a calibration is
+ * `moepager calibrate` and `eval` as a person uses them: a calibration is
  * made beside a model and taken up by later runs; damaged and foreign files are refused by name;
  * a trace gives one too.
  */
@@ -145,10 +145,10 @@ static void check_first_layer(const json_t *predictors)
 
 /* Every predict policy, every layer but the first; what knows the next layer's arithmetic guesses
  * better than what only remembers. */
-static void evaluate_shows_every_predictor(void)
+static void eval_shows_every_predictor(void)
 {
     static const char *const names[] = { "gate", "history", "residual", "partial" };
-    json_t *json = cli_json(ARGS("calibrate", "--model", model, "--text", text, "--evaluate",
+    json_t *json = cli_json(ARGS("eval", "--predictors", "--model", model, "--text", text,
                                  "--tokens", "256", "--window", "32", "--budget", "50%", "--json"));
     json_t *predictors = json_object_get(json, "predictors");
     double mean[4] = { 0 };
@@ -173,13 +173,11 @@ static void evaluate_shows_every_predictor(void)
     CHECK(mean[3] > mean[0]);
     check_first_layer(predictors);
     json_decref(json);
-    cli_expect(ARGS("calibrate", "--model", model, "--text", text, "--evaluate", "--tokens", "64",
-                    "--out", cli_path("unused")),
-               0, "'llapor' has no trained predictors of this model and asks policy 'residual';");
+    cli_expect(ARGS("eval", "--predictors", "--model", model, "--text", text, "--tokens", "64"), 0,
+               "'llapor' has no trained predictors of this model and asks policy 'residual';");
     cli_expect(ARGS("run", "--model", model, "--prompt", "def", "--max-tokens", "1", "--predict",
                     "llapor", "--calibration", "none"),
                0, "'llapor' has no trained predictors of this model and asks the next gate;");
-    CHECK(access(cli_path("unused"), F_OK) != 0);
 }
 
 /* Replace text of the file by text of the same length. */
@@ -237,7 +235,7 @@ static double hit_rate(const char *trace, const char *calibration, const char *p
 {
     json_t *json = cli_json(ARGS("bench", "--model", CLI_MODEL, "--device", "cpu", "--budget",
                                  "25%", "--prompt-tokens", "4", "--gen-tokens", "24", "--repeat",
-                                 "1", "--ctx", "64", "--route-from", trace, "--profile", "static",
+                                 "1", "--ctx", "64", "--from-trace", trace, "--profile", "static",
                                  "--calibration", calibration, "--partition", partition, "--json"));
     const double rate = number(json_array_get(json_object_get(json, "runs"), 0), "hit_rate");
 
@@ -256,7 +254,7 @@ static void a_trace_gives_a_table_of_hot_experts(void)
     json_decref(
         cli_json(ARGS("run", "--model", CLI_MODEL, "--device", "cpu", "--prompt", "sort 5 3 9 1 ->",
                       "--max-tokens", "24", "--ignore-eos", "--trace", trace, "--json")));
-    json = cli_json(ARGS("calibrate", "--model", CLI_MODEL, "--route-from", trace, "--out", out,
+    json = cli_json(ARGS("calibrate", "--model", CLI_MODEL, "--from-trace", trace, "--out", out,
                          "--tokens", "20", "--json"));
     CHECK_EQ(number(json, "tokens"), 20);
     CHECK_EQ(number(json, "similar_pairs"), 0);
@@ -269,15 +267,13 @@ static void a_trace_gives_a_table_of_hot_experts(void)
     json_decref(json);
     CHECK(hit_rate(trace, out, "hot-table") > 1.3 * hit_rate(trace, out, "static-layers"));
 
-    cli_expect(ARGS("calibrate", "--model", CLI_MODEL, "--route-from", trace, "--out", out), 0,
+    cli_expect(ARGS("calibrate", "--model", CLI_MODEL, "--from-trace", trace, "--out", out), 0,
                NULL);
-    cli_expect(ARGS("calibrate", "--model", CLI_MODEL, "--route-from", trace, "--text", text), 2,
-               "--route-from does not go with --text");
-    cli_expect(ARGS("calibrate", "--model", CLI_MODEL, "--route-from", trace, "--features"), 2,
-               "--route-from does not go with --features");
-    cli_expect(ARGS("calibrate", "--model", CLI_MODEL, "--route-from", trace, "--evaluate"), 2,
-               "--route-from does not go with --evaluate");
-    cli_expect(ARGS("calibrate", "--model", "tests/data/models/qwen3moe-tiny", "--route-from",
+    cli_expect(ARGS("calibrate", "--model", CLI_MODEL, "--from-trace", trace, "--text", text), 2,
+               "--from-trace does not go with --text");
+    cli_expect(ARGS("calibrate", "--model", CLI_MODEL, "--from-trace", trace, "--features"), 2,
+               "--from-trace does not go with --features");
+    cli_expect(ARGS("calibrate", "--model", "tests/data/models/qwen3moe-tiny", "--from-trace",
                     trace, "--out", out),
                2, "error[E_ROUTE_FROM]");
     cli_expect(ARGS("bench", "--model", "tests/data/models/qwen3moe-tiny", "--gen-tokens", "1",
@@ -287,9 +283,9 @@ static void a_trace_gives_a_table_of_hot_experts(void)
 
 static void perplexity_by_alpha(void)
 {
-    json_t *json =
-        cli_json(ARGS("perplexity", "--model", model, "--text", text, "--tokens", "256", "--window",
-                      "64", "--batch", "4", SMOE, "--sweep", "smoe-alpha=0,0.6", "--json"));
+    json_t *json = cli_json(ARGS("eval", "--perplexity", "--model", model, "--text", text,
+                                 "--tokens", "256", "--window", "64", "--batch", "4", SMOE,
+                                 "--sweep", "smoe-alpha=0,0.6", "--json"));
     json_t *rows = json_object_get(json, "rows"), *none, *much, *exact;
     struct cli_result table;
 
@@ -307,8 +303,8 @@ static void perplexity_by_alpha(void)
     CHECK(number(much, "hit_rate") > number(none, "hit_rate"));
 
     /* Alpha 0 substitutes nothing: it is the model's own routing. */
-    exact = cli_json(ARGS("perplexity", "--model", model, "--text", text, "--tokens", "256",
-                          "--window", "64", "--batch", "4", "--json"));
+    exact = cli_json(ARGS("eval", "--perplexity", "--model", model, "--text", text, "--tokens",
+                          "256", "--window", "64", "--batch", "4", "--json"));
     CHECK_EQ(json_array_size(json_object_get(exact, "rows")), 1);
     CHECK(json_is_null(json_object_get(exact, "setting")));
     CHECK(number(json_array_get(json_object_get(exact, "rows"), 0), "perplexity") ==
@@ -317,7 +313,8 @@ static void perplexity_by_alpha(void)
     json_decref(exact);
     json_decref(json);
 
-    cli_run(ARGS("perplexity", "--model", model, "--text", text, "--tokens", "64"), &table);
+    cli_run(ARGS("eval", "--perplexity", "--model", model, "--text", text, "--tokens", "64"),
+            &table);
     CHECK_EQ(table.exit_code, 0);
     CHECK(strstr(table.out, "perplexity") != NULL && strstr(table.out, "routing exact") != NULL);
     cli_free(&table);
@@ -325,26 +322,26 @@ static void perplexity_by_alpha(void)
 
 static void wrong_sweeps_are_refused(void)
 {
-#define SWEEP(text_of) \
-    ARGS("perplexity", "--model", CLI_MODEL, "--text", text, "--tokens", "8", "--sweep", text_of)
+#define SWEEP(text_of)                                                                             \
+    ARGS("eval", "--perplexity", "--model", CLI_MODEL, "--text", text, "--tokens", "8", "--sweep", \
+         text_of)
     cli_expect(SWEEP("smoe-alpha"), 2, "--sweep needs a setting and values");
     cli_expect(SWEEP("smoe-alpha=,"), 2, "--sweep needs a setting and values");
     cli_expect(SWEEP("budget=10%,20%"), 2, "'budget' is not a setting of a policy");
     cli_expect(SWEEP("smoe-alpha=0,7"), 2, "'smoe-alpha': got '7'");
-    cli_expect(ARGS("perplexity", "--model", CLI_MODEL), 2, "--text");
-    cli_expect(
-        ARGS("perplexity", "--model", CLI_MODEL, "--text", text, "--window", "512", "--ctx", "64"),
-        2, "error[E_CTX]");
+    cli_expect(ARGS("eval", "--perplexity", "--model", CLI_MODEL), 2, "--text");
+    cli_expect(ARGS("eval", "--perplexity", "--model", CLI_MODEL, "--text", text, "--window", "512",
+                    "--ctx", "64"),
+               2, "error[E_CTX]");
 }
 
 /* What the command line names is looked at before a model is, which may take minutes to read. */
 static void texts_and_outputs_are_tried_first(void)
 {
-    static const char *const commands[] = { "calibrate", "perplexity" };
-
-    for (size_t i = 0; i < 2; i++)
-        cli_expect(ARGS(commands[i], "--model", "/nonexistent", "--text", "/no-text"), 6,
-                   "error[E_PROMPT_FILE]");
+    cli_expect(ARGS("calibrate", "--model", "/nonexistent", "--text", "/no-text"), 6,
+               "error[E_PROMPT_FILE]");
+    cli_expect(ARGS("eval", "--divergence", "--model", "/nonexistent", "--text", "/no-text"), 6,
+               "error[E_PROMPT_FILE]");
     cli_expect(ARGS("calibrate", "--model", "/nonexistent", "--text", text, "--out", "/no/file"), 6,
                "cannot create '/no/file'");
     cli_expect(ARGS("calibrate", "--model", "/nonexistent", "--text", text), 3,
@@ -355,36 +352,52 @@ static void texts_and_outputs_are_tried_first(void)
     CHECK(access(cli_path("unused"), F_OK) != 0);
 }
 
-#define PROMPT "--prompt", "def main(argv):", "--max-tokens", "24", "--ignore-eos"
-
-static void a_receipt_says_what_routing_changed(void)
+static json_t *divergence(const char *alpha)
 {
-    struct cli_result shown;
-    json_t *json = cli_json(
-        ARGS("run", "--model", model, PROMPT, SMOE, "--smoe-alpha", "0.6", "--receipt", "--json"));
-    json_t *receipt = json_object_get(json, "receipt");
+    return cli_json(ARGS("eval", "--divergence", "--model", model, "--text", text, "--tokens", "96",
+                         "--window", "32", "--batch", "2", SMOE, "--smoe-alpha", alpha, "--json"));
+}
 
-    CHECK_EQ(number(receipt, "tokens"), 24);
-    CHECK(number(receipt, "agreement") > 0 && number(receipt, "agreement") <= 1);
-    CHECK(number(receipt, "kl_nats") > 0);
-    CHECK(number(receipt, "kl_nats_max") >= number(receipt, "kl_nats"));
-    CHECK(number(json_object_get(json, "counters"), "route_substituted") > 0);
+static void divergence_shows_what_routing_changed(void)
+{
+    json_t *json = divergence("0.6"), *none;
+    const json_t *found = json_object_get(json, "divergence");
+    struct cli_result shown;
+
+    CHECK_STR(json_string_value(json_object_get(json, "route")), "smoe");
+    CHECK_EQ(number(json, "batch"), 2);
+    CHECK(number(json, "substituted") > 0);
+    CHECK_EQ(number(found, "tokens"), 96 - 3); /* not the last one of a window */
+    CHECK(number(found, "agreement") > 0 && number(found, "agreement") <= 1);
+    CHECK(number(found, "kl_nats") > 0);
+    CHECK(number(found, "kl_nats_max") >= number(found, "kl_nats"));
     json_decref(json);
 
-    cli_run(ARGS("run", "--model", model, PROMPT, SMOE, "--smoe-alpha", "0.6", "--receipt"),
+    /* Nothing is substituted: the same bits. */
+    none = divergence("0");
+    found = json_object_get(none, "divergence");
+    CHECK_EQ(number(none, "substituted"), 0);
+    CHECK(number(found, "agreement") == 1);
+    CHECK(number(found, "kl_nats") == 0 && number(found, "kl_nats_max") == 0);
+    json_decref(none);
+
+    cli_run(ARGS("eval", "--divergence", "--model", model, "--text", text, "--tokens", "16"),
             &shown);
     CHECK_EQ(shown.exit_code, 0);
-    CHECK(strstr(shown.err, "chosen experts are not the model's own choice") != NULL);
-    CHECK(strstr(shown.err, "receipt       ") != NULL && strstr(shown.err, "KL ") != NULL);
+    CHECK(strstr(shown.out, "100.00 % of 15 tokens have the same most likely next token") != NULL);
+    CHECK(strstr(shown.out, "routing exact: 0.00 % of the chosen experts substituted") != NULL);
     cli_free(&shown);
+}
 
-    /* Nothing was changed: nothing is different, to the last bit. */
-    json =
-        cli_json(ARGS("run", "--model", model, PROMPT, "--budget", "25%", "--receipt", "--json"));
-    receipt = json_object_get(json, "receipt");
-    CHECK(number(receipt, "agreement") == 1);
-    CHECK(number(receipt, "kl_nats") == 0 && number(receipt, "kl_nats_max") == 0);
-    json_decref(json);
+static void one_measurement_at_a_time(void)
+{
+    const char *need = "need exactly one of --perplexity, --divergence, --predictors";
+
+    cli_expect(ARGS("eval", "--model", CLI_MODEL, "--text", text), 2, need);
+    cli_expect(ARGS("eval", "--perplexity", "--divergence", "--model", CLI_MODEL), 2, need);
+    cli_expect(ARGS("eval", "--predictors", "--model", CLI_MODEL, "--sweep", "evict=lru,lfu"), 2,
+               "--sweep needs --perplexity");
+    cli_expect(ARGS("eval", "--predictors", "--text", text), 2, "no model");
 }
 
 int main(int argc, char **argv)
@@ -394,12 +407,13 @@ int main(int argc, char **argv)
     RUN(calibrate_writes_beside_the_model);
     RUN(a_calibration_can_be_repeated);
     RUN(a_run_takes_the_calibration_up);
-    RUN(evaluate_shows_every_predictor);
+    RUN(eval_shows_every_predictor);
     RUN(damaged_and_foreign_files_are_refused);
     RUN(a_trace_gives_a_table_of_hot_experts);
     RUN(perplexity_by_alpha);
     RUN(wrong_sweeps_are_refused);
     RUN(texts_and_outputs_are_tried_first);
-    RUN(a_receipt_says_what_routing_changed);
+    RUN(divergence_shows_what_routing_changed);
+    RUN(one_measurement_at_a_time);
     return 0;
 }

@@ -189,7 +189,7 @@ static size_t bench_choices(const char *device, const char *route_from, uint32_t
                                        "--json",
                                        "--trace",
                                        trace,
-                                       route_from != NULL ? "--route-from" : NULL,
+                                       route_from != NULL ? "--from-trace" : NULL,
                                        route_from },
                              .env = { driver } };
 

@@ -198,7 +198,8 @@ static void any_bytes_can_be_a_prompt(void)
     cli_run(run, &result);
     CHECK(strstr(result.err, said) != NULL);
     cli_free(&result);
-    cli_run(ARGS("perplexity", "--model", CLI_MODEL, "--text", cli_path("bytes"), "--tokens", "4"),
+    cli_run(ARGS("eval", "--perplexity", "--model", CLI_MODEL, "--text", cli_path("bytes"),
+                 "--tokens", "4"),
             &result);
     CHECK_EQ(result.exit_code, 0);
     CHECK(strstr(result.err, "byte 2 of the text (0xff) is not UTF-8") != NULL);

@@ -213,7 +213,7 @@ static void a_model_that_is_missing_is_the_same_error_everywhere(void)
         { "probe" },
         { "repack", "--out", "/nonexistent/out" },
         { "calibrate", "--text", "README.md" },
-        { "perplexity", "--text", "README.md" },
+        { "eval", "--perplexity", "--text", "README.md" },
     };
     static const char *const models[] = { "/nonexistent/model", "README.md" };
 

@@ -164,6 +164,8 @@ static void a_plot_has_a_line_per_policy_and_the_bound(void)
     CHECK_EQ(count(text, "<text "), count(text, "</text>"));
     CHECK(strstr(text, "nan") == NULL && strstr(text, "inf") == NULL);
     free(text);
+    cli_expect(ARGS("replay", "/nonexistent"), 6, "/nonexistent");
+    cli_expect(ARGS("replay", plain), 2, "need a trace and --budget");
     cli_expect(ARGS("replay", plain, "--budget", "10%", "--plot", "/nonexistent/x.svg"), 6,
                "/nonexistent/x.svg");
 }

@@ -123,7 +123,7 @@ static char *read_all(int fd)
 static void while_it_simulates(void)
 {
     const struct cli cli = { .args = { "simulate", "--machine", "h200", "--model", "mixtral-8x7b",
-                                       "--budget", "50%", "--gen", "1048576" } };
+                                       "--budget", "50%", "--gen-tokens", "1048576" } };
     int out;
     const pid_t pid = cli_start(&cli, &out);
 
@@ -132,6 +132,102 @@ static void while_it_simulates(void)
     kill(pid, SIGINT);
     CHECK_EQ(cli_end(pid), 130);
     close(out);
+}
+
+/* The rows of an interrupted command's JSON; NULL if it was interrupted before the first. */
+static json_t *rows_of(char *text)
+{
+    json_error_t error;
+    json_t *json = text[0] != '\0' ? json_loads(text, JSON_REJECT_DUPLICATES, &error) : NULL;
+
+    CHECK(text[0] == '\0' || json_array_size(json_object_get(json, "rows")) > 0);
+    free(text);
+    return json;
+}
+
+/* What is complete is printed, and the object is closed. */
+static void while_it_simulates_many(void)
+{
+    static char batches[4096] = "1";
+    const struct cli cli = { .args = { "simulate", "--machine", "h200", "--model", "mixtral-8x7b",
+                                       "--budget", "50%", "--gen-tokens", "4", "--prompt-tokens",
+                                       "4", "--batches", batches, "--json" } };
+    char *text, first;
+    json_t *json;
+    int out;
+    pid_t pid;
+
+    for (int i = 0; i < 2000; i++)
+        strcat(batches, ",1");
+    pid = cli_start(&cli, &out);
+    CHECK_EQ(read(out, &first, 1), 1);
+    kill(pid, SIGINT);
+    text = read_all(out);
+    memmove(text + 1, text, strlen(text) + 1);
+    text[0] = first;
+    CHECK_EQ(cli_end(pid), 130);
+    json = rows_of(text);
+    CHECK(json_array_size(json_object_get(json, "rows")) < 2000);
+    json_decref(json);
+    close(out);
+}
+
+/* Longer and longer waits, until one policy at least has gone through the trace. */
+static void while_it_replays(void)
+{
+    static char budgets[8192] = "25%";
+    const char *trace = cli_path("replayed");
+    const struct cli cli = { .args = { "replay", trace, "--budget", budgets, "--json" } };
+    json_t *json = NULL;
+    int out;
+
+    cli_expect(
+        &(const struct cli){ .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens",
+                                       "200", "--ignore-eos", "--trace", trace } },
+        0, "tokens");
+    for (int i = 0; i < 2000; i++)
+        strcat(budgets, ",9%");
+    for (long us = 200000; us < 20000000 && json == NULL; us *= 3) {
+        const pid_t pid = cli_start(&cli, &out);
+
+        wait_until_caught(pid);
+        nap_us(us);
+        kill(pid, SIGINT);
+        json = rows_of(read_all(out));
+        CHECK_EQ(cli_end(pid), 130);
+        close(out);
+    }
+    CHECK(json != NULL);
+    json_decref(json);
+}
+
+/* Half a calibration would be wrong: there is none. */
+static void while_it_calibrates(void)
+{
+    const char *dir = cli_path("calibrate"), *text = cli_path("text");
+    char made[4300], *words = cli_long_prompt();
+    const struct cli cli = { .args = { "calibrate", "--model", CLI_MODEL, "--text", text, "--out",
+                                       made, "--features" } };
+    int out, polls = 0;
+    FILE *file = fopen(text, "w");
+    pid_t pid;
+
+    CHECK(file != NULL);
+    for (int i = 0; i < 50; i++)
+        fputs(words, file);
+    fclose(file);
+    CHECK_EQ(mkdir(dir, 0700), 0);
+    snprintf(made, sizeof(made), "%s/made.safetensors", dir);
+    pid = cli_start(&cli, &out);
+    while (!has_written_into(pid, dir)) {
+        CHECK(polls++ < POLLS_MAX);
+        nap_us(1000);
+    }
+    kill(pid, SIGINT);
+    CHECK_EQ(cli_end(pid), 130);
+    CHECK_EQ(cli_count_entries(dir), 0);
+    close(out);
+    free(words);
 }
 
 static void while_the_prompt_is_awaited(void)
@@ -272,8 +368,8 @@ static void json_says_interrupted(void)
     const char *dir = cli_path("json");
     char trace[4300], *text;
     struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "def", "--max-tokens",
-                                 "2000", "--ignore-eos", "--json", "--receipt", "--trace", trace,
-                                 "--budget", "147456" } };
+                                 "2000", "--ignore-eos", "--json", "--trace", trace, "--budget",
+                                 "147456" } };
     json_error_t error;
     json_t *json;
     int out, polls = 0;
@@ -292,7 +388,6 @@ static void json_says_interrupted(void)
     json = json_loads(text, JSON_REJECT_DUPLICATES, &error);
     CHECK(json != NULL);
     CHECK_STR(json_string_value(json_object_get(json, "finish")), "interrupted");
-    CHECK(json_object_get(json, "receipt") == NULL);
     json_decref(json);
     free(text);
     close(out);
@@ -333,6 +428,9 @@ int main(int argc, char **argv)
     cli_init(argc, argv);
     RUN(while_the_prompt_is_awaited);
     RUN(while_it_simulates);
+    RUN(while_it_simulates_many);
+    RUN(while_it_replays);
+    RUN(while_it_calibrates);
     RUN(while_the_prompt_is_processed);
     RUN(while_text_is_written_by_ctrl_c);
     RUN(while_text_is_written_by_sigterm);

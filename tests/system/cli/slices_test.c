@@ -145,8 +145,8 @@ static void simulated_experts_have_slices(void)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         json_t *json =
             cli_json(ARGS("simulate", "--machine", "rtx3090-epyc7532", "--model", "mixtral-8x7b",
-                          "--profile", "moepic,lru", "--budget", "25%", "--prompt", "4", "--gen",
-                          "4", "--json", "--slices", cases[i].slices));
+                          "--profile", "moepic,lru", "--budget", "25%", "--prompt-tokens", "4",
+                          "--gen-tokens", "4", "--json", "--slices", cases[i].slices));
         json_t *rows = json_object_get(json, "rows"), *moepic = json_array_get(rows, 0);
 
         CHECK_EQ(json_array_size(rows), 2);

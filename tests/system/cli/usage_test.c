@@ -52,6 +52,22 @@ static void a_slip_is_told_the_nearest_name(void)
     REFUSED(2, "contradicts", RUN_MODEL, "--prompt", "a", "--device", "cpu", "--backend", "cuda");
 }
 
+static void an_old_name_is_told_the_new_one(void)
+{
+    REFUSED(2, "error[E_OPTION]: option '--prompt' is now '--prompt-tokens'", "simulate",
+            "--prompt", "8");
+    REFUSED(2, "option '--gen' is now '--gen-tokens'", "simulate", "--gen=8");
+    REFUSED(2, "option '--batch' is now '--batches'", "simulate", "--batch", "1,2");
+    REFUSED(2, "option '--route-from' is now '--from-trace'", "bench", "--route-from", "t");
+    REFUSED(2, "option '--route-from' is now '--from-trace'", "calibrate", "--route-from", "t");
+    REFUSED(2, "option '--evaluate' is now 'moepager eval --predictors'", "calibrate",
+            "--evaluate");
+    REFUSED(2, "option '--receipt' is now 'moepager eval --divergence'", RUN_MODEL, "--receipt");
+    REFUSED(2, "error[E_USAGE]: command 'perplexity' is now 'moepager eval --perplexity'",
+            "perplexity", "--model", CLI_MODEL);
+    REFUSED(2, "unknown option '--gen'", RUN_MODEL, "--gen", "8"); /* it never had that one */
+}
+
 static void numbers_are_read_whole_and_in_range(void)
 {
     static const char *const counts[] = { "-1", "0", "1099511627776", "1.5", "1e3", "0x10", "",
@@ -67,6 +83,8 @@ static void numbers_are_read_whole_and_in_range(void)
     REFUSED(2, "--top-p: got '1.5'", RUN_MODEL, "--prompt", "a", "--top-p", "1.5");
     REFUSED(2, "'--seed': got '-1'", RUN_MODEL, "--prompt", "a", "--seed", "-1");
     REFUSED(2, "'--threads': got '1025'", RUN_MODEL, "--prompt", "a", "--threads", "1025");
+    REFUSED(2, "--gen-tokens: got '0', need a whole number from 1", "bench", "--gen-tokens", "0");
+    REFUSED(2, "from 0 to 1048576", "simulate", "--gen-tokens", "1048577");
     REFUSED(2, "--batch: got '65'", "bench", "--model", CLI_MODEL, "--batch", "65");
 }
 
@@ -145,7 +163,7 @@ static void lists_are_read_before_the_first_simulation(void)
     struct cli_result result;
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        cli_run(ARGS(SIMULATE, "--batch", bad[i][0], "--profile", bad[i][1]), &result);
+        cli_run(ARGS(SIMULATE, "--batches", bad[i][0], "--profile", bad[i][1]), &result);
         CHECK_EQ(result.exit_code, 2);
         CHECK_EQ(result.out_bytes, 0);
         cli_free(&result);
@@ -160,7 +178,12 @@ static void a_trace_does_not_undo_what_was_set(void)
 
     json_decref(cli_json(
         ARGS(RUN_MODEL, "--prompt", "a", "--max-tokens", "2", "--json", "--trace", trace)));
+    cli_expect(ARGS(SIMULATE, "--from-trace", trace, "--set", "layers=8,experts=32"), 0, NULL);
     cli_expect(ARGS(SIMULATE, "--trace", trace, "--set", "layers=8,experts=32"), 0, NULL);
+    REFUSED(2, "--batches and --from-trace exclude each other", SIMULATE, "--trace", trace,
+            "--batches", "2");
+    REFUSED(2, "--warm and --from-trace exclude each other", SIMULATE, "--trace", trace, "--warm",
+            "2");
     REFUSED(2, "the trace has 8 layers of 32 experts, 4 per token", SIMULATE, "--trace", trace,
             "--set", "layers=8,experts=32,top_k=2");
 }
@@ -302,16 +325,29 @@ static void a_log_file_that_cannot_be_used_is_no_obstacle(void)
         CHECK_EQ(result.exit_code, 0);
         cli_free(&result);
     }
+    /* A flag goes before the variable, and a level that is none is refused. */
+    snprintf(file, sizeof(file), "%s", cli_path("log-of-flag"));
+    cli_expect(ARGS("run", "--model", CLI_MODEL, "--device", "cpu", "--prompt", "a", "--max-tokens",
+                    "1", "--log", "info", "--log-file", file),
+               0, "hit rate");
+    text = cli_read(file, NULL);
+    CHECK(strstr(text, " info: reader: reading with ") != NULL);
+    free(text);
+    REFUSED(2, "error[E_OPTION]: option 'MOEPAGER_LOG' (--log) has 'loud', need error, warn,",
+            "info", "--log", "warn,loud");
+    cli.env[0] = "MOEPAGER_LOG=pager:";
+    cli_expect(&cli, 2, "option 'MOEPAGER_LOG' (--log) has 'pager:', need error, warn,");
+    cli.env[0] = "MOEPAGER_LOG=info";
     cli.env[1] = NULL;
     cli.errors_closed = true;
     cli_expect(&cli, 0, NULL);
 }
 
+static const char *const commands[] = { "run",      "bench",     "info", "env",   "repack",
+                                        "simulate", "calibrate", "eval", "probe", "replay" };
+
 static void help_names_every_flag_and_examples(void)
 {
-    static const char *const commands[] = { "run",    "bench",    "info",      "env",
-                                            "repack", "simulate", "calibrate", "perplexity",
-                                            "probe",  "replay" };
     struct cli cli = { .args = { "--help" } };
     struct cli_result result;
 
@@ -334,6 +370,7 @@ static void help_names_every_flag_and_examples(void)
         CHECK(strstr(shown.out, usage) != NULL);
         CHECK_EQ(strstr(shown.out, "--slices N") != NULL, i == 4 || i == 5 || i == 9);
         CHECK_EQ(strstr(shown.out, "--prompt TEXT") != NULL, i == 0);
+        CHECK(strlen(shown.out) < 4000);
         cli_free(&shown);
     }
     CHECK(strstr(result.out, "exit codes: 0 ok, 2 usage") != NULL);
@@ -343,6 +380,101 @@ static void help_names_every_flag_and_examples(void)
     CHECK(strstr(result.out, "usage: moepager run") != NULL);
     cli_free(&result);
     cli_expect(ARGS("--version"), 0, NULL);
+}
+
+/* The lines of a help page that begin with a flag, up to the settings. */
+static unsigned flags_of_page(const char *command, const char *page_name, char lines[64][160])
+{
+    struct cli_result page;
+    unsigned count = 0;
+    char *save = NULL;
+
+    cli_run(ARGS(command, page_name), &page);
+    CHECK_EQ(page.exit_code, 0);
+    CHECK_EQ(page.err_bytes, 0);
+    for (char *line = strtok_r(page.out, "\n", &save); line != NULL && strncmp(line, "settings", 8);
+         line = strtok_r(NULL, "\n", &save)) {
+        CHECK(strlen(line) < 160 && count < 64);
+        if (strncmp(line, "  --", 4) == 0)
+            snprintf(lines[count++], 160, "%s", line);
+    }
+    cli_free(&page);
+    return count;
+}
+
+static bool same_flag(const char *a, const char *b)
+{
+    const size_t bytes = strcspn(a + 2, " ") + 2;
+
+    return strncmp(a, b, bytes) == 0 && (b[bytes] == ' ' || b[bytes] == '\0');
+}
+
+/* No flag means one thing here and another there: all pages show it with the same words. A list of
+ * a setting is the only flag that has a setting's name. */
+static void a_flag_has_one_meaning(void)
+{
+    static char all[10][64][160];
+    static const char *const lists[] = { "profile", "evict", "partition", "budget" };
+    json_t *settings = cli_json(ARGS("env", "--json")), *setting;
+    unsigned counts[10], shared = 0;
+    size_t i;
+
+    for (unsigned c = 0; c < 10; c++)
+        counts[c] = flags_of_page(commands[c], "--help-all", all[c]);
+    for (unsigned c = 0; c < 100; c++) {
+        for (unsigned f = 0; f < counts[c / 10] * counts[c % 10]; f++) {
+            const char *a = all[c / 10][f % counts[c / 10]], *b = all[c % 10][f / counts[c / 10]];
+
+            if (same_flag(a, b)) {
+                CHECK_STR(a, b);
+                shared++;
+            }
+        }
+    }
+    CHECK(shared > 100);
+    json_array_foreach(settings, i, setting)
+    {
+        const char *name = json_string_value(json_object_get(setting, "flag"));
+        char flag[128];
+        bool list = false;
+
+        snprintf(flag, sizeof(flag), "  --%s", name);
+        for (unsigned l = 0; l < 4; l++)
+            list = list || strcmp(lists[l], name) == 0;
+        for (unsigned c = 0; c < 10; c++) {
+            for (unsigned f = 0; f < counts[c]; f++)
+                CHECK(list || !same_flag(flag, all[c][f]));
+        }
+    }
+    json_decref(settings);
+}
+
+/* The short page is a part of the long one, which has every setting, too. */
+static void experts_find_more_in_help_all(void)
+{
+    static char main_flags[64][160], all[64][160];
+    const unsigned count = flags_of_page("run", "--help", main_flags);
+    const unsigned all_count = flags_of_page("run", "--help-all", all);
+    struct cli_result page;
+
+    CHECK(count >= 10 && count < all_count);
+    for (unsigned m = 0, a = 0; m < count; m++, a++) {
+        while (a < all_count && strcmp(main_flags[m], all[a]) != 0)
+            a++;
+        CHECK(a < all_count);
+    }
+    cli_run(ARGS("run", "--help"), &page);
+    CHECK(strstr(page.out, "--decision-log") == NULL && strstr(page.out, "--io-depth") == NULL);
+    cli_free(&page);
+    cli_run(ARGS("run", "--help-all"), &page);
+    CHECK(strstr(page.out, "\n  --decision-log FILE ") != NULL);
+    CHECK(strstr(page.out, "\n  --io-depth (16)\n      Reads in flight with io_uring.\n") != NULL);
+    CHECK(strstr(page.out, "\n  --evict\n") != NULL);
+    cli_free(&page);
+    cli_run(ARGS("replay", "--help-all"), &page);
+    CHECK(strstr(page.out, "\n  --evict A,B ") != NULL &&
+          strstr(page.out, "\n  --evict\n") == NULL);
+    cli_free(&page);
 }
 
 static void info_tells_sizes_and_what_is_missing(void)
@@ -396,6 +528,7 @@ int main(int argc, char **argv)
     cli_init(argc, argv);
     RUN(commands_and_flags_are_told_apart);
     RUN(a_slip_is_told_the_nearest_name);
+    RUN(an_old_name_is_told_the_new_one);
     RUN(numbers_are_read_whole_and_in_range);
     RUN(sizes_are_read_whole_and_in_range);
     RUN(a_budget_below_two_slots_is_refused);
@@ -409,6 +542,8 @@ int main(int argc, char **argv)
     RUN(env_shows_what_a_profile_stands_for);
     RUN(a_log_file_that_cannot_be_used_is_no_obstacle);
     RUN(help_names_every_flag_and_examples);
+    RUN(a_flag_has_one_meaning);
+    RUN(experts_find_more_in_help_all);
     RUN(info_tells_sizes_and_what_is_missing);
     RUN(info_lists_cuda_devices);
     return 0;

@@ -68,8 +68,8 @@ static void files_have_a_limit(void)
         { .args = { "calibrate", "--model", CLI_MODEL, "--text", text, "--window", "8", "--out",
                     path } },
         { .args = { "replay", trace, "--budget", "10%,25%,50%,75%", "--csv", "--plot", path } },
-        { .args = { "simulate", "--machine", "h200", "--model", "mixtral-8x7b", "--gen", "1",
-                    "--prompt", "4", "--budget", "50%", "--timeline", path } },
+        { .args = { "simulate", "--machine", "h200", "--model", "mixtral-8x7b", "--gen-tokens", "1",
+                    "--prompt-tokens", "4", "--budget", "50%", "--timeline", path } },
     };
 
     CHECK_EQ(mkdir(dir, 0700), 0);

@@ -73,15 +73,16 @@ static void texts(void)
     cli_expect(COMMAND("bench", "--tokens-file", ids, "--prompt-tokens", "2", "--gen-tokens", "2"),
                2, "is beyond the model's vocabulary");
     cli_expect(COMMAND("bench", "--prompt-tokens", "4", "--gen-tokens", "4"), 3, BROKEN);
-    cli_expect(COMMAND("perplexity", "--text", long_text, "--window", "9"), 2, "error[E_CTX]");
-    cli_expect(COMMAND("perplexity", "--text", short_text, "--window", "8"), 2,
-               "error[E_PROMPT_EMPTY]");
-    cli_expect(COMMAND("perplexity", "--text", long_text, "--window", "8"), 3, BROKEN);
-    cli_expect(COMMAND("calibrate", "--evaluate", "--text", long_text, "--window", "9"), 2,
+    cli_expect(COMMAND("eval", "--perplexity", "--text", long_text, "--window", "9"), 2,
                "error[E_CTX]");
-    cli_expect(COMMAND("calibrate", "--evaluate", "--text", short_text, "--window", "8"), 2,
+    cli_expect(COMMAND("eval", "--perplexity", "--text", short_text, "--window", "8"), 2,
                "error[E_PROMPT_EMPTY]");
-    cli_expect(COMMAND("calibrate", "--evaluate", "--text", long_text, "--window", "8"), 3, BROKEN);
+    cli_expect(COMMAND("eval", "--perplexity", "--text", long_text, "--window", "8"), 3, BROKEN);
+    cli_expect(COMMAND("eval", "--predictors", "--text", long_text, "--window", "9"), 2,
+               "error[E_CTX]");
+    cli_expect(COMMAND("eval", "--predictors", "--text", short_text, "--window", "8"), 2,
+               "error[E_PROMPT_EMPTY]");
+    cli_expect(COMMAND("eval", "--predictors", "--text", long_text, "--window", "8"), 3, BROKEN);
 }
 
 int main(int argc, char **argv)

@@ -67,12 +67,12 @@ static void an_output_is_no_input(void)
                "is the same file as --batch-file");
     cli_expect(ARGS(BENCH_MODEL, "--tokens-file", ids, "--trace", ids), 2, "--tokens-file");
     cli_expect(ARGS(RUN_MODEL, "--trace", trace), 0, "tokens");
-    cli_expect(ARGS(BENCH_MODEL, "--route-from", trace, "--trace", trace), 2, "--route-from");
+    cli_expect(ARGS(BENCH_MODEL, "--from-trace", trace, "--trace", trace), 2, "--from-trace");
     cli_expect(ARGS("replay", trace, "--budget", "10%,25%", "--plot", trace), 2,
                "is the same file as the replayed file");
     cli_expect(ARGS("simulate", "--machine", "h200", "--model", "mixtral-8x7b", "--trace", trace,
                     "--timeline", trace),
-               2, "is the same file as --trace");
+               2, "is the same file as --from-trace");
     cli_expect(ARGS("calibrate", "--model", dir, "--text", text, "--out", text), 2, "--text");
     cli_expect(ARGS("calibrate", "--model", dir, "--text", text, "--out", weights), 2,
                "model.safetensors of --model");

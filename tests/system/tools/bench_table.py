@@ -184,28 +184,28 @@ def check_table(folder):
     best, alone = "bound: best speeds of all", "reading alone into new memory"
     touched, idle = ", memory touched before", ": no read in flight once the model is open"
     check(table(folder), [
-        ["decode", "llama.cpp", "5", "", ">= 5", "yes"],
-        ["decode", best, "0.79", "", ">= 0.8", "no"],
-        ["decode", bound, "0.85", "0.70 to 0.90", ">= 0.8", "yes"],
-        ["decode", mean, "0.9", "0.90 to 0.90", ">= 0.8", "yes"],
-        ["decode", moved, "0.95", "0.95 to 0.95", "", ""],
-        ["decode", f"{moved}, every miss predicted", "0.9", "0.90 to 0.90", "", ""],
-        ["decisions", "MoE layers' time", "0.02", "", "<= 0.01", "no"],
-        ["slowest kernel, 1 thread", "reading the same memory", "0.95", "", ">= 0.9", "yes"],
-        ["slowest kernel, 2 threads", "reading the same memory", "0.85", "", ">= 0.9", "no"],
-        ["prompt of 64", best, "1.2", "", "<= 1.2", "yes"],
-        ["prompt of 64", beside, "1.15", "1.05 to 1.25", "<= 1.2", "yes"],
-        ["prompt of 64" + touched, beside, "1.1", "1.25 to 1.25", "<= 1.2", "yes"],
-        ["prompt of 64", alone, "1.05", "1.05 to 1.05", "", ""],
-        ["prompt of 64" + touched, "reading alone" + touched, "1.04", "1.05 to 1.05", "", ""],
-        ["prompt of 64" + idle, "whole start", "0.05", "0.05 to 0.05", "", ""],
-        ["prompt of 4", best, "1.3", "", "<= 1.2", "no"],
-        ["prompt of 4", beside, "1.25", "1.25 to 1.25", "<= 1.2", "no"],
-        ["prompt of 4" + touched, beside, "1.21", "1.25 to 1.25", "<= 1.2", "no"],
-        ["prompt of 4", alone, "1.06", "1.05 to 1.05", "", ""],
-        ["prompt of 4" + touched, "reading alone" + touched, "1.03", "1.05 to 1.05", "", ""],
-        ["prompt of 4" + idle, "whole start", "0.05", "0.05 to 0.05", "", ""],
-        ["bytes of experts read, worst run", "bytes needed", "1.1", "", "<= 1.01", "no"]], "table")
+        ["decode", "llama.cpp", "5.000", "", ">= 5", "yes"],
+        ["decode", best, "0.790", "", ">= 0.8", "no"],
+        ["decode", bound, "0.850", "0.70 to 0.90", ">= 0.8", "yes"],
+        ["decode", mean, "0.900", "0.90 to 0.90", ">= 0.8", "yes"],
+        ["decode", moved, "0.950", "0.95 to 0.95", "", ""],
+        ["decode", f"{moved}, every miss predicted", "0.900", "0.90 to 0.90", "", ""],
+        ["decisions", "MoE layers' time", "0.020", "", "<= 0.01", "no"],
+        ["slowest kernel, 1 thread", "reading the same memory", "0.950", "", ">= 0.9", "yes"],
+        ["slowest kernel, 2 threads", "reading the same memory", "0.850", "", ">= 0.9", "no"],
+        ["prompt of 64", best, "1.200", "", "<= 1.2", "yes"],
+        ["prompt of 64", beside, "1.150", "1.05 to 1.25", "<= 1.2", "yes"],
+        ["prompt of 64" + touched, beside, "1.100", "1.25 to 1.25", "<= 1.2", "yes"],
+        ["prompt of 64", alone, "1.050", "1.05 to 1.05", "", ""],
+        ["prompt of 64" + touched, "reading alone" + touched, "1.040", "1.05 to 1.05", "", ""],
+        ["prompt of 64" + idle, "whole start", "0.050", "0.05 to 0.05", "", ""],
+        ["prompt of 4", best, "1.300", "", "<= 1.2", "no"],
+        ["prompt of 4", beside, "1.250", "1.25 to 1.25", "<= 1.2", "no"],
+        ["prompt of 4" + touched, beside, "1.210", "1.25 to 1.25", "<= 1.2", "no"],
+        ["prompt of 4", alone, "1.060", "1.05 to 1.05", "", ""],
+        ["prompt of 4" + touched, "reading alone" + touched, "1.030", "1.05 to 1.05", "", ""],
+        ["prompt of 4" + idle, "whole start", "0.050", "0.05 to 0.05", "", ""],
+        ["bytes of experts read, worst run", "bytes needed", "1.100", "", "<= 1.01", "no"]], "table")
 
 
 def check_csv(folder):
@@ -218,7 +218,7 @@ def check_csv(folder):
     row = rows[2]
     check([row[key] for key in ("date", "machine", "model", "memory", "what", "value", "low", "high",
                                 "rounds", "series")],
-          ["2000-01-01", "here", "uniform", "3GiB", "decode", "0.85", "0.7", "0.9", "3",
+          ["2000-01-01", "here", "uniform", "3GiB", "decode", "0.850", "0.7", "0.9", "3",
            "0.85 0.9 0.7"], "a row of the CSV")
 
 

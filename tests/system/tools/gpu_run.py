@@ -85,7 +85,7 @@ else:
     program(folder / "gpu_bench_kernels", 'print("no numbers today")\n')
     program(folder / "gpu_bench_model", """
 for budget in sys.argv[sys.argv.index("--budgets") + 1].split(","):
-    prompt = int(sys.argv[sys.argv.index("--prompt") + 1])
+    prompt = int(sys.argv[sys.argv.index("--prompt-tokens") + 1])
     print(json.dumps({"budget": float(budget), "prompt": prompt, "tpot_ms": 2, "ttft_ms": 3,
                       "prefill_per_s": 4, "hit_rate": 1, "graphs": 0.75, "bytes_per_step": 0,
                       "wait_ms_per_step": 0}), flush=True)

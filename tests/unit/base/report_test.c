@@ -8,8 +8,10 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/fault/wrap.h"
@@ -440,6 +442,70 @@ static void where_every_file_has_a_name(void)
     CHECK_EQ(count_files(), files_before + 1);
 }
 
+static void write_named(const char *name)
+{
+    FILE *file = fopen(in_directory(name), "w");
+
+    CHECK(file != NULL);
+    fputs("left behind", file);
+    fclose(file);
+}
+
+/* What a killed process left is removed by the next output that needs a name; what may be
+ * somebody's is not: of a living process, locked, with a second name, a link, or of another name.
+ */
+static void what_was_left_behind_is_removed(void)
+{
+    const unsigned files_before = count_files();
+    char live[64], dead[64], kept[5][64];
+    struct mp_out out;
+    struct stat info;
+    int locked, status;
+    pid_t pid = fork();
+
+    if (pid == 0)
+        _exit(0);
+    CHECK(pid > 0);
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    snprintf(dead, sizeof(dead), ".moepager-%d-0.tmp", (int)pid);
+    snprintf(live, sizeof(live), ".moepager-%d-9999.tmp", (int)getpid());
+    for (int i = 0; i < 4; i++)
+        snprintf(kept[i], sizeof(kept[i]), ".moepager-%d-%d.tmp", (int)pid, i + 1);
+    snprintf(kept[3], sizeof(kept[3]), ".moepager-%d-x.tmp", (int)pid);
+    snprintf(kept[4], sizeof(kept[4]), "moepager-%d-5.tmp", (int)pid);
+    write_named(dead);
+    write_named(live);
+    write_named(kept[0]);
+    locked = open(in_directory(kept[0]), O_RDONLY | O_CLOEXEC);
+    CHECK(locked >= 0 && flock(locked, LOCK_EX | LOCK_NB) == 0);
+    CHECK_EQ(symlink(live, in_directory(kept[1])), 0);
+    write_named(kept[3]);
+    write_named(kept[4]);
+    write_named("linked");
+    {
+        char from[PATH_MAX];
+
+        snprintf(from, sizeof(from), "%s", in_directory("linked"));
+        CHECK_EQ(link(from, in_directory(kept[2])), 0);
+    }
+    fault_begin(&(const struct fault_plan){
+        .mode = FAULT_ONCE, .calls = FAULT_BIT(open), .error_number = EOPNOTSUPP });
+    CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
+    fault_end();
+    CHECK(lstat(in_directory(dead), &info) != 0 && errno == ENOENT);
+    CHECK_EQ(lstat(in_directory(live), &info), 0);
+    CHECK_EQ(lstat(in_directory("linked"), &info), 0);
+    for (int i = 0; i < 5; i++)
+        CHECK_EQ(lstat(in_directory(kept[i]), &info), 0);
+    mp_out_abandon(&out);
+    close(locked);
+    unlink(in_directory(live));
+    unlink(in_directory("linked"));
+    for (int i = 0; i < 5; i++)
+        unlink(in_directory(kept[i]));
+    CHECK_EQ(count_files(), files_before);
+}
+
 static void no_recorder_is_no_recording(void)
 {
     CHECK_EQ(mp_timeline_add_track(NULL, "x"), 0);
@@ -588,6 +654,7 @@ int main(void)
     RUN(a_commit_that_cannot_rename_fails);
     RUN(every_call_of_an_output_file_may_fail);
     RUN(where_every_file_has_a_name);
+    RUN(what_was_left_behind_is_removed);
     RUN(no_recorder_is_no_recording);
     RUN(a_timeline_is_trace_event_json);
     RUN(a_timeline_refuses_what_cannot_be);

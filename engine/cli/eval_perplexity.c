@@ -1,6 +1,7 @@
 /*
- * `moepager perplexity`: how well a model predicts a text, with the model's routing or one that
- * substitutes experts; for several values of a setting one after the other, as in SMoE's table IV.
+ * `moepager eval --perplexity`: how well a model predicts a text, with the model's routing or one
+ * that substitutes experts; for several values of a setting one after the other, as in SMoE's table
+ * IV.
  */
 #include <math.h>
 #include <stdio.h>
@@ -8,9 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "engine/cli/commands.h"
+#include "engine/cli/eval.h"
 #include "engine/session/report.h"
-#include "engine/session/teacher_forcing.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 
@@ -25,20 +25,12 @@ struct row {
 };
 
 struct perplexity {
-    const struct mp_args *args;
-    const struct mp_settings *settings; /* its groups are set for each value */
-    struct mp_clock *clock;
-    struct mp_session session;
-    struct mp_progress_bar bar;
-    struct mp_ids ids;
-    char *text; /* owned */
-    size_t read_bytes;
-    uint64_t text_bytes; /* that the tokens came from */
-    char name[64];       /* of the swept setting */
-    char *values;        /* owned; cut at the commas */
+    struct mp_eval *eval;
+    char name[64]; /* of the swept setting */
+    char *values;  /* owned; cut at the commas */
     struct row rows[VALUES_MAX];
-    uint32_t row_count;
-    struct row *row; /* in work */
+    uint32_t row_count; /* to be run; then those that ended */
+    struct row *row;    /* in work */
 };
 
 /* -log p(token) by logits over the vocabulary, in double so that long sums keep their digits. */
@@ -57,7 +49,7 @@ static enum mp_status on_batch(void *ctx, const struct mp_batch *batch, const fl
                                const uint32_t *next)
 {
     struct perplexity *p = ctx;
-    const uint32_t vocab = p->session.model.vocab;
+    const uint32_t vocab = p->eval->session.model.vocab;
 
     for (uint32_t t = 0; t < batch->count; t++) {
         if (!batch->want[t])
@@ -69,40 +61,19 @@ static enum mp_status on_batch(void *ctx, const struct mp_batch *batch, const fl
     return MP_OK;
 }
 
-static void on_progress(void *ctx, uint64_t done_tokens, uint64_t total_tokens)
-{
-    struct perplexity *p = ctx;
-
-    mp_progress_bar_show(&p->bar, done_tokens, total_tokens);
-}
-
 static enum mp_status run_row(struct perplexity *p)
 {
-    const uint64_t start_ns = mp_clock_now_ns(p->clock);
-    const struct mp_teacher_forcing run = {
-        .engine = p->session.engine,
-        .ids = &p->ids,
-        .window = (uint32_t)p->args->window,
-        .streams = (uint32_t)p->args->batch,
-        .logits = true,
-        .on_batch = on_batch,
-        .on_progress = on_progress,
-        .ctx = p,
-    };
-    struct mp_counters counters;
-    enum mp_status status;
+    const uint64_t start_ns = mp_clock_now_ns(p->eval->clock);
+    const char *label = p->row->value != NULL ? p->row->value : "perplexity";
+    const enum mp_status status = mp_eval_run(p->eval, label, on_batch, p);
+    const struct mp_counters *counters = mp_engine_counters(p->eval->session.engine);
 
-    mp_progress_bar_begin(&p->bar, p->row->value != NULL ? p->row->value : "perplexity", "tokens",
-                          p->clock);
-    status = mp_teacher_force(&run);
-    mp_progress_bar_end(&p->bar);
-    counters = *mp_engine_counters(p->session.engine);
-    p->row->choices = counters.route_choices;
-    p->row->substituted = counters.route_substituted;
-    p->row->hit_rate = counters.hits + counters.misses > 0
-                           ? (double)counters.hits / (double)(counters.hits + counters.misses)
+    p->row->choices = counters->route_choices;
+    p->row->substituted = counters->route_substituted;
+    p->row->hit_rate = counters->hits + counters->misses > 0
+                           ? (double)counters->hits / (double)(counters->hits + counters->misses)
                            : 1;
-    p->row->seconds = (double)(mp_clock_now_ns(p->clock) - start_ns) * 1e-9;
+    p->row->seconds = (double)(mp_clock_now_ns(p->eval->clock) - start_ns) * 1e-9;
     return status;
 }
 
@@ -110,7 +81,7 @@ static enum mp_status run_row(struct perplexity *p)
 static enum mp_status check_swept(const struct perplexity *p)
 {
     const struct mp_opt_group *group;
-    const struct mp_opt *opt = mp_opt_find(p->settings->groups, p->name, &group);
+    const struct mp_opt *opt = mp_opt_find(p->eval->settings->groups, p->name, &group);
     bool fits = opt != NULL &&
                 (strcmp(group->prefix, "MOEPAGER_") != 0 || strcmp(opt->name, "PROFILE") == 0);
     char quoted[MP_QUOTE_BYTES];
@@ -127,18 +98,18 @@ static enum mp_status check_swept(const struct perplexity *p)
 /* "smoe-alpha=0,0.1" into name and rows. */
 static enum mp_status split_sweep(struct perplexity *p)
 {
-    const char *equals = p->args->sweep != NULL ? strchr(p->args->sweep, '=') : NULL;
+    const char *equals = p->eval->args->sweep != NULL ? strchr(p->eval->args->sweep, '=') : NULL;
     char *save = NULL;
     enum mp_status status;
 
     p->row_count = 1;
-    if (p->args->sweep == NULL)
+    if (p->eval->args->sweep == NULL)
         return MP_OK;
-    if (equals == NULL || equals == p->args->sweep || equals[1] == '\0' ||
-        (size_t)(equals - p->args->sweep) >= sizeof(p->name))
+    if (equals == NULL || equals == p->eval->args->sweep || equals[1] == '\0' ||
+        (size_t)(equals - p->eval->args->sweep) >= sizeof(p->name))
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "--sweep needs a setting and values, such as smoe-alpha=0,0.1,0.2");
-    memcpy(p->name, p->args->sweep, (size_t)(equals - p->args->sweep));
+    memcpy(p->name, p->eval->args->sweep, (size_t)(equals - p->eval->args->sweep));
     p->values = strdup(equals + 1);
     if (p->values == NULL)
         return mp_fail_no_memory("the values of --sweep", strlen(equals));
@@ -156,62 +127,32 @@ static enum mp_status split_sweep(struct perplexity *p)
                        "--sweep needs a setting and values, such as smoe-alpha=0,0.1,0.2");
     /* All of them are tried before the first run. */
     for (uint32_t i = p->row_count; i-- > 0 && status == MP_OK;)
-        status = mp_opt_set(p->settings->groups, p->name, p->rows[i].value);
-    return status;
-}
-
-static enum mp_status encode_text(void *ctx)
-{
-    struct perplexity *p = ctx;
-
-    return mp_encode_text(p->args, &p->session, p->text, p->read_bytes, &p->ids, &p->text_bytes);
-}
-
-static enum mp_status open_session(struct perplexity *p)
-{
-    const struct mp_progress progress = mp_loading_progress(&p->bar);
-    const struct mp_session_config config = {
-        .model = p->args->model,
-        .sequences = (uint32_t)p->args->batch,
-        .tokenizer = true,
-        .before_load = encode_text,
-        .before_load_ctx = p,
-        .progress = &progress,
-        .clock = p->clock,
-        .cancel = &mp_interrupted,
-        .probe = true,
-    };
-    enum mp_status status;
-
-    mp_progress_bar_begin(&p->bar, "loading", NULL, p->clock);
-    status = mp_session_open(p->settings, &config, &p->session);
-    mp_progress_bar_end(&p->bar);
+        status = mp_opt_set(p->eval->settings->groups, p->name, p->rows[i].value);
     return status;
 }
 
 static enum mp_status run_rows(struct perplexity *p)
 {
+    const struct mp_settings *settings = p->eval->settings;
+    const uint32_t count = p->row_count;
     enum mp_status status = MP_OK;
 
-    for (uint32_t i = 0; i < p->row_count && status == MP_OK; i++) {
+    p->row_count = 0;
+    while (p->row_count < count && status == MP_OK) {
         struct mp_profile policies;
 
-        p->row = &p->rows[i];
+        p->row = &p->rows[p->row_count];
         if (p->row->value != NULL)
-            status = mp_opt_set(p->settings->groups, p->name, p->row->value);
+            status = mp_opt_set(settings->groups, p->name, p->row->value);
         if (status == MP_OK)
-            status = mp_settings_policies(p->settings, &policies);
+            status = mp_settings_policies(settings, &policies);
         if (status == MP_OK)
-            status = mp_session_renew(&p->session, &policies, NULL);
+            status = mp_session_renew(&p->eval->session, &policies, NULL);
         if (status == MP_OK)
             status = run_row(p);
+        p->row_count += status == MP_OK;
     }
     return status;
-}
-
-static unsigned at_once(const struct perplexity *p)
-{
-    return mp_teacher_forcing_streams(&p->ids, p->args->window, (uint32_t)p->args->batch);
 }
 
 static double per(double sum, uint64_t count)
@@ -221,18 +162,18 @@ static double per(double sum, uint64_t count)
 
 static double bits_per_byte(const struct perplexity *p, const struct row *row)
 {
-    return p->text_bytes > 0 ? row->nats / log(2) / (double)p->text_bytes : 0;
+    const uint64_t bytes = p->eval->text_bytes;
+
+    return bytes > 0 ? row->nats / log(2) / (double)bytes : 0;
 }
 
 static void print_text(const struct perplexity *p)
 {
-    const struct mp_profile *policies = &p->session.engine_config.policies;
+    const struct mp_profile *policies = &p->eval->session.engine_config.policies;
 
-    printf("%zu tokens in windows of %llu, %u at once; routing %s, eviction %s, experts in RAM: "
-           "%.0f %%\n",
-           p->ids.count, (unsigned long long)p->args->window, at_once(p),
-           policies->policy[MP_SLOT_ROUTE], policies->policy[MP_SLOT_EVICT],
-           100.0 * (double)p->session.memory.budget_bytes / (double)p->session.memory.expert_bytes);
+    mp_eval_print_head(p->eval);
+    printf("routing %s, eviction %s\n", policies->policy[MP_SLOT_ROUTE],
+           policies->policy[MP_SLOT_EVICT]);
     printf("%-16s %12s %12s %12s %10s\n", p->name, "perplexity", "nats/token", "substituted",
            "hit rate");
     for (uint32_t i = 0; i < p->row_count; i++) {
@@ -246,16 +187,13 @@ static void print_text(const struct perplexity *p)
 
 static void print_json(const struct perplexity *p)
 {
+    const struct mp_profile *policies = &p->eval->session.engine_config.policies;
     struct mp_json_out json;
 
     mp_json_begin(&json, stdout, true);
     mp_json_object_begin(&json, NULL);
-    mp_json_put_u64(&json, "tokens", p->ids.count);
-    mp_json_put_u64(&json, "text_bytes", p->text_bytes);
-    mp_json_put_u64(&json, "window", p->args->window);
-    mp_json_put_u64(&json, "batch", at_once(p));
-    mp_json_put_u64(&json, "budget_bytes", p->session.memory.budget_bytes);
-    mp_json_put_string(&json, "route", p->session.engine_config.policies.policy[MP_SLOT_ROUTE]);
+    mp_eval_json_head(p->eval, &json);
+    mp_json_put_string(&json, "route", policies->policy[MP_SLOT_ROUTE]);
     mp_json_put_string(&json, "setting", p->values != NULL ? p->name : NULL);
     mp_json_array_begin(&json, "rows");
     for (uint32_t i = 0; i < p->row_count; i++) {
@@ -279,40 +217,32 @@ static void print_json(const struct perplexity *p)
 
 static enum mp_status run_all(struct perplexity *p)
 {
-    enum mp_status status = mp_require_text(p->args, &p->text, &p->read_bytes);
+    const struct mp_args *args = p->eval->args;
+    enum mp_status status = split_sweep(p);
 
     if (status == MP_OK)
-        status = split_sweep(p);
-    if (status == MP_OK)
-        status = open_session(p);
-    if (status == MP_OK)
-        status = run_rows(p);
+        status = mp_eval_open(p->eval, args->batch > 0 ? (uint32_t)args->batch : 1);
     if (status != MP_OK)
         return status;
-    if (p->args->json)
+    status = run_rows(p);
+    if (status != MP_OK && !(status == MP_ERR_CANCELED && p->row_count > 0))
+        return status;
+    if (args->json)
         print_json(p);
     else
         print_text(p);
-    return mp_check_stdout();
+    return mp_printed(status);
 }
 
-enum mp_status mp_cmd_perplexity(const struct mp_args *args, const struct mp_settings *settings)
+enum mp_status mp_eval_perplexity(struct mp_eval *eval)
 {
-    struct perplexity *p;
-    enum mp_status status = mp_require_model(args);
+    struct perplexity *p = calloc(1, sizeof(*p));
+    enum mp_status status;
 
-    if (status != MP_OK)
-        return status;
-    p = calloc(1, sizeof(*p));
     if (p == NULL)
-        return mp_fail_no_memory("the run", sizeof(*p));
-    p->args = args;
-    p->settings = settings;
-    p->clock = mp_clock_monotonic();
+        return mp_fail_no_memory("the rows", sizeof(*p));
+    p->eval = eval;
     status = run_all(p);
-    mp_session_close(&p->session);
-    mp_ids_free(&p->ids);
-    free(p->text);
     free(p->values);
     free(p);
     return status;

@@ -1,0 +1,46 @@
+#ifndef MP_EVAL_H
+#define MP_EVAL_H
+
+#include "engine/cli/commands.h"
+
+/*
+ * The measurements of `moepager eval`: a text goes through a model by teacher forcing (see
+ * engine/session/teacher_forcing.h), once or several times with other policies.
+ */
+struct mp_eval {
+    const struct mp_args *args;
+    const struct mp_settings *settings; /* --sweep changes its groups */
+    struct mp_clock *clock;
+    struct mp_session session;
+    struct mp_progress_bar bar;
+    struct mp_ids ids;
+    char *text; /* owned */
+    size_t read_bytes;
+    uint64_t text_bytes; /* that the tokens came from */
+    uint32_t streams;    /* windows at once */
+};
+
+/* Read and encode --text, then open the session for `streams` windows at once. The text and the
+ * window are checked before weights are read. */
+enum mp_status mp_eval_open(struct mp_eval *eval, uint32_t streams) MP_MUST_CHECK;
+
+/* Windows that really are at once. */
+uint32_t mp_eval_batch(const struct mp_eval *eval);
+
+/* Teacher forcing of the whole text with the session's engine, under a progress bar. on_batch may
+ * be NULL: no logits are computed then. */
+typedef enum mp_status mp_eval_batch_fn(void *ctx, const struct mp_batch *batch,
+                                        const float *logits, const uint32_t *next);
+enum mp_status mp_eval_run(struct mp_eval *eval, const char *label, mp_eval_batch_fn *on_batch,
+                           void *ctx) MP_MUST_CHECK;
+
+/* The line that begins a report, and the members that begin the JSON object. */
+void mp_eval_print_head(const struct mp_eval *eval);
+void mp_eval_json_head(const struct mp_eval *eval, struct mp_json_out *json);
+
+/* Each opens, runs and prints. Interrupted, they print what is complete. */
+enum mp_status mp_eval_perplexity(struct mp_eval *eval) MP_MUST_CHECK;
+enum mp_status mp_eval_divergence(struct mp_eval *eval) MP_MUST_CHECK;
+enum mp_status mp_eval_predictors(struct mp_eval *eval) MP_MUST_CHECK;
+
+#endif

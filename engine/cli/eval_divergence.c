@@ -1,0 +1,113 @@
+/*
+ * `moepager eval --divergence`: how far the chosen routing moves a model's output from that of its
+ * own routing, on a text. Both see the same tokens, so their logits can be compared one by one.
+ */
+#include <stdio.h>
+
+#include "engine/cli/eval.h"
+#include "engine/session/divergence.h"
+#include "engine/session/report.h"
+#include "vmm/base/json_out.h"
+
+struct divergence {
+    struct mp_eval *eval;
+    struct mp_divergence result;
+    struct mp_counters counters; /* of the chosen routing */
+    const char *route;           /* its name */
+};
+
+static enum mp_status on_chosen(void *ctx, const struct mp_batch *batch, const float *logits,
+                                const uint32_t *next)
+{
+    struct divergence *d = ctx;
+
+    (void)next;
+    for (uint32_t t = 0; t < batch->count; t++) {
+        if (!batch->want[t])
+            continue;
+        mp_divergence_keep(&d->result, logits);
+        logits += d->result.vocab;
+    }
+    return MP_OK;
+}
+
+static enum mp_status on_own(void *ctx, const struct mp_batch *batch, const float *logits,
+                             const uint32_t *next)
+{
+    struct divergence *d = ctx;
+
+    (void)next;
+    for (uint32_t t = 0; t < batch->count; t++) {
+        if (!batch->want[t])
+            continue;
+        mp_divergence_compare(&d->result, logits);
+        logits += d->result.vocab;
+    }
+    return MP_OK;
+}
+
+static enum mp_status run_both(struct divergence *d)
+{
+    struct mp_session *session = &d->eval->session;
+    struct mp_profile policies = session->engine_config.policies;
+    enum mp_status status;
+
+    d->route = policies.policy[MP_SLOT_ROUTE];
+    status = mp_eval_run(d->eval, "chosen routing", on_chosen, d);
+    if (status != MP_OK)
+        return status;
+    d->counters = *mp_engine_counters(session->engine);
+    policies.policy[MP_SLOT_ROUTE] = "exact";
+    status = mp_session_renew(session, &policies, NULL);
+    return status == MP_OK ? mp_eval_run(d->eval, "own routing", on_own, d) : status;
+}
+
+static double substituted(const struct divergence *d)
+{
+    const struct mp_counters *c = &d->counters;
+
+    return c->route_choices > 0 ? (double)c->route_substituted / (double)c->route_choices : 0;
+}
+
+static void print_text(const struct divergence *d)
+{
+    mp_eval_print_head(d->eval);
+    printf("routing %s: %.2f %% of the chosen experts substituted\n", d->route,
+           100 * substituted(d));
+    mp_divergence_print(&d->result, stdout);
+}
+
+static void print_json(const struct divergence *d)
+{
+    struct mp_json_out json;
+
+    mp_json_begin(&json, stdout, true);
+    mp_json_object_begin(&json, NULL);
+    mp_eval_json_head(d->eval, &json);
+    mp_json_put_string(&json, "route", d->route);
+    mp_json_put_f64(&json, "substituted", substituted(d));
+    mp_divergence_json(&d->result, &json, "divergence");
+    mp_json_object_end(&json);
+    mp_json_end(&json);
+}
+
+enum mp_status mp_eval_divergence(struct mp_eval *eval)
+{
+    struct divergence d = { .eval = eval };
+    enum mp_status status =
+        mp_eval_open(eval, eval->args->batch > 0 ? (uint32_t)eval->args->batch : 1);
+
+    if (status == MP_OK)
+        status = mp_divergence_init(&d.result, eval->ids.count, eval->session.model.vocab);
+    if (status == MP_OK)
+        status = run_both(&d);
+    if (status == MP_OK) {
+        if (eval->args->json)
+            print_json(&d);
+        else
+            print_text(&d);
+        status = mp_check_stdout();
+    }
+    mp_divergence_fini(&d.result);
+    return status;
+}
