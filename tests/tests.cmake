@@ -295,6 +295,8 @@ include(tests/static/static.cmake)
 
 add_test(NAME system/tools/bench_table COMMAND python3 tests/system/tools/bench_table.py
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+add_test(NAME system/tools/plot_replay COMMAND python3 tests/system/tools/plot_replay.py
+    $<TARGET_FILE:moepager> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 add_test(NAME system/tools/bench_programs COMMAND python3 tests/system/tools/bench_programs.py
     $<TARGET_FILE:moepager> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(system/tools/bench_programs PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)

@@ -141,8 +141,8 @@ static const struct flag flags[] = {
     { "child", SWITCH, AT(child), 0, 0, 0, PROBE, NULL,
       "measure in this process and print lines, as the command does for itself" },
     { "skip", TEXT, AT(skip), 0, 0, 0, PROBE, "A,B", "with --child: steps to leave out" },
-    { "csv", SWITCH, AT(csv), 0, 0, 0, REPLAY, NULL, "one line per policy and budget" },
-    { "plot", OUTPUT, AT(plot), 0, 0, 0, REPLAY, "FILE.svg", "hit rate in decode against budget" },
+    { "csv", SWITCH, AT(csv), 0, 0, 0, REPLAY, NULL,
+      "one line per policy and budget, also for tools/plot_replay" },
     { "json", SWITCH, AT(json), 0, 0, 0,
       RUN | BENCH | INFO | ENV | REPACK | REPLAY | SIMULATE | CALIBRATE | PERPLEXITY | PROBE, NULL,
       "one JSON object on standard output" },
@@ -181,7 +181,7 @@ static const struct {
       "--slices N, --predict NAME, --calibration FILE, --seed S, settings of policies, ...",
       "  moepager replay trace.txt --evict belady,lru,layer-lfu --budget 500MiB,1GiB,25%\n"
       "  moepager replay decisions.log\n"
-      "  moepager replay trace.txt --profile lru,gate-lru --budget 10%,25%,50% --plot lines.svg\n"
+      "  moepager replay trace.txt --profile lru,gate-lru --budget 10%,25%,50% --csv\n"
       "  moepager replay trace.txt --evict lru --partition uniform --budget 25% --json\n" },
     { "simulate", "what profiles would do for a model on a described machine",
       "--budget 25%, --evict NAME and the like, --slices N, --calibration FILE, --seed S, ...",
@@ -340,6 +340,9 @@ static enum mp_status unknown_flag(enum mp_command command, const char *name,
     char quoted[MP_QUOTE_BYTES];
     size_t count = 0;
 
+    if (command == MP_COMMAND_REPLAY && !strcmp(name, "--plot"))
+        return mp_fail(MP_ERR_CONFIG, "E_OPTION",
+                       "unknown option '--plot'; use --csv, and draw it with tools/plot_replay");
     if (ours != NULL)
         return mp_fail(MP_ERR_CONFIG, "E_OPTION", "unknown option '%s'; did you mean '--%s'?",
                        mp_quote(quoted, name, strlen(name)), ours);

@@ -14,7 +14,7 @@ struct mp_args {
     const char *model, *prompt, *prompt_file, *batch_file, *system;
     const char *logits_out, *trace, *timeline, *out, *tokens_file;
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
-    const char *plot, *decision_log, *route_from;
+    const char *decision_log, *route_from;
     const char *machine, *batches, *changes; /* of simulate; profiles also */
     const char *text, *sweep;                /* of calibrate and perplexity */
     const char *stops[MP_STOPS_MAX];

@@ -168,16 +168,10 @@ static enum mp_status replay_all(struct replay *replay)
     return status;
 }
 
-/* The plot first: what cannot be written is told before a table that looks like success. */
 static enum mp_status print_report(const struct replay *replay)
 {
     const struct mp_args *args = replay->args;
-    enum mp_status status = MP_OK;
 
-    if (args->plot != NULL)
-        status = mp_replay_report_plot(&replay->report, args->replayed, args->plot);
-    if (status != MP_OK)
-        return status;
     if (args->json)
         mp_replay_report_json(&replay->report, stdout);
     else if (args->csv)
@@ -215,7 +209,7 @@ static enum mp_status replay_decisions(const struct mp_args *args)
     enum mp_status status;
 
     if (args->evicts != NULL || args->profiles != NULL || args->partition != NULL ||
-        args->budgets != NULL || args->accounting != NULL || args->plot != NULL || args->csv)
+        args->budgets != NULL || args->accounting != NULL || args->csv)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "a decision log is replayed with its own policies and budget; only --json "
                        "can be chosen");
