@@ -128,11 +128,6 @@ mp_test(device/probe_test LIBS mp_sites ${CMAKE_DL_LIBS} m VARIANTS ${probes}
     ARGS $<TARGET_FILE:moepager> TIMEOUT 200)
 mp_fake_cuda(device/probe_test ${probes})
 add_dependencies(device_probe_test moepager)
-mp_test(device/cuda_logits_test LIBS mp_engine m SOURCES tests/model/logits_check.c
-    tests/model/harness.c tests/support/npy.c
-    VARIANTS own cublas TIMEOUT 300)
-mp_fake_cuda(device/cuda_logits_test own)
-mp_fake_cublas(device/cuda_logits_test cublas)
 mp_test(device/cuda_engine_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
     tests/model/repack_check.c VARIANTS prompt late TIMEOUT 300)
 mp_fake_cuda(device/cuda_engine_test prompt late)
@@ -234,8 +229,10 @@ mp_test(unit/kernels/cuda/cuda_experts_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_attend_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_choose_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_layer_test LIBS mp_simt)
-mp_test(model/logits_test LIBS mp_engine SOURCES tests/model/logits_check.c
-    tests/model/harness.c tests/support/npy.c TIMEOUT 300)
+mp_test(model/logits_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
+    VARIANTS cpu own cublas TIMEOUT 300)
+mp_fake_cuda(model/logits_test own)
+mp_fake_cublas(model/logits_test cublas)
 mp_test(model/sweep_test LIBS mp_engine SOURCES tests/model/harness.c tests/support/npy.c TIMEOUT 300)
 
 mp_test(model/repack_test LIBS mp_engine SOURCES tests/model/harness.c tests/support/npy.c
