@@ -79,8 +79,8 @@ mp_test(unit/vmm/format/checkpoint_cases_test LIBS mp_engine SOURCES tests/model
 mp_test(unit/vmm/format/loader_fault_test LIBS mp_engine PkgConfig::JANSSON
     SOURCES tests/model/tiny_model.c WRAP LABELS fault TIMEOUT 120)
 mp_test(unit/engine/pool_test LIBS mp_engine WRAP)
-mp_test(model/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
-    SOURCES tests/model/engine_fault_parts.c tests/model/engine_fault_commands.c WRAP
+mp_test(model/fault/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
+    SOURCES tests/model/fault/engine_fault_parts.c tests/model/fault/engine_fault_commands.c WRAP
     LABELS fault TIMEOUT 900)
 mp_test(unit/engine/config_test LIBS mp_engine PkgConfig::JANSSON)
 mp_test(unit/vmm/format/safetensors_test LIBS mp_engine TIMEOUT 200)
@@ -112,7 +112,7 @@ mp_fake_cuda(device/vmm/backend_cuda_test ${machines})
 set(machines registered unpinned by_driver reordered by_uuid hidden wrong mig mps)
 mp_test(device/vmm/cuda_machines_test LIBS mp_vmm VARIANTS ${machines})
 mp_fake_cuda(device/vmm/cuda_machines_test ${machines})
-mp_fake_cuda(model/engine_fault_test)
+mp_fake_cuda(model/fault/engine_fault_test)
 mp_test(device/gpu_test LIBS mp_engine m VARIANTS good no_driver)
 mp_fake_cuda(device/gpu_test good)
 mp_test(device/gpu_image_test LIBS mp_engine WRAP LABELS fault)

@@ -95,7 +95,7 @@ static bool fail_site(unsigned site, enum mode mode)
     return after[site].failed > before[site].failed;
 }
 
-/* With MP_FAULTS=one-way (as in tests/model/engine_fault_test.c) a place fails in one way only, in
+/* With MP_FAULTS=one-way (as in tests/model/fault/engine_fault_test.c) a place fails in one way only, in
  * each variant in another one. */
 static bool left_out(unsigned site, enum mode mode)
 {

@@ -14,7 +14,7 @@
 #include "engine/session/generate.h"
 #include "engine/repack/repack.h"
 #include "engine/session/session.h"
-#include "tests/model/engine_fault_parts.h"
+#include "tests/model/fault/engine_fault_parts.h"
 #include "tests/support/fault/wrap.h"
 #include "tests/support/log_guard.h"
 #include "tests/support/test.h"
@@ -214,7 +214,7 @@ static void every_site_was_reached(void)
     CHECK(readlink("/proc/self/exe", program, sizeof(program) - 1) > 0);
     snprintf(
         command, sizeof(command),
-        "python3 tests/support/fault/sites.py '%s' '%s' tests/model/engine_fault_excuses.txt 1>&2",
+        "python3 tests/support/fault/sites.py '%s' '%s' tests/model/fault/engine_fault_excuses.txt 1>&2",
         program, sites_path);
     fflush(stdout);
     CHECK_EQ(system(command), 0);

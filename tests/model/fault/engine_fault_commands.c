@@ -6,7 +6,7 @@
 
 #include "engine/cli/commands.h"
 #include "policy/record/decisions.h"
-#include "tests/model/engine_fault_parts.h"
+#include "tests/model/fault/engine_fault_parts.h"
 #include "tests/support/fault/wrap.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
