@@ -79,8 +79,8 @@ mp_test(unit/vmm/format/checkpoint_cases_test LIBS mp_engine SOURCES tests/model
 mp_test(unit/vmm/format/loader_fault_test LIBS mp_engine PkgConfig::JANSSON
     SOURCES tests/model/tiny_model.c WRAP LABELS fault TIMEOUT 120)
 mp_test(unit/engine/pool_test LIBS mp_engine WRAP)
-mp_test(model/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
-    SOURCES tests/model/engine_fault_parts.c tests/model/engine_fault_commands.c WRAP
+mp_test(model/fault/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
+    SOURCES tests/model/fault/engine_fault_parts.c tests/model/fault/engine_fault_commands.c WRAP
     LABELS fault TIMEOUT 900)
 mp_test(unit/engine/config_test LIBS mp_engine PkgConfig::JANSSON)
 mp_test(unit/vmm/format/safetensors_test LIBS mp_engine TIMEOUT 200)
@@ -113,7 +113,7 @@ mp_fake_cuda(device/vmm/backend_cuda_test ${machines})
 set(machines registered unpinned by_driver reordered by_uuid hidden wrong mig mps)
 mp_test(device/vmm/cuda_machines_test LIBS mp_vmm VARIANTS ${machines})
 mp_fake_cuda(device/vmm/cuda_machines_test ${machines})
-mp_fake_cuda(model/engine_fault_test)
+mp_fake_cuda(model/fault/engine_fault_test)
 mp_test(device/gpu_test LIBS mp_engine m VARIANTS good no_driver)
 mp_fake_cuda(device/gpu_test good)
 mp_test(device/gpu_image_test LIBS mp_engine WRAP LABELS fault)
@@ -129,11 +129,6 @@ mp_test(device/probe_test LIBS mp_sites ${CMAKE_DL_LIBS} m VARIANTS ${probes}
     ARGS $<TARGET_FILE:moepager> TIMEOUT 200)
 mp_fake_cuda(device/probe_test ${probes})
 add_dependencies(device_probe_test moepager)
-mp_test(device/cuda_logits_test LIBS mp_engine m SOURCES tests/model/logits_check.c
-    tests/model/harness.c tests/support/npy.c
-    VARIANTS own cublas TIMEOUT 300)
-mp_fake_cuda(device/cuda_logits_test own)
-mp_fake_cublas(device/cuda_logits_test cublas)
 mp_test(device/cuda_engine_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
     tests/model/repack_check.c VARIANTS prompt late TIMEOUT 300)
 mp_fake_cuda(device/cuda_engine_test prompt late)
@@ -235,8 +230,10 @@ mp_test(unit/kernels/cuda/cuda_experts_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_attend_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_choose_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_layer_test LIBS mp_simt)
-mp_test(model/logits_test LIBS mp_engine SOURCES tests/model/logits_check.c
-    tests/model/harness.c tests/support/npy.c TIMEOUT 300)
+mp_test(model/logits_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
+    VARIANTS cpu own cublas TIMEOUT 300)
+mp_fake_cuda(model/logits_test own)
+mp_fake_cublas(model/logits_test cublas)
 mp_test(model/sweep_test LIBS mp_engine SOURCES tests/model/harness.c tests/support/npy.c TIMEOUT 300)
 
 mp_test(model/repack_test LIBS mp_engine SOURCES tests/model/harness.c tests/support/npy.c
@@ -296,6 +293,8 @@ include(tests/static/static.cmake)
 
 add_test(NAME system/tools/bench_table COMMAND python3 tests/system/tools/bench_table.py
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+add_test(NAME system/tools/plot_replay COMMAND python3 tests/system/tools/plot_replay.py
+    $<TARGET_FILE:moepager> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 add_test(NAME system/tools/bench_programs COMMAND python3 tests/system/tools/bench_programs.py
     $<TARGET_FILE:moepager> WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(system/tools/bench_programs PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)

@@ -14,7 +14,6 @@ struct mp_args {
     const char *model, *prompt, *prompt_file, *batch_file, *system;
     const char *logits_out, *trace, *timeline, *decision_log, *out, *tokens_file, *from_trace;
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
-    const char *plot;
     const char *machine, *batches, *changes; /* of simulate; profiles also */
     const char *text, *sweep;                /* of calibrate and eval */
     const char *skip;                        /* of probe */

@@ -171,17 +171,11 @@ static enum mp_status replay_all(struct replay *replay)
     return status;
 }
 
-/* The plot first: what cannot be written is an error before a table that looks like success. After
- * an interruption there are the rows that were complete, and no plot. */
+/* After an interruption: the rows that were complete. */
 static enum mp_status print_report(const struct replay *replay, enum mp_status ended)
 {
     const struct mp_args *args = replay->args;
-    enum mp_status status = MP_OK;
 
-    if (args->plot != NULL && ended == MP_OK)
-        status = mp_replay_report_plot(&replay->report, args->replayed, args->plot);
-    if (status != MP_OK)
-        return status;
     if (args->json)
         mp_replay_report_json(&replay->report, stdout);
     else if (args->csv)
@@ -219,7 +213,7 @@ static enum mp_status replay_decisions(const struct mp_args *args)
     enum mp_status status;
 
     if (args->evicts != NULL || args->profiles != NULL || args->partition != NULL ||
-        args->budgets != NULL || args->accounting != NULL || args->plot != NULL || args->csv)
+        args->budgets != NULL || args->accounting != NULL || args->csv)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "a decision log is replayed with its own policies and budget; only --json "
                        "can be chosen");

@@ -135,7 +135,6 @@ const struct mp_flag mp_flags[] = {
     TEXT("accounting", accounting, REPLAY, EXPERT, "A",
          "pager or curve, see docs/replay.md (pager)"),
     SWITCH("csv", csv, REPLAY, BASIC, "one line per policy and budget"),
-    OUTPUT("plot", plot, REPLAY, BASIC, "FILE.svg", "hit rate in decode against budget"),
     TEXT("set", changes, SIMULATE, EXPERT, "KEY=N,...",
          "replace numbers of the descriptions, such as launch_us=50"),
     NUMBER("warm", warm_tokens, 0, 1u << 20, SIMULATE, EXPERT, "N",
@@ -169,6 +168,7 @@ static const struct {
     { BENCH | CALIBRATE, "--route-from", "--from-trace", false },
     { CALIBRATE, "--evaluate", "moepager eval --predictors", false },
     { RUN, "--receipt", "moepager eval --divergence", false },
+    { REPLAY, "--plot", "--csv, drawn by tools/plot_replay", false },
     { 1u << MP_COMMAND_COUNT, "perplexity", "moepager eval --perplexity", false },
 };
 
@@ -204,7 +204,7 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "--slices N, --predict NAME, --calibration FILE, --seed S, settings of policies" KEEPS_ROWS,
       "  moepager replay trace.txt --evict belady,lru,layer-lfu --budget 500MiB,1GiB,25%\n"
       "  moepager replay decisions.log\n"
-      "  moepager replay trace.txt --profile lru,gate-lru --budget 10%,25%,50% --plot lines.svg\n"
+      "  moepager replay trace.txt --profile lru,gate-lru --budget 10%,25%,50% --csv\n"
       "  moepager replay trace.txt --evict lru --partition uniform --budget 25% --json\n" },
     { "simulate", "compare profiles for a model on a described machine",
       "--budget 25%, --evict NAME, ..., --slices N, --calibration FILE, --seed S" KEEPS_ROWS,

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cli/plot.h"
 #include "vmm/base/error.h"
 #include "vmm/base/json_out.h"
 
@@ -146,108 +145,4 @@ void mp_replay_report_json(const struct mp_replay_report *report, FILE *out)
     mp_json_put_u64(&json, "token_cycle_bytes", report->cycle_bytes);
     mp_json_object_end(&json);
     mp_json_end(&json);
-}
-
-/* A size that the largest budget is a handy number of. */
-struct scale {
-    double bytes;
-    const char *label;
-};
-
-static struct scale choose_scale(uint64_t bytes)
-{
-    if (bytes >= UINT64_C(4) << 30)
-        return (struct scale){ 1024 * MIB, "budget, GiB" };
-    if (bytes >= UINT64_C(4) << 20)
-        return (struct scale){ MIB, "budget, MiB" };
-    return (struct scale){ 1024, "budget, KiB" };
-}
-
-/* Names and points of all lines; each has at most as many points as there are rows. */
-struct lines {
-    struct mp_plot_series *series; // (2 * rows)
-    struct mp_plot_point *points;  // (2 * rows, rows)
-    char (*names)[NAME_BYTES];     // (2 * rows)
-    size_t count, room;
-};
-
-/* A point of the line `name`, kept in order; a second one of the same budget says the same. */
-static void add_point(struct lines *lines, const char *name, bool dashed, double x, double y)
-{
-    struct mp_plot_series *series;
-    struct mp_plot_point *points;
-    size_t s = 0, at;
-
-    while (s < lines->count && strcmp(lines->names[s], name) != 0)
-        s++;
-    series = &lines->series[s];
-    points = lines->points + s * lines->room;
-    if (s == lines->count) {
-        snprintf(lines->names[s], NAME_BYTES, "%s", name);
-        *series = (struct mp_plot_series){ lines->names[s], dashed, points, 0 };
-        lines->count++;
-    }
-    for (at = series->count; at > 0 && points[at - 1].x > x; at--)
-        ;
-    if (at > 0 && !(points[at - 1].x < x))
-        return;
-    memmove(points + at + 1, points + at, (series->count - at) * sizeof(points[0]));
-    points[at] = (struct mp_plot_point){ x, y };
-    series->count++;
-}
-
-/* Measured lines first, then bounds, so that a legend reads in that order. */
-static void collect(const struct mp_replay_report *report, struct scale scale, struct lines *lines)
-{
-    char name[NAME_BYTES], line[2 * NAME_BYTES];
-
-    for (int bounds = 0; bounds < 2; bounds++) {
-        for (size_t i = 0; i < report->count; i++) {
-            const struct mp_replay_row *row = &report->rows[i];
-            const double x = (double)row->budget_bytes / scale.bytes;
-
-            if (row->reason[0] != '\0')
-                continue;
-            snprintf(line, sizeof(line), "%s, %s", bounds ? "bound" : name_of(row, name),
-                     partition_of(row));
-            line[NAME_BYTES - 1] = '\0';
-            add_point(lines, line, bounds, x, 100 * (bounds ? bound_rate(row) : decode_rate(row)));
-        }
-    }
-}
-
-enum mp_status mp_replay_report_plot(const struct mp_replay_report *report, const char *trace_path,
-                                     const char *path)
-{
-    const size_t rows = report->count > 0 ? report->count : 1;
-    struct lines lines = { .room = rows };
-    struct scale scale;
-    struct mp_plot plot = { .y_label = "hit rate in decode, percent", .y_max = 100 };
-    const char *slash = strrchr(trace_path, '/');
-    uint64_t largest = 1;
-    enum mp_status status;
-
-    for (size_t i = 0; i < report->count; i++) {
-        if (report->rows[i].budget_bytes > largest)
-            largest = report->rows[i].budget_bytes;
-    }
-    scale = choose_scale(largest);
-    lines.series = calloc(2 * rows, sizeof(*lines.series));
-    lines.points = calloc(2 * rows * rows, sizeof(*lines.points));
-    lines.names = calloc(2 * rows, sizeof(*lines.names));
-    if (lines.series == NULL || lines.points == NULL || lines.names == NULL) {
-        status = mp_fail_no_memory("the plot", 2 * rows * rows * sizeof(*lines.points));
-    } else {
-        collect(report, scale, &lines);
-        plot.title = slash != NULL ? slash + 1 : trace_path;
-        plot.x_label = scale.label;
-        plot.x_max = (double)largest / scale.bytes;
-        plot.series = lines.series;
-        plot.count = lines.count;
-        status = mp_plot_write(&plot, path);
-    }
-    free(lines.series);
-    free(lines.points);
-    free(lines.names);
-    return status;
 }

@@ -6,7 +6,7 @@
 #include "policy/replay/replay.h"
 
 /*
- * The rows of `moepager replay` as table, CSV, JSON and plot. docs/replay.md explains the numbers.
+ * The rows of `moepager replay` as table, CSV and JSON. docs/replay.md explains the numbers.
  */
 struct mp_replay_row {
     const char *profile; /* static; NULL: a policy alone */
@@ -30,9 +30,5 @@ void mp_replay_report_fini(struct mp_replay_report *report);
 void mp_replay_report_text(const struct mp_replay_report *report, FILE *out);
 void mp_replay_report_csv(const struct mp_replay_report *report, FILE *out);
 void mp_replay_report_json(const struct mp_replay_report *report, FILE *out);
-
-/* Hit rate in decode against budget: one line per policy, and the bound. */
-enum mp_status mp_replay_report_plot(const struct mp_replay_report *report, const char *trace_path,
-                                     const char *path) MP_MUST_CHECK;
 
 #endif

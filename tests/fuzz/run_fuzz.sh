@@ -6,8 +6,9 @@
 # SECONDS long from another seed each time, or with `fixed` from one seed and as many as
 # tests/fuzz/targets says, so that the same tree gives the same answer. Fails if a target does not
 # build, if an input crashes it, takes more than 1 s or 256 MiB, if too few inputs ran, or if the
-# canary, which must crash, does not. What was found lies in out/fuzz and is run again by:
-# build/fuzz/TARGET FILE. When it is fixed, the file goes into the corpus.
+# canary, which must crash, does not. As many targets run at once as there are processors. What was
+# found lies in out/fuzz and is run again by: build/fuzz/TARGET FILE. When it is fixed, the file goes
+# into the corpus.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 [[ ${1:-} =~ ^([1-9][0-9]*|fixed)$ ]] || { echo "usage: $0 SECONDS|fixed [TARGET...]" >&2; exit 2; }
@@ -28,14 +29,17 @@ trap 'rm -rf "$work"' EXIT
 export ASAN_OPTIONS=quarantine_size_mb=16:malloc_context_size=8:allocator_may_return_null=1
 limits=(-timeout=1 -rss_limit_mb=256 -malloc_limit_mb=128 -print_final_stats=1)
 
+# From any job.
 fail()
 {
     echo "run_fuzz: $*" >&2
-    failed=1
+    : >"$work/failed"
 }
 
 cmake -S . -B "$build" --preset fuzz >"$work/configure.log" 2>&1 ||
     { cat "$work/configure.log"; echo "run_fuzz: cannot configure" >&2; exit 1; }
+cmake --build "$build" --target canary_fuzz "${targets[@]}" >"$work/build.log" 2>&1 ||
+    { tail -n 20 "$work/build.log"; echo "run_fuzz: a target does not build" >&2; exit 1; }
 
 fuzz()
 {
@@ -51,8 +55,6 @@ fuzz()
         end=(-max_total_time="$seconds")
     fi
 
-    cmake --build "$build" --target "$target" >"$log" 2>&1 ||
-        { tail -n 20 "$log"; fail "$target does not build"; return; }
     [ -n "$(ls "$corpus" 2>/dev/null)" ] || { fail "$target has no corpus in $corpus"; return; }
     "$build/$target" -runs=0 "${limits[@]}" -artifact_prefix="$out/$target-" "$corpus" \
         >"$log" 2>&1 || { tail -n 40 "$log"; fail "$target fails on its corpus"; return; }
@@ -72,8 +74,6 @@ fuzz()
 canary()
 {
     local log=$out/canary_fuzz.log
-    cmake --build "$build" --target canary_fuzz >"$log" 2>&1 ||
-        { tail -n 20 "$log"; fail "canary_fuzz does not build"; return; }
     mkdir -p "$work/canary"
     if "$build/canary_fuzz" "${limits[@]}" -max_total_time=30 -artifact_prefix="$work/" \
         "$work/canary" >"$log" 2>&1; then
@@ -85,14 +85,17 @@ canary()
     fi
 }
 
-failed=0
-canary
+canary &
 for target in "${targets[@]}"; do
     per_second=$(sed -n "s/^$target //p" tests/fuzz/targets)
     [ -n "$per_second" ] || { fail "$target is not in tests/fuzz/targets"; continue; }
-    fuzz "$target" "$per_second"
+    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do
+        wait -n
+    done
+    fuzz "$target" "$per_second" &
 done
-if [ "$failed" -ne 0 ]; then
+wait
+if [ -e "$work/failed" ]; then
     echo "run_fuzz: FAILED"
     exit 1
 fi

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Do the tests notice? Changes the product in one place at a time, and runs the tests about it.
 
-usage: tests/mutation/run.py [--host | --cuda] [NUMBER...]
-       tests/mutation/run.py --sample N [--seed SEED]... [--only GLOB]
+usage: tests/mutation/run.py [--jobs N] [--host | --cuda] [NUMBER...]
+       tests/mutation/run.py [--jobs N] --sample N [--seed SEED]... [--only GLOB]
        tests/mutation/run.py --list
 
 Seeded bugs (seeded.py) are of the kind "wrong weights, good exit code". --host: those of a run on
@@ -12,7 +12,8 @@ the CPU; --cuda: those in the order of things on a device, which the driver with
 --sample: N mutants that are picked by SEED (sample.py), in files whose name or path fits GLOB. Without
 arguments: all seeded bugs, 12 mutants of seed 1, and 6 of today's date, which are only reported.
 
-All happens in a copy of the tree in build/mutation with a build of its own. Each change is made,
+All happens in copies of the tree in build/mutation, one for each processor, each with a build of
+its own, which share the changes. Each change is made,
 what depends on it built again, and its tests run, the nearest first, until one fails or takes
 longer than SECONDS; every test that failed has to pass in the end without a change. A change that
 none fails on is a hole in the tests, or goes into equivalent.txt with the reason why it cannot be
@@ -26,6 +27,7 @@ import argparse
 import datetime
 import fcntl
 import json
+import multiprocessing
 import os
 import re
 import resource
@@ -40,7 +42,8 @@ import sample
 import seeded
 
 ROOT = Path(__file__).resolve().parents[2]
-COPY = ROOT / "build" / "mutation"
+COPIES = ROOT / "build" / "mutation"
+COPY = COPIES / "0"  # of this process
 BUILD = COPY / "build"
 SECONDS = 60  # for a test
 BYTES_MOST = 4 << 30  # of its memory
@@ -56,17 +59,12 @@ class Tree:
 
     def __init__(self):
         self.names = []
-        self.lock = None
+        self.jobs = 1
         self.tests = {}  # of ctest, by name
         self.failed = set()  # tests that noticed something
 
-    def prepare(self):
-        COPY.parent.mkdir(exist_ok=True)
-        self.lock = open(f"{COPY}.lock", "w", encoding="ascii")  # as long as this process lives
-        try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sys.exit(f"another run is at work in {COPY}")
+    def prepare(self, workers):
+        self.jobs = max(1, os.cpu_count() // workers)
         os.environ.setdefault("CCACHE_BASEDIR", str(COPY))
         COPY.mkdir(parents=True, exist_ok=True)
         self.copy()
@@ -75,6 +73,8 @@ class Tree:
         if result.returncode != 0:
             sys.exit(f"the tree does not configure:\n{result.stdout[-2000:]}")
         self.list_tests()
+        for tests in sample.all_tests():  # a name that is gone shows in every run
+            self.resolve(tests)
 
     def list_tests(self):
         """A test has a command once its program is there."""
@@ -126,7 +126,7 @@ class Tree:
             for word in self.tests[name]["words"]:
                 if Path(word).parent == BUILD:
                     targets.add(Path(word).name)
-        return call("ninja", "-j2", "-C", str(BUILD), *sorted(targets))
+        return call("ninja", f"-j{self.jobs}", "-C", str(BUILD), *sorted(targets))
 
     def run(self, name, seconds):
         """passed, skipped, failed or too long"""
@@ -209,6 +209,7 @@ def sample_jobs(tree, count, seed, only, must):
 
 
 def run(tree, jobs):
+    """How many passed, failed, were skipped."""
     passed = failed = skipped = 0
     for title, path, tests, change, must in jobs:
         start = time.monotonic()
@@ -224,8 +225,42 @@ def run(tree, jobs):
         verdict = noticed or f"{'NOT NOTICED' if must else 'not noticed'}: {why}"
         print(f"{title}: {verdict} ({time.monotonic() - start:.0f} s)", flush=True)
     failed += not tree.check_good()
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed else 0
+    return passed, failed, skipped
+
+
+def list_jobs(tree, args):
+    if args.sample is not None:
+        return [job for seed in args.seed or ["1"]
+                for job in sample_jobs(tree, args.sample, seed, args.only, True)]
+    both = not args.host and not args.cuda
+    jobs = list(seeded_jobs(tree, args.host or both, args.cuda or both, args.numbers))
+    if both and not args.numbers:
+        jobs += sample_jobs(tree, 12, "1", "*", True)
+        jobs += sample_jobs(tree, 6, datetime.date.today().isoformat(), "*", False)
+    return jobs
+
+
+def work(number, args):
+    """Every args.jobs-th change, in copy `number`."""
+    global COPY, BUILD
+    COPY = COPIES / str(number)
+    BUILD = COPY / "build"
+    tree = Tree()
+    try:
+        tree.prepare(args.jobs)
+        return run(tree, list_jobs(tree, args)[number::args.jobs])
+    except SystemExit as error:  # which a pool would wait for
+        print(error, flush=True)
+        return 0, 1, 0
+
+
+def list_sources():
+    tree = Tree()
+    tree.prepare(1)
+    for path, text in sample.sources(COPY, tree.names):
+        count = len(list(sample.sites_of(path, text)))
+        print(f"{path}: {count} sites: {' '.join(tree.resolve(sample.tests_of(path)))}")
+    return 0
 
 
 def main():
@@ -236,25 +271,23 @@ def main():
     parser.add_argument("--seed", action="append")
     parser.add_argument("--only", default="*")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("numbers", type=int, nargs="*")
     args = parser.parse_args()
-    tree = Tree()
-    tree.prepare()
+    COPIES.mkdir(parents=True, exist_ok=True)
+    lock = open(f"{COPIES}.lock", "w", encoding="ascii")  # as long as this process lives
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"another run is at work in {COPIES}")
     if args.list:
-        for path, text in sample.sources(COPY, tree.names):
-            count = len(list(sample.sites_of(path, text)))
-            print(f"{path}: {count} sites: {' '.join(tree.resolve(sample.tests_of(path)))}")
-        return 0
-    if args.sample is not None:
-        jobs = [job for seed in args.seed or ["1"]
-                for job in sample_jobs(tree, args.sample, seed, args.only, True)]
-    else:
-        both = not args.host and not args.cuda
-        jobs = list(seeded_jobs(tree, args.host or both, args.cuda or both, args.numbers))
-        if both and not args.numbers:
-            jobs += sample_jobs(tree, 12, "1", "*", True)
-            jobs += sample_jobs(tree, 6, datetime.date.today().isoformat(), "*", False)
-    return run(tree, jobs)
+        return list_sources()
+    args.jobs = min(args.jobs, len(args.numbers) or args.jobs)
+    with multiprocessing.Pool(args.jobs) as pool:
+        counts = pool.starmap(work, [(number, args) for number in range(args.jobs)], chunksize=1)
+    passed, failed, skipped = (sum(column) for column in zip(*counts))
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -99,6 +99,10 @@ def fits(path, pattern):
         fnmatch.fnmatch(*pair) for pair in zip(parts[-len(wanted):], wanted))
 
 
+def all_tests():
+    return [line.split()[1:] for line in read_lines("tests.txt")]
+
+
 def tests_of(path):
     """Names of tests without folders, for the first pattern that fits."""
     for line in read_lines("tests.txt"):

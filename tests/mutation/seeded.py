@@ -3,7 +3,7 @@
 What is wrong, the tests of which one has to notice, file, text that stands there exactly once, text
 instead. Files and tests are known by their names without folders.
 """
-LOGITS = ["logits_test"]
+LOGITS = ["logits_test:cpu"]
 LAWS = ["cuda_laws_test:prompt"]
 READER = ["reader_test:threads", "reader_test:io_uring"]
 

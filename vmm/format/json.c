@@ -86,27 +86,6 @@ static enum mp_status prescan(const char *text, size_t bytes, const char *shown,
     return MP_OK;
 }
 
-/* The key whose token ends at text[end], unescaped and quoted for a message. */
-static const char *key_before(char out[MP_QUOTE_BYTES], const char *text, size_t bytes, size_t end)
-{
-    size_t token = 0, token_end = 0;
-
-    for (size_t at = 0; at < bytes && at < end; at++) {
-        if (text[at] == '"') {
-            token = at;
-            token_end = string_end(text, bytes, at);
-            at = token_end - 1;
-        }
-    }
-    json_t *key = json_loadb(text + token, token_end - token, JSON_DECODE_ANY, NULL);
-    if (key != NULL)
-        mp_quote(out, json_string_value(key), json_string_length(key));
-    else
-        mp_quote(out, text + token, token_end - token);
-    json_decref(key);
-    return out;
-}
-
 /* jansson's text, "<what> near '<token>'", with what comes from the file quoted our way. */
 static enum mp_status syntax_error(const char *shown, uint64_t byte, const char *code,
                                    const char *text)
@@ -124,18 +103,16 @@ static enum mp_status syntax_error(const char *shown, uint64_t byte, const char 
                    shown, byte, (int)(token - text), text, mp_quote(quoted, token + 7, length));
 }
 
-static enum mp_status parse_failed(const char *text, size_t bytes, const char *shown,
-                                   const struct mp_json_options *options, const json_error_t *error)
+static enum mp_status parse_failed(const char *shown, const struct mp_json_options *options,
+                                   const json_error_t *error)
 {
-    const size_t position = error->position < 0 ? 0 : (size_t)error->position;
+    const uint64_t position = error->position < 0 ? 0 : (uint64_t)error->position;
     const uint64_t byte = options->first_byte + position;
-    char quoted[MP_QUOTE_BYTES];
 
     switch (json_error_code(error)) {
     case json_error_duplicate_key:
-        return mp_fail(MP_ERR_MODEL, code_or(options->duplicate_code, "E_JSON_DUP"),
-                       "key '%s' in '%s' at byte %" PRIu64 " is given twice",
-                       key_before(quoted, text, bytes, position), shown, byte);
+        return syntax_error(shown, byte, code_or(options->duplicate_code, "E_JSON_DUP"),
+                            error->text);
     case json_error_null_character:
     case json_error_null_byte_in_key:
         return mp_fail(MP_ERR_MODEL, code_or(options->code, "E_JSON"),
@@ -168,7 +145,7 @@ enum mp_status mp_json_parse_with(const char *text, size_t bytes, const char *na
         return mp_fail_no_memory("JSON", bytes);
     }
     if (root == NULL)
-        return parse_failed(text, bytes, shown, options, &error);
+        return parse_failed(shown, options, &error);
     *root_p = root;
     return MP_OK;
 }

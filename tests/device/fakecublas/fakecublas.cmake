@@ -18,7 +18,7 @@ function(mp_fake_cublas test variant)
     string(REPLACE "/" "_" target ${test})
     add_dependencies(${target} fakecuda fakecublas)
     set_tests_properties(${test}:${variant} PROPERTIES ENVIRONMENT
-        "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda:${CMAKE_BINARY_DIR}/fakecublas")
+        "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda:${CMAKE_BINARY_DIR}/fakecublas;HWLOC_COMPONENTS=-pci,-linuxio")
 endfunction()
 
 mp_test(device/cublas_test LIBS mp_engine m VARIANTS good none older)

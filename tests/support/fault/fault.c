@@ -41,7 +41,7 @@ static struct {
     uint32_t site_count;
     const void *known[SITES_MAX]; /* failed in an earlier sweep */
     uint32_t known_count;
-    bool brief;
+    bool brief, one_way;
 } fault = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* So that a program without failures runs at full speed. Relaxed: set before threads start. */
@@ -202,6 +202,11 @@ void fault_sweep_briefly(bool brief)
     fault.brief = brief;
 }
 
+void fault_sweep_one_way(bool one_way)
+{
+    fault.one_way = one_way;
+}
+
 uint32_t fault_sites_seen(uint64_t calls)
 {
     return count_sites(calls, false);
@@ -358,8 +363,8 @@ uint32_t fault_sweep(uint64_t calls, void (*body)(const struct fault_plan *plan,
         for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
             struct fault_plan plan = kinds[k];
 
-            if (fault.brief && k > 0 && is_known(site->address))
-                break;
+            if (fault.one_way ? k != i % 2 : fault.brief && k > 0 && is_known(site->address))
+                continue;
             plan.calls = calls;
             plan.site = site->address;
             plan.also = site->reached_by_plan ? &site->found_under : NULL;

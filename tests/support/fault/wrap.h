@@ -158,6 +158,10 @@ uint32_t fault_sweep(uint64_t calls, void (*body)(const struct fault_plan *plan,
 /* From now on sweeps fail sites that an earlier sweep has failed once only, not in three ways. */
 void fault_sweep_briefly(bool brief);
 
+/* From now on sweeps fail each site in one way only, once and always by turns. Sites that are only
+ * reached behind one way of another may stay unseen. */
+void fault_sweep_one_way(bool one_way);
+
 /* From now on the kernel is asked to map at this address, whatever the caller says; NULL: no more.
  */
 void fault_map_at(void *address);

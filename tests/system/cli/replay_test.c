@@ -1,6 +1,6 @@
 /*
- * `moepager replay` as a person uses it: tables, CSV, JSON and plot of a trace that the program
- * itself has written, and what is said about wrong arguments.
+ * `moepager replay` as a person uses it: tables, CSV and JSON of a trace that the program itself
+ * has written, and what is said about wrong arguments.
  */
 #include "tests/system/cli/cli.h"
 
@@ -127,49 +127,6 @@ static void traces_with_and_without_scores_agree(void)
                "--trace-scores needs --trace");
 }
 
-static unsigned count(const char *text, const char *part)
-{
-    unsigned found = 0;
-
-    for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part))
-        found++;
-    return found;
-}
-
-/* Four budgets of two policies, given in any order and one twice: lines of four points. */
-static void a_plot_has_a_line_per_policy_and_the_bound(void)
-{
-    const char *path = cli_path("lines & <more>.svg"), *trace = cli_path("a & <b>");
-    char *text, *copy;
-    size_t bytes;
-
-    copy = cli_read(plain, &bytes);
-    cli_write(trace, copy, bytes);
-    free(copy);
-    cli_expect(ARGS("replay", trace, "--evict", "lru,lfu", "--budget", "50%,10%,all,10%,3MiB",
-                    "--plot", path),
-               0, NULL);
-    text = cli_read(path, NULL);
-    CHECK_EQ(strncmp(text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg ", 43), 0);
-    CHECK_STR(text + strlen(text) - 7, "</svg>\n");
-    CHECK(strstr(text, ">a &amp; &lt;b&gt;</text>") != NULL);
-    CHECK(strstr(text, ">budget, MiB</text>") != NULL);
-    CHECK(strstr(text, ">hit rate in decode, percent</text>") != NULL);
-    CHECK_EQ(count(text, ">lru, global</text>"), 1);
-    CHECK_EQ(count(text, ">lfu, global</text>"), 1);
-    CHECK_EQ(count(text, ">bound, global</text>"), 1);
-    CHECK_EQ(count(text, "<circle "), 8);
-    /* Each of three lines as itself and in the legend. */
-    CHECK_EQ(count(text, "class=\"line\" d="), 6);
-    CHECK_EQ(count(text, "<text "), count(text, "</text>"));
-    CHECK(strstr(text, "nan") == NULL && strstr(text, "inf") == NULL);
-    free(text);
-    cli_expect(ARGS("replay", "/nonexistent"), 6, "/nonexistent");
-    cli_expect(ARGS("replay", plain), 2, "need a trace and --budget");
-    cli_expect(ARGS("replay", plain, "--budget", "10%", "--plot", "/nonexistent/x.svg"), 6,
-               "/nonexistent/x.svg");
-}
-
 static void wrong_arguments_are_explained(void)
 {
     cli_expect(ARGS("replay"), 2, "need a trace and --budget");
@@ -181,6 +138,8 @@ static void wrong_arguments_are_explained(void)
     cli_expect(ARGS("replay", plain, "--budget", "much"), 2, "--budget: got 'much', need a size");
     cli_expect(ARGS("replay", plain, "--budget", "10KiB"), 2, "error[E_REPLAY]");
     cli_expect(ARGS("replay", plain, "--budget", "10%", "--json", "--csv"), 2, "exclude");
+    cli_expect(ARGS("replay", plain, "--budget", "10%", "--plot", "lines.svg"), 2,
+               "option '--plot' is now '--csv, drawn by tools/plot_replay'");
     cli_expect(ARGS("replay", plain, "--budget", "10%", "--accounting", "mine"), 2,
                "need pager or curve");
     cli_expect(
@@ -199,7 +158,6 @@ int main(int argc, char **argv)
     RUN(csv_and_table_agree);
     RUN(profiles_are_replayed);
     RUN(traces_with_and_without_scores_agree);
-    RUN(a_plot_has_a_line_per_policy_and_the_bound);
     RUN(wrong_arguments_are_explained);
     return 0;
 }

@@ -67,7 +67,6 @@ static void files_have_a_limit(void)
         { .args = { BENCH_MODEL, "--decision-log", path } },
         { .args = { "calibrate", "--model", CLI_MODEL, "--text", text, "--window", "8", "--out",
                     path } },
-        { .args = { "replay", trace, "--budget", "10%,25%,50%,75%", "--csv", "--plot", path } },
         { .args = { "simulate", "--machine", "h200", "--model", "mixtral-8x7b", "--gen-tokens", "1",
                     "--prompt-tokens", "4", "--budget", "50%", "--timeline", path } },
     };

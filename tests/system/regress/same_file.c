@@ -68,7 +68,7 @@ static void an_output_is_no_input(void)
     cli_expect(ARGS(BENCH_MODEL, "--tokens-file", ids, "--trace", ids), 2, "--tokens-file");
     cli_expect(ARGS(RUN_MODEL, "--trace", trace), 0, "tokens");
     cli_expect(ARGS(BENCH_MODEL, "--from-trace", trace, "--trace", trace), 2, "--from-trace");
-    cli_expect(ARGS("replay", trace, "--budget", "10%,25%", "--plot", trace), 2,
+    cli_expect(ARGS("replay", trace, "--budget", "10%,25%", "--log-file", trace), 2,
                "is the same file as the replayed file");
     cli_expect(ARGS("simulate", "--machine", "h200", "--model", "mixtral-8x7b", "--trace", trace,
                     "--timeline", trace),

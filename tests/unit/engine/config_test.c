@@ -328,7 +328,8 @@ static void texts_that_are_no_configuration(void)
     CHECK_EQ(mp_model_config_parse("[]", 2, NULL, 0, &c), MP_ERR_MODEL);
     CHECK_EQ(mp_model_config_parse("{", 1, NULL, 0, &c), MP_ERR_MODEL);
     CHECK_FAILS(mp_model_config_parse("{\"a\":1,\"a\":2}", 13, NULL, 0, &c), MP_ERR_MODEL,
-                "E_JSON_DUP", "key 'a' in 'config.json' at byte 10 is given twice");
+                "E_JSON_DUP",
+                "'config.json' at byte 10 is not valid JSON: duplicate object key near '\"a\"'");
 }
 
 int main(void)

@@ -142,9 +142,9 @@ static void M6_duplicate_name_in_any_spelling(void)
 {
 #define ENTRY "{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}"
     CHECK_MODEL("{\"w\":" ENTRY ",\"w\":" ENTRY "}", 4, "E_ST_DUP",
-                "key 'w' in 'f' at byte 64 is given twice");
+                "'f' at byte 64 is not valid JSON: duplicate object key near '\"w\"'");
     CHECK_MODEL("{\"w\":" ENTRY ",\"\\u0077\":" ENTRY "}", 4, "E_ST_DUP",
-                "key 'w' in 'f' at byte 69 is given twice");
+                "'f' at byte 69 is not valid JSON: duplicate object key near '\"\\\\u0077\"'");
     CHECK_EQ(parse("{\"w\":{\"dtype\":\"U8\",\"dtype\":\"F32\",\"shape\":[4],"
                    "\"data_offsets\":[0,4]}}",
                    4),

@@ -7,7 +7,7 @@
 /*
  * Sweeps over parts that a plain run does not reach: commands with all their files, the kinds of
  * tokenizers, every policy, and single calls. Each appends the sites that it failed to the file
- * `sites_path`. See tests/model/engine_fault_test.c.
+ * `sites_path`. See tests/model/fault/engine_fault_test.c.
  */
 void fault_sweep_commands(const char *sites_path);
 void fault_sweep_calibration(const char *sites_path);

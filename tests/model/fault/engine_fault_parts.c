@@ -1,4 +1,4 @@
-#include "tests/model/engine_fault_parts.h"
+#include "tests/model/fault/engine_fault_parts.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

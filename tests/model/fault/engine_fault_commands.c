@@ -6,7 +6,7 @@
 
 #include "engine/cli/commands.h"
 #include "policy/record/decisions.h"
-#include "tests/model/engine_fault_parts.h"
+#include "tests/model/fault/engine_fault_parts.h"
 #include "tests/support/fault/wrap.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
@@ -135,22 +135,19 @@ static void decisions_once(const struct fault_plan *plan, void *ctx)
         CHECK(report.answers > 0);
 }
 
-/* The command `replay` with everything that it can write. */
+/* The command `replay` on a trace. */
 static void sweep_replay(const char *sites_path)
 {
-    static char trace[4200], plot[4200];
+    static char trace[4200];
     static struct command replay;
-    const char *argv[] = { "moepager", "replay",  trace,       "--budget", "20,30,40",
-                           "--evict",  "lru,lfu", "--profile", "lru",      "--csv",
-                           "--plot",   plot,      NULL };
+    const char *argv[] = { "moepager", "replay",    trace, "--budget", "20,30,40", "--evict",
+                           "lru,lfu",  "--profile", "lru", "--csv",    NULL };
 
     snprintf(trace, sizeof(trace), "%s/replayed.txt", test_tmpdir());
-    snprintf(plot, sizeof(plot), "%s/plot.svg", test_tmpdir());
     fault_write_file(trace, "# moepager trace v1\n"
                             "# model=m layers=1 experts=3 top_k=1 expert_bytes=10 scores=all\n"
                             "0 0 0 0 1:0.5 | 0.25 0.5 0.25\n1 0 0 1 0:0.5 | 0.5 0.25 0.25\n");
-    replay =
-        (struct command){ .command = MP_COMMAND_REPLAY, .argv = (char **)argv, .made = { plot } };
+    replay = (struct command){ .command = MP_COMMAND_REPLAY, .argv = (char **)argv };
     sweep_command(&replay, sites_path);
 }
 
