@@ -13,13 +13,13 @@
  *
  * There are seven decision points (slots). Each has an ops table below; each implementation is one
  * const table at the end of one file. The pager and the step (policy/pager/pager.h,
- * policy/pager/step.h) call them with facts and carry the answers out. Hence a policy
+ * policy/pager/step.h) call them with facts and carry the results out. Hence a policy
  *   - includes nothing from vmm/ except base/, and never calls a device;
  *   - allocates only in create();
  *   - takes no lock (one thread at a time calls it) and reads no clock (`now` is a parameter: a
  *     logical time, one per MoE layer executed), so a recorded run replays exactly;
- *   - must accept any facts that the comments below allow, and may answer badly: an answer out of
- *     range is counted and replaced by a safe one, never carried out.
+ *   - must accept any facts that the comments below allow, and may decide badly: a result out of
+ *     range, an invalid decision, is counted and replaced by a safe one, never carried out.
  *
  * MoE layers are numbered 0, 1, 2, ... without the dense layers between them. Expert e of layer l
  * is unit l * experts + e. Where experts are paged in slices (shape->slices > 1), policies still
@@ -84,7 +84,7 @@ struct mp_costs {
     uint64_t predict_ns; /* one prediction of a layer, if it takes time of its own */
     uint64_t layer_ns;   /* everything of a layer but its routed experts, for the usual batch */
     /* Units that the device tier can take beside the residents that the layer uses; 0: no bound.
-     * Not measured: what the step tells of the layer to be assigned. */
+     * Not measured: what the step says of the layer to be assigned. */
     uint32_t transient;
     uint32_t executor_count; /* 1..MP_EXECUTORS_MAX */
     struct mp_executor executors[MP_EXECUTORS_MAX];
@@ -117,7 +117,7 @@ static inline uint32_t mp_costs_helper(const struct mp_costs *costs)
     return MP_EXECUTOR_HOME;
 }
 
-/* What create() is told of the model and the machine. */
+/* What create() is given: the model and the machine. */
 struct mp_shape {
     uint32_t layers;     /* MoE layers, 1..4096 */
     uint32_t experts;    /* routed experts of a layer, 1..4096 */
@@ -282,7 +282,7 @@ struct mp_prefetch_ops {
     uint32_t reach; /* layers ahead for which choose() is asked, nearest first; 0 counts as 1 */
 
     /* Optional. False: nothing would be named now, so nothing needs to be predicted for it. Its
-     * answer changes with observe() only. */
+     * result changes with observe() only. */
     bool (*wants)(const struct mp_policy *policy);
 
     /* True: what has not started when a router's result is known is taken back (MoEpic 3.4). */
@@ -318,7 +318,7 @@ struct mp_evict_query {
     const uint8_t *evictable; // (units): 1 if resident, unleased, of the right size class
 };
 
-/* May `unit` be the answer to `query`? */
+/* May `unit` be the result of `query`? */
 static inline bool mp_evict_allows(const struct mp_evict_query *query, uint32_t unit)
 {
     return query->evictable[unit] &&

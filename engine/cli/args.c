@@ -63,7 +63,7 @@ static const struct flag flags[] = {
     { "trace-scores", SWITCH, AT(trace_scores), 0, 0, 0, RUN | BENCH, NULL,
       "what the router said of every expert goes into the trace" },
     { "decision-log", OUTPUT, AT(decision_log), 0, 0, 0, RUN | BENCH, "FILE",
-      "what policies are told and answer, for moepager replay" },
+      "arguments and results of policies' calls, for moepager replay" },
     { "timeline", OUTPUT, AT(timeline), 0, 0, 0, RUN | BENCH, "FILE",
       "timeline for ui.perfetto.dev" },
     { "prompt-tokens", NUMBER, AT(prompt_tokens), 1, 1u << 24, 0, BENCH, "N",

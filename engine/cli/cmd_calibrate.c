@@ -345,7 +345,7 @@ static void json_evaluation(const struct calibrate *c)
     mp_json_end(&json);
 }
 
-/* A text or a trace; the latter tells only who was chosen. */
+/* A text or a trace; the latter has only who was chosen. */
 static enum mp_status read_source(struct calibrate *c)
 {
     const struct mp_args *args = c->args;

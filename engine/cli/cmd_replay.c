@@ -78,7 +78,7 @@ static void list_evicts(struct replay *replay)
         used += (size_t)snprintf(replay->evicts + used, LIST_BYTES - used, ",%s", info->name);
 }
 
-/* One row. What only this policy cannot do on this trace is told in its row. */
+/* One row. What only this policy cannot do on this trace is said in its row. */
 static enum mp_status replay_one(struct replay *replay, const char *profile)
 {
     struct mp_replay_row row = { .profile = profile, .budget_bytes = replay->config.budget_bytes };
@@ -168,7 +168,7 @@ static enum mp_status replay_all(struct replay *replay)
     return status;
 }
 
-/* The plot first: what cannot be written is told before a table that looks like success. */
+/* The plot first: what cannot be written is reported before a table that looks like success. */
 static enum mp_status print_report(const struct replay *replay)
 {
     const struct mp_args *args = replay->args;
@@ -194,7 +194,7 @@ static void print_decisions_json(const struct mp_decisions_report *report)
     mp_json_begin(&json, stdout, true);
     mp_json_object_begin(&json, NULL);
     mp_json_put_u64(&json, "calls", report->calls);
-    mp_json_put_u64(&json, "answers", report->answers);
+    mp_json_put_u64(&json, "answers", report->results);
     mp_json_put_bool(&json, "equal", true);
     mp_json_object_begin(&json, "policies");
     for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
@@ -202,7 +202,7 @@ static void print_decisions_json(const struct mp_decisions_report *report)
     mp_json_object_end(&json);
     mp_json_object_begin(&json, "calls_of");
     for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        mp_json_put_u64(&json, mp_policy_slot_name(slot), report->told[slot]);
+        mp_json_put_u64(&json, mp_policy_slot_name(slot), report->calls_of[slot]);
     mp_json_object_end(&json);
     mp_json_object_end(&json);
     mp_json_end(&json);
@@ -226,11 +226,11 @@ static enum mp_status replay_decisions(const struct mp_args *args)
         print_decisions_json(&report);
         return mp_check_stdout();
     }
-    printf("%" PRIu64 " calls, %" PRIu64 " answers made again, all equal\n", report.calls,
-           report.answers);
+    printf("%" PRIu64 " calls, %" PRIu64 " results made again, all equal\n", report.calls,
+           report.results);
     for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
         printf("%-10s %-16s %12" PRIu64 " calls\n", mp_policy_slot_name(slot), report.policy[slot],
-               report.told[slot]);
+               report.calls_of[slot]);
     return mp_check_stdout();
 }
 

@@ -207,7 +207,7 @@ static enum mp_status resolve(const struct simulate *s, const char *name,
 }
 
 /* Both lists; with `run` false they are only looked through, so that a slip in the last part is
- * told before the first run. */
+ * reported before the first run. */
 static enum mp_status run_all(struct simulate *s, bool run)
 {
     const char *batches = s->args->batches != NULL ? s->args->batches : "1";

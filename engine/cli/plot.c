@@ -17,7 +17,8 @@ enum {
     TICKS = 6
 };
 
-/* Colours that people with any kind of sight tell apart; lines beyond them differ by dashes. */
+/* Colours that people with any kind of sight can distinguish; lines beyond them differ by dashes.
+ */
 static const char *const colours[] = { "#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                        "#b8860b", "#56b4e9", "#7f3c8d", "#555555" };
 static const char *const dashes[] = { "", "8 3", "3 3", "12 3 3 3" };

@@ -87,7 +87,7 @@ struct mp_engine_config {
     const struct mp_opt_group *option_groups; /* of policies; or NULL: environment */
     bool deterministic;
     uint64_t seed;
-    const char *decision_log; /* file for what policies are told and answer; NULL: none */
+    const char *decision_log; /* file for arguments and results of policies' calls; NULL: none */
 
     const struct mp_kernels *kernels;
     struct mp_pool *pool; /* outlives the engine */
@@ -192,7 +192,7 @@ struct mp_pager *mp_engine_pager(struct mp_engine *engine);
  * none. Without this call, and without a log, there is no file. */
 enum mp_status mp_engine_close_log(struct mp_engine *engine) MP_MUST_CHECK;
 
-/* (tokens, experts): what the router said of the layer of which config.routed is told. For that
+/* (tokens, experts): what the router said of the layer that config.routed is called for. For that
  * callback only. */
 const float *mp_engine_scores(const struct mp_engine *engine);
 

@@ -183,7 +183,7 @@ void mp_engine_scores_llapor(struct mp_engine *engine, uint32_t moe_layer, float
 /* MP_ERR_CANCELED if the caller of mp_forward() has asked for that. */
 enum mp_status mp_engine_check_cancel(const struct mp_engine *engine) MP_MUST_CHECK;
 
-/* Tell the watcher of config.watch; state.xn and state.rank are those of the layer. */
+/* Notify config.watch; state.xn and state.rank are those of the layer. */
 void mp_engine_watch_layer(struct mp_engine *engine, uint32_t moe_layer, const uint32_t *experts,
                            const float *weights);
 

@@ -69,7 +69,7 @@ static enum mp_status check_residency(const struct mp_engine_config *c)
 }
 
 /* Policies that would decide by costs, in a run that neither knows nor measures them. */
-static void tell_unknown_costs(const struct mp_engine *engine)
+static void warn_unknown_costs(const struct mp_engine *engine)
 {
     const struct mp_engine_config *c = &engine->config;
 
@@ -157,7 +157,7 @@ enum mp_status mp_engine_make_paging(struct mp_engine *engine)
         return status;
     if (engine->device != NULL)
         mp_device_list_executors(engine->device, reads_host(engine->backend));
-    tell_unknown_costs(engine);
+    warn_unknown_costs(engine);
     status = make_policies(engine);
     if (status == MP_OK)
         status = make_pager(engine);

@@ -47,7 +47,7 @@ static uint64_t hash_of_ptx(void)
     return hash;
 }
 
-/* The whole file; NULL: there is none, or (told) it cannot be read. */
+/* The whole file; NULL: there is none, or (logged) it cannot be read. */
 static void *read_file(const char *path)
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -42,7 +42,7 @@ enum mp_status mp_gpu_check(const struct mp_gpu *gpu, mp_cu_result result, const
                             const char *object) MP_MUST_CHECK;
 
 /* The kernels compiled for a device of this capability (90 is 9.0), to be freed, and their file's
- * name. NULL: there are none; what is wrong with a file was told. */
+ * name. NULL: there are none; what is wrong with a file was logged. */
 void *mp_gpu_cubin_read(int capability, char *path, size_t path_bytes);
 
 /* For calls that undo something: the caller's error stays what it was. */

@@ -379,7 +379,7 @@ void mp_pager_destroy(struct mp_pager *pager)
     /* A prefetch on the way is either cancelled or paid for; it does not fall through the books. */
     mp_pager_drop_all(pager);
     mp_pager_settle_ahead(pager, true);
-    mp_error_set(&before); /* what ended the run is to be told, not that a guess came to nothing */
+    mp_error_set(&before); /* report what ended the run, not that a guess came to nothing */
     pager->config.counters->prefetch_unused_bytes += mp_pager_unused_bytes(pager);
     free(pager->block);
     free(pager);

@@ -30,7 +30,7 @@
  *
  * Needs that are resident come first, then the others as their reads finish; when there are more
  * needs than slots they come in waves, each loaded once. The order in which needs become ready
- * never changes results: the caller sums by rank. What a policy answers is a guess about time only:
+ * never changes results: the caller sums by rank. What a policy decides is a guess about time only:
  * whatever it says, every need is handed out exactly once with complete bytes, or an error is
  * returned.
  *
@@ -206,7 +206,7 @@ uint32_t mp_pager_reading(const struct mp_pager *pager);
 /* Whole experts that the device tier holds at once, with the budget of now. */
 uint32_t mp_pager_slots(const struct mp_pager *pager);
 
-/* The next three tell tests, and whoever looks for a fault, what a partition has decided.
+/* The next three show what a partition has decided, for tests and for whoever looks for a fault.
  *
  * Slots of a layer, as decided, in units of the space; MP_LAYER_ANY when the partition is global.
  */

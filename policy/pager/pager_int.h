@@ -174,7 +174,7 @@ void mp_pager_pursue(struct mp_pager *pager);
  * which is learned how many there is time for. */
 void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished);
 
-/* Start a read that no need waits for; `flags` tell what it is. False: it could not be started. */
+/* Start a read that no need waits for; `flags` say what it is. False: it could not be started. */
 bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags);
 
 /* Would the unit's layer then hold more than it may? Loose ones count for no layer. */
@@ -190,7 +190,7 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer);
 void mp_pager_carry_out_swaps(struct mp_pager *pager);
 void mp_pager_revise(struct mp_pager *pager);
 
-/* Tell the user what the evict policy wants to have said, once. */
+/* Log the evict policy's notice, once. */
 void mp_pager_take_notice(struct mp_pager *pager);
 
 /* Ask the partition policy. False: it gave away more slots than there are. */

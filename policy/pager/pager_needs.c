@@ -2,7 +2,7 @@
  * Handing out what a layer needs: slice after slice of each expert, as their bytes come.
  *
  * Why a need cannot starve: leased needs are handed out first. When there is none to hand out and
- * no read of a need is in flight, the caller holds no lease (or it is told MP_ERR_BUSY), so every
+ * no read of a need is in flight, the caller holds no lease (or gets MP_ERR_BUSY), so every
  * VALID unit that is not NEEDED can go, a prefetch in flight ends by itself or is cancelled, and a
  * later slice that waits for an earlier one of its expert gives its slot back.
  */
@@ -274,7 +274,7 @@ enum mp_status mp_pager_next_or(struct mp_pager *pager, const struct mp_interrup
             mp_pager_pursue(pager);
             return MP_OK;
         }
-        /* Asked only when the answer can be new, so that timing does not show in the policies. */
+        /* Asked only when the result can be new, so that timing does not show in the policies. */
         if (pager->room_changed)
             status = mp_pager_start_waiting(pager);
         if (status != MP_OK)

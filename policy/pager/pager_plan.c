@@ -1,7 +1,7 @@
 /*
  * Moves that no need asked for: the first residents that a partition names, swaps that an evict
  * policy plans after a layer, and new shares between steps. What is loaded here is read behind all
- * else and counts as prefetched. Answers are checked like all others.
+ * else and counts as prefetched. Results are checked like all others.
  */
 #include <string.h>
 

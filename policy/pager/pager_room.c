@@ -136,7 +136,7 @@ static uint32_t first_allowed(const struct mp_pager *pager, const struct mp_evic
 }
 
 /*
- * One question to the evict policy, its answer checked. With `must` the policy cannot keep
+ * One call of the evict policy, its result checked. With `must` the policy cannot keep
  * everything: a need waits for the slot and nothing else can give one.
  */
 static uint32_t ask_victim(struct mp_pager *pager, const struct mp_evict_query *query, bool must)

@@ -156,7 +156,7 @@ static enum mp_status run_open_layer(struct mp_step *step, uint32_t layer, uint3
     return status;
 }
 
-/* Tell the policies what was chosen. */
+/* Notify the policies of what was chosen. */
 static void observe(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_policies *set = step->config.policies;

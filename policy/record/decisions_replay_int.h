@@ -25,7 +25,7 @@ struct mp_log_replay {
 /* MP_ERR_MODEL E_DECISION_LOG: the file is damaged, and how. */
 enum mp_status mp_log_bad(const struct mp_log_replay *r, const char *what) MP_MUST_CHECK;
 
-/* Up to the first call; then there are policies to tell. */
+/* Up to the first call; then there are policies to call. */
 enum mp_status mp_log_read_head(struct mp_log_replay *r) MP_MUST_CHECK;
 
 #endif

@@ -48,7 +48,7 @@ struct mp_replay_run {
     uint8_t *evictable;          // (layers * experts)
     uint8_t *candidates;         // (layers * experts): scratch
     struct mp_replay_use *needs; // (experts): of one batch, ascending
-    uint32_t *scratch;           // (layers * experts): answers of the partition policy
+    uint32_t *scratch;           // (layers * experts): results of the partition policy
     struct mp_swap *swaps;       // (experts)
     float *predicted;            // (tokens_max, experts), if anything is predicted
     bool timed;                  /* costs are known */

@@ -1,6 +1,6 @@
 /*
- * The pager's accounting: the real evict, admit and partition policies are told what the pager
- * would tell them, as if each load of a batch were made and used before the next, and a scope never
+ * The pager's accounting: the real evict, admit and partition policies are given what the pager
+ * would give them, as if each load of a batch were made and used before the next, and a scope never
  * holds more units than its slots.
  */
 #include <stdlib.h>
@@ -186,7 +186,7 @@ static uint32_t replay_needs(struct mp_replay_run *run, const struct mp_replay_g
     return group->count - misses;
 }
 
-/* What the evict policy wants in and out after the layer; answers that do not hold are dropped. */
+/* What the evict policy wants in and out after the layer; swaps that do not hold are dropped. */
 static void replace(struct mp_replay_run *run, uint32_t layer, struct mp_replay_result *result)
 {
     struct mp_evict_query query = make_query(run, MP_UNIT_NONE, layer);

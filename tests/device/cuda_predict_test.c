@@ -1,7 +1,7 @@
 /*
  * Predictors that need more than a router, on a CUDA device, here the driver without one
  * (tests/device/fakecuda): a partial forward says what the host's would with the same experts
- * there, and what a predictor is told does not depend on whether the step was a graph.
+ * there, and what a predictor gets does not depend on whether the step was a graph.
  */
 #include <fcntl.h>
 #include <math.h>
@@ -18,7 +18,7 @@
 #define TOKENS (PROMPT + STEPS)
 #define SCORES_MAX (1 << 16)
 
-/* Everything that a predictor was told, one prediction behind the other. */
+/* Everything that a predictor got, one prediction behind the other. */
 static struct {
     struct mp_engine *engine;
     float got[SCORES_MAX], want[SCORES_MAX];
@@ -159,7 +159,7 @@ static void a_partial_forward_without_some_experts_is_the_host_s(void)
     seen.planned = false;
 }
 
-/* Predictors are told the same, to the bit, whether the steps are graphs or not. */
+/* Predictors get the same, to the bit, whether the steps are graphs or not. */
 static void compare_graphs(struct harness_options *options)
 {
     options->graphs = false;

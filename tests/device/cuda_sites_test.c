@@ -141,7 +141,7 @@ static void fail_every_site(unsigned first)
 static void every_place_that_calls_the_driver_fails(void)
 {
     fail_every_site(0);
-    tell_failed_sites(variant);
+    report_failed_sites(variant);
 }
 
 /* ---- cuBLAS */

@@ -37,7 +37,7 @@ static struct harness_options options;
 static struct mp_assign_ops plan;
 static float *want, got[LOGITS_MAX]; /* want: shared with children */
 
-/* What could not be given back is told as an error; here that is wanted. */
+/* What could not be given back is reported as an error; here that is wanted. */
 static void keep_line(void *ctx, enum mp_log_level level, const char *line)
 {
     (void)ctx;

@@ -268,7 +268,7 @@ static void budget_below_the_smallest_is_refused_with_both_numbers(void)
     CHECK_STR(mp_error_last()->code, "E_BUDGET_SMALL");
 }
 
-/* Between runs of one engine, down and up again; its decision log tells it all. */
+/* Between runs of one engine, down and up again; its decision log has it all. */
 static void budgets_that_change_show_in_the_log_only(void)
 {
     const char *model = "models/tiny-moe", *expect = "tests/data/models/tiny-moe-expect";
@@ -308,7 +308,7 @@ static void budgets_that_change_show_in_the_log_only(void)
     CHECK_EQ(mp_engine_close_log(h.engine), MP_OK);
     harness_close(&h);
     CHECK_EQ(mp_decisions_replay(log, NULL, &report), MP_OK);
-    CHECK(report.answers > 1000 && report.told[MP_SLOT_PARTITION] >= 7);
+    CHECK(report.results > 1000 && report.calls_of[MP_SLOT_PARTITION] >= 7);
     free(got);
     close_input(&run);
 }

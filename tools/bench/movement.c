@@ -172,7 +172,7 @@ static enum mp_status run_tokens(struct bench *bench, const struct layer *list)
     return status;
 }
 
-/* One line of the list; the first one tells how many layers there are. */
+/* One line of the list; the first one says how many layers there are. */
 static enum mp_status read_line(struct bench *bench, const char *line, struct layer *layers)
 {
     uint64_t count = 0;

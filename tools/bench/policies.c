@@ -6,7 +6,7 @@
  *
  * A decision is one route(), assign(), predict() with what was observed, choose() for one layer
  * ahead, admit(), one victim of pick(), one quota() and revise(). The line "facts" of an evict
- * policy is what it is told in one layer: scores, uses, swaps at the layer's end. Times are of this
+ * policy is all its calls in one layer: scores, uses, swaps at the layer's end. Times are of this
  * thread's processor time; each figure is the median of the repeats.
  */
 #include <stdio.h>
@@ -329,8 +329,8 @@ static void decide_evict(struct bench *b, const struct mp_evict_ops *ops, struct
     }
 }
 
-/* What an evict policy is told in a layer; swaps are carried out. */
-static void tell_evict(struct bench *b, const struct mp_evict_ops *ops, struct mp_policy *policy)
+/* The calls of an evict policy in a layer; swaps are carried out. */
+static void notify_evict(struct bench *b, const struct mp_evict_ops *ops, struct mp_policy *policy)
 {
     for (uint32_t i = 0; i < INPUTS; i++) {
         const struct input *in = &b->inputs[i];
@@ -375,7 +375,7 @@ static int compare_double(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Microseconds of one decision; with `facts` of what an evict policy is told in a layer. */
+/* Microseconds of one decision; with `facts` of all calls of an evict policy in a layer. */
 static double measure(struct bench *b, enum mp_policy_slot slot, const void *ops,
                       struct mp_policy *policy, bool facts, int repeats)
 {
@@ -392,7 +392,7 @@ static double measure(struct bench *b, enum mp_policy_slot slot, const void *ops
         case MP_SLOT_ADMIT: decide_admit(b, ops, policy); break;
         case MP_SLOT_EVICT:
             if (facts)
-                tell_evict(b, ops, policy);
+                notify_evict(b, ops, policy);
             else
                 decide_evict(b, ops, policy);
             break;
@@ -438,7 +438,7 @@ static void fill(struct bench *b, const struct mp_evict_ops *ops, struct mp_poli
         b->evictable[u] = 1;
     }
     for (unsigned i = 0; i < 4; i++)
-        tell_evict(b, ops, policy);
+        notify_evict(b, ops, policy);
 }
 
 static void bench_line(enum mp_policy_slot slot, const struct mp_policy_info *info, bool facts,

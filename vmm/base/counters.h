@@ -35,7 +35,7 @@
     COUNTER(read_errors, "reads given up")                                                       \
     COUNTER(decisions_ns, "time spent inside policies")                                          \
     COUNTER(layers_ns, "time of MoE layers, from the router's scores to the sum")                \
-    COUNTER(policy_strikes, "answers of policies that were out of range and replaced")           \
+    COUNTER(policy_strikes, "invalid decisions of policies, out of range and replaced")          \
     COUNTER(route_choices, "choices made by a routing that may differ from the model's own")     \
     COUNTER(route_substituted, "those of them that the model would not have made")               \
     GAUGE(resident_bytes, "bytes of units in the device tier now")                               \

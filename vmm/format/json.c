@@ -20,7 +20,7 @@ static size_t string_end(const char *text, size_t bytes, size_t at)
 }
 
 /*
- * jansson does not tell every failed allocation: where a token's buffer cannot grow, the byte is
+ * jansson does not report every failed allocation: where a token's buffer cannot grow, the byte is
  * dropped and parsing goes on with another string. So its allocations pass through here.
  */
 static json_malloc_t library_malloc;

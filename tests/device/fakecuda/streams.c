@@ -232,7 +232,7 @@ FAKE_EXPORT mp_cu_result cuStreamCreateWithPriority(mp_cu_stream *stream, unsign
     }
     place->used = true;
     place->error = 0;
-    place->untold = false;
+    place->unreported = false;
     place->capture = NULL;
     place->random = (fake.seed + 1) * 0x9e3779b97f4a7c15u ^ (place->handle + 1);
     *stream = (mp_cu_stream)(uintptr_t)place->handle;
@@ -271,11 +271,11 @@ FAKE_EXPORT mp_cu_result cuStreamDestroy_v2(mp_cu_stream stream)
     return fake_leave(MP_CU_SUCCESS);
 }
 
-int fake_told(struct fake_stream *stream, uint64_t number)
+int fake_report(struct fake_stream *stream, uint64_t number)
 {
-    if (!stream->untold || number < stream->failed)
+    if (!stream->unreported || number < stream->failed)
         return MP_CU_SUCCESS;
-    stream->untold = false;
+    stream->unreported = false;
     stream->skipped = stream->queued;
     return stream->error;
 }
@@ -285,7 +285,7 @@ static int stream_state(struct fake_stream *stream, bool block)
     const uint64_t number = stream->queued;
     int result = fake_see_end(&stream->clock, stream->index, number, block);
 
-    return result == MP_CU_SUCCESS ? fake_told(stream, number) : result;
+    return result == MP_CU_SUCCESS ? fake_report(stream, number) : result;
 }
 
 FAKE_EXPORT mp_cu_result cuStreamSynchronize(mp_cu_stream stream)

@@ -1,6 +1,6 @@
 /*
  * Decision logs of real runs: each profile, with and without --deterministic, is decided again in
- * the same way, and a log with another answer is not.
+ * the same way, and a log with another result is not.
  */
 #include <string.h>
 #include <unistd.h>
@@ -120,7 +120,7 @@ static void a_log_changes_nothing(void)
 
 #define PLACES 40
 
-/* A bit of a byte somewhere: most bytes are scores, of which many change no answer, so it is tried
+/* A bit of a byte somewhere: most bytes are scores, of which many change no result, so it is tried
  * all over the log; which is the same in every run. */
 static void a_changed_log_is_not_believed(void)
 {

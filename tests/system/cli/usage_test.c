@@ -17,7 +17,7 @@
     })
 #define REFUSED(code, part, ...) cli_expect(ARGS(__VA_ARGS__), code, part)
 
-static void commands_and_flags_are_told_apart(void)
+static void commands_and_flags_are_distinguished(void)
 {
     REFUSED(2, "error[E_USAGE]: no command", NULL);
     REFUSED(2, "unknown command 'frobnicate'", "frobnicate");
@@ -36,7 +36,7 @@ static void commands_and_flags_are_told_apart(void)
     REFUSED(2, "--json and --markdown exclude each other", "env", "--json", "--markdown");
 }
 
-static void a_slip_is_told_the_nearest_name(void)
+static void a_slip_gets_the_nearest_name(void)
 {
     REFUSED(2, "'--promt'; did you mean '--prompt'?", RUN_MODEL, "--promt", "a");
     REFUSED(2, "'--modle'; did you mean '--model'?", "info", "--modle", "a");
@@ -345,7 +345,7 @@ static void help_names_every_flag_and_examples(void)
     cli_expect(ARGS("--version"), 0, NULL);
 }
 
-static void info_tells_sizes_and_what_is_missing(void)
+static void info_shows_sizes_and_what_is_missing(void)
 {
     struct cli_result result;
     json_t *json = cli_json(ARGS("info", "--model", CLI_MODEL, "--json"));
@@ -394,8 +394,8 @@ static void info_lists_cuda_devices(void)
 int main(int argc, char **argv)
 {
     cli_init(argc, argv);
-    RUN(commands_and_flags_are_told_apart);
-    RUN(a_slip_is_told_the_nearest_name);
+    RUN(commands_and_flags_are_distinguished);
+    RUN(a_slip_gets_the_nearest_name);
     RUN(numbers_are_read_whole_and_in_range);
     RUN(sizes_are_read_whole_and_in_range);
     RUN(a_budget_below_two_slots_is_refused);
@@ -409,7 +409,7 @@ int main(int argc, char **argv)
     RUN(env_shows_what_a_profile_stands_for);
     RUN(a_log_file_that_cannot_be_used_is_no_obstacle);
     RUN(help_names_every_flag_and_examples);
-    RUN(info_tells_sizes_and_what_is_missing);
+    RUN(info_shows_sizes_and_what_is_missing);
     RUN(info_lists_cuda_devices);
     return 0;
 }

@@ -280,7 +280,7 @@ static void uniform_gives_away_every_slot_once(void)
     }
 }
 
-static void small_policies_answer_what_they_say(void)
+static void small_policies_decide_what_they_say(void)
 {
     static const uint32_t experts[3] = { 1, 4, 6 }, tokens[3] = { 9, 1, 1 };
     static const uint8_t resident[3] = { 1, 0, 0 };
@@ -318,6 +318,6 @@ int main(void)
     RUN(unknown_names_are_refused_with_the_known_ones);
     RUN(options_have_the_policys_prefix_and_arrive);
     RUN(uniform_gives_away_every_slot_once);
-    RUN(small_policies_answer_what_they_say);
+    RUN(small_policies_decide_what_they_say);
     return 0;
 }

@@ -340,7 +340,7 @@ static void a_failed_prefetch_is_only_a_guess(void)
     }
 }
 
-/* What ended a run is told after everything is destroyed. */
+/* What ended a run is reported after everything is destroyed. */
 static void a_failed_prefetch_hides_no_error_at_the_end(void)
 {
     const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread) };

@@ -116,7 +116,7 @@ static void play_budgets(struct world_options *options, const struct mp_profile 
     struct world w;
 
     options->set = NULL;
-    world_open(options, &w); /* says what policies are told when they are made */
+    world_open(options, &w); /* says what policies get when they are made */
     CHECK_EQ(mp_policies_create(chosen, &w.shape, test_default_groups(), &set), MP_OK);
     CHECK_EQ(mp_decisions_create(path, chosen, &w.shape, test_default_groups(), &log), MP_OK);
     mp_decisions_record(log, &set);
@@ -170,8 +170,8 @@ static void a_log_of_budgets_that_change_is_decided_again(void)
                 fprintf(stderr, "%s: %s\n", info->name, mp_error_last()->text);
             CHECK_EQ(status, MP_OK);
             CHECK_STR(report.policy[MP_SLOT_PARTITION], info->name);
-            CHECK(report.answers > 20);
-            asked += report.told[MP_SLOT_PARTITION] >= 20;
+            CHECK(report.results > 20);
+            asked += report.calls_of[MP_SLOT_PARTITION] >= 20;
         }
     }
     CHECK(asked >= 6); /* uniform, adapmoe, fixed-point: at each budget */

@@ -13,7 +13,7 @@
 
 static const uint32_t ids[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 
-/* ---- policies that do as they are told; one set at a time */
+/* ---- policies that do as a test says; one set at a time */
 
 static uint32_t plan_units[32], plan_count;
 static struct mp_swap plan_swaps[8];

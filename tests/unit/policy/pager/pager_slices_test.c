@@ -284,7 +284,7 @@ static void *wake(void *ctx)
     return NULL;
 }
 
-/* A read stands still; the wait for it ends because another thread has something to tell. */
+/* A read stands still; the wait for it ends because another thread has something to report. */
 static void a_wait_for_bytes_ends_when_it_is_woken(void)
 {
     struct world_options options = four_slices;

@@ -1,5 +1,5 @@
 /*
- * Random needs, prefetches and aborts, under every evict policy and under a set that answers
+ * Random needs, prefetches and aborts, under every evict policy and under a set that decides
  * nonsense. Whatever the policies say: every need is handed out exactly once with the right bytes,
  * the pager's own check holds after every layer, and no layer is left unfinished.
  *
@@ -18,31 +18,31 @@
 #define EXPERTS 16
 #define UNITS (LAYERS * EXPERTS) /* as policies count them: whole experts */
 
-/* The malicious set. It keeps track of nothing but what the pager must tell it truthfully. */
-static bool told_resident[UNITS];
+/* The malicious set. It keeps track of nothing but what the pager must report truthfully. */
+static bool known_resident[UNITS];
 static uint32_t last_victim;
 
-static void told_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void checked_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
 {
     (void)policy;
     (void)now;
-    CHECK(unit < UNITS && !told_resident[unit]);
-    told_resident[unit] = true;
+    CHECK(unit < UNITS && !known_resident[unit]);
+    known_resident[unit] = true;
 }
 
-static void told_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void checked_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
 {
     (void)policy;
     (void)now;
-    CHECK(unit < UNITS && told_resident[unit]);
-    told_resident[unit] = false;
+    CHECK(unit < UNITS && known_resident[unit]);
+    known_resident[unit] = false;
 }
 
 static uint32_t pick_nonsense(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     (void)policy;
     for (uint32_t u = 0; u < UNITS; u++)
-        CHECK(!query->evictable[u] || told_resident[u]);
+        CHECK(!query->evictable[u] || known_resident[u]);
     switch (random_below(6)) {
     case 0: return UNITS + random_below(1000); /* out of range */
     case 1: return last_victim;                /* the same again */
@@ -281,9 +281,9 @@ static void malicious_sets(unsigned layers)
             if (round == 0)
                 options.slots = options.mixed ? 0 : 2;
             options.names.policy[MP_SLOT_EVICT] = "random";
-            memset(told_resident, 0, sizeof(told_resident));
-            evict.on_insert = told_insert;
-            evict.on_remove = told_remove;
+            memset(known_resident, 0, sizeof(known_resident));
+            evict.on_insert = checked_insert;
+            evict.on_remove = checked_remove;
             evict.on_access = NULL;
             evict.pick = picks[i];
             admit.admit = admit_at_random;
@@ -294,7 +294,7 @@ static void malicious_sets(unsigned layers)
                     options.slots, options.slices, mp_space_reader_engine(w.space));
             run_layers(&w, layers);
             for (uint32_t u = 0; u < UNITS; u++)
-                CHECK_EQ(told_resident[u], anything_is_there(&w, u));
+                CHECK_EQ(known_resident[u], anything_is_there(&w, u));
             CHECK(w.counters.policy_strikes > 0);
             w.policies.evict_ops = &mp_evict_random;
             world_close(&w);

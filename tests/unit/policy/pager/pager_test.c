@@ -197,7 +197,7 @@ static void under_one_token_cycle_global_orders_are_divided(void)
     CHECK_EQ(warnings, 1);
 }
 
-static void a_failed_read_is_told_and_can_be_tried_again(void)
+static void a_failed_read_is_reported_and_can_be_tried_again(void)
 {
     const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread) };
     struct mp_error error;
@@ -274,7 +274,7 @@ static void size_classes_do_not_hold_each_other_up(void)
     }
 }
 
-/* Everything the evict policy was told and asked, in order, as one number. */
+/* All calls of the evict policy, in order, as one number. */
 static uint64_t decisions, decision_count;
 
 static void note(uint64_t what, uint64_t value)
@@ -470,7 +470,7 @@ int main(void)
     RUN(abort_gives_leases_back);
     RUN(quotas_keep_the_layers_apart);
     RUN(under_one_token_cycle_global_orders_are_divided);
-    RUN(a_failed_read_is_told_and_can_be_tried_again);
+    RUN(a_failed_read_is_reported_and_can_be_tried_again);
     RUN(two_slots_suffice_for_every_evict_policy);
     RUN(size_classes_do_not_hold_each_other_up);
     RUN(deterministic_runs_make_the_same_decisions);

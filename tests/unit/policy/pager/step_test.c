@@ -1,5 +1,5 @@
 /*
- * The step over a real pager, with operations that write down what they are told.
+ * The step over a real pager, with operations that write down their arguments.
  */
 #include "policy/pager/step.h"
 
@@ -486,7 +486,7 @@ static void the_largest_batch(void)
     close_fake();
 }
 
-/* Policies that answer nonsense. */
+/* Policies that decide nonsense. */
 static int nonsense;
 
 static void route_nonsense(struct mp_policy *policy, const struct mp_route_facts *facts,

@@ -1,6 +1,6 @@
 /*
  * Decision logs: whatever the policies, what was recorded is decided again in the same way; another
- * answer is found and named; damaged logs are refused, never believed.
+ * result is found and named; damaged logs are refused, never believed.
  */
 #include "policy/record/decisions.h"
 
@@ -48,7 +48,7 @@ static const char *path_of(const char *name)
     return path;
 }
 
-/* A run without a model: what pager and step would say, and the answers as one number. */
+/* A run without a model: what pager and step would say, and the results as one number. */
 struct play {
     struct mp_policies *set;
     uint8_t resident[UNITS];
@@ -59,9 +59,9 @@ struct play {
     uint32_t quota[LAYERS];
 };
 
-static void add(struct play *play, uint64_t answer)
+static void add(struct play *play, uint64_t result)
 {
-    play->sum = (play->sum ^ answer) * UINT64_C(0x100000001b3);
+    play->sum = (play->sum ^ result) * UINT64_C(0x100000001b3);
 }
 
 static void add_list(struct play *play, const uint32_t *list, size_t count)
@@ -118,7 +118,7 @@ static void play_route(struct play *play, uint32_t layer, uint32_t tokens)
                                   play->now);
 }
 
-/* The chosen experts of the layer, as assign is told of them. */
+/* The chosen experts of the layer, as assign gets them. */
 struct needs {
     uint32_t experts[EXPERTS], tokens[EXPERTS], count;
     float scores[EXPERTS];
@@ -233,7 +233,7 @@ static void play_layer(struct play *play, uint32_t layer)
         add(play, set->partition_ops->revise(set->partition, &shape, true, play->quota));
 }
 
-/* What the answers add up to. */
+/* What the results add up to. */
 static uint64_t play(struct mp_policies *set, unsigned steps)
 {
     struct play play = { .set = set };
@@ -314,7 +314,8 @@ static void every_policy_decides_again_in_the_same_way(void)
                 fprintf(stderr, "%s: %s\n", info->name, mp_error_last()->text);
             CHECK_EQ(mp_error_last()->status, MP_OK);
             CHECK_STR(report.policy[slot], info->name);
-            CHECK(report.told[MP_SLOT_ROUTE] == 40 * LAYERS && report.answers > 40 * LAYERS * 2);
+            CHECK(report.calls_of[MP_SLOT_ROUTE] == 40 * LAYERS &&
+                  report.results > 40 * LAYERS * 2);
             policies++;
         }
     }
@@ -342,8 +343,8 @@ static void write_file(const char *path, const char *bytes, size_t count)
     CHECK_EQ(fclose(file), 0);
 }
 
-/* A log whose last call is a pick: its answer is a byte at a known place from the end. */
-static void another_answer_is_found_and_named(void)
+/* A log whose last call is a pick: its result is a byte at a known place from the end. */
+static void another_result_is_found_and_named(void)
 {
     static uint8_t resident[UNITS];
     const struct mp_profile chosen = make_profile(MP_SLOT_EVICT, "lru");
@@ -367,17 +368,17 @@ static void another_answer_is_found_and_named(void)
     mp_policies_destroy(&set);
     mp_decisions_destroy(log);
     count = read_file(path, bytes, sizeof(bytes));
-    /* answer, no list, no values; end, five calls */
+    /* result, no list, no values; end, five calls */
     CHECK_EQ(memcmp(bytes + count - 5, "\x08\0\0\0\x05", 5), 0);
     CHECK_EQ(mp_decisions_replay(path, NULL, &report), MP_OK);
     CHECK_EQ(report.calls, 5);
-    CHECK_EQ(report.answers, 1);
+    CHECK_EQ(report.results, 1);
     bytes[count - 5] = 9;
     write_file(path, bytes, count);
     CHECK_EQ(mp_decisions_replay(path, NULL, &report), MP_ERR_MODEL);
     CHECK_STR(mp_error_last()->code, "E_DECISION_DIFFERS");
     CHECK(strstr(mp_error_last()->text,
-                 "call 5, evict.pick of 'lru', MoE layer 2: answer: got 8, need 9") != NULL);
+                 "call 5, evict.pick of 'lru', MoE layer 2: result: got 8, need 9") != NULL);
 }
 
 /* One bit of each byte turned over: refused, or found to differ, or a fact that changes nothing. */
@@ -493,7 +494,7 @@ int main(void)
     for (uint32_t i = 0; i < UNITS * EXPERTS; i++)
         pairs[i] = (float)(i % 7) / 7;
     RUN(every_policy_decides_again_in_the_same_way);
-    RUN(another_answer_is_found_and_named);
+    RUN(another_result_is_found_and_named);
     RUN(no_damage_is_believed);
     RUN(logs_of_other_versions_are_named);
     RUN(files_that_cannot_be_are_errors);

@@ -223,8 +223,8 @@ static void what_cannot_be_replayed_is_refused(void)
     mp_replay_trace_fini(&trace);
 }
 
-/* What a policy lacks is told as such, and a calibration makes it run. */
-static void what_a_policy_lacks_is_told(void)
+/* What a policy lacks is reported as such, and a calibration makes it run. */
+static void what_a_policy_lacks_is_reported(void)
 {
     struct mp_replay_config config = { .evict = "none",
                                        .partition = "hot-table",
@@ -381,7 +381,7 @@ int main(void)
     RUN(ends_of_experts_come_and_go);
     RUN(no_demand_policy_passes_the_bound);
     RUN(what_cannot_be_replayed_is_refused);
-    RUN(what_a_policy_lacks_is_told);
+    RUN(what_a_policy_lacks_is_reported);
     RUN(partitions_hear_what_is_routed_and_predicted);
     RUN(both_formats_are_read);
     RUN(damaged_lines_are_named);

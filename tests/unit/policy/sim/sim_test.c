@@ -297,7 +297,7 @@ static void check_near(double seen, double stated, double most)
     }
 }
 
-/* The generator has the statistics that it was told to have, however much layers differ. */
+/* The generator has the statistics that it is meant to have, however much layers differ. */
 static void made_up_routing_is_as_stated(void)
 {
     struct mp_sim_model model;
