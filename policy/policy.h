@@ -413,11 +413,11 @@ struct mp_partition_ops {
     void (*routed)(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
                    const uint32_t *chosen);
 
-    /* Optional, asked after quota and each revise where shape->slices > 1: tops[l], 1..slices, says
-     * how many slices of each kept unit of the layer stay; the layer then keeps
-     * quota[l] * slices / tops[l] units. The others leave before all that stays, and live in the
-     * slots that the quotas leave over. */
-    void (*tops)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *tops);
+    /* Optional, asked after quota and each revise where shape->slices > 1: retained[l], 1..slices,
+     * says how many slices of each kept unit of the layer stay; the layer then keeps quota[l] *
+     * slices / retained[l] units. The others leave before all that stays, and live in the slots
+     * that the quotas leave over. */
+    void (*retained)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *retained);
 };
 
 /* ---- the lists, and a chosen set ---- */

@@ -204,7 +204,7 @@ void mp_pager_abort(struct mp_pager *pager)
 }
 
 /* One expert's numbers against the states of its slices; adds to what is summed over all. */
-static bool check_whole(struct mp_pager *pager, uint32_t whole, uint32_t *held, uint32_t *loose)
+static bool check_whole(struct mp_pager *pager, uint32_t whole, uint32_t *held, uint32_t *surplus)
 {
     uint32_t present = 0, going = 0, spare = 0;
 
@@ -219,25 +219,25 @@ static bool check_whole(struct mp_pager *pager, uint32_t whole, uint32_t *held, 
             return false;
         present += here;
         going += was;
-        *held += here && !mp_pager_is_loose(pager, u);
-        spare += was && mp_pager_is_loose(pager, u);
+        *held += here && !mp_pager_is_surplus(pager, u);
+        spare += was && mp_pager_is_surplus(pager, u);
     }
-    *loose += spare;
+    *surplus += spare;
     return present == pager->present[whole] && going == pager->going[whole] &&
-           spare == pager->spare[whole] && pager->evictable[whole] == (going > 0);
+           spare == pager->surplus[whole] && pager->evictable[whole] == (going > 0);
 }
 
 bool mp_pager_check(struct mp_pager *pager)
 {
     const uint32_t experts = pager->config.shape.experts;
-    uint32_t kept = 0, vain = 0, filling = 0, loose = 0;
+    uint32_t kept = 0, vain = 0, filling = 0, surplus = 0;
 
     for (uint32_t l = 0; l < pager->config.shape.layers; l++) {
         uint32_t held = 0;
 
         vain += pager->vain[l];
         for (uint32_t w = l * experts; w < (l + 1) * experts; w++) {
-            if (!check_whole(pager, w, &held, &loose))
+            if (!check_whole(pager, w, &held, &surplus))
                 return false;
         }
         if (held != pager->held[l])
@@ -255,7 +255,7 @@ bool mp_pager_check(struct mp_pager *pager)
             (pager->flags[pager->ahead[i]] & MP_PAGER_NEEDED))
             return false;
     }
-    return kept == pager->kept_count && vain == 0 && loose == pager->loose_going &&
+    return kept == pager->kept_count && vain == 0 && surplus == pager->surplus_going &&
            filling == pager->ahead_count + mp_pager_count_needs(pager, MP_NEED_LOADING) &&
            mp_space_check(pager->config.space);
 }
@@ -292,11 +292,11 @@ static void take_tables(struct mp_pager *pager, struct mp_arena *arena)
     pager->fallback = mp_arena_take(arena, wholes, 1);
     pager->present = mp_arena_take(arena, wholes, 1);
     pager->going = mp_arena_take(arena, wholes, 1);
-    pager->spare = mp_arena_take(arena, wholes, 1);
+    pager->surplus = mp_arena_take(arena, wholes, 1);
     pager->vain = mp_arena_take(arena, layers, sizeof(uint32_t));
     pager->held = mp_arena_take(arena, layers, sizeof(uint32_t));
     pager->quota = mp_arena_take(arena, layers, sizeof(uint32_t));
-    pager->tops = mp_arena_take(arena, layers, sizeof(uint32_t));
+    pager->retained = mp_arena_take(arena, layers, sizeof(uint32_t));
     pager->ahead = mp_arena_take(arena, units, sizeof(uint32_t));
     pager->wishes = mp_arena_take(arena, units, sizeof(uint32_t));
     pager->needs = mp_arena_take(arena, experts * pager->slices, sizeof(struct mp_pager_need));
@@ -318,7 +318,7 @@ static enum mp_status make_tables(struct mp_pager *pager)
     pager->block = arena.block;
     take_tables(pager, &arena);
     for (size_t l = 0; l < pager->config.shape.layers; l++)
-        pager->tops[l] = pager->slices;
+        pager->retained[l] = pager->slices;
     return MP_OK;
 }
 

@@ -216,7 +216,7 @@ uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer);
 uint64_t mp_pager_revisions(const struct mp_pager *pager);
 
 /* Slices of an expert that the layer keeps; the others do not count for its slots. */
-uint32_t mp_pager_tops(const struct mp_pager *pager, uint32_t layer);
+uint32_t mp_pager_retained(const struct mp_pager *pager, uint32_t layer);
 
 /* Invariants of the pager and its space; false is a bug of ours. */
 bool mp_pager_check(struct mp_pager *pager);

@@ -31,7 +31,7 @@ static void share_again(struct mp_pager *pager)
                 pager->slots);
     for (uint32_t l = 0; l < shape->layers; l++)
         pager->quota[l] = mp_equal_share(pager->slots, shape->layers, l);
-    mp_pager_ask_tops(pager);
+    mp_pager_ask_retained(pager);
 }
 
 enum mp_status mp_pager_set_budget(struct mp_pager *pager, uint64_t budget_bytes)

@@ -13,8 +13,8 @@
  * its first slice and leaves them with its last one. A policy names the whole that gives way; it
  * gives its last slices first, so that what stays of an expert is its beginning.
  *
- * Where the partition keeps a part of each expert (tops[layer] slices), the slices behind that part
- * are loose: they count for no quota and leave before all that is kept.
+ * Where the partition keeps a part of each expert (retained[layer] slices), the slices behind that
+ * part are surplus: they count for no quota and leave before all that is kept.
  *
  * Every unit has flags. NEEDED: the open layer has not finished with it. KEEP: predicted for a
  * layer that has not run. AHEAD: prefetched, nobody has used it yet (for the accounts only).
@@ -30,9 +30,9 @@
  * follows what the disk gets done between the layers.
  *
  *     present[whole]   == slices of it that are FILLING or VALID
- *     held[layer]      == those of them, over the layer, that are not loose
+ *     held[layer]      == those of them, over the layer, that are not surplus
  *     going[whole]     == slices of it with may_go; evictable[whole] == going[whole] > 0
- *     spare[whole]     == loose slices of it with may_go; loose_going == all of them
+ *     surplus[whole]     == surplus slices of it with may_go; surplus_going == all of them
  *     FILLING          == units in ahead[] + needs that are LOADING        between calls
  *     kept_count       == units with KEEP
  *     vain[layer]      == units of it with VAIN; vain_count == all of them
@@ -77,13 +77,13 @@ struct mp_pager {
     uint8_t *fallback;  // (wholes): scratch for questions about less or more than `evictable`
     uint8_t *present;   // (wholes)
     uint8_t *going;     // (wholes)
-    uint8_t *spare;     // (wholes)
+    uint8_t *surplus;   // (wholes)
     uint32_t *vain;     // (layers)
     uint32_t *held;     // (layers): units
     uint32_t *quota;    // (layers): units; unused when global
-    uint32_t *tops;     // (layers): slices of an expert that are kept
-    bool has_loose;     /* in any layer */
-    uint32_t loose_going;
+    uint32_t *retained; // (layers): slices of an expert that are kept
+    bool has_surplus;   /* in any layer */
+    uint32_t surplus_going;
     bool global;
     uint64_t now;     /* logical time: layers begun */
     uint64_t read_ns; /* of one unit, as measured; 0: not yet */
@@ -106,7 +106,7 @@ struct mp_pager {
     struct mp_pager_need *needs; // (experts * slices)
     uint32_t need_count;         /* of them: slices */
     uint32_t *wait_list;         // (units): scratch of waits, and of first residents
-    uint32_t *revised;           // (layers): scratch of new quotas and tops
+    uint32_t *revised;           // (layers): scratch of new quotas and retained
     struct mp_swap *swaps;       // (experts): scratch
     struct mp_swap *planned;     // (wholes): swaps that wait for their turn, oldest first
     uint32_t planned_count;
@@ -119,9 +119,9 @@ static inline uint32_t mp_pager_layer_of(const struct mp_pager *pager, uint32_t 
 }
 
 /* Is it behind the part of its expert that the partition keeps? */
-static inline bool mp_pager_is_loose(const struct mp_pager *pager, uint32_t unit)
+static inline bool mp_pager_is_surplus(const struct mp_pager *pager, uint32_t unit)
 {
-    return unit % pager->slices >= pager->tops[mp_pager_layer_of(pager, unit)];
+    return unit % pager->slices >= pager->retained[mp_pager_layer_of(pager, unit)];
 }
 
 static inline const struct mp_policies *mp_pager_policies(const struct mp_pager *pager)
@@ -177,7 +177,7 @@ void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished);
 /* Start a read that no need waits for; `flags` say what it is. False: it could not be started. */
 bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags);
 
-/* Would the unit's layer then hold more than it may? Loose ones count for no layer. */
+/* Would the unit's layer then hold more than it may? Surplus ones count for no layer. */
 bool mp_pager_over_quota(const struct mp_pager *pager, uint32_t unit);
 
 /* Is there a unit of this size class that the open layer has a slot for and has not finished? */
@@ -197,7 +197,7 @@ void mp_pager_take_notice(struct mp_pager *pager);
 bool mp_pager_make_partition(struct mp_pager *pager) MP_MUST_CHECK;
 
 /* Ask it how much of each expert stays, and count anew what follows from that. */
-void mp_pager_ask_tops(struct mp_pager *pager);
+void mp_pager_ask_retained(struct mp_pager *pager);
 
 /* pager_needs.c: start loads for needs that have no slot yet, in order; a size class that is full
  * is skipped. */

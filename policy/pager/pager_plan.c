@@ -22,7 +22,7 @@ static void load_whole(struct mp_pager *pager, uint32_t whole, bool within_quota
     for (uint32_t s = 0; s < pager->slices; s++) {
         const uint32_t unit = whole * pager->slices + s;
 
-        if (!mp_pager_is_loose(pager, unit) &&
+        if (!mp_pager_is_surplus(pager, unit) &&
             mp_space_class_free(space, mp_space_unit_class(space, unit)) > 0 &&
             !(within_quota && mp_pager_over_quota(pager, unit)))
             (void)mp_pager_load_ahead(pager, unit, MP_PAGER_AHEAD);
@@ -199,5 +199,5 @@ void mp_pager_revise(struct mp_pager *pager)
     pager->revisions++;
     for (uint32_t l = 0; l < shape->layers; l++)
         pager->quota[l] = pager->revised[l] * pager->slices;
-    mp_pager_ask_tops(pager);
+    mp_pager_ask_retained(pager);
 }

@@ -25,9 +25,9 @@ void mp_pager_refresh(struct mp_pager *pager, uint32_t unit)
     pager->may_go[unit] = now;
     pager->going[whole] = (uint8_t)(pager->going[whole] + (now ? 1 : -1));
     pager->evictable[whole] = pager->going[whole] > 0;
-    if (mp_pager_is_loose(pager, unit)) {
-        pager->spare[whole] = (uint8_t)(pager->spare[whole] + (now ? 1 : -1));
-        pager->loose_going += now ? 1 : (uint32_t)-1;
+    if (mp_pager_is_surplus(pager, unit)) {
+        pager->surplus[whole] = (uint8_t)(pager->surplus[whole] + (now ? 1 : -1));
+        pager->surplus_going += now ? 1 : (uint32_t)-1;
     }
 }
 
@@ -50,7 +50,7 @@ static void note_inserted(struct mp_pager *pager, uint32_t unit)
     const struct mp_policies *set = mp_pager_policies(pager);
     const uint32_t whole = unit / pager->slices;
 
-    if (!mp_pager_is_loose(pager, unit))
+    if (!mp_pager_is_surplus(pager, unit))
         pager->held[mp_pager_layer_of(pager, unit)]++;
     if (pager->present[whole]++ == 0)
         set->evict_ops->on_insert(set->evict, whole, pager->now);
@@ -61,7 +61,7 @@ void mp_pager_note_removed(struct mp_pager *pager, uint32_t unit)
     const struct mp_policies *set = mp_pager_policies(pager);
     const uint32_t whole = unit / pager->slices;
 
-    if (!mp_pager_is_loose(pager, unit)) {
+    if (!mp_pager_is_surplus(pager, unit)) {
         mp_assert(pager->held[mp_pager_layer_of(pager, unit)] > 0);
         pager->held[mp_pager_layer_of(pager, unit)]--;
     }
@@ -93,9 +93,9 @@ void mp_pager_evict(struct mp_pager *pager, uint32_t unit)
 struct candidates {
     uint32_t scope_layer;
     uint32_t class_index;
-    bool loose, kept; /* the loose ones; those that count for a quota */
-    bool strict;      /* only units without protecting flags; else also those with KEEP */
-    bool one_class;   /* all units have the same size */
+    bool surplus, retained; /* the surplus ones; those that count for a quota */
+    bool strict;            /* only units without protecting flags; else also those with KEEP */
+    bool one_class;         /* all units have the same size */
 };
 
 static bool is_candidate(const struct mp_pager *pager, const struct candidates *c, uint32_t unit)
@@ -107,7 +107,7 @@ static bool is_candidate(const struct mp_pager *pager, const struct candidates *
         (c->strict || (pager->flags[unit] & MP_PAGER_NEEDED) ||
          mp_space_state(space, unit) != MP_RES_VALID || mp_space_leases(space, unit) > 0))
         return false;
-    return (mp_pager_is_loose(pager, unit) ? c->loose : c->kept) &&
+    return (mp_pager_is_surplus(pager, unit) ? c->surplus : c->retained) &&
            mp_space_unit_class(space, unit) == c->class_index;
 }
 
@@ -116,10 +116,10 @@ static uint32_t last_candidate(const struct mp_pager *pager, const struct candid
                                uint32_t whole)
 {
     const uint32_t start = whole * pager->slices;
-    const uint32_t top = pager->tops[mp_pager_layer_of(pager, start)];
-    const uint32_t first = c->kept ? 0 : top;
+    const uint32_t retained = pager->retained[mp_pager_layer_of(pager, start)];
+    const uint32_t first = c->retained ? 0 : retained;
 
-    for (uint32_t s = c->loose ? pager->slices : top; s-- > first;) {
+    for (uint32_t s = c->surplus ? pager->slices : retained; s-- > first;) {
         if (is_candidate(pager, c, start + s))
             return start + s;
     }
@@ -178,10 +178,10 @@ static uint32_t find_vain(const struct mp_pager *pager, const struct candidates 
  * all experts for each slice that needs room. */
 static bool has_candidate(const struct mp_pager *pager, const struct candidates *c, uint32_t whole)
 {
-    uint32_t going = c->loose ? pager->spare[whole] : 0u;
+    uint32_t going = c->surplus ? pager->surplus[whole] : 0u;
 
-    if (c->kept)
-        going += (uint32_t)pager->going[whole] - pager->spare[whole];
+    if (c->retained)
+        going += (uint32_t)pager->going[whole] - pager->surplus[whole];
 
     if (c->strict && (going == 0 || c->one_class))
         return going > 0;
@@ -206,7 +206,7 @@ static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct ca
 {
     struct mp_space *space = pager->config.space;
     const bool one_class = mp_space_class_count(space) == 1;
-    const bool all = (c.loose || !pager->has_loose) && c.kept && c.strict && one_class;
+    const bool all = (c.surplus || !pager->has_surplus) && c.retained && c.strict && one_class;
     struct mp_evict_query query = {
         .for_unit = for_unit / pager->slices,
         .scope_layer = c.scope_layer,
@@ -230,7 +230,7 @@ bool mp_pager_over_quota(const struct mp_pager *pager, uint32_t unit)
 {
     const uint32_t layer = mp_pager_layer_of(pager, unit);
 
-    return !pager->global && !mp_pager_is_loose(pager, unit) &&
+    return !pager->global && !mp_pager_is_surplus(pager, unit) &&
            pager->held[layer] >= pager->quota[layer];
 }
 
@@ -252,18 +252,20 @@ static uint32_t greediest_layer(const struct mp_pager *pager)
  * for no share goes first. */
 static uint32_t pick_within_quota(struct mp_pager *pager, uint32_t unit, bool over)
 {
-    const struct candidates loose = { .scope_layer = MP_LAYER_ANY, .loose = true, .strict = true };
-    const struct candidates kept = {
+    const struct candidates surplus = { .scope_layer = MP_LAYER_ANY,
+                                        .surplus = true,
+                                        .strict = true };
+    const struct candidates retained = {
         .scope_layer = over ? mp_pager_layer_of(pager, unit) : greediest_layer(pager),
-        .loose = !over,
-        .kept = true,
+        .surplus = !over,
+        .retained = true,
         .strict = true,
     };
     uint32_t victim = MP_UNIT_NONE;
 
-    if (!over && pager->loose_going > 0)
-        victim = pick_victim(pager, unit, loose);
-    return victim != MP_UNIT_NONE ? victim : pick_victim(pager, unit, kept);
+    if (!over && pager->surplus_going > 0)
+        victim = pick_victim(pager, unit, surplus);
+    return victim != MP_UNIT_NONE ? victim : pick_victim(pager, unit, retained);
 }
 
 /* A demand's victim where its layer and quota have none: anything, and then also what is kept for a
@@ -271,7 +273,7 @@ static uint32_t pick_within_quota(struct mp_pager *pager, uint32_t unit, bool ov
 static uint32_t pick_beyond_quota(struct mp_pager *pager, uint32_t unit)
 {
     struct candidates all = {
-        .scope_layer = MP_LAYER_ANY, .loose = true, .kept = true, .strict = true
+        .scope_layer = MP_LAYER_ANY, .surplus = true, .retained = true, .strict = true
     };
     uint32_t victim = pick_victim(pager, unit, all);
 
@@ -340,38 +342,38 @@ uint64_t mp_pager_revisions(const struct mp_pager *pager)
     return pager->revisions;
 }
 
-uint32_t mp_pager_tops(const struct mp_pager *pager, uint32_t layer)
+uint32_t mp_pager_retained(const struct mp_pager *pager, uint32_t layer)
 {
     mp_assert(layer < pager->config.shape.layers);
-    return pager->tops[layer];
+    return pager->retained[layer];
 }
 
-void mp_pager_ask_tops(struct mp_pager *pager)
+void mp_pager_ask_retained(struct mp_pager *pager)
 {
     const struct mp_policies *set = mp_pager_policies(pager);
     const struct mp_shape *shape = &pager->config.shape;
 
-    if (pager->slices == 1 || pager->global || set->partition_ops->tops == NULL)
+    if (pager->slices == 1 || pager->global || set->partition_ops->retained == NULL)
         return;
-    set->partition_ops->tops(set->partition, shape, pager->revised);
+    set->partition_ops->retained(set->partition, shape, pager->revised);
     for (uint32_t l = 0; l < shape->layers; l++) {
         const bool sane = pager->revised[l] >= 1 && pager->revised[l] <= pager->slices;
 
-        pager->tops[l] = sane ? pager->revised[l] : pager->slices;
+        pager->retained[l] = sane ? pager->revised[l] : pager->slices;
         pager->config.counters->policy_strikes += !sane;
         pager->held[l] = 0;
     }
-    pager->has_loose = false;
+    pager->has_surplus = false;
     for (uint32_t l = 0; l < shape->layers; l++)
-        pager->has_loose |= pager->tops[l] < pager->slices;
-    pager->loose_going = 0;
-    memset(pager->spare, 0, pager->wholes);
+        pager->has_surplus |= pager->retained[l] < pager->slices;
+    pager->surplus_going = 0;
+    memset(pager->surplus, 0, pager->wholes);
     for (uint32_t u = 0; u < pager->units; u++) {
         const enum mp_res_state state = mp_space_state(pager->config.space, u);
 
-        if (mp_pager_is_loose(pager, u)) {
-            pager->spare[u / pager->slices] += pager->may_go[u];
-            pager->loose_going += pager->may_go[u];
+        if (mp_pager_is_surplus(pager, u)) {
+            pager->surplus[u / pager->slices] += pager->may_go[u];
+            pager->surplus_going += pager->may_go[u];
         } else {
             pager->held[mp_pager_layer_of(pager, u)] +=
                 state == MP_RES_FILLING || state == MP_RES_VALID;
@@ -405,7 +407,7 @@ bool mp_pager_make_partition(struct mp_pager *pager)
             pager->quota[l] = mp_equal_share(pager->slots, shape->layers, l);
         return true;
     }
-    mp_pager_ask_tops(pager);
+    mp_pager_ask_retained(pager);
     return true;
 }
 

@@ -37,7 +37,7 @@ static const char *const call_names[MP_CALL_COUNT] = {
     [MP_CALL_REVISE] = "partition.revise",
     [MP_CALL_PARTITION_PREDICTED] = "partition.predicted",
     [MP_CALL_PARTITION_ROUTED] = "partition.routed",
-    [MP_CALL_TOPS] = "partition.tops",
+    [MP_CALL_RETAINED] = "partition.tops",
 };
 
 const char *mp_call_name(enum mp_call call)
@@ -350,7 +350,7 @@ void mp_code_call(struct mp_code *code, struct mp_call_args *args)
     case MP_CALL_END: mp_code_u64(code, &args->now, UINT64_MAX); break;
     case MP_CALL_QUOTA:
     case MP_CALL_FIRST:
-    case MP_CALL_TOPS: code_shape(code, args); break;
+    case MP_CALL_RETAINED: code_shape(code, args); break;
     case MP_CALL_COUNT: break;
     }
 }

@@ -308,13 +308,13 @@ static void partition_routed(struct mp_policy *policy, uint32_t layer, uint32_t 
     log->inner.partition_ops->routed(log->inner.partition, layer, tokens, k, chosen);
 }
 
-static void tops(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *parts)
+static void retained(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *parts)
 {
     struct mp_decisions *log = log_of(policy);
-    struct mp_call_args args = partition_call(MP_CALL_TOPS, shape);
+    struct mp_call_args args = partition_call(MP_CALL_RETAINED, shape);
 
     put_call(log, &args);
-    log->inner.partition_ops->tops(log->inner.partition, shape, parts);
+    log->inner.partition_ops->retained(log->inner.partition, shape, parts);
     put_result(log, (struct mp_call_result){ .list = parts, .list_count = shape->layers });
 }
 
@@ -369,7 +369,7 @@ void mp_decisions_record(struct mp_decisions *log, struct mp_policies *policies)
     WRAP(partition, due, due);
     WRAP(partition, predicted, partition_predicted);
     WRAP(partition, routed, partition_routed);
-    WRAP(partition, tops, tops);
+    WRAP(partition, retained, retained);
 }
 
 /* Every option of the policy, as it is in force. */

@@ -98,8 +98,9 @@ static void call_partition(struct mp_log_replay *r, const struct mp_call_args *a
     if (args->call == MP_CALL_FIRST) {
         got->number = ops->first(r->set.partition, &r->shape, list);
         got->list_count = got->number <= first_max ? got->number : 0;
-    } else if (args->call == MP_CALL_QUOTA || args->call == MP_CALL_TOPS) {
-        (args->call == MP_CALL_QUOTA ? ops->quota : ops->tops)(r->set.partition, &r->shape, list);
+    } else if (args->call == MP_CALL_QUOTA || args->call == MP_CALL_RETAINED) {
+        (args->call == MP_CALL_QUOTA ? ops->quota : ops->retained)(r->set.partition, &r->shape,
+                                                                   list);
         got->list_count = layers;
     } else {
         memcpy(list, args->quota, layers * sizeof(list[0]));
@@ -172,7 +173,7 @@ static enum mp_policy_slot slot_of(const struct mp_log_replay *r, enum mp_call c
     case MP_CALL_PARTITION_ROUTED:
         *has_p = s->partition_ops->routed != NULL;
         return MP_SLOT_PARTITION;
-    case MP_CALL_TOPS: *has_p = s->partition_ops->tops != NULL; return MP_SLOT_PARTITION;
+    case MP_CALL_RETAINED: *has_p = s->partition_ops->retained != NULL; return MP_SLOT_PARTITION;
     case MP_CALL_INSERT:
     case MP_CALL_REMOVE:
     case MP_CALL_PICK:
@@ -201,7 +202,7 @@ static bool make_call(struct mp_log_replay *r, const struct mp_call_args *args,
     case MP_CALL_REPLACE: call_replace(r, args, got); return true;
     case MP_CALL_QUOTA:
     case MP_CALL_FIRST:
-    case MP_CALL_TOPS:
+    case MP_CALL_RETAINED:
     case MP_CALL_REVISE: call_partition(r, args, got); return true;
     default: notify_policy(r, args); return false;
     }

@@ -94,7 +94,7 @@ static void take_tables(struct mp_replay_run *run, struct mp_arena *arena)
     run->evictable = mp_arena_take(arena, units, 1);
     run->candidates = mp_arena_take(arena, units, 1);
     run->part = mp_arena_take(arena, units, 1);
-    run->tops = mp_arena_take(arena, layers, sizeof(uint32_t));
+    run->retained = mp_arena_take(arena, layers, sizeof(uint32_t));
     run->used = mp_arena_take(arena, layers, sizeof(uint32_t));
     run->needs = mp_arena_take(arena, experts, sizeof(run->needs[0]));
     run->scratch = mp_arena_take(arena, units, sizeof(uint32_t));

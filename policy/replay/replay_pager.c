@@ -70,10 +70,10 @@ static void load(struct mp_replay_run *run, const struct mp_replay_use *use,
         return;
     run->evictable[use->unit] = 0; /* not for itself, whatever room was made before */
     while (run->part[use->unit] < run->slices) {
-        const bool loose = mp_replay_next_is_loose(run, use->unit);
+        const bool surplus = mp_replay_next_is_surplus(run, use->unit);
 
-        if (loose ? !mp_replay_free_loose(run, use->unit)
-                  : mp_replay_is_full(run, scope) && !make_room(run, use->unit, scope, group))
+        if (surplus ? !mp_replay_free_surplus(run, use->unit)
+                    : mp_replay_is_full(run, scope) && !make_room(run, use->unit, scope, group))
             break;
         mp_replay_grow(run, use->unit);
     }
@@ -92,7 +92,7 @@ static void load_kept(struct mp_replay_run *run, uint32_t unit, struct mp_replay
     const uint32_t scope = mp_replay_scope(&run->set, unit);
     const uint8_t before = run->part[unit];
 
-    while (run->part[unit] < run->tops[layer] && !mp_replay_is_full(run, scope))
+    while (run->part[unit] < run->retained[layer] && !mp_replay_is_full(run, scope))
         mp_replay_grow(run, unit);
     run->evictable[unit] = run->part[unit] > 0;
     if (run->timed)
@@ -225,7 +225,7 @@ static void revise(struct mp_replay_run *run)
     if (sum > run->shape.slots)
         return;
     memcpy(run->slots, run->scratch, layers * sizeof(run->slots[0]));
-    mp_replay_ask_tops(run);
+    mp_replay_ask_retained(run);
     for (uint32_t l = 0; l < layers; l++) {
         while (run->used[l] > run->slots[l] * run->slices) {
             const uint32_t victim = pick(run, l * run->trace->experts, l);
@@ -323,7 +323,7 @@ static void replay_group(struct mp_replay_run *run, const struct mp_replay_group
 
 void mp_replay_pager(struct mp_replay_run *run, struct mp_replay_result *result)
 {
-    mp_replay_ask_tops(run);
+    mp_replay_ask_retained(run);
     if (run->policies.partition_ops->first != NULL)
         load_first(run, result);
     for (size_t g = 0; g < run->trace->group_count; g++)

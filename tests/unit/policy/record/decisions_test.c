@@ -245,11 +245,11 @@ static uint64_t play(struct mp_policies *set, unsigned steps)
                            .executors[TEST_DEVICE].fixed_ns = 2 };
     if (!set->partition_ops->global)
         set->partition_ops->quota(set->partition, &shape, play.quota);
-    if (set->partition_ops->tops != NULL) {
-        uint32_t tops[LAYERS];
+    if (set->partition_ops->retained != NULL) {
+        uint32_t retained[LAYERS];
 
-        set->partition_ops->tops(set->partition, &shape, tops);
-        add_list(&play, tops, LAYERS);
+        set->partition_ops->retained(set->partition, &shape, retained);
+        add_list(&play, retained, LAYERS);
     }
     if (set->partition_ops->first != NULL)
         add_list(&play, units, set->partition_ops->first(set->partition, &shape, units));
