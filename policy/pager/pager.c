@@ -140,10 +140,10 @@ static void close_layer(struct mp_pager *pager)
     for (uint32_t u = pager->layer * count; u < (pager->layer + 1) * count; u++) {
         const uint8_t flags = pager->flags[u];
 
-        /* What was kept for this layer has had its chance. What was guessed in vain stays marked
+        /* What was kept for this layer has had its chance. What was mispredicted stays marked
          * until it is used or evicted; what came for another reason has that reason still. */
         if ((flags & MP_PAGER_KEEP) && (flags & guess) == guess)
-            mp_pager_set_flags(pager, u, guess | MP_PAGER_VAIN);
+            mp_pager_set_flags(pager, u, guess | MP_PAGER_MISPREDICTED);
         else if (flags & (MP_PAGER_NEEDED | MP_PAGER_KEEP))
             mp_pager_set_flags(pager, u, flags & guess);
     }
@@ -230,12 +230,12 @@ static bool check_whole(struct mp_pager *pager, uint32_t whole, uint32_t *held, 
 bool mp_pager_check(struct mp_pager *pager)
 {
     const uint32_t experts = pager->config.shape.experts;
-    uint32_t kept = 0, vain = 0, filling = 0, surplus = 0;
+    uint32_t kept = 0, mispredicted = 0, filling = 0, surplus = 0;
 
     for (uint32_t l = 0; l < pager->config.shape.layers; l++) {
         uint32_t held = 0;
 
-        vain += pager->vain[l];
+        mispredicted += pager->mispredicted[l];
         for (uint32_t w = l * experts; w < (l + 1) * experts; w++) {
             if (!check_whole(pager, w, &held, &surplus))
                 return false;
@@ -243,11 +243,11 @@ bool mp_pager_check(struct mp_pager *pager)
         if (held != pager->held[l])
             return false;
     }
-    if (vain != pager->vain_count)
+    if (mispredicted != pager->mispredicted_count)
         return false;
     for (uint32_t u = 0; u < pager->units; u++) {
         kept += (pager->flags[u] & MP_PAGER_KEEP) != 0;
-        vain -= (pager->flags[u] & MP_PAGER_VAIN) != 0;
+        mispredicted -= (pager->flags[u] & MP_PAGER_MISPREDICTED) != 0;
         filling += mp_space_state(pager->config.space, u) == MP_RES_FILLING;
     }
     for (uint32_t i = 0; i < pager->ahead_count; i++) {
@@ -255,7 +255,7 @@ bool mp_pager_check(struct mp_pager *pager)
             (pager->flags[pager->ahead[i]] & MP_PAGER_NEEDED))
             return false;
     }
-    return kept == pager->kept_count && vain == 0 && surplus == pager->surplus_going &&
+    return kept == pager->kept_count && mispredicted == 0 && surplus == pager->surplus_going &&
            filling == pager->ahead_count + mp_pager_count_needs(pager, MP_NEED_LOADING) &&
            mp_space_check(pager->config.space);
 }
@@ -293,12 +293,12 @@ static void take_tables(struct mp_pager *pager, struct mp_arena *arena)
     pager->present = mp_arena_take(arena, wholes, 1);
     pager->going = mp_arena_take(arena, wholes, 1);
     pager->surplus = mp_arena_take(arena, wholes, 1);
-    pager->vain = mp_arena_take(arena, layers, sizeof(uint32_t));
+    pager->mispredicted = mp_arena_take(arena, layers, sizeof(uint32_t));
     pager->held = mp_arena_take(arena, layers, sizeof(uint32_t));
     pager->quota = mp_arena_take(arena, layers, sizeof(uint32_t));
     pager->retained = mp_arena_take(arena, layers, sizeof(uint32_t));
     pager->ahead = mp_arena_take(arena, units, sizeof(uint32_t));
-    pager->wishes = mp_arena_take(arena, units, sizeof(uint32_t));
+    pager->queued = mp_arena_take(arena, units, sizeof(uint32_t));
     pager->needs = mp_arena_take(arena, experts * pager->slices, sizeof(struct mp_pager_need));
     pager->wait_list = mp_arena_take(arena, units, sizeof(uint32_t));
     pager->revised = mp_arena_take(arena, layers, sizeof(uint32_t));

@@ -158,8 +158,9 @@ uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer);
  * no other victim, and the others are loaded and kept likewise: as soon as no need of the open
  * layer is left to be read, and only as many at a time as the disk reads until the next layer
  * begins, which is learned. When their layer begins and does not want them, those that have not
- * started are dropped. Loaded in vain, a unit is the first to leave. Never takes a slot from a unit
- * that is leased, needed by the open layer, or kept. Numbers out of range are skipped and counted.
+ * started are dropped. If the prediction was wrong, its unit is the first to leave. Never takes a
+ * slot from a unit that is leased, needed by the open layer, or kept. Numbers out of range are
+ * skipped and counted.
  *
  * With `deterministic` all are started at once.
  */

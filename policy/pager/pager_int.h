@@ -18,16 +18,16 @@
  *
  * Every unit has flags. NEEDED: the open layer has not finished with it. KEEP: predicted for a
  * layer that has not run. AHEAD: prefetched, nobody has used it yet (for the accounts only).
- * GUESSED: loaded because it was predicted. VAIN: the layer that it was guessed for has run without
- * it. A unit may be evicted when it is VALID, unleased and neither NEEDED nor KEEP; a demand that
- * finds no such unit may take one with KEEP, never one that is NEEDED. `may_go` is that rule as one
- * byte per unit, kept up to date on each change so that asking a policy costs no scan. Units with
- * VAIN go first, without a question, so that wrong guesses do not crowd out what the policy has
- * reasons to keep.
+ * GUESSED: loaded because it was predicted. MISPREDICTED: the layer that it was guessed for has run
+ * without it. A unit may be evicted when it is VALID, unleased and neither NEEDED nor KEEP; a
+ * demand that finds no such unit may take one with KEEP, never one that is NEEDED. `may_go` is that
+ * rule as one byte per unit, kept up to date on each change so that asking a policy costs no scan.
+ * Units with MISPREDICTED go first, without a question, so that wrong guesses do not crowd out what
+ * the policy has reasons to keep.
  *
- * What is predicted becomes a wish. It takes a slot, and somebody's place, only when nothing that
- * is needed now is being read and few enough reads ahead are on their way: `window` of them, which
- * follows what the disk gets done between the layers.
+ * What is predicted becomes a queued prefetch. It takes a slot, and somebody's place, only when
+ * nothing that is needed now is being read and few enough reads ahead are on their way: `window` of
+ * them, which follows what the disk gets done between the layers.
  *
  *     present[whole]   == slices of it that are FILLING or VALID
  *     held[layer]      == those of them, over the layer, that are not surplus
@@ -35,13 +35,13 @@
  *     surplus[whole]     == surplus slices of it with may_go; surplus_going == all of them
  *     FILLING          == units in ahead[] + needs that are LOADING        between calls
  *     kept_count       == units with KEEP
- *     vain[layer]      == units of it with VAIN; vain_count == all of them
+ *     mispredicted[layer]      == units of it with MISPREDICTED; mispredicted_count == all of them
  */
 enum {
     MP_PAGER_NEEDED = 1,
     MP_PAGER_KEEP = 2,
     MP_PAGER_AHEAD = 4,
-    MP_PAGER_VAIN = 8,
+    MP_PAGER_MISPREDICTED = 8,
     MP_PAGER_GUESSED = 16
 };
 
@@ -66,23 +66,23 @@ struct mp_pager_need {
 
 struct mp_pager {
     struct mp_pager_config config;
-    uint32_t units;     /* wholes * slices */
-    uint32_t wholes;    /* layers * experts */
-    uint32_t slices;    /* >= 1 */
-    uint32_t slots;     /* units that the device tier can hold */
-    void *block;        /* all arrays below */
-    uint8_t *may_go;    // (units): VALID, unleased, no protecting flag
-    uint8_t *flags;     // (units)
-    uint8_t *evictable; // (wholes)
-    uint8_t *fallback;  // (wholes): scratch for questions about less or more than `evictable`
-    uint8_t *present;   // (wholes)
-    uint8_t *going;     // (wholes)
-    uint8_t *surplus;   // (wholes)
-    uint32_t *vain;     // (layers)
-    uint32_t *held;     // (layers): units
-    uint32_t *quota;    // (layers): units; unused when global
-    uint32_t *retained; // (layers): slices of an expert that are kept
-    bool has_surplus;   /* in any layer */
+    uint32_t units;         /* wholes * slices */
+    uint32_t wholes;        /* layers * experts */
+    uint32_t slices;        /* >= 1 */
+    uint32_t slots;         /* units that the device tier can hold */
+    void *block;            /* all arrays below */
+    uint8_t *may_go;        // (units): VALID, unleased, no protecting flag
+    uint8_t *flags;         // (units)
+    uint8_t *evictable;     // (wholes)
+    uint8_t *fallback;      // (wholes): scratch for questions about less or more than `evictable`
+    uint8_t *present;       // (wholes)
+    uint8_t *going;         // (wholes)
+    uint8_t *surplus;       // (wholes)
+    uint32_t *mispredicted; // (layers)
+    uint32_t *held;         // (layers): units
+    uint32_t *quota;        // (layers): units; unused when global
+    uint32_t *retained;     // (layers): slices of an expert that are kept
+    bool has_surplus;       /* in any layer */
     uint32_t surplus_going;
     bool global;
     uint64_t now;     /* logical time: layers begun */
@@ -92,10 +92,10 @@ struct mp_pager {
     /* Reads in flight that no need waits for: prefetches, and loads of a layer that was aborted. */
     uint32_t *ahead; // (units)
     uint32_t ahead_count;
-    uint32_t kept_count, vain_count;
+    uint32_t kept_count, mispredicted_count;
 
-    uint32_t *wishes; // (units): predicted and cold, most urgent first
-    uint32_t wish_count;
+    uint32_t *queued; // (units): predicted and cold, most urgent first
+    uint32_t queued_count;
     uint32_t window; /* >= 1 */
     uint64_t revisions;
     bool yields; /* nothing is read ahead: the partition waits for an idle device */
@@ -135,7 +135,7 @@ void mp_pager_refresh(struct mp_pager *pager, uint32_t unit);
 void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags);
 
 /* The unit has left the device tier, or its read came to nothing. Flags but NEEDED are dropped; one
- * that still has AHEAD is accounted as prefetched in vain. */
+ * that still has AHEAD is accounted as prefetched and not used. */
 void mp_pager_note_removed(struct mp_pager *pager, uint32_t unit);
 
 /* A read that came to nothing: no bytes were moved, so none were wasted. */
@@ -163,13 +163,13 @@ bool mp_pager_forget_ahead(struct mp_pager *pager, uint32_t unit);
 /* Cancel the latest read in ahead[] of this size class that has not started. False: none. */
 bool mp_pager_cancel_ahead(struct mp_pager *pager, uint32_t class_index);
 
-/* Give up on all wishes and on all reads in ahead[] that have not started. */
+/* Give up on all queued prefetches and on all reads in ahead[] that have not started. */
 void mp_pager_drop_all(struct mp_pager *pager);
 
-/* Start what is wished for as far as that disturbs nobody. */
+/* Start what is queued as far as that disturbs nobody. */
 void mp_pager_pursue(struct mp_pager *pager);
 
-/* The open layer's needs are known: give up on what was wished for it, or is about to be read for
+/* The open layer's needs are known: give up on what is queued for it, or is about to be read for
  * it, and is not among them. `unfinished`: reads ahead that the layer found on their way, from
  * which is learned how many there is time for. */
 void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished);

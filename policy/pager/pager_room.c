@@ -37,9 +37,10 @@ void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags)
 
     if (change & MP_PAGER_KEEP)
         pager->kept_count += flags & MP_PAGER_KEEP ? 1 : (uint32_t)-1;
-    if (change & MP_PAGER_VAIN) {
-        pager->vain[mp_pager_layer_of(pager, unit)] += flags & MP_PAGER_VAIN ? 1 : (uint32_t)-1;
-        pager->vain_count += flags & MP_PAGER_VAIN ? 1 : (uint32_t)-1;
+    if (change & MP_PAGER_MISPREDICTED) {
+        pager->mispredicted[mp_pager_layer_of(pager, unit)] +=
+            flags & MP_PAGER_MISPREDICTED ? 1 : (uint32_t)-1;
+        pager->mispredicted_count += flags & MP_PAGER_MISPREDICTED ? 1 : (uint32_t)-1;
     }
     pager->flags[unit] = flags;
     mp_pager_refresh(pager, unit);
@@ -155,17 +156,17 @@ static uint32_t ask_victim(struct mp_pager *pager, const struct mp_evict_query *
     return whole;
 }
 
-/* A candidate that was prefetched in vain, or MP_UNIT_NONE. */
-static uint32_t find_vain(const struct mp_pager *pager, const struct candidates *c)
+/* A candidate that was mispredicted, or MP_UNIT_NONE. */
+static uint32_t find_mispredicted(const struct mp_pager *pager, const struct candidates *c)
 {
     const uint32_t units = pager->config.shape.experts * pager->slices;
     const bool any = c->scope_layer == MP_LAYER_ANY;
 
-    if (pager->vain_count == 0)
+    if (pager->mispredicted_count == 0)
         return MP_UNIT_NONE;
     for (uint32_t l = any ? 0 : c->scope_layer; l < pager->config.shape.layers; l++) {
-        for (uint32_t u = l * units; pager->vain[l] > 0 && u < (l + 1) * units; u++) {
-            if ((pager->flags[u] & MP_PAGER_VAIN) && is_candidate(pager, c, u))
+        for (uint32_t u = l * units; pager->mispredicted[l] > 0 && u < (l + 1) * units; u++) {
+            if ((pager->flags[u] & MP_PAGER_MISPREDICTED) && is_candidate(pager, c, u))
                 return u;
         }
         if (!any)
@@ -213,15 +214,15 @@ static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct ca
         .experts = pager->config.shape.experts,
         .evictable = all ? pager->evictable : pager->fallback,
     };
-    uint32_t whole, vain;
+    uint32_t whole, mispredicted;
 
     c.class_index = mp_space_unit_class(space, for_unit);
     c.one_class = one_class;
     if (!all)
         list_candidates(pager, &c);
-    vain = find_vain(pager, &c);
-    if (vain != MP_UNIT_NONE)
-        return vain;
+    mispredicted = find_mispredicted(pager, &c);
+    if (mispredicted != MP_UNIT_NONE)
+        return mispredicted;
     whole = ask_victim(pager, &query, !c.strict);
     return whole != MP_UNIT_NONE ? last_candidate(pager, &c, whole) : MP_UNIT_NONE;
 }

@@ -230,7 +230,7 @@ static unsigned char *map(uint64_t bytes)
 
     if (memory == MAP_FAILED)
         return NULL;
-    madvise(memory, bytes, MADV_HUGEPAGE); /* a wish */
+    madvise(memory, bytes, MADV_HUGEPAGE); /* a hint */
     memset(memory, 1, bytes);
     return memory;
 }

@@ -451,7 +451,7 @@ static void what_is_due_is_not_put_off_by_guesses(void)
             mp_pager_prefetch(w.pager, 0, ids + step, 1);
             CHECK_EQ(w.counters.prefetch_issued, 2);
             CHECK_EQ(world_finish(&w, 1, NULL, 0), MP_OK);
-            CHECK_EQ(w.counters.prefetch_issued, 3); /* what was wished for begins now */
+            CHECK_EQ(w.counters.prefetch_issued, 3); /* what was queued begins now */
         }
         CHECK_EQ(seen_idle, step == 2);
         CHECK_EQ(mp_pager_quota(w.pager, 0), step < 2 ? 4 : 6);

@@ -153,12 +153,12 @@ static void hand_out(struct world *w, uint32_t layer, const uint32_t *experts, u
 
 static void prefetch_at_random(struct world *w)
 {
-    uint32_t wish[3 * EXPERTS];
+    uint32_t predicted[3 * EXPERTS];
     const uint32_t count = random_below(3 * EXPERTS), target = random_below(LAYERS + 1);
 
     for (uint32_t i = 0; i < count; i++)
-        wish[i] = random_below(20) == 0 ? random_below(UINT32_MAX) : random_below(EXPERTS);
-    mp_pager_prefetch(w->pager, target, wish, count);
+        predicted[i] = random_below(20) == 0 ? random_below(UINT32_MAX) : random_below(EXPERTS);
+    mp_pager_prefetch(w->pager, target, predicted, count);
 }
 
 static void check_accounts(const struct world *w, uint64_t needs)

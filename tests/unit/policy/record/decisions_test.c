@@ -168,17 +168,17 @@ static void play_ahead(struct play *play, uint32_t layer, uint32_t tokens, const
     const struct mp_predict_facts facts = {
         layer, target, tokens, EXPERTS, TOP_K, play->chosen, source ? play->scores : NULL
     };
-    struct mp_prefetch_facts wish = { layer,
-                                      target,
-                                      tokens,
-                                      EXPERTS,
-                                      TOP_K,
-                                      play->guess,
-                                      play->resident + (size_t)target * EXPERTS,
-                                      random_below(4),
-                                      1,
-                                      &n->facts,
-                                      n->executors };
+    struct mp_prefetch_facts wanted = { layer,
+                                        target,
+                                        tokens,
+                                        EXPERTS,
+                                        TOP_K,
+                                        play->guess,
+                                        play->resident + (size_t)target * EXPERTS,
+                                        random_below(4),
+                                        1,
+                                        &n->facts,
+                                        n->executors };
     uint32_t list[EXPERTS], count;
 
     if (set->predict_ops->observe != NULL)
@@ -191,7 +191,7 @@ static void play_ahead(struct play *play, uint32_t layer, uint32_t tokens, const
     add(play, (uint64_t)(play->guess[0] * 1e6f));
     if (set->prefetch_ops->choose == NULL)
         return;
-    count = set->prefetch_ops->choose(set->prefetch, &wish, list);
+    count = set->prefetch_ops->choose(set->prefetch, &wanted, list);
     CHECK(count <= EXPERTS);
     add_list(play, list, count);
 }
