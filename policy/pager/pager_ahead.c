@@ -144,7 +144,7 @@ void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *e
         if (experts[i] < shape->experts)
             queue_prefetch(pager, layer * shape->experts + experts[i]);
         else
-            pager->config.counters->policy_strikes++;
+            pager->config.counters->invalid_decisions++;
         /* Decisions of a deterministic run must not depend on what has been read by now. */
         if (pager->config.deterministic)
             mp_pager_pursue(pager);

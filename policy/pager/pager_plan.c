@@ -38,14 +38,14 @@ void mp_pager_load_first(struct mp_pager *pager)
         return;
     count = ops->first(mp_pager_policies(pager)->partition, &pager->config.shape, pager->wait_list);
     if (count > pager->config.shape.slots) {
-        pager->config.counters->policy_strikes++;
+        pager->config.counters->invalid_decisions++;
         count = 0;
     }
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t whole = pager->wait_list[i];
 
         if (whole >= pager->wholes || !is_cold(pager, whole))
-            pager->config.counters->policy_strikes++;
+            pager->config.counters->invalid_decisions++;
         else
             load_whole(pager, whole, true);
     }
@@ -120,7 +120,7 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
                                     pager->config.shape.experts);
     pager->config.counters->decisions_ns += mp_clock_now_ns(pager->config.clock) - start_ns;
     if (count > pager->config.shape.experts) {
-        pager->config.counters->policy_strikes++;
+        pager->config.counters->invalid_decisions++;
         count = 0;
     }
     if (count > 0)
@@ -129,7 +129,7 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
         if (swap_is_sane(pager, &query, &pager->swaps[i]))
             pager->planned[pager->planned_count++] = pager->swaps[i];
         else
-            pager->config.counters->policy_strikes++;
+            pager->config.counters->invalid_decisions++;
     }
     mp_pager_carry_out_swaps(pager);
 }
@@ -193,7 +193,7 @@ void mp_pager_revise(struct mp_pager *pager)
     for (uint32_t l = 0; l < shape->layers; l++)
         sum += pager->revised[l];
     if (sum > shape->slots) {
-        pager->config.counters->policy_strikes++;
+        pager->config.counters->invalid_decisions++;
         return;
     }
     pager->revisions++;

@@ -150,7 +150,7 @@ static uint32_t ask_victim(struct mp_pager *pager, const struct mp_evict_query *
 
     if (bad || (must && whole == MP_UNIT_NONE)) {
         whole = first_allowed(pager, query);
-        pager->config.counters->policy_strikes += bad || whole != MP_UNIT_NONE;
+        pager->config.counters->invalid_decisions += bad || whole != MP_UNIT_NONE;
     }
     pager->config.counters->decisions_ns += mp_clock_now_ns(pager->config.clock) - start_ns;
     return whole;
@@ -361,7 +361,7 @@ void mp_pager_ask_retained(struct mp_pager *pager)
         const bool sane = pager->revised[l] >= 1 && pager->revised[l] <= pager->slices;
 
         pager->retained[l] = sane ? pager->revised[l] : pager->slices;
-        pager->config.counters->policy_strikes += !sane;
+        pager->config.counters->invalid_decisions += !sane;
         pager->held[l] = 0;
     }
     pager->has_surplus = false;

@@ -102,7 +102,7 @@ static uint32_t settle_executor(struct mp_step *step, uint32_t layer, uint32_t i
     const struct mp_step_executor *executor;
 
     if (named >= step->costs.executor_count) {
-        step->config.counters->policy_strikes++;
+        step->config.counters->invalid_decisions++;
         return MP_EXECUTOR_HOME;
     }
     executor = &step->config.executors[named];
@@ -198,7 +198,7 @@ static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t 
     };
     count = set->prefetch_ops->choose(set->prefetch, &facts, step->wanted);
     if (count > shape->experts) {
-        step->config.counters->policy_strikes++;
+        step->config.counters->invalid_decisions++;
         count = 0;
     }
     step->config.counters->decisions_ns += mp_step_now_ns(step) - start_ns;

@@ -221,7 +221,7 @@ static void check_bits(const char *dir, const float *want, const char *kernels)
                 fprintf(stderr, "%s, budget %u, profile %s\n", dir, i, profiles[p]);
             CHECK(memcmp(got, all, bytes) == 0);
             CHECK(counters.resident_peak_bytes <= options.budget_bytes);
-            CHECK_EQ(counters.policy_strikes, 0);
+            CHECK_EQ(counters.invalid_decisions, 0);
             partial += counters.partial_hits;
             prefetched += counters.prefetch_used;
             free(got);

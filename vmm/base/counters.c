@@ -43,5 +43,6 @@ void mp_counters_json(const struct mp_counters *counters, struct mp_json_out *js
 #define X(name, text) mp_json_put_u64(json, #name, counters->name);
     MP_COUNTERS(X, X)
 #undef X
+    mp_json_put_u64(json, "policy_strikes", counters->invalid_decisions); /* the former name */
     mp_json_object_end(json);
 }

@@ -35,7 +35,7 @@
     COUNTER(read_errors, "reads given up")                                                       \
     COUNTER(decisions_ns, "time spent inside policies")                                          \
     COUNTER(layers_ns, "time of MoE layers, from the router's scores to the sum")                \
-    COUNTER(policy_strikes, "invalid decisions of policies, out of range and replaced")          \
+    COUNTER(invalid_decisions, "invalid decisions of policies, out of range and replaced")       \
     COUNTER(route_choices, "choices made by a routing that may differ from the model's own")     \
     COUNTER(route_substituted, "those of them that the model would not have made")               \
     GAUGE(resident_bytes, "bytes of units in the device tier now")                               \
@@ -61,7 +61,7 @@ void mp_counters_merge(struct mp_counters *to, const struct mp_counters *from);
 struct mp_counters mp_counters_since(const struct mp_counters *now,
                                      const struct mp_counters *before);
 
-/* One object with all entries by name. */
+/* One object with all entries by name, and invalid_decisions also by its former name. */
 void mp_counters_json(const struct mp_counters *counters, struct mp_json_out *json,
                       const char *key);
 

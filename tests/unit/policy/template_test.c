@@ -69,7 +69,7 @@ static void runs_in_a_pager(void)
         for (uint32_t l = 0; l < 2; l++)
             world_run(&w, l, round % 2 ? a : b, 3);
     }
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     CHECK_EQ(w.counters.hits + w.counters.misses, 60);
     CHECK(w.counters.hits > 0);
     mp_pager_destroy(w.pager);

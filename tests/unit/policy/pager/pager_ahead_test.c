@@ -487,7 +487,7 @@ static void what_is_predicted_is_kept_while_others_can_go(void)
     world_run(&w, 0, ids, 8); /* needs all slots: now it goes */
     CHECK(!world_is_resident(&w, 1, 0));
     CHECK_EQ(w.counters.prefetch_issued, 0);
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     world_close(&w);
 }
 

@@ -206,7 +206,7 @@ static void beginnings_stay_and_ends_come_and_go(void)
     CHECK(mp_pager_check(w.pager));
     plan_retained[0] = 5; /* no such part */
     world_run(&w, 1, ids, 1);
-    CHECK_EQ(w.counters.policy_strikes, 1);
+    CHECK_EQ(w.counters.invalid_decisions, 1);
     CHECK_EQ(mp_pager_retained(w.pager, 0), 4);
     world_run(&w, 0, ids, 4);
     world_close(&w);

@@ -203,10 +203,10 @@ static void run_layers(struct world *w, unsigned layers)
     fprintf(stderr,
             "    %" PRIu64 " needs, %" PRIu64 " hits, %" PRIu64 " loads, %" PRIu64
             " prefetches (%" PRIu64 " used, %" PRIu64 " canceled), %" PRIu64 " aborts, %" PRIu64
-            " busy, %" PRIu64 " strikes\n",
+            " busy, %" PRIu64 " invalid decisions\n",
             totals.needs, w->counters.hits, w->counters.loads, w->counters.prefetch_issued,
             w->counters.prefetch_used, w->counters.prefetch_canceled, totals.aborts, totals.busy,
-            w->counters.policy_strikes);
+            w->counters.invalid_decisions);
     CHECK(totals.aborts > 0 && totals.busy > 0 && w->counters.misses > 0);
 }
 
@@ -295,7 +295,7 @@ static void malicious_sets(unsigned layers)
             run_layers(&w, layers);
             for (uint32_t u = 0; u < UNITS; u++)
                 CHECK_EQ(known_resident[u], anything_is_there(&w, u));
-            CHECK(w.counters.policy_strikes > 0);
+            CHECK(w.counters.invalid_decisions > 0);
             w.policies.evict_ops = &mp_evict_random;
             world_close(&w);
         }

@@ -236,7 +236,7 @@ static void two_slots_suffice_for_every_evict_policy(void)
         }
         CHECK_EQ(w.counters.hits + w.counters.misses, 72);
         CHECK(w.counters.resident_peak_bytes <= 2 * UB);
-        CHECK_EQ(w.counters.policy_strikes, 0);
+        CHECK_EQ(w.counters.invalid_decisions, 0);
         world_close(&w);
     }
 }
@@ -269,7 +269,7 @@ static void size_classes_do_not_hold_each_other_up(void)
             }
         }
         CHECK_EQ(w.counters.hits + w.counters.misses, 4 + 144);
-        CHECK_EQ(w.counters.policy_strikes, 0);
+        CHECK_EQ(w.counters.invalid_decisions, 0);
         world_close(&w);
     }
 }
@@ -369,12 +369,12 @@ static void a_policy_that_keeps_everything_stalls_no_demand(void)
     ops.pick = pick_nobody;
     w.policies.evict_ops = &ops;
     world_run(&w, 0, ids, 8);
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     mp_pager_prefetch(w.pager, 1, ids, 2); /* it may refuse these */
     CHECK_EQ(w.counters.prefetch_issued, 0);
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     world_run(&w, 1, ids, 5);
-    CHECK_EQ(w.counters.policy_strikes, 5);
+    CHECK_EQ(w.counters.invalid_decisions, 5);
     world_close(&w);
 }
 
@@ -433,7 +433,7 @@ static void misuse_is_refused(void)
     CHECK_EQ(mp_pager_begin(w.pager, 0, NULL, 0), MP_OK);
     CHECK_EQ(mp_pager_begin(w.pager, 1, fine, 1), MP_ERR_INVALID); /* one is open */
     mp_pager_prefetch(w.pager, 1, wild, 3);
-    CHECK_EQ(w.counters.policy_strikes, 2);
+    CHECK_EQ(w.counters.invalid_decisions, 2);
     CHECK_EQ(w.counters.prefetch_issued, 1);
     CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
     CHECK_EQ(ready.need, MP_NEED_NONE);
