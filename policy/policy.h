@@ -11,8 +11,8 @@
 /*
  * A policy decides; it never acts.
  *
- * There are seven decision points (slots). Each has an ops table below; each implementation is one
- * const table at the end of one file. The pager and the step (policy/pager/pager.h,
+ * There are seven kinds, one per decision point. Each has an ops table below; each implementation
+ * is one const table at the end of one file. The pager and the step (policy/pager/pager.h,
  * policy/pager/step.h) call them with facts and carry the results out. Hence a policy
  *   - includes nothing from vmm/ except base/, and never calls a device;
  *   - allocates only in create();
@@ -27,7 +27,7 @@
  * is chosen to leave gives its last slices first, as many as are wanted; only a unit with all its
  * slices counts as resident in the facts; slots, times and bytes are those of whole units.
  *
- * Slots marked optional may be NULL, meaning "not interested". All others are required;
+ * Functions marked optional may be NULL, meaning "not interested". All others are required;
  * mp_policy_check() says what is missing. policy/template.c is a compiled skeleton.
  */
 #define MP_POLICY_ABI 4u
@@ -422,8 +422,8 @@ struct mp_partition_ops {
 
 /* ---- the lists, and a chosen set ---- */
 
-/* X(slot, SLOT): everything that is the same for all seven. */
-#define MP_POLICY_SLOT_MAP(X) \
+/* X(kind, KIND): everything that is the same for all seven. */
+#define MP_POLICY_KIND_MAP(X) \
     X(route, ROUTE)           \
     X(assign, ASSIGN)         \
     X(predict, PREDICT)       \
@@ -432,27 +432,27 @@ struct mp_partition_ops {
     X(evict, EVICT)           \
     X(partition, PARTITION)
 
-enum mp_policy_slot {
-#define X(slot, SLOT) MP_SLOT_##SLOT,
-    MP_POLICY_SLOT_MAP(X)
+enum mp_policy_kind {
+#define X(kind, KIND) MP_POLICY_##KIND,
+    MP_POLICY_KIND_MAP(X)
 #undef X
-        MP_SLOT_COUNT
+        MP_POLICY_KIND_COUNT
 };
 
-const char *mp_policy_slot_name(enum mp_policy_slot slot);
+const char *mp_policy_kind_name(enum mp_policy_kind kind);
 
-/* The built-in tables of a slot: entry i, NULL past the end. Every ops table begins with its info.
+/* The built-in tables of a kind: entry i, NULL past the end. Every ops table begins with its info.
  */
-const struct mp_policy_info *mp_policy_builtin(enum mp_policy_slot slot, size_t i);
+const struct mp_policy_info *mp_policy_builtin(enum mp_policy_kind kind, size_t i);
 
 /* NULL if there is no such policy, or no name. */
-const struct mp_policy_info *mp_policy_find(enum mp_policy_slot slot, const char *name);
+const struct mp_policy_info *mp_policy_find(enum mp_policy_kind kind, const char *name);
 
 #define MP_POLICY_NAME_MAX 32
 
 /* Complete, right ABI, sane name? MP_ERR_INVALID with the missing function's name; another ABI is
  * MP_ERR_UNSUPPORTED. */
-enum mp_status mp_policy_check(enum mp_policy_slot slot,
+enum mp_status mp_policy_check(enum mp_policy_kind kind,
                                const struct mp_policy_info *info) MP_MUST_CHECK;
 
 #define MP_POLICY_PREFIX_BYTES 64
@@ -464,20 +464,20 @@ void mp_policy_prefix(const struct mp_policy_info *info, char out[MP_POLICY_PREF
 struct mp_profile {
     const char *name;
     const char *summary;
-    const char *policy[MP_SLOT_COUNT];
+    const char *policy[MP_POLICY_KIND_COUNT];
 };
 
 /* NULL-name-terminated. The first one is the default. */
 extern const struct mp_profile mp_profiles[];
 
 /*
- * Read MOEPAGER_PROFILE and MOEPAGER_<SLOT>, or what the command line put in their place: `names`
- * has the profile's name (NULL: default) and per slot a name that overrides it (NULL: none).
+ * Read MOEPAGER_PROFILE and MOEPAGER_<KIND>, or what the command line put in their place: `names`
+ * has the profile's name (NULL: default) and per kind a name that overrides it (NULL: none).
  * MP_ERR_CONFIG E_POLICY: unknown name, with the list of known ones.
  */
 struct mp_policy_names {
     const char *profile;
-    const char *policy[MP_SLOT_COUNT];
+    const char *policy[MP_POLICY_KIND_COUNT];
 };
 enum mp_status mp_policy_resolve(const struct mp_policy_names *names,
                                  struct mp_profile *chosen_p) MP_MUST_CHECK;
@@ -485,12 +485,12 @@ enum mp_status mp_policy_resolve(const struct mp_policy_names *names,
 /* Does one of them ask what work costs? */
 bool mp_policies_want_costs(const struct mp_profile *chosen);
 
-/* One instance per slot. */
+/* One instance per kind. */
 struct mp_policies {
-#define X(slot, SLOT)                         \
-    const struct mp_##slot##_ops *slot##_ops; \
-    struct mp_policy *slot;
-    MP_POLICY_SLOT_MAP(X)
+#define X(kind, KIND)                         \
+    const struct mp_##kind##_ops *kind##_ops; \
+    struct mp_policy *kind;
+    MP_POLICY_KIND_MAP(X)
 #undef X
 };
 

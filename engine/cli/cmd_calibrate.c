@@ -97,7 +97,7 @@ static enum mp_status open_session(struct calibrate *c)
 
 /* The model's own routing, whatever the settings name: what is learned is about the model. */
 static enum mp_status run_text(struct calibrate *c, const char *predictor,
-                               const struct mp_watch *watch)
+                               const struct mp_observer *observer)
 {
     struct mp_profile policies = c->session.engine_config.policies;
     struct mp_text_run run = {
@@ -109,10 +109,10 @@ static enum mp_status run_text(struct calibrate *c, const char *predictor,
     };
     enum mp_status status;
 
-    policies.policy[MP_SLOT_ROUTE] = "exact";
-    policies.policy[MP_SLOT_PREDICT] = predictor;
-    policies.policy[MP_SLOT_PREFETCH] = c->args->evaluate ? "top" : "none";
-    status = mp_session_renew(&c->session, &policies, watch);
+    policies.policy[MP_POLICY_ROUTE] = "exact";
+    policies.policy[MP_POLICY_PREDICT] = predictor;
+    policies.policy[MP_POLICY_PREFETCH] = c->args->evaluate ? "top" : "none";
+    status = mp_session_renew(&c->session, &policies, observer);
     if (status != MP_OK)
         return status;
     run.engine = c->session.engine;
@@ -164,7 +164,7 @@ static enum mp_status calibrate_trace(struct calibrate *c)
 
 static enum mp_status calibrate(struct calibrate *c)
 {
-    const struct mp_watch watch = { .ctx = c, .layer = on_layer };
+    const struct mp_observer observer = { .ctx = c, .layer = on_layer };
     enum mp_status status = mp_calibration_create(&c->id, &c->data);
 
     if (status == MP_OK)
@@ -172,7 +172,7 @@ static enum mp_status calibrate(struct calibrate *c)
     if (status == MP_OK && c->args->features)
         status = mp_features_open(c->features_path, &c->id, c->ids.count, STREAMS, &c->features);
     if (status == MP_OK)
-        status = run_text(c, "none", &watch);
+        status = run_text(c, "none", &observer);
     if (status != MP_OK)
         return status;
     mp_calibrator_finish(c->calibrator, c->data, &c->summary);
@@ -195,13 +195,13 @@ static enum mp_status evaluate(struct calibrate *c)
     c->results = calloc(PREDICTORS_MAX * (size_t)c->id.layers, sizeof(*c->results));
     if (status == MP_OK && c->results == NULL)
         status = mp_fail_no_memory("the results", PREDICTORS_MAX * c->id.layers);
-    for (size_t i = 0; status == MP_OK && (info = mp_policy_builtin(MP_SLOT_PREDICT, i)) != NULL;
+    for (size_t i = 0; status == MP_OK && (info = mp_policy_builtin(MP_POLICY_PREDICT, i)) != NULL;
          i++) {
         if (((const struct mp_predict_ops *)info)->predict == NULL ||
             c->predictor_count == PREDICTORS_MAX)
             continue;
         mp_evaluator_reset(c->evaluator);
-        status = run_text(c, info->name, mp_evaluator_watch(c->evaluator));
+        status = run_text(c, info->name, mp_evaluator_observer(c->evaluator));
         for (uint32_t l = 0; l < c->id.layers; l++)
             mp_evaluator_result(c->evaluator, l,
                                 &c->results[c->predictor_count * (size_t)c->id.layers + l]);

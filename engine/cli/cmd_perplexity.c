@@ -115,8 +115,8 @@ static enum mp_status check_swept(const struct perplexity *p)
                 (strcmp(group->prefix, "MOEPAGER_") != 0 || strcmp(opt->name, "PROFILE") == 0);
     char quoted[MP_QUOTE_BYTES];
 
-    for (unsigned slot = 0; opt != NULL && slot < MP_SLOT_COUNT; slot++)
-        fits = fits || strcasecmp(opt->name, mp_policy_slot_name(slot)) == 0;
+    for (unsigned kind = 0; opt != NULL && kind < MP_POLICY_KIND_COUNT; kind++)
+        fits = fits || strcasecmp(opt->name, mp_policy_kind_name(kind)) == 0;
     if (!fits)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "--sweep: '%s' is not a setting of a policy, nor the choice of one",
@@ -231,7 +231,7 @@ static void print_text(const struct perplexity *p)
     printf("%zu tokens in windows of %llu, %u at once; routing %s, eviction %s, experts in RAM: "
            "%.0f %%\n",
            p->ids.count, (unsigned long long)p->args->window, at_once(p),
-           policies->policy[MP_SLOT_ROUTE], policies->policy[MP_SLOT_EVICT],
+           policies->policy[MP_POLICY_ROUTE], policies->policy[MP_POLICY_EVICT],
            100.0 * (double)p->session.memory.budget_bytes / (double)p->session.memory.expert_bytes);
     printf("%-16s %12s %12s %12s %10s\n", p->name, "perplexity", "nats/token", "substituted",
            "hit rate");
@@ -255,7 +255,7 @@ static void print_json(const struct perplexity *p)
     mp_json_put_u64(&json, "window", p->args->window);
     mp_json_put_u64(&json, "batch", at_once(p));
     mp_json_put_u64(&json, "budget_bytes", p->session.memory.budget_bytes);
-    mp_json_put_string(&json, "route", p->session.engine_config.policies.policy[MP_SLOT_ROUTE]);
+    mp_json_put_string(&json, "route", p->session.engine_config.policies.policy[MP_POLICY_ROUTE]);
     mp_json_put_string(&json, "setting", p->values != NULL ? p->name : NULL);
     mp_json_array_begin(&json, "rows");
     for (uint32_t i = 0; i < p->row_count; i++) {

@@ -81,9 +81,9 @@ static void put_json(struct mp_json_out *json, const struct mp_profile *profile,
 {
     mp_json_object_begin(json, NULL);
     mp_json_put_string(json, "profile", profile->name);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        mp_json_put_string(json, mp_policy_slot_name((enum mp_policy_slot)slot),
-                           profile->policy[slot]);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        mp_json_put_string(json, mp_policy_kind_name((enum mp_policy_kind)kind),
+                           profile->policy[kind]);
     mp_json_put_u64(json, "batch", batch);
     mp_json_put_u64(json, "budget_bytes", r->budget_bytes);
     mp_json_put_u64(json, "slots", r->slots);
@@ -201,8 +201,8 @@ static enum mp_status resolve(const struct simulate *s, const char *name,
     const struct mp_run_settings *run = &s->settings->run;
     struct mp_policy_names names = { .profile = name };
 
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        names.policy[slot] = run->policy[slot][0] != '\0' ? run->policy[slot] : NULL;
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        names.policy[kind] = run->policy[kind][0] != '\0' ? run->policy[kind] : NULL;
     return mp_policy_resolve(&names, profile);
 }
 

@@ -47,7 +47,7 @@ struct mp_layer_seen {
 };
 
 /* For those who learn from a run. Either may be NULL; both are called on the engine's thread. */
-struct mp_watch {
+struct mp_observer {
     void *ctx;
     void (*layer)(void *ctx, const struct mp_layer_seen *seen);
     /* The predict policy's scores(tokens, experts) of `target`, while `layer` is in work. */
@@ -99,7 +99,7 @@ struct mp_engine_config {
                    const float *weights);
     void *routed_ctx;
 
-    const struct mp_watch *watch; /* or NULL */
+    const struct mp_observer *observer; /* or NULL */
 
     /* Routing in place of the model's own (engine/forward/route_from.h), or NULL. Outlives the
      * engine. */

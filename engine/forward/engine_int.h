@@ -183,9 +183,9 @@ void mp_engine_scores_llapor(struct mp_engine *engine, uint32_t moe_layer, float
 /* MP_ERR_CANCELED if the caller of mp_forward() has asked for that. */
 enum mp_status mp_engine_check_cancel(const struct mp_engine *engine) MP_MUST_CHECK;
 
-/* Notify config.watch; state.xn and state.rank are those of the layer. */
-void mp_engine_watch_layer(struct mp_engine *engine, uint32_t moe_layer, const uint32_t *experts,
-                           const float *weights);
+/* Notify config.observer; state.xn and state.rank are those of the layer. */
+void mp_engine_notify_observer(struct mp_engine *engine, uint32_t moe_layer,
+                               const uint32_t *experts, const float *weights);
 
 extern const struct mp_step_ops mp_engine_step_ops;
 /* struct mp_step_executor's begin() on the CPU; ctx is an engine. */

@@ -240,10 +240,10 @@ static void combine_token(void *ctx, uint64_t t, unsigned thread)
     job->engine->config.kernels->axpy(s->x + t * H, out, 1.0f, H);
 }
 
-void mp_engine_watch_layer(struct mp_engine *engine, uint32_t moe_layer, const uint32_t *experts,
-                           const float *weights)
+void mp_engine_notify_observer(struct mp_engine *engine, uint32_t moe_layer,
+                               const uint32_t *experts, const float *weights)
 {
-    const struct mp_watch *watch = engine->config.watch;
+    const struct mp_observer *observer = engine->config.observer;
     const struct mp_layer_seen seen = {
         .layer = moe_layer,
         .batch = engine->batch,
@@ -254,8 +254,8 @@ void mp_engine_watch_layer(struct mp_engine *engine, uint32_t moe_layer, const u
         .results = engine->state.rank,
     };
 
-    if (watch != NULL && watch->layer != NULL)
-        watch->layer(watch->ctx, &seen);
+    if (observer != NULL && observer->layer != NULL)
+        observer->layer(observer->ctx, &seen);
 }
 
 static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *experts,
@@ -263,7 +263,7 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
 {
     struct combine_job job = { .engine = ctx, .weights = weights };
 
-    mp_engine_watch_layer(ctx, moe_layer, experts, weights);
+    mp_engine_notify_observer(ctx, moe_layer, experts, weights);
     mp_engine_each_token(job.engine, combine_token, &job, job.engine->tokens);
     mp_engine_note_sum(ctx);
     return MP_OK;
@@ -283,10 +283,10 @@ static void op_routed(void *ctx, uint32_t moe_layer, uint32_t tokens, uint32_t k
 static void op_predicted(void *ctx, uint32_t moe_layer, uint32_t target_layer, uint32_t tokens,
                          const float *scores)
 {
-    const struct mp_watch *watch = ((struct mp_engine *)ctx)->config.watch;
+    const struct mp_observer *observer = ((struct mp_engine *)ctx)->config.observer;
 
-    if (watch != NULL && watch->predicted != NULL)
-        watch->predicted(watch->ctx, moe_layer, target_layer, tokens, scores);
+    if (observer != NULL && observer->predicted != NULL)
+        observer->predicted(observer->ctx, moe_layer, target_layer, tokens, scores);
 }
 
 const struct mp_step_ops mp_engine_step_ops = {

@@ -57,7 +57,7 @@ static bool reads_host(struct mp_backend *backend)
 /* Which experts an exclusive host tier holds at a moment follows from the timing of copies. */
 static enum mp_status check_residency(const struct mp_engine_config *c)
 {
-    const char *assign = c->policies.policy[MP_SLOT_ASSIGN];
+    const char *assign = c->policies.policy[MP_POLICY_ASSIGN];
 
     if (!c->deterministic || c->host_residency != MP_HOST_EXCLUSIVE || !strcmp(assign, "gpu-only"))
         return MP_OK;

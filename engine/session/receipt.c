@@ -84,7 +84,7 @@ enum mp_status mp_receipt_compare(struct mp_receipt *receipt, struct mp_session 
     struct mp_profile policies = session->engine_config.policies;
     enum mp_status status;
 
-    policies.policy[MP_SLOT_ROUTE] = "exact";
+    policies.policy[MP_POLICY_ROUTE] = "exact";
     status = mp_session_renew(session, &policies, NULL);
     for (uint32_t s = 0; s < receipt->count && status == MP_OK; s++) {
         const struct mp_generate_config config = {

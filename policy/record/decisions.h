@@ -44,9 +44,9 @@ enum mp_status mp_decisions_close(struct mp_decisions *log) MP_MUST_CHECK;
 void mp_decisions_destroy(struct mp_decisions *log);
 
 struct mp_decisions_report {
-    char policy[MP_SLOT_COUNT][MP_POLICY_NAME_MAX + 1];
-    uint64_t calls, results;          /* made again */
-    uint64_t calls_of[MP_SLOT_COUNT]; /* calls of each */
+    char policy[MP_POLICY_KIND_COUNT][MP_POLICY_NAME_MAX + 1];
+    uint64_t calls, results;                 /* made again */
+    uint64_t calls_of[MP_POLICY_KIND_COUNT]; /* calls of each */
 };
 
 /* Does the file begin as a decision log of any version does? False also if it cannot be read. */

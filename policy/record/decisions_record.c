@@ -23,9 +23,9 @@ struct mp_decisions {
     bool open;
     uint64_t calls;
     struct mp_policies inner;
-    struct recorder recorders[MP_SLOT_COUNT];
-#define X(slot, SLOT) struct mp_##slot##_ops slot##_ops;
-    MP_POLICY_SLOT_MAP(X)
+    struct recorder recorders[MP_POLICY_KIND_COUNT];
+#define X(kind, KIND) struct mp_##kind##_ops kind##_ops;
+    MP_POLICY_KIND_MAP(X)
 #undef X
 };
 
@@ -318,34 +318,34 @@ static void retained(struct mp_policy *policy, const struct mp_shape *shape, uin
     put_result(log, (struct mp_call_result){ .list = parts, .list_count = shape->layers });
 }
 
-#define X(slot, SLOT)                                       \
-    static void slot##_destroy(struct mp_policy *policy)    \
+#define X(kind, KIND)                                       \
+    static void kind##_destroy(struct mp_policy *policy)    \
     {                                                       \
         struct mp_policies *inner = &log_of(policy)->inner; \
                                                             \
-        inner->slot##_ops->destroy(inner->slot);            \
-        inner->slot = NULL;                                 \
+        inner->kind##_ops->destroy(inner->kind);            \
+        inner->kind = NULL;                                 \
     }
-MP_POLICY_SLOT_MAP(X)
+MP_POLICY_KIND_MAP(X)
 #undef X
 
 /* Only what a policy has is put in between: what it lacks means something. */
-#define WRAP(slot, member, function)           \
+#define WRAP(kind, member, function)           \
     do {                                       \
-        if (log->slot##_ops.member)            \
-            log->slot##_ops.member = function; \
+        if (log->kind##_ops.member)            \
+            log->kind##_ops.member = function; \
     } while (0)
 
 void mp_decisions_record(struct mp_decisions *log, struct mp_policies *policies)
 {
     log->inner = *policies;
-#define X(slot_, SLOT)                                                                     \
-    log->slot_##_ops = *policies->slot_##_ops;                                             \
-    log->slot_##_ops.destroy = slot_##_destroy;                                            \
-    log->recorders[MP_SLOT_##SLOT] = (struct recorder){ { &log->slot_##_ops.info }, log }; \
-    policies->slot_##_ops = &log->slot_##_ops;                                             \
-    policies->slot_ = &log->recorders[MP_SLOT_##SLOT].super;
-    MP_POLICY_SLOT_MAP(X)
+#define X(kind_, KIND)                                                                       \
+    log->kind_##_ops = *policies->kind_##_ops;                                               \
+    log->kind_##_ops.destroy = kind_##_destroy;                                              \
+    log->recorders[MP_POLICY_##KIND] = (struct recorder){ { &log->kind_##_ops.info }, log }; \
+    policies->kind_##_ops = &log->kind_##_ops;                                               \
+    policies->kind_ = &log->recorders[MP_POLICY_##KIND].super;
+    MP_POLICY_KIND_MAP(X)
 #undef X
     WRAP(route, route, route);
     WRAP(assign, assign, assign);
@@ -402,10 +402,10 @@ static void put_header(struct mp_decisions *log, const struct mp_profile *chosen
             MP_POLICY_ABI, shape->layers, shape->experts, shape->top_k, shape->tokens_max,
             shape->slots, shape->unit_bytes, shape->seed, shape->slices, shape->costs != NULL,
             shape->calibration != NULL);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
-        const struct mp_policy_info *info = mp_policy_find(slot, chosen->policy[slot]);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
+        const struct mp_policy_info *info = mp_policy_find(kind, chosen->policy[kind]);
 
-        fprintf(file, "%s %s\n", mp_policy_slot_name(slot), chosen->policy[slot]);
+        fprintf(file, "%s %s\n", mp_policy_kind_name(kind), chosen->policy[kind]);
         if (info != NULL)
             put_options(file, info, groups);
     }

@@ -142,45 +142,47 @@ static void notify_policy(struct mp_log_replay *r, const struct mp_call_args *ar
     }
 }
 
-/* The slot of a call, and whether its policy has the function. */
-static enum mp_policy_slot slot_of(const struct mp_log_replay *r, enum mp_call call, bool *has_p)
+/* The kind of a call, and whether its policy has the function. */
+static enum mp_policy_kind kind_of(const struct mp_log_replay *r, enum mp_call call, bool *has_p)
 {
     const struct mp_policies *s = &r->set;
 
     *has_p = true;
     switch (call) {
-    case MP_CALL_ROUTE: return MP_SLOT_ROUTE;
-    case MP_CALL_ASSIGN: return MP_SLOT_ASSIGN;
-    case MP_CALL_PREDICT_OBSERVE: *has_p = s->predict_ops->observe != NULL; return MP_SLOT_PREDICT;
-    case MP_CALL_PREDICT: *has_p = s->predict_ops->predict != NULL; return MP_SLOT_PREDICT;
+    case MP_CALL_ROUTE: return MP_POLICY_ROUTE;
+    case MP_CALL_ASSIGN: return MP_POLICY_ASSIGN;
+    case MP_CALL_PREDICT_OBSERVE:
+        *has_p = s->predict_ops->observe != NULL;
+        return MP_POLICY_PREDICT;
+    case MP_CALL_PREDICT: *has_p = s->predict_ops->predict != NULL; return MP_POLICY_PREDICT;
     case MP_CALL_PREFETCH_OBSERVE:
         *has_p = s->prefetch_ops->observe != NULL;
-        return MP_SLOT_PREFETCH;
-    case MP_CALL_CHOOSE: *has_p = s->prefetch_ops->choose != NULL; return MP_SLOT_PREFETCH;
-    case MP_CALL_ADMIT: return MP_SLOT_ADMIT;
-    case MP_CALL_ACCESS: *has_p = s->evict_ops->on_access != NULL; return MP_SLOT_EVICT;
-    case MP_CALL_SCORES: *has_p = s->evict_ops->on_scores != NULL; return MP_SLOT_EVICT;
-    case MP_CALL_REPLACE: *has_p = s->evict_ops->replace != NULL; return MP_SLOT_EVICT;
-    case MP_CALL_QUOTA: *has_p = s->partition_ops->quota != NULL; return MP_SLOT_PARTITION;
-    case MP_CALL_FIRST: *has_p = s->partition_ops->first != NULL; return MP_SLOT_PARTITION;
+        return MP_POLICY_PREFETCH;
+    case MP_CALL_CHOOSE: *has_p = s->prefetch_ops->choose != NULL; return MP_POLICY_PREFETCH;
+    case MP_CALL_ADMIT: return MP_POLICY_ADMIT;
+    case MP_CALL_ACCESS: *has_p = s->evict_ops->on_access != NULL; return MP_POLICY_EVICT;
+    case MP_CALL_SCORES: *has_p = s->evict_ops->on_scores != NULL; return MP_POLICY_EVICT;
+    case MP_CALL_REPLACE: *has_p = s->evict_ops->replace != NULL; return MP_POLICY_EVICT;
+    case MP_CALL_QUOTA: *has_p = s->partition_ops->quota != NULL; return MP_POLICY_PARTITION;
+    case MP_CALL_FIRST: *has_p = s->partition_ops->first != NULL; return MP_POLICY_PARTITION;
     case MP_CALL_PARTITION_OBSERVE:
         *has_p = s->partition_ops->observe != NULL;
-        return MP_SLOT_PARTITION;
-    case MP_CALL_REVISE: *has_p = s->partition_ops->revise != NULL; return MP_SLOT_PARTITION;
+        return MP_POLICY_PARTITION;
+    case MP_CALL_REVISE: *has_p = s->partition_ops->revise != NULL; return MP_POLICY_PARTITION;
     case MP_CALL_PARTITION_PREDICTED:
         *has_p = s->partition_ops->predicted != NULL;
-        return MP_SLOT_PARTITION;
+        return MP_POLICY_PARTITION;
     case MP_CALL_PARTITION_ROUTED:
         *has_p = s->partition_ops->routed != NULL;
-        return MP_SLOT_PARTITION;
-    case MP_CALL_RETAINED: *has_p = s->partition_ops->retained != NULL; return MP_SLOT_PARTITION;
+        return MP_POLICY_PARTITION;
+    case MP_CALL_RETAINED: *has_p = s->partition_ops->retained != NULL; return MP_POLICY_PARTITION;
     case MP_CALL_INSERT:
     case MP_CALL_REMOVE:
     case MP_CALL_PICK:
     case MP_CALL_END:
     case MP_CALL_COUNT: break;
     }
-    return MP_SLOT_EVICT;
+    return MP_POLICY_EVICT;
 }
 
 /* True: the call has a result, and *got is that of the new instance. */
@@ -228,7 +230,7 @@ static uint32_t layer_of(const struct mp_log_replay *r, const struct mp_call_arg
 }
 
 static enum mp_status differs(const struct mp_log_replay *r, const struct mp_call_args *args,
-                              unsigned slot, const char *what, size_t i, double got, double need)
+                              unsigned kind, const char *what, size_t i, double got, double need)
 {
     const uint32_t layer = layer_of(r, args);
     char quoted[MP_QUOTE_BYTES], where[48] = "", which[32] = "";
@@ -240,29 +242,29 @@ static enum mp_status differs(const struct mp_log_replay *r, const struct mp_cal
     return mp_fail(MP_ERR_MODEL, "E_DECISION_DIFFERS",
                    "decision log '%s', call %" PRIu64 ", %s of '%s'%s: %s%s: got %.9g, need %.9g",
                    mp_quote(quoted, r->path, strlen(r->path)), r->report->calls,
-                   mp_call_name(args->call), r->report->policy[slot], where, what, which, got,
+                   mp_call_name(args->call), r->report->policy[kind], where, what, which, got,
                    need);
 }
 
 static enum mp_status compare(const struct mp_log_replay *r, const struct mp_call_args *args,
-                              unsigned slot, const struct mp_call_result *got,
+                              unsigned kind, const struct mp_call_result *got,
                               const struct mp_call_result *need)
 {
     if (got->number != need->number)
-        return differs(r, args, slot, "result", SIZE_MAX, got->number, need->number);
+        return differs(r, args, kind, "result", SIZE_MAX, got->number, need->number);
     if (got->list_count != need->list_count)
-        return differs(r, args, slot, "length of the result", SIZE_MAX, (double)got->list_count,
+        return differs(r, args, kind, "length of the result", SIZE_MAX, (double)got->list_count,
                        (double)need->list_count);
     for (size_t i = 0; i < need->list_count; i++) {
         if (got->list[i] != need->list[i])
-            return differs(r, args, slot, "entry", i, got->list[i], need->list[i]);
+            return differs(r, args, kind, "entry", i, got->list[i], need->list[i]);
     }
     if (got->value_count != need->value_count)
-        return differs(r, args, slot, "number of values", SIZE_MAX, (double)got->value_count,
+        return differs(r, args, kind, "number of values", SIZE_MAX, (double)got->value_count,
                        (double)need->value_count);
     for (size_t i = 0; i < need->value_count; i++) {
         if (memcmp(&got->values[i], &need->values[i], sizeof(float)) != 0)
-            return differs(r, args, slot, "value", i, (double)got->values[i],
+            return differs(r, args, kind, "value", i, (double)got->values[i],
                            (double)need->values[i]);
     }
     return MP_OK;
@@ -284,7 +286,7 @@ static enum mp_status replay_call(struct mp_log_replay *r, bool *more_p)
 {
     struct mp_call_args args = { .call = MP_CALL_END };
     struct mp_call_result got, need = { 0 };
-    enum mp_policy_slot slot;
+    enum mp_policy_kind kind;
     enum mp_status status;
     bool has, has_result;
 
@@ -299,10 +301,10 @@ static enum mp_status replay_call(struct mp_log_replay *r, bool *more_p)
                    ? MP_OK
                    : mp_log_bad(r, "the log does not end where it says");
     r->report->calls++;
-    slot = slot_of(r, args.call, &has);
+    kind = kind_of(r, args.call, &has);
     if (!has)
         return mp_log_bad(r, "the policy has no such function");
-    r->report->calls_of[slot]++;
+    r->report->calls_of[kind]++;
     has_result = make_call(r, &args, &got);
     if (has_result)
         mp_code_result(&r->code, &need);
@@ -310,7 +312,7 @@ static enum mp_status replay_call(struct mp_log_replay *r, bool *more_p)
     if (status != MP_OK || !has_result)
         return status;
     r->report->results++;
-    return compare(r, &args, slot, &got, &need);
+    return compare(r, &args, kind, &got, &need);
 }
 
 bool mp_decisions_is_log(const char *path)
@@ -351,8 +353,8 @@ enum mp_status mp_decisions_replay(const char *path, const volatile sig_atomic_t
     }
     mp_policies_destroy(&r->set);
     mp_code_fini(&r->code);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        free(r->groups[slot].config);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        free(r->groups[kind].config);
     if (r->file != NULL)
         fclose(r->file);
     free(r);

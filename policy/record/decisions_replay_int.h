@@ -13,7 +13,7 @@ struct mp_log_replay {
     uint64_t file_bytes;
     struct mp_shape shape;
     struct mp_profile chosen;
-    struct mp_opt_group groups[MP_SLOT_COUNT + 1];
+    struct mp_opt_group groups[MP_POLICY_KIND_COUNT + 1];
     struct mp_calibration calibration;
     struct mp_policies set;
     struct mp_code code;

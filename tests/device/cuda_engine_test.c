@@ -204,8 +204,8 @@ static void deterministic_hybrid_runs_do_not_depend_on_timing(void)
     options.budget_bytes =
         all.plan.smallest_bytes + (all.plan.full_bytes - all.plan.smallest_bytes) / 3;
     for (unsigned i = 0; i < 8; i++) {
-        options.policies.policy[MP_SLOT_ASSIGN] = assigns[i % 4];
-        options.policies.policy[MP_SLOT_PREDICT] = i & 1 ? "partial" : NULL;
+        options.policies.policy[MP_POLICY_ASSIGN] = assigns[i % 4];
+        options.policies.policy[MP_POLICY_PREDICT] = i & 1 ? "partial" : NULL;
         options.host_budget_bytes = i >= 4 ? all.plan.host_bytes * 6 / 10 : UINT64_MAX;
         for (unsigned t = 0; t < MP_ARRAY_LEN(timings); t++) {
             fake_api.timing(timings[t].seed, timings[t].lazy_ms);
@@ -385,11 +385,11 @@ static void the_plan_counts_graphs_and_cublas(void)
     config = h.config;
     config.gemm = MP_GEMM_OWN;
     config.graphs = false;
-    config.policies.policy[MP_SLOT_PREDICT] = "none";
+    config.policies.policy[MP_POLICY_PREDICT] = "none";
     none = mp_device_extra_bytes(&config, 1); /* rounding, and what arrays are larger by */
-    config.policies.policy[MP_SLOT_PREDICT] = "partial";
+    config.policies.policy[MP_POLICY_PREDICT] = "partial";
     CHECK(mp_device_extra_bytes(&config, 1) >= none + config.tokens_max * h.model.hidden * 4);
-    config.policies.policy[MP_SLOT_PREDICT] = "none";
+    config.policies.policy[MP_POLICY_PREDICT] = "none";
     config.graphs = true;
     graphs = mp_device_extra_bytes(&config, 1) - none;
     /* at least where every expert is, and the residual stream of every layer */
@@ -411,7 +411,7 @@ static void measured_costs_are_used_and_followed(void)
     float *logits = new_logits();
     struct outcome outcome;
 
-    options.policies.policy[MP_SLOT_ASSIGN] = "cost";
+    options.policies.policy[MP_POLICY_ASSIGN] = "cost";
     options.costs = (struct mp_costs){ TEST_THREE_EXECUTORS,
                                        .load_ns = 100000000,
                                        .executors[TEST_CPU].fixed_ns = 1000,

@@ -70,8 +70,8 @@ static void on_layer(void *ctx, const struct mp_layer_seen *layer)
     seen.want_count += (size_t)layer->batch->count * engine->shape.experts;
 }
 
-static const struct mp_watch watch_device = { .predicted = on_predicted };
-static const struct mp_watch watch_host = { .layer = on_layer };
+static const struct mp_observer observer_device = { .predicted = on_predicted };
+static const struct mp_observer observer_host = { .layer = on_layer };
 
 static struct harness_options options_of(const char *model, const char *backend,
                                          const char *predictor)
@@ -80,9 +80,9 @@ static struct harness_options options_of(const char *model, const char *backend,
 
     options.backend = backend;
     options.policies.profile = "lru";
-    options.policies.policy[MP_SLOT_PREDICT] = predictor;
-    options.policies.policy[MP_SLOT_PREFETCH] = "top";
-    options.watch = strcmp(backend, "cuda") == 0 ? &watch_device : &watch_host;
+    options.policies.policy[MP_POLICY_PREDICT] = predictor;
+    options.policies.policy[MP_POLICY_PREFETCH] = "top";
+    options.observer = strcmp(backend, "cuda") == 0 ? &observer_device : &observer_host;
     return options;
 }
 

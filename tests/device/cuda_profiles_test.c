@@ -69,8 +69,8 @@ static void every_profile_has_the_bits_of_lru(unsigned budget)
         space.smallest_bytes + (space.full_bytes - space.smallest_bytes) * budget / BUDGETS;
     for (const struct mp_profile *p = mp_profiles; p->name != NULL; p++) {
         options.policies = (struct mp_policy_names){ .profile = p->name };
-        options.policies.policy[MP_SLOT_ROUTE] = "exact";
-        options.policies.policy[MP_SLOT_ASSIGN] = "gpu-only";
+        options.policies.policy[MP_POLICY_ROUTE] = "exact";
+        options.policies.policy[MP_POLICY_ASSIGN] = "gpu-only";
         got = run(&options, STEPS, &counters, &now);
         if (memcmp(got, want, (STEPS + 1) * 2048 * sizeof(float)) != 0) {
             fprintf(stderr, "profile %s at %llu bytes has other bits\n", p->name,
@@ -134,7 +134,7 @@ static void assign_policies_keep_to_the_reference(void)
         float *got;
 
         options.policies = (struct mp_policy_names){ .profile = "gate-lru" };
-        options.policies.policy[MP_SLOT_ASSIGN] = names[i];
+        options.policies.policy[MP_POLICY_ASSIGN] = names[i];
         got = run(&options, STEPS_EXPECTED, &counters, &space);
         check_reference(names[i], got);
         CHECK_EQ(counters.invalid_decisions, 0);

@@ -169,8 +169,8 @@ static void set_options(void)
     options.policies.profile = "lru";
     options.graphs = strstr(variant, "hybrid") == NULL;
     if (!options.graphs) { /* the next layer is run ahead of time */
-        options.policies.policy[MP_SLOT_PREDICT] = "partial";
-        options.policies.policy[MP_SLOT_PREFETCH] = "top";
+        options.policies.policy[MP_POLICY_PREDICT] = "partial";
+        options.policies.policy[MP_POLICY_PREFETCH] = "top";
     }
     options.residency =
         strstr(variant, "exclusive") != NULL ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;

@@ -45,8 +45,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     mp_error_clear();
     status = mp_decisions_replay(path, NULL, &report);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        calls += report.calls_of[slot];
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        calls += report.calls_of[kind];
     FUZZ_CHECK(report.results <= calls && calls <= report.calls);
     FUZZ_CHECK(status != MP_OK || mp_decisions_is_log(path));
     error = mp_error_last();

@@ -211,7 +211,7 @@ static void check_bits(const char *dir, const float *want, const char *kernels)
             options.budget_bytes =
                 plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * i / 3;
             options.policies.profile = profiles[p];
-            options.policies.policy[MP_SLOT_ROUTE] = "exact";
+            options.policies.policy[MP_POLICY_ROUTE] = "exact";
             options.threads = 1 + i % 2;
             options.no_uring = i % 3 == 2;
             options.deterministic = i == 1;

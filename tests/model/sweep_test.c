@@ -151,8 +151,9 @@ static void bits_do_not_depend_on_the_budget(void)
 /* Every evict, partition, predict and prefetch policy at a tight budget. */
 static void bits_do_not_depend_on_the_policies(void)
 {
-    static const enum mp_policy_slot slots[] = { MP_SLOT_EVICT, MP_SLOT_PARTITION, MP_SLOT_PREDICT,
-                                                 MP_SLOT_PREFETCH, MP_SLOT_ADMIT };
+    static const enum mp_policy_kind slots[] = { MP_POLICY_EVICT, MP_POLICY_PARTITION,
+                                                 MP_POLICY_PREDICT, MP_POLICY_PREFETCH,
+                                                 MP_POLICY_ADMIT };
     const char *model = "models/tiny-moe", *expect = "tests/data/models/tiny-moe-expect";
     uint32_t vocab;
     const struct mp_space_plan plan = plan_of(model, &vocab);
@@ -197,7 +198,7 @@ static void run_profile(const struct mp_profile *profile, struct harness_options
 
     CHECK(got != NULL);
     options->policies = (struct mp_policy_names){ .profile = profile->name };
-    options->policies.policy[MP_SLOT_ROUTE] = "exact";
+    options->policies.policy[MP_POLICY_ROUTE] = "exact";
     run_once(options, run, got, &counters);
     check_same(got, run, vocab, profile->name, options->budget_bytes);
     CHECK_EQ(counters.invalid_decisions, 0);
@@ -290,7 +291,7 @@ static void budgets_that_change_show_in_the_log_only(void)
     options.policies.profile = "lru";
     run_once(&options, &run, run.logits, &counters);
 
-    options.policies.policy[MP_SLOT_PARTITION] = "uniform";
+    options.policies.policy[MP_POLICY_PARTITION] = "uniform";
     options.decision_log = log;
     harness_open(&options, &h);
     for (uint32_t i = 0; i <= 6; i++) {
@@ -308,7 +309,7 @@ static void budgets_that_change_show_in_the_log_only(void)
     CHECK_EQ(mp_engine_close_log(h.engine), MP_OK);
     harness_close(&h);
     CHECK_EQ(mp_decisions_replay(log, NULL, &report), MP_OK);
-    CHECK(report.results > 1000 && report.calls_of[MP_SLOT_PARTITION] >= 7);
+    CHECK(report.results > 1000 && report.calls_of[MP_POLICY_PARTITION] >= 7);
     free(got);
     close_input(&run);
 }

@@ -28,8 +28,9 @@ struct mp_device_ahead {
 
 uint64_t mp_device_ahead_bytes(const struct mp_engine_config *config)
 {
-    const char *name = config->policies.policy[MP_SLOT_PREDICT];
-    const struct mp_policy_info *info = name != NULL ? mp_policy_find(MP_SLOT_PREDICT, name) : NULL;
+    const char *name = config->policies.policy[MP_POLICY_PREDICT];
+    const struct mp_policy_info *info =
+        name != NULL ? mp_policy_find(MP_POLICY_PREDICT, name) : NULL;
     const uint64_t H = config->model->hidden, R = config->model->experts_per_token;
 
     if (info == NULL || ((const struct mp_predict_ops *)info)->source != MP_SCORES_PARTIAL)

@@ -70,10 +70,10 @@ static enum mp_status bring_input(struct mp_device *device)
 static bool host_looks(const struct mp_engine *engine)
 {
     const enum mp_score_source source = engine->policies.predict_ops->source;
-    const struct mp_watch *watch = engine->config.watch;
+    const struct mp_observer *observer = engine->config.observer;
 
     return source == MP_SCORES_RESIDUAL || source == MP_SCORES_LLAPOR ||
-           (watch != NULL && watch->layer != NULL);
+           (observer != NULL && observer->layer != NULL);
 }
 
 void mp_device_open_layer(struct mp_device *device, uint32_t moe_layer)
@@ -328,13 +328,13 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
     enum mp_status status = MP_OK;
 
     mp_device_release_host(device);
-    if (engine->config.watch != NULL && engine->config.watch->layer != NULL) {
+    if (engine->config.observer != NULL && engine->config.observer->layer != NULL) {
         status = mp_gpu_download(device->gpu, stream, engine->state.rank, device->state.rank,
                                  weights_bytes * engine->config.model->hidden);
         if (status == MP_OK)
             status = mp_gpu_finish(device->gpu, stream);
         if (status == MP_OK)
-            mp_engine_watch_layer(engine, moe_layer, experts, weights);
+            mp_engine_notify_observer(engine, moe_layer, experts, weights);
     }
     /* The copy has ended when the next layer's scores, or the logits, are here. */
     memcpy(device->weight, weights, weights_bytes);
@@ -350,7 +350,7 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
 
 void mp_device_fill_ops(struct mp_device *device)
 {
-    const struct mp_watch *watch = device->engine->config.watch;
+    const struct mp_observer *observer = device->engine->config.observer;
 
     device->ops = mp_engine_step_ops;
     device->ops.scores = op_scores;
@@ -360,7 +360,7 @@ void mp_device_fill_ops(struct mp_device *device)
     device->ops.any_ended = op_any_ended;
     device->ops.link_busy = mp_engine_link_busy;
     device->ops.combine = op_combine;
-    if (watch == NULL || watch->predicted == NULL)
+    if (observer == NULL || observer->predicted == NULL)
         device->ops.predicted = NULL; /* what would move nothing need not be predicted */
 }
 

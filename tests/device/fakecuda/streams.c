@@ -149,7 +149,7 @@ static bool declare_all(struct fake_op *op)
  * The host must leave alone what a copy reads until it has seen its end, so the source is summed up
  * now; and must not look at what a copy writes, so rubbish stands there until the copy is done.
  */
-static void watch_host_memory(struct fake_op *op)
+static void check_host_memory(struct fake_op *op)
 {
     const struct fake_region *source = fake_region_at(op->src);
     const struct fake_region *target = fake_region_at(op->dst);
@@ -179,7 +179,7 @@ int fake_queue_now(struct fake_stream *stream, struct fake_op *op)
         fake_op_free(op);
         return MP_CU_ERROR_INVALID_VALUE;
     }
-    watch_host_memory(op);
+    check_host_memory(op);
     fake_check_order(op);
     if (op->kind == FAKE_KERNEL)
         fake_module_launched(op);

@@ -15,10 +15,10 @@
 
 #define BENCH "bench", "--model", CLI_MODEL, "--prompt-tokens", "9", "--gen-tokens", "12", "--json"
 
-static void replay_equals(const char *log, const char *slot, const char *policy)
+static void replay_equals(const char *log, const char *kind, const char *policy)
 {
     json_t *json = cli_json(ARGS("replay", log, "--json"));
-    const char *name = json_string_value(json_object_get(json_object_get(json, "policies"), slot));
+    const char *name = json_string_value(json_object_get(json_object_get(json, "policies"), kind));
 
     CHECK(json_is_true(json_object_get(json, "equal")));
     CHECK(json_integer_value(json_object_get(json, "answers")) > 300);

@@ -476,7 +476,7 @@ static void unknown_costs_send_everything_to_the_device(void)
     const struct mp_policy_info *info;
     struct layer layer;
 
-    for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_ASSIGN, i)) != NULL; i++) {
+    for (size_t i = 0; (info = mp_policy_builtin(MP_POLICY_ASSIGN, i)) != NULL; i++) {
         const struct mp_assign_ops *ops = (const void *)info;
         struct mp_policy *policy = make(ops);
 

@@ -271,7 +271,7 @@ static void random_repeats_with_its_seed_and_spreads(void)
 
 static const struct mp_evict_ops *evict_ops(size_t i)
 {
-    return (const void *)mp_policy_builtin(MP_SLOT_EVICT, i);
+    return (const void *)mp_policy_builtin(MP_POLICY_EVICT, i);
 }
 
 /* Random histories: the result is allowed whenever something is, and NONE only if nothing is, or

@@ -391,7 +391,8 @@ static void no_partition_gives_away_more_than_there_is(void)
 {
     const struct mp_partition_ops *ops;
 
-    for (size_t i = 0; (ops = (const void *)mp_policy_builtin(MP_SLOT_PARTITION, i)) != NULL; i++) {
+    for (size_t i = 0; (ops = (const void *)mp_policy_builtin(MP_POLICY_PARTITION, i)) != NULL;
+         i++) {
         static _Alignas(16) char config[1024];
 
         CHECK(ops->info.config_size <= sizeof(config));

@@ -567,7 +567,7 @@ static void a_route_with_a_budget_asks_for_costs(void)
 
     for (size_t i = 0; i < MP_ARRAY_LEN(routes); i++) {
         const struct mp_policy_names names = { .profile = "lru",
-                                               .policy = { [MP_SLOT_ROUTE] = routes[i] } };
+                                               .policy = { [MP_POLICY_ROUTE] = routes[i] } };
         struct mp_profile chosen;
 
         CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_OK);

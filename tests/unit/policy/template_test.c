@@ -82,8 +82,8 @@ static void runs_in_a_pager(void)
 
 int main(void)
 {
-    CHECK_EQ(mp_policy_check(MP_SLOT_EVICT, &mp_evict_template.info), MP_OK);
-    CHECK(mp_policy_find(MP_SLOT_EVICT, mp_evict_template.info.name) == NULL); /* not listed */
+    CHECK_EQ(mp_policy_check(MP_POLICY_EVICT, &mp_evict_template.info), MP_OK);
+    CHECK(mp_policy_find(MP_POLICY_EVICT, mp_evict_template.info.name) == NULL); /* not listed */
     world_prepare();
     RUN(evicts_in_order_of_loading);
     RUN(runs_in_a_pager);

@@ -287,7 +287,7 @@ static void a_layer_with_its_share_gives_up_one_of_its_own(void)
     struct world_options options = two_layers;
     struct world w;
 
-    options.names.policy[MP_SLOT_PARTITION] = "uniform";
+    options.names.policy[MP_POLICY_PARTITION] = "uniform";
     for (uint32_t layer = 0; layer < 2; layer++) {
         world_open(&options, &w);
         world_run(&w, layer, ids, 4); /* all that it may have */

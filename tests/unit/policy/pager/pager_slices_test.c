@@ -157,7 +157,7 @@ static void open_split(struct world *w, const struct world_options *options)
     static struct mp_partition_ops ops;
     struct world_options asked = *options;
 
-    asked.names.policy[MP_SLOT_PARTITION] = "uniform";
+    asked.names.policy[MP_POLICY_PARTITION] = "uniform";
     world_open(&asked, w);
     mp_pager_destroy(w->pager);
     ops = mp_partition_uniform;

@@ -226,7 +226,7 @@ static struct world_options random_options(void)
         .deterministic = random_below(3) == 0,
         .uring = random_below(2) == 0,
         .seed = random_below(1000),
-        .names.policy[MP_SLOT_PARTITION] = partitions[random_below(3)],
+        .names.policy[MP_POLICY_PARTITION] = partitions[random_below(3)],
     };
 }
 
@@ -234,14 +234,14 @@ static void every_builtin(unsigned layers)
 {
     const struct mp_policy_info *info;
 
-    for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_EVICT, i)) != NULL; i++) {
+    for (size_t i = 0; (info = mp_policy_builtin(MP_POLICY_EVICT, i)) != NULL; i++) {
         for (unsigned round = 0; round < 3; round++) {
             struct world_options options = random_options();
             struct world w;
 
             if (round == 0)
                 options.slots = options.mixed ? 0 : 2; /* the smallest there is */
-            options.names.policy[MP_SLOT_EVICT] = info->name;
+            options.names.policy[MP_POLICY_EVICT] = info->name;
             world_open(&options, &w);
             fprintf(stderr, "  %s, %u slots for experts of %u slices, %s\n", info->name,
                     options.slots, options.slices, mp_space_reader_engine(w.space));
@@ -280,7 +280,7 @@ static void malicious_sets(unsigned layers)
 
             if (round == 0)
                 options.slots = options.mixed ? 0 : 2;
-            options.names.policy[MP_SLOT_EVICT] = "random";
+            options.names.policy[MP_POLICY_EVICT] = "random";
             memset(known_resident, 0, sizeof(known_resident));
             evict.on_insert = checked_insert;
             evict.on_remove = checked_remove;

@@ -140,7 +140,7 @@ static void quotas_keep_the_layers_apart(void)
                                            .experts = 8,
                                            .top_k = 2,
                                            .slots = 6,
-                                           .names.policy[MP_SLOT_PARTITION] = "uniform" };
+                                           .names.policy[MP_POLICY_PARTITION] = "uniform" };
     struct world w;
 
     world_open(&options, &w);
@@ -190,7 +190,7 @@ static void under_one_token_cycle_global_orders_are_divided(void)
     CHECK_EQ(mp_pager_quota(w.pager, 0), MP_LAYER_ANY);
     world_close(&w);
     options.slots = 7;
-    options.names.policy[MP_SLOT_EVICT] = "layer-lru"; /* minds the layers itself */
+    options.names.policy[MP_POLICY_EVICT] = "layer-lru"; /* minds the layers itself */
     world_open(&options, &w);
     CHECK_EQ(mp_pager_quota(w.pager, 0), MP_LAYER_ANY);
     world_close(&w);
@@ -223,11 +223,11 @@ static void two_slots_suffice_for_every_evict_policy(void)
 {
     const struct mp_policy_info *info;
 
-    for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_EVICT, i)) != NULL; i++) {
+    for (size_t i = 0; (info = mp_policy_builtin(MP_POLICY_EVICT, i)) != NULL; i++) {
         struct world_options options = { .layers = 3, .experts = 8, .top_k = 8, .slots = 2 };
         struct world w;
 
-        options.names.policy[MP_SLOT_EVICT] = info->name;
+        options.names.policy[MP_POLICY_EVICT] = info->name;
         options.deterministic = i % 2 == 0;
         world_open(&options, &w);
         for (unsigned round = 0; round < 3; round++) {
@@ -313,7 +313,7 @@ static void deterministic_runs_make_the_same_decisions(void)
         .layers = 4, .experts = 12, .top_k = 2, .slots = 9, .deterministic = true, .seed = 11
     };
 
-    options.names.policy[MP_SLOT_EVICT] = "random";
+    options.names.policy[MP_POLICY_EVICT] = "random";
     ops = mp_evict_random;
     ops.on_insert = noting_insert;
     ops.on_remove = noting_remove;

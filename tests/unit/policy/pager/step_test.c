@@ -286,7 +286,7 @@ static void what_the_device_tier_cannot_take_goes_to_the_cpu(void)
     struct mp_policy_names names = demand_only;
 
     for (size_t i = 0; i < sizeof(bounded) / sizeof(bounded[0]); i++) {
-        names.policy[MP_SLOT_ASSIGN] = bounded[i];
+        names.policy[MP_POLICY_ASSIGN] = bounded[i];
         fake_costs = &costs;
         for (uint32_t tight = 0; tight < 2; tight++) {
             fake_slots = tight ? 2 : 8;

@@ -276,8 +276,8 @@ static void record(const struct mp_profile *chosen, unsigned steps, const char *
     CHECK_EQ(create(chosen, &set), MP_OK);
     CHECK_EQ(mp_decisions_create(path, chosen, &shape, test_default_groups(), &log), MP_OK);
     mp_decisions_record(log, &set);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        CHECK(chosen->policy[slot] != NULL);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        CHECK(chosen->policy[kind] != NULL);
     CHECK_EQ(play(&set, steps), bare);
     CHECK_EQ(mp_decisions_close(log), MP_OK);
     CHECK_EQ(mp_decisions_close(log), MP_OK);
@@ -286,26 +286,26 @@ static void record(const struct mp_profile *chosen, unsigned steps, const char *
     mp_decisions_destroy(log);
 }
 
-static struct mp_profile make_profile(unsigned slot, const char *name)
+static struct mp_profile make_profile(unsigned kind, const char *name)
 {
     struct mp_policy_names names = { .profile = NULL };
     struct mp_profile chosen;
 
-    names.policy[slot] = name;
+    names.policy[kind] = name;
     CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_OK);
     return chosen;
 }
 
-/* Each built-in policy of each slot, whatever there is. */
+/* Each built-in policy of each kind, whatever there is. */
 static void every_policy_decides_again_in_the_same_way(void)
 {
     const struct mp_policy_info *info;
     const char *path = path_of("log");
     unsigned policies = 0;
 
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
-        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
-            const struct mp_profile chosen = make_profile(slot, info->name);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
+        for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL; i++) {
+            const struct mp_profile chosen = make_profile(kind, info->name);
             struct mp_decisions_report report;
 
             record(&chosen, 40, path);
@@ -313,8 +313,8 @@ static void every_policy_decides_again_in_the_same_way(void)
             if (mp_decisions_replay(path, NULL, &report) != MP_OK)
                 fprintf(stderr, "%s: %s\n", info->name, mp_error_last()->text);
             CHECK_EQ(mp_error_last()->status, MP_OK);
-            CHECK_STR(report.policy[slot], info->name);
-            CHECK(report.calls_of[MP_SLOT_ROUTE] == 40 * LAYERS &&
+            CHECK_STR(report.policy[kind], info->name);
+            CHECK(report.calls_of[MP_POLICY_ROUTE] == 40 * LAYERS &&
                   report.results > 40 * LAYERS * 2);
             policies++;
         }
@@ -347,7 +347,7 @@ static void write_file(const char *path, const char *bytes, size_t count)
 static void another_result_is_found_and_named(void)
 {
     static uint8_t resident[UNITS];
-    const struct mp_profile chosen = make_profile(MP_SLOT_EVICT, "lru");
+    const struct mp_profile chosen = make_profile(MP_POLICY_EVICT, "lru");
     const struct mp_evict_query query = { 20, 1, EXPERTS, 0, resident };
     const char *path = path_of("pick");
     struct mp_decisions_report report;
@@ -385,7 +385,7 @@ static void another_result_is_found_and_named(void)
 static void no_damage_is_believed(void)
 {
     static char bytes[1 << 17];
-    const struct mp_profile chosen = make_profile(MP_SLOT_EVICT, "layer-lfu");
+    const struct mp_profile chosen = make_profile(MP_POLICY_EVICT, "layer-lfu");
     const char *path = path_of("whole"), *damaged = path_of("damaged");
     struct mp_decisions_report report;
     unsigned refused = 0, differs = 0;
@@ -426,7 +426,7 @@ static void logs_of_other_versions_are_named(void)
         { "option RANKS ", "option RANGS " },
     };
     static char bytes[1 << 17];
-    const struct mp_profile chosen = make_profile(MP_SLOT_PREFETCH, "top");
+    const struct mp_profile chosen = make_profile(MP_POLICY_PREFETCH, "top");
     const char *path = path_of("version");
     struct mp_decisions_report report;
     size_t count;
@@ -448,7 +448,7 @@ static void logs_of_other_versions_are_named(void)
 
 static void files_that_cannot_be_are_errors(void)
 {
-    const struct mp_profile chosen = make_profile(MP_SLOT_EVICT, "lru");
+    const struct mp_profile chosen = make_profile(MP_POLICY_EVICT, "lru");
     const volatile sig_atomic_t stop = 1;
     const char *path = path_of("abandoned");
     struct mp_decisions_report report;

@@ -20,7 +20,7 @@ static struct mp_sim_result run_warm(const char *machine_text, const char *profi
                                      const char *assign, uint32_t ppm, uint32_t warm)
 {
     const struct mp_policy_names names = { .profile = profile_name,
-                                           .policy = { [MP_SLOT_ASSIGN] = assign } };
+                                           .policy = { [MP_POLICY_ASSIGN] = assign } };
     struct mp_sim_machine machine;
     struct mp_sim_model model;
     struct mp_profile profile;
