@@ -86,7 +86,7 @@ uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer)
 
     if (layer >= pager->config.shape.layers || (pager->open && layer == pager->layer))
         return 0;
-    return limit > taken ? (limit - taken) / pager->slices : 0;
+    return limit > taken ? (limit - taken) / pager->slices.count : 0;
 }
 
 bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags)
@@ -125,11 +125,11 @@ static bool is_queued(const struct mp_pager *pager, uint32_t unit)
 }
 
 /* Keep what is there of an expert and queue the rest. */
-static void queue_prefetch(struct mp_pager *pager, uint32_t whole)
+static void queue_prefetch(struct mp_pager *pager, uint32_t expert)
 {
-    for (uint32_t s = 0; s < pager->slices; s++) {
-        const uint32_t unit = whole * pager->slices + s;
+    const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
 
+    for (uint32_t unit = units.first; unit < units.end; unit++) {
         if (!keep_resident(pager, unit) && !is_queued(pager, unit))
             pager->queued[pager->queued_count++] = unit;
     }
@@ -200,14 +200,15 @@ void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished)
     if (!pager->yields)
         adapt_window(pager, unfinished);
     for (uint32_t i = 0; i < pager->queued_count; i++) {
-        if (mp_pager_layer_of(pager, pager->queued[i]) != pager->layer)
+        if (mp_slices_layer(&pager->slices, pager->queued[i]) != pager->layer)
             pager->queued[left++] = pager->queued[i];
     }
     pager->queued_count = left;
     for (uint32_t i = pager->ahead_count; i-- > 0;) {
         const uint32_t unit = pager->ahead[i];
 
-        if (mp_pager_layer_of(pager, unit) == pager->layer && (pager->flags[unit] & guess) == guess)
+        if (mp_slices_layer(&pager->slices, unit) == pager->layer &&
+            (pager->flags[unit] & guess) == guess)
             (void)cancel_one(pager, i);
     }
 }

@@ -2,19 +2,18 @@
 #define MP_PAGER_INT_H
 
 #include "policy/pager/pager.h"
+#include "policy/pager/slices.h"
 
 /*
  * What the parts of the pager share: pager.c is the life of a layer, pager_needs.c hands out what
  * it needs, pager_room.c finds room (flags, victims, quotas), pager_ahead.c reads ahead,
  * pager_plan.c moves residents that no need asked for. Nobody else includes this.
  *
- * Units are those of the space: slices of experts, or whole experts where there is one slice. What
- * policies call a unit is an expert, here a `whole`: unit / slices. It enters a policy's books with
- * its first slice and leaves them with its last one. A policy names the whole that gives way; it
- * gives its last slices first, so that what stays of an expert is its beginning.
- *
- * Where the partition keeps a part of each expert (retained[layer] slices), the slices behind that
- * part are surplus: they count for no quota and leave before all that is kept.
+ * Everything here is about units of the space. Which of them are the slices of an expert, what the
+ * partition keeps of it, and how much a layer holds of its quota is in slices.h. Policies decide
+ * about experts, which they call units, numbered layer * experts + expert over all layers. An expert
+ * enters a policy's books with its first unit and leaves them with its last one. A policy names the
+ * expert that gives way; it gives its last units first, so that what stays of it is its beginning.
  *
  * Every unit has flags. NEEDED: the open layer has not finished with it. KEEP: predicted for a
  * layer that has not run. AHEAD: prefetched, nobody has used it yet (for the accounts only).
@@ -29,13 +28,9 @@
  * nothing that is needed now is being read and few enough reads ahead are on their way: `window` of
  * them, which follows what the disk gets done between the layers.
  *
- *     present[whole]   == slices of it that are FILLING or VALID
- *     held[layer]      == those of them, over the layer, that are not surplus
- *     going[whole]     == slices of it with may_go; evictable[whole] == going[whole] > 0
- *     surplus[whole]     == surplus slices of it with may_go; surplus_going == all of them
- *     FILLING          == units in ahead[] + needs that are LOADING        between calls
- *     kept_count       == units with KEEP
- *     mispredicted[layer]      == units of it with MISPREDICTED; mispredicted_count == all of them
+ *     FILLING             == units in ahead[] + needs that are LOADING        between calls
+ *     kept_count          == units with KEEP
+ *     mispredicted[layer] == units of it with MISPREDICTED; mispredicted_count == all of them
  */
 enum {
     MP_PAGER_NEEDED = 1,
@@ -53,7 +48,7 @@ enum mp_need_state {
     MP_NEED_DONE
 };
 
-/* One slice of an expert that the open layer needs; those of one expert stand together. */
+/* One unit that the open layer needs; those of one expert stand together, in order. */
 struct mp_pager_need {
     uint32_t unit;
     uint32_t tokens;
@@ -66,24 +61,15 @@ struct mp_pager_need {
 
 struct mp_pager {
     struct mp_pager_config config;
-    uint32_t units;         /* wholes * slices */
-    uint32_t wholes;        /* layers * experts */
-    uint32_t slices;        /* >= 1 */
+    struct mp_slices slices; /* which units are which expert */
+    uint32_t units;
+    uint32_t experts;       /* of all layers */
     uint32_t slots;         /* units that the device tier can hold */
-    void *block;            /* all arrays below */
+    void *block;            /* all arrays */
     uint8_t *may_go;        // (units): VALID, unleased, no protecting flag
     uint8_t *flags;         // (units)
-    uint8_t *evictable;     // (wholes)
-    uint8_t *fallback;      // (wholes): scratch for questions about less or more than `evictable`
-    uint8_t *present;       // (wholes)
-    uint8_t *going;         // (wholes)
-    uint8_t *surplus;       // (wholes)
+    uint8_t *fallback;      // (experts): scratch for questions about less or more than `evictable`
     uint32_t *mispredicted; // (layers)
-    uint32_t *held;         // (layers): units
-    uint32_t *quota;        // (layers): units; unused when global
-    uint32_t *retained;     // (layers): slices of an expert that are kept
-    bool has_surplus;       /* in any layer */
-    uint32_t surplus_going;
     bool global;
     uint64_t now;     /* logical time: layers begun */
     uint64_t read_ns; /* of one unit, as measured; 0: not yet */
@@ -103,25 +89,22 @@ struct mp_pager {
     bool open;
     bool room_changed; /* since needs were last started: waiting ones may find a slot now */
     uint32_t layer;
-    struct mp_pager_need *needs; // (experts * slices)
-    uint32_t need_count;         /* of them: slices */
-    uint32_t *wait_list;         // (units): scratch of waits, and of first residents
-    uint32_t *revised;           // (layers): scratch of new quotas and retained
-    struct mp_swap *swaps;       // (experts): scratch
-    struct mp_swap *planned;     // (wholes): swaps that wait for their turn, oldest first
+    struct mp_pager_need *needs; // (units of a layer)
+    uint32_t need_count;
+    uint32_t *wait_list;     // (units): scratch of waits, and of first residents
+    uint32_t *revised;       // (layers): scratch of new quotas and retained
+    struct mp_swap *swaps;   // (experts of a layer): scratch
+    struct mp_swap *planned; // (experts): swaps that wait for their turn, oldest first
     uint32_t planned_count;
     const char *notice; /* of the evict policy, as last seen */
 };
 
-static inline uint32_t mp_pager_layer_of(const struct mp_pager *pager, uint32_t unit)
+/* Does it have a slot: is it there, or being read? */
+static inline bool mp_pager_is_present(const struct mp_pager *pager, uint32_t unit)
 {
-    return unit / pager->slices / pager->config.shape.experts;
-}
+    const enum mp_res_state state = mp_space_state(pager->config.space, unit);
 
-/* Is it behind the part of its expert that the partition keeps? */
-static inline bool mp_pager_is_surplus(const struct mp_pager *pager, uint32_t unit)
-{
-    return unit % pager->slices >= pager->retained[mp_pager_layer_of(pager, unit)];
+    return state == MP_RES_FILLING || state == MP_RES_VALID;
 }
 
 static inline const struct mp_policies *mp_pager_policies(const struct mp_pager *pager)
@@ -176,9 +159,6 @@ void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished);
 
 /* Start a read that no need waits for; `flags` say what it is. False: it could not be started. */
 bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags);
-
-/* Would the unit's layer then hold more than it may? Surplus ones count for no layer. */
-bool mp_pager_over_quota(const struct mp_pager *pager, uint32_t unit);
 
 /* Is there a unit of this size class that the open layer has a slot for and has not finished? */
 bool mp_pager_in_use(const struct mp_pager *pager, uint32_t class_index);

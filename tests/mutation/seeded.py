@@ -45,7 +45,7 @@ HOST = [
     ("tries stay used up although bytes have come", ["reader_fault_test:threads"], "reader_queue.c",
      "    chunk->tries = (struct mp_read_tries){ 0 };\n", ""),
     ("a layer with its share takes another one's slot", ["pager_ahead_test"], "pager_room.c",
-     "        if (!any)\n            break;\n", ""),
+     "any ? pager->config.shape.layers : first + 1;", "pager->config.shape.layers;"),
     ("what was kept is kept for ever", ["pager_ahead_test"], "pager.c",
      "else if (flags & (MP_PAGER_NEEDED | MP_PAGER_KEEP))", "else if (flags & MP_PAGER_NEEDED)"),
     ("of equal classes the latest use leaves", ["evict_fading_test"], "evict/aged.c",
