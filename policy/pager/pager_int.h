@@ -11,9 +11,10 @@
  *
  * Everything here is about units of the space. Which of them are the slices of an expert, what the
  * partition keeps of it, and how much a layer holds of its quota is in slices.h. Policies decide
- * about experts, which they call units, numbered layer * experts + expert over all layers. An expert
- * enters a policy's books with its first unit and leaves them with its last one. A policy names the
- * expert that gives way; it gives its last units first, so that what stays of it is its beginning.
+ * about experts, which they call units, numbered layer * experts + expert over all layers. An
+ * expert enters a policy's books with its first unit and leaves them with its last one. A policy
+ * names the expert that gives way; it gives its last units first, so that what stays of it is its
+ * beginning.
  *
  * Every unit has flags. NEEDED: the open layer has not finished with it. KEEP: predicted for a
  * layer that has not run. AHEAD: prefetched, nobody has used it yet (for the accounts only).
