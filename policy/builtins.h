@@ -76,7 +76,7 @@ bool mp_predict_source(struct mp_policy *policy, const struct mp_predict_facts *
                        float *scores);
 
 /* How often `shadow` has changed its leader, or its static placement while that led. For tests: who
- * leads shows in no answer of its own. */
+ * leads shows in no result of its own. */
 uint32_t mp_evict_shadow_changes(const struct mp_policy *policy);
 
 /* For policies without state: an instance that is only its head. */

@@ -18,7 +18,7 @@ static int compare_place(const void *a, const void *b)
     return (x->unit > y->unit) - (x->unit < y->unit);
 }
 
-enum mp_status mp_hot_require(enum mp_policy_slot slot, const struct mp_policy_info *info,
+enum mp_status mp_hot_require(enum mp_policy_kind kind, const struct mp_policy_info *info,
                               const struct mp_shape *shape)
 {
     if (shape->calibration != NULL && shape->calibration->hot != NULL)
@@ -26,7 +26,7 @@ enum mp_status mp_hot_require(enum mp_policy_slot slot, const struct mp_policy_i
     return mp_fail(MP_ERR_CONFIG, "E_CALIBRATION",
                    "%s policy '%s' needs to know which experts of the model are hot; "
                    "`moepager calibrate` measures it",
-                   mp_policy_slot_name(slot), info->name);
+                   mp_policy_kind_name(kind), info->name);
 }
 
 enum mp_status mp_hot_order(const struct mp_shape *shape, uint32_t **units_p)

@@ -8,7 +8,7 @@
  */
 
 /* MP_ERR_CONFIG E_CALIBRATION, naming the policy, if the shape has no hot-expert table. */
-enum mp_status mp_hot_require(enum mp_policy_slot slot, const struct mp_policy_info *info,
+enum mp_status mp_hot_require(enum mp_policy_kind kind, const struct mp_policy_info *info,
                               const struct mp_shape *shape) MP_MUST_CHECK;
 
 /* All units, hottest first, ties to the lower id: layers * experts numbers that the caller frees.

@@ -151,9 +151,9 @@ static enum mp_status choose_policies(const struct moepager_config *c, struct mp
 {
     const struct mp_policy_names names = {
         .profile = c->profile,
-        .policy = { [MP_SLOT_ADMIT] = c->admit,
-                    [MP_SLOT_EVICT] = c->evict,
-                    [MP_SLOT_PARTITION] = c->partition },
+        .policy = { [MP_POLICY_ADMIT] = c->admit,
+                    [MP_POLICY_EVICT] = c->evict,
+                    [MP_POLICY_PARTITION] = c->partition },
     };
 
     return mp_policy_resolve(&names, chosen_p);

@@ -55,9 +55,9 @@ static const struct {
     const char *name;
     const struct mp_policy_info *const *list;
     size_t count;
-} slots[MP_SLOT_COUNT] = {
-#define X(slot, SLOT) [MP_SLOT_##SLOT] = { #slot, slot##_list, MP_ARRAY_LEN(slot##_list) },
-    MP_POLICY_SLOT_MAP(X)
+} kinds[MP_POLICY_KIND_COUNT] = {
+#define X(kind, KIND) [MP_POLICY_##KIND] = { #kind, kind##_list, MP_ARRAY_LEN(kind##_list) },
+    MP_POLICY_KIND_MAP(X)
 #undef X
 };
 
@@ -111,70 +111,71 @@ const struct mp_profile mp_profiles[] = {
     { .name = NULL },
 };
 
-const char *mp_policy_slot_name(enum mp_policy_slot slot)
+const char *mp_policy_kind_name(enum mp_policy_kind kind)
 {
-    return (unsigned)slot < MP_SLOT_COUNT ? slots[slot].name : "?";
+    return (unsigned)kind < MP_POLICY_KIND_COUNT ? kinds[kind].name : "?";
 }
 
-const struct mp_policy_info *mp_policy_builtin(enum mp_policy_slot slot, size_t i)
+const struct mp_policy_info *mp_policy_builtin(enum mp_policy_kind kind, size_t i)
 {
-    return (unsigned)slot < MP_SLOT_COUNT && i < slots[slot].count ? slots[slot].list[i] : NULL;
+    return (unsigned)kind < MP_POLICY_KIND_COUNT && i < kinds[kind].count ? kinds[kind].list[i]
+                                                                          : NULL;
 }
 
-const struct mp_policy_info *mp_policy_find(enum mp_policy_slot slot, const char *name)
+const struct mp_policy_info *mp_policy_find(enum mp_policy_kind kind, const char *name)
 {
     const struct mp_policy_info *info;
 
-    for (size_t i = 0; name != NULL && (info = mp_policy_builtin(slot, i)) != NULL; i++) {
+    for (size_t i = 0; name != NULL && (info = mp_policy_builtin(kind, i)) != NULL; i++) {
         if (!strcmp(info->name, name))
             return info;
     }
     return NULL;
 }
 
-/* The first required function of `slot` that is missing, or NULL. */
-static const char *missing_function(enum mp_policy_slot slot, const struct mp_policy_info *info)
+/* The first required function of `kind` that is missing, or NULL. */
+static const char *missing_function(enum mp_policy_kind kind, const struct mp_policy_info *info)
 {
 /* `info` is the first member of every ops table. */
 #define NEED(type, function)                                                    \
     if (((const struct mp_##type##_ops *)(const void *)info)->function == NULL) \
     return #function
 #define X(type, TYPE)        \
-    case MP_SLOT_##TYPE:     \
+    case MP_POLICY_##TYPE:   \
         NEED(type, create);  \
         NEED(type, destroy); \
         break;
-    switch (slot) {
-        MP_POLICY_SLOT_MAP(X)
-    case MP_SLOT_COUNT: break;
+    switch (kind) {
+        MP_POLICY_KIND_MAP(X)
+    case MP_POLICY_KIND_COUNT: break;
     }
 #undef X
-    switch (slot) {
-    case MP_SLOT_ROUTE: NEED(route, route); break;
-    case MP_SLOT_ASSIGN: NEED(assign, assign); break;
-    case MP_SLOT_ADMIT: NEED(admit, admit); break;
-    case MP_SLOT_EVICT:
+    switch (kind) {
+    case MP_POLICY_ROUTE: NEED(route, route); break;
+    case MP_POLICY_ASSIGN: NEED(assign, assign); break;
+    case MP_POLICY_ADMIT: NEED(admit, admit); break;
+    case MP_POLICY_EVICT:
         NEED(evict, on_insert);
         NEED(evict, on_remove);
         NEED(evict, pick);
         break;
-    case MP_SLOT_PARTITION:
+    case MP_POLICY_PARTITION:
         if (!((const struct mp_partition_ops *)(const void *)info)->global)
             NEED(partition, quota);
         break;
-    case MP_SLOT_PREDICT:  /* may never predict */
-    case MP_SLOT_PREFETCH: /* may never prefetch */
-    case MP_SLOT_COUNT: break;
+    case MP_POLICY_PREDICT:  /* may never predict */
+    case MP_POLICY_PREFETCH: /* may never prefetch */
+    case MP_POLICY_KIND_COUNT: break;
     }
 #undef NEED
     return NULL;
 }
 
-enum mp_status mp_policy_check(enum mp_policy_slot slot, const struct mp_policy_info *info)
+enum mp_status mp_policy_check(enum mp_policy_kind kind, const struct mp_policy_info *info)
 {
     const char *missing;
 
-    if ((unsigned)slot >= MP_SLOT_COUNT || info->name == NULL || info->summary == NULL)
+    if ((unsigned)kind >= MP_POLICY_KIND_COUNT || info->name == NULL || info->summary == NULL)
         return mp_fail(MP_ERR_INVALID, "E_POLICY_CHECK", "a policy without name or summary");
     for (const char *at = info->name; *at != '\0'; at++) {
         if (!islower((unsigned char)*at) && !isdigit((unsigned char)*at) && *at != '-')
@@ -191,21 +192,21 @@ enum mp_status mp_policy_check(enum mp_policy_slot slot, const struct mp_policy_
     if ((info->opts == NULL) != (info->config_size == 0))
         return mp_fail(MP_ERR_INVALID, "E_POLICY_CHECK",
                        "policy '%s' has options without config_size, or the reverse", info->name);
-    missing = missing_function(slot, info);
+    missing = missing_function(kind, info);
     if (missing != NULL)
         return mp_fail(MP_ERR_INVALID, "E_POLICY_CHECK", "%s policy '%s' lacks %s",
-                       mp_policy_slot_name(slot), info->name, missing);
+                       mp_policy_kind_name(kind), info->name, missing);
     return MP_OK;
 }
 
 /* "lru, lfu, random": for messages. */
-static void list_names(enum mp_policy_slot slot, char *out, size_t bytes)
+static void list_names(enum mp_policy_kind kind, char *out, size_t bytes)
 {
     const struct mp_policy_info *info;
     size_t used = 0;
 
     out[0] = '\0';
-    for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL && used < bytes; i++)
+    for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL && used < bytes; i++)
         used += (size_t)snprintf(out + used, bytes - used, "%s%s", i > 0 ? ", " : "", info->name);
 }
 
@@ -234,19 +235,19 @@ enum mp_status mp_policy_resolve(const struct mp_policy_names *names, struct mp_
                        mp_quote(quoted, names->profile, strlen(names->profile)), known);
     }
     chosen = *profile;
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
-        const char *name = names->policy[slot];
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
+        const char *name = names->policy[kind];
         const struct mp_policy_info *info;
 
         if (name == NULL)
             continue;
-        info = mp_policy_find(slot, name);
+        info = mp_policy_find(kind, name);
         if (info == NULL) {
-            list_names(slot, known, sizeof(known));
+            list_names(kind, known, sizeof(known));
             return mp_fail(MP_ERR_CONFIG, "E_POLICY", "unknown %s policy '%s'; known are %s",
-                           mp_policy_slot_name(slot), mp_quote(quoted, name, strlen(name)), known);
+                           mp_policy_kind_name(kind), mp_quote(quoted, name, strlen(name)), known);
         }
-        chosen.policy[slot] = info->name;
+        chosen.policy[kind] = info->name;
     }
     *chosen_p = chosen;
     return MP_OK;
@@ -256,9 +257,9 @@ bool mp_policies_want_costs(const struct mp_profile *chosen)
 {
     bool want = false;
 
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
         const struct mp_policy_info *info =
-            mp_policy_find((enum mp_policy_slot)slot, chosen->policy[slot]);
+            mp_policy_find((enum mp_policy_kind)kind, chosen->policy[kind]);
 
         want |= info != NULL && info->costs;
     }
@@ -313,17 +314,17 @@ enum mp_status mp_policies_create(const struct mp_profile *chosen, const struct 
     struct mp_policies set = { 0 };
     enum mp_status status = MP_OK;
 
-#define X(slot, SLOT)                                                                           \
+#define X(kind, KIND)                                                                           \
     if (status == MP_OK) {                                                                      \
-        const char *name = chosen->policy[MP_SLOT_##SLOT];                                      \
-        set.slot##_ops = (const void *)mp_policy_find(MP_SLOT_##SLOT, name);                    \
-        status = set.slot##_ops == NULL                                                         \
-                     ? mp_fail(MP_ERR_CONFIG, "E_POLICY", "unknown %s policy '%s'", #slot,      \
+        const char *name = chosen->policy[MP_POLICY_##KIND];                                    \
+        set.kind##_ops = (const void *)mp_policy_find(MP_POLICY_##KIND, name);                  \
+        status = set.kind##_ops == NULL                                                         \
+                     ? mp_fail(MP_ERR_CONFIG, "E_POLICY", "unknown %s policy '%s'", #kind,      \
                                name != NULL ? name : "")                                        \
-                     : create_one(&set.slot##_ops->info, set.slot##_ops->create, shape, groups, \
-                                  &set.slot);                                                   \
+                     : create_one(&set.kind##_ops->info, set.kind##_ops->create, shape, groups, \
+                                  &set.kind);                                                   \
     }
-    MP_POLICY_SLOT_MAP(X)
+    MP_POLICY_KIND_MAP(X)
 #undef X
     if (status != MP_OK) {
         mp_policies_destroy(&set);
@@ -335,10 +336,10 @@ enum mp_status mp_policies_create(const struct mp_profile *chosen, const struct 
 
 void mp_policies_destroy(struct mp_policies *policies)
 {
-#define X(slot, SLOT)           \
-    if (policies->slot != NULL) \
-        policies->slot##_ops->destroy(policies->slot);
-    MP_POLICY_SLOT_MAP(X)
+#define X(kind, KIND)           \
+    if (policies->kind != NULL) \
+        policies->kind##_ops->destroy(policies->kind);
+    MP_POLICY_KIND_MAP(X)
 #undef X
     memset(policies, 0, sizeof(*policies));
 }

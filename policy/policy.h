@@ -11,15 +11,15 @@
 /*
  * A policy decides; it never acts.
  *
- * There are seven decision points (slots). Each has an ops table below; each implementation is one
- * const table at the end of one file. The pager and the step (policy/pager/pager.h,
- * policy/pager/step.h) call them with facts and carry the answers out. Hence a policy
+ * There are seven kinds, one per decision point. Each has an ops table below; each implementation
+ * is one const table at the end of one file. The pager and the step (policy/pager/pager.h,
+ * policy/pager/step.h) call them with facts and carry the results out. Hence a policy
  *   - includes nothing from vmm/ except base/, and never calls a device;
  *   - allocates only in create();
  *   - takes no lock (one thread at a time calls it) and reads no clock (`now` is a parameter: a
  *     logical time, one per MoE layer executed), so a recorded run replays exactly;
- *   - must accept any facts that the comments below allow, and may answer badly: an answer out of
- *     range is counted and replaced by a safe one, never carried out.
+ *   - must accept any facts that the comments below allow, and may decide badly: a result out of
+ *     range, an invalid decision, is counted and replaced by a safe one, never carried out.
  *
  * MoE layers are numbered 0, 1, 2, ... without the dense layers between them. Expert e of layer l
  * is unit l * experts + e. Where experts are paged in slices (shape->slices > 1), policies still
@@ -27,7 +27,7 @@
  * is chosen to leave gives its last slices first, as many as are wanted; only a unit with all its
  * slices counts as resident in the facts; slots, times and bytes are those of whole units.
  *
- * Slots marked optional may be NULL, meaning "not interested". All others are required;
+ * Functions marked optional may be NULL, meaning "not interested". All others are required;
  * mp_policy_check() says what is missing. policy/template.c is a compiled skeleton.
  */
 #define MP_POLICY_ABI 4u
@@ -84,7 +84,7 @@ struct mp_costs {
     uint64_t predict_ns; /* one prediction of a layer, if it takes time of its own */
     uint64_t layer_ns;   /* everything of a layer but its routed experts, for the usual batch */
     /* Units that the device tier can take beside the residents that the layer uses; 0: no bound.
-     * Not measured: what the step tells of the layer to be assigned. */
+     * Not measured: what the step says of the layer to be assigned. */
     uint32_t transient;
     uint32_t executor_count; /* 1..MP_EXECUTORS_MAX */
     struct mp_executor executors[MP_EXECUTORS_MAX];
@@ -117,7 +117,7 @@ static inline uint32_t mp_costs_helper(const struct mp_costs *costs)
     return MP_EXECUTOR_HOME;
 }
 
-/* What create() is told of the model and the machine. */
+/* What create() is given: the model and the machine. */
 struct mp_shape {
     uint32_t layers;     /* MoE layers, 1..4096 */
     uint32_t experts;    /* routed experts of a layer, 1..4096 */
@@ -282,7 +282,7 @@ struct mp_prefetch_ops {
     uint32_t reach; /* layers ahead for which choose() is asked, nearest first; 0 counts as 1 */
 
     /* Optional. False: nothing would be named now, so nothing needs to be predicted for it. Its
-     * answer changes with observe() only. */
+     * result changes with observe() only. */
     bool (*wants)(const struct mp_policy *policy);
 
     /* True: what has not started when a router's result is known is taken back (MoEpic 3.4). */
@@ -318,7 +318,7 @@ struct mp_evict_query {
     const uint8_t *evictable; // (units): 1 if resident, unleased, of the right size class
 };
 
-/* May `unit` be the answer to `query`? */
+/* May `unit` be the result of `query`? */
 static inline bool mp_evict_allows(const struct mp_evict_query *query, uint32_t unit)
 {
     return query->evictable[unit] &&
@@ -413,17 +413,17 @@ struct mp_partition_ops {
     void (*routed)(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
                    const uint32_t *chosen);
 
-    /* Optional, asked after quota and each revise where shape->slices > 1: tops[l], 1..slices, says
-     * how many slices of each kept unit of the layer stay; the layer then keeps
-     * quota[l] * slices / tops[l] units. The others leave before all that stays, and live in the
-     * slots that the quotas leave over. */
-    void (*tops)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *tops);
+    /* Optional, asked after quota and each revise where shape->slices > 1: retained[l], 1..slices,
+     * says how many slices of each kept unit of the layer stay; the layer then keeps quota[l] *
+     * slices / retained[l] units. The others leave before all that stays, and live in the slots
+     * that the quotas leave over. */
+    void (*retained)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *retained);
 };
 
 /* ---- the lists, and a chosen set ---- */
 
-/* X(slot, SLOT): everything that is the same for all seven. */
-#define MP_POLICY_SLOT_MAP(X) \
+/* X(kind, KIND): everything that is the same for all seven. */
+#define MP_POLICY_KIND_MAP(X) \
     X(route, ROUTE)           \
     X(assign, ASSIGN)         \
     X(predict, PREDICT)       \
@@ -432,27 +432,27 @@ struct mp_partition_ops {
     X(evict, EVICT)           \
     X(partition, PARTITION)
 
-enum mp_policy_slot {
-#define X(slot, SLOT) MP_SLOT_##SLOT,
-    MP_POLICY_SLOT_MAP(X)
+enum mp_policy_kind {
+#define X(kind, KIND) MP_POLICY_##KIND,
+    MP_POLICY_KIND_MAP(X)
 #undef X
-        MP_SLOT_COUNT
+        MP_POLICY_KIND_COUNT
 };
 
-const char *mp_policy_slot_name(enum mp_policy_slot slot);
+const char *mp_policy_kind_name(enum mp_policy_kind kind);
 
-/* The built-in tables of a slot: entry i, NULL past the end. Every ops table begins with its info.
+/* The built-in tables of a kind: entry i, NULL past the end. Every ops table begins with its info.
  */
-const struct mp_policy_info *mp_policy_builtin(enum mp_policy_slot slot, size_t i);
+const struct mp_policy_info *mp_policy_builtin(enum mp_policy_kind kind, size_t i);
 
 /* NULL if there is no such policy, or no name. */
-const struct mp_policy_info *mp_policy_find(enum mp_policy_slot slot, const char *name);
+const struct mp_policy_info *mp_policy_find(enum mp_policy_kind kind, const char *name);
 
 #define MP_POLICY_NAME_MAX 32
 
 /* Complete, right ABI, sane name? MP_ERR_INVALID with the missing function's name; another ABI is
  * MP_ERR_UNSUPPORTED. */
-enum mp_status mp_policy_check(enum mp_policy_slot slot,
+enum mp_status mp_policy_check(enum mp_policy_kind kind,
                                const struct mp_policy_info *info) MP_MUST_CHECK;
 
 #define MP_POLICY_PREFIX_BYTES 64
@@ -464,20 +464,20 @@ void mp_policy_prefix(const struct mp_policy_info *info, char out[MP_POLICY_PREF
 struct mp_profile {
     const char *name;
     const char *summary;
-    const char *policy[MP_SLOT_COUNT];
+    const char *policy[MP_POLICY_KIND_COUNT];
 };
 
 /* NULL-name-terminated. The first one is the default. */
 extern const struct mp_profile mp_profiles[];
 
 /*
- * Read MOEPAGER_PROFILE and MOEPAGER_<SLOT>, or what the command line put in their place: `names`
- * has the profile's name (NULL: default) and per slot a name that overrides it (NULL: none).
+ * Read MOEPAGER_PROFILE and MOEPAGER_<KIND>, or what the command line put in their place: `names`
+ * has the profile's name (NULL: default) and per kind a name that overrides it (NULL: none).
  * MP_ERR_CONFIG E_POLICY: unknown name, with the list of known ones.
  */
 struct mp_policy_names {
     const char *profile;
-    const char *policy[MP_SLOT_COUNT];
+    const char *policy[MP_POLICY_KIND_COUNT];
 };
 enum mp_status mp_policy_resolve(const struct mp_policy_names *names,
                                  struct mp_profile *chosen_p) MP_MUST_CHECK;
@@ -485,12 +485,12 @@ enum mp_status mp_policy_resolve(const struct mp_policy_names *names,
 /* Does one of them ask what work costs? */
 bool mp_policies_want_costs(const struct mp_profile *chosen);
 
-/* One instance per slot. */
+/* One instance per kind. */
 struct mp_policies {
-#define X(slot, SLOT)                         \
-    const struct mp_##slot##_ops *slot##_ops; \
-    struct mp_policy *slot;
-    MP_POLICY_SLOT_MAP(X)
+#define X(kind, KIND)                         \
+    const struct mp_##kind##_ops *kind##_ops; \
+    struct mp_policy *kind;
+    MP_POLICY_KIND_MAP(X)
 #undef X
 };
 

@@ -8,7 +8,7 @@
 /*
  * MoEpic's cache priority (eq. 4), as its logarithm: P = mu * rho^(nu / omega), where mu is how
  * often a unit was activated and nu how many tokens of its layer have passed since. Time is counted
- * in tokens of the layer; of a batch all tokens count as one moment, as their order is not told.
+ * in tokens of the layer; of a batch all tokens count as one moment, as their order is not given.
  *
  *     nu == 0 for every unit that the layer's latest batch activated
  */

@@ -98,8 +98,8 @@ static void fifo_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now
 /*
  * 5. The decision. Only units for which mp_evict_allows() holds may be named: the pager leaves out
  * what is leased, needed by the open layer or too small, and respects the layer's share of the
- * slots. Nothing may change here, because the pager can ask again; a bad answer is counted and
- * replaced.
+ * slots. Nothing may change here, because the pager can ask again; an invalid decision is counted
+ * and replaced.
  */
 static uint32_t fifo_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {

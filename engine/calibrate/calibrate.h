@@ -5,8 +5,8 @@
 #include "engine/forward/engine.h"
 
 /*
- * Learns a calibration from a run: give mp_calibrator_seen() as the engine's watch while a text
- * goes through it, then finish.
+ * Learns a calibration from a run: give mp_calibrator_seen() as the observer of an engine while a
+ * text goes through it, then finish.
  */
 struct mp_calibrator;
 
@@ -15,7 +15,7 @@ enum mp_status mp_calibrator_create(const struct mp_model_id *id, uint32_t seque
                                     struct mp_calibrator **calibrator_p) MP_MUST_CHECK;
 void mp_calibrator_destroy(struct mp_calibrator *calibrator);
 
-/* For struct mp_watch. Positions of a sequence come in order; position 0 begins a new text. */
+/* For struct mp_observer. Positions of a sequence come in order; position 0 begins a new text. */
 void mp_calibrator_seen(void *calibrator, const struct mp_layer_seen *seen);
 
 /*

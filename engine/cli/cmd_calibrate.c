@@ -88,7 +88,7 @@ static enum mp_status open_session(struct calibrate *c)
 }
 
 /* The model's own routing, whatever the settings name: what is learned is about the model. */
-static enum mp_status run_text(struct calibrate *c, const struct mp_watch *watch)
+static enum mp_status run_text(struct calibrate *c, const struct mp_observer *observer)
 {
     struct mp_profile policies = c->session.engine_config.policies;
     struct mp_teacher_forcing run = {
@@ -100,10 +100,10 @@ static enum mp_status run_text(struct calibrate *c, const struct mp_watch *watch
     };
     enum mp_status status;
 
-    policies.policy[MP_SLOT_ROUTE] = "exact";
-    policies.policy[MP_SLOT_PREDICT] = "none";
-    policies.policy[MP_SLOT_PREFETCH] = "none";
-    status = mp_session_renew(&c->session, &policies, watch);
+    policies.policy[MP_POLICY_ROUTE] = "exact";
+    policies.policy[MP_POLICY_PREDICT] = "none";
+    policies.policy[MP_POLICY_PREFETCH] = "none";
+    status = mp_session_renew(&c->session, &policies, observer);
     if (status != MP_OK)
         return status;
     run.engine = c->session.engine;
@@ -154,7 +154,7 @@ static enum mp_status calibrate_trace(struct calibrate *c)
 
 static enum mp_status calibrate(struct calibrate *c)
 {
-    const struct mp_watch watch = { .ctx = c, .layer = on_layer };
+    const struct mp_observer observer = { .ctx = c, .layer = on_layer };
     enum mp_status status = mp_calibration_create(&c->id, &c->data);
 
     if (status == MP_OK)
@@ -162,7 +162,7 @@ static enum mp_status calibrate(struct calibrate *c)
     if (status == MP_OK && c->args->features)
         status = mp_features_open(c->features_path, &c->id, c->ids.count, STREAMS, &c->features);
     if (status == MP_OK)
-        status = run_text(c, &watch);
+        status = run_text(c, &observer);
     if (status != MP_OK)
         return status;
     mp_calibrator_finish(c->calibrator, c->data, &c->summary);

@@ -94,9 +94,9 @@ static void print_policies(void)
     printf("profiles\n");
     for (const struct mp_profile *p = mp_profiles; p->name != NULL; p++)
         printf("  %-12s %s%s\n", p->name, p->summary, p == mp_profiles ? " (default)" : "");
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
-        printf("%s policies\n", mp_policy_slot_name(slot));
-        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++)
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
+        printf("%s policies\n", mp_policy_kind_name(kind));
+        for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL; i++)
             printf("  %-12s %s\n", info->name, info->summary);
     }
 }
@@ -244,9 +244,9 @@ static void json_abilities(const struct mp_topology *topology, struct mp_json_ou
         mp_json_put_string(json, NULL, p->name);
     mp_json_array_end(json);
     mp_json_object_begin(json, "policies");
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
-        mp_json_array_begin(json, mp_policy_slot_name(slot));
-        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++)
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
+        mp_json_array_begin(json, mp_policy_kind_name(kind));
+        for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL; i++)
             mp_json_put_string(json, NULL, info->name);
         mp_json_array_end(json);
     }

@@ -74,12 +74,12 @@ static void list_evicts(struct replay *replay)
         snprintf(replay->evicts, LIST_BYTES, "%s", CURVE_EVICTS);
     for (size_t i = 0; args->evicts == NULL && args->profiles == NULL &&
                        replay->config.accounting == MP_REPLAY_PAGER && used < LIST_BYTES &&
-                       (info = mp_policy_builtin(MP_SLOT_EVICT, i)) != NULL;
+                       (info = mp_policy_builtin(MP_POLICY_EVICT, i)) != NULL;
          i++)
         used += (size_t)snprintf(replay->evicts + used, LIST_BYTES - used, ",%s", info->name);
 }
 
-/* One row. What only this policy cannot do on this trace is told in its row. */
+/* One row. What only this policy cannot do on this trace is said in its row. */
 static enum mp_status replay_one(struct replay *replay, const char *profile)
 {
     struct mp_replay_row row = { .profile = profile, .budget_bytes = replay->config.budget_bytes };
@@ -105,7 +105,7 @@ static const char *named_predictor(const struct replay *replay)
 static const char *predictor(const struct replay *replay, const struct mp_profile *profile)
 {
     const struct mp_predict_ops *ops =
-        (const void *)mp_policy_find(MP_SLOT_PREDICT, profile->policy[MP_SLOT_PREDICT]);
+        (const void *)mp_policy_find(MP_POLICY_PREDICT, profile->policy[MP_POLICY_PREDICT]);
     const char *named = named_predictor(replay);
 
     return named != NULL || ops->source != MP_SCORES_NONE ? named : ops->info.name;
@@ -138,17 +138,17 @@ static enum mp_status replay_profiles(struct replay *replay)
 
     while (status == MP_OK && mp_next_part(&profiles, profile)) {
         const struct mp_policy_names names = {
-            .profile = profile, .policy = { [MP_SLOT_PARTITION] = replay->args->partition }
+            .profile = profile, .policy = { [MP_POLICY_PARTITION] = replay->args->partition }
         };
         struct mp_profile chosen;
 
         status = mp_policy_resolve(&names, &chosen);
         if (status != MP_OK)
             break;
-        replay->config.evict = chosen.policy[MP_SLOT_EVICT];
-        replay->config.admit = chosen.policy[MP_SLOT_ADMIT];
+        replay->config.evict = chosen.policy[MP_POLICY_EVICT];
+        replay->config.admit = chosen.policy[MP_POLICY_ADMIT];
         replay->config.predict = predictor(replay, &chosen);
-        replay->config.partition = chosen.policy[MP_SLOT_PARTITION];
+        replay->config.partition = chosen.policy[MP_POLICY_PARTITION];
         status = replay_one(replay, chosen.name);
     }
     return status;
@@ -192,15 +192,15 @@ static void print_decisions_json(const struct mp_decisions_report *report)
     mp_json_begin(&json, stdout, true);
     mp_json_object_begin(&json, NULL);
     mp_json_put_u64(&json, "calls", report->calls);
-    mp_json_put_u64(&json, "answers", report->answers);
+    mp_json_put_u64(&json, "answers", report->results);
     mp_json_put_bool(&json, "equal", true);
     mp_json_object_begin(&json, "policies");
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        mp_json_put_string(&json, mp_policy_slot_name(slot), report->policy[slot]);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        mp_json_put_string(&json, mp_policy_kind_name(kind), report->policy[kind]);
     mp_json_object_end(&json);
     mp_json_object_begin(&json, "calls_of");
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        mp_json_put_u64(&json, mp_policy_slot_name(slot), report->told[slot]);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        mp_json_put_u64(&json, mp_policy_kind_name(kind), report->calls_of[kind]);
     mp_json_object_end(&json);
     mp_json_object_end(&json);
     mp_json_end(&json);
@@ -224,11 +224,11 @@ static enum mp_status replay_decisions(const struct mp_args *args)
         print_decisions_json(&report);
         return mp_check_stdout();
     }
-    printf("%" PRIu64 " calls, %" PRIu64 " answers made again, all equal\n", report.calls,
-           report.answers);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        printf("%-10s %-16s %12" PRIu64 " calls\n", mp_policy_slot_name(slot), report.policy[slot],
-               report.told[slot]);
+    printf("%" PRIu64 " calls, %" PRIu64 " results made again, all equal\n", report.calls,
+           report.results);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        printf("%-10s %-16s %12" PRIu64 " calls\n", mp_policy_kind_name(kind), report.policy[kind],
+               report.calls_of[kind]);
     return mp_check_stdout();
 }
 
@@ -239,7 +239,7 @@ enum mp_status mp_cmd_replay(const struct mp_args *args, const struct mp_setting
         .config = { .slices = (uint32_t)settings->run.slices,
                     .seed = settings->run.seed,
                     .groups = settings->groups },
-        .predict = settings->run.policy[MP_SLOT_PREDICT],
+        .predict = settings->run.policy[MP_POLICY_PREDICT],
     };
     enum mp_status status;
 

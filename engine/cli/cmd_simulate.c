@@ -81,9 +81,9 @@ static void put_json(struct mp_json_out *json, const struct mp_profile *profile,
 {
     mp_json_object_begin(json, NULL);
     mp_json_put_string(json, "profile", profile->name);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        mp_json_put_string(json, mp_policy_slot_name((enum mp_policy_slot)slot),
-                           profile->policy[slot]);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        mp_json_put_string(json, mp_policy_kind_name((enum mp_policy_kind)kind),
+                           profile->policy[kind]);
     mp_json_put_u64(json, "batch", batch);
     mp_json_put_u64(json, "budget_bytes", r->budget_bytes);
     mp_json_put_u64(json, "slots", r->slots);
@@ -201,13 +201,13 @@ static enum mp_status resolve(const struct simulate *s, const char *name,
     const struct mp_run_settings *run = &s->settings->run;
     struct mp_policy_names names = { .profile = name };
 
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        names.policy[slot] = run->policy[slot][0] != '\0' ? run->policy[slot] : NULL;
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        names.policy[kind] = run->policy[kind][0] != '\0' ? run->policy[kind] : NULL;
     return mp_policy_resolve(&names, profile);
 }
 
 /* Both lists; with `run` false they are only looked through, so that a slip in the last part is
- * told before the first run. */
+ * reported before the first run. */
 static enum mp_status run_all(struct simulate *s, bool run)
 {
     const char *batches = s->args->batches != NULL ? s->args->batches : "1";

@@ -52,12 +52,12 @@ static enum mp_status run_both(struct divergence *d)
     struct mp_profile policies = session->engine_config.policies;
     enum mp_status status;
 
-    d->route = policies.policy[MP_SLOT_ROUTE];
+    d->route = policies.policy[MP_POLICY_ROUTE];
     status = mp_eval_run(d->eval, "chosen routing", on_chosen, d);
     if (status != MP_OK)
         return status;
     d->counters = *mp_engine_counters(session->engine);
-    policies.policy[MP_SLOT_ROUTE] = "exact";
+    policies.policy[MP_POLICY_ROUTE] = "exact";
     status = mp_session_renew(session, &policies, NULL);
     return status == MP_OK ? mp_eval_run(d->eval, "own routing", on_own, d) : status;
 }

@@ -86,8 +86,8 @@ static enum mp_status check_swept(const struct perplexity *p)
                 (strcmp(group->prefix, "MOEPAGER_") != 0 || strcmp(opt->name, "PROFILE") == 0);
     char quoted[MP_QUOTE_BYTES];
 
-    for (unsigned slot = 0; opt != NULL && slot < MP_SLOT_COUNT; slot++)
-        fits = fits || strcasecmp(opt->name, mp_policy_slot_name(slot)) == 0;
+    for (unsigned kind = 0; opt != NULL && kind < MP_POLICY_KIND_COUNT; kind++)
+        fits = fits || strcasecmp(opt->name, mp_policy_kind_name(kind)) == 0;
     if (!fits)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "--sweep: '%s' is not a setting of a policy, nor the choice of one",
@@ -172,8 +172,8 @@ static void print_text(const struct perplexity *p)
     const struct mp_profile *policies = &p->eval->session.engine_config.policies;
 
     mp_eval_print_head(p->eval);
-    printf("routing %s, eviction %s\n", policies->policy[MP_SLOT_ROUTE],
-           policies->policy[MP_SLOT_EVICT]);
+    printf("routing %s, eviction %s\n", policies->policy[MP_POLICY_ROUTE],
+           policies->policy[MP_POLICY_EVICT]);
     printf("%-16s %12s %12s %12s %10s\n", p->name, "perplexity", "nats/token", "substituted",
            "hit rate");
     for (uint32_t i = 0; i < p->row_count; i++) {
@@ -193,7 +193,7 @@ static void print_json(const struct perplexity *p)
     mp_json_begin(&json, stdout, true);
     mp_json_object_begin(&json, NULL);
     mp_eval_json_head(p->eval, &json);
-    mp_json_put_string(&json, "route", policies->policy[MP_SLOT_ROUTE]);
+    mp_json_put_string(&json, "route", policies->policy[MP_POLICY_ROUTE]);
     mp_json_put_string(&json, "setting", p->values != NULL ? p->name : NULL);
     mp_json_array_begin(&json, "rows");
     for (uint32_t i = 0; i < p->row_count; i++) {

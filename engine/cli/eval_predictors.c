@@ -28,11 +28,11 @@ static enum mp_status run_one(struct predictors *p, const char *predictor)
     struct mp_profile policies = p->eval->session.engine_config.policies;
     enum mp_status status;
 
-    policies.policy[MP_SLOT_ROUTE] = "exact";
-    policies.policy[MP_SLOT_PREDICT] = predictor;
-    policies.policy[MP_SLOT_PREFETCH] = "top";
+    policies.policy[MP_POLICY_ROUTE] = "exact";
+    policies.policy[MP_POLICY_PREDICT] = predictor;
+    policies.policy[MP_POLICY_PREFETCH] = "top";
     mp_evaluator_reset(p->evaluator);
-    status = mp_session_renew(&p->eval->session, &policies, mp_evaluator_watch(p->evaluator));
+    status = mp_session_renew(&p->eval->session, &policies, mp_evaluator_observer(p->evaluator));
     if (status == MP_OK)
         status = mp_eval_run(p->eval, predictor, NULL, NULL);
     if (status != MP_OK)
@@ -54,7 +54,7 @@ static enum mp_status run_each(struct predictors *p)
     if (p->results == NULL)
         return mp_fail_no_memory("the results", PREDICTORS_MAX * p->id.layers);
     for (size_t i = 0; status == MP_OK && p->count < PREDICTORS_MAX; i++) {
-        info = mp_policy_builtin(MP_SLOT_PREDICT, i);
+        info = mp_policy_builtin(MP_POLICY_PREDICT, i);
         if (info == NULL)
             break;
         if (((const struct mp_predict_ops *)info)->predict != NULL)

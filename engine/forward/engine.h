@@ -47,7 +47,7 @@ struct mp_layer_seen {
 };
 
 /* For those who learn from a run. Either may be NULL; both are called on the engine's thread. */
-struct mp_watch {
+struct mp_observer {
     void *ctx;
     void (*layer)(void *ctx, const struct mp_layer_seen *seen);
     /* The predict policy's scores(tokens, experts) of `target`, while `layer` is in work. */
@@ -87,7 +87,7 @@ struct mp_engine_config {
     const struct mp_opt_group *option_groups; /* of policies; or NULL: environment */
     bool deterministic;
     uint64_t seed;
-    const char *decision_log; /* file for what policies are told and answer; NULL: none */
+    const char *decision_log; /* file for arguments and results of policies' calls; NULL: none */
 
     const struct mp_kernels *kernels;
     struct mp_pool *pool; /* outlives the engine */
@@ -99,7 +99,7 @@ struct mp_engine_config {
                    const float *weights);
     void *routed_ctx;
 
-    const struct mp_watch *watch; /* or NULL */
+    const struct mp_observer *observer; /* or NULL */
 
     /* Routing in place of the model's own (engine/forward/forced_routing.h), or NULL. Outlives the
      * engine. */
@@ -193,7 +193,7 @@ struct mp_pager *mp_engine_pager(struct mp_engine *engine);
  * none. Without this call, and without a log, there is no file. */
 enum mp_status mp_engine_close_log(struct mp_engine *engine) MP_MUST_CHECK;
 
-/* (tokens, experts): what the router said of the layer of which config.routed is told. For that
+/* (tokens, experts): what the router said of the layer that config.routed is called for. For that
  * callback only. */
 const float *mp_engine_scores(const struct mp_engine *engine);
 

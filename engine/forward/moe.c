@@ -27,10 +27,10 @@ void mp_engine_open_layer(struct mp_engine *engine, uint32_t moe_layer)
 static bool host_looks(const struct mp_engine *engine)
 {
     const enum mp_score_source source = engine->policies.predict_ops->source;
-    const struct mp_watch *watch = engine->config.watch;
+    const struct mp_observer *observer = engine->config.observer;
 
     return source == MP_SCORES_RESIDUAL || source == MP_SCORES_LLAPOR ||
-           (watch != NULL && watch->layer != NULL);
+           (observer != NULL && observer->layer != NULL);
 }
 
 /* Queue the layer's normed input for the host; it is there when the compute has been waited for. */
@@ -125,12 +125,12 @@ static bool op_any_ended(void *ctx)
     return c->ops->any_ended(c);
 }
 
-/* The watcher of config.watch hears of the layer's results. */
-static enum mp_status watch_layer(struct mp_engine *engine, uint32_t moe_layer,
-                                  const uint32_t *experts, const float *weights)
+/* Notify config.observer of the layer's results. */
+static enum mp_status notify_observer(struct mp_engine *engine, uint32_t moe_layer,
+                                      const uint32_t *experts, const float *weights)
 {
     struct mp_compute *c = engine->compute;
-    const struct mp_watch *watch = engine->config.watch;
+    const struct mp_observer *observer = engine->config.observer;
     const struct mp_layer_seen seen = {
         .layer = moe_layer,
         .batch = engine->batch,
@@ -142,7 +142,7 @@ static enum mp_status watch_layer(struct mp_engine *engine, uint32_t moe_layer,
     };
     enum mp_status status;
 
-    if (watch == NULL || watch->layer == NULL)
+    if (observer == NULL || observer->layer == NULL)
         return MP_OK;
     if (c->ops->show != NULL)
         c->ops->show(c, MP_ARRAY_RANK,
@@ -150,7 +150,7 @@ static enum mp_status watch_layer(struct mp_engine *engine, uint32_t moe_layer,
                          sizeof(float));
     status = c->ops->wait(c);
     if (status == MP_OK)
-        watch->layer(watch->ctx, &seen);
+        observer->layer(observer->ctx, &seen);
     return status;
 }
 
@@ -159,7 +159,7 @@ static enum mp_status op_combine(void *ctx, uint32_t moe_layer, const uint32_t *
 {
     struct mp_engine *engine = ctx;
     struct mp_compute *c = engine->compute;
-    enum mp_status status = watch_layer(engine, moe_layer, experts, weights);
+    enum mp_status status = notify_observer(engine, moe_layer, experts, weights);
 
     if (status != MP_OK)
         return status;
@@ -182,17 +182,18 @@ static void op_routed(void *ctx, uint32_t moe_layer, uint32_t tokens, uint32_t k
 static void op_predicted(void *ctx, uint32_t moe_layer, uint32_t target_layer, uint32_t tokens,
                          const float *scores)
 {
-    const struct mp_watch *watch = ((struct mp_engine *)ctx)->config.watch;
+    const struct mp_observer *observer = ((struct mp_engine *)ctx)->config.observer;
 
-    if (watch != NULL && watch->predicted != NULL)
-        watch->predicted(watch->ctx, moe_layer, target_layer, tokens, scores);
+    if (observer != NULL && observer->predicted != NULL)
+        observer->predicted(observer->ctx, moe_layer, target_layer, tokens, scores);
 }
 
 void mp_engine_fill_step_ops(struct mp_engine *engine)
 {
     const struct mp_compute_ops *compute = engine->compute->ops;
-    const struct mp_watch *watch = engine->config.watch;
-    const bool predicts = engine->device == NULL || (watch != NULL && watch->predicted != NULL);
+    const struct mp_observer *observer = engine->config.observer;
+    const bool predicts =
+        engine->device == NULL || (observer != NULL && observer->predicted != NULL);
 
     engine->step_ops = (struct mp_step_ops){
         .scores = op_scores,

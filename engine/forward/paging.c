@@ -57,7 +57,7 @@ static bool reads_host(struct mp_backend *backend)
 /* Which experts an exclusive host tier holds at a moment follows from the timing of copies. */
 static enum mp_status check_residency(const struct mp_engine_config *c)
 {
-    const char *assign = c->policies.policy[MP_SLOT_ASSIGN];
+    const char *assign = c->policies.policy[MP_POLICY_ASSIGN];
 
     if (!c->deterministic || c->host_residency != MP_HOST_EXCLUSIVE || !strcmp(assign, "gpu-only"))
         return MP_OK;
@@ -69,7 +69,7 @@ static enum mp_status check_residency(const struct mp_engine_config *c)
 }
 
 /* Policies that would decide by costs, in a run that neither knows nor measures them. */
-static void tell_unknown_costs(const struct mp_engine *engine)
+static void warn_unknown_costs(const struct mp_engine *engine)
 {
     const struct mp_engine_config *c = &engine->config;
 
@@ -156,7 +156,7 @@ enum mp_status mp_engine_make_paging(struct mp_engine *engine)
         return status;
     if (engine->device != NULL)
         mp_device_list_executors(engine->device, reads_host(engine->backend));
-    tell_unknown_costs(engine);
+    warn_unknown_costs(engine);
     status = make_policies(engine);
     if (status == MP_OK)
         status = make_pager(engine);

@@ -27,8 +27,9 @@ static uint64_t max_u64(uint64_t a, uint64_t b)
 
 bool mp_state_has_ahead(const struct mp_engine_config *config)
 {
-    const char *name = config->policies.policy[MP_SLOT_PREDICT];
-    const struct mp_policy_info *info = name != NULL ? mp_policy_find(MP_SLOT_PREDICT, name) : NULL;
+    const char *name = config->policies.policy[MP_POLICY_PREDICT];
+    const struct mp_policy_info *info =
+        name != NULL ? mp_policy_find(MP_POLICY_PREDICT, name) : NULL;
 
     return info != NULL && ((const struct mp_predict_ops *)info)->source == MP_SCORES_PARTIAL;
 }

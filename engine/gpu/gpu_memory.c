@@ -55,7 +55,7 @@ enum mp_status mp_gpu_alloc(struct mp_gpu *gpu, uint64_t bytes, const char *what
     status = clear_new(gpu, address, bytes, &busy);
     if (status != MP_OK) {
         if (busy)
-            mp_log_error("cuda", "%s stay in use: the device does not answer", object);
+            mp_log_error("cuda", "%s stay in use: the device does not respond", object);
         else
             mp_gpu_free(gpu, address);
         return status;

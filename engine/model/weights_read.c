@@ -197,7 +197,7 @@ enum mp_status mp_weights_read(struct mp_weights_plan *plan, const struct mp_wei
         return mp_fail_no_memory("the weights that every token needs", plan->block_bytes);
     }
     if (huge)
-        madvise(plan->weights->block, plan->block_bytes, MADV_HUGEPAGE); /* Only a wish. */
+        madvise(plan->weights->block, plan->block_bytes, MADV_HUGEPAGE); /* Only a hint. */
     status = read_runs(&load, io != NULL ? io : &default_io);
     if (status == MP_OK)
         set_addresses(plan);

@@ -130,7 +130,7 @@ static enum mp_status remove_stale(const struct mp_repack_job *job, bool part)
     return status;
 }
 
-/* Nothing that was there before is touched unless we were told to. */
+/* Nothing that was there before is touched without `overwrite`. */
 static enum mp_status check_empty(const struct mp_repack_job *job)
 {
     const struct dirent *entry;
@@ -169,7 +169,7 @@ static enum mp_status check_space(struct mp_repack_job *job)
     }
     if (fstatvfs(job->out_fd, &info) != 0 || !mp_mul_u64(info.f_bavail, info.f_frsize, &have) ||
         have >= need)
-        return MP_OK; /* also where it cannot be found out: then writing tells */
+        return MP_OK; /* also where it cannot be found out: then writing reports it */
     return mp_fail(MP_ERR_IO, "E_REPACK_SPACE",
                    "the disk of '%s' has %" PRIu64 " bytes free, need %" PRIu64
                    "; make room or choose another --out",

@@ -110,7 +110,7 @@ static enum mp_status flush(struct target *target)
 {
     if (fsync(target->fd) != 0)
         return mp_repack_fail_write(target->job, "write", target->name, errno);
-    posix_fadvise(target->fd, 0, 0, POSIX_FADV_DONTNEED); /* Only a wish. */
+    posix_fadvise(target->fd, 0, 0, POSIX_FADV_DONTNEED); /* Only a hint. */
     target->flushed_bytes = target->bytes;
     return MP_OK;
 }

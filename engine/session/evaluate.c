@@ -15,7 +15,7 @@ struct tally {
 
 struct mp_evaluator {
     struct mp_model_id id;
-    struct mp_watch watch;
+    struct mp_observer observer;
     struct tally *tallies; // (layers)
     /* Of an even and an odd layer, and of the next step's layer 0: one is guessed before the other
      * has been compared. */
@@ -114,7 +114,7 @@ enum mp_status mp_evaluator_create(const struct mp_model_id *id, uint32_t tokens
     if (e == NULL)
         return mp_fail_no_memory("an evaluation", sizeof(*e));
     e->id = *id;
-    e->watch = (struct mp_watch){ .ctx = e, .layer = on_layer, .predicted = on_predicted };
+    e->observer = (struct mp_observer){ .ctx = e, .layer = on_layer, .predicted = on_predicted };
     e->tallies = calloc(id->layers, sizeof(*e->tallies));
     e->guess_scores = calloc(choices, sizeof(*e->guess_scores));
     for (int i = 0; i < 2; i++)
@@ -145,9 +145,9 @@ void mp_evaluator_destroy(struct mp_evaluator *e)
     free(e);
 }
 
-const struct mp_watch *mp_evaluator_watch(struct mp_evaluator *e)
+const struct mp_observer *mp_evaluator_observer(struct mp_evaluator *e)
 {
-    return &e->watch;
+    return &e->observer;
 }
 
 void mp_evaluator_reset(struct mp_evaluator *e)

@@ -4,8 +4,8 @@
 #include "engine/forward/engine.h"
 
 /*
- * How often a predict policy is right, layer by layer: give `watch` to an engine that runs it on
- * batches whose rows are one step of the same texts. Layer 0 is guessed, if at all, in the step
+ * How often a predict policy is right, layer by layer: give its observer to an engine that runs it
+ * on batches whose rows are one step of the same texts. Layer 0 is guessed, if at all, in the step
  * before; the first step of a text does not count for it.
  *
  * recall  of each token's k experts, the share that is among its k best predicted ones
@@ -28,7 +28,7 @@ enum mp_status mp_evaluator_create(const struct mp_model_id *id, uint32_t tokens
                                    struct mp_evaluator **evaluator_p) MP_MUST_CHECK;
 void mp_evaluator_destroy(struct mp_evaluator *evaluator);
 
-const struct mp_watch *mp_evaluator_watch(struct mp_evaluator *evaluator);
+const struct mp_observer *mp_evaluator_observer(struct mp_evaluator *evaluator);
 
 /* Forget what was counted, for the next policy. */
 void mp_evaluator_reset(struct mp_evaluator *evaluator);

@@ -102,9 +102,9 @@ void mp_report_print(const struct mp_report *r, FILE *out)
                 100 * (double)r->counters.route_substituted / (double)r->counters.route_choices,
                 (unsigned long long)r->counters.route_choices);
     fprintf(out, "policies      ");
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        fprintf(out, "%s%s %s", slot > 0 ? ", " : "", mp_policy_slot_name(slot),
-                r->policies->policy[slot]);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        fprintf(out, "%s%s %s", kind > 0 ? ", " : "", mp_policy_kind_name(kind),
+                r->policies->policy[kind]);
     fprintf(out, "\nmachine       %u threads, %s kernels", r->threads, r->kernels);
     if (r->device->cuda)
         fprintf(out, ", cuda:%u %s", r->device->ordinal, r->device->device.name);
@@ -136,8 +136,8 @@ void mp_report_json(const struct mp_report *r, struct mp_json_out *json)
     mp_json_put_string(json, "device", r->device->cuda ? r->device->device.name : "cpu");
     mp_json_object_begin(json, "policies");
     mp_json_put_string(json, "profile", r->policies->name);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        mp_json_put_string(json, mp_policy_slot_name(slot), r->policies->policy[slot]);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        mp_json_put_string(json, mp_policy_kind_name(kind), r->policies->policy[kind]);
     mp_json_object_end(json);
     mp_counters_json(&r->counters, json, "counters");
 }

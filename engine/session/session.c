@@ -87,7 +87,7 @@ static enum mp_status fill_config(const struct mp_settings *settings,
         .routed = config->routed,
         .routed_ctx = config->routed_ctx,
         .decision_log = config->decision_log,
-        .watch = config->watch,
+        .observer = config->observer,
         .cancel = config->cancel,
     };
     return choose_kernels(settings, s);
@@ -230,12 +230,12 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
 }
 
 enum mp_status mp_session_renew(struct mp_session *session, const struct mp_profile *policies,
-                                const struct mp_watch *watch)
+                                const struct mp_observer *observer)
 {
     mp_engine_destroy(session->engine);
     session->engine = NULL;
     session->engine_config.policies = *policies;
-    session->engine_config.watch = watch;
+    session->engine_config.observer = observer;
     session->engine_config.decision_log = NULL; /* that of the first engine is closed */
     return mp_engine_create(&session->engine_config, &session->engine);
 }

@@ -34,9 +34,9 @@ struct mp_session_config {
     void (*routed)(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k, const uint32_t *experts,
                    const float *weights);
     void *routed_ctx;
-    const char *decision_log;     /* or NULL */
-    const struct mp_watch *watch; /* or NULL */
-    const char *route_from;       /* a trace whose routing replaces the model's; or NULL */
+    const char *decision_log;           /* or NULL */
+    const struct mp_observer *observer; /* or NULL */
+    const char *route_from;             /* a trace whose routing replaces the model's; or NULL */
     bool probe;       /* this program is moepager: it may run itself to measure a device */
     bool no_engine;   /* stop when weights are read: engine is NULL */
     bool no_sidecars; /* leave calibration and trained predictors alone */
@@ -88,7 +88,7 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
 /* A new engine in place of the old one: other policies, nothing resident, counters at zero. On
  * failure there is none. */
 enum mp_status mp_session_renew(struct mp_session *session, const struct mp_profile *policies,
-                                const struct mp_watch *watch) MP_MUST_CHECK;
+                                const struct mp_observer *observer) MP_MUST_CHECK;
 void mp_session_close(struct mp_session *session);
 
 #endif

@@ -14,8 +14,8 @@ _Static_assert(sizeof(residency_names) / sizeof(residency_names[0]) == MP_HOST_R
 _Static_assert(sizeof(addressing_names) / sizeof(addressing_names[0]) == MP_RUN_ADDRESSING_AUTO + 2,
                "the names are those of enum mp_addressing, and auto");
 
-#define POLICY_TEXT(SLOT, help) \
-    MP_OPT_TEXT(#SLOT, struct mp_run_settings, policy[MP_SLOT_##SLOT], "", help)
+#define POLICY_TEXT(KIND, help) \
+    MP_OPT_TEXT(#KIND, struct mp_run_settings, policy[MP_POLICY_##KIND], "", help)
 
 static const struct mp_opt run_opts[] = {
     MP_OPT_PART(
@@ -108,12 +108,13 @@ static enum mp_status resolve(const struct mp_run_settings *run, struct mp_profi
         .profile = run->profile[0] != '\0' ? run->profile : NULL,
     };
 
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        names.policy[slot] = run->policy[slot][0] != '\0' ? run->policy[slot] : NULL;
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        names.policy[kind] = run->policy[kind][0] != '\0' ? run->policy[kind] : NULL;
     return mp_policy_resolve(&names, chosen_p);
 }
 
-/* The policy that an empty slot gets from the profile, the profile that an empty name is. */
+/* The policy that an empty name of a kind gets from the profile, and the profile that an empty name
+ * stands for. */
 static const char *effect_of_names(const void *config, const struct mp_opt *opt)
 {
     const struct mp_run_settings *run = config;
@@ -123,9 +124,9 @@ static const char *effect_of_names(const void *config, const struct mp_opt *opt)
         return NULL;
     if (opt->offset == offsetof(struct mp_run_settings, profile))
         return chosen.name;
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
-        if (opt->offset == offsetof(struct mp_run_settings, policy) + slot * sizeof(run->policy[0]))
-            return chosen.policy[slot];
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
+        if (opt->offset == offsetof(struct mp_run_settings, policy) + kind * sizeof(run->policy[0]))
+            return chosen.policy[kind];
     }
     return NULL;
 }
@@ -145,8 +146,8 @@ static const struct mp_opt_group *list_groups(struct mp_settings *settings)
     size_t count = 0;
 
     memcpy(groups, fixed, sizeof(fixed));
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
-        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
+        for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL; i++) {
             if (info->opts == NULL || count == POLICY_GROUPS_MAX ||
                 info->config_size > POLICY_CONFIG_BYTES)
                 continue;

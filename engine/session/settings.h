@@ -36,7 +36,7 @@ struct mp_run_settings {
     char kernels[32];      /* empty: the fastest */
     char backend[128];
     char profile[64];
-    char policy[MP_SLOT_COUNT][64]; /* empty: the profile's */
+    char policy[MP_POLICY_KIND_COUNT][64]; /* empty: the profile's */
 };
 
 enum mp_probe_use { MP_PROBE_AUTO, MP_PROBE_CACHED, MP_PROBE_OFF };

@@ -123,7 +123,7 @@ static enum mp_status join(struct encoding *run, const struct mp_span *spans, si
 
 /*
  * Whether special tokens may be recognised in all of a segment or in none of it. Between, the
- * normalizer has moved the borders and nobody can tell.
+ * normalizer has moved the borders, and nobody knows them.
  */
 static enum mp_status decide_segment(struct encoding *run, size_t begin, size_t end)
 {
@@ -139,7 +139,7 @@ static enum mp_status decide_segment(struct encoding *run, size_t begin, size_t 
         if (range->begin > begin || range->end < end)
             return mp_fail(MP_ERR_MODEL, "E_TOK_SPECIAL_NORMALIZED",
                            "the tokenizer matches special tokens after normalization, so a "
-                           "template and a user's text in it cannot be told apart; use --prompt "
+                           "template and a user's text in it cannot be distinguished; use --prompt "
                            "without --chat");
         run->segment_special = true;
     }

@@ -66,7 +66,7 @@ size_t mp_tok_utf8_put(char out[4], uint32_t code);
 uint32_t mp_tok_utf8_get(const char *text);
 
 /*
- * Look at the beginning of `bytes` > 0 bytes: *valid_p tells whether a character is there, and the
+ * Look at the beginning of `bytes` > 0 bytes: *valid_p says whether a character is there, and the
  * result is its bytes or those of the longest ill-formed part. With `more` to come, 0 means that
  * what is there may be the beginning of a character.
  */

@@ -435,7 +435,7 @@ static enum mp_status check_model_fields(const struct mp_tok_source *source, con
     return status;
 }
 
-/* The pre-tokenizer is known by now: it tells whether the vocabulary is byte-level. */
+/* The pre-tokenizer is known by now: it says whether the vocabulary is byte-level. */
 enum mp_status mp_tok_load_model(const struct mp_tok_source *source, const json_t *root,
                                  struct mp_tokenizer *tok)
 {

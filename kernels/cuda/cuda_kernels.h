@@ -166,7 +166,7 @@ struct mp_cuda_argmax {
  * Probabilities are whole multiples of 2^-40 of the greatest one, so that their sums are exact and
  * depend on no order. Each is exp((logit - greatest) / temperature) but for 2^-22 of the exponent
  * and 2^-22 of itself. Hence another token than by exact arithmetic is drawn only where a sum that
- * decides lies within 2^-16 of the sum of all from where it changes the answer. At most 2^22
+ * decides lies within 2^-16 of the sum of all from where it changes the result. At most 2^22
  * logits.
  */
 struct mp_cuda_sample {

@@ -7,7 +7,7 @@
  * the CPU with one in between divided, so a lower bound for any beginning of a plan is one binary
  * search. Experts with equal times are not tried in both orders. The search starts with the best
  * undivided plan of that shape and ends when the bound is met, everything was tried, or NODES
- * beginnings were looked at; then the best plan so far is the answer. The problem is NP-hard: meant
+ * beginnings were looked at; then the best plan so far is the result. The problem is NP-hard: meant
  * for some dozens of experts, where the default of NODES nearly always suffices; for one token,
  * whose experts are all alike but for residency, it always does.
  */

@@ -5,7 +5,7 @@
 
 /*
  * HybriMoE's schedule of a layer on three queues: the device, the CPU and the link. What assign
- * policy `queue` answers, and by what prefetch policy `impact` weighs experts.
+ * policy `queue` decides, and by what prefetch policy `impact` weighs experts.
  *
  * The costs have a helper. tokens, resident: (count), none of the tokens 0. `sorter` is scratch.
  * executors(count) may be NULL. Returns the time at which the last of the queues is done.

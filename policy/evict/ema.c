@@ -23,7 +23,7 @@
  * Where experts follow no rule, each is as likely as the other and the gain is about 0.
  *
  * Ours, after SMoE's scores (evict_score.c), HybriMoE's moving average of high ones (evict_mrs.c)
- * and DALI's swaps (evict_workload.c). Where nobody tells scores (a trace without them, a router
+ * and DALI's swaps (evict_workload.c). Where nobody gives scores (a trace without them, a router
  * that is not seen), what was chosen counts as 1 / k and all else as 0. on_scores O(tokens *
  * experts), pick and replace O(residents + experts).
  */
@@ -66,7 +66,7 @@ struct ema {
     uint64_t share_min; /* as a key */
     uint32_t top_k;
     uint64_t *key;     // (layers * experts): S
-    uint64_t *told;    // (layers): `now` of the last scores, or of what stood for them, plus 1
+    uint64_t *scored;  // (layers): `now` of the last scores, or of what stood for them, plus 1
     uint8_t *mark;     // (layers * experts): enum ema_mark
     uint32_t *partner; // (layers * experts): of a named one, who leaves for it
     double *batch;     // (experts): scratch
@@ -80,7 +80,7 @@ static void ema_destroy(struct mp_policy *policy)
 
     mp_residents_fini(&self->base.set);
     free(self->key);
-    free(self->told);
+    free(self->scored);
     free(self->mark);
     free(self->partner);
     free(self->batch);
@@ -103,11 +103,11 @@ static enum mp_status ema_create(const void *config_, const struct mp_shape *sha
     self->top_k = shape->top_k;
     self->used = self->swaps = 1 / MEMORY; /* as if all had been right until something is known */
     self->key = calloc(units, sizeof(uint64_t));
-    self->told = calloc(shape->layers, sizeof(uint64_t));
+    self->scored = calloc(shape->layers, sizeof(uint64_t));
     self->mark = calloc(units, 1);
     self->partner = calloc(units, sizeof(uint32_t));
     self->batch = calloc(shape->experts, sizeof(double));
-    status = self->key == NULL || self->told == NULL || self->mark == NULL ||
+    status = self->key == NULL || self->scored == NULL || self->mark == NULL ||
                      self->partner == NULL || self->batch == NULL
                  ? mp_fail_no_memory("evict policy 'ema'", units * 13 + shape->experts * 8u)
                  : mp_residents_init(&self->base.set, shape);
@@ -155,11 +155,11 @@ static void ema_on_access(struct mp_policy *policy, uint32_t unit, uint32_t toke
     self->used += came;
     self->missed += left;
     self->mark[unit] = EMA_NONE;
-    if (self->told[layer] == UINT64_MAX) /* by the router */
+    if (self->scored[layer] == UINT64_MAX) /* by the router */
         return;
-    if (self->told[layer] != now + 1)
+    if (self->scored[layer] != now + 1)
         forget(self, layer, self->keep);
-    self->told[layer] = now + 1;
+    self->scored[layer] = now + 1;
     self->key[unit] += mp_residents_key((1 - self->keep) / self->top_k);
 }
 
@@ -173,7 +173,7 @@ static void ema_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tok
     (void)k;
     (void)chosen;
     (void)now;
-    self->told[layer] = UINT64_MAX;
+    self->scored[layer] = UINT64_MAX;
     forget(self, layer, keep);
     memset(self->batch, 0, experts * sizeof(self->batch[0]));
     for (uint32_t t = 0; t < tokens; t++) {

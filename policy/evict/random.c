@@ -1,7 +1,7 @@
 /*
  * Any unit, equally likely: the floor that other policies are compared with. The draw depends on
  * the seed and on the number of insertions and removals so far, so a run repeats exactly and asking
- * twice gives the same answer.
+ * twice gives the same result.
  */
 #include "policy/builtins.h"
 

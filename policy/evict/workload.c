@@ -5,7 +5,7 @@
  * it with admit policy `window` and partition `random`.
  *
  * W = 4 as in the paper; U = 8 for DeepSeek-V2-Lite and Qwen3-30B-A3B, 1 for Mixtral (figure 12,
- * appendix A.6). The policy is not told the model: layers of at most 8 experts get 1, others 8.
+ * appendix A.6). The policy does not know the model: layers of at most 8 experts get 1, others 8.
  *
  * Departures. As printed, line 9 (i mod W == 0) ends a window after the first token; here it ends
  * after every W-th step, (i + 1) mod W == 0. Line 11 takes the top U of the residents too; the text

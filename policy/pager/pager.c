@@ -52,36 +52,39 @@ static void observe(struct mp_pager *pager)
     struct mp_counters *counters = pager->config.counters;
     uint32_t needed = 0, all_hits = 0;
 
-    for (uint32_t i = 0; i < pager->need_count; i += pager->slices) {
+    for (uint32_t i = 0; i < pager->need_count; i += pager->slices.count) {
         uint32_t hits = 0;
+        bool hit;
 
-        for (uint32_t s = 0; s < pager->slices; s++)
+        for (uint32_t s = 0; s < pager->slices.count; s++)
             hits += pager->needs[i + s].hit;
+        hit = hits == pager->slices.count;
         needed++;
-        all_hits += hits == pager->slices;
-        counters->hits += hits == pager->slices;
-        counters->partial_hits += hits > 0 && hits < pager->slices;
-        counters->misses += hits < pager->slices && !pager->needs[i].elsewhere;
-        counters->elsewhere += hits < pager->slices && pager->needs[i].elsewhere;
+        all_hits += hit;
+        counters->hits += hit;
+        counters->partial_hits += hits > 0 && !hit;
+        counters->misses += !hit && !pager->needs[i].elsewhere;
+        counters->elsewhere += !hit && pager->needs[i].elsewhere;
     }
     if (set->partition_ops->observe != NULL)
         set->partition_ops->observe(set->partition, pager->layer, needed, all_hits, pager->now);
 }
 
-/* The slices of an expert as needs of the open layer. */
+/* The units of an expert as needs of the open layer. */
 static void add_needs(struct mp_pager *pager, const struct mp_need *need)
 {
     const struct mp_policies *set = mp_pager_policies(pager);
-    const uint32_t whole = pager->layer * pager->config.shape.experts + need->expert;
+    const uint32_t expert = pager->layer * pager->config.shape.experts + need->expert;
+    const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
 
-    for (uint32_t s = 0; s < pager->slices; s++)
+    for (uint32_t u = units.first; u < units.end; u++)
         pager->needs[pager->need_count++] = (struct mp_pager_need){
-            .unit = whole * pager->slices + s,
+            .unit = u,
             .tokens = need->tokens,
             .elsewhere = need->elsewhere,
         };
     if (set->evict_ops->on_access != NULL)
-        set->evict_ops->on_access(set->evict, whole, need->tokens, pager->now);
+        set->evict_ops->on_access(set->evict, expert, need->tokens, pager->now);
 }
 
 void mp_pager_scores(struct mp_pager *pager, uint32_t layer, uint32_t tokens, uint32_t k,
@@ -135,15 +138,15 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
 static void close_layer(struct mp_pager *pager)
 {
     const uint8_t guess = MP_PAGER_AHEAD | MP_PAGER_GUESSED;
-    const uint32_t count = pager->config.shape.experts * pager->slices;
+    const struct mp_unit_range units = mp_slices_of_layer(&pager->slices, pager->layer);
 
-    for (uint32_t u = pager->layer * count; u < (pager->layer + 1) * count; u++) {
+    for (uint32_t u = units.first; u < units.end; u++) {
         const uint8_t flags = pager->flags[u];
 
-        /* What was kept for this layer has had its chance. What was guessed in vain stays marked
+        /* What was kept for this layer has had its chance. What was mispredicted stays marked
          * until it is used or evicted; what came for another reason has that reason still. */
         if ((flags & MP_PAGER_KEEP) && (flags & guess) == guess)
-            mp_pager_set_flags(pager, u, guess | MP_PAGER_VAIN);
+            mp_pager_set_flags(pager, u, guess | MP_PAGER_MISPREDICTED);
         else if (flags & (MP_PAGER_NEEDED | MP_PAGER_KEEP))
             mp_pager_set_flags(pager, u, flags & guess);
     }
@@ -203,51 +206,46 @@ void mp_pager_abort(struct mp_pager *pager)
     close_layer(pager);
 }
 
-/* One expert's numbers against the states of its slices; adds to what is summed over all. */
-static bool check_whole(struct mp_pager *pager, uint32_t whole, uint32_t *held, uint32_t *loose)
+/* One expert's numbers against the states of its units; adds to what is summed over all. */
+static bool check_expert(struct mp_pager *pager, uint32_t expert, uint32_t *held, uint32_t *surplus)
 {
-    uint32_t present = 0, going = 0, spare = 0;
+    const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
+    bool present[MP_SLICES_MAX], going[MP_SLICES_MAX];
 
-    for (uint32_t s = 0; s < pager->slices; s++) {
-        const uint32_t u = whole * pager->slices + s;
-        const enum mp_res_state state = mp_space_state(pager->config.space, u);
-        const bool here = state == MP_RES_FILLING || state == MP_RES_VALID;
+    for (uint32_t u = units.first; u < units.end; u++) {
         const uint8_t was = pager->may_go[u];
 
         mp_pager_refresh(pager, u);
         if (pager->may_go[u] != was || (!pager->open && (pager->flags[u] & MP_PAGER_NEEDED)))
             return false;
-        present += here;
-        going += was;
-        *held += here && !mp_pager_is_loose(pager, u);
-        spare += was && mp_pager_is_loose(pager, u);
+        present[u - units.first] = mp_pager_is_present(pager, u);
+        going[u - units.first] = was;
     }
-    *loose += spare;
-    return present == pager->present[whole] && going == pager->going[whole] &&
-           spare == pager->spare[whole] && pager->evictable[whole] == (going > 0);
+    *surplus += mp_slices_going(&pager->slices, expert, MP_SLICES_SURPLUS);
+    return mp_slices_check(&pager->slices, expert, present, going, held);
 }
 
 bool mp_pager_check(struct mp_pager *pager)
 {
     const uint32_t experts = pager->config.shape.experts;
-    uint32_t kept = 0, vain = 0, filling = 0, loose = 0;
+    uint32_t kept = 0, mispredicted = 0, filling = 0, surplus = 0;
 
     for (uint32_t l = 0; l < pager->config.shape.layers; l++) {
         uint32_t held = 0;
 
-        vain += pager->vain[l];
-        for (uint32_t w = l * experts; w < (l + 1) * experts; w++) {
-            if (!check_whole(pager, w, &held, &loose))
+        mispredicted += pager->mispredicted[l];
+        for (uint32_t e = l * experts; e < (l + 1) * experts; e++) {
+            if (!check_expert(pager, e, &held, &surplus))
                 return false;
         }
-        if (held != pager->held[l])
+        if (held != pager->slices.held[l])
             return false;
     }
-    if (vain != pager->vain_count)
+    if (mispredicted != pager->mispredicted_count)
         return false;
     for (uint32_t u = 0; u < pager->units; u++) {
         kept += (pager->flags[u] & MP_PAGER_KEEP) != 0;
-        vain -= (pager->flags[u] & MP_PAGER_VAIN) != 0;
+        mispredicted -= (pager->flags[u] & MP_PAGER_MISPREDICTED) != 0;
         filling += mp_space_state(pager->config.space, u) == MP_RES_FILLING;
     }
     for (uint32_t i = 0; i < pager->ahead_count; i++) {
@@ -255,7 +253,8 @@ bool mp_pager_check(struct mp_pager *pager)
             (pager->flags[pager->ahead[i]] & MP_PAGER_NEEDED))
             return false;
     }
-    return kept == pager->kept_count && vain == 0 && loose == pager->loose_going &&
+    return kept == pager->kept_count && mispredicted == 0 &&
+           surplus == pager->slices.surplus_going &&
            filling == pager->ahead_count + mp_pager_count_needs(pager, MP_NEED_LOADING) &&
            mp_space_check(pager->config.space);
 }
@@ -283,27 +282,21 @@ static enum mp_status check_config(const struct mp_pager_config *config)
 
 static void take_tables(struct mp_pager *pager, struct mp_arena *arena)
 {
-    const uint64_t units = pager->units, wholes = pager->wholes;
-    const uint64_t layers = pager->config.shape.layers, experts = pager->config.shape.experts;
+    const uint64_t units = pager->units, experts = pager->experts;
+    const uint64_t layers = pager->config.shape.layers;
 
+    mp_slices_take(&pager->slices, arena);
     pager->may_go = mp_arena_take(arena, units, 1);
     pager->flags = mp_arena_take(arena, units, 1);
-    pager->evictable = mp_arena_take(arena, wholes, 1);
-    pager->fallback = mp_arena_take(arena, wholes, 1);
-    pager->present = mp_arena_take(arena, wholes, 1);
-    pager->going = mp_arena_take(arena, wholes, 1);
-    pager->spare = mp_arena_take(arena, wholes, 1);
-    pager->vain = mp_arena_take(arena, layers, sizeof(uint32_t));
-    pager->held = mp_arena_take(arena, layers, sizeof(uint32_t));
-    pager->quota = mp_arena_take(arena, layers, sizeof(uint32_t));
-    pager->tops = mp_arena_take(arena, layers, sizeof(uint32_t));
+    pager->fallback = mp_arena_take(arena, experts, 1);
+    pager->mispredicted = mp_arena_take(arena, layers, sizeof(uint32_t));
     pager->ahead = mp_arena_take(arena, units, sizeof(uint32_t));
-    pager->wishes = mp_arena_take(arena, units, sizeof(uint32_t));
-    pager->needs = mp_arena_take(arena, experts * pager->slices, sizeof(struct mp_pager_need));
+    pager->queued = mp_arena_take(arena, units, sizeof(uint32_t));
+    pager->needs = mp_arena_take(arena, units / layers, sizeof(struct mp_pager_need));
     pager->wait_list = mp_arena_take(arena, units, sizeof(uint32_t));
     pager->revised = mp_arena_take(arena, layers, sizeof(uint32_t));
-    pager->swaps = mp_arena_take(arena, experts, sizeof(struct mp_swap));
-    pager->planned = mp_arena_take(arena, wholes, sizeof(struct mp_swap));
+    pager->swaps = mp_arena_take(arena, experts / layers, sizeof(struct mp_swap));
+    pager->planned = mp_arena_take(arena, experts, sizeof(struct mp_swap));
 }
 
 static enum mp_status make_tables(struct mp_pager *pager)
@@ -318,7 +311,8 @@ static enum mp_status make_tables(struct mp_pager *pager)
     pager->block = arena.block;
     take_tables(pager, &arena);
     for (size_t l = 0; l < pager->config.shape.layers; l++)
-        pager->tops[l] = pager->slices;
+        pager->revised[l] = pager->slices.count;
+    mp_slices_retain(&pager->slices, pager->revised);
     return MP_OK;
 }
 
@@ -347,10 +341,12 @@ enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_p
     mp_space_get_plan(config->space, &plan);
     pager->config = *config;
     pager->units = mp_space_unit_count(config->space);
-    pager->wholes = shape->layers * shape->experts;
-    pager->slices = shape->slices > 1 ? shape->slices : 1;
+    pager->experts = shape->layers * shape->experts;
+    pager->slices.count = shape->slices > 1 ? shape->slices : 1;
+    pager->slices.layers = shape->layers;
+    pager->slices.experts = shape->experts;
     pager->slots = plan.slots;
-    pager->window = WINDOW_START * pager->slices;
+    pager->window = WINDOW_START * pager->slices.count;
     status = make_tables(pager);
     if (status != MP_OK) {
         free(pager);
@@ -379,7 +375,7 @@ void mp_pager_destroy(struct mp_pager *pager)
     /* A prefetch on the way is either cancelled or paid for; it does not fall through the books. */
     mp_pager_drop_all(pager);
     mp_pager_settle_ahead(pager, true);
-    mp_error_set(&before); /* what ended the run is to be told, not that a guess came to nothing */
+    mp_error_set(&before); /* report what ended the run, not that a guess came to nothing */
     pager->config.counters->prefetch_unused_bytes += mp_pager_unused_bytes(pager);
     free(pager->block);
     free(pager);

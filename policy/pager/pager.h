@@ -30,7 +30,7 @@
  *
  * Needs that are resident come first, then the others as their reads finish; when there are more
  * needs than slots they come in waves, each loaded once. The order in which needs become ready
- * never changes results: the caller sums by rank. What a policy answers is a guess about time only:
+ * never changes results: the caller sums by rank. What a policy decides is a guess about time only:
  * whatever it says, every need is handed out exactly once with complete bytes, or an error is
  * returned.
  *
@@ -158,8 +158,9 @@ uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer);
  * no other victim, and the others are loaded and kept likewise: as soon as no need of the open
  * layer is left to be read, and only as many at a time as the disk reads until the next layer
  * begins, which is learned. When their layer begins and does not want them, those that have not
- * started are dropped. Loaded in vain, a unit is the first to leave. Never takes a slot from a unit
- * that is leased, needed by the open layer, or kept. Numbers out of range are skipped and counted.
+ * started are dropped. If the prediction was wrong, its unit is the first to leave. Never takes a
+ * slot from a unit that is leased, needed by the open layer, or kept. Numbers out of range are
+ * skipped and counted.
  *
  * With `deterministic` all are started at once.
  */
@@ -206,7 +207,7 @@ uint32_t mp_pager_reading(const struct mp_pager *pager);
 /* Whole experts that the device tier holds at once, with the budget of now. */
 uint32_t mp_pager_slots(const struct mp_pager *pager);
 
-/* The next three tell tests, and whoever looks for a fault, what a partition has decided.
+/* The next three show what a partition has decided, for tests and for whoever looks for a fault.
  *
  * Slots of a layer, as decided, in units of the space; MP_LAYER_ANY when the partition is global.
  */
@@ -216,7 +217,7 @@ uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer);
 uint64_t mp_pager_revisions(const struct mp_pager *pager);
 
 /* Slices of an expert that the layer keeps; the others do not count for its slots. */
-uint32_t mp_pager_tops(const struct mp_pager *pager, uint32_t layer);
+uint32_t mp_pager_retained(const struct mp_pager *pager, uint32_t layer);
 
 /* Invariants of the pager and its space; false is a bug of ours. */
 bool mp_pager_check(struct mp_pager *pager);

@@ -1,6 +1,6 @@
 /*
- * Reading ahead: what is predicted becomes a wish, then a read that no need waits for, then a
- * resident that is kept until its layer has run.
+ * Reading ahead: what is predicted becomes a queued prefetch, then a read that no need waits for,
+ * then a resident that is kept until its layer has run.
  */
 #include <string.h>
 
@@ -74,7 +74,7 @@ bool mp_pager_cancel_ahead(struct mp_pager *pager, uint32_t class_index)
 
 void mp_pager_drop_all(struct mp_pager *pager)
 {
-    pager->wish_count = 0;
+    pager->queued_count = 0;
     while (mp_pager_cancel_ahead(pager, MP_CLASS_ANY))
         ;
 }
@@ -82,11 +82,11 @@ void mp_pager_drop_all(struct mp_pager *pager)
 uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer)
 {
     const uint32_t limit = pager->slots / 4;
-    const uint32_t taken = pager->kept_count + pager->wish_count;
+    const uint32_t taken = pager->kept_count + pager->queued_count;
 
     if (layer >= pager->config.shape.layers || (pager->open && layer == pager->layer))
         return 0;
-    return limit > taken ? (limit - taken) / pager->slices : 0;
+    return limit > taken ? (limit - taken) / pager->slices.count : 0;
 }
 
 bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags)
@@ -107,7 +107,7 @@ bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags)
 static bool keep_resident(struct mp_pager *pager, uint32_t unit)
 {
     const enum mp_res_state state = mp_space_state(pager->config.space, unit);
-    const uint8_t flags = pager->flags[unit] & (uint8_t)~MP_PAGER_VAIN;
+    const uint8_t flags = pager->flags[unit] & (uint8_t)~MP_PAGER_MISPREDICTED;
 
     if (state != MP_RES_VALID && state != MP_RES_FILLING)
         return false;
@@ -115,23 +115,23 @@ static bool keep_resident(struct mp_pager *pager, uint32_t unit)
     return true;
 }
 
-static bool is_wished(const struct mp_pager *pager, uint32_t unit)
+static bool is_queued(const struct mp_pager *pager, uint32_t unit)
 {
     uint32_t i = 0;
 
-    while (i < pager->wish_count && pager->wishes[i] != unit)
+    while (i < pager->queued_count && pager->queued[i] != unit)
         i++;
-    return i < pager->wish_count;
+    return i < pager->queued_count;
 }
 
-/* Keep what is there of an expert and wish for the rest. */
-static void wish_for(struct mp_pager *pager, uint32_t whole)
+/* Keep what is there of an expert and queue the rest. */
+static void queue_prefetch(struct mp_pager *pager, uint32_t expert)
 {
-    for (uint32_t s = 0; s < pager->slices; s++) {
-        const uint32_t unit = whole * pager->slices + s;
+    const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
 
-        if (!keep_resident(pager, unit) && !is_wished(pager, unit))
-            pager->wishes[pager->wish_count++] = unit;
+    for (uint32_t unit = units.first; unit < units.end; unit++) {
+        if (!keep_resident(pager, unit) && !is_queued(pager, unit))
+            pager->queued[pager->queued_count++] = unit;
     }
 }
 
@@ -142,9 +142,9 @@ void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *e
 
     for (uint32_t i = 0; i < count && mp_pager_prefetch_room(pager, layer) > 0; i++) {
         if (experts[i] < shape->experts)
-            wish_for(pager, layer * shape->experts + experts[i]);
+            queue_prefetch(pager, layer * shape->experts + experts[i]);
         else
-            pager->config.counters->policy_strikes++;
+            pager->config.counters->invalid_decisions++;
         /* Decisions of a deterministic run must not depend on what has been read by now. */
         if (pager->config.deterministic)
             mp_pager_pursue(pager);
@@ -165,16 +165,16 @@ void mp_pager_pursue(struct mp_pager *pager)
 {
     const bool patient = !pager->config.deterministic;
 
-    if (pager->yields || pager->wish_count + pager->planned_count == 0 ||
+    if (pager->yields || pager->queued_count + pager->planned_count == 0 ||
         (patient && !needs_are_read(pager)))
         return;
     if (patient)
         mp_pager_settle_ahead(pager, false);
-    while (pager->wish_count > 0 && (!patient || pager->ahead_count < pager->window)) {
-        const uint32_t unit = pager->wishes[0];
+    while (pager->queued_count > 0 && (!patient || pager->ahead_count < pager->window)) {
+        const uint32_t unit = pager->queued[0];
 
-        pager->wish_count--;
-        memmove(pager->wishes, pager->wishes + 1, pager->wish_count * sizeof(pager->wishes[0]));
+        pager->queued_count--;
+        memmove(pager->queued, pager->queued + 1, pager->queued_count * sizeof(pager->queued[0]));
         if (!keep_resident(pager, unit))
             (void)mp_pager_load_ahead(pager, unit,
                                       MP_PAGER_KEEP | MP_PAGER_AHEAD | MP_PAGER_GUESSED);
@@ -186,7 +186,7 @@ void mp_pager_pursue(struct mp_pager *pager)
  * that were taken from others too early. */
 static void adapt_window(struct mp_pager *pager, uint32_t unfinished)
 {
-    if (unfinished == 0 && pager->wish_count > 0 && pager->window < pager->slots / 8)
+    if (unfinished == 0 && pager->queued_count > 0 && pager->window < pager->slots / 8)
         pager->window *= 2;
     else if (unfinished > 1)
         pager->window = pager->window > unfinished ? pager->window - unfinished + 1 : 1;
@@ -199,15 +199,16 @@ void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished)
 
     if (!pager->yields)
         adapt_window(pager, unfinished);
-    for (uint32_t i = 0; i < pager->wish_count; i++) {
-        if (mp_pager_layer_of(pager, pager->wishes[i]) != pager->layer)
-            pager->wishes[left++] = pager->wishes[i];
+    for (uint32_t i = 0; i < pager->queued_count; i++) {
+        if (mp_slices_layer(&pager->slices, pager->queued[i]) != pager->layer)
+            pager->queued[left++] = pager->queued[i];
     }
-    pager->wish_count = left;
+    pager->queued_count = left;
     for (uint32_t i = pager->ahead_count; i-- > 0;) {
         const uint32_t unit = pager->ahead[i];
 
-        if (mp_pager_layer_of(pager, unit) == pager->layer && (pager->flags[unit] & guess) == guess)
+        if (mp_slices_layer(&pager->slices, unit) == pager->layer &&
+            (pager->flags[unit] & guess) == guess)
             (void)cancel_one(pager, i);
     }
 }

@@ -30,8 +30,8 @@ static void share_again(struct mp_pager *pager)
     mp_log_info("pager", "%u slots are too few for the partition, the layers get equal shares",
                 pager->slots);
     for (uint32_t l = 0; l < shape->layers; l++)
-        pager->quota[l] = mp_equal_share(pager->slots, shape->layers, l);
-    mp_pager_ask_tops(pager);
+        pager->slices.quota[l] = mp_equal_share(pager->slots, shape->layers, l);
+    mp_pager_ask_retained(pager);
 }
 
 enum mp_status mp_pager_set_budget(struct mp_pager *pager, uint64_t budget_bytes)

@@ -2,46 +2,42 @@
 #define MP_PAGER_INT_H
 
 #include "policy/pager/pager.h"
+#include "policy/pager/slices.h"
 
 /*
  * What the parts of the pager share: pager.c is the life of a layer, pager_needs.c hands out what
  * it needs, pager_room.c finds room (flags, victims, quotas), pager_ahead.c reads ahead,
  * pager_plan.c moves residents that no need asked for. Nobody else includes this.
  *
- * Units are those of the space: slices of experts, or whole experts where there is one slice. What
- * policies call a unit is an expert, here a `whole`: unit / slices. It enters a policy's books with
- * its first slice and leaves them with its last one. A policy names the whole that gives way; it
- * gives its last slices first, so that what stays of an expert is its beginning.
- *
- * Where the partition keeps a part of each expert (tops[layer] slices), the slices behind that part
- * are loose: they count for no quota and leave before all that is kept.
+ * Everything here is about units of the space. Which of them are the slices of an expert, what the
+ * partition keeps of it, and how much a layer holds of its quota is in slices.h. Policies decide
+ * about experts, which they call units, numbered layer * experts + expert over all layers. An
+ * expert enters a policy's books with its first unit and leaves them with its last one. A policy
+ * names the expert that gives way; it gives its last units first, so that what stays of it is its
+ * beginning.
  *
  * Every unit has flags. NEEDED: the open layer has not finished with it. KEEP: predicted for a
  * layer that has not run. AHEAD: prefetched, nobody has used it yet (for the accounts only).
- * GUESSED: loaded because it was predicted. VAIN: the layer that it was guessed for has run without
- * it. A unit may be evicted when it is VALID, unleased and neither NEEDED nor KEEP; a demand that
- * finds no such unit may take one with KEEP, never one that is NEEDED. `may_go` is that rule as one
- * byte per unit, kept up to date on each change so that asking a policy costs no scan. Units with
- * VAIN go first, without a question, so that wrong guesses do not crowd out what the policy has
- * reasons to keep.
+ * GUESSED: loaded because it was predicted. MISPREDICTED: the layer that it was guessed for has run
+ * without it. A unit may be evicted when it is VALID, unleased and neither NEEDED nor KEEP; a
+ * demand that finds no such unit may take one with KEEP, never one that is NEEDED. `may_go` is that
+ * rule as one byte per unit, kept up to date on each change so that asking a policy costs no scan.
+ * Units with MISPREDICTED go first, without a question, so that wrong guesses do not crowd out what
+ * the policy has reasons to keep.
  *
- * What is predicted becomes a wish. It takes a slot, and somebody's place, only when nothing that
- * is needed now is being read and few enough reads ahead are on their way: `window` of them, which
- * follows what the disk gets done between the layers.
+ * What is predicted becomes a queued prefetch. It takes a slot, and somebody's place, only when
+ * nothing that is needed now is being read and few enough reads ahead are on their way: `window` of
+ * them, which follows what the disk gets done between the layers.
  *
- *     present[whole]   == slices of it that are FILLING or VALID
- *     held[layer]      == those of them, over the layer, that are not loose
- *     going[whole]     == slices of it with may_go; evictable[whole] == going[whole] > 0
- *     spare[whole]     == loose slices of it with may_go; loose_going == all of them
- *     FILLING          == units in ahead[] + needs that are LOADING        between calls
- *     kept_count       == units with KEEP
- *     vain[layer]      == units of it with VAIN; vain_count == all of them
+ *     FILLING             == units in ahead[] + needs that are LOADING        between calls
+ *     kept_count          == units with KEEP
+ *     mispredicted[layer] == units of it with MISPREDICTED; mispredicted_count == all of them
  */
 enum {
     MP_PAGER_NEEDED = 1,
     MP_PAGER_KEEP = 2,
     MP_PAGER_AHEAD = 4,
-    MP_PAGER_VAIN = 8,
+    MP_PAGER_MISPREDICTED = 8,
     MP_PAGER_GUESSED = 16
 };
 
@@ -53,7 +49,7 @@ enum mp_need_state {
     MP_NEED_DONE
 };
 
-/* One slice of an expert that the open layer needs; those of one expert stand together. */
+/* One unit that the open layer needs; those of one expert stand together, in order. */
 struct mp_pager_need {
     uint32_t unit;
     uint32_t tokens;
@@ -66,24 +62,15 @@ struct mp_pager_need {
 
 struct mp_pager {
     struct mp_pager_config config;
-    uint32_t units;     /* wholes * slices */
-    uint32_t wholes;    /* layers * experts */
-    uint32_t slices;    /* >= 1 */
-    uint32_t slots;     /* units that the device tier can hold */
-    void *block;        /* all arrays below */
-    uint8_t *may_go;    // (units): VALID, unleased, no protecting flag
-    uint8_t *flags;     // (units)
-    uint8_t *evictable; // (wholes)
-    uint8_t *fallback;  // (wholes): scratch for questions about less or more than `evictable`
-    uint8_t *present;   // (wholes)
-    uint8_t *going;     // (wholes)
-    uint8_t *spare;     // (wholes)
-    uint32_t *vain;     // (layers)
-    uint32_t *held;     // (layers): units
-    uint32_t *quota;    // (layers): units; unused when global
-    uint32_t *tops;     // (layers): slices of an expert that are kept
-    bool has_loose;     /* in any layer */
-    uint32_t loose_going;
+    struct mp_slices slices; /* which units are which expert */
+    uint32_t units;
+    uint32_t experts;       /* of all layers */
+    uint32_t slots;         /* units that the device tier can hold */
+    void *block;            /* all arrays */
+    uint8_t *may_go;        // (units): VALID, unleased, no protecting flag
+    uint8_t *flags;         // (units)
+    uint8_t *fallback;      // (experts): scratch for questions about less or more than `evictable`
+    uint32_t *mispredicted; // (layers)
     bool global;
     uint64_t now;     /* logical time: layers begun */
     uint64_t read_ns; /* of one unit, as measured; 0: not yet */
@@ -92,10 +79,10 @@ struct mp_pager {
     /* Reads in flight that no need waits for: prefetches, and loads of a layer that was aborted. */
     uint32_t *ahead; // (units)
     uint32_t ahead_count;
-    uint32_t kept_count, vain_count;
+    uint32_t kept_count, mispredicted_count;
 
-    uint32_t *wishes; // (units): predicted and cold, most urgent first
-    uint32_t wish_count;
+    uint32_t *queued; // (units): predicted and cold, most urgent first
+    uint32_t queued_count;
     uint32_t window; /* >= 1 */
     uint64_t revisions;
     bool yields; /* nothing is read ahead: the partition waits for an idle device */
@@ -103,25 +90,22 @@ struct mp_pager {
     bool open;
     bool room_changed; /* since needs were last started: waiting ones may find a slot now */
     uint32_t layer;
-    struct mp_pager_need *needs; // (experts * slices)
-    uint32_t need_count;         /* of them: slices */
-    uint32_t *wait_list;         // (units): scratch of waits, and of first residents
-    uint32_t *revised;           // (layers): scratch of new quotas and tops
-    struct mp_swap *swaps;       // (experts): scratch
-    struct mp_swap *planned;     // (wholes): swaps that wait for their turn, oldest first
+    struct mp_pager_need *needs; // (units of a layer)
+    uint32_t need_count;
+    uint32_t *wait_list;     // (units): scratch of waits, and of first residents
+    uint32_t *revised;       // (layers): scratch of new quotas and retained
+    struct mp_swap *swaps;   // (experts of a layer): scratch
+    struct mp_swap *planned; // (experts): swaps that wait for their turn, oldest first
     uint32_t planned_count;
     const char *notice; /* of the evict policy, as last seen */
 };
 
-static inline uint32_t mp_pager_layer_of(const struct mp_pager *pager, uint32_t unit)
+/* Does it have a slot: is it there, or being read? */
+static inline bool mp_pager_is_present(const struct mp_pager *pager, uint32_t unit)
 {
-    return unit / pager->slices / pager->config.shape.experts;
-}
+    const enum mp_res_state state = mp_space_state(pager->config.space, unit);
 
-/* Is it behind the part of its expert that the partition keeps? */
-static inline bool mp_pager_is_loose(const struct mp_pager *pager, uint32_t unit)
-{
-    return unit % pager->slices >= pager->tops[mp_pager_layer_of(pager, unit)];
+    return state == MP_RES_FILLING || state == MP_RES_VALID;
 }
 
 static inline const struct mp_policies *mp_pager_policies(const struct mp_pager *pager)
@@ -135,7 +119,7 @@ void mp_pager_refresh(struct mp_pager *pager, uint32_t unit);
 void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags);
 
 /* The unit has left the device tier, or its read came to nothing. Flags but NEEDED are dropped; one
- * that still has AHEAD is accounted as prefetched in vain. */
+ * that still has AHEAD is accounted as prefetched and not used. */
 void mp_pager_note_removed(struct mp_pager *pager, uint32_t unit);
 
 /* A read that came to nothing: no bytes were moved, so none were wasted. */
@@ -163,22 +147,19 @@ bool mp_pager_forget_ahead(struct mp_pager *pager, uint32_t unit);
 /* Cancel the latest read in ahead[] of this size class that has not started. False: none. */
 bool mp_pager_cancel_ahead(struct mp_pager *pager, uint32_t class_index);
 
-/* Give up on all wishes and on all reads in ahead[] that have not started. */
+/* Give up on all queued prefetches and on all reads in ahead[] that have not started. */
 void mp_pager_drop_all(struct mp_pager *pager);
 
-/* Start what is wished for as far as that disturbs nobody. */
+/* Start what is queued as far as that disturbs nobody. */
 void mp_pager_pursue(struct mp_pager *pager);
 
-/* The open layer's needs are known: give up on what was wished for it, or is about to be read for
+/* The open layer's needs are known: give up on what is queued for it, or is about to be read for
  * it, and is not among them. `unfinished`: reads ahead that the layer found on their way, from
  * which is learned how many there is time for. */
 void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished);
 
-/* Start a read that no need waits for; `flags` tell what it is. False: it could not be started. */
+/* Start a read that no need waits for; `flags` say what it is. False: it could not be started. */
 bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags);
-
-/* Would the unit's layer then hold more than it may? Loose ones count for no layer. */
-bool mp_pager_over_quota(const struct mp_pager *pager, uint32_t unit);
 
 /* Is there a unit of this size class that the open layer has a slot for and has not finished? */
 bool mp_pager_in_use(const struct mp_pager *pager, uint32_t class_index);
@@ -190,14 +171,14 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer);
 void mp_pager_carry_out_swaps(struct mp_pager *pager);
 void mp_pager_revise(struct mp_pager *pager);
 
-/* Tell the user what the evict policy wants to have said, once. */
+/* Log the evict policy's notice, once. */
 void mp_pager_take_notice(struct mp_pager *pager);
 
 /* Ask the partition policy. False: it gave away more slots than there are. */
 bool mp_pager_make_partition(struct mp_pager *pager) MP_MUST_CHECK;
 
 /* Ask it how much of each expert stays, and count anew what follows from that. */
-void mp_pager_ask_tops(struct mp_pager *pager);
+void mp_pager_ask_retained(struct mp_pager *pager);
 
 /* pager_needs.c: start loads for needs that have no slot yet, in order; a size class that is full
  * is skipped. */

@@ -2,7 +2,7 @@
  * Handing out what a layer needs: slice after slice of each expert, as their bytes come.
  *
  * Why a need cannot starve: leased needs are handed out first. When there is none to hand out and
- * no read of a need is in flight, the caller holds no lease (or it is told MP_ERR_BUSY), so every
+ * no read of a need is in flight, the caller holds no lease (or gets MP_ERR_BUSY), so every
  * VALID unit that is not NEEDED can go, a prefetch in flight ends by itself or is cancelled, and a
  * later slice that waits for an earlier one of its expert gives its slot back.
  */
@@ -75,7 +75,7 @@ static void note_read(struct mp_pager *pager, uint32_t unit)
 
 uint64_t mp_pager_load_ns(const struct mp_pager *pager)
 {
-    return pager->read_ns * pager->slices;
+    return pager->read_ns * pager->slices.count;
 }
 
 /* Look at needs that are being read; lease those that are complete. */
@@ -108,11 +108,11 @@ static enum mp_status settle_needs(struct mp_pager *pager)
     return MP_OK;
 }
 
-/* Leased, and no earlier slice of its expert is still to be handed out? */
+/* Leased, and no earlier unit of its expert is still to be handed out? */
 static bool is_next(const struct mp_pager *pager, uint32_t index)
 {
     return pager->needs[index].state == MP_NEED_LEASED &&
-           (index % pager->slices == 0 || pager->needs[index - 1].state == MP_NEED_HANDED ||
+           (index % pager->slices.count == 0 || pager->needs[index - 1].state == MP_NEED_HANDED ||
             pager->needs[index - 1].state == MP_NEED_DONE);
 }
 
@@ -274,7 +274,7 @@ enum mp_status mp_pager_next_or(struct mp_pager *pager, const struct mp_interrup
             mp_pager_pursue(pager);
             return MP_OK;
         }
-        /* Asked only when the answer can be new, so that timing does not show in the policies. */
+        /* Asked only when the result can be new, so that timing does not show in the policies. */
         if (pager->room_changed)
             status = mp_pager_start_waiting(pager);
         if (status != MP_OK)
@@ -330,22 +330,22 @@ void mp_pager_release_need(struct mp_pager *pager, struct mp_pager_need *need)
     mp_pager_set_flags(pager, need->unit, 0);
 }
 
-/* All slices of the expert are done: those that were loaded on demand stay only if admitted. */
+/* All units of the expert are done: those that were loaded on demand stay only if admitted. */
 static void admit(struct mp_pager *pager, uint32_t first)
 {
     const struct mp_policies *set = mp_pager_policies(pager);
     const struct mp_pager_need *need = &pager->needs[first];
+    const uint32_t expert = mp_slices_expert(&pager->slices, need->unit);
     bool loaded = false;
 
-    for (uint32_t s = 0; s < pager->slices; s++) {
+    for (uint32_t s = 0; s < pager->slices.count; s++) {
         if (need[s].state != MP_NEED_DONE)
             return;
         loaded |= need[s].loaded;
     }
-    if (!loaded ||
-        set->admit_ops->admit(set->admit, need->unit / pager->slices, need->tokens, pager->now))
+    if (!loaded || set->admit_ops->admit(set->admit, expert, need->tokens, pager->now))
         return;
-    for (uint32_t s = pager->slices; s-- > 0;) {
+    for (uint32_t s = pager->slices.count; s-- > 0;) {
         /* One that was done early may have left already, or be wanted again by a guess. */
         if (need[s].loaded && pager->may_go[need[s].unit])
             mp_pager_evict(pager, need[s].unit);
@@ -360,7 +360,7 @@ void mp_pager_done(struct mp_pager *pager, uint32_t index)
     need = &pager->needs[index];
     mp_assert(need->state == MP_NEED_HANDED);
     mp_pager_release_need(pager, need);
-    admit(pager, index - index % pager->slices);
+    admit(pager, index - index % pager->slices.count);
     /* An error here comes back from the next mp_pager_next(), which tries again. */
     if (mp_pager_start_waiting(pager) != MP_OK)
         mp_error_clear();

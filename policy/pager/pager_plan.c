@@ -1,7 +1,7 @@
 /*
  * Moves that no need asked for: the first residents that a partition names, swaps that an evict
  * policy plans after a layer, and new shares between steps. What is loaded here is read behind all
- * else and counts as prefetched. Answers are checked like all others.
+ * else and counts as prefetched. Results are checked like all others.
  */
 #include <string.h>
 
@@ -9,22 +9,21 @@
 #include "vmm/base/log.h"
 
 /* Nothing of the expert is in the tier or on its way. */
-static bool is_cold(const struct mp_pager *pager, uint32_t whole)
+static bool is_cold(const struct mp_pager *pager, uint32_t expert)
 {
-    return pager->present[whole] == 0;
+    return pager->slices.present[expert] == 0;
 }
 
 /* Read what is kept of an expert, as far as slots are free. */
-static void load_whole(struct mp_pager *pager, uint32_t whole, bool within_quota)
+static void load_expert(struct mp_pager *pager, uint32_t expert, bool within_quota)
 {
+    const struct mp_unit_range units =
+        mp_slices_part_of(&pager->slices, expert, MP_SLICES_RETAINED);
     struct mp_space *space = pager->config.space;
 
-    for (uint32_t s = 0; s < pager->slices; s++) {
-        const uint32_t unit = whole * pager->slices + s;
-
-        if (!mp_pager_is_loose(pager, unit) &&
-            mp_space_class_free(space, mp_space_unit_class(space, unit)) > 0 &&
-            !(within_quota && mp_pager_over_quota(pager, unit)))
+    for (uint32_t unit = units.first; unit < units.end; unit++) {
+        if (mp_space_class_free(space, mp_space_unit_class(space, unit)) > 0 &&
+            !(within_quota && mp_slices_over_quota(&pager->slices, unit)))
             (void)mp_pager_load_ahead(pager, unit, MP_PAGER_AHEAD);
     }
 }
@@ -38,47 +37,51 @@ void mp_pager_load_first(struct mp_pager *pager)
         return;
     count = ops->first(mp_pager_policies(pager)->partition, &pager->config.shape, pager->wait_list);
     if (count > pager->config.shape.slots) {
-        pager->config.counters->policy_strikes++;
+        pager->config.counters->invalid_decisions++;
         count = 0;
     }
     for (uint32_t i = 0; i < count; i++) {
-        const uint32_t whole = pager->wait_list[i];
+        const uint32_t expert = pager->wait_list[i];
 
-        if (whole >= pager->wholes || !is_cold(pager, whole))
-            pager->config.counters->policy_strikes++;
+        if (expert >= pager->experts || !is_cold(pager, expert))
+            pager->config.counters->invalid_decisions++;
         else
-            load_whole(pager, whole, true);
+            load_expert(pager, expert, true);
     }
 }
 
 /* Do both have the same sizes? */
 static bool fits(const struct mp_pager *pager, uint32_t in, uint32_t out)
 {
+    const struct mp_unit_range from = mp_slices_of_expert(&pager->slices, in);
+    const uint32_t to = mp_slices_of_expert(&pager->slices, out).first;
     const struct mp_space *space = pager->config.space;
-    uint32_t s = 0;
 
-    while (s < pager->slices && mp_space_unit_class(space, in * pager->slices + s) ==
-                                    mp_space_unit_class(space, out * pager->slices + s))
-        s++;
-    return s == pager->slices;
+    for (uint32_t unit = from.first; unit < from.end; unit++) {
+        if (mp_space_unit_class(space, unit) != mp_space_unit_class(space, to + unit - from.first))
+            return false;
+    }
+    return true;
 }
 
 /* May `swap` be carried out? `out` must be allowed by `query` and make room for `in`. */
 static bool swap_is_sane(const struct mp_pager *pager, const struct mp_evict_query *query,
                          const struct mp_swap *swap)
 {
-    if (swap->in >= pager->wholes || swap->in / query->experts != query->scope_layer ||
+    if (swap->in >= pager->experts || swap->in / query->experts != query->scope_layer ||
         !is_cold(pager, swap->in))
         return false;
     return swap->out == MP_UNIT_NONE ||
-           (swap->out < pager->wholes &&
+           (swap->out < pager->experts &&
             (mp_evict_allows(query, swap->out) || (query->shared && query->evictable[swap->out])) &&
             fits(pager, swap->in, swap->out));
 }
 
-static void evict_whole(struct mp_pager *pager, uint32_t whole)
+static void evict_expert(struct mp_pager *pager, uint32_t expert)
 {
-    for (uint32_t unit = (whole + 1) * pager->slices; unit-- > whole * pager->slices;) {
+    const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
+
+    for (uint32_t unit = units.end; unit-- > units.first;) {
         if (pager->may_go[unit])
             mp_pager_evict(pager, unit);
     }
@@ -91,7 +94,7 @@ static struct mp_evict_query query_for(const struct mp_pager *pager, uint32_t la
         .scope_layer = layer,
         .experts = pager->config.shape.experts,
         .shared = pager->global,
-        .evictable = pager->evictable,
+        .evictable = pager->slices.evictable,
     };
 }
 
@@ -120,7 +123,7 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
                                     pager->config.shape.experts);
     pager->config.counters->decisions_ns += mp_clock_now_ns(pager->config.clock) - start_ns;
     if (count > pager->config.shape.experts) {
-        pager->config.counters->policy_strikes++;
+        pager->config.counters->invalid_decisions++;
         count = 0;
     }
     if (count > 0)
@@ -129,7 +132,7 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
         if (swap_is_sane(pager, &query, &pager->swaps[i]))
             pager->planned[pager->planned_count++] = pager->swaps[i];
         else
-            pager->config.counters->policy_strikes++;
+            pager->config.counters->invalid_decisions++;
     }
     mp_pager_carry_out_swaps(pager);
 }
@@ -151,8 +154,8 @@ void mp_pager_carry_out_swaps(struct mp_pager *pager)
             pager->planned[left++] = swap;
         } else if (swap_is_sane(pager, &query, &swap)) {
             if (swap.out != MP_UNIT_NONE)
-                evict_whole(pager, swap.out);
-            load_whole(pager, swap.in, false);
+                evict_expert(pager, swap.out);
+            load_expert(pager, swap.in, false);
         }
     }
     pager->planned_count = left;
@@ -184,7 +187,7 @@ void mp_pager_revise(struct mp_pager *pager)
     idle = pager->config.deterministic ||
            (pager->ahead_count == 0 && mp_space_reader_idle(pager->config.space));
     for (uint32_t l = 0; l < shape->layers; l++)
-        pager->revised[l] = pager->quota[l] / pager->slices;
+        pager->revised[l] = pager->slices.quota[l] / pager->slices.count;
     if (!set->partition_ops->revise(set->partition, shape, idle, pager->revised)) {
         pager->yields = !idle && set->partition_ops->due != NULL &&
                         set->partition_ops->due(set->partition, shape);
@@ -193,11 +196,11 @@ void mp_pager_revise(struct mp_pager *pager)
     for (uint32_t l = 0; l < shape->layers; l++)
         sum += pager->revised[l];
     if (sum > shape->slots) {
-        pager->config.counters->policy_strikes++;
+        pager->config.counters->invalid_decisions++;
         return;
     }
     pager->revisions++;
     for (uint32_t l = 0; l < shape->layers; l++)
-        pager->quota[l] = pager->revised[l] * pager->slices;
-    mp_pager_ask_tops(pager);
+        pager->slices.quota[l] = pager->revised[l] * pager->slices.count;
+    mp_pager_ask_retained(pager);
 }

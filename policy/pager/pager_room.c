@@ -15,7 +15,6 @@
 void mp_pager_refresh(struct mp_pager *pager, uint32_t unit)
 {
     struct mp_space *space = pager->config.space;
-    const uint32_t whole = unit / pager->slices;
     const uint8_t now = (pager->flags[unit] & (MP_PAGER_NEEDED | MP_PAGER_KEEP)) == 0 &&
                         mp_space_state(space, unit) == MP_RES_VALID &&
                         mp_space_leases(space, unit) == 0;
@@ -23,12 +22,7 @@ void mp_pager_refresh(struct mp_pager *pager, uint32_t unit)
     if (now == pager->may_go[unit])
         return;
     pager->may_go[unit] = now;
-    pager->going[whole] = (uint8_t)(pager->going[whole] + (now ? 1 : -1));
-    pager->evictable[whole] = pager->going[whole] > 0;
-    if (mp_pager_is_loose(pager, unit)) {
-        pager->spare[whole] = (uint8_t)(pager->spare[whole] + (now ? 1 : -1));
-        pager->loose_going += now ? 1 : (uint32_t)-1;
-    }
+    mp_slices_set_going(&pager->slices, unit, now);
 }
 
 void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags)
@@ -37,9 +31,10 @@ void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags)
 
     if (change & MP_PAGER_KEEP)
         pager->kept_count += flags & MP_PAGER_KEEP ? 1 : (uint32_t)-1;
-    if (change & MP_PAGER_VAIN) {
-        pager->vain[mp_pager_layer_of(pager, unit)] += flags & MP_PAGER_VAIN ? 1 : (uint32_t)-1;
-        pager->vain_count += flags & MP_PAGER_VAIN ? 1 : (uint32_t)-1;
+    if (change & MP_PAGER_MISPREDICTED) {
+        pager->mispredicted[mp_slices_layer(&pager->slices, unit)] +=
+            flags & MP_PAGER_MISPREDICTED ? 1 : (uint32_t)-1;
+        pager->mispredicted_count += flags & MP_PAGER_MISPREDICTED ? 1 : (uint32_t)-1;
     }
     pager->flags[unit] = flags;
     mp_pager_refresh(pager, unit);
@@ -48,26 +43,17 @@ void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags)
 static void note_inserted(struct mp_pager *pager, uint32_t unit)
 {
     const struct mp_policies *set = mp_pager_policies(pager);
-    const uint32_t whole = unit / pager->slices;
 
-    if (!mp_pager_is_loose(pager, unit))
-        pager->held[mp_pager_layer_of(pager, unit)]++;
-    if (pager->present[whole]++ == 0)
-        set->evict_ops->on_insert(set->evict, whole, pager->now);
+    if (mp_slices_insert(&pager->slices, unit))
+        set->evict_ops->on_insert(set->evict, mp_slices_expert(&pager->slices, unit), pager->now);
 }
 
 void mp_pager_note_removed(struct mp_pager *pager, uint32_t unit)
 {
     const struct mp_policies *set = mp_pager_policies(pager);
-    const uint32_t whole = unit / pager->slices;
 
-    if (!mp_pager_is_loose(pager, unit)) {
-        mp_assert(pager->held[mp_pager_layer_of(pager, unit)] > 0);
-        pager->held[mp_pager_layer_of(pager, unit)]--;
-    }
-    mp_assert(pager->present[whole] > 0);
-    if (--pager->present[whole] == 0)
-        set->evict_ops->on_remove(set->evict, whole, pager->now);
+    if (mp_slices_remove(&pager->slices, unit))
+        set->evict_ops->on_remove(set->evict, mp_slices_expert(&pager->slices, unit), pager->now);
     if (pager->flags[unit] & MP_PAGER_AHEAD)
         pager->config.counters->prefetch_unused_bytes +=
             mp_space_unit_bytes(pager->config.space, unit);
@@ -93,112 +79,110 @@ void mp_pager_evict(struct mp_pager *pager, uint32_t unit)
 struct candidates {
     uint32_t scope_layer;
     uint32_t class_index;
-    bool loose, kept; /* the loose ones; those that count for a quota */
-    bool strict;      /* only units without protecting flags; else also those with KEEP */
-    bool one_class;   /* all units have the same size */
+    enum mp_slices_part part;
+    bool strict;    /* only units without protecting flags; else also those with KEEP */
+    bool one_class; /* all units have the same size */
 };
 
 static bool is_candidate(const struct mp_pager *pager, const struct candidates *c, uint32_t unit)
 {
     struct mp_space *space = pager->config.space;
 
-    /* Asked of every slice there is, so the question that most of them fail comes first. */
+    /* Asked of every unit there is, so the question that most of them fail comes first. */
     if (!pager->may_go[unit] &&
         (c->strict || (pager->flags[unit] & MP_PAGER_NEEDED) ||
          mp_space_state(space, unit) != MP_RES_VALID || mp_space_leases(space, unit) > 0))
         return false;
-    return (mp_pager_is_loose(pager, unit) ? c->loose : c->kept) &&
+    return mp_slices_is_in(&pager->slices, unit, c->part) &&
            mp_space_unit_class(space, unit) == c->class_index;
 }
 
-/* The last slice of an expert that can go, or MP_UNIT_NONE. */
+/* The last unit of an expert that can go, or MP_UNIT_NONE. */
 static uint32_t last_candidate(const struct mp_pager *pager, const struct candidates *c,
-                               uint32_t whole)
+                               uint32_t expert)
 {
-    const uint32_t start = whole * pager->slices;
-    const uint32_t top = pager->tops[mp_pager_layer_of(pager, start)];
-    const uint32_t first = c->kept ? 0 : top;
+    const struct mp_unit_range units = mp_slices_part_of(&pager->slices, expert, c->part);
 
-    for (uint32_t s = c->loose ? pager->slices : top; s-- > first;) {
-        if (is_candidate(pager, c, start + s))
-            return start + s;
+    for (uint32_t unit = units.end; unit-- > units.first;) {
+        if (is_candidate(pager, c, unit))
+            return unit;
     }
     return MP_UNIT_NONE;
 }
 
 static uint32_t first_allowed(const struct mp_pager *pager, const struct mp_evict_query *query)
 {
-    uint32_t whole = 0;
-
-    while (whole < pager->wholes && !mp_evict_allows(query, whole))
-        whole++;
-    return whole < pager->wholes ? whole : MP_UNIT_NONE;
+    for (uint32_t expert = 0; expert < pager->experts; expert++) {
+        if (mp_evict_allows(query, expert))
+            return expert;
+    }
+    return MP_UNIT_NONE;
 }
 
 /*
- * One question to the evict policy, its answer checked. With `must` the policy cannot keep
+ * One call of the evict policy, its result checked. With `must` the policy cannot keep
  * everything: a need waits for the slot and nothing else can give one.
  */
 static uint32_t ask_victim(struct mp_pager *pager, const struct mp_evict_query *query, bool must)
 {
     const struct mp_policies *set = mp_pager_policies(pager);
     const uint64_t start_ns = mp_clock_now_ns(pager->config.clock);
-    uint32_t whole = set->evict_ops->pick(set->evict, query);
+    uint32_t expert = set->evict_ops->pick(set->evict, query);
     const bool bad =
-        whole != MP_UNIT_NONE && (whole >= pager->wholes || !mp_evict_allows(query, whole));
+        expert != MP_UNIT_NONE && (expert >= pager->experts || !mp_evict_allows(query, expert));
 
-    if (bad || (must && whole == MP_UNIT_NONE)) {
-        whole = first_allowed(pager, query);
-        pager->config.counters->policy_strikes += bad || whole != MP_UNIT_NONE;
+    if (bad || (must && expert == MP_UNIT_NONE)) {
+        expert = first_allowed(pager, query);
+        pager->config.counters->invalid_decisions += bad || expert != MP_UNIT_NONE;
     }
     pager->config.counters->decisions_ns += mp_clock_now_ns(pager->config.clock) - start_ns;
-    return whole;
+    return expert;
 }
 
-/* A candidate that was prefetched in vain, or MP_UNIT_NONE. */
-static uint32_t find_vain(const struct mp_pager *pager, const struct candidates *c)
+/* A candidate that was mispredicted, or MP_UNIT_NONE. */
+static uint32_t find_mispredicted(const struct mp_pager *pager, const struct candidates *c)
 {
-    const uint32_t units = pager->config.shape.experts * pager->slices;
     const bool any = c->scope_layer == MP_LAYER_ANY;
+    const uint32_t first = any ? 0 : c->scope_layer;
+    const uint32_t end = any ? pager->config.shape.layers : first + 1;
 
-    if (pager->vain_count == 0)
+    if (pager->mispredicted_count == 0)
         return MP_UNIT_NONE;
-    for (uint32_t l = any ? 0 : c->scope_layer; l < pager->config.shape.layers; l++) {
-        for (uint32_t u = l * units; pager->vain[l] > 0 && u < (l + 1) * units; u++) {
-            if ((pager->flags[u] & MP_PAGER_VAIN) && is_candidate(pager, c, u))
+    for (uint32_t l = first; l < end; l++) {
+        const struct mp_unit_range units = mp_slices_of_layer(&pager->slices, l);
+
+        if (pager->mispredicted[l] == 0)
+            continue;
+        for (uint32_t u = units.first; u < units.end; u++) {
+            if ((pager->flags[u] & MP_PAGER_MISPREDICTED) && is_candidate(pager, c, u))
                 return u;
         }
-        if (!any)
-            break;
     }
     return MP_UNIT_NONE;
 }
 
-/* Has the expert a candidate? Where a count says it, without a look at its slices: this is asked of
- * all experts for each slice that needs room. */
-static bool has_candidate(const struct mp_pager *pager, const struct candidates *c, uint32_t whole)
+/* Has the expert a candidate? Where a count says it, without a look at its units: this is asked of
+ * all experts for each unit that needs room. */
+static bool has_candidate(const struct mp_pager *pager, const struct candidates *c, uint32_t expert)
 {
-    uint32_t going = c->loose ? pager->spare[whole] : 0u;
-
-    if (c->kept)
-        going += (uint32_t)pager->going[whole] - pager->spare[whole];
+    const uint32_t going = mp_slices_going(&pager->slices, expert, c->part);
 
     if (c->strict && (going == 0 || c->one_class))
         return going > 0;
-    return last_candidate(pager, c, whole) != MP_UNIT_NONE;
+    return last_candidate(pager, c, expert) != MP_UNIT_NONE;
 }
 
-/* fallback(wholes) := 1 where the expert has a candidate. */
+/* fallback(experts) := 1 where the expert has a candidate. */
 static void list_candidates(struct mp_pager *pager, const struct candidates *c)
 {
     const uint32_t experts = pager->config.shape.experts;
     const bool any = c->scope_layer == MP_LAYER_ANY;
     const uint32_t first = any ? 0 : c->scope_layer * experts;
-    const uint32_t end = any ? pager->wholes : first + experts;
+    const uint32_t end = any ? pager->experts : first + experts;
 
-    memset(pager->fallback, 0, pager->wholes);
-    for (uint32_t w = first; w < end; w++)
-        pager->fallback[w] = has_candidate(pager, c, w);
+    memset(pager->fallback, 0, pager->experts);
+    for (uint32_t e = first; e < end; e++)
+        pager->fallback[e] = has_candidate(pager, c, e);
 }
 
 /* A candidate to make room for `for_unit`, or MP_UNIT_NONE. */
@@ -206,73 +190,51 @@ static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct ca
 {
     struct mp_space *space = pager->config.space;
     const bool one_class = mp_space_class_count(space) == 1;
-    const bool all = (c.loose || !pager->has_loose) && c.kept && c.strict && one_class;
+    const bool all = mp_slices_is_all(&pager->slices, c.part) && c.strict && one_class;
     struct mp_evict_query query = {
-        .for_unit = for_unit / pager->slices,
+        .for_unit = mp_slices_expert(&pager->slices, for_unit),
         .scope_layer = c.scope_layer,
         .experts = pager->config.shape.experts,
-        .evictable = all ? pager->evictable : pager->fallback,
+        .evictable = all ? pager->slices.evictable : pager->fallback,
     };
-    uint32_t whole, vain;
+    uint32_t expert, mispredicted;
 
     c.class_index = mp_space_unit_class(space, for_unit);
     c.one_class = one_class;
     if (!all)
         list_candidates(pager, &c);
-    vain = find_vain(pager, &c);
-    if (vain != MP_UNIT_NONE)
-        return vain;
-    whole = ask_victim(pager, &query, !c.strict);
-    return whole != MP_UNIT_NONE ? last_candidate(pager, &c, whole) : MP_UNIT_NONE;
-}
-
-bool mp_pager_over_quota(const struct mp_pager *pager, uint32_t unit)
-{
-    const uint32_t layer = mp_pager_layer_of(pager, unit);
-
-    return !pager->global && !mp_pager_is_loose(pager, unit) &&
-           pager->held[layer] >= pager->quota[layer];
-}
-
-/* The layer that holds most above its quota, or MP_LAYER_ANY. */
-static uint32_t greediest_layer(const struct mp_pager *pager)
-{
-    uint32_t worst = MP_LAYER_ANY, worst_excess = 0;
-
-    for (uint32_t l = 0; !pager->global && l < pager->config.shape.layers; l++) {
-        if (pager->held[l] > pager->quota[l] && pager->held[l] - pager->quota[l] > worst_excess) {
-            worst_excess = pager->held[l] - pager->quota[l];
-            worst = l;
-        }
-    }
-    return worst;
+    mispredicted = find_mispredicted(pager, &c);
+    if (mispredicted != MP_UNIT_NONE)
+        return mispredicted;
+    expert = ask_victim(pager, &query, !c.strict);
+    return expert != MP_UNIT_NONE ? last_candidate(pager, &c, expert) : MP_UNIT_NONE;
 }
 
 /* Within what the quotas say: a layer that has its share gives up one of its own, else what counts
  * for no share goes first. */
 static uint32_t pick_within_quota(struct mp_pager *pager, uint32_t unit, bool over)
 {
-    const struct candidates loose = { .scope_layer = MP_LAYER_ANY, .loose = true, .strict = true };
-    const struct candidates kept = {
-        .scope_layer = over ? mp_pager_layer_of(pager, unit) : greediest_layer(pager),
-        .loose = !over,
-        .kept = true,
+    const struct mp_slices *slices = &pager->slices;
+    const struct candidates surplus = { .scope_layer = MP_LAYER_ANY,
+                                        .part = MP_SLICES_SURPLUS,
+                                        .strict = true };
+    const struct candidates own = {
+        .scope_layer = over ? mp_slices_layer(slices, unit) : mp_slices_greediest_layer(slices),
+        .part = over ? MP_SLICES_RETAINED : MP_SLICES_ALL,
         .strict = true,
     };
     uint32_t victim = MP_UNIT_NONE;
 
-    if (!over && pager->loose_going > 0)
-        victim = pick_victim(pager, unit, loose);
-    return victim != MP_UNIT_NONE ? victim : pick_victim(pager, unit, kept);
+    if (!over && slices->surplus_going > 0)
+        victim = pick_victim(pager, unit, surplus);
+    return victim != MP_UNIT_NONE ? victim : pick_victim(pager, unit, own);
 }
 
 /* A demand's victim where its layer and quota have none: anything, and then also what is kept for a
  * later layer, because a demand comes first. */
 static uint32_t pick_beyond_quota(struct mp_pager *pager, uint32_t unit)
 {
-    struct candidates all = {
-        .scope_layer = MP_LAYER_ANY, .loose = true, .kept = true, .strict = true
-    };
+    struct candidates all = { .scope_layer = MP_LAYER_ANY, .part = MP_SLICES_ALL, .strict = true };
     uint32_t victim = pick_victim(pager, unit, all);
 
     all.strict = false;
@@ -300,7 +262,7 @@ static bool must_wait(const struct mp_pager *pager, uint32_t unit)
 enum mp_status mp_pager_start_load(struct mp_pager *pager, uint32_t unit, enum mp_priority priority)
 {
     struct mp_space *space = pager->config.space;
-    const bool over = mp_pager_over_quota(pager, unit);
+    const bool over = mp_slices_over_quota(&pager->slices, unit);
     uint32_t victim;
     enum mp_status status = MP_ERR_NO_SPACE;
 
@@ -326,13 +288,13 @@ enum mp_status mp_pager_start_load(struct mp_pager *pager, uint32_t unit, enum m
 
 uint32_t mp_pager_slots(const struct mp_pager *pager)
 {
-    return pager->slots / pager->slices;
+    return pager->slots / pager->slices.count;
 }
 
 uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer)
 {
     mp_assert(layer < pager->config.shape.layers);
-    return pager->global ? MP_LAYER_ANY : pager->quota[layer];
+    return pager->slices.quota[layer];
 }
 
 uint64_t mp_pager_revisions(const struct mp_pager *pager)
@@ -340,43 +302,29 @@ uint64_t mp_pager_revisions(const struct mp_pager *pager)
     return pager->revisions;
 }
 
-uint32_t mp_pager_tops(const struct mp_pager *pager, uint32_t layer)
+uint32_t mp_pager_retained(const struct mp_pager *pager, uint32_t layer)
 {
     mp_assert(layer < pager->config.shape.layers);
-    return pager->tops[layer];
+    return pager->slices.retained[layer];
 }
 
-void mp_pager_ask_tops(struct mp_pager *pager)
+void mp_pager_ask_retained(struct mp_pager *pager)
 {
     const struct mp_policies *set = mp_pager_policies(pager);
     const struct mp_shape *shape = &pager->config.shape;
 
-    if (pager->slices == 1 || pager->global || set->partition_ops->tops == NULL)
+    if (pager->slices.count == 1 || pager->global || set->partition_ops->retained == NULL)
         return;
-    set->partition_ops->tops(set->partition, shape, pager->revised);
+    set->partition_ops->retained(set->partition, shape, pager->revised);
     for (uint32_t l = 0; l < shape->layers; l++) {
-        const bool sane = pager->revised[l] >= 1 && pager->revised[l] <= pager->slices;
-
-        pager->tops[l] = sane ? pager->revised[l] : pager->slices;
-        pager->config.counters->policy_strikes += !sane;
-        pager->held[l] = 0;
+        if (pager->revised[l] >= 1 && pager->revised[l] <= pager->slices.count)
+            continue;
+        pager->revised[l] = pager->slices.count;
+        pager->config.counters->invalid_decisions++;
     }
-    pager->has_loose = false;
-    for (uint32_t l = 0; l < shape->layers; l++)
-        pager->has_loose |= pager->tops[l] < pager->slices;
-    pager->loose_going = 0;
-    memset(pager->spare, 0, pager->wholes);
-    for (uint32_t u = 0; u < pager->units; u++) {
-        const enum mp_res_state state = mp_space_state(pager->config.space, u);
-
-        if (mp_pager_is_loose(pager, u)) {
-            pager->spare[u / pager->slices] += pager->may_go[u];
-            pager->loose_going += pager->may_go[u];
-        } else {
-            pager->held[mp_pager_layer_of(pager, u)] +=
-                state == MP_RES_FILLING || state == MP_RES_VALID;
-        }
-    }
+    mp_slices_retain(&pager->slices, pager->revised);
+    for (uint32_t u = 0; u < pager->units; u++)
+        mp_slices_recount(&pager->slices, u, mp_pager_is_present(pager, u), pager->may_go[u]);
 }
 
 bool mp_pager_make_partition(struct mp_pager *pager)
@@ -387,39 +335,53 @@ bool mp_pager_make_partition(struct mp_pager *pager)
     uint64_t sum = 0;
 
     pager->global = set->partition_ops->global;
-    if (!pager->global)
-        set->partition_ops->quota(set->partition, shape, pager->quota);
-    for (uint32_t l = 0; !pager->global && l < shape->layers; l++) {
-        sum += pager->quota[l];
-        pager->quota[l] *= pager->slices;
+    if (pager->global) {
+        for (uint32_t l = 0; l < shape->layers; l++)
+            pager->slices.quota[l] = UINT32_MAX;
+    } else {
+        set->partition_ops->quota(set->partition, shape, pager->slices.quota);
+        for (uint32_t l = 0; l < shape->layers; l++) {
+            sum += pager->slices.quota[l];
+            pager->slices.quota[l] *= pager->slices.count;
+        }
     }
     if (sum > shape->slots)
         return false;
-    if (pager->global && !set->evict_ops->per_layer && pager->slots < cycle * pager->slices) {
+    if (pager->global && !set->evict_ops->per_layer && pager->slots < cycle * pager->slices.count) {
         mp_log_warn("pager",
                     "%u slots are less than one token cycle (%" PRIu64 " experts): a global order "
                     "would never hit, so each of the %u layers gets an equal share",
                     pager->slots, cycle, shape->layers);
         pager->global = false;
         for (uint32_t l = 0; l < shape->layers; l++)
-            pager->quota[l] = mp_equal_share(pager->slots, shape->layers, l);
+            pager->slices.quota[l] = mp_equal_share(pager->slots, shape->layers, l);
         return true;
     }
-    mp_pager_ask_tops(pager);
+    mp_pager_ask_retained(pager);
+    return true;
+}
+
+/* Have all units of the expert arrived? */
+static bool is_read(const struct mp_pager *pager, uint32_t expert)
+{
+    const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
+
+    for (uint32_t u = units.first; u < units.end; u++) {
+        if (mp_space_state(pager->config.space, u) != MP_RES_VALID)
+            return false;
+    }
     return true;
 }
 
 void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way, uint8_t *resident)
 {
-    const uint32_t experts = pager->config.shape.experts, slices = pager->slices;
+    const uint32_t experts = pager->config.shape.experts;
 
     mp_assert(layer < pager->config.shape.layers);
     for (uint32_t e = 0; e < experts; e++) {
-        const uint32_t whole = layer * experts + e;
-        bool all = pager->present[whole] == slices;
+        const uint32_t expert = layer * experts + e;
 
-        for (uint32_t s = 0; all && !on_the_way && s < slices; s++)
-            all = mp_space_state(pager->config.space, whole * slices + s) == MP_RES_VALID;
-        resident[e] = all;
+        resident[e] = pager->slices.present[expert] == pager->slices.count &&
+                      (on_the_way || is_read(pager, expert));
     }
 }

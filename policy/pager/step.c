@@ -86,7 +86,7 @@ static void route(struct mp_step *step, uint32_t layer, uint32_t tokens)
     mp_pager_residents(step->config.pager, layer, false, step->resident);
     set->route_ops->route(set->route, &facts, step->chosen, step->weights);
     if (!route_is_sane(step->chosen, step->weights, tokens, shape->top_k, shape->experts)) {
-        step->config.counters->policy_strikes++;
+        step->config.counters->invalid_decisions++;
         mp_route_top_k(&facts, step->chosen, step->weights);
     }
     step->config.counters->decisions_ns += mp_step_now_ns(step) - start_ns;
@@ -156,7 +156,7 @@ static enum mp_status run_open_layer(struct mp_step *step, uint32_t layer, uint3
     return status;
 }
 
-/* Tell the policies what was chosen. */
+/* Notify the policies of what was chosen. */
 static void observe(struct mp_step *step, uint32_t layer, uint32_t tokens)
 {
     const struct mp_policies *set = step->config.policies;

@@ -87,8 +87,8 @@ struct mp_step_ops {
      * last call. With `wait`, some being under way, at least one. What failed has ended too. */
     enum mp_status (*ended)(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p);
 
-    /* Required with ended(): would it have something to tell? Called by the step's thread; an
-     * executor calls mp_pager_wake() when the answer becomes true. Must not block. */
+    /* Required with ended(): would it have something to report? Called by the step's thread; an
+     * executor calls mp_pager_wake() when that becomes true. Must not block. */
     bool (*any_ended)(void *ctx);
 
     /* Optional: what is left of transfers that have started, in ns. */

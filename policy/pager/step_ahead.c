@@ -102,7 +102,7 @@ static uint32_t settle_executor(struct mp_step *step, uint32_t layer, uint32_t i
     const struct mp_step_executor *executor;
 
     if (named >= step->costs.executor_count) {
-        step->config.counters->policy_strikes++;
+        step->config.counters->invalid_decisions++;
         return MP_EXECUTOR_HOME;
     }
     executor = &step->config.executors[named];
@@ -171,7 +171,7 @@ static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t 
 {
     const struct mp_shape *shape = &step->config.shape;
     const struct mp_policies *set = step->config.policies;
-    struct mp_prefetch_facts wish;
+    struct mp_prefetch_facts facts;
     enum mp_status status;
     uint64_t start_ns;
     uint32_t target, count;
@@ -183,7 +183,7 @@ static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t 
         return status;
     start_ns = mp_step_now_ns(step);
     mp_pager_residents(step->config.pager, target, true, step->resident);
-    wish = (struct mp_prefetch_facts){
+    facts = (struct mp_prefetch_facts){
         .layer = layer,
         .target_layer = target,
         .tokens = tokens,
@@ -196,9 +196,9 @@ static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t 
         .current = &step->assigned,
         .executors = step->executors,
     };
-    count = set->prefetch_ops->choose(set->prefetch, &wish, step->wanted);
+    count = set->prefetch_ops->choose(set->prefetch, &facts, step->wanted);
     if (count > shape->experts) {
-        step->config.counters->policy_strikes++;
+        step->config.counters->invalid_decisions++;
         count = 0;
     }
     step->config.counters->decisions_ns += mp_step_now_ns(step) - start_ns;

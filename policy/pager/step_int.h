@@ -39,8 +39,8 @@ struct mp_step {
     uint8_t *next_resident;      // (experts)
     struct mp_expert_work *work; // (experts * slices): what is computed in one call
     uint32_t need_count;
-    struct mp_assign_facts assigned; /* what assign was told of the open layer */
-    struct mp_costs costs;           /* as it was told them */
+    struct mp_assign_facts assigned; /* what assign was given for the open layer */
+    struct mp_costs costs;           /* as it was given them */
 };
 
 /* Given to policies; never NULL. */
@@ -51,7 +51,7 @@ static inline uint64_t mp_step_now_ns(const struct mp_step *step)
     return mp_clock_now_ns(step->config.clock);
 }
 
-/* Ask who computes what; step->executors and step->assigned tell. */
+/* Decide who computes what: step->executors and step->assigned. */
 enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tokens) MP_MUST_CHECK;
 
 /* Guess what later layers will want and start to load it. */

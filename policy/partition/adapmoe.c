@@ -55,7 +55,7 @@ static void share_out(const struct mp_shape *shape, const uint32_t *order, uint8
 static enum mp_status adapmoe_create(const void *config, const struct mp_shape *shape,
                                      struct mp_policy **policy_p)
 {
-    enum mp_status status = mp_hot_require(MP_SLOT_PARTITION, &mp_partition_adapmoe.info, shape);
+    enum mp_status status = mp_hot_require(MP_POLICY_PARTITION, &mp_partition_adapmoe.info, shape);
     struct adapmoe *self;
     uint32_t *order;
     uint8_t *given;

@@ -56,13 +56,13 @@ struct fixed_point {
     uint64_t tau, seen, due; /* tokens */
     uint64_t moment;
     uint32_t step;
-    uint32_t *slots, *tops; // (layers)
-    double *late;           // (4 * layers): scratch
-    uint32_t *moved;        // (3 * layers): scratch
-    uint32_t *order;        // (experts): scratch
-    uint32_t *rank;         // (experts): scratch
-    uint32_t *uses;         // (experts): scratch
-    uint64_t *key;          // (experts): scratch
+    uint32_t *slots, *retained; // (layers)
+    double *late;               // (4 * layers): scratch
+    uint32_t *moved;            // (3 * layers): scratch
+    uint32_t *order;            // (experts): scratch
+    uint32_t *rank;             // (experts): scratch
+    uint32_t *uses;             // (experts): scratch
+    uint64_t *key;              // (experts): scratch
 
     /* What was predicted for the layer that is run next, of each sampled token. */
     uint32_t *forecast; // (SAMPLES, guesses)
@@ -76,7 +76,7 @@ static void fixed_point_destroy(struct mp_policy *policy)
     mp_fixed_point_fini(&self->point);
     mp_priority_fini(&self->priority);
     free(self->slots);
-    free(self->tops);
+    free(self->retained);
     free(self->late);
     free(self->moved);
     free(self->order);
@@ -94,7 +94,7 @@ static enum mp_status allocate(struct fixed_point *self, const struct mp_shape *
     enum mp_status status;
 
     self->slots = calloc(layers, sizeof(uint32_t));
-    self->tops = calloc(layers, sizeof(uint32_t));
+    self->retained = calloc(layers, sizeof(uint32_t));
     self->late = calloc(4 * layers, sizeof(double));
     self->moved = calloc(3 * layers, sizeof(uint32_t));
     self->order = calloc(experts, sizeof(uint32_t));
@@ -102,9 +102,9 @@ static enum mp_status allocate(struct fixed_point *self, const struct mp_shape *
     self->uses = calloc(experts, sizeof(uint32_t));
     self->key = calloc(experts, sizeof(uint64_t));
     self->forecast = calloc((size_t)SAMPLES * guesses, sizeof(uint32_t));
-    if (self->slots == NULL || self->tops == NULL || self->late == NULL || self->moved == NULL ||
-        self->order == NULL || self->rank == NULL || self->uses == NULL || self->key == NULL ||
-        self->forecast == NULL)
+    if (self->slots == NULL || self->retained == NULL || self->late == NULL ||
+        self->moved == NULL || self->order == NULL || self->rank == NULL || self->uses == NULL ||
+        self->key == NULL || self->forecast == NULL)
         return mp_fail_no_memory("partition 'fixed-point'", layers * 52 + experts * 20);
     status = mp_fixed_point_init(&self->point, shape, guesses);
     return status == MP_OK ? mp_priority_init(&self->priority, shape, LCP_RHO, LCP_OMEGA) : status;
@@ -113,9 +113,9 @@ static enum mp_status allocate(struct fixed_point *self, const struct mp_shape *
 /* Sixteenths as slices, of which an expert has as many as it has; 0: not given. */
 static uint32_t given_top(uint64_t sixteenths, uint32_t slices)
 {
-    const uint32_t top = ((uint32_t)sixteenths * slices + 8) / 16;
+    const uint32_t retained = ((uint32_t)sixteenths * slices + 8) / 16;
 
-    return sixteenths == 0 || top > 0 ? top : 1;
+    return sixteenths == 0 || retained > 0 ? retained : 1;
 }
 
 static enum mp_status fixed_point_create(const void *config_, const struct mp_shape *shape,
@@ -146,9 +146,9 @@ static enum mp_status fixed_point_create(const void *config_, const struct mp_sh
         const uint32_t equal = mp_equal_share(slots, shape->layers, l);
 
         self->slots[l] = equal < shape->experts ? equal : shape->experts;
-        self->tops[l] = !split                      ? 1
-                        : self->point.fixed_top > 0 ? self->point.fixed_top
-                                                    : shape->slices / 2;
+        self->retained[l] = !split                      ? 1
+                            : self->point.fixed_top > 0 ? self->point.fixed_top
+                                                        : shape->slices / 2;
     }
     *policy_p = &self->super;
     return MP_OK;
@@ -160,9 +160,11 @@ static void fixed_point_quota(struct mp_policy *policy, const struct mp_shape *s
     memcpy(quota, ((const struct fixed_point *)policy)->slots, shape->layers * sizeof(quota[0]));
 }
 
-static void fixed_point_tops(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *tops)
+static void fixed_point_retained(struct mp_policy *policy, const struct mp_shape *shape,
+                                 uint32_t *retained)
 {
-    memcpy(tops, ((const struct fixed_point *)policy)->tops, shape->layers * sizeof(tops[0]));
+    memcpy(retained, ((const struct fixed_point *)policy)->retained,
+           shape->layers * sizeof(retained[0]));
 }
 
 /* Numbers that order as the values do; NaN as nothing special. */
@@ -272,7 +274,7 @@ static bool fixed_point_revise(struct mp_policy *policy, const struct mp_shape *
     self->point.expert_ns = (double)mp_executor_ns(&costs->executors[MP_EXECUTOR_HOME], 1);
     self->point.attention_ns = (double)costs->layer_ns;
     mp_fixed_point_sum(&self->point);
-    mp_fixed_point_allocate(&self->point, self->step, self->slots, self->tops, self->late,
+    mp_fixed_point_allocate(&self->point, self->step, self->slots, self->retained, self->late,
                             self->moved);
     fixed_point_quota(policy, shape, quota);
     return true;
@@ -292,5 +294,5 @@ const struct mp_partition_ops mp_partition_fixed_point = {
     .due = fixed_point_due,
     .predicted = fixed_point_predicted,
     .routed = fixed_point_routed,
-    .tops = fixed_point_tops,
+    .retained = fixed_point_retained,
 };

@@ -93,7 +93,7 @@ static double loaded_experts(const struct mp_fixed_point *point, uint32_t layer,
 }
 
 void mp_fixed_point_split(const struct mp_fixed_point *point, const uint32_t *slots,
-                          double *late_ns, uint32_t *tops)
+                          double *late_ns, uint32_t *retained)
 {
     const double all_ns = point->top_k * point->expert_ns;
     const uint32_t most = point->fixed_top > 0 ? point->fixed_top : point->slices;
@@ -103,16 +103,16 @@ void mp_fixed_point_split(const struct mp_fixed_point *point, const uint32_t *sl
     for (uint32_t l = 0; l < point->layers; l++) {
         double best = -1, hide_ns, miss_ns;
 
-        tops[l] = most;
-        for (uint32_t top = most; top >= least; top--) {
-            const double theta = (double)top / point->slices;
-            const uint64_t room = (uint64_t)slots[l] * point->slices / top;
+        retained[l] = most;
+        for (uint32_t kept = most; kept >= least; kept--) {
+            const double theta = (double)kept / point->slices;
+            const uint64_t room = (uint64_t)slots[l] * point->slices / kept;
             const uint32_t cache = room < point->experts ? (uint32_t)room : point->experts;
             const double loaded = loaded_experts(point, l, cache, theta, window_ns);
 
             if (loaded > best) {
                 best = loaded;
-                tops[l] = top;
+                retained[l] = kept;
             }
         }
         hide_ns = best * point->expert_ns; /* eq. 5 */
@@ -159,7 +159,7 @@ static double sum_of(const double *values, uint32_t count)
 }
 
 uint32_t mp_fixed_point_allocate(const struct mp_fixed_point *point, uint32_t step, uint32_t *slots,
-                                 uint32_t *tops, double *late_scratch, uint32_t *slot_scratch)
+                                 uint32_t *retained, double *late_scratch, uint32_t *slot_scratch)
 {
     const uint32_t layers = point->layers;
     double *now_ns = late_scratch, *more_ns = now_ns + layers, *less_ns = more_ns + layers;
@@ -170,7 +170,7 @@ uint32_t mp_fixed_point_allocate(const struct mp_fixed_point *point, uint32_t st
     for (; moves < MOVES_MAX; moves++) {
         uint32_t taker, donor;
 
-        mp_fixed_point_split(point, slots, now_ns, tops);
+        mp_fixed_point_split(point, slots, now_ns, retained);
         for (uint32_t l = 0; l < layers; l++) {
             more[l] = slots[l] + step <= point->experts ? slots[l] + step : point->experts;
             less[l] = slots[l] > step ? slots[l] - step : slots[l];
@@ -190,6 +190,6 @@ uint32_t mp_fixed_point_allocate(const struct mp_fixed_point *point, uint32_t st
             break;
         }
     }
-    mp_fixed_point_split(point, slots, now_ns, tops);
+    mp_fixed_point_split(point, slots, now_ns, retained);
     return moves;
 }

@@ -34,11 +34,11 @@ void mp_fixed_point_fini(struct mp_fixed_point *point);
 void mp_fixed_point_sum(struct mp_fixed_point *point);
 
 /*
- * ExpertSplit: for budgets slots[l] the exposed loading time late_ns[l] and the split tops[l] in
- * slices that makes it smallest (eq. 11; ties: the larger part).
+ * ExpertSplit: for budgets slots[l] the exposed loading time late_ns[l] and the split retained[l]
+ * in slices that makes it smallest (eq. 11; ties: the larger part).
  */
 void mp_fixed_point_split(const struct mp_fixed_point *point, const uint32_t *slots,
-                          double *late_ns, uint32_t *tops);
+                          double *late_ns, uint32_t *retained);
 
 /*
  * VramAllocation: move `step` slots at a time to the layer that gains most from the one that loses
@@ -47,6 +47,6 @@ void mp_fixed_point_split(const struct mp_fixed_point *point, const uint32_t *sl
  * number of moves; slots[] keeps its sum.
  */
 uint32_t mp_fixed_point_allocate(const struct mp_fixed_point *point, uint32_t step, uint32_t *slots,
-                                 uint32_t *tops, double *late_scratch, uint32_t *slot_scratch);
+                                 uint32_t *retained, double *late_scratch, uint32_t *slot_scratch);
 
 #endif

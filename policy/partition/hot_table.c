@@ -44,7 +44,8 @@ static enum mp_status hot_table_create(const void *config_, const struct mp_shap
                                        struct mp_policy **policy_p)
 {
     const struct hot_table_config *config = config_;
-    enum mp_status status = mp_hot_require(MP_SLOT_PARTITION, &mp_partition_hot_table.info, shape);
+    enum mp_status status =
+        mp_hot_require(MP_POLICY_PARTITION, &mp_partition_hot_table.info, shape);
     struct hot_table *table;
 
     if (status != MP_OK)

@@ -9,10 +9,10 @@
  * Departures. The paper begins with matrices that were recorded beforehand; here they are those of
  * the run itself, and until there is one the request's own takes its place. Requests of a batch are
  * one. Nobody says where a request begins: a step with more tokens than the one before is taken for
- * a prompt, which is known once its layer 0 has run. So requests are told apart in a program that
- * serves one after the other. The weight that falls with the distance of a layer orders nothing
- * within a layer and is left out. predict is O(tokens * experts), observe O(KEEP * (experts +
- * layers)).
+ * a prompt, which is known once its layer 0 has run. So requests are distinguished in a program
+ * that serves one after the other. The weight that falls with the distance of a layer orders
+ * nothing within a layer and is left out. predict is O(tokens * experts), observe O(KEEP * (experts
+ * + layers)).
  */
 #include "policy/builtins.h"
 

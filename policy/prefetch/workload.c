@@ -4,7 +4,7 @@
  *
  * `workload` is DALI's ("A Workload-Aware Offloading Framework for Efficient MoE Inference on Local
  * PCs", section 4.2): a fixed number, 1 for Mixtral and 4 for DeepSeek-V2-Lite and Qwen3-30B-A3B
- * (figure 12; figure 19 has 8 for Qwen). The policy is not told the model: layers of at most 8
+ * (figure 12; figure 19 has 8 for Qwen). The policy does not know the model: layers of at most 8
  * experts get 1, others 4.
  *
  * `hot` is Klotski's ("Efficient Mixture-of-Expert Inference via Expert-Aware Multi-Batch

@@ -6,7 +6,7 @@
 #include "policy/policy.h"
 
 /*
- * A decision log: everything that a run's policies were told and what they answered, from which the
+ * A decision log: the arguments and results of all calls of a run's policies, from which the
  * run's decisions can be made again without model and machine. docs/trace-format.md has the format.
  *
  *     mp_policies_create(&chosen, &shape, groups, &policies);
@@ -36,7 +36,7 @@ enum mp_status mp_decisions_create(const char *path, const struct mp_profile *ch
  * may be destroyed, after the log was closed; the log is destroyed after them. */
 void mp_decisions_record(struct mp_decisions *log, struct mp_policies *policies);
 
-/* MP_ERR_IO: not everything arrived, and there is no file. What policies are told later is not
+/* MP_ERR_IO: not everything arrived, and there is no file. Later calls are not
  * recorded. Closing again does nothing. */
 enum mp_status mp_decisions_close(struct mp_decisions *log) MP_MUST_CHECK;
 
@@ -44,18 +44,18 @@ enum mp_status mp_decisions_close(struct mp_decisions *log) MP_MUST_CHECK;
 void mp_decisions_destroy(struct mp_decisions *log);
 
 struct mp_decisions_report {
-    char policy[MP_SLOT_COUNT][MP_POLICY_NAME_MAX + 1];
-    uint64_t calls, answers;      /* made again */
-    uint64_t told[MP_SLOT_COUNT]; /* calls of each */
+    char policy[MP_POLICY_KIND_COUNT][MP_POLICY_NAME_MAX + 1];
+    uint64_t calls, results;                 /* made again */
+    uint64_t calls_of[MP_POLICY_KIND_COUNT]; /* calls of each */
 };
 
 /* Does the file begin as a decision log of any version does? False also if it cannot be read. */
 bool mp_decisions_is_log(const char *path);
 
 /*
- * Give what was told to new instances of the same policies with the same options, and compare.
+ * Call new instances of the same policies with the same arguments and options, and compare results.
  *
- * MP_ERR_MODEL E_DECISION_DIFFERS: the first answer that is another one, with the number of the
+ * MP_ERR_MODEL E_DECISION_DIFFERS: the first result that differs, with the number of the
  * call, its layer, got and need. E_DECISION_LOG: not a log, or a damaged one. MP_ERR_UNSUPPORTED
  * E_DECISION_VERSION: format, policies or options of another version of moepager. MP_ERR_CANCELED:
  * *cancel, where it is given, has become nonzero.

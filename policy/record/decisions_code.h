@@ -36,15 +36,15 @@ enum mp_call {
     MP_CALL_REVISE,
     MP_CALL_PARTITION_PREDICTED,
     MP_CALL_PARTITION_ROUTED,
-    MP_CALL_TOPS,
+    MP_CALL_RETAINED,
     MP_CALL_COUNT
 };
 
 /* "evict.pick" */
 const char *mp_call_name(enum mp_call call);
 
-/* A call with what it was told. Which members count depends on the call. */
-struct mp_told {
+/* A call and its arguments. Which members count depends on the call. */
+struct mp_call_args {
     enum mp_call call;
     union {
         struct mp_route_facts route;
@@ -64,8 +64,8 @@ struct mp_told {
     const uint32_t *quota;  // (layers)
 };
 
-/* What it answered: a number, a list, values. */
-struct mp_answer {
+/* Its result: a number, a list, values. */
+struct mp_call_result {
     uint32_t number;
     const uint32_t *list;
     const float *values;
@@ -90,7 +90,7 @@ struct mp_code {
     struct mp_code_costs {
         bool known;
         struct mp_costs costs;
-    } told_costs, shape_costs; /* the latest: of facts, and behind shape.costs */
+    } fact_costs, shape_costs; /* the latest: of facts, and behind shape.costs */
     uint8_t *evictable;        // (units): the latest
     uint8_t *resident;         // (units): only when reading, from inserts and removes
     struct mp_code_matrix {
@@ -142,8 +142,8 @@ void mp_code_matrix(struct mp_code *code, const float **array, size_t count, boo
 void mp_code_shape_costs(struct mp_code *code);
 void mp_code_calibration(struct mp_code *code, struct mp_calibration *calibration);
 
-/* The call and what it was told; MP_CALL_END with the number of calls in told->now. */
-void mp_code_told(struct mp_code *code, struct mp_told *told);
-void mp_code_answer(struct mp_code *code, struct mp_answer *answer);
+/* The call and its arguments; MP_CALL_END with the number of calls in args->now. */
+void mp_code_call(struct mp_code *code, struct mp_call_args *args);
+void mp_code_result(struct mp_code *code, struct mp_call_result *result);
 
 #endif

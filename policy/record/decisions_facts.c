@@ -1,16 +1,16 @@
 /*
- * What each call is told and answers, in the order in which it stands in a log.
+ * Arguments and results of each call, in the order in which it stands in a log.
  */
 #include <string.h>
 
 #include "policy/record/decisions_code.h"
 
 /* Whoever gives policies more facts puts them into the functions below, and the size here. */
-_Static_assert(sizeof(struct mp_route_facts) == 40, "facts have changed: see mp_code_told()");
-_Static_assert(sizeof(struct mp_assign_facts) == 72, "facts have changed: see mp_code_told()");
-_Static_assert(sizeof(struct mp_predict_facts) == 40, "facts have changed: see mp_code_told()");
-_Static_assert(sizeof(struct mp_prefetch_facts) == 64, "facts have changed: see mp_code_told()");
-_Static_assert(sizeof(struct mp_evict_query) == 24, "facts have changed: see mp_code_told()");
+_Static_assert(sizeof(struct mp_route_facts) == 40, "facts have changed: see mp_code_call()");
+_Static_assert(sizeof(struct mp_assign_facts) == 72, "facts have changed: see mp_code_call()");
+_Static_assert(sizeof(struct mp_predict_facts) == 40, "facts have changed: see mp_code_call()");
+_Static_assert(sizeof(struct mp_prefetch_facts) == 64, "facts have changed: see mp_code_call()");
+_Static_assert(sizeof(struct mp_evict_query) == 24, "facts have changed: see mp_code_call()");
 _Static_assert(sizeof(struct mp_costs) == 352, "costs have changed: see code_costs()");
 _Static_assert(sizeof(struct mp_executor) == 40, "executors have changed: see code_executor()");
 _Static_assert(sizeof(struct mp_shape) == 64, "see put_header(), read_shape(), code_shape()");
@@ -37,7 +37,7 @@ static const char *const call_names[MP_CALL_COUNT] = {
     [MP_CALL_REVISE] = "partition.revise",
     [MP_CALL_PARTITION_PREDICTED] = "partition.predicted",
     [MP_CALL_PARTITION_ROUTED] = "partition.routed",
-    [MP_CALL_TOPS] = "partition.tops",
+    [MP_CALL_RETAINED] = "partition.tops",
 };
 
 const char *mp_call_name(enum mp_call call)
@@ -109,9 +109,9 @@ static void code_cost_values(struct mp_code *code, const struct mp_costs *costs,
 
 static void code_costs(struct mp_code *code, const struct mp_costs **costs)
 {
-    code_cost_values(code, *costs, &code->told_costs);
+    code_cost_values(code, *costs, &code->fact_costs);
     if (code->reading)
-        *costs = &code->told_costs.costs;
+        *costs = &code->fact_costs.costs;
 }
 
 void mp_code_shape_costs(struct mp_code *code)
@@ -230,12 +230,12 @@ static void code_predict(struct mp_code *code, struct mp_predict_facts *f)
         mp_code_matrix(code, &f->source, (size_t)f->tokens * f->experts, true);
 }
 
-static void code_prefetch(struct mp_code *code, struct mp_told *told)
+static void code_prefetch(struct mp_code *code, struct mp_call_args *args)
 {
-    struct mp_prefetch_facts *f = &told->prefetch;
+    struct mp_prefetch_facts *f = &args->prefetch;
 
     if (!code->reading)
-        told->current = *f->current;
+        args->current = *f->current;
     code_layer(code, &f->layer);
     code_layer(code, &f->target_layer);
     code_batch(code, &f->tokens, &f->experts, &f->k);
@@ -243,10 +243,10 @@ static void code_prefetch(struct mp_code *code, struct mp_told *told)
     mp_code_flags(code, &f->resident, f->experts);
     mp_code_u32(code, &f->max, 0, UINT32_MAX);
     mp_code_u32(code, &f->distance, 1, UINT32_MAX);
-    code_assign(code, &told->current);
-    mp_code_u32s(code, &f->executors, told->current.count, 0,
-                 told->current.costs->executor_count - 1);
-    f->current = &told->current;
+    code_assign(code, &args->current);
+    mp_code_u32s(code, &f->executors, args->current.count, 0,
+                 args->current.costs->executor_count - 1);
+    f->current = &args->current;
 }
 
 /* A pick is for a unit; swaps are for none, but within a layer. */
@@ -264,109 +264,109 @@ static void code_query(struct mp_code *code, struct mp_evict_query *q, bool pick
 }
 
 /* A use of one unit. */
-static void code_use(struct mp_code *code, struct mp_told *told)
+static void code_use(struct mp_code *code, struct mp_call_args *args)
 {
-    mp_code_u32(code, &told->unit, 0, (uint32_t)units_of(code) - 1);
-    if (told->call == MP_CALL_ACCESS || told->call == MP_CALL_ADMIT)
-        mp_code_u32(code, &told->tokens, 1, code->shape.tokens_max);
-    mp_code_u64(code, &told->now, UINT64_MAX);
+    mp_code_u32(code, &args->unit, 0, (uint32_t)units_of(code) - 1);
+    if (args->call == MP_CALL_ACCESS || args->call == MP_CALL_ADMIT)
+        mp_code_u32(code, &args->tokens, 1, code->shape.tokens_max);
+    mp_code_u64(code, &args->now, UINT64_MAX);
     if (!code->reading || code->problem != NULL)
         return;
-    if (told->call == MP_CALL_INSERT || told->call == MP_CALL_REMOVE) {
-        if (code->resident[told->unit] != (told->call == MP_CALL_REMOVE))
+    if (args->call == MP_CALL_INSERT || args->call == MP_CALL_REMOVE) {
+        if (code->resident[args->unit] != (args->call == MP_CALL_REMOVE))
             mp_code_problem(code, "a unit comes or leaves twice");
-        code->resident[told->unit] ^= 1;
+        code->resident[args->unit] ^= 1;
     }
 }
 
 /* What a layer really was. */
-static void code_seen(struct mp_code *code, struct mp_told *told)
+static void code_seen(struct mp_code *code, struct mp_call_args *args)
 {
     uint32_t experts;
 
-    code_layer(code, &told->layer);
-    code_batch(code, &told->tokens, &experts, &told->k);
-    code_chosen(code, &told->chosen, told->tokens, told->k);
-    if (told->call == MP_CALL_SCORES) {
-        mp_code_matrix(code, &told->scores, (size_t)told->tokens * experts, true);
-        mp_code_u64(code, &told->now, UINT64_MAX);
+    code_layer(code, &args->layer);
+    code_batch(code, &args->tokens, &experts, &args->k);
+    code_chosen(code, &args->chosen, args->tokens, args->k);
+    if (args->call == MP_CALL_SCORES) {
+        mp_code_matrix(code, &args->scores, (size_t)args->tokens * experts, true);
+        mp_code_u64(code, &args->now, UINT64_MAX);
     }
 }
 
 /* A partition is asked with the shape as it is then. A budget that changes changes the slots, and
  * the largest unit's bytes where slots of one size are gone; costs follow the call's number. */
-static void code_shape(struct mp_code *code, struct mp_told *told)
+static void code_shape(struct mp_code *code, struct mp_call_args *args)
 {
-    mp_code_u32(code, &told->slots, 1, MP_CODE_SLOTS_MAX);
-    mp_code_u64(code, &told->unit_bytes, MP_CODE_UNIT_BYTES_MAX);
-    if (code->reading && told->unit_bytes == 0)
+    mp_code_u32(code, &args->slots, 1, MP_CODE_SLOTS_MAX);
+    mp_code_u64(code, &args->unit_bytes, MP_CODE_UNIT_BYTES_MAX);
+    if (code->reading && args->unit_bytes == 0)
         mp_code_problem(code, "units have no bytes");
 }
 
-void mp_code_told(struct mp_code *code, struct mp_told *told)
+void mp_code_call(struct mp_code *code, struct mp_call_args *args)
 {
-    uint32_t call = told->call;
+    uint32_t call = args->call;
 
     mp_code_u32(code, &call, 0, MP_CALL_COUNT - 1);
-    told->call = (enum mp_call)call;
-    if (told->call != MP_CALL_END)
+    args->call = (enum mp_call)call;
+    if (args->call != MP_CALL_END)
         mp_code_shape_costs(code);
-    switch (told->call) {
-    case MP_CALL_ROUTE: code_route(code, &told->route); break;
-    case MP_CALL_ASSIGN: code_assign(code, &told->assign); break;
-    case MP_CALL_PREDICT: code_predict(code, &told->predict); break;
-    case MP_CALL_CHOOSE: code_prefetch(code, told); break;
+    switch (args->call) {
+    case MP_CALL_ROUTE: code_route(code, &args->route); break;
+    case MP_CALL_ASSIGN: code_assign(code, &args->assign); break;
+    case MP_CALL_PREDICT: code_predict(code, &args->predict); break;
+    case MP_CALL_CHOOSE: code_prefetch(code, args); break;
     case MP_CALL_PREDICT_OBSERVE:
     case MP_CALL_PREFETCH_OBSERVE:
     case MP_CALL_PARTITION_ROUTED:
-    case MP_CALL_SCORES: code_seen(code, told); break;
+    case MP_CALL_SCORES: code_seen(code, args); break;
     case MP_CALL_PARTITION_PREDICTED:
-        code_layer(code, &told->layer);
-        mp_code_u32(code, &told->tokens, 1, code->shape.tokens_max);
-        mp_code_matrix(code, &told->scores, (size_t)told->tokens * code->shape.experts, true);
+        code_layer(code, &args->layer);
+        mp_code_u32(code, &args->tokens, 1, code->shape.tokens_max);
+        mp_code_matrix(code, &args->scores, (size_t)args->tokens * code->shape.experts, true);
         break;
     case MP_CALL_ADMIT:
     case MP_CALL_INSERT:
     case MP_CALL_REMOVE:
-    case MP_CALL_ACCESS: code_use(code, told); break;
-    case MP_CALL_PICK: code_query(code, &told->query, true); break;
+    case MP_CALL_ACCESS: code_use(code, args); break;
+    case MP_CALL_PICK: code_query(code, &args->query, true); break;
     case MP_CALL_REPLACE:
-        code_query(code, &told->query, false);
-        mp_code_u32(code, &told->query.shared, 0, 1);
-        mp_code_u64(code, &told->now, UINT64_MAX);
-        mp_code_u32(code, &told->max, 0, code->shape.experts);
+        code_query(code, &args->query, false);
+        mp_code_u32(code, &args->query.shared, 0, 1);
+        mp_code_u64(code, &args->now, UINT64_MAX);
+        mp_code_u32(code, &args->max, 0, code->shape.experts);
         break;
     case MP_CALL_PARTITION_OBSERVE:
-        code_layer(code, &told->layer);
-        mp_code_u32(code, &told->needed, 0, code->shape.experts);
-        mp_code_u32(code, &told->hits, 0, told->needed);
-        mp_code_u64(code, &told->now, UINT64_MAX);
+        code_layer(code, &args->layer);
+        mp_code_u32(code, &args->needed, 0, code->shape.experts);
+        mp_code_u32(code, &args->hits, 0, args->needed);
+        mp_code_u64(code, &args->now, UINT64_MAX);
         break;
     case MP_CALL_REVISE:
-        code_shape(code, told);
-        mp_code_bool(code, &told->idle);
-        mp_code_u32s(code, &told->quota, code->shape.layers, 0, UINT32_MAX);
+        code_shape(code, args);
+        mp_code_bool(code, &args->idle);
+        mp_code_u32s(code, &args->quota, code->shape.layers, 0, UINT32_MAX);
         break;
-    case MP_CALL_END: mp_code_u64(code, &told->now, UINT64_MAX); break;
+    case MP_CALL_END: mp_code_u64(code, &args->now, UINT64_MAX); break;
     case MP_CALL_QUOTA:
     case MP_CALL_FIRST:
-    case MP_CALL_TOPS: code_shape(code, told); break;
+    case MP_CALL_RETAINED: code_shape(code, args); break;
     case MP_CALL_COUNT: break;
     }
 }
 
-void mp_code_answer(struct mp_code *code, struct mp_answer *answer)
+void mp_code_result(struct mp_code *code, struct mp_call_result *result)
 {
-    uint32_t list = (uint32_t)answer->list_count, values = (uint32_t)answer->value_count;
+    uint32_t list = (uint32_t)result->list_count, values = (uint32_t)result->value_count;
 
-    mp_code_u32(code, &answer->number, 0, UINT32_MAX);
+    mp_code_u32(code, &result->number, 0, UINT32_MAX);
     mp_code_u32(code, &list, 0, UINT32_MAX);
-    mp_code_u32s(code, &answer->list, list, 0, UINT32_MAX);
+    mp_code_u32s(code, &result->list, list, 0, UINT32_MAX);
     mp_code_u32(code, &values, 0, UINT32_MAX);
     if (values > 0)
-        mp_code_matrix(code, &answer->values, values, false);
-    answer->list_count = list;
-    answer->value_count = values;
+        mp_code_matrix(code, &result->values, values, false);
+    result->list_count = list;
+    result->value_count = values;
 }
 
 static void code_optional(struct mp_code *code, const float **array, size_t count)

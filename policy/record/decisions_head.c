@@ -111,9 +111,9 @@ static enum mp_status read_shape(struct mp_log_replay *r, bool *calibrated_p)
 
 /* "option NAME VALUE", once for each option of the policy and in their order. */
 static enum mp_status read_options(struct mp_log_replay *r, const struct mp_policy_info *info,
-                                   unsigned slot)
+                                   unsigned kind)
 {
-    struct mp_opt_group *group = &r->groups[slot];
+    struct mp_opt_group *group = &r->groups[kind];
 
     for (const struct mp_opt *opt = info->opts; opt != NULL && opt->name != NULL; opt++) {
         const size_t bytes = strlen(opt->name);
@@ -129,28 +129,28 @@ static enum mp_status read_options(struct mp_log_replay *r, const struct mp_poli
     return MP_OK;
 }
 
-static enum mp_status read_policy(struct mp_log_replay *r, unsigned slot)
+static enum mp_status read_policy(struct mp_log_replay *r, unsigned kind)
 {
-    struct mp_opt_group *group = &r->groups[slot];
+    struct mp_opt_group *group = &r->groups[kind];
     const struct mp_policy_info *info;
     const char *name;
-    enum mp_status status = take_line(r, mp_policy_slot_name(slot), &name);
+    enum mp_status status = take_line(r, mp_policy_kind_name(kind), &name);
 
     if (status != MP_OK)
         return status;
     if (name == NULL)
         return mp_log_bad(r, "a policy is missing in the head");
-    info = mp_policy_find(slot, name);
+    info = mp_policy_find(kind, name);
     if (info == NULL)
         return other_version(r, "there is no policy", name);
-    r->chosen.policy[slot] = info->name;
-    snprintf(r->report->policy[slot], sizeof(r->report->policy[slot]), "%s", info->name);
+    r->chosen.policy[kind] = info->name;
+    snprintf(r->report->policy[kind], sizeof(r->report->policy[kind]), "%s", info->name);
     /* A prefix in any case: it ends the list otherwise. */
     *group = (struct mp_opt_group){ .prefix = "", .table = info->opts };
     if (info->config_size == 0)
         return MP_OK;
     group->config = calloc(1, info->config_size);
-    return group->config != NULL ? read_options(r, info, slot)
+    return group->config != NULL ? read_options(r, info, kind)
                                  : mp_fail_no_memory("a policy's options", info->config_size);
 }
 
@@ -179,8 +179,8 @@ enum mp_status mp_log_read_head(struct mp_log_replay *r)
 
     if (status == MP_OK)
         status = read_shape(r, &calibrated);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT && status == MP_OK; slot++)
-        status = read_policy(r, slot);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT && status == MP_OK; kind++)
+        status = read_policy(r, kind);
     if (status != MP_OK)
         return status;
     if (fgets(r->line, sizeof(r->line), r->file) == NULL || strcmp(r->line, "calls\n") != 0)

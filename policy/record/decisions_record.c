@@ -1,6 +1,6 @@
 /*
- * Writing a decision log: every function of a policy is replaced by one that writes what it is
- * told, asks the policy, and writes what it says.
+ * Writing a decision log: every function of a policy is replaced by one that writes its
+ * arguments, calls the policy, and writes the result.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,9 +23,9 @@ struct mp_decisions {
     bool open;
     uint64_t calls;
     struct mp_policies inner;
-    struct recorder recorders[MP_SLOT_COUNT];
-#define X(slot, SLOT) struct mp_##slot##_ops slot##_ops;
-    MP_POLICY_SLOT_MAP(X)
+    struct recorder recorders[MP_POLICY_KIND_COUNT];
+#define X(kind, KIND) struct mp_##kind##_ops kind##_ops;
+    MP_POLICY_KIND_MAP(X)
 #undef X
 };
 
@@ -34,18 +34,18 @@ static struct mp_decisions *log_of(struct mp_policy *policy)
     return ((struct recorder *)policy)->log;
 }
 
-static void put_told(struct mp_decisions *log, struct mp_told *told)
+static void put_call(struct mp_decisions *log, struct mp_call_args *args)
 {
     if (!log->open)
         return;
     log->calls++;
-    mp_code_told(&log->code, told);
+    mp_code_call(&log->code, args);
 }
 
-static void put_answer(struct mp_decisions *log, struct mp_answer answer)
+static void put_result(struct mp_decisions *log, struct mp_call_result result)
 {
     if (log->open)
-        mp_code_answer(&log->code, &answer);
+        mp_code_result(&log->code, &result);
 }
 
 static void route(struct mp_policy *policy, const struct mp_route_facts *facts, uint32_t *experts,
@@ -54,9 +54,9 @@ static void route(struct mp_policy *policy, const struct mp_route_facts *facts, 
     struct mp_decisions *log = log_of(policy);
     const size_t count = (size_t)facts->tokens * facts->k;
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_ROUTE, .route = *facts });
+    put_call(log, &(struct mp_call_args){ .call = MP_CALL_ROUTE, .route = *facts });
     log->inner.route_ops->route(log->inner.route, facts, experts, weights);
-    put_answer(log, (struct mp_answer){ 0, experts, weights, count, count });
+    put_result(log, (struct mp_call_result){ 0, experts, weights, count, count });
 }
 
 static void assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
@@ -64,9 +64,9 @@ static void assign(struct mp_policy *policy, const struct mp_assign_facts *facts
 {
     struct mp_decisions *log = log_of(policy);
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_ASSIGN, .assign = *facts });
+    put_call(log, &(struct mp_call_args){ .call = MP_CALL_ASSIGN, .assign = *facts });
     log->inner.assign_ops->assign(log->inner.assign, facts, executors);
-    put_answer(log, (struct mp_answer){ .list = executors, .list_count = facts->count });
+    put_result(log, (struct mp_call_result){ .list = executors, .list_count = facts->count });
 }
 
 static bool predict(struct mp_policy *policy, const struct mp_predict_facts *facts, float *scores)
@@ -75,18 +75,18 @@ static bool predict(struct mp_policy *policy, const struct mp_predict_facts *fac
     const size_t count = (size_t)facts->tokens * facts->experts;
     bool known;
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_PREDICT, .predict = *facts });
+    put_call(log, &(struct mp_call_args){ .call = MP_CALL_PREDICT, .predict = *facts });
     known = log->inner.predict_ops->predict(log->inner.predict, facts, scores);
-    put_answer(log, (struct mp_answer){
+    put_result(log, (struct mp_call_result){
                         .number = known, .values = scores, .value_count = known ? count : 0 });
     return known;
 }
 
-/* What both observers are told. */
+/* The arguments of both observers. */
 static void put_seen(struct mp_decisions *log, enum mp_call call, uint32_t layer, uint32_t tokens,
                      uint32_t k, const uint32_t *chosen)
 {
-    put_told(log, &(struct mp_told){
+    put_call(log, &(struct mp_call_args){
                       .call = call, .layer = layer, .tokens = tokens, .k = k, .chosen = chosen });
 }
 
@@ -114,11 +114,11 @@ static uint32_t choose(struct mp_policy *policy, const struct mp_prefetch_facts 
     struct mp_decisions *log = log_of(policy);
     uint32_t count;
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_CHOOSE, .prefetch = *facts });
+    put_call(log, &(struct mp_call_args){ .call = MP_CALL_CHOOSE, .prefetch = *facts });
     count = log->inner.prefetch_ops->choose(log->inner.prefetch, facts, experts);
-    put_answer(log, (struct mp_answer){ .number = count,
-                                        .list = experts,
-                                        .list_count = count <= facts->experts ? count : 0 });
+    put_result(log, (struct mp_call_result){ .number = count,
+                                             .list = experts,
+                                             .list_count = count <= facts->experts ? count : 0 });
     return count;
 }
 
@@ -127,10 +127,10 @@ static bool admit(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint
     struct mp_decisions *log = log_of(policy);
     bool yes;
 
-    put_told(log, &(struct mp_told){
+    put_call(log, &(struct mp_call_args){
                       .call = MP_CALL_ADMIT, .unit = unit, .tokens = tokens, .now = now });
     yes = log->inner.admit_ops->admit(log->inner.admit, unit, tokens, now);
-    put_answer(log, (struct mp_answer){ .number = yes });
+    put_result(log, (struct mp_call_result){ .number = yes });
     return yes;
 }
 
@@ -138,7 +138,7 @@ static void on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
 {
     struct mp_decisions *log = log_of(policy);
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_INSERT, .unit = unit, .now = now });
+    put_call(log, &(struct mp_call_args){ .call = MP_CALL_INSERT, .unit = unit, .now = now });
     log->inner.evict_ops->on_insert(log->inner.evict, unit, now);
 }
 
@@ -146,7 +146,7 @@ static void on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
 {
     struct mp_decisions *log = log_of(policy);
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_REMOVE, .unit = unit, .now = now });
+    put_call(log, &(struct mp_call_args){ .call = MP_CALL_REMOVE, .unit = unit, .now = now });
     log->inner.evict_ops->on_remove(log->inner.evict, unit, now);
 }
 
@@ -154,7 +154,7 @@ static void on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, 
 {
     struct mp_decisions *log = log_of(policy);
 
-    put_told(log, &(struct mp_told){
+    put_call(log, &(struct mp_call_args){
                       .call = MP_CALL_ACCESS, .unit = unit, .tokens = tokens, .now = now });
     log->inner.evict_ops->on_access(log->inner.evict, unit, tokens, now);
 }
@@ -164,9 +164,9 @@ static uint32_t pick(struct mp_policy *policy, const struct mp_evict_query *quer
     struct mp_decisions *log = log_of(policy);
     uint32_t unit;
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_PICK, .query = *query });
+    put_call(log, &(struct mp_call_args){ .call = MP_CALL_PICK, .query = *query });
     unit = log->inner.evict_ops->pick(log->inner.evict, query);
-    put_answer(log, (struct mp_answer){ .number = unit });
+    put_result(log, (struct mp_call_result){ .number = unit });
     return unit;
 }
 
@@ -175,13 +175,13 @@ static void on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tokens,
 {
     struct mp_decisions *log = log_of(policy);
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_SCORES,
-                                     .layer = layer,
-                                     .tokens = tokens,
-                                     .k = k,
-                                     .scores = scores,
-                                     .chosen = chosen,
-                                     .now = now });
+    put_call(log, &(struct mp_call_args){ .call = MP_CALL_SCORES,
+                                          .layer = layer,
+                                          .tokens = tokens,
+                                          .k = k,
+                                          .scores = scores,
+                                          .chosen = chosen,
+                                          .now = now });
     log->inner.evict_ops->on_scores(log->inner.evict, layer, tokens, k, scores, chosen, now);
 }
 
@@ -192,12 +192,12 @@ static uint32_t replace(struct mp_policy *policy, const struct mp_evict_query *q
     uint32_t count;
 
     _Static_assert(sizeof(struct mp_swap) == 2 * sizeof(uint32_t), "swaps are coded as numbers");
-    put_told(log,
-             &(struct mp_told){ .call = MP_CALL_REPLACE, .query = *query, .now = now, .max = max });
+    put_call(log, &(struct mp_call_args){
+                      .call = MP_CALL_REPLACE, .query = *query, .now = now, .max = max });
     count = log->inner.evict_ops->replace(log->inner.evict, query, now, swaps, max);
-    put_answer(log, (struct mp_answer){ .number = count,
-                                        .list = &swaps[0].in,
-                                        .list_count = count <= max ? 2 * (size_t)count : 0 });
+    put_result(log, (struct mp_call_result){ .number = count,
+                                             .list = &swaps[0].in,
+                                             .list_count = count <= max ? 2 * (size_t)count : 0 });
     return count;
 }
 
@@ -226,32 +226,34 @@ static const char *notice(const struct mp_policy *policy)
 }
 
 /* A question to a partition, with what may have changed since it was made. */
-static struct mp_told partition_call(enum mp_call call, const struct mp_shape *shape)
+static struct mp_call_args partition_call(enum mp_call call, const struct mp_shape *shape)
 {
-    return (struct mp_told){ .call = call, .slots = shape->slots, .unit_bytes = shape->unit_bytes };
+    return (struct mp_call_args){ .call = call,
+                                  .slots = shape->slots,
+                                  .unit_bytes = shape->unit_bytes };
 }
 
 static void quota(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *slots)
 {
     struct mp_decisions *log = log_of(policy);
-    struct mp_told told = partition_call(MP_CALL_QUOTA, shape);
+    struct mp_call_args args = partition_call(MP_CALL_QUOTA, shape);
 
-    put_told(log, &told);
+    put_call(log, &args);
     log->inner.partition_ops->quota(log->inner.partition, shape, slots);
-    put_answer(log, (struct mp_answer){ .list = slots, .list_count = shape->layers });
+    put_result(log, (struct mp_call_result){ .list = slots, .list_count = shape->layers });
 }
 
 static uint32_t first(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *units)
 {
     struct mp_decisions *log = log_of(policy);
-    struct mp_told told = partition_call(MP_CALL_FIRST, shape);
+    struct mp_call_args args = partition_call(MP_CALL_FIRST, shape);
     uint32_t count;
 
-    put_told(log, &told);
+    put_call(log, &args);
     count = log->inner.partition_ops->first(log->inner.partition, shape, units);
-    put_answer(log, (struct mp_answer){ .number = count,
-                                        .list = units,
-                                        .list_count = count <= shape->slots ? count : 0 });
+    put_result(log, (struct mp_call_result){ .number = count,
+                                             .list = units,
+                                             .list_count = count <= shape->slots ? count : 0 });
     return count;
 }
 
@@ -260,11 +262,11 @@ static void partition_observe(struct mp_policy *policy, uint32_t layer, uint32_t
 {
     struct mp_decisions *log = log_of(policy);
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_PARTITION_OBSERVE,
-                                     .layer = layer,
-                                     .needed = needed,
-                                     .hits = hits,
-                                     .now = now });
+    put_call(log, &(struct mp_call_args){ .call = MP_CALL_PARTITION_OBSERVE,
+                                          .layer = layer,
+                                          .needed = needed,
+                                          .hits = hits,
+                                          .now = now });
     log->inner.partition_ops->observe(log->inner.partition, layer, needed, hits, now);
 }
 
@@ -272,16 +274,16 @@ static bool revise(struct mp_policy *policy, const struct mp_shape *shape, bool 
                    uint32_t *slots)
 {
     struct mp_decisions *log = log_of(policy);
-    struct mp_told told = partition_call(MP_CALL_REVISE, shape);
+    struct mp_call_args args = partition_call(MP_CALL_REVISE, shape);
     bool changed;
 
-    told.idle = idle;
-    told.quota = slots;
-    put_told(log, &told);
+    args.idle = idle;
+    args.quota = slots;
+    put_call(log, &args);
     changed = log->inner.partition_ops->revise(log->inner.partition, shape, idle, slots);
-    put_answer(log, (struct mp_answer){ .number = changed,
-                                        .list = slots,
-                                        .list_count = changed ? shape->layers : 0 });
+    put_result(log, (struct mp_call_result){ .number = changed,
+                                             .list = slots,
+                                             .list_count = changed ? shape->layers : 0 });
     return changed;
 }
 
@@ -290,10 +292,10 @@ static void partition_predicted(struct mp_policy *policy, uint32_t layer, uint32
 {
     struct mp_decisions *log = log_of(policy);
 
-    put_told(log, &(struct mp_told){ .call = MP_CALL_PARTITION_PREDICTED,
-                                     .layer = layer,
-                                     .tokens = tokens,
-                                     .scores = scores });
+    put_call(log, &(struct mp_call_args){ .call = MP_CALL_PARTITION_PREDICTED,
+                                          .layer = layer,
+                                          .tokens = tokens,
+                                          .scores = scores });
     log->inner.partition_ops->predicted(log->inner.partition, layer, tokens, scores);
 }
 
@@ -306,44 +308,44 @@ static void partition_routed(struct mp_policy *policy, uint32_t layer, uint32_t 
     log->inner.partition_ops->routed(log->inner.partition, layer, tokens, k, chosen);
 }
 
-static void tops(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *parts)
+static void retained(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *parts)
 {
     struct mp_decisions *log = log_of(policy);
-    struct mp_told told = partition_call(MP_CALL_TOPS, shape);
+    struct mp_call_args args = partition_call(MP_CALL_RETAINED, shape);
 
-    put_told(log, &told);
-    log->inner.partition_ops->tops(log->inner.partition, shape, parts);
-    put_answer(log, (struct mp_answer){ .list = parts, .list_count = shape->layers });
+    put_call(log, &args);
+    log->inner.partition_ops->retained(log->inner.partition, shape, parts);
+    put_result(log, (struct mp_call_result){ .list = parts, .list_count = shape->layers });
 }
 
-#define X(slot, SLOT)                                       \
-    static void slot##_destroy(struct mp_policy *policy)    \
+#define X(kind, KIND)                                       \
+    static void kind##_destroy(struct mp_policy *policy)    \
     {                                                       \
         struct mp_policies *inner = &log_of(policy)->inner; \
                                                             \
-        inner->slot##_ops->destroy(inner->slot);            \
-        inner->slot = NULL;                                 \
+        inner->kind##_ops->destroy(inner->kind);            \
+        inner->kind = NULL;                                 \
     }
-MP_POLICY_SLOT_MAP(X)
+MP_POLICY_KIND_MAP(X)
 #undef X
 
 /* Only what a policy has is put in between: what it lacks means something. */
-#define WRAP(slot, member, function)           \
+#define WRAP(kind, member, function)           \
     do {                                       \
-        if (log->slot##_ops.member)            \
-            log->slot##_ops.member = function; \
+        if (log->kind##_ops.member)            \
+            log->kind##_ops.member = function; \
     } while (0)
 
 void mp_decisions_record(struct mp_decisions *log, struct mp_policies *policies)
 {
     log->inner = *policies;
-#define X(slot_, SLOT)                                                                     \
-    log->slot_##_ops = *policies->slot_##_ops;                                             \
-    log->slot_##_ops.destroy = slot_##_destroy;                                            \
-    log->recorders[MP_SLOT_##SLOT] = (struct recorder){ { &log->slot_##_ops.info }, log }; \
-    policies->slot_##_ops = &log->slot_##_ops;                                             \
-    policies->slot_ = &log->recorders[MP_SLOT_##SLOT].super;
-    MP_POLICY_SLOT_MAP(X)
+#define X(kind_, KIND)                                                                       \
+    log->kind_##_ops = *policies->kind_##_ops;                                               \
+    log->kind_##_ops.destroy = kind_##_destroy;                                              \
+    log->recorders[MP_POLICY_##KIND] = (struct recorder){ { &log->kind_##_ops.info }, log }; \
+    policies->kind_##_ops = &log->kind_##_ops;                                               \
+    policies->kind_ = &log->recorders[MP_POLICY_##KIND].super;
+    MP_POLICY_KIND_MAP(X)
 #undef X
     WRAP(route, route, route);
     WRAP(assign, assign, assign);
@@ -367,7 +369,7 @@ void mp_decisions_record(struct mp_decisions *log, struct mp_policies *policies)
     WRAP(partition, due, due);
     WRAP(partition, predicted, partition_predicted);
     WRAP(partition, routed, partition_routed);
-    WRAP(partition, tops, tops);
+    WRAP(partition, retained, retained);
 }
 
 /* Every option of the policy, as it is in force. */
@@ -400,10 +402,10 @@ static void put_header(struct mp_decisions *log, const struct mp_profile *chosen
             MP_POLICY_ABI, shape->layers, shape->experts, shape->top_k, shape->tokens_max,
             shape->slots, shape->unit_bytes, shape->seed, shape->slices, shape->costs != NULL,
             shape->calibration != NULL);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
-        const struct mp_policy_info *info = mp_policy_find(slot, chosen->policy[slot]);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
+        const struct mp_policy_info *info = mp_policy_find(kind, chosen->policy[kind]);
 
-        fprintf(file, "%s %s\n", mp_policy_slot_name(slot), chosen->policy[slot]);
+        fprintf(file, "%s %s\n", mp_policy_kind_name(kind), chosen->policy[kind]);
         if (info != NULL)
             put_options(file, info, groups);
     }
@@ -440,11 +442,11 @@ enum mp_status mp_decisions_create(const char *path, const struct mp_profile *ch
 
 enum mp_status mp_decisions_close(struct mp_decisions *log)
 {
-    struct mp_told end = { .call = MP_CALL_END, .now = log->calls };
+    struct mp_call_args end = { .call = MP_CALL_END, .now = log->calls };
 
     if (!log->open)
         return MP_OK;
-    mp_code_told(&log->code, &end);
+    mp_code_call(&log->code, &end);
     log->open = false;
     return mp_out_commit(&log->out);
 }

@@ -1,6 +1,6 @@
 /*
- * Making the decisions of a log again. The file is untrusted: policies are told only what the pager
- * and the step could have told them.
+ * Making the decisions of a log again. The file is untrusted: policies get only arguments that
+ * the pager and the step could have given them.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -11,212 +11,228 @@
 #include "policy/regular.h"
 #include "vmm/base/error.h"
 
-static void tell_route(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
+static void call_route(struct mp_log_replay *r, const struct mp_call_args *args,
+                       struct mp_call_result *got)
 {
-    const size_t count = (size_t)t->route.tokens * t->route.k;
+    const size_t count = (size_t)args->route.tokens * args->route.k;
     uint32_t *experts = mp_code_room(&r->code, count, sizeof(uint32_t));
     float *weights = mp_code_room(&r->code, count, sizeof(float));
 
     if (experts == NULL || weights == NULL)
         return;
-    r->set.route_ops->route(r->set.route, &t->route, experts, weights);
-    *got = (struct mp_answer){ 0, experts, weights, count, count };
+    r->set.route_ops->route(r->set.route, &args->route, experts, weights);
+    *got = (struct mp_call_result){ 0, experts, weights, count, count };
 }
 
-static void tell_assign(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
+static void call_assign(struct mp_log_replay *r, const struct mp_call_args *args,
+                        struct mp_call_result *got)
 {
-    uint32_t *executors = mp_code_room(&r->code, t->assign.count, sizeof(uint32_t));
+    uint32_t *executors = mp_code_room(&r->code, args->assign.count, sizeof(uint32_t));
 
     if (executors == NULL)
         return;
-    r->set.assign_ops->assign(r->set.assign, &t->assign, executors);
-    *got = (struct mp_answer){ .list = executors, .list_count = t->assign.count };
+    r->set.assign_ops->assign(r->set.assign, &args->assign, executors);
+    *got = (struct mp_call_result){ .list = executors, .list_count = args->assign.count };
 }
 
-static void tell_predict(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
+static void call_predict(struct mp_log_replay *r, const struct mp_call_args *args,
+                         struct mp_call_result *got)
 {
     const struct mp_predict_ops *ops = r->set.predict_ops;
-    const size_t count = (size_t)t->predict.tokens * t->predict.experts;
+    const size_t count = (size_t)args->predict.tokens * args->predict.experts;
     float *scores;
 
-    if (ops->predict == NULL || (t->predict.source != NULL) != (ops->source != MP_SCORES_NONE)) {
+    if (ops->predict == NULL || (args->predict.source != NULL) != (ops->source != MP_SCORES_NONE)) {
         mp_code_problem(&r->code, "the predict policy asks for other scores");
         return;
     }
     scores = mp_code_room(&r->code, count, sizeof(float));
     if (scores == NULL)
         return;
-    got->number = ops->predict(r->set.predict, &t->predict, scores);
+    got->number = ops->predict(r->set.predict, &args->predict, scores);
     got->values = scores;
     got->value_count = got->number ? count : 0;
 }
 
-static void tell_choose(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
+static void call_choose(struct mp_log_replay *r, const struct mp_call_args *args,
+                        struct mp_call_result *got)
 {
     const uint32_t experts = r->shape.experts;
     uint32_t *list = mp_code_room(&r->code, experts, sizeof(uint32_t));
 
     if (list == NULL)
         return;
-    got->number = r->set.prefetch_ops->choose(r->set.prefetch, &t->prefetch, list);
+    got->number = r->set.prefetch_ops->choose(r->set.prefetch, &args->prefetch, list);
     got->list = list;
     got->list_count = got->number <= experts ? got->number : 0;
 }
 
-static void tell_replace(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
+static void call_replace(struct mp_log_replay *r, const struct mp_call_args *args,
+                         struct mp_call_result *got)
 {
-    struct mp_swap *swaps = mp_code_room(&r->code, t->max, sizeof(struct mp_swap));
+    struct mp_swap *swaps = mp_code_room(&r->code, args->max, sizeof(struct mp_swap));
 
     if (swaps == NULL)
         return;
-    got->number = r->set.evict_ops->replace(r->set.evict, &t->query, t->now, swaps, t->max);
+    got->number =
+        r->set.evict_ops->replace(r->set.evict, &args->query, args->now, swaps, args->max);
     got->list = &swaps[0].in;
-    got->list_count = got->number <= t->max ? 2 * (size_t)got->number : 0;
+    got->list_count = got->number <= args->max ? 2 * (size_t)got->number : 0;
 }
 
 /* Slots of layers, or first residents, with the shape as it was then. */
-static void tell_partition(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
+static void call_partition(struct mp_log_replay *r, const struct mp_call_args *args,
+                           struct mp_call_result *got)
 {
     const struct mp_partition_ops *ops = r->set.partition_ops;
     const uint32_t layers = r->shape.layers, units = layers * r->shape.experts;
-    const uint32_t first_max = t->slots < units ? t->slots : units;
+    const uint32_t first_max = args->slots < units ? args->slots : units;
     uint32_t *list =
-        mp_code_room(&r->code, t->call == MP_CALL_FIRST ? first_max : layers, sizeof(uint32_t));
+        mp_code_room(&r->code, args->call == MP_CALL_FIRST ? first_max : layers, sizeof(uint32_t));
 
     if (list == NULL)
         return;
-    r->shape.slots = t->slots;
-    r->shape.unit_bytes = t->unit_bytes;
+    r->shape.slots = args->slots;
+    r->shape.unit_bytes = args->unit_bytes;
     got->list = list;
-    if (t->call == MP_CALL_FIRST) {
+    if (args->call == MP_CALL_FIRST) {
         got->number = ops->first(r->set.partition, &r->shape, list);
         got->list_count = got->number <= first_max ? got->number : 0;
-    } else if (t->call == MP_CALL_QUOTA || t->call == MP_CALL_TOPS) {
-        (t->call == MP_CALL_QUOTA ? ops->quota : ops->tops)(r->set.partition, &r->shape, list);
+    } else if (args->call == MP_CALL_QUOTA || args->call == MP_CALL_RETAINED) {
+        (args->call == MP_CALL_QUOTA ? ops->quota : ops->retained)(r->set.partition, &r->shape,
+                                                                   list);
         got->list_count = layers;
     } else {
-        memcpy(list, t->quota, layers * sizeof(list[0]));
-        got->number = ops->revise(r->set.partition, &r->shape, t->idle, list);
+        memcpy(list, args->quota, layers * sizeof(list[0]));
+        got->number = ops->revise(r->set.partition, &r->shape, args->idle, list);
         got->list_count = got->number ? layers : 0;
     }
 }
 
-/* What has no answer. */
-static void tell_news(struct mp_log_replay *r, const struct mp_told *t)
+/* Calls without a result. */
+static void notify_policy(struct mp_log_replay *r, const struct mp_call_args *args)
 {
     const struct mp_policies *s = &r->set;
 
-    switch (t->call) {
+    switch (args->call) {
     case MP_CALL_PREDICT_OBSERVE:
-        s->predict_ops->observe(s->predict, t->layer, t->tokens, t->k, t->chosen);
+        s->predict_ops->observe(s->predict, args->layer, args->tokens, args->k, args->chosen);
         break;
     case MP_CALL_PREFETCH_OBSERVE:
-        s->prefetch_ops->observe(s->prefetch, t->layer, t->tokens, t->k, t->chosen);
+        s->prefetch_ops->observe(s->prefetch, args->layer, args->tokens, args->k, args->chosen);
         break;
-    case MP_CALL_INSERT: s->evict_ops->on_insert(s->evict, t->unit, t->now); break;
-    case MP_CALL_REMOVE: s->evict_ops->on_remove(s->evict, t->unit, t->now); break;
-    case MP_CALL_ACCESS: s->evict_ops->on_access(s->evict, t->unit, t->tokens, t->now); break;
+    case MP_CALL_INSERT: s->evict_ops->on_insert(s->evict, args->unit, args->now); break;
+    case MP_CALL_REMOVE: s->evict_ops->on_remove(s->evict, args->unit, args->now); break;
+    case MP_CALL_ACCESS:
+        s->evict_ops->on_access(s->evict, args->unit, args->tokens, args->now);
+        break;
     case MP_CALL_SCORES:
-        s->evict_ops->on_scores(s->evict, t->layer, t->tokens, t->k, t->scores, t->chosen, t->now);
+        s->evict_ops->on_scores(s->evict, args->layer, args->tokens, args->k, args->scores,
+                                args->chosen, args->now);
         break;
     case MP_CALL_PARTITION_PREDICTED:
-        s->partition_ops->predicted(s->partition, t->layer, t->tokens, t->scores);
+        s->partition_ops->predicted(s->partition, args->layer, args->tokens, args->scores);
         break;
     case MP_CALL_PARTITION_ROUTED:
-        s->partition_ops->routed(s->partition, t->layer, t->tokens, t->k, t->chosen);
+        s->partition_ops->routed(s->partition, args->layer, args->tokens, args->k, args->chosen);
         break;
-    default: s->partition_ops->observe(s->partition, t->layer, t->needed, t->hits, t->now); break;
+    default:
+        s->partition_ops->observe(s->partition, args->layer, args->needed, args->hits, args->now);
+        break;
     }
 }
 
-/* The slot of a call, and whether its policy has the function. */
-static enum mp_policy_slot slot_of(const struct mp_log_replay *r, enum mp_call call, bool *has_p)
+/* The kind of a call, and whether its policy has the function. */
+static enum mp_policy_kind kind_of(const struct mp_log_replay *r, enum mp_call call, bool *has_p)
 {
     const struct mp_policies *s = &r->set;
 
     *has_p = true;
     switch (call) {
-    case MP_CALL_ROUTE: return MP_SLOT_ROUTE;
-    case MP_CALL_ASSIGN: return MP_SLOT_ASSIGN;
-    case MP_CALL_PREDICT_OBSERVE: *has_p = s->predict_ops->observe != NULL; return MP_SLOT_PREDICT;
-    case MP_CALL_PREDICT: *has_p = s->predict_ops->predict != NULL; return MP_SLOT_PREDICT;
+    case MP_CALL_ROUTE: return MP_POLICY_ROUTE;
+    case MP_CALL_ASSIGN: return MP_POLICY_ASSIGN;
+    case MP_CALL_PREDICT_OBSERVE:
+        *has_p = s->predict_ops->observe != NULL;
+        return MP_POLICY_PREDICT;
+    case MP_CALL_PREDICT: *has_p = s->predict_ops->predict != NULL; return MP_POLICY_PREDICT;
     case MP_CALL_PREFETCH_OBSERVE:
         *has_p = s->prefetch_ops->observe != NULL;
-        return MP_SLOT_PREFETCH;
-    case MP_CALL_CHOOSE: *has_p = s->prefetch_ops->choose != NULL; return MP_SLOT_PREFETCH;
-    case MP_CALL_ADMIT: return MP_SLOT_ADMIT;
-    case MP_CALL_ACCESS: *has_p = s->evict_ops->on_access != NULL; return MP_SLOT_EVICT;
-    case MP_CALL_SCORES: *has_p = s->evict_ops->on_scores != NULL; return MP_SLOT_EVICT;
-    case MP_CALL_REPLACE: *has_p = s->evict_ops->replace != NULL; return MP_SLOT_EVICT;
-    case MP_CALL_QUOTA: *has_p = s->partition_ops->quota != NULL; return MP_SLOT_PARTITION;
-    case MP_CALL_FIRST: *has_p = s->partition_ops->first != NULL; return MP_SLOT_PARTITION;
+        return MP_POLICY_PREFETCH;
+    case MP_CALL_CHOOSE: *has_p = s->prefetch_ops->choose != NULL; return MP_POLICY_PREFETCH;
+    case MP_CALL_ADMIT: return MP_POLICY_ADMIT;
+    case MP_CALL_ACCESS: *has_p = s->evict_ops->on_access != NULL; return MP_POLICY_EVICT;
+    case MP_CALL_SCORES: *has_p = s->evict_ops->on_scores != NULL; return MP_POLICY_EVICT;
+    case MP_CALL_REPLACE: *has_p = s->evict_ops->replace != NULL; return MP_POLICY_EVICT;
+    case MP_CALL_QUOTA: *has_p = s->partition_ops->quota != NULL; return MP_POLICY_PARTITION;
+    case MP_CALL_FIRST: *has_p = s->partition_ops->first != NULL; return MP_POLICY_PARTITION;
     case MP_CALL_PARTITION_OBSERVE:
         *has_p = s->partition_ops->observe != NULL;
-        return MP_SLOT_PARTITION;
-    case MP_CALL_REVISE: *has_p = s->partition_ops->revise != NULL; return MP_SLOT_PARTITION;
+        return MP_POLICY_PARTITION;
+    case MP_CALL_REVISE: *has_p = s->partition_ops->revise != NULL; return MP_POLICY_PARTITION;
     case MP_CALL_PARTITION_PREDICTED:
         *has_p = s->partition_ops->predicted != NULL;
-        return MP_SLOT_PARTITION;
+        return MP_POLICY_PARTITION;
     case MP_CALL_PARTITION_ROUTED:
         *has_p = s->partition_ops->routed != NULL;
-        return MP_SLOT_PARTITION;
-    case MP_CALL_TOPS: *has_p = s->partition_ops->tops != NULL; return MP_SLOT_PARTITION;
+        return MP_POLICY_PARTITION;
+    case MP_CALL_RETAINED: *has_p = s->partition_ops->retained != NULL; return MP_POLICY_PARTITION;
     case MP_CALL_INSERT:
     case MP_CALL_REMOVE:
     case MP_CALL_PICK:
     case MP_CALL_END:
     case MP_CALL_COUNT: break;
     }
-    return MP_SLOT_EVICT;
+    return MP_POLICY_EVICT;
 }
 
-/* Does the call have an answer? Then *got is what the new instance says. */
-static bool tell(struct mp_log_replay *r, const struct mp_told *t, struct mp_answer *got)
+/* True: the call has a result, and *got is that of the new instance. */
+static bool make_call(struct mp_log_replay *r, const struct mp_call_args *args,
+                      struct mp_call_result *got)
 {
     const struct mp_policies *s = &r->set;
 
-    *got = (struct mp_answer){ 0 };
-    switch (t->call) {
-    case MP_CALL_ROUTE: tell_route(r, t, got); return true;
-    case MP_CALL_ASSIGN: tell_assign(r, t, got); return true;
-    case MP_CALL_PREDICT: tell_predict(r, t, got); return true;
-    case MP_CALL_CHOOSE: tell_choose(r, t, got); return true;
+    *got = (struct mp_call_result){ 0 };
+    switch (args->call) {
+    case MP_CALL_ROUTE: call_route(r, args, got); return true;
+    case MP_CALL_ASSIGN: call_assign(r, args, got); return true;
+    case MP_CALL_PREDICT: call_predict(r, args, got); return true;
+    case MP_CALL_CHOOSE: call_choose(r, args, got); return true;
     case MP_CALL_ADMIT:
-        got->number = s->admit_ops->admit(s->admit, t->unit, t->tokens, t->now);
+        got->number = s->admit_ops->admit(s->admit, args->unit, args->tokens, args->now);
         return true;
-    case MP_CALL_PICK: got->number = s->evict_ops->pick(s->evict, &t->query); return true;
-    case MP_CALL_REPLACE: tell_replace(r, t, got); return true;
+    case MP_CALL_PICK: got->number = s->evict_ops->pick(s->evict, &args->query); return true;
+    case MP_CALL_REPLACE: call_replace(r, args, got); return true;
     case MP_CALL_QUOTA:
     case MP_CALL_FIRST:
-    case MP_CALL_TOPS:
-    case MP_CALL_REVISE: tell_partition(r, t, got); return true;
-    default: tell_news(r, t); return false;
+    case MP_CALL_RETAINED:
+    case MP_CALL_REVISE: call_partition(r, args, got); return true;
+    default: notify_policy(r, args); return false;
     }
 }
 
 /* ---- comparison ---- */
 
 /* The MoE layer that a call was about; MP_LAYER_ANY: none. */
-static uint32_t layer_of(const struct mp_log_replay *r, const struct mp_told *t)
+static uint32_t layer_of(const struct mp_log_replay *r, const struct mp_call_args *args)
 {
-    switch (t->call) {
-    case MP_CALL_ROUTE: return t->route.layer;
-    case MP_CALL_ASSIGN: return t->assign.layer;
-    case MP_CALL_PREDICT: return t->predict.layer;
-    case MP_CALL_CHOOSE: return t->prefetch.layer;
-    case MP_CALL_ADMIT: return t->unit / r->shape.experts;
+    switch (args->call) {
+    case MP_CALL_ROUTE: return args->route.layer;
+    case MP_CALL_ASSIGN: return args->assign.layer;
+    case MP_CALL_PREDICT: return args->predict.layer;
+    case MP_CALL_CHOOSE: return args->prefetch.layer;
+    case MP_CALL_ADMIT: return args->unit / r->shape.experts;
     case MP_CALL_PICK:
     case MP_CALL_REPLACE:
-        return t->query.for_unit != MP_UNIT_NONE ? t->query.for_unit / r->shape.experts
-                                                 : t->query.scope_layer;
+        return args->query.for_unit != MP_UNIT_NONE ? args->query.for_unit / r->shape.experts
+                                                    : args->query.scope_layer;
     default: return MP_LAYER_ANY;
     }
 }
 
-static enum mp_status differs(const struct mp_log_replay *r, const struct mp_told *t, unsigned slot,
-                              const char *what, size_t i, double got, double need)
+static enum mp_status differs(const struct mp_log_replay *r, const struct mp_call_args *args,
+                              unsigned kind, const char *what, size_t i, double got, double need)
 {
-    const uint32_t layer = layer_of(r, t);
+    const uint32_t layer = layer_of(r, args);
     char quoted[MP_QUOTE_BYTES], where[48] = "", which[32] = "";
 
     if (layer != MP_LAYER_ANY)
@@ -226,27 +242,30 @@ static enum mp_status differs(const struct mp_log_replay *r, const struct mp_tol
     return mp_fail(MP_ERR_MODEL, "E_DECISION_DIFFERS",
                    "decision log '%s', call %" PRIu64 ", %s of '%s'%s: %s%s: got %.9g, need %.9g",
                    mp_quote(quoted, r->path, strlen(r->path)), r->report->calls,
-                   mp_call_name(t->call), r->report->policy[slot], where, what, which, got, need);
+                   mp_call_name(args->call), r->report->policy[kind], where, what, which, got,
+                   need);
 }
 
-static enum mp_status compare(const struct mp_log_replay *r, const struct mp_told *t, unsigned slot,
-                              const struct mp_answer *got, const struct mp_answer *need)
+static enum mp_status compare(const struct mp_log_replay *r, const struct mp_call_args *args,
+                              unsigned kind, const struct mp_call_result *got,
+                              const struct mp_call_result *need)
 {
     if (got->number != need->number)
-        return differs(r, t, slot, "answer", SIZE_MAX, got->number, need->number);
+        return differs(r, args, kind, "result", SIZE_MAX, got->number, need->number);
     if (got->list_count != need->list_count)
-        return differs(r, t, slot, "length of the answer", SIZE_MAX, (double)got->list_count,
+        return differs(r, args, kind, "length of the result", SIZE_MAX, (double)got->list_count,
                        (double)need->list_count);
     for (size_t i = 0; i < need->list_count; i++) {
         if (got->list[i] != need->list[i])
-            return differs(r, t, slot, "entry", i, got->list[i], need->list[i]);
+            return differs(r, args, kind, "entry", i, got->list[i], need->list[i]);
     }
     if (got->value_count != need->value_count)
-        return differs(r, t, slot, "number of values", SIZE_MAX, (double)got->value_count,
+        return differs(r, args, kind, "number of values", SIZE_MAX, (double)got->value_count,
                        (double)need->value_count);
     for (size_t i = 0; i < need->value_count; i++) {
         if (memcmp(&got->values[i], &need->values[i], sizeof(float)) != 0)
-            return differs(r, t, slot, "value", i, (double)got->values[i], (double)need->values[i]);
+            return differs(r, args, kind, "value", i, (double)got->values[i],
+                           (double)need->values[i]);
     }
     return MP_OK;
 }
@@ -265,35 +284,35 @@ static enum mp_status check_code(const struct mp_log_replay *r)
 /* The next call; *more_p is false at the end. */
 static enum mp_status replay_call(struct mp_log_replay *r, bool *more_p)
 {
-    struct mp_told told = { .call = MP_CALL_END };
-    struct mp_answer got, need = { 0 };
-    enum mp_policy_slot slot;
+    struct mp_call_args args = { .call = MP_CALL_END };
+    struct mp_call_result got, need = { 0 };
+    enum mp_policy_kind kind;
     enum mp_status status;
-    bool has, answered;
+    bool has, has_result;
 
     mp_code_recycle(&r->code);
-    mp_code_told(&r->code, &told);
+    mp_code_call(&r->code, &args);
     status = check_code(r);
     if (status != MP_OK)
         return status;
-    *more_p = told.call != MP_CALL_END;
+    *more_p = args.call != MP_CALL_END;
     if (!*more_p)
-        return told.now == r->report->calls && r->code.left == 0
+        return args.now == r->report->calls && r->code.left == 0
                    ? MP_OK
                    : mp_log_bad(r, "the log does not end where it says");
     r->report->calls++;
-    slot = slot_of(r, told.call, &has);
+    kind = kind_of(r, args.call, &has);
     if (!has)
         return mp_log_bad(r, "the policy has no such function");
-    r->report->told[slot]++;
-    answered = tell(r, &told, &got);
-    if (answered)
-        mp_code_answer(&r->code, &need);
+    r->report->calls_of[kind]++;
+    has_result = make_call(r, &args, &got);
+    if (has_result)
+        mp_code_result(&r->code, &need);
     status = check_code(r);
-    if (status != MP_OK || !answered)
+    if (status != MP_OK || !has_result)
         return status;
-    r->report->answers++;
-    return compare(r, &told, slot, &got, &need);
+    r->report->results++;
+    return compare(r, &args, kind, &got, &need);
 }
 
 bool mp_decisions_is_log(const char *path)
@@ -334,8 +353,8 @@ enum mp_status mp_decisions_replay(const char *path, const volatile sig_atomic_t
     }
     mp_policies_destroy(&r->set);
     mp_code_fini(&r->code);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        free(r->groups[slot].config);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        free(r->groups[kind].config);
     if (r->file != NULL)
         fclose(r->file);
     free(r);

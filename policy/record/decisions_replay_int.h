@@ -13,7 +13,7 @@ struct mp_log_replay {
     uint64_t file_bytes;
     struct mp_shape shape;
     struct mp_profile chosen;
-    struct mp_opt_group groups[MP_SLOT_COUNT + 1];
+    struct mp_opt_group groups[MP_POLICY_KIND_COUNT + 1];
     struct mp_calibration calibration;
     struct mp_policies set;
     struct mp_code code;
@@ -25,7 +25,7 @@ struct mp_log_replay {
 /* MP_ERR_MODEL E_DECISION_LOG: the file is damaged, and how. */
 enum mp_status mp_log_bad(const struct mp_log_replay *r, const char *what) MP_MUST_CHECK;
 
-/* Up to the first call; then there are policies to tell. */
+/* Up to the first call; then there are policies to call. */
 enum mp_status mp_log_read_head(struct mp_log_replay *r) MP_MUST_CHECK;
 
 #endif

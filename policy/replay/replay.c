@@ -42,17 +42,17 @@ static enum mp_status share_slots(struct mp_replay_run *run, bool belady)
 static enum mp_status check_facts(const struct mp_replay_run *run, const struct mp_profile *chosen)
 {
     const struct mp_evict_ops *ops =
-        (const void *)mp_policy_find(MP_SLOT_EVICT, chosen->policy[MP_SLOT_EVICT]);
+        (const void *)mp_policy_find(MP_POLICY_EVICT, chosen->policy[MP_POLICY_EVICT]);
     const struct mp_predict_ops *predict =
-        (const void *)mp_policy_find(MP_SLOT_PREDICT, chosen->policy[MP_SLOT_PREDICT]);
+        (const void *)mp_policy_find(MP_POLICY_PREDICT, chosen->policy[MP_POLICY_PREDICT]);
 
-    for (unsigned slot = 0; run->shape.calibration == NULL && slot < MP_SLOT_COUNT; slot++) {
-        const struct mp_policy_info *info = mp_policy_find(slot, chosen->policy[slot]);
+    for (unsigned kind = 0; run->shape.calibration == NULL && kind < MP_POLICY_KIND_COUNT; kind++) {
+        const struct mp_policy_info *info = mp_policy_find(kind, chosen->policy[kind]);
 
         if (info->calibrated)
             return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY_NA",
                            "%s policy '%s' needs a calibration (--calibration FILE)",
-                           mp_policy_slot_name(slot), info->name);
+                           mp_policy_kind_name(kind), info->name);
     }
     if (predict->source != MP_SCORES_NONE)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY_NA",
@@ -94,7 +94,7 @@ static void take_tables(struct mp_replay_run *run, struct mp_arena *arena)
     run->evictable = mp_arena_take(arena, units, 1);
     run->candidates = mp_arena_take(arena, units, 1);
     run->part = mp_arena_take(arena, units, 1);
-    run->tops = mp_arena_take(arena, layers, sizeof(uint32_t));
+    run->retained = mp_arena_take(arena, layers, sizeof(uint32_t));
     run->used = mp_arena_take(arena, layers, sizeof(uint32_t));
     run->needs = mp_arena_take(arena, experts, sizeof(run->needs[0]));
     run->scratch = mp_arena_take(arena, units, sizeof(uint32_t));
@@ -129,11 +129,11 @@ static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay
     const uint64_t slots = config->budget_bytes / trace->unit_bytes;
     const struct mp_policy_names names = {
         .profile = "lru", /* no prediction */
-        .policy = { [MP_SLOT_ASSIGN] = config->costs != NULL ? config->assign : NULL,
-                    [MP_SLOT_PREDICT] = config->predict,
-                    [MP_SLOT_ADMIT] = config->admit,
-                    [MP_SLOT_EVICT] = evict,
-                    [MP_SLOT_PARTITION] = config->partition },
+        .policy = { [MP_POLICY_ASSIGN] = config->costs != NULL ? config->assign : NULL,
+                    [MP_POLICY_PREDICT] = config->predict,
+                    [MP_POLICY_ADMIT] = config->admit,
+                    [MP_POLICY_EVICT] = evict,
+                    [MP_POLICY_PARTITION] = config->partition },
     };
     struct mp_profile chosen;
     enum mp_status status = mp_policy_resolve(&names, &chosen);
@@ -247,8 +247,8 @@ static enum mp_status fail_name(const char *name)
     char quoted[MP_QUOTE_BYTES], known[384];
     size_t used = (size_t)snprintf(known, sizeof(known), "belady");
 
-    for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_EVICT, i)) != NULL && used < sizeof(known);
-         i++)
+    for (size_t i = 0;
+         (info = mp_policy_builtin(MP_POLICY_EVICT, i)) != NULL && used < sizeof(known); i++)
         used += (size_t)snprintf(known + used, sizeof(known) - used, ", %s", info->name);
     return mp_fail(MP_ERR_CONFIG, "E_POLICY", "unknown evict policy '%s'; known are %s",
                    mp_quote(quoted, name, strlen(name)), known);
@@ -262,7 +262,7 @@ enum mp_status mp_replay(const struct mp_replay_trace *trace, const struct mp_re
                        : !strcmp(config->evict, "layerlfu") ? "layer-lfu"
                                                             : config->evict;
     struct mp_replay_config used = *config;
-    const struct mp_policy_info *info = mp_policy_find(MP_SLOT_EVICT, name);
+    const struct mp_policy_info *info = mp_policy_find(MP_POLICY_EVICT, name);
     enum mp_status status = MP_OK;
 
     *result_p = (struct mp_replay_result){ .evict = belady ? "belady" : name };

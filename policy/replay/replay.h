@@ -61,8 +61,8 @@ enum mp_status mp_replay_trace_end(struct mp_replay_trace *trace) MP_MUST_CHECK;
 /* Safe on a zeroed trace. */
 void mp_replay_trace_fini(struct mp_replay_trace *trace);
 
-/* Read a file: ours, or `route_trace v1`, told apart by the first line. E_TRACE_READ, E_TRACE_LINE
- * as in policy/record/trace.h, or E_REPLAY. */
+/* Read a file: ours, or `route_trace v1`, distinguished by the first line. E_TRACE_READ,
+ * E_TRACE_LINE as in policy/record/trace.h, or E_REPLAY. */
 enum mp_status mp_replay_trace_read(const char *path, struct mp_replay_trace *trace) MP_MUST_CHECK;
 
 enum mp_replay_accounting { MP_REPLAY_PAGER, MP_REPLAY_CURVE };
@@ -73,7 +73,7 @@ struct mp_replay_config {
     const char *admit;     /* NULL: "always" */
     const char *predict;   /* NULL: "none"; for partitions that want to know what was predicted */
     const struct mp_calibration *calibration; /* or NULL; of the trace's shape */
-    const struct mp_costs *costs;             /* told to the policies; or NULL: not known */
+    const struct mp_costs *costs;             /* given to the policies; or NULL: not known */
     const char *assign; /* with costs: who computes; what the device does not is not loaded. NULL:
                            all is loaded */
     enum mp_replay_accounting accounting;

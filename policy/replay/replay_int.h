@@ -38,17 +38,18 @@ struct mp_replay_run {
     void *block;     /* all arrays below */
     uint32_t *slots; // (layers): of each scope, in whole experts
 
-    /* Slices: of an expert the first part[unit] are held. Those of them within tops[layer] count
-     * for the slots of a scope, used[scope] of them; the others are loose and live in `room`. */
-    uint32_t slices; /* >= 1 */
-    uint8_t *part;   // (layers * experts)
-    uint32_t *tops;  // (layers)
-    uint32_t *used;  // (layers): of each scope
-    uint32_t loose, room;
+    /* Slices: of an expert the first part[unit] are held. Those of them within retained[layer]
+     * count for the slots of a scope, used[scope] of them; the others are surplus and live in
+     * `room`. */
+    uint32_t slices;    /* >= 1 */
+    uint8_t *part;      // (layers * experts)
+    uint32_t *retained; // (layers)
+    uint32_t *used;     // (layers): of each scope
+    uint32_t surplus, room;
     uint8_t *evictable;          // (layers * experts)
     uint8_t *candidates;         // (layers * experts): scratch
     struct mp_replay_use *needs; // (experts): of one batch, ascending
-    uint32_t *scratch;           // (layers * experts): answers of the partition policy
+    uint32_t *scratch;           // (layers * experts): results of the partition policy
     struct mp_swap *swaps;       // (experts)
     float *predicted;            // (tokens_max, experts), if anything is predicted
     bool timed;                  /* costs are known */
@@ -71,12 +72,12 @@ void mp_replay_shrink(struct mp_replay_run *run, uint32_t unit);
 void mp_replay_peel(struct mp_replay_run *run, uint32_t unit);
 /* All of it leaves. */
 void mp_replay_drop(struct mp_replay_run *run, uint32_t unit);
-/* Would its next slice be loose? */
-bool mp_replay_next_is_loose(const struct mp_replay_run *run, uint32_t unit);
-/* Make room for a loose slice. False: none can go. */
-bool mp_replay_free_loose(struct mp_replay_run *run, uint32_t for_unit);
+/* Would its next slice be surplus? */
+bool mp_replay_next_is_surplus(const struct mp_replay_run *run, uint32_t unit);
+/* Make room for a surplus slice. False: none can go. */
+bool mp_replay_free_surplus(struct mp_replay_run *run, uint32_t for_unit);
 /* Ask the partition how much of each expert stays, and count anew. */
-void mp_replay_ask_tops(struct mp_replay_run *run);
+void mp_replay_ask_retained(struct mp_replay_run *run);
 
 /* The whole trace in the pager's accounting. */
 void mp_replay_pager(struct mp_replay_run *run, struct mp_replay_result *result);

@@ -1,6 +1,6 @@
 /*
- * The pager's accounting: the real evict, admit and partition policies are told what the pager
- * would tell them, as if each load of a batch were made and used before the next, and a scope never
+ * The pager's accounting: the real evict, admit and partition policies are given what the pager
+ * would give them, as if each load of a batch were made and used before the next, and a scope never
  * holds more units than its slots.
  */
 #include <stdlib.h>
@@ -70,10 +70,10 @@ static void load(struct mp_replay_run *run, const struct mp_replay_use *use,
         return;
     run->evictable[use->unit] = 0; /* not for itself, whatever room was made before */
     while (run->part[use->unit] < run->slices) {
-        const bool loose = mp_replay_next_is_loose(run, use->unit);
+        const bool surplus = mp_replay_next_is_surplus(run, use->unit);
 
-        if (loose ? !mp_replay_free_loose(run, use->unit)
-                  : mp_replay_is_full(run, scope) && !make_room(run, use->unit, scope, group))
+        if (surplus ? !mp_replay_free_surplus(run, use->unit)
+                    : mp_replay_is_full(run, scope) && !make_room(run, use->unit, scope, group))
             break;
         mp_replay_grow(run, use->unit);
     }
@@ -92,7 +92,7 @@ static void load_kept(struct mp_replay_run *run, uint32_t unit, struct mp_replay
     const uint32_t scope = mp_replay_scope(&run->set, unit);
     const uint8_t before = run->part[unit];
 
-    while (run->part[unit] < run->tops[layer] && !mp_replay_is_full(run, scope))
+    while (run->part[unit] < run->retained[layer] && !mp_replay_is_full(run, scope))
         mp_replay_grow(run, unit);
     run->evictable[unit] = run->part[unit] > 0;
     if (run->timed)
@@ -186,7 +186,7 @@ static uint32_t replay_needs(struct mp_replay_run *run, const struct mp_replay_g
     return group->count - misses;
 }
 
-/* What the evict policy wants in and out after the layer; answers that do not hold are dropped. */
+/* What the evict policy wants in and out after the layer; swaps that do not hold are dropped. */
 static void replace(struct mp_replay_run *run, uint32_t layer, struct mp_replay_result *result)
 {
     struct mp_evict_query query = make_query(run, MP_UNIT_NONE, layer);
@@ -225,7 +225,7 @@ static void revise(struct mp_replay_run *run)
     if (sum > run->shape.slots)
         return;
     memcpy(run->slots, run->scratch, layers * sizeof(run->slots[0]));
-    mp_replay_ask_tops(run);
+    mp_replay_ask_retained(run);
     for (uint32_t l = 0; l < layers; l++) {
         while (run->used[l] > run->slots[l] * run->slices) {
             const uint32_t victim = pick(run, l * run->trace->experts, l);
@@ -323,7 +323,7 @@ static void replay_group(struct mp_replay_run *run, const struct mp_replay_group
 
 void mp_replay_pager(struct mp_replay_run *run, struct mp_replay_result *result)
 {
-    mp_replay_ask_tops(run);
+    mp_replay_ask_retained(run);
     if (run->policies.partition_ops->first != NULL)
         load_first(run, result);
     for (size_t g = 0; g < run->trace->group_count; g++)

@@ -1,15 +1,15 @@
 /*
  * What a replay holds of each expert, slice by slice: as in the pager, the last ones leave first,
  * and what the partition does not keep lives in the slots that no scope owns. With whole experts
- * there is one slice each and none is loose.
+ * there is one slice each and none is surplus.
  */
 #include <string.h>
 
 #include "policy/replay/replay_int.h"
 
-static uint32_t tops_of(const struct mp_replay_run *run, uint32_t unit)
+static uint32_t retained_of(const struct mp_replay_run *run, uint32_t unit)
 {
-    return run->tops[unit / run->trace->experts];
+    return run->retained[unit / run->trace->experts];
 }
 
 bool mp_replay_is_full(const struct mp_replay_run *run, uint32_t scope)
@@ -17,15 +17,15 @@ bool mp_replay_is_full(const struct mp_replay_run *run, uint32_t scope)
     return run->used[scope] >= run->slots[scope] * run->slices;
 }
 
-bool mp_replay_next_is_loose(const struct mp_replay_run *run, uint32_t unit)
+bool mp_replay_next_is_surplus(const struct mp_replay_run *run, uint32_t unit)
 {
-    return run->part[unit] >= tops_of(run, unit);
+    return run->part[unit] >= retained_of(run, unit);
 }
 
 void mp_replay_grow(struct mp_replay_run *run, uint32_t unit)
 {
-    if (mp_replay_next_is_loose(run, unit))
-        run->loose++;
+    if (mp_replay_next_is_surplus(run, unit))
+        run->surplus++;
     else
         run->used[mp_replay_scope(&run->set, unit)]++;
     if (run->part[unit]++ > 0)
@@ -37,8 +37,8 @@ void mp_replay_grow(struct mp_replay_run *run, uint32_t unit)
 void mp_replay_shrink(struct mp_replay_run *run, uint32_t unit)
 {
     run->part[unit]--;
-    if (mp_replay_next_is_loose(run, unit))
-        run->loose--;
+    if (mp_replay_next_is_surplus(run, unit))
+        run->surplus--;
     else
         run->used[mp_replay_scope(&run->set, unit)]--;
     if (run->part[unit] > 0)
@@ -50,7 +50,7 @@ void mp_replay_shrink(struct mp_replay_run *run, uint32_t unit)
 
 void mp_replay_peel(struct mp_replay_run *run, uint32_t unit)
 {
-    while (run->part[unit] > tops_of(run, unit))
+    while (run->part[unit] > retained_of(run, unit))
         mp_replay_shrink(run, unit);
     mp_replay_shrink(run, unit);
 }
@@ -61,7 +61,7 @@ void mp_replay_drop(struct mp_replay_run *run, uint32_t unit)
         mp_replay_shrink(run, unit);
 }
 
-bool mp_replay_free_loose(struct mp_replay_run *run, uint32_t for_unit)
+bool mp_replay_free_surplus(struct mp_replay_run *run, uint32_t for_unit)
 {
     const uint32_t units = run->trace->layers * run->trace->experts;
     const struct mp_evict_query query = {
@@ -72,10 +72,10 @@ bool mp_replay_free_loose(struct mp_replay_run *run, uint32_t for_unit)
     };
     uint32_t unit;
 
-    if (run->loose < run->room)
+    if (run->surplus < run->room)
         return true;
     for (uint32_t u = 0; u < units; u++)
-        run->candidates[u] = run->evictable[u] && run->part[u] > tops_of(run, u);
+        run->candidates[u] = run->evictable[u] && run->part[u] > retained_of(run, u);
     unit = run->policies.evict_ops->pick(run->policies.evict, &query);
     if (unit >= units || !mp_evict_allows(&query, unit))
         unit = 0;
@@ -87,31 +87,31 @@ bool mp_replay_free_loose(struct mp_replay_run *run, uint32_t for_unit)
     return true;
 }
 
-void mp_replay_ask_tops(struct mp_replay_run *run)
+void mp_replay_ask_retained(struct mp_replay_run *run)
 {
     const struct mp_partition_ops *ops = run->policies.partition_ops;
     const uint32_t layers = run->trace->layers, experts = run->trace->experts;
-    const bool split = run->slices > 1 && run->per_layer && ops->tops != NULL;
+    const bool split = run->slices > 1 && run->per_layer && ops->retained != NULL;
     uint32_t sum = 0;
 
     if (split)
-        ops->tops(run->policies.partition, &run->shape, run->tops);
+        ops->retained(run->policies.partition, &run->shape, run->retained);
     memset(run->used, 0, layers * sizeof(run->used[0]));
-    run->loose = 0;
+    run->surplus = 0;
     for (uint32_t l = 0; l < layers; l++) {
-        if (!split || run->tops[l] < 1 || run->tops[l] > run->slices)
-            run->tops[l] = run->slices;
+        if (!split || run->retained[l] < 1 || run->retained[l] > run->slices)
+            run->retained[l] = run->slices;
         sum += run->set.per_layer ? run->slots[l] : 0;
     }
     for (uint32_t u = 0; u < layers * experts; u++) {
-        const uint32_t tops = tops_of(run, u), part = run->part[u];
+        const uint32_t retained = retained_of(run, u), part = run->part[u];
 
-        run->used[mp_replay_scope(&run->set, u)] += part < tops ? part : tops;
-        run->loose += part > tops ? part - tops : 0;
+        run->used[mp_replay_scope(&run->set, u)] += part < retained ? part : retained;
+        run->surplus += part > retained ? part - retained : 0;
     }
     run->room = split && run->shape.slots > sum ? (run->shape.slots - sum) * run->slices : 0;
     for (uint32_t u = 0; u < layers * experts; u++) {
-        while (run->loose > run->room && run->part[u] > tops_of(run, u))
+        while (run->surplus > run->room && run->part[u] > retained_of(run, u))
             mp_replay_shrink(run, u);
     }
 }

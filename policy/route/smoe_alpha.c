@@ -29,12 +29,12 @@ float mp_smoe_alpha_trial(struct mp_smoe_alpha *self, const struct mp_route_fact
     if (self->budget_ns == 0)
         return -1;
     if (facts->costs->load_ns == 0) {
-        if (!self->told)
+        if (!self->warned)
             mp_log_warn("smoe",
                         "what a load costs on this machine is not known, so no alpha can be found "
                         "for %.1f ms per token; alpha stays at %.2f",
                         (double)self->budget_ns / NS_PER_MS, (double)self->alpha);
-        self->told = true;
+        self->warned = true;
         return -1;
     }
     if (facts->layer == 0 && facts->tokens < self->tokens) {
@@ -104,12 +104,12 @@ static void choose(struct mp_smoe_alpha *self)
         self->alpha = (float)((budget_ns - at_zero_ns) / slope_ns);
     else
         self->alpha = slope_ns < 0 ? (float)max : 0;
-    if (reachable_ns > budget_ns && !self->told) {
+    if (reachable_ns > budget_ns && !self->warned) {
         mp_log_warn("smoe",
                     "no alpha up to %.2f meets %.1f ms per token; %.1f ms can be reached, with "
                     "alpha %.2f",
                     max, budget_ns / NS_PER_MS, reachable_ns / NS_PER_MS, (double)self->alpha);
-        self->told = true;
+        self->warned = true;
     }
 }
 

@@ -24,7 +24,7 @@ struct mp_smoe_alpha {
     uint32_t next;                  /* of the grid: the one that the present step is routed with */
     uint32_t layer, tokens;         /* expected next; layer MP_LAYER_ANY: wait for a new step */
     uint64_t step_ns;               /* predicted so far */
-    bool told;                      /* that no alpha meets it, or that costs are not known */
+    bool warned;                    /* of: no alpha meets it, or costs are not known */
 };
 
 /*

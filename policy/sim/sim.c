@@ -79,7 +79,7 @@ static uint64_t predict_ns(const struct mp_sim_world *w)
 {
     const struct mp_sim_config *c = w->config;
     const struct mp_predict_ops *ops =
-        (const void *)mp_policy_find(MP_SLOT_PREDICT, c->profile->policy[MP_SLOT_PREDICT]);
+        (const void *)mp_policy_find(MP_POLICY_PREDICT, c->profile->policy[MP_POLICY_PREDICT]);
 
     switch (ops != NULL ? ops->source : MP_SCORES_NONE) {
     case MP_SCORES_NONE: return 0;

@@ -1,5 +1,5 @@
 /*
- * What policies are told of costs: as the probe found them, per whole expert however experts are
+ * What policies know of costs: as the probe found them, per whole expert however experts are
  * stored, then followed while running, or frozen. On a CUDA device, here the driver without one
  * (tests/device/fakecuda), and on the CPU.
  */

@@ -264,7 +264,7 @@ static void where_the_newest_refuses_the_older_one_multiplies(void)
 }
 
 /* Both refuse: the error is that of the newest, and says so. */
-static void where_both_refuse_the_newest_is_told(void)
+static void where_both_refuse_the_newest_is_reported(void)
 {
     struct mp_gemm *gemm = NULL;
 
@@ -378,7 +378,7 @@ int main(int argc, char **argv)
     }
     if (strcmp(variant, "older") == 0) {
         RUN(where_the_newest_refuses_the_older_one_multiplies);
-        RUN(where_both_refuse_the_newest_is_told);
+        RUN(where_both_refuse_the_newest_is_reported);
         return 0;
     }
     RUN(few_tokens_are_the_kernels_work);

@@ -44,8 +44,8 @@ static struct harness_options on_device(void)
     return options;
 }
 
-/* What a run tells besides its logits. */
-struct told {
+/* What a run reports besides its logits. */
+struct outcome {
     struct mp_counters counters;
     struct mp_device_graph_counts graphs;
     struct mp_space_plan plan;
@@ -61,7 +61,7 @@ static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *
 }
 
 static void run(const struct harness_options *options, bool planned, float *logits,
-                struct told *told)
+                struct outcome *outcome)
 {
     struct mp_assign_ops plan;
     struct harness h;
@@ -80,9 +80,9 @@ static void run(const struct harness_options *options, bool planned, float *logi
         exit(1);
     }
     CHECK(mp_pager_check(mp_engine_pager(h.engine)));
-    told->counters = *mp_engine_counters(h.engine);
-    told->graphs = mp_device_graphs_counted(h.engine->device);
-    mp_engine_plan(h.engine, &told->plan);
+    outcome->counters = *mp_engine_counters(h.engine);
+    outcome->graphs = mp_device_graphs_counted(h.engine->device);
+    mp_engine_plan(h.engine, &outcome->plan);
     harness_close(&h);
     check_nothing_lives();
 }
@@ -111,7 +111,7 @@ static void bits_do_not_depend_on_budget_addressing_residency_or_prefetch(void)
     static const char *const profiles[] = { "lru", "gate-lru" };
     struct harness_options options = on_device();
     float *want = new_logits(), *got = new_logits();
-    struct told all, told;
+    struct outcome all, outcome;
     uint64_t issued = 0, evictions = 0;
 
     options.graphs = false;
@@ -131,12 +131,12 @@ static void bits_do_not_depend_on_budget_addressing_residency_or_prefetch(void)
         snprintf(what, sizeof(what), "budget %llu, addressing %d, residency %d, profile %s",
                  (unsigned long long)options.budget_bytes, (int)options.addressing,
                  (int)options.residency, options.policies.profile);
-        run(&options, false, got, &told);
+        run(&options, false, got, &outcome);
         check_same(got, want, what);
-        CHECK_EQ(told.counters.policy_strikes, 0);
-        CHECK(told.counters.resident_peak_bytes <= options.budget_bytes);
-        issued += told.counters.prefetch_issued;
-        evictions += told.counters.evictions;
+        CHECK_EQ(outcome.counters.invalid_decisions, 0);
+        CHECK(outcome.counters.resident_peak_bytes <= options.budget_bytes);
+        issued += outcome.counters.prefetch_issued;
+        evictions += outcome.counters.evictions;
     }
     CHECK(issued > 0 && evictions > 0);
     free(want);
@@ -147,7 +147,7 @@ static void bits_of_a_hybrid_plan_do_not_depend_on_the_budget(void)
 {
     struct harness_options options = on_device();
     float *want = new_logits(), *got = new_logits();
-    struct told all, told;
+    struct outcome all, outcome;
 
     options.graphs = false;
     options.deterministic = true; /* or an expert goes to the device before the host has it */
@@ -158,10 +158,10 @@ static void bits_of_a_hybrid_plan_do_not_depend_on_the_budget(void)
         options.addressing = i & 1 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE;
         options.threads = 1 + i % 2;
         options.graphs = i / 2;
-        run(&options, true, got, &told);
+        run(&options, true, got, &outcome);
         check_same(got, want, "hybrid plan");
-        CHECK(told.counters.elsewhere > 0);
-        CHECK_EQ(told.graphs.replays > 0, options.graphs);
+        CHECK(outcome.counters.elsewhere > 0);
+        CHECK_EQ(outcome.graphs.replays > 0, options.graphs);
     }
     free(want);
     free(got);
@@ -195,7 +195,7 @@ static void deterministic_hybrid_runs_do_not_depend_on_timing(void)
     static const char *const assigns[] = { "cost", "threshold", "greedy", "resident" };
     struct harness_options options = on_device();
     float *want = new_logits(), *got = new_logits();
-    struct told all, first, told;
+    struct outcome all, first, outcome;
 
     options.deterministic = true;
     options.costs = some_costs();
@@ -204,19 +204,19 @@ static void deterministic_hybrid_runs_do_not_depend_on_timing(void)
     options.budget_bytes =
         all.plan.smallest_bytes + (all.plan.full_bytes - all.plan.smallest_bytes) / 3;
     for (unsigned i = 0; i < 8; i++) {
-        options.policies.policy[MP_SLOT_ASSIGN] = assigns[i % 4];
-        options.policies.policy[MP_SLOT_PREDICT] = i & 1 ? "partial" : NULL;
+        options.policies.policy[MP_POLICY_ASSIGN] = assigns[i % 4];
+        options.policies.policy[MP_POLICY_PREDICT] = i & 1 ? "partial" : NULL;
         options.host_budget_bytes = i >= 4 ? all.plan.host_bytes * 6 / 10 : UINT64_MAX;
         for (unsigned t = 0; t < MP_ARRAY_LEN(timings); t++) {
             fake_api.timing(timings[t].seed, timings[t].lazy_ms);
-            run(&options, false, t == 0 ? want : got, t == 0 ? &first : &told);
+            run(&options, false, t == 0 ? want : got, t == 0 ? &first : &outcome);
             if (t == 0)
                 continue;
             check_same(got, want, assigns[i % 4]);
-            CHECK_EQ(told.counters.elsewhere, first.counters.elsewhere);
-            CHECK_EQ(told.counters.loads, first.counters.loads);
-            CHECK_EQ(told.counters.prefetch_issued, first.counters.prefetch_issued);
-            CHECK_EQ(told.counters.evictions, first.counters.evictions);
+            CHECK_EQ(outcome.counters.elsewhere, first.counters.elsewhere);
+            CHECK_EQ(outcome.counters.loads, first.counters.loads);
+            CHECK_EQ(outcome.counters.prefetch_issued, first.counters.prefetch_issued);
+            CHECK_EQ(outcome.counters.evictions, first.counters.evictions);
         }
         CHECK(first.counters.elsewhere > 0);
     }
@@ -230,14 +230,14 @@ static void what_the_host_tier_lacks_goes_to_the_device(void)
 {
     struct harness_options options = on_device();
     float *want = new_logits(), *got = new_logits();
-    struct told told;
+    struct outcome outcome;
 
     options.graphs = false;
-    run(&options, true, want, &told);
-    options.host_budget_bytes = told.plan.host_bytes * 7 / 10;
-    options.budget_bytes = told.plan.full_bytes / 2;
-    run(&options, true, got, &told);
-    CHECK(told.counters.elsewhere > 0 && told.counters.loads > 0);
+    run(&options, true, want, &outcome);
+    options.host_budget_bytes = outcome.plan.host_bytes * 7 / 10;
+    options.budget_bytes = outcome.plan.full_bytes / 2;
+    run(&options, true, got, &outcome);
+    CHECK(outcome.counters.elsewhere > 0 && outcome.counters.loads > 0);
     for (size_t i = 0; i < logits_bytes / sizeof(float); i++)
         CHECK(got[i] - want[i] < 1e-3f && want[i] - got[i] < 1e-3f);
     free(want);
@@ -251,7 +251,7 @@ static void slices_change_no_bit_at_any_budget(void)
     char dir[4200];
     struct mp_repack_config config = repack_config(MODEL, dir);
     float *want = new_logits(), *got = new_logits();
-    struct told all, told;
+    struct outcome all, outcome;
 
     snprintf(dir, sizeof(dir), "%s/sliced", test_tmpdir());
     config.slices = 2;
@@ -264,18 +264,18 @@ static void slices_change_no_bit_at_any_budget(void)
         run(&options, planned, want, &all);
         CHECK_EQ(all.graphs.replays, 0);
         options.graphs = true;
-        run(&options, planned, got, &told);
+        run(&options, planned, got, &outcome);
         check_same(got, want, "slices with graphs");
-        CHECK(told.graphs.replays > 0);
-        CHECK_EQ(told.graphs.complete > 0, !planned);
+        CHECK(outcome.graphs.replays > 0);
+        CHECK_EQ(outcome.graphs.complete > 0, !planned);
         for (unsigned i = 0; i < 3; i++) {
             options.budget_bytes =
                 all.plan.smallest_bytes + (all.plan.full_bytes - all.plan.smallest_bytes) * i / 3;
             options.graphs = i & 1;
-            run(&options, planned, got, &told);
+            run(&options, planned, got, &outcome);
             check_same(got, want, planned ? "slices by a plan" : "slices");
             if (i == 0)
-                CHECK(told.counters.evictions > 0);
+                CHECK(outcome.counters.evictions > 0);
         }
     }
     free(want);
@@ -286,21 +286,21 @@ static void graphs_change_no_bit_and_are_used(void)
 {
     struct harness_options options = on_device();
     float *want = new_logits(), *got = new_logits();
-    struct told told;
+    struct outcome outcome;
 
     options.graphs = false;
-    run(&options, false, want, &told);
-    CHECK_EQ(told.graphs.replays, 0);
+    run(&options, false, want, &outcome);
+    CHECK_EQ(outcome.graphs.replays, 0);
     options.graphs = true;
-    run(&options, false, got, &told);
+    run(&options, false, got, &outcome);
     check_same(got, want, "graphs, everything resident");
-    CHECK(told.graphs.complete > 0);
+    CHECK(outcome.graphs.complete > 0);
 
-    options.budget_bytes = told.plan.full_bytes / 2;
+    options.budget_bytes = outcome.plan.full_bytes / 2;
     memset(got, 0, logits_bytes);
-    run(&options, false, got, &told);
+    run(&options, false, got, &outcome);
     check_same(got, want, "graphs with misses");
-    CHECK(told.graphs.replays > told.graphs.complete);
+    CHECK(outcome.graphs.replays > outcome.graphs.complete);
     free(want);
     free(got);
 }
@@ -312,18 +312,18 @@ static void without_graphs_kernels_are_queued_one_by_one(void)
                                          "cuGraphInstantiateWithFlags" };
     struct harness_options options = on_device();
     float *want = new_logits(), *got = new_logits();
-    struct told told;
+    struct outcome outcome;
 
     options.graphs = false;
-    run(&options, false, want, &told);
+    run(&options, false, want, &outcome);
     options.graphs = true;
     for (unsigned i = 0; i < 2 * MP_ARRAY_LEN(calls); i++) {
         fake_api.fail(calls[i / 2], 0, MP_CU_ERROR_OUT_OF_MEMORY, i % 2);
         memset(got, 0, logits_bytes);
-        run(&options, false, got, &told);
+        run(&options, false, got, &outcome);
         fake_api.fail(calls[i / 2], UINT64_MAX, 0, false);
         check_same(got, want, calls[i / 2]);
-        CHECK(told.graphs.complete > 0);
+        CHECK(outcome.graphs.complete > 0);
     }
     free(want);
     free(got);
@@ -343,16 +343,16 @@ static void without_memory_graphs_are_off(void)
     struct harness_options options = on_device();
     float *want = new_logits(), *got = new_logits();
     unsigned off = 0;
-    struct told told;
+    struct outcome outcome;
     uint64_t before, all;
 
     options.graphs = false;
     fake_api.reset();
-    run(&options, false, want, &told);
+    run(&options, false, want, &outcome);
     before = fake_api.calls("cuMemAlloc_v2");
     options.graphs = true;
     fake_api.reset();
-    run(&options, false, got, &told);
+    run(&options, false, got, &outcome);
     all = fake_api.calls("cuMemAlloc_v2");
     CHECK(all > before);
     mp_log_set_sink(count_line, NULL);
@@ -361,9 +361,9 @@ static void without_memory_graphs_are_off(void)
         fake_api.fail("cuMemAlloc_v2", k, MP_CU_ERROR_OUT_OF_MEMORY, k % 2 != 0);
         memset(got, 0, logits_bytes);
         off_lines = 0;
-        run(&options, false, got, &told);
+        run(&options, false, got, &outcome);
         check_same(got, want, "without memory for graphs");
-        CHECK_EQ(told.graphs.replays, 0);
+        CHECK_EQ(outcome.graphs.replays, 0);
         CHECK_EQ(off_lines, 1);
         off++;
     }
@@ -385,11 +385,11 @@ static void the_plan_counts_graphs_and_cublas(void)
     config = h.config;
     config.gemm = MP_GEMM_OWN;
     config.graphs = false;
-    config.policies.policy[MP_SLOT_PREDICT] = "none";
+    config.policies.policy[MP_POLICY_PREDICT] = "none";
     none = mp_device_extra_bytes(&config, 1); /* rounding, and what arrays are larger by */
-    config.policies.policy[MP_SLOT_PREDICT] = "partial";
+    config.policies.policy[MP_POLICY_PREDICT] = "partial";
     CHECK(mp_device_extra_bytes(&config, 1) >= none + config.tokens_max * h.model.hidden * 4);
-    config.policies.policy[MP_SLOT_PREDICT] = "none";
+    config.policies.policy[MP_POLICY_PREDICT] = "none";
     config.graphs = true;
     graphs = mp_device_extra_bytes(&config, 1) - none;
     /* at least where every expert is, and the residual stream of every layer */
@@ -409,9 +409,9 @@ static void measured_costs_are_used_and_followed(void)
 {
     struct harness_options options = on_device();
     float *logits = new_logits();
-    struct told told;
+    struct outcome outcome;
 
-    options.policies.policy[MP_SLOT_ASSIGN] = "cost";
+    options.policies.policy[MP_POLICY_ASSIGN] = "cost";
     options.costs = (struct mp_costs){ TEST_THREE_EXECUTORS,
                                        .load_ns = 100000000,
                                        .executors[TEST_CPU].fixed_ns = 1000,
@@ -422,14 +422,14 @@ static void measured_costs_are_used_and_followed(void)
                                        .executors[TEST_IN_PLACE].token_ns = 1000 };
     options.costs.executors[TEST_CPU].fixed_ns = options.costs.executors[TEST_IN_PLACE].fixed_ns =
         1000000000000;
-    run(&options, false, logits, &told);
-    CHECK(told.graphs.complete > 0); /* nobody is quicker than the device */
+    run(&options, false, logits, &outcome);
+    CHECK(outcome.graphs.complete > 0); /* nobody is quicker than the device */
     options.costs.executors[TEST_CPU].fixed_ns = 1000;
     options.costs.executors[TEST_IN_PLACE].fixed_ns = 50000000;
-    options.budget_bytes = told.plan.full_bytes / 4;
-    run(&options, false, logits, &told);
-    CHECK(told.counters.elsewhere > 0);
-    CHECK_EQ(told.counters.policy_strikes, 0);
+    options.budget_bytes = outcome.plan.full_bytes / 4;
+    run(&options, false, logits, &outcome);
+    CHECK(outcome.counters.elsewhere > 0);
+    CHECK_EQ(outcome.counters.invalid_decisions, 0);
     free(logits);
 }
 
@@ -475,7 +475,7 @@ static void a_device_draws_what_the_sampler_would(void)
     };
     struct harness_options options = on_device();
     float *logits = new_logits();
-    struct told all;
+    struct outcome all;
 
     CHECK(options.sequences <= 4);
     run(&options, false, logits, &all);

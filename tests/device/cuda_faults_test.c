@@ -155,7 +155,7 @@ static void a_step_that_failed_is_taken_again(void)
 }
 
 /* Errors that an earlier call left are returned by any later one. */
-static void an_error_left_by_another_call_is_told(void)
+static void an_error_left_by_another_call_is_reported(void)
 {
     uint64_t calls;
     unsigned failed = 0;
@@ -307,7 +307,7 @@ int main(int argc, char **argv)
         RUN(memory_ends_anywhere);
     } else if (strncmp(variant, "later", 5) == 0) {
         RUN(what_was_taken_fails_later);
-        RUN(an_error_left_by_another_call_is_told);
+        RUN(an_error_left_by_another_call_is_reported);
     } else if (strncmp(variant, "again", 5) == 0) {
         RUN(a_step_that_failed_is_taken_again);
     } else if (strncmp(variant, "pause", 5) == 0) {

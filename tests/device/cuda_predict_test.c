@@ -1,7 +1,7 @@
 /*
  * Predictors that need more than a router, on a CUDA device, here the driver without one
  * (tests/device/fakecuda): a partial forward says what the host's would with the same experts
- * there, and what a predictor is told does not depend on whether the step was a graph.
+ * there, and what a predictor gets does not depend on whether the step was a graph.
  */
 #include <fcntl.h>
 #include <math.h>
@@ -18,7 +18,7 @@
 #define TOKENS (PROMPT + STEPS)
 #define SCORES_MAX (1 << 16)
 
-/* Everything that a predictor was told, one prediction behind the other. */
+/* Everything that a predictor got, one prediction behind the other. */
 static struct {
     struct mp_engine *engine;
     float got[SCORES_MAX], want[SCORES_MAX];
@@ -71,8 +71,8 @@ static void on_layer(void *ctx, const struct mp_layer_seen *layer)
     seen.want_count += (size_t)layer->batch->count * engine->shape.experts;
 }
 
-static const struct mp_watch watch_device = { .predicted = on_predicted };
-static const struct mp_watch watch_host = { .layer = on_layer };
+static const struct mp_observer observer_device = { .predicted = on_predicted };
+static const struct mp_observer observer_host = { .layer = on_layer };
 
 static struct harness_options options_of(const char *model, const char *backend,
                                          const char *predictor)
@@ -81,9 +81,9 @@ static struct harness_options options_of(const char *model, const char *backend,
 
     options.backend = backend;
     options.policies.profile = "lru";
-    options.policies.policy[MP_SLOT_PREDICT] = predictor;
-    options.policies.policy[MP_SLOT_PREFETCH] = "top";
-    options.watch = strcmp(backend, "cuda") == 0 ? &watch_device : &watch_host;
+    options.policies.policy[MP_POLICY_PREDICT] = predictor;
+    options.policies.policy[MP_POLICY_PREFETCH] = "top";
+    options.observer = strcmp(backend, "cuda") == 0 ? &observer_device : &observer_host;
     return options;
 }
 
@@ -160,7 +160,7 @@ static void a_partial_forward_without_some_experts_is_the_host_s(void)
     seen.planned = false;
 }
 
-/* Predictors are told the same, to the bit, whether the steps are graphs or not. */
+/* Predictors get the same, to the bit, whether the steps are graphs or not. */
 static void compare_graphs(struct harness_options *options)
 {
     options->graphs = false;

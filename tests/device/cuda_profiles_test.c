@@ -69,15 +69,15 @@ static void every_profile_has_the_bits_of_lru(unsigned budget)
         space.smallest_bytes + (space.full_bytes - space.smallest_bytes) * budget / BUDGETS;
     for (const struct mp_profile *p = mp_profiles; p->name != NULL; p++) {
         options.policies = (struct mp_policy_names){ .profile = p->name };
-        options.policies.policy[MP_SLOT_ROUTE] = "exact";
-        options.policies.policy[MP_SLOT_ASSIGN] = "gpu-only";
+        options.policies.policy[MP_POLICY_ROUTE] = "exact";
+        options.policies.policy[MP_POLICY_ASSIGN] = "gpu-only";
         got = run(&options, STEPS, &counters, &now);
         if (memcmp(got, want, (STEPS + 1) * 2048 * sizeof(float)) != 0) {
             fprintf(stderr, "profile %s at %llu bytes has other bits\n", p->name,
                     (unsigned long long)options.budget_bytes);
             exit(1);
         }
-        CHECK_EQ(counters.policy_strikes, 0);
+        CHECK_EQ(counters.invalid_decisions, 0);
         CHECK_EQ(counters.route_substituted, 0);
         CHECK_EQ(counters.elsewhere, 0);
         CHECK(counters.loads > 0);
@@ -134,10 +134,10 @@ static void assign_policies_keep_to_the_reference(void)
         float *got;
 
         options.policies = (struct mp_policy_names){ .profile = "gate-lru" };
-        options.policies.policy[MP_SLOT_ASSIGN] = names[i];
+        options.policies.policy[MP_POLICY_ASSIGN] = names[i];
         got = run(&options, STEPS_EXPECTED, &counters, &space);
         check_reference(names[i], got);
-        CHECK_EQ(counters.policy_strikes, 0);
+        CHECK_EQ(counters.invalid_decisions, 0);
         CHECK(counters.elsewhere > 0);
         free(got);
     }

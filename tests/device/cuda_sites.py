@@ -3,7 +3,7 @@
 
 usage: cuda_sites.py PROGRAM.VARIANT...
 
-Each PROGRAM.VARIANT is the file that a variant of a program leaves (tell_failed_sites() in
+Each PROGRAM.VARIANT is the file that a variant of a program leaves (report_failed_sites() in
 tests/device/fakecuda/client.h): the places that failed. A place of the source is a line with `call->NAME(`
 or `call.NAME(` in vmm or engine. Those that no variant reaches stand below with the test that fails
 them; one that is reached must not. Skipped (77) where not all variants have run, and with

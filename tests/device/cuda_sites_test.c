@@ -95,8 +95,8 @@ static bool fail_site(unsigned site, enum mode mode)
     return after[site].failed > before[site].failed;
 }
 
-/* With MP_FAULTS=one-way (as in tests/model/fault/engine_fault_test.c) a place fails in one way only, in
- * each variant in another one. */
+/* With MP_FAULTS=one-way (as in tests/model/fault/engine_fault_test.c) a place fails in one way
+ * only, in each variant in another one. */
 static bool left_out(unsigned site, enum mode mode)
 {
     const char *faults = getenv("MP_FAULTS");
@@ -159,7 +159,7 @@ static void fail_every_site(unsigned first)
 static void every_place_that_calls_the_driver_fails(void)
 {
     fail_every_site(0);
-    tell_failed_sites(variant);
+    report_failed_sites(variant);
 }
 
 /* ---- cuBLAS */

@@ -37,7 +37,7 @@ static struct harness_options options;
 static struct mp_assign_ops plan;
 static float *want, got[LOGITS_MAX]; /* want: shared with children */
 
-/* What could not be given back is told as an error; here that is wanted. */
+/* What could not be given back is reported as an error; here that is wanted. */
 static void keep_line(void *ctx, enum mp_log_level level, const char *line)
 {
     (void)ctx;
@@ -169,8 +169,8 @@ static void set_options(void)
     options.policies.profile = "lru";
     options.graphs = strstr(variant, "hybrid") == NULL;
     if (!options.graphs) { /* the next layer is run ahead of time */
-        options.policies.policy[MP_SLOT_PREDICT] = "partial";
-        options.policies.policy[MP_SLOT_PREFETCH] = "top";
+        options.policies.policy[MP_POLICY_PREDICT] = "partial";
+        options.policies.policy[MP_POLICY_PREFETCH] = "top";
     }
     options.residency =
         strstr(variant, "exclusive") != NULL ? MP_HOST_EXCLUSIVE : MP_HOST_INCLUSIVE;

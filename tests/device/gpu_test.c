@@ -3,7 +3,7 @@
  * between streams, kernels, graphs, and every call of the driver that opening and working makes
  * failed once.
  *
- * Each variant is a machine, told to the fake by its environment.
+ * Each variant is a machine, given to the fake by its environment.
  */
 #include <math.h>
 #include <pthread.h>

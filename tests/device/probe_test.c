@@ -318,7 +318,7 @@ static bool measure(const char *skip, char said[4096])
     return strstr(said, "\nend\n") != NULL;
 }
 
-/* What could not be given back is told as an error; here that is wanted. */
+/* What could not be given back is reported as an error; here that is wanted. */
 static void keep_line(void *ctx, enum mp_log_level level, const char *line)
 {
     (void)ctx;
@@ -326,16 +326,16 @@ static void keep_line(void *ctx, enum mp_log_level level, const char *line)
     mp_test_expected_errors += level == MP_LOG_ERROR;
 }
 
-/* Every place that the memory's steps call the driver from fails once. Most are told, but for calls
- * that give back and those with another way. Nothing is freed under work, and the next run measures
- * all again. */
+/* Every place that the memory's steps call the driver from fails once. Most are reported, but for
+ * calls that give back and those with another way. Nothing is freed under work, and the next run
+ * measures all again. */
 static void every_place_of_the_memory_steps_fails(void)
 {
     static const char slow[] = "copies,launches,graph,experts,in-place,cpu,maps-busy";
     static const char skip[] = "copies,launches,graph,experts,in-place,cpu,maps-busy,reads";
     static struct fakecuda_site sites[512], now[512];
     static char said[4096];
-    unsigned count, told = 0;
+    unsigned count, reported = 0;
 
     mp_log_set_sink(keep_line, NULL);
     find_fake();
@@ -352,17 +352,17 @@ static void every_place_of_the_memory_steps_fails(void)
         fake_api.reset();
         fake_api.fail_site(sites[s].address, 0, MP_CU_ERROR_UNKNOWN, false);
         (void)measure(s < count ? skip : slow, said);
-        told += strstr(said, "failed ") != NULL;
+        reported += strstr(said, "failed ") != NULL;
         fake_api.sites(now, 512);
         CHECK(now[s].failed > 0);
         check_no_violation();
         fake_api.clear();
     }
-    fprintf(stderr, "    %u failures told\n", told);
-    CHECK(told > 20);
+    fprintf(stderr, "    %u failures reported\n", reported);
+    CHECK(reported > 20);
     fake_api.reset();
     CHECK(measure(skip, said) && strstr(said, "failed") == NULL);
-    tell_failed_sites("places");
+    report_failed_sites("places");
 }
 
 /* probe_test VARIANT MOEPAGER */

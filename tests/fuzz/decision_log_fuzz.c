@@ -1,5 +1,5 @@
 /*
- * Decision logs. Whatever they say, policies are told nothing that breaks them, and a refusal has a
+ * Decision logs. Whatever they say, policies get nothing that breaks them, and a refusal has a
  * code and a printable text.
  */
 #include <string.h>
@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     static int fd = -1;
     struct mp_decisions_report report;
     const struct mp_error *error;
-    uint64_t told = 0;
+    uint64_t calls = 0;
     char path[64];
     enum mp_status status;
 
@@ -45,9 +45,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     mp_error_clear();
     status = mp_decisions_replay(path, NULL, &report);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        told += report.told[slot];
-    FUZZ_CHECK(report.answers <= told && told <= report.calls);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        calls += report.calls_of[kind];
+    FUZZ_CHECK(report.results <= calls && calls <= report.calls);
     FUZZ_CHECK(status != MP_OK || mp_decisions_is_log(path));
     error = mp_error_last();
     FUZZ_CHECK(status == MP_OK || (error->status == status && error->code[0] == 'E'));

@@ -4,7 +4,7 @@
 #
 # Builds the fuzz targets and runs each: first its corpus (tests/data/fuzz/TARGET), then new inputs,
 # SECONDS long from another seed each time, or with `fixed` from one seed and as many as
-# tests/fuzz/targets says, so that the same tree gives the same answer. Fails if a target does not
+# tests/fuzz/targets says, so that the same tree gives the same result. Fails if a target does not
 # build, if an input crashes it, takes more than 1 s or 256 MiB, if too few inputs ran, or if the
 # canary, which must crash, does not. As many targets run at once as there are processors. What was
 # found lies in out/fuzz and is run again by: build/fuzz/TARGET FILE. When it is fixed, the file goes

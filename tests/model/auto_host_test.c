@@ -96,7 +96,7 @@ static void without_times_misses_are_counted(void)
 
 int main(void)
 {
-    mp_test_drop_log(); /* a change of the leader is told, rightly */
+    mp_test_drop_log(); /* a change of the leader is logged, rightly */
     RUN(times_are_measured_and_compared);
     RUN(without_times_misses_are_counted);
     return 0;

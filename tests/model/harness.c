@@ -47,7 +47,7 @@ static enum mp_status open_engine(const struct harness_options *options, struct 
         .reader = { .uring = !options->no_uring, .depth = 8, .threads = 2, .chunk_bytes = 1 << 20 },
         .deterministic = options->deterministic,
         .decision_log = options->decision_log,
-        .watch = options->watch,
+        .observer = options->observer,
         .calibration = options->calibration,
         .llapor = options->llapor,
         .seed = 1,

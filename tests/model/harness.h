@@ -27,7 +27,7 @@ struct harness_options {
     struct mp_costs costs;
     bool graphs;
     enum mp_gemm_choice gemm;
-    const struct mp_watch *watch;                  /* or NULL */
+    const struct mp_observer *observer;            /* or NULL */
     const struct mp_calibration_data *calibration; /* or NULL */
     const struct mp_llapor *llapor;                /* or NULL */
     const char *decision_log;                      /* or NULL; policies without options */

@@ -72,15 +72,17 @@ static void on_layer(void *ctx, const struct mp_layer_seen *layer)
         s->equal += is_near(s->guess[layer->layer % 2], s->engine->scores, count);
 }
 
-static const struct mp_watch watch = { .ctx = &seen, .layer = on_layer, .predicted = on_predicted };
+static const struct mp_observer observer = { .ctx = &seen,
+                                             .layer = on_layer,
+                                             .predicted = on_predicted };
 
 static void open_model(struct harness *h, const char *model, const char *predictor)
 {
     struct harness_options options = harness_defaults(model);
 
-    options.policies.policy[MP_SLOT_PREDICT] = predictor;
-    options.policies.policy[MP_SLOT_PREFETCH] = "top";
-    options.watch = &watch;
+    options.policies.policy[MP_POLICY_PREDICT] = predictor;
+    options.policies.policy[MP_POLICY_PREFETCH] = "top";
+    options.observer = &observer;
     options.calibration = calibration;
     options.llapor = llapor;
     harness_open(&options, h);

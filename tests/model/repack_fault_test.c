@@ -168,7 +168,7 @@ static void wrong_bytes_on_the_disk_are_found(void)
     remove_out();
 }
 
-static void a_full_disk_is_told_before_and_while(void)
+static void a_full_disk_is_reported_before_and_while(void)
 {
     static const struct fault_plan almost_full = {
         .mode = FAULT_ALWAYS,
@@ -223,6 +223,6 @@ int main(void)
     RUN(every_call_number_of_what_writes);
     RUN(short_writes_are_continued);
     RUN(wrong_bytes_on_the_disk_are_found);
-    RUN(a_full_disk_is_told_before_and_while);
+    RUN(a_full_disk_is_reported_before_and_while);
     return 0;
 }

@@ -151,8 +151,9 @@ static void bits_do_not_depend_on_the_budget(void)
 /* Every evict, partition, predict and prefetch policy at a tight budget. */
 static void bits_do_not_depend_on_the_policies(void)
 {
-    static const enum mp_policy_slot slots[] = { MP_SLOT_EVICT, MP_SLOT_PARTITION, MP_SLOT_PREDICT,
-                                                 MP_SLOT_PREFETCH, MP_SLOT_ADMIT };
+    static const enum mp_policy_kind slots[] = { MP_POLICY_EVICT, MP_POLICY_PARTITION,
+                                                 MP_POLICY_PREDICT, MP_POLICY_PREFETCH,
+                                                 MP_POLICY_ADMIT };
     const char *model = "models/tiny-moe", *expect = "tests/data/models/tiny-moe-expect";
     uint32_t vocab;
     const struct mp_space_plan plan = plan_of(model, &vocab);
@@ -179,7 +180,7 @@ static void bits_do_not_depend_on_the_policies(void)
             memset(got, 0, run.bytes);
             run_once(&options, &run, got, &counters);
             check_same(got, &run, vocab, info->name, options.budget_bytes);
-            CHECK_EQ(counters.policy_strikes, 0);
+            CHECK_EQ(counters.invalid_decisions, 0);
         }
     }
     free(got);
@@ -197,10 +198,10 @@ static void run_profile(const struct mp_profile *profile, struct harness_options
 
     CHECK(got != NULL);
     options->policies = (struct mp_policy_names){ .profile = profile->name };
-    options->policies.policy[MP_SLOT_ROUTE] = "exact";
+    options->policies.policy[MP_POLICY_ROUTE] = "exact";
     run_once(options, run, got, &counters);
     check_same(got, run, vocab, profile->name, options->budget_bytes);
-    CHECK_EQ(counters.policy_strikes, 0);
+    CHECK_EQ(counters.invalid_decisions, 0);
     CHECK_EQ(counters.route_substituted, 0);
     CHECK(counters.resident_peak_bytes <= options->budget_bytes);
     *issued_p += counters.prefetch_issued;
@@ -268,7 +269,7 @@ static void budget_below_the_smallest_is_refused_with_both_numbers(void)
     CHECK_STR(mp_error_last()->code, "E_BUDGET_SMALL");
 }
 
-/* Between runs of one engine, down and up again; its decision log tells it all. */
+/* Between runs of one engine, down and up again; its decision log has it all. */
 static void budgets_that_change_show_in_the_log_only(void)
 {
     const char *model = "models/tiny-moe", *expect = "tests/data/models/tiny-moe-expect";
@@ -290,7 +291,7 @@ static void budgets_that_change_show_in_the_log_only(void)
     options.policies.profile = "lru";
     run_once(&options, &run, run.logits, &counters);
 
-    options.policies.policy[MP_SLOT_PARTITION] = "uniform";
+    options.policies.policy[MP_POLICY_PARTITION] = "uniform";
     options.decision_log = log;
     harness_open(&options, &h);
     for (uint32_t i = 0; i <= 6; i++) {
@@ -308,7 +309,7 @@ static void budgets_that_change_show_in_the_log_only(void)
     CHECK_EQ(mp_engine_close_log(h.engine), MP_OK);
     harness_close(&h);
     CHECK_EQ(mp_decisions_replay(log, NULL, &report), MP_OK);
-    CHECK(report.answers > 1000 && report.told[MP_SLOT_PARTITION] >= 7);
+    CHECK(report.results > 1000 && report.calls_of[MP_POLICY_PARTITION] >= 7);
     free(got);
     close_input(&run);
 }

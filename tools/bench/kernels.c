@@ -424,7 +424,7 @@ static int make_operands(struct bench *b)
     b->y = malloc(ROWS_MAX * 8 * sizeof(float));
     if (b->memory == NULL || b->x == NULL || b->y == NULL)
         return 0;
-    madvise(b->memory, MEMORY_BYTES, MADV_HUGEPAGE); /* Only a wish, as for real weights. */
+    madvise(b->memory, MEMORY_BYTES, MADV_HUGEPAGE); /* Only a hint, as for real weights. */
     for (size_t i = 0; i < MEMORY_BYTES; i += 2) {
         /* A small finite number in every format; equal halves of every part, see read_part(). */
         uint16_t half = (uint16_t)(0x2000 | (i % PERIOD_BYTES * 40503 >> 4 & 0x1fff));

@@ -126,7 +126,7 @@ static unsigned char *map_memory(size_t bytes)
 
     if (memory == MAP_FAILED)
         fail("memory", strerror(errno));
-    madvise(memory, bytes, MADV_HUGEPAGE); /* a wish */
+    madvise(memory, bytes, MADV_HUGEPAGE); /* a hint */
     memset(memory, 1, bytes);
     return memory;
 }
@@ -173,7 +173,7 @@ static int touch(long long bytes, int threads)
     if (blocks < 1 || area == MAP_FAILED)
         fail("memory", blocks < 1 ? "less than 2 MiB for a thread" : strerror(errno));
     area += (BLOCK_BYTES - (uintptr_t)area % BLOCK_BYTES) % BLOCK_BYTES;
-    madvise(area, part * (size_t)threads, MADV_HUGEPAGE); /* a wish */
+    madvise(area, part * (size_t)threads, MADV_HUGEPAGE); /* a hint */
     for (int i = 0; i < threads; i++)
         jobs[i] = (struct job){ .work = touch_memory,
                                 .area = (unsigned char *)area + part * (size_t)i,

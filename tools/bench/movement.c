@@ -172,7 +172,7 @@ static enum mp_status run_tokens(struct bench *bench, const struct layer *list)
     return status;
 }
 
-/* One line of the list; the first one tells how many layers there are. */
+/* One line of the list; the first one says how many layers there are. */
 static enum mp_status read_line(struct bench *bench, const char *line, struct layer *layers)
 {
     uint64_t count = 0;
@@ -230,7 +230,7 @@ static unsigned char *map(uint64_t bytes)
 
     if (memory == MAP_FAILED)
         return NULL;
-    madvise(memory, bytes, MADV_HUGEPAGE); /* a wish */
+    madvise(memory, bytes, MADV_HUGEPAGE); /* a hint */
     memset(memory, 1, bytes);
     return memory;
 }

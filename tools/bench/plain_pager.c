@@ -231,7 +231,7 @@ uint32_t mp_pager_quota(const struct mp_pager *pager, uint32_t layer)
     return MP_LAYER_ANY;
 }
 
-uint32_t mp_pager_tops(const struct mp_pager *pager, uint32_t layer)
+uint32_t mp_pager_retained(const struct mp_pager *pager, uint32_t layer)
 {
     (void)pager, (void)layer;
     return 1;

@@ -6,7 +6,7 @@
  *
  * A decision is one route(), assign(), predict() with what was observed, choose() for one layer
  * ahead, admit(), one victim of pick(), one quota() and revise(). The line "facts" of an evict
- * policy is what it is told in one layer: scores, uses, swaps at the layer's end. Times are of this
+ * policy is all its calls in one layer: scores, uses, swaps at the layer's end. Times are of this
  * thread's processor time; each figure is the median of the repeats.
  */
 #include <stdio.h>
@@ -329,8 +329,8 @@ static void decide_evict(struct bench *b, const struct mp_evict_ops *ops, struct
     }
 }
 
-/* What an evict policy is told in a layer; swaps are carried out. */
-static void tell_evict(struct bench *b, const struct mp_evict_ops *ops, struct mp_policy *policy)
+/* The calls of an evict policy in a layer; swaps are carried out. */
+static void notify_evict(struct bench *b, const struct mp_evict_ops *ops, struct mp_policy *policy)
 {
     for (uint32_t i = 0; i < INPUTS; i++) {
         const struct input *in = &b->inputs[i];
@@ -375,8 +375,8 @@ static int compare_double(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Microseconds of one decision; with `facts` of what an evict policy is told in a layer. */
-static double measure(struct bench *b, enum mp_policy_slot slot, const void *ops,
+/* Microseconds of one decision; with `facts` of all calls of an evict policy in a layer. */
+static double measure(struct bench *b, enum mp_policy_kind kind, const void *ops,
                       struct mp_policy *policy, bool facts, int repeats)
 {
     double times[REPEATS_MAX];
@@ -384,20 +384,20 @@ static double measure(struct bench *b, enum mp_policy_slot slot, const void *ops
     for (int r = -1; r < repeats; r++) { /* the first one warms up */
         const double start = now_us();
 
-        switch (slot) {
-        case MP_SLOT_ROUTE: decide_route(b, ops, policy); break;
-        case MP_SLOT_ASSIGN: decide_assign(b, ops, policy); break;
-        case MP_SLOT_PREDICT: decide_predict(b, ops, policy); break;
-        case MP_SLOT_PREFETCH: decide_prefetch(b, ops, policy); break;
-        case MP_SLOT_ADMIT: decide_admit(b, ops, policy); break;
-        case MP_SLOT_EVICT:
+        switch (kind) {
+        case MP_POLICY_ROUTE: decide_route(b, ops, policy); break;
+        case MP_POLICY_ASSIGN: decide_assign(b, ops, policy); break;
+        case MP_POLICY_PREDICT: decide_predict(b, ops, policy); break;
+        case MP_POLICY_PREFETCH: decide_prefetch(b, ops, policy); break;
+        case MP_POLICY_ADMIT: decide_admit(b, ops, policy); break;
+        case MP_POLICY_EVICT:
             if (facts)
-                tell_evict(b, ops, policy);
+                notify_evict(b, ops, policy);
             else
                 decide_evict(b, ops, policy);
             break;
-        case MP_SLOT_PARTITION: decide_partition(b, ops, policy); break;
-        case MP_SLOT_COUNT: break;
+        case MP_POLICY_PARTITION: decide_partition(b, ops, policy); break;
+        case MP_POLICY_KIND_COUNT: break;
         }
         if (r >= 0)
             times[r] = (now_us() - start) / INPUTS;
@@ -406,22 +406,22 @@ static double measure(struct bench *b, enum mp_policy_slot slot, const void *ops
     return times[repeats / 2];
 }
 
-static struct mp_policy *create(struct bench *b, enum mp_policy_slot slot,
+static struct mp_policy *create(struct bench *b, enum mp_policy_kind kind,
                                 const struct mp_policy_info *info, struct mp_policies *set)
 {
     struct mp_profile chosen = mp_profiles[0];
 
-    chosen.policy[slot] = info->name;
+    chosen.policy[kind] = info->name;
     if (mp_policies_create(&chosen, &b->shape, NULL, set) != MP_OK) {
         fprintf(stderr, "bench_policies: %s: %s\n", info->name, mp_error_last()->text);
         exit(1);
     }
-    switch (slot) {
+    switch (kind) {
 #define X(name, NAME) \
-    case MP_SLOT_##NAME: return set->name;
-        MP_POLICY_SLOT_MAP(X)
+    case MP_POLICY_##NAME: return set->name;
+        MP_POLICY_KIND_MAP(X)
 #undef X
-    case MP_SLOT_COUNT: break;
+    case MP_POLICY_KIND_COUNT: break;
     }
     return NULL;
 }
@@ -438,13 +438,13 @@ static void fill(struct bench *b, const struct mp_evict_ops *ops, struct mp_poli
         b->evictable[u] = 1;
     }
     for (unsigned i = 0; i < 4; i++)
-        tell_evict(b, ops, policy);
+        notify_evict(b, ops, policy);
 }
 
-static void bench_line(enum mp_policy_slot slot, const struct mp_policy_info *info, bool facts,
+static void bench_line(enum mp_policy_kind kind, const struct mp_policy_info *info, bool facts,
                        int repeats)
 {
-    printf("| %s `%s`%s |", mp_policy_slot_name(slot), info->name, facts ? ", facts" : "");
+    printf("| %s `%s`%s |", mp_policy_kind_name(kind), info->name, facts ? ", facts" : "");
     for (size_t i = 0; i < COLUMNS; i++) {
         struct mp_policies set;
         struct mp_policy *policy;
@@ -452,10 +452,10 @@ static void bench_line(enum mp_policy_slot slot, const struct mp_policy_info *in
         double us;
 
         bench_init(&b, &columns[i]);
-        policy = create(&b, slot, info, &set);
-        if (slot == MP_SLOT_EVICT)
+        policy = create(&b, kind, info, &set);
+        if (kind == MP_POLICY_EVICT)
             fill(&b, (const void *)info, policy);
-        us = measure(&b, slot, info, policy, facts, repeats);
+        us = measure(&b, kind, info, policy, facts, repeats);
         printf(us < 10 ? " %.2f |" : us < 100 ? " %.1f |" : " %.0f |", us);
         fflush(stdout);
         mp_policies_destroy(&set);
@@ -479,13 +479,13 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < COLUMNS; i++)
         printf("--:|");
     printf("\n");
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
         const struct mp_policy_info *info;
 
-        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
-            bench_line(slot, info, false, repeats);
-            if (slot == MP_SLOT_EVICT)
-                bench_line(slot, info, true, repeats);
+        for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL; i++) {
+            bench_line(kind, info, false, repeats);
+            if (kind == MP_POLICY_EVICT)
+                bench_line(kind, info, true, repeats);
         }
     }
     return 0;

@@ -1,5 +1,5 @@
 /*
- * An engine that runs when it is told to, for tools/bench/pager_overhead:
+ * An engine that runs on command, for tools/bench/pager_overhead:
  *
  *     bench_steps_pager --model DIR [flags of moepager bench]
  *     bench_steps_plain --model DIR [flags of moepager bench]

@@ -18,7 +18,7 @@
 #include "vmm/base/clock.h"
 #include "vmm/base/error.h"
 
-static int tell_open(unsigned ordinal)
+static int report_open(unsigned ordinal)
 {
     struct mp_clock *clock = mp_clock_monotonic();
     const uint64_t start_ns = mp_clock_now_ns(clock);
@@ -48,7 +48,7 @@ int main(int argc, char **argv)
 
     mp_gpu_configure_from_environment();
     if (argc > 2 && strcmp(argv[2], "--open") == 0)
-        return tell_open(ordinal);
+        return report_open(ordinal);
     status = check_open(ordinal, only, &check);
     if (status != MP_OK) {
         fprintf(stderr, "check_kernels: %s\n", mp_error_last()->text);

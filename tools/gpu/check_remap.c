@@ -1,5 +1,5 @@
 /*
- * Questions about page tables that only a device answers, as a program that checks and measures:
+ * Questions about page tables that only a device can decide, as a program that checks and measures:
  *
  *   beside    units are mapped and unmapped in a loop while kernels read other units of the same
  *             window; every sum must be right

@@ -1,5 +1,5 @@
 /*
- * What a CUDA driver answers to calls on the edge of what is allowed, one line each: "case:
+ * What a CUDA driver returns for calls on the edge of what is allowed, one line each: "case:
  * CODE_NAME". The output of a real driver belongs under tests/data/driver/; tools/gpu/run compares
  * with what is there. Where the fake one is stricter, it says so here with a second name.
  *

@@ -1,8 +1,9 @@
 /*
  * The laws of a CUDA driver that moepager is built on, each as far as it is documented, with what
- * every call answered: one line each, "section: call: CODE_NAME". Runs alike on a real driver and
- * on the one of the tests, which is to be no less and no more than the real one here. The output of
- * a real driver belongs under tests/data/driver/laws/; tools/gpu/run compares with what is there.
+ * the result of every call: one line each, "section: call: CODE_NAME". Runs alike on a real driver
+ * and on the one of the tests, which is to be no less and no more than the real one here. The
+ * output of a real driver belongs under tests/data/driver/laws/; tools/gpu/run compares with what
+ * is there.
  *
  * What only the driver of the tests can do is in tests/device/fakecuda/ and skipped here, with the
  * reason.
@@ -219,7 +220,7 @@ static void skipped(void)
         { "failures_test", "calls and operations are made to fail" },
         { "machine_test",
           "profiles of machines, processes that share made-up memory; what a capture "
-          "forbids would be told as violations (codes: driver_codes)" },
+          "forbids would be reported as violations (codes: driver_codes)" },
         { "streams_test", "streams are stalled and seeded; violations end the program" },
     };
 

@@ -81,7 +81,7 @@ def open_rows(run):
     program = [run.bin / "gpu_check_kernels", str(run.args.device), "--open"]
     code, text = run.command(program, 60, (0, 77))
     if code == 77:
-        raise NoDriver("CUDA is off: no driver answers; all.log says why")
+        raise NoDriver("CUDA is off: no driver responds; all.log says why")
     found = json.loads(text[text.index("{"):].splitlines()[0])
     run.row("device and kernels opened", "", f"{found['open_ms']:.0f} ms, from "
             + ("PTX" if found["image"] == "PTX" else Path(found["image"]).name))

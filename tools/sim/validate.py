@@ -4,7 +4,7 @@
 usage: validate.py --model DIR [--moepager PROGRAM] [--rounds 5] [--budgets 100%,50%,25%]
                    [--also "lru --evict lfu:50%" ...] [--log FILE]
 
-A round runs every setting once, so that a slow minute meets each. What the simulator is told of the
+A round runs every setting once, so that a slow minute meets each. What the simulator knows of the
 machine comes from timelines of two runs of the same round: all experts resident, and profile lru at
 --calibrate (35%), which is not among what is predicted. Each number is the time of one thing: a
 layer without experts, a group of experts that are computed together, alone, beside a read and just

@@ -7,7 +7,7 @@
 
 /*
  * Assertions on our own state. They are for our bugs only: what comes from a file, a device, the
- * environment or a caller in another process is answered with a status. On in builds with
+ * environment or a caller in another process gets a status. On in builds with
  * MP_DEBUG_CHECKS (debug and test presets), otherwise the condition is compiled but never
  * evaluated, so it must have no effect that the program needs.
  */

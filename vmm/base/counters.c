@@ -16,8 +16,8 @@ void mp_counters_merge(struct mp_counters *to, const struct mp_counters *from)
 {
     mp_assert(to->version == MP_COUNTERS_VERSION);
     mp_assert(from->version == MP_COUNTERS_VERSION);
-#define ADD(name, text) to->name += from->name;
-#define LARGER(name, text) to->name = to->name > from->name ? to->name : from->name;
+#define ADD(name, key, text) to->name += from->name;
+#define LARGER(name, key, text) to->name = to->name > from->name ? to->name : from->name;
     MP_COUNTERS(ADD, LARGER)
 #undef ADD
 #undef LARGER
@@ -28,8 +28,8 @@ struct mp_counters mp_counters_since(const struct mp_counters *now,
 {
     struct mp_counters since = *now;
 
-#define SUBTRACT(name, text) since.name -= before->name;
-#define KEEP(name, text)
+#define SUBTRACT(name, key, text) since.name -= before->name;
+#define KEEP(name, key, text)
     MP_COUNTERS(SUBTRACT, KEEP)
 #undef SUBTRACT
 #undef KEEP
@@ -40,7 +40,7 @@ void mp_counters_json(const struct mp_counters *counters, struct mp_json_out *js
 {
     mp_json_object_begin(json, key);
     mp_json_put_u64(json, "version", counters->version);
-#define X(name, text) mp_json_put_u64(json, #name, counters->name);
+#define X(name, entry, text) mp_json_put_u64(json, entry, counters->name);
     MP_COUNTERS(X, X)
 #undef X
     mp_json_object_end(json);

@@ -8,45 +8,52 @@
 
 /*
  * What a pager did, in numbers. The list is the definition: struct, reset, merge, text and JSON
- * come from it. COUNTER only grows and merges by addition. GAUGE is a level and merges by the
+ * come from it: (field, key in reports, meaning); keys stay as they are, for whoever reads reports.
+ * COUNTER only grows and merges by addition. GAUGE is a level and merges by the
  * larger one, so that a peak over several snapshots is a peak.
  *
  * Fields are plain; they belong to whoever owns the struct, and under a lock if that one does.
  * Times are of the injected clock.
  */
-#define MP_COUNTERS(COUNTER, GAUGE)                                                              \
-    COUNTER(hits, "needed units that were resident")                                             \
-    COUNTER(misses, "needed units that were cold")                                               \
-    COUNTER(partial_hits, "needed units of which only some slices were resident")                \
-    COUNTER(elsewhere, "cold units that were computed from where they were")                     \
-    COUNTER(loads, "units brought in because they were needed")                                  \
-    COUNTER(load_bytes, "bytes of those loads")                                                  \
-    COUNTER(prefetch_issued, "units whose transfer was started because they were predicted")     \
-    COUNTER(prefetch_used, "prefetched units that were needed before they left")                 \
-    COUNTER(prefetch_bytes, "bytes of prefetches that were read")                                \
-    COUNTER(prefetch_unused_bytes, "prefetched bytes that left, or ended, without being needed") \
-    COUNTER(prefetch_canceled, "prefetches dropped before their transfer started")               \
-    COUNTER(evictions, "units that left the device tier")                                        \
-    COUNTER(evicted_bytes, "bytes of those units")                                               \
-    COUNTER(exposed_wait_ns, "time that compute stood still for a transfer")                     \
-    COUNTER(read_requests, "reads submitted to the file tier")                                   \
-    COUNTER(read_bytes, "bytes that those reads returned")                                       \
-    COUNTER(read_retries, "reads submitted again after a short or failed one")                   \
-    COUNTER(read_errors, "reads given up")                                                       \
-    COUNTER(decisions_ns, "time spent inside policies")                                          \
-    COUNTER(layers_ns, "time of MoE layers, from the router's scores to the sum")                \
-    COUNTER(policy_strikes, "answers of policies that were out of range and replaced")           \
-    COUNTER(route_choices, "choices made by a routing that may differ from the model's own")     \
-    COUNTER(route_substituted, "those of them that the model would not have made")               \
-    GAUGE(resident_bytes, "bytes of units in the device tier now")                               \
-    GAUGE(resident_peak_bytes, "the most that resident_bytes has been")
+#define MP_COUNTERS(COUNTER, GAUGE)                                                               \
+    COUNTER(hits, "hits", "needed units that were resident")                                      \
+    COUNTER(misses, "misses", "needed units that were cold")                                      \
+    COUNTER(partial_hits, "partial_hits", "needed units of which only some slices were resident") \
+    COUNTER(elsewhere, "elsewhere", "cold units that were computed from where they were")         \
+    COUNTER(loads, "loads", "units brought in because they were needed")                          \
+    COUNTER(load_bytes, "load_bytes", "bytes of those loads")                                     \
+    COUNTER(prefetch_issued, "prefetch_issued",                                                   \
+            "units whose transfer was started because they were predicted")                       \
+    COUNTER(prefetch_used, "prefetch_used", "prefetched units that were needed before they left") \
+    COUNTER(prefetch_bytes, "prefetch_bytes", "bytes of prefetches that were read")               \
+    COUNTER(prefetch_unused_bytes, "prefetch_unused_bytes",                                       \
+            "prefetched bytes that left, or ended, without being needed")                         \
+    COUNTER(prefetch_canceled, "prefetch_canceled",                                               \
+            "prefetches dropped before their transfer started")                                   \
+    COUNTER(evictions, "evictions", "units that left the device tier")                            \
+    COUNTER(evicted_bytes, "evicted_bytes", "bytes of those units")                               \
+    COUNTER(exposed_wait_ns, "exposed_wait_ns", "time that compute stood still for a transfer")   \
+    COUNTER(read_requests, "read_requests", "reads submitted to the file tier")                   \
+    COUNTER(read_bytes, "read_bytes", "bytes that those reads returned")                          \
+    COUNTER(read_retries, "read_retries", "reads submitted again after a short or failed one")    \
+    COUNTER(read_errors, "read_errors", "reads given up")                                         \
+    COUNTER(decisions_ns, "decisions_ns", "time spent inside policies")                           \
+    COUNTER(layers_ns, "layers_ns", "time of MoE layers, from the router's scores to the sum")    \
+    COUNTER(invalid_decisions, "policy_strikes",                                                  \
+            "invalid decisions of policies, out of range and replaced")                           \
+    COUNTER(route_choices, "route_choices",                                                       \
+            "choices made by a routing that may differ from the model's own")                     \
+    COUNTER(route_substituted, "route_substituted",                                               \
+            "those of them that the model would not have made")                                   \
+    GAUGE(resident_bytes, "resident_bytes", "bytes of units in the device tier now")              \
+    GAUGE(resident_peak_bytes, "resident_peak_bytes", "the most that resident_bytes has been")
 
 #define MP_COUNTERS_VERSION 6
 
 struct mp_counters {
     uint32_t size;    /* sizeof(struct mp_counters) of the writer */
     uint32_t version; /* MP_COUNTERS_VERSION */
-#define X(name, text) uint64_t name;
+#define X(name, key, text) uint64_t name;
     MP_COUNTERS(X, X)
 #undef X
 };
@@ -61,7 +68,7 @@ void mp_counters_merge(struct mp_counters *to, const struct mp_counters *from);
 struct mp_counters mp_counters_since(const struct mp_counters *now,
                                      const struct mp_counters *before);
 
-/* One object with all entries by name. */
+/* One object with all entries by key. */
 void mp_counters_json(const struct mp_counters *counters, struct mp_json_out *json,
                       const char *key);
 

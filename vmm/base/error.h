@@ -17,7 +17,7 @@
  * leaving out the parts that do not exist, and returns its result. Callers pass the status on and
  * add nothing. The text lies in a thread-local record, so reporting allocates nothing and needs no
  * object; work that fails on another thread carries a copy of the record with its completion.
- * Expected answers (MP_ERR_NO_SPACE from a full tier, MP_ERR_BUSY from a leased unit) set no text.
+ * Expected results (MP_ERR_NO_SPACE from a full tier, MP_ERR_BUSY from a leased unit) set no text.
  *
  * Strings that come from a file or from the user go through mp_quote() first.
  */

@@ -14,7 +14,7 @@
  *     mp_log_debug("pager", "evicted unit %u of layer %u", unit, layer);
  *
  * Messages are lower case, without newline, with values that a double click selects whole (no
- * "x=1"). A failure is logged where it is first known; expected answers (a full tier) at debug.
+ * "x=1"). A failure is logged where it is first known; expected ones (a full tier) at debug.
  * What MOEPAGER_LOG does not ask for costs one relaxed load.
  *
  * Writing uses a buffer on the stack and write(2): no allocation, no lock, errno kept, no SIGPIPE;

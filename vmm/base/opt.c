@@ -184,7 +184,7 @@ static bool is_strict(void)
     struct mp_opt_config config;
     const char *value = secure_getenv(ENV_PREFIX "STRICT");
 
-    /* A value that is not understood is strict: whoever sets it wants to be told. */
+    /* A value that is not understood is strict: whoever sets it wants to know. */
     return value != NULL &&
            (!mp_opt_parse(&mp_opt_opts[0], value, &config.strict) || config.strict != 0);
 }

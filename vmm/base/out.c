@@ -330,7 +330,7 @@ enum mp_status mp_out_commit(struct mp_out *out)
                        mp_quote(quoted, out->path, strlen(out->path)), out->at_byte,
                        strerror(error), advice(error));
     }
-    /* Some file systems tell of a full disk only here. Devices do not know fsync. */
+    /* Some file systems report a full disk only here. Devices do not know fsync. */
     if (!out->in_place && fsync(out->fd) != 0 && errno != EINVAL)
         error = errno;
     if (error == 0 && !out->in_place)

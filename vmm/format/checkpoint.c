@@ -15,10 +15,10 @@
 #define SINGLE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
 
-/* Enough to tell a pointer file or a web page from a model. */
+/* Enough to distinguish a pointer file or a web page from a model. */
 #define HEAD_BYTES 512
 
-/* Also true if that cannot be found out: then opening it tells why. */
+/* Also true if that cannot be found out: then opening it says why. */
 static bool dir_has(int dir_fd, const char *name)
 {
     struct stat info;

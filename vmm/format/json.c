@@ -20,7 +20,7 @@ static size_t string_end(const char *text, size_t bytes, size_t at)
 }
 
 /*
- * jansson does not tell every failed allocation: where a token's buffer cannot grow, the byte is
+ * jansson does not report every failed allocation: where a token's buffer cannot grow, the byte is
  * dropped and parsing goes on with another string. So its allocations pass through here.
  */
 static json_malloc_t library_malloc;
@@ -36,7 +36,7 @@ static void *json_allocate(size_t bytes)
 }
 
 /* Around whatever the process has set before; what it frees with stays. */
-static void watch_allocations(void)
+static void count_allocations(void)
 {
     json_free_t library_free;
 
@@ -136,7 +136,7 @@ enum mp_status mp_json_parse_with(const char *text, size_t bytes, const char *na
     enum mp_status status = prescan(text, bytes, shown, options);
     if (status != MP_OK)
         return status;
-    pthread_once(&once, watch_allocations);
+    pthread_once(&once, count_allocations);
     allocation_failed = false;
     root = json_loadb(text, bytes,
                       JSON_REJECT_DUPLICATES | (options->allow_nul ? JSON_ALLOW_NUL : 0), &error);

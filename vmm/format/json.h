@@ -72,7 +72,7 @@ enum mp_status mp_json_load_optional_file(int dirfd, const char *name, uint64_t 
                                           json_t **root_p) MP_MUST_CHECK;
 
 /*
- * Tell what is wrong with the first bytes of a file that should hold a model or JSON: MP_OK, or
+ * Say what is wrong with the first bytes of a file that should hold a model or JSON: MP_OK, or
  * MP_ERR_MODEL with E_FILE_LFS (Git LFS pointer) or E_FILE_HTML (a web page).
  */
 enum mp_status mp_text_check_download(const char *text, size_t bytes,
@@ -96,7 +96,7 @@ enum mp_status mp_json_bool(const json_t *object, const char *key, const char *n
 enum mp_status mp_json_bool_or(const json_t *object, const char *key, const char *name,
                                bool fallback, bool *value_p) MP_MUST_CHECK;
 
-/* UTF-8 with NUL at the end; json_string_length() tells the bytes if NUL was allowed inside. */
+/* UTF-8 with NUL at the end; json_string_length() is the bytes if NUL was allowed inside. */
 enum mp_status mp_json_string(const json_t *object, const char *key, const char *name,
                               const char **value_p) MP_MUST_CHECK;
 enum mp_status mp_json_string_or(const json_t *object, const char *key, const char *name,

@@ -21,7 +21,7 @@
 #define DIRECT_ALIGN_MIN 4096
 #define DIRECT_ALIGN_MAX 65536
 
-/* What tells one state of a file from another. */
+/* What distinguishes one state of a file from another. */
 struct identity {
     dev_t device;
     ino_t inode;
@@ -248,7 +248,7 @@ static enum mp_status file_open(struct file *file)
     status = check_regular(file->name, st.st_mode);
     if (status != MP_OK)
         return status;
-    /* O_NONBLOCK was for the open alone; with it io_uring may answer EAGAIN instead of waiting. */
+    /* O_NONBLOCK was for the open alone; with it io_uring may return EAGAIN instead of waiting. */
     if (fcntl(file->fd, F_SETFL, 0) != 0)
         return fail_open(file->name, "set up", errno);
     file->opened = identity_of(&st);

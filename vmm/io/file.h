@@ -53,7 +53,7 @@ int mp_files_fd(const struct mp_files *files, uint32_t index);
 /*
  * Descriptor for O_DIRECT and the alignment it needs for offset, length and memory (a power of two,
  * 4096 to 65536), or -1 if this file has none. The probe runs on the first call and is remembered;
- * it needs memory and the path, and where it fails for whatever reason the answer is -1.
+ * it needs memory and the path, and where it fails for whatever reason the result is -1.
  */
 int mp_files_direct_fd(struct mp_files *files, uint32_t index, uint32_t *align_bytes_p);
 

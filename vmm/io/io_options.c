@@ -8,7 +8,7 @@ _Static_assert(sizeof(mode_names) / sizeof(mode_names[0]) == MP_IO_MODE_COUNT + 
 const struct mp_opt mp_io_opts[] = {
     MP_OPT_ENUM("IO", struct mp_io_config, mode, "auto", mode_names,
                 "How experts are read from disk: past the page cache (direct), through it "
-                "(buffered), or directly where the file system can and little is read in vain "
+                "(buffered), or directly where the file system can and little is read for nothing "
                 "(auto)."),
     MP_OPT(MP_OPT_BOOL, "URING", struct mp_io_config, uring, "on", 0, 1,
            "Read with io_uring; off, or where it is missing or forbidden: with threads."),

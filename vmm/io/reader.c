@@ -289,7 +289,7 @@ static void warn_stall(const struct mp_reader *reader, const struct mp_ticket *t
     if (reader->config.memory != NULL) {
         mp_log_warn("reader",
                     "waiting for unit %" PRIu64 " for more than %" PRIu64
-                    " s: the device does not answer, or the disk behind it is stalled",
+                    " s: the device does not respond, or the disk behind it is stalled",
                     ticket->tag, periods * (STALL_NS / 1000000000u));
         return;
     }

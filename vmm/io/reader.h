@@ -88,7 +88,7 @@ struct mp_reader;
 
 /*
  * A link that moves nothing and takes time on a virtual clock, for simulation: one ticket at a
- * time, whole, at the cost that it is told. Then no thread is started, and a wait moves the clock.
+ * time, whole, at the cost that it is given. Then no thread is started, and a wait moves the clock.
  * In the caller's memory; outlives the reader.
  */
 struct mp_virtual_link {

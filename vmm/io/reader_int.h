@@ -140,7 +140,7 @@ void mp_reader_work(struct mp_reader *reader);
 /*
  * Ask for short turns for the calling thread, which mostly sleeps: since Linux 6.12 a thread with
  * shorter turns gets a processor at once when it wakes, where it else waits for the end of a
- * compute thread's turn, up to 3 ms with an idle disk. Only a wish.
+ * compute thread's turn, up to 3 ms with an idle disk. Only a hint.
  */
 void mp_reader_hurry(void);
 

@@ -331,7 +331,7 @@ bool mp_chunk_result(struct mp_reader *reader, struct mp_chunk *chunk, int64_t r
     count(&reader->short_reads, 1);
     chunk->tries = (struct mp_read_tries){ 0 };
     if (got < chunk->align_bytes) {
-        /* Not one whole block: the file ends here or the disk is odd. Buffered reads tell. */
+        /* Not one whole block: the file ends here or the disk is odd. Buffered reads show it. */
         chunk->offset += got;
         chunk->dst += got;
         chunk_go_buffered(reader, chunk);

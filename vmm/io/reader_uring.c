@@ -130,7 +130,7 @@ static void handle_chunk(struct uring_state *state, uint16_t slot, int result)
 {
     struct mp_chunk *chunk = &state->slots[slot];
 
-    /* "Would block" is no answer for a file, and not every file system has io_uring's read path.
+    /* "Would block" is no result for a file, and not every file system has io_uring's read path.
      * Reads that the kernel's own threads do are given up when the thread ends that pushed them. */
     if (result == -EAGAIN || result == -EOPNOTSUPP || result == -ECANCELED) {
         mp_chunk_read(state->reader, chunk);

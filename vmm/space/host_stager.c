@@ -112,7 +112,7 @@ static void end_bad_locked(struct mp_host_tier *tier, uint32_t unit, const struc
     u->waiting = NULL;
     if (waiting != NULL)
         mp_reader_fail_held(tier->link, waiting, error);
-    else /* whoever needs it will read it again, and be told */
+    else /* whoever needs it will read it again, and get the error */
         mp_log_warn("host", "unit %u was not read ahead: %s", unit, error->text);
 }
 

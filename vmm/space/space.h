@@ -15,7 +15,7 @@
 /*
  * A space is the set of all units of a model: what bytes each consists of, where those bytes are
  * now, and the means to move them. It is mechanism: it never chooses what to load or to evict. A
- * full tier is the answer MP_ERR_NO_SPACE.
+ * full tier gives MP_ERR_NO_SPACE.
  *
  * A unit is filled from pieces, ranges of files (gate, up and down of an expert, say). Pieces that
  * touch or overlap after alignment become one extent. In the `file` layout with direct reads a slot

@@ -34,7 +34,8 @@ void mp_space_set_resident(struct mp_space *space, uint64_t bytes)
                       bytes);
 }
 
-/* What the table refuses as invalid is the caller's bug and gets a text; busy is an answer. */
+/* What the table refuses as invalid is the caller's bug and gets a text; busy is a normal result.
+ */
 static enum mp_status refuse(const struct mp_space *space, uint32_t unit, enum mp_res_event event,
                              enum mp_status status)
 {

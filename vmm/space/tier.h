@@ -14,7 +14,7 @@
  *     frame bytes  <= budget         always; frames are all the memory that a tier holds
  *
  * Large units get a frame each when slots of a frame would waste more; small units share frames. A
- * tier never evicts: take answers MP_ERR_NO_SPACE and the pager decides.
+ * tier never evicts: take returns MP_ERR_NO_SPACE and the pager decides.
  *
  * Locking: none; one caller at a time.
  */
@@ -45,7 +45,7 @@ enum mp_status mp_tier_cost(const struct mp_backend *backend, const struct mp_ti
 /*
  * Shrink the slot counts of `classes` in proportion until the frames fit into `budget_bytes`.
  * Each class keeps at least two slots: MP_ERR_CONFIG "budget ... is below the minimum ..." with
- * both numbers if that does not fit (code E_BUDGET_SMALL); it tells to raise `option`.
+ * both numbers if that does not fit (code E_BUDGET_SMALL); it says to raise `option`.
  */
 enum mp_status mp_tier_fit(const struct mp_backend *backend, uint64_t budget_bytes,
                            const char *option, struct mp_tier_class *classes,

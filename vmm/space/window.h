@@ -10,8 +10,8 @@
  * pager's: what a frame that goes, or a unit that moves to another slot, is mapped as. A frame else
  * stays mapped where it was until it is filled with another unit.
  *
- * What cannot be mapped is found at its alias; the first time is told. A place that cannot be
- * unmapped is lost: it is told, counted and never used again.
+ * What cannot be mapped is found at its alias; the first time is logged. A place that cannot be
+ * unmapped is lost: it is logged, counted and never used again.
  *
  * Part of vmm/space and of no other module. Thread safety: any thread, but a unit's address is
  * asked for only after its ticket has ended.

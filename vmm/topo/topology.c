@@ -24,8 +24,8 @@ static enum mp_status fail_source(const struct mp_topology_source *source, const
                    mp_quote(quoted, name, strlen(name)), why);
 }
 
-/* Plugins that open drivers of their own, where PCI tells where devices are; and one that asks each
- * processor from a thread bound to it, which waits for busy ones, what the system tells as well. */
+/* Plugins that open drivers of their own, where PCI says where devices are; and one that asks each
+ * processor from a thread bound to it, which waits for busy ones, what the system says as well. */
 static const char *const unwanted_plugins[] = { "cuda",      "nvml", "opencl", "rsmi",
                                                 "levelzero", "gl",   "x86" };
 
@@ -36,7 +36,8 @@ static enum mp_status open_hwloc(const struct mp_topology_source *source, hwloc_
 
     if (hwloc_topology_init(&hwloc) != 0)
         return mp_fail_no_memory("the topology", 0);
-    /* Disallowed parts are kept, so that `info` can tell them from parts that do not exist. */
+    /* Disallowed parts are kept, so that `info` can distinguish them from parts that do not exist.
+     */
     hwloc_topology_set_flags(hwloc, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
     if (!source->no_devices)
         hwloc_topology_set_io_types_filter(hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);

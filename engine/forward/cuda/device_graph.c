@@ -47,7 +47,7 @@ static bool can_use_graphs(const struct mp_engine *engine)
     const struct mp_engine_config *c = &engine->config;
     const struct mp_policies *p = &engine->policies;
 
-    return c->graphs && (c->watch == NULL || c->watch->layer == NULL) &&
+    return c->graphs && (c->observer == NULL || c->observer->layer == NULL) &&
            !strcmp(p->route_ops->info.name, "exact") &&
            !(p->predict_ops->source == MP_SCORES_PARTIAL && c->forced_routing != NULL) &&
            c->model->experts <= EXPERTS_MAX && same_types(engine);

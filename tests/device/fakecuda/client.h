@@ -73,7 +73,7 @@ static inline void check_no_violation(void)
 
 /* For tests/device/cuda_sites.py, in the file PROGRAM.VARIANT: call, and address in the program, of
  * each place that was made to fail. */
-static inline void tell_failed_sites(const char *variant)
+static inline void report_failed_sites(const char *variant)
 {
     static struct fakecuda_site sites[1024];
     const unsigned count = fake_api.sites(sites, 1024);

@@ -1,5 +1,5 @@
 /*
- * What tests tell the fake driver, and ask of it.
+ * What tests set in the fake driver, and ask of it.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -98,7 +98,7 @@ static int event_state(struct fake_event *event, bool block)
     result = fake_see_end(&clock, index, number, block);
     if (result == MP_CU_SUCCESS && event->error != 0) {
         result = event->error;
-        (void)fake_told(stream, number);
+        (void)fake_report(stream, number);
     }
     return result;
 }

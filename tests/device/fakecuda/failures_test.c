@@ -1,5 +1,5 @@
 /*
- * The fake driver itself: calls that fail when they are told to, at once or later, at one place of
+ * The fake driver itself: calls that fail when a test wants it, at once or later, at one place of
  * the program or with what would undo them, and a device that is lost.
  *
  * Each variant is another way in which the streams lag behind.
@@ -17,7 +17,7 @@ static void a_copy_fails_later(void)
     OK(cu.event_record(mark, a));
     CHECK_EQ(cu.event_synchronize(mark), MP_CU_ERROR_UNKNOWN);
     CHECK_EQ(cu.event_query(mark), MP_CU_ERROR_UNKNOWN);
-    OK(cu.stream_synchronize(a)); /* it was told */
+    OK(cu.stream_synchronize(a)); /* it was reported */
 
     OK(cu.set_bytes(dev2, 5, BYTES, a)); /* what is queued behind is not done, */
     OK(cu.stream_synchronize(a));

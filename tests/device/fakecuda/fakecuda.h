@@ -37,7 +37,7 @@
  * Not seen: races between branches of one graph (a graph runs in the order of its capture), races
  * between threads of the host, memory that a kernel touches within a mapping but does not declare.
  *
- * It answers no private tables of the vendor, so the vendor's runtime and cuBLAS refuse to run on
+ * It has no private tables of the vendor, so the vendor's runtime and cuBLAS refuse to run on
  * it, and that is as it must be.
  *
  * This interface is for tests; it is looked up with dlsym() on the loaded library (client.h).
@@ -51,7 +51,7 @@
  * FAKECUDA_PROFILE (3090, h100, blackwell: calls, copies and kernels take as long as others have
  * measured there), FAKECUDA_SEED, FAKECUDA_LAZY (see timing), FAKECUDA_KEYS (0: no protection
  * keys), FAKECUDA_REGISTER (bytes that cuMemHostRegister pins at most), FAKECUDA_SHARED (a file:
- * processes that name the same share the memory of the devices), FAKECUDA_VERBOSE (1: tell
+ * processes that name the same share the memory of the devices), FAKECUDA_VERBOSE (1: say
  * violations at once), FAKECUDA_WRONG (a kernel: each launch leaves one bit of its results wrong,
  * or does nothing if it has none), FAKECUDA_FAIL (NAME,NTH,RESULT: as fakecuda_fail() does, once).
  * Read when first used. */
@@ -63,8 +63,8 @@
  * every call from then on, until the next reset.
  *
  * "later:NAME": the nth operation that is queued by call NAME (or launch of kernel NAME) is taken,
- * and fails when it should be done: who waits for it is told. Results that mean a lost device are
- * sticky from then on.
+ * and fails when it should be done: who waits for it gets the error. Results that mean a lost
+ * device are sticky from then on.
  */
 typedef void fakecuda_fail_fn(const char *name, uint64_t nth, int result, bool forever);
 
@@ -95,7 +95,7 @@ typedef void fakecuda_live_fn(struct fakecuda_live *live);
 typedef void fakecuda_lose_fn(int result);
 
 /*
- * Calls, since the reset, of threads that had been told by an earlier one that the device is lost.
+ * Calls, since the reset, of threads that knew from an earlier one that the device is lost.
  * Other threads cannot know of it yet.
  */
 typedef uint64_t fakecuda_calls_too_many_fn(void);

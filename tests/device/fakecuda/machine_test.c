@@ -222,7 +222,7 @@ static void a_profile_takes_its_time(void)
 
 /* ---- processes */
 
-/* Takes all the memory that it gets, tells how much by its exit status, or stays. */
+/* Takes all the memory that it gets, says how much by its exit status, or stays. */
 static pid_t take_all(int out, bool stay)
 {
     const pid_t child = fork();
@@ -242,7 +242,7 @@ static pid_t take_all(int out, bool stay)
     _exit(0);
 }
 
-static unsigned told(int in)
+static unsigned taken_by(int in)
 {
     unsigned char taken = 0;
 
@@ -262,15 +262,15 @@ static void processes_share_a_device(void)
     setenv("FAKECUDA_MEMORY", "67108864", 1);
     CHECK_EQ(pipe(ends), 0);
     first = take_all(ends[1], true);
-    CHECK_EQ(told(ends[0]), 64);
+    CHECK_EQ(taken_by(ends[0]), 64);
     second = take_all(ends[1], false);
-    CHECK_EQ(told(ends[0]), 0);
+    CHECK_EQ(taken_by(ends[0]), 0);
     CHECK_EQ(waitpid(second, NULL, 0), second);
     kill(first, SIGKILL);
     CHECK_EQ(waitpid(first, NULL, 0), first);
     first = take_all(ends[1], true);
     second = take_all(ends[1], true);
-    CHECK_EQ(told(ends[0]) + told(ends[0]), 64);
+    CHECK_EQ(taken_by(ends[0]) + taken_by(ends[0]), 64);
     kill(first, SIGKILL);
     kill(second, SIGKILL);
     CHECK_EQ(waitpid(first, NULL, 0), first);

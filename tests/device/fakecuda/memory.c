@@ -69,7 +69,7 @@ FAKE_EXPORT mp_cu_result cuMemGetAllocationGranularity(size_t *bytes,
 }
 
 FAKE_EXPORT mp_cu_result cuMemAddressReserve(mp_cu_ptr *address, size_t bytes, size_t align,
-                                             mp_cu_ptr wish, unsigned long long flags)
+                                             mp_cu_ptr hint, unsigned long long flags)
 {
     size_t i = 0, spare;
     uintptr_t start, aligned;
@@ -77,7 +77,7 @@ FAKE_EXPORT mp_cu_result cuMemAddressReserve(mp_cu_ptr *address, size_t bytes, s
 
     FAKE_BEGIN(cuMemAddressReserve);
     FAKE_NEED_CONTEXT();
-    if (address == NULL || bytes == 0 || !in_granules(bytes) || flags != 0 || wish != 0 ||
+    if (address == NULL || bytes == 0 || !in_granules(bytes) || flags != 0 || hint != 0 ||
         (align & (align - 1)) != 0)
         return fake_leave(MP_CU_ERROR_INVALID_VALUE);
     while (i < COUNT(fake.reservations) && fake.reservations[i].used)

@@ -1,6 +1,6 @@
 /*
  * Modules and launches. Of an image the entries' names and parameters are read; what an entry does
- * is told by a function of the host with its name.
+ * is given by a function of the host with its name.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -214,7 +214,7 @@ FAKE_EXPORT mp_cu_result cuModuleGetFunction(mp_cu_function *function, mp_cu_mod
         return fake_leave(MP_CU_ERROR_NOT_FOUND);
     m->entries[i].kernel = find_kernel(name);
     if (m->entries[i].kernel == NULL) {
-        fake_violation("nobody has told what the entry %s of an image does", name);
+        fake_violation("nobody has defined what the entry %s of an image does", name);
         return fake_leave(MP_CU_ERROR_NOT_FOUND);
     }
     if (m->entries[i].kernel->params_bytes != m->entries[i].param_bytes) {

@@ -20,9 +20,9 @@ struct mp_simt_dim {
 };
 
 /*
- * Told of each range that a launch may read or write; a matrix with a stride is one range from its
- * first element to its last. False: the range is not accessible, and nothing in it is looked at;
- * what can be listed without it still is.
+ * Called for each range that a launch may read or write; a matrix with a stride is one range from
+ * its first element to its last. False: the range is not accessible, and nothing in it is looked
+ * at; what can be listed without it still is.
  */
 typedef bool mp_simt_emit(void *ctx, uint64_t address, uint64_t bytes, bool write);
 

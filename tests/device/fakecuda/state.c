@@ -181,19 +181,19 @@ static void hang(void)
     }
 }
 
-/* Has the calling thread been told that the device is lost? Then 1 + fake.found. */
-static __thread uint64_t told;
+/* Does the calling thread know that the device is lost? Then 1 + fake.found. */
+static __thread uint64_t reported;
 
-static void note_told(int result)
+static void note_reported(int result)
 {
     if (fake.lost != 0 && result == fake.lost)
-        told = 1 + fake.found;
+        reported = 1 + fake.found;
 }
 
 /* Words for a result are no call of the device. */
 static bool is_too_many(enum fake_call call)
 {
-    return fake.lost != 0 && told == 1 + fake.found && call != FAKE_CALL_cuGetErrorName &&
+    return fake.lost != 0 && reported == 1 + fake.found && call != FAKE_CALL_cuGetErrorName &&
            call != FAKE_CALL_cuGetErrorString;
 }
 
@@ -224,7 +224,7 @@ bool fake_enter(enum fake_call call, const void *address, int *result_p)
         fake.lost_by_plan = true;
         fake_wake_all();
     }
-    note_told(*result_p);
+    note_reported(*result_p);
     pthread_mutex_unlock(&fake.lock);
     return false;
 }
@@ -233,7 +233,7 @@ int fake_leave(int result)
 {
     const enum fake_call call = fake_this_call;
 
-    note_told(result);
+    note_reported(result);
     pthread_mutex_unlock(&fake.lock);
     fake_profile_call(call);
     return result;

@@ -107,7 +107,7 @@ struct fake_state {
     int forked;
     unsigned retained[FAKE_DEVICES_MAX];
     size_t device_bytes[FAKE_DEVICES_MAX], host_bytes;
-    uint64_t now;           /* grows with every mapping, so that what is older can be told */
+    uint64_t now;           /* grows with every mapping, so that what is older is known */
     uint64_t last_physical; /* names given so far */
 
     struct fake_reservation reservations[256];

@@ -82,10 +82,10 @@ struct fake_stream {
     uint64_t wanted;       /* somebody waits for so much */
     struct fake_clock clock;
     struct fake_op *first, *last, *next; /* what the host has not seen end; next to run */
-    /* The result of an operation that failed, from number `failed` on: until it was told, and for
-     * all that was queued by then (`skipped`), nothing behind it is done. */
+    /* The result of an operation that failed, from number `failed` on: until it was reported, and
+     * for all that was queued by then (`skipped`), nothing behind it is done. */
     int error;
-    bool untold;
+    bool unreported;
     uint64_t failed, skipped;
     uint64_t random;
     struct fake_graph *capture; /* or NULL */
@@ -164,7 +164,7 @@ void fake_wait_moved(void);
 bool fake_capture_forbids(enum fake_call call);
 struct fake_stream *fake_stream_of(mp_cu_stream stream);
 /* The result that the host gets for number `number` of a stream, which has ended. */
-int fake_told(struct fake_stream *stream, uint64_t number);
+int fake_report(struct fake_stream *stream, uint64_t number);
 /* The host asks for the end of an operation, or waits for it: CUDA_SUCCESS when it has seen it,
  * NOT_READY, or the result by which the device was lost. */
 int fake_see_end(const struct fake_clock *clock, unsigned stream, uint64_t number, bool block);

@@ -149,7 +149,7 @@ static bool declare_all(struct fake_op *op)
  * The host must leave alone what a copy reads until it has seen its end, so the source is summed up
  * now; and must not look at what a copy writes, so rubbish stands there until the copy is done.
  */
-static void watch_host_memory(struct fake_op *op)
+static void check_host_memory(struct fake_op *op)
 {
     const struct fake_region *source = fake_region_at(op->src);
     const struct fake_region *target = fake_region_at(op->dst);
@@ -179,7 +179,7 @@ int fake_queue_now(struct fake_stream *stream, struct fake_op *op)
         fake_op_free(op);
         return MP_CU_ERROR_INVALID_VALUE;
     }
-    watch_host_memory(op);
+    check_host_memory(op);
     fake_check_order(op);
     if (op->kind == FAKE_KERNEL)
         fake_module_launched(op);
@@ -232,7 +232,7 @@ FAKE_EXPORT mp_cu_result cuStreamCreateWithPriority(mp_cu_stream *stream, unsign
     }
     place->used = true;
     place->error = 0;
-    place->untold = false;
+    place->unreported = false;
     place->capture = NULL;
     place->random = (fake.seed + 1) * 0x9e3779b97f4a7c15u ^ (place->handle + 1);
     *stream = (mp_cu_stream)(uintptr_t)place->handle;
@@ -271,11 +271,11 @@ FAKE_EXPORT mp_cu_result cuStreamDestroy_v2(mp_cu_stream stream)
     return fake_leave(MP_CU_SUCCESS);
 }
 
-int fake_told(struct fake_stream *stream, uint64_t number)
+int fake_report(struct fake_stream *stream, uint64_t number)
 {
-    if (!stream->untold || number < stream->failed)
+    if (!stream->unreported || number < stream->failed)
         return MP_CU_SUCCESS;
-    stream->untold = false;
+    stream->unreported = false;
     stream->skipped = stream->queued;
     return stream->error;
 }
@@ -285,7 +285,7 @@ static int stream_state(struct fake_stream *stream, bool block)
     const uint64_t number = stream->queued;
     int result = fake_see_end(&stream->clock, stream->index, number, block);
 
-    return result == MP_CU_SUCCESS ? fake_told(stream, number) : result;
+    return result == MP_CU_SUCCESS ? fake_report(stream, number) : result;
 }
 
 FAKE_EXPORT mp_cu_result cuStreamSynchronize(mp_cu_stream stream)

@@ -112,7 +112,7 @@ static void device_memory_is_the_devices(void)
     int pipe_ends[2];
 
     if (fake_api.keys() == 0)
-        return; /* the CPU cannot tell who touches it */
+        return; /* the CPU cannot know who touches it */
     CHECK_EQ(pipe(pipe_ends), 0);
     CHECK_EQ(write(pipe_ends[1], (void *)(uintptr_t)dev, 8), -1);
     close(pipe_ends[0]);
@@ -226,7 +226,7 @@ static void another_generation_is_not_read(bool by_table)
     check_no_violation();
 }
 
-static void generations_are_told_apart(void)
+static void generations_are_distinguished(void)
 {
     another_generation_is_not_read(false);
     another_generation_is_not_read(true);
@@ -342,7 +342,7 @@ int main(int argc, char **argv)
     RUN(a_race_is_seen_though_it_does_not_show);
     RUN(an_event_of_before_orders_nothing_after);
     RUN(two_addresses_of_one_memory_are_one);
-    RUN(generations_are_told_apart);
+    RUN(generations_are_distinguished);
     RUN(a_hole_is_a_fault_that_stays);
     RUN(memory_in_use_is_not_given_back);
     RUN(the_host_keeps_its_hands_off);

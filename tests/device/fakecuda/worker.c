@@ -251,14 +251,14 @@ static void wait_for_leave(struct fake_stream *stream, const struct fake_op *op)
 static bool is_spoilt(const struct fake_stream *stream, uint64_t number)
 {
     return stream->error != 0 && number >= stream->failed &&
-           (stream->untold || number <= stream->skipped);
+           (stream->unreported || number <= stream->skipped);
 }
 
 static void spoil(struct fake_stream *stream, int result, uint64_t number)
 {
     stream->error = result;
     stream->failed = number;
-    stream->untold = true;
+    stream->unreported = true;
 }
 
 /* Do it, unless something before it has failed, also on a stream that it waits for. */

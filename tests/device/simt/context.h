@@ -6,7 +6,7 @@
 
 /*
  * Coroutines: stacks that one thread of the host switches between. On x86-64 a switch is a few
- * instructions, elsewhere it is ucontext's. Sanitizers are told of each.
+ * instructions, elsewhere it is ucontext's. Sanitizers are notified of each.
  */
 struct mp_context;
 

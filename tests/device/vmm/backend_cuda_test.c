@@ -2,7 +2,7 @@
  * The CUDA backend on the driver without a device (tests/device/fakecuda): frames of both tiers,
  * every driver call failed once and for good, also while undoing, devices that are missing or lost.
  *
- * Each variant is a machine, told to the fake by its environment.
+ * Each variant is a machine, given to the fake by its environment.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -28,7 +28,7 @@ static struct {
 
 static const struct mp_backend_config anywhere = { .numa_node = -1 };
 
-/* What could not be given back is told as an error; here that is wanted. */
+/* What could not be given back is reported as an error; here that is wanted. */
 static void keep_line(void *ctx, enum mp_log_level level, const char *line)
 {
     (void)ctx;
@@ -229,8 +229,8 @@ static enum mp_status use(void)
 
 /*
  * The n-th driver call fails, for every n, with out of memory and with an unknown error. Nothing
- * may stay behind, unless it was a call that gives something back: that is then lost, told, and no
- * more.
+ * may stay behind, unless it was a call that gives something back: that is then lost, reported, and
+ * no more.
  */
 static void every_call_can_fail_once(void)
 {
@@ -302,22 +302,23 @@ static void a_copy_on_the_device_fails_and_then_works(void)
 }
 
 /* D2: the call fails and so does what would undo it. The address is not used again. */
-static void what_cannot_be_undone_is_lost_and_told(void)
+static void what_cannot_be_undone_is_lost_and_reported(void)
 {
     struct mp_backend *backend = open_cuda();
     struct mp_frame frame, other;
     struct fakecuda_live before, live;
-    const uint64_t told = mp_test_expected_errors;
+    const uint64_t errors = mp_test_expected_errors;
 
     fake_api.live(&before);
     fake_api.fail("cuMemSetAccess", 0, 999, false);
     fake_api.fail("cuMemUnmap", 0, 999, false);
     CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, GRANULE, &frame), MP_ERR_DEVICE);
-    CHECK(strstr(mp_error_last()->text, "cuMemSetAccess") != NULL); /* the first error is told */
+    CHECK(strstr(mp_error_last()->text, "cuMemSetAccess") !=
+          NULL); /* the first error is reported */
     fake_api.live(&live);
     CHECK_EQ(live.mappings, before.mappings + 1);
     CHECK_EQ(live.reservations, before.reservations + 1);
-    CHECK_EQ(mp_test_expected_errors, told + 1);
+    CHECK_EQ(mp_test_expected_errors, errors + 1);
     CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, GRANULE, &other), MP_OK);
     backend->ops->frame_destroy(backend, &other);
     mp_backend_close(backend);
@@ -384,7 +385,8 @@ static void the_fake_sees_what_is_forbidden(void)
     check_nothing_lives();
 }
 
-/* A child of fork() has no driver any more; it is told so and leaves the parent's memory alone. */
+/* A child of fork() has no driver any more; it gets that as an error and leaves the parent's memory
+ * alone. */
 static void a_forked_child_is_refused(void)
 {
     struct mp_backend *backend = open_cuda();
@@ -426,7 +428,7 @@ static void host_frames_fall_back_to_registered_memory(void)
     CHECK_EQ(live.pinned, 1);
     CHECK_EQ(live.handles, 0);
     fake_api.fail("cuMemHostUnregister", 0, 999, false);
-    backend->ops->frame_destroy(backend, &frame); /* is lost, and told */
+    backend->ops->frame_destroy(backend, &frame); /* is lost, and reported */
     fake_api.live(&live);
     CHECK_EQ(live.pinned, 1);
     mp_backend_close(backend);
@@ -437,7 +439,7 @@ static void cuda_is_off(const char *why)
     struct mp_backend *backend = NULL;
     const struct mp_cuda *cuda = NULL;
 
-    for (unsigned i = 0; i < 2; i++) { /* the answer is kept */
+    for (unsigned i = 0; i < 2; i++) { /* the result is kept */
         mp_error_clear();
         CHECK_EQ(mp_cuda_get(&cuda), MP_ERR_UNSUPPORTED);
         CHECK_STR(mp_error_last()->code, "E_CUDA_OFF");
@@ -494,6 +496,6 @@ int main(int argc, char **argv)
     RUN(a_copy_on_the_device_fails_and_then_works);
     RUN(a_lost_device_ends_quietly);
     RUN(every_call_can_fail_once);
-    RUN(what_cannot_be_undone_is_lost_and_told);
+    RUN(what_cannot_be_undone_is_lost_and_reported);
     return 0;
 }

@@ -261,7 +261,8 @@ static void unpinned_frames_go_through_a_buffer(void)
     check_nothing_lives();
 }
 
-/* Any call of a copy through the buffer fails: it is told, nothing runs on, and the next is right.
+/* Any call of a copy through the buffer fails: it is reported, nothing runs on, and the next is
+ * right.
  */
 static void copies_through_a_buffer_can_fail(void)
 {

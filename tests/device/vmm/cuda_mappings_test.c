@@ -1,7 +1,7 @@
 /*
  * A process that has almost as many mappings as it may have: a driver that says "out of memory"
  * then has run out of those, and the error has to say so. The mappings are real; the driver without
- * a device (tests/device/fakecuda) is told to refuse.
+ * a device (tests/device/fakecuda) is made to refuse.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +56,7 @@ static void refuse_a_frame(struct mp_backend *backend, int result, enum mp_statu
     CHECK_STR(mp_error_last()->code, code);
 }
 
-static void out_of_mappings_is_told_as_that(void)
+static void out_of_mappings_is_reported_as_that(void)
 {
     struct mp_backend *backend = NULL;
     struct mp_frame frame;
@@ -84,6 +84,6 @@ static void out_of_mappings_is_told_as_that(void)
 int main(void)
 {
     find_fake();
-    RUN(out_of_mappings_is_told_as_that);
+    RUN(out_of_mappings_is_reported_as_that);
     return 0;
 }

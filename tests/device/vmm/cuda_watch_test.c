@@ -1,6 +1,6 @@
 /*
- * A driver that does not return: told once, after the limit, by name; from then on nobody calls it
- * any more, and what ends leaves the device alone. Slow calls are no hang.
+ * A driver that does not return: reported once, after the limit, by name; from then on nobody calls
+ * it any more, and what ends leaves the device alone. Slow calls are no hang.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,15 +21,15 @@
 #define LONG_S 60 /* no thread of a busy machine waits so long for a processor */
 
 static const struct mp_backend_config anywhere = { .numa_node = -1 };
-static _Atomic(unsigned) told;
-static struct mp_error told_error;                           /* before `told` is raised */
+static _Atomic(unsigned) reported;
+static struct mp_error reported_error;                       /* before `reported` is raised */
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER; /* lines come from any thread */
 static char logged[512];
 
 static void report(const struct mp_error *error)
 {
-    told_error = *error;
-    atomic_fetch_add(&told, 1);
+    reported_error = *error;
+    atomic_fetch_add(&reported, 1);
 }
 
 static void keep_line(void *ctx, enum mp_log_level level, const char *line)
@@ -89,7 +89,7 @@ static void *make_frame(void *ctx)
     return NULL;
 }
 
-static void a_call_that_hangs_is_told_once_and_the_device_left_alone(void)
+static void a_call_that_hangs_is_reported_once_and_the_device_left_alone(void)
 {
     struct maker maker = { .backend = open_cuda() };
     struct mp_lane *lane = NULL;
@@ -103,13 +103,13 @@ static void a_call_that_hangs_is_told_once_and_the_device_left_alone(void)
     fake_api.fail("cuMemCreate", 0, FAKECUDA_HANGS, false);
     begin_ms = now_ms();
     CHECK_EQ(pthread_create(&thread, NULL, make_frame, &maker), 0);
-    while (atomic_load(&told) == 0)
+    while (atomic_load(&reported) == 0)
         sleep_ms(20);
     CHECK(now_ms() - begin_ms >= 1000 * LIMIT_S);
-    CHECK_EQ(atomic_load(&told), 1);
-    CHECK_STR(told_error.code, "E_CUDA_HANG");
-    CHECK_EQ(told_error.status, MP_ERR_DEVICE);
-    CHECK(strstr(told_error.text, "device 0 not answering for 1 s in cuMemCreate;") != NULL);
+    CHECK_EQ(atomic_load(&reported), 1);
+    CHECK_STR(reported_error.code, "E_CUDA_HANG");
+    CHECK_EQ(reported_error.status, MP_ERR_DEVICE);
+    CHECK(strstr(reported_error.text, "device 0 not responding for 1 s in cuMemCreate;") != NULL);
 
     /* The others hear it at once, from a driver that is not called. */
     calls = fake_api.calls(NULL);
@@ -127,7 +127,7 @@ static void a_call_that_hangs_is_told_once_and_the_device_left_alone(void)
     mp_backend_close(maker.backend);
     CHECK_EQ(fake_api.calls(NULL), calls);
     sleep_ms(1500);
-    CHECK_EQ(atomic_load(&told), 1);
+    CHECK_EQ(atomic_load(&reported), 1);
     check_no_violation();
 }
 
@@ -172,7 +172,7 @@ static void slow_calls_are_no_hang(void)
     CHECK_EQ(pthread_join(thread, NULL), 0);
     sleep_ms(1500);
     mp_backend_close(maker.backend);
-    CHECK_EQ(atomic_load(&told), 0);
+    CHECK_EQ(atomic_load(&reported), 0);
     check_nothing_lives();
 }
 
@@ -195,11 +195,11 @@ static void threads_come_and_go(void)
         }
     }
     mp_backend_close(backend);
-    CHECK_EQ(atomic_load(&told), 0);
+    CHECK_EQ(atomic_load(&reported), 0);
     check_nothing_lives();
 }
 
-static void without_a_listener_the_log_is_told(void)
+static void without_a_listener_the_log_has_it(void)
 {
     struct maker maker = { .backend = open_cuda() };
     pthread_t thread;
@@ -211,7 +211,7 @@ static void without_a_listener_the_log_is_told(void)
     fake_api.stall(false);
     CHECK_EQ(pthread_join(thread, NULL), 0);
     CHECK_STR(maker.error.code, "E_CUDA_HANG");
-    CHECK(was_logged("error[E_CUDA_HANG]: device 0 not answering for 1 s in cuMemCreate"));
+    CHECK(was_logged("error[E_CUDA_HANG]: device 0 not responding for 1 s in cuMemCreate"));
     mp_backend_close(maker.backend);
 }
 
@@ -236,12 +236,12 @@ int main(int argc, char **argv)
     mp_cuda_watch(strcmp(variant, "threads") == 0 ? LONG_S : LIMIT_S,
                   strcmp(variant, "log") == 0 ? NULL : report);
     if (strcmp(variant, "log") == 0) {
-        RUN(without_a_listener_the_log_is_told);
+        RUN(without_a_listener_the_log_has_it);
     } else if (strcmp(variant, "threads") == 0) {
         RUN(threads_come_and_go);
     } else {
         RUN(slow_calls_are_no_hang);
-        RUN(a_call_that_hangs_is_told_once_and_the_device_left_alone);
+        RUN(a_call_that_hangs_is_reported_once_and_the_device_left_alone);
     }
     return 0;
 }

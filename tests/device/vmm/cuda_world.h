@@ -106,7 +106,7 @@ static inline void world_load(struct world *w, uint32_t unit)
     CHECK_EQ(mp_space_wait(w->space, unit), MP_OK);
 }
 
-/* What could not be given back is told as an error; tests that want that count it away. */
+/* What could not be given back is reported as an error; tests that want that count it away. */
 static inline void world_keep_line(void *ctx, enum mp_log_level level, const char *line)
 {
     (void)ctx;

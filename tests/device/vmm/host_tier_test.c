@@ -81,7 +81,7 @@ static void frames_are_placed_on_the_node(void)
     if (!rig_handles) {
         if (get_mempolicy(&policy, nodes, sizeof(nodes) * 8, (void *)(uintptr_t)slot,
                           MPOL_F_ADDR) != 0)
-            fprintf(stderr, "    not checked: this system tells no policies\n");
+            fprintf(stderr, "    not checked: this system shows no policies\n");
         else
             CHECK(policy == MPOL_PREFERRED && nodes[0] == 1);
     }
@@ -142,9 +142,10 @@ static void check_error(const struct mp_error *error, uint32_t unit, const char 
         CHECK_STR(error->text, "a file and a byte of the unit");
 }
 
-/* All reads fail from the start: nothing is here, and each load is told why. Then the disk is back.
+/* All reads fail from the start: nothing is here, and each load gets the reason. Then the disk is
+ * back.
  */
-static void a_disk_that_fails_is_told_of(void)
+static void a_disk_that_fails_is_reported(void)
 {
     const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = READS };
 
@@ -172,7 +173,7 @@ static void a_disk_that_fails_is_told_of(void)
 /* One read fails for good at any time, while the tier fills and while units pass through. */
 static void a_read_that_fails_fails_one_unit(void)
 {
-    unsigned told = 0;
+    unsigned reported = 0;
 
     for (uint64_t skip = 0; skip < 60; skip += 4) {
         const struct fault_plan plan = {
@@ -191,14 +192,14 @@ static void a_read_that_fails_fails_one_unit(void)
 
             if (error->status != MP_OK)
                 check_error(error, u, "E_READ");
-            told += error->status != MP_OK;
+            reported += error->status != MP_OK;
         }
         CHECK_EQ(fault_end(), 1);
         (void)count_held(&rig);
         load_all(&rig);
         close_rig(&rig);
     }
-    CHECK(told >= 5);
+    CHECK(reported >= 5);
 }
 
 static void short_reads_are_continued(void)
@@ -223,7 +224,7 @@ static void short_reads_are_continued(void)
     }
 }
 
-static void files_that_end_early_are_told_of(void)
+static void files_that_end_early_are_reported(void)
 {
     const struct fault_plan plan = { .mode = FAULT_ALWAYS,
                                      .calls = READS,
@@ -330,10 +331,10 @@ int main(int argc, char **argv)
     RUN(threads_fill_what_others_look_at);
     RUN(frames_are_placed_on_the_node);
     RUN(without_memory_there_is_no_tier);
-    RUN(a_disk_that_fails_is_told_of);
+    RUN(a_disk_that_fails_is_reported);
     RUN(a_read_that_fails_fails_one_unit);
     RUN(short_reads_are_continued);
-    RUN(files_that_end_early_are_told_of);
+    RUN(files_that_end_early_are_reported);
     RUN(changed_files_are_noticed);
     return 0;
 }

@@ -318,7 +318,7 @@ static void loads_can_be_taken_back(void)
 
 /* The copy is taken and fails when it is done: the unit is FAILED, its slot is free, and the next
  * try works. */
-static void a_copy_that_fails_later_is_told(void)
+static void a_copy_that_fails_later_is_reported(void)
 {
     struct world w;
 
@@ -341,7 +341,7 @@ static void a_copy_that_fails_later_is_told(void)
  * host has stays readable, and the end does not wait for the device. */
 static void a_lost_device_fails_what_comes_after(void)
 {
-    const uint64_t told = mp_test_expected_errors;
+    const uint64_t errors = mp_test_expected_errors;
     struct world w;
 
     open_world(&w);
@@ -364,7 +364,7 @@ static void a_lost_device_fails_what_comes_after(void)
     mp_log_set_sink(world_keep_line, NULL);
     world_close(&w);
     CHECK_EQ(fake_api.calls(NULL), 0);
-    CHECK_EQ(mp_test_expected_errors, told); /* each unit's error has said it */
+    CHECK_EQ(mp_test_expected_errors, errors); /* each unit's error has said it */
     fake_api.lose(0);
 }
 
@@ -486,7 +486,7 @@ int main(int argc, char **argv)
     RUN(a_leased_copy_stays);
     RUN(a_file_that_is_cut_off_fails_its_units);
     RUN(loads_can_be_taken_back);
-    RUN(a_copy_that_fails_later_is_told);
+    RUN(a_copy_that_fails_later_is_reported);
     RUN(wrappers_pass_everything_on);
     if (addressing != MP_ADDRESSING_WINDOW) /* an unmap that fails there loses its memory */
         RUN(a_budget_that_fails_to_change_leaves_order);

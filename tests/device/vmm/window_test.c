@@ -118,7 +118,7 @@ static void leased_units_are_left_alone(void)
 /* A place that cannot be unmapped is never used again; its unit is found at the slot's alias. */
 static void a_lost_place_is_not_used_again(void)
 {
-    const uint64_t told = mp_test_expected_errors;
+    const uint64_t errors = mp_test_expected_errors;
     const void *before, *after;
     struct fakecuda_live live;
     struct world w;
@@ -129,7 +129,7 @@ static void a_lost_place_is_not_used_again(void)
     before = address_of(&w, 0);
     fake_api.fail("cuMemUnmap", 0, 999, false);
     swap_in(&w, 3, 0); /* takes the slot of 0, whose place stays mapped */
-    CHECK_EQ(mp_test_expected_errors, told + 1);
+    CHECK_EQ(mp_test_expected_errors, errors + 1);
     CHECK(mp_space_lost_bytes(w.space) > 0);
     address_of(&w, 3);
     swap_in(&w, 0, 1);

@@ -161,8 +161,8 @@ static void policies_once(const struct fault_plan *plan, void *ctx)
     };
     const struct mp_policy_info *info;
 
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
-        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
+        for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL; i++) {
             struct mp_policy_names names = { 0 };
             struct mp_profile chosen;
             struct mp_policies set = { 0 };
@@ -170,7 +170,7 @@ static void policies_once(const struct fault_plan *plan, void *ctx)
 
             if (info->calibrated && ctx == NULL)
                 continue;
-            names.policy[slot] = info->name;
+            names.policy[kind] = info->name;
             CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_OK);
             fault_begin(plan);
             status = mp_policies_create(&chosen, &shape, NULL, &set);

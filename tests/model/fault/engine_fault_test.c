@@ -72,7 +72,7 @@ static void choose(const struct variant *variant)
     snprintf(settings.run.profile, sizeof(settings.run.profile), "%s", variant->profile);
     model_path = variant->sliced ? sliced_path : MODEL;
     /* On a device a partial forward has memory of its own. */
-    snprintf(settings.run.policy[MP_SLOT_PREDICT], sizeof(settings.run.policy[0]), "%s",
+    snprintf(settings.run.policy[MP_POLICY_PREDICT], sizeof(settings.run.policy[0]), "%s",
              cuda ? "partial" : "");
 }
 

@@ -222,7 +222,7 @@ WRAP_READ(pread, pread, (int fd, void *buffer, size_t bytes, off_t offset),
 WRAP_READ(pread64, pread, (int fd, void *buffer, size_t bytes, off_t offset),
           (fd, buffer, bytes, offset))
 
-/* Descriptors that the kernel answers with an error of our choice. */
+/* Descriptors for which the kernel returns an error of our choice. */
 static int eio_fd = -1, einval_fd = -1, eagain_fd = -1;
 
 __attribute__((constructor)) static void open_failing_fds(void)

@@ -13,14 +13,14 @@
  * says so with fault_begin(); the test's own calls between begin and end count too, so it makes
  * none that it does not want to fail.
  *
- * A *site* is a place in the code that makes such a call, told apart by its return address. A
+ * A *site* is a place in the code that makes such a call, distinguished by its return address. A
  * *call* is one passage through a site. Standard use is fault_sweep(): it runs a function once per
  * site and kind of failure until no new site shows up, and covers calls that are added later
  * without being edited.
  *
  * io_uring_read is no function: it stands for every read put into a ring, and the kernel itself is
- * made to answer it: with EIO, EINVAL, EAGAIN, EFAULT (EBADF for any other errno), short, or at the
- * end.
+ * made to return an error: EIO, EINVAL, EAGAIN, EFAULT (EBADF for any other errno), short, or at
+ * the end.
  *
  * Memory that was mapped and threads that were started through the wrapped calls are counted all
  * the time, so that what was not given back shows.

@@ -1,6 +1,6 @@
 /*
  * Decision logs of real runs: each profile, with and without --deterministic, is decided again in
- * the same way, and a log with another answer is not.
+ * the same way, and a log with another result is not.
  */
 #include <string.h>
 #include <unistd.h>
@@ -15,10 +15,10 @@
 
 #define BENCH "bench", "--model", CLI_MODEL, "--prompt-tokens", "9", "--gen-tokens", "12", "--json"
 
-static void replay_equals(const char *log, const char *slot, const char *policy)
+static void replay_equals(const char *log, const char *kind, const char *policy)
 {
     json_t *json = cli_json(ARGS("replay", log, "--json"));
-    const char *name = json_string_value(json_object_get(json_object_get(json, "policies"), slot));
+    const char *name = json_string_value(json_object_get(json_object_get(json, "policies"), kind));
 
     CHECK(json_is_true(json_object_get(json, "equal")));
     CHECK(json_integer_value(json_object_get(json, "answers")) > 300);
@@ -120,7 +120,7 @@ static void a_log_changes_nothing(void)
 
 #define PLACES 40
 
-/* A bit of a byte somewhere: most bytes are scores, of which many change no answer, so it is tried
+/* A bit of a byte somewhere: most bytes are scores, of which many change no result, so it is tried
  * all over the log; which is the same in every run. */
 static void a_changed_log_is_not_believed(void)
 {

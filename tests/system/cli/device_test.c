@@ -344,7 +344,7 @@ static void the_timeline_has_a_track_for_each_that_works(void)
     free(text);
 }
 
-static void memory_that_is_not_pinned_is_told_once(void)
+static void memory_that_is_not_pinned_is_reported_once(void)
 {
     const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "sort 5 3 9 1 ->",
                                        "--max-tokens", "6", "--ctx", "64", "--device", "cuda",
@@ -366,7 +366,7 @@ static void memory_that_is_not_pinned_is_told_once(void)
     cli_free(&result);
 }
 
-/* In a child, whose end is told once, also when the next run finds it in the cache. */
+/* In a child, whose end is reported once, also when the next run finds it in the cache. */
 static void a_driver_that_crashes_on_numa_memory_kills_nothing(void)
 {
     static char kept[4200];
@@ -440,7 +440,7 @@ static void a_driver_that_hangs_ends_the_run(void)
         struct cli_result result;
         char said[128];
 
-        snprintf(said, sizeof(said), "%s not answering for %s s in %s", cases[i].who, limit_s,
+        snprintf(said, sizeof(said), "%s not responding for %s s in %s", cases[i].who, limit_s,
                  cases[i].where);
         cli_run(&cli, &result);
         if (result.exit_code != 5 || strstr(result.err, "moepager: error[E_CUDA_HANG]: ") == NULL ||
@@ -520,7 +520,7 @@ int main(int argc, char **argv)
     RUN(without_cublas_its_own_kernels_multiply);
     RUN(a_device_that_is_lost_ends_the_run);
     RUN(a_trace_says_how_the_device_routes);
-    RUN(memory_that_is_not_pinned_is_told_once);
+    RUN(memory_that_is_not_pinned_is_reported_once);
     RUN(a_driver_that_crashes_on_numa_memory_kills_nothing);
     RUN(hidden_devices_are_not_used);
     RUN(info_says_where_devices_are);

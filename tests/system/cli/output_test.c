@@ -293,9 +293,9 @@ static void closed_descriptors_are_not_reused(void)
 }
 
 /* How much is enough differs between machines, so the limit is tried from nothing upwards. */
-static void no_memory_is_told_and_ends_with_4(void)
+static void no_memory_is_reported_and_ends_with_4(void)
 {
-    unsigned told = 0;
+    unsigned failures = 0;
 
     if (cli_is_sanitized())
         return; /* the sanitizer itself needs more than any limit */
@@ -306,17 +306,17 @@ static void no_memory_is_told_and_ends_with_4(void)
 
         cli_run(&cli, &result);
         /* Below some limit the program or its libraries cannot even be loaded. */
-        ended_early = told == 0 && (result.exit_code == 127 || result.exit_code == -1);
+        ended_early = failures == 0 && (result.exit_code == 127 || result.exit_code == -1);
         if (!ended_early && result.exit_code != 0) {
             CHECK_EQ(result.exit_code, 4);
             CHECK(strstr(result.err, "error[E_") != NULL); /* one line, after a warning */
             CHECK(strchr(strstr(result.err, "error[E_"), '\n') ==
                   result.err + result.err_bytes - 1);
-            told++;
+            failures++;
         }
         cli_free(&result);
     }
-    CHECK(told > 0);
+    CHECK(failures > 0);
 }
 
 /* A context that the machine cannot hold is refused before it is tried. */
@@ -399,7 +399,7 @@ int main(int argc, char **argv)
     RUN(a_model_that_is_missing_is_the_same_error_everywhere);
     RUN(files_that_cannot_be_written_are_named);
     RUN(closed_descriptors_are_not_reused);
-    RUN(no_memory_is_told_and_ends_with_4);
+    RUN(no_memory_is_reported_and_ends_with_4);
     RUN(a_context_beyond_the_machine_is_refused_with_the_sum);
     return 0;
 }

@@ -1,8 +1,8 @@
 /*
  * Ctrl-C in every phase: the run ends with 130 and leaves no file if it was loading, and whole
  * files of what there was until then, and a report, later. A phase is known by what it leaves
- * behind (a caught signal, an open file, text), never by the clock; where only time can tell, the
- * signal is sent at many moments and each outcome must be one of those allowed.
+ * behind (a caught signal, an open file, text), never by the clock; where only time can show it,
+ * the signal is sent at many moments and each outcome must be one of those allowed.
  */
 #include "tests/system/cli/cli.h"
 

@@ -24,7 +24,7 @@ static json_int_t number(const json_t *root, const char *key)
 
 static void repack_says_what_it_made(void)
 {
-    struct cli_result told;
+    struct cli_result repacked;
     json_t *json =
         cli_json(ARGS("repack", "--model", CLI_MODEL, "--slices", "4", "--out", sliced, "--json"));
 
@@ -33,11 +33,13 @@ static void repack_says_what_it_made(void)
     CHECK(json_is_false(json_object_get(json, "same_bits_as_whole")));
     json_decref(json);
 
-    cli_run(ARGS("repack", "--model", sliced, "--slices", "2", "--out", cli_path("two")), &told);
-    CHECK_EQ(told.exit_code, 0);
-    CHECK(strstr(told.out, "each expert in 2 slices, for moepager only; the last bits of results "
-                           "differ from those of whole experts\n") != NULL);
-    cli_free(&told);
+    cli_run(ARGS("repack", "--model", sliced, "--slices", "2", "--out", cli_path("two")),
+            &repacked);
+    CHECK_EQ(repacked.exit_code, 0);
+    CHECK(strstr(repacked.out,
+                 "each expert in 2 slices, for moepager only; the last bits of results "
+                 "differ from those of whole experts\n") != NULL);
+    cli_free(&repacked);
 
     json = cli_json(ARGS("repack", "--model", sliced, "--out", whole, "--json"));
     CHECK_EQ(number(json, "slices_before"), 4);
@@ -81,10 +83,10 @@ static const char *text_of(const json_t *run)
     return json_string_value(json_object_get(run, "text"));
 }
 
-/* Told only where there are slices. */
-static json_int_t partial_hits(const json_t *told)
+/* Reported only where there are slices. */
+static json_int_t partial_hits(const json_t *report)
 {
-    return json_integer_value(json_object_get(json_object_get(told, "counters"), "partial_hits"));
+    return json_integer_value(json_object_get(json_object_get(report, "counters"), "partial_hits"));
 }
 
 /* One text at every budget; MoEpic's parts of experts are found. */

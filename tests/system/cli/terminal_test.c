@@ -34,7 +34,7 @@ static void a_terminal_shows_the_progress_of_a_long_prompt(void)
         shown[bytes] = '\0';
     }
     kill(pid, SIGINT);
-    /* Linux answers EIO when the other end has been closed. */
+    /* Linux returns EIO when the other end has been closed. */
     while ((got = read(master, shown + bytes, sizeof(shown) - 1 - bytes)) > 0)
         shown[bytes += (size_t)got] = '\0';
     CHECK_EQ(cli_end(pid), 130);

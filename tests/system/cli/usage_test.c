@@ -17,7 +17,7 @@
     })
 #define REFUSED(code, part, ...) cli_expect(ARGS(__VA_ARGS__), code, part)
 
-static void commands_and_flags_are_told_apart(void)
+static void commands_and_flags_are_distinguished(void)
 {
     REFUSED(2, "error[E_USAGE]: no command", NULL);
     REFUSED(2, "unknown command 'frobnicate'", "frobnicate");
@@ -36,7 +36,7 @@ static void commands_and_flags_are_told_apart(void)
     REFUSED(2, "--json and --markdown exclude each other", "env", "--json", "--markdown");
 }
 
-static void a_slip_is_told_the_nearest_name(void)
+static void a_slip_gets_the_nearest_name(void)
 {
     REFUSED(2, "'--promt'; did you mean '--prompt'?", RUN_MODEL, "--promt", "a");
     REFUSED(2, "'--modle'; did you mean '--model'?", "info", "--modle", "a");
@@ -52,7 +52,7 @@ static void a_slip_is_told_the_nearest_name(void)
     REFUSED(2, "contradicts", RUN_MODEL, "--prompt", "a", "--device", "cpu", "--backend", "cuda");
 }
 
-static void an_old_name_is_told_the_new_one(void)
+static void an_old_name_gets_the_new_one(void)
 {
     REFUSED(2, "error[E_OPTION]: option '--prompt' is now '--prompt-tokens'", "simulate",
             "--prompt", "8");
@@ -477,7 +477,7 @@ static void experts_find_more_in_help_all(void)
     cli_free(&page);
 }
 
-static void info_tells_sizes_and_what_is_missing(void)
+static void info_shows_sizes_and_what_is_missing(void)
 {
     struct cli_result result;
     json_t *json = cli_json(ARGS("info", "--model", CLI_MODEL, "--json"));
@@ -526,9 +526,9 @@ static void info_lists_cuda_devices(void)
 int main(int argc, char **argv)
 {
     cli_init(argc, argv);
-    RUN(commands_and_flags_are_told_apart);
-    RUN(a_slip_is_told_the_nearest_name);
-    RUN(an_old_name_is_told_the_new_one);
+    RUN(commands_and_flags_are_distinguished);
+    RUN(a_slip_gets_the_nearest_name);
+    RUN(an_old_name_gets_the_new_one);
     RUN(numbers_are_read_whole_and_in_range);
     RUN(sizes_are_read_whole_and_in_range);
     RUN(a_budget_below_two_slots_is_refused);
@@ -544,7 +544,7 @@ int main(int argc, char **argv)
     RUN(help_names_every_flag_and_examples);
     RUN(a_flag_has_one_meaning);
     RUN(experts_find_more_in_help_all);
-    RUN(info_tells_sizes_and_what_is_missing);
+    RUN(info_shows_sizes_and_what_is_missing);
     RUN(info_lists_cuda_devices);
     return 0;
 }

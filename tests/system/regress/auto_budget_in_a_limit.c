@@ -16,7 +16,7 @@
  * one at which a part of the experts fits, and the run that takes this part ends well. */
 int main(int argc, char **argv)
 {
-    unsigned parts = 0, told = 0;
+    unsigned parts = 0, reported = 0;
 
     cli_init(argc, argv);
     if (cli_is_sanitized())
@@ -38,7 +38,7 @@ int main(int argc, char **argv)
             parts += budget > SMALLEST_BYTES && budget < FULL_BYTES;
             if (budget == SMALLEST_BYTES) {
                 CHECK(strstr(result.err, "--budget auto takes the smallest budget") != NULL);
-                told++;
+                reported++;
             } else {
                 CHECK(strstr(result.err, "--budget auto") == NULL);
             }
@@ -46,7 +46,7 @@ int main(int argc, char **argv)
         json_decref(json);
         cli_free(&result);
     }
-    fprintf(stderr, "    %u with a part of the experts, %u with the least\n", parts, told);
+    fprintf(stderr, "    %u with a part of the experts, %u with the least\n", parts, reported);
     CHECK(parts > 0);
     return 0;
 }

@@ -1,5 +1,5 @@
 /*
- * Symptom: `--max_tokens 2` was answered with "got '' ... ((null))", and `--temp` with the name of
+ * Symptom: `--max_tokens 2` ended with "got '' ... ((null))", and `--temp` with the name of
  * another flag than --temperature.
  * Cause: to find the nearest name, the flags were made up as options without a config and then one
  * of them was set; a name that is known but for its dashes was found and written to.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The programs that tell what the machine allows, on a small model.
+"""The programs that measure what the machine allows, on a small model.
 
 bench_programs.py MOEPAGER: bench_machine, bench_movement, bench_reader and bench_steps_* lie beside
 it. 77 where no direct reads can be had.

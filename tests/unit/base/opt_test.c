@@ -245,7 +245,7 @@ static void a_bad_value_is_said_once_and_the_default_used(void)
     unsetenv("MOEPAGER_T_COLOR");
 }
 
-static void an_unknown_variable_is_told_the_nearest_name(void)
+static void an_unknown_variable_gets_the_nearest_name(void)
 {
     char name[200] = "MOEPAGER_";
 
@@ -420,7 +420,7 @@ int main(int argc, char **argv)
     RUN(strings_fit_with_their_end);
     RUN(shares_are_sizes_percentages_all_or_auto);
     RUN(a_bad_value_is_said_once_and_the_default_used);
-    RUN(an_unknown_variable_is_told_the_nearest_name);
+    RUN(an_unknown_variable_gets_the_nearest_name);
     RUN(a_flag_is_the_variable_by_another_name);
     RUN(printed_lines_can_be_sourced);
     RUN(effects_are_listed_where_a_value_does_not_say_them);

@@ -114,10 +114,10 @@ static void the_sum_is_what_is_measured(void)
     CHECK_EQ(mp_engine_measure(&config, &kv_bytes, &state_bytes), MP_OK);
     CHECK_EQ(kv_bytes, seen.kv_bytes);
     CHECK_EQ(state_bytes, seen.bytes);
-    config.policies.policy[MP_SLOT_PREDICT] = "partial";
+    config.policies.policy[MP_POLICY_PREDICT] = "partial";
     CHECK_EQ(mp_engine_measure(&config, &kv_bytes, &more), MP_OK);
     CHECK_EQ(more, state_bytes + 2 * 4096); /* its stream, and which results are there */
-    config.policies.policy[MP_SLOT_PREDICT] = NULL;
+    config.policies.policy[MP_POLICY_PREDICT] = NULL;
 }
 
 static void the_first_error_ends_it(void)

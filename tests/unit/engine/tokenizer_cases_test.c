@@ -385,7 +385,7 @@ static void k8_spans(void)
     mp_tokenizer_destroy(tok);
 }
 
-/* Specials that are matched after normalization cannot be told from a user's. */
+/* Specials that are matched after normalization cannot be distinguished from a user's. */
 static void k8_specials_behind_a_normalizer(void)
 {
     char *json = changed_json("qwen2", "\"normalized\":false", "\"normalized\":true");
@@ -625,7 +625,7 @@ static void the_bundled_model(void)
     mp_tokenizer_destroy(tok);
 }
 
-/* Every allocation fails once: a clean error each time, and nothing is lost (the sanitizer tells).
+/* Every allocation fails once: a clean error each time, and nothing is lost (the sanitizer says).
  */
 static enum mp_status use(const char *json)
 {

@@ -107,8 +107,8 @@ static uint64_t try_everything(const struct layer *layer)
     return best_ns;
 }
 
-static uint64_t answer(const struct mp_assign_ops *ops, struct mp_policy *policy,
-                       const struct layer *layer)
+static uint64_t result_of(const struct mp_assign_ops *ops, struct mp_policy *policy,
+                          const struct layer *layer)
 {
     uint32_t executors[EXPERTS];
 
@@ -130,7 +130,7 @@ static void exact_finds_what_trying_everything_finds(void)
     for (unsigned round = 0; round < 1500; round++) {
         random_layer(&layer, 1 + round % 12, round % 3 == 0 ? 1 : 64, round % 2);
         layer.costs.transient = round % 5 == 0 ? 1 + random_below(4) : 0;
-        CHECK_EQ(answer(&mp_assign_exact, exact, &layer), try_everything(&layer));
+        CHECK_EQ(result_of(&mp_assign_exact, exact, &layer), try_everything(&layer));
     }
     mp_assign_exact.destroy(exact);
 }
@@ -148,8 +148,8 @@ static void a_bounded_search_still_gives_a_plan(void)
 
         random_layer(&layer, EXPERTS, 64, true);
         layer.costs.transient = round % 3;
-        one_ns = answer(&mp_assign_exact, exact, &layer);
-        best_ns = answer(&mp_assign_exact, whole, &layer);
+        one_ns = result_of(&mp_assign_exact, exact, &layer);
+        best_ns = result_of(&mp_assign_exact, whole, &layer);
         CHECK(best_ns <= one_ns);
         worse += best_ns < one_ns;
     }
@@ -192,9 +192,9 @@ static void greedy_and_beam_are_near_the_optimum(void)
 
             random_layer(&layer, count, 1u << round % 7, round % 2);
             layer.costs.transient = round % 4 == 0 ? 1 + random_below(count) : 0;
-            best_ns = answer(&mp_assign_exact, exact, &layer);
-            greedy_ns = answer(&mp_assign_greedy, greedy, &layer);
-            beam_ns = answer(&mp_assign_beam, beam, &layer);
+            best_ns = result_of(&mp_assign_exact, exact, &layer);
+            greedy_ns = result_of(&mp_assign_greedy, greedy, &layer);
+            beam_ns = result_of(&mp_assign_beam, beam, &layer);
             add(&greedy_ratio, greedy_ns, best_ns);
             add(&beam_ratio, beam_ns, best_ns);
             add(&greedy_all, greedy_ns, best_ns);
@@ -220,7 +220,7 @@ static void greedy_is_exact_for_one_token_without_residents(void)
 
     for (unsigned round = 0; round < 500; round++) {
         random_layer(&layer, 1 + round % 12, 1, false);
-        CHECK_EQ(answer(&mp_assign_greedy, greedy, &layer), try_everything(&layer));
+        CHECK_EQ(result_of(&mp_assign_greedy, greedy, &layer), try_everything(&layer));
     }
     mp_assign_greedy.destroy(greedy);
 }
@@ -346,7 +346,7 @@ static void greedy_by_hand(void)
     CHECK_EQ(executors[3], TEST_CPU);
     CHECK_EQ(executors[4], TEST_CPU);
     CHECK_EQ(time_of(&layer, executors), 132);
-    CHECK_EQ(answer(&mp_assign_exact, exact, &layer), 132);
+    CHECK_EQ(result_of(&mp_assign_exact, exact, &layer), 132);
     CHECK_EQ(try_everything(&layer), 132);
 
     /* Fiddler: cold ones go to the CPU up to 100 + 2 + 3 n >= 10 + 20 n, n <= 5. */
@@ -476,7 +476,7 @@ static void unknown_costs_send_everything_to_the_device(void)
     const struct mp_policy_info *info;
     struct layer layer;
 
-    for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_ASSIGN, i)) != NULL; i++) {
+    for (size_t i = 0; (info = mp_policy_builtin(MP_POLICY_ASSIGN, i)) != NULL; i++) {
         const struct mp_assign_ops *ops = (const void *)info;
         struct mp_policy *policy = make(ops);
 

@@ -30,7 +30,7 @@ static struct mp_policy *create(const struct mp_evict_ops *ops, const struct mp_
     return policy;
 }
 
-static uint32_t static_notices; /* how often a static placement was told to lead */
+static uint32_t static_notices; /* how often a static placement was reported to lead */
 
 /* Misses of the policy on single requests, all of one batch each; *changes_p of shadow's leader. */
 static uint32_t replay(const struct mp_evict_ops *ops, const struct mp_shape *shape,
@@ -365,7 +365,7 @@ static void idle_prefetches_only_into_idle_time(void)
 }
 
 /* Tokens through six layers: each layer guesses the best expert of the next one, 7, before it is
- * told what it chose itself. right[l]: is 7 what layer l chooses? What is wanted at the end. */
+ * given what it chose itself. right[l]: is 7 what layer l chooses? What is wanted at the end. */
 static bool wants_after(const uint8_t right[6])
 {
     static const float scores[EXPERTS] = { [7] = 1 };

@@ -270,7 +270,7 @@ static void the_pager_carries_the_windows_out(void)
         for (uint32_t i = 0; i < 3; i++)
             CHECK(resident[favourites[i]]);
     }
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     /* From the fourth window on all favourites hit: 3 layers, 28 steps; the others never do. */
     CHECK(w.counters.hits >= 3 * 28 * 3);
     CHECK(w.counters.misses >= 3 * 26);

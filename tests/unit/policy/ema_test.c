@@ -48,7 +48,7 @@ static void averages_forget_by_the_token(void)
     ops->destroy(ema);
 }
 
-/* What was chosen stands for scores that nobody tells. */
+/* What was chosen stands for scores that nobody gives. */
 static void without_scores_choices_count(void)
 {
     const struct mp_shape shape = {

@@ -69,7 +69,7 @@ static void take_away(struct bench *bench, uint32_t unit)
     bench->evictable[unit] = 0;
 }
 
-/* Asked twice: the answer must be the same. */
+/* Asked twice: the result must be the same. */
 static uint32_t pick(struct bench *bench, uint32_t for_unit, uint32_t scope_layer)
 {
     const struct mp_evict_query query = { .for_unit = for_unit,
@@ -271,10 +271,10 @@ static void random_repeats_with_its_seed_and_spreads(void)
 
 static const struct mp_evict_ops *evict_ops(size_t i)
 {
-    return (const void *)mp_policy_builtin(MP_SLOT_EVICT, i);
+    return (const void *)mp_policy_builtin(MP_POLICY_EVICT, i);
 }
 
-/* Random histories: the answer is allowed whenever something is, and NONE only if nothing is, or
+/* Random histories: the result is allowed whenever something is, and NONE only if nothing is, or
  * from a policy that keeps its residents. */
 static void every_policy_obeys_the_query(void)
 {

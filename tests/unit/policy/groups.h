@@ -15,8 +15,8 @@ static inline const struct mp_opt_group *test_default_groups(void)
     const struct mp_policy_info *info;
     size_t count = 0;
 
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
-        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
+        for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL; i++) {
             if (info->opts == NULL)
                 continue;
             CHECK(count < TEST_GROUPS_MAX && info->config_size <= sizeof(configs[0]));

@@ -202,7 +202,7 @@ static void a_piece_outside_its_file_is_refused(void)
     model.pieces[7][1] = saved;
 }
 
-static void a_plan_tells_what_a_budget_holds(void)
+static void a_plan_says_what_a_budget_holds(void)
 {
     const struct moepager_plan all = plan_of(MOEPAGER_BUDGET_ALL);
 
@@ -244,7 +244,7 @@ static void bytes_are_right_at_every_budget(void)
     }
 }
 
-static void too_many_leases_are_an_answer_and_not_a_deadlock(void)
+static void too_many_leases_are_a_result_and_not_a_deadlock(void)
 {
     static const uint32_t experts[4] = { 0, 1, 2, 3 };
     struct moepager *pager = open_model(make_config(plan_of(MOEPAGER_BUDGET_ALL).smallest_bytes));
@@ -401,9 +401,9 @@ int main(void)
     RUN(experts_can_come_in_slices);
     RUN(a_bad_config_is_refused_with_its_reason);
     RUN(a_piece_outside_its_file_is_refused);
-    RUN(a_plan_tells_what_a_budget_holds);
+    RUN(a_plan_says_what_a_budget_holds);
     RUN(bytes_are_right_at_every_budget);
-    RUN(too_many_leases_are_an_answer_and_not_a_deadlock);
+    RUN(too_many_leases_are_a_result_and_not_a_deadlock);
     RUN(wrong_calls_are_refused_and_change_nothing);
     RUN(a_budget_can_change_between_layers);
     RUN(what_was_prefetched_is_a_hit);

@@ -61,13 +61,13 @@ static void exposed_times_are_those_worked_out_by_hand(void)
     static const uint32_t even[2] = { 2, 2 }, uneven[2] = { 1, 3 };
     struct mp_fixed_point point;
     double late[2];
-    uint32_t tops[2];
+    uint32_t retained[2];
 
     make_hand_case(&point, 0);
-    mp_fixed_point_split(&point, even, late, tops);
+    mp_fixed_point_split(&point, even, late, retained);
     CHECK(near(late[0], 1.6) && near(late[1], 4));
-    CHECK(tops[0] == 1 && tops[1] == 1);
-    mp_fixed_point_split(&point, uneven, late, tops);
+    CHECK(retained[0] == 1 && retained[1] == 1);
+    mp_fixed_point_split(&point, uneven, late, retained);
     CHECK(near(late[0], 5.2) && near(late[1], 0));
     mp_fixed_point_fini(&point);
 }
@@ -82,11 +82,11 @@ static void exposed_times_are_those_worked_out_by_hand(void)
 static void slots_move_while_the_sum_falls(void)
 {
     struct mp_fixed_point point;
-    uint32_t slots[2] = { 2, 2 }, tops[2], numbers[6];
+    uint32_t slots[2] = { 2, 2 }, retained[2], numbers[6];
     double late[8];
 
     make_hand_case(&point, 0);
-    CHECK_EQ(mp_fixed_point_allocate(&point, 1, slots, tops, late, numbers), 1);
+    CHECK_EQ(mp_fixed_point_allocate(&point, 1, slots, retained, late, numbers), 1);
     CHECK(slots[0] == 1 && slots[1] == 3);
     CHECK(near(late[0] + late[1], 5.2));
     mp_fixed_point_fini(&point);
@@ -107,7 +107,7 @@ static void theta_follows_from_the_window(void)
     const uint32_t slots[1] = { 2 };
     struct mp_fixed_point point;
     double late[1];
-    uint32_t tops[1];
+    uint32_t retained[1];
 
     CHECK_EQ(mp_fixed_point_init(&point, &shape, 1), MP_OK);
     point.load_ns = 10;
@@ -118,12 +118,12 @@ static void theta_follows_from_the_window(void)
         point.active[r] = point.held[r] = 25;
     point.right[0] = 60;
     mp_fixed_point_sum(&point);
-    mp_fixed_point_split(&point, slots, late, tops);
-    CHECK_EQ(tops[0], 16);
+    mp_fixed_point_split(&point, slots, late, retained);
+    CHECK_EQ(retained[0], 16);
     CHECK(near(late[0], 5 - 1));
     point.attention_ns = 6;
-    mp_fixed_point_split(&point, slots, late, tops);
-    CHECK_EQ(tops[0], 16);
+    mp_fixed_point_split(&point, slots, late, retained);
+    CHECK_EQ(retained[0], 16);
     CHECK(near(late[0], 2 - 1.6));
 
     /*
@@ -138,14 +138,14 @@ static void theta_follows_from_the_window(void)
     point.held[3] = 80;
     point.right[0] = 90;
     mp_fixed_point_sum(&point);
-    mp_fixed_point_split(&point, slots, late, tops);
-    CHECK_EQ(tops[0], 8);
+    mp_fixed_point_split(&point, slots, late, retained);
+    CHECK_EQ(retained[0], 8);
     CHECK(near(late[0], 0));
 
     /* Given, nothing is searched: the whole, m = .8 as above, miss 2, hide 1.6. */
     point.fixed_top = 16;
-    mp_fixed_point_split(&point, slots, late, tops);
-    CHECK_EQ(tops[0], 16);
+    mp_fixed_point_split(&point, slots, late, retained);
+    CHECK_EQ(retained[0], 16);
     CHECK(near(late[0], 2 - 1.6));
     mp_fixed_point_fini(&point);
 }
@@ -164,7 +164,7 @@ static void fixed_point_learns_and_keeps_the_sum(void)
     } config = { 0.01, 50, 0 };
     const struct mp_partition_ops *ops = &mp_partition_fixed_point;
     const struct mp_shape unknown = { .layers = 4, .experts = 16, .top_k = 2, .slots = 24 };
-    uint32_t quota[4], tops[4], sum = 0, revisions = 0;
+    uint32_t quota[4], retained[4], sum = 0, revisions = 0;
     bool due, revised;
     struct mp_policy *policy;
     float scores[3 * 16];
@@ -210,9 +210,9 @@ static void fixed_point_learns_and_keeps_the_sum(void)
     /* 400 tokens; each run is due 50 tokens after the last, tokens come in threes at most. */
     CHECK(revisions >= 6 && revisions <= 8);
     CHECK(quota[3] < 6); /* two experts always: more slots than a few are worth nothing to it */
-    ops->tops(policy, &shape, tops);
+    ops->retained(policy, &shape, retained);
     for (uint32_t l = 0; l < 4; l++)
-        CHECK_EQ(tops[l], 1); /* units are whole */
+        CHECK_EQ(retained[l], 1); /* units are whole */
     ops->destroy(policy);
 }
 
@@ -238,17 +238,17 @@ static void theta_can_be_given(void)
                                         .slices = cases[i].slices };
         char theta[8];
         struct mp_policy *policy;
-        uint32_t tops[2], quota[2], chosen = 0;
+        uint32_t retained[2], quota[2], chosen = 0;
 
         snprintf(theta, sizeof(theta), "%u", cases[i].theta);
         policy = instance(&ops->info, ops->create, &shape, "TAU", "1", "THETA", theta, NULL);
-        ops->tops(policy, &shape, tops);
-        CHECK(tops[0] == cases[i].top && tops[1] == cases[i].top);
+        ops->retained(policy, &shape, retained);
+        CHECK(retained[0] == cases[i].top && retained[1] == cases[i].top);
         for (uint32_t l = 0; l < 2; l++)
             ops->routed(policy, l, 1, 1, &chosen);
         CHECK(ops->revise(policy, &shape, true, quota));
-        ops->tops(policy, &shape, tops);
-        CHECK(cases[i].theta == 0 || (tops[0] == cases[i].top && tops[1] == cases[i].top));
+        ops->retained(policy, &shape, retained);
+        CHECK(cases[i].theta == 0 || (retained[0] == cases[i].top && retained[1] == cases[i].top));
         ops->destroy(policy);
     }
 }
@@ -391,7 +391,8 @@ static void no_partition_gives_away_more_than_there_is(void)
 {
     const struct mp_partition_ops *ops;
 
-    for (size_t i = 0; (ops = (const void *)mp_policy_builtin(MP_SLOT_PARTITION, i)) != NULL; i++) {
+    for (size_t i = 0; (ops = (const void *)mp_policy_builtin(MP_POLICY_PARTITION, i)) != NULL;
+         i++) {
         static _Alignas(16) char config[1024];
 
         CHECK(ops->info.config_size <= sizeof(config));

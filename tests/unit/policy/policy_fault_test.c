@@ -85,15 +85,15 @@ static enum mp_status create_every_builtin(void)
         .calibration = test_calibration(LAYERS, EXPERTS),
     };
 
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
         const struct mp_policy_info *info;
 
-        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
+        for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL; i++) {
             struct mp_profile chosen = mp_profiles[0];
             struct mp_policies set;
             enum mp_status status;
 
-            chosen.policy[slot] = info->name;
+            chosen.policy[kind] = info->name;
             status = mp_policies_create(&chosen, &shape, NULL, &set);
             if (status != MP_OK)
                 return status;

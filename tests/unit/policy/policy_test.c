@@ -17,32 +17,32 @@ static struct mp_shape shape = {
 
 static void every_builtin_is_complete_and_can_be_found(void)
 {
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
         const struct mp_policy_info *info;
         size_t count = 0;
 
-        for (; (info = mp_policy_builtin(slot, count)) != NULL; count++) {
-            CHECK_EQ(mp_policy_check(slot, info), MP_OK);
-            CHECK(mp_policy_find(slot, info->name) == info);
+        for (; (info = mp_policy_builtin(kind, count)) != NULL; count++) {
+            CHECK_EQ(mp_policy_check(kind, info), MP_OK);
+            CHECK(mp_policy_find(kind, info->name) == info);
         }
         CHECK(count >= 1);
-        CHECK(mp_policy_builtin(slot, count + 1) == NULL);
-        CHECK(mp_policy_find(slot, "lru ") == NULL);
-        CHECK(mp_policy_find(slot, "") == NULL);
-        CHECK(mp_policy_find(slot, NULL) == NULL);
+        CHECK(mp_policy_builtin(kind, count + 1) == NULL);
+        CHECK(mp_policy_find(kind, "lru ") == NULL);
+        CHECK(mp_policy_find(kind, "") == NULL);
+        CHECK(mp_policy_find(kind, NULL) == NULL);
     }
-    CHECK(mp_policy_builtin(MP_SLOT_COUNT, 0) == NULL);
-    CHECK(mp_policy_find(MP_SLOT_EVICT, "exact") == NULL);
-    CHECK(mp_policy_find(MP_SLOT_ROUTE, "exact") == &mp_route_exact.info);
-    CHECK_STR(mp_policy_slot_name(MP_SLOT_PREFETCH), "prefetch");
-    CHECK_STR(mp_policy_slot_name(MP_SLOT_COUNT), "?");
+    CHECK(mp_policy_builtin(MP_POLICY_KIND_COUNT, 0) == NULL);
+    CHECK(mp_policy_find(MP_POLICY_EVICT, "exact") == NULL);
+    CHECK(mp_policy_find(MP_POLICY_ROUTE, "exact") == &mp_route_exact.info);
+    CHECK_STR(mp_policy_kind_name(MP_POLICY_PREFETCH), "prefetch");
+    CHECK_STR(mp_policy_kind_name(MP_POLICY_KIND_COUNT), "?");
 }
 
-static void refused(enum mp_policy_slot slot, const struct mp_policy_info *info,
+static void refused(enum mp_policy_kind kind, const struct mp_policy_info *info,
                     enum mp_status status, const char *text)
 {
     mp_error_clear();
-    CHECK_EQ(mp_policy_check(slot, info), status);
+    CHECK_EQ(mp_policy_check(kind, info), status);
     if (strstr(mp_error_last()->text, text) == NULL) {
         fprintf(stderr, "\"%s\" does not name %s\n", mp_error_last()->text, text);
         exit(1);
@@ -50,15 +50,16 @@ static void refused(enum mp_policy_slot slot, const struct mp_policy_info *info,
 }
 
 /* Take one function out of a copy of a complete table. */
-#define LACKS(slot, SLOT, table, function)                                                        \
-    do {                                                                                          \
-        struct mp_##slot##_ops ops = table;                                                       \
-                                                                                                  \
-        ops.function = NULL;                                                                      \
-        refused(MP_SLOT_##SLOT, &ops.info, MP_ERR_INVALID, #slot " policy '" NAME_OF(slot) "' "); \
-        refused(MP_SLOT_##SLOT, &ops.info, MP_ERR_INVALID, "lacks " #function);                   \
+#define LACKS(kind, KIND, table, function)                                        \
+    do {                                                                          \
+        struct mp_##kind##_ops ops = table;                                       \
+                                                                                  \
+        ops.function = NULL;                                                      \
+        refused(MP_POLICY_##KIND, &ops.info, MP_ERR_INVALID,                      \
+                #kind " policy '" NAME_OF(kind) "' ");                            \
+        refused(MP_POLICY_##KIND, &ops.info, MP_ERR_INVALID, "lacks " #function); \
     } while (0)
-#define NAME_OF(slot) NAME_OF_##slot
+#define NAME_OF(kind) NAME_OF_##kind
 #define NAME_OF_route "exact"
 #define NAME_OF_assign "gpu-only"
 #define NAME_OF_predict "gate"
@@ -100,15 +101,15 @@ static void optional_functions_may_be_missing(void)
     struct mp_partition_ops partition = mp_partition_uniform;
 
     evict.on_access = NULL;
-    CHECK_EQ(mp_policy_check(MP_SLOT_EVICT, &evict.info), MP_OK);
+    CHECK_EQ(mp_policy_check(MP_POLICY_EVICT, &evict.info), MP_OK);
     predict.observe = NULL;
     predict.predict = NULL;
-    CHECK_EQ(mp_policy_check(MP_SLOT_PREDICT, &predict.info), MP_OK);
+    CHECK_EQ(mp_policy_check(MP_POLICY_PREDICT, &predict.info), MP_OK);
     prefetch.choose = NULL;
-    CHECK_EQ(mp_policy_check(MP_SLOT_PREFETCH, &prefetch.info), MP_OK);
+    CHECK_EQ(mp_policy_check(MP_POLICY_PREFETCH, &prefetch.info), MP_OK);
     partition.quota = NULL;
     partition.global = true;
-    CHECK_EQ(mp_policy_check(MP_SLOT_PARTITION, &partition.info), MP_OK);
+    CHECK_EQ(mp_policy_check(MP_POLICY_PARTITION, &partition.info), MP_OK);
 }
 
 static void heads_are_checked(void)
@@ -117,29 +118,29 @@ static void heads_are_checked(void)
     struct mp_evict_ops ops = good;
 
     ops.info.abi = MP_POLICY_ABI + 1;
-    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_UNSUPPORTED, "ABI 5, need 4");
+    refused(MP_POLICY_EVICT, &ops.info, MP_ERR_UNSUPPORTED, "ABI 5, need 4");
     ops = good;
     ops.info.name = NULL;
-    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_INVALID, "without name");
+    refused(MP_POLICY_EVICT, &ops.info, MP_ERR_INVALID, "without name");
     ops = good;
     ops.info.summary = NULL;
-    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_INVALID, "summary");
+    refused(MP_POLICY_EVICT, &ops.info, MP_ERR_INVALID, "summary");
     ops = good;
     ops.info.name = "LRU";
-    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_INVALID, "'LRU'");
+    refused(MP_POLICY_EVICT, &ops.info, MP_ERR_INVALID, "'LRU'");
     ops.info.name = "l_ru";
-    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_INVALID, "'l_ru'");
+    refused(MP_POLICY_EVICT, &ops.info, MP_ERR_INVALID, "'l_ru'");
     ops.info.name = "";
-    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_INVALID, "1 to 32");
+    refused(MP_POLICY_EVICT, &ops.info, MP_ERR_INVALID, "1 to 32");
     ops.info.name = "a-name-of-more-than-thirty-two-letters";
-    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_INVALID, "1 to 32");
+    refused(MP_POLICY_EVICT, &ops.info, MP_ERR_INVALID, "1 to 32");
     ops = good;
     ops.info.config_size = 8;
-    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_INVALID, "config_size");
+    refused(MP_POLICY_EVICT, &ops.info, MP_ERR_INVALID, "config_size");
     ops = good;
     ops.info.opts = mp_prefetch_top.info.opts;
-    refused(MP_SLOT_EVICT, &ops.info, MP_ERR_INVALID, "config_size");
-    refused(MP_SLOT_COUNT, &good.info, MP_ERR_INVALID, "policy");
+    refused(MP_POLICY_EVICT, &ops.info, MP_ERR_INVALID, "config_size");
+    refused(MP_POLICY_KIND_COUNT, &good.info, MP_ERR_INVALID, "policy");
 }
 
 static void profiles_are_full_sets(void)
@@ -154,18 +155,18 @@ static void profiles_are_full_sets(void)
         CHECK(mp_profiles[count].summary != NULL);
         CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_OK);
         CHECK_STR(chosen.name, mp_profiles[count].name);
-        for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-            CHECK_STR(mp_policy_find(slot, chosen.policy[slot])->name,
-                      mp_profiles[count].policy[slot]);
+        for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+            CHECK_STR(mp_policy_find(kind, chosen.policy[kind])->name,
+                      mp_profiles[count].policy[kind]);
         /* A profile that changes the model's output would have to be asked for by name. */
-        CHECK(count > 0 ||
-              mp_policy_find(MP_SLOT_ROUTE, chosen.policy[MP_SLOT_ROUTE]) == &mp_route_exact.info);
+        CHECK(count > 0 || mp_policy_find(MP_POLICY_ROUTE, chosen.policy[MP_POLICY_ROUTE]) ==
+                               &mp_route_exact.info);
         CHECK_EQ(mp_policies_create(&chosen, &shape, NULL, &set), MP_OK);
-#define X(slot, SLOT)                               \
-    CHECK(set.slot != NULL);                        \
-    CHECK(set.slot->info == &set.slot##_ops->info); \
-    CHECK_EQ(mp_policy_check(MP_SLOT_##SLOT, set.slot->info), MP_OK);
-        MP_POLICY_SLOT_MAP(X)
+#define X(kind, KIND)                               \
+    CHECK(set.kind != NULL);                        \
+    CHECK(set.kind->info == &set.kind##_ops->info); \
+    CHECK_EQ(mp_policy_check(MP_POLICY_##KIND, set.kind->info), MP_OK);
+        MP_POLICY_KIND_MAP(X)
 #undef X
         mp_policies_destroy(&set);
         CHECK(set.evict == NULL && set.evict_ops == NULL);
@@ -182,12 +183,12 @@ static void names_override_the_profile(void)
     CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_OK);
     CHECK_STR(chosen.name, mp_profiles[0].name);
     names.profile = "lru";
-    names.policy[MP_SLOT_EVICT] = "layer-lfu";
-    names.policy[MP_SLOT_PREFETCH] = "top";
+    names.policy[MP_POLICY_EVICT] = "layer-lfu";
+    names.policy[MP_POLICY_PREFETCH] = "top";
     CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_OK);
-    CHECK_STR(chosen.policy[MP_SLOT_EVICT], "layer-lfu");
-    CHECK_STR(chosen.policy[MP_SLOT_PREFETCH], "top");
-    CHECK_STR(chosen.policy[MP_SLOT_PREDICT], "none");
+    CHECK_STR(chosen.policy[MP_POLICY_EVICT], "layer-lfu");
+    CHECK_STR(chosen.policy[MP_POLICY_PREFETCH], "top");
+    CHECK_STR(chosen.policy[MP_POLICY_PREDICT], "none");
 }
 
 static void unknown_names_are_refused_with_the_known_ones(void)
@@ -204,24 +205,24 @@ static void unknown_names_are_refused_with_the_known_ones(void)
     for (const struct mp_profile *p = mp_profiles; p->name != NULL; p++)
         CHECK(strstr(mp_error_last()->text, p->name) != NULL);
     names.profile = NULL;
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
         const struct mp_policy_info *info;
 
-        names.policy[slot] = "nonsense";
+        names.policy[kind] = "nonsense";
         CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_ERR_CONFIG);
         CHECK_STR(mp_error_last()->code, "E_POLICY");
-        CHECK(strstr(mp_error_last()->text, mp_policy_slot_name(slot)) != NULL);
-        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++)
+        CHECK(strstr(mp_error_last()->text, mp_policy_kind_name(kind)) != NULL);
+        for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL; i++)
             CHECK(strstr(mp_error_last()->text, info->name) != NULL);
-        names.policy[slot] = NULL;
+        names.policy[kind] = NULL;
     }
     CHECK_STR(chosen.name, "untouched");
 
     chosen = mp_profiles[0];
-    chosen.policy[MP_SLOT_PARTITION] = "nonsense";
+    chosen.policy[MP_POLICY_PARTITION] = "nonsense";
     CHECK_EQ(mp_policies_create(&chosen, &shape, NULL, &set), MP_ERR_CONFIG);
     CHECK(strstr(mp_error_last()->text, "'nonsense'") != NULL);
-    chosen.policy[MP_SLOT_PARTITION] = NULL;
+    chosen.policy[MP_POLICY_PARTITION] = NULL;
     CHECK_EQ(mp_policies_create(&chosen, &shape, NULL, &set), MP_ERR_CONFIG);
     CHECK(set.evict == (struct mp_policy *)&chosen); /* untouched */
 }
@@ -248,7 +249,7 @@ static void options_have_the_policys_prefix_and_arrive(void)
     CHECK_STR(prefix, "MOEPAGER_TOP_");
     CHECK_EQ(mp_prefetch_top.info.config_size, sizeof(ranks));
 
-    chosen.policy[MP_SLOT_PREFETCH] = "top";
+    chosen.policy[MP_POLICY_PREFETCH] = "top";
     CHECK_EQ(mp_policies_create(&chosen, &shape, NULL, &set), MP_OK);
     CHECK_EQ(set.prefetch_ops->choose(set.prefetch, &facts, wanted), 2); /* the model's k */
     mp_policies_destroy(&set);
@@ -280,7 +281,7 @@ static void uniform_gives_away_every_slot_once(void)
     }
 }
 
-static void small_policies_answer_what_they_say(void)
+static void small_policies_decide_what_they_say(void)
 {
     static const uint32_t experts[3] = { 1, 4, 6 }, tokens[3] = { 9, 1, 1 };
     static const uint8_t resident[3] = { 1, 0, 0 };
@@ -318,6 +319,6 @@ int main(void)
     RUN(unknown_names_are_refused_with_the_known_ones);
     RUN(options_have_the_policys_prefix_and_arrive);
     RUN(uniform_gives_away_every_slot_once);
-    RUN(small_policies_answer_what_they_say);
+    RUN(small_policies_decide_what_they_say);
     return 0;
 }

@@ -169,7 +169,7 @@ static struct mp_assign_facts facts_of(const uint32_t *tokens, const uint8_t *re
 
 /* Two absent experts of this layer and two of the next by tokens; of equal ones this layer's first.
  */
-static void the_merged_list_tells_whose_experts_they_are(void)
+static void the_merged_list_says_whose_experts_they_are(void)
 {
     static const uint32_t tokens[5] = { 4, 9, 1, 9, 9 }, next[2] = { 3, 4 };
     static const uint8_t resident[5] = { 0, 1, 0, 1, 1 };
@@ -393,7 +393,7 @@ int main(void)
     RUN(q2_prefetches_fill_the_gap);
     RUN(q3_the_last_one_must_pay);
     RUN(the_pass_equals_the_equations);
-    RUN(the_merged_list_tells_whose_experts_they_are);
+    RUN(the_merged_list_says_whose_experts_they_are);
     RUN(assign_gives_the_small_ones_to_the_cpu);
     RUN(prefetch_loads_what_fits_and_pays);
     RUN(q4_further_layers_are_asked_when_the_next_needs_nothing);

@@ -91,7 +91,7 @@ static void equals_the_head_of_a_stable_sort(void)
     }
 }
 
-/* Predicted scores are not checked for NaN; the answer must still be k different experts. */
+/* Predicted scores are not checked for NaN; the result must still be k different experts. */
 static void rubbish_in_gives_different_experts_in_range(void)
 {
     for (unsigned round = 0; round < 500; round++) {

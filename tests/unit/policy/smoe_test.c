@@ -52,13 +52,13 @@ static void figure_1_of_the_paper(void)
                                           .scores = figure_scores,
                                           .resident = figure_resident,
                                           .costs = &no_costs };
-    const struct mp_prefetch_facts wish = { .target_layer = 1,
-                                            .tokens = 1,
-                                            .experts = 8,
-                                            .k = 5,
-                                            .scores = figure_scores,
-                                            .resident = figure_resident,
-                                            .max = 8 };
+    const struct mp_prefetch_facts wanted = { .target_layer = 1,
+                                              .tokens = 1,
+                                              .experts = 8,
+                                              .k = 5,
+                                              .scores = figure_scores,
+                                              .resident = figure_resident,
+                                              .max = 8 };
     struct mp_policy *smoe =
         instance(&mp_route_smoe.info, mp_route_smoe.create, &shape, "ALPHA", "0.25", NULL);
     struct mp_policy *top = instance(&mp_prefetch_top.info, mp_prefetch_top.create, &shape, NULL);
@@ -77,9 +77,9 @@ static void figure_1_of_the_paper(void)
     }
 
     /* Prefetches, if the scores were predicted: c, d, e; and c. */
-    CHECK_EQ(mp_prefetch_top.choose(top, &wish, experts), 5);
+    CHECK_EQ(mp_prefetch_top.choose(top, &wanted, experts), 5);
     CHECK_EQ(5 - count_hits(experts, figure_resident, 5), 3);
-    CHECK_EQ(mp_prefetch_top_score.choose(top_score, &wish, experts), 3);
+    CHECK_EQ(mp_prefetch_top_score.choose(top_score, &wanted, experts), 3);
     CHECK_EQ(3 - count_hits(experts, figure_resident, 3), 1);
     CHECK(experts[0] == A && experts[1] == B && experts[2] == C);
     mp_route_smoe.destroy(smoe);
@@ -567,7 +567,7 @@ static void a_route_with_a_budget_asks_for_costs(void)
 
     for (size_t i = 0; i < MP_ARRAY_LEN(routes); i++) {
         const struct mp_policy_names names = { .profile = "lru",
-                                               .policy = { [MP_SLOT_ROUTE] = routes[i] } };
+                                               .policy = { [MP_POLICY_ROUTE] = routes[i] } };
         struct mp_profile chosen;
 
         CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_OK);

@@ -69,7 +69,7 @@ static void runs_in_a_pager(void)
         for (uint32_t l = 0; l < 2; l++)
             world_run(&w, l, round % 2 ? a : b, 3);
     }
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     CHECK_EQ(w.counters.hits + w.counters.misses, 60);
     CHECK(w.counters.hits > 0);
     mp_pager_destroy(w.pager);
@@ -82,8 +82,8 @@ static void runs_in_a_pager(void)
 
 int main(void)
 {
-    CHECK_EQ(mp_policy_check(MP_SLOT_EVICT, &mp_evict_template.info), MP_OK);
-    CHECK(mp_policy_find(MP_SLOT_EVICT, mp_evict_template.info.name) == NULL); /* not listed */
+    CHECK_EQ(mp_policy_check(MP_POLICY_EVICT, &mp_evict_template.info), MP_OK);
+    CHECK(mp_policy_find(MP_POLICY_EVICT, mp_evict_template.info.name) == NULL); /* not listed */
     world_prepare();
     RUN(evicts_in_order_of_loading);
     RUN(runs_in_a_pager);

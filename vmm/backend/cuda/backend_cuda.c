@@ -8,8 +8,8 @@
  * A device frame cannot be read or written by the CPU, nor can files be read into it: what fills
  * slots has to go through host frames.
  *
- * When a call that undoes something fails too, the memory is lost: it is counted, told once in the
- * log, and never used again.
+ * When a call that undoes something fails too, the memory is lost: it is counted, reported once in
+ * the log, and never used again.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -190,7 +190,7 @@ static void cuda_frame_destroy(struct mp_backend *backend, struct mp_frame *fram
 
     mp_assert(frame->handle != 0);
     if (mp_cuda_lost(self->life) != 0) {
-        mp_cuda_count_lost(self, frame->bytes); /* with the device, which was told */
+        mp_cuda_count_lost(self, frame->bytes); /* with the device, which was reported */
     } else if (mp_cuda_enter(self) != MP_OK) {
         if (mp_cuda_lost(self->life) == 0)
             mp_log_error("cuda", "no context to give a frame back: %s", mp_error_last()->text);
@@ -328,7 +328,7 @@ static void cuda_close(struct mp_backend *backend)
 
     if (lost_bytes > 0 && !lost)
         mp_log_warn("cuda", "%" PRIu64 " bytes could not be given back to the driver", lost_bytes);
-    /* A device that does not answer can keep its callers waiting for minutes. */
+    /* A device that does not respond can keep its callers waiting for minutes. */
     if (!lost)
         (void)mp_cuda_undone(self, self->cuda->call.context_release(self->device.id),
                              "cuDevicePrimaryCtxRelease");

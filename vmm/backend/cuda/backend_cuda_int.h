@@ -40,7 +40,7 @@ enum mp_status mp_cuda_enter(struct cuda_backend *self) MP_MUST_CHECK;
 enum mp_status mp_cuda_note(struct cuda_backend *self, mp_cu_result result, const char *call,
                             const char *object) MP_MUST_CHECK;
 
-/* A call that takes something back. What it cannot take back stays lost, and is told. */
+/* A call that takes something back. What it cannot take back stays lost, and is reported. */
 bool mp_cuda_undone(struct cuda_backend *self, mp_cu_result result, const char *call);
 
 void mp_cuda_count_lost(struct cuda_backend *self, uint64_t bytes);

@@ -149,8 +149,8 @@ struct mp_cu_access {
       (size_t * bytes, const struct mp_cu_allocation *allocation, int option),                     \
       (bytes, allocation, option))                                                                 \
     X(address_reserve, cuMemAddressReserve,                                                        \
-      (mp_cu_ptr * address, size_t bytes, size_t align, mp_cu_ptr wish, unsigned long long flags), \
-      (address, bytes, align, wish, flags))                                                        \
+      (mp_cu_ptr * address, size_t bytes, size_t align, mp_cu_ptr hint, unsigned long long flags), \
+      (address, bytes, align, hint, flags))                                                        \
     X(address_free, cuMemAddressFree, (mp_cu_ptr address, size_t bytes), (address, bytes))         \
     X(create, cuMemCreate,                                                                         \
       (mp_cu_handle * handle, size_t bytes, const struct mp_cu_allocation *allocation,             \

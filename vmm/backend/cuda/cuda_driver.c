@@ -1,7 +1,7 @@
 /*
  * Finding the CUDA driver, and its results as statuses; see cuda_driver.h.
  *
- * A process that was forked after cuInit() cannot use the driver again; the answer is then kept
+ * A process that was forked after cuInit() cannot use the driver again; the result is then kept
  * from the parent and calls fail with what the driver says (CUDA_ERROR_NOT_INITIALIZED).
  */
 #include "vmm/backend/cuda/cuda_driver.h"
@@ -69,8 +69,8 @@ static enum mp_status load(struct mp_cuda *cuda)
     return MP_OK;
 }
 
-/* 700 to 799 are faults of a device, and MP_CU_NOT_ANSWERING; but some only say that what was asked
- * for is so already, or is too much. */
+/* 700 to 799 are faults of a device, and MP_CU_NOT_RESPONDING; but some only say that what was
+ * asked for is so already, or is too much. */
 bool mp_cuda_is_sticky(mp_cu_result result)
 {
     switch (result) {
@@ -164,7 +164,7 @@ enum mp_status mp_cuda_check(const struct mp_cuda *cuda, mp_cu_result result, co
     if (result == MP_CU_SUCCESS)
         return MP_OK;
     (void)mp_cuda_known_lost(result);
-    if (result == MP_CU_NOT_ANSWERING && mp_cuda_watch_told(&hang)) {
+    if (result == MP_CU_NOT_RESPONDING && mp_cuda_watch_reported(&hang)) {
         mp_error_set(&hang);
         return hang.status;
     }
@@ -220,7 +220,7 @@ enum mp_status mp_cuda_check_life(const struct mp_cuda *cuda, struct mp_cuda_lif
     return mp_cuda_check(cuda, result, call, object);
 }
 
-/* As CUDA_VISIBLE_DEVICES takes it. A slice of a device (MIG) has a UUID of its own, and is told
+/* As CUDA_VISIBLE_DEVICES takes it. A slice of a device (MIG) has a UUID of its own, and is known
  * by its name: "NVIDIA A100-SXM4-40GB MIG 1g.5gb". */
 static void format_uuid(const struct mp_cu_uuid *uuid, const char *device, char out[48])
 {

@@ -24,7 +24,7 @@ struct mp_cuda {
 /*
  * *cuda_p := the driver, the same for all callers, ready to use with at least one device.
  * MP_ERR_UNSUPPORTED E_CUDA_OFF: there is none, or it cannot be used, and why: no library, a symbol
- * that is missing (driver older than 12.2), what cuInit() said, or no device. The answer is kept,
+ * that is missing (driver older than 12.2), what cuInit() said, or no device. The result is kept,
  * so later calls cost nothing.
  */
 enum mp_status mp_cuda_get(const struct mp_cuda **cuda_p) MP_MUST_CHECK;
@@ -46,7 +46,7 @@ bool mp_cuda_is_sticky(mp_cu_result result);
 /*
  * For results of giving something back: is this the loss of the device, and does the process know
  * of it already, by mp_cuda_check() or an earlier call of this? Then nothing can be given back any
- * more, and nobody needs to be told once more.
+ * more, and nobody needs another report.
  */
 bool mp_cuda_known_lost(mp_cu_result result);
 
@@ -58,8 +58,8 @@ bool mp_cuda_known_lost(mp_cu_result result);
  * after the first who learns of the loss nobody begins another call. That is a look and then a
  * call, not one thing. A thread that has looked already makes the call that it was about to make,
  * or is in it while another one learns; that call gives the same result, and it is this thread's
- * last. So a lost device gets at most one call from each thread after the first who was told, and
- * none from who was told itself. Calls in which a thread hangs are those of
+ * last. So a lost device gets at most one call from each thread after the first that saw the error,
+ * and none from one that saw it. Calls in which a thread hangs are those of
  * vmm/backend/cuda/cuda_watch.h.
  */
 struct mp_cuda_life {

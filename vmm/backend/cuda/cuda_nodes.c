@@ -21,7 +21,7 @@ static int node_of_slot(const char *pci)
     return node;
 }
 
-unsigned mp_cuda_host_nodes(const struct mp_cuda_device *device, int wish,
+unsigned mp_cuda_host_nodes(const struct mp_cuda_device *device, int preferred,
                             int nodes[MP_CUDA_NODES_MAX])
 {
     const int slot = node_of_slot(device->pci), driver = device->host_numa_id;
@@ -32,6 +32,6 @@ unsigned mp_cuda_host_nodes(const struct mp_cuda_device *device, int wish,
     if (driver >= 0 && driver != slot)
         nodes[count++] = driver;
     if (count == 0)
-        nodes[count++] = wish >= 0 ? wish : 0;
+        nodes[count++] = preferred >= 0 ? preferred : 0;
     return count;
 }

@@ -7,10 +7,10 @@
 
 /*
  * NUMA nodes on which the host memory of a device is tried, best first: where hwloc sees its PCI
- * slot, and where the driver says. Where neither knows, `wish`, or 0 if that is negative. Returns
- * how many: 1 or 2, all different.
+ * slot, and where the driver says. Where neither knows, `preferred`, or 0 if that is negative.
+ * Returns how many: 1 or 2, all different.
  */
-unsigned mp_cuda_host_nodes(const struct mp_cuda_device *device, int wish,
+unsigned mp_cuda_host_nodes(const struct mp_cuda_device *device, int preferred,
                             int nodes[MP_CUDA_NODES_MAX]);
 
 #endif

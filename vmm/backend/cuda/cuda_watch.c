@@ -50,8 +50,8 @@ static struct {
     void (*report)(const struct mp_error *error);
     struct mp_cu_calls driver;
     struct mp_error error;
-    _Atomic(bool) told; /* set with release after `error` */
-    pthread_key_t key;  /* gives the seat of a thread that ends back */
+    _Atomic(bool) reported; /* set with release after `error` */
+    pthread_key_t key;      /* gives the seat of a thread that ends back */
     struct seat seats[SEATS];
     struct seat standing; /* of threads for whom there was no seat; not looked at */
 } watch;
@@ -98,7 +98,7 @@ static bool call_begins(struct seat *seat, enum call call)
     const uint64_t word = atomic_load_explicit(&seat->word, memory_order_relaxed);
 
     atomic_store_explicit(&seat->word, (word | CALL_MASK) + 2 + call, memory_order_relaxed);
-    return !atomic_load_explicit(&watch.told, memory_order_relaxed);
+    return !atomic_load_explicit(&watch.reported, memory_order_relaxed);
 }
 
 static mp_cu_result call_ends(struct seat *seat, mp_cu_result given)
@@ -106,7 +106,8 @@ static mp_cu_result call_ends(struct seat *seat, mp_cu_result given)
     const uint64_t word = atomic_load_explicit(&seat->word, memory_order_relaxed);
 
     atomic_store_explicit(&seat->word, word & ~CALL_MASK, memory_order_relaxed);
-    return atomic_load_explicit(&watch.told, memory_order_relaxed) ? MP_CU_NOT_ANSWERING : given;
+    return atomic_load_explicit(&watch.reported, memory_order_relaxed) ? MP_CU_NOT_RESPONDING
+                                                                       : given;
 }
 
 #define X(member, name, parameters, arguments)                                                  \
@@ -115,12 +116,12 @@ static mp_cu_result call_ends(struct seat *seat, mp_cu_result given)
         struct seat *seat = seat_of_thread();                                                   \
                                                                                                 \
         return call_ends(seat, call_begins(seat, CALL_##member) ? watch.driver.member arguments \
-                                                                : MP_CU_NOT_ANSWERING);         \
+                                                                : MP_CU_NOT_RESPONDING);        \
     }
 MP_CU_CALL_MAP(X)
 #undef X
 
-static void tell(const struct seat *seat, unsigned call)
+static void report_hang(const struct seat *seat, unsigned call)
 {
     const int device = atomic_load_explicit(&seat->device, memory_order_relaxed);
     const char *name = names[call];
@@ -128,12 +129,13 @@ static void tell(const struct seat *seat, unsigned call)
 
     if (device >= 0)
         snprintf(object, sizeof(object), "device %d", device);
-    (void)mp_fail(MP_ERR_DEVICE, "E_CUDA_HANG",
-                  "%s not answering for %u s in %.*s; the kernel's log (dmesg, lines with Xid) may "
-                  "say why, and another process may need a reset of the device",
-                  object, watch.limit_s, (int)strcspn(name, "_"), name);
+    (void)mp_fail(
+        MP_ERR_DEVICE, "E_CUDA_HANG",
+        "%s not responding for %u s in %.*s; the kernel's log (dmesg, lines with Xid) may "
+        "say why, and another process may need a reset of the device",
+        object, watch.limit_s, (int)strcspn(name, "_"), name);
     watch.error = *mp_error_last();
-    atomic_store_explicit(&watch.told, true, memory_order_release);
+    atomic_store_explicit(&watch.reported, true, memory_order_release);
     if (watch.report != NULL)
         watch.report(&watch.error);
     else
@@ -157,7 +159,7 @@ static void *look(void *arg)
             before[i] = word;
             if (looks[i] < LOOKS)
                 continue;
-            tell(seat, (unsigned)(word & CALL_MASK) - 1);
+            report_hang(seat, (unsigned)(word & CALL_MASK) - 1);
             return arg;
         }
     }
@@ -177,7 +179,7 @@ void mp_cuda_watch_calls(struct mp_cu_calls *calls)
         return;
     if (pthread_key_create(&watch.key, stand_up) != 0 ||
         mp_thread_start(&thread, "mp-watch", look, NULL) != 0) {
-        mp_log_warn("cuda", "nobody watches whether the device answers: no thread for it");
+        mp_log_warn("cuda", "nobody watches whether the device responds: no thread for it");
         watch.limit_s = 0;
         return;
     }
@@ -188,9 +190,9 @@ void mp_cuda_watch_calls(struct mp_cu_calls *calls)
 #undef X
 }
 
-bool mp_cuda_watch_told(struct mp_error *error_p)
+bool mp_cuda_watch_reported(struct mp_error *error_p)
 {
-    if (!atomic_load_explicit(&watch.told, memory_order_acquire))
+    if (!atomic_load_explicit(&watch.reported, memory_order_acquire))
         return false;
     *error_p = watch.error;
     return true;

@@ -13,8 +13,8 @@
  * With the watch on, every call of the table goes through a wrapper that leaves a word saying which
  * one its thread is in: two relaxed stores, no clock. A thread of its own looks at the words.
  *
- * A call that does not return within the limit is told once. From then on no call reaches the
- * driver: all give MP_CU_NOT_ANSWERING, with which a device counts as lost, so that whatever ends
+ * A call that does not return within the limit is reported once. From then on no call reaches the
+ * driver: all give MP_CU_NOT_RESPONDING, with which a device counts as lost, so that whatever ends
  * leaves it alone. What hangs goes on hanging, with all that waits for it: only the program can end
  * that, by _exit(), in `report`. Time for which the process was stopped does not count.
  *
@@ -22,12 +22,12 @@
  */
 
 /* No result of the driver's. Sticky. */
-#define MP_CU_NOT_ANSWERING 799
+#define MP_CU_NOT_RESPONDING 799
 
 /*
  * Watch from now on; to be called before the driver is first looked for, so at the start of a
  * program. limit_s 0: nothing is watched, as without this call. `report` runs once, on the thread
- * that watches, with E_CUDA_HANG; NULL: the log is told instead.
+ * that watches, with E_CUDA_HANG; NULL: it is logged instead.
  */
 void mp_cuda_watch(unsigned limit_s, void (*report)(const struct mp_error *error));
 
@@ -38,7 +38,7 @@ void mp_cuda_watch_calls(struct mp_cu_calls *calls);
 /* The calling thread's next calls are for this device. */
 void mp_cuda_watch_device(mp_cu_device device);
 
-/* Has a call been told of? Fills in *error_p then. */
-bool mp_cuda_watch_told(struct mp_error *error_p);
+/* Has a call been reported? Fills in *error_p then. */
+bool mp_cuda_watch_reported(struct mp_error *error_p);
 
 #endif

@@ -175,7 +175,7 @@ static int compare_tokens(const void *a, const void *b)
 }
 
 /* The token that engine/forward/sampler.h asks for, in long double; *is_close: a sum that decides
- * lies so near to where it changes the answer that the kernel may give another one. */
+ * lies so near to where it changes the result that the kernel may give another one. */
 static uint32_t draw_expected(const float *logits, const struct mp_cuda_sample *p, uint32_t uniform,
                               bool *is_close)
 {

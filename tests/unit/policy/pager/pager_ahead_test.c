@@ -63,7 +63,7 @@ static void taking_what_is_ready_never_waits(void)
 
 static void prefetches_are_accounted_to_the_byte(void)
 {
-    static const uint32_t wish[] = { 2, 3, 4 }, used[] = { 2 }, others[] = { 5, 6 };
+    static const uint32_t predicted[] = { 2, 3, 4 }, used[] = { 2 }, others[] = { 5, 6 };
     struct world w;
 
     world_open(&two_layers, &w);
@@ -71,11 +71,11 @@ static void prefetches_are_accounted_to_the_byte(void)
     CHECK_EQ(mp_pager_prefetch_room(w.pager, 0), 0); /* the open layer */
     CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2); /* a quarter of the slots */
     CHECK_EQ(mp_pager_prefetch_room(w.pager, 2), 0);
-    mp_pager_prefetch(w.pager, 1, wish, 3);
+    mp_pager_prefetch(w.pager, 1, predicted, 3);
     CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 0);
     CHECK_EQ(world_finish(&w, 0, ids, 2), MP_OK);
     world_wait_until_idle(&w);
-    world_run(&w, 1, used, 1); /* 2 is a hit, 3 came in vain */
+    world_run(&w, 1, used, 1); /* 2 is a hit, 3 was mispredicted */
     CHECK_EQ(w.counters.hits, 1);
     CHECK_EQ(w.counters.prefetch_issued, 2);
     CHECK_EQ(w.counters.prefetch_used, 1);
@@ -85,7 +85,7 @@ static void prefetches_are_accounted_to_the_byte(void)
     CHECK_EQ(w.counters.load_bytes, 2 * UB);
     CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2); /* its layer has run */
 
-    mp_pager_prefetch(w.pager, 1, &wish[1], 1); /* there already: kept, nothing is read */
+    mp_pager_prefetch(w.pager, 1, &predicted[1], 1); /* there already: kept, nothing is read */
     CHECK_EQ(w.counters.prefetch_issued, 2);
     CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 1);
     world_run(&w, 1, others, 2);
@@ -93,7 +93,7 @@ static void prefetches_are_accounted_to_the_byte(void)
     CHECK_EQ(w.counters.prefetch_unused_bytes, UB);
     CHECK_EQ(w.counters.prefetch_bytes, 2 * UB);
 
-    mp_pager_prefetch(w.pager, 1, wish, 1);
+    mp_pager_prefetch(w.pager, 1, predicted, 1);
     world_wait_until_idle(&w);
     mp_pager_destroy(w.pager); /* it arrived and nobody will use it */
     w.pager = NULL;
@@ -205,7 +205,7 @@ static void reads_ahead_wait_until_all_needs_are_read(void)
     world_close(&w);
 }
 
-/* Each layer finds that all reads ahead have ended and that there were more wishes. */
+/* Each layer finds that all reads ahead have ended and that more prefetches were queued. */
 static void an_idle_disk_is_given_more(void)
 {
     struct world_options options = { .layers = 3, .experts = 32, .top_k = 2, .slots = 96 };
@@ -257,7 +257,7 @@ static void a_slow_disk_is_given_less_and_wrong_guesses_end(void)
     world_close(&w);
 }
 
-static void what_came_in_vain_leaves_first(void)
+static void what_was_mispredicted_leaves_first(void)
 {
     static const uint32_t guess[] = { 7 }, other[] = { 6 };
     struct world w;
@@ -266,7 +266,7 @@ static void what_came_in_vain_leaves_first(void)
     world_run(&w, 0, ids, 6);
     mp_pager_prefetch(w.pager, 1, guess, 1);
     world_wait_until_idle(&w);
-    world_run(&w, 1, other, 1); /* takes the last free slot; 7 came in vain */
+    world_run(&w, 1, other, 1); /* takes the last free slot; 7 was mispredicted */
     world_run(&w, 0, ids, 6);   /* all hits; by its last use 7 is now the newest of layer 1 */
     CHECK_EQ(w.counters.hits, 6);
     CHECK_EQ(w.counters.evictions, 0);
@@ -279,14 +279,15 @@ static void what_came_in_vain_leaves_first(void)
     world_close(&w);
 }
 
-/* Not even for a unit of another layer that came in vain does a layer get more than its share. */
+/* Not even for a unit of another layer that was mispredicted does a layer get more than its share.
+ */
 static void a_layer_with_its_share_gives_up_one_of_its_own(void)
 {
     static const uint32_t guess[] = { 7 }, other[] = { 6 }, next[] = { 4 };
     struct world_options options = two_layers;
     struct world w;
 
-    options.names.policy[MP_SLOT_PARTITION] = "uniform";
+    options.names.policy[MP_POLICY_PARTITION] = "uniform";
     for (uint32_t layer = 0; layer < 2; layer++) {
         world_open(&options, &w);
         world_run(&w, layer, ids, 4); /* all that it may have */
@@ -340,7 +341,7 @@ static void a_failed_prefetch_is_only_a_guess(void)
     }
 }
 
-/* What ended a run is told after everything is destroyed. */
+/* What ended a run is reported after everything is destroyed. */
 static void a_failed_prefetch_hides_no_error_at_the_end(void)
 {
     const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread) };
@@ -486,7 +487,7 @@ static void what_is_predicted_is_kept_while_others_can_go(void)
     world_run(&w, 0, ids, 8); /* needs all slots: now it goes */
     CHECK(!world_is_resident(&w, 1, 0));
     CHECK_EQ(w.counters.prefetch_issued, 0);
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     world_close(&w);
 }
 
@@ -500,7 +501,7 @@ int main(void)
     RUN(reads_ahead_wait_until_all_needs_are_read);
     RUN(an_idle_disk_is_given_more);
     RUN(a_slow_disk_is_given_less_and_wrong_guesses_end);
-    RUN(what_came_in_vain_leaves_first);
+    RUN(what_was_mispredicted_leaves_first);
     RUN(a_layer_with_its_share_gives_up_one_of_its_own);
     RUN(what_was_kept_is_kept_for_one_run_of_its_layer);
     RUN(a_failed_prefetch_is_only_a_guess);

@@ -85,7 +85,7 @@ static void any_budget_will_do(void)
             .top_k = 2,
             .slots = 14,
             .mixed = round / 2 == 1,
-            .names = { .profile = "lru", .policy[MP_SLOT_PARTITION] = partitions[round % 2] },
+            .names = { .profile = "lru", .policy[MP_POLICY_PARTITION] = partitions[round % 2] },
         };
         struct mp_space_plan plan;
         struct world w;
@@ -116,7 +116,7 @@ static void play_budgets(struct world_options *options, const struct mp_profile 
     struct world w;
 
     options->set = NULL;
-    world_open(options, &w); /* says what policies are told when they are made */
+    world_open(options, &w); /* says what policies get when they are made */
     CHECK_EQ(mp_policies_create(chosen, &w.shape, test_default_groups(), &set), MP_OK);
     CHECK_EQ(mp_decisions_create(path, chosen, &w.shape, test_default_groups(), &log), MP_OK);
     mp_decisions_record(log, &set);
@@ -149,7 +149,7 @@ static void a_log_of_budgets_that_change_is_decided_again(void)
     unsigned asked = 0;
 
     snprintf(path, sizeof(path), "%s/log", test_tmpdir());
-    for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_PARTITION, i)) != NULL; i++) {
+    for (size_t i = 0; (info = mp_policy_builtin(MP_POLICY_PARTITION, i)) != NULL; i++) {
         for (unsigned sliced = 0; sliced < 2; sliced++) {
             struct world_options options = { .layers = 3,
                                              .experts = 8,
@@ -161,17 +161,17 @@ static void a_log_of_budgets_that_change_is_decided_again(void)
             struct mp_profile chosen;
             enum mp_status status;
 
-            options.names.policy[MP_SLOT_PARTITION] = info->name;
-            options.names.policy[MP_SLOT_EVICT] = evicts[sliced];
+            options.names.policy[MP_POLICY_PARTITION] = info->name;
+            options.names.policy[MP_POLICY_EVICT] = evicts[sliced];
             CHECK_EQ(mp_policy_resolve(&options.names, &chosen), MP_OK);
             play_budgets(&options, &chosen, path);
             status = mp_decisions_replay(path, NULL, &report);
             if (status != MP_OK)
                 fprintf(stderr, "%s: %s\n", info->name, mp_error_last()->text);
             CHECK_EQ(status, MP_OK);
-            CHECK_STR(report.policy[MP_SLOT_PARTITION], info->name);
-            CHECK(report.answers > 20);
-            asked += report.told[MP_SLOT_PARTITION] >= 20;
+            CHECK_STR(report.policy[MP_POLICY_PARTITION], info->name);
+            CHECK(report.results > 20);
+            asked += report.calls_of[MP_POLICY_PARTITION] >= 20;
         }
     }
     CHECK(asked >= 6); /* uniform, adapmoe, fixed-point: at each budget */

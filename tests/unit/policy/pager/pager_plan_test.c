@@ -13,7 +13,7 @@
 
 static const uint32_t ids[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 
-/* ---- policies that do as they are told; one set at a time */
+/* ---- policies that do as a test says; one set at a time */
 
 static uint32_t plan_units[32], plan_count;
 static struct mp_swap plan_swaps[8];
@@ -197,7 +197,7 @@ static void first_residents_are_there_before_the_first_layer(void)
     world_wait_until_idle(&w);
     CHECK_EQ(residents(&w, 0), 1u << 1 | 1u << 6);
     CHECK_EQ(residents(&w, 1), 1u << 1 | 1u << 4);
-    CHECK_EQ(w.counters.policy_strikes, 2); /* one named twice, one that does not exist */
+    CHECK_EQ(w.counters.invalid_decisions, 2); /* one named twice, one that does not exist */
     world_run(&w, 0, (const uint32_t[]){ 1, 2 }, 2);
     CHECK_EQ(w.counters.hits, 1);
     CHECK_EQ(w.counters.misses, 1);
@@ -218,7 +218,7 @@ static void first_residents_respect_slots_and_shares(void)
         plan_units[plan_count] = plan_count;
     open_planned(&w, 2, 8, false); /* four each */
     CHECK_EQ(residents(&w, 0), 0x0f);
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     CHECK(mp_pager_check(w.pager));
     world_run(&w, 1, ids, 8); /* the other layer works while reads of the first may be under way */
     world_close(&w);
@@ -226,7 +226,7 @@ static void first_residents_respect_slots_and_shares(void)
     plan_count = 9; /* more than there are slots */
     open_planned(&w, 2, 8, true);
     CHECK_EQ(residents(&w, 0), 0);
-    CHECK_EQ(w.counters.policy_strikes, 1);
+    CHECK_EQ(w.counters.invalid_decisions, 1);
     world_close(&w);
 }
 
@@ -241,7 +241,7 @@ static void swaps_are_carried_out_after_the_layer(void)
     plan_swap_count = 2;
     world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
     CHECK_EQ(residents(&w, 0), 1u << 1 | 1u << 5 | 1u << 6);
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     world_wait_until_idle(&w);
     plan_swap_count = 0;
     world_run(&w, 0, (const uint32_t[]){ 5, 6 }, 2);
@@ -279,7 +279,7 @@ static void residents_stay_until_their_successors_are_read(void)
         world_run(&w, 0, ids + 4, 1);
     }
     CHECK_EQ(residents(&w, 0), 0xf0);
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     world_close(&w);
 }
 
@@ -350,11 +350,11 @@ static void bad_swaps_are_refused(void)
     memcpy(plan_swaps, bad, sizeof(bad));
     plan_swap_count = 6;
     world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
-    CHECK_EQ(w.counters.policy_strikes, 6);
+    CHECK_EQ(w.counters.invalid_decisions, 6);
     CHECK_EQ(residents(&w, 0), 3);
     plan_swap_count = 9; /* more than a layer has */
     world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
-    CHECK_EQ(w.counters.policy_strikes, 7);
+    CHECK_EQ(w.counters.invalid_decisions, 7);
     CHECK(mp_pager_check(w.pager));
     world_close(&w);
 }
@@ -371,7 +371,7 @@ static void swaps_between_layers_need_a_common_tier(void)
         plan_swaps[0] = (struct mp_swap){ .in = 3, .out = 8 };
         plan_swap_count = 1;
         world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
-        CHECK_EQ(w.counters.policy_strikes, !shared);
+        CHECK_EQ(w.counters.invalid_decisions, !shared);
         CHECK_EQ(residents(&w, 0), shared ? 0x0b : 0x03);
         CHECK_EQ(residents(&w, 1), shared ? 0x02 : 0x03);
         CHECK(mp_pager_check(w.pager));
@@ -398,7 +398,7 @@ static void shares_are_revised_after_the_last_layer(void)
     CHECK_EQ(mp_pager_quota(w.pager, 1), 2);
     plan_quota[1] = 3; /* nine slots of eight */
     world_run(&w, 1, ids, 2);
-    CHECK_EQ(w.counters.policy_strikes, 1);
+    CHECK_EQ(w.counters.invalid_decisions, 1);
     CHECK_EQ(mp_pager_quota(w.pager, 1), 2);
     world_run(&w, 0, ids, 6);
     world_run(&w, 1, ids, 4); /* borrows beyond its two */
@@ -451,7 +451,7 @@ static void what_is_due_is_not_put_off_by_guesses(void)
             mp_pager_prefetch(w.pager, 0, ids + step, 1);
             CHECK_EQ(w.counters.prefetch_issued, 2);
             CHECK_EQ(world_finish(&w, 1, NULL, 0), MP_OK);
-            CHECK_EQ(w.counters.prefetch_issued, 3); /* what was wished for begins now */
+            CHECK_EQ(w.counters.prefetch_issued, 3); /* what was queued begins now */
         }
         CHECK_EQ(seen_idle, step == 2);
         CHECK_EQ(mp_pager_quota(w.pager, 0), step < 2 ? 4 : 6);
@@ -483,12 +483,12 @@ static void a_demand_waits_where_residents_stay(void)
         CHECK_EQ(residents(&w, 0), 0x3f);
         CHECK_EQ(residents(&w, 1), 0);
     }
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     CHECK_EQ(w.counters.misses, 24);
 
     plan_admits = true; /* now they stay, so somebody has to go after all */
     world_run(&w, 1, ids, 8);
-    CHECK(w.counters.policy_strikes > 0);
+    CHECK(w.counters.invalid_decisions > 0);
     CHECK(mp_pager_check(w.pager));
     world_close(&w);
 }

@@ -128,7 +128,7 @@ static void an_end_that_came_first_gives_its_slot_back(void)
 
 /* ---- a partition that keeps a part of each expert */
 
-static uint32_t plan_tops[2], plan_quota[2];
+static uint32_t plan_retained[2], plan_quota[2];
 static bool plan_revises;
 
 static void quota(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *slots)
@@ -137,10 +137,10 @@ static void quota(struct mp_policy *policy, const struct mp_shape *shape, uint32
     memcpy(slots, plan_quota, shape->layers * sizeof(slots[0]));
 }
 
-static void tops(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *parts)
+static void retained(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *parts)
 {
     (void)policy;
-    memcpy(parts, plan_tops, shape->layers * sizeof(parts[0]));
+    memcpy(parts, plan_retained, shape->layers * sizeof(parts[0]));
 }
 
 static bool revise(struct mp_policy *policy, const struct mp_shape *shape, bool idle,
@@ -157,12 +157,12 @@ static void open_split(struct world *w, const struct world_options *options)
     static struct mp_partition_ops ops;
     struct world_options asked = *options;
 
-    asked.names.policy[MP_SLOT_PARTITION] = "uniform";
+    asked.names.policy[MP_POLICY_PARTITION] = "uniform";
     world_open(&asked, w);
     mp_pager_destroy(w->pager);
     ops = mp_partition_uniform;
     ops.quota = quota;
-    ops.tops = tops;
+    ops.retained = retained;
     ops.revise = revise;
     plan_revises = false;
     w->policies.partition_ops = &ops;
@@ -180,11 +180,11 @@ static void beginnings_stay_and_ends_come_and_go(void)
     };
     struct world w;
 
-    plan_tops[0] = plan_tops[1] = 2;
+    plan_retained[0] = plan_retained[1] = 2;
     plan_quota[0] = plan_quota[1] = 1;
     open_split(&w, &options);
     CHECK_EQ(mp_pager_quota(w.pager, 0), 4);
-    CHECK_EQ(mp_pager_tops(w.pager, 1), 2);
+    CHECK_EQ(mp_pager_retained(w.pager, 1), 2);
     world_run(&w, 0, ids, 2); /* 8 slots: 4 beginnings within the share, 4 ends */
     CHECK(slices_there(&w, 0, 0) == 15 && slices_there(&w, 0, 1) == 15);
     world_run(&w, 1, ids, 2); /* 4 free slots, then the ends of layer 0 */
@@ -199,15 +199,15 @@ static void beginnings_stay_and_ends_come_and_go(void)
     CHECK_EQ(w.counters.loads, 8 + 8 + 4 + 2);
 
     /* The whole of each from now on: the share holds one. */
-    plan_tops[0] = plan_tops[1] = 4;
+    plan_retained[0] = plan_retained[1] = 4;
     plan_revises = true;
     world_run(&w, 1, ids, 1);
-    CHECK_EQ(mp_pager_tops(w.pager, 0), 4);
+    CHECK_EQ(mp_pager_retained(w.pager, 0), 4);
     CHECK(mp_pager_check(w.pager));
-    plan_tops[0] = 5; /* no such part */
+    plan_retained[0] = 5; /* no such part */
     world_run(&w, 1, ids, 1);
-    CHECK_EQ(w.counters.policy_strikes, 1);
-    CHECK_EQ(mp_pager_tops(w.pager, 0), 4);
+    CHECK_EQ(w.counters.invalid_decisions, 1);
+    CHECK_EQ(mp_pager_retained(w.pager, 0), 4);
     world_run(&w, 0, ids, 4);
     world_close(&w);
 }
@@ -220,7 +220,7 @@ static void guesses_load_what_is_missing(void)
     };
     struct world w;
 
-    plan_tops[0] = plan_tops[1] = 2;
+    plan_retained[0] = plan_retained[1] = 2;
     plan_quota[0] = plan_quota[1] = 1;
     open_split(&w, &options);
     world_run(&w, 1, ids, 1);
@@ -284,7 +284,7 @@ static void *wake(void *ctx)
     return NULL;
 }
 
-/* A read stands still; the wait for it ends because another thread has something to tell. */
+/* A read stands still; the wait for it ends because another thread has something to report. */
 static void a_wait_for_bytes_ends_when_it_is_woken(void)
 {
     struct world_options options = four_slices;

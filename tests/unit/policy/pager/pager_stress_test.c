@@ -1,5 +1,5 @@
 /*
- * Random needs, prefetches and aborts, under every evict policy and under a set that answers
+ * Random needs, prefetches and aborts, under every evict policy and under a set that decides
  * nonsense. Whatever the policies say: every need is handed out exactly once with the right bytes,
  * the pager's own check holds after every layer, and no layer is left unfinished.
  *
@@ -18,31 +18,31 @@
 #define EXPERTS 16
 #define UNITS (LAYERS * EXPERTS) /* as policies count them: whole experts */
 
-/* The malicious set. It keeps track of nothing but what the pager must tell it truthfully. */
-static bool told_resident[UNITS];
+/* The malicious set. It keeps track of nothing but what the pager must report truthfully. */
+static bool known_resident[UNITS];
 static uint32_t last_victim;
 
-static void told_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void checked_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
 {
     (void)policy;
     (void)now;
-    CHECK(unit < UNITS && !told_resident[unit]);
-    told_resident[unit] = true;
+    CHECK(unit < UNITS && !known_resident[unit]);
+    known_resident[unit] = true;
 }
 
-static void told_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void checked_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
 {
     (void)policy;
     (void)now;
-    CHECK(unit < UNITS && told_resident[unit]);
-    told_resident[unit] = false;
+    CHECK(unit < UNITS && known_resident[unit]);
+    known_resident[unit] = false;
 }
 
 static uint32_t pick_nonsense(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     (void)policy;
     for (uint32_t u = 0; u < UNITS; u++)
-        CHECK(!query->evictable[u] || told_resident[u]);
+        CHECK(!query->evictable[u] || known_resident[u]);
     switch (random_below(6)) {
     case 0: return UNITS + random_below(1000); /* out of range */
     case 1: return last_victim;                /* the same again */
@@ -153,12 +153,12 @@ static void hand_out(struct world *w, uint32_t layer, const uint32_t *experts, u
 
 static void prefetch_at_random(struct world *w)
 {
-    uint32_t wish[3 * EXPERTS];
+    uint32_t predicted[3 * EXPERTS];
     const uint32_t count = random_below(3 * EXPERTS), target = random_below(LAYERS + 1);
 
     for (uint32_t i = 0; i < count; i++)
-        wish[i] = random_below(20) == 0 ? random_below(UINT32_MAX) : random_below(EXPERTS);
-    mp_pager_prefetch(w->pager, target, wish, count);
+        predicted[i] = random_below(20) == 0 ? random_below(UINT32_MAX) : random_below(EXPERTS);
+    mp_pager_prefetch(w->pager, target, predicted, count);
 }
 
 static void check_accounts(const struct world *w, uint64_t needs)
@@ -203,10 +203,10 @@ static void run_layers(struct world *w, unsigned layers)
     fprintf(stderr,
             "    %" PRIu64 " needs, %" PRIu64 " hits, %" PRIu64 " loads, %" PRIu64
             " prefetches (%" PRIu64 " used, %" PRIu64 " canceled), %" PRIu64 " aborts, %" PRIu64
-            " busy, %" PRIu64 " strikes\n",
+            " busy, %" PRIu64 " invalid decisions\n",
             totals.needs, w->counters.hits, w->counters.loads, w->counters.prefetch_issued,
             w->counters.prefetch_used, w->counters.prefetch_canceled, totals.aborts, totals.busy,
-            w->counters.policy_strikes);
+            w->counters.invalid_decisions);
     CHECK(totals.aborts > 0 && totals.busy > 0 && w->counters.misses > 0);
 }
 
@@ -226,7 +226,7 @@ static struct world_options random_options(void)
         .deterministic = random_below(3) == 0,
         .uring = random_below(2) == 0,
         .seed = random_below(1000),
-        .names.policy[MP_SLOT_PARTITION] = partitions[random_below(3)],
+        .names.policy[MP_POLICY_PARTITION] = partitions[random_below(3)],
     };
 }
 
@@ -234,14 +234,14 @@ static void every_builtin(unsigned layers)
 {
     const struct mp_policy_info *info;
 
-    for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_EVICT, i)) != NULL; i++) {
+    for (size_t i = 0; (info = mp_policy_builtin(MP_POLICY_EVICT, i)) != NULL; i++) {
         for (unsigned round = 0; round < 3; round++) {
             struct world_options options = random_options();
             struct world w;
 
             if (round == 0)
                 options.slots = options.mixed ? 0 : 2; /* the smallest there is */
-            options.names.policy[MP_SLOT_EVICT] = info->name;
+            options.names.policy[MP_POLICY_EVICT] = info->name;
             world_open(&options, &w);
             fprintf(stderr, "  %s, %u slots for experts of %u slices, %s\n", info->name,
                     options.slots, options.slices, mp_space_reader_engine(w.space));
@@ -280,10 +280,10 @@ static void malicious_sets(unsigned layers)
 
             if (round == 0)
                 options.slots = options.mixed ? 0 : 2;
-            options.names.policy[MP_SLOT_EVICT] = "random";
-            memset(told_resident, 0, sizeof(told_resident));
-            evict.on_insert = told_insert;
-            evict.on_remove = told_remove;
+            options.names.policy[MP_POLICY_EVICT] = "random";
+            memset(known_resident, 0, sizeof(known_resident));
+            evict.on_insert = checked_insert;
+            evict.on_remove = checked_remove;
             evict.on_access = NULL;
             evict.pick = picks[i];
             admit.admit = admit_at_random;
@@ -294,8 +294,8 @@ static void malicious_sets(unsigned layers)
                     options.slots, options.slices, mp_space_reader_engine(w.space));
             run_layers(&w, layers);
             for (uint32_t u = 0; u < UNITS; u++)
-                CHECK_EQ(told_resident[u], anything_is_there(&w, u));
-            CHECK(w.counters.policy_strikes > 0);
+                CHECK_EQ(known_resident[u], anything_is_there(&w, u));
+            CHECK(w.counters.invalid_decisions > 0);
             w.policies.evict_ops = &mp_evict_random;
             world_close(&w);
         }

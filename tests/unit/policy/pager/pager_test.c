@@ -140,7 +140,7 @@ static void quotas_keep_the_layers_apart(void)
                                            .experts = 8,
                                            .top_k = 2,
                                            .slots = 6,
-                                           .names.policy[MP_SLOT_PARTITION] = "uniform" };
+                                           .names.policy[MP_POLICY_PARTITION] = "uniform" };
     struct world w;
 
     world_open(&options, &w);
@@ -190,14 +190,14 @@ static void under_one_token_cycle_global_orders_are_divided(void)
     CHECK_EQ(mp_pager_quota(w.pager, 0), MP_LAYER_ANY);
     world_close(&w);
     options.slots = 7;
-    options.names.policy[MP_SLOT_EVICT] = "layer-lru"; /* minds the layers itself */
+    options.names.policy[MP_POLICY_EVICT] = "layer-lru"; /* minds the layers itself */
     world_open(&options, &w);
     CHECK_EQ(mp_pager_quota(w.pager, 0), MP_LAYER_ANY);
     world_close(&w);
     CHECK_EQ(warnings, 1);
 }
 
-static void a_failed_read_is_told_and_can_be_tried_again(void)
+static void a_failed_read_is_reported_and_can_be_tried_again(void)
 {
     const struct fault_plan plan = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread) };
     struct mp_error error;
@@ -223,11 +223,11 @@ static void two_slots_suffice_for_every_evict_policy(void)
 {
     const struct mp_policy_info *info;
 
-    for (size_t i = 0; (info = mp_policy_builtin(MP_SLOT_EVICT, i)) != NULL; i++) {
+    for (size_t i = 0; (info = mp_policy_builtin(MP_POLICY_EVICT, i)) != NULL; i++) {
         struct world_options options = { .layers = 3, .experts = 8, .top_k = 8, .slots = 2 };
         struct world w;
 
-        options.names.policy[MP_SLOT_EVICT] = info->name;
+        options.names.policy[MP_POLICY_EVICT] = info->name;
         options.deterministic = i % 2 == 0;
         world_open(&options, &w);
         for (unsigned round = 0; round < 3; round++) {
@@ -236,7 +236,7 @@ static void two_slots_suffice_for_every_evict_policy(void)
         }
         CHECK_EQ(w.counters.hits + w.counters.misses, 72);
         CHECK(w.counters.resident_peak_bytes <= 2 * UB);
-        CHECK_EQ(w.counters.policy_strikes, 0);
+        CHECK_EQ(w.counters.invalid_decisions, 0);
         world_close(&w);
     }
 }
@@ -269,12 +269,12 @@ static void size_classes_do_not_hold_each_other_up(void)
             }
         }
         CHECK_EQ(w.counters.hits + w.counters.misses, 4 + 144);
-        CHECK_EQ(w.counters.policy_strikes, 0);
+        CHECK_EQ(w.counters.invalid_decisions, 0);
         world_close(&w);
     }
 }
 
-/* Everything the evict policy was told and asked, in order, as one number. */
+/* All calls of the evict policy, in order, as one number. */
 static uint64_t decisions, decision_count;
 
 static void note(uint64_t what, uint64_t value)
@@ -313,7 +313,7 @@ static void deterministic_runs_make_the_same_decisions(void)
         .layers = 4, .experts = 12, .top_k = 2, .slots = 9, .deterministic = true, .seed = 11
     };
 
-    options.names.policy[MP_SLOT_EVICT] = "random";
+    options.names.policy[MP_POLICY_EVICT] = "random";
     ops = mp_evict_random;
     ops.on_insert = noting_insert;
     ops.on_remove = noting_remove;
@@ -369,12 +369,12 @@ static void a_policy_that_keeps_everything_stalls_no_demand(void)
     ops.pick = pick_nobody;
     w.policies.evict_ops = &ops;
     world_run(&w, 0, ids, 8);
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     mp_pager_prefetch(w.pager, 1, ids, 2); /* it may refuse these */
     CHECK_EQ(w.counters.prefetch_issued, 0);
-    CHECK_EQ(w.counters.policy_strikes, 0);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
     world_run(&w, 1, ids, 5);
-    CHECK_EQ(w.counters.policy_strikes, 5);
+    CHECK_EQ(w.counters.invalid_decisions, 5);
     world_close(&w);
 }
 
@@ -433,7 +433,7 @@ static void misuse_is_refused(void)
     CHECK_EQ(mp_pager_begin(w.pager, 0, NULL, 0), MP_OK);
     CHECK_EQ(mp_pager_begin(w.pager, 1, fine, 1), MP_ERR_INVALID); /* one is open */
     mp_pager_prefetch(w.pager, 1, wild, 3);
-    CHECK_EQ(w.counters.policy_strikes, 2);
+    CHECK_EQ(w.counters.invalid_decisions, 2);
     CHECK_EQ(w.counters.prefetch_issued, 1);
     CHECK_EQ(mp_pager_next(w.pager, &ready), MP_OK);
     CHECK_EQ(ready.need, MP_NEED_NONE);
@@ -470,7 +470,7 @@ int main(void)
     RUN(abort_gives_leases_back);
     RUN(quotas_keep_the_layers_apart);
     RUN(under_one_token_cycle_global_orders_are_divided);
-    RUN(a_failed_read_is_told_and_can_be_tried_again);
+    RUN(a_failed_read_is_reported_and_can_be_tried_again);
     RUN(two_slots_suffice_for_every_evict_policy);
     RUN(size_classes_do_not_hold_each_other_up);
     RUN(deterministic_runs_make_the_same_decisions);

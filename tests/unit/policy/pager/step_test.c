@@ -1,5 +1,5 @@
 /*
- * The step over a real pager, with operations that write down what they are told.
+ * The step over a real pager, with operations that write down their arguments.
  */
 #include "policy/pager/step.h"
 
@@ -139,7 +139,7 @@ static void fake_routed(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k,
 
     CHECK_EQ(tokens, f->tokens);
     CHECK_EQ(k, K);
-    CHECK(weights[0] == f->scores[experts[0]] || f->world.counters.policy_strikes > 0);
+    CHECK(weights[0] == f->scores[experts[0]] || f->world.counters.invalid_decisions > 0);
     write_log(f, "routed %u\n", layer);
 }
 
@@ -269,7 +269,7 @@ static void calls_come_in_order_grouped_by_expert(void)
     CHECK(fake.together >= 2);     /* the prefetched ones */
     CHECK_EQ(run_layer(2), MP_OK); /* the last: nothing to look ahead to */
     CHECK(strstr(fake.log, "source") == NULL);
-    CHECK_EQ(fake.world.counters.policy_strikes, 0);
+    CHECK_EQ(fake.world.counters.invalid_decisions, 0);
     layer_is_closed_and_sound();
     close_fake();
 }
@@ -286,7 +286,7 @@ static void what_the_device_tier_cannot_take_goes_to_the_cpu(void)
     struct mp_policy_names names = demand_only;
 
     for (size_t i = 0; i < sizeof(bounded) / sizeof(bounded[0]); i++) {
-        names.policy[MP_SLOT_ASSIGN] = bounded[i];
+        names.policy[MP_POLICY_ASSIGN] = bounded[i];
         fake_costs = &costs;
         for (uint32_t tight = 0; tight < 2; tight++) {
             fake_slots = tight ? 2 : 8;
@@ -332,7 +332,7 @@ static void each_executor_gets_its_own_work(void)
     CHECK_EQ(fourth.begun, 2);
     CHECK_EQ(fake.on_cpu, 3);
     CHECK_EQ(fake.world.counters.loads, 1);
-    CHECK_EQ(fake.world.counters.policy_strikes, 0);
+    CHECK_EQ(fake.world.counters.invalid_decisions, 0);
     layer_is_closed_and_sound();
     close_fake();
     fake_costs = NULL;
@@ -486,7 +486,7 @@ static void the_largest_batch(void)
     close_fake();
 }
 
-/* Policies that answer nonsense. */
+/* Policies that decide nonsense. */
 static int nonsense;
 
 static void route_nonsense(struct mp_policy *policy, const struct mp_route_facts *facts,
@@ -532,7 +532,7 @@ static void nonsense_is_replaced_and_counted(void)
         fake.world.policies.prefetch_ops = &prefetch;
         set_scores(three_tokens, 3);
         CHECK_EQ(run_layer(0), MP_OK);
-        CHECK_EQ(fake.world.counters.policy_strikes, 1 + 3 + 1);
+        CHECK_EQ(fake.world.counters.invalid_decisions, 1 + 3 + 1);
         CHECK_EQ(fake.world.counters.prefetch_issued, 0);
         CHECK(fake.experts[0] == 3 && fake.experts[1] == 1); /* the exact routing */
         CHECK(fake.weights[0] == 0.6f && fake.weights[5] == 0.3f);

@@ -1,6 +1,6 @@
 /*
  * Decision logs: whatever the policies, what was recorded is decided again in the same way; another
- * answer is found and named; damaged logs are refused, never believed.
+ * result is found and named; damaged logs are refused, never believed.
  */
 #include "policy/record/decisions.h"
 
@@ -48,7 +48,7 @@ static const char *path_of(const char *name)
     return path;
 }
 
-/* A run without a model: what pager and step would say, and the answers as one number. */
+/* A run without a model: what pager and step would say, and the results as one number. */
 struct play {
     struct mp_policies *set;
     uint8_t resident[UNITS];
@@ -59,9 +59,9 @@ struct play {
     uint32_t quota[LAYERS];
 };
 
-static void add(struct play *play, uint64_t answer)
+static void add(struct play *play, uint64_t result)
 {
-    play->sum = (play->sum ^ answer) * UINT64_C(0x100000001b3);
+    play->sum = (play->sum ^ result) * UINT64_C(0x100000001b3);
 }
 
 static void add_list(struct play *play, const uint32_t *list, size_t count)
@@ -118,7 +118,7 @@ static void play_route(struct play *play, uint32_t layer, uint32_t tokens)
                                   play->now);
 }
 
-/* The chosen experts of the layer, as assign is told of them. */
+/* The chosen experts of the layer, as assign gets them. */
 struct needs {
     uint32_t experts[EXPERTS], tokens[EXPERTS], count;
     float scores[EXPERTS];
@@ -168,17 +168,17 @@ static void play_ahead(struct play *play, uint32_t layer, uint32_t tokens, const
     const struct mp_predict_facts facts = {
         layer, target, tokens, EXPERTS, TOP_K, play->chosen, source ? play->scores : NULL
     };
-    struct mp_prefetch_facts wish = { layer,
-                                      target,
-                                      tokens,
-                                      EXPERTS,
-                                      TOP_K,
-                                      play->guess,
-                                      play->resident + (size_t)target * EXPERTS,
-                                      random_below(4),
-                                      1,
-                                      &n->facts,
-                                      n->executors };
+    struct mp_prefetch_facts wanted = { layer,
+                                        target,
+                                        tokens,
+                                        EXPERTS,
+                                        TOP_K,
+                                        play->guess,
+                                        play->resident + (size_t)target * EXPERTS,
+                                        random_below(4),
+                                        1,
+                                        &n->facts,
+                                        n->executors };
     uint32_t list[EXPERTS], count;
 
     if (set->predict_ops->observe != NULL)
@@ -191,7 +191,7 @@ static void play_ahead(struct play *play, uint32_t layer, uint32_t tokens, const
     add(play, (uint64_t)(play->guess[0] * 1e6f));
     if (set->prefetch_ops->choose == NULL)
         return;
-    count = set->prefetch_ops->choose(set->prefetch, &wish, list);
+    count = set->prefetch_ops->choose(set->prefetch, &wanted, list);
     CHECK(count <= EXPERTS);
     add_list(play, list, count);
 }
@@ -233,7 +233,7 @@ static void play_layer(struct play *play, uint32_t layer)
         add(play, set->partition_ops->revise(set->partition, &shape, true, play->quota));
 }
 
-/* What the answers add up to. */
+/* What the results add up to. */
 static uint64_t play(struct mp_policies *set, unsigned steps)
 {
     struct play play = { .set = set };
@@ -245,11 +245,11 @@ static uint64_t play(struct mp_policies *set, unsigned steps)
                            .executors[TEST_DEVICE].fixed_ns = 2 };
     if (!set->partition_ops->global)
         set->partition_ops->quota(set->partition, &shape, play.quota);
-    if (set->partition_ops->tops != NULL) {
-        uint32_t tops[LAYERS];
+    if (set->partition_ops->retained != NULL) {
+        uint32_t retained[LAYERS];
 
-        set->partition_ops->tops(set->partition, &shape, tops);
-        add_list(&play, tops, LAYERS);
+        set->partition_ops->retained(set->partition, &shape, retained);
+        add_list(&play, retained, LAYERS);
     }
     if (set->partition_ops->first != NULL)
         add_list(&play, units, set->partition_ops->first(set->partition, &shape, units));
@@ -276,8 +276,8 @@ static void record(const struct mp_profile *chosen, unsigned steps, const char *
     CHECK_EQ(create(chosen, &set), MP_OK);
     CHECK_EQ(mp_decisions_create(path, chosen, &shape, test_default_groups(), &log), MP_OK);
     mp_decisions_record(log, &set);
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        CHECK(chosen->policy[slot] != NULL);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        CHECK(chosen->policy[kind] != NULL);
     CHECK_EQ(play(&set, steps), bare);
     CHECK_EQ(mp_decisions_close(log), MP_OK);
     CHECK_EQ(mp_decisions_close(log), MP_OK);
@@ -286,26 +286,26 @@ static void record(const struct mp_profile *chosen, unsigned steps, const char *
     mp_decisions_destroy(log);
 }
 
-static struct mp_profile make_profile(unsigned slot, const char *name)
+static struct mp_profile make_profile(unsigned kind, const char *name)
 {
     struct mp_policy_names names = { .profile = NULL };
     struct mp_profile chosen;
 
-    names.policy[slot] = name;
+    names.policy[kind] = name;
     CHECK_EQ(mp_policy_resolve(&names, &chosen), MP_OK);
     return chosen;
 }
 
-/* Each built-in policy of each slot, whatever there is. */
+/* Each built-in policy of each kind, whatever there is. */
 static void every_policy_decides_again_in_the_same_way(void)
 {
     const struct mp_policy_info *info;
     const char *path = path_of("log");
     unsigned policies = 0;
 
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
-        for (size_t i = 0; (info = mp_policy_builtin(slot, i)) != NULL; i++) {
-            const struct mp_profile chosen = make_profile(slot, info->name);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
+        for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL; i++) {
+            const struct mp_profile chosen = make_profile(kind, info->name);
             struct mp_decisions_report report;
 
             record(&chosen, 40, path);
@@ -313,8 +313,9 @@ static void every_policy_decides_again_in_the_same_way(void)
             if (mp_decisions_replay(path, NULL, &report) != MP_OK)
                 fprintf(stderr, "%s: %s\n", info->name, mp_error_last()->text);
             CHECK_EQ(mp_error_last()->status, MP_OK);
-            CHECK_STR(report.policy[slot], info->name);
-            CHECK(report.told[MP_SLOT_ROUTE] == 40 * LAYERS && report.answers > 40 * LAYERS * 2);
+            CHECK_STR(report.policy[kind], info->name);
+            CHECK(report.calls_of[MP_POLICY_ROUTE] == 40 * LAYERS &&
+                  report.results > 40 * LAYERS * 2);
             policies++;
         }
     }
@@ -342,11 +343,11 @@ static void write_file(const char *path, const char *bytes, size_t count)
     CHECK_EQ(fclose(file), 0);
 }
 
-/* A log whose last call is a pick: its answer is a byte at a known place from the end. */
-static void another_answer_is_found_and_named(void)
+/* A log whose last call is a pick: its result is a byte at a known place from the end. */
+static void another_result_is_found_and_named(void)
 {
     static uint8_t resident[UNITS];
-    const struct mp_profile chosen = make_profile(MP_SLOT_EVICT, "lru");
+    const struct mp_profile chosen = make_profile(MP_POLICY_EVICT, "lru");
     const struct mp_evict_query query = { 20, 1, EXPERTS, 0, resident };
     const char *path = path_of("pick");
     struct mp_decisions_report report;
@@ -367,24 +368,24 @@ static void another_answer_is_found_and_named(void)
     mp_policies_destroy(&set);
     mp_decisions_destroy(log);
     count = read_file(path, bytes, sizeof(bytes));
-    /* answer, no list, no values; end, five calls */
+    /* result, no list, no values; end, five calls */
     CHECK_EQ(memcmp(bytes + count - 5, "\x08\0\0\0\x05", 5), 0);
     CHECK_EQ(mp_decisions_replay(path, NULL, &report), MP_OK);
     CHECK_EQ(report.calls, 5);
-    CHECK_EQ(report.answers, 1);
+    CHECK_EQ(report.results, 1);
     bytes[count - 5] = 9;
     write_file(path, bytes, count);
     CHECK_EQ(mp_decisions_replay(path, NULL, &report), MP_ERR_MODEL);
     CHECK_STR(mp_error_last()->code, "E_DECISION_DIFFERS");
     CHECK(strstr(mp_error_last()->text,
-                 "call 5, evict.pick of 'lru', MoE layer 2: answer: got 8, need 9") != NULL);
+                 "call 5, evict.pick of 'lru', MoE layer 2: result: got 8, need 9") != NULL);
 }
 
 /* One bit of each byte turned over: refused, or found to differ, or a fact that changes nothing. */
 static void no_damage_is_believed(void)
 {
     static char bytes[1 << 17];
-    const struct mp_profile chosen = make_profile(MP_SLOT_EVICT, "layer-lfu");
+    const struct mp_profile chosen = make_profile(MP_POLICY_EVICT, "layer-lfu");
     const char *path = path_of("whole"), *damaged = path_of("damaged");
     struct mp_decisions_report report;
     unsigned refused = 0, differs = 0;
@@ -425,7 +426,7 @@ static void logs_of_other_versions_are_named(void)
         { "option RANKS ", "option RANGS " },
     };
     static char bytes[1 << 17];
-    const struct mp_profile chosen = make_profile(MP_SLOT_PREFETCH, "top");
+    const struct mp_profile chosen = make_profile(MP_POLICY_PREFETCH, "top");
     const char *path = path_of("version");
     struct mp_decisions_report report;
     size_t count;
@@ -447,7 +448,7 @@ static void logs_of_other_versions_are_named(void)
 
 static void files_that_cannot_be_are_errors(void)
 {
-    const struct mp_profile chosen = make_profile(MP_SLOT_EVICT, "lru");
+    const struct mp_profile chosen = make_profile(MP_POLICY_EVICT, "lru");
     const volatile sig_atomic_t stop = 1;
     const char *path = path_of("abandoned");
     struct mp_decisions_report report;
@@ -493,7 +494,7 @@ int main(void)
     for (uint32_t i = 0; i < UNITS * EXPERTS; i++)
         pairs[i] = (float)(i % 7) / 7;
     RUN(every_policy_decides_again_in_the_same_way);
-    RUN(another_answer_is_found_and_named);
+    RUN(another_result_is_found_and_named);
     RUN(no_damage_is_believed);
     RUN(logs_of_other_versions_are_named);
     RUN(files_that_cannot_be_are_errors);

@@ -468,7 +468,7 @@ static void every_call_site_fails_cleanly(void)
     CHECK(fault_sites_failed(FAULT_BIT(open) | FAULT_BIT(fstat)) >= 2);
 }
 
-static void a_full_disk_is_told_at_close(void)
+static void a_full_disk_is_reported_at_close(void)
 {
     const struct mp_trace_shape shape = { .layers = 1, .experts = 1, .top_k = 1 };
     struct mp_trace_writer *writer;
@@ -490,6 +490,6 @@ int main(void)
     RUN(a_trace_cut_anywhere_is_never_read_as_another);
     RUN(only_regular_files_are_opened);
     RUN(every_call_site_fails_cleanly);
-    RUN(a_full_disk_is_told_at_close);
+    RUN(a_full_disk_is_reported_at_close);
     return 0;
 }

@@ -103,9 +103,9 @@ static void make_random(struct mp_replay_trace *trace, unsigned kind)
     CHECK_EQ(mp_replay_trace_end(trace), MP_OK);
 }
 
-static const void *builtin(enum mp_policy_slot slot, size_t i)
+static const void *builtin(enum mp_policy_kind kind, size_t i)
 {
-    return mp_policy_builtin(slot, i);
+    return mp_policy_builtin(kind, i);
 }
 
 /*
@@ -124,7 +124,7 @@ static unsigned compare_with_bound(const struct mp_replay_trace *trace,
 
     CHECK_EQ(mp_replay(trace, &config, &best), MP_OK);
     CHECK(best.decode_hits <= best.bound_decode_hits);
-    for (size_t i = 0; (evict = builtin(MP_SLOT_EVICT, i)) != NULL; i++) {
+    for (size_t i = 0; (evict = builtin(MP_POLICY_EVICT, i)) != NULL; i++) {
         const bool demand_only = evict->replace == NULL && partition->first == NULL;
 
         config.evict = evict->info.name;
@@ -192,7 +192,7 @@ static void no_demand_policy_passes_the_bound(void)
         make_random(&trace, kind);
         units = trace.layers * trace.experts;
         for (uint32_t slots = 1; slots <= units; slots += 1 + units / 8) {
-            for (size_t p = 0; (partition = builtin(MP_SLOT_PARTITION, p)) != NULL; p++) {
+            for (size_t p = 0; (partition = builtin(MP_POLICY_PARTITION, p)) != NULL; p++) {
                 if (!partition->info.calibrated) /* nothing was measured of a random trace */
                     close_calls += compare_with_bound(&trace, partition, slots * 10);
             }
@@ -223,8 +223,8 @@ static void what_cannot_be_replayed_is_refused(void)
     mp_replay_trace_fini(&trace);
 }
 
-/* What a policy lacks is told as such, and a calibration makes it run. */
-static void what_a_policy_lacks_is_told(void)
+/* What a policy lacks is reported as such, and a calibration makes it run. */
+static void what_a_policy_lacks_is_reported(void)
 {
     struct mp_replay_config config = { .evict = "none",
                                        .partition = "hot-table",
@@ -381,7 +381,7 @@ int main(void)
     RUN(ends_of_experts_come_and_go);
     RUN(no_demand_policy_passes_the_bound);
     RUN(what_cannot_be_replayed_is_refused);
-    RUN(what_a_policy_lacks_is_told);
+    RUN(what_a_policy_lacks_is_reported);
     RUN(partitions_hear_what_is_routed_and_predicted);
     RUN(both_formats_are_read);
     RUN(damaged_lines_are_named);

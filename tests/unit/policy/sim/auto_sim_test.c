@@ -75,7 +75,8 @@ static struct mp_sim_model any_model(const struct workload *w)
     };
 }
 
-static uint64_t time_of(struct mp_sim_config *config, const char *const policy[MP_SLOT_COUNT])
+static uint64_t time_of(struct mp_sim_config *config,
+                        const char *const policy[MP_POLICY_KIND_COUNT])
 {
     struct mp_sim_result result;
     struct mp_profile profile = { .name = "compared" };
@@ -93,7 +94,7 @@ static uint64_t time_of(struct mp_sim_config *config, const char *const policy[M
 /* With the experts that were used most after the warm-up, or during it. */
 static uint64_t best_static(struct mp_sim_config *config, bool after)
 {
-    static const char *const policies[][MP_SLOT_COUNT] = {
+    static const char *const policies[][MP_POLICY_KIND_COUNT] = {
         { "exact", "resident", "none", "none", "never", "none", "hot-table" },
         { "exact", "cost", "none", "none", "never", "none", "hot-table" },
         { "exact", "resident", "none", "none", "never", "none", "static-layers" },
@@ -115,8 +116,8 @@ static uint64_t best_static(struct mp_sim_config *config, bool after)
 
 static void never_slower_than_static_placement(void)
 {
-    static const char *const ours[MP_SLOT_COUNT] = { "exact",  "cost",   "gate",  "idle",
-                                                     "always", "shadow", "global" };
+    static const char *const ours[MP_POLICY_KIND_COUNT] = { "exact",  "cost",   "gate",  "idle",
+                                                            "always", "shadow", "global" };
     struct ratios ratios[WORKLOADS] = { 0 };
     uint32_t skipped = 0;
 

@@ -110,12 +110,12 @@ static struct mp_profile any_profile(void)
 {
     struct mp_profile profile = { .name = "random" };
 
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++) {
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
         uint32_t count = 0;
 
-        while (mp_policy_builtin((enum mp_policy_slot)slot, count) != NULL)
+        while (mp_policy_builtin((enum mp_policy_kind)kind, count) != NULL)
             count++;
-        profile.policy[slot] = mp_policy_builtin((enum mp_policy_slot)slot, below(count))->name;
+        profile.policy[kind] = mp_policy_builtin((enum mp_policy_kind)kind, below(count))->name;
     }
     return profile;
 }
@@ -127,9 +127,9 @@ static void print_scenario(uint64_t seed, const struct mp_sim_config *c)
             "%u generated, budget %" PRIu64 " ppm, %u slices, %u ppm fail%s\n",
             seed, c->model->layers, c->model->experts, c->model->top_k, c->batch, c->prompt, c->gen,
             c->budget.amount, c->slices, c->fail_ppm, c->deterministic ? ", deterministic" : "");
-    for (unsigned slot = 0; slot < MP_SLOT_COUNT; slot++)
-        fprintf(stderr, " %s=%s", mp_policy_slot_name((enum mp_policy_slot)slot),
-                c->profile->policy[slot]);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        fprintf(stderr, " %s=%s", mp_policy_kind_name((enum mp_policy_kind)kind),
+                c->profile->policy[kind]);
     fprintf(stderr, "\n");
 }
 

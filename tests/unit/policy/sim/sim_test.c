@@ -20,7 +20,7 @@ static struct mp_sim_result run_warm(const char *machine_text, const char *profi
                                      const char *assign, uint32_t ppm, uint32_t warm)
 {
     const struct mp_policy_names names = { .profile = profile_name,
-                                           .policy = { [MP_SLOT_ASSIGN] = assign } };
+                                           .policy = { [MP_POLICY_ASSIGN] = assign } };
     struct mp_sim_machine machine;
     struct mp_sim_model model;
     struct mp_profile profile;
@@ -297,7 +297,7 @@ static void check_near(double seen, double stated, double most)
     }
 }
 
-/* The generator has the statistics that it was told to have, however much layers differ. */
+/* The generator has the statistics that it is meant to have, however much layers differ. */
 static void made_up_routing_is_as_stated(void)
 {
     struct mp_sim_model model;

@@ -27,7 +27,7 @@ static void values_and_order_are_kept(void)
     json_decref(root);
 }
 
-static void syntax_errors_tell_the_byte(void)
+static void syntax_errors_name_the_byte(void)
 {
     static const char nul_behind[] = "{}\0";
     json_t *root = NULL;
@@ -224,7 +224,7 @@ static void files_that_are_no_files_are_refused_by_name(void)
 int main(void)
 {
     RUN(values_and_order_are_kept);
-    RUN(syntax_errors_tell_the_byte);
+    RUN(syntax_errors_name_the_byte);
     RUN(nul_in_strings_is_an_option);
     RUN(duplicate_keys_are_refused_in_any_spelling);
     RUN(depth_needs_64_KiB_of_stack_at_most);

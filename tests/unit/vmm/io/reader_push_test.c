@@ -1,6 +1,7 @@
 /*
- * mp_reader_push(): reads begin on the calling thread. The ring's thread is not told of new tickets
- * here (eventfd_write() does nothing while `muted`), so that what begins is what was pushed.
+ * mp_reader_push(): reads begin on the calling thread. The ring's thread is not notified of new
+ * tickets here (eventfd_write() does nothing while `muted`), so that what begins is what was
+ * pushed.
  */
 #include "vmm/io/reader.h"
 

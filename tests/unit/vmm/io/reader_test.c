@@ -336,8 +336,8 @@ static void promoted_prefetch_goes_after_the_demands_before_it(void)
     gated_fini(&g);
 }
 
-/* A thread that has nothing to do, because nothing is read ahead beside a demand, is told. (With
- * io_uring there is one thread, and the gate holds it.) */
+/* A thread that has nothing to do, because nothing is read ahead beside a demand, is notified.
+ * (With io_uring there is one thread, and the gate holds it.) */
 static void promoted_prefetch_is_taken_at_once(void)
 {
     static struct gated g;

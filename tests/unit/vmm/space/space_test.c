@@ -340,7 +340,7 @@ static void more_sizes_than_classes_share_the_next_larger_slot(void)
     mp_space_destroy(space);
 }
 
-static void leases_hold_units_and_a_full_class_is_an_answer(void)
+static void leases_hold_units_and_a_full_class_is_a_result(void)
 {
     static const struct mp_unit units[] = { { { { 0, 0, 9000 } }, 1 },
                                             { { { 0, 9000, 9000 } }, 1 },
@@ -452,7 +452,7 @@ static void wait_any_returns_each_unit_once_it_is_there(void)
     mp_space_destroy(space);
 }
 
-/* Whether a read has started is the reader's affair; both answers must leave the unit usable. */
+/* Whether a read has started is the reader's affair; both results must leave the unit usable. */
 static void cancelled_loads_give_their_slot_back(void)
 {
     struct mp_unit units[24] = { { { { 0 } }, 0 } };
@@ -548,7 +548,7 @@ int main(void)
     RUN(impossible_configurations_are_refused);
     RUN(a_budget_below_the_smallest_is_refused_with_both_numbers);
     RUN(more_sizes_than_classes_share_the_next_larger_slot);
-    RUN(leases_hold_units_and_a_full_class_is_an_answer);
+    RUN(leases_hold_units_and_a_full_class_is_a_result);
     RUN(a_new_generation_follows_each_change_of_placement);
     RUN(wait_any_returns_each_unit_once_it_is_there);
     RUN(cancelled_loads_give_their_slot_back);

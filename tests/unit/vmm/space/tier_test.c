@@ -81,7 +81,7 @@ static void cost_stays_close_to_the_slots(void)
     }
 }
 
-static void fit_never_exceeds_budget_wish_or_minimum(void)
+static void fit_never_exceeds_budget_request_or_minimum(void)
 {
     static const uint64_t granules[] = { 4096, 65536, 2 * MIB };
     unsigned shrunk = 0;
@@ -347,7 +347,7 @@ int main(void)
 {
     fprintf(stderr, "seed %" PRIu64 "\n", SEED);
     RUN(cost_stays_close_to_the_slots);
-    RUN(fit_never_exceeds_budget_wish_or_minimum);
+    RUN(fit_never_exceeds_budget_request_or_minimum);
     RUN(fit_shrinks_in_proportion_and_uses_the_budget);
     RUN(too_small_a_budget_is_refused_with_both_numbers);
     RUN(impossible_classes_are_refused);
