@@ -79,7 +79,7 @@ struct mp_compute_ops {
     /* All experts of the layer have ended: x += the sum of their results in rank order, by these
      * weights(T, R), and of the shared part. */
     void (*combine)(struct mp_compute *c, const float *weights);
-    /* ahead := x + that sum, with the results only that state.done names */
+    /* partial := x + that sum, with the results only that state.done names */
     void (*combine_done)(struct mp_compute *c, const float *weights);
 
     /* ---- between the compute and the host */

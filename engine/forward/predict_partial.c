@@ -17,12 +17,12 @@ enum mp_status mp_engine_scores_partial(struct mp_engine *engine, uint32_t moe_l
 
     c->ops->combine_done(c, engine->predict.weights);
     for (uint32_t layer = engine->layer_of[moe_layer] + 1; layer <= end; layer++) {
-        mp_engine_attention(c, layer, MP_ARRAY_AHEAD);
+        mp_engine_attention(c, layer, MP_ARRAY_PARTIAL);
         if (c->ops->forget != NULL)
             c->ops->forget(c, layer);
         if (layer < end)
-            mp_engine_dense(c, layer, MP_ARRAY_XE, MP_ARRAY_AHEAD);
+            mp_engine_dense(c, layer, MP_ARRAY_XE, MP_ARRAY_PARTIAL);
     }
-    c->ops->router(c, end, MP_ARRAY_AHEAD, c->weights->layers[end].ffn_norm, scores);
+    c->ops->router(c, end, MP_ARRAY_PARTIAL, c->weights->layers[end].ffn_norm, scores);
     return c->ops->read_scores(c, scores);
 }

@@ -35,18 +35,18 @@
     A(YE, ye, float, OWN, (W, H), (T, H), "activations")   /* results before they are added */     \
     A(SUM, sum, float, OWN, (T, H), (T, H), "activations") /* the shared expert's part */          \
     A(RANK, rank, float, CROSS, (T, R, H), (T, R, H),                                              \
-      "activations")                                           /* results by (token, rank) */      \
-    A(DONE, done, uint8_t, OWN, (P, R), (0), "activations")    /* the result is there */           \
-    A(AHEAD, ahead, float, OWN, (P, H), (P, H), "a predictor") /* its residual stream */           \
-    A(AHEAD_RANK, ahead_rank, float, OWN, (0), (P, R, H),                                          \
+      "activations")                                               /* results by (token, rank) */  \
+    A(DONE, done, uint8_t, OWN, (P, R), (0), "activations")        /* the result is there */       \
+    A(PARTIAL, partial, float, OWN, (P, H), (P, H), "a predictor") /* its residual stream */       \
+    A(PARTIAL_RANK, partial_rank, float, OWN, (0), (P, R, H),                                      \
       "a predictor") /* those that are there */                                                    \
-    A(AHEAD_ROW, ahead_row, uint32_t, STAGED, (0), (P, R), "a predictor") /* their numbers */      \
+    A(PARTIAL_ROW, partial_row, uint32_t, STAGED, (0), (P, R), "a predictor") /* their numbers */  \
     A(ROW, row, float, OWN, (T), (T), "activations")       /* the shared expert's gate */          \
     A(SCORES, scores, float, STAGED, (0), (T, E), "lists") /* the router's probabilities */        \
     A(WEIGHT, weight, float, STAGED, (0), (T, R), "lists") /* of the combine */                    \
     A(ACT, act, float, OWN, (0), (T, R, X), "activations") /* of all experts of a layer */         \
     A(LOGITS, logits, float, CROSS, (N, V), (N, V), "logits")                                      \
-    A(IDS, ids, uint32_t, STAGED, (0), (3 * T + 3 * N), "the batch") /* see cuda/device.h */       \
+    A(IDS, ids, uint32_t, STAGED, (0), (3 * T + 3 * N), "the batch") /* see device_compute.c */    \
     A(LIST, list, uint32_t, STAGED, (0), (lists), "work lists")                                    \
     A(COSINE, cosine, float, OWN, (C, D / 2), (C, D / 2), "positions")                             \
     A(SINE, sine, float, OWN, (C, D / 2), (C, D / 2), "positions")                                 \
@@ -105,6 +105,6 @@ enum mp_status mp_state_too_large(const struct mp_engine_config *config) MP_COLD
 void mp_state_log(const struct mp_array_info *array, enum mp_place place);
 
 /* Does the predict policy of the configuration run the next layer ahead of time? */
-bool mp_state_has_ahead(const struct mp_engine_config *config);
+bool mp_state_has_partial(const struct mp_engine_config *config);
 
 #endif

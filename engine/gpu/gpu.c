@@ -1,5 +1,6 @@
 /*
- * A CUDA device to compute on; see gpu.h.
+ * A CUDA device to compute on: its context, streams, events, kernels and graphs; see gpu.h. Its
+ * memory is in gpu_memory.c.
  *
  * Where the driver compiles the kernels, its compiler's words are part of the error, because no
  * other machine may show it again.

@@ -1,5 +1,6 @@
 /*
  * Memory of a device to compute on, pinned memory beside it, and copies between them; see gpu.h.
+ * Not the memory of experts, which is a backend's (vmm/backend/cuda).
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -208,9 +208,9 @@ void mp_cpu_combine_done(struct mp_compute *c, const float *weights)
     const struct mp_state *s = &engine->state;
     const size_t H = engine->config.model->hidden, R = engine->shape.top_k;
 
-    memcpy(s->ahead, s->x, engine->tokens * H * sizeof(float));
+    memcpy(s->partial, s->x, engine->tokens * H * sizeof(float));
     for (size_t t = 0; t < engine->tokens; t++) {
         sum_experts(engine, t, weights + t * R, s->done + t * R, s->ye);
-        engine->config.kernels->axpy(s->ahead + t * H, s->ye, 1.0f, H);
+        engine->config.kernels->axpy(s->partial + t * H, s->ye, 1.0f, H);
     }
 }

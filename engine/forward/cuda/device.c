@@ -1,5 +1,6 @@
 /*
- * Life of the engine's device: memory there and pinned memory here, weights, streams, threads.
+ * Life of the engine's device: memory there, weights, streams, threads. Pinned memory on the host
+ * is the engine's (engine.c); what the device does is in the other files.
  *
  * Memory is made once, for the largest batch. It is taken before the experts' budget is, so that a
  * budget that is too large is refused by the backend that makes the frames.

@@ -76,7 +76,7 @@ struct mp_device {
     struct mp_weights weights; /* addresses are those of the device; units are not filled in */
     mp_cu_ptr weights_block;
 
-    struct mp_error trouble;         /* the first of an operation since it was asked for */
+    struct mp_error op_error;        /* the first of an operation since it was asked for */
     struct mp_device_graphs *graphs; /* NULL: the host drives every step */
 
     struct mp_device_queue queues[MP_GPU_EXECUTORS]; /* by enum mp_gpu_executor */
@@ -121,8 +121,8 @@ static inline uint32_t mp_device_slices(const struct mp_device *device)
 bool mp_device_needed(const struct mp_backend *backend);
 
 /* Device memory beyond weights, budget and what mp_engine_measure() counts, with experts of so many
- * slices: for graphs, cuBLAS and a predictor, where the configuration would have them, what arrays
- * there are larger by than the host's, and rounding. What cuBLAS keeps for itself is not known. */
+ * slices: for graphs and cuBLAS, where the configuration would have them, what arrays there are
+ * larger by than the host's, and rounding. What cuBLAS keeps for itself is not known. */
 uint64_t mp_device_extra_bytes(const struct mp_engine_config *config, uint32_t slices);
 
 /*

@@ -17,24 +17,24 @@
 
 /* ---- queueing: nothing happens behind an error */
 
-static void keep(struct mp_device *device, enum mp_status status)
+static void keep_error(struct mp_device *device, enum mp_status status)
 {
     if (status != MP_OK)
-        device->trouble = *mp_error_last();
+        device->op_error = *mp_error_last();
 }
 
-static bool works(const struct mp_device *device)
+static bool can_queue(const struct mp_device *device)
 {
-    return device->trouble.status == MP_OK;
+    return device->op_error.status == MP_OK;
 }
 
 enum mp_status mp_device_status(struct mp_device *device)
 {
-    const enum mp_status status = device->trouble.status;
+    const enum mp_status status = device->op_error.status;
 
     if (status != MP_OK)
-        mp_error_set(&device->trouble);
-    device->trouble.status = MP_OK;
+        mp_error_set(&device->op_error);
+    device->op_error.status = MP_OK;
     return status;
 }
 
@@ -47,32 +47,32 @@ enum mp_status mp_device_finish(struct mp_device *device)
 
 void mp_device_launch(struct mp_device *device, enum mp_cuda_kernel kernel, const void *params)
 {
-    if (works(device))
-        keep(device, mp_gpu_launch(device->gpu, mp_device_stream(device), kernel, params));
+    if (can_queue(device))
+        keep_error(device, mp_gpu_launch(device->gpu, mp_device_stream(device), kernel, params));
 }
 
 void mp_device_upload(struct mp_device *device, mp_cu_ptr dst, const void *src, uint64_t bytes)
 {
-    if (works(device))
-        keep(device, mp_gpu_upload(device->gpu, mp_device_stream(device), dst, src, bytes));
+    if (can_queue(device))
+        keep_error(device, mp_gpu_upload(device->gpu, mp_device_stream(device), dst, src, bytes));
 }
 
 void mp_device_download(struct mp_device *device, void *dst, mp_cu_ptr src, uint64_t bytes)
 {
-    if (works(device))
-        keep(device, mp_gpu_download(device->gpu, mp_device_stream(device), dst, src, bytes));
+    if (can_queue(device))
+        keep_error(device, mp_gpu_download(device->gpu, mp_device_stream(device), dst, src, bytes));
 }
 
 void mp_device_copy(struct mp_device *device, mp_cu_ptr dst, mp_cu_ptr src, uint64_t bytes)
 {
-    if (works(device))
-        keep(device, mp_gpu_copy(device->gpu, mp_device_stream(device), dst, src, bytes));
+    if (can_queue(device))
+        keep_error(device, mp_gpu_copy(device->gpu, mp_device_stream(device), dst, src, bytes));
 }
 
 void mp_device_clear(struct mp_device *device, mp_cu_ptr dst, uint64_t bytes)
 {
-    if (works(device))
-        keep(device, mp_gpu_clear(device->gpu, mp_device_stream(device), dst, bytes));
+    if (can_queue(device))
+        keep_error(device, mp_gpu_clear(device->gpu, mp_device_stream(device), dst, bytes));
 }
 
 /* ---- on any addresses */
@@ -106,8 +106,8 @@ void mp_device_multiply(struct mp_device *device, const struct mp_view *w, const
 {
     const struct mp_cuda_matmul params = mp_device_product(w, bias, x, y, tokens, accumulate);
 
-    if (works(device))
-        keep(device, mp_gemm_matmul(device->gemm, mp_device_stream(device), &params));
+    if (can_queue(device))
+        keep_error(device, mp_gemm_matmul(device->gemm, mp_device_stream(device), &params));
 }
 
 void mp_device_norm(struct mp_device *device, mp_cu_ptr out, mp_cu_ptr x, const float *w,
@@ -188,8 +188,9 @@ static void begin(struct mp_compute *c, const struct mp_batch *batch, uint32_t w
     uint32_t *next = ids_here(device, WANTED);
 
     if (mp_gpu_is_lost(device->gpu)) {
-        keep(device, mp_fail(MP_ERR_DEVICE, "E_CUDA",
-                             "the device was lost in an earlier step; it must be opened anew"));
+        keep_error(device,
+                   mp_fail(MP_ERR_DEVICE, "E_CUDA",
+                           "the device was lost in an earlier step; it must be opened anew"));
         return;
     }
     memcpy(ids_here(device, TOKEN), batch->token, bytes);
@@ -410,7 +411,7 @@ static void abandon(struct mp_compute *c)
 
     mp_device_settle(device);
     mp_device_release_host(device);
-    device->trouble.status = MP_OK;
+    device->op_error.status = MP_OK;
 }
 
 /* No forget(): what a partial forward stores of the next layer, that layer stores again before it

@@ -85,12 +85,20 @@ uint64_t mp_device_graph_bytes(const struct mp_engine_config *config, uint32_t s
     return config->graphs && config->model->experts <= EXPERTS_MAX ? sum : 0;
 }
 
+static void list_there(struct mp_device_graphs *g, mp_cu_ptr *there[THERE_COUNT])
+{
+    mp_cu_ptr *const all[THERE_COUNT] = { &g->table,  &g->work,   &g->row, &g->expert,
+                                          &g->misses, &g->scores, &g->x };
+
+    memcpy(there, all, sizeof(all));
+}
+
 static enum mp_status make_memory(struct mp_device *device, struct mp_device_graphs *g)
 {
-    mp_cu_ptr *const there[THERE_COUNT] = { &g->table,  &g->work,   &g->row, &g->expert,
-                                            &g->misses, &g->scores, &g->x };
+    mp_cu_ptr *there[THERE_COUNT];
     uint64_t bytes[THERE_COUNT];
 
+    list_there(g, there);
     measure(&device->engine->config, mp_device_slices(device), bytes);
     const struct {
         void **address_p;
@@ -136,18 +144,18 @@ enum mp_status mp_device_graphs_create(struct mp_device *device)
 void mp_device_graphs_destroy(struct mp_device *device)
 {
     struct mp_device_graphs *g = device->graphs;
+    mp_cu_ptr *there[THERE_COUNT];
 
     if (g == NULL)
         return;
     for (unsigned i = 0; i <= MP_DEVICE_FEW_TOKENS; i++)
         mp_gpu_graph_close(device->gpu, g->execs[i]);
-    const mp_cu_ptr there[] = { g->table, g->work, g->row, g->expert, g->misses, g->scores, g->x };
-    void *const here[] = { g->places, g->missed, g->seen };
-
-    for (size_t i = 0; i < sizeof(there) / sizeof(there[0]); i++)
-        mp_gpu_free(device->gpu, there[i]);
-    for (size_t i = 0; i < sizeof(here) / sizeof(here[0]); i++)
-        mp_gpu_free_host(device->gpu, here[i]);
+    list_there(g, there);
+    for (size_t i = 0; i < THERE_COUNT; i++)
+        mp_gpu_free(device->gpu, *there[i]);
+    mp_gpu_free_host(device->gpu, g->places);
+    mp_gpu_free_host(device->gpu, g->missed);
+    mp_gpu_free_host(device->gpu, g->seen);
     device->graphs = NULL;
     free(g);
 }
@@ -270,8 +278,8 @@ static enum mp_status replay(struct mp_device *device)
 {
     struct mp_device_graphs *g = device->graphs;
     const struct mp_engine *engine = device->engine;
-    const uint64_t L = engine->shape.layers,
-                   count = (uint64_t)engine->tokens * engine->shape.experts;
+    const uint64_t L = engine->shape.layers;
+    const uint64_t count = (uint64_t)engine->tokens * engine->shape.experts; /* of a layer */
     const bool given = engine->config.forced_routing != NULL;
     enum mp_status status = update_table(device);
 
@@ -302,9 +310,8 @@ static uint32_t count_done(const struct mp_device *device)
     return i / S;
 }
 
-/* Is this step for the device? One of few tokens whose logits are all wanted; after a miss the host
- * drives some first. */
-static bool is_tried(struct mp_device_graphs *g, uint32_t tokens, uint32_t wanted)
+/* A step of few tokens whose logits are all wanted; after a miss the host drives some first. */
+static bool may_run_alone(struct mp_device_graphs *g, uint32_t tokens, uint32_t wanted)
 {
     if (g == NULL || tokens > g->tokens_max || wanted != tokens)
         return false;
@@ -346,7 +353,7 @@ static void make_graph(struct mp_device *device, uint32_t tokens)
 
 /* The device did `done` MoE layers, of which policies have been notified up to `notified`: from
  * where the host goes on. */
-static void find_rest(struct mp_device *device, uint32_t done, uint32_t notified,
+static void plan_rest(struct mp_device *device, uint32_t done, uint32_t notified,
                       struct mp_forward_progress *progress_p)
 {
     const struct mp_engine *engine = device->engine;
@@ -374,7 +381,7 @@ enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t wanted,
     enum mp_status status;
 
     *progress_p = (struct mp_forward_progress){ .started = false };
-    if (!is_tried(g, tokens, wanted))
+    if (!may_run_alone(g, tokens, wanted))
         return MP_OK;
     make_graph(device, tokens);
     status = replay(device); /* fails where the capture lost the device */
@@ -386,7 +393,7 @@ enum mp_status mp_device_graph_step(struct mp_device *device, uint32_t wanted,
     if (status != MP_OK)
         return status;
     count_step(g, done == device->engine->shape.layers && !g->taken);
-    find_rest(device, done, notified, progress_p);
+    plan_rest(device, done, notified, progress_p);
     return MP_OK;
 }
 

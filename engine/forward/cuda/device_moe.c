@@ -129,7 +129,7 @@ void mp_device_compute_combine(struct mp_compute *c, const float *weights)
     mp_device_combine(device, device->state.x, device->state.rank);
 }
 
-/* ahead_rank := the results that state.done of the host names, else zeros. The stream has been
+/* partial_rank := the results that state.done of the host names, else zeros. The stream has been
  * given all of them, so they are there when it comes to this. */
 static void gather_done(struct mp_device *device)
 {
@@ -142,12 +142,12 @@ static void gather_done(struct mp_device *device)
     };
 
     for (uint32_t i = 0; i < ranks; i++)
-        here->ahead_row[i] = here->done[i] ? i : NOT_THERE;
-    mp_device_upload(device, s->ahead_row, here->ahead_row, ranks * sizeof(uint32_t));
-    mp_device_clear(device, s->ahead_rank, ranks * H * sizeof(float));
+        here->partial_row[i] = here->done[i] ? i : NOT_THERE;
+    mp_device_upload(device, s->partial_row, here->partial_row, ranks * sizeof(uint32_t));
+    mp_device_clear(device, s->partial_rank, ranks * H * sizeof(float));
     for (uint32_t first = 0; first < ranks; first += GATHER_MAX)
-        mp_device_gather(device, &rank, s->ahead_row + first * sizeof(uint32_t),
-                         s->ahead_rank + first * H * sizeof(float),
+        mp_device_gather(device, &rank, s->partial_row + first * sizeof(uint32_t),
+                         s->partial_rank + first * H * sizeof(float),
                          ranks - first < GATHER_MAX ? ranks - first : GATHER_MAX);
 }
 
@@ -158,7 +158,7 @@ void mp_device_combine_done(struct mp_compute *c, const float *weights)
 
     gather_done(device);
     send_weights(device, weights);
-    mp_device_copy(device, s->ahead, s->x,
+    mp_device_copy(device, s->partial, s->x,
                    (uint64_t)c->engine->tokens * c->engine->config.model->hidden * sizeof(float));
-    mp_device_combine(device, s->ahead, s->ahead_rank);
+    mp_device_combine(device, s->partial, s->partial_rank);
 }

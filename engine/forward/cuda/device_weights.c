@@ -1,7 +1,7 @@
 /*
  * What every token needs, on the device: one block in which every matrix and vector stands at a
  * multiple of 256 bytes, filled from the weights in RAM through two pinned buffers, so that copying
- * one and sending the other overlap.
+ * one and sending the other overlap. Not the experts, which are the pager's.
  *
  * device->weights is the same tree as engine->config.weights with addresses of the device in it.
  */
