@@ -16,8 +16,8 @@
  *
  * Measuring runs in a child process, for there are drivers that crash in calls that are made here
  * (memory on a NUMA node, page tables beside running kernels): a crash or a hang costs the step in
- * which it happened, is told, and the rest is measured without it. Results are kept in a file per
- * device and driver, in the user's cache directory.
+ * which it happened, is reported, and the rest is measured without it. Results are kept in a file
+ * per device and driver, in the user's cache directory.
  */
 
 /* X(NAME, key, unit, what). Not measured: NaN. */
@@ -119,7 +119,7 @@ bool mp_probe_store(const char *cache_dir, const struct mp_probe *probe);
 void mp_probe_print(const struct mp_probe *probe, FILE *out);
 void mp_probe_json(const struct mp_probe *probe, struct mp_json_out *json);
 
-/* What policies are told of all executors of engine/gpu/executors.h, for units of `unit_bytes`;
+/* What policies learn of all executors of engine/gpu/executors.h, for units of `unit_bytes`;
  * what was not measured stays unknown (0). */
 void mp_probe_costs(const struct mp_probe *probe, uint64_t unit_bytes, struct mp_costs *costs);
 

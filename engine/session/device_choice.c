@@ -1,3 +1,6 @@
+/*
+ * Host or CUDA: what the settings ask for and what this machine has. Opens no backend.
+ */
 #include "engine/session/device_choice.h"
 
 #include <stdio.h>
@@ -8,7 +11,7 @@
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
-enum wish { WISH_AUTO, WISH_CPU, WISH_CUDA };
+enum request { REQUEST_AUTO, REQUEST_CPU, REQUEST_CUDA };
 
 static enum mp_status refuse(const char *text)
 {
@@ -18,7 +21,7 @@ static enum mp_status refuse(const char *text)
                    mp_quote(quoted, text, strlen(text)));
 }
 
-static enum mp_status parse(const char *text, enum wish *wish_p, unsigned *ordinal_p)
+static enum mp_status parse(const char *text, enum request *request_p, unsigned *ordinal_p)
 {
     static const char prefix[] = "cuda:";
     const size_t bytes = sizeof(prefix) - 1;
@@ -26,12 +29,12 @@ static enum mp_status parse(const char *text, enum wish *wish_p, unsigned *ordin
 
     *ordinal_p = 0;
     if (!strcmp(text, "auto") || text[0] == '\0')
-        *wish_p = WISH_AUTO;
+        *request_p = REQUEST_AUTO;
     else if (!strcmp(text, "cpu") || !strcmp(text, "host"))
-        *wish_p = WISH_CPU;
+        *request_p = REQUEST_CPU;
     else
-        *wish_p = WISH_CUDA;
-    if (*wish_p != WISH_CUDA || !strcmp(text, "cuda"))
+        *request_p = REQUEST_CUDA;
+    if (*request_p != REQUEST_CUDA || !strcmp(text, "cuda"))
         return MP_OK;
     if (strncmp(text, prefix, bytes) != 0 || text[bytes] == '\0' || strlen(text + bytes) > 4 ||
         strspn(text + bytes, "0123456789") != strlen(text + bytes))
@@ -85,19 +88,19 @@ enum mp_status mp_device_choose(const struct mp_run_settings *run,
     struct mp_device_choice choice = { .cuda = false };
     const char *last = last_of(run->backend);
     const bool host = !strcmp(last, "host"), cuda = !strcmp(last, "cuda");
-    enum wish wish;
-    enum mp_status status = parse(run->device, &wish, &choice.ordinal);
+    enum request request;
+    enum mp_status status = parse(run->device, &request, &choice.ordinal);
 
     if (status != MP_OK)
         return status;
-    if (cuda && wish == WISH_CPU)
+    if (cuda && request == REQUEST_CPU)
         return mp_fail(MP_ERR_CONFIG, "E_OPTION", "--device %s contradicts --backend %s",
                        run->device, run->backend);
     snprintf(choice.backend, sizeof(choice.backend), "%s", run->backend);
-    if (cuda || (host && wish == WISH_CUDA)) {
+    if (cuda || (host && request == REQUEST_CUDA)) {
         status = look_at(choice.ordinal, &choice.device);
         choice.cuda = true;
-    } else if (host && wish == WISH_AUTO) {
+    } else if (host && request == REQUEST_AUTO) {
         choice.cuda = try_out(choice.ordinal, &choice.device) == MP_OK;
         if (!choice.cuda)
             mp_log_info("engine", "experts stay in RAM and the CPU computes: %s",
