@@ -30,7 +30,7 @@ struct run {
 
     uint32_t *token, *owner, *position; // (tokens_max)
     uint8_t *want;                      // (tokens_max)
-    uint32_t *uniform, *sampled;        // (count): where the device samples
+    uint32_t *uniform, *drawn;          // (count): where the device draws
     struct mp_generate_stats *stats;
 };
 
@@ -191,8 +191,8 @@ static enum mp_status accept(struct run *run, struct sequence *seq, uint32_t tok
     return status == MP_OK ? show_text(run, seq) : status;
 }
 
-/* Does the device sample? Not where somebody looks at logits, or gives the tokens. */
-static bool device_samples(const struct mp_generate_config *config)
+/* Does the device draw? Not where somebody looks at logits, or gives the tokens. */
+static bool device_draws(const struct mp_generate_config *config)
 {
     return mp_engine_draws(config->engine) && config->on_logits == NULL && config->forced == NULL;
 }
@@ -206,8 +206,8 @@ static enum mp_status choose(struct run *run, uint32_t t, uint32_t i, const floa
     const size_t count = run->sequences[owner].output->ids.count;
     enum mp_status status = MP_OK;
 
-    if (device_samples(config)) {
-        *token_p = run->sampled[i];
+    if (device_draws(config)) {
+        *token_p = run->drawn[i];
         return *token_p == UINT32_MAX ? mp_sampler_refuse(owner) : MP_OK;
     }
     logits += (size_t)i * config->engine_config->model->vocab;
@@ -224,14 +224,14 @@ static enum mp_status choose(struct run *run, uint32_t t, uint32_t i, const floa
 static enum mp_status run_batch(struct run *run, uint32_t count)
 {
     const struct mp_generate_config *config = run->config;
-    const struct mp_draw draw = { &config->sampling, run->uniform, run->sampled };
+    const struct mp_draw draw = { &config->sampling, run->uniform, run->drawn };
     const struct mp_batch batch = {
         .count = count,
         .token = run->token,
         .sequence = run->owner,
         .position = run->position,
         .want = run->want,
-        .draw = device_samples(config) ? &draw : NULL,
+        .draw = device_draws(config) ? &draw : NULL,
     };
     const float *logits = NULL;
     uint32_t wanted = 0;
@@ -359,9 +359,9 @@ static enum mp_status run_open(struct run *run, const struct mp_ids *prompts,
     run->position = calloc(tokens_max, sizeof(uint32_t));
     run->want = calloc(tokens_max, 1);
     run->uniform = calloc(run->count, sizeof(uint32_t));
-    run->sampled = calloc(run->count, sizeof(uint32_t));
+    run->drawn = calloc(run->count, sizeof(uint32_t));
     if (run->sequences == NULL || run->token == NULL || run->owner == NULL ||
-        run->position == NULL || run->want == NULL || run->uniform == NULL || run->sampled == NULL)
+        run->position == NULL || run->want == NULL || run->uniform == NULL || run->drawn == NULL)
         return mp_fail_no_memory("the batch", tokens_max * 13);
     status = mp_sampler_create(&config->sampling, config->engine_config->model->vocab, run->count,
                                &run->sampler);
@@ -391,7 +391,7 @@ static void run_close(struct run *run)
     free(run->position);
     free(run->want);
     free(run->uniform);
-    free(run->sampled);
+    free(run->drawn);
 }
 
 enum mp_status mp_generate(const struct mp_generate_config *config, const struct mp_ids *prompts,
