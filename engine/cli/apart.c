@@ -144,7 +144,7 @@ static bool is_read(enum mp_command command, const char *name)
     return bytes > tail && strcmp(name + bytes - tail, suffix) == 0;
 }
 
-/* A directory that cannot be read is reported by whoever reads the model. */
+/* A directory that cannot be read is an error of whoever reads the model. */
 static enum mp_status check_model(enum mp_command command, const struct list *outputs,
                                   const char *model)
 {

@@ -79,7 +79,7 @@ static void list_evicts(struct replay *replay)
         used += (size_t)snprintf(replay->evicts + used, LIST_BYTES - used, ",%s", info->name);
 }
 
-/* One row. What only this policy cannot do on this trace is said in its row. */
+/* One row. What only this policy cannot do on this trace is a reason in its row. */
 static enum mp_status replay_one(struct replay *replay, const char *profile)
 {
     struct mp_replay_row row = { .profile = profile, .budget_bytes = replay->config.budget_bytes };

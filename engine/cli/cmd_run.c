@@ -280,7 +280,7 @@ static struct mp_generate_config generate_config(struct run *run)
         .engine = run->session.engine,
         .engine_config = &run->session.engine_config,
         .tokenizer = run->session.tokenizer,
-        .answers = run->chat != NULL,
+        .new_text = run->chat != NULL,
         .sampling = choose_sampling(run),
         .max_tokens = (uint32_t)run->args->max_tokens,
         .ignore_eos = run->args->ignore_eos,

@@ -206,8 +206,8 @@ static enum mp_status resolve(const struct simulate *s, const char *name,
     return mp_policy_resolve(&names, profile);
 }
 
-/* Both lists; with `run` false they are only looked through, so that a slip in the last part is
- * reported before the first run. */
+/* Both lists; with `run` false they are only checked, so that a mistake in the last part ends the
+ * command before the first run. */
 static enum mp_status run_all(struct simulate *s, bool run)
 {
     const char *batches = s->args->batches != NULL ? s->args->batches : "1";

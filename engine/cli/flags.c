@@ -49,8 +49,7 @@
 
 /* Sentences of flags with several rows. */
 #define MODEL_HELP "the model: a directory in Hugging Face layout; simulate: its description"
-#define OUT_HELP \
-    "where to write: calibrate a file (default: in the model's directory), repack a new directory"
+#define OUT_HELP "repack: a new directory; calibrate: a file (in the model's directory)"
 #define PROMPT_TOKENS_HELP "tokens of each prompt (64)"
 #define GEN_TOKENS_HELP "tokens to generate for each prompt (64)"
 
@@ -92,9 +91,9 @@ const struct mp_flag mp_flags[] = {
          "numbers of sequences at once; simulates each (1)"),
     NUMBER("repeat", repeat, 1, 1000, BENCH, BASIC, "R", "runs; the median one is reported (3)"),
     INPUT("tokens-file", tokens_file, BENCH, EXPERT, "FILE",
-          "token ids of the prompt, then of what is generated, whatever the logits are"),
+          "token ids: the prompt, then what is generated, whatever the logits are"),
     INPUT("from-trace", from_trace, BENCH | CALIBRATE | SIMULATE, EXPERT, "FILE",
-          "take the routing from this trace, not from the model (docs/trace-format.md)"),
+          "take the routing from this trace instead of the model's routers"),
     OUTPUT("trace", trace, RUN | BENCH, BASIC, "FILE",
            "write which experts the router chose (docs/trace-format.md)"),
     SWITCH("trace-scores", trace_scores, RUN | BENCH, EXPERT,
@@ -102,9 +101,9 @@ const struct mp_flag mp_flags[] = {
     OUTPUT("decision-log", decision_log, RUN | BENCH, EXPERT, "FILE",
            "write all calls of policies and their results, for moepager replay"),
     OUTPUT("logits-out", logits_out, RUN | BENCH, EXPERT, "FILE",
-           "write .npy, float32 [step, vocabulary], of the first prompt; bench: of the first run"),
+           "write .npy, float32 [step, vocabulary], of the first prompt and run"),
     OUTPUT("timeline", timeline, RUN | BENCH | SIMULATE, EXPERT, "FILE",
-           "write a timeline for ui.perfetto.dev; simulate: one batch and one profile only"),
+           "write a timeline for ui.perfetto.dev (simulate: of one run only)"),
     INPUT("text", text, CALIBRATE | EVAL, BASIC, "FILE",
           "text to run through the model; - is standard input"),
     NUMBER("tokens", tokens, 2, UINT64_MAX - 1, CALIBRATE | EVAL, BASIC, "N",

@@ -1,3 +1,6 @@
+/*
+ * The table of replay as text, CSV, JSON and plot. Replays nothing itself.
+ */
 #include "engine/cli/replay_report.h"
 
 #include <inttypes.h>

@@ -1,3 +1,6 @@
+/*
+ * Text for a terminal without control characters. Other outputs get every byte.
+ */
 #include "engine/cli/terminal.h"
 
 #include "vmm/base/utf8.h"

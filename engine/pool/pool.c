@@ -1,3 +1,7 @@
+/*
+ * The threads that compute: started once, handed one job at a time, bound to cores. What
+ * they compute is the caller's.
+ */
 #include "engine/pool/pool.h"
 
 #include <errno.h>

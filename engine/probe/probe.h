@@ -119,7 +119,7 @@ bool mp_probe_store(const char *cache_dir, const struct mp_probe *probe);
 void mp_probe_print(const struct mp_probe *probe, FILE *out);
 void mp_probe_json(const struct mp_probe *probe, struct mp_json_out *json);
 
-/* What policies know of all executors of engine/gpu/executors.h, for units of `unit_bytes`;
+/* What policies learn of all executors of engine/gpu/executors.h, for units of `unit_bytes`;
  * what was not measured stays unknown (0). */
 void mp_probe_costs(const struct mp_probe *probe, uint64_t unit_bytes, struct mp_costs *costs);
 

@@ -1,3 +1,6 @@
+/*
+ * Host or CUDA: what the settings ask for and what this machine has. Opens no backend.
+ */
 #include "engine/session/device_choice.h"
 
 #include <stdio.h>

@@ -1,3 +1,7 @@
+/*
+ * What costs on a device are known before a run: measured, kept in the cache, or unknown. The
+ * measurements are those of engine/probe.
+ */
 #include "engine/session/device_facts.h"
 
 #include <math.h>
@@ -28,7 +32,7 @@ static bool find_costs(const struct mp_run_settings *run, const struct mp_device
     return true;
 }
 
-/* The result has a file of its own, for it does not depend on the shape of experts. */
+/* The result has a file of its own, because it does not depend on the shape of experts. */
 static bool find_host_numa(const struct mp_run_settings *run, const struct mp_device_choice *device,
                            int driver, bool may_run, struct mp_probe *probe)
 {

@@ -5,7 +5,7 @@
 #include "engine/probe/probe.h"
 
 /*
- * What a run goes by that only measuring shows: from the cache of `moepager probe`, or found out
+ * What a run needs to know and can only measure: from the cache of `moepager probe`, or measured
  * now, by children of this program (engine/probe/probe.h).
  */
 struct mp_device_facts {
@@ -20,9 +20,8 @@ struct mp_device_facts {
  * where MOEPAGER_PROBE allows it.
  *
  * Whether memory on a NUMA node works is found out in a child whatever MOEPAGER_PROBE says, because
- * there are drivers that crash in it; the result is kept. Where nobody can find out it is not
- * tried. What breaks a child is reported with one warning. Without a result there is no error: less
- * is known.
+ * there are drivers that crash in it; the result is kept. Where it cannot be measured it is not
+ * used. A child that crashes is one warning. Without a result there is no error: less is known.
  */
 void mp_device_facts_read(const struct mp_run_settings *run, const struct mp_device_choice *device,
                           const struct mp_probe_shape *shape, bool may_run, bool want_costs,

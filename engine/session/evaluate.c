@@ -1,3 +1,6 @@
+/*
+ * Counts how often predictions name the experts that are chosen then. Runs no model itself.
+ */
 #include "engine/session/evaluate.h"
 
 #include <stdlib.h>

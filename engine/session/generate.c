@@ -1,3 +1,7 @@
+/*
+ * Prefill, then one token per sequence and step. Arithmetic and paging are the engine's; files and
+ * output are the caller's.
+ */
 #include "engine/session/generate.h"
 
 #include <stdlib.h>
@@ -347,7 +351,7 @@ static enum mp_status run_open(struct run *run, const struct mp_ids *prompts,
 {
     const struct mp_generate_config *config = run->config;
     const size_t tokens_max = config->engine_config->tokens_max;
-    const unsigned flags = MP_DECODE_SKIP_SPECIAL | (config->answers ? 0 : MP_DECODE_CONTINUES);
+    const unsigned flags = MP_DECODE_SKIP_SPECIAL | (config->new_text ? 0 : MP_DECODE_CONTINUES);
     enum mp_status status;
 
     run->sequences = calloc(run->count, sizeof(*run->sequences));

@@ -32,7 +32,7 @@ struct mp_generate_config {
     struct mp_engine *engine;
     const struct mp_engine_config *engine_config;
     const struct mp_tokenizer *tokenizer; /* NULL: ids only, no text and no stop strings */
-    bool answers; /* texts begin anew, as in a chat; else prompt and text together are one text */
+    bool new_text; /* of a chat's reply; else the prompt and what is generated are one text */
     struct mp_sampling sampling;
     uint32_t max_tokens; /* per sequence, >= 1 */
     bool ignore_eos;     /* for benchmarks */

@@ -1,3 +1,6 @@
+/*
+ * How many bytes weights, experts, KV cache and activations get. Allocates none of them.
+ */
 #include "engine/session/memory_plan.h"
 
 #include <inttypes.h>

@@ -16,8 +16,8 @@
  *
  * Needs session->checkpoint, model and engine_config; fills memory, direct_io and the budgets of
  * engine_config. MP_ERR_CONFIG E_BUDGET_SMALL, E_SLICES; MP_ERR_NO_MEMORY E_RAM, E_DEVICE_ROOM with
- * the parts of the sum. With config->plan_only the sum may be more than there is: who asks for the
- * sizes of a model that is too large for the machine is to be given them.
+ * the parts of the sum. With config->plan_only the sum may be more than there is, so that the sizes
+ * of a model that is too large for the machine can be shown.
  */
 enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
                                    const struct mp_session_config *config,

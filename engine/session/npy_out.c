@@ -1,3 +1,6 @@
+/*
+ * Rows of logits as an .npy file, whose head is written last.
+ */
 #include "engine/session/npy_out.h"
 
 #include <inttypes.h>

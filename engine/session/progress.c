@@ -1,3 +1,6 @@
+/*
+ * A progress bar on standard error. Knows nothing of the work.
+ */
 #include "engine/session/progress.h"
 
 #include <stdio.h>

@@ -1,3 +1,6 @@
+/*
+ * The report of a run, from its times and counters, as text and JSON. Measures nothing itself.
+ */
 #include "engine/session/report.h"
 
 #include <string.h>

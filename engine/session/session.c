@@ -1,3 +1,6 @@
+/*
+ * Opens and closes all that a run needs, in order. Generates nothing.
+ */
 #include "engine/session/session.h"
 
 #include <inttypes.h>

@@ -1,3 +1,7 @@
+/*
+ * The settings of the program and the list of all option tables. How a value is parsed is in
+ * vmm/base/opt.c.
+ */
 #include "engine/session/settings.h"
 
 #include <string.h>

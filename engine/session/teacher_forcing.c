@@ -1,3 +1,7 @@
+/*
+ * Sends a text through a model, whatever the logits say. What is done with the logits is the
+ * caller's.
+ */
 #include "engine/session/teacher_forcing.h"
 
 #define STREAMS_MAX 64

@@ -1,3 +1,7 @@
+/*
+ * Loads the chat format of a model and renders messages with it. Templates are recognised in
+ * chat_template.c.
+ */
 #include "engine/text/chat_template.h"
 
 #include <fcntl.h>

@@ -1,3 +1,6 @@
+/*
+ * Recognises the Jinja templates of known chat formats. Runs no template.
+ */
 #include "engine/text/chat_template.h"
 
 #include <stdlib.h>

@@ -1,3 +1,7 @@
+/*
+ * The life of a tokenizer and what can be asked of it. Loading, encoding and decoding have files of
+ * their own.
+ */
 #include "engine/text/tokenizer_impl.h"
 
 #include <errno.h>

@@ -1,3 +1,6 @@
+/*
+ * Finds added tokens in a text. What is between them goes to tokenizer_encode.c.
+ */
 #include "engine/text/tokenizer_impl.h"
 
 #include <stdlib.h>

@@ -1,3 +1,6 @@
+/*
+ * Byte pair encoding of one word. Words are cut in tokenizer_split.c.
+ */
 #include "engine/text/tokenizer_impl.h"
 
 #include <stdio.h>

@@ -1,3 +1,6 @@
+/*
+ * From token ids to text: loads and runs the decoder.
+ */
 #include "engine/text/tokenizer_impl.h"
 
 #include <inttypes.h>

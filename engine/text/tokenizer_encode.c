@@ -1,3 +1,6 @@
+/*
+ * From text to token ids: the order of the steps. Each step has a file of its own.
+ */
 #include "engine/text/tokenizer_impl.h"
 
 #include <stdlib.h>
@@ -123,7 +126,7 @@ static enum mp_status join(struct encoding *run, const struct mp_span *spans, si
 
 /*
  * Whether special tokens may be recognised in all of a segment or in none of it. Between, the
- * normalizer has moved the borders, and nobody knows them.
+ * normalizer has moved the borders and it cannot be known.
  */
 static enum mp_status decide_segment(struct encoding *run, size_t begin, size_t end)
 {

@@ -1,3 +1,6 @@
+/*
+ * The normal forms of Unicode, as the reference makes them.
+ */
 #include "engine/text/tokenizer_impl.h"
 
 #include <stdlib.h>

@@ -1,3 +1,6 @@
+/*
+ * Reads tokenizer.json and refuses what is not supported. Encodes nothing.
+ */
 #include "engine/text/tokenizer_impl.h"
 
 #include <inttypes.h>

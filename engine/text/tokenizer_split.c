@@ -1,3 +1,6 @@
+/*
+ * Cuts text into words with the patterns that are known. No word becomes tokens here.
+ */
 #include "engine/text/tokenizer_impl.h"
 
 #include <string.h>

@@ -1,3 +1,6 @@
+/*
+ * Loads normalizers, pre-tokenizers and post-processors. Runs none of them.
+ */
 #include "engine/text/tokenizer_impl.h"
 
 #include <stdio.h>

@@ -1,3 +1,6 @@
+/*
+ * Buffers, UTF-8 and the normalization of a text. Knows no tokens.
+ */
 #include "engine/text/tokenizer_impl.h"
 
 #include <stdlib.h>

@@ -1,3 +1,6 @@
+/*
+ * The vocabulary and the merges as hash tables. Reads no file.
+ */
 #include "engine/text/tokenizer_impl.h"
 
 #include <inttypes.h>

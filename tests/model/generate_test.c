@@ -329,7 +329,7 @@ static void a_text_goes_on_where_the_prompt_ends(void)
         CHECK(memcmp(prompt.ids, all.ids, prompt.count * sizeof(uint32_t)) == 0);
         config = config_of(&h, (uint32_t)(all.count - prompt.count));
         config.tokenizer = tok;
-        config.answers = answers;
+        config.new_text = answers;
         config.ignore_eos = true;
         config.forced = all.ids + prompt.count;
         CHECK_EQ(mp_generate(&config, &prompt, 1, &out, &stats), MP_OK);

@@ -160,8 +160,9 @@ def measure(args, flags, budget, model, trace=None):
     with tempfile.TemporaryDirectory() as folder:
         timeline = f'{folder}/timeline' if budget in ('all', args.calibrate) else None
         command = [args.moepager, 'bench', '--model', args.model, '--json', '--repeat',
-                   '2' if budget == 'all' else '1', '--prompt-tokens', str(args.prompt),
-                   '--gen-tokens', str(args.gen), '--ctx', str(args.prompt + args.gen), '--budget',
+                   '2' if budget == 'all' else '1', '--prompt-tokens', str(args.prompt_tokens),
+                   '--gen-tokens', str(args.gen_tokens), '--ctx',
+                   str(args.prompt_tokens + args.gen_tokens), '--budget',
                    budget, '--threads', str(args.threads), '--io', args.io, '--profile']
         command += flags.split()
         if args.tokens_file:
@@ -175,7 +176,7 @@ def measure(args, flags, budget, model, trace=None):
             return None
         one = text['runs'][-1]
         counters = one['decode_counters']
-        steps = args.gen - 1
+        steps = args.gen_tokens - 1
         result = {'tpot': one['tpot_ms'], 'waited': counters['exposed_wait_ns'] / 1e6 / steps,
                   'hits': counters['hits'] / (counters['hits'] + counters['misses']),
                   'used': counters['prefetch_used'] / max(1, counters['prefetch_issued'])}
@@ -308,8 +309,8 @@ def main():
     parser.add_argument('--moepager', default='build/release/moepager')
     parser.add_argument('--log')
     parser.add_argument('--tokens-file')
-    parser.add_argument('--prompt', type=int, default=64)
-    parser.add_argument('--gen', type=int, default=128)
+    parser.add_argument('--prompt-tokens', type=int, default=64)
+    parser.add_argument('--gen-tokens', type=int, default=128)
     parser.add_argument('--rounds', type=int, default=5)
     parser.add_argument('--measure', action='store_true', help='add to the log, no more')
     parser.add_argument('--verbose', action='store_true', help='what each round calibrates')

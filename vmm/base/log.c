@@ -1,3 +1,6 @@
+/*
+ * The log: levels, the file, and lines that never mix.
+ */
 #include "vmm/base/log.h"
 
 #include <errno.h>

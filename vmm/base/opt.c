@@ -1,3 +1,6 @@
+/*
+ * Loads, finds and sets options. Parsing is in opt_parse.c, printing in opt_print.c.
+ */
 #include "vmm/base/opt.h"
 
 #include <stdlib.h>

@@ -134,17 +134,6 @@ static void while_it_simulates(void)
     close(out);
 }
 
-/* The rows of an interrupted command's JSON; NULL if it was interrupted before the first. */
-static json_t *rows_of(char *text)
-{
-    json_error_t error;
-    json_t *json = text[0] != '\0' ? json_loads(text, JSON_REJECT_DUPLICATES, &error) : NULL;
-
-    CHECK(text[0] == '\0' || json_array_size(json_object_get(json, "rows")) > 0);
-    free(text);
-    return json;
-}
-
 /* What is complete is printed, and the object is closed. */
 static void while_it_simulates_many(void)
 {
@@ -153,6 +142,7 @@ static void while_it_simulates_many(void)
                                        "--budget", "50%", "--gen-tokens", "4", "--prompt-tokens",
                                        "4", "--batches", batches, "--json" } };
     char *text, first;
+    json_error_t error;
     json_t *json;
     int out;
     pid_t pid;
@@ -166,20 +156,45 @@ static void while_it_simulates_many(void)
     memmove(text + 1, text, strlen(text) + 1);
     text[0] = first;
     CHECK_EQ(cli_end(pid), 130);
-    json = rows_of(text);
-    CHECK(json_array_size(json_object_get(json, "rows")) < 2000);
+    json = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    CHECK(json_array_size(json_object_get(json, "rows")) > 0);
+    CHECK(json_array_size(json_object_get(json, "rows")) < 2001);
     json_decref(json);
+    free(text);
     close(out);
 }
 
-/* Longer and longer waits, until one policy at least has gone through the trace. */
+/* Longer and longer waits, until one row at least is complete. */
+static void ends_with_rows(const struct cli *cli, const char *rows)
+{
+    json_t *json = NULL;
+
+    for (long us = 200000; us < 20000000 && json_array_size(json_object_get(json, rows)) == 0;
+         us *= 3) {
+        int out;
+        const pid_t pid = cli_start(cli, &out);
+        json_error_t error;
+        char *text;
+
+        json_decref(json);
+        wait_until_caught(pid);
+        nap_us(us);
+        kill(pid, SIGINT);
+        text = read_all(out);
+        CHECK_EQ(cli_end(pid), 130);
+        json = text[0] != '\0' ? json_loads(text, JSON_REJECT_DUPLICATES, &error) : NULL;
+        CHECK(text[0] == '\0' || json != NULL);
+        free(text);
+        close(out);
+    }
+    CHECK(json_array_size(json_object_get(json, rows)) > 0);
+    json_decref(json);
+}
+
 static void while_it_replays(void)
 {
     static char budgets[8192] = "25%";
     const char *trace = cli_path("replayed");
-    const struct cli cli = { .args = { "replay", trace, "--budget", budgets, "--json" } };
-    json_t *json = NULL;
-    int out;
 
     cli_expect(
         &(const struct cli){ .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens",
@@ -187,18 +202,20 @@ static void while_it_replays(void)
         0, "tokens");
     for (int i = 0; i < 2000; i++)
         strcat(budgets, ",9%");
-    for (long us = 200000; us < 20000000 && json == NULL; us *= 3) {
-        const pid_t pid = cli_start(&cli, &out);
+    ends_with_rows(
+        &(const struct cli){ .args = { "replay", trace, "--budget", budgets, "--json" } }, "rows");
+}
 
-        wait_until_caught(pid);
-        nap_us(us);
-        kill(pid, SIGINT);
-        json = rows_of(read_all(out));
-        CHECK_EQ(cli_end(pid), 130);
-        close(out);
-    }
-    CHECK(json != NULL);
-    json_decref(json);
+static void while_it_evaluates(void)
+{
+    static char sweep[1024] = "evict=lru";
+
+    for (int i = 0; i < 60; i++)
+        strcat(sweep, ",lfu");
+    ends_with_rows(&(const struct cli){ .args = { "eval", "--perplexity", "--model", CLI_MODEL,
+                                                  "--device", "cpu", "--text", "LICENSE",
+                                                  "--tokens", "512", "--sweep", sweep, "--json" } },
+                   "rows");
 }
 
 /* Half a calibration would be wrong: there is none. */
@@ -430,6 +447,7 @@ int main(int argc, char **argv)
     RUN(while_it_simulates);
     RUN(while_it_simulates_many);
     RUN(while_it_replays);
+    RUN(while_it_evaluates);
     RUN(while_it_calibrates);
     RUN(while_the_prompt_is_processed);
     RUN(while_text_is_written_by_ctrl_c);

@@ -32,6 +32,9 @@ static void commands_and_flags_are_distinguished(void)
             "2");
     REFUSED(2, "'--budget' needs a value", RUN_MODEL, "--prompt", "a", "--budget");
     REFUSED(2, "--check-values needs --model", "info", "--check-values");
+    REFUSED(2, "--channels: got '0', need a whole number from 1", "probe", "--channels", "0");
+    REFUSED(2, "--device: got 'cpu', but what is measured is a GPU: need cuda or cuda:N", "probe",
+            "--device", "cpu");
     REFUSED(2, "--skip needs --child", "probe", "--skip", "maps");
     REFUSED(2, "--json and --markdown exclude each other", "env", "--json", "--markdown");
 }
@@ -394,7 +397,7 @@ static unsigned flags_of_page(const char *command, const char *page_name, char l
     CHECK_EQ(page.err_bytes, 0);
     for (char *line = strtok_r(page.out, "\n", &save); line != NULL && strncmp(line, "settings", 8);
          line = strtok_r(NULL, "\n", &save)) {
-        CHECK(strlen(line) < 160 && count < 64);
+        CHECK(strlen(line) <= 100 && count < 64);
         if (strncmp(line, "  --", 4) == 0)
             snprintf(lines[count++], 160, "%s", line);
     }

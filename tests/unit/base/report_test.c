@@ -506,6 +506,47 @@ static void what_was_left_behind_is_removed(void)
     CHECK_EQ(count_files(), files_before);
 }
 
+/* It is a service: an output does not fail because nothing could be removed. */
+static void what_was_left_behind_may_stay(void)
+{
+    static const struct {
+        uint64_t call;
+        bool stays;
+    } calls[] = { { FAULT_BIT(opendir), true },
+                  { FAULT_BIT(openat), true },
+                  { FAULT_BIT(fstat), true },
+                  { FAULT_BIT(unlinkat), true },
+                  { FAULT_BIT(close), false } };
+    const unsigned files_before = count_files();
+    struct mp_out out;
+    struct stat info;
+    char name[64];
+    int status;
+    const pid_t pid = fork();
+
+    if (pid == 0)
+        _exit(0);
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    snprintf(name, sizeof(name), ".moepager-%d-0.tmp", (int)pid);
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        const struct fault_plan second = { .mode = FAULT_ONCE, .calls = calls[i].call };
+        const struct fault_plan first = { .mode = FAULT_ONCE,
+                                          .calls = FAULT_BIT(open),
+                                          .error_number = EOPNOTSUPP,
+                                          .also = &second };
+
+        write_named(name);
+        fault_begin(&(const struct fault_plan){
+            .mode = FAULT_COUNT, .calls = FAULT_BIT(open) | calls[i].call, .also = &first });
+        CHECK_EQ(mp_out_open(&out, in_directory("report")), MP_OK);
+        CHECK_EQ(fault_end(), 2);
+        CHECK_EQ(lstat(in_directory(name), &info) == 0, calls[i].stays);
+        mp_out_abandon(&out);
+        unlink(in_directory(name));
+        CHECK_EQ(count_files(), files_before);
+    }
+}
+
 static void no_recorder_is_no_recording(void)
 {
     CHECK_EQ(mp_timeline_add_track(NULL, "x"), 0);
@@ -655,6 +696,7 @@ int main(void)
     RUN(every_call_of_an_output_file_may_fail);
     RUN(where_every_file_has_a_name);
     RUN(what_was_left_behind_is_removed);
+    RUN(what_was_left_behind_may_stay);
     RUN(no_recorder_is_no_recording);
     RUN(a_timeline_is_trace_event_json);
     RUN(a_timeline_refuses_what_cannot_be);
