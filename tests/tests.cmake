@@ -1,11 +1,11 @@
 # The calls of tests/support/fault/wrap.h, with the names that 64-bit file offsets give them.
 set(mp_wrapped_calls malloc calloc realloc aligned_alloc posix_memalign strdup open open64 openat
     openat64 fstat fstat64 fstatat fstatat64 statx fcntl fcntl64 pread pread64 read mmap mmap64
-    munmap madvise mlock memfd_create ftruncate ftruncate64 fopen fopen64 opendir eventfd
+    munmap madvise fopen fopen64 fdopen opendir eventfd
     pthread_create pthread_join io_uring_queue_init io_uring_submit_and_wait
     io_uring_wait_cqes mbind)
 set(mp_wrapped_file_calls write fsync rename renameat unlinkat mkdir fdopendir open_memstream close
-    fdopen fopencookie access linkat fclose fstatvfs64)
+    fopencookie access linkat fstatvfs64)
 
 # mp_test(unit/base/error_test LIBS mp_base [TIMEOUT s] [LABELS l] [SOURCES more.c] [ARGS ...]
 #         [VARIANTS a b] [WRAP] [WRAP_FILES])

@@ -51,12 +51,9 @@ WRAP_AS(int, fstatat64, fstatat, (int fd, const char *path, struct stat *st, int
 WRAP(int, statx, (int fd, const char *path, int flags, unsigned mask, struct statx *st),
      (fd, path, flags, mask, st), -1)
 WRAP(int, madvise, (void *at, size_t bytes, int advice), (at, bytes, advice), -1)
-WRAP(int, mlock, (const void *at, size_t bytes), (at, bytes), -1)
-WRAP(int, memfd_create, (const char *name, unsigned flags), (name, flags), -1)
-WRAP_AS(int, ftruncate, ftruncate, (int fd, off_t bytes), (fd, bytes), -1)
-WRAP_AS(int, ftruncate64, ftruncate, (int fd, off_t bytes), (fd, bytes), -1)
 WRAP_AS(FILE *, fopen, fopen, (const char *path, const char *mode), (path, mode), NULL)
 WRAP_AS(FILE *, fopen64, fopen, (const char *path, const char *mode), (path, mode), NULL)
+WRAP(FILE *, fdopen, (int fd, const char *mode), (fd, mode), NULL)
 WRAP(DIR *, opendir, (const char *path), (path), NULL)
 WRAP(int, eventfd, (unsigned value, int flags), (value, flags), -1)
 WRAP(int, io_uring_queue_init, (unsigned entries, struct io_uring *ring, unsigned flags),

@@ -44,10 +44,8 @@
     X(read, EIO)                       \
     X(mmap, ENOMEM)                    \
     X(madvise, EINVAL)                 \
-    X(mlock, ENOMEM)                   \
-    X(memfd_create, EMFILE)            \
-    X(ftruncate, ENOSPC)               \
     X(fopen, EMFILE)                   \
+    X(fdopen, ENOMEM)                  \
     X(opendir, EMFILE)                 \
     X(eventfd, EMFILE)                 \
     X(pthread_create, EAGAIN)          \
@@ -71,11 +69,9 @@
     X(fdopendir, ENOMEM)      \
     X(open_memstream, ENOMEM) \
     X(close, EIO)             \
-    X(fdopen, ENOMEM)         \
     X(fopencookie, ENOMEM)    \
     X(access, ENOENT)         \
     X(linkat, ENOENT)         \
-    X(fclose, EDQUOT)         \
     X(fstatvfs, EIO)
 
 enum fault_call {

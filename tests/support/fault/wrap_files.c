@@ -1,6 +1,6 @@
 /*
- * The wrappers of FAULT_NAMED_CALLS: what writes, renames and removes files. Close and fclose close
- * also where they fail, as the kernel does; fsync does nothing.
+ * The wrappers of FAULT_NAMED_CALLS: what writes, renames and removes files. Close closes also
+ * where it fails, as the kernel does; fsync does nothing.
  */
 #include "tests/support/fault/wrap_int.h"
 
@@ -20,7 +20,6 @@ WRAP(int, unlinkat, (int fd, const char *name, int flags), (fd, name, flags), -1
 WRAP(int, mkdir, (const char *path, mode_t mode), (path, mode), -1)
 WRAP(DIR *, fdopendir, (int fd), (fd), NULL)
 WRAP(FILE *, open_memstream, (char **text, size_t *bytes), (text, bytes), NULL)
-WRAP(FILE *, fdopen, (int fd, const char *mode), (fd, mode), NULL)
 WRAP(FILE *, fopencookie, (void *cookie, const char *mode, cookie_io_functions_t io),
      (cookie, mode, io), NULL)
 WRAP(int, access, (const char *path, int mode), (path, mode), -1)
@@ -51,19 +50,6 @@ int __wrap_close(int fd)
         return result;
     errno = number;
     return -1;
-}
-
-int __real_fclose(FILE *file);
-int __wrap_fclose(FILE *file);
-
-int __wrap_fclose(FILE *file)
-{
-    const int number = fault_fails(FAULT_fclose, HERE), result = __real_fclose(file);
-
-    if (number == 0)
-        return result;
-    errno = number;
-    return EOF;
 }
 
 ssize_t __real_write(int fd, const void *data, size_t bytes);
