@@ -4,6 +4,7 @@
  * slots than there are.
  */
 #include <math.h>
+#include <stdlib.h>
 
 #include "policy/builtins.h"
 #include "policy/partition/fixed_point_config.h"
@@ -22,6 +23,17 @@ static bool near(double a, double b)
     return fabs(a - b) < 1e-9;
 }
 
+/* Its arrays, as one block that the caller frees. */
+static void *make_point(struct mp_fixed_point *point, const struct mp_shape *shape)
+{
+    struct mp_arena arena = { 0 };
+
+    mp_fixed_point_take(point, shape, 1, &arena);
+    CHECK_EQ(mp_arena_open(&arena, "a test"), MP_OK);
+    mp_fixed_point_take(point, shape, 1, &arena);
+    return arena.block;
+}
+
 /*
  * Two layers of 4 experts, k = 1, T_load 10, T_exp 2, T_att 3; 100 tokens counted in each.
  *
@@ -37,12 +49,12 @@ static bool near(double a, double b)
  *   layer 1: cached .75; the guess takes 2.5, then 1.7 are left: m = .75 + .25 * .6 = .9.
  *            hide 1.8, miss 1: late 0.
  */
-static void make_hand_case(struct mp_fixed_point *point, uint32_t slices)
+static void *make_hand_case(struct mp_fixed_point *point, uint32_t slices)
 {
     static const uint32_t falling[4] = { 40, 30, 20, 10 };
     const struct mp_shape shape = { .layers = 2, .experts = 4, .top_k = 1, .slices = slices };
+    void *block = make_point(point, &shape);
 
-    CHECK_EQ(mp_fixed_point_init(point, &shape, 1), MP_OK);
     point->load_ns = 10;
     point->expert_ns = 2;
     point->attention_ns = 3;
@@ -54,22 +66,24 @@ static void make_hand_case(struct mp_fixed_point *point, uint32_t slices)
     }
     point->right[1] = 60;
     mp_fixed_point_sum(point);
+    return block;
 }
 
 static void exposed_times_are_those_worked_out_by_hand(void)
 {
     static const uint32_t even[2] = { 2, 2 }, uneven[2] = { 1, 3 };
     struct mp_fixed_point point;
+    void *block;
     double late[2];
     uint32_t tops[2];
 
-    make_hand_case(&point, 0);
+    block = make_hand_case(&point, 0);
     mp_fixed_point_split(&point, even, late, tops);
     CHECK(near(late[0], 1.6) && near(late[1], 4));
     CHECK(tops[0] == 1 && tops[1] == 1);
     mp_fixed_point_split(&point, uneven, late, tops);
     CHECK(near(late[0], 5.2) && near(late[1], 0));
-    mp_fixed_point_fini(&point);
+    free(block);
 }
 
 /*
@@ -82,14 +96,15 @@ static void exposed_times_are_those_worked_out_by_hand(void)
 static void slots_move_while_the_sum_falls(void)
 {
     struct mp_fixed_point point;
+    void *block;
     uint32_t slots[2] = { 2, 2 }, tops[2], numbers[6];
     double late[8];
 
-    make_hand_case(&point, 0);
+    block = make_hand_case(&point, 0);
     CHECK_EQ(mp_fixed_point_allocate(&point, 1, slots, tops, late, numbers), 1);
     CHECK(slots[0] == 1 && slots[1] == 3);
     CHECK(near(late[0] + late[1], 5.2));
-    mp_fixed_point_fini(&point);
+    free(block);
 }
 
 /*
@@ -106,10 +121,11 @@ static void theta_follows_from_the_window(void)
     const struct mp_shape shape = { .layers = 1, .experts = 4, .top_k = 1, .slices = 16 };
     const uint32_t slots[1] = { 2 };
     struct mp_fixed_point point;
+    void *block;
     double late[1];
     uint32_t tops[1];
 
-    CHECK_EQ(mp_fixed_point_init(&point, &shape, 1), MP_OK);
+    block = make_point(&point, &shape);
     point.load_ns = 10;
     point.expert_ns = 2;
     point.attention_ns = 3;
@@ -147,7 +163,7 @@ static void theta_follows_from_the_window(void)
     mp_fixed_point_split(&point, slots, late, tops);
     CHECK_EQ(tops[0], 16);
     CHECK(near(late[0], 2 - 1.6));
-    mp_fixed_point_fini(&point);
+    free(block);
 }
 
 /* Feed one partition with random routing; its shares must keep their sum. */
