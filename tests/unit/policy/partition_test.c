@@ -232,6 +232,43 @@ static void fixed_point_learns_and_keeps_the_sum(void)
     ops->destroy(policy);
 }
 
+/*
+ * Slots of layer 0 after 200 batches of five tokens, four of expert 0 and one of another, the same
+ * in both layers: the other one is token `place` in layer 0, the last in layer 1.
+ */
+static uint32_t slots_with(uint32_t place)
+{
+    static const uint8_t others[16] = { 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 5, 6, 7 };
+    static const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 1000,
+                                           .executors[TEST_DEVICE].fixed_ns = 1 };
+    const struct mp_shape shape = {
+        .layers = 2, .experts = 8, .top_k = 1, .tokens_max = 5, .slots = 8, .costs = &costs
+    };
+    const struct mp_partition_ops *ops = &mp_partition_fixed_point;
+    struct mp_policy *policy = instance(&ops->info, ops->create, &shape, "TAU", "1000", NULL);
+    uint32_t quota[2];
+
+    for (uint32_t round = 0; round < 200; round++) {
+        uint32_t first[5] = { 0 }, second[5] = { 0 };
+
+        first[place] = second[4] = others[round * 7 % 16];
+        ops->routed(policy, 0, 5, 1, first);
+        ops->routed(policy, 1, 5, 1, second);
+    }
+    CHECK(ops->revise(policy, &shape, true, quota));
+    ops->destroy(policy);
+    return quota[0];
+}
+
+/* Of a batch the last four tokens are counted, and their order does not matter. */
+static void the_last_four_tokens_of_a_batch_are_counted(void)
+{
+    for (uint32_t place = 1; place < 5; place++)
+        CHECK_EQ(slots_with(place), slots_with(4));
+    CHECK(slots_with(0) < slots_with(4));
+    CHECK_EQ(slots_with(0), 1);
+}
+
 /* THETA is in sixteenths, whatever an expert is cut into, and one slice at least; it outlasts
  * revisions. Whole experts have no parts. */
 static void theta_can_be_given(void)
@@ -448,6 +485,7 @@ int main(void)
     RUN(exposed_times_are_those_worked_out_by_hand);
     RUN(slots_move_while_the_sum_falls);
     RUN(theta_follows_from_the_window);
+    RUN(the_last_four_tokens_of_a_batch_are_counted);
     RUN(theta_can_be_given);
     RUN(fixed_point_learns_and_keeps_the_sum);
     RUN(adapmoe_finds_the_optimum_of_dynamic_programming);
