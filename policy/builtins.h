@@ -2,6 +2,7 @@
 #define MP_POLICY_BUILTINS_H
 
 #include "policy/policy.h"
+#include "vmm/base/arena.h"
 
 /*
  * The tables that policy.c lists, and the few functions that several policies share.
@@ -79,9 +80,21 @@ bool mp_predict_source(struct mp_policy *policy, const struct mp_predict_facts *
  * leads shows in no result of its own. */
 uint32_t mp_evict_shadow_changes(const struct mp_policy *policy);
 
+/*
+ * An instance and its arrays in one block. `draft` is the instance, `bytes` long, with all fields
+ * set but for the arrays: `take` takes these from the arena. It is called twice, with the draft and
+ * with its copy in the block, where arrays are zero and may be filled; NULL: there are none.
+ * mp_policy_free() ends all.
+ */
+typedef void (*mp_policy_take_fn)(struct mp_policy *policy, const struct mp_shape *shape,
+                                  struct mp_arena *arena);
+enum mp_status mp_policy_make(struct mp_policy *draft, size_t bytes, mp_policy_take_fn take,
+                              const struct mp_shape *shape,
+                              struct mp_policy **policy_p) MP_MUST_CHECK;
+void mp_policy_free(struct mp_policy *policy);
+
 /* For policies without state: an instance that is only its head. */
 enum mp_status mp_policy_create_plain(const struct mp_policy_info *info,
                                       struct mp_policy **policy_p) MP_MUST_CHECK;
-void mp_policy_destroy_plain(struct mp_policy *policy);
 
 #endif

@@ -29,24 +29,19 @@ enum mp_status mp_hot_require(enum mp_policy_kind kind, const struct mp_policy_i
                    mp_policy_kind_name(kind), info->name);
 }
 
-enum mp_status mp_hot_order(const struct mp_shape *shape, uint32_t **units_p)
+enum mp_status mp_hot_order(const struct mp_shape *shape, uint32_t *units)
 {
     const size_t count = (size_t)shape->layers * shape->experts;
     struct place *places = calloc(count, sizeof(*places));
-    uint32_t *units = calloc(count, sizeof(*units));
 
-    if (places == NULL || units == NULL) {
-        free(places);
-        free(units);
-        return mp_fail_no_memory("the order of hot experts", count * 12);
-    }
+    if (places == NULL)
+        return mp_fail_no_memory("the order of hot experts", count * sizeof(*places));
     for (size_t u = 0; u < count; u++)
         places[u] = (struct place){ shape->calibration->hot[u], (uint32_t)u };
     qsort(places, count, sizeof(*places), compare_place);
     for (size_t u = 0; u < count; u++)
         units[u] = places[u].unit;
     free(places);
-    *units_p = units;
     return MP_OK;
 }
 

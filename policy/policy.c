@@ -344,19 +344,38 @@ void mp_policies_destroy(struct mp_policies *policies)
     memset(policies, 0, sizeof(*policies));
 }
 
-enum mp_status mp_policy_create_plain(const struct mp_policy_info *info,
-                                      struct mp_policy **policy_p)
+enum mp_status mp_policy_make(struct mp_policy *draft, size_t bytes, mp_policy_take_fn take,
+                              const struct mp_shape *shape, struct mp_policy **policy_p)
 {
-    struct mp_policy *policy = calloc(1, sizeof(*policy));
+    char what[MP_POLICY_NAME_MAX + 16];
+    struct mp_arena arena = { 0 };
+    struct mp_policy *policy;
+    enum mp_status status;
 
-    if (policy == NULL)
-        return mp_fail_no_memory("a policy", sizeof(*policy));
-    policy->info = info;
+    mp_arena_take(&arena, 1, bytes);
+    if (take != NULL)
+        take(draft, shape, &arena);
+    snprintf(what, sizeof(what), "policy '%s'", draft->info->name);
+    status = mp_arena_open(&arena, what);
+    if (status != MP_OK)
+        return status;
+    policy = mp_arena_take(&arena, 1, bytes);
+    memcpy(policy, draft, bytes);
+    if (take != NULL)
+        take(policy, shape, &arena);
     *policy_p = policy;
     return MP_OK;
 }
 
-void mp_policy_destroy_plain(struct mp_policy *policy)
+enum mp_status mp_policy_create_plain(const struct mp_policy_info *info,
+                                      struct mp_policy **policy_p)
+{
+    struct mp_policy draft = { .info = info };
+
+    return mp_policy_make(&draft, sizeof(draft), NULL, NULL, policy_p);
+}
+
+void mp_policy_free(struct mp_policy *policy)
 {
     free(policy);
 }

@@ -1,45 +1,27 @@
 #include "policy/priority.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "vmm/base/error.h"
-
-enum mp_status mp_priority_init(struct mp_priority *priority, const struct mp_shape *shape,
-                                double rho, double omega)
+void mp_priority_init(struct mp_priority *priority, const struct mp_shape *shape, double rho,
+                      double omega)
 {
-    const size_t units = (size_t)shape->layers * shape->experts;
-
     *priority = (struct mp_priority){
         .layers = shape->layers,
         .experts = shape->experts,
-        .top_k = shape->top_k,
         .fade = -log(rho) / omega / shape->top_k,
-        .pairs = calloc(shape->layers, sizeof(uint64_t)),
-        .moment = calloc(shape->layers, sizeof(uint64_t)),
-        .seen = calloc(units, sizeof(uint64_t)),
-        .since = calloc(units, sizeof(uint64_t)),
-        .count = calloc(units, sizeof(uint64_t)),
-        .log_count = calloc(units, sizeof(double)),
     };
-    if (priority->pairs == NULL || priority->moment == NULL || priority->seen == NULL ||
-        priority->since == NULL || priority->count == NULL || priority->log_count == NULL) {
-        mp_priority_fini(priority);
-        return mp_fail_no_memory("cache priorities", units * 32);
-    }
-    return MP_OK;
 }
 
-void mp_priority_fini(struct mp_priority *priority)
+void mp_priority_take(struct mp_priority *priority, struct mp_arena *arena)
 {
-    free(priority->pairs);
-    free(priority->moment);
-    free(priority->seen);
-    free(priority->since);
-    free(priority->count);
-    free(priority->log_count);
-    memset(priority, 0, sizeof(*priority));
+    const size_t units = (size_t)priority->layers * priority->experts;
+
+    priority->pairs = mp_arena_take(arena, priority->layers, sizeof(uint64_t));
+    priority->moment = mp_arena_take(arena, priority->layers, sizeof(uint64_t));
+    priority->seen = mp_arena_take(arena, units, sizeof(uint64_t));
+    priority->since = mp_arena_take(arena, units, sizeof(uint64_t));
+    priority->count = mp_arena_take(arena, units, sizeof(uint64_t));
+    priority->log_count = mp_arena_take(arena, units, sizeof(double));
 }
 
 /* A new batch of the layer: what the one before activated begins to age. */

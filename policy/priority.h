@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "policy/policy.h"
+#include "vmm/base/arena.h"
 
 /*
  * MoEpic's cache priority (eq. 4), as its logarithm: P = mu * rho^(nu / omega), where mu is how
@@ -24,10 +25,12 @@ struct mp_priority {
     double *log_count; // (units)
 };
 
-/* rho in (0, 1), omega >= 1. */
-enum mp_status mp_priority_init(struct mp_priority *priority, const struct mp_shape *shape,
-                                double rho, double omega) MP_MUST_CHECK;
-void mp_priority_fini(struct mp_priority *priority);
+/* No unit was activated so far; no arrays yet. rho in (0, 1), omega >= 1. */
+void mp_priority_init(struct mp_priority *priority, const struct mp_shape *shape, double rho,
+                      double omega);
+
+/* Its arrays; called twice, before and after mp_arena_open(). */
+void mp_priority_take(struct mp_priority *priority, struct mp_arena *arena);
 
 /* `tokens` of the batch `moment` (>= 1, another number for each batch of the layer) activate the
  * unit. Each unit once per batch. */

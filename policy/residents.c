@@ -1,38 +1,28 @@
 #include "policy/residents.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "vmm/base/error.h"
-
-enum mp_status mp_residents_init(struct mp_residents *set, const struct mp_shape *shape)
+void mp_residents_take(struct mp_residents *set, const struct mp_shape *shape,
+                       struct mp_arena *arena)
 {
     const size_t units = (size_t)shape->layers * shape->experts;
 
     *set = (struct mp_residents){
-        .unit = calloc(units, sizeof(uint32_t)),
-        .place = malloc(units * sizeof(uint32_t)),
-        .held = calloc(shape->layers, sizeof(uint32_t)),
-        .stamp = calloc(units, sizeof(uint64_t)),
         .experts = shape->experts,
         .layers = shape->layers,
         .slots = shape->slots,
     };
-    if (set->unit == NULL || set->place == NULL || set->held == NULL || set->stamp == NULL) {
-        mp_residents_fini(set);
-        return mp_fail_no_memory("an evict policy", units * 16);
-    }
-    memset(set->place, 0xff, units * sizeof(uint32_t));
-    return MP_OK;
+    set->unit = mp_arena_take(arena, units, sizeof(uint32_t));
+    set->place = mp_arena_take(arena, units, sizeof(uint32_t));
+    set->held = mp_arena_take(arena, shape->layers, sizeof(uint32_t));
+    set->stamp = mp_arena_take(arena, units, sizeof(uint64_t));
+    if (arena->block != NULL)
+        memset(set->place, 0xff, units * sizeof(uint32_t));
 }
 
-void mp_residents_fini(struct mp_residents *set)
+void mp_evict_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena)
 {
-    free(set->unit);
-    free(set->place);
-    free(set->held);
-    free(set->stamp);
-    memset(set, 0, sizeof(*set));
+    mp_residents_take(&((struct mp_evict_base *)policy)->set, shape, arena);
 }
 
 void mp_residents_add(struct mp_residents *set, uint32_t unit)

@@ -2,6 +2,7 @@
 #define MP_POLICY_RESIDENTS_H
 
 #include "policy/policy.h"
+#include "vmm/base/arena.h"
 
 /*
  * The set of resident units as a dense array, with a count per layer: what evict policies share.
@@ -21,19 +22,21 @@ struct mp_residents {
 
 /*
  * How an evict policy begins that keeps the order in which units came or were last used; these are
- * then its on_insert and on_remove. It calls mp_residents_use() in on_access.
+ * then its on_insert and on_remove, and, if it has no other arrays, its arrays. It calls
+ * mp_residents_use() in on_access.
  */
 struct mp_evict_base {
     struct mp_policy super;
     struct mp_residents set;
 };
 
+void mp_evict_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena);
 void mp_evict_insert(struct mp_policy *policy, uint32_t unit, uint64_t now);
 void mp_evict_remove(struct mp_policy *policy, uint32_t unit, uint64_t now);
 
-enum mp_status mp_residents_init(struct mp_residents *set,
-                                 const struct mp_shape *shape) MP_MUST_CHECK;
-void mp_residents_fini(struct mp_residents *set);
+/* An empty set; called twice, before and after mp_arena_open(). */
+void mp_residents_take(struct mp_residents *set, const struct mp_shape *shape,
+                       struct mp_arena *arena);
 
 /* Adding what is there, or removing what is not, has no effect. */
 void mp_residents_add(struct mp_residents *set, uint32_t unit);

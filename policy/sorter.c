@@ -1,34 +1,21 @@
 #include "policy/sorter.h"
 
-#include <stdlib.h>
+#include "policy/builtins.h"
 
-#include "vmm/base/error.h"
-
-enum mp_status mp_sorter_create(const struct mp_policy_info *info, const struct mp_shape *shape,
-                                size_t bytes, struct mp_policy **policy_p)
-{
-    struct mp_sorter *sorter = calloc(1, bytes);
-
-    if (sorter == NULL)
-        return mp_fail_no_memory("a policy", bytes);
-    sorter->super.info = info;
-    sorter->order = calloc(shape->experts, sizeof(uint32_t));
-    sorter->key = calloc(shape->experts, sizeof(uint64_t));
-    if (sorter->order == NULL || sorter->key == NULL) {
-        mp_sorter_destroy(&sorter->super);
-        return mp_fail_no_memory("a policy", shape->experts * 12u);
-    }
-    *policy_p = &sorter->super;
-    return MP_OK;
-}
-
-void mp_sorter_destroy(struct mp_policy *policy)
+void mp_sorter_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena)
 {
     struct mp_sorter *sorter = (struct mp_sorter *)policy;
 
-    free(sorter->order);
-    free(sorter->key);
-    free(sorter);
+    sorter->order = mp_arena_take(arena, shape->experts, sizeof(uint32_t));
+    sorter->key = mp_arena_take(arena, shape->experts, sizeof(uint64_t));
+}
+
+enum mp_status mp_sorter_create(const struct mp_policy_info *info, const struct mp_shape *shape,
+                                struct mp_policy **policy_p)
+{
+    struct mp_sorter draft = { .super.info = info };
+
+    return mp_policy_make(&draft.super, sizeof(draft), mp_sorter_take, shape, policy_p);
 }
 
 void mp_sorter_sort(uint32_t *order, uint32_t count, const uint64_t *key)

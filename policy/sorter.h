@@ -2,6 +2,7 @@
 #define MP_POLICY_SORTER_H
 
 #include "policy/policy.h"
+#include "vmm/base/arena.h"
 
 /* An instance for policies that need no more than to sort the experts of a layer. */
 struct mp_sorter {
@@ -10,10 +11,12 @@ struct mp_sorter {
     uint64_t *key;   // (experts)
 };
 
-/* `bytes` of the instance, which begins with a struct mp_sorter and is otherwise zero. */
+/* Its arrays, for mp_policy_make() of an instance that begins with a struct mp_sorter. */
+void mp_sorter_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena);
+
+/* An instance that is only a sorter. */
 enum mp_status mp_sorter_create(const struct mp_policy_info *info, const struct mp_shape *shape,
-                                size_t bytes, struct mp_policy **policy_p) MP_MUST_CHECK;
-void mp_sorter_destroy(struct mp_policy *policy);
+                                struct mp_policy **policy_p) MP_MUST_CHECK;
 
 /* order(count) := 0..count-1 by descending key[], ties by ascending number. */
 void mp_sorter_sort(uint32_t *order, uint32_t count, const uint64_t *key);

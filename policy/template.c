@@ -6,15 +6,13 @@
  * pick O(units).
  *
  * This file is compiled and run by tests/unit/policy/template_test.c, but it is not in the list of
- * built-ins. To make a policy of yours from it: copy it to policy/evict_<name>.c, rename what is
+ * built-ins. To make a policy of yours from it: copy it to policy/evict/<name>.c, rename what is
  * called fifo, declare the table in policy/builtins.h, add it to the list in policy/policy.c and
  * the file to CMakeLists.txt.
  */
 #include "policy/template.h"
 
-#include <stdlib.h>
-
-#include "vmm/base/error.h"
+#include "policy/builtins.h"
 
 /*
  * 1. Options. Each becomes a variable MOEPAGER_FIFO_<NAME>, a line of `moepager env` and a row of
@@ -42,38 +40,31 @@ struct fifo {
     uint64_t *order;   // (units): number of the insertion; 0: not resident
 };
 
-/* Also takes what create() has half made. */
-static void fifo_destroy(struct mp_policy *policy)
+/*
+ * 3. create() is the only place that may allocate. `config` is filled from the options and gone
+ * afterwards; `shape` says how large the model and the device tier are. The instance and its arrays
+ * are one block: fifo_take() is called once to add up sizes and once to get the addresses
+ * (vmm/base/arena.h).
+ */
+static void fifo_take(struct mp_policy *policy, const struct mp_shape *shape,
+                      struct mp_arena *arena)
 {
     struct fifo *fifo = (struct fifo *)policy;
 
-    free(fifo->order);
-    free(fifo);
+    (void)shape;
+    fifo->order = mp_arena_take(arena, fifo->units, sizeof(*fifo->order));
 }
 
-/*
- * 3. create() is the only place that may allocate. `config` is filled from the options and gone
- * afterwards; `shape` says how large the model and the device tier are.
- */
-static enum mp_status fifo_create(const void *config_, const struct mp_shape *shape,
+static enum mp_status fifo_create(const void *config, const struct mp_shape *shape,
                                   struct mp_policy **policy_p)
 {
-    const struct fifo_config *config = config_;
-    struct fifo *fifo = calloc(1, sizeof(*fifo));
+    struct fifo draft = {
+        .super.info = &mp_evict_template.info,
+        .units = shape->layers * shape->experts,
+        .newest_first = ((const struct fifo_config *)config)->newest_first != 0,
+    };
 
-    if (fifo == NULL)
-        return mp_fail_no_memory("evict policy 'fifo'", sizeof(*fifo));
-    fifo->super.info = &mp_evict_template.info;
-    fifo->units = shape->layers * shape->experts;
-    fifo->newest_first = config->newest_first != 0;
-    fifo->order = calloc(fifo->units, sizeof(*fifo->order));
-    if (fifo->order == NULL) {
-        fifo_destroy(&fifo->super);
-        return mp_fail_no_memory("evict policy 'fifo'",
-                                 (uint64_t)shape->layers * shape->experts * sizeof(*fifo->order));
-    }
-    *policy_p = &fifo->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), fifo_take, shape, policy_p);
 }
 
 /*
@@ -126,7 +117,7 @@ const struct mp_evict_ops mp_evict_template = {
               .opts = fifo_opts,
               .config_size = sizeof(struct fifo_config) },
     .create = fifo_create,
-    .destroy = fifo_destroy,
+    .destroy = mp_policy_free,
     .on_insert = fifo_on_insert,
     .on_remove = fifo_on_remove,
     .pick = fifo_pick,

@@ -38,14 +38,14 @@ void mp_model_id_make(const struct mp_model_config *config, const struct mp_weig
 }
 
 static enum mp_status check_number(const struct mp_sidecar *sidecar, const json_t *metadata,
-                                   const char *key, uint64_t need, int base)
+                                   const char *key, uint64_t need, bool hash)
 {
     const char *value = json_string_value(json_object_get(metadata, key));
     char text[32], quoted[MP_QUOTE_BYTES];
 
     if (need == 0)
         return MP_OK; /* whichever */
-    snprintf(text, sizeof(text), base == 16 ? "%016" PRIx64 : "%" PRIu64, need);
+    snprintf(text, sizeof(text), hash ? "%016" PRIx64 : "%" PRIu64, need);
     if (value == NULL)
         return mp_fail(MP_ERR_MODEL, "E_SIDECAR", "the metadata of '%s' have no '%s'",
                        sidecar->name, key);
@@ -69,15 +69,15 @@ static enum mp_status check_metadata(const struct mp_sidecar *sidecar, const jso
                        "'%s' says that it is '%s', need 'moepager': '%s' in its metadata",
                        sidecar->name, got != NULL ? mp_quote(quoted, got, strlen(got)) : "nothing",
                        format);
-    status = check_number(sidecar, metadata, "layers", id->layers, 10);
+    status = check_number(sidecar, metadata, "layers", id->layers, false);
     if (status == MP_OK)
-        status = check_number(sidecar, metadata, "experts", id->experts, 10);
+        status = check_number(sidecar, metadata, "experts", id->experts, false);
     if (status == MP_OK)
-        status = check_number(sidecar, metadata, "top_k", id->top_k, 10);
+        status = check_number(sidecar, metadata, "top_k", id->top_k, false);
     if (status == MP_OK)
-        status = check_number(sidecar, metadata, "hidden", id->hidden, 10);
+        status = check_number(sidecar, metadata, "hidden", id->hidden, false);
     if (status == MP_OK)
-        status = check_number(sidecar, metadata, "router", id->router_hash, 16);
+        status = check_number(sidecar, metadata, "router", id->router_hash, true);
     return status;
 }
 

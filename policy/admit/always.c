@@ -23,6 +23,6 @@ static bool always_admit(struct mp_policy *policy, uint32_t unit, uint32_t token
 const struct mp_admit_ops mp_admit_always = {
     .info = { .abi = MP_POLICY_ABI, .name = "always", .summary = "keep what was loaded" },
     .create = always_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .admit = always_admit,
 };

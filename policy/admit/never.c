@@ -26,6 +26,6 @@ const struct mp_admit_ops mp_admit_never = {
               .name = "never",
               .summary = "what was loaded on demand leaves after its use" },
     .create = never_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .admit = never_admit,
 };

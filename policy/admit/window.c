@@ -27,6 +27,6 @@ const struct mp_admit_ops mp_admit_window = {
               .name = "window",
               .summary = "residents change at the ends of windows only (DALI)" },
     .create = window_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .admit = window_admit,
 };

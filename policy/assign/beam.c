@@ -8,10 +8,7 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-
 #include "policy/assign/times.h"
-#include "vmm/base/error.h"
 
 #define WIDTH_MAX 64
 
@@ -39,32 +36,24 @@ struct beam {
     struct plan kept[WIDTH_MAX], next[2 * WIDTH_MAX];
 };
 
-static void beam_destroy(struct mp_policy *policy)
+static void beam_take(struct mp_policy *policy, const struct mp_shape *shape,
+                      struct mp_arena *arena)
 {
-    free(((struct beam *)policy)->step);
-    mp_sorter_destroy(policy);
+    struct beam *self = (struct beam *)policy;
+
+    mp_sorter_take(policy, shape, arena);
+    self->step = mp_arena_take(arena, shape->experts, self->width * sizeof(self->step[0]));
 }
 
-static enum mp_status beam_create(const void *config_, const struct mp_shape *shape,
+static enum mp_status beam_create(const void *config, const struct mp_shape *shape,
                                   struct mp_policy **policy_p)
 {
-    const struct beam_config *config = config_;
-    struct mp_policy *policy;
-    enum mp_status status =
-        mp_sorter_create(&mp_assign_beam.info, shape, sizeof(struct beam), &policy);
-    struct beam *self;
+    struct beam draft = {
+        .sorter.super.info = &mp_assign_beam.info,
+        .width = (uint32_t)((const struct beam_config *)config)->width,
+    };
 
-    if (status != MP_OK)
-        return status;
-    self = (struct beam *)policy;
-    self->width = (uint32_t)config->width;
-    self->step = calloc(shape->experts, self->width);
-    if (self->step == NULL) {
-        beam_destroy(policy);
-        return mp_fail_no_memory("assign policy 'beam'", shape->experts * (size_t)config->width);
-    }
-    *policy_p = policy;
-    return MP_OK;
+    return mp_policy_make(&draft.sorter.super, sizeof(draft), beam_take, shape, policy_p);
 }
 
 static uint64_t time_of(const struct plan *plan)
@@ -156,6 +145,6 @@ const struct mp_assign_ops mp_assign_beam = {
               .config_size = sizeof(struct beam_config),
               .costs = true },
     .create = beam_create,
-    .destroy = beam_destroy,
+    .destroy = mp_policy_free,
     .assign = beam_assign,
 };

@@ -13,7 +13,7 @@ static enum mp_status cost_create(const void *config, const struct mp_shape *sha
                                   struct mp_policy **policy_p)
 {
     (void)config;
-    return mp_sorter_create(&mp_assign_cost.info, shape, sizeof(struct mp_sorter), policy_p);
+    return mp_sorter_create(&mp_assign_cost.info, shape, policy_p);
 }
 
 static void cost_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
@@ -31,6 +31,6 @@ const struct mp_assign_ops mp_assign_cost = {
               .summary = "whoever is done first, by measured times",
               .costs = true },
     .create = cost_create,
-    .destroy = mp_sorter_destroy,
+    .destroy = mp_policy_free,
     .assign = cost_assign,
 };

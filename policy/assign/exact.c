@@ -13,11 +13,9 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "policy/assign/times.h"
-#include "vmm/base/error.h"
 
 struct exact_config {
     uint64_t nodes;
@@ -43,51 +41,32 @@ struct exact {
     uint64_t best_ns, bound_ns;
 };
 
-static void exact_destroy(struct mp_policy *policy)
+static void exact_take(struct mp_policy *policy, const struct mp_shape *shape,
+                       struct mp_arena *arena)
 {
     struct exact *self = (struct exact *)policy;
+    const size_t experts = shape->experts;
 
-    free(self->device_ns);
-    free(self->cpu_ns);
-    free(self->device_sum);
-    free(self->cpu_sum);
-    free(self->cold);
-    free(self->tried);
-    free(self->plan);
-    free(self->best);
-    mp_sorter_destroy(policy);
+    mp_sorter_take(policy, shape, arena);
+    self->device_ns = mp_arena_take(arena, experts, sizeof(uint64_t));
+    self->cpu_ns = mp_arena_take(arena, experts, sizeof(uint64_t));
+    self->device_sum = mp_arena_take(arena, experts + 1, sizeof(uint64_t));
+    self->cpu_sum = mp_arena_take(arena, experts + 1, sizeof(uint64_t));
+    self->cold = mp_arena_take(arena, experts, 1);
+    self->tried = mp_arena_take(arena, experts, 1);
+    self->plan = mp_arena_take(arena, experts, 1);
+    self->best = mp_arena_take(arena, experts, 1);
 }
 
-static enum mp_status exact_create(const void *config_, const struct mp_shape *shape,
+static enum mp_status exact_create(const void *config, const struct mp_shape *shape,
                                    struct mp_policy **policy_p)
 {
-    const struct exact_config *config = config_;
-    const size_t experts = shape->experts;
-    struct mp_policy *policy;
-    enum mp_status status =
-        mp_sorter_create(&mp_assign_exact.info, shape, sizeof(struct exact), &policy);
-    struct exact *self;
+    struct exact draft = {
+        .sorter.super.info = &mp_assign_exact.info,
+        .nodes_max = ((const struct exact_config *)config)->nodes,
+    };
 
-    if (status != MP_OK)
-        return status;
-    self = (struct exact *)policy;
-    self->nodes_max = config->nodes;
-    self->device_ns = calloc(experts, sizeof(uint64_t));
-    self->cpu_ns = calloc(experts, sizeof(uint64_t));
-    self->device_sum = calloc(experts + 1, sizeof(uint64_t));
-    self->cpu_sum = calloc(experts + 1, sizeof(uint64_t));
-    self->cold = calloc(experts, 1);
-    self->tried = calloc(experts, 1);
-    self->plan = calloc(experts, 1);
-    self->best = calloc(experts, 1);
-    if (self->device_ns == NULL || self->cpu_ns == NULL || self->device_sum == NULL ||
-        self->cpu_sum == NULL || self->cold == NULL || self->tried == NULL || self->plan == NULL ||
-        self->best == NULL) {
-        exact_destroy(policy);
-        return mp_fail_no_memory("assign policy 'exact'", experts * 36);
-    }
-    *policy_p = policy;
-    return MP_OK;
+    return mp_policy_make(&draft.sorter.super, sizeof(draft), exact_take, shape, policy_p);
 }
 
 /* Ascending t_gpu / t_cpu as a descending key: the bits of positive numbers are in their order. */
@@ -261,6 +240,6 @@ const struct mp_assign_ops mp_assign_exact = {
               .config_size = sizeof(struct exact_config),
               .costs = true },
     .create = exact_create,
-    .destroy = exact_destroy,
+    .destroy = mp_policy_free,
     .assign = exact_assign,
 };

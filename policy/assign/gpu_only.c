@@ -25,6 +25,6 @@ const struct mp_assign_ops mp_assign_gpu_only = {
               .name = "gpu-only",
               .summary = "everything is computed by the device, cold experts are loaded first" },
     .create = gpu_only_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .assign = gpu_only_assign,
 };

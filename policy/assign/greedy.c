@@ -15,7 +15,7 @@ static enum mp_status greedy_create(const void *config, const struct mp_shape *s
                                     struct mp_policy **policy_p)
 {
     (void)config;
-    return mp_sorter_create(&mp_assign_greedy.info, shape, sizeof(struct mp_sorter), policy_p);
+    return mp_sorter_create(&mp_assign_greedy.info, shape, policy_p);
 }
 
 static void greedy_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
@@ -53,6 +53,6 @@ const struct mp_assign_ops mp_assign_greedy = {
               .summary = "the clearest cases first, each to the side done sooner (DALI Alg. 1)",
               .costs = true },
     .create = greedy_create,
-    .destroy = mp_sorter_destroy,
+    .destroy = mp_policy_free,
     .assign = greedy_assign,
 };

@@ -10,11 +10,8 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-
 #include "policy/assign/times.h"
 #include "policy/assign/presched_times.h"
-#include "vmm/base/error.h"
 
 struct presched {
     struct mp_policy super;
@@ -24,38 +21,26 @@ struct presched {
     uint32_t *current; // (experts): tokens of absent experts of this one, descending
 };
 
-static void presched_destroy(struct mp_policy *policy)
+static void presched_take(struct mp_policy *policy, const struct mp_shape *shape,
+                          struct mp_arena *arena)
 {
     struct presched *presched = (struct presched *)policy;
 
-    mp_presched_list_fini(&presched->list);
-    free(presched->next);
-    free(presched->current);
-    free(presched);
+    mp_presched_list_take(&presched->list, shape, arena);
+    presched->next = mp_arena_take(arena, shape->experts, sizeof(uint32_t));
+    presched->current = mp_arena_take(arena, shape->experts, sizeof(uint32_t));
 }
 
 static enum mp_status presched_create(const void *config, const struct mp_shape *shape,
                                       struct mp_policy **policy_p)
 {
-    struct presched *presched = calloc(1, sizeof(*presched));
-    enum mp_status status;
+    struct presched draft = {
+        .super.info = &mp_assign_presched.info,
+        .experts = shape->experts,
+    };
 
     (void)config;
-    if (presched == NULL)
-        return mp_fail_no_memory("assign policy 'presched'", sizeof(*presched));
-    presched->super.info = &mp_assign_presched.info;
-    presched->experts = shape->experts;
-    presched->next = calloc(shape->experts, sizeof(uint32_t));
-    presched->current = calloc(shape->experts, sizeof(uint32_t));
-    status = presched->next == NULL || presched->current == NULL
-                 ? mp_fail_no_memory("assign policy 'presched'", shape->experts * 8u)
-                 : mp_presched_list_init(&presched->list, shape);
-    if (status != MP_OK) {
-        presched_destroy(&presched->super);
-        return status;
-    }
-    *policy_p = &presched->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), presched_take, shape, policy_p);
 }
 
 /* Merge, with what the next layer is expected to want and lacks. */
@@ -105,7 +90,7 @@ const struct mp_assign_ops mp_assign_presched = {
                   "loads as long as that is quicker than the CPU, two layers seen (PreScope)",
               .costs = true },
     .create = presched_create,
-    .destroy = presched_destroy,
+    .destroy = mp_policy_free,
     .looks_ahead = true,
     .assign = presched_assign,
 };

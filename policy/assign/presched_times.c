@@ -1,11 +1,9 @@
 #include "policy/assign/presched_times.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "policy/assign/times.h"
 #include "policy/sorter.h"
-#include "vmm/base/error.h"
 
 bool mp_presched_times(const struct mp_assign_facts *facts, uint32_t tokens,
                        struct mp_presched_times *times_p)
@@ -105,33 +103,16 @@ bool mp_presched_pays(const struct mp_presched_times *times, uint64_t gap_ns, ui
     return hit * ((double)times->load_ns - late) - (1 - hit) * late > 0;
 }
 
-enum mp_status mp_presched_list_init(struct mp_presched_list *list, const struct mp_shape *shape)
+void mp_presched_list_take(struct mp_presched_list *list, const struct mp_shape *shape,
+                           struct mp_arena *arena)
 {
     const size_t most = 2 * (size_t)shape->experts;
 
-    *list = (struct mp_presched_list){
-        .key = calloc(most, sizeof(uint64_t)),
-        .order = calloc(most, sizeof(uint32_t)),
-        .tokens = calloc(most, sizeof(uint32_t)),
-        .is_next = calloc(most, 1),
-        .index = calloc(most, sizeof(uint32_t)),
-    };
-    if (list->key == NULL || list->order == NULL || list->tokens == NULL || list->is_next == NULL ||
-        list->index == NULL) {
-        mp_presched_list_fini(list);
-        return mp_fail_no_memory("the lists of 'presched'", most * 21);
-    }
-    return MP_OK;
-}
-
-void mp_presched_list_fini(struct mp_presched_list *list)
-{
-    free(list->key);
-    free(list->order);
-    free(list->tokens);
-    free(list->is_next);
-    free(list->index);
-    memset(list, 0, sizeof(*list));
+    list->key = mp_arena_take(arena, most, sizeof(uint64_t));
+    list->order = mp_arena_take(arena, most, sizeof(uint32_t));
+    list->tokens = mp_arena_take(arena, most, sizeof(uint32_t));
+    list->is_next = mp_arena_take(arena, most, 1);
+    list->index = mp_arena_take(arena, most, sizeof(uint32_t));
 }
 
 void mp_presched_merge(struct mp_presched_list *list, const struct mp_assign_facts *facts,

@@ -2,6 +2,7 @@
 #define MP_POLICY_PRESCHED_H
 
 #include "policy/policy.h"
+#include "vmm/base/arena.h"
 
 /*
  * PreSched (PreScope, section 4.3), what assign and prefetch policy `presched` share. Lists are in
@@ -66,9 +67,9 @@ struct mp_presched_list {
     uint32_t count;
 };
 
-enum mp_status mp_presched_list_init(struct mp_presched_list *list,
-                                     const struct mp_shape *shape) MP_MUST_CHECK;
-void mp_presched_list_fini(struct mp_presched_list *list);
+/* Its arrays; called twice, before and after mp_arena_open(). */
+void mp_presched_list_take(struct mp_presched_list *list, const struct mp_shape *shape,
+                           struct mp_arena *arena);
 void mp_presched_merge(struct mp_presched_list *list, const struct mp_assign_facts *facts,
                        const uint32_t *next_tokens, uint32_t next_count);
 

@@ -87,7 +87,7 @@ static enum mp_status queue_create(const void *config, const struct mp_shape *sh
                                    struct mp_policy **policy_p)
 {
     (void)config;
-    return mp_sorter_create(&mp_assign_queue.info, shape, sizeof(struct mp_sorter), policy_p);
+    return mp_sorter_create(&mp_assign_queue.info, shape, policy_p);
 }
 
 static void queue_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,
@@ -106,6 +106,6 @@ const struct mp_assign_ops mp_assign_queue = {
               .summary = "three queues filled from both ends (HybriMoE)",
               .costs = true },
     .create = queue_create,
-    .destroy = mp_sorter_destroy,
+    .destroy = mp_policy_free,
     .assign = queue_assign,
 };

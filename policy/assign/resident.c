@@ -27,6 +27,6 @@ const struct mp_assign_ops mp_assign_resident = {
               .name = "resident",
               .summary = "the device computes what it holds, the CPU all else" },
     .create = resident_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .assign = resident_assign,
 };

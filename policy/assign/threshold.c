@@ -42,6 +42,6 @@ const struct mp_assign_ops mp_assign_threshold = {
               .summary = "each cold expert where it alone is done sooner (Fiddler)",
               .costs = true },
     .create = threshold_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .assign = threshold_assign,
 };

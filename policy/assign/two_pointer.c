@@ -22,7 +22,7 @@ static enum mp_status two_pointer_create(const void *config, const struct mp_sha
                                          struct mp_policy **policy_p)
 {
     (void)config;
-    return mp_sorter_create(&mp_assign_two_pointer.info, shape, sizeof(struct mp_sorter), policy_p);
+    return mp_sorter_create(&mp_assign_two_pointer.info, shape, policy_p);
 }
 
 /* Scores as integers, so that sorting is exact; cold experts come before resident ones. */
@@ -71,6 +71,6 @@ const struct mp_assign_ops mp_assign_two_pointer = {
               .summary = "high scores are loaded while the CPU computes low ones (SMoE Alg. 2)",
               .costs = true },
     .create = two_pointer_create,
-    .destroy = mp_sorter_destroy,
+    .destroy = mp_policy_free,
     .assign = two_pointer_assign,
 };

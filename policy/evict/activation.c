@@ -14,11 +14,9 @@
 #include "policy/builtins.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "policy/residents.h"
-#include "vmm/base/error.h"
 
 #define EPSILON 1e-6
 
@@ -33,47 +31,33 @@ struct activation {
     uint64_t first, last; /* tokens times k in layer 0: of this step so far, of the one before */
 };
 
-static void activation_destroy(struct mp_policy *policy)
+static void activation_take(struct mp_policy *policy, const struct mp_shape *shape,
+                            struct mp_arena *arena)
 {
     struct activation *self = (struct activation *)policy;
+    const size_t units = (size_t)shape->layers * shape->experts;
 
-    mp_residents_fini(&self->base.set);
-    free(self->count);
-    free(self->matrix);
-    free(self->sum);
-    free(self->layer);
-    free(self->per_token);
-    free(self);
+    mp_residents_take(&self->base.set, shape, arena);
+    self->count = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->matrix = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->sum = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
+    self->layer = mp_arena_take(arena, units, sizeof(uint32_t));
+    self->per_token = mp_arena_take(arena, shape->layers, sizeof(double));
+    self->at_least = mp_arena_take(arena, shape->layers, sizeof(double));
 }
 
 static enum mp_status activation_create(const void *config, const struct mp_shape *shape,
                                         struct mp_policy **policy_p)
 {
-    const size_t units = (size_t)shape->layers * shape->experts;
-    struct activation *self = calloc(1, sizeof(*self));
-    enum mp_status status;
+    struct activation draft = { .base.super.info = &mp_evict_activation.info };
+    enum mp_status status =
+        mp_policy_make(&draft.base.super, sizeof(draft), activation_take, shape, policy_p);
 
     (void)config;
-    if (self == NULL)
-        return mp_fail_no_memory("evict policy 'activation'", sizeof(*self));
-    self->base.super.info = &mp_evict_activation.info;
-    self->count = calloc(units, sizeof(uint64_t));
-    self->matrix = calloc(units, sizeof(uint64_t));
-    self->sum = calloc(shape->layers, sizeof(uint64_t));
-    self->layer = calloc(units, sizeof(uint32_t));
-    self->per_token = calloc(2 * (size_t)shape->layers, sizeof(double));
-    status = self->count == NULL || self->matrix == NULL || self->sum == NULL ||
-                     self->layer == NULL || self->per_token == NULL
-                 ? mp_fail_no_memory("evict policy 'activation'", units * 20)
-                 : mp_residents_init(&self->base.set, shape);
-    if (status != MP_OK) {
-        activation_destroy(&self->base.super);
+    if (status != MP_OK)
         return status;
-    }
-    self->at_least = self->per_token + shape->layers;
-    for (size_t unit = 0; unit < units; unit++)
-        self->layer[unit] = (uint32_t)(unit / shape->experts);
-    *policy_p = &self->base.super;
+    for (uint32_t unit = 0; unit < shape->layers * shape->experts; unit++)
+        ((struct activation *)*policy_p)->layer[unit] = unit / shape->experts;
     return MP_OK;
 }
 
@@ -156,7 +140,7 @@ const struct mp_evict_ops mp_evict_activation = {
               .name = "activation",
               .summary = "least frequently used, weighed by the request's choices (MoE-Infinity)" },
     .create = activation_create,
-    .destroy = activation_destroy,
+    .destroy = mp_policy_free,
     .on_insert = mp_evict_insert,
     .on_remove = mp_evict_remove,
     .on_access = activation_on_access,

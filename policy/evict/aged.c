@@ -16,10 +16,8 @@
 #include "policy/builtins.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "policy/residents.h"
-#include "vmm/base/error.h"
 
 #define CLASSES 8
 
@@ -44,50 +42,35 @@ struct aged {
     float *class_size;  // (units): 2^class
 };
 
-static void aged_destroy(struct mp_policy *policy)
+static void aged_take(struct mp_policy *policy, const struct mp_shape *shape,
+                      struct mp_arena *arena)
 {
     struct aged *aged = (struct aged *)policy;
+    const size_t units = (size_t)shape->layers * shape->experts;
 
-    mp_residents_fini(&aged->base.set);
-    free(aged->layer);
-    free(aged->layer_of);
-    free(aged->moment);
-    free(aged->last);
-    free(aged->count);
-    free(aged->class_size);
-    free(aged);
+    mp_residents_take(&aged->base.set, shape, arena);
+    aged->layer = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
+    aged->layer_of = mp_arena_take(arena, units, sizeof(uint32_t));
+    aged->moment = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
+    aged->last = mp_arena_take(arena, units, sizeof(uint64_t));
+    aged->count = mp_arena_take(arena, units, sizeof(double));
+    aged->class_size = mp_arena_take(arena, units, sizeof(float));
 }
 
 static enum mp_status create_as(const struct mp_policy_info *info, const struct mp_shape *shape,
                                 double keep, struct mp_policy **policy_p)
 {
-    const size_t units = (size_t)shape->layers * shape->experts;
-    struct aged *aged = calloc(1, sizeof(*aged));
-    enum mp_status status;
+    struct aged draft = { .base.super.info = info, .keep = keep }, *aged;
+    enum mp_status status =
+        mp_policy_make(&draft.base.super, sizeof(draft), aged_take, shape, policy_p);
 
-    if (aged == NULL)
-        return mp_fail_no_memory("an evict policy", sizeof(*aged));
-    aged->base.super.info = info;
-    aged->keep = keep;
-    aged->layer = calloc(shape->layers, sizeof(uint64_t));
-    aged->layer_of = calloc(units, sizeof(uint32_t));
-    aged->moment = calloc(shape->layers, sizeof(uint64_t));
-    aged->last = calloc(units, sizeof(uint64_t));
-    aged->count = calloc(units, sizeof(double));
-    aged->class_size = calloc(units, sizeof(float));
-    status = aged->layer == NULL || aged->moment == NULL || aged->last == NULL ||
-                     aged->count == NULL || aged->class_size == NULL || aged->layer_of == NULL
-                 ? mp_fail_no_memory("an evict policy", units * 24)
-                 : mp_residents_init(&aged->base.set, shape);
-    if (status != MP_OK) {
-        aged_destroy(&aged->base.super);
+    if (status != MP_OK)
         return status;
-    }
-    for (size_t u = 0; u < units; u++) {
+    aged = (struct aged *)*policy_p;
+    for (uint32_t u = 0; u < shape->layers * shape->experts; u++) {
         aged->class_size[u] = 1;
-        aged->layer_of[u] = (uint32_t)(u / shape->experts);
+        aged->layer_of[u] = u / shape->experts;
     }
-    *policy_p = &aged->base.super;
     return MP_OK;
 }
 
@@ -179,7 +162,7 @@ const struct mp_evict_ops mp_evict_lfru = {
               .name = "lfru",
               .summary = "least frequently used, counted less the longer ago" },
     .create = lfru_create,
-    .destroy = aged_destroy,
+    .destroy = mp_policy_free,
     .on_insert = mp_evict_insert,
     .on_remove = mp_evict_remove,
     .on_access = aged_on_access,
@@ -193,7 +176,7 @@ const struct mp_evict_ops mp_evict_class_lru = {
               .opts = class_lru_opts,
               .config_size = sizeof(struct aged_config) },
     .create = class_create,
-    .destroy = aged_destroy,
+    .destroy = mp_policy_free,
     .on_insert = mp_evict_insert,
     .on_remove = mp_evict_remove,
     .on_access = aged_on_access,

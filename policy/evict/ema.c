@@ -30,11 +30,9 @@
 #include "policy/builtins.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "policy/residents.h"
-#include "vmm/base/error.h"
 
 #define SHARE_MIN 0.25    /* of 1 / experts */
 #define BETTER 2u         /* times as likely as what leaves */
@@ -74,49 +72,33 @@ struct ema {
     uint64_t layers;            /* in which a swap would have been made but for the gain */
 };
 
-static void ema_destroy(struct mp_policy *policy)
+static void ema_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena)
 {
     struct ema *self = (struct ema *)policy;
+    const size_t units = (size_t)shape->layers * shape->experts;
 
-    mp_residents_fini(&self->base.set);
-    free(self->key);
-    free(self->scored);
-    free(self->mark);
-    free(self->partner);
-    free(self->batch);
-    free(self);
+    mp_residents_take(&self->base.set, shape, arena);
+    self->key = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->scored = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
+    self->mark = mp_arena_take(arena, units, 1);
+    self->partner = mp_arena_take(arena, units, sizeof(uint32_t));
+    self->batch = mp_arena_take(arena, shape->experts, sizeof(double));
 }
 
 static enum mp_status ema_create(const void *config_, const struct mp_shape *shape,
                                  struct mp_policy **policy_p)
 {
     const struct ema_config *config = config_;
-    const size_t units = (size_t)shape->layers * shape->experts;
-    struct ema *self = calloc(1, sizeof(*self));
-    enum mp_status status;
+    struct ema draft = {
+        .base.super.info = &mp_evict_ema.info,
+        .keep = config != NULL ? config->keep : 0.9,
+        .share_min = mp_residents_key(SHARE_MIN / shape->experts),
+        .top_k = shape->top_k,
+        .used = 1 / MEMORY, /* as if all had been right until something is known */
+        .swaps = 1 / MEMORY,
+    };
 
-    if (self == NULL)
-        return mp_fail_no_memory("evict policy 'ema'", sizeof(*self));
-    self->base.super.info = &mp_evict_ema.info;
-    self->keep = config != NULL ? config->keep : 0.9;
-    self->share_min = mp_residents_key(SHARE_MIN / shape->experts);
-    self->top_k = shape->top_k;
-    self->used = self->swaps = 1 / MEMORY; /* as if all had been right until something is known */
-    self->key = calloc(units, sizeof(uint64_t));
-    self->scored = calloc(shape->layers, sizeof(uint64_t));
-    self->mark = calloc(units, 1);
-    self->partner = calloc(units, sizeof(uint32_t));
-    self->batch = calloc(shape->experts, sizeof(double));
-    status = self->key == NULL || self->scored == NULL || self->mark == NULL ||
-                     self->partner == NULL || self->batch == NULL
-                 ? mp_fail_no_memory("evict policy 'ema'", units * 13 + shape->experts * 8u)
-                 : mp_residents_init(&self->base.set, shape);
-    if (status != MP_OK) {
-        ema_destroy(&self->base.super);
-        return status;
-    }
-    *policy_p = &self->base.super;
-    return MP_OK;
+    return mp_policy_make(&draft.base.super, sizeof(draft), ema_take, shape, policy_p);
 }
 
 static void ema_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
@@ -243,7 +225,7 @@ const struct mp_evict_ops mp_evict_ema = {
               .opts = ema_opts,
               .config_size = sizeof(struct ema_config) },
     .create = ema_create,
-    .destroy = ema_destroy,
+    .destroy = mp_policy_free,
     .on_insert = ema_on_insert,
     .on_remove = mp_evict_remove,
     .on_access = ema_on_access,

@@ -1,16 +1,14 @@
 #include "policy/evict/ghost.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "vmm/base/error.h"
 
 /* As evict policy `lcp` with the paper's parameters. */
 #define LCP_RHO 0.25
 #define LCP_OMEGA 128
 
-enum mp_status mp_ghost_facts_init(struct mp_ghost_facts *facts, const struct mp_shape *shape)
+void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *shape,
+                         struct mp_arena *arena)
 {
     const size_t units = (size_t)shape->layers * shape->experts;
 
@@ -18,27 +16,12 @@ enum mp_status mp_ghost_facts_init(struct mp_ghost_facts *facts, const struct mp
         .layers = shape->layers,
         .experts = shape->experts,
         .slots = shape->slots,
-        .used = calloc(units, sizeof(uint64_t)),
-        .count = calloc(units, sizeof(uint64_t)),
-        .tokens = calloc(units, sizeof(uint64_t)),
-        .pairs = calloc(shape->layers, sizeof(uint64_t)),
         .fade = -log(LCP_RHO) / LCP_OMEGA / shape->top_k,
     };
-    if (facts->used == NULL || facts->count == NULL || facts->tokens == NULL ||
-        facts->pairs == NULL) {
-        mp_ghost_facts_fini(facts);
-        return mp_fail_no_memory("evict policy 'shadow'", units * 24);
-    }
-    return MP_OK;
-}
-
-void mp_ghost_facts_fini(struct mp_ghost_facts *facts)
-{
-    free(facts->used);
-    free(facts->count);
-    free(facts->tokens);
-    free(facts->pairs);
-    memset(facts, 0, sizeof(*facts));
+    facts->used = mp_arena_take(arena, units, sizeof(uint64_t));
+    facts->count = mp_arena_take(arena, units, sizeof(uint64_t));
+    facts->tokens = mp_arena_take(arena, units, sizeof(uint64_t));
+    facts->pairs = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
 }
 
 void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t unit, uint32_t tokens)
@@ -49,46 +32,26 @@ void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t unit, uint32_t to
     facts->pairs[unit / facts->experts] += tokens;
 }
 
-enum mp_status mp_ghost_init(struct mp_ghost *ghost, enum mp_ghost_kind kind,
-                             const struct mp_ghost_facts *facts)
+void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,
+                   const struct mp_ghost_facts *facts, struct mp_arena *arena)
 {
     const size_t units = (size_t)facts->layers * facts->experts;
-    const bool heap = kind == MP_GHOST_LFU || kind == MP_GHOST_LCP;
-    const size_t heaped = heap ? units : 1;
-    const size_t listed = kind == MP_GHOST_LAYER_LRU ? units + facts->layers : 1;
+    const size_t heaped = kind == MP_GHOST_LFU || kind == MP_GHOST_LCP ? units : 0;
+    const size_t listed = kind == MP_GHOST_LAYER_LRU ? units + facts->layers : 0;
 
-    *ghost = (struct mp_ghost){
-        .kind = kind,
-        .facts = facts,
-        .held = calloc(units, 1),
-        .key = calloc(heaped, sizeof(double)),
-        .heap = calloc(heaped, sizeof(uint32_t)),
-        .place = malloc(heaped * sizeof(uint32_t)),
-        .next = calloc(listed, sizeof(uint32_t)),
-        .previous = calloc(listed, sizeof(uint32_t)),
-        .in_layer = calloc(facts->layers, sizeof(uint32_t)),
-    };
-    if (ghost->held == NULL || ghost->key == NULL || ghost->heap == NULL || ghost->place == NULL ||
-        ghost->next == NULL || ghost->previous == NULL || ghost->in_layer == NULL) {
-        mp_ghost_fini(ghost);
-        return mp_fail_no_memory("evict policy 'shadow'", units * 17);
-    }
+    *ghost = (struct mp_ghost){ .kind = kind, .facts = facts };
+    ghost->held = mp_arena_take(arena, units, 1);
+    ghost->key = mp_arena_take(arena, heaped, sizeof(double));
+    ghost->heap = mp_arena_take(arena, heaped, sizeof(uint32_t));
+    ghost->place = mp_arena_take(arena, heaped, sizeof(uint32_t));
+    ghost->next = mp_arena_take(arena, listed, sizeof(uint32_t));
+    ghost->previous = mp_arena_take(arena, listed, sizeof(uint32_t));
+    ghost->in_layer = mp_arena_take(arena, facts->layers, sizeof(uint32_t));
+    if (arena->block == NULL)
+        return;
     memset(ghost->place, 0xff, heaped * sizeof(uint32_t));
     for (size_t l = units; l < listed; l++)
         ghost->next[l] = ghost->previous[l] = (uint32_t)l;
-    return MP_OK;
-}
-
-void mp_ghost_fini(struct mp_ghost *ghost)
-{
-    free(ghost->held);
-    free(ghost->key);
-    free(ghost->heap);
-    free(ghost->place);
-    free(ghost->next);
-    free(ghost->previous);
-    free(ghost->in_layer);
-    memset(ghost, 0, sizeof(*ghost));
 }
 
 bool mp_ghost_before(const struct mp_ghost *ghost, uint32_t a, uint32_t b)

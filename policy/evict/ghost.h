@@ -2,6 +2,7 @@
 #define MP_POLICY_GHOST_H
 
 #include "policy/policy.h"
+#include "vmm/base/arena.h"
 
 /*
  * Ghosts: the sets of units that evict policies layer-lru, lfu and lcp would hold if each had all
@@ -42,17 +43,16 @@ struct mp_ghost {
     uint32_t *in_layer;        // (layers): held
 };
 
-enum mp_status mp_ghost_facts_init(struct mp_ghost_facts *facts,
-                                   const struct mp_shape *shape) MP_MUST_CHECK;
-void mp_ghost_facts_fini(struct mp_ghost_facts *facts);
+/* Facts, and the ghosts below, are made twice, before and after mp_arena_open(). */
+void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *shape,
+                         struct mp_arena *arena);
 
 /* A batch of one layer uses the unit. Before that it is detached in all ghosts. */
 void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t unit, uint32_t tokens);
 
 /* `facts` outlive the ghost. */
-enum mp_status mp_ghost_init(struct mp_ghost *ghost, enum mp_ghost_kind kind,
-                             const struct mp_ghost_facts *facts) MP_MUST_CHECK;
-void mp_ghost_fini(struct mp_ghost *ghost);
+void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,
+                   const struct mp_ghost_facts *facts, struct mp_arena *arena);
 
 /* Take a held unit out of the order, and put it back. No effect on a static ghost. */
 void mp_ghost_detach(struct mp_ghost *ghost, uint32_t unit);

@@ -11,11 +11,9 @@
 #include "policy/builtins.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "policy/priority.h"
 #include "policy/residents.h"
-#include "vmm/base/error.h"
 
 struct lcp_config {
     double rho, omega;
@@ -34,34 +32,22 @@ struct lcp {
     struct mp_priority priority;
 };
 
-static void lcp_destroy(struct mp_policy *policy)
+static void lcp_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena)
 {
     struct lcp *lcp = (struct lcp *)policy;
 
-    mp_residents_fini(&lcp->base.set);
-    mp_priority_fini(&lcp->priority);
-    free(lcp);
+    mp_residents_take(&lcp->base.set, shape, arena);
+    mp_priority_take(&lcp->priority, arena);
 }
 
 static enum mp_status lcp_create(const void *config_, const struct mp_shape *shape,
                                  struct mp_policy **policy_p)
 {
     const struct lcp_config *config = config_;
-    struct lcp *lcp = calloc(1, sizeof(*lcp));
-    enum mp_status status;
+    struct lcp draft = { .base.super.info = &mp_evict_lcp.info };
 
-    if (lcp == NULL)
-        return mp_fail_no_memory("evict policy 'lcp'", sizeof(*lcp));
-    lcp->base.super.info = &mp_evict_lcp.info;
-    status = mp_residents_init(&lcp->base.set, shape);
-    if (status == MP_OK)
-        status = mp_priority_init(&lcp->priority, shape, config->rho, config->omega);
-    if (status != MP_OK) {
-        lcp_destroy(&lcp->base.super);
-        return status;
-    }
-    *policy_p = &lcp->base.super;
-    return MP_OK;
+    mp_priority_init(&draft.priority, shape, config->rho, config->omega);
+    return mp_policy_make(&draft.base.super, sizeof(draft), lcp_take, shape, policy_p);
 }
 
 static void lcp_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
@@ -103,7 +89,7 @@ const struct mp_evict_ops mp_evict_lcp = {
               .opts = lcp_opts,
               .config_size = sizeof(struct lcp_config) },
     .create = lcp_create,
-    .destroy = lcp_destroy,
+    .destroy = mp_policy_free,
     .on_insert = mp_evict_insert,
     .on_remove = mp_evict_remove,
     .on_access = lcp_on_access,

@@ -5,44 +5,27 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-
 #include "policy/residents.h"
-#include "vmm/base/error.h"
 
 struct lfu {
     struct mp_evict_base base;
     uint64_t *count; // (layers * experts): batches that needed the unit
 };
 
-static void lfu_destroy(struct mp_policy *policy)
+static void lfu_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena)
 {
     struct lfu *lfu = (struct lfu *)policy;
 
-    mp_residents_fini(&lfu->base.set);
-    free(lfu->count);
-    free(lfu);
+    mp_residents_take(&lfu->base.set, shape, arena);
+    lfu->count = mp_arena_take(arena, (uint64_t)shape->layers * shape->experts, sizeof(uint64_t));
 }
 
 static enum mp_status create_as(const struct mp_policy_info *info, const struct mp_shape *shape,
                                 struct mp_policy **policy_p)
 {
-    const size_t units = (size_t)shape->layers * shape->experts;
-    struct lfu *lfu = calloc(1, sizeof(*lfu));
-    enum mp_status status;
+    struct lfu draft = { .base.super.info = info };
 
-    if (lfu == NULL)
-        return mp_fail_no_memory("an evict policy", sizeof(*lfu));
-    lfu->base.super.info = info;
-    lfu->count = calloc(units, sizeof(uint64_t));
-    status = lfu->count == NULL ? mp_fail_no_memory("an evict policy", units * 8)
-                                : mp_residents_init(&lfu->base.set, shape);
-    if (status != MP_OK) {
-        lfu_destroy(&lfu->base.super);
-        return status;
-    }
-    *policy_p = &lfu->base.super;
-    return MP_OK;
+    return mp_policy_make(&draft.base.super, sizeof(draft), lfu_take, shape, policy_p);
 }
 
 static enum mp_status lfu_create(const void *config, const struct mp_shape *shape,
@@ -86,7 +69,7 @@ static uint32_t layer_pick(struct mp_policy *policy, const struct mp_evict_query
 const struct mp_evict_ops mp_evict_lfu = {
     .info = { .abi = MP_POLICY_ABI, .name = "lfu", .summary = "least frequently used" },
     .create = lfu_create,
-    .destroy = lfu_destroy,
+    .destroy = mp_policy_free,
 
     .on_insert = mp_evict_insert,
     .on_remove = mp_evict_remove,
@@ -99,7 +82,7 @@ const struct mp_evict_ops mp_evict_layer_lfu = {
               .name = "layer-lfu",
               .summary = "least frequently used within equal shares per layer" },
     .create = layer_create,
-    .destroy = lfu_destroy,
+    .destroy = mp_policy_free,
     .per_layer = true,
     .on_insert = mp_evict_insert,
     .on_remove = mp_evict_remove,

@@ -6,39 +6,14 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-
 #include "policy/residents.h"
-#include "vmm/base/error.h"
-
-struct lru {
-    struct mp_evict_base base;
-};
-
-static void lru_destroy(struct mp_policy *policy)
-{
-    struct lru *lru = (struct lru *)policy;
-
-    mp_residents_fini(&lru->base.set);
-    free(lru);
-}
 
 static enum mp_status create_as(const struct mp_policy_info *info, const struct mp_shape *shape,
                                 struct mp_policy **policy_p)
 {
-    struct lru *lru = calloc(1, sizeof(*lru));
-    enum mp_status status;
+    struct mp_evict_base draft = { .super.info = info };
 
-    if (lru == NULL)
-        return mp_fail_no_memory("an evict policy", sizeof(*lru));
-    lru->base.super.info = info;
-    status = mp_residents_init(&lru->base.set, shape);
-    if (status != MP_OK) {
-        lru_destroy(&lru->base.super);
-        return status;
-    }
-    *policy_p = &lru->base.super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), mp_evict_take, shape, policy_p);
 }
 
 static enum mp_status lru_create(const void *config, const struct mp_shape *shape,
@@ -57,31 +32,31 @@ static enum mp_status layer_create(const void *config, const struct mp_shape *sh
 
 static void lru_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
 {
-    struct lru *lru = (struct lru *)policy;
+    struct mp_evict_base *lru = (struct mp_evict_base *)policy;
 
     (void)tokens;
     (void)now;
-    mp_residents_use(&lru->base.set, unit);
+    mp_residents_use(&lru->set, unit);
 }
 
 static uint32_t lru_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
-    const struct lru *lru = (const struct lru *)policy;
+    const struct mp_evict_base *lru = (const struct mp_evict_base *)policy;
 
-    return mp_residents_min(&lru->base.set, query, MP_LAYER_ANY, lru->base.set.stamp, NULL);
+    return mp_residents_min(&lru->set, query, MP_LAYER_ANY, lru->set.stamp, NULL);
 }
 
 static uint32_t layer_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
-    const struct lru *lru = (const struct lru *)policy;
+    const struct mp_evict_base *lru = (const struct mp_evict_base *)policy;
 
-    return mp_residents_min_fair(&lru->base.set, query, lru->base.set.stamp, NULL);
+    return mp_residents_min_fair(&lru->set, query, lru->set.stamp, NULL);
 }
 
 const struct mp_evict_ops mp_evict_lru = {
     .info = { .abi = MP_POLICY_ABI, .name = "lru", .summary = "least recently used" },
     .create = lru_create,
-    .destroy = lru_destroy,
+    .destroy = mp_policy_free,
 
     .on_insert = mp_evict_insert,
     .on_remove = mp_evict_remove,
@@ -94,7 +69,7 @@ const struct mp_evict_ops mp_evict_layer_lru = {
               .name = "layer-lru",
               .summary = "least recently used within equal shares per layer" },
     .create = layer_create,
-    .destroy = lru_destroy,
+    .destroy = mp_policy_free,
     .per_layer = true,
     .on_insert = mp_evict_insert,
     .on_remove = mp_evict_remove,

@@ -11,12 +11,10 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "policy/residents.h"
 #include "policy/top_k.h"
-#include "vmm/base/error.h"
 
 struct mrs_config {
     double alpha;
@@ -43,48 +41,31 @@ struct mrs {
     float *best_score; // (experts)
 };
 
-static void mrs_destroy(struct mp_policy *policy)
+static void mrs_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena)
 {
     struct mrs *self = (struct mrs *)policy;
+    const size_t units = (size_t)shape->layers * shape->experts;
 
-    mp_residents_fini(&self->base.set);
-    free(self->score);
-    free(self->key);
-    free(self->batch);
-    free(self->best);
-    free(self->best_score);
-    free(self);
+    mp_residents_take(&self->base.set, shape, arena);
+    self->score = mp_arena_take(arena, units, sizeof(double));
+    self->key = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->batch = mp_arena_take(arena, shape->experts, sizeof(double));
+    self->best = mp_arena_take(arena, shape->experts, sizeof(uint32_t));
+    self->best_score = mp_arena_take(arena, shape->experts, sizeof(float));
 }
 
 static enum mp_status mrs_create(const void *config_, const struct mp_shape *shape,
                                  struct mp_policy **policy_p)
 {
     const struct mrs_config *config = config_;
-    const size_t units = (size_t)shape->layers * shape->experts;
     const uint64_t p = config != NULL && config->p > 0 ? config->p : 2 * shape->top_k;
-    struct mrs *self = calloc(1, sizeof(*self));
-    enum mp_status status;
+    struct mrs draft = {
+        .base.super.info = &mp_evict_mrs.info,
+        .alpha = config != NULL ? config->alpha : 0.5,
+        .p = p < shape->experts ? (uint32_t)p : shape->experts,
+    };
 
-    if (self == NULL)
-        return mp_fail_no_memory("evict policy 'mrs'", sizeof(*self));
-    self->base.super.info = &mp_evict_mrs.info;
-    self->alpha = config != NULL ? config->alpha : 0.5;
-    self->p = p < shape->experts ? (uint32_t)p : shape->experts;
-    self->score = calloc(units, sizeof(double));
-    self->key = calloc(units, sizeof(uint64_t));
-    self->batch = calloc(shape->experts, sizeof(double));
-    self->best = calloc(shape->experts, sizeof(uint32_t));
-    self->best_score = calloc(shape->experts, sizeof(float));
-    status = self->score == NULL || self->key == NULL || self->batch == NULL ||
-                     self->best == NULL || self->best_score == NULL
-                 ? mp_fail_no_memory("evict policy 'mrs'", units * 16)
-                 : mp_residents_init(&self->base.set, shape);
-    if (status != MP_OK) {
-        mrs_destroy(&self->base.super);
-        return status;
-    }
-    *policy_p = &self->base.super;
-    return MP_OK;
+    return mp_policy_make(&draft.base.super, sizeof(draft), mrs_take, shape, policy_p);
 }
 
 static void mrs_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
@@ -135,7 +116,7 @@ const struct mp_evict_ops mp_evict_mrs = {
               .opts = mrs_opts,
               .config_size = sizeof(struct mrs_config) },
     .create = mrs_create,
-    .destroy = mrs_destroy,
+    .destroy = mp_policy_free,
     .on_insert = mp_evict_insert,
     .on_remove = mp_evict_remove,
     .on_access = mrs_on_access,

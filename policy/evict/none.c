@@ -9,11 +9,8 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-
 #include "policy/hot.h"
 #include "policy/residents.h"
-#include "vmm/base/error.h"
 
 enum { NAMED = 1, STAYS = 2 }; /* of a unit: was a first resident; is one that does not leave */
 
@@ -27,40 +24,28 @@ struct keep {
     bool named;             /* there are first residents */
 };
 
-static void keep_destroy(struct mp_policy *policy)
+static void keep_take(struct mp_policy *policy, const struct mp_shape *shape,
+                      struct mp_arena *arena)
 {
     struct keep *keep = (struct keep *)policy;
+    const size_t units = (size_t)shape->layers * shape->experts;
 
-    mp_residents_fini(&keep->residents);
-    free(keep->key);
-    free(keep->flags);
-    free(keep);
+    mp_residents_take(&keep->residents, shape, arena);
+    keep->key = mp_arena_take(arena, units, sizeof(*keep->key));
+    keep->flags = mp_arena_take(arena, units, 1);
 }
 
 static enum mp_status keep_create(const void *config, const struct mp_shape *shape,
                                   struct mp_policy **policy_p)
 {
-    const size_t units = (size_t)shape->layers * shape->experts;
     const uint32_t buffers = mp_buffer_slots(shape);
-    struct keep *keep = calloc(1, sizeof(*keep));
-    enum mp_status status;
+    struct keep draft = {
+        .super.info = &mp_evict_none.info,
+        .room = shape->slots > buffers ? shape->slots - buffers : 0,
+    };
 
     (void)config;
-    if (keep == NULL)
-        return mp_fail_no_memory("evict policy 'none'", sizeof(*keep));
-    keep->super.info = &mp_evict_none.info;
-    keep->room = shape->slots > buffers ? shape->slots - buffers : 0;
-    keep->key = calloc(units, sizeof(*keep->key));
-    keep->flags = calloc(units, 1);
-    status = keep->key == NULL || keep->flags == NULL
-                 ? mp_fail_no_memory("evict policy 'none'", units * 9)
-                 : mp_residents_init(&keep->residents, shape);
-    if (status != MP_OK) {
-        keep_destroy(&keep->super);
-        return status;
-    }
-    *policy_p = &keep->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), keep_take, shape, policy_p);
 }
 
 static void keep_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
@@ -115,7 +100,7 @@ const struct mp_evict_ops mp_evict_none = {
               .name = "none",
               .summary = "residents stay, only what was loaded beside them leaves" },
     .create = keep_create,
-    .destroy = keep_destroy,
+    .destroy = mp_policy_free,
     .per_layer = true, /* nothing is replaced, so there is no order to be trapped by */
     .waits = true,
     .on_insert = keep_on_insert,

@@ -5,10 +5,7 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-
 #include "policy/residents.h"
-#include "vmm/base/error.h"
 
 struct evict_random {
     struct mp_policy super;
@@ -16,32 +13,19 @@ struct evict_random {
     uint64_t seed, changes;
 };
 
-static void random_destroy(struct mp_policy *policy)
+static void random_take(struct mp_policy *policy, const struct mp_shape *shape,
+                        struct mp_arena *arena)
 {
-    struct evict_random *random = (struct evict_random *)policy;
-
-    mp_residents_fini(&random->residents);
-    free(random);
+    mp_residents_take(&((struct evict_random *)policy)->residents, shape, arena);
 }
 
 static enum mp_status random_create(const void *config, const struct mp_shape *shape,
                                     struct mp_policy **policy_p)
 {
-    struct evict_random *random = calloc(1, sizeof(*random));
-    enum mp_status status;
+    struct evict_random draft = { .super.info = &mp_evict_random.info, .seed = shape->seed };
 
     (void)config;
-    if (random == NULL)
-        return mp_fail_no_memory("an evict policy", sizeof(*random));
-    random->super.info = &mp_evict_random.info;
-    random->seed = shape->seed;
-    status = mp_residents_init(&random->residents, shape);
-    if (status != MP_OK) {
-        random_destroy(&random->super);
-        return status;
-    }
-    *policy_p = &random->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), random_take, shape, policy_p);
 }
 
 static void random_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
@@ -83,7 +67,7 @@ static uint32_t random_pick(struct mp_policy *policy, const struct mp_evict_quer
 const struct mp_evict_ops mp_evict_random = {
     .info = { .abi = MP_POLICY_ABI, .name = "random", .summary = "any unit, equally likely" },
     .create = random_create,
-    .destroy = random_destroy,
+    .destroy = mp_policy_free,
     .on_insert = random_on_insert,
     .on_remove = random_on_remove,
     .pick = random_pick,

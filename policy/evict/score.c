@@ -11,10 +11,7 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-
 #include "policy/residents.h"
-#include "vmm/base/error.h"
 
 #define SHIELD (UINT64_C(1) << 62)
 
@@ -41,46 +38,30 @@ struct score {
     uint64_t now;
 };
 
-static void score_destroy(struct mp_policy *policy)
+static void score_take(struct mp_policy *policy, const struct mp_shape *shape,
+                       struct mp_arena *arena)
 {
     struct score *self = (struct score *)policy;
+    const size_t units = (size_t)shape->layers * shape->experts;
 
-    mp_residents_fini(&self->base.set);
-    free(self->recent);
-    free(self->sum);
-    free(self->key);
-    free(self->steps);
-    free(self->shielded);
-    free(self);
+    mp_residents_take(&self->base.set, shape, arena);
+    self->recent = mp_arena_take(arena, units, self->window * sizeof(uint64_t));
+    self->sum = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->key = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->steps = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
+    self->shielded = mp_arena_take(arena, shape->experts, sizeof(uint32_t));
 }
 
 static enum mp_status score_create(const void *config_, const struct mp_shape *shape,
                                    struct mp_policy **policy_p)
 {
     const struct score_config *config = config_;
-    const size_t units = (size_t)shape->layers * shape->experts;
-    struct score *self = calloc(1, sizeof(*self));
-    enum mp_status status;
+    struct score draft = {
+        .base.super.info = &mp_evict_score.info,
+        .window = config != NULL ? (uint32_t)config->n + 1 : 17,
+    };
 
-    if (self == NULL)
-        return mp_fail_no_memory("evict policy 'score'", sizeof(*self));
-    self->base.super.info = &mp_evict_score.info;
-    self->window = config != NULL ? (uint32_t)config->n + 1 : 17;
-    self->recent = calloc(units, self->window * sizeof(uint64_t));
-    self->sum = calloc(units, sizeof(uint64_t));
-    self->key = calloc(units, sizeof(uint64_t));
-    self->steps = calloc(shape->layers, sizeof(uint64_t));
-    self->shielded = calloc(shape->experts, sizeof(uint32_t));
-    status = self->recent == NULL || self->sum == NULL || self->key == NULL ||
-                     self->steps == NULL || self->shielded == NULL
-                 ? mp_fail_no_memory("evict policy 'score'", units * (self->window + 3) * 8)
-                 : mp_residents_init(&self->base.set, shape);
-    if (status != MP_OK) {
-        score_destroy(&self->base.super);
-        return status;
-    }
-    *policy_p = &self->base.super;
-    return MP_OK;
+    return mp_policy_make(&draft.base.super, sizeof(draft), score_take, shape, policy_p);
 }
 
 /* The shields of the layer before end when the next one begins. */
@@ -152,7 +133,7 @@ const struct mp_evict_ops mp_evict_score = {
               .opts = score_opts,
               .config_size = sizeof(struct score_config) },
     .create = score_create,
-    .destroy = score_destroy,
+    .destroy = mp_policy_free,
     .per_layer = true,
     .on_insert = mp_evict_insert,
     .on_remove = mp_evict_remove,

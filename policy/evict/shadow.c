@@ -36,12 +36,8 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "policy/hot.h"
 #include "policy/evict/shadow.h"
-#include "vmm/base/error.h"
 
 #define SWAPS_MAX 2u /* after one layer */
 
@@ -56,109 +52,68 @@ static const struct mp_opt shadow_opts[] = {
     MP_OPT_END,
 };
 
-static void shadow_destroy(struct mp_policy *policy)
+static void shadow_take(struct mp_policy *policy, const struct mp_shape *shape,
+                        struct mp_arena *arena)
 {
     struct mp_shadow *shadow = (struct mp_shadow *)policy;
-
-    for (uint32_t g = 0; g < MP_SHADOW_GHOSTS; g++)
-        mp_ghost_fini(&shadow->ghosts[g]);
-    mp_ghost_facts_fini(&shadow->facts);
-    mp_residents_fini(&shadow->residents);
-    mp_residents_fini(&shadow->strange);
-    free(shadow->stamp);
-    free(shadow->order);
-    free(shadow->key);
-    free(shadow->recent);
-    free(shadow->batch);
-    free(shadow->tokens);
-    free(shadow->actual);
-    free(shadow->asked);
-    free(shadow->sorter.order);
-    free(shadow->sorter.key);
-    free(shadow->resident);
-    free(shadow->executors);
-    free(shadow);
-}
-
-static enum mp_status allocate(struct mp_shadow *shadow, const struct mp_shape *shape)
-{
     const size_t experts = shape->experts, units = shadow->units;
-    enum mp_status status = mp_ghost_facts_init(&shadow->facts, shape);
 
-    for (uint32_t g = 0; g < MP_SHADOW_GHOSTS && status == MP_OK; g++)
-        status = mp_ghost_init(&shadow->ghosts[g],
-                               g < MP_SHADOW_STATIC ? (enum mp_ghost_kind)g : MP_GHOST_STATIC,
-                               &shadow->facts);
-    if (status == MP_OK)
-        status = mp_residents_init(&shadow->residents, shape);
-    if (status == MP_OK)
-        status = mp_residents_init(&shadow->strange, shape);
-    if (status != MP_OK)
-        return status;
-    shadow->stamp = calloc(units, sizeof(uint64_t));
-    shadow->asked = calloc(units, sizeof(uint64_t));
-    shadow->key = calloc(units, sizeof(uint64_t));
-    shadow->recent = calloc(units, sizeof(double));
-    shadow->batch = calloc(experts, sizeof(uint32_t));
-    shadow->tokens = calloc(experts, sizeof(uint32_t));
-    shadow->actual = calloc(experts, 1);
-    shadow->sorter.order = calloc(experts, sizeof(uint32_t));
-    shadow->sorter.key = calloc(experts, sizeof(uint64_t));
-    shadow->resident = calloc(experts, 1);
-    shadow->executors = calloc(experts, sizeof(uint32_t));
-    if (shadow->stamp == NULL || shadow->asked == NULL || shadow->key == NULL ||
-        shadow->recent == NULL || shadow->batch == NULL || shadow->tokens == NULL ||
-        shadow->actual == NULL || shadow->sorter.order == NULL || shadow->sorter.key == NULL ||
-        shadow->resident == NULL || shadow->executors == NULL)
-        return mp_fail_no_memory("evict policy 'shadow'", units * 32 + experts * 26);
-    return MP_OK;
-}
-
-static enum mp_status fill(struct mp_shadow *shadow, const struct mp_shape *shape)
-{
-    enum mp_status status = allocate(shadow, shape);
-
-    if (status == MP_OK && shape->calibration != NULL && shape->calibration->hot != NULL) {
-        status = mp_hot_order(shape, &shadow->order);
-        if (status == MP_OK)
-            mp_shadow_place_first(shadow);
-        return status;
-    }
-    if (status != MP_OK)
-        return status;
-    shadow->order = calloc(shadow->units, sizeof(uint32_t));
-    return shadow->order != NULL ? MP_OK
-                                 : mp_fail_no_memory("evict policy 'shadow'", shadow->units * 4u);
+    mp_ghost_facts_take(&shadow->facts, shape, arena);
+    for (uint32_t g = 0; g < MP_SHADOW_GHOSTS; g++)
+        mp_ghost_take(&shadow->ghosts[g],
+                      g < MP_SHADOW_STATIC ? (enum mp_ghost_kind)g : MP_GHOST_STATIC,
+                      &shadow->facts, arena);
+    mp_residents_take(&shadow->residents, shape, arena);
+    mp_residents_take(&shadow->strange, shape, arena);
+    shadow->stamp = mp_arena_take(arena, units, sizeof(uint64_t));
+    shadow->order = mp_arena_take(arena, units, sizeof(uint32_t));
+    shadow->asked = mp_arena_take(arena, units, sizeof(uint64_t));
+    shadow->key = mp_arena_take(arena, units, sizeof(uint64_t));
+    shadow->recent = mp_arena_take(arena, units, sizeof(double));
+    shadow->batch = mp_arena_take(arena, experts, sizeof(uint32_t));
+    shadow->tokens = mp_arena_take(arena, experts, sizeof(uint32_t));
+    shadow->actual = mp_arena_take(arena, experts, 1);
+    shadow->sorter.order = mp_arena_take(arena, experts, sizeof(uint32_t));
+    shadow->sorter.key = mp_arena_take(arena, experts, sizeof(uint64_t));
+    shadow->resident = mp_arena_take(arena, experts, 1);
+    shadow->executors = mp_arena_take(arena, experts, sizeof(uint32_t));
 }
 
 static enum mp_status shadow_create(const void *config_, const struct mp_shape *shape,
                                     struct mp_policy **policy_p)
 {
     const struct shadow_config *config = config_;
-    struct mp_shadow *shadow = calloc(1, sizeof(*shadow));
-    enum mp_status status;
-    uint32_t room;
+    const uint32_t quarter = shape->slots / 4 < shape->top_k ? shape->slots / 4 : shape->top_k;
+    const uint32_t room = quarter > 2 ? quarter : 2;
+    struct mp_shadow draft = {
+        .super.info = &mp_evict_shadow.info,
+        .units = shape->layers * shape->experts,
+        .room = room,
+        .placed = shape->slots > room ? shape->slots - room : 0,
+        .costs = shape->costs,
+        .hysteresis = config->hysteresis,
+        .patience = 1,
+        .weight = 1,
+        .settled = true,
+        .choose_at = (uint64_t)MP_SHADOW_TOKENS * shape->layers,
+    };
+    struct mp_shadow *shadow;
+    struct mp_policy *policy;
+    enum mp_status status =
+        mp_policy_make(&draft.super, sizeof(draft), shadow_take, shape, &policy);
 
-    if (shadow == NULL)
-        return mp_fail_no_memory("evict policy 'shadow'", sizeof(*shadow));
-    shadow->super.info = &mp_evict_shadow.info;
-    shadow->units = shape->layers * shape->experts;
-    room = shape->slots / 4 < shape->top_k ? shape->slots / 4 : shape->top_k;
-    room = room > 2 ? room : 2;
-    shadow->room = room;
-    shadow->placed = shape->slots > room ? shape->slots - room : 0;
-    shadow->costs = shape->costs;
-    shadow->hysteresis = config->hysteresis;
-    shadow->patience = 1;
-    shadow->weight = 1;
-    shadow->settled = true;
-    shadow->choose_at = (uint64_t)MP_SHADOW_TOKENS * shape->layers;
-    status = fill(shadow, shape);
-    if (status != MP_OK) {
-        shadow_destroy(&shadow->super);
+    if (status != MP_OK)
         return status;
+    shadow = (struct mp_shadow *)policy;
+    if (shape->calibration != NULL && shape->calibration->hot != NULL) {
+        status = mp_hot_order(shape, shadow->order);
+        if (status != MP_OK) {
+            mp_policy_free(policy);
+            return status;
+        }
+        mp_shadow_place_first(shadow);
     }
-    *policy_p = &shadow->super;
+    *policy_p = policy;
     return MP_OK;
 }
 
@@ -317,7 +272,7 @@ const struct mp_evict_ops mp_evict_shadow = {
               .config_size = sizeof(struct shadow_config),
               .costs = true },
     .create = shadow_create,
-    .destroy = shadow_destroy,
+    .destroy = mp_policy_free,
     .waits = true,
     .per_layer = true, /* its first leader keeps the layers apart */
     .on_insert = shadow_on_insert,

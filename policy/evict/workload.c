@@ -20,12 +20,10 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "policy/residents.h"
 #include "policy/sorter.h"
-#include "vmm/base/error.h"
 
 #define FEW_EXPERTS 8 /* Mixtral's */
 #define PLANNED (UINT64_C(1) << 62)
@@ -57,57 +55,41 @@ struct workload {
     uint8_t *expected;     // (layers * experts): does a swap bring it in?
 };
 
-static void workload_destroy(struct mp_policy *policy)
+static void workload_take(struct mp_policy *policy, const struct mp_shape *shape,
+                          struct mp_arena *arena)
 {
     struct workload *self = (struct workload *)policy;
+    const size_t units = (size_t)shape->layers * shape->experts;
 
-    mp_residents_fini(&self->residents);
-    free(self->planned);
-    free(self->planned_max);
-    free(self->steps);
-    free(self->tokens);
-    free(self->key);
-    free(self->stamp);
-    free(self->accessed);
-    free(self->expected);
-    mp_sorter_destroy(policy);
+    mp_sorter_take(policy, shape, arena);
+    mp_residents_take(&self->residents, shape, arena);
+    self->planned_max = mp_arena_take(arena, shape->layers, sizeof(uint32_t));
+    self->planned = mp_arena_take(arena, shape->layers, sizeof(uint32_t));
+    self->steps = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
+    self->tokens = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->key = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->stamp = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->accessed = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->expected = mp_arena_take(arena, units, 1);
 }
 
 static enum mp_status workload_create(const void *config_, const struct mp_shape *shape,
                                       struct mp_policy **policy_p)
 {
     const struct workload_config *config = config_;
-    const size_t units = (size_t)shape->layers * shape->experts;
-    struct mp_policy *policy;
-    struct workload *self;
+    const uint64_t by_size = shape->experts <= FEW_EXPERTS ? 1 : 8;
+    struct workload draft = {
+        .sorter.super.info = &mp_evict_workload.info,
+        .w = config != NULL ? config->w : 4,
+        .u = config != NULL && config->u > 0 ? config->u : by_size,
+    };
     enum mp_status status =
-        mp_sorter_create(&mp_evict_workload.info, shape, sizeof(*self), &policy);
+        mp_policy_make(&draft.sorter.super, sizeof(draft), workload_take, shape, policy_p);
 
     if (status != MP_OK)
         return status;
-    self = (struct workload *)policy;
-    self->w = config != NULL ? config->w : 4;
-    self->u = config != NULL && config->u > 0 ? config->u : shape->experts <= FEW_EXPERTS ? 1 : 8;
-    self->planned_max = calloc(shape->layers, sizeof(uint32_t));
-    self->planned = calloc(shape->layers, sizeof(uint32_t));
-    self->steps = calloc(shape->layers, sizeof(uint64_t));
-    self->tokens = calloc(units, sizeof(uint64_t));
-    self->key = calloc(units, sizeof(uint64_t));
-    self->stamp = calloc(units, sizeof(uint64_t));
-    self->accessed = calloc(units, sizeof(uint64_t));
-    self->expected = calloc(units, 1);
-    status = self->planned == NULL || self->planned_max == NULL || self->steps == NULL ||
-                     self->tokens == NULL || self->key == NULL || self->stamp == NULL ||
-                     self->accessed == NULL || self->expected == NULL
-                 ? mp_fail_no_memory("evict policy 'workload'", units * 40)
-                 : mp_residents_init(&self->residents, shape);
-    if (status != MP_OK) {
-        workload_destroy(policy);
-        return status;
-    }
     for (uint32_t l = 0; l < shape->layers; l++)
-        self->planned_max[l] = mp_residents_planned(shape, l);
-    *policy_p = policy;
+        ((struct workload *)*policy_p)->planned_max[l] = mp_residents_planned(shape, l);
     return MP_OK;
 }
 
@@ -262,7 +244,7 @@ const struct mp_evict_ops mp_evict_workload = {
               .opts = workload_opts,
               .config_size = sizeof(struct workload_config) },
     .create = workload_create,
-    .destroy = workload_destroy,
+    .destroy = mp_policy_free,
     .per_layer = true,
     .on_insert = workload_on_insert,
     .on_remove = workload_on_remove,

@@ -12,22 +12,16 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "policy/hot.h"
-#include "vmm/base/error.h"
 
 struct adapmoe {
     struct mp_policy super;
     uint32_t *quota; // (layers)
+    uint32_t *order; // (units): hottest first
+    uint8_t *given;  // (layers): scratch of create
 };
-
-static void adapmoe_destroy(struct mp_policy *policy)
-{
-    free(((struct adapmoe *)policy)->quota);
-    free(policy);
-}
 
 /* One slot for each layer, if there are as many, then slot after slot to the hottest unit that has
  * none. `given` (layers) must be zero. */
@@ -52,35 +46,36 @@ static void share_out(const struct mp_shape *shape, const uint32_t *order, uint8
     }
 }
 
+static void adapmoe_take(struct mp_policy *policy, const struct mp_shape *shape,
+                         struct mp_arena *arena)
+{
+    struct adapmoe *self = (struct adapmoe *)policy;
+
+    self->quota = mp_arena_take(arena, shape->layers, sizeof(uint32_t));
+    self->order = mp_arena_take(arena, (uint64_t)shape->layers * shape->experts, sizeof(uint32_t));
+    self->given = mp_arena_take(arena, shape->layers, 1);
+}
+
 static enum mp_status adapmoe_create(const void *config, const struct mp_shape *shape,
                                      struct mp_policy **policy_p)
 {
+    struct adapmoe draft = { .super.info = &mp_partition_adapmoe.info }, *self;
     enum mp_status status = mp_hot_require(MP_POLICY_PARTITION, &mp_partition_adapmoe.info, shape);
-    struct adapmoe *self;
-    uint32_t *order;
-    uint8_t *given;
+    struct mp_policy *policy;
 
     (void)config;
+    if (status == MP_OK)
+        status = mp_policy_make(&draft.super, sizeof(draft), adapmoe_take, shape, &policy);
     if (status != MP_OK)
         return status;
-    self = calloc(1, sizeof(*self));
-    if (self == NULL)
-        return mp_fail_no_memory("partition 'adapmoe'", sizeof(*self));
-    self->super.info = &mp_partition_adapmoe.info;
-    self->quota = calloc(shape->layers, sizeof(uint32_t));
-    given = calloc(shape->layers, 1);
-    status = self->quota == NULL || given == NULL
-                 ? mp_fail_no_memory("partition 'adapmoe'", shape->layers * 5u)
-                 : mp_hot_order(shape, &order);
+    self = (struct adapmoe *)policy;
+    status = mp_hot_order(shape, self->order);
     if (status != MP_OK) {
-        free(given);
-        adapmoe_destroy(&self->super);
+        mp_policy_free(policy);
         return status;
     }
-    share_out(shape, order, given, self->quota);
-    free(order);
-    free(given);
-    *policy_p = &self->super;
+    share_out(shape, self->order, self->given, self->quota);
+    *policy_p = policy;
     return MP_OK;
 }
 
@@ -95,6 +90,6 @@ const struct mp_partition_ops mp_partition_adapmoe = {
               .summary = "slots where a calibration expects the fewest loads (AdapMoE)",
               .calibrated = true },
     .create = adapmoe_create,
-    .destroy = adapmoe_destroy,
+    .destroy = mp_policy_free,
     .quota = adapmoe_quota,
 };

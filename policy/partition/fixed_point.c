@@ -20,13 +20,11 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "policy/partition/fixed_point_config.h"
 #include "policy/priority.h"
 #include "policy/sorter.h"
-#include "vmm/base/error.h"
 
 #define SAMPLES 4u
 #define LCP_RHO 0.25
@@ -69,45 +67,24 @@ struct fixed_point {
     uint32_t forecast_layer, forecast_tokens;
 };
 
-static void fixed_point_destroy(struct mp_policy *policy)
+static void fixed_point_take(struct mp_policy *policy, const struct mp_shape *shape,
+                             struct mp_arena *arena)
 {
     struct fixed_point *self = (struct fixed_point *)policy;
-
-    mp_fixed_point_fini(&self->point);
-    mp_priority_fini(&self->priority);
-    free(self->slots);
-    free(self->retained);
-    free(self->late);
-    free(self->moved);
-    free(self->order);
-    free(self->rank);
-    free(self->uses);
-    free(self->key);
-    free(self->forecast);
-    free(self);
-}
-
-static enum mp_status allocate(struct fixed_point *self, const struct mp_shape *shape)
-{
     const size_t layers = shape->layers, experts = shape->experts;
     const uint32_t guesses = 4 * shape->top_k < shape->experts ? 4 * shape->top_k : shape->experts;
-    enum mp_status status;
 
-    self->slots = calloc(layers, sizeof(uint32_t));
-    self->retained = calloc(layers, sizeof(uint32_t));
-    self->late = calloc(4 * layers, sizeof(double));
-    self->moved = calloc(3 * layers, sizeof(uint32_t));
-    self->order = calloc(experts, sizeof(uint32_t));
-    self->rank = calloc(experts, sizeof(uint32_t));
-    self->uses = calloc(experts, sizeof(uint32_t));
-    self->key = calloc(experts, sizeof(uint64_t));
-    self->forecast = calloc((size_t)SAMPLES * guesses, sizeof(uint32_t));
-    if (self->slots == NULL || self->retained == NULL || self->late == NULL ||
-        self->moved == NULL || self->order == NULL || self->rank == NULL || self->uses == NULL ||
-        self->key == NULL || self->forecast == NULL)
-        return mp_fail_no_memory("partition 'fixed-point'", layers * 52 + experts * 20);
-    status = mp_fixed_point_init(&self->point, shape, guesses);
-    return status == MP_OK ? mp_priority_init(&self->priority, shape, LCP_RHO, LCP_OMEGA) : status;
+    mp_fixed_point_take(&self->point, shape, guesses, arena);
+    mp_priority_take(&self->priority, arena);
+    self->slots = mp_arena_take(arena, layers, sizeof(uint32_t));
+    self->retained = mp_arena_take(arena, layers, sizeof(uint32_t));
+    self->late = mp_arena_take(arena, 4 * layers, sizeof(double));
+    self->moved = mp_arena_take(arena, 3 * layers, sizeof(uint32_t));
+    self->order = mp_arena_take(arena, experts, sizeof(uint32_t));
+    self->rank = mp_arena_take(arena, experts, sizeof(uint32_t));
+    self->uses = mp_arena_take(arena, experts, sizeof(uint32_t));
+    self->key = mp_arena_take(arena, experts, sizeof(uint64_t));
+    self->forecast = mp_arena_take(arena, (size_t)SAMPLES * guesses, sizeof(uint32_t));
 }
 
 /* Sixteenths as slices, of which an expert has as many as it has; 0: not given. */
@@ -126,22 +103,22 @@ static enum mp_status fixed_point_create(const void *config_, const struct mp_sh
     const bool split = shape->slices > 1;
     const uint32_t buffer = shape->top_k < shape->slots / 4 ? shape->top_k : shape->slots / 4;
     const uint32_t slots = split ? shape->slots - buffer : shape->slots;
-    struct fixed_point *self = calloc(1, sizeof(*self));
+    const uint32_t step = (uint32_t)((config->zeta < most ? config->zeta : most) * slots);
+    struct fixed_point draft = {
+        .super.info = &mp_partition_fixed_point.info,
+        .tau = config->tau,
+        .due = config->tau,
+        .step = step > 0 ? step : 1,
+        .forecast_layer = MP_LAYER_ANY,
+    }, *self;
     enum mp_status status;
 
-    if (self == NULL)
-        return mp_fail_no_memory("partition 'fixed-point'", sizeof(*self));
-    self->super.info = &mp_partition_fixed_point.info;
-    status = allocate(self, shape);
-    if (status != MP_OK) {
-        fixed_point_destroy(&self->super);
+    mp_priority_init(&draft.priority, shape, LCP_RHO, LCP_OMEGA);
+    status = mp_policy_make(&draft.super, sizeof(draft), fixed_point_take, shape, policy_p);
+    if (status != MP_OK)
         return status;
-    }
-    self->tau = self->due = config->tau;
-    self->step = (uint32_t)((config->zeta < most ? config->zeta : most) * slots);
-    self->step = self->step > 0 ? self->step : 1;
+    self = (struct fixed_point *)*policy_p;
     self->point.fixed_top = split ? given_top(config->theta, shape->slices) : 0;
-    self->forecast_layer = MP_LAYER_ANY;
     for (uint32_t l = 0; l < shape->layers; l++) {
         const uint32_t equal = mp_equal_share(slots, shape->layers, l);
 
@@ -150,7 +127,6 @@ static enum mp_status fixed_point_create(const void *config_, const struct mp_sh
                             : self->point.fixed_top > 0 ? self->point.fixed_top
                                                         : shape->slices / 2;
     }
-    *policy_p = &self->super;
     return MP_OK;
 }
 
@@ -288,7 +264,7 @@ const struct mp_partition_ops mp_partition_fixed_point = {
               .config_size = sizeof(struct fixed_point_config),
               .costs = true },
     .create = fixed_point_create,
-    .destroy = fixed_point_destroy,
+    .destroy = mp_policy_free,
     .quota = fixed_point_quota,
     .revise = fixed_point_revise,
     .due = fixed_point_due,

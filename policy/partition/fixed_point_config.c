@@ -1,19 +1,15 @@
 #include "policy/partition/fixed_point_config.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "vmm/base/error.h"
 
 /* Ends the search where the pause would show; each move makes the model faster than the last, so
  * what is found by then is used. */
 #define MOVES_MAX 1000
 
-enum mp_status mp_fixed_point_init(struct mp_fixed_point *point, const struct mp_shape *shape,
-                                   uint32_t guesses)
+void mp_fixed_point_take(struct mp_fixed_point *point, const struct mp_shape *shape,
+                         uint32_t guesses, struct mp_arena *arena)
 {
-    const size_t layers = shape->layers, experts = shape->experts;
+    const size_t layers = shape->layers, experts = shape->experts, ranks = layers * guesses;
 
     *point = (struct mp_fixed_point){
         .layers = shape->layers,
@@ -21,33 +17,14 @@ enum mp_status mp_fixed_point_init(struct mp_fixed_point *point, const struct mp
         .top_k = shape->top_k,
         .guesses = guesses,
         .slices = shape->slices > 1 ? shape->slices : 1,
-        .tokens = calloc(layers, sizeof(uint64_t)),
-        .asked = calloc(layers, sizeof(uint64_t)),
-        .active = calloc(layers * experts, sizeof(uint32_t)),
-        .right = calloc(layers * guesses, sizeof(uint32_t)),
-        .held = calloc(layers * guesses * experts, sizeof(uint32_t)),
-        .active_below = calloc(layers * (experts + 1), sizeof(uint32_t)),
-        .held_below = calloc(layers * guesses * (experts + 1), sizeof(uint32_t)),
     };
-    if (point->tokens == NULL || point->asked == NULL || point->active == NULL ||
-        point->right == NULL || point->held == NULL || point->active_below == NULL ||
-        point->held_below == NULL) {
-        mp_fixed_point_fini(point);
-        return mp_fail_no_memory("partition 'fixed-point'", layers * guesses * experts * 8);
-    }
-    return MP_OK;
-}
-
-void mp_fixed_point_fini(struct mp_fixed_point *point)
-{
-    free(point->tokens);
-    free(point->asked);
-    free(point->active);
-    free(point->right);
-    free(point->held);
-    free(point->active_below);
-    free(point->held_below);
-    memset(point, 0, sizeof(*point));
+    point->tokens = mp_arena_take(arena, layers, sizeof(uint64_t));
+    point->asked = mp_arena_take(arena, layers, sizeof(uint64_t));
+    point->active = mp_arena_take(arena, layers * experts, sizeof(uint32_t));
+    point->right = mp_arena_take(arena, ranks, sizeof(uint32_t));
+    point->held = mp_arena_take(arena, ranks * experts, sizeof(uint32_t));
+    point->active_below = mp_arena_take(arena, layers * (experts + 1), sizeof(uint32_t));
+    point->held_below = mp_arena_take(arena, ranks * (experts + 1), sizeof(uint32_t));
 }
 
 static void sum_rows(const uint32_t *counts, uint32_t *below, size_t rows, size_t columns)

@@ -2,6 +2,7 @@
 #define MP_POLICY_FIXED_POINT_H
 
 #include "policy/policy.h"
+#include "vmm/base/arena.h"
 
 /*
  * MoEpic's cache configuration (section 3.4, eq. 5 to 11, Algorithm 1) as a function of what was
@@ -26,9 +27,9 @@ struct mp_fixed_point {
     uint32_t *held_below;   // (layers, guesses, experts + 1)
 };
 
-enum mp_status mp_fixed_point_init(struct mp_fixed_point *point, const struct mp_shape *shape,
-                                   uint32_t guesses) MP_MUST_CHECK;
-void mp_fixed_point_fini(struct mp_fixed_point *point);
+/* Nothing counted, no times known; called twice, before and after mp_arena_open(). */
+void mp_fixed_point_take(struct mp_fixed_point *point, const struct mp_shape *shape,
+                         uint32_t guesses, struct mp_arena *arena);
 
 /* After counting, before the two below. */
 void mp_fixed_point_sum(struct mp_fixed_point *point);

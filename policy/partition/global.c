@@ -14,6 +14,6 @@ static enum mp_status global_create(const void *config, const struct mp_shape *s
 const struct mp_partition_ops mp_partition_global = {
     .info = { .abi = MP_POLICY_ABI, .name = "global", .summary = "layers compete for all slots" },
     .create = global_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .global = true,
 };

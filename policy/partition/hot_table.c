@@ -10,11 +10,9 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "policy/hot.h"
-#include "vmm/base/error.h"
 
 struct hot_table_config {
     uint64_t buffers;
@@ -34,34 +32,35 @@ struct hot_table {
     uint64_t buffers;
 };
 
-static void hot_table_destroy(struct mp_policy *policy)
+static void hot_table_take(struct mp_policy *policy, const struct mp_shape *shape,
+                           struct mp_arena *arena)
 {
-    free(((struct hot_table *)policy)->order);
-    free(policy);
+    ((struct hot_table *)policy)->order =
+        mp_arena_take(arena, (uint64_t)shape->layers * shape->experts, sizeof(uint32_t));
 }
 
-static enum mp_status hot_table_create(const void *config_, const struct mp_shape *shape,
+static enum mp_status hot_table_create(const void *config, const struct mp_shape *shape,
                                        struct mp_policy **policy_p)
 {
-    const struct hot_table_config *config = config_;
+    struct hot_table draft = {
+        .super.info = &mp_partition_hot_table.info,
+        .units = shape->layers * shape->experts,
+        .buffers = ((const struct hot_table_config *)config)->buffers,
+    };
     enum mp_status status =
         mp_hot_require(MP_POLICY_PARTITION, &mp_partition_hot_table.info, shape);
-    struct hot_table *table;
+    struct mp_policy *policy;
 
+    if (status == MP_OK)
+        status = mp_policy_make(&draft.super, sizeof(draft), hot_table_take, shape, &policy);
     if (status != MP_OK)
         return status;
-    table = calloc(1, sizeof(*table));
-    if (table == NULL)
-        return mp_fail_no_memory("partition 'hot-table'", sizeof(*table));
-    table->super.info = &mp_partition_hot_table.info;
-    table->units = shape->layers * shape->experts;
-    table->buffers = config->buffers;
-    status = mp_hot_order(shape, &table->order);
+    status = mp_hot_order(shape, ((struct hot_table *)policy)->order);
     if (status != MP_OK) {
-        hot_table_destroy(&table->super);
+        mp_policy_free(policy);
         return status;
     }
-    *policy_p = &table->super;
+    *policy_p = policy;
     return MP_OK;
 }
 
@@ -85,7 +84,7 @@ const struct mp_partition_ops mp_partition_hot_table = {
               .config_size = sizeof(struct hot_table_config),
               .calibrated = true },
     .create = hot_table_create,
-    .destroy = hot_table_destroy,
+    .destroy = mp_policy_free,
     .global = true,
     .first = hot_table_first,
 };

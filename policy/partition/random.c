@@ -19,16 +19,13 @@ struct random_part {
 static enum mp_status random_create(const void *config, const struct mp_shape *shape,
                                     struct mp_policy **policy_p)
 {
-    struct mp_policy *policy;
-    enum mp_status status =
-        mp_sorter_create(&mp_partition_random.info, shape, sizeof(struct random_part), &policy);
+    struct random_part draft = {
+        .sorter.super.info = &mp_partition_random.info,
+        .seed = shape->seed,
+    };
 
     (void)config;
-    if (status != MP_OK)
-        return status;
-    ((struct random_part *)policy)->seed = shape->seed;
-    *policy_p = policy;
-    return MP_OK;
+    return mp_policy_make(&draft.sorter.super, sizeof(draft), mp_sorter_take, shape, policy_p);
 }
 
 static uint32_t random_first(struct mp_policy *policy, const struct mp_shape *shape,
@@ -56,7 +53,7 @@ const struct mp_partition_ops mp_partition_random = {
               .name = "random",
               .summary = "as many residents in each layer, at first by chance (DALI)" },
     .create = random_create,
-    .destroy = mp_sorter_destroy,
+    .destroy = mp_policy_free,
     .global = true,
     .first = random_first,
 };

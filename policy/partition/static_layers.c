@@ -5,10 +5,7 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-
 #include "policy/hot.h"
-#include "vmm/base/error.h"
 
 struct static_layers_config {
     uint64_t last;
@@ -25,19 +22,15 @@ struct static_layers {
     bool last;
 };
 
-static enum mp_status static_layers_create(const void *config_, const struct mp_shape *shape,
+static enum mp_status static_layers_create(const void *config, const struct mp_shape *shape,
                                            struct mp_policy **policy_p)
 {
-    const struct static_layers_config *config = config_;
-    struct static_layers *self = calloc(1, sizeof(*self));
+    struct static_layers draft = {
+        .super.info = &mp_partition_static_layers.info,
+        .last = ((const struct static_layers_config *)config)->last != 0,
+    };
 
-    (void)shape;
-    if (self == NULL)
-        return mp_fail_no_memory("partition 'static-layers'", sizeof(*self));
-    self->super.info = &mp_partition_static_layers.info;
-    self->last = config->last != 0;
-    *policy_p = &self->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), NULL, shape, policy_p);
 }
 
 static uint32_t static_layers_first(struct mp_policy *policy, const struct mp_shape *shape,
@@ -64,7 +57,7 @@ const struct mp_partition_ops mp_partition_static_layers = {
               .opts = static_layers_opts,
               .config_size = sizeof(struct static_layers_config) },
     .create = static_layers_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .global = true,
     .first = static_layers_first,
 };

@@ -21,6 +21,6 @@ static void uniform_quota(struct mp_policy *policy, const struct mp_shape *shape
 const struct mp_partition_ops mp_partition_uniform = {
     .info = { .abi = MP_POLICY_ABI, .name = "uniform", .summary = "equal slots for each layer" },
     .create = uniform_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .quota = uniform_quota,
 };

@@ -17,10 +17,7 @@
 #include "policy/builtins.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "vmm/base/error.h"
 
 struct activation_config {
     uint64_t keep;
@@ -43,39 +40,29 @@ struct activation {
     uint32_t tokens;         /* of the latest step */
 };
 
-static void activation_destroy(struct mp_policy *policy)
+static void activation_take(struct mp_policy *policy, const struct mp_shape *shape,
+                            struct mp_arena *arena)
 {
     struct activation *self = (struct activation *)policy;
+    const size_t units = (size_t)shape->layers * shape->experts;
 
-    free(self->present);
-    free(self->past);
-    free(self->like);
-    free(self);
+    self->present = mp_arena_take(arena, units, sizeof(uint32_t));
+    self->past = mp_arena_take(arena, units * self->keep, sizeof(uint32_t));
+    self->like = mp_arena_take(arena, (size_t)self->keep * shape->layers, sizeof(double));
+    self->nearest = self->present;
 }
 
 static enum mp_status activation_create(const void *config, const struct mp_shape *shape,
                                         struct mp_policy **policy_p)
 {
-    const uint32_t keep = (uint32_t)((const struct activation_config *)config)->keep;
-    const size_t units = (size_t)shape->layers * shape->experts;
-    struct activation *self = calloc(1, sizeof(*self));
+    struct activation draft = {
+        .super.info = &mp_predict_activation.info,
+        .layers = shape->layers,
+        .experts = shape->experts,
+        .keep = (uint32_t)((const struct activation_config *)config)->keep,
+    };
 
-    if (self == NULL)
-        return mp_fail_no_memory("predictor 'activation'", sizeof(*self));
-    self->super.info = &mp_predict_activation.info;
-    self->layers = shape->layers;
-    self->experts = shape->experts;
-    self->keep = keep;
-    self->present = calloc(units, sizeof(uint32_t));
-    self->past = calloc(units * keep, sizeof(uint32_t));
-    self->like = calloc((size_t)keep * shape->layers, sizeof(double));
-    self->nearest = self->present;
-    if (self->present == NULL || self->past == NULL || self->like == NULL) {
-        activation_destroy(&self->super);
-        return mp_fail_no_memory("predictor 'activation'", units * keep * 4);
-    }
-    *policy_p = &self->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), activation_take, shape, policy_p);
 }
 
 /* The cosine of two rows, 0 if one of them is empty. */
@@ -159,7 +146,7 @@ const struct mp_predict_ops mp_predict_activation = {
               .opts = activation_opts,
               .config_size = sizeof(struct activation_config) },
     .create = activation_create,
-    .destroy = activation_destroy,
+    .destroy = mp_policy_free,
     .source = MP_SCORES_NONE,
     .reach = 3,
     .observe = activation_observe,

@@ -9,11 +9,9 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "vmm/base/checked.h"
-#include "vmm/base/error.h"
 
 struct history {
     struct mp_policy super;
@@ -25,38 +23,29 @@ struct history {
     uint32_t previous_layer, previous_tokens;
 };
 
-static void history_destroy(struct mp_policy *policy)
+static void history_take(struct mp_policy *policy, const struct mp_shape *shape,
+                         struct mp_arena *arena)
 {
     struct history *history = (struct history *)policy;
+    const uint64_t pairs = (uint64_t)(shape->layers > 1 ? shape->layers - 1 : 1) * shape->experts;
 
-    free(history->pairs);
-    free(history->totals);
-    free(history->previous);
-    free(history);
+    history->totals = mp_arena_take(arena, pairs, sizeof(uint32_t));
+    history->pairs = mp_arena_take(arena, pairs * shape->experts, sizeof(uint32_t));
+    history->previous =
+        mp_arena_take(arena, (uint64_t)shape->tokens_max * shape->top_k, sizeof(uint32_t));
 }
 
 static enum mp_status history_create(const void *config, const struct mp_shape *shape,
                                      struct mp_policy **policy_p)
 {
-    const uint64_t layers = shape->layers > 1 ? shape->layers - 1 : 1;
-    struct history *history = calloc(1, sizeof(*history));
-    uint64_t pairs = layers * shape->experts; /* both at most 4096 */
+    struct history draft = {
+        .super.info = &mp_predict_history.info,
+        .shape = *shape,
+        .previous_layer = MP_LAYER_ANY,
+    };
 
     (void)config;
-    if (history == NULL)
-        return mp_fail_no_memory("predictor 'history'", sizeof(*history));
-    history->super.info = &mp_predict_history.info;
-    history->shape = *shape;
-    history->previous_layer = MP_LAYER_ANY;
-    history->totals = calloc(pairs, sizeof(uint32_t));
-    history->pairs = calloc(pairs * shape->experts, sizeof(uint32_t));
-    history->previous = calloc((size_t)shape->tokens_max * shape->top_k, sizeof(uint32_t));
-    if (history->totals == NULL || history->pairs == NULL || history->previous == NULL) {
-        history_destroy(&history->super);
-        return mp_fail_no_memory("predictor 'history'", pairs * shape->experts * 4);
-    }
-    *policy_p = &history->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), history_take, shape, policy_p);
 }
 
 static uint32_t *row_of(const struct history *history, uint32_t layer, uint32_t expert)
@@ -117,7 +106,7 @@ const struct mp_predict_ops mp_predict_history = {
               .name = "history",
               .summary = "experts that have followed those of this layer so far" },
     .create = history_create,
-    .destroy = history_destroy,
+    .destroy = mp_policy_free,
     .source = MP_SCORES_NONE,
     .observe = history_observe,
     .predict = history_predict,

@@ -14,6 +14,6 @@ static enum mp_status none_create(const void *config, const struct mp_shape *sha
 const struct mp_predict_ops mp_predict_none = {
     .info = { .abi = MP_POLICY_ABI, .name = "none", .summary = "no prediction" },
     .create = none_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .source = MP_SCORES_NONE,
 };

@@ -18,7 +18,7 @@ const struct mp_predict_ops mp_predict_partial = {
               .name = "partial",
               .summary = "the next layer run on what resident and shared experts give (SMoE)" },
     .create = partial_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .source = MP_SCORES_PARTIAL,
     .predict = mp_predict_source,
 };

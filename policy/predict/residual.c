@@ -18,7 +18,7 @@ const struct mp_predict_ops mp_predict_residual = {
               .name = "residual",
               .summary = "the next layer's router after the mean change between layers (DALI)" },
     .create = residual_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .source = MP_SCORES_RESIDUAL,
     .predict = mp_predict_source,
 };

@@ -1,31 +1,15 @@
 #include "policy/prefetch/candidates.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "policy/top_k.h"
-#include "vmm/base/error.h"
 
-enum mp_status mp_candidates_init(struct mp_candidates *set, const struct mp_shape *shape)
+void mp_candidates_take(struct mp_candidates *set, const struct mp_shape *shape,
+                        struct mp_arena *arena)
 {
-    *set = (struct mp_candidates){
-        .list = calloc(shape->experts, sizeof(*set->list)),
-        .best = calloc(shape->experts, sizeof(*set->best)),
-        .best_score = calloc(shape->experts, sizeof(*set->best_score)),
-    };
-    if (set->list == NULL || set->best == NULL || set->best_score == NULL) {
-        mp_candidates_fini(set);
-        return mp_fail_no_memory("a prefetch policy", shape->experts * 24u);
-    }
-    return MP_OK;
-}
-
-void mp_candidates_fini(struct mp_candidates *set)
-{
-    free(set->list);
-    free(set->best);
-    free(set->best_score);
-    memset(set, 0, sizeof(*set));
+    set->list = mp_arena_take(arena, shape->experts, sizeof(*set->list));
+    set->best = mp_arena_take(arena, shape->experts, sizeof(*set->best));
+    set->best_score = mp_arena_take(arena, shape->experts, sizeof(*set->best_score));
 }
 
 static bool before(const struct mp_candidate *a, const struct mp_candidate *b)

@@ -2,6 +2,7 @@
 #define MP_POLICY_CANDIDATES_H
 
 #include "policy/policy.h"
+#include "vmm/base/arena.h"
 
 /*
  * The experts that predicted scores speak for, as prefetch policies want them: counted over the
@@ -20,9 +21,9 @@ struct mp_candidates {
 
 #define MP_MARGIN_NONE (-1.0f)
 
-enum mp_status mp_candidates_init(struct mp_candidates *set,
-                                  const struct mp_shape *shape) MP_MUST_CHECK;
-void mp_candidates_fini(struct mp_candidates *set);
+/* Its arrays; called twice, before and after mp_arena_open(). */
+void mp_candidates_take(struct mp_candidates *set, const struct mp_shape *shape,
+                        struct mp_arena *arena);
 
 /*
  * set->list := the experts that are among the `ranks` best of at least one token, those of most

@@ -12,12 +12,10 @@
 #include "policy/builtins.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "policy/assign/times.h"
 #include "policy/prefetch/candidates.h"
 #include "policy/assign/presched_times.h"
-#include "vmm/base/error.h"
 
 #define STRETCH 64u /* layers over which gains are averaged */
 #define PROBE 17u   /* of so many layers one is predicted although it has not paid */
@@ -38,41 +36,29 @@ struct idle {
     double gain_ns;  /* of a predicted layer, on average */
 };
 
-static void idle_destroy(struct mp_policy *policy)
+static void idle_take(struct mp_policy *policy, const struct mp_shape *shape,
+                      struct mp_arena *arena)
 {
     struct idle *idle = (struct idle *)policy;
 
-    mp_candidates_fini(&idle->candidates);
-    free(idle->named[0].experts);
-    free(idle);
+    mp_candidates_take(&idle->candidates, shape, arena);
+    for (uint32_t i = 0; i < 2; i++)
+        idle->named[i].experts = mp_arena_take(arena, shape->experts, sizeof(uint32_t));
 }
 
 static enum mp_status idle_create(const void *config, const struct mp_shape *shape,
                                   struct mp_policy **policy_p)
 {
-    struct idle *idle = calloc(1, sizeof(*idle));
-    enum mp_status status;
+    struct idle draft = {
+        .super.info = &mp_prefetch_idle.info,
+        .costs = shape->costs,
+        .named = { { .layer = MP_LAYER_ANY }, { .layer = MP_LAYER_ANY } },
+        .experts = shape->experts,
+        .gain_ns = INFINITY, /* until something is known */
+    };
 
     (void)config;
-    if (idle == NULL)
-        return mp_fail_no_memory("prefetch policy 'idle'", sizeof(*idle));
-    idle->super.info = &mp_prefetch_idle.info;
-    idle->costs = shape->costs;
-    idle->experts = shape->experts;
-    idle->gain_ns = INFINITY; /* until something is known */
-    idle->named[0].layer = idle->named[1].layer = MP_LAYER_ANY;
-    idle->named[0].experts = calloc(shape->experts, 2 * sizeof(uint32_t));
-    status = idle->named[0].experts == NULL
-                 ? mp_fail_no_memory("prefetch policy 'idle'", shape->experts * 8u)
-                 : mp_candidates_init(&idle->candidates, shape);
-    if (status != MP_OK) {
-        free(idle->named[0].experts);
-        free(idle);
-        return status;
-    }
-    idle->named[1].experts = idle->named[0].experts + shape->experts;
-    *policy_p = &idle->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), idle_take, shape, policy_p);
 }
 
 /* How many loads the link has time for beside those of the layer. */
@@ -185,7 +171,7 @@ const struct mp_prefetch_ops mp_prefetch_idle = {
               .summary = "the best predicted experts that an idle link has time for",
               .costs = true },
     .create = idle_create,
-    .destroy = idle_destroy,
+    .destroy = mp_policy_free,
     .choose = idle_choose,
     .wants = idle_wants,
     .observe = idle_observe,

@@ -11,11 +11,8 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-
 #include "policy/assign/queue.h"
 #include "policy/prefetch/candidates.h"
-#include "vmm/base/error.h"
 
 #define LAYERS_AHEAD 3
 
@@ -27,41 +24,25 @@ struct impact {
     uint64_t *gain_ns; // (experts)
 };
 
-static void impact_destroy(struct mp_policy *policy)
+static void impact_take(struct mp_policy *policy, const struct mp_shape *shape,
+                        struct mp_arena *arena)
 {
     struct impact *self = (struct impact *)policy;
 
-    mp_candidates_fini(&self->candidates);
-    free(self->tokens);
-    free(self->resident);
-    free(self->gain_ns);
-    mp_sorter_destroy(policy);
+    mp_sorter_take(policy, shape, arena);
+    mp_candidates_take(&self->candidates, shape, arena);
+    self->tokens = mp_arena_take(arena, shape->experts, sizeof(uint32_t));
+    self->resident = mp_arena_take(arena, shape->experts, 1);
+    self->gain_ns = mp_arena_take(arena, shape->experts, sizeof(uint64_t));
 }
 
 static enum mp_status impact_create(const void *config, const struct mp_shape *shape,
                                     struct mp_policy **policy_p)
 {
-    struct mp_policy *policy;
-    struct impact *self;
-    enum mp_status status =
-        mp_sorter_create(&mp_prefetch_impact.info, shape, sizeof(*self), &policy);
+    struct impact draft = { .sorter.super.info = &mp_prefetch_impact.info };
 
     (void)config;
-    if (status != MP_OK)
-        return status;
-    self = (struct impact *)policy;
-    self->tokens = calloc(shape->experts, sizeof(uint32_t));
-    self->resident = calloc(shape->experts, 1);
-    self->gain_ns = calloc(shape->experts, sizeof(uint64_t));
-    status = self->tokens == NULL || self->resident == NULL || self->gain_ns == NULL
-                 ? mp_fail_no_memory("prefetch policy 'impact'", shape->experts * 13u)
-                 : mp_candidates_init(&self->candidates, shape);
-    if (status != MP_OK) {
-        impact_destroy(policy);
-        return status;
-    }
-    *policy_p = policy;
-    return MP_OK;
+    return mp_policy_make(&draft.sorter.super, sizeof(draft), impact_take, shape, policy_p);
 }
 
 /* gain_ns[i] := how much sooner the layer ends with candidate i resident too. */
@@ -117,7 +98,7 @@ const struct mp_prefetch_ops mp_prefetch_impact = {
               .summary = "what makes the next three layers end sooner, by simulation (HybriMoE)",
               .costs = true },
     .create = impact_create,
-    .destroy = impact_destroy,
+    .destroy = mp_policy_free,
     .choose = impact_choose,
     .reach = LAYERS_AHEAD,
 };

@@ -14,5 +14,5 @@ static enum mp_status none_create(const void *config, const struct mp_shape *sha
 const struct mp_prefetch_ops mp_prefetch_none = {
     .info = { .abi = MP_POLICY_ABI, .name = "none", .summary = "loads on demand only" },
     .create = none_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
 };

@@ -15,13 +15,11 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "policy/assign/times.h"
 #include "policy/prefetch/candidates.h"
 #include "policy/assign/presched_times.h"
-#include "vmm/base/error.h"
 
 #define HORIZON_MAX 3
 
@@ -52,64 +50,37 @@ struct presched {
     uint32_t found_layer;    /* for which a nearer layer has been found to load for */
 };
 
-static void presched_destroy(struct mp_policy *policy)
+static void presched_take(struct mp_policy *policy, const struct mp_shape *shape,
+                          struct mp_arena *arena)
 {
     struct presched *presched = (struct presched *)policy;
-
-    mp_candidates_fini(&presched->candidates);
-    mp_presched_list_fini(&presched->list);
-    free(presched->next_tokens);
-    free(presched->next_rank);
-    free(presched->chosen);
-    free(presched->ranked);
-    free(presched->ranked_count);
-    free(presched->trials);
-    free(presched->hits);
-    free(presched);
-}
-
-static enum mp_status allocate(struct presched *presched, const struct mp_shape *shape)
-{
     const size_t experts = shape->experts, lists = (size_t)HORIZON_MAX * shape->layers;
-    enum mp_status status;
 
-    presched->next_tokens = calloc(experts, sizeof(uint32_t));
-    presched->next_rank = calloc(experts, sizeof(uint32_t));
-    presched->chosen = calloc(experts, 1);
-    presched->ranked = calloc(lists * experts, sizeof(uint32_t));
-    presched->ranked_count = calloc(lists, sizeof(uint32_t));
-    presched->trials = calloc(HORIZON_MAX * experts, sizeof(uint64_t));
-    presched->hits = calloc(HORIZON_MAX * experts, sizeof(uint64_t));
-    if (presched->next_tokens == NULL || presched->next_rank == NULL || presched->chosen == NULL ||
-        presched->ranked == NULL || presched->ranked_count == NULL || presched->trials == NULL ||
-        presched->hits == NULL)
-        return mp_fail_no_memory("prefetch policy 'presched'", lists * experts * 4);
-    status = mp_candidates_init(&presched->candidates, shape);
-    return status == MP_OK ? mp_presched_list_init(&presched->list, shape) : status;
+    mp_candidates_take(&presched->candidates, shape, arena);
+    mp_presched_list_take(&presched->list, shape, arena);
+    presched->next_tokens = mp_arena_take(arena, experts, sizeof(uint32_t));
+    presched->next_rank = mp_arena_take(arena, experts, sizeof(uint32_t));
+    presched->chosen = mp_arena_take(arena, experts, 1);
+    presched->ranked = mp_arena_take(arena, lists * experts, sizeof(uint32_t));
+    presched->ranked_count = mp_arena_take(arena, lists, sizeof(uint32_t));
+    presched->trials = mp_arena_take(arena, HORIZON_MAX * experts, sizeof(uint64_t));
+    presched->hits = mp_arena_take(arena, HORIZON_MAX * experts, sizeof(uint64_t));
 }
 
 static enum mp_status presched_create(const void *config_, const struct mp_shape *shape,
                                       struct mp_policy **policy_p)
 {
     const struct presched_config *config = config_;
-    struct presched *presched = calloc(1, sizeof(*presched));
-    enum mp_status status;
+    struct presched draft = {
+        .super.info = &mp_prefetch_presched.info,
+        .horizon = (uint32_t)config->horizon,
+        .group = config->group > 0 ? (uint32_t)config->group : shape->top_k,
+        .layers = shape->layers,
+        .experts = shape->experts,
+        .found_layer = MP_LAYER_ANY,
+    };
 
-    if (presched == NULL)
-        return mp_fail_no_memory("prefetch policy 'presched'", sizeof(*presched));
-    presched->super.info = &mp_prefetch_presched.info;
-    presched->horizon = (uint32_t)config->horizon;
-    presched->group = config->group > 0 ? (uint32_t)config->group : shape->top_k;
-    presched->layers = shape->layers;
-    presched->experts = shape->experts;
-    presched->found_layer = MP_LAYER_ANY;
-    status = allocate(presched, shape);
-    if (status != MP_OK) {
-        presched_destroy(&presched->super);
-        return status;
-    }
-    *policy_p = &presched->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), presched_take, shape, policy_p);
 }
 
 /* Remember the ranks, to see later how right they were. */
@@ -237,7 +208,7 @@ const struct mp_prefetch_ops mp_prefetch_presched = {
               .config_size = sizeof(struct presched_config),
               .costs = true },
     .create = presched_create,
-    .destroy = presched_destroy,
+    .destroy = mp_policy_free,
     .choose = presched_choose,
     .reach = HORIZON_MAX,
     .observe = presched_observe,

@@ -4,10 +4,7 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-
 #include "policy/prefetch/candidates.h"
-#include "vmm/base/error.h"
 
 struct top_config {
     uint64_t ranks;
@@ -26,33 +23,22 @@ struct top {
     struct mp_candidates candidates;
 };
 
-static void top_destroy(struct mp_policy *policy)
+static void top_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena)
 {
-    struct top *top = (struct top *)policy;
-
-    mp_candidates_fini(&top->candidates);
-    free(top);
+    mp_candidates_take(&((struct top *)policy)->candidates, shape, arena);
 }
 
-static enum mp_status top_create(const void *config_, const struct mp_shape *shape,
+static enum mp_status top_create(const void *config, const struct mp_shape *shape,
                                  struct mp_policy **policy_p)
 {
-    const struct top_config *config = config_;
-    const uint64_t ranks = config->ranks == 0 ? shape->top_k : config->ranks;
-    struct top *top = calloc(1, sizeof(*top));
-    enum mp_status status;
+    const uint64_t given = ((const struct top_config *)config)->ranks;
+    const uint64_t ranks = given == 0 ? shape->top_k : given;
+    struct top draft = {
+        .super.info = &mp_prefetch_top.info,
+        .ranks = ranks < shape->experts ? (uint32_t)ranks : shape->experts,
+    };
 
-    if (top == NULL)
-        return mp_fail_no_memory("prefetch policy 'top'", sizeof(*top));
-    top->super.info = &mp_prefetch_top.info;
-    top->ranks = ranks < shape->experts ? (uint32_t)ranks : shape->experts;
-    status = mp_candidates_init(&top->candidates, shape);
-    if (status != MP_OK) {
-        top_destroy(&top->super);
-        return status;
-    }
-    *policy_p = &top->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), top_take, shape, policy_p);
 }
 
 static uint32_t top_choose(struct mp_policy *policy, const struct mp_prefetch_facts *facts,
@@ -74,6 +60,6 @@ const struct mp_prefetch_ops mp_prefetch_top = {
               .opts = top_opts,
               .config_size = sizeof(struct top_config) },
     .create = top_create,
-    .destroy = top_destroy,
+    .destroy = mp_policy_free,
     .choose = top_choose,
 };

@@ -11,11 +11,8 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-
 #include "policy/prefetch/candidates.h"
 #include "policy/route/smoe_alpha.h"
-#include "vmm/base/error.h"
 
 struct top_score_config {
     double alpha;
@@ -35,32 +32,22 @@ struct top_score {
     struct mp_candidates candidates;
 };
 
-static void top_score_destroy(struct mp_policy *policy)
+static void top_score_take(struct mp_policy *policy, const struct mp_shape *shape,
+                           struct mp_arena *arena)
 {
-    struct top_score *self = (struct top_score *)policy;
-
-    mp_candidates_fini(&self->candidates);
-    free(self);
+    mp_candidates_take(&((struct top_score *)policy)->candidates, shape, arena);
 }
 
 static enum mp_status top_score_create(const void *config_, const struct mp_shape *shape,
                                        struct mp_policy **policy_p)
 {
     const struct top_score_config *config = config_;
-    struct top_score *self = calloc(1, sizeof(*self));
-    enum mp_status status;
+    struct top_score draft = {
+        .super.info = &mp_prefetch_top_score.info,
+        .alpha = (float)(config->alpha < 0 ? mp_smoe_alpha_of_shape(shape) : config->alpha),
+    };
 
-    if (self == NULL)
-        return mp_fail_no_memory("prefetch policy 'top-score'", sizeof(*self));
-    self->super.info = &mp_prefetch_top_score.info;
-    self->alpha = (float)(config->alpha < 0 ? mp_smoe_alpha_of_shape(shape) : config->alpha);
-    status = mp_candidates_init(&self->candidates, shape);
-    if (status != MP_OK) {
-        top_score_destroy(&self->super);
-        return status;
-    }
-    *policy_p = &self->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), top_score_take, shape, policy_p);
 }
 
 static uint32_t top_score_choose(struct mp_policy *policy, const struct mp_prefetch_facts *facts,
@@ -81,6 +68,6 @@ const struct mp_prefetch_ops mp_prefetch_top_score = {
               .opts = top_score_opts,
               .config_size = sizeof(struct top_score_config) },
     .create = top_score_create,
-    .destroy = top_score_destroy,
+    .destroy = mp_policy_free,
     .choose = top_score_choose,
 };

@@ -10,10 +10,7 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-#include "vmm/base/error.h"
 
 struct window_config {
     uint64_t buffer;
@@ -33,33 +30,25 @@ struct window {
     uint8_t *taken; // (experts)
 };
 
-static void window_destroy(struct mp_policy *policy)
+static void window_take(struct mp_policy *policy, const struct mp_shape *shape,
+                        struct mp_arena *arena)
 {
     struct window *window = (struct window *)policy;
 
-    free(window->sum);
-    free(window->taken);
-    free(window);
+    window->sum = mp_arena_take(arena, shape->experts, sizeof(*window->sum));
+    window->taken = mp_arena_take(arena, shape->experts, 1);
 }
 
 static enum mp_status window_create(const void *config_, const struct mp_shape *shape,
                                     struct mp_policy **policy_p)
 {
     const struct window_config *config = config_;
-    struct window *window = calloc(1, sizeof(*window));
+    struct window draft = {
+        .super.info = &mp_prefetch_window.info,
+        .buffer = config->buffer > 0 ? (uint32_t)config->buffer : shape->top_k,
+    };
 
-    if (window == NULL)
-        return mp_fail_no_memory("prefetch policy 'window'", sizeof(*window));
-    window->super.info = &mp_prefetch_window.info;
-    window->buffer = config->buffer > 0 ? (uint32_t)config->buffer : shape->top_k;
-    window->sum = calloc(shape->experts, sizeof(*window->sum));
-    window->taken = calloc(shape->experts, 1);
-    if (window->sum == NULL || window->taken == NULL) {
-        window_destroy(&window->super);
-        return mp_fail_no_memory("prefetch policy 'window'", shape->experts * 9u);
-    }
-    *policy_p = &window->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), window_take, shape, policy_p);
 }
 
 /* The expert with the largest sum that is not taken; there is one. */
@@ -103,7 +92,7 @@ const struct mp_prefetch_ops mp_prefetch_window = {
               .opts = window_opts,
               .config_size = sizeof(struct window_config) },
     .create = window_create,
-    .destroy = window_destroy,
+    .destroy = mp_policy_free,
     .choose = window_choose,
     .until_routed = true,
 };

@@ -17,10 +17,7 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
-
 #include "policy/prefetch/candidates.h"
-#include "vmm/base/error.h"
 
 #define FEW_EXPERTS 8 /* Mixtral's */
 
@@ -41,31 +38,18 @@ struct workload {
     struct mp_candidates candidates;
 };
 
-static void workload_destroy(struct mp_policy *policy)
+static void workload_take(struct mp_policy *policy, const struct mp_shape *shape,
+                          struct mp_arena *arena)
 {
-    struct workload *self = (struct workload *)policy;
-
-    mp_candidates_fini(&self->candidates);
-    free(self);
+    mp_candidates_take(&((struct workload *)policy)->candidates, shape, arena);
 }
 
 static enum mp_status create_as(const struct mp_policy_info *info, uint64_t count,
                                 const struct mp_shape *shape, struct mp_policy **policy_p)
 {
-    struct workload *self = calloc(1, sizeof(*self));
-    enum mp_status status;
+    struct workload draft = { .super.info = info, .count = count };
 
-    if (self == NULL)
-        return mp_fail_no_memory("prefetch policy 'workload'", sizeof(*self));
-    self->super.info = info;
-    self->count = count;
-    status = mp_candidates_init(&self->candidates, shape);
-    if (status != MP_OK) {
-        workload_destroy(&self->super);
-        return status;
-    }
-    *policy_p = &self->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), workload_take, shape, policy_p);
 }
 
 static enum mp_status workload_create(const void *config_, const struct mp_shape *shape,
@@ -108,7 +92,7 @@ const struct mp_prefetch_ops mp_prefetch_workload = {
               .opts = workload_opts,
               .config_size = sizeof(struct workload_config) },
     .create = workload_create,
-    .destroy = workload_destroy,
+    .destroy = mp_policy_free,
     .choose = workload_choose,
 };
 
@@ -117,6 +101,6 @@ const struct mp_prefetch_ops mp_prefetch_hot = {
               .name = "hot",
               .summary = "as many hot experts as a token chooses (Klotski)" },
     .create = hot_create,
-    .destroy = workload_destroy,
+    .destroy = mp_policy_free,
     .choose = workload_choose,
 };

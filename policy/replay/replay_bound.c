@@ -11,37 +11,41 @@
 #include <string.h>
 
 #include "policy/replay/replay_int.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/error.h"
+
+static void take_set(struct mp_replay_set *set, struct mp_arena *arena)
+{
+    const size_t units = (size_t)set->trace->layers * set->trace->experts;
+
+    set->unit = mp_arena_take(arena, units, sizeof(uint32_t));
+    set->place = mp_arena_take(arena, units, sizeof(uint32_t));
+    set->count = mp_arena_take(arena, set->trace->layers, sizeof(uint32_t));
+    set->key = mp_arena_take(arena, units, sizeof(uint64_t));
+    set->second = mp_arena_take(arena, units, sizeof(uint64_t));
+    set->touched = mp_arena_take(arena, units, sizeof(uint32_t));
+}
 
 enum mp_status mp_replay_set_init(struct mp_replay_set *set, const struct mp_replay_trace *trace,
                                   bool per_layer)
 {
-    const size_t units = (size_t)trace->layers * trace->experts;
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
     *set = (struct mp_replay_set){ .trace = trace, .per_layer = per_layer };
-    set->unit = calloc(units, sizeof(uint32_t));
-    set->place = calloc(units, sizeof(uint32_t));
-    set->count = calloc(trace->layers, sizeof(uint32_t));
-    set->key = calloc(units, sizeof(uint64_t));
-    set->second = calloc(units, sizeof(uint64_t));
-    set->touched = calloc(units, sizeof(uint32_t));
-    if (set->unit == NULL || set->place == NULL || set->count == NULL || set->key == NULL ||
-        set->second == NULL || set->touched == NULL) {
-        mp_replay_set_fini(set);
-        return mp_fail_no_memory("a replay", units * 28);
-    }
-    memset(set->place, 0xff, units * sizeof(uint32_t));
+    take_set(set, &arena);
+    status = mp_arena_open(&arena, "a replay");
+    if (status != MP_OK)
+        return status;
+    set->block = arena.block;
+    take_set(set, &arena);
+    memset(set->place, 0xff, (size_t)trace->layers * trace->experts * sizeof(uint32_t));
     return MP_OK;
 }
 
 void mp_replay_set_fini(struct mp_replay_set *set)
 {
-    free(set->unit);
-    free(set->place);
-    free(set->count);
-    free(set->key);
-    free(set->second);
-    free(set->touched);
+    free(set->block);
     *set = (struct mp_replay_set){ 0 };
 }
 

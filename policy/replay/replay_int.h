@@ -10,6 +10,7 @@
 struct mp_replay_set {
     const struct mp_replay_trace *trace;
     bool per_layer;
+    void *block;       /* of the arrays */
     uint32_t *unit;    // (layers * experts): scope s has those from base(s), count[s] of them
     uint32_t *place;   // (layers * experts): in `unit`, MP_UNIT_NONE if not resident
     uint32_t *count;   // (scopes)

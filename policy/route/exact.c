@@ -22,7 +22,7 @@ static void exact_route(struct mp_policy *policy, const struct mp_route_facts *f
 const struct mp_route_ops mp_route_exact = {
     .info = { .abi = MP_POLICY_ABI, .name = "exact", .summary = "the model's own top k" },
     .create = exact_create,
-    .destroy = mp_policy_destroy_plain,
+    .destroy = mp_policy_free,
     .exact = true,
     .route = exact_route,
 };

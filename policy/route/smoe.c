@@ -25,7 +25,6 @@
  */
 #include "policy/builtins.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "policy/route/smoe_alpha.h"
@@ -75,50 +74,36 @@ struct smoe {
     float *trial_weights; // (tokens_max, k)
 };
 
-static void smoe_destroy(struct mp_policy *policy)
+static void smoe_take(struct mp_policy *policy, const struct mp_shape *shape,
+                      struct mp_arena *arena)
 {
     struct smoe *self = (struct smoe *)policy;
+    const size_t ranks = (size_t)shape->top_k + 1, tokens = shape->tokens_max;
+    const size_t rows = (self->alpha.budget_ns > 0 ? tokens : 1) * shape->top_k;
 
-    free(self->best);
-    free(self->best_score);
-    free(self->bar);
-    free(self->top);
-    free(self->mine);
-    free(self->trial);
-    free(self->trial_weights);
-    free(self);
+    self->best = mp_arena_take(arena, ranks, sizeof(uint32_t));
+    self->best_score = mp_arena_take(arena, ranks, sizeof(float));
+    self->bar = mp_arena_take(arena, tokens, sizeof(float));
+    self->top = mp_arena_take(arena, shape->experts, 1);
+    self->mine = mp_arena_take(arena, shape->experts, 1);
+    self->trial = mp_arena_take(arena, rows, sizeof(uint32_t));
+    self->trial_weights = mp_arena_take(arena, rows, sizeof(float));
 }
 
 static enum mp_status create_as(const struct mp_policy_info *info, const struct smoe_config *config,
                                 const struct mp_shape *shape, struct mp_policy **policy_p)
 {
-    const size_t ranks = (size_t)shape->top_k + 1, tokens = shape->tokens_max;
-    const size_t rows = config->tpot_ms > 0 ? tokens : 1;
-    struct smoe *self = calloc(1, sizeof(*self));
+    struct smoe draft = {
+        .super.info = info,
+        .experts = shape->experts,
+        .k = shape->top_k,
+        .cosine = (float)config->cosine,
+    };
 
-    if (self == NULL)
-        return mp_fail_no_memory("a route policy", sizeof(*self));
-    self->super.info = info;
-    self->experts = shape->experts;
-    self->k = shape->top_k;
-    self->cosine = (float)config->cosine;
-    mp_smoe_alpha_init(&self->alpha, shape,
+    mp_smoe_alpha_init(&draft.alpha, shape,
                        config->alpha < 0 ? mp_smoe_alpha_of_shape(shape) : config->alpha,
                        config->tpot_ms);
-    self->best = calloc(ranks, sizeof(uint32_t));
-    self->best_score = calloc(ranks, sizeof(float));
-    self->bar = calloc(tokens, sizeof(float));
-    self->top = calloc(shape->experts, 1);
-    self->mine = calloc(shape->experts, 1);
-    self->trial = calloc(rows, self->k * sizeof(uint32_t));
-    self->trial_weights = calloc(rows, self->k * sizeof(float));
-    if (self->best == NULL || self->best_score == NULL || self->bar == NULL || self->top == NULL ||
-        self->mine == NULL || self->trial == NULL || self->trial_weights == NULL) {
-        smoe_destroy(&self->super);
-        return mp_fail_no_memory("a route policy", rows * shape->top_k * 8 + tokens * 4);
-    }
-    *policy_p = &self->super;
-    return MP_OK;
+    return mp_policy_make(&draft.super, sizeof(draft), smoe_take, shape, policy_p);
 }
 
 static enum mp_status smoe_create(const void *config, const struct mp_shape *shape,
@@ -297,7 +282,7 @@ const struct mp_route_ops mp_route_smoe = {
               .config_size = sizeof(struct smoe_config),
               .costs = true },
     .create = smoe_create,
-    .destroy = smoe_destroy,
+    .destroy = mp_policy_free,
     .exact = false,
     .route = smoe_route,
 };
@@ -311,7 +296,7 @@ const struct mp_route_ops mp_route_smoe_similar = {
               .calibrated = true,
               .costs = true },
     .create = similar_create,
-    .destroy = smoe_destroy,
+    .destroy = mp_policy_free,
     .exact = false,
     .route = smoe_route,
 };

@@ -4,6 +4,7 @@
 
 #include "policy/sim/sim_fit.h"
 #include "policy/sim/sim_int.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 
@@ -211,6 +212,36 @@ static enum mp_status make_layers(struct mp_sim_world *w)
     return status == MP_OK ? mp_step_create(&step, &w->step) : status;
 }
 
+static void take_parts(struct mp_sim_world *w, struct mp_arena *arena)
+{
+    const uint64_t parts = (uint64_t)w->shape.experts * w->slices;
+    struct mp_sim_executor *const executors[] = { &w->device, &w->cpu };
+
+    w->ended = mp_arena_take(arena, parts, sizeof(uint32_t));
+    w->computed = mp_arena_take(arena, w->shape.tokens_max, w->shape.top_k);
+    w->fresh = mp_arena_take(arena, w->shape.layers * parts, 1);
+    for (size_t i = 0; i < MP_ARRAY_LEN(executors); i++) {
+        executors[i]->needs = mp_arena_take(arena, parts, sizeof(uint32_t));
+        executors[i]->ns = mp_arena_take(arena, parts, sizeof(uint64_t));
+    }
+}
+
+static enum mp_status make_parts(struct mp_sim_world *w)
+{
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
+
+    take_parts(w, &arena);
+    status = mp_arena_open(&arena, "the simulator");
+    if (status != MP_OK)
+        return status;
+    w->block = arena.block;
+    take_parts(w, &arena);
+    mp_sim_executor_init(&w->device, w, "device");
+    mp_sim_executor_init(&w->cpu, w, "cpu");
+    return MP_OK;
+}
+
 static enum mp_status make_world(struct mp_sim_world *w)
 {
     const struct mp_sim_config *c = w->config;
@@ -227,15 +258,8 @@ static enum mp_status make_world(struct mp_sim_world *w)
     }
     fill_costs(w);
     w->shape.costs = &w->costs;
-    w->ended = calloc((size_t)w->shape.experts * w->slices, sizeof(uint32_t));
-    w->computed = calloc((size_t)w->shape.tokens_max, w->shape.top_k);
-    w->fresh = calloc((size_t)w->shape.layers * w->shape.experts, w->slices);
-    if (status == MP_OK && (w->ended == NULL || w->computed == NULL || w->fresh == NULL))
-        status = mp_fail_no_memory("the simulator", (uint64_t)w->shape.tokens_max * w->shape.top_k);
     if (status == MP_OK)
-        status = mp_sim_executor_init(&w->device, w, "device", w->shape.experts * w->slices);
-    if (status == MP_OK)
-        status = mp_sim_executor_init(&w->cpu, w, "cpu", w->shape.experts * w->slices);
+        status = make_parts(w);
     if (status == MP_OK)
         status =
             make_space(w, mp_share_resolve(&c->budget, expert_bytes_all(c->model), auto_bytes(c)));
@@ -253,11 +277,7 @@ static void destroy_world(struct mp_sim_world *w)
     mp_sim_load_destroy(w->load);
     mp_space_destroy(w->space);
     mp_files_destroy(w->files);
-    mp_sim_executor_fini(&w->device);
-    mp_sim_executor_fini(&w->cpu);
-    free(w->ended);
-    free(w->computed);
-    free(w->fresh);
+    free(w->block);
 }
 
 /* All layers for the tokens that the load has in this step. */

@@ -24,6 +24,7 @@ struct mp_sim_executor {
 
 struct mp_sim_world {
     const struct mp_sim_config *config;
+    void *block; /* of the arrays, those of the executors, too */
     struct mp_clock_virtual clock;
     struct mp_virtual_link link;
     struct mp_files *files;
@@ -66,10 +67,9 @@ enum mp_status mp_sim_begin_cpu(void *ctx, uint32_t layer, const struct mp_exper
 enum mp_status mp_sim_begin_together(void *ctx, uint32_t layer, const struct mp_expert_work *work,
                                      uint32_t count) MP_MUST_CHECK;
 
-/* Queues on the clock; `most` is what can be under way at once. */
-enum mp_status mp_sim_executor_init(struct mp_sim_executor *executor, struct mp_sim_world *world,
-                                    const char *name, uint32_t most) MP_MUST_CHECK;
-void mp_sim_executor_fini(struct mp_sim_executor *executor);
+/* Put an executor, which has its arrays, on the clock. */
+void mp_sim_executor_init(struct mp_sim_executor *executor, struct mp_sim_world *world,
+                          const char *name);
 
 /* Work of the device that the step waits for: behind what it was given before. */
 void mp_sim_device_run(struct mp_sim_world *world, const char *name, uint64_t ns);

@@ -4,20 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/base/arena.h"
 #include "vmm/base/assert.h"
-#include "vmm/base/error.h"
 
 /* Nothing generated yet, in generated[]. */
 #define NEVER UINT32_MAX
-
-static void *make(size_t count, size_t bytes, enum mp_status *status)
-{
-    void *memory = *status == MP_OK ? calloc(count > 0 ? count : 1, bytes) : NULL;
-
-    if (memory == NULL && *status == MP_OK)
-        *status = mp_fail_no_memory("a workload", (uint64_t)count * bytes);
-    return memory;
-}
 
 static void make_layers(struct mp_sim_load *load)
 {
@@ -87,22 +78,12 @@ static void make_pairs(struct mp_sim_load *load)
 
 static enum mp_status make_synthetic(struct mp_sim_load *load)
 {
-    const struct mp_sim_load_config *config = &load->config;
-    const size_t units = (size_t)load->layers * load->experts;
     enum mp_status status = MP_OK;
 
-    load->fixed = make(units, sizeof(float), &status);
-    load->share = make(load->layers, sizeof(float), &status);
-    load->moving = make(units * config->sequences, sizeof(float), &status);
-    load->logits = make(units * config->tokens_max, sizeof(float), &status);
-    load->generated = make(load->layers, sizeof(uint32_t), &status);
-    load->hot = make(units, sizeof(float), &status);
-    load->pairs = make(3 * units * load->experts, sizeof(float), &status);
-    load->group = make(load->layers, sizeof(uint32_t), &status);
-    if (status == MP_OK && config->fit != NULL)
-        load->fit = *config->fit;
-    else if (status == MP_OK)
-        status = mp_sim_fit(config->model, config->seed, &load->fit);
+    if (load->config.fit != NULL)
+        load->fit = *load->config.fit;
+    else
+        status = mp_sim_fit(load->config.model, load->config.seed, &load->fit);
     if (status != MP_OK)
         return status;
     make_layers(load);
@@ -118,24 +99,24 @@ static bool begins_step(const struct mp_replay_trace *trace, size_t group)
            trace->groups[group].decode != trace->groups[group - 1].decode;
 }
 
-static enum mp_status make_steps(struct mp_sim_load *load)
+static uint32_t count_steps(const struct mp_replay_trace *trace)
 {
-    const struct mp_replay_trace *trace = load->config.trace;
-    enum mp_status status = MP_OK;
     uint32_t count = 0;
 
     for (size_t g = 0; g < trace->group_count; g++)
         count += begins_step(trace, g);
-    load->step_group = make(count + 1, sizeof(size_t), &status);
-    if (status != MP_OK)
-        return status;
+    return count;
+}
+
+static void make_steps(struct mp_sim_load *load)
+{
+    const struct mp_replay_trace *trace = load->config.trace;
+
     for (size_t g = 0; g < trace->group_count; g++) {
         if (begins_step(trace, g))
             load->step_group[load->step_count++] = g;
     }
-    load->step_group[count] = trace->group_count;
-    load->fit = (struct mp_sim_fit){ 0 };
-    return MP_OK;
+    load->step_group[load->step_count] = trace->group_count;
 }
 
 static uint32_t group_tokens(const struct mp_replay_trace *trace,
@@ -162,26 +143,56 @@ void mp_sim_load_trace_size(const struct mp_replay_trace *trace, uint32_t *token
     }
 }
 
+static void take_parts(struct mp_sim_load *load, struct mp_arena *arena)
+{
+    const struct mp_sim_load_config *config = &load->config;
+    const uint64_t layers = load->layers, units = layers * load->experts;
+
+    load->counts = mp_arena_take(arena, units, sizeof(uint32_t));
+    load->best = mp_arena_take(arena, load->k, sizeof(uint32_t));
+    load->chosen = mp_arena_take(arena, load->experts, 1);
+    load->previous = mp_arena_take(arena, layers * config->sequences * load->k, sizeof(uint32_t));
+    if (config->trace != NULL) {
+        load->step_group =
+            mp_arena_take(arena, count_steps(config->trace) + UINT64_C(1), sizeof(size_t));
+        return;
+    }
+    load->fixed = mp_arena_take(arena, units, sizeof(float));
+    load->share = mp_arena_take(arena, layers, sizeof(float));
+    load->moving = mp_arena_take(arena, units * config->sequences, sizeof(float));
+    load->logits = mp_arena_take(arena, units * config->tokens_max, sizeof(float));
+    load->generated = mp_arena_take(arena, layers, sizeof(uint32_t));
+    load->hot = mp_arena_take(arena, units, sizeof(float));
+    load->pairs = mp_arena_take(arena, 3 * units * load->experts, sizeof(float));
+    load->group = mp_arena_take(arena, layers, sizeof(uint32_t));
+}
+
 enum mp_status mp_sim_load_create(const struct mp_sim_load_config *config,
                                   struct mp_sim_load **load_p)
 {
-    struct mp_sim_load *load = calloc(1, sizeof(*load));
-    enum mp_status status = MP_OK;
+    struct mp_sim_load draft = {
+        .config = *config,
+        .layers = (uint32_t)config->model->layers,
+        .experts = (uint32_t)config->model->experts,
+        .k = (uint32_t)config->model->top_k,
+        .random = config->seed,
+    };
+    struct mp_arena arena = { 0 };
+    struct mp_sim_load *load;
+    enum mp_status status;
 
-    if (load == NULL)
-        return mp_fail_no_memory("a workload", sizeof(*load));
-    load->config = *config;
-    load->layers = (uint32_t)config->model->layers;
-    load->experts = (uint32_t)config->model->experts;
-    load->k = (uint32_t)config->model->top_k;
-    load->random = config->seed;
-    load->counts = make((size_t)load->layers * load->experts, sizeof(uint32_t), &status);
-    load->best = make(load->k, sizeof(uint32_t), &status);
-    load->chosen = make(load->experts, 1, &status);
-    load->previous =
-        make((size_t)load->layers * config->sequences * load->k, sizeof(uint32_t), &status);
-    if (status == MP_OK)
-        status = config->trace != NULL ? make_steps(load) : make_synthetic(load);
+    mp_arena_take(&arena, 1, sizeof(*load));
+    take_parts(&draft, &arena);
+    status = mp_arena_open(&arena, "a workload");
+    if (status != MP_OK)
+        return status;
+    load = mp_arena_take(&arena, 1, sizeof(*load));
+    *load = draft;
+    take_parts(load, &arena);
+    if (config->trace != NULL)
+        make_steps(load);
+    else
+        status = make_synthetic(load);
     if (status != MP_OK) {
         mp_sim_load_destroy(load);
         return status;
@@ -192,21 +203,6 @@ enum mp_status mp_sim_load_create(const struct mp_sim_load_config *config,
 
 void mp_sim_load_destroy(struct mp_sim_load *load)
 {
-    if (load == NULL)
-        return;
-    free(load->fixed);
-    free(load->share);
-    free(load->moving);
-    free(load->logits);
-    free(load->generated);
-    free(load->hot);
-    free(load->pairs);
-    free(load->group);
-    free(load->step_group);
-    free(load->counts);
-    free(load->best);
-    free(load->previous);
-    free(load->chosen);
     free(load);
 }
 

@@ -3,7 +3,6 @@
  * themselves.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "policy/sim/sim_int.h"
@@ -46,26 +45,15 @@ static void executor_fire(struct mp_event_source *source)
         start_first(executor);
 }
 
-enum mp_status mp_sim_executor_init(struct mp_sim_executor *executor, struct mp_sim_world *world,
-                                    const char *name, uint32_t most)
+void mp_sim_executor_init(struct mp_sim_executor *executor, struct mp_sim_world *world,
+                          const char *name)
 {
-    executor->needs = calloc(most, sizeof(uint32_t));
-    executor->ns = calloc(most, sizeof(uint64_t));
-    if (executor->needs == NULL || executor->ns == NULL)
-        return mp_fail_no_memory("an executor", most * 12);
     executor->world = world;
     executor->source =
         (struct mp_event_source){ .next_ns = executor_next_ns, .fire = executor_fire };
     mp_clock_virtual_add(&world->clock, &executor->source);
     if (world->timeline != NULL)
         executor->track = mp_timeline_add_track(world->timeline, name);
-    return MP_OK;
-}
-
-void mp_sim_executor_fini(struct mp_sim_executor *executor)
-{
-    free(executor->needs);
-    free(executor->ns);
 }
 
 static void push(struct mp_sim_executor *executor, uint32_t need, uint64_t ns)

@@ -25,7 +25,7 @@ static void open_device(struct harness *h)
     options.backend = "cuda";
     options.graphs = false;
     options.deterministic = true;
-    options.policies.policy[MP_SLOT_PREDICT] = "partial";
+    options.policies.policy[MP_POLICY_PREDICT] = "partial";
     harness_open(&options, h);
 }
 

@@ -161,6 +161,16 @@ static void rope_in_every_place_where_it_is_written(void)
     CHECK(parse_ok(mixtral, "{\"rope_scaling\":{\"type\":\"default\"}}", NULL).rope_theta == 1e6);
     CHECK(parse_ok(mixtral, "{\"rope_parameters\":{\"rope_theta\":5}}", "rope_theta").rope_theta ==
           5);
+    /* From 1 to 10^12, in both places. */
+    CHECK(parse_ok(mixtral, "{\"rope_theta\":1}", NULL).rope_theta == 1);
+    CHECK(parse_ok(mixtral, "{\"rope_theta\":1e12}", NULL).rope_theta == 1e12);
+    CHECK(parse_ok(qwen3, "{\"rope_parameters\":{\"rope_theta\":1e12}}", NULL).rope_theta == 1e12);
+    check_refused(
+        mixtral, "{\"rope_theta\":1000000000001}", NULL, "E_JSON_RANGE",
+        "key 'rope_theta' in 'config.json': got 1000000000001, need a number from 1 to 1e+12");
+    check_refused(
+        qwen3, "{\"rope_parameters\":{\"rope_theta\":1000000000001}}", NULL, "E_JSON_RANGE",
+        "key 'rope_theta' in 'config.json': got 1000000000001, need a number from 1 to 1e+12");
     check_refused(mixtral, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", NULL,
                   "E_UNSUPPORTED",
                   "key 'type' in 'config.json': got 'yarn', this engine supports 'default' only");

@@ -159,10 +159,40 @@ static void what_the_request_does_not_want_leaves(void)
     mp_evict_activation.destroy(c.policy);
 }
 
+/*
+ * EPSILON is what a unit's count is worth that the request does not want: 5 was wanted in 10
+ * batches, 4 in one, of 95 tokens among 10^7. 9.5e-6 + 1e-6 > 10 * 1e-6: 5 leaves. With more tokens
+ * 4's part is 8.5e-6, and it leaves.
+ */
+static void what_is_not_wanted_counts_a_millionth(void)
+{
+    struct cache c = { .policy = instance(&mp_evict_activation.info, mp_evict_activation.create,
+                                          &shape, NULL) };
+    const struct mp_evict_query query = { .scope_layer = MP_LAYER_ANY,
+                                          .experts = EXPERTS,
+                                          .evictable = c.evictable };
+
+    for (uint32_t unit = 4; unit < 6; unit++) {
+        mp_evict_activation.on_insert(c.policy, unit, 0);
+        c.evictable[unit] = 1;
+    }
+    use(&c, 0, 1);
+    for (uint32_t i = 0; i < 10; i++)
+        use(&c, 5, 1);
+    use(&c, 0, 2); /* another request */
+    use(&c, 4, 95);
+    use(&c, 6, 10000000 - 95);
+    CHECK_EQ(mp_evict_activation.pick(c.policy, &query), 5);
+    use(&c, 6, 1176471);
+    CHECK_EQ(mp_evict_activation.pick(c.policy, &query), 4);
+    mp_evict_activation.destroy(c.policy);
+}
+
 int main(void)
 {
     RUN(the_most_similar_request_is_repeated);
     RUN(of_equally_similar_requests_the_first_place_is_taken);
     RUN(what_the_request_does_not_want_leaves);
+    RUN(what_is_not_wanted_counts_a_millionth);
     return 0;
 }

@@ -135,6 +135,64 @@ static void exact_finds_what_trying_everything_finds(void)
     mp_assign_exact.destroy(exact);
 }
 
+/*
+ * Equal experts change places freely, so that 24 of two kinds are at most 12 * 13 + 12 * 13^2
+ * nodes, where 2^24 plans stand behind them. The optimum by trying how many of each kind are on the
+ * device.
+ */
+static void exact_looks_at_equal_ones_once(void)
+{
+    struct mp_policy *exact =
+        instance(&mp_assign_exact.info, mp_assign_exact.create, &shape, "NODES", "2184", NULL);
+    struct layer layer;
+
+    for (unsigned round = 0; round < 300; round++) {
+        uint64_t best_ns = UINT64_MAX, device_ns[2], cpu_ns[2];
+
+        random_layer(&layer, 24, 64, false);
+        layer.costs.load_ns = layer.costs.executors[TEST_CPU].token_ns * (1 + round % 7) / 2;
+        for (uint32_t i = 2; i < 24; i++)
+            layer.tokens[i] = layer.tokens[i % 2];
+        for (uint32_t kind = 0; kind < 2; kind++) {
+            device_ns[kind] = mp_assign_home_ns(&layer.costs, layer.tokens[kind], false);
+            cpu_ns[kind] = mp_assign_helper_ns(&layer.costs, layer.tokens[kind]);
+        }
+        for (uint32_t n = 0; n < 13 * 13; n++) {
+            const uint32_t a = n % 13, b = n / 13;
+            const uint64_t device = a * device_ns[0] + b * device_ns[1];
+            const uint64_t cpu = (12 - a) * cpu_ns[0] + (12 - b) * cpu_ns[1];
+            const uint64_t ns = device > cpu ? device : cpu;
+
+            best_ns = ns < best_ns ? ns : best_ns;
+        }
+        CHECK_EQ(result_of(&mp_assign_exact, exact, &layer), best_ns);
+    }
+    mp_assign_exact.destroy(exact);
+}
+
+/*
+ * Equal in time, but one is resident: they do not change places, because one load is all there is
+ * room for. Device 3 n, load 6, CPU 2 + 5 n; tokens 2, 2, 5, the second resident. On the device
+ * both of the first: 12 and 27; the last alone: 15 and 24; it and the resident one: 21 and 12.
+ */
+static void exact_tells_residents_from_what_must_be_loaded(void)
+{
+    struct mp_policy *exact = make(&mp_assign_exact);
+    struct layer layer;
+
+    layer_init(&layer, 3);
+    layer.costs.load_ns = 6;
+    layer.costs.transient = 1;
+    layer.costs.executors[TEST_DEVICE].token_ns = 3;
+    layer.costs.executors[TEST_CPU].fixed_ns = 2;
+    layer.costs.executors[TEST_CPU].token_ns = 5;
+    layer.tokens[0] = layer.tokens[1] = 2;
+    layer.tokens[2] = 5;
+    layer.resident[1] = 1;
+    CHECK_EQ(result_of(&mp_assign_exact, exact, &layer), 21);
+    mp_assign_exact.destroy(exact);
+}
+
 static void a_bounded_search_still_gives_a_plan(void)
 {
     struct mp_policy *exact =
@@ -505,6 +563,8 @@ int main(void)
     RUN(greedy_by_hand);
     RUN(queue_by_hand);
     RUN(exact_finds_what_trying_everything_finds);
+    RUN(exact_looks_at_equal_ones_once);
+    RUN(exact_tells_residents_from_what_must_be_loaded);
     RUN(a_bounded_search_still_gives_a_plan);
     RUN(greedy_and_beam_are_near_the_optimum);
     RUN(greedy_is_exact_for_one_token_without_residents);

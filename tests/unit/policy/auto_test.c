@@ -154,6 +154,62 @@ static void a_static_placement_takes_over_where_it_is_cheaper(void)
     CHECK_EQ(static_notices, 1); /* said once */
 }
 
+/*
+ * The same loop. While a static placement leads, it is looked at again every 16 tokens, and of what
+ * it lacks two come in after a layer, or as many as the caller takes.
+ */
+static void a_placement_is_looked_at_every_16_tokens_and_comes_in_by_twos(void)
+{
+    const struct mp_calibration *calibration = test_calibration(LAYERS, EXPERTS);
+    const struct mp_shape shape = { .layers = LAYERS,
+                                    .experts = EXPERTS,
+                                    .top_k = 1,
+                                    .tokens_max = 1,
+                                    .slots = UNITS / 2,
+                                    .calibration = calibration };
+    const struct mp_evict_ops *ops = &mp_evict_shadow;
+    struct mp_policy *policy = create(ops, &shape);
+    uint8_t resident[UNITS] = { 0 };
+    struct mp_evict_query query = { .experts = EXPERTS, .evictable = resident };
+    struct mp_swap swaps[EXPERTS];
+    uint32_t held = 0, looked = 0, before;
+
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        before = mp_evict_shadow_changes(policy);
+        query.for_unit = i % UNITS;
+        query.scope_layer = MP_LAYER_ANY;
+        ops->on_access(policy, query.for_unit, 1, i + 1);
+        if (i >= REQUESTS / 2 && mp_evict_shadow_changes(policy) != before) {
+            CHECK_EQ((i + 1) % (16 * LAYERS), 0);
+            looked++;
+        }
+        if (resident[query.for_unit])
+            continue;
+        if (held == shape.slots) {
+            const uint32_t victim = ops->pick(policy, &query);
+
+            CHECK(victim < UNITS && resident[victim]);
+            resident[victim] = 0;
+            ops->on_remove(policy, victim, i + 1);
+            held--;
+        }
+        resident[query.for_unit] = 1;
+        ops->on_insert(policy, query.for_unit, i + 1);
+        held++;
+    }
+    CHECK_EQ(looked, REQUESTS / (16 * LAYERS) - REQUESTS / 2 / (16 * LAYERS));
+
+    for (uint32_t u = 0; u < UNITS; u++) {
+        if (resident[u])
+            ops->on_remove(policy, u, REQUESTS + 1);
+        resident[u] = 0;
+    }
+    query.scope_layer = 0;
+    CHECK_EQ(ops->replace(policy, &query, REQUESTS + 1, swaps, EXPERTS), 2);
+    CHECK_EQ(ops->replace(policy, &query, REQUESTS + 1, swaps, 1), 1);
+    ops->destroy(policy);
+}
+
 static struct mp_assign_facts facts_of(uint32_t count, const uint32_t *tokens,
                                        const uint8_t *resident, const struct mp_costs *costs)
 {
@@ -415,15 +471,69 @@ static void idle_learns_from_every_layer(void)
     CHECK(wants_after((const uint8_t[]){ 0, 1, 1, 1, 1, 0 }));
 }
 
+/* Layer 0 guesses the best expert of layer 1, 7, which then chooses that or another one. */
+static void guess(struct mp_policy *policy, const struct mp_costs *costs, bool right)
+{
+    static const float scores[EXPERTS] = { [7] = 1 };
+    static const uint8_t absent[EXPERTS] = { 0 }, resident[1] = { 1 };
+    static const uint32_t tokens[1] = { 1 }, who[1] = { TEST_DEVICE };
+    const struct mp_assign_facts current = facts_of(1, tokens, resident, costs);
+    const struct mp_prefetch_facts facts = { .target_layer = 1,
+                                             .tokens = 1,
+                                             .experts = EXPERTS,
+                                             .k = 1,
+                                             .scores = scores,
+                                             .resident = absent,
+                                             .max = 4,
+                                             .distance = 1,
+                                             .current = &current,
+                                             .executors = who };
+    const uint32_t first[1] = { 0 }, second[1] = { right ? 7 : 0 };
+    uint32_t wanted[EXPERTS];
+
+    CHECK_EQ(mp_prefetch_idle.choose(policy, &facts, wanted), 1);
+    mp_prefetch_idle.observe(policy, 0, 1, 1, first);
+    mp_prefetch_idle.observe(policy, 1, 1, 1, second);
+}
+
+/*
+ * A right guess saves 100, a prediction takes 30, and the gain begins with twice that. It is an
+ * average over 64 layers: 60 * (63/64)^n falls below 30 with the 45th wrong guess. From about 0,
+ * 100 * (1 - (63/64)^n) reaches 30 with the 23rd right one. Meanwhile one layer of 17 is predicted.
+ */
+static void idle_averages_over_64_layers_and_probes_one_of_17(void)
+{
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 100, .layer_ns = 900,
+                                    .predict_ns = 30 };
+    const struct mp_shape shape = { .layers = 2, .experts = EXPERTS, .top_k = 1, .costs = &costs };
+    const struct mp_prefetch_ops *ops = &mp_prefetch_idle;
+    struct mp_policy *policy;
+    uint32_t layers = 0;
+
+    CHECK_EQ(ops->create(NULL, &shape, &policy), MP_OK);
+    CHECK(ops->wants(policy));
+    for (; layers < 2 * 1000; layers += 2) {
+        CHECK_EQ(ops->wants(policy), layers < 2 * 45 || layers % 17 == 0);
+        guess(policy, &costs, false);
+    }
+    for (uint32_t n = 0; n < 40; n++, layers += 2) {
+        CHECK_EQ(ops->wants(policy), n >= 23 || layers % 17 == 0);
+        guess(policy, &costs, true);
+    }
+    ops->destroy(policy);
+}
+
 int main(void)
 {
     RUN(shadow_is_never_much_worse_than_its_best_ghost);
     RUN(a_static_placement_takes_over_where_it_is_cheaper);
+    RUN(a_placement_is_looked_at_every_16_tokens_and_comes_in_by_twos);
     RUN(cost_gives_each_to_who_is_done_first);
     RUN(the_cpu_relieves_the_device);
     RUN(another_executor_is_another_entry);
     RUN(a_plan_is_never_longer_than_static_placement);
     RUN(idle_prefetches_only_into_idle_time);
     RUN(idle_learns_from_every_layer);
+    RUN(idle_averages_over_64_layers_and_probes_one_of_17);
     return 0;
 }

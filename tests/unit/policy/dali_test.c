@@ -361,6 +361,31 @@ static void prefetches_by_impact(void)
     ops->destroy(impact);
 }
 
+/* Where nothing is known of times, all gain the same: expert 5 has three tokens, then of one each
+ * 2 has the highest score, and of 0 and 3 the lower number is first. */
+static void ties_of_impact_go_to_tokens_then_scores_then_numbers(void)
+{
+    static const float scores[6 * EXPERTS] = {
+        [0 * EXPERTS + 5] = 0.1f, [1 * EXPERTS + 3] = 0.3f, [2 * EXPERTS + 5] = 0.1f,
+        [3 * EXPERTS + 0] = 0.3f, [4 * EXPERTS + 5] = 0.1f, [5 * EXPERTS + 2] = 0.5f,
+    };
+    static const uint8_t resident[EXPERTS] = { 0 };
+    const struct mp_prefetch_facts facts = { .target_layer = 1,
+                                             .tokens = 6,
+                                             .experts = EXPERTS,
+                                             .k = 1,
+                                             .scores = scores,
+                                             .resident = resident,
+                                             .max = 4 };
+    struct mp_policy *impact =
+        instance(&mp_prefetch_impact.info, mp_prefetch_impact.create, &shape, NULL);
+    uint32_t experts[EXPERTS];
+
+    CHECK_EQ(mp_prefetch_impact.choose(impact, &facts, experts), 4);
+    CHECK(experts[0] == 5 && experts[1] == 2 && experts[2] == 0 && experts[3] == 3);
+    mp_prefetch_impact.destroy(impact);
+}
+
 static void predictors_hand_on_their_source(void)
 {
     static const struct mp_predict_ops *const all[] = { &mp_predict_residual, &mp_predict_partial };
@@ -392,6 +417,7 @@ int main(void)
     RUN(the_pager_carries_the_windows_out);
     RUN(prefetches_by_workload);
     RUN(prefetches_by_impact);
+    RUN(ties_of_impact_go_to_tokens_then_scores_then_numbers);
     RUN(predictors_hand_on_their_source);
     return 0;
 }

@@ -3,6 +3,7 @@
  * hand.
  */
 #include <math.h>
+#include <stdlib.h>
 
 #include "policy/builtins.h"
 #include "policy/priority.h"
@@ -105,9 +106,13 @@ static void priorities_count_tokens_and_batches_are_one_moment(void)
 {
     const struct mp_shape shape = { .layers = 1, .experts = 4, .top_k = 2 };
     const double fade = log(4) / 128;
+    struct mp_arena arena = { 0 };
     struct mp_priority p;
 
-    CHECK_EQ(mp_priority_init(&p, &shape, 0.25, 128), MP_OK);
+    mp_priority_init(&p, &shape, 0.25, 128);
+    mp_priority_take(&p, &arena);
+    CHECK_EQ(mp_arena_open(&arena, "a test"), MP_OK);
+    mp_priority_take(&p, &arena);
     CHECK(mp_priority_log(&p, 0) == -INFINITY);
     mp_priority_access(&p, 0, 3, 1);
     mp_priority_access(&p, 1, 2, 1);
@@ -126,7 +131,7 @@ static void priorities_count_tokens_and_batches_are_one_moment(void)
         mp_priority_access(&p, 3, 1, moment);
     }
     CHECK(fabs(exp(mp_priority_log(&p, 0)) - 0.75) < 1e-9);
-    mp_priority_fini(&p);
+    free(arena.block);
 }
 
 /*

@@ -3,6 +3,7 @@
  * for all of them, and that none beats the offline optimum.
  */
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "policy/builtins.h"
 #include "policy/residents.h"
@@ -218,10 +219,13 @@ static void ties_go_to_the_lower_id_whatever_the_order(void)
     const struct mp_evict_query query = {
         .for_unit = 0, .scope_layer = MP_LAYER_ANY, .experts = EXPERTS, .evictable = evictable
     };
+    struct mp_arena arena = { 0 };
     struct mp_residents set;
 
     memset(evictable, 1, sizeof(evictable));
-    CHECK_EQ(mp_residents_init(&set, &shape), MP_OK);
+    mp_residents_take(&set, &shape, &arena);
+    CHECK_EQ(mp_arena_open(&arena, "a test"), MP_OK);
+    mp_residents_take(&set, &shape, &arena);
     mp_residents_add(&set, 9);
     mp_residents_add(&set, 4);
     mp_residents_add(&set, 20);
@@ -237,7 +241,7 @@ static void ties_go_to_the_lower_id_whatever_the_order(void)
     for (uint32_t i = 0; i < set.count; i++)
         CHECK_EQ(set.place[set.unit[i]], i);
     CHECK_EQ(set.held[0] + set.held[1] * 10 + set.held[2] * 100, 110);
-    mp_residents_fini(&set);
+    free(arena.block);
 }
 
 static void random_repeats_with_its_seed_and_spreads(void)

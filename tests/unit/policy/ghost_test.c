@@ -2,6 +2,8 @@
  * Ghosts against the evict policies that they stand for: the same units leave, in random histories
  * of single requests, at every number of slots that gives each layer a share.
  */
+#include <stdlib.h>
+
 #include "policy/evict/ghost.h"
 
 #include "policy/builtins.h"
@@ -44,12 +46,16 @@ static void play(enum mp_ghost_kind kind, const struct mp_evict_ops *ops, uint32
     };
     struct mp_policy *policy = instance(&ops->info, ops->create, &shape, NULL);
     uint8_t resident[UNITS] = { 0 };
+    struct mp_arena arena = { 0 };
     struct mp_ghost_facts facts;
     struct mp_ghost ghost;
     uint32_t count = 0;
 
-    CHECK_EQ(mp_ghost_facts_init(&facts, &shape), MP_OK);
-    CHECK_EQ(mp_ghost_init(&ghost, kind, &facts), MP_OK);
+    mp_ghost_facts_take(&facts, &shape, &arena);
+    mp_ghost_take(&ghost, kind, &facts, &arena);
+    CHECK_EQ(mp_arena_open(&arena, "a test"), MP_OK);
+    mp_ghost_facts_take(&facts, &shape, &arena);
+    mp_ghost_take(&ghost, kind, &facts, &arena);
     for (uint32_t i = 0; i < 2000; i++) {
         /* A favoured third, so that counts differ. */
         const uint32_t unit = random_below(random_below(2) ? UNITS : UNITS / 3);
@@ -65,8 +71,7 @@ static void play(enum mp_ghost_kind kind, const struct mp_evict_ops *ops, uint32
         mp_ghost_attach(&ghost, unit);
         CHECK_EQ(ghost.count, count);
     }
-    mp_ghost_fini(&ghost);
-    mp_ghost_facts_fini(&facts);
+    free(arena.block);
     ops->destroy(policy);
 }
 

@@ -4,6 +4,7 @@
  * slots than there are.
  */
 #include <math.h>
+#include <stdlib.h>
 
 #include "policy/builtins.h"
 #include "policy/partition/fixed_point_config.h"
@@ -22,6 +23,17 @@ static bool near(double a, double b)
     return fabs(a - b) < 1e-9;
 }
 
+/* Its arrays, as one block that the caller frees. */
+static void *make_point(struct mp_fixed_point *point, const struct mp_shape *shape)
+{
+    struct mp_arena arena = { 0 };
+
+    mp_fixed_point_take(point, shape, 1, &arena);
+    CHECK_EQ(mp_arena_open(&arena, "a test"), MP_OK);
+    mp_fixed_point_take(point, shape, 1, &arena);
+    return arena.block;
+}
+
 /*
  * Two layers of 4 experts, k = 1, T_load 10, T_exp 2, T_att 3; 100 tokens counted in each.
  *
@@ -37,12 +49,12 @@ static bool near(double a, double b)
  *   layer 1: cached .75; the guess takes 2.5, then 1.7 are left: m = .75 + .25 * .6 = .9.
  *            hide 1.8, miss 1: late 0.
  */
-static void make_hand_case(struct mp_fixed_point *point, uint32_t slices)
+static void *make_hand_case(struct mp_fixed_point *point, uint32_t slices)
 {
     static const uint32_t falling[4] = { 40, 30, 20, 10 };
     const struct mp_shape shape = { .layers = 2, .experts = 4, .top_k = 1, .slices = slices };
+    void *block = make_point(point, &shape);
 
-    CHECK_EQ(mp_fixed_point_init(point, &shape, 1), MP_OK);
     point->load_ns = 10;
     point->expert_ns = 2;
     point->attention_ns = 3;
@@ -54,22 +66,24 @@ static void make_hand_case(struct mp_fixed_point *point, uint32_t slices)
     }
     point->right[1] = 60;
     mp_fixed_point_sum(point);
+    return block;
 }
 
 static void exposed_times_are_those_worked_out_by_hand(void)
 {
     static const uint32_t even[2] = { 2, 2 }, uneven[2] = { 1, 3 };
     struct mp_fixed_point point;
+    void *block;
     double late[2];
     uint32_t retained[2];
 
-    make_hand_case(&point, 0);
+    block = make_hand_case(&point, 0);
     mp_fixed_point_split(&point, even, late, retained);
     CHECK(near(late[0], 1.6) && near(late[1], 4));
     CHECK(retained[0] == 1 && retained[1] == 1);
     mp_fixed_point_split(&point, uneven, late, retained);
     CHECK(near(late[0], 5.2) && near(late[1], 0));
-    mp_fixed_point_fini(&point);
+    free(block);
 }
 
 /*
@@ -82,14 +96,15 @@ static void exposed_times_are_those_worked_out_by_hand(void)
 static void slots_move_while_the_sum_falls(void)
 {
     struct mp_fixed_point point;
+    void *block;
     uint32_t slots[2] = { 2, 2 }, retained[2], numbers[6];
     double late[8];
 
-    make_hand_case(&point, 0);
+    block = make_hand_case(&point, 0);
     CHECK_EQ(mp_fixed_point_allocate(&point, 1, slots, retained, late, numbers), 1);
     CHECK(slots[0] == 1 && slots[1] == 3);
     CHECK(near(late[0] + late[1], 5.2));
-    mp_fixed_point_fini(&point);
+    free(block);
 }
 
 /*
@@ -106,10 +121,11 @@ static void theta_follows_from_the_window(void)
     const struct mp_shape shape = { .layers = 1, .experts = 4, .top_k = 1, .slices = 16 };
     const uint32_t slots[1] = { 2 };
     struct mp_fixed_point point;
+    void *block;
     double late[1];
     uint32_t retained[1];
 
-    CHECK_EQ(mp_fixed_point_init(&point, &shape, 1), MP_OK);
+    block = make_point(&point, &shape);
     point.load_ns = 10;
     point.expert_ns = 2;
     point.attention_ns = 3;
@@ -147,7 +163,7 @@ static void theta_follows_from_the_window(void)
     mp_fixed_point_split(&point, slots, late, retained);
     CHECK_EQ(retained[0], 16);
     CHECK(near(late[0], 2 - 1.6));
-    mp_fixed_point_fini(&point);
+    free(block);
 }
 
 /* Feed one partition with random routing; its shares must keep their sum. */
@@ -214,6 +230,43 @@ static void fixed_point_learns_and_keeps_the_sum(void)
     for (uint32_t l = 0; l < 4; l++)
         CHECK_EQ(retained[l], 1); /* units are whole */
     ops->destroy(policy);
+}
+
+/*
+ * Slots of layer 0 after 200 batches of five tokens, four of expert 0 and one of another, the same
+ * in both layers: the other one is token `place` in layer 0, the last in layer 1.
+ */
+static uint32_t slots_with(uint32_t place)
+{
+    static const uint8_t others[16] = { 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 5, 6, 7 };
+    static const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 1000,
+                                           .executors[TEST_DEVICE].fixed_ns = 1 };
+    const struct mp_shape shape = {
+        .layers = 2, .experts = 8, .top_k = 1, .tokens_max = 5, .slots = 8, .costs = &costs
+    };
+    const struct mp_partition_ops *ops = &mp_partition_fixed_point;
+    struct mp_policy *policy = instance(&ops->info, ops->create, &shape, "TAU", "1000", NULL);
+    uint32_t quota[2];
+
+    for (uint32_t round = 0; round < 200; round++) {
+        uint32_t first[5] = { 0 }, second[5] = { 0 };
+
+        first[place] = second[4] = others[round * 7 % 16];
+        ops->routed(policy, 0, 5, 1, first);
+        ops->routed(policy, 1, 5, 1, second);
+    }
+    CHECK(ops->revise(policy, &shape, true, quota));
+    ops->destroy(policy);
+    return quota[0];
+}
+
+/* Of a batch the last four tokens are counted, and their order does not matter. */
+static void the_last_four_tokens_of_a_batch_are_counted(void)
+{
+    for (uint32_t place = 1; place < 5; place++)
+        CHECK_EQ(slots_with(place), slots_with(4));
+    CHECK(slots_with(0) < slots_with(4));
+    CHECK_EQ(slots_with(0), 1);
 }
 
 /* THETA is in sixteenths, whatever an expert is cut into, and one slice at least; it outlasts
@@ -433,6 +486,7 @@ int main(void)
     RUN(exposed_times_are_those_worked_out_by_hand);
     RUN(slots_move_while_the_sum_falls);
     RUN(theta_follows_from_the_window);
+    RUN(the_last_four_tokens_of_a_batch_are_counted);
     RUN(theta_can_be_given);
     RUN(fixed_point_learns_and_keeps_the_sum);
     RUN(adapmoe_finds_the_optimum_of_dynamic_programming);

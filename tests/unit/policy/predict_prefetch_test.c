@@ -163,6 +163,30 @@ static void rubbish_scores_give_different_experts_in_range(void)
     mp_prefetch_top.destroy(top);
 }
 
+/* Best sums first. What stands behind the batch's rows is not read, and there are no more experts
+ * than the layer has, however much room there is. */
+static void window_takes_no_more_than_there_is(void)
+{
+    static const float scores[3 * 4] = { 1, 2, 3, 4, 4, 4, 4, 0, 100, 0, 0, 0 };
+    static const uint8_t resident[4] = { 0 };
+    const struct mp_shape four = { .layers = 2, .experts = 4, .top_k = 1, .tokens_max = 3 };
+    const struct mp_prefetch_facts facts = {
+        .tokens = 2, .experts = 4, .k = 1, .scores = scores, .resident = resident, .max = 8
+    };
+    const struct {
+        uint64_t buffer;
+    } config = { 8 };
+    const struct mp_prefetch_ops *ops = &mp_prefetch_window;
+    struct mp_policy *window;
+    uint32_t experts[8];
+
+    CHECK_EQ(sizeof(config), ops->info.config_size);
+    CHECK_EQ(ops->create(&config, &four, &window), MP_OK);
+    CHECK_EQ(ops->choose(window, &facts, experts), 4);
+    CHECK(experts[0] == 2 && experts[1] == 1 && experts[2] == 0 && experts[3] == 3);
+    ops->destroy(window);
+}
+
 int main(void)
 {
     RUN(gate_repeats_its_source);
@@ -170,5 +194,6 @@ int main(void)
     RUN(history_takes_a_model_of_one_layer);
     RUN(top_orders_by_tokens_then_score_then_id);
     RUN(rubbish_scores_give_different_experts_in_range);
+    RUN(window_takes_no_more_than_there_is);
     return 0;
 }

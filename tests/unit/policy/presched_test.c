@@ -2,6 +2,8 @@
  * PreSched: each of its four questions on lists small enough to work out by hand, the equations
  * against their brute-force form, and both policies on facts of a layer.
  */
+#include <stdlib.h>
+
 #include "policy/assign/presched_times.h"
 
 #include "policy/builtins.h"
@@ -178,9 +180,12 @@ static void the_merged_list_says_whose_experts_they_are(void)
         bool is_next;
     } expected[4] = { { 4, 0, false }, { 4, 1, true }, { 3, 0, true }, { 1, 2, false } };
     const struct mp_assign_facts facts = facts_of(tokens, resident);
+    struct mp_arena arena = { 0 };
     struct mp_presched_list list;
 
-    CHECK_EQ(mp_presched_list_init(&list, &shape), MP_OK);
+    mp_presched_list_take(&list, &shape, &arena);
+    CHECK_EQ(mp_arena_open(&arena, "a test"), MP_OK);
+    mp_presched_list_take(&list, &shape, &arena);
     mp_presched_merge(&list, &facts, next, 2);
     CHECK_EQ(list.count, 4);
     for (uint32_t p = 0; p < 4; p++) {
@@ -188,7 +193,7 @@ static void the_merged_list_says_whose_experts_they_are(void)
         CHECK_EQ(list.index[p], expected[p].index);
         CHECK_EQ(list.is_next[p], expected[p].is_next);
     }
-    mp_presched_list_fini(&list);
+    free(arena.block);
 }
 
 /*

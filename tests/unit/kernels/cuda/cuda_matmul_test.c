@@ -8,10 +8,12 @@ static const uint32_t widths[] = { 1, 7, 8, 31, 33, 64, 100, 255, 256, 257, 264,
 static const uint32_t row_counts[] = { 1, 5, 33 };
 static const uint32_t token_counts[] = { 1, 2, 3, 4, 5, 8 };
 
+enum product { GEMV, GEMM };
+
 /* y is made anew: stride rows + 3, so that what lies between rows is seen to stay. */
-static float *product(enum mp_cuda_kernel first, enum mp_wtype type, const void *w,
-                      uint32_t w_stride, const float *x, uint32_t x_stride, uint32_t rows,
-                      uint32_t cols, uint32_t tokens)
+static float *product(enum product kind, enum mp_wtype type, const void *w, uint32_t w_stride,
+                      const float *x, uint32_t x_stride, uint32_t rows, uint32_t cols,
+                      uint32_t tokens)
 {
     float *y = operand(((tokens - 1) * (rows + 3) + rows) * sizeof(*y));
     const struct mp_cuda_matmul p = {
@@ -27,7 +29,7 @@ static float *product(enum mp_cuda_kernel first, enum mp_wtype type, const void 
         .y_stride = rows + 3,
     };
 
-    launch(first + type, &p);
+    launch(kind == GEMV ? mp_cuda_type(type)->gemv : mp_cuda_type(type)->gemm, &p);
     for (uint32_t t = 0; t + 1 < tokens; t++)
         for (uint32_t i = 0; i < 3; i++)
             CHECK_EQ(float_bits(y[t * (rows + 3) + rows + i]), 0xA5A5A5A5u);
@@ -71,8 +73,8 @@ static void gemv_values(void)
             const void *w = weights((enum mp_wtype)type, (size_t)rows * (cols + gap));
             const float *x = floats((size_t)tokens * (cols + gap));
             float *wide = widen(w, (enum mp_wtype)type, (size_t)rows * (cols + gap));
-            const float *y = product(MP_CUDA_KERNEL_gemv_f32, (enum mp_wtype)type, w, cols + gap, x,
-                                     cols + gap, rows, cols, tokens);
+            const float *y = product(GEMV, (enum mp_wtype)type, w, cols + gap, x, cols + gap, rows,
+                                     cols, tokens);
 
             check_values(y, wide, cols + gap, x, cols + gap, rows, cols, tokens);
             free(wide);
@@ -94,18 +96,15 @@ static void same_bits_always(enum mp_wtype type, uint32_t rows, uint32_t cols, u
 
     memcpy(shifted_w, w, count * bytes); /* ends 2 bytes before a page */
     memcpy(shifted_x, x, (size_t)tokens * cols * sizeof(*x));
-    all = product(MP_CUDA_KERNEL_gemm_f32, type, w, cols, x, cols, rows, cols, tokens);
-    odd = product(MP_CUDA_KERNEL_gemm_f32, type, shifted_w, cols, shifted_x, cols, rows, cols,
-                  tokens);
+    all = product(GEMM, type, w, cols, x, cols, rows, cols, tokens);
+    odd = product(GEMM, type, shifted_w, cols, shifted_x, cols, rows, cols, tokens);
     check_equal(all, odd, rows, tokens);
     for (uint32_t n = 1; n <= 8 && n <= tokens; n++) {
         const uint32_t t = (tokens - n) / 2;
-        const float *some =
-            product(MP_CUDA_KERNEL_gemv_f32, type, w, cols, x + t * cols, cols, rows, cols, n);
+        const float *some = product(GEMV, type, w, cols, x + t * cols, cols, rows, cols, n);
         const uint32_t r = rows - checked;
-        const float *few =
-            product(MP_CUDA_KERNEL_gemv_f32, type, (const char *)w + r * cols * bytes, cols,
-                    x + t * cols, cols, checked, cols, n);
+        const float *few = product(GEMV, type, (const char *)w + r * cols * bytes, cols,
+                                   x + t * cols, cols, checked, cols, n);
 
         check_equal(all + t * (rows + 3), some, rows, n);
         for (uint32_t i = 0; i < n; i++)
@@ -136,8 +135,7 @@ static void bias_and_accumulate(void)
 {
     const uint32_t rows = 35, cols = 72, tokens = 9;
     const float *w = floats(rows * cols), *x = floats(tokens * cols), *bias = floats(rows);
-    const float *plain =
-        product(MP_CUDA_KERNEL_gemm_f32, MP_WTYPE_F32, w, cols, x, cols, rows, cols, tokens);
+    const float *plain = product(GEMM, MP_WTYPE_F32, w, cols, x, cols, rows, cols, tokens);
     struct mp_cuda_matmul p = {
         .w = at(w),
         .x = at(x),
@@ -181,10 +179,10 @@ static void weights_of_every_kind(void)
         const float *y;
 
         wide = widen(w, (enum mp_wtype)type, 65536);
-        y = product(MP_CUDA_KERNEL_gemv_f32, (enum mp_wtype)type, w, 8, x, 0, 8192, 1, 1);
+        y = product(GEMV, (enum mp_wtype)type, w, 8, x, 0, 8192, 1, 1);
         for (uint32_t r = 0; r < 8192; r++)
             CHECK(same(y[r], wide[8 * r] + 0.0f));
-        y = product(MP_CUDA_KERNEL_gemv_f32, (enum mp_wtype)type, w + 1, 1, x, 0, 65535, 1, 1);
+        y = product(GEMV, (enum mp_wtype)type, w + 1, 1, x, 0, 65535, 1, 1);
         for (uint32_t r = 0; r < 65535; r++)
             CHECK(same(y[r], wide[r + 1] + 0.0f));
         /* The same in the eight columns of one lane, where the others' weights are finite. */
@@ -193,7 +191,7 @@ static void weights_of_every_kind(void)
                 w[r * 8 + (uint32_t)i] = i == (int)r % 8 ? (uint16_t)(r * 16 + 5) : 0;
         for (int i = 0; i < 8; i++)
             x[i] = one;
-        y = product(MP_CUDA_KERNEL_gemv_f32, (enum mp_wtype)type, w, 8, x, 8, 4096, 8, 1);
+        y = product(GEMV, (enum mp_wtype)type, w, 8, x, 8, 4096, 8, 1);
         for (uint32_t r = 0; r < 4096; r++)
             CHECK(same(y[r], wide[r * 16 + 5] + 0.0f));
         for (uint32_t i = 0; i < 65536; i++)

@@ -200,6 +200,29 @@ static void wrong_descriptions_are_refused(void)
              MP_ERR_CONFIG);
 }
 
+/* A feed-forward network is three kernels, attention with its norms and router ten, the router
+ * alone and the head one. */
+static void work_is_so_many_launches(void)
+{
+    struct mp_sim_machine h;
+    struct mp_sim_model m;
+
+    CHECK_EQ(mp_sim_machine_read("h200", &h), MP_OK);
+    CHECK_EQ(mp_sim_model_read("mixtral-8x7b", &m), MP_OK);
+    CHECK_EQ(mp_sim_change("launch_us=0,in_place_gbps=50", &h, &m), MP_OK);
+    const uint64_t without[6] = { mp_sim_device_ns(&h, &m, 1),  mp_sim_in_place_ns(&h, &m, 1),
+                                  mp_sim_ffn_ns(&h, &m, 64, 1), mp_sim_layer_ns(&h, &m, 1, 1, 9),
+                                  mp_sim_router_ns(&h, &m, 1),  mp_sim_head_ns(&h, &m, 1, 1) };
+    CHECK_EQ(mp_sim_change("launch_us=1000", &h, &m), MP_OK);
+    const uint64_t with[6] = { mp_sim_device_ns(&h, &m, 1),  mp_sim_in_place_ns(&h, &m, 1),
+                               mp_sim_ffn_ns(&h, &m, 64, 1), mp_sim_layer_ns(&h, &m, 1, 1, 9),
+                               mp_sim_router_ns(&h, &m, 1),  mp_sim_head_ns(&h, &m, 1, 1) };
+    static const uint32_t launches[6] = { 3, 3, 3, 10, 1, 1 };
+
+    for (uint32_t i = 0; i < 6; i++)
+        CHECK_EQ((with[i] - without[i] + 500) / 1000000, launches[i]);
+}
+
 /* 2^64 bytes and nanoseconds end somewhere. */
 static void sizes_beyond_64_bits_are_refused(void)
 {
@@ -440,6 +463,7 @@ int main(void)
     RUN(reading_slows_computing);
     RUN(the_cpu_needs_no_slot);
     RUN(wrong_descriptions_are_refused);
+    RUN(work_is_so_many_launches);
     RUN(sizes_beyond_64_bits_are_refused);
     RUN(numbers_of_descriptions_can_be_changed);
     RUN(all_built_in_descriptions_can_be_read);
