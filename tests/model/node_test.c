@@ -88,6 +88,7 @@ int main(void)
     }
     setenv("HWLOC_XMLFILE", "tests/data/topo/gpu-on-node-1.xml", 1);
     setenv("HWLOC_THISSYSTEM", "1", 1);
+    unsetenv("HWLOC_COMPONENTS");        /* the file has the PCI slots, to be read */
     setenv("FAKECUDA_NUMA_ID", "-1", 1); /* so that only hwloc knows */
     find_fake();
     RUN(the_cpu_computes_next_to_the_gpu);

@@ -78,7 +78,7 @@ struct mp_space_config {
      * For a client that takes the pages of a slot away to put them where it wants them. Units then
      * stand in their slots page for page (MP_SPACE_PAGE_BYTES) as in their files, and each page
      * that a piece touches is read as far as the file goes. Slots keep their addresses;
-     * mp_space_set_budget() is MP_ERR_UNSUPPORTED. Not with a host tier.
+     * mp_space_set_budget() is MP_ERR_INVALID. Not with a host tier.
      */
     bool whole_pages;
 
@@ -212,7 +212,7 @@ void mp_space_wait_filled(struct mp_space *space);
  * `budget_bytes`. What is resident stays so, but units without lease may move to other slots: their
  * addresses are those of the next lease. May wait for copies in flight.
  *
- * MP_ERR_UNSUPPORTED: with config.whole_pages. MP_ERR_NO_SPACE, without text, and *evict_p > 0: so
+ * MP_ERR_INVALID: with config.whole_pages. MP_ERR_NO_SPACE, without text, and *evict_p > 0: so
  * many more units of class *class_p have to leave first; call again then. MP_ERR_BUSY, without
  * text: every frame that could go has a unit that is leased or being filled; call again later.
  * MP_ERR_CONFIG E_BUDGET_SMALL: below the smallest budget. MP_ERR_NO_SPACE with *evict_p == 0: the

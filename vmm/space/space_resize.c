@@ -274,7 +274,7 @@ enum mp_status mp_space_set_budget(struct mp_space *space, uint64_t budget_bytes
 
     *class_p = *evict_p = 0;
     if (space->whole_pages)
-        return mp_fail(MP_ERR_UNSUPPORTED, "E_INTERNAL",
+        return mp_fail(MP_ERR_INVALID, "E_INTERNAL",
                        "slots whose pages are elsewhere do not move, so the budget stays");
     status = fit(space, budget_bytes, target);
     if (status != MP_OK)

@@ -502,6 +502,8 @@ int main(int argc, char **argv)
         if (strcmp(settings[i].variant, variant) == 0)
             setenv(settings[i].name, settings[i].value, 1);
     }
+    if (getenv("HWLOC_XMLFILE"))
+        unsetenv("HWLOC_COMPONENTS"); /* the file has the PCI slots, to be read */
     find_fake();
     run_variant(variant);
     return 0;

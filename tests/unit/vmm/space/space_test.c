@@ -182,7 +182,7 @@ static void whole_pages_are_the_files_and_leaving_is_told_once(void)
             CHECK_EQ(mp_space_evict(space, i), MP_ERR_INVALID);
             CHECK_EQ(departures[i], 1);
         }
-        CHECK_EQ(mp_space_set_budget(space, UINT64_MAX, &class_index, &evict), MP_ERR_UNSUPPORTED);
+        CHECK_EQ(mp_space_set_budget(space, UINT64_MAX, &class_index, &evict), MP_ERR_INVALID);
         mp_space_destroy(space);
     }
 }
