@@ -99,15 +99,6 @@ static bool begins_step(const struct mp_replay_trace *trace, size_t group)
            trace->groups[group].decode != trace->groups[group - 1].decode;
 }
 
-static uint32_t count_steps(const struct mp_replay_trace *trace)
-{
-    uint32_t count = 0;
-
-    for (size_t g = 0; g < trace->group_count; g++)
-        count += begins_step(trace, g);
-    return count;
-}
-
 static void make_steps(struct mp_sim_load *load)
 {
     const struct mp_replay_trace *trace = load->config.trace;
@@ -154,7 +145,7 @@ static void take_parts(struct mp_sim_load *load, struct mp_arena *arena)
     load->previous = mp_arena_take(arena, layers * config->sequences * load->k, sizeof(uint32_t));
     if (config->trace != NULL) {
         load->step_group =
-            mp_arena_take(arena, count_steps(config->trace) + UINT64_C(1), sizeof(size_t));
+            mp_arena_take(arena, config->trace->group_count + UINT64_C(1), sizeof(size_t));
         return;
     }
     load->fixed = mp_arena_take(arena, units, sizeof(float));

@@ -29,7 +29,7 @@ struct mp_sim_load {
     struct mp_calibration calibration;
 
     /* Trace. */
-    size_t *step_group; // (steps + 1): first group of each step
+    size_t *step_group; // (groups + 1, the first steps + 1 used): first group of each step
     uint32_t step_count;
 
     /* Statistics of decode. */

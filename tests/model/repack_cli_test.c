@@ -106,7 +106,7 @@ static void wrong_use_has_its_codes(void)
     CHECK_EQ(run(text, sizeof(text), "repack --model /nowhere --out x 2>&1"), 3);
     CHECK_EQ(run(text, sizeof(text), "repack --model " MODEL " --out /proc/nowhere/x 2>&1"), 6);
     CHECK(strstr(text, "error[E_REPACK_WRITE]: cannot make the directory") != NULL);
-    CHECK_EQ(run(text, sizeof(text), "repack --help"), 0);
+    CHECK_EQ(run(text, sizeof(text), "repack --help-all"), 0);
     CHECK(strstr(text, "--shard-bytes SIZE") != NULL);
     CHECK(!dir_has(".", "x"));
 }

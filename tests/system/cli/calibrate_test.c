@@ -309,6 +309,7 @@ static void perplexity_by_alpha(void)
     CHECK(json_is_null(json_object_get(exact, "setting")));
     CHECK(number(json_array_get(json_object_get(exact, "rows"), 0), "perplexity") ==
           number(none, "perplexity"));
+    CHECK_EQ(number(json_array_get(json_object_get(exact, "rows"), 0), "substituted"), 0);
     CHECK(number(much, "perplexity") != number(none, "perplexity"));
     json_decref(exact);
     json_decref(json);
