@@ -186,7 +186,7 @@ static void every_call_site_fails_cleanly(const struct variant *variant)
     fault_write_failed(sites_path);
     fprintf(stderr, "  %s: %u sites, %u runs, %u of them with an error\n", variant->name,
             fault_sites_failed(FAULT_ANY), runs, failed_runs);
-    CHECK(failed_runs > (one_way ? 40 : 100) && failed_runs < runs);
+    CHECK(failed_runs > 40 && failed_runs < runs);
 }
 
 /* What the machine that computes gives when nothing fails and everything has room. */
