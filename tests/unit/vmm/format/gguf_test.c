@@ -202,14 +202,14 @@ static void typed_values(const char *path)
 
 static char parts[2][sizeof(test_tmpdir_path) + 64];
 
-static void write_parts(uint64_t total)
+static void write_parts(const char *second, uint64_t total)
 {
     for (unsigned p = 0; p < 2; p++) {
         snprintf(parts[p], sizeof(parts[p]), "%s/m-%05u-of-00002.gguf", test_tmpdir(), p + 1);
         begin(1, 4), number("split.no", 2, p, 2), number("split.count", 2, 2, 2);
         number("split.tensors.count", 5, total, 4);
         text("pad"), put(9, 4), put(0, 4), put(100000, 8), used += 100000;
-        tensor(p == 0 ? "a" : "b", 8, 1, 0, 0), data(32), save(parts[p]);
+        tensor(p == 0 ? "a" : second, 8, 1, 0, 0), data(32), save(parts[p]);
     }
 }
 
@@ -218,7 +218,7 @@ static void parts_open_together(void)
     struct mp_gguf *gguf = NULL;
     char other[sizeof(test_tmpdir_path) + 64];
 
-    write_parts(2);
+    write_parts("b", 2);
     for (int p = 0; p < 2; p++) {
         CHECK_EQ(mp_gguf_open(parts[p], &gguf), MP_OK);
         CHECK_EQ(mp_gguf_find(gguf, "a")->file, 0);
@@ -226,10 +226,14 @@ static void parts_open_together(void)
         CHECK_EQ(mp_files_count(mp_gguf_files(gguf)), 2);
         mp_gguf_close(gguf);
     }
-    write_parts(3);
+    write_parts("a", 2);
+    CHECK_EQ(mp_gguf_open(parts[0], &gguf), MP_ERR_MODEL);
+    CHECK_STR(mp_error_last()->code, "E_GGUF_DUP");
+    CHECK(strstr(mp_error_last()->text, "tensor 'a' is in parts 1 and 2") != NULL);
+    write_parts("b", 3);
     CHECK_EQ(mp_gguf_open(parts[0], &gguf), MP_ERR_MODEL);
     CHECK_STR(mp_error_last()->code, "E_GGUF_SPLIT");
-    write_parts(2);
+    write_parts("b", 2);
     snprintf(other, sizeof(other), "%s/other.gguf", test_tmpdir());
     save(other);
     CHECK_EQ(mp_gguf_open(other, &gguf), MP_ERR_MODEL);
@@ -256,7 +260,7 @@ static void body(const struct fault_plan *plan, void *path)
 
 static void every_call_fails_once(void)
 {
-    write_parts(2);
+    write_parts("b", 2);
     CHECK(fault_sweep(FAULT_ANY, body, parts[1]) > 10);
 }
 
