@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "vmm/base/opt.h"
 #include "vmm/base/status.h"
+#include "vmm/options/opt.h"
 
 /*
  * A policy decides; it never acts.

@@ -7,9 +7,9 @@ set(mp_wrapped_calls malloc calloc realloc aligned_alloc posix_memalign strdup o
 set(mp_wrapped_file_calls write fsync rename renameat unlinkat mkdir fdopendir open_memstream close
     fopencookie access linkat fstatvfs64)
 
-# mp_test(unit/base/error_test LIBS mp_base [TIMEOUT s] [LABELS l] [SOURCES more.c] [ARGS ...]
+# mp_test(unit/vmm/base/error_test LIBS mp_base [TIMEOUT s] [LABELS l] [SOURCES more.c] [ARGS ...]
 #         [VARIANTS a b] [WRAP] [WRAP_FILES])
-# builds tests/unit/base/error_test.c as one program and runs it as the test "unit/base/error_test"; with
+# builds tests/unit/vmm/base/error_test.c as one program and runs it as the test "unit/vmm/base/error_test"; with
 # VARIANTS it runs once per variant, which is its first argument and part of the test's name. With
 # WRAP, calls of the system and of libraries can be made to fail, with WRAP_FILES also what writes
 # files; see tests/support/fault/wrap.h.
@@ -65,12 +65,12 @@ target_link_libraries(mp_sites PUBLIC mp_options mp_kernels Threads::Threads Pkg
 
 include(tests/device/fakecuda/fakecuda.cmake)
 
-mp_test(unit/base/arena_test LIBS mp_base)
-mp_test(unit/base/error_test LIBS mp_base)
-mp_test(unit/base/lock_test LIBS mp_base)
-mp_test(unit/base/log_test LIBS mp_base)
-mp_test(unit/base/opt_test LIBS mp_base)
-mp_test(unit/base/report_test LIBS mp_base PkgConfig::JANSSON m WRAP_FILES)
+mp_test(unit/vmm/base/arena_test LIBS mp_base)
+mp_test(unit/vmm/base/error_test LIBS mp_base)
+mp_test(unit/vmm/base/lock_test LIBS mp_base)
+mp_test(unit/vmm/base/log_test LIBS mp_base)
+mp_test(unit/vmm/options/opt_test LIBS mp_base)
+mp_test(unit/vmm/output/report_test LIBS mp_base PkgConfig::JANSSON m WRAP_FILES)
 mp_test(unit/vmm/format/json_test LIBS mp_engine)
 mp_test(unit/engine/apart_test LIBS mp_engine WRAP LABELS fault)
 mp_test(unit/engine/calibration_test LIBS mp_engine m)

@@ -11,13 +11,15 @@ kernels/cpu:
 kernels/cuda:       kernels/cpu
 kernels/cuda/ptx:   kernels/cuda
 vmm/base:
-vmm/topo:           vmm/base
+vmm/output:         vmm/base
+vmm/options:        vmm/base vmm/output
+vmm/topo:           vmm/base vmm/output vmm/options
 vmm/backend:        vmm/base vmm/topo
 vmm/backend/cuda:   vmm/base vmm/topo vmm/backend
-vmm/io:             vmm/base vmm/backend
+vmm/io:             vmm/base vmm/output vmm/options vmm/backend
 vmm/format:         vmm/base vmm/io
-vmm/space:          vmm/base vmm/backend vmm/io
-policy:             vmm/base
+vmm/space:          vmm/base vmm/output vmm/backend vmm/io
+policy:             vmm/base vmm/options
 policy/admit:       vmm/base policy
 policy/assign:      vmm/base policy
 policy/evict:       vmm/base policy policy/assign
@@ -26,10 +28,10 @@ policy/predict:     vmm/base policy
 policy/prefetch:    vmm/base policy policy/assign policy/route
 policy/route:       vmm/base policy
 policy/pager:       vmm/base vmm/space policy
-policy/record:      vmm/base policy
+policy/record:      vmm/base vmm/output policy
 policy/replay:      vmm/base policy policy/assign policy/record
-policy/sim:         vmm/base vmm/space policy policy/pager policy/replay
-engine/pool:        vmm/base vmm/topo
+policy/sim:         vmm/base vmm/options vmm/space policy policy/pager policy/replay
+engine/pool:        vmm/base vmm/options vmm/topo
 engine/text:        vmm/base vmm/format
 engine/model:       vmm/* kernels/cpu policy engine/model/arch
 engine/model/arch:  vmm/base engine/model

@@ -16,7 +16,7 @@
 #include "engine/session/report.h"
 #include "policy/record/trace.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 #define BATCH_MAX 64
 #define REPEAT_MAX 1000 /* of --repeat, see engine/cli/flags.c */

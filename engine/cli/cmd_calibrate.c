@@ -13,8 +13,8 @@
 #include "engine/cli/commands.h"
 #include "engine/session/teacher_forcing.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
-#include "vmm/base/out.h"
+#include "vmm/output/json_out.h"
+#include "vmm/output/out.h"
 
 #define STREAMS 32 /* windows at once; the batch of PreScope's evaluation */
 

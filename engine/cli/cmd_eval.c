@@ -8,7 +8,7 @@
 #include "engine/cli/eval.h"
 #include "engine/session/teacher_forcing.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 static enum mp_status encode_text(void *ctx)
 {

@@ -6,9 +6,9 @@
 
 #include "engine/cli/commands.h"
 #include "engine/model/arch/arch.h"
-#include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
 #include "vmm/backend/cuda/cuda_driver.h"
+#include "vmm/base/error.h"
+#include "vmm/output/json_out.h"
 #include "vmm/topo/memory_room.h"
 #include "vmm/topo/pci_link.h"
 

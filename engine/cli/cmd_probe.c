@@ -6,10 +6,10 @@
 #include "engine/cli/commands.h"
 #include "engine/model/config.h"
 #include "engine/probe/probe.h"
-#include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
-#include "vmm/base/log.h"
 #include "vmm/backend/cuda/cuda_driver.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+#include "vmm/output/json_out.h"
 
 /* Of "cuda" and "cuda:N"; "auto" is the first one. */
 static enum mp_status device_number(const char *text, unsigned *ordinal_p)

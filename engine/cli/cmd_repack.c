@@ -7,7 +7,7 @@
 #include "engine/cli/commands.h"
 #include "engine/repack/repack.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 static void print_text(const struct mp_args *args, const struct mp_repack_report *r, double seconds)
 {

@@ -9,12 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/model/calibration.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/replay_report.h"
+#include "engine/model/calibration.h"
 #include "policy/record/decisions.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 #define LIST_BYTES 1024
 #define CURVE_EVICTS "belady,lru,lfu,random,layer-lru,layer-lfu"

@@ -10,15 +10,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/text/chat.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/terminal.h"
 #include "engine/session/npy_out.h"
 #include "engine/session/progress.h"
 #include "engine/session/report.h"
-#include "engine/cli/terminal.h"
+#include "engine/text/chat.h"
 #include "policy/record/trace.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 #define PROMPTS_MAX 64
 #define TIMELINE_EVENTS (1u << 20)

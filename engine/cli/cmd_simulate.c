@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/model/calibration.h"
 #include "engine/cli/commands.h"
+#include "engine/model/calibration.h"
 #include "policy/sim/sim.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 struct simulate {
     const struct mp_args *args;

@@ -12,9 +12,9 @@
 
 #include "policy/record/trace.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
 #include "vmm/base/log.h"
-#include "vmm/base/out.h"
+#include "vmm/output/json_out.h"
+#include "vmm/output/out.h"
 
 #define TEXT_FILE_BYTES_MAX (64u << 20)
 

@@ -7,7 +7,7 @@
 #include "engine/cli/eval.h"
 #include "engine/session/divergence.h"
 #include "engine/session/report.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 struct divergence {
     struct mp_eval *eval;

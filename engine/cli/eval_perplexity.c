@@ -12,7 +12,7 @@
 #include "engine/cli/eval.h"
 #include "engine/session/report.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 #define VALUES_MAX 64
 

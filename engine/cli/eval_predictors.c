@@ -9,7 +9,7 @@
 #include "engine/cli/eval.h"
 #include "engine/session/evaluate.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 #define STREAMS 32 /* the batch of PreScope's evaluation */
 #define PREDICTORS_MAX 16

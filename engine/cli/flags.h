@@ -5,7 +5,7 @@
 
 /*
  * The table of the commands' flags: name, kind, range, where the value is stored, and the sentence
- * that --help and docs/options.md show. Settings (vmm/base/opt.h) have tables of their own; each is
+ * that --help and docs/options.md show. Settings (vmm/options/opt.h) have tables of their own; each is
  * a flag of every command.
  *
  * A name has one meaning: all its rows show the same value and the same sentence, and differ only

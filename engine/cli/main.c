@@ -12,10 +12,10 @@
 #include "engine/cli/apart.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/flags.h"
-#include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
-#include "vmm/base/log.h"
 #include "vmm/backend/cuda/cuda_watch.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+#include "vmm/output/json_out.h"
 
 static void on_signal(int number)
 {

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 #define NAME_BYTES 128
 #define MIB (1024.0 * 1024.0)

@@ -2,7 +2,7 @@
 #define MP_CUBLAS_H
 
 #include "engine/gpu/gpu.h"
-#include "vmm/base/opt.h"
+#include "vmm/options/opt.h"
 
 /*
  * Products on a device, by the project's kernels or by cuBLAS. For a few tokens they wait for

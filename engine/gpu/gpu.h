@@ -5,9 +5,9 @@
 #include <stdint.h>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "vmm/base/opt.h"
-#include "vmm/base/status.h"
 #include "vmm/backend/cuda/cuda_driver.h"
+#include "vmm/base/status.h"
+#include "vmm/options/opt.h"
 
 /*
  * A CUDA device to compute on: its context, the kernels, streams and memory. Thin: one function per

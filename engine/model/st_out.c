@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 uint64_t mp_st_out_bytes(const struct mp_st_out_tensor *tensor)
 {

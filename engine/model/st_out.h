@@ -2,7 +2,7 @@
 #define MP_ENGINE_ST_OUT_H
 
 #include "engine/model/sidecar.h"
-#include "vmm/base/out.h"
+#include "vmm/output/out.h"
 
 /*
  * Writes a safetensors file of the kind that engine/model/sidecar.h reads: header with metadata,

@@ -3,8 +3,8 @@
 
 #include <stdint.h>
 
-#include "vmm/base/opt.h"
 #include "vmm/base/status.h"
+#include "vmm/options/opt.h"
 #include "vmm/topo/topology.h"
 
 /*

@@ -21,11 +21,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "vmm/format/json.h"
 #include "engine/probe/probe_int.h"
-#include "vmm/base/error.h"
-#include "vmm/base/out.h"
 #include "vmm/backend/cuda/cuda_driver.h"
+#include "vmm/base/error.h"
+#include "vmm/format/json.h"
+#include "vmm/output/out.h"
 
 #define QUIET_MS 30000
 #define CHILDREN_MAX 8

@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 #include "policy/policy.h"
-#include "vmm/base/json_out.h"
 #include "vmm/base/status.h"
+#include "vmm/output/json_out.h"
 
 /*
  * What this machine's GPU, link and CPU do, measured, because it differs between machines by more

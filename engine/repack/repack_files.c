@@ -8,11 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "vmm/format/json.h"
 #include "engine/repack/repack_int.h"
-#include "vmm/base/json_out.h"
 #include "vmm/base/log.h"
-#include "vmm/base/out.h"
+#include "vmm/format/json.h"
+#include "vmm/output/json_out.h"
+#include "vmm/output/out.h"
 
 #define MANIFEST_FORMAT "moepager repack 1"
 #define MANIFEST_BYTES_MAX (32u << 20)

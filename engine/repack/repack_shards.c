@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/repack/repack_int.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 /* Less than MP_ST_TENSORS_MAX, and few enough for a header of some megabytes. */
 #define SHARD_TENSORS_MAX 65536u

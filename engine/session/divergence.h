@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-#include "vmm/base/json_out.h"
 #include "vmm/base/status.h"
+#include "vmm/output/json_out.h"
 
 /*
  * The divergence report: what a routing that substitutes experts does to a model's output. The

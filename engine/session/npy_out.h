@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#include "vmm/base/out.h"
+#include "vmm/output/out.h"
 
 /*
  * A numpy file of float32 [rows, columns] that is written row by row: its header is completed when

@@ -5,7 +5,7 @@
 
 #include "engine/session/generate.h"
 #include "engine/session/session.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 /*
  * What a run cost, from the engine's counters and the clock. The same numbers as text and as JSON;

@@ -1,12 +1,13 @@
 /*
  * The settings of the program and the list of all option tables. How a value is parsed is in
- * vmm/base/opt.c.
+ * vmm/options/opt.c.
  */
 #include "engine/session/settings.h"
 
 #include <string.h>
 
 #include "vmm/base/error.h"
+#include "vmm/options/log_options.h"
 #include "vmm/space/space.h"
 
 static const char *const probe_names[] = { "auto", "cached", "off", NULL };

@@ -6,13 +6,13 @@
 #include "engine/pool/pool.h"
 #include "policy/policy.h"
 #include "vmm/base/log.h"
-#include "vmm/base/opt.h"
 #include "vmm/io/io_options.h"
+#include "vmm/options/opt.h"
 #include "vmm/space/space.h"
 
 /*
  * Every setting of the program in one place: environment variable and command line flag of the same
- * option go through one table (vmm/base/opt.h). Command line beats environment beats default.
+ * option go through one table (vmm/options/opt.h). Command line beats environment beats default.
  */
 struct mp_run_settings {
     struct mp_share budget;

@@ -9,7 +9,7 @@
 #include "policy/record/decisions.h"
 #include "policy/record/decisions_code.h"
 #include "vmm/base/error.h"
-#include "vmm/base/out.h"
+#include "vmm/output/out.h"
 
 /* What the pager and the step hold in place of a policy. */
 struct recorder {

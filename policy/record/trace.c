@@ -14,7 +14,7 @@
 
 #include "policy/regular.h"
 #include "vmm/base/error.h"
-#include "vmm/base/out.h"
+#include "vmm/output/out.h"
 
 #define MAGIC "# moepager trace v1"
 #define SCORES " scores=all"

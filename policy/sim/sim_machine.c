@@ -17,7 +17,7 @@
 
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
-#include "vmm/base/opt.h"
+#include "vmm/options/opt.h"
 
 #define TEXT_BYTES_MAX 65536
 #define FFN_KERNELS 3

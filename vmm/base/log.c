@@ -21,15 +21,6 @@
 #define MODULES_MAX 16
 #define MODULE_BYTES 24
 
-const struct mp_opt mp_log_opts[] = {
-    MP_OPT_TEXT("LOG", struct mp_log_config, levels, "warn",
-                "What to log: a level (error, warn, info, debug, trace), then levels of single "
-                "modules, as in info,pager:debug."),
-    MP_OPT_TEXT("LOG_FILE", struct mp_log_config, file, "",
-                "Append the log to this file instead of stderr; symbolic links are refused."),
-    MP_OPT_END
-};
-
 static const char *const level_names[MP_LOG_LEVEL_COUNT] = { "error", "warn", "info", "debug",
                                                              "trace" };
 

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "vmm/base/compiler.h"
-#include "vmm/base/opt.h"
+#include "vmm/base/status.h"
 
 /*
  * The log: one line per event, on stderr or in a file.
@@ -34,13 +34,11 @@ enum mp_log_level {
     MP_LOG_LEVEL_COUNT
 };
 
-/* MOEPAGER_LOG and MOEPAGER_LOG_FILE; list it with the prefix "MOEPAGER_". */
+/* MOEPAGER_LOG and MOEPAGER_LOG_FILE; vmm/options/log_options.h has their table. */
 struct mp_log_config {
     char levels[256]; /* "info,pager:debug": a level for all, levels for single modules */
     char file[1024];  /* empty: stderr */
 };
-
-extern const struct mp_opt mp_log_opts[];
 
 /*
  * Take over levels and file. Before this call, and for what is wrong in the configuration, the

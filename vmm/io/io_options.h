@@ -1,8 +1,8 @@
 #ifndef MP_IO_OPTIONS_H
 #define MP_IO_OPTIONS_H
 
-#include "vmm/base/opt.h"
 #include "vmm/io/reader.h"
+#include "vmm/options/opt.h"
 
 /*
  * How the file tier is read, as the user sets it: MOEPAGER_IO, MOEPAGER_URING, MOEPAGER_IO_DEPTH,

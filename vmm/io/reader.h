@@ -7,8 +7,8 @@
 #include "vmm/backend/backend.h"
 #include "vmm/base/clock.h"
 #include "vmm/base/error.h"
-#include "vmm/base/timeline.h"
 #include "vmm/io/file.h"
+#include "vmm/output/timeline.h"
 
 /*
  * Asynchronous reads from the file tier into memory, and copies between tiers over a link.

@@ -6,10 +6,10 @@
 
 #include "vmm/backend/backend.h"
 #include "vmm/base/clock.h"
-#include "vmm/base/counters.h"
-#include "vmm/base/timeline.h"
 #include "vmm/io/file.h"
 #include "vmm/io/reader.h"
+#include "vmm/output/counters.h"
+#include "vmm/output/timeline.h"
 #include "vmm/space/residency.h"
 
 /*

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "vmm/base/json_out.h"
 #include "vmm/base/status.h"
+#include "vmm/output/json_out.h"
 
 /*
  * The machine as far as placement needs it: NUMA nodes with their memory, cores, hardware threads

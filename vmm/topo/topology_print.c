@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-#include "vmm/base/opt.h"
+#include "vmm/options/opt.h"
 
 static double gib(uint64_t bytes)
 {

@@ -3,7 +3,7 @@
 
 #include "policy/policy.h"
 #include "tests/support/test.h"
-#include "vmm/base/opt.h"
+#include "vmm/options/opt.h"
 
 #define TEST_GROUPS_MAX 96
 

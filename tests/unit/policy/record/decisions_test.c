@@ -8,13 +8,13 @@
 #include <stdint.h>
 #include <unistd.h>
 
-#include "tests/unit/policy/groups.h"
 #include "tests/support/executors.h"
 #include "tests/support/random.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
+#include "tests/unit/policy/groups.h"
 #include "vmm/base/error.h"
-#include "vmm/base/opt.h"
+#include "vmm/options/opt.h"
 
 enum { LAYERS = 3, EXPERTS = 8, TOP_K = 2, TOKENS_MAX = 3, SLOTS = 9, UNITS = LAYERS * EXPERTS };
 

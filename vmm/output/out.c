@@ -1,7 +1,7 @@
 /*
  * Output files that are whole or not there. What is in them is not known here.
  */
-#include "vmm/base/out.h"
+#include "vmm/output/out.h"
 
 #include <dirent.h>
 #include <errno.h>

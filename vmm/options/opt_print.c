@@ -1,9 +1,9 @@
 /* Option tables as shell lines, as a page of the manual, and as JSON. */
-#include "vmm/base/opt.h"
+#include "vmm/options/opt.h"
 
 #include <string.h>
 
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 #define NAME_BYTES 96
 

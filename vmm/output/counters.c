@@ -1,4 +1,4 @@
-#include "vmm/base/counters.h"
+#include "vmm/output/counters.h"
 
 #include <inttypes.h>
 #include <string.h>

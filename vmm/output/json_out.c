@@ -1,4 +1,4 @@
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 #include <inttypes.h>
 #include <math.h>

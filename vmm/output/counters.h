@@ -1,10 +1,10 @@
-#ifndef MP_BASE_COUNTERS_H
-#define MP_BASE_COUNTERS_H
+#ifndef MP_OUTPUT_COUNTERS_H
+#define MP_OUTPUT_COUNTERS_H
 
 #include <stdint.h>
 #include <stdio.h>
 
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 /*
  * What a pager did, in numbers. The list is the definition: struct, reset, merge, text and JSON

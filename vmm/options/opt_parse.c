@@ -1,6 +1,6 @@
 /* Values: text to field and back. Own number parsers, because strtod() follows the host's locale.
  */
-#include "vmm/base/opt.h"
+#include "vmm/options/opt.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
-#include "vmm/base/json_out.h"
+#include "vmm/output/json_out.h"
 
 #define PPM 1000000u
 

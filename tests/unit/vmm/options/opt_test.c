@@ -7,7 +7,7 @@
 #include "tests/support/test.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/base/opt.h"
+#include "vmm/options/opt.h"
 
 static const char *const colors[] = { "red", "green", NULL };
 

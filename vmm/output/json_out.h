@@ -1,5 +1,5 @@
-#ifndef MP_BASE_JSON_OUT_H
-#define MP_BASE_JSON_OUT_H
+#ifndef MP_OUTPUT_JSON_OUT_H
+#define MP_OUTPUT_JSON_OUT_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-#ifndef MP_BASE_TIMELINE_H
-#define MP_BASE_TIMELINE_H
+#ifndef MP_OUTPUT_TIMELINE_H
+#define MP_OUTPUT_TIMELINE_H
 
 #include <stdint.h>
 

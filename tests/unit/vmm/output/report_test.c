@@ -17,11 +17,11 @@
 #include "tests/support/fault/wrap.h"
 #include "tests/support/test.h"
 #include "vmm/base/compiler.h"
-#include "vmm/base/counters.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
-#include "vmm/base/out.h"
-#include "vmm/base/timeline.h"
+#include "vmm/output/counters.h"
+#include "vmm/output/json_out.h"
+#include "vmm/output/out.h"
+#include "vmm/output/timeline.h"
 
 static char directory[64];
 

@@ -1,4 +1,4 @@
-#include "vmm/base/timeline.h"
+#include "vmm/output/timeline.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -6,8 +6,8 @@
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
-#include "vmm/base/json_out.h"
-#include "vmm/base/out.h"
+#include "vmm/output/json_out.h"
+#include "vmm/output/out.h"
 
 struct event {
     const char *name;

@@ -1,5 +1,5 @@
-#ifndef MP_BASE_OUT_H
-#define MP_BASE_OUT_H
+#ifndef MP_OUTPUT_OUT_H
+#define MP_OUTPUT_OUT_H
 
 #include <limits.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
-#ifndef MP_BASE_OPT_H
-#define MP_BASE_OPT_H
+#ifndef MP_OPTIONS_OPT_H
+#define MP_OPTIONS_OPT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /*
  * Loads, finds and sets options. Parsing is in opt_parse.c, printing in opt_print.c.
  */
-#include "vmm/base/opt.h"
+#include "vmm/options/opt.h"
 
 #include <stdlib.h>
 #include <string.h>
