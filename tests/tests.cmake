@@ -80,10 +80,11 @@ mp_test(unit/vmm/format/loader_fault_test LIBS mp_engine PkgConfig::JANSSON
     SOURCES tests/model/tiny_model.c WRAP LABELS fault TIMEOUT 120)
 mp_test(unit/engine/pool_test LIBS mp_engine WRAP)
 mp_test(model/fault/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
-    SOURCES tests/model/fault/engine_fault_parts.c tests/model/fault/engine_fault_commands.c WRAP
+    SOURCES tests/model/fault/engine_fault_parts.c tests/model/fault/engine_fault_commands.c
+    tests/support/gguf.c WRAP
     LABELS fault TIMEOUT 900)
 mp_test(unit/engine/config_test LIBS mp_engine PkgConfig::JANSSON)
-mp_test(unit/vmm/format/gguf_test LIBS mp_vmm mp_base WRAP LABELS fault)
+mp_test(unit/vmm/format/gguf_test LIBS mp_vmm mp_base SOURCES tests/support/gguf.c WRAP LABELS fault)
 mp_test(unit/vmm/format/safetensors_test LIBS mp_engine TIMEOUT 200)
 mp_test(unit/engine/tokenizer_test LIBS mp_engine TIMEOUT 300)
 mp_test(unit/engine/chat_test LIBS mp_engine)

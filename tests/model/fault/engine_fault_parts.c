@@ -16,10 +16,12 @@
 #include "policy/replay/replay.h"
 #include "policy/record/trace.h"
 #include "tests/support/fault/wrap.h"
+#include "tests/support/gguf.h"
 #include "tests/unit/policy/calibration.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
 #include "vmm/base/log.h"
+#include "vmm/format/gguf.h"
 #include "vmm/topo/memory_room.h"
 
 void fault_check_error(enum mp_status status)
@@ -208,6 +210,24 @@ static void shards_once(const struct fault_plan *plan, void *ctx)
         CHECK_EQ(mp_checkpoint_open("tests/data/models/qwen3moe-tiny-nonorm", &checkpoint), MP_OK);
     }
     mp_checkpoint_close(checkpoint);
+}
+
+/* By its second part: the first is looked for, and what was read is dropped. */
+static void gguf_once(const struct fault_plan *plan, void *ctx)
+{
+    struct mp_gguf *gguf = NULL;
+    enum mp_status status;
+
+    mp_error_clear();
+    fault_begin(plan);
+    status = mp_gguf_open(ctx, &gguf);
+    fault_end();
+    if (status != MP_OK) {
+        fault_check_error(status);
+        CHECK_EQ(mp_gguf_open(ctx, &gguf), MP_OK);
+    }
+    CHECK_EQ(mp_gguf_count(gguf), 2);
+    mp_gguf_close(gguf);
 }
 
 static void chain_once(const struct fault_plan *plan, void *ctx)
@@ -450,9 +470,11 @@ void fault_sweep_single_calls(const char *sites_path)
     static const float weights[] = { 0.75f, 0.25f };
     const struct mp_trace_row row = { .experts = experts, .weights = weights };
     struct mp_trace_writer *writer;
-    char path[4200];
+    char path[4200], parts[2][GGUF_PATH_BYTES];
 
     fault_sweep_part("shards", shards_once, NULL, sites_path);
+    gguf_parts(parts, "b", 2);
+    fault_sweep_part("GGUF", gguf_once, parts[1], sites_path);
     fault_sweep_part("backend chain", chain_once, (char[]){ "trace:fault:host" }, sites_path);
     fault_sweep_part("cuda backend", chain_once, (char[]){ "cuda" },
                      sites_path); /* on the fake driver */

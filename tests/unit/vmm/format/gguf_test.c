@@ -1,68 +1,10 @@
-/* GGUF files: written by a small writer here, whole, split and broken; every call fails once. */
+/* GGUF files: written here, whole, split and broken; every call fails once. */
 #include "vmm/format/gguf.h"
 
 #include "tests/support/fault/wrap.h"
+#include "tests/support/gguf.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
-
-static unsigned char out[1 << 20];
-static size_t used;
-
-static void put(uint64_t value, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++)
-        out[used++] = (unsigned char)(value >> 8 * i);
-}
-
-static void text(const char *s)
-{
-    put(strlen(s), 8);
-    memcpy(out + used, s, strlen(s));
-    used += strlen(s);
-}
-
-static void begin(uint64_t tensors, uint64_t entries)
-{
-    used = 0;
-    put(0x46554747, 4);
-    put(3, 4);
-    put(tensors, 8);
-    put(entries, 8);
-}
-
-static void number(const char *key, unsigned kind, uint64_t value, unsigned bytes)
-{
-    text(key);
-    put(kind, 4);
-    put(value, bytes);
-}
-
-static void tensor(const char *name, uint64_t a, uint64_t b, unsigned type, uint64_t offset)
-{
-    text(name);
-    put(2, 4);
-    put(a, 8);
-    put(b, 8);
-    put(type, 4);
-    put(offset, 8);
-}
-
-static void data(size_t bytes)
-{
-    while (used % 32 != 0)
-        out[used++] = 0;
-    memset(out + used, 0, bytes);
-    used += bytes;
-}
-
-static void save(const char *path)
-{
-    FILE *file = fopen(path, "wb");
-
-    CHECK(file != NULL);
-    CHECK_EQ(fwrite(out, 1, used, file), used);
-    CHECK_EQ(fclose(file), 0);
-}
 
 static const char *parse(void)
 {
@@ -71,7 +13,7 @@ static const char *parse(void)
     enum mp_status status;
 
     mp_error_clear();
-    status = mp_gguf_parse(out, used, used, "f", &part, &more);
+    status = mp_gguf_parse(gguf_out, gguf_used, gguf_used, "f", &part, &more);
     CHECK(!more);
     CHECK(status == MP_OK || (status == MP_ERR_MODEL && part.block == NULL));
     mp_gguf_part_fini(&part);
@@ -94,47 +36,47 @@ static void bad_headers(void)
     struct mp_gguf_part part;
     bool more;
 
-    begin(0, 0);
+    gguf_begin(0, 0);
     CHECK_STR(parse(), "");
-    out[0] = 'X', BAD("MAGIC");
-    begin(0, 0), out[4] = 1, BAD("VERSION");
-    begin(0, 0), out[4] = 0, out[7] = 3, BAD("VERSION");
-    begin(131073, 0), BAD("COUNT");
-    begin(0, 65537), BAD("COUNT");
-    begin(131072, 0), BAD("SHORT");
-    begin(1, 1), number("k", 4, 7, 4), tensor("t", 32, 2, 8, 0);
-    const size_t header = used;
+    gguf_out[0] = 'X', BAD("MAGIC");
+    gguf_begin(0, 0), gguf_out[4] = 1, BAD("VERSION");
+    gguf_begin(0, 0), gguf_out[4] = 0, gguf_out[7] = 3, BAD("VERSION");
+    gguf_begin(131073, 0), BAD("COUNT");
+    gguf_begin(0, 65537), BAD("COUNT");
+    gguf_begin(131072, 0), BAD("SHORT");
+    gguf_begin(1, 1), gguf_number("k", 4, 7, 4), gguf_tensor("t", 32, 2, 8, 0);
+    const size_t header = gguf_used;
 
-    data(68);
+    gguf_data(68);
     CHECK_STR(parse(), "");
-    const size_t whole = used;
-    for (used = 0; used < whole; used++)
-        CHECK_STR(parse(), used < header ? "E_GGUF_SHORT" : "E_GGUF_END");
+    const size_t whole = gguf_used;
+    for (gguf_used = 0; gguf_used < whole; gguf_used++)
+        CHECK_STR(parse(), gguf_used < header ? "E_GGUF_SHORT" : "E_GGUF_END");
     for (size_t n = 0; n < header; n++) {
-        CHECK_EQ(mp_gguf_parse(out, n, whole, "f", &part, &more), MP_OK);
+        CHECK_EQ(mp_gguf_parse(gguf_out, n, whole, "f", &part, &more), MP_OK);
         CHECK(more && part.block == NULL);
     }
 }
 
 static void bad_values(void)
 {
-    begin(0, 1), number("k", 13, 0, 1), BAD("VALUE");
-    begin(0, 1), number("k", 7, 2, 1), BAD("VALUE");
-    begin(0, 1), number("k", 8, UINT64_MAX, 8), BAD("VALUE");
-    begin(0, 1), number("k", 9, 10, 4), put(UINT64_MAX / 4, 8), BAD("SHORT");
-    begin(0, 1), number("k", 9, 8, 4), put(UINT64_MAX, 8), BAD("SHORT");
-    begin(0, 1), text("k");
+    gguf_begin(0, 1), gguf_number("k", 13, 0, 1), BAD("VALUE");
+    gguf_begin(0, 1), gguf_number("k", 7, 2, 1), BAD("VALUE");
+    gguf_begin(0, 1), gguf_number("k", 8, UINT64_MAX, 8), BAD("VALUE");
+    gguf_begin(0, 1), gguf_number("k", 9, 10, 4), gguf_put(UINT64_MAX / 4, 8), BAD("SHORT");
+    gguf_begin(0, 1), gguf_number("k", 9, 8, 4), gguf_put(UINT64_MAX, 8), BAD("SHORT");
+    gguf_begin(0, 1), gguf_text("k");
     for (int i = 0; i < 6; i++)
-        put(9, 4), put(1, i > 0 ? 8 : 0);
+        gguf_put(9, 4), gguf_put(1, i > 0 ? 8 : 0);
     BAD("VALUE");
-    begin(0, 1), number("", 0, 0, 1), BAD("NAME");
-    begin(0, 1), put(65536, 8), BAD("NAME");
-    begin(0, 1), put(1, 8), put(0, 1), put(0, 4), put(0, 1), BAD("NAME");
-    begin(0, 2), number("k", 0, 0, 1), number("k", 0, 0, 1), BAD("DUP");
-    begin(0, 1), number("general.alignment", 4, 48, 4), BAD("ALIGN");
-    begin(0, 1), number("general.alignment", 4, 0, 4), BAD("ALIGN");
-    begin(0, 1), number("general.alignment", 4, 2 << 20, 4), BAD("ALIGN");
-    begin(0, 1), number("general.alignment", 6, 32, 4), BAD("ALIGN");
+    gguf_begin(0, 1), gguf_number("", 0, 0, 1), BAD("NAME");
+    gguf_begin(0, 1), gguf_put(65536, 8), BAD("NAME");
+    gguf_begin(0, 1), gguf_put(1, 8), gguf_put(0, 1), gguf_put(0, 4), gguf_put(0, 1), BAD("NAME");
+    gguf_begin(0, 2), gguf_number("k", 0, 0, 1), gguf_number("k", 0, 0, 1), BAD("DUP");
+    gguf_begin(0, 1), gguf_number("general.alignment", 4, 48, 4), BAD("ALIGN");
+    gguf_begin(0, 1), gguf_number("general.alignment", 4, 0, 4), BAD("ALIGN");
+    gguf_begin(0, 1), gguf_number("general.alignment", 4, 2 << 20, 4), BAD("ALIGN");
+    gguf_begin(0, 1), gguf_number("general.alignment", 6, 32, 4), BAD("ALIGN");
 }
 
 static void bad_tensors(void)
@@ -142,18 +84,20 @@ static void bad_tensors(void)
     static const unsigned gone[] = { 4, 5, 31, 32, 33, 36, 37, 38, 42, 1u << 31 };
 
     for (size_t i = 0; i < sizeof(gone) / sizeof(gone[0]); i++)
-        begin(1, 0), tensor("t", 1, 1, gone[i], 0), data(64), BAD("TYPE");
+        gguf_begin(1, 0), gguf_tensor("t", 1, 1, gone[i], 0), gguf_data(64), BAD("TYPE");
     CHECK(strstr(mp_error_last()->text, "'t'") != NULL);
     CHECK(strstr(mp_error_last()->text, "2147483648") != NULL);
-    begin(1, 0), text("t"), put(5, 4), BAD("SHAPE");
-    begin(1, 0), tensor("t", 33, 1, 8, 0), data(64), BAD("SHAPE");
-    begin(1, 0), tensor("t", UINT64_MAX, 2, 0, 0), data(64), BAD("SHAPE");
-    begin(1, 0), tensor("t", 1, 1, 0, 4), data(64), BAD("OFFSET");
-    begin(1, 0), tensor("t", 1, 1, 0, 64), data(64), BAD("END");
-    begin(1, 0), tensor("t", 1, 1, 0, UINT64_MAX - 31), data(64), BAD("END");
-    begin(2, 0), tensor("a", 9, 1, 0, 0), tensor("b", 1, 1, 0, 32), data(64), BAD("OVERLAP");
-    begin(2, 0), tensor("a", 8, 1, 0, 0), tensor("a", 1, 1, 0, 32), data(64), BAD("DUP");
-    begin(2, 0), tensor("a", 0, 1, 0, 0), tensor("b", 8, 1, 0, 0), data(32);
+    gguf_begin(1, 0), gguf_text("t"), gguf_put(5, 4), BAD("SHAPE");
+    gguf_begin(1, 0), gguf_tensor("t", 33, 1, 8, 0), gguf_data(64), BAD("SHAPE");
+    gguf_begin(1, 0), gguf_tensor("t", UINT64_MAX, 2, 0, 0), gguf_data(64), BAD("SHAPE");
+    gguf_begin(1, 0), gguf_tensor("t", 1, 1, 0, 4), gguf_data(64), BAD("OFFSET");
+    gguf_begin(1, 0), gguf_tensor("t", 1, 1, 0, 64), gguf_data(64), BAD("END");
+    gguf_begin(1, 0), gguf_tensor("t", 1, 1, 0, UINT64_MAX - 31), gguf_data(64), BAD("END");
+    gguf_begin(2, 0), gguf_tensor("a", 9, 1, 0, 0), gguf_tensor("b", 1, 1, 0, 32), gguf_data(64),
+        BAD("OVERLAP");
+    gguf_begin(2, 0), gguf_tensor("a", 8, 1, 0, 0), gguf_tensor("a", 1, 1, 0, 32), gguf_data(64),
+        BAD("DUP");
+    gguf_begin(2, 0), gguf_tensor("a", 0, 1, 0, 0), gguf_tensor("b", 8, 1, 0, 0), gguf_data(32);
     CHECK_STR(parse(), "");
 }
 
@@ -167,11 +111,11 @@ static void typed_values(const char *path)
     double f;
     bool b;
 
-    begin(1, 6), number("u", 2, 65535, 2), number("i", 5, UINT32_MAX, 4),
-        number("f", 6, 0x3fc00000, 4);
-    number("b", 7, 1, 1), text("s"), put(8, 4), text("abc");
-    text("a"), put(9, 4), put(8, 4), put(2, 8), text("x"), text("yz");
-    tensor("t", 256, 3, 12, 0), data(3 * 144), save(path);
+    gguf_begin(1, 6), gguf_number("u", 2, 65535, 2), gguf_number("i", 5, UINT32_MAX, 4),
+        gguf_number("f", 6, 0x3fc00000, 4);
+    gguf_number("b", 7, 1, 1), gguf_text("s"), gguf_put(8, 4), gguf_text("abc");
+    gguf_text("a"), gguf_put(9, 4), gguf_put(8, 4), gguf_put(2, 8), gguf_text("x"), gguf_text("yz");
+    gguf_tensor("t", 256, 3, 12, 0), gguf_data(3 * 144), gguf_save(path);
     CHECK_EQ(mp_gguf_open(path, &gguf), MP_OK);
     CHECK_EQ(mp_gguf_get_u64(gguf, "u", &u), MP_OK);
     CHECK_EQ(u, 65535);
@@ -196,29 +140,18 @@ static void typed_values(const char *path)
     CHECK(t != NULL && mp_gguf_count(gguf) == 1 && mp_gguf_find(gguf, "u") == NULL);
     CHECK_STR(t->type->name, "Q4_K");
     CHECK_EQ(t->bytes, 3 * 144);
-    CHECK_EQ(t->offset_bytes + t->bytes, used);
+    CHECK_EQ(t->offset_bytes + t->bytes, gguf_used);
     mp_gguf_close(gguf);
 }
 
-static char parts[2][sizeof(test_tmpdir_path) + 64];
-
-static void write_parts(const char *second, uint64_t total)
-{
-    for (unsigned p = 0; p < 2; p++) {
-        snprintf(parts[p], sizeof(parts[p]), "%s/m-%05u-of-00002.gguf", test_tmpdir(), p + 1);
-        begin(1, 4), number("split.no", 2, p, 2), number("split.count", 2, 2, 2);
-        number("split.tensors.count", 5, total, 4);
-        text("pad"), put(9, 4), put(0, 4), put(100000, 8), used += 100000;
-        tensor(p == 0 ? "a" : second, 8, 1, 0, 0), data(32), save(parts[p]);
-    }
-}
+static char parts[2][GGUF_PATH_BYTES];
 
 static void parts_open_together(void)
 {
     struct mp_gguf *gguf = NULL;
-    char other[sizeof(test_tmpdir_path) + 64];
+    char other[GGUF_PATH_BYTES];
 
-    write_parts("b", 2);
+    gguf_parts(parts, "b", 2);
     for (int p = 0; p < 2; p++) {
         CHECK_EQ(mp_gguf_open(parts[p], &gguf), MP_OK);
         CHECK_EQ(mp_gguf_find(gguf, "a")->file, 0);
@@ -226,16 +159,16 @@ static void parts_open_together(void)
         CHECK_EQ(mp_files_count(mp_gguf_files(gguf)), 2);
         mp_gguf_close(gguf);
     }
-    write_parts("a", 2);
+    gguf_parts(parts, "a", 2);
     CHECK_EQ(mp_gguf_open(parts[0], &gguf), MP_ERR_MODEL);
     CHECK_STR(mp_error_last()->code, "E_GGUF_DUP");
     CHECK(strstr(mp_error_last()->text, "tensor 'a' is in parts 1 and 2") != NULL);
-    write_parts("b", 3);
+    gguf_parts(parts, "b", 3);
     CHECK_EQ(mp_gguf_open(parts[0], &gguf), MP_ERR_MODEL);
     CHECK_STR(mp_error_last()->code, "E_GGUF_SPLIT");
-    write_parts("b", 2);
+    gguf_parts(parts, "b", 2);
     snprintf(other, sizeof(other), "%s/other.gguf", test_tmpdir());
-    save(other);
+    gguf_save(other);
     CHECK_EQ(mp_gguf_open(other, &gguf), MP_ERR_MODEL);
     CHECK_STR(mp_error_last()->code, "E_GGUF_SPLIT");
 }
@@ -260,13 +193,13 @@ static void body(const struct fault_plan *plan, void *path)
 
 static void every_call_fails_once(void)
 {
-    write_parts("b", 2);
+    gguf_parts(parts, "b", 2);
     CHECK(fault_sweep(FAULT_ANY, body, parts[1]) > 10);
 }
 
 int main(void)
 {
-    char path[sizeof(test_tmpdir_path) + 64];
+    char path[GGUF_PATH_BYTES];
 
     snprintf(path, sizeof(path), "%s/whole.gguf", test_tmpdir());
     RUN(bad_headers);
