@@ -84,6 +84,7 @@ mp_test(model/fault/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
     tests/support/gguf.c WRAP
     LABELS fault TIMEOUT 900)
 mp_test(unit/engine/config_test LIBS mp_engine PkgConfig::JANSSON)
+mp_test(unit/vmm/format/expert_names_test LIBS mp_vmm)
 mp_test(unit/vmm/format/gguf_test LIBS mp_vmm mp_base SOURCES tests/support/gguf.c WRAP LABELS fault)
 mp_test(unit/vmm/format/safetensors_test LIBS mp_engine TIMEOUT 200)
 mp_test(unit/engine/tokenizer_test LIBS mp_engine TIMEOUT 300)
