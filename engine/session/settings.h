@@ -8,6 +8,7 @@
 #include "vmm/base/log.h"
 #include "vmm/io/io_options.h"
 #include "vmm/options/opt.h"
+#include "vmm/options/preload_options.h"
 #include "vmm/space/space.h"
 
 /*
@@ -51,6 +52,7 @@ struct mp_settings {
     struct mp_gemm_config gemm;
     struct mp_gpu_config gpu;
     struct mp_io_config io;
+    struct mp_preload_config preload; /* handed on, not used here */
     const struct mp_opt_group *groups; /* all tables, filled; for mp_opt_set() and listings */
 };
 
