@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "tests/device/fakecuda/two_streams.h"
+#include "tests/device/fakecuda/test/two_streams.h"
 #include "tests/support/log_guard.h"
 #include "tests/support/tmpdir.h"
 

@@ -6,7 +6,7 @@
  */
 #include <unistd.h>
 
-#include "tests/device/fakecuda/small_kernels.h"
+#include "tests/device/fakecuda/test/small_kernels.h"
 #include "tests/support/log_guard.h"
 
 /* ---- what works */
