@@ -1,7 +1,7 @@
 /*
  * Which files of a command line are the same. Opens and writes none of them.
  */
-#include "engine/cli/apart.h"
+#include "engine/cli/args/apart.h"
 
 #include <dirent.h>
 #include <errno.h>

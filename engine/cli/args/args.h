@@ -30,18 +30,24 @@ struct mp_args {
     uint64_t help, help_all;
 };
 
+/* The commands: for each a function mp_cmd_NAME() of engine/cli, and its help in flags.c. */
+#define MP_COMMAND_MAP(X)   \
+    X(RUN, run)             \
+    X(BENCH, bench)         \
+    X(INFO, info)           \
+    X(ENV, env)             \
+    X(REPACK, repack)       \
+    X(REPLAY, replay)       \
+    X(SIMULATE, simulate)   \
+    X(CALIBRATE, calibrate) \
+    X(EVAL, eval)           \
+    X(PROBE, probe)
+
 enum mp_command {
-    MP_COMMAND_RUN,
-    MP_COMMAND_BENCH,
-    MP_COMMAND_INFO,
-    MP_COMMAND_ENV,
-    MP_COMMAND_REPACK,
-    MP_COMMAND_REPLAY,
-    MP_COMMAND_SIMULATE,
-    MP_COMMAND_CALIBRATE,
-    MP_COMMAND_EVAL,
-    MP_COMMAND_PROBE,
-    MP_COMMAND_COUNT
+#define X(upper, lower) MP_COMMAND_##upper,
+    MP_COMMAND_MAP(X)
+#undef X
+        MP_COMMAND_COUNT
 };
 
 /* "run", ...; MP_COMMAND_COUNT if there is no such command. */

@@ -1,12 +1,12 @@
 #ifndef MP_FLAGS_H
 #define MP_FLAGS_H
 
-#include "engine/cli/args.h"
+#include "engine/cli/args/args.h"
 
 /*
  * The table of the commands' flags: name, kind, range, where the value is stored, and the sentence
- * that --help and docs/options.md show. Settings (vmm/options/opt.h) have tables of their own; each is
- * a flag of every command.
+ * that --help and docs/options.md show. Settings (vmm/options/opt.h) have tables of their own; each
+ * is a flag of every command.
  *
  * A name has one meaning: all its rows show the same value and the same sentence, and differ only
  * in commands and range. replay and simulate take lists of some settings (`--evict A,B`): their

@@ -1,13 +1,13 @@
 /*
  * Parses a command line into flags and settings. The tables are in flags.c, help pages in help.c.
  */
-#include "engine/cli/args.h"
+#include "engine/cli/args/args.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/cli/flags.h"
+#include "engine/cli/args/flags.h"
 #include "engine/repack/repack.h"
 #include "engine/text/tokenizer.h"
 #include "vmm/base/error.h"

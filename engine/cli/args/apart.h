@@ -1,7 +1,7 @@
 #ifndef MP_APART_H
 #define MP_APART_H
 
-#include "engine/cli/args.h"
+#include "engine/cli/args/args.h"
 
 /*
  * Keeps the files of a command line apart, before any of them is opened: an output is never a file

@@ -1,7 +1,7 @@
 /*
  * The tables of commands and of their flags. Nothing is parsed or printed here.
  */
-#include "engine/cli/flags.h"
+#include "engine/cli/args/flags.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -178,7 +178,7 @@ static const struct {
 #define ENGINE_SETTINGS \
     "--budget 2GiB|25%|all, --ctx N, --threads N, --profile P, --evict NAME, --seed S"
 
-/* In the order of enum mp_command. */
+/* In the order of MP_COMMAND_MAP. */
 const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
     { "run", "generate text", ENGINE_SETTINGS,
       "  moepager run --model models/tiny-moe --prompt 'def main():' --budget 25%\n"

@@ -1,8 +1,8 @@
 /*
  * Help pages and the tables of docs/options.md: the tables of flags.c and of the settings in words.
  */
-#include "engine/cli/args.h"
-#include "engine/cli/flags.h"
+#include "engine/cli/args/args.h"
+#include "engine/cli/args/flags.h"
 
 #include <string.h>
 
