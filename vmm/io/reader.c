@@ -96,9 +96,9 @@ enum mp_status mp_reader_create(const struct mp_reader_config *config, struct mp
     mp_cond_init(&reader->final);
     mp_cond_init(&reader->work);
     if (config->timeline != NULL) {
-        for (unsigned i = 0; i < MP_READER_LANES; i++)
-            reader->lanes[i] = mp_timeline_add_track(config->timeline,
-                                                     config->memory != NULL ? "link" : "transfers");
+        for (unsigned i = 0; i < MP_READER_TRACKS; i++)
+            reader->tracks[i] = mp_timeline_add_track(
+                config->timeline, config->memory != NULL ? "link" : "transfers");
     }
     status = start_engine(reader);
     if (status != MP_OK) {

@@ -66,7 +66,7 @@ extern const struct mp_reader_engine mp_reader_engine_virtual;
 extern const struct mp_reader_engine mp_reader_engine_link;
 
 /* Transfers that overlap in time are drawn on tracks of their own. */
-#define MP_READER_LANES 8
+#define MP_READER_TRACKS 8
 
 struct mp_ticket_list {
     struct mp_ticket *first, *last;
@@ -76,7 +76,7 @@ struct mp_reader {
     struct mp_reader_config config;
     const struct mp_reader_engine *engine;
     void *engine_state;
-    unsigned lanes[MP_READER_LANES];
+    unsigned tracks[MP_READER_TRACKS];
 
     struct mp_mutex lock;
     struct mp_cond final; /* a ticket left the reader */
@@ -87,7 +87,7 @@ struct mp_reader {
     uint64_t tickets MP_GUARDED_BY(lock); /* queued or started */
     /* Chunks by the priority with which they were taken, and tickets that are about to start. */
     uint32_t in_flight[MP_PRIORITY_COUNT] MP_GUARDED_BY(lock);
-    uint32_t lanes_used MP_GUARDED_BY(lock);
+    uint32_t tracks_used MP_GUARDED_BY(lock);
     bool stopping MP_GUARDED_BY(lock);
 
     /* Counters; relaxed. */

@@ -92,14 +92,14 @@ static void *make_frame(void *ctx)
 static void a_call_that_hangs_is_reported_once_and_the_device_left_alone(void)
 {
     struct maker maker = { .backend = open_cuda() };
-    struct mp_lane *lane = NULL;
+    struct mp_stream *stream = NULL;
     struct mp_frame frame;
     uint64_t calls, begin_ms;
     pthread_t thread;
 
     CHECK_EQ(maker.backend->ops->frame_create(maker.backend, MP_TIER_DEVICE, GRANULE, &frame),
              MP_OK);
-    CHECK_EQ(maker.backend->ops->lane_open(maker.backend, &lane), MP_OK);
+    CHECK_EQ(maker.backend->ops->stream_open(maker.backend, &stream), MP_OK);
     fake_api.fail("cuMemCreate", 0, FAKECUDA_HANGS, false);
     begin_ms = now_ms();
     CHECK_EQ(pthread_create(&thread, NULL, make_frame, &maker), 0);
@@ -113,10 +113,10 @@ static void a_call_that_hangs_is_reported_once_and_the_device_left_alone(void)
 
     /* The others hear it at once, from a driver that is not called. */
     calls = fake_api.calls(NULL);
-    CHECK_EQ(maker.backend->ops->lane_mark(maker.backend, lane, 0), MP_ERR_DEVICE);
+    CHECK_EQ(maker.backend->ops->event_record(maker.backend, stream, 0), MP_ERR_DEVICE);
     CHECK_STR(mp_error_last()->code, "E_CUDA_HANG");
     CHECK(maker.backend->ops->lost(maker.backend));
-    maker.backend->ops->lane_close(maker.backend, lane);
+    maker.backend->ops->stream_close(maker.backend, stream);
     maker.backend->ops->frame_destroy(maker.backend, &frame);
     CHECK_EQ(fake_api.calls(NULL), calls);
 

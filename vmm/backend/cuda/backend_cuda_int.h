@@ -73,15 +73,16 @@ enum mp_status mp_cuda_stage_copy(struct cuda_backend *self, struct mp_cuda_stag
                                   mp_cu_stream stream, enum mp_copy copy, void *dst,
                                   const void *src, uint64_t bytes) MP_MUST_CHECK;
 
-enum mp_status mp_cuda_lane_open(struct mp_backend *backend, struct mp_lane **lane_p) MP_MUST_CHECK;
-void mp_cuda_lane_close(struct mp_backend *backend, struct mp_lane *lane);
-enum mp_status mp_cuda_lane_copy(struct mp_backend *backend, struct mp_lane *lane,
-                                 enum mp_copy copy, void *dst, const void *src,
-                                 uint64_t bytes) MP_MUST_CHECK;
-enum mp_status mp_cuda_lane_mark(struct mp_backend *backend, struct mp_lane *lane,
-                                 unsigned mark) MP_MUST_CHECK;
-enum mp_status mp_cuda_lane_wait(struct mp_backend *backend, struct mp_lane *lane,
-                                 unsigned mark) MP_MUST_CHECK;
+enum mp_status mp_cuda_stream_open(struct mp_backend *backend,
+                                   struct mp_stream **stream_p) MP_MUST_CHECK;
+void mp_cuda_stream_close(struct mp_backend *backend, struct mp_stream *stream);
+enum mp_status mp_cuda_stream_copy(struct mp_backend *backend, struct mp_stream *stream,
+                                   enum mp_copy copy, void *dst, const void *src,
+                                   uint64_t bytes) MP_MUST_CHECK;
+enum mp_status mp_cuda_event_record(struct mp_backend *backend, struct mp_stream *stream,
+                                    unsigned event) MP_MUST_CHECK;
+enum mp_status mp_cuda_event_wait(struct mp_backend *backend, struct mp_stream *stream,
+                                  unsigned event) MP_MUST_CHECK;
 enum mp_status mp_cuda_window_reserve(struct mp_backend *backend, uint64_t bytes,
                                       void **address_p) MP_MUST_CHECK;
 void mp_cuda_window_free(struct mp_backend *backend, void *address, uint64_t bytes);
