@@ -53,7 +53,7 @@ enum mp_status mp_cuda_enter(struct cuda_backend *self)
 
     if (lost != 0)
         return mp_cuda_check(self->cuda, lost, "an earlier call", self->device.name);
-    mp_cuda_watch_device(self->device.id);
+    mp_cuda_watchdog_device(self->device.id);
     result = self->cuda->call.context_get(&current);
     if (result == MP_CU_SUCCESS && current == self->context)
         return MP_OK;

@@ -5,7 +5,7 @@
 
 #include "vmm/backend/backend.h"
 #include "vmm/backend/cuda/cuda_driver.h"
-#include "vmm/backend/cuda/cuda_watch.h"
+#include "vmm/backend/cuda/cuda_watchdog.h"
 
 /*
  * What the parts of the CUDA backend share: backend_cuda.c has device frames and the device's life,

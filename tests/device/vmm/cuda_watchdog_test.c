@@ -14,7 +14,7 @@
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/backend/cuda/cuda_driver.h"
-#include "vmm/backend/cuda/cuda_watch.h"
+#include "vmm/backend/cuda/cuda_watchdog.h"
 
 #define GRANULE (UINT64_C(2) << 20)
 #define LIMIT_S 1
@@ -233,7 +233,7 @@ int main(int argc, char **argv)
         RUN(unwatched_calls_are_the_drivers_own);
         return 0;
     }
-    mp_cuda_watch(strcmp(variant, "threads") == 0 ? LONG_S : LIMIT_S,
+    mp_cuda_watchdog_set(strcmp(variant, "threads") == 0 ? LONG_S : LIMIT_S,
                   strcmp(variant, "log") == 0 ? NULL : report);
     if (strcmp(variant, "log") == 0) {
         RUN(without_a_listener_the_log_has_it);
