@@ -19,7 +19,7 @@
 /* A transfer that takes longer is worth a line. */
 #define STALL_NS UINT64_C(10000000000)
 
-/* The shortest turn on a processor that the kernel can be asked for. */
+/* The shortest time slice that the kernel can be asked for. */
 #define SLICE_NS 100000
 
 /* As the kernel has it; older C libraries do not know it. */
@@ -31,7 +31,7 @@ struct sched_attributes {
     uint64_t runtime_ns, deadline_ns, period_ns;
 };
 
-void mp_reader_hurry(void)
+void mp_reader_shorten_slice(void)
 {
     struct sched_attributes attributes = { .size = sizeof(attributes) };
 

@@ -3,7 +3,7 @@
  *
  * A frame is one handle, mapped at an alias of its own for as long as it exists: cuMemMap takes
  * only offset 0 and cuMemUnmap only whole mappings, so handles are never cut. Host frames may also
- * be something else: backend_cuda_host.c.
+ * be something else: host_frames.c.
  *
  * A device frame cannot be read or written by the CPU, nor can files be read into it: what fills
  * slots has to go through host frames.

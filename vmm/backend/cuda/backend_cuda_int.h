@@ -9,8 +9,8 @@
 
 /*
  * What the parts of the CUDA backend share: backend_cuda.c has device frames and the device's life,
- * backend_cuda_host.c host frames, backend_cuda_move.c copies and windows, backend_cuda_stage.c
- * copies of memory that is not pinned.
+ * host_frames.c host frames, moves.c copies and windows, staging.c copies of memory that is not
+ * pinned. Nobody outside this folder includes it.
  */
 struct cuda_backend {
     struct mp_backend super;
