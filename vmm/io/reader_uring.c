@@ -17,6 +17,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "vmm/base/arena.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/log.h"
 #include "vmm/base/thread.h"
@@ -33,6 +34,7 @@ struct uring_state {
     struct io_uring ring;
     pthread_t thread;
     int event_fd;
+    void *arrays; /* the block of all arrays */
 
     /* Under the reader's lock: the thread may sleep although it could take a chunk. */
     bool wake_wanted;
@@ -385,9 +387,7 @@ static void *uring_run(void *arg)
 static void uring_free(struct uring_state *state)
 {
     mp_mutex_fini(&state->lock);
-    free(state->pushed);
-    free(state->free_chunks);
-    free(state->chunks);
+    free(state->arrays);
     free(state);
 }
 
@@ -399,38 +399,51 @@ static enum mp_status fail_uring(const char *what, int error_number)
                    mp_errno_name(number, error_number));
 }
 
-static struct uring_state *uring_new(struct mp_reader *reader)
+static void take_arrays(struct uring_state *state, struct mp_arena *arena)
+{
+    const uint32_t depth = state->reader->config.depth;
+
+    state->chunks = mp_arena_take(arena, depth, sizeof(*state->chunks));
+    state->free_chunks = mp_arena_take(arena, depth, sizeof(*state->free_chunks));
+    state->pushed = mp_arena_take(arena, depth + 1, sizeof(*state->pushed));
+}
+
+/* All of the state but ring, eventfd and thread. */
+static enum mp_status uring_new(struct mp_reader *reader, struct uring_state **state_p)
 {
     const uint32_t depth = reader->config.depth;
     struct uring_state *state = calloc(1, sizeof(*state));
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
     if (state == NULL)
-        return NULL;
+        return mp_fail_no_memory("the reader's ring", sizeof(*state));
     state->reader = reader;
     mp_mutex_init(&state->lock, MP_LOCK_BACKEND, "reader.ring");
-    state->chunks = calloc(depth, sizeof(*state->chunks));
-    state->free_chunks = calloc(depth, sizeof(*state->free_chunks));
-    state->pushed = calloc(depth + 1, sizeof(*state->pushed));
-    if (state->chunks == NULL || state->free_chunks == NULL || state->pushed == NULL) {
+    take_arrays(state, &arena);
+    status = mp_arena_open(&arena, "the reader's ring");
+    if (status != MP_OK) {
         uring_free(state);
-        return NULL;
+        return status;
     }
+    take_arrays(state, &arena);
+    state->arrays = arena.block;
     while (state->free_count < depth) {
         state->free_chunks[state->free_count] = (uint16_t)(depth - 1 - state->free_count);
         state->free_count++;
     }
-    return state;
+    *state_p = state;
+    return MP_OK;
 }
 
 static enum mp_status uring_start(struct mp_reader *reader, void **state_p)
 {
-    struct uring_state *state = uring_new(reader);
-    enum mp_status status;
+    struct uring_state *state = NULL;
+    enum mp_status status = uring_new(reader, &state);
     int error_number;
 
-    if (state == NULL)
-        return mp_fail_no_memory("the reader's ring",
-                                 reader->config.depth * sizeof(struct mp_chunk));
+    if (status != MP_OK)
+        return status;
     error_number = -io_uring_queue_init(reader->config.depth + 1, &state->ring, 0);
     if (error_number != 0) {
         status = fail_uring("io_uring_setup", error_number);
