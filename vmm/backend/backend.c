@@ -24,6 +24,7 @@ const char *mp_tier_kind_name(enum mp_tier_kind kind)
 
 static const struct mp_backend_ops *find_backend(const char *name)
 {
+    mp_assert(name != NULL);
     for (size_t i = 0; mp_backends[i] != NULL; i++) {
         if (strcmp(mp_backends[i]->name, name) == 0)
             return mp_backends[i];
@@ -72,6 +73,7 @@ static enum mp_status parse_chain(const char *chain, char *text,
         links[count++] = ops;
         name = colon == NULL ? NULL : colon + 1;
     }
+    mp_assert(count > 0);
     *link_count_p = count;
     return MP_OK;
 }
@@ -85,6 +87,7 @@ enum mp_status mp_backend_open(const char *chain, const struct mp_backend_config
     uint32_t count = 0;
     enum mp_status status;
 
+    mp_assert(chain != NULL && config != NULL);
     if (strlen(chain) >= sizeof(text))
         return fail_chain(chain, "too long:", chain);
     memcpy(text, chain, strlen(chain) + 1);

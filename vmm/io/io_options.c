@@ -1,5 +1,7 @@
 #include "vmm/io/io_options.h"
 
+#include "vmm/base/assert.h"
+
 static const char *const mode_names[] = { "auto", "direct", "buffered", NULL };
 
 _Static_assert(sizeof(mode_names) / sizeof(mode_names[0]) == MP_IO_MODE_COUNT + 1,
@@ -30,6 +32,7 @@ struct mp_reader_config mp_io_reader_config(const struct mp_io_config *config,
                                             struct mp_files *files, struct mp_clock *clock,
                                             struct mp_timeline *timeline)
 {
+    mp_assert(config->mode < MP_IO_MODE_COUNT && config->chunk_bytes > 0);
     return (struct mp_reader_config){
         .files = files,
         .clock = clock,

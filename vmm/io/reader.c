@@ -47,6 +47,7 @@ static enum mp_status start_engine(struct mp_reader *reader)
 {
     enum mp_status status;
 
+    mp_assert(reader->config.link == NULL || reader->config.memory == NULL);
     if (reader->config.link != NULL) {
         reader->engine = &mp_reader_engine_virtual;
         return reader->engine->start(reader, &reader->engine_state);
@@ -108,6 +109,7 @@ enum mp_status mp_reader_create(const struct mp_reader_config *config, struct mp
         free(reader);
         return status;
     }
+    mp_assert(reader->engine != NULL);
     *reader_p = reader;
     return MP_OK;
 }
@@ -276,6 +278,7 @@ static uint32_t find_left(struct mp_ticket *const *tickets, uint32_t count)
 {
     uint32_t i = 0;
 
+    mp_assert(count > 0);
     while (i < count && !has_left(tickets[i]))
         i++;
     return i;
@@ -286,6 +289,7 @@ static void warn_stall(const struct mp_reader *reader, const struct mp_ticket *t
 {
     const struct mp_extent *extent = &ticket->extents[0];
 
+    mp_assert(periods > 0);
     if (reader->config.memory != NULL) {
         mp_log_warn("reader",
                     "waiting for unit %" PRIu64 " for more than %" PRIu64
