@@ -203,6 +203,7 @@ mp_test(unit/vmm/space/residency_test LIBS mp_vmm)
 mp_test(unit/vmm/topo/topology_test LIBS mp_vmm PkgConfig::JANSSON WRAP)
 mp_test(unit/vmm/space/space_test LIBS mp_vmm)
 mp_test(unit/vmm/space/space_layout_test LIBS mp_vmm)
+mp_test(unit/vmm/space/space_resize_test LIBS mp_vmm)
 mp_test(device/vmm/space_cuda_test LIBS mp_vmm VARIANTS table window pinned unpinned TIMEOUT 120)
 mp_fake_cuda(device/vmm/space_cuda_test table window pinned unpinned)
 mp_test(device/vmm/host_tier_test LIBS mp_vmm Threads::Threads PkgConfig::NUMA

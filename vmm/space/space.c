@@ -64,7 +64,7 @@ static enum mp_status make_movers(struct mp_space *space, const struct mp_space_
     enum mp_status status = mp_tier_create(config->backend, MP_TIER_DEVICE, space->layout.classes,
                                            space->layout.class_count, &space->tier);
 
-    mp_assert(space->tier == NULL && space->reader == NULL);
+    mp_assert(space->reader == NULL);
     if (status == MP_OK)
         status = make_arrays(space);
     if (status != MP_OK)

@@ -1,6 +1,6 @@
 /*
- * Budgets that change. Frames go whole: those with the fewest units first, whose units move to free
- * slots of other frames. That is a copy inside of the device, and never one of a unit that somebody
+ * Budgets that change. Frames go whole: first those with the fewest units, of equal ones the last.
+ * Their units move to the lowest free slots of other frames. That is a copy inside of the device, and never one of a unit that somebody
  * has a lease on or that is on its way.
  */
 #include <inttypes.h>

@@ -279,7 +279,6 @@ enum mp_status mp_cuda_describe(const struct mp_cuda *cuda, unsigned ordinal,
     mp_cu_result result;
     const char *call = "cuDeviceGet";
 
-    mp_assert(ordinal < cuda->devices);
     mp_cuda_watchdog_device((mp_cu_device)ordinal);
     result = cuda->call.device_get(&device.id, (int)ordinal);
     snprintf(object, sizeof(object), "device %u", ordinal);
