@@ -1,3 +1,4 @@
+/* Many frames at once, on a few threads. Knows nothing of slots. */
 #include "vmm/backend/frames.h"
 
 #include <pthread.h>

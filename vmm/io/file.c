@@ -1,3 +1,7 @@
+/*
+ * The files of a model: opened once, identified, read. Keeps two descriptors of a file at most and
+ * maps nothing.
+ */
 #include "vmm/io/file.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* The options of reading files, as a table and as a configuration of a reader. */
 #include "vmm/io/io_options.h"
 
 #include "vmm/base/assert.h"

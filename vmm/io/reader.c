@@ -1,3 +1,7 @@
+/*
+ * Tickets as callers see them: submit, promote, cancel, wait. What becomes of a ticket in between
+ * is in reader_queue.c and the engines.
+ */
 #include "vmm/io/reader.h"
 
 #include <errno.h>

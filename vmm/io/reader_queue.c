@@ -1,3 +1,7 @@
+/*
+ * From tickets to chunks and back, for every engine that reads files: order, sizes, retries,
+ * errors, final states. Engines move the bytes.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>

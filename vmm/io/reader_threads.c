@@ -1,3 +1,4 @@
+/* Engine: threads that take one chunk at a time and read it with pread(). */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,7 +9,6 @@
 #include "vmm/base/thread.h"
 #include "vmm/io/reader_int.h"
 
-/* Engine: threads that take one chunk at a time and read it with pread(). */
 struct threads_state {
     uint32_t count;
     pthread_t threads[];

@@ -1,3 +1,6 @@
+/*
+ * A thread that touches frames before they are needed; see populate.h. It writes no byte of them.
+ */
 #include "vmm/space/populate.h"
 
 #include <errno.h>

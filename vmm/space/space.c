@@ -1,3 +1,7 @@
+/*
+ * The life of a space and the facts about it. What moves units is in space_move.c, space_host.c and
+ * space_resize.c.
+ */
 #include "vmm/space/space.h"
 
 #include <inttypes.h>

@@ -1,3 +1,7 @@
+/*
+ * Places of units in windows, and what is mapped there; see window.h. It decides nothing: the space
+ * says which unit gets which slot.
+ */
 #include "vmm/space/window.h"
 
 #include <inttypes.h>

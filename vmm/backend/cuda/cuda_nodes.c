@@ -1,3 +1,4 @@
+/* On which NUMA node host memory of a CUDA device belongs; see cuda_nodes.h. Places nothing. */
 #include "vmm/backend/cuda/cuda_nodes.h"
 
 #include "vmm/base/assert.h"
