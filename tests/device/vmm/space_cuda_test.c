@@ -316,6 +316,38 @@ static void loads_can_be_taken_back(void)
     check_nothing_lives();
 }
 
+/* Chunks of 4 MiB, of which three are queued, or two where nobody waits for the unit. */
+static void a_long_copy_is_queued_in_a_few_chunks(void)
+{
+    static const struct mp_unit large = { { { 0, 0, 13 * MIB } }, 1 };
+
+    for (int priority = 0; priority < MP_PRIORITY_COUNT; priority++) {
+        const uint64_t depth = priority == MP_PRIORITY_DEMAND ? 3 : 2;
+        struct world w;
+        uint64_t before;
+
+        world_open(&w, "cuda");
+        test_add_file(w.files, 0, 13 * MIB);
+        w.config.units = &large;
+        w.config.unit_count = 1;
+        w.config.addressing = addressing;
+        create_space(&w, 1, 1);
+        mp_space_wait_filled(w.space);
+        before = fake_api.calls("cuEventRecord");
+        fake_api.stall(true);
+        CHECK_EQ(mp_space_load(w.space, 0, (enum mp_priority)priority), MP_OK);
+        for (int i = 0; i < 5000 && fake_api.calls("cuEventRecord") - before < depth; i++)
+            usleep(1000);
+        usleep(50000); /* for one more, which must not come */
+        CHECK_EQ(fake_api.calls("cuEventRecord") - before, depth);
+        fake_api.stall(false);
+        CHECK_EQ(mp_space_wait(w.space, 0), MP_OK);
+        CHECK_EQ(fake_api.calls("cuEventRecord") - before, 4);
+        world_close(&w);
+        check_nothing_lives();
+    }
+}
+
 /* The copy is taken and fails when it is done: the unit is FAILED, its slot is free, and the next
  * try works. */
 static void a_copy_that_fails_later_is_reported(void)
@@ -486,6 +518,8 @@ int main(int argc, char **argv)
     RUN(a_leased_copy_stays);
     RUN(a_file_that_is_cut_off_fails_its_units);
     RUN(loads_can_be_taken_back);
+    if (strcmp(variant, "unpinned") != 0) /* whose buffer has events of its own */
+        RUN(a_long_copy_is_queued_in_a_few_chunks);
     RUN(a_copy_that_fails_later_is_reported);
     RUN(wrappers_pass_everything_on);
     if (addressing != MP_ADDRESSING_WINDOW) /* an unmap that fails there loses its memory */
