@@ -22,7 +22,7 @@ struct mp_run_settings {
     uint64_t slices;         /* of an expert; 0: as the model is stored */
     char device[32];         /* see engine/session/device_choice.h */
     uint64_t graphs;
-    uint64_t watchdog_s; /* see vmm/backend/cuda/cuda_watch.h */
+    uint64_t watchdog_s; /* see vmm/backend/cuda/cuda_watchdog.h */
     struct mp_share host_budget;
     uint64_t residency;  /* enum mp_host_residency */
     uint64_t addressing; /* enum mp_addressing, or MP_RUN_ADDRESSING_AUTO */

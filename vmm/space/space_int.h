@@ -33,6 +33,7 @@ struct space_unit {
 
 struct mp_space {
     struct mp_space_layout layout;
+    void *arrays; /* the block of all arrays */
     struct space_unit *units;
     struct mp_tier *tier;
     struct mp_reader *reader;     /* of files, or the link from the host tier */
