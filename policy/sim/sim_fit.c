@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "vmm/base/error.h"
+#include "vmm/base/arena.h"
 
 enum { LAYERS = 4, TOKENS = 384, TRIALS = 24 };
 
@@ -168,25 +168,33 @@ static void search(struct sample *s, struct mp_sim_fit *fit, double *value, doub
     }
 }
 
+static void take_sample(struct sample *s, struct mp_arena *arena)
+{
+    s->fixed = mp_arena_take(arena, s->experts, sizeof(float));
+    s->moving = mp_arena_take(arena, s->experts, sizeof(float));
+    s->logits = mp_arena_take(arena, s->experts, sizeof(float));
+    s->guess = mp_arena_take(arena, s->experts, sizeof(float));
+    s->best = mp_arena_take(arena, s->k, sizeof(uint32_t));
+    s->other = mp_arena_take(arena, s->k, sizeof(uint32_t));
+    s->counts = mp_arena_take(arena, s->experts, sizeof(uint32_t));
+}
+
 enum mp_status mp_sim_fit(const struct mp_sim_model *model, uint64_t seed, struct mp_sim_fit *fit)
 {
-    const uint32_t experts = (uint32_t)model->experts, k = (uint32_t)model->top_k;
-    float *floats = calloc(4 * (size_t)experts, sizeof(float));
-    uint32_t *numbers = calloc(experts + 2 * (size_t)k, sizeof(uint32_t));
-    struct sample s = { .experts = experts, .k = k, .variation = model->variation, .seed = seed };
+    struct sample s = {
+        .experts = (uint32_t)model->experts,
+        .k = (uint32_t)model->top_k,
+        .variation = model->variation,
+        .seed = seed,
+    };
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
-    if (floats == NULL || numbers == NULL) {
-        free(floats);
-        free(numbers);
-        return mp_fail_no_memory("a workload", experts * 24);
-    }
-    s.fixed = floats;
-    s.moving = floats + experts;
-    s.logits = floats + 2 * (size_t)experts;
-    s.guess = floats + 3 * (size_t)experts;
-    s.counts = numbers;
-    s.best = numbers + experts;
-    s.other = numbers + experts + k;
+    take_sample(&s, &arena);
+    status = mp_arena_open(&arena, "a workload");
+    if (status != MP_OK)
+        return status;
+    take_sample(&s, &arena);
 
     *fit = (struct mp_sim_fit){ .share = 0, .keep = 0, .heat = 1 };
     search(&s, fit, &fit->share, 0, 0.98, offsetof(struct statistics, skew), model->skew);
@@ -196,8 +204,7 @@ enum mp_status mp_sim_fit(const struct mp_sim_model *model, uint64_t seed, struc
         fit->blur[i] = i == 0 ? 0 : 0.02 * pow(1.4, i);
         fit->accuracy[i] = measure(&s, fit, fit->blur[i]).accuracy;
     }
-    free(floats);
-    free(numbers);
+    free(arena.block);
     return MP_OK;
 }
 
