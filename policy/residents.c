@@ -138,13 +138,13 @@ uint32_t mp_residents_min_fair(const struct mp_residents *set, const struct mp_e
 
 uint32_t mp_residents_planned(const struct mp_shape *shape, uint32_t layer)
 {
-    uint32_t spare = shape->slots / 4;
+    uint32_t reserve = shape->slots / 4;
 
-    if (spare > 2 * shape->top_k)
-        spare = 2 * shape->top_k;
-    if (spare < 2)
-        spare = 2;
-    if (shape->slots <= spare)
+    if (reserve > 2 * shape->top_k)
+        reserve = 2 * shape->top_k;
+    if (reserve < 2)
+        reserve = 2;
+    if (shape->slots <= reserve)
         return 0;
-    return mp_equal_share(shape->slots - spare, shape->layers, layer);
+    return mp_equal_share(shape->slots - reserve, shape->layers, layer);
 }
