@@ -126,7 +126,9 @@ const struct mp_policy_info *mp_policy_find(enum mp_policy_kind kind, const char
 {
     const struct mp_policy_info *info;
 
-    for (size_t i = 0; name != NULL && (info = mp_policy_builtin(kind, i)) != NULL; i++) {
+    if (name == NULL)
+        return NULL;
+    for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL; i++) {
         if (!strcmp(info->name, name))
             return info;
     }
@@ -279,7 +281,9 @@ void mp_policy_prefix(const struct mp_policy_info *info, char out[MP_POLICY_PREF
 /* The filled config of a policy's table in `groups`, or NULL. */
 static const void *find_config(const struct mp_opt_group *groups, const struct mp_opt *table)
 {
-    for (; groups != NULL && groups->prefix != NULL; groups++) {
+    if (groups == NULL)
+        return NULL;
+    for (; groups->prefix != NULL; groups++) {
         if (groups->table == table)
             return groups->config;
     }

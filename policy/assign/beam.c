@@ -73,8 +73,10 @@ static void add_plan(struct beam *self, uint32_t count, const struct plan *plan)
 {
     uint32_t at = count;
 
-    for (; at > 0 && better(plan, &self->next[at - 1]); at--)
+    while (at > 0 && better(plan, &self->next[at - 1])) {
         self->next[at] = self->next[at - 1];
+        at--;
+    }
     self->next[at] = *plan;
 }
 

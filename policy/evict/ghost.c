@@ -163,12 +163,14 @@ static uint32_t oldest(const struct mp_ghost *ghost, uint32_t own)
     const uint32_t units = facts->layers * facts->experts;
     uint32_t layer = own, worst_excess = 0;
 
-    for (uint32_t l = 0; ghost->in_layer[own] < share_of(facts, own) && l < facts->layers; l++) {
-        const uint32_t share = share_of(facts, l);
+    if (ghost->in_layer[own] < share_of(facts, own)) {
+        for (uint32_t l = 0; l < facts->layers; l++) {
+            const uint32_t share = share_of(facts, l);
 
-        if (ghost->in_layer[l] > share && ghost->in_layer[l] - share > worst_excess) {
-            worst_excess = ghost->in_layer[l] - share;
-            layer = l;
+            if (ghost->in_layer[l] > share && ghost->in_layer[l] - share > worst_excess) {
+                worst_excess = ghost->in_layer[l] - share;
+                layer = l;
+            }
         }
     }
     for (uint32_t l = 0; ghost->next[units + layer] == units + layer && l < facts->layers; l++)

@@ -154,7 +154,8 @@ void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *e
 
 static bool needs_are_read(const struct mp_pager *pager)
 {
-    for (uint32_t i = 0; pager->open && i < pager->need_count; i++) {
+    mp_assert(pager->open || pager->need_count == 0);
+    for (uint32_t i = 0; i < pager->need_count; i++) {
         if (pager->needs[i].state == MP_NEED_WAITING || pager->needs[i].state == MP_NEED_LOADING)
             return false;
     }
@@ -217,7 +218,7 @@ uint64_t mp_pager_unused_bytes(const struct mp_pager *pager)
 {
     uint64_t bytes = 0;
 
-    for (uint32_t u = 0; pager->flags != NULL && u < pager->units; u++) {
+    for (uint32_t u = 0; u < pager->units; u++) {
         if ((pager->flags[u] & MP_PAGER_AHEAD) &&
             mp_space_state(pager->config.space, u) == MP_RES_VALID)
             bytes += mp_space_unit_bytes(pager->config.space, u);

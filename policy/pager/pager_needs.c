@@ -126,7 +126,9 @@ static uint32_t find_leased(const struct mp_pager *pager, bool hits_only)
         if (pager->needs[i].hit && is_next(pager, i))
             return i;
     }
-    for (uint32_t i = 0; i < pager->need_count && !hits_only; i++) {
+    if (hits_only)
+        return MP_NEED_NONE;
+    for (uint32_t i = 0; i < pager->need_count; i++) {
         const enum mp_need_state state = pager->needs[i].state;
 
         if (is_next(pager, i))
@@ -148,7 +150,8 @@ uint32_t mp_pager_count_needs(const struct mp_pager *pager, enum mp_need_state s
 
 bool mp_pager_in_use(const struct mp_pager *pager, uint32_t class_index)
 {
-    for (uint32_t i = 0; pager->open && i < pager->need_count; i++) {
+    mp_assert(pager->open || pager->need_count == 0);
+    for (uint32_t i = 0; i < pager->need_count; i++) {
         const struct mp_pager_need *need = &pager->needs[i];
 
         if (need->state != MP_NEED_WAITING && need->state != MP_NEED_DONE &&

@@ -210,13 +210,14 @@ enum mp_status mp_step_look_ahead(struct mp_step *step, uint32_t layer, uint32_t
 {
     const struct mp_policies *set = step->config.policies;
     const struct mp_prefetch_ops *ops = set->prefetch_ops;
+    const uint32_t reach = ops->reach > 1 ? ops->reach : 1;
     enum mp_status status = MP_OK;
 
+    if (ops->choose == NULL)
+        return MP_OK;
     if (ops->wants != NULL && set->partition_ops->predicted == NULL && !ops->wants(set->prefetch))
         return MP_OK;
-
-    for (uint32_t d = 1;
-         ops->choose != NULL && d <= (ops->reach > 1 ? ops->reach : 1) && status == MP_OK; d++)
+    for (uint32_t d = 1; d <= reach && status == MP_OK; d++)
         status = look_ahead(step, layer, tokens, d);
     return status;
 }

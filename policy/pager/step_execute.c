@@ -44,9 +44,11 @@ static enum mp_status begin_work(struct mp_step *step, uint32_t layer,
 
     if (status != MP_OK)
         return status;
-    if (step->config.ops->ended != NULL)
+    if (step->config.ops->ended != NULL) {
         step->under_way += count;
-    for (uint32_t i = 0; step->config.ops->ended == NULL && i < count; i++)
+        return MP_OK;
+    }
+    for (uint32_t i = 0; i < count; i++)
         note_ended(step, work[i].need);
     return MP_OK;
 }

@@ -55,7 +55,9 @@ static double loaded_experts(const struct mp_fixed_point *point, uint32_t layer,
 
     if (point->tokens[layer] > 0)
         loaded = active[cache] * theta / (double)point->tokens[layer]; /* K * H(C) * theta */
-    for (uint32_t y = 0; y < point->guesses && point->asked[layer] > 0; y++) {
+    if (point->asked[layer] == 0)
+        return loaded < point->top_k ? loaded : point->top_k;
+    for (uint32_t y = 0; y < point->guesses; y++) {
         const size_t row = (size_t)layer * point->guesses + y;
         const double asked = (double)point->asked[layer];
         const double absent =

@@ -93,9 +93,11 @@ static bool history_predict(struct mp_policy *policy, const struct mp_predict_fa
             const uint32_t total = history->totals[(size_t)facts->layer * experts + from];
             const uint32_t *row = row_of(history, facts->layer, from);
 
-            for (uint32_t e = 0; total > 0 && e < experts; e++)
+            if (total == 0)
+                continue;
+            for (uint32_t e = 0; e < experts; e++)
                 scores[(size_t)t * experts + e] += (float)row[e] / (float)total;
-            known = known || total > 0;
+            known = true;
         }
     }
     return known;

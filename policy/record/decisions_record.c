@@ -378,7 +378,9 @@ static void put_options(FILE *file, const struct mp_policy_info *info,
 {
     char text[MP_OPT_TEXT_BYTES];
 
-    for (; info->opts != NULL && groups != NULL && groups->prefix != NULL; groups++) {
+    if (info->opts == NULL || groups == NULL)
+        return;
+    for (; groups->prefix != NULL; groups++) {
         if (groups->table != info->opts)
             continue;
         for (const struct mp_opt *opt = info->opts; opt->name != NULL; opt++)

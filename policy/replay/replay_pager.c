@@ -173,7 +173,7 @@ static uint32_t replay_needs(struct mp_replay_run *run, const struct mp_replay_g
     }
     if (run->timed)
         assign(run, group, result);
-    for (uint32_t i = 0; i < group->count && misses > 0; i++) {
+    for (uint32_t i = 0; i < group->count; i++) {
         if (run->set.touched[run->needs[i].unit] == 0)
             continue;
         if (run->timed && !mp_executor_loads(&run->facts.costs->executors[run->executors[i]]))
@@ -196,7 +196,9 @@ static void replace(struct mp_replay_run *run, uint32_t layer, struct mp_replay_
     query.shared = !run->set.per_layer;
     count = run->policies.evict_ops->replace(run->policies.evict, &query, run->now, run->swaps,
                                              experts);
-    for (uint32_t i = 0; count <= experts && i < count; i++) {
+    if (count > experts)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
         const struct mp_swap *swap = &run->swaps[i];
 
         if (swap->in / experts != layer || mp_replay_holds(&run->set, swap->in) ||
@@ -243,7 +245,9 @@ static void load_first(struct mp_replay_run *run, struct mp_replay_result *resul
     const uint32_t units = run->trace->layers * run->trace->experts;
     uint32_t count = ops->first(run->policies.partition, &run->shape, run->scratch);
 
-    for (uint32_t i = 0; count <= run->shape.slots && i < count; i++) {
+    if (count > run->shape.slots)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
         const uint32_t unit = run->scratch[i];
 
         if (unit < units && !mp_replay_holds(&run->set, unit))

@@ -331,8 +331,10 @@ static void trace_scores(struct mp_sim_load *load, uint32_t layer, float *scores
     }
     memcpy(scores, mp_sim_load_recorded(load, group),
            (size_t)tokens * load->experts * sizeof(scores[0]));
-    for (uint32_t t = 0; load->decode && tokens <= load->config.sequences && t < tokens; t++)
-        observe(load, layer, t, scores + (size_t)t * load->experts);
+    if (load->decode && tokens <= load->config.sequences) {
+        for (uint32_t t = 0; t < tokens; t++)
+            observe(load, layer, t, scores + (size_t)t * load->experts);
+    }
 }
 
 void mp_sim_load_scores(struct mp_sim_load *load, uint32_t layer, float *scores)
