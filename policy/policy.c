@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "policy/builtins.h"
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
 /* Add a policy here, in builtins.h and in CMakeLists.txt; nothing else needs to know of it. */
@@ -356,6 +357,7 @@ enum mp_status mp_policy_make(struct mp_policy *draft, size_t bytes, mp_policy_t
     struct mp_policy *policy;
     enum mp_status status;
 
+    mp_assert(bytes >= sizeof(*draft));
     mp_arena_take(&arena, 1, bytes);
     if (take != NULL)
         take(draft, shape, &arena);

@@ -64,6 +64,7 @@ uint64_t mp_assign_span_ns(const struct mp_assign_facts *facts, const uint32_t *
 {
     struct schedule schedule = { .link = facts->link_busy_ns };
 
+    mp_assert(facts->costs->load_ns > 0);
     for (uint32_t i = 0; i < facts->count; i++) {
         if (facts->resident[i] && executors[i] == MP_EXECUTOR_HOME)
             give(&schedule, facts, i, MP_EXECUTOR_HOME);
@@ -100,6 +101,7 @@ static uint64_t home_end_ns(const struct mp_assign_facts *facts, const uint32_t 
 {
     struct schedule schedule = { .link = facts->link_busy_ns };
 
+    mp_assert(cold <= facts->count);
     *home_free_ns(&schedule, facts) = resident_ns;
     for (uint32_t n = 0; n < cold; n++) {
         if (executors[order[n]] != helper)
@@ -114,6 +116,7 @@ static void relieve_home(const struct mp_assign_facts *facts, const uint32_t *or
 {
     const uint32_t helper = mp_costs_helper(facts->costs);
 
+    mp_assert(cold <= facts->count);
     for (uint32_t n = facts->count; n > cold; n--) {
         const uint32_t i = order[n - 1];
         struct schedule then = *schedule;
@@ -156,6 +159,7 @@ uint64_t mp_assign_plan(const struct mp_assign_facts *facts, struct mp_sorter *s
     uint64_t resident_ns = 0;
     uint32_t cold = 0;
 
+    mp_assert(costs->load_ns > 0);
     /* Absent ones first, by descending tokens, then the residents. */
     for (uint32_t i = 0; i < facts->count; i++) {
         scratch->key[i] = facts->tokens[i] + (facts->resident[i] ? 0 : UINT64_C(1) << 32);

@@ -22,10 +22,10 @@
  * that is below GAIN_MIN, a read's cost beside that of a wait, only every PROBE-th one is made.
  * Where experts follow no rule, each is as likely as the other and the gain is about 0.
  *
- * Ours, after SMoE's scores (evict_score.c), HybriMoE's moving average of high ones (evict_mrs.c)
- * and DALI's swaps (evict_workload.c). Where nobody gives scores (a trace without them, a router
- * that is not seen), what was chosen counts as 1 / k and all else as 0. on_scores O(tokens *
- * experts), pick and replace O(residents + experts).
+ * Ours, after SMoE's scores (score.c), HybriMoE's moving average of high ones (mrs.c) and DALI's
+ * swaps (workload.c). Where nobody gives scores (a trace without them, a router that is not seen),
+ * what was chosen counts as 1 / k and all else as 0. on_scores O(tokens * experts), pick and
+ * replace O(residents + experts).
  */
 #include "policy/builtins.h"
 

@@ -1,5 +1,5 @@
 /*
- * The judge of evict policy `shadow`; evict_shadow.c says what it is for.
+ * The judge of evict policy `shadow`; shadow.c says what it is for.
  */
 #include "policy/evict/shadow.h"
 

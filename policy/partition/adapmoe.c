@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "policy/hot.h"
+#include "vmm/base/assert.h"
 
 struct adapmoe {
     struct mp_policy super;
@@ -32,6 +33,7 @@ static void share_out(const struct mp_shape *shape, const uint32_t *order, uint8
     const bool one_each = shape->slots >= shape->layers;
     uint32_t left = shape->slots;
 
+    mp_assert(units > 0);
     if (one_each) {
         for (uint32_t l = 0; l < shape->layers; l++)
             quota[l] = 1;

@@ -1,3 +1,8 @@
+/*
+ * The search of MoEpic's cache configurator: how many slots each layer gets and how much of an
+ * expert it keeps; fixed_point_config.h has the equations. It counts nothing itself: fixed_point.c
+ * does.
+ */
 #include "policy/partition/fixed_point_config.h"
 
 #include <math.h>

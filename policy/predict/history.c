@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 
 struct history {
@@ -52,6 +53,7 @@ static uint32_t *row_of(const struct history *history, uint32_t layer, uint32_t 
 {
     const size_t experts = history->shape.experts;
 
+    mp_assert(expert < experts);
     return history->pairs + (layer * experts + expert) * experts;
 }
 
@@ -60,6 +62,7 @@ static void history_observe(struct mp_policy *policy, uint32_t layer, uint32_t t
 {
     struct history *history = (struct history *)policy;
 
+    mp_assert(tokens <= history->shape.tokens_max);
     if (layer > 0 && history->previous_layer == layer - 1 && history->previous_tokens == tokens) {
         for (uint32_t t = 0; t < tokens; t++) {
             for (uint32_t r = 0; r < k; r++) {

@@ -1,8 +1,13 @@
+/*
+ * The experts that predicted scores name, in order; see candidates.h. How many of them are loaded
+ * is for the prefetch policies to say.
+ */
 #include "policy/prefetch/candidates.h"
 
 #include <stdlib.h>
 
 #include "policy/top_k.h"
+#include "vmm/base/assert.h"
 
 void mp_candidates_take(struct mp_candidates *set, const struct mp_shape *shape,
                         struct mp_arena *arena)
@@ -42,6 +47,7 @@ uint32_t mp_candidates_gather(struct mp_candidates *set, const struct mp_prefetc
     const bool barred = margin >= 0 && ranks < facts->experts;
     uint32_t count = 0;
 
+    mp_assert(ranks > 0 && ranks <= facts->experts);
     for (uint32_t e = 0; e < facts->experts; e++)
         set->list[e] = (struct mp_candidate){ .expert = e };
     for (uint32_t t = 0; t < facts->tokens; t++) {

@@ -1,3 +1,7 @@
+/*
+ * Numbers, flags and arrays of a decision log, for both directions; see decisions_code.h. What a
+ * call consists of is in decisions_facts.c.
+ */
 #include "policy/record/decisions_code.h"
 
 #include <math.h>
@@ -71,6 +75,7 @@ void *mp_code_room(struct mp_code *code, size_t count, size_t bytes)
 {
     struct mp_code_block *block;
 
+    mp_assert(bytes > 0);
     if (code->problem != NULL)
         return NULL;
     if (code->used_blocks == MP_CODE_BLOCKS) {
@@ -141,6 +146,7 @@ void mp_code_u32(struct mp_code *code, uint32_t *value, uint32_t min, uint32_t m
 {
     uint64_t wide = *value;
 
+    mp_assert(min <= max);
     mp_code_u64(code, &wide, max);
     if (code->reading && wide < min)
         mp_code_problem(code, "a number is out of range");

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "policy/regular.h"
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/output/out.h"
 
@@ -93,6 +94,7 @@ static void flush_line(struct line *line)
 
 static char *room(struct line *line)
 {
+    mp_assert(line->used <= sizeof(line->text));
     if (line->used + PIECE_MAX > sizeof(line->text))
         flush_line(line);
     return line->text + line->used;

@@ -8,6 +8,7 @@
 
 #include "policy/assign/plan.h"
 #include "policy/replay/replay_int.h"
+#include "vmm/base/assert.h"
 
 static struct mp_evict_query make_query(const struct mp_replay_run *run, uint32_t for_unit,
                                         uint32_t scope_layer)
@@ -46,6 +47,7 @@ static bool make_room(struct mp_replay_run *run, uint32_t unit, uint32_t scope,
 {
     uint32_t victim = pick(run, unit, scope);
 
+    mp_assert(scope < run->trace->layers);
     if (victim == MP_UNIT_NONE) {
         for (uint32_t i = 0; i < group->count; i++)
             run->evictable[run->needs[i].unit] = mp_replay_holds(&run->set, run->needs[i].unit);
@@ -92,6 +94,7 @@ static void load_kept(struct mp_replay_run *run, uint32_t unit, struct mp_replay
     const uint32_t scope = mp_replay_scope(&run->set, unit);
     const uint8_t before = run->part[unit];
 
+    mp_assert(unit < run->trace->layers * run->trace->experts);
     while (run->part[unit] < run->retained[layer] && !mp_replay_is_full(run, scope))
         mp_replay_grow(run, unit);
     run->evictable[unit] = run->part[unit] > 0;

@@ -25,6 +25,7 @@ enum mp_status mp_replay_trace_init(struct mp_replay_trace *trace, uint32_t laye
     struct mp_arena arena = { 0 };
     enum mp_status status;
 
+    mp_assert(layers > 0 && experts > 0 && top_k > 0);
     *trace = (struct mp_replay_trace){ .layers = layers, .experts = experts, .top_k = top_k };
     take_tables(trace, &arena);
     status = mp_arena_open(&arena, "a trace");
@@ -92,6 +93,7 @@ enum mp_status mp_replay_trace_begin(struct mp_replay_trace *trace, uint32_t lay
 {
     enum mp_status status;
 
+    mp_assert(layer < trace->layers);
     close_group(trace);
     status = grow(&trace->groups, trace->group_count, &trace->group_room, sizeof(trace->groups[0]));
     if (status != MP_OK)
@@ -112,6 +114,7 @@ enum mp_status mp_replay_trace_choose(struct mp_replay_trace *trace, uint32_t ex
     struct mp_replay_use *use;
     enum mp_status status;
 
+    mp_assert(expert < trace->experts);
     if (trace->choices == COUNT_MAX)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY", "the trace has more than %u choices",
                        COUNT_MAX);

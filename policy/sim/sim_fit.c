@@ -1,3 +1,7 @@
+/*
+ * Bisection on a sample; sim_fit.h says for what. Each trial generates the same random numbers
+ * again. The load of a run is generated elsewhere (sim_load.c).
+ */
 #include "policy/sim/sim_fit.h"
 
 #include <math.h>
@@ -6,6 +10,7 @@
 #include <string.h>
 
 #include "vmm/base/arena.h"
+#include "vmm/base/assert.h"
 
 enum { LAYERS = 4, TOKENS = 384, TRIALS = 24 };
 
@@ -47,6 +52,7 @@ void mp_sim_top(const float *values, uint32_t count, uint32_t k, uint32_t *best)
 {
     uint32_t used = 0;
 
+    mp_assert(k > 0 && k <= count);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = used;
 
@@ -190,6 +196,7 @@ enum mp_status mp_sim_fit(const struct mp_sim_model *model, uint64_t seed, struc
     struct mp_arena arena = { 0 };
     enum mp_status status;
 
+    mp_assert(s.k > 0 && s.k <= s.experts);
     take_sample(&s, &arena);
     status = mp_arena_open(&arena, "a workload");
     if (status != MP_OK)
@@ -212,6 +219,7 @@ float mp_sim_fit_share(const struct mp_sim_fit *fit, double variation, double u)
 {
     const double share = fit->share * (1 + variation * (2 * u - 1));
 
+    mp_assert(u >= 0 && u <= 1);
     return (float)(share < 0.98 ? share : 0.98);
 }
 

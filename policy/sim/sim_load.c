@@ -1,3 +1,7 @@
+/*
+ * Scores of simulated routers, made up or from a trace; sim_load.h has the model. What a predictor
+ * sees of them beforehand is in sim_load_predict.c.
+ */
 #include "policy/sim/sim_load_int.h"
 
 #include <math.h>
@@ -339,6 +343,7 @@ static void trace_scores(struct mp_sim_load *load, uint32_t layer, float *scores
 
 void mp_sim_load_scores(struct mp_sim_load *load, uint32_t layer, float *scores)
 {
+    mp_assert(layer < load->layers);
     if (load->config.trace != NULL) {
         trace_scores(load, layer, scores);
         return;

@@ -1,3 +1,7 @@
+/*
+ * Predictions with a stated accuracy, from scores that are already known here but not yet to the
+ * policies. It generates no routing: sim_load.c does.
+ */
 #include "policy/sim/sim_load_int.h"
 
 #include <math.h>

@@ -83,6 +83,7 @@ static enum mp_status op_scores(void *ctx, uint32_t layer, float *scores)
 {
     struct mp_sim_world *w = ctx;
 
+    mp_assert(layer < w->shape.layers);
     mp_sim_device_run(
         w, "attention",
         mp_sim_layer_ns(w->config->machine, w->config->model, w->tokens, w->sequences, w->context));
