@@ -133,18 +133,18 @@ void mp_presched_merge(struct mp_presched_list *list, const struct mp_assign_fac
     /* In the order in which ties shall stand; the sort keeps to it. */
     for (uint32_t i = 0; i < facts->count; i++) {
         if (!facts->resident[i]) {
-            list->key[current] = 2 * (uint64_t)facts->tokens[i] + 1;
+            list->key[current] = facts->tokens[i];
             list->index[current++] = i;
         }
     }
     for (uint32_t i = 0; i < next_count; i++)
-        list->key[current + i] = 2 * (uint64_t)next_tokens[i];
+        list->key[current + i] = next_tokens[i];
     list->count = current + next_count;
     mp_sorter_sort(list->order, list->count, list->key);
     for (uint32_t p = 0; p < list->count; p++) {
         const uint32_t at = list->order[p];
 
-        list->tokens[p] = (uint32_t)(list->key[at] / 2);
+        list->tokens[p] = (uint32_t)list->key[at];
         list->is_next[p] = at >= current;
         /* order[] becomes the index; index[] is still needed by later places. */
         list->order[p] = at >= current ? at - current : list->index[at];
