@@ -259,6 +259,7 @@ mp_test(unit/policy/dali_test LIBS mp_policy SOURCES tests/unit/policy/pager/pag
 mp_test(unit/policy/record/decisions_test LIBS mp_policy)
 mp_test(unit/policy/ema_test LIBS mp_policy m)
 mp_test(unit/policy/evict_test LIBS mp_policy)
+mp_test(unit/policy/pinned_test LIBS mp_policy)
 mp_test(unit/policy/ghost_test LIBS mp_policy m)
 mp_test(unit/policy/pager/pager_stress_test LIBS mp_policy SOURCES tests/unit/policy/pager/pager_world.c LABELS stress
     TIMEOUT 120)

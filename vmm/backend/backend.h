@@ -61,6 +61,11 @@ struct mp_backend_config {
     /* host: aliases are multiples of this; a power of two, 0: of a page. */
     uint64_t align_bytes;
 
+    /* host: frames are parts of one memory file with room for so many bytes, so that their pages
+     * can be mapped at other addresses too (mp_backend_host_file()); huge_pages and align_bytes
+     * say nothing then. 0: anonymous memory. */
+    uint64_t memory_file_bytes;
+
     /* cuda: memory by handle on a NUMA node is not even tried, because the driver may break down in
      * it (engine/probe/probe.h finds out); host frames are memory of ours that it pins. */
     bool no_host_handles;
@@ -157,6 +162,13 @@ extern const struct mp_backend_ops mp_backend_host;
 extern const struct mp_backend_ops mp_backend_cuda;
 extern const struct mp_backend_ops mp_backend_trace;
 extern const struct mp_backend_ops mp_backend_fault;
+
+/*
+ * The memory file of a host backend that was opened with memory_file_bytes, and where in it the
+ * byte at `address` lies, which is an alias or inside of a frame. -1: it has none, or that is not
+ * in it. The descriptor is the backend's.
+ */
+int mp_backend_host_file(const struct mp_backend *backend, const void *address, uint64_t *offset_p);
 
 /* Simulated memory that holds nothing; only for spaces whose reader has a virtual link. Static, in
  * no chain, needs no close. */

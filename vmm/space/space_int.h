@@ -47,7 +47,7 @@ struct mp_space {
     uint64_t resident_bytes;
     uint64_t generation; /* see mp_space_generation() */
     bool whole_pages;
-    void (*leaving)(void *ctx, uint32_t unit); /* or NULL */
+    bool (*leaving)(void *ctx, uint32_t unit); /* or NULL */
     void *leaving_ctx;
 
     /* Without them files are read into the device tier, and nobody looks at the rest. */
