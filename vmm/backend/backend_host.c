@@ -134,7 +134,6 @@ static void host_close(struct mp_backend *backend)
 {
     struct host_backend *host = mp_container_of(backend, struct host_backend, super);
 
-    mp_assert(backend->ops == &mp_backend_host);
     if (host->file_fd >= 0) {
         munmap(host->file_base, host->file_bytes);
         close(host->file_fd);

@@ -1,7 +1,7 @@
 /*
  * Budgets that change. Frames go whole: first those with the fewest units, of equal ones the last.
- * Their units move to the lowest free slots of other frames. That is a copy inside of the device, and never one of a unit that somebody
- * has a lease on or that is on its way.
+ * Their units move to the lowest free slots of other frames, by copies inside the device. A unit
+ * that has a lease or is on its way does not move.
  */
 #include <inttypes.h>
 #include <string.h>

@@ -318,7 +318,6 @@ unsigned mp_topology_compute_pus(const struct mp_topology *topology, unsigned no
 {
     unsigned count = 0, wanted = 0;
 
-    mp_assert(node == MP_TOPOLOGY_ANY_NODE || node < topology->node_count);
     mp_assert(pus != NULL || pus_max == 0);
     for (unsigned i = 0; i < topology->pu_count; i++)
         wanted += node == MP_TOPOLOGY_ANY_NODE || topology->pus[i].node == node;

@@ -100,8 +100,8 @@ static void the_first_of_equal_classes_makes_way(void)
     CHECK_EQ(evict, 1);
     mp_space_destroy(space);
 
-    space = create(4, 6, 2); /* more above its target, in parts of the target */
-    CHECK_EQ(set_budget(space, 10 * PAGE, &class_index, &evict), MP_ERR_NO_SPACE);
+    space = create(5, 4, 2); /* five for four are fewer parts too many than four for two */
+    CHECK_EQ(set_budget(space, 8 * PAGE, &class_index, &evict), MP_ERR_NO_SPACE);
     CHECK_EQ(class_index, 1);
     CHECK_EQ(evict, 1);
     mp_space_destroy(space);
