@@ -151,12 +151,12 @@ static uint32_t passing_of(uint32_t slots)
 {
     uint32_t passing = slots / PASSING_DIVISOR;
 
-    mp_assert(slots > 0);
     if (passing < PASSING_MIN)
         passing = PASSING_MIN;
     if (passing > PASSING_MAX)
         passing = PASSING_MAX;
-    return passing < slots ? passing : slots;
+    mp_assert(passing <= slots); /* a class keeps two slots where it has not all */
+    return passing;
 }
 
 /* Slots of the host tier: for all units, or for those that the device tier has no room for. */

@@ -226,6 +226,33 @@ static void exclusive_units_come_back(void)
     check_nothing_lives();
 }
 
+/* A unit that comes back takes no slot that a load is to find free: it is dropped instead. */
+static void loads_find_their_host_slots_free(void)
+{
+    struct mp_space_plan plan;
+    struct world w;
+    uint32_t dropped = 0;
+
+    open_world(&w);
+    w.config.host_residency = MP_HOST_EXCLUSIVE;
+    CHECK_EQ(mp_space_make_plan(&w.config, &plan), MP_OK);
+    w.config.host_budget_bytes = plan.host_bytes / 2;
+    create_space(&w, 1, 2);
+    mp_space_wait_filled(w.space);
+    for (uint32_t u = 0; u < UNITS; u++) {
+        if (mp_space_in_host(w.space, u))
+            continue;
+        world_load(&w, u);
+        CHECK_EQ(mp_space_evict(w.space, u), MP_OK);
+        CHECK_EQ(mp_space_state(w.space, u), MP_RES_ABSENT);
+        CHECK(!mp_space_in_host(w.space, u));
+        dropped++;
+    }
+    CHECK(dropped > 0);
+    world_close(&w);
+    check_nothing_lives();
+}
+
 /* A lease of the host's copy keeps it there, whatever the device does. */
 static void a_leased_copy_stays(void)
 {
@@ -331,7 +358,7 @@ static void a_long_copy_is_queued_in_a_few_chunks(void)
         w.config.units = &large;
         w.config.unit_count = 1;
         w.config.addressing = addressing;
-        create_space(&w, 1, 1);
+        CHECK_EQ(mp_space_create(&w.config, &w.space), MP_OK);
         mp_space_wait_filled(w.space);
         before = fake_api.calls("cuEventRecord");
         fake_api.stall(true);
@@ -515,6 +542,7 @@ int main(int argc, char **argv)
     RUN(units_come_and_go);
     RUN(a_small_host_tier_holds_some);
     RUN(exclusive_units_come_back);
+    RUN(loads_find_their_host_slots_free);
     RUN(a_leased_copy_stays);
     RUN(a_file_that_is_cut_off_fails_its_units);
     RUN(loads_can_be_taken_back);

@@ -130,6 +130,53 @@ static void frames_that_are_not_full_go_below_the_target(void)
     mp_space_destroy(space);
 }
 
+/* A frame with as many slots as are to go, rather than an emptier one with more. */
+static void a_frame_that_fits_goes_before_an_emptier_one(void)
+{
+    struct mp_space *space;
+    uint32_t class_index, evict;
+
+    frames(4 * PAGE, 4 * PAGE);
+    space = create(6, 0, 0);
+    for (uint32_t i = 0; i < 4; i++)
+        CHECK_EQ(mp_space_evict(space, i), MP_OK);
+    CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 4);
+    CHECK_EQ(mp_space_frame_bytes(space), 4 * PAGE);
+    mp_space_destroy(space);
+}
+
+/* Below the target the class with most slots goes first, of equal ones the first; never below two
+ * slots. */
+static void classes_below_their_target_keep_two_slots(void)
+{
+    const void *piece[MP_UNIT_PIECES_MAX];
+    struct mp_space *space;
+    uint32_t class_index, evict;
+
+    frames(4 * PAGE, 4 * PAGE);
+    space = create(6, 4, 4);
+    for (uint32_t i = 0; i < 10; i++) {
+        if (i != 4)
+            CHECK_EQ(mp_space_evict(space, i), MP_OK);
+    }
+    CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
+    CHECK_EQ(set_budget(space, 16 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 2);
+    CHECK_EQ(mp_space_class_slots(space, 1), 3);
+    mp_space_release(space, 4);
+    mp_space_destroy(space);
+
+    space = create(5, 0, 0); /* the leased unit's frame has one slot, and so has one beside it */
+    for (uint32_t i = 0; i < 4; i++)
+        CHECK_EQ(mp_space_evict(space, i), MP_OK);
+    CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
+    CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_ERR_CONFIG);
+    CHECK_EQ(mp_space_class_slots(space, 0), 2);
+    mp_space_release(space, 4);
+    mp_space_destroy(space);
+}
+
 static void classes_grow_in_turn_to_the_last_byte(void)
 {
     struct mp_space *space;
@@ -155,10 +202,12 @@ int main(void)
 {
     CHECK_EQ(mp_backend_open("host", &test_backend_config, &backend), MP_OK);
     CHECK_EQ(mp_files_create(&files), MP_OK);
-    test_add_file(files, 0, UNITS_MAX * 5000 + 4 * PAGE);
+    test_add_file(files, 0, UNITS_MAX * 5000 + 8 * PAGE);
     RUN(the_last_of_the_emptiest_frames_goes);
     RUN(the_first_of_equal_classes_makes_way);
     RUN(frames_that_are_not_full_go_below_the_target);
+    RUN(a_frame_that_fits_goes_before_an_emptier_one);
+    RUN(classes_below_their_target_keep_two_slots);
     RUN(classes_grow_in_turn_to_the_last_byte);
     mp_files_destroy(files);
     mp_backend_close(backend);
