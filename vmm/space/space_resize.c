@@ -185,7 +185,8 @@ static uint32_t least_slots(const struct mp_space *space, uint32_t class_index)
 
 /*
  * The class that has most slots above its target, in parts of the target. Where none has any and
- * frames still cost too much, because some are not full: the one that has most.
+ * frames still cost too much, because some are not full: the one that has most. Of equal classes
+ * the first.
  */
 static uint32_t find_class(const struct mp_space *space, const struct mp_tier_class *target)
 {
@@ -201,7 +202,9 @@ static uint32_t find_class(const struct mp_space *space, const struct mp_tier_cl
             best = c;
         }
     }
-    for (uint32_t c = 0; best == MP_TIER_CLASSES_MAX && c < space->layout.class_count; c++) {
+    if (best != MP_TIER_CLASSES_MAX)
+        return best;
+    for (uint32_t c = 0; c < space->layout.class_count; c++) {
         if (mp_tier_slots(space->tier, c) > least_slots(space, c) &&
             mp_tier_slots(space->tier, c) > most) {
             most = mp_tier_slots(space->tier, c);

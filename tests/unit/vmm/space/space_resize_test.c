@@ -167,6 +167,18 @@ static void classes_below_their_target_keep_two_slots(void)
     mp_space_release(space, 4);
     mp_space_destroy(space);
 
+    space = create(6, 8, 4); /* one slot of the class that has five, not two of four */
+    for (uint32_t i = 0; i < 14; i++) {
+        if (i != 4)
+            CHECK_EQ(mp_space_evict(space, i), MP_OK);
+    }
+    CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
+    CHECK_EQ(set_budget(space, 24 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 4);
+    CHECK_EQ(mp_space_class_slots(space, 1), 4);
+    mp_space_release(space, 4);
+    mp_space_destroy(space);
+
     space = create(5, 0, 0); /* the leased unit's frame has one slot, and so has one beside it */
     for (uint32_t i = 0; i < 4; i++)
         CHECK_EQ(mp_space_evict(space, i), MP_OK);
