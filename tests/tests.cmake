@@ -16,7 +16,7 @@ set(mp_wrapped_file_calls write fsync rename renameat unlinkat mkdir fdopendir o
 function(mp_test name)
     cmake_parse_arguments(T "WRAP;WRAP_FILES" "TIMEOUT" "LIBS;LABELS;SOURCES;ARGS;VARIANTS" ${ARGN})
     if(NOT T_TIMEOUT)
-        set(T_TIMEOUT 60)
+        set(T_TIMEOUT 120)
     endif()
     if(sanitizers OR MP_COVERAGE)
         math(EXPR T_TIMEOUT "4 * ${T_TIMEOUT}")
