@@ -148,7 +148,7 @@ mp_fake_cuda(device/device_compute_test)
 mp_test(device/cuda_predict_test LIBS mp_engine m SOURCES tests/model/harness.c
     VARIANTS prompt late TIMEOUT 200)
 mp_fake_cuda(device/cuda_predict_test prompt late)
-set(variants memory again later-hybrid later-window-exclusive pause-exclusive pause-hybrid processes
+set(variants memory lost again later-hybrid later-window-exclusive pause-exclusive pause-hybrid processes
     no_host_numa numa_id_unknown-hybrid)
 mp_test(device/cuda_faults_test LIBS mp_engine m SOURCES tests/model/harness.c
     VARIANTS ${variants} LABELS fault TIMEOUT 300)
