@@ -366,7 +366,6 @@ enum mp_status mp_topology_bind_thread_to_node(const struct mp_topology *topolog
 {
     hwloc_bitmap_t set;
 
-    mp_assert(node == MP_TOPOLOGY_ANY_NODE || node < topology->node_count);
     if (!topology->live)
         return MP_ERR_UNSUPPORTED;
     set = hwloc_bitmap_alloc();
