@@ -25,10 +25,7 @@ static struct mp_interpose_settings settings;
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct mp_paged *) model;
 static _Atomic uint32_t inside; /* threads in a call that uses it */
-static struct {
-    dev_t device;
-    ino_t inode;
-} refused[64]; /* files that are not paged, so that they are looked at once */
+static struct stat refused[64]; /* files that are not paged, so that they are looked at once */
 static uint32_t refused_count;
 
 /* The model for the time of a call; NULL: there is none. */
@@ -66,8 +63,10 @@ static void end_model(void)
 
 static bool is_refused(const struct stat *st)
 {
-    for (uint32_t i = 0; i < refused_count; i++) {
-        if (refused[i].device == st->st_dev && refused[i].inode == st->st_ino)
+    for (uint32_t i = 0; i < refused_count && i < MP_ARRAY_LEN(refused); i++) {
+        if (refused[i].st_dev == st->st_dev && refused[i].st_ino == st->st_ino &&
+            refused[i].st_mtim.tv_sec == st->st_mtim.tv_sec &&
+            refused[i].st_mtim.tv_nsec == st->st_mtim.tv_nsec)
             return true;
     }
     return false;
@@ -75,10 +74,7 @@ static bool is_refused(const struct stat *st)
 
 static void refuse(const struct stat *st)
 {
-    refused[refused_count % MP_ARRAY_LEN(refused)].device = st->st_dev;
-    refused[refused_count % MP_ARRAY_LEN(refused)].inode = st->st_ino;
-    if (refused_count < MP_ARRAY_LEN(refused))
-        refused_count++;
+    refused[refused_count++ % MP_ARRAY_LEN(refused)] = *st;
 }
 
 /* With `life`: the model that the descriptor's file belongs to, made now if there is none. */

@@ -85,7 +85,7 @@ struct mp_paged {
     uint32_t *chosen; // (tokens_max * k): of the open layer, while there are few enough tokens
 
     /* For the report. */
-    uint64_t layers_opened, layers_aborted;
+    uint64_t layers_opened, layers_aborted, failures;
     _Atomic uint64_t wholes;  /* routings to all experts */
     _Atomic uint64_t touches; /* of experts that nobody foresaw */
 };

@@ -92,7 +92,9 @@ static void note_failure(struct mp_paged *paged)
             return;
         }
     }
-    mp_log_failure("preload");
+    if (paged->failures++ == 0)
+        mp_log_warn("preload", "experts that cannot be read are the program's own: %s",
+                    mp_error_last()->text);
     for (uint32_t i = 0; i < paged->need_count; i++) {
         const uint32_t unit = first + paged->needs[i].expert;
 

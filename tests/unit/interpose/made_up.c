@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <stdarg.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "interpose/ggml.h"
@@ -98,9 +99,16 @@ static bool fails(_Atomic int *countdown)
     return atomic_load(countdown) >= 0 && atomic_fetch_sub(countdown, 1) == 0;
 }
 
+/* System calls, so that tests that count what is mapped do not count what replaces it. */
 static void *real_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
 {
-    return fails(&made_mmap_fails) ? MAP_FAILED : mmap(at, bytes, prot, flags, fd, offset);
+    return fails(&made_mmap_fails) ? MAP_FAILED
+                                   : (void *)syscall(SYS_mmap, at, bytes, prot, flags, fd, offset);
+}
+
+static int real_munmap(void *at, size_t bytes)
+{
+    return (int)syscall(SYS_munmap, at, bytes);
 }
 
 static void *real_mremap(void *at, size_t bytes, size_t new_bytes, int flags, void *new_at)
@@ -208,7 +216,7 @@ void made_start(const char *budget, const char *hooks)
 {
     const struct mp_host host = {
         .real = { .mmap = real_mmap,
-                  .munmap = munmap,
+                  .munmap = real_munmap,
                   .mremap = real_mremap,
                   .mprotect = mprotect,
                   .madvise = madvise,
@@ -227,7 +235,7 @@ char *made_map(int fd, uint64_t bytes, int flags, uint64_t offset)
 {
     const struct mp_map_call call = { bytes, PROT_READ, flags, fd, (off_t)offset };
     const bool wanted = mp_interposer_table.wants(&call);
-    char *at = mmap(NULL, bytes, PROT_READ, flags, fd, (off_t)offset);
+    char *at = (char *)syscall(SYS_mmap, NULL, bytes, PROT_READ, flags, fd, (off_t)offset);
 
     CHECK(at != MAP_FAILED);
     if (wanted)
@@ -239,7 +247,7 @@ void made_unmap(char *at, uint64_t bytes)
 {
     if (mp_span_touches(&made_span, at, bytes))
         mp_interposer_table.leave(at, bytes);
-    CHECK_EQ(munmap(at, bytes), 0);
+    CHECK_EQ(real_munmap(at, bytes), 0);
 }
 
 bool made_is_paged(const char *at)
