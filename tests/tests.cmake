@@ -297,6 +297,7 @@ foreach(name bench_context batch_text_with_nul info_of_large_model second_output
     add_dependencies(system_regress_${name} moepager)
 endforeach()
 
+include(tests/unit/interpose/interpose.cmake)
 include(tests/static/static.cmake)
 
 add_test(NAME system/tools/bench_table COMMAND python3 tests/system/tools/bench_table.py
