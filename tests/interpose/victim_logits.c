@@ -3,12 +3,12 @@
  * programs do and prints a hash of all of them.
  *
  *     victim_logits MODEL.gguf THREADS [load=mmap|none] [ubatch=N] [prompt=N] [gen=N] [out=FILE]
- *                   [check=LIST] [reload=1]
+ *                   [check=LIST] [reload=1] [repack=0]
  *
  * prompt tokens at once, with the logits of each; then gen tokens one by one, of which each has the
  * largest logit of the one before; then four sequences side by side. check: in the middle, those of
  * victim_checks.h of the model's mapping. reload: the model is closed and loaded once more, in the
- * same process. out: all logits, float32.
+ * same process. repack=0: no copies of weights in another order. out: all logits, float32.
  *
  * Prints the tokens, what the checks print, and `logits COUNT HASH`.
  */
@@ -25,7 +25,7 @@ enum { SEQUENCES = 4, SEQUENCE_STEPS = 6, TOKENS_MAX = 4096 };
 
 struct victim {
     const char *path, *out, *load, *check;
-    int threads, ubatch, prompt, gen, reload;
+    int threads, ubatch, prompt, gen, reload, repack;
     struct llama_model *model;
     struct llama_context *ctx;
     int vocab;
@@ -104,6 +104,7 @@ static void open_model(struct victim *v)
 
     if (strcmp(v->load, "none") == 0)
         model.load_mode = LLAMA_LOAD_MODE_NONE;
+    model.use_extra_bufts = v->repack != 0;
     v->model = llama_model_load_from_file(v->path, model);
     if (v->model == NULL)
         victim_fail("cannot load", v->path);
@@ -179,7 +180,8 @@ static void read_argument(struct victim *v, const char *text)
     } numbers[] = { { "ubatch", &v->ubatch },
                     { "prompt", &v->prompt },
                     { "gen", &v->gen },
-                    { "reload", &v->reload } };
+                    { "reload", &v->reload },
+                    { "repack", &v->repack } };
 
     const struct {
         const char *name;
@@ -203,7 +205,7 @@ static void read_argument(struct victim *v, const char *text)
 
 int main(int argc, char **argv)
 {
-    struct victim v = { .load = "mmap", .ubatch = 64, .prompt = 96, .gen = 24 };
+    struct victim v = { .load = "mmap", .ubatch = 64, .prompt = 96, .gen = 24, .repack = 1 };
 
     if (argc < 3)
         victim_fail("usage: victim_logits MODEL.gguf THREADS [NAME=VALUE...], got", argv[argc - 1]);
