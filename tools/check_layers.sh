@@ -43,6 +43,7 @@ engine/forward/cpu: vmm/base kernels/cpu policy/pager engine/model engine/pool e
 engine/forward/cuda: vmm/* kernels/* policy policy/pager engine/model engine/gpu engine/forward engine/forward/cpu
 engine/calibrate:   vmm/base policy engine/model engine/forward
 engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda
+engine/cli/args:    vmm/base engine/calibrate engine/model engine/repack engine/session engine/text
 engine/cli:         vmm/* policy/* kernels/* engine/*
 interpose:          vmm/* policy/* kernels/*
 '

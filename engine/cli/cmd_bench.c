@@ -19,7 +19,7 @@
 #include "vmm/output/json_out.h"
 
 #define BATCH_MAX 64
-#define REPEAT_MAX 1000 /* of --repeat, see engine/cli/flags.c */
+#define REPEAT_MAX 1000 /* of --repeat, see engine/cli/args/flags.c */
 #define TIMELINE_EVENTS (1u << 20)
 
 struct bench {

@@ -3,7 +3,7 @@
 
 #include <signal.h>
 
-#include "engine/cli/args.h"
+#include "engine/cli/args/args.h"
 #include "engine/session/progress.h"
 #include "engine/session/session.h"
 
@@ -11,28 +11,11 @@
  * The commands. Each prints its result on standard output and returns a status; main() turns that
  * into one line on standard error and an exit code.
  */
-enum mp_status mp_cmd_run(const struct mp_args *args,
-                          const struct mp_settings *settings) MP_MUST_CHECK;
-enum mp_status mp_cmd_bench(const struct mp_args *args,
-                            const struct mp_settings *settings) MP_MUST_CHECK;
-enum mp_status mp_cmd_info(const struct mp_args *args,
-                           const struct mp_settings *settings) MP_MUST_CHECK;
-enum mp_status mp_cmd_env(const struct mp_args *args,
-                          const struct mp_settings *settings) MP_MUST_CHECK;
-enum mp_status mp_cmd_repack(const struct mp_args *args,
-                             const struct mp_settings *settings) MP_MUST_CHECK;
-enum mp_status mp_cmd_replay(const struct mp_args *args,
-                             const struct mp_settings *settings) MP_MUST_CHECK;
-
-enum mp_status mp_cmd_simulate(const struct mp_args *args,
-                               const struct mp_settings *settings) MP_MUST_CHECK;
-enum mp_status mp_cmd_calibrate(const struct mp_args *args,
-                                const struct mp_settings *settings) MP_MUST_CHECK;
-enum mp_status mp_cmd_eval(const struct mp_args *args,
-                           const struct mp_settings *settings) MP_MUST_CHECK;
-
-enum mp_status mp_cmd_probe(const struct mp_args *args,
-                            const struct mp_settings *settings) MP_MUST_CHECK;
+#define X(upper, lower)                                                                           \
+    enum mp_status mp_cmd_##lower(const struct mp_args *args, const struct mp_settings *settings) \
+        MP_MUST_CHECK;
+MP_COMMAND_MAP(X)
+#undef X
 
 /* Set by SIGINT and SIGTERM. */
 extern volatile sig_atomic_t mp_interrupted;

@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/cli/apart.h"
+#include "engine/cli/args/apart.h"
 #include "engine/cli/commands.h"
-#include "engine/cli/flags.h"
-#include "vmm/backend/cuda/cuda_watch.h"
+#include "engine/cli/args/flags.h"
+#include "vmm/backend/cuda/cuda_watchdog.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/output/json_out.h"
@@ -100,24 +100,13 @@ static void end_at_once(const struct mp_error *error)
     _exit(mp_status_exit_code(error->status));
 }
 
-static enum mp_status dispatch(enum mp_command command, const struct mp_args *args,
-                               const struct mp_settings *settings)
-{
-    switch (command) {
-    case MP_COMMAND_RUN: return mp_cmd_run(args, settings);
-    case MP_COMMAND_BENCH: return mp_cmd_bench(args, settings);
-    case MP_COMMAND_INFO: return mp_cmd_info(args, settings);
-    case MP_COMMAND_ENV: return mp_cmd_env(args, settings);
-    case MP_COMMAND_REPACK: return mp_cmd_repack(args, settings);
-    case MP_COMMAND_REPLAY: return mp_cmd_replay(args, settings);
-    case MP_COMMAND_SIMULATE: return mp_cmd_simulate(args, settings);
-    case MP_COMMAND_CALIBRATE: return mp_cmd_calibrate(args, settings);
-    case MP_COMMAND_EVAL: return mp_cmd_eval(args, settings);
-    case MP_COMMAND_PROBE: return mp_cmd_probe(args, settings);
-    case MP_COMMAND_COUNT: break;
-    }
-    return MP_ERR_INVALID;
-}
+typedef enum mp_status command_fn(const struct mp_args *args, const struct mp_settings *settings);
+
+static command_fn *const command_functions[MP_COMMAND_COUNT] = {
+#define X(upper, lower) [MP_COMMAND_##upper] = mp_cmd_##lower,
+    MP_COMMAND_MAP(X)
+#undef X
+};
 
 static enum mp_status unknown_command(const char *name)
 {
@@ -168,10 +157,10 @@ int main(int argc, char **argv)
         status = mp_files_apart(command, &args, &settings);
     if (status == MP_OK)
         status = mp_settings_start_log(&settings);
-    mp_cuda_watch((unsigned)settings.run.watchdog_s, end_at_once);
+    mp_cuda_watchdog_set((unsigned)settings.run.watchdog_s, end_at_once);
     mp_gpu_configure(&settings.gpu);
     if (status == MP_OK)
-        status = dispatch(command, &args, &settings);
+        status = command_functions[command](&args, &settings);
     mp_log_fini();
     return finish(status);
 }

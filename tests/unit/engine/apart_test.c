@@ -1,6 +1,6 @@
 /* Which files of a command line are the same, where the system refuses;
  * tests/system/regress/same_file.c has the rest. */
-#include "engine/cli/apart.h"
+#include "engine/cli/args/apart.h"
 
 #include <string.h>
 

@@ -1,0 +1,85 @@
+#ifndef MP_ARGS_H
+#define MP_ARGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/session/generate.h"
+#include "engine/session/settings.h"
+
+/*
+ * The command line: flags of the commands, and every setting as a flag (--evict is MOEPAGER_EVICT).
+ */
+struct mp_args {
+    const char *model, *prompt, *prompt_file, *batch_file, *system;
+    const char *logits_out, *trace, *timeline, *decision_log, *out, *tokens_file, *from_trace;
+    const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
+    const char *machine, *batches, *changes; /* of simulate; profiles also */
+    const char *text, *sweep;                /* of calibrate and eval */
+    const char *skip;                        /* of probe */
+    const char *stops[MP_STOPS_MAX];
+    uint64_t stop_count;
+    uint64_t max_tokens, warm_tokens, prompt_tokens, gen_tokens, repeat, shard_bytes;
+    uint64_t batch;            /* 0: not given */
+    double temperature, top_p; /* negative: not given */
+    uint64_t top_k;            /* UINT64_MAX: not given */
+    uint64_t window, tokens;   /* tokens: UINT64_MAX: not given */
+    uint64_t perplexity, divergence, predictors, features;
+    uint64_t hidden, channels, fresh, child;
+    uint64_t chat, json, csv, ignore_eos, trace_scores, check_values, markdown, force;
+    uint64_t help, help_all;
+};
+
+/* The commands: for each a function mp_cmd_NAME() of engine/cli, and its help in flags.c. */
+#define MP_COMMAND_MAP(X)   \
+    X(RUN, run)             \
+    X(BENCH, bench)         \
+    X(INFO, info)           \
+    X(ENV, env)             \
+    X(REPACK, repack)       \
+    X(REPLAY, replay)       \
+    X(SIMULATE, simulate)   \
+    X(CALIBRATE, calibrate) \
+    X(EVAL, eval)           \
+    X(PROBE, probe)
+
+enum mp_command {
+#define X(upper, lower) MP_COMMAND_##upper,
+    MP_COMMAND_MAP(X)
+#undef X
+        MP_COMMAND_COUNT
+};
+
+/* "run", ...; MP_COMMAND_COUNT if there is no such command. */
+enum mp_command mp_command_find(const char *name);
+
+/*
+ * Parse argv[2..argc) of a command; only replay takes an argument that is no flag. Settings go to
+ * `settings`, which was loaded before. MP_ERR_CONFIG E_USAGE or E_OPTION: unknown flag (with its
+ * new name, or the nearest one), missing or bad value, left-overs.
+ */
+enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, struct mp_args *args,
+                             struct mp_settings *settings) MP_MUST_CHECK;
+
+/* A file that the command line names: a flag, or replay's argument. */
+struct mp_args_file {
+    char name[32];     /* "--trace", or "the replayed file" */
+    const char **path; /* in the arguments */
+    bool output;       /* written, else read */
+};
+
+#define MP_ARGS_FILES_MAX 16
+
+/* Those that are given; how many. What stands for a built-in name or for standard input is among
+ * them; --model of a directory is not. */
+size_t mp_args_files(enum mp_command command, struct mp_args *args,
+                     struct mp_args_file files[MP_ARGS_FILES_MAX]);
+
+/* The overview; the page of one command with its main flags and examples, with `all` all flags and
+ * settings; the tables of docs/options.md. */
+void mp_args_print_usage(FILE *out);
+void mp_args_print_help(enum mp_command command, const struct mp_settings *settings, bool all,
+                        FILE *out);
+void mp_args_print_options(const struct mp_settings *settings, FILE *out);
+
+#endif

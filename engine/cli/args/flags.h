@@ -1,0 +1,62 @@
+#ifndef MP_FLAGS_H
+#define MP_FLAGS_H
+
+#include "engine/cli/args/args.h"
+
+/*
+ * The table of the commands' flags: name, kind, range, where the value is stored, and the sentence
+ * that --help and docs/options.md show. Settings (vmm/options/opt.h) have tables of their own; each
+ * is a flag of every command.
+ *
+ * A name has one meaning: all its rows show the same value and the same sentence, and differ only
+ * in commands and range. replay and simulate take lists of some settings (`--evict A,B`): their
+ * rows have the setting's name.
+ */
+#define MP_COMMAND_BIT(name) (1u << MP_COMMAND_##name)
+
+/* INPUT and OUTPUT: texts that name a file. */
+enum mp_flag_kind {
+    MP_FLAG_TEXT,
+    MP_FLAG_INPUT,
+    MP_FLAG_OUTPUT,
+    MP_FLAG_STOP,
+    MP_FLAG_NUMBER,
+    MP_FLAG_BYTES,
+    MP_FLAG_REAL,
+    MP_FLAG_SWITCH
+};
+
+struct mp_flag {
+    const char *name;
+    enum mp_flag_kind kind;
+    size_t offset; /* in struct mp_args */
+    uint64_t min, max;
+    double real_max;
+    unsigned commands; /* MP_COMMAND_BIT() of each */
+    bool expert;       /* shown by --help-all only */
+    const char *value, *help;
+};
+
+extern const struct mp_flag mp_flags[];
+extern const size_t mp_flag_count;
+
+/* The flag called `name` (bytes long, without dashes) of a command, or NULL. A name that is still
+ * accepted finds the flag that it stands for. */
+const struct mp_flag *mp_flag_find(enum mp_command command, const char *name, size_t bytes);
+
+/* What a flag ("--gen") or, with MP_COMMAND_COUNT, a command is called since its name changed:
+ * "--gen-tokens", "moepager eval --perplexity"; NULL if it never had that name. */
+const char *mp_flag_new_name(enum mp_command command, const char *name);
+
+/* As part of a sentence: "run, bench"; "all" if every command has it. Returns `out`. */
+const char *mp_flag_commands(const struct mp_flag *flag, char out[128]);
+
+struct mp_command_info {
+    const char *name, *summary;
+    const char *settings; /* the most useful ones */
+    const char *examples;
+};
+
+extern const struct mp_command_info mp_commands[MP_COMMAND_COUNT];
+
+#endif

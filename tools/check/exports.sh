@@ -1,0 +1,12 @@
+#!/bin/bash
+# Usage: tools/check/exports.sh LIBMOEPAGER.SO
+#
+# Does the library export exactly the functions that its header declares with MOEPAGER_API?
+cd "$(dirname "$0")/../.." || exit 2
+[ $# -eq 1 ] || { echo "usage: tools/check/exports.sh LIBMOEPAGER.SO" >&2; exit 2; }
+declared=$(grep -A 1 '^MOEPAGER_API' policy/moepager.h | grep -oE '\bmoepager_[a-z_]+\(' | tr -d '(' |
+    sort -u)
+exported=$(nm -D --defined-only "$1" | awk '$2 != "A" { print $3 }' | sed 's/@.*//' | sort -u)
+[ -n "$declared" ] || { echo "check_exports: no declarations found"; exit 1; }
+diff <(echo "$declared") <(echo "$exported") ||
+    { echo "check_exports: < is declared only, > is exported only"; exit 1; }
