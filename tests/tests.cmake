@@ -296,6 +296,7 @@ foreach(name bench_context batch_text_with_nul info_of_large_model second_output
 endforeach()
 
 include(tests/static/static.cmake)
+include(tests/interpose/interpose.cmake)
 
 add_test(NAME system/tools/bench_table COMMAND python3 tests/system/tools/bench_table.py
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

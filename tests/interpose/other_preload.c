@@ -1,6 +1,6 @@
 /*
- * Somebody else's preloaded library: it hooks mmap and munmap too, counts them, and passes them on to
- * whoever is next. At the end of the program it says `other N` on standard error.
+ * Somebody else's preloaded library: it hooks mmap and munmap too, counts them, and passes them on
+ * to whoever is next. At the end of the program it says `other N` on standard error.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
