@@ -299,6 +299,7 @@ endforeach()
 
 include(tests/unit/interpose/interpose.cmake)
 include(tests/static/static.cmake)
+include(tests/interpose/interpose.cmake)
 
 add_test(NAME system/tools/bench_table COMMAND python3 tests/system/tools/bench_table.py
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
