@@ -5,6 +5,7 @@
 #include "interpose/entry.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -402,10 +403,28 @@ static void after_fork_in_child(void)
     pthread_mutex_unlock(&life);
 }
 
+static void ask_for_report(int number)
+{
+    (void)number;
+    atomic_store(&mp_paged_report_asked, true);
+}
+
+/* SIGUSR1 writes the report while the program runs, where the program leaves that signal alone. */
+static void take_signal(void)
+{
+    const struct sigaction ours = { .sa_handler = ask_for_report, .sa_flags = SA_RESTART };
+    struct sigaction now;
+
+    if (settings.files.report[0] != '\0' && sigaction(SIGUSR1, NULL, &now) == 0 &&
+        (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL)
+        (void)sigaction(SIGUSR1, &ours, NULL);
+}
+
 static bool start(const struct mp_host *from)
 {
     host = *from;
     mp_interpose_settings_load(&settings);
+    take_signal();
     return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
 }
 
@@ -414,8 +433,11 @@ __attribute__((destructor)) static void end(void)
 {
     struct mp_paged *paged = atomic_load(&model);
 
-    if (paged != NULL)
-        mp_paged_report(paged);
+    if (paged == NULL)
+        return;
+    mp_paged_report(paged);
+    if (pthread_mutex_trylock(&paged->turn) == 0)
+        mp_paged_record_end(paged); /* and nobody gets a turn any more */
 }
 
 const struct mp_interposer mp_interposer_table = {

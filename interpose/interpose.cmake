@@ -16,6 +16,7 @@ add_library(mp_interpose STATIC
     interpose/experts.c
     interpose/ggml.c
     interpose/paged.c
+    interpose/record.c
     interpose/report.c
     interpose/routing.c
     interpose/settings.c

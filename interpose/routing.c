@@ -187,6 +187,7 @@ static void open_layer(struct mp_paged *paged, const struct mp_routing *routing)
     }
     paged->open = true;
     paged->layers_opened++;
+    mp_paged_record_route(paged, routing);
     take_ready(paged);
     if (!paged->open)
         return;
