@@ -95,7 +95,7 @@ static enum mp_status queue_experts(struct mp_compute *c, uint32_t moe_layer)
 enum mp_status mp_device_graph_queue(struct mp_device *device)
 {
     const struct mp_pass pass = { .wanted = device->engine->tokens,
-                                  .unasked = true,
+                                  .uncancelable = true,
                                   .experts = queue_experts };
     const enum mp_status status = mp_engine_pass(&device->compute, &pass);
 
