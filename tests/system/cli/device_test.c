@@ -168,7 +168,7 @@ static size_t read_choices(const char *path, uint32_t *choices)
     return count;
 }
 
-static size_t bench_choices(const char *device, const char *route_from, uint32_t *choices)
+static size_t bench_choices(const char *device, const char *from_trace, uint32_t *choices)
 {
     const char *trace = cli_path("bench.trace");
     const struct cli cli = { .args = { "bench",
@@ -189,8 +189,8 @@ static size_t bench_choices(const char *device, const char *route_from, uint32_t
                                        "--json",
                                        "--trace",
                                        trace,
-                                       route_from != NULL ? "--from-trace" : NULL,
-                                       route_from },
+                                       from_trace != NULL ? "--from-trace" : NULL,
+                                       from_trace },
                              .env = { driver } };
 
     json_decref(cli_json(&cli));
