@@ -3,6 +3,7 @@
 install(TARGETS moepager RUNTIME)
 install(TARGETS moepager_shared EXPORT moepagerTargets LIBRARY
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS moepager_preload moepager_interpose LIBRARY)
 install(FILES policy/moepager.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 # The pkg-config file finds its prefix from its own place, so that the tree can be moved.

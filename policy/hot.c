@@ -1,7 +1,12 @@
+/*
+ * The order of a calibration's hot experts, and how many slots a placement leaves free. No policy:
+ * the partitions and evict policies that place by heat call it.
+ */
 #include "policy/hot.h"
 
 #include <stdlib.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
 struct place {
@@ -34,6 +39,7 @@ enum mp_status mp_hot_order(const struct mp_shape *shape, uint32_t *units)
     const size_t count = (size_t)shape->layers * shape->experts;
     struct place *places = calloc(count, sizeof(*places));
 
+    mp_assert(shape->calibration != NULL && shape->calibration->hot != NULL);
     if (places == NULL)
         return mp_fail_no_memory("the order of hot experts", count * sizeof(*places));
     for (size_t u = 0; u < count; u++)
@@ -50,5 +56,6 @@ uint32_t mp_buffer_slots(const struct mp_shape *shape)
     const uint32_t wanted = 2 + 2 * shape->top_k;
     const uint32_t most = shape->slots / 4 > 2 ? shape->slots / 4 : 2;
 
+    mp_assert(shape->top_k > 0);
     return wanted < most ? wanted : most;
 }

@@ -11,6 +11,7 @@
 
 #include "policy/pager/pager.h"
 #include "vmm/backend/backend.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/io/io_options.h"
@@ -30,6 +31,7 @@ struct moepager {
     struct mp_pager *pager;
     struct mp_counters counters;
     uint32_t layers, experts, slices;
+    void *block;           /* both arrays */
     struct mp_need *needs; // (experts)
     uint8_t *handed;       // (experts * slices): of the open layer: 1 handed out, 2 given back
     uint32_t need_count, done_count; /* slices */
@@ -253,6 +255,26 @@ static enum mp_status make_pager(const struct moepager_config *c, struct moepage
     return status == MP_OK ? mp_pager_create(&config, &pager->pager) : status;
 }
 
+static void take_tables(struct moepager *pager, struct mp_arena *arena)
+{
+    pager->needs = mp_arena_take(arena, pager->experts, sizeof(*pager->needs));
+    pager->handed = mp_arena_take(arena, (uint64_t)pager->experts * pager->slices, 1);
+}
+
+static enum mp_status make_tables(struct moepager *pager)
+{
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
+
+    take_tables(pager, &arena);
+    status = mp_arena_open(&arena, "a layer's experts");
+    if (status != MP_OK)
+        return status;
+    pager->block = arena.block;
+    take_tables(pager, &arena);
+    return MP_OK;
+}
+
 enum moepager_status moepager_open(const struct moepager_config *config, struct moepager **pager_p)
 {
     struct mp_space_config space = { 0 };
@@ -275,11 +297,7 @@ enum moepager_status moepager_open(const struct moepager_config *config, struct 
         pager->layers = config->layers;
         pager->experts = config->experts;
         pager->slices = slices_of(config);
-        pager->needs = calloc(config->experts, sizeof(*pager->needs));
-        pager->handed = calloc((size_t)config->experts * pager->slices, 1);
-        if (pager->needs == NULL || pager->handed == NULL)
-            status =
-                mp_fail_no_memory("a layer's experts", config->experts * sizeof(*pager->needs));
+        status = make_tables(pager);
     }
     if (status != MP_OK) {
         moepager_close(pager);
@@ -299,8 +317,7 @@ void moepager_close(struct moepager *pager)
     mp_space_destroy(pager->space);
     mp_backend_close(pager->backend);
     mp_files_destroy(pager->files);
-    free(pager->needs);
-    free(pager->handed);
+    free(pager->block);
     free(pager);
 }
 

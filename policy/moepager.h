@@ -114,7 +114,7 @@ struct moepager_config {
 
     /* Names as `moepager info` lists them; NULL: the default, or what the profile says. */
     const char *profile, *admit, *evict, *partition;
-    uint64_t seed;     /* of policies that draw lots */
+    uint64_t seed;     /* of policies that choose at random */
     int deterministic; /* nonzero: order and evictions do not depend on the timing of reads */
 
     /* Parts that an expert is read and kept in, 1..16; 0: whole, as with 1. Equal sizes serve best.

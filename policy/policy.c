@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "policy/builtins.h"
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
 /* Add a policy here, in builtins.h and in CMakeLists.txt; nothing else needs to know of it. */
@@ -126,7 +127,9 @@ const struct mp_policy_info *mp_policy_find(enum mp_policy_kind kind, const char
 {
     const struct mp_policy_info *info;
 
-    for (size_t i = 0; name != NULL && (info = mp_policy_builtin(kind, i)) != NULL; i++) {
+    if (name == NULL)
+        return NULL;
+    for (size_t i = 0; (info = mp_policy_builtin(kind, i)) != NULL; i++) {
         if (!strcmp(info->name, name))
             return info;
     }
@@ -279,7 +282,9 @@ void mp_policy_prefix(const struct mp_policy_info *info, char out[MP_POLICY_PREF
 /* The filled config of a policy's table in `groups`, or NULL. */
 static const void *find_config(const struct mp_opt_group *groups, const struct mp_opt *table)
 {
-    for (; groups != NULL && groups->prefix != NULL; groups++) {
+    if (groups == NULL)
+        return NULL;
+    for (; groups->prefix != NULL; groups++) {
         if (groups->table == table)
             return groups->config;
     }
@@ -352,6 +357,7 @@ enum mp_status mp_policy_make(struct mp_policy *draft, size_t bytes, mp_policy_t
     struct mp_policy *policy;
     enum mp_status status;
 
+    mp_assert(bytes >= sizeof(*draft));
     mp_arena_take(&arena, 1, bytes);
     if (take != NULL)
         take(draft, shape, &arena);

@@ -1,10 +1,17 @@
+/*
+ * MoEpic's cache priority; priority.h has the equation. It chooses no victim: evict policy `lcp`
+ * and partition `fixed-point` compare the values.
+ */
 #include "policy/priority.h"
 
 #include <math.h>
 
+#include "vmm/base/assert.h"
+
 void mp_priority_init(struct mp_priority *priority, const struct mp_shape *shape, double rho,
                       double omega)
 {
+    mp_assert(rho > 0 && rho < 1 && omega > 0);
     *priority = (struct mp_priority){
         .layers = shape->layers,
         .experts = shape->experts,
@@ -29,6 +36,7 @@ static void turn(struct mp_priority *priority, uint32_t layer, uint64_t moment)
 {
     const uint32_t first = layer * priority->experts;
 
+    mp_assert(layer < priority->layers);
     for (uint32_t u = first; u < first + priority->experts; u++) {
         if (priority->seen[u] == priority->moment[layer])
             priority->since[u] = priority->pairs[layer];
@@ -41,6 +49,8 @@ void mp_priority_access(struct mp_priority *priority, uint32_t unit, uint32_t to
 {
     const uint32_t layer = unit / priority->experts;
 
+    mp_assert(layer < priority->layers);
+    mp_assert(tokens > 0);
     if (priority->moment[layer] != moment)
         turn(priority, layer, moment);
     priority->pairs[layer] += tokens;

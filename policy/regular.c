@@ -1,3 +1,7 @@
+/*
+ * Regular files, line by line, with errors that name the place. What a line means is for the
+ * readers of traces and logs to say.
+ */
 #include "policy/regular.h"
 
 #include <errno.h>

@@ -1,6 +1,12 @@
+/*
+ * The set of resident units and its smallest member; see residents.h. It knows no policy: keys come
+ * from the caller.
+ */
 #include "policy/residents.h"
 
 #include <string.h>
+
+#include "vmm/base/assert.h"
 
 void mp_residents_take(struct mp_residents *set, const struct mp_shape *shape,
                        struct mp_arena *arena)
@@ -27,6 +33,7 @@ void mp_evict_take(struct mp_policy *policy, const struct mp_shape *shape, struc
 
 void mp_residents_add(struct mp_residents *set, uint32_t unit)
 {
+    mp_assert(unit < set->layers * set->experts);
     if (set->place[unit] != MP_UNIT_NONE)
         return;
     set->place[unit] = set->count;
@@ -38,6 +45,7 @@ void mp_residents_remove(struct mp_residents *set, uint32_t unit)
 {
     const uint32_t place = set->place[unit];
 
+    mp_assert(unit < set->layers * set->experts);
     if (place == MP_UNIT_NONE)
         return;
     set->unit[place] = set->unit[--set->count];
@@ -89,6 +97,7 @@ uint32_t mp_residents_min(const struct mp_residents *set, const struct mp_evict_
     const uint32_t only = layer != MP_LAYER_ANY ? layer : query->scope_layer;
     struct smallest best = { UINT64_MAX, UINT64_MAX, MP_UNIT_NONE };
 
+    mp_assert(only == MP_LAYER_ANY || only < set->layers);
     if (only == MP_LAYER_ANY) {
         for (uint32_t i = 0; i < set->count; i++)
             consider(&best, query, set->unit[i], key, second);
@@ -112,6 +121,7 @@ uint32_t mp_residents_victim_layer(const struct mp_residents *set,
     const uint32_t own = query->for_unit / set->experts;
     uint32_t worst = MP_LAYER_ANY, worst_excess = 0;
 
+    mp_assert(own < set->layers);
     if (set->held[own] > 0 && set->held[own] >= share_of(set, own))
         return own;
     for (uint32_t l = 0; l < set->layers; l++) {
@@ -138,13 +148,14 @@ uint32_t mp_residents_min_fair(const struct mp_residents *set, const struct mp_e
 
 uint32_t mp_residents_planned(const struct mp_shape *shape, uint32_t layer)
 {
-    uint32_t spare = shape->slots / 4;
+    uint32_t reserve = shape->slots / 4;
 
-    if (spare > 2 * shape->top_k)
-        spare = 2 * shape->top_k;
-    if (spare < 2)
-        spare = 2;
-    if (shape->slots <= spare)
+    mp_assert(layer < shape->layers);
+    if (reserve > 2 * shape->top_k)
+        reserve = 2 * shape->top_k;
+    if (reserve < 2)
+        reserve = 2;
+    if (shape->slots <= reserve)
         return 0;
-    return mp_equal_share(shape->slots - spare, shape->layers, layer);
+    return mp_equal_share(shape->slots - reserve, shape->layers, layer);
 }

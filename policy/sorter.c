@@ -1,3 +1,7 @@
+/*
+ * Sorting numbers of experts by a key without an allocation, and instances of policies that need
+ * nothing else. Ties go to the lower number.
+ */
 #include "policy/sorter.h"
 
 #include "policy/builtins.h"

@@ -12,7 +12,7 @@
 #include "engine/cli/args/apart.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/args/flags.h"
-#include "vmm/backend/cuda/cuda_watch.h"
+#include "vmm/backend/cuda/cuda_watchdog.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/output/json_out.h"
@@ -157,7 +157,7 @@ int main(int argc, char **argv)
         status = mp_files_apart(command, &args, &settings);
     if (status == MP_OK)
         status = mp_settings_start_log(&settings);
-    mp_cuda_watch((unsigned)settings.run.watchdog_s, end_at_once);
+    mp_cuda_watchdog_set((unsigned)settings.run.watchdog_s, end_at_once);
     mp_gpu_configure(&settings.gpu);
     if (status == MP_OK)
         status = command_functions[command](&args, &settings);

@@ -39,7 +39,7 @@ static mp_cu_result make_current(const struct mp_gpu *gpu)
     mp_cu_context current = NULL;
     mp_cu_result result;
 
-    mp_cuda_watch_device(gpu->device.id);
+    mp_cuda_watchdog_device(gpu->device.id);
     result = gpu->cuda->call.context_get(&current);
     if ((result == MP_CU_SUCCESS && current == gpu->context) || mp_cuda_is_sticky(result))
         return result;

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "engine/gpu/gpu.h"
-#include "vmm/backend/cuda/cuda_watch.h"
+#include "vmm/backend/cuda/cuda_watchdog.h"
 
 /* What gpu.c (device, streams, kernels, graphs) and gpu_memory.c (memory and copies) share. */
 

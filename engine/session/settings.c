@@ -101,7 +101,7 @@ static const struct mp_opt run_opts[] = {
 
 #define POLICY_GROUPS_MAX 64
 #define POLICY_CONFIG_BYTES 1024
-#define FIXED_GROUPS 7
+#define FIXED_GROUPS 8
 
 static struct mp_opt_group groups[FIXED_GROUPS + POLICY_GROUPS_MAX + 1];
 static char prefixes[POLICY_GROUPS_MAX][MP_POLICY_PREFIX_BYTES];
@@ -144,6 +144,7 @@ static const struct mp_opt_group *list_groups(struct mp_settings *settings)
         { "MOEPAGER_", mp_pool_opts, &settings->pool, NULL },
         { "MOEPAGER_", mp_gemm_opts, &settings->gemm, NULL },
         { "MOEPAGER_", mp_gpu_opts, &settings->gpu, NULL },
+        { "MOEPAGER_", mp_preload_opts, &settings->preload, NULL },
         { "MOEPAGER_", mp_log_opts, &settings->log, NULL },
         { "MOEPAGER_", mp_opt_opts, &settings->opt, NULL },
     };

@@ -8,6 +8,7 @@
 #include "vmm/base/log.h"
 #include "vmm/io/io_options.h"
 #include "vmm/options/opt.h"
+#include "vmm/options/preload_options.h"
 #include "vmm/space/space.h"
 
 /*
@@ -21,7 +22,7 @@ struct mp_run_settings {
     uint64_t slices;         /* of an expert; 0: as the model is stored */
     char device[32];         /* see engine/session/device_choice.h */
     uint64_t graphs;
-    uint64_t watchdog_s; /* see vmm/backend/cuda/cuda_watch.h */
+    uint64_t watchdog_s; /* see vmm/backend/cuda/cuda_watchdog.h */
     struct mp_share host_budget;
     uint64_t residency;  /* enum mp_host_residency */
     uint64_t addressing; /* enum mp_addressing, or MP_RUN_ADDRESSING_AUTO */
@@ -51,6 +52,7 @@ struct mp_settings {
     struct mp_gemm_config gemm;
     struct mp_gpu_config gpu;
     struct mp_io_config io;
+    struct mp_preload_config preload; /* handed on, not used here */
     const struct mp_opt_group *groups; /* all tables, filled; for mp_opt_set() and listings */
 };
 

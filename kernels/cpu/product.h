@@ -190,8 +190,10 @@ TILE void column(const struct product *p, const struct panel *q, enum mp_wtype t
     const int rows = TILE_ROWS_OF(tokens);
     size_t i = 0;
 
-    for (; cols % STEP_COLS == 0 && i + (size_t)rows <= count; i += (size_t)rows)
-        tile(p, q, type, r + i * apart, apart, t, c, cols, rows, tokens);
+    if (cols % STEP_COLS == 0) {
+        for (; i + (size_t)rows <= count; i += (size_t)rows)
+            tile(p, q, type, r + i * apart, apart, t, c, cols, rows, tokens);
+    }
     for (; i < count; i++)
         tile(p, q, type, r + i * apart, apart, t, c, cols, 1, tokens);
 }

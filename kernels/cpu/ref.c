@@ -64,8 +64,10 @@ static void ref_matmul_blocked(float *y, size_t y_stride, const void *w, enum mp
         for (size_t t0 = 0; t0 < tokens; t0 += CHUNK_TOKENS) {
             size_t n = min_size(tokens - t0, CHUNK_TOKENS);
 
-            for (size_t t = 0; t < n && !accumulate; t++)
-                y[(t0 + t) * y_stride + r] = 0;
+            if (!accumulate) {
+                for (size_t t = 0; t < n; t++)
+                    y[(t0 + t) * y_stride + r] = 0;
+            }
             for (size_t c = 0; c < cols; c += MP_KERNEL_BLOCK_COLS) {
                 double sums[CHUNK_TOKENS] = { 0 };
 

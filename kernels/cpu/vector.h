@@ -279,9 +279,11 @@ static void attend_some(float *out, const float *q, const float *k, const float 
 static void v_attend(float *out, const float *q, const float *k, const float *v, size_t kv_stride,
                      size_t heads, size_t dim, size_t positions, float scale, float *scores)
 {
-    if (positions == 0)
+    if (positions == 0) {
         memset(out, 0, heads * dim * sizeof(float));
-    for (size_t h = 0, count; positions > 0 && h < heads; h += count) {
+        return;
+    }
+    for (size_t h = 0, count; h < heads; h += count) {
         count = min_size(heads - h, HEADS_MAX);
         attend_some(out + h * dim, q + h * dim, k, v, kv_stride, count, dim, positions, scale,
                     scores + h * positions);

@@ -265,7 +265,7 @@ MP_DEVICE const uint64_t *mp_block_sums(uint64_t *sums)
     return of_digit;
 }
 
-enum { MP_SEARCH_TOP_K, MP_SEARCH_TOP_P, MP_SEARCH_DRAW, MP_SEARCHES };
+enum { MP_SEARCH_TOP_K, MP_SEARCH_TOP_P, MP_SEARCH_SAMPLE, MP_SEARCHES };
 
 /*
  * The place at which the sum of weights in order first exceeds a target, among places of at least
@@ -273,7 +273,7 @@ enum { MP_SEARCH_TOP_K, MP_SEARCH_TOP_P, MP_SEARCH_DRAW, MP_SEARCHES };
  *
  *     TOP_K    the top_k-th token: top_k - 1, by numbers
  *     TOP_P    the first that reaches top_p of the sum
- *     DRAW     the one that `uniform` of the sum falls on
+ *     SAMPLE   the one that `uniform` of the sum falls on
  */
 MP_DEVICE uint64_t mp_search(const struct mp_cuda_sample *p, const MP_GLOBAL float *logits,
                              float best, uint32_t uniform, uint32_t what, uint64_t last)
@@ -311,7 +311,7 @@ MP_DEVICE uint64_t mp_search(const struct mp_cuda_sample *p, const MP_GLOBAL flo
                 all += of_digit[d];
             if (what == MP_SEARCH_TOP_K)
                 target = p->top_k - 1;
-            else if (what == MP_SEARCH_DRAW)
+            else if (what == MP_SEARCH_SAMPLE)
                 target = mp_scale(all, uniform);
             else if (mp_scale(all, p->top_p) > 0)
                 target = mp_scale(all, p->top_p) - 1;

@@ -157,7 +157,7 @@ struct mp_cuda_argmax {
 };
 
 /*
- * token[t] (u32) := one drawn from logits[t][v] as engine/forward/sampler.h says, by uniform[t]
+ * token[t] (u32) := one sampled from logits[t][v] as engine/forward/sampler.h says, by uniform[t]
  * (u32, in 2^-32): of the tokens in order, greatest logit first and equal ones by lower number, cut
  * to the top_k first (0: no cut) and then to the fewest whose probabilities reach top_p, the one
  * that `uniform` of their sum falls on. temperature 0: the first in order. A logit that is NaN, or
@@ -165,7 +165,7 @@ struct mp_cuda_argmax {
  *
  * Probabilities are whole multiples of 2^-40 of the greatest one, so that their sums are exact and
  * depend on no order. Each is exp((logit - greatest) / temperature) but for 2^-22 of the exponent
- * and 2^-22 of itself. Hence another token than by exact arithmetic is drawn only where a sum that
+ * and 2^-22 of itself. Hence another token than by exact arithmetic is chosen only where a sum that
  * decides lies within 2^-16 of the sum of all from where it changes the result. At most 2^22
  * logits.
  */

@@ -3,12 +3,13 @@
  * times differ most first; each plan kept so far is continued with the expert on the device and on
  * the CPU, and the WIDTH (2 in the paper) best by execution time max(T_gpu, T_cpu) are kept.
  *
- * Times and the memory bound are as in assign_greedy.c. Ties in execution time go to the smaller
+ * Times and the memory bound are as in greedy.c. Ties in execution time go to the smaller
  * sum of both times, then to the plan found first.
  */
 #include "policy/builtins.h"
 
 #include "policy/assign/times.h"
+#include "vmm/base/assert.h"
 
 #define WIDTH_MAX 64
 
@@ -73,8 +74,11 @@ static void add_plan(struct beam *self, uint32_t count, const struct plan *plan)
 {
     uint32_t at = count;
 
-    for (; at > 0 && better(plan, &self->next[at - 1]); at--)
+    mp_assert(count < 2 * self->width);
+    while (at > 0 && better(plan, &self->next[at - 1])) {
         self->next[at] = self->next[at - 1];
+        at--;
+    }
     self->next[at] = *plan;
 }
 
@@ -87,6 +91,7 @@ static uint32_t extend(struct beam *self, const struct mp_assign_facts *facts, u
     const bool cold = !facts->resident[i];
     uint32_t made = 0;
 
+    mp_assert(count > 0 && count <= self->width);
     for (uint32_t p = 0; p < count; p++) {
         struct plan plan = self->kept[p];
 

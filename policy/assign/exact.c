@@ -1,6 +1,6 @@
 /*
  * The 0-1 optimum of DALI eq. 3-9: min max(T_gpu, T_cpu), with times and memory bound as in
- * assign_greedy.c.
+ * greedy.c.
  *
  * Branch and bound, depth first. Experts in ascending order of t_gpu / t_cpu: in the relaxed
  * problem, where experts can be divided, a first part of them goes to the device and the rest to
@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "policy/assign/times.h"
+#include "vmm/base/assert.h"
 
 struct exact_config {
     uint64_t nodes;
@@ -111,6 +112,7 @@ static uint64_t bound(const struct exact *self, uint32_t n, uint64_t device_ns, 
     uint32_t low = n, high = self->count; /* the crossing is at or after low */
     uint64_t below_ns, above_ns;
 
+    mp_assert(n <= self->count);
     if (device_ns >= cpu_all_ns - self->cpu_sum[n])
         return device_ns;
     if (device_ns + self->device_sum[self->count] - self->device_sum[n] <= cpu_ns)
@@ -169,6 +171,7 @@ static void start(struct exact *self)
 /* May expert n be on the device, after what is planned for those before it? */
 static bool device_allowed(const struct exact *self, uint32_t n, uint32_t loads)
 {
+    mp_assert(n < self->count);
     if (self->cold[n] && loads >= self->loads_max)
         return false;
     /* Equal ones change places freely: those on the device come first. */

@@ -6,7 +6,7 @@
 #include "vmm/base/assert.h"
 
 /* When each is free again. */
-struct lanes {
+struct schedule {
     uint64_t processor[MP_EXECUTORS_MAX], link;
 };
 
@@ -16,15 +16,15 @@ static uint64_t later(uint64_t a, uint64_t b)
 }
 
 /* When the executor is done with expert i, if it gets it next; *link_p: when the link is then. */
-static uint64_t end_of(const struct lanes *lanes, const struct mp_assign_facts *facts, uint32_t i,
-                       uint32_t x, uint64_t *link_p)
+static uint64_t end_of(const struct schedule *schedule, const struct mp_assign_facts *facts,
+                       uint32_t i, uint32_t x, uint64_t *link_p)
 {
     const struct mp_executor *executor = &facts->costs->executors[x];
     const bool load = mp_executor_loads(executor) && !facts->resident[i];
-    uint64_t end = lanes->processor[executor->processor];
+    uint64_t end = schedule->processor[executor->processor];
 
     mp_assert(x < facts->costs->executor_count);
-    *link_p = lanes->link + (load ? facts->costs->load_ns : 0);
+    *link_p = schedule->link + (load ? facts->costs->load_ns : 0);
     if (end == 0)
         end = executor->handoff_ns;
     if (load || executor->reads == MP_READS_LINK)
@@ -36,51 +36,55 @@ static uint64_t end_of(const struct lanes *lanes, const struct mp_assign_facts *
 }
 
 /* Give it expert i. */
-static void give(struct lanes *lanes, const struct mp_assign_facts *facts, uint32_t i, uint32_t x)
+static void give(struct schedule *schedule, const struct mp_assign_facts *facts, uint32_t i,
+                 uint32_t x)
 {
     uint64_t link;
 
-    lanes->processor[facts->costs->executors[x].processor] = end_of(lanes, facts, i, x, &link);
-    lanes->link = link;
+    schedule->processor[facts->costs->executors[x].processor] =
+        end_of(schedule, facts, i, x, &link);
+    schedule->link = link;
 }
 
-static uint64_t *home_lane(struct lanes *lanes, const struct mp_assign_facts *facts)
+static uint64_t *home_free_ns(struct schedule *schedule, const struct mp_assign_facts *facts)
 {
-    return &lanes->processor[facts->costs->executors[MP_EXECUTOR_HOME].processor];
+    return &schedule->processor[facts->costs->executors[MP_EXECUTOR_HOME].processor];
 }
 
-static uint64_t span_of(const struct lanes *lanes)
+static uint64_t span_of(const struct schedule *schedule)
 {
     uint64_t span = 0;
 
     for (uint32_t p = 0; p < MP_EXECUTORS_MAX; p++)
-        span = later(span, lanes->processor[p]);
+        span = later(span, schedule->processor[p]);
     return span;
 }
 
 uint64_t mp_assign_span_ns(const struct mp_assign_facts *facts, const uint32_t *executors)
 {
-    struct lanes lanes = { .link = facts->link_busy_ns };
+    struct schedule schedule = { .link = facts->link_busy_ns };
 
+    mp_assert(facts->costs->load_ns > 0);
     for (uint32_t i = 0; i < facts->count; i++) {
         if (facts->resident[i] && executors[i] == MP_EXECUTOR_HOME)
-            give(&lanes, facts, i, MP_EXECUTOR_HOME);
+            give(&schedule, facts, i, MP_EXECUTOR_HOME);
     }
     for (uint32_t i = 0; i < facts->count; i++) {
         if (!facts->resident[i] || executors[i] != MP_EXECUTOR_HOME)
-            give(&lanes, facts, i, executors[i]);
+            give(&schedule, facts, i, executors[i]);
     }
-    return span_of(&lanes);
+    return span_of(&schedule);
 }
 
 /* Who is done first with an absent expert? */
-static uint32_t quickest(const struct lanes *lanes, const struct mp_assign_facts *facts, uint32_t i)
+static uint32_t quickest(const struct schedule *schedule, const struct mp_assign_facts *facts,
+                         uint32_t i)
 {
     uint32_t best = MP_EXECUTOR_HOME;
-    uint64_t link, best_end = end_of(lanes, facts, i, best, &link);
+    uint64_t link, best_end = end_of(schedule, facts, i, best, &link);
 
     for (uint32_t x = 1; x < facts->costs->executor_count; x++) {
-        const uint64_t end = end_of(lanes, facts, i, x, &link);
+        const uint64_t end = end_of(schedule, facts, i, x, &link);
 
         if (mp_executor_is_known(&facts->costs->executors[x]) && end < best_end) {
             best = x;
@@ -95,34 +99,38 @@ static uint64_t home_end_ns(const struct mp_assign_facts *facts, const uint32_t 
                             uint32_t cold, const uint32_t *executors, uint32_t helper,
                             uint64_t resident_ns)
 {
-    struct lanes lanes = { .link = facts->link_busy_ns };
+    struct schedule schedule = { .link = facts->link_busy_ns };
 
-    *home_lane(&lanes, facts) = resident_ns;
+    mp_assert(cold <= facts->count);
+    *home_free_ns(&schedule, facts) = resident_ns;
     for (uint32_t n = 0; n < cold; n++) {
         if (executors[order[n]] != helper)
-            give(&lanes, facts, order[n], executors[order[n]]);
+            give(&schedule, facts, order[n], executors[order[n]]);
     }
-    return *home_lane(&lanes, facts);
+    return *home_free_ns(&schedule, facts);
 }
 
 /* The helper takes residents, fewest tokens first, while the layer gets shorter. */
 static void relieve_home(const struct mp_assign_facts *facts, const uint32_t *order, uint32_t cold,
-                         struct lanes *lanes, uint64_t resident_ns, uint32_t *executors)
+                         struct schedule *schedule, uint64_t resident_ns, uint32_t *executors)
 {
     const uint32_t helper = mp_costs_helper(facts->costs);
 
+    mp_assert(cold <= facts->count);
     for (uint32_t n = facts->count; n > cold; n--) {
         const uint32_t i = order[n - 1];
-        struct lanes then = *lanes;
+        struct schedule then = *schedule;
 
         give(&then, facts, i, helper);
-        if (then.processor[facts->costs->executors[helper].processor] >= *home_lane(lanes, facts))
+        if (then.processor[facts->costs->executors[helper].processor] >=
+            *home_free_ns(schedule, facts))
             break;
         resident_ns -= mp_assign_compute_ns(facts->costs, facts->tokens[i]);
-        *home_lane(&then, facts) = home_end_ns(facts, order, cold, executors, helper, resident_ns);
-        if (span_of(&then) >= span_of(lanes))
+        *home_free_ns(&then, facts) =
+            home_end_ns(facts, order, cold, executors, helper, resident_ns);
+        if (span_of(&then) >= span_of(schedule))
             break;
-        *lanes = then;
+        *schedule = then;
         executors[i] = helper;
     }
 }
@@ -132,25 +140,26 @@ static uint64_t try_static(const struct mp_assign_facts *facts, uint64_t span_ns
                            uint32_t *executors)
 {
     const uint32_t helper = mp_costs_helper(facts->costs);
-    struct lanes lanes = { 0 };
+    struct schedule schedule = { 0 };
 
     for (uint32_t i = 0; i < facts->count; i++)
-        give(&lanes, facts, i, facts->resident[i] ? MP_EXECUTOR_HOME : helper);
-    if (span_of(&lanes) >= span_ns)
+        give(&schedule, facts, i, facts->resident[i] ? MP_EXECUTOR_HOME : helper);
+    if (span_of(&schedule) >= span_ns)
         return span_ns;
     for (uint32_t i = 0; i < facts->count; i++)
         executors[i] = facts->resident[i] ? MP_EXECUTOR_HOME : helper;
-    return span_of(&lanes);
+    return span_of(&schedule);
 }
 
 uint64_t mp_assign_plan(const struct mp_assign_facts *facts, struct mp_sorter *scratch,
                         uint32_t *executors)
 {
     const struct mp_costs *costs = facts->costs;
-    struct lanes lanes = { .link = facts->link_busy_ns };
+    struct schedule schedule = { .link = facts->link_busy_ns };
     uint64_t resident_ns = 0;
     uint32_t cold = 0;
 
+    mp_assert(costs->load_ns > 0);
     /* Absent ones first, by descending tokens, then the residents. */
     for (uint32_t i = 0; i < facts->count; i++) {
         scratch->key[i] = facts->tokens[i] + (facts->resident[i] ? 0 : UINT64_C(1) << 32);
@@ -160,15 +169,15 @@ uint64_t mp_assign_plan(const struct mp_assign_facts *facts, struct mp_sorter *s
         executors[i] = MP_EXECUTOR_HOME;
     }
     mp_sorter_sort(scratch->order, facts->count, scratch->key);
-    *home_lane(&lanes, facts) = resident_ns;
+    *home_free_ns(&schedule, facts) = resident_ns;
     for (uint32_t n = 0; n < cold; n++) {
         const uint32_t i = scratch->order[n];
 
-        executors[i] = quickest(&lanes, facts, i);
-        give(&lanes, facts, i, executors[i]);
+        executors[i] = quickest(&schedule, facts, i);
+        give(&schedule, facts, i, executors[i]);
     }
     if (!mp_assign_can_weigh(facts))
-        return span_of(&lanes);
-    relieve_home(facts, scratch->order, cold, &lanes, resident_ns, executors);
-    return try_static(facts, span_of(&lanes), executors);
+        return span_of(&schedule);
+    relieve_home(facts, scratch->order, cold, &schedule, resident_ns, executors);
+    return try_static(facts, span_of(&schedule), executors);
 }

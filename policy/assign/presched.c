@@ -48,9 +48,11 @@ static void merge(struct presched *presched, const struct mp_assign_facts *facts
 {
     uint32_t count = 0;
 
-    for (uint32_t e = 0; facts->next_tokens != NULL && e < presched->experts; e++) {
-        if (facts->next_tokens[e] > 0 && !facts->next_resident[e])
-            presched->next[count++] = facts->next_tokens[e];
+    if (facts->next_tokens != NULL) {
+        for (uint32_t e = 0; e < presched->experts; e++) {
+            if (facts->next_tokens[e] > 0 && !facts->next_resident[e])
+                presched->next[count++] = facts->next_tokens[e];
+        }
     }
     mp_presched_merge(&presched->list, facts, presched->next, count);
 }

@@ -1,9 +1,14 @@
+/*
+ * The merged list of PreSched and the equations on it; presched_times.h has the terms. Nothing is
+ * decided here: assign and prefetch policy `presched` do that.
+ */
 #include "policy/assign/presched_times.h"
 
 #include <string.h>
 
 #include "policy/assign/times.h"
 #include "policy/sorter.h"
+#include "vmm/base/assert.h"
 
 bool mp_presched_times(const struct mp_assign_facts *facts, uint32_t tokens,
                        struct mp_presched_times *times_p)
@@ -66,6 +71,7 @@ uint32_t mp_presched_recheck(const struct mp_presched_times *times, const uint32
         total_cpu_ns(times, tokens, count); /* sum up to and with the smallest queued */
     uint32_t loads = queued;
 
+    mp_assert(queued <= count);
     if (!times->cpu)
         return count;
     for (uint32_t i = 0; i + 1 < queued; i++)
@@ -91,6 +97,7 @@ uint32_t mp_presched_fit(const struct mp_presched_times *times, uint64_t gap_ns,
 {
     const uint64_t count = (gap_ns + times->load_ns / 2) / times->load_ns;
 
+    mp_assert(times->load_ns > 0);
     return count < members ? (uint32_t)count : members;
 }
 
@@ -100,6 +107,8 @@ bool mp_presched_pays(const struct mp_presched_times *times, uint64_t gap_ns, ui
     const uint64_t all_ns = count * times->load_ns;
     const double late = all_ns > gap_ns ? (double)(all_ns - gap_ns) : 0;
 
+    mp_assert(count > 0);
+    mp_assert(hit >= 0 && hit <= 1);
     return hit * ((double)times->load_ns - late) - (1 - hit) * late > 0;
 }
 
@@ -120,21 +129,22 @@ void mp_presched_merge(struct mp_presched_list *list, const struct mp_assign_fac
 {
     uint32_t current = 0;
 
+    mp_assert(list->key != NULL);
     /* In the order in which ties shall stand; the sort keeps to it. */
     for (uint32_t i = 0; i < facts->count; i++) {
         if (!facts->resident[i]) {
-            list->key[current] = 2 * (uint64_t)facts->tokens[i] + 1;
+            list->key[current] = facts->tokens[i];
             list->index[current++] = i;
         }
     }
     for (uint32_t i = 0; i < next_count; i++)
-        list->key[current + i] = 2 * (uint64_t)next_tokens[i];
+        list->key[current + i] = next_tokens[i];
     list->count = current + next_count;
     mp_sorter_sort(list->order, list->count, list->key);
     for (uint32_t p = 0; p < list->count; p++) {
         const uint32_t at = list->order[p];
 
-        list->tokens[p] = (uint32_t)(list->key[at] / 2);
+        list->tokens[p] = (uint32_t)list->key[at];
         list->is_next[p] = at >= current;
         /* order[] becomes the index; index[] is still needed by later places. */
         list->order[p] = at >= current ? at - current : list->index[at];

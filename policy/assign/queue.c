@@ -12,6 +12,7 @@
 #include "policy/assign/queue.h"
 
 #include "policy/builtins.h"
+#include "vmm/base/assert.h"
 
 static uint64_t larger(uint64_t a, uint64_t b)
 {
@@ -24,6 +25,7 @@ static uint64_t device_end_ns(const struct mp_sorter *sorter, const struct mp_co
 {
     uint64_t end_ns = resident_ns;
 
+    mp_assert(costs->load_ns > 0);
     for (uint32_t n = 0; n < loaded; n++)
         end_ns = larger(end_ns, costs->load_ns * (n + 1)) +
                  mp_assign_compute_ns(costs, tokens[sorter->order[n]]);
@@ -38,6 +40,7 @@ uint64_t mp_queue_plan(struct mp_sorter *sorter, const struct mp_costs *costs,
     uint64_t cpu_ns = 0, link_ns = 0, device_ns, resident_ns = 0;
     uint32_t cold = 0, left = 0, right, warm;
 
+    mp_assert(helper != MP_EXECUTOR_HOME);
     /* Cold ones first, by descending tokens, then the residents. */
     for (uint32_t i = 0; i < count; i++) {
         sorter->key[i] = tokens[i] + (resident[i] ? 0 : UINT64_C(1) << 32);

@@ -1,3 +1,7 @@
+/*
+ * The order in which DALI's assignments take experts: those whose times on the two sides differ
+ * most come first. The times themselves are in times.h.
+ */
 #include "policy/assign/times.h"
 
 void mp_assign_sort_by_difference(struct mp_sorter *sorter, const struct mp_assign_facts *facts)

@@ -22,10 +22,10 @@
  * that is below GAIN_MIN, a read's cost beside that of a wait, only every PROBE-th one is made.
  * Where experts follow no rule, each is as likely as the other and the gain is about 0.
  *
- * Ours, after SMoE's scores (evict_score.c), HybriMoE's moving average of high ones (evict_mrs.c)
- * and DALI's swaps (evict_workload.c). Where nobody gives scores (a trace without them, a router
- * that is not seen), what was chosen counts as 1 / k and all else as 0. on_scores O(tokens *
- * experts), pick and replace O(residents + experts).
+ * Ours, after SMoE's scores (score.c), HybriMoE's moving average of high ones (mrs.c) and DALI's
+ * swaps (workload.c). Where nobody gives scores (a trace without them, a router that is not seen),
+ * what was chosen counts as 1 / k and all else as 0. on_scores O(tokens * experts), pick and
+ * replace O(residents + experts).
  */
 #include "policy/builtins.h"
 
@@ -50,8 +50,8 @@ static const struct mp_opt ema_opts[] = {
     MP_OPT_END,
 };
 
-/* Of a unit, as swaps go. */
-enum ema_mark {
+/* What a swap has made of an expert. */
+enum ema_swap {
     EMA_NONE,
     EMA_NAMED, /* is to come in */
     EMA_CAME,  /* has come in and was not chosen since */
@@ -65,7 +65,7 @@ struct ema {
     uint32_t top_k;
     uint64_t *key;     // (layers * experts): S
     uint64_t *scored;  // (layers): `now` of the last scores, or of what stood for them, plus 1
-    uint8_t *mark;     // (layers * experts): enum ema_mark
+    uint8_t *swap;     // (layers * experts): enum ema_swap
     uint32_t *partner; // (layers * experts): of a named one, who leaves for it
     double *batch;     // (experts): scratch
     double used, missed, swaps; /* forgotten at the same rate */
@@ -80,7 +80,7 @@ static void ema_take(struct mp_policy *policy, const struct mp_shape *shape, str
     mp_residents_take(&self->base.set, shape, arena);
     self->key = mp_arena_take(arena, units, sizeof(uint64_t));
     self->scored = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
-    self->mark = mp_arena_take(arena, units, 1);
+    self->swap = mp_arena_take(arena, units, 1);
     self->partner = mp_arena_take(arena, units, sizeof(uint32_t));
     self->batch = mp_arena_take(arena, shape->experts, sizeof(double));
 }
@@ -107,14 +107,14 @@ static void ema_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
     const uint32_t partner = self->partner[unit];
 
     mp_evict_insert(policy, unit, now);
-    if (self->mark[unit] != EMA_NAMED)
+    if (self->swap[unit] != EMA_NAMED)
         return;
-    self->mark[unit] = EMA_CAME;
+    self->swap[unit] = EMA_CAME;
     self->used -= self->used * MEMORY;
     self->missed -= self->missed * MEMORY;
     self->swaps += 1 - self->swaps * MEMORY;
     if (partner != MP_UNIT_NONE && self->base.set.place[partner] == MP_UNIT_NONE)
-        self->mark[partner] = EMA_LEFT;
+        self->swap[partner] = EMA_LEFT;
 }
 
 /* Before a batch is added to the averages of a layer. */
@@ -130,13 +130,13 @@ static void ema_on_access(struct mp_policy *policy, uint32_t unit, uint32_t toke
 {
     struct ema *self = (struct ema *)policy;
     const uint32_t layer = unit / self->base.set.experts;
-    const bool came = self->mark[unit] == EMA_CAME, left = self->mark[unit] == EMA_LEFT;
+    const bool came = self->swap[unit] == EMA_CAME, left = self->swap[unit] == EMA_LEFT;
 
     (void)tokens;
     mp_residents_use(&self->base.set, unit);
     self->used += came;
     self->missed += left;
-    self->mark[unit] = EMA_NONE;
+    self->swap[unit] = EMA_NONE;
     if (self->scored[layer] == UINT64_MAX) /* by the router */
         return;
     if (self->scored[layer] != now + 1)
@@ -212,7 +212,7 @@ static uint32_t ema_replace(struct mp_policy *policy, const struct mp_evict_quer
     }
     if (self->used - self->missed < GAIN_MIN * self->swaps && ++self->layers % PROBE != 0)
         return 0;
-    self->mark[in] = EMA_NAMED;
+    self->swap[in] = EMA_NAMED;
     self->partner[in] = out;
     swaps[0] = (struct mp_swap){ .in = in, .out = out };
     return 1;

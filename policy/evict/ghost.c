@@ -1,7 +1,13 @@
+/*
+ * Ghosts: what an evict policy would hold, as a heap or as lists of layers; see ghost.h. No unit is
+ * loaded here, and nothing is compared: evict policy `shadow` does that.
+ */
 #include "policy/evict/ghost.h"
 
 #include <math.h>
 #include <string.h>
+
+#include "vmm/base/assert.h"
 
 /* As evict policy `lcp` with the paper's parameters. */
 #define LCP_RHO 0.25
@@ -26,6 +32,7 @@ void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *sh
 
 void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t unit, uint32_t tokens)
 {
+    mp_assert(unit < facts->layers * facts->experts);
     facts->used[unit] = ++facts->uses;
     facts->count[unit]++;
     facts->tokens[unit] += tokens;
@@ -59,6 +66,7 @@ bool mp_ghost_before(const struct mp_ghost *ghost, uint32_t a, uint32_t b)
     const uint64_t *used = ghost->facts->used;
     const bool keyed = ghost->kind == MP_GHOST_LFU || ghost->kind == MP_GHOST_LCP;
 
+    mp_assert(a < ghost->facts->layers * ghost->facts->experts);
     if (keyed && ghost->key[a] != ghost->key[b])
         return ghost->key[a] < ghost->key[b];
     if (ghost->kind == MP_GHOST_STATIC && ghost->facts->count[a] != ghost->facts->count[b])
@@ -102,6 +110,7 @@ static void heap_remove(struct mp_ghost *ghost, uint32_t unit)
     const uint32_t place = ghost->place[unit];
     uint32_t last;
 
+    mp_assert(place < ghost->heap_size);
     ghost->place[unit] = MP_UNIT_NONE;
     last = ghost->heap[--ghost->heap_size];
     if (last == unit)
@@ -163,12 +172,15 @@ static uint32_t oldest(const struct mp_ghost *ghost, uint32_t own)
     const uint32_t units = facts->layers * facts->experts;
     uint32_t layer = own, worst_excess = 0;
 
-    for (uint32_t l = 0; ghost->in_layer[own] < share_of(facts, own) && l < facts->layers; l++) {
-        const uint32_t share = share_of(facts, l);
+    mp_assert(own < facts->layers);
+    if (ghost->in_layer[own] < share_of(facts, own)) {
+        for (uint32_t l = 0; l < facts->layers; l++) {
+            const uint32_t share = share_of(facts, l);
 
-        if (ghost->in_layer[l] > share && ghost->in_layer[l] - share > worst_excess) {
-            worst_excess = ghost->in_layer[l] - share;
-            layer = l;
+            if (ghost->in_layer[l] > share && ghost->in_layer[l] - share > worst_excess) {
+                worst_excess = ghost->in_layer[l] - share;
+                layer = l;
+            }
         }
     }
     for (uint32_t l = 0; ghost->next[units + layer] == units + layer && l < facts->layers; l++)
@@ -187,6 +199,8 @@ uint32_t mp_ghost_load(struct mp_ghost *ghost, uint32_t unit)
 {
     uint32_t victim = MP_UNIT_NONE;
 
+    mp_assert(!ghost->held[unit]);
+    mp_assert(ghost->count <= ghost->facts->slots);
     if (ghost->kind == MP_GHOST_STATIC)
         return unit;
     if (ghost->count == ghost->facts->slots) {

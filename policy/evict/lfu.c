@@ -1,5 +1,5 @@
 /*
- * Least frequently used: `lfu` over all layers, `layer-lfu` within equal shares as in evict_lru.c.
+ * Least frequently used: `lfu` over all layers, `layer-lfu` within equal shares as in lru.c.
  * The count of a unit grows by one for each batch that needs it and survives eviction; ties go to
  * the least recently used.
  */

@@ -1,5 +1,5 @@
 /*
- * Any unit, equally likely: the floor that other policies are compared with. The draw depends on
+ * Any unit, equally likely: the floor that other policies are compared with. The choice depends on
  * the seed and on the number of insertions and removals so far, so a run repeats exactly and asking
  * twice gives the same result.
  */

@@ -6,7 +6,7 @@
  * protects it while it is in use, and the shield covers the rest of the layer.
  *
  * Open in the paper, ours: n = 16; a batch scores an expert by the mean over its tokens; layers
- * have equal shares, as in evict_lru.c. Ties go to the one not used for longest, then to the lower
+ * have equal shares, as in lru.c. Ties go to the one not used for longest, then to the lower
  * id. A shielded unit is named if nothing else may leave.
  */
 #include "policy/builtins.h"

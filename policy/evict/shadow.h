@@ -6,7 +6,7 @@
 #include "policy/residents.h"
 
 /*
- * What the two parts of evict policy `shadow` share: evict_shadow.c is the policy, shadow_judge.c
+ * What the two parts of evict policy `shadow` share: shadow.c is the policy, shadow_judge.c
  * says what each ghost would have paid, which of them leads, and what those hold that place units.
  */
 #define MP_SHADOW_GHOSTS 6u

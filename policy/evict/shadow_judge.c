@@ -1,5 +1,5 @@
 /*
- * The judge of evict policy `shadow`; evict_shadow.c says what it is for.
+ * The judge of evict policy `shadow`; shadow.c says what it is for.
  */
 #include "policy/evict/shadow.h"
 
@@ -150,8 +150,10 @@ void mp_shadow_settle(struct mp_shadow *shadow)
         cost[g] =
             batch_cost(shadow, shadow->resident, 0) + shadow->swaps[g] * (load > 0 ? load : 1);
         shadow->swaps[g] = 0;
-        for (uint32_t i = 0; g == MP_SHADOW_STATIC && i < shadow->batch_count; i++)
-            shadow->passed += !shadow->resident[i] && shadow->executors[i] == MP_EXECUTOR_HOME;
+        if (g == MP_SHADOW_STATIC) {
+            for (uint32_t i = 0; i < shadow->batch_count; i++)
+                shadow->passed += !shadow->resident[i] && shadow->executors[i] == MP_EXECUTOR_HOME;
+        }
         if (g < MP_SHADOW_STATIC)
             ghost_loads(shadow, g);
         for (uint32_t i = 0; i < shadow->batch_count; i++) {
@@ -169,8 +171,7 @@ static double count_of(const struct mp_shadow *shadow, uint32_t g, uint32_t unit
                                  : shadow->recent[unit] / shadow->weight;
 }
 
-/* Equal ones are taken from all layers alike: the lanes of every layer are then busy side by side.
- */
+/* Equal ones are taken from all layers alike, so that all executors have work in every layer. */
 static void weigh_units(struct mp_shadow *shadow, uint32_t g)
 {
     const uint32_t experts = shadow->facts.experts;
@@ -256,13 +257,13 @@ static void place_again(struct mp_shadow *shadow, uint32_t g)
     inside.count = shadow->units - outside.count;
     make_heap(&outside);
     make_heap(&inside);
-    for (; inside.count > shadow->placed;)
+    while (inside.count > shadow->placed)
         hold(shadow, g, take_top(&inside), false);
     for (uint32_t n = inside.count; n < shadow->placed && outside.count > 0; n++) {
         hold(shadow, g, take_top(&outside), true);
         shadow->swaps[g]++;
     }
-    for (; outside.count > 0 && inside.count > 0; shadow->swaps[g]++) {
+    while (outside.count > 0 && inside.count > 0) {
         const uint32_t in = take_top(&outside), out = take_top(&inside);
         const double hot = count_of(shadow, g, in), cold = count_of(shadow, g, out);
 
@@ -270,6 +271,7 @@ static void place_again(struct mp_shadow *shadow, uint32_t g)
             return;
         hold(shadow, g, in, true);
         hold(shadow, g, out, false);
+        shadow->swaps[g]++;
     }
 }
 

@@ -21,6 +21,8 @@ static enum mp_status begin_need(struct mp_pager *pager, struct mp_pager_need *n
     bool on_the_way;
     enum mp_res_state state;
 
+    mp_assert(unit < pager->units);
+    mp_assert(need->state == MP_NEED_WAITING);
     if (need->elsewhere) {
         need->hit = mp_space_state(pager->config.space, unit) == MP_RES_VALID;
         need->state = MP_NEED_DONE;
@@ -52,6 +54,7 @@ static void observe(struct mp_pager *pager)
     struct mp_counters *counters = pager->config.counters;
     uint32_t needed = 0, all_hits = 0;
 
+    mp_assert(pager->need_count % pager->slices.count == 0);
     for (uint32_t i = 0; i < pager->need_count; i += pager->slices.count) {
         uint32_t hits = 0;
         bool hit;
@@ -77,6 +80,8 @@ static void add_needs(struct mp_pager *pager, const struct mp_need *need)
     const uint32_t expert = pager->layer * pager->config.shape.experts + need->expert;
     const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
 
+    mp_assert(need->tokens > 0);
+    mp_assert(expert < pager->experts);
     for (uint32_t u = units.first; u < units.end; u++)
         pager->needs[pager->need_count++] = (struct mp_pager_need){
             .unit = u,
@@ -92,6 +97,9 @@ void mp_pager_scores(struct mp_pager *pager, uint32_t layer, uint32_t tokens, ui
 {
     const struct mp_policies *set = mp_pager_policies(pager);
 
+    mp_assert(!pager->open);
+    mp_assert(layer < pager->config.shape.layers);
+    mp_assert(k > 0 && k <= pager->config.shape.experts);
     /* The time that mp_pager_begin() will give to this layer. */
     if (set->evict_ops->on_scores != NULL)
         set->evict_ops->on_scores(set->evict, layer, tokens, k, scores, chosen, pager->now + 1);
@@ -104,6 +112,7 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
     enum mp_status status = MP_OK;
     uint32_t unfinished;
 
+    mp_assert(needs != NULL || count == 0);
     if (pager->open || layer >= shape->layers || count > shape->experts)
         return mp_fail(MP_ERR_INVALID, "E_PAGER_ORDER", "layer %u begun at the wrong time", layer);
     for (uint32_t i = 0; i < count; i++) {
@@ -140,6 +149,7 @@ static void close_layer(struct mp_pager *pager)
     const uint8_t guess = MP_PAGER_AHEAD | MP_PAGER_GUESSED;
     const struct mp_unit_range units = mp_slices_of_layer(&pager->slices, pager->layer);
 
+    mp_assert(pager->open);
     for (uint32_t u = units.first; u < units.end; u++) {
         const uint8_t flags = pager->flags[u];
 
@@ -174,6 +184,7 @@ void mp_pager_settle(struct mp_pager *pager)
 
 void mp_pager_pause(struct mp_pager *pager)
 {
+    mp_assert(!pager->open);
     mp_pager_settle(pager);
     mp_pager_revise(pager);
 }
@@ -183,6 +194,8 @@ static void abandon_read(struct mp_pager *pager, struct mp_pager_need *need)
 {
     const enum mp_res_state state = mp_space_poll(pager->config.space, need->unit);
 
+    mp_assert(need->state == MP_NEED_LOADING);
+    mp_assert(pager->ahead_count < pager->units);
     mp_pager_set_flags(pager, need->unit, 0);
     if (state == MP_RES_FILLING)
         pager->ahead[pager->ahead_count++] = need->unit;
@@ -212,6 +225,7 @@ static bool check_expert(struct mp_pager *pager, uint32_t expert, uint32_t *held
     const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
     bool present[MP_SLICES_MAX], going[MP_SLICES_MAX];
 
+    mp_assert(expert < pager->experts);
     for (uint32_t u = units.first; u < units.end; u++) {
         const uint8_t was = pager->may_go[u];
 
@@ -265,6 +279,7 @@ static enum mp_status check_config(const struct mp_pager_config *config)
     const uint32_t units = mp_space_unit_count(config->space);
     const uint32_t slices = shape->slices > 1 ? shape->slices : 1;
 
+    mp_assert(config->space != NULL && config->policies != NULL);
     if (shape->layers == 0 || shape->experts == 0 || slices > MP_SLICES_MAX ||
         (uint64_t)shape->layers * shape->experts * slices != units)
         return mp_fail(MP_ERR_INVALID, "E_PAGER_SHAPE",
@@ -285,6 +300,7 @@ static void take_tables(struct mp_pager *pager, struct mp_arena *arena)
     const uint64_t units = pager->units, experts = pager->experts;
     const uint64_t layers = pager->config.shape.layers;
 
+    mp_assert(units > 0 && layers > 0);
     mp_slices_take(&pager->slices, arena);
     pager->may_go = mp_arena_take(arena, units, 1);
     pager->flags = mp_arena_take(arena, units, 1);
@@ -304,6 +320,7 @@ static enum mp_status make_tables(struct mp_pager *pager)
     struct mp_arena arena = { 0 };
     enum mp_status status;
 
+    mp_assert(pager->block == NULL);
     take_tables(pager, &arena);
     status = mp_arena_open(&arena, "the pager's tables");
     if (status != MP_OK)
@@ -321,6 +338,7 @@ void mp_pager_fit_shape(const struct mp_space *space, struct mp_shape *shape)
     const uint32_t slices = shape->slices > 1 ? shape->slices : 1;
     struct mp_space_plan plan;
 
+    mp_assert(slices <= MP_SLICES_MAX);
     mp_space_get_plan(space, &plan);
     shape->slots = plan.slots > slices ? plan.slots / slices : 1;
     shape->unit_bytes = plan.slot_bytes_max * slices;
@@ -333,6 +351,7 @@ enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_p
     struct mp_pager *pager;
     enum mp_status status = check_config(config);
 
+    mp_assert(config->clock != NULL && config->counters != NULL);
     if (status != MP_OK)
         return status;
     pager = calloc(1, sizeof(*pager));

@@ -13,6 +13,7 @@ void mp_pager_settle_ahead(struct mp_pager *pager, bool block)
     struct mp_space *space = pager->config.space;
     uint32_t left = 0;
 
+    mp_assert(pager->ahead_count <= pager->units);
     for (uint32_t i = 0; i < pager->ahead_count; i++) {
         const uint32_t unit = pager->ahead[i];
         enum mp_res_state state;
@@ -32,6 +33,7 @@ void mp_pager_settle_ahead(struct mp_pager *pager, bool block)
 
 bool mp_pager_forget_ahead(struct mp_pager *pager, uint32_t unit)
 {
+    mp_assert(unit < pager->units);
     for (uint32_t i = 0; i < pager->ahead_count; i++) {
         if (pager->ahead[i] == unit) {
             memmove(&pager->ahead[i], &pager->ahead[i + 1],
@@ -48,6 +50,7 @@ static bool cancel_one(struct mp_pager *pager, uint32_t i)
 {
     const uint32_t unit = pager->ahead[i];
 
+    mp_assert(i < pager->ahead_count);
     mp_assert(!(pager->flags[unit] & MP_PAGER_NEEDED));
     if (mp_space_cancel(pager->config.space, unit) != MP_OK)
         return false;
@@ -62,6 +65,7 @@ bool mp_pager_cancel_ahead(struct mp_pager *pager, uint32_t class_index)
 {
     struct mp_space *space = pager->config.space;
 
+    mp_assert(class_index == MP_CLASS_ANY || class_index < mp_space_class_count(space));
     for (uint32_t i = pager->ahead_count; i-- > 0;) {
         const uint32_t unit = pager->ahead[i];
 
@@ -84,6 +88,7 @@ uint32_t mp_pager_prefetch_room(const struct mp_pager *pager, uint32_t layer)
     const uint32_t limit = pager->slots / 4;
     const uint32_t taken = pager->kept_count + pager->queued_count;
 
+    mp_assert(pager->kept_count <= pager->units);
     if (layer >= pager->config.shape.layers || (pager->open && layer == pager->layer))
         return 0;
     return limit > taken ? (limit - taken) / pager->slices.count : 0;
@@ -93,6 +98,8 @@ bool mp_pager_load_ahead(struct mp_pager *pager, uint32_t unit, uint8_t flags)
 {
     const enum mp_status status = mp_pager_start_load(pager, unit, MP_PRIORITY_PREFETCH);
 
+    mp_assert(pager->ahead_count < pager->units);
+    mp_assert(!(flags & MP_PAGER_NEEDED));
     if (status != MP_OK) {
         mp_error_clear(); /* only a guess */
         return false;
@@ -109,6 +116,7 @@ static bool keep_resident(struct mp_pager *pager, uint32_t unit)
     const enum mp_res_state state = mp_space_state(pager->config.space, unit);
     const uint8_t flags = pager->flags[unit] & (uint8_t)~MP_PAGER_MISPREDICTED;
 
+    mp_assert(unit < pager->units);
     if (state != MP_RES_VALID && state != MP_RES_FILLING)
         return false;
     mp_pager_set_flags(pager, unit, flags | MP_PAGER_KEEP);
@@ -119,6 +127,7 @@ static bool is_queued(const struct mp_pager *pager, uint32_t unit)
 {
     uint32_t i = 0;
 
+    mp_assert(pager->queued_count <= pager->units);
     while (i < pager->queued_count && pager->queued[i] != unit)
         i++;
     return i < pager->queued_count;
@@ -129,6 +138,7 @@ static void queue_prefetch(struct mp_pager *pager, uint32_t expert)
 {
     const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
 
+    mp_assert(expert < pager->experts);
     for (uint32_t unit = units.first; unit < units.end; unit++) {
         if (!keep_resident(pager, unit) && !is_queued(pager, unit))
             pager->queued[pager->queued_count++] = unit;
@@ -140,6 +150,7 @@ void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *e
 {
     const struct mp_shape *shape = &pager->config.shape;
 
+    mp_assert(experts != NULL || count == 0);
     for (uint32_t i = 0; i < count && mp_pager_prefetch_room(pager, layer) > 0; i++) {
         if (experts[i] < shape->experts)
             queue_prefetch(pager, layer * shape->experts + experts[i]);
@@ -154,7 +165,8 @@ void mp_pager_prefetch(struct mp_pager *pager, uint32_t layer, const uint32_t *e
 
 static bool needs_are_read(const struct mp_pager *pager)
 {
-    for (uint32_t i = 0; pager->open && i < pager->need_count; i++) {
+    mp_assert(pager->open || pager->need_count == 0);
+    for (uint32_t i = 0; i < pager->need_count; i++) {
         if (pager->needs[i].state == MP_NEED_WAITING || pager->needs[i].state == MP_NEED_LOADING)
             return false;
     }
@@ -165,6 +177,7 @@ void mp_pager_pursue(struct mp_pager *pager)
 {
     const bool patient = !pager->config.deterministic;
 
+    mp_assert(pager->window > 0);
     if (pager->yields || pager->queued_count + pager->planned_count == 0 ||
         (patient && !needs_are_read(pager)))
         return;
@@ -186,6 +199,7 @@ void mp_pager_pursue(struct mp_pager *pager)
  * that were taken from others too early. */
 static void adapt_window(struct mp_pager *pager, uint32_t unfinished)
 {
+    mp_assert(unfinished <= pager->units);
     if (unfinished == 0 && pager->queued_count > 0 && pager->window < pager->slots / 8)
         pager->window *= 2;
     else if (unfinished > 1)
@@ -197,6 +211,7 @@ void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished)
     const uint8_t guess = MP_PAGER_KEEP | MP_PAGER_AHEAD;
     uint32_t left = 0;
 
+    mp_assert(pager->open);
     if (!pager->yields)
         adapt_window(pager, unfinished);
     for (uint32_t i = 0; i < pager->queued_count; i++) {
@@ -217,7 +232,7 @@ uint64_t mp_pager_unused_bytes(const struct mp_pager *pager)
 {
     uint64_t bytes = 0;
 
-    for (uint32_t u = 0; pager->flags != NULL && u < pager->units; u++) {
+    for (uint32_t u = 0; u < pager->units; u++) {
         if ((pager->flags[u] & MP_PAGER_AHEAD) &&
             mp_space_state(pager->config.space, u) == MP_RES_VALID)
             bytes += mp_space_unit_bytes(pager->config.space, u);

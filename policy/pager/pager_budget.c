@@ -10,6 +10,7 @@ static bool make_one_leave(struct mp_pager *pager, uint32_t class_index)
 {
     const uint32_t unit = mp_pager_pick_leaving(pager, class_index);
 
+    mp_assert(class_index < mp_space_class_count(pager->config.space));
     if (unit == MP_UNIT_NONE)
         return false;
     mp_pager_evict(pager, unit);
@@ -22,6 +23,7 @@ static void share_again(struct mp_pager *pager)
     struct mp_shape *shape = &pager->config.shape;
     struct mp_space_plan plan;
 
+    mp_assert(!pager->open && pager->ahead_count == 0);
     mp_space_get_plan(pager->config.space, &plan);
     mp_pager_fit_shape(pager->config.space, shape);
     pager->slots = plan.slots;

@@ -17,6 +17,7 @@ enum mp_status mp_pager_lease_need(struct mp_pager *pager, struct mp_pager_need 
 {
     enum mp_status status = mp_space_lease(pager->config.space, need->unit, need->pieces);
 
+    mp_assert(need->state == MP_NEED_WAITING || need->state == MP_NEED_LOADING);
     if (status == MP_OK) {
         need->state = MP_NEED_LEASED;
         mp_pager_refresh(pager, need->unit);
@@ -28,6 +29,7 @@ enum mp_status mp_pager_start_waiting(struct mp_pager *pager)
 {
     uint32_t full = 0; /* bits of classes */
 
+    mp_assert(pager->open);
     _Static_assert(MP_TIER_CLASSES_MAX <= 32, "one bit per class");
     pager->room_changed = false;
     for (uint32_t i = 0; i < pager->need_count; i++) {
@@ -56,6 +58,8 @@ static void hand_out(struct mp_pager *pager, uint32_t index, struct mp_ready *re
 {
     struct mp_pager_need *need = &pager->needs[index];
 
+    mp_assert(index < pager->need_count);
+    mp_assert(need->state == MP_NEED_LEASED);
     need->state = MP_NEED_HANDED;
     ready_p->need = index;
     memcpy(ready_p->pieces, need->pieces, sizeof(need->pieces));
@@ -81,6 +85,7 @@ uint64_t mp_pager_load_ns(const struct mp_pager *pager)
 /* Look at needs that are being read; lease those that are complete. */
 static enum mp_status settle_needs(struct mp_pager *pager)
 {
+    mp_assert(pager->open);
     for (uint32_t i = 0; i < pager->need_count; i++) {
         struct mp_pager_need *need = &pager->needs[i];
         enum mp_res_state state;
@@ -111,6 +116,7 @@ static enum mp_status settle_needs(struct mp_pager *pager)
 /* Leased, and no earlier unit of its expert is still to be handed out? */
 static bool is_next(const struct mp_pager *pager, uint32_t index)
 {
+    mp_assert(index < pager->need_count);
     return pager->needs[index].state == MP_NEED_LEASED &&
            (index % pager->slices.count == 0 || pager->needs[index - 1].state == MP_NEED_HANDED ||
             pager->needs[index - 1].state == MP_NEED_DONE);
@@ -122,11 +128,14 @@ static bool is_next(const struct mp_pager *pager, uint32_t index)
  */
 static uint32_t find_leased(const struct mp_pager *pager, bool hits_only)
 {
+    mp_assert(pager->open);
     for (uint32_t i = 0; i < pager->need_count; i++) {
         if (pager->needs[i].hit && is_next(pager, i))
             return i;
     }
-    for (uint32_t i = 0; i < pager->need_count && !hits_only; i++) {
+    if (hits_only)
+        return MP_NEED_NONE;
+    for (uint32_t i = 0; i < pager->need_count; i++) {
         const enum mp_need_state state = pager->needs[i].state;
 
         if (is_next(pager, i))
@@ -141,6 +150,7 @@ uint32_t mp_pager_count_needs(const struct mp_pager *pager, enum mp_need_state s
 {
     uint32_t count = 0;
 
+    mp_assert(state <= MP_NEED_DONE);
     for (uint32_t i = 0; i < pager->need_count; i++)
         count += pager->needs[i].state == state;
     return count;
@@ -148,7 +158,8 @@ uint32_t mp_pager_count_needs(const struct mp_pager *pager, enum mp_need_state s
 
 bool mp_pager_in_use(const struct mp_pager *pager, uint32_t class_index)
 {
-    for (uint32_t i = 0; pager->open && i < pager->need_count; i++) {
+    mp_assert(pager->open || pager->need_count == 0);
+    for (uint32_t i = 0; i < pager->need_count; i++) {
         const struct mp_pager_need *need = &pager->needs[i];
 
         if (need->state != MP_NEED_WAITING && need->state != MP_NEED_DONE &&
@@ -169,6 +180,7 @@ static bool wait_for_one(struct mp_pager *pager, const struct mp_interrupt *inte
     const uint32_t at = mp_space_wait_any(pager->config.space, pager->wait_list, count, interrupt);
     uint64_t end_ns;
 
+    mp_assert(count > 0);
     if (interrupt != NULL)
         return at < count;
     end_ns = mp_clock_now_ns(pager->config.clock);
@@ -197,8 +209,10 @@ static uint32_t waiting_class(const struct mp_pager *pager)
 {
     uint32_t i = 0;
 
-    while (pager->needs[i].state != MP_NEED_WAITING)
+    while (pager->needs[i].state != MP_NEED_WAITING) {
         i++;
+        mp_assert(i < pager->need_count);
+    }
     return mp_space_unit_class(pager->config.space, pager->needs[i].unit);
 }
 
@@ -206,6 +220,7 @@ static uint32_t waiting_class(const struct mp_pager *pager)
  * waiting itself. False: there is none. */
 static bool give_back_one(struct mp_pager *pager, uint32_t class_index)
 {
+    mp_assert(class_index < mp_space_class_count(pager->config.space));
     for (uint32_t i = pager->need_count; i-- > 0;) {
         struct mp_pager_need *need = &pager->needs[i];
 
@@ -228,6 +243,7 @@ static enum mp_status unblock(struct mp_pager *pager, const struct mp_interrupt 
     const uint32_t class_index = waiting_class(pager);
     uint32_t count = 0;
 
+    mp_assert(mp_pager_count_needs(pager, MP_NEED_LOADING) == 0);
     if (mp_pager_count_needs(pager, MP_NEED_HANDED) > 0)
         return MP_ERR_BUSY;
     pager->room_changed = true;
@@ -260,6 +276,7 @@ enum mp_status mp_pager_next(struct mp_pager *pager, struct mp_ready *ready_p)
 enum mp_status mp_pager_next_or(struct mp_pager *pager, const struct mp_interrupt *interrupt,
                                 struct mp_ready *ready_p)
 {
+    mp_assert(ready_p != NULL);
     if (!pager->open)
         return mp_fail(MP_ERR_INVALID, "E_PAGER_ORDER", "no layer is open");
     for (;;) {
@@ -299,6 +316,7 @@ static enum mp_status next_now(struct mp_pager *pager, bool hits_only, struct mp
     enum mp_status status;
     uint32_t index;
 
+    mp_assert(ready_p != NULL);
     if (!pager->open)
         return mp_fail(MP_ERR_INVALID, "E_PAGER_ORDER", "no layer is open");
     ready_p->need = MP_NEED_NONE;
@@ -325,6 +343,7 @@ enum mp_status mp_pager_next_early(struct mp_pager *pager, struct mp_ready *read
 
 void mp_pager_release_need(struct mp_pager *pager, struct mp_pager_need *need)
 {
+    mp_assert(need->state == MP_NEED_LEASED || need->state == MP_NEED_HANDED);
     mp_space_release(pager->config.space, need->unit);
     need->state = MP_NEED_DONE;
     mp_pager_set_flags(pager, need->unit, 0);
@@ -338,6 +357,7 @@ static void admit(struct mp_pager *pager, uint32_t first)
     const uint32_t expert = mp_slices_expert(&pager->slices, need->unit);
     bool loaded = false;
 
+    mp_assert(first % pager->slices.count == 0);
     for (uint32_t s = 0; s < pager->slices.count; s++) {
         if (need[s].state != MP_NEED_DONE)
             return;

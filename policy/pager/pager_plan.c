@@ -6,11 +6,13 @@
 #include <string.h>
 
 #include "policy/pager/pager_int.h"
+#include "vmm/base/assert.h"
 #include "vmm/base/log.h"
 
 /* Nothing of the expert is in the tier or on its way. */
 static bool is_cold(const struct mp_pager *pager, uint32_t expert)
 {
+    mp_assert(expert < pager->experts);
     return pager->slices.present[expert] == 0;
 }
 
@@ -33,6 +35,7 @@ void mp_pager_load_first(struct mp_pager *pager)
     const struct mp_partition_ops *ops = mp_pager_policies(pager)->partition_ops;
     uint32_t count;
 
+    mp_assert(!pager->open);
     if (ops->first == NULL)
         return;
     count = ops->first(mp_pager_policies(pager)->partition, &pager->config.shape, pager->wait_list);
@@ -57,6 +60,7 @@ static bool fits(const struct mp_pager *pager, uint32_t in, uint32_t out)
     const uint32_t to = mp_slices_of_expert(&pager->slices, out).first;
     const struct mp_space *space = pager->config.space;
 
+    mp_assert(in < pager->experts && out < pager->experts);
     for (uint32_t unit = from.first; unit < from.end; unit++) {
         if (mp_space_unit_class(space, unit) != mp_space_unit_class(space, to + unit - from.first))
             return false;
@@ -68,6 +72,7 @@ static bool fits(const struct mp_pager *pager, uint32_t in, uint32_t out)
 static bool swap_is_sane(const struct mp_pager *pager, const struct mp_evict_query *query,
                          const struct mp_swap *swap)
 {
+    mp_assert(query->scope_layer < pager->config.shape.layers);
     if (swap->in >= pager->experts || swap->in / query->experts != query->scope_layer ||
         !is_cold(pager, swap->in))
         return false;
@@ -81,6 +86,7 @@ static void evict_expert(struct mp_pager *pager, uint32_t expert)
 {
     const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
 
+    mp_assert(expert < pager->experts);
     for (uint32_t unit = units.end; unit-- > units.first;) {
         if (pager->may_go[unit])
             mp_pager_evict(pager, unit);
@@ -89,6 +95,7 @@ static void evict_expert(struct mp_pager *pager, uint32_t expert)
 
 static struct mp_evict_query query_for(const struct mp_pager *pager, uint32_t layer)
 {
+    mp_assert(layer < pager->config.shape.layers);
     return (struct mp_evict_query){
         .for_unit = MP_UNIT_NONE,
         .scope_layer = layer,
@@ -103,6 +110,7 @@ static void forget_swaps(struct mp_pager *pager, uint32_t layer)
 {
     uint32_t left = 0;
 
+    mp_assert(pager->planned_count <= pager->experts);
     for (uint32_t i = 0; i < pager->planned_count; i++) {
         if (pager->planned[i].in / pager->config.shape.experts != layer)
             pager->planned[left++] = pager->planned[i];
@@ -117,6 +125,7 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
     const uint64_t start_ns = mp_clock_now_ns(pager->config.clock);
     uint32_t count;
 
+    mp_assert(!pager->open);
     if (set->evict_ops->replace == NULL)
         return;
     count = set->evict_ops->replace(set->evict, &query, pager->now, pager->swaps,
@@ -144,6 +153,7 @@ void mp_pager_carry_out_swaps(struct mp_pager *pager)
     const bool patient = !pager->config.deterministic;
     uint32_t left = 0;
 
+    mp_assert(pager->planned_count <= pager->experts);
     for (uint32_t i = 0; i < pager->planned_count; i++) {
         const struct mp_swap swap = pager->planned[i];
         const uint32_t layer = swap.in / pager->config.shape.experts;
@@ -180,6 +190,7 @@ void mp_pager_revise(struct mp_pager *pager)
     uint64_t sum = 0;
     bool idle;
 
+    mp_assert(!pager->open);
     if (pager->global || set->partition_ops->revise == NULL)
         return;
     pager->yields = false;

@@ -29,6 +29,8 @@ void mp_pager_set_flags(struct mp_pager *pager, uint32_t unit, uint8_t flags)
 {
     const uint8_t change = pager->flags[unit] ^ flags;
 
+    mp_assert(unit < pager->units);
+    mp_assert(!(pager->flags[unit] & MP_PAGER_KEEP) || pager->kept_count > 0);
     if (change & MP_PAGER_KEEP)
         pager->kept_count += flags & MP_PAGER_KEEP ? 1 : (uint32_t)-1;
     if (change & MP_PAGER_MISPREDICTED) {
@@ -44,6 +46,7 @@ static void note_inserted(struct mp_pager *pager, uint32_t unit)
 {
     const struct mp_policies *set = mp_pager_policies(pager);
 
+    mp_assert(mp_pager_is_present(pager, unit));
     if (mp_slices_insert(&pager->slices, unit))
         set->evict_ops->on_insert(set->evict, mp_slices_expert(&pager->slices, unit), pager->now);
 }
@@ -52,6 +55,7 @@ void mp_pager_note_removed(struct mp_pager *pager, uint32_t unit)
 {
     const struct mp_policies *set = mp_pager_policies(pager);
 
+    mp_assert(!mp_pager_is_present(pager, unit));
     if (mp_slices_remove(&pager->slices, unit))
         set->evict_ops->on_remove(set->evict, mp_slices_expert(&pager->slices, unit), pager->now);
     if (pager->flags[unit] & MP_PAGER_AHEAD)
@@ -62,6 +66,7 @@ void mp_pager_note_removed(struct mp_pager *pager, uint32_t unit)
 
 void mp_pager_note_nothing(struct mp_pager *pager, uint32_t unit)
 {
+    mp_assert(unit < pager->units);
     mp_pager_set_flags(pager, unit, pager->flags[unit] & (uint8_t)~MP_PAGER_AHEAD);
     mp_pager_note_removed(pager, unit);
 }
@@ -70,7 +75,8 @@ void mp_pager_evict(struct mp_pager *pager, uint32_t unit)
 {
     const enum mp_status status = mp_space_evict(pager->config.space, unit);
 
-    mp_assert(status == MP_OK);
+    /* Busy: the client that has its pages cannot let go. Then it stays, and no load finds room. */
+    mp_assert(status == MP_OK || status == MP_ERR_BUSY);
     if (status == MP_OK)
         mp_pager_note_removed(pager, unit);
 }
@@ -88,6 +94,7 @@ static bool is_candidate(const struct mp_pager *pager, const struct candidates *
 {
     struct mp_space *space = pager->config.space;
 
+    mp_assert(unit < pager->units);
     /* Asked of every unit there is, so the question that most of them fail comes first. */
     if (!pager->may_go[unit] &&
         (c->strict || (pager->flags[unit] & MP_PAGER_NEEDED) ||
@@ -103,6 +110,7 @@ static uint32_t last_candidate(const struct mp_pager *pager, const struct candid
 {
     const struct mp_unit_range units = mp_slices_part_of(&pager->slices, expert, c->part);
 
+    mp_assert(expert < pager->experts);
     for (uint32_t unit = units.end; unit-- > units.first;) {
         if (is_candidate(pager, c, unit))
             return unit;
@@ -112,6 +120,7 @@ static uint32_t last_candidate(const struct mp_pager *pager, const struct candid
 
 static uint32_t first_allowed(const struct mp_pager *pager, const struct mp_evict_query *query)
 {
+    mp_assert(query->evictable != NULL);
     for (uint32_t expert = 0; expert < pager->experts; expert++) {
         if (mp_evict_allows(query, expert))
             return expert;
@@ -131,6 +140,8 @@ static uint32_t ask_victim(struct mp_pager *pager, const struct mp_evict_query *
     const bool bad =
         expert != MP_UNIT_NONE && (expert >= pager->experts || !mp_evict_allows(query, expert));
 
+    mp_assert(query->scope_layer == MP_LAYER_ANY ||
+              query->scope_layer < pager->config.shape.layers);
     if (bad || (must && expert == MP_UNIT_NONE)) {
         expert = first_allowed(pager, query);
         pager->config.counters->invalid_decisions += bad || expert != MP_UNIT_NONE;
@@ -146,6 +157,7 @@ static uint32_t find_mispredicted(const struct mp_pager *pager, const struct can
     const uint32_t first = any ? 0 : c->scope_layer;
     const uint32_t end = any ? pager->config.shape.layers : first + 1;
 
+    mp_assert(any || end <= pager->config.shape.layers);
     if (pager->mispredicted_count == 0)
         return MP_UNIT_NONE;
     for (uint32_t l = first; l < end; l++) {
@@ -167,6 +179,7 @@ static bool has_candidate(const struct mp_pager *pager, const struct candidates 
 {
     const uint32_t going = mp_slices_going(&pager->slices, expert, c->part);
 
+    mp_assert(going <= pager->slices.count);
     if (c->strict && (going == 0 || c->one_class))
         return going > 0;
     return last_candidate(pager, c, expert) != MP_UNIT_NONE;
@@ -180,6 +193,7 @@ static void list_candidates(struct mp_pager *pager, const struct candidates *c)
     const uint32_t first = any ? 0 : c->scope_layer * experts;
     const uint32_t end = any ? pager->experts : first + experts;
 
+    mp_assert(end <= pager->experts);
     memset(pager->fallback, 0, pager->experts);
     for (uint32_t e = first; e < end; e++)
         pager->fallback[e] = has_candidate(pager, c, e);
@@ -207,6 +221,7 @@ static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct ca
     if (mispredicted != MP_UNIT_NONE)
         return mispredicted;
     expert = ask_victim(pager, &query, !c.strict);
+    mp_assert(expert == MP_UNIT_NONE || mp_evict_allows(&query, expert));
     return expert != MP_UNIT_NONE ? last_candidate(pager, &c, expert) : MP_UNIT_NONE;
 }
 
@@ -225,6 +240,7 @@ static uint32_t pick_within_quota(struct mp_pager *pager, uint32_t unit, bool ov
     };
     uint32_t victim = MP_UNIT_NONE;
 
+    mp_assert(unit < pager->units);
     if (!over && slices->surplus_going > 0)
         victim = pick_victim(pager, unit, surplus);
     return victim != MP_UNIT_NONE ? victim : pick_victim(pager, unit, own);
@@ -237,6 +253,7 @@ static uint32_t pick_beyond_quota(struct mp_pager *pager, uint32_t unit)
     struct candidates all = { .scope_layer = MP_LAYER_ANY, .part = MP_SLICES_ALL, .strict = true };
     uint32_t victim = pick_victim(pager, unit, all);
 
+    mp_assert(unit < pager->units);
     all.strict = false;
     return victim != MP_UNIT_NONE ? victim : pick_victim(pager, unit, all);
 }
@@ -255,6 +272,7 @@ uint32_t mp_pager_pick_leaving(struct mp_pager *pager, uint32_t class_index)
  */
 static bool must_wait(const struct mp_pager *pager, uint32_t unit)
 {
+    mp_assert(unit < pager->units);
     return mp_pager_policies(pager)->evict_ops->waits &&
            mp_pager_in_use(pager, mp_space_unit_class(pager->config.space, unit));
 }
@@ -266,6 +284,8 @@ enum mp_status mp_pager_start_load(struct mp_pager *pager, uint32_t unit, enum m
     uint32_t victim;
     enum mp_status status = MP_ERR_NO_SPACE;
 
+    mp_assert(unit < pager->units);
+    mp_assert(!mp_pager_is_present(pager, unit));
     if (!over)
         status = mp_space_load(space, unit, priority);
     if (status == MP_ERR_NO_SPACE) {
@@ -334,6 +354,7 @@ bool mp_pager_make_partition(struct mp_pager *pager)
     const uint64_t cycle = (uint64_t)shape->layers * shape->top_k;
     uint64_t sum = 0;
 
+    mp_assert(shape->slots > 0);
     pager->global = set->partition_ops->global;
     if (pager->global) {
         for (uint32_t l = 0; l < shape->layers; l++)
@@ -366,6 +387,7 @@ static bool is_read(const struct mp_pager *pager, uint32_t expert)
 {
     const struct mp_unit_range units = mp_slices_of_expert(&pager->slices, expert);
 
+    mp_assert(expert < pager->experts);
     for (uint32_t u = units.first; u < units.end; u++) {
         if (mp_space_state(pager->config.space, u) != MP_RES_VALID)
             return false;
@@ -377,6 +399,7 @@ void mp_pager_residents(struct mp_pager *pager, uint32_t layer, bool on_the_way,
 {
     const uint32_t experts = pager->config.shape.experts;
 
+    mp_assert(resident != NULL);
     mp_assert(layer < pager->config.shape.layers);
     for (uint32_t e = 0; e < experts; e++) {
         const uint32_t expert = layer * experts + e;

@@ -41,11 +41,13 @@ uint32_t mp_slices_going(const struct mp_slices *s, uint32_t expert, enum mp_sli
 {
     const uint32_t surplus = s->surplus[expert], retained = s->going[expert] - surplus;
 
+    mp_assert(s->surplus[expert] <= s->going[expert]);
     return (part & MP_SLICES_RETAINED ? retained : 0) + (part & MP_SLICES_SURPLUS ? surplus : 0);
 }
 
 bool mp_slices_is_all(const struct mp_slices *s, enum mp_slices_part part)
 {
+    mp_assert(part != 0);
     return (part & MP_SLICES_RETAINED) && ((part & MP_SLICES_SURPLUS) || !s->has_surplus);
 }
 
@@ -136,6 +138,7 @@ bool mp_slices_check(const struct mp_slices *s, uint32_t expert, const bool *pre
     const uint32_t retained = s->retained[expert / s->experts];
     uint32_t all_present = 0, all_going = 0, surplus = 0;
 
+    mp_assert(expert < s->layers * s->experts);
     for (uint32_t i = 0; i < s->count; i++) {
         all_present += present[i];
         all_going += going[i];

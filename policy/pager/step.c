@@ -20,6 +20,7 @@
 static enum mp_status check_scores(const float *scores, uint32_t layer, uint32_t tokens,
                                    uint32_t experts)
 {
+    mp_assert(tokens > 0);
     for (uint32_t t = 0; t < tokens; t++) {
         for (uint32_t e = 0; e < experts; e++) {
             if (!isfinite(scores[(size_t)t * experts + e]))
@@ -36,6 +37,7 @@ static enum mp_status check_scores(const float *scores, uint32_t layer, uint32_t
 static bool route_is_sane(const uint32_t *chosen, const float *weights, uint32_t tokens, uint32_t k,
                           uint32_t experts)
 {
+    mp_assert(k <= experts);
     for (uint32_t t = 0; t < tokens; t++) {
         const uint32_t *mine = chosen + (size_t)t * k;
 
@@ -56,6 +58,7 @@ static void count_substitutes(struct mp_step *step, const struct mp_route_facts 
 {
     const uint32_t k = facts->k;
 
+    mp_assert(!step->config.policies->route_ops->exact);
     mp_route_top_k(facts, step->exact, step->exact_weights);
     step->config.counters->route_choices += (uint64_t)facts->tokens * k;
     for (size_t i = 0; i < (size_t)facts->tokens * k; i++) {
@@ -101,6 +104,7 @@ static void group(struct mp_step *step, uint32_t tokens)
     const uint32_t experts = step->config.shape.experts, k = step->config.shape.top_k;
     uint32_t *first = step->first;
 
+    mp_assert(tokens <= step->config.shape.tokens_max);
     memset(first, 0, (experts + 1) * sizeof(first[0]));
     for (uint32_t i = 0; i < tokens * k; i++)
         first[step->chosen[i] + 1]++;
@@ -180,6 +184,7 @@ enum mp_status mp_step_layer(struct mp_step *step, uint32_t layer, uint32_t toke
     uint64_t end_ns;
     enum mp_status status;
 
+    mp_assert(step->under_way == 0);
     if (layer >= shape->layers || tokens == 0 || tokens > shape->tokens_max)
         return mp_fail(MP_ERR_INVALID, "E_STEP", "layer %u, %u tokens: out of range", layer,
                        tokens);
@@ -224,6 +229,7 @@ static void take_parts(struct mp_step *step, struct mp_arena *arena)
     const uint64_t scores = shape->tokens_max * experts;
     const uint64_t rows = (uint64_t)shape->tokens_max * shape->top_k;
 
+    mp_assert(rows > 0 && step->slices > 0);
     step->scores = mp_arena_take(arena, scores, sizeof(float));
     step->source = mp_arena_take(arena, scores, sizeof(float));
     step->predicted = mp_arena_take(arena, scores, sizeof(float));
@@ -259,6 +265,8 @@ enum mp_status mp_step_create(const struct mp_step_config *config, struct mp_ste
     if (rows == 0 || rows > UINT32_MAX || shape->top_k > shape->experts)
         return mp_fail(MP_ERR_INVALID, "E_STEP", "%u tokens of %u experts are out of range",
                        shape->tokens_max, shape->experts);
+    mp_assert(config->pager != NULL && config->policies != NULL);
+    mp_assert(config->ops->scores != NULL && config->ops->combine != NULL);
     step = calloc(1, sizeof(*step));
     if (step == NULL)
         return mp_fail_no_memory("the step", sizeof(*step));

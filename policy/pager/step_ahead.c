@@ -35,6 +35,8 @@ static enum mp_status predict(struct mp_step *step, uint32_t layer, uint32_t tok
     enum mp_status status;
     uint64_t start_ns;
 
+    mp_assert(distance > 0);
+    mp_assert(layer < shape->layers);
     *target_p = MP_LAYER_ANY;
     if (ops->predict == NULL || distance > (ops->reach > 1 ? ops->reach : 1) ||
         distance >= shape->layers || (layer + distance >= shape->layers && !ops->wraps))
@@ -68,6 +70,7 @@ static void count_predicted(struct mp_step *step, uint32_t target, uint32_t toke
 {
     const uint32_t experts = step->config.shape.experts, k = step->config.shape.top_k;
 
+    mp_assert(target < step->config.shape.layers);
     memset(step->next_tokens, 0, experts * sizeof(step->next_tokens[0]));
     for (uint32_t t = 0; t < tokens; t++) {
         const float *scores = step->predicted + (size_t)t * experts;
@@ -101,6 +104,7 @@ static uint32_t settle_executor(struct mp_step *step, uint32_t layer, uint32_t i
     const uint32_t named = step->executors[i];
     const struct mp_step_executor *executor;
 
+    mp_assert(i < step->need_count);
     if (named >= step->costs.executor_count) {
         step->config.counters->invalid_decisions++;
         return MP_EXECUTOR_HOME;
@@ -157,6 +161,7 @@ static bool nothing_to_move(struct mp_step *step, uint32_t target)
 {
     const struct mp_shape *shape = &step->config.shape;
 
+    mp_assert(target < shape->layers);
     if (mp_pager_slots(step->config.pager) < shape->layers * shape->experts ||
         step->config.ops->predicted != NULL ||
         step->config.policies->partition_ops->predicted != NULL)
@@ -176,6 +181,7 @@ static enum mp_status look_ahead(struct mp_step *step, uint32_t layer, uint32_t 
     uint64_t start_ns;
     uint32_t target, count;
 
+    mp_assert(distance > 0);
     if (nothing_to_move(step, (layer + distance) % shape->layers))
         return MP_OK;
     status = predict(step, layer, tokens, distance, &target);
@@ -210,13 +216,15 @@ enum mp_status mp_step_look_ahead(struct mp_step *step, uint32_t layer, uint32_t
 {
     const struct mp_policies *set = step->config.policies;
     const struct mp_prefetch_ops *ops = set->prefetch_ops;
+    const uint32_t reach = ops->reach > 1 ? ops->reach : 1;
     enum mp_status status = MP_OK;
 
+    mp_assert(tokens <= step->config.shape.tokens_max);
+    if (ops->choose == NULL)
+        return MP_OK;
     if (ops->wants != NULL && set->partition_ops->predicted == NULL && !ops->wants(set->prefetch))
         return MP_OK;
-
-    for (uint32_t d = 1;
-         ops->choose != NULL && d <= (ops->reach > 1 ? ops->reach : 1) && status == MP_OK; d++)
+    for (uint32_t d = 1; d <= reach && status == MP_OK; d++)
         status = look_ahead(step, layer, tokens, d);
     return status;
 }

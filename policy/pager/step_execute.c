@@ -12,6 +12,7 @@
 /* `need` is a number of the pager: an index in step->needs, times slices, plus the slice. */
 static const struct mp_need *need_of(const struct mp_step *step, uint32_t need)
 {
+    mp_assert(need / step->slices < step->need_count);
     return &step->needs[need / step->slices];
 }
 
@@ -42,11 +43,15 @@ static enum mp_status begin_work(struct mp_step *step, uint32_t layer,
     const struct mp_step_executor *executor = &step->config.executors[work->executor];
     const enum mp_status status = executor->begin(executor->ctx, layer, work, count);
 
+    mp_assert(count > 0);
+    mp_assert(work->executor < step->costs.executor_count);
     if (status != MP_OK)
         return status;
-    if (step->config.ops->ended != NULL)
+    if (step->config.ops->ended != NULL) {
         step->under_way += count;
-    for (uint32_t i = 0; step->config.ops->ended == NULL && i < count; i++)
+        return MP_OK;
+    }
+    for (uint32_t i = 0; i < count; i++)
         note_ended(step, work[i].need);
     return MP_OK;
 }
@@ -57,6 +62,7 @@ static enum mp_status hand_over(struct mp_step *step, uint32_t layer, uint32_t c
     enum mp_status status = MP_OK;
     uint32_t end;
 
+    mp_assert(count <= step->need_count * step->slices);
     for (uint32_t i = 0; i < count && status == MP_OK; i = end) {
         end = i + 1;
         while (end < count && step->work[end].executor == step->work[i].executor)
@@ -73,6 +79,8 @@ static enum mp_status take_ended(struct mp_step *step)
     const enum mp_status status =
         step->config.ops->ended(step->config.ctx, true, step->ended, &count);
 
+    mp_assert(step->under_way > 0);
+    mp_assert(step->config.ops->ended != NULL);
     mp_assert(count > 0 && count <= step->under_way);
     step->under_way -= count;
     for (uint32_t i = 0; i < count; i++)

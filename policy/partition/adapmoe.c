@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "policy/hot.h"
+#include "vmm/base/assert.h"
 
 struct adapmoe {
     struct mp_policy super;
@@ -32,8 +33,12 @@ static void share_out(const struct mp_shape *shape, const uint32_t *order, uint8
     const bool one_each = shape->slots >= shape->layers;
     uint32_t left = shape->slots;
 
-    for (uint32_t l = 0; one_each && l < shape->layers; l++, left--)
-        quota[l] = 1;
+    mp_assert(units > 0);
+    if (one_each) {
+        for (uint32_t l = 0; l < shape->layers; l++)
+            quota[l] = 1;
+        left -= shape->layers;
+    }
     for (uint32_t i = 0; i < units && left > 0; i++) {
         const uint32_t layer = order[i] / shape->experts;
 

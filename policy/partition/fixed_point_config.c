@@ -1,3 +1,8 @@
+/*
+ * The search of MoEpic's cache configurator: how many slots each layer gets and how much of an
+ * expert it keeps; fixed_point_config.h has the equations. It counts nothing itself: fixed_point.c
+ * does.
+ */
 #include "policy/partition/fixed_point_config.h"
 
 #include <math.h>
@@ -55,7 +60,9 @@ static double loaded_experts(const struct mp_fixed_point *point, uint32_t layer,
 
     if (point->tokens[layer] > 0)
         loaded = active[cache] * theta / (double)point->tokens[layer]; /* K * H(C) * theta */
-    for (uint32_t y = 0; y < point->guesses && point->asked[layer] > 0; y++) {
+    if (point->asked[layer] == 0)
+        return loaded < point->top_k ? loaded : point->top_k;
+    for (uint32_t y = 0; y < point->guesses; y++) {
         const size_t row = (size_t)layer * point->guesses + y;
         const double asked = (double)point->asked[layer];
         const double absent =

@@ -19,6 +19,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "vmm/base/assert.h"
+
 struct activation_config {
     uint64_t keep;
 };
@@ -85,6 +87,7 @@ static void find_nearest(struct activation *self, uint32_t layer)
     const size_t units = (size_t)self->layers * self->experts, row = (size_t)layer * self->experts;
     double best = -1;
 
+    mp_assert(layer < self->layers);
     for (uint32_t i = 0; i < self->keep && i < self->requests; i++) {
         const uint32_t *past = self->past + i * units;
         double *like = self->like + (size_t)i * self->layers, sum = 0;

@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 
 struct history {
@@ -52,6 +53,7 @@ static uint32_t *row_of(const struct history *history, uint32_t layer, uint32_t 
 {
     const size_t experts = history->shape.experts;
 
+    mp_assert(expert < experts);
     return history->pairs + (layer * experts + expert) * experts;
 }
 
@@ -60,6 +62,7 @@ static void history_observe(struct mp_policy *policy, uint32_t layer, uint32_t t
 {
     struct history *history = (struct history *)policy;
 
+    mp_assert(tokens <= history->shape.tokens_max);
     if (layer > 0 && history->previous_layer == layer - 1 && history->previous_tokens == tokens) {
         for (uint32_t t = 0; t < tokens; t++) {
             for (uint32_t r = 0; r < k; r++) {
@@ -93,9 +96,11 @@ static bool history_predict(struct mp_policy *policy, const struct mp_predict_fa
             const uint32_t total = history->totals[(size_t)facts->layer * experts + from];
             const uint32_t *row = row_of(history, facts->layer, from);
 
-            for (uint32_t e = 0; total > 0 && e < experts; e++)
+            if (total == 0)
+                continue;
+            for (uint32_t e = 0; e < experts; e++)
                 scores[(size_t)t * experts + e] += (float)row[e] / (float)total;
-            known = known || total > 0;
+            known = true;
         }
     }
     return known;

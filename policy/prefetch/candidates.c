@@ -1,8 +1,13 @@
+/*
+ * The experts that predicted scores name, in order; see candidates.h. How many of them are loaded
+ * is for the prefetch policies to say.
+ */
 #include "policy/prefetch/candidates.h"
 
 #include <stdlib.h>
 
 #include "policy/top_k.h"
+#include "vmm/base/assert.h"
 
 void mp_candidates_take(struct mp_candidates *set, const struct mp_shape *shape,
                         struct mp_arena *arena)
@@ -28,8 +33,10 @@ static void sort(struct mp_candidate *list, uint32_t count)
         const struct mp_candidate one = list[i];
         uint32_t at = i;
 
-        for (; at > 0 && before(&one, &list[at - 1]); at--)
+        while (at > 0 && before(&one, &list[at - 1])) {
             list[at] = list[at - 1];
+            at--;
+        }
         list[at] = one;
     }
 }
@@ -40,15 +47,15 @@ uint32_t mp_candidates_gather(struct mp_candidates *set, const struct mp_prefetc
     const bool barred = margin >= 0 && ranks < facts->experts;
     uint32_t count = 0;
 
+    mp_assert(ranks > 0 && ranks <= facts->experts);
     for (uint32_t e = 0; e < facts->experts; e++)
         set->list[e] = (struct mp_candidate){ .expert = e };
     for (uint32_t t = 0; t < facts->tokens; t++) {
-        uint32_t r = 0;
-
         mp_top_k(facts->scores + (size_t)t * facts->experts, facts->experts, ranks + barred,
                  set->best, set->best_score);
-        for (; r < ranks && (!barred || set->best_score[r] > (1 + margin) * set->best_score[ranks]);
-             r++) {
+        for (uint32_t r = 0; r < ranks; r++) {
+            if (barred && !(set->best_score[r] > (1 + margin) * set->best_score[ranks]))
+                break;
             set->list[set->best[r]].tokens++;
             set->list[set->best[r]].score += set->best_score[r];
         }

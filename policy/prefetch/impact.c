@@ -1,8 +1,9 @@
 /*
  * HybriMoE ("Hybrid CPU-GPU Scheduling and Cache Management for Efficient MoE Inference", DAC
  * 2025), impact-driven prefetching: the routers of the next three layers are asked early, the
- * schedule of each layer is simulated (assign_queue.h) without and with one more expert resident,
- * and the experts that make the layer end sooner are loaded ahead, the largest gain first.
+ * schedule of each layer is simulated (policy/assign/queue.h) without and with one more expert
+ * resident, and the experts that make the layer end sooner are loaded ahead, the largest gain
+ * first.
  *
  * Written from public descriptions. Ours: each expert is weighed by itself, not in addition to
  * those chosen before; ties go to more tokens, then to the higher sum of scores. Where times are

@@ -20,6 +20,7 @@
 #include "policy/assign/times.h"
 #include "policy/prefetch/candidates.h"
 #include "policy/assign/presched_times.h"
+#include "vmm/base/assert.h"
 
 #define HORIZON_MAX 3
 
@@ -89,6 +90,8 @@ static void note_forecast(struct presched *presched, const struct mp_prefetch_fa
 {
     const size_t at = (size_t)(facts->distance - 1) * presched->layers + facts->target_layer;
 
+    mp_assert(facts->distance >= 1 && facts->distance <= HORIZON_MAX);
+    mp_assert(count <= presched->experts);
     for (uint32_t r = 0; r < count; r++)
         presched->ranked[at * presched->experts + r] = presched->candidates.list[r].expert;
     presched->ranked_count[at] = count;
@@ -98,6 +101,7 @@ static double hit_rate(const struct presched *presched, uint32_t distance, uint3
 {
     const size_t at = (size_t)(distance - 1) * presched->experts + rank;
 
+    mp_assert(distance >= 1 && rank < presched->experts);
     return presched->trials[at] == 0 ? 1
                                      : (double)presched->hits[at] / (double)presched->trials[at];
 }

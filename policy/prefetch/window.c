@@ -6,11 +6,13 @@
  *
  * Departures: the buffer of the paper (U_b, as large as the experts of one token) is a limit on how
  * many absent experts are named, BUFFER; with several tokens the scores are summed, the paper has
- * one. O(experts * (tokens + named)).
+ * one. Equal sums go to the lower id. O(experts * (tokens + named)).
  */
 #include "policy/builtins.h"
 
 #include <string.h>
+
+#include "vmm/base/assert.h"
 
 struct window_config {
     uint64_t buffer;
@@ -70,6 +72,7 @@ static uint32_t window_choose(struct mp_policy *policy, const struct mp_prefetch
     struct window *window = (struct window *)policy;
     uint32_t count = 0, absent = 0;
 
+    mp_assert(window->buffer > 0);
     memset(window->sum, 0, facts->experts * sizeof(window->sum[0]));
     memset(window->taken, 0, facts->experts);
     for (uint32_t t = 0; t < facts->tokens; t++) {

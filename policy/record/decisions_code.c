@@ -1,46 +1,60 @@
+/*
+ * Numbers, flags and arrays of a decision log, for both directions; see decisions_code.h. What a
+ * call consists of is in decisions_facts.c.
+ */
 #include "policy/record/decisions_code.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "vmm/base/error.h"
+#include "vmm/base/arena.h"
+#include "vmm/base/assert.h"
 
 static size_t units_of(const struct mp_code *code)
 {
     return (size_t)code->shape.layers * code->shape.experts;
 }
 
+/* A reader's matrices grow with what is read, because the shape is only what the file claims. */
+static void take_tables(struct mp_code *code, struct mp_arena *arena)
+{
+    const uint64_t matrix = (uint64_t)code->shape.tokens_max * code->shape.experts;
+
+    code->evictable = mp_arena_take(arena, units_of(code), 1);
+    if (code->reading) {
+        code->resident = mp_arena_take(arena, units_of(code), 1);
+        return;
+    }
+    for (unsigned i = 0; i < MP_CODE_RECENT; i++) {
+        code->recent[i].values = mp_arena_take(arena, matrix, sizeof(float));
+        code->recent[i].room = matrix;
+    }
+}
+
 enum mp_status mp_code_init(struct mp_code *code, FILE *file, bool reading, uint64_t bytes,
                             const struct mp_shape *shape)
 {
-    const size_t matrix = (size_t)shape->tokens_max * shape->experts;
-    bool complete;
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
     *code = (struct mp_code){ .file = file, .reading = reading, .left = bytes, .shape = *shape };
-    code->evictable = calloc(units_of(code), 1);
-    complete = code->evictable != NULL;
-    if (reading) {
-        code->resident = calloc(units_of(code), 1);
-        complete = complete && code->resident != NULL;
-    }
-    for (unsigned i = 0; i < MP_CODE_RECENT && !reading; i++) {
-        code->recent[i].values = calloc(matrix, sizeof(float));
-        code->recent[i].room = matrix;
-        complete = complete && code->recent[i].values != NULL;
-    }
-    if (complete)
-        return MP_OK;
-    mp_code_fini(code);
-    return mp_fail_no_memory("a decision log", matrix * sizeof(float));
+    take_tables(code, &arena);
+    status = mp_arena_open(&arena, "a decision log");
+    if (status != MP_OK)
+        return status;
+    code->block = arena.block;
+    take_tables(code, &arena);
+    return MP_OK;
 }
 
 void mp_code_fini(struct mp_code *code)
 {
-    free(code->evictable);
-    free(code->resident);
-    for (unsigned i = 0; i < MP_CODE_RECENT; i++)
-        free(code->recent[i].values);
+    if (code->reading) {
+        for (unsigned i = 0; i < MP_CODE_RECENT; i++)
+            free(code->recent[i].values);
+    }
+    free(code->block);
     for (unsigned i = 0; i < MP_CODE_BLOCKS; i++)
         free(code->blocks[i].data);
     *code = (struct mp_code){ 0 };
@@ -61,6 +75,7 @@ void *mp_code_room(struct mp_code *code, size_t count, size_t bytes)
 {
     struct mp_code_block *block;
 
+    mp_assert(bytes > 0);
     if (code->problem != NULL)
         return NULL;
     if (code->used_blocks == MP_CODE_BLOCKS) {
@@ -131,6 +146,7 @@ void mp_code_u32(struct mp_code *code, uint32_t *value, uint32_t min, uint32_t m
 {
     uint64_t wide = *value;
 
+    mp_assert(min <= max);
     mp_code_u64(code, &wide, max);
     if (code->reading && wide < min)
         mp_code_problem(code, "a number is out of range");
@@ -179,7 +195,9 @@ void mp_code_floats(struct mp_code *code, const float **array, size_t count, boo
     if (to == NULL)
         return;
     code_bytes(code, to, count * sizeof(float));
-    for (size_t i = 0; i < count && finite; i++) {
+    if (!finite)
+        return;
+    for (size_t i = 0; i < count; i++) {
         if (!isfinite(to[i]))
             mp_code_problem(code, "a score is not finite");
     }
@@ -216,8 +234,10 @@ static void remember(struct mp_code *code, const float *values, size_t count)
     if (code->problem != NULL)
         return;
     if (count > matrix->room) {
-        float *grown = realloc(matrix->values, count * sizeof(float));
+        float *grown;
 
+        mp_assert(code->reading); /* a writer has room for all tokens */
+        grown = realloc(matrix->values, count * sizeof(float));
         if (grown == NULL) {
             mp_code_problem(code, "out of memory");
             code->no_memory = true;
@@ -231,15 +251,21 @@ static void remember(struct mp_code *code, const float *values, size_t count)
     code->next_recent = (code->next_recent + 1) % MP_CODE_RECENT;
 }
 
+/* 1 + the place of an equal matrix among the recent ones; 0: none. */
+static uint32_t find_recent(const struct mp_code *code, const float *values, size_t count)
+{
+    for (uint32_t i = 0; i < MP_CODE_RECENT; i++) {
+        if (code->recent[i].count == count &&
+            !memcmp(code->recent[i].values, values, count * sizeof(float)))
+            return i + 1;
+    }
+    return 0;
+}
+
 void mp_code_matrix(struct mp_code *code, const float **array, size_t count, bool finite)
 {
-    uint32_t which = 0;
+    uint32_t which = code->reading ? 0 : find_recent(code, *array, count);
 
-    for (unsigned i = 0; i < MP_CODE_RECENT && !code->reading && which == 0; i++) {
-        if (code->recent[i].count == count &&
-            !memcmp(code->recent[i].values, *array, count * sizeof(float)))
-            which = i + 1;
-    }
     mp_code_u32(code, &which, 0, MP_CODE_RECENT);
     if (which == 0) {
         mp_code_floats(code, array, count, finite);

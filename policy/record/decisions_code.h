@@ -91,6 +91,7 @@ struct mp_code {
         bool known;
         struct mp_costs costs;
     } fact_costs, shape_costs; /* the latest: of facts, and behind shape.costs */
+    void *block;               /* evictable, resident, and matrices when writing */
     uint8_t *evictable;        // (units): the latest
     uint8_t *resident;         // (units): only when reading, from inserts and removes
     struct mp_code_matrix {

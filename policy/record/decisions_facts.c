@@ -37,7 +37,7 @@ static const char *const call_names[MP_CALL_COUNT] = {
     [MP_CALL_REVISE] = "partition.revise",
     [MP_CALL_PARTITION_PREDICTED] = "partition.predicted",
     [MP_CALL_PARTITION_ROUTED] = "partition.routed",
-    [MP_CALL_RETAINED] = "partition.tops",
+    [MP_CALL_RETAINED] = "partition.retained",
 };
 
 const char *mp_call_name(enum mp_call call)
@@ -127,8 +127,10 @@ static void code_evictable(struct mp_code *code, const uint8_t **flags)
     uint32_t count = 0, distance;
     size_t at = 0;
 
-    for (size_t u = 0; u < units && !code->reading; u++)
-        count += ((*flags)[u] != 0) != code->evictable[u];
+    if (!code->reading) {
+        for (size_t u = 0; u < units; u++)
+            count += ((*flags)[u] != 0) != code->evictable[u];
+    }
     mp_code_u32(code, &count, 0, (uint32_t)units);
     for (uint32_t i = 0; i < count && code->problem == NULL; i++) {
         const size_t from = at;
@@ -157,7 +159,9 @@ static void code_evictable(struct mp_code *code, const uint8_t **flags)
 /* The experts of each token differ. */
 static void check_chosen(struct mp_code *code, const uint32_t *chosen, uint32_t tokens, uint32_t k)
 {
-    for (size_t i = 0; i < (size_t)tokens * k && code->problem == NULL && code->reading; i++) {
+    if (!code->reading)
+        return;
+    for (size_t i = 0; i < (size_t)tokens * k && code->problem == NULL; i++) {
         for (size_t j = i - i % k; j < i; j++) {
             if (chosen[j] == chosen[i])
                 mp_code_problem(code, "a token has an expert twice");
@@ -201,9 +205,11 @@ static void code_assign(struct mp_code *code, struct mp_assign_facts *f)
     code_layer(code, &f->layer);
     mp_code_u32(code, &f->count, 1, experts);
     mp_code_u32s(code, &f->experts, f->count, 0, experts - 1);
-    for (uint32_t i = 1; i < f->count && code->problem == NULL && code->reading; i++) {
-        if (f->experts[i] <= f->experts[i - 1])
-            mp_code_problem(code, "experts are not in ascending order");
+    if (code->reading) {
+        for (uint32_t i = 1; i < f->count && code->problem == NULL; i++) {
+            if (f->experts[i] <= f->experts[i - 1])
+                mp_code_problem(code, "experts are not in ascending order");
+        }
     }
     mp_code_u32s(code, &f->tokens, f->count, 1, code->shape.tokens_max);
     mp_code_floats(code, &f->scores, f->count, true);
@@ -388,11 +394,12 @@ void mp_code_calibration(struct mp_code *code, struct mp_calibration *c)
     code_optional(code, &c->next, pairs);
     code_optional(code, &c->similarity, pairs);
     mp_code_bool(code, &group);
-    if (group)
+    if (group) {
         mp_code_u32s(code, &c->group, code->shape.layers, 0, UINT32_MAX);
-    for (uint32_t l = 1; group && l < code->shape.layers && code->problem == NULL; l++) {
-        if (c->group[l] > c->group[l - 1] + 1 || c->group[l] < c->group[l - 1])
-            mp_code_problem(code, "layer groups are not in ascending order");
+        for (uint32_t l = 1; l < code->shape.layers && code->problem == NULL; l++) {
+            if (c->group[l] > c->group[l - 1] + 1 || c->group[l] < c->group[l - 1])
+                mp_code_problem(code, "layer groups are not in ascending order");
+        }
     }
     code->kept_blocks = code->used_blocks;
 }

@@ -115,7 +115,9 @@ static enum mp_status read_options(struct mp_log_replay *r, const struct mp_poli
 {
     struct mp_opt_group *group = &r->groups[kind];
 
-    for (const struct mp_opt *opt = info->opts; opt != NULL && opt->name != NULL; opt++) {
+    if (info->opts == NULL)
+        return MP_OK;
+    for (const struct mp_opt *opt = info->opts; opt->name != NULL; opt++) {
         const size_t bytes = strlen(opt->name);
         const char *value;
         enum mp_status status = take_line(r, "option", &value);

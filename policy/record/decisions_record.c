@@ -8,6 +8,7 @@
 
 #include "policy/record/decisions.h"
 #include "policy/record/decisions_code.h"
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/output/out.h"
 
@@ -36,6 +37,7 @@ static struct mp_decisions *log_of(struct mp_policy *policy)
 
 static void put_call(struct mp_decisions *log, struct mp_call_args *args)
 {
+    mp_assert(args->call < MP_CALL_COUNT);
     if (!log->open)
         return;
     log->calls++;
@@ -378,7 +380,9 @@ static void put_options(FILE *file, const struct mp_policy_info *info,
 {
     char text[MP_OPT_TEXT_BYTES];
 
-    for (; info->opts != NULL && groups != NULL && groups->prefix != NULL; groups++) {
+    if (info->opts == NULL || groups == NULL)
+        return;
+    for (; groups->prefix != NULL; groups++) {
         if (groups->table != info->opts)
             continue;
         for (const struct mp_opt *opt = info->opts; opt->name != NULL; opt++)

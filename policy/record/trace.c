@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "policy/regular.h"
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/output/out.h"
 
@@ -93,6 +94,7 @@ static void flush_line(struct line *line)
 
 static char *room(struct line *line)
 {
+    mp_assert(line->used <= sizeof(line->text));
     if (line->used + PIECE_MAX > sizeof(line->text))
         flush_line(line);
     return line->text + line->used;
@@ -165,10 +167,10 @@ void mp_trace_write(struct mp_trace_writer *writer, const struct mp_trace_row *r
     if (writer->shape.scores) {
         put_char(&line, ' ');
         put_char(&line, '|');
-    }
-    for (uint32_t e = 0; writer->shape.scores && e < writer->shape.experts; e++) {
-        put_char(&line, ' ');
-        put_float(&line, row->scores[e]);
+        for (uint32_t e = 0; e < writer->shape.experts; e++) {
+            put_char(&line, ' ');
+            put_float(&line, row->scores[e]);
+        }
     }
     put_char(&line, '\n');
     flush_line(&line);
@@ -342,11 +344,13 @@ static const char *parse_row(struct mp_trace_reader *reader, struct mp_trace_row
         }
         reader->experts[r] = (uint32_t)expert;
     }
-    if (reader->shape.scores && !take_text(&at, " |"))
-        return "more than top_k pairs, or no scores behind them";
-    for (uint32_t e = 0; reader->shape.scores && e < reader->shape.experts; e++) {
-        if (!take_text(&at, " ") || !take_weight(&at, &reader->scores[e]))
-            return "a score of each expert should follow";
+    if (reader->shape.scores) {
+        if (!take_text(&at, " |"))
+            return "more than top_k pairs, or no scores behind them";
+        for (uint32_t e = 0; e < reader->shape.experts; e++) {
+            if (!take_text(&at, " ") || !take_weight(&at, &reader->scores[e]))
+                return "a score of each expert should follow";
+        }
     }
     *row = (struct mp_trace_row){
         .step = (uint32_t)v[0],

@@ -46,10 +46,10 @@ static enum mp_status check_facts(const struct mp_replay_run *run, const struct 
     const struct mp_predict_ops *predict =
         (const void *)mp_policy_find(MP_POLICY_PREDICT, chosen->policy[MP_POLICY_PREDICT]);
 
-    for (unsigned kind = 0; run->shape.calibration == NULL && kind < MP_POLICY_KIND_COUNT; kind++) {
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
         const struct mp_policy_info *info = mp_policy_find(kind, chosen->policy[kind]);
 
-        if (info->calibrated)
+        if (info->calibrated && run->shape.calibration == NULL)
             return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY_NA",
                            "%s policy '%s' needs a calibration (--calibration FILE)",
                            mp_policy_kind_name(kind), info->name);

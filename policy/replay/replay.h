@@ -28,6 +28,7 @@ struct mp_replay_group {
 
 struct mp_replay_trace {
     uint32_t layers, experts, top_k;
+    void *block;           /* layer_bytes and place */
     uint64_t *layer_bytes; // (layers): of one expert
     uint64_t total_bytes;  /* of all experts */
     uint64_t unit_bytes;   /* of the largest expert */

@@ -12,6 +12,7 @@
 
 #include "policy/replay/replay_int.h"
 #include "vmm/base/arena.h"
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
 static void take_set(struct mp_replay_set *set, struct mp_arena *arena)
@@ -63,6 +64,7 @@ void mp_replay_add(struct mp_replay_set *set, uint32_t unit)
 {
     const uint32_t scope = mp_replay_scope(set, unit);
 
+    mp_assert(unit < set->trace->layers * set->trace->experts);
     if (mp_replay_holds(set, unit))
         return;
     set->place[unit] = scope * set->trace->experts + set->count[scope]++;
@@ -74,6 +76,7 @@ void mp_replay_remove(struct mp_replay_set *set, uint32_t unit)
     const uint32_t scope = mp_replay_scope(set, unit);
     uint32_t last;
 
+    mp_assert(unit < set->trace->layers * set->trace->experts);
     if (!mp_replay_holds(set, unit))
         return;
     last = set->unit[scope * set->trace->experts + --set->count[scope]];
@@ -87,6 +90,7 @@ uint32_t mp_replay_first(const struct mp_replay_set *set, uint32_t scope, uint32
     const uint32_t *units = set->unit + (size_t)scope * set->trace->experts;
     uint32_t best = MP_UNIT_NONE;
 
+    mp_assert(scope < set->trace->layers);
     for (uint32_t i = 0; i < set->count[scope]; i++) {
         const uint32_t u = units[i];
 

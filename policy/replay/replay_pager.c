@@ -8,6 +8,7 @@
 
 #include "policy/assign/plan.h"
 #include "policy/replay/replay_int.h"
+#include "vmm/base/assert.h"
 
 static struct mp_evict_query make_query(const struct mp_replay_run *run, uint32_t for_unit,
                                         uint32_t scope_layer)
@@ -46,6 +47,7 @@ static bool make_room(struct mp_replay_run *run, uint32_t unit, uint32_t scope,
 {
     uint32_t victim = pick(run, unit, scope);
 
+    mp_assert(scope < run->trace->layers);
     if (victim == MP_UNIT_NONE) {
         for (uint32_t i = 0; i < group->count; i++)
             run->evictable[run->needs[i].unit] = mp_replay_holds(&run->set, run->needs[i].unit);
@@ -92,6 +94,7 @@ static void load_kept(struct mp_replay_run *run, uint32_t unit, struct mp_replay
     const uint32_t scope = mp_replay_scope(&run->set, unit);
     const uint8_t before = run->part[unit];
 
+    mp_assert(unit < run->trace->layers * run->trace->experts);
     while (run->part[unit] < run->retained[layer] && !mp_replay_is_full(run, scope))
         mp_replay_grow(run, unit);
     run->evictable[unit] = run->part[unit] > 0;
@@ -173,7 +176,7 @@ static uint32_t replay_needs(struct mp_replay_run *run, const struct mp_replay_g
     }
     if (run->timed)
         assign(run, group, result);
-    for (uint32_t i = 0; i < group->count && misses > 0; i++) {
+    for (uint32_t i = 0; i < group->count; i++) {
         if (run->set.touched[run->needs[i].unit] == 0)
             continue;
         if (run->timed && !mp_executor_loads(&run->facts.costs->executors[run->executors[i]]))
@@ -196,7 +199,9 @@ static void replace(struct mp_replay_run *run, uint32_t layer, struct mp_replay_
     query.shared = !run->set.per_layer;
     count = run->policies.evict_ops->replace(run->policies.evict, &query, run->now, run->swaps,
                                              experts);
-    for (uint32_t i = 0; count <= experts && i < count; i++) {
+    if (count > experts)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
         const struct mp_swap *swap = &run->swaps[i];
 
         if (swap->in / experts != layer || mp_replay_holds(&run->set, swap->in) ||
@@ -243,7 +248,9 @@ static void load_first(struct mp_replay_run *run, struct mp_replay_result *resul
     const uint32_t units = run->trace->layers * run->trace->experts;
     uint32_t count = ops->first(run->policies.partition, &run->shape, run->scratch);
 
-    for (uint32_t i = 0; count <= run->shape.slots && i < count; i++) {
+    if (count > run->shape.slots)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
         const uint32_t unit = run->scratch[i];
 
         if (unit < units && !mp_replay_holds(&run->set, unit))

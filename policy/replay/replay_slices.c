@@ -5,6 +5,8 @@
  */
 #include <string.h>
 
+#include "vmm/base/assert.h"
+
 #include "policy/replay/replay_int.h"
 
 static uint32_t retained_of(const struct mp_replay_run *run, uint32_t unit)
@@ -14,6 +16,7 @@ static uint32_t retained_of(const struct mp_replay_run *run, uint32_t unit)
 
 bool mp_replay_is_full(const struct mp_replay_run *run, uint32_t scope)
 {
+    mp_assert(scope < run->trace->layers);
     return run->used[scope] >= run->slots[scope] * run->slices;
 }
 
@@ -24,6 +27,7 @@ bool mp_replay_next_is_surplus(const struct mp_replay_run *run, uint32_t unit)
 
 void mp_replay_grow(struct mp_replay_run *run, uint32_t unit)
 {
+    mp_assert(run->part[unit] < run->slices);
     if (mp_replay_next_is_surplus(run, unit))
         run->surplus++;
     else
@@ -36,6 +40,7 @@ void mp_replay_grow(struct mp_replay_run *run, uint32_t unit)
 
 void mp_replay_shrink(struct mp_replay_run *run, uint32_t unit)
 {
+    mp_assert(run->part[unit] > 0);
     run->part[unit]--;
     if (mp_replay_next_is_surplus(run, unit))
         run->surplus--;

@@ -5,32 +5,42 @@
 #include <string.h>
 
 #include "policy/replay/replay.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
 #define COUNT_MAX (UINT32_C(1) << 31)
 
+static void take_tables(struct mp_replay_trace *trace, struct mp_arena *arena)
+{
+    const uint64_t units = (uint64_t)trace->layers * trace->experts;
+
+    trace->layer_bytes = mp_arena_take(arena, trace->layers, sizeof(uint64_t));
+    trace->place = mp_arena_take(arena, units, sizeof(uint32_t));
+}
+
 enum mp_status mp_replay_trace_init(struct mp_replay_trace *trace, uint32_t layers,
                                     uint32_t experts, uint32_t top_k)
 {
-    const size_t units = (size_t)layers * experts;
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
+    mp_assert(layers > 0 && experts > 0 && top_k > 0);
     *trace = (struct mp_replay_trace){ .layers = layers, .experts = experts, .top_k = top_k };
-    trace->layer_bytes = calloc(layers, sizeof(uint64_t));
-    trace->place = calloc(units, sizeof(uint32_t));
-    if (trace->layer_bytes == NULL || trace->place == NULL) {
-        mp_replay_trace_fini(trace);
-        return mp_fail_no_memory("a trace", units * sizeof(uint32_t));
-    }
+    take_tables(trace, &arena);
+    status = mp_arena_open(&arena, "a trace");
+    if (status != MP_OK)
+        return status;
+    trace->block = arena.block;
+    take_tables(trace, &arena);
     return MP_OK;
 }
 
 void mp_replay_trace_fini(struct mp_replay_trace *trace)
 {
-    free(trace->layer_bytes);
+    free(trace->block);
     free(trace->groups);
     free(trace->uses);
-    free(trace->place);
     free(trace->scores);
     free(trace->chosen);
     *trace = (struct mp_replay_trace){ 0 };
@@ -83,6 +93,7 @@ enum mp_status mp_replay_trace_begin(struct mp_replay_trace *trace, uint32_t lay
 {
     enum mp_status status;
 
+    mp_assert(layer < trace->layers);
     close_group(trace);
     status = grow(&trace->groups, trace->group_count, &trace->group_room, sizeof(trace->groups[0]));
     if (status != MP_OK)
@@ -103,6 +114,7 @@ enum mp_status mp_replay_trace_choose(struct mp_replay_trace *trace, uint32_t ex
     struct mp_replay_use *use;
     enum mp_status status;
 
+    mp_assert(expert < trace->experts);
     if (trace->choices == COUNT_MAX)
         return mp_fail(MP_ERR_UNSUPPORTED, "E_REPLAY", "the trace has more than %u choices",
                        COUNT_MAX);

@@ -185,11 +185,11 @@ static void sort_row(uint32_t *experts, float *weights, uint32_t k)
         const float weight = weights[i];
         uint32_t at = i;
 
-        for (; at > 0 && (weights[at - 1] < weight ||
-                          (weights[at - 1] == weight && experts[at - 1] > expert));
-             at--) {
+        while (at > 0 && (weights[at - 1] < weight ||
+                          (weights[at - 1] == weight && experts[at - 1] > expert))) {
             experts[at] = experts[at - 1];
             weights[at] = weights[at - 1];
+            at--;
         }
         experts[at] = expert;
         weights[at] = weight;

@@ -1,5 +1,10 @@
+/*
+ * The search for SMoE's alpha under a time budget; smoe_alpha.h has the method. Experts are routed
+ * in smoe.c only.
+ */
 #include "policy/route/smoe_alpha.h"
 
+#include "vmm/base/assert.h"
 #include "vmm/base/log.h"
 
 #define STEP 0.05f
@@ -63,6 +68,7 @@ static uint64_t cold_ns(const struct mp_costs *costs, uint32_t cold)
         helper != MP_EXECUTOR_HOME ? mp_executor_ns(&costs->executors[helper], 1) : 0;
     uint64_t best_ns = cold * costs->load_ns;
 
+    mp_assert(costs->load_ns > 0);
     for (uint32_t loads = 0; loads < cold && cpu_ns > 0; loads++) {
         const uint64_t loaded_ns = loads * costs->load_ns, computed_ns = (cold - loads) * cpu_ns;
         const uint64_t time_ns = loaded_ns > computed_ns ? loaded_ns : computed_ns;
@@ -119,6 +125,8 @@ void mp_smoe_alpha_note(struct mp_smoe_alpha *self, const struct mp_route_facts 
     const struct mp_costs *costs = facts->costs;
     uint64_t *time_ns = &self->time_ns[self->next];
 
+    mp_assert(self->next < MP_SMOE_GRID);
+    mp_assert(facts->layer == self->layer);
     self->step_ns += costs->layer_ns +
                      resident * mp_executor_ns(&costs->executors[MP_EXECUTOR_HOME], 1) +
                      cold_ns(costs, cold);

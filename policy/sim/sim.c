@@ -1,3 +1,7 @@
+/*
+ * The life of a simulated run: its space, policies and pager, then prompts and tokens, batch by
+ * batch. What a layer costs is in sim_ops.c, what routers say in sim_load.c.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,7 @@
+/*
+ * Bisection on a sample; sim_fit.h says for what. Each trial generates the same random numbers
+ * again. The load of a run is generated elsewhere (sim_load.c).
+ */
 #include "policy/sim/sim_fit.h"
 
 #include <math.h>
@@ -5,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "vmm/base/error.h"
+#include "vmm/base/arena.h"
+#include "vmm/base/assert.h"
 
 enum { LAYERS = 4, TOKENS = 384, TRIALS = 24 };
 
@@ -47,6 +52,7 @@ void mp_sim_top(const float *values, uint32_t count, uint32_t k, uint32_t *best)
 {
     uint32_t used = 0;
 
+    mp_assert(k > 0 && k <= count);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = used;
 
@@ -168,25 +174,34 @@ static void search(struct sample *s, struct mp_sim_fit *fit, double *value, doub
     }
 }
 
+static void take_sample(struct sample *s, struct mp_arena *arena)
+{
+    s->fixed = mp_arena_take(arena, s->experts, sizeof(float));
+    s->moving = mp_arena_take(arena, s->experts, sizeof(float));
+    s->logits = mp_arena_take(arena, s->experts, sizeof(float));
+    s->guess = mp_arena_take(arena, s->experts, sizeof(float));
+    s->best = mp_arena_take(arena, s->k, sizeof(uint32_t));
+    s->other = mp_arena_take(arena, s->k, sizeof(uint32_t));
+    s->counts = mp_arena_take(arena, s->experts, sizeof(uint32_t));
+}
+
 enum mp_status mp_sim_fit(const struct mp_sim_model *model, uint64_t seed, struct mp_sim_fit *fit)
 {
-    const uint32_t experts = (uint32_t)model->experts, k = (uint32_t)model->top_k;
-    float *floats = calloc(4 * (size_t)experts, sizeof(float));
-    uint32_t *numbers = calloc(experts + 2 * (size_t)k, sizeof(uint32_t));
-    struct sample s = { .experts = experts, .k = k, .variation = model->variation, .seed = seed };
+    struct sample s = {
+        .experts = (uint32_t)model->experts,
+        .k = (uint32_t)model->top_k,
+        .variation = model->variation,
+        .seed = seed,
+    };
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
-    if (floats == NULL || numbers == NULL) {
-        free(floats);
-        free(numbers);
-        return mp_fail_no_memory("a workload", experts * 24);
-    }
-    s.fixed = floats;
-    s.moving = floats + experts;
-    s.logits = floats + 2 * (size_t)experts;
-    s.guess = floats + 3 * (size_t)experts;
-    s.counts = numbers;
-    s.best = numbers + experts;
-    s.other = numbers + experts + k;
+    mp_assert(s.k > 0 && s.k <= s.experts);
+    take_sample(&s, &arena);
+    status = mp_arena_open(&arena, "a workload");
+    if (status != MP_OK)
+        return status;
+    take_sample(&s, &arena);
 
     *fit = (struct mp_sim_fit){ .share = 0, .keep = 0, .heat = 1 };
     search(&s, fit, &fit->share, 0, 0.98, offsetof(struct statistics, skew), model->skew);
@@ -196,8 +211,7 @@ enum mp_status mp_sim_fit(const struct mp_sim_model *model, uint64_t seed, struc
         fit->blur[i] = i == 0 ? 0 : 0.02 * pow(1.4, i);
         fit->accuracy[i] = measure(&s, fit, fit->blur[i]).accuracy;
     }
-    free(floats);
-    free(numbers);
+    free(arena.block);
     return MP_OK;
 }
 
@@ -205,6 +219,7 @@ float mp_sim_fit_share(const struct mp_sim_fit *fit, double variation, double u)
 {
     const double share = fit->share * (1 + variation * (2 * u - 1));
 
+    mp_assert(u >= 0 && u <= 1);
     return (float)(share < 0.98 ? share : 0.98);
 }
 

@@ -1,3 +1,7 @@
+/*
+ * Scores of simulated routers, made up or from a trace; sim_load.h has the model. What a predictor
+ * sees of them beforehand is in sim_load_predict.c.
+ */
 #include "policy/sim/sim_load_int.h"
 
 #include <math.h>
@@ -331,12 +335,15 @@ static void trace_scores(struct mp_sim_load *load, uint32_t layer, float *scores
     }
     memcpy(scores, mp_sim_load_recorded(load, group),
            (size_t)tokens * load->experts * sizeof(scores[0]));
-    for (uint32_t t = 0; load->decode && tokens <= load->config.sequences && t < tokens; t++)
-        observe(load, layer, t, scores + (size_t)t * load->experts);
+    if (load->decode && tokens <= load->config.sequences) {
+        for (uint32_t t = 0; t < tokens; t++)
+            observe(load, layer, t, scores + (size_t)t * load->experts);
+    }
 }
 
 void mp_sim_load_scores(struct mp_sim_load *load, uint32_t layer, float *scores)
 {
+    mp_assert(layer < load->layers);
     if (load->config.trace != NULL) {
         trace_scores(load, layer, scores);
         return;

@@ -1,3 +1,7 @@
+/*
+ * Predictions with a stated accuracy, from scores that are already known here but not yet to the
+ * policies. It generates no routing: sim_load.c does.
+ */
 #include "policy/sim/sim_load_int.h"
 
 #include <math.h>
@@ -63,10 +67,12 @@ static void predict_recorded(struct mp_sim_load *load, uint32_t layer, uint32_t 
     const struct mp_replay_group *group =
         mp_sim_load_group(load, load->step + (target <= layer), target);
     const uint32_t tokens = mp_sim_load_tokens(load, layer), experts = load->experts;
-    const uint32_t known = group != NULL && group->tokens < tokens ? group->tokens : tokens;
+    uint32_t known = 0;
 
     memset(scores, 0, (size_t)tokens * experts * sizeof(scores[0]));
-    for (uint32_t t = 0; group != NULL && t < known; t++) {
+    if (group != NULL)
+        known = group->tokens < tokens ? group->tokens : tokens;
+    for (uint32_t t = 0; t < known; t++) {
         const float *truth = mp_sim_load_recorded(load, group) + (size_t)t * experts;
         float *guess = scores + (size_t)t * experts;
 

@@ -83,6 +83,7 @@ static enum mp_status op_scores(void *ctx, uint32_t layer, float *scores)
 {
     struct mp_sim_world *w = ctx;
 
+    mp_assert(layer < w->shape.layers);
     mp_sim_device_run(
         w, "attention",
         mp_sim_layer_ns(w->config->machine, w->config->model, w->tokens, w->sequences, w->context));
@@ -161,7 +162,9 @@ static enum mp_status check_all(struct mp_sim_world *w, uint32_t layer,
 {
     enum mp_status status = MP_OK;
 
-    for (uint32_t i = 0; w->config->check && i < count && status == MP_OK; i++)
+    if (!w->config->check)
+        return MP_OK;
+    for (uint32_t i = 0; i < count && status == MP_OK; i++)
         status = check_work(w, layer, &work[i]);
     return status;
 }
@@ -317,11 +320,13 @@ static enum mp_status op_combine(void *ctx, uint32_t layer, const uint32_t *expe
     (void)layer;
     (void)experts;
     (void)weights;
-    for (size_t i = 0; w->config->check && i < (size_t)w->tokens * w->shape.top_k; i++) {
+    if (!w->config->check)
+        return MP_OK;
+    for (size_t i = 0; i < (size_t)w->tokens * w->shape.top_k; i++) {
         if (w->computed[i] != w->slices)
             return fail_check("a row that is not computed");
     }
-    return w->config->check ? mp_sim_check(w) : MP_OK;
+    return mp_sim_check(w);
 }
 
 enum mp_status mp_sim_check(struct mp_sim_world *w)

@@ -32,7 +32,7 @@ TOKEN = re.compile(r"""
 # becomes of calls that fail; each of them is made to fail by a sweep that takes too long here.
 PASS_OVER = re.compile(r"mp_assert|mp_unreachable|_Static_assert|mp_log_|mp_fail|MP_OPT|__attribute__"
                        r"|^\s*#(?!define)|^\s*(static )?(const )?char \w+\[|_Pragma|prefetch\("
-                       r"|MP_OK|[!=]= NULL|free\(|alloc\(|errno")
+                       r"|MP_OK|[!=]= NULL|free\(|alloc\(|errno|mp_arena_take\(|MP_DEBUG_CHECKS")
 MOST = 1024  # greater numbers are sizes, masks and limits of formats
 
 

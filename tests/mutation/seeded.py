@@ -73,7 +73,7 @@ HOST = [
 # The same for what a device does.
 CUDA = [
     ("a wait for copies is left out", LAWS, "reader_link.c",
-     "status = backend->ops->lane_wait(backend, state->lane, state->first);",
+     "status = backend->ops->event_wait(backend, state->stream, state->first);",
      "status = backend != NULL ? MP_OK : MP_ERR_DEVICE;"),
     ("a place in a window is not unmapped", LAWS, "space/window.c",
      "    if (backend->ops->window_unmap(backend, place->address, bytes) != MP_OK)",
@@ -101,8 +101,8 @@ CUDA = [
      "    if (u->residency.leases > 0 ||\n        (mp_host_exclusive(tier)",
      "    if ((mp_host_exclusive(tier)"),
     ("a unit is mapped when another copy has ended", LAWS, "reader_link.c",
-     "backend->ops->lane_wait(backend, state->lane, state->first)",
-     "backend->ops->lane_wait(backend, state->lane, (state->first + 1) % MP_LANE_MARKS)"),
+     "backend->ops->event_wait(backend, state->stream, state->first)",
+     "backend->ops->event_wait(backend, state->stream, (state->first + 1) % MP_STREAM_EVENTS)"),
     ("the host's copy is given back before it was read in place", ["cuda_laws_test:in_place"],
      "device_executors.c",
      "    mp_device_hand_over(queue);\n",

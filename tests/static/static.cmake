@@ -1,7 +1,8 @@
 # Checks of the tree itself, and of what was generated or built from it.
-foreach(check check_layers check_source check_errors check_docs)
-    add_test(NAME static/${check} COMMAND tools/${check}.sh WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    set_tests_properties(static/${check} PROPERTIES LABELS static)
+foreach(check check_layers check/source check/errors check/docs)
+    string(REPLACE check/ check_ test ${check})
+    add_test(NAME static/${test} COMMAND tools/${check}.sh WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(static/${test} PROPERTIES LABELS static)
 endforeach()
 add_test(NAME system/tools/without_git COMMAND tests/system/tools/without_git.sh
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
@@ -12,10 +13,10 @@ set_tests_properties(static/make_ptx PROPERTIES LABELS static SKIP_RETURN_CODE 7
 add_test(NAME static/make_pictures COMMAND tools/make_pictures --check
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/make_pictures PROPERTIES LABELS static)
-add_test(NAME static/check_options COMMAND tools/check_options.sh $<TARGET_FILE:moepager>
+add_test(NAME static/check_options COMMAND tools/check/options.sh $<TARGET_FILE:moepager>
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/check_options PROPERTIES LABELS static)
-add_test(NAME static/check_exports COMMAND tools/check_exports.sh $<TARGET_FILE:moepager_shared>
+add_test(NAME static/check_exports COMMAND tools/check/exports.sh $<TARGET_FILE:moepager_shared>
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(static/check_exports PROPERTIES LABELS static)
 

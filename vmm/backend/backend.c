@@ -15,13 +15,6 @@ const struct mp_backend_ops *const mp_backends[] = {
     &mp_backend_host, &mp_backend_cuda, &mp_backend_trace, &mp_backend_fault, NULL,
 };
 
-const char *mp_tier_kind_name(enum mp_tier_kind kind)
-{
-    static const char *const names[] = { "device", "host", "file" };
-
-    return (unsigned)kind < MP_TIER_KIND_COUNT ? names[kind] : "unknown tier";
-}
-
 static const struct mp_backend_ops *find_backend(const char *name)
 {
     for (size_t i = 0; mp_backends[i] != NULL; i++) {

@@ -44,10 +44,11 @@ struct mp_frame {
 
 struct mp_backend;
 
-/* A queue of copies between aliases, done in order beside everything else. The backend's own. */
-struct mp_lane;
+/* A stream: a queue of copies between aliases, done in order beside everything else. It has
+ * MP_STREAM_EVENTS events, numbered from 0. The backend's own. */
+struct mp_stream;
 
-#define MP_LANE_MARKS 8
+#define MP_STREAM_EVENTS 8
 
 /* From which tier to which a copy goes. */
 enum mp_copy { MP_COPY_TO_DEVICE, MP_COPY_TO_HOST, MP_COPY_ON_DEVICE, MP_COPY_COUNT };
@@ -59,6 +60,11 @@ struct mp_backend_config {
 
     /* host: aliases are multiples of this; a power of two, 0: of a page. */
     uint64_t align_bytes;
+
+    /* host: frames are parts of one memory file with room for so many bytes, so that their pages
+     * can be mapped at other addresses too (mp_backend_host_file()); huge_pages and align_bytes
+     * say nothing then. 0: anonymous memory. */
+    uint64_t memory_file_bytes;
 
     /* cuda: memory by handle on a NUMA node is not even tried, because the driver may break down in
      * it (engine/probe/probe.h finds out); host frames are memory of ours that it pins. */
@@ -87,22 +93,24 @@ struct mp_backend_ops {
     void (*frame_destroy)(struct mp_backend *backend, struct mp_frame *frame);
 
     /*
-     * Copies; NULL where caps.file_target says that files are read into the device tier. A lane is
-     * used by one thread at a time, several lanes by several threads, also beside calls for frames
-     * and windows. Between the aliases of any two tiers.
+     * Copies; NULL where caps.file_target says that files are read into the device tier. A stream
+     * is used by one thread at a time, several streams by several threads, also beside calls for
+     * frames and windows. Between the aliases of any two tiers.
      *
-     * lane_copy() queues; what it was given stays as it is until a mark behind it was waited for.
-     * lane_mark() puts mark `mark` < MP_LANE_MARKS behind all that was queued; lane_wait() blocks
-     * until that has been reached. MP_ERR_DEVICE from wait: a copy queued before it failed, or
+     * stream_copy() queues; what it was given stays as it is until an event recorded behind it was
+     * waited for. event_record() puts an event behind all that was queued; event_wait() blocks
+     * until the stream has reached it. MP_ERR_DEVICE from wait: a copy queued before it failed, or
      * something else on the device did; nothing queued since the last good wait counts as done.
-     * lane_close() waits for what is queued, unless the device is lost.
+     * stream_close() waits for what is queued, unless the device is lost.
      */
-    enum mp_status (*lane_open)(struct mp_backend *backend, struct mp_lane **lane_p);
-    void (*lane_close)(struct mp_backend *backend, struct mp_lane *lane);
-    enum mp_status (*lane_copy)(struct mp_backend *backend, struct mp_lane *lane, enum mp_copy copy,
-                                void *dst, const void *src, uint64_t bytes);
-    enum mp_status (*lane_mark)(struct mp_backend *backend, struct mp_lane *lane, unsigned mark);
-    enum mp_status (*lane_wait)(struct mp_backend *backend, struct mp_lane *lane, unsigned mark);
+    enum mp_status (*stream_open)(struct mp_backend *backend, struct mp_stream **stream_p);
+    void (*stream_close)(struct mp_backend *backend, struct mp_stream *stream);
+    enum mp_status (*stream_copy)(struct mp_backend *backend, struct mp_stream *stream,
+                                  enum mp_copy copy, void *dst, const void *src, uint64_t bytes);
+    enum mp_status (*event_record)(struct mp_backend *backend, struct mp_stream *stream,
+                                   unsigned event);
+    enum mp_status (*event_wait)(struct mp_backend *backend, struct mp_stream *stream,
+                                 unsigned event);
 
     /* Optional: has the device been lost for good? Then every call fails, and nobody knows what of
      * the memory that copies were given is still in use. From any thread. */
@@ -154,6 +162,13 @@ extern const struct mp_backend_ops mp_backend_host;
 extern const struct mp_backend_ops mp_backend_cuda;
 extern const struct mp_backend_ops mp_backend_trace;
 extern const struct mp_backend_ops mp_backend_fault;
+
+/*
+ * The memory file of a host backend that was opened with memory_file_bytes, and where in it the
+ * byte at `address` lies, which is an alias or inside of a frame. -1: it has none, or that is not
+ * in it. The descriptor is the backend's.
+ */
+int mp_backend_host_file(const struct mp_backend *backend, const void *address, uint64_t *offset_p);
 
 /* Simulated memory that holds nothing; only for spaces whose reader has a virtual link. Static, in
  * no chain, needs no close. */

@@ -14,7 +14,7 @@
 struct fault_backend {
     struct mp_backend super;
     struct mp_backend *inner;
-    struct mp_mutex lock; /* lanes are used by threads of their own */
+    struct mp_mutex lock; /* streams are used by threads of their own */
     /* Calls that still pass; < 0: all do. */
     int64_t countdown MP_GUARDED_BY(lock);
     bool once MP_GUARDED_BY(lock);
@@ -120,48 +120,49 @@ static void fault_frame_destroy(struct mp_backend *backend, struct mp_frame *fra
     fault->inner->ops->frame_destroy(fault->inner, frame);
 }
 
-static enum mp_status fault_lane_open(struct mp_backend *backend, struct mp_lane **lane_p)
+static enum mp_status fault_stream_open(struct mp_backend *backend, struct mp_stream **stream_p)
 {
     struct fault_backend *fault = fault_of(backend);
-    const enum mp_status status = step(fault, "lane_open");
+    const enum mp_status status = step(fault, "stream_open");
 
-    return status != MP_OK ? status : fault->inner->ops->lane_open(fault->inner, lane_p);
+    return status != MP_OK ? status : fault->inner->ops->stream_open(fault->inner, stream_p);
 }
 
-static void fault_lane_close(struct mp_backend *backend, struct mp_lane *lane)
+static void fault_stream_close(struct mp_backend *backend, struct mp_stream *stream)
 {
     struct fault_backend *fault = fault_of(backend);
 
-    fault->inner->ops->lane_close(fault->inner, lane);
+    fault->inner->ops->stream_close(fault->inner, stream);
 }
 
-static enum mp_status fault_lane_copy(struct mp_backend *backend, struct mp_lane *lane,
-                                      enum mp_copy copy, void *dst, const void *src, uint64_t bytes)
+static enum mp_status fault_stream_copy(struct mp_backend *backend, struct mp_stream *stream,
+                                        enum mp_copy copy, void *dst, const void *src,
+                                        uint64_t bytes)
 {
     struct fault_backend *fault = fault_of(backend);
-    const enum mp_status status = step(fault, "lane_copy");
+    const enum mp_status status = step(fault, "stream_copy");
 
     return status != MP_OK
                ? status
-               : fault->inner->ops->lane_copy(fault->inner, lane, copy, dst, src, bytes);
+               : fault->inner->ops->stream_copy(fault->inner, stream, copy, dst, src, bytes);
 }
 
-static enum mp_status fault_lane_mark(struct mp_backend *backend, struct mp_lane *lane,
-                                      unsigned mark)
+static enum mp_status fault_event_record(struct mp_backend *backend, struct mp_stream *stream,
+                                         unsigned event)
 {
     struct fault_backend *fault = fault_of(backend);
-    const enum mp_status status = step(fault, "lane_mark");
+    const enum mp_status status = step(fault, "event_record");
 
-    return status != MP_OK ? status : fault->inner->ops->lane_mark(fault->inner, lane, mark);
+    return status != MP_OK ? status : fault->inner->ops->event_record(fault->inner, stream, event);
 }
 
-static enum mp_status fault_lane_wait(struct mp_backend *backend, struct mp_lane *lane,
-                                      unsigned mark)
+static enum mp_status fault_event_wait(struct mp_backend *backend, struct mp_stream *stream,
+                                       unsigned event)
 {
     struct fault_backend *fault = fault_of(backend);
-    const enum mp_status status = step(fault, "lane_wait");
+    const enum mp_status status = step(fault, "event_wait");
 
-    return status != MP_OK ? status : fault->inner->ops->lane_wait(fault->inner, lane, mark);
+    return status != MP_OK ? status : fault->inner->ops->event_wait(fault->inner, stream, event);
 }
 
 static bool fault_lost(struct mp_backend *backend)
@@ -219,7 +220,7 @@ static enum mp_status fault_window_unmap(struct mp_backend *backend, void *place
     return status != MP_OK ? status : fault->inner->ops->window_unmap(fault->inner, place, bytes);
 }
 
-/* Beyond caps.file_target and caps.windows nobody calls lanes and windows. */
+/* Beyond caps.file_target and caps.windows nobody calls streams and windows. */
 const struct mp_backend_ops mp_backend_fault = {
     .name = "fault",
     .summary = "wrapper that fails chosen calls, for tests",
@@ -229,11 +230,11 @@ const struct mp_backend_ops mp_backend_fault = {
     .memory_info = fault_memory_info,
     .frame_create = fault_frame_create,
     .frame_destroy = fault_frame_destroy,
-    .lane_open = fault_lane_open,
-    .lane_close = fault_lane_close,
-    .lane_copy = fault_lane_copy,
-    .lane_mark = fault_lane_mark,
-    .lane_wait = fault_lane_wait,
+    .stream_open = fault_stream_open,
+    .stream_close = fault_stream_close,
+    .stream_copy = fault_stream_copy,
+    .event_record = fault_event_record,
+    .event_wait = fault_event_wait,
     .lost = fault_lost,
     .lost_bytes = fault_lost_bytes,
     .reads_host = fault_reads_host,

@@ -6,10 +6,14 @@
  * A frame's pages come into being when they are first written, so a tier that is never filled
  * costs nothing, and never more than its frames' bytes: huge pages lie wholly inside a frame.
  * MAP_NORESERVE is not used, so a kernel that counts commitments refuses here and not later.
+ *
+ * With a memory file all frames lie in one range of addresses that was reserved at the start, one
+ * behind the other as in the file: the place of an alias says where its bytes are in the file.
  */
 #include "vmm/backend/backend.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <numa.h>
 #include <numaif.h>
@@ -34,6 +38,10 @@ struct host_backend {
     uint64_t page_bytes, align_bytes;
     int numa_node; /* -1: anywhere */
     bool huge_pages;
+
+    int file_fd; /* -1: none */
+    char *file_base;
+    uint64_t file_bytes, file_used_bytes;
 };
 
 static enum mp_status check_node(int node)
@@ -46,6 +54,27 @@ static enum mp_status check_node(int node)
         return mp_fail(MP_ERR_CONFIG, "E_NUMA_NODE",
                        "NUMA node %d has no memory for this process; the highest node is %d", node,
                        numa_max_node());
+    return MP_OK;
+}
+
+/* Reserve the addresses of all frames that there can be. */
+static enum mp_status open_file(struct host_backend *host, uint64_t bytes)
+{
+    void *base;
+
+    host->file_fd = memfd_create("moepager", MFD_CLOEXEC);
+    if (host->file_fd < 0)
+        return mp_fail(MP_ERR_NO_SPACE, "E_DEVICE_MEMORY", "cannot make a memory file: %s",
+                       strerror(errno));
+    base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) {
+        close(host->file_fd);
+        return mp_fail(MP_ERR_NO_SPACE, "E_DEVICE_MEMORY",
+                       "cannot reserve %" PRIu64 " bytes of addresses for frames: %s", bytes,
+                       strerror(errno));
+    }
+    host->file_base = base;
+    host->file_bytes = bytes;
     return MP_OK;
 }
 
@@ -73,7 +102,18 @@ static enum mp_status host_open(const struct mp_backend_config *config, struct m
     host->align_bytes =
         config->align_bytes > host->page_bytes ? config->align_bytes : host->page_bytes;
     host->numa_node = config->numa_node >= 0 && numa_available() >= 0 ? config->numa_node : -1;
-    host->huge_pages = config->huge_pages;
+    host->huge_pages = config->huge_pages && config->memory_file_bytes == 0;
+    host->file_fd = -1;
+    if (config->memory_file_bytes > 0) {
+        const enum mp_status status =
+            open_file(host, mp_round_down_u64(config->memory_file_bytes, host->page_bytes));
+
+        if (status != MP_OK) {
+            free(host);
+            return status;
+        }
+        host->align_bytes = host->page_bytes;
+    }
     host->super.ops = &mp_backend_host;
     host->super.caps = (struct mp_backend_caps){
         .granule_bytes = host->page_bytes,
@@ -91,7 +131,29 @@ static enum mp_status host_open(const struct mp_backend_config *config, struct m
 
 static void host_close(struct mp_backend *backend)
 {
-    free(mp_container_of(backend, struct host_backend, super));
+    struct host_backend *host = mp_container_of(backend, struct host_backend, super);
+
+    if (host->file_fd >= 0) {
+        munmap(host->file_base, host->file_bytes);
+        close(host->file_fd);
+    }
+    free(host);
+}
+
+int mp_backend_host_file(const struct mp_backend *backend, const void *address, uint64_t *offset_p)
+{
+    const struct host_backend *host;
+    uint64_t offset;
+
+    if (backend->ops != &mp_backend_host)
+        return -1;
+    host = (const struct host_backend *)(const void *)((const char *)backend -
+                                                       offsetof(struct host_backend, super));
+    offset = (uint64_t)((uintptr_t)address - (uintptr_t)host->file_base);
+    if (host->file_fd < 0 || offset >= host->file_used_bytes)
+        return -1;
+    *offset_p = offset;
+    return host->file_fd;
 }
 
 static enum mp_status check_tier(const struct mp_backend *backend, enum mp_tier_kind tier)
@@ -182,10 +244,30 @@ static void advise(const struct host_backend *host, void *alias, uint64_t bytes)
     }
 }
 
+/* The next part of the memory file. */
+static enum mp_status map_file(struct host_backend *host, uint64_t bytes, void **alias_p)
+{
+    const uint64_t at = host->file_used_bytes;
+    void *alias;
+
+    if (bytes > host->file_bytes - at)
+        errno = ENOMEM;
+    else if (ftruncate(host->file_fd, (off_t)(at + bytes)) == 0) {
+        alias = mmap(host->file_base + at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                     host->file_fd, (off_t)at);
+        if (alias != MAP_FAILED) {
+            host->file_used_bytes = at + bytes;
+            *alias_p = alias;
+            return MP_OK;
+        }
+    }
+    return fail_mmap(bytes);
+}
+
 static enum mp_status host_frame_create(struct mp_backend *backend, enum mp_tier_kind tier,
                                         uint64_t bytes, struct mp_frame *frame_p)
 {
-    const struct host_backend *host = mp_container_of(backend, struct host_backend, super);
+    struct host_backend *host = mp_container_of(backend, struct host_backend, super);
     uint64_t align_bytes = host->align_bytes;
     void *alias = NULL;
     enum mp_status status = check_tier(backend, tier);
@@ -201,7 +283,8 @@ static enum mp_status host_frame_create(struct mp_backend *backend, enum mp_tier
     }
     if (host->huge_pages && bytes >= HUGE_PAGE_BYTES && align_bytes < HUGE_PAGE_BYTES)
         align_bytes = HUGE_PAGE_BYTES;
-    status = map_aligned(bytes, align_bytes, host->page_bytes, &alias);
+    status = host->file_fd >= 0 ? map_file(host, bytes, &alias)
+                                : map_aligned(bytes, align_bytes, host->page_bytes, &alias);
     if (status != MP_OK)
         return status;
     advise(host, alias, bytes);
@@ -217,9 +300,20 @@ static enum mp_status host_frame_create(struct mp_backend *backend, enum mp_tier
 
 static void host_frame_destroy(struct mp_backend *backend, struct mp_frame *frame)
 {
-    (void)backend;
+    struct host_backend *host = mp_container_of(backend, struct host_backend, super);
+
     mp_assert(frame->handle == (uint64_t)(uintptr_t)frame->alias && frame->handle != 0);
-    if (munmap(frame->alias, frame->bytes) != 0)
+    if (host->file_fd >= 0) {
+        /* The addresses stay reserved, and those of the last frame are used again. */
+        const uint64_t at = (uint64_t)((char *)frame->alias - host->file_base);
+
+        if (at + frame->bytes == host->file_used_bytes)
+            host->file_used_bytes = at;
+        if (fallocate(host->file_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at,
+                      (off_t)frame->bytes) != 0)
+            mp_log_error("host", "cannot free a frame of %" PRIu64 " bytes: %s", frame->bytes,
+                         strerror(errno));
+    } else if (munmap(frame->alias, frame->bytes) != 0)
         mp_log_error("host", "cannot unmap a frame of %" PRIu64 " bytes: %s", frame->bytes,
                      strerror(errno));
     memset(frame, 0, sizeof(*frame));

@@ -81,52 +81,53 @@ static void trace_frame_destroy(struct mp_backend *backend, struct mp_frame *fra
     inner->ops->frame_destroy(inner, frame);
 }
 
-static enum mp_status trace_lane_open(struct mp_backend *backend, struct mp_lane **lane_p)
+static enum mp_status trace_stream_open(struct mp_backend *backend, struct mp_stream **stream_p)
 {
     struct mp_backend *inner = inner_of(backend);
-    const enum mp_status status = inner->ops->lane_open(inner, lane_p);
+    const enum mp_status status = inner->ops->stream_open(inner, stream_p);
 
-    mp_log_debug("trace", "lane_open: %s", mp_status_str(status));
+    mp_log_debug("trace", "stream_open: %s", mp_status_str(status));
     return status;
 }
 
-static void trace_lane_close(struct mp_backend *backend, struct mp_lane *lane)
+static void trace_stream_close(struct mp_backend *backend, struct mp_stream *stream)
 {
     struct mp_backend *inner = inner_of(backend);
 
-    mp_log_debug("trace", "lane_close");
-    inner->ops->lane_close(inner, lane);
+    mp_log_debug("trace", "stream_close");
+    inner->ops->stream_close(inner, stream);
 }
 
-static enum mp_status trace_lane_copy(struct mp_backend *backend, struct mp_lane *lane,
-                                      enum mp_copy copy, void *dst, const void *src, uint64_t bytes)
+static enum mp_status trace_stream_copy(struct mp_backend *backend, struct mp_stream *stream,
+                                        enum mp_copy copy, void *dst, const void *src,
+                                        uint64_t bytes)
 {
     static const char *const names[] = { "to device", "to host", "on device" };
     struct mp_backend *inner = inner_of(backend);
-    const enum mp_status status = inner->ops->lane_copy(inner, lane, copy, dst, src, bytes);
+    const enum mp_status status = inner->ops->stream_copy(inner, stream, copy, dst, src, bytes);
 
-    mp_log_debug("trace", "lane_copy %s %" PRIu64 " bytes from %p to %p: %s", names[copy], bytes,
+    mp_log_debug("trace", "stream_copy %s %" PRIu64 " bytes from %p to %p: %s", names[copy], bytes,
                  src, dst, mp_status_str(status));
     return status;
 }
 
-static enum mp_status trace_lane_mark(struct mp_backend *backend, struct mp_lane *lane,
-                                      unsigned mark)
+static enum mp_status trace_event_record(struct mp_backend *backend, struct mp_stream *stream,
+                                         unsigned event)
 {
     struct mp_backend *inner = inner_of(backend);
-    const enum mp_status status = inner->ops->lane_mark(inner, lane, mark);
+    const enum mp_status status = inner->ops->event_record(inner, stream, event);
 
-    mp_log_trace("trace", "lane_mark %u: %s", mark, mp_status_str(status));
+    mp_log_trace("trace", "event_record %u: %s", event, mp_status_str(status));
     return status;
 }
 
-static enum mp_status trace_lane_wait(struct mp_backend *backend, struct mp_lane *lane,
-                                      unsigned mark)
+static enum mp_status trace_event_wait(struct mp_backend *backend, struct mp_stream *stream,
+                                       unsigned event)
 {
     struct mp_backend *inner = inner_of(backend);
-    const enum mp_status status = inner->ops->lane_wait(inner, lane, mark);
+    const enum mp_status status = inner->ops->event_wait(inner, stream, event);
 
-    mp_log_trace("trace", "lane_wait %u: %s", mark, mp_status_str(status));
+    mp_log_trace("trace", "event_wait %u: %s", event, mp_status_str(status));
     return status;
 }
 
@@ -200,11 +201,11 @@ const struct mp_backend_ops mp_backend_trace = {
     .memory_info = trace_memory_info,
     .frame_create = trace_frame_create,
     .frame_destroy = trace_frame_destroy,
-    .lane_open = trace_lane_open,
-    .lane_close = trace_lane_close,
-    .lane_copy = trace_lane_copy,
-    .lane_mark = trace_lane_mark,
-    .lane_wait = trace_lane_wait,
+    .stream_open = trace_stream_open,
+    .stream_close = trace_stream_close,
+    .stream_copy = trace_stream_copy,
+    .event_record = trace_event_record,
+    .event_wait = trace_event_wait,
     .lost = trace_lost,
     .lost_bytes = trace_lost_bytes,
     .reads_host = trace_reads_host,

@@ -9,6 +9,13 @@
 
 #define THREADS_MAX 4
 
+const char *mp_tier_kind_name(enum mp_tier_kind kind)
+{
+    static const char *const names[] = { "device", "host", "file" };
+
+    return (unsigned)kind < MP_TIER_KIND_COUNT ? names[kind] : "unknown tier";
+}
+
 struct work {
     struct mp_backend *backend;
     enum mp_tier_kind kind;

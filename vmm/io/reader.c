@@ -19,7 +19,7 @@
 /* A transfer that takes longer is worth a line. */
 #define STALL_NS UINT64_C(10000000000)
 
-/* The shortest turn on a processor that the kernel can be asked for. */
+/* The shortest time slice that the kernel can be asked for. */
 #define SLICE_NS 100000
 
 /* As the kernel has it; older C libraries do not know it. */
@@ -31,7 +31,7 @@ struct sched_attributes {
     uint64_t runtime_ns, deadline_ns, period_ns;
 };
 
-void mp_reader_hurry(void)
+void mp_reader_shorten_slice(void)
 {
     struct sched_attributes attributes = { .size = sizeof(attributes) };
 
@@ -96,9 +96,9 @@ enum mp_status mp_reader_create(const struct mp_reader_config *config, struct mp
     mp_cond_init(&reader->final);
     mp_cond_init(&reader->work);
     if (config->timeline != NULL) {
-        for (unsigned i = 0; i < MP_READER_LANES; i++)
-            reader->lanes[i] = mp_timeline_add_track(config->timeline,
-                                                     config->memory != NULL ? "link" : "transfers");
+        for (unsigned i = 0; i < MP_READER_TRACKS; i++)
+            reader->tracks[i] = mp_timeline_add_track(
+                config->timeline, config->memory != NULL ? "link" : "transfers");
     }
     status = start_engine(reader);
     if (status != MP_OK) {

@@ -23,7 +23,7 @@
  *
  * Two engines read files: io_uring (one thread, and callers that push), and a pool of threads with
  * pread where io_uring is missing or forbidden. Which one runs is said once in the log and by
- * mp_reader_engine(). A reader with a memory link copies instead, by the lane of a backend, on one
+ * mp_reader_engine(). A reader with a memory link copies instead, on a stream of a backend, by one
  * thread, the tickets one after the other.
  *
  * A short read is continued, end of file is an error, EIO is tried three times, and a ticket is
@@ -76,9 +76,9 @@ struct mp_ticket {
     /* The reader's own. */
     _Atomic(int) state; /* release store by the reader, acquire load by everybody else */
     struct mp_ticket *prev, *next;
-    bool linked; /* in a list of the reader: chunks are left to hand out */
-    bool held;   /* QUEUED, but in no list until mp_reader_let_go() */
-    uint32_t lane;
+    bool linked;    /* in a list of the reader: chunks are left to hand out */
+    bool held;      /* QUEUED, but in no list until mp_reader_let_go() */
+    uint32_t track; /* of the timeline */
     uint32_t next_extent;
     uint64_t next_offset;
     uint32_t chunks_in_flight;
@@ -120,7 +120,7 @@ struct mp_virtual_link {
  * device, but not for the reader.
  */
 struct mp_memory_link {
-    struct mp_backend *backend; /* with lanes */
+    struct mp_backend *backend; /* with streams */
     enum mp_status (*start)(void *ctx, const struct mp_ticket *ticket);
     enum mp_status (*finish)(void *ctx, const struct mp_ticket *ticket);
     void *ctx;

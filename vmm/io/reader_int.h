@@ -65,8 +65,8 @@ extern const struct mp_reader_engine mp_reader_engine_threads;
 extern const struct mp_reader_engine mp_reader_engine_virtual;
 extern const struct mp_reader_engine mp_reader_engine_link;
 
-/* Transfers that overlap in time are drawn on tracks of their own. */
-#define MP_READER_LANES 8
+/* Of the timeline: transfers that overlap in time are on tracks of their own. */
+#define MP_READER_TRACKS 8
 
 struct mp_ticket_list {
     struct mp_ticket *first, *last;
@@ -76,7 +76,7 @@ struct mp_reader {
     struct mp_reader_config config;
     const struct mp_reader_engine *engine;
     void *engine_state;
-    unsigned lanes[MP_READER_LANES];
+    unsigned tracks[MP_READER_TRACKS];
 
     struct mp_mutex lock;
     struct mp_cond final; /* a ticket left the reader */
@@ -87,7 +87,7 @@ struct mp_reader {
     uint64_t tickets MP_GUARDED_BY(lock); /* queued or started */
     /* Chunks by the priority with which they were taken, and tickets that are about to start. */
     uint32_t in_flight[MP_PRIORITY_COUNT] MP_GUARDED_BY(lock);
-    uint32_t lanes_used MP_GUARDED_BY(lock);
+    uint32_t tracks_used MP_GUARDED_BY(lock);
     bool stopping MP_GUARDED_BY(lock);
 
     /* Counters; relaxed. */
@@ -102,7 +102,7 @@ void mp_ticket_list_remove(struct mp_ticket_list *list, struct mp_ticket *ticket
 void mp_reader_release_locked(struct mp_reader *reader, struct mp_ticket *ticket,
                               enum mp_ticket_state state);
 
-/* All chunks have ended: draw the transfer and release the ticket. */
+/* All chunks have ended: add the transfer to the timeline and release the ticket. */
 void mp_reader_finish_locked(struct mp_reader *reader, struct mp_ticket *ticket);
 
 /* Take the ticket off its list; it has started. */
@@ -138,10 +138,10 @@ void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk)
 void mp_reader_work(struct mp_reader *reader);
 
 /*
- * Ask for short turns for the calling thread, which mostly sleeps: since Linux 6.12 a thread with
- * shorter turns gets a processor at once when it wakes, where it else waits for the end of a
- * compute thread's turn, up to 3 ms with an idle disk. Only a hint.
+ * Ask for a short time slice for the calling thread, which mostly sleeps. Since Linux 6.12 a thread
+ * with a shorter slice preempts a compute thread when it wakes; otherwise it waits up to 3 ms for
+ * the end of that thread's slice, while the disk is idle. Only a hint.
  */
-void mp_reader_hurry(void);
+void mp_reader_shorten_slice(void);
 
 #endif

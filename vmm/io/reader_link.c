@@ -1,13 +1,13 @@
 /*
- * Engine: copies between tiers, queued on the lane of a backend by one thread.
+ * Engine: copies between tiers. One thread queues them on a stream of a backend. Reads no files.
  *
  * A few chunks are queued at a time, so that the link never runs dry and a demand waits for little.
- * They are seen to end in order. Copies of one lane are done in order too, which others rely on: a
- * slot may be filled anew by a ticket that was submitted after the one that empties it.
+ * They are seen to end in order. Copies of one stream are done in order too, which others rely on:
+ * a slot may be filled anew by a ticket that was submitted after the one that empties it.
  *
- * When a mark cannot be set or waited for, nobody knows what was copied: everything in flight has
- * failed, and the lane is closed, which waits for it, before another ticket may use the memory. The
- * next chunk opens a new one.
+ * When an event cannot be recorded or waited for, nobody knows what was copied: everything in
+ * flight has failed, and the stream is closed, which waits for it, before another ticket may use
+ * the memory. The next chunk opens a new one.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -27,9 +27,9 @@ struct flight {
 
 struct link_state {
     pthread_t thread;
-    struct mp_lane *lane; /* NULL: to be opened */
-    /* Chunks in flight, oldest at `first`; place and mark are the same number. */
-    struct flight flights[MP_LANE_MARKS];
+    struct mp_stream *stream; /* NULL: to be opened */
+    /* Chunks in flight, oldest at `first`; a chunk's index is its event's too. */
+    struct flight flights[MP_STREAM_EVENTS];
     uint32_t first, count;
 };
 
@@ -111,14 +111,14 @@ static void reset_locked(struct mp_reader *reader, struct link_state *state)
     struct mp_backend *backend = memory_of(reader)->backend;
 
     mp_unlock(&reader->lock);
-    if (state->lane != NULL)
-        backend->ops->lane_close(backend, state->lane);
-    state->lane = NULL;
+    if (state->stream != NULL)
+        backend->ops->stream_close(backend, state->stream);
+    state->stream = NULL;
     mp_lock(&reader->lock);
     while (state->count > 0) {
         const struct flight flight = state->flights[state->first];
 
-        state->first = (state->first + 1) % MP_LANE_MARKS;
+        state->first = (state->first + 1) % MP_STREAM_EVENTS;
         state->count--;
         mp_error_set(&error);
         complete_locked(reader, &flight, true);
@@ -160,7 +160,7 @@ static void queue_locked(struct mp_reader *reader, struct link_state *state,
                          struct mp_ticket *ticket)
 {
     struct mp_backend *backend = memory_of(reader)->backend;
-    const uint32_t mark = (state->first + state->count) % MP_LANE_MARKS;
+    const uint32_t event = (state->first + state->count) % MP_STREAM_EVENTS;
     struct flight flight;
     struct piece piece;
     enum mp_status status = MP_OK;
@@ -168,19 +168,19 @@ static void queue_locked(struct mp_reader *reader, struct link_state *state,
     cut_locked(reader, ticket, &flight, &piece);
     mp_unlock(&reader->lock);
     atomic_fetch_add_explicit(&reader->requests, 1, memory_order_relaxed);
-    if (state->lane == NULL)
-        status = backend->ops->lane_open(backend, &state->lane);
+    if (state->stream == NULL)
+        status = backend->ops->stream_open(backend, &state->stream);
     if (status == MP_OK)
-        status = backend->ops->lane_copy(backend, state->lane, piece.copy, piece.dst, piece.src,
-                                         flight.bytes);
+        status = backend->ops->stream_copy(backend, state->stream, piece.copy, piece.dst, piece.src,
+                                           flight.bytes);
     if (status != MP_OK) { /* nothing was queued */
         mp_lock(&reader->lock);
         complete_locked(reader, &flight, true);
         return;
     }
-    state->flights[mark] = flight;
+    state->flights[event] = flight;
     state->count++;
-    status = backend->ops->lane_mark(backend, state->lane, mark);
+    status = backend->ops->event_record(backend, state->stream, event);
     mp_lock(&reader->lock);
     if (status != MP_OK)
         reset_locked(reader, state);
@@ -193,13 +193,13 @@ static void wait_oldest_locked(struct mp_reader *reader, struct link_state *stat
     enum mp_status status;
 
     mp_unlock(&reader->lock);
-    status = backend->ops->lane_wait(backend, state->lane, state->first);
+    status = backend->ops->event_wait(backend, state->stream, state->first);
     mp_lock(&reader->lock);
     if (status != MP_OK) {
         reset_locked(reader, state);
         return;
     }
-    state->first = (state->first + 1) % MP_LANE_MARKS;
+    state->first = (state->first + 1) % MP_STREAM_EVENTS;
     state->count--;
     complete_locked(reader, &flight, false);
 }
@@ -212,7 +212,7 @@ static void *run(void *arg)
 
     mp_lock(&reader->lock);
     state = reader->engine_state;
-    depth = reader->config.depth < MP_LANE_MARKS ? reader->config.depth : MP_LANE_MARKS;
+    depth = reader->config.depth < MP_STREAM_EVENTS ? reader->config.depth : MP_STREAM_EVENTS;
     for (;;) {
         struct mp_ticket *ticket = state->count < depth ? mp_reader_first_locked(reader) : NULL;
 
@@ -241,7 +241,7 @@ static enum mp_status link_start(struct mp_reader *reader, void **state_p)
 
     if (state == NULL)
         return mp_fail_no_memory("the link", sizeof(*state));
-    status = backend->ops->lane_open(backend, &state->lane);
+    status = backend->ops->stream_open(backend, &state->stream);
     if (status != MP_OK) {
         free(state);
         return status;
@@ -253,7 +253,7 @@ static enum mp_status link_start(struct mp_reader *reader, void **state_p)
     mp_unlock(&reader->lock);
     if (error_number == 0)
         return MP_OK;
-    backend->ops->lane_close(backend, state->lane);
+    backend->ops->stream_close(backend, state->stream);
     free(state);
     return mp_fail(MP_ERR_NO_MEMORY, "E_THREADS",
                    "cannot start the link's thread: %s; raise the limit on %s",
@@ -271,8 +271,8 @@ static void link_stop(struct mp_reader *reader)
     struct link_state *state = reader->engine_state;
 
     pthread_join(state->thread, NULL);
-    if (state->lane != NULL)
-        backend->ops->lane_close(backend, state->lane);
+    if (state->stream != NULL)
+        backend->ops->stream_close(backend, state->stream);
     free(state);
 }
 

@@ -83,12 +83,12 @@ void mp_reader_finish_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 
     mp_assert(ticket->chunks_in_flight == 0);
     ticket->done_ns = mp_clock_now_ns(reader->config.clock);
-    mp_timeline_span(reader->config.timeline, reader->lanes[ticket->lane],
+    mp_timeline_span(reader->config.timeline, reader->tracks[ticket->track],
                      failed                                   ? "failed"
                      : ticket->priority == MP_PRIORITY_DEMAND ? "demand"
                                                               : "prefetch",
                      ticket->started_ns, ticket->done_ns, &args);
-    reader->lanes_used &= ~(1u << ticket->lane);
+    reader->tracks_used &= ~(1u << ticket->track);
     if (failed)
         count(&reader->errors, 1);
     mp_reader_release_locked(reader, ticket, failed ? MP_TICKET_FAILED : MP_TICKET_DONE);
@@ -164,12 +164,12 @@ static enum mp_status check_files(const struct mp_reader *reader, const struct m
 
 void mp_reader_unlink_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 {
-    uint32_t lane = 0;
+    uint32_t track = 0;
 
-    while (lane + 1 < MP_READER_LANES && (reader->lanes_used & (1u << lane)) != 0)
-        lane++;
-    reader->lanes_used |= 1u << lane;
-    ticket->lane = lane;
+    while (track + 1 < MP_READER_TRACKS && (reader->tracks_used & (1u << track)) != 0)
+        track++;
+    reader->tracks_used |= 1u << track;
+    ticket->track = track;
     mp_ticket_list_remove(&reader->lists[ticket->priority], ticket);
     atomic_store_explicit(&ticket->state, MP_TICKET_STARTED, memory_order_release);
 }

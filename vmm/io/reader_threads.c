@@ -15,7 +15,7 @@ struct threads_state {
 
 static void *threads_run(void *arg)
 {
-    mp_reader_hurry();
+    mp_reader_shorten_slice();
     mp_reader_work(arg);
     return NULL;
 }

@@ -1,17 +1,3 @@
-#include <errno.h>
-#include <inttypes.h>
-#include <liburing.h>
-#include <poll.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include "vmm/base/assert.h"
-#include "vmm/base/log.h"
-#include "vmm/base/thread.h"
-#include "vmm/io/reader_int.h"
-
 /*
  * Engine: io_uring. One thread takes chunks, submits their reads and sleeps in the kernel until one
  * completes. New tickets wake it through an eventfd, of which a read is always in flight in the
@@ -22,6 +8,21 @@
  * lost: reads that the kernel has are waited for with poll(), those it has not are done with
  * pread(), and the thread goes on as the only thread of a pool.
  */
+#include <errno.h>
+#include <inttypes.h>
+#include <liburing.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "vmm/base/arena.h"
+#include "vmm/base/assert.h"
+#include "vmm/base/log.h"
+#include "vmm/base/thread.h"
+#include "vmm/io/reader_int.h"
+
 #define EVENT_TRIES 16
 #define ENTER_TRIES 1000
 
@@ -33,6 +34,7 @@ struct uring_state {
     struct io_uring ring;
     pthread_t thread;
     int event_fd;
+    void *arrays; /* the block of all arrays */
 
     /* Under the reader's lock: the thread may sleep although it could take a chunk. */
     bool wake_wanted;
@@ -46,60 +48,60 @@ struct uring_state {
     struct mp_mutex lock;
     uint32_t enter_failures MP_GUARDED_BY(lock); /* in a row */
     bool broken MP_GUARDED_BY(lock);             /* set by the thread only */
-    bool deaf MP_GUARDED_BY(lock); /* no eventfd: nobody would look for what a caller pushed */
+    bool no_event MP_GUARDED_BY(lock); /* no eventfd: nobody would look for what a caller pushed */
 
-    uint32_t in_flight MP_GUARDED_BY(lock); /* slots in use */
+    uint32_t in_flight MP_GUARDED_BY(lock); /* chunks in use */
     uint32_t free_count MP_GUARDED_BY(lock);
-    uint16_t *free_slots;
-    struct mp_chunk *slots; /* those in use: the thread's, once the kernel has them */
+    uint16_t *free_chunks;   /* indexes */
+    struct mp_chunk *chunks; /* (depth): those in use are the thread's, once the kernel has them */
 
-    /* What was put into the ring and not yet taken by the kernel, oldest first: slots, or the
-     * number of slots for the eventfd. */
+    /* What was put into the ring and not yet taken by the kernel, oldest first: indexes of chunks,
+     * or event_index(). */
     uint32_t pushed_count MP_GUARDED_BY(lock);
     uint16_t *pushed;
 };
 
-static uint16_t event_slot(const struct uring_state *state)
+static uint16_t event_index(const struct uring_state *state)
 {
     return (uint16_t)state->reader->config.depth;
 }
 
-static void push_read(struct uring_state *state, uint16_t slot, int fd, void *dst, uint64_t bytes,
+static void push_read(struct uring_state *state, uint16_t index, int fd, void *dst, uint64_t bytes,
                       uint64_t offset)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&state->ring);
 
-    /* There is room for every slot and the eventfd, and each has one entry at most. */
+    /* There is room for every index and the eventfd, and each has one entry at most. */
     mp_assert(sqe != NULL);
     /* The length fits: a chunk has at most 1 GiB and a block. */
     io_uring_prep_read(sqe, fd, dst, (unsigned)bytes, offset);
-    io_uring_sqe_set_data64(sqe, slot);
-    state->pushed[state->pushed_count++] = slot;
+    io_uring_sqe_set_data64(sqe, index);
+    state->pushed[state->pushed_count++] = index;
 }
 
 static void arm_event(struct uring_state *state)
 {
     mp_lock(&state->lock);
-    push_read(state, event_slot(state), state->event_fd, &state->event_value,
+    push_read(state, event_index(state), state->event_fd, &state->event_value,
               sizeof(state->event_value), 0);
     mp_unlock(&state->lock);
     state->event_armed = true;
 }
 
-static void push_chunk(struct uring_state *state, uint16_t slot)
+static void push_chunk(struct uring_state *state, uint16_t index)
 {
-    const struct mp_chunk *chunk = &state->slots[slot];
+    const struct mp_chunk *chunk = &state->chunks[index];
 
-    push_read(state, slot, chunk->fd, chunk->dst, chunk->bytes, chunk->offset);
+    push_read(state, index, chunk->fd, chunk->dst, chunk->bytes, chunk->offset);
 }
 
-static void end_chunk(struct uring_state *state, uint16_t slot)
+static void end_chunk(struct uring_state *state, uint16_t index)
 {
     mp_lock(&state->reader->lock);
-    mp_reader_complete_locked(state->reader, &state->slots[slot]);
+    mp_reader_complete_locked(state->reader, &state->chunks[index]);
     mp_unlock(&state->reader->lock);
     mp_lock(&state->lock);
-    state->free_slots[state->free_count++] = slot;
+    state->free_chunks[state->free_count++] = index;
     state->in_flight--;
     mp_unlock(&state->lock);
 }
@@ -114,36 +116,36 @@ static void handle_event(struct uring_state *state, int result)
 }
 
 /* The rest of a chunk. False: the ring is broken. */
-static bool push_again(struct uring_state *state, uint16_t slot)
+static bool push_again(struct uring_state *state, uint16_t index)
 {
     bool pushed;
 
     mp_lock(&state->lock);
     pushed = !state->broken;
     if (pushed)
-        push_chunk(state, slot);
+        push_chunk(state, index);
     mp_unlock(&state->lock);
     return pushed;
 }
 
-static void handle_chunk(struct uring_state *state, uint16_t slot, int result)
+static void handle_chunk(struct uring_state *state, uint16_t index, int result)
 {
-    struct mp_chunk *chunk = &state->slots[slot];
+    struct mp_chunk *chunk = &state->chunks[index];
 
     /* "Would block" is no result for a file, and not every file system has io_uring's read path.
      * Reads that the kernel's own threads do are given up when the thread ends that pushed them. */
     if (result == -EAGAIN || result == -EOPNOTSUPP || result == -ECANCELED) {
         mp_chunk_read(state->reader, chunk);
     } else if (mp_chunk_result(state->reader, chunk, result)) {
-        if (push_again(state, slot))
+        if (push_again(state, index))
             return;
         mp_chunk_read(state->reader, chunk);
     }
-    end_chunk(state, slot);
+    end_chunk(state, index);
 }
 
-/* The lock: a caller may have filled the slot. */
-static bool next_completion(struct uring_state *state, uint16_t *slot_p, int *result_p)
+/* The lock: a caller may have filled the chunk. */
+static bool next_completion(struct uring_state *state, uint16_t *index_p, int *result_p)
 {
     struct io_uring_cqe *cqe;
     bool there;
@@ -151,7 +153,7 @@ static bool next_completion(struct uring_state *state, uint16_t *slot_p, int *re
     mp_lock(&state->lock);
     there = io_uring_peek_cqe(&state->ring, &cqe) == 0;
     if (there) {
-        *slot_p = (uint16_t)io_uring_cqe_get_data64(cqe);
+        *index_p = (uint16_t)io_uring_cqe_get_data64(cqe);
         *result_p = cqe->res;
         io_uring_cqe_seen(&state->ring, cqe);
     }
@@ -161,14 +163,14 @@ static bool next_completion(struct uring_state *state, uint16_t *slot_p, int *re
 
 static void handle_completions(struct uring_state *state)
 {
-    uint16_t slot;
+    uint16_t index;
     int result;
 
-    while (next_completion(state, &slot, &result)) {
-        if (slot == event_slot(state))
+    while (next_completion(state, &index, &result)) {
+        if (index == event_index(state))
             handle_event(state, result);
         else
-            handle_chunk(state, slot, result);
+            handle_chunk(state, index, result);
     }
 }
 
@@ -224,28 +226,29 @@ static bool enter(struct uring_state *state)
     return judge(state, result);
 }
 
-/* Put one chunk into the ring. False: there is none, or no slot for it. Both locks are held. */
+/* Put one chunk into the ring. False: there is none, or as many as may be are in flight. Both locks
+ * are held. */
 static bool take_chunk_locked(struct uring_state *state)
 {
-    uint16_t slot;
+    uint16_t index;
 
     mp_assert_held(&state->lock);
     if (state->free_count == 0)
         return false;
-    slot = state->free_slots[state->free_count - 1];
-    if (!mp_reader_take_locked(state->reader, &state->slots[slot]))
+    index = state->free_chunks[state->free_count - 1];
+    if (!mp_reader_take_locked(state->reader, &state->chunks[index]))
         return false;
     state->free_count--;
     state->in_flight++;
-    push_chunk(state, slot);
+    push_chunk(state, index);
     return true;
 }
 
 /*
- * Fill the free slots. Each chunk is handed to the kernel before the next is taken: a batch is held
- * back from the disk until all of it has been looked at, and where memory is written for the first
- * time the kernel clears it meanwhile, at not much more than the speed of the disk. False: nothing
- * is in flight, nothing is left, and the reader stops.
+ * Take chunks while some are free. Each chunk is handed to the kernel before the next is taken: a
+ * batch is held back from the disk until all of it has been looked at, and where memory is written
+ * for the first time the kernel clears it meanwhile, at not much more than the speed of the disk.
+ * False: nothing is in flight, nothing is left, and the reader stops.
  */
 static bool take_chunks(struct uring_state *state)
 {
@@ -285,7 +288,7 @@ static void uring_push(struct mp_reader *reader)
     bool taken = true;
 
     mp_lock(&state->lock);
-    while (taken && !state->broken && !state->deaf && state->pushed_count == 0 &&
+    while (taken && !state->broken && !state->no_event && state->pushed_count == 0 &&
            mp_clock_now_ns(reader->config.clock) - start_ns < PUSH_NS) {
         mp_lock(&reader->lock);
         taken = reader->lists[MP_PRIORITY_DEMAND].first != NULL && take_chunk_locked(state);
@@ -307,18 +310,18 @@ static void wait_without_enter(struct uring_state *state)
     handle_completions(state);
 }
 
-/* The ring is broken: bring home what it has, read what it has not. */
+/* The ring is broken: wait for the reads that it has, do those that it has not. */
 static void drain(struct uring_state *state)
 {
     /* Broken: nobody pushes any more. */
     for (uint32_t i = 0; i < state->pushed_count; i++) {
-        const uint16_t slot = state->pushed[i];
+        const uint16_t index = state->pushed[i];
 
-        if (slot == event_slot(state)) {
+        if (index == event_index(state)) {
             state->event_armed = false;
         } else {
-            mp_chunk_read(state->reader, &state->slots[slot]);
-            end_chunk(state, slot);
+            mp_chunk_read(state->reader, &state->chunks[index]);
+            end_chunk(state, index);
         }
     }
     state->pushed_count = 0;
@@ -340,12 +343,12 @@ static void disarm_event(struct uring_state *state)
 }
 
 /* Without the eventfd: callers push nothing any more. Is nothing in flight either? */
-static bool alone(struct uring_state *state)
+static bool give_up_event(struct uring_state *state)
 {
     bool idle;
 
     mp_lock(&state->lock);
-    state->deaf = true;
+    state->no_event = true;
     idle = state->in_flight == 0;
     mp_unlock(&state->lock);
     return idle;
@@ -366,11 +369,11 @@ static void *uring_run(void *arg)
 {
     struct uring_state *state = arg;
 
-    mp_reader_hurry();
+    mp_reader_shorten_slice();
     while (!state->broken && take_chunks(state)) {
         if (!state->event_armed && state->event_failures < EVENT_TRIES)
             arm_event(state);
-        if (!state->event_armed && alone(state))
+        if (!state->event_armed && give_up_event(state))
             wait_for_work(state);
         else if (enter(state))
             handle_completions(state);
@@ -384,9 +387,7 @@ static void *uring_run(void *arg)
 static void uring_free(struct uring_state *state)
 {
     mp_mutex_fini(&state->lock);
-    free(state->pushed);
-    free(state->free_slots);
-    free(state->slots);
+    free(state->arrays);
     free(state);
 }
 
@@ -398,38 +399,51 @@ static enum mp_status fail_uring(const char *what, int error_number)
                    mp_errno_name(number, error_number));
 }
 
-static struct uring_state *uring_new(struct mp_reader *reader)
+static void take_arrays(struct uring_state *state, struct mp_arena *arena)
+{
+    const uint32_t depth = state->reader->config.depth;
+
+    state->chunks = mp_arena_take(arena, depth, sizeof(*state->chunks));
+    state->free_chunks = mp_arena_take(arena, depth, sizeof(*state->free_chunks));
+    state->pushed = mp_arena_take(arena, depth + 1, sizeof(*state->pushed));
+}
+
+/* All of the state but ring, eventfd and thread. */
+static enum mp_status uring_new(struct mp_reader *reader, struct uring_state **state_p)
 {
     const uint32_t depth = reader->config.depth;
     struct uring_state *state = calloc(1, sizeof(*state));
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
     if (state == NULL)
-        return NULL;
+        return mp_fail_no_memory("the reader's ring", sizeof(*state));
     state->reader = reader;
     mp_mutex_init(&state->lock, MP_LOCK_BACKEND, "reader.ring");
-    state->slots = calloc(depth, sizeof(*state->slots));
-    state->free_slots = calloc(depth, sizeof(*state->free_slots));
-    state->pushed = calloc(depth + 1, sizeof(*state->pushed));
-    if (state->slots == NULL || state->free_slots == NULL || state->pushed == NULL) {
+    take_arrays(state, &arena);
+    status = mp_arena_open(&arena, "the reader's ring");
+    if (status != MP_OK) {
         uring_free(state);
-        return NULL;
+        return status;
     }
+    take_arrays(state, &arena);
+    state->arrays = arena.block;
     while (state->free_count < depth) {
-        state->free_slots[state->free_count] = (uint16_t)(depth - 1 - state->free_count);
+        state->free_chunks[state->free_count] = (uint16_t)(depth - 1 - state->free_count);
         state->free_count++;
     }
-    return state;
+    *state_p = state;
+    return MP_OK;
 }
 
 static enum mp_status uring_start(struct mp_reader *reader, void **state_p)
 {
-    struct uring_state *state = uring_new(reader);
-    enum mp_status status;
+    struct uring_state *state = NULL;
+    enum mp_status status = uring_new(reader, &state);
     int error_number;
 
-    if (state == NULL)
-        return mp_fail_no_memory("the reader's ring",
-                                 reader->config.depth * sizeof(struct mp_chunk));
+    if (status != MP_OK)
+        return status;
     error_number = -io_uring_queue_init(reader->config.depth + 1, &state->ring, 0);
     if (error_number != 0) {
         status = fail_uring("io_uring_setup", error_number);

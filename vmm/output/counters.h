@@ -16,10 +16,11 @@
  * Times are of the injected clock.
  */
 #define MP_COUNTERS(COUNTER, GAUGE)                                                               \
-    COUNTER(hits, "hits", "needed units that were resident")                                      \
-    COUNTER(misses, "misses", "needed units that were cold")                                      \
-    COUNTER(partial_hits, "partial_hits", "needed units of which only some slices were resident") \
-    COUNTER(elsewhere, "elsewhere", "cold units that were computed from where they were")         \
+    COUNTER(hits, "hits", "needed experts that were resident")                                    \
+    COUNTER(misses, "misses", "needed experts that were cold")                                    \
+    COUNTER(partial_hits, "partial_hits",                                                         \
+            "needed experts of which only some slices were resident")                             \
+    COUNTER(elsewhere, "elsewhere", "cold experts that were computed from where they were")       \
     COUNTER(loads, "loads", "units brought in because they were needed")                          \
     COUNTER(load_bytes, "load_bytes", "bytes of those loads")                                     \
     COUNTER(prefetch_issued, "prefetch_issued",                                                   \

@@ -26,7 +26,7 @@ struct mp_timeline {
     struct mp_clock *clock;
     struct event *events;
     uint64_t events_max;
-    _Atomic uint64_t taken; /* relaxed: hands out slots; above events_max: dropped */
+    _Atomic uint64_t taken; /* relaxed: hands out places; above events_max: dropped */
     unsigned track_count;
     const char *tracks[MP_TIMELINE_TRACKS_MAX];
 };
@@ -79,12 +79,12 @@ uint64_t mp_timeline_now_ns(struct mp_timeline *timeline)
 
 static void record(struct mp_timeline *timeline, const struct event *event)
 {
-    const uint64_t slot = atomic_fetch_add_explicit(&timeline->taken, 1, memory_order_relaxed);
+    const uint64_t index = atomic_fetch_add_explicit(&timeline->taken, 1, memory_order_relaxed);
     struct event *to;
 
-    if (slot >= timeline->events_max)
+    if (index >= timeline->events_max)
         return;
-    to = &timeline->events[slot];
+    to = &timeline->events[index];
     to->name = event->name;
     to->start_ns = event->start_ns;
     to->end_ns = event->end_ns;

@@ -43,7 +43,7 @@ uint64_t mp_timeline_now_ns(struct mp_timeline *timeline);
 void mp_timeline_span(struct mp_timeline *timeline, unsigned track, const char *name,
                       uint64_t start_ns, uint64_t end_ns, const struct mp_timeline_args *args);
 
-/* A level that holds until the next one of this name, drawn as a curve. */
+/* A level that holds until the next one of this name, shown as a curve. */
 void mp_timeline_level(struct mp_timeline *timeline, const char *name, uint64_t at_ns,
                        uint64_t value);
 

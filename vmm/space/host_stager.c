@@ -2,8 +2,8 @@
  * The stager: reads units from their files into slots of the host tier, packs them, and lets go of
  * the copies that wait for them. Demands before prefetches before what nobody waits for.
  *
- * It waits for its reads and for new requests at once: whoever has something for it sets `poked`,
- * which interrupts the wait.
+ * It waits for its reads and for new requests at once: whoever has something for it sets
+ * `notified`, which interrupts the wait.
  */
 #include <string.h>
 
@@ -79,7 +79,7 @@ static bool start_one_locked(struct mp_host_tier *tier, enum host_request reques
 
 static void start_all_locked(struct mp_host_tier *tier)
 {
-    atomic_store_explicit(&tier->poked, false, memory_order_relaxed);
+    atomic_store_explicit(&tier->notified, false, memory_order_relaxed);
     for (int request = HOST_DEMAND; request <= HOST_FILL && !tier->stopping; request++) {
         while (start_one_locked(tier, (enum host_request)request))
             ;
@@ -137,16 +137,16 @@ static void end_locked(struct mp_host_tier *tier, struct host_job *job)
     job->unit = HOST_NOBODY;
 }
 
-static bool is_poked(void *ctx)
+static bool is_notified(void *ctx)
 {
-    return atomic_load_explicit(&((struct mp_host_tier *)ctx)->poked, memory_order_relaxed);
+    return atomic_load_explicit(&((struct mp_host_tier *)ctx)->notified, memory_order_relaxed);
 }
 
 /* Wait for a read of `tickets` or for a request; the lock is not held. */
 static uint32_t wait_for_reads(struct mp_host_tier *tier, struct mp_ticket *const *tickets,
                                uint32_t count)
 {
-    const struct mp_interrupt interrupt = { .ready = is_poked, .ctx = tier };
+    const struct mp_interrupt interrupt = { .ready = is_notified, .ctx = tier };
 
     return mp_reader_wait_any_or(tier->reader, tickets, count, &interrupt);
 }
@@ -172,7 +172,7 @@ void *mp_host_stager_run(void *arg)
         if (count == 0 && tier->stopping)
             break;
         if (count == 0) {
-            if (!is_poked(tier))
+            if (!is_notified(tier))
                 mp_cond_wait(&tier->work, &tier->lock);
             continue;
         }

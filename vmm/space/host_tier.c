@@ -1,5 +1,5 @@
 /*
- * Slots of the host tier. Transitions are those of the table of vmm/residency, as everywhere.
+ * Slots of the host tier. State changes follow the table of vmm/space/residency.c.
  */
 #include "vmm/space/host_tier.h"
 
@@ -68,10 +68,10 @@ void mp_host_request_locked(struct mp_host_tier *tier, uint32_t unit, enum host_
     list->last = unit;
 }
 
-void mp_host_poke_locked(struct mp_host_tier *tier)
+void mp_host_notify_locked(struct mp_host_tier *tier)
 {
     mp_assert_held(&tier->lock);
-    atomic_store_explicit(&tier->poked, true, memory_order_relaxed);
+    atomic_store_explicit(&tier->notified, true, memory_order_relaxed);
     mp_cond_signal(&tier->work);
     mp_reader_wake(tier->reader);
 }
@@ -81,12 +81,12 @@ bool mp_host_take_slot_locked(struct mp_host_tier *tier, uint32_t unit)
     struct host_unit *u = &tier->units[unit];
     const uint32_t class_index = mp_host_layout(tier, unit)->class_index;
     const uint32_t passing = tier->config.layout->passing[class_index];
-    const uint32_t spare = mp_host_exclusive(tier) && u->waiting == NULL ? passing : 0;
+    const uint32_t reserve = mp_host_exclusive(tier) && u->waiting == NULL ? passing : 0;
 
     mp_assert_held(&tier->lock);
     if (!mp_host_exclusive(tier) && !u->stays && tier->passing_used[class_index] == passing)
         return false;
-    if (mp_tier_free_slots(tier->slots, class_index) <= spare ||
+    if (mp_tier_free_slots(tier->slots, class_index) <= reserve ||
         mp_tier_take(tier->slots, class_index, &u->slot) != MP_OK)
         return false;
     tier->passing_used[class_index] += !mp_host_exclusive(tier) && !u->stays;
@@ -100,7 +100,7 @@ void mp_host_give_slot_locked(struct mp_host_tier *tier, uint32_t unit)
     mp_assert_held(&tier->lock);
     tier->passing_used[u->slot.class_index] -= !mp_host_exclusive(tier) && !u->stays;
     mp_tier_give(tier->slots, u->slot);
-    mp_host_poke_locked(tier);
+    mp_host_notify_locked(tier);
 }
 
 /* It is in the device tier now, or sits in a slot that loads are to find free. */
@@ -157,7 +157,7 @@ void mp_host_tier_load(struct mp_host_tier *tier, uint32_t unit, struct mp_ticke
             mp_host_request_locked(tier, unit, demand ? HOST_DEMAND : HOST_PREFETCH);
         else if (demand)
             promote_job_locked(tier, unit);
-        mp_host_poke_locked(tier);
+        mp_host_notify_locked(tier);
     }
     mp_unlock(&tier->lock);
 }
@@ -171,7 +171,7 @@ void mp_host_tier_promote(struct mp_host_tier *tier, uint32_t unit, struct mp_ti
     if (u->waiting == ticket && u->request == HOST_PREFETCH)
         mp_host_request_locked(tier, unit, HOST_DEMAND);
     promote_job_locked(tier, unit);
-    mp_host_poke_locked(tier);
+    mp_host_notify_locked(tier);
     mp_unlock(&tier->lock);
 }
 
@@ -250,7 +250,7 @@ void mp_host_tier_give_up(struct mp_host_tier *tier, const struct mp_error *erro
         if (u->request != HOST_IDLE)
             mp_host_request_locked(tier, i, u->stays ? HOST_FILL : HOST_IDLE);
     }
-    mp_host_poke_locked(tier);
+    mp_host_notify_locked(tier);
     mp_unlock(&tier->lock);
 }
 
@@ -429,7 +429,7 @@ void mp_host_tier_stop(struct mp_host_tier *tier)
         return;
     mp_lock(&tier->lock);
     tier->stopping = true;
-    mp_host_poke_locked(tier);
+    mp_host_notify_locked(tier);
     mp_unlock(&tier->lock);
     pthread_join(tier->thread, NULL);
     tier->started = false;

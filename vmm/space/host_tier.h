@@ -66,7 +66,7 @@ void mp_host_tier_came_back(struct mp_host_tier *tier, uint32_t unit, bool ok);
  */
 void mp_host_tier_give_up(struct mp_host_tier *tier, const struct mp_error *error);
 
-/* For mp_space_lease_host() and its kin. NULL: not here. */
+/* Behind the functions of mp_space with the same names. lease: NULL: the unit is not here. */
 const char *mp_host_tier_lease(struct mp_host_tier *tier, uint32_t unit);
 void mp_host_tier_release(struct mp_host_tier *tier, uint32_t unit);
 bool mp_host_tier_holds(struct mp_host_tier *tier, uint32_t unit);

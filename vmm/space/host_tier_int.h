@@ -64,7 +64,7 @@ struct mp_host_tier {
     struct mp_error error MP_GUARDED_BY(lock); /* the device was lost: with this */
 
     /* The stager has to look again. Relaxed: who sets it then takes the reader's lock to wake. */
-    _Atomic(bool) poked;
+    _Atomic(bool) notified;
 
     struct host_job jobs[HOST_JOBS] MP_GUARDED_BY(lock); /* tickets are the reader's meanwhile */
 };
@@ -93,7 +93,7 @@ void mp_host_give_slot_locked(struct mp_host_tier *tier, uint32_t unit);
 void mp_host_settle_locked(struct mp_host_tier *tier, uint32_t unit);
 
 /* Let the stager look at its lists again. Under the lock, or it could fall asleep in between. */
-void mp_host_poke_locked(struct mp_host_tier *tier);
+void mp_host_notify_locked(struct mp_host_tier *tier);
 
 char *mp_host_address(const struct mp_host_tier *tier, uint32_t unit);
 

@@ -2,10 +2,9 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "vmm/base/arena.h"
 #include "vmm/base/assert.h"
-#include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/space/space_int.h"
@@ -23,32 +22,34 @@ enum mp_status mp_space_make_plan(const struct mp_space_config *config,
     return MP_OK;
 }
 
-static enum mp_status make_tables(struct mp_space *space)
+static void take_arrays(struct mp_space *space, struct mp_arena *arena)
 {
     const uint32_t count = space->layout.unit_count;
-    size_t bytes;
 
-    if (!mp_mul_size(count, sizeof(*space->units), &bytes))
-        return mp_fail_no_memory("the units of a model", UINT64_MAX);
-    space->units = calloc(count, sizeof(*space->units));
-    if (space->units == NULL)
-        return mp_fail_no_memory("the units of a model", bytes);
-    space->waiting = calloc(count, sizeof(*space->waiting));
-    if (space->waiting == NULL)
-        return mp_fail_no_memory("the list of reads", count * sizeof(*space->waiting));
-    return MP_OK;
+    space->units = mp_arena_take(arena, count, sizeof(*space->units));
+    space->waiting = mp_arena_take(arena, count, sizeof(*space->waiting));
+    if (space->layout.host_tier)
+        space->draining = mp_arena_take(arena, count, sizeof(*space->draining));
+    for (uint32_t c = 0; c < space->layout.class_count; c++)
+        space->owner[c] =
+            mp_arena_take(arena, mp_tier_index_end(space->tier, c), sizeof(*space->owner[c]));
 }
 
-/* Of all slots that the tier can have. */
-static enum mp_status make_owners(struct mp_space *space)
+/* With the tier, which says how many slots there can be. */
+static enum mp_status make_arrays(struct mp_space *space)
 {
-    for (uint32_t c = 0; c < space->layout.class_count; c++) {
-        const uint32_t slots = mp_tier_index_end(space->tier, c);
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
-        space->owner[c] = malloc(slots * sizeof(*space->owner[c]));
-        if (space->owner[c] == NULL)
-            return mp_fail_no_memory("the owners of slots", slots * sizeof(*space->owner[c]));
-        memset(space->owner[c], 0xff, slots * sizeof(*space->owner[c]));
+    take_arrays(space, &arena);
+    status = mp_arena_open(&arena, "the units of a model");
+    if (status != MP_OK)
+        return status;
+    take_arrays(space, &arena);
+    space->arrays = arena.block;
+    for (uint32_t c = 0; c < space->layout.class_count; c++) {
+        for (uint32_t i = 0; i < mp_tier_index_end(space->tier, c); i++)
+            space->owner[c][i] = SPACE_NOBODY;
     }
     return MP_OK;
 }
@@ -62,7 +63,7 @@ static enum mp_status make_movers(struct mp_space *space, const struct mp_space_
                                            space->layout.class_count, &space->tier);
 
     if (status == MP_OK)
-        status = make_owners(space);
+        status = make_arrays(space);
     if (status != MP_OK)
         return status;
     if (space->layout.host_tier)
@@ -84,10 +85,7 @@ static void space_free(struct mp_space *space)
     mp_reader_destroy(space->reader);
     mp_populate_stop(space->populate);
     mp_tier_destroy(space->tier);
-    for (uint32_t c = 0; c < space->layout.class_count; c++)
-        free(space->owner[c]);
-    free(space->waiting);
-    free(space->units);
+    free(space->arrays);
     mp_space_layout_fini(&space->layout);
     free(space);
 }
@@ -113,9 +111,7 @@ enum mp_status mp_space_create(const struct mp_space_config *config, struct mp_s
     space->leaving_ctx = config->leaving_ctx;
     space->timeline = config->timeline;
     space->counters = config->counters != NULL ? config->counters : &space->own_counters;
-    status = make_tables(space);
-    if (status == MP_OK)
-        status = make_movers(space, config);
+    status = make_movers(space, config);
     if (status != MP_OK) {
         space_free(space);
         return status;

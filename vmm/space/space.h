@@ -82,9 +82,9 @@ struct mp_space_config {
      */
     bool whole_pages;
 
-    /* mp_space_evict() of this unit begins; on the pager's thread, which it must not call. NULL:
-     * nobody wants to know. */
-    void (*leaving)(void *ctx, uint32_t unit);
+    /* mp_space_evict() of this unit begins; on the pager's thread, which it must not call. False:
+     * it cannot leave, which is MP_ERR_BUSY then. NULL: nobody wants to know. */
+    bool (*leaving)(void *ctx, uint32_t unit);
     void *leaving_ctx;
 
     struct mp_reader_config reader; /* files, clock and timeline are filled in by the space */
@@ -180,7 +180,8 @@ uint64_t mp_space_read_ns(const struct mp_space *space, uint32_t unit);
 /* The error of a FAILED unit, until it is loaded again. */
 const struct mp_error *mp_space_unit_error(const struct mp_space *space, uint32_t unit);
 
-/* VALID and not leased -> ABSENT; the slot is free. MP_ERR_BUSY if leased or filling. */
+/* VALID and not leased -> ABSENT; the slot is free. MP_ERR_BUSY if leased or filling, or if
+ * config.leaving says no. */
 enum mp_status mp_space_evict(struct mp_space *space, uint32_t unit) MP_MUST_CHECK;
 
 /*

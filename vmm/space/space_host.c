@@ -4,7 +4,6 @@
  * slot, and maps the frame at the new unit's place afterwards.
  */
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
@@ -78,11 +77,7 @@ enum mp_status mp_space_make_host(struct mp_space *space, const struct mp_space_
     host.reader.clock = config->clock;
     host.reader.timeline = config->timeline;
     host.reader.prefetch_depth = 0; /* the tier itself limits what nobody waits for */
-    space->draining = calloc(space->layout.unit_count, sizeof(*space->draining));
-    if (space->draining == NULL)
-        status = mp_fail_no_memory("the list of copies down",
-                                   space->layout.unit_count * sizeof(*space->draining));
-    if (status == MP_OK && space->layout.addressing == MP_ADDRESSING_WINDOW)
+    if (space->layout.addressing == MP_ADDRESSING_WINDOW)
         status = mp_windows_create(config->backend, &space->layout, space->tier, config->timeline,
                                    &space->windows);
     if (status == MP_OK)
@@ -109,7 +104,6 @@ void mp_space_end_host(struct mp_space *space)
     space->reader = NULL;
     mp_host_tier_destroy(space->host);
     mp_windows_destroy(space->windows);
-    free(space->draining);
 }
 
 bool mp_space_drain(struct mp_space *space, uint32_t unit)

@@ -33,6 +33,7 @@ struct space_unit {
 
 struct mp_space {
     struct mp_space_layout layout;
+    void *arrays; /* the block of all arrays */
     struct space_unit *units;
     struct mp_tier *tier;
     struct mp_reader *reader;     /* of files, or the link from the host tier */
@@ -46,7 +47,7 @@ struct mp_space {
     uint64_t resident_bytes;
     uint64_t generation; /* see mp_space_generation() */
     bool whole_pages;
-    void (*leaving)(void *ctx, uint32_t unit); /* or NULL */
+    bool (*leaving)(void *ctx, uint32_t unit); /* or NULL */
     void *leaving_ctx;
 
     /* Without them files are read into the device tier, and nobody looks at the rest. */

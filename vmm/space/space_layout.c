@@ -72,7 +72,7 @@ static enum mp_status check_config(const struct mp_space_config *config)
 
     const bool from_files = config->reader.link != NULL || (caps->cpu_access && caps->file_target);
     const bool from_host = (caps->tiers & 1u << MP_TIER_HOST) != 0 &&
-                           config->backend->ops->lane_open != NULL &&
+                           config->backend->ops->stream_open != NULL &&
                            (caps->layouts & 1u << MP_LAYOUT_PACKED) != 0;
 
     if (from_files ? (caps->layouts & 1u << MP_LAYOUT_FILE) == 0 : !from_host)

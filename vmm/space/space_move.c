@@ -239,8 +239,8 @@ enum mp_status mp_space_evict(struct mp_space *space, uint32_t unit)
 
     if (status != MP_OK)
         return refuse(space, unit, MP_RES_EV_EVICT, status);
-    if (space->leaving != NULL)
-        space->leaving(space->leaving_ctx, unit);
+    if (space->leaving != NULL && !space->leaving(space->leaving_ctx, unit))
+        return MP_ERR_BUSY;
     if (!space->exclusive || !mp_space_drain(space, unit)) {
         mp_space_must_apply(space, unit, MP_RES_EV_EVICT);
         mp_space_give_slot(space, unit);

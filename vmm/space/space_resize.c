@@ -77,7 +77,7 @@ static uint32_t find_frame(const struct mp_space *space, uint32_t class_index, u
     return best;
 }
 
-static enum mp_status copy_unit(struct mp_space *space, struct mp_lane *lane, void *dst,
+static enum mp_status copy_unit(struct mp_space *space, struct mp_stream *stream, void *dst,
                                 const void *src, uint64_t bytes)
 {
     struct mp_backend *backend = space->backend;
@@ -87,15 +87,15 @@ static enum mp_status copy_unit(struct mp_space *space, struct mp_lane *lane, vo
         memcpy(dst, src, bytes);
         return MP_OK;
     }
-    status = backend->ops->lane_copy(backend, lane, MP_COPY_ON_DEVICE, dst, src, bytes);
+    status = backend->ops->stream_copy(backend, stream, MP_COPY_ON_DEVICE, dst, src, bytes);
     if (status == MP_OK)
-        status = backend->ops->lane_mark(backend, lane, 0);
-    return status == MP_OK ? backend->ops->lane_wait(backend, lane, 0) : status;
+        status = backend->ops->event_record(backend, stream, 0);
+    return status == MP_OK ? backend->ops->event_wait(backend, stream, 0) : status;
 }
 
 /* Give the unit another slot of its class; one outside of its frame is free, and those in it are
  * taken out of circulation. */
-static enum mp_status move_unit(struct mp_space *space, struct mp_lane *lane, uint32_t unit)
+static enum mp_status move_unit(struct mp_space *space, struct mp_stream *stream, uint32_t unit)
 {
     const uint64_t bytes = space->layout.classes[layout_of(space, unit)->class_index].slot_bytes;
     struct mp_slot *slot = &space->units[unit].slot;
@@ -107,7 +107,7 @@ static enum mp_status move_unit(struct mp_space *space, struct mp_lane *lane, ui
         return status;
     if (space->windows != NULL)
         mp_windows_clear(space->windows, to);
-    status = copy_unit(space, lane, mp_tier_address(space->tier, to),
+    status = copy_unit(space, stream, mp_tier_address(space->tier, to),
                        mp_tier_address(space->tier, *slot), bytes);
     if (status != MP_OK) {
         mp_tier_give(space->tier, to);
@@ -126,7 +126,7 @@ static enum mp_status empty_frame(struct mp_space *space, uint32_t class_index, 
                                   uint32_t slots)
 {
     struct mp_backend *backend = space->backend;
-    struct mp_lane *lane = NULL;
+    struct mp_stream *stream = NULL;
     enum mp_status status = MP_OK;
 
     for (uint32_t i = first; i < first + slots; i++) {
@@ -140,13 +140,13 @@ static enum mp_status empty_frame(struct mp_space *space, uint32_t class_index, 
 
         if (unit == SPACE_NOBODY)
             continue;
-        if (lane == NULL && !space->shared_memory)
-            status = backend->ops->lane_open(backend, &lane);
+        if (stream == NULL && !space->shared_memory)
+            status = backend->ops->stream_open(backend, &stream);
         if (status == MP_OK)
-            status = move_unit(space, lane, unit);
+            status = move_unit(space, stream, unit);
     }
-    if (lane != NULL)
-        backend->ops->lane_close(backend, lane);
+    if (stream != NULL)
+        backend->ops->stream_close(backend, stream);
     return status;
 }
 

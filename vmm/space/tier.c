@@ -6,10 +6,9 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "vmm/base/arena.h"
 #include "vmm/base/assert.h"
-#include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/backend/frames.h"
 
@@ -33,6 +32,7 @@ struct mp_tier {
     struct tier_class classes[MP_TIER_CLASSES_MAX];
     uint32_t class_count;
     uint32_t frame_count; /* numbers, existing or not */
+    void *arrays;         /* the block of all arrays */
     struct mp_frame *frames;
     uint32_t *frame_slots; // (frames): 0 where there is none
     uint64_t frame_bytes;
@@ -126,7 +126,7 @@ static enum mp_status make_frames(struct mp_tier *tier, const struct mp_tier_cla
     return status;
 }
 
-/* Counts and the map of free slots; frames come later. */
+/* Counts of the next class; its arrays and frames come later. */
 static enum mp_status init_class(struct mp_tier *tier, const struct mp_tier_class *wanted,
                                  uint64_t *frames_total)
 {
@@ -141,17 +141,40 @@ static enum mp_status init_class(struct mp_tier *tier, const struct mp_tier_clas
     if (wanted->slots_max > 0) /* so that one can take the place of another */
         class->frame_count++;
     ends = (uint64_t) class->frame_count * class->slots_per_frame;
-    if (ends > UINT32_MAX)
+    if (ends > UINT32_MAX || *frames_total + class->frame_count > UINT32_MAX)
         return mp_tier_fail_overflow();
     class->words = (uint32_t)(ends / WORD_BITS) + (ends % WORD_BITS > 0);
-    class->free_map = calloc(class->words, sizeof(*class->free_map));
-    if (class->free_map == NULL)
-        return mp_fail_no_memory("the map of free slots", class->words * sizeof(*class->free_map));
     tier->class_count++;
     class->slot_bytes = wanted->slot_bytes;
     class->slots_max = max;
     class->frame_first = (uint32_t)*frames_total;
     *frames_total += class->frame_count;
+    return MP_OK;
+}
+
+static void take_arrays(struct mp_tier *tier, uint32_t frame_count, struct mp_arena *arena)
+{
+    tier->frames = mp_arena_take(arena, frame_count, sizeof(*tier->frames));
+    tier->frame_slots = mp_arena_take(arena, frame_count, sizeof(*tier->frame_slots));
+    for (uint32_t c = 0; c < tier->class_count; c++) {
+        struct tier_class *class = &tier->classes[c];
+
+        class->free_map = mp_arena_take(arena, class->words, sizeof(*class->free_map));
+    }
+}
+
+static enum mp_status make_arrays(struct mp_tier *tier, uint32_t frame_count)
+{
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
+
+    take_arrays(tier, frame_count, &arena);
+    status = mp_arena_open(&arena, "a tier");
+    if (status != MP_OK)
+        return status;
+    take_arrays(tier, frame_count, &arena);
+    tier->arrays = arena.block;
+    tier->frame_count = frame_count;
     return MP_OK;
 }
 
@@ -201,14 +224,9 @@ enum mp_status mp_tier_create(struct mp_backend *backend, enum mp_tier_kind kind
                          frames_now, backend->ops->name, backend->caps.frames_max);
         goto err_destroy;
     }
-    tier->frames = calloc(frames_total, sizeof(*tier->frames));
-    tier->frame_slots = calloc(frames_total, sizeof(*tier->frame_slots));
-    if (tier->frames == NULL || tier->frame_slots == NULL) {
-        status = mp_fail_no_memory("the list of frames", frames_total * sizeof(*tier->frames));
-        goto err_destroy;
-    }
-    tier->frame_count = (uint32_t)frames_total;
-    status = make_frames(tier, classes);
+    status = make_arrays(tier, (uint32_t)frames_total);
+    if (status == MP_OK)
+        status = make_frames(tier, classes);
     if (status != MP_OK)
         goto err_destroy;
     mp_assert(tier->frame_bytes == bytes);
@@ -230,10 +248,7 @@ void mp_tier_destroy(struct mp_tier *tier)
         if (tier->frame_slots[--tier->frame_count] > 0)
             destroy_frame(tier, tier->frame_count);
     }
-    free(tier->frames);
-    free(tier->frame_slots);
-    while (tier->class_count > 0)
-        free(tier->classes[--tier->class_count].free_map);
+    free(tier->arrays);
     free(tier);
 }
 

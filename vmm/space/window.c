@@ -2,8 +2,8 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "vmm/base/arena.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/lock.h"
@@ -24,6 +24,7 @@ struct mp_windows {
     struct mp_timeline *timeline; /* or NULL */
     unsigned track;
     void *base[MP_TIER_CLASSES_MAX];
+    void *arrays;         /* the block of all arrays */
     struct place *places; // (units)
 
     struct mp_mutex lock;
@@ -195,12 +196,40 @@ static enum mp_status reserve(struct mp_windows *windows)
     return MP_OK;
 }
 
+static void take_arrays(struct mp_windows *windows, struct mp_arena *arena)
+{
+    const struct mp_space_layout *layout = windows->layout;
+
+    windows->places = mp_arena_take(arena, layout->unit_count, sizeof(*windows->places));
+    for (uint32_t c = 0; c < layout->class_count; c++)
+        windows->unit_of[c] =
+            mp_arena_take(arena, mp_tier_index_end(windows->tier, c), sizeof(*windows->unit_of[c]));
+}
+
+static enum mp_status make_arrays(struct mp_windows *windows)
+{
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
+
+    take_arrays(windows, &arena);
+    status = mp_arena_open(&arena, "windows");
+    if (status != MP_OK)
+        return status;
+    take_arrays(windows, &arena);
+    windows->arrays = arena.block;
+    for (uint32_t c = 0; c < windows->layout->class_count; c++) {
+        for (uint32_t i = 0; i < mp_tier_index_end(windows->tier, c); i++)
+            windows->unit_of[c][i] = NOBODY;
+    }
+    return MP_OK;
+}
+
 enum mp_status mp_windows_create(struct mp_backend *backend, const struct mp_space_layout *layout,
                                  const struct mp_tier *tier, struct mp_timeline *timeline,
                                  struct mp_windows **windows_p)
 {
     struct mp_windows *windows = calloc(1, sizeof(*windows));
-    enum mp_status status = MP_OK;
+    enum mp_status status;
 
     if (windows == NULL)
         return mp_fail_no_memory("windows", sizeof(*windows));
@@ -211,19 +240,7 @@ enum mp_status mp_windows_create(struct mp_backend *backend, const struct mp_spa
     if (timeline != NULL)
         windows->track = mp_timeline_add_track(timeline, "mapper");
     mp_mutex_init(&windows->lock, MP_LOCK_BACKEND, "windows");
-    windows->places = calloc(layout->unit_count, sizeof(*windows->places));
-    if (windows->places == NULL)
-        status =
-            mp_fail_no_memory("the places of units", layout->unit_count * sizeof(*windows->places));
-    for (uint32_t c = 0; status == MP_OK && c < layout->class_count; c++) {
-        const uint64_t bytes = mp_tier_index_end(tier, c) * sizeof(*windows->unit_of[c]);
-
-        windows->unit_of[c] = malloc(bytes);
-        if (windows->unit_of[c] == NULL)
-            status = mp_fail_no_memory("the map of a window", bytes);
-        else
-            memset(windows->unit_of[c], 0xff, bytes);
-    }
+    status = make_arrays(windows);
     if (status == MP_OK)
         status = reserve(windows);
     if (status != MP_OK) {
@@ -246,18 +263,18 @@ void mp_windows_destroy(struct mp_windows *windows)
     backend = windows->backend;
     mp_lock(&windows->lock);
     for (uint32_t c = 0; c < layout->class_count; c++) {
-        for (uint32_t i = 0; windows->unit_of[c] != NULL && i < mp_tier_index_end(windows->tier, c);
-             i++)
+        const uint32_t slots = windows->arrays != NULL ? mp_tier_index_end(windows->tier, c) : 0;
+
+        for (uint32_t i = 0; i < slots; i++)
             clear_locked(windows, (struct mp_slot){ c, i });
         if (windows->base[c] != NULL && windows->lost_in[c] == 0)
             backend->ops->window_free(backend, windows->base[c],
                                       layout->stride_bytes[c] * layout->class_units[c]);
-        free(windows->unit_of[c]);
     }
     if (windows->lost_bytes > 0 && !is_lost(backend))
         mp_log_warn("window", "%" PRIu64 " bytes stay mapped", windows->lost_bytes);
     mp_unlock(&windows->lock);
     mp_mutex_fini(&windows->lock);
-    free(windows->places);
+    free(windows->arrays);
     free(windows);
 }

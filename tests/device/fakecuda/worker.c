@@ -9,6 +9,12 @@
 
 #include "tests/device/fakecuda/stream.h"
 
+/*
+ * What a device's clock shows when the host's begins. Its times are only good for differences: as
+ * floats, or doubles, two of them that are a second apart are the same.
+ */
+#define DEVICE_EPOCH_NS (UINT64_C(1) << 62)
+
 uint64_t fake_time_ns(void)
 {
     struct timespec now;
@@ -288,7 +294,7 @@ static void end_record(const struct fake_stream *stream, const struct fake_op *o
     if (event == NULL || event->records != op->record)
         return;
     event->error = is_spoilt(stream, op->number) ? stream->error : 0;
-    event->time_ns = fake_time_ns();
+    event->time_ns = DEVICE_EPOCH_NS + fake_time_ns();
 }
 
 static void step(struct fake_stream *stream)

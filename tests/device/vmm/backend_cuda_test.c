@@ -268,33 +268,35 @@ static void a_copy_on_the_device_fails_and_then_works(void)
 {
     struct mp_backend *backend = open_cuda();
     struct mp_frame device, host;
-    struct mp_lane *lane;
+    struct mp_stream *stream;
     char *at;
 
     CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, 2 * GRANULE, &device), MP_OK);
     CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_HOST, GRANULE, &host), MP_OK);
-    CHECK_EQ(backend->ops->lane_open(backend, &lane), MP_OK);
+    CHECK_EQ(backend->ops->stream_open(backend, &stream), MP_OK);
     at = device.alias;
     memset(host.alias, 7, GRANULE);
-    CHECK_EQ(backend->ops->lane_copy(backend, lane, MP_COPY_TO_DEVICE, at, host.alias, GRANULE),
+    CHECK_EQ(backend->ops->stream_copy(backend, stream, MP_COPY_TO_DEVICE, at, host.alias, GRANULE),
              MP_OK);
     fake_api.fail("cuMemcpyDtoDAsync_v2", 0, 999, false);
-    CHECK_EQ(backend->ops->lane_copy(backend, lane, MP_COPY_ON_DEVICE, at + GRANULE, at, GRANULE),
-             MP_ERR_DEVICE);
+    CHECK_EQ(
+        backend->ops->stream_copy(backend, stream, MP_COPY_ON_DEVICE, at + GRANULE, at, GRANULE),
+        MP_ERR_DEVICE);
     CHECK_STR(mp_error_last()->code, "E_CUDA");
     CHECK(strstr(mp_error_last()->text, "cuMemcpyDtoDAsync of a copy of") != NULL);
-    CHECK_EQ(backend->ops->lane_copy(backend, lane, MP_COPY_ON_DEVICE, at + GRANULE, at, GRANULE),
-             MP_OK);
-    CHECK_EQ(backend->ops->lane_mark(backend, lane, 0), MP_OK);
-    CHECK_EQ(backend->ops->lane_wait(backend, lane, 0), MP_OK);
-    memset(host.alias, 0, GRANULE);
     CHECK_EQ(
-        backend->ops->lane_copy(backend, lane, MP_COPY_TO_HOST, host.alias, at + GRANULE, GRANULE),
+        backend->ops->stream_copy(backend, stream, MP_COPY_ON_DEVICE, at + GRANULE, at, GRANULE),
         MP_OK);
-    CHECK_EQ(backend->ops->lane_mark(backend, lane, 0), MP_OK);
-    CHECK_EQ(backend->ops->lane_wait(backend, lane, 0), MP_OK);
+    CHECK_EQ(backend->ops->event_record(backend, stream, 0), MP_OK);
+    CHECK_EQ(backend->ops->event_wait(backend, stream, 0), MP_OK);
+    memset(host.alias, 0, GRANULE);
+    CHECK_EQ(backend->ops->stream_copy(backend, stream, MP_COPY_TO_HOST, host.alias, at + GRANULE,
+                                       GRANULE),
+             MP_OK);
+    CHECK_EQ(backend->ops->event_record(backend, stream, 0), MP_OK);
+    CHECK_EQ(backend->ops->event_wait(backend, stream, 0), MP_OK);
     CHECK(((char *)host.alias)[0] == 7 && ((char *)host.alias)[GRANULE - 1] == 7);
-    backend->ops->lane_close(backend, lane);
+    backend->ops->stream_close(backend, stream);
     backend->ops->frame_destroy(backend, &device);
     backend->ops->frame_destroy(backend, &host);
     mp_backend_close(backend);

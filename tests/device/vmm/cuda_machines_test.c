@@ -64,18 +64,18 @@ static void fill(void *memory, uint64_t bytes, unsigned seed)
 }
 
 /* Copy there and, to another place, back. */
-static void round_trip(struct mp_backend *backend, struct mp_lane *lane, void *device, void *from,
-                       void *to, uint64_t bytes)
+static void round_trip(struct mp_backend *backend, struct mp_stream *stream, void *device,
+                       void *from, void *to, uint64_t bytes)
 {
     const struct mp_backend_ops *ops = backend->ops;
 
     fill(from, bytes, (unsigned)bytes);
     memset(to, 0, bytes);
-    CHECK_EQ(ops->lane_copy(backend, lane, MP_COPY_TO_DEVICE, device, from, bytes), MP_OK);
-    CHECK_EQ(ops->lane_mark(backend, lane, 0), MP_OK);
-    CHECK_EQ(ops->lane_copy(backend, lane, MP_COPY_TO_HOST, to, device, bytes), MP_OK);
-    CHECK_EQ(ops->lane_mark(backend, lane, 1), MP_OK);
-    CHECK_EQ(ops->lane_wait(backend, lane, 1), MP_OK);
+    CHECK_EQ(ops->stream_copy(backend, stream, MP_COPY_TO_DEVICE, device, from, bytes), MP_OK);
+    CHECK_EQ(ops->event_record(backend, stream, 0), MP_OK);
+    CHECK_EQ(ops->stream_copy(backend, stream, MP_COPY_TO_HOST, to, device, bytes), MP_OK);
+    CHECK_EQ(ops->event_record(backend, stream, 1), MP_OK);
+    CHECK_EQ(ops->event_wait(backend, stream, 1), MP_OK);
     CHECK(memcmp(from, to, bytes) == 0);
 }
 
@@ -170,24 +170,24 @@ static void copies_stop_where_pieces_do(void)
     struct mp_frame host = make(backend, MP_TIER_HOST, 160 * MIB);
     struct mp_frame device = make(backend, MP_TIER_DEVICE, 6 * MIB);
     char *cut = (char *)(((uintptr_t)host.alias + PIECE) / PIECE * PIECE);
-    struct mp_lane *lane;
+    struct mp_stream *stream;
 
-    CHECK_EQ(backend->ops->lane_open(backend, &lane), MP_OK);
+    CHECK_EQ(backend->ops->stream_open(backend, &stream), MP_OK);
     fake_api.reset();
-    round_trip(backend, lane, device.alias, cut - 2 * MIB, cut + PIECE - 3 * MIB, 5 * MIB + 17);
+    round_trip(backend, stream, device.alias, cut - 2 * MIB, cut + PIECE - 3 * MIB, 5 * MIB + 17);
     CHECK_EQ(fake_api.calls("cuMemcpyHtoDAsync_v2"), 2);
     CHECK_EQ(fake_api.calls("cuMemcpyDtoHAsync_v2"), 2);
-    round_trip(backend, lane, device.alias, cut, cut + PIECE - 3 * MIB, 3 * MIB);
+    round_trip(backend, stream, device.alias, cut, cut + PIECE - 3 * MIB, 3 * MIB);
     CHECK_EQ(fake_api.calls("cuMemcpyHtoDAsync_v2"), 3);
     CHECK_EQ(fake_api.calls("cuMemcpyDtoHAsync_v2"), 3);
 
     /* The second part is refused: the first one is over before anybody hears of it. */
     fake_api.fail("cuMemcpyHtoDAsync_v2", 1, MP_CU_ERROR_INVALID_VALUE, false);
-    CHECK_EQ(
-        backend->ops->lane_copy(backend, lane, MP_COPY_TO_DEVICE, device.alias, cut - MIB, 2 * MIB),
-        MP_ERR_DEVICE);
+    CHECK_EQ(backend->ops->stream_copy(backend, stream, MP_COPY_TO_DEVICE, device.alias, cut - MIB,
+                                       2 * MIB),
+             MP_ERR_DEVICE);
     backend->ops->frame_destroy(backend, &device);
-    backend->ops->lane_close(backend, lane);
+    backend->ops->stream_close(backend, stream);
     backend->ops->frame_destroy(backend, &host);
     mp_backend_close(backend);
     check_nothing_lives();
@@ -238,21 +238,21 @@ static void unpinned_frames_go_through_a_buffer(void)
     static const uint64_t sizes[] = { 1, 4096, 512 << 10, (512 << 10) + 1, 3 * MIB + 5, 7 * MIB };
     struct mp_backend *backend = open_cuda();
     struct mp_frame device = make(backend, MP_TIER_DEVICE, 8 * MIB), host[3];
-    struct mp_lane *lane;
+    struct mp_stream *stream;
 
     for (unsigned i = 0; i < 3; i++)
         host[i] = make(backend, MP_TIER_HOST, 16 * MIB);
     CHECK_EQ(warnings, 1);
     CHECK(!backend->ops->reads_host(backend));
-    CHECK_EQ(backend->ops->lane_open(backend, &lane), MP_OK);
+    CHECK_EQ(backend->ops->stream_open(backend, &stream), MP_OK);
     for (unsigned late = 0; late < 2; late++) { /* what nobody waits for is left for a while */
         fake_api.timing(0, 500 * late);
         for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-            round_trip(backend, lane, device.alias, host[0].alias, (char *)host[1].alias + i,
+            round_trip(backend, stream, device.alias, host[0].alias, (char *)host[1].alias + i,
                        sizes[i]);
     }
     fake_api.timing(0, 0);
-    backend->ops->lane_close(backend, lane);
+    backend->ops->stream_close(backend, stream);
     for (unsigned i = 0; i < 3; i++)
         backend->ops->frame_destroy(backend, &host[i]);
     backend->ops->frame_destroy(backend, &device);
@@ -274,23 +274,24 @@ static void copies_through_a_buffer_can_fail(void)
 
     for (uint64_t n = 0; n < 100; n++) { /* of calls, and of what is done for them later */
         enum mp_status status;
-        struct mp_lane *lane;
+        struct mp_stream *stream;
 
-        CHECK_EQ(ops->lane_open(backend, &lane), MP_OK);
+        CHECK_EQ(ops->stream_open(backend, &stream), MP_OK);
         fill(host.alias, 4 * MIB, (unsigned)n);
         fake_api.reset();
         fake_api.fail(NULL, n, MP_CU_ERROR_UNKNOWN, false);
         status =
-            ops->lane_copy(backend, lane, MP_COPY_TO_DEVICE, device.alias, host.alias, 4 * MIB);
+            ops->stream_copy(backend, stream, MP_COPY_TO_DEVICE, device.alias, host.alias, 4 * MIB);
         if (status == MP_OK)
-            status = ops->lane_copy(backend, lane, MP_COPY_TO_HOST, (char *)host.alias + 8 * MIB,
-                                    device.alias, 4 * MIB);
+            status = ops->stream_copy(backend, stream, MP_COPY_TO_HOST,
+                                      (char *)host.alias + 8 * MIB, device.alias, 4 * MIB);
         failed += status != MP_OK;
         if (status == MP_OK)
             CHECK(memcmp(host.alias, (char *)host.alias + 8 * MIB, 4 * MIB) == 0);
         fake_api.reset();
-        round_trip(backend, lane, device.alias, host.alias, (char *)host.alias + 8 * MIB, 4 * MIB);
-        ops->lane_close(backend, lane);
+        round_trip(backend, stream, device.alias, host.alias, (char *)host.alias + 8 * MIB,
+                   4 * MIB);
+        ops->stream_close(backend, stream);
     }
     CHECK(failed > 40);
     ops->frame_destroy(backend, &host);

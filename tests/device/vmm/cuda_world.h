@@ -3,7 +3,7 @@
 
 /*
  * Spaces on the CUDA backend over the driver without a device: bytes of the device are looked at by
- * copying them to a host frame, on a lane of the test's own.
+ * copying them to a host frame, on a stream of the test's own.
  */
 #include "tests/device/fakecuda/client.h"
 #include "tests/support/log_guard.h"
@@ -18,7 +18,7 @@ struct world {
     struct mp_space_config config;
     struct mp_space *space;
     struct mp_counters counters;
-    struct mp_lane *lane; /* to look at bytes of the device */
+    struct mp_stream *stream; /* to look at bytes of the device */
     struct mp_frame frame;
 };
 
@@ -28,7 +28,7 @@ static inline void world_open(struct world *w, const char *chain)
     CHECK_EQ(mp_backend_open(chain, &test_backend_config, &w->backend), MP_OK);
     CHECK_EQ(mp_files_create(&w->files), MP_OK);
     mp_counters_reset(&w->counters);
-    CHECK_EQ(w->backend->ops->lane_open(w->backend, &w->lane), MP_OK);
+    CHECK_EQ(w->backend->ops->stream_open(w->backend, &w->stream), MP_OK);
     CHECK_EQ(w->backend->ops->frame_create(w->backend, MP_TIER_HOST, LOOK_BYTES, &w->frame), MP_OK);
     w->config = (struct mp_space_config){
         .backend = w->backend,
@@ -45,7 +45,7 @@ static inline void world_open(struct world *w, const char *chain)
 static inline void world_close(struct world *w)
 {
     mp_space_destroy(w->space);
-    w->backend->ops->lane_close(w->backend, w->lane);
+    w->backend->ops->stream_close(w->backend, w->stream);
     w->backend->ops->frame_destroy(w->backend, &w->frame);
     mp_files_destroy(w->files);
     mp_backend_close(w->backend);
@@ -57,10 +57,11 @@ static inline const unsigned char *world_look(struct world *w, const void *devic
     const struct mp_backend_ops *ops = w->backend->ops;
 
     CHECK(bytes <= LOOK_BYTES);
-    CHECK_EQ(ops->lane_copy(w->backend, w->lane, MP_COPY_TO_HOST, w->frame.alias, device, bytes),
-             MP_OK);
-    CHECK_EQ(ops->lane_mark(w->backend, w->lane, 0), MP_OK);
-    CHECK_EQ(ops->lane_wait(w->backend, w->lane, 0), MP_OK);
+    CHECK_EQ(
+        ops->stream_copy(w->backend, w->stream, MP_COPY_TO_HOST, w->frame.alias, device, bytes),
+        MP_OK);
+    CHECK_EQ(ops->event_record(w->backend, w->stream, 0), MP_OK);
+    CHECK_EQ(ops->event_wait(w->backend, w->stream, 0), MP_OK);
     return w->frame.alias;
 }
 

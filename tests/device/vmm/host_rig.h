@@ -28,7 +28,7 @@ struct rig {
     struct mp_reader *link;
     struct mp_host_tier *tier;
     struct mp_frame device, eye;
-    struct mp_lane *lane; /* to look at the device */
+    struct mp_stream *stream; /* to look at the device */
     struct mp_ticket tickets[UNITS];
 };
 
@@ -129,7 +129,7 @@ static inline void start_tier(struct rig *rig)
 
     CHECK_EQ(ops->frame_create(rig->backend, MP_TIER_DEVICE, 6 * MIB, &rig->device), MP_OK);
     CHECK_EQ(ops->frame_create(rig->backend, MP_TIER_HOST, DEVICE_SLOT, &rig->eye), MP_OK);
-    CHECK_EQ(ops->lane_open(rig->backend, &rig->lane), MP_OK);
+    CHECK_EQ(ops->stream_open(rig->backend, &rig->stream), MP_OK);
     rig->memory = (struct mp_memory_link){
         .backend = rig->backend, .start = start, .finish = finish, .ctx = rig
     };
@@ -146,8 +146,8 @@ static inline void close_rig(struct rig *rig)
     mp_host_tier_stop(rig->tier);
     mp_reader_destroy(rig->link);
     mp_host_tier_destroy(rig->tier);
-    if (rig->lane != NULL)
-        ops->lane_close(rig->backend, rig->lane);
+    if (rig->stream != NULL)
+        ops->stream_close(rig->backend, rig->stream);
     if (rig->device.handle != 0)
         ops->frame_destroy(rig->backend, &rig->device);
     if (rig->eye.handle != 0)
@@ -216,11 +216,11 @@ static inline const struct mp_error *await(struct rig *rig, uint32_t unit)
              ticket->error.status == MP_OK ? MP_TICKET_DONE : MP_TICKET_FAILED);
     if (ticket->error.status != MP_OK)
         return &ticket->error;
-    CHECK_EQ(ops->lane_copy(rig->backend, rig->lane, MP_COPY_TO_HOST, rig->eye.alias,
-                            device_slot(rig, unit), rig->layout.units[unit].packed_bytes),
+    CHECK_EQ(ops->stream_copy(rig->backend, rig->stream, MP_COPY_TO_HOST, rig->eye.alias,
+                              device_slot(rig, unit), rig->layout.units[unit].packed_bytes),
              MP_OK);
-    CHECK_EQ(ops->lane_mark(rig->backend, rig->lane, 0), MP_OK);
-    CHECK_EQ(ops->lane_wait(rig->backend, rig->lane, 0), MP_OK);
+    CHECK_EQ(ops->event_record(rig->backend, rig->stream, 0), MP_OK);
+    CHECK_EQ(ops->event_wait(rig->backend, rig->stream, 0), MP_OK);
     CHECK(is_right(rig, unit, rig->eye.alias));
     return &ticket->error;
 }

@@ -245,8 +245,8 @@ static void hooks_can_refuse(void)
     close_link(&w);
 }
 
-/* Each call of the lane fails, at once or later: the ticket fails, whatever shares the lane with it
- * fails or is whole, and afterwards all is as before. */
+/* Each call of the stream fails, at once or later: the ticket fails, whatever shares the stream
+ * with it fails or is whole, and afterwards all is as before. */
 static void calls_that_fail_fail_their_tickets(void)
 {
     static const char *const calls[] = { "cuMemcpyHtoDAsync_v2", "cuEventRecord",

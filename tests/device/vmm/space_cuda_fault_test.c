@@ -131,13 +131,13 @@ static void open_eyes(struct world *w)
 {
     const struct mp_backend_ops *ops = w->backend->ops;
 
-    CHECK_EQ(ops->lane_open(w->backend, &w->lane), MP_OK);
+    CHECK_EQ(ops->stream_open(w->backend, &w->stream), MP_OK);
     CHECK_EQ(ops->frame_create(w->backend, MP_TIER_HOST, LOOK_BYTES, &w->frame), MP_OK);
 }
 
 static void close_eyes(struct world *w)
 {
-    w->backend->ops->lane_close(w->backend, w->lane);
+    w->backend->ops->stream_close(w->backend, w->stream);
     w->backend->ops->frame_destroy(w->backend, &w->frame);
 }
 

@@ -11,8 +11,9 @@ done
 rm -f "$bin"/git "$bin"/git-*
 ! PATH=$bin command -v git || { echo "git is still found"; exit 2; }
 bad=0
-for check in check_source check_errors; do
-    PATH=$bin bash "tools/$check.sh" >/dev/null 2>&1 && { echo "$check.sh passes without git"; bad=1; }
+for check in check/source check/errors; do
+    "tools/$check.sh" >/dev/null || { echo "$check.sh fails with git"; bad=1; }
+    PATH=$bin "tools/$check.sh" >/dev/null 2>&1 && { echo "$check.sh passes without git"; bad=1; }
 done
 PATH=$bin bash tools/install_deps --check | grep -qw git || { echo "install_deps does not miss git"; bad=1; }
 exit $bad

@@ -1,6 +1,6 @@
 /*
  * Ids and texts equal to those of the `tokenizers` library: nine tokenizers, the strings of
- * tests/data/tokenizers (their format is described in tools/make_tokenizer_fixtures.py).
+ * tests/data/tokenizers (their format is described in tools/hf/make_tokenizer_fixtures.py).
  */
 #include "tests/support/test.h"
 #include "engine/text/tokenizer.h"

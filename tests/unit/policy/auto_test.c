@@ -76,7 +76,7 @@ static uint32_t replay(const struct mp_evict_ops *ops, const struct mp_shape *sh
     return misses;
 }
 
-/* Phases of a loop, uniform draws, and a favoured third, of a random length each. */
+/* Phases of a loop, uniform choices, and a favoured third, of a random length each. */
 static void make_trace(uint32_t *trace)
 {
     uint32_t kind = 0, left = 0, units = UNITS;

@@ -195,7 +195,7 @@ static void swaps_for_nothing_end(void)
 }
 
 /* Scores of a token: what the text is about, which moves by small steps, and chance. */
-static void draw_token(float *taste, float step, float *scores)
+static void sample_token(float *taste, float step, float *scores)
 {
     float sum = 0;
 
@@ -263,7 +263,7 @@ static struct outcome play(const struct mp_evict_ops *of, float step, bool with_
         struct mp_swap swap;
 
         now++;
-        draw_token(taste[layer], step, scores);
+        sample_token(taste[layer], step, scores);
         mp_route_top_k(
             &(struct mp_route_facts){ .tokens = 1, .experts = EXPERTS, .k = K, .scores = scores },
             best, best_score);

@@ -262,12 +262,12 @@ static void random_repeats_with_its_seed_and_spreads(void)
         CHECK_EQ(pick(&b, 9, MP_LAYER_ANY), unit);
         times[unit]++;
         take_away(&a, unit);
-        insert(&a, unit); /* the same set, but a later draw */
+        insert(&a, unit); /* the same set, but a later choice */
         differ += pick(&a, 9, MP_LAYER_ANY) != unit;
         bench_fini(&a);
         bench_fini(&b);
     }
-    /* 400 draws of 8: 50 each expected, deviation 6.6. */
+    /* 400 choices of 8: 50 each expected, deviation 6.6. */
     for (uint32_t u = 0; u < 8; u++)
         CHECK(times[u] > 20 && times[u] < 80);
     CHECK(differ > 300);
@@ -400,7 +400,7 @@ static void no_policy_beats_the_offline_optimum(void)
         const uint32_t units = 2 + random_below(UNITS - 1);
 
         for (uint32_t i = 0; i < REQUESTS; i++) {
-            /* loops, uniform draws, a loop with jumps, a favoured third */
+            /* loops, uniform choices, a loop with jumps, a favoured third */
             trace[i] = kind % 4 == 0   ? i % units
                        : kind % 4 == 1 ? random_below(units)
                        : kind % 4 == 2

@@ -219,7 +219,7 @@ int main(void)
             fault_sites_failed(FAULT_ANY),
             fault_sites_failed(FAULT_BIT(malloc) | FAULT_BIT(calloc) | FAULT_BIT(realloc)), runs,
             failed_runs);
-    CHECK(fault_sites_failed(FAULT_BIT(malloc) | FAULT_BIT(calloc)) >= 20);
+    CHECK(fault_sites_failed(FAULT_BIT(malloc) | FAULT_BIT(calloc)) >= 15);
     CHECK(failed_runs > runs / 2);
     return 0;
 }

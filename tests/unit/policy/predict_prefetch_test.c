@@ -187,6 +187,34 @@ static void window_takes_no_more_than_there_is(void)
     ops->destroy(window);
 }
 
+/* Equal sums go by number; residents are named, but only absent ones fill the buffer, which holds
+ * as many as a token chooses. */
+static void window_orders_ties_by_number_and_counts_absent_ones(void)
+{
+    static const float scores[5] = { 2, 3, 3, 2, 1 };
+    static const uint8_t resident[5] = { [1] = 1 };
+    static const uint32_t order[4] = { 1, 2, 0, 3 };
+    const struct mp_shape of_five = { .layers = 2, .experts = 5, .top_k = 2, .tokens_max = 1 };
+    const struct {
+        uint64_t buffer;
+    } config = { 0 };
+    const struct mp_prefetch_ops *ops = &mp_prefetch_window;
+    struct mp_policy *window;
+
+    CHECK_EQ(ops->create(&config, &of_five, &window), MP_OK);
+    for (uint32_t max = 1; max <= 5; max++) {
+        const struct mp_prefetch_facts facts = {
+            .tokens = 1, .experts = 5, .k = 2, .scores = scores, .resident = resident, .max = max
+        };
+        const uint32_t most = max < 3 ? max : 3; /* one resident, two absent ones */
+        uint32_t experts[6];
+
+        CHECK_EQ(ops->choose(window, &facts, experts), most);
+        CHECK(memcmp(experts, order, most * sizeof(order[0])) == 0);
+    }
+    ops->destroy(window);
+}
+
 int main(void)
 {
     RUN(gate_repeats_its_source);
@@ -195,5 +223,6 @@ int main(void)
     RUN(top_orders_by_tokens_then_score_then_id);
     RUN(rubbish_scores_give_different_experts_in_range);
     RUN(window_takes_no_more_than_there_is);
+    RUN(window_orders_ties_by_number_and_counts_absent_ones);
     return 0;
 }

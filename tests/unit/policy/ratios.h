@@ -23,7 +23,7 @@ static inline void ratios_count_uses(const struct mp_replay_trace *trace, bool a
 }
 
 /* `ours` against placement by the warm-up and by what comes; more than 2 % above the first is
- * told. */
+ * reported. */
 static inline void ratios_note(struct ratios *all, unsigned round, enum workload_kind kind,
                                uint64_t ours, uint64_t known, uint64_t hindsight)
 {

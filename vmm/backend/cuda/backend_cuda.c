@@ -3,7 +3,7 @@
  *
  * A frame is one handle, mapped at an alias of its own for as long as it exists: cuMemMap takes
  * only offset 0 and cuMemUnmap only whole mappings, so handles are never cut. Host frames may also
- * be something else: backend_cuda_host.c.
+ * be something else: host_frames.c.
  *
  * A device frame cannot be read or written by the CPU, nor can files be read into it: what fills
  * slots has to go through host frames.
@@ -53,7 +53,7 @@ enum mp_status mp_cuda_enter(struct cuda_backend *self)
 
     if (lost != 0)
         return mp_cuda_check(self->cuda, lost, "an earlier call", self->device.name);
-    mp_cuda_watch_device(self->device.id);
+    mp_cuda_watchdog_device(self->device.id);
     result = self->cuda->call.context_get(&current);
     if (result == MP_CU_SUCCESS && current == self->context)
         return MP_OK;
@@ -355,11 +355,11 @@ const struct mp_backend_ops mp_backend_cuda = {
     .memory_info = cuda_memory_info,
     .frame_create = cuda_frame_create,
     .frame_destroy = cuda_frame_destroy,
-    .lane_open = mp_cuda_lane_open,
-    .lane_close = mp_cuda_lane_close,
-    .lane_copy = mp_cuda_lane_copy,
-    .lane_mark = mp_cuda_lane_mark,
-    .lane_wait = mp_cuda_lane_wait,
+    .stream_open = mp_cuda_stream_open,
+    .stream_close = mp_cuda_stream_close,
+    .stream_copy = mp_cuda_stream_copy,
+    .event_record = mp_cuda_event_record,
+    .event_wait = mp_cuda_event_wait,
     .lost = cuda_lost,
     .lost_bytes = cuda_lost_bytes,
     .reads_host = cuda_reads_host,

@@ -5,12 +5,12 @@
 
 #include "vmm/backend/backend.h"
 #include "vmm/backend/cuda/cuda_driver.h"
-#include "vmm/backend/cuda/cuda_watch.h"
+#include "vmm/backend/cuda/cuda_watchdog.h"
 
 /*
  * What the parts of the CUDA backend share: backend_cuda.c has device frames and the device's life,
- * backend_cuda_host.c host frames, backend_cuda_move.c copies and windows, backend_cuda_stage.c
- * copies of memory that is not pinned.
+ * host_frames.c host frames, moves.c copies and windows, staging.c copies of memory that is not
+ * pinned. Nobody outside this folder includes it.
  */
 struct cuda_backend {
     struct mp_backend super;
@@ -73,15 +73,16 @@ enum mp_status mp_cuda_stage_copy(struct cuda_backend *self, struct mp_cuda_stag
                                   mp_cu_stream stream, enum mp_copy copy, void *dst,
                                   const void *src, uint64_t bytes) MP_MUST_CHECK;
 
-enum mp_status mp_cuda_lane_open(struct mp_backend *backend, struct mp_lane **lane_p) MP_MUST_CHECK;
-void mp_cuda_lane_close(struct mp_backend *backend, struct mp_lane *lane);
-enum mp_status mp_cuda_lane_copy(struct mp_backend *backend, struct mp_lane *lane,
-                                 enum mp_copy copy, void *dst, const void *src,
-                                 uint64_t bytes) MP_MUST_CHECK;
-enum mp_status mp_cuda_lane_mark(struct mp_backend *backend, struct mp_lane *lane,
-                                 unsigned mark) MP_MUST_CHECK;
-enum mp_status mp_cuda_lane_wait(struct mp_backend *backend, struct mp_lane *lane,
-                                 unsigned mark) MP_MUST_CHECK;
+enum mp_status mp_cuda_stream_open(struct mp_backend *backend,
+                                   struct mp_stream **stream_p) MP_MUST_CHECK;
+void mp_cuda_stream_close(struct mp_backend *backend, struct mp_stream *stream);
+enum mp_status mp_cuda_stream_copy(struct mp_backend *backend, struct mp_stream *stream,
+                                   enum mp_copy copy, void *dst, const void *src,
+                                   uint64_t bytes) MP_MUST_CHECK;
+enum mp_status mp_cuda_event_record(struct mp_backend *backend, struct mp_stream *stream,
+                                    unsigned event) MP_MUST_CHECK;
+enum mp_status mp_cuda_event_wait(struct mp_backend *backend, struct mp_stream *stream,
+                                  unsigned event) MP_MUST_CHECK;
 enum mp_status mp_cuda_window_reserve(struct mp_backend *backend, uint64_t bytes,
                                       void **address_p) MP_MUST_CHECK;
 void mp_cuda_window_free(struct mp_backend *backend, void *address, uint64_t bytes);

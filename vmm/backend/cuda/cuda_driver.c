@@ -15,7 +15,7 @@
 
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
-#include "vmm/backend/cuda/cuda_watch.h"
+#include "vmm/backend/cuda/cuda_watchdog.h"
 
 #define LIBRARY "libcuda.so.1"
 
@@ -65,7 +65,7 @@ static enum mp_status load(struct mp_cuda *cuda)
             return off("the driver is older than 12.2, it has no ", calls[i].name);
         memcpy((char *)&cuda->call + calls[i].offset, &symbol, sizeof(symbol));
     }
-    mp_cuda_watch_calls(&cuda->call);
+    mp_cuda_watchdog_wrap(&cuda->call);
     return MP_OK;
 }
 
@@ -164,7 +164,7 @@ enum mp_status mp_cuda_check(const struct mp_cuda *cuda, mp_cu_result result, co
     if (result == MP_CU_SUCCESS)
         return MP_OK;
     (void)mp_cuda_known_lost(result);
-    if (result == MP_CU_NOT_RESPONDING && mp_cuda_watch_reported(&hang)) {
+    if (result == MP_CU_NOT_RESPONDING && mp_cuda_watchdog_fired(&hang)) {
         mp_error_set(&hang);
         return hang.status;
     }
@@ -273,7 +273,7 @@ enum mp_status mp_cuda_describe(const struct mp_cuda *cuda, unsigned ordinal,
     mp_cu_result result;
     const char *call = "cuDeviceGet";
 
-    mp_cuda_watch_device((mp_cu_device)ordinal);
+    mp_cuda_watchdog_device((mp_cu_device)ordinal);
     result = cuda->call.device_get(&device.id, (int)ordinal);
     snprintf(object, sizeof(object), "device %u", ordinal);
     if (result == MP_CU_SUCCESS) {

@@ -34,7 +34,7 @@ enum mp_status mp_cuda_get(const struct mp_cuda **cuda_p) MP_MUST_CHECK;
  * of memory, MP_ERR_UNSUPPORTED for what is not supported or not permitted, else MP_ERR_DEVICE. The
  * text has the driver's own name and sentence for the result, the call (of MP_CU_CALL_MAP), and
  * `object`, what it was done to ("a frame of 2097152 bytes"). E_CUDA, E_CUDA_MEMORY, or E_CUDA_HANG
- * (vmm/backend/cuda/cuda_watch.h).
+ * (vmm/backend/cuda/cuda_watchdog.h).
  */
 enum mp_status mp_cuda_check(const struct mp_cuda *cuda, mp_cu_result result, const char *call,
                              const char *object) MP_MUST_CHECK;
@@ -60,7 +60,7 @@ bool mp_cuda_known_lost(mp_cu_result result);
  * or is in it while another one learns; that call gives the same result, and it is this thread's
  * last. So a lost device gets at most one call from each thread after the first that saw the error,
  * and none from one that saw it. Calls in which a thread hangs are those of
- * vmm/backend/cuda/cuda_watch.h.
+ * vmm/backend/cuda/cuda_watchdog.h.
  */
 struct mp_cuda_life {
     _Atomic(int) lost; /* a result, or 0. Relaxed: it says nothing about other memory */

@@ -4,7 +4,7 @@
 #include "vmm/topo/topology.h"
 
 /* -1: hwloc does not know. */
-static int node_of_slot(const char *pci)
+static int node_of_pci(const char *pci)
 {
     const struct mp_error before = *mp_error_last();
     struct mp_topology *topology = NULL;
@@ -24,12 +24,12 @@ static int node_of_slot(const char *pci)
 unsigned mp_cuda_host_nodes(const struct mp_cuda_device *device, int preferred,
                             int nodes[MP_CUDA_NODES_MAX])
 {
-    const int slot = node_of_slot(device->pci), driver = device->host_numa_id;
+    const int pci = node_of_pci(device->pci), driver = device->host_numa_id;
     unsigned count = 0;
 
-    if (slot >= 0)
-        nodes[count++] = slot;
-    if (driver >= 0 && driver != slot)
+    if (pci >= 0)
+        nodes[count++] = pci;
+    if (driver >= 0 && driver != pci)
         nodes[count++] = driver;
     if (count == 0)
         nodes[count++] = preferred >= 0 ? preferred : 0;

@@ -7,7 +7,7 @@
 
 /*
  * NUMA nodes on which the host memory of a device is tried, best first: where hwloc sees its PCI
- * slot, and where the driver says. Where neither knows, `preferred`, or 0 if that is negative.
+ * address, and where the driver says. Where neither knows, `preferred`, or 0 if that is negative.
  * Returns how many: 1 or 2, all different.
  */
 unsigned mp_cuda_host_nodes(const struct mp_cuda_device *device, int preferred,

@@ -1,8 +1,8 @@
 /*
- * Lanes and windows of the CUDA backend.
+ * Copies and windows of the CUDA backend; frames are made elsewhere.
  *
- * A lane is a stream of its own with an event for each mark, so copies run beside kernels and are
- * waited for one by one. What fails asynchronously is seen at the next wait.
+ * Each stream is a non-blocking stream of the driver with its own events, so copies run beside
+ * kernels and are waited for one by one. What fails asynchronously is seen at the next wait.
  *
  * A window is an address range without memory; frames are mapped into it at places that the caller
  * chooses. Neither mapping nor unmapping waits for what runs: the caller knows that nothing does.
@@ -21,9 +21,9 @@
 /* Attempts to see a stream end before what it may still touch counts as out of control. */
 #define CLOSE_TRIES 3
 
-struct mp_lane {
-    mp_cu_stream stream;
-    mp_cu_event marks[MP_LANE_MARKS];
+struct mp_stream {
+    mp_cu_stream handle;
+    mp_cu_event events[MP_STREAM_EVENTS];
     struct mp_cuda_stage *stage; /* NULL: was not needed yet */
 };
 
@@ -38,30 +38,31 @@ static enum mp_status note(struct cuda_backend *self, mp_cu_result result, const
     return mp_cuda_note(self, result, call, object);
 }
 
-enum mp_status mp_cuda_lane_open(struct mp_backend *backend, struct mp_lane **lane_p)
+enum mp_status mp_cuda_stream_open(struct mp_backend *backend, struct mp_stream **stream_p)
 {
     struct cuda_backend *self = mp_cuda_self(backend);
     const struct mp_cu_calls *call = &self->cuda->call;
-    struct mp_lane *lane;
+    struct mp_stream *stream;
     enum mp_status status = mp_cuda_enter(self);
 
     if (status != MP_OK)
         return status;
-    lane = calloc(1, sizeof(*lane));
-    if (lane == NULL)
-        return mp_fail_no_memory("a lane", sizeof(*lane));
-    status = mp_cuda_note(self, call->stream_create(&lane->stream, MP_CU_STREAM_NON_BLOCKING, 0),
+    stream = calloc(1, sizeof(*stream));
+    if (stream == NULL)
+        return mp_fail_no_memory("a stream", sizeof(*stream));
+    status = mp_cuda_note(self, call->stream_create(&stream->handle, MP_CU_STREAM_NON_BLOCKING, 0),
                           "cuStreamCreateWithPriority", self->device.name);
-    for (unsigned i = 0; status == MP_OK && i < MP_LANE_MARKS; i++)
-        status = mp_cuda_note(self,
-                              call->event_create(&lane->marks[i], MP_CU_EVENT_BLOCKING_SYNC |
-                                                                      MP_CU_EVENT_DISABLE_TIMING),
-                              "cuEventCreate", self->device.name);
+    for (unsigned i = 0; status == MP_OK && i < MP_STREAM_EVENTS; i++)
+        status =
+            mp_cuda_note(self,
+                         call->event_create(&stream->events[i],
+                                            MP_CU_EVENT_BLOCKING_SYNC | MP_CU_EVENT_DISABLE_TIMING),
+                         "cuEventCreate", self->device.name);
     if (status != MP_OK) {
-        mp_cuda_lane_close(backend, lane);
+        mp_cuda_stream_close(backend, stream);
         return status;
     }
-    *lane_p = lane;
+    *stream_p = stream;
     return MP_OK;
 }
 
@@ -88,80 +89,81 @@ static void drain(struct cuda_backend *self, mp_cu_stream stream)
     lose(self, result, "cuStreamSynchronize");
 }
 
-/* Also takes a half-made lane. */
-void mp_cuda_lane_close(struct mp_backend *backend, struct mp_lane *lane)
+/* Also takes a half-made stream. */
+void mp_cuda_stream_close(struct mp_backend *backend, struct mp_stream *stream)
 {
     struct cuda_backend *self = mp_cuda_self(backend);
     const struct mp_cu_calls *call = &self->cuda->call;
     const struct mp_error before = *mp_error_last();
 
     if (mp_cuda_enter(self) == MP_OK) {
-        if (lane->stream != NULL)
-            drain(self, lane->stream);
-        for (unsigned i = 0; i < MP_LANE_MARKS && lane->marks[i] != NULL; i++) {
+        if (stream->handle != NULL)
+            drain(self, stream->handle);
+        for (unsigned i = 0; i < MP_STREAM_EVENTS && stream->events[i] != NULL; i++) {
             if (mp_cuda_lost(self->life) == 0)
-                (void)mp_cuda_undone(self, call->event_destroy(lane->marks[i]), "cuEventDestroy");
+                (void)mp_cuda_undone(self, call->event_destroy(stream->events[i]),
+                                     "cuEventDestroy");
         }
-        if (lane->stream != NULL && mp_cuda_lost(self->life) == 0)
-            (void)mp_cuda_undone(self, call->stream_destroy(lane->stream), "cuStreamDestroy");
-    } else if (lane->stream != NULL && mp_cuda_lost(self->life) == 0) {
+        if (stream->handle != NULL && mp_cuda_lost(self->life) == 0)
+            (void)mp_cuda_undone(self, call->stream_destroy(stream->handle), "cuStreamDestroy");
+    } else if (stream->handle != NULL && mp_cuda_lost(self->life) == 0) {
         lose(self, MP_CU_ERROR_UNKNOWN, "cuCtxSetCurrent");
     }
-    mp_cuda_stage_close(self, lane->stage);
+    mp_cuda_stage_close(self, stream->stage);
     mp_error_set(&before);
-    free(lane);
+    free(stream);
 }
 
 /* A copy failed after a part of it may have been queued: nothing of it may run on. */
-static void end_partial(struct cuda_backend *self, struct mp_lane *lane)
+static void end_partial(struct cuda_backend *self, struct mp_stream *stream)
 {
     const struct mp_error error = *mp_error_last();
 
     if (mp_cuda_lost(self->life) == 0)
-        drain(self, lane->stream);
-    if (lane->stage != NULL)
-        mp_cuda_stage_reset(lane->stage);
+        drain(self, stream->handle);
+    if (stream->stage != NULL)
+        mp_cuda_stage_reset(stream->stage);
     mp_error_set(&error);
 }
 
-static enum mp_status copy_staged(struct cuda_backend *self, struct mp_lane *lane,
+static enum mp_status copy_staged(struct cuda_backend *self, struct mp_stream *stream,
                                   enum mp_copy copy, void *dst, const void *src, uint64_t bytes)
 {
     enum mp_status status = MP_OK;
 
-    if (lane->stage == NULL)
-        status = mp_cuda_stage_open(self, &lane->stage);
+    if (stream->stage == NULL)
+        status = mp_cuda_stage_open(self, &stream->stage);
     if (status != MP_OK)
         return status;
-    status = mp_cuda_stage_copy(self, lane->stage, lane->stream, copy, dst, src, bytes);
+    status = mp_cuda_stage_copy(self, stream->stage, stream->handle, copy, dst, src, bytes);
     if (status != MP_OK)
-        end_partial(self, lane);
+        end_partial(self, stream);
     return status;
 }
 
-static enum mp_status queue_copy(struct cuda_backend *self, struct mp_lane *lane, enum mp_copy copy,
-                                 void *dst, const void *src, uint64_t bytes)
+static enum mp_status queue_copy(struct cuda_backend *self, struct mp_stream *stream,
+                                 enum mp_copy copy, void *dst, const void *src, uint64_t bytes)
 {
     const struct mp_cu_calls *call = &self->cuda->call;
     const mp_cu_ptr to = (uintptr_t)dst, from = (uintptr_t)src;
 
     switch (copy) {
     case MP_COPY_TO_DEVICE:
-        return note(self, call->copy_to_device(to, src, bytes, lane->stream), "cuMemcpyHtoDAsync",
+        return note(self, call->copy_to_device(to, src, bytes, stream->handle), "cuMemcpyHtoDAsync",
                     bytes, "a copy");
     case MP_COPY_TO_HOST:
-        return note(self, call->copy_to_host(dst, from, bytes, lane->stream), "cuMemcpyDtoHAsync",
+        return note(self, call->copy_to_host(dst, from, bytes, stream->handle), "cuMemcpyDtoHAsync",
                     bytes, "a copy");
     case MP_COPY_ON_DEVICE:
-        return note(self, call->copy_on_device(to, from, bytes, lane->stream), "cuMemcpyDtoDAsync",
-                    bytes, "a copy");
+        return note(self, call->copy_on_device(to, from, bytes, stream->handle),
+                    "cuMemcpyDtoDAsync", bytes, "a copy");
     case MP_COPY_COUNT: break;
     }
     mp_unreachable();
 }
 
 /* In pieces of the host's memory that were pinned together. */
-static enum mp_status copy_pinned(struct cuda_backend *self, struct mp_lane *lane,
+static enum mp_status copy_pinned(struct cuda_backend *self, struct mp_stream *stream,
                                   enum mp_copy copy, char *dst, const char *src, uint64_t bytes)
 {
     enum mp_status status = MP_OK;
@@ -170,15 +172,15 @@ static enum mp_status copy_pinned(struct cuda_backend *self, struct mp_lane *lan
         const uint64_t cut = mp_cuda_to_cut(copy == MP_COPY_TO_HOST ? dst + done : src + done);
 
         n = bytes - done < cut || copy == MP_COPY_ON_DEVICE ? bytes - done : cut;
-        status = queue_copy(self, lane, copy, dst + done, src + done, n);
+        status = queue_copy(self, stream, copy, dst + done, src + done, n);
         if (status != MP_OK && done > 0)
-            end_partial(self, lane);
+            end_partial(self, stream);
     }
     return status;
 }
 
-enum mp_status mp_cuda_lane_copy(struct mp_backend *backend, struct mp_lane *lane,
-                                 enum mp_copy copy, void *dst, const void *src, uint64_t bytes)
+enum mp_status mp_cuda_stream_copy(struct mp_backend *backend, struct mp_stream *stream,
+                                   enum mp_copy copy, void *dst, const void *src, uint64_t bytes)
 {
     struct cuda_backend *self = mp_cuda_self(backend);
     const bool staged = copy != MP_COPY_ON_DEVICE && !backend->ops->reads_host(backend);
@@ -186,31 +188,33 @@ enum mp_status mp_cuda_lane_copy(struct mp_backend *backend, struct mp_lane *lan
 
     if (status != MP_OK)
         return status;
-    return staged ? copy_staged(self, lane, copy, dst, src, bytes)
-                  : copy_pinned(self, lane, copy, dst, src, bytes);
+    return staged ? copy_staged(self, stream, copy, dst, src, bytes)
+                  : copy_pinned(self, stream, copy, dst, src, bytes);
 }
 
-enum mp_status mp_cuda_lane_mark(struct mp_backend *backend, struct mp_lane *lane, unsigned mark)
+enum mp_status mp_cuda_event_record(struct mp_backend *backend, struct mp_stream *stream,
+                                    unsigned event)
 {
     struct cuda_backend *self = mp_cuda_self(backend);
     const enum mp_status status = mp_cuda_enter(self);
 
-    mp_assert(mark < MP_LANE_MARKS);
+    mp_assert(event < MP_STREAM_EVENTS);
     if (status != MP_OK)
         return status;
-    return mp_cuda_note(self, self->cuda->call.event_record(lane->marks[mark], lane->stream),
+    return mp_cuda_note(self, self->cuda->call.event_record(stream->events[event], stream->handle),
                         "cuEventRecord", "copies");
 }
 
-enum mp_status mp_cuda_lane_wait(struct mp_backend *backend, struct mp_lane *lane, unsigned mark)
+enum mp_status mp_cuda_event_wait(struct mp_backend *backend, struct mp_stream *stream,
+                                  unsigned event)
 {
     struct cuda_backend *self = mp_cuda_self(backend);
     const enum mp_status status = mp_cuda_enter(self);
 
-    mp_assert(mark < MP_LANE_MARKS);
+    mp_assert(event < MP_STREAM_EVENTS);
     if (status != MP_OK)
         return status;
-    return mp_cuda_note(self, self->cuda->call.event_synchronize(lane->marks[mark]),
+    return mp_cuda_note(self, self->cuda->call.event_synchronize(stream->events[event]),
                         "cuEventSynchronize", "copies");
 }
 

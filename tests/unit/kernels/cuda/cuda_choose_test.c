@@ -176,8 +176,8 @@ static int compare_tokens(const void *a, const void *b)
 
 /* The token that engine/forward/sampler.h asks for, in long double; *is_close: a sum that decides
  * lies so near to where it changes the result that the kernel may give another one. */
-static uint32_t draw_expected(const float *logits, const struct mp_cuda_sample *p, uint32_t uniform,
-                              bool *is_close)
+static uint32_t sample_expected(const float *logits, const struct mp_cuda_sample *p,
+                                uint32_t uniform, bool *is_close)
 {
     const long double near = 0x1p-16L, top_p = (long double)p->top_p * 0x1p-32L;
     uint32_t count = p->top_k > 0 && p->top_k < p->vocab ? p->top_k : p->vocab, kept = 0, i = 0;
@@ -235,7 +235,7 @@ static void sample_of(uint32_t V, int kind, uint32_t top_k, double top_p, float 
     launch(MP_CUDA_KERNEL_sample, &p);
     for (uint32_t t = 0; t < tokens; t++) {
         bool is_close;
-        const uint32_t want = draw_expected(logits + t * V, &p, uniform[t], &is_close);
+        const uint32_t want = sample_expected(logits + t * V, &p, uniform[t], &is_close);
 
         CHECK(token[t] < V);
         if (!is_close)

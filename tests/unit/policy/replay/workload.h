@@ -53,8 +53,8 @@ static inline void shuffle(struct workload *w)
 }
 
 /* One expert of the layer, by the workload's kind. */
-static inline uint32_t draw(struct workload *w, enum workload_kind kind, uint32_t layer,
-                            uint32_t token, uint32_t rank, uint32_t sequence)
+static inline uint32_t choose_expert(struct workload *w, enum workload_kind kind, uint32_t layer,
+                                     uint32_t token, uint32_t rank, uint32_t sequence)
 {
     const double u = (double)workload_below(1u << 30) / (1u << 30);
 
@@ -75,7 +75,7 @@ static inline void choose(struct workload *w, uint32_t layer, uint32_t token, ui
     const enum workload_kind kind = w->kind == MIXED ? (token / w->phase) % MIXED : w->kind;
 
     for (uint32_t r = 0; r < w->k; r++) {
-        uint32_t e = draw(w, kind, layer, token, r, sequence);
+        uint32_t e = choose_expert(w, kind, layer, token, r, sequence);
 
         for (uint32_t s = 0; s < r;) {
             if (chosen[s] == e) {

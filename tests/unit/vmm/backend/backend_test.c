@@ -311,8 +311,50 @@ static void fault_fails_the_chosen_calls_and_no_other(void)
     mp_backend_close(backend);
 }
 
+/* Frames of a memory file are found in it by their aliases, and what is mapped from there is them.
+ */
+static void frames_of_a_memory_file_can_be_mapped_elsewhere(void)
+{
+    const struct mp_backend_config config = { .numa_node = -1, .memory_file_bytes = 2 * MIB };
+    struct mp_frame frames[2];
+    struct mp_backend *backend;
+    uint64_t offset = 0;
+    char *elsewhere;
+    int fd;
+
+    CHECK_EQ(mp_backend_open("host", &config, &backend), MP_OK);
+    CHECK_EQ(mp_backend_host_file(backend, backend, &offset), -1);
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, MIB, &frames[i]), MP_OK);
+    CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, 4096, &(struct mp_frame){ 0 }),
+             MP_ERR_NO_SPACE);
+    memset((char *)frames[1].alias + 4096, 7, 4096);
+    fd = mp_backend_host_file(backend, (char *)frames[1].alias + 4096, &offset);
+    CHECK(fd >= 0);
+    CHECK_EQ(offset, MIB + 4096);
+    elsewhere = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, (off_t)offset);
+    CHECK(elsewhere != MAP_FAILED);
+    CHECK_EQ(elsewhere[4095], 7);
+    memset(frames[1].alias, 9, 2 * 4096);
+    CHECK_EQ(elsewhere[0], 9);
+    backend->ops->frame_destroy(backend, &frames[1]);
+    CHECK_EQ(elsewhere[0], 0); /* the memory is given back */
+    CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, MIB, &frames[1]), MP_OK);
+    for (int i = 2; i-- > 0;)
+        backend->ops->frame_destroy(backend, &frames[i]);
+    munmap(elsewhere, 4096);
+    mp_backend_close(backend);
+    backend = open_chain("host");
+    CHECK_EQ(mp_backend_host_file(backend, backend, &offset), -1);
+    mp_backend_close(backend);
+    backend = open_chain("trace:host");
+    CHECK_EQ(mp_backend_host_file(backend, backend, &offset), -1);
+    mp_backend_close(backend);
+}
+
 int main(void)
 {
+    RUN(frames_of_a_memory_file_can_be_mapped_elsewhere);
     RUN(every_built_in_keeps_the_contract_of_its_table);
     RUN(chains_open_in_the_order_of_their_names);
     RUN(bad_chains_are_refused_with_the_names_that_exist);

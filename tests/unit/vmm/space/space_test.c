@@ -127,11 +127,14 @@ static void every_piece_is_the_files_at_every_budget_and_mode(void)
 static uint32_t departures[ODD_UNITS];
 static struct mp_space *leaving_from;
 
-static void note_leaving(void *ctx, uint32_t unit)
+static bool may_leave = true;
+
+static bool note_leaving(void *ctx, uint32_t unit)
 {
     CHECK(ctx == departures);
     CHECK_EQ(mp_space_state(leaving_from, unit), MP_RES_VALID);
-    departures[unit]++;
+    departures[unit] += may_leave;
+    return may_leave;
 }
 
 /* Every byte of every page that a piece touches, as far as its file goes. */
@@ -177,6 +180,10 @@ static void whole_pages_are_the_files_and_leaving_is_told_once(void)
             verify_pages(space, i);
             test_verify_unit(space, odd_units, i);
             CHECK_EQ(departures[i], 0);
+            may_leave = false;
+            CHECK_EQ(mp_space_evict(space, i), MP_ERR_BUSY);
+            CHECK_EQ(mp_space_state(space, i), MP_RES_VALID);
+            may_leave = true;
             CHECK_EQ(mp_space_evict(space, i), MP_OK);
             CHECK_EQ(departures[i], 1);
             CHECK_EQ(mp_space_evict(space, i), MP_ERR_INVALID);

@@ -4,7 +4,7 @@
  *
  * Each variant is another way in which the streams lag behind.
  */
-#include "tests/device/fakecuda/small_kernels.h"
+#include "tests/device/fakecuda/test/small_kernels.h"
 #include "tests/support/log_guard.h"
 
 static void a_copy_fails_later(void)

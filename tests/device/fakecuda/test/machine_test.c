@@ -4,11 +4,10 @@
  */
 #include <signal.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "tests/device/fakecuda/two_streams.h"
+#include "tests/device/fakecuda/test/two_streams.h"
 #include "tests/support/log_guard.h"
 #include "tests/support/tmpdir.h"
 
@@ -199,14 +198,6 @@ static void the_image_holds_every_kernel(void)
 }
 
 /* ---- how long things take */
-
-static double seconds(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* 64 MiB over a link of 22.8 GB/s take 2.9 ms, also on two streams. */
 static void a_profile_takes_its_time(void)

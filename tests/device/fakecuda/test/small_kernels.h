@@ -2,7 +2,7 @@
 #define MP_FAKECUDA_SMALL_KERNELS_H
 
 #include "tests/device/fakecuda/simt.h"
-#include "tests/device/fakecuda/two_streams.h"
+#include "tests/device/fakecuda/test/two_streams.h"
 
 /*
  * For the tests of the fake driver itself: three kernels that are easy to reason about, and a

@@ -317,8 +317,8 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="examples:\n"
-               "  python3 tools/make_fixtures.py --out tests/data/models\n"
-               "  python3 tools/make_fixtures.py --model models/tiny-moe "
+               "  python3 tools/hf/make_fixtures.py --out tests/data/models\n"
+               "  python3 tools/hf/make_fixtures.py --model models/tiny-moe "
                "--out tests/data/models/tiny-moe-expect\n"
                "needs torch, transformers, safetensors; --model also tokenizers")
     parser.add_argument("--out", type=Path, required=True,

@@ -14,7 +14,7 @@
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/backend/cuda/cuda_driver.h"
-#include "vmm/backend/cuda/cuda_watch.h"
+#include "vmm/backend/cuda/cuda_watchdog.h"
 
 #define GRANULE (UINT64_C(2) << 20)
 #define LIMIT_S 1
@@ -92,14 +92,14 @@ static void *make_frame(void *ctx)
 static void a_call_that_hangs_is_reported_once_and_the_device_left_alone(void)
 {
     struct maker maker = { .backend = open_cuda() };
-    struct mp_lane *lane = NULL;
+    struct mp_stream *stream = NULL;
     struct mp_frame frame;
     uint64_t calls, begin_ms;
     pthread_t thread;
 
     CHECK_EQ(maker.backend->ops->frame_create(maker.backend, MP_TIER_DEVICE, GRANULE, &frame),
              MP_OK);
-    CHECK_EQ(maker.backend->ops->lane_open(maker.backend, &lane), MP_OK);
+    CHECK_EQ(maker.backend->ops->stream_open(maker.backend, &stream), MP_OK);
     fake_api.fail("cuMemCreate", 0, FAKECUDA_HANGS, false);
     begin_ms = now_ms();
     CHECK_EQ(pthread_create(&thread, NULL, make_frame, &maker), 0);
@@ -113,10 +113,10 @@ static void a_call_that_hangs_is_reported_once_and_the_device_left_alone(void)
 
     /* The others hear it at once, from a driver that is not called. */
     calls = fake_api.calls(NULL);
-    CHECK_EQ(maker.backend->ops->lane_mark(maker.backend, lane, 0), MP_ERR_DEVICE);
+    CHECK_EQ(maker.backend->ops->event_record(maker.backend, stream, 0), MP_ERR_DEVICE);
     CHECK_STR(mp_error_last()->code, "E_CUDA_HANG");
     CHECK(maker.backend->ops->lost(maker.backend));
-    maker.backend->ops->lane_close(maker.backend, lane);
+    maker.backend->ops->stream_close(maker.backend, stream);
     maker.backend->ops->frame_destroy(maker.backend, &frame);
     CHECK_EQ(fake_api.calls(NULL), calls);
 
@@ -233,7 +233,7 @@ int main(int argc, char **argv)
         RUN(unwatched_calls_are_the_drivers_own);
         return 0;
     }
-    mp_cuda_watch(strcmp(variant, "threads") == 0 ? LONG_S : LIMIT_S,
+    mp_cuda_watchdog_set(strcmp(variant, "threads") == 0 ? LONG_S : LIMIT_S,
                   strcmp(variant, "log") == 0 ? NULL : report);
     if (strcmp(variant, "log") == 0) {
         RUN(without_a_listener_the_log_has_it);

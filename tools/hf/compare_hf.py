@@ -101,7 +101,7 @@ def parse_args():
     p = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="example, with a quarter of the experts in memory:\n"
-               "  python3 tools/compare_hf.py --model models/tiny-moe "
+               "  python3 tools/hf/compare_hf.py --model models/tiny-moe "
                "--moepager build/release/moepager -- --budget 25%\n"
                "needs torch, transformers, tokenizers")
     p.add_argument("--model", type=Path, required=True, help="model directory")

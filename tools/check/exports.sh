@@ -1,9 +1,9 @@
 #!/bin/bash
-# Usage: tools/check_exports.sh LIBMOEPAGER.SO
+# Usage: tools/check/exports.sh LIBMOEPAGER.SO
 #
 # Does the library export exactly the functions that its header declares with MOEPAGER_API?
-cd "$(dirname "$0")/.." || exit 2
-[ $# -eq 1 ] || { echo "usage: tools/check_exports.sh LIBMOEPAGER.SO" >&2; exit 2; }
+cd "$(dirname "$0")/../.." || exit 2
+[ $# -eq 1 ] || { echo "usage: tools/check/exports.sh LIBMOEPAGER.SO" >&2; exit 2; }
 declared=$(grep -A 1 '^MOEPAGER_API' policy/moepager.h | grep -oE '\bmoepager_[a-z_]+\(' | tr -d '(' |
     sort -u)
 exported=$(nm -D --defined-only "$1" | awk '$2 != "A" { print $3 }' | sed 's/@.*//' | sort -u)

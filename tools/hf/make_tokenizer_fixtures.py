@@ -2,7 +2,7 @@
 """Make tests/data/tokenizers: small tokenizers, strings, and what the `tokenizers` library makes of
 them.
 
-    python3 tools/make_tokenizer_fixtures.py [OUTPUT_DIRECTORY]
+    python3 tools/hf/make_tokenizer_fixtures.py [OUTPUT_DIRECTORY]
 
 Needs `pip install tokenizers`. The training text is the source of a few modules of the Python that
 runs this and the samples below; strings come from a seeded generator. Results are committed, so
@@ -354,7 +354,7 @@ STRIDES = {"metaspace": 5, "metaspace_cut": 5, "llama3": 3, "nfd": 6, "nfkc": 6,
 
 
 def main():
-    default = os.path.join(os.path.dirname(__file__), "..", "tests", "data", "tokenizers")
+    default = os.path.join(os.path.dirname(__file__), "..", "..", "tests", "data", "tokenizers")
     out = sys.argv[1] if len(sys.argv) > 1 else default
     rng = random.Random(SEED)
     corpus = SAMPLES * 3 + code_text().split("\n")

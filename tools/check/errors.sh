@@ -2,7 +2,7 @@
 # Does docs/errors.md list exactly the codes that the sources use, and is the exit code beside each
 # the one that its status has? Prints what differs; exit 1 if something does.
 set -o pipefail
-cd "$(dirname "$0")/.." || exit 2
+cd "$(dirname "$0")/../.." || exit 2
 git ls-files 'vmm/*.[ch]' 'policy/*.[ch]' 'engine/*.[ch]' | xargs perl -e '
     my (%exit_of, %uses, %documented);
     open(my $in, "<", "docs/errors.md") or die "docs/errors.md: $!\n";

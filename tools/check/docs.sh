@@ -3,7 +3,7 @@
 # enough to read? Prints what is wrong; exit 1 if something is. Checked are the targets of links, and
 # names that begin with a folder of the tree: in `backticks` (also patterns, and names of tests or
 # files without their ending), and anywhere else if they end like a file. Code blocks do not count.
-cd "$(dirname "$0")/.." || exit 2
+cd "$(dirname "$0")/../.." || exit 2
 git ls-files '*.md' | xargs perl -e '
     my $folders = join "|", map { quotemeta } grep { chomp; -d } `git ls-tree --name-only HEAD`;
     my $suites = join "|", map { m{tests/(\w+)} } glob "tests/*/";

@@ -1,6 +1,8 @@
 #ifndef MP_FAKECUDA_TWO_STREAMS_H
 #define MP_FAKECUDA_TWO_STREAMS_H
 
+#include <time.h>
+
 #include "tests/device/fakecuda/client.h"
 
 /*
@@ -14,6 +16,14 @@ static mp_cu_stream a, b;
 static mp_cu_event mark;
 static unsigned char *host;
 static mp_cu_ptr dev, dev2;
+
+static inline double seconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
 
 static inline void use_device(void)
 {

@@ -2,7 +2,7 @@
 # Print every call that does not belong where it stands; exit 1 if there is one. What may be called
 # where is listed here and nowhere else.
 set -o pipefail # no git, no list: a failure
-cd "$(dirname "$0")/.." || exit 2
+cd "$(dirname "$0")/../.." || exit 2
 bad=0
 
 # WHY NAMES EXCEPT DIR...: calls of NAMES (a regular expression) in the C files of the directories,

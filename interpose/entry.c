@@ -1,0 +1,352 @@
+/*
+ * What the preload library calls: the one table of libmoepager_interpose.so. There is one paged
+ * model at a time; what a program maps besides is left alone.
+ */
+#include "interpose/entry.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "interpose/ggml.h"
+#include "interpose/paged.h"
+#include "vmm/base/error.h"
+
+#define FILE_BYTES_MIN (1 << 20)
+
+static struct mp_host host;
+static struct mp_interpose_settings settings;
+
+/* Making and ending a model; outside of all others. */
+static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(struct mp_paged *) model;
+static _Atomic uint32_t inside; /* threads in a call that uses it */
+static struct {
+    dev_t device;
+    ino_t inode;
+} refused[64]; /* files that are not paged, so that they are looked at once */
+static uint32_t refused_count;
+
+/* The model for the time of a call; NULL: there is none. */
+static struct mp_paged *enter(void)
+{
+    struct mp_paged *paged;
+
+    atomic_fetch_add(&inside, 1);
+    paged = atomic_load(&model);
+    if (paged == NULL)
+        atomic_fetch_sub(&inside, 1);
+    return paged;
+}
+
+static void leave_call(void)
+{
+    atomic_fetch_sub(&inside, 1);
+}
+
+/* The last mapping has gone: nobody reads the model any more. */
+static void end_model(void)
+{
+    struct mp_paged *paged;
+
+    pthread_mutex_lock(&life);
+    paged = atomic_exchange(&model, NULL);
+    while (atomic_load(&inside) > 0)
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+    if (paged != NULL) {
+        mp_paged_report(paged);
+        mp_paged_destroy(paged);
+    }
+    pthread_mutex_unlock(&life);
+}
+
+static bool is_refused(const struct stat *st)
+{
+    for (uint32_t i = 0; i < refused_count; i++) {
+        if (refused[i].device == st->st_dev && refused[i].inode == st->st_ino)
+            return true;
+    }
+    return false;
+}
+
+static void refuse(const struct stat *st)
+{
+    refused[refused_count % MP_ARRAY_LEN(refused)].device = st->st_dev;
+    refused[refused_count % MP_ARRAY_LEN(refused)].inode = st->st_ino;
+    if (refused_count < MP_ARRAY_LEN(refused))
+        refused_count++;
+}
+
+/* With `life`: the model that the descriptor's file belongs to, made now if there is none. */
+static struct mp_paged *model_of(int fd)
+{
+    struct mp_paged *paged = atomic_load(&model);
+    enum mp_status status;
+    struct stat st;
+
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < FILE_BYTES_MIN)
+        return NULL;
+    if (paged != NULL)
+        return mp_paged_file_of(paged, fd) != UINT32_MAX ? paged : NULL;
+    if (is_refused(&st))
+        return NULL;
+    mp_error_clear();
+    status = mp_paged_create(&host, &settings, fd, &paged);
+    if (status == MP_OK) {
+        atomic_store(&model, paged);
+        return paged;
+    }
+    if (mp_error_last()->text[0] != '\0')
+        mp_log_warn("preload", "experts are not paged: %s", mp_error_last()->text);
+    mp_error_clear();
+    refuse(&st);
+    return NULL;
+}
+
+static bool wants(const struct mp_map_call *call)
+{
+    bool wanted;
+
+    pthread_mutex_lock(&life);
+    wanted = model_of(call->fd) != NULL;
+    pthread_mutex_unlock(&life);
+    return wanted;
+}
+
+static bool mapped(const struct mp_map_call *call, void *at)
+{
+    struct mp_paged *paged;
+    struct mp_view view = {
+        .at = at,
+        .bytes = call->bytes,
+        .offset_bytes = (uint64_t)call->offset,
+        .prot = call->prot,
+        .flags = call->flags & (MAP_SHARED | MAP_PRIVATE),
+    };
+    bool added = false;
+
+    pthread_mutex_lock(&life);
+    paged = atomic_load(&model);
+    if (paged != NULL && at != MAP_FAILED) {
+        view.file = mp_paged_file_of(paged, call->fd);
+        added = view.file != UINT32_MAX && mp_shown_add(paged->shown, &view);
+    }
+    if (added)
+        mp_paged_dense_add(paged->dense, view.file);
+    pthread_mutex_unlock(&life);
+    return added;
+}
+
+/* Files that the program has open now. */
+static bool expects(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    const struct dirent *entry;
+    bool found = false;
+
+    if (dir == NULL)
+        return false;
+    while (!found && (entry = readdir(dir)) != NULL) {
+        const int fd = (int)strtol(entry->d_name, NULL, 10);
+        char magic[4];
+
+        if (entry->d_name[0] < '0' || entry->d_name[0] > '9' || fd == dirfd(dir) ||
+            pread(fd, magic, sizeof(magic), 0) != (ssize_t)sizeof(magic) ||
+            memcmp(magic, "GGUF", sizeof(magic)) != 0)
+            continue;
+        pthread_mutex_lock(&life);
+        found = model_of(fd) != NULL;
+        pthread_mutex_unlock(&life);
+    }
+    closedir(dir);
+    return found;
+}
+
+static void leave(const void *at, size_t bytes)
+{
+    struct mp_paged *paged = enter();
+    bool last;
+
+    if (paged == NULL)
+        return;
+    last = mp_shown_leave(paged->shown, at, bytes);
+    leave_call();
+    if (last)
+        end_model();
+}
+
+static bool covers(const void *at, size_t bytes)
+{
+    struct mp_paged *paged = enter();
+    bool covered;
+
+    if (paged == NULL)
+        return false;
+    covered = mp_shown_covers(paged->shown, at, bytes);
+    leave_call();
+    return covered;
+}
+
+/* What a thread has found out about the operation that it is at. */
+struct at_work {
+    const void *dst;
+    int64_t expert;
+    uint64_t key;
+    uint32_t first_unit;
+    bool paged;
+};
+
+static _Thread_local struct at_work work;
+
+static bool knows_layout(const void *site)
+{
+    static _Atomic int known; /* 0: not yet; 1: yes; 2: no */
+    int now = atomic_load_explicit(&known, memory_order_acquire);
+
+    if (now == 0) {
+        now = mp_ggml_check(host.find, site) ? 1 : 2;
+        if (now == 2)
+            mp_log_once(MP_LOG_WARN, "preload",
+                        "this version of ggml is not known: experts are paged by what is touched");
+        atomic_store_explicit(&known, now, memory_order_release);
+    }
+    return now == 1;
+}
+
+static uint64_t key_of(const struct mp_routing *routing)
+{
+    uint64_t key = 0x9e3779b97f4a7c15u + routing->layer + ((uint64_t)routing->tokens << 32);
+
+    for (uint32_t t = 0; t < routing->tokens; t++) {
+        for (uint32_t r = 0; r < routing->k; r++) {
+            int32_t id;
+
+            memcpy(&id, routing->ids + t * routing->token_stride + r * routing->rank_stride,
+                   sizeof(id));
+            key = (key ^ (uint32_t)id) * 0xbf58476d1ce4e5b9u;
+            key ^= key >> 29;
+        }
+    }
+    return key | 1;
+}
+
+/* A thread begins with an operation: is it about our experts, and what do they have to be? */
+static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
+{
+    const struct mp_ggml_tensor *weights = dst->src[0], *ids = dst->src[2];
+    const struct mp_expert_tensor *tensor = NULL;
+    struct mp_routing routing;
+    uint64_t offset;
+    uint32_t file;
+
+    work.dst = dst;
+    work.paged = false;
+    if (mp_shown_place(paged->shown, weights->data, &file, &offset))
+        tensor = mp_experts_find(&paged->experts, file, offset);
+    if (tensor == NULL || ids == NULL || ids->data == NULL || ids->ne[0] <= 0 || ids->ne[1] <= 0 ||
+        weights->ne[2] != paged->experts.experts)
+        return;
+    routing = (struct mp_routing){
+        .layer = tensor->layer,
+        .tokens = (uint32_t)ids->ne[1],
+        .k = (uint32_t)ids->ne[0],
+        .ids = ids->data,
+        .token_stride = ids->nb[1],
+        .rank_stride = ids->nb[0],
+    };
+    /* All experts for every token is a warm-up, which says nothing of what will be needed. */
+    if (routing.k >= paged->experts.experts && paged->experts.top_k < paged->experts.experts) {
+        paged->wholes++;
+        return;
+    }
+    routing.key = key_of(&routing);
+    work.key = routing.key;
+    work.first_unit = tensor->layer * paged->experts.experts;
+    work.paged = true;
+    mp_paged_route(paged, &routing);
+}
+
+static void expert(const void *site, const void *dst, int64_t number, int64_t rows)
+{
+    struct mp_paged *paged = enter();
+
+    (void)rows;
+    if (paged == NULL)
+        return;
+    if (!atomic_load_explicit(&paged->off, memory_order_relaxed) && knows_layout(site)) {
+        if (dst != work.dst || number <= work.expert)
+            begin_work(paged, dst);
+        work.expert = number;
+        if (work.paged && number >= 0 && number < paged->experts.experts)
+            mp_paged_wait(paged, work.first_unit + (uint32_t)number, work.key);
+    }
+    leave_call();
+}
+
+static void before_fork(void)
+{
+    struct mp_paged *paged = atomic_load(&model);
+
+    pthread_mutex_lock(&life);
+    if (paged != NULL) {
+        pthread_mutex_lock(&paged->turn);
+        mp_shown_fork_prepare(paged->shown);
+    }
+}
+
+static void after_fork_in_parent(void)
+{
+    struct mp_paged *paged = atomic_load(&model);
+
+    if (paged != NULL) {
+        mp_shown_fork_parent(paged->shown);
+        pthread_mutex_unlock(&paged->turn);
+    }
+    pthread_mutex_unlock(&life);
+}
+
+/* The child has the program's mappings as files, and no pager. */
+static void after_fork_in_child(void)
+{
+    struct mp_paged *paged = atomic_exchange(&model, NULL);
+
+    if (paged != NULL) {
+        mp_shown_fork_child(paged->shown);
+        pthread_mutex_unlock(&paged->turn);
+    }
+    atomic_store(&host.span->begin, 0);
+    atomic_store(&host.span->end, 0);
+    atomic_store(&inside, 0);
+    pthread_mutex_unlock(&life);
+}
+
+static bool start(const struct mp_host *from)
+{
+    host = *from;
+    mp_interpose_settings_load(&settings);
+    return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
+}
+
+/* The program ends: report what is there, and leave the rest to the kernel. */
+__attribute__((destructor)) static void end(void)
+{
+    struct mp_paged *paged = atomic_load(&model);
+
+    if (paged != NULL)
+        mp_paged_report(paged);
+}
+
+const struct mp_interposer mp_interposer_table = {
+    .abi = MP_INTERPOSE_ABI,
+    .start = start,
+    .expects = expects,
+    .wants = wants,
+    .mapped = mapped,
+    .leave = leave,
+    .covers = covers,
+    .expert = expert,
+};

@@ -1,0 +1,212 @@
+/*
+ * Experts by the names that GGUF files give their tensors.
+ */
+#include "interpose/experts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vmm/base/error.h"
+#include "vmm/format/expert_names.h"
+#include "vmm/format/gguf.h"
+
+#define EXPERT_BYTES_MIN (2 * (uint64_t)MP_SPACE_PAGE_BYTES)
+#define BLOCKS_MAX 4096u
+
+/* Is it all experts of a layer? */
+static bool parse_name(const char *name, uint32_t *block_p)
+{
+    struct mp_expert_name parsed;
+
+    if (!mp_expert_name_parse(name, &parsed) || !parsed.all || !parsed.weight ||
+        parsed.layer >= BLOCKS_MAX)
+        return false;
+    *block_p = parsed.layer;
+    return true;
+}
+
+/* Is it a tensor of experts that can be paged? Its `layer` is the block's number until all are
+ * known. */
+static bool take_tensor(const struct mp_gguf_tensor *from, uint32_t experts,
+                        struct mp_expert_tensor *tensor)
+{
+    if (!parse_name(from->name, &tensor->layer) || from->dims != 3 || from->shape[2] != experts ||
+        from->bytes % experts != 0)
+        return false;
+    tensor->file = from->file;
+    tensor->offset_bytes = from->offset_bytes;
+    tensor->expert_bytes = from->bytes / experts;
+    return tensor->expert_bytes >= EXPERT_BYTES_MIN;
+}
+
+/* Experts of a layer: what the first tensor of them has. */
+static uint32_t count_experts(const struct mp_gguf *gguf)
+{
+    uint32_t block;
+
+    for (size_t i = 0; i < mp_gguf_count(gguf); i++) {
+        const struct mp_gguf_tensor *tensor = mp_gguf_tensor(gguf, i);
+
+        if (tensor->dims == 3 && tensor->shape[2] <= 4096 && parse_name(tensor->name, &block))
+            return (uint32_t)tensor->shape[2];
+    }
+    return 0;
+}
+
+/* What the model's description says, or what is common where it says nothing. */
+static uint32_t find_top_k(const struct mp_gguf *gguf, uint32_t experts)
+{
+    const uint32_t usual = experts < 8 ? experts : 8;
+    const char *architecture;
+    uint64_t bytes, top_k;
+    char key[128];
+
+    if (mp_gguf_get_string(gguf, "general.architecture", &architecture, &bytes) == MP_OK &&
+        bytes < 64) {
+        snprintf(key, sizeof(key), "%.*s.expert_used_count", (int)bytes, architecture);
+        if (mp_gguf_get_u64(gguf, key, &top_k) == MP_OK && top_k >= 1 && top_k <= experts)
+            return (uint32_t)top_k;
+    }
+    mp_error_clear();
+    return usual;
+}
+
+static enum mp_status find_data(const struct mp_gguf *gguf, struct mp_experts *experts)
+{
+    const uint32_t files = mp_files_count(experts->files);
+
+    experts->data_begin = malloc(files * sizeof(*experts->data_begin));
+    if (experts->data_begin == NULL)
+        return mp_fail_no_memory("the list of files", files * sizeof(*experts->data_begin));
+    for (uint32_t f = 0; f < files; f++)
+        experts->data_begin[f] = mp_files_bytes(experts->files, f);
+    for (size_t i = 0; i < mp_gguf_count(gguf); i++) {
+        const struct mp_gguf_tensor *tensor = mp_gguf_tensor(gguf, i);
+
+        if (tensor->offset_bytes < experts->data_begin[tensor->file])
+            experts->data_begin[tensor->file] = tensor->offset_bytes;
+    }
+    return MP_OK;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct mp_expert_tensor *left = a, *right = b;
+
+    if (left->file != right->file)
+        return left->file < right->file ? -1 : 1;
+    return left->offset_bytes < right->offset_bytes ? -1 : left->offset_bytes > right->offset_bytes;
+}
+
+/* Layers are numbered without the blocks that have no experts. */
+static void number_layers(struct mp_experts *experts)
+{
+    uint32_t layer_of[BLOCKS_MAX];
+
+    memset(layer_of, 0, sizeof(layer_of));
+    for (uint32_t i = 0; i < experts->tensor_count; i++)
+        layer_of[experts->tensors[i].layer] = 1;
+    experts->layers = 0;
+    for (uint32_t b = 0; b < BLOCKS_MAX; b++) {
+        if (layer_of[b] != 0)
+            layer_of[b] = experts->layers++;
+    }
+    for (uint32_t i = 0; i < experts->tensor_count; i++)
+        experts->tensors[i].layer = layer_of[experts->tensors[i].layer];
+}
+
+static enum mp_status make_units(struct mp_experts *experts)
+{
+    const size_t count = (size_t)experts->layers * experts->experts;
+
+    experts->units = calloc(count, sizeof(*experts->units));
+    if (experts->units == NULL)
+        return mp_fail_no_memory("the list of experts", count * sizeof(*experts->units));
+    for (uint32_t i = 0; i < experts->tensor_count; i++) {
+        const struct mp_expert_tensor *tensor = &experts->tensors[i];
+
+        for (uint32_t e = 0; e < experts->experts; e++) {
+            struct mp_unit *unit = &experts->units[tensor->layer * experts->experts + e];
+
+            if (unit->piece_count == MP_UNIT_PIECES_MAX)
+                return mp_fail(MP_ERR_MODEL, "E_UNIT_RANGE",
+                               "layer %u has too many tensors of experts", tensor->layer);
+            unit->pieces[unit->piece_count++] = (struct mp_piece){
+                .file = tensor->file,
+                .offset_bytes = tensor->offset_bytes + e * tensor->expert_bytes,
+                .bytes = tensor->expert_bytes,
+            };
+        }
+    }
+    return MP_OK;
+}
+
+static enum mp_status list_tensors(const struct mp_gguf *gguf, struct mp_experts *experts)
+{
+    const size_t count = mp_gguf_count(gguf);
+
+    experts->experts = count_experts(gguf);
+    if (experts->experts == 0)
+        return MP_ERR_UNSUPPORTED;
+    experts->tensors = calloc(count, sizeof(*experts->tensors));
+    if (experts->tensors == NULL)
+        return mp_fail_no_memory("the list of tensors", count * sizeof(*experts->tensors));
+    for (size_t i = 0; i < count; i++)
+        experts->tensor_count += take_tensor(mp_gguf_tensor(gguf, i), experts->experts,
+                                             &experts->tensors[experts->tensor_count]);
+    if (experts->tensor_count == 0)
+        return MP_ERR_UNSUPPORTED;
+    qsort(experts->tensors, experts->tensor_count, sizeof(*experts->tensors), by_place);
+    number_layers(experts);
+    experts->top_k = find_top_k(gguf, experts->experts);
+    return make_units(experts);
+}
+
+enum mp_status mp_experts_open(const char *path, struct mp_experts *experts)
+{
+    struct mp_gguf *gguf = NULL;
+    enum mp_status status = mp_gguf_open(path, &gguf);
+
+    memset(experts, 0, sizeof(*experts));
+    if (status != MP_OK)
+        return status;
+    experts->owner = gguf;
+    experts->files = mp_gguf_files(gguf);
+    status = list_tensors(gguf, experts);
+    if (status == MP_OK)
+        status = find_data(gguf, experts);
+    if (status != MP_OK)
+        mp_experts_close(experts);
+    return status;
+}
+
+void mp_experts_close(struct mp_experts *experts)
+{
+    free(experts->units);
+    free(experts->tensors);
+    free(experts->data_begin);
+    if (experts->owner != NULL)
+        mp_gguf_close(experts->owner);
+    memset(experts, 0, sizeof(*experts));
+}
+
+const struct mp_expert_tensor *mp_experts_find(const struct mp_experts *experts, uint32_t file,
+                                               uint64_t offset_bytes)
+{
+    uint32_t begin = 0, end = experts->tensor_count;
+
+    while (begin < end) {
+        const uint32_t middle = begin + (end - begin) / 2;
+        const struct mp_expert_tensor *tensor = &experts->tensors[middle];
+
+        if (file < tensor->file || (file == tensor->file && offset_bytes < tensor->offset_bytes))
+            end = middle;
+        else if (file > tensor->file ||
+                 offset_bytes - tensor->offset_bytes >= tensor->expert_bytes * experts->experts)
+            begin = middle + 1;
+        else
+            return tensor;
+    }
+    return NULL;
+}

@@ -1,0 +1,43 @@
+#ifndef MP_INTERPOSE_EXPERTS_H
+#define MP_INTERPOSE_EXPERTS_H
+
+#include "vmm/space/space.h"
+
+/*
+ * Which bytes of a model's files are routed experts: found by the names of tensors, whatever the
+ * architecture and the type of their elements. GGUF, whole or split: blk.N.ffn_gate_exps.weight and
+ * its kin hold the experts of a layer one after the other, so an expert is an equal part of each.
+ * What has another name, or experts of less than two pages, is dense.
+ */
+struct mp_expert_tensor {
+    uint32_t file, layer;  /* layer: counted without the dense ones */
+    uint64_t offset_bytes; /* in the file */
+    uint64_t expert_bytes;
+};
+
+struct mp_experts {
+    struct mp_files *files;
+    uint32_t layers, experts;
+    uint32_t top_k;                   /* experts of a token, as the model's description says */
+    uint64_t *data_begin;             /* (files): the first byte of a tensor */
+    struct mp_expert_tensor *tensors; /* by file and offset */
+    uint32_t tensor_count;
+    struct mp_unit *units; /* (layers, experts) */
+    void *owner;           /* of files */
+};
+
+/*
+ * Look into the file at `path`, and the parts that belong to it. MP_ERR_UNSUPPORTED, without a
+ * text: there are no experts in it that could be paged. MP_ERR_MODEL and others: it is not what it
+ * seems to be.
+ */
+enum mp_status mp_experts_open(const char *path, struct mp_experts *experts) MP_MUST_CHECK;
+
+/* Accepts a zeroed one. */
+void mp_experts_close(struct mp_experts *experts);
+
+/* The tensor in which byte `offset_bytes` of a file lies; NULL: in none with experts. */
+const struct mp_expert_tensor *mp_experts_find(const struct mp_experts *experts, uint32_t file,
+                                               uint64_t offset_bytes);
+
+#endif

@@ -1,0 +1,280 @@
+/*
+ * The life of a paged model: whether it is one, how much RAM it gets, and its pager.
+ */
+#include "interpose/paged.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "vmm/base/error.h"
+#include "vmm/topo/memory_room.h"
+
+/* Left for the program beside its weights when a budget is chosen automatically: an eighth of what
+ * there is, and so much more. */
+#define MARGIN_BYTES (UINT64_C(256) << 20)
+#define MARGIN_PARTS 8
+
+/* Mappings that the program may still need itself. */
+#define MAPS_SPARE 4096
+
+/* The name that the descriptor was opened by. */
+static bool find_path(int fd, char path[PATH_MAX])
+{
+    char link[64];
+    ssize_t bytes;
+
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    bytes = readlink(link, path, PATH_MAX - 1);
+    if (bytes <= 0)
+        return false;
+    path[bytes] = '\0';
+    return true;
+}
+
+uint32_t mp_paged_file_of(const struct mp_paged *paged, int fd)
+{
+    struct stat program, own;
+
+    if (fstat(fd, &program) != 0)
+        return UINT32_MAX;
+    for (uint32_t f = 0; f < mp_files_count(paged->experts.files); f++) {
+        if (fstat(mp_files_fd(paged->experts.files, f), &own) == 0 &&
+            own.st_dev == program.st_dev && own.st_ino == program.st_ino)
+            return f;
+    }
+    return UINT32_MAX;
+}
+
+static bool hide(void *ctx, uint32_t unit)
+{
+    const struct mp_paged *paged = ctx;
+
+    return mp_shown_hide(paged->shown, unit);
+}
+
+static struct mp_space_config space_config(struct mp_paged *paged)
+{
+    return (struct mp_space_config){
+        .backend = paged->backend,
+        .files = paged->experts.files,
+        .units = paged->experts.units,
+        .unit_count = paged->experts.layers * paged->experts.experts,
+        .budget_bytes = paged->budget_bytes,
+        .io_mode = (enum mp_io_mode)paged->settings.io.mode,
+        .populate = paged->settings.populate != 0,
+        .whole_pages = true,
+        .leaving = hide,
+        .leaving_ctx = paged,
+        .reader = mp_io_reader_config(&paged->settings.io, NULL, mp_clock_monotonic(), NULL),
+        .clock = mp_clock_monotonic(),
+        .counters = &paged->counters,
+    };
+}
+
+/* Two mappings for each piece of a resident expert: its own, and the file's behind it. */
+static uint64_t bytes_of_mappings(const struct mp_space_plan *plan)
+{
+    uint64_t maps, maps_max;
+
+    if (!mp_memory_maps_read("", &maps, &maps_max) || maps_max < maps + 2 * MAPS_SPARE)
+        return UINT64_MAX;
+    return (maps_max - maps - MAPS_SPARE) / (2 * MP_UNIT_PIECES_MAX) * plan->slot_bytes_max;
+}
+
+/* MP_ERR_UNSUPPORTED: the budget holds all there is. */
+static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_space_plan *full)
+{
+    const struct mp_share *share = &paged->settings.budget;
+    const uint64_t mappings = bytes_of_mappings(full);
+    uint64_t budget, spare = 0;
+
+    if (share->kind == MP_SHARE_AUTO) {
+        const uint64_t dense = mp_paged_dense_bytes(&paged->experts);
+        struct mp_memory_room room;
+        uint64_t taken;
+
+        mp_memory_room_read("", &room);
+        taken = dense + MARGIN_BYTES + room.room_bytes / MARGIN_PARTS;
+        spare = room.room_bytes > taken ? room.room_bytes - taken : full->smallest_bytes;
+    }
+    budget = mp_share_resolve(share, full->unit_bytes, spare);
+    if (share->kind == MP_SHARE_ALL || budget >= full->full_bytes ||
+        (share->kind == MP_SHARE_PPM && share->amount == 1000000))
+        return MP_ERR_UNSUPPORTED;
+    if (share->kind == MP_SHARE_AUTO && budget < full->smallest_bytes)
+        budget = full->smallest_bytes;
+    if (budget > mappings) {
+        mp_log_warn("preload",
+                    "vm.max_map_count allows for %" PRIu64 " of %" PRIu64 " bytes of experts",
+                    mappings, budget);
+        budget = mappings;
+    }
+    if (budget < full->smallest_bytes)
+        return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
+                       "budget of %" PRIu64 " bytes is below the smallest for this model: need "
+                       "%" PRIu64 " (two slots); raise MOEPAGER_BUDGET",
+                       budget, full->smallest_bytes);
+    paged->budget_bytes = budget;
+    return MP_OK;
+}
+
+static enum mp_status plan(struct mp_paged *paged)
+{
+    const struct mp_backend_config anywhere = { .numa_node = -1 };
+    struct mp_space_config config;
+    struct mp_space_plan full;
+    enum mp_status status = mp_backend_host.open(&anywhere, NULL, &paged->backend);
+
+    if (status != MP_OK)
+        return status;
+    config = space_config(paged);
+    config.budget_bytes = UINT64_MAX;
+    status = mp_space_make_plan(&config, &full);
+    paged->backend->ops->close(paged->backend);
+    paged->backend = NULL;
+    return status == MP_OK ? choose_budget(paged, &full) : status;
+}
+
+static enum mp_status make_space(struct mp_paged *paged)
+{
+    const struct mp_backend_config backend = { .numa_node = -1,
+                                               .memory_file_bytes = paged->budget_bytes };
+    enum mp_status status = mp_backend_host.open(&backend, NULL, &paged->backend);
+    struct mp_space_config config;
+
+    if (status != MP_OK)
+        return status;
+    config = space_config(paged);
+    status = mp_space_create(&config, &paged->space);
+    if (status == MP_OK)
+        mp_space_get_plan(paged->space, &paged->plan);
+    return status;
+}
+
+static enum mp_status make_pager(struct mp_paged *paged)
+{
+    struct mp_pager_config config = {
+        .space = paged->space,
+        .policies = &paged->policies,
+        .clock = mp_clock_monotonic(),
+        .counters = &paged->counters,
+    };
+    enum mp_status status;
+
+    paged->shape = (struct mp_shape){
+        .layers = paged->experts.layers,
+        .experts = paged->experts.experts,
+        .top_k = paged->experts.top_k,
+        .tokens_max = MP_PAGED_TOKENS_MAX,
+        .seed = paged->settings.seed,
+        .slices = 1,
+    };
+    mp_pager_fit_shape(paged->space, &paged->shape);
+    config.shape = paged->shape;
+    status = mp_policies_create(&paged->profile, &paged->shape, NULL, &paged->policies);
+    return status == MP_OK ? mp_pager_create(&config, &paged->pager) : status;
+}
+
+static enum mp_status make_tables(struct mp_paged *paged)
+{
+    const size_t experts = paged->experts.experts, units = paged->experts.layers * experts;
+
+    paged->ready = calloc(units, sizeof(*paged->ready));
+    paged->stays = calloc(units, sizeof(*paged->stays));
+    paged->needs = calloc(experts, sizeof(*paged->needs));
+    paged->handed = calloc(experts, sizeof(*paged->handed));
+    paged->resident = calloc(experts, sizeof(*paged->resident));
+    paged->counts = calloc(experts, sizeof(*paged->counts));
+    paged->chosen = calloc(MP_PAGED_TOKENS_MAX * experts, sizeof(*paged->chosen));
+    if (paged->ready == NULL || paged->stays == NULL || paged->needs == NULL ||
+        paged->handed == NULL || paged->resident == NULL || paged->counts == NULL ||
+        paged->chosen == NULL)
+        return mp_fail_no_memory("the tables of a model", units);
+    return MP_OK;
+}
+
+static enum mp_status make(struct mp_paged *paged)
+{
+    enum mp_status status = mp_experts_open(paged->path, &paged->experts);
+
+    if (status == MP_OK)
+        status = plan(paged);
+    if (status == MP_OK)
+        status = mp_interpose_settings_policies(&paged->settings, &paged->profile);
+    if (status == MP_OK)
+        status = mp_shown_create(&paged->host, &paged->experts, &paged->shown);
+    if (status == MP_OK)
+        status = make_space(paged);
+    if (status == MP_OK)
+        status = make_pager(paged);
+    if (status == MP_OK)
+        status = make_tables(paged);
+    return status;
+}
+
+enum mp_status mp_paged_create(const struct mp_host *host,
+                               const struct mp_interpose_settings *settings, int fd,
+                               struct mp_paged **paged_p)
+{
+    struct mp_paged *paged = calloc(1, sizeof(*paged));
+    enum mp_status status = MP_ERR_UNSUPPORTED;
+
+    if (paged == NULL)
+        return mp_fail_no_memory("a paged model", sizeof(*paged));
+    paged->settings = *settings;
+    paged->host = *host;
+    mp_counters_reset(&paged->counters);
+    pthread_mutex_init(&paged->turn, NULL);
+    if (find_path(fd, paged->path))
+        status = make(paged);
+    /* Somebody else's file by that name is not what the program has open. */
+    if (status == MP_OK && mp_paged_file_of(paged, fd) == UINT32_MAX)
+        status = MP_ERR_UNSUPPORTED;
+    if (status != MP_OK) {
+        mp_paged_destroy(paged);
+        return status;
+    }
+    paged->ahead = mp_paged_ahead_create(paged);
+    if (settings->dense != 0)
+        paged->dense = mp_paged_dense_create(paged);
+    mp_log_info("preload",
+                "%s: %" PRIu32 " layers of %" PRIu32 " experts, %" PRIu32 " of them in %" PRIu64
+                " bytes, reads by %s",
+                paged->path, paged->experts.layers, paged->experts.experts, paged->plan.slots,
+                paged->budget_bytes, mp_space_reader_engine(paged->space));
+    *paged_p = paged;
+    return MP_OK;
+}
+
+/* Also takes a half-made one. */
+void mp_paged_destroy(struct mp_paged *paged)
+{
+    if (paged == NULL)
+        return;
+    mp_paged_dense_destroy(paged->dense);
+    if (paged->open)
+        mp_paged_close_layer(paged);
+    if (paged->shown != NULL)
+        mp_shown_hide_all(paged->shown);
+    mp_paged_ahead_destroy(paged->ahead);
+    mp_pager_destroy(paged->pager);
+    mp_policies_destroy(&paged->policies);
+    mp_space_destroy(paged->space);
+    if (paged->backend != NULL)
+        paged->backend->ops->close(paged->backend);
+    mp_shown_destroy(paged->shown);
+    mp_experts_close(&paged->experts);
+    free((void *)paged->ready);
+    free(paged->stays);
+    free(paged->needs);
+    free(paged->handed);
+    free(paged->resident);
+    free(paged->counts);
+    free(paged->chosen);
+    pthread_mutex_destroy(&paged->turn);
+    free(paged);
+}

@@ -1,0 +1,129 @@
+#ifndef MP_INTERPOSE_PAGED_H
+#define MP_INTERPOSE_PAGED_H
+
+#include <limits.h>
+#include <pthread.h>
+
+#include "interpose/experts.h"
+#include "interpose/settings.h"
+#include "interpose/shown.h"
+#include "policy/pager/pager.h"
+
+/*
+ * A model whose files a program maps: its experts, the pager over them, and who may read what when.
+ *
+ * Nobody owns the pager for long. A thread of the program that learns what a layer is going to read
+ * takes its turn, opens the layer, and goes on; a thread that is about to read an expert that is
+ * not there yet takes its turn, waits for reads and shows what has come until its expert has. So a
+ * layer whose experts are resident costs no switch of threads.
+ *
+ *     paged.c    its life: budget, space, policies
+ *     routing.c  layers: what is needed, who waits
+ *     ahead.c    what is read before it is needed
+ *     dense.c    what is not an expert
+ *     report.c   what was done
+ *
+ * Thread safety: everything that takes `turn` by itself may be called by any thread; the rest says
+ * that its caller has it. Order of locks: turn, then what vmm and shown.h have.
+ */
+struct mp_paged_ahead;
+struct mp_paged_dense;
+
+struct mp_paged {
+    struct mp_interpose_settings settings;
+    struct mp_host host;
+    char path[PATH_MAX]; /* of the first file that was mapped */
+
+    struct mp_experts experts;
+    struct mp_shown *shown;
+    struct mp_backend *backend;
+    struct mp_space *space;
+    struct mp_space_plan plan;
+    uint64_t budget_bytes;
+    struct mp_profile profile;
+    struct mp_policies policies;
+    struct mp_shape shape;
+    struct mp_counters counters;
+    struct mp_pager *pager;
+    struct mp_paged_ahead *ahead;
+    struct mp_paged_dense *dense;
+
+    /* Who may call the pager. Held while reads are waited for, so it is none of vmm/base/lock.h. */
+    pthread_mutex_t turn;
+
+    /* (units): may it be read without asking? Also says so of units that stay the file's. */
+    _Atomic uint8_t *ready;
+    _Atomic uint64_t open_key; /* what the open layer is open for; 0: none is */
+    _Atomic bool off;          /* for good: everything is the file's mapping */
+
+    /* With the turn. */
+    bool open;
+    uint32_t layer;
+    struct mp_need *needs; // (experts)
+    uint32_t need_count;
+    uint8_t *handed;   // (experts): of needs: 1 handed out
+    uint8_t *stays;    // (units): cannot be read by us, so it stays the file's
+    uint8_t *resident; // (experts): scratch
+    uint32_t *counts;  // (experts): scratch
+    uint32_t tokens, top_k;
+    uint32_t *chosen; // (tokens_max * k): of the open layer, while there are few enough tokens
+
+    /* For the report. */
+    uint64_t layers_opened, layers_aborted, wholes; /* wholes: routings to all experts */
+};
+
+#define MP_PAGED_TOKENS_MAX 64u
+
+/*
+ * Decide about a model file, of which the program has a descriptor. MP_ERR_UNSUPPORTED, without a
+ * text: nothing there needs paging. On failure nothing is kept.
+ */
+enum mp_status mp_paged_create(const struct mp_host *host,
+                               const struct mp_interpose_settings *settings, int fd,
+                               struct mp_paged **paged_p) MP_MUST_CHECK;
+
+/* No thread is in a call any more. NULL is allowed. */
+void mp_paged_destroy(struct mp_paged *paged);
+
+/* The number of the model's file that the descriptor has open; UINT32_MAX: none. */
+uint32_t mp_paged_file_of(const struct mp_paged *paged, int fd);
+
+/* routing.c. What a router has chosen: ids(tokens, k). */
+struct mp_routing {
+    uint32_t layer;
+    uint64_t key; /* another one for each other routing; not 0 */
+    uint32_t tokens, k;
+    const char *ids; /* int32_t, with these strides */
+    uint64_t token_stride, rank_stride;
+};
+
+/* Open the layer for it, unless it is open. */
+void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing);
+
+/* Return when the unit can be read, or when there is no more use in waiting for it. */
+void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key);
+
+/* For good; with one line that says why. */
+void mp_paged_stop(struct mp_paged *paged, const char *why);
+
+/* Close the open layer; the caller has the turn. */
+void mp_paged_close_layer(struct mp_paged *paged);
+
+/* ahead.c. Failing to make one costs time only. */
+struct mp_paged_ahead *mp_paged_ahead_create(const struct mp_paged *paged);
+void mp_paged_ahead_destroy(struct mp_paged_ahead *ahead);
+
+/* The open layer has begun: guess the next ones and start to read. With the turn. */
+void mp_paged_look_ahead(struct mp_paged *paged);
+
+/* dense.c: a thread that reads what is not an expert of a file that has been mapped. */
+struct mp_paged_dense *mp_paged_dense_create(struct mp_paged *paged);
+void mp_paged_dense_add(struct mp_paged_dense *dense, uint32_t file);
+void mp_paged_dense_destroy(struct mp_paged_dense *dense);
+uint64_t mp_paged_dense_bytes(const struct mp_experts *experts);
+bool mp_paged_dense_done(struct mp_paged_dense *dense, uint64_t *bytes_p);
+
+/* report.c: write it where the settings say. */
+void mp_paged_report(struct mp_paged *paged);
+
+#endif

@@ -1,0 +1,76 @@
+/*
+ * Hooks of functions of ggml and llama.cpp that say which experts are going to be read. All are
+ * exported by the program's own libraries and called through their linkage tables, so that ours
+ * come first; where a program has none of them, nothing here is ever called.
+ */
+#include <string.h>
+
+#include "interpose/preload.h"
+#include "vmm/base/compiler.h"
+
+#define SITE __builtin_return_address(0)
+
+/* The interposer, where something is paged. */
+static const struct mp_interposer *paging(void)
+{
+    return mp_preload_opened() != NULL &&
+                   atomic_load_explicit(&mp_preload_span.end, memory_order_acquire) != 0
+               ? mp_preload_opened()
+               : NULL;
+}
+
+/* libggml-cpu, per thread and expert, before the expert's bytes are read (since July 2026). */
+bool ggml_compute_forward_mul_mat_id_tiled(const void *params, void *dst, int64_t expert,
+                                           int64_t rows, const int32_t *row_ids,
+                                           char *scratch) MOEPAGER_API;
+
+bool ggml_compute_forward_mul_mat_id_tiled(const void *params, void *dst, int64_t expert,
+                                           int64_t rows, const int32_t *row_ids, char *scratch)
+{
+    static struct mp_hooked hooked = { .name = "ggml_compute_forward_mul_mat_id_tiled",
+                                       .hook = (void *)ggml_compute_forward_mul_mat_id_tiled };
+    bool (*const real)(const void *, void *, int64_t, int64_t, const int32_t *, char *) =
+        mp_preload_behind(&hooked, SITE);
+    const struct mp_interposer *interposer = paging();
+
+    if (interposer != NULL)
+        interposer->expert(SITE, dst, expert, rows);
+    return real != NULL && real(params, dst, expert, rows, row_ids, scratch);
+}
+
+/* Asked while a model is being loaded: its files are open, and not mapped yet. */
+static bool is_loading_paged(void)
+{
+    const struct mp_interposer *interposer = mp_preload_open();
+
+    return interposer != NULL && interposer->expects();
+}
+
+/* libggml-base: copies of weights in other layouts (repacking) would take experts out of their
+ * mapping, so that nothing would be paged. */
+void *ggml_backend_reg_get_proc_address(void *reg, const char *name) MOEPAGER_API;
+
+void *ggml_backend_reg_get_proc_address(void *reg, const char *name)
+{
+    static struct mp_hooked hooked = { .name = "ggml_backend_reg_get_proc_address",
+                                       .hook = (void *)ggml_backend_reg_get_proc_address };
+    void *(*const real)(void *, const char *) = mp_preload_behind(&hooked, SITE);
+
+    if (name != NULL && strcmp(name, "ggml_backend_dev_get_extra_bufts") == 0 && is_loading_paged())
+        return NULL;
+    return real != NULL ? real(reg, name) : NULL;
+}
+
+/* libllama: a warm-up that reads all experts would read the whole model through the budget. The
+ * program throws its result away; with the usual experts it warms up all the same. */
+void llama_set_warmup(void *context, bool warmup) MOEPAGER_API;
+
+void llama_set_warmup(void *context, bool warmup)
+{
+    static struct mp_hooked hooked = { .name = "llama_set_warmup",
+                                       .hook = (void *)llama_set_warmup };
+    void (*const real)(void *, bool) = mp_preload_behind(&hooked, SITE);
+
+    if (real != NULL)
+        real(context, warmup && paging() == NULL);
+}

@@ -1,0 +1,163 @@
+/*
+ * Hooks of what maps memory. A hook that finds neither a model file nor a paged address is a call
+ * of the real function and a few comparisons.
+ *
+ * The functions carry the names of libc's by labels, because headers give those other names where
+ * file offsets have 64 bits.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "interpose/preload.h"
+#include "vmm/base/compiler.h"
+
+/* No model whose experts are worth paging is smaller. */
+#define MODEL_BYTES_MIN (1u << 20)
+
+#define HOOK(type, label, ...)                                   \
+    type hook_##label(__VA_ARGS__) __asm__(#label) MOEPAGER_API; \
+    type hook_##label(__VA_ARGS__)
+
+/* "GGUF", or the length of a safetensors header before its brace. Only what the descriptor has: a
+ * pipe or a device has neither. */
+static bool is_model_file(int fd)
+{
+    unsigned char head[9];
+    uint64_t header_bytes;
+
+    if (pread(fd, head, sizeof(head), 0) != (ssize_t)sizeof(head))
+        return false;
+    memcpy(&header_bytes, head, sizeof(header_bytes));
+    return memcmp(head, "GGUF", 4) == 0 || (head[8] == '{' && header_bytes < (100u << 20));
+}
+
+static void *map(void *at, const struct mp_map_call *call)
+{
+    return mp_preload_real.mmap(at, call->bytes, call->prot, call->flags, call->fd, call->offset);
+}
+
+/* A read-only mapping of a file that may be a model's. */
+static MP_COLD void *map_model(void *at, const struct mp_map_call *call)
+{
+    const int before = errno;
+    const struct mp_interposer *interposer = is_model_file(call->fd) ? mp_preload_open() : NULL;
+    struct mp_map_call unpopulated = *call;
+    void *got;
+    int after;
+
+    if (interposer == NULL || !interposer->wants(call)) {
+        errno = before;
+        return map(at, call);
+    }
+    unpopulated.flags &= ~MAP_POPULATE;
+    errno = before;
+    got = map(at, &unpopulated);
+    after = errno;
+    if (!interposer->mapped(call, got) && got != MAP_FAILED && (call->flags & MAP_POPULATE) != 0)
+        (void)mp_preload_real.madvise(got, call->bytes, MADV_WILLNEED);
+    errno = after;
+    return got;
+}
+
+/* Whoever maps or unmaps at a paged address gets the file's own mapping out of the way first. */
+static void leave(const void *at, size_t bytes)
+{
+    const struct mp_interposer *interposer = mp_preload_opened();
+    const int before = errno;
+
+    if (interposer != NULL && mp_span_touches(&mp_preload_span, at, bytes))
+        interposer->leave(at, bytes);
+    errno = before;
+}
+
+static void *map_any(void *at, const struct mp_map_call *call)
+{
+    if ((call->flags & MAP_FIXED) != 0)
+        leave(at, call->bytes);
+    if (call->fd >= 0 && call->bytes >= MODEL_BYTES_MIN && (call->flags & MAP_ANONYMOUS) == 0 &&
+        call->prot == PROT_READ && mp_preload_is_on())
+        return map_model(at, call);
+    return map(at, call);
+}
+
+HOOK(void *, mmap, void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
+{
+    return map_any(at, &(struct mp_map_call){ bytes, prot, flags, fd, offset });
+}
+
+HOOK(void *, mmap64, void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
+{
+    return map_any(at, &(struct mp_map_call){ bytes, prot, flags, fd, offset });
+}
+
+HOOK(int, munmap, void *at, size_t bytes)
+{
+    leave(at, bytes);
+    return mp_preload_real.munmap(at, bytes);
+}
+
+HOOK(void *, mremap, void *at, size_t bytes, size_t new_bytes, int flags, ...)
+{
+    void *new_at = NULL;
+    va_list args;
+
+    if ((flags & (MREMAP_FIXED | MREMAP_DONTUNMAP)) != 0) {
+        va_start(args, flags);
+        new_at = va_arg(args, void *);
+        va_end(args);
+    }
+    leave(at, bytes);
+    if ((flags & MREMAP_FIXED) != 0)
+        leave(new_at, new_bytes);
+    return mp_preload_real.mremap(at, bytes, new_bytes, flags, new_at);
+}
+
+HOOK(int, mprotect, void *at, size_t bytes, int prot)
+{
+    if (prot != PROT_READ)
+        leave(at, bytes);
+    return mp_preload_real.mprotect(at, bytes, prot);
+}
+
+static bool covers(const void *at, size_t bytes)
+{
+    const struct mp_interposer *interposer = mp_preload_opened();
+
+    return interposer != NULL && mp_span_touches(&mp_preload_span, at, bytes) &&
+           interposer->covers(at, bytes);
+}
+
+/*
+ * Advice for the kernel would be about pages that are not the file's, or would read all experts at
+ * once (WILLNEED, POPULATE_READ), or empty memory that is not backed by the file (DONTNEED, FREE).
+ * The pager knows better. What is said about children and dumps is passed on.
+ */
+static bool is_advice_for_us(int advice)
+{
+    return advice != MADV_DONTFORK && advice != MADV_DOFORK && advice != MADV_DONTDUMP &&
+           advice != MADV_DODUMP;
+}
+
+HOOK(int, madvise, void *at, size_t bytes, int advice)
+{
+    if (is_advice_for_us(advice) && covers(at, bytes))
+        return 0;
+    return mp_preload_real.madvise(at, bytes, advice);
+}
+
+HOOK(int, posix_madvise, void *at, size_t bytes, int advice)
+{
+    const int before = errno;
+    int number = 0;
+
+    if (covers(at, bytes))
+        return 0;
+    /* As libc has it: "will not need" must not lose bytes. */
+    if (advice != POSIX_MADV_DONTNEED && mp_preload_real.madvise(at, bytes, advice) != 0)
+        number = errno;
+    errno = before;
+    return number;
+}

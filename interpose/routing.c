@@ -1,0 +1,227 @@
+/*
+ * Layers: what a router has chosen becomes needs of the pager, and who is about to read an expert
+ * waits until it has come.
+ *
+ * A layer stays open until another one, or another routing of the same, opens: only then is it
+ * known that nobody reads its experts any more. Where several contexts of a program run at once one
+ * closes the layer of another early; its experts may then be hidden while they are read, which is
+ * right all the same, because the file is there.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "interpose/paged.h"
+#include "vmm/base/error.h"
+
+/* Slots that stay free for what is read ahead while a layer needs more than there is room for. */
+#define SLOTS_SPARE 2
+
+static void set_ready(struct mp_paged *paged, uint32_t unit, bool ready)
+{
+    atomic_store_explicit(&paged->ready[unit], ready, memory_order_release);
+}
+
+void mp_paged_close_layer(struct mp_paged *paged)
+{
+    uint32_t left = 0;
+
+    if (!paged->open)
+        return;
+    paged->open = false;
+    atomic_store_explicit(&paged->open_key, 0, memory_order_release);
+    for (uint32_t i = 0; i < paged->need_count; i++) {
+        if (paged->handed[i])
+            mp_pager_done(paged->pager, i);
+        else
+            left += !paged->needs[i].elsewhere;
+    }
+    if (left == 0) {
+        mp_pager_end(paged->pager);
+    } else {
+        mp_pager_abort(paged->pager);
+        paged->layers_aborted++;
+    }
+    mp_error_clear();
+}
+
+void mp_paged_stop(struct mp_paged *paged, const char *why)
+{
+    if (atomic_exchange(&paged->off, true))
+        return;
+    mp_log_warn("preload", "experts of '%s' are no longer paged: %s", paged->path, why);
+    if (paged->open) {
+        mp_pager_abort(paged->pager);
+        paged->open = false;
+    }
+    atomic_store(&paged->open_key, 0);
+    mp_shown_hide_all(paged->shown);
+}
+
+/* A need has its bytes and a lease: from now on it is read from its slot. */
+static void show(struct mp_paged *paged, const struct mp_ready *ready)
+{
+    const uint32_t unit = paged->layer * paged->experts.experts + paged->needs[ready->need].expert;
+    const struct mp_unit *pieces = &paged->experts.units[unit];
+    uint64_t offsets[MP_UNIT_PIECES_MAX];
+    int fd = -1;
+
+    paged->handed[ready->need] = 1;
+    for (uint32_t k = 0; k < pieces->piece_count; k++) {
+        const char *page =
+            (const char *)ready->pieces[k] - pieces->pieces[k].offset_bytes % MP_SPACE_PAGE_BYTES;
+
+        fd = mp_backend_host_file(paged->backend, page, &offsets[k]);
+    }
+    if (!mp_shown_is_shown(paged->shown, unit) && fd >= 0 &&
+        !mp_shown_show(paged->shown, unit, fd, offsets))
+        mp_log_once(MP_LOG_WARN, "preload", "an expert cannot be mapped, and is read in place");
+    set_ready(paged, unit, true);
+}
+
+/* What could not be read stays the file's, whoever asks. A changed file ends it all. */
+static void note_failure(struct mp_paged *paged)
+{
+    const uint32_t first = paged->layer * paged->experts.experts;
+    bool found = false;
+
+    for (uint32_t f = 0; f < mp_files_count(paged->experts.files); f++) {
+        if (mp_files_check(paged->experts.files, f) != MP_OK) {
+            mp_paged_stop(paged, mp_error_last()->text);
+            return;
+        }
+    }
+    mp_log_failure("preload");
+    for (uint32_t i = 0; i < paged->need_count; i++) {
+        const uint32_t unit = first + paged->needs[i].expert;
+
+        if (mp_space_state(paged->space, unit) == MP_RES_FAILED) {
+            paged->stays[unit] = true;
+            found = true;
+        }
+        set_ready(paged, unit, true);
+    }
+    mp_paged_close_layer(paged);
+    if (!found)
+        mp_paged_stop(paged, "the pager failed");
+}
+
+/* Show what has come so far. */
+static void take_ready(struct mp_paged *paged)
+{
+    struct mp_ready ready;
+
+    for (;;) {
+        if (mp_pager_next_now(paged->pager, &ready) != MP_OK) {
+            note_failure(paged);
+            return;
+        }
+        if (ready.need == MP_NEED_NONE)
+            return;
+        show(paged, &ready);
+    }
+}
+
+/* counts(experts) := tokens that chose each, and the choices as the policies want them. */
+static bool count_choices(struct mp_paged *paged, const struct mp_routing *routing)
+{
+    const uint32_t experts = paged->experts.experts;
+    const bool few = routing->tokens <= MP_PAGED_TOKENS_MAX && routing->k <= paged->shape.top_k;
+
+    memset(paged->counts, 0, experts * sizeof(*paged->counts));
+    for (uint32_t t = 0; t < routing->tokens; t++) {
+        for (uint32_t r = 0; r < routing->k; r++) {
+            int32_t id;
+
+            memcpy(&id, routing->ids + t * routing->token_stride + r * routing->rank_stride,
+                   sizeof(id));
+            if (id < 0 || (uint32_t)id >= experts)
+                return false;
+            paged->counts[id]++;
+            if (few)
+                paged->chosen[t * routing->k + r] = (uint32_t)id;
+        }
+    }
+    paged->tokens = few ? routing->tokens : 0;
+    paged->top_k = routing->k;
+    return true;
+}
+
+/* Needs that there is a slot for, residents first; the others are read where they are. */
+static void list_needs(struct mp_paged *paged, uint32_t layer)
+{
+    const uint32_t experts = paged->experts.experts, slots = mp_pager_slots(paged->pager);
+    uint32_t room = slots > 2 * SLOTS_SPARE ? slots - SLOTS_SPARE : slots;
+
+    mp_pager_residents(paged->pager, layer, true, paged->resident);
+    for (uint32_t e = 0; e < experts; e++)
+        room -= room > 0 && paged->counts[e] > 0 && paged->resident[e];
+    paged->need_count = 0;
+    for (uint32_t e = 0; e < experts; e++) {
+        struct mp_need *need = &paged->needs[paged->need_count];
+        const uint32_t unit = layer * experts + e;
+
+        if (paged->counts[e] == 0)
+            continue;
+        *need = (struct mp_need){ .expert = e, .tokens = paged->counts[e] };
+        need->elsewhere = paged->stays[unit] || (!paged->resident[e] && room == 0);
+        room -= !need->elsewhere && !paged->resident[e];
+        paged->handed[paged->need_count++] = 0;
+        set_ready(paged, unit, need->elsewhere);
+    }
+}
+
+static void open_layer(struct mp_paged *paged, const struct mp_routing *routing)
+{
+    mp_paged_close_layer(paged);
+    if (!count_choices(paged, routing))
+        return;
+    list_needs(paged, routing->layer);
+    paged->layer = routing->layer;
+    if (mp_pager_begin(paged->pager, routing->layer, paged->needs, paged->need_count) != MP_OK) {
+        note_failure(paged);
+        return;
+    }
+    paged->open = true;
+    paged->layers_opened++;
+    take_ready(paged);
+    if (!paged->open)
+        return;
+    atomic_store_explicit(&paged->open_key, routing->key, memory_order_release);
+    mp_paged_look_ahead(paged);
+}
+
+void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing)
+{
+    if (atomic_load_explicit(&paged->open_key, memory_order_acquire) == routing->key)
+        return;
+    pthread_mutex_lock(&paged->turn);
+    if (atomic_load_explicit(&paged->open_key, memory_order_relaxed) != routing->key &&
+        !atomic_load(&paged->off))
+        open_layer(paged, routing);
+    pthread_mutex_unlock(&paged->turn);
+}
+
+static bool is_ready(const struct mp_paged *paged, uint32_t unit)
+{
+    return atomic_load_explicit(&paged->ready[unit], memory_order_acquire);
+}
+
+void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key)
+{
+    if (is_ready(paged, unit))
+        return;
+    pthread_mutex_lock(&paged->turn);
+    while (!is_ready(paged, unit) && paged->open &&
+           atomic_load_explicit(&paged->open_key, memory_order_relaxed) == key) {
+        struct mp_ready ready;
+        const enum mp_status status = mp_pager_next(paged->pager, &ready);
+
+        if (status == MP_OK && ready.need != MP_NEED_NONE)
+            show(paged, &ready);
+        else if (status == MP_OK || status == MP_ERR_BUSY)
+            set_ready(paged, unit, true); /* it is nobody's need, or there is no room for it */
+        else
+            note_failure(paged);
+    }
+    pthread_mutex_unlock(&paged->turn);
+}

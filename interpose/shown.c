@@ -1,0 +1,293 @@
+/*
+ * Showing and hiding units; see shown.h. Which addresses are the program's is in views.c.
+ */
+#include "interpose/shown.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "interpose/shown_int.h"
+#include "vmm/base/assert.h"
+#include "vmm/base/checked.h"
+#include "vmm/base/error.h"
+#include "vmm/base/log.h"
+
+/* Mappings that are given up when the kernel has no more to give, so that the file can be mapped
+ * back all the same. */
+#define SPARE_BYTES (2 * 64 * (size_t)MP_SPACE_PAGE_BYTES)
+
+static int by_place(const void *a, const void *b)
+{
+    const struct mp_shown_piece *left = a, *right = b;
+
+    if (left->file != right->file)
+        return left->file < right->file ? -1 : 1;
+    return left->begin < right->begin ? -1 : left->begin > right->begin;
+}
+
+/* The pages that a piece touches, less one that the file's end cuts. */
+static struct mp_shown_piece piece_of(const struct mp_experts *experts, uint32_t unit, uint32_t k)
+{
+    const struct mp_piece *piece = &experts->units[unit].pieces[k];
+    const uint64_t page = MP_SPACE_PAGE_BYTES, end = piece->offset_bytes + piece->bytes;
+    const uint64_t whole = mp_round_down_u64(mp_files_bytes(experts->files, piece->file), page);
+    const uint64_t up = mp_round_down_u64(end + page - 1, page);
+
+    return (struct mp_shown_piece){
+        .unit = unit,
+        .k = k,
+        .file = piece->file,
+        .begin = mp_round_down_u64(piece->offset_bytes, page),
+        .end = up < whole ? up : whole,
+    };
+}
+
+static void make_pieces(struct mp_shown *shown, const struct mp_experts *experts)
+{
+    for (uint32_t u = 0; u < shown->units; u++) {
+        for (uint32_t k = 0; k < experts->units[u].piece_count; k++)
+            shown->pieces[shown->piece_count++] = piece_of(experts, u, k);
+    }
+    qsort(shown->pieces, shown->piece_count, sizeof(*shown->pieces), by_place);
+    memset(shown->piece_at, 0xff, shown->units * sizeof(*shown->piece_at));
+    for (uint32_t i = 0; i < shown->piece_count; i++)
+        shown->piece_at[shown->pieces[i].unit][shown->pieces[i].k] = i;
+}
+
+/* Pages of alternating protection: each is a mapping of its own. */
+static void take_spare(struct mp_shown *shown)
+{
+    char *spare = shown->host.real.mmap(NULL, SPARE_BYTES, PROT_NONE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (spare == MAP_FAILED)
+        return;
+    for (size_t at = 0; at < SPARE_BYTES; at += 2 * MP_SPACE_PAGE_BYTES)
+        (void)shown->host.real.mprotect(spare + at, MP_SPACE_PAGE_BYTES, PROT_READ);
+    shown->spare = spare;
+}
+
+enum mp_status mp_shown_create(const struct mp_host *host, const struct mp_experts *experts,
+                               struct mp_shown **shown_p)
+{
+    const uint32_t units = experts->layers * experts->experts;
+    const uint32_t files = mp_files_count(experts->files);
+    struct mp_shown *shown = calloc(1, sizeof(*shown));
+
+    if (shown == NULL)
+        return mp_fail_no_memory("what is mapped", sizeof(*shown));
+    shown->host = *host;
+    shown->files = experts->files;
+    shown->units = units;
+    shown->file_count = files;
+    shown->views = calloc(files, sizeof(*shown->views));
+    shown->shown = calloc(units, sizeof(*shown->shown));
+    shown->piece_at = calloc(units, sizeof(*shown->piece_at));
+    shown->pieces = calloc((size_t)units * MP_UNIT_PIECES_MAX, sizeof(*shown->pieces));
+    if (shown->views == NULL || shown->shown == NULL || shown->piece_at == NULL ||
+        shown->pieces == NULL) {
+        mp_shown_destroy(shown);
+        return mp_fail_no_memory("what is mapped", units * sizeof(*shown->pieces));
+    }
+    make_pieces(shown, experts);
+    take_spare(shown);
+    mp_mutex_init(&shown->lock, MP_LOCK_REGION, "shown");
+    *shown_p = shown;
+    return MP_OK;
+}
+
+void mp_shown_destroy(struct mp_shown *shown)
+{
+    if (shown == NULL)
+        return;
+    if (shown->spare != NULL)
+        shown->host.real.munmap(shown->spare, SPARE_BYTES);
+    free(shown->views);
+    free(shown->shown);
+    free(shown->piece_at);
+    free(shown->pieces);
+    free(shown);
+}
+
+/* The file over [begin, end) of it, where the program has mapped that. */
+static bool map_file(struct mp_shown *shown, const struct mp_shown_view *view, uint64_t begin,
+                     uint64_t end)
+{
+    char *const at = view->view.at + (begin - view->view.offset_bytes);
+    const int fd = mp_files_fd(shown->files, view->view.file);
+    const int flags = view->view.flags | MAP_FIXED;
+
+    if (shown->host.real.mmap(at, end - begin, view->view.prot, flags, fd, (off_t)begin) !=
+        MAP_FAILED)
+        return true;
+    if (shown->spare != NULL) {
+        shown->host.real.munmap(shown->spare, SPARE_BYTES);
+        shown->spare = NULL;
+        mp_log_warn("preload", "no more mappings (vm.max_map_count): experts are no longer paged");
+    }
+    shown->counts.failures++;
+    return shown->host.real.mmap(at, end - begin, view->view.prot, flags, fd, (off_t)begin) !=
+           MAP_FAILED;
+}
+
+static bool map_slot(struct mp_shown *shown, const struct mp_shown_view *view,
+                     const struct mp_shown_piece *piece, uint64_t begin, uint64_t end)
+{
+    char *const at = view->view.at + (begin - view->view.offset_bytes);
+    const uint64_t slot = piece->slot_offset + (begin - piece->begin);
+
+    return shown->host.real.mmap(at, end - begin, view->view.prot,
+                                 MAP_SHARED | MAP_FIXED | MAP_POPULATE, shown->slot_fd,
+                                 (off_t)slot) != MAP_FAILED;
+}
+
+/* The view that a whole piece lies in; NULL: none, or no longer. */
+static struct mp_shown_view *view_of(struct mp_shown *shown, const struct mp_shown_piece *piece)
+{
+    struct mp_shown_view *view = &shown->views[piece->file];
+
+    if (piece->dead || piece->begin >= piece->end ||
+        !mp_shown_view_has(view, piece->begin, piece->end))
+        return NULL;
+    return view;
+}
+
+/* Give what a piece shares with a neighbour that is shown to that neighbour. */
+static void show_edge(struct mp_shown *shown, const struct mp_shown_view *view,
+                      const struct mp_shown_piece *piece, const struct mp_shown_piece *neighbour)
+{
+    const uint64_t begin = neighbour->begin > piece->begin ? neighbour->begin : piece->begin;
+    const uint64_t end = neighbour->end < piece->end ? neighbour->end : piece->end;
+
+    /* The file is there too, so a failure costs time only. */
+    if (neighbour->file == piece->file && begin < end && neighbour->mapped)
+        (void)map_slot(shown, view, neighbour, begin, end);
+}
+
+static bool hide_piece(struct mp_shown *shown, uint32_t index)
+{
+    struct mp_shown_piece *piece = &shown->pieces[index];
+    const struct mp_shown_view *view = view_of(shown, piece);
+
+    if (!piece->mapped)
+        return true;
+    mp_assert(view != NULL);
+    if (view == NULL || !map_file(shown, view, piece->begin, piece->end))
+        return false;
+    piece->mapped = false;
+    if (index > 0)
+        show_edge(shown, view, piece, &shown->pieces[index - 1]);
+    if (index + 1 < shown->piece_count)
+        show_edge(shown, view, piece, &shown->pieces[index + 1]);
+    return true;
+}
+
+bool mp_shown_hide_locked(struct mp_shown *shown, uint32_t unit)
+{
+    bool right = true;
+
+    if (!shown->shown[unit])
+        return true;
+    for (uint32_t k = 0; k < MP_UNIT_PIECES_MAX; k++) {
+        if (shown->piece_at[unit][k] != UINT32_MAX)
+            right &= hide_piece(shown, shown->piece_at[unit][k]);
+    }
+    if (!right)
+        return false;
+    shown->shown[unit] = false;
+    shown->counts.hides++;
+    shown->counts.shown--;
+    return true;
+}
+
+bool mp_shown_show(struct mp_shown *shown, uint32_t unit, int fd, const uint64_t *offset_bytes)
+{
+    bool right = true;
+
+    mp_lock(&shown->lock);
+    mp_assert(!shown->shown[unit]);
+    shown->slot_fd = fd;
+    shown->shown[unit] = true;
+    shown->counts.shows++;
+    shown->counts.shown++;
+    if (shown->counts.shown > shown->counts.shown_max)
+        shown->counts.shown_max = shown->counts.shown;
+    for (uint32_t k = 0; k < MP_UNIT_PIECES_MAX && right && !shown->off; k++) {
+        const uint32_t index = shown->piece_at[unit][k];
+        struct mp_shown_piece *piece;
+        struct mp_shown_view *view;
+
+        if (index == UINT32_MAX)
+            continue;
+        piece = &shown->pieces[index];
+        view = view_of(shown, piece);
+        if (view == NULL)
+            continue;
+        piece->slot_offset = offset_bytes[k];
+        right = map_slot(shown, view, piece, piece->begin, piece->end);
+        piece->mapped = right;
+    }
+    if (!right || shown->off) {
+        shown->counts.failures++;
+        /* What was mapped of it goes; the rest never was. */
+        (void)mp_shown_hide_locked(shown, unit);
+    }
+    mp_unlock(&shown->lock);
+    return right;
+}
+
+bool mp_shown_hide(struct mp_shown *shown, uint32_t unit)
+{
+    bool right;
+
+    mp_lock(&shown->lock);
+    right = mp_shown_hide_locked(shown, unit);
+    mp_unlock(&shown->lock);
+    return right;
+}
+
+void mp_shown_hide_all_locked(struct mp_shown *shown)
+{
+    for (uint32_t u = 0; u < shown->units; u++)
+        (void)mp_shown_hide_locked(shown, u);
+}
+
+void mp_shown_hide_all(struct mp_shown *shown)
+{
+    mp_lock(&shown->lock);
+    mp_shown_hide_all_locked(shown);
+    mp_unlock(&shown->lock);
+}
+
+bool mp_shown_is_shown(const struct mp_shown *shown, uint32_t unit)
+{
+    return shown->shown[unit];
+}
+
+void mp_shown_get_counts(struct mp_shown *shown, struct mp_shown_counts *counts_p)
+{
+    mp_lock(&shown->lock);
+    *counts_p = shown->counts;
+    mp_unlock(&shown->lock);
+}
+
+void mp_shown_fork_prepare(struct mp_shown *shown)
+{
+    mp_lock(&shown->lock);
+}
+
+void mp_shown_fork_parent(struct mp_shown *shown)
+{
+    mp_unlock(&shown->lock);
+}
+
+/* The parent goes on to recycle the slots that are mapped here too. */
+void mp_shown_fork_child(struct mp_shown *shown)
+{
+    mp_shown_hide_all_locked(shown);
+    shown->off = true;
+    mp_unlock(&shown->lock);
+}

@@ -1,0 +1,49 @@
+#ifndef MP_INTERPOSE_SHOWN_INT_H
+#define MP_INTERPOSE_SHOWN_INT_H
+
+#include "interpose/shown.h"
+
+/* What shown.c and views.c share. */
+#define MP_SHOWN_RANGES_MAX 64
+
+/* A mapping of the program, and what of it is left: ranges of the file, ascending. */
+struct mp_shown_view {
+    struct mp_view view;
+    struct {
+        uint64_t begin, end;
+    } left[MP_SHOWN_RANGES_MAX];
+    uint32_t left_count; /* 0: not mapped */
+};
+
+/* The pages of one piece of a unit. */
+struct mp_shown_piece {
+    uint64_t begin, end;  /* in the file, whole pages */
+    uint64_t slot_offset; /* of `begin`, in the memory file; while `mapped` */
+    uint32_t unit, k, file;
+    bool mapped; /* its slot's pages are mapped here, but for edges that a neighbour took */
+    bool dead;   /* the program has left it */
+};
+
+struct mp_shown {
+    struct mp_mutex lock;
+    struct mp_host host;
+    struct mp_files *files;
+    uint32_t units, file_count;
+    struct mp_shown_view *views;              // (files)
+    struct mp_shown_piece *pieces;            // (piece_count): by file and place
+    uint32_t (*piece_at)[MP_UNIT_PIECES_MAX]; // (units): in pieces; UINT32_MAX: there is none
+    bool *shown;                              // (units)
+    uint32_t piece_count;
+    int slot_fd;
+    char *spare;
+    bool off; /* after fork() */
+    struct mp_shown_counts counts;
+};
+
+/* Is [begin, end) of the file, whole, still the program's mapping? */
+bool mp_shown_view_has(const struct mp_shown_view *view, uint64_t begin, uint64_t end);
+
+bool mp_shown_hide_locked(struct mp_shown *shown, uint32_t unit);
+void mp_shown_hide_all_locked(struct mp_shown *shown);
+
+#endif
