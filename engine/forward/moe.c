@@ -91,7 +91,7 @@ static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
     struct mp_compute *c = engine->compute;
 
     engine->predict.shared = true;
-    if (engine->config.model->shared_ffn > 0)
+    if (engine->config.model->shared_ffn != 0)
         c->ops->shared(c, engine->layer_of[moe_layer]);
     return c->ops->status(c);
 }

@@ -61,12 +61,15 @@ static void a_device_that_is_not_there_is_refused(void)
                                 .env = { driver } };
     const struct cli third = { .args = { "bench", "--model", CLI_MODEL, "--device", "cuda:2" },
                                .env = { driver, "FAKECUDA_DEVICES=2" } };
+    const struct cli eleventh = { .args = { "bench", "--model", CLI_MODEL, "--device", "cuda:10" },
+                                  .env = { driver } };
     const struct cli no_driver = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a",
                                              "--device", "cuda" },
                                    .env = { driver, "FAKECUDA_INIT=100" } };
 
     cli_expect(&eighth, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 7; the driver sees 1");
     cli_expect(&third, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 2; the driver sees 2");
+    cli_expect(&eleventh, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 10; the driver sees 1");
     cli_expect(&no_driver, 2, "error[E_CUDA_OFF]: CUDA is off");
 }
 
