@@ -20,7 +20,9 @@ add_library(mp_interpose STATIC
     interpose/routing.c
     interpose/settings.c
     interpose/shown.c
-    interpose/views.c)
+    interpose/stream.c
+    interpose/views.c
+    interpose/watch.c)
 target_link_libraries(mp_interpose PUBLIC mp_policy)
 
 # Archives of libraries come behind ours and before the shared ones, which are then not needed.
