@@ -366,6 +366,26 @@ static void chosen(const void *tensor)
     leave_call();
 }
 
+static bool routed(const void *weights, uint64_t expert_bytes, const int64_t *ids, size_t count)
+{
+    struct mp_paged *paged = enter();
+    const struct mp_expert_tensor *tensor = NULL;
+    uint64_t offset;
+    uint32_t file;
+    bool right;
+
+    if (paged == NULL)
+        return false;
+    if (!atomic_load(&paged->off) && mp_shown_place(paged->shown, weights, &file, &offset))
+        tensor = mp_experts_find(&paged->experts, file, offset);
+    right =
+        tensor != NULL && tensor->offset_bytes == offset && tensor->expert_bytes == expert_bytes;
+    if (right)
+        mp_paged_announce(paged, tensor->layer, ids, count);
+    leave_call();
+    return right;
+}
+
 static void before_fork(void)
 {
     struct mp_paged *paged = atomic_load(&model);
@@ -452,4 +472,5 @@ const struct mp_interposer mp_interposer_table = {
     .wants_chosen = wants_chosen,
     .is_chosen = is_chosen,
     .chosen = chosen,
+    .routed = routed,
 };

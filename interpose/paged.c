@@ -200,9 +200,14 @@ static enum mp_status make_tables(struct mp_paged *paged)
     return MP_OK;
 }
 
-static enum mp_status make(struct mp_paged *paged)
+static enum mp_status make(struct mp_paged *paged, int fd)
 {
-    enum mp_status status = mp_experts_open(paged->path, &paged->experts);
+    char magic[4];
+    enum mp_status status = MP_ERR_UNSUPPORTED;
+
+    if (pread(fd, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic))
+        status = mp_experts_open(paged->path, memcmp(magic, "GGUF", sizeof(magic)) != 0,
+                                 &paged->experts);
 
     if (status == MP_OK)
         status = plan(paged);
@@ -252,7 +257,7 @@ enum mp_status mp_paged_create(const struct mp_host *host,
     mp_counters_reset(&paged->counters);
     pthread_mutex_init(&paged->turn, NULL);
     if (find_path(fd, paged->path))
-        status = make(paged);
+        status = make(paged, fd);
     /* Somebody else's file by that name is not what the program has open. */
     if (status == MP_OK && mp_paged_file_of(paged, fd) == UINT32_MAX)
         status = MP_ERR_UNSUPPORTED;

@@ -35,9 +35,10 @@ struct mp_paged_watch;
 
 /* How it is known what is going to be read. */
 enum mp_paged_source {
-    MP_SOURCE_TOUCHES, /* from what has been touched */
-    MP_SOURCE_CHOSEN,  /* the scheduler's callback, after a router */
-    MP_SOURCE_EXPERT,  /* ggml says so of each expert */
+    MP_SOURCE_TOUCHES,   /* from what has been touched */
+    MP_SOURCE_CHOSEN,    /* the scheduler's callback, after a router */
+    MP_SOURCE_EXPERT,    /* ggml says so of each expert */
+    MP_SOURCE_ANNOUNCED, /* the program's own words */
 };
 
 /* May a unit be read without asking? */
@@ -63,9 +64,9 @@ struct mp_paged {
     struct mp_paged_dense *dense;
     struct mp_paged_watch *watch;
     struct mp_paged_record *record;
-    struct mp_timeline *timeline; /* or NULL */
-    int pagemap_fd;               /* -1: nobody looks */
-    enum mp_paged_source source;
+    struct mp_timeline *timeline;        /* or NULL */
+    int pagemap_fd;                      /* -1: nobody looks */
+    _Atomic enum mp_paged_source source; /* may become ANNOUNCED once */
 
     /* Who may call the pager. Held while reads are waited for, so it is none of vmm/base/lock.h. */
     pthread_mutex_t turn;
@@ -123,6 +124,10 @@ void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing);
 
 /* Return when the unit can be read, or when there is no more use in waiting for it. */
 void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key);
+
+/* Open the layer for experts that somebody names, and return when they can be read. Ids may repeat;
+ * those that are out of range are skipped. */
+void mp_paged_announce(struct mp_paged *paged, uint32_t layer, const int64_t *ids, size_t count);
 
 /* Return when all needs of the open layer can be read. */
 void mp_paged_wait_all(struct mp_paged *paged, uint64_t key);

@@ -16,7 +16,7 @@
 #define TURN_PAUSE_NS 1000000
 #define TURN_TRIES 2000
 
-static const char *const source_names[] = { "touches", "router", "expert" };
+static const char *const source_names[] = { "touches", "router", "expert", "module" };
 
 static double mib(uint64_t bytes)
 {

@@ -123,7 +123,7 @@ static void *run(void *arg)
             check_files(watch->paged);
             checked_ns = start_ns;
         }
-        if (watch->paged->pagemap_fd >= 0) {
+        if (watch->paged->pagemap_fd >= 0 && watch->paged->source == MP_SOURCE_TOUCHES) {
             took_ns = look(watch);
             wait_ns = took_ns * LOOK_SHARE > LOOK_NS ? took_ns * LOOK_SHARE : LOOK_NS;
             wait_ns = wait_ns < CHECK_NS ? wait_ns : CHECK_NS;
