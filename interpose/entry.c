@@ -132,7 +132,7 @@ static bool mapped(const struct mp_map_call *call, void *at)
         view.file = mp_paged_file_of(paged, call->fd);
         added = view.file != UINT32_MAX && mp_shown_add(paged->shown, &view);
     }
-    if (added)
+    if (added && (view.prot & PROT_WRITE) == 0)
         mp_paged_dense_add(paged->dense, view.file);
     pthread_mutex_unlock(&life);
     return added;

@@ -40,8 +40,13 @@ enum mp_status mp_shown_create(const struct mp_host *host, const struct mp_exper
 /* Nothing is shown any more. NULL is allowed. */
 void mp_shown_destroy(struct mp_shown *shown);
 
-/* The program has mapped one of the files. False: it has been mapped before, or there is no memory:
- * the mapping stays as it is. */
+/*
+ * The program has mapped one of the files. Of several mappings of a file the latest is paged.
+ * False: this one cannot be.
+ *
+ * A mapping that the program may write to, for itself, keeps what was written: a unit with such a
+ * page is neither shown nor hidden any more.
+ */
 bool mp_shown_add(struct mp_shown *shown, const struct mp_view *view);
 
 /*

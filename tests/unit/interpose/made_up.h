@@ -40,6 +40,7 @@ extern struct mp_span made_span;
 
 /* What mmap() and munmap() do in a program with the library in front of it. */
 char *made_map(int fd, uint64_t bytes, int flags, uint64_t offset);
+char *made_map_to_write(int fd, uint64_t bytes); /* private */
 void made_unmap(char *at, uint64_t bytes);
 bool made_is_paged(const char *at);
 
