@@ -284,6 +284,8 @@ void mp_paged_announce(struct mp_paged *paged, uint32_t layer, const int64_t *id
         if (ids[i] >= 0 && ids[i] < experts)
             paged->counts[ids[i]]++;
     }
+    if (paged->source != MP_SOURCE_ANNOUNCED)
+        mp_shown_allow_private(paged->shown); /* a layer is computed with what it names */
     paged->source = MP_SOURCE_ANNOUNCED;
     open_counted(paged, layer);
     pthread_mutex_unlock(&paged->turn);

@@ -195,7 +195,8 @@ static struct mp_shown_view *view_of(struct mp_shown *shown, const struct mp_sho
 {
     struct mp_shown_view *view = &shown->views[piece->file];
 
-    if (piece->begin >= piece->end || !mp_shown_view_has(view, piece->begin, piece->end))
+    if (piece->begin >= piece->end || !mp_shown_view_has(view, piece->begin, piece->end) ||
+        (mp_shown_is_private(&view->view) && !shown->private_too))
         return NULL;
     return view;
 }
@@ -305,6 +306,13 @@ void mp_shown_hide_all(struct mp_shown *shown)
 {
     mp_lock(&shown->lock);
     mp_shown_hide_all_locked(shown);
+    mp_unlock(&shown->lock);
+}
+
+void mp_shown_allow_private(struct mp_shown *shown)
+{
+    mp_lock(&shown->lock);
+    shown->private_too = true;
     mp_unlock(&shown->lock);
 }
 

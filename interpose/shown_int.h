@@ -38,7 +38,8 @@ struct mp_shown {
     int slot_fd;
     int pagemap_fd; /* -1: mappings that may be written to are not paged */
     char *spare;
-    bool off; /* after fork() */
+    bool off;         /* after fork() */
+    bool private_too; /* see mp_shown_allow_private() */
     struct mp_shown_counts counts;
 };
 

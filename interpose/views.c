@@ -172,7 +172,8 @@ char *mp_shown_address(struct mp_shown *shown, uint32_t file, uint64_t offset_by
     char *at = NULL;
 
     mp_lock(&shown->lock);
-    if (mp_shown_view_has(view, offset_bytes, offset_bytes + bytes))
+    if (!mp_shown_is_private(&view->view) &&
+        mp_shown_view_has(view, offset_bytes, offset_bytes + bytes))
         at = view->view.at + (offset_bytes - view->view.offset_bytes);
     mp_unlock(&shown->lock);
     return at;

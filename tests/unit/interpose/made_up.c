@@ -297,6 +297,12 @@ void made_run_layer(const char *base, uint32_t layer, const int32_t *ids, uint32
     }
 }
 
+bool made_announce(const char *base, uint32_t layer, const int64_t *ids, size_t count)
+{
+    return mp_interposer_table.routed(base + made_offset(layer, 0, 0), MADE_EXPERT_BYTES, ids,
+                                      count);
+}
+
 void made_show_router(uint32_t layer, const int32_t *ids, uint32_t tokens)
 {
     struct mp_ggml_tensor chosen = ids_of(ids, tokens);

@@ -48,6 +48,9 @@ bool made_is_paged(const char *at);
  * they ask, and then read. ids(tokens, MADE_TOP_K). */
 void made_run_layer(const char *base, uint32_t layer, const int32_t *ids, uint32_t tokens);
 
+/* What a program says that knows us. False: they are not paged. */
+bool made_announce(const char *base, uint32_t layer, const int64_t *ids, size_t count);
+
 /* The scheduler's callback with the same ids. */
 void made_show_router(uint32_t layer, const int32_t *ids, uint32_t tokens);
 
