@@ -122,6 +122,7 @@ mp_fake_cuda(device/gpu_test good)
 mp_test(device/gpu_image_test LIBS mp_engine WRAP LABELS fault)
 mp_fake_cuda(device/gpu_image_test)
 include(tests/device/fakecublas/fakecublas.cmake)
+include(tests/device/interpose/interpose.cmake)
 add_test(NAME system/tools/gpu_bench_kernels COMMAND gpu_bench_kernels --small)
 add_dependencies(gpu_bench_kernels fakecuda)
 set_tests_properties(system/tools/gpu_bench_kernels PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77
