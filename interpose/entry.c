@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "interpose/ggml.h"
-#include "interpose/paged.h"
+#include "interpose/seam.h"
 #include "vmm/base/error.h"
 
 #define FILE_BYTES_MIN (1 << 20)
@@ -217,23 +217,6 @@ static bool knows_layout(const void *site)
     return now == 1;
 }
 
-static uint64_t key_of(const struct mp_routing *routing)
-{
-    uint64_t key = 0x9e3779b97f4a7c15u + routing->layer + ((uint64_t)routing->tokens << 32);
-
-    for (uint32_t t = 0; t < routing->tokens; t++) {
-        for (uint32_t r = 0; r < routing->k; r++) {
-            int32_t id;
-
-            memcpy(&id, routing->ids + t * routing->token_stride + r * routing->rank_stride,
-                   sizeof(id));
-            key = (key ^ (uint32_t)id) * 0xbf58476d1ce4e5b9u;
-            key ^= key >> 29;
-        }
-    }
-    return key | 1;
-}
-
 /* A thread begins with an operation: is it about our experts, and what do they have to be? */
 static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
 {
@@ -263,7 +246,7 @@ static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
         paged->wholes++;
         return;
     }
-    routing.key = key_of(&routing);
+    routing.key = mp_paged_key(&routing);
     work.key = routing.key;
     work.first_unit = tensor->layer * paged->experts.experts;
     work.paged = true;
@@ -284,6 +267,43 @@ static void expert(const void *site, const void *dst, int64_t number, int64_t ro
         if (work.paged && number >= 0 && number < paged->experts.experts)
             mp_paged_wait(paged, work.first_unit + (uint32_t)number, work.key);
     }
+    leave_call();
+}
+
+/* ---- copies that the program makes to a device */
+
+static void ids_read(const void *site, const void *tensor, const void *data, size_t bytes)
+{
+    struct mp_paged *paged = enter();
+
+    if (paged == NULL)
+        return;
+    if (knows_layout(site))
+        mp_seam_ids(tensor, data, bytes);
+    leave_call();
+}
+
+static const void *source(const void *site, void *backend, const void *data, size_t bytes)
+{
+    struct mp_paged *paged = enter();
+
+    if (paged == NULL)
+        return data;
+    if (!atomic_load_explicit(&paged->off, memory_order_relaxed))
+        data = mp_seam_source(paged, site, backend, data, bytes);
+    leave_call();
+    return data;
+}
+
+static void whole(const void *site, const void *tensor)
+{
+    const struct mp_ggml_tensor *weights = tensor;
+    struct mp_paged *paged = enter();
+
+    if (paged == NULL)
+        return;
+    if (knows_layout(site) && weights->data != NULL && weights->nb[3] > 0)
+        mp_seam_whole(paged, weights->data, weights->nb[3]);
     leave_call();
 }
 
@@ -349,4 +369,7 @@ const struct mp_interposer mp_interposer_table = {
     .leave = leave,
     .covers = covers,
     .expert = expert,
+    .ids_read = ids_read,
+    .source = source,
+    .whole = whole,
 };

@@ -86,6 +86,15 @@ struct mp_interposer {
 
     /* A thread of ggml is going to run GET_ROWS `dst`; its ids may be those of a router. */
     void (*rows)(const void *site, const void *dst);
+
+    /* A thread of ggml has read [data, +bytes), the content of `tensor`, to the host. */
+    void (*ids_read)(const void *site, const void *tensor, const void *data, size_t bytes);
+
+    /* ggml is going to copy [data, +bytes) to `backend`; from where is it to be done? */
+    const void *(*source)(const void *site, void *backend, const void *data, size_t bytes);
+
+    /* The scheduler is going to copy all of `tensor`. */
+    void (*whole)(const void *site, const void *tensor);
 };
 
 /* Of the interposer; exported as the pointer MP_INTERPOSE_SYMBOL. */

@@ -5,6 +5,7 @@
 add_library(moepager_preload SHARED
     interpose/preload.c
     interpose/preload_ggml.c
+    interpose/preload_copies.c
     interpose/preload_memory.c
     interpose/preload_real.c
     interpose/cuda/hooks.c
@@ -23,6 +24,7 @@ add_library(mp_interpose STATIC
     interpose/paged.c
     interpose/report.c
     interpose/routing.c
+    interpose/seam.c
     interpose/settings.c
     interpose/shown.c
     interpose/views.c

@@ -1,11 +1,20 @@
 include(tests/device/fakecudart/fakecudart.cmake)
 
 # Programs that know nothing of moepager, linked with each runtime.
-foreach(program llama_like torch_like vllm_like)
+foreach(version 12 13)
+    add_library(fakeggml${version} SHARED tests/device/interpose/fakeggml.c)
+    set_target_properties(fakeggml${version} PROPERTIES SKIP_BUILD_RPATH ON
+        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakecudart/${version})
+    target_link_libraries(fakeggml${version} PRIVATE mp_options fakecudart${version})
+endforeach()
+foreach(program llama_like torch_like vllm_like experts_on_host)
     foreach(version 12 13)
         set(target device_interpose_${program}_${version})
         add_executable(${target} tests/device/interpose/${program}.c)
         target_link_libraries(${target} PRIVATE mp_vmm fakecudart${version} Threads::Threads)
+        if(program STREQUAL experts_on_host)
+            target_link_libraries(${target} PRIVATE fakeggml${version})
+        endif()
         set_target_properties(${target} PROPERTIES SKIP_BUILD_RPATH ON)
         add_dependencies(${target} fakecuda)
     endforeach()
@@ -13,7 +22,7 @@ endforeach()
 add_test(NAME device/interpose/programs COMMAND python3 tests/device/interpose/programs.py
     ${CMAKE_BINARY_DIR} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(device/interpose/programs PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
-foreach(case budgets timing nothing refused failures)
+foreach(case budgets timing nothing refused failures seam)
     add_test(NAME device/interpose/preload:${case} COMMAND python3 tests/device/interpose/preload.py
         ${CMAKE_BINARY_DIR} ${case} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(device/interpose/preload:${case} PROPERTIES TIMEOUT 600

@@ -6,6 +6,7 @@ compute without it, and what was to happen did.
   timing    work that lags behind by chance, or until it is waited for
   nothing   without a budget, or with one that holds all, no window is made
   refused   what cannot be done is left to the program, with one line
+  seam      experts that a program keeps on the host and copies itself
   failures  every call of the driver that fails once ends in the same results or in a refusal
 """
 import os
@@ -133,10 +134,31 @@ def failures(cases):
           ended[0] > 3 * ended[1])
 
 
+def seam(cases):
+    """Experts that the program copies itself come through the pager of the host's memory."""
+    for mode in ("turns", "ahead"):
+        case = ("experts_on_host", [cases[0][1][0], 24, mode])
+        expected = plain(case)
+        for budget, env, pins in (("1M", {}, True), ("3M", {"FAKECUDA_LAZY": "3"}, True),
+                                  ("3M", {"FAKECUDA_SEED": "5"}, True),
+                                  ("3M", {"FAKECUDA_REGISTER": "0"}, False)):
+            for runtime in (12, 13):
+                out, said = run(case, runtime, runtime, "", {
+                    "MOEPAGER_BUDGET": budget, "MOEPAGER_REPORT": "1", "MOEPAGER_LOG": "warn",
+                    **env})
+                what = f"{mode} {budget} {env} {runtime}: {said}"
+                check(f"{what}: other results", out == expected)
+                uses = re.search(r"hit rate +\S+ \((\d+) of (\d+) uses\)", said)
+                copies = re.search(r"(\d+) copies from [0-9.]+ MiB of pinned slots", said)
+                check(what, uses and int(uses[2]) >= 24 * 4 and int(uses[1]) > 0)
+                check(what, (copies is not None and int(copies[1]) > 100) == pins)
+                check(what, said.count("warn") == (0 if pins else 1))
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
         {"budgets": budgets, "timing": timing, "nothing": nothing, "refused": refused,
-         "failures": failures}[sys.argv[2]](programs.cases(Path(name)))
+         "failures": failures, "seam": seam}[sys.argv[2]](programs.cases(Path(name)))
 
 
 if __name__ == "__main__":
