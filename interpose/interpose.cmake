@@ -11,6 +11,7 @@ add_library(moepager_preload SHARED
     interpose/cuda/hooks.c
     interpose/cuda/hooks_copies.c
     interpose/cuda/hooks_driver.c
+    interpose/cuda/hooks_gate.c
     interpose/cuda/hooks_lookup.c
     interpose/cuda/hooks_runtime.c)
 target_link_libraries(moepager_preload PRIVATE mp_base ${CMAKE_DL_LIBS})

@@ -56,6 +56,9 @@ mp_rt_error cudaStreamQuery(mp_rt_stream stream);
 mp_rt_error cudaStreamWaitEvent(mp_rt_stream stream, mp_rt_event event, unsigned flags);
 mp_rt_error cudaStreamBeginCapture(mp_rt_stream stream, int mode);
 mp_rt_error cudaStreamBeginCapture_ptsz(mp_rt_stream stream, int mode);
+mp_rt_error cudaStreamBeginCaptureToGraph(mp_rt_stream stream, mp_rt_graph graph,
+                                          const void *dependencies, const void *data, size_t count,
+                                          int mode);
 mp_rt_error cudaStreamEndCapture(mp_rt_stream stream, mp_rt_graph *graph);
 mp_rt_error cudaStreamEndCapture_ptsz(mp_rt_stream stream, mp_rt_graph *graph);
 mp_rt_error cudaStreamIsCapturing(mp_rt_stream stream, int *status);

@@ -281,6 +281,7 @@ static void touch_address(uintptr_t address)
 
 static void parameter(const void *data, size_t bytes)
 {
+    mp_work_sees_driver();
     for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
         uintptr_t word;
 

@@ -11,7 +11,9 @@
  * The hooks of CUDA calls in the library that is preloaded.
  *
  *     hooks_runtime.c  what programs call of the runtime: memory, copies, launches, waits
+ *     hooks_copies.c   those of them that move bytes
  *     hooks_driver.c   what the runtime, or a program, calls of the driver
+ *     hooks_gate.c     the driver's other ways to queue work
  *     hooks_lookup.c   dlsym() and cuGetProcAddress(), which hand functions of both out
  *     hooks.c          what is behind a hook, and whether it is to do anything
  *
@@ -21,43 +23,46 @@
  */
 
 /* X(name): runtime functions with a hook. */
-#define MP_RT_HOOK_MAP(X)           \
-    X(cudaMalloc)                   \
-    X(cudaFree)                     \
-    X(cudaMemGetInfo)               \
-    X(cudaPointerGetAttributes)     \
-    X(cudaIpcGetMemHandle)          \
-    X(cudaDeviceEnablePeerAccess)   \
-    X(cudaDeviceSynchronize)        \
-    X(cudaMemcpy)                   \
-    X(cudaMemcpy_ptds)              \
-    X(cudaMemcpyAsync)              \
-    X(cudaMemcpyAsync_ptsz)         \
-    X(cudaMemcpy2DAsync)            \
-    X(cudaMemcpyPeerAsync)          \
-    X(cudaMemset)                   \
-    X(cudaMemset_ptds)              \
-    X(cudaMemsetAsync)              \
-    X(cudaMemsetAsync_ptsz)         \
-    X(cudaStreamCreate)             \
-    X(cudaStreamCreateWithFlags)    \
-    X(cudaStreamCreateWithPriority) \
-    X(cudaStreamDestroy)            \
-    X(cudaStreamSynchronize)        \
-    X(cudaStreamSynchronize_ptsz)   \
-    X(cudaStreamBeginCapture)       \
-    X(cudaStreamBeginCapture_ptsz)  \
-    X(cudaStreamEndCapture)         \
-    X(cudaStreamEndCapture_ptsz)    \
-    X(cudaEventSynchronize)         \
-    X(cudaGraphLaunch)              \
-    X(cudaGraphLaunch_ptsz)         \
-    X(cudaLaunchKernel)             \
-    X(cudaLaunchKernel_ptsz)        \
-    X(cudaLaunchCooperativeKernel)  \
-    X(cudaLaunchKernelExC)          \
-    X(cudaLaunchKernelExC_ptsz)     \
-    X(__cudaLaunchKernel)           \
+#define MP_RT_HOOK_MAP(X)            \
+    X(cudaMalloc)                    \
+    X(cudaFree)                      \
+    X(cudaMemGetInfo)                \
+    X(cudaPointerGetAttributes)      \
+    X(cudaIpcGetMemHandle)           \
+    X(cudaDeviceEnablePeerAccess)    \
+    X(cudaDeviceSynchronize)         \
+    X(cudaMemcpy)                    \
+    X(cudaMemcpy_ptds)               \
+    X(cudaMemcpyAsync)               \
+    X(cudaMemcpyAsync_ptsz)          \
+    X(cudaMemcpy2DAsync)             \
+    X(cudaMemcpyPeerAsync)           \
+    X(cudaMemset)                    \
+    X(cudaMemset_ptds)               \
+    X(cudaMemsetAsync)               \
+    X(cudaMemsetAsync_ptsz)          \
+    X(cudaStreamCreate)              \
+    X(cudaStreamCreateWithFlags)     \
+    X(cudaStreamCreateWithPriority)  \
+    X(cudaStreamDestroy)             \
+    X(cudaStreamSynchronize)         \
+    X(cudaStreamSynchronize_ptsz)    \
+    X(cudaStreamBeginCapture)        \
+    X(cudaStreamBeginCapture_ptsz)   \
+    X(cudaStreamBeginCaptureToGraph) \
+    X(cudaStreamQuery)               \
+    X(cudaEventQuery)                \
+    X(cudaStreamEndCapture)          \
+    X(cudaStreamEndCapture_ptsz)     \
+    X(cudaEventSynchronize)          \
+    X(cudaGraphLaunch)               \
+    X(cudaGraphLaunch_ptsz)          \
+    X(cudaLaunchKernel)              \
+    X(cudaLaunchKernel_ptsz)         \
+    X(cudaLaunchCooperativeKernel)   \
+    X(cudaLaunchKernelExC)           \
+    X(cudaLaunchKernelExC_ptsz)      \
+    X(__cudaLaunchKernel)            \
     X(__cudaLaunchKernel_ptsz)
 
 enum mp_rt_hook {
@@ -101,6 +106,11 @@ extern const size_t mp_driver_hook_count;
 
 /* What hook number `i` stands for; NULL: this driver has no such function. */
 void *mp_driver_hook_behind(size_t i);
+
+/* hooks_gate.c: the same. */
+extern const struct mp_driver_hook mp_gate_hooks[];
+extern const size_t mp_gate_hook_count;
+void *mp_gate_hook_behind(size_t i);
 
 #define MP_HOOK_SITE __builtin_return_address(0)
 

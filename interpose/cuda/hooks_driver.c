@@ -26,51 +26,55 @@ struct launch_config {
 };
 
 /* X(name, parameters, arguments): all hooks. */
-#define DRIVER_MAP(X)                                                                            \
-    X(cuMemAlloc_v2, (mp_cu_ptr * address, size_t bytes), (address, bytes))                      \
-    X(cuMemFree_v2, (mp_cu_ptr address), (address))                                              \
-    X(cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes), (free_bytes, total_bytes))   \
-    X(cuIpcGetMemHandle, (void *handle, mp_cu_ptr address), (handle, address))                   \
-    X(cuCtxEnablePeerAccess, (mp_cu_context context, unsigned flags), (context, flags))          \
-    X(cuMemcpyHtoDAsync_v2, (mp_cu_ptr dst, const void *src, size_t bytes, mp_cu_stream stream), \
-      (dst, src, bytes, stream))                                                                 \
-    X(cuMemcpyDtoHAsync_v2, (void *dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream),       \
-      (dst, src, bytes, stream))                                                                 \
-    X(cuMemcpyDtoDAsync_v2, (mp_cu_ptr dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream),   \
-      (dst, src, bytes, stream))                                                                 \
-    X(cuMemcpyAsync, (mp_cu_ptr dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream),          \
-      (dst, src, bytes, stream))                                                                 \
-    X(cuMemsetD8Async, (mp_cu_ptr dst, unsigned char value, size_t bytes, mp_cu_stream stream),  \
-      (dst, value, bytes, stream))                                                               \
-    X(cuLaunchKernel,                                                                            \
-      (mp_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,               \
-       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,              \
-       mp_cu_stream stream, void **parameters, void **extra),                                    \
-      (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,        \
-       parameters, extra))                                                                       \
-    X(cuLaunchKernel_ptsz,                                                                       \
-      (mp_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,               \
-       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,              \
-       mp_cu_stream stream, void **parameters, void **extra),                                    \
-      (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,        \
-       parameters, extra))                                                                       \
-    X(cuLaunchKernelEx,                                                                          \
-      (const struct launch_config *config, mp_cu_function function, void **parameters,           \
-       void **extra),                                                                            \
-      (config, function, parameters, extra))                                                     \
-    X(cuLaunchKernelEx_ptsz,                                                                     \
-      (const struct launch_config *config, mp_cu_function function, void **parameters,           \
-       void **extra),                                                                            \
-      (config, function, parameters, extra))                                                     \
-    X(cuGraphLaunch, (mp_cu_graph_exec exec, mp_cu_stream stream), (exec, stream))               \
-    X(cuStreamCreate, (mp_cu_stream * stream, unsigned flags), (stream, flags))                  \
-    X(cuStreamCreateWithPriority, (mp_cu_stream * stream, unsigned flags, int priority),         \
-      (stream, flags, priority))                                                                 \
-    X(cuStreamDestroy_v2, (mp_cu_stream stream), (stream))                                       \
-    X(cuStreamBeginCapture_v2, (mp_cu_stream stream, int mode), (stream, mode))                  \
-    X(cuStreamEndCapture, (mp_cu_stream stream, mp_cu_graph * graph), (stream, graph))           \
-    X(cuStreamSynchronize, (mp_cu_stream stream), (stream))                                      \
-    X(cuEventSynchronize, (mp_cu_event event), (event))                                          \
+#define DRIVER_MAP(X)                                                                              \
+    X(cuMemAlloc_v2, (mp_cu_ptr * address, size_t bytes), (address, bytes))                        \
+    X(cuMemFree_v2, (mp_cu_ptr address), (address))                                                \
+    X(cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes), (free_bytes, total_bytes))     \
+    X(cuPointerGetAttribute, (void *value, int attribute, mp_cu_ptr address),                      \
+      (value, attribute, address))                                                                 \
+    X(cuPointerGetAttributes, (unsigned count, int *attributes, void **values, mp_cu_ptr address), \
+      (count, attributes, values, address))                                                        \
+    X(cuIpcGetMemHandle, (void *handle, mp_cu_ptr address), (handle, address))                     \
+    X(cuCtxEnablePeerAccess, (mp_cu_context context, unsigned flags), (context, flags))            \
+    X(cuMemcpyHtoDAsync_v2, (mp_cu_ptr dst, const void *src, size_t bytes, mp_cu_stream stream),   \
+      (dst, src, bytes, stream))                                                                   \
+    X(cuMemcpyDtoHAsync_v2, (void *dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream),         \
+      (dst, src, bytes, stream))                                                                   \
+    X(cuMemcpyDtoDAsync_v2, (mp_cu_ptr dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream),     \
+      (dst, src, bytes, stream))                                                                   \
+    X(cuMemcpyAsync, (mp_cu_ptr dst, mp_cu_ptr src, size_t bytes, mp_cu_stream stream),            \
+      (dst, src, bytes, stream))                                                                   \
+    X(cuMemsetD8Async, (mp_cu_ptr dst, unsigned char value, size_t bytes, mp_cu_stream stream),    \
+      (dst, value, bytes, stream))                                                                 \
+    X(cuLaunchKernel,                                                                              \
+      (mp_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                 \
+       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,                \
+       mp_cu_stream stream, void **parameters, void **extra),                                      \
+      (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,          \
+       parameters, extra))                                                                         \
+    X(cuLaunchKernel_ptsz,                                                                         \
+      (mp_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                 \
+       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,                \
+       mp_cu_stream stream, void **parameters, void **extra),                                      \
+      (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream,          \
+       parameters, extra))                                                                         \
+    X(cuLaunchKernelEx,                                                                            \
+      (const struct launch_config *config, mp_cu_function function, void **parameters,             \
+       void **extra),                                                                              \
+      (config, function, parameters, extra))                                                       \
+    X(cuLaunchKernelEx_ptsz,                                                                       \
+      (const struct launch_config *config, mp_cu_function function, void **parameters,             \
+       void **extra),                                                                              \
+      (config, function, parameters, extra))                                                       \
+    X(cuGraphLaunch, (mp_cu_graph_exec exec, mp_cu_stream stream), (exec, stream))                 \
+    X(cuStreamCreate, (mp_cu_stream * stream, unsigned flags), (stream, flags))                    \
+    X(cuStreamCreateWithPriority, (mp_cu_stream * stream, unsigned flags, int priority),           \
+      (stream, flags, priority))                                                                   \
+    X(cuStreamDestroy_v2, (mp_cu_stream stream), (stream))                                         \
+    X(cuStreamBeginCapture_v2, (mp_cu_stream stream, int mode), (stream, mode))                    \
+    X(cuStreamEndCapture, (mp_cu_stream stream, mp_cu_graph * graph), (stream, graph))             \
+    X(cuStreamSynchronize, (mp_cu_stream stream), (stream))                                        \
+    X(cuEventSynchronize, (mp_cu_event event), (event))                                            \
     X(cuCtxSynchronize, (void), ())
 
 #define X(name, parameters, arguments) mp_cu_result name parameters;
@@ -182,6 +186,37 @@ MOEPAGER_API mp_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_byte
     mp_hook_enter();
     gpu->memory_info(current_device(), free_bytes, total_bytes);
     mp_hook_leave();
+    return result;
+}
+
+#define MEMORY_TYPE 2         /* CU_POINTER_ATTRIBUTE_MEMORY_TYPE */
+#define MEMORY_TYPE_DEVICE 2u /* CU_MEMORYTYPE_DEVICE */
+
+/* A window is device memory, wherever its units lie: programs choose kernels and copies by it. */
+MOEPAGER_API mp_cu_result cuPointerGetAttribute(void *value, int attribute, mp_cu_ptr address)
+{
+    REAL(cuPointerGetAttribute);
+    const struct mp_gpu *gpu = attribute == MEMORY_TYPE ? mp_hook_gpu() : NULL;
+    const mp_cu_result result = real(value, attribute, address);
+
+    if (gpu != NULL && result == MP_CU_SUCCESS && gpu->holds((const void *)(uintptr_t)address))
+        *(unsigned *)value = MEMORY_TYPE_DEVICE;
+    return result;
+}
+
+MOEPAGER_API mp_cu_result cuPointerGetAttributes(unsigned count, int *attributes, void **values,
+                                                 mp_cu_ptr address)
+{
+    REAL(cuPointerGetAttributes);
+    const struct mp_gpu *gpu = mp_hook_gpu();
+    const mp_cu_result result = real(count, attributes, values, address);
+
+    if (gpu == NULL || result != MP_CU_SUCCESS || !gpu->holds((const void *)(uintptr_t)address))
+        return result;
+    for (unsigned i = 0; i < count; i++) {
+        if (attributes[i] == MEMORY_TYPE && values[i] != NULL)
+            *(unsigned *)values[i] = MEMORY_TYPE_DEVICE;
+    }
     return result;
 }
 

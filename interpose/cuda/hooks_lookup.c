@@ -75,6 +75,10 @@ static void *hook_of_name(const char *name)
         if (strcmp(mp_driver_hooks[i].name, name) == 0)
             return mp_driver_hooks[i].hook;
     }
+    for (size_t i = 0; i < mp_gate_hook_count; i++) {
+        if (strcmp(mp_gate_hooks[i].name, name) == 0)
+            return mp_gate_hooks[i].hook;
+    }
 #define X(hooked)                   \
     if (strcmp(#hooked, name) == 0) \
         return (void *)hooked;
@@ -95,6 +99,10 @@ static void *hook_of_function(void *function)
     for (size_t i = 0; i < mp_driver_hook_count && function != NULL; i++) {
         if (function == mp_driver_hook_behind(i))
             return mp_driver_hooks[i].hook;
+    }
+    for (size_t i = 0; i < mp_gate_hook_count && function != NULL; i++) {
+        if (function == mp_gate_hook_behind(i))
+            return mp_gate_hooks[i].hook;
     }
     return function;
 }

@@ -277,6 +277,26 @@ MOEPAGER_API mp_rt_error cudaStreamDestroy(mp_rt_stream stream)
 BEGIN_CAPTURE(cudaStreamBeginCapture)
 BEGIN_CAPTURE(cudaStreamBeginCapture_ptsz)
 
+MOEPAGER_API mp_rt_error cudaStreamBeginCaptureToGraph(mp_rt_stream stream, mp_rt_graph graph,
+                                                       const void *dependencies, const void *data,
+                                                       size_t count, int mode)
+{
+    REAL(cudaStreamBeginCaptureToGraph);
+    const struct mp_gpu *gpu = mp_hook_gpu();
+    mp_rt_error error;
+
+    if (gpu == NULL)
+        return real(stream, graph, dependencies, data, count, mode);
+    mp_hook_enter();
+    gpu->begin(stream, MP_GPU_LEGACY);
+    error = real(stream, graph, dependencies, data, count, mode);
+    if (error == MP_RT_SUCCESS)
+        gpu->capture(true);
+    gpu->end();
+    mp_hook_leave();
+    return error;
+}
+
 #define END_CAPTURE(name)                                                  \
     MOEPAGER_API mp_rt_error name(mp_rt_stream stream, mp_rt_graph *graph) \
     {                                                                      \
@@ -341,6 +361,21 @@ MOEPAGER_API mp_rt_error cudaStreamSynchronize_ptsz(mp_rt_stream stream)
 MOEPAGER_API mp_rt_error cudaEventSynchronize(mp_rt_event event)
 {
     REAL(cudaEventSynchronize);
+
+    WAIT(false, event, MP_GPU_LEGACY, real(event));
+}
+
+/* Programs that do not wait ask again and again; that it has ended is as good as a wait. */
+MOEPAGER_API mp_rt_error cudaStreamQuery(mp_rt_stream stream)
+{
+    REAL(cudaStreamQuery);
+
+    WAIT(false, stream, MP_GPU_LEGACY, real(stream));
+}
+
+MOEPAGER_API mp_rt_error cudaEventQuery(mp_rt_event event)
+{
+    REAL(cudaEventQuery);
 
     WAIT(false, event, MP_GPU_LEGACY, real(event));
 }

@@ -4,6 +4,7 @@
 #include "interpose/cuda/work.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "interpose/cuda/cudart_abi.h"
 #include "vmm/base/lock.h"
@@ -11,7 +12,8 @@
 #define STREAMS_MAX 1024u
 #define NOT_KNOWN UINT32_MAX
 
-static pthread_rwlock_t gate = PTHREAD_RWLOCK_INITIALIZER;
+/* Who frees a window must get through, however many launch. */
+static pthread_rwlock_t gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 
 static struct mp_mutex lock = MP_MUTEX_INIT(MP_LOCK_LEAF, "work");
 static const struct mp_cuda *cuda;
@@ -28,6 +30,13 @@ static uint64_t per_thread_seen MP_GUARDED_BY(lock); /* up to here by waits for 
 static uint32_t per_thread_busy MP_GUARDED_BY(lock);
 static _Thread_local uint64_t own; /* the last of this thread; 0: seen */
 
+/* Threads that have given the device work, and whether calls that a runtime makes of the driver are
+ * seen. If they are not, work of other threads may go past the gate (through a library with a
+ * runtime of its own), so then there may be one thread. Relaxed: they only ever grow. */
+static _Atomic(uint32_t) thread_count;
+static _Thread_local bool counted;
+static _Atomic(bool) sees_driver;
+
 void mp_work_open(const struct mp_cuda *driver)
 {
     mp_lock(&lock);
@@ -40,8 +49,18 @@ static bool is_own(void *stream, enum mp_gpu_default meaning)
     return stream == MP_RT_STREAM_PER_THREAD || (stream == NULL && meaning == MP_GPU_PER_THREAD);
 }
 
+void mp_work_sees_driver(void)
+{
+    if (!atomic_load_explicit(&sees_driver, memory_order_relaxed))
+        atomic_store_explicit(&sees_driver, true, memory_order_relaxed);
+}
+
 void mp_work_begin(void *stream, enum mp_gpu_default meaning)
 {
+    if (!counted) {
+        counted = true;
+        atomic_fetch_add_explicit(&thread_count, 1, memory_order_relaxed);
+    }
     pthread_rwlock_rdlock(&gate);
     if (!is_own(stream, meaning))
         return;
@@ -168,6 +187,9 @@ static bool is_quiet(void)
 
 bool mp_work_stop(void)
 {
+    if (!atomic_load_explicit(&sees_driver, memory_order_relaxed) &&
+        atomic_load_explicit(&thread_count, memory_order_relaxed) > 1)
+        return false;
     if (pthread_rwlock_trywrlock(&gate) != 0)
         return false;
     if (is_quiet())

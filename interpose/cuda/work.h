@@ -15,11 +15,15 @@
  * it, if nobody is inside, and asks the driver about every stream that the program has; the end
  * that a query reports is one that the host has seen. Not asked can be the default streams of other
  * threads and streams that were destroyed with work in them: those count as busy until
- * somebody waits for them, or for the device. While a stream is captured nothing is quiet.
+ * somebody waits for them, or for the device. Where a runtime's calls of the driver are not seen,
+ * several threads are never quiet. While a stream is captured nothing is quiet.
  *
  * Thread safety: all of it.
  */
 void mp_work_open(const struct mp_cuda *cuda);
+
+/* A call that a runtime made of the driver has been seen: so will those of others be. */
+void mp_work_sees_driver(void);
 
 void mp_work_begin(void *stream, enum mp_gpu_default meaning);
 void mp_work_end(void);

@@ -19,6 +19,8 @@ mp_cu_result cuGetProcAddress(const char *name, void **function, int version,
 mp_cu_result cuFuncGetParamInfo(mp_cu_function function, size_t index, size_t *offset,
                                 size_t *bytes);
 mp_cu_result cuPointerGetAttribute(void *value, int attribute, mp_cu_ptr address);
+mp_cu_result cuCtxGetDevice(mp_cu_device *device);
+mp_cu_result cuCtxSynchronize(void);
 
 static const struct {
     const char *name;
@@ -30,6 +32,8 @@ static const struct {
         { "cuGetProcAddress_v2", (void (*)(void))cuGetProcAddress_v2 },
     { "cuFuncGetParamInfo", (void (*)(void))cuFuncGetParamInfo },
     { "cuPointerGetAttribute", (void (*)(void))cuPointerGetAttribute },
+    { "cuCtxGetDevice", (void (*)(void))cuCtxGetDevice },
+    { "cuCtxSynchronize", (void (*)(void))cuCtxSynchronize },
 };
 
 /* "cuMemAlloc" is "cuMemAlloc_v2". */
@@ -96,6 +100,32 @@ FAKE_EXPORT mp_cu_result cuPointerGetAttribute(void *value, int attribute, mp_cu
     if (region != NULL) {
         *(unsigned *)value = region->host_memory ? 1 : 2;
         result = MP_CU_SUCCESS;
+    }
+    pthread_mutex_unlock(&fake.lock);
+    return result;
+}
+
+FAKE_EXPORT mp_cu_result cuCtxGetDevice(mp_cu_device *device)
+{
+    if (device == NULL || fake_current == 0)
+        return device == NULL ? MP_CU_ERROR_INVALID_VALUE : MP_CU_ERROR_INVALID_CONTEXT;
+    *device = (mp_cu_device)(fake_current - 1);
+    return MP_CU_SUCCESS;
+}
+
+/* The host sees the end of all that is queued now. */
+FAKE_EXPORT mp_cu_result cuCtxSynchronize(void)
+{
+    int result = fake_current != 0 ? MP_CU_SUCCESS : MP_CU_ERROR_INVALID_CONTEXT;
+
+    pthread_mutex_lock(&fake.lock);
+    for (unsigned s = 0; s < FAKE_STREAMS_MAX && result == MP_CU_SUCCESS; s++) {
+        struct fake_stream *stream = &fake_streams[s];
+
+        if (stream->used && stream->capture == NULL)
+            result = fake_see_end(&stream->clock, s, stream->queued, true);
+        if (result == MP_CU_SUCCESS && stream->used && stream->capture == NULL)
+            result = fake_report(stream, stream->queued);
     }
     pthread_mutex_unlock(&fake.lock);
     return result;

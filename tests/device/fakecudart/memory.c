@@ -38,7 +38,24 @@ RT_EXPORT mp_rt_error cudaMalloc(void **address, size_t bytes)
     return rt_end(error);
 }
 
-/* Waits for the device, as the real one does. Managed memory is the host's here. */
+/* Managed memory is pinned memory of the host here. */
+#define MANAGED_MAX 64
+static void *managed[MANAGED_MAX];
+
+static bool take_managed(void *address)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&rt.lock);
+    for (unsigned i = 0; i < MANAGED_MAX && !found; i++) {
+        found = managed[i] == address;
+        managed[i] = found ? NULL : managed[i];
+    }
+    pthread_mutex_unlock(&rt.lock);
+    return found;
+}
+
+/* Waits for the device, as the real one does. */
 RT_EXPORT mp_rt_error cudaFree(void *address)
 {
     mp_rt_error error;
@@ -48,7 +65,7 @@ RT_EXPORT mp_rt_error cudaFree(void *address)
         return MP_RT_SUCCESS;
     error = rt_synchronize();
     if (error == MP_RT_SUCCESS)
-        error = is_host(address) ? rt.cu.host_free(address) : rt.cu.free((uintptr_t)address);
+        error = take_managed(address) ? rt.cu.host_free(address) : rt.cu.free((uintptr_t)address);
     return rt_end(error);
 }
 
@@ -87,7 +104,16 @@ RT_EXPORT mp_rt_error cudaFreeHost(void *address)
 
 RT_EXPORT mp_rt_error cudaMallocManaged(void **address, size_t bytes, unsigned flags)
 {
-    return cudaHostAlloc(address, bytes, flags);
+    const mp_rt_error error = cudaHostAlloc(address, bytes, flags);
+    unsigned i = 0;
+
+    pthread_mutex_lock(&rt.lock);
+    while (error == MP_RT_SUCCESS && i < MANAGED_MAX && managed[i] != NULL)
+        i++;
+    if (error == MP_RT_SUCCESS && i < MANAGED_MAX)
+        managed[i] = *address;
+    pthread_mutex_unlock(&rt.lock);
+    return error;
 }
 
 RT_EXPORT mp_rt_error cudaHostRegister(void *address, size_t bytes, unsigned flags)

@@ -7,7 +7,7 @@ foreach(version 12 13)
         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakecudart/${version})
     target_link_libraries(fakeggml${version} PRIVATE mp_options fakecudart${version})
 endforeach()
-foreach(program llama_like torch_like vllm_like experts_on_host)
+foreach(program llama_like torch_like vllm_like experts_on_host lookups)
     foreach(version 12 13)
         set(target device_interpose_${program}_${version})
         add_executable(${target} tests/device/interpose/${program}.c)
@@ -19,10 +19,20 @@ foreach(program llama_like torch_like vllm_like experts_on_host)
         add_dependencies(${target} fakecuda)
     endforeach()
 endforeach()
+# The same with the runtime inside, as programs have it that are linked with its archive.
+foreach(program llama_like torch_like vllm_like)
+    set(target device_interpose_${program}_static)
+    add_executable(${target} tests/device/interpose/${program}.c tests/device/fakecudart/launch.c
+        tests/device/fakecudart/memory.c tests/device/fakecudart/state.c
+        tests/device/fakecudart/streams.c)
+    target_link_libraries(${target} PRIVATE mp_vmm Threads::Threads ${CMAKE_DL_LIBS})
+    add_dependencies(${target} fakecuda)
+endforeach()
 add_test(NAME device/interpose/programs COMMAND python3 tests/device/interpose/programs.py
     ${CMAKE_BINARY_DIR} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(device/interpose/programs PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
-foreach(case budgets timing nothing refused failures seam)
+foreach(case budgets timing nothing refused failures seam
+        lookups)
     add_test(NAME device/interpose/preload:${case} COMMAND python3 tests/device/interpose/preload.py
         ${CMAKE_BINARY_DIR} ${case} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(device/interpose/preload:${case} PROPERTIES TIMEOUT 600

@@ -6,6 +6,7 @@ compute without it, and what was to happen did.
   timing    work that lags behind by chance, or until it is waited for
   nothing   without a budget, or with one that holds all, no window is made
   refused   what cannot be done is left to the program, with one line
+  lookups   functions of CUDA that are asked for by name
   seam      experts that a program keeps on the host and copies itself
   failures  every call of the driver that fails once ends in the same results or in a refusal
 """
@@ -56,13 +57,21 @@ def budgets(cases):
     for case in cases:
         expected = plain(case)
         for budget in (SMALL[case[0]], MIDDLE[case[0]]):
-            for runtime, launches in ((12, 12), (13, 13), (13, "ex")):
+            for runtime, launches in programs.WAYS:
                 out, said = run(case, runtime, launches, budget)
                 check(f"{case[0]} {budget} {runtime}: other results", out == expected)
                 done = figures(said)
                 check(f"{case[0]} {budget} {runtime}: {done}",
                       done["made"] > 0 and done["moves"] > 0 and done["failed"] == 0 and
                       done["windows"] == 0 and done["refused"] == 0)
+
+
+def lookups(_):
+    """Functions that are asked for by name."""
+    for runtime in (12, 13):
+        run(("lookups", []), runtime, "hooked", "")
+        run(("lookups", []), runtime, "hooked", "1M")
+        programs.run("lookups", ["plain"], runtime)
 
 
 def timing(cases):
@@ -158,7 +167,7 @@ def seam(cases):
 def main():
     with tempfile.TemporaryDirectory() as name:
         {"budgets": budgets, "timing": timing, "nothing": nothing, "refused": refused,
-         "failures": failures, "seam": seam}[sys.argv[2]](programs.cases(Path(name)))
+         "failures": failures, "seam": seam, "lookups": lookups}[sys.argv[2]](programs.cases(Path(name)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """programs.py BUILD: the programs of this folder run on the driver without a device, with both
-runtimes and the launch entries of both, and compute the same."""
+runtimes, the launch entries of both, and with a runtime inside, and compute the same."""
 import os
 import subprocess
 import sys
@@ -11,6 +11,7 @@ sys.dont_write_bytecode = True
 import models
 
 BUILD = Path(sys.argv[1])
+WAYS = ((12, 12), (13, 13), (13, "ex"), ("static", 12))     # runtime, way of launching
 
 
 def run(program, args, runtime, env=None, code=0):
@@ -39,7 +40,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         for program, args in cases(Path(name)):
             said = {run(program, [*args, launches], runtime)[0]
-                    for runtime, launches in ((12, 12), (13, 13), (13, "ex"))}
+                    for runtime, launches in WAYS}
             if len(said) != 1 or "" in said:
                 sys.exit(f"{program}: its runs differ, or print nothing: {said}")
 
