@@ -1,8 +1,11 @@
-# What `cmake --install` puts where: the program, the shared library with its one header, a
-# pkg-config file and a CMake package (find_package(moepager), target moepager::moepager).
+# What `cmake --install` puts where: the program, the two libraries and the Python module that
+# `moepager preload` puts under others, the shared library with its one header, a pkg-config file
+# and a CMake package (find_package(moepager), target moepager::moepager).
 install(TARGETS moepager RUNTIME)
 install(TARGETS moepager_shared EXPORT moepagerTargets LIBRARY
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES interpose/python/sitecustomize.py interpose/python/moepager_experts.py
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/moepager/python)
 install(TARGETS moepager_preload moepager_interpose LIBRARY)
 install(FILES policy/moepager.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 

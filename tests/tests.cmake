@@ -78,6 +78,7 @@ mp_test(model/predict_test LIBS mp_engine m SOURCES tests/model/harness.c tests/
 mp_test(unit/vmm/format/checkpoint_cases_test LIBS mp_engine SOURCES tests/model/tiny_model.c)
 mp_test(unit/vmm/format/loader_fault_test LIBS mp_engine PkgConfig::JANSSON
     SOURCES tests/model/tiny_model.c WRAP LABELS fault TIMEOUT 120)
+mp_test(unit/engine/launch_test LIBS mp_engine WRAP LABELS fault)
 mp_test(unit/engine/pool_test LIBS mp_engine WRAP)
 mp_test(model/fault/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
     SOURCES tests/model/fault/engine_fault_parts.c tests/model/fault/engine_fault_commands.c

@@ -37,6 +37,7 @@ engine/model:       vmm/* kernels/cpu policy engine/model/arch
 engine/model/arch:  vmm/base engine/model
 engine/repack:      vmm/* policy engine/model engine/model/arch
 engine/gpu:         vmm/* kernels/* policy
+engine/preload:     vmm/* engine/session
 engine/probe:       vmm/* kernels/* policy engine/pool engine/gpu
 engine/forward:     vmm/* kernels/cpu policy policy/pager policy/record policy/replay engine/model engine/pool engine/gpu engine/forward/cpu engine/forward/cuda
 engine/forward/cpu: vmm/base kernels/cpu policy/pager engine/model engine/pool engine/forward

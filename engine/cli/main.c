@@ -26,7 +26,7 @@ static void on_signal(int number)
 /*
  * A standard descriptor that was closed stays so: without this the next file that is opened would
  * take its number, and text or reports would be written into it. What stands in its place refuses
- * reading or writing as a closed one does.
+ * reading or writing as a closed one does; a program that is started finds it closed.
  */
 static void hold_standard_descriptors(void)
 {
@@ -35,7 +35,8 @@ static void hold_standard_descriptors(void)
     for (int fd = 0; fd < 3; fd++) {
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF)
             continue;
-        if (open("/dev/null", flags[fd]) != fd) /* the lowest free one, as those below are open */
+        if (open("/dev/null", flags[fd] | O_CLOEXEC) !=
+            fd) /* the lowest free one, as those below are open */
             exit(70);
     }
 }
@@ -60,7 +61,7 @@ static bool json_errors;
 
 static void look_for_json(int argc, char **argv)
 {
-    for (int i = 1; i < argc; i++)
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         json_errors = json_errors || strcmp(argv[i], "--json") == 0;
 }
 
@@ -86,11 +87,23 @@ static void print_error(const struct mp_error *error, int exit_code)
     }
 }
 
+/* That of the status, but for a command that could not be started, as a shell has it. */
+static int exit_code_of(enum mp_status status)
+{
+    const char *code = mp_error_last()->code;
+
+    if (status != MP_OK && strcmp(code, "E_COMMAND_MISSING") == 0)
+        return 127;
+    if (status != MP_OK && strcmp(code, "E_COMMAND") == 0)
+        return 126;
+    return mp_status_exit_code(status);
+}
+
 static int finish(enum mp_status status)
 {
     if (status != MP_OK)
-        print_error(mp_error_last(), mp_status_exit_code(status));
-    return mp_status_exit_code(status);
+        print_error(mp_error_last(), exit_code_of(status));
+    return exit_code_of(status);
 }
 
 /* A thread hangs in the driver and others may wait for it, so nothing is taken down. */
@@ -128,7 +141,9 @@ int main(int argc, char **argv)
     enum mp_status status;
 
     hold_standard_descriptors();
-    catch_signals();
+    /* What is preloaded finds signals as they were, for ignored ones stay so. */
+    if (argc < 2 || strcmp(argv[1], "preload") != 0)
+        catch_signals();
     look_for_json(argc, argv);
     if (argc >= 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
         mp_args_print_usage(stdout);

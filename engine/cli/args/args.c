@@ -153,8 +153,12 @@ static enum mp_status unknown_flag(enum mp_command command, const char *name,
         table[count].name = names[count];
         count++;
     }
-    for (count = 0; settings->groups[count].prefix != NULL && count + 2 < GROUPS_MAX; count++)
-        groups[count + 1] = settings->groups[count];
+    count = 1;
+    for (const struct mp_opt_group *group = settings->groups;
+         group->prefix != NULL && count + 1 < GROUPS_MAX; group++) {
+        if (mp_flag_is_of(command, group))
+            groups[count++] = *group;
+    }
     return mp_opt_unknown(groups, name);
 }
 
@@ -163,14 +167,15 @@ static enum mp_status parse_setting(enum mp_command command, const char *arg, in
 {
     const char *equals = strchr(arg, '=');
     char name[128], quoted[MP_QUOTE_BYTES];
+    const struct mp_opt_group *group = NULL;
     const struct mp_opt *opt;
     const char *value;
     uint64_t ignored;
 
     snprintf(name, sizeof(name), "%.*s", (int)(equals != NULL ? equals - arg : (long)strlen(arg)),
              arg);
-    opt = mp_opt_find(settings->groups, name, NULL);
-    if (opt == NULL)
+    opt = mp_opt_find(settings->groups, name, &group);
+    if (opt == NULL || !mp_flag_is_of(command, group))
         return unknown_flag(command, name, settings);
     if (equals != NULL)
         return mp_opt_set(settings->groups, name, equals + 1);
@@ -235,8 +240,15 @@ enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, str
         .top_p = -1,
         .top_k = UINT64_MAX,
     };
-    for (int i = 2; i < argc && status == MP_OK; i++)
+    for (int i = 2; i < argc && status == MP_OK; i++) {
+        const bool ends = strcmp(argv[i], "--") == 0;
+
+        if (command == MP_COMMAND_PRELOAD && (ends || argv[i][0] != '-')) {
+            args->program = argv[i + ends] != NULL ? &argv[i + ends] : NULL;
+            break;
+        }
         status = parse_one(command, argc, argv, &i, args, settings);
+    }
     return status;
 }
 

@@ -28,6 +28,7 @@ struct mp_args {
     uint64_t hidden, channels, fresh, child;
     uint64_t chat, json, csv, ignore_eos, trace_scores, check_values, markdown, force;
     uint64_t help, help_all;
+    char **program; /* of preload: the command and its arguments; NULL: not given */
 };
 
 /* The commands: for each a function mp_cmd_NAME() of engine/cli, and its help in flags.c. */
@@ -41,7 +42,8 @@ struct mp_args {
     X(SIMULATE, simulate)   \
     X(CALIBRATE, calibrate) \
     X(EVAL, eval)           \
-    X(PROBE, probe)
+    X(PROBE, probe)         \
+    X(PRELOAD, preload)
 
 enum mp_command {
 #define X(upper, lower) MP_COMMAND_##upper,
@@ -54,7 +56,8 @@ enum mp_command {
 enum mp_command mp_command_find(const char *name);
 
 /*
- * Parse argv[2..argc) of a command; only replay takes an argument that is no flag. Settings go to
+ * Parse argv[2..argc) of a command; only replay takes an argument that is no flag, and preload a
+ * command of its own, behind -- or from the first argument on that is no flag. Settings go to
  * `settings`, which was loaded before. MP_ERR_CONFIG E_USAGE or E_OPTION: unknown flag (with its
  * new name, or the nearest one), missing or bad value, left-overs.
  */

@@ -16,6 +16,7 @@
 #define CALIBRATE MP_COMMAND_BIT(CALIBRATE)
 #define EVAL MP_COMMAND_BIT(EVAL)
 #define PROBE MP_COMMAND_BIT(PROBE)
+#define PRELOAD MP_COMMAND_BIT(PRELOAD)
 #define ALL ((1u << MP_COMMAND_COUNT) - 1)
 
 #define AT(field) offsetof(struct mp_args, field)
@@ -60,7 +61,7 @@ const struct mp_flag mp_flags[] = {
            "how far the chosen routing moves the output from that of the own routing"),
     SWITCH("predictors", predictors, EVAL, BASIC,
            "how often each predict policy guesses the experts of the next layer"),
-    TEXT("model", model, ALL & ~(ENV | REPLAY | SIMULATE), BASIC, "MODEL", MODEL_HELP),
+    TEXT("model", model, ALL & ~(ENV | REPLAY | SIMULATE | PRELOAD), BASIC, "MODEL", MODEL_HELP),
     INPUT("model", model, SIMULATE, BASIC, "MODEL", MODEL_HELP),
     INPUT("machine", machine, SIMULATE, BASIC, "NAME",
           "the machine's description: a built-in one or a file (docs/simulate.md)"),
@@ -227,6 +228,11 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "--device cuda:N: which GPU (cuda:0), --cache-dir DIR, --watchdog SECONDS",
       "  moepager probe\n"
       "  moepager probe --model DIR --device cuda:1 --fresh --json\n" },
+    { "preload", "start another program with its experts paged (docs/interpose.md)",
+      "--budget 3GiB|60%|auto, --profile P, --evict NAME, --report 1|FILE, --trace FILE",
+      "  moepager preload --budget 3GiB -- llama-server -m model.gguf\n"
+      "  moepager preload --budget 60% --report 1 -- llama-cli -m model.gguf -p 'Once upon a time'\n"
+      "  moepager preload -- python3 generate.py\n" },
 };
 
 static const struct mp_flag *find_exactly(enum mp_command command, const char *name, size_t bytes)
@@ -249,6 +255,12 @@ const struct mp_flag *mp_flag_find(enum mp_command command, const char *name, si
             return find_exactly(command, is, strlen(is));
     }
     return find_exactly(command, name, bytes);
+}
+
+bool mp_flag_is_of(enum mp_command command, const struct mp_opt_group *group)
+{
+    return group->table != mp_preload_opts || command == MP_COMMAND_PRELOAD ||
+           command == MP_COMMAND_ENV;
 }
 
 const char *mp_flag_new_name(enum mp_command command, const char *name)

@@ -6,7 +6,7 @@
 /*
  * The table of the commands' flags: name, kind, range, where the value is stored, and the sentence
  * that --help and docs/options.md show. Settings (vmm/options/opt.h) have tables of their own; each
- * is a flag of every command.
+ * is a flag of every command, but for those of the preloaded library.
  *
  * A name has one meaning: all its rows show the same value and the same sentence, and differ only
  * in commands and range. replay and simulate take lists of some settings (`--evict A,B`): their
@@ -36,6 +36,10 @@ struct mp_flag {
     bool expert;       /* shown by --help-all only */
     const char *value, *help;
 };
+
+/* Are the settings of this table flags of the command? Those of the preloaded library are of the
+ * commands that hand them on or show them. */
+bool mp_flag_is_of(enum mp_command command, const struct mp_opt_group *group);
 
 extern const struct mp_flag mp_flags[];
 extern const size_t mp_flag_count;

@@ -42,21 +42,31 @@ static void print_flag(const struct mp_flag *flag, FILE *out)
     fprintf(out, "  %-*s%s\n", LEFT_COLUMNS, left, flag->help);
 }
 
-/* A list that takes the place of a setting. */
-static bool is_flag(const void *ctx, const char *name)
-{
-    const enum mp_command *command = ctx;
+struct shown {
+    enum mp_command command;
+    const struct mp_opt_group *groups;
+};
 
-    return mp_flag_find(*command, name, strlen(name)) != NULL;
+/* A list that takes the place of a setting, or a setting of other commands. */
+static bool is_hidden(const void *ctx, const char *name)
+{
+    const struct shown *shown = ctx;
+    const struct mp_opt_group *group = NULL;
+
+    return mp_flag_find(shown->command, name, strlen(name)) != NULL ||
+           (mp_opt_find(shown->groups, name, &group) != NULL &&
+            !mp_flag_is_of(shown->command, group));
 }
 
 void mp_args_print_help(enum mp_command command, const struct mp_settings *settings, bool all,
                         FILE *out)
 {
     const struct mp_command_info *info = &mp_commands[command];
+    const struct shown shown = { command, settings->groups };
 
-    fprintf(out, "moepager %s: %s\n\nusage: moepager %s%s [--flag value]...\n\n", info->name,
-            info->summary, info->name, command == MP_COMMAND_REPLAY ? " TRACE" : "");
+    fprintf(out, "moepager %s: %s\n\nusage: moepager %s%s [--flag value]...%s\n\n", info->name,
+            info->summary, info->name, command == MP_COMMAND_REPLAY ? " TRACE" : "",
+            command == MP_COMMAND_PRELOAD ? " -- COMMAND [ARGUMENT]..." : "");
     for (size_t i = 0; i < mp_flag_count; i++) {
         if (is_first(&mp_flags[i], 1u << command) && (all || !mp_flags[i].expert))
             print_flag(&mp_flags[i], out);
@@ -64,7 +74,7 @@ void mp_args_print_help(enum mp_command command, const struct mp_settings *setti
     if (all) {
         fputs("\nsettings, each also a variable of the environment: --evict is MOEPAGER_EVICT\n\n",
               out);
-        mp_opt_print_flags(settings->groups, is_flag, &command, out);
+        mp_opt_print_flags(settings->groups, is_hidden, &shown, out);
     } else {
         fprintf(out, "\nsettings, among others\n  %s\n", info->settings);
     }
@@ -74,8 +84,9 @@ void mp_args_print_help(enum mp_command command, const struct mp_settings *setti
 void mp_args_print_options(const struct mp_settings *settings, FILE *out)
 {
     fputs("## Settings\n\n"
-          "A setting is a variable of the environment and a flag of every command. A flag goes "
-          "before the variable, and\nthat before the default. A variable with a bad value ends the "
+          "A setting is a variable of the environment and a flag of every command; what begins with "
+          "`Preloaded` is a flag\nof `preload` only, which hands all settings on. A flag goes "
+          "before the variable, and that before the default. A variable with a bad value ends the "
           "program with exit code 2, as a flag does; in a\nprocess that uses `libmoepager.so` it "
           "is reported by one warning and its default is used. An unknown\n`MOEPAGER_` variable is "
           "reported with the nearest known name, and ends the program too with\n"

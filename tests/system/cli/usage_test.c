@@ -346,8 +346,11 @@ static void a_log_file_that_cannot_be_used_is_no_obstacle(void)
     cli_expect(&cli, 0, NULL);
 }
 
-static const char *const commands[] = { "run",      "bench",     "info", "env",   "repack",
-                                        "simulate", "calibrate", "eval", "probe", "replay" };
+static const char *const commands[] = { "run",    "bench",    "info",      "env",
+                                        "repack", "simulate", "calibrate", "eval",
+                                        "probe",  "replay",   "preload" };
+
+#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
 static void help_names_every_flag_and_examples(void)
 {
@@ -357,7 +360,7 @@ static void help_names_every_flag_and_examples(void)
     cli_run(&cli, &result);
     CHECK_EQ(result.exit_code, 0);
     CHECK_EQ(result.err_bytes, 0);
-    for (size_t i = 0; i < 10; i++) {
+    for (size_t i = 0; i < COMMANDS; i++) {
         struct cli page = { .args = { commands[i], "--help" } };
         struct cli_result shown;
         char usage[128];
@@ -368,8 +371,8 @@ static void help_names_every_flag_and_examples(void)
         CHECK_EQ(shown.err_bytes, 0);
         CHECK(strstr(shown.out, "--json") != NULL);
         CHECK(strstr(shown.out, "examples\n  moepager") != NULL);
-        snprintf(usage, sizeof(usage), "\nusage: moepager %s%s [--flag value]...\n", commands[i],
-                 i == 9 ? " TRACE" : "");
+        snprintf(usage, sizeof(usage), "\nusage: moepager %s%s [--flag value]...%s\n", commands[i],
+                 i == 9 ? " TRACE" : "", i == 10 ? " -- COMMAND [ARGUMENT]..." : "");
         CHECK(strstr(shown.out, usage) != NULL);
         CHECK_EQ(strstr(shown.out, "--slices N") != NULL, i == 4 || i == 5 || i == 9);
         CHECK_EQ(strstr(shown.out, "--prompt TEXT") != NULL, i == 0);
@@ -413,20 +416,23 @@ static bool same_flag(const char *a, const char *b)
 }
 
 /* No flag means one thing here and another there: all pages show it with the same words. A list of
- * a setting is the only flag that has a setting's name. */
+ * a setting is the only flag that has a setting's name, and a file that others name by a variable.
+ */
 static void a_flag_has_one_meaning(void)
 {
-    static char all[10][64][160];
-    static const char *const lists[] = { "profile", "evict", "partition", "budget" };
+    static char all[COMMANDS][64][160];
+    static const char *const lists[] = { "profile", "evict", "partition",
+                                         "budget",  "trace", "timeline" };
     json_t *settings = cli_json(ARGS("env", "--json")), *setting;
-    unsigned counts[10], shared = 0;
+    unsigned counts[COMMANDS], shared = 0;
     size_t i;
 
-    for (unsigned c = 0; c < 10; c++)
+    for (unsigned c = 0; c < COMMANDS; c++)
         counts[c] = flags_of_page(commands[c], "--help-all", all[c]);
-    for (unsigned c = 0; c < 100; c++) {
-        for (unsigned f = 0; f < counts[c / 10] * counts[c % 10]; f++) {
-            const char *a = all[c / 10][f % counts[c / 10]], *b = all[c % 10][f / counts[c / 10]];
+    for (unsigned c = 0; c < COMMANDS * COMMANDS; c++) {
+        for (unsigned f = 0; f < counts[c / COMMANDS] * counts[c % COMMANDS]; f++) {
+            const char *a = all[c / COMMANDS][f % counts[c / COMMANDS]];
+            const char *b = all[c % COMMANDS][f / counts[c / COMMANDS]];
 
             if (same_flag(a, b)) {
                 CHECK_STR(a, b);
@@ -442,9 +448,9 @@ static void a_flag_has_one_meaning(void)
         bool list = false;
 
         snprintf(flag, sizeof(flag), "  --%s", name);
-        for (unsigned l = 0; l < 4; l++)
+        for (unsigned l = 0; l < sizeof(lists) / sizeof(lists[0]); l++)
             list = list || strcmp(lists[l], name) == 0;
-        for (unsigned c = 0; c < 10; c++) {
+        for (unsigned c = 0; c < COMMANDS; c++) {
             for (unsigned f = 0; f < counts[c]; f++)
                 CHECK(list || !same_flag(flag, all[c][f]));
         }

@@ -1,0 +1,41 @@
+/*
+ * `moepager preload`: starts a program with the pager under it (engine/preload/launch.h).
+ */
+#include "engine/cli/commands.h"
+
+#include "engine/preload/launch.h"
+#include "vmm/base/error.h"
+
+static enum mp_status start(const struct mp_args *args, const struct mp_settings *settings)
+{
+    struct mp_environment environment;
+    char library[PATH_MAX], program[PATH_MAX];
+    int exit_code; /* exec says it again, with the reason */
+    enum mp_status status = mp_preload_find_library(library);
+
+    if (status == MP_OK)
+        status = mp_environment_copy(&environment);
+    if (status != MP_OK)
+        return status;
+    if (!mp_preload_find_program(&environment, args->program[0], program, &exit_code))
+        snprintf(program, sizeof(program), "%s", args->program[0]);
+    mp_environment_fini(&environment);
+    status = mp_preload_environment(settings, library, program, &environment);
+    if (status != MP_OK)
+        return status;
+    status = mp_preload_exec(args->program, &environment);
+    mp_environment_fini(&environment);
+    return status;
+}
+
+enum mp_status mp_cmd_preload(const struct mp_args *args, const struct mp_settings *settings)
+{
+    struct mp_profile unused;
+    enum mp_status status;
+
+    if (args->program == NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "no command; moepager preload [--flag value]... -- COMMAND [ARGUMENT]...");
+    status = mp_settings_policies(settings, &unused);
+    return status == MP_OK ? start(args, settings) : status;
+}
