@@ -87,12 +87,15 @@ static bool is_wanted(void)
         char budget[64];
     } config;
     const struct mp_opt opts[] = {
-        { .name = "GPU_BUDGET", .dfl = "", .kind = MP_OPT_STRING, .max = sizeof(config.budget) },
+        { .name = "GPU_BUDGET",
+          .dfl = "auto",
+          .kind = MP_OPT_STRING,
+          .max = sizeof(config.budget) },
         MP_OPT_END,
     };
 
     mp_opt_load(opts, "MOEPAGER_", &config);
-    return config.budget[0] != '\0';
+    return config.budget[0] != '\0' && strcmp(config.budget, "auto") != 0;
 }
 
 /* A child that was forked cannot use the device. */

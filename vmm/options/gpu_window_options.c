@@ -5,10 +5,10 @@
 
 const struct mp_opt mp_gpu_window_opts[] = {
     MP_OPT_PART(
-        "GPU_BUDGET", struct mp_gpu_window_config, budget, "all",
+        "GPU_BUDGET", struct mp_gpu_window_config, budget, "auto",
         "Preloaded, device memory that a CUDA program's large allocations may take: a size, "
         "a share of the device, or all; what is beyond becomes windows over device and "
-        "host memory. Without a value nothing is changed."),
+        "host memory. With auto nothing is changed."),
     MP_OPT_PART("GPU_HOST_BUDGET", struct mp_gpu_window_config, host_budget, "50%",
                 "Preloaded, pinned host memory for windows: a size, or a share of what the machine "
                 "and its control group leave when the first one is made."),

@@ -9,7 +9,7 @@
  * program shows it and hands it on (moepager preload).
  */
 struct mp_gpu_window_config {
-    struct mp_share budget;      /* of the device's memory; the library is off without a value */
+    struct mp_share budget;      /* of the device's memory; auto: no windows */
     struct mp_share host_budget; /* of the memory that the machine, or its control group, leaves */
     uint64_t window_bytes, unit_bytes;
     uint64_t moves;
