@@ -5,6 +5,7 @@
 #include "interpose/entry.h"
 
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -305,6 +306,22 @@ static void whole(const void *site, const void *tensor)
     if (knows_layout(site) && weights->data != NULL && weights->nb[3] > 0)
         mp_seam_whole(paged, weights->data, weights->nb[3]);
     leave_call();
+}
+
+bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_t *offset_p)
+{
+    struct mp_paged *paged = enter();
+    bool found;
+    uint32_t file;
+
+    if (paged == NULL)
+        return false;
+    found = mp_shown_place(paged->shown, at, &file, offset_p);
+    if (found)
+        found = (size_t)snprintf(path, path_bytes, "%s",
+                                 mp_files_name(paged->experts.files, file)) < path_bytes;
+    leave_call();
+    return found;
 }
 
 static void before_fork(void)

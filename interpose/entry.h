@@ -97,6 +97,10 @@ struct mp_interposer {
     void (*whole)(const void *site, const void *tensor);
 };
 
+/* For the other half of the interposer, interpose/cuda: the file that is paged at this address, and
+ * the byte in it. False: none is. */
+bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_t *offset_p);
+
 /* Of the interposer; exported as the pointer MP_INTERPOSE_SYMBOL. */
 extern const struct mp_interposer mp_interposer_table;
 extern const struct mp_interposer *const mp_interposer_v1;

@@ -239,20 +239,19 @@ static void copies(const struct mp_gpu_copy *copy)
     mp_error_set(&before);
 }
 
-static uint64_t part(const struct mp_gpu_copy *copy, uint64_t done, bool *host_p)
+static uint64_t part(const struct mp_gpu_copy *copy, uint64_t done)
 {
     const void *sides[2] = { (const char *)copy->dst + done,
                              copy->src != NULL ? (const char *)copy->src + done : NULL };
     uint64_t bytes = copy->bytes - done;
 
-    *host_p = false;
     for (int s = 0; s < 2; s++) {
         struct mp_gpu_device *gpu = sides[s] != NULL ? mp_gpu_device_holding(sides[s]) : NULL;
         uint64_t run = bytes;
 
         if (gpu == NULL)
             continue;
-        *host_p |= mp_tiers_run(gpu->tiers, sides[s], bytes, &run) == MP_TIER_HOST;
+        (void)mp_tiers_run(gpu->tiers, sides[s], bytes, &run);
         bytes = run < bytes ? run : bytes;
     }
     return bytes;

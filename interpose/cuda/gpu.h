@@ -72,7 +72,7 @@ struct mp_gpu {
     /* Within: what is moved, and how many of its first bytes can be moved in one call; *host_p:
      * they are, or come, in host memory, whatever the call says of its direction. */
     void (*copies)(const struct mp_gpu_copy *copy);
-    uint64_t (*part)(const struct mp_gpu_copy *copy, uint64_t done, bool *host_p);
+    uint64_t (*part)(const struct mp_gpu_copy *copy, uint64_t done);
 
     /* Within: a kernel is launched with these `bytes` bytes of parameters, one of them. */
     void (*parameter)(const void *data, size_t bytes);

@@ -14,7 +14,6 @@ struct copying {
     const struct mp_gpu *gpu;
     struct mp_gpu_copy copy;
     uint64_t done, bytes; /* of the present part */
-    bool host;
 };
 
 static struct copying begin_copy(const struct mp_gpu *gpu, void *dst, const void *src,
@@ -36,7 +35,7 @@ static bool next_part(struct copying *c)
     c->done += c->bytes;
     if (c->done >= c->copy.bytes)
         return false;
-    c->bytes = c->gpu->part(&c->copy, c->done, &c->host);
+    c->bytes = c->gpu->part(&c->copy, c->done);
     return true;
 }
 
@@ -56,11 +55,30 @@ static const void *from(const struct copying *c)
     return (const char *)c->copy.src + c->done;
 }
 
-/* Programs say H2D of what they take for device memory; where it is the host's, addresses decide.
+/*
+ * A window is device memory to a program, wherever its units lie; where the program leaves it to
+ * the addresses, the runtime would take units in host memory for the host's.
  */
-static enum mp_rt_copy kind_of(const struct copying *c, enum mp_rt_copy kind)
+static enum mp_rt_copy kind_of(const struct mp_gpu *gpu, const void *dst, const void *src,
+                               enum mp_rt_copy kind, const void *site)
 {
-    return c->host ? MP_RT_COPY_DEFAULT : kind;
+    const bool to_window = gpu->holds(dst), from_window = gpu->holds(src);
+    mp_rt_error (*ask)(struct mp_rt_pointer *, const void *);
+    struct {
+        struct mp_rt_pointer pointer;
+        long reserved[16]; /* what later releases have behind it */
+    } other = { .pointer.type = MP_RT_MEMORY_DEVICE };
+
+    if (kind != MP_RT_COPY_DEFAULT || (!to_window && !from_window))
+        return kind;
+    ask = (mp_rt_error(*)(struct mp_rt_pointer *, const void *))mp_hook_find(
+        site, "cudaPointerGetAttributes");
+    if (!(to_window && from_window) &&
+        (ask == NULL || ask(&other.pointer, to_window ? src : dst) != MP_RT_SUCCESS))
+        return kind;
+    if (other.pointer.type > MP_RT_MEMORY_HOST) /* of a device, or managed */
+        return MP_RT_DEVICE_TO_DEVICE;
+    return to_window ? MP_RT_HOST_TO_DEVICE : MP_RT_DEVICE_TO_HOST;
 }
 
 static bool from_host(enum mp_rt_copy kind)
@@ -79,9 +97,10 @@ static bool from_host(enum mp_rt_copy kind)
                                                                                                   \
         if (gpu == NULL)                                                                          \
             return real(dst, src, bytes, kind, stream);                                           \
+        kind = kind_of(gpu, dst, src, kind, MP_HOOK_SITE);                                        \
         c = begin_copy(gpu, dst, src, bytes, from_host(kind), stream, meaning);                   \
         while (error == MP_RT_SUCCESS && next_part(&c))                                           \
-            error = real(to(&c), from(&c), c.bytes, kind_of(&c, kind), stream);                   \
+            error = real(to(&c), from(&c), c.bytes, kind, stream);                                \
         end_copy(&c);                                                                             \
         return error;                                                                             \
     }
@@ -101,10 +120,11 @@ COPY_ASYNC(cudaMemcpyAsync_ptsz, MP_GPU_PER_THREAD)
                                                                                                   \
         if (gpu == NULL)                                                                          \
             return real(dst, src, bytes, kind);                                                   \
+        kind = kind_of(gpu, dst, src, kind, MP_HOOK_SITE);                                        \
         gpu->wait_begins(&wait);                                                                  \
         c = begin_copy(gpu, dst, src, bytes, from_host(kind), NULL, meaning);                     \
         while (error == MP_RT_SUCCESS && next_part(&c))                                           \
-            error = real(to(&c), from(&c), c.bytes, kind_of(&c, kind));                           \
+            error = real(to(&c), from(&c), c.bytes, kind);                                        \
         c.gpu->end();                                                                             \
         if (error == MP_RT_SUCCESS)                                                               \
             gpu->waited(&wait, false, NULL, meaning);                                             \
@@ -166,14 +186,14 @@ MOEPAGER_API mp_rt_error cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const vo
 
     if (gpu == NULL || height == 0 || (!gpu->holds(dst) && !gpu->holds(src)))
         return real(dst, dst_pitch, src, src_pitch, width, height, kind, stream);
+    kind = kind_of(gpu, dst, src, kind, MP_HOOK_SITE);
     for (size_t row = 0; row < height && error == MP_RT_SUCCESS; row++) {
         struct copying c =
             begin_copy(gpu, (char *)dst + row * dst_pitch, (const char *)src + row * src_pitch,
                        width, from_host(kind), stream, MP_GPU_LEGACY);
 
         while (error == MP_RT_SUCCESS && next_part(&c))
-            error =
-                real(to(&c), dst_pitch, from(&c), src_pitch, c.bytes, 1, kind_of(&c, kind), stream);
+            error = real(to(&c), dst_pitch, from(&c), src_pitch, c.bytes, 1, kind, stream);
         end_copy(&c);
     }
     return error;

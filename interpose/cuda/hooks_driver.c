@@ -223,7 +223,7 @@ MOEPAGER_API mp_cu_result cuPointerGetAttributes(unsigned count, int *attributes
 MOEPAGER_API mp_cu_result cuIpcGetMemHandle(void *handle, mp_cu_ptr address)
 {
     REAL(cuIpcGetMemHandle);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu *gpu = mp_hook_gpu_open();
 
     if (gpu != NULL)
         gpu->stand_aside("the program shares memory with other processes, which a window cannot "
@@ -268,7 +268,6 @@ MOEPAGER_API mp_cu_result cuCtxEnablePeerAccess(mp_cu_context context, unsigned 
         const struct mp_gpu_copy copy = { (void *)(uintptr_t)dst, (const void *)(uintptr_t)src,    \
                                           bytes, is_from_host };                                   \
         mp_cu_result result = MP_CU_SUCCESS;                                                       \
-        bool host;                                                                                 \
                                                                                                    \
         if (gpu == NULL)                                                                           \
             return real(dst, src, bytes, stream);                                                  \
@@ -276,7 +275,7 @@ MOEPAGER_API mp_cu_result cuCtxEnablePeerAccess(mp_cu_context context, unsigned 
         gpu->begin(stream, MP_GPU_LEGACY);                                                         \
         gpu->copies(&copy);                                                                        \
         for (uint64_t done = 0, n; result == MP_CU_SUCCESS && done < bytes; done += n) {           \
-            n = gpu->part(&copy, done, &host);                                                     \
+            n = gpu->part(&copy, done);                                                            \
             result = real((dst_type)((uintptr_t)dst + done), (src_type)((uintptr_t)src + done), n, \
                           stream);                                                                 \
         }                                                                                          \
@@ -297,7 +296,6 @@ MOEPAGER_API mp_cu_result cuMemsetD8Async(mp_cu_ptr dst, unsigned char value, si
     const struct mp_gpu *gpu = mp_hook_gpu();
     const struct mp_gpu_copy copy = { (void *)(uintptr_t)dst, NULL, bytes, false };
     mp_cu_result result = MP_CU_SUCCESS;
-    bool host;
 
     if (gpu == NULL)
         return real(dst, value, bytes, stream);
@@ -305,7 +303,7 @@ MOEPAGER_API mp_cu_result cuMemsetD8Async(mp_cu_ptr dst, unsigned char value, si
     gpu->begin(stream, MP_GPU_LEGACY);
     gpu->copies(&copy);
     for (uint64_t done = 0, n; result == MP_CU_SUCCESS && done < bytes; done += n) {
-        n = gpu->part(&copy, done, &host);
+        n = gpu->part(&copy, done);
         result = real(dst + done, value, n, stream);
     }
     gpu->end();

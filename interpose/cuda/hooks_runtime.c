@@ -118,7 +118,7 @@ MOEPAGER_API mp_rt_error cudaPointerGetAttributes(struct mp_rt_pointer *out, con
 MOEPAGER_API mp_rt_error cudaIpcGetMemHandle(void *handle, void *address)
 {
     REAL(cudaIpcGetMemHandle);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu *gpu = mp_hook_gpu_open();
 
     if (gpu != NULL)
         gpu->stand_aside("the program shares memory with other processes, which a window cannot "

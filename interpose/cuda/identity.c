@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "interpose/entry.h"
 #include "vmm/base/error.h"
 #include "vmm/base/lock.h"
 #include "vmm/base/log.h"
@@ -238,19 +239,40 @@ static const struct range *find_range(uintptr_t address)
     return ask_kernel(address);
 }
 
+/* What the pager of the host has taken over is no mapping of a file any more. */
+static const struct file *find_paged(const void *address, uint64_t *offset_p)
+{
+    char path[PATH_MAX];
+    int file;
+
+    if (!mp_interposer_place(address, path, sizeof(path), offset_p))
+        return NULL;
+    file = find_file(path);
+    return file >= 0 ? files[file] : NULL;
+}
+
+static const struct file *find_mapped(const void *address, uint64_t *offset_p)
+{
+    const struct range *range = find_range((uintptr_t)address);
+
+    if (range == NULL || range->file < 0)
+        return NULL;
+    *offset_p = range->offset + ((uintptr_t)address - range->begin);
+    return files[range->file];
+}
+
 /* ---- together */
 
 void mp_identity_find(const void *src, uint64_t bytes, char *dst, mp_identity_note *note, void *ctx)
 {
-    const struct range *range;
     const struct file *file;
-    uint64_t first, end;
+    uint64_t first = 0, end;
 
     mp_lock(&lock);
-    range = find_range((uintptr_t)src);
-    file = range != NULL && range->file >= 0 ? files[range->file] : NULL;
+    file = find_paged(src, &first);
+    if (file == NULL)
+        file = find_mapped(src, &first);
     if (file != NULL) {
-        first = range->offset + ((uintptr_t)src - range->begin);
         end = first + bytes;
         for (size_t t = 0; t < file->count && file->tensors[t].begin < end; t++) {
             const struct tensor *tensor = &file->tensors[t];
@@ -262,17 +284,5 @@ void mp_identity_find(const void *src, uint64_t bytes, char *dst, mp_identity_no
                 note(ctx, dst + (begin - first), last - begin, tensor->kind, tensor->stride);
         }
     }
-    mp_unlock(&lock);
-}
-
-void mp_identity_close(void)
-{
-    mp_lock(&lock);
-    for (int i = 0; i < file_count; i++) {
-        free(files[i]->tensors);
-        free(files[i]);
-    }
-    file_count = 0;
-    range_count = 0;
     mp_unlock(&lock);
 }

@@ -25,7 +25,4 @@ typedef void mp_identity_note(void *ctx, char *dst, uint64_t bytes, enum mp_tier
 void mp_identity_find(const void *src, uint64_t bytes, char *dst, mp_identity_note *note,
                       void *ctx);
 
-/* Forget all files. */
-void mp_identity_close(void);
-
 #endif

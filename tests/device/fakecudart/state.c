@@ -210,3 +210,11 @@ RT_EXPORT mp_rt_error cudaDeviceEnablePeerAccess(int device, unsigned flags)
     (void)flags;
     return rt_end(device == current_device ? 101 : MP_RT_SUCCESS);
 }
+
+/* Nothing here is shared with other processes. */
+RT_EXPORT mp_rt_error cudaIpcGetMemHandle(void *handle, void *address)
+{
+    (void)handle;
+    (void)address;
+    return rt_end(MP_RT_NOT_SUPPORTED);
+}

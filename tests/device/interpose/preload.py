@@ -97,6 +97,14 @@ def nothing(cases):
 def refused(cases):
     case = cases[0]
     expected = plain(case)
+    # What is shared with others is left alone.
+    for how, said_of_it in (("library", "what libnccl allocates is left alone"),
+                            ("peer", "devices read each other's memory"),
+                            ("ipc", "shares memory with other processes")):
+        for runtime in (12, 13):
+            _, said = run(("left_alone", []), runtime, how, "1M")
+            check(f"{how}: {said}", said_of_it in said and
+                  not re.search("made [1-9]", said))
     # Less host memory than the window needs: the program's own allocation, and one line.
     out, said = run(case, 12, 12, "1M", {"MOEPAGER_GPU_HOST_BUDGET": "2M"})
     check("other results", out == expected)
