@@ -212,7 +212,7 @@ struct mp_paged_dense *mp_paged_dense_create(struct mp_paged *paged)
     dense->wanted = calloc(mp_files_count(paged->experts.files), sizeof(*dense->wanted));
     mp_mutex_init(&dense->lock, MP_LOCK_CONTEXT, "dense");
     mp_cond_init(&dense->changed);
-    if (dense->wanted != NULL && mp_thread_start(&dense->thread, "moepager-dense", run, dense) == 0)
+    if (dense->wanted != NULL && mp_thread_start(&dense->thread, "mp-dense", run, dense) == 0)
         return dense;
     free(dense->wanted);
     free(dense);

@@ -26,10 +26,7 @@ static struct mp_interpose_settings settings;
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct mp_paged *) model;
 static _Atomic uint32_t inside; /* threads in a call that uses it */
-static struct {
-    dev_t device;
-    ino_t inode;
-} refused[64]; /* files that are not paged, so that they are looked at once */
+static struct stat refused[64]; /* files that are not paged, so that they are looked at once */
 static uint32_t refused_count;
 
 /* The model for the time of a call; NULL: there is none. */
@@ -67,8 +64,10 @@ static void end_model(void)
 
 static bool is_refused(const struct stat *st)
 {
-    for (uint32_t i = 0; i < refused_count; i++) {
-        if (refused[i].device == st->st_dev && refused[i].inode == st->st_ino)
+    for (uint32_t i = 0; i < refused_count && i < MP_ARRAY_LEN(refused); i++) {
+        if (refused[i].st_dev == st->st_dev && refused[i].st_ino == st->st_ino &&
+            refused[i].st_mtim.tv_sec == st->st_mtim.tv_sec &&
+            refused[i].st_mtim.tv_nsec == st->st_mtim.tv_nsec)
             return true;
     }
     return false;
@@ -76,10 +75,7 @@ static bool is_refused(const struct stat *st)
 
 static void refuse(const struct stat *st)
 {
-    refused[refused_count % MP_ARRAY_LEN(refused)].device = st->st_dev;
-    refused[refused_count % MP_ARRAY_LEN(refused)].inode = st->st_ino;
-    if (refused_count < MP_ARRAY_LEN(refused))
-        refused_count++;
+    refused[refused_count++ % MP_ARRAY_LEN(refused)] = *st;
 }
 
 /* With `life`: the model that the descriptor's file belongs to, made now if there is none. */
@@ -197,7 +193,7 @@ struct at_work {
     const void *dst;
     int64_t expert;
     uint64_t key;
-    uint32_t first_unit;
+    const struct mp_expert_tensor *tensor;
     bool paged;
 };
 
@@ -218,40 +214,60 @@ static bool knows_layout(const void *site)
     return now == 1;
 }
 
-/* A thread begins with an operation: is it about our experts, and what do they have to be? */
-static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
+/* What `ids` says, and its key. 0: it says nothing of what will be needed. */
+static uint64_t read_routing(struct mp_paged *paged, uint32_t layer,
+                             const struct mp_ggml_tensor *ids, struct mp_routing *routing)
 {
-    const struct mp_ggml_tensor *weights = dst->src[0], *ids = dst->src[2];
-    const struct mp_expert_tensor *tensor = NULL;
-    struct mp_routing routing;
-    uint64_t offset;
-    uint32_t file;
-
-    work.dst = dst;
-    work.paged = false;
-    if (mp_shown_place(paged->shown, weights->data, &file, &offset))
-        tensor = mp_experts_find(&paged->experts, file, offset);
-    if (tensor == NULL || ids == NULL || ids->data == NULL || ids->ne[0] <= 0 || ids->ne[1] <= 0 ||
-        weights->ne[2] != paged->experts.experts)
-        return;
-    routing = (struct mp_routing){
-        .layer = tensor->layer,
+    if (ids == NULL || ids->data == NULL || ids->ne[0] <= 0 || ids->ne[1] <= 0 ||
+        ids->ne[0] > paged->experts.experts || ids->ne[1] > UINT32_MAX)
+        return 0;
+    /* All experts for every token is a warm-up. */
+    if (ids->ne[0] == paged->experts.experts && paged->experts.top_k < paged->experts.experts) {
+        atomic_fetch_add_explicit(&paged->wholes, 1, memory_order_relaxed);
+        return 0;
+    }
+    *routing = (struct mp_routing){
+        .layer = layer,
         .tokens = (uint32_t)ids->ne[1],
         .k = (uint32_t)ids->ne[0],
         .ids = ids->data,
         .token_stride = ids->nb[1],
         .rank_stride = ids->nb[0],
     };
-    /* All experts for every token is a warm-up, which says nothing of what will be needed. */
-    if (routing.k >= paged->experts.experts && paged->experts.top_k < paged->experts.experts) {
-        paged->wholes++;
+    routing->key = mp_paged_key(routing);
+    return routing->key;
+}
+
+/* A thread begins with an operation: is it about our experts, and what do they have to be? */
+static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
+{
+    const struct mp_ggml_tensor *weights = dst->src[0];
+    struct mp_routing routing;
+    uint64_t offset;
+    uint32_t file;
+
+    work.dst = dst;
+    work.tensor = NULL;
+    work.paged = false;
+    if (weights != NULL && weights->ne[2] == paged->experts.experts &&
+        mp_shown_place(paged->shown, weights->data, &file, &offset))
+        work.tensor = mp_experts_find(&paged->experts, file, offset);
+    if (work.tensor == NULL)
         return;
-    }
-    routing.key = mp_paged_key(&routing);
-    work.key = routing.key;
-    work.first_unit = tensor->layer * paged->experts.experts;
-    work.paged = true;
+    work.key = read_routing(paged, work.tensor->layer, dst->src[2], &routing);
+    work.paged = work.key != 0;
+    if (!work.paged)
+        return;
     mp_paged_route(paged, &routing);
+}
+
+static void wait_for(struct mp_paged *paged, uint32_t number)
+{
+    const uint32_t unit = work.tensor->layer * paged->experts.experts + number;
+
+    mp_paged_wait(paged, unit, work.key);
+    if (atomic_load_explicit(&paged->ready[unit], memory_order_acquire) == MP_READY_IN_PLACE)
+        mp_paged_stream(paged, work.tensor, number);
 }
 
 static void expert(const void *site, const void *dst, int64_t number, int64_t rows)
@@ -261,12 +277,86 @@ static void expert(const void *site, const void *dst, int64_t number, int64_t ro
     (void)rows;
     if (paged == NULL)
         return;
-    if (!atomic_load_explicit(&paged->off, memory_order_relaxed) && knows_layout(site)) {
+    if (paged->source == MP_SOURCE_EXPERT &&
+        !atomic_load_explicit(&paged->off, memory_order_relaxed) && knows_layout(site)) {
         if (dst != work.dst || number <= work.expert)
             begin_work(paged, dst);
         work.expert = number;
         if (work.paged && number >= 0 && number < paged->experts.experts)
-            mp_paged_wait(paged, work.first_unit + (uint32_t)number, work.key);
+            wait_for(paged, (uint32_t)number);
+    }
+    leave_call();
+}
+
+static _Atomic(const void *) chosen_site; /* of the scheduler's callback */
+
+/* On a device the address of a tensor is none of ours. */
+static bool is_on_host(const struct mp_ggml_tensor *tensor)
+{
+    bool (*is_host)(void *) =
+        (bool (*)(void *))host.find(atomic_load(&chosen_site), "ggml_backend_buffer_is_host");
+
+    return tensor->buffer == NULL || is_host == NULL || is_host(tensor->buffer);
+}
+
+static bool wants_chosen(const void *site)
+{
+    struct mp_paged *paged = enter();
+    bool wanted;
+
+    if (paged == NULL)
+        return false;
+    atomic_store(&chosen_site, site);
+    wanted = paged->source == MP_SOURCE_CHOSEN && !atomic_load(&paged->off) && knows_layout(site);
+    leave_call();
+    return wanted;
+}
+
+/* "ffn_moe_topk-12": the choice of block 12. */
+static bool find_layer(const struct mp_paged *paged, const char *name, uint32_t *layer_p)
+{
+    static const char prefix[] = "ffn_moe_topk-";
+    uint32_t block = 0;
+
+    if (strncmp(name, prefix, sizeof(prefix) - 1) != 0)
+        return false;
+    for (name += sizeof(prefix) - 1; *name >= '0' && *name <= '9' && block < MP_BLOCKS_MAX; name++)
+        block = block * 10 + (uint32_t)(*name - '0');
+    if (*name != '\0' || block >= MP_BLOCKS_MAX)
+        return false;
+    *layer_p = paged->experts.layer_of[block];
+    return *layer_p != UINT32_MAX;
+}
+
+static bool is_chosen(const void *tensor)
+{
+    const struct mp_ggml_tensor *chosen = tensor;
+    struct mp_paged *paged = enter();
+    uint32_t layer;
+    bool is;
+
+    if (paged == NULL)
+        return false;
+    is = !atomic_load(&paged->off) && find_layer(paged, chosen->name, &layer);
+    leave_call();
+    return is;
+}
+
+static void chosen(const void *tensor)
+{
+    const struct mp_ggml_tensor *ids = tensor;
+    struct mp_paged *paged = enter();
+    struct mp_routing routing;
+    uint64_t key = 0;
+    uint32_t layer;
+
+    if (paged == NULL)
+        return;
+    if (find_layer(paged, ids->name, &layer) && is_on_host(ids))
+        key = read_routing(paged, layer, ids, &routing);
+    if (key != 0) {
+        mp_paged_route(paged, &routing);
+        mp_paged_wait_all(paged, key);
     }
     leave_call();
 }
@@ -389,4 +479,7 @@ const struct mp_interposer mp_interposer_table = {
     .ids_read = ids_read,
     .source = source,
     .whole = whole,
+    .wants_chosen = wants_chosen,
+    .is_chosen = is_chosen,
+    .chosen = chosen,
 };

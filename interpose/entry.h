@@ -23,6 +23,8 @@ struct mp_real {
     void *(*mremap)(void *at, size_t bytes, size_t new_bytes, int flags, void *new_at);
     int (*mprotect)(void *at, size_t bytes, int prot);
     int (*madvise)(void *at, size_t bytes, int advice);
+    int (*mlock)(const void *at, size_t bytes);
+    int (*mlock2)(const void *at, size_t bytes, unsigned flags);
 };
 
 /* Addresses between which all mappings lie that are paged; begin == end: there is none. Written by
@@ -84,9 +86,6 @@ struct mp_interposer {
      * `rows` rows. Returns when it has been read, or cannot be. */
     void (*expert)(const void *site, const void *dst, int64_t expert, int64_t rows);
 
-    /* A thread of ggml is going to run GET_ROWS `dst`; its ids may be those of a router. */
-    void (*rows)(const void *site, const void *dst);
-
     /* A thread of ggml has read [data, +bytes), the content of `tensor`, to the host. */
     void (*ids_read)(const void *site, const void *tensor, const void *data, size_t bytes);
 
@@ -95,6 +94,15 @@ struct mp_interposer {
 
     /* The scheduler is going to copy all of `tensor`. */
     void (*whole)(const void *site, const void *tensor);
+
+    /*
+     * For versions of ggml that do not say which expert is read when: does the scheduler's callback
+     * have to be chained, so that chosen() hears of routers? And is this tensor a router's result?
+     * chosen(): it has been computed. Returns when what it names has been read, or cannot be.
+     */
+    bool (*wants_chosen)(const void *site);
+    bool (*is_chosen)(const void *tensor);
+    void (*chosen)(const void *tensor);
 };
 
 /* For the other half of the interposer, interpose/cuda: the file that is paged at this address, and

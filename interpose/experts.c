@@ -12,7 +12,6 @@
 #include "vmm/format/gguf.h"
 
 #define EXPERT_BYTES_MIN (2 * (uint64_t)MP_SPACE_PAGE_BYTES)
-#define BLOCKS_MAX 4096u
 
 /* Is it all experts of a layer? */
 static bool parse_name(const char *name, uint32_t *block_p)
@@ -20,7 +19,7 @@ static bool parse_name(const char *name, uint32_t *block_p)
     struct mp_expert_name parsed;
 
     if (!mp_expert_name_parse(name, &parsed) || !parsed.all || !parsed.weight ||
-        parsed.layer >= BLOCKS_MAX)
+        parsed.layer >= MP_BLOCKS_MAX)
         return false;
     *block_p = parsed.layer;
     return true;
@@ -100,20 +99,24 @@ static int by_place(const void *a, const void *b)
 }
 
 /* Layers are numbered without the blocks that have no experts. */
-static void number_layers(struct mp_experts *experts)
+static enum mp_status number_layers(struct mp_experts *experts)
 {
-    uint32_t layer_of[BLOCKS_MAX];
+    uint32_t *layer_of = malloc(MP_BLOCKS_MAX * sizeof(*layer_of));
 
-    memset(layer_of, 0, sizeof(layer_of));
+    if (layer_of == NULL)
+        return mp_fail_no_memory("the list of layers", MP_BLOCKS_MAX * sizeof(*layer_of));
+    experts->layer_of = layer_of;
+    memset(layer_of, 0xff, MP_BLOCKS_MAX * sizeof(*layer_of));
     for (uint32_t i = 0; i < experts->tensor_count; i++)
-        layer_of[experts->tensors[i].layer] = 1;
+        layer_of[experts->tensors[i].layer] = 0;
     experts->layers = 0;
-    for (uint32_t b = 0; b < BLOCKS_MAX; b++) {
-        if (layer_of[b] != 0)
+    for (uint32_t b = 0; b < MP_BLOCKS_MAX; b++) {
+        if (layer_of[b] == 0)
             layer_of[b] = experts->layers++;
     }
     for (uint32_t i = 0; i < experts->tensor_count; i++)
         experts->tensors[i].layer = layer_of[experts->tensors[i].layer];
+    return MP_OK;
 }
 
 static enum mp_status make_units(struct mp_experts *experts)
@@ -145,6 +148,7 @@ static enum mp_status make_units(struct mp_experts *experts)
 static enum mp_status list_tensors(const struct mp_gguf *gguf, struct mp_experts *experts)
 {
     const size_t count = mp_gguf_count(gguf);
+    enum mp_status status;
 
     experts->experts = count_experts(gguf);
     if (experts->experts == 0)
@@ -158,9 +162,9 @@ static enum mp_status list_tensors(const struct mp_gguf *gguf, struct mp_experts
     if (experts->tensor_count == 0)
         return MP_ERR_UNSUPPORTED;
     qsort(experts->tensors, experts->tensor_count, sizeof(*experts->tensors), by_place);
-    number_layers(experts);
     experts->top_k = find_top_k(gguf, experts->experts);
-    return make_units(experts);
+    status = number_layers(experts);
+    return status == MP_OK ? make_units(experts) : status;
 }
 
 enum mp_status mp_experts_open(const char *path, struct mp_experts *experts)
@@ -186,6 +190,7 @@ void mp_experts_close(struct mp_experts *experts)
     free(experts->units);
     free(experts->tensors);
     free(experts->data_begin);
+    free(experts->layer_of);
     if (experts->owner != NULL)
         mp_gguf_close(experts->owner);
     memset(experts, 0, sizeof(*experts));

@@ -9,6 +9,8 @@
  * its kin hold the experts of a layer one after the other, so an expert is an equal part of each.
  * What has another name, or experts of less than two pages, is dense.
  */
+#define MP_BLOCKS_MAX 4096u
+
 struct mp_expert_tensor {
     uint32_t file, layer;  /* layer: counted without the dense ones */
     uint64_t offset_bytes; /* in the file */
@@ -18,8 +20,9 @@ struct mp_expert_tensor {
 struct mp_experts {
     struct mp_files *files;
     uint32_t layers, experts;
-    uint32_t top_k;                   /* experts of a token, as the model's description says */
-    uint64_t *data_begin;             /* (files): the first byte of a tensor */
+    uint32_t top_k;       /* experts of a token, as the model's description says */
+    uint32_t *layer_of;   /* (MP_BLOCKS_MAX): of a block; UINT32_MAX: it has no experts */
+    uint64_t *data_begin; /* (files): the first byte of a tensor */
     struct mp_expert_tensor *tensors; /* by file and offset */
     uint32_t tensor_count;
     struct mp_unit *units; /* (layers, experts) */

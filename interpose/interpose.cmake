@@ -28,7 +28,9 @@ add_library(mp_interpose STATIC
     interpose/seam.c
     interpose/settings.c
     interpose/shown.c
+    interpose/stream.c
     interpose/views.c
+    interpose/watch.c
     interpose/cuda/gpu.c
     interpose/cuda/gpu_state.c
     interpose/cuda/identity.c

@@ -218,6 +218,23 @@ static enum mp_status make(struct mp_paged *paged)
     return status;
 }
 
+/* The best that the program has, or what was asked for. */
+static enum mp_paged_source choose_source(const struct mp_paged *paged)
+{
+    const mp_find_fn find = paged->host.find;
+
+    switch ((enum mp_preload_hooks)paged->settings.files.hooks) {
+    case MP_PRELOAD_HOOKS_EXPERT: return MP_SOURCE_EXPERT;
+    case MP_PRELOAD_HOOKS_ROUTER: return MP_SOURCE_CHOSEN;
+    case MP_PRELOAD_HOOKS_TOUCHES: return MP_SOURCE_TOUCHES;
+    default: break;
+    }
+    if (find(NULL, "ggml_compute_forward_mul_mat_id_tiled") != NULL)
+        return MP_SOURCE_EXPERT;
+    return find(NULL, "ggml_backend_sched_set_eval_callback") != NULL ? MP_SOURCE_CHOSEN
+                                                                      : MP_SOURCE_TOUCHES;
+}
+
 enum mp_status mp_paged_create(const struct mp_host *host,
                                const struct mp_interpose_settings *settings, int fd,
                                struct mp_paged **paged_p)
@@ -240,8 +257,10 @@ enum mp_status mp_paged_create(const struct mp_host *host,
         mp_paged_destroy(paged);
         return status;
     }
+    paged->source = choose_source(paged);
     paged->ahead = mp_paged_ahead_create(paged);
-    if (settings->dense != 0)
+    paged->watch = mp_paged_watch_create(paged);
+    if (settings->files.dense != 0)
         paged->dense = mp_paged_dense_create(paged);
     mp_log_info("preload",
                 "%s: %" PRIu32 " layers of %" PRIu32 " experts, %" PRIu32 " of them in %" PRIu64
@@ -258,6 +277,7 @@ void mp_paged_destroy(struct mp_paged *paged)
     if (paged == NULL)
         return;
     mp_paged_dense_destroy(paged->dense);
+    mp_paged_watch_destroy(paged->watch);
     if (paged->open)
         mp_paged_close_layer(paged);
     if (paged->shown != NULL)

@@ -20,6 +20,8 @@
  *     paged.c    its life: budget, space, policies
  *     routing.c  layers: what is needed, who waits
  *     ahead.c    what is read before it is needed
+ *     stream.c   experts that there is no room for
+ *     watch.c    what nobody foresaw
  *     dense.c    what is not an expert
  *     report.c   what was done
  *
@@ -28,6 +30,17 @@
  */
 struct mp_paged_ahead;
 struct mp_paged_dense;
+struct mp_paged_watch;
+
+/* How it is known what is going to be read. */
+enum mp_paged_source {
+    MP_SOURCE_TOUCHES, /* from what has been touched */
+    MP_SOURCE_CHOSEN,  /* the scheduler's callback, after a router */
+    MP_SOURCE_EXPERT,  /* ggml says so of each expert */
+};
+
+/* May a unit be read without asking? */
+enum { MP_READY_NO, MP_READY_YES, MP_READY_IN_PLACE };
 
 /* Copies to a device that the program makes from slots; seam.h. With the turn. */
 struct mp_seam {
@@ -58,11 +71,14 @@ struct mp_paged {
     struct mp_pager *pager;
     struct mp_paged_ahead *ahead;
     struct mp_paged_dense *dense;
+    struct mp_paged_watch *watch;
+    int pagemap_fd; /* -1: nobody looks */
+    enum mp_paged_source source;
 
     /* Who may call the pager. Held while reads are waited for, so it is none of vmm/base/lock.h. */
     pthread_mutex_t turn;
 
-    /* (units): may it be read without asking? Also says so of units that stay the file's. */
+    /* (units): MP_READY_*. In place: the file's, because there is no room for it. */
     _Atomic uint8_t *ready;
     _Atomic uint64_t open_key; /* what the open layer is open for; 0: none is */
     _Atomic bool off;          /* for good: everything is the file's mapping */
@@ -82,7 +98,9 @@ struct mp_paged {
     uint32_t *chosen; // (tokens_max * k): of the open layer, while there are few enough tokens
 
     /* For the report. */
-    uint64_t layers_opened, layers_aborted, wholes; /* wholes: routings to all experts */
+    uint64_t layers_opened, layers_aborted, failures;
+    _Atomic uint64_t wholes;  /* routings to all experts */
+    _Atomic uint64_t touches; /* of experts that nobody foresaw */
 };
 
 #define MP_PAGED_TOKENS_MAX 64u
@@ -119,11 +137,34 @@ void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing);
 /* Return when the unit can be read, or when there is no more use in waiting for it. */
 void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key);
 
+/* Return when all needs of the open layer can be read. */
+void mp_paged_wait_all(struct mp_paged *paged, uint64_t key);
+
 /* For good; with one line that says why. */
 void mp_paged_stop(struct mp_paged *paged, const char *why);
 
 /* Close the open layer; the caller has the turn. */
 void mp_paged_close_layer(struct mp_paged *paged);
+
+/* The units of a layer that somebody has touched, counted by `counts`, and nobody foresaw: those
+ * that are to stay are read, which is waited for. */
+void mp_paged_note_touches(struct mp_paged *paged, uint32_t layer, const uint32_t *counts);
+
+/*
+ * stream.c. A thread is about to read an expert that is not going to be resident, because its layer
+ * needs more than there is room for: the kernel is told to read the next ones of that tensor, and
+ * to forget those that were read. Experts of a tensor come in ascending order.
+ */
+void mp_paged_stream(struct mp_paged *paged, const struct mp_expert_tensor *tensor,
+                     uint32_t expert);
+
+/* watch.c: a thread that looks now and then whether files have changed and, where no hook says what
+ * is read, what has been touched. */
+struct mp_paged_watch *mp_paged_watch_create(struct mp_paged *paged);
+void mp_paged_watch_destroy(struct mp_paged_watch *watch);
+
+/* Has the unit been touched since it was asked last? Only where that is the source. */
+bool mp_paged_was_touched(struct mp_paged *paged, uint32_t unit);
 
 /* ahead.c. Failing to make one costs time only. */
 struct mp_paged_ahead *mp_paged_ahead_create(const struct mp_paged *paged);

@@ -74,3 +74,68 @@ void llama_set_warmup(void *context, bool warmup)
     if (real != NULL)
         real(context, warmup && paging() == NULL);
 }
+
+typedef bool (*eval_fn)(void *tensor, bool ask, void *data);
+
+/* The program's callback behind ours; both may be asked for the same tensor. */
+struct chained {
+    _Atomic(void *) scheduler; /* NULL: free */
+    eval_fn callback;          /* or NULL */
+    void *data;
+    bool asked; /* the program wants to see the tensor that was asked for last */
+};
+
+static struct chained chains[16];
+
+/* With `ask`: does somebody want to see the tensor? Without: here it is; false ends the graph. */
+static bool on_eval(void *tensor, bool ask, void *data)
+{
+    struct chained *chained = data;
+    const struct mp_interposer *interposer = paging();
+    const bool ours = interposer != NULL && interposer->is_chosen(tensor);
+
+    if (ask) {
+        chained->asked =
+            chained->callback != NULL && chained->callback(tensor, true, chained->data);
+        return ours || chained->asked;
+    }
+    if (ours)
+        interposer->chosen(tensor);
+    return !chained->asked || chained->callback(tensor, false, chained->data);
+}
+
+static struct chained *chain_of(void *scheduler)
+{
+    for (size_t i = 0; i < MP_ARRAY_LEN(chains); i++) {
+        void *known = NULL;
+
+        if (atomic_compare_exchange_strong(&chains[i].scheduler, &known, scheduler) ||
+            known == scheduler)
+            return &chains[i];
+    }
+    return NULL;
+}
+
+/* libggml-base: set anew before every graph. */
+void ggml_backend_sched_set_eval_callback(void *scheduler, eval_fn callback,
+                                          void *data) MOEPAGER_API;
+
+void ggml_backend_sched_set_eval_callback(void *scheduler, eval_fn callback, void *data)
+{
+    static struct mp_hooked hooked = { .name = "ggml_backend_sched_set_eval_callback",
+                                       .hook = (void *)ggml_backend_sched_set_eval_callback };
+    void (*const real)(void *, eval_fn, void *) = mp_preload_behind(&hooked, SITE);
+    const struct mp_interposer *interposer = paging();
+    struct chained *chained = NULL;
+
+    if (interposer != NULL && interposer->wants_chosen(SITE))
+        chained = chain_of(scheduler);
+    if (chained != NULL) {
+        chained->callback = callback;
+        chained->data = data;
+        callback = on_eval;
+        data = chained;
+    }
+    if (real != NULL)
+        real(scheduler, callback, data);
+}

@@ -141,6 +141,18 @@ static bool is_advice_for_us(int advice)
            advice != MADV_DODUMP;
 }
 
+/* Locking a model would read all of it, and keep it. What is resident is not swapped out by anybody
+ * who has less than the budget; the rest is what the program has no room for. */
+HOOK(int, mlock, const void *at, size_t bytes)
+{
+    return covers(at, bytes) ? 0 : mp_preload_real.mlock(at, bytes);
+}
+
+HOOK(int, mlock2, const void *at, size_t bytes, unsigned flags)
+{
+    return covers(at, bytes) ? 0 : mp_preload_real.mlock2(at, bytes, flags);
+}
+
 HOOK(int, madvise, void *at, size_t bytes, int advice)
 {
     if (is_advice_for_us(advice) && covers(at, bytes))

@@ -40,6 +40,16 @@ static int call_madvise(void *at, size_t bytes, int advice)
     return (int)syscall(SYS_madvise, at, bytes, advice);
 }
 
+static int call_mlock(const void *at, size_t bytes)
+{
+    return (int)syscall(SYS_mlock, at, bytes);
+}
+
+static int call_mlock2(const void *at, size_t bytes, unsigned flags)
+{
+    return (int)syscall(SYS_mlock2, at, bytes, flags);
+}
+
 /* Constructors of other libraries may map memory before ours has run. */
 struct mp_real mp_preload_real = {
     .mmap = call_mmap,
@@ -47,6 +57,8 @@ struct mp_real mp_preload_real = {
     .mremap = call_mremap,
     .mprotect = call_mprotect,
     .madvise = call_madvise,
+    .mlock = call_mlock,
+    .mlock2 = call_mlock2,
 };
 
 void mp_preload_find_real(void)
@@ -60,6 +72,8 @@ void mp_preload_find_real(void)
         { "mremap", (void **)&mp_preload_real.mremap },
         { "mprotect", (void **)&mp_preload_real.mprotect },
         { "madvise", (void **)&mp_preload_real.madvise },
+        { "mlock", (void **)&mp_preload_real.mlock },
+        { "mlock2", (void **)&mp_preload_real.mlock2 },
     };
 
     for (size_t i = 0; i < MP_ARRAY_LEN(calls); i++) {
@@ -93,8 +107,11 @@ static int ask_next(struct dl_phdr_info *info, size_t bytes, void *arg)
 {
     struct search *search = arg;
     void *found;
+    Dl_info self;
 
     (void)bytes;
+    if (dladdr(&mp_preload_real, &self) != 0 && (uintptr_t)self.dli_fbase == info->dlpi_addr)
+        return 0; /* our hook is no answer */
     found = ask_module(info->dlpi_name != NULL ? info->dlpi_name : "", search->name);
     if (found != NULL && found != search->not_this)
         search->found = found;

@@ -11,6 +11,8 @@
 #include "vmm/output/json_out.h"
 #include "vmm/output/out.h"
 
+static const char *const source_names[] = { "touches", "the scheduler's callback", "every expert" };
+
 static double mib(uint64_t bytes)
 {
     return (double)bytes / (1 << 20);
@@ -43,7 +45,9 @@ static void print_text(struct mp_paged *paged, const struct mp_counters *c, FILE
             (unsigned long long)shown.failures);
     fprintf(out, "layers        %llu opened, %llu closed early, %llu for all experts\n",
             (unsigned long long)paged->layers_opened, (unsigned long long)paged->layers_aborted,
-            (unsigned long long)paged->wholes);
+            (unsigned long long)atomic_load(&paged->wholes));
+    fprintf(out, "seen by       %s, %llu touches that nobody foresaw\n",
+            source_names[paged->source], (unsigned long long)atomic_load(&paged->touches));
     if (paged->seam.copies > 0)
         fprintf(out, "to devices    %llu copies from %.1f MiB of pinned slots\n",
                 (unsigned long long)paged->seam.copies, mib(paged->seam.pinned_bytes));

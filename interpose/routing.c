@@ -16,7 +16,7 @@
 /* Slots that stay free for what is read ahead while a layer needs more than there is room for. */
 #define SLOTS_SPARE 2
 
-static void set_ready(struct mp_paged *paged, uint32_t unit, bool ready)
+static void set_ready(struct mp_paged *paged, uint32_t unit, uint8_t ready)
 {
     atomic_store_explicit(&paged->ready[unit], ready, memory_order_release);
 }
@@ -78,7 +78,9 @@ static void show(struct mp_paged *paged, const struct mp_ready *ready)
     if (!mp_shown_is_shown(paged->shown, unit) && fd >= 0 &&
         !mp_shown_show(paged->shown, unit, fd, offsets))
         mp_log_once(MP_LOG_WARN, "preload", "an expert cannot be mapped, and is read in place");
-    set_ready(paged, unit, true);
+    if (paged->source == MP_SOURCE_TOUCHES)
+        (void)mp_paged_was_touched(paged, unit); /* by us */
+    set_ready(paged, unit, MP_READY_YES);
 }
 
 /* What could not be read stays the file's, whoever asks. A changed file ends it all. */
@@ -93,7 +95,9 @@ static void note_failure(struct mp_paged *paged)
             return;
         }
     }
-    mp_log_failure("preload");
+    if (paged->failures++ == 0)
+        mp_log_warn("preload", "experts that cannot be read are the program's own: %s",
+                    mp_error_last()->text);
     for (uint32_t i = 0; i < paged->need_count; i++) {
         const uint32_t unit = first + paged->needs[i].expert;
 
@@ -101,7 +105,7 @@ static void note_failure(struct mp_paged *paged)
             paged->stays[unit] = true;
             found = true;
         }
-        set_ready(paged, unit, true);
+        set_ready(paged, unit, MP_READY_YES);
     }
     mp_paged_close_layer(paged);
     if (!found)
@@ -169,7 +173,7 @@ static void list_needs(struct mp_paged *paged, uint32_t layer)
         need->elsewhere = paged->stays[unit] || (!paged->resident[e] && room == 0);
         room -= !need->elsewhere && !paged->resident[e];
         paged->handed[paged->need_count++] = 0;
-        set_ready(paged, unit, need->elsewhere);
+        set_ready(paged, unit, need->elsewhere ? MP_READY_IN_PLACE : MP_READY_NO);
     }
 }
 
@@ -223,7 +227,7 @@ void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing)
 
 static bool is_ready(const struct mp_paged *paged, uint32_t unit)
 {
-    return atomic_load_explicit(&paged->ready[unit], memory_order_acquire);
+    return atomic_load_explicit(&paged->ready[unit], memory_order_acquire) != MP_READY_NO;
 }
 
 void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key)
@@ -239,9 +243,58 @@ void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key)
         if (status == MP_OK && ready.need != MP_NEED_NONE)
             show(paged, &ready);
         else if (status == MP_OK || status == MP_ERR_BUSY)
-            set_ready(paged, unit, true); /* it is nobody's need, or there is no room for it */
+            set_ready(paged, unit,
+                      MP_READY_YES); /* it is nobody's need, or there is no room for it */
         else
             note_failure(paged);
+    }
+    pthread_mutex_unlock(&paged->turn);
+}
+
+void mp_paged_wait_all(struct mp_paged *paged, uint64_t key)
+{
+    pthread_mutex_lock(&paged->turn);
+    while (paged->open && atomic_load_explicit(&paged->open_key, memory_order_relaxed) == key) {
+        struct mp_ready ready;
+        const enum mp_status status = mp_pager_next(paged->pager, &ready);
+
+        if (status == MP_OK && ready.need == MP_NEED_NONE)
+            break;
+        if (status == MP_OK)
+            show(paged, &ready);
+        else if (status == MP_ERR_BUSY)
+            break; /* the rest has no room, and is read in place */
+        else
+            note_failure(paged);
+    }
+    pthread_mutex_unlock(&paged->turn);
+}
+
+void mp_paged_note_touches(struct mp_paged *paged, uint32_t layer, const uint32_t *counts)
+{
+    const uint32_t experts = paged->experts.experts;
+    bool opened;
+
+    pthread_mutex_lock(&paged->turn);
+    mp_paged_close_layer(paged);
+    memcpy(paged->counts, counts, experts * sizeof(*counts));
+    paged->tokens = 0;
+    list_needs(paged, layer);
+    paged->layer = layer;
+    opened = !atomic_load(&paged->off) &&
+             mp_pager_begin(paged->pager, layer, paged->needs, paged->need_count) == MP_OK;
+    paged->open = opened;
+    paged->layers_opened += opened;
+    while (paged->open) {
+        struct mp_ready ready;
+        const enum mp_status status = mp_pager_next(paged->pager, &ready);
+
+        if (status != MP_OK && status != MP_ERR_BUSY)
+            note_failure(paged);
+        else if (status == MP_ERR_BUSY || ready.need == MP_NEED_NONE)
+            mp_paged_close_layer(paged);
+        else
+            show(paged, &ready);
     }
     pthread_mutex_unlock(&paged->turn);
 }

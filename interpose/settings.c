@@ -21,9 +21,6 @@ static const struct mp_opt shared_opts[] = {
     MP_OPT(MP_OPT_BOOL, "POPULATE", struct mp_interpose_settings, populate, "on", 0, 1,
            "Fill expert slots with memory in the background from the start, instead of when they "
            "are first used."),
-    MP_OPT(MP_OPT_BOOL, "DENSE", struct mp_interpose_settings, dense, "on", 0, 1,
-           "Read what is not an expert into memory of its own in the background, instead of when "
-           "it is first touched, page by page."),
     MP_OPT_TEXT("PROFILE", struct mp_interpose_settings, profile, "",
                 "Named set of policies; empty: the default one. moepager info lists them."),
     POLICY_TEXT(ROUTE, "Policy that chooses experts; the program's own choice stands."),

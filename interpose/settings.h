@@ -15,7 +15,6 @@ struct mp_interpose_settings {
     struct mp_preload_config files;
     uint64_t seed;
     uint64_t populate;
-    uint64_t dense;
     char profile[MP_POLICY_NAME_MAX];
     char policy[MP_POLICY_KIND_COUNT][MP_POLICY_NAME_MAX];
     struct mp_log_config log;

@@ -149,8 +149,7 @@ static struct mp_shown_view *view_of(struct mp_shown *shown, const struct mp_sho
 {
     struct mp_shown_view *view = &shown->views[piece->file];
 
-    if (piece->dead || piece->begin >= piece->end ||
-        !mp_shown_view_has(view, piece->begin, piece->end))
+    if (piece->begin >= piece->end || !mp_shown_view_has(view, piece->begin, piece->end))
         return NULL;
     return view;
 }

@@ -21,7 +21,6 @@ struct mp_shown_piece {
     uint64_t slot_offset; /* of `begin`, in the memory file; while `mapped` */
     uint32_t unit, k, file;
     bool mapped; /* its slot's pages are mapped here, but for edges that a neighbour took */
-    bool dead;   /* the program has left it */
 };
 
 struct mp_shown {

@@ -48,10 +48,6 @@ bool mp_shown_add(struct mp_shown *shown, const struct mp_view *view)
         to->left[0].end = mp_round_down_u64(
             view->offset_bytes + view->bytes + MP_SPACE_PAGE_BYTES - 1, MP_SPACE_PAGE_BYTES);
         to->left_count = 1;
-        for (uint32_t i = 0; i < shown->piece_count; i++) {
-            if (shown->pieces[i].file == view->file)
-                shown->pieces[i].dead = false;
-        }
         set_span(shown);
     }
     mp_unlock(&shown->lock);
@@ -105,7 +101,6 @@ static void leave_view(struct mp_shown *shown, struct mp_shown_view *view, uint6
         if (piece->file != view->view.file || piece->begin >= end || piece->end <= begin)
             continue;
         (void)mp_shown_hide_locked(shown, piece->unit);
-        piece->dead = true;
     }
     map_back(shown, view, begin, end);
     if (!cut(view, begin, end)) {

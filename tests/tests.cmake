@@ -16,7 +16,7 @@ set(mp_wrapped_file_calls write fsync rename renameat unlinkat mkdir fdopendir o
 function(mp_test name)
     cmake_parse_arguments(T "WRAP;WRAP_FILES" "TIMEOUT" "LIBS;LABELS;SOURCES;ARGS;VARIANTS" ${ARGN})
     if(NOT T_TIMEOUT)
-        set(T_TIMEOUT 60)
+        set(T_TIMEOUT 120)
     endif()
     if(sanitizers OR MP_COVERAGE)
         math(EXPR T_TIMEOUT "4 * ${T_TIMEOUT}")
@@ -139,9 +139,6 @@ mp_test(device/cuda_engine_test LIBS mp_engine m SOURCES tests/model/harness.c t
 mp_fake_cuda(device/cuda_engine_test prompt late)
 mp_test(device/costs_test LIBS mp_engine SOURCES tests/model/repack_check.c TIMEOUT 200)
 mp_fake_cuda(device/costs_test)
-mp_test(device/cuda_profiles_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
-    VARIANTS 0 1 2 3 4 assign TIMEOUT 200)
-mp_fake_cuda(device/cuda_profiles_test 0 1 2 3 4 assign)
 mp_test(device/cuda_expert_gemm_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
     tests/model/repack_check.c TIMEOUT 200)
 add_dependencies(device_cuda_expert_gemm_test fakecuda fakecublas)
@@ -152,7 +149,7 @@ mp_fake_cuda(device/device_compute_test)
 mp_test(device/cuda_predict_test LIBS mp_engine m SOURCES tests/model/harness.c
     VARIANTS prompt late TIMEOUT 200)
 mp_fake_cuda(device/cuda_predict_test prompt late)
-set(variants memory again later-hybrid later-window-exclusive pause-exclusive pause-hybrid processes
+set(variants memory lost again later-hybrid later-window-exclusive pause-exclusive pause-hybrid processes
     no_host_numa numa_id_unknown-hybrid)
 mp_test(device/cuda_faults_test LIBS mp_engine m SOURCES tests/model/harness.c
     VARIANTS ${variants} LABELS fault TIMEOUT 300)
@@ -238,10 +235,13 @@ mp_test(unit/kernels/cuda/cuda_attend_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_choose_test LIBS mp_simt TIMEOUT 200)
 mp_test(unit/kernels/cuda/cuda_layer_test LIBS mp_simt)
 mp_test(model/logits_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
-    VARIANTS cpu own cublas TIMEOUT 300)
-mp_fake_cuda(model/logits_test own)
+    VARIANTS cpu own assign cublas TIMEOUT 300)
+mp_fake_cuda(model/logits_test own assign)
 mp_fake_cublas(model/logits_test cublas)
-mp_test(model/sweep_test LIBS mp_engine SOURCES tests/model/harness.c tests/support/npy.c TIMEOUT 300)
+set(budgets cuda-0 cuda-1 cuda-2 cuda-3 cuda-4)
+mp_test(model/sweep_test LIBS mp_engine m SOURCES tests/model/harness.c tests/support/npy.c
+    VARIANTS cpu ${budgets} TIMEOUT 300)
+mp_fake_cuda(model/sweep_test ${budgets})
 
 mp_test(model/repack_test LIBS mp_engine SOURCES tests/model/harness.c tests/support/npy.c
     tests/model/tiny_model.c tests/model/repack_check.c TIMEOUT 300)
@@ -297,6 +297,7 @@ foreach(name bench_context batch_text_with_nul info_of_large_model second_output
     add_dependencies(system_regress_${name} moepager)
 endforeach()
 
+include(tests/unit/interpose/interpose.cmake)
 include(tests/static/static.cmake)
 
 add_test(NAME system/tools/bench_table COMMAND python3 tests/system/tools/bench_table.py

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/forward/cuda/device.h"
 #include "tests/device/cuda_small.h"
 #include "tests/support/tmpdir.h"
 
@@ -180,6 +181,77 @@ static void an_error_left_by_another_call_is_reported(void)
     CHECK(failed > 30);
 }
 
+/* ---- a device that is lost */
+
+/* All but the driver's words for results. */
+static uint64_t device_calls(void)
+{
+    return fake_api.calls(NULL) - fake_api.calls("cuGetErrorName") -
+           fake_api.calls("cuGetErrorString");
+}
+
+/* Whoever learns of it, nobody calls the device any more: neither who computes nor who moves
+ * experts, also while both end. */
+static void a_lost_device_is_left_alone_by_all(void)
+{
+    struct harness h;
+    struct mp_frame frame;
+    uint64_t calls;
+
+    for (unsigned side = 0; side < 2; side++) {
+        uint64_t free_bytes, total_bytes;
+        enum mp_status status;
+
+        harness_open(&options, &h);
+        mp_space_wait_filled(h.engine->space);
+        mp_pager_settle(h.engine->pager);
+        fake_api.lose(719);
+        status = side == 0
+                     ? mp_gpu_finish(h.engine->device->gpu, mp_device_stream(h.engine->device))
+                     : h.engine->backend->ops->memory_info(h.engine->backend, MP_TIER_DEVICE,
+                                                           &free_bytes, &total_bytes);
+        CHECK_EQ(status, MP_ERR_DEVICE);
+        calls = device_calls();
+        CHECK_EQ(mp_gpu_finish(h.engine->device->gpu, mp_device_stream(h.engine->device)),
+                 MP_ERR_DEVICE);
+        CHECK(strstr(mp_error_last()->text, "an earlier call") != NULL);
+        CHECK_EQ(h.engine->backend->ops->frame_create(h.engine->backend, MP_TIER_DEVICE,
+                                                      h.engine->backend->caps.granule_bytes,
+                                                      &frame),
+                 MP_ERR_DEVICE);
+        CHECK(strstr(mp_error_last()->text, "an earlier call") != NULL);
+        CHECK_EQ(compute(&h, got), MP_ERR_DEVICE);
+        harness_close(&h);
+        CHECK_EQ(device_calls(), calls);
+        fake_api.lose(0);
+        fake_api.clear();
+    }
+    harness_open(&options, &h); /* opened anew, it is there */
+    CHECK_EQ(compute(&h, got), MP_OK);
+    harness_close(&h);
+    check_nothing_lives();
+}
+
+static void a_lost_device_ends_the_run_with_its_name(void)
+{
+    struct harness h;
+    uint64_t calls;
+
+    harness_open(&options, &h);
+    CHECK_EQ(compute(&h, got), MP_OK);
+    fake_api.lose(700);
+    CHECK_EQ(compute(&h, got), MP_ERR_DEVICE);
+    CHECK_STR(mp_error_last()->code, "E_CUDA");
+    CHECK_EQ(compute(&h, got), MP_ERR_DEVICE);
+    CHECK(strstr(mp_error_last()->text, "opened anew") != NULL);
+    calls = device_calls();
+    harness_close(&h);
+    CHECK_EQ(device_calls(), calls);
+    fake_api.lose(0);
+    fake_api.clear();
+    check_nothing_lives();
+}
+
 /* ---- time and other processes */
 
 /* D7: nothing moves for a while, then it does. */
@@ -310,6 +382,9 @@ int main(int argc, char **argv)
         RUN(an_error_left_by_another_call_is_reported);
     } else if (strncmp(variant, "again", 5) == 0) {
         RUN(a_step_that_failed_is_taken_again);
+    } else if (strncmp(variant, "lost", 4) == 0) {
+        RUN(a_lost_device_ends_the_run_with_its_name);
+        RUN(a_lost_device_is_left_alone_by_all);
     } else if (strncmp(variant, "pause", 5) == 0) {
         RUN(a_device_that_pauses_changes_nothing);
         RUN(children_change_nothing);

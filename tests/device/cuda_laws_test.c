@@ -59,10 +59,12 @@ static struct harness_options small(const char *backend)
     return options;
 }
 
+static struct mp_counters counted; /* of all runs */
+
 /* Twice, so that the second time finds what the first has left; returns evictions. */
 static uint64_t run(const struct harness_options *options, struct mp_space_plan *space)
 {
-    uint64_t evictions;
+    struct mp_counters counters;
     struct harness h;
 
     harness_open(options, &h);
@@ -79,11 +81,16 @@ static uint64_t run(const struct harness_options *options, struct mp_space_plan 
         }
     }
     CHECK(mp_pager_check(mp_engine_pager(h.engine)));
-    evictions = mp_engine_counters(h.engine)->evictions;
+    counters = *mp_engine_counters(h.engine);
+    CHECK_EQ(counters.invalid_decisions, 0);
+    CHECK(counters.resident_peak_bytes <= options->budget_bytes);
+    counted.prefetch_issued += counters.prefetch_issued;
+    counted.elsewhere += counters.elsewhere;
+    counted.evictions += counters.evictions;
     if (space != NULL)
         mp_engine_plan(h.engine, space);
     harness_close(&h);
-    return evictions;
+    return counters.evictions;
 }
 
 static void compare(const float *want, float tolerance, const char *what)
@@ -115,6 +122,9 @@ static void one_way(const struct mp_space_plan *space, unsigned way)
         options.host_budget_bytes = space->unit_bytes / 2;
     if (way % 3 == 0)
         options.policies.profile = "gate-lru";
+    options.threads = 1 + way % 2;
+    if (!cublas && way % 5 == 4)
+        options.tokens_max = 3; /* a prompt in parts */
     snprintf(what, sizeof(what), "budget %llu of %llu, host budget %llu, %s, %s, %s, profile %s",
              (unsigned long long)options.budget_bytes, (unsigned long long)space->full_bytes,
              (unsigned long long)options.host_budget_bytes, way & 1 ? "graphs" : "three executors",
@@ -150,6 +160,7 @@ static void every_way_has_the_same_bits(void)
     }
     for (unsigned way = 0; way < 32; way += cublas ? 5 : 1)
         one_way(&space, way);
+    CHECK(counted.prefetch_issued > 0 && counted.elsewhere > 0 && counted.evictions > 0);
     CHECK(fake_api.calls("cuMemMap") > 0 && fake_api.calls("cuGraphLaunch") > 0);
     CHECK(fake_api.calls("cuMemcpyDtoHAsync_v2") > 0);
 }

@@ -7,10 +7,12 @@
  * device, here the driver without one (tests/device/fakecuda); cublas, where the stand-in for that
  * library (tests/device/fakecublas) multiplies dense weights with more than 8 tokens, and rounds
  * activations to the type of the weights. That is no longer the reference's arithmetic: errors are
- * bounded by the rounding, and a router may choose otherwise where two experts are close.
+ * bounded by the rounding, and a router may choose otherwise where two experts are close. assign:
+ * with experts that assign policies give to the CPU beside the device.
  */
 #include "tests/device/fakecuda/client.h"
 #include "tests/model/harness.h"
+#include "tests/support/executors.h"
 #include "tests/support/npy.h"
 #include "tests/support/test.h"
 
@@ -37,7 +39,8 @@ struct tally {
     size_t percent; /* most rows that may be close */
 
     size_t rows, close_rows;
-    double worst; /* of the other rows */
+    double worst;       /* of the other rows */
+    uint64_t elsewhere; /* experts that the CPU computed beside a device */
 };
 
 static const struct tally in_float32 = { .bound = 1e-4, .margin = 1e-5f, .percent = 1 };
@@ -94,6 +97,8 @@ static void check(const struct model *model, const char *batch, struct harness_o
     CHECK_EQ(harness_run(&h, tokens.i32, tokens.dims[1], lens.i32, options.sequences, STEPS, got),
              MP_OK);
     compare(h.model.vocab, &logits, &margin, got, tally);
+    CHECK_EQ(mp_engine_counters(h.engine)->invalid_decisions, 0);
+    tally->elsewhere += mp_engine_counters(h.engine)->elsewhere;
     free(got);
     harness_close(&h);
     if (options.backend != NULL)
@@ -161,6 +166,37 @@ static void logits_on_the_device_equal_the_reference(void)
     CHECK(fake_api.calls("cuLaunchKernel") > 1000);
 }
 
+/* What a load takes is worth weighing against the CPU, so both sides get something. */
+static void logits_of_assign_policies_equal_the_reference(void)
+{
+    static const char *const names[] = { "greedy",   "two-pointer", "queue",
+                                         "presched", "threshold",   "resident" };
+    const struct model *model = &models[MP_ARRAY_LEN(models) - 1];
+    struct harness_options options = harness_defaults(model->path);
+
+    options.backend = "cuda";
+    options.graphs = true;
+    options.threads = 2;
+    options.policies.profile = "gate-lru";
+    options.budget_bytes = harness_plan(&options, NULL).full_bytes / 3;
+    options.deterministic = true; /* costs stay as they are */
+    options.costs = (struct mp_costs){ TEST_THREE_EXECUTORS,
+                                       .load_ns = 4000,
+                                       .executors[TEST_CPU].fixed_ns = 3000,
+                                       .executors[TEST_CPU].token_ns = 500,
+                                       .executors[TEST_DEVICE].fixed_ns = 500,
+                                       .executors[TEST_DEVICE].token_ns = 50,
+                                       .layer_ns = 5000 };
+    for (size_t i = 0; i < MP_ARRAY_LEN(names); i++) {
+        struct tally tally = in_float32;
+
+        options.policies.policy[MP_POLICY_ASSIGN] = names[i];
+        check(model, "b1", options, &tally);
+        judge(model, &tally);
+        CHECK(tally.elsewhere > 0);
+    }
+}
+
 int main(int argc, char **argv)
 {
     CHECK_EQ(argc, 2);
@@ -170,6 +206,10 @@ int main(int argc, char **argv)
     }
     cublas = strcmp(argv[1], "cublas") == 0;
     find_fake();
+    if (strcmp(argv[1], "assign") == 0) {
+        RUN(logits_of_assign_policies_equal_the_reference);
+        return 0;
+    }
     RUN(logits_on_the_device_equal_the_reference);
     return 0;
 }

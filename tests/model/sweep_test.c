@@ -3,11 +3,15 @@
  * token of each, are bit-identical to those with everything resident, for 12 budgets from the
  * smallest to all, with and without prefetch, for one and four sequences, with direct and buffered
  * reads, over policies, profiles and threads, for all models of the tests.
+ *
+ * Variants: cpu; cuda-0 to cuda-4, every profile at one of five budgets on a CUDA device, here the
+ * driver without one (tests/device/fakecuda), which computes every expert.
  */
 #include <fcntl.h>
 
 #include "engine/model/llapor.h"
 #include "policy/record/decisions.h"
+#include "tests/device/fakecuda/client.h"
 #include "tests/model/harness.h"
 #include "tests/support/npy.h"
 #include "tests/support/test.h"
@@ -17,9 +21,11 @@
 
 #define STEPS 16
 #define BUDGETS 12
+#define PROFILE_BUDGETS 5
 
 struct run {
     struct npy tokens, lens;
+    uint32_t steps;
     float *logits;
     size_t bytes;
 };
@@ -31,26 +37,33 @@ static void run_once(const struct harness_options *options, const struct run *in
 
     harness_open(options, &h);
     if (harness_run(&h, input->tokens.i32, input->tokens.dims[1], input->lens.i32,
-                    options->sequences, STEPS, logits) != MP_OK) {
+                    options->sequences, input->steps, logits) != MP_OK) {
         fprintf(stderr, "error[%s]: %s\n", mp_error_last()->code, mp_error_last()->text);
         exit(1);
     }
     CHECK(mp_pager_check(mp_engine_pager(h.engine)));
     *counters_p = *mp_engine_counters(h.engine);
     harness_close(&h);
+    if (options->backend != NULL)
+        check_nothing_lives();
 }
 
-static void open_input(const char *expect, const char *batch, uint32_t vocab, struct run *run)
+/* Sequences and context of `options` become those of the batch. */
+static void open_input(const char *expect, const char *batch, uint32_t steps, uint32_t vocab,
+                       struct run *run, struct harness_options *options)
 {
     char path[512];
 
+    run->steps = steps;
     snprintf(path, sizeof(path), "%s/%s_tokens.npy", expect, batch);
     CHECK(npy_read(path, &run->tokens));
     snprintf(path, sizeof(path), "%s/%s_lens.npy", expect, batch);
     CHECK(npy_read(path, &run->lens));
-    run->bytes = run->tokens.dims[0] * (STEPS + 1) * vocab * sizeof(float);
+    run->bytes = run->tokens.dims[0] * (steps + 1) * vocab * sizeof(float);
     run->logits = calloc(1, run->bytes);
     CHECK(run->logits != NULL);
+    options->sequences = (uint32_t)run->tokens.dims[0];
+    options->ctx = (uint32_t)run->tokens.dims[1];
 }
 
 static void close_input(struct run *run)
@@ -100,10 +113,8 @@ static void sweep(const char *model, const char *expect, const char *batch)
     struct run run;
     float *got;
 
-    open_input(expect, batch, vocab, &run);
+    open_input(expect, batch, STEPS, vocab, &run, &options);
     got = calloc(1, run.bytes);
-    options.sequences = (uint32_t)run.tokens.dims[0];
-    options.ctx = (uint32_t)run.tokens.dims[1];
     run_once(&options, &run, run.logits, &counters);
     CHECK_EQ(counters.evictions, 0);
 
@@ -164,10 +175,8 @@ static void bits_do_not_depend_on_the_policies(void)
     struct run run;
     float *got;
 
-    open_input(expect, "b4", vocab, &run);
+    open_input(expect, "b4", STEPS, vocab, &run, &options);
     got = calloc(1, run.bytes);
-    options.sequences = (uint32_t)run.tokens.dims[0];
-    options.ctx = (uint32_t)run.tokens.dims[1];
     run_once(&options, &run, run.logits, &counters);
 
     options.budget_bytes = plan.full_bytes / 5;
@@ -193,50 +202,62 @@ static void bits_do_not_depend_on_the_policies(void)
 static void run_profile(const struct mp_profile *profile, struct harness_options *options,
                         const struct run *run, uint32_t vocab, uint64_t *issued_p)
 {
+    const bool device = options->backend != NULL;
     struct mp_counters counters;
     float *got = calloc(1, run->bytes);
 
     CHECK(got != NULL);
     options->policies = (struct mp_policy_names){ .profile = profile->name };
     options->policies.policy[MP_POLICY_ROUTE] = "exact";
+    if (device)
+        options->policies.policy[MP_POLICY_ASSIGN] = "gpu-only";
     run_once(options, run, got, &counters);
     check_same(got, run, vocab, profile->name, options->budget_bytes);
     CHECK_EQ(counters.invalid_decisions, 0);
     CHECK_EQ(counters.route_substituted, 0);
+    CHECK_EQ(counters.elsewhere, 0);
+    CHECK(counters.loads > 0);
     CHECK(counters.resident_peak_bytes <= options->budget_bytes);
     *issued_p += counters.prefetch_issued;
     free(got);
 }
 
-/* Every profile at five budgets, with calibration and, if there are some, trained predictors. */
-static void sweep_profiles(const char *model, const char *expect, const struct mp_llapor *llapor)
+/* What profiles are run on: `count` of the five budgets from the first one on, where the bits are
+ * those of `lru` with everything resident. */
+struct cell {
+    const char *model, *expect, *batch;
+    const struct mp_llapor *llapor;
+    uint32_t steps, first, count;
+};
+
+static void sweep_profiles(const struct cell *cell, struct harness_options options)
 {
-    uint32_t vocab;
-    const struct mp_space_plan plan = plan_of(model, &vocab);
-    struct mp_calibration_data *calibration = harness_calibration(model);
-    struct harness_options options = harness_defaults(model);
+    struct mp_calibration_data *calibration = harness_calibration(cell->model);
+    struct mp_space_plan plan;
     struct mp_counters counters;
     struct run run;
+    uint32_t vocab;
 
-    open_input(expect, "b4", vocab, &run);
-    options.sequences = (uint32_t)run.tokens.dims[0];
-    options.ctx = (uint32_t)run.tokens.dims[1];
     options.policies.profile = "lru";
+    plan = harness_plan(&options, &vocab);
+    open_input(cell->expect, cell->batch, cell->steps, vocab, &run, &options);
     run_once(&options, &run, run.logits, &counters);
+    CHECK_EQ(counters.evictions, 0);
+    options.graphs = options.backend != NULL; /* the other one queued each launch */
     options.calibration = calibration;
-    options.llapor = llapor;
+    options.llapor = cell->llapor;
     for (const struct mp_profile *p = mp_profiles; p->name != NULL; p++) {
         uint64_t issued = 0;
 
-        for (uint32_t i = 0; i < 5; i++) {
+        for (uint32_t i = cell->first; i < cell->first + cell->count; i++) {
             options.budget_bytes =
-                plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * i / 5;
+                plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * i / PROFILE_BUDGETS;
             run_profile(p, &options, &run, vocab, &issued);
         }
         if (!strcmp(p->name, "lru"))
             CHECK_EQ(issued, 0);
-        if (!strcmp(p->name, "smoe") || !strcmp(p->name, "dali")) /* others ask the clock, too */
-            CHECK(issued > 0);
+        if (options.backend == NULL && (!strcmp(p->name, "smoe") || !strcmp(p->name, "dali")))
+            CHECK(issued > 0); /* others ask the clock, too */
     }
     close_input(&run);
     mp_calibration_destroy(calibration);
@@ -248,13 +269,38 @@ static void bits_do_not_depend_on_the_profile(void)
     const struct mp_model_id id = {
         .layers = 4, .experts = 8, .top_k = 2, .hidden = 40, .router_hash = 0x0123456789abcdef
     };
+    struct cell cell = { .model = "tests/data/models/qwen3moe-tiny",
+                         .expect = "tests/data/models/qwen3moe-tiny/expect",
+                         .batch = "b4",
+                         .steps = STEPS,
+                         .count = PROFILE_BUDGETS };
     struct mp_llapor *llapor;
 
     CHECK_EQ(mp_llapor_load(AT_FDCWD, "tests/data/llapor/llapor.safetensors", &id, &llapor), MP_OK);
-    sweep_profiles("tests/data/models/qwen3moe-tiny", "tests/data/models/qwen3moe-tiny/expect",
-                   llapor);
+    cell.llapor = llapor;
+    sweep_profiles(&cell, harness_defaults(cell.model));
     mp_llapor_destroy(llapor);
-    sweep_profiles("models/tiny-moe", "tests/data/models/tiny-moe-expect", NULL);
+    cell.llapor = NULL;
+    cell.model = "models/tiny-moe";
+    cell.expect = "tests/data/models/tiny-moe-expect";
+    sweep_profiles(&cell, harness_defaults(cell.model));
+}
+
+static void bits_do_not_depend_on_the_profile_on_a_device(uint32_t budget)
+{
+    const struct cell cell = { .model = "models/tiny-moe",
+                               .expect = "tests/data/models/tiny-moe-expect",
+                               .batch = "b1",
+                               .steps = 3,
+                               .first = budget,
+                               .count = 1 };
+    struct harness_options options = harness_defaults(cell.model);
+
+    CHECK(budget < PROFILE_BUDGETS);
+    find_fake();
+    options.backend = "cuda";
+    options.threads = 2;
+    sweep_profiles(&cell, options);
 }
 
 static void budget_below_the_smallest_is_refused_with_both_numbers(void)
@@ -284,10 +330,8 @@ static void budgets_that_change_show_in_the_log_only(void)
     float *got;
 
     snprintf(log, sizeof(log), "%s/log", test_tmpdir());
-    open_input(expect, "b4", vocab, &run);
+    open_input(expect, "b4", STEPS, vocab, &run, &options);
     got = calloc(1, run.bytes);
-    options.sequences = (uint32_t)run.tokens.dims[0];
-    options.ctx = (uint32_t)run.tokens.dims[1];
     options.policies.profile = "lru";
     run_once(&options, &run, run.logits, &counters);
 
@@ -314,8 +358,13 @@ static void budgets_that_change_show_in_the_log_only(void)
     close_input(&run);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    CHECK_EQ(argc, 2);
+    if (strncmp(argv[1], "cuda-", 5) == 0) {
+        bits_do_not_depend_on_the_profile_on_a_device((uint32_t)atoi(argv[1] + 5));
+        return 0;
+    }
     RUN(bits_do_not_depend_on_the_budget);
     RUN(bits_do_not_depend_on_the_policies);
     RUN(bits_do_not_depend_on_the_profile);

@@ -4,10 +4,14 @@
 usage: tests/mutation/run.py [--jobs N] [--host | --cuda] [NUMBER...]
        tests/mutation/run.py [--jobs N] --sample N [--seed SEED]... [--only GLOB]
        tests/mutation/run.py --list
+       tests/mutation/run.py --check BUILD
 
 Seeded bugs (seeded.py) are of the kind "wrong weights, good exit code". --host: those of a run on
 the CPU; --cuda: those in the order of things on a device, which the driver without a device
 (tests/device/fakecuda) has to see; numbers count in the list that was chosen.
+
+--check: changes nothing. Do the lists still fit the sources, and the tests of this build? A text that
+moved or a test with another name would else show hours later.
 
 --sample: N mutants that are picked by SEED (sample.py), in files whose name or path fits GLOB. Without
 arguments: all seeded bugs, 12 mutants of seed 1, and 6 of today's date, which are only reported.
@@ -86,10 +90,13 @@ class Tree:
             if match is not None and match[1] in self.tests:
                 self.tests[match[1]]["words"] = re.findall(r'"([^"]*)"', match[2])
 
-    def copy(self):
+    def list_sources(self):
         listed = subprocess.run(["git", "ls-files", "-zco", "--exclude-standard"], cwd=ROOT, check=True,
                                 stdout=subprocess.PIPE).stdout.decode().split("\0")
         self.names = [name for name in listed if name and (ROOT / name).is_file()]
+
+    def copy(self):
+        self.list_sources()
         for name in self.names:
             source, target = ROOT / name, COPY / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -263,6 +270,38 @@ def list_sources():
     return 0
 
 
+def check(build):
+    """What no longer fits, one a line."""
+    global COPY, BUILD
+    COPY, BUILD = ROOT, Path(build).resolve()
+    tree = Tree()
+    tree.list_sources()
+    tree.list_tests()
+    problems = []
+
+    def try_to(function, *args):
+        try:
+            return function(*args)
+        except (SystemExit, ValueError) as error:
+            problems.append(str(error))
+        return None
+
+    for tests in sample.all_tests():
+        try_to(tree.resolve, tests)
+    for what, tests, name, old, new in seeded.HOST + seeded.CUDA:
+        path = try_to(tree.path_of, name)
+        try_to(tree.resolve, tests)
+        if path is not None:
+            try_to(replaced, (ROOT / path).read_text(), f"'{what}': {name}", old, new)
+    names = set()
+    for path, text in sample.sources(ROOT, tree.names):
+        try_to(sample.tests_of, path)
+        names |= {sample.name_of(site) for site in sample.sites_of(path, text)}
+    problems += [f"equivalent.txt: there is no {name}" for name in sample.equivalents() - names]
+    print("\n".join(problems) or "all lists fit")
+    return 1 if problems else 0
+
+
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--host", action="store_true")
@@ -271,9 +310,12 @@ def main():
     parser.add_argument("--seed", action="append")
     parser.add_argument("--only", default="*")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--check", metavar="BUILD")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("numbers", type=int, nargs="*")
     args = parser.parse_args()
+    if args.check:
+        return check(args.check)
     COPIES.mkdir(parents=True, exist_ok=True)
     lock = open(f"{COPIES}.lock", "w", encoding="ascii")  # as long as this process lives
     try:

@@ -84,8 +84,8 @@ CUDA = [
      "const enum mp_status status = mp_gpu_wait(queue->device->gpu, batch->end);",
      "const enum mp_status status = batch->end != NULL ? MP_OK : MP_ERR_DEVICE;"),
     ("the last bytes of a unit are not copied", LAWS, "reader_link.c",
-     "piece.dst, piece.src,\n                                         flight.bytes);",
-     "piece.dst, piece.src,\n                                         flight.bytes - 64);"),
+     "piece.dst, piece.src,\n                                           flight.bytes);",
+     "piece.dst, piece.src,\n                                           flight.bytes - 64);"),
     ("a unit is copied to another one's slot", LAWS, "space_move.c",
      "        .need_bytes = bytes,\n"
      "        .dst = mp_tier_address(space->tier, space->units[unit].slot),",

@@ -24,7 +24,7 @@ set_tests_properties(system/tools/gpu_driver_laws PROPERTIES TIMEOUT 60
 # What goes wrong on a machine, with programs that stand in for the real ones.
 add_test(NAME system/tools/gpu_run COMMAND tests/system/tools/gpu_run.py short ${CMAKE_BINARY_DIR}
     ${CMAKE_BINARY_DIR}/gpu-run-short WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-set_tests_properties(system/tools/gpu_run PROPERTIES TIMEOUT 200)
+set_tests_properties(system/tools/gpu_run PROPERTIES TIMEOUT 600)
 
 # Kernels run on the CPU here: too slow with sanitizers, which see the same code in the tests.
 if(NOT sanitizers AND NOT MP_COVERAGE)

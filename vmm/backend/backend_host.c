@@ -7,8 +7,8 @@
  * costs nothing, and never more than its frames' bytes: huge pages lie wholly inside a frame.
  * MAP_NORESERVE is not used, so a kernel that counts commitments refuses here and not later.
  *
- * With a memory file all frames lie in one range of addresses that was reserved at the start, one
- * behind the other as in the file: the place of an alias says where its bytes are in the file.
+ * With a memory file all frames lie in one mapping of it: the place of an alias says where its
+ * bytes are in the file.
  */
 #include "vmm/backend/backend.h"
 
@@ -57,21 +57,23 @@ static enum mp_status check_node(int node)
     return MP_OK;
 }
 
-/* Reserve the addresses of all frames that there can be. */
+/* All of it at once: pages come into being when they are first written. */
 static enum mp_status open_file(struct host_backend *host, uint64_t bytes)
 {
-    void *base;
+    void *base = MAP_FAILED;
 
     host->file_fd = memfd_create("moepager", MFD_CLOEXEC);
-    if (host->file_fd < 0)
-        return mp_fail(MP_ERR_NO_SPACE, "E_DEVICE_MEMORY", "cannot make a memory file: %s",
-                       strerror(errno));
-    base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (host->file_fd >= 0 && ftruncate(host->file_fd, (off_t)bytes) == 0)
+        base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, host->file_fd, 0);
     if (base == MAP_FAILED) {
-        close(host->file_fd);
-        return mp_fail(MP_ERR_NO_SPACE, "E_DEVICE_MEMORY",
-                       "cannot reserve %" PRIu64 " bytes of addresses for frames: %s", bytes,
-                       strerror(errno));
+        const enum mp_status status =
+            mp_fail(MP_ERR_NO_SPACE, "E_DEVICE_MEMORY",
+                    "cannot make a memory file of %" PRIu64 " bytes for frames: %s", bytes,
+                    strerror(errno));
+
+        if (host->file_fd >= 0)
+            close(host->file_fd);
+        return status;
     }
     host->file_base = base;
     host->file_bytes = bytes;
@@ -245,23 +247,15 @@ static void advise(const struct host_backend *host, void *alias, uint64_t bytes)
 }
 
 /* The next part of the memory file. */
-static enum mp_status map_file(struct host_backend *host, uint64_t bytes, void **alias_p)
+static enum mp_status take_from_file(struct host_backend *host, uint64_t bytes, void **alias_p)
 {
-    const uint64_t at = host->file_used_bytes;
-    void *alias;
-
-    if (bytes > host->file_bytes - at)
+    if (bytes > host->file_bytes - host->file_used_bytes) {
         errno = ENOMEM;
-    else if (ftruncate(host->file_fd, (off_t)(at + bytes)) == 0) {
-        alias = mmap(host->file_base + at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                     host->file_fd, (off_t)at);
-        if (alias != MAP_FAILED) {
-            host->file_used_bytes = at + bytes;
-            *alias_p = alias;
-            return MP_OK;
-        }
+        return fail_mmap(bytes);
     }
-    return fail_mmap(bytes);
+    *alias_p = host->file_base + host->file_used_bytes;
+    host->file_used_bytes += bytes;
+    return MP_OK;
 }
 
 static enum mp_status host_frame_create(struct mp_backend *backend, enum mp_tier_kind tier,
@@ -283,7 +277,7 @@ static enum mp_status host_frame_create(struct mp_backend *backend, enum mp_tier
     }
     if (host->huge_pages && bytes >= HUGE_PAGE_BYTES && align_bytes < HUGE_PAGE_BYTES)
         align_bytes = HUGE_PAGE_BYTES;
-    status = host->file_fd >= 0 ? map_file(host, bytes, &alias)
+    status = host->file_fd >= 0 ? take_from_file(host, bytes, &alias)
                                 : map_aligned(bytes, align_bytes, host->page_bytes, &alias);
     if (status != MP_OK)
         return status;
@@ -304,7 +298,7 @@ static void host_frame_destroy(struct mp_backend *backend, struct mp_frame *fram
 
     mp_assert(frame->handle == (uint64_t)(uintptr_t)frame->alias && frame->handle != 0);
     if (host->file_fd >= 0) {
-        /* The addresses stay reserved, and those of the last frame are used again. */
+        /* The addresses stay mapped; those of the last frame are used again. */
         const uint64_t at = (uint64_t)((char *)frame->alias - host->file_base);
 
         if (at + frame->bytes == host->file_used_bytes)

@@ -12,6 +12,17 @@ struct mp_preload_config {
     char report[512];   /* empty: none; "1", "json" or a path */
     char trace[512];    /* empty: none; a path */
     char timeline[512]; /* the same */
+    uint64_t hooks;     /* enum mp_preload_hooks */
+    uint64_t dense;
+};
+
+/* How it is learned which experts are going to be read. */
+enum mp_preload_hooks {
+    MP_PRELOAD_HOOKS_AUTO,    /* the first of these that the program has */
+    MP_PRELOAD_HOOKS_EXPERT,  /* ggml says so of each expert */
+    MP_PRELOAD_HOOKS_ROUTER,  /* the scheduler's callback shows what a router chose */
+    MP_PRELOAD_HOOKS_TOUCHES, /* what has been touched */
+    MP_PRELOAD_HOOKS_COUNT
 };
 
 /* It fills struct mp_preload_config; list it with the prefix "MOEPAGER_". */

@@ -100,9 +100,9 @@ print("also this", file=sys.stderr, flush=True)
 time.sleep(1000)
 """)
     begin = time.monotonic()
-    code, text = bundle.run("--steps", "laws,kernels,remap", "--minutes", "2")
+    code, text = bundle.run("--steps", "laws,kernels,remap", "--minutes", "4")
     rows = bundle.rows()
-    check("took too long", time.monotonic() - begin < 60, text)
+    check("took too long", time.monotonic() - begin < 500, text)
     check("no steps before and behind it", "driver's laws" in str(rows) and "remap: beside" in rows,
           rows)
     check("not late", "| late | not done after" in rows["kernels"], rows)
@@ -188,7 +188,7 @@ def an_end_from_outside(bundle):
         if line.startswith("kernels"):
             break
     process.send_signal(signal.SIGTERM)
-    text, _ = process.communicate(timeout=60)
+    text, _ = process.communicate(timeout=500)
     check("not interrupted", process.returncode == 130, text)
     check("no table", "laws: driver's laws" in text and
           "laws: driver's laws" in bundle.rows(), text)

@@ -1,0 +1,302 @@
+#include "tests/unit/interpose/made_up.h"
+
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "interpose/ggml.h"
+#include "tests/support/gguf.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
+
+#define DENSE_BYTES (320u << 10)
+#define TENSORS (MADE_LAYERS * (MADE_KINDS + 1))
+
+unsigned char *made_bytes;
+uint64_t made_file_bytes;
+_Atomic int made_mmap_fails = -1, made_mremap_fails = -1;
+bool made_layout_wrong;
+struct mp_span made_span;
+
+static char path[sizeof(test_tmpdir_path) + 32];
+static uint64_t data_begin;
+
+static const char *const names[] = { "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps" };
+
+/* Dense and expert tensors in turns; the experts of a layer start behind an odd dense one. */
+static uint64_t tensor_offset(uint32_t layer, uint32_t kind)
+{
+    const uint64_t experts = MADE_EXPERTS * MADE_EXPERT_BYTES;
+
+    return layer * (DENSE_BYTES + 32 + MADE_KINDS * experts) + DENSE_BYTES + 32 + kind * experts;
+}
+
+uint64_t made_offset(uint32_t layer, uint32_t kind, uint32_t expert)
+{
+    return data_begin + tensor_offset(layer, kind) + expert * MADE_EXPERT_BYTES;
+}
+
+static void put_tensor(const char *name, uint32_t experts, uint64_t ne1, uint64_t offset)
+{
+    gguf_text(name);
+    gguf_put(experts > 0 ? 3 : 2, 4);
+    gguf_put(64, 8);
+    gguf_put(ne1, 8);
+    if (experts > 0)
+        gguf_put(experts, 8);
+    gguf_put(0, 4); /* F32 */
+    gguf_put(offset, 8);
+}
+
+static void put_header(void)
+{
+    char name[64];
+
+    gguf_begin(TENSORS, 2);
+    gguf_text("general.architecture"), gguf_put(8, 4), gguf_text("made");
+    gguf_number("made.expert_used_count", 4, MADE_TOP_K, 4);
+    for (uint32_t l = 0; l < MADE_LAYERS; l++) {
+        snprintf(name, sizeof(name), "blk.%u.attn.weight", l + 1);
+        put_tensor(name, 0, DENSE_BYTES / 256, tensor_offset(l, 0) - DENSE_BYTES - 32);
+        for (uint32_t k = 0; k < MADE_KINDS; k++) {
+            /* Block 0 has no experts. */
+            snprintf(name, sizeof(name), "blk.%u.%s.weight", l + 1, names[k]);
+            put_tensor(name, MADE_EXPERTS, 49, tensor_offset(l, k));
+        }
+    }
+    gguf_data(0);
+}
+
+const char *made_path(void)
+{
+    uint64_t state = 1;
+    int fd;
+
+    if (made_bytes != NULL)
+        return path;
+    put_header();
+    data_begin = gguf_used;
+    made_file_bytes = made_offset(MADE_LAYERS - 1, MADE_KINDS - 1, MADE_EXPERTS);
+    made_bytes = malloc(made_file_bytes);
+    CHECK(made_bytes != NULL);
+    memcpy(made_bytes, gguf_out, gguf_used);
+    for (uint64_t i = data_begin; i < made_file_bytes; i++) {
+        state = state * UINT64_C(6364136223846793005) + 1;
+        made_bytes[i] = (unsigned char)(state >> 40);
+    }
+    snprintf(path, sizeof(path), "%s/made.gguf", test_tmpdir());
+    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    CHECK(fd >= 0);
+    CHECK_EQ(write(fd, made_bytes, made_file_bytes), (long long)made_file_bytes);
+    close(fd);
+    return path;
+}
+
+static bool fails(_Atomic int *countdown)
+{
+    return atomic_load(countdown) >= 0 && atomic_fetch_sub(countdown, 1) == 0;
+}
+
+/* System calls, so that tests that count what is mapped do not count what replaces it. */
+static void *real_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
+{
+    return fails(&made_mmap_fails) ? MAP_FAILED
+                                   : (void *)syscall(SYS_mmap, at, bytes, prot, flags, fd, offset);
+}
+
+static int real_munmap(void *at, size_t bytes)
+{
+    return (int)syscall(SYS_munmap, at, bytes);
+}
+
+static void *real_mremap(void *at, size_t bytes, size_t new_bytes, int flags, void *new_at)
+{
+    return fails(&made_mremap_fails) ? MAP_FAILED : mremap(at, bytes, new_bytes, flags, new_at);
+}
+
+/* As much of a ggml as the layout's self-test calls. */
+static struct mp_ggml_tensor tensors[4];
+static uint32_t tensor_count;
+
+struct init_params {
+    size_t bytes;
+    void *memory;
+    bool no_alloc;
+};
+
+static void *ggml_init(struct init_params params)
+{
+    (void)params;
+    tensor_count = 0;
+    return tensors;
+}
+
+static void ggml_free(void *context)
+{
+    (void)context;
+}
+
+static struct mp_ggml_tensor *new_3d(void *context, int type, int64_t ne0, int64_t ne1, int64_t ne2)
+{
+    struct mp_ggml_tensor *tensor = &tensors[tensor_count++];
+    const size_t row = 4 * (size_t)ne0, plane = row * (size_t)ne1;
+
+    (void)context;
+    *tensor = (struct mp_ggml_tensor){
+        .type = type,
+        .ne = { ne0, ne1, ne2, 1 },
+        .nb = { 4, row, plane, plane * (size_t)ne2 },
+        .data = tensor,
+    };
+    if (made_layout_wrong)
+        tensor->nb[3]++;
+    return tensor;
+}
+
+static struct mp_ggml_tensor *new_2d(void *context, int type, int64_t ne0, int64_t ne1)
+{
+    return new_3d(context, type, ne0, ne1, 1);
+}
+
+static struct mp_ggml_tensor *mul_mat_id(void *context, struct mp_ggml_tensor *as,
+                                         struct mp_ggml_tensor *b, struct mp_ggml_tensor *ids)
+{
+    struct mp_ggml_tensor *tensor = new_3d(context, 0, as->ne[1], ids->ne[0], b->ne[2]);
+
+    tensor->src[0] = as;
+    tensor->src[1] = b;
+    tensor->src[2] = ids;
+    return tensor;
+}
+
+static struct mp_ggml_tensor *set_name(struct mp_ggml_tensor *tensor, const char *name)
+{
+    snprintf(tensor->name, sizeof(tensor->name), "%s", name);
+    return tensor;
+}
+
+static const char *get_name(const struct mp_ggml_tensor *tensor)
+{
+    return tensor->name;
+}
+
+static const void *get_data(const struct mp_ggml_tensor *tensor)
+{
+    return tensor->data;
+}
+
+static void *find(const void *site, const char *name)
+{
+    static const struct {
+        const char *name;
+        void *function;
+    } functions[] = {
+        { "ggml_init", (void *)ggml_init },
+        { "ggml_free", (void *)ggml_free },
+        { "ggml_new_tensor_2d", (void *)new_2d },
+        { "ggml_new_tensor_3d", (void *)new_3d },
+        { "ggml_mul_mat_id", (void *)mul_mat_id },
+        { "ggml_set_name", (void *)set_name },
+        { "ggml_get_name", (void *)get_name },
+        { "ggml_get_data", (void *)get_data },
+        { "ggml_compute_forward_mul_mat_id_tiled", (void *)ggml_free },
+    };
+
+    (void)site;
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+        if (strcmp(functions[i].name, name) == 0)
+            return functions[i].function;
+    }
+    return NULL;
+}
+
+void made_start(const char *budget, const char *hooks)
+{
+    const struct mp_host host = {
+        .real = { .mmap = real_mmap,
+                  .munmap = real_munmap,
+                  .mremap = real_mremap,
+                  .mprotect = mprotect,
+                  .madvise = madvise,
+                  .mlock = mlock,
+                  .mlock2 = NULL },
+        .span = &made_span,
+        .find = find,
+    };
+
+    setenv("MOEPAGER_BUDGET", budget, 1);
+    setenv("MOEPAGER_HOOKS", hooks, 1);
+    CHECK(mp_interposer_table.start(&host));
+}
+
+char *made_map(int fd, uint64_t bytes, int flags, uint64_t offset)
+{
+    const struct mp_map_call call = { bytes, PROT_READ, flags, fd, (off_t)offset };
+    const bool wanted = mp_interposer_table.wants(&call);
+    char *at = (char *)syscall(SYS_mmap, NULL, bytes, PROT_READ, flags, fd, (off_t)offset);
+
+    CHECK(at != MAP_FAILED);
+    if (wanted)
+        (void)mp_interposer_table.mapped(&call, at);
+    return at;
+}
+
+void made_unmap(char *at, uint64_t bytes)
+{
+    if (mp_span_touches(&made_span, at, bytes))
+        mp_interposer_table.leave(at, bytes);
+    CHECK_EQ(real_munmap(at, bytes), 0);
+}
+
+bool made_is_paged(const char *at)
+{
+    return mp_span_touches(&made_span, at, 1) && mp_interposer_table.covers(at, 1);
+}
+
+static struct mp_ggml_tensor ids_of(const int32_t *ids, uint32_t tokens)
+{
+    return (struct mp_ggml_tensor){
+        .ne = { MADE_TOP_K, tokens, 1, 1 },
+        .nb = { 4, 4 * MADE_TOP_K },
+        .data = ids,
+    };
+}
+
+void made_run_layer(const char *base, uint32_t layer, const int32_t *ids, uint32_t tokens)
+{
+    const struct mp_ggml_tensor chosen = ids_of(ids, tokens);
+
+    for (uint32_t k = 0; k < MADE_KINDS; k++) {
+        const struct mp_ggml_tensor weights = { .ne = { 64, 49, MADE_EXPERTS, 1 },
+                                                .data = base + made_offset(layer, k, 0) };
+        const struct mp_ggml_tensor dst = { .src = { &weights, NULL, &chosen } };
+
+        for (uint32_t e = 0; e < MADE_EXPERTS; e++) {
+            const uint64_t offset = made_offset(layer, k, e);
+            uint32_t rows = 0;
+
+            for (uint32_t i = 0; i < tokens * MADE_TOP_K; i++)
+                rows += ids[i] == (int32_t)e;
+            if (rows == 0)
+                continue;
+            mp_interposer_table.expert(NULL, &dst, e, rows);
+            CHECK(made_is_equal(base, offset, offset + MADE_EXPERT_BYTES));
+        }
+    }
+}
+
+void made_show_router(uint32_t layer, const int32_t *ids, uint32_t tokens)
+{
+    struct mp_ggml_tensor chosen = ids_of(ids, tokens);
+
+    snprintf(chosen.name, sizeof(chosen.name), "ffn_moe_topk-%u", layer + 1);
+    CHECK(mp_interposer_table.is_chosen(&chosen));
+    mp_interposer_table.chosen(&chosen);
+}
+
+bool made_is_equal(const char *base, uint64_t begin, uint64_t end)
+{
+    return memcmp(base + begin, made_bytes + begin, end - begin) == 0;
+}
