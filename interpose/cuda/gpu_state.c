@@ -22,6 +22,8 @@ static struct {
     bool tried;
     _Atomic(struct mp_gpu_device *) device; /* set once; release and acquire */
 } devices[MP_GPU_DEVICES_MAX];
+static _Atomic(int)
+    devices_end; /* behind the last that is open; relaxed: asked for at each launch */
 
 static struct {
     const void *address; /* NULL: free */
@@ -117,6 +119,8 @@ struct mp_gpu_device *mp_gpu_device_open(int device)
             free(gpu);
         } else {
             atomic_store_explicit(&devices[device].device, gpu, memory_order_release);
+            if (atomic_load_explicit(&devices_end, memory_order_relaxed) <= device)
+                atomic_store_explicit(&devices_end, device + 1, memory_order_relaxed);
         }
     }
     mp_unlock(&lock);
@@ -125,7 +129,9 @@ struct mp_gpu_device *mp_gpu_device_open(int device)
 
 struct mp_gpu_device *mp_gpu_device_holding(const void *address)
 {
-    for (int d = 0; d < MP_GPU_DEVICES_MAX; d++) {
+    const int end = atomic_load_explicit(&devices_end, memory_order_relaxed);
+
+    for (int d = 0; d < end; d++) {
         struct mp_gpu_device *gpu = mp_gpu_device_at(d);
 
         if (gpu != NULL && mp_tiers_holds(gpu->tiers, address))
@@ -169,7 +175,9 @@ void mp_gpu_taken_remove(const void *address)
 
 void mp_gpu_each(void (*visit)(struct mp_gpu_device *device, void *ctx), void *ctx)
 {
-    for (int d = 0; d < MP_GPU_DEVICES_MAX; d++) {
+    const int end = atomic_load_explicit(&devices_end, memory_order_relaxed);
+
+    for (int d = 0; d < end; d++) {
         struct mp_gpu_device *gpu = mp_gpu_device_at(d);
 
         if (gpu != NULL)
