@@ -6,6 +6,7 @@ compute without it, and what was to happen did.
   timing    work that lags behind by chance, or until it is waited for
   nothing   without a budget, or with one that holds all, no window is made
   refused   what cannot be done is left to the program, with one line
+  busy      several threads that launch, capture, copy, wait, allocate and free at once
   lookups   functions of CUDA that are asked for by name
   seam      experts that a program keeps on the host and copies itself
   failures  every call of the driver that fails once ends in the same results or in a refusal
@@ -72,6 +73,20 @@ def lookups(_):
         run(("lookups", []), runtime, "hooked", "")
         run(("lookups", []), runtime, "hooked", "1M")
         programs.run("lookups", ["plain"], runtime)
+
+
+def busy(_):
+    """Several threads that do everything at once."""
+    case = ("busy", [4, 120])
+    expected = plain(case)
+    for runtime, launches, env in ((12, 12, {}), (13, 13, {"FAKECUDA_SEED": "21"}),
+                                   ("static", 12, {"FAKECUDA_SEED": "22"}),
+                                   (13, "ex", {"FAKECUDA_LAZY": "1"})):
+        out, said = run(case, runtime, launches, "1536K", dict(env, MOEPAGER_GPU_UNIT="128K"))
+        check(f"{runtime} {env}: other results", out == expected)
+        done = figures(said)
+        check(f"{runtime} {env}: {done}", done["moves"] > 0 and done["made"] > 10 and
+              done["windows"] == 0 and done["failed"] == 0)
 
 
 def timing(cases):
@@ -175,7 +190,7 @@ def seam(cases):
 def main():
     with tempfile.TemporaryDirectory() as name:
         {"budgets": budgets, "timing": timing, "nothing": nothing, "refused": refused,
-         "failures": failures, "seam": seam, "lookups": lookups}[sys.argv[2]](programs.cases(Path(name)))
+         "failures": failures, "seam": seam, "lookups": lookups, "busy": busy}[sys.argv[2]](programs.cases(Path(name)))
 
 
 if __name__ == "__main__":
