@@ -202,6 +202,7 @@ mp_test(unit/vmm/space/residency_test LIBS mp_vmm)
 mp_test(unit/vmm/topo/topology_test LIBS mp_vmm PkgConfig::JANSSON WRAP)
 mp_test(unit/vmm/space/space_test LIBS mp_vmm)
 mp_test(unit/vmm/space/space_layout_test LIBS mp_vmm)
+mp_test(unit/vmm/space/space_resize_test LIBS mp_vmm)
 mp_test(device/vmm/space_cuda_test LIBS mp_vmm VARIANTS table window pinned unpinned TIMEOUT 120)
 mp_fake_cuda(device/vmm/space_cuda_test table window pinned unpinned)
 mp_test(device/vmm/host_tier_test LIBS mp_vmm Threads::Threads PkgConfig::NUMA
@@ -299,6 +300,7 @@ endforeach()
 
 include(tests/unit/interpose/interpose.cmake)
 include(tests/static/static.cmake)
+include(tests/interpose/interpose.cmake)
 
 add_test(NAME system/tools/bench_table COMMAND python3 tests/system/tools/bench_table.py
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})

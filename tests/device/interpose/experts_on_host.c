@@ -158,7 +158,7 @@ int main(int argc, char **argv)
     uint32_t *chosen;
     uint64_t *sum;
     unsigned tokens;
-    void *sched;
+    static void *sched;
 
     CHECK_EQ(argc, 5);
     tokens = (unsigned)strtoul(argv[2], NULL, 10);

@@ -1,0 +1,29 @@
+# The interposer in programs that are not ours. tools/get_llama brings those; where they cannot be
+# had, each test says so and counts as skipped. A sanitizer's runtime cannot come after a program's
+# start, so plain builds only. What ends in _full takes long: tools/test --full.
+if(NOT sanitizers AND NOT MP_COVERAGE)
+    foreach(file behaviour programs)
+        set(cases_behaviour idle mapping changed broken refused alone kills crowd memory others secure
+            seccomp dlopen static)
+        set(cases_programs logits checks bench text perplexity server)
+        set(full_behaviour kills broken idle)
+        set(full_programs ${cases_programs} python)
+        foreach(case ${cases_${file}})
+            add_test(NAME interpose/${file}:${case} COMMAND python3 tests/interpose/${file}_test.py
+                ${case} $<TARGET_FILE:moepager_preload> ${CMAKE_BINARY_DIR}
+                WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+            set_tests_properties(interpose/${file}:${case} PROPERTIES TIMEOUT 300
+                SKIP_RETURN_CODE 77 LABELS interpose)
+        endforeach()
+        foreach(case ${full_${file}})
+            add_test(NAME interpose/${file}_full:${case} COMMAND python3
+                tests/interpose/${file}_test.py --full ${case} $<TARGET_FILE:moepager_preload>
+                ${CMAKE_BINARY_DIR} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+            set_tests_properties(interpose/${file}_full:${case} PROPERTIES TIMEOUT 3600
+                SKIP_RETURN_CODE 77 LABELS "interpose;full")
+        endforeach()
+    endforeach()
+    # Of times and of memory, and programs of many threads: nothing else beside them.
+    set_tests_properties(interpose/behaviour:idle interpose/behaviour:crowd
+        interpose/behaviour:memory PROPERTIES RUN_SERIAL ON)
+endif()

@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""Programs of llama.cpp that nobody changed give the same logits, texts and numbers with the library.
+
+usage: programs_test.py CASE PRELOAD WORK [--full]
+
+  logits      a program that uses libllama: bits of all logits, at several budgets and threads; models
+              in BF16, Q8_0, Q4_K_M, MXFP4, of five families, and in ten files
+  checks      the same, while it also looks at the mapped file in every way that a program can
+  bench       llama-bench ends well
+  text        llama-completion and llama-cli write the same words
+  perplexity  llama-perplexity: every digit, and the file of all logits
+  server      llama-server with four clients at once
+  python      llama_cpp from Python, over libraries that were built from its sources (--full only:
+              they take minutes to build)
+
+--full: all budgets, and everything with both builds of llama.cpp.
+"""
+import hashlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import harness
+from harness import BUDGETS, REPACKED, ROOT, Failed, Llama, Skip, expect, plain_and_paged, run
+
+MODELS = ("tiny", "qwen", "qwen-q8", "qwen-q4", "oss", "oss-mx", "fused", "shared", "odd", "odd-q8",
+          "tiny-split")
+BRIEF_MODELS = ("tiny", "qwen-q4", "oss-mx", "fused", "odd-q8", "tiny-split")
+
+
+def kinds(full):
+    return [Llama(kind) for kind in (("debian", "python") if full else ("debian",))]
+
+
+def logits(preload, work, full):
+    for llama in kinds(full):
+        program = llama.build("victim_logits", work)
+        for name in MODELS if full else BRIEF_MODELS:
+            model = llama.model(name)
+            for threads in (1, 4):
+                command = llama.command(program, model, threads)
+                plain = [*command, "repack=0"] if name in REPACKED else None
+                budgets = BUDGETS if full else BUDGETS[threads // 4::2][:2]
+                plain_and_paged(command, preload, work, budgets, plain=plain)
+        command = llama.command(program, llama.model("tiny"), 2)
+        plain_and_paged([*command, "reload=2"], preload, work, BUDGETS[1:2])
+        plain_and_paged([*command, "ubatch=1"], preload, work, BUDGETS[1:2])
+        # No budget, and a budget for all of them: as if the library was not there, repacking too.
+        command = llama.command(program, llama.model("qwen-q4"), 2)
+        want = run(command, None, None)
+        for budget in (None, "all"):
+            got = run(command, preload, budget)
+            expect(got.out == want.out and got.status == 0,
+                   f"budget {budget}: exit {got.status}, {got.out[-300:]} and not {want.out[-300:]}")
+
+
+def checks(preload, work, full):
+    for llama in kinds(full):
+        program = llama.build("victim_logits", work)
+        for name in ("qwen", "odd-q8") if full else ("qwen-q8",):
+            command = llama.command(program, llama.model(name), 2,
+                                    "check=bytes,touch,fork,write,readv,signal,bytes")
+            plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:3])
+
+
+def bench_rows(done):
+    """What was measured, without the speeds, which must be there."""
+    rows = json.loads(done.out)
+    expect(all(row["avg_ts"] > 0 for row in rows), f"no speed: {done.out[-300:]}")
+    return " ".join(f"{row['n_prompt']}+{row['n_gen']} {row['model_type']}" for row in rows)
+
+
+def bench(preload, work, full):
+    llama = Llama("debian")
+    for name in ("qwen-q4", "oss-mx", "tiny") if full else ("qwen-q4",):
+        for threads in (1, 4):
+            command = llama.command("llama-bench", "-m", llama.model(name), "-p", 32, "-n", 8, "-r", 2,
+                                    "-t", threads, "-o", "json")
+            plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:2], bench_rows)
+
+
+def words(done):
+    """Its first hundred characters: at their end these programs sometimes lose what was last
+    written, and llama-cli draws while it loads and prints how fast it was."""
+    answer = done.out.split("The expert", 1)[-1]
+    expect(len(answer) > 100, f"little was written: {done.out}")
+    return answer[:100] if "exit or Ctrl" not in done.out else answer.strip()[:60]
+
+
+def text(preload, work, full):
+    llama = Llama("debian")
+    model = llama.model("tiny")
+    for threads in (1, 4):
+        how = ["-m", model, "-n", 40, "--temp", 0, "-t", threads]
+        budgets = BUDGETS if full else BUDGETS[1:2]
+        for program, mode in (("llama-completion", "-no-cnv"), ("llama-cli", "-st")):
+            plain_and_paged(llama.command(program, "-p", "The expert", mode, *how), preload, work,
+                            budgets, words)
+
+
+def perplexity(preload, work, full):
+    llama = Llama("debian")
+    saved = work / "all-logits"
+
+    def view(done):
+        lines = [line for line in (done.out + done.err).splitlines()
+                 if line.startswith("[1]") or "Final estimate" in line]
+        expect(len(lines) == 2, f"no perplexity: {done.err[-500:]}")
+        digest = hashlib.sha256(saved.read_bytes()).hexdigest()
+        saved.unlink()
+        return f"{lines[0]} {lines[1].split('I ')[-1]} {digest}"
+
+    for name in ("tiny", "qwen-q8") if full else ("tiny",):
+        for threads in (1, 4) if full else (2,):
+            command = llama.command("llama-perplexity", "-m", llama.model(name), "-f",
+                                    ROOT / "LICENSE", "-c", 128, "--chunks", 4, "-t", threads,
+                                    "--save-all-logits", saved)
+            plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:2], view)
+
+
+class Server:
+    """llama-server from its start to its end by SIGTERM."""
+
+    def __init__(self, llama, model, preload, budget, report):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"http://127.0.0.1:{free.getsockname()[1]}"
+        command = llama.command("llama-server", "-m", model, "--port", self.address.split(":")[-1],
+                                "-np", 4, "-c", 2048, "-t", 2, "--no-webui")
+        self.log = report.with_suffix(".log")
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            env=harness.environment(preload, budget, report))
+
+    def wait(self):
+        end = time.monotonic() + 90
+        while time.monotonic() < end and self.process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{self.address}/health", timeout=5):
+                    return
+            except OSError:
+                time.sleep(0.1)
+        raise Failed(f"llama-server does not answer: {self.log.read_text(errors='replace')[-800:]}")
+
+    def ask(self, prompt):
+        body = {"prompt": prompt, "n_predict": 32, "temperature": 0, "cache_prompt": False}
+        request = urllib.request.Request(f"{self.address}/completion", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)["content"]
+
+    def end(self):
+        self.process.terminate()
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise Failed("llama-server does not end") from None
+
+
+def ask_all(server, questions):
+    """Four clients, each with its questions one after the other."""
+    answers = [None] * 4
+
+    def client(i):
+        try:
+            answers[i] = [server.ask(text) for text in questions[i::4]]
+        except OSError as error:
+            answers[i] = error
+
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def server(preload, work, full):
+    llama = Llama("debian")
+    questions = [f"{text} {i}" for i in range(2)
+                 for text in ("The expert", "def main", "Once upon a time", "2 + 2 =")]
+    model, want = llama.model("tiny"), None
+    report = work / "server.json"
+    for budget in (None, *(BUDGETS if full else BUDGETS[1:2])):
+        report.unlink(missing_ok=True)
+        host = Server(llama, model, None if budget is None else preload, budget, report)
+        try:
+            host.wait()
+            got = ask_all(host, questions)
+        finally:
+            status = host.end()
+        expect(not any(isinstance(answer, OSError) for answer in got), f"budget {budget}: {got}")
+        want = want or got
+        expect(got == want, f"budget {budget}: other answers: {got} and not {want}")
+        expect(status == 0, f"budget {budget}: exit {status}")
+        expect(budget is None or report.exists(), f"budget {budget}: no report")
+
+
+PYTHON = """
+import sys, llama_cpp
+llama = llama_cpp.Llama(sys.argv[1], n_ctx=512, n_threads=int(sys.argv[2]), logits_all=True,
+                        verbose=False)
+out = llama.create_completion("The expert", max_tokens=32, temperature=0, logprobs=4)
+print(out["choices"][0]["text"], out["choices"][0]["logprobs"]["token_logprobs"])
+print(hash(llama.scores[:llama.n_tokens].tobytes()))
+"""
+
+
+def python(preload, work, full):
+    if not full:
+        raise Skip("building it takes minutes; with --full")
+    llama = Llama("python")
+    for name in ("tiny", "qwen-q8"):
+        for threads in (1, 4):
+            plain_and_paged([sys.executable, "-c", PYTHON, llama.model(name), threads], preload,
+                            work, BUDGETS, PYTHONPATH=str(llama.folder / "site"),
+                            LLAMA_CPP_LIB_PATH=str(llama.folder / "lib"), PYTHONHASHSEED="0")
+
+
+CASES = {"logits": logits, "checks": checks, "bench": bench, "text": text, "perplexity": perplexity,
+         "server": server, "python": python}
+
+if __name__ == "__main__":
+    sys.exit(harness.main(CASES, __doc__))

@@ -1,0 +1,180 @@
+/*
+ * A program that maps a file and knows nothing of moepager:
+ *
+ *     victim_mapping FILE CHECKS          those of victim_checks.h
+ *     victim_mapping FILE truncate        the file loses its second half: a page of it is as it
+ * was, or a touch ends in SIGBUS, as the kernel has it victim_mapping FILE rename OTHER    another
+ * file takes its name: nothing changes victim_mapping FILE overwrite       every byte of it is
+ * inverted in place: a page is old or new victim_mapping FILE unmap           parts are unmapped,
+ * mapped otherwise, protected, moved victim_mapping FILE private         written to where it is
+ * mapped privately victim_mapping FILE stay            says `ready` and waits to be killed
+ *
+ * Prints `NAME wrong N`; truncate, rename and overwrite change FILE.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/interpose/victim_checks.h"
+
+enum { PAGE = 4096 };
+
+static sigjmp_buf after_bus;
+
+static void on_bus(int signal)
+{
+    (void)signal;
+    siglongjmp(after_bus, 1);
+}
+
+/* The file's bytes before anything happens to it. */
+static unsigned char *read_all(const struct victim_mapping *m)
+{
+    unsigned char *copy = malloc(m->bytes);
+
+    if (copy == NULL || pread(m->fd, copy, m->bytes, 0) != (ssize_t)m->bytes)
+        victim_fail("cannot read", m->path);
+    return copy;
+}
+
+static size_t page_bytes(const struct victim_mapping *m, size_t at)
+{
+    return m->bytes - at < PAGE ? m->bytes - at : PAGE;
+}
+
+static void truncate_it(const struct victim_mapping *m)
+{
+    unsigned char *before = read_all(m);
+    volatile size_t at = 0, wrong = 0, bus = 0;
+
+    signal(SIGBUS, on_bus);
+    if (truncate(m->path, (off_t)(m->bytes / 2)) != 0)
+        victim_fail("cannot truncate", m->path);
+    /* The kernel fills the rest of the last page with zeros. */
+    for (at = 0; at < m->bytes; at += PAGE) {
+        if (at / PAGE == m->bytes / 2 / PAGE)
+            continue;
+        if (sigsetjmp(after_bus, 1) == 0)
+            wrong += memcmp(m->base + at, before + at, page_bytes(m, at)) != 0;
+        else
+            bus++;
+    }
+    printf("truncate wrong %zu\n", wrong + (bus > (m->bytes / 2 + PAGE) / PAGE));
+    free(before);
+}
+
+static void rename_over(const struct victim_mapping *m, const char *other)
+{
+    if (rename(other, m->path) != 0)
+        victim_fail("cannot rename", other);
+    printf("rename wrong %zu\n", victim_wrong_pages(m));
+}
+
+static void overwrite(const struct victim_mapping *m)
+{
+    unsigned char *before = read_all(m), *after = malloc(m->bytes);
+    int fd = open(m->path, O_WRONLY);
+    size_t wrong = 0;
+
+    if (after == NULL || fd < 0)
+        victim_fail("cannot write", m->path);
+    for (size_t i = 0; i < m->bytes; i++)
+        after[i] = (unsigned char)~before[i];
+    if (pwrite(fd, after, m->bytes, 0) != (ssize_t)m->bytes)
+        victim_fail("cannot write", m->path);
+    for (size_t at = 0; at < m->bytes; at += PAGE) {
+        wrong += memcmp(m->base + at, before + at, page_bytes(m, at)) != 0 &&
+                 memcmp(m->base + at, after + at, page_bytes(m, at)) != 0;
+    }
+    printf("overwrite wrong %zu\n", wrong);
+    free(before);
+    free(after);
+    close(fd);
+}
+
+/* A quarter goes, which is then something else's; the next can be written to for a while; the
+ * last is moved. */
+static void unmap(const struct victim_mapping *m)
+{
+    size_t part = m->bytes / 4 / PAGE * PAGE, wrong;
+    unsigned char *at = (unsigned char *)(uintptr_t)m->base, *moved;
+    unsigned char *file = read_all(m);
+
+    if (munmap(at + part, part) != 0 ||
+        mmap(at + part, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+             0) != at + part)
+        victim_fail("cannot map over", m->path);
+    memset(at + part, 0x5a, part);
+    if (mprotect(at + 2 * part, part, PROT_NONE) != 0 ||
+        mprotect(at + 2 * part, part, PROT_READ) != 0 ||
+        madvise(at + 2 * part, part, MADV_DONTNEED) != 0)
+        victim_fail("cannot protect", m->path);
+    moved = mremap(at + 3 * part, part, part, MREMAP_MAYMOVE | MREMAP_FIXED,
+                   mmap(NULL, part, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (moved == MAP_FAILED)
+        victim_fail("cannot move", m->path);
+    wrong = memcmp(at, file, part) != 0;
+    for (size_t i = 0; i < part; i++)
+        wrong += at[part + i] != 0x5a;
+    wrong += memcmp(at + 2 * part, file + 2 * part, part) != 0;
+    wrong += memcmp(moved, file + 3 * part, part) != 0;
+    printf("unmap wrong %zu\n", wrong);
+    free(file);
+}
+
+static void write_private(const struct victim_mapping *m)
+{
+    unsigned char *mine = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, m->fd, 0);
+    size_t wrong = 0;
+
+    if (mine == MAP_FAILED)
+        victim_fail("cannot map privately", m->path);
+    for (size_t at = 0; at < m->bytes; at += PAGE)
+        mine[at] = (unsigned char)~mine[at];
+    for (size_t at = 0; at < m->bytes; at += PAGE)
+        wrong += mine[at] != (unsigned char)~m->base[at];
+    printf("private wrong %zu\n", wrong + victim_wrong_pages(m));
+    munmap(mine, m->bytes);
+}
+
+static void stay(const struct victim_mapping *m)
+{
+    size_t wrong = victim_wrong_pages(m);
+
+    printf("ready wrong %zu\n", wrong);
+    fflush(stdout);
+    for (;;)
+        pause();
+}
+
+int main(int argc, char **argv)
+{
+    struct victim_mapping m;
+    const char *what = argc > 2 ? argv[2] : "";
+
+    if (argc < 3)
+        victim_fail("usage: victim_mapping FILE WHAT, got", argv[argc - 1]);
+    victim_map(argv[1], &m);
+    if (strcmp(what, "truncate") == 0)
+        truncate_it(&m);
+    else if (strcmp(what, "rename") == 0 && argc > 3)
+        rename_over(&m, argv[3]);
+    else if (strcmp(what, "overwrite") == 0)
+        overwrite(&m);
+    else if (strcmp(what, "unmap") == 0)
+        unmap(&m);
+    else if (strcmp(what, "private") == 0)
+        write_private(&m);
+    else if (strcmp(what, "stay") == 0)
+        stay(&m);
+    else
+        victim_check(&m, what);
+    munmap((void *)(uintptr_t)m.base, m.bytes);
+    return fflush(stdout) != 0;
+}
