@@ -24,6 +24,10 @@
 /* Smaller copies are not looked up: no expert is that small. */
 #define IDENTITY_BYTES_MIN 4096u
 
+/* Weights have come to a window since the last wait: what it holds is not known before the last
+ * has. Relaxed: late is early enough. */
+static _Atomic(bool) loading;
+
 static _Atomic(const char *) aside; /* why no window is made any more, or NULL */
 
 static bool start(void)
@@ -196,6 +200,8 @@ static void note_source(void *ctx, char *dst, uint64_t bytes, enum mp_tiers_kind
 
     (void)mp_objects_add(&object);
     note_object(ctx, &object);
+    if (mp_gpu_device_holding(dst) != NULL)
+        atomic_store_explicit(&loading, true, memory_order_relaxed);
 }
 
 struct touch {
@@ -318,7 +324,8 @@ static void waited(const struct mp_gpu_wait *wait, bool all, void *stream,
 
     mp_work_waited(wait, all, stream, meaning);
     mp_gpu_each(ask_wants, &wants);
-    if (!wants.any || mp_gpu_config.moves == 0)
+    if (!wants.any || mp_gpu_config.moves == 0 ||
+        atomic_exchange_explicit(&loading, false, memory_order_relaxed))
         return;
     mp_gpu_context_keep(&kept);
     if (kept.known && kept.context != NULL && mp_work_stop()) {
