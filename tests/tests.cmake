@@ -146,6 +146,8 @@ set_tests_properties(device/cuda_expert_gemm_test PROPERTIES ENVIRONMENT
     "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda:${CMAKE_BINARY_DIR}/fakecublas")
 mp_test(device/device_compute_test LIBS mp_engine SOURCES tests/model/harness.c LABELS fault)
 mp_fake_cuda(device/device_compute_test)
+mp_test(device/device_limits_test LIBS mp_engine SOURCES tests/model/harness.c)
+mp_fake_cuda(device/device_limits_test)
 mp_test(device/cuda_predict_test LIBS mp_engine m SOURCES tests/model/harness.c
     VARIANTS prompt late TIMEOUT 200)
 mp_fake_cuda(device/cuda_predict_test prompt late)

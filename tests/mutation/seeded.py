@@ -92,10 +92,10 @@ CUDA = [
      "        .need_bytes = bytes,\n        .dst = mp_tier_address(space->tier,\n"
      "            (struct mp_slot){ space->units[unit].slot.class_index, 0 }),"),
     ("results of the CPU are used before they are there", LAWS, "device_queue.c",
-     "    if (status == MP_OK)\n        status = mp_gpu_finish(device->gpu, stream);\n"
-     "    if (status != MP_OK)\n        finish_stream(device, stream);\n    return status;\n}\n\n"
+     "    if (status == MP_OK)\n        status = mp_gpu_finish(device->gpu, queue->stream);\n"
+     "    if (status != MP_OK)\n        finish_stream(device, queue->stream);\n    return status;\n}\n\n"
      "static enum mp_status await",
-     "    return stream != NULL ? status : MP_ERR_DEVICE;\n}\n\nstatic enum mp_status await"),
+     "    return queue->stream != NULL ? status : MP_ERR_DEVICE;\n}\n\nstatic enum mp_status await"),
     ("a host slot is filled anew while it is copied from", ["space_cuda_test:table"],
      "host_tier.c",
      "    if (u->residency.leases > 0 ||\n        (mp_host_exclusive(tier)",
