@@ -386,6 +386,26 @@ static const void *source(const void *site, void *backend, const void *data, siz
     return data;
 }
 
+static void synchronized(const void *backend)
+{
+    struct mp_paged *paged = enter();
+
+    if (paged == NULL)
+        return;
+    mp_seam_synchronized(paged, backend);
+    leave_call();
+}
+
+static void backend_ends(const void *backend)
+{
+    struct mp_paged *paged = enter();
+
+    if (paged == NULL)
+        return;
+    mp_seam_backend_ends(paged, backend);
+    leave_call();
+}
+
 static void whole(const void *site, const void *tensor)
 {
     const struct mp_ggml_tensor *weights = tensor;
@@ -478,6 +498,8 @@ const struct mp_interposer mp_interposer_table = {
     .expert = expert,
     .ids_read = ids_read,
     .source = source,
+    .synchronized = synchronized,
+    .backend_ends = backend_ends,
     .whole = whole,
     .wants_chosen = wants_chosen,
     .is_chosen = is_chosen,

@@ -48,7 +48,8 @@ struct mp_seam {
     char *base; /* of all slots; the first pinned_bytes are pinned */
     uint64_t pinned_bytes;
     void *unpin;
-    void *backend; /* where copies from the open layer's slots may be under way; NULL: nowhere */
+    void *backend;   /* where copies from the open layer's slots may be under way; NULL: nowhere */
+    pthread_t owner; /* who queued them */
     void *synchronize;
     uint64_t copies;
 };

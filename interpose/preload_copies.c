@@ -61,7 +61,10 @@ void ggml_backend_tensor_get(const void *tensor, void *data, size_t offset_bytes
         interposer->ids_read(SITE, tensor, data, bytes);
 }
 
-/* What was read is there now. */
+/* Where the thread has queued copies of experts, and not waited since. */
+static _Thread_local const void *copying;
+
+/* What was read is there now, and what was copied. */
 MOEPAGER_API void ggml_backend_synchronize(void *backend);
 
 void ggml_backend_synchronize(void *backend)
@@ -76,6 +79,10 @@ void ggml_backend_synchronize(void *backend)
         interposer->ids_read(SITE, reading.tensor, reading.data, reading.bytes);
     if (reading.backend == backend)
         reading.backend = NULL;
+    if (interposer != NULL && copying == backend && backend != NULL)
+        interposer->synchronized(backend);
+    if (copying == backend)
+        copying = NULL;
 }
 
 MOEPAGER_API void ggml_backend_tensor_set_async(void *backend, void *tensor, const void *data,
@@ -89,9 +96,25 @@ void ggml_backend_tensor_set_async(void *backend, void *tensor, const void *data
 
     if (real == NULL)
         return;
-    if (interposer != NULL && mp_span_touches(&mp_preload_span, data, bytes))
+    if (interposer != NULL && mp_span_touches(&mp_preload_span, data, bytes)) {
         data = interposer->source(SITE, backend, data, bytes);
+        copying = backend;
+    }
     real(backend, tensor, data, offset_bytes, bytes);
+}
+
+MOEPAGER_API void ggml_backend_free(void *backend);
+
+void ggml_backend_free(void *backend)
+{
+    REAL(void, ggml_backend_free, void *);
+    const struct mp_interposer *interposer = paging();
+
+    if (real == NULL)
+        return;
+    if (interposer != NULL && backend != NULL)
+        interposer->backend_ends(backend);
+    real(backend);
 }
 
 /*

@@ -50,8 +50,7 @@ void mp_paged_stop(struct mp_paged *paged, const char *why)
     if (atomic_exchange(&paged->off, true))
         return;
     mp_log_warn("preload", "experts of '%s' are no longer paged: %s", paged->path, why);
-    if (paged->open) {
-        mp_seam_drain(paged);
+    if (paged->open) { /* nothing is read into a slot any more, so copies from there may go on */
         mp_pager_abort(paged->pager);
         paged->open = false;
     }
@@ -179,6 +178,8 @@ static void list_needs(struct mp_paged *paged, uint32_t layer)
 
 static void open_layer(struct mp_paged *paged, const struct mp_routing *routing)
 {
+    if (mp_seam_blocks(paged))
+        return; /* what it needs is read in place */
     mp_paged_close_layer(paged);
     if (!count_choices(paged, routing))
         return;
@@ -276,6 +277,10 @@ void mp_paged_note_touches(struct mp_paged *paged, uint32_t layer, const uint32_
     bool opened;
 
     pthread_mutex_lock(&paged->turn);
+    if (mp_seam_blocks(paged)) {
+        pthread_mutex_unlock(&paged->turn);
+        return;
+    }
     mp_paged_close_layer(paged);
     memcpy(paged->counts, counts, experts * sizeof(*counts));
     paged->tokens = 0;

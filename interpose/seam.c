@@ -195,6 +195,24 @@ static const void *find_alias(struct mp_paged *paged, const void *site, const st
     return is_pinned(&paged->seam, alias, bytes) ? alias : NULL;
 }
 
+/* From now on a copy from the open layer's slots is under way. NULL: nobody could wait for it. */
+static const void *begin_copy(struct mp_paged *paged, const void *site, void *backend,
+                              const void *alias)
+{
+    struct mp_seam *seam = &paged->seam;
+
+    if (seam->synchronize == NULL)
+        seam->synchronize = paged->host.find(site, "ggml_backend_synchronize");
+    if (seam->synchronize == NULL)
+        return NULL;
+    if (seam->backend != backend)
+        mp_seam_drain(paged);
+    seam->backend = backend;
+    seam->owner = pthread_self();
+    seam->copies++;
+    return alias;
+}
+
 /* ---- together */
 
 const void *mp_seam_source(struct mp_paged *paged, const void *site, void *backend,
@@ -217,27 +235,47 @@ const void *mp_seam_source(struct mp_paged *paged, const void *site, void *backe
         mp_paged_wait(paged, source.layer * paged->experts.experts + e, routing.key);
     if (source.first == source.last) {
         pthread_mutex_lock(&paged->turn);
-        alias = find_alias(paged, site, &source, data, bytes);
-        if (alias != NULL) {
-            paged->seam.backend = backend;
-            paged->seam.synchronize = paged->host.find(site, "ggml_backend_synchronize");
-            paged->seam.copies++;
-        }
+        if (!mp_seam_blocks(paged))
+            alias = find_alias(paged, site, &source, data, bytes);
+        if (alias != NULL)
+            alias = begin_copy(paged, site, backend, alias);
         pthread_mutex_unlock(&paged->turn);
     }
     free(ids);
-    if (alias == NULL || paged->seam.synchronize == NULL)
-        return data;
-    return alias;
+    return alias != NULL ? alias : data;
 }
 
 void mp_seam_drain(struct mp_paged *paged)
 {
     void (*synchronize)(void *) = (void (*)(void *))paged->seam.synchronize;
 
-    if (paged->seam.backend != NULL && synchronize != NULL)
+    if (paged->seam.backend != NULL)
         synchronize(paged->seam.backend);
     paged->seam.backend = NULL;
+}
+
+bool mp_seam_blocks(const struct mp_paged *paged)
+{
+    return paged->seam.backend != NULL && !pthread_equal(paged->seam.owner, pthread_self());
+}
+
+/* Also from within mp_seam_drain(), where the turn is the caller's. Who has it otherwise waits for
+ * the backend himself, or finds the layer not to be closed yet. */
+void mp_seam_synchronized(struct mp_paged *paged, const void *backend)
+{
+    if (pthread_mutex_trylock(&paged->turn) != 0)
+        return;
+    if (paged->seam.backend == backend)
+        paged->seam.backend = NULL;
+    pthread_mutex_unlock(&paged->turn);
+}
+
+void mp_seam_backend_ends(struct mp_paged *paged, const void *backend)
+{
+    pthread_mutex_lock(&paged->turn);
+    if (paged->seam.backend == backend)
+        mp_seam_drain(paged);
+    pthread_mutex_unlock(&paged->turn);
 }
 
 void mp_seam_whole(struct mp_paged *paged, const void *data, size_t bytes)

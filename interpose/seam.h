@@ -31,6 +31,17 @@ const void *mp_seam_source(struct mp_paged *paged, const void *site, void *backe
 /* The layer that is open closes: no copy from its slots may be under way. With the turn. */
 void mp_seam_drain(struct mp_paged *paged);
 
+/*
+ * Copies that another thread has queued from the open layer's slots may be under way: the layer
+ * cannot be closed. Only that thread may wait for them, because its stream may be captured at any
+ * other time. With the turn.
+ */
+bool mp_seam_blocks(const struct mp_paged *paged);
+
+/* The program has waited for the backend; it is going to end it. */
+void mp_seam_synchronized(struct mp_paged *paged, const void *backend);
+void mp_seam_backend_ends(struct mp_paged *paged, const void *backend);
+
 /* The program is going to copy all of [data, +bytes): it is read ahead. */
 void mp_seam_whole(struct mp_paged *paged, const void *data, size_t bytes);
 

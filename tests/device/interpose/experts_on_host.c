@@ -177,6 +177,6 @@ int main(int argc, char **argv)
         printf("%u %016llx\n", t, (unsigned long long)*sum);
     }
     OK(cudaFreeHost(sum));
-    OK(cudaStreamDestroy(stream));
+    ggml_backend_free(backend);
     return 0;
 }

@@ -3,6 +3,7 @@
  */
 #include "tests/device/interpose/fakeggml.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,8 +24,10 @@ struct sched {
 
 static void check(mp_rt_error error)
 {
-    if (error != MP_RT_SUCCESS)
-        abort(); /* as ggml does */
+    if (error == MP_RT_SUCCESS)
+        return;
+    fprintf(stderr, "CUDA error %d: %s\n", error, cudaGetErrorString(error));
+    abort(); /* as ggml does */
 }
 
 EXPORT void *ggml_init(struct fakeggml_params params)
@@ -135,6 +138,11 @@ EXPORT void ggml_backend_tensor_get(const void *tensor, void *data, size_t offse
 EXPORT void ggml_backend_synchronize(void *backend)
 {
     check(cudaStreamSynchronize(backend));
+}
+
+EXPORT void ggml_backend_free(void *backend)
+{
+    check(cudaStreamDestroy(backend));
 }
 
 /* ---- a scheduler */

@@ -33,6 +33,7 @@ void ggml_backend_tensor_get_async(void *backend, const void *tensor, void *data
                                    size_t offset_bytes, size_t bytes);
 void ggml_backend_tensor_get(const void *tensor, void *data, size_t offset_bytes, size_t bytes);
 void ggml_backend_synchronize(void *backend);
+void ggml_backend_free(void *backend); /* with its stream */
 
 typedef bool fakeggml_copy(void *backend, const void *src, void *dst, void *graph, void *data);
 void ggml_backend_sched_set_copy_callback(void *sched, fakeggml_copy *callback, void *data);
