@@ -222,6 +222,7 @@ mp_test(unit/vmm/space/space_fault_test LIBS mp_vmm WRAP LABELS fault TIMEOUT 12
 mp_test(unit/vmm/space/space_stress_test LIBS mp_vmm LABELS stress TIMEOUT 120)
 mp_test(unit/vmm/space/tier_test LIBS mp_vmm)
 mp_test(unit/vmm/io/virtual_link_test LIBS mp_vmm)
+mp_test(unit/policy/sim/sim_pinned_test LIBS mp_policy)
 mp_test(unit/policy/sim/sim_test LIBS mp_engine)
 mp_test(unit/policy/sim/auto_sim_test LIBS mp_engine TIMEOUT 600)
 mp_test(model/auto_host_test LIBS mp_engine SOURCES tests/model/harness.c TIMEOUT 200)

@@ -205,28 +205,37 @@ static void reads_ahead_wait_until_all_needs_are_read(void)
     world_close(&w);
 }
 
-/* Each layer finds that all reads ahead have ended and that more prefetches were queued. */
-static void an_idle_disk_is_given_more(void)
+/* Each layer finds that all reads ahead have ended and that more prefetches were queued: twice as
+ * many are read at once, while they are fewer than an eighth of the slots. */
+static void give_more(uint32_t slots, uint32_t last)
 {
-    struct world_options options = { .layers = 3, .experts = 32, .top_k = 2, .slots = 96 };
+    const uint32_t expected[3] = { 2, 4, last };
+    struct world_options options = { .layers = 4, .experts = 32, .top_k = 2, .slots = slots };
     struct world_gate gate;
     struct world w;
 
     world_gate_init(&gate);
     options.reads_clock = &gate.super;
     world_open(&options, &w);
-    for (uint32_t layer = 0; layer < 2; layer++) {
+    for (uint32_t layer = 0; layer < 3; layer++) {
         CHECK_EQ(world_begin(&w, layer, NULL, 0), MP_OK);
         world_gate_set(&gate, true);
         mp_pager_prefetch(w.pager, layer + 1, ids, 8);
         mp_pager_end(w.pager);
         world_gate_set(&gate, false);
         world_wait_until_idle(&w);
-        CHECK_EQ(with_slot(&w, layer + 1), layer == 0 ? 2 : 4);
+        CHECK_EQ(with_slot(&w, layer + 1), expected[layer]);
     }
-    CHECK_EQ(w.counters.prefetch_issued, 6);
+    CHECK_EQ(w.counters.prefetch_issued, 6 + last);
     CHECK(mp_pager_check(w.pager));
     world_close(&w);
+}
+
+static void an_idle_disk_is_given_more(void)
+{
+    give_more(128, 8);
+    give_more(40, 6); /* no more may be kept */
+    give_more(39, 4);
 }
 
 static void a_slow_disk_is_given_less_and_wrong_guesses_end(void)
