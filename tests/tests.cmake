@@ -230,6 +230,7 @@ mp_test(unit/policy/sim/sim_scenarios_test LIBS mp_engine TIMEOUT 300)
 mp_test(support/npy_test LIBS m SOURCES tests/support/npy.c)
 
 mp_test(unit/kernels/kernels_test LIBS mp_kernels TIMEOUT 300)
+mp_test(unit/kernels/kernels_pinned_test LIBS mp_kernels)
 mp_test(unit/kernels/pointwise_test LIBS mp_kernels)
 mp_test(unit/kernels/cuda/cuda_matmul_test LIBS mp_simt TIMEOUT 200)
 mp_test(device/simt/simt_test LIBS mp_simt LABELS stress)

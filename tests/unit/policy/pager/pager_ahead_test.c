@@ -238,6 +238,38 @@ static void an_idle_disk_is_given_more(void)
     give_more(39, 4);
 }
 
+/* Four at once, of which a layer finds two unfinished: three at once leave one. */
+static void all_but_one_of_the_unfinished_were_too_many(void)
+{
+    struct world_options options = { .layers = 4, .experts = 32, .top_k = 2, .slots = 128 };
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    CHECK_EQ(world_begin(&w, 0, NULL, 0), MP_OK);
+    world_gate_set(&gate, true);
+    mp_pager_prefetch(w.pager, 1, ids, 8);
+    mp_pager_end(w.pager);
+    world_gate_set(&gate, false);
+    world_wait_until_idle(&w);
+    CHECK_EQ(world_begin(&w, 1, NULL, 0), MP_OK); /* four from now on */
+    world_gate_set(&gate, true);
+    mp_pager_prefetch(w.pager, 2, ids, 2); /* the first stands still, the other waits */
+    mp_pager_end(w.pager);
+    world_gate_wait(&gate);
+    CHECK_EQ(world_begin(&w, 2, NULL, 0), MP_OK);
+    CHECK_EQ(with_slot(&w, 2), 1);
+    mp_pager_prefetch(w.pager, 3, ids, 8);
+    CHECK_EQ(with_slot(&w, 3), 2);
+    mp_pager_end(w.pager);
+    world_gate_set(&gate, false);
+    world_wait_until_idle(&w);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
 static void a_slow_disk_is_given_less_and_wrong_guesses_end(void)
 {
     struct world_options options = { .layers = 3, .experts = 8, .top_k = 2, .slots = 24 };
@@ -509,6 +541,7 @@ int main(void)
     RUN(abort_cancels_what_has_not_started);
     RUN(reads_ahead_wait_until_all_needs_are_read);
     RUN(an_idle_disk_is_given_more);
+    RUN(all_but_one_of_the_unfinished_were_too_many);
     RUN(a_slow_disk_is_given_less_and_wrong_guesses_end);
     RUN(what_was_mispredicted_leaves_first);
     RUN(a_layer_with_its_share_gives_up_one_of_its_own);
