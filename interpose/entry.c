@@ -386,23 +386,16 @@ static const void *source(const void *site, void *backend, const void *data, siz
     return data;
 }
 
-static void synchronized(const void *backend)
+static void synchronized(const void *backend, bool ends)
 {
     struct mp_paged *paged = enter();
 
     if (paged == NULL)
         return;
-    mp_seam_synchronized(paged, backend);
-    leave_call();
-}
-
-static void backend_ends(const void *backend)
-{
-    struct mp_paged *paged = enter();
-
-    if (paged == NULL)
-        return;
-    mp_seam_backend_ends(paged, backend);
+    if (ends)
+        mp_seam_backend_ends(paged, backend);
+    else
+        mp_seam_synchronized(paged, backend);
     leave_call();
 }
 
@@ -499,7 +492,6 @@ const struct mp_interposer mp_interposer_table = {
     .ids_read = ids_read,
     .source = source,
     .synchronized = synchronized,
-    .backend_ends = backend_ends,
     .whole = whole,
     .wants_chosen = wants_chosen,
     .is_chosen = is_chosen,

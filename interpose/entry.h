@@ -92,9 +92,8 @@ struct mp_interposer {
     /* ggml is going to copy [data, +bytes) to `backend`; from where is it to be done? */
     const void *(*source)(const void *site, void *backend, const void *data, size_t bytes);
 
-    /* ggml has waited for `backend`; is going to end it. */
-    void (*synchronized)(const void *backend);
-    void (*backend_ends)(const void *backend);
+    /* ggml has waited for `backend`, or is going to end it. */
+    void (*synchronized)(const void *backend, bool ends);
 
     /* The scheduler is going to copy all of `tensor`. */
     void (*whole)(const void *site, const void *tensor);

@@ -80,7 +80,7 @@ void ggml_backend_synchronize(void *backend)
     if (reading.backend == backend)
         reading.backend = NULL;
     if (interposer != NULL && copying == backend && backend != NULL)
-        interposer->synchronized(backend);
+        interposer->synchronized(backend, false);
     if (copying == backend)
         copying = NULL;
 }
@@ -113,7 +113,7 @@ void ggml_backend_free(void *backend)
     if (real == NULL)
         return;
     if (interposer != NULL && backend != NULL)
-        interposer->backend_ends(backend);
+        interposer->synchronized(backend, true);
     real(backend);
 }
 
