@@ -65,6 +65,13 @@ def budgets(cases):
                 check(f"{case[0]} {budget} {runtime}: {done}",
                       done["made"] > 0 and done["moves"] > 0 and done["failed"] == 0 and
                       done["windows"] == 0 and done["refused"] == 0)
+    # The second of two devices.
+    case, devices = cases[0], {"FAKECUDA_DEVICES": "2", "PROGRAM_DEVICE": "1"}
+    for runtime, launches in programs.WAYS:
+        out, said = run(case, runtime, launches, "4M", devices)
+        check(f"device 1 {runtime}: other results", out == plain(case))
+        check(f"device 1 {runtime}: {said}", "device 1: " in said and "device 0: " not in said and
+              figures(said)["moves"] > 0)
 
 
 def lookups(_):

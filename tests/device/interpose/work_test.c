@@ -43,7 +43,7 @@ static void set_up(void)
     open_streams(BYTES);
     CHECK_EQ(mp_cuda_get(&driver), MP_OK);
     check_quiet(false); /* nothing is known of the driver */
-    mp_work_open(driver);
+    mp_work_open(driver, context);
     mp_work_stream_made(a);
     mp_work_stream_made(b);
     mp_work_stream_made(b); /* known already */
