@@ -190,7 +190,7 @@ def seam(cases):
                 uses = re.search(r"hit rate +\S+ \((\d+) of (\d+) uses\)", said)
                 copies = re.search(r"(\d+) copies from [0-9.]+ MiB of pinned slots", said)
                 check(what, uses and int(uses[2]) >= 24 * 4 and int(uses[1]) > 0)
-                check(what, (copies is not None and int(copies[1]) > 100) == pins)
+                check(what, (copies is not None and int(copies[1]) > 500) == pins)
                 check(what, said.count("warn") == (0 if pins else 1))
 
 
