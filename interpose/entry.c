@@ -26,6 +26,8 @@ static struct mp_interpose_settings settings;
 /* Making and ending a model; outside of all others. */
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct mp_paged *) model;
+static _Atomic bool expected;   /* a program has opened one */
+static _Atomic bool was_mapped; /* and mapped one */
 static _Atomic uint32_t inside; /* threads in a call that uses it */
 static struct stat refused[64]; /* files that are not paged, so that they are looked at once */
 static uint32_t refused_count;
@@ -125,7 +127,7 @@ static bool mapped(const struct mp_map_call *call, void *at)
         .prot = call->prot,
         .flags = call->flags & (MAP_SHARED | MAP_PRIVATE),
     };
-    bool added = false;
+    bool added = false, empty = false;
 
     pthread_mutex_lock(&life);
     paged = atomic_load(&model);
@@ -135,7 +137,13 @@ static bool mapped(const struct mp_map_call *call, void *at)
     }
     if (added && (view.prot & PROT_WRITE) == 0)
         mp_paged_dense_add(paged->dense, view.file);
+    if (paged != NULL)
+        empty = mp_shown_is_empty(paged->shown);
     pthread_mutex_unlock(&life);
+    if (added)
+        atomic_store(&was_mapped, true);
+    if (empty)
+        end_model(); /* it was made for this mapping */
     return added;
 }
 
@@ -150,17 +158,18 @@ static bool expects(void)
         return false;
     while (!found && (entry = readdir(dir)) != NULL) {
         const int fd = (int)strtol(entry->d_name, NULL, 10);
-        char magic[4];
 
         if (entry->d_name[0] < '0' || entry->d_name[0] > '9' || fd == dirfd(dir) ||
-            pread(fd, magic, sizeof(magic), 0) != (ssize_t)sizeof(magic) ||
-            memcmp(magic, "GGUF", sizeof(magic)) != 0)
+            !mp_paged_is_gguf(fd))
             continue;
         pthread_mutex_lock(&life);
-        found = model_of(fd) != NULL;
+        found = atomic_load(&model) != NULL ? model_of(fd) != NULL
+                                            : mp_paged_would_be(&host, &settings, fd);
         pthread_mutex_unlock(&life);
     }
     closedir(dir);
+    if (found)
+        atomic_store(&expected, true);
     return found;
 }
 
@@ -451,9 +460,10 @@ bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_
 
 static void before_fork(void)
 {
-    struct mp_paged *paged = atomic_load(&model);
+    struct mp_paged *paged;
 
     pthread_mutex_lock(&life);
+    paged = atomic_load(&model);
     if (paged != NULL) {
         pthread_mutex_lock(&paged->turn);
         mp_shown_fork_prepare(paged->shown);
@@ -516,6 +526,9 @@ __attribute__((destructor)) static void end(void)
 {
     struct mp_paged *paged = atomic_load(&model);
 
+    if (atomic_load(&expected) && !atomic_load(&was_mapped))
+        mp_log_warn("preload", "no experts were paged: the model was read, not mapped; leave out "
+                               "--no-mmap and --load-mode");
     if (paged == NULL)
         return;
     mp_paged_report(paged);

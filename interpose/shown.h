@@ -69,7 +69,10 @@ bool mp_shown_is_shown(const struct mp_shown *shown, uint32_t unit);
  * left at all. */
 bool mp_shown_leave(struct mp_shown *shown, const void *at, size_t bytes);
 
-/* Is every byte, and is any, in a mapping? */
+/* Is none of the files mapped? */
+bool mp_shown_is_empty(struct mp_shown *shown);
+
+/* Is this address in a mapping? */
 bool mp_shown_covers(struct mp_shown *shown, const void *at, size_t bytes);
 
 /* Which byte of which file is at this address? False: none. */
