@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <unistd.h>
 
+#include "policy/record/decisions_code.h"
 #include "tests/support/executors.h"
 #include "tests/support/random.h"
 #include "tests/support/test.h"
@@ -381,6 +382,60 @@ static void another_result_is_found_and_named(void)
                  "call 5, evict.pick of 'lru', MoE layer 2: result: got 8, need 9") != NULL);
 }
 
+/* One call about the last unit there is, written to `path`. */
+static void record_use(enum mp_call call, const char *path)
+{
+    static uint8_t resident[UNITS];
+    const struct mp_profile chosen = make_profile(MP_POLICY_EVICT, "lru");
+    const struct mp_evict_query query = { UNITS - 1, 1, EXPERTS, 0, resident };
+    struct mp_policies set;
+    struct mp_decisions *log;
+
+    CHECK_EQ(create(&chosen, &set), MP_OK);
+    CHECK_EQ(mp_decisions_create(path, &chosen, &shape, test_default_groups(), &log), MP_OK);
+    mp_decisions_record(log, &set);
+    if (call != MP_CALL_INSERT)
+        set.evict_ops->on_insert(set.evict, UNITS - 1, 1);
+    switch (call) {
+    case MP_CALL_INSERT: set.evict_ops->on_insert(set.evict, UNITS - 1, 2); break;
+    case MP_CALL_REMOVE: set.evict_ops->on_remove(set.evict, UNITS - 1, 2); break;
+    case MP_CALL_ACCESS: set.evict_ops->on_access(set.evict, UNITS - 1, 1, 2); break;
+    case MP_CALL_ADMIT: CHECK(set.admit_ops->admit(set.admit, UNITS - 1, 1, 2)); break;
+    default: CHECK_EQ(set.evict_ops->pick(set.evict, &query), MP_UNIT_NONE); break;
+    }
+    CHECK_EQ(mp_decisions_close(log), MP_OK);
+    mp_policies_destroy(&set);
+    mp_decisions_destroy(log);
+}
+
+/* What a log says may be anything: tables have a place for the last unit, and none behind it. */
+static void units_end_with_the_last_one(void)
+{
+    static const enum mp_call calls[] = { MP_CALL_INSERT, MP_CALL_REMOVE, MP_CALL_ACCESS,
+                                          MP_CALL_ADMIT, MP_CALL_PICK };
+    const char *path = path_of("use");
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        const char last = calls[i] == MP_CALL_PICK ? UNITS : UNITS - 1; /* a pick's counts from 1 */
+        struct mp_decisions_report report;
+        char bytes[4096 * 4];
+        size_t count, at;
+
+        record_use(calls[i], path);
+        count = read_file(path, bytes, sizeof(bytes));
+        at = count - 1;
+        while (bytes[at] != last)
+            at--;
+        CHECK(count - at < 24); /* in the last call */
+        CHECK_EQ(mp_decisions_replay(path, NULL, &report), MP_OK);
+        bytes[at]++;
+        write_file(path, bytes, count);
+        CHECK_EQ(mp_decisions_replay(path, NULL, &report), MP_ERR_MODEL);
+        CHECK_STR(mp_error_last()->code, "E_DECISION_LOG");
+        CHECK(strstr(mp_error_last()->text, "a number is out of range") != NULL);
+    }
+}
+
 /* One bit of each byte turned over: refused, or found to differ, or a fact that changes nothing. */
 static void no_damage_is_believed(void)
 {
@@ -495,6 +550,7 @@ int main(void)
         pairs[i] = (float)(i % 7) / 7;
     RUN(every_policy_decides_again_in_the_same_way);
     RUN(another_result_is_found_and_named);
+    RUN(units_end_with_the_last_one);
     RUN(no_damage_is_believed);
     RUN(logs_of_other_versions_are_named);
     RUN(files_that_cannot_be_are_errors);
