@@ -157,6 +157,74 @@ static void the_last_one_outside_can_come_in(void)
     mp_policy_free(&shadow->super);
 }
 
+/* A count of 10 may be one of 6 by chance, 6 + sqrt(16); one of 11 is not. */
+static void more_than_chance_is_more_than_a_deviation(void)
+{
+    struct mp_shadow *shadow = make_shadow(5);
+    const uint8_t *held = shadow->ghosts[MP_SHADOW_STATIC].held;
+
+    for (uint32_t i = 0; i < 16; i++)
+        use_shadow(shadow, i % 3);
+    for (uint32_t hot = 10; hot <= 11; hot++) {
+        shadow->facts.count[0] = shadow->facts.count[1] = 100;
+        shadow->facts.count[2] = 6;
+        shadow->facts.count[3] = hot;
+        for (uint32_t i = 0; i < 16; i++)
+            use_shadow(shadow, 0);
+        CHECK_EQ(held[3], hot == 11);
+        CHECK_EQ(held[2], hot == 10);
+    }
+    mp_policy_free(&shadow->super);
+}
+
+/* Three slots and a hysteresis of 100 %: who is cheaper by three loads does not lead yet. */
+static void the_leader_changes_beyond_the_hysteresis(void)
+{
+    struct mp_shadow *shadow = make_shadow(3);
+
+    for (uint32_t i = 0; i < 4; i++)
+        use_shadow(shadow, 0);
+    shadow->hysteresis = 100;
+    shadow->lead[MP_GHOST_LFU] = 3;
+    use_shadow(shadow, 0);
+    CHECK_EQ(shadow->leader, MP_GHOST_LAYER_LRU);
+    CHECK_EQ(shadow->lead[MP_GHOST_LFU], 3);
+    shadow->lead[MP_GHOST_LFU] = 4;
+    use_shadow(shadow, 0);
+    CHECK_EQ(shadow->leader, MP_GHOST_LFU);
+    CHECK_EQ(shadow->changes, 1);
+    CHECK_EQ(shadow->lead[MP_GHOST_LFU], 0);
+    mp_policy_free(&shadow->super);
+}
+
+/* The same with what is really paid. Each time that static placement leads for this reason it takes
+ * twice as much to leave it. */
+static void static_placement_is_left_later_each_time(void)
+{
+    struct mp_shadow *shadow = make_shadow(3);
+
+    mp_evict_shadow.on_insert(&shadow->super, 0, 0);
+    for (uint32_t i = 0; i < 17; i++)
+        use_shadow(shadow, 0);
+    CHECK(shadow->is_placed && shadow->ghosts[MP_SHADOW_STATIC].held[0]);
+    shadow->hysteresis = 100;
+    for (uint64_t limit = 6; limit <= 24; limit *= 2) {
+        shadow->overrun[0] = 3;
+        use_shadow(shadow, 0);
+        CHECK_EQ(shadow->leader, MP_GHOST_LAYER_LRU);
+        shadow->overrun[0] = 4;
+        use_shadow(shadow, 0);
+        CHECK_EQ(shadow->leader, MP_SHADOW_STATIC);
+        shadow->lead[MP_GHOST_LAYER_LRU] = limit;
+        use_shadow(shadow, 0);
+        CHECK_EQ(shadow->leader, MP_SHADOW_STATIC);
+        shadow->lead[MP_GHOST_LAYER_LRU] = limit + 1;
+        use_shadow(shadow, 0);
+        CHECK_EQ(shadow->leader, MP_GHOST_LAYER_LRU);
+    }
+    mp_policy_free(&shadow->super);
+}
+
 /* Classes end at 7: a count of 512 is of the same class as one of 128, so the older one leaves. One
  * of 64 is of class 6 and leaves before it is twice as old. */
 static void the_highest_class_is_seven(void)
@@ -425,6 +493,9 @@ int main(void)
     RUN(recent_uses_fade_to_half_in_128_tokens);
     RUN(a_swap_costs_as_much_as_a_load);
     RUN(the_last_one_outside_can_come_in);
+    RUN(more_than_chance_is_more_than_a_deviation);
+    RUN(the_leader_changes_beyond_the_hysteresis);
+    RUN(static_placement_is_left_later_each_time);
     RUN(the_highest_class_is_seven);
     RUN(constants_of_the_papers_are_the_defaults);
     RUN(a_quarter_is_left_for_what_passes_through);

@@ -5,6 +5,7 @@
 #include "policy/record/decisions.h"
 
 #include <glob.h>
+#include <inttypes.h>
 #include <stdint.h>
 #include <unistd.h>
 
@@ -436,6 +437,107 @@ static void units_end_with_the_last_one(void)
     }
 }
 
+/* `text` of a file with "\nKEY ...\n" replaced by another value, written to `path`. */
+static void write_head(const char *path, const char *text, size_t count, const char *key,
+                       uint64_t value)
+{
+    const char *at = memmem(text, count, key, strlen(key)), *end = strchr(at + 1, '\n');
+    FILE *file = fopen(path, "wbe");
+
+    CHECK(file != NULL);
+    fwrite(text, 1, (size_t)(at - text), file);
+    fprintf(file, "%s %" PRIu64, key, value);
+    fwrite(end, 1, count - (size_t)(end - text), file);
+    CHECK_EQ(fclose(file), 0);
+}
+
+/* A log of no calls, whose shape is not what was recorded. */
+static void numbers_of_the_head_have_bounds(void)
+{
+    static const struct {
+        const char *key;
+        uint64_t min, max;
+    } cases[] = {
+        { "\nlayers", 1, 4096 },   { "\nexperts", TOP_K, 4096 },
+        { "\ntop_k", 1, EXPERTS }, { "\ntokens_max", 1, 65536 },
+        { "\nslots", 1, 1 << 24 }, { "\nunit_bytes", 1, UINT64_C(1) << 40 },
+        { "\nslices", 0, 16 },     { "\ncosts", 0, 1 },
+        { "\ncalibration", 0, 1 },
+    };
+    const struct mp_profile chosen = make_profile(MP_POLICY_EVICT, "lru");
+    const char *path = path_of("bare"), *changed = path_of("changed");
+    struct mp_decisions_report report;
+    struct mp_shape bare = shape;
+    struct mp_decisions *log;
+    char text[4096 * 4];
+    size_t count;
+
+    bare.calibration = NULL;
+    bare.costs = NULL;
+    CHECK_EQ(mp_decisions_create(path, &chosen, &bare, test_default_groups(), &log), MP_OK);
+    CHECK_EQ(mp_decisions_close(log), MP_OK);
+    mp_decisions_destroy(log);
+    count = read_file(path, text, sizeof(text));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const uint64_t values[] = { cases[i].min, cases[i].max, cases[i].max + 1,
+                                    cases[i].min - 1 };
+
+        for (unsigned n = 0; n < 4 - (cases[i].min == 0); n++) {
+            mp_error_clear();
+            write_head(changed, text, count, cases[i].key, values[n]);
+            if (mp_decisions_replay(changed, NULL, &report) == MP_OK) {
+                CHECK(n < 2);
+                continue;
+            }
+            CHECK_STR(mp_error_last()->code, "E_DECISION_LOG");
+            /* Where costs or a calibration should follow there are none. */
+            CHECK_EQ(strstr(mp_error_last()->text, "of the head is missing or out") != NULL, n > 1);
+            CHECK(n > 1 || !strcmp(cases[i].key, "\ncosts") ||
+                  !strcmp(cases[i].key, "\ncalibration"));
+        }
+    }
+}
+
+/* Partitions are asked with slots and bytes of their own. */
+static void numbers_of_a_partition_have_bounds(void)
+{
+    static const struct {
+        uint32_t slots;
+        uint64_t unit_bytes;
+        const char *says;
+    } cases[] = {
+        { 1, 1, NULL },
+        { 1 << 24, UINT64_C(1) << 40, NULL },
+        { 0, 1, "a number is out of range" },
+        { (1 << 24) + 1, 1, "a number is out of range" },
+        { 1, (UINT64_C(1) << 40) + 1, "a number is out of range" },
+        { 1, 0, "units have no bytes" },
+    };
+    const struct mp_profile chosen = make_profile(MP_POLICY_PARTITION, "uniform");
+    const char *path = path_of("shares");
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct mp_decisions_report report;
+        struct mp_shape asked = shape;
+        struct mp_policies set;
+        struct mp_decisions *log;
+        uint32_t quota[LAYERS];
+
+        asked.slots = cases[i].slots;
+        asked.unit_bytes = cases[i].unit_bytes;
+        CHECK_EQ(create(&chosen, &set), MP_OK);
+        CHECK_EQ(mp_decisions_create(path, &chosen, &shape, test_default_groups(), &log), MP_OK);
+        mp_decisions_record(log, &set);
+        set.partition_ops->quota(set.partition, &asked, quota);
+        CHECK_EQ(mp_decisions_close(log), MP_OK);
+        mp_policies_destroy(&set);
+        mp_decisions_destroy(log);
+        CHECK_EQ(mp_decisions_replay(path, NULL, &report),
+                 cases[i].says == NULL ? MP_OK : MP_ERR_MODEL);
+        CHECK(cases[i].says == NULL || strstr(mp_error_last()->text, cases[i].says) != NULL);
+    }
+}
+
 /* One bit of each byte turned over: refused, or found to differ, or a fact that changes nothing. */
 static void no_damage_is_believed(void)
 {
@@ -551,6 +653,8 @@ int main(void)
     RUN(every_policy_decides_again_in_the_same_way);
     RUN(another_result_is_found_and_named);
     RUN(units_end_with_the_last_one);
+    RUN(numbers_of_the_head_have_bounds);
+    RUN(numbers_of_a_partition_have_bounds);
     RUN(no_damage_is_believed);
     RUN(logs_of_other_versions_are_named);
     RUN(files_that_cannot_be_are_errors);
