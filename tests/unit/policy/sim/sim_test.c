@@ -570,6 +570,40 @@ static void scores_of_a_trace_are_used(void)
     mp_replay_trace_fini(&trace);
 }
 
+/* What the fit to stated statistics is made of. */
+static void statistics_are_as_their_heads_say(void)
+{
+    static const float values[5] = { 2, 3, 3, 1, 3 };
+    static const uint32_t places[4] = { 1, 2, 4, 0 };
+    uint32_t best[4], counts[9] = { 1, 5, 2, 4, 3, 3, 1, 1, 0 }, none[4] = { 0 };
+    struct mp_sim_fit fit = { .share = 0.5 };
+
+    mp_sim_top(values, 5, 4, best); /* equal ones: the lower place */
+    for (uint32_t i = 0; i < 4; i++)
+        CHECK_EQ(best[i], places[i]);
+    mp_sim_top(values, 5, 2, best);
+    CHECK(best[0] == 1 && best[1] == 2);
+
+    CHECK(mp_sim_skew(counts, 8) == 0.45); /* 5 and 4 of 20 */
+    CHECK(mp_sim_skew(counts, 9) == 0.6);  /* the larger part of 9 / 4: 3 more */
+    CHECK(mp_sim_skew(none, 4) == 0);
+
+    CHECK(fabsf(mp_sim_fit_share(&fit, 0.2, 0) - 0.4f) < 1e-6f);
+    CHECK(fabsf(mp_sim_fit_share(&fit, 0.2, 1) - 0.6f) < 1e-6f);
+    fit.share = 0.9; /* it never stays for ever */
+    CHECK(mp_sim_fit_share(&fit, 0.2, 1) == 0.98f);
+
+    for (uint32_t i = 0; i < MP_SIM_BLURS; i++) {
+        fit.blur[i] = i;
+        fit.accuracy[i] = 1 - i / 32.0;
+    }
+    CHECK(mp_sim_fit_blur(&fit, 1) == 0);
+    CHECK(mp_sim_fit_blur(&fit, 1 - 1 / 64.0) == 0.5);
+    CHECK(mp_sim_fit_blur(&fit, 1 - 2 / 32.0) == 2);
+    CHECK(mp_sim_fit_blur(&fit, 1 - 3 / 64.0) == 1.5);
+    CHECK(mp_sim_fit_blur(&fit, 0.05) == MP_SIM_BLURS - 1);
+}
+
 int main(void)
 {
     mp_test_drop_log(); /* budgets under a token cycle are warned of, rightly */
@@ -590,6 +624,7 @@ int main(void)
     RUN(numbers_of_descriptions_have_defaults);
     RUN(all_built_in_descriptions_can_be_read);
     RUN(scores_of_a_trace_are_used);
+    RUN(statistics_are_as_their_heads_say);
     RUN(made_up_routing_is_as_stated);
     RUN(made_up_routing_is_as_recorded);
     return 0;
