@@ -49,6 +49,19 @@ struct mp_map_call {
     off_t offset;
 };
 
+/*
+ * [data, +bytes) is to be copied to `backend`: make(ctx, from, at, bytes) is called for each part,
+ * in order, which is at `at` of the copy and is to be queued from `from`. That is in `data`, or an
+ * alias that stays valid until the layer closes: before that the calling thread waits for the
+ * backend.
+ */
+struct mp_seam_copy {
+    void *backend;
+    const void *data;
+    size_t bytes;
+    void (*make)(void *ctx, const void *from, size_t at, size_t bytes);
+    void *ctx;
+};
 /* The address of a function of the program as somebody who calls from `site` sees it; NULL: there
  * is none. */
 typedef void *(*mp_find_fn)(const void *site, const char *name);
@@ -86,6 +99,18 @@ struct mp_interposer {
      * `rows` rows. Returns when it has been read, or cannot be. */
     void (*expert)(const void *site, const void *dst, int64_t expert, int64_t rows);
 
+    /* A thread of ggml has read [data, +bytes), the content of `tensor`, to the host. */
+    void (*ids_read)(const void *site, const void *tensor, const void *data, size_t bytes);
+
+    /* ggml is going to copy something to a backend. False: as it is; else it has been done. */
+    bool (*copy)(const void *site, const struct mp_seam_copy *wanted);
+
+    /* ggml has waited for `backend`, or is going to end it. */
+    void (*synchronized)(const void *backend, bool ends);
+
+    /* The scheduler is going to copy all of `tensor`. */
+    void (*whole)(const void *site, const void *tensor);
+
     /*
      * For versions of ggml that do not say which expert is read when: does the scheduler's callback
      * have to be chained, so that chosen() hears of routers? And is this tensor a router's result?
@@ -95,6 +120,10 @@ struct mp_interposer {
     bool (*is_chosen)(const void *tensor);
     void (*chosen)(const void *tensor);
 };
+
+/* For the other half of the interposer, interpose/cuda: the file that is paged at this address, and
+ * the byte in it. False: none is. */
+bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_t *offset_p);
 
 /* Of the interposer; exported as the pointer MP_INTERPOSE_SYMBOL. */
 extern const struct mp_interposer mp_interposer_table;
