@@ -251,22 +251,18 @@ static enum mp_status shrink_class(struct mp_space *space, uint32_t c, uint32_t 
     return status == MP_OK ? remove_frame(space, c, frame) : status;
 }
 
-/* Are these two frames of which no unit has to stay, and less bytes as one? */
+/* Are these two frames of which no unit has to stay, and that fit into one? That never costs more.
+ */
 static bool can_join(const struct mp_space *space, uint32_t class_index, uint32_t a, uint32_t b)
 {
-    uint32_t first_a, first_b, taken;
-    const uint32_t slots_a = mp_tier_frame_slots(space->tier, class_index, a, &first_a);
-    const uint32_t slots_b = mp_tier_frame_slots(space->tier, class_index, b, &first_b);
-    uint64_t bytes, joined;
+    uint32_t first, taken;
+    const uint32_t slots_a = mp_tier_frame_slots(space->tier, class_index, a, &first);
+    const uint32_t slots_b = mp_tier_frame_slots(space->tier, class_index, b, &first);
 
     mp_assert(a != b);
-    if (slots_a == 0 || slots_b == 0)
-        return false;
-    bytes = mp_tier_frame(space->tier, (struct mp_slot){ class_index, first_a })->bytes +
-            mp_tier_frame(space->tier, (struct mp_slot){ class_index, first_b })->bytes;
-    joined = mp_tier_bytes_of(space->tier, class_index, slots_a + slots_b);
-    return joined > 0 && joined < bytes && count_taken(space, class_index, a, &taken) &&
-           count_taken(space, class_index, b, &taken);
+    return slots_a > 0 && slots_b > 0 &&
+           slots_a + slots_b <= mp_tier_slots_per_frame(space->tier, class_index) &&
+           count_taken(space, class_index, a, &taken) && count_taken(space, class_index, b, &taken);
 }
 
 /* Two frames of the class that are not full, as a lease may have left them. False: there are none
@@ -274,10 +270,14 @@ static bool can_join(const struct mp_space *space, uint32_t class_index, uint32_
 static bool find_halves(const struct mp_space *space, uint32_t class_index, uint32_t *halves)
 {
     const uint32_t frames = mp_tier_frame_count(space->tier, class_index);
+    const uint32_t per_frame = mp_tier_slots_per_frame(space->tier, class_index);
+    uint32_t first;
 
     if (mp_tier_frame_gap(space->tier, class_index) == NO_FRAME)
         return false;
     for (halves[0] = 0; halves[0] < frames; halves[0]++) {
+        if (mp_tier_frame_slots(space->tier, class_index, halves[0], &first) == per_frame)
+            continue;
         for (halves[1] = halves[0] + 1; halves[1] < frames; halves[1]++) {
             if (can_join(space, class_index, halves[0], halves[1]))
                 return true;

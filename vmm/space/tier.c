@@ -411,16 +411,10 @@ enum mp_status mp_tier_add_frame(struct mp_tier *tier, uint32_t class_index, uin
                                                     : MP_ERR_INVALID;
 }
 
-uint64_t mp_tier_bytes_of(const struct mp_tier *tier, uint32_t class_index, uint32_t slots)
+uint32_t mp_tier_slots_per_frame(const struct mp_tier *tier, uint32_t class_index)
 {
-    const struct tier_class *class = &tier->classes[class_index];
-    uint64_t bytes = 0;
-
-    mp_assert(class_index < tier->class_count && slots > 0);
-    return slots <= class->slots_per_frame &&
-                   mp_tier_frame_bytes_of(tier->backend, class->slot_bytes, slots, &bytes)
-               ? bytes
-               : 0;
+    mp_assert(class_index < tier->class_count);
+    return tier->classes[class_index].slots_per_frame;
 }
 
 uint32_t mp_tier_index_end(const struct mp_tier *tier, uint32_t class_index)
