@@ -244,16 +244,19 @@ static void hang(struct mp_backend *backend, bool watched)
         backend->ops->frame_destroy(backend, &maker.frame);
 }
 
-/* This thread and 511 others are watched; one more is not, until one of them has ended. */
+/* This thread and 511 others are watched; one more is not, until the last of them has ended. */
 static void so_many_threads_are_watched(void)
 {
     struct crowd crowd = { .backend = open_cuda() };
     static pthread_t threads[WATCHED - 1];
     struct crowd last = { .backend = crowd.backend };
 
-    for (unsigned i = 0; i < WATCHED - 1; i++)
-        CHECK_EQ(pthread_create(&threads[i], NULL, stand_by, i == 0 ? &last : &crowd), 0);
-    while (atomic_load(&crowd.registered) + atomic_load(&last.registered) < WATCHED - 1)
+    for (unsigned i = 1; i < WATCHED - 1; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, stand_by, &crowd), 0);
+    while (atomic_load(&crowd.registered) < WATCHED - 2)
+        sleep_ms(5);
+    CHECK_EQ(pthread_create(&threads[0], NULL, stand_by, &last), 0);
+    while (atomic_load(&last.registered) == 0)
         sleep_ms(5);
     hang(crowd.backend, false);
     atomic_store(&last.over, true);
