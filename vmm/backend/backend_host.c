@@ -63,6 +63,7 @@ static enum mp_status open_file(struct host_backend *host, uint64_t bytes)
 {
     void *base = MAP_FAILED;
 
+    mp_assert(bytes % host->page_bytes == 0);
     host->file_fd = memfd_create("moepager", MFD_CLOEXEC);
     if (host->file_fd >= 0 && ftruncate(host->file_fd, (off_t)bytes) == 0)
         base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, host->file_fd, 0);
@@ -253,6 +254,7 @@ static void advise(const struct host_backend *host, void *alias, uint64_t bytes)
 /* The next part of the memory file. */
 static enum mp_status take_from_file(struct host_backend *host, uint64_t bytes, void **alias_p)
 {
+    mp_assert(host->file_used_bytes <= host->file_bytes);
     if (bytes > host->file_bytes - host->file_used_bytes) {
         errno = ENOMEM;
         return fail_mmap(bytes);

@@ -38,8 +38,12 @@ void mp_clock_virtual_add(struct mp_clock_virtual *clock, struct mp_event_source
 {
     struct mp_event_source **at = &clock->sources;
 
-    while (*at != NULL)
+    mp_assert(source->next_ns != NULL);
+    mp_assert(source->fire != NULL);
+    while (*at != NULL) {
+        mp_assert(*at != source); /* twice would be a ring */
         at = &(*at)->next;
+    }
     source->next = NULL;
     *at = source;
 }

@@ -46,6 +46,8 @@ static void pop(const struct mp_mutex *mutex)
 
 void mp_mutex_init(struct mp_mutex *mutex, enum mp_lock_rank rank, const char *name)
 {
+    mp_assert((unsigned)rank <= MP_LOCK_LEAF);
+    mp_assert(name != NULL);
     /* With default attributes glibc has nothing to allocate and nothing that can fail. */
     pthread_mutex_init(&mutex->mutex, NULL);
     mutex->rank = rank;

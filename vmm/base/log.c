@@ -149,6 +149,7 @@ void mp_log_failure(const char *module)
 {
     const struct mp_error *error = mp_error_last();
 
+    mp_assert(error->status != MP_OK);
     mp_log_error(module, "error[%s]: %s", error->code, error->text);
 }
 
@@ -185,6 +186,7 @@ static bool parse_item(const char *item, size_t bytes, struct module_level *pars
 
     if (colon != NULL && !is_module_name(item, name_bytes))
         return false;
+    mp_assert(name_bytes < sizeof(parsed->name));
     memcpy(parsed->name, item, name_bytes);
     parsed->name[name_bytes] = '\0';
     for (parsed->level = 0; parsed->level < MP_LOG_LEVEL_COUNT; parsed->level++) {

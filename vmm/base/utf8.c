@@ -3,6 +3,8 @@
  */
 #include "vmm/base/utf8.h"
 
+#include "vmm/base/assert.h"
+
 size_t mp_utf8_sequence(const char *text, size_t left)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -10,6 +12,7 @@ size_t mp_utf8_sequence(const char *text, size_t left)
     size_t need;
     unsigned low = 0x80, high = 0xbf;
 
+    mp_assert(left > 0);
     if (c < 0x80)
         return 1;
     if (c < 0xc2 || c > 0xf4)
@@ -38,6 +41,7 @@ bool mp_utf8_is_control(const char *text, size_t bytes)
 {
     const unsigned char c = (unsigned char)text[0];
 
+    mp_assert(bytes > 0);
     if (bytes == 1)
         return c < 0x20 || c == 0x7f;
     return bytes == 2 && c == 0xc2 && (unsigned char)text[1] < 0xa0;

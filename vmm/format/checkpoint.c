@@ -154,6 +154,7 @@ static enum mp_status sort_tensors(struct mp_checkpoint *checkpoint)
 
     if (checkpoint->count == 0)
         return mp_fail(MP_ERR_MODEL, "E_CKPT_FORMAT", "the model files hold no tensor");
+    mp_assert(tensors != NULL);
     qsort(tensors, checkpoint->count, sizeof(*tensors), by_name);
     for (size_t i = 1; i < checkpoint->count; i++) {
         char name[MP_QUOTE_BYTES], first[MP_QUOTE_BYTES], second[MP_QUOTE_BYTES];

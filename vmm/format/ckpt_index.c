@@ -72,6 +72,7 @@ enum mp_status mp_checkpoint_add_shards(struct mp_checkpoint *checkpoint, const 
          at = json_object_iter_next(map, at)) {
         const json_t *value = json_object_iter_value(at);
 
+        mp_assert(count < json_object_size(map));
         status = check_shard_name(value, json_object_iter_key(at), name);
         shards[count++] = json_string_value(value);
     }
@@ -96,6 +97,7 @@ static void compare_total_size(struct mp_checkpoint *checkpoint, const json_t *i
 {
     const json_t *total = json_object_get(json_object_get(index, "metadata"), "total_size");
 
+    mp_assert(checkpoint->warning[0] == '\0'); /* there is room for one */
     if (json_is_integer(total) && json_integer_value(total) == (json_int_t)checkpoint->bytes)
         return;
     if (json_is_real(total) && json_real_value(total) == (double)checkpoint->bytes)

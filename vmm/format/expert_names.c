@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "vmm/base/assert.h"
+
 /* Of all experts in one tensor, and of one; what follows a word is '.', '_' or the end. */
 static const struct {
     const char *word;
@@ -112,6 +114,7 @@ bool mp_expert_name_parse(const char *name, struct mp_expert_name *parsed_p)
 {
     struct mp_expert_name parsed = { 0 };
 
+    mp_assert(name != NULL);
     if (!parse_gguf(name, &parsed)) {
         parsed = (struct mp_expert_name){ 0 };
         if (!parse_hugging_face(name, &parsed))

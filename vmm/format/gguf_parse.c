@@ -126,6 +126,7 @@ static enum mp_status take_string(struct walk *walk, struct mp_gguf_value *value
 {
     const enum mp_status status = take_number(walk, 8, &value->count);
 
+    mp_assert(value->kind == MP_GGUF_STRING);
     if (status != MP_OK)
         return status;
     if (value->count > MP_GGUF_STRING_BYTES_MAX)
@@ -289,6 +290,7 @@ static enum mp_status take_counts(struct walk *walk, struct mp_gguf_part *part)
     uint64_t magic = 0, version = 0, tensors = 0, entries = 0;
     enum mp_status status = take_number(walk, 4, &magic);
 
+    mp_assert(walk->at <= 4); /* they come first */
     if (status == MP_OK && magic != MAGIC)
         return mp_fail(MP_ERR_MODEL, "E_GGUF_MAGIC",
                        "'%s' begins with %08" PRIx64 ", need 46554747 (GGUF); it is no GGUF file",
@@ -387,6 +389,7 @@ static enum mp_status check_overlap(const struct walk *walk, const struct mp_ggu
 
         if (tensor->bytes == 0)
             continue;
+        mp_assert(before == NULL || tensor->offset_bytes >= before->offset_bytes);
         if (before != NULL && tensor->offset_bytes < before->offset_bytes + before->bytes)
             return mp_fail(MP_ERR_MODEL, "E_GGUF_OVERLAP",
                            "tensor '%s' in '%s' begins at byte %" PRIu64
@@ -424,6 +427,7 @@ static enum mp_status check_part(const struct walk *walk, struct mp_gguf_part *p
 {
     enum mp_status status = MP_OK;
 
+    mp_assert(part->block != NULL);
     for (size_t i = 0; status == MP_OK && i < part->tensor_count; i++)
         status = place_tensor(walk, part, &part->tensors[i]);
     if (status != MP_OK)
@@ -461,6 +465,7 @@ enum mp_status mp_gguf_parse(const void *head, uint64_t head_bytes, uint64_t fil
     enum mp_status status;
     uint64_t text_bytes;
 
+    mp_assert(head != NULL || head_bytes == 0);
     memset(part, 0, sizeof(*part));
     *more_p = false;
     walk.head_bytes = head_bytes < file_bytes ? head_bytes : file_bytes;
@@ -476,6 +481,8 @@ enum mp_status mp_gguf_parse(const void *head, uint64_t head_bytes, uint64_t fil
     part->block = arena.block;
     take_parts(part, &walk, text_bytes, &arena);
     status = walk_all(&walk, part);
+    mp_assert(status == MP_OK); /* as the first time */
+    mp_assert(walk.text_bytes == text_bytes);
     if (status == MP_OK)
         status = check_part(&walk, part);
     if (status == MP_OK)

@@ -1,12 +1,14 @@
 /* Values of GGUF metadata as numbers and texts of C. */
 #include <string.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/format/gguf.h"
 
 static uint64_t little(const unsigned char *data, unsigned bytes)
 {
     uint64_t value = 0;
 
+    mp_assert(bytes <= sizeof(value));
     for (unsigned i = bytes; i > 0; i--)
         value = value << 8 | data[i - 1];
     return value;
@@ -17,6 +19,7 @@ bool mp_gguf_as_i64(const struct mp_gguf_value *value, int64_t *out_p)
     const unsigned char *data = value->data;
     uint64_t wide;
 
+    mp_assert((unsigned)value->kind < MP_GGUF_KIND_COUNT);
     switch (value->kind) {
     case MP_GGUF_U8: *out_p = data[0]; return true;
     case MP_GGUF_U16: *out_p = (int64_t)little(data, 2); return true;
@@ -39,6 +42,7 @@ bool mp_gguf_as_u64(const struct mp_gguf_value *value, uint64_t *out_p)
 {
     int64_t number;
 
+    mp_assert((unsigned)value->kind < MP_GGUF_KIND_COUNT);
     if (value->kind == MP_GGUF_U64) {
         *out_p = little(value->data, 8);
         return true;
@@ -82,6 +86,7 @@ static enum mp_status get(const struct mp_gguf *gguf, const char *key,
     char shown[MP_QUOTE_BYTES], file[MP_QUOTE_BYTES];
     const char *name = mp_files_name(mp_gguf_files(gguf), 0);
 
+    mp_assert(key != NULL);
     *value_p = mp_gguf_find_value(gguf, key);
     if (*value_p != NULL)
         return MP_OK;
@@ -99,6 +104,7 @@ static enum mp_status wrong(const struct mp_gguf *gguf, const char *key,
     const char *name = mp_files_name(mp_gguf_files(gguf), 0);
     char shown[MP_QUOTE_BYTES], file[MP_QUOTE_BYTES];
 
+    mp_assert((unsigned)value->kind < MP_GGUF_KIND_COUNT);
     return mp_fail(MP_ERR_MODEL, "E_GGUF_VALUE", "key '%s' in '%s' is %s%s%s, need %s",
                    mp_quote(shown, key, strlen(key)), mp_quote(file, name, strlen(name)),
                    names[value->kind], value->kind == MP_GGUF_ARRAY ? " of which each is " : "",
@@ -166,6 +172,7 @@ enum mp_status mp_gguf_get_array(const struct mp_gguf *gguf, const char *key,
     const struct mp_gguf_value *value;
     const enum mp_status status = get(gguf, key, &value);
 
+    mp_assert((unsigned)element < MP_GGUF_KIND_COUNT);
     if (status != MP_OK)
         return status;
     if (value->kind != MP_GGUF_ARRAY || value->element != element)

@@ -208,6 +208,8 @@ static enum mp_status make_table(struct parse *parse, json_t *root, struct mp_st
 {
     size_t names_bytes = 1, used = 0;
 
+    mp_assert(table->names == NULL);
+    mp_assert(table->tensors == NULL);
     for (void *at = json_object_iter(root); at != NULL; at = json_object_iter_next(root, at))
         names_bytes += json_object_iter_key_len(at) + 1;
     table->names = malloc(names_bytes);
@@ -228,6 +230,7 @@ static enum mp_status make_table(struct parse *parse, json_t *root, struct mp_st
                 return mp_fail(MP_ERR_MODEL, "E_ST_NAME",
                                "name of tensor '%s' in '%s' is %zu bytes, need at most %u",
                                parse->tensor, parse->file, length, MP_ST_NAME_BYTES_MAX);
+            mp_assert(used + length + 1 <= names_bytes);
             tensor->name = memcpy(table->names + used, name, length + 1);
             used += length + 1;
             table->count++;

@@ -11,6 +11,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/io/file.h"
 
@@ -28,6 +29,7 @@ enum mp_status mp_text_check_download(const char *text, size_t bytes, const char
                        shown);
     while (at < bytes && at < 64 && strchr(" \t\r\n", text[at]) != NULL && text[at] != '\0')
         at++;
+    mp_assert(at <= bytes);
     for (size_t i = 0; i < MP_ARRAY_LEN(html); i++) {
         const size_t length = strlen(html[i]);
 
@@ -48,6 +50,7 @@ enum mp_status mp_text_load(int dirfd, const char *name, uint64_t cap_bytes, cha
     uint32_t index = 0;
     char *text = NULL;
 
+    mp_assert(cap_bytes < SIZE_MAX); /* and a NUL */
     mp_quote(shown, name, strlen(name));
     if (faccessat(dirfd, name, F_OK, 0) != 0 && errno == ENOENT)
         return mp_fail(MP_ERR_MODEL, "E_FILE_MISSING", "file '%s' is missing", shown);

@@ -215,7 +215,8 @@ void mp_space_wait_filled(struct mp_space *space);
  *
  * MP_ERR_INVALID: with config.whole_pages. MP_ERR_NO_SPACE, without text, and *evict_p > 0: so
  * many more units of class *class_p have to leave first; call again then. MP_ERR_BUSY, without
- * text: every frame that could go has a unit that is leased or being filled; call again later.
+ * text: every frame that could go, or become one with another, has a unit that is leased or being
+ * filled; call again later.
  * MP_ERR_CONFIG E_BUDGET_SMALL: below the smallest budget. MP_ERR_NO_SPACE with *evict_p == 0: the
  * device has no more memory to give; what was taken is kept. After any other error the frames are
  * fewer or more than before, and all is in order.

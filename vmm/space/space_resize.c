@@ -183,12 +183,9 @@ static uint32_t least_slots(const struct mp_space *space, uint32_t class_index)
     return units < SLOTS_MIN ? units : SLOTS_MIN;
 }
 
-/*
- * The class that has most slots above its target, in parts of the target. Where none has any and
- * frames still cost too much, because some are not full: the one that has most. Of equal classes
- * the first.
+/* The class that has most slots above its target, in parts of the target; of equal ones the first.
  */
-static uint32_t find_class(const struct mp_space *space, const struct mp_tier_class *target)
+static uint32_t find_above(const struct mp_space *space, const struct mp_tier_class *target)
 {
     uint32_t best = MP_TIER_CLASSES_MAX;
     uint64_t most = 0;
@@ -202,12 +199,20 @@ static uint32_t find_class(const struct mp_space *space, const struct mp_tier_cl
             best = c;
         }
     }
-    if (best != MP_TIER_CLASSES_MAX)
-        return best;
+    return best;
+}
+
+/* The class with most slots, where there are more than the least; of equal ones the first. */
+static uint32_t find_largest(const struct mp_space *space)
+{
+    uint32_t best = MP_TIER_CLASSES_MAX;
+    uint32_t most = 0;
+
     for (uint32_t c = 0; c < space->layout.class_count; c++) {
-        if (mp_tier_slots(space->tier, c) > least_slots(space, c) &&
-            mp_tier_slots(space->tier, c) > most) {
-            most = mp_tier_slots(space->tier, c);
+        const uint32_t slots = mp_tier_slots(space->tier, c);
+
+        if (slots > least_slots(space, c) && slots > most) {
+            most = slots;
             best = c;
         }
     }
@@ -216,22 +221,15 @@ static uint32_t find_class(const struct mp_space *space, const struct mp_tier_cl
 
 /* Give one frame back, in steps that callers see. One that has more slots than are to go makes way
  * for a smaller one. */
-static enum mp_status shrink_once(struct mp_space *space, const struct mp_tier_class *target,
-                                  uint64_t budget_bytes, uint32_t *class_p, uint32_t *evict_p)
+static enum mp_status shrink_class(struct mp_space *space, uint32_t c, uint32_t target_slots,
+                                   uint32_t *class_p, uint32_t *evict_p)
 {
-    const uint32_t c = find_class(space, target);
-    uint32_t frame, first, slots, all, goal, keep, free_slots;
+    const uint32_t all = mp_tier_slots(space->tier, c);
+    const uint32_t goal = all > target_slots ? target_slots : all - 1;
+    uint32_t frame = find_frame(space, c, all - goal), first, slots, keep, free_slots;
     enum mp_status status;
 
-    if (c == MP_TIER_CLASSES_MAX)
-        return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
-                       "budget of %" PRIu64 " bytes is below the %" PRIu64
-                       " bytes of frames that this model needs; raise --budget",
-                       budget_bytes, mp_tier_frame_bytes(space->tier));
-    all = mp_tier_slots(space->tier, c);
-    goal = all > target[c].slots ? target[c].slots : all - 1;
     mp_assert(goal < all);
-    frame = find_frame(space, c, all - goal);
     if (frame == NO_FRAME)
         frame = find_frame(space, c, UINT32_MAX);
     if (frame == NO_FRAME)
@@ -251,6 +249,77 @@ static enum mp_status shrink_once(struct mp_space *space, const struct mp_tier_c
     }
     status = keep > 0 ? mp_tier_add_frame(space->tier, c, keep) : MP_OK;
     return status == MP_OK ? remove_frame(space, c, frame) : status;
+}
+
+/* Are these two frames of which no unit has to stay, and that fit into one? That never costs more.
+ */
+static bool can_join(const struct mp_space *space, uint32_t class_index, uint32_t a, uint32_t b)
+{
+    uint32_t first, taken;
+    const uint32_t slots_a = mp_tier_frame_slots(space->tier, class_index, a, &first);
+    const uint32_t slots_b = mp_tier_frame_slots(space->tier, class_index, b, &first);
+
+    mp_assert(a != b);
+    return slots_a > 0 && slots_b > 0 &&
+           slots_a + slots_b <= mp_tier_slots_per_frame(space->tier, class_index) &&
+           count_taken(space, class_index, a, &taken) && count_taken(space, class_index, b, &taken);
+}
+
+/* Two frames of the class that are not full, as a lease may have left them. False: there are none
+ * that can become one. */
+static bool find_halves(const struct mp_space *space, uint32_t class_index, uint32_t *halves)
+{
+    const uint32_t frames = mp_tier_frame_count(space->tier, class_index);
+    const uint32_t per_frame = mp_tier_slots_per_frame(space->tier, class_index);
+    uint32_t first;
+
+    if (mp_tier_frame_gap(space->tier, class_index) == NO_FRAME)
+        return false;
+    for (halves[0] = 0; halves[0] < frames; halves[0]++) {
+        if (mp_tier_frame_slots(space->tier, class_index, halves[0], &first) == per_frame)
+            continue;
+        for (halves[1] = halves[0] + 1; halves[1] < frames; halves[1]++) {
+            if (can_join(space, class_index, halves[0], halves[1]))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* One new frame has the slots of both. */
+static enum mp_status join_halves(struct mp_space *space, uint32_t class_index,
+                                  const uint32_t *halves)
+{
+    uint32_t first;
+    const uint32_t slots = mp_tier_frame_slots(space->tier, class_index, halves[0], &first) +
+                           mp_tier_frame_slots(space->tier, class_index, halves[1], &first);
+    enum mp_status status = mp_tier_add_frame(space->tier, class_index, slots);
+
+    mp_assert(halves[0] != halves[1]);
+    for (uint32_t i = 0; status == MP_OK && i < 2; i++)
+        status = remove_frame(space, class_index, halves[i]);
+    return status;
+}
+
+/*
+ * One step towards the budget. Classes above their targets come first. Where there is none and
+ * frames still cost too much, because some are not full, two of those are joined; where a lease
+ * forbids that, classes go below their targets.
+ */
+static enum mp_status shrink_once(struct mp_space *space, const struct mp_tier_class *target,
+                                  uint32_t *class_p, uint32_t *evict_p)
+{
+    uint32_t c = find_above(space, target), halves[2];
+
+    for (uint32_t i = 0; c == MP_TIER_CLASSES_MAX && i < space->layout.class_count; i++) {
+        if (find_halves(space, i, halves))
+            return join_halves(space, i, halves);
+    }
+    if (c == MP_TIER_CLASSES_MAX)
+        c = find_largest(space);
+    if (c == MP_TIER_CLASSES_MAX)
+        return MP_ERR_BUSY;
+    return shrink_class(space, c, target[c].slots, class_p, evict_p);
 }
 
 /* Take frames for classes below their target, one for each in turn. */
@@ -298,7 +367,7 @@ enum mp_status mp_space_set_budget(struct mp_space *space, uint64_t budget_bytes
     mp_populate_stop(space->populate);
     space->populate = NULL;
     while (status == MP_OK && mp_tier_frame_bytes(space->tier) > budget_bytes)
-        status = shrink_once(space, target, budget_bytes, class_p, evict_p);
+        status = shrink_once(space, target, class_p, evict_p);
     if (status == MP_OK)
         status = grow(space, target, budget_bytes);
     space->layout.plan.slots = 0;

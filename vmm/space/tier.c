@@ -411,6 +411,12 @@ enum mp_status mp_tier_add_frame(struct mp_tier *tier, uint32_t class_index, uin
                                                     : MP_ERR_INVALID;
 }
 
+uint32_t mp_tier_slots_per_frame(const struct mp_tier *tier, uint32_t class_index)
+{
+    mp_assert(class_index < tier->class_count);
+    return tier->classes[class_index].slots_per_frame;
+}
+
 uint32_t mp_tier_index_end(const struct mp_tier *tier, uint32_t class_index)
 {
     mp_assert(class_index < tier->class_count);

@@ -96,6 +96,9 @@ uint32_t mp_tier_frame_gap(const struct mp_tier *tier, uint32_t class_index);
 /* Bytes that mp_tier_add_frame() with 0 would take; 0: none can be added. */
 uint64_t mp_tier_next_frame_bytes(const struct mp_tier *tier, uint32_t class_index);
 
+/* Slots of a full frame. */
+uint32_t mp_tier_slots_per_frame(const struct mp_tier *tier, uint32_t class_index);
+
 /* Take a free slot out of circulation until mp_tier_give(). It is free. */
 void mp_tier_take_slot(struct mp_tier *tier, struct mp_slot slot);
 bool mp_tier_is_free(const struct mp_tier *tier, struct mp_slot slot);

@@ -84,6 +84,7 @@ static void take_group(const char *directory, const struct files *files,
     uint64_t usage = read_number(directory, files->usage);
     uint64_t idle;
 
+    mp_assert(room->room_bytes <= room->available_bytes);
     if (high < limit)
         limit = high; /* beyond it the group is throttled, which is as bad */
     if (limit > INT64_MAX / 2)
@@ -176,6 +177,7 @@ static void take_hierarchy(const char *root, bool v2, struct mp_memory_room *roo
     /* In a container the path may be the host's: then the mount point is the own group. */
     if (!is_below(path, group, prefix))
         path[prefix = 0] = '\0';
+    mp_assert(prefix <= strlen(path));
     if ((size_t)snprintf(directory, sizeof(directory), "%s%s%s", root, mount, path + prefix) >=
         sizeof(directory))
         return;

@@ -241,6 +241,8 @@ enum mp_status mp_topology_load(const struct mp_topology_source *source,
         mp_topology_destroy(topology);
         return status;
     }
+    mp_assert(topology->node_count > 0);
+    mp_assert(topology->pu_count > 0);
     *topology_p = topology;
     return MP_OK;
 }

@@ -354,6 +354,34 @@ static void copies_through_a_buffer_can_fail(void)
     check_nothing_lives();
 }
 
+/* A copy of which a part was queued is waited for, unless it was the device that was lost. */
+static void a_partial_copy_is_waited_for_but_on_a_lost_device(void)
+{
+    static const int results[] = { MP_CU_ERROR_INVALID_VALUE, MP_CU_ERROR_ILLEGAL_ADDRESS };
+    struct mp_backend *backend = open_cuda();
+    struct mp_frame device = make(backend, MP_TIER_DEVICE, 8 * MIB);
+    struct mp_frame host = make(backend, MP_TIER_HOST, 16 * MIB);
+    const struct mp_backend_ops *ops = backend->ops;
+    struct mp_stream *stream;
+
+    memset(host.alias, 1, 4 * MIB);
+    CHECK_EQ(ops->stream_open(backend, &stream), MP_OK);
+    for (unsigned i = 0; i < 2; i++) {
+        fake_api.reset();
+        fake_api.fail("cuMemcpyHtoDAsync_v2", 1, results[i], false);
+        CHECK_EQ(
+            ops->stream_copy(backend, stream, MP_COPY_TO_DEVICE, device.alias, host.alias, 2 * MIB),
+            MP_ERR_DEVICE);
+        CHECK_EQ(ops->lost(backend), i == 1);
+        CHECK_EQ(fake_api.calls("cuStreamSynchronize"), i == 0);
+    }
+    ops->stream_close(backend, stream);
+    ops->frame_destroy(backend, &host);
+    ops->frame_destroy(backend, &device);
+    mp_backend_close(backend);
+    fake_api.clear();
+}
+
 /* ---- which devices there are */
 
 static struct mp_cuda_device describe(unsigned ordinal)
@@ -517,6 +545,7 @@ static void run_variant(const char *variant)
         RUN(unpinned_frames_go_through_a_buffer);
         RUN(the_buffer_has_two_mib_in_four_places);
         RUN(copies_through_a_buffer_can_fail);
+        RUN(a_partial_copy_is_waited_for_but_on_a_lost_device); /* last: what it held stays lost */
     } else if (strcmp(variant, "by_driver") == 0) {
         RUN(the_drivers_node_is_tried_too);
     } else if (strcmp(variant, "reordered") == 0) {

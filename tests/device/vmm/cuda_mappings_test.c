@@ -43,13 +43,28 @@ static char *take_mappings(uint64_t count, uint64_t *bytes_p)
     return pages;
 }
 
-static void refuse_a_frame(struct mp_backend *backend, int result, enum mp_status status,
-                           const char *code)
+/* Give taken mappings back until so many are left: two by two, and one where the first page becomes
+ * of the kind of its neighbour. */
+static void leave_mappings(char *pages, uint64_t bytes, uint64_t left)
+{
+    const uint64_t count = bytes / 4096 - 1;
+    char *page = pages + ((count - 1) / 2 * 2 + 1) * 4096;
+
+    CHECK_EQ(mprotect(pages, 4096, PROT_NONE), 0);
+    for (; mappings_left() + 1 < left; page -= 2 * 4096)
+        CHECK_EQ(mprotect(page, 4096, PROT_NONE), 0);
+    if (mappings_left() < left)
+        CHECK_EQ(mprotect(pages, 4096, PROT_READ), 0);
+    CHECK_EQ(mappings_left(), left);
+}
+
+static void refuse_a_frame(struct mp_backend *backend, const char *call, int result,
+                           enum mp_status status, const char *code)
 {
     struct mp_frame frame;
 
     fake_api.reset();
-    fake_api.fail("cuMemCreate", 0, result, false);
+    fake_api.fail(call, 0, result, false);
     CHECK_EQ(
         backend->ops->frame_create(backend, MP_TIER_DEVICE, backend->caps.granule_bytes, &frame),
         status);
@@ -58,21 +73,28 @@ static void refuse_a_frame(struct mp_backend *backend, int result, enum mp_statu
 
 static void out_of_mappings_is_reported_as_that(void)
 {
+    static const char *const create = "cuMemCreate", *const reserve = "cuMemAddressReserve";
     struct mp_backend *backend = NULL;
     struct mp_frame frame;
     uint64_t bytes;
     char *pages;
 
     CHECK_EQ(mp_backend_open("cuda", &anywhere, &backend), MP_OK);
-    refuse_a_frame(backend, MP_CU_ERROR_OUT_OF_MEMORY, MP_ERR_NO_SPACE, "E_CUDA_MEMORY");
+    refuse_a_frame(backend, create, MP_CU_ERROR_OUT_OF_MEMORY, MP_ERR_NO_SPACE, "E_CUDA_MEMORY");
     pages = take_mappings(mappings_left() - LEFT, &bytes);
     CHECK(mappings_left() <= LEFT + 2);
-    refuse_a_frame(backend, MP_CU_ERROR_OUT_OF_MEMORY, MP_ERR_NO_SPACE, "E_CUDA_MAPPINGS");
+    refuse_a_frame(backend, create, MP_CU_ERROR_OUT_OF_MEMORY, MP_ERR_NO_SPACE, "E_CUDA_MAPPINGS");
     CHECK(strstr(mp_error_last()->text, "cuMemCreate of a device frame") != NULL);
     CHECK(strstr(mp_error_last()->text, "vm.max_map_count") != NULL);
-    refuse_a_frame(backend, MP_CU_ERROR_UNKNOWN, MP_ERR_DEVICE, "E_CUDA"); /* not everything is */
+    refuse_a_frame(backend, create, MP_CU_ERROR_UNKNOWN, MP_ERR_DEVICE,
+                   "E_CUDA"); /* not everything is */
+    /* The first call, which finds just as many as we leave. */
+    leave_mappings(pages, bytes, 63);
+    refuse_a_frame(backend, reserve, MP_CU_ERROR_OUT_OF_MEMORY, MP_ERR_NO_SPACE, "E_CUDA_MAPPINGS");
+    leave_mappings(pages, bytes, 64);
+    refuse_a_frame(backend, reserve, MP_CU_ERROR_OUT_OF_MEMORY, MP_ERR_NO_SPACE, "E_CUDA_MEMORY");
     CHECK_EQ(munmap(pages, bytes), 0);
-    refuse_a_frame(backend, MP_CU_ERROR_OUT_OF_MEMORY, MP_ERR_NO_SPACE, "E_CUDA_MEMORY");
+    refuse_a_frame(backend, create, MP_CU_ERROR_OUT_OF_MEMORY, MP_ERR_NO_SPACE, "E_CUDA_MEMORY");
     CHECK_EQ(
         backend->ops->frame_create(backend, MP_TIER_DEVICE, backend->caps.granule_bytes, &frame),
         MP_OK);

@@ -199,6 +199,75 @@ static void threads_come_and_go(void)
     check_nothing_lives();
 }
 
+#define WATCHED 512
+
+struct crowd {
+    struct mp_backend *backend;
+    _Atomic(unsigned) registered;
+    _Atomic(bool) over;
+};
+
+/* Registers by a call, and stays. */
+static void *stand_by(void *ctx)
+{
+    struct crowd *crowd = ctx;
+    uint64_t free_bytes, total_bytes;
+
+    CHECK_EQ(
+        crowd->backend->ops->memory_info(crowd->backend, MP_TIER_DEVICE, &free_bytes, &total_bytes),
+        MP_OK);
+    atomic_fetch_add(&crowd->registered, 1);
+    while (!atomic_load(&crowd->over))
+        sleep_ms(50);
+    return NULL;
+}
+
+/* A call of this thread is stalled; later it goes on. */
+static void hang(struct mp_backend *backend, bool watched)
+{
+    struct maker maker = { .backend = backend };
+    pthread_t thread;
+
+    fake_api.fail("cuMemCreate", 0, FAKECUDA_HANGS, false);
+    CHECK_EQ(pthread_create(&thread, NULL, make_frame, &maker), 0);
+    if (watched) {
+        while (atomic_load(&reported) == 0)
+            sleep_ms(20);
+    } else {
+        sleep_ms(2500 * LIMIT_S);
+        CHECK_EQ(atomic_load(&reported), 0);
+    }
+    fake_api.stall(false);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(maker.status, watched ? MP_ERR_DEVICE : MP_OK);
+    if (!watched)
+        backend->ops->frame_destroy(backend, &maker.frame);
+}
+
+/* This thread and 511 others are watched; one more is not, until the last of them has ended. */
+static void so_many_threads_are_watched(void)
+{
+    struct crowd crowd = { .backend = open_cuda() };
+    static pthread_t threads[WATCHED - 1];
+    struct crowd last = { .backend = crowd.backend };
+
+    for (unsigned i = 1; i < WATCHED - 1; i++)
+        CHECK_EQ(pthread_create(&threads[i], NULL, stand_by, &crowd), 0);
+    while (atomic_load(&crowd.registered) < WATCHED - 2)
+        sleep_ms(5);
+    CHECK_EQ(pthread_create(&threads[0], NULL, stand_by, &last), 0);
+    while (atomic_load(&last.registered) == 0)
+        sleep_ms(5);
+    hang(crowd.backend, false);
+    atomic_store(&last.over, true);
+    CHECK_EQ(pthread_join(threads[0], NULL), 0);
+    hang(crowd.backend, true);
+    atomic_store(&crowd.over, true);
+    for (unsigned i = 1; i < WATCHED - 1; i++)
+        CHECK_EQ(pthread_join(threads[i], NULL), 0);
+    mp_backend_close(crowd.backend);
+}
+
 static void without_a_listener_the_log_has_it(void)
 {
     struct maker maker = { .backend = open_cuda() };
@@ -239,6 +308,8 @@ int main(int argc, char **argv)
         RUN(without_a_listener_the_log_has_it);
     } else if (strcmp(variant, "threads") == 0) {
         RUN(threads_come_and_go);
+    } else if (strcmp(variant, "many") == 0) {
+        RUN(so_many_threads_are_watched);
     } else {
         RUN(slow_calls_are_no_hang);
         RUN(a_call_that_hangs_is_reported_once_and_the_device_left_alone);

@@ -13,6 +13,84 @@
 
 #define READS (FAULT_BIT(pread) | FAULT_BIT(io_uring_read))
 
+/* ---- reads that the test holds back */
+
+#define KEPT_MAX 16
+
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mp_reader *kept_reader;
+static struct mp_ticket *kept[KEPT_MAX];
+static uint32_t kept_count, kept_demands;
+static bool holding;
+
+void __real_mp_reader_submit(struct mp_reader *reader, struct mp_ticket *ticket);
+void __wrap_mp_reader_submit(struct mp_reader *reader, struct mp_ticket *ticket);
+
+void __wrap_mp_reader_submit(struct mp_reader *reader, struct mp_ticket *ticket)
+{
+    pthread_mutex_lock(&kept_lock);
+    if (holding && ticket->extents[0].src == NULL /* a file */) {
+        CHECK(kept_count < KEPT_MAX);
+        kept_reader = reader;
+        kept[kept_count++] = ticket;
+        kept_demands += ticket->priority == MP_PRIORITY_DEMAND;
+        mp_reader_submit_held(reader, ticket);
+    } else {
+        __real_mp_reader_submit(reader, ticket);
+    }
+    pthread_mutex_unlock(&kept_lock);
+}
+
+static uint32_t count_reads(uint32_t *demands_p)
+{
+    uint32_t count;
+
+    pthread_mutex_lock(&kept_lock);
+    count = kept_count;
+    *demands_p = kept_demands;
+    pthread_mutex_unlock(&kept_lock);
+    return count;
+}
+
+/* There are this many reads soon, and no more after a while. */
+static void expect_reads(uint32_t count, uint32_t demands)
+{
+    const struct timespec pause = { 0, 1000000 }, longer = { 0, 50000000 };
+    uint32_t now;
+
+    while (count_reads(&now) < count)
+        nanosleep(&pause, NULL);
+    nanosleep(&longer, NULL);
+    CHECK_EQ(count_reads(&now), count);
+    CHECK_EQ(now, demands);
+}
+
+/* Six units are read at the same time, of them two that nobody waits for. */
+static void six_units_are_read_at_once(void)
+{
+    struct rig rig;
+
+    open_rig(&rig, MP_IO_BUFFERED, 4);
+    CHECK_EQ(make_tier(&rig, false, 2), MP_OK);
+    kept_count = kept_demands = 0;
+    holding = true;
+    start_tier(&rig); /* begins to fill */
+    expect_reads(2, 0);
+    for (uint32_t u = UNITS - 8; u < UNITS; u++)
+        submit(&rig, u, MP_PRIORITY_DEMAND);
+    expect_reads(6, 4);
+    pthread_mutex_lock(&kept_lock);
+    holding = false;
+    for (uint32_t i = 0; i < kept_count; i++)
+        mp_reader_let_go(kept_reader, kept[i]);
+    pthread_mutex_unlock(&kept_lock);
+    for (uint32_t u = UNITS - 8; u < UNITS; u++)
+        CHECK_EQ(await(&rig, u)->status, MP_OK);
+    mp_host_tier_wait_filled(rig.tier);
+    CHECK_EQ(count_held(&rig), UNITS);
+    close_rig(&rig);
+}
+
 /* ---- filling */
 
 struct looker {
@@ -328,6 +406,7 @@ int main(int argc, char **argv)
     make_units();
     for (uint32_t f = 0; f < FILES; f++)
         snprintf(paths[f], sizeof(paths[f]), "%s/weights-%u.bin", test_tmpdir(), f);
+    RUN(six_units_are_read_at_once);
     RUN(threads_fill_what_others_look_at);
     RUN(frames_are_placed_on_the_node);
     RUN(without_memory_there_is_no_tier);

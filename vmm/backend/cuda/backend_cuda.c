@@ -334,6 +334,7 @@ static void cuda_close(struct mp_backend *backend)
     const uint64_t lost_bytes = cuda_lost_bytes(backend);
     const bool lost = mp_cuda_lost(self->life) != 0;
 
+    mp_assert(self->ram != NULL);
     if (lost_bytes > 0 && !lost)
         mp_log_warn("cuda", "%" PRIu64 " bytes could not be given back to the driver", lost_bytes);
     /* A device that does not respond can keep its callers waiting for minutes. */

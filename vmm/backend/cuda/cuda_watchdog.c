@@ -68,6 +68,7 @@ static void unregister_thread(void *thread)
 
 static struct watched_thread *register_thread(void)
 {
+    mp_assert(mine == NULL);
     for (unsigned i = 0; i < THREADS_MAX; i++) {
         struct watched_thread *thread = &watchdog.threads[i];
 
@@ -183,6 +184,7 @@ void mp_cuda_watchdog_wrap(struct mp_cu_calls *calls)
 {
     pthread_t thread;
 
+    mp_assert(watchdog.driver.init == NULL); /* or calls would go round in a ring */
     if (watchdog.limit_s == 0)
         return;
     if (pthread_key_create(&watchdog.key, unregister_thread) != 0 ||

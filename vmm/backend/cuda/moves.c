@@ -63,6 +63,7 @@ enum mp_status mp_cuda_stream_open(struct mp_backend *backend, struct mp_stream 
         mp_cuda_stream_close(backend, stream);
         return status;
     }
+    mp_assert(stream->handle != NULL);
     *stream_p = stream;
     return MP_OK;
 }
@@ -178,6 +179,7 @@ static enum mp_status copy_pinned(struct cuda_backend *self, struct mp_stream *s
         const uint64_t cut = mp_cuda_to_cut(copy == MP_COPY_TO_HOST ? dst + done : src + done);
 
         n = bytes - done < cut || copy == MP_COPY_ON_DEVICE ? bytes - done : cut;
+        mp_assert(n > 0); /* or it would not end */
         status = queue_copy(self, stream, copy, dst + done, src + done, n);
         if (status != MP_OK && done > 0)
             end_partial(self, stream);

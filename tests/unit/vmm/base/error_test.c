@@ -18,8 +18,13 @@ static void quote_escapes_and_cuts(void)
 
     CHECK_STR(mp_quote(out, "a'b\n", 4), "a\\'b\\x0a");
     memset(big, 0xff, sizeof(big));
-    CHECK(strlen(mp_quote(out, big, sizeof(big))) < MP_QUOTE_BYTES);
+    CHECK_EQ(strlen(mp_quote(out, big, sizeof(big))), 39 * 4 + 3);
+    CHECK_EQ(MP_QUOTE_BYTES, 39 * 4 + 3 + 1);
     CHECK_STR(out + strlen(out) - 3, "...");
+    memset(big, 'a', sizeof(big));
+    CHECK_EQ(strlen(mp_quote(out, big, 128)), 128);
+    CHECK(strchr(out, '.') == NULL);
+    CHECK_EQ(strlen(mp_quote(out, big, 129)), 128 + 3);
     CHECK_STR(mp_quote(out, "", 0), "");
 }
 
@@ -34,6 +39,8 @@ static void quote_keeps_what_can_be_read(void)
     CHECK_STR(mp_quote(out, "\033[0m\177", 5), "\\x1b[0m\\x7f");
     CHECK_STR(mp_quote(out, "\xe2\x80\xae\xe2\x80\xa7", 6), "\\xe2\\x80\\xae\xe2\x80\xa7");
     CHECK_STR(mp_quote(out, "\xe2\x81\xa6\xe2\x81\xaa", 6), "\\xe2\\x81\\xa6\xe2\x81\xaa");
+    CHECK_STR(mp_quote(out, "\xe2\x80\xa8\xe2\x80\xaf", 6), "\\xe2\\x80\\xa8\xe2\x80\xaf");
+    CHECK_STR(mp_quote(out, "\xe2\x81\xa5\xe2\x81\xa9", 6), "\xe2\x81\xa5\\xe2\\x81\\xa9");
     CHECK_STR(mp_quote(out, "\xed\xa0\x80", 3), "\\xed\\xa0\\x80");
     for (int i = 0; i < 50; i++)
         strcat(long_text, "模");

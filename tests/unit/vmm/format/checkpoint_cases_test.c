@@ -483,6 +483,7 @@ static void M21_shard_names_that_are_paths(void)
         { "a\\nb", "'a\\x0ab'" },
     };
     const char *dir = new_dir();
+    char longest[257], long_index[400], missing[400];
 
     for (size_t i = 0; i < MP_ARRAY_LEN(names); i++) {
         char index[200], want[300];
@@ -502,6 +503,21 @@ static void M21_shard_names_that_are_paths(void)
     tiny_write_text(dir, "model.safetensors.index.json", "{\"weight_map\":{\"w\":\"a\\u0000b\"}}");
     check_load_fails(dir, MP_ERR_MODEL, "E_JSON",
                      "'model.safetensors.index.json' at byte 29: a string contains \\u0000");
+
+    memset(longest, 'n', sizeof(longest));
+    snprintf(long_index, sizeof(long_index), "{\"weight_map\":{\"w\":\"%.255s\"}}", longest);
+    snprintf(missing, sizeof(missing),
+             "shard '%.128s...' listed in 'model.safetensors.index.json' is missing; download it",
+             longest);
+    tiny_write_text(dir, "model.safetensors.index.json", long_index);
+    check_load_fails(dir, MP_ERR_MODEL, "E_CKPT_SHARD", missing);
+    snprintf(long_index, sizeof(long_index), "{\"weight_map\":{\"w\":\"%.256s\"}}", longest);
+    snprintf(missing, sizeof(missing),
+             "shard of tensor 'w' in 'model.safetensors.index.json': got '%.128s...', shard name "
+             "must be a plain file name",
+             longest);
+    tiny_write_text(dir, "model.safetensors.index.json", long_index);
+    check_load_fails(dir, MP_ERR_MODEL, "E_PATH", missing);
 }
 
 static void M22_shards_and_index_disagree(void)

@@ -101,6 +101,56 @@ static void bad_tensors(void)
     CHECK_STR(parse(), "");
 }
 
+/* As long, as many, as deep as the header file says is accepted, and not one more. */
+static void bounds_are_inclusive(void)
+{
+    static char path[GGUF_PATH_BYTES];
+    struct mp_gguf *gguf = NULL;
+    struct mp_gguf_part part;
+    bool more;
+
+    gguf_begin(0, 65536), BAD("SHORT");
+    gguf_begin(0, 1), gguf_put(65535, 8), BAD("SHORT");
+    gguf_begin(1, 0), gguf_put(1025, 8), BAD("NAME");
+    gguf_begin(1, 0), gguf_put(1024, 8), BAD("SHORT");
+    gguf_begin(0, 1), gguf_number("k", 8, (64 << 20) + 1, 8), BAD("VALUE");
+    gguf_begin(0, 1), gguf_number("k", 8, 64 << 20, 8), BAD("SHORT");
+    gguf_begin(0, 1), gguf_number("general.alignment", 4, 1 << 20, 4);
+    CHECK_STR(parse(), "");
+    for (int arrays = 4; arrays <= 5; arrays++) { /* in one another, with a byte in the innermost */
+        gguf_begin(0, 1), gguf_text("k"), gguf_put(9, 4);
+        for (int i = 1; i < arrays; i++)
+            gguf_put(9, 4), gguf_put(1, 8);
+        gguf_put(0, 4), gguf_put(1, 8), gguf_put(7, 1);
+        CHECK_STR(parse(), arrays == 4 ? "" : "E_GGUF_VALUE");
+    }
+    gguf_begin(1, 0), gguf_text("t"), gguf_put(4, 4);
+    for (int i = 0; i < 4; i++)
+        gguf_put(1, 8);
+    gguf_put(0, 4), gguf_put(0, 8), gguf_data(4);
+    CHECK_STR(parse(), "");
+
+    /* Of a header of 256 MiB nothing but its beginning is looked at here. */
+    gguf_begin(0, 1), gguf_number("k", 9, 0, 4), gguf_put(1 << 30, 8);
+    CHECK_EQ(mp_gguf_parse(gguf_out, (256u << 20) - 1, UINT64_C(1) << 40, "f", &part, &more),
+             MP_OK);
+    CHECK(more);
+    CHECK_EQ(mp_gguf_parse(gguf_out, 256u << 20, UINT64_C(1) << 40, "f", &part, &more),
+             MP_ERR_MODEL);
+    CHECK_STR(mp_error_last()->code, "E_GGUF_SHORT");
+    CHECK(!more);
+
+    snprintf(path, sizeof(path), "%s/many.gguf", test_tmpdir());
+    for (unsigned count = 4096; count <= 4097; count++) {
+        gguf_begin(0, 2), gguf_number("split.no", 2, 0, 2), gguf_number("split.count", 2, count, 2);
+        gguf_data(0), gguf_save(path);
+        CHECK_EQ(mp_gguf_open(path, &gguf), MP_ERR_MODEL);
+        CHECK_STR(mp_error_last()->code, "E_GGUF_SPLIT");
+        CHECK_EQ(strstr(mp_error_last()->text, "-00001-of-04096.gguf") != NULL, count == 4096);
+        CHECK_EQ(strstr(mp_error_last()->text, "at most 4096") != NULL, count == 4097);
+    }
+}
+
 static void typed_values(const char *path)
 {
     struct mp_gguf *gguf = NULL;
@@ -205,6 +255,7 @@ int main(void)
     RUN(bad_headers);
     RUN(bad_values);
     RUN(bad_tensors);
+    RUN(bounds_are_inclusive);
     fprintf(stderr, "  typed_values\n");
     typed_values(path);
     RUN(parts_open_together);

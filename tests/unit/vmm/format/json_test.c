@@ -117,10 +117,14 @@ static void getters_name_key_got_and_need(void)
     bool b;
 
     CHECK_EQ(
-        parse("{\"i\":-5,\"f\":1e3,\"s\":\"x'\",\"n\":null,\"o\":{},\"l\":[1],\"t\":true}", &root),
+        parse(
+            "{\"i\":-5,\"f\":1e3,\"s\":\"x'\",\"n\":null,\"o\":{},\"l\":[1],\"t\":true,\"seven\":7}",
+            &root),
         MP_OK);
     CHECK_FAILS(mp_json_u64(root, "i", "a.json", 1, 9, &u), MP_ERR_MODEL, "E_JSON_RANGE",
                 "key 'i' in 'a.json': got -5, need an integer from 1 to 9");
+    CHECK_EQ(mp_json_u64(root, "seven", "a.json", 7, 7, &u), MP_OK);
+    CHECK_EQ(mp_json_double(root, "seven", "a.json", 7, 7, &real), MP_OK);
     CHECK_FAILS(mp_json_u64(root, "f", "a.json", 1, 9, &u), MP_ERR_MODEL, "E_JSON_TYPE",
                 "key 'f' in 'a.json': got 1000, need an integer from 1 to 9");
     CHECK_FAILS(mp_json_u64(root, "s", "a.json", 1, 9, &u), MP_ERR_MODEL, "E_JSON_TYPE",

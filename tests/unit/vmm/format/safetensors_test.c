@@ -376,6 +376,10 @@ static void names_are_bounded_and_quoted(void)
     snprintf(want, sizeof(want),
              "name of tensor '%.128s...' in 'f' is 1025 bytes, need at most 1024", name);
     CHECK_MODEL(json, 0, "E_ST_NAME", want);
+    name[1024] = '\0';
+    snprintf(json, sizeof(json), "{\"%s\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+             name);
+    CHECK_EQ(parse(json, 0), MP_OK);
 }
 
 int main(void)

@@ -209,6 +209,47 @@ static void persistent_eio_fails_after_three_tries_and_works_again_later(void)
     mp_files_destroy(files);
 }
 
+/* A broken kernel does not interrupt for ever. */
+static void the_thousandth_interruption_in_a_row_fails(void)
+{
+    const struct fault_plan plan = { .mode = FAULT_ALWAYS,
+                                     .calls = FAULT_BIT(pread),
+                                     .error_number = EINTR };
+    struct mp_files *files = open_probed();
+    enum mp_status status;
+    char byte;
+
+    fault_begin(&plan);
+    status = mp_files_read(files, 0, 0, 1, &byte);
+    CHECK_EQ(fault_end(), 1000);
+    CHECK_EQ(status, MP_ERR_IO);
+    CHECK(strstr(mp_error_last()->text, "EINTR") != NULL);
+    mp_files_destroy(files);
+}
+
+/* From 4096 to 65536, by powers of two; then reads go through the page cache. */
+static void five_alignments_are_tried(void)
+{
+    const struct fault_plan silent = { .mode = FAULT_ALWAYS, .calls = FAULT_BIT(statx) };
+    const struct fault_plan plan = {
+        .mode = FAULT_ALWAYS, .calls = FAULT_BIT(pread), .error_number = EINVAL, .also = &silent
+    };
+    struct mp_files *files = test_files_open();
+    uint32_t align = 0;
+    int fd;
+
+    fault_begin(&plan);
+    fd = mp_files_direct_fd(files, 0, &align);
+    (void)fault_end();
+    CHECK_EQ(fd, -1);
+    CHECK_EQ(align, 0);
+    if (fault_matched() == 0)
+        fprintf(stderr, "    no O_DIRECT in %s\n", test_tmpdir());
+    else
+        CHECK_EQ(fault_matched(), 5);
+    mp_files_destroy(files);
+}
+
 /* Failures and progress by turns: more failures in all than are borne in a row. */
 static void progress_makes_all_tries_available_again(void)
 {
@@ -571,6 +612,8 @@ int main(int argc, char **argv)
     RUN(single_eio_is_retried);
     RUN(persistent_eio_fails_after_three_tries_and_works_again_later);
     RUN(progress_makes_all_tries_available_again);
+    RUN(the_thousandth_interruption_in_a_row_fails);
+    RUN(five_alignments_are_tried);
     RUN(end_of_file_that_nobody_expected_is_an_error);
     RUN(refused_direct_read_is_done_buffered);
     RUN(endless_interruptions_end_in_an_error);

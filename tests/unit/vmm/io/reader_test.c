@@ -499,10 +499,13 @@ static void transfers_appear_on_the_timeline(void)
     struct mp_reader *reader = NULL;
     struct mp_ticket ticket;
     unsigned char memory[5000];
+    unsigned before;
 
     CHECK_EQ(mp_timeline_create(config.clock, 100, &timeline), MP_OK);
     config.timeline = timeline;
+    before = mp_timeline_add_track(timeline, "before");
     CHECK_EQ(mp_reader_create(&config, &reader), MP_OK);
+    CHECK_EQ(mp_timeline_add_track(timeline, "after"), before + 1 + 8); /* eight are the reader's */
     one_extent(&ticket, 0, 0, sizeof(memory), memory);
     for (int i = 0; i < 3; i++) {
         mp_reader_submit(reader, &ticket);

@@ -133,6 +133,7 @@ static void sizes_are_whole_strings_with_binary_suffixes(void)
 
 static void numbers_respect_their_range(void)
 {
+    CHECK(takes("COUNT", "1") && config.count == 1);
     CHECK(takes("COUNT", "4096") && config.count == 4096);
     CHECK(!takes("COUNT", "4097") && !takes("COUNT", "0") && !takes("COUNT", "1K"));
     CHECK(!takes("COUNT", "-1") && !takes("COUNT", "18446744073709551617") &&
@@ -147,11 +148,12 @@ static void reals_are_exact_and_ignore_the_locale(void)
     static const char *const bad[] = { "",    ".",     "1.",    "-",
                                        "1e",  "1e400", "nan",   "inf",
                                        "1,5", "101",   "-1.01", "0x1p3",
-                                       " 1",  "1 ",    "1.5.2", "0.12345678901234567" };
+                                       " 1",  "1 ",    "1.5.2", "0.1234567890123456" };
 
     setlocale(LC_ALL, "de_DE.UTF-8");
     CHECK(takes("RATIO", "0.1") && config.ratio == 0.1);
     CHECK(takes("RATIO", "-.25") && config.ratio == -0.25);
+    CHECK(takes("RATIO", "-1") && takes("RATIO", "100") && config.ratio == 100);
     CHECK(takes("RATIO", "1e-3") && config.ratio == 1e-3);
     CHECK(takes("RATIO", "2.5E+1") && config.ratio == 25);
     CHECK(takes("RATIO", "0.123456789012345") && config.ratio == 0.123456789012345);

@@ -183,9 +183,111 @@ static void classes_below_their_target_keep_two_slots(void)
     for (uint32_t i = 0; i < 4; i++)
         CHECK_EQ(mp_space_evict(space, i), MP_OK);
     CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
-    CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_ERR_CONFIG);
+    CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_ERR_BUSY);
     CHECK_EQ(mp_space_class_slots(space, 0), 2);
+    CHECK_EQ(mp_space_frame_bytes(space), 8 * PAGE);
     mp_space_release(space, 4);
+    mp_space_destroy(space);
+}
+
+/* What a lease kept apart is one frame again when the lease has ended. */
+static void frames_that_are_not_full_are_joined(void)
+{
+    const void *piece[MP_UNIT_PIECES_MAX];
+    struct mp_space *space;
+    uint32_t class_index, evict;
+
+    frames(4 * PAGE, 4 * PAGE);
+    space = create(5, 0, 0);
+    for (uint32_t i = 0; i < 4; i++)
+        CHECK_EQ(mp_space_evict(space, i), MP_OK);
+    CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
+    CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_ERR_BUSY);
+    CHECK_EQ(mp_space_load(space, 2, MP_PRIORITY_DEMAND), MP_OK);
+    CHECK_EQ(mp_space_wait(space, 2), MP_OK);
+    mp_space_release(space, 4);
+    CHECK_EQ(mp_space_class_slots(space, 0), 2);
+    CHECK_EQ(mp_space_frame_bytes(space), 8 * PAGE);
+
+    CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 2);
+    CHECK_EQ(mp_space_frame_bytes(space), 4 * PAGE);
+    test_verify_unit(space, units, 2);
+    test_verify_unit(space, units, 4);
+    CHECK_EQ(set_budget(space, 8 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 5);
+    mp_space_destroy(space);
+}
+
+/* Frames of three slots and of one become one of four, rather than that a slot goes. */
+static void frames_are_joined_before_a_class_goes_below_its_target(void)
+{
+    const void *piece[MP_UNIT_PIECES_MAX];
+    struct mp_space *space;
+    uint32_t class_index, evict;
+
+    frames(4 * PAGE, 4 * PAGE);
+    space = create(5, 6, 4);
+    for (uint32_t i = 0; i < 11; i++) {
+        if (i != 4)
+            CHECK_EQ(mp_space_evict(space, i), MP_OK);
+    }
+    CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
+    CHECK_EQ(set_budget(space, 24 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 4);
+    CHECK_EQ(mp_space_class_slots(space, 1), 4);
+    mp_space_release(space, 4);
+    CHECK_EQ(set_budget(space, 20 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 4);
+    CHECK_EQ(mp_space_class_slots(space, 1), 4);
+    CHECK_EQ(mp_space_frame_bytes(space), 20 * PAGE);
+    test_verify_unit(space, units, 4);
+    mp_space_destroy(space);
+}
+
+/* A frame that goes as a whole, because no number is left for a smaller one, may leave just the two
+ * slots that a class needs. */
+static void a_frame_without_a_smaller_one_goes_down_to_two_slots(void)
+{
+    const void *piece[MP_UNIT_PIECES_MAX];
+    struct mp_space *space;
+    uint32_t class_index, evict;
+
+    frames(PAGE, 2 * PAGE);
+    space = create(4, 0, 0); /* two frames of two, and a number left */
+    for (uint32_t i = 0; i < 4; i++)
+        CHECK_EQ(mp_space_evict(space, i), MP_OK);
+    CHECK_EQ(set_budget(space, 3 * PAGE, &class_index, &evict), MP_OK); /* two and one */
+    CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_OK); /* two, one, one */
+    for (uint32_t i = 0; i < 4; i++) {
+        CHECK_EQ(mp_space_load(space, i, MP_PRIORITY_DEMAND), MP_OK);
+        CHECK_EQ(mp_space_wait(space, i), MP_OK);
+    }
+    for (uint32_t i = 0; i < 2; i++) /* the lowest slots: those of the frame of two */
+        CHECK_EQ(mp_space_evict(space, i), MP_OK);
+    for (uint32_t i = 2; i < 4; i++)
+        CHECK_EQ(mp_space_lease(space, i, piece), MP_OK);
+    CHECK_EQ(set_budget(space, 3 * PAGE, &class_index, &evict), MP_OK);
+    CHECK_EQ(mp_space_class_slots(space, 0), 2);
+    for (uint32_t i = 2; i < 4; i++)
+        mp_space_release(space, i);
+    mp_space_destroy(space);
+}
+
+/* What is left of a budget is not for slots beyond the targets. */
+static void classes_stop_at_their_target(void)
+{
+    struct mp_space *space;
+    uint32_t class_index, evict;
+
+    frames(PAGE, 4 * PAGE);
+    space = create(4, 8, 4);
+    for (uint32_t i = 0; i < 12; i++)
+        CHECK_EQ(mp_space_evict(space, i), MP_OK);
+    CHECK_EQ(set_budget(space, 13 * PAGE, &class_index, &evict), MP_OK); /* 2 + 1 and 2 */
+    CHECK_EQ(mp_space_class_slots(space, 0), 3);
+    CHECK_EQ(mp_space_class_slots(space, 1), 2);
+    CHECK_EQ(mp_space_frame_bytes(space), 11 * PAGE);
     mp_space_destroy(space);
 }
 
@@ -220,7 +322,11 @@ int main(void)
     RUN(frames_that_are_not_full_go_below_the_target);
     RUN(a_frame_that_fits_goes_before_an_emptier_one);
     RUN(classes_below_their_target_keep_two_slots);
+    RUN(frames_that_are_not_full_are_joined);
+    RUN(frames_are_joined_before_a_class_goes_below_its_target);
+    RUN(a_frame_without_a_smaller_one_goes_down_to_two_slots);
     RUN(classes_grow_in_turn_to_the_last_byte);
+    RUN(classes_stop_at_their_target);
     mp_files_destroy(files);
     mp_backend_close(backend);
     return 0;

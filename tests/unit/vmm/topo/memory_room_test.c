@@ -114,6 +114,9 @@ static void version_2_takes_the_tightest_of_all_ancestors(void)
     mp_memory_room_read(root, &room);
     CHECK_EQ(room.limit_bytes, 512 * MIB);
     CHECK_EQ(room.room_bytes, 511 * MIB);
+    put("/sys/fs/cgroup/a.slice/b.scope/memory.stat", "inactive_file 2097152\n"); /* just grew */
+    mp_memory_room_read(root, &room);
+    CHECK_EQ(room.room_bytes, 512 * MIB);
 
     put("/sys/fs/cgroup/a.slice/memory.current", "9999999999999\n");
     mp_memory_room_read(root, &room);
@@ -152,6 +155,10 @@ static void in_a_container_the_mount_point_is_the_group(void)
     put("/sys/fs/cgroup/memory/inner/memory.limit_in_bytes", "536870912\n");
     mp_memory_room_read(root, &room);
     CHECK_EQ(room.limit_bytes, 512 * MIB);
+    put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "268435456\n"); /* the mounted one counts */
+    mp_memory_room_read(root, &room);
+    CHECK_EQ(room.limit_bytes, 256 * MIB);
+    put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1073741824");
 
     /* A path of the host that cannot be seen from here. */
     put("/proc/self/cgroup", "4:memory:/elsewhere\n");

@@ -82,6 +82,40 @@ static void the_node_with_most_memory_is_chosen(void)
     mp_topology_destroy(topology);
 }
 
+/* Of equal memory the node with more cores, of equal ones the first; one without CPUs where no
+ * other may give memory. */
+static void ties_go_to_cores_and_then_to_the_first(void)
+{
+    struct mp_topology_node nodes[] = {
+        { .free_bytes = 5, .core_count = 1, .pu_count = 4, .memory_allowed = true },
+        { .free_bytes = 5, .core_count = 2, .pu_count = 2, .memory_allowed = true },
+        { .free_bytes = 5, .core_count = 2, .pu_count = 2, .memory_allowed = true },
+        { .free_bytes = 9, .core_count = 0, .pu_count = 0, .memory_allowed = true },
+    };
+    const struct mp_topology topology = { .nodes = nodes, .node_count = 4 };
+
+    CHECK_EQ(mp_topology_device_node(&topology), 1);
+    for (unsigned i = 0; i < 3; i++)
+        nodes[i].memory_allowed = false;
+    CHECK_EQ(mp_topology_device_node(&topology), 3);
+}
+
+/* Of two nodes that are equally near, as fast and slow memory of one package, the first. */
+static void cpus_belong_to_the_first_of_equal_nodes(void)
+{
+    const struct mp_topology_source source = {
+        .synthetic = "package:1 [numa(memory=1073741824)] [numa(memory=2147483648)] core:2 pu:1"
+    };
+    struct mp_topology *topology = NULL;
+
+    CHECK_EQ(mp_topology_load(&source, &topology), MP_OK);
+    CHECK_EQ(topology->node_count, 2);
+    CHECK_EQ(topology->pu_count, 2);
+    CHECK_EQ(topology->pus[0].node, 0);
+    CHECK_EQ(topology->pus[1].node, 0);
+    mp_topology_destroy(topology);
+}
+
 static void a_node_without_cpus_is_not_chosen(void)
 {
     struct mp_topology *topology = load_xml("memory-only-node.xml");
@@ -311,6 +345,8 @@ int main(void)
     RUN(a_laptop_has_one_thread_per_core_first);
     RUN(two_sockets_keep_their_cores_apart);
     RUN(the_node_with_most_memory_is_chosen);
+    RUN(ties_go_to_cores_and_then_to_the_first);
+    RUN(cpus_belong_to_the_first_of_equal_nodes);
     RUN(a_node_without_cpus_is_not_chosen);
     RUN(only_what_is_allowed_is_offered);
     RUN(memory_that_is_not_allowed_is_not_chosen);
