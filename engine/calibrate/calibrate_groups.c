@@ -52,10 +52,11 @@ void mp_calibrate_groups(const double *cosine, const double *top_share, uint32_t
     uint32_t first = 1, second = 2;
     double best = INFINITY;
 
-    for (uint32_t l = 0; layers < 3 && l < layers; l++)
-        group[l] = l;
-    if (layers < 3)
+    if (layers < 3) {
+        for (uint32_t l = 0; l < layers; l++)
+            group[l] = l;
         return;
+    }
     for (uint32_t l = 0; l < layers; l++) {
         values[0][l] = neighbours(cosine, layers, l);
         values[1][l] = top_share[l];

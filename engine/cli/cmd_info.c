@@ -204,20 +204,22 @@ static void json_cuda(const struct mp_topology *topology, struct mp_json_out *js
     mp_json_object_begin(json, "cuda");
     mp_json_put_string(json, "off", found ? NULL : mp_error_last()->text);
     mp_json_array_begin(json, "devices");
-    for (unsigned i = 0; found && i < cuda->devices; i++) {
-        if (mp_cuda_describe(cuda, i, &device) != MP_OK)
-            continue;
-        mp_json_object_begin(json, NULL);
-        mp_json_put_string(json, "name", device.name);
-        mp_json_put_string(json, "uuid", device.uuid);
-        mp_json_put_string(json, "pci", device.pci);
-        mp_json_put_u64(json, "memory_bytes", device.memory_bytes);
-        mp_json_put_i64(json, "capability", device.capability);
-        mp_pci_link_read("", device.pci, &link);
-        mp_json_put_i64(json, "numa_node", node_of(topology, &device, &link));
-        mp_json_put_string(json, "link_speed", link.speed[0] != '\0' ? link.speed : NULL);
-        mp_json_put_u64(json, "link_width", link.width);
-        mp_json_object_end(json);
+    if (found) {
+        for (unsigned i = 0; i < cuda->devices; i++) {
+            if (mp_cuda_describe(cuda, i, &device) != MP_OK)
+                continue;
+            mp_json_object_begin(json, NULL);
+            mp_json_put_string(json, "name", device.name);
+            mp_json_put_string(json, "uuid", device.uuid);
+            mp_json_put_string(json, "pci", device.pci);
+            mp_json_put_u64(json, "memory_bytes", device.memory_bytes);
+            mp_json_put_i64(json, "capability", device.capability);
+            mp_pci_link_read("", device.pci, &link);
+            mp_json_put_i64(json, "numa_node", node_of(topology, &device, &link));
+            mp_json_put_string(json, "link_speed", link.speed[0] != '\0' ? link.speed : NULL);
+            mp_json_put_u64(json, "link_width", link.width);
+            mp_json_object_end(json);
+        }
     }
     mp_json_array_end(json);
     mp_json_object_end(json);

@@ -72,11 +72,12 @@ static void list_evicts(struct replay *replay)
     if (args->evicts == NULL && args->profiles == NULL &&
         replay->config.accounting == MP_REPLAY_CURVE)
         snprintf(replay->evicts, LIST_BYTES, "%s", CURVE_EVICTS);
-    for (size_t i = 0; args->evicts == NULL && args->profiles == NULL &&
-                       replay->config.accounting == MP_REPLAY_PAGER && used < LIST_BYTES &&
-                       (info = mp_policy_builtin(MP_POLICY_EVICT, i)) != NULL;
-         i++)
-        used += (size_t)snprintf(replay->evicts + used, LIST_BYTES - used, ",%s", info->name);
+    if (args->evicts == NULL && args->profiles == NULL &&
+        replay->config.accounting == MP_REPLAY_PAGER) {
+        for (size_t i = 0;
+             used < LIST_BYTES && (info = mp_policy_builtin(MP_POLICY_EVICT, i)) != NULL; i++)
+            used += (size_t)snprintf(replay->evicts + used, LIST_BYTES - used, ",%s", info->name);
+    }
 }
 
 /* One row. What only this policy cannot do on this trace is a reason in its row. */

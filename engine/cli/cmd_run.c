@@ -247,13 +247,16 @@ static enum mp_status print_result(const struct run *run, const struct mp_report
         print_json(run, report);
         return mp_check_stdout();
     }
-    for (uint32_t s = 0; run->count > 1 && s < run->count; s++) {
-        printf("[%u] ", s);
-        /* Both may hold NUL; what has failed is seen below. */
-        (void)mp_terminal_write(stdout, run->terminal, run->prompts[s].text, run->prompts[s].bytes);
-        (void)mp_terminal_write(stdout, run->terminal, run->outputs[s].text,
-                                run->outputs[s].text_bytes);
-        fputs("\n\n", stdout);
+    if (run->count > 1) {
+        for (uint32_t s = 0; s < run->count; s++) {
+            printf("[%u] ", s);
+            /* Both may hold NUL; what has failed is seen below. */
+            (void)mp_terminal_write(stdout, run->terminal, run->prompts[s].text,
+                                    run->prompts[s].bytes);
+            (void)mp_terminal_write(stdout, run->terminal, run->outputs[s].text,
+                                    run->outputs[s].text_bytes);
+            fputs("\n\n", stdout);
+        }
     }
     if (run->count == 1)
         putchar('\n');

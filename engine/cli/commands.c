@@ -224,18 +224,20 @@ void mp_trace_sink_routed(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k
     const float *scores = sink->engine != NULL ? mp_engine_scores(sink->engine) : NULL;
     const uint32_t row = sink->engine != NULL ? mp_engine_shape(sink->engine)->experts : 0;
 
-    for (uint32_t t = 0; sink->writer != NULL && sink->batch != NULL && t < tokens; t++) {
-        const struct mp_trace_row at = {
-            .step = sink->step,
-            .layer = layer,
-            .sequence = sink->batch->sequence[t],
-            .position = sink->batch->position[t],
-            .experts = experts + (size_t)t * k,
-            .weights = weights + (size_t)t * k,
-            .scores = scores != NULL ? scores + (size_t)t * row : NULL,
-        };
+    if (sink->writer != NULL && sink->batch != NULL) {
+        for (uint32_t t = 0; t < tokens; t++) {
+            const struct mp_trace_row at = {
+                .step = sink->step,
+                .layer = layer,
+                .sequence = sink->batch->sequence[t],
+                .position = sink->batch->position[t],
+                .experts = experts + (size_t)t * k,
+                .weights = weights + (size_t)t * k,
+                .scores = scores != NULL ? scores + (size_t)t * row : NULL,
+            };
 
-        mp_trace_write(sink->writer, &at);
+            mp_trace_write(sink->writer, &at);
+        }
     }
 }
 

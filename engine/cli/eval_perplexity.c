@@ -86,8 +86,10 @@ static enum mp_status check_swept(const struct perplexity *p)
                 (strcmp(group->prefix, "MOEPAGER_") != 0 || strcmp(opt->name, "PROFILE") == 0);
     char quoted[MP_QUOTE_BYTES];
 
-    for (unsigned kind = 0; opt != NULL && kind < MP_POLICY_KIND_COUNT; kind++)
-        fits = fits || strcasecmp(opt->name, mp_policy_kind_name(kind)) == 0;
+    if (opt != NULL) {
+        for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+            fits = fits || strcasecmp(opt->name, mp_policy_kind_name(kind)) == 0;
+    }
     if (!fits)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "--sweep: '%s' is not a setting of a policy, nor the choice of one",

@@ -74,9 +74,11 @@ static enum mp_status take_steps(const struct mp_replay_trace *trace, uint32_t *
         const uint32_t step =
             is_step(trace, group, from->layers) ? seen[group->layer]++ : UINT32_MAX;
 
-        for (uint32_t i = 0; step < from->steps && i < group->count; i++)
-            from->chosen[((size_t)step * from->layers + group->layer) * from->top_k + i] =
-                trace->uses[group->first + i].unit % from->experts;
+        if (step < from->steps) {
+            for (uint32_t i = 0; i < group->count; i++)
+                from->chosen[((size_t)step * from->layers + group->layer) * from->top_k + i] =
+                    trace->uses[group->first + i].unit % from->experts;
+        }
     }
     return MP_OK;
 }

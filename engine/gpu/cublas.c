@@ -306,9 +306,11 @@ bool mp_gemm_is_there(enum mp_gemm_choice choice)
     struct mp_gemm gemm = { .library = NULL };
     bool found = choice == MP_GEMM_CUBLAS;
 
-    for (size_t i = 0; choice == MP_GEMM_AUTO && !found && i < MP_ARRAY_LEN(names); i++) {
-        found = load(&gemm, names[i]) == MP_OK;
-        unload(&gemm);
+    if (choice == MP_GEMM_AUTO) {
+        for (size_t i = 0; !found && i < MP_ARRAY_LEN(names); i++) {
+            found = load(&gemm, names[i]) == MP_OK;
+            unload(&gemm);
+        }
     }
     mp_error_clear();
     return found;

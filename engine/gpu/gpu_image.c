@@ -80,12 +80,14 @@ void *mp_gpu_cubin_read(int capability, char *path, size_t path_bytes)
 {
     void *cubin = NULL;
 
-    for (int arch = capability; chosen.cubins[0] != '\0' && cubin == NULL; arch--) {
-        snprintf(path, path_bytes, "%s/kernels-%016llx-sm_%d.cubin", chosen.cubins,
-                 (unsigned long long)hash_of_ptx(), arch);
-        cubin = read_file(path);
-        if (arch % 10 == 0)
-            break;
+    if (chosen.cubins[0] != '\0') {
+        for (int arch = capability; cubin == NULL; arch--) {
+            snprintf(path, path_bytes, "%s/kernels-%016llx-sm_%d.cubin", chosen.cubins,
+                     (unsigned long long)hash_of_ptx(), arch);
+            cubin = read_file(path);
+            if (arch % 10 == 0)
+                break;
+        }
     }
     return cubin;
 }

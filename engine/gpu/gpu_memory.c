@@ -162,21 +162,25 @@ static enum mp_status copy_plain(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_
         return MP_OK;
     pthread_mutex_lock(&gpu->plain_lock);
     *done_p = find_plain_locked(gpu, host) != NULL;
-    for (uint64_t at = 0; *done_p && at < bytes && status == MP_OK; at += BOUNCE_BYTES) {
-        const uint64_t part = bytes - at < BOUNCE_BYTES ? bytes - at : BOUNCE_BYTES;
+    if (*done_p) {
+        for (uint64_t at = 0; at < bytes && status == MP_OK; at += BOUNCE_BYTES) {
+            const uint64_t part = bytes - at < BOUNCE_BYTES ? bytes - at : BOUNCE_BYTES;
 
-        if (upload) {
-            memcpy(gpu->bounce, host + at, part);
-            status = mp_gpu_check(gpu, call->copy_to_device(device + at, gpu->bounce, part, stream),
-                                  "cuMemcpyHtoDAsync", gpu->device.name);
-        } else {
-            status = mp_gpu_check(gpu, call->copy_to_host(gpu->bounce, device + at, part, stream),
-                                  "cuMemcpyDtoHAsync", gpu->device.name);
+            if (upload) {
+                memcpy(gpu->bounce, host + at, part);
+                status =
+                    mp_gpu_check(gpu, call->copy_to_device(device + at, gpu->bounce, part, stream),
+                                 "cuMemcpyHtoDAsync", gpu->device.name);
+            } else {
+                status =
+                    mp_gpu_check(gpu, call->copy_to_host(gpu->bounce, device + at, part, stream),
+                                 "cuMemcpyDtoHAsync", gpu->device.name);
+            }
+            if (status == MP_OK)
+                status = finish_bounce(gpu, stream);
+            if (status == MP_OK && !upload)
+                memcpy(host + at, gpu->bounce, part);
         }
-        if (status == MP_OK)
-            status = finish_bounce(gpu, stream);
-        if (status == MP_OK && !upload)
-            memcpy(host + at, gpu->bounce, part);
     }
     pthread_mutex_unlock(&gpu->plain_lock);
     return status;

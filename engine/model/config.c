@@ -72,12 +72,14 @@ static enum mp_status read_arch(const json_t *root, struct mp_model_config *conf
     const json_t *value = named ? json_array_get(list, 0) : json_object_get(root, key);
     const char *name = json_string_value(value);
 
-    for (size_t i = 0; name != NULL && mp_arch_at(i) != NULL; i++) {
-        const struct mp_arch *arch = mp_arch_at(i);
+    if (name != NULL) {
+        for (size_t i = 0; mp_arch_at(i) != NULL; i++) {
+            const struct mp_arch *arch = mp_arch_at(i);
 
-        if (strcmp(name, named ? arch->name : arch->model_type) == 0) {
-            config->arch = arch;
-            return MP_OK;
+            if (strcmp(name, named ? arch->name : arch->model_type) == 0) {
+                config->arch = arch;
+                return MP_OK;
+            }
         }
     }
     return unsupported_arch(key, value);

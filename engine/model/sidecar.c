@@ -29,8 +29,10 @@ void mp_model_id_make(const struct mp_model_config *config, const struct mp_weig
         const unsigned char *byte = router->data;
         const size_t bytes = mp_wtype_bytes(router->type, router->rows * router->cols);
 
-        for (size_t i = 0; config->is_moe[l] && i < bytes; i++)
-            hash = (hash ^ byte[i]) * UINT64_C(1099511628211);
+        if (config->is_moe[l]) {
+            for (size_t i = 0; i < bytes; i++)
+                hash = (hash ^ byte[i]) * UINT64_C(1099511628211);
+        }
     }
     *id_p = (struct mp_model_id){
         .layers = config->moe_layers,

@@ -14,14 +14,17 @@ bool mp_slices_make(uint32_t ffn, uint32_t count, struct mp_slices *slices_p)
 {
     static const uint32_t grains[] = { MP_KERNEL_BLOCK_COLS, 16, 1 };
 
-    for (size_t i = count == 1 ? 2 : 0; count > 0 && i < sizeof(grains) / sizeof(grains[0]); i++) {
-        const uint32_t least = ffn / count + (ffn % count != 0);
-        const uint64_t width = ((uint64_t)least + grains[i] - 1) / grains[i] * grains[i];
-        const bool wasteful = (width * count - ffn) * WASTE_DENOMINATOR > ffn;
+    if (count > 0) {
+        for (size_t i = count == 1 ? 2 : 0; i < sizeof(grains) / sizeof(grains[0]); i++) {
+            const uint32_t least = ffn / count + (ffn % count != 0);
+            const uint64_t width = ((uint64_t)least + grains[i] - 1) / grains[i] * grains[i];
+            const bool wasteful = (width * count - ffn) * WASTE_DENOMINATOR > ffn;
 
-        if ((count - 1) * width < ffn && (!wasteful || grains[i] == 1)) {
-            *slices_p = (struct mp_slices){ .count = count, .width = (uint32_t)width, .ffn = ffn };
-            return true;
+            if ((count - 1) * width < ffn && (!wasteful || grains[i] == 1)) {
+                *slices_p =
+                    (struct mp_slices){ .count = count, .width = (uint32_t)width, .ffn = ffn };
+                return true;
+            }
         }
     }
     return false;

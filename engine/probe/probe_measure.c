@@ -201,9 +201,11 @@ enum mp_status mp_probe_measure(unsigned ordinal, const struct mp_probe_shape *s
         say(&bench, "begin", "open");
         status = open_frames(&bench, ordinal);
     }
-    for (size_t i = 0; i < MP_ARRAY_LEN(steps) && status == MP_OK && rest; i++) {
-        if (!listed(skip, steps[i].name))
-            run_step(&bench, &steps[i]);
+    if (rest) {
+        for (size_t i = 0; i < MP_ARRAY_LEN(steps) && status == MP_OK; i++) {
+            if (!listed(skip, steps[i].name))
+                run_step(&bench, &steps[i]);
+        }
     }
     if (status != MP_OK)
         fprintf(out, "failed open: %s\n", mp_error_last()->text);

@@ -376,14 +376,17 @@ static enum mp_status make_fingerprint(struct mp_repack_plan *plan)
 static enum mp_status check_blocks(const struct mp_repack_plan *plan,
                                    const struct mp_model_config *model)
 {
-    for (uint32_t e = 0; plan->slices.count > 1 && e < model->moe_layers * model->experts; e++) {
-        const struct mp_dtype_info *type = mp_dtype_info(mp_dtype_of(plan->weights->unit_types[e]));
+    if (plan->slices.count > 1) {
+        for (uint32_t e = 0; e < model->moe_layers * model->experts; e++) {
+            const struct mp_dtype_info *type =
+                mp_dtype_info(mp_dtype_of(plan->weights->unit_types[e]));
 
-        if (plan->slices.width % type->block_elements != 0)
-            return mp_fail(MP_ERR_CONFIG, "E_SLICES",
-                           "slices of %" PRIu32 " channels cut blocks of %s, which are %" PRIu32
-                           " channels; choose another --slices",
-                           plan->slices.width, type->name, type->block_elements);
+            if (plan->slices.width % type->block_elements != 0)
+                return mp_fail(MP_ERR_CONFIG, "E_SLICES",
+                               "slices of %" PRIu32 " channels cut blocks of %s, which are %" PRIu32
+                               " channels; choose another --slices",
+                               plan->slices.width, type->name, type->block_elements);
+        }
     }
     return MP_OK;
 }

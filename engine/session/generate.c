@@ -240,9 +240,11 @@ static enum mp_status run_batch(struct run *run, uint32_t count)
     uint32_t wanted = 0;
     enum mp_status status;
 
-    for (uint32_t t = 0; batch.sample != NULL && t < count; t++) {
-        if (run->want[t])
-            run->uniform[wanted++] = mp_sampler_uniform(run->sampler, run->owner[t]);
+    if (batch.sample != NULL) {
+        for (uint32_t t = 0; t < count; t++) {
+            if (run->want[t])
+                run->uniform[wanted++] = mp_sampler_uniform(run->sampler, run->owner[t]);
+        }
     }
     wanted = 0;
 
@@ -394,8 +396,10 @@ static enum mp_status run_open(struct run *run, const struct mp_ids *prompts,
 
 static void run_close(struct run *run)
 {
-    for (uint32_t s = 0; run->block != NULL && s < run->count; s++)
-        mp_detok_destroy(run->sequences[s].detok);
+    if (run->block != NULL) {
+        for (uint32_t s = 0; s < run->count; s++)
+            mp_detok_destroy(run->sequences[s].detok);
+    }
     mp_sampler_destroy(run->sampler);
     free(run->block);
 }

@@ -11,7 +11,8 @@
  * What the parts of the tokenizer share; nobody else includes this.
  *
  *   tokenizer.c           the public object, files, configuration
- *   tokenizer_load.c      vocabulary, merges and added tokens from JSON
+ *   tokenizer_load.c      vocabulary and added tokens from JSON
+ *   tokenizer_merges.c    merges from JSON
  *   tokenizer_stages.c    normalizer, pre-tokenizer and post-processor from JSON
  *   tokenizer_vocab.c     the hash tables of tokens and merges
  *   tokenizer_text.c      byte buffers, UTF-8, running the normalizer
@@ -279,6 +280,8 @@ enum mp_status mp_tok_refuse_type(const struct mp_tok_source *source, const char
 
 enum mp_status mp_tok_load_model(const struct mp_tok_source *source, const json_t *root,
                                  struct mp_tokenizer *tok) MP_MUST_CHECK;
+enum mp_status mp_tok_load_merges(const struct mp_tok_source *source, const json_t *array,
+                                  struct mp_tokenizer *tok) MP_MUST_CHECK;
 enum mp_status mp_tok_load_matchers(const struct mp_tok_source *source,
                                     struct mp_tokenizer *tok) MP_MUST_CHECK;
 enum mp_status mp_tok_load_normalizer(const struct mp_tok_source *source, const json_t *root,

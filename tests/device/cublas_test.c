@@ -165,6 +165,32 @@ static void few_tokens_are_the_kernels_work(void)
     }
 }
 
+/* AUTO takes it from 32 tokens on, CUBLAS for more than 8; 8 streams may have it. */
+static void from_so_many_tokens_and_for_so_many_streams(void)
+{
+    mp_cu_stream streams[9];
+
+    open_all(MP_GEMM_OWN, X_COUNT);
+    CHECK_EQ(mp_gemm_tokens_min(t.gemm), UINT32_MAX);
+    close_all();
+    open_all(MP_GEMM_AUTO, X_COUNT);
+    CHECK_EQ(mp_gemm_tokens_min(t.gemm), 32);
+    close_all();
+    open_all(MP_GEMM_CUBLAS, X_COUNT);
+    CHECK_EQ(mp_gemm_tokens_min(t.gemm), 9);
+    for (unsigned i = 0; i < 9; i++) {
+        CHECK_EQ(mp_gpu_stream_open(t.gpu, &streams[i]), MP_OK);
+        fake_api.reset();
+        CHECK_EQ(mp_gemm_use(t.gemm, streams[i]), MP_OK);
+        CHECK_EQ(fake_api.calls("cuMemAlloc_v2") > 0, i < 8);
+    }
+    mp_gemm_close(t.gemm);
+    t.gemm = NULL;
+    for (unsigned i = 0; i < 9; i++)
+        mp_gpu_stream_close(t.gpu, streams[i]);
+    close_all();
+}
+
 static void many_tokens_are_rounded(void)
 {
     static const double limits[] = { 1e-6, 0x1p-9 + 1e-6, 0x1p-11 + 1e-6 };
@@ -382,6 +408,7 @@ int main(int argc, char **argv)
         return 0;
     }
     RUN(few_tokens_are_the_kernels_work);
+    RUN(from_so_many_tokens_and_for_so_many_streams);
     RUN(many_tokens_are_rounded);
     RUN(a_bias_or_too_much_stays_with_the_kernels);
     RUN(own_never_looks_for_it);

@@ -84,6 +84,16 @@ static void a_file_that_is_no_good_costs_a_warning(void)
     opens_with(beneath, "PTX", "Not a directory");
 }
 
+/* The greatest file is read, and then the driver says what it holds. */
+static void a_file_has_at_most_64_mib(void)
+{
+    write_file(90, "rubbish");
+    CHECK_EQ(truncate(path_of(90), 64 << 20), 0);
+    opens_with(test_tmpdir(), "PTX", "refuses");
+    CHECK_EQ(truncate(path_of(90), (64 << 20) + 1), 0);
+    opens_with(test_tmpdir(), "PTX", "read -1 of 67108865 bytes");
+}
+
 static void a_driver_that_is_lost_meanwhile_is_an_error(void)
 {
     struct mp_gpu *gpu = NULL;
@@ -126,6 +136,7 @@ int main(void)
     mp_log_set_sink(keep_line, NULL);
     RUN(a_file_of_the_architecture_is_taken);
     RUN(a_file_that_is_no_good_costs_a_warning);
+    RUN(a_file_has_at_most_64_mib);
     RUN(a_driver_that_is_lost_meanwhile_is_an_error);
     RUN(whatever_fails_while_it_is_read_there_is_the_ptx);
     return 0;

@@ -142,6 +142,30 @@ static void memory_that_is_not_pinned_is_copied_too(void)
     fake_api.clear();
 }
 
+/* There are 64 pieces of memory that is not pinned, and one that was given back is free again. */
+static void memory_that_is_not_pinned_has_64_pieces(void)
+{
+    struct mp_gpu *gpu = open_gpu();
+    void *pieces[64], *more;
+
+    for (unsigned i = 0; i < 64; i++) {
+        fake_api.fail("cuMemHostAlloc", 0, 2, false);
+        CHECK_EQ(mp_gpu_alloc_host(gpu, 4096, "a piece", &pieces[i]), MP_OK);
+    }
+    fake_api.fail("cuMemHostAlloc", 0, 2, false);
+    CHECK_EQ(mp_gpu_alloc_host(gpu, 4096, "one more", &more), MP_ERR_NO_SPACE);
+    CHECK(strstr(mp_error_last()->text, "one more, 4096 bytes of pinned memory") != NULL);
+    mp_gpu_free_host(gpu, pieces[63]);
+    fake_api.fail("cuMemHostAlloc", 0, 2, false);
+    CHECK_EQ(mp_gpu_alloc_host(gpu, 4096, "a piece", &pieces[63]), MP_OK);
+    fake_api.reset();
+    for (unsigned i = 0; i < 64; i++)
+        mp_gpu_free_host(gpu, pieces[i]);
+    mp_error_clear();
+    mp_gpu_close(gpu);
+    check_nothing_lives();
+}
+
 /* A wait that fails leaves a copy under way, which reads the buffer that the next copy fills. */
 static void a_copy_that_was_not_seen_to_end_keeps_its_buffer(void)
 {
@@ -506,6 +530,7 @@ int main(int argc, char **argv)
     RUN(each_call_of_work_fails_once);
     RUN(more_shared_memory_is_asked_for_once);
     RUN(shared_memory_that_two_threads_ask_for_does_not_shrink);
+    RUN(memory_that_is_not_pinned_has_64_pieces);
     RUN(a_copy_that_was_not_seen_to_end_keeps_its_buffer);
     RUN(a_lost_device_says_that_it_must_be_opened_anew);
     return 0;

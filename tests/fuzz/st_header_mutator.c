@@ -125,8 +125,10 @@ static uint64_t put_tensor(struct text *text, uint32_t *state, unsigned index, u
         else
             put(text, ",%" PRIu64, dim);
     }
-    for (uint32_t i = 0; broken == BREAK_SHAPE && i < odd_dim; i++)
-        put(text, ",1");
+    if (broken == BREAK_SHAPE) {
+        for (uint32_t i = 0; i < odd_dim; i++)
+            put(text, ",1");
+    }
     const uint64_t end =
         begin + elements / mp_dtype_info(dtype)->block_elements * mp_dtype_info(dtype)->block_bytes;
 

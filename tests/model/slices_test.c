@@ -255,14 +255,24 @@ static void widths_are_what_they_should_be(void)
         uint32_t ffn, count, width;
         bool possible, exact;
     } cases[] = {
-        { 14336, 8, 1792, true, true }, { 14336, 16, 896, true, false },
-        { 768, 3, 256, true, true },    { 768, 2, 384, true, false },
-        { 1408, 2, 768, true, true },   { 1408, 4, 352, true, false },
-        { 96, 16, 6, true, false },     { 96, 2, 48, true, false },
-        { 5, 4, 2, false, false },      { 5, 5, 1, true, false },
-        { 3, 4, 1, false, false },      { 256, 1, 256, true, true },
-        { 100, 1, 100, true, true },    { 1048576, 16, 65536, true, true },
+        { 14336, 8, 1792, true, true },
+        { 14336, 16, 896, true, false },
+        { 768, 3, 256, true, true },
+        { 768, 2, 384, true, false },
+        { 1408, 2, 768, true, true },
+        { 1408, 4, 352, true, false },
+        { 96, 16, 6, true, false },
+        { 96, 2, 48, true, false },
+        { 5, 4, 2, false, false },
+        { 5, 5, 1, true, false },
+        { 3, 4, 1, false, false },
+        { 256, 1, 256, true, true },
+        { 100, 1, 100, true, true },
+        { 1048576, 16, 65536, true, true },
         { 1280, 5, 256, true, true },
+        /* An eighth of the room is lost, and a little more. */
+        { 2048, 3, 768, true, true },
+        { 2023, 3, 688, true, false },
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

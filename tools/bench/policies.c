@@ -340,8 +340,11 @@ static void notify_evict(struct bench *b, const struct mp_evict_ops *ops, struct
         b->now++;
         if (ops->on_scores != NULL)
             ops->on_scores(policy, i, b->tokens, TOP_K, in->scores, in->chosen, b->now);
-        for (uint32_t n = 0; ops->on_access != NULL && n < in->assign.count; n++)
-            ops->on_access(policy, i * b->shape.experts + in->experts[n], in->tokens[n], b->now);
+        if (ops->on_access != NULL) {
+            for (uint32_t n = 0; n < in->assign.count; n++)
+                ops->on_access(policy, i * b->shape.experts + in->experts[n], in->tokens[n],
+                               b->now);
+        }
         if (ops->replace != NULL)
             count = ops->replace(policy, &query, b->now, b->swaps, b->shape.experts);
         for (uint32_t s = 0; s < count; s++) {

@@ -278,6 +278,8 @@ void check_attention(struct check *c, bool few)
 
     for (size_t i = 0; i < MP_ARRAY_LEN(small); i++)
         attention(c, &small[i], i % 2 == 0);
-    for (size_t i = 0; !few && i < MP_ARRAY_LEN(large); i++)
-        attention(c, &large[i], true);
+    if (!few) {
+        for (size_t i = 0; i < MP_ARRAY_LEN(large); i++)
+            attention(c, &large[i], true);
+    }
 }

@@ -25,8 +25,10 @@ static void near_products(struct check *c, enum mp_cuda_kernel kernel,
     mp_kernels_ref.matmul(want, p->rows, (const void *)(uintptr_t)p->w, (enum mp_wtype)p->type,
                           p->w_stride, (const float *)(uintptr_t)p->x, p->x_stride, p->rows,
                           p->cols, p->tokens);
-    for (size_t i = 0; before != NULL && i < (size_t)p->tokens * p->rows; i++)
-        want[i] += bias[i % p->rows] + before[i / p->rows * p->y_stride + i % p->rows];
+    if (before != NULL) {
+        for (size_t i = 0; i < (size_t)p->tokens * p->rows; i++)
+            want[i] += bias[i % p->rows] + before[i / p->rows * p->y_stride + i % p->rows];
+    }
     check_near(c, kernel, (const float *)(uintptr_t)p->y, p->y_stride, want, p->rows, p->tokens,
                what);
 }
@@ -152,8 +154,10 @@ static void near_expert(const struct list *list, const struct mp_cuda_expert *w,
         }
         mp_kernels_ref.matmul(to, H, (const void *)(uintptr_t)w->down, type, w->channels,
                               act + (size_t)i * F, F, H, w->channels, 1);
-        for (uint32_t h = 0; h < H && w->accumulate; h++)
-            to[h] += before[(size_t)row * H + h];
+        if (w->accumulate) {
+            for (uint32_t h = 0; h < H; h++)
+                to[h] += before[(size_t)row * H + h];
+        }
     }
     free(up);
 }

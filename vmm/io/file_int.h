@@ -4,7 +4,8 @@
 #include "vmm/io/file.h"
 
 /*
- * What the readers of a file share: the rule of how long to try, and the texts of failure.
+ * What the readers of a file share: the rule of how long to try, the texts of failure, and the
+ * alignment of direct reads.
  *
  * A read that moved no byte is one failed attempt. Interruptions are harmless but bounded, so that
  * a broken kernel or file system ends in an error and not in a thread that never comes back.
@@ -30,5 +31,9 @@ enum mp_status mp_files_fail_read(const struct mp_files *files, uint32_t index, 
                                   int error_number) MP_COLD;
 enum mp_status mp_files_fail_truncated(const struct mp_files *files, uint32_t index,
                                        uint64_t end_offset, uint64_t need_offset) MP_COLD;
+
+/* The alignment with which reads of `fd`, opened with O_DIRECT, work: found by trying. 0 and
+ * `errno` if there is none. */
+uint32_t mp_file_direct_align(int fd, uint64_t file_bytes);
 
 #endif

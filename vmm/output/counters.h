@@ -40,7 +40,7 @@
     COUNTER(read_errors, "read_errors", "reads given up")                                         \
     COUNTER(decisions_ns, "decisions_ns", "time spent inside policies")                           \
     COUNTER(layers_ns, "layers_ns", "time of MoE layers, from the router's scores to the sum")    \
-    COUNTER(invalid_decisions, "policy_strikes",                                                  \
+    COUNTER(invalid_decisions, "invalid_decisions",                                               \
             "invalid decisions of policies, out of range and replaced")                           \
     COUNTER(route_choices, "route_choices",                                                       \
             "choices made by a routing that may differ from the model's own")                     \

@@ -104,12 +104,15 @@ static void gather_expert(void *ctx, uint64_t index, unsigned thread)
     const size_t H = group->engine->config.model->hidden;
 
     (void)thread;
-    for (size_t i = 0; !work->later && work->rows != NULL && i < work->tokens; i++) {
-        memcpy(s->xe + (work->x - s->xe) + i * H, s->xn + work->rows->token[i] * H,
-               H * sizeof(float));
-        if (work->add)
-            memcpy(work->y + i * H, s->rank + mp_engine_rank_row(group->engine, work->rows, i) * H,
+    if (!work->later && work->rows != NULL) {
+        for (size_t i = 0; i < work->tokens; i++) {
+            memcpy(s->xe + (work->x - s->xe) + i * H, s->xn + work->rows->token[i] * H,
                    H * sizeof(float));
+            if (work->add)
+                memcpy(work->y + i * H,
+                       s->rank + mp_engine_rank_row(group->engine, work->rows, i) * H,
+                       H * sizeof(float));
+        }
     }
 }
 

@@ -44,8 +44,10 @@ static void run_parts(struct mp_engine *engine, size_t work,
 {
     if (work >= ALONE)
         mp_pool_run_dynamic(engine->config.pool, fn, ctx, parts);
-    for (uint64_t part = 0; work < ALONE && part < parts; part++)
-        fn(ctx, part, 0);
+    if (work < ALONE) {
+        for (uint64_t part = 0; part < parts; part++)
+            fn(ctx, part, 0);
+    }
 }
 
 void mp_cpu_each_token(struct mp_engine *engine,
@@ -62,9 +64,11 @@ static void multiply_rows(struct mp_engine *engine, const struct mp_product *p, 
 
     engine->config.kernels->matmul(p->y + first, p->y_stride, w, p->w->type, p->w->cols, p->x,
                                    p->x_stride, end - first, p->w->cols, tokens);
-    for (size_t t = 0; p->bias != NULL && t < tokens; t++) {
-        for (size_t r = first; r < end; r++)
-            p->y[t * p->y_stride + r] += p->bias[r];
+    if (p->bias != NULL) {
+        for (size_t t = 0; t < tokens; t++) {
+            for (size_t r = first; r < end; r++)
+                p->y[t * p->y_stride + r] += p->bias[r];
+        }
     }
 }
 
@@ -164,9 +168,12 @@ static void ffn_down_part(void *ctx, uint64_t part, unsigned thread)
             down->cols, work[s].gate, down->cols, end - first, down->cols, work->tokens,
             work->add || s > 0);
     }
-    for (size_t t = 0; work->rows != NULL && t < work->tokens; t++)
-        memcpy(job->engine->state.rank + mp_engine_rank_row(job->engine, work->rows, t) * H + first,
-               work->y + t * H + first, (end - first) * sizeof(float));
+    if (work->rows != NULL) {
+        for (size_t t = 0; t < work->tokens; t++)
+            memcpy(job->engine->state.rank + mp_engine_rank_row(job->engine, work->rows, t) * H +
+                       first,
+                   work->y + t * H + first, (end - first) * sizeof(float));
+    }
 }
 
 /* Prepare a job for matrices of so many rows; returns the number of parts. */

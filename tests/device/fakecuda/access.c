@@ -94,8 +94,10 @@ void fake_count(struct fake_op *op)
 
 void fake_undeclare(struct fake_op *op)
 {
-    for (size_t i = 0; op->counted && i < op->access_count; i++)
-        count_access(&op->accesses[i], false);
+    if (op->counted) {
+        for (size_t i = 0; i < op->access_count; i++)
+            count_access(&op->accesses[i], false);
+    }
     op->access_count = 0;
 }
 

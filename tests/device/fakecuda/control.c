@@ -86,8 +86,10 @@ FAKE_EXPORT uint64_t fakecuda_calls(const char *name)
     uint64_t count = 0;
 
     pthread_mutex_lock(&fake.lock);
-    for (size_t i = 0; name != NULL && i < FAKE_CALL_COUNT; i++)
-        count += strcmp(fake_call_name((enum fake_call)i), name) == 0 ? fake.calls[i] : 0;
+    if (name != NULL) {
+        for (size_t i = 0; i < FAKE_CALL_COUNT; i++)
+            count += strcmp(fake_call_name((enum fake_call)i), name) == 0 ? fake.calls[i] : 0;
+    }
     if (name == NULL)
         count = fake.calls_total;
     pthread_mutex_unlock(&fake.lock);

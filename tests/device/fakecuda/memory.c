@@ -131,12 +131,14 @@ static int make_file(size_t bytes)
     static const unsigned char rubbish[1 << 16] = { [0 ...(1 << 16) - 1] = FAKE_RUBBISH };
     const int fd = memfd_create("fakecuda", MFD_CLOEXEC);
 
-    for (size_t at = 0; fd >= 0 && at < bytes; at += sizeof(rubbish)) {
-        const size_t part = bytes - at < sizeof(rubbish) ? bytes - at : sizeof(rubbish);
+    if (fd >= 0) {
+        for (size_t at = 0; at < bytes; at += sizeof(rubbish)) {
+            const size_t part = bytes - at < sizeof(rubbish) ? bytes - at : sizeof(rubbish);
 
-        if (pwrite(fd, rubbish, part, (off_t)at) != (ssize_t)part) {
-            close(fd);
-            return -1;
+            if (pwrite(fd, rubbish, part, (off_t)at) != (ssize_t)part) {
+                close(fd);
+                return -1;
+            }
         }
     }
     return fd;

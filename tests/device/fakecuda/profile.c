@@ -41,9 +41,11 @@ static uint64_t link_free_ns[2];      /* to the device, to the host */
 
 void fake_profile_choose(const char *name)
 {
-    for (size_t i = 0; name != NULL && i < sizeof(profiles) / sizeof(profiles[0]); i++) {
-        if (strcmp(profiles[i].name, name) == 0)
-            profile = &profiles[i];
+    if (name != NULL) {
+        for (size_t i = 0; i < sizeof(profiles) / sizeof(profiles[0]); i++) {
+            if (strcmp(profiles[i].name, name) == 0)
+                profile = &profiles[i];
+        }
     }
 }
 
@@ -58,9 +60,11 @@ void fake_profile_call(enum fake_call call)
 {
     const uint64_t now = profile != NULL ? fake_time_ns() : 0;
 
-    for (size_t i = 0; profile != NULL && i < sizeof(call_times) / sizeof(call_times[0]); i++) {
-        if (call_times[i].call == call)
-            sleep_until(now + call_times[i].ns);
+    if (profile != NULL) {
+        for (size_t i = 0; i < sizeof(call_times) / sizeof(call_times[0]); i++) {
+            if (call_times[i].call == call)
+                sleep_until(now + call_times[i].ns);
+        }
     }
 }
 

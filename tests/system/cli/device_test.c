@@ -5,9 +5,11 @@
 #include "tests/system/cli/cli.h"
 
 #include <dlfcn.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "policy/record/trace.h"
 #include "tests/support/test.h"
@@ -400,6 +402,38 @@ static void a_driver_that_crashes_on_numa_memory_kills_nothing(void)
     json_decref(cpu);
 }
 
+/* Where policies ask for costs, `auto` measures them once and keeps them; `cached` only looks. */
+static void costs_are_measured_by_auto_alone(void)
+{
+    static const struct {
+        const char *probe, *profile;
+        size_t files;
+    } cases[] = {
+        { "cached", "dali", 0 }, { "off", "dali", 0 }, { "auto", "lru", 0 }, { "auto", "dali", 1 }
+    };
+    char kept[4200], pattern[4200];
+
+    snprintf(kept, sizeof(kept), "MOEPAGER_CACHE_DIR=%s", cli_path("costs"));
+    snprintf(pattern, sizeof(pattern), "%s/probe-*-128x96.json", cli_path("costs"));
+    CHECK_EQ(mkdir(cli_path("costs"), 0700), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a",
+                                           "--max-tokens", "1", "--device", "cuda", "--budget",
+                                           "50%", "--profile", cases[i].profile, "--probe",
+                                           cases[i].probe },
+                                 .env = { driver, kept, "FAKECUDA_MEMORY=167772160" } };
+        glob_t found = { 0 };
+        struct cli_result result;
+
+        cli_run(&cli, &result);
+        CHECK_EQ(result.exit_code, 0);
+        cli_free(&result);
+        CHECK(glob(pattern, 0, NULL, &found) == (cases[i].files > 0 ? 0 : GLOB_NOMATCH));
+        CHECK_EQ(found.gl_pathc, cases[i].files);
+        globfree(&found);
+    }
+}
+
 static void hidden_devices_are_not_used(void)
 {
     const struct cli cli = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a", "--max-tokens",
@@ -525,6 +559,7 @@ int main(int argc, char **argv)
     RUN(a_trace_says_how_the_device_routes);
     RUN(memory_that_is_not_pinned_is_reported_once);
     RUN(a_driver_that_crashes_on_numa_memory_kills_nothing);
+    RUN(costs_are_measured_by_auto_alone);
     RUN(hidden_devices_are_not_used);
     RUN(info_says_where_devices_are);
     RUN(a_driver_that_hangs_ends_the_run);

@@ -153,6 +153,45 @@ static void damaged_files_are_refused(void)
     refused(&id, "E_ST_SHORT", "4 bytes");
 }
 
+/* Both ends of a range belong to it; a cosine may be off by rounding. */
+static void numbers_at_the_ends_are_accepted(void)
+{
+    static const float alike[] = { 1.001f, -1.001f, 1.002f, -1.002f };
+    const size_t at = (size_t)id.layers * id.experts * (1 + 2 * id.experts);
+    struct mp_calibration_data *data;
+
+    for (size_t i = 0; i < 4; i++) {
+        CHECK_EQ(mp_calibration_create(&id, &data), MP_OK);
+        fill(data);
+        data->block[0] = 1;
+        data->block[1] = 0;
+        data->block[at] = alike[i];
+        CHECK_EQ(mp_calibration_write(path, data, &id, 99), MP_OK);
+        mp_calibration_destroy(data);
+        if (i >= 2) {
+            refused(&id, "E_SIDECAR", "need -1.001 to 1.001");
+            continue;
+        }
+        CHECK_EQ(mp_calibration_load(AT_FDCWD, path, &id, &data), MP_OK);
+        CHECK(data->facts.similarity[0] == alike[i] && data->facts.hot[0] == 1);
+        mp_calibration_destroy(data);
+    }
+}
+
+/* The first group is 0. */
+static void groups_begin_with_0(void)
+{
+    struct mp_calibration_data *data;
+
+    CHECK_EQ(mp_calibration_create(&id, &data), MP_OK);
+    fill(data);
+    for (uint32_t l = 0; l < id.layers; l++)
+        data->groups[l] = 1;
+    CHECK_EQ(mp_calibration_write(path, data, &id, 99), MP_OK);
+    mp_calibration_destroy(data);
+    refused(&id, "E_SIDECAR", "group of layer 0");
+}
+
 /* A token of a prompt, then steps: step s chooses experts s and s + 1 in even layers, 0 and 2 in
  * odd ones. */
 static void write_trace(const char *name, uint32_t steps)
@@ -246,6 +285,18 @@ static void groups_are_found_where_the_layers_change(void)
     CHECK_EQ(got[0], 0);
 }
 
+/* Where all layers are alike every border is as good, and the earliest are taken. */
+static void of_equal_borders_the_earlier_are_taken(void)
+{
+    const double cosine[5] = { 0, 0.5, 0.5, 0.5, 0.5 };
+    const double share[5] = { 0.25, 0.25, 0.25, 0.25, 0.25 };
+    const uint32_t want[5] = { 0, 1, 2, 2, 2 };
+    uint32_t got[5];
+
+    mp_calibrate_groups(cosine, share, 5, got);
+    CHECK(memcmp(got, want, sizeof(want)) == 0);
+}
+
 /* As many layers as a model may have: the first one is like no other, and the last half dominated.
  */
 static void as_many_layers_as_there_may_be_have_groups(void)
@@ -268,8 +319,11 @@ int main(void)
     RUN(a_trace_takes_it_by_its_shape);
     RUN(another_model_is_refused_by_name);
     RUN(damaged_files_are_refused);
+    RUN(numbers_at_the_ends_are_accepted);
+    RUN(groups_begin_with_0);
     RUN(a_trace_says_who_is_hot);
     RUN(groups_are_found_where_the_layers_change);
+    RUN(of_equal_borders_the_earlier_are_taken);
     RUN(as_many_layers_as_there_may_be_have_groups);
     return 0;
 }

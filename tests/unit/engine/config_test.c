@@ -280,6 +280,36 @@ static void sizes_have_ranges(void)
                   "1048576");
 }
 
+static void the_greatest_sizes_are_accepted(void)
+{
+    struct mp_model_config c;
+
+    c = parse_ok(
+        mixtral,
+        "{\"hidden_size\":131072,\"num_attention_heads\":1024,\"num_key_value_heads\":1024,"
+        "\"vocab_size\":4194304,\"num_hidden_layers\":512,\"num_local_experts\":4096,"
+        "\"num_experts_per_tok\":64,\"intermediate_size\":1048576,"
+        "\"max_position_embeddings\":16777216,\"rms_norm_eps\":1}",
+        NULL);
+    CHECK_EQ(c.hidden, 131072);
+    CHECK_EQ(c.heads, 1024);
+    CHECK_EQ(c.head_dim, 128);
+    CHECK_EQ(c.layers, 512);
+    CHECK_EQ(c.experts, 4096);
+    CHECK_EQ(c.experts_per_token, 64);
+    CHECK_EQ(c.expert_ffn, 1048576);
+    CHECK_EQ(c.positions_max, 16777216);
+    CHECK(c.norm_eps == 1);
+    c = parse_ok(mixtral, "{\"hidden_size\":131072,\"num_attention_heads\":128}", NULL);
+    CHECK_EQ(c.head_dim, 1024);
+    check_refused(mixtral, "{\"hidden_size\":131072,\"num_attention_heads\":64}", NULL, "E_CONFIG",
+                  "key 'hidden_size' in 'config.json': got 131072, need a multiple of "
+                  "num_attention_heads 64 and at most 1024 per head");
+    check_refused(mixtral, "{\"max_position_embeddings\":16777217}", NULL, "E_JSON_RANGE",
+                  "key 'max_position_embeddings' in 'config.json': got 16777217, need an integer "
+                  "from 1 to 16777216");
+}
+
 static void fields_must_fit_each_other(void)
 {
     check_refused(mixtral, "{\"num_key_value_heads\":5}", NULL, "E_CONFIG",
@@ -356,6 +386,7 @@ int main(void)
     RUN(what_is_not_implemented_is_refused_by_name);
     RUN(sliding_windows_are_refused_where_they_are_in_use);
     RUN(sizes_have_ranges);
+    RUN(the_greatest_sizes_are_accepted);
     RUN(fields_must_fit_each_other);
     RUN(generation_config_goes_first);
     RUN(texts_that_are_no_configuration);

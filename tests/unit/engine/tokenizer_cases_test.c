@@ -392,6 +392,11 @@ static void k8_specials_behind_a_normalizer(void)
     char *json = changed_json("qwen2", "\"normalized\":false", "\"normalized\":true");
     struct mp_tokenizer *tok = parse(json);
     const struct mp_span spans[] = { { "<|endoftext|>", 13, true }, { "x", 1, false } };
+    /* What is matched before normalization separates them. */
+    const struct mp_span apart[] = { { "<|endoftext|>", 13, true },
+                                     { "<think>x", 8, false },
+                                     { "<think>", 7, false },
+                                     { "<|endoftext|>", 13, true } };
     struct mp_ids ids = { 0 };
 
     CHECK_EQ(mp_tokenizer_encode_spans(tok, spans, 1, 0, &ids), MP_OK);
@@ -400,6 +405,10 @@ static void k8_specials_behind_a_normalizer(void)
     CHECK_EQ(mp_tokenizer_encode_spans(tok, spans, 2, 0, &ids), MP_ERR_MODEL);
     CHECK_STR(mp_error_last()->code, "E_TOK_SPECIAL_NORMALIZED");
     CHECK_EQ(ids.count, 2);
+    CHECK_EQ(mp_tokenizer_encode_spans(tok, apart, 4, 0, &ids), MP_OK);
+    CHECK_EQ(ids.count, 2 + 5);
+    CHECK_EQ(ids.ids[2], mp_tokenizer_find(tok, "<|endoftext|>", 13));
+    CHECK_EQ(ids.ids[6], ids.ids[2]);
     mp_ids_free(&ids);
     mp_tokenizer_destroy(tok);
     free(json);
@@ -432,6 +441,39 @@ static void k9_added_tokens(void)
     CHECK_EQ(ids.ids[2], mp_tokenizer_find(tok, "<tool", 5));
     mp_ids_free(&ids);
     mp_tokenizer_destroy(tok);
+}
+
+static void k9_a_content_has_at_most_1024_bytes(void)
+{
+    char to[1100];
+
+    for (int bytes = 1024; bytes <= 1025; bytes++) {
+        snprintf(to, sizeof(to), "\"content\":\"%0*d\"", bytes, 7);
+        if (bytes > 1024) {
+            check_change_fails("qwen2", "\"content\":\"<think>\"", to, "E_TOK_ADDED",
+                               "has a content of 1025 bytes, need 1 to 1024");
+        } else {
+            char *json = changed_json("qwen2", "\"content\":\"<think>\"", to);
+
+            mp_tokenizer_destroy(parse(json));
+            free(json);
+        }
+    }
+}
+
+/* Two that are one text once they are normalized: the least id is found. */
+static void k9_of_equal_contents_the_least_id(void)
+{
+    char *json = changed_json("qwen2", "\"content\":\"wordy\",\"single_word\":true",
+                              "\"content\":\"A\\u030angstrom\",\"single_word\":false");
+    struct mp_tokenizer *tok = parse(json);
+    struct mp_ids ids = encode(tok, "\xc3\x85ngstrom", 9, 0);
+
+    CHECK_EQ(ids.count, 1);
+    CHECK_EQ(ids.ids[0], 1210);
+    mp_ids_free(&ids);
+    mp_tokenizer_destroy(tok);
+    free(json);
 }
 
 static void k10_ids_that_are_not_there(void)
@@ -740,6 +782,8 @@ int main(void)
     RUN(k8_spans);
     RUN(k8_specials_behind_a_normalizer);
     RUN(k9_added_tokens);
+    RUN(k9_a_content_has_at_most_1024_bytes);
+    RUN(k9_of_equal_contents_the_least_id);
     RUN(k10_ids_that_are_not_there);
     RUN(k10_incomplete_characters_are_held_back);
     RUN(k10_ids_that_continue_a_text);

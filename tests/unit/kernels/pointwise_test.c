@@ -97,8 +97,10 @@ static void softmax_values_and_rows(const struct mp_kernels *k)
 
                 CHECK(fabs((double)x[t * stride + i] - want) <= want * 1e-5);
             }
-            for (size_t i = n; i < stride && t < 4; i++)
-                CHECK(same(x[t * stride + i], from[i]));
+            if (t < 4) {
+                for (size_t i = n; i < stride; i++)
+                    CHECK(same(x[t * stride + i], from[i]));
+            }
             memcpy(alone + t, from, 4 * n);
             k->softmax(alone + t, 1000, n, 1);
             CHECK(memcmp(alone + t, x + t * stride, 4 * n) == 0);

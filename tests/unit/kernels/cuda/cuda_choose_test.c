@@ -196,8 +196,10 @@ static uint32_t sample_expected(const float *logits, const struct mp_cuda_sample
     while (kept == 0 || (kept < count && sum[kept] < top_p * sum[count]))
         kept++;
     *is_close = false;
-    for (uint32_t v = 1; top_p < 1 && v <= count; v++)
-        *is_close |= fabsl(sum[v] - top_p * sum[count]) < near * sum[count];
+    if (top_p < 1) {
+        for (uint32_t v = 1; v <= count; v++)
+            *is_close |= fabsl(sum[v] - top_p * sum[count]) < near * sum[count];
+    }
     at = (long double)uniform * 0x1p-32L * sum[kept];
     while (i + 1 < kept && sum[i + 1] <= at)
         i++;

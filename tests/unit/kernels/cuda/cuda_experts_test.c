@@ -133,8 +133,10 @@ static void lists(enum mp_wtype type, uint32_t hidden, uint32_t channels)
     for (uint32_t i = 0; i < 36; i++) {
         if (i < used && i % 5 == 0)
             check_row(&p, (int)expert_of[i], rows[i], rank);
-        for (uint32_t h = 0; i >= used && h < hidden; h++)
-            CHECK(same(rank[(size_t)rows[i] * hidden + h], 77));
+        if (i >= used) {
+            for (uint32_t h = 0; h < hidden; h++)
+                CHECK(same(rank[(size_t)rows[i] * hidden + h], 77));
+        }
     }
     for (uint32_t i = 0; i < used; i++) { /* each row alone */
         const struct mp_cuda_expert one = entry(&p, (int)expert_of[i], 0, 1);
