@@ -145,6 +145,8 @@ set_tests_properties(device/cuda_expert_gemm_test PROPERTIES ENVIRONMENT
     "LD_LIBRARY_PATH=${CMAKE_BINARY_DIR}/fakecuda:${CMAKE_BINARY_DIR}/fakecublas")
 mp_test(device/device_compute_test LIBS mp_engine SOURCES tests/model/harness.c LABELS fault)
 mp_fake_cuda(device/device_compute_test)
+mp_test(device/device_limits_test LIBS mp_engine SOURCES tests/model/harness.c)
+mp_fake_cuda(device/device_limits_test)
 mp_test(device/cuda_predict_test LIBS mp_engine m SOURCES tests/model/harness.c
     VARIANTS prompt late TIMEOUT 200)
 mp_fake_cuda(device/cuda_predict_test prompt late)
@@ -201,6 +203,7 @@ mp_test(unit/vmm/space/residency_test LIBS mp_vmm)
 mp_test(unit/vmm/topo/topology_test LIBS mp_vmm PkgConfig::JANSSON WRAP)
 mp_test(unit/vmm/space/space_test LIBS mp_vmm)
 mp_test(unit/vmm/space/space_layout_test LIBS mp_vmm)
+mp_test(unit/vmm/space/space_resize_test LIBS mp_vmm)
 mp_test(device/vmm/space_cuda_test LIBS mp_vmm VARIANTS table window pinned unpinned TIMEOUT 120)
 mp_fake_cuda(device/vmm/space_cuda_test table window pinned unpinned)
 mp_test(device/vmm/host_tier_test LIBS mp_vmm Threads::Threads PkgConfig::NUMA

@@ -1,3 +1,7 @@
+/*
+ * What a calibration counts, token by token, and its shares at the end. Runs no model; groups of
+ * layers are in calibrate_groups.c, files in engine/model/calibration.c.
+ */
 #include "engine/calibrate/calibrate.h"
 
 #include <math.h>
@@ -5,7 +9,7 @@
 #include <string.h>
 
 #include "engine/forward/forced_routing.h"
-#include "vmm/base/checked.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/error.h"
 
 /* L layers, E experts, H hidden, k of a token, T tokens of a batch. */
@@ -25,39 +29,47 @@ struct mp_calibrator {
     uint32_t *last;       // (sequences, k): chosen in the last layer by the token before
     uint32_t *last_at;    // (sequences): position of that token + 1; 0: there is none
     double *norm;         // (k): scratch
-    uint32_t sequences;
+    void *block;          /* of all these arrays */
 };
+
+static void take_arrays(struct mp_calibrator *c, uint32_t sequences, uint32_t tokens_max,
+                        struct mp_arena *arena)
+{
+    const uint64_t L = c->id.layers, E = c->id.experts, H = c->id.hidden, k = c->id.top_k;
+
+    c->chosen = mp_arena_take(arena, L * E, sizeof(*c->chosen));
+    c->next_total = mp_arena_take(arena, L * E, sizeof(*c->next_total));
+    c->together = mp_arena_take(arena, L * E * E, sizeof(*c->together));
+    c->next = mp_arena_take(arena, L * E * E, sizeof(*c->next));
+    c->similarity = mp_arena_take(arena, L * E * E, sizeof(*c->similarity));
+    c->residual = mp_arena_take(arena, L * H, sizeof(*c->residual));
+    c->cosine = mp_arena_take(arena, L, sizeof(*c->cosine));
+    c->top_share = mp_arena_take(arena, L, sizeof(*c->top_share));
+    c->input = mp_arena_take(arena, tokens_max * H, sizeof(*c->input));
+    c->before = mp_arena_take(arena, tokens_max * k, sizeof(*c->before));
+    c->last = mp_arena_take(arena, sequences * k, sizeof(*c->last));
+    c->last_at = mp_arena_take(arena, sequences, sizeof(*c->last_at));
+    c->norm = mp_arena_take(arena, k, sizeof(*c->norm));
+}
 
 enum mp_status mp_calibrator_create(const struct mp_model_id *id, uint32_t sequences,
                                     uint32_t tokens_max, struct mp_calibrator **calibrator_p)
 {
-    const uint64_t L = id->layers, E = id->experts, H = id->hidden, k = id->top_k;
     struct mp_calibrator *c = calloc(1, sizeof(*c));
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
     if (c == NULL)
         return mp_fail_no_memory("a calibration", sizeof(*c));
     c->id = *id;
-    c->sequences = sequences;
-    c->chosen = calloc(L * E, sizeof(*c->chosen));
-    c->next_total = calloc(L * E, sizeof(*c->next_total));
-    c->together = calloc(L * E * E, sizeof(*c->together));
-    c->next = calloc(L * E * E, sizeof(*c->next));
-    c->similarity = calloc(L * E * E, sizeof(*c->similarity));
-    c->residual = calloc(L * H, sizeof(*c->residual));
-    c->cosine = calloc(L, sizeof(*c->cosine));
-    c->top_share = calloc(L, sizeof(*c->top_share));
-    c->input = calloc(tokens_max * H, sizeof(*c->input));
-    c->before = calloc(tokens_max * k, sizeof(*c->before));
-    c->last = calloc(sequences * k, sizeof(*c->last));
-    c->last_at = calloc(sequences, sizeof(*c->last_at));
-    c->norm = calloc(k, sizeof(*c->norm));
-    if (c->chosen == NULL || c->next_total == NULL || c->together == NULL || c->next == NULL ||
-        c->similarity == NULL || c->residual == NULL || c->cosine == NULL || c->top_share == NULL ||
-        c->input == NULL || c->before == NULL || c->last == NULL || c->last_at == NULL ||
-        c->norm == NULL) {
-        mp_calibrator_destroy(c);
-        return mp_fail_no_memory("a calibration", L * E * E * 16);
+    take_arrays(c, sequences, tokens_max, &arena);
+    status = mp_arena_open(&arena, "a calibration");
+    if (status != MP_OK) {
+        free(c);
+        return status;
     }
+    take_arrays(c, sequences, tokens_max, &arena);
+    c->block = arena.block;
     *calibrator_p = c;
     return MP_OK;
 }
@@ -66,19 +78,7 @@ void mp_calibrator_destroy(struct mp_calibrator *c)
 {
     if (c == NULL)
         return;
-    free(c->chosen);
-    free(c->next_total);
-    free(c->together);
-    free(c->next);
-    free(c->similarity);
-    free(c->residual);
-    free(c->cosine);
-    free(c->top_share);
-    free(c->input);
-    free(c->before);
-    free(c->last);
-    free(c->last_at);
-    free(c->norm);
+    free(c->block);
     free(c);
 }
 

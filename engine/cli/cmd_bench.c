@@ -191,7 +191,7 @@ static enum mp_status open_session(struct bench *bench)
         .routed = bench->args->trace != NULL ? mp_trace_sink_routed : NULL,
         .routed_ctx = &bench->trace,
         .decision_log = bench->args->decision_log,
-        .route_from = bench->args->from_trace,
+        .forced_routing = bench->args->from_trace,
     };
     const uint64_t start_ns = mp_clock_now_ns(bench->clock);
     enum mp_status status;

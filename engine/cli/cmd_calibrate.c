@@ -74,7 +74,7 @@ static enum mp_status open_session(struct calibrate *c)
         .cancel = &mp_interrupted,
         /* What is to be made anew is not read, so that a wrong one can be replaced. */
         .no_sidecars = true,
-        .route_from = c->args->from_trace,
+        .forced_routing = c->args->from_trace,
         .no_engine = c->args->from_trace != NULL,
     };
     enum mp_status status;
@@ -226,7 +226,7 @@ static void json_calibration(const struct calibrate *c, double seconds)
     mp_json_end(&json);
 }
 
-/* A text or a trace; the latter tells only who was chosen. */
+/* A text or a trace; the latter holds only who was chosen. */
 static enum mp_status read_source(struct calibrate *c)
 {
     const struct mp_args *args = c->args;

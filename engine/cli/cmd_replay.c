@@ -192,7 +192,7 @@ static void print_decisions_json(const struct mp_decisions_report *report)
     mp_json_begin(&json, stdout, true);
     mp_json_object_begin(&json, NULL);
     mp_json_put_u64(&json, "calls", report->calls);
-    mp_json_put_u64(&json, "answers", report->results);
+    mp_json_put_u64(&json, "results", report->results);
     mp_json_put_bool(&json, "equal", true);
     mp_json_object_begin(&json, "policies");
     for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)

@@ -88,7 +88,8 @@ struct mp_compute_ops {
     void (*show)(struct mp_compute *c, enum mp_array array, uint64_t bytes);
     /* Wait for all that is queued. */
     enum mp_status (*wait)(struct mp_compute *c);
-    /* The kept error; does not wait. forward.c asks once per layer. */
+    /* The kept error; does not wait. Asked for when a layer has been queued, and in a MoE layer
+     * also before experts begin, so that none is launched behind an error. */
     enum mp_status (*status)(struct mp_compute *c);
 
     /* Optional: do as much of the batch as can be done without the host. */

@@ -23,7 +23,7 @@
  *
  *     config    what the model is                  (engine/model/config.h)
  *     weights   what every token needs, in RAM     (engine/model/weights.h)
- *     state     activations and KV cache           (this file)
+ *     state     activations and KV cache           (engine/forward/state.h, kv.h)
  *     paging    files <- space <- pager <- step    (vmm/, policy/)
  *
  * Bits: logits of a sequence do not depend on the budget, the policies (as long as routing is
@@ -140,7 +140,7 @@ void mp_engine_destroy(struct mp_engine *engine);
  */
 struct mp_sample {
     const struct mp_sampling *sampling;
-    const uint32_t *uniform; // (wanted tokens): mp_sampler_draw()
+    const uint32_t *uniform; // (wanted tokens): mp_sampler_uniform()
     uint32_t *token;         // (wanted tokens): results; UINT32_MAX: its logits are no numbers
 };
 

@@ -96,8 +96,8 @@ void mp_engine_dense(struct mp_compute *c, uint32_t layer, enum mp_array in, enu
 /* A walk through the model for the batch in work, from where it stands to its logits. */
 struct mp_pass {
     struct mp_forward_progress from;
-    uint32_t wanted; /* tokens whose logits are */
-    bool unasked;    /* nobody asks it to stop: see mp_engine_check_cancel() */
+    uint32_t wanted;   /* tokens whose logits are */
+    bool uncancelable; /* mp_engine_check_cancel() is not called */
     /* x += what the experts of the layer give for xn */
     enum mp_status (*experts)(struct mp_compute *c, uint32_t moe_layer);
 };

@@ -1,3 +1,6 @@
+/*
+ * Turns a trace's one-token steps into a table, and a row of it into scores. Routes nothing itself.
+ */
 #include "engine/forward/forced_routing.h"
 
 #include <stdbool.h>
@@ -24,7 +27,7 @@ static enum mp_status check_shape(const struct mp_replay_trace *trace, uint32_t 
 
     if (trace->layers >= layers && trace->experts == experts && trace->top_k == top_k)
         return MP_OK;
-    return mp_fail(MP_ERR_CONFIG, "E_ROUTE_FROM",
+    return mp_fail(MP_ERR_CONFIG, "E_FORCED_ROUTING",
                    "'%s' has %u layers of %u experts, %u per token; the model has %u of %u, %u",
                    mp_quote(quoted, path, strlen(path)), trace->layers, trace->experts,
                    trace->top_k, layers, experts, top_k);
@@ -59,7 +62,8 @@ static enum mp_status take_steps(const struct mp_replay_trace *trace, uint32_t *
     size_t bytes;
 
     if (from->steps == 0)
-        return mp_fail(MP_ERR_CONFIG, "E_ROUTE_FROM", "the trace has no decode steps of one token");
+        return mp_fail(MP_ERR_CONFIG, "E_FORCED_ROUTING",
+                       "the trace has no decode steps of one token");
     if (!mp_mul_size((size_t)from->steps * from->layers, from->top_k * sizeof(uint32_t), &bytes))
         return mp_fail_no_memory("the routing of a trace", UINT64_MAX);
     from->chosen = malloc(bytes);

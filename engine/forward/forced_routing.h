@@ -17,8 +17,8 @@ struct mp_forced_routing;
 
 /*
  * Read a trace (policy/replay/replay.h) for a model of `layers` MoE layers; it may have more.
- * MP_ERR_CONFIG E_ROUTE_FROM: other numbers of experts or of experts per token, fewer layers, or no
- * decode steps of one token; E_TRACE_*.
+ * MP_ERR_CONFIG E_FORCED_ROUTING: other numbers of experts or of experts per token, fewer layers,
+ * or no decode steps of one token; E_TRACE_*.
  */
 enum mp_status mp_forced_routing_load(const char *path, uint32_t layers, uint32_t experts,
                                       uint32_t top_k,

@@ -54,7 +54,7 @@ enum mp_status mp_engine_pass(struct mp_compute *c, const struct mp_pass *pass)
     if (!from->started)
         c->ops->embed(c);
     for (uint32_t layer = from->layer; layer < m->layers && status == MP_OK; layer++) {
-        status = pass->unasked ? MP_OK : mp_engine_check_cancel(engine);
+        status = pass->uncancelable ? MP_OK : mp_engine_check_cancel(engine);
         if (status != MP_OK)
             return status;
         if (!from->begun || layer > from->layer) {

@@ -2,8 +2,8 @@
  * The operations of a MoE layer that the step (policy/pager/step.h) calls in its order, over a
  * compute: scores, predictors' scores, shared expert, experts, combine.
  *
- * Here is what both sides share: who is told of what was routed, what is learned from it, and what
- * a layer has come to. Who computes an expert, and when it has ended, is the compute's.
+ * Here is what both sides share: who is notified of what was routed, what is learned from it, and
+ * what a layer has come to. Who computes an expert, and when it has ended, is the compute's.
  */
 #include <string.h>
 
@@ -91,7 +91,7 @@ static enum mp_status op_shared(void *ctx, uint32_t moe_layer)
     struct mp_compute *c = engine->compute;
 
     engine->predict.shared = true;
-    if (engine->config.model->shared_ffn > 0)
+    if (engine->config.model->shared_ffn != 0)
         c->ops->shared(c, engine->layer_of[moe_layer]);
     return c->ops->status(c);
 }

@@ -1,8 +1,14 @@
+/*
+ * Choosing a token from logits on the host: the best one, or one sampled from the best. Devices
+ * sample by a kernel of their own (mp_cuda_sample).
+ */
 #include "engine/forward/sampler.h"
 
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
+
+#include "vmm/base/arena.h"
 
 struct candidate {
     float logit;
@@ -15,6 +21,7 @@ struct mp_sampler {
     struct candidate *candidates; // (vocab)
     double *probability;          // (vocab)
     uint64_t *state;              // (sequences)
+    void *block;                  /* of all these arrays */
 };
 
 /* splitmix64: one step of the generator. */
@@ -38,9 +45,17 @@ enum mp_status mp_sampling_check(const struct mp_sampling *sampling)
     return MP_OK;
 }
 
+static void take_arrays(struct mp_sampler *sampler, uint32_t sequences, struct mp_arena *arena)
+{
+    sampler->candidates = mp_arena_take(arena, sampler->vocab, sizeof(*sampler->candidates));
+    sampler->probability = mp_arena_take(arena, sampler->vocab, sizeof(*sampler->probability));
+    sampler->state = mp_arena_take(arena, sequences, sizeof(*sampler->state));
+}
+
 enum mp_status mp_sampler_create(const struct mp_sampling *sampling, uint32_t vocab,
                                  uint32_t sequences, struct mp_sampler **sampler_p)
 {
+    struct mp_arena arena = { 0 };
     struct mp_sampler *sampler;
     enum mp_status status = mp_sampling_check(sampling);
 
@@ -51,13 +66,14 @@ enum mp_status mp_sampler_create(const struct mp_sampling *sampling, uint32_t vo
         return mp_fail_no_memory("the sampler", sizeof(*sampler));
     sampler->sampling = *sampling;
     sampler->vocab = vocab;
-    sampler->candidates = calloc(vocab, sizeof(*sampler->candidates));
-    sampler->probability = calloc(vocab, sizeof(*sampler->probability));
-    sampler->state = calloc(sequences, sizeof(*sampler->state));
-    if (sampler->candidates == NULL || sampler->probability == NULL || sampler->state == NULL) {
-        mp_sampler_destroy(sampler);
-        return mp_fail_no_memory("the sampler", (uint64_t)vocab * 16 + sequences * 8u);
+    take_arrays(sampler, sequences, &arena);
+    status = mp_arena_open(&arena, "the sampler");
+    if (status != MP_OK) {
+        free(sampler);
+        return status;
     }
+    take_arrays(sampler, sequences, &arena);
+    sampler->block = arena.block;
     for (uint32_t s = 0; s < sequences; s++) {
         uint64_t start = sampling->seed;
 
@@ -72,9 +88,7 @@ void mp_sampler_destroy(struct mp_sampler *sampler)
 {
     if (sampler == NULL)
         return;
-    free(sampler->candidates);
-    free(sampler->probability);
-    free(sampler->state);
+    free(sampler->block);
     free(sampler);
 }
 
@@ -152,21 +166,21 @@ static uint32_t select_best(struct mp_sampler *sampler, const float *logits, uin
     return count;
 }
 
-static uint32_t draw(struct mp_sampler *sampler, uint32_t sequence, const float *logits)
+static uint32_t sample(struct mp_sampler *sampler, uint32_t sequence, const float *logits)
 {
     const struct mp_sampling *s = &sampler->sampling;
     const uint32_t keep = s->top_k > 0 && s->top_k < sampler->vocab ? s->top_k : sampler->vocab;
     const uint32_t count = select_best(sampler, logits, keep);
     const double top = sampler->candidates[0].logit;
-    double total = 0, cut, at;
+    double total = 0, cut = 0, at;
     uint32_t kept = 0;
 
     for (uint32_t i = 0; i < count; i++) {
         sampler->probability[i] = exp((sampler->candidates[i].logit - top) / s->temperature);
         total += sampler->probability[i];
     }
-    for (cut = 0; kept < count && (kept == 0 || cut < s->top_p * total); kept++)
-        cut += sampler->probability[kept];
+    while (kept < count && (kept == 0 || cut < s->top_p * total))
+        cut += sampler->probability[kept++];
     at = (double)(next_random(&sampler->state[sequence]) >> 11) * 0x1p-53 * cut;
     for (uint32_t i = 0; i < kept; i++) {
         at -= sampler->probability[i];
@@ -176,7 +190,7 @@ static uint32_t draw(struct mp_sampler *sampler, uint32_t sequence, const float 
     return sampler->candidates[kept - 1].token;
 }
 
-uint32_t mp_sampler_draw(struct mp_sampler *sampler, uint32_t sequence)
+uint32_t mp_sampler_uniform(struct mp_sampler *sampler, uint32_t sequence)
 {
     return (uint32_t)(next_random(&sampler->state[sequence]) >> 32);
 }
@@ -195,6 +209,6 @@ enum mp_status mp_sampler_pick(struct mp_sampler *sampler, uint32_t sequence, co
     if (!find_best(logits, sampler->vocab, token_p))
         return mp_sampler_refuse(sequence);
     if (sampler->sampling.temperature > 0)
-        *token_p = draw(sampler, sequence, logits);
+        *token_p = sample(sampler, sequence, logits);
     return MP_OK;
 }

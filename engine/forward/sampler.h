@@ -10,8 +10,8 @@
  *
  * Temperature 0 is greedy: the highest logit, ties to the lower id. Otherwise logits are divided by
  * the temperature, cut to the top_k highest (0: no cut), then to the smallest set whose
- * probabilities reach top_p, and one is drawn. Each sequence has a generator of its own, so that
- * what it draws does not depend on the other sequences of a batch.
+ * probabilities reach top_p, and one is sampled. Each sequence has a generator of its own, so that
+ * its samples do not depend on the other sequences of a batch.
  *
  * Thread safety: a sampler belongs to one thread at a time.
  */
@@ -33,10 +33,11 @@ enum mp_status mp_sampler_create(const struct mp_sampling *sampling, uint32_t vo
 void mp_sampler_destroy(struct mp_sampler *sampler);
 
 /*
- * For tokens that are drawn elsewhere: what mp_sampler_pick() would draw the sequence's next token
- * by, in 2^-32, used up; and its error, for logits that turned out to be no numbers.
+ * For tokens that are sampled elsewhere: the random number, in 2^-32, by which mp_sampler_pick()
+ * would sample the sequence's next token, used up; and its error, for logits that turned out to be
+ * no numbers.
  */
-uint32_t mp_sampler_draw(struct mp_sampler *sampler, uint32_t sequence);
+uint32_t mp_sampler_uniform(struct mp_sampler *sampler, uint32_t sequence);
 enum mp_status mp_sampler_refuse(uint32_t sequence) MP_MUST_CHECK;
 
 /* MP_ERR_MODEL E_LOGITS_NAN if a logit is NaN, or the highest one is infinite. */

@@ -1,3 +1,7 @@
+/*
+ * Reads trained predictors into one block. What they compute is in
+ * engine/forward/predict_llapor.c.
+ */
 #include "engine/model/llapor.h"
 
 #include <float.h>

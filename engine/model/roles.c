@@ -40,7 +40,7 @@ static bool is_moe(const struct mp_model_config *config, uint32_t layer)
 
 static bool has_shared(const struct mp_model_config *config, uint32_t layer)
 {
-    return config->is_moe[layer] && config->shared_ffn > 0;
+    return config->is_moe[layer] && config->shared_ffn != 0;
 }
 
 #define MODEL(member) offsetof(struct mp_weights, member)

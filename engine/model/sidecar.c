@@ -1,3 +1,7 @@
+/*
+ * Opens and checks files that were learned of a model, and reads their tensors. Writes none
+ * (st_out.c).
+ */
 #include "engine/model/sidecar.h"
 
 #include <fcntl.h>

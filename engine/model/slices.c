@@ -1,3 +1,6 @@
+/*
+ * How wide the slices of an expert are. Cuts nothing: that is repack.
+ */
 #include "engine/model/slices.h"
 
 #include <stddef.h>

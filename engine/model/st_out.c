@@ -1,3 +1,6 @@
+/*
+ * Writes the header of a safetensors file; the data are its caller's.
+ */
 #include "engine/model/st_out.h"
 
 #include <inttypes.h>

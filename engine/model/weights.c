@@ -1,3 +1,7 @@
+/*
+ * Life of the weights: plan, then read. What is planned is in weights_plan.c and
+ * weights_experts.c, how it is read in weights_read.c.
+ */
 #include "engine/model/weights.h"
 
 #include <stdlib.h>
@@ -50,8 +54,6 @@ void mp_weights_destroy(struct mp_weights *weights)
     if (weights == NULL)
         return;
     free(weights->block);
-    free(weights->unit_types);
-    free(weights->units);
-    free(weights->layers);
+    free(weights->tables);
     free(weights);
 }

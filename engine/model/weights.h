@@ -78,6 +78,7 @@ struct mp_weights {
     size_t extra_tensors;   /* tensors that the model has no use for but padding; one's name */
     const char *extra_name; /* NULL or owned by the checkpoint */
     void *block;
+    void *tables; /* of layers, units and unit_types */
 };
 
 /* How weights are read. */

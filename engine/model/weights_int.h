@@ -37,7 +37,8 @@ struct mp_weights_plan {
     bool *used;                  /* per tensor of the checkpoint */
     struct mp_weights_run *runs; // (item_count): how items are read
     size_t run_count;
-    uint64_t block_bytes;
+    uint64_t block_bytes; /* of the weights */
+    void *block;          /* of items and used */
 };
 
 /* The name of a tensor; none in a file is longer. */

@@ -10,6 +10,7 @@
 
 #include "engine/model/arch/arch.h"
 #include "engine/model/types.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 
@@ -171,23 +172,43 @@ static void count_extra(struct mp_weights_plan *plan)
     }
 }
 
-static enum mp_status allocate(struct mp_weights_plan *plan)
+static void take_weights(struct mp_weights_plan *plan, struct mp_arena *arena)
 {
     const struct mp_model_config *config = plan->config;
-    struct mp_weights *weights = plan->weights;
     const uint32_t experts = config->moe_layers * config->experts; /* <= 2^21, see config.h */
+    struct mp_weights *weights = plan->weights;
 
     weights->unit_count = experts * weights->slices.count;
-    weights->layers = calloc(config->layers, sizeof(*weights->layers));
-    weights->units = calloc(weights->unit_count, sizeof(*weights->units));
-    weights->unit_types = calloc(experts, sizeof(*weights->unit_types));
-    plan->item_capacity = ((size_t)config->layers + 1) * MP_ROLE_COUNT;
-    plan->items = calloc(plan->item_capacity, sizeof(*plan->items));
-    plan->used = calloc(mp_checkpoint_count(plan->checkpoint), sizeof(*plan->used));
-    if (weights->layers == NULL || weights->units == NULL || weights->unit_types == NULL ||
-        plan->items == NULL || plan->used == NULL)
-        return mp_fail_no_memory("the tables of weights",
-                                 weights->unit_count * sizeof(*weights->units));
+    weights->layers = mp_arena_take(arena, config->layers, sizeof(*weights->layers));
+    weights->units = mp_arena_take(arena, weights->unit_count, sizeof(*weights->units));
+    weights->unit_types = mp_arena_take(arena, experts, sizeof(*weights->unit_types));
+}
+
+static void take_plan(struct mp_weights_plan *plan, struct mp_arena *arena)
+{
+    plan->item_capacity = ((size_t)plan->config->layers + 1) * MP_ROLE_COUNT;
+    plan->items = mp_arena_take(arena, plan->item_capacity, sizeof(*plan->items));
+    plan->used = mp_arena_take(arena, mp_checkpoint_count(plan->checkpoint), sizeof(*plan->used));
+}
+
+/* Two blocks, as the plan goes when the weights have been read. */
+static enum mp_status allocate(struct mp_weights_plan *plan)
+{
+    static const char what[] = "the tables of weights";
+    struct mp_arena weights = { 0 }, rest = { 0 };
+    enum mp_status status;
+
+    take_weights(plan, &weights);
+    take_plan(plan, &rest);
+    status = mp_arena_open(&weights, what);
+    plan->weights->tables = weights.block;
+    if (status == MP_OK)
+        status = mp_arena_open(&rest, what);
+    plan->block = rest.block;
+    if (status != MP_OK)
+        return status;
+    take_weights(plan, &weights);
+    take_plan(plan, &rest);
     return MP_OK;
 }
 
@@ -223,6 +244,5 @@ enum mp_status mp_weights_plan_make(struct mp_weights_plan *plan)
 void mp_weights_plan_fini(struct mp_weights_plan *plan)
 {
     free(plan->runs);
-    free(plan->items);
-    free(plan->used);
+    free(plan->block);
 }

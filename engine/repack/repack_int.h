@@ -48,6 +48,7 @@ struct mp_repack_plan {
     uint32_t pad_count;
     char *names; /* made here rather than taken from the model, name_bytes each */
     size_t name_bytes, name_count;
+    void *block; /* of items and names */
     struct mp_repack_shard *shards;
     uint32_t shard_count;
     uint64_t fingerprint; /* of layout and source; a manifest with another one is not ours */
@@ -69,7 +70,7 @@ enum mp_status mp_repack_cut(struct mp_repack_plan *plan, uint64_t shard_bytes) 
  * unlikely as with any 64-bit hash. Made against accidents, not against intent.
  */
 struct mp_repack_sum {
-    uint64_t lanes[4];
+    uint64_t parts[4];
     uint64_t bytes;
 };
 

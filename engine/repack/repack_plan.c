@@ -12,6 +12,7 @@
 #include "engine/model/arch/arch.h"
 #include "engine/model/types.h"
 #include "engine/repack/repack_int.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/checked.h"
 
 /* Part of the fingerprint: raise it when the same model would be laid out differently. */
@@ -267,36 +268,62 @@ static bool is_fused(const struct mp_repack_plan *plan, const struct mp_model_co
     return mp_checkpoint_find(plan->checkpoint, name) == NULL;
 }
 
-static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_model_config *model)
+/* The model's tensors by place, the pieces of its experts, and the tensors that those lie in. */
+struct order {
+    const struct mp_tensor **tensors;
+    struct mp_piece *pieces; // (units, MP_EXPERT_PIECES)
+    bool *in_unit;           /* per tensor */
+};
+
+static void take_lists(struct mp_repack_plan *plan, const struct mp_model_config *model,
+                       struct order *order, struct mp_arena *arena)
 {
     const size_t count = mp_checkpoint_count(plan->checkpoint), units = plan->weights->unit_count;
     const size_t slices = (size_t)model->moe_layers * model->experts * plan->slices.count;
-    const struct mp_tensor **tensors = calloc(count, sizeof(*tensors));
-    struct mp_piece *pieces = calloc(units * MP_EXPERT_PIECES, sizeof(*pieces));
-    bool *in_unit = calloc(count, sizeof(*in_unit));
 
     plan->item_capacity = count + slices * (MP_EXPERT_PIECES + 1);
-    plan->items = calloc(plan->item_capacity, sizeof(*plan->items));
+    plan->items = mp_arena_take(arena, plan->item_capacity, sizeof(*plan->items));
     plan->name_bytes = name_bytes(model->arch);
-    plan->names = calloc(slices * (MP_EXPERT_PIECES + 1) + (size_t)model->layers * MP_ROLE_COUNT,
-                         plan->name_bytes);
-    if (tensors == NULL || pieces == NULL || in_unit == NULL || plan->items == NULL ||
-        plan->names == NULL) {
-        free(tensors);
-        free(pieces);
-        free(in_unit);
-        return mp_fail_no_memory("the new order of tensors",
-                                 plan->item_capacity * sizeof(*plan->items));
-    }
+    plan->names = mp_arena_take(
+        arena, slices * (MP_EXPERT_PIECES + 1) + (size_t)model->layers * MP_ROLE_COUNT,
+        plan->name_bytes);
+    order->tensors = mp_arena_take(arena, count, sizeof(*order->tensors));
+    order->pieces = mp_arena_take(arena, units * MP_EXPERT_PIECES, sizeof(*order->pieces));
+    order->in_unit = mp_arena_take(arena, count, sizeof(*order->in_unit));
+}
+
+static enum mp_status make_lists(struct mp_repack_plan *plan, const struct mp_model_config *model,
+                                 struct order *order)
+{
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
+
+    take_lists(plan, model, order, &arena);
+    status = mp_arena_open(&arena, "the new order of tensors");
+    if (status != MP_OK)
+        return status;
+    take_lists(plan, model, order, &arena);
+    plan->block = arena.block;
+    return MP_OK;
+}
+
+static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_model_config *model)
+{
+    const size_t count = mp_checkpoint_count(plan->checkpoint), units = plan->weights->unit_count;
+    struct order order;
+    enum mp_status status = make_lists(plan, model, &order);
+
+    if (status != MP_OK)
+        return status;
     for (size_t i = 0; i < count; i++)
-        tensors[i] = mp_checkpoint_tensor(plan->checkpoint, i);
-    qsort(tensors, count, sizeof(*tensors), by_place);
+        order.tensors[i] = mp_checkpoint_tensor(plan->checkpoint, i);
+    qsort(order.tensors, count, sizeof(*order.tensors), by_place);
     for (size_t u = 0; u < units; u++) {
-        memcpy(&pieces[u * MP_EXPERT_PIECES], plan->weights->units[u].pieces,
-               MP_EXPERT_PIECES * sizeof(*pieces));
+        memcpy(&order.pieces[u * MP_EXPERT_PIECES], plan->weights->units[u].pieces,
+               MP_EXPERT_PIECES * sizeof(*order.pieces));
         count_reads(plan, &plan->weights->units[u]);
     }
-    mark_expert_tensors(plan, pieces, units * MP_EXPERT_PIECES, tensors, in_unit);
+    mark_expert_tensors(plan, order.pieces, units * MP_EXPERT_PIECES, order.tensors, order.in_unit);
     for (uint32_t layer = 0; layer < model->layers; layer++) {
         if (!model->is_moe[layer])
             continue;
@@ -305,12 +332,9 @@ static enum mp_status list_items(struct mp_repack_plan *plan, const struct mp_mo
             add_expert(plan, model, layer, i);
     }
     plan->expert_items = plan->item_count;
-    plan->report.reads_after = slices;
+    plan->report.reads_after = (uint64_t)model->moe_layers * model->experts * plan->slices.count;
     plan->report.read_bytes_after = plan->report.expert_bytes + plan->report.pad_bytes;
-    add_others(plan, model, tensors, in_unit);
-    free(tensors);
-    free(pieces);
-    free(in_unit);
+    add_others(plan, model, order.tensors, order.in_unit);
     if (plan->item_count > TENSORS_MAX)
         return mp_fail(MP_ERR_MODEL, "E_CKPT_COUNT", "%zu tensors after splitting, need at most %u",
                        plan->item_count, TENSORS_MAX);
@@ -399,6 +423,5 @@ void mp_repack_plan_fini(struct mp_repack_plan *plan)
     for (uint32_t i = 0; i < plan->shard_count; i++)
         free(plan->shards[i].header);
     free(plan->shards);
-    free(plan->items);
-    free(plan->names);
+    free(plan->block);
 }

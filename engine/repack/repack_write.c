@@ -12,11 +12,11 @@
  * its end, and is memory that others may need. */
 #define FLUSH_BYTES (UINT64_C(128) << 20)
 
-#define LANES 4
+#define PARTS 4
 
 void mp_repack_sum_begin(struct mp_repack_sum *sum)
 {
-    *sum = (struct mp_repack_sum){ .lanes = { 0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u,
+    *sum = (struct mp_repack_sum){ .parts = { 0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u,
                                               0x94d049bb133111ebu, 0xd6e8feb86659fd93u } };
 }
 
@@ -30,28 +30,28 @@ static uint64_t mix(uint64_t state, uint64_t word)
 void mp_repack_sum_add(struct mp_repack_sum *sum, const void *data, size_t bytes)
 {
     const char *at = data;
-    uint64_t words[LANES];
+    uint64_t words[PARTS];
 
     sum->bytes += bytes;
     for (; bytes >= sizeof(words); bytes -= sizeof(words), at += sizeof(words)) {
         memcpy(words, at, sizeof(words));
-        for (unsigned i = 0; i < LANES; i++)
-            sum->lanes[i] = mix(sum->lanes[i], words[i]);
+        for (unsigned i = 0; i < PARTS; i++)
+            sum->parts[i] = mix(sum->parts[i], words[i]);
     }
     if (bytes == 0)
         return;
     memset(words, 0, sizeof(words));
     memcpy(words, at, bytes);
-    for (unsigned i = 0; i < LANES; i++)
-        sum->lanes[i] = mix(sum->lanes[i], words[i]);
+    for (unsigned i = 0; i < PARTS; i++)
+        sum->parts[i] = mix(sum->parts[i], words[i]);
 }
 
 uint64_t mp_repack_sum_end(const struct mp_repack_sum *sum)
 {
     uint64_t all = mix(0, sum->bytes);
 
-    for (unsigned i = 0; i < LANES; i++)
-        all = mix(all, sum->lanes[i]);
+    for (unsigned i = 0; i < PARTS; i++)
+        all = mix(all, sum->parts[i]);
     return all;
 }
 

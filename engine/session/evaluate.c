@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "policy/top_k.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/error.h"
 
 #define SIDES 3
@@ -27,6 +28,7 @@ struct mp_evaluator {
     uint32_t *guess[SIDES]; // (T, k)
     float *guess_scores;    // (T, k): scratch
     uint32_t *counts[2];    // (experts): tokens as predicted, in truth
+    void *block;            /* of all these arrays */
 };
 
 static uint32_t side_of(uint32_t target)
@@ -108,29 +110,39 @@ static void on_layer(void *ctx, const struct mp_layer_seen *seen)
     add_hot(e, tally);
 }
 
+static void take_arrays(struct mp_evaluator *e, uint32_t tokens_max, struct mp_arena *arena)
+{
+    const uint64_t choices = (uint64_t)tokens_max * e->id.top_k;
+
+    e->tallies = mp_arena_take(arena, e->id.layers, sizeof(*e->tallies));
+    e->guess_scores = mp_arena_take(arena, choices, sizeof(*e->guess_scores));
+    for (int i = 0; i < 2; i++)
+        e->counts[i] = mp_arena_take(arena, e->id.experts, sizeof(uint32_t));
+    for (int i = 0; i < SIDES; i++)
+        e->guess[i] = mp_arena_take(arena, choices, sizeof(uint32_t));
+}
+
 enum mp_status mp_evaluator_create(const struct mp_model_id *id, uint32_t tokens_max,
                                    struct mp_evaluator **evaluator_p)
 {
     struct mp_evaluator *e = calloc(1, sizeof(*e));
-    const size_t choices = (size_t)tokens_max * id->top_k;
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
     if (e == NULL)
         return mp_fail_no_memory("an evaluation", sizeof(*e));
     e->id = *id;
     e->observer = (struct mp_observer){ .ctx = e, .layer = on_layer, .predicted = on_predicted };
-    e->tallies = calloc(id->layers, sizeof(*e->tallies));
-    e->guess_scores = calloc(choices, sizeof(*e->guess_scores));
-    for (int i = 0; i < 2; i++)
-        e->counts[i] = calloc(id->experts, sizeof(uint32_t));
-    for (int i = 0; i < SIDES; i++) {
-        e->guess[i] = calloc(choices, sizeof(uint32_t));
+    for (int i = 0; i < SIDES; i++)
         e->target[i] = MP_LAYER_ANY;
+    take_arrays(e, tokens_max, &arena);
+    status = mp_arena_open(&arena, "an evaluation");
+    if (status != MP_OK) {
+        free(e);
+        return status;
     }
-    if (e->tallies == NULL || e->guess[0] == NULL || e->guess[1] == NULL || e->guess[2] == NULL ||
-        e->guess_scores == NULL || e->counts[0] == NULL || e->counts[1] == NULL) {
-        mp_evaluator_destroy(e);
-        return mp_fail_no_memory("an evaluation", choices * 8);
-    }
+    take_arrays(e, tokens_max, &arena);
+    e->block = arena.block;
     *evaluator_p = e;
     return MP_OK;
 }
@@ -139,12 +151,7 @@ void mp_evaluator_destroy(struct mp_evaluator *e)
 {
     if (e == NULL)
         return;
-    free(e->tallies);
-    for (int i = 0; i < SIDES; i++)
-        free(e->guess[i]);
-    free(e->guess_scores);
-    free(e->counts[0]);
-    free(e->counts[1]);
+    free(e->block);
     free(e);
 }
 

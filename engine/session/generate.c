@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/base/arena.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 
@@ -31,6 +32,7 @@ struct run {
     uint32_t *token, *owner, *position; // (tokens_max)
     uint8_t *want;                      // (tokens_max)
     uint32_t *uniform, *sampled;        // (count): where the device samples
+    void *block;                        /* of all these arrays */
     struct mp_generate_stats *stats;
 };
 
@@ -240,7 +242,7 @@ static enum mp_status run_batch(struct run *run, uint32_t count)
 
     for (uint32_t t = 0; batch.sample != NULL && t < count; t++) {
         if (run->want[t])
-            run->uniform[wanted++] = mp_sampler_draw(run->sampler, run->owner[t]);
+            run->uniform[wanted++] = mp_sampler_uniform(run->sampler, run->owner[t]);
     }
     wanted = 0;
 
@@ -346,24 +348,33 @@ enum mp_status mp_generate_check(const struct mp_generate_config *config,
     return MP_OK;
 }
 
+static void take_arrays(struct run *run, struct mp_arena *arena)
+{
+    const size_t tokens_max = run->config->engine_config->tokens_max;
+
+    run->sequences = mp_arena_take(arena, run->count, sizeof(*run->sequences));
+    run->token = mp_arena_take(arena, tokens_max, sizeof(uint32_t));
+    run->owner = mp_arena_take(arena, tokens_max, sizeof(uint32_t));
+    run->position = mp_arena_take(arena, tokens_max, sizeof(uint32_t));
+    run->want = mp_arena_take(arena, tokens_max, 1);
+    run->uniform = mp_arena_take(arena, run->count, sizeof(uint32_t));
+    run->sampled = mp_arena_take(arena, run->count, sizeof(uint32_t));
+}
+
 static enum mp_status run_open(struct run *run, const struct mp_ids *prompts,
                                struct mp_output *outputs)
 {
     const struct mp_generate_config *config = run->config;
-    const size_t tokens_max = config->engine_config->tokens_max;
     const unsigned flags = MP_DECODE_SKIP_SPECIAL | (config->new_text ? 0 : MP_DECODE_CONTINUES);
+    struct mp_arena arena = { 0 };
     enum mp_status status;
 
-    run->sequences = calloc(run->count, sizeof(*run->sequences));
-    run->token = calloc(tokens_max, sizeof(uint32_t));
-    run->owner = calloc(tokens_max, sizeof(uint32_t));
-    run->position = calloc(tokens_max, sizeof(uint32_t));
-    run->want = calloc(tokens_max, 1);
-    run->uniform = calloc(run->count, sizeof(uint32_t));
-    run->sampled = calloc(run->count, sizeof(uint32_t));
-    if (run->sequences == NULL || run->token == NULL || run->owner == NULL ||
-        run->position == NULL || run->want == NULL || run->uniform == NULL || run->sampled == NULL)
-        return mp_fail_no_memory("the batch", tokens_max * 13);
+    take_arrays(run, &arena);
+    status = mp_arena_open(&arena, "the batch");
+    if (status != MP_OK)
+        return status;
+    take_arrays(run, &arena);
+    run->block = arena.block;
     status = mp_sampler_create(&config->sampling, config->engine_config->model->vocab, run->count,
                                &run->sampler);
     for (uint32_t s = 0; s < run->count && status == MP_OK; s++) {
@@ -383,16 +394,10 @@ static enum mp_status run_open(struct run *run, const struct mp_ids *prompts,
 
 static void run_close(struct run *run)
 {
-    for (uint32_t s = 0; run->sequences != NULL && s < run->count; s++)
+    for (uint32_t s = 0; run->block != NULL && s < run->count; s++)
         mp_detok_destroy(run->sequences[s].detok);
     mp_sampler_destroy(run->sampler);
-    free(run->sequences);
-    free(run->token);
-    free(run->owner);
-    free(run->position);
-    free(run->want);
-    free(run->uniform);
-    free(run->sampled);
+    free(run->block);
 }
 
 enum mp_status mp_generate(const struct mp_generate_config *config, const struct mp_ids *prompts,

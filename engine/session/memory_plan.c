@@ -149,11 +149,11 @@ static enum mp_status measure(const struct mp_run_settings *run, const char *mod
     return status;
 }
 
-/* The budget of a setting, where `spare` bytes are to be had; whole where it asks for that. */
-static enum mp_status choose_budget(const struct mp_share *share, uint64_t spare,
+/* The budget of a setting, where `available` bytes are to be had; whole where it asks for that. */
+static enum mp_status choose_budget(const struct mp_share *share, uint64_t available,
                                     struct mp_memory_plan *m)
 {
-    m->budget_bytes = mp_share_resolve(share, m->expert_bytes, spare);
+    m->budget_bytes = mp_share_resolve(share, m->expert_bytes, available);
     if (m->budget_bytes > m->full_bytes || share->kind == MP_SHARE_ALL ||
         (share->kind == MP_SHARE_PPM && share->amount == 1000000))
         m->budget_bytes = m->full_bytes;
@@ -178,7 +178,7 @@ static uint64_t add(uint64_t a, uint64_t b)
 }
 
 /* What is left of `room` after `base` and a margin. */
-static uint64_t spare_of(uint64_t room, uint64_t base, uint64_t margin)
+static uint64_t available_bytes(uint64_t room, uint64_t base, uint64_t margin)
 {
     const uint64_t all = add(base, margin);
 
@@ -211,7 +211,8 @@ static enum mp_status plan_device(const struct mp_share *share, bool plan_only,
 {
     const uint64_t base = add(add(m->weights_bytes, m->kv_bytes), m->state_bytes);
     const uint64_t margin = add(m->extra_bytes, mp_memory_device_margin(m->device_total_bytes));
-    enum mp_status status = choose_budget(share, spare_of(m->device_free_bytes, base, margin), m);
+    enum mp_status status =
+        choose_budget(share, available_bytes(m->device_free_bytes, base, margin), m);
 
     if (status == MP_OK && !plan_only &&
         add(add(base, m->budget_bytes), m->extra_bytes) > m->device_free_bytes)
@@ -234,9 +235,10 @@ static enum mp_status plan_device(const struct mp_share *share, bool plan_only,
 static uint64_t plan_host_tier(const struct mp_share *share, uint64_t base,
                                const struct mp_memory_plan *m)
 {
-    const uint64_t spare = spare_of(m->room_bytes, base, m->margin_bytes);
-    uint64_t bytes =
-        share->kind == MP_SHARE_ALL ? UINT64_MAX : mp_share_resolve(share, m->expert_bytes, spare);
+    const uint64_t available = available_bytes(m->room_bytes, base, m->margin_bytes);
+    uint64_t bytes = share->kind == MP_SHARE_ALL
+                         ? UINT64_MAX
+                         : mp_share_resolve(share, m->expert_bytes, available);
 
     if (share->kind == MP_SHARE_AUTO && bytes >= m->host_full_bytes)
         bytes = UINT64_MAX;
@@ -250,7 +252,7 @@ enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
     const struct mp_run_settings *run = &settings->run;
     struct mp_memory_plan *m = &session->memory;
     struct mp_memory_room room;
-    uint64_t base, experts, spare = 0;
+    uint64_t base, experts, available = 0;
     enum mp_status status = measure(run, config->model, session);
 
     if (status != MP_OK)
@@ -266,8 +268,8 @@ enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
         experts = experts < m->host_full_bytes ? experts : m->host_full_bytes;
     } else {
         base = add(add(m->weights_bytes, m->kv_bytes), m->state_bytes);
-        spare = spare_of(m->room_bytes, base, m->margin_bytes);
-        status = choose_budget(&run->budget, spare, m);
+        available = available_bytes(m->room_bytes, base, m->margin_bytes);
+        status = choose_budget(&run->budget, available, m);
         experts = m->budget_bytes;
     }
     if (status != MP_OK)
@@ -282,7 +284,7 @@ enum mp_status mp_memory_plan_make(const struct mp_settings *settings,
                        m->weights_bytes, session->device.cuda ? 0 : m->kv_bytes, m->state_bytes,
                        experts, m->room_bytes, session->device.cuda ? "host-" : "");
     if (!session->device.cuda && !config->plan_only && run->budget.kind == MP_SHARE_AUTO &&
-        spare < m->smallest_bytes && m->smallest_bytes < m->full_bytes)
+        available < m->smallest_bytes && m->smallest_bytes < m->full_bytes)
         warn_smallest(m, base);
     return MP_OK;
 }

@@ -10,7 +10,7 @@
 #define STEP_NS 100000000u
 #define CELLS 30
 
-void mp_progress_bar_begin(struct mp_progress_bar *bar, const char *label, const char *unit,
+void mp_progress_bar_begin(struct mp_progress_bar *bar, const char *label, const char *what,
                            struct mp_clock *clock)
 {
     *bar = (struct mp_progress_bar){
@@ -18,7 +18,7 @@ void mp_progress_bar_begin(struct mp_progress_bar *bar, const char *label, const
         .clock = clock,
         .start_ns = mp_clock_now_ns(clock),
         .enabled = isatty(STDERR_FILENO) == 1,
-        .unit = unit,
+        .what = what,
     };
 }
 
@@ -26,7 +26,7 @@ void mp_progress_bar_show(struct mp_progress_bar *bar, uint64_t done, uint64_t t
 {
     const uint64_t now_ns = mp_clock_now_ns(bar->clock);
     const double share = total > 0 ? (double)done / (double)total : 1;
-    const double scale = bar->unit == NULL ? 1.0 / (1 << 20) : 1;
+    const double scale = bar->what == NULL ? 1.0 / (1 << 20) : 1;
     const int cells = (int)(share * CELLS);
 
     if (!bar->enabled || now_ns - bar->start_ns < FIRST_NS || now_ns - bar->drawn_ns < STEP_NS)
@@ -35,7 +35,7 @@ void mp_progress_bar_show(struct mp_progress_bar *bar, uint64_t done, uint64_t t
     bar->visible = true;
     fprintf(stderr, "\r%s [%.*s%*s] %3d %%  %.0f of %.0f %s, %.0f s left ", bar->label, cells,
             "##############################", CELLS - cells, "", (int)(share * 100),
-            (double)done * scale, (double)total * scale, bar->unit == NULL ? "MiB" : bar->unit,
+            (double)done * scale, (double)total * scale, bar->what == NULL ? "MiB" : bar->what,
             share > 0 ? (double)(now_ns - bar->start_ns) * 1e-9 * (1 - share) / share : 0.0);
     fflush(stderr);
 }

@@ -16,10 +16,10 @@ struct mp_progress_bar {
     struct mp_clock *clock;
     uint64_t start_ns, drawn_ns;
     bool enabled, visible;
-    const char *unit; /* of the amounts; NULL: bytes, shown in MiB */
+    const char *what; /* is counted, such as "tokens"; NULL: bytes, shown in MiB */
 };
 
-void mp_progress_bar_begin(struct mp_progress_bar *bar, const char *label, const char *unit,
+void mp_progress_bar_begin(struct mp_progress_bar *bar, const char *label, const char *what,
                            struct mp_clock *clock);
 void mp_progress_bar_show(struct mp_progress_bar *bar, uint64_t done, uint64_t total);
 

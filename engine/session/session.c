@@ -164,9 +164,10 @@ static enum mp_status open_model(const struct mp_settings *settings,
         status = fill_config(settings, config, s);
     if (status == MP_OK)
         status = mp_settings_policies(settings, &s->engine_config.policies);
-    if (status == MP_OK && config->route_from != NULL && !config->plan_only)
-        status = mp_forced_routing_load(config->route_from, s->model.moe_layers, s->model.experts,
-                                        s->model.experts_per_token, &s->forced_routing);
+    if (status == MP_OK && config->forced_routing != NULL && !config->plan_only)
+        status =
+            mp_forced_routing_load(config->forced_routing, s->model.moe_layers, s->model.experts,
+                                   s->model.experts_per_token, &s->forced_routing);
     if (status == MP_OK) {
         read_facts(&settings->run, config, s);
         status = mp_memory_plan_make(settings, config, s);

@@ -36,7 +36,7 @@ struct mp_session_config {
     void *routed_ctx;
     const char *decision_log;           /* or NULL */
     const struct mp_observer *observer; /* or NULL */
-    const char *route_from;             /* a trace whose routing replaces the model's; or NULL */
+    const char *forced_routing;         /* a trace whose routing replaces the model's; or NULL */
     bool probe;       /* this program is moepager: it may run itself to measure a device */
     bool no_engine;   /* stop when weights are read: engine is NULL */
     bool no_sidecars; /* leave calibration and trained predictors alone */

@@ -106,8 +106,8 @@ struct mp_tok_vocab {
     uint32_t *offset; /* [count], into arena, where each content ends with NUL */
     uint32_t *bytes;  /* [count] */
     struct mp_tok_buf arena;
-    uint32_t *slots; /* [slot_mask + 1], id or MP_TOKEN_NONE, by hash of the content */
-    uint32_t slot_mask;
+    uint32_t *buckets; /* [bucket_mask + 1], id or MP_TOKEN_NONE, by hash of the content */
+    uint32_t bucket_mask;
 };
 
 /* Make room for ids below `count` and `tokens` tokens. */
@@ -138,9 +138,9 @@ static inline uint32_t mp_tok_vocab_find_model(const struct mp_tok_vocab *vocab,
 struct mp_tok_merges {
     uint32_t count;
     uint32_t *result; /* [count], id that the merge of this rank makes */
-    uint64_t *pairs;  /* [slot_mask + 1], left id << 32 | right id, or UINT64_MAX */
-    uint32_t *ranks;  /* [slot_mask + 1] */
-    uint32_t slot_mask;
+    uint64_t *pairs;  /* [bucket_mask + 1], left id << 32 | right id, or UINT64_MAX */
+    uint32_t *ranks;  /* [bucket_mask + 1] */
+    uint32_t bucket_mask;
 };
 
 enum mp_status mp_tok_merges_init(struct mp_tok_merges *merges, uint32_t count) MP_MUST_CHECK;

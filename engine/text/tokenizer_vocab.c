@@ -39,13 +39,13 @@ static uint64_t hash_bytes(const char *data, size_t bytes)
     return mix(hash ^ word);
 }
 
-static uint32_t slots_for(uint64_t entries)
+static uint32_t buckets_for(uint64_t entries)
 {
-    uint32_t slots = 16;
+    uint32_t buckets = 16;
 
-    while (slots < entries * 2)
-        slots *= 2;
-    return slots;
+    while (buckets < entries * 2)
+        buckets *= 2;
+    return buckets;
 }
 
 static enum mp_status too_many_probes(const char *file, const char *what)
@@ -58,19 +58,19 @@ static enum mp_status too_many_probes(const char *file, const char *what)
 
 enum mp_status mp_tok_vocab_init(struct mp_tok_vocab *vocab, uint32_t count, uint64_t tokens)
 {
-    const uint32_t slots = slots_for(tokens);
+    const uint32_t buckets = buckets_for(tokens);
 
     vocab->flags = calloc(count, sizeof(*vocab->flags));
     vocab->offset = calloc(count, sizeof(*vocab->offset));
     vocab->bytes = calloc(count, sizeof(*vocab->bytes));
-    vocab->slots = malloc(slots * sizeof(*vocab->slots));
+    vocab->buckets = malloc(buckets * sizeof(*vocab->buckets));
     if (vocab->flags == NULL || vocab->offset == NULL || vocab->bytes == NULL ||
-        vocab->slots == NULL) {
+        vocab->buckets == NULL) {
         mp_tok_vocab_fini(vocab);
-        return mp_fail_no_memory("the vocabulary", (uint64_t)count * 9 + (uint64_t)slots * 4);
+        return mp_fail_no_memory("the vocabulary", (uint64_t)count * 9 + (uint64_t)buckets * 4);
     }
-    memset(vocab->slots, 0xff, slots * sizeof(*vocab->slots));
-    vocab->slot_mask = slots - 1;
+    memset(vocab->buckets, 0xff, buckets * sizeof(*vocab->buckets));
+    vocab->bucket_mask = buckets - 1;
     vocab->count = count;
     return MP_OK;
 }
@@ -80,7 +80,7 @@ void mp_tok_vocab_fini(struct mp_tok_vocab *vocab)
     free(vocab->flags);
     free(vocab->offset);
     free(vocab->bytes);
-    free(vocab->slots);
+    free(vocab->buckets);
     mp_tok_buf_free(&vocab->arena);
     memset(vocab, 0, sizeof(*vocab));
 }
@@ -96,13 +96,13 @@ enum mp_status mp_tok_vocab_add(struct mp_tok_vocab *vocab, const char *file, co
                                 size_t bytes, uint32_t id, uint8_t flags)
 {
     const size_t offset = vocab->arena.bytes;
-    uint32_t slot = (uint32_t)hash_bytes(content, bytes) & vocab->slot_mask;
+    uint32_t bucket = (uint32_t)hash_bytes(content, bytes) & vocab->bucket_mask;
     enum mp_status status;
 
-    for (int probe = 0; vocab->slots[slot] != MP_TOKEN_NONE; probe++) {
+    for (int probe = 0; vocab->buckets[bucket] != MP_TOKEN_NONE; probe++) {
         if (probe == PROBES_MAX)
             return too_many_probes(file, "tokens");
-        slot = (slot + 1) & vocab->slot_mask;
+        bucket = (bucket + 1) & vocab->bucket_mask;
     }
     status = mp_tok_buf_append(&vocab->arena, content, bytes);
     if (status == MP_OK)
@@ -112,35 +112,35 @@ enum mp_status mp_tok_vocab_add(struct mp_tok_vocab *vocab, const char *file, co
     vocab->flags[id] = flags | MP_TOK_USED;
     vocab->offset[id] = (uint32_t)offset;
     vocab->bytes[id] = (uint32_t)bytes;
-    vocab->slots[slot] = id;
+    vocab->buckets[bucket] = id;
     return MP_OK;
 }
 
 uint32_t mp_tok_vocab_find(const struct mp_tok_vocab *vocab, const char *content, size_t bytes)
 {
-    uint32_t slot = (uint32_t)hash_bytes(content, bytes) & vocab->slot_mask;
+    uint32_t bucket = (uint32_t)hash_bytes(content, bytes) & vocab->bucket_mask;
 
-    while (vocab->slots[slot] != MP_TOKEN_NONE) {
-        if (vocab_is(vocab, vocab->slots[slot], content, bytes))
-            return vocab->slots[slot];
-        slot = (slot + 1) & vocab->slot_mask;
+    while (vocab->buckets[bucket] != MP_TOKEN_NONE) {
+        if (vocab_is(vocab, vocab->buckets[bucket], content, bytes))
+            return vocab->buckets[bucket];
+        bucket = (bucket + 1) & vocab->bucket_mask;
     }
     return MP_TOKEN_NONE;
 }
 
 enum mp_status mp_tok_merges_init(struct mp_tok_merges *merges, uint32_t count)
 {
-    const uint32_t slots = slots_for(count);
+    const uint32_t buckets = buckets_for(count);
 
     merges->result = calloc((size_t)count + 1, sizeof(*merges->result));
-    merges->pairs = malloc(slots * sizeof(*merges->pairs));
-    merges->ranks = malloc(slots * sizeof(*merges->ranks));
+    merges->pairs = malloc(buckets * sizeof(*merges->pairs));
+    merges->ranks = malloc(buckets * sizeof(*merges->ranks));
     if (merges->result == NULL || merges->pairs == NULL || merges->ranks == NULL) {
         mp_tok_merges_fini(merges);
-        return mp_fail_no_memory("the merges", (uint64_t)count * 4 + (uint64_t)slots * 12);
+        return mp_fail_no_memory("the merges", (uint64_t)count * 4 + (uint64_t)buckets * 12);
     }
-    memset(merges->pairs, 0xff, slots * sizeof(*merges->pairs));
-    merges->slot_mask = slots - 1;
+    memset(merges->pairs, 0xff, buckets * sizeof(*merges->pairs));
+    merges->bucket_mask = buckets - 1;
     merges->count = count;
     return MP_OK;
 }
@@ -157,15 +157,16 @@ enum mp_status mp_tok_merges_add(struct mp_tok_merges *merges, const char *file,
                                  uint32_t left, uint32_t right, uint32_t result)
 {
     const uint64_t pair = (uint64_t)left << 32 | right;
-    uint32_t slot = (uint32_t)mix(pair) & merges->slot_mask;
+    uint32_t bucket = (uint32_t)mix(pair) & merges->bucket_mask;
 
-    for (int probe = 0; merges->pairs[slot] != UINT64_MAX && merges->pairs[slot] != pair; probe++) {
+    for (int probe = 0; merges->pairs[bucket] != UINT64_MAX && merges->pairs[bucket] != pair;
+         probe++) {
         if (probe == PROBES_MAX)
             return too_many_probes(file, "merges");
-        slot = (slot + 1) & merges->slot_mask;
+        bucket = (bucket + 1) & merges->bucket_mask;
     }
-    merges->pairs[slot] = pair;
-    merges->ranks[slot] = rank;
+    merges->pairs[bucket] = pair;
+    merges->ranks[bucket] = rank;
     merges->result[rank] = result;
     return MP_OK;
 }
@@ -173,12 +174,12 @@ enum mp_status mp_tok_merges_add(struct mp_tok_merges *merges, const char *file,
 uint32_t mp_tok_merges_find(const struct mp_tok_merges *merges, uint32_t left, uint32_t right)
 {
     const uint64_t pair = (uint64_t)left << 32 | right;
-    uint32_t slot = (uint32_t)mix(pair) & merges->slot_mask;
+    uint32_t bucket = (uint32_t)mix(pair) & merges->bucket_mask;
 
-    while (merges->pairs[slot] != UINT64_MAX) {
-        if (merges->pairs[slot] == pair)
-            return merges->ranks[slot];
-        slot = (slot + 1) & merges->slot_mask;
+    while (merges->pairs[bucket] != UINT64_MAX) {
+        if (merges->pairs[bucket] == pair)
+            return merges->ranks[bucket];
+        bucket = (bucket + 1) & merges->bucket_mask;
     }
     return MP_TOKEN_NONE;
 }

@@ -31,7 +31,7 @@ static const char *const models[] = { "tests/data/models/qwen2moe-tiny",
 
 static uint32_t planned_executor(uint32_t layer, uint32_t expert)
 {
-    return seen.planned ? (expert + layer) % MP_GPU_EXECUTORS : MP_GPU_DEVICE;
+    return seen.planned ? (expert + layer) % mp_gpu_costs().executor_count : MP_GPU_DEVICE;
 }
 
 static void plan_assign(struct mp_policy *policy, const struct mp_assign_facts *facts,

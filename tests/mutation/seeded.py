@@ -92,10 +92,10 @@ CUDA = [
      "        .need_bytes = bytes,\n        .dst = mp_tier_address(space->tier,\n"
      "            (struct mp_slot){ space->units[unit].slot.class_index, 0 }),"),
     ("results of the CPU are used before they are there", LAWS, "device_queue.c",
-     "    if (status == MP_OK)\n        status = mp_gpu_finish(device->gpu, stream);\n"
-     "    if (status != MP_OK)\n        finish_stream(device, stream);\n    return status;\n}\n\n"
+     "    if (status == MP_OK)\n        status = mp_gpu_finish(device->gpu, queue->stream);\n"
+     "    if (status != MP_OK)\n        finish_stream(device, queue->stream);\n    return status;\n}\n\n"
      "static enum mp_status await",
-     "    return stream != NULL ? status : MP_ERR_DEVICE;\n}\n\nstatic enum mp_status await"),
+     "    return queue->stream != NULL ? status : MP_ERR_DEVICE;\n}\n\nstatic enum mp_status await"),
     ("a host slot is filled anew while it is copied from", ["space_cuda_test:table"],
      "host_tier.c",
      "    if (u->residency.leases > 0 ||\n        (mp_host_exclusive(tier)",
@@ -109,8 +109,7 @@ CUDA = [
      "    mp_device_hand_over(queue);\n    mp_device_release_host(queue->device);\n"),
     ("a place of the copy buffer is filled while it is read", ["cuda_machines_test:unpinned"],
      "cuda/staging.c",
-     "enum mp_status status = wait_for(self, stage, i);\n\n    if (status != MP_OK)",
-     "enum mp_status status = MP_OK;\n\n    if (status != MP_OK)"),
+     "enum mp_status status = wait_for(self, stage, i);", "enum mp_status status = MP_OK;"),
     ("the device does not hear of moves", ["cuda_laws_test:graphs"], "space_resize.c",
      "    *slot = to;\n    space->generation++;\n", "    *slot = to;\n"),
     ("kernels are first launched into a graph", ["cuda_laws_test:graphs"], "device_graph.c",

@@ -214,7 +214,7 @@ static enum mp_status open_session(struct bench *b)
         .sequences = b->batch,
         .clock = mp_clock_monotonic(),
         .cancel = &never,
-        .route_from = b->route_from,
+        .forced_routing = b->route_from,
     };
 
     return mp_session_open(&b->settings, &config, &b->session);

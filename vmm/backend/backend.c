@@ -17,6 +17,7 @@ const struct mp_backend_ops *const mp_backends[] = {
 
 static const struct mp_backend_ops *find_backend(const char *name)
 {
+    mp_assert(name != NULL);
     for (size_t i = 0; mp_backends[i] != NULL; i++) {
         if (strcmp(mp_backends[i]->name, name) == 0)
             return mp_backends[i];
@@ -65,6 +66,7 @@ static enum mp_status parse_chain(const char *chain, char *text,
         links[count++] = ops;
         name = colon == NULL ? NULL : colon + 1;
     }
+    mp_assert(count > 0);
     *link_count_p = count;
     return MP_OK;
 }
@@ -78,6 +80,7 @@ enum mp_status mp_backend_open(const char *chain, const struct mp_backend_config
     uint32_t count = 0;
     enum mp_status status;
 
+    mp_assert(chain != NULL && config != NULL);
     if (strlen(chain) >= sizeof(text))
         return fail_chain(chain, "too long:", chain);
     memcpy(text, chain, strlen(chain) + 1);

@@ -13,7 +13,7 @@
  *
  * Granule, alignment, layouts, limits and abilities are in `caps` and are asked for, never assumed.
  * Wrappers (trace:, fault:) are backends that pass calls on; MOEPAGER_BACKEND=trace:host names a
- * chain. Calls on one backend are serialised by the caller, but where an operation says otherwise.
+ * chain. Callers serialise calls on one backend, except where an operation says otherwise.
  */
 enum mp_tier_kind { MP_TIER_DEVICE, MP_TIER_HOST, MP_TIER_FILE, MP_TIER_KIND_COUNT };
 

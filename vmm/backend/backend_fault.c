@@ -24,6 +24,7 @@ struct fault_backend {
 
 static struct fault_backend *fault_of(struct mp_backend *backend)
 {
+    mp_assert(backend->ops == &mp_backend_fault);
     return mp_container_of(backend, struct fault_backend, super);
 }
 
@@ -79,6 +80,7 @@ static enum mp_status step(struct fault_backend *fault, const char *call)
 
     mp_lock(&fault->lock);
     fault->calls++;
+    mp_assert(fault->calls > 0);
     if (fault->countdown > 0) {
         fault->countdown--;
     } else if (fault->countdown == 0) {
@@ -117,6 +119,7 @@ static void fault_frame_destroy(struct mp_backend *backend, struct mp_frame *fra
 {
     struct fault_backend *fault = fault_of(backend);
 
+    mp_assert(frame->handle != 0);
     fault->inner->ops->frame_destroy(fault->inner, frame);
 }
 
@@ -142,6 +145,7 @@ static enum mp_status fault_stream_copy(struct mp_backend *backend, struct mp_st
     struct fault_backend *fault = fault_of(backend);
     const enum mp_status status = step(fault, "stream_copy");
 
+    mp_assert((unsigned)copy < MP_COPY_COUNT);
     return status != MP_OK
                ? status
                : fault->inner->ops->stream_copy(fault->inner, stream, copy, dst, src, bytes);
@@ -153,6 +157,7 @@ static enum mp_status fault_event_record(struct mp_backend *backend, struct mp_s
     struct fault_backend *fault = fault_of(backend);
     const enum mp_status status = step(fault, "event_record");
 
+    mp_assert(event < MP_STREAM_EVENTS);
     return status != MP_OK ? status : fault->inner->ops->event_record(fault->inner, stream, event);
 }
 
@@ -162,6 +167,7 @@ static enum mp_status fault_event_wait(struct mp_backend *backend, struct mp_str
     struct fault_backend *fault = fault_of(backend);
     const enum mp_status status = step(fault, "event_wait");
 
+    mp_assert(event < MP_STREAM_EVENTS);
     return status != MP_OK ? status : fault->inner->ops->event_wait(fault->inner, stream, event);
 }
 

@@ -46,6 +46,7 @@ struct host_backend {
 
 static enum mp_status check_node(int node)
 {
+    mp_assert(node >= 0);
     if (numa_available() < 0) {
         mp_log_debug("host", "no NUMA here, memory goes anywhere");
         return MP_OK;
@@ -180,6 +181,7 @@ static enum mp_status host_memory_info(struct mp_backend *backend, enum mp_tier_
             (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
     *total_bytes_p = room.limit_bytes < room.total_bytes ? room.limit_bytes : room.total_bytes;
     *free_bytes_p = room.room_bytes < *total_bytes_p ? room.room_bytes : *total_bytes_p;
+    mp_assert(*free_bytes_p <= *total_bytes_p);
     return MP_OK;
 }
 
@@ -199,6 +201,7 @@ static enum mp_status map_aligned(uint64_t bytes, uint64_t align_bytes, uint64_t
     uint64_t whole, head;
     char *base;
 
+    mp_assert(bytes > 0 && align_bytes % page_bytes == 0);
     if (!mp_add_u64(bytes, extra, &whole) || whole > SIZE_MAX / 2) {
         errno = ENOMEM;
         return fail_mmap(bytes);
@@ -229,6 +232,7 @@ static enum mp_status map_aligned(uint64_t bytes, uint64_t align_bytes, uint64_t
 /* Advice only: a kernel that ignores it is slower, not wrong. */
 static void advise(const struct host_backend *host, void *alias, uint64_t bytes)
 {
+    mp_assert(alias != NULL);
     if (host->huge_pages && bytes >= HUGE_PAGE_BYTES && madvise(alias, bytes, MADV_HUGEPAGE) != 0)
         mp_log_once(MP_LOG_DEBUG, "host", "no huge pages: %s", strerror(errno));
     if (host->numa_node >= 0) {
@@ -283,6 +287,7 @@ static enum mp_status host_frame_create(struct mp_backend *backend, enum mp_tier
         return status;
     advise(host, alias, bytes);
 
+    mp_assert((uintptr_t)alias % host->align_bytes == 0);
     *frame_p = (struct mp_frame){
         .handle = (uint64_t)(uintptr_t)alias,
         .alias = alias,

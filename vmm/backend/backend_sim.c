@@ -5,6 +5,7 @@
  */
 #include "vmm/backend/backend.h"
 
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
 #define GRANULE_BYTES (UINT64_C(2) << 20)
@@ -39,6 +40,7 @@ static enum mp_status sim_memory_info(struct mp_backend *backend, enum mp_tier_k
 static enum mp_status sim_frame_create(struct mp_backend *backend, enum mp_tier_kind tier,
                                        uint64_t bytes, struct mp_frame *frame_p)
 {
+    mp_assert(bytes > 0);
     (void)backend;
     *frame_p = (struct mp_frame){
         .handle = 1,
@@ -51,6 +53,7 @@ static enum mp_status sim_frame_create(struct mp_backend *backend, enum mp_tier_
 
 static void sim_frame_destroy(struct mp_backend *backend, struct mp_frame *frame)
 {
+    mp_assert(frame->handle == 1);
     (void)backend;
     (void)frame;
 }

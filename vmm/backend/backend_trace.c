@@ -16,6 +16,7 @@ struct trace_backend {
 
 static struct mp_backend *inner_of(struct mp_backend *backend)
 {
+    mp_assert(backend->ops == &mp_backend_trace);
     return mp_container_of(backend, struct trace_backend, super)->inner;
 }
 
@@ -40,6 +41,7 @@ static void trace_close(struct mp_backend *backend)
 {
     struct trace_backend *trace = mp_container_of(backend, struct trace_backend, super);
 
+    mp_assert(trace->inner != NULL);
     mp_log_debug("trace", "close %s", trace->inner->ops->name);
     mp_backend_close(trace->inner);
     free(trace);
@@ -76,6 +78,7 @@ static void trace_frame_destroy(struct mp_backend *backend, struct mp_frame *fra
 {
     struct mp_backend *inner = inner_of(backend);
 
+    mp_assert(frame->handle != 0);
     mp_log_debug("trace", "frame_destroy %s %" PRIu64 " bytes at %p",
                  mp_tier_kind_name(frame->tier), frame->bytes, frame->alias);
     inner->ops->frame_destroy(inner, frame);
@@ -106,6 +109,7 @@ static enum mp_status trace_stream_copy(struct mp_backend *backend, struct mp_st
     struct mp_backend *inner = inner_of(backend);
     const enum mp_status status = inner->ops->stream_copy(inner, stream, copy, dst, src, bytes);
 
+    mp_assert((unsigned)copy < MP_COPY_COUNT);
     mp_log_debug("trace", "stream_copy %s %" PRIu64 " bytes from %p to %p: %s", names[copy], bytes,
                  src, dst, mp_status_str(status));
     return status;
@@ -117,6 +121,7 @@ static enum mp_status trace_event_record(struct mp_backend *backend, struct mp_s
     struct mp_backend *inner = inner_of(backend);
     const enum mp_status status = inner->ops->event_record(inner, stream, event);
 
+    mp_assert(event < MP_STREAM_EVENTS);
     mp_log_trace("trace", "event_record %u: %s", event, mp_status_str(status));
     return status;
 }
@@ -127,6 +132,7 @@ static enum mp_status trace_event_wait(struct mp_backend *backend, struct mp_str
     struct mp_backend *inner = inner_of(backend);
     const enum mp_status status = inner->ops->event_wait(inner, stream, event);
 
+    mp_assert(event < MP_STREAM_EVENTS);
     mp_log_trace("trace", "event_wait %u: %s", event, mp_status_str(status));
     return status;
 }

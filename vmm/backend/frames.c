@@ -1,9 +1,11 @@
+/* Many frames at once, on a few threads. Knows nothing of slots. */
 #include "vmm/backend/frames.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/thread.h"
 
@@ -39,6 +41,7 @@ static void *run(void *arg)
         if (i >= work->count)
             break;
         order = &work->orders[i];
+        mp_assert(order->bytes > 0);
         if (work->backend->ops->frame_create(work->backend, work->kind, order->bytes,
                                              order->frame_p) == MP_OK)
             continue;
@@ -55,6 +58,7 @@ enum mp_status mp_frames_make(struct mp_backend *backend, enum mp_tier_kind kind
     pthread_t threads[THREADS_MAX];
     uint32_t started = 0;
 
+    mp_assert((unsigned)kind < MP_TIER_KIND_COUNT);
     for (uint32_t i = 0; i < count; i++)
         *orders[i].frame_p = (struct mp_frame){ .handle = 0 };
     /* This thread makes frames too; where there are no others it only takes longer. */

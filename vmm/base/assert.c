@@ -1,3 +1,4 @@
+/* What a failed assertion does: one line on stderr, and the end of the process. */
 #include "vmm/base/assert.h"
 
 #include <stdio.h>

@@ -1,3 +1,7 @@
+/*
+ * Clocks: the machine's, and a virtual one with events for simulation. The only file that reads the
+ * time.
+ */
 #include "vmm/base/clock.h"
 
 #include <time.h>

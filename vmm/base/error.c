@@ -1,3 +1,5 @@
+/* The calling thread's error record, and texts that are safe to print. Prints nothing itself. */
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
 #include <inttypes.h>
@@ -28,6 +30,7 @@ static void trim_cut_character(char text[sizeof(last.text)])
 
 enum mp_status mp_fail(enum mp_status status, const char *code, const char *format, ...)
 {
+    mp_assert(status != MP_OK && code != NULL);
     va_list args;
 
     last.status = status;
@@ -45,6 +48,7 @@ enum mp_status mp_fail(enum mp_status status, const char *code, const char *form
 
 enum mp_status mp_fail_no_memory(const char *what, uint64_t bytes)
 {
+    mp_assert(what != NULL);
     return mp_fail(MP_ERR_NO_MEMORY, "E_NO_MEMORY",
                    "cannot allocate %" PRIu64 " bytes of RAM for %s; "
                    "close other programs or lower --budget and --ctx",
@@ -72,6 +76,7 @@ void mp_error_clear(void)
 
 void mp_error_set(const struct mp_error *error)
 {
+    mp_assert(error != NULL);
     last = *error;
 }
 
@@ -80,6 +85,7 @@ void mp_error_set(const struct mp_error *error)
  * it says. */
 static bool is_plain(const char *s, size_t bytes)
 {
+    mp_assert(s != NULL || bytes == 0);
     if (bytes == 0 || mp_utf8_is_control(s, bytes))
         return false;
     if (bytes == 3 && memcmp(s, "\xe2\x80", 2) == 0)
@@ -120,6 +126,7 @@ const char *mp_quote(char out[MP_QUOTE_BYTES], const char *s, size_t bytes)
         memcpy(out + used, "...", 3);
         used += 3;
     }
+    mp_assert(used < MP_QUOTE_BYTES);
     out[used] = '\0';
     return out;
 }

@@ -1,3 +1,7 @@
+/*
+ * Mutexes that know their rank, and conditions. Builds with checks assert the order in which they
+ * are taken; others only lock.
+ */
 #include "vmm/base/lock.h"
 
 #include <errno.h>

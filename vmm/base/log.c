@@ -1,6 +1,7 @@
 /*
  * The log: levels, the file, and lines that never mix.
  */
+#include "vmm/base/assert.h"
 #include "vmm/base/log.h"
 
 #include <errno.h>
@@ -64,6 +65,7 @@ static void write_line(int fd, const char *text, size_t bytes)
     sigset_t pipe_set, old_set, pending;
     bool was_pending;
 
+    mp_assert(fd >= 0);
     sigemptyset(&pipe_set);
     sigaddset(&pipe_set, SIGPIPE);
     sigpending(&pending);
@@ -87,6 +89,7 @@ static void write_line(int fd, const char *text, size_t bytes)
 
 static int level_of(const char *module)
 {
+    mp_assert(state.module_count <= MODULES_MAX);
     for (size_t i = 0; i < state.module_count; i++) {
         if (strcmp(state.modules[i].name, module) == 0)
             return state.modules[i].level;
@@ -99,6 +102,7 @@ static size_t format_prefix(char *line, enum mp_log_level level, const char *mod
     const uint64_t now_us = mp_clock_now_ns(mp_clock_monotonic()) / 1000;
     int length;
 
+    mp_assert((unsigned)level < MP_LOG_LEVEL_COUNT);
     if (state.timestamps)
         length = snprintf(line, LINE_BYTES, "%" PRIu64 ".%06u %d %s: %s: ", now_us / 1000000,
                           (unsigned)(now_us % 1000000), (int)getpid(), level_names[level], module);
@@ -115,6 +119,7 @@ void mp_log_write(enum mp_log_level level, const char *module, const char *forma
     int length;
     va_list args;
 
+    mp_assert((unsigned)level < MP_LOG_LEVEL_COUNT && module != NULL);
     if (inside || (int)level > level_of(module))
         return;
     inside = true;
@@ -149,6 +154,7 @@ void mp_log_failure(const char *module)
 
 uint64_t mp_log_lines(enum mp_log_level level)
 {
+    mp_assert((unsigned)level < MP_LOG_LEVEL_COUNT);
     return atomic_load_explicit(&lines[level], memory_order_relaxed);
 }
 
@@ -197,6 +203,7 @@ static bool next_item(const char **list, const char **item_p, size_t *bytes_p)
     *item_p = *list;
     *bytes_p = strcspn(*list, ",");
     *list += *bytes_p;
+    mp_assert(*bytes_p == 0 || (*item_p)[0] != ',');
     return *bytes_p > 0;
 }
 
@@ -209,6 +216,7 @@ static bool take_item(const char *item, size_t bytes)
 {
     struct module_level parsed;
 
+    mp_assert(bytes > 0);
     if (!parse_item(item, bytes, &parsed))
         return false;
     if (parsed.name[0] == '\0') {

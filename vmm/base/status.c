@@ -1,3 +1,4 @@
+/* Names of statuses. */
 #include "vmm/base/status.h"
 
 const char *mp_status_str(enum mp_status status)

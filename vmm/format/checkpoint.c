@@ -1,3 +1,7 @@
+/*
+ * A model's directory: one safetensors file or the shards of an index, as one table of tensors.
+ * Values of tensors are read by others.
+ */
 #include "vmm/format/checkpoint.h"
 
 #include <errno.h>
@@ -10,6 +14,7 @@
 #include <unistd.h>
 
 #include "vmm/format/checkpoint_int.h"
+#include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 
 #define SINGLE "model.safetensors"
@@ -23,6 +28,7 @@ static bool dir_has(int dir_fd, const char *name)
 {
     struct stat info;
 
+    mp_assert(dir_fd >= 0);
     return fstatat(dir_fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
 }
 
@@ -70,6 +76,7 @@ static enum mp_status append_tensors(struct mp_checkpoint *checkpoint, uint32_t 
     struct mp_tensor *tensors;
     char **names;
 
+    mp_assert(table->count == 0 || table->names != NULL);
     if (count > MP_CKPT_TENSORS_MAX)
         return mp_fail(MP_ERR_MODEL, "E_CKPT_COUNT", "%zu tensors in all, need at most %u", count,
                        MP_CKPT_TENSORS_MAX);
@@ -100,6 +107,7 @@ static enum mp_status read_header(struct mp_files *files, uint32_t file, uint64_
     enum mp_status status;
     char *header;
 
+    mp_assert(file < mp_files_count(files));
     status = mp_files_read(files, file, 0, head_bytes, head);
     if (status == MP_OK)
         status = mp_text_check_download(head, head_bytes, name);
@@ -123,6 +131,7 @@ enum mp_status mp_checkpoint_add_file(struct mp_checkpoint *checkpoint, const ch
     enum mp_status status;
     uint32_t file = 0;
 
+    mp_assert(checkpoint->dir_fd >= 0 && checkpoint->files != NULL);
     status = mp_files_add(checkpoint->files, checkpoint->dir_fd, name, &file);
     if (status == MP_OK)
         status =
@@ -190,6 +199,7 @@ enum mp_status mp_checkpoint_open(const char *path, struct mp_checkpoint **check
     json_decref(index);
     if (status != MP_OK)
         goto err;
+    mp_assert(checkpoint->count > 0);
     *checkpoint_p = checkpoint;
     return MP_OK;
 
@@ -214,6 +224,7 @@ void mp_checkpoint_close(struct mp_checkpoint *checkpoint)
 
 int mp_checkpoint_dir_fd(const struct mp_checkpoint *checkpoint)
 {
+    mp_assert(checkpoint->dir_fd >= 0);
     return checkpoint->dir_fd;
 }
 
@@ -229,6 +240,7 @@ size_t mp_checkpoint_count(const struct mp_checkpoint *checkpoint)
 
 const struct mp_tensor *mp_checkpoint_tensor(const struct mp_checkpoint *checkpoint, size_t index)
 {
+    mp_assert(index < checkpoint->count);
     return &checkpoint->tensors[index];
 }
 
@@ -236,6 +248,7 @@ const struct mp_tensor *mp_checkpoint_find(const struct mp_checkpoint *checkpoin
 {
     const struct mp_tensor key = { .st = { .name = name } };
 
+    mp_assert(name != NULL);
     return bsearch(&key, checkpoint->tensors, checkpoint->count, sizeof(key), by_name);
 }
 

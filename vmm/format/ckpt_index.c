@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/format/checkpoint_int.h"
 
 /* The index comes from elsewhere: it names files of the directory and chooses no path. */
@@ -14,6 +15,7 @@ static bool is_plain_name(const char *name)
 {
     const size_t length = strlen(name);
 
+    mp_assert(name != NULL);
     if (length == 0 || length > 255 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return false;
     for (size_t i = 0; i < length; i++) {
@@ -45,6 +47,7 @@ static enum mp_status add_shard(struct mp_checkpoint *checkpoint, const char *sh
     char shown[MP_QUOTE_BYTES];
     struct stat info;
 
+    mp_assert(checkpoint->dir_fd >= 0);
     if (fstatat(checkpoint->dir_fd, shard, &info, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT)
         return mp_fail(MP_ERR_MODEL, "E_CKPT_SHARD",
                        "shard '%s' listed in '%s' is missing; download it",
@@ -112,6 +115,7 @@ enum mp_status mp_checkpoint_check_index(struct mp_checkpoint *checkpoint, const
     json_t *map = json_object_get(index, "weight_map");
     char shown[MP_QUOTE_BYTES], shown_shard[MP_QUOTE_BYTES];
 
+    mp_assert(checkpoint->count > 0);
     for (void *at = json_object_iter(map); at != NULL; at = json_object_iter_next(map, at)) {
         const char *key = json_object_iter_key(at);
         const char *shard = json_string_value(json_object_iter_value(at));

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/format/checkpoint_int.h"
 
 /* A multiple of the size of every plain number. */
@@ -12,6 +13,7 @@
 static uint64_t find_not_finite(const struct mp_dtype_info *type, const char *data, uint64_t count,
                                 bool *nan_p)
 {
+    mp_assert(type->block_bytes > 0 && type->block_bytes <= sizeof(uint64_t));
     for (uint64_t i = 0; i < count; i++) {
         uint64_t bits = 0;
 
@@ -38,6 +40,7 @@ static enum mp_status scan_tensor(struct scan *scan, const struct mp_tensor *ten
     const struct mp_dtype_info *type = mp_dtype_info(tensor->st.dtype);
     bool nan = false;
 
+    mp_assert(scan->buffer != NULL);
     if (type->exponent == 0) {
         scan->done_bytes += tensor->st.bytes;
         return MP_OK;
@@ -76,6 +79,7 @@ enum mp_status mp_checkpoint_check_values(const struct mp_checkpoint *checkpoint
     struct scan scan = { .checkpoint = checkpoint, .progress = progress };
     enum mp_status status = MP_OK;
 
+    mp_assert(checkpoint->count > 0);
     scan.buffer = malloc(CHUNK_BYTES);
     if (scan.buffer == NULL)
         return mp_fail_no_memory("the check of the weights", CHUNK_BYTES);

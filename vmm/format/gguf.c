@@ -29,6 +29,7 @@ static const struct mp_gguf_value *find_in(const struct mp_gguf_part *part, cons
     const struct mp_gguf_entry wanted = { .key = key };
     const struct mp_gguf_entry *entry = NULL;
 
+    mp_assert(key != NULL);
     if (part->entry_count > 0)
         entry = bsearch(&wanted, part->entries, part->entry_count, sizeof(wanted), mp_gguf_by_key);
     return entry != NULL ? &entry->value : NULL;
@@ -43,6 +44,7 @@ static enum mp_status read_header(struct mp_files *files, uint32_t file, unsigne
     uint64_t want_bytes = HEAD_BYTES;
     bool more = true;
 
+    mp_assert(file < mp_files_count(files));
     while (more) {
         const uint64_t bytes = want_bytes < file_bytes ? want_bytes : file_bytes;
         unsigned char *head = malloc(bytes + 1);
@@ -76,6 +78,7 @@ static enum mp_status add_part(struct mp_gguf *gguf, const char *path)
     enum mp_status status;
     uint32_t file;
 
+    mp_assert(gguf->files != NULL);
     status = mp_files_add(gguf->files, AT_FDCWD, path, &file);
     if (status != MP_OK)
         return status;
@@ -111,11 +114,13 @@ static enum mp_status split_of(const struct mp_gguf_part *part, const char *path
                        "split.no and split.count of '%s' are not a number below a count of at "
                        "most %u; split the model again",
                        mp_quote(shown, path, strlen(path)), MP_GGUF_PARTS_MAX);
+    mp_assert(*no_p < *count_p || *count_p <= 1);
     return MP_OK;
 }
 
 static void part_suffix(char out[SUFFIX_BYTES + 1], uint64_t no, uint64_t count)
 {
+    mp_assert(no < count && count <= MP_GGUF_PARTS_MAX);
     snprintf(out, SUFFIX_BYTES + 1, "-%05u-of-%05u.gguf", (unsigned)no + 1, (unsigned)count);
 }
 
@@ -126,6 +131,7 @@ static enum mp_status add_split(struct mp_gguf *gguf, const char *path, uint64_t
     uint64_t is_no = 0, is_count = 0;
     enum mp_status status = add_part(gguf, path);
 
+    mp_assert(no < count);
     if (status == MP_OK)
         status = split_of(&gguf->parts[no], path, &is_no, &is_count);
     if (status == MP_OK && (is_no != no || is_count != count))
@@ -154,6 +160,7 @@ static enum mp_status add_splits(struct mp_gguf *gguf, const char *path, uint64_
     enum mp_status status;
     char *name;
 
+    mp_assert(count > 1 && no < count);
     part_suffix(suffix, no, count);
     if (length < SUFFIX_BYTES || strcmp(path + length - SUFFIX_BYTES, suffix) != 0)
         return mp_fail(MP_ERR_MODEL, "E_GGUF_SPLIT",
@@ -183,6 +190,7 @@ static enum mp_status merge(struct mp_gguf *gguf)
     uint64_t want = 0, count = 0;
     char name[MP_QUOTE_BYTES];
 
+    mp_assert(gguf->part_count > 0 && gguf->tensors == NULL);
     for (uint32_t i = 0; i < gguf->part_count; i++)
         count += gguf->parts[i].tensor_count;
     if (count > MP_GGUF_TENSORS_MAX ||
@@ -260,6 +268,7 @@ size_t mp_gguf_count(const struct mp_gguf *gguf)
 
 const struct mp_gguf_tensor *mp_gguf_tensor(const struct mp_gguf *gguf, size_t index)
 {
+    mp_assert(index < gguf->count);
     return &gguf->tensors[index];
 }
 
@@ -267,10 +276,12 @@ const struct mp_gguf_tensor *mp_gguf_find(const struct mp_gguf *gguf, const char
 {
     const struct mp_gguf_tensor wanted = { .name = name };
 
+    mp_assert(name != NULL);
     return bsearch(&wanted, gguf->tensors, gguf->count, sizeof(wanted), mp_gguf_by_name);
 }
 
 const struct mp_gguf_value *mp_gguf_find_value(const struct mp_gguf *gguf, const char *key)
 {
+    mp_assert(gguf->part_count > 0);
     return find_in(&gguf->parts[0], key);
 }

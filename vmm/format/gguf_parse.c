@@ -30,6 +30,7 @@ static uint64_t little(const unsigned char *data, uint64_t bytes)
 {
     uint64_t value = 0;
 
+    mp_assert(bytes <= 8);
     for (uint64_t i = bytes; i > 0; i--)
         value = value << 8 | data[i - 1];
     return value;
@@ -37,6 +38,7 @@ static uint64_t little(const unsigned char *data, uint64_t bytes)
 
 static enum mp_status fail_short(struct walk *walk, uint64_t bytes)
 {
+    mp_assert(bytes > walk->head_bytes - walk->at);
     if (walk->head_bytes < walk->file_bytes && walk->head_bytes < MP_GGUF_HEADER_BYTES_MAX) {
         walk->more = true;
         return MP_ERR_MODEL;
@@ -52,6 +54,7 @@ static enum mp_status fail_short(struct walk *walk, uint64_t bytes)
 /* Invariant: at <= head_bytes. */
 static enum mp_status take(struct walk *walk, uint64_t bytes, const unsigned char **data_p)
 {
+    mp_assert(walk->at <= walk->head_bytes);
     if (bytes > walk->head_bytes - walk->at)
         return fail_short(walk, bytes);
     *data_p = walk->head + walk->at;
@@ -64,6 +67,7 @@ static enum mp_status take_number(struct walk *walk, uint64_t bytes, uint64_t *v
     const unsigned char *data;
     const enum mp_status status = take(walk, bytes, &data);
 
+    mp_assert(bytes <= 8);
     if (status == MP_OK)
         *value_p = little(data, bytes);
     return status;
@@ -78,6 +82,7 @@ static enum mp_status take_name(struct walk *walk, const char *what, uint64_t by
     uint64_t bytes = 0;
     enum mp_status status = take_number(walk, 8, &bytes);
 
+    mp_assert(bytes_max > 0);
     if (status != MP_OK)
         return status;
     if (bytes == 0 || bytes > bytes_max)
@@ -139,6 +144,7 @@ static enum mp_status take_fixed(struct walk *walk, enum mp_gguf_kind kind, uint
     uint64_t bytes = 0;
     enum mp_status status;
 
+    mp_assert(kind_bytes[kind] > 0);
     if (!mp_mul_u64(count, kind_bytes[kind], &bytes))
         bytes = UINT64_MAX;
     status = take(walk, bytes, data_p);
@@ -156,6 +162,7 @@ static enum mp_status take_value(struct walk *walk, enum mp_gguf_kind kind, unsi
 {
     enum mp_status status;
 
+    mp_assert(kind < MP_GGUF_KIND_COUNT && depth <= MP_GGUF_DEPTH_MAX);
     *value = (struct mp_gguf_value){ .kind = kind, .count = 1 };
     if (kind == MP_GGUF_STRING)
         return take_string(walk, value);
@@ -224,6 +231,7 @@ static enum mp_status tensor_bytes(const struct walk *walk, struct mp_gguf_tenso
     const uint64_t block = tensor->type->block_elements;
     uint64_t bytes = tensor->type->block_bytes;
 
+    mp_assert(tensor->type->block_elements > 0);
     if (tensor->shape[0] % block != 0)
         return mp_fail(MP_ERR_MODEL, "E_GGUF_SHAPE",
                        "tensor '%s' in '%s': a row of %s has %" PRIu64
@@ -312,6 +320,7 @@ static enum mp_status walk_all(struct walk *walk, struct mp_gguf_part *part)
 {
     enum mp_status status;
 
+    mp_assert(walk->head_bytes <= walk->file_bytes);
     walk->at = 0;
     walk->text_bytes = 0;
     part->align_bytes = ALIGN_DEFAULT;
@@ -341,6 +350,7 @@ static enum mp_status place_tensor(const struct walk *walk, const struct mp_gguf
     char name[MP_QUOTE_BYTES];
     uint64_t begin = 0, end = UINT64_MAX;
 
+    mp_assert(part->align_bytes > 0);
     mp_quote(name, tensor->name, strlen(tensor->name));
     if (tensor->offset_bytes % part->align_bytes != 0)
         return mp_fail(MP_ERR_MODEL, "E_GGUF_OFFSET",

@@ -1,3 +1,7 @@
+/*
+ * JSON texts and files through jansson, with bounds on depth and counts. What values mean is for
+ * the caller, with json_get.c.
+ */
 #include "vmm/format/json.h"
 
 #include <errno.h>
@@ -7,11 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/io/file.h"
 
 /* A string token that starts at text[at] == '"': the index behind its closing quote, or `bytes`. */
 static size_t string_end(const char *text, size_t bytes, size_t at)
 {
+    mp_assert(at < bytes && text[at] == '"');
     for (at++; at < bytes && text[at] != '"'; at++) {
         if (text[at] == '\\')
             at++;
@@ -30,6 +36,7 @@ static void *json_allocate(size_t bytes)
 {
     void *block = library_malloc(bytes);
 
+    mp_assert(library_malloc != NULL);
     if (block == NULL)
         allocation_failed = true;
     return block;
@@ -46,6 +53,7 @@ static void count_allocations(void)
 
 static const char *code_or(const char *code, const char *fallback)
 {
+    mp_assert(fallback != NULL);
     return code != NULL ? code : fallback;
 }
 
@@ -58,6 +66,7 @@ static enum mp_status prescan(const char *text, size_t bytes, const char *shown,
 {
     uint64_t depth = 0, values = 0, commas = 0;
 
+    mp_assert(text != NULL || bytes == 0);
     for (size_t at = 0; at < bytes; at++) {
         const char c = text[at];
 
@@ -94,6 +103,7 @@ static enum mp_status syntax_error(const char *shown, uint64_t byte, const char 
     char quoted[MP_QUOTE_BYTES];
     size_t length;
 
+    mp_assert(text != NULL);
     if (token == NULL)
         return mp_fail(MP_ERR_MODEL, code, "'%s' at byte %" PRIu64 " is not valid JSON: %s", shown,
                        byte, text); /* the library's own words */
@@ -130,6 +140,7 @@ enum mp_status mp_json_parse_with(const char *text, size_t bytes, const char *na
     json_error_t error;
     json_t *root;
 
+    mp_assert(name != NULL);
     if (options == NULL)
         options = &defaults;
     mp_quote(shown, name, strlen(name));
@@ -175,6 +186,7 @@ enum mp_status mp_json_load_optional_file(int dirfd, const char *name, uint64_t 
     enum mp_status status = mp_json_load_file(dirfd, name, cap_bytes, root_p);
 
     if (status == MP_ERR_MODEL && strcmp(mp_error_last()->code, "E_FILE_MISSING") == 0) {
+        mp_assert(status == MP_ERR_MODEL);
         mp_error_clear();
         *root_p = NULL;
         return MP_OK;

@@ -1,8 +1,14 @@
+/*
+ * Values of a JSON object by key, with type, range and a message that says what is needed. Parses
+ * nothing.
+ */
 #include "vmm/format/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "vmm/base/assert.h"
 
 const char *mp_json_describe(char out[MP_QUOTE_BYTES], const json_t *value)
 {
@@ -35,6 +41,7 @@ static enum mp_status wrong_key(const char *code, const json_t *value, const cha
 {
     char shown[MP_QUOTE_BYTES], got[MP_QUOTE_BYTES], shown_key[MP_QUOTE_BYTES];
 
+    mp_assert(key != NULL && need != NULL);
     mp_quote(shown, name, strlen(name));
     mp_quote(shown_key, key, strlen(key));
     if (value == NULL)
@@ -49,6 +56,7 @@ static bool is_absent(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
 
+    mp_assert(key != NULL);
     return value == NULL || json_is_null(value);
 }
 
@@ -59,6 +67,7 @@ enum mp_status mp_json_u64(const json_t *object, const char *key, const char *na
     const json_int_t number = json_integer_value(value);
     char need[96];
 
+    mp_assert(min <= max);
     snprintf(need, sizeof(need), "an integer from %" PRIu64 " to %" PRIu64, min, max);
     if (!json_is_integer(value))
         return wrong_key("E_JSON_TYPE", value, key, name, need);
@@ -71,6 +80,7 @@ enum mp_status mp_json_u64(const json_t *object, const char *key, const char *na
 enum mp_status mp_json_u64_or(const json_t *object, const char *key, const char *name, uint64_t min,
                               uint64_t max, uint64_t fallback, uint64_t *value_p)
 {
+    mp_assert(min <= max);
     if (!is_absent(object, key))
         return mp_json_u64(object, key, name, min, max, value_p);
     *value_p = fallback;
@@ -84,6 +94,7 @@ enum mp_status mp_json_double(const json_t *object, const char *key, const char 
     const double number = json_number_value(value);
     char need[96];
 
+    mp_assert(min <= max);
     snprintf(need, sizeof(need), "a number from %g to %g", min, max);
     if (!json_is_number(value))
         return wrong_key("E_JSON_TYPE", value, key, name, need);
@@ -96,6 +107,7 @@ enum mp_status mp_json_double(const json_t *object, const char *key, const char 
 enum mp_status mp_json_double_or(const json_t *object, const char *key, const char *name,
                                  double min, double max, double fallback, double *value_p)
 {
+    mp_assert(min <= max);
     if (!is_absent(object, key))
         return mp_json_double(object, key, name, min, max, value_p);
     *value_p = fallback;
@@ -106,6 +118,7 @@ enum mp_status mp_json_bool(const json_t *object, const char *key, const char *n
 {
     const json_t *value = json_object_get(object, key);
 
+    mp_assert(key != NULL);
     if (!json_is_boolean(value))
         return wrong_key("E_JSON_TYPE", value, key, name, "true or false");
     *value_p = json_is_true(value);
@@ -126,6 +139,7 @@ enum mp_status mp_json_string(const json_t *object, const char *key, const char 
 {
     const json_t *value = json_object_get(object, key);
 
+    mp_assert(key != NULL);
     if (!json_is_string(value))
         return wrong_key("E_JSON_TYPE", value, key, name, "a string");
     *value_p = json_string_value(value);
@@ -146,6 +160,7 @@ enum mp_status mp_json_object(const json_t *object, const char *key, const char 
 {
     json_t *value = json_object_get(object, key);
 
+    mp_assert(key != NULL);
     if (!json_is_object(value))
         return wrong_key("E_JSON_TYPE", value, key, name, "an object");
     *value_p = value;
@@ -157,6 +172,7 @@ enum mp_status mp_json_array(const json_t *object, const char *key, const char *
 {
     json_t *value = json_object_get(object, key);
 
+    mp_assert(key != NULL);
     if (!json_is_array(value))
         return wrong_key("E_JSON_TYPE", value, key, name, "an array");
     *value_p = value;

@@ -1,3 +1,7 @@
+/*
+ * The header of a safetensors file: from JSON to a table of tensors that cover the data exactly. It
+ * opens no file and reads no tensor.
+ */
 #include "vmm/format/safetensors.h"
 
 #include <inttypes.h>
@@ -6,12 +10,14 @@
 #include <string.h>
 
 #include "vmm/format/json.h"
+#include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 
 const char *mp_st_shape_text(char out[MP_QUOTE_BYTES], const uint64_t *shape, uint32_t dims)
 {
     size_t used = 1;
 
+    mp_assert(shape != NULL || dims == 0);
     strcpy(out, "[");
     for (uint32_t i = 0; i < dims; i++) {
         char number[32];
@@ -42,6 +48,7 @@ static enum mp_status wrong_field(const struct parse *parse, const char *code, c
 {
     char got[MP_QUOTE_BYTES];
 
+    mp_assert(need != NULL);
     return mp_fail(MP_ERR_MODEL, code, "tensor '%s' in '%s': %s is %s, need %s", parse->tensor,
                    parse->file, field, mp_json_describe(got, value), need);
 }
@@ -90,6 +97,7 @@ static enum mp_status shape_bytes(const struct parse *parse, const struct mp_st_
     uint64_t bits = block_bits;
     char shape[MP_QUOTE_BYTES];
 
+    mp_assert(tensor->dims <= MP_ST_DIMS_MAX);
     mp_st_shape_text(shape, tensor->shape, tensor->dims);
     for (uint32_t i = 0; i < tensor->dims; i++) {
         if (!mp_mul_u64(bits, tensor->shape[i], &bits))
@@ -112,6 +120,7 @@ static enum mp_status parse_offsets(const struct parse *parse, const json_t *val
     char shape[MP_QUOTE_BYTES];
     uint64_t offsets[2] = { 0, 0 }, bytes = 0;
 
+    mp_assert(parse->data_begin <= parse->file_bytes);
     if (!json_is_array(value) || json_array_size(value) != 2)
         return wrong_field(parse, "E_ST_OFFSETS", "data_offsets", value, "an array of 2 integers");
     for (size_t i = 0; i < 2; i++) {
@@ -248,6 +257,7 @@ static enum mp_status check_cover(const struct parse *parse, const struct mp_st_
     char before[MP_QUOTE_BYTES] = "the header", name[MP_QUOTE_BYTES];
     uint64_t end = parse->data_begin;
 
+    mp_assert(parse->data_begin <= parse->file_bytes);
     for (size_t i = 0; i < table->count; i++) {
         const struct mp_st_tensor *tensor = &table->tensors[i];
 
@@ -289,6 +299,7 @@ enum mp_status mp_st_header_bytes(const void *first, uint64_t file_bytes, const 
                        "header of '%s' says %" PRIu64 " bytes, file has %" PRIu64
                        " after the length; need at most that and at most %u",
                        shown, header_bytes, file_bytes - 8, MP_ST_HEADER_BYTES_MAX);
+    mp_assert(header_bytes + 8 <= file_bytes);
     *header_bytes_p = header_bytes;
     return MP_OK;
 }

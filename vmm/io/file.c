@@ -1,3 +1,7 @@
+/*
+ * The files of a model: opened once, identified, read. Keeps two descriptors of a file at most and
+ * maps nothing.
+ */
 #include "vmm/io/file.h"
 
 #include <errno.h>
@@ -10,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/lock.h"
 #include "vmm/base/log.h"
@@ -60,6 +65,7 @@ static const char *errno_text(int error_number)
 
 bool mp_read_again(struct mp_read_tries *tries, int error_number)
 {
+    mp_assert(error_number > 0);
     if (error_number == EINTR || error_number == EAGAIN)
         return ++tries->interrupted < MP_READ_INTR_TRIES;
     if (error_number == EIO)
@@ -82,6 +88,7 @@ enum mp_status mp_files_fail_read(const struct mp_files *files, uint32_t index, 
     const char *name = mp_files_name(files, index);
     char quoted[MP_QUOTE_BYTES], number[32];
 
+    mp_assert(index < files->count && error_number > 0);
     return mp_fail(MP_ERR_IO, "E_READ", "cannot read '%s' at byte %" PRIu64 ": %s (%s); %s",
                    mp_quote(quoted, name, strlen(name)), offset,
                    mp_errno_name(number, error_number), errno_text(error_number),
@@ -95,6 +102,7 @@ enum mp_status mp_files_fail_truncated(const struct mp_files *files, uint32_t in
     char quoted[MP_QUOTE_BYTES];
     struct stat st;
 
+    mp_assert(index < files->count);
     if (fstat(files->files[index].fd, &st) == 0 && (uint64_t)st.st_size < end_offset)
         end_offset = (uint64_t)st.st_size;
     return mp_fail(MP_ERR_IO, "E_TRUNCATED",
@@ -110,6 +118,7 @@ static enum mp_status fail_open(const char *name, const char *what, int error_nu
                              ? "raise the limit on open files (ulimit -n)"
                              : "check the path and its permissions";
 
+    mp_assert(error_number > 0);
     return mp_fail(MP_ERR_IO, "E_OPEN", "cannot %s '%s': %s (%s); %s", what,
                    mp_quote(quoted, name, strlen(name)), mp_errno_name(number, error_number),
                    errno_text(error_number), advice);
@@ -160,6 +169,8 @@ enum mp_status mp_files_create(struct mp_files **files_p)
 
 static void file_close(struct file *file)
 {
+    mp_assert(file->fd >= 0 ||
+              atomic_load_explicit(&file->direct, memory_order_relaxed) != DIRECT_YES);
     if (atomic_load_explicit(&file->direct, memory_order_relaxed) == DIRECT_YES)
         close(file->direct_fd);
     if (file->fd >= 0)
@@ -196,6 +207,7 @@ static enum mp_status files_grow(struct mp_files *files)
         return mp_fail_no_memory("the list of model files", (uint64_t)capacity * sizeof(*grown));
     files->files = grown;
     files->capacity = capacity;
+    mp_assert(files->count < files->capacity);
     return MP_OK;
 }
 
@@ -208,6 +220,7 @@ static enum mp_status keep_dir(const struct mp_files *files, struct file *file, 
     struct stat mine, other;
     int fd;
 
+    mp_assert(file->name != NULL);
     file->dir_fd = AT_FDCWD;
     if (file->name[0] == '/')
         return MP_OK;
@@ -233,6 +246,7 @@ static enum mp_status file_open(struct file *file)
     enum mp_status status;
     struct stat st;
 
+    mp_assert(file->fd < 0);
     /* Looked at before it is opened: opening a device can already do something. */
     if (fstatat(file->dir_fd, file->name, &st, 0) != 0)
         return fail_open(file->name, "open", errno);
@@ -261,6 +275,7 @@ static enum mp_status file_begin(struct mp_files *files, const char *name, struc
     const size_t name_bytes = strlen(name) + 1;
     enum mp_status status;
 
+    mp_assert(name != NULL);
     *file = (struct file){ .fd = -1, .direct_fd = -1, .dir_fd = AT_FDCWD };
     status = files_grow(files);
     if (status != MP_OK)
@@ -313,16 +328,19 @@ uint32_t mp_files_count(const struct mp_files *files)
 
 uint64_t mp_files_bytes(const struct mp_files *files, uint32_t index)
 {
+    mp_assert(index < files->count);
     return files->files[index].opened.bytes;
 }
 
 const char *mp_files_name(const struct mp_files *files, uint32_t index)
 {
+    mp_assert(index < files->count);
     return files->files[index].name;
 }
 
 int mp_files_fd(const struct mp_files *files, uint32_t index)
 {
+    mp_assert(index < files->count);
     return files->files[index].fd;
 }
 
@@ -345,6 +363,7 @@ static uint32_t direct_align(int fd)
             return 0;
         align *= 2;
     }
+    mp_assert(align <= DIRECT_ALIGN_MAX && (align & (align - 1)) == 0);
     return align;
 }
 
@@ -355,6 +374,7 @@ static int probe_read(int fd, uint64_t file_bytes, uint32_t align, void *block)
     struct mp_read_tries tries = { 0 };
     ssize_t got;
 
+    mp_assert(align >= DIRECT_ALIGN_MIN && align <= DIRECT_ALIGN_MAX);
     for (;;) {
         got = pread(fd, block, align, 0);
         if (got >= 0)
@@ -384,6 +404,7 @@ static uint32_t probe_align(int fd, uint64_t file_bytes)
     }
     free(block);
     errno = error_number;
+    mp_assert(align == 0 || error_number == 0);
     return align;
 }
 
@@ -395,6 +416,7 @@ static int probe(struct file *file)
     struct stat st;
     int error_number;
 
+    mp_assert(file->direct_fd < 0);
     if (fd < 0)
         return errno;
     if (fstat(fd, &st) != 0 || fcntl(fd, F_SETFL, O_DIRECT) != 0) {
@@ -436,6 +458,7 @@ int mp_files_direct_fd(struct mp_files *files, uint32_t index, uint32_t *align_b
     struct file *file = &files->files[index];
     int state = atomic_load_explicit(&file->direct, memory_order_acquire);
 
+    mp_assert(index < files->count);
     if (state == DIRECT_UNKNOWN) {
         mp_lock(&files->probe_lock);
         state = atomic_load_explicit(&file->direct, memory_order_relaxed);
@@ -457,6 +480,7 @@ static enum mp_status check_identity(const struct file *file, const struct stat 
     const struct identity *was = &file->opened;
     char quoted[MP_QUOTE_BYTES];
 
+    mp_assert(file->name != NULL);
     if (identity_equal(&now, was))
         return MP_OK;
     return mp_fail(MP_ERR_IO, "E_FILE_CHANGED",
@@ -475,6 +499,7 @@ enum mp_status mp_files_check(const struct mp_files *files, uint32_t index)
     enum mp_status status;
     struct stat st;
 
+    mp_assert(index < files->count);
     if (fstat(file->fd, &st) != 0)
         return fail_open(file->name, "check", errno);
     status = check_identity(file, &st);
@@ -495,6 +520,8 @@ enum mp_status mp_files_read(const struct mp_files *files, uint32_t index, uint6
     struct mp_read_tries tries = { 0 };
     uint64_t done = 0;
 
+    mp_assert(index < files->count);
+    mp_assert(dst != NULL || bytes == 0);
     if (offset > file->opened.bytes || bytes > file->opened.bytes - offset)
         return mp_files_fail_truncated(files, index, file->opened.bytes,
                                        bytes > UINT64_MAX - offset ? UINT64_MAX : offset + bytes);

@@ -1,4 +1,7 @@
+/* The options of reading files, as a table and as a configuration of a reader. */
 #include "vmm/io/io_options.h"
+
+#include "vmm/base/assert.h"
 
 static const char *const mode_names[] = { "auto", "direct", "buffered", NULL };
 
@@ -30,6 +33,7 @@ struct mp_reader_config mp_io_reader_config(const struct mp_io_config *config,
                                             struct mp_files *files, struct mp_clock *clock,
                                             struct mp_timeline *timeline)
 {
+    mp_assert(config->mode < MP_IO_MODE_COUNT && config->chunk_bytes > 0);
     return (struct mp_reader_config){
         .files = files,
         .clock = clock,

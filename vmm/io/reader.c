@@ -1,3 +1,7 @@
+/*
+ * Tickets as callers see them: submit, promote, cancel, wait. What becomes of a ticket in between
+ * is in reader_queue.c and the engines.
+ */
 #include "vmm/io/reader.h"
 
 #include <errno.h>
@@ -47,6 +51,7 @@ static enum mp_status start_engine(struct mp_reader *reader)
 {
     enum mp_status status;
 
+    mp_assert(reader->config.link == NULL || reader->config.memory == NULL);
     if (reader->config.link != NULL) {
         reader->engine = &mp_reader_engine_virtual;
         return reader->engine->start(reader, &reader->engine_state);
@@ -108,6 +113,7 @@ enum mp_status mp_reader_create(const struct mp_reader_config *config, struct mp
         free(reader);
         return status;
     }
+    mp_assert(reader->engine != NULL);
     *reader_p = reader;
     return MP_OK;
 }
@@ -276,6 +282,7 @@ static uint32_t find_left(struct mp_ticket *const *tickets, uint32_t count)
 {
     uint32_t i = 0;
 
+    mp_assert(count > 0);
     while (i < count && !has_left(tickets[i]))
         i++;
     return i;
@@ -286,6 +293,7 @@ static void warn_stall(const struct mp_reader *reader, const struct mp_ticket *t
 {
     const struct mp_extent *extent = &ticket->extents[0];
 
+    mp_assert(periods > 0);
     if (reader->config.memory != NULL) {
         mp_log_warn("reader",
                     "waiting for unit %" PRIu64 " for more than %" PRIu64

@@ -179,9 +179,9 @@ void mp_reader_fail_held(struct mp_reader *reader, struct mp_ticket *ticket,
                          const struct mp_error *error);
 
 /*
- * The caller is going to compute, and then to wait for demands: with io_uring, hand their reads to
- * the kernel on the calling thread, as many as may be in flight, in half a millisecond at most.
- * Else they begin when the reader's own thread gets a processor, which can be milliseconds later.
+ * The caller is going to compute, and then to wait for demands. With io_uring, hand their reads to
+ * the kernel on the calling thread: as many as may be in flight, for half a millisecond at most.
+ * Otherwise they begin when the reader's thread gets a processor, which can be milliseconds later.
  * No lock may be held. Clears the calling thread's error record if a ticket fails at once.
  */
 void mp_reader_push(struct mp_reader *reader);

@@ -35,11 +35,13 @@ struct link_state {
 
 static const struct mp_memory_link *memory_of(const struct mp_reader *reader)
 {
+    mp_assert(reader->config.memory != NULL);
     return reader->config.memory;
 }
 
 static void note_error(struct mp_ticket *ticket)
 {
+    mp_assert(mp_error_last()->status != MP_OK);
     if (ticket->error.status == MP_OK)
         ticket->error = *mp_error_last();
     mp_error_clear();
@@ -50,6 +52,8 @@ static void end_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 {
     enum mp_status status;
 
+    mp_assert_held(&reader->lock);
+    mp_assert(ticket->chunks_in_flight == 0 && !ticket->linked);
     mp_unlock(&reader->lock);
     status = memory_of(reader)->finish(memory_of(reader)->ctx, ticket);
     if (status != MP_OK)
@@ -61,6 +65,7 @@ static void end_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 /* Step over extents that are queued whole or empty. False: none is left. */
 static bool advance(struct mp_ticket *ticket)
 {
+    mp_assert(ticket->extent_count <= MP_TICKET_EXTENTS_MAX);
     while (ticket->next_extent < ticket->extent_count &&
            ticket->next_offset >= ticket->extents[ticket->next_extent].need_bytes) {
         ticket->next_extent++;
@@ -73,6 +78,8 @@ static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 {
     enum mp_status status;
 
+    mp_assert_held(&reader->lock);
+    mp_assert(mp_ticket_state(ticket) == MP_TICKET_QUEUED);
     mp_reader_unlink_locked(reader, ticket);
     mp_unlock(&reader->lock);
     ticket->started_ns = mp_clock_now_ns(reader->config.clock);
@@ -90,6 +97,8 @@ static void complete_locked(struct mp_reader *reader, const struct flight *fligh
 {
     struct mp_ticket *ticket = flight->ticket;
 
+    mp_assert_held(&reader->lock);
+    mp_assert(ticket->chunks_in_flight > 0);
     ticket->chunks_in_flight--;
     reader->in_flight[flight->prefetch ? MP_PRIORITY_PREFETCH : MP_PRIORITY_DEMAND]--;
     if (failed) {
@@ -110,6 +119,8 @@ static void reset_locked(struct mp_reader *reader, struct link_state *state)
     const struct mp_error error = *mp_error_last();
     struct mp_backend *backend = memory_of(reader)->backend;
 
+    mp_assert_held(&reader->lock);
+    mp_assert(error.status != MP_OK);
     mp_unlock(&reader->lock);
     if (state->stream != NULL)
         backend->ops->stream_close(backend, state->stream);
@@ -138,6 +149,7 @@ static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struc
     const struct mp_extent *extent = &ticket->extents[ticket->next_extent];
     const uint64_t left = extent->need_bytes - ticket->next_offset;
 
+    mp_assert(ticket->next_extent < ticket->extent_count && left > 0);
     *flight = (struct flight){
         .ticket = ticket,
         .bytes = left < reader->config.chunk_bytes ? left : reader->config.chunk_bytes,
@@ -165,6 +177,7 @@ static void queue_locked(struct mp_reader *reader, struct link_state *state,
     struct piece piece;
     enum mp_status status = MP_OK;
 
+    mp_assert(state->count < MP_STREAM_EVENTS);
     cut_locked(reader, ticket, &flight, &piece);
     mp_unlock(&reader->lock);
     atomic_fetch_add_explicit(&reader->requests, 1, memory_order_relaxed);
@@ -192,6 +205,7 @@ static void wait_oldest_locked(struct mp_reader *reader, struct link_state *stat
     const struct flight flight = state->flights[state->first];
     enum mp_status status;
 
+    mp_assert(state->count > 0);
     mp_unlock(&reader->lock);
     status = backend->ops->event_wait(backend, state->stream, state->first);
     mp_lock(&reader->lock);
@@ -239,6 +253,7 @@ static enum mp_status link_start(struct mp_reader *reader, void **state_p)
     char number[32];
     int error_number;
 
+    mp_assert(backend->ops->stream_open != NULL);
     if (state == NULL)
         return mp_fail_no_memory("the link", sizeof(*state));
     status = backend->ops->stream_open(backend, &state->stream);
@@ -262,6 +277,7 @@ static enum mp_status link_start(struct mp_reader *reader, void **state_p)
 
 static void link_wake_locked(struct mp_reader *reader)
 {
+    mp_assert_held(&reader->lock);
     mp_cond_signal(&reader->work);
 }
 
@@ -271,6 +287,7 @@ static void link_stop(struct mp_reader *reader)
     struct link_state *state = reader->engine_state;
 
     pthread_join(state->thread, NULL);
+    mp_assert(state->count == 0);
     if (state->stream != NULL)
         backend->ops->stream_close(backend, state->stream);
     free(state);

@@ -1,3 +1,7 @@
+/*
+ * From tickets to chunks and back, for every engine that reads files: order, sizes, retries,
+ * errors, final states. Engines move the bytes.
+ */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -15,6 +19,7 @@ static void count(_Atomic(uint64_t) *counter, uint64_t n)
 
 void mp_ticket_list_push_back(struct mp_ticket_list *list, struct mp_ticket *ticket)
 {
+    mp_assert(!ticket->linked);
     ticket->prev = list->last;
     ticket->next = NULL;
     if (list->last != NULL)
@@ -27,6 +32,7 @@ void mp_ticket_list_push_back(struct mp_ticket_list *list, struct mp_ticket *tic
 
 void mp_ticket_list_push_front(struct mp_ticket_list *list, struct mp_ticket *ticket)
 {
+    mp_assert(!ticket->linked);
     ticket->prev = NULL;
     ticket->next = list->first;
     if (list->first != NULL)
@@ -39,6 +45,7 @@ void mp_ticket_list_push_front(struct mp_ticket_list *list, struct mp_ticket *ti
 
 void mp_ticket_list_remove(struct mp_ticket_list *list, struct mp_ticket *ticket)
 {
+    mp_assert(ticket->linked);
     if (ticket->prev != NULL)
         ticket->prev->next = ticket->next;
     else
@@ -81,6 +88,8 @@ void mp_reader_finish_locked(struct mp_reader *reader, struct mp_ticket *ticket)
     };
     const bool failed = ticket->error.status != MP_OK;
 
+    mp_assert_held(&reader->lock);
+    mp_assert(ticket->track < MP_READER_TRACKS);
     mp_assert(ticket->chunks_in_flight == 0);
     ticket->done_ns = mp_clock_now_ns(reader->config.clock);
     mp_timeline_span(reader->config.timeline, reader->tracks[ticket->track],
@@ -111,6 +120,7 @@ static struct place place_of(const struct mp_reader *reader, const struct mp_tic
     struct mp_files *files = reader->config.files;
     struct place place = { .fd = -1, .align_bytes = 1, .bytes = extent->need_bytes };
 
+    mp_assert(extent->need_bytes <= extent->bytes);
     if (ticket->direct)
         place.fd = mp_files_direct_fd(files, extent->file, &place.align_bytes);
     if (place.fd < 0) {
@@ -126,6 +136,7 @@ static struct place place_of(const struct mp_reader *reader, const struct mp_tic
 /* Step over what is handed out or empty. */
 static void advance(const struct mp_reader *reader, struct mp_ticket *ticket)
 {
+    mp_assert(ticket->extent_count <= MP_TICKET_EXTENTS_MAX);
     while (ticket->next_extent < ticket->extent_count) {
         const struct mp_extent *extent = &ticket->extents[ticket->next_extent];
 
@@ -166,6 +177,8 @@ void mp_reader_unlink_locked(struct mp_reader *reader, struct mp_ticket *ticket)
 {
     uint32_t track = 0;
 
+    mp_assert_held(&reader->lock);
+    mp_assert(ticket->linked);
     while (track + 1 < MP_READER_TRACKS && (reader->tracks_used & (1u << track)) != 0)
         track++;
     reader->tracks_used |= 1u << track;
@@ -179,6 +192,8 @@ static void start_locked(struct mp_reader *reader, struct mp_ticket *ticket)
     const enum mp_priority priority = ticket->priority;
     enum mp_status status;
 
+    mp_assert_held(&reader->lock);
+    mp_assert(mp_ticket_state(ticket) == MP_TICKET_QUEUED);
     mp_reader_unlink_locked(reader, ticket);
     /* Nobody is to find the lists without it and take what comes behind it. */
     reader->in_flight[priority]++;
@@ -230,6 +245,7 @@ static void cut_locked(struct mp_reader *reader, struct mp_ticket *ticket, struc
 
     if (bytes > place.bytes - start)
         bytes = place.bytes - start;
+    mp_assert(bytes > 0);
     need_end = start + bytes < extent->need_bytes ? start + bytes : extent->need_bytes;
     *chunk = (struct mp_chunk){
         .ticket = ticket,
@@ -254,6 +270,7 @@ struct mp_ticket *mp_reader_first_locked(const struct mp_reader *reader)
 {
     struct mp_ticket *demand = reader->lists[MP_PRIORITY_DEMAND].first;
 
+    mp_assert_held(&reader->lock);
     if (demand != NULL || reader->in_flight[MP_PRIORITY_DEMAND] > 0 ||
         reader->in_flight[MP_PRIORITY_PREFETCH] >= reader->config.prefetch_depth)
         return demand;
@@ -278,12 +295,14 @@ bool mp_reader_take_locked(struct mp_reader *reader, struct mp_chunk *chunk)
 
 static bool chunk_fail(struct mp_chunk *chunk)
 {
+    mp_assert(mp_error_last()->status != MP_OK);
     chunk->failed = true;
     return false;
 }
 
 static void chunk_go_buffered(struct mp_reader *reader, struct mp_chunk *chunk)
 {
+    mp_assert(chunk->need_end > chunk->offset);
     chunk->fd = mp_files_fd(reader->config.files, chunk->file);
     chunk->align_bytes = 1;
     chunk->bytes = chunk->need_end - chunk->offset;
@@ -291,6 +310,7 @@ static void chunk_go_buffered(struct mp_reader *reader, struct mp_chunk *chunk)
 
 static bool chunk_read_failed(struct mp_reader *reader, struct mp_chunk *chunk, int error_number)
 {
+    mp_assert(error_number > 0);
     if (mp_read_again(&chunk->tries, error_number)) {
         count(&reader->retries, 1);
         return true;
@@ -313,6 +333,7 @@ bool mp_chunk_result(struct mp_reader *reader, struct mp_chunk *chunk, int64_t r
 {
     uint64_t got;
 
+    mp_assert(!chunk->failed);
     count(&reader->requests, 1);
     if (result < 0)
         return chunk_read_failed(reader, chunk, (int)-result);
@@ -349,6 +370,7 @@ void mp_chunk_read(struct mp_reader *reader, struct mp_chunk *chunk)
 {
     int64_t result;
 
+    mp_assert(chunk->bytes > 0 && chunk->fd >= 0);
     do {
         const uint64_t want =
             chunk->bytes < MP_READ_CALL_BYTES_MAX ? chunk->bytes : MP_READ_CALL_BYTES_MAX;

@@ -1,13 +1,14 @@
+/* Engine: threads that take one chunk at a time and read it with pread(). */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/log.h"
 #include "vmm/base/thread.h"
 #include "vmm/io/reader_int.h"
 
-/* Engine: threads that take one chunk at a time and read it with pread(). */
 struct threads_state {
     uint32_t count;
     pthread_t threads[];
@@ -28,6 +29,7 @@ static enum mp_status threads_start(struct mp_reader *reader, void **state_p)
     int error_number = 0;
     char number[32];
 
+    mp_assert(want > 0);
     if (state == NULL)
         return mp_fail_no_memory("the reader's threads", bytes);
     state->count = 0;
@@ -52,6 +54,7 @@ static enum mp_status threads_start(struct mp_reader *reader, void **state_p)
 
 static void threads_wake_locked(struct mp_reader *reader)
 {
+    mp_assert_held(&reader->lock);
     if (reader->stopping)
         mp_cond_broadcast(&reader->work);
     else
@@ -62,6 +65,7 @@ static void threads_stop(struct mp_reader *reader)
 {
     struct threads_state *state = reader->engine_state;
 
+    mp_assert(reader->stopping);
     for (uint32_t i = 0; i < state->count; i++)
         pthread_join(state->threads[i], NULL);
     free(state);

@@ -71,6 +71,8 @@ static void push_read(struct uring_state *state, uint16_t index, int fd, void *d
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&state->ring);
 
+    mp_assert_held(&state->lock);
+    mp_assert(bytes > 0 && bytes <= UINT32_MAX);
     /* There is room for every index and the eventfd, and each has one entry at most. */
     mp_assert(sqe != NULL);
     /* The length fits: a chunk has at most 1 GiB and a block. */
@@ -81,6 +83,7 @@ static void push_read(struct uring_state *state, uint16_t index, int fd, void *d
 
 static void arm_event(struct uring_state *state)
 {
+    mp_assert(!state->event_armed);
     mp_lock(&state->lock);
     push_read(state, event_index(state), state->event_fd, &state->event_value,
               sizeof(state->event_value), 0);
@@ -92,11 +95,13 @@ static void push_chunk(struct uring_state *state, uint16_t index)
 {
     const struct mp_chunk *chunk = &state->chunks[index];
 
+    mp_assert(index < state->reader->config.depth);
     push_read(state, index, chunk->fd, chunk->dst, chunk->bytes, chunk->offset);
 }
 
 static void end_chunk(struct uring_state *state, uint16_t index)
 {
+    mp_assert(index < state->reader->config.depth);
     mp_lock(&state->reader->lock);
     mp_reader_complete_locked(state->reader, &state->chunks[index]);
     mp_unlock(&state->reader->lock);
@@ -108,6 +113,7 @@ static void end_chunk(struct uring_state *state, uint16_t index)
 
 static void handle_event(struct uring_state *state, int result)
 {
+    mp_assert(state->event_armed);
     state->event_armed = false;
     if (result == (int)sizeof(state->event_value))
         state->event_failures = 0;
@@ -120,6 +126,7 @@ static bool push_again(struct uring_state *state, uint16_t index)
 {
     bool pushed;
 
+    mp_assert(index < state->reader->config.depth);
     mp_lock(&state->lock);
     pushed = !state->broken;
     if (pushed)
@@ -132,6 +139,7 @@ static void handle_chunk(struct uring_state *state, uint16_t index, int result)
 {
     struct mp_chunk *chunk = &state->chunks[index];
 
+    mp_assert(index < state->reader->config.depth);
     /* "Would block" is no result for a file, and not every file system has io_uring's read path.
      * Reads that the kernel's own threads do are given up when the thread ends that pushed them. */
     if (result == -EAGAIN || result == -EOPNOTSUPP || result == -ECANCELED) {
@@ -158,6 +166,7 @@ static bool next_completion(struct uring_state *state, uint16_t *index_p, int *r
         io_uring_cqe_seen(&state->ring, cqe);
     }
     mp_unlock(&state->lock);
+    mp_assert(!there || *index_p <= event_index(state));
     return there;
 }
 
@@ -195,6 +204,7 @@ static bool judge(struct uring_state *state, int result)
 {
     char number[32];
 
+    mp_assert(result <= 0);
     if (result == 0) {
         state->enter_failures = 0;
         return true;
@@ -223,6 +233,7 @@ static bool enter(struct uring_state *state)
     mp_unlock(&state->lock);
     if (result == 0 && all)
         result = io_uring_wait_cqes(&state->ring, &cqe, 1, NULL, NULL);
+    mp_assert(state->broken || result <= 0);
     return judge(state, result);
 }
 
@@ -232,6 +243,7 @@ static bool take_chunk_locked(struct uring_state *state)
 {
     uint16_t index;
 
+    mp_assert_held(&state->reader->lock);
     mp_assert_held(&state->lock);
     if (state->free_count == 0)
         return false;
@@ -272,6 +284,7 @@ static bool take_chunks(struct uring_state *state)
         if (taken && judge(state, result))
             handle_completions(state);
     } while (taken && !state->broken);
+    mp_assert(!taken || state->broken);
     return !stopping || busy;
 }
 
@@ -287,6 +300,7 @@ static void uring_push(struct mp_reader *reader)
     const uint64_t start_ns = mp_clock_now_ns(reader->config.clock);
     bool taken = true;
 
+    mp_assert_none_held();
     mp_lock(&state->lock);
     while (taken && !state->broken && !state->no_event && state->pushed_count == 0 &&
            mp_clock_now_ns(reader->config.clock) - start_ns < PUSH_NS) {
@@ -332,6 +346,7 @@ static void drain(struct uring_state *state)
 /* The kernel writes into our memory as long as the read of the eventfd is in flight. */
 static void disarm_event(struct uring_state *state)
 {
+    mp_assert(state->event_fd >= 0);
     (void)eventfd_write(state->event_fd, 1);
     while (state->event_armed && !state->broken) {
         if (enter(state))
@@ -395,6 +410,7 @@ static enum mp_status fail_uring(const char *what, int error_number)
 {
     char number[32];
 
+    mp_assert(error_number > 0);
     return mp_fail(MP_ERR_UNSUPPORTED, "E_URING", "io_uring cannot be used, %s: %s", what,
                    mp_errno_name(number, error_number));
 }
@@ -432,6 +448,7 @@ static enum mp_status uring_new(struct mp_reader *reader, struct uring_state **s
         state->free_chunks[state->free_count] = (uint16_t)(depth - 1 - state->free_count);
         state->free_count++;
     }
+    mp_assert(state->free_count == depth);
     *state_p = state;
     return MP_OK;
 }
@@ -480,6 +497,7 @@ static void uring_wake_locked(struct mp_reader *reader)
 {
     struct uring_state *state = reader->engine_state;
 
+    mp_assert_held(&reader->lock);
     if (state->wake_wanted || reader->stopping)
         (void)eventfd_write(state->event_fd, 1);
     state->wake_wanted = false;
@@ -490,6 +508,7 @@ static void uring_stop(struct mp_reader *reader)
 {
     struct uring_state *state = reader->engine_state;
 
+    mp_assert(reader->stopping);
     pthread_join(state->thread, NULL);
     close(state->event_fd);
     io_uring_queue_exit(&state->ring);

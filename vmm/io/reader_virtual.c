@@ -28,6 +28,7 @@ static void start_next_locked(struct mp_reader *reader)
     struct mp_ticket *ticket = reader->lists[MP_PRIORITY_DEMAND].first;
     uint64_t cost_ns, first_ns;
 
+    mp_assert_held(&reader->lock);
     if (link->ticket != NULL)
         return;
     if (ticket == NULL)
@@ -59,6 +60,7 @@ static void link_fire(struct mp_event_source *source)
     struct mp_reader *reader = link->reader;
     struct mp_ticket *ticket = link->ticket;
 
+    mp_assert(ticket != NULL);
     mp_lock(&reader->lock);
     link->ticket = NULL;
     if (link->fails) {
@@ -91,6 +93,7 @@ static enum mp_status virtual_start(struct mp_reader *reader, void **state_p)
 
 static void virtual_wake_locked(struct mp_reader *reader)
 {
+    mp_assert(reader->config.link != NULL);
     start_next_locked(reader);
 }
 
@@ -111,6 +114,7 @@ static void virtual_stop(struct mp_reader *reader)
 
     while (link->ticket != NULL)
         (void)mp_clock_virtual_next(link->clock);
+    mp_assert(link->ticket == NULL);
     mp_clock_virtual_remove(link->clock, &link->source);
 }
 

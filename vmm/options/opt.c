@@ -22,6 +22,7 @@ const struct mp_opt mp_opt_opts[] = { MP_OPT(MP_OPT_BOOL, "STRICT", struct mp_op
 
 static void *field_of(const struct mp_opt *opt, void *config)
 {
+    mp_assert(config != NULL);
     return (char *)config + opt->offset;
 }
 
@@ -40,6 +41,7 @@ static const char *load_one(const struct mp_opt *opt, const char *name, void *co
     const char *value = secure_getenv(name);
     bool ok;
 
+    mp_assert(opt->dfl != NULL);
     if (value != NULL && mp_opt_parse(opt, value, field_of(opt, config)))
         return NULL;
     ok = mp_opt_parse(opt, opt->dfl, field_of(opt, config));
@@ -52,6 +54,7 @@ unsigned mp_opt_load(const struct mp_opt *table, const char *prefix, void *confi
 {
     unsigned bad = 0;
 
+    mp_assert(table != NULL && prefix != NULL);
     for (const struct mp_opt *opt = table; opt->name != NULL; opt++) {
         char name[NAME_BYTES], wanted[MP_OPT_TEXT_BYTES], quoted[MP_QUOTE_BYTES];
         const char *value;
@@ -74,6 +77,7 @@ static size_t edit_distance(const char *a, const char *b)
     size_t row[NAME_BYTES + 1];
     const size_t b_length = strlen(b);
 
+    mp_assert(b_length < NAME_BYTES);
     for (size_t j = 0; j <= b_length; j++)
         row[j] = j;
     for (size_t i = 1; a[i - 1] != '\0'; i++) {
@@ -96,6 +100,7 @@ static void nearest(const struct mp_opt_group *groups, const char *name, char be
 {
     size_t limit = (strlen(name) - strlen(ENV_PREFIX) + 2) / 3 + 1;
 
+    mp_assert(strncmp(name, ENV_PREFIX, strlen(ENV_PREFIX)) == 0);
     best[0] = '\0';
     for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
         for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
@@ -118,6 +123,7 @@ static bool canonical_name(const char *name, char out[NAME_BYTES])
     const bool is_variable = strncmp(name, ENV_PREFIX, strlen(ENV_PREFIX)) == 0;
     int length;
 
+    mp_assert(name != NULL);
     if (strncmp(name, "--", 2) == 0)
         name += 2;
     length = snprintf(out, NAME_BYTES, "%s%s", is_variable ? "" : ENV_PREFIX, name);
@@ -137,6 +143,7 @@ const struct mp_opt *mp_opt_find(const struct mp_opt_group *groups, const char *
 {
     char wanted[NAME_BYTES], known[NAME_BYTES];
 
+    mp_assert(groups != NULL);
     if (!canonical_name(name, wanted))
         return NULL;
     for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
@@ -196,6 +203,7 @@ static enum mp_status bad_value(const struct mp_opt *opt, const char *shown, con
 {
     char wanted[MP_OPT_TEXT_BYTES], quoted[MP_QUOTE_BYTES];
 
+    mp_assert(value != NULL);
     return mp_fail(MP_ERR_CONFIG, "E_OPTION", "option '%s': got '%s', need %s (%s)", shown,
                    mp_quote(quoted, value, strlen(value)), mp_opt_describe(opt, wanted), opt->help);
 }
@@ -230,6 +238,7 @@ static enum mp_status set(const struct mp_opt *opt, const char *shown, void *con
 {
     char wanted[MP_OPT_TEXT_BYTES];
 
+    mp_assert(opt->name != NULL);
     if (value == NULL && opt->kind == MP_OPT_BOOL)
         value = "1";
     if (value == NULL)
@@ -242,6 +251,7 @@ enum mp_status mp_opt_unknown(const struct mp_opt_group *groups, const char *nam
 {
     char wanted[NAME_BYTES], best[NAME_BYTES] = "", quoted[MP_QUOTE_BYTES];
 
+    mp_assert(name != NULL);
     mp_quote(quoted, name, strlen(name));
     if (canonical_name(name, wanted))
         nearest(groups, wanted, best);
@@ -266,6 +276,7 @@ enum mp_status mp_opt_set(const struct mp_opt_group *groups, const char *name, c
 
     if (opt == NULL)
         return mp_opt_unknown(groups, name);
+    mp_assert(group != NULL);
     return set(opt, mp_quote(quoted, name, strlen(name)), group->config, value);
 }
 
@@ -274,6 +285,7 @@ enum mp_status mp_opt_set_one(const struct mp_opt *table, const char *prefix, vo
 {
     char shown[NAME_BYTES], quoted[MP_QUOTE_BYTES];
 
+    mp_assert(name != NULL);
     for (const struct mp_opt *opt = table; opt->name != NULL; opt++) {
         if (strcmp(opt->name, name) == 0) {
             full_name(opt, prefix, shown);

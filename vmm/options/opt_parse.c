@@ -31,6 +31,7 @@ static bool parse_digits(const char **s, uint64_t *value_p)
 {
     uint64_t value = 0;
 
+    mp_assert(s != NULL && *s != NULL);
     if (**s < '0' || **s > '9')
         return false;
     for (; **s >= '0' && **s <= '9'; (*s)++) {
@@ -106,6 +107,7 @@ static bool parse_share(const struct mp_opt *opt, const char *s, struct mp_share
     struct mp_share value = { .kind = MP_SHARE_BYTES };
     const size_t length = strlen(s);
 
+    mp_assert(opt->min <= opt->max);
     if (strcasecmp(s, "all") == 0) {
         value.kind = MP_SHARE_ALL;
     } else if (strcasecmp(s, "auto") == 0) {
@@ -164,12 +166,14 @@ static bool parse_f64(const char *s, double *value_p)
     for (int i = 0; i < (scale < 0 ? -scale : scale); i++)
         power *= 10;
     value = scale < 0 ? (double)mantissa / power : (double)mantissa * power;
+    mp_assert(digits <= 15);
     *value_p = negative ? -value : value;
     return true;
 }
 
 static bool parse_choice(const char *const *choices, const char *s, uint64_t *value_p)
 {
+    mp_assert(choices != NULL);
     for (uint64_t i = 0; choices[i] != NULL; i++) {
         if (strcmp(choices[i], s) == 0) {
             *value_p = i;
@@ -183,6 +187,7 @@ static bool parse_string(const struct mp_opt *opt, const char *s, char *field)
 {
     const size_t length = strlen(s);
 
+    mp_assert(opt->max > 0);
     if (length >= opt->max)
         return false;
     for (const char *at = s; *at != '\0'; at++) {
@@ -198,6 +203,7 @@ static bool parse_u64(const struct mp_opt *opt, const char *s, uint64_t *value_p
     uint64_t value;
     bool ok;
 
+    mp_assert(opt->min <= opt->max || opt->kind == MP_OPT_BOOL || opt->kind == MP_OPT_CHOICE);
     if (opt->kind == MP_OPT_BOOL)
         return parse_bool(s, value_p);
     if (opt->kind == MP_OPT_CHOICE)
@@ -216,6 +222,7 @@ bool mp_opt_parse(const struct mp_opt *opt, const char *s, void *field)
 {
     double number;
 
+    mp_assert(s != NULL && field != NULL);
     switch (opt->kind) {
     case MP_OPT_BOOL:
     case MP_OPT_CHOICE:
@@ -242,6 +249,7 @@ const char *mp_opt_format_bytes(uint64_t bytes, char out[32])
         bytes /= 1024;
         power++;
     }
+    mp_assert(power <= 4);
     if (power == 0)
         snprintf(out, 32, "%" PRIu64, bytes);
     else
@@ -260,6 +268,7 @@ static void format_share(const struct mp_share *share, char *out)
     case MP_SHARE_BYTES: mp_opt_format_bytes(share->amount, out); return;
     case MP_SHARE_PPM: break;
     }
+    mp_assert(share->amount <= PPM);
     length = (size_t)snprintf(percent, sizeof(percent), "%u.%04u",
                               (unsigned)(share->amount / (PPM / 100)),
                               (unsigned)(share->amount % (PPM / 100)));
@@ -272,6 +281,7 @@ static void format_share(const struct mp_share *share, char *out)
 
 const char *mp_opt_format(const struct mp_opt *opt, const void *field, char out[MP_OPT_TEXT_BYTES])
 {
+    mp_assert(field != NULL);
     switch (opt->kind) {
     case MP_OPT_BOOL:
     case MP_OPT_U64:
@@ -293,6 +303,7 @@ static void describe_choices(const struct mp_opt *opt, char *out)
 {
     size_t used = (size_t)snprintf(out, MP_OPT_TEXT_BYTES, "one of");
 
+    mp_assert(opt->choices != NULL && opt->choices[0] != NULL);
     for (size_t i = 0; opt->choices[i] != NULL && used < MP_OPT_TEXT_BYTES; i++)
         used += (size_t)snprintf(out + used, MP_OPT_TEXT_BYTES - used, "%s %s", i > 0 ? "," : "",
                                  opt->choices[i]);
@@ -335,6 +346,7 @@ const char *mp_opt_describe(const struct mp_opt *opt, char out[MP_OPT_TEXT_BYTES
 
 uint64_t mp_share_resolve(const struct mp_share *share, uint64_t whole_bytes, uint64_t auto_bytes)
 {
+    mp_assert(share->kind != MP_SHARE_PPM || share->amount <= PPM);
     switch (share->kind) {
     case MP_SHARE_BYTES: return share->amount;
     case MP_SHARE_PPM:

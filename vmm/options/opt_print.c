@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/output/json_out.h"
 
 #define NAME_BYTES 96
@@ -22,6 +23,7 @@ static void flag_name(const struct mp_opt_group *group, const struct mp_opt *opt
         *to++ = *from == '_'                   ? '-'
                 : *from >= 'A' && *from <= 'Z' ? (char)(*from - 'A' + 'a')
                                                : *from;
+    mp_assert((size_t)(to - out) < NAME_BYTES);
     *to = '\0';
 }
 
@@ -31,6 +33,7 @@ static void print_quoted(const char *s, FILE *out)
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
                                 "_./:,+-%@";
 
+    mp_assert(s != NULL);
     if (s[strspn(s, plain)] == '\0') {
         fputs(s, out);
         return;
@@ -73,6 +76,7 @@ static void print_wrapped(const char *text, const char *indent, FILE *out)
 {
     size_t column = 100;
 
+    mp_assert(strlen(indent) < 100);
     for (const char *word = text; *word != '\0';) {
         const size_t bytes = strcspn(word, " ");
 
@@ -96,6 +100,7 @@ void mp_opt_print_flags(const struct mp_opt_group *groups,
 {
     char flag[NAME_BYTES];
 
+    mp_assert(hidden != NULL);
     for (const struct mp_opt_group *group = groups; group->prefix != NULL; group++) {
         for (const struct mp_opt *opt = group->table; opt->name != NULL; opt++) {
             flag_name(group, opt, flag);
@@ -113,6 +118,7 @@ void mp_opt_print_flags(const struct mp_opt_group *groups,
 /* A cell of a table: a bar would end it. */
 static void print_cell(const char *s, FILE *out)
 {
+    mp_assert(s != NULL);
     for (; *s != '\0'; s++) {
         if (*s == '|')
             putc('\\', out);

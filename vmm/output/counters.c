@@ -1,3 +1,4 @@
+/* What is done to all counters alike; see counters.h. Nobody counts here. */
 #include "vmm/output/counters.h"
 
 #include <inttypes.h>
@@ -28,6 +29,7 @@ struct mp_counters mp_counters_since(const struct mp_counters *now,
 {
     struct mp_counters since = *now;
 
+    mp_assert(now->version == before->version);
 #define SUBTRACT(name, key, text) since.name -= before->name;
 #define KEEP(name, key, text)
     MP_COUNTERS(SUBTRACT, KEEP)
@@ -38,6 +40,7 @@ struct mp_counters mp_counters_since(const struct mp_counters *now,
 
 void mp_counters_json(const struct mp_counters *counters, struct mp_json_out *json, const char *key)
 {
+    mp_assert(counters->version == MP_COUNTERS_VERSION);
     mp_json_object_begin(json, key);
     mp_json_put_u64(json, "version", counters->version);
 #define X(name, entry, text) mp_json_put_u64(json, entry, counters->name);

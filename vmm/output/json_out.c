@@ -1,3 +1,4 @@
+/* A writer of JSON, value by value. Keeps no document in memory and closes no file. */
 #include "vmm/output/json_out.h"
 
 #include <inttypes.h>
@@ -10,6 +11,7 @@
 
 void mp_json_begin(struct mp_json_out *json, FILE *file, bool pretty)
 {
+    mp_assert(file != NULL);
     memset(json, 0, sizeof(*json));
     json->file = file;
     json->pretty = pretty;
@@ -24,6 +26,7 @@ void mp_json_end(struct mp_json_out *json)
 
 static void new_line(struct mp_json_out *json)
 {
+    mp_assert(json->depth < MP_JSON_OUT_DEPTH_MAX);
     if (!json->pretty)
         return;
     putc('\n', json->file);
@@ -35,6 +38,7 @@ static void write_string(FILE *file, const char *value, size_t bytes)
 {
     const unsigned char *s = (const unsigned char *)value;
 
+    mp_assert(value != NULL || bytes == 0);
     putc('"', file);
     for (size_t i = 0; i < bytes;) {
         const size_t length = mp_utf8_sequence(value + i, bytes - i);
@@ -59,6 +63,7 @@ static void write_string(FILE *file, const char *value, size_t bytes)
 
 static void begin_value(struct mp_json_out *json, const char *key)
 {
+    mp_assert(json->depth < MP_JSON_OUT_DEPTH_MAX);
     mp_assert((key == NULL) == json->is_array[json->depth]);
     mp_assert(json->depth > 0 || !json->has_items[0]);
     if (json->has_items[json->depth])
@@ -89,6 +94,7 @@ static void end_nested(struct mp_json_out *json, bool is_array)
     mp_assert(json->depth > 0);
     mp_assert(json->is_array[json->depth] == is_array);
     had_items = json->has_items[json->depth];
+    mp_assert(json->depth < MP_JSON_OUT_DEPTH_MAX);
     json->depth--;
     if (had_items)
         new_line(json);
@@ -126,6 +132,7 @@ void mp_json_put_string(struct mp_json_out *json, const char *key, const char *v
 void mp_json_put_string_n(struct mp_json_out *json, const char *key, const char *value,
                           size_t bytes)
 {
+    mp_assert(value != NULL || bytes == 0);
     begin_value(json, key);
     write_string(json->file, value, bytes);
 }
@@ -194,6 +201,7 @@ const char *mp_format_f64(double value, char out[MP_F64_BYTES])
         else if (to == out || to[-1] != '.')
             *to++ = '.';
     }
+    mp_assert((size_t)(to - out) < MP_F64_BYTES);
     *to = '\0';
     return out;
 }

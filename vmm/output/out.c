@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
 #define ATTEMPTS_MAX 100
@@ -34,6 +35,7 @@ static enum mp_status fail(const char *what, const char *path, int error)
 {
     char quoted[MP_QUOTE_BYTES];
 
+    mp_assert(error > 0);
     return mp_fail(MP_ERR_IO, "E_OUTPUT", "%s '%s': %s%s", what,
                    mp_quote(quoted, path, strlen(path)), strerror(error), advice(error));
 }
@@ -63,6 +65,7 @@ static int open_descriptor(int fd)
 {
     const int flags = fcntl(fd, F_GETFL);
 
+    mp_assert(fd >= 0);
     if (flags >= 0 && (flags & O_ACCMODE) == O_RDONLY) {
         errno = EBADF;
         return -1;
@@ -75,6 +78,7 @@ static int open_in_place(const char *path)
 {
     int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 
+    mp_assert(path[0] != '\0');
     if (fd >= 0 && fcntl(fd, F_SETFL, 0) < 0) {
         int error = errno;
 
@@ -95,12 +99,14 @@ static bool next_temporary(struct mp_out *out)
     const int length = snprintf(out->temporary, sizeof(out->temporary), "%.*s.moepager-%d-%u.tmp",
                                 directory, out->path, (int)getpid(), n);
 
+    mp_assert(out->path[0] != '\0');
     errno = ENAMETOOLONG;
     return length > 0 && (size_t)length < sizeof(out->temporary);
 }
 
 static void descriptor_path(int fd, char path[32])
 {
+    mp_assert(fd >= 0);
     snprintf(path, 32, "/proc/self/fd/%d", fd);
 }
 
@@ -178,6 +184,7 @@ static int open_temporary(struct mp_out *out)
     char directory[PATH_MAX];
     int fd;
 
+    mp_assert(!out->in_place);
     if (!next_temporary(out))
         return -1;
     directory_of(out->path, directory);
@@ -202,6 +209,7 @@ static ssize_t write_bytes(void *cookie, const char *from, size_t bytes)
     struct mp_out *out = cookie;
     size_t done = 0;
 
+    mp_assert(out->fd >= 0);
     while (out->error == 0 && done < bytes) {
         const ssize_t wrote = write(out->fd, from + done, bytes - done);
 
@@ -229,6 +237,7 @@ enum mp_status mp_out_open(struct mp_out *out, const char *path)
     struct stat info;
     bool exists;
 
+    mp_assert(path != NULL);
     out->file = NULL;
     out->named = false;
     out->error = 0;
@@ -260,12 +269,14 @@ enum mp_status mp_out_open(struct mp_out *out, const char *path)
 
 uint64_t mp_out_position(struct mp_out *out)
 {
+    mp_assert(out->file != NULL);
     (void)!fflush(out->file); /* an error stays */
     return out->at_byte;
 }
 
 void mp_out_seek(struct mp_out *out, uint64_t byte)
 {
+    mp_assert(out->file != NULL);
     if (fflush(out->file) != 0 || out->error != 0)
         return;
     if (lseek(out->fd, (off_t)byte, SEEK_SET) < 0)
@@ -278,6 +289,7 @@ void mp_out_abandon(struct mp_out *out)
 {
     if (out->file == NULL)
         return;
+    mp_assert(out->fd >= 0);
     out->error = ECANCELED; /* what is still in the buffer goes nowhere */
     fclose(out->file);
     out->file = NULL;
@@ -291,6 +303,7 @@ enum mp_status mp_out_check(const char *path, bool seeks)
     struct stat info;
     enum mp_status status;
 
+    mp_assert(path != NULL);
     if (seeks && stat(path, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode)))
         return fail("cannot write", path, ESPIPE);
     if (lstat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode) &&
@@ -307,6 +320,7 @@ static int give_name(struct mp_out *out)
 {
     char self[32];
 
+    mp_assert(!out->in_place && out->fd >= 0);
     descriptor_path(out->fd, self);
     for (int i = 0; i < ATTEMPTS_MAX && !out->named; i++) {
         out->named = linkat(AT_FDCWD, self, AT_FDCWD, out->temporary, AT_SYMLINK_FOLLOW) == 0;
@@ -321,6 +335,7 @@ enum mp_status mp_out_commit(struct mp_out *out)
     char quoted[MP_QUOTE_BYTES];
     int error = 0;
 
+    mp_assert(out->file != NULL);
     if ((fflush(out->file) != 0 || ferror(out->file)) && out->error == 0)
         out->error = EIO; /* stdio's own, such as no memory */
     if (out->error != 0) {

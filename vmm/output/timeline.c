@@ -1,3 +1,7 @@
+/*
+ * Events in an array that threads fill without a lock, and the file made of them at the end.
+ * Nothing is written while a program runs.
+ */
 #include "vmm/output/timeline.h"
 
 #include <stdatomic.h>
@@ -49,6 +53,7 @@ enum mp_status mp_timeline_create(struct mp_clock *clock, uint64_t events_max,
         free(timeline);
         return mp_fail_no_memory("the events of a timeline", bytes);
     }
+    mp_assert(clock != NULL);
     timeline->clock = clock;
     timeline->events_max = events_max;
     *timeline_p = timeline;
@@ -67,6 +72,7 @@ unsigned mp_timeline_add_track(struct mp_timeline *timeline, const char *name)
 {
     if (timeline == NULL)
         return 0;
+    mp_assert(name != NULL);
     if (timeline->track_count < MP_TIMELINE_TRACKS_MAX)
         timeline->tracks[timeline->track_count++] = name;
     return timeline->track_count - 1;
@@ -82,6 +88,7 @@ static void record(struct mp_timeline *timeline, const struct event *event)
     const uint64_t index = atomic_fetch_add_explicit(&timeline->taken, 1, memory_order_relaxed);
     struct event *to;
 
+    mp_assert(event->name != NULL);
     if (index >= timeline->events_max)
         return;
     to = &timeline->events[index];
@@ -113,6 +120,7 @@ void mp_timeline_span(struct mp_timeline *timeline, unsigned track, const char *
     if (timeline == NULL)
         return;
     mp_assert(end_ns >= start_ns);
+    mp_assert(track < MP_TIMELINE_TRACKS_MAX);
     event.track = (uint16_t)track;
     set_args(&event, args);
     record(timeline, &event);
@@ -149,6 +157,7 @@ uint64_t mp_timeline_dropped(const struct mp_timeline *timeline)
 
 static void write_args(struct mp_json_out *json, const struct event *event)
 {
+    mp_assert(event->phase == 'X' || event->phase == 'C');
     if (event->phase != 'C' && event->key[0] == NULL)
         return;
     mp_json_object_begin(json, "args");
@@ -163,6 +172,7 @@ static void write_event(struct mp_json_out *json, const struct event *event)
 {
     const char phase[2] = { event->phase, '\0' };
 
+    mp_assert(event->name != NULL);
     mp_json_object_begin(json, NULL);
     mp_json_put_string(json, "ph", phase);
     mp_json_put_string(json, "name", event->name);
@@ -181,6 +191,7 @@ static void write_track(struct mp_json_out *json, unsigned track, const char *na
 {
     static const char *const kinds[2] = { "thread_name", "thread_sort_index" };
 
+    mp_assert(track < MP_TIMELINE_TRACKS_MAX && name != NULL);
     for (int i = 0; i < 2; i++) {
         mp_json_object_begin(json, NULL);
         mp_json_put_string(json, "ph", "M");
@@ -206,6 +217,7 @@ enum mp_status mp_timeline_write(const struct mp_timeline *timeline, const char 
 
     if (timeline == NULL)
         return MP_OK;
+    mp_assert(path != NULL);
     status = mp_out_open(&out, path);
     if (status != MP_OK)
         return status;

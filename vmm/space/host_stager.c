@@ -18,6 +18,7 @@ static void fill_ticket(const struct mp_host_tier *tier, uint32_t unit, enum mp_
     const struct mp_unit_layout *layout = mp_host_layout(tier, unit);
     char *slot = mp_host_address(tier, unit);
 
+    mp_assert(layout->extent_count > 0 && layout->extent_count <= MP_TICKET_EXTENTS_MAX);
     for (uint32_t i = 0; i < layout->extent_count; i++) {
         const struct mp_unit_extent *extent = &layout->extents[i];
 
@@ -40,6 +41,7 @@ static struct host_job *free_job(struct mp_host_tier *tier, bool ahead)
     struct host_job *found = NULL;
     uint32_t aheads = 0;
 
+    mp_assert_held(&tier->lock);
     for (uint32_t i = 0; i < HOST_JOBS; i++) {
         if (tier->jobs[i].unit == HOST_NOBODY)
             found = &tier->jobs[i];
@@ -56,6 +58,7 @@ static bool start_one_locked(struct mp_host_tier *tier, enum host_request reques
     struct host_job *job = free_job(tier, ahead);
     uint32_t unit = tier->lists[request].first;
 
+    mp_assert_held(&tier->lock);
     if (job == NULL)
         return false;
     while (unit != HOST_NOBODY && !mp_host_take_slot_locked(tier, unit))
@@ -79,6 +82,7 @@ static bool start_one_locked(struct mp_host_tier *tier, enum host_request reques
 
 static void start_all_locked(struct mp_host_tier *tier)
 {
+    mp_assert_held(&tier->lock);
     atomic_store_explicit(&tier->notified, false, memory_order_relaxed);
     for (int request = HOST_DEMAND; request <= HOST_FILL && !tier->stopping; request++) {
         while (start_one_locked(tier, (enum host_request)request))
@@ -91,6 +95,7 @@ static void end_good_locked(struct mp_host_tier *tier, uint32_t unit)
     struct host_unit *u = &tier->units[unit];
     struct mp_ticket *waiting = u->waiting;
 
+    mp_assert_held(&tier->lock);
     mp_host_apply_locked(tier, unit, MP_RES_EV_FILL_DONE);
     u->waiting = NULL;
     if (waiting == NULL) {
@@ -107,6 +112,8 @@ static void end_bad_locked(struct mp_host_tier *tier, uint32_t unit, const struc
     struct host_unit *u = &tier->units[unit];
     struct mp_ticket *waiting = u->waiting;
 
+    mp_assert_held(&tier->lock);
+    mp_assert(error->status != MP_OK);
     mp_host_apply_locked(tier, unit, MP_RES_EV_FILL_FAILED);
     mp_host_give_slot_locked(tier, unit);
     u->waiting = NULL;
@@ -122,6 +129,8 @@ static void end_locked(struct mp_host_tier *tier, struct host_job *job)
 {
     const uint32_t unit = job->unit;
 
+    mp_assert_held(&tier->lock);
+    mp_assert(tier->units[unit].in_job);
     if (mp_ticket_state(&job->ticket) == MP_TICKET_DONE) {
         char *slot = mp_host_address(tier, unit);
 
@@ -148,6 +157,7 @@ static uint32_t wait_for_reads(struct mp_host_tier *tier, struct mp_ticket *cons
 {
     const struct mp_interrupt interrupt = { .ready = is_notified, .ctx = tier };
 
+    mp_assert(count > 0 && count <= HOST_JOBS);
     return mp_reader_wait_any_or(tier->reader, tickets, count, &interrupt);
 }
 

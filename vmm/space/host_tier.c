@@ -26,6 +26,8 @@ void mp_host_apply_locked(struct mp_host_tier *tier, uint32_t unit, enum mp_res_
 
 char *mp_host_address(const struct mp_host_tier *tier, uint32_t unit)
 {
+    mp_assert(tier->units[unit].residency.state == MP_RES_FILLING ||
+              tier->units[unit].residency.state == MP_RES_VALID);
     return mp_tier_address(tier->slots, tier->units[unit].slot);
 }
 
@@ -34,6 +36,7 @@ static void unlink_locked(struct mp_host_tier *tier, uint32_t unit)
     struct host_unit *u = &tier->units[unit];
     struct host_list *list = &tier->lists[u->request];
 
+    mp_assert_held(&tier->lock);
     if (u->request == HOST_IDLE)
         return;
     if (u->prev != HOST_NOBODY)
@@ -54,6 +57,7 @@ void mp_host_request_locked(struct mp_host_tier *tier, uint32_t unit, enum host_
     struct host_unit *u = &tier->units[unit];
     struct host_list *list = &tier->lists[request];
 
+    mp_assert((unsigned)request < HOST_REQUEST_COUNT);
     mp_assert_held(&tier->lock);
     unlink_locked(tier, unit);
     if (request == HOST_IDLE)
@@ -83,6 +87,7 @@ bool mp_host_take_slot_locked(struct mp_host_tier *tier, uint32_t unit)
     const uint32_t passing = tier->config.layout->passing[class_index];
     const uint32_t reserve = mp_host_exclusive(tier) && u->waiting == NULL ? passing : 0;
 
+    mp_assert(u->residency.state != MP_RES_FILLING && u->residency.state != MP_RES_VALID);
     mp_assert_held(&tier->lock);
     if (!mp_host_exclusive(tier) && !u->stays && tier->passing_used[class_index] == passing)
         return false;
@@ -97,6 +102,7 @@ void mp_host_give_slot_locked(struct mp_host_tier *tier, uint32_t unit)
 {
     struct host_unit *u = &tier->units[unit];
 
+    mp_assert(u->residency.state != MP_RES_FILLING && u->residency.state != MP_RES_VALID);
     mp_assert_held(&tier->lock);
     tier->passing_used[u->slot.class_index] -= !mp_host_exclusive(tier) && !u->stays;
     mp_tier_give(tier->slots, u->slot);
@@ -108,6 +114,7 @@ static bool must_leave_locked(const struct mp_host_tier *tier, uint32_t unit)
 {
     const uint32_t class_index = mp_host_layout(tier, unit)->class_index;
 
+    mp_assert_held(&tier->lock);
     return tier->units[unit].leaves ||
            mp_tier_free_slots(tier->slots, class_index) < tier->config.layout->passing[class_index];
 }
@@ -116,6 +123,7 @@ void mp_host_settle_locked(struct mp_host_tier *tier, uint32_t unit)
 {
     struct host_unit *u = &tier->units[unit];
 
+    mp_assert(u->residency.state == MP_RES_VALID);
     mp_assert_held(&tier->lock);
     if (u->residency.leases > 0 ||
         (mp_host_exclusive(tier) ? !must_leave_locked(tier, unit) : u->stays))
@@ -128,6 +136,7 @@ void mp_host_settle_locked(struct mp_host_tier *tier, uint32_t unit)
 /* What is being read of the unit, if anything, is no longer read ahead. */
 static void promote_job_locked(struct mp_host_tier *tier, uint32_t unit)
 {
+    mp_assert_held(&tier->lock);
     for (uint32_t i = 0; tier->units[unit].in_job && i < HOST_JOBS; i++) {
         if (tier->jobs[i].unit == unit)
             mp_reader_promote(tier->reader, &tier->jobs[i].ticket);
@@ -138,6 +147,7 @@ void mp_host_tier_load(struct mp_host_tier *tier, uint32_t unit, struct mp_ticke
 {
     struct host_unit *u = &tier->units[unit];
 
+    mp_assert(ticket->copy == MP_COPY_TO_DEVICE && ticket->extent_count == 1);
     mp_lock(&tier->lock);
     mp_assert(u->waiting == NULL);
     if (u->residency.state == MP_RES_VALID) {
@@ -167,6 +177,7 @@ void mp_host_tier_promote(struct mp_host_tier *tier, uint32_t unit, struct mp_ti
     struct host_unit *u = &tier->units[unit];
 
     mp_lock(&tier->lock);
+    mp_assert(u->waiting == NULL || u->waiting == ticket);
     mp_reader_promote(tier->link, ticket);
     if (u->waiting == ticket && u->request == HOST_PREFETCH)
         mp_host_request_locked(tier, unit, HOST_DEMAND);
@@ -200,6 +211,7 @@ void mp_host_tier_copied(struct mp_host_tier *tier, uint32_t unit, bool ok)
     struct host_unit *u = &tier->units[unit];
 
     mp_lock(&tier->lock);
+    mp_assert(u->residency.leases > 0);
     u->leaves = ok && mp_host_exclusive(tier);
     mp_host_apply_locked(tier, unit, MP_RES_EV_RELEASE);
     mp_host_settle_locked(tier, unit);
@@ -211,6 +223,7 @@ void *mp_host_tier_make_room(struct mp_host_tier *tier, uint32_t unit)
     struct host_unit *u = &tier->units[unit];
     void *address = NULL;
 
+    mp_assert(mp_host_exclusive(tier));
     mp_lock(&tier->lock);
     if (u->residency.state == MP_RES_VALID) {
         u->leaves = false; /* leased, so it has not gone */
@@ -225,6 +238,7 @@ void *mp_host_tier_make_room(struct mp_host_tier *tier, uint32_t unit)
 
 void mp_host_tier_came_back(struct mp_host_tier *tier, uint32_t unit, bool ok)
 {
+    mp_assert(mp_host_exclusive(tier));
     mp_lock(&tier->lock);
     if (ok) {
         mp_host_apply_locked(tier, unit, MP_RES_EV_FILL_DONE);
@@ -237,6 +251,7 @@ void mp_host_tier_came_back(struct mp_host_tier *tier, uint32_t unit, bool ok)
 
 void mp_host_tier_give_up(struct mp_host_tier *tier, const struct mp_error *error)
 {
+    mp_assert(error->status != MP_OK);
     mp_lock(&tier->lock);
     if (tier->error.status == MP_OK)
         tier->error = *error;
@@ -259,6 +274,7 @@ static bool holds_locked(const struct mp_host_tier *tier, uint32_t unit)
 {
     const struct host_unit *u = &tier->units[unit];
 
+    mp_assert_held(&tier->lock);
     return u->residency.state == MP_RES_VALID && !u->leaves &&
            (u->stays || mp_host_exclusive(tier));
 }
@@ -267,6 +283,7 @@ const char *mp_host_tier_lease(struct mp_host_tier *tier, uint32_t unit)
 {
     const char *address = NULL;
 
+    mp_assert(unit < tier->config.layout->unit_count);
     mp_lock(&tier->lock);
     if (holds_locked(tier, unit)) {
         mp_host_apply_locked(tier, unit, MP_RES_EV_LEASE);
@@ -278,6 +295,7 @@ const char *mp_host_tier_lease(struct mp_host_tier *tier, uint32_t unit)
 
 void mp_host_tier_release(struct mp_host_tier *tier, uint32_t unit)
 {
+    mp_assert(unit < tier->config.layout->unit_count);
     mp_lock(&tier->lock);
     mp_host_apply_locked(tier, unit, MP_RES_EV_RELEASE);
     mp_host_settle_locked(tier, unit);
@@ -288,6 +306,7 @@ bool mp_host_tier_holds(struct mp_host_tier *tier, uint32_t unit)
 {
     bool holds;
 
+    mp_assert(unit < tier->config.layout->unit_count);
     mp_lock(&tier->lock);
     holds = holds_locked(tier, unit);
     mp_unlock(&tier->lock);
@@ -309,6 +328,7 @@ static bool is_filling_locked(const struct mp_host_tier *tier)
 {
     bool filling = false;
 
+    mp_assert_held(&tier->lock);
     for (int request = HOST_DEMAND; request <= HOST_FILL; request++)
         filling |= tier->lists[request].first != HOST_NOBODY;
     for (uint32_t i = 0; i < HOST_JOBS; i++)
@@ -365,6 +385,7 @@ static void choose_units(struct mp_host_tier *tier)
         const uint64_t units = layout->class_units[c];
         const bool chosen = (seen[c] + 1) * keep / units > seen[c] * keep / units;
 
+        mp_assert(keep <= units);
         seen[c]++;
         tier->units[i].stays = chosen && !mp_host_exclusive(tier);
         if (chosen)
@@ -380,6 +401,7 @@ enum mp_status mp_host_tier_create(const struct mp_host_tier_config *config,
     struct mp_host_tier *tier = calloc(1, sizeof(*tier));
     enum mp_status status;
 
+    mp_assert(layout->host_tier && layout->unit_count > 0);
     if (tier == NULL)
         return mp_fail_no_memory("the host tier", sizeof(*tier));
     tier->config = *config;
@@ -413,6 +435,7 @@ enum mp_status mp_host_tier_start(struct mp_host_tier *tier, struct mp_reader *l
     char number[32];
     int error_number;
 
+    mp_assert(!tier->started && link != NULL);
     tier->link = link;
     error_number = mp_thread_start(&tier->thread, "mp-stager", mp_host_stager_run, tier);
     if (error_number != 0)
@@ -441,6 +464,7 @@ void mp_host_tier_destroy(struct mp_host_tier *tier)
     if (tier == NULL)
         return;
     mp_host_tier_stop(tier);
+    mp_assert(!tier->started);
     mp_reader_destroy(tier->reader);
     mp_tier_destroy(tier->slots);
     free(tier->units);

@@ -8,16 +8,16 @@
  * from which units are copied over the link, and a thread, the stager, that fills them from the
  * files and packs them. Part of vmm/space and of no other module.
  *
- * What stays is fixed where the copy is kept (inclusive): all units, or as many as fit, spread
- * evenly over the model. The others pass through a few slots that are free for that. Where the copy
- * is given up (exclusive), every slot holds whatever is not in the device tier, and the same few
- * slots are left free, so that a load always finds one.
+ * Inclusive, where copies are kept: the units that stay are chosen once, all of them or as many as
+ * fit, spread evenly over the model. The others pass through a few slots that are kept free for
+ * that. Exclusive, where a unit is in one tier only: every slot holds a unit that is not in the
+ * device tier, and the same few slots stay free, so that a load always finds one.
  *
  * From the start the stager fills slots in the order of the units; a unit that is loaded goes
  * first.
  *
- * Thread safety: any thread. Calls of one unit come from the pager's thread, but those that the
- * link makes for a ticket that it has started.
+ * Thread safety: any thread. Calls about one unit come from the pager's thread, except those that
+ * the link makes for a ticket that it has started.
  */
 struct mp_host_tier;
 
@@ -66,7 +66,7 @@ void mp_host_tier_came_back(struct mp_host_tier *tier, uint32_t unit, bool ok);
  */
 void mp_host_tier_give_up(struct mp_host_tier *tier, const struct mp_error *error);
 
-/* Behind the functions of mp_space with the same names. lease: NULL: the unit is not here. */
+/* Behind mp_space_lease_host() and the two functions after it. NULL: the unit is not here. */
 const char *mp_host_tier_lease(struct mp_host_tier *tier, uint32_t unit);
 void mp_host_tier_release(struct mp_host_tier *tier, uint32_t unit);
 bool mp_host_tier_holds(struct mp_host_tier *tier, uint32_t unit);

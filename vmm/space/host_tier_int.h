@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/lock.h"
 #include "vmm/space/host_tier.h"
 
@@ -77,6 +78,7 @@ static inline bool mp_host_exclusive(const struct mp_host_tier *tier)
 static inline const struct mp_unit_layout *mp_host_layout(const struct mp_host_tier *tier,
                                                           uint32_t unit)
 {
+    mp_assert(unit < tier->config.layout->unit_count);
     return &tier->config.layout->units[unit];
 }
 

@@ -1,3 +1,6 @@
+/*
+ * A thread that touches frames before they are needed; see populate.h. It writes no byte of them.
+ */
 #include "vmm/space/populate.h"
 
 #include <errno.h>
@@ -9,6 +12,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/log.h"
 #include "vmm/base/error.h"
 #include "vmm/base/thread.h"
@@ -29,6 +33,7 @@ struct mp_populate {
 /* False: the kernel cannot or will not. */
 static bool populate_frame(struct mp_populate *populate, const struct mp_frame *frame)
 {
+    mp_assert(frame->bytes == 0 || frame->alias != NULL);
     for (uint64_t at = 0; at < frame->bytes; at += STEP_BYTES) {
         const uint64_t left = frame->bytes - at;
 
@@ -61,6 +66,7 @@ struct mp_populate *mp_populate_start(const struct mp_frame *frames, uint32_t co
     struct mp_populate *populate = malloc(sizeof(*populate) + count * sizeof(*frames));
     int error_number = ENOMEM;
 
+    mp_assert(frames != NULL);
     if (populate != NULL) {
         atomic_init(&populate->stop, false);
         populate->count = count;

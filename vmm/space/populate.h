@@ -4,10 +4,10 @@
 #include "vmm/backend/backend.h"
 
 /*
- * Frames of the host get their pages when they are first written, and the kernel clears each page
- * then: on the thread that hands a read to the disk, or, worse, instead of a thread that computes.
- * This does it before anybody asks, on a thread of low priority, while the first reads leave the
- * processor idle. What is written to frames meanwhile stays as it is.
+ * Frames of the host get their pages when they are first written. The kernel clears each page at
+ * that moment, on the thread that submits a read or, worse, in place of a thread that computes.
+ * This module touches the pages earlier, on a thread of low priority, while the first reads leave
+ * the processor idle. Bytes that others write to the frames meanwhile stay as they are.
  */
 struct mp_populate;
 

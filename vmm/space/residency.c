@@ -5,6 +5,8 @@
  */
 #include "vmm/space/residency.h"
 
+#include "vmm/base/assert.h"
+
 /* Leases exist in VALID only, so the guard matters in that row alone. */
 enum guard { GUARD_NONE, GUARD_UNLEASED, GUARD_LEASED };
 
@@ -68,6 +70,7 @@ struct mp_res_rule mp_res_rule(enum mp_res_state state, enum mp_res_event event,
         rule.status = MP_OK;
         rule.next = (enum mp_res_state)cell->next;
     }
+    mp_assert(rule.status == MP_OK || rule.next == state);
     return rule;
 }
 
@@ -86,6 +89,7 @@ enum mp_status mp_res_apply(struct mp_residency *residency, enum mp_res_event ev
         residency->leases--;
     }
     residency->state = (uint8_t)rule.next;
+    mp_assert(residency->leases == 0 || residency->state == MP_RES_VALID);
     return MP_OK;
 }
 

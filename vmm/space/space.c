@@ -1,3 +1,7 @@
+/*
+ * The life of a space and the facts about it. What moves units is in space_move.c, space_host.c and
+ * space_resize.c.
+ */
 #include "vmm/space/space.h"
 
 #include <inttypes.h>
@@ -17,6 +21,7 @@ enum mp_status mp_space_make_plan(const struct mp_space_config *config,
 
     if (status != MP_OK)
         return status;
+    mp_assert(layout.plan.smallest_bytes <= layout.plan.full_bytes);
     *plan_p = layout.plan;
     mp_space_layout_fini(&layout);
     return MP_OK;
@@ -41,6 +46,7 @@ static enum mp_status make_arrays(struct mp_space *space)
     struct mp_arena arena = { 0 };
     enum mp_status status;
 
+    mp_assert(space->arrays == NULL && space->tier != NULL);
     take_arrays(space, &arena);
     status = mp_arena_open(&arena, "the units of a model");
     if (status != MP_OK)
@@ -62,6 +68,7 @@ static enum mp_status make_movers(struct mp_space *space, const struct mp_space_
     enum mp_status status = mp_tier_create(config->backend, MP_TIER_DEVICE, space->layout.classes,
                                            space->layout.class_count, &space->tier);
 
+    mp_assert(space->reader == NULL);
     if (status == MP_OK)
         status = make_arrays(space);
     if (status != MP_OK)
@@ -81,6 +88,7 @@ static enum mp_status make_movers(struct mp_space *space, const struct mp_space_
 /* Also takes a half-made space. */
 static void space_free(struct mp_space *space)
 {
+    mp_assert(space->resident_bytes == 0);
     mp_space_end_host(space);
     mp_reader_destroy(space->reader);
     mp_populate_stop(space->populate);
@@ -95,6 +103,7 @@ enum mp_status mp_space_create(const struct mp_space_config *config, struct mp_s
     struct mp_space *space = calloc(1, sizeof(*space));
     enum mp_status status;
 
+    mp_assert(config->backend != NULL && config->files != NULL);
     if (space == NULL)
         return mp_fail_no_memory("a space", sizeof(*space));
     status = mp_space_layout_init(config, &space->layout);
@@ -173,11 +182,13 @@ uint32_t mp_space_class_count(const struct mp_space *space)
 
 uint32_t mp_space_class_slots(const struct mp_space *space, uint32_t class_index)
 {
+    mp_assert(class_index < space->layout.class_count);
     return mp_tier_slots(space->tier, class_index);
 }
 
 uint32_t mp_space_class_free(const struct mp_space *space, uint32_t class_index)
 {
+    mp_assert(class_index < space->layout.class_count);
     return mp_tier_free_slots(space->tier, class_index);
 }
 
@@ -215,6 +226,7 @@ uint64_t mp_space_read_ns(const struct mp_space *space, uint32_t unit)
 {
     const struct mp_ticket *ticket = &unit_of(space, unit)->ticket;
 
+    mp_assert(mp_space_state(space, unit) == MP_RES_VALID && ticket->done_ns >= ticket->started_ns);
     return ticket->done_ns - ticket->started_ns;
 }
 
@@ -236,6 +248,7 @@ static bool check_unit(const struct mp_space *space, uint32_t unit)
     const enum mp_res_state state = (enum mp_res_state)u->residency.state;
     const enum mp_ticket_state ticket = mp_ticket_state(&u->ticket);
 
+    mp_assert(unit < space->layout.unit_count);
     if (u->residency.leases > 0 && state != MP_RES_VALID)
         return false;
     if (state == MP_RES_FILLING && ticket == MP_TICKET_IDLE)

@@ -39,6 +39,7 @@ static void merge_cheapest(struct size_group *groups, uint32_t *count)
     uint32_t best = 0;
     uint64_t best_cost = UINT64_MAX;
 
+    mp_assert(*count > 1);
     for (uint32_t i = 0; i + 1 < *count; i++) {
         uint64_t cost;
 
@@ -101,6 +102,7 @@ static uint64_t wasted_bytes(const struct mp_space_config *config,
         return 0;
     for (uint32_t c = 0; c < layout->class_count; c++)
         used += layout->classes[c].slot_bytes * layout->classes[c].slots;
+    mp_assert(bytes >= used);
     return bytes - used;
 }
 
@@ -153,7 +155,8 @@ static uint32_t passing_of(uint32_t slots)
         passing = PASSING_MIN;
     if (passing > PASSING_MAX)
         passing = PASSING_MAX;
-    return passing < slots ? passing : slots;
+    mp_assert(passing <= slots); /* a class keeps two slots where it has not all */
+    return passing;
 }
 
 /* Slots of the host tier: for all units, or for those that the device tier has no room for. */
@@ -186,6 +189,7 @@ static enum mp_status fit_host(const struct mp_space_config *config, struct mp_s
         return status;
     for (uint32_t c = 0; c < layout->class_count; c++) {
         layout->passing[c] = host[c].slots < layout->class_units[c] ? passing_of(host[c].slots) : 0;
+        mp_assert(layout->passing[c] <= host[c].slots);
         layout->plan.host_slots += host[c].slots - layout->passing[c];
     }
     return MP_OK;
@@ -213,6 +217,7 @@ enum mp_status mp_space_fit_budget(const struct mp_space_config *config,
     if (status != MP_OK)
         return status;
 
+    mp_assert(plan->smallest_bytes <= plan->full_bytes);
     plan->slot_bytes_max = layout->classes[layout->class_count - 1].slot_bytes;
     for (uint32_t c = 0; c < layout->class_count; c++)
         plan->slots += layout->classes[c].slots;

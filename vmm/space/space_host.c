@@ -5,6 +5,7 @@
  */
 #include <inttypes.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/space/space_int.h"
@@ -18,6 +19,7 @@ static enum mp_status start_ticket(void *ctx, const struct mp_ticket *ticket)
 {
     struct mp_space *space = ctx;
 
+    mp_assert(ticket->tag < space->layout.unit_count);
     if (space->windows != NULL && ticket->copy == MP_COPY_TO_DEVICE)
         mp_windows_prepare(space->windows, (uint32_t)ticket->tag, space->units[ticket->tag].slot);
     return MP_OK;
@@ -30,6 +32,7 @@ static enum mp_status finish_ticket(void *ctx, const struct mp_ticket *ticket)
     const bool ok = ticket->error.status == MP_OK;
     struct mp_backend *backend = space->backend;
 
+    mp_assert(ticket->tag < space->layout.unit_count);
     if (!ok && backend->ops->lost != NULL && backend->ops->lost(backend)) {
         mp_host_tier_give_up(space->host, &ticket->error);
         return MP_OK;
@@ -56,6 +59,7 @@ static enum mp_status make_link(struct mp_space *space, const struct mp_space_co
         .memory = &space->memory,
     };
 
+    mp_assert(space->reader == NULL && space->host != NULL);
     space->memory = (struct mp_memory_link){
         .backend = config->backend, .start = start_ticket, .finish = finish_ticket, .ctx = space
     };
@@ -73,6 +77,7 @@ enum mp_status mp_space_make_host(struct mp_space *space, const struct mp_space_
     };
     enum mp_status status = MP_OK;
 
+    mp_assert(space->layout.host_tier && space->draining != NULL);
     host.reader.files = config->files;
     host.reader.clock = config->clock;
     host.reader.timeline = config->timeline;
@@ -112,6 +117,7 @@ bool mp_space_drain(struct mp_space *space, uint32_t unit)
     const uint64_t bytes = layout_of(space, unit)->packed_bytes;
     void *room = mp_host_tier_make_room(space->host, unit);
 
+    mp_assert(space->exclusive && space->draining_count < space->layout.unit_count);
     if (room == NULL)
         return false;
     u->ticket.extents[0] = (struct mp_extent){
@@ -136,6 +142,7 @@ void mp_space_settle_drains(struct mp_space *space, uint32_t unit, bool block)
 {
     uint32_t left = 0;
 
+    mp_assert(!block || mp_space_state(space, unit) == MP_RES_DRAINING);
     if (block)
         mp_reader_wait(space->reader, &space->units[unit].ticket);
     for (uint32_t i = 0; i < space->draining_count; i++) {
@@ -166,11 +173,13 @@ enum mp_status mp_space_lease_host(struct mp_space *space, uint32_t unit,
 
 void mp_space_release_host(struct mp_space *space, uint32_t unit)
 {
+    mp_assert(space->host != NULL && unit < space->layout.unit_count);
     mp_host_tier_release(space->host, unit);
 }
 
 bool mp_space_in_host(const struct mp_space *space, uint32_t unit)
 {
+    mp_assert(unit < space->layout.unit_count);
     return space->host != NULL && mp_host_tier_holds(space->host, unit);
 }
 

@@ -29,6 +29,7 @@ static enum mp_status fail_piece(const struct mp_space_config *config, uint32_t 
     const char *name = mp_files_name(config->files, piece->file);
     char quoted[MP_QUOTE_BYTES];
 
+    mp_assert(unit < config->unit_count);
     return mp_fail(MP_ERR_MODEL, "E_UNIT_RANGE",
                    "unit %" PRIu32 " in '%s' at byte %" PRIu64 ": got a file of %" PRIu64
                    " bytes, need %" PRIu64 " more from there; copy or download the file again",
@@ -41,6 +42,7 @@ static enum mp_status check_unit(const struct mp_space_config *config, uint32_t 
     const struct mp_unit *unit = &config->units[index];
     const uint32_t files = mp_files_count(config->files);
 
+    mp_assert(index < config->unit_count);
     if (unit->piece_count == 0 || unit->piece_count > MP_UNIT_PIECES_MAX)
         return mp_fail(MP_ERR_INVALID, "E_INTERNAL", "unit %" PRIu32 " has %" PRIu32 " pieces",
                        index, unit->piece_count);
@@ -100,6 +102,7 @@ static enum mp_status check_config(const struct mp_space_config *config)
 /* Piece numbers by (file, offset). */
 static void sort_pieces(const struct mp_unit *unit, uint32_t order[MP_UNIT_PIECES_MAX])
 {
+    mp_assert(unit->piece_count <= MP_UNIT_PIECES_MAX);
     for (uint32_t i = 0; i < unit->piece_count; i++) {
         const struct mp_piece *piece = &unit->pieces[i];
         uint32_t at = i;
@@ -152,6 +155,7 @@ static bool place_piece(struct mp_unit_layout *layout, const struct mp_piece *pi
     need = piece_end - last->offset_bytes;
     if (need > last->need_bytes)
         last->need_bytes = need;
+    mp_assert(last->need_bytes <= last->bytes && start >= last->offset_bytes);
     layout->piece_offset_bytes[piece_index] =
         last->slot_bytes + (piece->offset_bytes - last->offset_bytes);
     return mp_add_u64(last->slot_bytes, last->bytes, used) &&
@@ -172,6 +176,7 @@ static bool place_unit(const struct mp_unit *unit, bool direct, bool packed,
         if (!place_piece(layout, &unit->pieces[order[i]], order[i], direct, &used))
             return false;
     }
+    mp_assert(layout->extent_count > 0 && layout->extent_count <= unit->piece_count);
     return mp_round_up_u64(used, SLOT_ALIGN_BYTES, &layout->slot_bytes) &&
            (!packed || mp_space_pack_unit(unit, order, direct, layout));
 }
@@ -205,6 +210,7 @@ static enum mp_status find_buffered_file(const struct mp_space_config *config, u
     bool *used = calloc(files, sizeof(*used));
     uint32_t file;
 
+    mp_assert(config->files != NULL);
     if (used == NULL)
         return mp_fail_no_memory("the list of files in use", files);
     for (uint32_t i = 0; i < config->unit_count; i++) {
@@ -228,6 +234,7 @@ static enum mp_status fail_direct(const struct mp_space_config *config, uint32_t
     const char *name = mp_files_name(config->files, file);
     char quoted[MP_QUOTE_BYTES];
 
+    mp_assert(file < mp_files_count(config->files));
     return mp_fail(MP_ERR_CONFIG, "E_DIRECT",
                    "direct reads do not work on '%s' (its file system refuses O_DIRECT or needs "
                    "more than %d bytes of alignment); set MOEPAGER_IO=auto",
@@ -241,6 +248,8 @@ static void read_whole_pages(const struct mp_space_config *config, struct mp_uni
         struct mp_unit_extent *extent = &layout->extents[i];
         const uint64_t left = mp_files_bytes(config->files, extent->file) - extent->offset_bytes;
 
+        mp_assert(extent->offset_bytes + extent->need_bytes <=
+                  mp_files_bytes(config->files, extent->file));
         extent->need_bytes = extent->bytes < left ? extent->bytes : left;
         if (!layout->direct)
             extent->bytes = extent->need_bytes;
@@ -254,6 +263,7 @@ static enum mp_status place_whole_pages(const struct mp_space_config *config, bo
     const enum mp_status status =
         place_units(config, true, layout->units, &layout->plan.unit_bytes, &slot_bytes);
 
+    mp_assert(!has_host_tier(config));
     if (status != MP_OK)
         return status;
     layout->plan.direct = direct;
@@ -318,6 +328,7 @@ enum mp_status mp_space_layout_init(const struct mp_space_config *config,
     if (layout->units == NULL)
         return mp_fail_no_memory("the layout of units", bytes);
 
+    mp_assert(layout->unit_count > 0);
     status = choose_reads(config, layout);
     if (status == MP_OK)
         status = mp_space_make_classes(layout);

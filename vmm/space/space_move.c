@@ -3,6 +3,7 @@
  */
 #include <inttypes.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/space/space_int.h"
 
@@ -15,6 +16,7 @@ void mp_space_count_reads(struct mp_space *space)
         mp_host_tier_stats(space->host, &now);
     else
         mp_reader_get_stats(space->reader, &now);
+    mp_assert(now.requests >= space->seen.requests && now.read_bytes >= space->seen.read_bytes);
     space->counters->read_requests += now.requests - space->seen.requests;
     space->counters->read_bytes += now.read_bytes - space->seen.read_bytes;
     space->counters->read_retries += now.retries - space->seen.retries;
@@ -26,6 +28,7 @@ void mp_space_set_resident(struct mp_space *space, uint64_t bytes)
 {
     struct mp_counters *counters = space->counters;
 
+    mp_assert(bytes <= space->layout.plan.unit_bytes);
     counters->resident_bytes += bytes - space->resident_bytes;
     if (counters->resident_bytes > counters->resident_peak_bytes)
         counters->resident_peak_bytes = counters->resident_bytes;
@@ -39,6 +42,7 @@ void mp_space_set_resident(struct mp_space *space, uint64_t bytes)
 static enum mp_status refuse(const struct mp_space *space, uint32_t unit, enum mp_res_event event,
                              enum mp_status status)
 {
+    mp_assert(status != MP_OK);
     if (status == MP_ERR_INVALID)
         return mp_fail(status, "E_INTERNAL", "%s of unit %" PRIu32 ", which is %s",
                        mp_res_event_name(event), unit,
@@ -71,6 +75,7 @@ static void fill_ticket(struct mp_space *space, uint32_t unit, enum mp_priority 
     struct mp_ticket *ticket = &space->units[unit].ticket;
     char *slot = mp_tier_address(space->tier, space->units[unit].slot);
 
+    mp_assert(layout->extent_count > 0 && layout->extent_count <= MP_TICKET_EXTENTS_MAX);
     for (uint32_t i = 0; i < layout->extent_count; i++) {
         const struct mp_unit_extent *extent = &layout->extents[i];
 
@@ -94,6 +99,7 @@ static void fill_copy(struct mp_space *space, uint32_t unit, enum mp_priority pr
     const uint64_t bytes = space->layout.units[unit].packed_bytes;
     struct mp_ticket *ticket = &space->units[unit].ticket;
 
+    mp_assert(bytes > 0 && bytes <= space->layout.units[unit].slot_bytes);
     ticket->extents[0] = (struct mp_extent){
         .bytes = bytes,
         .need_bytes = bytes,
@@ -110,6 +116,7 @@ enum mp_status mp_space_load(struct mp_space *space, uint32_t unit, enum mp_prio
     struct space_unit *u = unit_of(space, unit);
     enum mp_status status;
 
+    mp_assert((unsigned)priority < MP_PRIORITY_COUNT);
     if (u->residency.state == MP_RES_DRAINING)
         mp_space_settle_drains(space, unit, true);
     status = mp_res_rule((enum mp_res_state)u->residency.state, MP_RES_EV_FILL_BEGIN, false).status;
@@ -162,6 +169,7 @@ enum mp_status mp_space_cancel(struct mp_space *space, uint32_t unit)
         return MP_ERR_BUSY;
     mp_space_give_slot(space, unit);
     mp_space_must_apply(space, unit, MP_RES_EV_FILL_CANCELED);
+    mp_assert(u->residency.state == MP_RES_ABSENT);
     return MP_OK;
 }
 
@@ -191,6 +199,7 @@ enum mp_res_state mp_space_poll(struct mp_space *space, uint32_t unit)
         mp_space_must_apply(space, unit, MP_RES_EV_FILL_FAILED);
         mp_space_count_reads(space);
     }
+    mp_assert(u->residency.state != MP_RES_VALID || space->resident_bytes > 0);
     return (enum mp_res_state)u->residency.state;
 }
 
@@ -248,6 +257,7 @@ enum mp_status mp_space_evict(struct mp_space *space, uint32_t unit)
     mp_space_set_resident(space, space->resident_bytes - layout_of(space, unit)->bytes);
     space->counters->evictions++;
     space->counters->evicted_bytes += layout_of(space, unit)->bytes;
+    mp_assert(u->residency.state == MP_RES_ABSENT || u->residency.state == MP_RES_DRAINING);
     return MP_OK;
 }
 
@@ -261,6 +271,7 @@ enum mp_status mp_space_lease(struct mp_space *space, uint32_t unit,
 
     if (status != MP_OK)
         return refuse(space, unit, MP_RES_EV_LEASE, status);
+    mp_assert(u->residency.state == MP_RES_VALID && u->residency.leases > 0);
     slot = space->windows != NULL ? mp_windows_address(space->windows, unit) : NULL;
     if (slot == NULL)
         slot = mp_tier_address(space->tier, u->slot);

@@ -24,6 +24,7 @@ _Static_assert(RAW_BYTES >= MP_UNIT_PIECES_MAX * (PIECE_ALIGN_BYTES - 1), "piece
 
 static bool overlaps(const struct mp_unit *unit, const uint32_t order[MP_UNIT_PIECES_MAX])
 {
+    mp_assert(unit->piece_count <= MP_UNIT_PIECES_MAX);
     for (uint32_t i = 1; i < unit->piece_count; i++) {
         const struct mp_piece *before = &unit->pieces[order[i - 1]];
         const struct mp_piece *piece = &unit->pieces[order[i]];
@@ -37,6 +38,7 @@ static bool overlaps(const struct mp_unit *unit, const uint32_t order[MP_UNIT_PI
 
 static void read_in_place(const struct mp_unit *unit, struct mp_unit_layout *layout)
 {
+    mp_assert(unit->piece_count == layout->piece_count);
     layout->direct = false;
     layout->extent_count = unit->piece_count;
     for (uint32_t i = 0; i < unit->piece_count; i++) {
@@ -72,6 +74,7 @@ bool mp_space_pack_unit(const struct mp_unit *unit, const uint32_t order[MP_UNIT
     layout->packed_bytes = used;
     if (!mp_round_up_u64(used, SLOT_ALIGN_BYTES, &layout->slot_bytes))
         return false;
+    mp_assert(layout->packed_bytes <= layout->slot_bytes);
     layout->host_slot_bytes = layout->slot_bytes;
     if (!direct || overlaps(unit, order)) {
         read_in_place(unit, layout);

@@ -1,11 +1,12 @@
 /*
- * Budgets that change. Frames go whole: those with the fewest units first, whose units move to free
- * slots of other frames. That is a copy inside of the device, and never one of a unit that somebody
- * has a lease on or that is on its way.
+ * Budgets that change. Frames go whole: first those with the fewest units, of equal ones the last.
+ * Their units move to the lowest free slots of other frames, by copies inside the device. A unit
+ * that has a lease or is on its way does not move.
  */
 #include <inttypes.h>
 #include <string.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
 #include "vmm/space/space_int.h"
@@ -54,6 +55,7 @@ static bool count_taken(const struct mp_space *space, uint32_t class_index, uint
             return false;
         taken++;
     }
+    mp_assert(taken <= slots);
     *taken_p = taken;
     return true;
 }
@@ -64,6 +66,7 @@ static uint32_t find_frame(const struct mp_space *space, uint32_t class_index, u
 {
     uint32_t best = NO_FRAME, least = UINT32_MAX;
 
+    mp_assert(slots_max > 0);
     for (uint32_t f = mp_tier_frame_count(space->tier, class_index); f-- > 0;) {
         uint32_t first, taken;
         const uint32_t slots = mp_tier_frame_slots(space->tier, class_index, f, &first);
@@ -83,6 +86,7 @@ static enum mp_status copy_unit(struct mp_space *space, struct mp_stream *stream
     struct mp_backend *backend = space->backend;
     enum mp_status status;
 
+    mp_assert(dst != src && bytes > 0);
     if (space->shared_memory) {
         memcpy(dst, src, bytes);
         return MP_OK;
@@ -102,6 +106,7 @@ static enum mp_status move_unit(struct mp_space *space, struct mp_stream *stream
     struct mp_slot to = { 0 };
     enum mp_status status = mp_tier_take(space->tier, slot->class_index, &to);
 
+    mp_assert(mp_space_state(space, unit) == MP_RES_VALID && mp_space_leases(space, unit) == 0);
     mp_assert(status == MP_OK);
     if (status != MP_OK)
         return status;
@@ -129,6 +134,7 @@ static enum mp_status empty_frame(struct mp_space *space, uint32_t class_index, 
     struct mp_stream *stream = NULL;
     enum mp_status status = MP_OK;
 
+    mp_assert(slots > 0);
     for (uint32_t i = first; i < first + slots; i++) {
         const struct mp_slot slot = { class_index, i };
 
@@ -173,12 +179,14 @@ static uint32_t least_slots(const struct mp_space *space, uint32_t class_index)
 {
     const uint32_t units = space->layout.class_units[class_index];
 
+    mp_assert(units > 0);
     return units < SLOTS_MIN ? units : SLOTS_MIN;
 }
 
 /*
  * The class that has most slots above its target, in parts of the target. Where none has any and
- * frames still cost too much, because some are not full: the one that has most.
+ * frames still cost too much, because some are not full: the one that has most. Of equal classes
+ * the first.
  */
 static uint32_t find_class(const struct mp_space *space, const struct mp_tier_class *target)
 {
@@ -194,7 +202,9 @@ static uint32_t find_class(const struct mp_space *space, const struct mp_tier_cl
             best = c;
         }
     }
-    for (uint32_t c = 0; best == MP_TIER_CLASSES_MAX && c < space->layout.class_count; c++) {
+    if (best != MP_TIER_CLASSES_MAX)
+        return best;
+    for (uint32_t c = 0; c < space->layout.class_count; c++) {
         if (mp_tier_slots(space->tier, c) > least_slots(space, c) &&
             mp_tier_slots(space->tier, c) > most) {
             most = mp_tier_slots(space->tier, c);
@@ -220,6 +230,7 @@ static enum mp_status shrink_once(struct mp_space *space, const struct mp_tier_c
                        budget_bytes, mp_tier_frame_bytes(space->tier));
     all = mp_tier_slots(space->tier, c);
     goal = all > target[c].slots ? target[c].slots : all - 1;
+    mp_assert(goal < all);
     frame = find_frame(space, c, all - goal);
     if (frame == NO_FRAME)
         frame = find_frame(space, c, UINT32_MAX);
@@ -248,6 +259,7 @@ static enum mp_status grow(struct mp_space *space, const struct mp_tier_class *t
 {
     bool more = true;
 
+    mp_assert(mp_tier_frame_bytes(space->tier) <= budget_bytes);
     while (more) {
         more = false;
         for (uint32_t c = 0; c < space->layout.class_count; c++) {
@@ -294,5 +306,6 @@ enum mp_status mp_space_set_budget(struct mp_space *space, uint64_t budget_bytes
         space->layout.plan.slots += mp_tier_slots(space->tier, c);
     mp_log_debug("space", "%" PRIu32 " slots in %" PRIu64 " bytes", space->layout.plan.slots,
                  mp_tier_frame_bytes(space->tier));
+    mp_assert(mp_space_check(space));
     return status;
 }

@@ -40,6 +40,7 @@ struct mp_tier {
 
 static uint32_t frames_of(uint32_t slots, uint32_t per_frame)
 {
+    mp_assert(per_frame > 0);
     return slots / per_frame + (slots % per_frame > 0);
 }
 
@@ -69,6 +70,8 @@ static enum mp_status make_frame(struct mp_tier *tier, struct tier_class *class,
     uint64_t bytes;
     enum mp_status status;
 
+    mp_assert(slots > 0 && slots <= class->slots_per_frame);
+    mp_assert(tier->frame_slots[class->frame_first + number] == 0);
     if (!mp_tier_frame_bytes_of(backend, class->slot_bytes, slots, &bytes))
         return mp_tier_fail_overflow();
     status = backend->ops->frame_create(tier->backend, tier->kind, bytes,
@@ -80,6 +83,8 @@ static enum mp_status make_frame(struct mp_tier *tier, struct tier_class *class,
 
 static void destroy_frame(struct mp_tier *tier, uint32_t frame)
 {
+    mp_assert(tier->frame_slots[frame] > 0);
+    mp_assert(tier->frame_bytes >= tier->frames[frame].bytes);
     tier->frame_bytes -= tier->frames[frame].bytes;
     tier->backend->ops->frame_destroy(tier->backend, &tier->frames[frame]);
     tier->frames[frame] = (struct mp_frame){ .handle = 0 };
@@ -90,6 +95,7 @@ static uint32_t slots_in(const struct tier_class *class, uint32_t slots, uint32_
 {
     const uint32_t left = slots - number * class->slots_per_frame;
 
+    mp_assert(number * class->slots_per_frame < slots);
     return left < class->slots_per_frame ? left : class->slots_per_frame;
 }
 
@@ -113,6 +119,7 @@ static enum mp_status make_frames(struct mp_tier *tier, const struct mp_tier_cla
                 status = mp_tier_fail_overflow();
         }
     }
+    mp_assert(status != MP_OK || count <= tier->frame_count);
     if (status == MP_OK)
         status = mp_frames_make(tier->backend, tier->kind, orders, count);
     free(orders);
@@ -134,6 +141,7 @@ static enum mp_status init_class(struct mp_tier *tier, const struct mp_tier_clas
     const uint32_t max = wanted->slots_max > wanted->slots ? wanted->slots_max : wanted->slots;
     uint64_t ends;
 
+    mp_assert(tier->class_count < MP_TIER_CLASSES_MAX);
     class->slots_per_frame = mp_tier_per_frame(tier->backend, wanted);
     if (class->slots_per_frame > max)
         class->slots_per_frame = max;
@@ -168,6 +176,7 @@ static enum mp_status make_arrays(struct mp_tier *tier, uint32_t frame_count)
     struct mp_arena arena = { 0 };
     enum mp_status status;
 
+    mp_assert(tier->arrays == NULL);
     take_arrays(tier, frame_count, &arena);
     status = mp_arena_open(&arena, "a tier");
     if (status != MP_OK)
@@ -185,6 +194,7 @@ static enum mp_status check_room(struct mp_backend *backend, enum mp_tier_kind k
     const enum mp_status status =
         backend->ops->memory_info(backend, kind, &free_bytes, &total_bytes);
 
+    mp_assert(bytes > 0);
     if (status != MP_OK || bytes <= free_bytes)
         return status;
     return mp_fail(MP_ERR_NO_SPACE, "E_TIER_MEMORY",
@@ -278,6 +288,7 @@ void mp_tier_give(struct mp_tier *tier, struct mp_slot slot)
 
     mp_assert(slot.class_index < tier->class_count && word < class->words);
     mp_assert((class->free_map[word] & bit) == 0);
+    mp_assert(class->free_slots < class->slots);
     class->free_map[word] |= bit;
     class->free_slots++;
     if (word < class->hint_word)
@@ -316,6 +327,7 @@ void mp_tier_take_slot(struct mp_tier *tier, struct mp_slot slot)
 
     mp_assert(mp_tier_is_free(tier, slot));
     class->free_map[slot.index / WORD_BITS] &= ~(UINT64_C(1) << (slot.index % WORD_BITS));
+    mp_assert(class->free_slots > 0);
     class->free_slots--;
 }
 
@@ -355,6 +367,7 @@ static uint32_t find_gap(const struct mp_tier *tier, const struct tier_class *cl
     const uint32_t room = class->slots_max > class->slots ? class->slots_max - class->slots : 0;
     uint32_t number = 0;
 
+    mp_assert(class->slots_per_frame > 0);
     while (number < class->frame_count && tier->frame_slots[class->frame_first + number] > 0)
         number++;
     *number_p = number;
@@ -367,6 +380,7 @@ uint32_t mp_tier_frame_gap(const struct mp_tier *tier, uint32_t class_index)
 {
     uint32_t number;
 
+    mp_assert(class_index < tier->class_count);
     (void)find_gap(tier, &tier->classes[class_index], &number);
     return number < tier->classes[class_index].frame_count ? number : UINT32_MAX;
 }
@@ -422,6 +436,7 @@ uint64_t mp_tier_frame_bytes(const struct mp_tier *tier)
 
 const struct mp_frame *mp_tier_frames(const struct mp_tier *tier, uint32_t *count_p)
 {
+    mp_assert(tier->frames != NULL);
     *count_p = tier->frame_count;
     return tier->frames;
 }

@@ -4,6 +4,7 @@
  */
 #include <inttypes.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/space/tier_int.h"
@@ -26,6 +27,7 @@ static uint32_t best_per_frame(const struct mp_backend *backend, uint64_t slot_b
     uint64_t target = granule > FRAME_BYTES_TARGET ? granule : FRAME_BYTES_TARGET;
     uint64_t best = 1, best_ppm = UINT64_MAX;
 
+    mp_assert(slot_bytes > 0 && granule > 0);
     if (target > backend->caps.frame_bytes_max)
         target = backend->caps.frame_bytes_max;
     for (uint64_t count = slot_bytes < target ? target / slot_bytes : 1; count >= 1; count--) {
@@ -52,6 +54,7 @@ static uint32_t least_per_frame(const struct mp_backend *backend, uint64_t slot_
 {
     uint32_t count = 1;
 
+    mp_assert(most >= 1);
     for (; count < most; count++) {
         uint64_t frame_bytes;
 
@@ -66,6 +69,7 @@ uint32_t mp_tier_per_frame(const struct mp_backend *backend, const struct mp_tie
 {
     const uint32_t most = class->own_frames ? 1 : best_per_frame(backend, class->slot_bytes);
 
+    mp_assert(class->slot_bytes > 0);
     return class->small_frames ? least_per_frame(backend, class->slot_bytes, most) : most;
 }
 
@@ -75,6 +79,7 @@ bool mp_tier_frame_bytes_of(const struct mp_backend *backend, uint64_t slot_byte
 {
     uint64_t used;
 
+    mp_assert(backend->caps.granule_bytes > 0);
     return mp_mul_u64(slot_bytes, slots, &used) &&
            mp_round_up_u64(used, backend->caps.granule_bytes, bytes_p);
 }
@@ -87,6 +92,7 @@ static bool class_cost(const struct mp_backend *backend, const struct mp_tier_cl
     const uint64_t slot_bytes = class->slot_bytes;
     uint64_t full, rest;
 
+    mp_assert(per_frame > 0);
     return mp_tier_frame_bytes_of(backend, slot_bytes, per_frame, &full) &&
            mp_mul_u64(full, slots / per_frame, &full) &&
            mp_tier_frame_bytes_of(backend, slot_bytes, slots % per_frame, &rest) &&
@@ -98,6 +104,7 @@ static bool total_cost(const struct mp_backend *backend, const struct mp_tier_cl
 {
     uint64_t total = 0, bytes;
 
+    mp_assert(class_count <= MP_TIER_CLASSES_MAX);
     for (uint32_t i = 0; i < class_count; i++) {
         if (!class_cost(backend, &classes[i], slots[i], &bytes) ||
             !mp_add_u64(total, bytes, &total))
@@ -147,6 +154,7 @@ enum mp_status mp_tier_cost(const struct mp_backend *backend, const struct mp_ti
 static void slots_at(const struct mp_tier_class *classes, uint32_t class_count, uint32_t step,
                      uint32_t steps, uint32_t *slots)
 {
+    mp_assert(step <= steps);
     for (uint32_t i = 0; i < class_count; i++) {
         const uint32_t least = classes[i].slots < SLOTS_MIN ? classes[i].slots : SLOTS_MIN;
         const uint64_t more = classes[i].slots - least;
@@ -158,6 +166,7 @@ static void slots_at(const struct mp_tier_class *classes, uint32_t class_count, 
 static enum mp_status fail_small(uint64_t budget_bytes, uint64_t least_bytes, uint32_t class_count,
                                  const char *option)
 {
+    mp_assert(budget_bytes < least_bytes);
     return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
                    "budget of %" PRIu64 " bytes is below the minimum of %" PRIu64
                    " bytes for this model (two slots in each of %" PRIu32
@@ -205,7 +214,9 @@ enum mp_status mp_tier_fit(const struct mp_backend *backend, uint64_t budget_byt
         if (!total_cost(backend, classes, class_count, slots, &bytes) || bytes > budget_bytes)
             slots[i]--;
     }
-    for (uint32_t i = 0; i < class_count; i++)
+    for (uint32_t i = 0; i < class_count; i++) {
+        mp_assert(slots[i] > 0 && slots[i] <= classes[i].slots);
         classes[i].slots = slots[i];
+    }
     return MP_OK;
 }

@@ -1,3 +1,7 @@
+/*
+ * Places of units in windows, and what is mapped there; see window.h. It decides nothing: the space
+ * says which unit gets which slot.
+ */
 #include "vmm/space/window.h"
 
 #include <inttypes.h>
@@ -43,6 +47,7 @@ static void lose_locked(struct mp_windows *windows, uint32_t unit)
 {
     const uint32_t class_index = windows->layout->units[unit].class_index;
 
+    mp_assert(!windows->places[unit].lost);
     mp_assert_held(&windows->lock);
     /* One line; where one fails all do, and with a device that was lost that is not news. */
     if (windows->lost_bytes == 0 && !is_lost(windows->backend))
@@ -58,6 +63,7 @@ static void note(struct mp_windows *windows, const char *what, uint32_t unit, ui
 {
     const uint64_t bytes = windows->layout->stride_bytes[windows->layout->units[unit].class_index];
 
+    mp_assert(unit < windows->layout->unit_count);
     mp_timeline_span(windows->timeline, windows->track, what, start_ns,
                      mp_timeline_now_ns(windows->timeline),
                      &(struct mp_timeline_args){ { "unit", "bytes" }, { unit, bytes } });
@@ -78,6 +84,7 @@ static void clear_locked(struct mp_windows *windows, struct mp_slot slot)
     place = &windows->places[unit];
     mp_assert(place->mapped);
     windows->unit_of[slot.class_index][slot.index] = NOBODY;
+    mp_assert(place->slot.index == slot.index);
     place->mapped = false;
     start_ns = mp_timeline_now_ns(windows->timeline);
     if (backend->ops->window_unmap(backend, place->address, bytes) != MP_OK)
@@ -88,6 +95,7 @@ static void clear_locked(struct mp_windows *windows, struct mp_slot slot)
 
 void mp_windows_clear(struct mp_windows *windows, struct mp_slot slot)
 {
+    mp_assert(slot.index < mp_tier_index_end(windows->tier, slot.class_index));
     mp_lock(&windows->lock);
     clear_locked(windows, slot);
     mp_unlock(&windows->lock);
@@ -97,6 +105,8 @@ void mp_windows_prepare(struct mp_windows *windows, uint32_t unit, struct mp_slo
 {
     const struct place *place = &windows->places[unit];
 
+    mp_assert(unit < windows->layout->unit_count);
+    mp_assert(windows->layout->units[unit].class_index == slot.class_index);
     mp_lock(&windows->lock);
     if (windows->unit_of[slot.class_index][slot.index] != unit) {
         clear_locked(windows, slot);
@@ -111,6 +121,8 @@ void mp_windows_map(struct mp_windows *windows, uint32_t unit, struct mp_slot sl
     struct place *place = &windows->places[unit];
     struct mp_backend *backend = windows->backend;
 
+    mp_assert(unit < windows->layout->unit_count);
+    mp_assert(windows->layout->units[unit].class_index == slot.class_index);
     mp_lock(&windows->lock);
     mp_assert(windows->unit_of[slot.class_index][slot.index] == (place->mapped ? unit : NOBODY));
     if (!place->mapped && !place->lost) {
@@ -137,6 +149,7 @@ void mp_windows_map(struct mp_windows *windows, uint32_t unit, struct mp_slot sl
 
 const char *mp_windows_address(const struct mp_windows *windows, uint32_t unit)
 {
+    mp_assert(unit < windows->layout->unit_count);
     return windows->places[unit].mapped ? windows->places[unit].address : NULL;
 }
 
@@ -193,6 +206,7 @@ static enum mp_status reserve(struct mp_windows *windows)
         windows->places[i].address = (char *)windows->base[c] + used[c];
         used[c] += layout->stride_bytes[c];
     }
+    mp_assert(used[0] == layout->stride_bytes[0] * layout->class_units[0]);
     return MP_OK;
 }
 
@@ -211,6 +225,7 @@ static enum mp_status make_arrays(struct mp_windows *windows)
     struct mp_arena arena = { 0 };
     enum mp_status status;
 
+    mp_assert(windows->arrays == NULL);
     take_arrays(windows, &arena);
     status = mp_arena_open(&arena, "windows");
     if (status != MP_OK)
@@ -231,6 +246,7 @@ enum mp_status mp_windows_create(struct mp_backend *backend, const struct mp_spa
     struct mp_windows *windows = calloc(1, sizeof(*windows));
     enum mp_status status;
 
+    mp_assert(backend->ops->window_reserve != NULL && layout->unit_count > 0);
     if (windows == NULL)
         return mp_fail_no_memory("windows", sizeof(*windows));
     windows->backend = backend;

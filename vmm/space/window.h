@@ -4,14 +4,15 @@
 #include "vmm/space/space_layout.h"
 
 /*
- * Windows: every unit has an address of its own for life, at which its frame is mapped while it is
- * resident. Page tables change on the link's thread (the mapper), and only of slots that no unit
- * has a lease on: those of a unit that is about to be filled. Where a budget changes also on the
- * pager's: what a frame that goes, or a unit that moves to another slot, is mapped as. A frame else
- * stays mapped where it was until it is filled with another unit.
+ * Windows: every unit has an address for life, at which its frame is mapped while it is resident.
  *
- * What cannot be mapped is found at its alias; the first time is logged. A place that cannot be
- * unmapped is lost: it is logged, counted and never used again.
+ * The link's thread (the mapper) changes page tables, and only for a slot that is about to be
+ * filled, on which no unit has a lease. When a budget changes, the pager's thread does so too: it
+ * unmaps frames that go, and slots that units move to. Otherwise a frame stays mapped where it was
+ * until another unit fills it.
+ *
+ * A unit that cannot be mapped is found at its alias; the first time is logged. A place that cannot
+ * be unmapped is lost: it is logged, counted and never used again.
  *
  * Part of vmm/space and of no other module. Thread safety: any thread, but a unit's address is
  * asked for only after its ticket has ended.

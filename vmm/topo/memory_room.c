@@ -1,3 +1,7 @@
+/*
+ * How much memory this process may still take: /proc/meminfo, its control groups, its limits. Reads
+ * text files below `root` and asks nobody else.
+ */
 #include "vmm/topo/memory_room.h"
 
 #include <inttypes.h>
@@ -6,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "vmm/base/assert.h"
 
 #define LINE_BYTES (2 * PATH_MAX + 512)
 
@@ -26,6 +32,7 @@ static FILE *open_at(const char *root, const char *path)
 {
     char full[2 * PATH_MAX];
 
+    mp_assert(root != NULL && path != NULL);
     if ((size_t)snprintf(full, sizeof(full), "%s%s", root, path) >= sizeof(full))
         return NULL;
     return fopen(full, "re");
@@ -38,6 +45,7 @@ static uint64_t read_number(const char *directory, const char *name)
     uint64_t value = UINT64_MAX;
     FILE *file;
 
+    mp_assert(directory != NULL && name != NULL);
     if ((size_t)snprintf(path, sizeof(path), "%s/%s", directory, name) >= sizeof(path))
         return UINT64_MAX;
     file = fopen(path, "re");
@@ -56,6 +64,7 @@ static uint64_t read_key(FILE *file, const char *key)
     uint64_t value = 0;
     const size_t length = strlen(key);
 
+    mp_assert(key[0] != '\0');
     while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
         if (strncmp(line, key, length) == 0 && (line[length] == ' ' || line[length] == ':')) {
             value = strtoull(line + length + 1, NULL, 10);
@@ -149,6 +158,7 @@ static bool find_mount(const char *root, bool v2, char group[PATH_MAX], char mou
 /* Is `path` that of the group, of `bytes` letters, or of one below it? */
 static bool is_below(const char *path, const char *group, size_t bytes)
 {
+    mp_assert(bytes <= strlen(group));
     return strncmp(path, group, bytes) == 0 &&
            (bytes == 0 || path[bytes] == '/' || path[bytes] == '\0') && strstr(path, "/..") == NULL;
 }
@@ -210,6 +220,7 @@ void mp_memory_room_read(const char *root, struct mp_memory_room *room)
     take_hierarchy(root, false, room);
     take_hierarchy(root, true, room);
     room->address_bytes = read_addresses(root);
+    mp_assert(room->room_bytes <= room->available_bytes);
     if (room->address_bytes < room->room_bytes)
         room->room_bytes = room->address_bytes;
 }
@@ -233,6 +244,7 @@ bool mp_memory_maps_read(const char *root, uint64_t *count_p, uint64_t *max_p)
     while ((byte = getc(file)) != EOF)
         count += byte == '\n';
     fclose(file);
+    mp_assert(max > 0);
     *count_p = count;
     *max_p = max;
     return true;

@@ -1,3 +1,4 @@
+/* Speed and width of a PCI device's link, from sysfs. Measures nothing. */
 #include "vmm/topo/pci_link.h"
 
 #include <stdio.h>

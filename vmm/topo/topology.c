@@ -1,3 +1,7 @@
+/*
+ * The topology as hwloc sees it, reduced to nodes, processing units and caches, and the binding of
+ * threads to them. It places no memory.
+ */
 #include "vmm/topo/topology.h"
 
 #include <errno.h>
@@ -16,6 +20,7 @@ static enum mp_status fail_source(const struct mp_topology_source *source, const
     const char *name = "this machine";
     char quoted[MP_QUOTE_BYTES];
 
+    mp_assert(why != NULL);
     if (source->xml_path != NULL)
         name = source->xml_path;
     else if (source->synthetic != NULL)
@@ -34,6 +39,7 @@ static enum mp_status open_hwloc(const struct mp_topology_source *source, hwloc_
     hwloc_topology_t hwloc;
     int result = 0;
 
+    mp_assert(source->xml_path == NULL || source->synthetic == NULL);
     if (hwloc_topology_init(&hwloc) != 0)
         return mp_fail_no_memory("the topology", 0);
     /* Disallowed parts are kept, so that `info` can distinguish them from parts that do not exist.
@@ -79,6 +85,7 @@ static enum mp_status fill_nodes(struct mp_topology *topology)
     const int count = hwloc_get_nbobjs_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE);
     hwloc_const_nodeset_t allowed = hwloc_topology_get_allowed_nodeset(topology->hwloc);
 
+    mp_assert(topology->nodes == NULL);
     /* hwloc always makes one, also on machines without NUMA. */
     if (count <= 0)
         return mp_fail(MP_ERR_DEVICE, "E_TOPOLOGY", "the topology has no memory node");
@@ -109,6 +116,7 @@ static unsigned node_of(const struct mp_topology *topology, hwloc_obj_t pu)
     unsigned best = 0;
     int best_weight = -1;
 
+    mp_assert(topology->node_count > 0);
     for (unsigned i = 0; i < topology->node_count; i++) {
         hwloc_obj_t node = hwloc_get_obj_by_type(topology->hwloc, HWLOC_OBJ_NUMANODE, i);
         const int weight = hwloc_bitmap_weight(node->cpuset);
@@ -129,6 +137,7 @@ static enum mp_status fill_pus(struct mp_topology *topology, hwloc_const_bitmap_
     hwloc_obj_t last_core = NULL;
     unsigned thread = 0;
 
+    mp_assert(topology->pus == NULL && topology->node_count > 0);
     if (count <= 0)
         return mp_fail(MP_ERR_DEVICE, "E_TOPOLOGY", "the topology has no CPU");
     topology->machine_pu_count = (unsigned)count;
@@ -174,6 +183,7 @@ static void fill_caches(struct mp_topology *topology)
         if (count <= 0)
             continue;
         object = hwloc_get_obj_by_type(topology->hwloc, types[i], 0);
+        mp_assert(topology->cache_count < MP_ARRAY_LEN(topology->caches));
         cache->level = object->attr->cache.depth;
         cache->bytes = object->attr->cache.size;
         cache->line_bytes = object->attr->cache.linesize;
@@ -206,6 +216,8 @@ static enum mp_status fill(struct mp_topology *topology, const struct mp_topolog
         return status;
     if (topology->pu_count == 0)
         return fail_source(source, "it has no CPU that may be used");
+    mp_assert(topology->pu_count <= topology->machine_pu_count &&
+              topology->core_count <= topology->pu_count);
     fill_caches(topology);
     return MP_OK;
 }
@@ -263,6 +275,7 @@ unsigned mp_topology_device_node(const struct mp_topology *topology)
         if (better_node(&topology->nodes[i], &topology->nodes[best]))
             best = i;
     }
+    mp_assert(best < topology->node_count);
     return best;
 }
 
@@ -272,6 +285,7 @@ unsigned mp_topology_pci_node(const struct mp_topology *topology, const char *ad
     hwloc_obj_t place =
         device != NULL ? hwloc_get_non_io_ancestor_obj(topology->hwloc, device) : NULL;
 
+    mp_assert(address != NULL);
     /* At the root it is next to all nodes, which says nothing where there are several. */
     if (place == NULL || place->nodeset == NULL ||
         (topology->node_count > 1 && place->type == HWLOC_OBJ_MACHINE))
@@ -292,6 +306,7 @@ unsigned mp_topology_near_node(const struct mp_topology *topology, const char *a
         if (os_index >= 0 && topology->nodes[i].os_index == (unsigned)os_index)
             near = i;
     }
+    mp_assert(near == MP_TOPOLOGY_ANY_NODE || near < topology->node_count);
     return near != MP_TOPOLOGY_ANY_NODE && topology->nodes[near].memory_allowed &&
                    topology->nodes[near].core_count > 0
                ? near
@@ -303,6 +318,7 @@ unsigned mp_topology_compute_pus(const struct mp_topology *topology, unsigned no
 {
     unsigned count = 0, wanted = 0;
 
+    mp_assert(pus != NULL || pus_max == 0);
     for (unsigned i = 0; i < topology->pu_count; i++)
         wanted += node == MP_TOPOLOGY_ANY_NODE || topology->pus[i].node == node;
     for (unsigned thread = 0; count < wanted; thread++) {
@@ -324,6 +340,7 @@ static enum mp_status bind_thread(const struct mp_topology *topology, hwloc_bitm
 {
     int result = -1;
 
+    mp_assert(topology->live);
     errno = EINVAL;
     if (set != NULL && !hwloc_bitmap_iszero(set))
         result = hwloc_set_cpubind(topology->hwloc, set, HWLOC_CPUBIND_THREAD);

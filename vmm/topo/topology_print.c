@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/options/opt.h"
 
 static double gib(uint64_t bytes)
@@ -14,6 +15,7 @@ void mp_topology_print(const struct mp_topology *topology, FILE *out)
 {
     char size[32];
 
+    mp_assert(topology->node_count > 0);
     if (topology->cpu_model[0] != '\0')
         fprintf(out, "cpu      %s\n", topology->cpu_model);
     fprintf(out, "cores    %u usable, %u threads", topology->core_count, topology->pu_count);
@@ -73,6 +75,7 @@ static void caches_json(const struct mp_topology *topology, struct mp_json_out *
 
 void mp_topology_json(const struct mp_topology *topology, struct mp_json_out *json, const char *key)
 {
+    mp_assert(topology->node_count > 0);
     mp_json_object_begin(json, key);
     mp_json_put_string(json, "cpu_model",
                        topology->cpu_model[0] != '\0' ? topology->cpu_model : NULL);

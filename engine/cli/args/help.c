@@ -83,16 +83,17 @@ void mp_args_print_help(enum mp_command command, const struct mp_settings *setti
 
 void mp_args_print_options(const struct mp_settings *settings, FILE *out)
 {
-    fputs("## Settings\n\n"
-          "A setting is a variable of the environment and a flag of every command; what begins with "
-          "`Preloaded` is a flag\nof `preload` only, which hands all settings on. A flag goes "
-          "before the variable, and that before the default. A variable with a bad value ends the "
-          "program with exit code 2, as a flag does; in a\nprocess that uses `libmoepager.so` it "
-          "is reported by one warning and its default is used. An unknown\n`MOEPAGER_` variable is "
-          "reported with the nearest known name, and ends the program too with\n"
-          "`MOEPAGER_STRICT=1`. Switches are given as `--deterministic` or `--uring=off`. "
-          "`moepager env` shows the values\nin force, as lines that a shell can read.\n\n",
-          out);
+    fputs(
+        "## Settings\n\n"
+        "A setting is a variable of the environment and a flag of every command; what begins with "
+        "`Preloaded` is a flag\nof `preload` only, which hands all settings on. A flag goes "
+        "before the variable, and that before the default. A variable with a bad value ends the "
+        "program with exit code 2, as a flag does; in a\nprocess that uses `libmoepager.so` it "
+        "is reported by one warning and its default is used. An unknown\n`MOEPAGER_` variable is "
+        "reported with the nearest known name, and ends the program too with\n"
+        "`MOEPAGER_STRICT=1`. Switches are given as `--deterministic` or `--uring=off`. "
+        "`moepager env` shows the values\nin force, as lines that a shell can read.\n\n",
+        out);
     mp_opt_print_markdown(settings->groups, out);
     fputs("\n## Flags of commands\n\n"
           "`replay` and `simulate` take lists of the settings `--profile`, `--evict` and "

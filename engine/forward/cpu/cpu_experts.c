@@ -178,7 +178,7 @@ static void sum_experts(const struct mp_engine *engine, size_t t, const float *w
         if (done == NULL || done[r])
             kernels->axpy(out, s->rank + (t * R + r) * H, weights[r] / total, H);
     }
-    if (engine->config.model->shared_ffn > 0)
+    if (engine->config.model->shared_ffn != 0)
         kernels->axpy(out, s->sum + t * H, 1.0f, H);
 }
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/base/arena.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 
@@ -60,18 +61,28 @@ static void drop_state(struct mp_device *device)
         mp_gpu_free(device->gpu, device->state.array[i]);
 }
 
-static enum mp_status make_lists(struct mp_device *device)
+static void take_lists(struct mp_device *device, struct mp_arena *arena)
 {
     const struct mp_engine_config *c = &device->engine->config;
     const uint64_t units = (uint64_t)c->model->experts * c->weights->slices.count;
 
-    device->work = calloc(units, sizeof(device->work[0]));
-    device->ended = calloc(units, sizeof(device->ended[0]));
-    device->leased = calloc(units, sizeof(device->leased[0]));
-    device->pieces = calloc(units, sizeof(device->pieces[0]));
-    if (device->work == NULL || device->ended == NULL || device->leased == NULL ||
-        device->pieces == NULL)
-        return mp_fail_no_memory("lists of experts", units * sizeof(device->work[0]));
+    device->work = mp_arena_take(arena, units, sizeof(device->work[0]));
+    device->ended = mp_arena_take(arena, units, sizeof(device->ended[0]));
+    device->leased = mp_arena_take(arena, units, sizeof(device->leased[0]));
+    device->pieces = mp_arena_take(arena, units, sizeof(device->pieces[0]));
+}
+
+static enum mp_status make_lists(struct mp_device *device)
+{
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
+
+    take_lists(device, &arena);
+    status = mp_arena_open(&arena, "lists of experts");
+    if (status != MP_OK)
+        return status;
+    take_lists(device, &arena);
+    device->lists_block = arena.block;
     return MP_OK;
 }
 
@@ -201,10 +212,7 @@ void mp_device_destroy(struct mp_device *device)
         mp_device_drop_weights(device);
         mp_gpu_close(device->gpu);
     }
-    free(device->work);
-    free(device->ended);
-    free(device->leased);
-    free(device->pieces);
+    free(device->lists_block);
     mp_cond_fini(&device->ended_some);
     mp_mutex_fini(&device->lock);
     free(device);

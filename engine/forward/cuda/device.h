@@ -44,6 +44,7 @@ struct mp_device_batch {
 struct mp_device_queue {
     struct mp_device *device;
     uint32_t executor; /* its place in the list that policies see */
+    uint32_t scratch;  /* its part of gemm_x and gemm_up; not of the CPU */
     bool on_cpu;       /* the thread computes; else it waits for the stream */
     mp_cu_stream stream;
     unsigned track;
@@ -72,16 +73,17 @@ struct mp_device {
     struct mp_gpu *gpu;
     struct mp_gemm *gemm;
     struct mp_device_state state;
-    mp_cu_ptr gemm_x, gemm_up; /* (2, T, H), (2, T, F): see device_expert_gemm.c */
+    mp_cu_ptr gemm_x, gemm_up; /* (streams, T, H), (streams, T, F): see device_expert_gemm.c */
     struct mp_weights weights; /* addresses are those of the device; units are not filled in */
     mp_cu_ptr weights_block;
 
     struct mp_error op_error;        /* the first of an operation since it was asked for */
     struct mp_device_graphs *graphs; /* NULL: the host drives every step */
 
-    struct mp_device_queue queues[MP_GPU_EXECUTORS]; /* by enum mp_gpu_executor */
-    struct mp_mutex lock;                            /* rank LEAF */
-    struct mp_cond ended_some;                       /* a batch has ended */
+    struct mp_device_queue queues[MP_EXECUTORS_MAX]; /* one for each row of mp_gpu_costs() */
+    uint32_t queue_count;
+    struct mp_mutex lock;      /* rank LEAF */
+    struct mp_cond ended_some; /* a batch has ended */
 
     /* Of the layer in work. The step's thread fills them, the queues' threads read them. */
     struct mp_expert_work *work; // (E * slices)
@@ -98,12 +100,13 @@ struct mp_device {
     struct mp_costs measured;     /* of the executors, followed while running; device->lock */
     struct mp_error error;        /* the first of a batch since it was asked for; device->lock */
     bool stop;                    /* device->lock */
+    void *lists_block;            /* of the arrays of units above */
 };
 
-/* The stream of the transformer. */
+/* The stream of the transformer, and of experts in the memory of the device. */
 static inline mp_cu_stream mp_device_stream(const struct mp_device *device)
 {
-    return device->queues[MP_GPU_DEVICE].stream;
+    return device->queues[MP_EXECUTOR_HOME].stream;
 }
 
 static inline struct mp_device *mp_device_of(struct mp_compute *compute)
@@ -212,7 +215,7 @@ bool mp_device_wants_gemm(const struct mp_device *device, uint32_t rows);
 enum mp_status mp_device_expert_gemm(struct mp_device *device, struct mp_device_queue *queue,
                                      enum mp_wtype type, const struct mp_cuda_expert *expert,
                                      mp_cu_ptr row, mp_cu_ptr act) MP_MUST_CHECK;
-/* Products of the device: cuBLAS, where it is wanted and works, for both streams that multiply, and
+/* Products of the device: cuBLAS, where it is wanted and works, for the streams that multiply, and
  * scratch for the above. All of it is made here; where there is no room, MP_GEMM_AUTO does without.
  * bytes: at most, of device memory. close: the scratch; after mp_gemm_close(). */
 enum mp_status mp_device_expert_gemm_open(struct mp_device *device) MP_MUST_CHECK;

@@ -120,13 +120,13 @@ void mp_device_list_executors(struct mp_device *device, bool in_place)
     const struct mp_costs *measured = &device->engine->config.costs;
     const struct mp_costs all = measured->executor_count > 0 ? *measured : mp_gpu_costs();
 
-    mp_assert(all.executor_count == MP_GPU_EXECUTORS);
+    mp_assert(all.executor_count == device->queue_count);
     costs->executor_count = 0;
-    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++) {
+    for (uint32_t i = 0; i < all.executor_count; i++) {
         const bool loads = mp_executor_loads(&all.executors[i]);
         const uint32_t place = costs->executor_count;
 
-        if (i == MP_GPU_IN_PLACE && !in_place)
+        if (all.executors[i].reads == MP_READS_LINK && !in_place)
             continue;
         device->queues[i].executor = place;
         device->compute.executors[place] = (struct mp_step_executor){

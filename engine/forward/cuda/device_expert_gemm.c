@@ -9,7 +9,16 @@
 #include "engine/forward/cuda/device.h"
 #include "vmm/base/assert.h"
 
-#define STREAMS 2 /* streams with products: of the device's experts, and of those in place */
+/* Streams with products: of the executors that are no CPU. */
+static uint32_t count_streams(void)
+{
+    const struct mp_costs all = mp_gpu_costs();
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < all.executor_count; i++)
+        count += all.executors[i].reads != MP_READS_HOST;
+    return count;
+}
 
 bool mp_device_wants_gemm(const struct mp_device *device, uint32_t rows)
 {
@@ -29,17 +38,17 @@ static uint64_t widest_input(const struct mp_engine_config *c)
     return widest * c->tokens_max;
 }
 
-/* A copy of an expert's rows, or their products, for each of the two streams. */
+/* A copy of an expert's rows, or their products, for each of the streams. */
 static uint64_t scratch_bytes(const struct mp_engine_config *c, uint32_t width)
 {
-    return STREAMS * c->tokens_max * sizeof(float) * width;
+    return (uint64_t)count_streams() * c->tokens_max * sizeof(float) * width;
 }
 
 uint64_t mp_device_expert_gemm_bytes(const struct mp_engine_config *c)
 {
     if (!mp_gemm_is_there(c->gemm))
         return 0;
-    return STREAMS * mp_gemm_bytes(widest_input(c)) + scratch_bytes(c, c->model->hidden) +
+    return count_streams() * mp_gemm_bytes(widest_input(c)) + scratch_bytes(c, c->model->hidden) +
            scratch_bytes(c, c->model->expert_ffn);
 }
 
@@ -63,12 +72,13 @@ static enum mp_status make_scratch(struct mp_device *device)
 
 enum mp_status mp_device_expert_gemm_open(struct mp_device *device)
 {
-    static const enum mp_gpu_executor executors[STREAMS] = { MP_GPU_DEVICE, MP_GPU_IN_PLACE };
     const struct mp_engine_config *c = &device->engine->config;
     enum mp_status status = mp_gemm_open(device->gpu, c->gemm, widest_input(c), &device->gemm);
 
-    for (int i = 0; i < STREAMS && status == MP_OK; i++)
-        status = mp_gemm_use(device->gemm, device->queues[executors[i]].stream);
+    for (uint32_t i = 0; i < device->queue_count && status == MP_OK; i++) {
+        if (!device->queues[i].on_cpu)
+            status = mp_gemm_use(device->gemm, device->queues[i].stream);
+    }
     return status == MP_OK ? make_scratch(device) : status;
 }
 
@@ -97,8 +107,7 @@ enum mp_status mp_device_expert_gemm(struct mp_device *device, struct mp_device_
     const struct mp_device_state *s = &device->state;
     const struct mp_engine *engine = device->engine;
     const uint32_t H = engine->config.model->hidden, F = expert->channels, rows = expert->count;
-    const uint64_t place = queue == &device->queues[MP_GPU_DEVICE] ? 0 : 1;
-    const uint64_t first = place * engine->config.tokens_max * sizeof(float);
+    const uint64_t first = (uint64_t)queue->scratch * engine->config.tokens_max * sizeof(float);
     const mp_cu_ptr x = device->gemm_x + first * H;
     const mp_cu_ptr up = device->gemm_up + first * engine->config.model->expert_ffn;
     const struct mp_cuda_rows in = { row, s->xn, x, rows, H, engine->shape.top_k, 0 };

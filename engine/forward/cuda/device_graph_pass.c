@@ -82,7 +82,7 @@ static enum mp_status queue_experts(struct mp_compute *c, uint32_t moe_layer)
 
     mp_device_copy(device, device->graphs->x + moe_layer * bytes, device->state.x, bytes);
     queue_choice(device, moe_layer);
-    if (m->shared_ffn > 0)
+    if (m->shared_ffn != 0)
         mp_device_shared(c, c->engine->layer_of[moe_layer]);
     for (uint32_t slice = 0; slice < mp_device_slices(device); slice++) {
         queue_resolve(device, moe_layer, slice);
@@ -95,7 +95,7 @@ static enum mp_status queue_experts(struct mp_compute *c, uint32_t moe_layer)
 enum mp_status mp_device_graph_queue(struct mp_device *device)
 {
     const struct mp_pass pass = { .wanted = device->engine->tokens,
-                                  .unasked = true,
+                                  .uncancelable = true,
                                   .experts = queue_experts };
     const enum mp_status status = mp_engine_pass(&device->compute, &pass);
 

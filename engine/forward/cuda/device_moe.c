@@ -100,7 +100,7 @@ void mp_device_combine(struct mp_device *device, mp_cu_ptr x, mp_cu_ptr rank)
         .x = x,
         .rank = rank,
         .weight = s->weight,
-        .shared = m->shared_ffn > 0 ? s->sum : 0,
+        .shared = m->shared_ffn != 0 ? s->sum : 0,
         .hidden = m->hidden,
         .top_k = device->engine->shape.top_k,
         .tokens = device->engine->tokens,

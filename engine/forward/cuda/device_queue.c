@@ -31,40 +31,44 @@ static void finish_stream(struct mp_device *device, mp_cu_stream stream)
 }
 
 /* Rows that stand one behind the other in the rank buffers cross over in one copy. */
-static enum mp_status send_rows(struct mp_device *device, const struct mp_rows *rows)
+static enum mp_status send_rows(struct mp_device_queue *queue, const struct mp_rows *rows)
 {
+    const struct mp_device *device = queue->device;
     const struct mp_engine *engine = device->engine;
     const size_t H = engine->config.model->hidden;
-    const mp_cu_stream stream = device->queues[MP_GPU_CPU].stream;
     enum mp_status status = MP_OK;
+    uint32_t i = 0;
 
-    for (uint32_t i = 0, n; i < rows->count && status == MP_OK; i += n) {
+    while (i < rows->count && status == MP_OK) {
         const size_t row = mp_engine_rank_row(engine, rows, i);
+        uint32_t n = 1;
 
-        for (n = 1; i + n < rows->count && mp_engine_rank_row(engine, rows, i + n) == row + n;)
+        while (i + n < rows->count && mp_engine_rank_row(engine, rows, i + n) == row + n)
             n++;
-        status = mp_gpu_upload(device->gpu, stream, device->state.rank + row * H * sizeof(float),
-                               engine->state.rank + row * H, n * H * sizeof(float));
+        status =
+            mp_gpu_upload(device->gpu, queue->stream, device->state.rank + row * H * sizeof(float),
+                          engine->state.rank + row * H, n * H * sizeof(float));
+        i += n;
     }
     return status;
 }
 
 /* Compute a batch of the CPU's and bring its results to the device. */
-static enum mp_status run_on_cpu(struct mp_device *device, const struct mp_device_batch *batch)
+static enum mp_status run_on_cpu(struct mp_device_queue *queue, const struct mp_device_batch *batch)
 {
+    struct mp_device *device = queue->device;
     const struct mp_expert_work *work = device->work + batch->first;
-    const mp_cu_stream stream = device->queues[MP_GPU_CPU].stream;
     enum mp_status status;
 
     mp_lock(&device->engine->cpu.lock);
     status = mp_cpu_experts(device->engine, batch->layer, work, batch->count);
     mp_unlock(&device->engine->cpu.lock);
     for (uint32_t i = 0; i < batch->count && status == MP_OK; i++)
-        status = work[i].slice == 0 ? send_rows(device, &work[i].rows) : MP_OK;
+        status = work[i].slice == 0 ? send_rows(queue, &work[i].rows) : MP_OK;
     if (status == MP_OK)
-        status = mp_gpu_finish(device->gpu, stream);
+        status = mp_gpu_finish(device->gpu, queue->stream);
     if (status != MP_OK)
-        finish_stream(device, stream);
+        finish_stream(device, queue->stream);
     return status;
 }
 
@@ -185,7 +189,7 @@ static void *queue_main(void *arg)
         batch = queue->batches[queue->done % MP_DEVICE_BATCHES];
         mp_unlock(&device->lock);
         begin_ns = mp_clock_now_ns(clock);
-        status = queue->on_cpu ? run_on_cpu(device, &batch) : await(queue, &batch);
+        status = queue->on_cpu ? run_on_cpu(queue, &batch) : await(queue, &batch);
         end_ns = mp_clock_now_ns(clock);
         ns = status == MP_OK ? measure(queue, &batch, begin_ns, end_ns) : 0;
         mp_timeline_span(
@@ -221,12 +225,12 @@ void mp_device_hand_over(struct mp_device_queue *queue)
 void mp_device_settle(struct mp_device *device)
 {
     mp_lock(&device->lock);
-    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++) {
+    for (uint32_t i = 0; i < device->queue_count; i++) {
         while (device->queues[i].taken != device->queues[i].done)
             mp_cond_wait(&device->ended_some, &device->lock);
     }
     mp_unlock(&device->lock);
-    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++)
+    for (uint32_t i = 0; i < device->queue_count; i++)
         finish_stream(device, device->queues[i].stream);
 }
 
@@ -250,7 +254,7 @@ static bool is_waiting_locked(const struct mp_device *device)
     bool working = false;
 
     mp_assert_held(&device->lock);
-    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++)
+    for (uint32_t i = 0; i < device->queue_count; i++)
         working |= device->queues[i].taken != device->queues[i].done;
     return atomic_load_explicit(&device->ended_count, memory_order_relaxed) == 0 ||
            (working && device->engine->config.deterministic);
@@ -306,13 +310,16 @@ enum mp_status mp_device_queues_open(struct mp_device *device)
 {
     const struct mp_costs all = mp_gpu_costs();
     struct mp_timeline *timeline = device->engine->config.timeline;
+    uint32_t streams = 0; /* with products */
     enum mp_status status = MP_OK;
 
-    for (unsigned i = 0; i < MP_GPU_EXECUTORS && status == MP_OK; i++) {
-        struct mp_device_queue *queue = &device->queues[i];
+    for (uint32_t i = 0; i < all.executor_count && status == MP_OK; i++) {
+        struct mp_device_queue *queue = &device->queues[device->queue_count++];
 
         queue->device = device;
-        queue->on_cpu = i == MP_GPU_CPU;
+        queue->on_cpu = all.executors[i].reads == MP_READS_HOST;
+        if (!queue->on_cpu)
+            queue->scratch = streams++;
         mp_cond_init(&queue->work);
         if (timeline != NULL)
             queue->track = mp_timeline_add_track(timeline, all.executors[i].name);
@@ -331,7 +338,7 @@ enum mp_status mp_device_start(struct mp_device *device)
     /* None of the threads handles signals. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (unsigned i = 0; i < MP_GPU_EXECUTORS && error == 0; i++) {
+    for (uint32_t i = 0; i < device->queue_count && error == 0; i++) {
         struct mp_device_queue *queue = &device->queues[i];
 
         error = pthread_create(&queue->thread, NULL, queue_main, queue);
@@ -350,11 +357,10 @@ void mp_device_stop(struct mp_device *device)
     mp_device_settle(device);
     mp_lock(&device->lock);
     device->stop = true;
-    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++)
-        if (device->queues[i].device != NULL)
-            mp_cond_signal(&device->queues[i].work);
+    for (uint32_t i = 0; i < device->queue_count; i++)
+        mp_cond_signal(&device->queues[i].work);
     mp_unlock(&device->lock);
-    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++) {
+    for (uint32_t i = 0; i < device->queue_count; i++) {
         if (device->queues[i].running)
             pthread_join(device->queues[i].thread, NULL);
         device->queues[i].running = false;
@@ -363,11 +369,9 @@ void mp_device_stop(struct mp_device *device)
 
 void mp_device_queues_close(struct mp_device *device)
 {
-    for (unsigned i = 0; i < MP_GPU_EXECUTORS; i++) {
+    for (uint32_t i = 0; i < device->queue_count; i++) {
         struct mp_device_queue *queue = &device->queues[i];
 
-        if (queue->device == NULL)
-            continue;
         for (unsigned b = 0; b < MP_DEVICE_BATCHES; b++) {
             mp_gpu_event_close(device->gpu, queue->batches[b].start);
             mp_gpu_event_close(device->gpu, queue->batches[b].end);

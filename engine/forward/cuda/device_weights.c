@@ -178,7 +178,7 @@ enum mp_status mp_device_load_weights(struct mp_device *device)
     device->weights = *from;
     device->weights.units = NULL;
     device->weights.unit_types = NULL;
-    device->weights.block = NULL;
+    device->weights.block = device->weights.tables = NULL;
     device->weights.layers = calloc(layers, sizeof(device->weights.layers[0]));
     if (device->weights.layers == NULL)
         return mp_fail_no_memory("the list of weights", layers * sizeof(from->layers[0]));

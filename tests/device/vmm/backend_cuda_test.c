@@ -452,6 +452,24 @@ static void cuda_is_off(const char *why)
     CHECK(backend == NULL);
 }
 
+/* Three tries to see a stream end; then the device counts as lost. */
+static void a_stream_that_does_not_end_loses_the_device(void)
+{
+    struct mp_backend *backend = open_cuda();
+    const uint64_t errors = mp_test_expected_errors;
+    struct mp_stream *stream;
+
+    CHECK_EQ(backend->ops->stream_open(backend, &stream), MP_OK);
+    fake_api.reset();
+    fake_api.fail("cuStreamSynchronize", 0, MP_CU_ERROR_UNKNOWN, true);
+    backend->ops->stream_close(backend, stream);
+    CHECK_EQ(fake_api.calls("cuStreamSynchronize"), 3);
+    CHECK(backend->ops->lost(backend));
+    CHECK_EQ(mp_test_expected_errors, errors + 1);
+    mp_backend_close(backend);
+    fake_api.reset();
+}
+
 int main(int argc, char **argv)
 {
     const char *machine = argc > 1 ? argv[1] : "";
@@ -499,5 +517,6 @@ int main(int argc, char **argv)
     RUN(a_lost_device_ends_quietly);
     RUN(every_call_can_fail_once);
     RUN(what_cannot_be_undone_is_lost_and_reported);
+    RUN(a_stream_that_does_not_end_loses_the_device);
     return 0;
 }

@@ -10,6 +10,7 @@
  */
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -261,6 +262,59 @@ static void unpinned_frames_go_through_a_buffer(void)
     check_nothing_lives();
 }
 
+struct long_copy {
+    struct mp_backend *backend;
+    struct mp_stream *stream;
+    void *device, *host;
+    uint64_t bytes;
+};
+
+static void *run_long_copy(void *ctx)
+{
+    const struct long_copy *copy = ctx;
+
+    CHECK_EQ(copy->backend->ops->stream_copy(copy->backend, copy->stream, MP_COPY_TO_DEVICE,
+                                             copy->device, copy->host, copy->bytes),
+             MP_OK);
+    return NULL;
+}
+
+/* Four places of 512 KiB: the fifth copy waits for the first. */
+static void the_buffer_has_two_mib_in_four_places(void)
+{
+    static const char *const call = "cuMemcpyHtoDAsync_v2";
+    struct mp_backend *backend = open_cuda();
+    struct mp_frame device = make(backend, MP_TIER_DEVICE, 4 * MIB);
+    struct mp_frame host = make(backend, MP_TIER_HOST, 4 * MIB);
+    struct long_copy copy = { backend, NULL, device.alias, host.alias, (512 << 10) + 1 };
+    uint64_t before = fake_api.calls(call);
+    pthread_t thread;
+
+    memset(host.alias, 1, 4 * MIB);
+    CHECK_EQ(backend->ops->stream_open(backend, &copy.stream), MP_OK);
+    run_long_copy(&copy);
+    CHECK_EQ(fake_api.calls(call) - before, 2);
+    CHECK_EQ(backend->ops->event_record(backend, copy.stream, 0), MP_OK);
+    CHECK_EQ(backend->ops->event_wait(backend, copy.stream, 0), MP_OK);
+
+    before = fake_api.calls(call);
+    copy.bytes = 5 * (512 << 10);
+    fake_api.stall(true);
+    CHECK_EQ(pthread_create(&thread, NULL, run_long_copy, &copy), 0);
+    for (int i = 0; i < 5000 && fake_api.calls(call) - before < 4; i++)
+        usleep(1000);
+    usleep(50000); /* for one more, which must not come */
+    CHECK_EQ(fake_api.calls(call) - before, 4);
+    fake_api.stall(false);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(fake_api.calls(call) - before, 5);
+    backend->ops->stream_close(backend, copy.stream);
+    backend->ops->frame_destroy(backend, &host);
+    backend->ops->frame_destroy(backend, &device);
+    mp_backend_close(backend);
+    check_nothing_lives();
+}
+
 /* Any call of a copy through the buffer fails: it is reported, nothing runs on, and the next is
  * right.
  */
@@ -461,6 +515,7 @@ static void run_variant(const char *variant)
         RUN(what_stays_pinned_is_counted);
     } else if (strcmp(variant, "unpinned") == 0) {
         RUN(unpinned_frames_go_through_a_buffer);
+        RUN(the_buffer_has_two_mib_in_four_places);
         RUN(copies_through_a_buffer_can_fail);
     } else if (strcmp(variant, "by_driver") == 0) {
         RUN(the_drivers_node_is_tried_too);

@@ -234,7 +234,7 @@ int main(int argc, char **argv)
         return 0;
     }
     mp_cuda_watchdog_set(strcmp(variant, "threads") == 0 ? LONG_S : LIMIT_S,
-                  strcmp(variant, "log") == 0 ? NULL : report);
+                         strcmp(variant, "log") == 0 ? NULL : report);
     if (strcmp(variant, "log") == 0) {
         RUN(without_a_listener_the_log_has_it);
     } else if (strcmp(variant, "threads") == 0) {

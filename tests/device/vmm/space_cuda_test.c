@@ -220,8 +220,40 @@ static void exclusive_units_come_back(void)
         world_load(&w, here[i]);
         world_verify(&w, here[i]);
     }
+    /* One that is being copied down can be loaded, behind that copy. */
+    CHECK_EQ(mp_space_evict(w.space, here[0]), MP_OK);
+    CHECK_EQ(mp_space_state(w.space, here[0]), MP_RES_DRAINING);
+    world_load(&w, here[0]);
+    world_verify(&w, here[0]);
     CHECK_EQ(w.counters.read_bytes, reads);
     CHECK(mp_space_check(w.space));
+    world_close(&w);
+    check_nothing_lives();
+}
+
+/* A unit that comes back takes no slot that a load is to find free: it is dropped instead. */
+static void loads_find_their_host_slots_free(void)
+{
+    struct mp_space_plan plan;
+    struct world w;
+    uint32_t dropped = 0;
+
+    open_world(&w);
+    w.config.host_residency = MP_HOST_EXCLUSIVE;
+    CHECK_EQ(mp_space_make_plan(&w.config, &plan), MP_OK);
+    w.config.host_budget_bytes = plan.host_bytes / 2;
+    create_space(&w, 1, 2);
+    mp_space_wait_filled(w.space);
+    for (uint32_t u = 0; u < UNITS; u++) {
+        if (mp_space_in_host(w.space, u))
+            continue;
+        world_load(&w, u);
+        CHECK_EQ(mp_space_evict(w.space, u), MP_OK);
+        CHECK_EQ(mp_space_state(w.space, u), MP_RES_ABSENT);
+        CHECK(!mp_space_in_host(w.space, u));
+        dropped++;
+    }
+    CHECK(dropped > 0);
     world_close(&w);
     check_nothing_lives();
 }
@@ -314,6 +346,38 @@ static void loads_can_be_taken_back(void)
     }
     world_close(&w);
     check_nothing_lives();
+}
+
+/* Chunks of 4 MiB, of which three are queued, or two where nobody waits for the unit. */
+static void a_long_copy_is_queued_in_a_few_chunks(void)
+{
+    static const struct mp_unit large = { { { 0, 0, 13 * MIB } }, 1 };
+
+    for (int priority = 0; priority < MP_PRIORITY_COUNT; priority++) {
+        const uint64_t depth = priority == MP_PRIORITY_DEMAND ? 3 : 2;
+        struct world w;
+        uint64_t before;
+
+        world_open(&w, "cuda");
+        test_add_file(w.files, 0, 13 * MIB);
+        w.config.units = &large;
+        w.config.unit_count = 1;
+        w.config.addressing = addressing;
+        CHECK_EQ(mp_space_create(&w.config, &w.space), MP_OK);
+        mp_space_wait_filled(w.space);
+        before = fake_api.calls("cuEventRecord");
+        fake_api.stall(true);
+        CHECK_EQ(mp_space_load(w.space, 0, (enum mp_priority)priority), MP_OK);
+        for (int i = 0; i < 5000 && fake_api.calls("cuEventRecord") - before < depth; i++)
+            usleep(1000);
+        usleep(50000); /* for one more, which must not come */
+        CHECK_EQ(fake_api.calls("cuEventRecord") - before, depth);
+        fake_api.stall(false);
+        CHECK_EQ(mp_space_wait(w.space, 0), MP_OK);
+        CHECK_EQ(fake_api.calls("cuEventRecord") - before, 4);
+        world_close(&w);
+        check_nothing_lives();
+    }
 }
 
 /* The copy is taken and fails when it is done: the unit is FAILED, its slot is free, and the next
@@ -483,9 +547,12 @@ int main(int argc, char **argv)
     RUN(units_come_and_go);
     RUN(a_small_host_tier_holds_some);
     RUN(exclusive_units_come_back);
+    RUN(loads_find_their_host_slots_free);
     RUN(a_leased_copy_stays);
     RUN(a_file_that_is_cut_off_fails_its_units);
     RUN(loads_can_be_taken_back);
+    if (strcmp(variant, "unpinned") != 0) /* whose buffer has events of its own */
+        RUN(a_long_copy_is_queued_in_a_few_chunks);
     RUN(a_copy_that_fails_later_is_reported);
     RUN(wrappers_pass_everything_on);
     if (addressing != MP_ADDRESSING_WINDOW) /* an unmap that fails there loses its memory */

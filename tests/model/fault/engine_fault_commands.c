@@ -104,12 +104,17 @@ static void command_once(const struct fault_plan *plan, void *ctx)
     }
 }
 
-static void sweep_command(struct command *c, const char *sites_path)
+static void run_well(struct command *c)
 {
     c->argc = 0;
     while (c->argv[c->argc] != NULL)
         c->argc++;
     CHECK_EQ(run_command(c), MP_OK);
+}
+
+static void sweep_command(struct command *c, const char *sites_path)
+{
+    run_well(c);
     for (size_t i = 0; i < 2 && c->made[i] != NULL; i++) {
         read_file(c->made[i], &c->expected[i]);
         CHECK(c->expected[i].count > 0);
@@ -201,92 +206,98 @@ static void make_model(char *dir, size_t bytes)
     CHECK_EQ(system(command), 0);
 }
 
-void fault_sweep_commands(const char *sites_path)
+/* What the commands below read and write, in the test's own directory. */
+static char model[4200], prompt[4200], trace[4200], logits[4200], ids[4200], decisions[4200];
+static char text[4200], made[4200], features[4200];
+
+static void name_files(void)
 {
-    static struct command run, bench, info;
-    static char model[4200], prompt[4200], trace[4200], logits[4200], ids[4200], log[4200];
-    const char *run_argv[] = { "moepager",
-                               "run",
-                               "--model",
-                               model,
-                               "--prompt-file",
-                               prompt,
-                               "--chat",
-                               "--system",
-                               "Be brief.",
-                               "--max-tokens",
-                               "3",
-                               "--json",
-                               "--trace",
-                               trace,
-                               "--logits-out",
-                               logits,
-                               "--ctx",
-                               "128",
-                               "--threads",
-                               "2",
-                               "--timeline",
-                               "/dev/null",
-                               "--stop",
-                               "never said",
-                               "--budget",
-                               "all",
-                               "--backend",
-                               "trace:host",
-                               "--decision-log",
-                               log,
-                               NULL };
-    const char *bench_argv[] = { "moepager",
-                                 "bench",
-                                 "--model",
-                                 model,
-                                 "--prompt-tokens",
-                                 "4",
-                                 "--gen-tokens",
-                                 "2",
-                                 "--batch",
-                                 "2",
-                                 "--repeat",
-                                 "2",
-                                 "--threads",
-                                 "1",
-                                 "--budget",
-                                 "60%",
-                                 "--json",
-                                 "--trace",
-                                 trace,
-                                 "--tokens-file",
-                                 ids,
-                                 "--logits-out",
-                                 logits,
-                                 "--decision-log",
-                                 log,
-                                 NULL };
-    const char *info_argv[] = { "moepager",       "info",   "--model", model,
-                                "--check-values", "--json", NULL };
+    static const struct {
+        char *path;
+        const char *name;
+    } files[] = { { prompt, "prompt.txt" },     { trace, "trace.txt" },
+                  { logits, "logits.npy" },     { ids, "ids.txt" },
+                  { decisions, "decisions" },   { text, "text.txt" },
+                  { made, "made.safetensors" }, { features, "moepager-features.safetensors" } };
 
     make_model(model, sizeof(model));
-    snprintf(prompt, sizeof(prompt), "%s/prompt.txt", test_tmpdir());
-    snprintf(trace, sizeof(trace), "%s/trace.txt", test_tmpdir());
-    snprintf(logits, sizeof(logits), "%s/logits.npy", test_tmpdir());
-    snprintf(ids, sizeof(ids), "%s/ids.txt", test_tmpdir());
-    snprintf(log, sizeof(log), "%s/decisions", test_tmpdir());
+    for (size_t i = 0; i < MP_ARRAY_LEN(files); i++)
+        snprintf(files[i].path, sizeof(prompt), "%s/%s", test_tmpdir(), files[i].name);
     fault_write_file(prompt, "What is moepager?\n");
     fault_write_file(ids, "9 8 7 6 5 4\n");
+    fault_write_file(text, "It goes through the model, token by token, and is not kept.\n");
+}
 
-    run = (struct command){
-        .command = MP_COMMAND_RUN, .argv = (char **)run_argv, .log = log, .made = { trace, logits }
+/* Each flag stands beside its value. */
+/* clang-format off */
+static const char *const run_argv[] = {
+    "moepager", "run", "--model", model, "--prompt-file", prompt, "--chat", "--system", "Be brief.",
+    "--max-tokens", "3", "--json", "--trace", trace, "--logits-out", logits, "--ctx", "128",
+    "--threads", "2", "--timeline", "/dev/null", "--stop", "never said", "--budget", "all",
+    "--backend", "trace:host", "--decision-log", decisions, NULL
+};
+static const char *const bench_argv[] = {
+    "moepager", "bench", "--model", model, "--prompt-tokens", "4", "--gen-tokens", "2",
+    "--batch", "2", "--repeat", "2", "--threads", "1", "--budget", "60%", "--json", "--trace",
+    trace, "--tokens-file", ids, "--logits-out", logits, "--decision-log", decisions, NULL
+};
+static const char *const info_argv[] = {
+    "moepager", "info", "--model", model, "--check-values", "--json", NULL
+};
+static const char *const calibrate_argv[] = {
+    "moepager", "calibrate", "--model", model, "--text", text, "--out", made, "--window", "8",
+    "--json", "--threads", "1", "--features", NULL
+};
+static const char *const predictors_argv[] = {
+    "moepager", "eval", "--predictors", "--model", model, "--text", text, "--calibration", made,
+    "--tokens", "6", "--budget", "60%", "--threads", "1", NULL
+};
+static const char *const perplexity_argv[] = {
+    "moepager", "eval", "--perplexity", "--model", model, "--text", text, "--sweep",
+    "evict=lru,lfu", "--threads", "1", "--window", "8", "--calibration", made, NULL
+};
+static const char *const divergence_argv[] = {
+    "moepager", "eval", "--divergence", "--model", model, "--text", text, "--route", "smoe",
+    "--budget", "60%", "--threads", "1", "--window", "8", "--json", "--calibration", made, NULL
+};
+static const char *const trace_argv[] = {
+    "moepager", "bench", "--model", model, "--prompt-tokens", "2", "--gen-tokens", "4", "--trace",
+    trace, "--repeat", "1", NULL
+};
+static const char *const traced_argv[] = {
+    "moepager", "calibrate", "--model", model, "--from-trace", trace, "--out", made,
+    "--threads", "1", "--device", "cpu", NULL
+};
+/* clang-format on */
+
+static void sweep_args(enum mp_command number, const char *const *argv, const char *log,
+                       const char *made_0, const char *made_1, const char *sites_path)
+{
+    static struct command command;
+
+    command = (struct command){
+        .command = number, .argv = (char **)argv, .log = log, .made = { made_0, made_1 }
     };
-    sweep_command(&run, sites_path);
-    bench = (struct command){ .command = MP_COMMAND_BENCH,
-                              .argv = (char **)bench_argv,
-                              .log = log,
-                              .made = { trace, logits } };
-    sweep_command(&bench, sites_path);
-    CHECK_EQ(run_command(&bench), MP_OK);
-    fault_sweep_part("decision log", decisions_once, log, sites_path);
-    info = (struct command){ .command = MP_COMMAND_INFO, .argv = (char **)info_argv };
-    sweep_command(&info, sites_path);
+    sweep_command(&command, sites_path);
+}
+
+/* What it writes stays. */
+static void run_args(enum mp_command number, const char *const *argv)
+{
+    static struct command command;
+
+    command = (struct command){ .command = number, .argv = (char **)argv };
+    run_well(&command);
+}
+
+void fault_sweep_commands(const char *sites_path)
+{
+    name_files();
+    sweep_args(MP_COMMAND_RUN, run_argv, decisions, trace, logits, sites_path);
+    sweep_args(MP_COMMAND_BENCH, bench_argv, decisions, trace, logits, sites_path);
+    run_args(MP_COMMAND_BENCH, bench_argv);
+    fault_sweep_part("decision log", decisions_once, decisions, sites_path);
+    sweep_args(MP_COMMAND_INFO, info_argv, NULL, NULL, NULL, sites_path);
     sweep_replay(sites_path);
     sweep_simulate(sites_path);
 }
@@ -294,77 +305,12 @@ void fault_sweep_commands(const char *sites_path)
 /* Calibration: made, read again for an evaluation of all predictors, and a text's perplexity. */
 void fault_sweep_calibration(const char *sites_path)
 {
-    static struct command calibrate, evaluate, perplexity, divergence, traced;
-    static char model[4200], text[4200], made[4200], features[4200], trace[4200];
-    const char *calibrate_argv[] = { "moepager", "calibrate", "--model", model,        "--text",
-                                     text,       "--out",     made,      "--window",   "8",
-                                     "--json",   "--threads", "1",       "--features", NULL };
-    const char *evaluate_argv[] = { "moepager",  "eval", "--model",       model,
-                                    "--text",    text,   "--calibration", made,
-                                    "--tokens",  "6",    "--budget",      "60%",
-                                    "--threads", "1",    "--predictors",  NULL };
-    const char *perplexity_argv[] = { "moepager",
-                                      "eval",
-                                      "--perplexity",
-                                      "--model",
-                                      model,
-                                      "--text",
-                                      text,
-                                      "--sweep",
-                                      "evict=lru,lfu",
-                                      "--threads",
-                                      "1",
-                                      "--window",
-                                      "8",
-                                      "--calibration",
-                                      made,
-                                      NULL };
-    const char *divergence_argv[] = {
-        "moepager", "eval",   "--divergence",  "--model", model,       "--text", text,
-        "--route",  "smoe",   "--budget",      "60%",     "--threads", "1",      "--window",
-        "8",        "--json", "--calibration", made,      NULL
-    };
-    const char *trace_argv[] = { "moepager",
-                                 "bench",
-                                 "--model",
-                                 model,
-                                 "--prompt-tokens",
-                                 "2",
-                                 "--gen-tokens",
-                                 "4",
-                                 "--trace",
-                                 trace,
-                                 "--repeat",
-                                 "1",
-                                 NULL };
-    const char *traced_argv[] = { "moepager", "calibrate", "--model", model,       "--from-trace",
-                                  trace,      "--out",     made,      "--threads", "1",
-                                  "--device", "cpu",       NULL };
-
-    make_model(model, sizeof(model));
-    snprintf(text, sizeof(text), "%s/text.txt", test_tmpdir());
-    snprintf(made, sizeof(made), "%s/made.safetensors", test_tmpdir());
-    snprintf(features, sizeof(features), "%s/moepager-features.safetensors", test_tmpdir());
-    snprintf(trace, sizeof(trace), "%s/hot.trace", test_tmpdir());
-    fault_write_file(text, "It goes through the model, token by token, and is not kept.\n");
-
-    calibrate = (struct command){ .command = MP_COMMAND_CALIBRATE,
-                                  .argv = (char **)calibrate_argv,
-                                  .made = { made, features } };
-    sweep_command(&calibrate, sites_path);
-    CHECK_EQ(run_command(&calibrate), MP_OK);
-    evaluate = (struct command){ .command = MP_COMMAND_EVAL, .argv = (char **)evaluate_argv };
-    sweep_command(&evaluate, sites_path);
-    perplexity = (struct command){ .command = MP_COMMAND_EVAL, .argv = (char **)perplexity_argv };
-    sweep_command(&perplexity, sites_path);
-    divergence = (struct command){ .command = MP_COMMAND_EVAL, .argv = (char **)divergence_argv };
-    sweep_command(&divergence, sites_path);
-    traced = (struct command){ .command = MP_COMMAND_BENCH,
-                               .argv = (char **)trace_argv,
-                               .argc = MP_ARRAY_LEN(trace_argv) - 1 };
-    CHECK_EQ(run_command(&traced), MP_OK);
-    traced = (struct command){ .command = MP_COMMAND_CALIBRATE,
-                               .argv = (char **)traced_argv,
-                               .made = { made } };
-    sweep_command(&traced, sites_path);
+    name_files();
+    sweep_args(MP_COMMAND_CALIBRATE, calibrate_argv, NULL, made, features, sites_path);
+    run_args(MP_COMMAND_CALIBRATE, calibrate_argv);
+    sweep_args(MP_COMMAND_EVAL, predictors_argv, NULL, NULL, NULL, sites_path);
+    sweep_args(MP_COMMAND_EVAL, perplexity_argv, NULL, NULL, NULL, sites_path);
+    sweep_args(MP_COMMAND_EVAL, divergence_argv, NULL, NULL, NULL, sites_path);
+    run_args(MP_COMMAND_BENCH, trace_argv);
+    sweep_args(MP_COMMAND_CALIBRATE, traced_argv, NULL, made, NULL, sites_path);
 }

@@ -275,7 +275,7 @@ static void a_trace_gives_a_table_of_hot_experts(void)
                "--from-trace does not go with --features");
     cli_expect(ARGS("calibrate", "--model", "tests/data/models/qwen3moe-tiny", "--from-trace",
                     trace, "--out", out),
-               2, "error[E_ROUTE_FROM]");
+               2, "error[E_FORCED_ROUTING]");
     cli_expect(ARGS("bench", "--model", "tests/data/models/qwen3moe-tiny", "--gen-tokens", "1",
                     "--calibration", out),
                3, "error[E_SIDECAR_MODEL]");

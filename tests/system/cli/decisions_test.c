@@ -21,9 +21,9 @@ static void replay_equals(const char *log, const char *kind, const char *policy)
     const char *name = json_string_value(json_object_get(json_object_get(json, "policies"), kind));
 
     CHECK(json_is_true(json_object_get(json, "equal")));
-    CHECK(json_integer_value(json_object_get(json, "answers")) > 300);
+    CHECK(json_integer_value(json_object_get(json, "results")) > 300);
     CHECK(json_integer_value(json_object_get(json, "calls")) >
-          json_integer_value(json_object_get(json, "answers")));
+          json_integer_value(json_object_get(json, "results")));
     CHECK(policy == NULL || !strcmp(name, policy));
     json_decref(json);
 }

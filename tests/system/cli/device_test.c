@@ -61,12 +61,15 @@ static void a_device_that_is_not_there_is_refused(void)
                                 .env = { driver } };
     const struct cli third = { .args = { "bench", "--model", CLI_MODEL, "--device", "cuda:2" },
                                .env = { driver, "FAKECUDA_DEVICES=2" } };
+    const struct cli eleventh = { .args = { "bench", "--model", CLI_MODEL, "--device", "cuda:10" },
+                                  .env = { driver } };
     const struct cli no_driver = { .args = { "run", "--model", CLI_MODEL, "--prompt", "a",
                                              "--device", "cuda" },
                                    .env = { driver, "FAKECUDA_INIT=100" } };
 
     cli_expect(&eighth, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 7; the driver sees 1");
     cli_expect(&third, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 2; the driver sees 2");
+    cli_expect(&eleventh, 2, "error[E_CUDA_DEVICE]: there is no CUDA device 10; the driver sees 1");
     cli_expect(&no_driver, 2, "error[E_CUDA_OFF]: CUDA is off");
 }
 
@@ -168,7 +171,7 @@ static size_t read_choices(const char *path, uint32_t *choices)
     return count;
 }
 
-static size_t bench_choices(const char *device, const char *route_from, uint32_t *choices)
+static size_t bench_choices(const char *device, const char *from_trace, uint32_t *choices)
 {
     const char *trace = cli_path("bench.trace");
     const struct cli cli = { .args = { "bench",
@@ -189,8 +192,8 @@ static size_t bench_choices(const char *device, const char *route_from, uint32_t
                                        "--json",
                                        "--trace",
                                        trace,
-                                       route_from != NULL ? "--from-trace" : NULL,
-                                       route_from },
+                                       from_trace != NULL ? "--from-trace" : NULL,
+                                       from_trace },
                              .env = { driver } };
 
     json_decref(cli_json(&cli));

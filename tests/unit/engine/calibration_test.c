@@ -246,6 +246,22 @@ static void groups_are_found_where_the_layers_change(void)
     CHECK_EQ(got[0], 0);
 }
 
+/* As many layers as a model may have: the first one is like no other, and the last half dominated.
+ */
+static void as_many_layers_as_there_may_be_have_groups(void)
+{
+    static double cosine[MP_LAYERS_MAX], share[MP_LAYERS_MAX];
+    static uint32_t got[MP_LAYERS_MAX];
+
+    for (uint32_t l = 0; l < MP_LAYERS_MAX; l++) {
+        cosine[l] = l == 1 ? 0.1 : 0.9;
+        share[l] = l == 0 ? 0.9 : l < MP_LAYERS_MAX / 2 ? 0.1 : 0.2;
+    }
+    mp_calibrate_groups(cosine, share, MP_LAYERS_MAX, got);
+    for (uint32_t l = 0; l < MP_LAYERS_MAX; l++)
+        CHECK_EQ(got[l], l == 0 ? 0 : l < MP_LAYERS_MAX / 2 ? 1 : 2);
+}
+
 int main(void)
 {
     RUN(what_is_written_is_read_back);
@@ -254,5 +270,6 @@ int main(void)
     RUN(damaged_files_are_refused);
     RUN(a_trace_says_who_is_hot);
     RUN(groups_are_found_where_the_layers_change);
+    RUN(as_many_layers_as_there_may_be_have_groups);
     return 0;
 }

@@ -147,8 +147,12 @@ static void missing_fields_have_the_library_s_defaults(void)
     CHECK(parse_ok(mixtral, "{}", "rope_theta").rope_theta == 1e6);
     CHECK(parse_ok(mixtral, "{}", "rms_norm_eps").norm_eps == 1e-5f);
     CHECK(parse_ok(qwen3, "{}", "rms_norm_eps").norm_eps == 1e-6f);
+    CHECK(parse_ok(qwen2, "{}", "rms_norm_eps").norm_eps == 1e-6f);
+    CHECK(parse_ok(qwen3, "{\"rope_parameters\":null}", NULL).rope_theta == 1e4);
     CHECK(!parse_ok(qwen3, "{}", "norm_topk_prob").norm_topk);
     CHECK_EQ(parse_ok(qwen2, "{}", "max_position_embeddings").positions_max, 32768);
+    CHECK_EQ(parse_ok(qwen3, "{}", "max_position_embeddings").positions_max, 32768);
+    CHECK_EQ(parse_ok(mixtral, "{}", "max_position_embeddings").positions_max, 131072);
     CHECK_EQ(parse_ok(mixtral, "{\"num_key_value_heads\":null}", NULL).kv_heads, 32);
     CHECK(parse_ok(mixtral, "{\"model_type\":\"mixtral\"}", "architectures").arch ==
           &mp_arch_mixtral);

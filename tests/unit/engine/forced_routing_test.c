@@ -94,12 +94,12 @@ static void other_shapes_are_refused(void)
 
     write_trace(STEPS);
     CHECK_EQ(mp_forced_routing_load(path, LAYERS + 1, EXPERTS, K, &from), MP_ERR_CONFIG);
-    CHECK_STR(mp_error_last()->code, "E_ROUTE_FROM");
+    CHECK_STR(mp_error_last()->code, "E_FORCED_ROUTING");
     CHECK_EQ(mp_forced_routing_load(path, LAYERS, EXPERTS / 2, K, &from), MP_ERR_CONFIG);
     CHECK_EQ(mp_forced_routing_load(path, LAYERS, EXPERTS, K + 1, &from), MP_ERR_CONFIG);
     write_trace(0);
     CHECK_EQ(mp_forced_routing_load(path, LAYERS, EXPERTS, K, &from), MP_ERR_CONFIG);
-    CHECK_STR(mp_error_last()->code, "E_ROUTE_FROM");
+    CHECK_STR(mp_error_last()->code, "E_FORCED_ROUTING");
     unlink(path);
     CHECK(mp_forced_routing_load(path, LAYERS, EXPERTS, K, &from) != MP_OK);
     CHECK_STR(mp_error_last()->code, "E_TRACE_READ");

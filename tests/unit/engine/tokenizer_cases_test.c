@@ -539,6 +539,7 @@ static void k11_what_is_not_supported_is_refused(void)
     check_change_fails("qwen2", decoder, "\"decoder\":{\"type\":\"WordPiece\"", "E_TOK_TYPE",
                        "decoder of type 'WordPiece'");
     check_change_fails("llama", "{\"type\":\"Fuse\"},", "", "E_TOK_STAGES", "decoder 'Strip'");
+    check_change_fails("llama", "\"start\":1", "\"start\":1048577", "E_JSON_RANGE", "1048576");
     check_change_fails("llama", "\"stop\":0", "\"stop\":1", "E_JSON_RANGE", "stop");
     check_change_fails("qwen2", post, "\"post_processor\":{\"type\":\"BertProcessing\"",
                        "E_TOK_TYPE", "post-processor of type 'BertProcessing'");

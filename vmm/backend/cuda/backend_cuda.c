@@ -31,6 +31,7 @@ enum mp_status mp_cuda_note(struct cuda_backend *self, mp_cu_result result, cons
 {
     uint64_t maps, maps_max;
 
+    mp_assert(call != NULL && object != NULL);
     if (result == MP_CU_SUCCESS)
         return MP_OK;
     if (mp_cuda_is_sticky(result))
@@ -51,6 +52,7 @@ enum mp_status mp_cuda_enter(struct cuda_backend *self)
     mp_cu_context current = NULL;
     mp_cu_result result;
 
+    mp_assert(self->context != NULL);
     if (lost != 0)
         return mp_cuda_check(self->cuda, lost, "an earlier call", self->device.name);
     mp_cuda_watchdog_device(self->device.id);
@@ -76,6 +78,7 @@ bool mp_cuda_undone(struct cuda_backend *self, mp_cu_result result, const char *
 
 void mp_cuda_count_lost(struct cuda_backend *self, uint64_t bytes)
 {
+    mp_assert(bytes > 0);
     atomic_fetch_add_explicit(&self->lost_bytes, bytes, memory_order_relaxed);
 }
 
@@ -84,6 +87,7 @@ static struct mp_cu_allocation allocation_of(const struct cuda_backend *self,
 {
     struct mp_cu_allocation allocation;
 
+    mp_assert(tier == MP_TIER_DEVICE || tier == MP_TIER_HOST);
     memset(&allocation, 0, sizeof(allocation));
     allocation.type = MP_CU_ALLOCATION_PINNED;
     allocation.location.type =
@@ -99,6 +103,7 @@ static void take_back(struct cuda_backend *self, mp_cu_ptr address, mp_cu_handle
     const struct mp_cu_calls *call = &self->cuda->call;
     bool ok = true;
 
+    mp_assert(steps >= 1 && steps <= 3);
     if (mp_cuda_lost(self->life) != 0)
         ok = false;
     else if (steps >= 3)
@@ -127,6 +132,7 @@ enum mp_status mp_cuda_create_mapped(struct cuda_backend *self, enum mp_tier_kin
     char object[64];
     mp_cu_result result;
 
+    mp_assert(bytes > 0 && bytes % self->super.caps.granule_bytes == 0);
     memset(access, 0, sizeof(access));
     access[0].location.type = MP_CU_LOCATION_DEVICE;
     access[0].location.id = self->device.id;
@@ -243,6 +249,7 @@ static enum mp_status ask_granule(struct cuda_backend *self, uint64_t *bytes_p)
         return mp_fail(MP_ERR_DEVICE, "E_CUDA",
                        "the driver's granule is %zu bytes, need a power of two of at least 4096",
                        bytes);
+    mp_assert(bytes >= 4096);
     *bytes_p = bytes;
     return MP_OK;
 }
@@ -253,6 +260,7 @@ static enum mp_status prepare(struct cuda_backend *self, const struct mp_backend
     uint64_t granule = 0;
     enum mp_status status = mp_cuda_enter(self);
 
+    mp_assert(self->life != NULL);
     if (status == MP_OK)
         status = ask_granule(self, &granule);
     if (status != MP_OK)

@@ -6,6 +6,7 @@
 #include "vmm/backend/backend.h"
 #include "vmm/backend/cuda/cuda_driver.h"
 #include "vmm/backend/cuda/cuda_watchdog.h"
+#include "vmm/base/assert.h"
 
 /*
  * What the parts of the CUDA backend share: backend_cuda.c has device frames and the device's life,
@@ -29,6 +30,7 @@ struct cuda_backend {
 
 static inline struct cuda_backend *mp_cuda_self(struct mp_backend *backend)
 {
+    mp_assert(backend->ops == &mp_backend_cuda);
     return mp_container_of(backend, struct cuda_backend, super);
 }
 

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/error.h"
 #include "vmm/backend/cuda/cuda_watchdog.h"
@@ -142,6 +143,7 @@ enum mp_status mp_cuda_get(const struct mp_cuda **cuda_p)
         mp_error_set(&driver.error);
         return driver.error.status;
     }
+    mp_assert(driver.cuda.devices > 0);
     *cuda_p = &driver.cuda;
     return MP_OK;
 }
@@ -161,6 +163,7 @@ enum mp_status mp_cuda_check(const struct mp_cuda *cuda, mp_cu_result result, co
     const bool refused = result == MP_CU_ERROR_NOT_SUPPORTED || result == MP_CU_ERROR_NOT_PERMITTED;
     struct mp_error hang;
 
+    mp_assert(call != NULL && object != NULL);
     if (result == MP_CU_SUCCESS)
         return MP_OK;
     (void)mp_cuda_known_lost(result);
@@ -183,6 +186,7 @@ static struct {
 
 static struct mp_cuda_life *life_of(mp_cu_device device)
 {
+    mp_assert(device >= 0);
     return &lives.of[(unsigned)device % MP_ARRAY_LEN(lives.of)];
 }
 
@@ -200,6 +204,7 @@ struct mp_cuda_life *mp_cuda_life_get(mp_cu_device device)
 void mp_cuda_life_put(struct mp_cuda_life *life)
 {
     pthread_mutex_lock(&lives.lock);
+    mp_assert(life->users > 0);
     life->users--;
     pthread_mutex_unlock(&lives.lock);
 }
@@ -208,6 +213,7 @@ void mp_cuda_lose(struct mp_cuda_life *life, mp_cu_result result)
 {
     int none = 0;
 
+    mp_assert(result != MP_CU_SUCCESS);
     atomic_compare_exchange_strong_explicit(&life->lost, &none, result, memory_order_relaxed,
                                             memory_order_relaxed);
 }

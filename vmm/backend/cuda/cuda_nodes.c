@@ -1,5 +1,7 @@
+/* On which NUMA node host memory of a CUDA device belongs; see cuda_nodes.h. Places nothing. */
 #include "vmm/backend/cuda/cuda_nodes.h"
 
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 #include "vmm/topo/topology.h"
 
@@ -10,6 +12,7 @@ static int node_of_pci(const char *pci)
     struct mp_topology *topology = NULL;
     int node = -1;
 
+    mp_assert(pci != NULL);
     if (mp_topology_load(NULL, &topology) == MP_OK) {
         const unsigned index = mp_topology_pci_node(topology, pci);
 
@@ -33,5 +36,6 @@ unsigned mp_cuda_host_nodes(const struct mp_cuda_device *device, int preferred,
         nodes[count++] = driver;
     if (count == 0)
         nodes[count++] = preferred >= 0 ? preferred : 0;
+    mp_assert(count >= 1 && count <= MP_CUDA_NODES_MAX);
     return count;
 }

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "vmm/base/assert.h"
 #include "vmm/base/log.h"
 #include "vmm/base/error.h"
 #include "vmm/base/thread.h"
@@ -61,6 +62,7 @@ static _Thread_local struct watched_thread *mine;
 
 static void unregister_thread(void *thread)
 {
+    mp_assert(thread != &watchdog.overflow);
     atomic_store_explicit(&((struct watched_thread *)thread)->taken, false, memory_order_relaxed);
 }
 
@@ -98,6 +100,7 @@ static bool call_begins(struct watched_thread *thread, enum call call)
 {
     const uint64_t word = atomic_load_explicit(&thread->word, memory_order_relaxed);
 
+    mp_assert(call < CALL_COUNT);
     atomic_store_explicit(&thread->word, (word | CALL_MASK) + 2 + call, memory_order_relaxed);
     return !atomic_load_explicit(&watchdog.reported, memory_order_relaxed);
 }
@@ -106,6 +109,7 @@ static mp_cu_result call_ends(struct watched_thread *thread, mp_cu_result given)
 {
     const uint64_t word = atomic_load_explicit(&thread->word, memory_order_relaxed);
 
+    mp_assert(thread == &watchdog.overflow || (word & CALL_MASK) != 0);
     atomic_store_explicit(&thread->word, word & ~CALL_MASK, memory_order_relaxed);
     return atomic_load_explicit(&watchdog.reported, memory_order_relaxed) ? MP_CU_NOT_RESPONDING
                                                                           : given;
@@ -129,6 +133,7 @@ static void report_hang(const struct watched_thread *thread, unsigned call)
     const char *name = names[call];
     char object[32] = "the CUDA driver";
 
+    mp_assert(call < CALL_COUNT);
     if (device >= 0)
         snprintf(object, sizeof(object), "device %d", device);
     (void)mp_fail(
@@ -151,6 +156,7 @@ static void *poll_threads(void *arg)
     uint64_t before[THREADS_MAX] = { 0 };
     uint8_t polls[THREADS_MAX] = { 0 };
 
+    mp_assert(watchdog.limit_s > 0);
     for (;;) {
         nanosleep(&pause, NULL);
         for (unsigned i = 0; i < THREADS_MAX; i++) {

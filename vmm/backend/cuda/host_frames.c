@@ -33,6 +33,7 @@ static uint64_t pin_bytes(const struct mp_frame *frame, uint64_t done)
     const uint64_t left = frame->bytes - done;
     const uint64_t cut = mp_cuda_to_cut((const char *)frame->alias + done);
 
+    mp_assert(done < frame->bytes);
     return frame->bytes <= MP_CUDA_PIN_BYTES || left < cut ? left : cut;
 }
 
@@ -41,6 +42,7 @@ static bool unpin(struct cuda_backend *self, const struct mp_frame *frame, uint6
 {
     bool ok = true;
 
+    mp_assert(bytes <= frame->bytes);
     for (uint64_t done = 0; done < bytes; done += pin_bytes(frame, done))
         ok &= mp_cuda_lost(self->life) == 0 &&
               mp_cuda_undone(self, self->cuda->call.host_unregister((char *)frame->alias + done),
@@ -72,12 +74,14 @@ static mp_cu_result pin(struct cuda_backend *self, const struct mp_frame *frame,
     }
     if (mp_cuda_is_sticky(result))
         mp_cuda_lose(self->life, result);
+    mp_assert(done <= frame->bytes);
     *lost_p = result != MP_CU_SUCCESS && !unpin(self, frame, done);
     return result;
 }
 
 static void warn_pageable(struct cuda_backend *self)
 {
+    mp_assert(mp_error_last()->status != MP_OK);
     if (atomic_exchange_explicit(&self->staged, true, memory_order_relaxed))
         return;
     mp_log_warn("cuda",
@@ -97,6 +101,7 @@ static enum mp_status create_ours(struct cuda_backend *self, uint64_t bytes,
     mp_cu_result result;
     enum mp_status status = self->ram->ops->frame_create(self->ram, MP_TIER_HOST, bytes, &frame);
 
+    mp_assert(self->ram != NULL);
     if (status != MP_OK)
         return status;
     result = pin(self, &frame, &lost);
@@ -125,6 +130,7 @@ enum mp_status mp_cuda_host_frame_create(struct cuda_backend *self, uint64_t byt
 {
     enum mp_status status;
 
+    mp_assert(bytes > 0);
     if (!self->host_handles)
         return create_ours(self, bytes, frame_p);
     status = mp_cuda_create_mapped(self, MP_TIER_HOST, bytes, frame_p);
@@ -139,6 +145,7 @@ bool mp_cuda_host_frame_destroy(struct cuda_backend *self, const struct mp_frame
 {
     struct mp_frame ours = *frame;
 
+    mp_assert(frame->handle != 0);
     if (frame->handle != REGISTERED && frame->handle != PAGEABLE)
         return false;
     if (frame->handle == REGISTERED && !unpin(self, frame, frame->bytes)) {
@@ -166,6 +173,7 @@ static void choose_node(struct cuda_backend *self, const struct mp_backend_confi
     int nodes[MP_CUDA_NODES_MAX];
     const unsigned count = mp_cuda_host_nodes(&self->device, config->numa_node, nodes);
 
+    mp_assert(count >= 1 && count <= MP_CUDA_NODES_MAX);
     for (unsigned i = 0; i < count && !config->no_host_handles; i++) {
         self->numa_node = nodes[i];
         self->host_handles = try_handle(self);
@@ -190,6 +198,7 @@ enum mp_status mp_cuda_host_open(struct cuda_backend *self, const struct mp_back
     enum mp_status status;
     int lost;
 
+    mp_assert(self->super.caps.granule_bytes > 0 && self->ram == NULL);
     choose_node(self, config);
     lost = mp_cuda_lost(self->life);
     if (lost != 0)

@@ -32,6 +32,7 @@ static enum mp_status note(struct cuda_backend *self, mp_cu_result result, const
 {
     char object[64];
 
+    mp_assert(what != NULL);
     if (result == MP_CU_SUCCESS)
         return MP_OK;
     snprintf(object, sizeof(object), "%s of %" PRIu64 " bytes", what, bytes);
@@ -68,6 +69,7 @@ enum mp_status mp_cuda_stream_open(struct mp_backend *backend, struct mp_stream 
 
 static void lose(struct cuda_backend *self, mp_cu_result result, const char *call)
 {
+    mp_assert(result != MP_CU_SUCCESS);
     mp_cuda_lose(self->life, result);
     if (!mp_cuda_known_lost(result))
         mp_log_error("cuda", "%s failed (%d); the device counts as lost", call, result);
@@ -79,6 +81,7 @@ static void drain(struct cuda_backend *self, mp_cu_stream stream)
 {
     mp_cu_result result = MP_CU_SUCCESS;
 
+    mp_assert(stream != NULL);
     for (unsigned i = 0; i < CLOSE_TRIES; i++) {
         result = self->cuda->call.stream_synchronize(stream);
         if (result == MP_CU_SUCCESS)
@@ -119,6 +122,7 @@ static void end_partial(struct cuda_backend *self, struct mp_stream *stream)
 {
     const struct mp_error error = *mp_error_last();
 
+    mp_assert(error.status != MP_OK);
     if (mp_cuda_lost(self->life) == 0)
         drain(self, stream->handle);
     if (stream->stage != NULL)
@@ -131,6 +135,7 @@ static enum mp_status copy_staged(struct cuda_backend *self, struct mp_stream *s
 {
     enum mp_status status = MP_OK;
 
+    mp_assert(copy != MP_COPY_ON_DEVICE);
     if (stream->stage == NULL)
         status = mp_cuda_stage_open(self, &stream->stage);
     if (status != MP_OK)
@@ -147,6 +152,7 @@ static enum mp_status queue_copy(struct cuda_backend *self, struct mp_stream *st
     const struct mp_cu_calls *call = &self->cuda->call;
     const mp_cu_ptr to = (uintptr_t)dst, from = (uintptr_t)src;
 
+    mp_assert(bytes > 0);
     switch (copy) {
     case MP_COPY_TO_DEVICE:
         return note(self, call->copy_to_device(to, src, bytes, stream->handle), "cuMemcpyHtoDAsync",
@@ -186,6 +192,7 @@ enum mp_status mp_cuda_stream_copy(struct mp_backend *backend, struct mp_stream 
     const bool staged = copy != MP_COPY_ON_DEVICE && !backend->ops->reads_host(backend);
     const enum mp_status status = mp_cuda_enter(self);
 
+    mp_assert((unsigned)copy < MP_COPY_COUNT && bytes > 0);
     if (status != MP_OK)
         return status;
     return staged ? copy_staged(self, stream, copy, dst, src, bytes)
@@ -240,6 +247,7 @@ void mp_cuda_window_free(struct mp_backend *backend, void *address, uint64_t byt
     struct cuda_backend *self = mp_cuda_self(backend);
     const struct mp_error before = *mp_error_last();
 
+    mp_assert(address != NULL && bytes % backend->caps.alias_align_bytes == 0);
     if (mp_cuda_enter(self) == MP_OK)
         (void)mp_cuda_undone(self, self->cuda->call.address_free((uintptr_t)address, bytes),
                              "cuMemAddressFree");
@@ -255,6 +263,7 @@ enum mp_status mp_cuda_window_map(struct mp_backend *backend, void *place,
     struct mp_cu_access access;
     enum mp_status status = mp_cuda_enter(self);
 
+    mp_assert(frame->handle != 0 && address % backend->caps.alias_align_bytes == 0);
     if (status != MP_OK)
         return status;
     memset(&access, 0, sizeof(access));
@@ -279,6 +288,7 @@ enum mp_status mp_cuda_window_unmap(struct mp_backend *backend, void *place, uin
     struct cuda_backend *self = mp_cuda_self(backend);
     const enum mp_status status = mp_cuda_enter(self);
 
+    mp_assert((uintptr_t)place % backend->caps.alias_align_bytes == 0);
     if (status != MP_OK)
         return status;
     return note(self, self->cuda->call.unmap((uintptr_t)place, bytes), "cuMemUnmap", bytes,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "vmm/backend/cuda/backend_cuda_int.h"
+#include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
 #define PLACES 4
@@ -76,6 +77,7 @@ static enum mp_status wait_for(struct cuda_backend *self, struct mp_cuda_stage *
                                       "cuEventSynchronize", "copies")
                        : MP_OK;
 
+    mp_assert(i < PLACES);
     if (status == MP_OK)
         stage->used[i] = false;
     return status;
@@ -91,6 +93,7 @@ static enum mp_status copy_one(struct cuda_backend *self, struct mp_cuda_stage *
     char *place = stage->memory + i * PLACE_BYTES;
     enum mp_status status = wait_for(self, stage, i);
 
+    mp_assert(bytes > 0 && bytes <= PLACE_BYTES);
     if (status != MP_OK)
         return status;
     if (copy == MP_COPY_TO_DEVICE) {
@@ -119,6 +122,7 @@ enum mp_status mp_cuda_stage_copy(struct cuda_backend *self, struct mp_cuda_stag
 {
     enum mp_status status = MP_OK;
 
+    mp_assert(copy != MP_COPY_ON_DEVICE && stage->memory != NULL);
     for (uint64_t done = 0; status == MP_OK && done < bytes; done += PLACE_BYTES)
         status = copy_one(self, stage, stream, copy, (char *)dst + done, (const char *)src + done,
                           bytes - done < PLACE_BYTES ? bytes - done : PLACE_BYTES);

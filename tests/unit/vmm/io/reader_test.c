@@ -525,7 +525,7 @@ static void numbers_out_of_range_are_refused(void)
         .threads = 1,
         .chunk_bytes = 4096,
     };
-    struct mp_reader_config bad[8];
+    struct mp_reader_config bad[8], most = good;
     struct mp_reader *reader = NULL;
 
     for (int i = 0; i < 8; i++)
@@ -542,6 +542,11 @@ static void numbers_out_of_range_are_refused(void)
         CHECK_EQ(mp_reader_create(&bad[i], &reader), MP_ERR_INVALID);
         CHECK(reader == NULL);
     }
+    most.depth = most.prefetch_depth = 256;
+    most.threads = 64;
+    most.chunk_bytes = UINT64_C(1) << 30;
+    CHECK_EQ(mp_reader_create(&most, &reader), MP_OK);
+    mp_reader_destroy(reader);
     mp_files_destroy(files);
 }
 

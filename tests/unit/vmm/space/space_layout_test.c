@@ -1,4 +1,5 @@
-/* Extents and places in the slot, number by number, for both kinds of reads. */
+/* Extents and places in the slot, number by number, for both kinds of reads; the bounds at which a
+ * layout is decided one way or the other. */
 #include "vmm/space/space_layout.h"
 
 #include "tests/support/test.h"
@@ -131,6 +132,126 @@ static void sizes_beyond_the_classes_are_lifted_where_it_costs_least(void)
         CHECK(layout.classes[layout.units[i].class_index].slot_bytes >= layout.units[i].slot_bytes);
 }
 
+/* Direct reads are chosen where they cost a sixteenth, and not where they cost more. */
+static void direct_slots_may_be_a_sixteenth_larger(void)
+{
+    struct mp_unit unit = { { { 0, 1, 16 * 4096 } }, 1 };
+    const struct mp_space_config config = { .backend = backend,
+                                            .files = files,
+                                            .units = &unit,
+                                            .unit_count = 1,
+                                            .budget_bytes = UINT64_MAX };
+
+    for (uint32_t pages = 16; pages >= 15; pages--) {
+        unit.pieces[0].bytes = pages * 4096;
+        mp_space_layout_fini(&layout);
+        CHECK_EQ(mp_space_layout_init(&config, &layout), MP_OK);
+        CHECK_EQ(layout.plan.direct, pages == 16);
+        CHECK_EQ(layout.units[0].slot_bytes, pages == 16 ? 17 * 4096 : 15 * 4096);
+    }
+}
+
+static enum mp_status no_stream(struct mp_backend *self, struct mp_stream **stream_p)
+{
+    (void)self;
+    (void)stream_p;
+    return MP_ERR_UNSUPPORTED;
+}
+
+/* A backend that is filled from a host tier, of which only layouts are made. */
+static struct mp_backend behind_a_host_tier(uint64_t granule_bytes)
+{
+    static struct mp_backend_ops ops;
+    struct mp_backend other = { .ops = &ops, .caps = backend->caps };
+
+    ops = *backend->ops;
+    ops.stream_open = no_stream;
+    other.caps.granule_bytes = other.caps.alias_align_bytes = granule_bytes;
+    other.caps.layouts = 1u << MP_LAYOUT_PACKED;
+    other.caps.file_target = other.caps.cpu_access = false;
+    other.caps.windows = true;
+    return other;
+}
+
+/* An eighth of the host tier's slots, but from 2 to 4, and none where every unit has its own. */
+static void units_pass_through_an_eighth_of_the_host_slots(void)
+{
+    static const struct {
+        uint32_t slots, passing;
+    } cases[] = { { 2, 2 },  { 3, 2 },  { 16, 2 }, { 23, 2 }, { 24, 3 },
+                  { 31, 3 }, { 32, 4 }, { 40, 4 }, { 41, 0 } };
+    struct mp_backend other = behind_a_host_tier(4096);
+    struct mp_unit units[41];
+    struct mp_space_config config = { .backend = &other,
+                                      .files = files,
+                                      .units = units,
+                                      .unit_count = 41,
+                                      .budget_bytes = UINT64_MAX,
+                                      .io_mode = MP_IO_BUFFERED };
+
+    for (uint32_t i = 0; i < 41; i++)
+        units[i] = (struct mp_unit){ { { 0, i, 4096 } }, 1 };
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        config.host_budget_bytes = (uint64_t)cases[i].slots * 4096;
+        mp_space_layout_fini(&layout);
+        CHECK_EQ(mp_space_layout_init(&config, &layout), MP_OK);
+        CHECK_EQ(layout.host_classes[0].slots, cases[i].slots);
+        CHECK_EQ(layout.passing[0], cases[i].passing);
+        CHECK_EQ(layout.plan.host_slots, cases[i].slots - cases[i].passing);
+    }
+}
+
+/* 100 granules of 16 pages: 240 pages are 15 %. */
+static void a_window_may_waste_fifteen_percent(void)
+{
+    struct mp_backend other = behind_a_host_tier(16 * 4096);
+    struct mp_unit units[100];
+    const struct mp_space_config config = { .backend = &other,
+                                            .files = files,
+                                            .units = units,
+                                            .unit_count = 100,
+                                            .budget_bytes = UINT64_MAX,
+                                            .host_budget_bytes = UINT64_MAX,
+                                            .addressing = MP_ADDRESSING_WINDOW,
+                                            .io_mode = MP_IO_BUFFERED };
+
+    for (uint32_t smaller = 40; smaller <= 41; smaller++) {
+        for (uint32_t i = 0; i < 100; i++)
+            units[i] = (struct mp_unit){ { { 0, i, (i < smaller ? 13 : 14) * 4096 } }, 1 };
+        mp_space_layout_fini(&layout);
+        CHECK_EQ(mp_space_layout_init(&config, &layout), MP_OK);
+        CHECK_EQ(layout.addressing, smaller == 40 ? MP_ADDRESSING_WINDOW : MP_ADDRESSING_TABLE);
+        CHECK_EQ(layout.plan.window_bytes, smaller == 40 ? 100 * 16 * 4096 : 0);
+    }
+}
+
+/* Pieces on multiples of 256 bytes; read in place unless they are apart and reads are direct. */
+static void packed_pieces_stand_on_256_bytes(void)
+{
+    static const struct mp_unit apart = { { { 0, 40, 300 }, { 0, 340, 256 }, { 1, 7, 1 } }, 3 };
+    static const struct mp_unit overlapping = { { { 0, 40, 300 }, { 0, 339, 256 } }, 2 };
+    struct mp_backend other = behind_a_host_tier(4096);
+    struct mp_space_config config = { .backend = &other,
+                                      .files = files,
+                                      .units = &apart,
+                                      .unit_count = 1,
+                                      .budget_bytes = UINT64_MAX,
+                                      .host_budget_bytes = UINT64_MAX,
+                                      .io_mode = MP_IO_DIRECT };
+
+    mp_space_layout_fini(&layout);
+    CHECK_EQ(mp_space_layout_init(&config, &layout), MP_OK);
+    CHECK(layout.units[0].direct);
+    CHECK_EQ(layout.units[0].piece_offset_bytes[0], 0);
+    CHECK_EQ(layout.units[0].piece_offset_bytes[1], 512);
+    CHECK_EQ(layout.units[0].piece_offset_bytes[2], 768);
+    CHECK_EQ(layout.units[0].packed_bytes, 769);
+    config.units = &overlapping;
+    mp_space_layout_fini(&layout);
+    CHECK_EQ(mp_space_layout_init(&config, &layout), MP_OK);
+    CHECK(!layout.units[0].direct);
+}
+
 int main(void)
 {
     CHECK_EQ(mp_backend_open("host", &test_backend_config, &backend), MP_OK);
@@ -140,6 +261,10 @@ int main(void)
     RUN(direct_extents_are_aligned_supersets_that_share_blocks);
     RUN(buffered_pieces_stand_one_after_the_other);
     RUN(sizes_beyond_the_classes_are_lifted_where_it_costs_least);
+    RUN(direct_slots_may_be_a_sixteenth_larger);
+    RUN(units_pass_through_an_eighth_of_the_host_slots);
+    RUN(a_window_may_waste_fifteen_percent);
+    RUN(packed_pieces_stand_on_256_bytes);
     mp_space_layout_fini(&layout);
     mp_files_destroy(files);
     mp_backend_close(backend);

@@ -256,6 +256,57 @@ static void take_gives_the_lowest_free_slot_and_addresses_stay_apart(void)
     mp_backend_close(host);
 }
 
+/* At most 64 MiB, or what the backend can do; at most 1/50 of a frame lost to granules, else as
+ * little as can be; of counts that lose as much, the largest, or for small frames the smallest. */
+static void slots_share_a_frame_by_size_and_granule(void)
+{
+    static const struct {
+        uint64_t granule, most; /* in pages */
+        uint64_t slot_pages;
+        uint32_t per_frame, small_per_frame;
+    } cases[] = {
+        { 1, UINT64_C(1) << 34, 256, 64, 1 }, /* 64 MiB exactly */
+        { 1, 7, 2, 3, 1 },
+        { 16, 64, 3, 21, 16 },   /* 63 of 64 pages; 48 of 48 */
+        { 50, 100, 49, 2, 1 },   /* one page of 50 is as much as may be lost */
+        { 49, 98, 48, 1, 1 },    /* one of 49 is more, two of 98 are more still */
+        { 384, 768, 370, 2, 2 }, /* the same part either way */
+    };
+    const struct mp_backend_config config = { .numa_node = -1 };
+    struct mp_backend *host;
+
+    CHECK_EQ(mp_backend_open("host", &config, &host), MP_OK);
+    for (size_t i = 0; i < 2 * MP_ARRAY_LEN(cases); i++) {
+        const bool small = i % 2 == 1;
+        const uint32_t want = small ? cases[i / 2].small_per_frame : cases[i / 2].per_frame;
+        const struct mp_tier_class class = { cases[i / 2].slot_pages * 4096, 130, 0, false, small };
+        struct mp_tier *tier;
+        uint32_t first;
+
+        host->caps.granule_bytes = cases[i / 2].granule * 4096;
+        host->caps.frame_bytes_max = cases[i / 2].most * 4096;
+        CHECK_EQ(mp_tier_create(host, MP_TIER_DEVICE, &class, 1, &tier), MP_OK);
+        CHECK_EQ(mp_tier_frame_slots(tier, 0, 0, &first), want);
+        mp_tier_destroy(tier);
+    }
+    mp_backend_close(host);
+}
+
+/* Numbers of frames are 32 bits wide, over all classes together. */
+static void more_frames_than_have_numbers_are_refused(void)
+{
+    static const struct mp_tier_class two[] = { { 4096, 1, UINT32_MAX - 8, true, false },
+                                                { 4096, 1, 8, true, false } };
+    const struct mp_backend_config config = { .numa_node = -1 };
+    struct mp_backend *host;
+    struct mp_tier *tier = NULL;
+
+    CHECK_EQ(mp_backend_open("host", &config, &host), MP_OK);
+    CHECK_EQ(mp_tier_create(host, MP_TIER_DEVICE, two, 2, &tier), MP_ERR_OVERFLOW);
+    CHECK(tier == NULL);
+    mp_backend_close(host);
+}
+
 /* More than one word of free bits. A frame goes while nothing of it is taken, and the last slot is
  * taken meanwhile, so that free slots are looked for at the end; the frame that comes again is
  * found all the same. */
@@ -353,6 +404,8 @@ int main(void)
     RUN(impossible_classes_are_refused);
     RUN(take_gives_the_lowest_free_slot_and_addresses_stay_apart);
     RUN(a_frame_that_comes_again_has_the_lowest_slots);
+    RUN(slots_share_a_frame_by_size_and_granule);
+    RUN(more_frames_than_have_numbers_are_refused);
     RUN(create_fails_cleanly_at_every_backend_call);
     RUN(create_refuses_more_than_the_backend_has);
     return 0;
