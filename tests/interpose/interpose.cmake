@@ -4,8 +4,8 @@
 if(NOT sanitizers AND NOT MP_COVERAGE)
     foreach(file behaviour programs)
         set(cases_behaviour idle mapping changed broken refused alone kills crowd memory others secure
-            seccomp dlopen static)
-        set(cases_programs logits checks bench text perplexity server)
+            report seccomp dlopen static)
+        set(cases_programs logits sources checks bench text perplexity server)
         set(full_behaviour kills broken idle)
         set(full_programs ${cases_programs} python)
         foreach(case ${cases_${file}})

@@ -5,6 +5,8 @@ usage: programs_test.py CASE PRELOAD WORK [--full]
 
   logits      a program that uses libllama: bits of all logits, at several budgets and threads; models
               in BF16, Q8_0, Q4_K_M, MXFP4, of five families, and in ten files
+  sources     the same with each way of learning which experts are read: ggml's own word of each, what
+              routers chose, what has been touched
   checks      the same, while it also looks at the mapped file in every way that a program can
   bench       llama-bench ends well
   text        llama-completion and llama-cli write the same words
@@ -56,6 +58,24 @@ def logits(preload, work, full):
             got = run(command, preload, budget)
             expect(got.out == want.out and got.status == 0,
                    f"budget {budget}: exit {got.status}, {got.out[-300:]} and not {want.out[-300:]}")
+
+
+def sources(preload, work, full):
+    for llama in kinds(full):
+        program = llama.build("victim_logits", work)
+        for name in ("tiny", "qwen-q8", "oss", "fused") if full else ("tiny", "fused"):
+            command = llama.command(program, llama.model(name), 2)
+            for source in ("expert", "router", "touches"):
+                # Who only sees touches finds experts after they were needed.
+                want = run(command, None, None).out
+                for budget in harness.BUDGETS if full else harness.BUDGETS[1:2]:
+                    done = run(command, preload, budget, work=work, MOEPAGER_HOOKS=source)
+                    expect(done.status == 0 and done.out == want,
+                           f"{source}, {name}, budget {budget}: exit {done.status}: {done.out[-300:]}"
+                           f" and not {want[-300:]}: {done.err[-300:]}")
+                    expect(done.report is not None, f"{source}, {name}: no report: {done.err}")
+                    if source != "touches":
+                        harness.check_report(done, f"{source}, {name}", budget)
 
 
 def checks(preload, work, full):
@@ -223,7 +243,7 @@ def python(preload, work, full):
                             LLAMA_CPP_LIB_PATH=str(llama.folder / "lib"), PYTHONHASHSEED="0")
 
 
-CASES = {"logits": logits, "checks": checks, "bench": bench, "text": text, "perplexity": perplexity,
+CASES = {"logits": logits, "sources": sources, "checks": checks, "bench": bench, "text": text, "perplexity": perplexity,
          "server": server, "python": python}
 
 if __name__ == "__main__":
