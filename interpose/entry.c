@@ -5,6 +5,7 @@
 #include "interpose/entry.h"
 
 #include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 #include "interpose/ggml.h"
-#include "interpose/paged.h"
+#include "interpose/seam.h"
 #include "vmm/base/error.h"
 
 #define FILE_BYTES_MIN (1 << 20)
@@ -213,23 +214,6 @@ static bool knows_layout(const void *site)
     return now == 1;
 }
 
-static uint64_t key_of(const struct mp_routing *routing)
-{
-    uint64_t key = 0x9e3779b97f4a7c15u + routing->layer + ((uint64_t)routing->tokens << 32);
-
-    for (uint32_t t = 0; t < routing->tokens; t++) {
-        for (uint32_t r = 0; r < routing->k; r++) {
-            int32_t id;
-
-            memcpy(&id, routing->ids + t * routing->token_stride + r * routing->rank_stride,
-                   sizeof(id));
-            key = (key ^ (uint32_t)id) * 0xbf58476d1ce4e5b9u;
-            key ^= key >> 29;
-        }
-    }
-    return key | 1;
-}
-
 /* What `ids` says, and its key. 0: it says nothing of what will be needed. */
 static uint64_t read_routing(struct mp_paged *paged, uint32_t layer,
                              const struct mp_ggml_tensor *ids, struct mp_routing *routing)
@@ -250,7 +234,7 @@ static uint64_t read_routing(struct mp_paged *paged, uint32_t layer,
         .token_stride = ids->nb[1],
         .rank_stride = ids->nb[0],
     };
-    routing->key = key_of(routing);
+    routing->key = mp_paged_key(routing);
     return routing->key;
 }
 
@@ -304,6 +288,17 @@ static void expert(const void *site, const void *dst, int64_t number, int64_t ro
     leave_call();
 }
 
+static _Atomic(const void *) chosen_site; /* of the scheduler's callback */
+
+/* On a device the address of a tensor is none of ours. */
+static bool is_on_host(const struct mp_ggml_tensor *tensor)
+{
+    bool (*is_host)(void *) =
+        (bool (*)(void *))host.find(atomic_load(&chosen_site), "ggml_backend_buffer_is_host");
+
+    return tensor->buffer == NULL || is_host == NULL || is_host(tensor->buffer);
+}
+
 static bool wants_chosen(const void *site)
 {
     struct mp_paged *paged = enter();
@@ -311,6 +306,7 @@ static bool wants_chosen(const void *site)
 
     if (paged == NULL)
         return false;
+    atomic_store(&chosen_site, site);
     wanted = paged->source == MP_SOURCE_CHOSEN && !atomic_load(&paged->off) && knows_layout(site);
     leave_call();
     return wanted;
@@ -356,13 +352,79 @@ static void chosen(const void *tensor)
 
     if (paged == NULL)
         return;
-    if (find_layer(paged, ids->name, &layer))
+    if (find_layer(paged, ids->name, &layer) && is_on_host(ids))
         key = read_routing(paged, layer, ids, &routing);
     if (key != 0) {
         mp_paged_route(paged, &routing);
         mp_paged_wait_all(paged, key);
     }
     leave_call();
+}
+
+/* ---- copies that the program makes to a device */
+
+static void ids_read(const void *site, const void *tensor, const void *data, size_t bytes)
+{
+    struct mp_paged *paged = enter();
+
+    if (paged == NULL)
+        return;
+    if (knows_layout(site))
+        mp_seam_ids(tensor, data, bytes);
+    leave_call();
+}
+
+static const void *source(const void *site, void *backend, const void *data, size_t bytes)
+{
+    struct mp_paged *paged = enter();
+
+    if (paged == NULL)
+        return data;
+    if (!atomic_load_explicit(&paged->off, memory_order_relaxed))
+        data = mp_seam_source(paged, site, backend, data, bytes);
+    leave_call();
+    return data;
+}
+
+static void synchronized(const void *backend, bool ends)
+{
+    struct mp_paged *paged = enter();
+
+    if (paged == NULL)
+        return;
+    if (ends)
+        mp_seam_backend_ends(paged, backend);
+    else
+        mp_seam_synchronized(paged, backend);
+    leave_call();
+}
+
+static void whole(const void *site, const void *tensor)
+{
+    const struct mp_ggml_tensor *weights = tensor;
+    struct mp_paged *paged = enter();
+
+    if (paged == NULL)
+        return;
+    if (knows_layout(site) && weights->data != NULL && weights->nb[3] > 0)
+        mp_seam_whole(paged, weights->data, weights->nb[3]);
+    leave_call();
+}
+
+bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_t *offset_p)
+{
+    struct mp_paged *paged = enter();
+    bool found;
+    uint32_t file;
+
+    if (paged == NULL)
+        return false;
+    found = mp_shown_place(paged->shown, at, &file, offset_p);
+    if (found)
+        found = (size_t)snprintf(path, path_bytes, "%s",
+                                 mp_files_name(paged->experts.files, file)) < path_bytes;
+    leave_call();
+    return found;
 }
 
 static void before_fork(void)
@@ -427,6 +489,10 @@ const struct mp_interposer mp_interposer_table = {
     .leave = leave,
     .covers = covers,
     .expert = expert,
+    .ids_read = ids_read,
+    .source = source,
+    .synchronized = synchronized,
+    .whole = whole,
     .wants_chosen = wants_chosen,
     .is_chosen = is_chosen,
     .chosen = chosen,

@@ -86,6 +86,18 @@ struct mp_interposer {
      * `rows` rows. Returns when it has been read, or cannot be. */
     void (*expert)(const void *site, const void *dst, int64_t expert, int64_t rows);
 
+    /* A thread of ggml has read [data, +bytes), the content of `tensor`, to the host. */
+    void (*ids_read)(const void *site, const void *tensor, const void *data, size_t bytes);
+
+    /* ggml is going to copy [data, +bytes) to `backend`; from where is it to be done? */
+    const void *(*source)(const void *site, void *backend, const void *data, size_t bytes);
+
+    /* ggml has waited for `backend`, or is going to end it. */
+    void (*synchronized)(const void *backend, bool ends);
+
+    /* The scheduler is going to copy all of `tensor`. */
+    void (*whole)(const void *site, const void *tensor);
+
     /*
      * For versions of ggml that do not say which expert is read when: does the scheduler's callback
      * have to be chained, so that chosen() hears of routers? And is this tensor a router's result?
@@ -95,6 +107,10 @@ struct mp_interposer {
     bool (*is_chosen)(const void *tensor);
     void (*chosen)(const void *tensor);
 };
+
+/* For the other half of the interposer, interpose/cuda: the file that is paged at this address, and
+ * the byte in it. False: none is. */
+bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_t *offset_p);
 
 /* Of the interposer; exported as the pointer MP_INTERPOSE_SYMBOL. */
 extern const struct mp_interposer mp_interposer_table;

@@ -5,8 +5,15 @@
 add_library(moepager_preload SHARED
     interpose/preload.c
     interpose/preload_ggml.c
+    interpose/preload_copies.c
     interpose/preload_memory.c
-    interpose/preload_real.c)
+    interpose/preload_real.c
+    interpose/cuda/hooks.c
+    interpose/cuda/hooks_copies.c
+    interpose/cuda/hooks_driver.c
+    interpose/cuda/hooks_gate.c
+    interpose/cuda/hooks_lookup.c
+    interpose/cuda/hooks_runtime.c)
 target_link_libraries(moepager_preload PRIVATE mp_base ${CMAKE_DL_LIBS})
 
 add_library(mp_interpose STATIC
@@ -18,15 +25,26 @@ add_library(mp_interpose STATIC
     interpose/paged.c
     interpose/report.c
     interpose/routing.c
+    interpose/seam.c
     interpose/settings.c
     interpose/shown.c
     interpose/stream.c
     interpose/views.c
-    interpose/watch.c)
-target_link_libraries(mp_interpose PUBLIC mp_policy)
+    interpose/watch.c
+    interpose/cuda/gpu.c
+    interpose/cuda/gpu_state.c
+    interpose/cuda/identity.c
+    interpose/cuda/objects.c
+    interpose/cuda/sites.c
+    interpose/cuda/tiers.c
+    interpose/cuda/tiers_move.c
+    interpose/cuda/tiers_touch.c
+    interpose/cuda/work.c)
+target_link_libraries(mp_interpose PUBLIC mp_policy PkgConfig::UNWIND)
 
 # Archives of libraries come behind ours and before the shared ones, which are then not needed.
-add_library(moepager_interpose SHARED interpose/placement.c interpose/table.c)
+add_library(moepager_interpose SHARED interpose/placement.c interpose/table.c
+    interpose/cuda/gpu_table.c)
 set(archives)
 foreach(library uring)
     find_library(mp_archive_${library} lib${library}.a)

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "interpose/seam.h"
 #include "vmm/base/error.h"
 #include "vmm/topo/memory_room.h"
 
@@ -187,12 +188,13 @@ static enum mp_status make_tables(struct mp_paged *paged)
     paged->stays = calloc(units, sizeof(*paged->stays));
     paged->needs = calloc(experts, sizeof(*paged->needs));
     paged->handed = calloc(experts, sizeof(*paged->handed));
+    paged->slots = calloc(experts, sizeof(*paged->slots));
     paged->resident = calloc(experts, sizeof(*paged->resident));
     paged->counts = calloc(experts, sizeof(*paged->counts));
     paged->chosen = calloc(MP_PAGED_TOKENS_MAX * experts, sizeof(*paged->chosen));
     if (paged->ready == NULL || paged->stays == NULL || paged->needs == NULL ||
-        paged->handed == NULL || paged->resident == NULL || paged->counts == NULL ||
-        paged->chosen == NULL)
+        paged->slots == NULL || paged->handed == NULL || paged->resident == NULL ||
+        paged->counts == NULL || paged->chosen == NULL)
         return mp_fail_no_memory("the tables of a model", units);
     return MP_OK;
 }
@@ -283,6 +285,7 @@ void mp_paged_destroy(struct mp_paged *paged)
     mp_paged_ahead_destroy(paged->ahead);
     mp_pager_destroy(paged->pager);
     mp_policies_destroy(&paged->policies);
+    mp_seam_close(paged);
     mp_space_destroy(paged->space);
     if (paged->backend != NULL)
         paged->backend->ops->close(paged->backend);
@@ -292,6 +295,7 @@ void mp_paged_destroy(struct mp_paged *paged)
     free(paged->stays);
     free(paged->needs);
     free(paged->handed);
+    free(paged->slots);
     free(paged->resident);
     free(paged->counts);
     free(paged->chosen);

@@ -42,6 +42,18 @@ enum mp_paged_source {
 /* May a unit be read without asking? */
 enum { MP_READY_NO, MP_READY_YES, MP_READY_IN_PLACE };
 
+/* Copies to a device that the program makes from slots; seam.h. With the turn. */
+struct mp_seam {
+    bool tried; /* to pin the slots */
+    char *base; /* of all slots; the first pinned_bytes are pinned */
+    uint64_t pinned_bytes;
+    void *unpin;
+    void *backend;   /* where copies from the open layer's slots may be under way; NULL: nowhere */
+    pthread_t owner; /* who queued them */
+    void *synchronize;
+    uint64_t copies;
+};
+
 struct mp_paged {
     struct mp_interpose_settings settings;
     struct mp_host host;
@@ -81,6 +93,8 @@ struct mp_paged {
     uint8_t *stays;    // (units): cannot be read by us, so it stays the file's
     uint8_t *resident; // (experts): scratch
     uint32_t *counts;  // (experts): scratch
+    const void *(*slots)[MP_UNIT_PIECES_MAX]; // (experts): of needs: their pieces, handed out
+    struct mp_seam seam;
     uint32_t tokens, top_k;
     uint32_t *chosen; // (tokens_max * k): of the open layer, while there are few enough tokens
 
@@ -114,6 +128,9 @@ struct mp_routing {
     const char *ids; /* int32_t, with these strides */
     uint64_t token_stride, rank_stride;
 };
+
+/* Of layer, ids and shape; never 0. */
+uint64_t mp_paged_key(const struct mp_routing *routing);
 
 /* Open the layer for it, unless it is open. */
 void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing);

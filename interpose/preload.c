@@ -53,9 +53,8 @@ const struct mp_interposer *mp_preload_opened(void)
 }
 
 /* The interposer lies beside this library. RTLD_LOCAL: nothing of it is seen by the program. */
-static const struct mp_interposer *open_library(void)
+static void *open_library(void)
 {
-    const struct mp_interposer *const *opened;
     char path[PATH_MAX];
     const char *slash;
     Dl_info info;
@@ -71,21 +70,32 @@ static const struct mp_interposer *open_library(void)
     memcpy(path, info.dli_fname, bytes);
     memcpy(path + bytes, INTERPOSER_NAME, sizeof(INTERPOSER_NAME));
     handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (handle == NULL) {
+    if (handle == NULL)
         mp_log_warn("preload", "experts are not paged: %s", dlerror());
-        return NULL;
-    }
-    opened = dlsym(handle, MP_INTERPOSE_SYMBOL);
-    if (opened == NULL || (*opened)->abi != MP_INTERPOSE_ABI) {
-        mp_log_warn("preload", "experts are not paged: %s is of another version", path);
-        return NULL;
-    }
-    return *opened;
+    return handle;
+}
+
+void *mp_preload_symbol(const char *name)
+{
+    void *handle = open_library();
+
+    return handle != NULL ? dlsym(handle, name) : NULL;
+}
+
+static const struct mp_interposer *find_interposer(void)
+{
+    const struct mp_interposer *const *opened = mp_preload_symbol(MP_INTERPOSE_SYMBOL);
+
+    if (opened != NULL && (*opened)->abi == MP_INTERPOSE_ABI)
+        return *opened;
+    if (opened != NULL)
+        mp_log_warn("preload", "experts are not paged: %s is of another version", INTERPOSER_NAME);
+    return NULL;
 }
 
 static void open_once(void)
 {
-    const struct mp_interposer *opened = open_library();
+    const struct mp_interposer *opened = find_interposer();
     const struct mp_host host = {
         .real = mp_preload_real,
         .span = &mp_preload_span,

@@ -42,6 +42,13 @@ struct mp_hooked {
 /* What `site`, an address inside of a caller, would call if there was no hook. NULL: nothing. */
 void *mp_preload_behind(struct mp_hooked *hooked, const void *site);
 
+/* The same for one name, without remembering it. */
+void *mp_preload_find_behind(const void *site, const char *name, const void *hook);
+
+/* A symbol of the library that holds the pager, which is opened for it; NULL: it cannot be, which
+ * was said, or has none. */
+void *mp_preload_symbol(const char *name);
+
 /* As mp_find_fn. */
 void *mp_preload_find(const void *site, const char *name);
 

@@ -118,7 +118,7 @@ static int ask_next(struct dl_phdr_info *info, size_t bytes, void *arg)
     return search->found != NULL;
 }
 
-static void *find_behind(const void *site, const char *name, const void *hook)
+void *mp_preload_find_behind(const void *site, const char *name, const void *hook)
 {
     struct search search = { .name = name, .not_this = hook };
     Dl_info info;
@@ -137,7 +137,7 @@ static void *find_behind(const void *site, const char *name, const void *hook)
 
 void *mp_preload_find(const void *site, const char *name)
 {
-    return find_behind(site, name, NULL);
+    return mp_preload_find_behind(site, name, NULL);
 }
 
 void *mp_preload_behind(struct mp_hooked *hooked, const void *site)
@@ -156,10 +156,10 @@ void *mp_preload_behind(struct mp_hooked *hooked, const void *site)
             continue;
         real = atomic_load_explicit(&entry->real, memory_order_acquire);
         if (real == NULL) {
-            real = find_behind(site, hooked->name, hooked->hook);
+            real = mp_preload_find_behind(site, hooked->name, hooked->hook);
             atomic_store_explicit(&entry->real, real, memory_order_release);
         }
         return real;
     }
-    return find_behind(site, hooked->name, hooked->hook);
+    return mp_preload_find_behind(site, hooked->name, hooked->hook);
 }

@@ -48,6 +48,9 @@ static void print_text(struct mp_paged *paged, const struct mp_counters *c, FILE
             (unsigned long long)atomic_load(&paged->wholes));
     fprintf(out, "seen by       %s, %llu touches that nobody foresaw\n",
             source_names[paged->source], (unsigned long long)atomic_load(&paged->touches));
+    if (paged->seam.copies > 0)
+        fprintf(out, "to devices    %llu copies from %.1f MiB of pinned slots\n",
+                (unsigned long long)paged->seam.copies, mib(paged->seam.pinned_bytes));
     for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
         fprintf(out, "%s%s", kind == 0 ? "policies      " : " ", paged->profile.policy[kind]);
     fprintf(out, "\n");
@@ -65,6 +68,7 @@ static void print_json(struct mp_paged *paged, const struct mp_counters *c, FILE
     mp_json_put_f64(&json, "hit_rate", hit_rate(c));
     mp_json_put_u64(&json, "bytes_loaded", c->load_bytes + c->prefetch_bytes);
     mp_json_put_f64(&json, "exposed_wait_ms", (double)c->exposed_wait_ns * 1e-6);
+    mp_json_put_u64(&json, "device_copies", paged->seam.copies);
     mp_counters_json(c, &json, "counters");
     mp_json_object_end(&json);
     mp_json_end(&json);

@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "interpose/paged.h"
+#include "interpose/seam.h"
 #include "vmm/base/error.h"
 
 /* Slots that stay free for what is read ahead while a layer needs more than there is room for. */
@@ -27,6 +27,7 @@ void mp_paged_close_layer(struct mp_paged *paged)
 
     if (!paged->open)
         return;
+    mp_seam_drain(paged);
     paged->open = false;
     atomic_store_explicit(&paged->open_key, 0, memory_order_release);
     for (uint32_t i = 0; i < paged->need_count; i++) {
@@ -49,7 +50,7 @@ void mp_paged_stop(struct mp_paged *paged, const char *why)
     if (atomic_exchange(&paged->off, true))
         return;
     mp_log_warn("preload", "experts of '%s' are no longer paged: %s", paged->path, why);
-    if (paged->open) {
+    if (paged->open) { /* nothing is read into a slot any more, so copies from there may go on */
         mp_pager_abort(paged->pager);
         paged->open = false;
     }
@@ -66,6 +67,7 @@ static void show(struct mp_paged *paged, const struct mp_ready *ready)
     int fd = -1;
 
     paged->handed[ready->need] = 1;
+    memcpy(paged->slots[ready->need], ready->pieces, sizeof(paged->slots[0]));
     for (uint32_t k = 0; k < pieces->piece_count; k++) {
         const char *page =
             (const char *)ready->pieces[k] - pieces->pieces[k].offset_bytes % MP_SPACE_PAGE_BYTES;
@@ -176,6 +178,8 @@ static void list_needs(struct mp_paged *paged, uint32_t layer)
 
 static void open_layer(struct mp_paged *paged, const struct mp_routing *routing)
 {
+    if (mp_seam_blocks(paged))
+        return; /* what it needs is read in place */
     mp_paged_close_layer(paged);
     if (!count_choices(paged, routing))
         return;
@@ -192,6 +196,23 @@ static void open_layer(struct mp_paged *paged, const struct mp_routing *routing)
         return;
     atomic_store_explicit(&paged->open_key, routing->key, memory_order_release);
     mp_paged_look_ahead(paged);
+}
+
+uint64_t mp_paged_key(const struct mp_routing *routing)
+{
+    uint64_t key = 0x9e3779b97f4a7c15u + routing->layer + ((uint64_t)routing->tokens << 32);
+
+    for (uint32_t t = 0; t < routing->tokens; t++) {
+        for (uint32_t r = 0; r < routing->k; r++) {
+            int32_t id;
+
+            memcpy(&id, routing->ids + t * routing->token_stride + r * routing->rank_stride,
+                   sizeof(id));
+            key = (key ^ (uint32_t)id) * 0xbf58476d1ce4e5b9u;
+            key ^= key >> 29;
+        }
+    }
+    return key | 1;
 }
 
 void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing)
@@ -256,6 +277,10 @@ void mp_paged_note_touches(struct mp_paged *paged, uint32_t layer, const uint32_
     bool opened;
 
     pthread_mutex_lock(&paged->turn);
+    if (mp_seam_blocks(paged)) {
+        pthread_mutex_unlock(&paged->turn);
+        return;
+    }
     mp_paged_close_layer(paged);
     memcpy(paged->counts, counts, experts * sizeof(*counts));
     paged->tokens = 0;

@@ -46,7 +46,8 @@ engine/calibrate:   vmm/base policy engine/model engine/forward
 engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda
 engine/cli/args:    vmm/base engine/calibrate engine/model engine/repack engine/session engine/text
 engine/cli:         vmm/* policy/* kernels/* engine/*
-interpose:          vmm/* policy/* kernels/*
+interpose:          vmm/* policy/* kernels/* interpose/cuda
+interpose/cuda:     vmm/* policy interpose
 '
 # One file of a folder may do more: the face of the library.
 files='

@@ -101,7 +101,7 @@ static const struct mp_opt run_opts[] = {
 
 #define POLICY_GROUPS_MAX 64
 #define POLICY_CONFIG_BYTES 1024
-#define FIXED_GROUPS 8
+#define FIXED_GROUPS 9
 
 static struct mp_opt_group groups[FIXED_GROUPS + POLICY_GROUPS_MAX + 1];
 static char prefixes[POLICY_GROUPS_MAX][MP_POLICY_PREFIX_BYTES];
@@ -145,6 +145,7 @@ static const struct mp_opt_group *list_groups(struct mp_settings *settings)
         { "MOEPAGER_", mp_gemm_opts, &settings->gemm, NULL },
         { "MOEPAGER_", mp_gpu_opts, &settings->gpu, NULL },
         { "MOEPAGER_", mp_preload_opts, &settings->preload, NULL },
+        { "MOEPAGER_", mp_gpu_window_opts, &settings->gpu_window, NULL },
         { "MOEPAGER_", mp_log_opts, &settings->log, NULL },
         { "MOEPAGER_", mp_opt_opts, &settings->opt, NULL },
     };

@@ -7,6 +7,7 @@
 #include "policy/policy.h"
 #include "vmm/base/log.h"
 #include "vmm/io/io_options.h"
+#include "vmm/options/gpu_window_options.h"
 #include "vmm/options/opt.h"
 #include "vmm/options/preload_options.h"
 #include "vmm/space/space.h"
@@ -52,8 +53,9 @@ struct mp_settings {
     struct mp_gemm_config gemm;
     struct mp_gpu_config gpu;
     struct mp_io_config io;
-    struct mp_preload_config preload; /* handed on, not used here */
-    const struct mp_opt_group *groups; /* all tables, filled; for mp_opt_set() and listings */
+    struct mp_preload_config preload;       /* handed on, not used here */
+    struct mp_gpu_window_config gpu_window; /* the same */
+    const struct mp_opt_group *groups;      /* all tables, filled; for mp_opt_set() and listings */
 };
 
 /*

@@ -7,9 +7,13 @@ import tempfile
 from pathlib import Path
 
 PROGRAMS = ["moepager", "gpu_driver_codes", "gpu_driver_laws", "gpu_check_remap",
-            "gpu_check_kernels", "gpu_bench_kernels", "gpu_bench_step", "gpu_bench_model"]
+            "gpu_check_kernels", "gpu_bench_kernels", "gpu_bench_step", "gpu_bench_model",
+            "libmoepager_preload.so", "libmoepager_interpose.so"]
+# For a dry run: what stands in for a CUDA program, and the runtime that it is linked with.
+DRY = ["device_interpose_llama_like_13", "device_interpose_experts_on_host_13",
+       "fakecudart/13/libcudart.so.13", "fakecudart/13/libfakeggml13.so"]
 CARRIED = ["tools/gpu/run", "tools/gpu/steps.py", "tools/gpu/pack.py", "tools/make_bench_model",
-           "models/tiny-moe", "tests/data/driver"]
+           "models/tiny-moe", "tests/data/driver", "tests/device/interpose/models.py"]
 FAKE = "fakecuda/libcuda.so.1"
 OF_THE_SYSTEM = ("libc.so", "libm.so", "ld-linux", "libpthread", "libdl.so", "librt.so")
 BYTES_MAX = 40 << 20
@@ -37,13 +41,14 @@ def copy_program(source, to):
 
 
 def source_of(program):
-    return program.parent.parent if program.parent.name == "fakecuda" else program.parent
+    return next(folder for folder in program.parents
+                if folder.name not in ("fakecuda", "fakecudart", "13"))
 
 
 def fill(top, build, to, trace):
     for name in CARRIED:
         copy(top / name, to / name)
-    for name in PROGRAMS + [FAKE]:
+    for name in PROGRAMS + DRY + [FAKE]:
         copy_program(build / name, to / name)
     if trace:
         copy(Path(trace), to / "trace.csv")

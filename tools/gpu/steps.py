@@ -5,8 +5,10 @@ of a step (Run.attempt) is a row, and the others go on.
 """
 import json
 import os
+import re
 import shutil
 import sys
+import time
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
@@ -446,9 +448,64 @@ def baseline(run):
             run.row(f"{name}, {what}", "", f"{item['avg_ts']:.1f} tokens/s")
 
 
+def preload_cases(run):
+    """(name, command, variables, what the library says when it did something)"""
+    windows = {"MOEPAGER_GPU_BUDGET": "60%"}
+    slots = {"MOEPAGER_BUDGET": "50%", "MOEPAGER_REPORT": "1"}
+    made, copied = r"windows \d+ made [1-9]", r"[1-9]\d* copies from [0-9.]+ MiB of pinned slots"
+    if run.args.dry_run:
+        sys.path.insert(0, str(TOP / "tests/device/interpose"))
+        import models
+        path = run.work / "preload.gguf"
+        models.gguf(path)
+        small = {"MOEPAGER_GPU_BUDGET": "4M", "MOEPAGER_GPU_WINDOW": "1M", "MOEPAGER_GPU_UNIT": "2M"}
+        return [("weights on the device", [run.bin / "device_interpose_llama_like_13", path, "8",
+                                           "13"], small, made),
+                ("experts on the CPU", [run.bin / "device_interpose_experts_on_host_13", path, "8",
+                                        "turns", "13"], slots, copied)]
+    program = run.args.llama_cli or shutil.which("llama-cli")
+    if not program or not run.args.gguf:
+        return []
+    command = [program, "-m", run.args.gguf, "-ngl", "999", "-p", "The capital of France is",
+               "-n", str(GEN), "--temp", "0", "--seed", "1", "-no-cnv", "--no-warmup"]
+    return [("weights on the device", command, windows, made),
+            ("experts on the CPU", [*command, "-ncmoe", "999"], slots, copied)]
+
+
+def preload(run):
+    """A CUDA program that nobody changed says the same with moepager beneath it."""
+    library = run.bin / "libmoepager_preload.so"
+    cases = preload_cases(run) if library.exists() else []
+    if not cases:
+        run.row("llama.cpp", "", "not here (--llama-cli, --gguf)")
+        return
+    folder = run.bin / "fakecudart/13"
+    found = {"LD_LIBRARY_PATH": f"{folder}:{run.env['LD_LIBRARY_PATH']}"} if run.args.dry_run else {}
+    for name, command, variables, did in cases:
+        def one(command=command, variables=variables):
+            begin = time.monotonic()
+            plain = run.command(command, 60, env=found)[1]
+            middle = time.monotonic()
+            beneath = run.command(command, 60, env=dict(
+                found, LD_PRELOAD=str(library), MOEPAGER_LOG="info",
+                MOEPAGER_LOG_FILE=str(run.work / "preload.log"), **variables))[1]
+            return plain, beneath, middle - begin, time.monotonic() - middle
+        log = run.work / "preload.log"
+        log.unlink(missing_ok=True)
+        said = run.attempt(name, one)
+        if said is None:
+            continue
+        plain, beneath, before, after = said
+        text = (log.read_text() if log.exists() else "") + run.last_err
+        run.row(f"{name}: text", "ok" if plain == beneath and plain else "WRONG",
+                f"{len(plain)} bytes")
+        run.row(f"{name}: took part", "ok" if re.search(did, text) else "WRONG", "", "",
+                verdict(run, True) and f"{before / after:.2f} of the time without")
+
+
 # Name, share of the time in seconds, what it does. What may leave the device in a bad state is
 # last.
 STEPS = [("machine", 40, machine), ("laws", 15, laws), ("kernels", 60, kernels), ("tiny", 40, tiny),
          ("remap", 25, remap), ("probe", 45, probe), ("speed", 35, speed), ("graph", 75, graph),
-         ("model", 150, model), ("baseline", 20, baseline), ("codes", 10, codes),
-         ("sanitizer", 55, sanitizer)]
+         ("model", 130, model), ("baseline", 20, baseline), ("preload", 20, preload),
+         ("codes", 10, codes), ("sanitizer", 55, sanitizer)]

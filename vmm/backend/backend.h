@@ -124,13 +124,14 @@ struct mp_backend_ops {
     bool (*reads_host)(struct mp_backend *backend);
 
     /*
-     * Windows, with caps.windows: addresses at which device frames are mapped besides their alias.
-     * `bytes` and places are multiples of alias_align_bytes. map: where nothing is mapped, a whole
-     * frame; MP_ERR_BUSY: it failed and could not be undone either, so the place is lost. unmap:
-     * exactly what one map covered; the caller knows that no work that could touch it
-     * is unfinished. When an unmap fails the place is lost: it is counted and never mapped again by
-     * the caller. window_free: nothing is mapped any more, or was lost. Safe beside all other
-     * calls, one thread at a time.
+     * Windows, with caps.windows: addresses at which frames are mapped besides their alias, those
+     * of the host for the CPU too (but not frames without a handle: MP_ERR_DEVICE). `bytes` and
+     * places are multiples of alias_align_bytes. map: where nothing is mapped, a whole frame;
+     * MP_ERR_BUSY: it failed and could not be undone either, so the place is lost. unmap: exactly
+     * what one map covered; the caller knows that no work that could touch it is unfinished. When
+     * an unmap fails the place is lost: it is counted and never mapped again by the caller.
+     * window_free: nothing is mapped any more, or was lost. Safe beside all other calls, one thread
+     * at a time.
      */
     enum mp_status (*window_reserve)(struct mp_backend *backend, uint64_t bytes, void **address_p);
     void (*window_free)(struct mp_backend *backend, void *address, uint64_t bytes);

@@ -10,6 +10,7 @@ add_library(fakecuda SHARED
     tests/device/fakecuda/event.c
     tests/device/fakecuda/fault.c
     tests/device/fakecuda/graph.c
+    tests/device/fakecuda/lookup.c
     tests/device/fakecuda/memory.c
     tests/device/fakecuda/module.c
     tests/device/fakecuda/objects.c

@@ -6,6 +6,8 @@
 
 #include "tests/device/fakecuda/stream.h"
 
+#define DEFAULT_STREAM 1u /* CU_STREAM_LEGACY */
+
 struct fake_stream fake_streams[FAKE_STREAMS_MAX];
 struct fake_clock fake_host;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
@@ -309,6 +311,8 @@ FAKE_EXPORT mp_cu_result cuStreamQuery(mp_cu_stream stream)
 
     FAKE_BEGIN(cuStreamQuery);
     FAKE_NEED_CONTEXT();
+    if ((uintptr_t)stream == DEFAULT_STREAM)
+        return fake_leave(MP_CU_SUCCESS); /* nothing is ever queued there */
     s = fake_stream_of(stream);
     if (s == NULL)
         return fake_leave(MP_CU_ERROR_INVALID_HANDLE);

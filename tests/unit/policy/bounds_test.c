@@ -3,6 +3,7 @@
  * has them: one row each.
  */
 #include "policy/builtins.h"
+#include "policy/evict/shadow.h"
 #include "policy/hot.h"
 #include "policy/replay/replay_int.h"
 #include "policy/residents.h"
@@ -175,6 +176,27 @@ static void a_quarter_is_left_for_what_passes_through(void)
     }
 }
 
+/* Evict policy shadow: as many as a token has experts, but a quarter at most, and two at least. */
+static void a_placement_leaves_room_for_one_token(void)
+{
+    static const struct {
+        uint32_t slots, top_k, room;
+    } cases[] = { { 40, 8, 8 }, { 40, 12, 10 }, { 40, 1, 2 }, { 11, 8, 2 }, { 12, 8, 3 } };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        const struct mp_shape shape = { .layers = 1,
+                                        .experts = 64,
+                                        .top_k = cases[i].top_k,
+                                        .tokens_max = 1,
+                                        .slots = cases[i].slots };
+        struct mp_policy *policy =
+            instance(&mp_evict_shadow.info, mp_evict_shadow.create, &shape, NULL);
+
+        CHECK_EQ(((const struct mp_shadow *)policy)->room, cases[i].room);
+        mp_evict_shadow.destroy(policy);
+    }
+}
+
 /* A layer of up to 8 experts is taken for Mixtral's, a larger one for a model of many. */
 static void what_is_moved_at_once_follows_the_size_of_a_layer(void)
 {
@@ -325,6 +347,7 @@ int main(void)
     RUN(the_highest_class_is_seven);
     RUN(constants_of_the_papers_are_the_defaults);
     RUN(a_quarter_is_left_for_what_passes_through);
+    RUN(a_placement_leaves_room_for_one_token);
     RUN(what_is_moved_at_once_follows_the_size_of_a_layer);
     RUN(top_score_must_exceed_its_bound);
     RUN(guesses_go_by_tokens_then_score_then_id);

@@ -86,8 +86,34 @@ static void ghosts_hold_what_policies_would(void)
     }
 }
 
+/* What nobody has used is in the order of its numbers. */
+static void ties_are_in_the_order_of_numbers(void)
+{
+    const struct mp_shape shape = {
+        .layers = 1, .experts = 4, .top_k = 1, .tokens_max = 1, .slots = 2
+    };
+
+    for (int kind = MP_GHOST_LAYER_LRU; kind <= MP_GHOST_STATIC; kind++) {
+        struct mp_arena arena = { 0 };
+        struct mp_ghost_facts facts;
+        struct mp_ghost ghost;
+
+        mp_ghost_facts_take(&facts, &shape, &arena);
+        mp_ghost_take(&ghost, (enum mp_ghost_kind)kind, &facts, &arena);
+        CHECK_EQ(mp_arena_open(&arena, "a test"), MP_OK);
+        mp_ghost_facts_take(&facts, &shape, &arena);
+        mp_ghost_take(&ghost, (enum mp_ghost_kind)kind, &facts, &arena);
+        for (uint32_t a = 0; a < 4; a++) {
+            for (uint32_t b = 0; b < 4; b++)
+                CHECK_EQ(mp_ghost_before(&ghost, a, b), a < b);
+        }
+        free(arena.block);
+    }
+}
+
 int main(void)
 {
     RUN(ghosts_hold_what_policies_would);
+    RUN(ties_are_in_the_order_of_numbers);
     return 0;
 }

@@ -107,6 +107,26 @@ static void slots_move_while_the_sum_falls(void)
     free(block);
 }
 
+/* Layer 0 is worth every slot, layer 1 none: one slot at a time moves, 1000 times at most. */
+static void a_search_ends_after_1000_moves(void)
+{
+    const struct mp_shape shape = { .layers = 2, .experts = 4096, .top_k = 1 };
+    struct mp_fixed_point point;
+    void *block = make_point(&point, &shape);
+    uint32_t slots[2] = { 2048, 2048 }, retained[2], numbers[6];
+    double late[8];
+
+    point.load_ns = 10;
+    point.tokens[0] = point.tokens[1] = 4096;
+    for (uint32_t r = 0; r < 4096; r++)
+        point.active[r] = 1;
+    point.active[4096] = 4096;
+    mp_fixed_point_sum(&point);
+    CHECK_EQ(mp_fixed_point_allocate(&point, 1, slots, retained, late, numbers), 1000);
+    CHECK(slots[0] == 3048 && slots[1] == 1048);
+    free(block);
+}
+
 /*
  * Split experts, layer 1 alone with 2 slots and a window of 3: theta 1 keeps 2 experts: .5, and the
  * guess takes 5: none. theta 1/2 keeps 4 of 4: H 1 * 1/2 = .5, the guess takes (1 - 1/2) * 10 = 5:
@@ -485,6 +505,7 @@ int main(void)
 {
     RUN(exposed_times_are_those_worked_out_by_hand);
     RUN(slots_move_while_the_sum_falls);
+    RUN(a_search_ends_after_1000_moves);
     RUN(theta_follows_from_the_window);
     RUN(the_last_four_tokens_of_a_batch_are_counted);
     RUN(theta_can_be_given);

@@ -163,7 +163,8 @@ static void swap(struct cache *c, uint32_t layer)
     struct mp_swap swaps[EXPERTS];
     uint32_t count;
 
-    memcpy(c->evictable, c->r->resident, UNITS);
+    for (uint32_t u = 0; u < UNITS; u++) /* some are in use */
+        c->evictable[u] = c->r->resident[u] && below(c->r, 8) > 0;
     count = c->ops->replace(c->policy, &query, c->now, swaps, EXPERTS);
     note(c->r, count);
     for (uint32_t i = 0; i < count; i++) {
@@ -225,6 +226,7 @@ static void run_evict(struct run *r, const struct mp_policy_info *info, uint32_t
         .r = r, .ops = ops, .slots = 4 + round * 5 % 27, .per_layer = round % 4 == 3
     };
     struct mp_shape shape = make_shape(r, cache.slots);
+    const bool shadow = info == &mp_evict_shadow.info && round % 2 == 1;
     uint32_t favoured = 0;
 
     if (round % 3 == 0 && !info->calibrated)
@@ -232,11 +234,12 @@ static void run_evict(struct run *r, const struct mp_policy_info *info, uint32_t
     if (round % 5 == 0)
         shape.costs = NULL;
     memset(r->resident, 0, sizeof(r->resident));
-    cache.policy = instance(info, ops->create, &shape, NULL);
+    cache.policy = shadow ? instance(info, ops->create, &shape, "HYSTERESIS", "5", NULL)
+                          : instance(info, ops->create, &shape, NULL);
     for (uint32_t u = 0; u < UNITS && u < cache.slots / 2 && round % 2 == 0; u++)
         (void)bring(&cache, u * 3 % UNITS, false);
-    for (uint32_t step = 0; step < 200; step++) {
-        if (step % 40 == 0)
+    for (uint32_t step = 0; step < (shadow ? 1000 : 200); step++) {
+        if (step % (shadow ? 150 : 40) == 0)
             favoured = below(r, EXPERTS);
         for (uint32_t l = 0; l < LAYERS; l++)
             run_layer(&cache, l, step % 40 == 0 ? TOKENS : 1, favoured);
@@ -352,12 +355,13 @@ static void run_route(struct run *r, const struct mp_policy_info *info, uint32_t
     static const char *const alphas[] = { "-1", "0", "0.25", "0.5" };
     const struct mp_route_ops *ops = (const void *)info;
     const struct mp_shape shape = make_shape(r, 16);
-    struct mp_policy *policy =
-        info->opts != NULL ? instance(info, ops->create, &shape, "ALPHA", alphas[round % 4], NULL)
-                           : instance(info, ops->create, &shape, NULL);
+    struct mp_policy *policy = info->opts != NULL
+                                   ? instance(info, ops->create, &shape, "ALPHA", alphas[round % 4],
+                                              "TPOT_MS", round < 4 ? "0" : "20", NULL)
+                                   : instance(info, ops->create, &shape, NULL);
 
     for (uint32_t i = 0; i < 300; i++) {
-        const uint32_t tokens = 1 + below(r, TOKENS);
+        const uint32_t tokens = round < 4 ? 1 + below(r, TOKENS) : 1 + i / 200;
         uint32_t experts[TOKENS * K];
         float weights[TOKENS * K];
         const struct mp_route_facts facts = { .layer = i % LAYERS,
@@ -368,6 +372,10 @@ static void run_route(struct run *r, const struct mp_policy_info *info, uint32_t
                                               .resident = r->resident,
                                               .costs = &r->costs };
 
+        if (i == 0) { /* milliseconds */
+            r->costs.load_ns = 1000000 * (1 + round);
+            r->costs.layer_ns = 1000000;
+        }
         make_scores(r, tokens, i);
         for (uint32_t e = 0; e < EXPERTS; e++)
             r->resident[e] = below(r, 2) == 0;
@@ -459,9 +467,9 @@ static const struct {
     const char *name; /* kind and policy */
     uint64_t hash;
 } pinned[] = {
-    { "route exact", UINT64_C(0x49404fd0c2df9783) },
-    { "route smoe", UINT64_C(0x12c3a4011bd63d13) },
-    { "route smoe-similar", UINT64_C(0x3f3deb40a4734045) },
+    { "route exact", UINT64_C(0xaab51701bb900a3f) },
+    { "route smoe", UINT64_C(0x42f37806f2812854) },
+    { "route smoe-similar", UINT64_C(0x1d1cd5c89ea4596b) },
     { "assign gpu-only", UINT64_C(0x0f0255882fea6f70) },
     { "assign threshold", UINT64_C(0xa82f4fe1d25b634c) },
     { "assign two-pointer", UINT64_C(0x76224c78895fb7e4) },
@@ -489,14 +497,14 @@ static const struct {
     { "evict layer-lfu", UINT64_C(0xe7285355b765e56e) },
     { "evict score", UINT64_C(0xa87ac7ee5028925b) },
     { "evict mrs", UINT64_C(0x537e1626d7819fc4) },
-    { "evict workload", UINT64_C(0xf03e84e4e3a43e5d) },
+    { "evict workload", UINT64_C(0x536d22ad313a1b6e) },
     { "evict none", UINT64_C(0x555f773a91528adb) },
     { "evict lfru", UINT64_C(0x854430fc58933677) },
     { "evict class-lru", UINT64_C(0x837912db472552f7) },
     { "evict lcp", UINT64_C(0xc55d9c91fec39f6c) },
-    { "evict shadow", UINT64_C(0xb9354bd27c179160) },
+    { "evict shadow", UINT64_C(0xeaa9514345a7e9df) },
     { "evict activation", UINT64_C(0x7a4a486100ada785) },
-    { "evict ema", UINT64_C(0xe890d66add2a23f2) },
+    { "evict ema", UINT64_C(0x59466c4be52ea527) },
     { "partition global", UINT64_C(0x41491c81a1124dd5) },
     { "partition uniform", UINT64_C(0xeb98443c82954680) },
     { "partition random", UINT64_C(0x6ed333517bdada3d) },

@@ -402,6 +402,41 @@ static void the_smallest_alpha_that_meets_the_budget(void)
     mp_log_set_sink(NULL, NULL);
 }
 
+/* A new time counts a quarter: layers of 4 ms after those of 2 ms make T = 25 - 20 a of 24 - 20 a
+ * and 28 - 20 a, and 18 ms are met from 0.35 on. */
+static void older_times_count_three_quarters(void)
+{
+    const struct mp_shape shape = { .layers = 2, .experts = 200, .top_k = 100 };
+    struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 100000, .layer_ns = 2000000 };
+    struct mp_smoe_alpha self;
+
+    mp_smoe_alpha_init(&self, &shape, 0.1, 18);
+    run_grid(&self, &costs, 1);
+    costs.layer_ns = 4000000;
+    run_grid(&self, &costs, 1);
+    CHECK(self.alpha > 0.349f && self.alpha < 0.351f);
+}
+
+/* Where no alpha makes it quicker and the budget is not met, nothing is substituted. The time is a
+ * multiple of the grid's 13 values, so that their mean is exact and the line level. */
+static void a_budget_out_of_reach_of_every_alpha_leaves_routing_alone(void)
+{
+    const struct mp_shape shape = { .layers = 1, .experts = 8, .top_k = 2 };
+    const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 100000,
+                                    .layer_ns = UINT64_C(13) << 20 };
+    const struct mp_route_facts facts = { .layer = 0, .tokens = 1, .costs = &costs };
+    struct mp_smoe_alpha self;
+
+    mp_log_set_sink(keep_warning, NULL);
+    mp_smoe_alpha_init(&self, &shape, 0.1, 5);
+    for (uint32_t i = 0; i < MP_SMOE_GRID; i++) {
+        CHECK(mp_smoe_alpha_trial(&self, &facts) >= 0);
+        mp_smoe_alpha_note(&self, &facts, 0, 0);
+    }
+    CHECK(self.alpha == 0);
+    mp_log_set_sink(NULL, NULL);
+}
+
 static void prompts_and_unknown_costs_do_not_count(void)
 {
     const struct mp_shape shape = { .layers = 2, .experts = 200, .top_k = 100 };
@@ -584,6 +619,8 @@ int main(void)
     RUN(all_experts_chosen_is_exact);
     RUN(similar_outputs_are_asked_for);
     RUN(the_smallest_alpha_that_meets_the_budget);
+    RUN(older_times_count_three_quarters);
+    RUN(a_budget_out_of_reach_of_every_alpha_leaves_routing_alone);
     RUN(prompts_and_unknown_costs_do_not_count);
     RUN(the_papers_alpha_is_known_by_the_shape);
     RUN(the_cpu_takes_its_part);

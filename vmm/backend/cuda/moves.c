@@ -260,22 +260,25 @@ enum mp_status mp_cuda_window_map(struct mp_backend *backend, void *place,
     struct cuda_backend *self = mp_cuda_self(backend);
     const struct mp_cu_calls *call = &self->cuda->call;
     const mp_cu_ptr address = (uintptr_t)place;
-    struct mp_cu_access access;
+    struct mp_cu_access access[2];
     enum mp_status status = mp_cuda_enter(self);
 
     mp_assert(frame->handle != 0 && address % backend->caps.alias_align_bytes == 0);
     if (status != MP_OK)
         return status;
-    memset(&access, 0, sizeof(access));
-    access.location.type = MP_CU_LOCATION_DEVICE;
-    access.location.id = self->device.id;
-    access.flags = MP_CU_ACCESS_READ_WRITE;
+    memset(access, 0, sizeof(access));
+    access[0].location.type = MP_CU_LOCATION_DEVICE;
+    access[0].location.id = self->device.id;
+    access[1].location.type = MP_CU_LOCATION_HOST_NUMA;
+    access[1].location.id = self->numa_node;
+    access[0].flags = access[1].flags = MP_CU_ACCESS_READ_WRITE;
     status = note(self, call->map(address, frame->bytes, 0, frame->handle, 0), "cuMemMap",
                   frame->bytes, "a place in a window");
     if (status != MP_OK)
         return status;
-    status = note(self, call->set_access(address, frame->bytes, &access, 1), "cuMemSetAccess",
-                  frame->bytes, "a place in a window");
+    status = note(
+        self, call->set_access(address, frame->bytes, access, frame->tier == MP_TIER_HOST ? 2 : 1),
+        "cuMemSetAccess", frame->bytes, "a place in a window");
     if (status != MP_OK &&
         (mp_cuda_lost(self->life) != 0 ||
          !mp_cuda_undone(self, call->unmap(address, frame->bytes), "cuMemUnmap")))

@@ -205,26 +205,67 @@ static void reads_ahead_wait_until_all_needs_are_read(void)
     world_close(&w);
 }
 
-/* Each layer finds that all reads ahead have ended and that more prefetches were queued. */
-static void an_idle_disk_is_given_more(void)
+/* Each layer finds that all reads ahead have ended and that more prefetches were queued: twice as
+ * many are read at once, while they are fewer than an eighth of the slots. */
+static void give_more(uint32_t slots, uint32_t last)
 {
-    struct world_options options = { .layers = 3, .experts = 32, .top_k = 2, .slots = 96 };
+    const uint32_t expected[3] = { 2, 4, last };
+    struct world_options options = { .layers = 4, .experts = 32, .top_k = 2, .slots = slots };
     struct world_gate gate;
     struct world w;
 
     world_gate_init(&gate);
     options.reads_clock = &gate.super;
     world_open(&options, &w);
-    for (uint32_t layer = 0; layer < 2; layer++) {
+    for (uint32_t layer = 0; layer < 3; layer++) {
         CHECK_EQ(world_begin(&w, layer, NULL, 0), MP_OK);
         world_gate_set(&gate, true);
         mp_pager_prefetch(w.pager, layer + 1, ids, 8);
         mp_pager_end(w.pager);
         world_gate_set(&gate, false);
         world_wait_until_idle(&w);
-        CHECK_EQ(with_slot(&w, layer + 1), layer == 0 ? 2 : 4);
+        CHECK_EQ(with_slot(&w, layer + 1), expected[layer]);
     }
-    CHECK_EQ(w.counters.prefetch_issued, 6);
+    CHECK_EQ(w.counters.prefetch_issued, 6 + last);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
+static void an_idle_disk_is_given_more(void)
+{
+    give_more(128, 8);
+    give_more(40, 6); /* no more may be kept */
+    give_more(39, 4);
+}
+
+/* Four at once, of which a layer finds two unfinished: three at once leave one. */
+static void all_but_one_of_the_unfinished_were_too_many(void)
+{
+    struct world_options options = { .layers = 4, .experts = 32, .top_k = 2, .slots = 128 };
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    world_open(&options, &w);
+    CHECK_EQ(world_begin(&w, 0, NULL, 0), MP_OK);
+    world_gate_set(&gate, true);
+    mp_pager_prefetch(w.pager, 1, ids, 8);
+    mp_pager_end(w.pager);
+    world_gate_set(&gate, false);
+    world_wait_until_idle(&w);
+    CHECK_EQ(world_begin(&w, 1, NULL, 0), MP_OK); /* four from now on */
+    world_gate_set(&gate, true);
+    mp_pager_prefetch(w.pager, 2, ids, 2); /* the first stands still, the other waits */
+    mp_pager_end(w.pager);
+    world_gate_wait(&gate);
+    CHECK_EQ(world_begin(&w, 2, NULL, 0), MP_OK);
+    CHECK_EQ(with_slot(&w, 2), 1);
+    mp_pager_prefetch(w.pager, 3, ids, 8);
+    CHECK_EQ(with_slot(&w, 3), 2);
+    mp_pager_end(w.pager);
+    world_gate_set(&gate, false);
+    world_wait_until_idle(&w);
     CHECK(mp_pager_check(w.pager));
     world_close(&w);
 }
@@ -500,6 +541,7 @@ int main(void)
     RUN(abort_cancels_what_has_not_started);
     RUN(reads_ahead_wait_until_all_needs_are_read);
     RUN(an_idle_disk_is_given_more);
+    RUN(all_but_one_of_the_unfinished_were_too_many);
     RUN(a_slow_disk_is_given_less_and_wrong_guesses_end);
     RUN(what_was_mispredicted_leaves_first);
     RUN(a_layer_with_its_share_gives_up_one_of_its_own);
