@@ -14,10 +14,12 @@ usage: programs_test.py CASE PRELOAD WORK [--full]
   server      llama-server with four clients at once
   python      llama_cpp from Python, over libraries that were built from its sources (--full only:
               they take minutes to build)
+  compare     tools/bench/compare_preload measures a small model and says that logits are equal
 
 --full: all budgets, and everything with both builds of llama.cpp.
 """
 import hashlib
+import importlib.util
 import json
 import socket
 import subprocess
@@ -243,8 +245,33 @@ def python(preload, work, full):
                             LLAMA_CPP_LIB_PATH=str(llama.folder / "lib"), PYTHONHASHSEED="0")
 
 
+def compare(preload, work, full):
+    """Both forms of a model come from tools/make_bench_model, whose GGUF files need a package."""
+    if importlib.util.find_spec("gguf") is None:
+        raise Skip("no Python package gguf")
+    llama, model = Llama("debian"), work / "model"
+    if not (work / "model.gguf").exists():
+        subprocess.run([sys.executable, ROOT / "tools/make_bench_model", "--out", model, "--gguf",
+                        "--layers", "3", "--experts", "32", "--hidden", "512", "--ffn", "256", "--top-k",
+                        "4", "--heads", "8", "--kv-heads", "2", "--head-dim", "64", "--vocab", "2000"],
+                       check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, ROOT / "tools/bench/compare_preload", "--model", model, "--gguf",
+               f"{model}.gguf", "--llama", llama.folder, "--moepager", preload.with_name("moepager"),
+               "--rounds", "2", "--gen-tokens", "8", "--prompt-tokens", "8", "--json"]
+    for how in ([], ["--budget", "30%", "--variants", "stock,plain,window"]):
+        done = run([*command, *how], None, None, timeout=250)
+        expect(done.status == 0, f"exit {done.status}: {done.err[-800:]}")
+        result = json.loads(done.out)
+        expect(result["logits_equal"] is True, f"{how}: logits are not equal")
+        for name, row in result["variants"].items():
+            expect(len(row["tokens_per_s_runs"]) == 2 and row["tokens_per_s"] > 0, f"{name}: {row}")
+            expect(name == "stock" or row["decode_ratio"]["low"] <= row["decode_ratio"]["high"],
+                   f"{name}: {row}")
+        expect(all(result["start_ms"].values()), f"{result['start_ms']}")
+
+
 CASES = {"logits": logits, "sources": sources, "checks": checks, "bench": bench, "text": text, "perplexity": perplexity,
-         "server": server, "python": python}
+         "server": server, "python": python, "compare": compare}
 
 if __name__ == "__main__":
     sys.exit(harness.main(CASES, __doc__))
