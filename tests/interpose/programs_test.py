@@ -270,8 +270,9 @@ def compare(preload, work, full):
         expect(all(result["start_ms"].values()), f"{result['start_ms']}")
 
 
-CASES = {"logits": logits, "sources": sources, "checks": checks, "bench": bench, "text": text, "perplexity": perplexity,
-         "server": server, "python": python, "compare": compare}
+CASES = {case.__name__: case for case in (logits, sources, checks, bench, text, perplexity, server, python,
+                                          compare)}
+
 
 if __name__ == "__main__":
     sys.exit(harness.main(CASES, __doc__))
