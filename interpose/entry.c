@@ -374,16 +374,18 @@ static void ids_read(const void *site, const void *tensor, const void *data, siz
     leave_call();
 }
 
-static const void *source(const void *site, void *backend, const void *data, size_t bytes)
+static bool copy(const void *site, const struct mp_seam_copy *wanted)
 {
     struct mp_paged *paged = enter();
+    bool done;
 
     if (paged == NULL)
-        return data;
-    if (!atomic_load_explicit(&paged->off, memory_order_relaxed))
-        data = mp_seam_source(paged, site, backend, data, bytes);
+        return false;
+    done = !atomic_load(&paged->off);
+    if (done)
+        mp_seam_copy(paged, site, wanted);
     leave_call();
-    return data;
+    return done;
 }
 
 static void synchronized(const void *backend, bool ends)
@@ -419,10 +421,9 @@ bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_
 
     if (paged == NULL)
         return false;
-    found = mp_shown_place(paged->shown, at, &file, offset_p);
-    if (found)
-        found = (size_t)snprintf(path, path_bytes, "%s",
-                                 mp_files_name(paged->experts.files, file)) < path_bytes;
+    found = mp_shown_place(paged->shown, at, &file, offset_p) &&
+            (size_t)snprintf(path, path_bytes, "%s", mp_files_name(paged->experts.files, file)) <
+                path_bytes;
     leave_call();
     return found;
 }
@@ -490,7 +491,7 @@ const struct mp_interposer mp_interposer_table = {
     .covers = covers,
     .expert = expert,
     .ids_read = ids_read,
-    .source = source,
+    .copy = copy,
     .synchronized = synchronized,
     .whole = whole,
     .wants_chosen = wants_chosen,

@@ -49,6 +49,19 @@ struct mp_map_call {
     off_t offset;
 };
 
+/*
+ * [data, +bytes) is to be copied to `backend`: make(ctx, from, at, bytes) is called for each part,
+ * in order, which is at `at` of the copy and is to be queued from `from`. That is in `data`, or an
+ * alias that stays valid until the layer closes: before that the calling thread waits for the
+ * backend.
+ */
+struct mp_seam_copy {
+    void *backend;
+    const void *data;
+    size_t bytes;
+    void (*make)(void *ctx, const void *from, size_t at, size_t bytes);
+    void *ctx;
+};
 /* The address of a function of the program as somebody who calls from `site` sees it; NULL: there
  * is none. */
 typedef void *(*mp_find_fn)(const void *site, const char *name);
@@ -89,8 +102,8 @@ struct mp_interposer {
     /* A thread of ggml has read [data, +bytes), the content of `tensor`, to the host. */
     void (*ids_read)(const void *site, const void *tensor, const void *data, size_t bytes);
 
-    /* ggml is going to copy [data, +bytes) to `backend`; from where is it to be done? */
-    const void *(*source)(const void *site, void *backend, const void *data, size_t bytes);
+    /* ggml is going to copy something to a backend. False: as it is; else it has been done. */
+    bool (*copy)(const void *site, const struct mp_seam_copy *wanted);
 
     /* ggml has waited for `backend`, or is going to end it. */
     void (*synchronized)(const void *backend, bool ends);

@@ -85,6 +85,22 @@ void ggml_backend_synchronize(void *backend)
         copying = NULL;
 }
 
+typedef void set_async_fn(void *backend, void *tensor, const void *data, size_t offset_bytes,
+                          size_t bytes);
+
+struct setting {
+    set_async_fn *real;
+    void *backend, *tensor;
+    size_t offset_bytes;
+};
+
+static void set_part(void *ctx, const void *from, size_t at, size_t bytes)
+{
+    const struct setting *setting = ctx;
+
+    setting->real(setting->backend, setting->tensor, from, setting->offset_bytes + at, bytes);
+}
+
 MOEPAGER_API void ggml_backend_tensor_set_async(void *backend, void *tensor, const void *data,
                                                 size_t offset_bytes, size_t bytes);
 
@@ -93,12 +109,15 @@ void ggml_backend_tensor_set_async(void *backend, void *tensor, const void *data
 {
     REAL(void, ggml_backend_tensor_set_async, void *, void *, const void *, size_t, size_t);
     const struct mp_interposer *interposer = paging();
+    struct setting setting = { real, backend, tensor, offset_bytes };
+    const struct mp_seam_copy copy = { backend, data, bytes, set_part, &setting };
 
     if (real == NULL)
         return;
     if (interposer != NULL && mp_span_touches(&mp_preload_span, data, bytes)) {
-        data = interposer->source(SITE, backend, data, bytes);
         copying = backend;
+        if (interposer->copy(SITE, &copy))
+            return;
     }
     real(backend, tensor, data, offset_bytes, bytes);
 }

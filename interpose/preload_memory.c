@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "interpose/cuda/hooks.h"
 #include "interpose/preload.h"
 #include "vmm/base/compiler.h"
 
@@ -68,6 +69,7 @@ static void leave(const void *at, size_t bytes)
     const struct mp_interposer *interposer = mp_preload_opened();
     const int before = errno;
 
+    mp_hook_unmapped(at, bytes);
     if (interposer != NULL && mp_span_touches(&mp_preload_span, at, bytes))
         interposer->leave(at, bytes);
     errno = before;

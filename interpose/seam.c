@@ -56,6 +56,7 @@ void mp_seam_ids(const struct mp_ggml_tensor *ids, const void *data, size_t byte
 struct source {
     uint32_t layer, first, last; /* experts */
     uint64_t at;                 /* of the copy within the first expert */
+    uint64_t expert_bytes;
 };
 
 static bool find_source(struct mp_paged *paged, const void *data, size_t bytes,
@@ -74,6 +75,7 @@ static bool find_source(struct mp_paged *paged, const void *data, size_t bytes,
     source->layer = tensor->layer;
     source->first = (uint32_t)(offset / tensor->expert_bytes);
     source->at = offset % tensor->expert_bytes;
+    source->expert_bytes = tensor->expert_bytes;
     source->last = (uint32_t)((offset + bytes - 1) / tensor->expert_bytes);
     if (source->last > source->first && (offset + bytes) % tensor->expert_bytes <= TAIL_BYTES &&
         (offset + bytes) % tensor->expert_bytes != 0)
@@ -215,34 +217,58 @@ static const void *begin_copy(struct mp_paged *paged, const void *site, void *ba
 
 /* ---- together */
 
-const void *mp_seam_source(struct mp_paged *paged, const void *site, void *backend,
-                           const void *data, size_t bytes)
+/* From where the expert source->first is copied, `bytes` of it. */
+static const void *find_best(struct mp_paged *paged, const void *site, void *backend,
+                             const struct source *source, const void *data, size_t bytes)
+{
+    const void *alias = NULL;
+
+    pthread_mutex_lock(&paged->turn);
+    if (!mp_seam_blocks(paged))
+        alias = find_alias(paged, site, source, data, bytes);
+    if (alias != NULL)
+        alias = begin_copy(paged, site, backend, alias);
+    pthread_mutex_unlock(&paged->turn);
+    return alias != NULL ? alias : data;
+}
+
+/* Expert by expert, so that the first is under way while the next is waited for. */
+static void copy_experts(struct mp_paged *paged, const void *site, const struct mp_seam_copy *copy,
+                         struct source source, uint64_t key)
+{
+    const uint64_t expert_bytes = source.expert_bytes;
+    size_t done = 0;
+
+    for (; source.first <= source.last; source.first++) {
+        const char *from = (const char *)copy->data + done;
+        const size_t bytes =
+            source.first == source.last ? copy->bytes - done : (size_t)(expert_bytes - source.at);
+
+        mp_paged_wait(paged, source.layer * paged->experts.experts + source.first, key);
+        copy->make(copy->ctx, find_best(paged, site, copy->backend, &source, from, bytes), done,
+                   bytes);
+        source.at = 0;
+        done += bytes;
+    }
+}
+
+void mp_seam_copy(struct mp_paged *paged, const void *site, const struct mp_seam_copy *copy)
 {
     struct mp_routing routing;
     struct source source;
-    const void *alias = NULL;
-    int32_t *ids;
+    int32_t *ids = NULL;
 
-    if (!find_source(paged, data, bytes, &source) ||
-        source.last - source.first + 1 >= paged->experts.experts)
-        return data;
-    ids = malloc((source.last - source.first + 1) * sizeof(*ids));
-    if (ids == NULL)
-        return data;
+    if (find_source(paged, copy->data, copy->bytes, &source) &&
+        source.last - source.first + 1 < paged->experts.experts)
+        ids = malloc((source.last - source.first + 1) * sizeof(*ids));
+    if (ids == NULL) {
+        copy->make(copy->ctx, copy->data, 0, copy->bytes);
+        return;
+    }
     make_routing(&source, ids, &routing);
     mp_paged_route(paged, &routing);
-    for (uint32_t e = source.first; e <= source.last; e++)
-        mp_paged_wait(paged, source.layer * paged->experts.experts + e, routing.key);
-    if (source.first == source.last) {
-        pthread_mutex_lock(&paged->turn);
-        if (!mp_seam_blocks(paged))
-            alias = find_alias(paged, site, &source, data, bytes);
-        if (alias != NULL)
-            alias = begin_copy(paged, site, backend, alias);
-        pthread_mutex_unlock(&paged->turn);
-    }
     free(ids);
-    return alias != NULL ? alias : data;
+    copy_experts(paged, site, copy, source, routing.key);
 }
 
 void mp_seam_drain(struct mp_paged *paged)

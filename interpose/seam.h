@@ -20,13 +20,8 @@
  * What is no list of ids is ignored. */
 void mp_seam_ids(const struct mp_ggml_tensor *ids, const void *data, size_t bytes);
 
-/*
- * A copy of [data, +bytes) to `backend` is about to be queued. Returns from where it should be
- * made: `data`, or an alias that stays valid until the layer closes; `synchronize(backend)` is
- * called before that.
- */
-const void *mp_seam_source(struct mp_paged *paged, const void *site, void *backend,
-                           const void *data, size_t bytes);
+/* Make the copy; struct mp_seam_copy is in entry.h. */
+void mp_seam_copy(struct mp_paged *paged, const void *site, const struct mp_seam_copy *copy);
 
 /* The layer that is open closes: no copy from its slots may be under way. With the turn. */
 void mp_seam_drain(struct mp_paged *paged);

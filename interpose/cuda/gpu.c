@@ -380,5 +380,6 @@ const struct mp_gpu mp_gpu_table = {
     .capture = mp_work_capture,
     .wait_begins = mp_work_wait_begins,
     .waited = waited,
+    .unmapped = mp_identity_unmapped,
     .stand_aside = stand_aside,
 };

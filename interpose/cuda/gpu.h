@@ -86,6 +86,9 @@ struct mp_gpu {
     void (*waited)(const struct mp_gpu_wait *wait, bool all, void *stream,
                    enum mp_gpu_default meaning);
 
+    /* What lies at these addresses of the host changes. From any place, with any lock. */
+    void (*unmapped)(const void *at, uint64_t bytes);
+
     /* No window is made from now on, because of this. */
     void (*stand_aside)(const char *why);
 };

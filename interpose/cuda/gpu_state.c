@@ -68,6 +68,7 @@ static enum mp_status open_device(unsigned number, struct mp_gpu_device *gpu)
 {
     const struct mp_backend_config backend = { .numa_node = -1, .device = number };
     const struct mp_cuda *cuda;
+    mp_cu_context context = NULL;
     struct mp_tiers_config tiers = { .unit_bytes = mp_gpu_config.unit_bytes,
                                      .evict = mp_gpu_config.evict };
     enum mp_status status = mp_cuda_get(&cuda);
@@ -76,6 +77,12 @@ static enum mp_status open_device(unsigned number, struct mp_gpu_device *gpu)
         status = mp_backend_open("cuda", &backend, &gpu->backend);
     if (status != MP_OK)
         return status;
+    /* Opening made it the thread's. */
+    status = mp_cuda_check(cuda, cuda->call.context_get(&context), "cuCtxGetCurrent", "a device");
+    if (status != MP_OK) {
+        mp_backend_close(gpu->backend);
+        return status;
+    }
     read_budgets(gpu, cuda->devices);
     tiers.backend = gpu->backend;
     tiers.device_bytes = gpu->budget_bytes;
@@ -86,7 +93,7 @@ static enum mp_status open_device(unsigned number, struct mp_gpu_device *gpu)
         return status;
     }
     gpu->unit_bytes = mp_gpu_config.unit_bytes;
-    mp_work_open(cuda);
+    mp_work_open(cuda, context);
     mp_log_info("gpu",
                 "device %u: %" PRIu64 " bytes for large allocations, %" PRIu64
                 " of the host beyond that",

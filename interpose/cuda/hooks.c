@@ -142,6 +142,14 @@ const struct mp_gpu *mp_hook_gpu_nested(void)
     return atomic_load_explicit(&active, memory_order_acquire);
 }
 
+void mp_hook_unmapped(const void *at, size_t bytes)
+{
+    const struct mp_gpu *gpu = mp_hook_gpu_nested();
+
+    if (gpu != NULL)
+        gpu->unmapped(at, bytes);
+}
+
 void mp_hook_enter(void)
 {
     depth++;

@@ -2,14 +2,16 @@
  * Sources of copies: mapping -> file -> tensor -> kind.
  *
  * The kernel is asked for its list of mappings, which takes a millisecond in a large process, so
- * what it said is kept, also that an address is in no file. Memory that is used again for something
- * else is then taken for what it was: a wrong guess, no more.
+ * what it said is kept, also that an address is in no file, until something large is unmapped.
+ * Little memory that is used again for something else is taken for what it was: a wrong guess, no
+ * more.
  */
 #include "interpose/cuda/identity.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +27,8 @@
 #include "vmm/format/safetensors.h"
 
 #define RANGES_MAX 64
-#define FILES_MAX 256
+#define LARGE_BYTES (UINT64_C(1) << 20)
+#define FILES_MAX 4096
 
 struct tensor {
     uint64_t begin, bytes, stride;
@@ -49,6 +52,16 @@ static struct file *files[FILES_MAX] MP_GUARDED_BY(lock);
 static int file_count MP_GUARDED_BY(lock);
 static struct range ranges[RANGES_MAX] MP_GUARDED_BY(lock);
 static unsigned range_count MP_GUARDED_BY(lock); /* ever; older ones are overwritten */
+
+/* Something was unmapped. Relaxed: a late reader guesses wrongly once more. */
+static _Atomic(bool) stale;
+
+void mp_identity_unmapped(const void *at, uint64_t bytes)
+{
+    (void)at;
+    if (bytes >= LARGE_BYTES)
+        atomic_store_explicit(&stale, true, memory_order_relaxed);
+}
 
 /* ---- files */
 
@@ -230,7 +243,11 @@ static const struct range *ask_kernel(uintptr_t address)
 
 static const struct range *find_range(uintptr_t address)
 {
-    const unsigned count = range_count < RANGES_MAX ? range_count : RANGES_MAX;
+    unsigned count;
+
+    if (atomic_exchange_explicit(&stale, false, memory_order_relaxed))
+        range_count = 0;
+    count = range_count < RANGES_MAX ? range_count : RANGES_MAX;
 
     for (unsigned r = 0; r < count; r++) {
         if (address >= ranges[r].begin && address < ranges[r].end)

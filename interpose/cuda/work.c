@@ -10,6 +10,7 @@
 #include "vmm/base/lock.h"
 
 #define STREAMS_MAX 1024u
+#define CONTEXTS_MAX 16u
 #define NOT_KNOWN UINT32_MAX
 
 /* Who frees a window must get through, however many launch. */
@@ -17,6 +18,8 @@ static pthread_rwlock_t gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP
 
 static struct mp_mutex lock = MP_MUTEX_INIT(MP_LOCK_LEAF, "work");
 static const struct mp_cuda *cuda;
+static mp_cu_context contexts[CONTEXTS_MAX] MP_GUARDED_BY(lock);
+static uint32_t context_count MP_GUARDED_BY(lock);
 static void *streams[STREAMS_MAX] MP_GUARDED_BY(lock);
 static uint32_t stream_count MP_GUARDED_BY(lock);
 static bool too_many MP_GUARDED_BY(lock); /* streams: nothing is ever quiet */
@@ -37,10 +40,14 @@ static _Atomic(uint32_t) thread_count;
 static _Thread_local bool counted;
 static _Atomic(bool) sees_driver;
 
-void mp_work_open(const struct mp_cuda *driver)
+void mp_work_open(const struct mp_cuda *driver, mp_cu_context context)
 {
     mp_lock(&lock);
     cuda = driver;
+    if (context_count < CONTEXTS_MAX)
+        contexts[context_count++] = context;
+    else
+        too_many = true;
     mp_unlock(&lock);
 }
 
@@ -166,10 +173,19 @@ void mp_work_waited(const struct mp_gpu_wait *wait, bool all, void *stream,
 
 /* ---- is it quiet? */
 
-/* A default stream that nobody created is asked about like the others. */
 static bool is_done(void *stream)
 {
     return cuda->call.stream_query(stream) == MP_CU_SUCCESS;
+}
+
+/* Each device has a default stream that nobody created, which is asked about like the others. */
+static bool are_defaults_done(void)
+{
+    bool done = true;
+
+    for (uint32_t c = 0; c < context_count && done; c++)
+        done = cuda->call.context_set(contexts[c]) == MP_CU_SUCCESS && is_done(MP_RT_STREAM_LEGACY);
+    return done;
 }
 
 static bool is_quiet(void)
@@ -178,7 +194,7 @@ static bool is_quiet(void)
 
     mp_lock(&lock);
     quiet = cuda != NULL && !too_many && captures == 0 && orphans == orphans_seen &&
-            per_thread_busy == 0 && is_done(MP_RT_STREAM_LEGACY);
+            per_thread_busy == 0 && are_defaults_done();
     for (uint32_t s = 0; s < stream_count && quiet; s++)
         quiet = is_done(streams[s]);
     mp_unlock(&lock);

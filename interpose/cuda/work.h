@@ -20,7 +20,8 @@
  *
  * Thread safety: all of it.
  */
-void mp_work_open(const struct mp_cuda *cuda);
+/* For each device, with its context. */
+void mp_work_open(const struct mp_cuda *cuda, mp_cu_context context);
 
 /* A call that a runtime made of the driver has been seen: so will those of others be. */
 void mp_work_sees_driver(void);
@@ -37,7 +38,8 @@ void mp_work_wait_begins(struct mp_gpu_wait *wait);
 void mp_work_waited(const struct mp_gpu_wait *wait, bool all, void *stream,
                     enum mp_gpu_default meaning);
 
-/* Close the gate. False: something is, or may be, under way; the gate is open. */
+/* Close the gate. The calling thread's context may be another one then. False: something is, or may
+ * be, under way; the gate is open. */
 bool mp_work_stop(void);
 
 /* The caller has waited for the whole device: close the gate, after those inside have left. */

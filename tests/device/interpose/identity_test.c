@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "interpose/cuda/objects.h"
+#include "tests/support/fault/wrap.h"
 #include "tests/support/gguf.h"
 #include "tests/support/log_guard.h"
 #include "tests/support/test.h"
@@ -49,9 +50,9 @@ static char *map_file(const char *path, size_t *bytes_p)
 
 static void copies_from_a_model_are_known_by_tensor(void)
 {
-    char path[GGUF_PATH_BYTES], *device = (char *)0x70000000, *file, *data;
+    char path[GGUF_PATH_BYTES], *device = (char *)0x70000000, *file, *data, *other;
     struct noted noted = { 0 };
-    size_t bytes;
+    size_t bytes, other_bytes;
 
     gguf_begin(3, 0);
     gguf_tensor("blk.0.attn_q.weight", 64, ROWS, 0, 0);
@@ -84,7 +85,27 @@ static void copies_from_a_model_are_known_by_tensor(void)
     noted.count = 0;
     mp_identity_find(file, 16, device, note, &noted);
     CHECK_EQ(noted.count, 0);
-    /* It stays mapped: what is mapped there next would be taken for it. */
+
+    /* Another file at the same place, after something large was unmapped. */
+    snprintf(path, sizeof(path), "%s/other.gguf", test_tmpdir());
+    gguf_begin(1, 0);
+    gguf_tensor("blk.7.ffn_up_exps.weight", 64, ROWS, 0, 0);
+    gguf_data(3 * TENSOR);
+    gguf_save(path);
+    munmap(file, bytes);
+    other = map_file(path, &other_bytes);
+    if (other == file) { /* else the kernel puts it elsewhere, and nothing is shown */
+        mp_identity_find(other + other_bytes - 3 * TENSOR, TENSOR, device, note, &noted);
+        CHECK_EQ(noted.count, 1);
+        CHECK_EQ(noted.kind[0], MP_TIERS_DENSE); /* as it was; it was little */
+        noted.count = 0;
+        mp_identity_unmapped(file, 1 << 20);
+    }
+    mp_identity_find(other + other_bytes - 3 * TENSOR, TENSOR, device, note, &noted);
+    CHECK_EQ(noted.count, 1);
+    CHECK_EQ(noted.kind[0], MP_TIERS_EXPERT);
+    munmap(other, other_bytes);
+    mp_identity_unmapped(other, 1 << 20);
 }
 
 static void other_memory_and_other_files_are_not_known(void)
@@ -105,6 +126,7 @@ static void other_memory_and_other_files_are_not_known(void)
     mp_identity_find(file, bytes, (char *)0x70000000, note, &noted);
     CHECK_EQ(noted.count, 0);
     munmap(file, bytes);
+    mp_identity_unmapped(file, 1 << 20);
     free(own);
 }
 
@@ -139,10 +161,44 @@ static void objects_follow_copies_on_the_device(void)
     CHECK(mp_objects_find((8 << 20) + 2 * 1024, &object));
 }
 
+/* What cannot be looked at is not known, and nothing else happens. */
+static void identity_body(const struct fault_plan *plan, void *ctx)
+{
+    static unsigned number;
+    const struct mp_object object = { .begin = (uintptr_t)64 << 40 | number << 12, .bytes = 1 };
+    char path[GGUF_PATH_BYTES], *file;
+    struct noted noted = { 0 };
+    uint64_t failures;
+    size_t bytes;
+
+    (void)ctx;
+    snprintf(path, sizeof(path), "%s/model-%u.gguf", test_tmpdir(), number++);
+    gguf_save(path);
+    file = map_file(path, &bytes);
+    fault_begin(plan);
+    mp_identity_find(file + bytes - 3 * TENSOR, 3 * TENSOR, (char *)0x70000000, note, &noted);
+    (void)mp_objects_add(&object);
+    failures = fault_end();
+    CHECK(noted.count == 3 || (noted.count == 0 && failures > 0));
+    munmap(file, bytes);
+    mp_identity_unmapped(file, 1 << 20);
+}
+
+static void every_call_fails_once(void)
+{
+    gguf_begin(3, 0);
+    gguf_tensor("blk.0.attn_q.weight", 64, ROWS, 0, 0);
+    gguf_tensor("blk.0.ffn_gate_exps.weight", 64, ROWS, 0, TENSOR);
+    gguf_tensor("output.weight", 64, ROWS, 0, 2 * TENSOR);
+    gguf_data(3 * TENSOR);
+    CHECK(fault_sweep(FAULT_ANY, identity_body, NULL) > 5);
+}
+
 int main(void)
 {
     RUN(copies_from_a_model_are_known_by_tensor);
     RUN(other_memory_and_other_files_are_not_known);
     RUN(objects_follow_copies_on_the_device);
+    RUN(every_call_fails_once);
     return 0;
 }

@@ -4,7 +4,7 @@
  * allocated after them, one graph for each token on a stream of its own that is launched again, and
  * the experts known on the device only. Prints a sum for each token.
  *
- * llama_like MODEL.gguf TOKENS 12|13|ex
+ * llama_like MODEL.gguf TOKENS 12|13|ex, on device PROGRAM_DEVICE of the environment
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -148,6 +148,8 @@ int main(int argc, char **argv)
 {
     CHECK_EQ(argc, 4);
     program_launches = (unsigned)strtoul(argv[3], NULL, 10);
+    if (getenv("PROGRAM_DEVICE") != NULL)
+        OK(cudaSetDevice(atoi(getenv("PROGRAM_DEVICE"))));
     load(argv[1]);
     run((unsigned)strtoul(argv[2], NULL, 10));
     OK(cudaFree(compute));

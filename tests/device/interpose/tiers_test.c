@@ -7,6 +7,7 @@
  */
 #include "interpose/cuda/tiers.h"
 #include "tests/device/fakecuda/test/two_streams.h"
+#include "tests/support/fault/wrap.h"
 #include "tests/support/log_guard.h"
 #include "vmm/base/error.h"
 
@@ -287,6 +288,38 @@ static void every_call_fails_once(void)
     mp_test_expected_errors = mp_log_lines(MP_LOG_ERROR);
 }
 
+/* Memory of the program that is not there: refused, and nothing is kept. */
+static void memory_body(const struct fault_plan *plan, void *ctx)
+{
+    const struct mp_tiers_config config = { .backend = backend,
+                                            .unit_bytes = UNIT,
+                                            .device_bytes = 4 * UNIT,
+                                            .host_bytes = 6 * UNIT,
+                                            .evict = "lfru" };
+    struct mp_tiers *tiers = NULL;
+    void *window = NULL;
+    enum mp_status status;
+    uint64_t failures;
+
+    (void)ctx;
+    fault_begin(plan);
+    status = mp_tiers_open(&config, &tiers);
+    if (status == MP_OK)
+        status = mp_tiers_reserve(tiers, UNITS * UNIT, &window);
+    failures = fault_end();
+    CHECK(status == MP_OK || failures > 0);
+    CHECK((status == MP_OK) == (window != NULL));
+    if (tiers != NULL)
+        CHECK(mp_tiers_check(tiers));
+    mp_tiers_close(tiers);
+    check_no_violation();
+}
+
+static void every_allocation_fails_once(void)
+{
+    CHECK(fault_sweep(FAULT_ALLOCATIONS, memory_body, NULL) > 5);
+}
+
 int main(void)
 {
     setenv("FAKECUDA_GRANULE", "65536", 1);
@@ -299,6 +332,7 @@ int main(void)
     RUN(worthier_kinds_come_first);
     RUN(pinned_units_stay);
     RUN(budgets_and_policies_that_cannot_be_are_refused);
+    RUN(every_allocation_fails_once);
     fake_api.reset();
     tear_down();
     set_up();
