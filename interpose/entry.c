@@ -5,6 +5,7 @@
 #include "interpose/entry.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,8 @@ static struct mp_interpose_settings settings;
 /* Making and ending a model; outside of all others. */
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct mp_paged *) model;
+static _Atomic bool expected;   /* a program has opened one */
+static _Atomic bool was_mapped; /* and mapped one */
 static _Atomic uint32_t inside; /* threads in a call that uses it */
 static struct stat refused[64]; /* files that are not paged, so that they are looked at once */
 static uint32_t refused_count;
@@ -124,7 +127,7 @@ static bool mapped(const struct mp_map_call *call, void *at)
         .prot = call->prot,
         .flags = call->flags & (MAP_SHARED | MAP_PRIVATE),
     };
-    bool added = false;
+    bool added = false, empty = false;
 
     pthread_mutex_lock(&life);
     paged = atomic_load(&model);
@@ -132,9 +135,15 @@ static bool mapped(const struct mp_map_call *call, void *at)
         view.file = mp_paged_file_of(paged, call->fd);
         added = view.file != UINT32_MAX && mp_shown_add(paged->shown, &view);
     }
-    if (added)
+    if (added && (view.prot & PROT_WRITE) == 0)
         mp_paged_dense_add(paged->dense, view.file);
+    if (paged != NULL)
+        empty = mp_shown_is_empty(paged->shown);
     pthread_mutex_unlock(&life);
+    if (added)
+        atomic_store(&was_mapped, true);
+    if (empty)
+        end_model(); /* it was made for this mapping */
     return added;
 }
 
@@ -149,17 +158,18 @@ static bool expects(void)
         return false;
     while (!found && (entry = readdir(dir)) != NULL) {
         const int fd = (int)strtol(entry->d_name, NULL, 10);
-        char magic[4];
 
         if (entry->d_name[0] < '0' || entry->d_name[0] > '9' || fd == dirfd(dir) ||
-            pread(fd, magic, sizeof(magic), 0) != (ssize_t)sizeof(magic) ||
-            memcmp(magic, "GGUF", sizeof(magic)) != 0)
+            !mp_paged_is_gguf(fd))
             continue;
         pthread_mutex_lock(&life);
-        found = model_of(fd) != NULL;
+        found = atomic_load(&model) != NULL ? model_of(fd) != NULL
+                                            : mp_paged_would_be(&host, &settings, fd);
         pthread_mutex_unlock(&life);
     }
     closedir(dir);
+    if (found)
+        atomic_store(&expected, true);
     return found;
 }
 
@@ -361,6 +371,26 @@ static void chosen(const void *tensor)
     leave_call();
 }
 
+static bool routed(const void *weights, uint64_t expert_bytes, const int64_t *ids, size_t count)
+{
+    struct mp_paged *paged = enter();
+    const struct mp_expert_tensor *tensor = NULL;
+    uint64_t offset;
+    uint32_t file;
+    bool right;
+
+    if (paged == NULL)
+        return false;
+    if (!atomic_load(&paged->off) && mp_shown_place(paged->shown, weights, &file, &offset))
+        tensor = mp_experts_find(&paged->experts, file, offset);
+    right =
+        tensor != NULL && tensor->offset_bytes == offset && tensor->expert_bytes == expert_bytes;
+    if (right)
+        mp_paged_announce(paged, tensor->layer, ids, count);
+    leave_call();
+    return right;
+}
+
 /* ---- copies that the program makes to a device */
 
 static void ids_read(const void *site, const void *tensor, const void *data, size_t bytes)
@@ -430,9 +460,10 @@ bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_
 
 static void before_fork(void)
 {
-    struct mp_paged *paged = atomic_load(&model);
+    struct mp_paged *paged;
 
     pthread_mutex_lock(&life);
+    paged = atomic_load(&model);
     if (paged != NULL) {
         pthread_mutex_lock(&paged->turn);
         mp_shown_fork_prepare(paged->shown);
@@ -465,10 +496,28 @@ static void after_fork_in_child(void)
     pthread_mutex_unlock(&life);
 }
 
+static void ask_for_report(int number)
+{
+    (void)number;
+    atomic_store(&mp_paged_report_asked, true);
+}
+
+/* SIGUSR1 writes the report while the program runs, where the program leaves that signal alone. */
+static void take_signal(void)
+{
+    const struct sigaction ours = { .sa_handler = ask_for_report, .sa_flags = SA_RESTART };
+    struct sigaction now;
+
+    if (settings.files.report[0] != '\0' && sigaction(SIGUSR1, NULL, &now) == 0 &&
+        (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL)
+        (void)sigaction(SIGUSR1, &ours, NULL);
+}
+
 static bool start(const struct mp_host *from)
 {
     host = *from;
     mp_interpose_settings_load(&settings);
+    take_signal();
     return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
 }
 
@@ -477,8 +526,14 @@ __attribute__((destructor)) static void end(void)
 {
     struct mp_paged *paged = atomic_load(&model);
 
-    if (paged != NULL)
-        mp_paged_report(paged);
+    if (atomic_load(&expected) && !atomic_load(&was_mapped))
+        mp_log_warn("preload", "no experts were paged: the model was read, not mapped; leave out "
+                               "--no-mmap and --load-mode");
+    if (paged == NULL)
+        return;
+    mp_paged_report(paged);
+    if (pthread_mutex_trylock(&paged->turn) == 0)
+        mp_paged_record_end(paged); /* and nobody gets a turn any more */
 }
 
 const struct mp_interposer mp_interposer_table = {
@@ -497,4 +552,5 @@ const struct mp_interposer mp_interposer_table = {
     .wants_chosen = wants_chosen,
     .is_chosen = is_chosen,
     .chosen = chosen,
+    .routed = routed,
 };
