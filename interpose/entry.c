@@ -31,6 +31,7 @@ static _Atomic bool was_mapped; /* and mapped one */
 static _Atomic uint32_t inside; /* threads in a call that uses it */
 static struct stat refused[64]; /* files that are not paged, so that they are looked at once */
 static uint32_t refused_count;
+static uint64_t models; /* made so far */
 
 /* The model for the time of a call; NULL: there is none. */
 static struct mp_paged *enter(void)
@@ -97,6 +98,7 @@ static struct mp_paged *model_of(int fd)
     mp_error_clear();
     status = mp_paged_create(&host, &settings, fd, &paged);
     if (status == MP_OK) {
+        paged->number = ++models;
         atomic_store(&model, paged);
         return paged;
     }
@@ -200,6 +202,7 @@ static bool covers(const void *at, size_t bytes)
 
 /* What a thread has found out about the operation that it is at. */
 struct at_work {
+    uint64_t model; /* number of the model that it was about */
     const void *dst;
     int64_t expert;
     uint64_t key;
@@ -256,6 +259,7 @@ static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
     uint64_t offset;
     uint32_t file;
 
+    work.model = paged->number;
     work.dst = dst;
     work.tensor = NULL;
     work.paged = false;
@@ -289,7 +293,7 @@ static void expert(const void *site, const void *dst, int64_t number, int64_t ro
         return;
     if (paged->source == MP_SOURCE_EXPERT &&
         !atomic_load_explicit(&paged->off, memory_order_relaxed) && knows_layout(site)) {
-        if (dst != work.dst || number <= work.expert)
+        if (dst != work.dst || number <= work.expert || paged->number != work.model)
             begin_work(paged, dst);
         work.expert = number;
         if (work.paged && number >= 0 && number < paged->experts.experts)

@@ -60,6 +60,7 @@ struct mp_paged {
     struct mp_interpose_settings settings;
     struct mp_host host;
     char path[PATH_MAX]; /* of the first file that was mapped */
+    uint64_t number;     /* of the process's models, from 1 */
 
     struct mp_experts experts;
     struct mp_shown *shown;
