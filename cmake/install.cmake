@@ -6,7 +6,7 @@ install(TARGETS moepager_shared EXPORT moepagerTargets LIBRARY
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES interpose/python/sitecustomize.py interpose/python/moepager_experts.py
     DESTINATION ${CMAKE_INSTALL_DATADIR}/moepager/python)
-install(TARGETS moepager_preload moepager_interpose LIBRARY)
+install(TARGETS moepager_preload moepager_interpose moepager_safetensors LIBRARY)
 install(FILES policy/moepager.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 # The pkg-config file finds its prefix from its own place, so that the tree can be moved.

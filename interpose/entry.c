@@ -5,6 +5,7 @@
 #include "interpose/entry.h"
 
 #include <dirent.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,7 +133,7 @@ static bool mapped(const struct mp_map_call *call, void *at)
         view.file = mp_paged_file_of(paged, call->fd);
         added = view.file != UINT32_MAX && mp_shown_add(paged->shown, &view);
     }
-    if (added)
+    if (added && (view.prot & PROT_WRITE) == 0)
         mp_paged_dense_add(paged->dense, view.file);
     pthread_mutex_unlock(&life);
     return added;
@@ -361,6 +362,26 @@ static void chosen(const void *tensor)
     leave_call();
 }
 
+static bool routed(const void *weights, uint64_t expert_bytes, const int64_t *ids, size_t count)
+{
+    struct mp_paged *paged = enter();
+    const struct mp_expert_tensor *tensor = NULL;
+    uint64_t offset;
+    uint32_t file;
+    bool right;
+
+    if (paged == NULL)
+        return false;
+    if (!atomic_load(&paged->off) && mp_shown_place(paged->shown, weights, &file, &offset))
+        tensor = mp_experts_find(&paged->experts, file, offset);
+    right =
+        tensor != NULL && tensor->offset_bytes == offset && tensor->expert_bytes == expert_bytes;
+    if (right)
+        mp_paged_announce(paged, tensor->layer, ids, count);
+    leave_call();
+    return right;
+}
+
 /* ---- copies that the program makes to a device */
 
 static void ids_read(const void *site, const void *tensor, const void *data, size_t bytes)
@@ -465,10 +486,28 @@ static void after_fork_in_child(void)
     pthread_mutex_unlock(&life);
 }
 
+static void ask_for_report(int number)
+{
+    (void)number;
+    atomic_store(&mp_paged_report_asked, true);
+}
+
+/* SIGUSR1 writes the report while the program runs, where the program leaves that signal alone. */
+static void take_signal(void)
+{
+    const struct sigaction ours = { .sa_handler = ask_for_report, .sa_flags = SA_RESTART };
+    struct sigaction now;
+
+    if (settings.files.report[0] != '\0' && sigaction(SIGUSR1, NULL, &now) == 0 &&
+        (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL)
+        (void)sigaction(SIGUSR1, &ours, NULL);
+}
+
 static bool start(const struct mp_host *from)
 {
     host = *from;
     mp_interpose_settings_load(&settings);
+    take_signal();
     return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
 }
 
@@ -477,8 +516,11 @@ __attribute__((destructor)) static void end(void)
 {
     struct mp_paged *paged = atomic_load(&model);
 
-    if (paged != NULL)
-        mp_paged_report(paged);
+    if (paged == NULL)
+        return;
+    mp_paged_report(paged);
+    if (pthread_mutex_trylock(&paged->turn) == 0)
+        mp_paged_record_end(paged); /* and nobody gets a turn any more */
 }
 
 const struct mp_interposer mp_interposer_table = {
@@ -497,4 +539,5 @@ const struct mp_interposer mp_interposer_table = {
     .wants_chosen = wants_chosen,
     .is_chosen = is_chosen,
     .chosen = chosen,
+    .routed = routed,
 };

@@ -119,6 +119,10 @@ struct mp_interposer {
     bool (*wants_chosen)(const void *site);
     bool (*is_chosen)(const void *tensor);
     void (*chosen)(const void *tensor);
+
+    /* A program of another kind says so itself: these experts of the layer whose tensor begins at
+     * `weights` are going to be read. False: they are not paged. */
+    bool (*routed)(const void *weights, uint64_t expert_bytes, const int64_t *ids, size_t count);
 };
 
 /* For the other half of the interposer, interpose/cuda: the file that is paged at this address, and

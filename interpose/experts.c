@@ -1,7 +1,7 @@
 /*
  * Experts by the names that GGUF files give their tensors.
  */
-#include "interpose/experts.h"
+#include "interpose/experts_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +10,6 @@
 #include "vmm/base/error.h"
 #include "vmm/format/expert_names.h"
 #include "vmm/format/gguf.h"
-
-#define EXPERT_BYTES_MIN (2 * (uint64_t)MP_SPACE_PAGE_BYTES)
 
 /* Is it all experts of a layer? */
 static bool parse_name(const char *name, uint32_t *block_p)
@@ -36,7 +34,7 @@ static bool take_tensor(const struct mp_gguf_tensor *from, uint32_t experts,
     tensor->file = from->file;
     tensor->offset_bytes = from->offset_bytes;
     tensor->expert_bytes = from->bytes / experts;
-    return tensor->expert_bytes >= EXPERT_BYTES_MIN;
+    return tensor->expert_bytes >= MP_EXPERT_BYTES_MIN;
 }
 
 /* Experts of a layer: what the first tensor of them has. */
@@ -148,7 +146,6 @@ static enum mp_status make_units(struct mp_experts *experts)
 static enum mp_status list_tensors(const struct mp_gguf *gguf, struct mp_experts *experts)
 {
     const size_t count = mp_gguf_count(gguf);
-    enum mp_status status;
 
     experts->experts = count_experts(gguf);
     if (experts->experts == 0)
@@ -161,25 +158,40 @@ static enum mp_status list_tensors(const struct mp_gguf *gguf, struct mp_experts
                                              &experts->tensors[experts->tensor_count]);
     if (experts->tensor_count == 0)
         return MP_ERR_UNSUPPORTED;
-    qsort(experts->tensors, experts->tensor_count, sizeof(*experts->tensors), by_place);
     experts->top_k = find_top_k(gguf, experts->experts);
-    status = number_layers(experts);
-    return status == MP_OK ? make_units(experts) : status;
+    return find_data(gguf, experts);
 }
 
-enum mp_status mp_experts_open(const char *path, struct mp_experts *experts)
+static void close_gguf(void *owner)
+{
+    mp_gguf_close(owner);
+}
+
+static enum mp_status open_gguf(const char *path, struct mp_experts *experts)
 {
     struct mp_gguf *gguf = NULL;
-    enum mp_status status = mp_gguf_open(path, &gguf);
+    const enum mp_status status = mp_gguf_open(path, &gguf);
 
-    memset(experts, 0, sizeof(*experts));
     if (status != MP_OK)
         return status;
     experts->owner = gguf;
+    experts->close = close_gguf;
     experts->files = mp_gguf_files(gguf);
-    status = list_tensors(gguf, experts);
+    return list_tensors(gguf, experts);
+}
+
+enum mp_status mp_experts_open(const char *path, bool safetensors, struct mp_experts *experts)
+{
+    enum mp_status status;
+
+    memset(experts, 0, sizeof(*experts));
+    status = safetensors ? mp_experts_open_st(path, experts) : open_gguf(path, experts);
+    if (status == MP_OK) {
+        qsort(experts->tensors, experts->tensor_count, sizeof(*experts->tensors), by_place);
+        status = number_layers(experts);
+    }
     if (status == MP_OK)
-        status = find_data(gguf, experts);
+        status = make_units(experts);
     if (status != MP_OK)
         mp_experts_close(experts);
     return status;
@@ -192,7 +204,7 @@ void mp_experts_close(struct mp_experts *experts)
     free(experts->data_begin);
     free(experts->layer_of);
     if (experts->owner != NULL)
-        mp_gguf_close(experts->owner);
+        experts->close(experts->owner);
     memset(experts, 0, sizeof(*experts));
 }
 

@@ -7,7 +7,8 @@
  * Which bytes of a model's files are routed experts: found by the names of tensors, whatever the
  * architecture and the type of their elements. GGUF, whole or split: blk.N.ffn_gate_exps.weight and
  * its kin hold the experts of a layer one after the other, so an expert is an equal part of each.
- * What has another name, or experts of less than two pages, is dense.
+ * In safetensors files the same holds for model.layers.N.mlp.experts.gate_up_proj and its kin. What
+ * has another name, or experts of less than two pages, is dense.
  */
 #define MP_BLOCKS_MAX 4096u
 
@@ -27,6 +28,7 @@ struct mp_experts {
     uint32_t tensor_count;
     struct mp_unit *units; /* (layers, experts) */
     void *owner;           /* of files */
+    void (*close)(void *owner);
 };
 
 /*
@@ -34,7 +36,8 @@ struct mp_experts {
  * text: there are no experts in it that could be paged. MP_ERR_MODEL and others: it is not what it
  * seems to be.
  */
-enum mp_status mp_experts_open(const char *path, struct mp_experts *experts) MP_MUST_CHECK;
+enum mp_status mp_experts_open(const char *path, bool safetensors,
+                               struct mp_experts *experts) MP_MUST_CHECK;
 
 /* Accepts a zeroed one. */
 void mp_experts_close(struct mp_experts *experts);

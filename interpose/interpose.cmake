@@ -22,8 +22,10 @@ add_library(mp_interpose STATIC
     interpose/dense.c
     interpose/entry.c
     interpose/experts.c
+    interpose/experts_st.c
     interpose/ggml.c
     interpose/paged.c
+    interpose/record.c
     interpose/report.c
     interpose/routing.c
     interpose/seam.c
@@ -58,7 +60,10 @@ add_dependencies(moepager_interpose mp_interpose)
 target_link_libraries(moepager_interpose PRIVATE
     $<TARGET_FILE:mp_interpose> $<TARGET_FILE:mp_policy> $<TARGET_FILE:mp_vmm>
     $<TARGET_FILE:mp_base> ${archives} mp_interpose)
-foreach(library preload interpose)
+# Opened for safetensors files only, because it needs the library of JSON.
+add_library(moepager_safetensors SHARED interpose/safetensors.c)
+target_link_libraries(moepager_safetensors PRIVATE mp_vmm)
+foreach(library preload interpose safetensors)
     set_target_properties(moepager_${library} PROPERTIES
         LINK_DEPENDS ${PROJECT_SOURCE_DIR}/interpose/${library}.map)
     target_link_options(moepager_${library} PRIVATE -Wl,--as-needed -Wl,--gc-sections

@@ -12,6 +12,7 @@
 
 #include "interpose/seam.h"
 #include "vmm/base/error.h"
+#include "vmm/output/timeline.h"
 #include "vmm/topo/memory_room.h"
 
 /* Left for the program beside its weights when a budget is chosen automatically: an eighth of what
@@ -72,6 +73,7 @@ static struct mp_space_config space_config(struct mp_paged *paged)
         .leaving_ctx = paged,
         .reader = mp_io_reader_config(&paged->settings.io, NULL, mp_clock_monotonic(), NULL),
         .clock = mp_clock_monotonic(),
+        .timeline = paged->timeline,
         .counters = &paged->counters,
     };
 }
@@ -162,6 +164,7 @@ static enum mp_status make_pager(struct mp_paged *paged)
         .space = paged->space,
         .policies = &paged->policies,
         .clock = mp_clock_monotonic(),
+        .timeline = paged->timeline,
         .counters = &paged->counters,
     };
     enum mp_status status;
@@ -199,9 +202,14 @@ static enum mp_status make_tables(struct mp_paged *paged)
     return MP_OK;
 }
 
-static enum mp_status make(struct mp_paged *paged)
+static enum mp_status make(struct mp_paged *paged, int fd)
 {
-    enum mp_status status = mp_experts_open(paged->path, &paged->experts);
+    char magic[4];
+    enum mp_status status = MP_ERR_UNSUPPORTED;
+
+    if (pread(fd, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic))
+        status = mp_experts_open(paged->path, memcmp(magic, "GGUF", sizeof(magic)) != 0,
+                                 &paged->experts);
 
     if (status == MP_OK)
         status = plan(paged);
@@ -209,8 +217,10 @@ static enum mp_status make(struct mp_paged *paged)
         status = mp_interpose_settings_policies(&paged->settings, &paged->profile);
     if (status == MP_OK)
         status = mp_shown_create(&paged->host, &paged->experts, &paged->shown);
-    if (status == MP_OK)
+    if (status == MP_OK) {
+        mp_paged_timeline_create(paged);
         status = make_space(paged);
+    }
     if (status == MP_OK)
         status = make_pager(paged);
     if (status == MP_OK)
@@ -249,7 +259,7 @@ enum mp_status mp_paged_create(const struct mp_host *host,
     mp_counters_reset(&paged->counters);
     pthread_mutex_init(&paged->turn, NULL);
     if (find_path(fd, paged->path))
-        status = make(paged);
+        status = make(paged, fd);
     /* Somebody else's file by that name is not what the program has open. */
     if (status == MP_OK && mp_paged_file_of(paged, fd) == UINT32_MAX)
         status = MP_ERR_UNSUPPORTED;
@@ -258,6 +268,7 @@ enum mp_status mp_paged_create(const struct mp_host *host,
         return status;
     }
     paged->source = choose_source(paged);
+    paged->record = mp_paged_record_create(paged);
     paged->ahead = mp_paged_ahead_create(paged);
     paged->watch = mp_paged_watch_create(paged);
     if (settings->files.dense != 0)
@@ -282,6 +293,7 @@ void mp_paged_destroy(struct mp_paged *paged)
         mp_paged_close_layer(paged);
     if (paged->shown != NULL)
         mp_shown_hide_all(paged->shown);
+    mp_paged_record_end(paged);
     mp_paged_ahead_destroy(paged->ahead);
     mp_pager_destroy(paged->pager);
     mp_policies_destroy(&paged->policies);
@@ -291,6 +303,7 @@ void mp_paged_destroy(struct mp_paged *paged)
         paged->backend->ops->close(paged->backend);
     mp_shown_destroy(paged->shown);
     mp_experts_close(&paged->experts);
+    mp_timeline_destroy(paged->timeline);
     free((void *)paged->ready);
     free(paged->stays);
     free(paged->needs);

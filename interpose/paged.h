@@ -23,20 +23,22 @@
  *     stream.c   experts that there is no room for
  *     watch.c    what nobody foresaw
  *     dense.c    what is not an expert
- *     report.c   what was done
+ *     report.c   what was done; record.c what was routed, and when
  *
  * Thread safety: everything that takes `turn` by itself may be called by any thread; the rest says
  * that its caller has it. Order of locks: turn, then what vmm and shown.h have.
  */
 struct mp_paged_ahead;
 struct mp_paged_dense;
+struct mp_paged_record;
 struct mp_paged_watch;
 
 /* How it is known what is going to be read. */
 enum mp_paged_source {
-    MP_SOURCE_TOUCHES, /* from what has been touched */
-    MP_SOURCE_CHOSEN,  /* the scheduler's callback, after a router */
-    MP_SOURCE_EXPERT,  /* ggml says so of each expert */
+    MP_SOURCE_TOUCHES,   /* from what has been touched */
+    MP_SOURCE_CHOSEN,    /* the scheduler's callback, after a router */
+    MP_SOURCE_EXPERT,    /* ggml says so of each expert */
+    MP_SOURCE_ANNOUNCED, /* the program's own words */
 };
 
 /* May a unit be read without asking? */
@@ -73,8 +75,10 @@ struct mp_paged {
     struct mp_paged_ahead *ahead;
     struct mp_paged_dense *dense;
     struct mp_paged_watch *watch;
-    int pagemap_fd; /* -1: nobody looks */
-    enum mp_paged_source source;
+    struct mp_paged_record *record;
+    struct mp_timeline *timeline;        /* or NULL */
+    int pagemap_fd;                      /* -1: nobody looks */
+    _Atomic enum mp_paged_source source; /* may become ANNOUNCED once */
 
     /* Who may call the pager. Held while reads are waited for, so it is none of vmm/base/lock.h. */
     pthread_mutex_t turn;
@@ -138,6 +142,10 @@ void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing);
 /* Return when the unit can be read, or when there is no more use in waiting for it. */
 void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key);
 
+/* Open the layer for experts that somebody names, and return when they can be read. Ids may repeat;
+ * those that are out of range are skipped. */
+void mp_paged_announce(struct mp_paged *paged, uint32_t layer, const int64_t *ids, size_t count);
+
 /* Return when all needs of the open layer can be read. */
 void mp_paged_wait_all(struct mp_paged *paged, uint64_t key);
 
@@ -183,5 +191,18 @@ bool mp_paged_dense_done(struct mp_paged_dense *dense, uint64_t *bytes_p);
 
 /* report.c: write it where the settings say. */
 void mp_paged_report(struct mp_paged *paged);
+
+/* Set by a signal handler; whoever watches writes the report then. */
+extern _Atomic bool mp_paged_report_asked;
+
+/* "report-%p.json" with the process's number. */
+void mp_paged_expand(const char *name, char out[PATH_MAX]);
+
+/* record.c: trace and timeline, where the settings ask for them. route: with the turn. end: they
+ * are written; nobody routes any more. */
+void mp_paged_timeline_create(struct mp_paged *paged);
+struct mp_paged_record *mp_paged_record_create(struct mp_paged *paged);
+void mp_paged_record_route(struct mp_paged *paged, const struct mp_routing *routing);
+void mp_paged_record_end(struct mp_paged *paged);
 
 #endif

@@ -139,3 +139,17 @@ void ggml_backend_sched_set_eval_callback(void *scheduler, eval_fn callback, voi
     if (real != NULL)
         real(scheduler, callback, data);
 }
+
+/* For the Python module (interpose/python), and for programs that know us. 0: the experts are
+ * paged, and have been read, or cannot be. */
+int moepager_preload_routed(const void *weights, uint64_t expert_stride_bytes, const int64_t *ids,
+                            size_t count) MOEPAGER_API;
+
+int moepager_preload_routed(const void *weights, uint64_t expert_stride_bytes, const int64_t *ids,
+                            size_t count)
+{
+    const struct mp_interposer *interposer = paging();
+
+    return interposer != NULL && interposer->routed(weights, expert_stride_bytes, ids, count) ? 0
+                                                                                              : -1;
+}

@@ -40,7 +40,7 @@ static void *map(void *at, const struct mp_map_call *call)
     return mp_preload_real.mmap(at, call->bytes, call->prot, call->flags, call->fd, call->offset);
 }
 
-/* A read-only mapping of a file that may be a model's. */
+/* A mapping of a file that may be a model's. */
 static MP_COLD void *map_model(void *at, const struct mp_map_call *call)
 {
     const int before = errno;
@@ -75,12 +75,19 @@ static void leave(const void *at, size_t bytes)
     errno = before;
 }
 
+/* To be read, or written to by this process alone. */
+static bool is_for_reading(const struct mp_map_call *call)
+{
+    return call->prot == PROT_READ ||
+           (call->prot == (PROT_READ | PROT_WRITE) && (call->flags & MAP_TYPE) == MAP_PRIVATE);
+}
+
 static void *map_any(void *at, const struct mp_map_call *call)
 {
     if ((call->flags & MAP_FIXED) != 0)
         leave(at, call->bytes);
     if (call->fd >= 0 && call->bytes >= MODEL_BYTES_MIN && (call->flags & MAP_ANONYMOUS) == 0 &&
-        call->prot == PROT_READ && mp_preload_is_on())
+        is_for_reading(call) && mp_preload_is_on())
         return map_model(at, call);
     return map(at, call);
 }

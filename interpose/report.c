@@ -1,75 +1,129 @@
 /*
- * What the pager did, in the words of `moepager run`.
+ * The report: what the pager did, in the words of `moepager run`.
  */
 #include "interpose/paged.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "vmm/base/error.h"
 #include "vmm/output/json_out.h"
 #include "vmm/output/out.h"
 
-static const char *const source_names[] = { "touches", "the scheduler's callback", "every expert" };
+#define TURN_PAUSE_NS 1000000
+#define TURN_TRIES 2000
+
+static const char *const source_names[] = { "touches", "router", "expert", "module" };
 
 static double mib(uint64_t bytes)
 {
     return (double)bytes / (1 << 20);
 }
 
-static double hit_rate(const struct mp_counters *c)
+void mp_paged_expand(const char *name, char out[PATH_MAX])
 {
-    const uint64_t uses = c->hits + c->misses;
+    const char *at = strstr(name, "%p");
 
-    return uses > 0 ? (double)c->hits / (double)uses : 1;
+    if (at == NULL)
+        snprintf(out, PATH_MAX, "%s", name);
+    else
+        snprintf(out, PATH_MAX, "%.*s%ld%s", (int)(at - name), name, (long)getpid(), at + 2);
 }
 
-static void print_text(struct mp_paged *paged, const struct mp_counters *c, FILE *out)
-{
+struct facts {
+    struct mp_counters c;
     struct mp_shown_counts shown;
+    uint64_t dense_bytes;
+    double hit_rate;
+};
 
-    mp_shown_get_counts(paged->shown, &shown);
-    fprintf(out, "model         %s\n", paged->path);
-    fprintf(out, "experts       %.1f MiB of %.1f MiB resident at most, %u of %u\n",
-            mib(paged->budget_bytes), mib(paged->plan.unit_bytes), paged->plan.slots,
-            paged->experts.layers * paged->experts.experts);
-    fprintf(out, "hit rate      %.4f (%llu of %llu uses), %llu read in place\n", hit_rate(c),
-            (unsigned long long)c->hits, (unsigned long long)(c->hits + c->misses),
-            (unsigned long long)c->elsewhere);
-    fprintf(out, "read          %.1f MiB on demand, %.1f MiB ahead, %.1f MiB of that unused\n",
-            mib(c->load_bytes), mib(c->prefetch_bytes), mib(c->prefetch_unused_bytes));
-    fprintf(out, "exposed wait  %.1f ms\n", (double)c->exposed_wait_ns * 1e-6);
-    fprintf(out, "mappings      %llu shown, %llu hidden, %llu failed\n",
-            (unsigned long long)shown.shows, (unsigned long long)shown.hides,
-            (unsigned long long)shown.failures);
-    fprintf(out, "layers        %llu opened, %llu closed early, %llu for all experts\n",
-            (unsigned long long)paged->layers_opened, (unsigned long long)paged->layers_aborted,
-            (unsigned long long)atomic_load(&paged->wholes));
-    fprintf(out, "seen by       %s, %llu touches that nobody foresaw\n",
-            source_names[paged->source], (unsigned long long)atomic_load(&paged->touches));
-    if (paged->seam.copies > 0)
-        fprintf(out, "to devices    %llu copies from %.1f MiB of pinned slots\n",
-                (unsigned long long)paged->seam.copies, mib(paged->seam.pinned_bytes));
-    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
-        fprintf(out, "%s%s", kind == 0 ? "policies      " : " ", paged->profile.policy[kind]);
-    fprintf(out, "\n");
+static void collect(struct mp_paged *paged, struct facts *f)
+{
+    uint64_t uses;
+
+    f->c = paged->counters;
+    f->c.prefetch_unused_bytes += mp_pager_unused_bytes(paged->pager);
+    mp_shown_get_counts(paged->shown, &f->shown);
+    f->dense_bytes = 0;
+    if (paged->dense != NULL)
+        (void)mp_paged_dense_done(paged->dense, &f->dense_bytes);
+    uses = f->c.hits + f->c.misses;
+    f->hit_rate = uses > 0 ? (double)f->c.hits / (double)uses : 1;
 }
 
-static void print_json(struct mp_paged *paged, const struct mp_counters *c, FILE *out)
+static void print_text(const struct mp_paged *paged, const struct facts *f, FILE *out)
+{
+    const struct mp_counters *c = &f->c;
+
+    fprintf(out, "model         %s\n", paged->path);
+    fprintf(out, "expert RAM    %.1f of %.1f MiB (%.0f %%), other weights %.1f MiB\n",
+            mib(paged->budget_bytes), mib(paged->plan.unit_bytes),
+            100.0 * (double)paged->budget_bytes / (double)paged->plan.unit_bytes,
+            mib(mp_paged_dense_bytes(&paged->experts)));
+    fprintf(out,
+            "hit rate      %.1f %%: %" PRIu64 " of %" PRIu64 " expert uses were resident; %" PRIu64
+            " more were read in place\n",
+            100 * f->hit_rate, c->hits, c->hits + c->misses, c->elsewhere);
+    fprintf(out, "bytes by tier %.1f MiB in RAM now (at most %.1f), %.1f MiB came from the file\n",
+            mib(c->resident_bytes), mib(c->resident_peak_bytes),
+            mib(c->load_bytes + c->prefetch_bytes));
+    fprintf(out, "read ahead    %.1f MiB, %.1f MiB of it unused; by %s%s\n", mib(c->prefetch_bytes),
+            mib(c->prefetch_unused_bytes), mp_space_reader_engine(paged->space),
+            paged->plan.direct ? " past the page cache" : " through the page cache");
+    fprintf(out, "exposed wait  %.1f ms: time that compute stood still for a read\n",
+            (double)c->exposed_wait_ns * 1e-6);
+    fprintf(out, "unforeseen    %" PRIu64 " touches; experts are known by %s\n",
+            atomic_load(&paged->touches), source_names[paged->source]);
+    fprintf(out, "mappings      %" PRIu64 " shown, %" PRIu64 " hidden, %" PRIu64 " failed\n",
+            f->shown.shows, f->shown.hides, f->shown.failures);
+    fprintf(out,
+            "layers        %" PRIu64 " opened, %" PRIu64 " closed early, %" PRIu64
+            " for all experts\n",
+            paged->layers_opened, paged->layers_aborted, atomic_load(&paged->wholes));
+    if (paged->seam.copies > 0)
+        fprintf(out, "to devices    %" PRIu64 " copies from %.1f MiB of pinned slots\n",
+                paged->seam.copies, mib(paged->seam.pinned_bytes));
+    fprintf(out, "policies      ");
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        fprintf(out, "%s%s %s", kind > 0 ? ", " : "", mp_policy_kind_name(kind),
+                paged->profile.policy[kind]);
+    fputc('\n', out);
+}
+
+static void print_json(const struct mp_paged *paged, const struct facts *f, FILE *out)
 {
     struct mp_json_out json;
 
     mp_json_begin(&json, out, true);
     mp_json_object_begin(&json, NULL);
     mp_json_put_string(&json, "model", paged->path);
+    mp_json_put_f64(&json, "hit_rate", f->hit_rate);
+    mp_json_put_u64(&json, "bytes_loaded", f->c.load_bytes + f->c.prefetch_bytes);
+    mp_json_put_u64(&json, "bytes_prefetched_unused", f->c.prefetch_unused_bytes);
+    mp_json_put_f64(&json, "exposed_wait_ms", (double)f->c.exposed_wait_ns * 1e-6);
     mp_json_put_u64(&json, "budget_bytes", paged->budget_bytes);
     mp_json_put_u64(&json, "expert_bytes", paged->plan.unit_bytes);
-    mp_json_put_f64(&json, "hit_rate", hit_rate(c));
-    mp_json_put_u64(&json, "bytes_loaded", c->load_bytes + c->prefetch_bytes);
-    mp_json_put_f64(&json, "exposed_wait_ms", (double)c->exposed_wait_ns * 1e-6);
+    mp_json_put_u64(&json, "weights_bytes", mp_paged_dense_bytes(&paged->experts));
+    mp_json_put_u64(&json, "weights_read_bytes", f->dense_bytes);
+    mp_json_put_string(&json, "reader", mp_space_reader_engine(paged->space));
+    mp_json_put_bool(&json, "direct_io", paged->plan.direct);
+    mp_json_put_string(&json, "hooks", source_names[paged->source]);
+    mp_json_put_bool(&json, "paged", !atomic_load(&paged->off));
+    mp_json_put_u64(&json, "unforeseen_touches", atomic_load(&paged->touches));
+    mp_json_put_u64(&json, "shown", f->shown.shows);
+    mp_json_put_u64(&json, "hidden", f->shown.hides);
     mp_json_put_u64(&json, "device_copies", paged->seam.copies);
-    mp_counters_json(c, &json, "counters");
+    mp_json_put_u64(&json, "layers_opened", paged->layers_opened);
+    mp_json_put_u64(&json, "layers_closed_early", paged->layers_aborted);
+    mp_json_object_begin(&json, "policies");
+    mp_json_put_string(&json, "profile", paged->profile.name);
+    for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
+        mp_json_put_string(&json, mp_policy_kind_name(kind), paged->profile.policy[kind]);
+    mp_json_object_end(&json);
+    mp_counters_json(&f->c, &json, "counters");
     mp_json_object_end(&json);
     mp_json_end(&json);
 }
@@ -78,24 +132,30 @@ void mp_paged_report(struct mp_paged *paged)
 {
     const char *to = paged->settings.files.report;
     const size_t bytes = strlen(to);
-    struct mp_counters now;
+    const bool json =
+        strcmp(to, "json") == 0 || (bytes > 5 && strcmp(to + bytes - 5, ".json") == 0);
+    char path[PATH_MAX];
     struct mp_out out;
+    struct facts facts;
 
     if (bytes == 0 || strcmp(to, "0") == 0)
         return;
-    pthread_mutex_lock(&paged->turn);
-    now = paged->counters;
-    if (paged->pager != NULL)
-        now.prefetch_unused_bytes += mp_pager_unused_bytes(paged->pager);
-    pthread_mutex_unlock(&paged->turn);
-    if (mp_out_open(&out, strcmp(to, "1") == 0 ? "/dev/stderr" : to) != MP_OK) {
-        mp_log_failure("preload");
-        return;
+    /* At the end of a program somebody may have been stopped in the middle of a turn. */
+    for (int tries = 0; pthread_mutex_trylock(&paged->turn) != 0; tries++) {
+        if (tries == TURN_TRIES)
+            return;
+        nanosleep(&(struct timespec){ .tv_nsec = TURN_PAUSE_NS }, NULL);
     }
-    if (bytes > 5 && strcmp(to + bytes - 5, ".json") == 0)
-        print_json(paged, &now, out.file);
-    else
-        print_text(paged, &now, out.file);
-    if (mp_out_commit(&out) != MP_OK)
-        mp_log_failure("preload");
+    collect(paged, &facts);
+    pthread_mutex_unlock(&paged->turn);
+    mp_paged_expand(strcmp(to, "1") == 0 || strcmp(to, "json") == 0 ? "/dev/stderr" : to, path);
+    if (mp_out_open(&out, path) == MP_OK) {
+        if (json)
+            print_json(paged, &facts, out.file);
+        else
+            print_text(paged, &facts, out.file);
+        if (mp_out_commit(&out) == MP_OK)
+            return;
+    }
+    mp_log_failure("preload");
 }

@@ -191,6 +191,7 @@ static void open_layer(struct mp_paged *paged, const struct mp_routing *routing)
     }
     paged->open = true;
     paged->layers_opened++;
+    mp_paged_record_route(paged, routing);
     take_ready(paged);
     if (!paged->open)
         return;
@@ -252,29 +253,50 @@ void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key)
     pthread_mutex_unlock(&paged->turn);
 }
 
-void mp_paged_wait_all(struct mp_paged *paged, uint64_t key)
+/* With the turn: show what comes until all needs of the open layer are there. */
+static void take_all(struct mp_paged *paged)
 {
-    pthread_mutex_lock(&paged->turn);
-    while (paged->open && atomic_load_explicit(&paged->open_key, memory_order_relaxed) == key) {
+    while (paged->open) {
         struct mp_ready ready;
         const enum mp_status status = mp_pager_next(paged->pager, &ready);
 
-        if (status == MP_OK && ready.need == MP_NEED_NONE)
-            break;
+        if (status == MP_ERR_BUSY || (status == MP_OK && ready.need == MP_NEED_NONE))
+            return; /* what is left has no room, and is read in place */
         if (status == MP_OK)
             show(paged, &ready);
-        else if (status == MP_ERR_BUSY)
-            break; /* the rest has no room, and is read in place */
         else
             note_failure(paged);
     }
+}
+
+void mp_paged_wait_all(struct mp_paged *paged, uint64_t key)
+{
+    pthread_mutex_lock(&paged->turn);
+    if (paged->open && atomic_load_explicit(&paged->open_key, memory_order_relaxed) == key)
+        take_all(paged);
     pthread_mutex_unlock(&paged->turn);
 }
 
-void mp_paged_note_touches(struct mp_paged *paged, uint32_t layer, const uint32_t *counts)
+/* With the turn: open the layer for what `counts` has. */
+static void open_counted(struct mp_paged *paged, uint32_t layer)
+{
+    if (atomic_load(&paged->off))
+        return;
+    paged->tokens = 0;
+    list_needs(paged, layer);
+    paged->layer = layer;
+    if (mp_pager_begin(paged->pager, layer, paged->needs, paged->need_count) != MP_OK) {
+        note_failure(paged);
+        return;
+    }
+    paged->open = true;
+    paged->layers_opened++;
+    take_all(paged);
+}
+
+void mp_paged_announce(struct mp_paged *paged, uint32_t layer, const int64_t *ids, size_t count)
 {
     const uint32_t experts = paged->experts.experts;
-    bool opened;
 
     pthread_mutex_lock(&paged->turn);
     if (mp_seam_blocks(paged)) {
@@ -282,24 +304,26 @@ void mp_paged_note_touches(struct mp_paged *paged, uint32_t layer, const uint32_
         return;
     }
     mp_paged_close_layer(paged);
-    memcpy(paged->counts, counts, experts * sizeof(*counts));
-    paged->tokens = 0;
-    list_needs(paged, layer);
-    paged->layer = layer;
-    opened = !atomic_load(&paged->off) &&
-             mp_pager_begin(paged->pager, layer, paged->needs, paged->need_count) == MP_OK;
-    paged->open = opened;
-    paged->layers_opened += opened;
-    while (paged->open) {
-        struct mp_ready ready;
-        const enum mp_status status = mp_pager_next(paged->pager, &ready);
+    memset(paged->counts, 0, experts * sizeof(*paged->counts));
+    for (size_t i = 0; i < count; i++) {
+        if (ids[i] >= 0 && ids[i] < experts)
+            paged->counts[ids[i]]++;
+    }
+    if (paged->source != MP_SOURCE_ANNOUNCED)
+        mp_shown_allow_private(paged->shown); /* a layer is computed with what it names */
+    paged->source = MP_SOURCE_ANNOUNCED;
+    open_counted(paged, layer);
+    pthread_mutex_unlock(&paged->turn);
+}
 
-        if (status != MP_OK && status != MP_ERR_BUSY)
-            note_failure(paged);
-        else if (status == MP_ERR_BUSY || ready.need == MP_NEED_NONE)
-            mp_paged_close_layer(paged);
-        else
-            show(paged, &ready);
+void mp_paged_note_touches(struct mp_paged *paged, uint32_t layer, const uint32_t *counts)
+{
+    pthread_mutex_lock(&paged->turn);
+    if (paged->source == MP_SOURCE_TOUCHES && !mp_seam_blocks(paged)) {
+        mp_paged_close_layer(paged);
+        memcpy(paged->counts, counts, paged->experts.experts * sizeof(*counts));
+        open_counted(paged, layer);
+        mp_paged_close_layer(paged);
     }
     pthread_mutex_unlock(&paged->turn);
 }

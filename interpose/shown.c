@@ -4,10 +4,12 @@
 #include "interpose/shown.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "interpose/shown_int.h"
 #include "vmm/base/assert.h"
@@ -79,6 +81,7 @@ enum mp_status mp_shown_create(const struct mp_host *host, const struct mp_exper
 
     if (shown == NULL)
         return mp_fail_no_memory("what is mapped", sizeof(*shown));
+    shown->pagemap_fd = -1;
     shown->host = *host;
     shown->files = experts->files;
     shown->units = units;
@@ -94,6 +97,7 @@ enum mp_status mp_shown_create(const struct mp_host *host, const struct mp_exper
     }
     make_pieces(shown, experts);
     take_spare(shown);
+    shown->pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     mp_mutex_init(&shown->lock, MP_LOCK_REGION, "shown");
     *shown_p = shown;
     return MP_OK;
@@ -105,6 +109,8 @@ void mp_shown_destroy(struct mp_shown *shown)
         return;
     if (shown->spare != NULL)
         shown->host.real.munmap(shown->spare, SPARE_BYTES);
+    if (shown->pagemap_fd >= 0)
+        close(shown->pagemap_fd);
     free(shown->views);
     free(shown->shown);
     free(shown->piece_at);
@@ -139,9 +145,49 @@ static bool map_slot(struct mp_shown *shown, const struct mp_shown_view *view,
     char *const at = view->view.at + (begin - view->view.offset_bytes);
     const uint64_t slot = piece->slot_offset + (begin - piece->begin);
 
-    return shown->host.real.mmap(at, end - begin, view->view.prot,
-                                 MAP_SHARED | MAP_FIXED | MAP_POPULATE, shown->slot_fd,
-                                 (off_t)slot) != MAP_FAILED;
+    if (!mp_shown_is_private(&view->view))
+        return shown->host.real.mmap(at, end - begin, view->view.prot,
+                                     MAP_SHARED | MAP_FIXED | MAP_POPULATE, shown->slot_fd,
+                                     (off_t)slot) != MAP_FAILED;
+    /* To populate would be to write. */
+    if (shown->host.real.mmap(at, end - begin, view->view.prot, MAP_PRIVATE | MAP_FIXED,
+                              shown->slot_fd, (off_t)slot) == MAP_FAILED)
+        return false;
+    (void)shown->host.real.madvise(at, end - begin, MADV_POPULATE_READ);
+    return true;
+}
+
+#define PAGES_AT_ONCE 512
+#define PRESENT (UINT64_C(1) << 63)
+#define SWAPPED (UINT64_C(1) << 62)
+#define OF_A_FILE (UINT64_C(1) << 61)
+
+/* Has the program written to a page of [begin, end)? Such a page is no longer the file's, nor the
+ * slot's, but its own. What cannot be found out counts as written. */
+static bool was_written(const struct mp_shown *shown, const struct mp_shown_view *view,
+                        uint64_t begin, uint64_t end)
+{
+    const uintptr_t at = (uintptr_t)view->view.at + (begin - view->view.offset_bytes);
+    uint64_t left = (end - begin) / MP_SPACE_PAGE_BYTES, page = at / MP_SPACE_PAGE_BYTES;
+    uint64_t entries[PAGES_AT_ONCE];
+
+    if (!mp_shown_is_private(&view->view))
+        return false;
+    while (left > 0) {
+        const uint64_t count = left < PAGES_AT_ONCE ? left : PAGES_AT_ONCE;
+
+        if (pread(shown->pagemap_fd, entries, count * sizeof(entries[0]),
+                  (off_t)(page * sizeof(entries[0]))) != (ssize_t)(count * sizeof(entries[0])))
+            return true;
+        for (uint64_t i = 0; i < count; i++) {
+            if ((entries[i] & SWAPPED) != 0 ||
+                ((entries[i] & PRESENT) != 0 && (entries[i] & OF_A_FILE) == 0))
+                return true;
+        }
+        page += count;
+        left -= count;
+    }
+    return false;
 }
 
 /* The view that a whole piece lies in; NULL: none, or no longer. */
@@ -149,7 +195,8 @@ static struct mp_shown_view *view_of(struct mp_shown *shown, const struct mp_sho
 {
     struct mp_shown_view *view = &shown->views[piece->file];
 
-    if (piece->begin >= piece->end || !mp_shown_view_has(view, piece->begin, piece->end))
+    if (piece->begin >= piece->end || !mp_shown_view_has(view, piece->begin, piece->end) ||
+        (mp_shown_is_private(&view->view) && !shown->private_too))
         return NULL;
     return view;
 }
@@ -173,8 +220,9 @@ static bool hide_piece(struct mp_shown *shown, uint32_t index)
 
     if (!piece->mapped)
         return true;
-    mp_assert(view != NULL);
-    if (view == NULL || !map_file(shown, view, piece->begin, piece->end))
+    /* No view: the program took it away, with something of its own in it. */
+    if (view == NULL || was_written(shown, view, piece->begin, piece->end) ||
+        !map_file(shown, view, piece->begin, piece->end))
         return false;
     piece->mapped = false;
     if (index > 0)
@@ -223,7 +271,7 @@ bool mp_shown_show(struct mp_shown *shown, uint32_t unit, int fd, const uint64_t
             continue;
         piece = &shown->pieces[index];
         view = view_of(shown, piece);
-        if (view == NULL)
+        if (view == NULL || was_written(shown, view, piece->begin, piece->end))
             continue;
         piece->slot_offset = offset_bytes[k];
         right = map_slot(shown, view, piece, piece->begin, piece->end);
@@ -258,6 +306,13 @@ void mp_shown_hide_all(struct mp_shown *shown)
 {
     mp_lock(&shown->lock);
     mp_shown_hide_all_locked(shown);
+    mp_unlock(&shown->lock);
+}
+
+void mp_shown_allow_private(struct mp_shown *shown)
+{
+    mp_lock(&shown->lock);
+    shown->private_too = true;
     mp_unlock(&shown->lock);
 }
 

@@ -40,8 +40,13 @@ enum mp_status mp_shown_create(const struct mp_host *host, const struct mp_exper
 /* Nothing is shown any more. NULL is allowed. */
 void mp_shown_destroy(struct mp_shown *shown);
 
-/* The program has mapped one of the files. False: it has been mapped before, or there is no memory:
- * the mapping stays as it is. */
+/*
+ * The program has mapped one of the files. Of several mappings of a file the latest is paged.
+ * False: this one cannot be.
+ *
+ * A mapping that the program may write to, for itself, keeps what was written: a unit with such a
+ * page is neither shown nor hidden any more.
+ */
 bool mp_shown_add(struct mp_shown *shown, const struct mp_view *view);
 
 /*
@@ -54,6 +59,10 @@ bool mp_shown_show(struct mp_shown *shown, uint32_t unit, int fd, const uint64_t
  * cannot be mapped back, and the slot must not be filled. */
 bool mp_shown_hide(struct mp_shown *shown, uint32_t unit) MP_MUST_CHECK;
 void mp_shown_hide_all(struct mp_shown *shown);
+
+/* From now on units are also shown in mappings that the program may write to. Whoever says so knows
+ * that nobody writes to an expert at the moment at which it is shown or hidden. */
+void mp_shown_allow_private(struct mp_shown *shown);
 bool mp_shown_is_shown(const struct mp_shown *shown, uint32_t unit);
 
 /* The file's own mapping in [at, at + bytes), and nothing else from now on. True: no mapping is
@@ -67,7 +76,8 @@ bool mp_shown_covers(struct mp_shown *shown, const void *at, size_t bytes);
 bool mp_shown_place(struct mp_shown *shown, const void *at, uint32_t *file_p,
                     uint64_t *offset_bytes_p);
 
-/* Where byte `offset_bytes` of the file is mapped, with how many behind it; NULL: nowhere. */
+/* Where byte `offset_bytes` of the file is mapped, with how many behind it, for advice that would
+ * lose what was written there; NULL: nowhere, or where the program may write. */
 char *mp_shown_address(struct mp_shown *shown, uint32_t file, uint64_t offset_bytes,
                        uint64_t bytes);
 

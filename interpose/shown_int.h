@@ -1,6 +1,8 @@
 #ifndef MP_INTERPOSE_SHOWN_INT_H
 #define MP_INTERPOSE_SHOWN_INT_H
 
+#include <sys/mman.h>
+
 #include "interpose/shown.h"
 
 /* What shown.c and views.c share. */
@@ -34,13 +36,21 @@ struct mp_shown {
     bool *shown;                              // (units)
     uint32_t piece_count;
     int slot_fd;
+    int pagemap_fd; /* -1: mappings that may be written to are not paged */
     char *spare;
-    bool off; /* after fork() */
+    bool off;         /* after fork() */
+    bool private_too; /* see mp_shown_allow_private() */
     struct mp_shown_counts counts;
 };
 
 /* Is [begin, end) of the file, whole, still the program's mapping? */
 bool mp_shown_view_has(const struct mp_shown_view *view, uint64_t begin, uint64_t end);
+
+/* May the program write to it, for itself? Then what it has written stays. */
+static inline bool mp_shown_is_private(const struct mp_view *view)
+{
+    return (view->prot & PROT_WRITE) != 0;
+}
 
 bool mp_shown_hide_locked(struct mp_shown *shown, uint32_t unit);
 void mp_shown_hide_all_locked(struct mp_shown *shown);

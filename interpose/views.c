@@ -35,25 +35,6 @@ static void set_span(struct mp_shown *shown)
     atomic_store_explicit(&shown->host.span->end, end, memory_order_release);
 }
 
-bool mp_shown_add(struct mp_shown *shown, const struct mp_view *view)
-{
-    struct mp_shown_view *to = &shown->views[view->file];
-    bool taken;
-
-    mp_lock(&shown->lock);
-    taken = to->left_count == 0;
-    if (taken) {
-        to->view = *view;
-        to->left[0].begin = view->offset_bytes;
-        to->left[0].end = mp_round_down_u64(
-            view->offset_bytes + view->bytes + MP_SPACE_PAGE_BYTES - 1, MP_SPACE_PAGE_BYTES);
-        to->left_count = 1;
-        set_span(shown);
-    }
-    mp_unlock(&shown->lock);
-    return taken;
-}
-
 /* Take [begin, end) out of what is left. False: too many ranges. */
 static bool cut(struct mp_shown_view *view, uint64_t begin, uint64_t end)
 {
@@ -102,11 +83,34 @@ static void leave_view(struct mp_shown *shown, struct mp_shown_view *view, uint6
             continue;
         (void)mp_shown_hide_locked(shown, piece->unit);
     }
-    map_back(shown, view, begin, end);
+    if (!mp_shown_is_private(&view->view)) /* there is nothing of ours in it */
+        map_back(shown, view, begin, end);
     if (!cut(view, begin, end)) {
-        map_back(shown, view, 0, UINT64_MAX);
+        if (!mp_shown_is_private(&view->view))
+            map_back(shown, view, 0, UINT64_MAX);
         view->left_count = 0;
     }
+}
+
+bool mp_shown_add(struct mp_shown *shown, const struct mp_view *view)
+{
+    struct mp_shown_view *to = &shown->views[view->file];
+    bool taken;
+
+    mp_lock(&shown->lock);
+    if (to->left_count > 0)
+        leave_view(shown, to, 0, UINT64_MAX);
+    taken = !mp_shown_is_private(view) || shown->pagemap_fd >= 0;
+    if (taken) {
+        to->view = *view;
+        to->left[0].begin = view->offset_bytes;
+        to->left[0].end = mp_round_down_u64(
+            view->offset_bytes + view->bytes + MP_SPACE_PAGE_BYTES - 1, MP_SPACE_PAGE_BYTES);
+        to->left_count = 1;
+        set_span(shown);
+    }
+    mp_unlock(&shown->lock);
+    return taken;
 }
 
 bool mp_shown_leave(struct mp_shown *shown, const void *at, size_t bytes)
@@ -168,7 +172,8 @@ char *mp_shown_address(struct mp_shown *shown, uint32_t file, uint64_t offset_by
     char *at = NULL;
 
     mp_lock(&shown->lock);
-    if (mp_shown_view_has(view, offset_bytes, offset_bytes + bytes))
+    if (!mp_shown_is_private(&view->view) &&
+        mp_shown_view_has(view, offset_bytes, offset_bytes + bytes))
         at = view->view.at + (offset_bytes - view->view.offset_bytes);
     mp_unlock(&shown->lock);
     return at;
@@ -181,7 +186,8 @@ bool mp_shown_replace(struct mp_shown *shown, uint32_t file, uint64_t offset_byt
     bool right = false;
 
     mp_lock(&shown->lock);
-    if (!shown->off && mp_shown_view_has(view, offset_bytes, offset_bytes + bytes))
+    if (!shown->off && !mp_shown_is_private(&view->view) &&
+        mp_shown_view_has(view, offset_bytes, offset_bytes + bytes))
         right = shown->host.real.mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
                                         view->view.at + (offset_bytes - view->view.offset_bytes)) !=
                 MAP_FAILED;

@@ -88,6 +88,8 @@ static uint64_t look(struct mp_paged_watch *watch)
 
 static void check_files(struct mp_paged *paged)
 {
+    if (atomic_load(&paged->off))
+        return;
     for (uint32_t f = 0; f < mp_files_count(paged->experts.files); f++) {
         if (mp_files_check(paged->experts.files, f) == MP_OK)
             continue;
@@ -97,6 +99,8 @@ static void check_files(struct mp_paged *paged)
     }
     mp_error_clear();
 }
+
+_Atomic bool mp_paged_report_asked;
 
 static void *run(void *arg)
 {
@@ -109,15 +113,17 @@ static void *run(void *arg)
         uint64_t start_ns, took_ns;
 
         (void)mp_cond_wait_for(&watch->changed, &watch->lock, wait_ns);
-        if (watch->stop || atomic_load(&watch->paged->off))
+        if (watch->stop)
             continue;
         mp_unlock(&watch->lock);
+        if (atomic_exchange(&mp_paged_report_asked, false))
+            mp_paged_report(watch->paged);
         start_ns = mp_clock_now_ns(clock);
         if (start_ns - checked_ns >= CHECK_NS) {
             check_files(watch->paged);
             checked_ns = start_ns;
         }
-        if (watch->paged->pagemap_fd >= 0) {
+        if (watch->paged->pagemap_fd >= 0 && watch->paged->source == MP_SOURCE_TOUCHES) {
             took_ns = look(watch);
             wait_ns = took_ns * LOOK_SHARE > LOOK_NS ? took_ns * LOOK_SHARE : LOOK_NS;
             wait_ns = wait_ns < CHECK_NS ? wait_ns : CHECK_NS;

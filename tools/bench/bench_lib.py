@@ -279,6 +279,38 @@ def read_locality(path):
     return {"last_token": last / max(uses, 1), "last_8_tokens": last8 / max(uses, 1)}
 
 
+REST_S = 0.001  # a step's threads wait awake for less than this before they sleep
+
+
+class Steps:
+    """A process of bench_steps_*: it runs a batch of tokens on command."""
+
+    def __init__(self, program, model, flags):
+        command = [program, "--model", model, *flags]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
+
+    def command(self, first, count):
+        print(first, count, file=self.process.stdin, flush=True)
+
+    def forward(self, first, count):
+        """Milliseconds."""
+        time.sleep(REST_S)
+        self.command(first, count)
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.process.args[0]} ended early")
+        return int(line) * 1e-6
+
+    def end(self):
+        """Misses, nanoseconds of decisions and of layers."""
+        self.process.stdin.close()
+        figures = [int(word) for word in self.process.stdout.read().split()]
+        if self.process.wait() != 0:
+            sys.exit(f"{self.process.args[0]} failed")
+        return figures
+
+
 def compare_logits(models, driver):
     """Rows of both engines: worst and median of max|d| / max|logit|, and equal largest logits; and
     the locality of the text."""

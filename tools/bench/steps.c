@@ -1,13 +1,14 @@
 /*
- * An engine that runs on command, for tools/bench/pager_overhead:
+ * An engine that runs on command, for tools/bench/pager_overhead and compare_steps:
  *
  *     bench_steps_pager --model DIR [flags of moepager bench]
  *     bench_steps_plain --model DIR [flags of moepager bench]
  *
- * A line "FIRST COUNT" on stdin: made-up tokens at these positions are processed as one batch, and
- * what mp_forward() took is printed, in nanoseconds. So two programs can take their steps in turns
- * and meet the same moments of the machine. At the end of stdin: misses, and nanoseconds of the
- * pager's decisions and of the MoE layers, since the last line whose COUNT was 0.
+ * A line "FIRST COUNT" on stdin: the tokens at these positions are processed as one batch, and what
+ * mp_forward() took is printed, in nanoseconds. They are made up, or those of --tokens-file. So two
+ * programs can take their steps in turns and meet the same moments of the machine. At the end of
+ * stdin: misses, and nanoseconds of the pager's decisions and of the MoE layers, since the last
+ * line whose COUNT was 0.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +22,30 @@ struct bench {
     struct mp_session session;
     uint32_t *token, *sequence, *position; // (tokens_max)
     uint8_t *want;                         // (tokens_max)
+    uint32_t *text;                        // (ctx): of --tokens-file, or NULL
+    uint32_t text_tokens;
 };
+
+/* As many ids as the file has and the context holds. */
+static enum mp_status read_text(struct bench *bench)
+{
+    const char *path = bench->args.tokens_file;
+    const uint32_t ctx = bench->session.engine_config.ctx;
+    FILE *in;
+
+    if (path == NULL)
+        return MP_OK;
+    in = fopen(path, "r");
+    if (in == NULL)
+        return mp_fail(MP_ERR_IO, "E_OPEN", "cannot read the tokens of '%s'", path);
+    bench->text = calloc(ctx, sizeof(uint32_t));
+    while (bench->text != NULL && bench->text_tokens < ctx &&
+           fscanf(in, "%" SCNu32, &bench->text[bench->text_tokens]) == 1 &&
+           bench->text[bench->text_tokens] < bench->session.model.vocab)
+        bench->text_tokens++;
+    fclose(in);
+    return bench->text != NULL ? MP_OK : mp_fail_no_memory("the tokens", ctx * sizeof(uint32_t));
+}
 
 static enum mp_status open_bench(struct bench *bench, int argc, char **argv)
 {
@@ -48,7 +72,13 @@ static enum mp_status open_bench(struct bench *bench, int argc, char **argv)
     if (bench->token == NULL || bench->sequence == NULL || bench->position == NULL ||
         bench->want == NULL)
         return mp_fail_no_memory("a batch", tokens);
-    return MP_OK;
+    return read_text(bench);
+}
+
+/* Spread over the vocabulary; id 0 is left out, it is special in many models. */
+static uint32_t made_up(const struct bench *bench, uint32_t position)
+{
+    return 1 + (position * UINT32_C(2654435761) >> 8) % (bench->session.model.vocab - 1);
 }
 
 static enum mp_status forward(struct bench *bench, uint32_t first, uint32_t count)
@@ -68,9 +98,11 @@ static enum mp_status forward(struct bench *bench, uint32_t first, uint32_t coun
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "tokens %" PRIu32 " to %" PRIu32 " are beyond a batch or the context", first,
                        first + count);
+    if (bench->text != NULL && first + count > bench->text_tokens)
+        return mp_fail(MP_ERR_CONFIG, "E_TOKENS_FILE", "%" PRIu32 " tokens, need %" PRIu32,
+                       bench->text_tokens, first + count);
     for (uint32_t i = 0; i < count; i++) {
-        bench->token[i] =
-            1 + ((first + i) * UINT32_C(2654435761) >> 8) % (bench->session.model.vocab - 1);
+        bench->token[i] = bench->text != NULL ? bench->text[first + i] : made_up(bench, first + i);
         bench->position[i] = first + i;
         bench->want[i] = i + 1 == count;
     }
@@ -115,6 +147,7 @@ int main(int argc, char **argv)
     free(bench.sequence);
     free(bench.position);
     free(bench.want);
+    free(bench.text);
     if (status != MP_OK)
         fprintf(stderr, "%s: %s\n", argv[0], mp_error_last()->text);
     return mp_status_exit_code(status);

@@ -94,6 +94,26 @@ def check_overhead(build, model):
         check(done.returncode > 0, True, f"bench_steps_plain {words}")
 
 
+def check_steps(build, model, folder):
+    """A build against itself; ids from a file, and those that are none."""
+    program, tokens = build / "bench_steps_pager", folder / "ids"
+    compared = run_json([sys.executable, ROOT / "tools/bench/compare_steps", "--model", model,
+                         program, program, "--turns", 2, "--gen-tokens", GEN, "--prompt-tokens", 2,
+                         "--json", "--flags=--threads 1"])
+    for part in ("prompt", "decode"):
+        check(len(compared[part]["turns"]), 2, part)
+        check(0 < compared[part]["low"] <= compared[part]["mean"] <= compared[part]["high"], True,
+              part)
+    for text, wanted in (("1 2 3", 0), ("1 2", 2), ("1 2 4294967295", 2), ("", 2)):
+        tokens.write_text(text)
+        done = subprocess.run([program, "--model", model, "--tokens-file", tokens], input="0 3",
+                              text=True, capture_output=True)
+        check((done.returncode, "need 3" in done.stderr), (wanted, wanted == 2), repr(text))
+    done = subprocess.run([program, "--model", model, "--tokens-file", folder / "none"], input="",
+                          text=True, capture_output=True)
+    check((done.returncode, "none" in done.stderr), (6, True), done.stderr)
+
+
 def check_refused(command, what):
     try:
         run_json(command)
@@ -109,6 +129,7 @@ def main():
         folder = Path(name)
         model = make_model(folder)
         check_overhead(moepager.parent, model)
+        check_steps(moepager.parent, model, folder)
         machine = Machine(moepager, model)
         try:
             machine.sample()

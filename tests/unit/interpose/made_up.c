@@ -231,16 +231,26 @@ void made_start(const char *budget, const char *hooks)
     CHECK(mp_interposer_table.start(&host));
 }
 
-char *made_map(int fd, uint64_t bytes, int flags, uint64_t offset)
+static char *map(const struct mp_map_call *call)
 {
-    const struct mp_map_call call = { bytes, PROT_READ, flags, fd, (off_t)offset };
-    const bool wanted = mp_interposer_table.wants(&call);
-    char *at = (char *)syscall(SYS_mmap, NULL, bytes, PROT_READ, flags, fd, (off_t)offset);
+    const bool wanted = mp_interposer_table.wants(call);
+    char *at = (char *)syscall(SYS_mmap, NULL, call->bytes, call->prot, call->flags, call->fd,
+                               call->offset);
 
     CHECK(at != MAP_FAILED);
     if (wanted)
-        (void)mp_interposer_table.mapped(&call, at);
+        (void)mp_interposer_table.mapped(call, at);
     return at;
+}
+
+char *made_map(int fd, uint64_t bytes, int flags, uint64_t offset)
+{
+    return map(&(struct mp_map_call){ bytes, PROT_READ, flags, fd, (off_t)offset });
+}
+
+char *made_map_to_write(int fd, uint64_t bytes)
+{
+    return map(&(struct mp_map_call){ bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0 });
 }
 
 void made_unmap(char *at, uint64_t bytes)
@@ -285,6 +295,12 @@ void made_run_layer(const char *base, uint32_t layer, const int32_t *ids, uint32
             CHECK(made_is_equal(base, offset, offset + MADE_EXPERT_BYTES));
         }
     }
+}
+
+bool made_announce(const char *base, uint32_t layer, const int64_t *ids, size_t count)
+{
+    return mp_interposer_table.routed(base + made_offset(layer, 0, 0), MADE_EXPERT_BYTES, ids,
+                                      count);
 }
 
 void made_show_router(uint32_t layer, const int32_t *ids, uint32_t tokens)

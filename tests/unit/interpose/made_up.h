@@ -40,12 +40,16 @@ extern struct mp_span made_span;
 
 /* What mmap() and munmap() do in a program with the library in front of it. */
 char *made_map(int fd, uint64_t bytes, int flags, uint64_t offset);
+char *made_map_to_write(int fd, uint64_t bytes); /* private */
 void made_unmap(char *at, uint64_t bytes);
 bool made_is_paged(const char *at);
 
 /* What ggml's threads do with one layer: for each expert that is chosen, in each of its operations,
  * they ask, and then read. ids(tokens, MADE_TOP_K). */
 void made_run_layer(const char *base, uint32_t layer, const int32_t *ids, uint32_t tokens);
+
+/* What a program says that knows us. False: they are not paged. */
+bool made_announce(const char *base, uint32_t layer, const int64_t *ids, size_t count);
 
 /* The scheduler's callback with the same ids. */
 void made_show_router(uint32_t layer, const int32_t *ids, uint32_t tokens);
