@@ -202,7 +202,7 @@ def seam(cases):
                     **env})
                 what = f"{mode} {budget} {env} {runtime}: {said}"
                 check(f"{what}: other results", out == expected)
-                uses = re.search(r"hit rate +\S+ \((\d+) of (\d+) uses\)", said)
+                uses = re.search(r"hit rate .*: (\d+) of (\d+) expert uses", said)
                 copies = re.search(r"(\d+) copies from [0-9.]+ MiB of pinned slots", said)
                 check(what, uses and int(uses[2]) >= 24 * 4 and int(uses[1]) > 0)
                 check(what, (copies is not None and int(copies[1]) > 500) == pins)
