@@ -26,9 +26,12 @@ static struct mp_interpose_settings settings;
 /* Making and ending a model; outside of all others. */
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct mp_paged *) model;
+static _Atomic bool expected;   /* a program has opened one */
+static _Atomic bool was_mapped; /* and mapped one */
 static _Atomic uint32_t inside; /* threads in a call that uses it */
 static struct stat refused[64]; /* files that are not paged, so that they are looked at once */
 static uint32_t refused_count;
+static uint64_t models; /* made so far */
 
 /* The model for the time of a call; NULL: there is none. */
 static struct mp_paged *enter(void)
@@ -95,6 +98,7 @@ static struct mp_paged *model_of(int fd)
     mp_error_clear();
     status = mp_paged_create(&host, &settings, fd, &paged);
     if (status == MP_OK) {
+        paged->number = ++models;
         atomic_store(&model, paged);
         return paged;
     }
@@ -125,7 +129,7 @@ static bool mapped(const struct mp_map_call *call, void *at)
         .prot = call->prot,
         .flags = call->flags & (MAP_SHARED | MAP_PRIVATE),
     };
-    bool added = false;
+    bool added = false, empty = false;
 
     pthread_mutex_lock(&life);
     paged = atomic_load(&model);
@@ -135,7 +139,13 @@ static bool mapped(const struct mp_map_call *call, void *at)
     }
     if (added && (view.prot & PROT_WRITE) == 0)
         mp_paged_dense_add(paged->dense, view.file);
+    if (paged != NULL)
+        empty = mp_shown_is_empty(paged->shown);
     pthread_mutex_unlock(&life);
+    if (added)
+        atomic_store(&was_mapped, true);
+    if (empty)
+        end_model(); /* it was made for this mapping */
     return added;
 }
 
@@ -150,17 +160,18 @@ static bool expects(void)
         return false;
     while (!found && (entry = readdir(dir)) != NULL) {
         const int fd = (int)strtol(entry->d_name, NULL, 10);
-        char magic[4];
 
         if (entry->d_name[0] < '0' || entry->d_name[0] > '9' || fd == dirfd(dir) ||
-            pread(fd, magic, sizeof(magic), 0) != (ssize_t)sizeof(magic) ||
-            memcmp(magic, "GGUF", sizeof(magic)) != 0)
+            !mp_paged_is_gguf(fd))
             continue;
         pthread_mutex_lock(&life);
-        found = model_of(fd) != NULL;
+        found = atomic_load(&model) != NULL ? model_of(fd) != NULL
+                                            : mp_paged_would_be(&host, &settings, fd);
         pthread_mutex_unlock(&life);
     }
     closedir(dir);
+    if (found)
+        atomic_store(&expected, true);
     return found;
 }
 
@@ -191,6 +202,7 @@ static bool covers(const void *at, size_t bytes)
 
 /* What a thread has found out about the operation that it is at. */
 struct at_work {
+    uint64_t model; /* number of the model that it was about */
     const void *dst;
     int64_t expert;
     uint64_t key;
@@ -247,6 +259,7 @@ static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
     uint64_t offset;
     uint32_t file;
 
+    work.model = paged->number;
     work.dst = dst;
     work.tensor = NULL;
     work.paged = false;
@@ -280,7 +293,7 @@ static void expert(const void *site, const void *dst, int64_t number, int64_t ro
         return;
     if (paged->source == MP_SOURCE_EXPERT &&
         !atomic_load_explicit(&paged->off, memory_order_relaxed) && knows_layout(site)) {
-        if (dst != work.dst || number <= work.expert)
+        if (dst != work.dst || number <= work.expert || paged->number != work.model)
             begin_work(paged, dst);
         work.expert = number;
         if (work.paged && number >= 0 && number < paged->experts.experts)
@@ -451,9 +464,10 @@ bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_
 
 static void before_fork(void)
 {
-    struct mp_paged *paged = atomic_load(&model);
+    struct mp_paged *paged;
 
     pthread_mutex_lock(&life);
+    paged = atomic_load(&model);
     if (paged != NULL) {
         pthread_mutex_lock(&paged->turn);
         mp_shown_fork_prepare(paged->shown);
@@ -516,6 +530,9 @@ __attribute__((destructor)) static void end(void)
 {
     struct mp_paged *paged = atomic_load(&model);
 
+    if (atomic_load(&expected) && !atomic_load(&was_mapped))
+        mp_log_warn("preload", "no experts were paged: the model was read, not mapped; leave out "
+                               "--no-mmap and --load-mode");
     if (paged == NULL)
         return;
     mp_paged_report(paged);

@@ -37,6 +37,14 @@ static bool find_path(int fd, char path[PATH_MAX])
     return true;
 }
 
+bool mp_paged_is_gguf(int fd)
+{
+    _Alignas(MP_SPACE_PAGE_BYTES) char head[MP_SPACE_PAGE_BYTES]; /* as O_DIRECT wants it */
+
+    return pread(fd, head, sizeof(head), 0) == (ssize_t)sizeof(head) &&
+           memcmp(head, "GGUF", 4) == 0;
+}
+
 uint32_t mp_paged_file_of(const struct mp_paged *paged, int fd)
 {
     struct stat program, own;
@@ -53,9 +61,12 @@ uint32_t mp_paged_file_of(const struct mp_paged *paged, int fd)
 
 static bool hide(void *ctx, uint32_t unit)
 {
-    const struct mp_paged *paged = ctx;
+    struct mp_paged *paged = ctx;
 
-    return mp_shown_hide(paged->shown, unit);
+    if (mp_shown_hide(paged->shown, unit))
+        return true;
+    paged->why = "the program has written to them, or the file cannot be mapped any more";
+    return false;
 }
 
 static struct mp_space_config space_config(struct mp_paged *paged)
@@ -202,17 +213,25 @@ static enum mp_status make_tables(struct mp_paged *paged)
     return MP_OK;
 }
 
-static enum mp_status make(struct mp_paged *paged, int fd)
+/* As far as nothing is made: is it to be paged, and with which budget? */
+static enum mp_status decide(struct mp_paged *paged, int fd)
 {
     char magic[4];
     enum mp_status status = MP_ERR_UNSUPPORTED;
 
-    if (pread(fd, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic))
+    if (find_path(fd, paged->path) && pread(fd, magic, sizeof(magic), 0) == (ssize_t)sizeof(magic))
         status = mp_experts_open(paged->path, memcmp(magic, "GGUF", sizeof(magic)) != 0,
                                  &paged->experts);
+    /* Somebody else's file by that name is not what the program has open. */
+    if (status == MP_OK && mp_paged_file_of(paged, fd) == UINT32_MAX)
+        status = MP_ERR_UNSUPPORTED;
+    return status == MP_OK ? plan(paged) : status;
+}
 
-    if (status == MP_OK)
-        status = plan(paged);
+static enum mp_status make(struct mp_paged *paged, int fd)
+{
+    enum mp_status status = decide(paged, fd);
+
     if (status == MP_OK)
         status = mp_interpose_settings_policies(&paged->settings, &paged->profile);
     if (status == MP_OK)
@@ -245,24 +264,41 @@ static enum mp_paged_source choose_source(const struct mp_paged *paged)
                                                                       : MP_SOURCE_TOUCHES;
 }
 
-enum mp_status mp_paged_create(const struct mp_host *host,
-                               const struct mp_interpose_settings *settings, int fd,
-                               struct mp_paged **paged_p)
+static struct mp_paged *make_empty(const struct mp_host *host,
+                                   const struct mp_interpose_settings *settings)
 {
     struct mp_paged *paged = calloc(1, sizeof(*paged));
-    enum mp_status status = MP_ERR_UNSUPPORTED;
 
     if (paged == NULL)
-        return mp_fail_no_memory("a paged model", sizeof(*paged));
+        return NULL;
     paged->settings = *settings;
     paged->host = *host;
     mp_counters_reset(&paged->counters);
     pthread_mutex_init(&paged->turn, NULL);
-    if (find_path(fd, paged->path))
-        status = make(paged, fd);
-    /* Somebody else's file by that name is not what the program has open. */
-    if (status == MP_OK && mp_paged_file_of(paged, fd) == UINT32_MAX)
-        status = MP_ERR_UNSUPPORTED;
+    return paged;
+}
+
+bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_settings *settings,
+                       int fd)
+{
+    struct mp_paged *paged = make_empty(host, settings);
+    const bool would = paged != NULL && decide(paged, fd) == MP_OK;
+
+    mp_paged_destroy(paged);
+    mp_error_clear();
+    return would;
+}
+
+enum mp_status mp_paged_create(const struct mp_host *host,
+                               const struct mp_interpose_settings *settings, int fd,
+                               struct mp_paged **paged_p)
+{
+    struct mp_paged *paged = make_empty(host, settings);
+    enum mp_status status;
+
+    if (paged == NULL)
+        return mp_fail_no_memory("a paged model", sizeof(*paged));
+    status = make(paged, fd);
     if (status != MP_OK) {
         mp_paged_destroy(paged);
         return status;

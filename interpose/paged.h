@@ -60,6 +60,7 @@ struct mp_paged {
     struct mp_interpose_settings settings;
     struct mp_host host;
     char path[PATH_MAX]; /* of the first file that was mapped */
+    uint64_t number;     /* of the process's models, from 1 */
 
     struct mp_experts experts;
     struct mp_shown *shown;
@@ -102,6 +103,8 @@ struct mp_paged {
     uint32_t tokens, top_k;
     uint32_t *chosen; // (tokens_max * k): of the open layer, while there are few enough tokens
 
+    const char *why; /* the pager cannot go on; NULL: it can */
+
     /* For the report. */
     uint64_t layers_opened, layers_aborted, failures;
     _Atomic uint64_t wholes;  /* routings to all experts */
@@ -118,8 +121,15 @@ enum mp_status mp_paged_create(const struct mp_host *host,
                                const struct mp_interpose_settings *settings, int fd,
                                struct mp_paged **paged_p) MP_MUST_CHECK;
 
+/* Would it be? Nothing is made, and nothing is said. */
+bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_settings *settings,
+                       int fd);
+
 /* No thread is in a call any more. NULL is allowed. */
 void mp_paged_destroy(struct mp_paged *paged);
+
+/* Does the file begin as GGUF files do? */
+bool mp_paged_is_gguf(int fd);
 
 /* The number of the model's file that the descriptor has open; UINT32_MAX: none. */
 uint32_t mp_paged_file_of(const struct mp_paged *paged, int fd);

@@ -17,6 +17,7 @@
 
 /* No model whose experts are worth paging is smaller. */
 #define MODEL_BYTES_MIN (1u << 20)
+#define MODEL_HEAD_BYTES 4096
 
 #define HOOK(type, label, ...)                                   \
     type hook_##label(__VA_ARGS__) __asm__(#label) MOEPAGER_API; \
@@ -26,7 +27,7 @@
  * pipe or a device has neither. */
 static bool is_model_file(int fd)
 {
-    unsigned char head[9];
+    _Alignas(MODEL_HEAD_BYTES) unsigned char head[MODEL_HEAD_BYTES]; /* as O_DIRECT wants it */
     uint64_t header_bytes;
 
     if (pread(fd, head, sizeof(head), 0) != (ssize_t)sizeof(head))

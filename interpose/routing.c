@@ -94,7 +94,7 @@ static void note_failure(struct mp_paged *paged)
             return;
         }
     }
-    if (paged->failures++ == 0)
+    if (paged->failures++ == 0 && paged->why == NULL)
         mp_log_warn("preload", "experts that cannot be read are the program's own: %s",
                     mp_error_last()->text);
     for (uint32_t i = 0; i < paged->need_count; i++) {
@@ -108,7 +108,7 @@ static void note_failure(struct mp_paged *paged)
     }
     mp_paged_close_layer(paged);
     if (!found)
-        mp_paged_stop(paged, "the pager failed");
+        mp_paged_stop(paged, paged->why != NULL ? paged->why : "the pager failed");
 }
 
 /* Show what has come so far. */

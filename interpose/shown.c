@@ -316,9 +316,14 @@ void mp_shown_allow_private(struct mp_shown *shown)
     mp_unlock(&shown->lock);
 }
 
-bool mp_shown_is_shown(const struct mp_shown *shown, uint32_t unit)
+bool mp_shown_is_shown(struct mp_shown *shown, uint32_t unit)
 {
-    return shown->shown[unit];
+    bool is;
+
+    mp_lock(&shown->lock);
+    is = shown->shown[unit];
+    mp_unlock(&shown->lock);
+    return is;
 }
 
 void mp_shown_get_counts(struct mp_shown *shown, struct mp_shown_counts *counts_p)

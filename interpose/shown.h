@@ -63,13 +63,16 @@ void mp_shown_hide_all(struct mp_shown *shown);
 /* From now on units are also shown in mappings that the program may write to. Whoever says so knows
  * that nobody writes to an expert at the moment at which it is shown or hidden. */
 void mp_shown_allow_private(struct mp_shown *shown);
-bool mp_shown_is_shown(const struct mp_shown *shown, uint32_t unit);
+bool mp_shown_is_shown(struct mp_shown *shown, uint32_t unit);
 
 /* The file's own mapping in [at, at + bytes), and nothing else from now on. True: no mapping is
  * left at all. */
 bool mp_shown_leave(struct mp_shown *shown, const void *at, size_t bytes);
 
-/* Is every byte, and is any, in a mapping? */
+/* Is none of the files mapped? */
+bool mp_shown_is_empty(struct mp_shown *shown);
+
+/* Is this address in a mapping? */
 bool mp_shown_covers(struct mp_shown *shown, const void *at, size_t bytes);
 
 /* Which byte of which file is at this address? False: none. */

@@ -135,6 +135,17 @@ bool mp_shown_leave(struct mp_shown *shown, const void *at, size_t bytes)
     return left == 0;
 }
 
+bool mp_shown_is_empty(struct mp_shown *shown)
+{
+    uint32_t left = 0;
+
+    mp_lock(&shown->lock);
+    for (uint32_t f = 0; f < shown->file_count; f++)
+        left += shown->views[f].left_count;
+    mp_unlock(&shown->lock);
+    return left == 0;
+}
+
 bool mp_shown_place(struct mp_shown *shown, const void *at, uint32_t *file_p,
                     uint64_t *offset_bytes_p)
 {

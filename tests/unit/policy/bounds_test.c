@@ -2,6 +2,8 @@
  * Ties, bounds and constants that the heads of policies state, where no test of the policy itself
  * has them: one row each.
  */
+#include <math.h>
+
 #include "policy/builtins.h"
 #include "policy/evict/shadow.h"
 #include "policy/hot.h"
@@ -77,6 +79,150 @@ static void what_the_leader_does_not_hold_leaves_first(void)
         evictable[leave[i]] = 0;
     }
     ops->destroy(policy);
+}
+
+/* Evict policy shadow over four experts of one layer, whose costs are not known: a miss is 1. */
+static struct mp_shadow *make_shadow(uint32_t slots)
+{
+    const struct mp_shape shape = {
+        .layers = 1, .experts = 4, .top_k = 1, .tokens_max = 1, .slots = slots
+    };
+    const struct mp_evict_ops *ops = &mp_evict_shadow;
+    struct mp_shadow *shadow = (struct mp_shadow *)instance(&ops->info, ops->create, &shape, NULL);
+
+    shadow->hysteresis = 1000000; /* nobody else ever leads */
+    return shadow;
+}
+
+static void use_shadow(struct mp_shadow *shadow, uint32_t unit)
+{
+    mp_evict_shadow.on_access(&shadow->super, unit, 1, shadow->batches + 1);
+}
+
+/* Of what was used lately a use 128 tokens ago counts half. */
+static void recent_uses_fade_to_half_in_128_tokens(void)
+{
+    struct mp_shadow *shadow = make_shadow(3);
+
+    for (uint32_t i = 0; i < 129; i++)
+        use_shadow(shadow, i > 0);
+    CHECK(fabs(shadow->recent[0] / shadow->weight - 0.5) < 1e-9);
+    mp_policy_free(&shadow->super);
+}
+
+/*
+ * Three slots, one of which is for what is placed. Round robin over four misses with layer-lru,
+ * and one batch of four hits what is placed, expert 0. Then expert 1 is used alone, until a
+ * placement takes it for 0: that costs as much as one load, which the next batch pays.
+ */
+static void a_swap_costs_as_much_as_a_load(void)
+{
+    struct mp_shadow *shadow = make_shadow(3);
+    const struct mp_ghost *placed = &shadow->ghosts[MP_SHADOW_STATIC];
+    uint64_t lead;
+
+    for (uint32_t i = 0; i < 128; i++)
+        use_shadow(shadow, i % 4);
+    CHECK_EQ(shadow->placed, 1);
+    CHECK(placed->held[0] && !placed->held[1]);
+    while (shadow->swaps[MP_SHADOW_STATIC] == 0) {
+        CHECK(shadow->batches < 256);
+        use_shadow(shadow, 1);
+    }
+    CHECK(placed->held[1] && !placed->held[0]);
+    CHECK_EQ(shadow->swaps[MP_SHADOW_STATIC], 1);
+    lead = shadow->lead[MP_SHADOW_STATIC];
+    CHECK(lead > 2);
+    use_shadow(shadow, 1);
+    CHECK_EQ(lead - shadow->lead[MP_SHADOW_STATIC], 1);
+    lead--;
+    use_shadow(shadow, 1);
+    CHECK_EQ(shadow->lead[MP_SHADOW_STATIC], lead);
+    mp_policy_free(&shadow->super);
+}
+
+/* Five slots, so that three of four are placed and one is outside: it comes in for the coldest. */
+static void the_last_one_outside_can_come_in(void)
+{
+    struct mp_shadow *shadow = make_shadow(5);
+    const uint8_t *held = shadow->ghosts[MP_SHADOW_STATIC].held;
+
+    for (uint32_t i = 0; i < 16; i++)
+        use_shadow(shadow, i % 3);
+    CHECK_EQ(shadow->placed, 3);
+    CHECK(held[0] && held[1] && held[2] && !held[3]);
+    for (uint32_t i = 0; i < 32; i++)
+        use_shadow(shadow, 3);
+    CHECK(held[0] && held[1] && !held[2] && held[3]);
+    mp_policy_free(&shadow->super);
+}
+
+/* A count of 10 may be one of 6 by chance, 6 + sqrt(16); one of 11 is not. */
+static void more_than_chance_is_more_than_a_deviation(void)
+{
+    struct mp_shadow *shadow = make_shadow(5);
+    const uint8_t *held = shadow->ghosts[MP_SHADOW_STATIC].held;
+
+    for (uint32_t i = 0; i < 16; i++)
+        use_shadow(shadow, i % 3);
+    for (uint32_t hot = 10; hot <= 11; hot++) {
+        shadow->facts.count[0] = shadow->facts.count[1] = 100;
+        shadow->facts.count[2] = 6;
+        shadow->facts.count[3] = hot;
+        for (uint32_t i = 0; i < 16; i++)
+            use_shadow(shadow, 0);
+        CHECK_EQ(held[3], hot == 11);
+        CHECK_EQ(held[2], hot == 10);
+    }
+    mp_policy_free(&shadow->super);
+}
+
+/* Three slots and a hysteresis of 100 %: who is cheaper by three loads does not lead yet. */
+static void the_leader_changes_beyond_the_hysteresis(void)
+{
+    struct mp_shadow *shadow = make_shadow(3);
+
+    for (uint32_t i = 0; i < 4; i++)
+        use_shadow(shadow, 0);
+    shadow->hysteresis = 100;
+    shadow->lead[MP_GHOST_LFU] = 3;
+    use_shadow(shadow, 0);
+    CHECK_EQ(shadow->leader, MP_GHOST_LAYER_LRU);
+    CHECK_EQ(shadow->lead[MP_GHOST_LFU], 3);
+    shadow->lead[MP_GHOST_LFU] = 4;
+    use_shadow(shadow, 0);
+    CHECK_EQ(shadow->leader, MP_GHOST_LFU);
+    CHECK_EQ(shadow->changes, 1);
+    CHECK_EQ(shadow->lead[MP_GHOST_LFU], 0);
+    mp_policy_free(&shadow->super);
+}
+
+/* The same with what is really paid. Each time that static placement leads for this reason it takes
+ * twice as much to leave it. */
+static void static_placement_is_left_later_each_time(void)
+{
+    struct mp_shadow *shadow = make_shadow(3);
+
+    mp_evict_shadow.on_insert(&shadow->super, 0, 0);
+    for (uint32_t i = 0; i < 17; i++)
+        use_shadow(shadow, 0);
+    CHECK(shadow->is_placed && shadow->ghosts[MP_SHADOW_STATIC].held[0]);
+    shadow->hysteresis = 100;
+    for (uint64_t limit = 6; limit <= 24; limit *= 2) {
+        shadow->overrun[0] = 3;
+        use_shadow(shadow, 0);
+        CHECK_EQ(shadow->leader, MP_GHOST_LAYER_LRU);
+        shadow->overrun[0] = 4;
+        use_shadow(shadow, 0);
+        CHECK_EQ(shadow->leader, MP_SHADOW_STATIC);
+        shadow->lead[MP_GHOST_LAYER_LRU] = limit;
+        use_shadow(shadow, 0);
+        CHECK_EQ(shadow->leader, MP_SHADOW_STATIC);
+        shadow->lead[MP_GHOST_LAYER_LRU] = limit + 1;
+        use_shadow(shadow, 0);
+        CHECK_EQ(shadow->leader, MP_GHOST_LAYER_LRU);
+    }
+    mp_policy_free(&shadow->super);
 }
 
 /* Classes end at 7: a count of 512 is of the same class as one of 128, so the older one leaves. One
@@ -344,6 +490,12 @@ int main(void)
 {
     RUN(of_equal_residents_the_oldest_use_leaves);
     RUN(what_the_leader_does_not_hold_leaves_first);
+    RUN(recent_uses_fade_to_half_in_128_tokens);
+    RUN(a_swap_costs_as_much_as_a_load);
+    RUN(the_last_one_outside_can_come_in);
+    RUN(more_than_chance_is_more_than_a_deviation);
+    RUN(the_leader_changes_beyond_the_hysteresis);
+    RUN(static_placement_is_left_later_each_time);
     RUN(the_highest_class_is_seven);
     RUN(constants_of_the_papers_are_the_defaults);
     RUN(a_quarter_is_left_for_what_passes_through);

@@ -131,6 +131,24 @@ static void the_worked_example(void)
     b.ops->destroy(b.policy);
 }
 
+/* Of equal sums the lower expert leaves; one that may not leave stays, though it has the lowest. */
+static void what_is_in_use_is_not_swapped_out(void)
+{
+    static const uint32_t tokens[EXPERTS] = { 2, 1, 1, 0, 5, 0, 0, 4 };
+    struct bench b = open_bench("1", "2");
+    struct mp_swap swaps[EXPERTS];
+
+    for (uint32_t e = 0; e < 4; e++)
+        insert(&b, e);
+    b.evictable[3] = 0;
+    CHECK_EQ(step(&b, tokens, swaps), 2);
+    CHECK_EQ(swaps[0].in, 4);
+    CHECK_EQ(swaps[0].out, 1);
+    CHECK_EQ(swaps[1].in, 7);
+    CHECK_EQ(swaps[1].out, 2);
+    b.ops->destroy(b.policy);
+}
+
 static void what_only_passes_through_leaves_first(void)
 {
     static const uint32_t first[EXPERTS] = { 5, 0, 4, 3, 0, 1, 1, 0 };
@@ -410,6 +428,7 @@ static void predictors_hand_on_their_source(void)
 int main(void)
 {
     RUN(the_worked_example);
+    RUN(what_is_in_use_is_not_swapped_out);
     RUN(what_only_passes_through_leaves_first);
     RUN(an_empty_layer_fills_up);
     RUN(the_defaults_follow_the_layer);

@@ -84,7 +84,7 @@ static void any_budget_will_do(void)
             .experts = 8,
             .top_k = 2,
             .slots = 14,
-            .mixed = round / 2 == 1,
+            .sizes = round / 2 == 1 ? 3 : 1,
             .names = { .profile = "lru", .policy[MP_POLICY_PARTITION] = partitions[round % 2] },
         };
         struct mp_space_plan plan;

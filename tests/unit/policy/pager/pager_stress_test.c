@@ -222,7 +222,7 @@ static struct world_options random_options(void)
         .top_k = 1 + random_below(4),
         .slices = parts,
         .slots = 2 + random_below(UNITS * parts - 2),
-        .mixed = random_below(2) == 0,
+        .sizes = random_below(2) == 0 ? 3 : 1,
         .deterministic = random_below(3) == 0,
         .uring = random_below(2) == 0,
         .seed = random_below(1000),
@@ -240,7 +240,7 @@ static void every_builtin(unsigned layers)
             struct world w;
 
             if (round == 0)
-                options.slots = options.mixed ? 0 : 2; /* the smallest there is */
+                options.slots = options.sizes > 1 ? 0 : 2; /* the smallest there is */
             options.names.policy[MP_POLICY_EVICT] = info->name;
             world_open(&options, &w);
             fprintf(stderr, "  %s, %u slots for experts of %u slices, %s\n", info->name,
@@ -279,7 +279,7 @@ static void malicious_sets(unsigned layers)
             struct world w;
 
             if (round == 0)
-                options.slots = options.mixed ? 0 : 2;
+                options.slots = options.sizes > 1 ? 0 : 2;
             options.names.policy[MP_POLICY_EVICT] = "random";
             memset(known_resident, 0, sizeof(known_resident));
             evict.on_insert = checked_insert;

@@ -245,7 +245,7 @@ static void size_classes_do_not_hold_each_other_up(void)
 {
     static const uint32_t three_small_one_middle[] = { 0, 3, 6, 7 };
     struct world_options options = {
-        .layers = 3, .experts = 12, .top_k = 2, .slots = 0, .mixed = true
+        .layers = 3, .experts = 12, .top_k = 2, .slots = 0, .sizes = 3
     };
     uint8_t resident[12];
 
@@ -460,6 +460,110 @@ static void misuse_is_refused(void)
     mp_pager_destroy(NULL);
 }
 
+/* Whoever may leave has a slot that fits. */
+static const struct world *asking;
+static unsigned picks;
+
+static uint32_t pick_that_fits(struct mp_policy *policy, const struct mp_evict_query *query)
+{
+    const uint32_t class_index = mp_space_unit_class(asking->space, query->for_unit);
+
+    for (uint32_t u = 0; u < asking->unit_count; u++)
+        CHECK(!query->evictable[u] || mp_space_unit_class(asking->space, u) == class_index);
+    picks++;
+    return mp_evict_lru.pick(policy, query);
+}
+
+static void victims_are_of_the_size_that_is_needed(void)
+{
+    static struct mp_evict_ops ops;
+    struct world_options options = { .layers = 1, .experts = 12, .top_k = 2, .slots = 4 };
+
+    for (options.sizes = 2; options.sizes <= 3; options.sizes++) {
+        struct world w;
+
+        world_open(&options, &w);
+        CHECK_EQ(mp_space_class_count(w.space), options.sizes);
+        ops = *w.policies.evict_ops;
+        ops.pick = pick_that_fits;
+        w.policies.evict_ops = &ops;
+        asking = &w;
+        picks = 0;
+        for (uint32_t e = 0; e < 24; e++)
+            world_run(&w, 0, &ids[e % 12], 1);
+        CHECK(picks > 12);
+        CHECK_EQ(w.counters.invalid_decisions, 0);
+        w.policies.evict_ops = &mp_evict_lru;
+        world_close(&w);
+    }
+}
+
+/* Another client holds all slots: an error that names the layer, which goes on when one is free. */
+static void a_layer_without_any_slot_to_free_is_an_error(void)
+{
+    const struct world_options options = { .layers = 2, .experts = 8, .top_k = 1, .slots = 2 };
+    const void *pieces[MP_UNIT_PIECES_MAX];
+    struct mp_ready ready;
+    struct world w;
+
+    world_open(&options, &w);
+    world_run(&w, 0, ids, 1);
+    world_run(&w, 1, ids, 1);
+    CHECK_EQ(mp_space_lease(w.space, 0, pieces), MP_OK);
+    CHECK_EQ(mp_space_lease(w.space, 8, pieces), MP_OK);
+    CHECK_EQ(world_begin(&w, 1, ids + 1, 1), MP_OK);
+    CHECK_EQ(mp_pager_next(w.pager, &ready), MP_ERR_INVALID);
+    CHECK_STR(mp_error_last()->code, "E_PAGER_STUCK");
+    CHECK(strstr(mp_error_last()->text, "layer 1 has needs, but no slot can be freed") != NULL);
+    mp_space_release(w.space, 0);
+    CHECK_EQ(world_finish(&w, 1, ids + 1, 1), MP_OK);
+    mp_space_release(w.space, 8);
+    world_close(&w);
+}
+
+/* A clock by which each read takes `read_ns`: readers ask when it starts and when it ends. */
+struct read_clock {
+    struct mp_clock super;
+    pthread_t owner;
+    _Atomic uint64_t now_ns, read_ns;
+};
+
+static uint64_t read_clock_now(struct mp_clock *clock)
+{
+    struct read_clock *reads = (struct read_clock *)clock;
+
+    if (!pthread_equal(pthread_self(), reads->owner))
+        reads->now_ns += reads->read_ns;
+    return reads->now_ns;
+}
+
+/* Shorter reads count by half, longer ones by a 32nd; a load is that of all slices. */
+static void the_time_of_a_load_follows_the_shortest_reads(void)
+{
+    static const uint64_t read_ns[] = { 3200, 1600, 5600, 2500 };
+    static const uint64_t load_ns[] = { 3200, 2400, 2500, 2500 };
+
+    for (uint32_t slices = 1; slices <= 2; slices++) {
+        struct read_clock clock = { .super = { read_clock_now }, .owner = pthread_self() };
+        const struct world_options options = { .layers = 1,
+                                               .experts = 8,
+                                               .top_k = 1,
+                                               .slices = slices,
+                                               .slots = 8,
+                                               .reads_clock = &clock.super };
+        struct world w;
+
+        world_open(&options, &w);
+        CHECK_EQ(mp_pager_load_ns(w.pager), 0);
+        for (uint32_t i = 0; i < (slices == 1 ? 4 : 1); i++) {
+            clock.read_ns = read_ns[i];
+            world_run(&w, 0, &ids[i], 1);
+            CHECK_EQ(mp_pager_load_ns(w.pager), slices * load_ns[i]);
+        }
+        world_close(&w);
+    }
+}
+
 int main(void)
 {
     mp_log_set_sink(keep_line, NULL);
@@ -477,5 +581,8 @@ int main(void)
     RUN(a_policy_that_keeps_everything_stalls_no_demand);
     RUN(what_is_not_admitted_leaves_with_its_layer);
     RUN(misuse_is_refused);
+    RUN(victims_are_of_the_size_that_is_needed);
+    RUN(a_layer_without_any_slot_to_free_is_an_error);
+    RUN(the_time_of_a_load_follows_the_shortest_reads);
     return 0;
 }

@@ -17,24 +17,25 @@ void world_prepare(void)
     mp_files_destroy(files);
 }
 
-/* Three pieces at odd places each; mixed: pieces of once, twice or three times the size. */
-static void make_units(struct world *world, bool mixed)
+/* Three pieces at odd places each, of once, twice or three times the size. */
+static void make_units(struct world *world, uint32_t sizes)
 {
     const uint64_t span = FILE_BYTES / 3;
 
+    CHECK(sizes <= 3);
     for (uint32_t u = 0; u < world->unit_count; u++) {
         world->units[u].piece_count = 3;
         for (uint32_t p = 0; p < 3; p++)
             world->units[u].pieces[p] = (struct mp_piece){
                 .offset_bytes = span * p + (uint64_t)u * 3 * PIECE_BYTES % (span - 3 * PIECE_BYTES),
-                .bytes = PIECE_BYTES * (mixed ? 1 + u % 3 : 1),
+                .bytes = PIECE_BYTES * (sizes > 1 ? 1 + u % sizes : 1),
             };
     }
 }
 
 static enum mp_status open_space(const struct world_options *options, struct world *world)
 {
-    const bool held = options->reads_clock != NULL;
+    const bool held = options->reads_clock != NULL, mixed = options->sizes > 1;
     struct mp_space_config config = {
         .units = world->units,
         .unit_count = world->unit_count,
@@ -56,18 +57,18 @@ static enum mp_status open_space(const struct world_options *options, struct wor
     if (status != MP_OK)
         return status;
     config.budget_bytes = plan.smallest_bytes;
-    if (options->mixed)
+    if (mixed)
         config.budget_bytes +=
             (plan.full_bytes - plan.smallest_bytes) * options->slots / world->unit_count;
     for (;;) {
         status = mp_space_make_plan(&config, &plan);
         if (status != MP_OK)
             return status;
-        if (options->mixed || plan.slots >= options->slots)
+        if (mixed || plan.slots >= options->slots)
             break;
         config.budget_bytes += plan.slot_bytes_max;
     }
-    if (!options->mixed)
+    if (!mixed)
         CHECK_EQ(plan.slots, options->slots);
     status = mp_space_create(&config, &world->space);
     if (status == MP_OK)
@@ -143,7 +144,7 @@ enum mp_status world_try_open(const struct world_options *options, struct world 
     world->units = calloc(world->unit_count, sizeof(*world->units));
     if (world->units == NULL)
         return mp_fail_no_memory("units", 0);
-    make_units(world, options->mixed);
+    make_units(world, options->sizes);
     status = open_parts(options, world);
     if (status != MP_OK)
         world_close(world);

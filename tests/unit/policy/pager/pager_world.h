@@ -14,8 +14,8 @@
 struct world_options {
     uint32_t layers, experts, top_k;
     uint32_t slices; /* 0 or 1: experts are whole */
-    uint32_t slots;  /* wanted, of units; with `mixed` the budget is that share of the units */
-    bool mixed;      /* units of three sizes: three size classes */
+    uint32_t slots;  /* wanted, of units; with several `sizes` the budget is that share of them */
+    uint32_t sizes;  /* of units in turn, and so of size classes; 0 or 1: all have one size */
     bool deterministic;
     bool uring;
     uint64_t seed;
@@ -49,7 +49,7 @@ void world_close(struct world *world);
 /* Are these the bytes of the unit? */
 bool world_pieces_are_right(const struct world *world, uint32_t unit, const void *const *pieces);
 
-/* Bytes of one unit when not mixed. */
+/* Bytes of one unit of the first size. */
 #define WORLD_UNIT_BYTES UINT64_C(4500)
 
 /* Begin with these experts (ascending), one token each. */

@@ -586,6 +586,60 @@ static void predictors_that_wrap_look_into_the_next_step(void)
     close_fake();
 }
 
+/* However far the predictor sees, the layer itself is none of those ahead of it. */
+static void no_layer_is_ahead_of_itself(void)
+{
+    struct mp_predict_ops predict = mp_predict_none;
+    struct mp_prefetch_ops prefetch = mp_prefetch_top;
+
+    open_fake(&with_gate, &all_ops);
+    predict.wraps = true;
+    predict.reach = LAYERS + 1;
+    predict.predict = predict_ranks;
+    prefetch.reach = LAYERS + 1;
+    fake.world.policies.predict_ops = &predict;
+    fake.world.policies.prefetch_ops = &prefetch;
+    set_scores(three_tokens, 1);
+    CHECK_EQ(run_layer(0), MP_OK);
+    CHECK_STR(fake.log, "scores 0\nrouted 0\npredict 1 from 0\npredict 2 from 0\nshared 0\n"
+                        "expert 1: 0.1\nexpert 3: 0.0\ncombine 0\n");
+    fake.world.policies.predict_ops = &mp_predict_gate;
+    fake.world.policies.prefetch_ops = &mp_prefetch_top;
+    close_fake();
+}
+
+/* Exact are 3 and 1, then 2 and 0. */
+static void route_two_others(struct mp_policy *policy, const struct mp_route_facts *facts,
+                             uint32_t *experts, float *weights)
+{
+    static const uint32_t chosen[2 * K] = { 3, 0, 2, 1 };
+
+    (void)policy;
+    CHECK_EQ(facts->tokens, 2);
+    memcpy(experts, chosen, sizeof(chosen));
+    for (uint32_t i = 0; i < 2 * K; i++)
+        weights[i] = facts->scores[i / K * EXPERTS + chosen[i]];
+}
+
+/* An expert that another token of the batch has exactly is a substitute all the same. */
+static void substitutes_are_counted_by_token(void)
+{
+    static const float scores[2 * EXPERTS] = { 0, 0.3f, 0, 0.6f, 0.3f, 0, 0.6f, 0 };
+    struct mp_route_ops route = mp_route_exact;
+
+    open_fake(&demand_only, &all_ops);
+    route.exact = false;
+    route.route = route_two_others;
+    fake.world.policies.route_ops = &route;
+    set_scores(scores, 2);
+    CHECK_EQ(run_layer(0), MP_OK);
+    CHECK_EQ(fake.world.counters.route_choices, 4);
+    CHECK_EQ(fake.world.counters.route_substituted, 2);
+    CHECK_EQ(fake.world.counters.invalid_decisions, 0);
+    fake.world.policies.route_ops = &mp_route_exact;
+    close_fake();
+}
+
 int main(void)
 {
     world_prepare();
@@ -601,5 +655,7 @@ int main(void)
     RUN(the_largest_batch);
     RUN(nonsense_is_replaced_and_counted);
     RUN(predictors_that_wrap_look_into_the_next_step);
+    RUN(no_layer_is_ahead_of_itself);
+    RUN(substitutes_are_counted_by_token);
     return 0;
 }

@@ -5,9 +5,11 @@
 #include "policy/record/decisions.h"
 
 #include <glob.h>
+#include <inttypes.h>
 #include <stdint.h>
 #include <unistd.h>
 
+#include "policy/record/decisions_code.h"
 #include "tests/support/executors.h"
 #include "tests/support/random.h"
 #include "tests/support/test.h"
@@ -381,6 +383,161 @@ static void another_result_is_found_and_named(void)
                  "call 5, evict.pick of 'lru', MoE layer 2: result: got 8, need 9") != NULL);
 }
 
+/* One call about the last unit there is, written to `path`. */
+static void record_use(enum mp_call call, const char *path)
+{
+    static uint8_t resident[UNITS];
+    const struct mp_profile chosen = make_profile(MP_POLICY_EVICT, "lru");
+    const struct mp_evict_query query = { UNITS - 1, 1, EXPERTS, 0, resident };
+    struct mp_policies set;
+    struct mp_decisions *log;
+
+    CHECK_EQ(create(&chosen, &set), MP_OK);
+    CHECK_EQ(mp_decisions_create(path, &chosen, &shape, test_default_groups(), &log), MP_OK);
+    mp_decisions_record(log, &set);
+    if (call != MP_CALL_INSERT)
+        set.evict_ops->on_insert(set.evict, UNITS - 1, 1);
+    switch (call) {
+    case MP_CALL_INSERT: set.evict_ops->on_insert(set.evict, UNITS - 1, 2); break;
+    case MP_CALL_REMOVE: set.evict_ops->on_remove(set.evict, UNITS - 1, 2); break;
+    case MP_CALL_ACCESS: set.evict_ops->on_access(set.evict, UNITS - 1, 1, 2); break;
+    case MP_CALL_ADMIT: CHECK(set.admit_ops->admit(set.admit, UNITS - 1, 1, 2)); break;
+    default: CHECK_EQ(set.evict_ops->pick(set.evict, &query), MP_UNIT_NONE); break;
+    }
+    CHECK_EQ(mp_decisions_close(log), MP_OK);
+    mp_policies_destroy(&set);
+    mp_decisions_destroy(log);
+}
+
+/* What a log says may be anything: tables have a place for the last unit, and none behind it. */
+static void units_end_with_the_last_one(void)
+{
+    static const enum mp_call calls[] = { MP_CALL_INSERT, MP_CALL_REMOVE, MP_CALL_ACCESS,
+                                          MP_CALL_ADMIT, MP_CALL_PICK };
+    const char *path = path_of("use");
+
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        const char last = calls[i] == MP_CALL_PICK ? UNITS : UNITS - 1; /* a pick's counts from 1 */
+        struct mp_decisions_report report;
+        char bytes[4096 * 4];
+        size_t count, at;
+
+        record_use(calls[i], path);
+        count = read_file(path, bytes, sizeof(bytes));
+        at = count - 1;
+        while (bytes[at] != last)
+            at--;
+        CHECK(count - at < 24); /* in the last call */
+        CHECK_EQ(mp_decisions_replay(path, NULL, &report), MP_OK);
+        bytes[at]++;
+        write_file(path, bytes, count);
+        CHECK_EQ(mp_decisions_replay(path, NULL, &report), MP_ERR_MODEL);
+        CHECK_STR(mp_error_last()->code, "E_DECISION_LOG");
+        CHECK(strstr(mp_error_last()->text, "a number is out of range") != NULL);
+    }
+}
+
+/* `text` of a file with "\nKEY ...\n" replaced by another value, written to `path`. */
+static void write_head(const char *path, const char *text, size_t count, const char *key,
+                       uint64_t value)
+{
+    const char *at = memmem(text, count, key, strlen(key)), *end = strchr(at + 1, '\n');
+    FILE *file = fopen(path, "wbe");
+
+    CHECK(file != NULL);
+    fwrite(text, 1, (size_t)(at - text), file);
+    fprintf(file, "%s %" PRIu64, key, value);
+    fwrite(end, 1, count - (size_t)(end - text), file);
+    CHECK_EQ(fclose(file), 0);
+}
+
+/* A log of no calls, whose shape is not what was recorded. */
+static void numbers_of_the_head_have_bounds(void)
+{
+    static const struct {
+        const char *key;
+        uint64_t min, max;
+    } cases[] = {
+        { "\nlayers", 1, 4096 },   { "\nexperts", TOP_K, 4096 },
+        { "\ntop_k", 1, EXPERTS }, { "\ntokens_max", 1, 65536 },
+        { "\nslots", 1, 1 << 24 }, { "\nunit_bytes", 1, UINT64_C(1) << 40 },
+        { "\nslices", 0, 16 },     { "\ncosts", 0, 1 },
+        { "\ncalibration", 0, 1 },
+    };
+    const struct mp_profile chosen = make_profile(MP_POLICY_EVICT, "lru");
+    const char *path = path_of("bare"), *changed = path_of("changed");
+    struct mp_decisions_report report;
+    struct mp_shape bare = shape;
+    struct mp_decisions *log;
+    char text[4096 * 4];
+    size_t count;
+
+    bare.calibration = NULL;
+    bare.costs = NULL;
+    CHECK_EQ(mp_decisions_create(path, &chosen, &bare, test_default_groups(), &log), MP_OK);
+    CHECK_EQ(mp_decisions_close(log), MP_OK);
+    mp_decisions_destroy(log);
+    count = read_file(path, text, sizeof(text));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const uint64_t values[] = { cases[i].min, cases[i].max, cases[i].max + 1,
+                                    cases[i].min - 1 };
+
+        for (unsigned n = 0; n < 4 - (cases[i].min == 0); n++) {
+            mp_error_clear();
+            write_head(changed, text, count, cases[i].key, values[n]);
+            if (mp_decisions_replay(changed, NULL, &report) == MP_OK) {
+                CHECK(n < 2);
+                continue;
+            }
+            CHECK_STR(mp_error_last()->code, "E_DECISION_LOG");
+            /* Where costs or a calibration should follow there are none. */
+            CHECK_EQ(strstr(mp_error_last()->text, "of the head is missing or out") != NULL, n > 1);
+            CHECK(n > 1 || !strcmp(cases[i].key, "\ncosts") ||
+                  !strcmp(cases[i].key, "\ncalibration"));
+        }
+    }
+}
+
+/* Partitions are asked with slots and bytes of their own. */
+static void numbers_of_a_partition_have_bounds(void)
+{
+    static const struct {
+        uint32_t slots;
+        uint64_t unit_bytes;
+        const char *says;
+    } cases[] = {
+        { 1, 1, NULL },
+        { 1 << 24, UINT64_C(1) << 40, NULL },
+        { 0, 1, "a number is out of range" },
+        { (1 << 24) + 1, 1, "a number is out of range" },
+        { 1, (UINT64_C(1) << 40) + 1, "a number is out of range" },
+        { 1, 0, "units have no bytes" },
+    };
+    const struct mp_profile chosen = make_profile(MP_POLICY_PARTITION, "uniform");
+    const char *path = path_of("shares");
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct mp_decisions_report report;
+        struct mp_shape asked = shape;
+        struct mp_policies set;
+        struct mp_decisions *log;
+        uint32_t quota[LAYERS];
+
+        asked.slots = cases[i].slots;
+        asked.unit_bytes = cases[i].unit_bytes;
+        CHECK_EQ(create(&chosen, &set), MP_OK);
+        CHECK_EQ(mp_decisions_create(path, &chosen, &shape, test_default_groups(), &log), MP_OK);
+        mp_decisions_record(log, &set);
+        set.partition_ops->quota(set.partition, &asked, quota);
+        CHECK_EQ(mp_decisions_close(log), MP_OK);
+        mp_policies_destroy(&set);
+        mp_decisions_destroy(log);
+        CHECK_EQ(mp_decisions_replay(path, NULL, &report),
+                 cases[i].says == NULL ? MP_OK : MP_ERR_MODEL);
+        CHECK(cases[i].says == NULL || strstr(mp_error_last()->text, cases[i].says) != NULL);
+    }
+}
+
 /* One bit of each byte turned over: refused, or found to differ, or a fact that changes nothing. */
 static void no_damage_is_believed(void)
 {
@@ -495,6 +652,9 @@ int main(void)
         pairs[i] = (float)(i % 7) / 7;
     RUN(every_policy_decides_again_in_the_same_way);
     RUN(another_result_is_found_and_named);
+    RUN(units_end_with_the_last_one);
+    RUN(numbers_of_the_head_have_bounds);
+    RUN(numbers_of_a_partition_have_bounds);
     RUN(no_damage_is_believed);
     RUN(logs_of_other_versions_are_named);
     RUN(files_that_cannot_be_are_errors);

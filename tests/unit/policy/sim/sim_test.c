@@ -239,6 +239,126 @@ static void sizes_beyond_64_bits_are_refused(void)
     CHECK(strstr(mp_error_last()->text, "10^18 bytes") != NULL);
 }
 
+/* Between which bounds each number may be, and what it is if nothing says (-1: must be said). */
+static const struct bounds {
+    const char *name;
+    size_t offset;
+    double min, max, dfl;
+} bounds[] = {
+#define M(field, min, max, dfl)                                       \
+    {                                                                 \
+#field, offsetof(struct mp_sim_machine, field), min, max, dfl \
+    }
+#define S(field, min, max, dfl)                                     \
+    {                                                               \
+#field, offsetof(struct mp_sim_model, field), min, max, dfl \
+    }
+    M(link_gbps, 0.001, 1e5, -1),
+    M(copy_us, 0, 1e6, -1),
+    M(copies, 1, 16, 3),
+    M(device_gbps, 0.001, 1e6, -1),
+    M(device_gflops, 0.001, 1e7, -1),
+    M(launch_us, 0, 1e6, -1),
+    M(device_gib, 0.001, 1e6, -1),
+    M(cpu_gbps, 0, 1e5, 0),
+    M(cpu_gflops, 0, 1e6, 0),
+    M(cpu_start_us, 0, 1e6, 0),
+    M(handoff_us, 0, 1e6, 0),
+    M(in_place_gbps, 0, 1e5, 0),
+    M(disk_gbps, 0, 1e5, 0),
+    M(disk_us, 0, 1e6, 0),
+    M(expert_us, 0, 1e9, 0),
+    M(expert_token_us, 0, 1e9, 0),
+    M(layer_us, 0, 1e9, 0),
+    M(layer_token_us, 0, 1e9, 0),
+    M(step_us, 0, 1e9, 0),
+    M(step_token_us, 0, 1e9, 0),
+    M(load_us, 0, 1e9, 0),
+    M(latency_us, 0, 1e9, 0),
+    M(predict_us, 0, 1e9, 0),
+    M(group_us, 0, 1e9, 0),
+    M(wake_us, 0, 1e9, 0),
+    M(issue_us, 0, 1e9, 0),
+    M(busy_factor, 1, 100, 1),
+    M(fresh_us, 0, 1e9, 0),
+    S(layers, 1, 4096, -1),
+    S(dense_layers, 0, 4096, 0),
+    S(experts, 1, 4096, -1),
+    S(top_k, 1, 64, -1),
+    S(hidden, 1, 1e6, -1),
+    S(expert_ffn, 1, 1e6, -1),
+    S(shared_ffn, 0, 1e6, 0),
+    S(dense_ffn, 0, 1e6, 0),
+    S(vocabulary, 1, 1e7, -1),
+    S(attention_params, 1, 1e12, -1),
+    S(kv_bytes, 0, 1e9, -1),
+    S(expert_bits, 1, 32, 16),
+    S(weight_bits, 1, 32, 16),
+    S(skew, 0.25, 0.97, 0.5),
+    S(variation, 0, 1, 0.2),
+    S(overlap, 0, 0.9, 0.3),
+    S(mass, 0.01, 0.99, 0.5),
+    S(accuracy_gate, 0.05, 1, 0.75),
+    S(accuracy_residual, 0.05, 1, 0.8),
+    S(accuracy_partial, 0.05, 1, 0.8),
+    S(accuracy_llapor, 0.05, 1, 0.9),
+    S(llapor_us, 0, 1e6, 300),
+#undef M
+#undef S
+};
+#define MACHINE_BOUNDS 28
+
+static bool is_in_bounds(const struct bounds *b, double value)
+{
+    struct mp_sim_machine machine;
+    struct mp_sim_model model;
+    char change[64];
+
+    CHECK_EQ(mp_sim_machine_parse("m", MACHINE, &machine), MP_OK);
+    CHECK_EQ(mp_sim_model_parse("n", MODEL, &model), MP_OK);
+    snprintf(change, sizeof(change), "%s=%.15g", b->name, value);
+    return mp_sim_change(change, &machine, &model) == MP_OK ||
+           strstr(mp_error_last()->text, "number from") == NULL; /* all else is about two of them */
+}
+
+static void numbers_of_descriptions_have_bounds(void)
+{
+    for (size_t i = 0; i < MP_ARRAY_LEN(bounds); i++) {
+        const struct bounds *b = &bounds[i];
+        const double below = b->min * (1 - 1e-9) - 1e-9, above = b->max * (1 + 1e-9);
+
+        if (!is_in_bounds(b, b->min) || !is_in_bounds(b, b->max) || is_in_bounds(b, below) ||
+            is_in_bounds(b, above) || is_in_bounds(b, b->min - 1) || is_in_bounds(b, b->max + 1)) {
+            fprintf(stderr, "%s: not from %g to %g\n", b->name, b->min, b->max);
+            exit(1);
+        }
+    }
+}
+
+/* As short as a description can be: each number that it lacks is one that must be said. */
+static void numbers_of_descriptions_have_defaults(void)
+{
+    static const char least_machine[] = "link_gbps 2\ncopy_us 2\ndevice_gbps 2\n"
+                                        "device_gflops 2\nlaunch_us 2\ndevice_gib 2\n";
+    static const char least_model[] = "layers 2\nexperts 2\ntop_k 2\nhidden 2\nexpert_ffn 2\n"
+                                      "vocabulary 2\nattention_params 2\nkv_bytes 2\n";
+    struct mp_sim_machine machine;
+    struct mp_sim_model model;
+
+    CHECK_EQ(mp_sim_machine_parse("m", least_machine, &machine), MP_OK);
+    CHECK_EQ(mp_sim_model_parse("n", least_model, &model), MP_OK);
+    for (size_t i = 0; i < MP_ARRAY_LEN(bounds); i++) {
+        const void *from = i < MACHINE_BOUNDS ? (const void *)&machine : (const void *)&model;
+        double value;
+
+        memcpy(&value, (const char *)from + bounds[i].offset, sizeof(value));
+        if (value != (bounds[i].dfl < 0 ? 2 : bounds[i].dfl)) {
+            fprintf(stderr, "%s: %g\n", bounds[i].name, value);
+            exit(1);
+        }
+    }
+}
+
 static void numbers_of_descriptions_can_be_changed(void)
 {
     static const struct {
@@ -450,6 +570,40 @@ static void scores_of_a_trace_are_used(void)
     mp_replay_trace_fini(&trace);
 }
 
+/* What the fit to stated statistics is made of. */
+static void statistics_are_as_their_heads_say(void)
+{
+    static const float values[5] = { 2, 3, 3, 1, 3 };
+    static const uint32_t places[4] = { 1, 2, 4, 0 };
+    uint32_t best[4], counts[9] = { 1, 5, 2, 4, 3, 3, 1, 1, 0 }, none[4] = { 0 };
+    struct mp_sim_fit fit = { .share = 0.5 };
+
+    mp_sim_top(values, 5, 4, best); /* equal ones: the lower place */
+    for (uint32_t i = 0; i < 4; i++)
+        CHECK_EQ(best[i], places[i]);
+    mp_sim_top(values, 5, 2, best);
+    CHECK(best[0] == 1 && best[1] == 2);
+
+    CHECK(mp_sim_skew(counts, 8) == 0.45); /* 5 and 4 of 20 */
+    CHECK(mp_sim_skew(counts, 9) == 0.6);  /* the larger part of 9 / 4: 3 more */
+    CHECK(mp_sim_skew(none, 4) == 0);
+
+    CHECK(fabsf(mp_sim_fit_share(&fit, 0.2, 0) - 0.4f) < 1e-6f);
+    CHECK(fabsf(mp_sim_fit_share(&fit, 0.2, 1) - 0.6f) < 1e-6f);
+    fit.share = 0.9; /* it never stays for ever */
+    CHECK(mp_sim_fit_share(&fit, 0.2, 1) == 0.98f);
+
+    for (uint32_t i = 0; i < MP_SIM_BLURS; i++) {
+        fit.blur[i] = i;
+        fit.accuracy[i] = 1 - i / 32.0;
+    }
+    CHECK(mp_sim_fit_blur(&fit, 1) == 0);
+    CHECK(mp_sim_fit_blur(&fit, 1 - 1 / 64.0) == 0.5);
+    CHECK(mp_sim_fit_blur(&fit, 1 - 2 / 32.0) == 2);
+    CHECK(mp_sim_fit_blur(&fit, 1 - 3 / 64.0) == 1.5);
+    CHECK(mp_sim_fit_blur(&fit, 0.05) == MP_SIM_BLURS - 1);
+}
+
 int main(void)
 {
     mp_test_drop_log(); /* budgets under a token cycle are warned of, rightly */
@@ -466,8 +620,11 @@ int main(void)
     RUN(work_is_so_many_launches);
     RUN(sizes_beyond_64_bits_are_refused);
     RUN(numbers_of_descriptions_can_be_changed);
+    RUN(numbers_of_descriptions_have_bounds);
+    RUN(numbers_of_descriptions_have_defaults);
     RUN(all_built_in_descriptions_can_be_read);
     RUN(scores_of_a_trace_are_used);
+    RUN(statistics_are_as_their_heads_say);
     RUN(made_up_routing_is_as_stated);
     RUN(made_up_routing_is_as_recorded);
     return 0;
