@@ -267,6 +267,7 @@ struct default_of {
 
 static void constants_of_the_papers_are_the_defaults(void)
 {
+    _Alignas(16) char config[64] = { 0 };
     static const struct default_of all[] = {
         { &mp_assign_beam.info, "WIDTH", "2" },
         { &mp_evict_class_lru.info, "HALF_LIFE", "128" },
@@ -297,6 +298,8 @@ static void constants_of_the_papers_are_the_defaults(void)
         CHECK(opt->name != NULL);
         CHECK_STR(opt->dfl, all[i].value);
     }
+    CHECK_EQ(mp_opt_set_one(mp_assign_beam.info.opts, "", config, "WIDTH", "64"), MP_OK);
+    CHECK(mp_opt_set_one(mp_assign_beam.info.opts, "", config, "WIDTH", "65") != MP_OK);
     CHECK_EQ(mp_prefetch_impact.reach, 3);
     CHECK_EQ(mp_prefetch_presched.reach, 3);
 }
