@@ -27,7 +27,7 @@ static struct mp_interpose_settings settings;
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(struct mp_paged *) model;
 static _Atomic bool expected;   /* a program has opened one */
-static _Atomic bool was_mapped; /* and mapped one */
+static _Atomic bool was_mapped; /* and maps one, paged or not */
 static _Atomic uint32_t inside; /* threads in a call that uses it */
 static struct stat refused[64]; /* files that are not paged, so that they are looked at once */
 static uint32_t refused_count;
@@ -113,6 +113,7 @@ static bool wants(const struct mp_map_call *call)
 {
     bool wanted;
 
+    atomic_store(&was_mapped, true);
     pthread_mutex_lock(&life);
     wanted = model_of(call->fd) != NULL;
     pthread_mutex_unlock(&life);
@@ -142,8 +143,6 @@ static bool mapped(const struct mp_map_call *call, void *at)
     if (paged != NULL)
         empty = mp_shown_is_empty(paged->shown);
     pthread_mutex_unlock(&life);
-    if (added)
-        atomic_store(&was_mapped, true);
     if (empty)
         end_model(); /* it was made for this mapping */
     return added;

@@ -8,12 +8,13 @@ add_library(moepager_preload SHARED
     interpose/preload_copies.c
     interpose/preload_memory.c
     interpose/preload_real.c
-    interpose/cuda/hooks.c
-    interpose/cuda/hooks_copies.c
-    interpose/cuda/hooks_driver.c
-    interpose/cuda/hooks_gate.c
-    interpose/cuda/hooks_lookup.c
-    interpose/cuda/hooks_runtime.c)
+    interpose/cuda/hooks/hooks.c
+    interpose/cuda/hooks/copies.c
+    interpose/cuda/hooks/driver.c
+    interpose/cuda/hooks/driver_memory.c
+    interpose/cuda/hooks/gate.c
+    interpose/cuda/hooks/lookup.c
+    interpose/cuda/hooks/runtime.c)
 target_link_libraries(moepager_preload PRIVATE mp_base ${CMAKE_DL_LIBS})
 
 add_library(mp_interpose STATIC

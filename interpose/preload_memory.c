@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "interpose/cuda/hooks.h"
+#include "interpose/cuda/hooks/hooks.h"
 #include "interpose/preload.h"
 #include "vmm/base/compiler.h"
 

@@ -46,8 +46,9 @@ engine/calibrate:   vmm/base policy engine/model engine/forward
 engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda
 engine/cli/args:    vmm/base engine/calibrate engine/model engine/repack engine/session engine/text
 engine/cli:         vmm/* policy/* kernels/* engine/*
-interpose:          vmm/* policy/* kernels/* interpose/cuda
+interpose:          vmm/* policy/* kernels/* interpose/cuda interpose/cuda/hooks
 interpose/cuda:     vmm/* policy interpose
+interpose/cuda/hooks: vmm/base vmm/options vmm/backend/cuda interpose interpose/cuda
 '
 # One file of a folder may do more: the face of the library.
 files='

@@ -138,11 +138,11 @@ static bool holds(const void *address)
 
 /* An address within a window is no begin; freeing it is the program's error, and the driver's to
  * report. */
-static bool owns(const void *address)
+static int owner(const void *address)
 {
     struct mp_gpu_device *gpu = mp_gpu_device_holding(address);
 
-    return gpu != NULL && mp_tiers_is_begin(gpu->tiers, address);
+    return gpu != NULL && mp_tiers_is_begin(gpu->tiers, address) ? gpu->number : -1;
 }
 
 static void release(const void *address)
@@ -365,7 +365,7 @@ const struct mp_gpu mp_gpu_table = {
     .allocate = allocate,
     .took = mp_gpu_taken_add,
     .manages = manages,
-    .owns = owns,
+    .owner = owner,
     .release = release,
     .holds = holds,
     .gives = mp_gpu_taken_remove,

@@ -53,9 +53,9 @@ struct mp_gpu {
     /* Managed memory is to be tried where there is neither. */
     bool (*manages)(void);
 
-    /* Is this the begin of a window? Then the caller waits for the device and calls release(), and
-     * the program's own call is not made. */
-    bool (*owns)(const void *address);
+    /* The device of the window that begins there; -1: none does. The caller waits for that device
+     * and calls release(), and the program's own call is not made. */
+    int (*owner)(const void *address);
     void (*release)(const void *address);
     bool (*holds)(const void *address);
 

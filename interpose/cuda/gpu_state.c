@@ -92,6 +92,7 @@ static enum mp_status open_device(unsigned number, struct mp_gpu_device *gpu)
         mp_backend_close(gpu->backend);
         return status;
     }
+    gpu->number = (int)number;
     gpu->unit_bytes = mp_gpu_config.unit_bytes;
     mp_work_open(cuda, context);
     mp_log_info("gpu",

@@ -16,6 +16,7 @@
 #define MP_GPU_DEVICES_MAX 16
 
 struct mp_gpu_device {
+    int number;
     struct mp_backend *backend;
     struct mp_tiers *tiers;
     uint64_t budget_bytes, unit_bytes;

@@ -261,7 +261,7 @@ static void code_query(struct mp_code *code, struct mp_evict_query *q, bool pick
     uint32_t scope = q->scope_layer + 1; /* 0: all layers */
     uint32_t unit = q->for_unit + 1;     /* 0: none */
 
-    mp_code_u32(code, &unit, pick ? 1 : 0, pick ? (uint32_t)units_of(code) + 1 : 0);
+    mp_code_u32(code, &unit, pick ? 1 : 0, pick ? (uint32_t)units_of(code) : 0);
     mp_code_u32(code, &scope, pick ? 0 : 1, code->shape.layers);
     q->for_unit = unit - 1;
     q->scope_layer = scope - 1;

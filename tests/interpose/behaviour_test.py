@@ -16,13 +16,17 @@ usage: behaviour_test.py CASE PRELOAD WORK [--full]
   memory     a memory group of which most is taken: the kernel may end it, else the result is right
   others     before and behind another preloaded library with the same hooks
   secure     a program that is somebody else when it runs: the library stays out of it
+  report     SIGUSR1 in the middle writes it, and the program goes on; a program with a handler of
+             its own for the signal keeps it
   seccomp    userfaultfd and io_uring are refused: it pages; memfd_create too: it says why it does not
   dlopen     libllama behind RTLD_LOCAL, and behind RTLD_DEEPBIND
   static     a program without a dynamic loader
 """
+import json
 import os
 import random
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -321,6 +325,32 @@ def dlopen(preload, work, full):
             harness.check_report(done, how, "20%")
 
 
+def report(preload, work, full):
+    program, model = mapper(work), own_model(work)
+    file = work / "report.json"
+    file.unlink(missing_ok=True)
+    env = harness.environment(preload, "20%", file)
+    try:
+        with subprocess.Popen([program, model, "stay"], env=env, stdout=subprocess.PIPE) as process:
+            try:
+                expect(process.stdout.readline() == b"ready wrong 0\n", "the program is not ready")
+                process.send_signal(signal.SIGUSR1)
+                end = time.monotonic() + 20
+                while not file.exists() and time.monotonic() < end and process.poll() is None:
+                    time.sleep(0.05)
+                expect(process.poll() is None, f"the signal ended it: {process.returncode}")
+                expect(file.exists(), "no report after SIGUSR1")
+                expect("counters" in json.loads(file.read_text()), file.read_text())
+            finally:
+                process.kill()
+        for name in (None, file):
+            done = run([program, model, "usr1"], preload, "20%", work=work if name else None)
+            expect(done.status == 0 and done.out == "usr1 wrong 0\n",
+                   f"its own handler: exit {done.status}: {done.out}{done.err}")
+    finally:
+        model.unlink()
+
+
 def static(preload, work, full):
     program = compile_program(work, "victim_static", "victim_mapping.c", "victim_checks.c",
                               flags=("-static",))
@@ -337,7 +367,8 @@ def static(preload, work, full):
 
 
 CASES = {case.__name__: case for case in (idle, mapping, changed, broken, refused, alone, kills, crowd,
-                                          memory, others, secure, seccomp, dlopen, static)}
+                                          memory, others, secure, report, seccomp, dlopen,
+                                          static)}
 
 if __name__ == "__main__":
     sys.exit(harness.main(CASES, __doc__))

@@ -4,10 +4,10 @@
 if(NOT sanitizers AND NOT MP_COVERAGE)
     foreach(file behaviour programs)
         set(cases_behaviour idle mapping changed broken refused alone kills crowd memory others secure
-            seccomp dlopen static)
-        set(cases_programs logits checks bench text perplexity server)
+            report seccomp dlopen static)
+        set(cases_programs logits sources checks bench text perplexity server compare)
         set(full_behaviour kills broken idle)
-        set(full_programs ${cases_programs} python)
+        set(full_programs logits sources checks bench text perplexity server python)
         foreach(case ${cases_${file}})
             add_test(NAME interpose/${file}:${case} COMMAND python3 tests/interpose/${file}_test.py
                 ${case} $<TARGET_FILE:moepager_preload> ${CMAKE_BINARY_DIR}

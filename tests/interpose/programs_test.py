@@ -5,17 +5,21 @@ usage: programs_test.py CASE PRELOAD WORK [--full]
 
   logits      a program that uses libllama: bits of all logits, at several budgets and threads; models
               in BF16, Q8_0, Q4_K_M, MXFP4, of five families, and in ten files
+  sources     the same with each way of learning which experts are read: ggml's own word of each, what
+              routers chose, what has been touched
   checks      the same, while it also looks at the mapped file in every way that a program can
   bench       llama-bench ends well
   text        llama-completion and llama-cli write the same words
-  perplexity  llama-perplexity: every digit, and the file of all logits
+  perplexity  llama-perplexity: its file of all tokens' logits
   server      llama-server with four clients at once
   python      llama_cpp from Python, over libraries that were built from its sources (--full only:
               they take minutes to build)
+  compare     tools/bench/compare_preload measures a small model and says that logits are equal
 
 --full: all budgets, and everything with both builds of llama.cpp.
 """
 import hashlib
+import importlib.util
 import json
 import socket
 import subprocess
@@ -56,6 +60,24 @@ def logits(preload, work, full):
             got = run(command, preload, budget)
             expect(got.out == want.out and got.status == 0,
                    f"budget {budget}: exit {got.status}, {got.out[-300:]} and not {want.out[-300:]}")
+
+
+def sources(preload, work, full):
+    for llama in kinds(full):
+        program = llama.build("victim_logits", work)
+        for name in ("tiny", "qwen-q8", "oss", "fused") if full else ("tiny", "fused"):
+            command = llama.command(program, llama.model(name), 2)
+            for source in ("expert", "router", "touches"):
+                # Who only sees touches finds experts after they were needed.
+                want = run(command, None, None).out
+                for budget in harness.BUDGETS if full else harness.BUDGETS[1:2]:
+                    done = run(command, preload, budget, work=work, MOEPAGER_HOOKS=source)
+                    expect(done.status == 0 and done.out == want,
+                           f"{source}, {name}, budget {budget}: exit {done.status}: {done.out[-300:]}"
+                           f" and not {want[-300:]}: {done.err[-300:]}")
+                    expect(done.report is not None, f"{source}, {name}: no report: {done.err}")
+                    if source != "touches":
+                        harness.check_report(done, f"{source}, {name}", budget)
 
 
 def checks(preload, work, full):
@@ -107,12 +129,11 @@ def perplexity(preload, work, full):
     saved = work / "all-logits"
 
     def view(done):
-        lines = [line for line in (done.out + done.err).splitlines()
-                 if line.startswith("[1]") or "Final estimate" in line]
-        expect(len(lines) == 2, f"no perplexity: {done.err[-500:]}")
+        """The file: of what it prints at its end some is lost at times."""
+        expect(saved.exists() and saved.stat().st_size > 1 << 19, f"no logits: {done.err[-500:]}")
         digest = hashlib.sha256(saved.read_bytes()).hexdigest()
         saved.unlink()
-        return f"{lines[0]} {lines[1].split('I ')[-1]} {digest}"
+        return digest
 
     for name in ("tiny", "qwen-q8") if full else ("tiny",):
         for threads in (1, 4) if full else (2,):
@@ -223,8 +244,34 @@ def python(preload, work, full):
                             LLAMA_CPP_LIB_PATH=str(llama.folder / "lib"), PYTHONHASHSEED="0")
 
 
-CASES = {"logits": logits, "checks": checks, "bench": bench, "text": text, "perplexity": perplexity,
-         "server": server, "python": python}
+def compare(preload, work, full):
+    """Both forms of a model come from tools/make_bench_model, whose GGUF files need a package."""
+    if importlib.util.find_spec("gguf") is None:
+        raise Skip("no Python package gguf")
+    llama, model = Llama("debian"), work / "model"
+    if not (work / "model.gguf").exists():
+        subprocess.run([sys.executable, ROOT / "tools/make_bench_model", "--out", model, "--gguf",
+                        "--layers", "3", "--experts", "32", "--hidden", "512", "--ffn", "256", "--top-k",
+                        "4", "--heads", "8", "--kv-heads", "2", "--head-dim", "64", "--vocab", "2000"],
+                       check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, ROOT / "tools/bench/compare_preload", "--model", model, "--gguf",
+               f"{model}.gguf", "--llama", llama.folder, "--moepager", preload.with_name("moepager"),
+               "--rounds", "2", "--gen-tokens", "8", "--prompt-tokens", "8", "--json"]
+    for how in ([], ["--budget", "30%", "--variants", "stock,plain,window"]):
+        done = run([*command, *how], None, None, timeout=250)
+        expect(done.status == 0, f"exit {done.status}: {done.err[-800:]}")
+        result = json.loads(done.out)
+        expect(result["logits_equal"] is True, f"{how}: logits are not equal")
+        for name, row in result["variants"].items():
+            expect(len(row["tokens_per_s_runs"]) == 2 and row["tokens_per_s"] > 0, f"{name}: {row}")
+            expect(name == "stock" or row["decode_ratio"]["low"] <= row["decode_ratio"]["high"],
+                   f"{name}: {row}")
+        expect(all(result["start_ms"].values()), f"{result['start_ms']}")
+
+
+CASES = {case.__name__: case for case in (logits, sources, checks, bench, text, perplexity, server, python,
+                                          compare)}
+
 
 if __name__ == "__main__":
     sys.exit(harness.main(CASES, __doc__))

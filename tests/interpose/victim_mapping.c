@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,6 +144,24 @@ static void write_private(const struct victim_mapping *m)
     munmap(mine, m->bytes);
 }
 
+static atomic_int signals;
+
+static void on_usr1(int signal)
+{
+    (void)signal;
+    atomic_fetch_add(&signals, 1);
+}
+
+static void raise_usr1(const struct victim_mapping *m)
+{
+    size_t wrong = victim_wrong_pages(m);
+
+    signal(SIGUSR1, on_usr1);
+    raise(SIGUSR1);
+    usleep(200000);
+    printf("usr1 wrong %zu\n", wrong + (atomic_load(&signals) != 1));
+}
+
 static void stay(const struct victim_mapping *m)
 {
     size_t wrong = victim_wrong_pages(m);
@@ -171,6 +190,8 @@ int main(int argc, char **argv)
         unmap(&m);
     else if (strcmp(what, "private") == 0)
         write_private(&m);
+    else if (strcmp(what, "usr1") == 0)
+        raise_usr1(&m);
     else if (strcmp(what, "stay") == 0)
         stay(&m);
     else

@@ -1,6 +1,8 @@
 """What the measuring scripts share: the machine, cold files, runs of moepager and of llama.cpp."""
 import json
+import math
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -159,13 +161,21 @@ def print_machine(m):
           f"{m['disk_bytes_per_s'] / 1e9:.2f} GB/s of disk (O_DIRECT, {m['disk_threads']} threads)")
 
 
-def run_json(command, group=None):
-    """Runs to the end; its standard output as JSON."""
+class RunError(BenchError):
+    """A program that ended otherwise than well, with its exit status."""
+
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = status
+
+
+def run_json(command, group=None, env=None):
+    """Runs to the end; its standard output as JSON. `env` comes on top of the environment."""
     done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          preexec_fn=group.enter if group else None)
+                          env=os.environ | (env or {}), preexec_fn=group.enter if group else None)
     if done.returncode != 0:
-        raise BenchError(f"exit {done.returncode}: {' '.join(map(str, command))}\n"
+        raise RunError(done.returncode, f"exit {done.returncode}: {' '.join(map(str, command))}\n"
                          f"{done.stderr.strip()[-2000:]}")
     return json.loads(done.stdout)
 
@@ -197,6 +207,15 @@ def median(values):
     return statistics.median(values)
 
 
+def speed(first, this):
+    """How fast, as a multiple of the first: pairs of times -> mean, 95 % interval, each pair."""
+    logs = [math.log(a / b) for a, b in zip(first, this)]
+    pick = random.Random(1)
+    means = sorted(math.fsum(pick.choices(logs, k=len(logs))) / len(logs) for _ in range(10000))
+    return {"mean": math.exp(math.fsum(logs) / len(logs)), "low": math.exp(means[250]),
+            "high": math.exp(means[9749]), "pairs": [math.exp(log) for log in logs]}
+
+
 def run_movement(models, file, tokens, unit_bytes, slots, group, folder):
     """Seconds per token of a program that moves the same bytes and computes nothing."""
     info, moves = models.info, folder / "moves"
@@ -212,22 +231,33 @@ def build_llama_driver(prefix, folder):
     """The driver, linked with libllama below an install prefix."""
     prefix = Path(prefix).resolve()
     headers = list(prefix.glob("**/llama.h"))
-    libraries = list(prefix.glob("**/libllama.so"))
+    libraries = sorted(prefix.glob("**/libllama.so*"))
     if not headers or not libraries:
         raise BenchError(f"{prefix}: no llama.h or no libllama.so; README.md says how to get them")
     lib, program = libraries[0].parent, folder / "llama_forced"
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         raise BenchError("no C compiler: set CC")
-    # The old kind of run path also holds for the libraries that libllama needs.
+    names = [f"-l:{sorted(lib.glob(f'lib{name}.so*'))[0].name}" for name in ("llama", "ggml",
+                                                                            "ggml-base")]
+    # The old kind of run path also holds for the libraries that libllama needs, which may need a
+    # newer C library than this machine's.
     done = subprocess.run(
         [compiler, "-O2", "-std=gnu11", ROOT / "tools/bench/llama_forced.c", "-I",
-         headers[0].parent, "-L", lib, "-lllama", f"-Wl,-rpath-link,{lib},-rpath,{lib}",
-         "-Wl,--disable-new-dtags", "-o", program],
+         headers[0].parent, "-L", lib, *names, f"-Wl,-rpath-link,{lib},-rpath,{lib}",
+         "-Wl,--disable-new-dtags,--allow-shlib-undefined", "-o", program],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         raise BenchError(f"cannot build the driver:\n{done.stdout}")
     return program
+
+
+def llama_command(prefix, program):
+    """How a program that was linked with it is started: by a loader of its own if it has one, as
+    in what tools/get_llama unpacks."""
+    loader = Path(prefix).resolve() / "modules/ld.so"
+    return [loader, "--library-path", loader.parents[1] / "lib", program] if loader.exists() \
+        else [program]
 
 
 class Models:

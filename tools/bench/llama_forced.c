@@ -1,19 +1,23 @@
 /*
  * Teacher-forced run of a GGUF model in llama.cpp, by its public C API: the other side of
- * tools/bench/compare_llamacpp, which builds this program.
+ * tools/bench/compare_llamacpp and compare_preload, which build this program.
  *
- *     llama_forced MODEL.gguf TOKENS.txt PROMPT GEN THREADS REPEAT [LOGITS]
+ *     llama_forced MODEL.gguf TOKENS.txt PROMPT GEN THREADS REPEAT [LOGITS|- [HOW...]]
  *
  * As `moepager bench --tokens-file`: the first PROMPT ids of the file are the prompt, one batch;
  * the next GEN - 1 are given one by one, whatever the logits say. REPEAT times with an empty
  * context. Everything else is llama.cpp's default. Prints one JSON object. LOGITS: float32
- * [GEN, vocabulary] of the first run, without a header.
+ * [GEN, vocabulary] of the first run, without a header. HOW: `plain` makes no copies of weights in
+ * another order; `advice` tells the kernel which experts a layer is going to read, as soon as its
+ * router has chosen them, and leaves everything else to the page cache.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
+#include "ggml-backend.h"
 #include "llama.h"
 
 struct forced {
@@ -21,6 +25,7 @@ struct forced {
     struct llama_context *ctx;
     llama_token *tokens; // (prompt + gen)
     int prompt, gen, vocab;
+    bool plain, advice;
     FILE *logits;
 };
 
@@ -91,17 +96,46 @@ static void run_once(struct forced *f, const char *separator)
            f->gen > 1 ? (f->gen - 1) / (end - first) : 0.0);
 }
 
+/* The scheduler asks of each node whether we want to see it computed, and goes on to the next ones
+ * until it has been: behind a router's choice the products are asked about with their ids known. */
+static bool advise(struct ggml_tensor *t, bool ask, void *ctx)
+{
+    const struct ggml_tensor *weights = t->src[0], *ids = t->src[2];
+
+    (void)ctx;
+    if (strncmp(t->name, "ffn_moe_topk", 12) == 0)
+        return true;
+    if (!ask || t->op != GGML_OP_MUL_MAT_ID || ids == NULL || ids->data == NULL)
+        return false;
+    for (int64_t token = 0; token < ids->ne[1]; token++) {
+        for (int64_t rank = 0; rank < ids->ne[0]; rank++) {
+            const char *id = (const char *)ids->data + token * (int64_t)ids->nb[1] + rank * 4;
+            uintptr_t expert =
+                (uintptr_t)weights->data + (size_t) * (const int32_t *)id * weights->nb[2];
+            uintptr_t page = expert & ~(uintptr_t)4095;
+
+            madvise((void *)page, expert + weights->nb[2] - page, MADV_WILLNEED);
+        }
+    }
+    return false;
+}
+
 static void open_model(struct forced *f, const char *path, int threads)
 {
     struct llama_context_params params = llama_context_default_params();
+    struct llama_model_params loading = llama_model_default_params();
 
     llama_log_set(keep_errors, NULL);
+    ggml_backend_load_all();
     llama_backend_init();
-    f->model = llama_model_load_from_file(path, llama_model_default_params());
+    loading.use_extra_bufts = !f->plain;
+    f->model = llama_model_load_from_file(path, loading);
     if (f->model == NULL)
         fail("cannot load", path);
     params.n_ctx = (uint32_t)(f->prompt + f->gen);
     params.n_threads = params.n_threads_batch = threads;
+    if (f->advice)
+        params.cb_eval = advise;
     f->ctx = llama_init_from_model(f->model, params);
     if (f->ctx == NULL)
         fail("no context for", path);
@@ -122,11 +156,15 @@ int main(int argc, char **argv)
     repeat = atoi(argv[6]);
     if (f.prompt < 1 || f.gen < 1 || repeat < 1 || atoi(argv[5]) < 1)
         fail("numbers begin at 1, got", argv[3]);
+    for (int i = 8; i < argc; i++) {
+        f.plain |= strcmp(argv[i], "plain") == 0;
+        f.advice |= strcmp(argv[i], "advice") == 0;
+    }
     f.tokens = read_tokens(argv[2], f.prompt + f.gen);
     open_model(&f, argv[1], atoi(argv[5]));
     printf("{\"version\": \"%s\", \"system\": \"%s\", \"load_ms\": %.3f, \"runs\": [",
            llama_version(), llama_print_system_info(), 1e3 * (now_s() - start));
-    if (argc > 7 && (f.logits = fopen(argv[7], "wb")) == NULL)
+    if (argc > 7 && strcmp(argv[7], "-") != 0 && (f.logits = fopen(argv[7], "wb")) == NULL)
         fail("cannot open", argv[7]);
     for (int i = 0; i < repeat; i++) {
         run_once(&f, i > 0 ? ", " : "");

@@ -458,7 +458,8 @@ def preload_cases(run):
         import models
         path = run.work / "preload.gguf"
         models.gguf(path)
-        small = {"MOEPAGER_GPU_BUDGET": "4M", "MOEPAGER_GPU_WINDOW": "1M", "MOEPAGER_GPU_UNIT": "2M"}
+        small = {"MOEPAGER_GPU_BUDGET": "4M", "MOEPAGER_GPU_WINDOW": "1M",
+                 "MOEPAGER_GPU_UNIT": "2M"}
         return [("weights on the device", [run.bin / "device_interpose_llama_like_13", path, "8",
                                            "13"], small, made),
                 ("experts on the CPU", [run.bin / "device_interpose_experts_on_host_13", path, "8",
@@ -479,8 +480,9 @@ def preload(run):
     if not cases:
         run.row("llama.cpp", "", "not here (--llama-cli, --gguf)")
         return
-    folder = run.bin / "fakecudart/13"
-    found = {"LD_LIBRARY_PATH": f"{folder}:{run.env['LD_LIBRARY_PATH']}"} if run.args.dry_run else {}
+    found = {}
+    if run.args.dry_run:
+        found["LD_LIBRARY_PATH"] = f"{run.bin / 'fakecudart/13'}:{run.env['LD_LIBRARY_PATH']}"
     for name, command, variables, did in cases:
         def one(command=command, variables=variables):
             begin = time.monotonic()

@@ -36,13 +36,15 @@ foreach(program llama_like torch_like vllm_like busy)
     target_link_libraries(${target} PRIVATE mp_vmm Threads::Threads ${CMAKE_DL_LIBS})
     add_dependencies(${target} fakecuda)
 endforeach()
+add_library(device_interpose_other SHARED tests/device/interpose/other_preload.c)
+target_link_libraries(device_interpose_other PRIVATE mp_options ${CMAKE_DL_LIBS})
 add_test(NAME device/interpose/programs COMMAND python3 tests/device/interpose/programs.py
     ${CMAKE_BINARY_DIR} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(device/interpose/programs PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
 # A sanitizer's runtime cannot come after a preloaded library.
 if(NOT sanitizers AND NOT MP_COVERAGE)
     foreach(case budgets timing nothing refused failures seam
-            lookups busy)
+            lookups others busy)
         add_test(NAME device/interpose/preload:${case} COMMAND python3 tests/device/interpose/preload.py
             ${CMAKE_BINARY_DIR} ${case} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
         set_tests_properties(device/interpose/preload:${case} PROPERTIES TIMEOUT 600

@@ -151,7 +151,10 @@ int main(int argc, char **argv)
     if (getenv("PROGRAM_DEVICE") != NULL)
         OK(cudaSetDevice(atoi(getenv("PROGRAM_DEVICE"))));
     load(argv[1]);
+    OK(cudaGetLastError()); /* as programs ask after launches */
     run((unsigned)strtoul(argv[2], NULL, 10));
+    if (getenv("PROGRAM_DEVICE") != NULL)
+        OK(cudaSetDevice(0)); /* memory is given back from anywhere */
     OK(cudaFree(compute));
     OK(cudaFree(kv));
     OK(cudaFree(weights));

@@ -18,9 +18,10 @@ def symbols(library):
 
 
 def hooks():
-    runtime = re.findall(r"X\(((?:__)?cuda\w+)\)", (TOP / "interpose/cuda/hooks.h").read_text())
-    driver = [name for file in ("hooks_driver.c", "hooks_gate.c")
-              for name in re.findall(r"X\((cu[A-Z]\w+),", (TOP / "interpose/cuda" / file).read_text())]
+    folder = TOP / "interpose/cuda/hooks"
+    runtime = re.findall(r"X\(((?:__)?cuda\w+)\)", (folder / "hooks.h").read_text())
+    texts = [(folder / file).read_text() for file in ("driver.h", "gate.c")]
+    driver = [name for text in texts for name in re.findall(r"X\((cu[A-Z]\w+),", text)]
     return set(runtime), set(driver) | {"cuGetProcAddress", "cuGetProcAddress_v2"}
 
 

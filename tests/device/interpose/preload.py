@@ -7,6 +7,7 @@ compute without it, and what was to happen did.
   nothing   without a budget, or with one that holds all, no window is made
   refused   what cannot be done is left to the program, with one line
   busy      several threads that launch, capture, copy, wait, allocate and free at once
+  others    another preloaded library with hooks of the same functions
   lookups   functions of CUDA that are asked for by name
   seam      experts that a program keeps on the host and copies itself
   failures  every call of the driver that fails once ends in the same results or in a refusal
@@ -32,7 +33,7 @@ def run(case, runtime, launches, budget, env=None, code=0):
     program, args = case
     preload = {"LD_PRELOAD": str(BUILD / "libmoepager_preload.so"), "MOEPAGER_GPU_BUDGET": budget}
     return programs.run(program, [*args, launches], runtime,
-                        dict(BASE, **preload, **(env or {})), code)
+                        {**BASE, **preload, **(env or {})}, code)
 
 
 def figures(said):
@@ -94,6 +95,20 @@ def busy(_):
         done = figures(said)
         check(f"{runtime} {env}: {done}", done["moves"] > 0 and done["made"] > 10 and
               done["windows"] == 0 and done["failed"] == 0)
+
+
+def others(cases):
+    """Another library that hooks the same, before or behind ours."""
+    case = cases[0]
+    expected = plain(case)
+    ours, other = BUILD / "libmoepager_preload.so", BUILD / "libdevice_interpose_other.so"
+    for order in (f"{other}:{ours}", f"{ours}:{other}"):
+        for runtime in (12, 13):
+            out, said = run(case, runtime, 12, "2M", {"LD_PRELOAD": order})
+            check(f"{order}: other results", out == expected)
+            check(f"{order}: {said}", figures(said)["moves"] > 0)
+            counts = re.search(r"other: (\d+) mallocs, (\d+) frees", said)
+            check(f"{order}: {said}", counts and int(counts[1]) > 0 and int(counts[2]) > 0)
 
 
 def timing(cases):
@@ -187,17 +202,20 @@ def seam(cases):
                     **env})
                 what = f"{mode} {budget} {env} {runtime}: {said}"
                 check(f"{what}: other results", out == expected)
-                uses = re.search(r"hit rate +\S+ \((\d+) of (\d+) uses\)", said)
+                uses = re.search(r"hit rate .*: (\d+) of (\d+) expert uses", said)
                 copies = re.search(r"(\d+) copies from [0-9.]+ MiB of pinned slots", said)
                 check(what, uses and int(uses[2]) >= 24 * 4 and int(uses[1]) > 0)
                 check(what, (copies is not None and int(copies[1]) > 500) == pins)
                 check(what, said.count("warn") == (0 if pins else 1))
 
 
+CASES = {case.__name__: case for case in (budgets, timing, nothing, refused, failures, seam,
+                                          lookups, others, busy)}
+
+
 def main():
     with tempfile.TemporaryDirectory() as name:
-        {"budgets": budgets, "timing": timing, "nothing": nothing, "refused": refused,
-         "failures": failures, "seam": seam, "lookups": lookups, "busy": busy}[sys.argv[2]](programs.cases(Path(name)))
+        CASES[sys.argv[2]](programs.cases(Path(name)))
 
 
 if __name__ == "__main__":

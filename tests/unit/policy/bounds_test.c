@@ -267,6 +267,7 @@ struct default_of {
 
 static void constants_of_the_papers_are_the_defaults(void)
 {
+    _Alignas(16) char config[64] = { 0 };
     static const struct default_of all[] = {
         { &mp_assign_beam.info, "WIDTH", "2" },
         { &mp_evict_class_lru.info, "HALF_LIFE", "128" },
@@ -297,8 +298,24 @@ static void constants_of_the_papers_are_the_defaults(void)
         CHECK(opt->name != NULL);
         CHECK_STR(opt->dfl, all[i].value);
     }
+    CHECK_EQ(mp_opt_set_one(mp_assign_beam.info.opts, "", config, "WIDTH", "64"), MP_OK);
+    CHECK(mp_opt_set_one(mp_assign_beam.info.opts, "", config, "WIDTH", "65") != MP_OK);
     CHECK_EQ(mp_prefetch_impact.reach, 3);
     CHECK_EQ(mp_prefetch_presched.reach, 3);
+}
+
+/* Hot experts come by their share, equal ones by number. */
+static void equally_hot_experts_come_by_number(void)
+{
+    static const float hot[8] = { 1, 2, 1, 3, 2, 1, 2, 3 };
+    static const uint32_t order[8] = { 3, 7, 1, 4, 6, 0, 2, 5 };
+    const struct mp_calibration calibration = { .hot = hot };
+    const struct mp_shape shape = { .layers = 2, .experts = 4, .calibration = &calibration };
+    uint32_t units[8];
+
+    CHECK_EQ(mp_hot_order(&shape, units), MP_OK);
+    for (uint32_t i = 0; i < 8; i++)
+        CHECK_EQ(units[i], order[i]);
 }
 
 /* A quarter, but two at least; of evict policy workload those of two tokens at most, of placements
@@ -308,8 +325,8 @@ static void a_quarter_is_left_for_what_passes_through(void)
     static const struct {
         uint32_t slots, top_k, planned, buffers;
     } cases[] = {
-        { 40, 8, 30, 10 }, { 40, 5, 30, 10 }, { 40, 4, 32, 10 }, { 40, 3, 34, 8 },
-        { 8, 4, 6, 2 },    { 7, 4, 5, 2 },    { 3, 1, 1, 2 },    { 2, 1, 0, 2 },
+        { 40, 8, 30, 10 }, { 40, 5, 30, 10 }, { 40, 4, 32, 10 }, { 40, 3, 34, 8 }, { 8, 4, 6, 2 },
+        { 7, 4, 5, 2 },    { 3, 1, 1, 2 },    { 2, 1, 0, 2 },    { 12, 8, 9, 3 },  { 11, 8, 9, 2 },
     };
 
     for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
@@ -498,6 +515,7 @@ int main(void)
     RUN(static_placement_is_left_later_each_time);
     RUN(the_highest_class_is_seven);
     RUN(constants_of_the_papers_are_the_defaults);
+    RUN(equally_hot_experts_come_by_number);
     RUN(a_quarter_is_left_for_what_passes_through);
     RUN(a_placement_leaves_room_for_one_token);
     RUN(what_is_moved_at_once_follows_the_size_of_a_layer);

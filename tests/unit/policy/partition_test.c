@@ -289,6 +289,47 @@ static void the_last_four_tokens_of_a_batch_are_counted(void)
     CHECK_EQ(slots_with(0), 1);
 }
 
+/*
+ * Slots of layer 0 of two that choose alike, where its expert is always the one predicted at
+ * `place` and there is time to load whatever is guessed.
+ */
+static uint32_t slots_with_guess(uint32_t place)
+{
+    enum { EXPERTS = 16 };
+    static const struct mp_costs costs = { TEST_THREE_EXECUTORS, .load_ns = 1000,
+                                           .executors[TEST_DEVICE].fixed_ns = 1,
+                                           .layer_ns = 100000 };
+    const struct mp_shape shape = {
+        .layers = 2, .experts = EXPERTS, .top_k = 1, .tokens_max = 1, .slots = 16, .costs = &costs
+    };
+    const struct mp_partition_ops *ops = &mp_partition_fixed_point;
+    struct mp_policy *policy = instance(&ops->info, ops->create, &shape, "TAU", "1000", NULL);
+    uint32_t quota[2];
+
+    for (uint32_t round = 0; round < 1000; round++) {
+        const uint32_t chosen = random_below(EXPERTS);
+        float scores[EXPERTS];
+
+        for (uint32_t p = 0; p < EXPERTS; p++)
+            scores[(chosen + (p < place ? p + 1 : p == place ? 0 : p)) % EXPERTS] = -(float)p;
+        ops->predicted(policy, 0, 1, scores);
+        for (uint32_t l = 0; l < 2; l++)
+            ops->routed(policy, l, 1, 1, &chosen);
+    }
+    CHECK(ops->revise(policy, &shape, true, quota));
+    ops->destroy(policy);
+    return quota[0];
+}
+
+/* What is always guessed needs no slot; the fifth guess of a token with one expert does not count.
+ */
+static void four_guesses_count_for_each_expert_of_a_token(void)
+{
+    CHECK_EQ(slots_with_guess(0), 1);
+    CHECK_EQ(slots_with_guess(3), 1);
+    CHECK(slots_with_guess(4) >= 7);
+}
+
 /* THETA is in sixteenths, whatever an expert is cut into, and one slice at least; it outlasts
  * revisions. Whole experts have no parts. */
 static void theta_can_be_given(void)
@@ -508,6 +549,7 @@ int main(void)
     RUN(a_search_ends_after_1000_moves);
     RUN(theta_follows_from_the_window);
     RUN(the_last_four_tokens_of_a_batch_are_counted);
+    RUN(four_guesses_count_for_each_expert_of_a_token);
     RUN(theta_can_be_given);
     RUN(fixed_point_learns_and_keeps_the_sum);
     RUN(adapmoe_finds_the_optimum_of_dynamic_programming);

@@ -4,9 +4,9 @@
  * The variants for per-thread default streams are functions of their own with the same body, so
  * bodies are written once and stamped by macros that do nothing but name.
  */
-#include "interpose/cuda/hooks.h"
+#include "interpose/cuda/hooks/hooks.h"
 
-#include "interpose/cuda/hooks_real.h"
+#include "interpose/cuda/hooks/real.h"
 #include "vmm/base/compiler.h"
 
 /* What the bodies below have in common. */

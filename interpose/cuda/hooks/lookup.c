@@ -6,7 +6,7 @@
  * the hook of exactly that function, if there is one. A name that begins otherwise is none of ours,
  * and its call goes on to the real dlsym() as it came, so that "the next one" is the caller's next.
  */
-#include "interpose/cuda/hooks.h"
+#include "interpose/cuda/hooks/hooks.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
@@ -112,7 +112,8 @@ void *mp_dlsym_answer(void *handle, const char *name)
 {
     void *hook, *real;
 
-    if (!is_name_of_cuda(name) || mp_hook_is_nested())
+    /* Who asks for the next one is a library like ours, and knows what it does. */
+    if (handle == RTLD_NEXT || !is_name_of_cuda(name) || mp_hook_is_nested())
         return NULL;
     hook = hook_of_name(name);
     real = hook != NULL ? mp_dlsym_real()(handle, name) : NULL;

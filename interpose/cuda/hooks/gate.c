@@ -2,7 +2,7 @@
  * Hooks of the driver's other ways to queue work: nothing is looked at, but while they queue nobody
  * changes what addresses mean. What a program copies so between windows goes as one call.
  */
-#include "interpose/cuda/hooks.h"
+#include "interpose/cuda/hooks/hooks.h"
 
 #include <stdatomic.h>
 

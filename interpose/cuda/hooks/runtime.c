@@ -2,14 +2,14 @@
  * Hooks of the CUDA runtime.
  *
  * Each finds the real function first, passes on where nothing is to be done, and else brackets it.
- * hooks_copies.c has those that move bytes.
+ * copies.c has those that move bytes.
  *
  * The per-thread variants are functions of their own with the same body, so bodies are written once
  * and stamped by macros that do nothing but name.
  */
-#include "interpose/cuda/hooks.h"
+#include "interpose/cuda/hooks/hooks.h"
 
-#include "interpose/cuda/hooks_real.h"
+#include "interpose/cuda/hooks/real.h"
 #include "vmm/base/compiler.h"
 
 /* The program's current device; -1: it has none. */
@@ -23,12 +23,25 @@ static int current_device(const void *site)
 
 /* ---- memory */
 
-static mp_rt_error take_managed(void **address, size_t bytes, const void *site)
+/* The device has no memory. What the runtime remembers of that is forgotten where something else is
+ * found: programs ask for it after their next launch. */
+static mp_rt_error take_otherwise(const struct mp_gpu *gpu, int device, void **address,
+                                  size_t bytes, const void *site)
 {
     mp_rt_error (*managed)(void **, size_t, unsigned) =
         (mp_rt_error(*)(void **, size_t, unsigned))mp_hook_find(site, "cudaMallocManaged");
+    mp_rt_error (*forget)(void) = (mp_rt_error(*)(void))mp_hook_find(site, "cudaGetLastError");
+    mp_rt_error error = MP_RT_NO_MEMORY;
 
-    return managed != NULL ? managed(address, bytes, 1) : MP_RT_NO_MEMORY;
+    if (forget == NULL)
+        return error;
+    if (gpu->allocate(device, bytes, true, address))
+        error = MP_RT_SUCCESS;
+    else if (gpu->manages() && managed != NULL)
+        error = managed(address, bytes, 1);
+    if (error == MP_RT_SUCCESS)
+        (void)forget();
+    return error;
 }
 
 MOEPAGER_API mp_rt_error cudaMalloc(void **address, size_t bytes)
@@ -49,20 +62,29 @@ MOEPAGER_API mp_rt_error cudaMalloc(void **address, size_t bytes)
     error = real(address, bytes);
     if (error == MP_RT_SUCCESS)
         gpu->took(device, *address, bytes);
-    else if (error == MP_RT_NO_MEMORY && gpu->allocate(device, bytes, true, address))
-        error = MP_RT_SUCCESS;
-    else if (error == MP_RT_NO_MEMORY && gpu->manages())
-        error = take_managed(address, bytes, MP_HOOK_SITE);
+    else if (error == MP_RT_NO_MEMORY)
+        error = take_otherwise(gpu, device, address, bytes, MP_HOOK_SITE);
     mp_hook_leave();
     return error;
 }
 
-/* The real one waits for the device before it gives memory back. */
-static mp_rt_error wait_for_device(const void *site)
+/* The real one waits for the memory's device before it gives it back. */
+static mp_rt_error wait_for_device(int device, const void *site)
 {
     mp_rt_error (*wait)(void) = (mp_rt_error(*)(void))mp_hook_find(site, "cudaDeviceSynchronize");
+    mp_rt_error (*set)(int) = (mp_rt_error(*)(int))mp_hook_find(site, "cudaSetDevice");
+    const int current = current_device(site);
+    mp_rt_error error = MP_RT_SUCCESS;
 
-    return wait != NULL ? wait() : NO_RUNTIME;
+    if (wait == NULL || set == NULL)
+        return NO_RUNTIME;
+    if (current != device)
+        error = set(device);
+    if (error == MP_RT_SUCCESS)
+        error = wait();
+    if (current != device && current >= 0)
+        (void)set(current);
+    return error;
 }
 
 MOEPAGER_API mp_rt_error cudaFree(void *address)
@@ -70,12 +92,14 @@ MOEPAGER_API mp_rt_error cudaFree(void *address)
     REAL(cudaFree);
     const struct mp_gpu *gpu = address != NULL ? mp_hook_gpu() : NULL;
     mp_rt_error error;
+    int device;
 
     if (gpu == NULL)
         return real(address);
     mp_hook_enter();
-    if (gpu->owns(address)) {
-        error = wait_for_device(MP_HOOK_SITE);
+    device = gpu->owner(address);
+    if (device >= 0) {
+        error = wait_for_device(device, MP_HOOK_SITE);
         if (error == MP_RT_SUCCESS)
             gpu->release(address);
     } else {

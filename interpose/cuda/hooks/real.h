@@ -1,7 +1,7 @@
 #ifndef MP_INTERPOSE_HOOKS_REAL_H
 #define MP_INTERPOSE_HOOKS_REAL_H
 
-#include "interpose/cuda/hooks.h"
+#include "interpose/cuda/hooks/hooks.h"
 
 /*
  * The first line of a hook of the runtime.

@@ -4,7 +4,7 @@
  * Programs call from thousands of places (each kernel's stub is one), so what was found for a place
  * is kept in a table; a place that finds the table full is looked up each time.
  */
-#include "interpose/cuda/hooks.h"
+#include "interpose/cuda/hooks/hooks.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -45,14 +45,26 @@ void *mp_hook_find(const void *site, const char *name)
     return mp_preload_find(site, name);
 }
 
+static bool are_in_one_module(const void *a, const void *b)
+{
+    Dl_info of_a, of_b;
+
+    return a != NULL && dladdr(a, &of_a) != 0 && dladdr(b, &of_b) != 0 &&
+           of_a.dli_fbase == of_b.dli_fbase;
+}
+
+/* A caller that has a function of that name itself is another preloaded library, which has handed
+ * the call on: it must not get it back. */
 static void *find(enum mp_rt_hook hook, const void *site)
 {
     void *found;
 
     mp_hook_enter(); /* no lookup of ours is answered by a hook */
     found = mp_preload_find_behind(site, names[hook], hooks[hook]);
+    if (are_in_one_module(found, site))
+        found = dlsym(RTLD_NEXT, names[hook]);
     mp_hook_leave();
-    return found;
+    return are_in_one_module(found, site) ? NULL : found;
 }
 
 void *mp_hook_behind(enum mp_rt_hook hook, const void *site)

@@ -10,11 +10,12 @@
 /*
  * The hooks of CUDA calls in the library that is preloaded.
  *
- *     hooks_runtime.c  what programs call of the runtime: memory, copies, launches, waits
- *     hooks_copies.c   those of them that move bytes
- *     hooks_driver.c   what the runtime, or a program, calls of the driver
- *     hooks_gate.c     the driver's other ways to queue work
- *     hooks_lookup.c   dlsym() and cuGetProcAddress(), which hand functions of both out
+ *     runtime.c        what programs call of the runtime: memory, launches, waits
+ *     copies.c         those of them that move bytes
+ *     driver.c         what the runtime, or a program, calls of the driver
+ *     driver_memory.c  its part for memory
+ *     gate.c           the driver's other ways to queue work
+ *     lookup.c         dlsym() and cuGetProcAddress(), which hand functions of both out
  *     hooks.c          what is behind a hook, and whether it is to do anything
  *
  * A call of the runtime leads to calls of the driver. The outer hook acts; the inner ones pass on,
@@ -95,11 +96,11 @@ bool mp_hook_is_nested(void);
 /* Also within: for what only the inner hook sees. */
 const struct mp_gpu *mp_hook_gpu_nested(void);
 
-/* hooks_lookup.c: the function of the real driver with this exact name; NULL: there is no driver,
+/* lookup.c: the function of the real driver with this exact name; NULL: there is no driver,
  * or it has none. */
 void *mp_hook_driver(const char *name);
 
-/* hooks_driver.c: hooks of the driver by exact name, and what they call. */
+/* driver.c: hooks of the driver by exact name, and what they call. */
 struct mp_driver_hook {
     const char *name;
     void *hook;
@@ -110,7 +111,7 @@ extern const size_t mp_driver_hook_count;
 /* What hook number `i` stands for; NULL: this driver has no such function. */
 void *mp_driver_hook_behind(size_t i);
 
-/* hooks_gate.c: the same. */
+/* gate.c: the same. */
 extern const struct mp_driver_hook mp_gate_hooks[];
 extern const size_t mp_gate_hook_count;
 void *mp_gate_hook_behind(size_t i);
