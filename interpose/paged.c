@@ -15,11 +15,6 @@
 #include "vmm/output/timeline.h"
 #include "vmm/topo/memory_room.h"
 
-/* Left for the program beside its weights when a budget is chosen automatically: an eighth of what
- * there is, and so much more. */
-#define MARGIN_BYTES (UINT64_C(256) << 20)
-#define MARGIN_PARTS 8
-
 /* Mappings that the program may still need itself. */
 #define MAPS_SPARE 4096
 
@@ -107,13 +102,10 @@ static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_spac
     uint64_t budget, spare = 0;
 
     if (share->kind == MP_SHARE_AUTO) {
-        const uint64_t dense = mp_paged_dense_bytes(&paged->experts);
         struct mp_memory_room room;
-        uint64_t taken;
 
         mp_memory_room_read("", &room);
-        taken = dense + MARGIN_BYTES + room.room_bytes / MARGIN_PARTS;
-        spare = room.room_bytes > taken ? room.room_bytes - taken : full->smallest_bytes;
+        spare = mp_memory_room_beside(&room, mp_paged_dense_bytes(&paged->experts));
     }
     budget = mp_share_resolve(share, full->unit_bytes, spare);
     if (share->kind == MP_SHARE_ALL || budget >= full->full_bytes ||

@@ -78,13 +78,14 @@ mp_test(model/predict_test LIBS mp_engine m SOURCES tests/model/harness.c tests/
 mp_test(unit/vmm/format/checkpoint_cases_test LIBS mp_engine SOURCES tests/model/tiny_model.c)
 mp_test(unit/vmm/format/loader_fault_test LIBS mp_engine PkgConfig::JANSSON
     SOURCES tests/model/tiny_model.c WRAP LABELS fault TIMEOUT 120)
-mp_test(unit/engine/launch_test LIBS mp_engine WRAP LABELS fault)
+mp_test(unit/engine/launch_test LIBS mp_engine SOURCES tests/support/gguf.c WRAP LABELS fault)
 mp_test(unit/engine/pool_test LIBS mp_engine WRAP)
 mp_test(model/fault/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
     SOURCES tests/model/fault/engine_fault_parts.c tests/model/fault/engine_fault_commands.c
     tests/support/gguf.c WRAP
     LABELS fault TIMEOUT 900)
 mp_test(unit/engine/config_test LIBS mp_engine PkgConfig::JANSSON)
+mp_test(unit/vmm/format/elf_test LIBS mp_vmm WRAP LABELS fault)
 mp_test(unit/vmm/format/expert_names_test LIBS mp_vmm)
 mp_test(unit/vmm/format/gguf_test LIBS mp_vmm mp_base SOURCES tests/support/gguf.c WRAP LABELS fault)
 mp_test(unit/vmm/format/safetensors_test LIBS mp_engine TIMEOUT 200)

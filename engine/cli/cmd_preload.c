@@ -3,6 +3,7 @@
  */
 #include "engine/cli/commands.h"
 
+#include "engine/preload/check.h"
 #include "engine/preload/launch.h"
 #include "vmm/base/error.h"
 
@@ -28,6 +29,21 @@ static enum mp_status start(const struct mp_args *args, const struct mp_settings
     return status;
 }
 
+static enum mp_status check(const struct mp_args *args, const struct mp_settings *settings)
+{
+    struct mp_check *check;
+    enum mp_status status = mp_check_make(args->program, settings, &check);
+
+    if (status != MP_OK)
+        return status;
+    if (args->json)
+        mp_check_json(check, settings, stdout);
+    else
+        mp_check_print(check, settings, stdout);
+    mp_check_destroy(check);
+    return mp_check_stdout();
+}
+
 enum mp_status mp_cmd_preload(const struct mp_args *args, const struct mp_settings *settings)
 {
     struct mp_profile unused;
@@ -37,5 +53,7 @@ enum mp_status mp_cmd_preload(const struct mp_args *args, const struct mp_settin
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "no command; moepager preload [--flag value]... -- COMMAND [ARGUMENT]...");
     status = mp_settings_policies(settings, &unused);
-    return status == MP_OK ? start(args, settings) : status;
+    if (status != MP_OK)
+        return status;
+    return args->check ? check(args, settings) : start(args, settings);
 }

@@ -1,13 +1,16 @@
 # The interposer in programs that are not ours. tools/get_llama brings those; where they cannot be
-# had, each test says so and counts as skipped. A sanitizer's runtime cannot come after a program's
-# start, so plain builds only. What ends in _full takes long: tools/test --full.
+# had, each test says so and counts as skipped; so do those of transformers without torch. A
+# sanitizer's runtime cannot come after a program's start, so plain builds only. What ends in _full
+# takes long: tools/test --full.
 if(NOT sanitizers AND NOT MP_COVERAGE)
-    foreach(file behaviour programs)
+    foreach(file behaviour programs transformers)
         set(cases_behaviour idle mapping changed broken refused alone kills crowd memory others secure
             report seccomp dlopen static)
         set(cases_programs logits sources checks bench text perplexity server compare)
         set(full_behaviour kills broken idle)
         set(full_programs logits sources checks bench text perplexity server python)
+        set(cases_transformers logits touches write fork single)
+        set(full_transformers logits touches write fork)
         foreach(case ${cases_${file}})
             add_test(NAME interpose/${file}:${case} COMMAND python3 tests/interpose/${file}_test.py
                 ${case} $<TARGET_FILE:moepager_preload> ${CMAKE_BINARY_DIR}
@@ -27,3 +30,7 @@ if(NOT sanitizers AND NOT MP_COVERAGE)
     set_tests_properties(interpose/behaviour:idle interpose/behaviour:crowd
         interpose/behaviour:memory PROPERTIES RUN_SERIAL ON)
 endif()
+
+add_test(NAME interpose/module COMMAND python3 tests/interpose/module_test.py interpose/python
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(interpose/module PROPERTIES TIMEOUT 60 LABELS interpose)

@@ -15,6 +15,10 @@
 
 #define LINE_BYTES (2 * PATH_MAX + 512)
 
+/* What a program that is not ours keeps for itself: so much, and one part of the room. */
+#define PROGRAM_BYTES (UINT64_C(256) << 20)
+#define PROGRAM_PARTS 8
+
 /* Where one hierarchy keeps its numbers. Version 1 has no `high`. */
 struct files {
     const char *limit;
@@ -225,6 +229,15 @@ void mp_memory_room_read(const char *root, struct mp_memory_room *room)
     mp_assert(room->room_bytes <= room->available_bytes);
     if (room->address_bytes < room->room_bytes)
         room->room_bytes = room->address_bytes;
+}
+
+uint64_t mp_memory_room_beside(const struct mp_memory_room *room, uint64_t weights_bytes)
+{
+    const uint64_t kept = PROGRAM_BYTES + room->room_bytes / PROGRAM_PARTS;
+
+    return weights_bytes < room->room_bytes && room->room_bytes - weights_bytes > kept
+               ? room->room_bytes - weights_bytes - kept
+               : 0;
 }
 
 bool mp_memory_maps_read(const char *root, uint64_t *count_p, uint64_t *max_p)

@@ -28,6 +28,10 @@ struct mp_memory_room {
  */
 void mp_memory_room_read(const char *root, struct mp_memory_room *room);
 
+/* What experts may take beside a program that is not ours and its other weights: an eighth of the
+ * room, and 256 MiB, stay for it. 0: nothing is left. */
+uint64_t mp_memory_room_beside(const struct mp_memory_room *room, uint64_t weights_bytes);
+
 /*
  * How many mappings this process has, and how many it may have (vm.max_map_count). False: the
  * kernel does not say. `root` as above.

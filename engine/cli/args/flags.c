@@ -148,6 +148,8 @@ const struct mp_flag mp_flags[] = {
     SWITCH("child", child, PROBE, EXPERT,
            "measure in this process and print lines, as the command does for itself"),
     TEXT("skip", skip, PROBE, EXPERT, "A,B", "with --child: steps to leave out"),
+    SWITCH("check", check, PRELOAD, BASIC,
+           "start nothing; show what would be done, and what stands in the way"),
     SWITCH("json", json, ALL, BASIC, "print one JSON object on standard output"),
     SWITCH("help", help, ALL, BASIC, "print the main flags and examples"),
     SWITCH("help-all", help_all, ALL, BASIC, "print all flags and settings"),
@@ -232,7 +234,8 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "--budget 3GiB|60%|auto, --profile P, --evict NAME, --report 1|FILE, --trace FILE",
       "  moepager preload --budget 3GiB -- llama-server -m model.gguf\n"
       "  moepager preload --budget 60% --report 1 -- llama-cli -m model.gguf -p 'Once upon a time'\n"
-      "  moepager preload -- python3 generate.py\n" },
+      "  moepager preload -- python3 generate.py\n"
+      "  moepager preload --check -- llama-bench -m model.gguf\n" },
 };
 
 static const struct mp_flag *find_exactly(enum mp_command command, const char *name, size_t bytes)
@@ -259,8 +262,9 @@ const struct mp_flag *mp_flag_find(enum mp_command command, const char *name, si
 
 bool mp_flag_is_of(enum mp_command command, const struct mp_opt_group *group)
 {
-    return group->table != mp_preload_opts || command == MP_COMMAND_PRELOAD ||
-           command == MP_COMMAND_ENV;
+    const bool preloaded = group->table == mp_preload_opts || group->table == mp_gpu_window_opts;
+
+    return !preloaded || command == MP_COMMAND_PRELOAD || command == MP_COMMAND_ENV;
 }
 
 const char *mp_flag_new_name(enum mp_command command, const char *name)

@@ -13,6 +13,7 @@ target_link_libraries(system_cli_device_test PRIVATE mp_policy)
 mp_cli_test(generate_test)
 mp_cli_test(output_test tests/support/npy.c)
 target_link_libraries(system_cli_output_test PRIVATE mp_policy m)
+mp_cli_test(preload_check_test tests/support/gguf.c)
 mp_cli_test(preload_test)
 mp_cli_test(replay_test)
 mp_cli_test(signal_test tests/support/npy.c)
@@ -20,7 +21,9 @@ target_link_libraries(system_cli_signal_test PRIVATE mp_policy m)
 mp_cli_test(slices_test)
 mp_cli_test(terminal_test)
 
-add_dependencies(system_cli_preload_test moepager_preload moepager_interpose)
+foreach(test preload preload_check)
+    add_dependencies(system_cli_${test}_test moepager_preload moepager_interpose)
+endforeach()
 
 # What `info` shows of CUDA, and what runs on it, is asked of the driver without a device.
 add_dependencies(system_cli_usage_test fakecuda)

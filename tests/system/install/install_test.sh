@@ -2,6 +2,7 @@
 # Usage: tests/system/install/install_test.sh BUILD CC
 #
 # Installs BUILD into an empty prefix, moves it, and uses it as a stranger would: the program runs,
+# and starts others with the library under them,
 # a C program is built with pkg-config and with the CMake package and reads experts through the
 # library, and the header compiles alone as C11 and, if there is a compiler, as C++.
 set -eu
@@ -15,6 +16,22 @@ cmake --install "$build" --prefix "$work/first" >"$work/log" || { cat "$work/log
 mv "$work/first" "$work/prefix"
 (cd "$work/prefix" && find . -not -type d | sort)
 "$work/prefix/bin/moepager" --version
+
+echo "under another program"
+"$work/prefix/bin/moepager" preload --check -- sh | grep -F "library       $work/prefix/bin/../lib"
+preload=$(find "$work/prefix" -name libmoepager_preload.so)
+ls "$(dirname "$preload")/libmoepager_interpose.so" "$(dirname "$preload")/libmoepager_safetensors.so"
+ls "$work/prefix/share/moepager/python/moepager_experts.py"
+# A sanitizer's runtime cannot come into a program that has started without it.
+if ! nm -D "$preload" | grep -qE '__(asan|tsan|ubsan)_'; then
+    # shellcheck disable=SC2016  # for the shell that is started
+    "$work/prefix/bin/moepager" preload --budget 1MiB -- sh -c \
+        'grep -q libmoepager_preload.so /proc/$$/maps && [ "$MOEPAGER_BUDGET" = 1MiB ]'
+    if command -v python3 >/dev/null; then
+        "$work/prefix/bin/moepager" preload --budget 1MiB -- python3 -c \
+            "import os, sys; sys.exit('share/moepager/python' not in os.environ['PYTHONPATH'])"
+    fi
+fi
 
 echo "header alone"
 include=$work/prefix/include

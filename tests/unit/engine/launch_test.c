@@ -1,14 +1,15 @@
 /*
  * What a program is started with: environments as copies that change alone, which file a word
- * names, and every allocation failing once. What a started program sees is in
+ * names, and every call of a start and of a check failing once. What a started program sees is in
  * tests/system/cli/preload_test.c.
  */
-#include "engine/preload/launch.h"
+#include "engine/preload/check.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/support/fault/wrap.h"
+#include "tests/support/gguf.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
 #include "vmm/base/error.h"
@@ -129,6 +130,40 @@ static void every_allocation_fails_once(void)
     CHECK_EQ(unsetenv("LD_PRELOAD"), 0);
 }
 
+static void check(const struct fault_plan *plan, void *argv)
+{
+    struct mp_check *made = NULL;
+    enum mp_status status;
+    uint64_t failures;
+
+    mp_error_clear();
+    fault_begin(plan);
+    status = mp_check_make(argv, &settings, &made);
+    failures = fault_end();
+    CHECK(status == MP_OK || (failures > 0 && status == MP_ERR_NO_MEMORY && made == NULL));
+    mp_check_destroy(made);
+}
+
+/* What cannot be looked at is a note, never a crash. */
+static void every_call_of_a_check_fails_once(void)
+{
+    char path[GGUF_PATH_BYTES], shell[] = "/bin/sh", python[] = "python3", script[GGUF_PATH_BYTES];
+    char model[] = "models/tiny-moe";
+    char *of_gguf[] = { shell, path, NULL }, *of_folder[] = { python, model, NULL };
+    char *of_script[] = { script, NULL };
+
+    snprintf(path, sizeof(path), "%s/model.gguf", test_tmpdir());
+    gguf_begin(1, 0);
+    gguf_tensor("output.weight", 256, 1, 0, 0);
+    gguf_data(1024);
+    gguf_save(path);
+    CHECK(fault_sweep(FAULT_ANY, check, of_gguf) > 10);
+    CHECK(fault_sweep(FAULT_ANY, check, of_folder) > 10);
+    make_file("script", "#!/bin/sh\n", 0755);
+    snprintf(script, sizeof(script), "%s/script", test_tmpdir());
+    CHECK(fault_sweep(FAULT_ANY, check, of_script) > 10);
+}
+
 int main(void)
 {
     CHECK_EQ(mp_settings_load(&settings), MP_OK);
@@ -136,5 +171,6 @@ int main(void)
     RUN(words_name_files);
     RUN(python_is_known);
     RUN(every_allocation_fails_once);
+    RUN(every_call_of_a_check_fails_once);
     return 0;
 }

@@ -1,0 +1,105 @@
+#ifndef MP_PRELOAD_CHECK_H
+#define MP_PRELOAD_CHECK_H
+
+#include <limits.h>
+#include <stdio.h>
+
+#include "engine/preload/launch.h"
+#include "vmm/topo/memory_room.h"
+
+/*
+ * What preloading would do for a command, found out without starting it: which program it is, what
+ * the loader would load with it, which hooks bind, which model files the arguments name and how
+ * many bytes of them are experts, what the budget comes to, and what stands in the way.
+ *
+ *     check.c          puts it together, and what stands in the way
+ *     check_program.c  programs and libraries
+ *     check_model.c    model files
+ *     check_print.c    text and JSON
+ */
+#define MP_CHECK_LIBRARIES_MAX 64u
+#define MP_CHECK_MODELS_MAX 8u
+#define MP_CHECK_KINDS_MAX 16u
+#define MP_CHECK_NOTES_MAX 24u
+
+enum mp_check_start { MP_CHECK_DYNAMIC, MP_CHECK_STATIC, MP_CHECK_FOREIGN, MP_CHECK_UNKNOWN };
+
+/* A library that bears on paging: ggml's, llama.cpp's, CUDA's, PyTorch's. */
+struct mp_check_library {
+    char path[PATH_MAX]; /* the bare name where it was not found */
+    bool found;
+    bool module; /* opened at run time by another, as ggml's backends are */
+};
+
+struct mp_check_program {
+    char path[PATH_MAX];   /* as found through PATH; the script's, not its interpreter's */
+    char loaded[PATH_MAX]; /* what the kernel or a loader given by name really starts */
+    char interpreter[PATH_MAX];
+    char error[256]; /* why it cannot be looked at, else empty */
+    enum mp_check_start start;
+    bool privileged, python, isolated; /* isolated: Python that ignores PYTHONPATH */
+    struct mp_check_library libraries[MP_CHECK_LIBRARIES_MAX];
+    uint32_t library_count;
+    bool hooks[32]; /* those of mp_check_hooks that a library has */
+};
+
+/* Functions that are hooked besides those of libc; NULL at the end. */
+extern const char *const mp_check_hooks[];
+
+/* Bytes of one type in the experts of a layer. */
+struct mp_check_kind {
+    char type[16];
+    uint64_t bytes;
+};
+
+struct mp_check_layer {
+    uint32_t layer;
+    uint64_t bytes;
+};
+
+struct mp_check_model {
+    char path[PATH_MAX];
+    char error[512]; /* why it cannot be read, else empty */
+    bool gguf;
+    uint32_t layer_count, experts; /* experts: of a layer */
+    struct mp_check_layer *layers; /* (layer_count) in order; owned */
+    uint64_t expert_bytes, dense_bytes;
+    uint64_t single_bytes; /* of expert_bytes: in tensors of one expert, which are not paged */
+    struct mp_check_kind kinds[MP_CHECK_KINDS_MAX];
+    uint32_t kind_count;
+};
+
+/* Something that stands in the way, and what to do. `fatal`: nothing is paged. */
+struct mp_check_note {
+    bool fatal;
+    char text[400];
+};
+
+struct mp_check {
+    struct mp_check_program program;
+    struct mp_check_model models[MP_CHECK_MODELS_MAX];
+    uint32_t model_count;
+    char library[PATH_MAX];
+    struct mp_memory_room room;
+    uint64_t maps_max, memlock_bytes, budget_bytes;
+    bool everything; /* the budget holds all experts, or there are none: nothing changes */
+    struct mp_check_note notes[MP_CHECK_NOTES_MAX];
+    uint32_t note_count;
+};
+
+/* Made in one piece, as it is large. MP_ERR_NO_MEMORY; whatever else is wrong is a note. */
+enum mp_status mp_check_make(char **argv, const struct mp_settings *settings,
+                             struct mp_check **check_p) MP_MUST_CHECK;
+void mp_check_destroy(struct mp_check *check);
+
+void mp_check_print(const struct mp_check *check, const struct mp_settings *settings, FILE *out);
+void mp_check_json(const struct mp_check *check, const struct mp_settings *settings, FILE *out);
+
+/* check_program.c: what `argv` starts. */
+void mp_check_look_at_program(const struct mp_environment *environment, char **argv,
+                              struct mp_check_program *program);
+
+/* check_model.c: false: the path names no model. */
+bool mp_check_look_at_model(const char *path, struct mp_check_model *model) MP_MUST_CHECK;
+
+#endif
