@@ -39,7 +39,7 @@ static enum mp_status choose_shape(const struct mp_args *args, struct mp_probe_s
         status = mp_checkpoint_open(args->model, &checkpoint);
         if (status != MP_OK)
             return status;
-        status = mp_model_config_load(mp_checkpoint_dir_fd(checkpoint), &model);
+        status = mp_model_config_load(checkpoint, &model);
         mp_checkpoint_close(checkpoint);
         if (status == MP_OK)
             *shape =

@@ -11,6 +11,7 @@
 
 #include "engine/model/arch/arch.h"
 #include "engine/model/types.h"
+#include "vmm/format/checkpoint.h"
 #include "vmm/format/json.h"
 
 #define CONFIG "config.json"
@@ -459,11 +460,15 @@ static enum mp_status read_config(const json_t *root, const json_t *generation,
     return status;
 }
 
-enum mp_status mp_model_config_load(int dir_fd, struct mp_model_config *config_p)
+enum mp_status mp_model_config_load(const struct mp_checkpoint *checkpoint,
+                                    struct mp_model_config *config_p)
 {
+    const int dir_fd = mp_checkpoint_dir_fd(checkpoint);
     json_t *root = NULL, *generation = NULL;
     enum mp_status status;
 
+    if (mp_checkpoint_gguf(checkpoint) != NULL)
+        return mp_model_config_from_gguf(mp_checkpoint_gguf(checkpoint), config_p);
     status = mp_json_load_optional_file(dir_fd, MP_SLICED_CONFIG, FILE_BYTES_MAX, &root);
     if (status == MP_OK && root == NULL)
         status = mp_json_load_file(dir_fd, CONFIG, FILE_BYTES_MAX, &root);

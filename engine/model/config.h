@@ -4,7 +4,7 @@
 #include "vmm/base/error.h"
 
 /*
- * What config.json and generation_config.json say about a model, checked and in our words.
+ * What config.json and generation_config.json, or a GGUF file's metadata, say about a model, checked and in our words.
  *
  * Every number has a range, so that no size computed from them overflows 64 bits and no divisor is
  * zero. What the engine does not implement is refused by name, never ignored: other architectures,
@@ -21,6 +21,8 @@
 #define MP_EOS_MAX 16u
 #define MP_TOKEN_NONE UINT32_MAX
 
+struct mp_checkpoint;
+struct mp_gguf;
 struct mp_arch; /* a model family: engine/model/arch/arch.h */
 
 /* Of generation_config.json. Fields that it does not give have the library's neutral value. */
@@ -67,8 +69,14 @@ struct mp_model_config {
  * program takes them for an ordinary model. */
 #define MP_SLICED_CONFIG "moepager-model.json"
 
-/* Read both files from the model directory `dir_fd`; generation_config.json may be absent. */
-enum mp_status mp_model_config_load(int dir_fd, struct mp_model_config *config_p) MP_MUST_CHECK;
+/* Read both files from the model's directory, where generation_config.json may be absent, or the
+ * metadata of the GGUF file. */
+enum mp_status mp_model_config_load(const struct mp_checkpoint *checkpoint,
+                                    struct mp_model_config *config_p) MP_MUST_CHECK;
+
+/* From metadata. E_GGUF_KEY and E_GGUF_VALUE for keys, else as above; sampling is greedy. */
+enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
+                                         struct mp_model_config *config_p) MP_MUST_CHECK;
 
 /* The same from texts in memory; `generation` may be NULL. */
 enum mp_status mp_model_config_parse(const char *config, size_t config_bytes,

@@ -1,7 +1,7 @@
 /*
  * Where the bytes of the routed experts lie: one unit of the pager for each expert, or slice of
- * one, with its pieces. The forms that files have them in: three tensors for each expert, two for
- * all experts of a layer, or, repacked, three for each slice.
+ * one, with its pieces. The forms that files have them in: three tensors for each expert, two or
+ * three for all experts of a layer, or, repacked, three for each slice.
  */
 #include "engine/model/weights_int.h"
 
@@ -99,6 +99,29 @@ static enum mp_status want_fused_expert(struct mp_weights_plan *plan, uint32_t u
     return status;
 }
 
+/* All experts of a layer in three tensors: gate and up (E, F, H), down (E, H, F). */
+static enum mp_status want_stacked_expert(struct mp_weights_plan *plan, uint32_t unit,
+                                          const struct mp_name_numbers *numbers)
+{
+    const struct mp_model_config *config = plan->config;
+    const uint64_t E = config->experts, F = config->expert_ffn, H = config->hidden;
+    enum mp_status status = MP_OK;
+
+    for (uint32_t i = 0; status == MP_OK && i < MP_EXPERT_PIECES; i++) {
+        const bool down = i == MP_PIECE_DOWN;
+        const uint64_t rows = down ? H : F;
+        const struct piece_need need = { .pattern = config->arch->stacked[i],
+                                         .numbers = *numbers,
+                                         .shape = { E, rows, down ? F : H },
+                                         .dims = 3,
+                                         .first_row = numbers->expert * rows,
+                                         .rows = rows };
+
+        status = want_piece(plan, unit, i, &need);
+    }
+    return status;
+}
+
 /* The zeros behind a short slice, up to the size of the others. */
 static void add_zeros(struct mp_weights_plan *plan, uint32_t unit, uint32_t missing)
 {
@@ -162,6 +185,8 @@ enum mp_status mp_weights_want_experts(struct mp_weights_plan *plan, uint32_t la
         numbers.expert = i;
         if (plan->weights->slices.count > 1)
             status = want_sliced_expert(plan, first + i, &numbers);
+        else if (config->arch->stacked[MP_PIECE_GATE] != NULL)
+            status = want_stacked_expert(plan, first + i, &numbers);
         else if (fused)
             status = want_fused_expert(plan, first + i, &numbers);
         else

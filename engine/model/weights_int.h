@@ -16,6 +16,7 @@ struct mp_weights_item {
     uint64_t float_offset; /* of converted elements */
     enum mp_wtype type;    /* in the file */
     uint64_t count;        /* elements */
+    uint32_t head_rows;    /* of each head, whose rows are put half a head apart; 0: stay */
     const float **floats;
     const void **data;
 };

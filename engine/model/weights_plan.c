@@ -29,6 +29,26 @@ enum mp_status mp_weights_name(struct mp_tensor_name *name, const char *pattern,
     return MP_OK;
 }
 
+/* GGUF files leave out dimensions of 1 that stand first. */
+static bool has_shape(const struct mp_weights_plan *plan, const struct mp_tensor *tensor,
+                      const struct mp_tensor_need *need)
+{
+    const uint64_t *shape = need->shape;
+    uint32_t dims = need->dims;
+
+    while (mp_checkpoint_gguf(plan->checkpoint) != NULL && dims > tensor->st.dims && *shape == 1) {
+        shape++;
+        dims--;
+    }
+    return tensor->st.dims == dims && memcmp(tensor->st.shape, shape, dims * sizeof(shape[0])) == 0;
+}
+
+/* What says which tensors the model has, for messages. */
+static const char *config_name(const struct mp_weights_plan *plan)
+{
+    return mp_checkpoint_gguf(plan->checkpoint) != NULL ? "its metadata" : "config.json";
+}
+
 /* Shape and type are those that the model needs and that the kernels read. */
 static enum mp_status check_tensor(const struct mp_weights_plan *plan,
                                    const struct mp_tensor *tensor,
@@ -40,11 +60,10 @@ static enum mp_status check_tensor(const struct mp_weights_plan *plan,
     char wanted[MP_QUOTE_BYTES], got[MP_QUOTE_BYTES], file[MP_QUOTE_BYTES];
 
     mp_quote(file, file_name, strlen(file_name));
-    if (tensor->st.dims != need->dims ||
-        memcmp(tensor->st.shape, need->shape, need->dims * sizeof(need->shape[0])) != 0)
+    if (!has_shape(plan, tensor, need))
         return mp_fail(MP_ERR_MODEL, "E_TENSOR_SHAPE",
-                       "tensor '%s' in '%s': got shape %s, config.json needs %s", need->name, file,
-                       mp_st_shape_text(got, tensor->st.shape, tensor->st.dims),
+                       "tensor '%s' in '%s': got shape %s, %s needs %s", need->name, file,
+                       mp_st_shape_text(got, tensor->st.shape, tensor->st.dims), config_name(plan),
                        mp_st_shape_text(wanted, need->shape, need->dims));
     if (!mp_wtype_of(tensor->st.dtype, type_p))
         return mp_fail(MP_ERR_MODEL, "E_TENSOR_DTYPE", "tensor '%s' in '%s': got %s, need %s",
@@ -66,8 +85,8 @@ enum mp_status mp_weights_find(struct mp_weights_plan *plan, const struct mp_ten
 
     if (tensor == NULL)
         return mp_fail(MP_ERR_MODEL, "E_TENSOR_MISSING",
-                       "tensor '%s' is missing, config.json needs it with shape %s", need->name,
-                       mp_st_shape_text(wanted, need->shape, need->dims));
+                       "tensor '%s' is missing, %s needs it with shape %s", need->name,
+                       config_name(plan), mp_st_shape_text(wanted, need->shape, need->dims));
     status = check_tensor(plan, tensor, need, type_p);
     if (status != MP_OK)
         return status;
@@ -122,6 +141,8 @@ static enum mp_status want_role(struct mp_weights_plan *plan, enum mp_role role,
             (struct mp_view){ .type = item->type, .rows = need.shape[0], .cols = need.shape[1] };
         item->count *= need.shape[1];
         item->data = &view->data;
+        if (plan->config->arch->rotary_neighbours && (role == MP_ROLE_Q || role == MP_ROLE_K))
+            item->head_rows = plan->config->head_dim;
     } else {
         item->floats = (const float **)(void *)view;
     }

@@ -165,12 +165,36 @@ static enum mp_status read_runs(struct load *load, const struct mp_weights_io *i
     return status;
 }
 
-static void set_addresses(const struct mp_weights_plan *plan)
+/* Rows 2i and 2i + 1 of each head become rows i and i + D/2. */
+static enum mp_status part_neighbours(const struct mp_weights_item *item, char *data)
+{
+    const size_t head_rows = item->head_rows;
+    const size_t row_bytes = item->tensor->st.bytes / item->tensor->st.shape[0];
+    const size_t head_bytes = head_rows * row_bytes;
+    char *head = malloc(head_bytes);
+
+    if (head == NULL)
+        return mp_fail_no_memory("the rows of a head", head_bytes);
+    for (uint64_t at = 0; at < item->tensor->st.bytes; at += head_bytes) {
+        memcpy(head, data + at, head_bytes);
+        for (size_t row = 0; row < head_rows; row++)
+            memcpy(data + at + (row / 2 + row % 2 * (head_rows / 2)) * row_bytes,
+                   head + row * row_bytes, row_bytes);
+    }
+    free(head);
+    return MP_OK;
+}
+
+static enum mp_status set_addresses(const struct mp_weights_plan *plan)
 {
     char *block = plan->weights->block;
+    enum mp_status status = MP_OK;
 
-    for (size_t i = 0; i < plan->item_count; i++) {
+    for (size_t i = 0; status == MP_OK && i < plan->item_count; i++) {
         const struct mp_weights_item *item = &plan->items[i];
+
+        if (item->head_rows != 0)
+            status = part_neighbours(item, block + item->block_offset);
 
         if (item->data != NULL) {
             *item->data = block + item->block_offset;
@@ -182,6 +206,7 @@ static void set_addresses(const struct mp_weights_plan *plan)
     }
     if (plan->config->tied)
         plan->weights->head = plan->weights->embed;
+    return status;
 }
 
 enum mp_status mp_weights_read(struct mp_weights_plan *plan, const struct mp_weights_io *io,
@@ -200,7 +225,7 @@ enum mp_status mp_weights_read(struct mp_weights_plan *plan, const struct mp_wei
         madvise(plan->weights->block, plan->block_bytes, MADV_HUGEPAGE); /* Only a hint. */
     status = read_runs(&load, io != NULL ? io : &default_io);
     if (status == MP_OK)
-        set_addresses(plan);
+        status = set_addresses(plan);
     free(load.waiting);
     free(load.tickets);
     return status;

@@ -310,6 +310,15 @@ static enum mp_status plan_and_run(const struct mp_repack_config *config,
     return status;
 }
 
+static enum mp_status refuse_gguf(const char *model)
+{
+    char shown[MP_QUOTE_BYTES];
+
+    return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                   "'%s' is a GGUF file; repack reads directories with safetensors files only",
+                   mp_quote(shown, model, strlen(model)));
+}
+
 enum mp_status mp_repack(const struct mp_repack_config *config, struct mp_repack_report *report_p)
 {
     static const struct mp_repack_plan empty;
@@ -321,8 +330,10 @@ enum mp_status mp_repack(const struct mp_repack_config *config, struct mp_repack
     if (model == NULL)
         return mp_fail_no_memory("the model's configuration", sizeof(*model));
     status = mp_checkpoint_open(config->model, &checkpoint);
+    if (status == MP_OK && mp_checkpoint_gguf(checkpoint) != NULL)
+        status = refuse_gguf(config->model);
     if (status == MP_OK)
-        status = mp_model_config_load(mp_checkpoint_dir_fd(checkpoint), model);
+        status = mp_model_config_load(checkpoint, model);
     plan.checkpoint = checkpoint;
     if (status == MP_OK)
         status = plan_and_run(config, model, &plan);

@@ -157,7 +157,7 @@ static enum mp_status open_model(const struct mp_settings *settings,
     enum mp_status status = mp_checkpoint_open(config->model, &s->checkpoint);
 
     if (status == MP_OK)
-        status = mp_model_config_load(mp_checkpoint_dir_fd(s->checkpoint), &s->model);
+        status = mp_model_config_load(s->checkpoint, &s->model);
     if (status == MP_OK)
         status = open_tokenizer(config, s);
     if (status == MP_OK)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "vmm/format/checkpoint.h"
+#include "vmm/format/gguf.h"
 #include "vmm/format/json.h"
 #include "vmm/base/checked.h"
 
@@ -123,11 +124,77 @@ static enum mp_status load_at(int dirfd, struct mp_chat **chat_p)
     return status;
 }
 
-enum mp_status mp_chat_load(const char *dir, struct mp_chat **chat_p)
+/* A copy of the token whose id the key gives; NULL: there is none. */
+static enum mp_status gguf_token(const struct mp_gguf *gguf, const char *key, char **text_p)
+{
+    struct mp_gguf_value tokens, token = { .data = NULL };
+    uint64_t id = 0;
+    enum mp_status status;
+
+    *text_p = NULL;
+    if (mp_gguf_find_value(gguf, key) == NULL)
+        return MP_OK;
+    status = mp_gguf_get_u64(gguf, key, &id);
+    if (status == MP_OK)
+        status = mp_gguf_get_array(gguf, "tokenizer.ggml.tokens", MP_GGUF_STRING, &tokens);
+    if (status != MP_OK || id >= tokens.count)
+        return status;
+    for (uint64_t i = 0; i <= id; i++) {
+        if (!mp_gguf_array_next(&tokens, &token))
+            return MP_OK;
+    }
+    *text_p = malloc(token.count + 1);
+    if (*text_p == NULL)
+        return mp_fail_no_memory("a token", token.count + 1);
+    memcpy(*text_p, token.data, token.count);
+    (*text_p)[token.count] = '\0';
+    return MP_OK;
+}
+
+static enum mp_status load_gguf(const struct mp_gguf *gguf, struct mp_chat **chat_p)
+{
+    static const char key[] = "tokenizer.chat_template";
+    const char *name = mp_files_name(mp_gguf_files(gguf), 0), *text = NULL;
+    char quoted[MP_QUOTE_BYTES], *bos = NULL, *eos = NULL;
+    uint64_t bytes = 0;
+    enum mp_status status;
+
+    if (mp_gguf_find_value(gguf, key) == NULL)
+        return mp_fail(MP_ERR_MODEL, "E_CHAT_NONE",
+                       "the model has no chat template (no key '%s' in '%s'); use --prompt "
+                       "without --chat",
+                       key, mp_quote(quoted, name, strlen(name)));
+    status = mp_gguf_get_string(gguf, key, &text, &bytes);
+    if (status == MP_OK)
+        status = gguf_token(gguf, "tokenizer.ggml.bos_token_id", &bos);
+    if (status == MP_OK)
+        status = gguf_token(gguf, "tokenizer.ggml.eos_token_id", &eos);
+    if (status == MP_OK)
+        status = mp_chat_parse(name, text, bytes, bos, eos, chat_p);
+    free(eos);
+    free(bos);
+    return status;
+}
+
+static enum mp_status load_gguf_file(const char *path, struct mp_chat **chat_p)
+{
+    struct mp_gguf *gguf = NULL;
+    enum mp_status status = mp_gguf_open(path, &gguf);
+
+    if (status == MP_OK)
+        status = load_gguf(gguf, chat_p);
+    mp_gguf_close(gguf);
+    return status;
+}
+
+enum mp_status mp_chat_load(const char *model, struct mp_chat **chat_p)
 {
     int dirfd;
-    enum mp_status status = mp_checkpoint_open_dir(dir, &dirfd);
+    enum mp_status status;
 
+    if (mp_gguf_is_file(model))
+        return load_gguf_file(model, chat_p);
+    status = mp_checkpoint_open_dir(model, &dirfd);
     if (status != MP_OK)
         return status;
     status = load_at(dirfd, chat_p);

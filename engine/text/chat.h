@@ -40,11 +40,12 @@ struct mp_spans {
 void mp_spans_free(struct mp_spans *spans);
 
 /*
- * Recognise the template of DIR: chat_template.jinja, else "chat_template" in
- * tokenizer_config.json (a string, or a list of named ones of which "default" counts).
+ * Recognise the template of a model: chat_template.jinja in its directory, else "chat_template" in
+ * tokenizer_config.json (a string, or a list of named ones of which "default" counts); in a GGUF
+ * file tokenizer.chat_template.
  * MP_ERR_MODEL E_CHAT_NONE if there is none, E_CHAT_TEMPLATE if it is not known.
  */
-enum mp_status mp_chat_load(const char *dir, struct mp_chat **chat_p) MP_MUST_CHECK;
+enum mp_status mp_chat_load(const char *model, struct mp_chat **chat_p) MP_MUST_CHECK;
 
 /* The same for the text of a template; `name` stands for the file in error texts. */
 enum mp_status mp_chat_parse(const char *name, const char *jinja, size_t bytes, const char *bos,

@@ -116,35 +116,43 @@ static enum mp_status load_config(const char *config, size_t bytes, struct mp_to
     return status;
 }
 
+enum mp_status mp_tok_from_json(const char *name, const json_t *root, struct mp_tokenizer **tok_p)
+{
+    struct mp_tok_source source = { .name = name };
+    struct mp_tokenizer *tok = calloc(1, sizeof(*tok));
+    enum mp_status status;
+
+    if (tok == NULL)
+        return mp_fail_no_memory("a tokenizer", sizeof(*tok));
+    mp_quote(source.shown, name, strlen(name));
+    tok->unk = tok->bos = tok->eos = MP_TOKEN_NONE;
+    memset(tok->byte_ids, 0xff, sizeof(tok->byte_ids));
+    status = load_parts(&source, root, tok);
+    if (status == MP_OK)
+        *tok_p = tok;
+    else
+        mp_tokenizer_destroy(tok);
+    return status;
+}
+
 enum mp_status mp_tokenizer_parse(const char *name, const char *json, size_t json_bytes,
                                   const char *config, size_t config_bytes,
                                   struct mp_tokenizer **tok_p)
 {
     const struct mp_json_options options = { .duplicate_code = "E_TOK_TWICE", .allow_nul = true };
-    struct mp_tok_source source = { .name = name };
-    struct mp_tokenizer *tok;
+    struct mp_tokenizer *tok = NULL;
     json_t *root;
-    enum mp_status status;
+    enum mp_status status = mp_json_parse_with(json, json_bytes, name, &options, &root);
 
-    mp_quote(source.shown, name, strlen(name));
-    status = mp_json_parse_with(json, json_bytes, name, &options, &root);
     if (status != MP_OK)
         return status;
-    tok = calloc(1, sizeof(*tok));
-    if (tok == NULL) {
-        status = mp_fail_no_memory("a tokenizer", sizeof(*tok));
-        goto out_json;
-    }
-    tok->unk = tok->bos = tok->eos = MP_TOKEN_NONE;
-    memset(tok->byte_ids, 0xff, sizeof(tok->byte_ids));
-    status = load_parts(&source, root, tok);
+    status = mp_tok_from_json(name, root, &tok);
     if (status == MP_OK && config != NULL)
         status = load_config(config, config_bytes, tok);
     if (status == MP_OK)
         *tok_p = tok;
     else
         mp_tokenizer_destroy(tok);
-out_json:
     json_decref(root);
     return status;
 }
@@ -164,7 +172,7 @@ static enum mp_status read_config(int dirfd, char **text_p, size_t *bytes_p)
     return status;
 }
 
-enum mp_status mp_tokenizer_load(const char *dir, struct mp_tokenizer **tok_p)
+static enum mp_status load_dir(const char *dir, struct mp_tokenizer **tok_p)
 {
     const int dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     char *json = NULL, *config = NULL, quoted[MP_QUOTE_BYTES];
@@ -183,6 +191,20 @@ enum mp_status mp_tokenizer_load(const char *dir, struct mp_tokenizer **tok_p)
     free(json);
     free(config);
     close(dirfd);
+    return status;
+}
+
+enum mp_status mp_tokenizer_load(const char *model, struct mp_tokenizer **tok_p)
+{
+    struct mp_gguf *gguf = NULL;
+    enum mp_status status;
+
+    if (!mp_gguf_is_file(model))
+        return load_dir(model, tok_p);
+    status = mp_gguf_open(model, &gguf);
+    if (status == MP_OK)
+        status = mp_tok_from_gguf(gguf, tok_p);
+    mp_gguf_close(gguf);
     return status;
 }
 

@@ -38,10 +38,11 @@ size_t mp_utf8_bytes(const char *text, size_t bytes);
 bool mp_is_utf8(const char *text, size_t bytes);
 
 /*
- * Read DIR/tokenizer.json, and DIR/tokenizer_config.json for the names of the beginning and end
- * tokens if there is one.
+ * `model` is a directory: read its tokenizer.json, and tokenizer_config.json for the names of the
+ * beginning and end tokens if there is one. Or a GGUF file: make the tokenizer that its metadata
+ * describes. MP_ERR_MODEL E_FILE_MISSING: the model has none.
  */
-enum mp_status mp_tokenizer_load(const char *dir, struct mp_tokenizer **tok_p) MP_MUST_CHECK;
+enum mp_status mp_tokenizer_load(const char *model, struct mp_tokenizer **tok_p) MP_MUST_CHECK;
 
 /*
  * The same from memory: `json` is the text of a tokenizer.json, `config` that of a

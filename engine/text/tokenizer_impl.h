@@ -4,6 +4,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include "vmm/format/gguf.h"
 #include "vmm/format/json.h"
 #include "engine/text/tokenizer.h"
 
@@ -11,6 +12,7 @@
  * What the parts of the tokenizer share; nobody else includes this.
  *
  *   tokenizer.c           the public object, files, configuration
+ *   tokenizer_gguf.c      the tokenizer.json that a GGUF file's metadata stands for
  *   tokenizer_load.c      vocabulary and added tokens from JSON
  *   tokenizer_merges.c    merges from JSON
  *   tokenizer_stages.c    normalizer, pre-tokenizer and post-processor from JSON
@@ -270,6 +272,14 @@ struct mp_tok_source {
     char shown[MP_QUOTE_BYTES]; /* the same, quoted */
 };
 
+/* The value of a tokenizer.json. `name` stands for the file in messages. */
+enum mp_status mp_tok_from_json(const char *name, const json_t *root,
+                                struct mp_tokenizer **tok_p) MP_MUST_CHECK;
+
+/* From metadata; E_FILE_MISSING if there is no vocabulary. */
+enum mp_status mp_tok_from_gguf(const struct mp_gguf *gguf,
+                                struct mp_tokenizer **tok_p) MP_MUST_CHECK;
+
 /* Refuse fields of an object that are not in the NULL-terminated list. */
 enum mp_status mp_tok_check_keys(const struct mp_tok_source *source, const json_t *object,
                                  const char *what, const char *const *known) MP_MUST_CHECK;
@@ -316,6 +326,7 @@ bool mp_tok_is_word(uint32_t code);
 
 /* The pattern of ByteLevel with use_regex. */
 extern const char mp_tok_pattern_gpt2[];
+extern const char mp_tok_pattern_qwen2[], mp_tok_pattern_llama3[];
 
 /* The printable character that stands for a byte in a byte-level vocabulary. */
 uint32_t mp_tok_byte_char(unsigned char byte);

@@ -22,6 +22,10 @@
 
 const char mp_tok_pattern_gpt2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+const char mp_tok_pattern_qwen2[] =
+    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" TAIL_PUBLISHED;
+const char mp_tok_pattern_llama3[] =
+    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|" TAIL_PUBLISHED;
 
 /*
  * The patterns that are known, as they stand in published files and as PCRE2 is given them. All
@@ -35,11 +39,9 @@ static const struct {
     { mp_tok_pattern_gpt2, "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS
                            "\\p{L}\\p{N}]+|[" WS "]+(?![^" WS "])|[" WS "]+" },
     /* Qwen 2, 2.5, 3: each digit by itself */
-    { CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" TAIL_PUBLISHED,
-      CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" TAIL },
+    { mp_tok_pattern_qwen2, CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" TAIL },
     /* Llama 3: digits in groups of three */
-    { CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|" TAIL_PUBLISHED,
-      CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|" TAIL },
+    { mp_tok_pattern_llama3, CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|" TAIL },
     /* A stage of its own that only groups digits */
     { "\\p{N}{1,3}", "\\p{N}{1,3}" },
     { "\\p{N}", "\\p{N}" },

@@ -66,7 +66,7 @@ enum mp_status harness_try_open(const struct harness_options *options, struct ha
     memset(h, 0, sizeof(*h));
     status = mp_checkpoint_open(options->model, &h->checkpoint);
     if (status == MP_OK)
-        status = mp_model_config_load(mp_checkpoint_dir_fd(h->checkpoint), &h->model);
+        status = mp_model_config_load(h->checkpoint, &h->model);
     if (status == MP_OK)
         status = mp_weights_load(h->checkpoint, &h->model, NULL, NULL, &h->weights);
     if (status == MP_OK)

@@ -201,7 +201,7 @@ static struct mp_model_id id_of(const char *model)
     struct mp_model_id id;
 
     CHECK_EQ(mp_checkpoint_open(model, &checkpoint), MP_OK);
-    CHECK_EQ(mp_model_config_load(mp_checkpoint_dir_fd(checkpoint), &config), MP_OK);
+    CHECK_EQ(mp_model_config_load(checkpoint, &config), MP_OK);
     id = (struct mp_model_id){ .layers = config.moe_layers,
                                .experts = config.experts,
                                .top_k = config.experts_per_token,

@@ -32,7 +32,7 @@ void open_model(const char *dir, struct opened *o)
     enum mp_status status = mp_checkpoint_open(dir, &o->checkpoint);
 
     if (status == MP_OK)
-        status = mp_model_config_load(mp_checkpoint_dir_fd(o->checkpoint), &o->model);
+        status = mp_model_config_load(o->checkpoint, &o->model);
     if (status == MP_OK)
         status = mp_weights_describe(o->checkpoint, &o->model, &o->weights);
     if (status != MP_OK) {

@@ -417,7 +417,7 @@ static void slices_of_two_types_are_refused(void)
     tiny_write_shard(dir, "model.safetensors", &model, 0, model.count, 0);
     memset(&o, 0, sizeof(o));
     CHECK_EQ(mp_checkpoint_open(dir, &o.checkpoint), MP_OK);
-    CHECK_EQ(mp_model_config_load(mp_checkpoint_dir_fd(o.checkpoint), &o.model), MP_OK);
+    CHECK_EQ(mp_model_config_load(o.checkpoint, &o.model), MP_OK);
     CHECK_FAILS(mp_weights_describe(o.checkpoint, &o.model, &o.weights), MP_ERR_MODEL,
                 "E_TENSOR_DTYPE",
                 "tensor 'model.layers.1.mlp.experts.2.slices.1.down_proj.weight': got bf16, need "

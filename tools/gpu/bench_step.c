@@ -58,7 +58,7 @@ static enum mp_status open_engine(struct bench *b, const char *dir, unsigned dev
     enum mp_status status = mp_checkpoint_open(dir, &b->checkpoint);
 
     if (status == MP_OK)
-        status = mp_model_config_load(mp_checkpoint_dir_fd(b->checkpoint), &b->model);
+        status = mp_model_config_load(b->checkpoint, &b->model);
     if (status == MP_OK)
         status = mp_weights_load(b->checkpoint, &b->model, NULL, NULL, &b->weights);
     if (status == MP_OK)

@@ -1,5 +1,6 @@
 /*
- * A model's directory: one safetensors file or the shards of an index, as one table of tensors.
+ * A model's directory: one safetensors file or the shards of an index, as one table of tensors. A
+ * GGUF file in place of a directory is ckpt_gguf.c's.
  * Values of tensors are read by others.
  */
 #include "vmm/format/checkpoint.h"
@@ -179,6 +180,13 @@ enum mp_status mp_checkpoint_open(const char *path, struct mp_checkpoint **check
     if (checkpoint == NULL)
         return mp_fail_no_memory("the model's directory", sizeof(*checkpoint));
     checkpoint->dir_fd = -1;
+    if (mp_gguf_is_file(path)) {
+        status = mp_checkpoint_add_gguf(checkpoint, path);
+        if (status != MP_OK)
+            goto err;
+        *checkpoint_p = checkpoint;
+        return MP_OK;
+    }
     status = mp_checkpoint_open_dir(path, &checkpoint->dir_fd);
     if (status == MP_OK)
         status = mp_files_create(&checkpoint->files);
@@ -217,7 +225,9 @@ void mp_checkpoint_close(struct mp_checkpoint *checkpoint)
         free(checkpoint->names[i]);
     free(checkpoint->names);
     free(checkpoint->tensors);
-    mp_files_destroy(checkpoint->files);
+    if (checkpoint->gguf == NULL)
+        mp_files_destroy(checkpoint->files);
+    mp_gguf_close(checkpoint->gguf);
     if (checkpoint->dir_fd >= 0)
         close(checkpoint->dir_fd);
     free(checkpoint);
@@ -225,8 +235,13 @@ void mp_checkpoint_close(struct mp_checkpoint *checkpoint)
 
 int mp_checkpoint_dir_fd(const struct mp_checkpoint *checkpoint)
 {
-    mp_assert(checkpoint->dir_fd >= 0);
+    mp_assert(checkpoint->dir_fd >= 0 || checkpoint->gguf != NULL);
     return checkpoint->dir_fd;
+}
+
+const struct mp_gguf *mp_checkpoint_gguf(const struct mp_checkpoint *checkpoint)
+{
+    return checkpoint->gguf;
 }
 
 struct mp_files *mp_checkpoint_files(const struct mp_checkpoint *checkpoint)

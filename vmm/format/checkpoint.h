@@ -5,12 +5,15 @@
 #include "vmm/io/file.h"
 
 /*
- * The tensors of a model directory: where each lies, in which type and shape.
+ * The tensors of a model directory or GGUF file: where each lies, in which type and shape.
  *
  * A directory holds model.safetensors, or model.safetensors.index.json with the shards that it
  * lists (both: the single file wins, as in the transformers library). All files are opened once,
  * relative to the directory, and stay open until close. Headers are read and checked as a whole,
  * data is not touched.
+ *
+ * In place of a directory a GGUF file may be named, or a part of a split one. Its tensors keep
+ * their names; shapes are turned around, so that rows are last as everywhere here.
  *
  * Shard names in the index must be plain file names: no slash, not "." or "..", no control
  * characters; the index is data from elsewhere and chooses no path. A file of the directory may
@@ -20,6 +23,7 @@
  * Thread safety: open and close need exclusive use; everything else may run in parallel.
  */
 struct mp_checkpoint;
+struct mp_gguf;
 
 /* Where one tensor lies. `st.offset_bytes` counts from the start of file number `file`. */
 struct mp_tensor {
@@ -38,15 +42,19 @@ struct mp_progress {
 enum mp_status mp_checkpoint_open_dir(const char *path, int *dir_fd_p) MP_MUST_CHECK;
 
 /*
- * Open the directory `path`. MP_ERR_MODEL with E_CKPT_* or E_ST_*, E_FILE_*, E_JSON_*; MP_ERR_IO;
- * MP_ERR_NO_MEMORY. On failure nothing stays open.
+ * Open the directory or GGUF file `path`. MP_ERR_MODEL with E_CKPT_* or E_ST_*, E_FILE_*, E_JSON_*,
+ * E_GGUF_*, E_UNSUPPORTED for tensors of quantised types; MP_ERR_IO; MP_ERR_NO_MEMORY. On failure
+ * nothing stays open.
  */
 enum mp_status mp_checkpoint_open(const char *path,
                                   struct mp_checkpoint **checkpoint_p) MP_MUST_CHECK;
 void mp_checkpoint_close(struct mp_checkpoint *checkpoint);
 
-/* For config.json, tokenizer.json and the like; owned by the checkpoint. */
+/* For config.json, tokenizer.json and the like; owned by the checkpoint. -1: it is a GGUF file. */
 int mp_checkpoint_dir_fd(const struct mp_checkpoint *checkpoint);
+
+/* The metadata, which stands for those files; NULL: it is a directory. */
+const struct mp_gguf *mp_checkpoint_gguf(const struct mp_checkpoint *checkpoint);
 
 /* Owned by the checkpoint; readers and spaces built on it must go before it. */
 struct mp_files *mp_checkpoint_files(const struct mp_checkpoint *checkpoint);

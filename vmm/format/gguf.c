@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "vmm/base/assert.h"
 #include "vmm/format/gguf_int.h"
@@ -218,6 +220,27 @@ static enum mp_status merge(struct mp_gguf *gguf)
                            gguf->tensors[i].file + 1);
     }
     return MP_OK;
+}
+
+bool mp_gguf_is_file(const char *path)
+{
+    static const char suffix[] = ".gguf";
+    const size_t length = strlen(path), suffix_length = strlen(suffix);
+    char magic[4] = "";
+    struct stat info;
+    ssize_t got;
+    int fd;
+
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return false;
+    if (length > suffix_length && strcmp(path + length - suffix_length, suffix) == 0)
+        return true;
+    fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    got = pread(fd, magic, sizeof(magic), 0);
+    close(fd);
+    return got == sizeof(magic) && memcmp(magic, "GGUF", sizeof(magic)) == 0;
 }
 
 enum mp_status mp_gguf_open(const char *path, struct mp_gguf **gguf_p)

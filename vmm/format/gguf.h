@@ -101,6 +101,12 @@ void mp_gguf_part_fini(struct mp_gguf_part *part);
 struct mp_gguf;
 
 /*
+ * Is the path meant as a GGUF file? By its name, or, for those without one such as in caches, by
+ * its first bytes. Never true for a directory.
+ */
+bool mp_gguf_is_file(const char *path) MP_MUST_CHECK;
+
+/*
  * Open the file `path` and the parts that belong to it. MP_ERR_MODEL with E_GGUF_*, or E_FILE_LFS
  * and the like for something else than a model; MP_ERR_IO; MP_ERR_NO_MEMORY. On failure nothing
  * stays open.

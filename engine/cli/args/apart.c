@@ -144,6 +144,27 @@ static bool is_read(enum mp_command command, const char *name)
     return bytes > tail && strcmp(name + bytes - tail, suffix) == 0;
 }
 
+/* A GGUF file: all parts of a split one, as their names are made. */
+static enum mp_status check_parts(const struct list *outputs, const char *model)
+{
+    const size_t length = strlen(model), tail = strlen("-00001-of-00002.gguf");
+    unsigned part = 0, count = 0;
+    char path[PATH_MAX];
+    int end = 0;
+    enum mp_status status = check_input(outputs, "--model", model);
+
+    if (length < tail || length >= sizeof(path) ||
+        sscanf(model + length - tail, "-%5u-of-%5u.gguf%n", &part, &count, &end) != 2 ||
+        (size_t)end != tail)
+        return status;
+    for (part = 1; status == MP_OK && part <= count; part++) {
+        snprintf(path, sizeof(path), "%.*s-%05u-of-%05u.gguf", (int)(length - tail), model, part,
+                 count);
+        status = check_input(outputs, "a part of --model", path);
+    }
+    return status;
+}
+
 /* A directory that cannot be read is an error of whoever reads the model. */
 static enum mp_status check_model(enum mp_command command, const struct list *outputs,
                                   const char *model)
@@ -152,7 +173,10 @@ static enum mp_status check_model(enum mp_command command, const struct list *ou
     enum mp_status status = MP_OK;
     DIR *directory = outputs->count > 0 ? opendir(model) : NULL;
     const struct dirent *entry;
+    struct file file;
 
+    if (identify(model, &file) && file.exists && S_ISREG(file.mode))
+        status = check_parts(outputs, model);
     while (directory != NULL && status == MP_OK && (entry = readdir(directory)) != NULL) {
         if (!is_read(command, entry->d_name))
             continue;

@@ -49,7 +49,8 @@
     }
 
 /* Sentences of flags with several rows. */
-#define MODEL_HELP "the model: a directory in Hugging Face layout; simulate: its description"
+#define MODEL_HELP \
+    "the model: a directory in Hugging Face layout or a GGUF file; simulate: its description"
 #define OUT_HELP "repack: a new directory; calibrate: a file (in the model's directory)"
 #define PROMPT_TOKENS_HELP "tokens of each prompt (64)"
 #define GEN_TOKENS_HELP "tokens to generate for each prompt (64)"

@@ -14,6 +14,9 @@
  * it computes nothing. What it calls for and the engine has not got yet (another router, another
  * attention) is a member of struct mp_model_config first, then a key or a switch here.
  *
+ * A family that GGUF files have too is written once more for those, in gguf.c: they have other
+ * names and keys for the same model.
+ *
  * Names of tensors are patterns: "{layer}", "{expert}" and "{slice}" stand for numbers.
  */
 
@@ -58,6 +61,11 @@ struct mp_arch {
     const char *expert[3], *slice[3];
     /* All experts of a layer: gate rows before up rows (E, 2F, H), and down (E, H, F). */
     const char *fused_gate_up, *fused_down;
+    /* All experts of a layer: gate, up (E, F, H) and down (E, H, F) in a tensor each. */
+    const char *stacked[3];
+    /* The two rows of queries and keys that rotate together are neighbours in the file, not half a
+     * head apart. */
+    bool rotary_neighbours;
 };
 
 /* X(end of the constant's name): the families that there are. */
@@ -72,6 +80,18 @@ MP_ARCH_MAP(X)
 
 /* The families in this order; NULL behind the last one. */
 const struct mp_arch *mp_arch_at(size_t index);
+
+/*
+ * The families as GGUF files write them: `name` is their general.architecture, keys are those of
+ * the metadata behind "NAME.", and the only switch that comes from a file is whether there are
+ * biases, by whether the first layer has one.
+ */
+#define MP_ARCH_GGUF_MAP(X) \
+    X(llama)                \
+    X(qwen2moe)             \
+    X(qwen3moe)
+
+const struct mp_arch *mp_arch_gguf_at(size_t index);
 
 /* Numbers for a pattern. */
 struct mp_name_numbers {

@@ -46,7 +46,7 @@ static enum mp_status load(const char *dir, const struct mp_progress *progress,
         opened->checkpoint = NULL;
         return status;
     }
-    status = mp_model_config_load(mp_checkpoint_dir_fd(opened->checkpoint), &opened->config);
+    status = mp_model_config_load(opened->checkpoint, &opened->config);
     if (status == MP_OK)
         status =
             mp_weights_load(opened->checkpoint, &opened->config, NULL, progress, &opened->weights);

@@ -26,7 +26,7 @@ static enum mp_status load(const char *dir, struct loaded *loaded)
 
     if (status != MP_OK)
         return status;
-    status = mp_model_config_load(mp_checkpoint_dir_fd(loaded->checkpoint), &loaded->config);
+    status = mp_model_config_load(loaded->checkpoint, &loaded->config);
     if (status != MP_OK)
         return status;
     status = mp_weights_load(loaded->checkpoint, &loaded->config, NULL, NULL, &loaded->weights);

@@ -1,0 +1,337 @@
+/*
+ * What the metadata of a GGUF file says about a model, in the words of config.h: the keys of
+ * general.architecture's family, each within its range. What is not there has no other source, as
+ * in the programs that read these files.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/model/arch/arch.h"
+#include "engine/model/config.h"
+#include "vmm/format/gguf.h"
+
+#define KEY_BYTES 128
+#define LIST_BYTES 256
+#define FFN_MAX (1u << 20)
+#define VOCAB_MAX (1u << 22)
+
+struct source {
+    const struct mp_gguf *gguf;
+    const struct mp_arch *arch;
+    char file[MP_QUOTE_BYTES];
+};
+
+/* "qwen3moe.block_count" */
+static const char *key_of(const struct source *source, const char *name, char out[KEY_BYTES])
+{
+    snprintf(out, KEY_BYTES, "%s.%s", source->arch->name, name);
+    return out;
+}
+
+static const struct mp_gguf_value *find(const struct source *source, const char *name)
+{
+    char key[KEY_BYTES];
+
+    return mp_gguf_find_value(source->gguf, key_of(source, name, key));
+}
+
+static enum mp_status read_u32(const struct source *source, const char *name, uint32_t min,
+                               uint32_t max, uint32_t *out_p)
+{
+    char key[KEY_BYTES];
+    uint64_t value = 0;
+    enum mp_status status = mp_gguf_get_u64(source->gguf, key_of(source, name, key), &value);
+
+    if (status == MP_OK && (value < min || value > max))
+        status = mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                         "key '%s' in '%s': got %" PRIu64 ", need %" PRIu32 " to %" PRIu32, key,
+                         source->file, value, min, max);
+    if (status == MP_OK)
+        *out_p = (uint32_t)value;
+    return status;
+}
+
+static enum mp_status read_u32_or(const struct source *source, const char *name, uint32_t min,
+                                  uint32_t max, uint32_t other, uint32_t *out_p)
+{
+    *out_p = other;
+    return find(source, name) != NULL ? read_u32(source, name, min, max, out_p) : MP_OK;
+}
+
+static enum mp_status read_double(const struct source *source, const char *name, double min,
+                                  double max, double *out_p)
+{
+    char key[KEY_BYTES];
+    double value = 0;
+    enum mp_status status = mp_gguf_get_f64(source->gguf, key_of(source, name, key), &value);
+
+    if (status == MP_OK && !(value >= min && value <= max)) /* NaN too */
+        status = mp_fail(MP_ERR_MODEL, "E_CONFIG", "key '%s' in '%s': got %g, need %g to %g", key,
+                         source->file, value, min, max);
+    if (status == MP_OK)
+        *out_p = value;
+    return status;
+}
+
+static enum mp_status read_arch(struct source *source)
+{
+    static const char key[] = "general.architecture";
+    char got[MP_QUOTE_BYTES], list[LIST_BYTES] = "";
+    const char *text;
+    uint64_t bytes;
+    size_t used = 0;
+    enum mp_status status = mp_gguf_get_string(source->gguf, key, &text, &bytes);
+
+    if (status != MP_OK)
+        return status;
+    for (size_t i = 0; mp_arch_gguf_at(i) != NULL; i++) {
+        const char *name = mp_arch_gguf_at(i)->name;
+
+        source->arch = mp_arch_gguf_at(i);
+        if (strlen(name) == bytes && memcmp(name, text, bytes) == 0)
+            return MP_OK;
+        if (used < sizeof(list))
+            used +=
+                (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "", name);
+    }
+    return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                   "key '%s' in '%s': got '%s', this engine supports %s", key, source->file,
+                   mp_quote(got, text, bytes), list);
+}
+
+static enum mp_status unsupported(const struct source *source, const char *name, const char *need)
+{
+    char key[KEY_BYTES];
+
+    return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED", "key '%s' in '%s': this engine supports %s only",
+                   key_of(source, name, key), source->file, need);
+}
+
+/* The number is absent, or one that changes nothing. */
+static bool is_neutral(const struct mp_gguf_value *value, double neutral)
+{
+    uint64_t whole = 0;
+    double number = 0;
+
+    if (value == NULL)
+        return true;
+    if (mp_gguf_as_u64(value, &whole))
+        number = (double)whole;
+    else if (!mp_gguf_as_f64(value, &number))
+        return false;
+    return number == 0 || number == neutral;
+}
+
+/* Things that change the result and that nothing below reads. */
+static enum mp_status refuse_foreign(const struct source *source)
+{
+    static const struct {
+        const char *name;
+        double neutral; /* besides 0 */
+        const char *need;
+    } numbers[] = {
+        { "leading_dense_block_count", 0, "experts in all layers" },
+        { "expert_gating_func", 1, "softmax over the experts (1)" },
+        { "expert_weights_scale", 1, "a scale of 1" },
+        { "expert_group_count", 1, "experts that are not in groups" },
+        { "rope.scale_linear", 1, "positions that are not scaled" },
+        { "rope.scaling.factor", 1, "positions that are not scaled" },
+        { "attention.clamp_kqv", 0, "attention without limits" },
+        { "attn_logit_softcapping", 0, "attention without limits" },
+        { "final_logit_softcapping", 0, "logits without limits" },
+        { "logit_scale", 1, "a scale of 1" },
+        { "embedding_scale", 1, "a scale of 1" },
+        { "residual_scale", 1, "a scale of 1" },
+    };
+    const struct mp_gguf_value *type = find(source, "rope.scaling.type");
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(numbers); i++) {
+        if (!is_neutral(find(source, numbers[i].name), numbers[i].neutral))
+            return unsupported(source, numbers[i].name, numbers[i].need);
+    }
+    if (source->arch->keys.shared_ffn == NULL &&
+        !is_neutral(find(source, "expert_shared_count"), 0))
+        return unsupported(source, "expert_shared_count", "routed experts");
+    if (type != NULL && (type->kind != MP_GGUF_STRING || type->count != strlen("none") ||
+                         memcmp(type->data, "none", type->count) != 0))
+        return unsupported(source, "rope.scaling.type", "'none'");
+    if (mp_gguf_find(source->gguf, "rope_freqs.weight") != NULL)
+        return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                       "tensor 'rope_freqs.weight' in '%s': this engine supports positions that "
+                       "are not scaled only",
+                       source->file);
+    return MP_OK;
+}
+
+/* A window that is at least as long as the longest context changes nothing. */
+static enum mp_status refuse_window(const struct source *source,
+                                    const struct mp_model_config *config)
+{
+    const struct mp_gguf_value *window = find(source, "attention.sliding_window");
+    uint64_t positions = 0;
+
+    if (window == NULL || (mp_gguf_as_u64(window, &positions) &&
+                           (positions == 0 || positions >= config->positions_max)))
+        return MP_OK;
+    return unsupported(source, "attention.sliding_window", "attention to all positions");
+}
+
+static enum mp_status fail_heads(const struct source *source, const struct mp_model_config *config)
+{
+    return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                   "heads in '%s': got %" PRIu32 " of %" PRIu32 " elements with %" PRIu32
+                   " keys and values, need a multiple of those, and an even number of elements "
+                   "that is one for keys, values and rotation",
+                   source->file, config->heads, config->head_dim, config->kv_heads);
+}
+
+static enum mp_status read_heads(const struct source *source, struct mp_model_config *config)
+{
+    uint32_t value_length = 0, rotated = 0, even = 0;
+    enum mp_status status = read_u32(source, "attention.head_count", 1, 1024, &config->heads);
+
+    if (status == MP_OK)
+        status = read_u32_or(source, "attention.head_count_kv", 1, 1024, config->heads,
+                             &config->kv_heads);
+    if (status != MP_OK)
+        return status;
+    even = config->hidden / config->heads;
+    status = read_u32_or(source, "attention.key_length", 2, 1024, even, &config->head_dim);
+    if (status == MP_OK)
+        status = read_u32_or(source, "attention.value_length", 2, 1024, even, &value_length);
+    if (status == MP_OK)
+        status = read_u32_or(source, "rope.dimension_count", 1, 1024, config->head_dim, &rotated);
+    if (status != MP_OK)
+        return status;
+    if (config->heads % config->kv_heads != 0 || config->head_dim % 2 != 0 ||
+        config->head_dim == 0 || config->head_dim > 1024 || value_length != config->head_dim ||
+        rotated != config->head_dim)
+        return fail_heads(source, config);
+    return MP_OK;
+}
+
+/* The rows of the embedding; whether a head stands beside it. */
+static enum mp_status read_vocab(const struct source *source, struct mp_model_config *config)
+{
+    const struct mp_gguf_tensor *embed = mp_gguf_find(source->gguf, "token_embd.weight");
+
+    if (embed == NULL || embed->shape[1] < 1 || embed->shape[1] > VOCAB_MAX)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                       "tensor 'token_embd.weight' in '%s': got %" PRIu64
+                       " rows, need 1 to %u, one for each token",
+                       source->file, embed != NULL ? embed->shape[1] : 0, VOCAB_MAX);
+    config->vocab = (uint32_t)embed->shape[1];
+    config->tied = mp_gguf_find(source->gguf, "output.weight") == NULL;
+    return MP_OK;
+}
+
+static enum mp_status read_sizes(const struct source *source, struct mp_model_config *config)
+{
+    double eps = 0;
+    enum mp_status status = read_vocab(source, config);
+
+    config->rope_theta = source->arch->default_theta;
+    if (status == MP_OK)
+        status = read_u32(source, "embedding_length", 1, 1u << 17, &config->hidden);
+    if (status == MP_OK)
+        status = read_u32(source, "block_count", 1, MP_LAYERS_MAX, &config->layers);
+    if (status == MP_OK)
+        status = read_u32(source, "context_length", 1, 1u << 24, &config->positions_max);
+    if (status == MP_OK)
+        status = read_heads(source, config);
+    if (status == MP_OK)
+        status = read_double(source, "attention.layer_norm_rms_epsilon", 1e-20, 1, &eps);
+    if (status == MP_OK && find(source, "rope.freq_base") != NULL)
+        status = read_double(source, "rope.freq_base", 1, 1e12, &config->rope_theta);
+    config->norm_eps = (float)eps;
+    return status;
+}
+
+static enum mp_status read_experts(const struct source *source, struct mp_model_config *config)
+{
+    const struct mp_arch_keys *keys = &source->arch->keys;
+    enum mp_status status = read_u32(source, "expert_count", 1, MP_EXPERTS_MAX, &config->experts);
+    uint32_t most;
+
+    if (status != MP_OK)
+        return status;
+    most = config->experts < MP_EXPERTS_PER_TOKEN_MAX ? config->experts : MP_EXPERTS_PER_TOKEN_MAX;
+    status = read_u32(source, "expert_used_count", 1, most, &config->experts_per_token);
+    if (status == MP_OK)
+        status = read_u32(source, keys->expert_ffn, 1, FFN_MAX, &config->expert_ffn);
+    if (status == MP_OK && keys->shared_ffn != NULL)
+        status = read_u32(source, keys->shared_ffn, 1, FFN_MAX, &config->shared_ffn);
+    for (uint32_t i = 0; i < config->layers; i++)
+        config->is_moe[i] = true;
+    config->moe_layers = config->layers;
+    return status;
+}
+
+static enum mp_status read_token(const struct source *source, const struct mp_model_config *config,
+                                 const char *key, uint32_t *token_p)
+{
+    uint64_t token = 0;
+    enum mp_status status;
+
+    if (mp_gguf_find_value(source->gguf, key) == NULL)
+        return MP_OK;
+    status = mp_gguf_get_u64(source->gguf, key, &token);
+    if (status == MP_OK && token >= config->vocab)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                       "key '%s' in '%s': got %" PRIu64
+                       ", need a token id below the rows of the embedding, %" PRIu32,
+                       key, source->file, token, config->vocab);
+    if (status == MP_OK)
+        *token_p = (uint32_t)token;
+    return status;
+}
+
+/* Whatever ends a turn or a text ends what is written. */
+static enum mp_status read_tokens(const struct source *source, struct mp_model_config *config)
+{
+    static const char *const ends[] = { "tokenizer.ggml.eos_token_id",
+                                        "tokenizer.ggml.eot_token_id",
+                                        "tokenizer.ggml.eom_token_id" };
+    enum mp_status status = read_token(source, config, "tokenizer.ggml.bos_token_id", &config->bos);
+
+    for (size_t i = 0; status == MP_OK && i < MP_ARRAY_LEN(ends); i++) {
+        uint32_t token = MP_TOKEN_NONE;
+
+        status = read_token(source, config, ends[i], &token);
+        if (status == MP_OK && token != MP_TOKEN_NONE)
+            config->eos[config->eos_count++] = token;
+    }
+    return status;
+}
+
+enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
+                                         struct mp_model_config *config_p)
+{
+    const char *name = mp_files_name(mp_gguf_files(gguf), 0);
+    struct mp_model_config config = { .bos = MP_TOKEN_NONE,
+                                      .sampling = { .temperature = 1, .top_p = 1 } };
+    struct source source = { .gguf = gguf };
+    enum mp_status status;
+
+    mp_quote(source.file, name, strlen(name));
+    status = read_arch(&source);
+    if (status != MP_OK)
+        return status;
+    config.arch = source.arch;
+    config.qk_norm = source.arch->switches.qk_norm.value;
+    config.norm_topk = source.arch->switches.norm_topk.value;
+    config.qkv_bias = mp_gguf_find(gguf, "blk.0.attn_q.bias") != NULL;
+    status = refuse_foreign(&source);
+    if (status == MP_OK)
+        status = read_sizes(&source, &config);
+    if (status == MP_OK)
+        status = refuse_window(&source, &config);
+    if (status == MP_OK)
+        status = read_experts(&source, &config);
+    if (status == MP_OK)
+        status = read_tokens(&source, &config);
+    if (status == MP_OK)
+        *config_p = config;
+    return status;
+}

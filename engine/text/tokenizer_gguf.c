@@ -1,0 +1,328 @@
+/*
+ * The tokenizer of a GGUF file. Its metadata has the vocabulary, the merges and the name of the
+ * pre-tokenizer; from them the tokenizer.json is put together that such a model is published with,
+ * and loaded as one. What that file says and the metadata do not is written down here per name.
+ */
+#include "engine/text/tokenizer_impl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "vmm/base/assert.h"
+
+#define KEY(name) "tokenizer.ggml." name
+
+/* Kinds of tokens, by their numbers in files. */
+enum { KIND_NORMAL = 1, KIND_CONTROL = 3, KIND_USER = 4, KIND_UNUSED = 5 };
+
+struct pre {
+    const char *name;       /* tokenizer.ggml.pre */
+    const char *normalizer; /* NULL: none */
+    const char *pattern;    /* of words; NULL: that of ByteLevel itself */
+    bool ignore_merges, add_bos;
+};
+
+static const struct pre pres[] = {
+    { "gpt-2", NULL, NULL, false, false },
+    { "qwen2", "NFC", mp_tok_pattern_qwen2, false, false },
+    { "llama-bpe", NULL, mp_tok_pattern_llama3, true, true },
+};
+
+struct making {
+    const struct mp_gguf *gguf;
+    const char *name; /* of the file */
+    char file[MP_QUOTE_BYTES];
+    const struct pre *pre;
+    json_t *root, *vocab, *added, *merges; /* the last three belong to the first */
+};
+
+static bool equals(const char *text, uint64_t bytes, const char *other)
+{
+    return strlen(other) == bytes && memcmp(text, other, bytes) == 0;
+}
+
+/* A file with ids only says so, or says nothing. */
+static enum mp_status check_model(const struct making *making)
+{
+    const char *model = "none";
+    char quoted[MP_QUOTE_BYTES];
+    uint64_t bytes = strlen(model);
+    enum mp_status status = MP_OK;
+
+    if (mp_gguf_find_value(making->gguf, KEY("model")) != NULL)
+        status = mp_gguf_get_string(making->gguf, KEY("model"), &model, &bytes);
+    if (status != MP_OK || equals(model, bytes, "gpt2"))
+        return status;
+    if (equals(model, bytes, "none") || equals(model, bytes, "no_vocab"))
+        return mp_fail(MP_ERR_MODEL, "E_FILE_MISSING", "'%s' has no vocabulary", making->file);
+    return mp_fail(MP_ERR_MODEL, "E_TOK_TYPE",
+                   "key '" KEY("model") "' in '%s': got '%s', need 'gpt2', a byte-level BPE; give "
+                                        "token ids instead of text",
+                   making->file, mp_quote(quoted, model, bytes));
+}
+
+static enum mp_status find_pre(struct making *making)
+{
+    char quoted[MP_QUOTE_BYTES], list[MP_QUOTE_BYTES] = "";
+    const char *name = NULL;
+    uint64_t bytes = 0;
+    size_t used = 0;
+    enum mp_status status = mp_gguf_get_string(making->gguf, KEY("pre"), &name, &bytes);
+
+    if (status != MP_OK)
+        return status;
+    for (size_t i = 0; i < MP_ARRAY_LEN(pres); i++) {
+        making->pre = &pres[i];
+        if (equals(name, bytes, pres[i].name))
+            return MP_OK;
+        if (used < sizeof(list))
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "",
+                                     pres[i].name);
+    }
+    return mp_fail(MP_ERR_MODEL, "E_TOK_PATTERN",
+                   "key '" KEY("pre") "' in '%s': got '%s', this engine knows %s; give token ids "
+                                      "instead of text",
+                   making->file, mp_quote(quoted, name, bytes), list);
+}
+
+static enum mp_status fail_memory(void)
+{
+    return mp_fail_no_memory("a tokenizer", 0);
+}
+
+/* Objects with room for all that follows: everything but vocabulary, tokens and merges. */
+static enum mp_status make_root(struct making *making)
+{
+    const struct pre *pre = making->pre;
+    json_t *bytes, *split;
+
+    making->root =
+        json_pack("{s:s, s:n, s:{s:s, s:b, s:b, s:b}, s:{s:s, s:b, s:{}, s:[]}, s:[]}", "version",
+                  "1.0", "normalizer", "decoder", "type", "ByteLevel", "add_prefix_space", 1,
+                  "trim_offsets", 1, "use_regex", 1, "model", "type", "BPE", "ignore_merges",
+                  (int)pre->ignore_merges, "vocab", "merges", "added_tokens");
+    if (making->root == NULL)
+        return fail_memory();
+    making->vocab = json_object_get(json_object_get(making->root, "model"), "vocab");
+    making->merges = json_object_get(json_object_get(making->root, "model"), "merges");
+    making->added = json_object_get(making->root, "added_tokens");
+    if (pre->normalizer != NULL &&
+        json_object_set_new(making->root, "normalizer",
+                            json_pack("{s:s}", "type", pre->normalizer)) != 0)
+        return fail_memory();
+    bytes = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
+                      "trim_offsets", 0, "use_regex", (int)(pre->pattern == NULL));
+    if (pre->pattern == NULL)
+        return json_object_set_new(making->root, "pre_tokenizer", bytes) == 0 ? MP_OK
+                                                                              : fail_memory();
+    split = json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", pre->pattern,
+                      "behavior", "Isolated", "invert", 0);
+    if (json_object_set_new(
+            making->root, "pre_tokenizer",
+            json_pack("{s:s, s:[o, o]}", "type", "Sequence", "pretokenizers", split, bytes)) != 0)
+        return fail_memory();
+    return MP_OK;
+}
+
+/* A text of the metadata as a value. */
+static enum mp_status make_text(const struct making *making, const char *what, uint64_t index,
+                                const struct mp_gguf_value *text, json_t **value_p)
+{
+    char quoted[MP_QUOTE_BYTES];
+
+    *value_p = NULL;
+    if (!mp_is_utf8((const char *)text->data, text->count))
+        return mp_fail(MP_ERR_MODEL, "E_TOK_TYPE", "%s %" PRIu64 " in '%s' is '%s', need UTF-8",
+                       what, index, making->file,
+                       mp_quote(quoted, (const char *)text->data, text->count));
+    *value_p = json_stringn((const char *)text->data, text->count);
+    return *value_p != NULL ? MP_OK : fail_memory();
+}
+
+static enum mp_status add_to_vocab(const struct making *making, uint64_t id,
+                                   const struct mp_gguf_value *token)
+{
+    const char *text = (const char *)token->data;
+    char quoted[MP_QUOTE_BYTES];
+
+    if (!mp_is_utf8(text, token->count) || memchr(text, '\0', token->count) != NULL)
+        return mp_fail(MP_ERR_MODEL, "E_TOK_TYPE",
+                       "token %" PRIu64 " in '%s' is '%s', need UTF-8 without NUL", id,
+                       making->file, mp_quote(quoted, text, token->count));
+    if (json_object_getn(making->vocab, text, token->count) != NULL)
+        return mp_fail(MP_ERR_MODEL, "E_TOK_TWICE",
+                       "token '%s' is in '%s' twice, the second time with id %" PRIu64,
+                       mp_quote(quoted, text, token->count), making->file, id);
+    return json_object_setn_new(making->vocab, text, token->count, json_integer((json_int_t)id)) ==
+                   0
+               ? MP_OK
+               : fail_memory();
+}
+
+static enum mp_status add_added(const struct making *making, uint64_t id, bool special,
+                                const struct mp_gguf_value *token)
+{
+    json_t *text, *entry;
+    enum mp_status status = make_text(making, "token", id, token, &text);
+
+    if (status != MP_OK)
+        return status;
+    entry = json_pack("{s:I, s:o, s:b, s:b, s:b, s:b, s:b}", "id", (json_int_t)id, "content", text,
+                      "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special",
+                      (int)special);
+    return json_array_append_new(making->added, entry) == 0 ? MP_OK : fail_memory();
+}
+
+/* A list of texts of at most so many. */
+static enum mp_status get_texts(const struct making *making, const char *key, uint32_t max,
+                                struct mp_gguf_value *list_p)
+{
+    enum mp_status status = mp_gguf_get_array(making->gguf, key, MP_GGUF_STRING, list_p);
+
+    if (status == MP_OK && list_p->count > max)
+        return mp_fail(MP_ERR_MODEL, "E_TOK_LONG",
+                       "key '%s' in '%s' has %" PRIu64 " texts, need at most %" PRIu32, key,
+                       making->file, list_p->count, max);
+    return status;
+}
+
+static enum mp_status add_tokens(const struct making *making)
+{
+    struct mp_gguf_value tokens, kinds = { .count = 0 }, token, number;
+    const bool typed = mp_gguf_find_value(making->gguf, KEY("token_type")) != NULL;
+    enum mp_status status = get_texts(making, KEY("tokens"), MP_TOK_VOCAB_MAX, &tokens);
+
+    if (status == MP_OK && typed)
+        status = mp_gguf_get_array(making->gguf, KEY("token_type"), MP_GGUF_I32, &kinds);
+    if (status == MP_OK && typed && kinds.count != tokens.count)
+        return mp_fail(MP_ERR_MODEL, "E_TOK_TYPE",
+                       "'%s' has %" PRIu64 " tokens and %" PRIu64 " kinds of them, need as many",
+                       making->file, tokens.count, kinds.count);
+    for (uint64_t id = 0; status == MP_OK && mp_gguf_array_next(&tokens, &token); id++) {
+        int64_t kind = KIND_NORMAL;
+
+        if (typed && !(mp_gguf_array_next(&kinds, &number) && mp_gguf_as_i64(&number, &kind)))
+            mp_unreachable(); /* as many, all of one kind */
+        if (kind == KIND_CONTROL || kind == KIND_USER)
+            status = add_added(making, id, kind == KIND_CONTROL, &token);
+        else if (kind != KIND_UNUSED)
+            status = add_to_vocab(making, id, &token);
+    }
+    return status;
+}
+
+static enum mp_status add_merges(const struct making *making)
+{
+    struct mp_gguf_value merges, merge;
+    enum mp_status status = get_texts(making, KEY("merges"), MP_TOK_MERGES_MAX, &merges);
+
+    for (uint64_t i = 0; status == MP_OK && mp_gguf_array_next(&merges, &merge); i++) {
+        json_t *text;
+
+        status = make_text(making, "merge", i, &merge, &text);
+        if (status == MP_OK && json_array_append_new(making->merges, text) != 0)
+            status = fail_memory();
+    }
+    return status;
+}
+
+/* `*yes_p` and the id, if a text gets this token at its beginning or end. */
+static enum mp_status find_frame(const struct making *making, const char *add_key,
+                                 const char *id_key, bool *yes_p, uint64_t *id_p)
+{
+    enum mp_status status = MP_OK;
+
+    if (mp_gguf_find_value(making->gguf, add_key) != NULL)
+        status = mp_gguf_get_bool(making->gguf, add_key, yes_p);
+    if (status == MP_OK && *yes_p)
+        status = mp_gguf_get_u64(making->gguf, id_key, id_p);
+    if (status == MP_OK && *id_p > MP_TOK_VOCAB_MAX)
+        *id_p = MP_TOK_VOCAB_MAX; /* Refused with the name of the place later. */
+    return status;
+}
+
+static json_t *frame_piece(json_t *specials, const char *name, uint64_t id)
+{
+    if (json_object_set_new(specials, name, json_pack("{s:[I]}", "ids", (json_int_t)id)) != 0)
+        return NULL;
+    return json_pack("{s:{s:s}}", "SpecialToken", "id", name);
+}
+
+static enum mp_status add_frame(const struct making *making)
+{
+    bool begins = making->pre->add_bos, ends = false;
+    uint64_t bos = 0, eos = 0;
+    json_t *single, *specials, *post;
+    int failed = 0;
+    enum mp_status status =
+        find_frame(making, KEY("add_bos_token"), KEY("bos_token_id"), &begins, &bos);
+
+    if (status == MP_OK)
+        status = find_frame(making, KEY("add_eos_token"), KEY("eos_token_id"), &ends, &eos);
+    if (status != MP_OK)
+        return status;
+    post = json_pack("{s:s, s:[], s:{}}", "type", "TemplateProcessing", "single", "special_tokens");
+    if (post == NULL)
+        return fail_memory();
+    single = json_object_get(post, "single");
+    specials = json_object_get(post, "special_tokens");
+    if (begins)
+        failed |= json_array_append_new(single, frame_piece(specials, "bos", bos));
+    failed |= json_array_append_new(single, json_pack("{s:{s:s}}", "Sequence", "id", "A"));
+    if (ends)
+        failed |= json_array_append_new(single, frame_piece(specials, "eos", eos));
+    failed |= json_object_set_new(making->root, "post_processor", post);
+    return failed == 0 ? MP_OK : fail_memory();
+}
+
+/* The token that the key names, if the tokenizer has it. */
+static enum mp_status name_token(const struct making *making, const struct mp_tokenizer *tok,
+                                 const char *key, uint32_t *id_p)
+{
+    uint64_t id = 0;
+    size_t bytes;
+    enum mp_status status = MP_OK;
+
+    if (mp_gguf_find_value(making->gguf, key) == NULL)
+        return MP_OK;
+    status = mp_gguf_get_u64(making->gguf, key, &id);
+    if (status == MP_OK &&
+        (id >= tok->vocab.count || mp_tokenizer_content(tok, (uint32_t)id, &bytes) == NULL))
+        return mp_fail(MP_ERR_MODEL, "E_TOK_CONFIG",
+                       "key '%s' in '%s' is %" PRIu64 ", which no token has", key, making->file,
+                       id);
+    if (status == MP_OK)
+        *id_p = (uint32_t)id;
+    return status;
+}
+
+enum mp_status mp_tok_from_gguf(const struct mp_gguf *gguf, struct mp_tokenizer **tok_p)
+{
+    struct making making = { .gguf = gguf, .name = mp_files_name(mp_gguf_files(gguf), 0) };
+    static enum mp_status (*const steps[])(const struct making *) = { add_tokens, add_merges,
+                                                                      add_frame };
+    struct mp_tokenizer *tok = NULL;
+    enum mp_status status;
+
+    mp_quote(making.file, making.name, strlen(making.name));
+    status = check_model(&making);
+    if (status == MP_OK)
+        status = find_pre(&making);
+    if (status == MP_OK)
+        status = make_root(&making);
+    for (size_t i = 0; status == MP_OK && i < MP_ARRAY_LEN(steps); i++)
+        status = steps[i](&making);
+    if (status == MP_OK)
+        status = mp_tok_from_json(making.name, making.root, &tok);
+    if (status == MP_OK)
+        status = name_token(&making, tok, KEY("bos_token_id"), &tok->bos);
+    if (status == MP_OK)
+        status = name_token(&making, tok, KEY("eos_token_id"), &tok->eos);
+    if (status == MP_OK)
+        *tok_p = tok;
+    else
+        mp_tokenizer_destroy(tok);
+    json_decref(making.root);
+    return status;
+}
