@@ -50,7 +50,7 @@
 
 /* Sentences of flags with several rows. */
 #define MODEL_HELP \
-    "the model: a directory in Hugging Face layout or a GGUF file; simulate: its description"
+    "a Hugging Face directory or a GGUF file; simulate: its description"
 #define OUT_HELP "repack: a new directory; calibrate: a file (in the model's directory)"
 #define PROMPT_TOKENS_HELP "tokens of each prompt (64)"
 #define GEN_TOKENS_HELP "tokens to generate for each prompt (64)"
