@@ -4,7 +4,8 @@
 #include "vmm/base/error.h"
 
 /*
- * What config.json and generation_config.json, or a GGUF file's metadata, say about a model, checked and in our words.
+ * What config.json and generation_config.json, or a GGUF file's metadata, say about a model,
+ * checked and in our words.
  *
  * Every number has a range, so that no size computed from them overflows 64 bits and no divisor is
  * zero. What the engine does not implement is refused by name, never ignored: other architectures,

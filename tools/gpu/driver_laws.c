@@ -225,8 +225,8 @@ static void skipped(void)
     };
 
     for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
-        printf("skipped: tests/device/fakecuda/test/%s: only the driver of the tests: %s\n", tests[i][0],
-               tests[i][1]);
+        printf("skipped: tests/device/fakecuda/test/%s: only the driver of the tests: %s\n",
+               tests[i][0], tests[i][1]);
 }
 
 int main(int argc, char **argv)
