@@ -254,10 +254,13 @@ static bool interpreter_of(const struct mp_environment *environment, const char 
                            char interpreter[PATH_MAX])
 {
     char line[512] = "", *save, *word;
-    FILE *file = fopen(path, "re");
+    struct stat info;
+    FILE *file = NULL;
     bool is_script;
     int unused;
 
+    if (stat(path, &info) == 0 && S_ISREG(info.st_mode)) /* a pipe would be waited for */
+        file = fopen(path, "re");
     if (file == NULL)
         return false;
     is_script = fgets(line, sizeof(line), file) != NULL && strncmp(line, "#!", 2) == 0;
