@@ -3,11 +3,11 @@
 # it is linked with is inside, as far as there are archives, so that it works where our own
 # libraries are not installed, and only its table is exported.
 add_library(moepager_preload SHARED
-    interpose/preload.c
-    interpose/preload_ggml.c
-    interpose/preload_copies.c
-    interpose/preload_memory.c
-    interpose/preload_real.c
+    interpose/preload/preload.c
+    interpose/preload/preload_ggml.c
+    interpose/preload/preload_copies.c
+    interpose/preload/preload_memory.c
+    interpose/preload/preload_real.c
     interpose/cuda/hooks/hooks.c
     interpose/cuda/hooks/copies.c
     interpose/cuda/hooks/driver.c
@@ -18,22 +18,23 @@ add_library(moepager_preload SHARED
 target_link_libraries(moepager_preload PRIVATE mp_base ${CMAKE_DL_LIBS})
 
 add_library(mp_interpose STATIC
-    interpose/ahead.c
-    interpose/dense.c
-    interpose/entry.c
-    interpose/experts.c
-    interpose/experts_st.c
-    interpose/ggml.c
-    interpose/paged.c
-    interpose/record.c
-    interpose/report.c
-    interpose/routing.c
-    interpose/seam.c
-    interpose/settings.c
-    interpose/shown.c
-    interpose/stream.c
-    interpose/views.c
-    interpose/watch.c
+    interpose/entry/calls.c
+    interpose/entry/entry.c
+    interpose/model/experts.c
+    interpose/model/experts_st.c
+    interpose/pager/ahead.c
+    interpose/pager/dense.c
+    interpose/pager/ggml.c
+    interpose/pager/paged.c
+    interpose/pager/record.c
+    interpose/pager/report.c
+    interpose/pager/routing.c
+    interpose/pager/seam.c
+    interpose/pager/settings.c
+    interpose/pager/stream.c
+    interpose/pager/watch.c
+    interpose/window/shown.c
+    interpose/window/views.c
     interpose/cuda/gpu.c
     interpose/cuda/gpu_state.c
     interpose/cuda/identity.c
@@ -46,7 +47,7 @@ add_library(mp_interpose STATIC
 target_link_libraries(mp_interpose PUBLIC mp_policy PkgConfig::UNWIND)
 
 # Archives of libraries come behind ours and before the shared ones, which are then not needed.
-add_library(moepager_interpose SHARED interpose/placement.c interpose/table.c
+add_library(moepager_interpose SHARED interpose/entry/placement.c interpose/entry/table.c
     interpose/cuda/gpu_table.c)
 set(archives)
 foreach(library uring)
@@ -61,12 +62,13 @@ target_link_libraries(moepager_interpose PRIVATE
     $<TARGET_FILE:mp_interpose> $<TARGET_FILE:mp_policy> $<TARGET_FILE:mp_vmm>
     $<TARGET_FILE:mp_base> ${archives} mp_interpose)
 # Opened for safetensors files only, because it needs the library of JSON.
-add_library(moepager_safetensors SHARED interpose/safetensors.c)
+add_library(moepager_safetensors SHARED interpose/model/safetensors.c)
 target_link_libraries(moepager_safetensors PRIVATE mp_vmm)
-foreach(library preload interpose safetensors)
-    set_target_properties(moepager_${library} PROPERTIES
-        LINK_DEPENDS ${PROJECT_SOURCE_DIR}/interpose/${library}.map)
-    target_link_options(moepager_${library} PRIVATE -Wl,--as-needed -Wl,--gc-sections
-        -Wl,-z,nodelete -Wl,--exclude-libs,ALL
-        -Wl,--version-script=${PROJECT_SOURCE_DIR}/interpose/${library}.map)
+foreach(library preload:preload interpose:entry safetensors:model)
+    string(REGEX REPLACE ":.*" "" name ${library})
+    string(REGEX REPLACE ".*:" "" folder ${library})
+    set(map ${PROJECT_SOURCE_DIR}/interpose/${folder}/${name}.map)
+    set_target_properties(moepager_${name} PROPERTIES LINK_DEPENDS ${map})
+    target_link_options(moepager_${name} PRIVATE -Wl,--as-needed -Wl,--gc-sections
+        -Wl,-z,nodelete -Wl,--exclude-libs,ALL -Wl,--version-script=${map})
 endforeach()

@@ -46,9 +46,14 @@ engine/calibrate:   vmm/base policy engine/model engine/forward
 engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda
 engine/cli/args:    vmm/base engine/calibrate engine/model engine/repack engine/session engine/text
 engine/cli:         vmm/* policy/* kernels/* engine/*
-interpose:          vmm/* policy/* kernels/* interpose/cuda interpose/cuda/hooks
+interpose:          vmm/base
+interpose/preload:  vmm/base vmm/options interpose interpose/cuda/hooks
+interpose/model:    vmm/* interpose
+interpose/window:   vmm/* interpose interpose/model
+interpose/pager:    vmm/* policy/* interpose interpose/model interpose/window
+interpose/entry:    vmm/* interpose interpose/pager
 interpose/cuda:     vmm/* policy interpose
-interpose/cuda/hooks: vmm/base vmm/options vmm/backend/cuda interpose interpose/cuda
+interpose/cuda/hooks: vmm/base vmm/options vmm/backend/cuda interpose/preload interpose/cuda
 '
 # One file of a folder may do more: the face of the library.
 files='

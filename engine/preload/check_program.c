@@ -21,7 +21,7 @@
 #define SEEN_MAX 256u
 #define SCRIPTS_MAX 4
 
-/* From interpose/preload.map, as the build found them there. */
+/* From interpose/preload/preload.map, as the build found them there. */
 const char *const mp_check_hooks[] = { MP_HOOK_NAMES NULL };
 
 _Static_assert(sizeof(mp_check_hooks) / sizeof(mp_check_hooks[0]) <=

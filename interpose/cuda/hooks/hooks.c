@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "interpose/preload.h"
+#include "interpose/preload/preload.h"
 #include "vmm/base/compiler.h"
 #include "vmm/base/log.h"
 #include "vmm/options/opt.h"

@@ -2,7 +2,7 @@
 #define MP_TESTS_FAKEGGML_H
 
 #include "interpose/cuda/cudart_abi.h"
-#include "interpose/ggml.h"
+#include "interpose/pager/ggml.h"
 
 /*
  * The functions of ggml that a program uses which copies experts to a device itself, over a CUDA

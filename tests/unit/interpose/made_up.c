@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "interpose/ggml.h"
+#include "interpose/pager/ggml.h"
 #include "tests/support/gguf.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"

@@ -1,8 +1,8 @@
 #ifndef MP_INTERPOSE_SEAM_H
 #define MP_INTERPOSE_SEAM_H
 
-#include "interpose/ggml.h"
-#include "interpose/paged.h"
+#include "interpose/pager/ggml.h"
+#include "interpose/pager/paged.h"
 
 /*
  * Beneath a program that keeps experts in host memory and copies those that are chosen to a device

@@ -4,9 +4,9 @@
 #include <limits.h>
 #include <pthread.h>
 
-#include "interpose/experts.h"
-#include "interpose/settings.h"
-#include "interpose/shown.h"
+#include "interpose/model/experts.h"
+#include "interpose/pager/settings.h"
+#include "interpose/window/shown.h"
 #include "policy/pager/pager.h"
 
 /*

@@ -3,7 +3,7 @@
 
 #include <sys/mman.h>
 
-#include "interpose/shown.h"
+#include "interpose/window/shown.h"
 
 /* What shown.c and views.c share. */
 #define MP_SHOWN_RANGES_MAX 64

@@ -1,7 +1,7 @@
 /*
  * The interposer's option table, and which policies it can use.
  */
-#include "interpose/settings.h"
+#include "interpose/pager/settings.h"
 
 #include <string.h>
 

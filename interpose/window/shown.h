@@ -2,7 +2,7 @@
 #define MP_INTERPOSE_SHOWN_H
 
 #include "interpose/entry.h"
-#include "interpose/experts.h"
+#include "interpose/model/experts.h"
 #include "vmm/base/lock.h"
 
 /*

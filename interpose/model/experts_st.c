@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "interpose/experts_int.h"
-#include "interpose/safetensors.h"
+#include "interpose/model/experts_int.h"
+#include "interpose/model/safetensors.h"
 #include "vmm/base/error.h"
 #include "vmm/format/expert_names.h"
 

@@ -1,7 +1,7 @@
 /*
  * The start of libmoepager_preload.so, and what opens the interposer beside it.
  */
-#include "interpose/preload.h"
+#include "interpose/preload/preload.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
  * The life of a paged model: whether it is one, how much RAM it gets, and its pager.
  */
-#include "interpose/paged.h"
+#include "interpose/pager/paged.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "interpose/seam.h"
+#include "interpose/pager/seam.h"
 #include "vmm/base/error.h"
 #include "vmm/output/timeline.h"
 #include "vmm/topo/memory_room.h"

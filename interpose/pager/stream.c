@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-#include "interpose/paged.h"
+#include "interpose/pager/paged.h"
 #include "vmm/base/checked.h"
 
 /* What is on its way at a time. */

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "interpose/shown_int.h"
+#include "interpose/window/shown_int.h"
 #include "vmm/base/checked.h"
 
 bool mp_shown_view_has(const struct mp_shown_view *view, uint64_t begin, uint64_t end)

@@ -2,7 +2,7 @@
  * The routing trace and the timeline. Routers' weights are not seen from outside; each choice is
  * written with an equal share.
  */
-#include "interpose/paged.h"
+#include "interpose/pager/paged.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "interpose/preload.h"
+#include "interpose/preload/preload.h"
 #include "vmm/base/compiler.h"
 
 static void *call_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)

@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "interpose/paged.h"
+#include "interpose/pager/paged.h"
 #include "vmm/base/arena.h"
 
 static const struct mp_costs unknown_costs = { .executor_count = 1,

@@ -1,7 +1,7 @@
 /*
  * Experts by the names that GGUF files give their tensors.
  */
-#include "interpose/experts_int.h"
+#include "interpose/model/experts_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>

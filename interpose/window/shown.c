@@ -1,7 +1,7 @@
 /*
  * Showing and hiding units; see shown.h. Which addresses are the program's is in views.c.
  */
-#include "interpose/shown.h"
+#include "interpose/window/shown.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "interpose/shown_int.h"
+#include "interpose/window/shown_int.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"

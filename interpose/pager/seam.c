@@ -9,7 +9,7 @@
  * Slots lie in one range of addresses, which is pinned in chunks when the first copy is made. A
  * piece that crosses a cut is copied from the mapping: no copy may touch two pinned pieces.
  */
-#include "interpose/seam.h"
+#include "interpose/pager/seam.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /*
  * A self-test of the layout of ggml's tensors, through functions that every version exports.
  */
-#include "interpose/ggml.h"
+#include "interpose/pager/ggml.h"
 
 #include <string.h>
 

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "interpose/cuda/hooks/hooks.h"
-#include "interpose/preload.h"
+#include "interpose/preload/preload.h"
 #include "vmm/base/compiler.h"
 
 /* No model whose experts are worth paging is smaller. */

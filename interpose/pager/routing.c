@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "interpose/seam.h"
+#include "interpose/pager/seam.h"
 #include "vmm/base/error.h"
 
 /* Slots that stay free for what is read ahead while a layer needs more than there is room for. */

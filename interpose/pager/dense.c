@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "interpose/paged.h"
+#include "interpose/pager/paged.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/thread.h"

@@ -1,7 +1,7 @@
 /*
  * All of libmoepager_safetensors.so that is not vmm's.
  */
-#include "interpose/safetensors.h"
+#include "interpose/model/safetensors.h"
 
 MOEPAGER_API const struct mp_safetensors mp_safetensors_v1 = {
     .abi = MP_SAFETENSORS_ABI,

@@ -1,7 +1,7 @@
 #ifndef MP_INTERPOSE_EXPERTS_INT_H
 #define MP_INTERPOSE_EXPERTS_INT_H
 
-#include "interpose/experts.h"
+#include "interpose/model/experts.h"
 
 /* What the files of experts.h share. */
 #define MP_EXPERT_BYTES_MIN (2 * (uint64_t)MP_SPACE_PAGE_BYTES)

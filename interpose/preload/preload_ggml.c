@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "interpose/preload.h"
+#include "interpose/preload/preload.h"
 #include "vmm/base/compiler.h"
 
 #define SITE __builtin_return_address(0)

@@ -1,7 +1,7 @@
 /*
  * The report: what the pager did, in the words of `moepager run`.
  */
-#include "interpose/paged.h"
+#include "interpose/pager/paged.h"
 
 #include <inttypes.h>
 #include <stdio.h>

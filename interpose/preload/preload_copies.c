@@ -2,7 +2,7 @@
  * Hooks of the functions of ggml by which a program copies experts to a device itself: what it
  * reads to the host before (the router's ids), and the copies.
  */
-#include "interpose/preload.h"
+#include "interpose/preload/preload.h"
 #include "vmm/base/compiler.h"
 
 #define SITE __builtin_return_address(0)

@@ -1,0 +1,257 @@
+/*
+ * Calls of hooks that are about experts: which ones a layer is going to read, by whichever hook says
+ * so, and copies of them to a device. Not what is mapped: entry.c.
+ */
+#include "interpose/entry/entry_int.h"
+
+#include <string.h>
+
+#include "interpose/pager/ggml.h"
+#include "interpose/pager/seam.h"
+
+/* What a thread has found out about the operation that it is at. */
+struct at_work {
+    uint64_t model; /* number of the model that it was about */
+    const void *dst;
+    int64_t expert;
+    uint64_t key;
+    const struct mp_expert_tensor *tensor;
+    bool paged;
+};
+
+static _Thread_local struct at_work work;
+
+static bool knows_layout(const void *site)
+{
+    static _Atomic int known; /* 0: not yet; 1: yes; 2: no */
+    int now = atomic_load_explicit(&known, memory_order_acquire);
+
+    if (now == 0) {
+        now = mp_ggml_check(mp_entry_host.find, site) ? 1 : 2;
+        if (now == 2)
+            mp_log_once(MP_LOG_WARN, "preload",
+                        "this version of ggml is not known: experts are paged by what is touched");
+        atomic_store_explicit(&known, now, memory_order_release);
+    }
+    return now == 1;
+}
+
+/* What `ids` says, and its key. 0: it says nothing of what will be needed. */
+static uint64_t read_routing(struct mp_paged *paged, uint32_t layer,
+                             const struct mp_ggml_tensor *ids, struct mp_routing *routing)
+{
+    if (ids == NULL || ids->data == NULL || ids->ne[0] <= 0 || ids->ne[1] <= 0 ||
+        ids->ne[0] > paged->experts.experts || ids->ne[1] > UINT32_MAX)
+        return 0;
+    /* All experts for every token is a warm-up. */
+    if (ids->ne[0] == paged->experts.experts && paged->experts.top_k < paged->experts.experts) {
+        atomic_fetch_add_explicit(&paged->wholes, 1, memory_order_relaxed);
+        return 0;
+    }
+    *routing = (struct mp_routing){
+        .layer = layer,
+        .tokens = (uint32_t)ids->ne[1],
+        .k = (uint32_t)ids->ne[0],
+        .ids = ids->data,
+        .token_stride = ids->nb[1],
+        .rank_stride = ids->nb[0],
+    };
+    routing->key = mp_paged_key(routing);
+    return routing->key;
+}
+
+/* A thread begins with an operation: is it about our experts, and what do they have to be? */
+static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
+{
+    const struct mp_ggml_tensor *weights = dst->src[0];
+    struct mp_routing routing;
+    uint64_t offset;
+    uint32_t file;
+
+    work.model = paged->number;
+    work.dst = dst;
+    work.tensor = NULL;
+    work.paged = false;
+    if (weights != NULL && weights->ne[2] == paged->experts.experts &&
+        mp_shown_place(paged->shown, weights->data, &file, &offset))
+        work.tensor = mp_experts_find(&paged->experts, file, offset);
+    if (work.tensor == NULL)
+        return;
+    work.key = read_routing(paged, work.tensor->layer, dst->src[2], &routing);
+    work.paged = work.key != 0;
+    if (!work.paged)
+        return;
+    mp_paged_route(paged, &routing);
+}
+
+static void wait_for(struct mp_paged *paged, uint32_t number)
+{
+    const uint32_t unit = work.tensor->layer * paged->experts.experts + number;
+
+    mp_paged_wait(paged, unit, work.key);
+    if (atomic_load_explicit(&paged->ready[unit], memory_order_acquire) == MP_READY_IN_PLACE)
+        mp_paged_stream(paged, work.tensor, number);
+}
+
+void mp_call_expert(const void *site, const void *dst, int64_t number, int64_t rows)
+{
+    struct mp_paged *paged = mp_entry_begin();
+
+    (void)rows;
+    if (paged == NULL)
+        return;
+    if (paged->source == MP_SOURCE_EXPERT &&
+        !atomic_load_explicit(&paged->off, memory_order_relaxed) && knows_layout(site)) {
+        if (dst != work.dst || number <= work.expert || paged->number != work.model)
+            begin_work(paged, dst);
+        work.expert = number;
+        if (work.paged && number >= 0 && number < paged->experts.experts)
+            wait_for(paged, (uint32_t)number);
+    }
+    mp_entry_end();
+}
+
+static _Atomic(const void *) chosen_site; /* of the scheduler's callback */
+
+/* On a device the address of a tensor is none of ours. */
+static bool is_on_host(const struct mp_ggml_tensor *tensor)
+{
+    bool (*is_host)(void *) =
+        (bool (*)(void *))mp_entry_host.find(atomic_load(&chosen_site), "ggml_backend_buffer_is_host");
+
+    return tensor->buffer == NULL || is_host == NULL || is_host(tensor->buffer);
+}
+
+bool mp_call_wants_chosen(const void *site)
+{
+    struct mp_paged *paged = mp_entry_begin();
+    bool wanted;
+
+    if (paged == NULL)
+        return false;
+    atomic_store(&chosen_site, site);
+    wanted = paged->source == MP_SOURCE_CHOSEN && !atomic_load(&paged->off) && knows_layout(site);
+    mp_entry_end();
+    return wanted;
+}
+
+/* "ffn_moe_topk-12": the choice of block 12. */
+static bool find_layer(const struct mp_paged *paged, const char *name, uint32_t *layer_p)
+{
+    static const char prefix[] = "ffn_moe_topk-";
+    uint32_t block = 0;
+
+    if (strncmp(name, prefix, sizeof(prefix) - 1) != 0)
+        return false;
+    for (name += sizeof(prefix) - 1; *name >= '0' && *name <= '9' && block < MP_BLOCKS_MAX; name++)
+        block = block * 10 + (uint32_t)(*name - '0');
+    if (*name != '\0' || block >= MP_BLOCKS_MAX)
+        return false;
+    *layer_p = paged->experts.layer_of[block];
+    return *layer_p != UINT32_MAX;
+}
+
+bool mp_call_is_chosen(const void *tensor)
+{
+    const struct mp_ggml_tensor *chosen = tensor;
+    struct mp_paged *paged = mp_entry_begin();
+    uint32_t layer;
+    bool is;
+
+    if (paged == NULL)
+        return false;
+    is = !atomic_load(&paged->off) && find_layer(paged, chosen->name, &layer);
+    mp_entry_end();
+    return is;
+}
+
+void mp_call_chosen(const void *tensor)
+{
+    const struct mp_ggml_tensor *ids = tensor;
+    struct mp_paged *paged = mp_entry_begin();
+    struct mp_routing routing;
+    uint64_t key = 0;
+    uint32_t layer;
+
+    if (paged == NULL)
+        return;
+    if (find_layer(paged, ids->name, &layer) && is_on_host(ids))
+        key = read_routing(paged, layer, ids, &routing);
+    if (key != 0) {
+        mp_paged_route(paged, &routing);
+        mp_paged_wait_all(paged, key);
+    }
+    mp_entry_end();
+}
+
+bool mp_call_routed(const void *weights, uint64_t expert_bytes, const int64_t *ids, size_t count)
+{
+    struct mp_paged *paged = mp_entry_begin();
+    const struct mp_expert_tensor *tensor = NULL;
+    uint64_t offset;
+    uint32_t file;
+    bool right;
+
+    if (paged == NULL)
+        return false;
+    if (!atomic_load(&paged->off) && mp_shown_place(paged->shown, weights, &file, &offset))
+        tensor = mp_experts_find(&paged->experts, file, offset);
+    right =
+        tensor != NULL && tensor->offset_bytes == offset && tensor->expert_bytes == expert_bytes;
+    if (right)
+        mp_paged_announce(paged, tensor->layer, ids, count);
+    mp_entry_end();
+    return right;
+}
+
+/* ---- copies that the program makes to a device */
+
+void mp_call_ids_read(const void *site, const void *tensor, const void *data, size_t bytes)
+{
+    struct mp_paged *paged = mp_entry_begin();
+
+    if (paged == NULL)
+        return;
+    if (knows_layout(site))
+        mp_seam_ids(tensor, data, bytes);
+    mp_entry_end();
+}
+
+bool mp_call_copy(const void *site, const struct mp_seam_copy *wanted)
+{
+    struct mp_paged *paged = mp_entry_begin();
+    bool done;
+
+    if (paged == NULL)
+        return false;
+    done = !atomic_load(&paged->off);
+    if (done)
+        mp_seam_copy(paged, site, wanted);
+    mp_entry_end();
+    return done;
+}
+
+void mp_call_synchronized(const void *backend, bool ends)
+{
+    struct mp_paged *paged = mp_entry_begin();
+
+    if (paged == NULL)
+        return;
+    if (ends)
+        mp_seam_backend_ends(paged, backend);
+    else
+        mp_seam_synchronized(paged, backend);
+    mp_entry_end();
+}
+
+void mp_call_whole(const void *site, const void *tensor)
+{
+    const struct mp_ggml_tensor *weights = tensor;
+    struct mp_paged *paged = mp_entry_begin();
+
+    if (paged == NULL)
+        return;
+    if (knows_layout(site) && weights->data != NULL && weights->nb[3] > 0)
+        mp_seam_whole(paged, weights->data, weights->nb[3]);
+    mp_entry_end();
+}

@@ -1,0 +1,310 @@
+/*
+ * What the preload library calls: the one table of libmoepager_interpose.so, and the life of the
+ * paged model: files that are mapped, the last one that goes, fork(). There is one paged model at a
+ * time; what a program maps besides is left alone.
+ */
+#include "interpose/entry/entry_int.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "vmm/base/error.h"
+
+#define FILE_BYTES_MIN (1 << 20)
+
+struct mp_host mp_entry_host;
+static struct mp_interpose_settings settings;
+
+/* Making and ending a model; outside of all others. */
+static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(struct mp_paged *) model;
+static _Atomic bool expected;   /* a program has opened one */
+static _Atomic bool was_mapped; /* and maps one, paged or not */
+static _Atomic uint32_t inside; /* threads in a call that uses it */
+static struct stat refused[64]; /* files that are not paged, so that they are looked at once */
+static uint32_t refused_count;
+static uint64_t models; /* made so far */
+
+struct mp_paged *mp_entry_begin(void)
+{
+    struct mp_paged *paged;
+
+    atomic_fetch_add(&inside, 1);
+    paged = atomic_load(&model);
+    if (paged == NULL)
+        atomic_fetch_sub(&inside, 1);
+    return paged;
+}
+
+void mp_entry_end(void)
+{
+    atomic_fetch_sub(&inside, 1);
+}
+
+/* The last mapping has gone: nobody reads the model any more. */
+static void end_model(void)
+{
+    struct mp_paged *paged;
+
+    pthread_mutex_lock(&life);
+    paged = atomic_exchange(&model, NULL);
+    while (atomic_load(&inside) > 0)
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+    if (paged != NULL) {
+        mp_paged_report(paged);
+        mp_paged_destroy(paged);
+    }
+    pthread_mutex_unlock(&life);
+}
+
+static bool is_refused(const struct stat *st)
+{
+    for (uint32_t i = 0; i < refused_count && i < MP_ARRAY_LEN(refused); i++) {
+        if (refused[i].st_dev == st->st_dev && refused[i].st_ino == st->st_ino &&
+            refused[i].st_mtim.tv_sec == st->st_mtim.tv_sec &&
+            refused[i].st_mtim.tv_nsec == st->st_mtim.tv_nsec)
+            return true;
+    }
+    return false;
+}
+
+static void refuse(const struct stat *st)
+{
+    refused[refused_count++ % MP_ARRAY_LEN(refused)] = *st;
+}
+
+/* With `life`: the model that the descriptor's file belongs to, made now if there is none. */
+static struct mp_paged *model_of(int fd)
+{
+    struct mp_paged *paged = atomic_load(&model);
+    enum mp_status status;
+    struct stat st;
+
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < FILE_BYTES_MIN)
+        return NULL;
+    if (paged != NULL)
+        return mp_paged_file_of(paged, fd) != UINT32_MAX ? paged : NULL;
+    if (is_refused(&st))
+        return NULL;
+    mp_error_clear();
+    status = mp_paged_create(&mp_entry_host, &settings, fd, &paged);
+    if (status == MP_OK) {
+        paged->number = ++models;
+        atomic_store(&model, paged);
+        return paged;
+    }
+    if (mp_error_last()->text[0] != '\0')
+        mp_log_warn("preload", "experts are not paged: %s", mp_error_last()->text);
+    mp_error_clear();
+    refuse(&st);
+    return NULL;
+}
+
+static bool wants(const struct mp_map_call *call)
+{
+    bool wanted;
+
+    atomic_store(&was_mapped, true);
+    pthread_mutex_lock(&life);
+    wanted = model_of(call->fd) != NULL;
+    pthread_mutex_unlock(&life);
+    return wanted;
+}
+
+static bool mapped(const struct mp_map_call *call, void *at)
+{
+    struct mp_paged *paged;
+    struct mp_view view = {
+        .at = at,
+        .bytes = call->bytes,
+        .offset_bytes = (uint64_t)call->offset,
+        .prot = call->prot,
+        .flags = call->flags & (MAP_SHARED | MAP_PRIVATE),
+    };
+    bool added = false, empty = false;
+
+    pthread_mutex_lock(&life);
+    paged = atomic_load(&model);
+    if (paged != NULL && at != MAP_FAILED) {
+        view.file = mp_paged_file_of(paged, call->fd);
+        added = view.file != UINT32_MAX && mp_shown_add(paged->shown, &view);
+    }
+    if (added && (view.prot & PROT_WRITE) == 0)
+        mp_paged_dense_add(paged->dense, view.file);
+    if (paged != NULL)
+        empty = mp_shown_is_empty(paged->shown);
+    pthread_mutex_unlock(&life);
+    if (empty)
+        end_model(); /* it was made for this mapping */
+    return added;
+}
+
+/* Files that the program has open now. */
+static bool expects(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    const struct dirent *entry;
+    bool found = false;
+
+    if (dir == NULL)
+        return false;
+    while (!found && (entry = readdir(dir)) != NULL) {
+        const int fd = (int)strtol(entry->d_name, NULL, 10);
+
+        if (entry->d_name[0] < '0' || entry->d_name[0] > '9' || fd == dirfd(dir) ||
+            !mp_paged_is_gguf(fd))
+            continue;
+        pthread_mutex_lock(&life);
+        found = atomic_load(&model) != NULL ? model_of(fd) != NULL
+                                            : mp_paged_would_be(&mp_entry_host, &settings, fd);
+        pthread_mutex_unlock(&life);
+    }
+    closedir(dir);
+    if (found)
+        atomic_store(&expected, true);
+    return found;
+}
+
+static void leave(const void *at, size_t bytes)
+{
+    struct mp_paged *paged = mp_entry_begin();
+    bool last;
+
+    if (paged == NULL)
+        return;
+    last = mp_shown_leave(paged->shown, at, bytes);
+    mp_entry_end();
+    if (last)
+        end_model();
+}
+
+static bool covers(const void *at, size_t bytes)
+{
+    struct mp_paged *paged = mp_entry_begin();
+    bool covered;
+
+    if (paged == NULL)
+        return false;
+    covered = mp_shown_covers(paged->shown, at, bytes);
+    mp_entry_end();
+    return covered;
+}
+
+bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_t *offset_p)
+{
+    struct mp_paged *paged = mp_entry_begin();
+    bool found;
+    uint32_t file;
+
+    if (paged == NULL)
+        return false;
+    found = mp_shown_place(paged->shown, at, &file, offset_p) &&
+            (size_t)snprintf(path, path_bytes, "%s", mp_files_name(paged->experts.files, file)) <
+                path_bytes;
+    mp_entry_end();
+    return found;
+}
+
+static void before_fork(void)
+{
+    struct mp_paged *paged;
+
+    pthread_mutex_lock(&life);
+    paged = atomic_load(&model);
+    if (paged != NULL) {
+        pthread_mutex_lock(&paged->turn);
+        mp_shown_fork_prepare(paged->shown);
+    }
+}
+
+static void after_fork_in_parent(void)
+{
+    struct mp_paged *paged = atomic_load(&model);
+
+    if (paged != NULL) {
+        mp_shown_fork_parent(paged->shown);
+        pthread_mutex_unlock(&paged->turn);
+    }
+    pthread_mutex_unlock(&life);
+}
+
+/* The child has the program's mappings as files, and no pager. */
+static void after_fork_in_child(void)
+{
+    struct mp_paged *paged = atomic_exchange(&model, NULL);
+
+    if (paged != NULL) {
+        mp_shown_fork_child(paged->shown);
+        pthread_mutex_unlock(&paged->turn);
+    }
+    atomic_store(&mp_entry_host.span->begin, 0);
+    atomic_store(&mp_entry_host.span->end, 0);
+    atomic_store(&inside, 0);
+    pthread_mutex_unlock(&life);
+}
+
+static void ask_for_report(int number)
+{
+    (void)number;
+    atomic_store(&mp_paged_report_asked, true);
+}
+
+/* SIGUSR1 writes the report while the program runs, where the program leaves that signal alone. */
+static void take_signal(void)
+{
+    const struct sigaction ours = { .sa_handler = ask_for_report, .sa_flags = SA_RESTART };
+    struct sigaction now;
+
+    if (settings.files.report[0] != '\0' && sigaction(SIGUSR1, NULL, &now) == 0 &&
+        (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL)
+        (void)sigaction(SIGUSR1, &ours, NULL);
+}
+
+static bool start(const struct mp_host *from)
+{
+    mp_entry_host = *from;
+    mp_interpose_settings_load(&settings);
+    take_signal();
+    return pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
+}
+
+/* The program ends: report what is there, and leave the rest to the kernel. */
+__attribute__((destructor)) static void end(void)
+{
+    struct mp_paged *paged = atomic_load(&model);
+
+    if (atomic_load(&expected) && !atomic_load(&was_mapped))
+        mp_log_warn("preload", "no experts were paged: the model was read, not mapped; leave out "
+                               "--no-mmap and --load-mode");
+    if (paged == NULL)
+        return;
+    mp_paged_report(paged);
+    if (pthread_mutex_trylock(&paged->turn) == 0)
+        mp_paged_record_end(paged); /* and nobody gets a turn any more */
+}
+
+const struct mp_interposer mp_interposer_table = {
+    .abi = MP_INTERPOSE_ABI,
+    .start = start,
+    .expects = expects,
+    .wants = wants,
+    .mapped = mapped,
+    .leave = leave,
+    .covers = covers,
+    .expert = mp_call_expert,
+    .ids_read = mp_call_ids_read,
+    .copy = mp_call_copy,
+    .synchronized = mp_call_synchronized,
+    .whole = mp_call_whole,
+    .wants_chosen = mp_call_wants_chosen,
+    .is_chosen = mp_call_is_chosen,
+    .chosen = mp_call_chosen,
+    .routed = mp_call_routed,
+};
