@@ -1,6 +1,6 @@
 /*
- * Calls of hooks that are about experts: which ones a layer is going to read, by whichever hook says
- * so, and copies of them to a device. Not what is mapped: entry.c.
+ * Calls of hooks that are about experts: which ones a layer is going to read, by whichever hook
+ * says so, and copies of them to a device. Not what is mapped: entry.c.
  */
 #include "interpose/entry/entry_int.h"
 
@@ -116,8 +116,8 @@ static _Atomic(const void *) chosen_site; /* of the scheduler's callback */
 /* On a device the address of a tensor is none of ours. */
 static bool is_on_host(const struct mp_ggml_tensor *tensor)
 {
-    bool (*is_host)(void *) =
-        (bool (*)(void *))mp_entry_host.find(atomic_load(&chosen_site), "ggml_backend_buffer_is_host");
+    bool (*is_host)(void *) = (bool (*)(void *))mp_entry_host.find(atomic_load(&chosen_site),
+                                                                   "ggml_backend_buffer_is_host");
 
     return tensor->buffer == NULL || is_host == NULL || is_host(tensor->buffer);
 }
