@@ -41,10 +41,10 @@ struct mp_executor {
  * change while running, except with --deterministic; the list stays.
  */
 struct mp_costs {
-    uint64_t load_ns;    /* bring one unit into the device tier, nothing else on the link */
+    uint64_t load_ns;    /* bring one expert into the device tier, nothing else on the link */
     uint64_t predict_ns; /* one prediction of a layer, if it takes time of its own */
     uint64_t layer_ns;   /* everything of a layer but its routed experts, for the usual batch */
-    /* Units that the device tier can take beside the residents that the layer uses; 0: no bound.
+    /* Experts that the device tier can take beside the residents that the layer uses; 0: no bound.
      * Not measured: what the step says of the layer to be assigned. */
     uint32_t transient;
     uint32_t executor_count; /* 1..MP_EXECUTORS_MAX */

@@ -11,7 +11,7 @@
 
 struct place {
     float share;
-    uint32_t unit;
+    uint32_t id;
 };
 
 static int compare_place(const void *a, const void *b)
@@ -20,7 +20,7 @@ static int compare_place(const void *a, const void *b)
 
     if (x->share != y->share)
         return x->share > y->share ? -1 : 1;
-    return (x->unit > y->unit) - (x->unit < y->unit);
+    return (x->id > y->id) - (x->id < y->id);
 }
 
 enum mp_status mp_hot_require(enum mp_policy_kind kind, const struct mp_policy_info *info,
@@ -34,7 +34,7 @@ enum mp_status mp_hot_require(enum mp_policy_kind kind, const struct mp_policy_i
                    mp_policy_kind_name(kind), info->name);
 }
 
-enum mp_status mp_hot_order(const struct mp_shape *shape, uint32_t *units)
+enum mp_status mp_hot_order(const struct mp_shape *shape, uint32_t *ids)
 {
     const size_t count = (size_t)shape->layers * shape->experts;
     struct place *places = calloc(count, sizeof(*places));
@@ -46,7 +46,7 @@ enum mp_status mp_hot_order(const struct mp_shape *shape, uint32_t *units)
         places[u] = (struct place){ shape->calibration->hot[u], (uint32_t)u };
     qsort(places, count, sizeof(*places), compare_place);
     for (size_t u = 0; u < count; u++)
-        units[u] = places[u].unit;
+        ids[u] = places[u].id;
     free(places);
     return MP_OK;
 }

@@ -11,9 +11,9 @@
 enum mp_status mp_hot_require(enum mp_policy_kind kind, const struct mp_policy_info *info,
                               const struct mp_shape *shape) MP_MUST_CHECK;
 
-/* units(layers * experts) := all of them, hottest first, ties to the lower id. The shape must have
+/* ids(layers * experts) := all of them, hottest first, ties to the lower id. The shape must have
  * a table. */
-enum mp_status mp_hot_order(const struct mp_shape *shape, uint32_t *units) MP_MUST_CHECK;
+enum mp_status mp_hot_order(const struct mp_shape *shape, uint32_t *ids) MP_MUST_CHECK;
 
 /*
  * Slots that a placement which does not change leaves to what comes and goes: two for demands and

@@ -23,17 +23,18 @@
  *     range, an invalid decision, is counted and replaced by a safe one, never carried out.
  *
  * MoE layers are numbered 0, 1, 2, ... without the dense layers between them. Expert e of layer l
- * is unit l * experts + e. Where experts are paged in slices (shape->slices > 1), policies still
- * speak of whole ones: a unit is inserted with its first slice and removed with its last; one that
- * is chosen to leave gives its last slices first, as many as are wanted; only a unit with all its
- * slices counts as resident in the facts; slots, times and bytes are those of whole units.
+ * has the id l * experts + e. Where experts are paged in slices (shape->slices > 1), policies still
+ * speak of whole ones: an expert is inserted with its first slice and removed with its last; one
+ * that is chosen to leave gives its last slices first, as many as are wanted; only an expert with
+ * all its slices counts as resident in the facts; slots, times and bytes are those of whole
+ * experts.
  *
  * Functions marked optional may be NULL, meaning "not interested". All others are required;
  * mp_policy_check() says what is missing. policy/template.c is a compiled skeleton.
  */
 #define MP_POLICY_ABI 4u
 
-#define MP_UNIT_NONE UINT32_MAX
+#define MP_EXPERT_NONE UINT32_MAX /* instead of an expert id */
 #define MP_LAYER_ANY UINT32_MAX
 #define MP_SLICES_MAX 16u
 
@@ -52,16 +53,16 @@ struct mp_calibration {
 
 /* What create() is given: the model and the machine. */
 struct mp_shape {
-    uint32_t layers;     /* MoE layers, 1..4096 */
-    uint32_t experts;    /* routed experts of a layer, 1..4096 */
-    uint32_t top_k;      /* experts of a token, 1..experts */
-    uint32_t tokens_max; /* most tokens of one batch */
-    uint32_t slots;      /* units that the device tier can hold, >= 1 */
-    uint64_t unit_bytes; /* of the largest unit */
+    uint32_t layers;       /* MoE layers, 1..4096 */
+    uint32_t experts;      /* routed experts of a layer, 1..4096 */
+    uint32_t top_k;        /* experts of a token, 1..experts */
+    uint32_t tokens_max;   /* most tokens of one batch */
+    uint32_t slots;        /* experts that the device tier can hold, >= 1 */
+    uint64_t expert_bytes; /* of the largest expert */
     uint64_t seed;
     const struct mp_calibration *calibration; /* or NULL: there is none */
     const struct mp_costs *costs; /* or NULL; outlives the policies, changes as they are measured */
-    uint32_t slices;              /* of each unit, 2..MP_SLICES_MAX; 0 or 1: units are whole */
+    uint32_t slices;              /* of each expert, 2..MP_SLICES_MAX; 0 or 1: experts are whole */
 };
 
 /* Of `slots` that the layers share equally, those of `layer`: what does not divide goes to the
@@ -233,29 +234,29 @@ struct mp_admit_ops {
     mp_policy_create_fn create;
     mp_policy_destroy_fn destroy;
 
-    /* False: the unit leaves as soon as this layer has used it. */
-    bool (*admit)(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now);
+    /* False: the expert leaves as soon as this layer has used it. */
+    bool (*admit)(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now);
 };
 
-/* ---- evict: which resident unit leaves? ---- */
+/* ---- evict: which resident expert leaves? ---- */
 
 struct mp_swap {
-    uint32_t in, out; /* units of one size class; out: MP_UNIT_NONE for a free slot */
+    uint32_t in, out; /* experts of one size class; out: MP_EXPERT_NONE for a free slot */
 };
 
 struct mp_evict_query {
-    uint32_t for_unit;        /* the unit that needs the slot */
-    uint32_t scope_layer;     /* only units of this layer may go; MP_LAYER_ANY: of all */
+    uint32_t for_id;          /* the expert that needs the slot */
+    uint32_t scope_layer;     /* only experts of this layer may go; MP_LAYER_ANY: of all */
     uint32_t experts;         /* per layer */
-    uint32_t shared;          /* in replace: 1 if units of other layers may make room, else 0 */
-    const uint8_t *evictable; // (units): 1 if resident, unleased, of the right size class
+    uint32_t shared;          /* in replace: 1 if experts of other layers may make room, else 0 */
+    const uint8_t *evictable; // (ids): 1 if resident, unleased, of the right size class
 };
 
-/* May `unit` be the result of `query`? */
-static inline bool mp_evict_allows(const struct mp_evict_query *query, uint32_t unit)
+/* May `id` be the result of `query`? */
+static inline bool mp_evict_allows(const struct mp_evict_query *query, uint32_t id)
 {
-    return query->evictable[unit] &&
-           (query->scope_layer == MP_LAYER_ANY || unit / query->experts == query->scope_layer);
+    return query->evictable[id] &&
+           (query->scope_layer == MP_LAYER_ANY || id / query->experts == query->scope_layer);
 }
 
 struct mp_evict_ops {
@@ -266,24 +267,25 @@ struct mp_evict_ops {
     /* True: it keeps the layers apart by itself, so a budget under one token cycle is no trap. */
     bool per_layer;
 
-    /* A unit became resident, or left by whoever's choice. */
-    void (*on_insert)(struct mp_policy *policy, uint32_t unit, uint64_t now);
-    void (*on_remove)(struct mp_policy *policy, uint32_t unit, uint64_t now);
+    /* An expert became resident, or left by whoever's choice. */
+    void (*on_insert)(struct mp_policy *policy, uint32_t id, uint64_t now);
+    void (*on_remove)(struct mp_policy *policy, uint32_t id, uint64_t now);
 
-    /* Optional. `tokens` tokens of one batch need the unit; it may be resident or not. Called
-     * once per unit and layer, before the loads that follow from it, in ascending order of units.
+    /* Optional. `tokens` tokens of one batch need the expert; it may be resident or not. Called
+     * once per expert and layer, before the loads that follow from it, in ascending order of
+     * experts.
      */
-    void (*on_access)(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now);
+    void (*on_access)(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now);
 
     /*
-     * The unit that should leave, one for which mp_evict_allows() holds, or MP_UNIT_NONE to keep
-     * them all: a prefetch is then not made, but a demand that finds no other slot takes a unit all
-     * the same. Must not change the policy's state: the pager may ask again.
+     * The expert that should leave, one for which mp_evict_allows() holds, or MP_EXPERT_NONE to
+     * keep them all: a prefetch is then not made, but a demand that finds no other slot takes an
+     * expert all the same. Must not change the policy's state: the pager may ask again.
      */
     uint32_t (*pick)(struct mp_policy *policy, const struct mp_evict_query *query);
 
-    /* True: a demand for which pick() keeps everything waits, while the open layer has units in
-     * use that may leave afterwards, instead of taking a unit all the same. */
+    /* True: a demand for which pick() keeps everything waits, while the open layer has experts in
+     * use that may leave afterwards, instead of taking an expert all the same. */
     bool waits;
 
     /* Optional. The router's probabilities of a layer for the batch, all finite, before on_access
@@ -294,9 +296,9 @@ struct mp_evict_ops {
     bool scores_optional; /* it can do without on_scores, where nobody knows the scores */
 
     /*
-     * Optional. The layer has run: write up to `max` swaps, units of the layer that shall come in
-     * without having been asked for, each in place of one that is allowed by `query` (for_unit is
-     * MP_UNIT_NONE) or, with `shared`, of any that is evictable. They are read behind all else.
+     * Optional. The layer has run: write up to `max` swaps, experts of the layer that shall come in
+     * without having been asked for, each in place of one that is allowed by `query` (for_id is
+     * MP_EXPERT_NONE) or, with `shared`, of any that is evictable. They are read behind all else.
      * Returns how many.
      */
     uint32_t (*replace)(struct mp_policy *policy, const struct mp_evict_query *query, uint64_t now,
@@ -320,9 +322,9 @@ struct mp_partition_ops {
     /* quota[l] := slots of layer l for l < layers; the sum must not exceed shape->slots. */
     void (*quota)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *quota);
 
-    /* Optional. Units to load before the first layer, the most wanted first, each once; at most
+    /* Optional. Experts to load before the first layer, the most wanted first, each once; at most
      * shape->slots. Returns how many; those for which there is no slot are skipped. */
-    uint32_t (*first)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *units);
+    uint32_t (*first)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *ids);
 
     /* Optional: what a layer needed and how much of it was there. */
     void (*observe)(struct mp_policy *policy, uint32_t layer, uint32_t needed, uint32_t hits,
@@ -347,8 +349,8 @@ struct mp_partition_ops {
                    const uint32_t *chosen);
 
     /* Optional, asked after quota and each revise where shape->slices > 1: retained[l], 1..slices,
-     * says how many slices of each kept unit of the layer stay; the layer then keeps quota[l] *
-     * slices / retained[l] units. The others leave before all that stays, and live in the slots
+     * says how many slices of each kept expert of the layer stay; the layer then keeps quota[l] *
+     * slices / retained[l] experts. The others leave before all that stays, and live in the slots
      * that the quotas leave over. */
     void (*retained)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *retained);
 };

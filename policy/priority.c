@@ -21,14 +21,14 @@ void mp_priority_init(struct mp_priority *priority, const struct mp_shape *shape
 
 void mp_priority_take(struct mp_priority *priority, struct mp_arena *arena)
 {
-    const size_t units = (size_t)priority->layers * priority->experts;
+    const size_t ids = (size_t)priority->layers * priority->experts;
 
     priority->pairs = mp_arena_take(arena, priority->layers, sizeof(uint64_t));
     priority->moment = mp_arena_take(arena, priority->layers, sizeof(uint64_t));
-    priority->seen = mp_arena_take(arena, units, sizeof(uint64_t));
-    priority->since = mp_arena_take(arena, units, sizeof(uint64_t));
-    priority->count = mp_arena_take(arena, units, sizeof(uint64_t));
-    priority->log_count = mp_arena_take(arena, units, sizeof(double));
+    priority->seen = mp_arena_take(arena, ids, sizeof(uint64_t));
+    priority->since = mp_arena_take(arena, ids, sizeof(uint64_t));
+    priority->count = mp_arena_take(arena, ids, sizeof(uint64_t));
+    priority->log_count = mp_arena_take(arena, ids, sizeof(double));
 }
 
 /* A new batch of the layer: what the one before activated begins to age. */
@@ -44,17 +44,16 @@ static void turn(struct mp_priority *priority, uint32_t layer, uint64_t moment)
     priority->moment[layer] = moment;
 }
 
-void mp_priority_access(struct mp_priority *priority, uint32_t unit, uint32_t tokens,
-                        uint64_t moment)
+void mp_priority_access(struct mp_priority *priority, uint32_t id, uint32_t tokens, uint64_t moment)
 {
-    const uint32_t layer = unit / priority->experts;
+    const uint32_t layer = id / priority->experts;
 
     mp_assert(layer < priority->layers);
     mp_assert(tokens > 0);
     if (priority->moment[layer] != moment)
         turn(priority, layer, moment);
     priority->pairs[layer] += tokens;
-    priority->count[unit] += tokens;
-    priority->log_count[unit] = log((double)priority->count[unit]);
-    priority->seen[unit] = moment;
+    priority->count[id] += tokens;
+    priority->log_count[id] = log((double)priority->count[id]);
+    priority->seen[id] = moment;
 }

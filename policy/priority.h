@@ -8,24 +8,24 @@
 
 /*
  * MoEpic's cache priority (eq. 4), as its logarithm: P = mu * rho^(nu / omega), where mu is how
- * often a unit was activated and nu how many tokens of its layer have passed since. Time is counted
- * in tokens of the layer; of a batch all tokens count as one moment, as their order is not given.
+ * often an expert was activated and nu how many tokens of its layer have passed since. Time is
+ * counted in tokens of the layer; of a batch all tokens count as one moment, as their order is not
+ * given.
  *
- *     nu == 0 for every unit that the layer's latest batch activated
+ *     nu == 0 for every expert that the layer's latest batch activated
  */
 struct mp_priority {
     uint32_t layers, experts, top_k;
-    double fade;      /* what one (token, expert) pair of its layer takes off a unit's logarithm */
+    double fade; /* what one (token, expert) pair of its layer takes off an expert's logarithm */
     uint64_t *pairs;  // (layers): (token, expert) pairs so far, top_k for each token
     uint64_t *moment; // (layers): number of the latest batch
-    uint64_t *seen;   // (units): number of the batch that activated it last; 0: none
-    uint64_t
-        *since; // (units): pairs of the layer at the end of that batch, unless it is the latest
-    uint64_t *count;   // (units): mu
-    double *log_count; // (units)
+    uint64_t *seen;   // (ids): number of the batch that activated it last; 0: none
+    uint64_t *since;  // (ids): pairs of the layer at the end of that batch, unless it is the latest
+    uint64_t *count;  // (ids): mu
+    double *log_count; // (ids)
 };
 
-/* No unit was activated so far; no arrays yet. rho in (0, 1), omega >= 1. */
+/* No expert was activated so far; no arrays yet. rho in (0, 1), omega >= 1. */
 void mp_priority_init(struct mp_priority *priority, const struct mp_shape *shape, double rho,
                       double omega);
 
@@ -33,21 +33,21 @@ void mp_priority_init(struct mp_priority *priority, const struct mp_shape *shape
 void mp_priority_take(struct mp_priority *priority, struct mp_arena *arena);
 
 /* `tokens` of the batch `moment` (>= 1, another number for each batch of the layer) activate the
- * unit. Each unit once per batch. */
-void mp_priority_access(struct mp_priority *priority, uint32_t unit, uint32_t tokens,
+ * expert. Each expert once per batch. */
+void mp_priority_access(struct mp_priority *priority, uint32_t id, uint32_t tokens,
                         uint64_t moment);
 
-/* The logarithm of P; -infinity for a unit that was never activated. */
-static inline double mp_priority_log(const struct mp_priority *priority, uint32_t unit)
+/* The logarithm of P; -infinity for an expert that was never activated. */
+static inline double mp_priority_log(const struct mp_priority *priority, uint32_t id)
 {
-    const uint32_t layer = unit / priority->experts;
+    const uint32_t layer = id / priority->experts;
 
-    if (priority->count[unit] == 0)
+    if (priority->count[id] == 0)
         return -INFINITY;
-    if (priority->seen[unit] == priority->moment[layer])
-        return priority->log_count[unit];
-    return priority->log_count[unit] -
-           (double)(priority->pairs[layer] - priority->since[unit]) * priority->fade;
+    if (priority->seen[id] == priority->moment[layer])
+        return priority->log_count[id];
+    return priority->log_count[id] -
+           (double)(priority->pairs[layer] - priority->since[id]) * priority->fade;
 }
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The set of resident units and its smallest member; see residents.h. It knows no policy: keys come
- * from the caller.
+ * The set of resident experts and its smallest member; see residents.h. It knows no policy: keys
+ * come from the caller.
  */
 #include "policy/residents.h"
 
@@ -11,19 +11,19 @@
 void mp_residents_take(struct mp_residents *set, const struct mp_shape *shape,
                        struct mp_arena *arena)
 {
-    const size_t units = (size_t)shape->layers * shape->experts;
+    const size_t ids = (size_t)shape->layers * shape->experts;
 
     *set = (struct mp_residents){
         .experts = shape->experts,
         .layers = shape->layers,
         .slots = shape->slots,
     };
-    set->unit = mp_arena_take(arena, units, sizeof(uint32_t));
-    set->place = mp_arena_take(arena, units, sizeof(uint32_t));
+    set->id = mp_arena_take(arena, ids, sizeof(uint32_t));
+    set->place = mp_arena_take(arena, ids, sizeof(uint32_t));
     set->held = mp_arena_take(arena, shape->layers, sizeof(uint32_t));
-    set->stamp = mp_arena_take(arena, units, sizeof(uint64_t));
+    set->stamp = mp_arena_take(arena, ids, sizeof(uint64_t));
     if (arena->block != NULL)
-        memset(set->place, 0xff, units * sizeof(uint32_t));
+        memset(set->place, 0xff, ids * sizeof(uint32_t));
 }
 
 void mp_evict_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena)
@@ -31,83 +31,82 @@ void mp_evict_take(struct mp_policy *policy, const struct mp_shape *shape, struc
     mp_residents_take(&((struct mp_evict_base *)policy)->set, shape, arena);
 }
 
-void mp_residents_add(struct mp_residents *set, uint32_t unit)
+void mp_residents_add(struct mp_residents *set, uint32_t id)
 {
-    mp_assert(unit < set->layers * set->experts);
-    if (set->place[unit] != MP_UNIT_NONE)
+    mp_assert(id < set->layers * set->experts);
+    if (set->place[id] != MP_EXPERT_NONE)
         return;
-    set->place[unit] = set->count;
-    set->unit[set->count++] = unit;
-    set->held[unit / set->experts]++;
+    set->place[id] = set->count;
+    set->id[set->count++] = id;
+    set->held[id / set->experts]++;
 }
 
-void mp_residents_remove(struct mp_residents *set, uint32_t unit)
+void mp_residents_remove(struct mp_residents *set, uint32_t id)
 {
-    const uint32_t place = set->place[unit];
+    const uint32_t place = set->place[id];
 
-    mp_assert(unit < set->layers * set->experts);
-    if (place == MP_UNIT_NONE)
+    mp_assert(id < set->layers * set->experts);
+    if (place == MP_EXPERT_NONE)
         return;
-    set->unit[place] = set->unit[--set->count];
-    set->place[set->unit[place]] = place;
-    set->place[unit] = MP_UNIT_NONE;
-    set->held[unit / set->experts]--;
+    set->id[place] = set->id[--set->count];
+    set->place[set->id[place]] = place;
+    set->place[id] = MP_EXPERT_NONE;
+    set->held[id / set->experts]--;
 }
 
-void mp_evict_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+void mp_evict_insert(struct mp_policy *policy, uint32_t id, uint64_t now)
 {
     struct mp_residents *set = &((struct mp_evict_base *)policy)->set;
 
     (void)now;
-    mp_residents_add(set, unit);
-    mp_residents_use(set, unit);
+    mp_residents_add(set, id);
+    mp_residents_use(set, id);
 }
 
-void mp_evict_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+void mp_evict_remove(struct mp_policy *policy, uint32_t id, uint64_t now)
 {
     (void)now;
-    mp_residents_remove(&((struct mp_evict_base *)policy)->set, unit);
+    mp_residents_remove(&((struct mp_evict_base *)policy)->set, id);
 }
 
 /* The smallest so far. */
 struct smallest {
     uint64_t key, second;
-    uint32_t unit;
+    uint32_t id;
 };
 
-/* The key first: of thousands of units only a few are lower than all before them. */
-static inline void consider(struct smallest *best, const struct mp_evict_query *query,
-                            uint32_t unit, const uint64_t *key, const uint64_t *second)
+/* The key first: of thousands of experts only a few are lower than all before them. */
+static inline void consider(struct smallest *best, const struct mp_evict_query *query, uint32_t id,
+                            const uint64_t *key, const uint64_t *second)
 {
     uint64_t mine;
 
-    if (key[unit] > best->key)
+    if (key[id] > best->key)
         return;
-    mine = second != NULL ? second[unit] : 0;
-    if (key[unit] == best->key &&
-        (mine > best->second || (mine == best->second && unit > best->unit)))
+    mine = second != NULL ? second[id] : 0;
+    if (key[id] == best->key && (mine > best->second || (mine == best->second && id > best->id)))
         return;
-    if (mp_evict_allows(query, unit))
-        *best = (struct smallest){ key[unit], mine, unit };
+    if (mp_evict_allows(query, id))
+        *best = (struct smallest){ key[id], mine, id };
 }
 
 uint32_t mp_residents_min(const struct mp_residents *set, const struct mp_evict_query *query,
                           uint32_t layer, const uint64_t *key, const uint64_t *second)
 {
     const uint32_t only = layer != MP_LAYER_ANY ? layer : query->scope_layer;
-    struct smallest best = { UINT64_MAX, UINT64_MAX, MP_UNIT_NONE };
+    struct smallest best = { UINT64_MAX, UINT64_MAX, MP_EXPERT_NONE };
 
     mp_assert(only == MP_LAYER_ANY || only < set->layers);
     if (only == MP_LAYER_ANY) {
         for (uint32_t i = 0; i < set->count; i++)
-            consider(&best, query, set->unit[i], key, second);
-        return best.unit;
+            consider(&best, query, set->id[i], key, second);
+        return best.id;
     }
-    for (uint32_t unit = only * set->experts; unit < (only + 1) * set->experts; unit++) {
-        if (set->place[unit] != MP_UNIT_NONE)
-            consider(&best, query, unit, key, second);
+    for (uint32_t id = only * set->experts; id < (only + 1) * set->experts; id++) {
+        if (set->place[id] != MP_EXPERT_NONE)
+            consider(&best, query, id, key, second);
     }
-    return best.unit;
+    return best.id;
 }
 
 static uint32_t share_of(const struct mp_residents *set, uint32_t layer)
@@ -118,7 +117,7 @@ static uint32_t share_of(const struct mp_residents *set, uint32_t layer)
 uint32_t mp_residents_victim_layer(const struct mp_residents *set,
                                    const struct mp_evict_query *query)
 {
-    const uint32_t own = query->for_unit / set->experts;
+    const uint32_t own = query->for_id / set->experts;
     uint32_t worst = MP_LAYER_ANY, worst_excess = 0;
 
     mp_assert(own < set->layers);
@@ -139,11 +138,11 @@ uint32_t mp_residents_min_fair(const struct mp_residents *set, const struct mp_e
                                const uint64_t *key, const uint64_t *second)
 {
     const uint32_t from = mp_residents_victim_layer(set, query);
-    const uint32_t unit = mp_residents_min(set, query, from, key, second);
+    const uint32_t id = mp_residents_min(set, query, from, key, second);
 
-    return unit == MP_UNIT_NONE && from != MP_LAYER_ANY
+    return id == MP_EXPERT_NONE && from != MP_LAYER_ANY
                ? mp_residents_min(set, query, MP_LAYER_ANY, key, second)
-               : unit;
+               : id;
 }
 
 uint32_t mp_residents_planned(const struct mp_shape *shape, uint32_t layer)

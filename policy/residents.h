@@ -5,15 +5,15 @@
 #include "vmm/base/arena.h"
 
 /*
- * The set of resident units as a dense array, with a count per layer: what evict policies share.
- * All operations but pick are O(1); pick looks at every resident unit once.
+ * The set of resident experts as a dense array, with a count per layer: what evict policies share.
+ * All operations but pick are O(1); pick looks at every resident expert once.
  *
- *     unit[place[u]] == u  and  place[u] < count    for every unit u in the set
+ *     id[place[u]] == u  and  place[u] < count    for every expert u in the set
  *     sum of held[l] == count
  */
 struct mp_residents {
-    uint32_t *unit;  // (layers * experts): the first `count` are the set
-    uint32_t *place; // (layers * experts): MP_UNIT_NONE if not in the set
+    uint32_t *id;    // (layers * experts): the first `count` are the set
+    uint32_t *place; // (layers * experts): MP_EXPERT_NONE if not in the set
     uint32_t *held;  // (layers)
     uint64_t *stamp; // (layers * experts): order of last use, for mp_residents_use()
     uint64_t uses;
@@ -21,8 +21,8 @@ struct mp_residents {
 };
 
 /*
- * How an evict policy begins that keeps the order in which units came or were last used; these are
- * then its on_insert and on_remove, and, if it has no other arrays, its arrays. It calls
+ * How an evict policy begins that keeps the order in which experts came or were last used; these
+ * are then its on_insert and on_remove, and, if it has no other arrays, its arrays. It calls
  * mp_residents_use() in on_access.
  */
 struct mp_evict_base {
@@ -31,16 +31,16 @@ struct mp_evict_base {
 };
 
 void mp_evict_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena);
-void mp_evict_insert(struct mp_policy *policy, uint32_t unit, uint64_t now);
-void mp_evict_remove(struct mp_policy *policy, uint32_t unit, uint64_t now);
+void mp_evict_insert(struct mp_policy *policy, uint32_t id, uint64_t now);
+void mp_evict_remove(struct mp_policy *policy, uint32_t id, uint64_t now);
 
 /* An empty set; called twice, before and after mp_arena_open(). */
 void mp_residents_take(struct mp_residents *set, const struct mp_shape *shape,
                        struct mp_arena *arena);
 
 /* Adding what is there, or removing what is not, has no effect. */
-void mp_residents_add(struct mp_residents *set, uint32_t unit);
-void mp_residents_remove(struct mp_residents *set, uint32_t unit);
+void mp_residents_add(struct mp_residents *set, uint32_t id);
+void mp_residents_remove(struct mp_residents *set, uint32_t id);
 
 /* A mean score as a key, in units of 2^-48; what is no number or absurd has one too. */
 static inline uint64_t mp_residents_key(double score)
@@ -48,15 +48,15 @@ static inline uint64_t mp_residents_key(double score)
     return score > 0 ? (uint64_t)((score < 4096 ? score : 4096) * 0x1p48) : 0;
 }
 
-/* The unit, resident or not, is now the one that was used last. */
-static inline void mp_residents_use(struct mp_residents *set, uint32_t unit)
+/* The expert, resident or not, is now the one that was used last. */
+static inline void mp_residents_use(struct mp_residents *set, uint32_t id)
 {
-    set->stamp[unit] = ++set->uses;
+    set->stamp[id] = ++set->uses;
 }
 
 /*
- * The unit with the smallest (key, second, id) among those that the query allows and that are in
- * `layer` (MP_LAYER_ANY: in any), or MP_UNIT_NONE. key and second are indexed by unit; second may
+ * The expert with the smallest (key, second, id) among those that the query allows and that are in
+ * `layer` (MP_LAYER_ANY: in any), or MP_EXPERT_NONE. key and second are indexed by id; second may
  * be NULL.
  */
 uint32_t mp_residents_min(const struct mp_residents *set, const struct mp_evict_query *query,
@@ -64,14 +64,14 @@ uint32_t mp_residents_min(const struct mp_residents *set, const struct mp_evict_
 
 /*
  * For policies that give each layer an equal share of the slots: the layer that should give up a
- * unit for query->for_unit. That is its own layer if it has its share, else the layer that exceeds
+ * expert for query->for_id. That is its own layer if it has its share, else the layer that exceeds
  * its share most (lowest number on a tie), else MP_LAYER_ANY.
  */
 uint32_t mp_residents_victim_layer(const struct mp_residents *set,
                                    const struct mp_evict_query *query);
 
-/* The unit of that layer with the smallest (key, second, id), or of any if the layer has none that
- * may go. */
+/* The expert of that layer with the smallest (key, second, id), or of any if the layer has none
+ * that may go. */
 uint32_t mp_residents_min_fair(const struct mp_residents *set, const struct mp_evict_query *query,
                                const uint64_t *key, const uint64_t *second);
 

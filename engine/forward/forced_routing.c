@@ -77,7 +77,7 @@ static enum mp_status take_steps(const struct mp_replay_trace *trace, uint32_t *
         if (step < from->steps) {
             for (uint32_t i = 0; i < group->count; i++)
                 from->chosen[((size_t)step * from->layers + group->layer) * from->top_k + i] =
-                    trace->uses[group->first + i].unit % from->experts;
+                    trace->uses[group->first + i].id % from->experts;
         }
     }
     return MP_OK;

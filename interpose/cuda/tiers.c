@@ -21,7 +21,7 @@
 static enum mp_status make_policy(struct mp_tiers *tiers, const char *name)
 {
     const struct mp_policy_info *info = mp_policy_find(MP_POLICY_EVICT, name);
-    struct mp_shape shape = { .top_k = 1, .tokens_max = 1, .unit_bytes = tiers->unit_bytes };
+    struct mp_shape shape = { .top_k = 1, .tokens_max = 1, .expert_bytes = tiers->unit_bytes };
 
     if (info == NULL || info->config_size > 0 || info->calibrated || info->costs)
         return mp_fail(MP_ERR_CONFIG, "E_POLICY",

@@ -148,7 +148,7 @@ static uint32_t choose_victim(struct mp_tiers *tiers, uint32_t for_id, bool any)
     const struct tiers_unit *in = for_id < tiers->id_count ? tiers->by_id[for_id] : NULL;
     const enum mp_tiers_kind kind = in != NULL ? mp_tiers_kind_locked(tiers, in) : MP_TIERS_OTHER;
     enum mp_tiers_kind least = MP_TIERS_KIND_COUNT;
-    struct mp_evict_query query = { .for_unit = MP_UNIT_NONE, .scope_layer = MP_LAYER_ANY };
+    struct mp_evict_query query = { .for_id = MP_EXPERT_NONE, .scope_layer = MP_LAYER_ANY };
     uint32_t out, count = 0;
 
     for (uint32_t id = 0; id < tiers->id_count; id++) {

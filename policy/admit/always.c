@@ -11,10 +11,10 @@ static enum mp_status always_create(const void *config, const struct mp_shape *s
     return mp_policy_create_plain(&mp_admit_always.info, policy_p);
 }
 
-static bool always_admit(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static bool always_admit(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     (void)policy;
-    (void)unit;
+    (void)id;
     (void)tokens;
     (void)now;
     return true;

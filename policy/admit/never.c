@@ -12,10 +12,10 @@ static enum mp_status never_create(const void *config, const struct mp_shape *sh
     return mp_policy_create_plain(&mp_admit_never.info, policy_p);
 }
 
-static bool never_admit(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static bool never_admit(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     (void)policy;
-    (void)unit;
+    (void)id;
     (void)tokens;
     (void)now;
     return false;

@@ -13,10 +13,10 @@ static enum mp_status window_create(const void *config, const struct mp_shape *s
     return mp_policy_create_plain(&mp_admit_window.info, policy_p);
 }
 
-static bool window_admit(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static bool window_admit(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     (void)policy;
-    (void)unit;
+    (void)id;
     (void)tokens;
     (void)now;
     return false;

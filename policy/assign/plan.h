@@ -9,7 +9,7 @@
  *
  * Processors and the link work side by side. The home executor computes residents first, then what
  * was loaded, as it arrives; executors of one processor take turns, and one that reads over the
- * link takes that, too. The link loads one unit after the other, behind what it does already. An
+ * link takes that, too. The link loads one expert after the other, behind what it does already. An
  * executor has its hand-off before its processor's first expert.
  */
 

@@ -1,15 +1,15 @@
 /*
  * Frequency that counts less with age, two forms that other projects use:
  *
- * `lfru`: the unit with the smallest count / age leaves, age being uses of any expert since its
+ * `lfru`: the expert with the smallest count / age leaves, age being uses of any expert since its
  * last one, plus one (tinyserve, src/cache_policy.py; the caches proposed to vLLM and llama.cpp
  * under that name). Departure: a count survives eviction, as with `lfu`.
  *
- * `class-lru`: counts halve every HALF_LIFE tokens; a unit's class is the logarithm (base 2) of its
- * count at its last use, 0 to 7, and the unit with the greatest age / 2^class leaves (llama.cpp,
- * src/llama-moe-cache.cpp: one LRU list per class, counts kept across evictions). Departures: time
- * is batches of the unit's layer, so a prompt counts as one; all residents are looked at instead of
- * the oldest of each list, which finds the same unit.
+ * `class-lru`: counts halve every HALF_LIFE tokens; an expert's class is the logarithm (base 2) of
+ * its count at its last use, 0 to 7, and the expert with the greatest age / 2^class leaves
+ * (llama.cpp, src/llama-moe-cache.cpp: one LRU list per class, counts kept across evictions).
+ * Departures: time is batches of the expert's layer, so a prompt counts as one; all residents are
+ * looked at instead of the oldest of each list, which finds the same expert.
  *
  * Ties go to the oldest use, then the lower id. on_* O(1), pick O(residents).
  */
@@ -35,26 +35,26 @@ struct aged {
     struct mp_evict_base base;
     double keep;        /* what is left of a count after one batch of its layer */
     uint64_t *layer;    // (layers): batches so far
-    uint32_t *layer_of; // (units): pick would have to divide
+    uint32_t *layer_of; // (ids): pick would have to divide
     uint64_t *moment;   // (layers): `now` of the latest, plus 1
-    uint64_t *last;     // (units): batches of the layer at the last use
-    double *count;      // (units)
-    float *class_size;  // (units): 2^class
+    uint64_t *last;     // (ids): batches of the layer at the last use
+    double *count;      // (ids)
+    float *class_size;  // (ids): 2^class
 };
 
 static void aged_take(struct mp_policy *policy, const struct mp_shape *shape,
                       struct mp_arena *arena)
 {
     struct aged *aged = (struct aged *)policy;
-    const size_t units = (size_t)shape->layers * shape->experts;
+    const size_t ids = (size_t)shape->layers * shape->experts;
 
     mp_residents_take(&aged->base.set, shape, arena);
     aged->layer = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
-    aged->layer_of = mp_arena_take(arena, units, sizeof(uint32_t));
+    aged->layer_of = mp_arena_take(arena, ids, sizeof(uint32_t));
     aged->moment = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
-    aged->last = mp_arena_take(arena, units, sizeof(uint64_t));
-    aged->count = mp_arena_take(arena, units, sizeof(double));
-    aged->class_size = mp_arena_take(arena, units, sizeof(float));
+    aged->last = mp_arena_take(arena, ids, sizeof(uint64_t));
+    aged->count = mp_arena_take(arena, ids, sizeof(double));
+    aged->class_size = mp_arena_take(arena, ids, sizeof(float));
 }
 
 static enum mp_status create_as(const struct mp_policy_info *info, const struct mp_shape *shape,
@@ -90,22 +90,22 @@ static enum mp_status class_create(const void *config_, const struct mp_shape *s
                      policy_p);
 }
 
-static void aged_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static void aged_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct aged *aged = (struct aged *)policy;
-    const uint32_t layer = unit / aged->base.set.experts;
+    const uint32_t layer = id / aged->base.set.experts;
 
     (void)tokens;
     if (aged->moment[layer] != now + 1) {
         aged->moment[layer] = now + 1;
         aged->layer[layer]++;
     }
-    aged->count[unit] =
-        aged->count[unit] * pow(aged->keep, (double)(aged->layer[layer] - aged->last[unit])) + 1;
-    aged->class_size[unit] =
-        ldexpf(1, ilogb(aged->count[unit]) < CLASSES ? ilogb(aged->count[unit]) : CLASSES - 1);
-    aged->last[unit] = aged->layer[layer];
-    mp_residents_use(&aged->base.set, unit);
+    aged->count[id] =
+        aged->count[id] * pow(aged->keep, (double)(aged->layer[layer] - aged->last[id])) + 1;
+    aged->class_size[id] =
+        ldexpf(1, ilogb(aged->count[id]) < CLASSES ? ilogb(aged->count[id]) : CLASSES - 1);
+    aged->last[id] = aged->layer[layer];
+    mp_residents_use(&aged->base.set, id);
 }
 
 /*
@@ -116,32 +116,32 @@ struct value {
     double count, age;
 };
 
-static struct value value_of(const struct aged *aged, uint32_t unit, bool classes)
+static struct value value_of(const struct aged *aged, uint32_t id, bool classes)
 {
     if (classes)
-        return (struct value){ aged->class_size[unit],
-                               (double)(aged->layer[aged->layer_of[unit]] - aged->last[unit]) };
-    return (struct value){ aged->count[unit],
-                           (double)(aged->base.set.uses - aged->base.set.stamp[unit] + 1) };
+        return (struct value){ aged->class_size[id],
+                               (double)(aged->layer[aged->layer_of[id]] - aged->last[id]) };
+    return (struct value){ aged->count[id],
+                           (double)(aged->base.set.uses - aged->base.set.stamp[id] + 1) };
 }
 
 static uint32_t pick_lowest(const struct aged *aged, const struct mp_evict_query *query,
                             bool classes)
 {
     struct value lowest = { 0, 0 };
-    uint32_t best = MP_UNIT_NONE;
+    uint32_t best = MP_EXPERT_NONE;
 
     for (uint32_t i = 0; i < aged->base.set.count; i++) {
-        const uint32_t unit = aged->base.set.unit[i];
-        const struct value mine = value_of(aged, unit, classes);
+        const uint32_t id = aged->base.set.id[i];
+        const struct value mine = value_of(aged, id, classes);
         const double left = mine.count * lowest.age, right = lowest.count * mine.age;
 
-        if ((best != MP_UNIT_NONE &&
+        if ((best != MP_EXPERT_NONE &&
              (left > right ||
-              (!(left < right) && aged->base.set.stamp[unit] > aged->base.set.stamp[best]))) ||
-            !mp_evict_allows(query, unit))
+              (!(left < right) && aged->base.set.stamp[id] > aged->base.set.stamp[best]))) ||
+            !mp_evict_allows(query, id))
             continue;
-        best = unit;
+        best = id;
         lowest = mine;
     }
     return best;

@@ -75,13 +75,13 @@ struct ema {
 static void ema_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena)
 {
     struct ema *self = (struct ema *)policy;
-    const size_t units = (size_t)shape->layers * shape->experts;
+    const size_t ids = (size_t)shape->layers * shape->experts;
 
     mp_residents_take(&self->base.set, shape, arena);
-    self->key = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->key = mp_arena_take(arena, ids, sizeof(uint64_t));
     self->scored = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
-    self->swap = mp_arena_take(arena, units, 1);
-    self->partner = mp_arena_take(arena, units, sizeof(uint32_t));
+    self->swap = mp_arena_take(arena, ids, 1);
+    self->partner = mp_arena_take(arena, ids, sizeof(uint32_t));
     self->batch = mp_arena_take(arena, shape->experts, sizeof(double));
 }
 
@@ -101,19 +101,19 @@ static enum mp_status ema_create(const void *config_, const struct mp_shape *sha
     return mp_policy_make(&draft.base.super, sizeof(draft), ema_take, shape, policy_p);
 }
 
-static void ema_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void ema_on_insert(struct mp_policy *policy, uint32_t id, uint64_t now)
 {
     struct ema *self = (struct ema *)policy;
-    const uint32_t partner = self->partner[unit];
+    const uint32_t partner = self->partner[id];
 
-    mp_evict_insert(policy, unit, now);
-    if (self->swap[unit] != EMA_NAMED)
+    mp_evict_insert(policy, id, now);
+    if (self->swap[id] != EMA_NAMED)
         return;
-    self->swap[unit] = EMA_CAME;
+    self->swap[id] = EMA_CAME;
     self->used -= self->used * MEMORY;
     self->missed -= self->missed * MEMORY;
     self->swaps += 1 - self->swaps * MEMORY;
-    if (partner != MP_UNIT_NONE && self->base.set.place[partner] == MP_UNIT_NONE)
+    if (partner != MP_EXPERT_NONE && self->base.set.place[partner] == MP_EXPERT_NONE)
         self->swap[partner] = EMA_LEFT;
 }
 
@@ -126,23 +126,23 @@ static void forget(struct ema *self, uint32_t layer, double keep)
         key[e] = (uint64_t)((double)key[e] * keep);
 }
 
-static void ema_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static void ema_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct ema *self = (struct ema *)policy;
-    const uint32_t layer = unit / self->base.set.experts;
-    const bool came = self->swap[unit] == EMA_CAME, left = self->swap[unit] == EMA_LEFT;
+    const uint32_t layer = id / self->base.set.experts;
+    const bool came = self->swap[id] == EMA_CAME, left = self->swap[id] == EMA_LEFT;
 
     (void)tokens;
-    mp_residents_use(&self->base.set, unit);
+    mp_residents_use(&self->base.set, id);
     self->used += came;
     self->missed += left;
-    self->swap[unit] = EMA_NONE;
+    self->swap[id] = EMA_NONE;
     if (self->scored[layer] == UINT64_MAX) /* by the router */
         return;
     if (self->scored[layer] != now + 1)
         forget(self, layer, self->keep);
     self->scored[layer] = now + 1;
-    self->key[unit] += mp_residents_key((1 - self->keep) / self->top_k);
+    self->key[id] += mp_residents_key((1 - self->keep) / self->top_k);
 }
 
 static void ema_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
@@ -173,16 +173,16 @@ static uint32_t ema_pick(struct mp_policy *policy, const struct mp_evict_query *
     return mp_residents_min(&self->base.set, query, MP_LAYER_ANY, self->key, self->base.set.stamp);
 }
 
-/* The layer's absent expert with the highest average, or MP_UNIT_NONE. */
+/* The layer's absent expert with the highest average, or MP_EXPERT_NONE. */
 static uint32_t best_absent(const struct ema *self, uint32_t layer)
 {
     const uint32_t first = layer * self->base.set.experts;
-    uint32_t best = MP_UNIT_NONE;
+    uint32_t best = MP_EXPERT_NONE;
 
-    for (uint32_t unit = first; unit < first + self->base.set.experts; unit++) {
-        if (self->base.set.place[unit] == MP_UNIT_NONE &&
-            (best == MP_UNIT_NONE || self->key[unit] > self->key[best]))
-            best = unit;
+    for (uint32_t id = first; id < first + self->base.set.experts; id++) {
+        if (self->base.set.place[id] == MP_EXPERT_NONE &&
+            (best == MP_EXPERT_NONE || self->key[id] > self->key[best]))
+            best = id;
     }
     return best;
 }
@@ -194,11 +194,11 @@ static uint32_t ema_replace(struct mp_policy *policy, const struct mp_evict_quer
     const struct mp_residents *set = &self->base.set;
     const uint32_t in = best_absent(self, query->scope_layer);
     struct mp_evict_query wide = *query;
-    uint32_t held = set->held[query->scope_layer], out = MP_UNIT_NONE;
+    uint32_t held = set->held[query->scope_layer], out = MP_EXPERT_NONE;
     uint32_t slots = mp_equal_share(set->slots, set->layers, query->scope_layer);
 
     (void)now;
-    if (in == MP_UNIT_NONE || max == 0 || self->key[in] < self->share_min)
+    if (in == MP_EXPERT_NONE || max == 0 || self->key[in] < self->share_min)
         return 0;
     if (query->shared) {
         wide.scope_layer = MP_LAYER_ANY;
@@ -207,7 +207,7 @@ static uint32_t ema_replace(struct mp_policy *policy, const struct mp_evict_quer
     }
     if (held >= slots) {
         out = mp_residents_min(set, &wide, MP_LAYER_ANY, self->key, set->stamp);
-        if (out == MP_UNIT_NONE || self->key[in] / BETTER < self->key[out])
+        if (out == MP_EXPERT_NONE || self->key[in] / BETTER < self->key[out])
             return 0;
     }
     if (self->used - self->missed < GAIN_MIN * self->swaps && ++self->layers % PROBE != 0)

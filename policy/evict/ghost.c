@@ -1,6 +1,6 @@
 /*
- * Ghosts: what an evict policy would hold, as a heap or as lists of layers; see ghost.h. No unit is
- * loaded here, and nothing is compared: evict policy `shadow` does that.
+ * Ghosts: what an evict policy would hold, as a heap or as lists of layers; see ghost.h. No expert
+ * is loaded here, and nothing is compared: evict policy `shadow` does that.
  */
 #include "policy/evict/ghost.h"
 
@@ -16,7 +16,7 @@
 void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *shape,
                          struct mp_arena *arena)
 {
-    const size_t units = (size_t)shape->layers * shape->experts;
+    const size_t ids = (size_t)shape->layers * shape->experts;
 
     *facts = (struct mp_ghost_facts){
         .layers = shape->layers,
@@ -24,30 +24,30 @@ void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *sh
         .slots = shape->slots,
         .fade = -log(LCP_RHO) / LCP_OMEGA / shape->top_k,
     };
-    facts->used = mp_arena_take(arena, units, sizeof(uint64_t));
-    facts->count = mp_arena_take(arena, units, sizeof(uint64_t));
-    facts->tokens = mp_arena_take(arena, units, sizeof(uint64_t));
+    facts->used = mp_arena_take(arena, ids, sizeof(uint64_t));
+    facts->count = mp_arena_take(arena, ids, sizeof(uint64_t));
+    facts->tokens = mp_arena_take(arena, ids, sizeof(uint64_t));
     facts->pairs = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
 }
 
-void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t unit, uint32_t tokens)
+void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t id, uint32_t tokens)
 {
-    mp_assert(unit < facts->layers * facts->experts);
-    facts->used[unit] = ++facts->uses;
-    facts->count[unit]++;
-    facts->tokens[unit] += tokens;
-    facts->pairs[unit / facts->experts] += tokens;
+    mp_assert(id < facts->layers * facts->experts);
+    facts->used[id] = ++facts->uses;
+    facts->count[id]++;
+    facts->tokens[id] += tokens;
+    facts->pairs[id / facts->experts] += tokens;
 }
 
 void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,
                    const struct mp_ghost_facts *facts, struct mp_arena *arena)
 {
-    const size_t units = (size_t)facts->layers * facts->experts;
-    const size_t heaped = kind == MP_GHOST_LFU || kind == MP_GHOST_LCP ? units : 0;
-    const size_t listed = kind == MP_GHOST_LAYER_LRU ? units + facts->layers : 0;
+    const size_t ids = (size_t)facts->layers * facts->experts;
+    const size_t heaped = kind == MP_GHOST_LFU || kind == MP_GHOST_LCP ? ids : 0;
+    const size_t listed = kind == MP_GHOST_LAYER_LRU ? ids + facts->layers : 0;
 
     *ghost = (struct mp_ghost){ .kind = kind, .facts = facts };
-    ghost->held = mp_arena_take(arena, units, 1);
+    ghost->held = mp_arena_take(arena, ids, 1);
     ghost->key = mp_arena_take(arena, heaped, sizeof(double));
     ghost->heap = mp_arena_take(arena, heaped, sizeof(uint32_t));
     ghost->place = mp_arena_take(arena, heaped, sizeof(uint32_t));
@@ -57,7 +57,7 @@ void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,
     if (arena->block == NULL)
         return;
     memset(ghost->place, 0xff, heaped * sizeof(uint32_t));
-    for (size_t l = units; l < listed; l++)
+    for (size_t l = ids; l < listed; l++)
         ghost->next[l] = ghost->previous[l] = (uint32_t)l;
 }
 
@@ -74,22 +74,22 @@ bool mp_ghost_before(const struct mp_ghost *ghost, uint32_t a, uint32_t b)
     return used[a] < used[b] || (used[a] == used[b] && a < b);
 }
 
-static void put(struct mp_ghost *ghost, uint32_t place, uint32_t unit)
+static void put(struct mp_ghost *ghost, uint32_t place, uint32_t id)
 {
-    ghost->heap[place] = unit;
-    ghost->place[unit] = place;
+    ghost->heap[place] = id;
+    ghost->place[id] = place;
 }
 
-static void sift_up(struct mp_ghost *ghost, uint32_t place, uint32_t unit)
+static void sift_up(struct mp_ghost *ghost, uint32_t place, uint32_t id)
 {
-    while (place > 0 && mp_ghost_before(ghost, unit, ghost->heap[(place - 1) / 2])) {
+    while (place > 0 && mp_ghost_before(ghost, id, ghost->heap[(place - 1) / 2])) {
         put(ghost, place, ghost->heap[(place - 1) / 2]);
         place = (place - 1) / 2;
     }
-    put(ghost, place, unit);
+    put(ghost, place, id);
 }
 
-static void sift_down(struct mp_ghost *ghost, uint32_t place, uint32_t unit)
+static void sift_down(struct mp_ghost *ghost, uint32_t place, uint32_t id)
 {
     for (;;) {
         uint32_t child = 2 * place + 1;
@@ -97,23 +97,23 @@ static void sift_down(struct mp_ghost *ghost, uint32_t place, uint32_t unit)
         if (child + 1 < ghost->heap_size &&
             mp_ghost_before(ghost, ghost->heap[child + 1], ghost->heap[child]))
             child++;
-        if (child >= ghost->heap_size || !mp_ghost_before(ghost, ghost->heap[child], unit))
+        if (child >= ghost->heap_size || !mp_ghost_before(ghost, ghost->heap[child], id))
             break;
         put(ghost, place, ghost->heap[child]);
         place = child;
     }
-    put(ghost, place, unit);
+    put(ghost, place, id);
 }
 
-static void heap_remove(struct mp_ghost *ghost, uint32_t unit)
+static void heap_remove(struct mp_ghost *ghost, uint32_t id)
 {
-    const uint32_t place = ghost->place[unit];
+    const uint32_t place = ghost->place[id];
     uint32_t last;
 
     mp_assert(place < ghost->heap_size);
-    ghost->place[unit] = MP_UNIT_NONE;
+    ghost->place[id] = MP_EXPERT_NONE;
     last = ghost->heap[--ghost->heap_size];
-    if (last == unit)
+    if (last == id)
         return;
     if (place > 0 && mp_ghost_before(ghost, last, ghost->heap[(place - 1) / 2]))
         sift_up(ghost, place, last);
@@ -121,41 +121,40 @@ static void heap_remove(struct mp_ghost *ghost, uint32_t unit)
         sift_down(ghost, place, last);
 }
 
-void mp_ghost_detach(struct mp_ghost *ghost, uint32_t unit)
+void mp_ghost_detach(struct mp_ghost *ghost, uint32_t id)
 {
     if (ghost->kind == MP_GHOST_LAYER_LRU) {
-        ghost->next[ghost->previous[unit]] = ghost->next[unit];
-        ghost->previous[ghost->next[unit]] = ghost->previous[unit];
+        ghost->next[ghost->previous[id]] = ghost->next[id];
+        ghost->previous[ghost->next[id]] = ghost->previous[id];
     } else if (ghost->kind != MP_GHOST_STATIC) {
-        heap_remove(ghost, unit);
+        heap_remove(ghost, id);
     }
 }
 
 /* Static form of lcp: all priorities of a layer fade alike, so only what differs is kept. */
-static double key_of(const struct mp_ghost *ghost, uint32_t unit)
+static double key_of(const struct mp_ghost *ghost, uint32_t id)
 {
     const struct mp_ghost_facts *facts = ghost->facts;
 
     if (ghost->kind == MP_GHOST_LFU)
-        return (double)facts->count[unit];
-    return log((double)facts->tokens[unit]) +
-           facts->fade * (double)facts->pairs[unit / facts->experts];
+        return (double)facts->count[id];
+    return log((double)facts->tokens[id]) + facts->fade * (double)facts->pairs[id / facts->experts];
 }
 
-void mp_ghost_attach(struct mp_ghost *ghost, uint32_t unit)
+void mp_ghost_attach(struct mp_ghost *ghost, uint32_t id)
 {
     const struct mp_ghost_facts *facts = ghost->facts;
 
     if (ghost->kind == MP_GHOST_LAYER_LRU) {
-        const uint32_t list = facts->layers * facts->experts + unit / facts->experts;
+        const uint32_t list = facts->layers * facts->experts + id / facts->experts;
 
-        ghost->previous[unit] = ghost->previous[list];
-        ghost->next[unit] = list;
-        ghost->next[ghost->previous[list]] = unit;
-        ghost->previous[list] = unit;
+        ghost->previous[id] = ghost->previous[list];
+        ghost->next[id] = list;
+        ghost->next[ghost->previous[list]] = id;
+        ghost->previous[list] = id;
     } else if (ghost->kind != MP_GHOST_STATIC) {
-        ghost->key[unit] = key_of(ghost, unit);
-        sift_up(ghost, ghost->heap_size++, unit);
+        ghost->key[id] = key_of(ghost, id);
+        sift_up(ghost, ghost->heap_size++, id);
     }
 }
 
@@ -164,12 +163,12 @@ static uint32_t share_of(const struct mp_ghost_facts *facts, uint32_t layer)
     return mp_equal_share(facts->slots, facts->layers, layer);
 }
 
-/* The oldest of the layer that should give up a unit: its own if it has its share, else the one
+/* The oldest of the layer that should give up an expert: its own if it has its share, else the one
  * that exceeds its share most. */
 static uint32_t oldest(const struct mp_ghost *ghost, uint32_t own)
 {
     const struct mp_ghost_facts *facts = ghost->facts;
-    const uint32_t units = facts->layers * facts->experts;
+    const uint32_t ids = facts->layers * facts->experts;
     uint32_t layer = own, worst_excess = 0;
 
     mp_assert(own < facts->layers);
@@ -183,37 +182,37 @@ static uint32_t oldest(const struct mp_ghost *ghost, uint32_t own)
             }
         }
     }
-    for (uint32_t l = 0; ghost->next[units + layer] == units + layer && l < facts->layers; l++)
+    for (uint32_t l = 0; ghost->next[ids + layer] == ids + layer && l < facts->layers; l++)
         layer = l; /* all of that one is in use: the first that has something */
-    return ghost->next[units + layer] < units ? ghost->next[units + layer] : MP_UNIT_NONE;
+    return ghost->next[ids + layer] < ids ? ghost->next[ids + layer] : MP_EXPERT_NONE;
 }
 
-static uint32_t victim_of(const struct mp_ghost *ghost, uint32_t unit)
+static uint32_t victim_of(const struct mp_ghost *ghost, uint32_t id)
 {
     if (ghost->kind == MP_GHOST_LAYER_LRU)
-        return oldest(ghost, unit / ghost->facts->experts);
-    return ghost->heap_size > 0 ? ghost->heap[0] : MP_UNIT_NONE;
+        return oldest(ghost, id / ghost->facts->experts);
+    return ghost->heap_size > 0 ? ghost->heap[0] : MP_EXPERT_NONE;
 }
 
-uint32_t mp_ghost_load(struct mp_ghost *ghost, uint32_t unit)
+uint32_t mp_ghost_load(struct mp_ghost *ghost, uint32_t id)
 {
-    uint32_t victim = MP_UNIT_NONE;
+    uint32_t victim = MP_EXPERT_NONE;
 
-    mp_assert(!ghost->held[unit]);
+    mp_assert(!ghost->held[id]);
     mp_assert(ghost->count <= ghost->facts->slots);
     if (ghost->kind == MP_GHOST_STATIC)
-        return unit;
+        return id;
     if (ghost->count == ghost->facts->slots) {
-        victim = victim_of(ghost, unit);
-        if (victim == MP_UNIT_NONE)
-            return unit; /* one batch fills all slots: not kept */
+        victim = victim_of(ghost, id);
+        if (victim == MP_EXPERT_NONE)
+            return id; /* one batch fills all slots: not kept */
         mp_ghost_detach(ghost, victim);
         ghost->held[victim] = 0;
         ghost->count--;
         ghost->in_layer[victim / ghost->facts->experts]--;
     }
-    ghost->held[unit] = 1;
+    ghost->held[id] = 1;
     ghost->count++;
-    ghost->in_layer[unit / ghost->facts->experts]++;
+    ghost->in_layer[id / ghost->facts->experts]++;
     return victim;
 }

@@ -5,24 +5,24 @@
 #include "vmm/base/arena.h"
 
 /*
- * Ghosts: the sets of units that evict policies layer-lru, lfu and lcp would hold if each had all
+ * Ghosts: the sets of experts that evict policies layer-lru, lfu and lcp would hold if each had all
  * slots to itself, and a set that stays. For evict policy `shadow`, which compares what they would
- * have cost. No bytes are moved, and a load or a use costs O(log units).
+ * have cost. No bytes are moved, and a load or a use costs O(log experts).
  *
- * Units of the present batch are taken out of the order and put back when it is over, with what
+ * Experts of the present batch are taken out of the order and put back when it is over, with what
  * they are worth by then; so the batch never evicts its own.
  *
- *     held[u]  for `count` units
+ *     held[u]  for `count` experts
  *     attached: held, and in the heap (lfu, lcp) or in the list of its layer (layer-lru)
  */
 enum mp_ghost_kind { MP_GHOST_LAYER_LRU, MP_GHOST_LFU, MP_GHOST_LCP, MP_GHOST_STATIC };
 
-/* What is known of the units; shared by all ghosts. */
+/* What is known of the experts; shared by all ghosts. */
 struct mp_ghost_facts {
     uint32_t layers, experts, slots;
-    uint64_t *used;   // (units): order of the last use
-    uint64_t *count;  // (units): batches that used it
-    uint64_t *tokens; // (units): tokens that did
+    uint64_t *used;   // (ids): order of the last use
+    uint64_t *count;  // (ids): batches that used it
+    uint64_t *tokens; // (ids): tokens that did
     uint64_t *pairs;  // (layers): (token, expert) pairs so far
     double fade;      /* what a pair of its layer takes off the logarithm of lcp's priority */
     uint64_t uses;
@@ -31,15 +31,15 @@ struct mp_ghost_facts {
 struct mp_ghost {
     enum mp_ghost_kind kind;
     const struct mp_ghost_facts *facts;
-    uint8_t *held; // (units)
+    uint8_t *held; // (ids)
     uint32_t count;
 
-    double *key;        // (units): lfu, lcp: smallest leaves first, then the oldest use
-    uint32_t *heap;     // (units): the attached ones
-    uint32_t *place;    // (units): in heap; MP_UNIT_NONE: not attached
+    double *key;        // (ids): lfu, lcp: smallest leaves first, then the oldest use
+    uint32_t *heap;     // (ids): the attached ones
+    uint32_t *place;    // (ids): in heap; MP_EXPERT_NONE: not attached
     uint32_t heap_size; /* of heap */
 
-    uint32_t *next, *previous; // (units + layers): layer-lru; entry units + l is the list of l
+    uint32_t *next, *previous; // (ids + layers): layer-lru; entry ids + l is the list of l
     uint32_t *in_layer;        // (layers): held
 };
 
@@ -47,22 +47,22 @@ struct mp_ghost {
 void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *shape,
                          struct mp_arena *arena);
 
-/* A batch of one layer uses the unit. Before that it is detached in all ghosts. */
-void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t unit, uint32_t tokens);
+/* A batch of one layer uses the expert. Before that it is detached in all ghosts. */
+void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t id, uint32_t tokens);
 
 /* `facts` outlive the ghost. */
 void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,
                    const struct mp_ghost_facts *facts, struct mp_arena *arena);
 
-/* Take a held unit out of the order, and put it back. No effect on a static ghost. */
-void mp_ghost_detach(struct mp_ghost *ghost, uint32_t unit);
-void mp_ghost_attach(struct mp_ghost *ghost, uint32_t unit);
+/* Take a held expert out of the order, and put it back. No effect on a static ghost. */
+void mp_ghost_detach(struct mp_ghost *ghost, uint32_t id);
+void mp_ghost_attach(struct mp_ghost *ghost, uint32_t id);
 
 /*
- * Hold `unit`, which is not held and then not attached. Returns the unit that leaves for it,
- * MP_UNIT_NONE if there was room, or `unit` itself if none can leave or the ghost is static.
+ * Hold `id`, which is not held and then not attached. Returns the expert that leaves for it,
+ * MP_EXPERT_NONE if there was room, or `id` itself if none can leave or the ghost is static.
  */
-uint32_t mp_ghost_load(struct mp_ghost *ghost, uint32_t unit);
+uint32_t mp_ghost_load(struct mp_ghost *ghost, uint32_t id);
 
 /* Would `a` leave before `b`? Both have been used or were never. */
 bool mp_ghost_before(const struct mp_ghost *ghost, uint32_t a, uint32_t b);

@@ -1,5 +1,5 @@
 /*
- * Least cache priority, MoEpic section 3.3: the unit with the smallest P = mu * rho^(nu / omega)
+ * Least cache priority, MoEpic section 3.3: the expert with the smallest P = mu * rho^(nu / omega)
  * leaves (eq. 4), where mu counts its activations and nu the tokens since the last one. Defaults
  * omega 128 and rho 0.25 as in the paper. Ties, which it leaves open, go to the oldest use, then
  * the lower id.
@@ -50,33 +50,33 @@ static enum mp_status lcp_create(const void *config_, const struct mp_shape *sha
     return mp_policy_make(&draft.base.super, sizeof(draft), lcp_take, shape, policy_p);
 }
 
-static void lcp_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static void lcp_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct lcp *lcp = (struct lcp *)policy;
 
-    mp_priority_access(&lcp->priority, unit, tokens, now + 1);
-    mp_residents_use(&lcp->base.set, unit);
+    mp_priority_access(&lcp->priority, id, tokens, now + 1);
+    mp_residents_use(&lcp->base.set, id);
 }
 
 static uint32_t lcp_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     const struct lcp *lcp = (const struct lcp *)policy;
-    uint32_t best = MP_UNIT_NONE;
+    uint32_t best = MP_EXPERT_NONE;
     double lowest = INFINITY;
 
     for (uint32_t i = 0; i < lcp->base.set.count; i++) {
-        const uint32_t unit = lcp->base.set.unit[i];
+        const uint32_t id = lcp->base.set.id[i];
         double mine;
 
-        if (!mp_evict_allows(query, unit)) /* the cheaper question */
+        if (!mp_evict_allows(query, id)) /* the cheaper question */
             continue;
-        mine = mp_priority_log(&lcp->priority, unit);
+        mine = mp_priority_log(&lcp->priority, id);
         /* No two stamps are equal, so there is no tie left for ids. */
-        if (best != MP_UNIT_NONE &&
+        if (best != MP_EXPERT_NONE &&
             (mine > lowest ||
-             (mine == lowest && lcp->base.set.stamp[unit] > lcp->base.set.stamp[best])))
+             (mine == lowest && lcp->base.set.stamp[id] > lcp->base.set.stamp[best])))
             continue;
-        best = unit;
+        best = id;
         lowest = mine;
     }
     return best;

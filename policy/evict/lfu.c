@@ -1,7 +1,7 @@
 /*
  * Least frequently used: `lfu` over all layers, `layer-lfu` within equal shares as in lru.c.
- * The count of a unit grows by one for each batch that needs it and survives eviction; ties go to
- * the least recently used.
+ * The count of an expert grows by one for each batch that needs it and survives eviction; ties go
+ * to the least recently used.
  */
 #include "policy/builtins.h"
 
@@ -9,7 +9,7 @@
 
 struct lfu {
     struct mp_evict_base base;
-    uint64_t *count; // (layers * experts): batches that needed the unit
+    uint64_t *count; // (layers * experts): batches that needed the expert
 };
 
 static void lfu_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena)
@@ -42,14 +42,14 @@ static enum mp_status layer_create(const void *config, const struct mp_shape *sh
     return create_as(&mp_evict_layer_lfu.info, shape, policy_p);
 }
 
-static void lfu_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static void lfu_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct lfu *lfu = (struct lfu *)policy;
 
     (void)tokens;
     (void)now;
-    lfu->count[unit]++;
-    mp_residents_use(&lfu->base.set, unit);
+    lfu->count[id]++;
+    mp_residents_use(&lfu->base.set, id);
 }
 
 static uint32_t lfu_pick(struct mp_policy *policy, const struct mp_evict_query *query)

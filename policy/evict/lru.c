@@ -1,8 +1,8 @@
 /*
  * Least recently used: `lru` over all layers, `layer-lru` within a layer, where each layer is
  * entitled to an equal share of the slots and a layer below its share takes from the one that
- * exceeds its own most. Under one token cycle a global order evicts every unit before its next use;
- * the pager then divides the slots among the layers.
+ * exceeds its own most. Under one token cycle a global order evicts every expert before its next
+ * use; the pager then divides the slots among the layers.
  */
 #include "policy/builtins.h"
 
@@ -30,13 +30,13 @@ static enum mp_status layer_create(const void *config, const struct mp_shape *sh
     return create_as(&mp_evict_layer_lru.info, shape, policy_p);
 }
 
-static void lru_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static void lru_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct mp_evict_base *lru = (struct mp_evict_base *)policy;
 
     (void)tokens;
     (void)now;
-    mp_residents_use(&lru->set, unit);
+    mp_residents_use(&lru->set, id);
 }
 
 static uint32_t lru_pick(struct mp_policy *policy, const struct mp_evict_query *query)

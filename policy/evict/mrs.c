@@ -44,11 +44,11 @@ struct mrs {
 static void mrs_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena)
 {
     struct mrs *self = (struct mrs *)policy;
-    const size_t units = (size_t)shape->layers * shape->experts;
+    const size_t ids = (size_t)shape->layers * shape->experts;
 
     mp_residents_take(&self->base.set, shape, arena);
-    self->score = mp_arena_take(arena, units, sizeof(double));
-    self->key = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->score = mp_arena_take(arena, ids, sizeof(double));
+    self->key = mp_arena_take(arena, ids, sizeof(uint64_t));
     self->batch = mp_arena_take(arena, shape->experts, sizeof(double));
     self->best = mp_arena_take(arena, shape->experts, sizeof(uint32_t));
     self->best_score = mp_arena_take(arena, shape->experts, sizeof(float));
@@ -68,13 +68,13 @@ static enum mp_status mrs_create(const void *config_, const struct mp_shape *sha
     return mp_policy_make(&draft.base.super, sizeof(draft), mrs_take, shape, policy_p);
 }
 
-static void mrs_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static void mrs_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct mrs *self = (struct mrs *)policy;
 
     (void)tokens;
     (void)now;
-    mp_residents_use(&self->base.set, unit);
+    mp_residents_use(&self->base.set, id);
 }
 
 static void mrs_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
@@ -93,12 +93,12 @@ static void mrs_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tok
             self->batch[self->best[r]] += (double)self->best_score[r];
     }
     for (uint32_t e = 0; e < experts; e++) {
-        const size_t unit = (size_t)layer * experts + e;
+        const size_t id = (size_t)layer * experts + e;
         const double s =
-            self->alpha * self->batch[e] / tokens + (1 - self->alpha) * self->score[unit];
+            self->alpha * self->batch[e] / tokens + (1 - self->alpha) * self->score[id];
 
-        self->score[unit] = s;
-        self->key[unit] = mp_residents_key(s);
+        self->score[id] = s;
+        self->key[id] = mp_residents_key(s);
     }
 }
 

@@ -12,15 +12,15 @@
 #include "policy/hot.h"
 #include "policy/residents.h"
 
-enum { NAMED = 1, STAYS = 2 }; /* of a unit: was a first resident; is one that does not leave */
+enum { NAMED = 1, STAYS = 2 }; /* of an expert: was a first resident; is one that does not leave */
 
 struct keep {
     struct mp_policy super;
     struct mp_residents residents;
-    uint64_t *key;  // (units): order of last use; UINT64_MAX for those that stay
-    uint8_t *flags; // (units)
+    uint64_t *key;  // (ids): order of last use; UINT64_MAX for those that stay
+    uint8_t *flags; // (ids)
     uint64_t uses;
-    uint32_t staying, room; /* units with STAYS; as many as may have it without being named */
+    uint32_t staying, room; /* experts with STAYS; as many as may have it without being named */
     bool named;             /* there are first residents */
 };
 
@@ -28,11 +28,11 @@ static void keep_take(struct mp_policy *policy, const struct mp_shape *shape,
                       struct mp_arena *arena)
 {
     struct keep *keep = (struct keep *)policy;
-    const size_t units = (size_t)shape->layers * shape->experts;
+    const size_t ids = (size_t)shape->layers * shape->experts;
 
     mp_residents_take(&keep->residents, shape, arena);
-    keep->key = mp_arena_take(arena, units, sizeof(*keep->key));
-    keep->flags = mp_arena_take(arena, units, 1);
+    keep->key = mp_arena_take(arena, ids, sizeof(*keep->key));
+    keep->flags = mp_arena_take(arena, ids, 1);
 }
 
 static enum mp_status keep_create(const void *config, const struct mp_shape *shape,
@@ -48,51 +48,51 @@ static enum mp_status keep_create(const void *config, const struct mp_shape *sha
     return mp_policy_make(&draft.super, sizeof(draft), keep_take, shape, policy_p);
 }
 
-static void keep_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void keep_on_insert(struct mp_policy *policy, uint32_t id, uint64_t now)
 {
     struct keep *keep = (struct keep *)policy;
 
-    mp_residents_add(&keep->residents, unit);
-    keep->key[unit] = ++keep->uses;
+    mp_residents_add(&keep->residents, id);
+    keep->key[id] = ++keep->uses;
     if (now == 0) {
         keep->named = true;
-        keep->flags[unit] |= NAMED;
+        keep->flags[id] |= NAMED;
     }
-    if ((keep->flags[unit] & NAMED) || (!keep->named && keep->staying < keep->room)) {
-        keep->flags[unit] |= STAYS;
-        keep->key[unit] = UINT64_MAX;
+    if ((keep->flags[id] & NAMED) || (!keep->named && keep->staying < keep->room)) {
+        keep->flags[id] |= STAYS;
+        keep->key[id] = UINT64_MAX;
         keep->staying++;
     }
 }
 
-static void keep_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void keep_on_remove(struct mp_policy *policy, uint32_t id, uint64_t now)
 {
     struct keep *keep = (struct keep *)policy;
 
     (void)now;
-    mp_residents_remove(&keep->residents, unit);
-    if (keep->flags[unit] & STAYS) {
-        keep->flags[unit] &= NAMED;
+    mp_residents_remove(&keep->residents, id);
+    if (keep->flags[id] & STAYS) {
+        keep->flags[id] &= NAMED;
         keep->staying--;
     }
 }
 
-static void keep_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static void keep_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct keep *keep = (struct keep *)policy;
 
     (void)tokens;
     (void)now;
-    if (!(keep->flags[unit] & STAYS))
-        keep->key[unit] = ++keep->uses;
+    if (!(keep->flags[id] & STAYS))
+        keep->key[id] = ++keep->uses;
 }
 
 static uint32_t keep_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     const struct keep *keep = (const struct keep *)policy;
-    const uint32_t unit = mp_residents_min(&keep->residents, query, MP_LAYER_ANY, keep->key, NULL);
+    const uint32_t id = mp_residents_min(&keep->residents, query, MP_LAYER_ANY, keep->key, NULL);
 
-    return unit != MP_UNIT_NONE && (keep->flags[unit] & STAYS) ? MP_UNIT_NONE : unit;
+    return id != MP_EXPERT_NONE && (keep->flags[id] & STAYS) ? MP_EXPERT_NONE : id;
 }
 
 const struct mp_evict_ops mp_evict_none = {

@@ -7,7 +7,7 @@
  *
  * Open in the paper, ours: n = 16; a batch scores an expert by the mean over its tokens; layers
  * have equal shares, as in lru.c. Ties go to the one not used for longest, then to the lower
- * id. A shielded unit is named if nothing else may leave.
+ * id. A shielded expert is named if nothing else may leave.
  */
 #include "policy/builtins.h"
 
@@ -33,7 +33,7 @@ struct score {
     uint64_t *sum;      // (layers * experts): of recent
     uint64_t *key;      // (layers * experts): mean, with SHIELD
     uint64_t *steps;    // (layers)
-    uint32_t *shielded; // (experts): units
+    uint32_t *shielded; // (experts): ids
     uint32_t shielded_count;
     uint64_t now;
 };
@@ -42,12 +42,12 @@ static void score_take(struct mp_policy *policy, const struct mp_shape *shape,
                        struct mp_arena *arena)
 {
     struct score *self = (struct score *)policy;
-    const size_t units = (size_t)shape->layers * shape->experts;
+    const size_t ids = (size_t)shape->layers * shape->experts;
 
     mp_residents_take(&self->base.set, shape, arena);
-    self->recent = mp_arena_take(arena, units, self->window * sizeof(uint64_t));
-    self->sum = mp_arena_take(arena, units, sizeof(uint64_t));
-    self->key = mp_arena_take(arena, units, sizeof(uint64_t));
+    self->recent = mp_arena_take(arena, ids, self->window * sizeof(uint64_t));
+    self->sum = mp_arena_take(arena, ids, sizeof(uint64_t));
+    self->key = mp_arena_take(arena, ids, sizeof(uint64_t));
     self->steps = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
     self->shielded = mp_arena_take(arena, shape->experts, sizeof(uint32_t));
 }
@@ -74,16 +74,16 @@ static void move_to(struct score *self, uint64_t now)
         self->key[self->shielded[--self->shielded_count]] &= ~SHIELD;
 }
 
-static void score_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static void score_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct score *self = (struct score *)policy;
 
     (void)tokens;
     move_to(self, now);
-    mp_residents_use(&self->base.set, unit);
-    if (!(self->key[unit] & SHIELD) && self->shielded_count < self->base.set.experts) {
-        self->key[unit] |= SHIELD;
-        self->shielded[self->shielded_count++] = unit;
+    mp_residents_use(&self->base.set, id);
+    if (!(self->key[id] & SHIELD) && self->shielded_count < self->base.set.experts) {
+        self->key[id] |= SHIELD;
+        self->shielded[self->shielded_count++] = id;
     }
 }
 
@@ -109,13 +109,13 @@ static void score_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t t
     (void)chosen;
     move_to(self, now);
     for (uint32_t e = 0; e < experts; e++) {
-        const size_t unit = (size_t)layer * experts + e;
-        uint64_t *recent = self->recent + unit * self->window + place;
+        const size_t id = (size_t)layer * experts + e;
+        uint64_t *recent = self->recent + id * self->window + place;
 
-        self->sum[unit] -= *recent;
+        self->sum[id] -= *recent;
         *recent = batch_score(scores, tokens, experts, e);
-        self->sum[unit] += *recent;
-        self->key[unit] = (self->sum[unit] / terms) | (self->key[unit] & SHIELD);
+        self->sum[id] += *recent;
+        self->key[id] = (self->sum[id] / terms) | (self->key[id] & SHIELD);
     }
 }
 

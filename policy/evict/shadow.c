@@ -1,6 +1,6 @@
 /*
  * Several policies at once, the best of which is followed. Each has a ghost (policy/evict/ghost.h):
- * the units that it would hold if it had all slots to itself. Three move units on demand:
+ * the experts that it would hold if it had all slots to itself. Three move experts on demand:
  * layer-lru, lfu, lcp. Three place them: the hottest ones (of a calibration at first, then of what
  * was counted so far), whole layers, and the hottest ones lately. What each layer would have taken
  * with what a ghost holds is computed from what work costs (policy/assign/plan.h: loads, device and
@@ -13,26 +13,28 @@
  * loads ahead or changes of mind are to blame. Each time the latter happens it takes twice as much
  * to leave static placement again.
  *
- * The victim is the oldest unit that the leader's ghost does not hold, else the leader's own. While
- * one leads that places units, those of it that are absent are loaded behind all else, a few after
- * each layer; a demand takes none of its units but waits, and prefetches of others are refused.
+ * The victim is the oldest expert that the leader's ghost does not hold, else the leader's own.
+ * While one leads that places experts, those of it that are absent are loaded behind all else, a
+ * few after each layer; a demand takes none of its experts but waits, and prefetches of others are
+ * refused.
  *
  * Why that is never much worse than the best of the ghosts, on demand loads alone. While a ghost is
- * followed, a miss that is not also the ghost's loads one of its units in place of one that it does
- * not hold, so there are at most `slots` of them after each change of the leader; between changes
- * no other ghost was cheaper than the leader by more than the hysteresis h. With S changes:
+ * followed, a miss that is not also the ghost's loads one of its experts in place of one that it
+ * does not hold, so there are at most `slots` of them after each change of the leader; between
+ * changes no other ghost was cheaper than the leader by more than the hysteresis h. With S changes:
  *
  *     cost <= cost of the best ghost + (S + 1) * (h * slots loads + most expensive batch)
  *             + S * slots loads
  *
- * A placement is looked at again every 16 tokens, which is a change too if it leads; a unit
+ * A placement is looked at again every 16 tokens, which is a change too if it leads; an expert
  * replaces another one only if its count is larger by more than chance (a standard deviation).
  * Where something is loaded on demand it leaves slots for what passes through, as many as a token
  * has experts but a quarter at most. docs/policies.md has what this comes to, and what no such rule
  * can promise.
  *
  * Ours, after set duelling (Qureshi et al., ISCA 2007) and follow-the-leader with switching costs.
- * A layer costs O(uses log units) for each ghost; pick O(residents that the leader would not hold).
+ * A layer costs O(uses log experts) for each ghost; pick O(residents that the leader would not
+ * hold).
  */
 #include "policy/builtins.h"
 
@@ -56,7 +58,7 @@ static void shadow_take(struct mp_policy *policy, const struct mp_shape *shape,
                         struct mp_arena *arena)
 {
     struct mp_shadow *shadow = (struct mp_shadow *)policy;
-    const size_t experts = shape->experts, units = shadow->units;
+    const size_t experts = shape->experts, ids = shadow->ids;
 
     mp_ghost_facts_take(&shadow->facts, shape, arena);
     for (uint32_t g = 0; g < MP_SHADOW_GHOSTS; g++)
@@ -65,11 +67,11 @@ static void shadow_take(struct mp_policy *policy, const struct mp_shape *shape,
                       &shadow->facts, arena);
     mp_residents_take(&shadow->residents, shape, arena);
     mp_residents_take(&shadow->strange, shape, arena);
-    shadow->stamp = mp_arena_take(arena, units, sizeof(uint64_t));
-    shadow->order = mp_arena_take(arena, units, sizeof(uint32_t));
-    shadow->asked = mp_arena_take(arena, units, sizeof(uint64_t));
-    shadow->key = mp_arena_take(arena, units, sizeof(uint64_t));
-    shadow->recent = mp_arena_take(arena, units, sizeof(double));
+    shadow->stamp = mp_arena_take(arena, ids, sizeof(uint64_t));
+    shadow->order = mp_arena_take(arena, ids, sizeof(uint32_t));
+    shadow->asked = mp_arena_take(arena, ids, sizeof(uint64_t));
+    shadow->key = mp_arena_take(arena, ids, sizeof(uint64_t));
+    shadow->recent = mp_arena_take(arena, ids, sizeof(double));
     shadow->batch = mp_arena_take(arena, experts, sizeof(uint32_t));
     shadow->tokens = mp_arena_take(arena, experts, sizeof(uint32_t));
     shadow->actual = mp_arena_take(arena, experts, 1);
@@ -87,7 +89,7 @@ static enum mp_status shadow_create(const void *config_, const struct mp_shape *
     const uint32_t room = quarter > 2 ? quarter : 2;
     struct mp_shadow draft = {
         .super.info = &mp_evict_shadow.info,
-        .units = shape->layers * shape->experts,
+        .ids = shape->layers * shape->experts,
         .room = room,
         .placed = shape->slots > room ? shape->slots - room : 0,
         .costs = shape->costs,
@@ -117,58 +119,57 @@ static enum mp_status shadow_create(const void *config_, const struct mp_shape *
     return MP_OK;
 }
 
-static void shadow_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static void shadow_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct mp_shadow *shadow = (struct mp_shadow *)policy;
-    const bool again = shadow->asked[unit] == now + 1 && shadow->now == now;
+    const bool again = shadow->asked[id] == now + 1 && shadow->now == now;
 
     if (shadow->now != now || shadow->batch_count == shadow->facts.experts || again)
         mp_shadow_turn(shadow, now);
-    shadow->batch[shadow->batch_count] = unit;
+    shadow->batch[shadow->batch_count] = id;
     shadow->tokens[shadow->batch_count] = tokens;
-    shadow->actual[shadow->batch_count++] = shadow->residents.place[unit] != MP_UNIT_NONE;
-    shadow->asked[unit] = now + 1;
-    shadow->stamp[unit] = ++shadow->stamps;
+    shadow->actual[shadow->batch_count++] = shadow->residents.place[id] != MP_EXPERT_NONE;
+    shadow->asked[id] = now + 1;
+    shadow->stamp[id] = ++shadow->stamps;
 }
 
-static void shadow_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void shadow_on_insert(struct mp_policy *policy, uint32_t id, uint64_t now)
 {
     struct mp_shadow *shadow = (struct mp_shadow *)policy;
 
-    mp_residents_add(&shadow->residents, unit);
-    mp_shadow_refresh(shadow, unit);
-    shadow->stamp[unit] = ++shadow->stamps;
-    if (mp_shadow_times_known(shadow) && shadow->asked[unit] != now + 1)
+    mp_residents_add(&shadow->residents, id);
+    mp_shadow_refresh(shadow, id);
+    shadow->stamp[id] = ++shadow->stamps;
+    if (mp_shadow_times_known(shadow) && shadow->asked[id] != now + 1)
         shadow->debt_ns += shadow->costs->load_ns;
 }
 
-static void shadow_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void shadow_on_remove(struct mp_policy *policy, uint32_t id, uint64_t now)
 {
     struct mp_shadow *shadow = (struct mp_shadow *)policy;
 
     (void)now;
-    mp_residents_remove(&shadow->residents, unit);
-    mp_residents_remove(&shadow->strange, unit);
+    mp_residents_remove(&shadow->residents, id);
+    mp_residents_remove(&shadow->strange, id);
 }
 
 /* The first to leave of what the leader holds, where all that may go is of that kind. */
 static uint32_t leaders_own(const struct mp_shadow *shadow, const struct mp_evict_query *query)
 {
     const struct mp_ghost *leader = &shadow->ghosts[shadow->leader];
-    uint32_t layer = MP_LAYER_ANY, best = MP_UNIT_NONE;
+    uint32_t layer = MP_LAYER_ANY, best = MP_EXPERT_NONE;
 
     if (leader->kind == MP_GHOST_LAYER_LRU)
         layer = mp_residents_victim_layer(&shadow->residents, query);
     for (uint32_t i = 0; i < shadow->residents.count; i++) {
-        const uint32_t unit = shadow->residents.unit[i];
+        const uint32_t id = shadow->residents.id[i];
 
-        if ((best != MP_UNIT_NONE && !mp_ghost_before(leader, unit, best)) ||
-            (layer != MP_LAYER_ANY && unit / query->experts != layer) ||
-            !mp_evict_allows(query, unit))
+        if ((best != MP_EXPERT_NONE && !mp_ghost_before(leader, id, best)) ||
+            (layer != MP_LAYER_ANY && id / query->experts != layer) || !mp_evict_allows(query, id))
             continue;
-        best = unit;
+        best = id;
     }
-    return best != MP_UNIT_NONE
+    return best != MP_EXPERT_NONE
                ? best
                : mp_residents_min(&shadow->residents, query, MP_LAYER_ANY, shadow->stamp, NULL);
 }
@@ -176,48 +177,47 @@ static uint32_t leaders_own(const struct mp_shadow *shadow, const struct mp_evic
 static uint32_t shadow_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     struct mp_shadow *shadow = (struct mp_shadow *)policy;
-    const bool demand = shadow->asked[query->for_unit] == shadow->now + 1;
+    const bool demand = shadow->asked[query->for_id] == shadow->now + 1;
     const uint32_t slots = shadow->facts.slots;
     uint32_t strange;
 
     /* A batch is complete before anything follows from it; to settle it twice has no effect. */
     mp_shadow_settle(shadow);
-    if (mp_shadow_places(shadow) && !demand &&
-        !shadow->ghosts[shadow->leader].held[query->for_unit])
-        return MP_UNIT_NONE;
+    if (mp_shadow_places(shadow) && !demand && !shadow->ghosts[shadow->leader].held[query->for_id])
+        return MP_EXPERT_NONE;
     strange = mp_residents_min(&shadow->strange, query, MP_LAYER_ANY, shadow->stamp, NULL);
-    if (strange != MP_UNIT_NONE || (mp_shadow_places(shadow) && shadow->placed < slots))
+    if (strange != MP_EXPERT_NONE || (mp_shadow_places(shadow) && shadow->placed < slots))
         return strange;           /* what passes through is in use, and leaves after the layer */
     if (mp_shadow_places(shadow)) /* it was not expected */
         return mp_residents_min(&shadow->residents, query, MP_LAYER_ANY, shadow->stamp, NULL);
     return leaders_own(shadow, query);
 }
 
-/* A unit that may go for one of the static placement. */
+/* An expert that may go for one of the static placement. */
 static uint32_t pick_stranger(const struct mp_shadow *shadow, const struct mp_evict_query *query,
                               const struct mp_swap *swaps, uint32_t count)
 {
     struct mp_evict_query wide = *query;
-    uint32_t best = MP_UNIT_NONE;
+    uint32_t best = MP_EXPERT_NONE;
 
     if (query->shared)
         wide.scope_layer = MP_LAYER_ANY;
     for (uint32_t i = 0; i < shadow->strange.count; i++) {
-        const uint32_t unit = shadow->strange.unit[i];
+        const uint32_t id = shadow->strange.id[i];
         bool taken = false;
 
-        if (!mp_evict_allows(&wide, unit) ||
-            (best != MP_UNIT_NONE && shadow->stamp[unit] >= shadow->stamp[best]))
+        if (!mp_evict_allows(&wide, id) ||
+            (best != MP_EXPERT_NONE && shadow->stamp[id] >= shadow->stamp[best]))
             continue;
         for (uint32_t s = 0; s < count; s++)
-            taken |= swaps[s].out == unit;
-        best = taken ? best : unit;
+            taken |= swaps[s].out == id;
+        best = taken ? best : id;
     }
     return best;
 }
 
 /*
- * While one leads that places units: its absent units of the layer. Before that, where somebody
+ * While one leads that places experts: its absent experts of the layer. Before that, where somebody
  * else may be quicker than any load, so that nobody would ever bring them in: into free slots.
  */
 static uint32_t shadow_replace(struct mp_policy *policy, const struct mp_evict_query *query,
@@ -235,13 +235,13 @@ static uint32_t shadow_replace(struct mp_policy *policy, const struct mp_evict_q
     if (!places && (left == 0 || !mp_shadow_others_known(shadow)))
         return 0;
     for (uint32_t u = first; u < first + query->experts && count < max && count < SWAPS_MAX; u++) {
-        uint32_t out = MP_UNIT_NONE;
+        uint32_t out = MP_EXPERT_NONE;
 
-        if (shadow->residents.place[u] != MP_UNIT_NONE || !wanted[u])
+        if (shadow->residents.place[u] != MP_EXPERT_NONE || !wanted[u])
             continue;
         if (left == 0 && places)
             out = pick_stranger(shadow, query, swaps, count);
-        if (left == 0 && out == MP_UNIT_NONE)
+        if (left == 0 && out == MP_EXPERT_NONE)
             break;
         left -= left > 0;
         swaps[count++] = (struct mp_swap){ .in = u, .out = out };

@@ -7,10 +7,11 @@
 
 /*
  * What the two parts of evict policy `shadow` share: shadow.c is the policy, shadow_judge.c
- * says what each ghost would have paid, which of them leads, and what those hold that place units.
+ * says what each ghost would have paid, which of them leads, and what those hold that place
+ * experts.
  */
 #define MP_SHADOW_GHOSTS 6u
-#define MP_SHADOW_STATIC 3u /* and those behind it place units instead of moving them on demand */
+#define MP_SHADOW_STATIC 3u /* and those behind it place experts, not on demand */
 #define MP_SHADOW_LAYERS 4u
 #define MP_SHADOW_RECENT 5u
 #define MP_SHADOW_TOKENS 16u /* between placements */
@@ -26,20 +27,20 @@ struct mp_shadow {
     uint64_t overrun[2];
     uint64_t patience; /* times the hysteresis that it takes to leave the static placement */
     const struct mp_costs *costs;
-    uint32_t units, leader, changes;
-    uint32_t placed;     /* units of a ghost that places them */
+    uint32_t ids, leader, changes;
+    uint32_t placed;     /* experts of a ghost that places them */
     uint32_t room;       /* slots that it leaves where something is loaded on demand */
     uint64_t passed;     /* what STATIC would have loaded on demand since it was placed */
     uint64_t hysteresis; /* percent */
-    uint64_t *stamp;     // (units): order of last use or coming, of the residents
+    uint64_t *stamp;     // (ids): order of last use or coming, of the residents
     uint64_t stamps;
     bool was_static; /* that ghost has led */
-    bool is_placed;  /* those that place units hold some */
+    bool is_placed;  /* those that place experts hold some */
 
     /* Placing. */
-    uint32_t *order;                  // (units): scratch
-    uint64_t *key;                    // (units): scratch
-    double *recent;                   // (units): counts of batches that fade, times `weight`
+    uint32_t *order;                  // (ids): scratch
+    uint64_t *key;                    // (ids): scratch
+    double *recent;                   // (ids): counts of batches that fade, times `weight`
     double weight;                    /* of a use now */
     uint64_t choose_at;               /* batches */
     uint64_t swaps[MP_SHADOW_GHOSTS]; /* since the last batch */
@@ -48,7 +49,7 @@ struct mp_shadow {
     uint32_t *batch;  // (experts)
     uint32_t *tokens; // (experts)
     uint8_t *actual;  // (experts): resident when asked for
-    uint64_t *asked;  // (units): 1 + `now` of the batch that asked last
+    uint64_t *asked;  // (ids): 1 + `now` of the batch that asked last
     uint32_t batch_count;
     bool settled;
     uint64_t now, batches;
@@ -90,7 +91,7 @@ static inline bool mp_shadow_others_known(const struct mp_shadow *shadow)
     return false;
 }
 
-/* A new batch: the one before is judged, and every MP_SHADOW_TOKENS tokens units are placed anew.
+/* A new batch: the one before is judged, and every MP_SHADOW_TOKENS tokens experts are placed anew.
  */
 void mp_shadow_turn(struct mp_shadow *shadow, uint64_t now);
 
@@ -98,8 +99,8 @@ void mp_shadow_turn(struct mp_shadow *shadow, uint64_t now);
  * call has no effect. */
 void mp_shadow_settle(struct mp_shadow *shadow);
 
-/* Note whether `unit`, which is resident or was, is one that the leader would not hold. */
-void mp_shadow_refresh(struct mp_shadow *shadow, uint32_t unit);
+/* Note whether `id`, which is resident or was, is one that the leader would not hold. */
+void mp_shadow_refresh(struct mp_shadow *shadow, uint32_t id);
 
 /* The first placement: the first of order[]. */
 void mp_shadow_place_first(struct mp_shadow *shadow);

@@ -10,7 +10,7 @@
 
 void mp_shadow_place_first(struct mp_shadow *shadow)
 {
-    for (uint32_t i = 0; i < shadow->placed && i < shadow->units; i++) {
+    for (uint32_t i = 0; i < shadow->placed && i < shadow->ids; i++) {
         shadow->ghosts[MP_SHADOW_STATIC].held[shadow->order[i]] = 1;
         shadow->ghosts[MP_SHADOW_RECENT].held[shadow->order[i]] = 1;
         shadow->ghosts[MP_SHADOW_LAYERS].held[i] = 1;
@@ -18,7 +18,7 @@ void mp_shadow_place_first(struct mp_shadow *shadow)
     shadow->is_placed = true;
 }
 
-/* What the batch takes with these units resident; executors[] says who then computes. */
+/* What the batch takes with these experts resident; executors[] says who then computes. */
 static uint64_t batch_cost(struct mp_shadow *shadow, const uint8_t *resident, uint64_t link_busy_ns)
 {
     const struct mp_assign_facts facts = {
@@ -39,12 +39,12 @@ static uint64_t batch_cost(struct mp_shadow *shadow, const uint8_t *resident, ui
     return misses;
 }
 
-void mp_shadow_refresh(struct mp_shadow *shadow, uint32_t unit)
+void mp_shadow_refresh(struct mp_shadow *shadow, uint32_t id)
 {
-    if (shadow->residents.place[unit] != MP_UNIT_NONE && !shadow->ghosts[shadow->leader].held[unit])
-        mp_residents_add(&shadow->strange, unit);
+    if (shadow->residents.place[id] != MP_EXPERT_NONE && !shadow->ghosts[shadow->leader].held[id])
+        mp_residents_add(&shadow->strange, id);
     else
-        mp_residents_remove(&shadow->strange, unit);
+        mp_residents_remove(&shadow->strange, id);
 }
 
 static void ghost_loads(struct mp_shadow *shadow, uint32_t g)
@@ -52,16 +52,16 @@ static void ghost_loads(struct mp_shadow *shadow, uint32_t g)
     struct mp_ghost *ghost = &shadow->ghosts[g];
 
     for (uint32_t i = 0; i < shadow->batch_count; i++) {
-        const uint32_t unit = shadow->batch[i];
+        const uint32_t id = shadow->batch[i];
         uint32_t left;
 
         if (shadow->resident[i] || shadow->executors[i] != MP_EXECUTOR_HOME)
             continue;
-        left = mp_ghost_load(ghost, unit);
-        if (g == shadow->leader && left != MP_UNIT_NONE)
+        left = mp_ghost_load(ghost, id);
+        if (g == shadow->leader && left != MP_EXPERT_NONE)
             mp_shadow_refresh(shadow, left);
         if (g == shadow->leader)
-            mp_shadow_refresh(shadow, unit);
+            mp_shadow_refresh(shadow, id);
     }
 }
 
@@ -73,7 +73,7 @@ static void follow(struct mp_shadow *shadow, uint32_t leader)
     memset(shadow->overrun, 0, sizeof(shadow->overrun));
     memset(shadow->lead, 0, sizeof(shadow->lead));
     for (uint32_t i = 0; i < shadow->residents.count; i++)
-        mp_shadow_refresh(shadow, shadow->residents.unit[i]);
+        mp_shadow_refresh(shadow, shadow->residents.id[i]);
 }
 
 /* Which static ghost is exceeded by more than `limit` by what is really paid, or none (GHOSTS). */
@@ -164,30 +164,30 @@ void mp_shadow_settle(struct mp_shadow *shadow)
     choose_leader(shadow, cost, paid);
 }
 
-/* Batches that used the unit, as the ghost counts them. */
-static double count_of(const struct mp_shadow *shadow, uint32_t g, uint32_t unit)
+/* Batches that used the expert, as the ghost counts them. */
+static double count_of(const struct mp_shadow *shadow, uint32_t g, uint32_t id)
 {
-    return g == MP_SHADOW_STATIC ? (double)shadow->facts.count[unit]
-                                 : shadow->recent[unit] / shadow->weight;
+    return g == MP_SHADOW_STATIC ? (double)shadow->facts.count[id]
+                                 : shadow->recent[id] / shadow->weight;
 }
 
 /* Equal ones are taken from all layers alike, so that all executors have work in every layer. */
-static void weigh_units(struct mp_shadow *shadow, uint32_t g)
+static void weigh_experts(struct mp_shadow *shadow, uint32_t g)
 {
     const uint32_t experts = shadow->facts.experts;
     uint32_t e = 0;
 
-    for (uint32_t u = 0; u < shadow->units; u++) {
+    for (uint32_t u = 0; u < shadow->ids; u++) {
         shadow->key[u] = (uint64_t)(count_of(shadow, g, u) * 1e6) + experts - e;
         e = e + 1 < experts ? e + 1 : 0;
     }
 }
 
-/* A part of order[] with the hottest or the coldest unit on top. To sort all would take
+/* A part of order[] with the hottest or the coldest expert on top. To sort all would take
  * milliseconds where there are thousands, and few are ever swapped. */
 struct heap {
     const uint64_t *key;
-    uint32_t *unit;
+    uint32_t *id;
     uint32_t count;
     bool hottest;
 };
@@ -201,19 +201,19 @@ static bool is_above(const struct heap *heap, uint32_t a, uint32_t b)
 
 static void sink(struct heap *heap, uint32_t at)
 {
-    const uint32_t unit = heap->unit[at];
+    const uint32_t id = heap->id[at];
 
     for (;;) {
         uint32_t child = 2 * at + 1;
 
-        if (child + 1 < heap->count && is_above(heap, heap->unit[child + 1], heap->unit[child]))
+        if (child + 1 < heap->count && is_above(heap, heap->id[child + 1], heap->id[child]))
             child++;
-        if (child >= heap->count || !is_above(heap, heap->unit[child], unit))
+        if (child >= heap->count || !is_above(heap, heap->id[child], id))
             break;
-        heap->unit[at] = heap->unit[child];
+        heap->id[at] = heap->id[child];
         at = child;
     }
-    heap->unit[at] = unit;
+    heap->id[at] = id;
 }
 
 static void make_heap(struct heap *heap)
@@ -224,37 +224,37 @@ static void make_heap(struct heap *heap)
 
 static uint32_t take_top(struct heap *heap)
 {
-    const uint32_t top = heap->unit[0];
+    const uint32_t top = heap->id[0];
 
-    heap->unit[0] = heap->unit[--heap->count];
+    heap->id[0] = heap->id[--heap->count];
     if (heap->count > 0)
         sink(heap, 0);
     return top;
 }
 
-static void hold(struct mp_shadow *shadow, uint32_t g, uint32_t unit, bool held)
+static void hold(struct mp_shadow *shadow, uint32_t g, uint32_t id, bool held)
 {
-    shadow->ghosts[g].held[unit] = held;
+    shadow->ghosts[g].held[id] = held;
     if (shadow->leader == g)
-        mp_shadow_refresh(shadow, unit);
+        mp_shadow_refresh(shadow, id);
 }
 
 /* The hottest outside against the coldest inside, as long as the difference is more than chance. */
 static void place_again(struct mp_shadow *shadow, uint32_t g)
 {
     uint8_t *held = shadow->ghosts[g].held;
-    struct heap outside = { .key = shadow->key, .unit = shadow->order, .hottest = true };
+    struct heap outside = { .key = shadow->key, .id = shadow->order, .hottest = true };
     struct heap inside = { .key = shadow->key };
 
-    weigh_units(shadow, g);
-    inside.unit = shadow->order + shadow->units;
-    for (uint32_t u = 0; u < shadow->units; u++) {
+    weigh_experts(shadow, g);
+    inside.id = shadow->order + shadow->ids;
+    for (uint32_t u = 0; u < shadow->ids; u++) {
         if (held[u])
-            *--inside.unit = u;
+            *--inside.id = u;
         else
-            outside.unit[outside.count++] = u;
+            outside.id[outside.count++] = u;
     }
-    inside.count = shadow->units - outside.count;
+    inside.count = shadow->ids - outside.count;
     make_heap(&outside);
     make_heap(&inside);
     while (inside.count > shadow->placed)
@@ -284,7 +284,7 @@ static void choose_room(struct mp_shadow *shadow)
 
     shadow->passed = 0;
     shadow->placed = slots > room ? slots - room : 0;
-    for (uint32_t u = 0; u < slots && u < shadow->units; u++)
+    for (uint32_t u = 0; u < slots && u < shadow->ids; u++)
         hold(shadow, MP_SHADOW_LAYERS, u, u < shadow->placed);
 }
 
@@ -292,8 +292,8 @@ static void place(struct mp_shadow *shadow)
 {
     shadow->changes += mp_shadow_places(shadow);
     if (!shadow->is_placed) {
-        weigh_units(shadow, MP_SHADOW_STATIC);
-        mp_sorter_sort(shadow->order, shadow->units, shadow->key);
+        weigh_experts(shadow, MP_SHADOW_STATIC);
+        mp_sorter_sort(shadow->order, shadow->ids, shadow->key);
         mp_shadow_place_first(shadow);
         return;
     }
@@ -308,7 +308,7 @@ static void fade(struct mp_shadow *shadow)
     shadow->weight *= exp2(1.0 / HALF_LIFE / shadow->facts.layers);
     if (shadow->weight < 1e100)
         return;
-    for (uint32_t u = 0; u < shadow->units; u++)
+    for (uint32_t u = 0; u < shadow->ids; u++)
         shadow->recent[u] /= shadow->weight;
     shadow->weight = 1;
 }

@@ -59,18 +59,18 @@ static void workload_take(struct mp_policy *policy, const struct mp_shape *shape
                           struct mp_arena *arena)
 {
     struct workload *self = (struct workload *)policy;
-    const size_t units = (size_t)shape->layers * shape->experts;
+    const size_t ids = (size_t)shape->layers * shape->experts;
 
     mp_sorter_take(policy, shape, arena);
     mp_residents_take(&self->residents, shape, arena);
     self->planned_max = mp_arena_take(arena, shape->layers, sizeof(uint32_t));
     self->planned = mp_arena_take(arena, shape->layers, sizeof(uint32_t));
     self->steps = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
-    self->tokens = mp_arena_take(arena, units, sizeof(uint64_t));
-    self->key = mp_arena_take(arena, units, sizeof(uint64_t));
-    self->stamp = mp_arena_take(arena, units, sizeof(uint64_t));
-    self->accessed = mp_arena_take(arena, units, sizeof(uint64_t));
-    self->expected = mp_arena_take(arena, units, 1);
+    self->tokens = mp_arena_take(arena, ids, sizeof(uint64_t));
+    self->key = mp_arena_take(arena, ids, sizeof(uint64_t));
+    self->stamp = mp_arena_take(arena, ids, sizeof(uint64_t));
+    self->accessed = mp_arena_take(arena, ids, sizeof(uint64_t));
+    self->expected = mp_arena_take(arena, ids, 1);
 }
 
 static enum mp_status workload_create(const void *config_, const struct mp_shape *shape,
@@ -93,61 +93,60 @@ static enum mp_status workload_create(const void *config_, const struct mp_shape
     return MP_OK;
 }
 
-static bool is_planned(const struct workload *self, uint32_t unit)
+static bool is_planned(const struct workload *self, uint32_t id)
 {
-    return self->key[unit] & PLANNED;
+    return self->key[id] & PLANNED;
 }
 
-static void plan(struct workload *self, uint32_t unit)
+static void plan(struct workload *self, uint32_t id)
 {
-    if (is_planned(self, unit))
+    if (is_planned(self, id))
         return;
-    self->planned[unit / self->residents.experts]++;
-    self->key[unit] = PLANNED + self->tokens[unit];
+    self->planned[id / self->residents.experts]++;
+    self->key[id] = PLANNED + self->tokens[id];
 }
 
-static void workload_on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void workload_on_insert(struct mp_policy *policy, uint32_t id, uint64_t now)
 {
     struct workload *self = (struct workload *)policy;
 
-    mp_residents_add(&self->residents, unit);
-    self->key[unit] = self->stamp[unit] = ++self->uses;
+    mp_residents_add(&self->residents, id);
+    self->key[id] = self->stamp[id] = ++self->uses;
     /* Before the first layer only the partition's first residents come. */
-    if (now == 0 || self->expected[unit])
-        plan(self, unit);
-    self->expected[unit] = 0;
+    if (now == 0 || self->expected[id])
+        plan(self, id);
+    self->expected[id] = 0;
 }
 
-static void workload_on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void workload_on_remove(struct mp_policy *policy, uint32_t id, uint64_t now)
 {
     struct workload *self = (struct workload *)policy;
 
     (void)now;
-    mp_residents_remove(&self->residents, unit);
-    if (is_planned(self, unit))
-        self->planned[unit / self->residents.experts]--;
-    self->key[unit] = 0;
+    mp_residents_remove(&self->residents, id);
+    if (is_planned(self, id))
+        self->planned[id / self->residents.experts]--;
+    self->key[id] = 0;
 }
 
-static void workload_on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens,
-                               uint64_t now)
+static void workload_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct workload *self = (struct workload *)policy;
 
-    self->now = self->accessed[unit] = now;
-    self->stamp[unit] = ++self->uses;
-    self->tokens[unit] += tokens;
-    self->key[unit] = is_planned(self, unit) ? PLANNED + self->tokens[unit] : self->stamp[unit];
+    self->now = self->accessed[id] = now;
+    self->stamp[id] = ++self->uses;
+    self->tokens[id] += tokens;
+    self->key[id] = is_planned(self, id) ? PLANNED + self->tokens[id] : self->stamp[id];
 }
 
 static uint32_t workload_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     const struct workload *self = (const struct workload *)policy;
-    const uint32_t unit =
+    const uint32_t id =
         mp_residents_min(&self->residents, query, MP_LAYER_ANY, self->key, self->stamp);
-    const bool demand = self->now > 0 && self->accessed[query->for_unit] == self->now;
+    const bool demand = self->now > 0 && self->accessed[query->for_id] == self->now;
 
-    return unit != MP_UNIT_NONE && is_planned(self, unit) && !demand ? MP_UNIT_NONE : unit;
+    return id != MP_EXPERT_NONE && is_planned(self, id) && !demand ? MP_EXPERT_NONE : id;
 }
 
 /* The cold experts of the layer by descending sums; returns how many have a sum at all. */
@@ -157,10 +156,10 @@ static uint32_t sort_cold(struct workload *self, uint32_t layer)
     uint32_t count = 0;
 
     for (uint32_t e = 0; e < experts; e++) {
-        const uint32_t unit = layer * experts + e;
-        const bool cold = self->residents.place[unit] == MP_UNIT_NONE;
+        const uint32_t id = layer * experts + e;
+        const bool cold = self->residents.place[id] == MP_EXPERT_NONE;
 
-        self->sorter.key[e] = cold ? self->tokens[unit] : 0;
+        self->sorter.key[e] = cold ? self->tokens[id] : 0;
         count += self->sorter.key[e] > 0;
     }
     mp_sorter_sort(self->sorter.order, experts, self->sorter.key);
@@ -172,18 +171,18 @@ static uint32_t lowest_resident(const struct workload *self, const struct mp_evi
                                 const struct mp_swap *swaps, uint32_t count)
 {
     const uint32_t first = query->scope_layer * self->residents.experts;
-    uint32_t best = MP_UNIT_NONE;
+    uint32_t best = MP_EXPERT_NONE;
 
-    for (uint32_t unit = first; unit < first + self->residents.experts; unit++) {
+    for (uint32_t id = first; id < first + self->residents.experts; id++) {
         bool taken = false;
 
-        if (self->residents.place[unit] == MP_UNIT_NONE || !mp_evict_allows(query, unit) ||
-            (best != MP_UNIT_NONE && self->tokens[unit] >= self->tokens[best]))
+        if (self->residents.place[id] == MP_EXPERT_NONE || !mp_evict_allows(query, id) ||
+            (best != MP_EXPERT_NONE && self->tokens[id] >= self->tokens[best]))
             continue;
         for (uint32_t i = 0; i < count; i++)
-            taken = taken || swaps[i].out == unit;
+            taken = taken || swaps[i].out == id;
         if (!taken)
-            best = unit;
+            best = id;
     }
     return best;
 }
@@ -193,10 +192,10 @@ static void adopt(struct workload *self, uint32_t layer)
 {
     const uint32_t first = layer * self->residents.experts;
 
-    for (uint32_t unit = first; unit < first + self->residents.experts; unit++) {
-        if (self->residents.place[unit] != MP_UNIT_NONE &&
+    for (uint32_t id = first; id < first + self->residents.experts; id++) {
+        if (self->residents.place[id] != MP_EXPERT_NONE &&
             self->planned[layer] < self->planned_max[layer])
-            plan(self, unit);
+            plan(self, id);
     }
 }
 
@@ -216,23 +215,23 @@ static uint32_t workload_replace(struct mp_policy *policy, const struct mp_evict
     cold = sort_cold(self, layer);
     for (; count < cold && count < self->u && count < max; count++) {
         const uint32_t in = layer * experts + self->sorter.order[count];
-        uint32_t out = MP_UNIT_NONE;
+        uint32_t out = MP_EXPERT_NONE;
 
         if (self->planned[layer] + added < self->planned_max[layer] &&
             self->residents.count + added < self->residents.slots) {
             added++;
         } else {
             out = lowest_resident(self, query, swaps, count);
-            if (out == MP_UNIT_NONE || self->tokens[out] >= self->tokens[in])
+            if (out == MP_EXPERT_NONE || self->tokens[out] >= self->tokens[in])
                 break;
         }
         swaps[count] = (struct mp_swap){ .in = in, .out = out };
         self->expected[in] = 1;
     }
-    for (uint32_t unit = layer * experts; unit < (layer + 1) * experts; unit++) {
-        self->tokens[unit] = 0;
-        if (is_planned(self, unit))
-            self->key[unit] = PLANNED;
+    for (uint32_t id = layer * experts; id < (layer + 1) * experts; id++) {
+        self->tokens[id] = 0;
+        if (is_planned(self, id))
+            self->key[id] = PLANNED;
     }
     return count;
 }

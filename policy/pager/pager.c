@@ -341,7 +341,7 @@ void mp_pager_fit_shape(const struct mp_space *space, struct mp_shape *shape)
     mp_assert(slices <= MP_SLICES_MAX);
     mp_space_get_plan(space, &plan);
     shape->slots = plan.slots > slices ? plan.slots / slices : 1;
-    shape->unit_bytes = plan.slot_bytes_max * slices;
+    shape->expert_bytes = plan.slot_bytes_max * slices;
 }
 
 enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_pager **pager_p)

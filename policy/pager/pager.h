@@ -44,6 +44,7 @@
 struct mp_pager;
 
 #define MP_NEED_NONE UINT32_MAX
+#define MP_UNIT_NONE UINT32_MAX /* instead of a unit of the space */
 
 struct mp_pager_config {
     struct mp_space *space;             /* outlives the pager; units as in policy.h, none loaded */
@@ -57,7 +58,8 @@ struct mp_pager_config {
     bool deterministic;
 };
 
-/* From shape->slices and what the space can hold: shape->slots and unit_bytes, of whole experts. */
+/* From shape->slices and what the space can hold: shape->slots and expert_bytes, of whole experts.
+ */
 void mp_pager_fit_shape(const struct mp_space *space, struct mp_shape *shape);
 
 /*

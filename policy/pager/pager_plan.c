@@ -76,7 +76,7 @@ static bool swap_is_sane(const struct mp_pager *pager, const struct mp_evict_que
     if (swap->in >= pager->experts || swap->in / query->experts != query->scope_layer ||
         !is_cold(pager, swap->in))
         return false;
-    return swap->out == MP_UNIT_NONE ||
+    return swap->out == MP_EXPERT_NONE ||
            (swap->out < pager->experts &&
             (mp_evict_allows(query, swap->out) || (query->shared && query->evictable[swap->out])) &&
             fits(pager, swap->in, swap->out));
@@ -97,7 +97,7 @@ static struct mp_evict_query query_for(const struct mp_pager *pager, uint32_t la
 {
     mp_assert(layer < pager->config.shape.layers);
     return (struct mp_evict_query){
-        .for_unit = MP_UNIT_NONE,
+        .for_id = MP_EXPERT_NONE,
         .scope_layer = layer,
         .experts = pager->config.shape.experts,
         .shared = pager->global,
@@ -163,7 +163,7 @@ void mp_pager_carry_out_swaps(struct mp_pager *pager)
             (patient && (pager->yields || pager->ahead_count >= pager->window))) {
             pager->planned[left++] = swap;
         } else if (swap_is_sane(pager, &query, &swap)) {
-            if (swap.out != MP_UNIT_NONE)
+            if (swap.out != MP_EXPERT_NONE)
                 evict_expert(pager, swap.out);
             load_expert(pager, swap.in, false);
         }

@@ -138,13 +138,13 @@ static uint32_t ask_victim(struct mp_pager *pager, const struct mp_evict_query *
     const uint64_t start_ns = mp_clock_now_ns(pager->config.clock);
     uint32_t expert = set->evict_ops->pick(set->evict, query);
     const bool bad =
-        expert != MP_UNIT_NONE && (expert >= pager->experts || !mp_evict_allows(query, expert));
+        expert != MP_EXPERT_NONE && (expert >= pager->experts || !mp_evict_allows(query, expert));
 
     mp_assert(query->scope_layer == MP_LAYER_ANY ||
               query->scope_layer < pager->config.shape.layers);
-    if (bad || (must && expert == MP_UNIT_NONE)) {
+    if (bad || (must && expert == MP_EXPERT_NONE)) {
         expert = first_allowed(pager, query);
-        pager->config.counters->invalid_decisions += bad || expert != MP_UNIT_NONE;
+        pager->config.counters->invalid_decisions += bad || expert != MP_EXPERT_NONE;
     }
     pager->config.counters->decisions_ns += mp_clock_now_ns(pager->config.clock) - start_ns;
     return expert;
@@ -206,7 +206,7 @@ static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct ca
     const bool one_class = mp_space_class_count(space) == 1;
     const bool all = mp_slices_is_all(&pager->slices, c.part) && c.strict && one_class;
     struct mp_evict_query query = {
-        .for_unit = mp_slices_expert(&pager->slices, for_unit),
+        .for_id = mp_slices_expert(&pager->slices, for_unit),
         .scope_layer = c.scope_layer,
         .experts = pager->config.shape.experts,
         .evictable = all ? pager->slices.evictable : pager->fallback,
@@ -221,8 +221,8 @@ static uint32_t pick_victim(struct mp_pager *pager, uint32_t for_unit, struct ca
     if (mispredicted != MP_UNIT_NONE)
         return mispredicted;
     expert = ask_victim(pager, &query, !c.strict);
-    mp_assert(expert == MP_UNIT_NONE || mp_evict_allows(&query, expert));
-    return expert != MP_UNIT_NONE ? last_candidate(pager, &c, expert) : MP_UNIT_NONE;
+    mp_assert(expert == MP_EXPERT_NONE || mp_evict_allows(&query, expert));
+    return expert != MP_EXPERT_NONE ? last_candidate(pager, &c, expert) : MP_UNIT_NONE;
 }
 
 /* Within what the quotas say: a layer that has its share gives up one of its own, else what counts

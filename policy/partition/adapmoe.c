@@ -20,26 +20,26 @@
 struct adapmoe {
     struct mp_policy super;
     uint32_t *quota; // (layers)
-    uint32_t *order; // (units): hottest first
+    uint32_t *order; // (ids): hottest first
     uint8_t *given;  // (layers): scratch of create
 };
 
-/* One slot for each layer, if there are as many, then slot after slot to the hottest unit that has
- * none. `given` (layers) must be zero. */
+/* One slot for each layer, if there are as many, then slot after slot to the hottest expert that
+ * has none. `given` (layers) must be zero. */
 static void share_out(const struct mp_shape *shape, const uint32_t *order, uint8_t *given,
                       uint32_t *quota)
 {
-    const uint32_t units = shape->layers * shape->experts;
+    const uint32_t ids = shape->layers * shape->experts;
     const bool one_each = shape->slots >= shape->layers;
     uint32_t left = shape->slots;
 
-    mp_assert(units > 0);
+    mp_assert(ids > 0);
     if (one_each) {
         for (uint32_t l = 0; l < shape->layers; l++)
             quota[l] = 1;
         left -= shape->layers;
     }
-    for (uint32_t i = 0; i < units && left > 0; i++) {
+    for (uint32_t i = 0; i < ids && left > 0; i++) {
         const uint32_t layer = order[i] / shape->experts;
 
         if (one_each && !given[layer]) {

@@ -8,7 +8,7 @@
  *
  * Departures. V_i are whole slots, and ZETA is at most 1 / (4 layers) but one slot at least, so
  * that a donor never ends below one slot; the printed V_i - zeta V_e can fall below 0. theta is a
- * multiple of 1 / slices and searched instead of C, C = V / theta up to all experts; where units
+ * multiple of 1 / slices and searched instead of C, C = V / theta up to all experts; where experts
  * are whole it is 1. THETA, which is ours, fixes it, as the paper's figure 4 does. U_b, the buffer
  * for what is not kept, is top_k slots, but a quarter of all at most. A run that is due waits for
  * the next idle moment (printed: exactly at q mod tau == 0, else tau tokens more), and the pager

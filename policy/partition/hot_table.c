@@ -27,8 +27,8 @@ static const struct mp_opt hot_table_opts[] = {
 
 struct hot_table {
     struct mp_policy super;
-    uint32_t *order; // (units): hottest first
-    uint32_t units;
+    uint32_t *order; // (ids): hottest first
+    uint32_t ids;
     uint64_t buffers;
 };
 
@@ -44,7 +44,7 @@ static enum mp_status hot_table_create(const void *config, const struct mp_shape
 {
     struct hot_table draft = {
         .super.info = &mp_partition_hot_table.info,
-        .units = shape->layers * shape->experts,
+        .ids = shape->layers * shape->experts,
         .buffers = ((const struct hot_table_config *)config)->buffers,
     };
     enum mp_status status =
@@ -65,14 +65,14 @@ static enum mp_status hot_table_create(const void *config, const struct mp_shape
 }
 
 static uint32_t hot_table_first(struct mp_policy *policy, const struct mp_shape *shape,
-                                uint32_t *units)
+                                uint32_t *ids)
 {
     const struct hot_table *table = (const struct hot_table *)policy;
     const uint64_t buffers = table->buffers > 0 ? table->buffers : mp_buffer_slots(shape);
     const uint64_t left = shape->slots > buffers ? shape->slots - buffers : 0;
-    const uint32_t count = left < table->units ? (uint32_t)left : table->units;
+    const uint32_t count = left < table->ids ? (uint32_t)left : table->ids;
 
-    memcpy(units, table->order, count * sizeof(units[0]));
+    memcpy(ids, table->order, count * sizeof(ids[0]));
     return count;
 }
 

@@ -28,8 +28,7 @@ static enum mp_status random_create(const void *config, const struct mp_shape *s
     return mp_policy_make(&draft.sorter.super, sizeof(draft), mp_sorter_take, shape, policy_p);
 }
 
-static uint32_t random_first(struct mp_policy *policy, const struct mp_shape *shape,
-                             uint32_t *units)
+static uint32_t random_first(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *ids)
 {
     struct random_part *self = (struct random_part *)policy;
     uint32_t count = 0;
@@ -43,7 +42,7 @@ static uint32_t random_first(struct mp_policy *policy, const struct mp_shape *sh
                 mp_policy_mix(self->seed ^ mp_policy_mix((uint64_t)l * shape->experts + e));
         mp_sorter_sort(self->sorter.order, shape->experts, self->sorter.key);
         for (uint32_t n = 0; n < each; n++)
-            units[count++] = l * shape->experts + self->sorter.order[n];
+            ids[count++] = l * shape->experts + self->sorter.order[n];
     }
     return count;
 }

@@ -34,7 +34,7 @@ static enum mp_status static_layers_create(const void *config, const struct mp_s
 }
 
 static uint32_t static_layers_first(struct mp_policy *policy, const struct mp_shape *shape,
-                                    uint32_t *units)
+                                    uint32_t *ids)
 {
     const struct static_layers *self = (const struct static_layers *)policy;
     const uint32_t buffers = mp_buffer_slots(shape);
@@ -45,7 +45,7 @@ static uint32_t static_layers_first(struct mp_policy *policy, const struct mp_sh
         const uint32_t layer = self->last ? shape->layers - 1 - i : i;
 
         for (uint32_t e = 0; e < shape->experts && count < left; e++)
-            units[count++] = layer * shape->experts + e;
+            ids[count++] = layer * shape->experts + e;
     }
     return count;
 }

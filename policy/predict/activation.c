@@ -46,10 +46,10 @@ static void activation_take(struct mp_policy *policy, const struct mp_shape *sha
                             struct mp_arena *arena)
 {
     struct activation *self = (struct activation *)policy;
-    const size_t units = (size_t)shape->layers * shape->experts;
+    const size_t ids = (size_t)shape->layers * shape->experts;
 
-    self->present = mp_arena_take(arena, units, sizeof(uint32_t));
-    self->past = mp_arena_take(arena, units * self->keep, sizeof(uint32_t));
+    self->present = mp_arena_take(arena, ids, sizeof(uint32_t));
+    self->past = mp_arena_take(arena, ids * self->keep, sizeof(uint32_t));
     self->like = mp_arena_take(arena, (size_t)self->keep * shape->layers, sizeof(double));
     self->nearest = self->present;
 }
@@ -84,12 +84,12 @@ static double alike(const uint32_t *a, const uint32_t *b, uint32_t count)
  * that sums order as means do. */
 static void find_nearest(struct activation *self, uint32_t layer)
 {
-    const size_t units = (size_t)self->layers * self->experts, row = (size_t)layer * self->experts;
+    const size_t ids = (size_t)self->layers * self->experts, row = (size_t)layer * self->experts;
     double best = -1;
 
     mp_assert(layer < self->layers);
     for (uint32_t i = 0; i < self->keep && i < self->requests; i++) {
-        const uint32_t *past = self->past + i * units;
+        const uint32_t *past = self->past + i * ids;
         double *like = self->like + (size_t)i * self->layers, sum = 0;
 
         like[layer] = alike(self->present + row, past + row, self->experts);
@@ -103,11 +103,10 @@ static void find_nearest(struct activation *self, uint32_t layer)
 
 static void begin_request(struct activation *self)
 {
-    const size_t units = (size_t)self->layers * self->experts;
+    const size_t ids = (size_t)self->layers * self->experts;
 
-    memcpy(self->past + self->requests++ % self->keep * units, self->present,
-           units * sizeof(uint32_t));
-    memset(self->present, 0, units * sizeof(uint32_t));
+    memcpy(self->past + self->requests++ % self->keep * ids, self->present, ids * sizeof(uint32_t));
+    memset(self->present, 0, ids * sizeof(uint32_t));
     memset(self->like, 0, (size_t)self->keep * self->layers * sizeof(double));
 }
 

@@ -11,7 +11,7 @@
 #include "vmm/base/arena.h"
 #include "vmm/base/assert.h"
 
-static size_t units_of(const struct mp_code *code)
+static size_t ids_of(const struct mp_code *code)
 {
     return (size_t)code->shape.layers * code->shape.experts;
 }
@@ -21,9 +21,9 @@ static void take_tables(struct mp_code *code, struct mp_arena *arena)
 {
     const uint64_t matrix = (uint64_t)code->shape.tokens_max * code->shape.experts;
 
-    code->evictable = mp_arena_take(arena, units_of(code), 1);
+    code->evictable = mp_arena_take(arena, ids_of(code), 1);
     if (code->reading) {
-        code->resident = mp_arena_take(arena, units_of(code), 1);
+        code->resident = mp_arena_take(arena, ids_of(code), 1);
         return;
     }
     for (unsigned i = 0; i < MP_CODE_RECENT; i++) {

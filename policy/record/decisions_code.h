@@ -54,9 +54,9 @@ struct mp_call_args {
         struct mp_evict_query query;
     };
     struct mp_assign_facts current; /* of prefetch */
-    uint32_t layer, tokens, k, unit, needed, hits, max;
-    uint32_t slots;      /* of partition calls with a shape: what a changed budget changes of it */
-    uint64_t unit_bytes; /* as well */
+    uint32_t layer, tokens, k, id, needed, hits, max;
+    uint32_t slots; /* of partition calls with a shape: what a changed budget changes of it */
+    uint64_t expert_bytes; /* as well */
     uint64_t now;
     bool idle;
     const uint32_t *chosen; // (tokens, k)
@@ -74,7 +74,7 @@ struct mp_call_result {
 
 /* Limits of a shape that is read. */
 #define MP_CODE_SLOTS_MAX (1u << 24)
-#define MP_CODE_UNIT_BYTES_MAX (UINT64_C(1) << 40)
+#define MP_CODE_EXPERT_BYTES_MAX (UINT64_C(1) << 40)
 
 #define MP_CODE_BLOCKS 32
 #define MP_CODE_RECENT 2
@@ -92,8 +92,8 @@ struct mp_code {
         struct mp_costs costs;
     } fact_costs, shape_costs; /* the latest: of facts, and behind shape.costs */
     void *block;               /* evictable, resident, and matrices when writing */
-    uint8_t *evictable;        // (units): the latest
-    uint8_t *resident;         // (units): only when reading, from inserts and removes
+    uint8_t *evictable;        // (ids): the latest
+    uint8_t *resident;         // (ids): only when reading, from inserts and removes
     struct mp_code_matrix {
         float *values;
         size_t count, room;

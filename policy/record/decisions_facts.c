@@ -45,7 +45,7 @@ const char *mp_call_name(enum mp_call call)
     return (unsigned)call < MP_CALL_COUNT ? call_names[call] : "?";
 }
 
-static size_t units_of(const struct mp_code *code)
+static size_t ids_of(const struct mp_code *code)
 {
     return (size_t)code->shape.layers * code->shape.experts;
 }
@@ -120,27 +120,27 @@ void mp_code_shape_costs(struct mp_code *code)
         code_cost_values(code, code->shape.costs, &code->shape_costs);
 }
 
-/* The units whose flag has changed since the last question, as distances. */
+/* The experts whose flag has changed since the last question, as distances. */
 static void code_evictable(struct mp_code *code, const uint8_t **flags)
 {
-    const size_t units = units_of(code);
+    const size_t ids = ids_of(code);
     uint32_t count = 0, distance;
     size_t at = 0;
 
     if (!code->reading) {
-        for (size_t u = 0; u < units; u++)
+        for (size_t u = 0; u < ids; u++)
             count += ((*flags)[u] != 0) != code->evictable[u];
     }
-    mp_code_u32(code, &count, 0, (uint32_t)units);
+    mp_code_u32(code, &count, 0, (uint32_t)ids);
     for (uint32_t i = 0; i < count && code->problem == NULL; i++) {
         const size_t from = at;
 
         while (!code->reading && ((*flags)[at] != 0) == code->evictable[at])
             at++;
         distance = (uint32_t)(at - from);
-        mp_code_u32(code, &distance, 0, (uint32_t)units);
-        if (from + distance >= units) {
-            mp_code_problem(code, "a unit is out of range");
+        mp_code_u32(code, &distance, 0, (uint32_t)ids);
+        if (from + distance >= ids) {
+            mp_code_problem(code, "an expert is out of range");
             break;
         }
         at = from + distance;
@@ -149,9 +149,9 @@ static void code_evictable(struct mp_code *code, const uint8_t **flags)
     }
     if (!code->reading)
         return;
-    for (size_t u = 0; u < units && code->problem == NULL; u++) {
+    for (size_t u = 0; u < ids && code->problem == NULL; u++) {
         if (code->evictable[u] && !code->resident[u])
-            mp_code_problem(code, "a unit that is not resident is to be evicted");
+            mp_code_problem(code, "an expert that is not resident is to be evicted");
     }
     *flags = code->evictable;
 }
@@ -255,33 +255,33 @@ static void code_prefetch(struct mp_code *code, struct mp_call_args *args)
     f->current = &args->current;
 }
 
-/* A pick is for a unit; swaps are for none, but within a layer. */
+/* A pick is for an expert; swaps are for none, but within a layer. */
 static void code_query(struct mp_code *code, struct mp_evict_query *q, bool pick)
 {
     uint32_t scope = q->scope_layer + 1; /* 0: all layers */
-    uint32_t unit = q->for_unit + 1;     /* 0: none */
+    uint32_t id = q->for_id + 1;         /* 0: none */
 
-    mp_code_u32(code, &unit, pick ? 1 : 0, pick ? (uint32_t)units_of(code) : 0);
+    mp_code_u32(code, &id, pick ? 1 : 0, pick ? (uint32_t)ids_of(code) : 0);
     mp_code_u32(code, &scope, pick ? 0 : 1, code->shape.layers);
-    q->for_unit = unit - 1;
+    q->for_id = id - 1;
     q->scope_layer = scope - 1;
     q->experts = code->shape.experts;
     code_evictable(code, &q->evictable);
 }
 
-/* A use of one unit. */
+/* A use of one expert. */
 static void code_use(struct mp_code *code, struct mp_call_args *args)
 {
-    mp_code_u32(code, &args->unit, 0, (uint32_t)units_of(code) - 1);
+    mp_code_u32(code, &args->id, 0, (uint32_t)ids_of(code) - 1);
     if (args->call == MP_CALL_ACCESS || args->call == MP_CALL_ADMIT)
         mp_code_u32(code, &args->tokens, 1, code->shape.tokens_max);
     mp_code_u64(code, &args->now, UINT64_MAX);
     if (!code->reading || code->problem != NULL)
         return;
     if (args->call == MP_CALL_INSERT || args->call == MP_CALL_REMOVE) {
-        if (code->resident[args->unit] != (args->call == MP_CALL_REMOVE))
-            mp_code_problem(code, "a unit comes or leaves twice");
-        code->resident[args->unit] ^= 1;
+        if (code->resident[args->id] != (args->call == MP_CALL_REMOVE))
+            mp_code_problem(code, "an expert comes or leaves twice");
+        code->resident[args->id] ^= 1;
     }
 }
 
@@ -300,13 +300,13 @@ static void code_seen(struct mp_code *code, struct mp_call_args *args)
 }
 
 /* A partition is asked with the shape as it is then. A budget that changes changes the slots, and
- * the largest unit's bytes where slots of one size are gone; costs follow the call's number. */
+ * the largest expert's bytes where slots of one size are gone; costs follow the call's number. */
 static void code_shape(struct mp_code *code, struct mp_call_args *args)
 {
     mp_code_u32(code, &args->slots, 1, MP_CODE_SLOTS_MAX);
-    mp_code_u64(code, &args->unit_bytes, MP_CODE_UNIT_BYTES_MAX);
-    if (code->reading && args->unit_bytes == 0)
-        mp_code_problem(code, "units have no bytes");
+    mp_code_u64(code, &args->expert_bytes, MP_CODE_EXPERT_BYTES_MAX);
+    if (code->reading && args->expert_bytes == 0)
+        mp_code_problem(code, "experts have no bytes");
 }
 
 void mp_code_call(struct mp_code *code, struct mp_call_args *args)
@@ -386,10 +386,10 @@ static void code_optional(struct mp_code *code, const float **array, size_t coun
 
 void mp_code_calibration(struct mp_code *code, struct mp_calibration *c)
 {
-    const size_t units = units_of(code), pairs = units * code->shape.experts;
+    const size_t ids = ids_of(code), pairs = ids * code->shape.experts;
     bool group = !code->reading && c->group != NULL;
 
-    code_optional(code, &c->hot, units);
+    code_optional(code, &c->hot, ids);
     code_optional(code, &c->together, pairs);
     code_optional(code, &c->next, pairs);
     code_optional(code, &c->similarity, pairs);

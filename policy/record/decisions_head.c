@@ -83,7 +83,7 @@ static enum mp_status read_shape(struct mp_log_replay *r, bool *calibrated_p)
     if (status == MP_OK)
         status = take_number(r, "slots", 1, MP_CODE_SLOTS_MAX, &slots);
     if (status == MP_OK)
-        status = take_number(r, "unit_bytes", 1, MP_CODE_UNIT_BYTES_MAX, &bytes);
+        status = take_number(r, "unit_bytes", 1, MP_CODE_EXPERT_BYTES_MAX, &bytes);
     if (status == MP_OK)
         status = take_number(r, "seed", 0, UINT64_MAX, &seed);
     if (status == MP_OK)
@@ -101,7 +101,7 @@ static enum mp_status read_shape(struct mp_log_replay *r, bool *calibrated_p)
         .top_k = (uint32_t)top_k,
         .tokens_max = (uint32_t)tokens,
         .slots = (uint32_t)slots,
-        .unit_bytes = bytes,
+        .expert_bytes = bytes,
         .seed = seed,
         .costs = costs ? &r->code.shape_costs.costs : NULL,
         .slices = (uint32_t)slices,

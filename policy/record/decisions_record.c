@@ -124,52 +124,52 @@ static uint32_t choose(struct mp_policy *policy, const struct mp_prefetch_facts 
     return count;
 }
 
-static bool admit(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static bool admit(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct mp_decisions *log = log_of(policy);
     bool yes;
 
     put_call(log, &(struct mp_call_args){
-                      .call = MP_CALL_ADMIT, .unit = unit, .tokens = tokens, .now = now });
-    yes = log->inner.admit_ops->admit(log->inner.admit, unit, tokens, now);
+                      .call = MP_CALL_ADMIT, .id = id, .tokens = tokens, .now = now });
+    yes = log->inner.admit_ops->admit(log->inner.admit, id, tokens, now);
     put_result(log, (struct mp_call_result){ .number = yes });
     return yes;
 }
 
-static void on_insert(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void on_insert(struct mp_policy *policy, uint32_t id, uint64_t now)
 {
     struct mp_decisions *log = log_of(policy);
 
-    put_call(log, &(struct mp_call_args){ .call = MP_CALL_INSERT, .unit = unit, .now = now });
-    log->inner.evict_ops->on_insert(log->inner.evict, unit, now);
+    put_call(log, &(struct mp_call_args){ .call = MP_CALL_INSERT, .id = id, .now = now });
+    log->inner.evict_ops->on_insert(log->inner.evict, id, now);
 }
 
-static void on_remove(struct mp_policy *policy, uint32_t unit, uint64_t now)
+static void on_remove(struct mp_policy *policy, uint32_t id, uint64_t now)
 {
     struct mp_decisions *log = log_of(policy);
 
-    put_call(log, &(struct mp_call_args){ .call = MP_CALL_REMOVE, .unit = unit, .now = now });
-    log->inner.evict_ops->on_remove(log->inner.evict, unit, now);
+    put_call(log, &(struct mp_call_args){ .call = MP_CALL_REMOVE, .id = id, .now = now });
+    log->inner.evict_ops->on_remove(log->inner.evict, id, now);
 }
 
-static void on_access(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
+static void on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct mp_decisions *log = log_of(policy);
 
     put_call(log, &(struct mp_call_args){
-                      .call = MP_CALL_ACCESS, .unit = unit, .tokens = tokens, .now = now });
-    log->inner.evict_ops->on_access(log->inner.evict, unit, tokens, now);
+                      .call = MP_CALL_ACCESS, .id = id, .tokens = tokens, .now = now });
+    log->inner.evict_ops->on_access(log->inner.evict, id, tokens, now);
 }
 
 static uint32_t pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
     struct mp_decisions *log = log_of(policy);
-    uint32_t unit;
+    uint32_t id;
 
     put_call(log, &(struct mp_call_args){ .call = MP_CALL_PICK, .query = *query });
-    unit = log->inner.evict_ops->pick(log->inner.evict, query);
-    put_result(log, (struct mp_call_result){ .number = unit });
-    return unit;
+    id = log->inner.evict_ops->pick(log->inner.evict, query);
+    put_result(log, (struct mp_call_result){ .number = id });
+    return id;
 }
 
 static void on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
@@ -232,7 +232,7 @@ static struct mp_call_args partition_call(enum mp_call call, const struct mp_sha
 {
     return (struct mp_call_args){ .call = call,
                                   .slots = shape->slots,
-                                  .unit_bytes = shape->unit_bytes };
+                                  .expert_bytes = shape->expert_bytes };
 }
 
 static void quota(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *slots)
@@ -245,16 +245,16 @@ static void quota(struct mp_policy *policy, const struct mp_shape *shape, uint32
     put_result(log, (struct mp_call_result){ .list = slots, .list_count = shape->layers });
 }
 
-static uint32_t first(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *units)
+static uint32_t first(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *ids)
 {
     struct mp_decisions *log = log_of(policy);
     struct mp_call_args args = partition_call(MP_CALL_FIRST, shape);
     uint32_t count;
 
     put_call(log, &args);
-    count = log->inner.partition_ops->first(log->inner.partition, shape, units);
+    count = log->inner.partition_ops->first(log->inner.partition, shape, ids);
     put_result(log, (struct mp_call_result){ .number = count,
-                                             .list = units,
+                                             .list = ids,
                                              .list_count = count <= shape->slots ? count : 0 });
     return count;
 }
@@ -404,7 +404,7 @@ static void put_header(struct mp_decisions *log, const struct mp_profile *chosen
             "slots %u\nunit_bytes %" PRIu64 "\nseed %" PRIu64 "\n"
             "slices %u\ncosts %d\ncalibration %d\n",
             MP_POLICY_ABI, shape->layers, shape->experts, shape->top_k, shape->tokens_max,
-            shape->slots, shape->unit_bytes, shape->seed, shape->slices, shape->costs != NULL,
+            shape->slots, shape->expert_bytes, shape->seed, shape->slices, shape->costs != NULL,
             shape->calibration != NULL);
     for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++) {
         const struct mp_policy_info *info = mp_policy_find(kind, chosen->policy[kind]);

@@ -85,15 +85,15 @@ static void call_partition(struct mp_log_replay *r, const struct mp_call_args *a
                            struct mp_call_result *got)
 {
     const struct mp_partition_ops *ops = r->set.partition_ops;
-    const uint32_t layers = r->shape.layers, units = layers * r->shape.experts;
-    const uint32_t first_max = args->slots < units ? args->slots : units;
+    const uint32_t layers = r->shape.layers, ids = layers * r->shape.experts;
+    const uint32_t first_max = args->slots < ids ? args->slots : ids;
     uint32_t *list =
         mp_code_room(&r->code, args->call == MP_CALL_FIRST ? first_max : layers, sizeof(uint32_t));
 
     if (list == NULL)
         return;
     r->shape.slots = args->slots;
-    r->shape.unit_bytes = args->unit_bytes;
+    r->shape.expert_bytes = args->expert_bytes;
     got->list = list;
     if (args->call == MP_CALL_FIRST) {
         got->number = ops->first(r->set.partition, &r->shape, list);
@@ -121,10 +121,10 @@ static void notify_policy(struct mp_log_replay *r, const struct mp_call_args *ar
     case MP_CALL_PREFETCH_OBSERVE:
         s->prefetch_ops->observe(s->prefetch, args->layer, args->tokens, args->k, args->chosen);
         break;
-    case MP_CALL_INSERT: s->evict_ops->on_insert(s->evict, args->unit, args->now); break;
-    case MP_CALL_REMOVE: s->evict_ops->on_remove(s->evict, args->unit, args->now); break;
+    case MP_CALL_INSERT: s->evict_ops->on_insert(s->evict, args->id, args->now); break;
+    case MP_CALL_REMOVE: s->evict_ops->on_remove(s->evict, args->id, args->now); break;
     case MP_CALL_ACCESS:
-        s->evict_ops->on_access(s->evict, args->unit, args->tokens, args->now);
+        s->evict_ops->on_access(s->evict, args->id, args->tokens, args->now);
         break;
     case MP_CALL_SCORES:
         s->evict_ops->on_scores(s->evict, args->layer, args->tokens, args->k, args->scores,
@@ -198,7 +198,7 @@ static bool make_call(struct mp_log_replay *r, const struct mp_call_args *args,
     case MP_CALL_PREDICT: call_predict(r, args, got); return true;
     case MP_CALL_CHOOSE: call_choose(r, args, got); return true;
     case MP_CALL_ADMIT:
-        got->number = s->admit_ops->admit(s->admit, args->unit, args->tokens, args->now);
+        got->number = s->admit_ops->admit(s->admit, args->id, args->tokens, args->now);
         return true;
     case MP_CALL_PICK: got->number = s->evict_ops->pick(s->evict, &args->query); return true;
     case MP_CALL_REPLACE: call_replace(r, args, got); return true;
@@ -220,10 +220,10 @@ static uint32_t layer_of(const struct mp_log_replay *r, const struct mp_call_arg
     case MP_CALL_ASSIGN: return args->assign.layer;
     case MP_CALL_PREDICT: return args->predict.layer;
     case MP_CALL_CHOOSE: return args->prefetch.layer;
-    case MP_CALL_ADMIT: return args->unit / r->shape.experts;
+    case MP_CALL_ADMIT: return args->id / r->shape.experts;
     case MP_CALL_PICK:
     case MP_CALL_REPLACE:
-        return args->query.for_unit != MP_UNIT_NONE ? args->query.for_unit / r->shape.experts
+        return args->query.for_id != MP_EXPERT_NONE ? args->query.for_id / r->shape.experts
                                                     : args->query.scope_layer;
     default: return MP_LAYER_ANY;
     }

@@ -88,16 +88,16 @@ static void know_times(struct mp_replay_run *run, const struct mp_costs *costs)
 static void take_tables(struct mp_replay_run *run, struct mp_arena *arena)
 {
     const uint64_t layers = run->trace->layers, experts = run->trace->experts;
-    const uint64_t units = layers * experts;
+    const uint64_t ids = layers * experts;
 
     run->slots = mp_arena_take(arena, layers, sizeof(uint32_t));
-    run->evictable = mp_arena_take(arena, units, 1);
-    run->candidates = mp_arena_take(arena, units, 1);
-    run->part = mp_arena_take(arena, units, 1);
+    run->evictable = mp_arena_take(arena, ids, 1);
+    run->candidates = mp_arena_take(arena, ids, 1);
+    run->part = mp_arena_take(arena, ids, 1);
     run->retained = mp_arena_take(arena, layers, sizeof(uint32_t));
     run->used = mp_arena_take(arena, layers, sizeof(uint32_t));
     run->needs = mp_arena_take(arena, experts, sizeof(run->needs[0]));
-    run->scratch = mp_arena_take(arena, units, sizeof(uint32_t));
+    run->scratch = mp_arena_take(arena, ids, sizeof(uint32_t));
     run->swaps = mp_arena_take(arena, experts, sizeof(run->swaps[0]));
     run->need_experts = mp_arena_take(arena, experts, sizeof(uint32_t));
     run->need_tokens = mp_arena_take(arena, experts, sizeof(uint32_t));
@@ -125,8 +125,8 @@ static enum mp_status make_tables(struct mp_replay_run *run)
 static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay_trace *trace,
                                const struct mp_replay_config *config, const char *evict)
 {
-    const uint64_t units = (uint64_t)trace->layers * trace->experts;
-    const uint64_t slots = config->budget_bytes / trace->unit_bytes;
+    const uint64_t ids = (uint64_t)trace->layers * trace->experts;
+    const uint64_t slots = config->budget_bytes / trace->expert_bytes;
     const struct mp_policy_names names = {
         .profile = "lru", /* no prediction */
         .policy = { [MP_POLICY_ASSIGN] = config->costs != NULL ? config->assign : NULL,
@@ -146,8 +146,8 @@ static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay
         .experts = trace->experts,
         .top_k = trace->top_k,
         .tokens_max = trace->tokens_max,
-        .slots = (uint32_t)(slots < units ? slots : units),
-        .unit_bytes = trace->unit_bytes,
+        .slots = (uint32_t)(slots < ids ? slots : ids),
+        .expert_bytes = trace->expert_bytes,
         .seed = config->seed,
         .calibration = config->calibration,
         .costs = config->costs,
@@ -171,7 +171,7 @@ static enum mp_status run_open(struct mp_replay_run *run, const struct mp_replay
 static void curve_slots(struct mp_replay_run *run, uint64_t budget_bytes)
 {
     const struct mp_replay_trace *trace = run->trace;
-    uint64_t smallest = trace->unit_bytes;
+    uint64_t smallest = trace->expert_bytes;
 
     for (uint32_t l = 0; l < trace->layers; l++) {
         const uint64_t slots = budget_bytes / trace->layers / trace->layer_bytes[l];
@@ -181,10 +181,9 @@ static void curve_slots(struct mp_replay_run *run, uint64_t budget_bytes)
             smallest = trace->layer_bytes[l];
     }
     if (!run->per_layer) {
-        const uint64_t units = (uint64_t)trace->layers * trace->experts;
+        const uint64_t ids = (uint64_t)trace->layers * trace->experts;
 
-        run->slots[0] =
-            (uint32_t)(budget_bytes / smallest < units ? budget_bytes / smallest : units);
+        run->slots[0] = (uint32_t)(budget_bytes / smallest < ids ? budget_bytes / smallest : ids);
     }
 }
 
@@ -206,7 +205,7 @@ static enum mp_status replay_pager(struct mp_replay_run *run, bool belady, uint6
         return mp_fail(MP_ERR_CONFIG, "E_REPLAY",
                        "a budget of %llu bytes holds no expert, which is %llu bytes",
                        (unsigned long long)budget_bytes,
-                       (unsigned long long)run->trace->unit_bytes);
+                       (unsigned long long)run->trace->expert_bytes);
     result->partition = run->policies.partition_ops->info.name;
     if (belady)
         status = mp_replay_optimum(run->trace, run->per_layer, run->slots, false, result);

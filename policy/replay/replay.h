@@ -14,7 +14,7 @@
 
 /* One expert that a batch needs in one layer. */
 struct mp_replay_use {
-    uint32_t unit;
+    uint32_t id;
     uint32_t tokens; /* of the batch that chose it */
     uint32_t next;   /* the group that needs it next, or MP_REPLAY_NEVER */
 };
@@ -31,11 +31,11 @@ struct mp_replay_trace {
     void *block;           /* layer_bytes and place */
     uint64_t *layer_bytes; // (layers): of one expert
     uint64_t total_bytes;  /* of all experts */
-    uint64_t unit_bytes;   /* of the largest expert */
+    uint64_t expert_bytes; /* of the largest expert */
     uint64_t cycle_bytes;  /* what one token touches over all layers */
     struct mp_replay_group *groups;
     struct mp_replay_use *uses;
-    uint32_t *place; // (layers * experts): while building, 1 + the last use of the unit
+    uint32_t *place; // (layers * experts): while building, 1 + the last use of the expert
     size_t group_count, group_room, use_count, use_room;
     uint32_t choices;
     uint32_t tokens_max; /* of one batch */

@@ -1,11 +1,11 @@
 /*
- * The resident units of a replay, and the offline optimum.
+ * The resident experts of a replay, and the offline optimum.
  *
- * Between two batches a unit is kept or not; it is worth one hit if it is kept from one use to the
- * next. So a unit's history is a row of intervals, and the optimum keeps as many intervals as
- * possible with at most `slots` open at a time: whenever there are too many, the one that ends last
- * goes (Belady with bypass). No policy that loads on demand only and keeps to the budget can have
- * more hits.
+ * Between two batches an expert is kept or not; it is worth one hit if it is kept from one use to
+ * the next. So an expert's history is a row of intervals, and the optimum keeps as many intervals
+ * as possible with at most `slots` open at a time: whenever there are too many, the one that ends
+ * last goes (Belady with bypass). No policy that loads on demand only and keeps to the budget can
+ * have more hits.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,14 +17,14 @@
 
 static void take_set(struct mp_replay_set *set, struct mp_arena *arena)
 {
-    const size_t units = (size_t)set->trace->layers * set->trace->experts;
+    const size_t ids = (size_t)set->trace->layers * set->trace->experts;
 
-    set->unit = mp_arena_take(arena, units, sizeof(uint32_t));
-    set->place = mp_arena_take(arena, units, sizeof(uint32_t));
+    set->id = mp_arena_take(arena, ids, sizeof(uint32_t));
+    set->place = mp_arena_take(arena, ids, sizeof(uint32_t));
     set->count = mp_arena_take(arena, set->trace->layers, sizeof(uint32_t));
-    set->key = mp_arena_take(arena, units, sizeof(uint64_t));
-    set->second = mp_arena_take(arena, units, sizeof(uint64_t));
-    set->touched = mp_arena_take(arena, units, sizeof(uint32_t));
+    set->key = mp_arena_take(arena, ids, sizeof(uint64_t));
+    set->second = mp_arena_take(arena, ids, sizeof(uint64_t));
+    set->touched = mp_arena_take(arena, ids, sizeof(uint32_t));
 }
 
 enum mp_status mp_replay_set_init(struct mp_replay_set *set, const struct mp_replay_trace *trace,
@@ -50,53 +50,53 @@ void mp_replay_set_fini(struct mp_replay_set *set)
     *set = (struct mp_replay_set){ 0 };
 }
 
-uint32_t mp_replay_scope(const struct mp_replay_set *set, uint32_t unit)
+uint32_t mp_replay_scope(const struct mp_replay_set *set, uint32_t id)
 {
-    return set->per_layer ? unit / set->trace->experts : 0;
+    return set->per_layer ? id / set->trace->experts : 0;
 }
 
-bool mp_replay_holds(const struct mp_replay_set *set, uint32_t unit)
+bool mp_replay_holds(const struct mp_replay_set *set, uint32_t id)
 {
-    return set->place[unit] != MP_UNIT_NONE;
+    return set->place[id] != MP_EXPERT_NONE;
 }
 
-void mp_replay_add(struct mp_replay_set *set, uint32_t unit)
+void mp_replay_add(struct mp_replay_set *set, uint32_t id)
 {
-    const uint32_t scope = mp_replay_scope(set, unit);
+    const uint32_t scope = mp_replay_scope(set, id);
 
-    mp_assert(unit < set->trace->layers * set->trace->experts);
-    if (mp_replay_holds(set, unit))
+    mp_assert(id < set->trace->layers * set->trace->experts);
+    if (mp_replay_holds(set, id))
         return;
-    set->place[unit] = scope * set->trace->experts + set->count[scope]++;
-    set->unit[set->place[unit]] = unit;
+    set->place[id] = scope * set->trace->experts + set->count[scope]++;
+    set->id[set->place[id]] = id;
 }
 
-void mp_replay_remove(struct mp_replay_set *set, uint32_t unit)
+void mp_replay_remove(struct mp_replay_set *set, uint32_t id)
 {
-    const uint32_t scope = mp_replay_scope(set, unit);
+    const uint32_t scope = mp_replay_scope(set, id);
     uint32_t last;
 
-    mp_assert(unit < set->trace->layers * set->trace->experts);
-    if (!mp_replay_holds(set, unit))
+    mp_assert(id < set->trace->layers * set->trace->experts);
+    if (!mp_replay_holds(set, id))
         return;
-    last = set->unit[scope * set->trace->experts + --set->count[scope]];
-    set->unit[set->place[unit]] = last;
-    set->place[last] = set->place[unit];
-    set->place[unit] = MP_UNIT_NONE;
+    last = set->id[scope * set->trace->experts + --set->count[scope]];
+    set->id[set->place[id]] = last;
+    set->place[last] = set->place[id];
+    set->place[id] = MP_EXPERT_NONE;
 }
 
 uint32_t mp_replay_first(const struct mp_replay_set *set, uint32_t scope, uint32_t except)
 {
-    const uint32_t *units = set->unit + (size_t)scope * set->trace->experts;
-    uint32_t best = MP_UNIT_NONE;
+    const uint32_t *ids = set->id + (size_t)scope * set->trace->experts;
+    uint32_t best = MP_EXPERT_NONE;
 
     mp_assert(scope < set->trace->layers);
     for (uint32_t i = 0; i < set->count[scope]; i++) {
-        const uint32_t u = units[i];
+        const uint32_t u = ids[i];
 
         if (except != 0 && set->touched[u] == except)
             continue;
-        if (best == MP_UNIT_NONE || set->key[u] < set->key[best] ||
+        if (best == MP_EXPERT_NONE || set->key[u] < set->key[best] ||
             (set->key[u] == set->key[best] && (set->second[u] < set->second[best] ||
                                                (set->second[u] == set->second[best] && u < best))))
             best = u;
@@ -132,12 +132,12 @@ enum mp_status mp_replay_optimum(const struct mp_replay_trace *trace, bool per_l
             const bool useful =
                 use->next != MP_REPLAY_NEVER && (!decode_only || trace->groups[use->next].decode);
 
-            mp_replay_count(result, trace, group, mp_replay_holds(&set, use->unit));
-            set.key[use->unit] = UINT64_MAX - use->next;
+            mp_replay_count(result, trace, group, mp_replay_holds(&set, use->id));
+            set.key[use->id] = UINT64_MAX - use->next;
             if (useful)
-                mp_replay_add(&set, use->unit);
+                mp_replay_add(&set, use->id);
             else
-                mp_replay_remove(&set, use->unit);
+                mp_replay_remove(&set, use->id);
         }
         while (set.count[scope] > slots[scope])
             mp_replay_remove(&set, mp_replay_first(&set, scope, 0));

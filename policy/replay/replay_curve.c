@@ -23,13 +23,13 @@ static void touch(struct curve *curve, const struct mp_replay_use *use)
 
     curve->clock++;
     switch (curve->kind) {
-    case BELADY: set->key[use->unit] = UINT64_MAX - use->next; break;
-    case LRU: set->key[use->unit] = curve->clock; break;
+    case BELADY: set->key[use->id] = UINT64_MAX - use->next; break;
+    case LRU: set->key[use->id] = curve->clock; break;
     case LFU:
-        set->key[use->unit]++;
-        set->second[use->unit] = curve->clock;
+        set->key[use->id]++;
+        set->second[use->id] = curve->clock;
         break;
-    case RANDOM: set->key[use->unit] = mp_policy_mix(curve->seed ^ curve->clock); break;
+    case RANDOM: set->key[use->id] = mp_policy_mix(curve->seed ^ curve->clock); break;
     case KINDS: break;
     }
 }
@@ -44,18 +44,18 @@ static void replay_group(struct curve *curve, size_t g, uint64_t *scope_bytes,
 
     for (uint32_t i = 0; i < group->count; i++) {
         const struct mp_replay_use *use = &trace->uses[group->first + i];
-        const bool hit = mp_replay_holds(set, use->unit);
+        const bool hit = mp_replay_holds(set, use->id);
 
         mp_replay_count(result, trace, group, hit);
         touch(curve, use);
-        set->touched[use->unit] = (uint32_t)g + 1;
+        set->touched[use->id] = (uint32_t)g + 1;
         *scope_bytes += hit ? 0 : trace->layer_bytes[group->layer];
-        mp_replay_add(set, use->unit);
+        mp_replay_add(set, use->id);
     }
     while (*scope_bytes > curve->limit_bytes) {
         const uint32_t victim = mp_replay_first(set, scope, (uint32_t)g + 1);
 
-        if (victim == MP_UNIT_NONE)
+        if (victim == MP_EXPERT_NONE)
             break;
         mp_replay_remove(set, victim);
         *scope_bytes -= trace->layer_bytes[victim / trace->experts];

@@ -4,15 +4,15 @@
 #include "policy/replay/replay.h"
 
 /*
- * What the accountings share: units resident per scope. A scope is one layer, or all of them as
+ * What the accountings share: experts resident per scope. A scope is one layer, or all of them as
  * scope 0.
  */
 struct mp_replay_set {
     const struct mp_replay_trace *trace;
     bool per_layer;
     void *block;       /* of the arrays */
-    uint32_t *unit;    // (layers * experts): scope s has those from base(s), count[s] of them
-    uint32_t *place;   // (layers * experts): in `unit`, MP_UNIT_NONE if not resident
+    uint32_t *id;      // (layers * experts): scope s has those from base(s), count[s] of them
+    uint32_t *place;   // (layers * experts): in `id`, MP_EXPERT_NONE if not resident
     uint32_t *count;   // (scopes)
     uint64_t *key;     // (layers * experts): smallest leaves first
     uint64_t *second;  // (layers * experts): decides between equal keys
@@ -22,12 +22,12 @@ struct mp_replay_set {
 enum mp_status mp_replay_set_init(struct mp_replay_set *set, const struct mp_replay_trace *trace,
                                   bool per_layer) MP_MUST_CHECK;
 void mp_replay_set_fini(struct mp_replay_set *set);
-uint32_t mp_replay_scope(const struct mp_replay_set *set, uint32_t unit);
-bool mp_replay_holds(const struct mp_replay_set *set, uint32_t unit);
-void mp_replay_add(struct mp_replay_set *set, uint32_t unit);
-void mp_replay_remove(struct mp_replay_set *set, uint32_t unit);
-/* The resident unit of a scope that leaves first and was not touched by the group with the mark
- * `except` (0: any), or MP_UNIT_NONE. */
+uint32_t mp_replay_scope(const struct mp_replay_set *set, uint32_t id);
+bool mp_replay_holds(const struct mp_replay_set *set, uint32_t id);
+void mp_replay_add(struct mp_replay_set *set, uint32_t id);
+void mp_replay_remove(struct mp_replay_set *set, uint32_t id);
+/* The resident expert of a scope that leaves first and was not touched by the group with the mark
+ * `except` (0: any), or MP_EXPERT_NONE. */
 uint32_t mp_replay_first(const struct mp_replay_set *set, uint32_t scope, uint32_t except);
 
 /* A replay with its policies. */
@@ -39,7 +39,7 @@ struct mp_replay_run {
     void *block;     /* all arrays below */
     uint32_t *slots; // (layers): of each scope, in whole experts
 
-    /* Slices: of an expert the first part[unit] are held. Those of them within retained[layer]
+    /* Slices: of an expert the first part[id] are held. Those of them within retained[layer]
      * count for the slots of a scope, used[scope] of them; the others are surplus and live in
      * `room`. */
     uint32_t slices;    /* >= 1 */
@@ -67,16 +67,16 @@ struct mp_replay_run {
 /* replay_slices.c: books of what is held of each expert. */
 bool mp_replay_is_full(const struct mp_replay_run *run, uint32_t scope);
 /* One slice more, or the last one less; the policy hears of the first and of the last. */
-void mp_replay_grow(struct mp_replay_run *run, uint32_t unit);
-void mp_replay_shrink(struct mp_replay_run *run, uint32_t unit);
+void mp_replay_grow(struct mp_replay_run *run, uint32_t id);
+void mp_replay_shrink(struct mp_replay_run *run, uint32_t id);
 /* Shrink until one slice less counts for its scope. */
-void mp_replay_peel(struct mp_replay_run *run, uint32_t unit);
+void mp_replay_peel(struct mp_replay_run *run, uint32_t id);
 /* All of it leaves. */
-void mp_replay_drop(struct mp_replay_run *run, uint32_t unit);
+void mp_replay_drop(struct mp_replay_run *run, uint32_t id);
 /* Would its next slice be surplus? */
-bool mp_replay_next_is_surplus(const struct mp_replay_run *run, uint32_t unit);
+bool mp_replay_next_is_surplus(const struct mp_replay_run *run, uint32_t id);
 /* Make room for a surplus slice. False: none can go. */
-bool mp_replay_free_surplus(struct mp_replay_run *run, uint32_t for_unit);
+bool mp_replay_free_surplus(struct mp_replay_run *run, uint32_t for_id);
 /* Ask the partition how much of each expert stays, and count anew. */
 void mp_replay_ask_retained(struct mp_replay_run *run);
 
@@ -88,8 +88,8 @@ void mp_replay_count(struct mp_replay_result *result, const struct mp_replay_tra
                      const struct mp_replay_group *group, bool hit);
 
 /*
- * The offline optimum for slots[scope] units: after each batch whatever is needed last is dropped,
- * also what just came. With `decode_only` a hit in a prompt is worth nothing.
+ * The offline optimum for slots[scope] experts: after each batch whatever is needed last is
+ * dropped, also what just came. With `decode_only` a hit in a prompt is worth nothing.
  */
 enum mp_status mp_replay_optimum(const struct mp_replay_trace *trace, bool per_layer,
                                  const uint32_t *slots, bool decode_only,

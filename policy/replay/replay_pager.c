@@ -1,7 +1,7 @@
 /*
  * The pager's accounting: the real evict, admit and partition policies are given what the pager
  * would give them, as if each load of a batch were made and used before the next, and a scope never
- * holds more units than its slots.
+ * holds more experts than its slots.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,118 +10,119 @@
 #include "policy/replay/replay_int.h"
 #include "vmm/base/assert.h"
 
-static struct mp_evict_query make_query(const struct mp_replay_run *run, uint32_t for_unit,
+static struct mp_evict_query make_query(const struct mp_replay_run *run, uint32_t for_id,
                                         uint32_t scope_layer)
 {
     return (struct mp_evict_query){
-        .for_unit = for_unit,
+        .for_id = for_id,
         .scope_layer = scope_layer,
         .experts = run->trace->experts,
         .evictable = run->evictable,
     };
 }
 
-/* A valid victim, or MP_UNIT_NONE if nothing may go. */
-static uint32_t pick(struct mp_replay_run *run, uint32_t for_unit, uint32_t scope)
+/* A valid victim, or MP_EXPERT_NONE if nothing may go. */
+static uint32_t pick(struct mp_replay_run *run, uint32_t for_id, uint32_t scope)
 {
     const struct mp_evict_query query =
-        make_query(run, for_unit, run->set.per_layer ? scope : MP_LAYER_ANY);
-    const uint32_t unit = run->policies.evict_ops->pick(run->policies.evict, &query);
-    const uint32_t *held = run->set.unit + (size_t)scope * run->trace->experts;
+        make_query(run, for_id, run->set.per_layer ? scope : MP_LAYER_ANY);
+    const uint32_t id = run->policies.evict_ops->pick(run->policies.evict, &query);
+    const uint32_t *held = run->set.id + (size_t)scope * run->trace->experts;
 
-    if (unit < run->trace->layers * run->trace->experts && mp_evict_allows(&query, unit))
-        return unit;
-    if (unit == MP_UNIT_NONE && run->policies.evict_ops->waits)
-        return MP_UNIT_NONE;
+    if (id < run->trace->layers * run->trace->experts && mp_evict_allows(&query, id))
+        return id;
+    if (id == MP_EXPERT_NONE && run->policies.evict_ops->waits)
+        return MP_EXPERT_NONE;
     for (uint32_t i = 0; i < run->set.count[scope]; i++) {
         if (mp_evict_allows(&query, held[i]))
             return held[i];
     }
-    return MP_UNIT_NONE;
+    return MP_EXPERT_NONE;
 }
 
 /* Take the place of somebody in the scope. What the batch has used already goes only if nothing
  * else can. */
-static bool make_room(struct mp_replay_run *run, uint32_t unit, uint32_t scope,
+static bool make_room(struct mp_replay_run *run, uint32_t id, uint32_t scope,
                       const struct mp_replay_group *group)
 {
-    uint32_t victim = pick(run, unit, scope);
+    uint32_t victim = pick(run, id, scope);
 
     mp_assert(scope < run->trace->layers);
-    if (victim == MP_UNIT_NONE) {
+    if (victim == MP_EXPERT_NONE) {
         for (uint32_t i = 0; i < group->count; i++)
-            run->evictable[run->needs[i].unit] = mp_replay_holds(&run->set, run->needs[i].unit);
-        run->evictable[unit] = 0;
-        victim = pick(run, unit, scope);
+            run->evictable[run->needs[i].id] = mp_replay_holds(&run->set, run->needs[i].id);
+        run->evictable[id] = 0;
+        victim = pick(run, id, scope);
     }
-    if (victim == MP_UNIT_NONE)
+    if (victim == MP_EXPERT_NONE)
         return false; /* the policy keeps its residents: used, and gone again */
     mp_replay_peel(run, victim);
     return true;
 }
 
-/* Room first, then slice after slice of the unit; what came leaves again if it is not admitted. */
+/* Room first, then slice after slice of the expert; what came leaves again if it is not admitted.
+ */
 static void load(struct mp_replay_run *run, const struct mp_replay_use *use,
                  const struct mp_replay_group *group)
 {
     const struct mp_policies *set = &run->policies;
-    const uint32_t scope = mp_replay_scope(&run->set, use->unit);
-    const uint8_t before = run->part[use->unit];
+    const uint32_t scope = mp_replay_scope(&run->set, use->id);
+    const uint8_t before = run->part[use->id];
 
     if (run->slots[scope] == 0)
         return;
-    run->evictable[use->unit] = 0; /* not for itself, whatever room was made before */
-    while (run->part[use->unit] < run->slices) {
-        const bool surplus = mp_replay_next_is_surplus(run, use->unit);
+    run->evictable[use->id] = 0; /* not for itself, whatever room was made before */
+    while (run->part[use->id] < run->slices) {
+        const bool surplus = mp_replay_next_is_surplus(run, use->id);
 
-        if (surplus ? !mp_replay_free_surplus(run, use->unit)
-                    : mp_replay_is_full(run, scope) && !make_room(run, use->unit, scope, group))
+        if (surplus ? !mp_replay_free_surplus(run, use->id)
+                    : mp_replay_is_full(run, scope) && !make_room(run, use->id, scope, group))
             break;
-        mp_replay_grow(run, use->unit);
+        mp_replay_grow(run, use->id);
     }
-    if (run->part[use->unit] == before ||
-        set->admit_ops->admit(set->admit, use->unit, use->tokens, run->now))
+    if (run->part[use->id] == before ||
+        set->admit_ops->admit(set->admit, use->id, use->tokens, run->now))
         return;
-    while (run->part[use->unit] > before)
-        mp_replay_shrink(run, use->unit);
+    while (run->part[use->id] > before)
+        mp_replay_shrink(run, use->id);
 }
 
 /* As much of an expert that nobody asked for as is kept and has room. It is in the way of other
  * loads, one at a time. */
-static void load_kept(struct mp_replay_run *run, uint32_t unit, struct mp_replay_result *result)
+static void load_kept(struct mp_replay_run *run, uint32_t id, struct mp_replay_result *result)
 {
-    const uint32_t layer = unit / run->trace->experts;
-    const uint32_t scope = mp_replay_scope(&run->set, unit);
-    const uint8_t before = run->part[unit];
+    const uint32_t layer = id / run->trace->experts;
+    const uint32_t scope = mp_replay_scope(&run->set, id);
+    const uint8_t before = run->part[id];
 
-    mp_assert(unit < run->trace->layers * run->trace->experts);
-    while (run->part[unit] < run->retained[layer] && !mp_replay_is_full(run, scope))
-        mp_replay_grow(run, unit);
-    run->evictable[unit] = run->part[unit] > 0;
+    mp_assert(id < run->trace->layers * run->trace->experts);
+    while (run->part[id] < run->retained[layer] && !mp_replay_is_full(run, scope))
+        mp_replay_grow(run, id);
+    run->evictable[id] = run->part[id] > 0;
     if (run->timed)
         run->debt_ns +=
-            run->facts.costs->load_ns * (uint64_t)(run->part[unit] - before) / run->slices;
-    result->bytes_read += run->trace->layer_bytes[layer] * (run->part[unit] - before) / run->slices;
+            run->facts.costs->load_ns * (uint64_t)(run->part[id] - before) / run->slices;
+    result->bytes_read += run->trace->layer_bytes[layer] * (run->part[id] - before) / run->slices;
 }
 
 /* What is to be read of an expert that is not wholly there. */
-static uint64_t missing_bytes(const struct mp_replay_run *run, uint32_t unit)
+static uint64_t missing_bytes(const struct mp_replay_run *run, uint32_t id)
 {
-    const uint64_t bytes = run->trace->layer_bytes[unit / run->trace->experts];
+    const uint64_t bytes = run->trace->layer_bytes[id / run->trace->experts];
 
-    return bytes - bytes * run->part[unit] / run->slices;
+    return bytes - bytes * run->part[id] / run->slices;
 }
 
 /* A hit needs all of it; of a part only the rest is read. */
-static bool count_use(struct mp_replay_run *run, const struct mp_replay_group *group, uint32_t unit,
+static bool count_use(struct mp_replay_run *run, const struct mp_replay_group *group, uint32_t id,
                       struct mp_replay_result *result)
 {
-    const bool hit = run->part[unit] == run->slices;
+    const bool hit = run->part[id] == run->slices;
 
     mp_replay_count(result, run->trace, group, hit);
-    if (!hit && run->part[unit] > 0) {
+    if (!hit && run->part[id] > 0) {
         result->partial_hits++;
-        result->bytes_read -= run->trace->layer_bytes[group->layer] * run->part[unit] / run->slices;
+        result->bytes_read -= run->trace->layer_bytes[group->layer] * run->part[id] / run->slices;
     }
     return hit;
 }
@@ -138,10 +139,10 @@ static void assign(struct mp_replay_run *run, const struct mp_replay_group *grou
     run->facts.count = group->count;
     run->facts.link_busy_ns = run->debt_ns < costs->load_ns ? run->debt_ns : costs->load_ns;
     for (uint32_t i = 0; i < group->count; i++) {
-        run->need_experts[i] = run->needs[i].unit % run->trace->experts;
+        run->need_experts[i] = run->needs[i].id % run->trace->experts;
         run->need_tokens[i] = run->needs[i].tokens;
         run->need_scores[i] = (float)run->needs[i].tokens;
-        run->need_resident[i] = run->part[run->needs[i].unit] == run->slices;
+        run->need_resident[i] = run->part[run->needs[i].id] == run->slices;
     }
     set->assign_ops->assign(set->assign, &run->facts, run->executors);
     for (uint32_t i = 0; i < group->count; i++) {
@@ -165,34 +166,34 @@ static uint32_t replay_needs(struct mp_replay_run *run, const struct mp_replay_g
         const struct mp_replay_use *use = &run->needs[i];
 
         if (ops->on_access != NULL)
-            ops->on_access(run->policies.evict, use->unit, use->tokens, run->now);
+            ops->on_access(run->policies.evict, use->id, use->tokens, run->now);
     }
     for (uint32_t i = 0; i < group->count; i++) {
         const struct mp_replay_use *use = &run->needs[i];
-        const bool hit = count_use(run, group, use->unit, result);
+        const bool hit = count_use(run, group, use->id, result);
 
-        run->evictable[use->unit] = 0;
-        run->set.touched[use->unit] = hit ? 0 : ++misses;
+        run->evictable[use->id] = 0;
+        run->set.touched[use->id] = hit ? 0 : ++misses;
     }
     if (run->timed)
         assign(run, group, result);
     for (uint32_t i = 0; i < group->count; i++) {
-        if (run->set.touched[run->needs[i].unit] == 0)
+        if (run->set.touched[run->needs[i].id] == 0)
             continue;
         if (run->timed && !mp_executor_loads(&run->facts.costs->executors[run->executors[i]]))
-            result->bytes_read -= missing_bytes(run, run->needs[i].unit); /* not loaded */
+            result->bytes_read -= missing_bytes(run, run->needs[i].id); /* not loaded */
         else
             load(run, &run->needs[i], group);
     }
     for (uint32_t i = 0; i < group->count; i++)
-        run->evictable[run->needs[i].unit] = mp_replay_holds(&run->set, run->needs[i].unit);
+        run->evictable[run->needs[i].id] = mp_replay_holds(&run->set, run->needs[i].id);
     return group->count - misses;
 }
 
 /* What the evict policy wants in and out after the layer; swaps that do not hold are dropped. */
 static void replace(struct mp_replay_run *run, uint32_t layer, struct mp_replay_result *result)
 {
-    struct mp_evict_query query = make_query(run, MP_UNIT_NONE, layer);
+    struct mp_evict_query query = make_query(run, MP_EXPERT_NONE, layer);
     const uint32_t experts = run->trace->experts;
     uint32_t count;
 
@@ -205,11 +206,11 @@ static void replace(struct mp_replay_run *run, uint32_t layer, struct mp_replay_
         const struct mp_swap *swap = &run->swaps[i];
 
         if (swap->in / experts != layer || mp_replay_holds(&run->set, swap->in) ||
-            (swap->out != MP_UNIT_NONE &&
+            (swap->out != MP_EXPERT_NONE &&
              (swap->out >= run->trace->layers * experts || !run->evictable[swap->out] ||
               (run->set.per_layer && swap->out / experts != layer))))
             continue;
-        if (swap->out != MP_UNIT_NONE)
+        if (swap->out != MP_EXPERT_NONE)
             mp_replay_drop(run, swap->out);
         load_kept(run, swap->in, result);
     }
@@ -235,7 +236,7 @@ static void revise(struct mp_replay_run *run)
         while (run->used[l] > run->slots[l] * run->slices) {
             const uint32_t victim = pick(run, l * run->trace->experts, l);
 
-            if (victim == MP_UNIT_NONE)
+            if (victim == MP_EXPERT_NONE)
                 break;
             mp_replay_peel(run, victim);
         }
@@ -245,23 +246,23 @@ static void revise(struct mp_replay_run *run)
 static void load_first(struct mp_replay_run *run, struct mp_replay_result *result)
 {
     const struct mp_partition_ops *ops = run->policies.partition_ops;
-    const uint32_t units = run->trace->layers * run->trace->experts;
+    const uint32_t ids = run->trace->layers * run->trace->experts;
     uint32_t count = ops->first(run->policies.partition, &run->shape, run->scratch);
 
     if (count > run->shape.slots)
         return;
     for (uint32_t i = 0; i < count; i++) {
-        const uint32_t unit = run->scratch[i];
+        const uint32_t id = run->scratch[i];
 
-        if (unit < units && !mp_replay_holds(&run->set, unit))
-            load_kept(run, unit, result);
+        if (id < ids && !mp_replay_holds(&run->set, id))
+            load_kept(run, id, result);
     }
 }
 
-static int compare_unit(const void *a, const void *b)
+static int compare_id(const void *a, const void *b)
 {
-    const uint32_t x = ((const struct mp_replay_use *)a)->unit;
-    const uint32_t y = ((const struct mp_replay_use *)b)->unit;
+    const uint32_t x = ((const struct mp_replay_use *)a)->id;
+    const uint32_t y = ((const struct mp_replay_use *)b)->id;
 
     return (x > y) - (x < y);
 }
@@ -310,7 +311,7 @@ static void replay_group(struct mp_replay_run *run, const struct mp_replay_group
     uint32_t hits;
 
     memcpy(run->needs, &trace->uses[group->first], group->count * sizeof(run->needs[0]));
-    qsort(run->needs, group->count, sizeof(run->needs[0]), compare_unit);
+    qsort(run->needs, group->count, sizeof(run->needs[0]), compare_id);
     run->now++;
     if (set->evict_ops->on_scores != NULL && trace->scores != NULL)
         set->evict_ops->on_scores(set->evict, group->layer, group->tokens, trace->top_k,

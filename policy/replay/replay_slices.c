@@ -9,9 +9,9 @@
 
 #include "policy/replay/replay_int.h"
 
-static uint32_t retained_of(const struct mp_replay_run *run, uint32_t unit)
+static uint32_t retained_of(const struct mp_replay_run *run, uint32_t id)
 {
-    return run->retained[unit / run->trace->experts];
+    return run->retained[id / run->trace->experts];
 }
 
 bool mp_replay_is_full(const struct mp_replay_run *run, uint32_t scope)
@@ -20,75 +20,75 @@ bool mp_replay_is_full(const struct mp_replay_run *run, uint32_t scope)
     return run->used[scope] >= run->slots[scope] * run->slices;
 }
 
-bool mp_replay_next_is_surplus(const struct mp_replay_run *run, uint32_t unit)
+bool mp_replay_next_is_surplus(const struct mp_replay_run *run, uint32_t id)
 {
-    return run->part[unit] >= retained_of(run, unit);
+    return run->part[id] >= retained_of(run, id);
 }
 
-void mp_replay_grow(struct mp_replay_run *run, uint32_t unit)
+void mp_replay_grow(struct mp_replay_run *run, uint32_t id)
 {
-    mp_assert(run->part[unit] < run->slices);
-    if (mp_replay_next_is_surplus(run, unit))
+    mp_assert(run->part[id] < run->slices);
+    if (mp_replay_next_is_surplus(run, id))
         run->surplus++;
     else
-        run->used[mp_replay_scope(&run->set, unit)]++;
-    if (run->part[unit]++ > 0)
+        run->used[mp_replay_scope(&run->set, id)]++;
+    if (run->part[id]++ > 0)
         return;
-    mp_replay_add(&run->set, unit);
-    run->policies.evict_ops->on_insert(run->policies.evict, unit, run->now);
+    mp_replay_add(&run->set, id);
+    run->policies.evict_ops->on_insert(run->policies.evict, id, run->now);
 }
 
-void mp_replay_shrink(struct mp_replay_run *run, uint32_t unit)
+void mp_replay_shrink(struct mp_replay_run *run, uint32_t id)
 {
-    mp_assert(run->part[unit] > 0);
-    run->part[unit]--;
-    if (mp_replay_next_is_surplus(run, unit))
+    mp_assert(run->part[id] > 0);
+    run->part[id]--;
+    if (mp_replay_next_is_surplus(run, id))
         run->surplus--;
     else
-        run->used[mp_replay_scope(&run->set, unit)]--;
-    if (run->part[unit] > 0)
+        run->used[mp_replay_scope(&run->set, id)]--;
+    if (run->part[id] > 0)
         return;
-    mp_replay_remove(&run->set, unit);
-    run->evictable[unit] = 0;
-    run->policies.evict_ops->on_remove(run->policies.evict, unit, run->now);
+    mp_replay_remove(&run->set, id);
+    run->evictable[id] = 0;
+    run->policies.evict_ops->on_remove(run->policies.evict, id, run->now);
 }
 
-void mp_replay_peel(struct mp_replay_run *run, uint32_t unit)
+void mp_replay_peel(struct mp_replay_run *run, uint32_t id)
 {
-    while (run->part[unit] > retained_of(run, unit))
-        mp_replay_shrink(run, unit);
-    mp_replay_shrink(run, unit);
+    while (run->part[id] > retained_of(run, id))
+        mp_replay_shrink(run, id);
+    mp_replay_shrink(run, id);
 }
 
-void mp_replay_drop(struct mp_replay_run *run, uint32_t unit)
+void mp_replay_drop(struct mp_replay_run *run, uint32_t id)
 {
-    while (run->part[unit] > 0)
-        mp_replay_shrink(run, unit);
+    while (run->part[id] > 0)
+        mp_replay_shrink(run, id);
 }
 
-bool mp_replay_free_surplus(struct mp_replay_run *run, uint32_t for_unit)
+bool mp_replay_free_surplus(struct mp_replay_run *run, uint32_t for_id)
 {
-    const uint32_t units = run->trace->layers * run->trace->experts;
+    const uint32_t ids = run->trace->layers * run->trace->experts;
     const struct mp_evict_query query = {
-        .for_unit = for_unit,
+        .for_id = for_id,
         .scope_layer = MP_LAYER_ANY,
         .experts = run->trace->experts,
         .evictable = run->candidates,
     };
-    uint32_t unit;
+    uint32_t id;
 
     if (run->surplus < run->room)
         return true;
-    for (uint32_t u = 0; u < units; u++)
+    for (uint32_t u = 0; u < ids; u++)
         run->candidates[u] = run->evictable[u] && run->part[u] > retained_of(run, u);
-    unit = run->policies.evict_ops->pick(run->policies.evict, &query);
-    if (unit >= units || !mp_evict_allows(&query, unit))
-        unit = 0;
-    while (unit < units && !run->candidates[unit])
-        unit++;
-    if (unit == units)
+    id = run->policies.evict_ops->pick(run->policies.evict, &query);
+    if (id >= ids || !mp_evict_allows(&query, id))
+        id = 0;
+    while (id < ids && !run->candidates[id])
+        id++;
+    if (id == ids)
         return false;
-    mp_replay_shrink(run, unit);
+    mp_replay_shrink(run, id);
     return true;
 }
 

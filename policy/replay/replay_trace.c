@@ -13,10 +13,10 @@
 
 static void take_tables(struct mp_replay_trace *trace, struct mp_arena *arena)
 {
-    const uint64_t units = (uint64_t)trace->layers * trace->experts;
+    const uint64_t ids = (uint64_t)trace->layers * trace->experts;
 
     trace->layer_bytes = mp_arena_take(arena, trace->layers, sizeof(uint64_t));
-    trace->place = mp_arena_take(arena, units, sizeof(uint32_t));
+    trace->place = mp_arena_take(arena, ids, sizeof(uint32_t));
 }
 
 enum mp_status mp_replay_trace_init(struct mp_replay_trace *trace, uint32_t layers,
@@ -110,7 +110,7 @@ enum mp_status mp_replay_trace_begin(struct mp_replay_trace *trace, uint32_t lay
 enum mp_status mp_replay_trace_choose(struct mp_replay_trace *trace, uint32_t expert)
 {
     struct mp_replay_group *group = &trace->groups[trace->group_count - 1];
-    const uint32_t unit = group->layer * trace->experts + expert;
+    const uint32_t id = group->layer * trace->experts + expert;
     struct mp_replay_use *use;
     enum mp_status status;
 
@@ -122,8 +122,8 @@ enum mp_status mp_replay_trace_choose(struct mp_replay_trace *trace, uint32_t ex
     if (status != MP_OK)
         return status;
     trace->chosen[trace->choices++] = expert;
-    if (trace->place[unit] > group->first) {
-        use = &trace->uses[trace->place[unit] - 1];
+    if (trace->place[id] > group->first) {
+        use = &trace->uses[trace->place[id] - 1];
         use->tokens++;
         use->next = trace->choices;
         return MP_OK;
@@ -132,8 +132,8 @@ enum mp_status mp_replay_trace_choose(struct mp_replay_trace *trace, uint32_t ex
     if (status != MP_OK)
         return status;
     trace->uses[trace->use_count++] =
-        (struct mp_replay_use){ .unit = unit, .tokens = 1, .next = trace->choices };
-    trace->place[unit] = (uint32_t)trace->use_count;
+        (struct mp_replay_use){ .id = id, .tokens = 1, .next = trace->choices };
+    trace->place[id] = (uint32_t)trace->use_count;
     group->count++;
     return MP_OK;
 }
@@ -153,7 +153,7 @@ enum mp_status mp_replay_trace_score(struct mp_replay_trace *trace, const float 
 
 enum mp_status mp_replay_trace_end(struct mp_replay_trace *trace)
 {
-    const size_t units = (size_t)trace->layers * trace->experts;
+    const size_t ids = (size_t)trace->layers * trace->experts;
 
     close_group(trace);
     for (uint32_t l = 0; l < trace->layers; l++) {
@@ -165,18 +165,18 @@ enum mp_status mp_replay_trace_end(struct mp_replay_trace *trace)
                            (unsigned long long)bytes);
         trace->total_bytes += bytes * trace->experts;
         trace->cycle_bytes += bytes * trace->top_k;
-        if (bytes > trace->unit_bytes)
-            trace->unit_bytes = bytes;
+        if (bytes > trace->expert_bytes)
+            trace->expert_bytes = bytes;
     }
-    memset(trace->place, 0xff, units * sizeof(trace->place[0]));
+    memset(trace->place, 0xff, ids * sizeof(trace->place[0]));
     for (size_t g = trace->group_count; g-- > 0;) {
         const struct mp_replay_group *group = &trace->groups[g];
 
         for (uint32_t i = 0; i < group->count; i++) {
             struct mp_replay_use *use = &trace->uses[group->first + i];
 
-            use->next = trace->place[use->unit];
-            trace->place[use->unit] = (uint32_t)g;
+            use->next = trace->place[use->id];
+            trace->place[use->id] = (uint32_t)g;
         }
     }
     return MP_OK;

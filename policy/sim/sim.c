@@ -482,7 +482,7 @@ enum mp_status mp_sim_run(const struct mp_sim_config *config, struct mp_sim_resu
         result.slots = world.shape.slots;
         result.slices = world.slices;
         result.units = world.shape.layers * world.shape.experts;
-        result.budget_bytes = (uint64_t)world.shape.slots * world.shape.unit_bytes;
+        result.budget_bytes = (uint64_t)world.shape.slots * world.shape.expert_bytes;
         *result_p = result;
     }
     destroy_world(&world);

@@ -311,7 +311,7 @@ static void deal(struct mp_sim_load *load, const struct mp_replay_group *group, 
         scores[i] = (float)mp_sim_uniform(&load->random) / (float)(2 * load->experts);
     for (uint32_t i = 0; i < group->count; i++) {
         for (uint32_t n = 0; n < uses[i].tokens; n++, at++)
-            scores[(size_t)(at % tokens) * load->experts + uses[i].unit % load->experts] +=
+            scores[(size_t)(at % tokens) * load->experts + uses[i].id % load->experts] +=
                 1.0f / (float)load->k;
     }
     for (uint32_t t = 0; t < tokens; t++) {

@@ -51,7 +51,7 @@ static void predict_trace(struct mp_sim_load *load, uint32_t layer, uint32_t tar
         for (uint32_t n = 0; n < uses[i].tokens && n < tokens; n++, at++) {
             const bool seen = mp_sim_uniform(&load->random) < accuracy;
             const uint32_t expert = seen
-                                        ? uses[i].unit % load->experts
+                                        ? uses[i].id % load->experts
                                         : (uint32_t)(mp_sim_uniform(&load->random) * load->experts);
 
             scores[(size_t)(at % tokens) * load->experts + expert] += 1;

@@ -20,7 +20,7 @@ static void check_trace(const struct mp_replay_trace *t)
     FUZZ_CHECK(t->layers >= 1 && t->layers <= 4096 && t->experts >= 1 && t->experts <= 4096);
     FUZZ_CHECK(t->top_k >= 1 && t->top_k <= 64 && t->top_k <= t->experts);
     for (uint32_t l = 0; l < t->layers; l++)
-        FUZZ_CHECK(t->layer_bytes[l] >= 1 && t->layer_bytes[l] <= t->unit_bytes);
+        FUZZ_CHECK(t->layer_bytes[l] >= 1 && t->layer_bytes[l] <= t->expert_bytes);
     for (size_t g = 0; g < t->group_count; g++) {
         const struct mp_replay_group *group = &t->groups[g];
 
@@ -31,7 +31,7 @@ static void check_trace(const struct mp_replay_trace *t)
         for (uint32_t i = 0; i < group->count; i++) {
             const struct mp_replay_use *use = &t->uses[group->first + i];
 
-            FUZZ_CHECK(use->unit / t->experts == group->layer && use->tokens >= 1);
+            FUZZ_CHECK(use->id / t->experts == group->layer && use->tokens >= 1);
             FUZZ_CHECK(use->next == MP_REPLAY_NEVER || use->next > g);
             tokens += use->tokens;
         }

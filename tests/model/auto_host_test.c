@@ -76,7 +76,7 @@ static void times_are_measured_and_compared(void)
     CHECK(costs->layer_ns > 0 && costs->predict_ns > 0);
     CHECK_EQ(costs->executor_count, 1);
     CHECK(shadow->is_placed && mp_shadow_times_known(shadow));
-    CHECK(hides_a_load(&h) || largest_sum(shadow) > (uint64_t)(PROMPT + STEPS) * shadow->units);
+    CHECK(hides_a_load(&h) || largest_sum(shadow) > (uint64_t)(PROMPT + STEPS) * shadow->ids);
     harness_close(&h);
 }
 
@@ -89,7 +89,7 @@ static void without_times_misses_are_counted(void)
     shadow = (const struct mp_shadow *)h.engine->policies.evict;
     CHECK(shadow->costs == NULL && shadow->is_placed);
     CHECK_EQ(h.engine->costs.load_ns + h.engine->costs.predict_ns, 0);
-    CHECK(largest_sum(shadow) <= (uint64_t)(PROMPT + STEPS) * shadow->units);
+    CHECK(largest_sum(shadow) <= (uint64_t)(PROMPT + STEPS) * shadow->ids);
     CHECK_EQ(mp_engine_link_busy(h.engine), 0);
     harness_close(&h);
 }

@@ -44,7 +44,7 @@ void mp_pager_fit_shape(const struct mp_space *space, struct mp_shape *shape)
 
     mp_space_get_plan(space, &plan);
     shape->slots = plan.slots;
-    shape->unit_bytes = plan.slot_bytes_max;
+    shape->expert_bytes = plan.slot_bytes_max;
 }
 
 enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_pager **pager_p)

@@ -190,7 +190,7 @@ static void bench_init(struct bench *b, const struct column *column)
                                   .top_k = TOP_K,
                                   .tokens_max = tokens,
                                   .slots = (uint32_t)units / 3,
-                                  .unit_bytes = 1 << 20,
+                                  .expert_bytes = 1 << 20,
                                   .seed = 1,
                                   .calibration = &b->calibration,
                                   .costs = &b->costs,
@@ -311,9 +311,9 @@ static void decide_admit(struct bench *b, const struct mp_admit_ops *ops, struct
         b->sink += ops->admit(policy, i * b->shape.experts, 1 + i, ++b->now);
 }
 
-static struct mp_evict_query query_of(struct bench *b, uint32_t for_unit, uint32_t layer)
+static struct mp_evict_query query_of(struct bench *b, uint32_t for_id, uint32_t layer)
 {
-    return (struct mp_evict_query){ .for_unit = for_unit,
+    return (struct mp_evict_query){ .for_id = for_id,
                                     .scope_layer = layer,
                                     .experts = b->shape.experts,
                                     .evictable = b->evictable };
@@ -334,7 +334,7 @@ static void notify_evict(struct bench *b, const struct mp_evict_ops *ops, struct
 {
     for (uint32_t i = 0; i < INPUTS; i++) {
         const struct input *in = &b->inputs[i];
-        const struct mp_evict_query query = query_of(b, MP_UNIT_NONE, i);
+        const struct mp_evict_query query = query_of(b, MP_EXPERT_NONE, i);
         uint32_t count = 0;
 
         b->now++;
@@ -348,7 +348,7 @@ static void notify_evict(struct bench *b, const struct mp_evict_ops *ops, struct
         if (ops->replace != NULL)
             count = ops->replace(policy, &query, b->now, b->swaps, b->shape.experts);
         for (uint32_t s = 0; s < count; s++) {
-            if (b->swaps[s].out != MP_UNIT_NONE) {
+            if (b->swaps[s].out != MP_EXPERT_NONE) {
                 ops->on_remove(policy, b->swaps[s].out, b->now);
                 b->evictable[b->swaps[s].out] = 0;
             }

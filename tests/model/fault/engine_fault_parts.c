@@ -158,7 +158,7 @@ static void policies_once(const struct fault_plan *plan, void *ctx)
         .top_k = 2,
         .tokens_max = 8,
         .slots = 4,
-        .unit_bytes = 4096,
+        .expert_bytes = 4096,
         .calibration = ctx,
     };
     const struct mp_policy_info *info;
@@ -350,7 +350,7 @@ static void replay_once(const struct fault_plan *plan, void *ctx)
             .partition = "global",
             .predict = i == 1 ? "history" : NULL,
             .accounting = i < 2 ? MP_REPLAY_PAGER : MP_REPLAY_CURVE,
-            .budget_bytes = 4 * trace.unit_bytes,
+            .budget_bytes = 4 * trace.expert_bytes,
         };
 
         status = mp_replay(&trace, &config, &result);

@@ -119,7 +119,7 @@ static void check_order(struct cache *c, const uint32_t order[4])
         CHECK_EQ(mp_evict_activation.pick(c->policy, &query), order[i]);
         c->evictable[order[i]] = 0;
     }
-    CHECK_EQ(mp_evict_activation.pick(c->policy, &query), MP_UNIT_NONE);
+    CHECK_EQ(mp_evict_activation.pick(c->policy, &query), MP_EXPERT_NONE);
     for (uint32_t i = 0; i < 4; i++)
         c->evictable[order[i]] = 1;
 }

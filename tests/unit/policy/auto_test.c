@@ -49,7 +49,7 @@ static uint32_t replay(const struct mp_evict_ops *ops, const struct mp_shape *sh
         const uint32_t unit = trace[i];
         struct mp_evict_query asked = query;
 
-        asked.for_unit = unit;
+        asked.for_id = unit;
         ops->on_access(policy, unit, 1, i + 1);
         before = notice;
         notice = ops->notice != NULL ? ops->notice(policy) : NULL;
@@ -176,14 +176,14 @@ static void a_placement_is_looked_at_every_16_tokens_and_comes_in_by_twos(void)
 
     for (uint32_t i = 0; i < REQUESTS; i++) {
         before = mp_evict_shadow_changes(policy);
-        query.for_unit = i % UNITS;
+        query.for_id = i % UNITS;
         query.scope_layer = MP_LAYER_ANY;
-        ops->on_access(policy, query.for_unit, 1, i + 1);
+        ops->on_access(policy, query.for_id, 1, i + 1);
         if (i >= REQUESTS / 2 && mp_evict_shadow_changes(policy) != before) {
             CHECK_EQ((i + 1) % (16 * LAYERS), 0);
             looked++;
         }
-        if (resident[query.for_unit])
+        if (resident[query.for_id])
             continue;
         if (held == shape.slots) {
             const uint32_t victim = ops->pick(policy, &query);
@@ -193,8 +193,8 @@ static void a_placement_is_looked_at_every_16_tokens_and_comes_in_by_twos(void)
             ops->on_remove(policy, victim, i + 1);
             held--;
         }
-        resident[query.for_unit] = 1;
-        ops->on_insert(policy, query.for_unit, i + 1);
+        resident[query.for_id] = 1;
+        ops->on_insert(policy, query.for_id, i + 1);
         held++;
     }
     CHECK_EQ(looked, REQUESTS / (16 * LAYERS) - REQUESTS / 2 / (16 * LAYERS));

@@ -32,7 +32,7 @@ static void of_equal_residents_the_oldest_use_leaves(void)
     };
     const uint8_t evictable[4] = { 1, 1 };
     const struct mp_evict_query query = {
-        .for_unit = 2, .scope_layer = MP_LAYER_ANY, .experts = 4, .evictable = evictable
+        .for_id = 2, .scope_layer = MP_LAYER_ANY, .experts = 4, .evictable = evictable
     };
 
     for (size_t i = 0; i < MP_ARRAY_LEN(all); i++) {
@@ -65,7 +65,7 @@ static void what_the_leader_does_not_hold_leaves_first(void)
     struct mp_policy *policy = instance(&ops->info, ops->create, &shape, NULL);
     uint8_t evictable[8] = { 1, 1, 0, 0, 1, 1 };
     const struct mp_evict_query query = {
-        .for_unit = 2, .scope_layer = MP_LAYER_ANY, .experts = 4, .evictable = evictable
+        .for_id = 2, .scope_layer = MP_LAYER_ANY, .experts = 4, .evictable = evictable
     };
 
     for (uint32_t i = 0; i < 4; i++) {
@@ -238,7 +238,7 @@ static void the_highest_class_is_seven(void)
     };
     const uint8_t evictable[3] = { 1, 1 };
     const struct mp_evict_query query = {
-        .for_unit = 2, .scope_layer = MP_LAYER_ANY, .experts = 3, .evictable = evictable
+        .for_id = 2, .scope_layer = MP_LAYER_ANY, .experts = 3, .evictable = evictable
     };
     const struct mp_evict_ops *ops = &mp_evict_class_lru;
 
@@ -389,7 +389,7 @@ static void what_is_moved_at_once_follows_the_size_of_a_layer(void)
                                                  .resident = resident,
                                                  .max = n };
         const struct mp_evict_query query = {
-            .for_unit = MP_UNIT_NONE, .scope_layer = 0, .experts = n, .evictable = evictable
+            .for_id = MP_EXPERT_NONE, .scope_layer = 0, .experts = n, .evictable = evictable
         };
         const struct mp_prefetch_ops *prefetch = &mp_prefetch_workload;
         const struct mp_evict_ops *evict = &mp_evict_workload;

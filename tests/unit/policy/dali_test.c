@@ -36,17 +36,17 @@ static void take_away(struct bench *b, uint32_t unit)
     b->evictable[unit] = 0;
 }
 
-static struct mp_evict_query query_of(const struct bench *b, uint32_t for_unit)
+static struct mp_evict_query query_of(const struct bench *b, uint32_t for_id)
 {
-    return (struct mp_evict_query){ .for_unit = for_unit,
-                                    .scope_layer = for_unit == MP_UNIT_NONE ? 0 : MP_LAYER_ANY,
+    return (struct mp_evict_query){ .for_id = for_id,
+                                    .scope_layer = for_id == MP_EXPERT_NONE ? 0 : MP_LAYER_ANY,
                                     .experts = EXPERTS,
                                     .evictable = b->evictable };
 }
 
-static uint32_t pick(struct bench *b, uint32_t for_unit)
+static uint32_t pick(struct bench *b, uint32_t for_id)
 {
-    const struct mp_evict_query query = query_of(b, for_unit);
+    const struct mp_evict_query query = query_of(b, for_id);
 
     return b->ops->pick(b->policy, &query);
 }
@@ -54,7 +54,7 @@ static uint32_t pick(struct bench *b, uint32_t for_unit)
 /* One step with these tokens per expert; returns the swaps, which are carried out. */
 static uint32_t step(struct bench *b, const uint32_t tokens[EXPERTS], struct mp_swap *swaps)
 {
-    const struct mp_evict_query query = query_of(b, MP_UNIT_NONE);
+    const struct mp_evict_query query = query_of(b, MP_EXPERT_NONE);
     uint32_t count;
 
     b->now++;
@@ -65,7 +65,7 @@ static uint32_t step(struct bench *b, const uint32_t tokens[EXPERTS], struct mp_
     count = b->ops->replace(b->policy, &query, b->now, swaps, EXPERTS);
     for (uint32_t i = 0; i < count; i++) {
         CHECK(swaps[i].in < EXPERTS && !b->evictable[swaps[i].in]);
-        if (swaps[i].out != MP_UNIT_NONE)
+        if (swaps[i].out != MP_EXPERT_NONE)
             take_away(b, swaps[i].out);
         insert(b, swaps[i].in);
     }
@@ -157,7 +157,7 @@ static void what_only_passes_through_leaves_first(void)
 
     for (uint32_t e = 0; e < 4; e++)
         insert(&b, e);
-    CHECK_EQ(pick(&b, 7), MP_UNIT_NONE); /* a guess takes no resident's slot */
+    CHECK_EQ(pick(&b, 7), MP_EXPERT_NONE); /* a guess takes no resident's slot */
     CHECK_EQ(step(&b, first, swaps), 0);
     insert(&b, 5);
     insert(&b, 6);
@@ -165,7 +165,7 @@ static void what_only_passes_through_leaves_first(void)
     CHECK_EQ(pick(&b, 2), 5); /* for a demand too */
     take_away(&b, 5);
     take_away(&b, 6);
-    CHECK_EQ(pick(&b, 7), MP_UNIT_NONE);
+    CHECK_EQ(pick(&b, 7), MP_EXPERT_NONE);
     CHECK_EQ(pick(&b, 6), 1); /* a demand gets the resident with the fewest tokens */
     b.evictable[1] = 0;
     CHECK_EQ(pick(&b, 6), 3);
@@ -182,12 +182,12 @@ static void an_empty_layer_fills_up(void)
     CHECK_EQ(step(&b, tokens, swaps), 3);
     for (uint32_t i = 0; i < 3; i++) {
         CHECK_EQ(swaps[i].in, 5 - i);
-        CHECK_EQ(swaps[i].out, MP_UNIT_NONE);
+        CHECK_EQ(swaps[i].out, MP_EXPERT_NONE);
     }
     /* One more fits: 2. Then 1 for nobody: all residents have more tokens. */
     CHECK_EQ(step(&b, tokens, swaps), 1);
     CHECK_EQ(swaps[0].in, 2);
-    CHECK_EQ(swaps[0].out, MP_UNIT_NONE);
+    CHECK_EQ(swaps[0].out, MP_EXPERT_NONE);
     CHECK_EQ(step(&b, tokens, swaps), 0);
     /* A resident that was lost is made up for; a guess that stayed is adopted first. */
     take_away(&b, 5);

@@ -27,7 +27,7 @@ static void averages_forget_by_the_token(void)
                        second[8] = { 0.1f, 0.2f, 0.3f, 0.4f, 0.1f, 0.1f, 0.3f, 0.5f };
     uint8_t evictable[4] = { 1, 1, 1, 1 };
     const struct mp_evict_query query = {
-        .for_unit = 0, .scope_layer = MP_LAYER_ANY, .experts = 4, .evictable = evictable
+        .for_id = 0, .scope_layer = MP_LAYER_ANY, .experts = 4, .evictable = evictable
     };
     struct mp_policy *ema = instance(&ops->info, ops->create, &shape, "KEEP", "0.5", NULL);
 
@@ -56,7 +56,7 @@ static void without_scores_choices_count(void)
     };
     uint8_t evictable[3] = { 1, 1, 1 };
     const struct mp_evict_query query = {
-        .for_unit = 0, .scope_layer = MP_LAYER_ANY, .experts = 3, .evictable = evictable
+        .for_id = 0, .scope_layer = MP_LAYER_ANY, .experts = 3, .evictable = evictable
     };
     struct mp_policy *ema = instance(&ops->info, ops->create, &shape, NULL);
 
@@ -75,7 +75,7 @@ static void without_scores_choices_count(void)
 static uint32_t ask(struct mp_policy *ema, const uint8_t *evictable, uint32_t layer,
                     uint32_t shared, struct mp_swap *swap_p)
 {
-    const struct mp_evict_query query = { .for_unit = MP_UNIT_NONE,
+    const struct mp_evict_query query = { .for_id = MP_EXPERT_NONE,
                                           .scope_layer = layer,
                                           .experts = 4,
                                           .shared = shared,
@@ -100,7 +100,7 @@ static void likely_ones_come_in(void)
     ops->on_insert(ema, 0, 1);
     CHECK_EQ(ask(ema, evictable, 0, 1, &swap), 1); /* into a free slot */
     CHECK_EQ(swap.in, 1);
-    CHECK_EQ(swap.out, MP_UNIT_NONE);
+    CHECK_EQ(swap.out, MP_EXPERT_NONE);
     ops->on_insert(ema, 1, 1);
     ops->on_insert(ema, 2, 1);
     CHECK_EQ(ask(ema, evictable, 0, 1, &swap), 0); /* a slot is free, but 3 is not likely at all */
@@ -113,7 +113,7 @@ static void likely_ones_come_in(void)
     CHECK_EQ(swap.in, 5);
     CHECK_EQ(swap.out, 2);
     CHECK_EQ(ask(ema, evictable, 1, 0, &swap), 1); /* of its own layer only: it has room there */
-    CHECK_EQ(swap.out, MP_UNIT_NONE);
+    CHECK_EQ(swap.out, MP_EXPERT_NONE);
     ops->on_remove(ema, 2, 2);
     ops->on_insert(ema, 5, 2);
     CHECK_EQ(ask(ema, evictable, 1, 0, &swap), 0); /* 6 is not twice as likely as 4 and 5 */
@@ -149,7 +149,7 @@ static void bounds_belong_to_what_comes_in(void)
         ops->on_scores(ema, 0, 1, 1, scores, NULL, 1);
         CHECK_EQ(ask(ema, evictable, 0, 0, &swap), cases[i].swaps);
         if (cases[i].swaps > 0)
-            CHECK(swap.in == 1 && swap.out == (cases[i].full ? 0 : MP_UNIT_NONE));
+            CHECK(swap.in == 1 && swap.out == (cases[i].full ? 0 : MP_EXPERT_NONE));
         ops->destroy(ema);
     }
 }
@@ -216,13 +216,12 @@ struct outcome {
 };
 
 static void make_room(struct mp_policy *policy, const struct mp_evict_ops *of, bool *resident,
-                      uint32_t *held, uint32_t for_unit, const bool *needed)
+                      uint32_t *held, uint32_t for_id, const bool *needed)
 {
     uint8_t evictable[LAYERS * EXPERTS];
-    const struct mp_evict_query query = { .for_unit = for_unit,
-                                          .scope_layer = MP_LAYER_ANY,
-                                          .experts = EXPERTS,
-                                          .evictable = evictable };
+    const struct mp_evict_query query = {
+        .for_id = for_id, .scope_layer = MP_LAYER_ANY, .experts = EXPERTS, .evictable = evictable
+    };
     uint32_t victim;
 
     if (*held < SLOTS)
@@ -230,7 +229,7 @@ static void make_room(struct mp_policy *policy, const struct mp_evict_ops *of, b
     for (uint32_t u = 0; u < LAYERS * EXPERTS; u++)
         evictable[u] = resident[u] && !needed[u];
     victim = of->pick(policy, &query);
-    CHECK(victim != MP_UNIT_NONE && evictable[victim]);
+    CHECK(victim != MP_EXPERT_NONE && evictable[victim]);
     of->on_remove(policy, victim, 0);
     resident[victim] = false;
     --*held;
@@ -253,7 +252,7 @@ static struct outcome play(const struct mp_evict_ops *of, float step, bool with_
         const uint32_t layer = t % LAYERS;
         bool needed[LAYERS * EXPERTS] = { false };
         uint8_t evictable[LAYERS * EXPERTS];
-        const struct mp_evict_query query = { .for_unit = MP_UNIT_NONE,
+        const struct mp_evict_query query = { .for_id = MP_EXPERT_NONE,
                                               .scope_layer = layer,
                                               .experts = EXPERTS,
                                               .shared = 1,
@@ -289,7 +288,7 @@ static struct outcome play(const struct mp_evict_ops *of, float step, bool with_
         if (!with_swaps || of->replace(policy, &query, now, &swap, EXPERTS) == 0)
             continue;
         CHECK(!resident[swap.in] && swap.in / EXPERTS == layer);
-        if (swap.out != MP_UNIT_NONE) {
+        if (swap.out != MP_EXPERT_NONE) {
             CHECK(resident[swap.out]);
             of->on_remove(policy, swap.out, now);
             resident[swap.out] = false;

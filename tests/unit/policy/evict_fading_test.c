@@ -231,13 +231,13 @@ static void residents_stay_and_the_rest_goes_oldest_first(void)
     CHECK_EQ(pick(&b, MP_LAYER_ANY), 5);
     token(&b, 5);
     CHECK_EQ(pick(&b, MP_LAYER_ANY), 6);
-    CHECK_EQ(pick(&b, 0), MP_UNIT_NONE);
+    CHECK_EQ(pick(&b, 0), MP_EXPERT_NONE);
     b.evictable[5] = b.evictable[6] = 0;
-    CHECK_EQ(pick(&b, MP_LAYER_ANY), MP_UNIT_NONE);
+    CHECK_EQ(pick(&b, MP_LAYER_ANY), MP_EXPERT_NONE);
     /* A resident that was taken all the same stays again when it comes back. */
     b.ops->on_remove(b.policy, 2, b.now);
     insert(&b, 2);
-    CHECK_EQ(pick(&b, MP_LAYER_ANY), MP_UNIT_NONE);
+    CHECK_EQ(pick(&b, MP_LAYER_ANY), MP_EXPERT_NONE);
     close_bench(&b);
 
     /* Nothing was named: the first six stay, what comes then goes. */
@@ -247,7 +247,7 @@ static void residents_stay_and_the_rest_goes_oldest_first(void)
         insert(&b, u);
     }
     CHECK_EQ(pick(&b, MP_LAYER_ANY), 6);
-    CHECK_EQ(pick(&b, 0), MP_UNIT_NONE);
+    CHECK_EQ(pick(&b, 0), MP_EXPERT_NONE);
     close_bench(&b);
 }
 

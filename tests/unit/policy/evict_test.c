@@ -71,16 +71,16 @@ static void take_away(struct bench *bench, uint32_t unit)
 }
 
 /* Asked twice: the result must be the same. */
-static uint32_t pick(struct bench *bench, uint32_t for_unit, uint32_t scope_layer)
+static uint32_t pick(struct bench *bench, uint32_t for_id, uint32_t scope_layer)
 {
-    const struct mp_evict_query query = { .for_unit = for_unit,
+    const struct mp_evict_query query = { .for_id = for_id,
                                           .scope_layer = scope_layer,
                                           .experts = EXPERTS,
                                           .evictable = bench->evictable };
     const uint32_t unit = bench->ops->pick(bench->policy, &query);
 
     CHECK_EQ(bench->ops->pick(bench->policy, &query), unit);
-    CHECK(unit == MP_UNIT_NONE || mp_evict_allows(&query, unit));
+    CHECK(unit == MP_EXPERT_NONE || mp_evict_allows(&query, unit));
     return unit;
 }
 
@@ -95,7 +95,7 @@ static void lru_takes_the_oldest_use(void)
     struct bench b;
 
     bench_init(&b, &mp_evict_lru, 4, 0);
-    CHECK_EQ(pick(&b, 9, MP_LAYER_ANY), MP_UNIT_NONE); /* nothing is resident */
+    CHECK_EQ(pick(&b, 9, MP_LAYER_ANY), MP_EXPERT_NONE); /* nothing is resident */
     load(&b, 5);
     load(&b, 17);
     load(&b, 2);
@@ -107,7 +107,7 @@ static void lru_takes_the_oldest_use(void)
     CHECK_EQ(pick(&b, 9, 1), 8);
     b.evictable[17] = 0; /* leased */
     CHECK_EQ(pick(&b, 9, MP_LAYER_ANY), 2);
-    CHECK_EQ(pick(&b, 9, 2), MP_UNIT_NONE);
+    CHECK_EQ(pick(&b, 9, 2), MP_EXPERT_NONE);
     b.evictable[17] = 1;
     take_away(&b, 17);
     access_unit(&b, 17); /* used, but no longer resident */
@@ -169,7 +169,7 @@ static void layer_policies_take_from_who_has_too_much(void)
         CHECK_EQ(pick(&b, 17, MP_LAYER_ANY), 16);
         /* The pager's scope is obeyed before everything else. */
         CHECK_EQ(pick(&b, 17, 0), 0);
-        CHECK_EQ(pick(&b, 17, 1), MP_UNIT_NONE);
+        CHECK_EQ(pick(&b, 17, 1), MP_EXPERT_NONE);
         bench_fini(&b);
     }
 }
@@ -217,7 +217,7 @@ static void ties_go_to_the_lower_id_whatever_the_order(void)
     static const uint64_t same[UNITS] = { 0 };
     uint8_t evictable[UNITS];
     const struct mp_evict_query query = {
-        .for_unit = 0, .scope_layer = MP_LAYER_ANY, .experts = EXPERTS, .evictable = evictable
+        .for_id = 0, .scope_layer = MP_LAYER_ANY, .experts = EXPERTS, .evictable = evictable
     };
     struct mp_arena arena = { 0 };
     struct mp_residents set;
@@ -239,7 +239,7 @@ static void ties_go_to_the_lower_id_whatever_the_order(void)
     CHECK_EQ(set.count, 2);
     CHECK_EQ(mp_residents_min(&set, &query, MP_LAYER_ANY, same, NULL), 9);
     for (uint32_t i = 0; i < set.count; i++)
-        CHECK_EQ(set.place[set.unit[i]], i);
+        CHECK_EQ(set.place[set.id[i]], i);
     CHECK_EQ(set.held[0] + set.held[1] * 10 + set.held[2] * 100, 110);
     free(arena.block);
 }
@@ -288,7 +288,7 @@ static void every_policy_obeys_the_query(void)
 
         bench_init(&b, evict_ops(i), 10, 99);
         for (unsigned step = 0; step < 5000; step++) {
-            const uint32_t unit = random_below(UNITS), for_unit = random_below(UNITS);
+            const uint32_t unit = random_below(UNITS), for_id = random_below(UNITS);
             const uint32_t scope = random_below(2) ? MP_LAYER_ANY : random_below(LAYERS);
             bool any = false;
 
@@ -309,9 +309,9 @@ static void every_policy_obeys_the_query(void)
                 b.evictable[u] = resident[u] && random_below(4) != 0;
                 any = any || (b.evictable[u] && (scope == MP_LAYER_ANY || u / EXPERTS == scope));
             }
-            (void)pick(&b, for_unit, scope); /* for a guess everything may be kept */
-            access_unit(&b, for_unit);
-            if (pick(&b, for_unit, scope) != MP_UNIT_NONE)
+            (void)pick(&b, for_id, scope); /* for a guess everything may be kept */
+            access_unit(&b, for_id);
+            if (pick(&b, for_id, scope) != MP_EXPERT_NONE)
                 CHECK(any);
             else
                 CHECK(!any || b.ops->waits);
@@ -341,8 +341,8 @@ static unsigned replay(const struct mp_evict_ops *ops, const uint32_t *trace, ui
         if (held == slots) {
             const uint32_t victim = pick(&b, unit, MP_LAYER_ANY);
 
-            CHECK(victim != MP_UNIT_NONE || ops->waits);
-            if (victim == MP_UNIT_NONE)
+            CHECK(victim != MP_EXPERT_NONE || ops->waits);
+            if (victim == MP_EXPERT_NONE)
                 continue; /* used, and gone again */
             take_away(&b, victim);
             held--;

@@ -15,15 +15,15 @@
 
 static uint64_t random_state = 20261124;
 
-/* The policy's victim for `unit`, or MP_UNIT_NONE while there is room. */
+/* The policy's victim for `unit`, or MP_EXPERT_NONE while there is room. */
 static uint32_t load(const struct mp_evict_ops *ops, struct mp_policy *policy, uint8_t *resident,
                      uint32_t *count, const struct mp_shape *shape, uint32_t unit, uint64_t now)
 {
-    const struct mp_evict_query query = { .for_unit = unit,
+    const struct mp_evict_query query = { .for_id = unit,
                                           .scope_layer = MP_LAYER_ANY,
                                           .experts = shape->experts,
                                           .evictable = resident };
-    uint32_t victim = MP_UNIT_NONE;
+    uint32_t victim = MP_EXPERT_NONE;
 
     if (*count == shape->slots) {
         victim = ops->pick(policy, &query);

@@ -130,7 +130,7 @@ static bool bring(struct cache *c, uint32_t unit, bool demand)
         held += c->r->resident[layer * EXPERTS + e];
     if (c->held == c->slots ||
         (c->per_layer && held > 0 && held >= mp_equal_share(c->slots, LAYERS, layer))) {
-        const struct mp_evict_query query = { .for_unit = unit,
+        const struct mp_evict_query query = { .for_id = unit,
                                               .scope_layer =
                                                   c->per_layer && held > 0 ? layer : MP_LAYER_ANY,
                                               .experts = EXPERTS,
@@ -138,11 +138,11 @@ static bool bring(struct cache *c, uint32_t unit, bool demand)
         uint32_t out = c->ops->pick(c->policy, &query);
 
         note(c->r, out);
-        for (uint32_t u = 0; u < UNITS && out == MP_UNIT_NONE && demand; u++) {
+        for (uint32_t u = 0; u < UNITS && out == MP_EXPERT_NONE && demand; u++) {
             if (mp_evict_allows(&query, u))
                 out = u;
         }
-        if (out == MP_UNIT_NONE)
+        if (out == MP_EXPERT_NONE)
             return false;
         c->evictable[out] = 0;
         drop(c, out);
@@ -155,7 +155,7 @@ static bool bring(struct cache *c, uint32_t unit, bool demand)
 
 static void swap(struct cache *c, uint32_t layer)
 {
-    const struct mp_evict_query query = { .for_unit = MP_UNIT_NONE,
+    const struct mp_evict_query query = { .for_id = MP_EXPERT_NONE,
                                           .scope_layer = layer,
                                           .experts = EXPERTS,
                                           .shared = !c->per_layer,
@@ -172,7 +172,7 @@ static void swap(struct cache *c, uint32_t layer)
         note(c->r, swaps[i].out);
         if (c->r->resident[swaps[i].in] || below(c->r, 8) == 0) /* or it comes too late */
             continue;
-        if (swaps[i].out != MP_UNIT_NONE && c->r->resident[swaps[i].out])
+        if (swaps[i].out != MP_EXPERT_NONE && c->r->resident[swaps[i].out])
             drop(c, swaps[i].out);
         if (c->held < c->slots) {
             c->r->resident[swaps[i].in] = 1;

@@ -11,9 +11,13 @@
 #include "vmm/base/assert.h"
 #include "vmm/base/error.h"
 
-static struct mp_shape shape = {
-    .layers = 3, .experts = 8, .top_k = 2, .tokens_max = 4, .slots = 12, .unit_bytes = 1, .seed = 7
-};
+static struct mp_shape shape = { .layers = 3,
+                                 .experts = 8,
+                                 .top_k = 2,
+                                 .tokens_max = 4,
+                                 .slots = 12,
+                                 .expert_bytes = 1,
+                                 .seed = 7 };
 
 static void every_builtin_is_complete_and_can_be_found(void)
 {

@@ -18,7 +18,7 @@ static inline void ratios_count_uses(const struct mp_replay_trace *trace, bool a
         const struct mp_replay_group *group = &trace->groups[g];
 
         for (uint32_t i = 0; group->decode == after && i < group->count; i++)
-            hot[trace->uses[group->first + i].unit] += 1;
+            hot[trace->uses[group->first + i].id] += 1;
     }
 }
 

@@ -535,7 +535,7 @@ static void score_evicts_the_lowest_mean(void)
     const struct mp_evict_ops *ops = &mp_evict_score;
     uint8_t evictable[8] = { 1, 1, 1, 1, 0, 0, 0, 0 };
     const struct mp_evict_query query = {
-        .for_unit = 4, .scope_layer = MP_LAYER_ANY, .experts = 4, .evictable = evictable
+        .for_id = 4, .scope_layer = MP_LAYER_ANY, .experts = 4, .evictable = evictable
     };
     struct mp_policy *score = instance(&ops->info, ops->create, &shape, "N", "1", NULL);
     static const uint32_t chosen[4] = { 0, 1, 2, 3 };
@@ -579,7 +579,7 @@ static void mrs_forgets_by_halves(void)
     const struct mp_evict_ops *ops = &mp_evict_mrs;
     uint8_t evictable[4] = { 1, 1, 1, 1 };
     const struct mp_evict_query query = {
-        .for_unit = 0, .scope_layer = MP_LAYER_ANY, .experts = 4, .evictable = evictable
+        .for_id = 0, .scope_layer = MP_LAYER_ANY, .experts = 4, .evictable = evictable
     };
     struct mp_policy *mrs = instance(&ops->info, ops->create, &shape, NULL);
 

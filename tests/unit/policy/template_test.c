@@ -13,7 +13,7 @@ struct config {
 static uint32_t pick(struct mp_policy *policy, const uint8_t *evictable, uint32_t scope_layer)
 {
     const struct mp_evict_query query = {
-        .for_unit = 7, .scope_layer = scope_layer, .experts = 4, .evictable = evictable
+        .for_id = 7, .scope_layer = scope_layer, .experts = 4, .evictable = evictable
     };
     const uint32_t unit = mp_evict_template.pick(policy, &query);
 
@@ -33,7 +33,7 @@ static void evicts_in_order_of_loading(void)
         CHECK_EQ(mp_evict_template.info.config_size, sizeof(config));
         CHECK_EQ(mp_evict_template.create(&config, &shape, &policy), MP_OK);
         CHECK(policy->info == &mp_evict_template.info);
-        CHECK_EQ(pick(policy, evictable, MP_LAYER_ANY), MP_UNIT_NONE);
+        CHECK_EQ(pick(policy, evictable, MP_LAYER_ANY), MP_EXPERT_NONE);
         mp_evict_template.on_insert(policy, 5, 1);
         mp_evict_template.on_insert(policy, 0, 1);
         mp_evict_template.on_insert(policy, 3, 2);

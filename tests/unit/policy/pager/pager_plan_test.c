@@ -113,7 +113,7 @@ static uint32_t keep_all(struct mp_policy *policy, const struct mp_evict_query *
 {
     (void)policy;
     (void)query;
-    return MP_UNIT_NONE;
+    return MP_EXPERT_NONE;
 }
 
 static bool admit(struct mp_policy *policy, uint32_t unit, uint32_t tokens, uint64_t now)
@@ -146,7 +146,7 @@ static void open_planned(struct world *w, uint32_t layers, uint32_t slots, bool 
     mp_policies_destroy(&base);
     shape = (struct mp_shape){ .layers = layers, .experts = 8, .top_k = 2, .slots = slots };
     shape.tokens_max = 1;
-    shape.unit_bytes = UB;
+    shape.expert_bytes = UB;
     CHECK_EQ(mp_policy_resolve(&names, &profile), MP_OK);
     CHECK_EQ(mp_policies_create(&profile, &shape, NULL, &base), MP_OK);
     set = base;
@@ -237,7 +237,7 @@ static void swaps_are_carried_out_after_the_layer(void)
     reset_plan();
     open_planned(&w, 2, 8, true);
     plan_swaps[0] = (struct mp_swap){ .in = 5, .out = 0 };
-    plan_swaps[1] = (struct mp_swap){ .in = 6, .out = MP_UNIT_NONE };
+    plan_swaps[1] = (struct mp_swap){ .in = 6, .out = MP_EXPERT_NONE };
     plan_swap_count = 2;
     world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
     CHECK_EQ(residents(&w, 0), 1u << 1 | 1u << 5 | 1u << 6);
@@ -320,7 +320,7 @@ static void what_was_swapped_in_is_not_judged_by_guesses(void)
 
     reset_plan();
     open_planned(&w, 2, 8, true);
-    plan_swaps[0] = (struct mp_swap){ .in = 5, .out = MP_UNIT_NONE };
+    plan_swaps[0] = (struct mp_swap){ .in = 5, .out = MP_EXPERT_NONE };
     plan_swap_count = 1;
     world_run(&w, 0, ids, 2);
     plan_swap_count = 0;
@@ -335,12 +335,12 @@ static void what_was_swapped_in_is_not_judged_by_guesses(void)
 static void bad_swaps_are_refused(void)
 {
     static const struct mp_swap bad[] = {
-        { .in = 1, .out = 0 },            /* in is resident */
-        { .in = 3, .out = 2 },            /* out is not */
-        { .in = 9, .out = 0 },            /* of another layer */
-        { .in = 1000, .out = 0 },         /* no such unit */
-        { .in = 3, .out = 1000 },         /* no such unit */
-        { .in = MP_UNIT_NONE, .out = 0 }, /* nothing */
+        { .in = 1, .out = 0 },              /* in is resident */
+        { .in = 3, .out = 2 },              /* out is not */
+        { .in = 9, .out = 0 },              /* of another layer */
+        { .in = 1000, .out = 0 },           /* no such unit */
+        { .in = 3, .out = 1000 },           /* no such unit */
+        { .in = MP_EXPERT_NONE, .out = 0 }, /* nothing */
     };
     struct world w;
 

@@ -46,8 +46,8 @@ static uint32_t pick_nonsense(struct mp_policy *policy, const struct mp_evict_qu
     switch (random_below(6)) {
     case 0: return UNITS + random_below(1000); /* out of range */
     case 1: return last_victim;                /* the same again */
-    case 2: return MP_UNIT_NONE;
-    case 3: return query->for_unit; /* cannot be resident */
+    case 2: return MP_EXPERT_NONE;
+    case 3: return query->for_id; /* cannot be resident */
     default:
         last_victim = random_below(UNITS); /* whoever, leased or not */
         return last_victim;
@@ -58,7 +58,7 @@ static uint32_t pick_none_forever(struct mp_policy *policy, const struct mp_evic
 {
     (void)policy;
     (void)query;
-    return MP_UNIT_NONE;
+    return MP_EXPERT_NONE;
 }
 
 static uint32_t pick_the_same_forever(struct mp_policy *policy, const struct mp_evict_query *query)

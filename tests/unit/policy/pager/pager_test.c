@@ -299,7 +299,7 @@ static uint32_t noting_pick(struct mp_policy *policy, const struct mp_evict_quer
 {
     const uint32_t unit = mp_evict_random.pick(policy, query);
 
-    note(3, unit), note(3, query->for_unit), note(3, query->scope_layer);
+    note(3, unit), note(3, query->for_id), note(3, query->scope_layer);
     for (uint32_t u = 0; u < 48; u++)
         note(4, query->evictable[u]);
     return unit;
@@ -356,7 +356,7 @@ static uint32_t pick_nobody(struct mp_policy *policy, const struct mp_evict_quer
 {
     (void)policy;
     (void)query;
-    return MP_UNIT_NONE;
+    return MP_EXPERT_NONE;
 }
 
 static void a_policy_that_keeps_everything_stalls_no_demand(void)
@@ -466,7 +466,7 @@ static unsigned picks;
 
 static uint32_t pick_that_fits(struct mp_policy *policy, const struct mp_evict_query *query)
 {
-    const uint32_t class_index = mp_space_unit_class(asking->space, query->for_unit);
+    const uint32_t class_index = mp_space_unit_class(asking->space, query->for_id);
 
     for (uint32_t u = 0; u < asking->unit_count; u++)
         CHECK(!query->evictable[u] || mp_space_unit_class(asking->space, u) == class_index);

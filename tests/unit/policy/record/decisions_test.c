@@ -33,7 +33,7 @@ static const struct mp_shape shape = {
     .top_k = TOP_K,
     .tokens_max = TOKENS_MAX,
     .slots = SLOTS,
-    .unit_bytes = 4096,
+    .expert_bytes = 4096,
     .seed = 11,
     .calibration = &calibration,
     .costs = &costs,
@@ -87,7 +87,7 @@ static void insert_unit(struct play *play, uint32_t unit, uint32_t tokens)
     if (play->held == SLOTS) {
         victim = play->set->evict_ops->pick(play->set->evict, &query);
         add(play, victim);
-        for (uint32_t u = 0; victim == MP_UNIT_NONE && u < UNITS; u++)
+        for (uint32_t u = 0; victim == MP_EXPERT_NONE && u < UNITS; u++)
             victim = play->resident[u] ? u : victim;
         CHECK(victim < UNITS && play->resident[victim]);
         remove_unit(play, victim);
@@ -201,7 +201,8 @@ static void play_ahead(struct play *play, uint32_t layer, uint32_t tokens, const
 static void play_layer(struct play *play, uint32_t layer)
 {
     const struct mp_policies *set = play->set;
-    const struct mp_evict_query query = { MP_UNIT_NONE, layer, EXPERTS, layer % 2, play->resident };
+    const struct mp_evict_query query = { MP_EXPERT_NONE, layer, EXPERTS, layer % 2,
+                                          play->resident };
     const uint32_t tokens = 1 + random_below(TOKENS_MAX);
     struct needs needs = { .count = 0 };
     struct mp_swap swaps[EXPERTS];
@@ -402,7 +403,7 @@ static void record_use(enum mp_call call, const char *path)
     case MP_CALL_REMOVE: set.evict_ops->on_remove(set.evict, UNITS - 1, 2); break;
     case MP_CALL_ACCESS: set.evict_ops->on_access(set.evict, UNITS - 1, 1, 2); break;
     case MP_CALL_ADMIT: CHECK(set.admit_ops->admit(set.admit, UNITS - 1, 1, 2)); break;
-    default: CHECK_EQ(set.evict_ops->pick(set.evict, &query), MP_UNIT_NONE); break;
+    default: CHECK_EQ(set.evict_ops->pick(set.evict, &query), MP_EXPERT_NONE); break;
     }
     CHECK_EQ(mp_decisions_close(log), MP_OK);
     mp_policies_destroy(&set);
@@ -503,7 +504,7 @@ static void numbers_of_a_partition_have_bounds(void)
 {
     static const struct {
         uint32_t slots;
-        uint64_t unit_bytes;
+        uint64_t expert_bytes;
         const char *says;
     } cases[] = {
         { 1, 1, NULL },
@@ -511,7 +512,7 @@ static void numbers_of_a_partition_have_bounds(void)
         { 0, 1, "a number is out of range" },
         { (1 << 24) + 1, 1, "a number is out of range" },
         { 1, (UINT64_C(1) << 40) + 1, "a number is out of range" },
-        { 1, 0, "units have no bytes" },
+        { 1, 0, "experts have no bytes" },
     };
     const struct mp_profile chosen = make_profile(MP_POLICY_PARTITION, "uniform");
     const char *path = path_of("shares");
@@ -524,7 +525,7 @@ static void numbers_of_a_partition_have_bounds(void)
         uint32_t quota[LAYERS];
 
         asked.slots = cases[i].slots;
-        asked.unit_bytes = cases[i].unit_bytes;
+        asked.expert_bytes = cases[i].expert_bytes;
         CHECK_EQ(create(&chosen, &set), MP_OK);
         CHECK_EQ(mp_decisions_create(path, &chosen, &shape, test_default_groups(), &log), MP_OK);
         mp_decisions_record(log, &set);

@@ -324,7 +324,7 @@ static void both_formats_are_read(void)
         CHECK_EQ(t.use_count, 5);
         CHECK_EQ(t.groups[0].count, 3);
         CHECK(!t.groups[0].decode && t.groups[1].decode);
-        CHECK_EQ(t.uses[0].unit * 100 + t.uses[1].unit * 10 + t.uses[2].unit, 312);
+        CHECK_EQ(t.uses[0].id * 100 + t.uses[1].id * 10 + t.uses[2].id, 312);
         CHECK_EQ(t.uses[1].tokens, 2);
         CHECK_EQ(t.uses[0].next, 1);
         CHECK_EQ(t.uses[2].next, MP_REPLAY_NEVER);
