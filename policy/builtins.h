@@ -63,7 +63,7 @@ extern const struct mp_partition_ops mp_partition_static_layers;
 extern const struct mp_partition_ops mp_partition_adapmoe;
 extern const struct mp_partition_ops mp_partition_fixed_point;
 
-/* The finaliser of splitmix64: every bit of the input moves every bit of the result. */
+/* The finaliser of splitmix64: every bit of the result depends on every bit of the input. */
 static inline uint64_t mp_policy_mix(uint64_t v)
 {
     v += 0x9e3779b97f4a7c15u;
@@ -72,19 +72,19 @@ static inline uint64_t mp_policy_mix(uint64_t v)
     return v ^ v >> 31;
 }
 
-/* For predictors that only name a source: scores := what the engine made of it. */
+/* For predictors that only declare a source: scores := the engine's scores of that source. */
 bool mp_predict_source(struct mp_policy *policy, const struct mp_predict_facts *facts,
                        float *scores);
 
-/* How often `shadow` has changed its leader, or its static placement while that led. For tests: who
- * leads shows in no result of its own. */
+/* How often `shadow` has changed its leader, or its static placement while that led. For tests,
+ * because no other result shows the leader. */
 uint32_t mp_evict_shadow_changes(const struct mp_policy *policy);
 
 /*
- * An instance and its arrays in one block. `draft` is the instance, `bytes` long, with all fields
- * set but for the arrays: `take` takes these from the arena. It is called twice, with the draft and
- * with its copy in the block, where arrays are zero and may be filled; NULL: there are none.
- * mp_policy_free() ends all.
+ * Allocate an instance and its arrays in one block. `draft` is the instance, `bytes` long, with all
+ * fields set except the arrays, which `take` takes from the arena. `take` is called twice: with the
+ * draft, and with its copy in the block, where arrays are zeroed and may be filled; NULL: there are
+ * no arrays. mp_policy_free() frees all.
  */
 typedef void (*mp_policy_take_fn)(struct mp_policy *policy, const struct mp_shape *shape,
                                   struct mp_arena *arena);
@@ -93,7 +93,7 @@ enum mp_status mp_policy_make(struct mp_policy *draft, size_t bytes, mp_policy_t
                               struct mp_policy **policy_p) MP_MUST_CHECK;
 void mp_policy_free(struct mp_policy *policy);
 
-/* For policies without state: an instance that is only its head. */
+/* For policies without state: an instance that is only the common head. */
 enum mp_status mp_policy_create_plain(const struct mp_policy_info *info,
                                       struct mp_policy **policy_p) MP_MUST_CHECK;
 

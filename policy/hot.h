@@ -4,7 +4,7 @@
 #include "policy/policy.h"
 
 /*
- * The hot-expert table of a calibration, for policies that place by it.
+ * The hot-expert table of a calibration, for policies that place experts by it.
  */
 
 /* MP_ERR_CONFIG E_CALIBRATION, naming the policy, if the shape has no hot-expert table. */
@@ -16,9 +16,9 @@ enum mp_status mp_hot_require(enum mp_policy_kind kind, const struct mp_policy_i
 enum mp_status mp_hot_order(const struct mp_shape *shape, uint32_t *ids) MP_MUST_CHECK;
 
 /*
- * Slots that a placement which does not change leaves to what comes and goes: two for demands and
- * two groups of top_k for what is loaded ahead, of this layer and of the next (PreScope 4.4), but
- * no more than a quarter of all, and at least the two that the pager needs.
+ * Slots that a static placement leaves for temporary experts: two for demands, and two groups of
+ * top_k for prefetches of this layer and the next (PreScope 4.4); at most a quarter of all slots,
+ * and at least the two that the pager needs.
  */
 uint32_t mp_buffer_slots(const struct mp_shape *shape);
 

@@ -14,23 +14,23 @@
  *
  * There are seven kinds, one per decision point. Each has an ops table below; each implementation
  * is one const table at the end of one file. The pager and the step (policy/pager/pager.h,
- * policy/pager/step.h) call them with facts and carry the results out. Hence a policy
+ * policy/pager/step.h) call them with facts and carry out the results. Hence a policy
  *   - includes nothing from vmm/ except base/, and never calls a device;
  *   - allocates only in create();
  *   - takes no lock (one thread at a time calls it) and reads no clock (`now` is a parameter: a
  *     logical time, one per MoE layer executed), so a recorded run replays exactly;
- *   - must accept any facts that the comments below allow, and may decide badly: a result out of
+ *   - must accept any facts that the comments below allow; a result out of
  *     range, an invalid decision, is counted and replaced by a safe one, never carried out.
  *
  * MoE layers are numbered 0, 1, 2, ... without the dense layers between them. Expert e of layer l
  * has the id l * experts + e. Where experts are paged in slices (shape->slices > 1), policies still
- * speak of whole ones: an expert is inserted with its first slice and removed with its last; one
- * that is chosen to leave gives its last slices first, as many as are wanted; only an expert with
+ * decide about whole experts: an expert is inserted with its first slice and removed with its last;
+ * of a victim only as many slices are evicted as needed, the last ones first; only an expert with
  * all its slices counts as resident in the facts; slots, times and bytes are those of whole
  * experts.
  *
  * Functions marked optional may be NULL, meaning "not interested". All others are required;
- * mp_policy_check() says what is missing. policy/template.c is a compiled skeleton.
+ * mp_policy_check() reports what is missing. policy/template.c is a compiled skeleton.
  */
 #define MP_POLICY_ABI 4u
 
@@ -39,8 +39,8 @@
 #define MP_SLICES_MAX 16u
 
 /*
- * What a calibration run learned of the model (`moepager calibrate`), for policies that want it.
- * Any pointer may be NULL: not measured. All arrays are dense and outlive the policies.
+ * Results of a calibration run (`moepager calibrate`), for policies that use them. Any pointer may
+ * be NULL: not measured. All arrays are dense and outlive the policies.
  */
 struct mp_calibration {
     const float *hot;        // (layers, experts): share of the layer's choices that were the expert
@@ -51,7 +51,7 @@ struct mp_calibration {
     const uint32_t *group;   // (layers): number of the layer's group, 0, 1, ... ascending
 };
 
-/* What create() is given: the model and the machine. */
+/* Argument of create(): the model and the machine. */
 struct mp_shape {
     uint32_t layers;       /* MoE layers, 1..4096 */
     uint32_t experts;      /* routed experts of a layer, 1..4096 */
@@ -60,13 +60,12 @@ struct mp_shape {
     uint32_t slots;        /* experts that the device tier can hold, >= 1 */
     uint64_t expert_bytes; /* of the largest expert */
     uint64_t seed;
-    const struct mp_calibration *calibration; /* or NULL: there is none */
-    const struct mp_costs *costs; /* or NULL; outlives the policies, changes as they are measured */
+    const struct mp_calibration *calibration; /* or NULL */
+    const struct mp_costs *costs; /* or NULL; outlives the policies, changes with measurements */
     uint32_t slices;              /* of each expert, 2..MP_SLICES_MAX; 0 or 1: experts are whole */
 };
 
-/* Of `slots` that the layers share equally, those of `layer`: what does not divide goes to the
- * first.
+/* The share of `layer` if all layers share `slots` equally; the remainder goes to the first layers.
  */
 static inline uint32_t mp_equal_share(uint32_t slots, uint32_t layers, uint32_t layer)
 {
@@ -80,8 +79,8 @@ struct mp_policy_info {
     const char *summary;       /* one line, for `moepager info` */
     const struct mp_opt *opts; /* variables MOEPAGER_<NAME>_*, or NULL */
     size_t config_size;        /* of the struct that opts fill; 0 without opts */
-    bool calibrated;           /* create() refuses a shape without what a calibration measured */
-    bool costs;                /* asks what work costs (struct mp_costs), not only who computes */
+    bool calibrated;           /* needs a calibration: create() refuses a shape without one */
+    bool costs;                /* uses costs (struct mp_costs), not only the list of executors */
 };
 
 /* First member of every policy instance. */
@@ -110,12 +109,12 @@ struct mp_route_ops {
     mp_policy_destroy_fn destroy;
 
     /* True: the result equals the model's own routing. False: it changes the output, so it is used
-     * only when the user named it, and reports say so. */
+     * only if the user names it, and reports state it. */
     bool exact;
 
     /*
-     * experts[t * k + r] := the expert of rank r of token t, all k of a token different, best
-     * first; weights[t * k + r] := its score. The engine normalises weights if the model does.
+     * experts[t * k + r] := the expert of rank r of token t, best first, the k of a token all
+     * different; weights[t * k + r] := its score. The engine normalises weights if the model does.
      */
     void (*route)(struct mp_policy *policy, const struct mp_route_facts *facts, uint32_t *experts,
                   float *weights);
@@ -128,11 +127,11 @@ struct mp_assign_facts {
     const uint32_t *experts;      // (count): chosen by at least one token, ascending
     const uint32_t *tokens;       // (count): how many tokens chose it
     const float *scores;          // (count): sum of the router's scores of those tokens
-    const uint8_t *resident;      // (count): 1 if in the device tier; what is on the way is absent
+    const uint8_t *resident;      // (count): 1 if in the device tier; 0 also if in flight
     const struct mp_costs *costs; /* with the executors to choose from */
-    uint64_t link_busy_ns; /* what is left of loads that have started; 0 if idle or not known */
+    uint64_t link_busy_ns;        /* remaining time of loads in flight; 0 if idle or unknown */
 
-    /* What is expected of the next MoE layer, for a policy with `looks_ahead`, or NULL. */
+    /* Prediction for the next MoE layer, for a policy with `looks_ahead`, or NULL. */
     const uint32_t *next_tokens;  // (experts of the layer)
     const uint8_t *next_resident; // (experts of the layer)
 };
@@ -142,21 +141,22 @@ struct mp_assign_ops {
     mp_policy_create_fn create;
     mp_policy_destroy_fn destroy;
 
-    bool looks_ahead; /* wants next_tokens: the step then predicts before it assigns */
+    bool looks_ahead; /* uses next_tokens: the step then predicts before it assigns */
 
-    /* executors[i] := who computes experts[i]: a place in facts->costs->executors. */
+    /* executors[i] := the executor of experts[i]: an index in facts->costs->executors. */
     void (*assign)(struct mp_policy *policy, const struct mp_assign_facts *facts,
                    uint32_t *executors);
 };
 
 /* ---- predict: what will the scores of a later layer be? ---- */
 
-/* Arithmetic that the engine does for a predictor, because policies have no weights. */
+/* Scores that the engine computes for a predictor, because policies have no weights. */
 enum mp_score_source {
-    MP_SCORES_NONE,     /* the predictor uses facts of the past only */
+    MP_SCORES_NONE,     /* the predictor uses past observations only */
     MP_SCORES_GATE,     /* the later layer's router on this layer's hidden states */
-    MP_SCORES_RESIDUAL, /* the same, the mean change between the layers added first (DALI eq. 11) */
-    MP_SCORES_PARTIAL,  /* the next layer run on what resident and shared experts give (SMoE) */
+    MP_SCORES_RESIDUAL, /* the same, after adding the mean change between the layers (DALI eq. 11)
+                         */
+    MP_SCORES_PARTIAL,  /* the next layer computed from resident and shared experts only (SMoE) */
     MP_SCORES_LLAPOR,   /* a trained network of the layer (PreScope) */
     MP_SCORES_COUNT
 };
@@ -173,16 +173,15 @@ struct mp_predict_ops {
     mp_policy_destroy_fn destroy;
 
     enum mp_score_source source;
-    bool wraps;     /* can predict layer 0 of the next step from the last layer of this one */
+    bool wraps;     /* can predict layer 0 of the next step from the last layer of this step */
     uint32_t reach; /* layers ahead that it can predict; 0 counts as 1, the next layer */
 
     /* Optional: what was really chosen. */
     void (*observe)(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
                     const uint32_t *chosen);
 
-    /* Optional, NULL for the predictor that never predicts. scores(tokens, experts) := the guess,
-     * larger is likelier; the scale is free. Returns false for "no idea", then scores are not
-     * looked at. */
+    /* Optional; NULL: never predicts. scores(tokens, experts) := the prediction, larger is
+     * likelier, on any scale. Returns false for no prediction; scores are then ignored. */
     bool (*predict)(struct mp_policy *policy, const struct mp_predict_facts *facts, float *scores);
 };
 
@@ -191,11 +190,11 @@ struct mp_predict_ops {
 struct mp_prefetch_facts {
     uint32_t layer, target_layer, tokens, experts, k;
     const float *scores;     // (tokens, experts), as predicted
-    const uint8_t *resident; // (experts): 1 if in the device tier or on the way
-    uint32_t max;            /* most that can be kept or loaded now */
+    const uint8_t *resident; // (experts): 1 if in the device tier or in flight
+    uint32_t max;            /* most experts that can be kept or loaded now */
 
-    uint32_t distance; /* target_layer is so many layers ahead, 1.. */
-    /* The layer being run, as assigned, and who got what: executors[i] has current->experts[i]. */
+    uint32_t distance; /* how many layers ahead target_layer is, 1.. */
+    /* The current layer as assigned: executors[i] computes current->experts[i]. */
     const struct mp_assign_facts *current;
     const uint32_t *executors;
 };
@@ -206,20 +205,21 @@ struct mp_prefetch_ops {
     mp_policy_destroy_fn destroy;
 
     /*
-     * Optional, NULL for the one that never prefetches. Write up to `experts` different experts
-     * that the target layer will want, most urgent first, and return how many. The first of them,
-     * up to facts->max, are kept until their layer has run, those that are cold after a load.
+     * Optional; NULL: never prefetches. Write up to `experts` different experts that the target
+     * layer is expected to need, most urgent first, and return their number. The first facts->max
+     * of them are loaded if they are cold, and kept until their layer has run.
      */
     uint32_t (*choose)(struct mp_policy *policy, const struct mp_prefetch_facts *facts,
                        uint32_t *experts);
 
-    uint32_t reach; /* layers ahead for which choose() is asked, nearest first; 0 counts as 1 */
+    uint32_t reach; /* layers ahead for which choose() is called, nearest first; 0 counts as 1 */
 
-    /* Optional. False: nothing would be named now, so nothing needs to be predicted for it. Its
-     * result changes with observe() only. */
+    /* Optional. False: choose() would return 0 now, so no prediction is needed. The result may
+     * change in observe() only. */
     bool (*wants)(const struct mp_policy *policy);
 
-    /* True: what has not started when a router's result is known is taken back (MoEpic 3.4). */
+    /* True: prefetches that have not started when a router's result is known are cancelled
+     * (MoEpic 3.4). */
     bool until_routed;
 
     /* Optional: what was really chosen. */
@@ -234,7 +234,7 @@ struct mp_admit_ops {
     mp_policy_create_fn create;
     mp_policy_destroy_fn destroy;
 
-    /* False: the expert leaves as soon as this layer has used it. */
+    /* False: the expert is evicted as soon as this layer has used it. */
     bool (*admit)(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now);
 };
 
@@ -246,13 +246,13 @@ struct mp_swap {
 
 struct mp_evict_query {
     uint32_t for_id;          /* the expert that needs the slot */
-    uint32_t scope_layer;     /* only experts of this layer may go; MP_LAYER_ANY: of all */
+    uint32_t scope_layer;     /* only experts of this layer may leave; MP_LAYER_ANY: of any layer */
     uint32_t experts;         /* per layer */
-    uint32_t shared;          /* in replace: 1 if experts of other layers may make room, else 0 */
+    uint32_t shared;          /* in replace: 1 if experts of other layers may be evicted, else 0 */
     const uint8_t *evictable; // (ids): 1 if resident, unleased, of the right size class
 };
 
-/* May `id` be the result of `query`? */
+/* True if `id` is a valid result of `query`. */
 static inline bool mp_evict_allows(const struct mp_evict_query *query, uint32_t id)
 {
     return query->evictable[id] &&
@@ -264,10 +264,10 @@ struct mp_evict_ops {
     mp_policy_create_fn create;
     mp_policy_destroy_fn destroy;
 
-    /* True: it keeps the layers apart by itself, so a budget under one token cycle is no trap. */
+    /* True: it manages each layer separately, so a budget below one token cycle is no problem. */
     bool per_layer;
 
-    /* An expert became resident, or left by whoever's choice. */
+    /* An expert became resident, or left, whatever the reason. */
     void (*on_insert)(struct mp_policy *policy, uint32_t id, uint64_t now);
     void (*on_remove)(struct mp_policy *policy, uint32_t id, uint64_t now);
 
@@ -278,14 +278,14 @@ struct mp_evict_ops {
     void (*on_access)(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now);
 
     /*
-     * The expert that should leave, one for which mp_evict_allows() holds, or MP_EXPERT_NONE to
-     * keep them all: a prefetch is then not made, but a demand that finds no other slot takes an
-     * expert all the same. Must not change the policy's state: the pager may ask again.
+     * Return the victim, for which mp_evict_allows() must hold, or MP_EXPERT_NONE to keep them all:
+     * a prefetch is then dropped, but a demand without another slot evicts an expert all the same.
+     * Must not change the policy's state: the pager may repeat the call.
      */
     uint32_t (*pick)(struct mp_policy *policy, const struct mp_evict_query *query);
 
-    /* True: a demand for which pick() keeps everything waits, while the open layer has experts in
-     * use that may leave afterwards, instead of taking an expert all the same. */
+    /* True: a demand for which pick() returns MP_EXPERT_NONE waits as long as the open layer uses
+     * experts that may be evicted afterwards, instead of evicting an expert all the same. */
     bool waits;
 
     /* Optional. The router's probabilities of a layer for the batch, all finite, before on_access
@@ -293,19 +293,18 @@ struct mp_evict_ops {
     void (*on_scores)(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
                       const float *scores, const uint32_t *chosen, uint64_t now);
 
-    bool scores_optional; /* it can do without on_scores, where nobody knows the scores */
+    bool scores_optional; /* works without on_scores, for clients that do not know the scores */
 
     /*
-     * Optional. The layer has run: write up to `max` swaps, experts of the layer that shall come in
-     * without having been asked for, each in place of one that is allowed by `query` (for_id is
-     * MP_EXPERT_NONE) or, with `shared`, of any that is evictable. They are read behind all else.
-     * Returns how many.
+     * Optional. The layer has run: write up to `max` swaps and return their number. A swap loads an
+     * expert of the layer without a demand, in place of one that `query` allows (for_id is
+     * MP_EXPERT_NONE) or, with `shared`, of any evictable one. Swaps have the lowest priority.
      */
     uint32_t (*replace)(struct mp_policy *policy, const struct mp_evict_query *query, uint64_t now,
                         struct mp_swap *swaps, uint32_t max);
 
-    /* Optional: what the user should know of the policy's mind, a static sentence, or NULL. Asked
-     * after every layer; the pager logs it when it has changed. */
+    /* Optional: a message for the user about the policy's state, a static sentence, or NULL. Called
+     * after every layer; the pager logs a changed message. */
     const char *(*notice)(const struct mp_policy *policy);
 };
 
@@ -316,48 +315,49 @@ struct mp_partition_ops {
     mp_policy_create_fn create;
     mp_policy_destroy_fn destroy;
 
-    /* True: layers compete for all slots; quota is then not called and may be NULL. */
+    /* True: layers compete for all slots; quota is not called and may be NULL. */
     bool global;
 
     /* quota[l] := slots of layer l for l < layers; the sum must not exceed shape->slots. */
     void (*quota)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *quota);
 
-    /* Optional. Experts to load before the first layer, the most wanted first, each once; at most
-     * shape->slots. Returns how many; those for which there is no slot are skipped. */
+    /* Optional. Write the experts to load before the first layer, the most important first, each at
+     * most once, up to shape->slots; return their number. Those without a slot are skipped. */
     uint32_t (*first)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *ids);
 
-    /* Optional: what a layer needed and how much of it was there. */
+    /* Optional: called with the number of experts that a layer needed and how many were resident.
+     */
     void (*observe)(struct mp_policy *policy, uint32_t layer, uint32_t needed, uint32_t hits,
                     uint64_t now);
 
-    /* Optional. Called between steps, after the last layer; `idle`: nothing is being read. True:
-     * quota[] was changed (same rules); layers that hold more give back as others load. */
+    /* Optional. Called between steps, after the last layer; `idle`: no read is in flight. True:
+     * quota[] was changed (same rules); layers above their quota release slots as others load. */
     bool (*revise)(struct mp_policy *policy, const struct mp_shape *shape, bool idle,
                    uint32_t *quota);
 
-    /* Optional: does revise only wait for the device to be idle? While it does nothing is loaded
-     * ahead, so that what is loaded ahead cannot put it off for ever. */
+    /* Optional. True if revise only waits for an idle device. Prefetching then stops, so that
+     * prefetches cannot postpone it forever. */
     bool (*due)(const struct mp_policy *policy, const struct mp_shape *shape);
 
-    /* Optional: scores(tokens, experts) that were predicted for the layer that is run next. May
-     * come twice, then the later counts. */
+    /* Optional: called with the predicted scores(tokens, experts) of the layer that runs next. The
+     * last call counts. */
     void (*predicted)(struct mp_policy *policy, uint32_t layer, uint32_t tokens,
                       const float *scores);
 
-    /* Optional: what was really chosen, when the layer has run. */
+    /* Optional: called with the routing when the layer has run. */
     void (*routed)(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
                    const uint32_t *chosen);
 
-    /* Optional, asked after quota and each revise where shape->slices > 1: retained[l], 1..slices,
-     * says how many slices of each kept expert of the layer stay; the layer then keeps quota[l] *
-     * slices / retained[l] experts. The others leave before all that stays, and live in the slots
-     * that the quotas leave over. */
+    /* Optional, called after quota and each revise if shape->slices > 1: retained[l] := slices of
+     * each kept expert of layer l that are retained, 1..slices; the layer then keeps quota[l] *
+     * slices / retained[l] experts. Surplus slices are evicted before all retained ones and use the
+     * slots that the quotas leave. */
     void (*retained)(struct mp_policy *policy, const struct mp_shape *shape, uint32_t *retained);
 };
 
-/* ---- the lists, and a chosen set ---- */
+/* ---- lists of built-in policies, and a chosen set ---- */
 
-/* X(kind, KIND): everything that is the same for all seven. */
+/* X(kind, KIND): for code that is the same for all seven kinds. */
 #define MP_POLICY_KIND_MAP(X) \
     X(route, ROUTE)           \
     X(assign, ASSIGN)         \
@@ -385,8 +385,8 @@ const struct mp_policy_info *mp_policy_find(enum mp_policy_kind kind, const char
 
 #define MP_POLICY_NAME_MAX 32
 
-/* Complete, right ABI, sane name? MP_ERR_INVALID with the missing function's name; another ABI is
- * MP_ERR_UNSUPPORTED. */
+/* Check that a table is complete and has a valid name and this ABI. MP_ERR_INVALID names the
+ * missing function; another ABI is MP_ERR_UNSUPPORTED. */
 enum mp_status mp_policy_check(enum mp_policy_kind kind,
                                const struct mp_policy_info *info) MP_MUST_CHECK;
 
@@ -406,9 +406,9 @@ struct mp_profile {
 extern const struct mp_profile mp_profiles[];
 
 /*
- * Read MOEPAGER_PROFILE and MOEPAGER_<KIND>, or what the command line put in their place: `names`
- * has the profile's name (NULL: default) and per kind a name that overrides it (NULL: none).
- * MP_ERR_CONFIG E_POLICY: unknown name, with the list of known ones.
+ * Resolve names to a set of policies. `names` has the profile's name (NULL: the default) and for
+ * each kind a name that overrides the profile's (NULL: none). MP_ERR_CONFIG E_POLICY: unknown name,
+ * with the list of known ones.
  */
 struct mp_policy_names {
     const char *profile;
@@ -417,7 +417,7 @@ struct mp_policy_names {
 enum mp_status mp_policy_resolve(const struct mp_policy_names *names,
                                  struct mp_profile *chosen_p) MP_MUST_CHECK;
 
-/* Does one of them ask what work costs? */
+/* True if one of the policies uses costs. */
 bool mp_policies_want_costs(const struct mp_profile *chosen);
 
 /* One instance per kind. */
@@ -430,9 +430,9 @@ struct mp_policies {
 };
 
 /*
- * Create all instances. A policy's options come from the group of `groups` that has its table, so
- * that flags count, or from the environment if there is none. `groups` may be NULL. On failure none
- * is left.
+ * Create all instances. A policy's options come from the group in `groups` with its table, so that
+ * flags take effect, or else from the environment. `groups` may be NULL. On failure no instance is
+ * left.
  */
 enum mp_status mp_policies_create(const struct mp_profile *chosen, const struct mp_shape *shape,
                                   const struct mp_opt_group *groups,

@@ -16,7 +16,7 @@
  */
 struct mp_priority {
     uint32_t layers, experts, top_k;
-    double fade; /* what one (token, expert) pair of its layer takes off an expert's logarithm */
+    double fade;      /* decay of an expert's logarithm per (token, expert) pair of its layer */
     uint64_t *pairs;  // (layers): (token, expert) pairs so far, top_k for each token
     uint64_t *moment; // (layers): number of the latest batch
     uint64_t *seen;   // (ids): number of the batch that activated it last; 0: none
@@ -25,15 +25,15 @@ struct mp_priority {
     double *log_count; // (ids)
 };
 
-/* No expert was activated so far; no arrays yet. rho in (0, 1), omega >= 1. */
+/* Initialise without activations and without arrays. rho in (0, 1), omega >= 1. */
 void mp_priority_init(struct mp_priority *priority, const struct mp_shape *shape, double rho,
                       double omega);
 
 /* Its arrays; called twice, before and after mp_arena_open(). */
 void mp_priority_take(struct mp_priority *priority, struct mp_arena *arena);
 
-/* `tokens` of the batch `moment` (>= 1, another number for each batch of the layer) activate the
- * expert. Each expert once per batch. */
+/* Count an activation of the expert by `tokens` tokens of batch `moment` (>= 1, different for each
+ * batch of the layer). At most one call per expert and batch. */
 void mp_priority_access(struct mp_priority *priority, uint32_t id, uint32_t tokens,
                         uint64_t moment);
 

@@ -21,8 +21,8 @@ struct mp_residents {
 };
 
 /*
- * How an evict policy begins that keeps the order in which experts came or were last used; these
- * are then its on_insert and on_remove, and, if it has no other arrays, its arrays. It calls
+ * Base of evict policies that keep the order of insertion or last use. The functions below are then
+ * on_insert and on_remove and, if it has no other arrays, `take`. The policy calls
  * mp_residents_use() in on_access.
  */
 struct mp_evict_base {
@@ -38,17 +38,18 @@ void mp_evict_remove(struct mp_policy *policy, uint32_t id, uint64_t now);
 void mp_residents_take(struct mp_residents *set, const struct mp_shape *shape,
                        struct mp_arena *arena);
 
-/* Adding what is there, or removing what is not, has no effect. */
+/* Adding a member, or removing a non-member, has no effect. */
 void mp_residents_add(struct mp_residents *set, uint32_t id);
 void mp_residents_remove(struct mp_residents *set, uint32_t id);
 
-/* A mean score as a key, in units of 2^-48; what is no number or absurd has one too. */
+/* A mean score as a key, in units of 2^-48; NaN and negative scores give 0, scores above 4096 are
+ * clamped. */
 static inline uint64_t mp_residents_key(double score)
 {
     return score > 0 ? (uint64_t)((score < 4096 ? score : 4096) * 0x1p48) : 0;
 }
 
-/* The expert, resident or not, is now the one that was used last. */
+/* Mark the expert, resident or not, as used last. */
 static inline void mp_residents_use(struct mp_residents *set, uint32_t id)
 {
     set->stamp[id] = ++set->uses;
@@ -77,8 +78,8 @@ uint32_t mp_residents_min_fair(const struct mp_residents *set, const struct mp_e
 
 /*
  * For policies that keep a fixed number of residents in each layer (DALI): that number. A quarter
- * of the slots, but not more than 2 * top_k and at least two, is left for what is loaded on demand
- * or ahead. What is left over when layers get as many goes to the first ones.
+ * of the slots, at least two and at most 2 * top_k, is reserved for demands and prefetches. The
+ * rest is divided equally; the remainder goes to the first layers.
  */
 uint32_t mp_residents_planned(const struct mp_shape *shape, uint32_t layer);
 

@@ -4,7 +4,7 @@
 #include "policy/policy.h"
 #include "vmm/base/arena.h"
 
-/* An instance for policies that need no more than to sort the experts of a layer. */
+/* An instance for policies that only need to sort the experts of a layer. */
 struct mp_sorter {
     struct mp_policy super;
     uint32_t *order; // (experts)
@@ -14,7 +14,7 @@ struct mp_sorter {
 /* Its arrays, for mp_policy_make() of an instance that begins with a struct mp_sorter. */
 void mp_sorter_take(struct mp_policy *policy, const struct mp_shape *shape, struct mp_arena *arena);
 
-/* An instance that is only a sorter. */
+/* Create an instance that is only a sorter. */
 enum mp_status mp_sorter_create(const struct mp_policy_info *info, const struct mp_shape *shape,
                                 struct mp_policy **policy_p) MP_MUST_CHECK;
 

@@ -4,8 +4,8 @@
 #include "engine/cli/commands.h"
 
 /*
- * The measurements of `moepager eval`: a text goes through a model by teacher forcing (see
- * engine/session/teacher_forcing.h), once or several times with other policies.
+ * The measurements of `moepager eval`: a model processes a text by teacher forcing
+ * (engine/session/teacher_forcing.h), once, or several times with different policies.
  */
 struct mp_eval {
     const struct mp_args *args;
@@ -16,15 +16,15 @@ struct mp_eval {
     struct mp_ids ids;
     char *text; /* owned */
     size_t read_bytes;
-    uint64_t text_bytes; /* that the tokens came from */
-    uint32_t streams;    /* windows at once */
+    uint64_t text_bytes; /* covered by the tokens */
+    uint32_t streams;    /* number of windows in parallel */
 };
 
-/* Read and encode --text, then open the session for `streams` windows at once. The text and the
+/* Read and encode --text, then open the session for `streams` parallel windows. The text and the
  * window are checked before weights are read. */
 enum mp_status mp_eval_open(struct mp_eval *eval, uint32_t streams) MP_MUST_CHECK;
 
-/* Windows that really are at once. */
+/* Actual number of parallel windows. */
 uint32_t mp_eval_batch(const struct mp_eval *eval);
 
 /* Teacher forcing of the whole text with the session's engine, under a progress bar. on_batch may
@@ -38,7 +38,7 @@ enum mp_status mp_eval_run(struct mp_eval *eval, const char *label, mp_eval_batc
 void mp_eval_print_head(const struct mp_eval *eval);
 void mp_eval_json_head(const struct mp_eval *eval, struct mp_json_out *json);
 
-/* Each opens, runs and prints. Interrupted, they print what is complete. */
+/* Each opens, runs and prints. After an interruption it prints what is complete. */
 enum mp_status mp_eval_perplexity(struct mp_eval *eval) MP_MUST_CHECK;
 enum mp_status mp_eval_divergence(struct mp_eval *eval) MP_MUST_CHECK;
 enum mp_status mp_eval_predictors(struct mp_eval *eval) MP_MUST_CHECK;

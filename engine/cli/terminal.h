@@ -6,10 +6,10 @@
 #include <stdio.h>
 
 /*
- * Text of a model or a user for standard output. On a terminal control characters other than line
- * ends and tabs, and bytes that are not UTF-8, are shown as \xNN: a vocabulary may hold sequences
- * that move the cursor, set titles or answer for the user. Elsewhere every byte goes through as it
- * is. `text` holds whole characters. False: standard output has failed.
+ * Write text of a model or a user to standard output. On a terminal, control characters other than
+ * newlines and tabs, and invalid UTF-8, are shown as \xNN, because a vocabulary may contain escape
+ * sequences that move the cursor, set titles or simulate input. Otherwise all bytes are written
+ * unchanged. `text` must hold whole characters. False: standard output has failed.
  */
 bool mp_terminal_write(FILE *out, bool is_terminal, const char *text, size_t bytes);
 

@@ -6,29 +6,30 @@
 #include "engine/forward/state.h"
 
 /*
- * A compute: what a transformer is calculated by, as coarse operations on the arrays of the state.
- * forward.c and moe.c are written over it, once; the CPU (engine/forward/cpu) does each operation
- * at once, a device (engine/forward/cuda) queues it on a stream, and a graph is what was queued.
+ * A compute: a backend of the transformer's arithmetic, as coarse operations on the arrays of the
+ * state. forward.c and moe.c use it and exist once. The CPU (engine/forward/cpu) executes each
+ * operation at once, a device (engine/forward/cuda) queues it on a stream, and a graph captures the
+ * queued operations.
  *
- * Operations without a status cannot fail, or keep their first error: then what follows does
- * nothing, until the next of the operations with a status returns that error, once. They work on
- * the batch that was begun, T tokens; widths as in state.h.
+ * Operations without a status either cannot fail or keep their first error: later operations then
+ * do nothing, until the next operation with a status returns that error, once. All work on the
+ * current batch of T tokens; widths as in state.h.
  *
- * Threads: the engine's. Another compute may be used at the same time only for what its own header
- * names.
+ * Thread safety: the engine's thread. Another compute may be used in parallel only as its header
+ * allows.
  */
 struct mp_compute;
 
-/* How far a batch has come. */
+/* Progress of a batch. */
 struct mp_forward_progress {
-    bool started;   /* else nothing was done */
-    bool complete;  /* everything, and the result is here */
-    bool begun;     /* attention and norm of `layer` are done, too */
-    uint32_t layer; /* of the model: the first that is not done */
+    bool started;   /* false: nothing was done */
+    bool complete;  /* all is done, and the result is available */
+    bool begun;     /* attention and norm of `layer` are done */
+    uint32_t layer; /* layer of the model: the first that is not done */
 };
 
 /* One product of a list that may be computed together: out(tokens, rows) := w in + bias. With
- * `add`, which stands alone, out := out + (w in + bias). */
+ * `add`, in a list of one, out := out + (w in + bias). */
 struct mp_projection {
     const struct mp_view *w;
     const float *bias; // (rows) or NULL
@@ -37,76 +38,76 @@ struct mp_projection {
 };
 
 struct mp_compute_ops {
-    /* The batch whose tokens come next; `wanted` of them want logits. */
+    /* Begin a batch; logits are wanted for `wanted` of its tokens. */
     void (*begin)(struct mp_compute *c, const struct mp_batch *batch, uint32_t wanted);
 
     /* x := embeddings of the batch */
     void (*embed)(struct mp_compute *c);
     /* out := norm(in) w, (T, H); out is not in */
     void (*norm)(struct mp_compute *c, enum mp_array out, enum mp_array in, const float *w);
-    /* 1 to 3 products with `tokens` rows each: T, or those that were picked. */
+    /* 1 to 3 products with `tokens` rows each: T, or the number of picked rows. */
     void (*project)(struct mp_compute *c, const struct mp_projection *list, uint32_t count,
                     uint32_t tokens);
-    /* Norm of heads, where the model has it, and rotary embedding of q and k; k and v go to the
-     * layer's cache. */
+    /* Per-head norm, if the model has it, and rotary embedding of q and k; k and v are written to
+     * the layer's cache. */
     void (*store)(struct mp_compute *c, uint32_t layer);
     /* att := attention of q over the layer's cache */
     void (*attend)(struct mp_compute *c, uint32_t layer);
-    /* Optional: undo the last store(), where it could be read before the layer stores again. */
+    /* Optional: undo the last store(), if its rows could be read before the layer stores again. */
     void (*forget)(struct mp_compute *c, uint32_t layer);
     /* x += down(silu(gate in) * up in) */
     void (*ffn)(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in, enum mp_array x);
     /* xe := norm of the rows of x whose logits are wanted */
     void (*pick)(struct mp_compute *c, const float *norm, uint32_t wanted);
-    /* Wait for logits, or for the tokens that are sampled from them: all of the batch is done. */
+    /* Wait for logits, or for the tokens sampled from them; the batch is then complete. */
     enum mp_status (*result)(struct mp_compute *c, uint32_t wanted);
 
     /* ---- of a MoE layer; xn is its normed input */
 
-    /* Optional: the layer is opened. */
+    /* Optional: open the layer. */
     void (*open)(struct mp_compute *c, uint32_t moe_layer);
-    /* softmax(router in), for read_scores(): in `scores` itself, or where the compute has them.
-     * With `norm`, of xe := norm(in). */
+    /* Compute softmax(router in) for read_scores(): in `scores`, or in memory of the compute. With
+     * `norm`, of xe := norm(in). */
     void (*router)(struct mp_compute *c, uint32_t layer, enum mp_array in, const float *norm,
                    float *scores);
     /* Wait for scores(T, E) of the last router(). */
     enum mp_status (*read_scores)(struct mp_compute *c, float *scores);
-    /* sum := the shared expert's part; for models that have one */
+    /* sum := the shared expert's output; for models that have one */
     void (*shared)(struct mp_compute *c, uint32_t layer);
-    /* Optional: the step's, for experts that executors have begun (policy/pager/step.h). */
+    /* Optional: as in struct mp_step_ops (policy/pager/step.h). */
     enum mp_status (*ended)(struct mp_compute *c, bool wait, uint32_t *needs, uint32_t *count_p);
     bool (*any_ended)(struct mp_compute *c);
-    /* All experts of the layer have ended: x += the sum of their results in rank order, by these
-     * weights(T, R), and of the shared part. */
+    /* x += the sum of the experts' results in rank order, weighted by weights(T, R), plus the
+     * shared expert's; all experts of the layer have ended. */
     void (*combine)(struct mp_compute *c, const float *weights);
-    /* partial := x + that sum, with the results only that state.done names */
+    /* partial := x + that sum, restricted to the results marked in state.done */
     void (*combine_done)(struct mp_compute *c, const float *weights);
 
     /* ---- between the compute and the host */
 
-    /* Optional: queue a copy of an array for the host; NULL where the host's is the array. */
+    /* Optional: queue a copy of an array to the host; NULL if the arrays are in host memory. */
     void (*show)(struct mp_compute *c, enum mp_array array, uint64_t bytes);
     /* Wait for all that is queued. */
     enum mp_status (*wait)(struct mp_compute *c);
-    /* The kept error; does not wait. Asked for when a layer has been queued, and in a MoE layer
-     * also before experts begin, so that none is launched behind an error. */
+    /* Return the kept error; does not wait. Called when a layer has been queued, and in a MoE layer
+     * also before experts begin, so that none is launched after an error. */
     enum mp_status (*status)(struct mp_compute *c);
 
-    /* Optional: do as much of the batch as can be done without the host. */
+    /* Optional: do as much of the batch as is possible without the host. */
     enum mp_status (*alone)(struct mp_compute *c, uint32_t wanted,
                             struct mp_forward_progress *progress_p);
-    /* Optional: mp_forward() failed; nothing may work any more when it returns. */
+    /* Optional: mp_forward() failed; wait until no work is left. */
     void (*abandon)(struct mp_compute *c);
 };
 
 struct mp_compute {
     const struct mp_compute_ops *ops;
     struct mp_engine *engine;
-    const struct mp_weights *weights; /* addresses are those that the compute reads */
+    const struct mp_weights *weights; /* with addresses that the compute can read */
     struct mp_kv kv;
     unsigned track; /* of the timeline */
-    /* Who computes experts, at the places of engine->costs.executors; begin() calls
-     * mp_engine_note_done(). */
+    /* Executors, with the indices of engine->costs.executors; begin() calls mp_engine_note_done().
+     */
     struct mp_step_executor executors[MP_EXECUTORS_MAX];
 };
 

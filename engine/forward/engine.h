@@ -18,45 +18,46 @@
 
 /*
  * The engine: a model, the memory it may use, and forward(). On a backend whose memory the CPU
- * cannot use, all of it but the experts that policies give to the CPU runs on the device
- * (engine/forward/cuda/device.h).
+ * cannot access, everything runs on the device (engine/forward/cuda/device.h), except experts that
+ * policies assign to the CPU.
  *
  *     config    what the model is                  (engine/model/config.h)
  *     weights   what every token needs, in RAM     (engine/model/weights.h)
  *     state     activations and KV cache           (engine/forward/state.h, kv.h)
  *     paging    files <- space <- pager <- step    (vmm/, policy/)
  *
- * Bits: logits of a sequence do not depend on the budget, the policies (as long as routing is
- * exact), the number of threads, the other sequences of a batch, or how a prompt is cut
+ * Exactness: the bits of a sequence's logits do not depend on the budget, the policies (as long as
+ * routing is exact), the number of threads, the other sequences of a batch, or how a prompt is cut
  * into batches.
  *
- * Thread safety: one thread at a time; it uses its pool inside.
+ * Thread safety: one thread at a time; the engine uses its pool internally.
  */
 struct mp_batch;
 
-/* What a MoE layer did, before its results are added to the stream. T tokens of the batch, H
- * hidden. */
+/* Inputs and results of a MoE layer, before they are added to the residual stream. T tokens of the
+ * batch, H hidden. */
 struct mp_layer_seen {
     uint32_t layer; /* MoE layer */
     uint32_t k;
     const struct mp_batch *batch;
-    const float *input;      // (T, H): what the router saw
+    const float *input;      // (T, H): the router's input
     const uint32_t *experts; // (T, k)
     const float *weights;    // (T, k): as routed, not normalised
     const float *results;    // (T, k, H): of the experts, not weighted
 };
 
-/* For those who learn from a run. Either may be NULL; both are called on the engine's thread. */
+/* Callbacks for calibration and evaluation. Either may be NULL; both are called on the engine's
+ * thread. */
 struct mp_observer {
     void *ctx;
     void (*layer)(void *ctx, const struct mp_layer_seen *seen);
-    /* The predict policy's scores(tokens, experts) of `target`, while `layer` is in work. */
+    /* The predict policy's scores(tokens, experts) of `target`, made while `layer` runs. */
     void (*predicted)(void *ctx, uint32_t layer, uint32_t target, uint32_t tokens,
                       const float *scores);
 };
 
 struct mp_engine_config {
-    const struct mp_model_config *model; /* these three outlive the engine */
+    const struct mp_model_config *model; /* these three must outlive the engine */
     const struct mp_weights *weights;
     struct mp_files *files;
 
@@ -65,7 +66,7 @@ struct mp_engine_config {
     uint32_t tokens_max; /* of one batch: the prefill chunk; >= sequences */
 
     uint64_t budget_bytes; /* of experts in RAM; UINT64_MAX: all of them */
-    /* Of a backend with a host tier behind the device: see struct mp_space_config. */
+    /* For a backend with a host tier: see struct mp_space_config. */
     uint64_t host_budget_bytes;
     enum mp_host_residency host_residency;
     enum mp_addressing addressing;
@@ -76,21 +77,21 @@ struct mp_engine_config {
     struct mp_reader_config reader; /* uring, depth, threads, chunk_bytes */
 
     /* With a device: */
-    struct mp_costs costs;    /* measured on this machine; its executors, or those of
-                                 engine/gpu/executors.h where it lists none, are used as far as the
-                                 machine has them; followed while running, but not with
-                                 `deterministic` */
-    enum mp_gemm_choice gemm; /* who multiplies dense weights with many tokens */
-    bool graphs;              /* steps that the device can do alone are one graph; same bits */
+    struct mp_costs
+        costs; /* measured on this machine; its executors, or those of engine/gpu/executors.h if it
+                  lists none, are used as far as the machine has them; updated during the run,
+                  except with `deterministic` */
+    enum mp_gemm_choice gemm; /* library for products of dense weights with many tokens */
+    bool graphs;              /* run steps that need no host as one CUDA graph; same bits */
 
     struct mp_profile policies;
-    const struct mp_opt_group *option_groups; /* of policies; or NULL: environment */
+    const struct mp_opt_group *option_groups; /* options of policies; or NULL: environment */
     bool deterministic;
     uint64_t seed;
-    const char *decision_log; /* file for arguments and results of policies' calls; NULL: none */
+    const char *decision_log; /* path of the decision log; NULL: none */
 
     const struct mp_kernels *kernels;
-    struct mp_pool *pool; /* outlives the engine */
+    struct mp_pool *pool; /* must outlive the engine */
     struct mp_clock *clock;
     struct mp_timeline *timeline; /* or NULL */
 
@@ -105,19 +106,19 @@ struct mp_engine_config {
      * engine. */
     const struct mp_forced_routing *forced_routing;
 
-    /* What was learned of this model: for policies, and for the sources of predictors. Or NULL.
-     * Both outlive the engine. */
+    /* Calibration and trained predictors of this model, for policies and for the sources of
+     * predictors. Or NULL. Both must outlive the engine. */
     const struct mp_calibration_data *calibration;
     const struct mp_llapor *llapor;
 
-    /* Looked at between layers and experts: nonzero ends forward() with MP_ERR_CANCELED. Or NULL.
+    /* Checked between layers and experts: nonzero ends mp_forward() with MP_ERR_CANCELED. Or NULL.
      */
     const volatile sig_atomic_t *cancel;
 };
 
 struct mp_engine;
 
-/* Was the model made for more positions than the context has? Then --ctx helps. */
+/* True if the model supports more positions than the context has, so that --ctx can be raised. */
 static inline bool mp_engine_ctx_can_grow(const struct mp_engine_config *config)
 {
     return config->ctx < config->model->positions_max;
@@ -129,55 +130,54 @@ enum mp_status mp_engine_measure(const struct mp_engine_config *config, uint64_t
 
 /*
  * MP_ERR_CONFIG: budget, sequences, ctx or tokens_max out of range, with the numbers; E_RESIDENCY:
- * deterministic with an exclusive host tier and an assign policy that uses it.
- * MP_ERR_NO_MEMORY. On failure nothing is left.
+ * deterministic with an exclusive host tier and an assign policy that uses it. MP_ERR_NO_MEMORY. On
+ * failure nothing is left.
  */
 enum mp_status mp_engine_create(const struct mp_engine_config *config,
                                 struct mp_engine **engine_p) MP_MUST_CHECK;
 void mp_engine_destroy(struct mp_engine *engine);
 
-/* Instead of logits, a token for each that is wanted: kernels/cuda/cuda_kernels.h, mp_cuda_sample.
- */
+/* Request for sampled tokens instead of logits: kernels/cuda/cuda_kernels.h, mp_cuda_sample. */
 struct mp_sample {
     const struct mp_sampling *sampling;
     const uint32_t *uniform; // (wanted tokens): mp_sampler_uniform()
-    uint32_t *token;         // (wanted tokens): results; UINT32_MAX: its logits are no numbers
+    uint32_t *token;         // (wanted tokens): results; UINT32_MAX: its logits are not finite
 };
 
 /*
- * Tokens to process together. Those of one sequence stand in ascending position and begin where
- * the sequence's last batch ended.
+ * Tokens to process together. Those of one sequence are in ascending order of position and continue
+ * its last batch.
  */
 struct mp_batch {
-    uint32_t count;           /* 1..tokens_max */
-    const uint32_t *token;    // (count): ids below model->vocab
-    const uint32_t *sequence; // (count): below config.sequences
-    const uint32_t *position; // (count): below ctx
-    const uint8_t *want;      // (count): 1 if the logits behind this token are wanted; at most
-                              // config.sequences of them are 1
+    uint32_t count;                 /* 1..tokens_max */
+    const uint32_t *token;          // (count): ids below model->vocab
+    const uint32_t *sequence;       // (count): below config.sequences
+    const uint32_t *position;       // (count): below ctx
+    const uint8_t *want;            // (count): 1 if the logits after this token are wanted; at most
+                                    // config.sequences of them are 1
     const struct mp_sample *sample; /* or NULL; only where mp_engine_can_sample() */
 };
 
 /*
  * Run the model. *logits_p := (wanted tokens, vocab) floats in the order of the batch, valid until
- * the next call; not with batch->sample. After an error positions of this batch may be written
- * again.
+ * the next call; not with batch->sample. After an error the positions of this batch may be
+ * submitted again.
  */
 enum mp_status mp_forward(struct mp_engine *engine, const struct mp_batch *batch,
                           const float **logits_p) MP_MUST_CHECK;
 
 /*
  * Change config.budget_bytes (bytes; UINT64_MAX: room for all experts) between two calls of
- * mp_forward(), on the same thread. Waits for transfers that have started. Residents that no longer
- * have a slot leave by the evict policy, others may move; no output changes by a bit.
+ * mp_forward(), on the same thread. Waits for transfers that have started. The evict policy chooses
+ * the residents to evict, others may move; the output does not change by a bit.
  *
  * MP_ERR_CONFIG E_BUDGET_SMALL: less than two slots for each size of expert; nothing has changed.
- * MP_ERR_NO_SPACE: the device has no more memory to give; what was taken is kept. After any other
- * error the budget is somewhere between, and the engine can be used.
+ * MP_ERR_NO_SPACE: the device has no more memory; what has been allocated is kept. After any other
+ * error the budget has an intermediate value, and the engine is usable.
  */
 enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_bytes) MP_MUST_CHECK;
 
-/* Can tokens be sampled without their logits on the host? A device can. */
+/* True if tokens can be sampled without logits on the host, as on a device. */
 bool mp_engine_can_sample(const struct mp_engine *engine);
 
 const struct mp_counters *mp_engine_counters(struct mp_engine *engine);
@@ -189,12 +189,12 @@ uint64_t mp_engine_lost_bytes(const struct mp_engine *engine);
 const struct mp_shape *mp_engine_shape(const struct mp_engine *engine);
 struct mp_pager *mp_engine_pager(struct mp_engine *engine);
 
-/* The decision log is complete: it gets its name. MP_ERR_IO: it could not be written, and there is
- * none. Without this call, and without a log, there is no file. */
+/* Complete the decision log and give the file its name. MP_ERR_IO: it could not be written, and
+ * there is no file. Without this call there is no file either. */
 enum mp_status mp_engine_close_log(struct mp_engine *engine) MP_MUST_CHECK;
 
-/* (tokens, experts): what the router said of the layer that config.routed is called for. For that
- * callback only. */
+/* (tokens, experts): the router's scores of the layer for which config.routed is called. Only for
+ * that callback. */
 const float *mp_engine_scores(const struct mp_engine *engine);
 
 #endif

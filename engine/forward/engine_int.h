@@ -7,20 +7,20 @@
 #include "policy/record/decisions.h"
 
 /*
- * The inside of the engine, shared by engine.c (life), paging.c (from the backend to the step),
- * forward.c (the transformer), moe.c (the operations of the MoE step), predict_*.c (scores for
- * predictors), costs.c and the computes.
+ * Private to engine/forward: shared by engine.c (creation and queries), paging.c (from the backend
+ * to the step), forward.c (the transformer), moe.c (the operations of the MoE step), predict_*.c
+ * (scores for predictors), costs.c and the computes.
  */
 
-/* For predictors. G features of a network, W its widest layer; NULL where none is asked. */
+/* Scratch of predictors. G features of a network, W its widest layer; NULL if not used. */
 struct mp_predict_state {
     float *features; // (T, G)
     float *wide[3];  // (T, W)
 
-    bool shared;     /* the shared part of the layer in work has been computed */
-    bool input_here; /* state.xn on the host is, or will be, that of the layer in work */
+    bool shared;     /* the shared expert of the current layer has been computed */
+    bool input_here; /* state.xn on the host is, or will be, that of the current layer */
 
-    /* Of the layer in work; NULL before the router has spoken. */
+    /* Routing of the current layer; NULL before the router has run. */
     const uint32_t *chosen; // (T, R)
     const float *weights;   // (T, R)
 };
@@ -31,8 +31,8 @@ struct mp_engine {
     struct mp_engine_config config;
     struct mp_device *device; /* NULL: the CPU computes everything */
     struct mp_cpu cpu;
-    struct mp_compute *compute; /* by which the transformer is calculated */
-    struct mp_costs costs;      /* of this machine, as far as known */
+    struct mp_compute *compute; /* runs the transformer */
+    struct mp_costs costs;      /* of this machine; 0 where unknown */
     struct mp_state_plan state_plan;
     struct mp_state state; /* on the host */
     struct mp_counters counters;
@@ -48,16 +48,17 @@ struct mp_engine {
 
     uint32_t *moe_layer;          // (layers): number among MoE layers, or UINT32_MAX
     uint32_t *layer_of;           // (moe_layers): the inverse
-    uint32_t tokens;              /* of the batch in forward() */
+    uint32_t tokens;              /* tokens of the batch in mp_forward() */
     const struct mp_batch *batch; /* the same */
     const float *scores;          // (tokens, experts): of the layer being run; the step's
     struct mp_predict_state predict;
-    uint64_t summed_ns; /* when the batch's last MoE layer was added up; 0: none yet */
+    uint64_t summed_ns; /* when the batch's last MoE layer was combined; 0: none yet */
 };
 
 /*
- * Measurements for `costs`, by the step's thread; without effect in a deterministic run. Experts of
- * a device are no matter of the first. Scores: the next ones after note_sum() are there.
+ * Measurements for `costs`, by the step's thread; without effect in a deterministic run.
+ * note_experts() does not apply to experts of a device. note_scores(): the first scores after
+ * note_sum() are available.
  */
 void mp_engine_note_experts(struct mp_engine *engine, uint64_t ns, uint32_t parts, uint64_t rows);
 void mp_engine_note_sum(struct mp_engine *engine);
@@ -93,21 +94,21 @@ void mp_engine_attention(struct mp_compute *c, uint32_t layer, enum mp_array x);
 /* in := norm(x), and for a layer without experts x += ffn(in). */
 void mp_engine_dense(struct mp_compute *c, uint32_t layer, enum mp_array in, enum mp_array x);
 
-/* A walk through the model for the batch in work, from where it stands to its logits. */
+/* A pass of the current batch through the model, from its present progress to its logits. */
 struct mp_pass {
     struct mp_forward_progress from;
-    uint32_t wanted;   /* tokens whose logits are */
+    uint32_t wanted;   /* tokens whose logits are wanted */
     bool uncancelable; /* mp_engine_check_cancel() is not called */
-    /* x += what the experts of the layer give for xn */
+    /* x += the experts' combined results for xn */
     enum mp_status (*experts)(struct mp_compute *c, uint32_t moe_layer);
 };
 enum mp_status mp_engine_pass(struct mp_compute *c, const struct mp_pass *pass) MP_MUST_CHECK;
 
 /*
- * moe.c. fill: engine->step_ops, for engine->compute. open: what is kept of a layer, for a new one.
- * bring: the layer's normed input is on the host, in state.xn. note: this work has been begun; a
- * partial forward has what the home executor was given with all slices, and what others compute
- * counts as absent even if it has ended, so that a prediction does not depend on when.
+ * moe.c. fill: set engine->step_ops for engine->compute. open: reset the state of a layer. bring:
+ * get the layer's normed input to the host, in state.xn. note: this work has begun. A partial
+ * forward uses the experts that the home executor was given with all slices; those that others
+ * compute count as absent even if they have ended, so that a prediction does not depend on timing.
  */
 void mp_engine_fill_step_ops(struct mp_engine *engine);
 void mp_engine_open_layer(struct mp_engine *engine, uint32_t moe_layer);
@@ -115,31 +116,31 @@ enum mp_status mp_engine_bring_input(struct mp_engine *engine) MP_MUST_CHECK;
 void mp_engine_note_done(struct mp_engine *engine, const struct mp_expert_work *work,
                          uint32_t count);
 
-/* Scratch for the predict policy of engine->policies; a warning where what it wants is missing. */
+/* Allocate scratch for the predict policy of engine->policies; warns if its data are missing. */
 enum mp_status mp_engine_predict_create(struct mp_engine *engine) MP_MUST_CHECK;
 void mp_engine_predict_destroy(struct mp_engine *engine);
 
-/* Scores of MoE layer `target` by `source`; what the engine has no data for is asked of the gate.
- */
+/* Scores of MoE layer `target` from `source`, or from the gate if the engine has no data for that
+ * source. */
 enum mp_status mp_engine_source_scores(struct mp_engine *engine, uint32_t moe_layer,
                                        uint32_t target, enum mp_score_source source,
                                        float *scores) MP_MUST_CHECK;
 
-/* The source that will speak where `source` is asked for. */
+/* The source that is actually used for `source`. */
 enum mp_score_source mp_engine_source_of(const struct mp_engine *engine, uint32_t moe_layer,
                                          uint32_t target, enum mp_score_source source);
 
-/* The sources that have a file of their own; state.xn is the input of the open layer's gate. */
+/* Sources implemented in separate files; state.xn is the input of the open layer's gate. */
 enum mp_status mp_engine_scores_partial(struct mp_engine *engine, uint32_t moe_layer,
                                         uint32_t target, float *scores) MP_MUST_CHECK;
 void mp_engine_scores_llapor(struct mp_engine *engine, uint32_t moe_layer, float *scores);
 
-/* MP_ERR_CANCELED if the caller of mp_forward() has asked for that. */
+/* MP_ERR_CANCELED if the caller of mp_forward() has requested it. */
 enum mp_status mp_engine_check_cancel(const struct mp_engine *engine) MP_MUST_CHECK;
 
-/* paging.c. open: the backend, and the device that computes where the CPU cannot. make: space,
- * policies, pager and step, and with a device its threads and graphs. On failure what is there is
- * left to mp_engine_destroy(). */
+/* paging.c. open: open the backend and, if the CPU cannot access its memory, the device. make:
+ * create space, policies, pager and step, and with a device its threads and graphs. After a failure
+ * mp_engine_destroy() frees what was created. */
 enum mp_status mp_engine_open_backend(struct mp_engine *engine) MP_MUST_CHECK;
 enum mp_status mp_engine_make_paging(struct mp_engine *engine) MP_MUST_CHECK;
 

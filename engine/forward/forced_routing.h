@@ -6,11 +6,11 @@
 #include "vmm/base/status.h"
 
 /*
- * Routing of a recorded trace in place of a model's own, for measuring: weights of a made-up model
- * can have a real model's shape, but not its routing. Output is then noise, and says nothing.
+ * Replaces a model's routing by that of a recorded trace, for measurements: a model with random
+ * weights can have the shape of a real model, but not its routing. The output is then meaningless.
  *
- * Token at position p of sequence s gets what the trace's decode step (p + s * 17) modulo their
- * number chose. Read only after load; any thread.
+ * The token at position p of sequence s gets the experts of the trace's decode step (p + s * 17)
+ * modulo the number of steps. Thread safety: any thread; constant after load.
  */
 struct mp_batch;
 struct mp_forced_routing;
@@ -18,7 +18,7 @@ struct mp_forced_routing;
 /*
  * Read a trace (policy/replay/replay.h) for a model of `layers` MoE layers; it may have more.
  * MP_ERR_CONFIG E_FORCED_ROUTING: other numbers of experts or of experts per token, fewer layers,
- * or no decode steps of one token; E_TRACE_*.
+ * or no decode steps with one token; E_TRACE_*.
  */
 enum mp_status mp_forced_routing_load(const char *path, uint32_t layers, uint32_t experts,
                                       uint32_t top_k,
@@ -27,7 +27,7 @@ void mp_forced_routing_destroy(struct mp_forced_routing *from); /* NULL is allow
 
 /* Decode steps of the trace, at least 1. */
 uint32_t mp_forced_routing_steps(const struct mp_forced_routing *from);
-/* What a step chose in a layer: top_k experts, the best first. */
+/* The choice of a step in a layer: top_k experts, best first. */
 const uint32_t *mp_forced_routing_chosen(const struct mp_forced_routing *from, uint32_t step,
                                          uint32_t layer);
 

@@ -10,8 +10,8 @@
  *
  * Temperature 0 is greedy: the highest logit, ties to the lower id. Otherwise logits are divided by
  * the temperature, cut to the top_k highest (0: no cut), then to the smallest set whose
- * probabilities reach top_p, and one is sampled. Each sequence has a generator of its own, so that
- * its samples do not depend on the other sequences of a batch.
+ * probabilities reach top_p, and one is sampled. Each sequence has its own random number generator,
+ * so that its samples do not depend on the other sequences of a batch.
  *
  * Thread safety: a sampler belongs to one thread at a time.
  */
@@ -27,15 +27,15 @@ enum mp_status mp_sampling_check(const struct mp_sampling *sampling) MP_MUST_CHE
 
 struct mp_sampler;
 
-/* `vocab` >= 1 logits per call, `sequences` generators. Checks `sampling` likewise. */
+/* `vocab` >= 1 logits per call, `sequences` generators. Also checks `sampling`. */
 enum mp_status mp_sampler_create(const struct mp_sampling *sampling, uint32_t vocab,
                                  uint32_t sequences, struct mp_sampler **sampler_p) MP_MUST_CHECK;
 void mp_sampler_destroy(struct mp_sampler *sampler);
 
 /*
- * For tokens that are sampled elsewhere: the random number, in 2^-32, by which mp_sampler_pick()
- * would sample the sequence's next token, used up; and its error, for logits that turned out to be
- * no numbers.
+ * For tokens that are sampled elsewhere (on a device). uniform: consume and return the random
+ * number, in units of 2^-32, with which mp_sampler_pick() would sample the sequence's next token.
+ * refuse: set and return the error for logits that are not finite.
  */
 uint32_t mp_sampler_uniform(struct mp_sampler *sampler, uint32_t sequence);
 enum mp_status mp_sampler_refuse(uint32_t sequence) MP_MUST_CHECK;

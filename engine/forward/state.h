@@ -7,18 +7,18 @@
 #include "vmm/base/status.h"
 
 /*
- * The arrays that a forward pass works on: one table by which they are sized, allocated and printed
- * for every compute.
+ * The arrays of a forward pass: one table, from which they are sized, allocated and printed for
+ * every compute.
  *
- * T tokens_max, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, V vocab, C ctx,
- * R top_k, E experts, N sequences. On the host: J threads, S heads that share keys and are computed
+ * T tokens_max, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, V vocab, C ctx, R
+ * top_k, E experts, N sequences. On the host: J threads, S heads that share keys and are computed
  * together, F the widest FFN (or K), W rows of experts that are computed together. On a device: M
  * the widest of shared and dense FFN, X expert_ffn; lists and parts, words of its scratch. P is T
- * where a predictor runs the next layer ahead of time, else 0. KV: engine/forward/kv.h.
+ * if a predictor runs the next layer ahead of time, else 0. KV: engine/forward/kv.h.
  *
- * Kinds: OWN arrays are the compute's alone. Those that CROSS exist on both sides; beside a device
- * the host's is pinned. STAGED arrays are a device's, and the host has a pinned one of their shape
- * beside it. An empty shape: there is no such array on that side.
+ * Kinds: OWN arrays are private to the compute. CROSS arrays exist on both sides; with a device the
+ * host's is pinned. STAGED arrays belong to a device and have a pinned copy of the same shape on
+ * the host. Shape (0): there is no such array on that side.
  */
 #define MP_STATE_ARRAYS(A)                                                                         \
     /* name, member, type, kind, shape on the host, on a device; group for errors */               \
@@ -60,7 +60,7 @@ enum mp_array {
         MP_ARRAY_COUNT
 };
 
-/* On the host; NULL: it does not have the array. */
+/* Addresses on the host; NULL: no such array. */
 struct mp_state {
     union {
         void *array[MP_ARRAY_COUNT];
@@ -78,33 +78,33 @@ struct mp_engine_config;
 
 struct mp_state_plan {
     const struct mp_engine_config *config;
-    bool device;                     /* the transformer runs on one */
-    uint64_t list_words, part_words; /* of 4 bytes, that it needs of LIST and PART */
+    bool device;                     /* the transformer runs on a device */
+    uint64_t list_words, part_words; /* 4-byte words of LIST and PART that it needs */
 };
 
 struct mp_array_info {
     enum mp_array array;
     const char *name, *what; /* "xn"; "activations" */
-    bool pinned;             /* on the host, beside a device */
+    bool pinned;             /* on the host, pinned for a device */
     uint64_t dims[4];
     uint64_t bytes; /* > 0 */
 };
 
 /*
- * fn for each array of that place, in the table's order, until it fails. MP_ERR_CONFIG
- * E_STATE_SIZE: an array would not fit into any memory.
+ * Call fn for each array of that place, in the table's order, until it fails. MP_ERR_CONFIG
+ * E_STATE_SIZE: the size of an array overflows.
  */
 enum mp_status mp_state_each(const struct mp_state_plan *plan, enum mp_place place,
                              enum mp_status (*fn)(void *ctx, const struct mp_array_info *array),
                              void *ctx) MP_MUST_CHECK;
 
-/* That error. */
+/* Set and return that error. */
 enum mp_status mp_state_too_large(const struct mp_engine_config *config) MP_COLD;
 
-/* One line of the log, at level debug. */
+/* Log the array at level debug. */
 void mp_state_log(const struct mp_array_info *array, enum mp_place place);
 
-/* Does the predict policy of the configuration run the next layer ahead of time? */
+/* True if the predict policy of the configuration runs the next layer ahead of time. */
 bool mp_state_has_partial(const struct mp_engine_config *config);
 
 #endif

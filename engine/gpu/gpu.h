@@ -10,9 +10,9 @@
 #include "vmm/options/opt.h"
 
 /*
- * A CUDA device to compute on: its context, the kernels, streams and memory. Thin: one function per
- * thing that the engine, the probe and benchmarks do, each turning the driver's result into a
- * status. Memory of experts is not here (vmm/).
+ * A CUDA device to compute on: its context, kernels, streams and memory. A thin layer: one function
+ * for each operation of the engine, the probe and benchmarks, which converts the driver's result to
+ * a status. Memory of experts is managed in vmm/.
  *
  * Thread safety: calls set the context of the calling thread themselves; a stream or an event is
  * used by one thread at a time.
@@ -20,22 +20,22 @@
 struct mp_gpu;
 
 struct mp_gpu_config {
-    char cubins[512]; /* folder of what tools/make_cubins writes; empty: none */
+    char cubins[512]; /* folder with the output of tools/make_cubins; empty: none */
 };
 extern const struct mp_opt mp_gpu_opts[]; /* MOEPAGER_CUDA_CUBINS */
 
-/* For all devices that are opened from now on; at the start of a program, before any is. The second
- * form is for programs that have no settings (engine/session/settings.h). */
+/* Configure all devices; to be called at the start of a program, before any is opened. The second
+ * form is for programs without settings (engine/session/settings.h). */
 void mp_gpu_configure(const struct mp_gpu_config *config);
 void mp_gpu_configure_from_environment(void);
 
 /* MP_ERR_UNSUPPORTED E_CUDA_OFF: no driver; MP_ERR_CONFIG E_CUDA_DEVICE: no such device. Loads the
- * kernels: compiled ones of mp_gpu_configure(), or the driver compiles them for this device, or
- * finds them in its cache. */
+ * kernels: compiled ones of mp_gpu_configure(), else PTX, which the driver compiles for this device
+ * or finds in its cache. */
 enum mp_status mp_gpu_open(unsigned ordinal, struct mp_gpu **gpu_p) MP_MUST_CHECK;
-void mp_gpu_close(struct mp_gpu *gpu); /* NULL is allowed; waits for nothing */
+void mp_gpu_close(struct mp_gpu *gpu); /* NULL is allowed; does not wait */
 
-/* Where its kernels are from: a file's name, or "PTX". */
+/* Source of its kernels: a file's name, or "PTX". */
 const char *mp_gpu_image(const struct mp_gpu *gpu);
 const struct mp_cuda *mp_gpu_driver(const struct mp_gpu *gpu);
 const struct mp_cuda_device *mp_gpu_device(const struct mp_gpu *gpu);
@@ -43,10 +43,10 @@ const struct mp_cuda_device *mp_gpu_device(const struct mp_gpu *gpu);
 /* Make the device's context the calling thread's. Needed before calls of mp_gpu_driver(). */
 enum mp_status mp_gpu_enter(const struct mp_gpu *gpu) MP_MUST_CHECK;
 
-/* Is the device lost, for this or for whoever else has it open? Then every call of this header
- * fails with what it was lost by, gives nothing back, and makes no call of the driver. */
+/* True if the device is lost, for this or another user in the process. Then every call of this
+ * header fails with the error that it was lost with, releases nothing, and makes no driver call. */
 bool mp_gpu_is_lost(const struct mp_gpu *gpu);
-/* It counts as lost: work could not be seen to end. */
+/* Mark the device as lost: the end of work could not be observed. */
 void mp_gpu_lose(struct mp_gpu *gpu);
 
 /* Device memory, zeroed; `what` for the error's text. */
@@ -54,10 +54,10 @@ enum mp_status mp_gpu_alloc(struct mp_gpu *gpu, uint64_t bytes, const char *what
                             mp_cu_ptr *address_p) MP_MUST_CHECK;
 void mp_gpu_free(struct mp_gpu *gpu, mp_cu_ptr address); /* 0 is allowed */
 
-/* Pinned host memory, zeroed. Where the driver does not pin that much, other memory takes its place
- * with one warning: copies to and from it go through a small pinned buffer and block until they are
- * done, so they must not be captured; kernels cannot read it. Where not even that buffer is to be
- * had, the error is that of the first attempt. */
+/* Pinned host memory, zeroed. If the driver cannot pin that much, unpinned memory is used, with one
+ * warning: copies to and from it go through a small pinned buffer and block until they are done, so
+ * they must not be captured; kernels cannot read it. If that buffer cannot be allocated either, the
+ * error of the first attempt is returned. */
 enum mp_status mp_gpu_alloc_host(struct mp_gpu *gpu, uint64_t bytes, const char *what,
                                  void **address_p) MP_MUST_CHECK;
 void mp_gpu_free_host(struct mp_gpu *gpu, void *address); /* NULL is allowed */
@@ -74,14 +74,14 @@ enum mp_status mp_gpu_record(struct mp_gpu *gpu, mp_cu_event event,
                              mp_cu_stream stream) MP_MUST_CHECK;
 enum mp_status mp_gpu_wait(struct mp_gpu *gpu, mp_cu_event event) MP_MUST_CHECK; /* blocks */
 enum mp_status mp_gpu_order(struct mp_gpu *gpu, mp_cu_stream stream,
-                            mp_cu_event event) MP_MUST_CHECK; /* stream waits, not the host */
-/* *done_p: has all that was queued before the event been done? */
+                            mp_cu_event event) MP_MUST_CHECK; /* the stream waits, not the host */
+/* *done_p := all work queued before the event is done. */
 enum mp_status mp_gpu_query(struct mp_gpu *gpu, mp_cu_event event, bool *done_p) MP_MUST_CHECK;
-/* Between two events with timing that were waited for. */
+/* Time between two events with timing that have been waited for. */
 enum mp_status mp_gpu_elapsed(struct mp_gpu *gpu, mp_cu_event start, mp_cu_event end,
                               float *ms_p) MP_MUST_CHECK;
 
-/* Queue a copy. Host memory must be pinned and stay as it is until the copy is done. */
+/* Queue a copy. Host memory must be pinned, and unchanged until the copy is done. */
 enum mp_status mp_gpu_upload(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst,
                              const void *src, uint64_t bytes) MP_MUST_CHECK;
 enum mp_status mp_gpu_download(struct mp_gpu *gpu, mp_cu_stream stream, void *dst, mp_cu_ptr src,
@@ -91,15 +91,15 @@ enum mp_status mp_gpu_copy(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr ds
 enum mp_status mp_gpu_clear(struct mp_gpu *gpu, mp_cu_stream stream, mp_cu_ptr dst,
                             uint64_t bytes) MP_MUST_CHECK; /* with zeros */
 
-/* Queue a kernel; *params is copied. Nothing is queued where it has no work (a grid of 0). */
+/* Queue a kernel; *params is copied. Nothing is queued if it has no work (a grid of 0). */
 enum mp_status mp_gpu_launch(struct mp_gpu *gpu, mp_cu_stream stream, enum mp_cuda_kernel kernel,
                              const void *params) MP_MUST_CHECK;
 
 /*
- * Graphs: what is queued on the stream between begin and end is not done but kept, with its
- * addresses and parameters, and done at every replay. Only copies, kernels and events of this
- * header may be queued in between, and nothing may be allocated. mp_gpu_capture_end() after an
- * error in between gives back what was kept and that call's own error.
+ * Graphs: work that is queued on the stream between begin and end is not executed but captured,
+ * with its addresses and parameters, and executed at every replay. Only copies, kernels and events
+ * of this header may be queued in between, and nothing may be allocated. mp_gpu_capture_end() after
+ * an error in between frees the captured work and returns its own error.
  */
 enum mp_status mp_gpu_capture_begin(struct mp_gpu *gpu, mp_cu_stream stream) MP_MUST_CHECK;
 enum mp_status mp_gpu_capture_end(struct mp_gpu *gpu, mp_cu_stream stream,

@@ -7,9 +7,9 @@
 #include "engine/gpu/gpu.h"
 #include "vmm/backend/cuda/cuda_watchdog.h"
 
-/* What gpu.c (device, streams, kernels, graphs) and gpu_memory.c (memory and copies) share. */
+/* Shared by gpu.c (device, streams, kernels, graphs) and gpu_memory.c (memory and copies). */
 
-#define MP_GPU_PLAIN_MAX 64 /* pieces of host memory that are not pinned */
+#define MP_GPU_PLAIN_MAX 64 /* allocations of host memory that are not pinned */
 
 struct mp_gpu_plain {
     char *address;
@@ -24,13 +24,14 @@ struct mp_gpu {
     mp_cu_module module;
     char image[600]; /* the file of the module, or "PTX" */
     mp_cu_function functions[MP_CUDA_KERNEL_COUNT];
-    /* Dynamic shared memory that each kernel may have; grows, under the lock, or the driver could
-     * hear of a smaller number last. Relaxed: a thread that sees an old value looks again there. */
+    /* Limit of dynamic shared memory set for each kernel. It only grows, under the lock, so that
+     * the driver's last value is the largest. Relaxed: a thread that sees an old value checks again
+     * under the lock. */
     _Atomic uint32_t shared_bytes[MP_CUDA_KERNEL_COUNT];
     pthread_mutex_t shared_lock;
 
-    /* Host memory that could not be pinned. The count only grows, so that 0 needs no lock: who uses
-     * a piece got it after the count had changed. */
+    /* Host memory that could not be pinned. The count only grows, so that 0 needs no lock: a user
+     * of a piece got it after the count had changed. */
     _Atomic uint32_t plain_made;
     pthread_mutex_t plain_lock; /* of the pieces, and of the bounce buffer's contents */
     struct mp_gpu_plain plain[MP_GPU_PLAIN_MAX];
@@ -41,13 +42,13 @@ struct mp_gpu {
 enum mp_status mp_gpu_check(const struct mp_gpu *gpu, mp_cu_result result, const char *call,
                             const char *object) MP_MUST_CHECK;
 
-/* The kernels compiled for a device of this capability (90 is 9.0), to be freed, and their file's
- * name. NULL: there are none, with a warning where a file is unusable. */
+/* The kernels compiled for a device of this capability (90 is 9.0), to be freed by the caller, and
+ * their file's name. NULL: there are none; an unusable file is warned about. */
 void *mp_gpu_cubin_read(int capability, char *path, size_t path_bytes);
 
-/* For calls that undo something: the caller's error stays what it was. */
+/* For calls that release something: keeps the caller's error record. */
 void mp_gpu_undone(const struct mp_gpu *gpu, mp_cu_result result, const char *call);
-/* As mp_gpu_enter(), for what gives back: false where there is no context any more. */
+/* As mp_gpu_enter(), before calls that release something; false: there is no context any more. */
 bool mp_gpu_enter_to_undo(const struct mp_gpu *gpu);
 
 #endif

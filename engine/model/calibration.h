@@ -5,8 +5,8 @@
 #include "policy/policy.h"
 
 /*
- * What `moepager calibrate` learned of a model, as the file beside it keeps it; docs/calibration.md
- * explains each number. L MoE layers, E experts, H hidden.
+ * The results of `moepager calibrate` for a model, and the file beside it that stores them;
+ * docs/calibration.md explains each number. L MoE layers, E experts, H hidden.
  */
 #define MP_CALIBRATION_NAME "moepager-calibration.safetensors"
 #define MP_CALIBRATION_FORMAT "calibration 1"
@@ -19,7 +19,7 @@ struct mp_calibration_data {
     uint32_t *groups;
 };
 
-/* Places for all arrays, zeroed, so that they can be filled. */
+/* Allocate all arrays, zeroed, to be filled. */
 enum mp_status mp_calibration_create(const struct mp_model_id *id,
                                      struct mp_calibration_data **data_p) MP_MUST_CHECK;
 
@@ -27,12 +27,12 @@ enum mp_status mp_calibration_create(const struct mp_model_id *id,
 enum mp_status mp_calibration_load(int dir_fd, const char *path, const struct mp_model_id *id,
                                    struct mp_calibration_data **data_p) MP_MUST_CHECK;
 
-/* The same where there is a trace and no model: that of the setting `calibration`, for any model of
- * this shape and without residuals. "auto" and "none": NULL. */
+/* The same without a model, for a trace: load the file named by the setting `calibration`, for any
+ * model of this shape, without residuals. "auto" and "none": NULL. */
 enum mp_status mp_calibration_load_for(const char *setting, uint32_t layers, uint32_t experts,
                                        struct mp_calibration_data **data_p) MP_MUST_CHECK;
 
-/* Write the file, whole or not at all. `tokens` were looked at. */
+/* Write the file, complete or not at all. `tokens`: number of tokens of the calibration. */
 enum mp_status mp_calibration_write(const char *path, const struct mp_calibration_data *data,
                                     const struct mp_model_id *id, uint64_t tokens) MP_MUST_CHECK;
 

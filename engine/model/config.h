@@ -4,17 +4,17 @@
 #include "vmm/base/error.h"
 
 /*
- * What config.json and generation_config.json, or a GGUF file's metadata, say about a model,
- * checked and in our words.
+ * The configuration of a model from config.json and generation_config.json, or from a GGUF file's
+ * metadata, validated and in the project's terms.
  *
  * Every number has a range, so that no size computed from them overflows 64 bits and no divisor is
- * zero. What the engine does not implement is refused by name, never ignored: other architectures,
- * activations, RoPE types, sliding windows that are in use, quantised weights. Fields that do not
- * change the result (dropout, router losses, initialisation) are not looked at. The sizes of the
- * model must be given; another field that is missing has the transformers library's default.
+ * zero. Features that the engine does not implement are refused by name, never ignored: other
+ * architectures, activations, RoPE types, sliding windows that are in use, quantised weights.
+ * Fields that do not affect the result (dropout, router losses, initialisation) are ignored. The
+ * sizes of the model are required; other missing fields get the transformers library's default.
  *
- * MP_ERR_MODEL: E_JSON_* and E_CONFIG with key, got and need; E_UNSUPPORTED for a model that is
- * fine but that this engine cannot run. MP_ERR_IO, MP_ERR_NO_MEMORY.
+ * MP_ERR_MODEL: E_JSON_* and E_CONFIG with key, got and need; E_UNSUPPORTED for a valid model that
+ * this engine cannot run. MP_ERR_IO, MP_ERR_NO_MEMORY.
  */
 #define MP_LAYERS_MAX 512u
 #define MP_EXPERTS_MAX 4096u
@@ -26,7 +26,7 @@ struct mp_checkpoint;
 struct mp_gguf;
 struct mp_arch; /* a model family: engine/model/arch/arch.h */
 
-/* Of generation_config.json. Fields that it does not give have the library's neutral value. */
+/* From generation_config.json. Missing fields have the library's neutral value. */
 struct mp_sampling_defaults {
     bool do_sample;     /* false: greedy */
     double temperature; /* 1 */
@@ -42,7 +42,7 @@ struct mp_model_config {
     uint32_t heads;             /* query heads, 1..1024, a multiple of kv_heads */
     uint32_t kv_heads;          /* >= 1 */
     uint32_t head_dim;          /* even, 2..1024 */
-    uint32_t positions_max;     /* what the model was made for, 1..2^24 */
+    uint32_t positions_max;     /* maximum of the model, 1..2^24 */
     float norm_eps;             /* of RMSNorm, > 0 */
     double rope_theta;          /* > 0 */
 
@@ -50,7 +50,7 @@ struct mp_model_config {
     uint32_t experts_per_token; /* 1..MP_EXPERTS_PER_TOKEN_MAX, <= experts */
     uint32_t expert_ffn;        /* channels of one expert, 1..2^20 */
     uint32_t shared_ffn;        /* channels of the shared expert, 0: there is none */
-    uint32_t dense_ffn;         /* channels of the FFN of layers that are not MoE; 0: no such */
+    uint32_t dense_ffn;         /* channels of the FFN of dense layers; 0: there are none */
     uint32_t moe_layers;        /* >= 1 */
     bool is_moe[MP_LAYERS_MAX];
 
@@ -66,8 +66,8 @@ struct mp_model_config {
     struct mp_sampling_defaults sampling;
 };
 
-/* The name that config.json has in a directory whose experts are stored in slices, so that no other
- * program takes them for an ordinary model. */
+/* The name of config.json in a directory whose experts are stored in slices, so that no other
+ * program mistakes it for an ordinary model. */
 #define MP_SLICED_CONFIG "moepager-model.json"
 
 /* Read both files from the model's directory, where generation_config.json may be absent, or the

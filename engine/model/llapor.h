@@ -7,7 +7,7 @@
  * Trained predictors, one for each MoE layer but the first (PreScope, section 4.2, "LLaPor"), as
  * tools/train/llapor.py writes them. docs/calibration.md has the training.
  *
- * The network of layer l sees what layer l - 1 saw and did. With z(P) = pca x + pca_bias of the
+ * The network of layer l uses input and routing of layer l - 1. With z(P) = pca x + pca_bias of the
  * router's input x(H), c(E) = 1 for each chosen expert, w(E) = its share of the chosen scores:
  *
  *     f = [z w c]                                                      (P + 2 E)

@@ -7,11 +7,11 @@
 #include "engine/model/config.h"
 
 /*
- * The tensors that every token needs, by what they are for: their shape, when a model has them, and
- * where their address goes. Not the routed experts, which are units of the pager.
+ * The tensors that every token needs, by role: their shape, when a model has them, and where their
+ * address is stored. Routed experts are not roles but units of the pager.
  *
- * The roles of a layer follow those of the whole model; within both, tensors are looked for in this
- * order. A family names each role that it has (engine/model/arch/arch.h).
+ * The roles of a layer follow those of the whole model; tensors are looked up in this order. A
+ * family names each role that it has (engine/model/arch/arch.h).
  */
 enum mp_role {
     MP_ROLE_EMBED,
@@ -60,7 +60,8 @@ struct mp_role_info {
     /* Of the struct mp_view (a matrix) or const float * (a vector), in struct mp_weights or, for
      * roles of a layer, in struct mp_layer_weights. */
     size_t offset;
-    /* Has layer `layer` such a tensor, if the family has a name for it? NULL: yes. */
+    /* True if layer `layer` has such a tensor, given that the family has a name for it. NULL:
+     * always. */
     bool (*needed)(const struct mp_model_config *config, uint32_t layer);
 };
 
@@ -69,7 +70,7 @@ extern const struct mp_role_info mp_roles[MP_ROLE_COUNT];
 /* 0 for MP_DIM_NONE. */
 uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim);
 
-/* Does the model have this tensor in layer `layer`? For roles of the model, any layer. */
+/* True if the model has this tensor in layer `layer`; for roles of the whole model, any layer. */
 bool mp_role_needed(const struct mp_model_config *config, enum mp_role role, uint32_t layer);
 
 #endif

@@ -7,12 +7,12 @@
 #include "vmm/io/file.h"
 
 /*
- * Files that lie beside a model and were learned from it: calibration and trained predictors.
+ * Files beside a model that were derived from it: calibration and trained predictors.
  *
- * Each is a safetensors file whose metadata says what it is ("moepager": "calibration 1") and which
- * model it was made for: layers, experts, top_k, hidden and a hash over the bytes of all routers.
- * The hash does not change when a model is repacked. Such a file is data from elsewhere: names,
- * types and shapes are checked before anything is read, and numbers must be finite.
+ * Each is a safetensors file whose metadata states its kind ("moepager": "calibration 1") and its
+ * model: layers, experts, top_k, hidden and a hash over the bytes of all routers. The hash does not
+ * change when a model is repacked. Such a file is not trusted: names, types and shapes are checked
+ * before anything is read, and numbers must be finite.
  *
  * MP_ERR_MODEL: E_SIDECAR (not such a file, a tensor missing or of another shape, a number out of
  * range), E_SIDECAR_MODEL (made for another model; both are named), E_ST_* and E_JSON_*.
@@ -20,7 +20,7 @@
  */
 #define MP_SIDECAR_HEADER_BYTES_MAX (1u << 22)
 
-/* A number that is 0 is not known and fits every file. */
+/* A number that is 0 is unknown and matches every file. */
 struct mp_model_id {
     uint32_t layers; /* MoE layers */
     uint32_t experts, top_k, hidden;
@@ -53,8 +53,8 @@ enum mp_status mp_sidecar_read(const struct mp_sidecar *sidecar, const char *ten
                                uint64_t cols, float min, float max, float *out) MP_MUST_CHECK;
 
 /*
- * Which file is meant by a setting: "none" is none, "auto" is `name` in the model's directory if
- * there is one, all else is a path. False: none.
+ * Find the file that a setting names: "none" is none, "auto" is `name` in the model's directory if
+ * it exists, everything else is a path. False: none.
  */
 bool mp_sidecar_locate(const char *setting, int model_fd, const char *name, int *dir_fd_p,
                        const char **path_p);

@@ -5,13 +5,13 @@
 #include <stdint.h>
 
 /*
- * How the channels of an expert's FFN are cut into slices: `width` channels each, the last slice
- * what is left of them. A slice has its rows of gate and up and its columns of down.
+ * How the channels of an expert's FFN are divided into slices: `width` channels each, the last
+ * slice has the remainder. A slice has its rows of gate and up and its columns of down.
  *
- * The width is a multiple of MP_KERNEL_BLOCK_COLS where that leaves the last slice not too short,
- * because slots are as large as the longest: an eighth of the room at most is lost. Then sliced
- * and whole execution add the same partial sums of the down projection in the same order, and their
- * bits are equal; else they are equal only for the same number of slices.
+ * The width is a multiple of MP_KERNEL_BLOCK_COLS unless that makes the last slice too short: slots
+ * have the size of the longest slice, and at most an eighth of the memory may be wasted. With such
+ * a width, sliced and whole execution add the same partial sums of the down projection in the same
+ * order, so the bits are equal; else bits are equal only for the same number of slices.
  */
 struct mp_slices {
     uint32_t count; /* >= 1 */
@@ -19,10 +19,10 @@ struct mp_slices {
     uint32_t ffn; /* channels of all */
 };
 
-/* False: so many slices would leave one without channels. */
+/* False: with so many slices one would have no channels. */
 bool mp_slices_make(uint32_t ffn, uint32_t count, struct mp_slices *slices_p);
 
-/* Are the bits those of whole experts? */
+/* True if the bits equal those of whole experts. */
 bool mp_slices_exact(const struct mp_slices *slices);
 
 static inline uint32_t mp_slices_first(const struct mp_slices *slices, uint32_t slice)

@@ -6,8 +6,7 @@
 
 /*
  * Writes a safetensors file of the kind that engine/model/sidecar.h reads: header with metadata,
- * then the data of the tensors one after the other, in the order of the list. Nothing appears under
- * the name before commit.
+ * then the data of the tensors in the order of the list. No file of that name exists before commit.
  */
 struct mp_st_out_tensor {
     char name[64];
@@ -17,7 +16,7 @@ struct mp_st_out_tensor {
 };
 
 struct mp_st_out {
-    struct mp_out out; /* the data go to out.file; write errors stay until commit */
+    struct mp_out out; /* write the data to out.file; write errors are reported by commit */
     uint64_t data_begin;
 };
 
@@ -25,10 +24,11 @@ enum mp_status mp_st_out_open(struct mp_st_out *st, const char *path, const char
                               const struct mp_model_id *id, uint64_t tokens,
                               const struct mp_st_out_tensor *tensors, size_t count) MP_MUST_CHECK;
 
-/* Bytes of a tensor's data, which its writer has in memory: plain numbers that do fit. */
+/* Bytes of a tensor's data. Its writer has them in memory, so the size does not overflow; plain
+ * numbers only. */
 uint64_t mp_st_out_bytes(const struct mp_st_out_tensor *tensor);
 
-/* Go on writing at this byte of the data. A failure stays until commit. */
+/* Continue to write at this byte of the data. A failure is reported by commit. */
 void mp_st_out_seek(struct mp_st_out *st, uint64_t data_offset_bytes);
 
 enum mp_status mp_st_out_commit(struct mp_st_out *st) MP_MUST_CHECK;

@@ -6,17 +6,18 @@
 #include "vmm/format/types.h"
 
 /*
- * Which types of files the engine computes with: the table that brings those of vmm/format/types.h
- * and those of kernels/cpu/types.h together. A row's two types have blocks of the same size.
+ * Which tensor types of files the engine can compute with: a table that maps those of
+ * vmm/format/types.h to those of kernels/cpu/types.h. The two types of a row have blocks of the
+ * same size.
  */
 
-/* False: the kernels do not read this type. */
+/* False: the kernels do not support this type. */
 bool mp_wtype_of(enum mp_dtype dtype, enum mp_wtype *type_p) MP_MUST_CHECK;
 
-/* What files call it; MP_DTYPE_COUNT for values not listed. */
+/* The type in files; MP_DTYPE_COUNT for values not listed. */
 enum mp_dtype mp_dtype_of(enum mp_wtype type);
 
-/* Write "F32, BF16 or F16", all that the kernels read, and return `out`. */
+/* Write the types that the kernels support, "F32, BF16 or F16", and return `out`. */
 const char *mp_wtype_list(char out[MP_QUOTE_BYTES]);
 
 #endif

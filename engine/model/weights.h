@@ -12,13 +12,12 @@
 /*
  * The weights of a model, by role.
  *
- * What every token needs (embedding, attention, norms, routers, shared experts, dense FFNs) is read
- * into one block of RAM. Matrices keep the type of the file and their place in its disk blocks, so
- * that nothing is copied; norms and biases are converted to float. The experts that a router
- * chooses are not read: each becomes a unit with three pieces (gate, up, down) that the pager loads
- * when it is needed. A repacked model can have each expert in slices; then each slice is a unit,
- * and one that is shorter than the others gets the zeros behind it as a fourth piece, so that all
- * slots are of one size.
+ * Weights that every token needs (embedding, attention, norms, routers, shared experts, dense FFNs)
+ * are read into one block of RAM. Matrices keep the type of the file and their offset in its disk
+ * blocks, so that nothing is copied; norms and biases are converted to float. Routed experts are
+ * not read: each becomes a unit with three pieces (gate, up, down) that the pager loads on demand.
+ * A repacked model can have each expert in slices; then each slice is a unit, and a shorter one has
+ * the padding after it as a fourth piece, so that all slots have one size.
  *
  * Shapes in the margin: V vocab, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim,
  * E experts, F expert_ffn, S shared_ffn, M dense_ffn. Matrices are (rows, cols), y = W x.
@@ -57,7 +56,7 @@ struct mp_layer_weights {
     uint32_t first_unit;        /* number of expert 0 among all; the others follow */
 };
 
-/* Tensors with such names only fill space between others; no model uses them and none is missed. */
+/* Name prefix of padding tensors, which fill space between others and are not used. */
 #define MP_PAD_PREFIX "moepager.pad."
 
 enum { MP_PIECE_GATE, MP_PIECE_UP, MP_PIECE_DOWN, MP_EXPERT_PIECES };
@@ -75,7 +74,7 @@ struct mp_weights {
     uint64_t expert_bytes;   /* sum over all units */
     uint64_t resident_bytes; /* of the block that holds everything else */
 
-    size_t extra_tensors;   /* tensors that the model has no use for but padding; one's name */
+    size_t extra_tensors;   /* unused tensors other than padding; the name of one */
     const char *extra_name; /* NULL or owned by the checkpoint */
     void *block;
     void *tables; /* of layers, units and unit_types */
@@ -83,16 +82,16 @@ struct mp_weights {
 
 /* How weights are read. */
 struct mp_weights_io {
-    bool direct;                    /* past the page cache where the file system can */
+    bool direct;                    /* with O_DIRECT, if the file system supports it */
     struct mp_reader_config reader; /* files are filled in; clock may be NULL */
 };
 
 /*
- * Check every tensor that `config` calls for against the checkpoint (present, shape, a type
- * of engine/model/types.h), then read. Experts may be stored one by one or fused per layer (two
- * tensors with a leading expert dimension).
+ * Check that every tensor that `config` requires is in the checkpoint, with the right shape and a
+ * type of engine/model/types.h, then read them. Experts may be stored one by one or fused per layer
+ * (two tensors with a leading expert dimension).
  *
- * io        NULL: direct, with a reader of its own choice
+ * io        NULL: direct, with a default reader
  * progress  may be NULL; counts the bytes of the tensors
  *
  * The checkpoint must outlive the weights. MP_ERR_MODEL: E_TENSOR_MISSING, E_TENSOR_SHAPE,
@@ -107,7 +106,7 @@ void mp_weights_destroy(struct mp_weights *weights);
 
 /*
  * The same checks without reading data: units and sizes are set, matrices and vectors have no
- * address. For what must be known before gigabytes are read.
+ * address. For checks before gigabytes are read.
  */
 enum mp_status mp_weights_describe(const struct mp_checkpoint *checkpoint,
                                    const struct mp_model_config *config,

@@ -6,9 +6,9 @@
 struct mp_name_numbers;
 
 /*
- * Inside of engine/model/weights.h: the plan says what is read from where to where. The address
- * goes to
- * `*floats` (elements are converted) or to `*data` (bytes are copied), whichever is not NULL.
+ * Private to engine/model/weights.h: the plan lists what is read from where to where. The address
+ * is stored in `*floats` (elements are converted) or `*data` (bytes are copied), whichever is not
+ * NULL.
  */
 struct mp_weights_item {
     const struct mp_tensor *tensor;
@@ -16,12 +16,13 @@ struct mp_weights_item {
     uint64_t float_offset; /* of converted elements */
     enum mp_wtype type;    /* in the file */
     uint64_t count;        /* elements */
-    uint32_t head_rows;    /* of each head, whose rows are put half a head apart; 0: stay */
+    uint32_t head_rows; /* rows of a head, for heads whose rotary pairs are moved half a head apart;
+                           0: keep the order */
     const float **floats;
     const void **data;
 };
 
-/* Neighbouring tensors of one file, and the blocks of the disk that they touch. */
+/* A run: adjacent tensors of one file, and the disk blocks that contain them. */
 struct mp_weights_run {
     uint32_t file;
     uint64_t offset, bytes, need_bytes; /* as in struct mp_extent */
@@ -42,7 +43,7 @@ struct mp_weights_plan {
     void *block;          /* of items and used */
 };
 
-/* The name of a tensor; none in a file is longer. */
+/* The name of a tensor, of any length that files may have. */
 struct mp_tensor_name {
     char text[MP_ST_NAME_BYTES_MAX + 1];
 };
@@ -57,8 +58,8 @@ struct mp_tensor_need {
     uint32_t dims;     /* 1 to 3 */
 };
 
-/* The tensor, if it has this shape and a type that the kernels read; it counts as used. Messages
- * of E_TENSOR_MISSING, E_TENSOR_SHAPE, E_TENSOR_DTYPE name it. */
+/* Find a tensor that must have this shape and a supported type; it is marked as used. Messages of
+ * E_TENSOR_MISSING, E_TENSOR_SHAPE, E_TENSOR_DTYPE name it. */
 enum mp_status mp_weights_find(struct mp_weights_plan *plan, const struct mp_tensor_need *need,
                                const struct mp_tensor **tensor_p,
                                enum mp_wtype *type_p) MP_MUST_CHECK;
@@ -68,17 +69,18 @@ enum mp_status mp_weights_count_slices(struct mp_weights_plan *plan) MP_MUST_CHE
 enum mp_status mp_weights_want_experts(struct mp_weights_plan *plan, uint32_t layer) MP_MUST_CHECK;
 
 /*
- * Find and check every tensor that the configuration calls for. Everything in `weights` is set but
+ * Find and check every tensor that the configuration requires. Sets everything in `weights` except
  * the addresses. The caller releases the plan, also after a failure.
  */
 enum mp_status mp_weights_plan_make(struct mp_weights_plan *plan) MP_MUST_CHECK;
 void mp_weights_plan_fini(struct mp_weights_plan *plan);
 
-/* Sort the items by place, find the runs, and lay out the block. The last step of planning. */
+/* Sort the items by file offset, find the runs, and lay out the block. The last step of planning.
+ */
 enum mp_status mp_weights_place(struct mp_weights_plan *plan) MP_MUST_CHECK;
 
-/* Make the block and read all of it; sets every address. What was made belongs to plan->weights,
- * also after a failure. */
+/* Allocate the block, read it completely and set every address. plan->weights owns the block, also
+ * after a failure. */
 enum mp_status mp_weights_read(struct mp_weights_plan *plan, const struct mp_weights_io *io,
                                const struct mp_progress *progress) MP_MUST_CHECK;
 

@@ -8,12 +8,12 @@
 #include "vmm/topo/topology.h"
 
 /*
- * A fixed set of threads for compute.
+ * A fixed pool of compute threads.
  *
- * A job is cut into parts by the caller; which thread runs a part never changes what the part
- * does, so results do not depend on the number of threads or on timing. The calling thread takes
- * its share. Starting and ending a job costs a few atomic operations: nothing is allocated and no
- * lock is taken. Threads that have nothing to do spin for a short time, then sleep.
+ * The caller divides a job into parts. What a part does must not depend on the thread that runs it,
+ * so results do not depend on the number of threads or on timing. The calling thread runs its
+ * share. Starting and ending a job costs a few atomic operations: nothing is allocated and no lock
+ * is taken. Idle threads spin for a short time, then sleep.
  *
  * Helper threads block all signals and are named mp-compute. They only run parts: a part must not
  * start a job on the same pool.
@@ -42,7 +42,7 @@ extern const struct mp_opt mp_pool_opts[];
  * node      index into topology->nodes, or MP_TOPOLOGY_ANY_NODE
  *
  * The caller is thread 0 and is not bound. A binding that the system refuses is logged once and
- * done without. MP_ERR_NO_MEMORY with a text: not all threads could start, and none is left.
+ * ignored. MP_ERR_NO_MEMORY with a text: not all threads could be started, and none is left.
  */
 enum mp_status mp_pool_create(const struct mp_pool_config *config,
                               const struct mp_topology *topology, unsigned node,
@@ -58,15 +58,16 @@ unsigned mp_pool_threads(const struct mp_pool *pool);
  * Call fn(ctx, part, thread) once for each part below `parts`, on all threads, and return when all
  * have returned. At most UINT32_MAX parts. Consecutive parts go to one thread and the same parts to
  * the same thread each time, which keeps caches and NUMA nodes warm. Everything written before the
- * call is visible to the parts, everything they wrote is visible after it.
+ * call is visible to the parts; everything they write is visible after it.
  */
 void mp_pool_run(struct mp_pool *pool, void (*fn)(void *ctx, uint64_t part, unsigned thread),
                  void *ctx, uint64_t parts);
 
 /*
- * As above, but a thread that has done its parts takes the last ones that others have not begun:
- * for parts of unequal length, and for threads that the system holds up. Each thread's own parts
- * are done in order: what one of them prefetches beyond its end is there when the next one begins.
+ * As above, but with work stealing: a thread that has done its parts takes the last parts that
+ * others have not begun. For parts of unequal length, and for threads that the system delays. Each
+ * thread runs its own parts in order, so that data that a part prefetches beyond its end are cached
+ * for the next one.
  */
 void mp_pool_run_dynamic(struct mp_pool *pool,
                          void (*fn)(void *ctx, uint64_t part, unsigned thread), void *ctx,

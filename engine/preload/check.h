@@ -8,11 +8,11 @@
 #include "vmm/topo/memory_room.h"
 
 /*
- * What preloading would do for a command, found out without starting it: which program it is, what
- * the loader would load with it, which hooks bind, which model files the arguments name and how
- * many bytes of them are experts, what the budget comes to, and what stands in the way.
+ * Predicts what preloading would do for a command, without starting it: which program it is, which
+ * libraries it loads, which hooks bind, which model files its arguments name and how many of their
+ * bytes are experts, the effective budget, and obstacles.
  *
- *     check.c          puts it together, and what stands in the way
+ *     check.c          the result as a whole, and obstacles
  *     check_program.c  programs and libraries
  *     check_model.c    model files
  *     check_print.c    text and JSON
@@ -24,18 +24,19 @@
 
 enum mp_check_start { MP_CHECK_DYNAMIC, MP_CHECK_STATIC, MP_CHECK_FOREIGN, MP_CHECK_UNKNOWN };
 
-/* A library that bears on paging: ggml's, llama.cpp's, CUDA's, PyTorch's. */
+/* A library that is relevant for paging: of ggml, llama.cpp, CUDA or PyTorch. */
 struct mp_check_library {
-    char path[PATH_MAX]; /* the bare name where it was not found */
+    char path[PATH_MAX]; /* the bare name if it was not found */
     bool found;
     bool module; /* opened at run time by another, as ggml's backends are */
 };
 
 struct mp_check_program {
-    char path[PATH_MAX];   /* as found through PATH; the script's, not its interpreter's */
-    char loaded[PATH_MAX]; /* what the kernel or a loader given by name really starts */
+    char path[PATH_MAX]; /* as found through PATH; the script's, not its interpreter's */
+    char
+        loaded[PATH_MAX]; /* the file that is really started, by the kernel or an explicit loader */
     char interpreter[PATH_MAX];
-    char error[256]; /* why it cannot be looked at, else empty */
+    char error[256]; /* why it cannot be inspected, else empty */
     enum mp_check_start start;
     bool privileged, python, isolated; /* isolated: Python that ignores PYTHONPATH */
     struct mp_check_library libraries[MP_CHECK_LIBRARIES_MAX];
@@ -43,7 +44,7 @@ struct mp_check_program {
     bool hooks[32]; /* those of mp_check_hooks that a library has */
 };
 
-/* Functions that are hooked besides those of libc; NULL at the end. */
+/* Hooked functions outside libc; NULL-terminated. */
 extern const char *const mp_check_hooks[];
 
 /* Bytes of one type in the experts of a layer. */
@@ -69,7 +70,7 @@ struct mp_check_model {
     uint32_t kind_count;
 };
 
-/* Something that stands in the way, and what to do. `fatal`: nothing is paged. */
+/* An obstacle, and what to do about it. `fatal`: nothing is paged. */
 struct mp_check_note {
     bool fatal;
     char text[400];
@@ -87,7 +88,7 @@ struct mp_check {
     uint32_t note_count;
 };
 
-/* Made in one piece, as it is large. MP_ERR_NO_MEMORY; whatever else is wrong is a note. */
+/* Allocates *check_p. MP_ERR_NO_MEMORY; everything else that is wrong becomes a note. */
 enum mp_status mp_check_make(char **argv, const struct mp_settings *settings,
                              struct mp_check **check_p) MP_MUST_CHECK;
 void mp_check_destroy(struct mp_check *check);
@@ -95,11 +96,11 @@ void mp_check_destroy(struct mp_check *check);
 void mp_check_print(const struct mp_check *check, const struct mp_settings *settings, FILE *out);
 void mp_check_json(const struct mp_check *check, const struct mp_settings *settings, FILE *out);
 
-/* check_program.c: what `argv` starts. */
+/* check_program.c: inspect the program that `argv` starts. */
 void mp_check_look_at_program(const struct mp_environment *environment, char **argv,
                               struct mp_check_program *program);
 
-/* check_model.c: false: the path names no model. */
+/* check_model.c. False: the path names no model. */
 bool mp_check_look_at_model(const char *path, struct mp_check_model *model) MP_MUST_CHECK;
 
 #endif

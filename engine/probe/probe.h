@@ -10,14 +10,13 @@
 #include "vmm/output/json_out.h"
 
 /*
- * What this machine's GPU, link and CPU do, measured, because it differs between machines by more
- * than any rule of thumb: for the assign policies, for choosing how compute reaches weights, and
- * for people.
+ * Measures this machine's GPU, link and CPU, because no rule of thumb covers the differences
+ * between machines: for assign policies, for the choice of addressing, and for people.
  *
- * Measuring runs in a child process, for there are drivers that crash in calls that are made here
- * (memory on a NUMA node, page tables beside running kernels): a crash or a hang costs the step in
- * which it happened, is reported, and the rest is measured without it. Results are kept in a file
- * per device and driver, in the user's cache directory.
+ * Measurements run in a child process, because some drivers crash in calls that are made here
+ * (memory on a NUMA node, changes of page tables while kernels run): a crash or hang fails its step
+ * and is reported, and the other steps are still measured. Results are cached in a file per device
+ * and driver, in the user's cache directory.
  */
 
 /* X(NAME, key, unit, what). Not measured: NaN. */
@@ -64,12 +63,12 @@ enum mp_probe_item {
         MP_PROBE_COUNT
 };
 
-/* What became of memory by handle on the device's NUMA nodes. Where the driver refuses, another
- * process can try it again without danger; where it breaks down, or the device reads something else
- * than the CPU wrote, nobody must. */
+/* Result of allocating memory by handle on the device's NUMA nodes. If the driver refuses it, it is
+ * safe to try again in another process; if the driver crashes, or the device reads other bytes than
+ * the CPU wrote, it must not be used. */
 enum mp_host_numa { MP_HOST_NUMA_REFUSED, MP_HOST_NUMA_WORKS, MP_HOST_NUMA_BREAKS };
 
-/* The expert that is timed. BF16. */
+/* Shape of the expert that is timed, in BF16. */
 struct mp_probe_shape {
     uint32_t hidden, channels;
 };
@@ -84,24 +83,24 @@ struct mp_probe {
 
 /*
  * The child's part: measure on this process's driver and print one line per result on `out`,
- * flushed: "begin STEP", "KEY VALUE", "failed STEP: why". Steps whose names are in `skip` (comma
- * between) are left out; "rest" in it leaves out all but the first, host-numa. MP_ERR_UNSUPPORTED,
- * MP_ERR_CONFIG: there is no such device.
+ * flushed: "begin STEP", "KEY VALUE", "failed STEP: why". Steps named in `skip` (comma-separated)
+ * are skipped; "rest" skips all but the first, host-numa. MP_ERR_UNSUPPORTED, MP_ERR_CONFIG: there
+ * is no such device.
  */
 enum mp_status mp_probe_measure(unsigned ordinal, const struct mp_probe_shape *shape,
                                 const char *skip, FILE *out) MP_MUST_CHECK;
 
 /*
  * Measure in children: `argv0` is the program that is run as `argv0 probe --child ...`. Takes some
- * seconds; a step in which nothing happens for 30 s is given up. MP_ERR_UNSUPPORTED E_CUDA_OFF: no
- * driver or device. MP_ERR_DEVICE E_PROBE: not even the first step came to an end.
+ * seconds; a step without progress for 30 s is aborted. MP_ERR_UNSUPPORTED E_CUDA_OFF: no driver or
+ * device. MP_ERR_DEVICE E_PROBE: not even the first step completed.
  */
 enum mp_status mp_probe_run(const char *argv0, unsigned ordinal, const struct mp_probe_shape *shape,
                             struct mp_probe *probe) MP_MUST_CHECK;
 
 /*
- * The same for MP_PROBE_HOST_NUMA alone; the shape is 0 x 0. It takes about as long as opening the
- * device does.
+ * The same for MP_PROBE_HOST_NUMA alone, with shape 0 x 0. Takes about as long as opening the
+ * device.
  */
 enum mp_status mp_probe_run_host_numa(const char *argv0, unsigned ordinal,
                                       struct mp_probe *probe) MP_MUST_CHECK;
@@ -109,8 +108,8 @@ enum mp_status mp_probe_run_host_numa(const char *argv0, unsigned ordinal,
 /*
  * The file of this device, driver and shape in the directory that the setting names: "auto" is
  * .cache/moepager in the user's home (made if it is missing), "none" is none, all else is a path.
- * It is only a memory: false, without an error, where there is none or it cannot be read or
- * written. What is known of MP_PROBE_HOST_NUMA is also stored for shape 0 x 0.
+ * It is only a cache: false, without an error, if there is none or it cannot be read or written.
+ * The result of MP_PROBE_HOST_NUMA is also stored for shape 0 x 0.
  */
 bool mp_probe_load(const char *cache_dir, const char *uuid, int driver,
                    const struct mp_probe_shape *shape, struct mp_probe *probe);
@@ -119,13 +118,13 @@ bool mp_probe_store(const char *cache_dir, const struct mp_probe *probe);
 void mp_probe_print(const struct mp_probe *probe, FILE *out);
 void mp_probe_json(const struct mp_probe *probe, struct mp_json_out *json);
 
-/* What policies learn of all executors of engine/gpu/executors.h, for units of `unit_bytes`;
- * what was not measured stays unknown (0). */
+/* Costs for policies of all executors of engine/gpu/executors.h, for units of `unit_bytes`; costs
+ * that were not measured are 0, unknown. */
 void mp_probe_costs(const struct mp_probe *probe, uint64_t unit_bytes, struct mp_costs *costs);
 
 /*
- * Taking a unit's frame away from one address and putting it to another, as windows do for each
- * load: its time over that of copying the unit. The slower of idle and busy. NaN: not measured.
+ * The time of moving a unit's frame from one address to another, as windows do for each load, as a
+ * share of the time of copying the unit; the slower of idle and busy. NaN: not measured.
  */
 double mp_probe_remap_share(const struct mp_probe *probe, uint64_t unit_bytes);
 

@@ -7,12 +7,11 @@
 #include "vmm/base/clock.h"
 
 /*
- * The inside of the measuring child (engine/probe/probe_measure.c, probe_memory.c,
- * probe_compute.c).
+ * Private to the measuring child: engine/probe/probe_measure.c, probe_memory.c and probe_compute.c.
  */
 #define MP_PROBE_RUNS 7
 #define MP_PROBE_STEP_HOST_NUMA "host-numa"
-#define MP_PROBE_BLOCKS 1024 /* of kernels that read memory */
+#define MP_PROBE_BLOCKS 1024 /* grid of kernels that read memory */
 
 struct mp_bench {
     struct mp_gpu *gpu;
@@ -28,21 +27,21 @@ struct mp_bench {
     mp_cu_ptr scratch;            /* 1 MiB of device memory */
 };
 
-/* One result goes out. */
+/* Print one result. */
 void mp_bench_put(const struct mp_bench *bench, enum mp_probe_item item, double value);
 
-/* Sorts; the middle one. */
+/* Sorts the values and returns the median. */
 double mp_bench_median(double *values, unsigned count);
 
 double mp_bench_now_us(const struct mp_bench *bench);
 
 /* A result of the driver; MP_OK or the error with the call's name. A result that means a lost
- * device is remembered: no step calls it any more. */
+ * device is recorded: no later step calls the driver. */
 enum mp_status mp_bench_check(struct mp_bench *bench, mp_cu_result result,
                               const char *call) MP_MUST_CHECK;
 
-/* Before memory is given back that work may touch: nothing is under way any more, or the device
- * counts as lost. Keeps the error. */
+/* To be called before memory that work may access is freed: wait for all work, or mark the device
+ * as lost. Keeps the error. */
 void mp_bench_settle(struct mp_bench *bench);
 
 /* The steps. An error ends the step, not the probe. */

@@ -5,7 +5,7 @@
 #include "engine/model/weights.h"
 #include "policy/policy.h"
 
-/* Inside of engine/repack/repack.h: what is written where, shared by the repack_*.c files. */
+/* Private to engine/repack: the plan of what is written where, shared by the repack_*.c files. */
 #define MP_REPACK_BUFFER_BYTES (8u << 20)
 
 /* A tensor of the new files. */
@@ -14,10 +14,10 @@ struct mp_repack_item {
     enum mp_dtype dtype;
     uint32_t dims;
     uint64_t shape[MP_ST_DIMS_MAX];
-    uint32_t file; /* that its bytes come from; UINT32_MAX: zeros */
+    uint32_t file; /* source of its bytes; UINT32_MAX: zeros */
     uint64_t
         source_bytes; /* offset in that file; of an expert's piece, where its first bytes lie */
-    uint32_t expert;  /* number of the expert that it belongs to; UINT32_MAX: to none */
+    uint32_t expert;  /* number of its expert; UINT32_MAX: none */
     uint32_t piece;   /* enum of engine/model/weights.h */
     uint32_t first, channels;
     uint64_t bytes;
@@ -32,8 +32,8 @@ struct mp_repack_shard {
     char *header; /* 8 bytes of length, JSON, spaces up to a multiple of MP_REPACK_ALIGN */
     uint64_t header_bytes;
     uint64_t sum;    /* over the sums of its items */
-    bool sums_known; /* those of its items: it was copied by this run */
-    bool whole;      /* written and read back, by this run or an earlier one */
+    bool sums_known; /* the sums of its items are known: it was copied by this run */
+    bool whole;      /* written and verified, by this run or an earlier one */
     bool in_place;   /* has its final name */
 };
 
@@ -44,19 +44,20 @@ struct mp_repack_plan {
     uint32_t hidden;
     struct mp_repack_item *items;
     size_t item_count, item_capacity;
-    size_t expert_items; /* the first so many belong to experts */
+    size_t expert_items; /* number of items, at the beginning, that belong to experts */
     uint32_t pad_count;
     char *names; /* made here rather than taken from the model, name_bytes each */
     size_t name_bytes, name_count;
     void *block; /* of items and names */
     struct mp_repack_shard *shards;
     uint32_t shard_count;
-    uint64_t fingerprint; /* of layout and source; a manifest with another one is not ours */
+    uint64_t
+        fingerprint; /* of layout and source; a manifest with another one belongs to another plan */
     struct mp_repack_report report;
 };
 
-/* The whole layout, without reading a weight. The caller releases the plan, also after a failure.
- */
+/* Make the whole layout, without reading weights. The caller releases the plan, also after a
+ * failure. */
 enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_model_config *model,
                                    const struct mp_repack_config *config) MP_MUST_CHECK;
 void mp_repack_plan_fini(struct mp_repack_plan *plan);
@@ -66,8 +67,8 @@ void mp_repack_plan_fini(struct mp_repack_plan *plan);
 enum mp_status mp_repack_cut(struct mp_repack_plan *plan, uint64_t shard_bytes) MP_MUST_CHECK;
 
 /*
- * A running 64-bit sum: any single changed word changes it, and equal sums of different data are as
- * unlikely as with any 64-bit hash. Made against accidents, not against intent.
+ * A 64-bit checksum: any single changed word changes it, and collisions are as unlikely as with any
+ * 64-bit hash. It protects against accidents, not attacks.
  */
 struct mp_repack_sum {
     uint64_t parts[4];
@@ -85,7 +86,7 @@ struct mp_repack_line {
     uint64_t offset, bytes;
 };
 
-/* Where the bytes go, and how far the work has come. */
+/* The target and the progress of the work. */
 struct mp_repack_job {
     const struct mp_repack_config *config;
     struct mp_repack_plan *plan;
@@ -97,7 +98,7 @@ struct mp_repack_job {
     bool claimed; /* the manifest of this plan is in the target */
 };
 
-/* Bytes [at, at + bytes) of the item, from wherever they lie in the model's files. */
+/* Read bytes [at, at + bytes) of the item from the model's files. */
 enum mp_status mp_repack_read(struct mp_repack_job *job, const struct mp_repack_item *item,
                               uint64_t at, uint64_t bytes, void *dst) MP_MUST_CHECK;
 
@@ -111,19 +112,18 @@ enum mp_status mp_repack_shard_verify(struct mp_repack_job *job, struct mp_repac
                                       const char *name) MP_MUST_CHECK;
 
 /*
- * The manifest names shards that are whole and their sums. Reading marks those shards `whole` that
- * are there and right, under either name; one that is not is written again. No manifest is MP_OK
- * with *found_p false, and so is one of another plan if `force` is set; else that is
- * E_REPACK_TARGET.
+ * The manifest lists complete shards and their sums. Reading verifies them, under either name, and
+ * marks the correct ones `whole`; the others are written again. No manifest is MP_OK with *found_p
+ * false, and so is one of another plan if `force` is set; else that is E_REPACK_TARGET.
  */
 enum mp_status mp_repack_manifest_read(struct mp_repack_job *job, bool *found_p) MP_MUST_CHECK;
 enum mp_status mp_repack_manifest_write(const struct mp_repack_job *job) MP_MUST_CHECK;
 enum mp_status mp_repack_index_write(const struct mp_repack_job *job) MP_MUST_CHECK;
 
-/* What the configuration is called where experts are stored in slices, or whole. */
+/* Name of the configuration file of a model with sliced or whole experts. */
 const char *mp_repack_config_name(bool sliced);
 
-/* Copy what is not weights, counted in report.files_copied. */
+/* Copy the files that are not weights; counted in report.files_copied. */
 enum mp_status mp_repack_copy_files(struct mp_repack_job *job) MP_MUST_CHECK;
 /* Bytes of those files. */
 enum mp_status mp_repack_copy_bytes(struct mp_repack_job *job, uint64_t *bytes_p) MP_MUST_CHECK;

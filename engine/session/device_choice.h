@@ -5,7 +5,8 @@
 #include "vmm/backend/cuda/cuda_driver.h"
 
 /*
- * Where a run keeps and computes experts: what --device and --backend say, and what there is.
+ * Chooses where a run stores and computes experts, from --device, --backend and the available
+ * hardware.
  */
 struct mp_device_choice {
     char backend[128]; /* chain, for mp_backend_open() */
@@ -15,9 +16,10 @@ struct mp_device_choice {
 };
 
 /*
- * cpu (or host): the host backend. cuda, cuda:N: that device, or the error why not. auto: the first
- * CUDA device if its memory and kernels can be used, else the host backend, and one line of log at
- * level info says why. A --backend that ends in cuda means the same as --device cuda.
+ * cpu (or host): the host backend. cuda, cuda:N: that device, or an error with the reason. auto:
+ * the first CUDA device if its memory and kernels can be used, else the host backend, with the
+ * reason in one log line at level info. A --backend that ends in cuda means the same as --device
+ * cuda.
  *
  * MP_ERR_CONFIG E_OPTION: --device is none of these, or contradicts --backend.
  */

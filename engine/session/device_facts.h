@@ -5,7 +5,7 @@
 #include "engine/probe/probe.h"
 
 /*
- * What a run needs to know and can only measure: from the cache of `moepager probe`, or measured
+ * Measured facts about a device that a run needs: from the cache of `moepager probe`, or measured
  * now, by children of this program (engine/probe/probe.h).
  */
 struct mp_device_facts {
@@ -15,13 +15,13 @@ struct mp_device_facts {
 };
 
 /*
- * For a CUDA device. `may_run`: this program is moepager, and may run itself as a child.
- * `want_costs`: policies ask for costs, so that it is worth some seconds to measure them once,
- * where MOEPAGER_PROBE allows it.
+ * For a CUDA device. `may_run`: this program is moepager and may run itself as a child.
+ * `want_costs`: policies use costs, so that measuring them once, for some seconds, is justified if
+ * MOEPAGER_PROBE allows it.
  *
- * Whether memory on a NUMA node works is found out in a child whatever MOEPAGER_PROBE says, because
- * there are drivers that crash in it; the result is kept. Where it cannot be measured it is not
- * used. A child that crashes is one warning. Without a result there is no error: less is known.
+ * Whether memory on a NUMA node works is tested in a child regardless of MOEPAGER_PROBE, because
+ * some drivers crash; the result is cached. If it cannot be tested it is not used. A crashed child
+ * causes one warning. Missing results are not an error.
  */
 void mp_device_facts_read(const struct mp_run_settings *run, const struct mp_device_choice *device,
                           const struct mp_probe_shape *shape, bool may_run, bool want_costs,

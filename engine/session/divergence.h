@@ -7,16 +7,16 @@
 #include "vmm/output/json_out.h"
 
 /*
- * The divergence report: what a routing that substitutes experts does to a model's output. The
- * logits of a run with that routing are kept; then the same tokens go through the model with its
- * own routing, in the same order, and each row is compared with the one kept.
+ * The divergence report: how a routing that substitutes experts changes a model's output. The
+ * logits of a run with that routing are kept; then the same tokens are processed with the model's
+ * own routing, in the same order, and each row is compared with the kept one.
  */
 #define MP_DIVERGENCE_BYTES_MAX (UINT64_C(8) << 30)
 
 struct mp_divergence {
     uint32_t vocab;
-    uint64_t rows;         /* there is room for */
-    float *logits;         // (rows, vocab); pages come when they are touched
+    uint64_t rows;         /* capacity, in rows */
+    float *logits;         // (rows, vocab); pages are allocated when they are touched
     uint64_t kept;         /* rows */
     uint64_t compared;     /* of them */
     uint64_t agreed;       /* of those: the most likely token is the same */

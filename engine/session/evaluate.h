@@ -4,9 +4,9 @@
 #include "engine/forward/engine.h"
 
 /*
- * How often a predict policy is right, layer by layer: give its observer to an engine that runs it
- * on batches whose rows are one step of the same texts. Layer 0 is guessed, if at all, in the step
- * before; the first step of a text does not count for it.
+ * Measures the accuracy of a predict policy, layer by layer: set its observer in an engine and run
+ * batches whose rows are one step of the same texts. Layer 0 is predicted, if at all, in the
+ * previous step; the first step of a text does not count for it.
  *
  * recall  of each token's k experts, the share that is among its k best predicted ones
  * hot     experts ranked by how many tokens of the batch they have, as predicted and in truth
@@ -18,7 +18,7 @@
 #define MP_EVALUATE_HOT_WITHIN 6u
 
 struct mp_evaluation {
-    uint64_t tokens; /* 0: the policy never had an idea of this layer */
+    uint64_t tokens; /* 0: the policy never predicted this layer */
     double recall, hot;
 };
 
@@ -30,7 +30,7 @@ void mp_evaluator_destroy(struct mp_evaluator *evaluator);
 
 const struct mp_observer *mp_evaluator_observer(struct mp_evaluator *evaluator);
 
-/* Forget what was counted, for the next policy. */
+/* Reset all counts, for the next policy. */
 void mp_evaluator_reset(struct mp_evaluator *evaluator);
 
 void mp_evaluator_result(const struct mp_evaluator *evaluator, uint32_t layer,

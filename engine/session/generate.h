@@ -12,15 +12,15 @@
  * Text generation: prompts of different lengths in one batch, prefill, then one token per sequence
  * and step until each has ended.
  *
- * The prompts are cut into batches of engine tokens_max; a step of decoding is one batch. What
- * a sequence yields does not depend on the others (see engine.h).
+ * Prompts are divided into batches of the engine's tokens_max; a decode step is one batch. The
+ * result of a sequence does not depend on the others (see engine.h).
  */
 enum mp_finish {
     MP_FINISH_LENGTH,      /* max_tokens reached */
-    MP_FINISH_EOS,         /* the model said so; the token itself is in `ids` */
+    MP_FINISH_EOS,         /* the model generated an end token, which is in `ids` */
     MP_FINISH_STOP,        /* a stop string appeared; the text ends before it */
     MP_FINISH_CTX,         /* the context is full */
-    MP_FINISH_INTERRUPTED, /* mp_generate() was canceled before it had ended */
+    MP_FINISH_INTERRUPTED, /* mp_generate() was canceled */
     MP_FINISH_COUNT
 };
 
@@ -36,7 +36,7 @@ struct mp_generate_config {
     struct mp_sampling sampling;
     uint32_t max_tokens; /* per sequence, >= 1 */
     bool ignore_eos;     /* for benchmarks */
-    /* (max_tokens) ids that every sequence takes instead of choosing; or NULL. For comparisons. */
+    /* (max_tokens) ids that every sequence takes instead of sampling; or NULL. For comparisons. */
     const uint32_t *forced;
     const char *stops[MP_STOPS_MAX];
     uint32_t stop_count;
@@ -46,7 +46,7 @@ struct mp_generate_config {
      * with MP_ERR_IO (the output is gone). */
     int (*on_text)(void *ctx, uint32_t sequence, const char *text, size_t bytes);
     void (*on_prefill)(void *ctx, uint64_t done_tokens, uint64_t total_tokens);
-    /* logits(vocab) from which the next token of `sequence` will be chosen. */
+    /* logits(vocab) from which the next token of `sequence` will be sampled. */
     enum mp_status (*on_logits)(void *ctx, uint32_t sequence, uint32_t step, const float *logits);
     /* Before each engine batch: the number of the step, 0 for all of prefill, then 1, 2, ... */
     void (*on_step)(void *ctx, uint32_t step, const struct mp_batch *batch);
@@ -68,8 +68,8 @@ struct mp_generate_stats {
     uint64_t decode_steps; /* batches after prefill */
 };
 
-/* The refusals of mp_generate() that need no engine, before it has one: MP_ERR_CONFIG E_BATCH,
- * E_PROMPT_EMPTY, E_PROMPT_LONG, E_STOP_EMPTY, E_STOP_UTF8. */
+/* The argument checks of mp_generate() that need no engine: MP_ERR_CONFIG E_BATCH, E_PROMPT_EMPTY,
+ * E_PROMPT_LONG, E_STOP_EMPTY, E_STOP_UTF8. */
 enum mp_status mp_generate_check(const struct mp_generate_config *config,
                                  const struct mp_ids *prompts, uint32_t count) MP_MUST_CHECK;
 
@@ -77,7 +77,7 @@ enum mp_status mp_generate_check(const struct mp_generate_config *config,
  * prompts    (count): at least one token each, fewer than the context
  * outputs    (count): zeroed by the caller; free with mp_outputs_free(). Filled also when an error
  *            ends the run: what was generated until then is there
- * stats_p    filled in the same way; a step that did not end is not counted
+ * stats_p    also filled after an error; an incomplete step is not counted
  */
 enum mp_status mp_generate(const struct mp_generate_config *config, const struct mp_ids *prompts,
                            uint32_t count, struct mp_output *outputs,

@@ -16,14 +16,14 @@ struct mp_progress_bar {
     struct mp_clock *clock;
     uint64_t start_ns, drawn_ns;
     bool enabled, visible;
-    const char *what; /* is counted, such as "tokens"; NULL: bytes, shown in MiB */
+    const char *what; /* what is counted, such as "tokens"; NULL: bytes, shown in MiB */
 };
 
 void mp_progress_bar_begin(struct mp_progress_bar *bar, const char *label, const char *what,
                            struct mp_clock *clock);
 void mp_progress_bar_show(struct mp_progress_bar *bar, uint64_t done, uint64_t total);
 
-/* Wipe the line. */
+/* Erase the line. */
 void mp_progress_bar_end(struct mp_progress_bar *bar);
 
 #endif

@@ -8,8 +8,8 @@
 #include "vmm/output/json_out.h"
 
 /*
- * What a run cost, from the engine's counters and the clock. The same numbers as text and as JSON;
- * docs/architecture.md explains each.
+ * The report of a run, from the engine's counters and the clock. The same numbers as text and as
+ * JSON; docs/architecture.md explains each.
  */
 struct mp_report {
     uint64_t prompt_tokens, generated_tokens;
@@ -20,10 +20,10 @@ struct mp_report {
     double prefill_per_s;             /* prompt tokens per second */
     double hit_rate;                  /* of expert uses by layer and batch; 1 if there were none */
     uint64_t bytes_loaded;            /* experts, on demand and ahead */
-    uint64_t bytes_prefetched_unused; /* that left unused, or lie unused at the end */
+    uint64_t bytes_prefetched_unused; /* evicted unused, or still unused at the end */
     double exposed_wait_ms;
     uint64_t budget_bytes, expert_bytes, weights_bytes, kv_bytes;
-    uint64_t lost_bytes;         /* of the device and its host memory: could not be given back */
+    uint64_t lost_bytes;         /* of the device and its host memory: could not be released */
     struct mp_counters counters; /* of this run; gauges as they are now */
     const char *reader;          /* "io_uring" or "threads" */
     bool direct_io;
@@ -33,12 +33,12 @@ struct mp_report {
     const struct mp_device_choice *device; /* experts are in its memory; cuda false: in RAM */
 };
 
-/* The engine's counters as they would be if it ended now: what was prefetched and still lies unused
- * counts as wasted. */
+/* The engine's counters as if it ended now: prefetched bytes that are still unused count as wasted.
+ */
 struct mp_counters mp_report_counters(const struct mp_session *session);
 
-/* What was counted since `before`. A run that needs what an earlier one prefetched wastes nothing,
- * not less than nothing. */
+/* Counts since `before`. Wasted bytes are never negative, even if the run used what an earlier one
+ * had prefetched. */
 struct mp_counters mp_report_counters_since(const struct mp_session *session,
                                             const struct mp_counters *before);
 
@@ -48,7 +48,7 @@ void mp_report_make(const struct mp_session *session, const struct mp_generate_s
 
 void mp_report_print(const struct mp_report *report, FILE *out);
 
-/* Keys into the object that is open. */
+/* Write the keys into the open object. */
 void mp_report_json(const struct mp_report *report, struct mp_json_out *json);
 
 #endif

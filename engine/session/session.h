@@ -9,22 +9,22 @@
 #include "vmm/topo/memory_room.h"
 
 /*
- * Everything that a command opens for one model, in order, and closes in reverse: topology, pool,
+ * Everything that a command opens for one model, closed in reverse order: topology, pool,
  * checkpoint, config, weights, tokenizer, engine.
  *
- * Before weights are read it is known what the run will take. Where that is more than the machine
- * or its control group can give, opening fails with the sum and its parts, instead of being killed
- * later.
+ * The memory of the run is computed before weights are read. If the machine or its control group
+ * does not have enough, opening fails with the sum and its parts, instead of the process being
+ * killed later.
  */
 struct mp_session_config {
     const char *model; /* directory */
     uint32_t sequences;
     bool tokenizer; /* needed */
-    bool plan_only; /* stop before weights are read: session.memory is known, engine is NULL; it may
-                       ask for more RAM than there is */
-    /* Or NULL: called when the session has its model, tokenizer, engine_config.ctx and memory plan,
-     * but no weights and no engine. What it returns, if not MP_OK, is what opening returns. Not
-     * called with plan_only. */
+    bool plan_only; /* stop before weights are read: session.memory is set, engine is NULL; the plan
+                       may exceed the available RAM */
+    /* Or NULL. Called when the session has its model, tokenizer, engine_config.ctx and memory plan,
+     * but no weights and no engine. A failure makes opening fail with that status. Not called with
+     * plan_only. */
     enum mp_status (*before_load)(void *ctx);
     void *before_load_ctx;
     const struct mp_progress *progress; /* or NULL: bytes of weights read */
@@ -38,21 +38,21 @@ struct mp_session_config {
     const struct mp_observer *observer; /* or NULL */
     const char *forced_routing;         /* a trace whose routing replaces the model's; or NULL */
     bool probe;       /* this program is moepager: it may run itself to measure a device */
-    bool no_engine;   /* stop when weights are read: engine is NULL */
-    bool no_sidecars; /* leave calibration and trained predictors alone */
+    bool no_engine;   /* stop after weights are read: engine is NULL */
+    bool no_sidecars; /* do not load calibration and trained predictors */
 };
 
-/* Bytes by purpose: of RAM, and with a device the first six of its memory. */
+/* Bytes by purpose: of RAM; with a device the first six members are of its memory. */
 struct mp_memory_plan {
     uint64_t weights_bytes; /* everything but routed experts */
     uint64_t expert_bytes;  /* all routed experts, as in the files */
     uint64_t kv_bytes, state_bytes;
-    uint64_t budget_bytes; /* for routed experts; what `full_bytes` is if all */
+    uint64_t budget_bytes; /* for routed experts; `full_bytes` if it is for all */
     uint64_t smallest_bytes, full_bytes;
     uint64_t total_bytes;  /* weights, cache, activations and budget; UINT64_MAX: beyond 2^64 */
     uint32_t slices;       /* that each expert is stored in */
-    uint64_t room_bytes;   /* what this process can still take; UINT64_MAX: unknown */
-    uint64_t margin_bytes; /* of it, that an automatic budget leaves */
+    uint64_t room_bytes;   /* what this process can still allocate; UINT64_MAX: unknown */
+    uint64_t margin_bytes; /* of it, reserved by an automatic budget */
     /* With a device, else 0: */
     uint64_t device_free_bytes, device_total_bytes;
     uint64_t host_full_bytes; /* of a host tier that holds every expert */
@@ -70,23 +70,23 @@ struct mp_session {
     struct mp_checkpoint *checkpoint;
     struct mp_model_config model;
     struct mp_weights *weights;
-    struct mp_calibration_data *calibration;  /* NULL: there is none, or it is not wanted */
+    struct mp_calibration_data *calibration;  /* NULL: none, or not wanted */
     struct mp_llapor *llapor;                 /* the same */
     struct mp_forced_routing *forced_routing; /* or NULL */
     struct mp_tokenizer *tokenizer;
     struct mp_engine_config engine_config;
     struct mp_engine *engine;
     struct mp_memory_plan memory;
-    char addressing[96]; /* why it is what it is, on a CUDA device */
-    bool direct_io;      /* experts are read past the page cache */
+    char addressing[96]; /* reason for the addressing on a CUDA device */
+    bool direct_io;      /* experts are read with O_DIRECT */
 };
 
 /* On failure nothing stays open. */
 enum mp_status mp_session_open(const struct mp_settings *settings,
                                const struct mp_session_config *config,
                                struct mp_session *session) MP_MUST_CHECK;
-/* A new engine in place of the old one: other policies, nothing resident, counters at zero. On
- * failure there is none. */
+/* Replace the engine by a new one with other policies, nothing resident, and counters at zero. On
+ * failure there is no engine. */
 enum mp_status mp_session_renew(struct mp_session *session, const struct mp_profile *policies,
                                 const struct mp_observer *observer) MP_MUST_CHECK;
 void mp_session_close(struct mp_session *session);

@@ -13,8 +13,9 @@
 #include "vmm/space/space.h"
 
 /*
- * Every setting of the program in one place: environment variable and command line flag of the same
- * option go through one table (vmm/options/opt.h). Command line beats environment beats default.
+ * All settings of the program: environment variable and command line flag of an option use the same
+ * table (vmm/options/opt.h). The command line overrides the environment, which overrides the
+ * default.
  */
 struct mp_run_settings {
     struct mp_share budget;
@@ -53,7 +54,7 @@ struct mp_settings {
     struct mp_gemm_config gemm;
     struct mp_gpu_config gpu;
     struct mp_io_config io;
-    struct mp_preload_config preload;       /* handed on, not used here */
+    struct mp_preload_config preload;       /* passed on, not used by the program itself */
     struct mp_gpu_window_config gpu_window; /* the same */
     const struct mp_opt_group *groups;      /* all tables, filled; for mp_opt_set() and listings */
 };
@@ -65,8 +66,8 @@ struct mp_settings {
  */
 enum mp_status mp_settings_load(struct mp_settings *settings) MP_MUST_CHECK;
 
-/* Log as the settings say, once the command line is in them. MP_ERR_CONFIG as mp_log_check(); a
- * file that cannot be written is only warned of. */
+/* Start the log with the settings, after the command line was parsed. MP_ERR_CONFIG as
+ * mp_log_check(); a file that cannot be written only causes a warning. */
 enum mp_status mp_settings_start_log(const struct mp_settings *settings) MP_MUST_CHECK;
 
 /* The policies that the settings name. */

@@ -5,11 +5,10 @@
 #include "engine/text/tokenizer.h"
 
 /*
- * A given text through a model, token by token: for calibration and perplexity.
+ * Runs a given text through a model, token by token: for calibration and perplexity.
  *
- * The text is cut into windows of equal length that do not see each other; `streams` of them run
- * at once, each batch holding one token of each. So batches are those of decoding, and residency
- * is what decoding would find.
+ * The text is divided into independent windows of equal length; `streams` of them run in parallel,
+ * and each batch has one token of each. So batches and residency are those of decoding.
  */
 struct mp_teacher_forcing {
     struct mp_engine *engine;
@@ -26,7 +25,7 @@ struct mp_teacher_forcing {
     void *ctx;
 };
 
-/* Windows that really are at once: a short text has fewer of them than `streams`. */
+/* Actual number of parallel windows: a short text has fewer than `streams`. */
 uint32_t mp_teacher_forcing_streams(const struct mp_ids *ids, uint64_t window, uint32_t streams);
 
 enum mp_status mp_teacher_force(const struct mp_teacher_forcing *run) MP_MUST_CHECK;

@@ -10,7 +10,7 @@
  *   chatml   <|im_start|>ROLE\nTEXT<|im_end|>\n for each message, then <|im_start|>assistant\n.
  *            If the program names a default system prompt ("You are a helpful assistant." and the
  *            Qwen 2.5 one are known), it goes first when the caller gives no system message.
- *            Programs that take the thoughts before </think> out of earlier answers get that.
+ *            For programs that remove text before </think> from earlier answers, so does the code.
  *   mistral  <s>[INST] TEXT [/INST]ANSWER</s>..., roles must alternate beginning with the user; the
  *            blanks around TEXT and ANSWER are those of the program that was recognised. A system
  *            message is put before the first or last user text where the program does so, else
@@ -57,11 +57,11 @@ void mp_chat_destroy(struct mp_chat *chat);
 const char *mp_chat_name(const struct mp_chat *chat);
 
 /*
- * Append the prompt for `count` messages to `out`: the format's own text with `special` set,
- * the messages' texts without. The spans point into `chat` and into the messages. Encode them with
- * mp_tokenizer_encode_spans() without ADD_SPECIAL: the format brings its own <s>.
- * `answer`: end with the beginning of the assistant's answer.
- * MP_ERR_CONFIG E_CHAT_ROLES for an order of roles that the format has not.
+ * Append the prompt for `count` messages to `out`: the format's own text with `special` set, the
+ * messages' texts without. The spans point into `chat` and into the messages. Encode them with
+ * mp_tokenizer_encode_spans() without ADD_SPECIAL: the format brings its own <s>. `answer`: end
+ * with the beginning of the assistant's answer. MP_ERR_CONFIG E_CHAT_ROLES for an order of roles
+ * that the format does not have.
  */
 enum mp_status mp_chat_render(const struct mp_chat *chat, const struct mp_chat_message *messages,
                               size_t count, bool answer, struct mp_spans *out) MP_MUST_CHECK;

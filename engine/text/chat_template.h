@@ -3,7 +3,7 @@
 
 #include "engine/text/chat.h"
 
-/* What was recognised in a template; shared by chat.c and chat_template.c only. */
+/* The properties recognised in a template; private to chat.c and chat_template.c. */
 enum mp_chat_kind { MP_CHAT_CHATML, MP_CHAT_MISTRAL };
 enum mp_chat_system { MP_CHAT_SYSTEM_REFUSED, MP_CHAT_SYSTEM_FIRST, MP_CHAT_SYSTEM_LAST };
 
@@ -17,12 +17,12 @@ struct mp_chat {
     const char *default_system; /* static; NULL if none */
     bool open_end;              /* without `answer` the last message is not closed */
     bool opens_thinking;        /* the answer begins with <think> */
-    bool drops_thinking;        /* earlier answers lose what stands before </think> */
+    bool drops_thinking;        /* text before </think> is removed from earlier answers */
 
-    /* mistral: what stands around the texts */
+    /* mistral: the text around messages */
     char user_before[MP_CHAT_LITERAL_BYTES], user_behind[MP_CHAT_LITERAL_BYTES];
     char answer_before[MP_CHAT_LITERAL_BYTES], answer_behind[MP_CHAT_LITERAL_BYTES];
-    bool trims_answers;         /* blanks around earlier answers go */
+    bool trims_answers;         /* blanks around earlier answers are removed */
     enum mp_chat_system system; /* whether a system text goes before the first or last user's */
 };
 

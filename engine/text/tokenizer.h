@@ -10,12 +10,12 @@
 /*
  * Text to token ids and back, from a Hugging Face tokenizer.json: byte-level BPE (GPT-2, Qwen,
  * Llama 3) and BPE with byte fallback (Llama 2, Mixtral). The ids are those of the `tokenizers`
- * library. What a file asks for and this module cannot do (other models, normalizers, decoders,
- * unknown Split patterns, dropout, truncation, padding, ...) is refused by name when the file is
- * read; no part of a file is skipped.
+ * library. Features of a file that are not supported (other models, normalizers, decoders, unknown
+ * Split patterns, dropout, truncation, padding, ...) are refused by name when the file is read; no
+ * part of a file is ignored.
  *
- * A tokenizer never changes after it was loaded: any number of threads may use one at the same
- * time. A detokenizer belongs to one thread at a time.
+ * Thread safety: a tokenizer is constant after loading, and any number of threads may use it. A
+ * detokenizer is used by one thread at a time.
  *
  * Failures: MP_ERR_MODEL with a code E_TOK_* for whatever is wrong with the files, MP_ERR_IO for
  * files that cannot be read, MP_ERR_INVALID for ids and texts out of range, MP_ERR_NO_MEMORY.
@@ -32,8 +32,8 @@ struct mp_tokenizer;
 #define MP_TOK_MERGES_MAX (1u << 21)
 #define MP_TOK_TEXT_BYTES_MAX (1u << 28) /* one text to encode */
 
-/* How many bytes are well-formed UTF-8 before the first that are not; `bytes` if all are, as in all
- * decoded text. */
+/* Number of valid UTF-8 bytes before the first invalid one; `bytes` if all are valid, as in decoded
+ * text. */
 size_t mp_utf8_bytes(const char *text, size_t bytes);
 bool mp_is_utf8(const char *text, size_t bytes);
 
@@ -81,7 +81,7 @@ uint32_t mp_tokenizer_bos(const struct mp_tokenizer *tok);
 uint32_t mp_tokenizer_eos(const struct mp_tokenizer *tok);
 
 enum mp_encode_flags {
-    /* Put the tokens around the text that the file's post-processor asks for (mostly <s>). */
+    /* Add the tokens of the file's post-processor around the text (mostly <s>). */
     MP_ENCODE_ADD_SPECIAL = 1,
     /*
      * Text that spells a special token becomes that token. Without the flag it is plain text, as
@@ -116,9 +116,9 @@ struct mp_span {
 };
 
 /*
- * Append the tokens of the concatenation of `count` spans, so that a template and a user's text
- * in it are tokenized as one text, and yet the user's part cannot spell special tokens. Of the
- * flags only ADD_SPECIAL is looked at.
+ * Append the tokens of the concatenation of `count` spans, so that a template and a user's text in
+ * it are tokenized as one text, and yet the user's part cannot spell special tokens. Only the flag
+ * ADD_SPECIAL is used.
  */
 enum mp_status mp_tokenizer_encode_spans(const struct mp_tokenizer *tok,
                                          const struct mp_span *spans, size_t count, unsigned flags,

@@ -9,7 +9,7 @@
 #include "engine/text/tokenizer.h"
 
 /*
- * What the parts of the tokenizer share; nobody else includes this.
+ * Private to the tokenizer: shared by its files.
  *
  *   tokenizer.c           the public object, files, configuration
  *   tokenizer_gguf.c      the tokenizer.json that a GGUF file's metadata stands for
@@ -22,13 +22,13 @@
  *   tokenizer_split.c     patterns, pre-tokenization
  *   tokenizer_added.c     finding added tokens in text
  *   tokenizer_bpe.c       merging
- *   tokenizer_encode.c    the way from text to ids
- *   tokenizer_decode.c    decoders from JSON, the way from ids to text
+ *   tokenizer_encode.c    from text to ids
+ *   tokenizer_decode.c    decoders from JSON, from ids to text
  *
- * The way of a text: spans are made valid UTF-8 and joined; added tokens that are matched before
+ * Stages of encoding: spans are made valid UTF-8 and joined; added tokens that are matched before
  * normalization cut it into segments; each segment is normalized and cut again at the added tokens
- * that are matched after it; what is left runs through the pre-tokenizer's stages, whose last
- * pieces are the words that the merges work on.
+ * that are matched after it; the rest passes the pre-tokenizer's stages, which yield the words that
+ * are merged.
  */
 
 /* ---- bytes (tokenizer_text.c) */
@@ -41,8 +41,8 @@ struct mp_tok_buf {
 };
 
 /*
- * How long `bytes` bytes may become by what a file asks for. Replacements of a file could multiply
- * a text without end; no honest file comes near this.
+ * Limit of the length of `bytes` bytes after normalization. Replacements of a malicious file could
+ * multiply a text without bound; no ordinary file comes near this limit.
  */
 static inline size_t mp_tok_growth_limit(size_t bytes)
 {

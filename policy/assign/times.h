@@ -5,12 +5,12 @@
 #include "policy/sorter.h"
 
 /*
- * The times by which assign policies weigh the home executor, the device of the papers, against the
- * helper, their CPU (DALI eq. 4-6).
+ * The times by which assign policies compare the home executor (the device in the papers) with the
+ * helper (their CPU): DALI eq. 4-6.
  */
 
-/* Does the machine have a helper, and are its times and that of a load known? If not there is
- * nothing to weigh, and everything goes to the home executor. */
+/* True if the machine has a helper and its times and that of a load are known. Else there is
+ * nothing to compare, and the home executor gets everything. */
 static inline bool mp_assign_can_weigh(const struct mp_assign_facts *facts)
 {
     const uint32_t helper = mp_costs_helper(facts->costs);
@@ -19,7 +19,7 @@ static inline bool mp_assign_can_weigh(const struct mp_assign_facts *facts)
            mp_executor_is_known(&facts->costs->executors[helper]);
 }
 
-/* Time of the helper, which there is. */
+/* Time of the helper, which must exist. */
 static inline uint64_t mp_assign_helper_ns(const struct mp_costs *costs, uint32_t tokens)
 {
     return mp_executor_ns(&costs->executors[mp_costs_helper(costs)], tokens);
@@ -31,8 +31,8 @@ static inline uint64_t mp_assign_compute_ns(const struct mp_costs *costs, uint32
     return mp_executor_ns(&costs->executors[MP_EXECUTOR_HOME], tokens);
 }
 
-/* t_gpu of DALI: loads and computing overlap, so the longer of both counts; a resident expert has
- * no transfer. */
+/* t_gpu of DALI: a load and computation overlap, so the longer counts; a resident expert needs no
+ * load. */
 static inline uint64_t mp_assign_home_ns(const struct mp_costs *costs, uint32_t tokens,
                                          bool resident)
 {

@@ -5,26 +5,26 @@
 #include "vmm/base/arena.h"
 
 /*
- * Ghosts: the sets of experts that evict policies layer-lru, lfu and lcp would hold if each had all
- * slots to itself, and a set that stays. For evict policy `shadow`, which compares what they would
- * have cost. No bytes are moved, and a load or a use costs O(log experts).
+ * Ghosts (ghost caches): the sets of experts that evict policies layer-lru, lfu and lcp would hold
+ * if each had all slots, and a static set. For evict policy `shadow`, which compares their costs.
+ * No bytes are moved; a load or a use costs O(log experts).
  *
- * Experts of the present batch are taken out of the order and put back when it is over, with what
- * they are worth by then; so the batch never evicts its own.
+ * Experts of the current batch are detached from the order and attached again at its end, with
+ * their new keys; so a batch never evicts its own experts.
  *
  *     held[u]  for `count` experts
  *     attached: held, and in the heap (lfu, lcp) or in the list of its layer (layer-lru)
  */
 enum mp_ghost_kind { MP_GHOST_LAYER_LRU, MP_GHOST_LFU, MP_GHOST_LCP, MP_GHOST_STATIC };
 
-/* What is known of the experts; shared by all ghosts. */
+/* Statistics of the experts; shared by all ghosts. */
 struct mp_ghost_facts {
     uint32_t layers, experts, slots;
     uint64_t *used;   // (ids): order of the last use
     uint64_t *count;  // (ids): batches that used it
-    uint64_t *tokens; // (ids): tokens that did
+    uint64_t *tokens; // (ids): tokens that used it
     uint64_t *pairs;  // (layers): (token, expert) pairs so far
-    double fade;      /* what a pair of its layer takes off the logarithm of lcp's priority */
+    double fade;      /* decay of the logarithm of lcp's priority per pair of its layer */
     uint64_t uses;
 };
 
@@ -43,18 +43,18 @@ struct mp_ghost {
     uint32_t *in_layer;        // (layers): held
 };
 
-/* Facts, and the ghosts below, are made twice, before and after mp_arena_open(). */
+/* Take the arrays; called twice, before and after mp_arena_open(), as is mp_ghost_take(). */
 void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *shape,
                          struct mp_arena *arena);
 
-/* A batch of one layer uses the expert. Before that it is detached in all ghosts. */
+/* Count a use of the expert by a batch of its layer. It must be detached in all ghosts. */
 void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t id, uint32_t tokens);
 
-/* `facts` outlive the ghost. */
+/* `facts` must outlive the ghost. */
 void mp_ghost_take(struct mp_ghost *ghost, enum mp_ghost_kind kind,
                    const struct mp_ghost_facts *facts, struct mp_arena *arena);
 
-/* Take a held expert out of the order, and put it back. No effect on a static ghost. */
+/* Detach a held expert from the order, and attach it again. No effect on a static ghost. */
 void mp_ghost_detach(struct mp_ghost *ghost, uint32_t id);
 void mp_ghost_attach(struct mp_ghost *ghost, uint32_t id);
 
@@ -64,7 +64,7 @@ void mp_ghost_attach(struct mp_ghost *ghost, uint32_t id);
  */
 uint32_t mp_ghost_load(struct mp_ghost *ghost, uint32_t id);
 
-/* Would `a` leave before `b`? Both have been used or were never. */
+/* True if `a` would be evicted before `b`. Either both have been used or neither has. */
 bool mp_ghost_before(const struct mp_ghost *ghost, uint32_t a, uint32_t b);
 
 #endif

@@ -7,11 +7,11 @@
 
 /*
  * What the two parts of evict policy `shadow` share: shadow.c is the policy, shadow_judge.c
- * says what each ghost would have paid, which of them leads, and what those hold that place
- * experts.
+ * computes the cost of each ghost, the leader, and the sets of the ghosts that place experts.
  */
 #define MP_SHADOW_GHOSTS 6u
-#define MP_SHADOW_STATIC 3u /* and those behind it place experts, not on demand */
+#define MP_SHADOW_STATIC \
+    3u /* this ghost and later ones place experts instead of loading on demand */
 #define MP_SHADOW_LAYERS 4u
 #define MP_SHADOW_RECENT 5u
 #define MP_SHADOW_TOKENS 16u /* between placements */
@@ -19,20 +19,20 @@
 struct mp_shadow {
     struct mp_policy super;
     struct mp_residents residents;
-    struct mp_residents strange; /* resident, and not in the leader's ghost */
+    struct mp_residents strange; /* residents that are not in the leader's ghost */
     struct mp_ghost_facts facts;
     struct mp_ghost ghosts[MP_SHADOW_GHOSTS];
     uint64_t lead[MP_SHADOW_GHOSTS]; /* how much cheaper than the leader it has been */
-    /* How much more than STATIC and LAYERS was really paid. */
+    /* Actual cost in excess of that of STATIC and LAYERS. */
     uint64_t overrun[2];
-    uint64_t patience; /* times the hysteresis that it takes to leave the static placement */
+    uint64_t patience; /* multiple of the hysteresis needed to leave the static placement */
     const struct mp_costs *costs;
     uint32_t ids, leader, changes;
     uint32_t placed;     /* experts of a ghost that places them */
-    uint32_t room;       /* slots that it leaves where something is loaded on demand */
-    uint64_t passed;     /* what STATIC would have loaded on demand since it was placed */
+    uint32_t room;       /* slots that it leaves free if anything is loaded on demand */
+    uint64_t passed;     /* loads on demand that STATIC would have needed since it was placed */
     uint64_t hysteresis; /* percent */
-    uint64_t *stamp;     // (ids): order of last use or coming, of the residents
+    uint64_t *stamp;     // (ids): order of last use or insertion, of residents
     uint64_t stamps;
     bool was_static; /* that ghost has led */
     bool is_placed;  /* those that place experts hold some */
@@ -40,7 +40,7 @@ struct mp_shadow {
     /* Placing. */
     uint32_t *order;                  // (ids): scratch
     uint64_t *key;                    // (ids): scratch
-    double *recent;                   // (ids): counts of batches that fade, times `weight`
+    double *recent;                   // (ids): decayed counts of batches, times `weight`
     double weight;                    /* of a use now */
     uint64_t choose_at;               /* batches */
     uint64_t swaps[MP_SHADOW_GHOSTS]; /* since the last batch */
@@ -48,12 +48,12 @@ struct mp_shadow {
     /* The present batch. */
     uint32_t *batch;  // (experts)
     uint32_t *tokens; // (experts)
-    uint8_t *actual;  // (experts): resident when asked for
-    uint64_t *asked;  // (ids): 1 + `now` of the batch that asked last
+    uint8_t *actual;  // (experts): resident when it was needed
+    uint64_t *asked;  // (ids): 1 + `now` of the last batch that needed it
     uint32_t batch_count;
     bool settled;
     uint64_t now, batches;
-    uint64_t debt_ns; /* of the link: loads that no need asked for */
+    uint64_t debt_ns; /* of the link: time of loads that were not demands */
 
     /* Scratch. */
     struct mp_sorter sorter;
@@ -66,7 +66,7 @@ static inline bool mp_shadow_places(const struct mp_shadow *shadow)
     return shadow->leader >= MP_SHADOW_STATIC;
 }
 
-/* One that does not change with what is used. */
+/* True for a ghost whose set does not depend on uses. */
 static inline bool mp_shadow_is_static(uint32_t ghost)
 {
     return ghost == MP_SHADOW_STATIC || ghost == MP_SHADOW_LAYERS;
@@ -77,7 +77,7 @@ static inline bool mp_shadow_times_known(const struct mp_shadow *shadow)
     return shadow->costs != NULL && shadow->costs->load_ns > 0;
 }
 
-/* Does somebody compute without loading, so that a need may never load what it lacks? */
+/* True if an executor computes without loading, so that an absent expert may never be loaded. */
 static inline bool mp_shadow_others_known(const struct mp_shadow *shadow)
 {
     const struct mp_costs *costs = shadow->costs;
@@ -91,18 +91,18 @@ static inline bool mp_shadow_others_known(const struct mp_shadow *shadow)
     return false;
 }
 
-/* A new batch: the one before is judged, and every MP_SHADOW_TOKENS tokens experts are placed anew.
- */
+/* Begin a new batch: evaluate the previous one, and place experts anew every MP_SHADOW_TOKENS
+ * tokens. */
 void mp_shadow_turn(struct mp_shadow *shadow, uint64_t now);
 
-/* All of the batch is known: what would each have paid for it, and what does it hold now? A second
- * call has no effect. */
+/* The batch is complete: add its cost to each ghost and update their sets. A second call has no
+ * effect. */
 void mp_shadow_settle(struct mp_shadow *shadow);
 
-/* Note whether `id`, which is resident or was, is one that the leader would not hold. */
+/* Update whether `id` is a resident that the leader would not hold. */
 void mp_shadow_refresh(struct mp_shadow *shadow, uint32_t id);
 
-/* The first placement: the first of order[]. */
+/* Make the first placement, from the beginning of order[]. */
 void mp_shadow_place_first(struct mp_shadow *shadow);
 
 #endif

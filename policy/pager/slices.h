@@ -7,23 +7,23 @@
 #include "vmm/base/arena.h"
 
 /*
- * Slices: which units of the space make up which expert, and the counts that follow from it.
+ * Slices: maps units of the space to experts, and keeps the counts that depend on it.
  *
  * The space moves units; policies decide about experts, numbered layer * experts + expert. An
- * expert is `count` units that stand together, its slices in order; with one slice it is one unit.
- * The other files of the pager speak of units and ask here for the rest.
+ * expert consists of `count` adjacent units, its slices in order; with one slice it is one unit.
+ * The other files of the pager work on units and use this module for the mapping.
  *
- * A partition may keep a part of each expert of a layer: the first `retained` slices. Those behind
- * them are surplus: they count for no quota and leave before all that is retained. A unit is
- * present from the start of its read until it leaves, and evictable while the pager says so.
+ * A partition may retain a part of each expert of a layer: the first `retained` slices. The slices
+ * after them are surplus: they count for no quota and are evicted before all retained ones. A unit
+ * is present from the start of its read until it is evicted, and evictable as set by the pager.
  *
  *     present[expert]      == units of it that are present
  *     held[layer]          == those of them, over the layer, that are not surplus
  *     going[expert]        == units of it that are evictable; evictable[expert] == going > 0
  *     surplus[expert]      == those of them that are surplus; surplus_going == all of them
  *
- * Not here: states, flags and leases of units, and the policies. One thread at a time; nothing
- * allocates or fails. Others read the fields; they write `quota` only.
+ * States, flags and leases of units, and policies, are not known here. One thread at a time; no
+ * function allocates or fails. Other files may read all fields, and write only `quota`.
  */
 enum mp_slices_part {
     MP_SLICES_RETAINED = 1,
@@ -37,7 +37,7 @@ struct mp_slices {
     uint8_t *present;       // (layers * experts)
     uint8_t *going;         // (layers * experts)
     uint8_t *surplus;       // (layers * experts)
-    uint8_t *evictable;     // (layers * experts): as policies are given it
+    uint8_t *evictable;     // (layers * experts): as passed to policies
     uint32_t *retained;     // (layers): slices, 1..count
     uint32_t *held;         // (layers): units
     uint32_t *quota;        // (layers): units; UINT32_MAX: no bound
@@ -83,44 +83,43 @@ static inline struct mp_unit_range mp_slices_of_layer(const struct mp_slices *s,
                                    (layer + 1) * s->experts * s->count };
 }
 
-/* Take the tables from the arena, zeroed: once to count, once to have them. `count`, `layers` and
- * `experts` are set by then. */
+/* Take the tables from the arena, zeroed; called twice, before and after mp_arena_open(). `count`,
+ * `layers` and `experts` must be set. */
 void mp_slices_take(struct mp_slices *s, struct mp_arena *arena);
 
 /* The units of a part of an expert. */
 struct mp_unit_range mp_slices_part_of(const struct mp_slices *s, uint32_t expert,
                                        enum mp_slices_part part);
 
-/* How many units of the part are evictable. */
+/* Number of evictable units of the part. */
 uint32_t mp_slices_going(const struct mp_slices *s, uint32_t expert, enum mp_slices_part part);
 
-/* Is there nothing outside of the part, in any expert? */
+/* True if the part contains all units of all experts. */
 bool mp_slices_is_all(const struct mp_slices *s, enum mp_slices_part part);
 
 /* The unit became present. True: the first of its expert. */
 bool mp_slices_insert(struct mp_slices *s, uint32_t unit);
 
-/* It is not present any more. True: it was the last of its expert. */
+/* The unit is no longer present. True: it was the last of its expert. */
 bool mp_slices_remove(struct mp_slices *s, uint32_t unit);
 
-/* The unit became evictable, or is not any more. */
+/* Set whether the unit is evictable. */
 void mp_slices_set_going(struct mp_slices *s, uint32_t unit, bool going);
 
-/* Would the unit's layer hold more than its quota with one unit more? A surplus one never counts.
- */
+/* True if the unit's layer would exceed its quota with this unit. Surplus units never do. */
 bool mp_slices_over_quota(const struct mp_slices *s, uint32_t unit);
 
-/* The layer that holds most above its quota, or MP_LAYER_ANY. */
+/* The layer that exceeds its quota most, or MP_LAYER_ANY. */
 uint32_t mp_slices_greediest_layer(const struct mp_slices *s);
 
 /*
- * retained[l] slices of each expert of layer l are kept from now on. Counts that depend on it start
- * again from zero: mp_slices_recount() follows for each unit.
+ * Set the retained slices of each layer. Counts that depend on it are reset; the caller must then
+ * call mp_slices_recount() for each unit.
  */
 void mp_slices_retain(struct mp_slices *s, const uint32_t *retained);
 void mp_slices_recount(struct mp_slices *s, uint32_t unit, bool present, bool going);
 
-/* Do the expert's numbers fit its units? present(count), going(count); adds to *held. */
+/* Check the counts of an expert against its units: present(count), going(count). Adds to *held. */
 bool mp_slices_check(const struct mp_slices *s, uint32_t expert, const bool *present,
                      const bool *going, uint32_t *held);
 

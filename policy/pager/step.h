@@ -11,13 +11,13 @@
  *     score -> route -> assign -> make ready -> other executors -> (predict, prefetch) -> shared
  *           -> experts -> combine
  *
- * An assign policy that looks ahead is asked after the first prediction instead of before it. With
- * the source PARTIAL, shared and those experts that are ready come before the prediction.
+ * An assign policy with `looks_ahead` runs after the first prediction instead of before it. With
+ * the source PARTIAL, shared experts and experts that are ready are computed before the prediction.
  *
  * The engine injects real arithmetic, the simulator injects cost models. So overlap, scheduling and
- * policies exist once.
+ * policies are implemented once.
  *
- * Thread safety: one thread at a time; the operations may use threads of their own.
+ * Thread safety: one thread at a time; operations may use their own threads.
  */
 struct mp_step;
 
@@ -28,45 +28,43 @@ struct mp_rows {
     uint32_t count;
 };
 
-/* One expert to compute, or where experts are paged in slices one slice of it, with its bytes.
- * An executor that needs nothing loaded gets all slices at once. */
+/* One expert to compute, or one slice of it where experts are paged in slices, with its bytes. An
+ * executor that needs no load gets all slices at once. */
 struct mp_expert_work {
     uint32_t expert;
     uint32_t slice;                         /* the first one */
     uint32_t slices;                        /* how many of them, >= 1 */
-    uint32_t executor;                      /* who computes it, by place */
-    const void *pieces[MP_UNIT_PIECES_MAX]; /* in the device tier, for executors that read that */
+    uint32_t executor;                      /* index of the executor */
+    const void *pieces[MP_UNIT_PIECES_MAX]; /* in the device tier, for executors that read it */
     struct mp_rows rows;
-    uint32_t need; /* the step's own number for it */
+    uint32_t need; /* identifies it to the step */
 };
 
 /*
- * An executor as the step drives it; costs->executors (policy/policy.h) has its properties at the
- * same place of the list. What computes there (a stream, a queue with a thread, another machine) is
- * behind ctx.
+ * The operations of an executor; its properties have the same index in costs->executors
+ * (policy/policy.h). `ctx` is what computes: a stream, a queue with a thread, another machine.
  */
 struct mp_step_executor {
     void *ctx;
 
     /*
-     * Optional, for executors that need nothing loaded. Asked for each need that assign gave to
-     * this one, before the layer is opened: can it have the expert's bytes? Then they stay where it
-     * reads them until the layer is over. False: the home executor computes it.
+     * Optional, for executors that need no load. Called for each need assigned to this executor,
+     * before the layer is opened. True: the expert's bytes are available to it until the layer
+     * ends. False: the home executor computes it.
      */
     bool (*take)(void *ctx, uint32_t layer, uint32_t expert);
 
     /*
      * Required: compute these experts, each for its rows, into the caller's (token, rank) buffer.
      * Slice 0 sets the rows, later ones add to them. The slices of an expert come in ascending
-     * order, in one call side by side or in several, and are to be added in that order: then the
-     * bits do not depend on what was resident.
-     * They are those whose bytes are complete now, so that one call can share them out over
-     * threads. Executors that need nothing loaded come first, one call for each, before anything is
-     * predicted; they read the bytes where they are.
+     * order, in one call (adjacent) or several, and must be added in that order, so that the bits
+     * do not depend on residency. A call has all experts whose bytes are complete now, so that it
+     * can distribute them over threads. Executors that need no load are called first, once each,
+     * before any prediction.
      *
-     * Without ops->ended() all is computed when it returns. With it, it only takes the work over:
-     * executors run at the same time, and `work`, but not rows and bytes, may be forgotten. On an
-     * error nothing of this call was taken.
+     * Without ops->ended() the work is complete on return. With it, the work is only queued:
+     * executors run in parallel, and `work` is valid only during the call, but rows and bytes until
+     * the work has ended. On an error nothing of this call was queued.
      */
     enum mp_status (*begin)(void *ctx, uint32_t layer, const struct mp_expert_work *work,
                             uint32_t count);
@@ -80,18 +78,20 @@ struct mp_step_ops {
     enum mp_status (*source_scores)(void *ctx, uint32_t layer, uint32_t target_layer,
                                     enum mp_score_source source, float *scores);
 
-    /* Optional: what needs no routed expert (shared experts); runs while loads are on their way. */
+    /* Optional: compute what needs no routed expert (shared experts); runs while loads are in
+     * flight. */
     enum mp_status (*shared)(void *ctx, uint32_t layer);
 
-    /* Optional. needs(*count_p) := the `need` of all work of all executors that has ended since the
-     * last call. With `wait`, some being under way, at least one. What failed has ended too. */
+    /* Optional. needs(*count_p) := the `need` of all work of all executors that has ended,
+     * successfully or not, since the last call. With `wait`, and work in progress, blocks until
+     * there is at least one. */
     enum mp_status (*ended)(void *ctx, bool wait, uint32_t *needs, uint32_t *count_p);
 
-    /* Required with ended(): would it have something to report? Called by the step's thread; an
-     * executor calls mp_pager_wake() when that becomes true. Must not block. */
+    /* Required with ended(): true if ended() would report something. Called by the step's thread;
+     * an executor calls mp_pager_wake() when it becomes true. Must not block. */
     bool (*any_ended)(void *ctx);
 
-    /* Optional: what is left of transfers that have started, in ns. */
+    /* Optional: remaining time of transfers in flight, in ns. */
     uint64_t (*link_busy)(void *ctx);
 
     /* Required: add up (token, rank) results in rank order. experts, weights: (tokens, k), the
@@ -99,12 +99,12 @@ struct mp_step_ops {
     enum mp_status (*combine)(void *ctx, uint32_t layer, const uint32_t *experts,
                               const float *weights);
 
-    /* Optional: what was routed, before anything follows from it; the arrays stay as they are until
-     * the layer has run. */
+    /* Optional: called with the routing, before it is used; the arrays are valid until the layer
+     * has run. */
     void (*routed)(void *ctx, uint32_t layer, uint32_t tokens, uint32_t k, const uint32_t *experts,
                    const float *weights);
 
-    /* Optional: what the predictor made of it, scores(tokens, experts); for those who compare. */
+    /* Optional: called with the predictor's scores(tokens, experts); for evaluation. */
     void (*predicted)(void *ctx, uint32_t layer, uint32_t target_layer, uint32_t tokens,
                       const float *scores);
 };
@@ -115,9 +115,10 @@ struct mp_step_config {
     struct mp_shape shape;
     const struct mp_step_ops *ops;
     void *ctx;
-    /* Given to policies, read anew each layer. NULL: the home executor alone, and nothing known. */
+    /* Passed to policies, read anew in each layer. NULL: the home executor alone, with unknown
+     * costs. */
     const struct mp_costs *costs;
-    const struct mp_step_executor *executors; /* one for each of costs->executors; read anew, too */
+    const struct mp_step_executor *executors; /* one for each of costs->executors; also read anew */
     struct mp_clock *clock;
     struct mp_counters *counters;
     struct mp_timeline *timeline; /* or NULL */

@@ -4,8 +4,8 @@
 #include "policy/pager/step.h"
 
 /*
- * What the parts of the step share: step.c is the order of a layer, step_ahead.c assigns and
- * guesses, step_execute.c hands work to the executors. Nobody else includes this.
+ * Private to the files of the step: step.c has the order of a layer, step_ahead.c assigns and
+ * predicts, step_execute.c passes work to the executors.
  */
 struct mp_step {
     struct mp_step_config config;
@@ -29,21 +29,21 @@ struct mp_step {
     uint32_t *need_tokens;  // (experts)
     float *need_scores;     // (experts)
     uint8_t *need_resident; // (experts)
-    uint32_t *executors;    // (experts): who computes each need
+    uint32_t *executors;    // (experts): executor of each need
     uint32_t slices;        /* >= 1 */
     uint32_t *ended;        // (experts * slices): needs whose work has ended
-    uint32_t under_way;     /* taken over and not ended */
+    uint32_t under_way;     /* queued work that has not ended */
     struct mp_interrupt interrupt;
-    uint32_t *wanted;            // (experts): what prefetch names
+    uint32_t *wanted;            // (experts): result of the prefetch policy
     uint32_t *next_tokens;       // (experts): predicted for the next layer, for assign
     uint8_t *next_resident;      // (experts)
-    struct mp_expert_work *work; // (experts * slices): what is computed in one call
+    struct mp_expert_work *work; // (experts * slices): work of one call
     uint32_t need_count;
-    struct mp_assign_facts assigned; /* what assign was given for the open layer */
-    struct mp_costs costs;           /* as it was given them */
+    struct mp_assign_facts assigned; /* the facts of assign for the open layer */
+    struct mp_costs costs;           /* the costs in those facts */
 };
 
-/* Given to policies; never NULL. */
+/* The costs passed to policies; never NULL. */
 const struct mp_costs *mp_step_costs(const struct mp_step *step);
 
 static inline uint64_t mp_step_now_ns(const struct mp_step *step)
@@ -51,25 +51,26 @@ static inline uint64_t mp_step_now_ns(const struct mp_step *step)
     return mp_clock_now_ns(step->config.clock);
 }
 
-/* Decide who computes what: step->executors and step->assigned. */
+/* Assign executors: sets step->executors and step->assigned. */
 enum mp_status mp_step_assign(struct mp_step *step, uint32_t layer, uint32_t tokens) MP_MUST_CHECK;
 
-/* Guess what later layers will want and start to load it. */
+/* Predict the experts of later layers and prefetch them. */
 enum mp_status mp_step_look_ahead(struct mp_step *step, uint32_t layer,
                                   uint32_t tokens) MP_MUST_CHECK;
 
-/* What needs nothing loaded can begin at once. */
+/* Begin the work of executors that need no load. */
 enum mp_status mp_step_execute_elsewhere(struct mp_step *step, uint32_t layer) MP_MUST_CHECK;
 
-/* One round: hand over what is ready, or, with `wait`, wait for what ends first, a read or work
- * that is under way. *more_p: something happened. */
+/* One round: begin work that is ready, or, with `wait`, block until a read or queued work ends.
+ * *more_p: there was progress. */
 enum mp_status mp_step_execute_some(struct mp_step *step, uint32_t layer, bool wait,
                                     bool *more_p) MP_MUST_CHECK;
 
 /* Execute the needs in the order in which their bytes are complete. */
 enum mp_status mp_step_execute(struct mp_step *step, uint32_t layer) MP_MUST_CHECK;
 
-/* After an error: nobody may work on what the pager takes back. The error stays what it was. */
+/* After an error: wait until no executor uses bytes that the pager reclaims. The error record is
+ * unchanged. */
 void mp_step_drain(struct mp_step *step);
 
 #endif

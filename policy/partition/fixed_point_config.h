@@ -5,19 +5,19 @@
 #include "vmm/base/arena.h"
 
 /*
- * MoEpic's cache configuration (section 3.4, eq. 5 to 11, Algorithm 1) as a function of what was
- * counted, for partition policy `fixed-point` and its tests. All of a layer's experts are ranked by
- * cache priority just before a token updates it; a cache of C experts holds the ranks below C.
+ * MoEpic's cache configuration (section 3.4, eq. 5 to 11, Algorithm 1) as a function of counted
+ * statistics, for partition policy `fixed-point` and its tests. All of a layer's experts are ranked
+ * by cache priority just before a token updates it; a cache of C experts holds the ranks below C.
  */
 struct mp_fixed_point {
     uint32_t layers, experts, top_k;
-    uint32_t guesses;                        /* predicted ranks that are counted, y = 1.. */
-    uint32_t slices;                         /* theta is a multiple of 1 / slices, 1.. */
-    uint32_t fixed_top;                      /* theta * slices if it is given; 0: searched */
+    uint32_t guesses;   /* number of predicted ranks that are counted, y = 1.. */
+    uint32_t slices;    /* theta is a multiple of 1 / slices, 1.. */
+    uint32_t fixed_top; /* theta * slices if given; 0: search */
     double load_ns, expert_ns, attention_ns; /* T_load, T_comp of one expert, T_comp of attention */
 
-    uint64_t *tokens; // (layers): q, of which the activations were counted
-    uint64_t *asked;  // (layers): q, of which a prediction was there
+    uint64_t *tokens; // (layers): q, tokens whose activations were counted
+    uint64_t *asked;  // (layers): q, tokens that had a prediction
     uint32_t *active; // (layers, experts): activations at each priority rank
     uint32_t *right;  // (layers, guesses): activations of the expert with the y-th best score
     uint32_t *held;   // (layers, guesses, experts): priority ranks of the expert with that score
@@ -27,11 +27,11 @@ struct mp_fixed_point {
     uint32_t *held_below;   // (layers, guesses, experts + 1)
 };
 
-/* Nothing counted, no times known; called twice, before and after mp_arena_open(). */
+/* Initialise with zero counts and unknown times; called twice, before and after mp_arena_open(). */
 void mp_fixed_point_take(struct mp_fixed_point *point, const struct mp_shape *shape,
                          uint32_t guesses, struct mp_arena *arena);
 
-/* After counting, before the two below. */
+/* Compute the sums; after counting, before the two functions below. */
 void mp_fixed_point_sum(struct mp_fixed_point *point);
 
 /*

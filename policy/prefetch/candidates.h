@@ -5,8 +5,8 @@
 #include "vmm/base/arena.h"
 
 /*
- * The experts that predicted scores speak for, as prefetch policies want them: counted over the
- * tokens of a batch and put into order.
+ * Candidates for prefetching: experts with high predicted scores, counted over the tokens of a
+ * batch and sorted.
  */
 struct mp_candidate {
     uint32_t expert, tokens;

@@ -6,12 +6,12 @@
 #include "policy/policy.h"
 
 /*
- * One description of a decision log's binary part for both directions: the same function writes a
- * value or reads it, so the two cannot disagree. docs/trace-format.md defines the bytes.
+ * The binary part of a decision log, described once for both directions: the same function writes
+ * or reads a value, so the two cannot disagree. docs/trace-format.md defines the bytes.
  *
- * Reading trusts nothing: a number beyond its limit or a value that a policy may not be given sets
- * `problem`, after which nothing more is read and values are zero or NULL. Arrays that were read
- * live until mp_code_recycle().
+ * Input is not trusted: a number beyond its limit, or a value that is not allowed as a policy's
+ * argument, sets `problem`; after that nothing more is read and values are zero or NULL. Arrays
+ * that were read are valid until mp_code_recycle().
  *
  * Writing allocates nothing; errors stay in the FILE.
  */
@@ -43,7 +43,7 @@ enum mp_call {
 /* "evict.pick" */
 const char *mp_call_name(enum mp_call call);
 
-/* A call and its arguments. Which members count depends on the call. */
+/* A call and its arguments. Which members are used depends on the call. */
 struct mp_call_args {
     enum mp_call call;
     union {
@@ -55,7 +55,7 @@ struct mp_call_args {
     };
     struct mp_assign_facts current; /* of prefetch */
     uint32_t layer, tokens, k, id, needed, hits, max;
-    uint32_t slots; /* of partition calls with a shape: what a changed budget changes of it */
+    uint32_t slots; /* of partition calls with a shape: the fields that a changed budget changes */
     uint64_t expert_bytes; /* as well */
     uint64_t now;
     bool idle;
@@ -82,9 +82,9 @@ struct mp_call_result {
 struct mp_code {
     FILE *file;
     bool reading;
-    uint64_t left;       /* bytes that can still be read */
+    uint64_t left;       /* remaining bytes to read */
     const char *problem; /* static, or NULL */
-    bool no_memory;      /* that is the problem */
+    bool no_memory;      /* the problem is lack of memory */
     struct mp_shape shape;
 
     struct mp_code_costs {
@@ -97,7 +97,7 @@ struct mp_code {
     struct mp_code_matrix {
         float *values;
         size_t count, room;
-    } recent[MP_CODE_RECENT]; /* matrices of scores: those that come again are named, not copied */
+    } recent[MP_CODE_RECENT]; /* matrices of scores: repeated ones are referenced, not copied */
     unsigned next_recent;
 
     struct mp_code_block {
@@ -107,39 +107,39 @@ struct mp_code {
     unsigned used_blocks, kept_blocks;
 };
 
-/* `bytes`: of the file from here on, when reading. shape->costs not NULL says that there are costs;
- * when reading, the pointer itself is not used: what was read is in shape_costs. */
+/* `bytes`: rest of the file, when reading. If shape->costs is not NULL there are costs; when
+ * reading, the pointer is not used: costs are read into shape_costs. */
 enum mp_status mp_code_init(struct mp_code *code, FILE *file, bool reading, uint64_t bytes,
                             const struct mp_shape *shape) MP_MUST_CHECK;
 /* Safe on a zeroed one. */
 void mp_code_fini(struct mp_code *code);
 
-/* Everything that was read may be forgotten. */
+/* Release all arrays that were read. */
 void mp_code_recycle(struct mp_code *code);
 
 /* Room for `count` values of `bytes` each until the next recycle; NULL sets `problem`. */
 void *mp_code_room(struct mp_code *code, size_t count, size_t bytes);
 
-/* Something is wrong; `problem` is static. Only the first counts. */
+/* Set `problem` to a static text, unless it is set already. */
 void mp_code_problem(struct mp_code *code, const char *problem);
 
-/* Numbers take seven bits per byte, the lowest first; all bytes but the last have the highest bit.
- * Outside min..max is a problem. */
+/* Numbers have seven bits per byte, the lowest first; all bytes but the last have the highest bit
+ * set. A number outside min..max is a problem. */
 void mp_code_u64(struct mp_code *code, uint64_t *value, uint64_t max);
 void mp_code_u32(struct mp_code *code, uint32_t *value, uint32_t min, uint32_t max);
 void mp_code_bool(struct mp_code *code, bool *value);
 
-/* Arrays: written from *array, or read into room of the codec's, which *array then is. */
+/* Arrays: written from *array, or read into memory of the codec, to which *array is then set. */
 void mp_code_u32s(struct mp_code *code, const uint32_t **array, size_t count, uint32_t min,
                   uint32_t max);
 void mp_code_floats(struct mp_code *code, const float **array, size_t count, bool finite);
 /* One bit for each flag. */
 void mp_code_flags(struct mp_code *code, const uint8_t **array, size_t count);
-/* Scores: 0 and the values, or 1 + the place of an equal matrix among the recent ones. */
+/* Scores: 0 and the values, or 1 + the index of an equal matrix among the recent ones. */
 void mp_code_matrix(struct mp_code *code, const float **array, size_t count, bool finite);
 
-/* What shape points to: the costs as they are now, where it has any, and the calibration, when
- * reading into *calibration. */
+/* What shape points to: its present costs, if any, and the calibration; when reading, the latter
+ * goes into *calibration. */
 void mp_code_shape_costs(struct mp_code *code);
 void mp_code_calibration(struct mp_code *code, struct mp_calibration *calibration);
 

@@ -4,7 +4,7 @@
 #include "policy/record/decisions.h"
 #include "policy/record/decisions_code.h"
 
-/* A decision log that is made again: its head (decisions_head.c), then its calls. */
+/* Replay of a decision log: its head (decisions_head.c), then its calls. */
 #define MP_LOG_LINE_BYTES 2048
 
 struct mp_log_replay {
@@ -25,7 +25,7 @@ struct mp_log_replay {
 /* MP_ERR_MODEL E_DECISION_LOG: the file is damaged, and how. */
 enum mp_status mp_log_bad(const struct mp_log_replay *r, const char *what) MP_MUST_CHECK;
 
-/* Up to the first call; then there are policies to call. */
+/* Read up to the first call and create the policies. */
 enum mp_status mp_log_read_head(struct mp_log_replay *r) MP_MUST_CHECK;
 
 #endif

@@ -8,8 +8,8 @@
 #include "vmm/base/status.h"
 
 /*
- * A routing trace: which experts each token chose, in the order in which it happened. Text, so that
- * a spreadsheet and ten lines of Python read it; docs/trace-format.md is the definition.
+ * A routing trace: which experts each token chose, in order of time. A text format, so that a
+ * spreadsheet or ten lines of Python can read it; docs/trace-format.md defines it.
  *
  * Thread safety: none; one thread per writer or reader.
  */
@@ -17,7 +17,7 @@ struct mp_trace_shape {
     char model[128];                 /* other characters than printable ASCII are written as '_' */
     uint32_t layers, experts, top_k; /* 1..4096, 1..4096, 1..64 */
     uint64_t expert_bytes;           /* of one expert, the mean where they differ */
-    bool scores;                     /* rows have the scores of all experts too */
+    bool scores;                     /* rows also have the scores of all experts */
 };
 
 /* One token in one MoE layer. */
@@ -36,7 +36,7 @@ struct mp_trace_writer;
  * is larger than the format allows. */
 enum mp_status mp_trace_create(const char *path, const struct mp_trace_shape *shape,
                                struct mp_trace_writer **writer_p) MP_MUST_CHECK;
-/* Errors of the file stay until close. */
+/* Write errors are reported by close. */
 void mp_trace_write(struct mp_trace_writer *writer, const struct mp_trace_row *row);
 enum mp_status mp_trace_close(struct mp_trace_writer *writer) MP_MUST_CHECK;
 /* Close and remove. NULL is allowed. */
@@ -44,8 +44,8 @@ void mp_trace_abandon(struct mp_trace_writer *writer);
 
 struct mp_trace_reader;
 
-/* MP_ERR_MODEL E_TRACE_LINE with file and line for what is not a trace. MP_ERR_IO E_TRACE_READ: not
- * there, or not a regular file; opening never blocks. */
+/* MP_ERR_MODEL E_TRACE_LINE with file and line: not a trace. MP_ERR_IO E_TRACE_READ: it does not
+ * exist or is not a regular file; opening never blocks. */
 enum mp_status mp_trace_open(const char *path, struct mp_trace_reader **reader_p) MP_MUST_CHECK;
 const struct mp_trace_shape *mp_trace_get_shape(const struct mp_trace_reader *reader);
 /* The next row, valid until the next call; *row_p with experts NULL at the end. */

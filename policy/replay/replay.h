@@ -4,10 +4,11 @@
 #include "policy/policy.h"
 
 /*
- * What an evict policy would have done on a recorded trace: hits and bytes, without a device. The
- * two accountings and the bound are explained in docs/replay.md.
+ * Replays an evict policy on a recorded trace and counts hits and bytes, without a device. The two
+ * accountings and the bound are explained in docs/replay.md.
  *
- * Thread safety: a trace is only read by mp_replay(); one thread builds it.
+ * Thread safety: one thread builds a trace; mp_replay() only reads it, so several threads may
+ * replay it.
  */
 #define MP_REPLAY_NEVER UINT32_MAX
 #define MP_REPLAY_EXPERT_BYTES_MAX (UINT64_C(1) << 32)
@@ -22,7 +23,7 @@ struct mp_replay_use {
 /* One batch in one layer: uses first .. first + count, in the order of their last token. */
 struct mp_replay_group {
     uint32_t layer, first, count;
-    uint32_t first_row, tokens; /* of the batch: rows of the trace */
+    uint32_t first_row, tokens; /* rows of the batch in the trace */
     bool decode;                /* else part of a prompt */
 };
 
@@ -41,7 +42,7 @@ struct mp_replay_trace {
     uint32_t tokens_max; /* of one batch */
 
     uint32_t *chosen; // (rows, top_k)
-    float *scores;    // (rows, experts): what the router said, if the trace has it; else NULL
+    float *scores;    // (rows, experts): the router's scores, if the trace has them; else NULL
     size_t scored, score_room, chosen_room;
 };
 
@@ -57,7 +58,8 @@ enum mp_status mp_replay_trace_choose(struct mp_replay_trace *trace, uint32_t ex
 /* Before the choices of a token, for all tokens or for none: scores(experts). */
 enum mp_status mp_replay_trace_score(struct mp_replay_trace *trace,
                                      const float *scores) MP_MUST_CHECK;
-/* All is there: links the uses. MP_ERR_UNSUPPORTED E_REPLAY: an expert of no bytes or too many. */
+/* Complete the trace: links the uses. MP_ERR_UNSUPPORTED E_REPLAY: an expert of no bytes or too
+ * many. */
 enum mp_status mp_replay_trace_end(struct mp_replay_trace *trace) MP_MUST_CHECK;
 /* Safe on a zeroed trace. */
 void mp_replay_trace_fini(struct mp_replay_trace *trace);
@@ -70,13 +72,13 @@ enum mp_replay_accounting { MP_REPLAY_PAGER, MP_REPLAY_CURVE };
 
 struct mp_replay_config {
     const char *evict;     /* "belady", or an evict policy; "layer" and "layerlfu" are aliases */
-    const char *partition; /* "global", ...; with MP_REPLAY_CURVE the policy says it */
+    const char *partition; /* "global", ...; with MP_REPLAY_CURVE the policy determines it */
     const char *admit;     /* NULL: "always" */
-    const char *predict;   /* NULL: "none"; for partitions that want to know what was predicted */
+    const char *predict;   /* NULL: "none"; for partitions that use predictions */
     const struct mp_calibration *calibration; /* or NULL; of the trace's shape */
-    const struct mp_costs *costs;             /* given to the policies; or NULL: not known */
-    const char *assign; /* with costs: who computes; what the device does not is not loaded. NULL:
-                           all is loaded */
+    const struct mp_costs *costs;             /* passed to the policies; or NULL: unknown */
+    const char *assign; /* with costs: chooses executors; experts that the device does not compute
+                           are not loaded. NULL: all are loaded */
     enum mp_replay_accounting accounting;
     uint64_t budget_bytes;
     uint32_t slices; /* of an expert, 0 or 1: whole; the curves have whole ones */
@@ -87,13 +89,13 @@ struct mp_replay_config {
 struct mp_replay_result {
     const char *evict, *partition; /* proper names, static */
     uint64_t lookups, hits, decode_lookups, decode_hits, bytes_read;
-    uint64_t partial_hits;            /* misses of which some slices were there */
+    uint64_t partial_hits;            /* misses of which some slices were resident */
     uint64_t bound_decode_hits;       /* of the same partition */
     uint64_t time_ns, decode_time_ns; /* modelled by policy/assign/plan.h; 0 without costs */
 };
 
-/* MP_ERR_CONFIG E_POLICY, E_REPLAY: what cannot be replayed, and why. MP_ERR_UNSUPPORTED
- * E_REPLAY_NA: the policy needs more than this trace or this accounting has. */
+/* MP_ERR_CONFIG E_POLICY, E_REPLAY: the configuration cannot be replayed, and why.
+ * MP_ERR_UNSUPPORTED E_REPLAY_NA: the policy needs more than this trace or this accounting has. */
 enum mp_status mp_replay(const struct mp_replay_trace *trace, const struct mp_replay_config *config,
                          struct mp_replay_result *result_p) MP_MUST_CHECK;
 

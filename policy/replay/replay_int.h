@@ -4,8 +4,8 @@
 #include "policy/replay/replay.h"
 
 /*
- * What the accountings share: experts resident per scope. A scope is one layer, or all of them as
- * scope 0.
+ * Shared by the accountings: the experts resident in each scope. A scope is one layer, or all
+ * layers as scope 0.
  */
 struct mp_replay_set {
     const struct mp_replay_trace *trace;
@@ -64,20 +64,21 @@ struct mp_replay_run {
     uint64_t now;
 };
 
-/* replay_slices.c: books of what is held of each expert. */
+/* replay_slices.c: counts of the slices held of each expert. */
 bool mp_replay_is_full(const struct mp_replay_run *run, uint32_t scope);
-/* One slice more, or the last one less; the policy hears of the first and of the last. */
+/* Add a slice, or remove the last one; the policy is notified of the first one added and of the
+ * last one removed. */
 void mp_replay_grow(struct mp_replay_run *run, uint32_t id);
 void mp_replay_shrink(struct mp_replay_run *run, uint32_t id);
-/* Shrink until one slice less counts for its scope. */
+/* Remove slices until one that counted for its scope is gone. */
 void mp_replay_peel(struct mp_replay_run *run, uint32_t id);
-/* All of it leaves. */
+/* Evict the whole expert. */
 void mp_replay_drop(struct mp_replay_run *run, uint32_t id);
-/* Would its next slice be surplus? */
+/* True if the expert's next slice would be surplus. */
 bool mp_replay_next_is_surplus(const struct mp_replay_run *run, uint32_t id);
-/* Make room for a surplus slice. False: none can go. */
+/* Make room for a surplus slice. False: nothing may be evicted. */
 bool mp_replay_free_surplus(struct mp_replay_run *run, uint32_t for_id);
-/* Ask the partition how much of each expert stays, and count anew. */
+/* Get the retained slices from the partition policy and recount. */
 void mp_replay_ask_retained(struct mp_replay_run *run);
 
 /* The whole trace in the pager's accounting. */
@@ -88,8 +89,9 @@ void mp_replay_count(struct mp_replay_result *result, const struct mp_replay_tra
                      const struct mp_replay_group *group, bool hit);
 
 /*
- * The offline optimum for slots[scope] experts: after each batch whatever is needed last is
- * dropped, also what just came. With `decode_only` a hit in a prompt is worth nothing.
+ * The offline optimum for slots[scope] experts: after each batch the experts needed furthest in the
+ * future are dropped, even if they were just loaded (Belady with bypass). With `decode_only` hits
+ * in prompts do not count.
  */
 enum mp_status mp_replay_optimum(const struct mp_replay_trace *trace, bool per_layer,
                                  const uint32_t *slots, bool decode_only,

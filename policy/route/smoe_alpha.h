@@ -6,12 +6,13 @@
 /*
  * SMoE eq. 5: the smallest alpha whose time per output token meets a budget.
  *
- * T(alpha) is not measured by trying values on the user's text but predicted: each step is routed
- * a second time with one value of a grid in turn, its cold experts are counted, and the machine's
- * costs make a time of them. A line through the grid's times, as the paper observes it (figure 10),
- * gives alpha for the steps that follow.
+ * T(alpha) is not measured by trying values on the user's text but predicted: each step is routed a
+ * second time with the next value of a grid, its cold experts are counted, and their time follows
+ * from the machine's costs. A line through the grid's times (the paper observes that they are
+ * linear, figure 10) gives alpha for the following steps.
  *
- * Steps are those with the smallest batch seen so far, because prompts are not output tokens.
+ * Only batches of the smallest size seen so far count as steps, because prompts are not output
+ * tokens.
  */
 #define MP_SMOE_GRID 13 /* 0, 0.05, .. 0.6: table IV */
 
@@ -21,26 +22,26 @@ struct mp_smoe_alpha {
     float alpha; /* the one to use */
 
     uint64_t time_ns[MP_SMOE_GRID]; /* smoothed; 0: not known yet */
-    uint32_t next;                  /* of the grid: the one that the present step is routed with */
-    uint32_t layer, tokens;         /* expected next; layer MP_LAYER_ANY: wait for a new step */
-    uint64_t step_ns;               /* predicted so far */
-    bool warned;                    /* of: no alpha meets it, or costs are not known */
+    uint32_t next;                  /* index in the grid of the current step's trial */
+    uint32_t layer, tokens; /* expected in the next call; layer MP_LAYER_ANY: wait for a new step */
+    uint64_t step_ns;       /* predicted so far */
+    bool warned; /* a warning was logged: no alpha meets the budget, or costs are unknown */
 };
 
 /*
  * The paper's alpha for a model of this shape: 0.35 for DeepSeek-MoE-16B (27 MoE layers, 6 of 64
- * experts), 0.3 for XVERSE-MoE-A4.2B (28 layers, 6 of 64) and 0.25, which it uses for Qwen2-57B and
- * which is the most careful of the three, for all others.
+ * experts), 0.3 for XVERSE-MoE-A4.2B (28 layers, 6 of 64) and 0.25, its value for Qwen2-57B and the
+ * most conservative of the three, for all others.
  */
 double mp_smoe_alpha_of_shape(const struct mp_shape *shape);
 
 void mp_smoe_alpha_init(struct mp_smoe_alpha *self, const struct mp_shape *shape, double alpha,
                         uint64_t budget_ms);
 
-/* The value of the grid with which this layer shall be tried; negative: none. */
+/* The value of the grid to try in this layer; negative: none. */
 float mp_smoe_alpha_trial(struct mp_smoe_alpha *self, const struct mp_route_facts *facts);
 
-/* The trial chose `resident` experts that are in the device tier and `cold` that are not. */
+/* Result of the trial: it chose `resident` experts in the device tier and `cold` others. */
 void mp_smoe_alpha_note(struct mp_smoe_alpha *self, const struct mp_route_facts *facts,
                         uint32_t resident, uint32_t cold);
 

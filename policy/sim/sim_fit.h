@@ -4,18 +4,17 @@
 #include "policy/sim/sim_machine.h"
 
 /*
- * The parameters of a synthetic load (policy/sim/sim_load.h) that have the stated statistics, found
- * by bisection on a sample; the same random numbers in every trial, so that each statistic is
- * monotone.
+ * Fits the parameters of a synthetic load (policy/sim/sim_load.h) to given statistics, by bisection
+ * on a sample. Every trial uses the same random numbers, so that each statistic is monotone.
  */
 #define MP_SIM_BLURS 24
 
 struct mp_sim_fit {
-    double share; /* w: of what stays */
-    double keep;  /* of z from one token to the next */
-    double heat;  /* of the softmax */
+    double share; /* w: weight of the constant part */
+    double keep;  /* correlation of z from one token to the next */
+    double heat;  /* inverse temperature of the softmax */
 
-    /* Accuracy of the prediction by how much noise it has, falling. */
+    /* Accuracy of the prediction as a decreasing function of its noise. */
     double blur[MP_SIM_BLURS], accuracy[MP_SIM_BLURS];
 };
 

@@ -6,12 +6,12 @@
 #include "vmm/space/space.h"
 
 /*
- * What the two parts of the simulator share: sim.c makes the world and runs steps, sim_ops.c is
- * what a MoE layer costs.
+ * Shared by the two files of the simulator: sim.c sets up the simulation and runs steps, sim_ops.c
+ * has the costs of a MoE layer.
  */
 struct mp_sim_world;
 
-/* Work of one kind is done one after the other. */
+/* A simulated executor: its work items run one at a time. */
 struct mp_sim_executor {
     struct mp_event_source source;
     struct mp_sim_world *world;
@@ -46,7 +46,7 @@ struct mp_sim_world {
     uint64_t load_ns, random; /* of one slice */
 
     uint32_t tokens, sequences, context; /* of the step */
-    uint64_t waited_ns, misses;          /* counters, as last looked at: mp_sim_together_ops */
+    uint64_t waited_ns, misses;          /* counters at the last check: mp_sim_together_ops */
     uint8_t *fresh;                      // (units * slices): loaded and not computed yet
 
     /* With `check`. */
@@ -54,10 +54,11 @@ struct mp_sim_world {
     uint64_t needs, seen_ns;
 };
 
-/* Executors beside each other; what is ready together, one after the other. */
+/* Operations for executors that run in parallel, and for one that computes all ready experts in one
+ * group. */
 extern const struct mp_step_ops mp_sim_step_ops, mp_sim_together_ops;
 
-/* How its executors begin work, for the step: the device beside others, or all together. */
+/* begin() of the step's executors: the device in parallel with others, or one group at a time. */
 enum mp_status mp_sim_begin_device(void *ctx, uint32_t layer, const struct mp_expert_work *work,
                                    uint32_t count) MP_MUST_CHECK;
 enum mp_status mp_sim_begin_in_place(void *ctx, uint32_t layer, const struct mp_expert_work *work,
@@ -67,11 +68,11 @@ enum mp_status mp_sim_begin_cpu(void *ctx, uint32_t layer, const struct mp_exper
 enum mp_status mp_sim_begin_together(void *ctx, uint32_t layer, const struct mp_expert_work *work,
                                      uint32_t count) MP_MUST_CHECK;
 
-/* Put an executor, which has its arrays, on the clock. */
+/* Add an executor, whose arrays are allocated, to the clock. */
 void mp_sim_executor_init(struct mp_sim_executor *executor, struct mp_sim_world *world,
                           const char *name);
 
-/* Work of the device that the step waits for: behind what it was given before. */
+/* Run work of the device that the step waits for, after its queued work. */
 void mp_sim_device_run(struct mp_sim_world *world, const char *name, uint64_t ns);
 
 /* Time of the device for `slices` slices of one expert that it computes together. */

@@ -5,12 +5,12 @@
 #include "policy/replay/replay.h"
 
 /*
- * What simulated routers say: a recorded trace, or scores made up with stated statistics.
+ * Scores of simulated routers: from a recorded trace, or synthetic with given statistics.
  *
- * Made-up ("synthetic") logits of a layer are w * a + sqrt(1 - w^2) * z: `a`, one number per
- * expert, stays; `z`, one per sequence and expert, changes from token to token and keeps a part of
- * itself. Layers are independent of each other. Four parameters are searched until a sample has the
- * statistics that the model's description states:
+ * Synthetic logits of a layer are w * a + sqrt(1 - w^2) * z: `a`, one number per expert, is
+ * constant; `z`, one per sequence and expert, is autocorrelated from token to token. Layers are
+ * independent. Four parameters are fitted until a sample has the statistics of the model's
+ * description:
  *
  *     skew       share of the choices that go to the most used quarter of a layer's experts
  *     overlap    share of a token's experts that the token before it chose too
@@ -19,10 +19,10 @@
  *
  * and layers differ in w by up to the share `variation`.
  *
- * A trace that has the scores of all experts is used as it is, so that the route policy chooses
- * anew; only predictions are made up from it, with the stated accuracies. From one without scores,
- * the number of tokens per expert, layer and step is as recorded; which of the batch's tokens chose
- * it, and all scores, are made up.
+ * A trace with the scores of all experts is used directly, so that the route policy chooses anew;
+ * only predictions are synthetic, with the given accuracies. For a trace without scores, the number
+ * of tokens per expert, layer and step is as recorded; which of the batch's tokens chose it, and
+ * all scores, are synthetic.
  */
 struct mp_sim_load;
 
@@ -39,9 +39,8 @@ enum mp_status mp_sim_load_create(const struct mp_sim_load_config *config,
                                   struct mp_sim_load **load_p) MP_MUST_CHECK;
 void mp_sim_load_destroy(struct mp_sim_load *load);
 
-/* Go on to the next step: of a synthetic load with `tokens` tokens, as many of each sequence,
- * and *decode_p as the caller says; a trace says it itself.
- * False: the trace has ended. */
+/* Advance to the next step: of a synthetic load with `tokens` tokens, equally many of each
+ * sequence, and *decode_p set by the caller; a trace sets it. False: the trace has ended. */
 bool mp_sim_load_begin(struct mp_sim_load *load, uint32_t tokens, bool *decode_p);
 
 /* Tokens of the step in a layer; a trace may have none. */
@@ -54,14 +53,14 @@ void mp_sim_load_trace_size(const struct mp_replay_trace *trace, uint32_t *token
 /* scores(tokens, experts) := probabilities of the layer in this step. */
 void mp_sim_load_scores(struct mp_sim_load *load, uint32_t layer, float *scores);
 
-/* scores(tokens, experts) := what a predictor sees of layer `target` while `layer` runs. */
+/* scores(tokens, experts) := a predictor's scores of layer `target` while `layer` runs. */
 void mp_sim_load_predicted(struct mp_sim_load *load, uint32_t layer, uint32_t target,
                            enum mp_score_source source, float *scores);
 
-/* What a calibration run would have found of a synthetic load; zero pointers for a trace. */
+/* The calibration of a synthetic load; all pointers NULL for a trace. */
 const struct mp_calibration *mp_sim_load_calibration(const struct mp_sim_load *load);
 
-/* What was really seen, in decode; a statistic of no tokens is 0. Called once, at the end. */
+/* Observed statistics of decode; a statistic of no tokens is 0. To be called once, at the end. */
 struct mp_sim_seen {
     double skew, skew_spread; /* mean of the layers, and standard deviation among them */
     double overlap, mass, accuracy;

@@ -4,7 +4,7 @@
 #include "policy/sim/sim_load.h"
 
 /*
- * A load's state, shared by what routers say (sim_load.c) and what predictors see of it beforehand
+ * A load's state, shared by the scores of routers (sim_load.c) and of predictors
  * (sim_load_predict.c).
  */
 struct mp_sim_load {
@@ -46,7 +46,7 @@ static inline float *mp_sim_load_logits(const struct mp_sim_load *load, uint32_t
     return load->logits + (size_t)layer * load->config.tokens_max * load->experts;
 }
 
-/* The batch's rows of a trace that has them. */
+/* Scores of the batch in a trace that has scores. */
 static inline const float *mp_sim_load_recorded(const struct mp_sim_load *load,
                                                 const struct mp_replay_group *group)
 {
@@ -57,7 +57,7 @@ static inline const float *mp_sim_load_recorded(const struct mp_sim_load *load,
 const struct mp_replay_group *mp_sim_load_group(const struct mp_sim_load *load, uint32_t step,
                                                 uint32_t layer);
 
-/* Logits of the layer for `step`, if they are not there yet. */
+/* Generate the logits of the layer for `step`, unless done already. */
 void mp_sim_load_generate(struct mp_sim_load *load, uint32_t layer, uint32_t step);
 
 #endif

@@ -6,8 +6,8 @@
 #include "vmm/base/status.h"
 
 /*
- * What the simulator knows of a machine and of a model: two small text files, one `key value` per
- * line, `#` begins a comment. docs/simulate.md lists the keys. All numbers are doubles.
+ * Descriptions of a machine and of a model for the simulator: two small text files, one `key value`
+ * per line, `#` begins a comment. docs/simulate.md lists the keys. All numbers are doubles.
  */
 struct mp_sim_machine {
     char name[64];
@@ -18,16 +18,16 @@ struct mp_sim_machine {
     double in_place_gbps;                                  /* 0: the device cannot */
     double disk_gbps, disk_us; /* 0: experts come from the host tier; else from disk */
 
-    /* Measured times of one model, which then count instead of what follows from the above. */
+    /* Measured times of one model; they replace the times that follow from the values above. */
     double expert_us, expert_token_us, layer_us, layer_token_us, step_us, step_token_us;
     double load_us, latency_us; /* latencies of several loads overlap */
     double predict_us;          /* one prediction by another layer's router */
 
-    /* The engine on the host: above 0, experts that are ready together are computed together,
-     * which starts within group_us, and meanwhile the step does nothing else. wake_us: from the end
-     * of a read that the step waited for to that start. issue_us: the step's own time per load.
-     * busy_factor: how much longer computing takes while something is read. fresh_us: how much
-     * longer an expert takes the first time after its load, when no cache has it. */
+    /* Model of the engine on the host. group_us > 0: experts that are ready at the same time are
+     * computed as a group, which starts within group_us and blocks the step. wake_us: from the end
+     * of a read that the step waited for to that start. issue_us: the step's time per load.
+     * busy_factor: slowdown of computation while a read is in flight. fresh_us: extra time of an
+     * expert's first use after its load, when it is in no cache. */
     double group_us, wake_us, issue_us, busy_factor, fresh_us;
 };
 
@@ -38,14 +38,14 @@ struct mp_sim_model {
     double attention_params, kv_bytes; /* of a layer; of one token in one layer */
     double expert_bits, weight_bits;   /* per weight, scales included */
 
-    /* What routing looks like; see policy/sim/sim_load.h. */
+    /* Statistics of routing; see policy/sim/sim_load.h. */
     double skew, variation, overlap, mass;
     double accuracy_gate, accuracy_residual, accuracy_partial, accuracy_llapor;
     double llapor_us;
 };
 
 /*
- * `name` is a path if it has a slash or a dot, else one of the descriptions that are built in.
+ * `name` is a path if it has a slash or a dot, else the name of a built-in description.
  * MP_ERR_CONFIG E_DESCRIPTION: unknown name (with the list), unknown key, bad number, key missing.
  */
 enum mp_status mp_sim_machine_read(const char *name, struct mp_sim_machine *machine) MP_MUST_CHECK;
@@ -57,7 +57,7 @@ enum mp_status mp_sim_machine_parse(const char *name, const char *text,
 enum mp_status mp_sim_model_parse(const char *name, const char *text,
                                   struct mp_sim_model *model) MP_MUST_CHECK;
 
-/* "key=value,key=value": numbers of either description that are other ones this time. */
+/* Override numbers of either description: "key=value,key=value". */
 enum mp_status mp_sim_change(const char *changes, struct mp_sim_machine *machine,
                              struct mp_sim_model *model) MP_MUST_CHECK;
 
@@ -67,7 +67,7 @@ struct mp_sim_text {
 };
 extern const struct mp_sim_text mp_sim_machines[], mp_sim_models[];
 
-/* What things cost: machine and model together, in ns. */
+/* Costs in ns, from machine and model. */
 uint64_t mp_sim_expert_bytes(const struct mp_sim_model *model);
 uint64_t mp_sim_load_ns(const struct mp_sim_machine *machine, const struct mp_sim_model *model);
 /* An expert on `tokens` tokens. */

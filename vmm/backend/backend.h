@@ -11,9 +11,9 @@
  * that stays mapped at one address, its alias, for as long as the frame exists. It knows nothing of
  * units, budgets or policies.
  *
- * Granule, alignment, layouts, limits and abilities are in `caps` and are asked for, never assumed.
- * Wrappers (trace:, fault:) are backends that pass calls on; MOEPAGER_BACKEND=trace:host names a
- * chain. Callers serialise calls on one backend, except where an operation says otherwise.
+ * Granule, alignment, layouts, limits and capabilities are in `caps`. Callers read them and assume
+ * nothing. Wrappers (trace:, fault:) are backends that pass calls on; MOEPAGER_BACKEND=trace:host
+ * names a chain. Callers serialise calls on one backend, except where an operation says otherwise.
  */
 enum mp_tier_kind { MP_TIER_DEVICE, MP_TIER_HOST, MP_TIER_FILE, MP_TIER_KIND_COUNT };
 
@@ -23,15 +23,15 @@ const char *mp_tier_kind_name(enum mp_tier_kind kind);
 enum mp_layout { MP_LAYOUT_FILE, MP_LAYOUT_PACKED, MP_LAYOUT_COUNT };
 
 struct mp_backend_caps {
-    uint64_t granule_bytes;     /* frame sizes are multiples; a power of two */
-    uint64_t alias_align_bytes; /* every alias is a multiple; a power of two >= 4096 */
+    uint64_t granule_bytes;     /* frame sizes are multiples of it; a power of two */
+    uint64_t alias_align_bytes; /* every alias is a multiple of it; a power of two >= 4096 */
     uint64_t frame_bytes_max;
     uint32_t frames_max;
     unsigned tiers;       /* bit (1 << kind): frames can be made in this tier */
     unsigned layouts;     /* bit (1 << layout): compute accepts it */
     bool cpu_access;      /* the CPU may read and write through aliases */
     bool file_target;     /* files may be read straight into device aliases */
-    bool windows;         /* window_*() work: a unit can have an address of its own for life */
+    bool windows;         /* window_*() work: a unit can keep one address for its lifetime */
     bool parallel_frames; /* frame_create() may be called by several threads at once */
 };
 
@@ -44,13 +44,13 @@ struct mp_frame {
 
 struct mp_backend;
 
-/* A stream: a queue of copies between aliases, done in order beside everything else. It has
- * MP_STREAM_EVENTS events, numbered from 0. The backend's own. */
+/* A stream: a queue of copies between aliases, executed in order and in parallel with everything
+ * else. It has MP_STREAM_EVENTS events, numbered from 0. Private to the backend. */
 struct mp_stream;
 
 #define MP_STREAM_EVENTS 8
 
-/* From which tier to which a copy goes. */
+/* Direction of a copy between tiers. */
 enum mp_copy { MP_COPY_TO_DEVICE, MP_COPY_TO_HOST, MP_COPY_ON_DEVICE, MP_COPY_COUNT };
 
 struct mp_backend_config {
@@ -58,50 +58,51 @@ struct mp_backend_config {
     bool huge_pages;
     unsigned device; /* number of the CUDA device, from 0 */
 
-    /* host: aliases are multiples of this; a power of two, 0: of a page. */
+    /* host: alignment of aliases, a power of two; 0: a page. */
     uint64_t align_bytes;
 
-    /* host: frames are parts of one memory file with room for so many bytes, so that their pages
-     * can be mapped at other addresses too (mp_backend_host_file()); huge_pages and align_bytes
-     * say nothing then. 0: anonymous memory. */
+    /* host: frames are parts of one memory file of this size, so that their pages can also be
+     * mapped at other addresses (mp_backend_host_file()); huge_pages and align_bytes are then
+     * ignored. 0: anonymous memory. */
     uint64_t memory_file_bytes;
 
-    /* cuda: memory by handle on a NUMA node is not even tried, because the driver may break down in
-     * it (engine/probe/probe.h finds out); host frames are memory of ours that it pins. */
+    /* cuda: do not try to allocate memory by handle on a NUMA node, because the driver may crash
+     * (engine/probe/probe.h tests it); host frames are then ordinary memory that the driver pins.
+     */
     bool no_host_handles;
 };
 
 struct mp_backend_ops {
     const char *name;    /* "host"; as in MOEPAGER_BACKEND */
     const char *summary; /* one line, for `moepager info` */
-    bool wrapper;        /* stands before another backend in a chain */
+    bool wrapper;        /* wraps another backend of a chain */
 
-    /* Required. `inner` is the wrapped backend for wrappers (owned from then on, also closed by
-     * close) and NULL for others. */
+    /* Required. `inner` is the wrapped backend, which the wrapper then owns and closes; NULL for a
+     * backend that wraps none. */
     enum mp_status (*open)(const struct mp_backend_config *config, struct mp_backend *inner,
                            struct mp_backend **backend_p);
     void (*close)(struct mp_backend *backend);
 
-    /* Required. Bytes that a tier could still give, and has in all. */
+    /* Required. Free and total bytes of a tier. */
     enum mp_status (*memory_info)(struct mp_backend *backend, enum mp_tier_kind tier,
                                   uint64_t *free_bytes_p, uint64_t *total_bytes_p);
 
-    /* Required. `bytes` is a multiple of the granule. MP_ERR_NO_SPACE: the tier cannot give that
-     * much; nothing was kept. A frame's contents are undefined until something is copied in. */
+    /* Required. `bytes` is a multiple of the granule. MP_ERR_NO_SPACE: the tier has too little free
+     * memory; nothing was allocated. The contents of a new frame are undefined. */
     enum mp_status (*frame_create)(struct mp_backend *backend, enum mp_tier_kind tier,
                                    uint64_t bytes, struct mp_frame *frame_p);
     void (*frame_destroy)(struct mp_backend *backend, struct mp_frame *frame);
 
     /*
-     * Copies; NULL where caps.file_target says that files are read into the device tier. A stream
-     * is used by one thread at a time, several streams by several threads, also beside calls for
-     * frames and windows. Between the aliases of any two tiers.
+     * Copies between the aliases of any two tiers; NULL if caps.file_target is set, because files
+     * are then read directly into the device tier. One thread at a time may use a stream. Different
+     * streams may be used in parallel, also with calls for frames and windows.
      *
-     * stream_copy() queues; what it was given stays as it is until an event recorded behind it was
-     * waited for. event_record() puts an event behind all that was queued; event_wait() blocks
-     * until the stream has reached it. MP_ERR_DEVICE from wait: a copy queued before it failed, or
-     * something else on the device did; nothing queued since the last good wait counts as done.
-     * stream_close() waits for what is queued, unless the device is lost.
+     * stream_copy() queues a copy; source and destination must stay valid until an event recorded
+     * after it has been waited for. event_record() queues an event; event_wait() blocks until the
+     * stream has reached it. MP_ERR_DEVICE from event_wait(): a copy queued before the event
+     * failed, or something else on the device did; nothing queued since the last successful wait
+     * counts as done. stream_close() waits for queued copies, unless the device is lost.
      */
     enum mp_status (*stream_open)(struct mp_backend *backend, struct mp_stream **stream_p);
     void (*stream_close)(struct mp_backend *backend, struct mp_stream *stream);
@@ -112,26 +113,26 @@ struct mp_backend_ops {
     enum mp_status (*event_wait)(struct mp_backend *backend, struct mp_stream *stream,
                                  unsigned event);
 
-    /* Optional: has the device been lost for good? Then every call fails, and nobody knows what of
-     * the memory that copies were given is still in use. From any thread. */
+    /* Optional. True once the device is lost for good: every call then fails, and memory that was
+     * passed to copies may still be in use. Any thread. */
     bool (*lost)(struct mp_backend *backend);
 
-    /* Optional. Bytes of frames and addresses that could not be given back, and are not used again.
-     * From any thread. */
+    /* Optional. Bytes of frames and addresses that could not be released; they are never reused.
+     * Any thread. */
     uint64_t (*lost_bytes)(struct mp_backend *backend);
 
-    /* Optional, NULL: yes. Can the device read all host frames that were made so far? */
+    /* Optional; NULL means true. True if the device can read all host frames created so far. */
     bool (*reads_host)(struct mp_backend *backend);
 
     /*
-     * Windows, with caps.windows: addresses at which frames are mapped besides their alias, those
-     * of the host for the CPU too (but not frames without a handle: MP_ERR_DEVICE). `bytes` and
-     * places are multiples of alias_align_bytes. map: where nothing is mapped, a whole frame;
-     * MP_ERR_BUSY: it failed and could not be undone either, so the place is lost. unmap: exactly
-     * what one map covered; the caller knows that no work that could touch it is unfinished. When
-     * an unmap fails the place is lost: it is counted and never mapped again by the caller.
-     * window_free: nothing is mapped any more, or was lost. Safe beside all other calls, one thread
-     * at a time.
+     * Windows, if caps.windows is set: addresses at which frames are mapped in addition to their
+     * alias. Host frames are mapped for the CPU too (frames without a handle: MP_ERR_DEVICE).
+     * `bytes` and places are multiples of alias_align_bytes. map: a whole frame, at a place where
+     * nothing is mapped; MP_ERR_BUSY: mapping failed and could not be undone, so the place is lost.
+     * unmap: exactly the range of one map; the caller guarantees that no pending work can touch it.
+     * If unmap fails, the place is lost: it is counted, and the caller never maps there again.
+     * window_free: nothing is mapped in the range, or what was is lost. One thread at a time; safe
+     * in parallel with all other calls.
      */
     enum mp_status (*window_reserve)(struct mp_backend *backend, uint64_t bytes, void **address_p);
     void (*window_free)(struct mp_backend *backend, void *address, uint64_t bytes);
@@ -156,7 +157,7 @@ enum mp_status mp_backend_open(const char *chain, const struct mp_backend_config
 /* Close the whole chain. NULL is allowed. */
 void mp_backend_close(struct mp_backend *backend);
 
-/* Built-in backends and wrappers in listing order; NULL-terminated. */
+/* Built-in backends and wrappers in the order in which they are listed; NULL-terminated. */
 extern const struct mp_backend_ops *const mp_backends[];
 
 extern const struct mp_backend_ops mp_backend_host;
@@ -165,20 +166,20 @@ extern const struct mp_backend_ops mp_backend_trace;
 extern const struct mp_backend_ops mp_backend_fault;
 
 /*
- * The memory file of a host backend that was opened with memory_file_bytes, and where in it the
- * byte at `address` lies, which is an alias or inside of a frame. -1: it has none, or that is not
- * in it. The descriptor is the backend's.
+ * The memory file of a host backend that was opened with memory_file_bytes, and the offset in it of
+ * `address`, an address inside a frame. -1: there is no memory file, or the address is not in it.
+ * The backend owns the descriptor.
  */
 int mp_backend_host_file(const struct mp_backend *backend, const void *address, uint64_t *offset_p);
 
-/* Simulated memory that holds nothing; only for spaces whose reader has a virtual link. Static, in
- * no chain, needs no close. */
+/* Simulated memory without contents; only for spaces whose reader has a virtual link. Static, not
+ * available in chains, needs no close. */
 struct mp_backend *mp_backend_sim(void);
 
 /*
- * The fault wrapper's control: let the next `countdown` calls that can fail pass, then fail one
- * (once) or all from then on. countdown < 0 switches it off. Returns calls counted since the last
- * set.
+ * Control of the fault wrapper: pass on the next `countdown` fallible calls, then fail one call
+ * (`once`) or all later ones. countdown < 0 switches it off. Returns the number of calls since the
+ * last set.
  */
 uint64_t mp_backend_fault_set(struct mp_backend *fault_backend, int64_t countdown, bool once,
                               enum mp_status status);

@@ -25,8 +25,8 @@
  *     if (status == MP_OK)
  *         take_parts(thing, &arena);
  *
- * Whoever keeps the parts keeps arena.block, too, and ends them all with free(arena.block). Sizes
- * may come from anywhere: what does not fit into a size_t is out of memory.
+ * The owner of the parts also keeps arena.block and frees them all with free(arena.block). Sizes
+ * may be arbitrary: a sum that does not fit into a size_t is reported as out of memory.
  */
 struct mp_arena {
     void *block; /* zeroed; NULL before mp_arena_open() */
@@ -35,10 +35,11 @@ struct mp_arena {
     bool overflow;
 };
 
-/* Room for `count` things of `bytes` bytes, aligned for any type. NULL before mp_arena_open(). */
+/* Take an array of `count` elements of `bytes` bytes, aligned for any type. NULL before
+ * mp_arena_open(). */
 void *mp_arena_take(struct mp_arena *arena, uint64_t count, uint64_t bytes);
 
-/* Allocate what was taken so far. MP_ERR_NO_MEMORY for `what`: there is no block. */
+/* Allocate a block for everything taken so far. MP_ERR_NO_MEMORY, with a text that names `what`. */
 enum mp_status mp_arena_open(struct mp_arena *arena, const char *what) MP_MUST_CHECK;
 
 #endif

@@ -6,8 +6,8 @@
 #include "vmm/base/compiler.h"
 
 /*
- * Assertions on our own state. They are for our bugs only: what comes from a file, a device, the
- * environment or a caller in another process gets a status. On in builds with
+ * Assertions on internal state. They catch bugs of this project only; bad input from a file, a
+ * device, the environment or another process is reported by a status. On in builds with
  * MP_DEBUG_CHECKS (debug and test presets), otherwise the condition is compiled but never
  * evaluated, so it must have no effect that the program needs.
  */
@@ -23,7 +23,7 @@ _Noreturn void mp_assert_fail(const char *what, const char *file, int line,
             mp_assert_fail(#cond, __FILE__, __LINE__, __func__); \
     } while (0)
 
-/* A place that correct code does not reach: fails in debug builds, undefined otherwise. */
+/* Marks unreachable code: fails in debug builds, undefined behaviour otherwise. */
 #define mp_unreachable()                                                 \
     do {                                                                 \
         if (mp_debug_checks)                                             \

@@ -5,9 +5,9 @@
 #include <stdint.h>
 
 /*
- * Time as an injected object, so that tests and the simulator run on a clock of their own. clock.c
- * is the only file that asks the system. Times are nanoseconds since an arbitrary start and never
- * go backwards; wall-clock time does not exist in this project.
+ * Time as an injected object, so that tests and the simulator can use their own clock. clock.c is
+ * the only file that reads the system's clock. Times are nanoseconds since an arbitrary start and
+ * never go backwards; wall-clock time is not used in this project.
  *
  * Thread safety: now_ns() may be called from any thread at any time.
  */
@@ -25,15 +25,15 @@ struct mp_clock *mp_clock_monotonic(void);
 
 /*
  * A clock for simulation: it stands still while code runs and moves from event to event when code
- * waits. Whatever ends at a later time (a transfer, a computation) is an event source. One thread
- * uses clock and sources.
+ * waits. Whatever ends later (a transfer, a computation) is an event source. A clock and its
+ * sources are used by one thread.
  */
 struct mp_event_source {
     /* When the next event is due, never in the past; UINT64_MAX: none. */
     uint64_t (*next_ns)(struct mp_event_source *source);
-    /* It is due now; the source may then be due at this time or a later one again. */
+    /* Called when it is due; the source may then set its next event to the same or a later time. */
     void (*fire)(struct mp_event_source *source);
-    struct mp_event_source *next; /* the clock's own */
+    struct mp_event_source *next; /* private to the clock */
 };
 
 struct mp_clock_virtual {
@@ -44,14 +44,14 @@ struct mp_clock_virtual {
 
 void mp_clock_virtual_init(struct mp_clock_virtual *clock);
 
-/* Of events due at the same time, those of the source that was added first come first. */
+/* Events that are due at the same time fire in the order in which their sources were added. */
 void mp_clock_virtual_add(struct mp_clock_virtual *clock, struct mp_event_source *source);
 void mp_clock_virtual_remove(struct mp_clock_virtual *clock, struct mp_event_source *source);
 
-/* Let `ns` pass; what is due on the way happens at its time. */
+/* Advance by `ns`; events that are due in between fire at their time. */
 void mp_clock_virtual_advance(struct mp_clock_virtual *clock, uint64_t ns);
 
-/* Move to the next event and let it happen. False: there is none, so waiting would be forever. */
+/* Advance to the next event and fire it. False: there is none, so a wait would never end. */
 bool mp_clock_virtual_next(struct mp_clock_virtual *clock);
 
 #endif

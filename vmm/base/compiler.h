@@ -7,10 +7,10 @@
 #define MP_PRINTF(format_index, first_arg) __attribute__((format(printf, format_index, first_arg)))
 #define MP_COLD __attribute__((cold, noinline))
 
-/* On the few functions that libmoepager.so exports; everything else is hidden. */
+/* Marks the functions that libmoepager.so exports; all others are hidden. */
 #define MOEPAGER_API __attribute__((visibility("default")))
 
-/* Documentation today; names the lock that protects the field before it. */
+/* Names the lock that protects the preceding field. Documentation only. */
 #define MP_GUARDED_BY(lock)
 
 #define mp_container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))

@@ -11,10 +11,10 @@
  * Mutexes with a rank.
  *
  * A thread takes locks in the order of the enum, outer before inner, and never two of one rank.
- * That order makes deadlock impossible; builds with MP_DEBUG_CHECKS assert it at every
- * acquisition. docs/locking.md says for each lock what it protects and what may be done under it.
+ * That order makes deadlock impossible; builds with MP_DEBUG_CHECKS assert it at every acquisition.
+ * docs/locking.md states for each lock what it protects and what is allowed while it is held.
  *
- * Nobody waits for a device under POLICY or TIER, and nothing is acquired under LEAF.
+ * No code waits for a device while it holds POLICY or TIER, or acquires a lock while it holds LEAF.
  */
 enum mp_lock_rank {
     MP_LOCK_CONTEXT,
@@ -46,7 +46,8 @@ void mp_lock(struct mp_mutex *mutex);
 
 void mp_unlock(struct mp_mutex *mutex);
 
-/* First statement of every function whose caller must hold `mutex`. Free without debug checks. */
+/* First statement of every function whose caller must hold `mutex`. No cost without debug checks.
+ */
 void mp_assert_held(const struct mp_mutex *mutex);
 
 /* First statement of every function that waits for a device, a file or another thread. */
@@ -60,7 +61,7 @@ struct mp_cond {
 void mp_cond_init(struct mp_cond *cond);
 void mp_cond_fini(struct mp_cond *cond);
 
-/* The mutex must be the innermost one that the thread holds. Wakes up without reason too. */
+/* The mutex must be the innermost one that the thread holds. Spurious wake-ups are possible. */
 void mp_cond_wait(struct mp_cond *cond, struct mp_mutex *mutex);
 
 /* As above, but returns false once `timeout_ns` have passed. */

@@ -13,17 +13,17 @@
  *
  *     mp_log_debug("pager", "evicted unit %u of layer %u", unit, layer);
  *
- * Messages are lower case, without newline, with values that a double click selects whole (no
- * "x=1"). A failure is logged where it is first known; expected ones (a full tier) at debug.
- * What MOEPAGER_LOG does not ask for costs one relaxed load.
+ * Messages are lower case, without newline, and a double click selects a whole value (no "x=1"). A
+ * failure is logged where it is detected; expected ones (a full tier) at level debug. A disabled
+ * message costs one relaxed load.
  *
- * Writing uses a buffer on the stack and write(2): no allocation, no lock, errno kept, no SIGPIPE;
- * lines of one thread never mix with another's, and a log call from inside the log is dropped.
- * Failures to write are ignored. If stderr was closed when the program started, nothing is ever
- * written to descriptor 2, whoever reuses it.
+ * Writing uses a buffer on the stack and write(2): no allocation, no lock, errno is preserved, no
+ * SIGPIPE. Lines of different threads never mix, and a log call from inside the log is dropped.
+ * Write errors are ignored. If stderr was closed when the program started, nothing is ever written
+ * to descriptor 2, even if it is reused.
  *
- * Thread safety: everything but init, fini and set_sink, which the program calls before it starts
- * threads that log and after they have ended.
+ * Thread safety: any thread, except init, fini and set_sink, which the program calls before it
+ * starts threads that log or after they have ended.
  */
 enum mp_log_level {
     MP_LOG_ERROR,
@@ -41,20 +41,20 @@ struct mp_log_config {
 };
 
 /*
- * Take over levels and file. Before this call, and for what is wrong in the configuration, the
- * defaults hold: warnings and errors, to stderr. Returns how many parts were wrong; each was
- * reported by one warning.
+ * Set levels and file. Before this call, and for invalid parts of the configuration, the defaults
+ * apply: warnings and errors, to stderr. Returns the number of invalid parts; each was reported by
+ * one warning.
  */
 unsigned mp_log_init(const struct mp_log_config *config);
 
-/* MP_ERR_CONFIG E_OPTION for the first part of `levels` that is not understood: for a program that
- * refuses what mp_log_init() only warns of. */
+/* MP_ERR_CONFIG E_OPTION for the first invalid part of `levels`: for a program that refuses what
+ * mp_log_init() only warns about. */
 enum mp_status mp_log_check(const struct mp_log_config *config) MP_MUST_CHECK;
 
-/* Close the file and go back to the defaults. The counts stay. */
+/* Close the file and restore the defaults. Counts are kept. */
 void mp_log_fini(void);
 
-/* Lines so far at this level, written or not. */
+/* Number of lines logged at this level, written or not. */
 uint64_t mp_log_lines(enum mp_log_level level);
 
 /* Send lines (without newline) to a function instead, as tests do; NULL restores the default. */
@@ -64,7 +64,8 @@ void mp_log_set_sink(void (*sink)(void *ctx, enum mp_log_level level, const char
 void mp_log_failure(const char *module);
 
 /* The highest level that any module wants. Use the macros below. */
-extern _Atomic int mp_log_level_max; /* relaxed: a late reader misses or drops a line, no more */
+extern _Atomic int
+    mp_log_level_max; /* relaxed: a thread that sees an old value logs or drops a line too many */
 
 void mp_log_write(enum mp_log_level level, const char *module, const char *format, ...)
     MP_PRINTF(3, 4) MP_COLD;
@@ -81,7 +82,7 @@ void mp_log_write(enum mp_log_level level, const char *module, const char *forma
 #define mp_log_debug(module, ...) MP_LOG_AT(MP_LOG_DEBUG, module, __VA_ARGS__)
 #define mp_log_trace(module, ...) MP_LOG_AT(MP_LOG_TRACE, module, __VA_ARGS__)
 
-/* Once in the life of the process per place in the source. */
+/* At most once per process for each place in the source. */
 #define mp_log_once(level, module, ...)                                       \
     do {                                                                      \
         static atomic_flag said_ = ATOMIC_FLAG_INIT;                          \

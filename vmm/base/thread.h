@@ -4,15 +4,15 @@
 #include <pthread.h>
 
 /*
- * Threads of our own inside of somebody's process. Not a pool: who starts a thread joins it.
+ * Threads of this library inside a host process. Not a pool: whoever starts a thread joins it.
  */
 
 /*
- * Start a thread that takes no signals: those belong to the program's own threads.
+ * Start a thread with all signals blocked: signals belong to the program's own threads.
  *
  * name  for ps, at most 15 bytes
  *
- * 0, or the error number of pthread_create(); nothing is left then.
+ * Returns 0, or the error number of pthread_create(); then no thread was started.
  */
 int mp_thread_start(pthread_t *thread_p, const char *name, void *(*run)(void *), void *arg);
 

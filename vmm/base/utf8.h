@@ -4,11 +4,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Bytes of the UTF-8 character at `text`, of which `left` > 0 bytes are there; 0 if it is none
- * (overlong, a surrogate, cut, stray). Any thread. */
+/* Length in bytes of the UTF-8 character at `text`, where `left` > 0 bytes are available; 0 if it
+ * is invalid (overlong, a surrogate, truncated, a stray byte). Any thread. */
 size_t mp_utf8_sequence(const char *text, size_t left);
 
-/* Is this character, of `bytes` bytes as above, a control character (C0, DEL, C1)? */
+/* True if this character, of `bytes` bytes as above, is a control character (C0, DEL, C1). */
 bool mp_utf8_is_control(const char *text, size_t bytes);
 
 #endif

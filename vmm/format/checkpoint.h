@@ -9,18 +9,18 @@
  *
  * A directory holds model.safetensors, or model.safetensors.index.json with the shards that it
  * lists (both: the single file wins, as in the transformers library). All files are opened once,
- * relative to the directory, and stay open until close. Headers are read and checked as a whole,
- * data is not touched.
+ * relative to the directory, and stay open until close. Headers are read and checked completely;
+ * data is not read.
  *
- * In place of a directory a GGUF file may be named, or a part of a split one. Its tensors keep
- * their names; shapes are turned around, so that rows are last as everywhere here.
+ * The path may also name a GGUF file, or a part of a split one. Its tensors keep their names; the
+ * order of their dimensions is reversed, so that the contiguous one is last as everywhere here.
  *
  * Shard names in the index must be plain file names: no slash, not "." or "..", no control
  * characters; the index is data from elsewhere and chooses no path. A file of the directory may
  * itself be a symbolic link, because the cache of the Hugging Face hub consists of links to
- * ../../blobs; whoever names a directory to us vouches for the links in it.
+ * ../../blobs; whoever passes a directory vouches for the links in it.
  *
- * Thread safety: open and close need exclusive use; everything else may run in parallel.
+ * Thread safety: open and close need exclusive access; all other functions may run in parallel.
  */
 struct mp_checkpoint;
 struct mp_gguf;
@@ -31,14 +31,14 @@ struct mp_tensor {
     uint32_t file; /* index in mp_checkpoint_files() */
 };
 
-/* Called from time to time by work on many bytes. Return false to stop it: MP_ERR_CANCELED. */
+/* Called now and then by long work. Return false to stop it with MP_ERR_CANCELED. */
 struct mp_progress {
     bool (*report)(void *context, uint64_t done_bytes, uint64_t total_bytes);
     void *context;
 };
 
-/* The model directory itself, for those that need no tensors. MP_ERR_MODEL E_CKPT_DIR: there is
- * none; MP_ERR_IO E_CKPT_DIR: it cannot be opened. */
+/* Open only the model directory, for callers that need no tensors. MP_ERR_MODEL E_CKPT_DIR: it does
+ * not exist; MP_ERR_IO E_CKPT_DIR: it cannot be opened. The caller closes *dir_fd_p. */
 enum mp_status mp_checkpoint_open_dir(const char *path, int *dir_fd_p) MP_MUST_CHECK;
 
 /*
@@ -50,13 +50,14 @@ enum mp_status mp_checkpoint_open(const char *path,
                                   struct mp_checkpoint **checkpoint_p) MP_MUST_CHECK;
 void mp_checkpoint_close(struct mp_checkpoint *checkpoint);
 
-/* For config.json, tokenizer.json and the like; owned by the checkpoint. -1: it is a GGUF file. */
+/* Directory descriptor, for config.json, tokenizer.json and the like; owned by the checkpoint. -1:
+ * it is a GGUF file. */
 int mp_checkpoint_dir_fd(const struct mp_checkpoint *checkpoint);
 
-/* The metadata, which stands for those files; NULL: it is a directory. */
+/* The GGUF metadata, which replaces those files; NULL: it is a directory. */
 const struct mp_gguf *mp_checkpoint_gguf(const struct mp_checkpoint *checkpoint);
 
-/* Owned by the checkpoint; readers and spaces built on it must go before it. */
+/* Owned by the checkpoint; readers and spaces that use it must be destroyed first. */
 struct mp_files *mp_checkpoint_files(const struct mp_checkpoint *checkpoint);
 
 size_t mp_checkpoint_count(const struct mp_checkpoint *checkpoint);
@@ -66,10 +67,10 @@ const struct mp_tensor *mp_checkpoint_tensor(const struct mp_checkpoint *checkpo
 const struct mp_tensor *mp_checkpoint_find(const struct mp_checkpoint *checkpoint,
                                            const char *name);
 
-/* Bytes of all tensors. */
+/* Sum of the sizes of all tensors. */
 uint64_t mp_checkpoint_bytes(const struct mp_checkpoint *checkpoint);
 
-/* A line for the user about something odd that is no error ("total_size is wrong"), or NULL. */
+/* A warning for the user about something that is not an error ("total_size is wrong"), or NULL. */
 const char *mp_checkpoint_warning(const struct mp_checkpoint *checkpoint);
 
 /*

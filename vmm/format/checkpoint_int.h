@@ -5,7 +5,7 @@
 #include "vmm/format/gguf.h"
 #include "vmm/format/json.h"
 
-/* Inside of vmm/format/checkpoint.h, shared by checkpoint.c, ckpt_gguf.c, ckpt_index.c and
+/* Private to vmm/format/checkpoint.h: shared by checkpoint.c, ckpt_gguf.c, ckpt_index.c and
  * ckpt_values.c. */
 #define MP_CKPT_TENSORS_MAX (1u << 20)
 #define MP_CKPT_SHARDS_MAX 65536u
@@ -35,7 +35,7 @@ enum mp_status mp_checkpoint_add_gguf(struct mp_checkpoint *checkpoint,
 enum mp_status mp_checkpoint_add_shards(struct mp_checkpoint *checkpoint, const json_t *index,
                                         const char *name) MP_MUST_CHECK;
 
-/* Is every tensor where the index says it is? Needs the tensors sorted. */
+/* Check that every tensor is in the file that the index names. Needs the tensors sorted. */
 enum mp_status mp_checkpoint_check_index(struct mp_checkpoint *checkpoint, const json_t *index,
                                          const char *name) MP_MUST_CHECK;
 

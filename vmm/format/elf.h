@@ -8,16 +8,16 @@
 #include "vmm/base/status.h"
 
 /*
- * What the dynamic loader reads of a program or library before it starts it: which loader, which
- * other libraries, where they are looked for, and which functions it exports. Nothing is executed
- * or mapped, and no number of the file is believed before it is checked.
+ * Reads from a program or library what the dynamic loader uses before it starts it: the loader,
+ * needed libraries, search paths, and exported functions. Nothing is executed or mapped, and every
+ * number of the file is checked before use.
  *
- * Files for another word size or byte order are recognised and not read further.
+ * Files for another word size or byte order are recognised but not parsed.
  *
  * Thread safety: objects need exclusive use.
  */
 struct mp_elf_source {
-    /* Exactly so many bytes, which lie inside of the file; false: it cannot be read. */
+    /* Read exactly `bytes` bytes, which are inside the file; false: they cannot be read. */
     bool (*read)(void *context, uint64_t offset_bytes, uint64_t bytes, void *dst);
     void *context;
     uint64_t file_bytes;
@@ -25,9 +25,9 @@ struct mp_elf_source {
 
 struct mp_elf {
     uint16_t machine;        /* EM_* */
-    bool foreign;            /* another word size or byte order: nothing below is known */
+    bool foreign;            /* another word size or byte order: the fields below are not set */
     bool dynamic;            /* needs the loader, or is for it */
-    const char *interpreter; /* NULL: it names no loader, as libraries and static programs */
+    const char *interpreter; /* NULL: it names no loader, like libraries and static programs */
     const char *run_path, *old_path; /* DT_RUNPATH, DT_RPATH; NULL: none */
     const char **needed;
     uint32_t needed_count;
@@ -38,19 +38,19 @@ struct mp_elf {
 #define MP_ELF_STRINGS_BYTES_MAX (256u << 20)
 #define MP_ELF_SYMBOLS_MAX (8u << 20)
 
-/* Does it begin like an ELF file? */
+/* True if it begins like an ELF file. */
 bool mp_elf_is(const struct mp_elf_source *source);
 
-/* MP_ERR_MODEL E_ELF: it is none, or it is damaged; MP_ERR_IO E_READ; MP_ERR_NO_MEMORY. On failure
- * *elf is zeroed. `name` is the file as messages show it. */
+/* MP_ERR_MODEL E_ELF: not an ELF file, or a damaged one; MP_ERR_IO E_READ; MP_ERR_NO_MEMORY. On
+ * failure *elf is zeroed. `name` is the file as messages show it. */
 enum mp_status mp_elf_read(const struct mp_elf_source *source, const char *name,
                            struct mp_elf *elf) MP_MUST_CHECK;
 
 /* Accepts a zeroed one. */
 void mp_elf_fini(struct mp_elf *elf);
 
-/* found[i]: does the file define the function names[i] for others? Needs the table of sections,
- * which all but packed programs have. Errors as above. */
+/* found[i] := the file exports the function names[i]. Needs the section table, which all but packed
+ * programs have. Errors as above. */
 enum mp_status mp_elf_find_exports(const struct mp_elf_source *source, const char *name,
                                    const char *const *names, size_t count,
                                    bool *found) MP_MUST_CHECK;

@@ -7,7 +7,7 @@
 #include "vmm/base/compiler.h"
 
 /*
- * What the name of a tensor says of routed experts, in files of any model family:
+ * Parses names of tensors with routed experts, in files of any model family:
  *
  *     blk.3.ffn_gate_exps.weight                      GGUF: all experts of a layer
  *     blk.3.ffn_gate.7.weight                         GGUF of old: one expert
@@ -15,16 +15,16 @@
  *     model.layers.3.mlp.experts.7.up_proj.weight     safetensors: one expert
  *     model.layers.3.block_sparse_moe.experts.7.w2.weight
  *
- * Shared experts are none: every token reads them. Nothing is known here of shapes; in a tensor of
- * all experts the slowest dimension counts them.
+ * Shared experts do not count: every token reads them. Shapes are not known here; in a tensor of
+ * all experts the slowest dimension is the expert.
  */
 enum mp_expert_part { MP_EXPERT_GATE, MP_EXPERT_UP, MP_EXPERT_DOWN, MP_EXPERT_GATE_UP };
 
 struct mp_expert_name {
     uint32_t layer;
     enum mp_expert_part part;
-    bool all;        /* of the layer's experts; else one */
-    uint32_t expert; /* of one */
+    bool all;        /* tensor of all experts of the layer; else of one */
+    uint32_t expert; /* of one expert: its index */
     bool weight;     /* else a bias, a scale and the like, which are small */
 };
 

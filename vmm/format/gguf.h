@@ -6,13 +6,14 @@
 #include "vmm/io/file.h"
 
 /*
- * GGUF files, versions 2 and 3, little-endian: metadata and where each tensor lies. Headers are
- * read and checked as a whole, data is not touched.
+ * GGUF files, versions 2 and 3, little-endian: metadata and the location of each tensor. Headers
+ * are read and checked completely; data is not read.
  *
  * mp_gguf_parse() is a pure function on the first bytes of one file; mp_gguf_open() opens a file,
- * or all parts of a split one (name-00001-of-00005.gguf, whichever part is named). What is accepted
- * has no key and no tensor twice, every tensor aligned, inside of its file, overlapping no other,
- * and as large as type and shape say. Anything else is MP_ERR_MODEL with a code
+ * or all parts of a split one (name-00001-of-00005.gguf, whichever part is named). In an accepted
+ * file no key and no tensor occurs twice, and every tensor is aligned, inside its file, disjoint
+ * from all others, and as large as type and shape require. Anything else is MP_ERR_MODEL with a
+ * code
  *
  *     E_GGUF_MAGIC E_GGUF_VERSION E_GGUF_SHORT E_GGUF_COUNT E_GGUF_NAME E_GGUF_VALUE E_GGUF_ALIGN
  *     E_GGUF_TYPE E_GGUF_SHAPE E_GGUF_OFFSET E_GGUF_END E_GGUF_OVERLAP E_GGUF_DUP E_GGUF_SPLIT
@@ -21,7 +22,7 @@
  * Stricter than ggml: offsets need not be in order, but overlap is refused, as are bools other
  * than 0 and 1. Less strict: arrays of arrays, holes between tensors, bytes behind the last.
  *
- * Thread safety: open, parse, close and fini need exclusive use; the rest may run in parallel.
+ * Thread safety: open, parse, close and fini need exclusive access; all others may run in parallel.
  */
 #define MP_GGUF_HEADER_BYTES_MAX (256u << 20)
 #define MP_GGUF_ENTRIES_MAX 65536u
@@ -87,9 +88,9 @@ struct mp_gguf_part {
 
 /*
  * Parse the first `head_bytes` bytes of a file of `file_bytes` bytes. Values point into `head`,
- * which must live as long as the part; names are copies. *more_p: the header does not end there and
- * the file goes on: nothing was kept, call again with more. On failure, and then, *part is zeroed.
- * `name` is the file as messages show it. MP_ERR_MODEL as above; MP_ERR_NO_MEMORY.
+ * which must live as long as the part; names are copies. *more_p: the header does not end within
+ * them: call again with more bytes. On failure, and if *more_p, *part is zeroed. `name` is the file
+ * as messages show it. MP_ERR_MODEL as above; MP_ERR_NO_MEMORY.
  */
 enum mp_status mp_gguf_parse(const void *head, uint64_t head_bytes, uint64_t file_bytes,
                              const char *name, struct mp_gguf_part *part,
@@ -101,14 +102,14 @@ void mp_gguf_part_fini(struct mp_gguf_part *part);
 struct mp_gguf;
 
 /*
- * Is the path meant as a GGUF file? By its name, or, for those without one such as in caches, by
- * its first bytes. Never true for a directory.
+ * True if the path names a GGUF file: by its suffix, or, as files in caches have none, by its first
+ * bytes. Never true for a directory.
  */
 bool mp_gguf_is_file(const char *path) MP_MUST_CHECK;
 
 /*
  * Open the file `path` and the parts that belong to it. MP_ERR_MODEL with E_GGUF_*, or E_FILE_LFS
- * and the like for something else than a model; MP_ERR_IO; MP_ERR_NO_MEMORY. On failure nothing
+ * and the like for a file that is not a model; MP_ERR_IO; MP_ERR_NO_MEMORY. On failure nothing
  * stays open.
  */
 enum mp_status mp_gguf_open(const char *path, struct mp_gguf **gguf_p) MP_MUST_CHECK;
@@ -144,10 +145,10 @@ enum mp_status mp_gguf_get_array(const struct mp_gguf *gguf, const char *key,
                                  enum mp_gguf_kind element,
                                  struct mp_gguf_value *array_p) MP_MUST_CHECK;
 
-/* Take the first element off an array; false: it is empty. */
+/* Remove the first element from an array; false: it is empty. */
 bool mp_gguf_array_next(struct mp_gguf_value *array, struct mp_gguf_value *element_p) MP_MUST_CHECK;
 
-/* False: the value is of another kind or does not fit. */
+/* False: the value has another type or does not fit. */
 bool mp_gguf_as_u64(const struct mp_gguf_value *value, uint64_t *out_p) MP_MUST_CHECK;
 bool mp_gguf_as_i64(const struct mp_gguf_value *value, int64_t *out_p) MP_MUST_CHECK;
 bool mp_gguf_as_f64(const struct mp_gguf_value *value, double *out_p) MP_MUST_CHECK;

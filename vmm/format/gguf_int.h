@@ -3,7 +3,7 @@
 
 #include "vmm/format/gguf.h"
 
-/* Inside of vmm/format/gguf.h, shared by gguf.c and gguf_parse.c: orders of the sorted tables. */
+/* Private to vmm/format/gguf.h: qsort() comparisons shared by gguf.c and gguf_parse.c. */
 int mp_gguf_by_name(const void *a, const void *b);
 int mp_gguf_by_key(const void *a, const void *b);
 

@@ -4,8 +4,8 @@
 #include <stdint.h>
 
 /*
- * The types that tensors have in GGUF files: their number there, elements and bytes of a block. A
- * row of a tensor is whole blocks. What the bytes mean is not known here.
+ * Tensor types of GGUF files: their number, and elements and bytes of a block. A row of a tensor is
+ * a whole number of blocks. How bytes are decoded is not known here.
  */
 struct mp_gguf_type {
     uint32_t number;
@@ -13,7 +13,7 @@ struct mp_gguf_type {
     uint32_t block_elements, block_bytes;
 };
 
-/* NULL: no type has this number, or no longer. The table is constant. */
+/* NULL: no type has this number (any more). The table is constant. */
 const struct mp_gguf_type *mp_gguf_type_find(uint64_t number);
 
 #endif

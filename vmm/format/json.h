@@ -8,10 +8,10 @@
 /*
  * JSON as this project reads it: strict, bounded, with errors that name file, key and byte.
  *
- * The parser is jansson; this module adds what a reader of foreign files needs around it: nesting
- * is checked before parsing (so that 64 KiB of stack are enough for any input), an object with the
- * same key twice is refused (also when the spellings differ: "w" and "\u0077"), integers are 64-bit
- * and never pass through a double, input must be UTF-8, and nothing may follow the value but white
+ * The parser is jansson; this module adds the checks that untrusted files need: nesting is checked
+ * before parsing (so that 64 KiB of stack are enough for any input), an object with the same key
+ * twice is refused (also when the spellings differ: "w" and "\u0077"), integers are 64-bit and
+ * never pass through a double, input must be UTF-8, and nothing may follow the value but white
  * space. Order of keys is kept.
  *
  * `name` is always the file as messages show it; it is quoted here. Functions that read one key
@@ -72,13 +72,13 @@ enum mp_status mp_json_load_optional_file(int dirfd, const char *name, uint64_t 
                                           json_t **root_p) MP_MUST_CHECK;
 
 /*
- * Say what is wrong with the first bytes of a file that should hold a model or JSON: MP_OK, or
- * MP_ERR_MODEL with E_FILE_LFS (Git LFS pointer) or E_FILE_HTML (a web page).
+ * Check the first bytes of a file that should hold a model or JSON: MP_ERR_MODEL with E_FILE_LFS (a
+ * Git LFS pointer) or E_FILE_HTML (a web page).
  */
 enum mp_status mp_text_check_download(const char *text, size_t bytes,
                                       const char *name) MP_MUST_CHECK;
 
-/* One key of `object`. `object` may be NULL or of another type: then every key is missing. */
+/* Read one key of `object`. If `object` is NULL or of another type, every key is missing. */
 enum mp_status mp_json_u64(const json_t *object, const char *key, const char *name, uint64_t min,
                            uint64_t max, uint64_t *value_p) MP_MUST_CHECK;
 enum mp_status mp_json_u64_or(const json_t *object, const char *key, const char *name, uint64_t min,
@@ -96,7 +96,7 @@ enum mp_status mp_json_bool(const json_t *object, const char *key, const char *n
 enum mp_status mp_json_bool_or(const json_t *object, const char *key, const char *name,
                                bool fallback, bool *value_p) MP_MUST_CHECK;
 
-/* UTF-8 with NUL at the end; json_string_length() is the bytes if NUL was allowed inside. */
+/* UTF-8, NUL-terminated; json_string_length() is its length if NUL was allowed inside. */
 enum mp_status mp_json_string(const json_t *object, const char *key, const char *name,
                               const char **value_p) MP_MUST_CHECK;
 enum mp_status mp_json_string_or(const json_t *object, const char *key, const char *name,

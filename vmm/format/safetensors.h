@@ -7,11 +7,11 @@
 /*
  * The header of a safetensors file: 8 bytes of length, that many bytes of JSON, then the data.
  *
- * A pure function on a buffer and the size of the file; it opens nothing and never touches the
- * data. A header that this accepts describes the file completely: tensors lie one after the other
- * without hole or overlap, the last one ends where the file ends, every size follows from dtype and
- * shape without overflow, and no name is given twice. Anything else is refused with MP_ERR_MODEL
- * and a code E_ST_* whose text names the tensor, what it has and what it needs:
+ * A pure function of a buffer and the size of the file; it opens nothing and never reads data. An
+ * accepted header describes the file completely: tensors follow one another without gap or overlap,
+ * the last one ends at the end of the file, every size follows from dtype and shape without
+ * overflow, and names are unique. Anything else is refused with MP_ERR_MODEL and a code E_ST_*
+ * whose text names the tensor, and what was found and expected:
  *
  *     E_ST_SHORT E_ST_HEADER_LEN E_ST_JSON E_ST_DEPTH E_ST_DUP E_ST_COUNT E_ST_NAME E_ST_METADATA
  *     E_ST_ENTRY E_ST_DTYPE E_ST_SHAPE E_ST_OVERFLOW E_ST_SUBBYTE E_ST_OFFSETS E_ST_SIZE
@@ -44,9 +44,9 @@ struct mp_st_table {
 };
 
 /*
- * Check the first 8 bytes of a file of `file_bytes` bytes and return how long its header is:
- * at most MP_ST_HEADER_BYTES_MAX and at most file_bytes - 8, so that it can be allocated.
- * `first` holds min(8, file_bytes) bytes. `name` is the file as messages show it.
+ * Check the first 8 bytes of a file of `file_bytes` bytes and return the length of its header: at
+ * most MP_ST_HEADER_BYTES_MAX and at most file_bytes - 8, so that it can be allocated. `first`
+ * holds min(8, file_bytes) bytes. `name` is the file as messages show it.
  */
 enum mp_status mp_st_header_bytes(const void *first, uint64_t file_bytes, const char *name,
                                   uint64_t *header_bytes_p) MP_MUST_CHECK;

@@ -8,18 +8,18 @@
 #include "vmm/base/checked.h"
 
 /*
- * The types that tensors have in files: one table, a row for each. A type is a block: so many
- * elements in so many bytes. A plain number is a block of one element; numbers that share bytes,
- * and quantised ones that share a scale, are blocks of several. What the bytes mean is not known
- * here but for what a scan for broken values needs; kernels/cpu/types.h has the types that are
- * computed with.
+ * Tensor types in files: one table with a row for each. A type is described by its block: a number
+ * of elements in a number of bytes. A plain number is a block of one element; numbers that share
+ * bytes, and quantised ones that share a scale, form blocks of several. How bytes are decoded is
+ * not known here, except what a scan for broken values needs; kernels/cpu/types.h has the types
+ * that kernels compute with.
  */
 
 /*
  * X(name as in safetensors files, elements of a block, bytes of a block, exponent, fraction)
  *
  * The last two are masks of a plain floating-point number as a little-endian word: all ones in the
- * exponent is infinity or NaN. 0: values of this type are not looked at.
+ * exponent is infinity or NaN. 0: values of this type are not scanned.
  */
 #define MP_DTYPE_MAP(X)                                  \
     X(BOOL, 1, 1, 0, 0)                                  \
@@ -61,7 +61,7 @@ struct mp_dtype_info {
 /* NULL for values not listed. The table is constant. */
 const struct mp_dtype_info *mp_dtype_info(enum mp_dtype dtype);
 
-/* The type of this name; false: there is none. `name` may be NULL. */
+/* Find a type by name; false: there is none. `name` may be NULL. */
 bool mp_dtype_find(const char *name, enum mp_dtype *dtype_p) MP_MUST_CHECK;
 
 /* "BF16"; "?" for values not listed. */
@@ -72,8 +72,8 @@ static inline const char *mp_dtype_name(enum mp_dtype dtype)
     return info != NULL ? info->name : "?";
 }
 
-/* Bytes of so many elements. False: they are not whole blocks, the bytes do not fit in 64 bits, or
- * the type is not listed. */
+/* Bytes of `elements` elements. False: they are not whole blocks, the result does not fit in 64
+ * bits, or the type is not listed. */
 static inline bool MP_MUST_CHECK mp_dtype_bytes(enum mp_dtype dtype, uint64_t elements,
                                                 uint64_t *bytes_p)
 {

@@ -5,7 +5,7 @@
 #include "vmm/options/opt.h"
 
 /*
- * How the file tier is read, as the user sets it: MOEPAGER_IO, MOEPAGER_URING, MOEPAGER_IO_DEPTH,
+ * The options of reading the file tier: MOEPAGER_IO, MOEPAGER_URING, MOEPAGER_IO_DEPTH,
  * MOEPAGER_IO_PREFETCH_DEPTH, MOEPAGER_IO_THREADS, MOEPAGER_IO_CHUNK. List the table with the
  * prefix "MOEPAGER_".
  */
@@ -20,7 +20,7 @@ struct mp_io_config {
 
 extern const struct mp_opt mp_io_opts[];
 
-/* The reader's part of it. A chunk that is no multiple of 4096 bytes is rounded up to one. */
+/* The configuration of a reader. A chunk size is rounded up to a multiple of 4096 bytes. */
 struct mp_reader_config mp_io_reader_config(const struct mp_io_config *config,
                                             struct mp_files *files, struct mp_clock *clock,
                                             struct mp_timeline *timeline);

@@ -13,48 +13,49 @@
 /*
  * Asynchronous reads from the file tier into memory, and copies between tiers over a link.
  *
- * A ticket is one transfer, in the caller's memory (all zero before its first use, then it can be
- * submitted again and again): the extents to read, a priority, and later the result. Demand goes
- * before prefetch; among equals the order of submission counts. A prefetch is read while no demand
- * is, a few chunks at a time, so that a demand finds a disk with little before it. Extents are cut
- * into as few chunks as may be, equally long but for the last; several are in flight at once, also
- * of different tickets. A ticket can be cancelled until its first chunk has been handed to the
- * kernel.
+ * A ticket is one transfer, in the caller's memory (zeroed before its first use; it can be
+ * submitted repeatedly): the extents to read, a priority, and later the result. Demand has priority
+ * over prefetch; within a priority tickets are served in order of submission. Prefetches are read
+ * only while no demand is, a few chunks at a time, so that a new demand waits for little. Extents
+ * are cut into as few chunks as possible, of equal size except the last; several are in flight at
+ * once, also of different tickets. A ticket can be cancelled until its first chunk has been
+ * submitted to the kernel.
  *
- * Two engines read files: io_uring (one thread, and callers that push), and a pool of threads with
- * pread where io_uring is missing or forbidden. Which one runs is said once in the log and by
- * mp_reader_engine(). A reader with a memory link copies instead, on a stream of a backend, by one
- * thread, the tickets one after the other.
+ * Two engines read files: io_uring (one thread, and callers of mp_reader_push()), and a pool of
+ * threads with pread() where io_uring is missing or forbidden. The log and mp_reader_engine() name
+ * the engine in use. A reader with a memory link copies instead: one thread, on a stream of a
+ * backend, one ticket after the other.
  *
  * A short read is continued, end of file is an error, EIO is tried three times, and a ticket is
  * DONE only when every byte of every extent has arrived. The file's identity is checked when a
  * ticket starts.
  *
- * Thread safety: all functions may be called from any thread. The ticket belongs to the reader from
- * submit until it is final; reader threads never call back.
+ * Thread safety: all functions may be called from any thread. The reader owns a ticket from
+ * submission until its state is final. Reader threads make no callbacks except those of struct
+ * mp_memory_link.
  */
 enum mp_ticket_state {
-    MP_TICKET_IDLE,    /* not submitted, or taken back by cancel */
-    MP_TICKET_QUEUED,  /* submitted, nothing handed to the kernel: can be cancelled */
+    MP_TICKET_IDLE,    /* not submitted, or cancelled */
+    MP_TICKET_QUEUED,  /* submitted, nothing in flight yet: can be cancelled */
     MP_TICKET_STARTED, /* in flight */
     MP_TICKET_DONE,    /* final: all bytes are in memory */
-    MP_TICKET_FAILED,  /* final: see error; memory holds rubbish */
+    MP_TICKET_FAILED,  /* final: see error; contents of the memory are undefined */
     MP_TICKET_STATE_COUNT
 };
 
 enum mp_priority { MP_PRIORITY_DEMAND, MP_PRIORITY_PREFETCH, MP_PRIORITY_COUNT };
 
 /* With `direct` in the ticket, offset, bytes and dst are multiples of the file's alignment, except
- * that the last extent may reach beyond the end of the file: what lies there stays unread, and
- * `need_bytes` says how many bytes of the extent must arrive. Where a file has no direct
- * descriptor, or refuses a range, it is read buffered into the same place. */
+ * that the last extent may reach beyond the end of the file; `need_bytes` is how many bytes of the
+ * extent must arrive. Where a file has no direct descriptor, or refuses a range, it is read
+ * buffered into the same place. */
 struct mp_extent {
     uint32_t file;
     uint64_t offset;
     uint64_t bytes;
     uint64_t need_bytes; /* <= bytes */
     void *dst;
-    const void *src; /* over a memory link: what is copied; then file and offset say nothing */
+    const void *src; /* over a memory link: the source; file and offset are then ignored */
 };
 
 #define MP_TICKET_EXTENTS_MAX 8
@@ -71,12 +72,13 @@ struct mp_ticket {
     /* Set by the reader; read them after mp_ticket_state() returned a final state. */
     struct mp_error error;
     uint64_t submitted_ns, started_ns, done_ns;
-    uint64_t read_bytes; /* that the kernel delivered; with `direct` up to a block more per read */
+    uint64_t
+        read_bytes; /* bytes returned by the kernel; with `direct` up to a block more per read */
 
-    /* The reader's own. */
+    /* Private to the reader. */
     _Atomic(int) state; /* release store by the reader, acquire load by everybody else */
     struct mp_ticket *prev, *next;
-    bool linked;    /* in a list of the reader: chunks are left to hand out */
+    bool linked;    /* in a list of the reader: some chunks are not submitted yet */
     bool held;      /* QUEUED, but in no list until mp_reader_let_go() */
     uint32_t track; /* of the timeline */
     uint32_t next_extent;
@@ -87,20 +89,21 @@ struct mp_ticket {
 struct mp_reader;
 
 /*
- * A link that moves nothing and takes time on a virtual clock, for simulation: one ticket at a
- * time, whole, at the cost that it is given. Then no thread is started, and a wait moves the clock.
- * In the caller's memory; outlives the reader.
+ * A simulated link: it moves no bytes but takes time on a virtual clock, one whole ticket at a
+ * time, as long as cost_ns() returns. No thread is started, and a wait advances the clock. In the
+ * caller's memory; must outlive the reader.
  */
 struct mp_virtual_link {
     struct mp_clock_virtual *clock;
-    /* How long the ticket takes; MP_LINK_FAILS: it ends at once with an error. */
+    /* Duration of the ticket; MP_LINK_FAILS: it ends at once with an error. */
     uint64_t (*cost_ns)(void *ctx, const struct mp_ticket *ticket);
     void *ctx;
-    uint64_t latency_ns; /* from submission to the first byte; those of several tickets overlap */
+    uint64_t
+        latency_ns; /* from submission to the first byte; latencies of several tickets overlap */
 
     uint64_t busy_ns; /* of all tickets that have started */
 
-    /* The reader's own. */
+    /* Private to the reader. */
     struct mp_event_source source;
     struct mp_reader *reader;
     struct mp_ticket *ticket; /* in flight, or NULL */
@@ -115,9 +118,9 @@ struct mp_virtual_link {
  * reading files. In the caller's memory; outlives the reader.
  *
  * start() is called before the first chunk of a ticket is queued, finish() after the last one has
- * arrived or after something failed (ticket->error), once for each ticket that was started. Both on
- * the link's thread, without its lock; an error makes the ticket FAILED. They may wait for the
- * device, but not for the reader.
+ * arrived or after something failed (ticket->error), once for each ticket that was started. Both
+ * run on the link's thread, without its lock; an error makes the ticket FAILED. They may wait for
+ * the device, but not for the reader.
  */
 struct mp_memory_link {
     struct mp_backend *backend; /* with streams */
@@ -127,7 +130,7 @@ struct mp_memory_link {
 };
 
 /*
- * Ends a wait for reads early: `ready` is asked before the wait, after every read that ends and
+ * Ends a wait for reads early: `ready` is evaluated before the wait, after every read that ends and
  * after mp_reader_wake(). It is called with the reader's lock held and must not block.
  */
 struct mp_interrupt {
@@ -143,9 +146,9 @@ struct mp_reader_config {
     struct mp_timeline *timeline; /* or NULL */
     bool uring;                   /* try io_uring first */
     uint32_t depth;               /* chunks in flight, 1..256 */
-    uint32_t prefetch_depth;      /* of them those of prefetches, up to 256; 0: no limit */
-    uint32_t threads;             /* of the fallback, 1..64 */
-    uint64_t chunk_bytes;         /* at most; a multiple of MP_CHUNK_ALIGN_BYTES, up to 1 GiB */
+    uint32_t prefetch_depth; /* of them at most so many of prefetches, up to 256; 0: no limit */
+    uint32_t threads;        /* of the fallback, 1..64 */
+    uint64_t chunk_bytes;    /* at most; a multiple of MP_CHUNK_ALIGN_BYTES, up to 1 GiB */
 
     struct mp_virtual_link *link;        /* NULL: real reads. Else its clock is `clock` */
     const struct mp_memory_link *memory; /* NULL: files are read */
@@ -158,20 +161,20 @@ struct mp_reader_config {
 enum mp_status mp_reader_create(const struct mp_reader_config *config,
                                 struct mp_reader **reader_p) MP_MUST_CHECK;
 
-/* Cancels what is queued, waits for what has started, ends the threads. NULL is allowed. No ticket
- * is held any more, and no other thread may be in a call of this reader. */
+/* Cancels queued tickets, waits for those in flight, ends the threads. NULL is allowed. No ticket
+ * may be held, and no other thread may be in a call of this reader. */
 void mp_reader_destroy(struct mp_reader *reader);
 
 /* "io_uring", "threads", "virtual" or "link". */
 const char *mp_reader_engine(const struct mp_reader *reader);
 
-/* Never fails and never blocks: a ticket needs no memory but its own. */
+/* Never fails and never blocks: submission allocates nothing. */
 void mp_reader_submit(struct mp_reader *reader, struct mp_ticket *ticket);
 
 /*
  * Submit a ticket that cannot start yet: it is QUEUED, can be waited for, promoted and cancelled,
- * and does nothing until mp_reader_let_go(), before which its extents may still be changed. Who
- * cancels it makes sure that nobody lets it go, or fails it, any more.
+ * but does not start before mp_reader_let_go(); until then its extents may be changed. A caller
+ * that cancels it must ensure that it is not released or failed afterwards.
  */
 void mp_reader_submit_held(struct mp_reader *reader, struct mp_ticket *ticket);
 void mp_reader_let_go(struct mp_reader *reader, struct mp_ticket *ticket);
@@ -179,14 +182,15 @@ void mp_reader_fail_held(struct mp_reader *reader, struct mp_ticket *ticket,
                          const struct mp_error *error);
 
 /*
- * The caller is going to compute, and then to wait for demands. With io_uring, hand their reads to
- * the kernel on the calling thread: as many as may be in flight, for half a millisecond at most.
- * Otherwise they begin when the reader's thread gets a processor, which can be milliseconds later.
- * No lock may be held. Clears the calling thread's error record if a ticket fails at once.
+ * For a caller that is about to compute before it waits for demands. With io_uring it submits their
+ * reads to the kernel on the calling thread: as many as may be in flight, for at most half a
+ * millisecond. Otherwise they would start when the reader's thread is scheduled, which can be
+ * milliseconds later. No lock may be held. Clears the calling thread's error record if a ticket
+ * fails at once.
  */
 void mp_reader_push(struct mp_reader *reader);
 
-/* Make a prefetch that is queued or has chunks left to hand out a demand; no effect on others. */
+/* Turn a prefetch that is not completely in flight into a demand; no effect on other tickets. */
 void mp_reader_promote(struct mp_reader *reader, struct mp_ticket *ticket);
 
 /* True: it had not started and is IDLE again. False: it is in flight or final. */
@@ -194,25 +198,24 @@ bool mp_reader_cancel(struct mp_reader *reader, struct mp_ticket *ticket);
 
 enum mp_ticket_state mp_ticket_state(const struct mp_ticket *ticket);
 
-/* Block until the ticket is final, or IDLE because somebody cancelled it. 10 s in which nothing
- * ends are logged as a warning. A FAILED ticket's error is not copied to the caller's error record;
- * see mp_error_set(). */
+/* Block until the ticket is final, or IDLE because it was cancelled. A warning is logged if nothing
+ * ends within 10 s. A FAILED ticket's error is not copied to the caller's error record; see
+ * mp_error_set(). */
 void mp_reader_wait(struct mp_reader *reader, struct mp_ticket *ticket);
 
-/* Block until at least one of the tickets is final or IDLE; return the lowest such index. count
- * >= 1.
- */
+/* Block until at least one of the tickets is final or IDLE; return the lowest index of such a
+ * ticket. count >= 1. */
 uint32_t mp_reader_wait_any(struct mp_reader *reader, struct mp_ticket *const *tickets,
                             uint32_t count);
 
-/* The same with an interrupt: also returns, `count` then, when that is ready. NULL: none. */
+/* The same, but also returns, with `count`, when the interrupt is ready. NULL: no interrupt. */
 uint32_t mp_reader_wait_any_or(struct mp_reader *reader, struct mp_ticket *const *tickets,
                                uint32_t count, const struct mp_interrupt *interrupt);
 
-/* Let a wait with an interrupt ask it again. From any thread. */
+/* Make a wait with an interrupt evaluate it again. Any thread. */
 void mp_reader_wake(struct mp_reader *reader);
 
-/* Is nothing queued or in flight? For prefetch that must not disturb. */
+/* True if nothing is queued or in flight; for prefetches that must not delay demands. */
 bool mp_reader_idle(const struct mp_reader *reader);
 
 struct mp_reader_stats {

@@ -9,7 +9,7 @@
 #include "vmm/io/reader.h"
 
 /*
- * What the two engines of the reader share.
+ * What the engines of the reader share.
  *
  *   reader.c          tickets as callers see them: submit, cancel, wait
  *   reader_queue.c    from tickets to chunks and back; the same for both engines
@@ -18,19 +18,20 @@
  *   reader_virtual.c  engine: a virtual link, without threads and without bytes
  *   reader_link.c     engine: copies over a memory link
  *
- * An engine takes chunks, reads them, feeds each result to mp_chunk_result() until that says that
- * the chunk has ended, and completes it. Order, retries, errors and final states are not its
- * business.
+ * An engine takes chunks, reads them, passes each result to mp_chunk_result() until that reports
+ * the end of the chunk, and completes it. Order, retries, errors and final states are handled in
+ * reader_queue.c.
  */
 
-/* One read in flight. The engine's own between take and complete. */
+/* One read in flight. Private to the engine between take and complete. */
 struct mp_chunk {
     struct mp_ticket *ticket;
     uint32_t file;
     int fd;
     uint32_t align_bytes; /* 1: buffered, else `fd` is the direct descriptor */
 
-    /* What is left to read: `bytes` at `offset` to `dst`; enough once need_end has arrived. */
+    /* The rest to read: `bytes` at `offset` to `dst`; complete once the bytes before need_end have
+     * arrived. */
     uint64_t offset, bytes, need_end;
     char *dst;
 
@@ -43,17 +44,17 @@ struct mp_chunk {
 struct mp_reader_engine {
     const char *name;
 
-    /* Begin to take chunks. On failure nothing is left and the error record is set. */
+    /* Start taking chunks. On failure nothing is left and the error record is set. */
     enum mp_status (*start)(struct mp_reader *reader, void **state_p);
 
-    /* Something was queued, or `stopping` was set. The lock is held. */
+    /* A ticket was queued, or `stopping` was set. The lock is held. */
     void (*wake_locked)(struct mp_reader *reader);
 
     /* Optional: what mp_reader_push() does. No lock is held. */
     void (*push)(struct mp_reader *reader);
 
-    /* Optional, for an engine without threads: let time pass until something ends. The lock is held
-     * and dropped on the way. */
+    /* Optional, for an engine without threads: advance the clock until a ticket ends. The lock is
+     * held; it is released and taken again inside. */
     void (*pass_locked)(struct mp_reader *reader);
 
     /* `stopping` is set: wait until all chunks are read, end the threads, free the state. */
@@ -65,7 +66,7 @@ extern const struct mp_reader_engine mp_reader_engine_threads;
 extern const struct mp_reader_engine mp_reader_engine_virtual;
 extern const struct mp_reader_engine mp_reader_engine_link;
 
-/* Of the timeline: transfers that overlap in time are on tracks of their own. */
+/* Tracks of the timeline: transfers that overlap in time are on different tracks. */
 #define MP_READER_TRACKS 8
 
 struct mp_ticket_list {
@@ -80,12 +81,14 @@ struct mp_reader {
 
     struct mp_mutex lock;
     struct mp_cond final; /* a ticket left the reader */
-    struct mp_cond work;  /* a list is not empty, or stopping was set; for the engines */
+    struct mp_cond work;  /* for the engines: a list is not empty, or `stopping` was set */
 
-    /* Tickets with chunks to hand out. All tickets' own fields are under the lock too. */
+    /* Tickets with chunks to submit. The private fields of all tickets are guarded by the lock too.
+     */
     struct mp_ticket_list lists[MP_PRIORITY_COUNT] MP_GUARDED_BY(lock);
     uint64_t tickets MP_GUARDED_BY(lock); /* queued or started */
-    /* Chunks by the priority with which they were taken, and tickets that are about to start. */
+    /* Chunks in flight, by the priority with which they were taken, and tickets that are about to
+     * start. */
     uint32_t in_flight[MP_PRIORITY_COUNT] MP_GUARDED_BY(lock);
     uint32_t tracks_used MP_GUARDED_BY(lock);
     bool stopping MP_GUARDED_BY(lock);
@@ -98,40 +101,40 @@ void mp_ticket_list_push_back(struct mp_ticket_list *list, struct mp_ticket *tic
 void mp_ticket_list_push_front(struct mp_ticket_list *list, struct mp_ticket *ticket);
 void mp_ticket_list_remove(struct mp_ticket_list *list, struct mp_ticket *ticket);
 
-/* The ticket leaves the reader with a final state or IDLE; its memory is the caller's again. */
+/* The ticket leaves the reader with a final state or IDLE; the caller owns its memory again. */
 void mp_reader_release_locked(struct mp_reader *reader, struct mp_ticket *ticket,
                               enum mp_ticket_state state);
 
 /* All chunks have ended: add the transfer to the timeline and release the ticket. */
 void mp_reader_finish_locked(struct mp_reader *reader, struct mp_ticket *ticket);
 
-/* Take the ticket off its list; it has started. */
+/* Remove the ticket from its list; it has started. */
 void mp_reader_unlink_locked(struct mp_reader *reader, struct mp_ticket *ticket);
 
 /* The ticket to take a chunk from, in order of priority, or NULL. */
 struct mp_ticket *mp_reader_first_locked(const struct mp_reader *reader);
 
-/* Is there anything to take? */
+/* True if a chunk can be taken. */
 bool mp_reader_has_work_locked(const struct mp_reader *reader);
 
 /*
- * The next chunk in order of priority; false if there is none. A prefetch has to wait until no
- * demand is in flight, and then only a few of its chunks are, because what the disk has begun
- * stands in the way of the next demand. Whoever completes a chunk asks again. Tickets that fail
- * when they start are finished here. The lock is dropped for that and taken again.
+ * Take the next chunk in order of priority; false if there is none. A prefetch waits until no
+ * demand is in flight, and then only a few of its chunks are, because they delay the next demand.
+ * The lock is released and taken again to start a ticket; tickets that fail to start are finished
+ * here.
  */
 bool mp_reader_take_locked(struct mp_reader *reader, struct mp_chunk *chunk);
 
 /*
- * Take in the result of one read, which is that of pread() with -errno for -1. True: the chunk now
- * describes what is still to be read. False: it has ended, see `failed`.
+ * Process the result of one read, as of pread() but -errno instead of -1. True: the chunk now
+ * describes the rest to read. False: it has ended, see `failed`.
  */
 bool mp_chunk_result(struct mp_reader *reader, struct mp_chunk *chunk, int64_t result);
 
 /* Read the chunk to its end on the calling thread. */
 void mp_chunk_read(struct mp_reader *reader, struct mp_chunk *chunk);
 
-/* Give back an ended chunk, on the thread whose error record belongs to it. */
+/* Complete a chunk that has ended, on the thread that has its error record. */
 void mp_reader_complete_locked(struct mp_reader *reader, struct mp_chunk *chunk);
 
 /* Read chunks until stopping is set and nothing is left. */

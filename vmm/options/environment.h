@@ -6,8 +6,8 @@
 #include "vmm/options/opt.h"
 
 /*
- * The environment of a program that is about to be started: a copy of this process's, changed. The
- * process's own stays as it is.
+ * The environment of a program to be started: a modified copy of this process's environment, which
+ * does not change.
  *
  * Thread safety: one thread per object; nothing else may change the process's environment while it
  * is copied.
@@ -17,7 +17,7 @@ struct mp_environment {
     size_t count;
 };
 
-/* MP_ERR_NO_MEMORY leaves an empty one. */
+/* On MP_ERR_NO_MEMORY the copy is empty. */
 enum mp_status mp_environment_copy(struct mp_environment *environment) MP_MUST_CHECK;
 
 /* Accepts a zeroed one. */
@@ -30,8 +30,8 @@ const char *mp_environment_get(const struct mp_environment *environment, const c
 enum mp_status mp_environment_set(struct mp_environment *environment, const char *name,
                                   const char *value) MP_MUST_CHECK;
 
-/* Set the variable of every option whose value is not the default, and of those that are set
- * already. MP_ERR_NO_MEMORY may leave some unset. */
+/* Set the variables of all options whose value is not the default or whose variable is already set.
+ * On MP_ERR_NO_MEMORY some may be unset. */
 enum mp_status mp_environment_set_options(struct mp_environment *environment,
                                           const struct mp_opt_group *groups) MP_MUST_CHECK;
 

@@ -4,13 +4,13 @@
 #include "vmm/options/opt.h"
 
 /*
- * The option table of windows under CUDA programs that are not ours (interpose/cuda). It stands
- * here because two clients that do not know each other use it: the preloaded library reads it, the
- * program shows it and hands it on (moepager preload).
+ * The option table of windows under other CUDA programs (interpose/cuda). It is here because two
+ * clients that do not include each other use it: the preloaded library reads it, `moepager preload`
+ * shows it and passes it on.
  */
 struct mp_gpu_window_config {
     struct mp_share budget;      /* of the device's memory; auto: no windows */
-    struct mp_share host_budget; /* of the memory that the machine, or its control group, leaves */
+    struct mp_share host_budget; /* of the memory available in the machine or control group */
     uint64_t window_bytes, unit_bytes;
     uint64_t moves;
     uint64_t managed;

@@ -4,8 +4,8 @@
 #include "vmm/options/opt.h"
 
 /*
- * The option table of the log. It stands apart from vmm/base/log.h because option tables log what
- * is wrong with a value, and the log must not need them.
+ * The option table of the log. It is separate from vmm/base/log.h because option tables log invalid
+ * values, and the log must not depend on them.
  *
  * It fills struct mp_log_config; list it with the prefix "MOEPAGER_".
  */

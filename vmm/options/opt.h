@@ -13,9 +13,9 @@
  *
  * One table per module describes every setting the module reads: its name, default, legal range,
  * where the value is stored, and the sentence a user reads. The environment variable
- * (MOEPAGER_EVICT=lru), the command line flag (--evict lru), `moepager env` and docs/options.md
- * all come from the same table and the same parser, so they cannot disagree. Nothing else in the
- * tree reads the environment.
+ * (MOEPAGER_EVICT=lru), the command line flag (--evict lru), `moepager env` and docs/options.md all
+ * come from the same table and the same parser, so they cannot disagree. No other code reads the
+ * environment.
  *
  * A program lists the tables it uses in one array of struct mp_opt_group, loads them once at
  * start, and lets the command line override single values; afterwards a config struct does not
@@ -35,7 +35,7 @@ enum mp_opt_kind {
     MP_OPT_SHARE,  /* struct mp_share: a size, "25%", "all" or "auto" */
 };
 
-/* A part of something whose whole is not known yet. */
+/* A share of a total that is not known yet. */
 enum mp_share_kind { MP_SHARE_BYTES, MP_SHARE_PPM, MP_SHARE_ALL, MP_SHARE_AUTO };
 
 struct mp_share {
@@ -43,12 +43,12 @@ struct mp_share {
     uint64_t amount; /* bytes for MP_SHARE_BYTES, millionths (0..1000000) for MP_SHARE_PPM */
 };
 
-/* Bytes of `whole_bytes`; a size is taken as it is, `auto` gives `auto_bytes`. */
+/* The share in bytes of `whole_bytes`. A size is returned unchanged, `auto` gives `auto_bytes`. */
 uint64_t mp_share_resolve(const struct mp_share *share, uint64_t whole_bytes, uint64_t auto_bytes);
 
 struct mp_opt {
     const char *name; /* without prefix: "CHUNK_BYTES"; NULL ends the table */
-    const char *dfl;  /* parsed like user input, so it is checked too */
+    const char *dfl;  /* parsed like user input, so it is validated too */
     enum mp_opt_kind kind;
     size_t offset;              /* of the field in the config struct */
     uint64_t min, max;          /* inclusive, in the unit of the kind; STRING: max = array size */
@@ -114,8 +114,8 @@ struct mp_opt_group {
     const char *prefix; /* "MOEPAGER_LRU_" */
     const struct mp_opt *table;
     void *config; /* the struct that the table's offsets are into */
-    /* What the value in `config` comes to where it does not say so itself, else NULL; NULL for all.
-     */
+    /* The effective value where it differs from the one in `config` (such as "auto"), else NULL.
+     * The pointer may be NULL. */
     const char *(*effect)(const void *config, const struct mp_opt *opt);
 };
 
@@ -127,23 +127,23 @@ struct mp_opt_config {
 extern const struct mp_opt mp_opt_opts[];
 
 /*
- * Fill *config from the environment; what is not set there gets its default. A variable is named
- * <prefix><name>. A value that does not parse or is out of range is reported by one warning and
- * the default is used; returns how many such values there were.
+ * Fill *config from the environment; unset variables give the default. A variable is named
+ * <prefix><name>. A value that does not parse or is out of range is reported by one warning, and
+ * the default is used. Returns the number of such values.
  */
 unsigned mp_opt_load(const struct mp_opt *table, const char *prefix, void *config);
 
 /*
- * Warn of every MOEPAGER_* variable in the environment that no table knows, with the nearest name
- * that one does. Returns how many there were.
+ * Warn about every MOEPAGER_* variable in the environment that is in no table, with the nearest
+ * known name. Returns their number.
  */
 unsigned mp_opt_warn_unknown(const struct mp_opt_group *groups);
 
 /*
- * For a program of ours: load all groups and warn of unknown variables. A bad value is
- * MP_ERR_CONFIG with the text that mp_opt_set() has for it, and so is an unknown variable with
- * MOEPAGER_STRICT=1; the configs are filled all the same. In somebody else's process use
- * mp_opt_load(), which warns.
+ * For our own program: load all groups and warn about unknown variables. A bad value is
+ * MP_ERR_CONFIG with the text of mp_opt_set(), and so is an unknown variable with
+ * MOEPAGER_STRICT=1; the configs are filled all the same. In a host process use mp_opt_load(),
+ * which only warns.
  */
 enum mp_status mp_opt_load_all(const struct mp_opt_group *groups) MP_MUST_CHECK;
 
@@ -156,15 +156,15 @@ const struct mp_opt *mp_opt_find(const struct mp_opt_group *groups, const char *
 
 /*
  * Set one option by such a name, with the same parser, range and message as the environment.
- * `value` NULL sets a bool. MP_ERR_CONFIG with a text (and the nearest name) leaves the config
- * alone.
+ * `value` NULL sets a bool. On MP_ERR_CONFIG, with a text that has the nearest name, the config is
+ * unchanged.
  */
 enum mp_status mp_opt_set(const struct mp_opt_group *groups, const char *name,
                           const char *value) MP_MUST_CHECK;
 
 /*
- * MP_ERR_CONFIG: there is no option of this name, with the nearest one that the tables have. Needs
- * no config: tables of names alone will do.
+ * Returns MP_ERR_CONFIG with a text: no option has this name, and the nearest name in the tables.
+ * Uses only the names of the tables, no config.
  */
 enum mp_status mp_opt_unknown(const struct mp_opt_group *groups, const char *name) MP_MUST_CHECK;
 
@@ -172,7 +172,7 @@ enum mp_status mp_opt_unknown(const struct mp_opt_group *groups, const char *nam
 enum mp_status mp_opt_set_one(const struct mp_opt *table, const char *prefix, void *config,
                               const char *name, const char *value) MP_MUST_CHECK;
 
-/* Parse `s` whole into *field (of the kind's type). False leaves the field alone. */
+/* Parse all of `s` into *field (of the kind's type). False: invalid; the field is unchanged. */
 bool mp_opt_parse(const struct mp_opt *opt, const char *s, void *field) MP_MUST_CHECK;
 
 #define MP_OPT_TEXT_BYTES 1200 /* enough for any value and for any description */
@@ -180,18 +180,18 @@ bool mp_opt_parse(const struct mp_opt *opt, const char *s, void *field) MP_MUST_
 /* Write the value as mp_opt_parse() reads it. Returns `out`. */
 const char *mp_opt_format(const struct mp_opt *opt, const void *field, char out[MP_OPT_TEXT_BYTES]);
 
-/* Write what is accepted: "a size such as 4096, 64K or 2GiB, from 4KiB to 1TiB". Returns `out`. */
+/* Describe the accepted values: "a size such as 4096, 64K or 2GiB, from 4KiB to 1TiB". Returns
+ * `out`. */
 const char *mp_opt_describe(const struct mp_opt *opt, char out[MP_OPT_TEXT_BYTES]);
 
 /* Write "25%", "2GiB", "all": the shortest exact form of a size. Returns `out`. */
 const char *mp_opt_format_bytes(uint64_t bytes, char out[32]);
 
-/* Write the groups with their current values and what they come to, as lines that a shell can
- * source. */
+/* Write the groups with their current and effective values, as lines that a shell can source. */
 void mp_opt_print(const struct mp_opt_group *groups, FILE *out);
 
-/* Write the groups as the flags of a help page: name, default, and the sentence below. Left out is
- * what `hidden` says of its flag ("evict"). */
+/* Write the groups as flags of a help page: name, default, and the help sentence below. Flags
+ * ("evict") for which `hidden` returns true are omitted. */
 void mp_opt_print_flags(const struct mp_opt_group *groups,
                         bool (*hidden)(const void *ctx, const char *flag), const void *ctx,
                         FILE *out);

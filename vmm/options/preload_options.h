@@ -4,9 +4,9 @@
 #include "vmm/options/opt.h"
 
 /*
- * The option table of the preloaded library, less what it shares by name with the engine (BUDGET,
- * policies, reads, the log). It stands here because two clients that do not know each other use
- * it: the library reads it, the program shows it and hands it on (moepager preload).
+ * The option table of the preloaded library, without the options that it shares with the engine
+ * (BUDGET, policies, reads, the log). It is here because two clients that do not include each other
+ * use it: the library reads it, `moepager preload` shows it and passes it on.
  */
 struct mp_preload_config {
     char report[512];   /* empty: none; "1", "json" or a path */
@@ -16,12 +16,12 @@ struct mp_preload_config {
     uint64_t dense;
 };
 
-/* How it is learned which experts are going to be read. */
+/* How the library learns which experts are about to be read. */
 enum mp_preload_hooks {
-    MP_PRELOAD_HOOKS_AUTO,    /* the first of these that the program has */
-    MP_PRELOAD_HOOKS_EXPERT,  /* ggml says so of each expert */
-    MP_PRELOAD_HOOKS_ROUTER,  /* the scheduler's callback shows what a router chose */
-    MP_PRELOAD_HOOKS_TOUCHES, /* what has been touched */
+    MP_PRELOAD_HOOKS_AUTO,    /* the first of these that the program supports */
+    MP_PRELOAD_HOOKS_EXPERT,  /* ggml reports each expert */
+    MP_PRELOAD_HOOKS_ROUTER,  /* the scheduler's callback reports a router's choice */
+    MP_PRELOAD_HOOKS_TOUCHES, /* page accesses only */
     MP_PRELOAD_HOOKS_COUNT
 };
 

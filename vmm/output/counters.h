@@ -7,13 +7,12 @@
 #include "vmm/output/json_out.h"
 
 /*
- * What a pager did, in numbers. The list is the definition: struct, reset, merge, text and JSON
- * come from it: (field, key in reports, meaning); keys stay as they are, for whoever reads reports.
- * COUNTER only grows and merges by addition. GAUGE is a level and merges by the
- * larger one, so that a peak over several snapshots is a peak.
+ * The counters of a pager. Struct, reset, merge, text and JSON are generated from one list of
+ * (field, key in reports, meaning); keys never change, because other programs read reports. A
+ * COUNTER only grows and merges by addition. A GAUGE is a level and merges by maximum.
  *
- * Fields are plain; they belong to whoever owns the struct, and under a lock if that one does.
- * Times are of the injected clock.
+ * Fields are plain integers, protected by whatever protects the object that contains them. Times
+ * are of the injected clock.
  */
 #define MP_COUNTERS(COUNTER, GAUGE)                                                               \
     COUNTER(hits, "hits", "needed experts that were resident")                                    \
@@ -65,7 +64,7 @@ void mp_counters_reset(struct mp_counters *counters);
 /* Add `from` to `to`; both must be of this version. */
 void mp_counters_merge(struct mp_counters *to, const struct mp_counters *from);
 
-/* What happened after `before` was copied: counters as differences, gauges as they are now. */
+/* Changes since `before` was copied: counters as differences, gauges as they are now. */
 struct mp_counters mp_counters_since(const struct mp_counters *now,
                                      const struct mp_counters *before);
 

@@ -6,9 +6,9 @@
 #include <stdio.h>
 
 /*
- * A writer of JSON text for reports, traces and timelines. It keeps track of commas and nesting
- * and escapes strings; the result is valid JSON whatever the values are. It allocates nothing.
- * Write errors stay in the FILE (ferror); whoever owns the file checks them once at the end.
+ * A writer of JSON text for reports, traces and timelines. It keeps track of commas and nesting and
+ * escapes strings; the result is valid JSON whatever the values are. It allocates nothing. Write
+ * errors stay in the FILE (ferror); its owner checks them once at the end.
  *
  * Inside an object every value has a key; inside an array and at the top `key` is NULL.
  */

@@ -7,15 +7,15 @@
 #include "vmm/base/status.h"
 
 /*
- * A recorder of what happened when: spans and levels on named tracks ("compute", "link",
- * "layer"), kept in memory and written as Chrome trace-event JSON, which ui.perfetto.dev opens.
+ * A recorder of events in time: spans and levels on named tracks ("compute", "link", "layer"), kept
+ * in memory and written as Chrome trace-event JSON, which ui.perfetto.dev opens.
  *
- * Memory is bounded: the recorder holds a fixed number of events and counts those that came later.
- * Recording into NULL does nothing and costs one branch, so callers never ask. Names and keys are
- * static strings; only pointers are kept.
+ * Memory is bounded: the recorder keeps a fixed number of events and counts those it dropped.
+ * Recording into NULL does nothing and costs one branch, so callers need no check. Names and keys
+ * are static strings; only pointers are kept.
  *
- * Thread safety: recording and writing may happen at the same time on any threads, without a
- * lock; tracks are added and the recorder destroyed by one thread while no other uses it.
+ * Thread safety: any threads may record and write in parallel, without a lock; adding tracks and
+ * destroying the recorder need exclusive access.
  */
 struct mp_timeline;
 

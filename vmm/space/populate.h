@@ -4,20 +4,20 @@
 #include "vmm/backend/backend.h"
 
 /*
- * Frames of the host get their pages when they are first written. The kernel clears each page at
- * that moment, on the thread that submits a read or, worse, in place of a thread that computes.
- * This module touches the pages earlier, on a thread of low priority, while the first reads leave
- * the processor idle. Bytes that others write to the frames meanwhile stay as they are.
+ * Pre-faults host frames. The kernel allocates and clears a page at its first write, on the thread
+ * that submits a read or, worse, at the expense of a compute thread. This module touches the pages
+ * earlier, on a thread of low priority, while the first reads leave the processor idle. Bytes that
+ * others write to the frames meanwhile are preserved.
  */
 struct mp_populate;
 
 /*
- * Start with the first frame. NULL: no memory or no thread, said in the log; only slower. The list
- * is copied; the frames must stay until mp_populate_stop().
+ * Start with the first frame. NULL: no memory or no thread; logged, and only speed is affected. The
+ * list is copied; the frames must exist until mp_populate_stop().
  */
 struct mp_populate *mp_populate_start(const struct mp_frame *frames, uint32_t count);
 
-/* Ends soon, however much is left. NULL is allowed. */
+/* Stops the thread early, whatever is left to touch. NULL is allowed. */
 void mp_populate_stop(struct mp_populate *populate);
 
 #endif

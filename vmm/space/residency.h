@@ -7,17 +7,16 @@
 #include "vmm/base/status.h"
 
 /*
- * Where a unit stands in one tier: one table of transitions, and leases as a count.
+ * The residency of a unit in one tier: one table of state transitions, and a lease count.
  *
  *     ABSENT    no slot
- *     FILLING   a slot, bytes on their way; nobody may read
+ *     FILLING   a slot, bytes in flight; not readable
  *     VALID     a slot with all bytes; the only state in which a lease can begin
- *     DRAINING  valid bytes being copied down to another tier; then the slot is free
+ *     DRAINING  valid bytes are being copied to a lower tier; then the slot is free
  *     FAILED    the last fill failed; no slot. A new fill may be tried
  *
- * A unit with leases > 0 is VALID and stays so: drain and evict are refused with MP_ERR_BUSY. The
- * table is data: the code, the exhaustive test and the picture in docs/architecture.md come from
- * it.
+ * A unit with leases > 0 remains VALID: drain and evict are refused with MP_ERR_BUSY. The table is
+ * data: the code, the exhaustive test and the picture in docs/architecture.md come from it.
  *
  * Locking: none; one caller at a time (the pager's thread).
  */
@@ -54,7 +53,7 @@ struct mp_residency {
     uint8_t state; /* enum mp_res_state */
 };
 
-/* What the table says of (state, event): the next state, or a refusal. */
+/* The table's entry for (state, event): the next state, or a refusal. */
 struct mp_res_rule {
     enum mp_status status; /* MP_OK, MP_ERR_BUSY or MP_ERR_INVALID */
     enum mp_res_state next;
@@ -63,7 +62,7 @@ struct mp_res_rule {
 /* Pure. `leased` is leases > 0 before the event. */
 struct mp_res_rule mp_res_rule(enum mp_res_state state, enum mp_res_event event, bool leased);
 
-/* Apply an event. A refused one changes nothing. Lease counts that overflow are MP_ERR_BUSY. */
+/* Apply an event. A refused one changes nothing. Overflow of the lease count is MP_ERR_BUSY. */
 enum mp_status mp_res_apply(struct mp_residency *residency, enum mp_res_event event) MP_MUST_CHECK;
 
 const char *mp_res_state_name(enum mp_res_state state);

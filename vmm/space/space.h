@@ -13,17 +13,17 @@
 #include "vmm/space/residency.h"
 
 /*
- * A space is the set of all units of a model: what bytes each consists of, where those bytes are
- * now, and the means to move them. It is mechanism: it never chooses what to load or to evict. A
- * full tier gives MP_ERR_NO_SPACE.
+ * A space is the set of all units of a model: which bytes each consists of, where those bytes are
+ * now, and operations that move them. It is mechanism: it never chooses what to load or evict. A
+ * full tier returns MP_ERR_NO_SPACE.
  *
  * A unit is filled from pieces, ranges of files (gate, up and down of an expert, say). Pieces that
  * touch or overlap after alignment become one extent. In the `file` layout with direct reads a slot
  * holds the aligned superset of each extent, so that the device writes where compute reads; with
- * buffered reads the pieces stand one after the other, each on a 64-byte boundary.
+ * buffered reads the pieces follow one another, each on a 64-byte boundary.
  *
- * Who calls: one thread at a time (the pager's). The reader's threads work behind it and are
- * seen only through mp_space_poll() and mp_space_wait().
+ * Thread safety: one thread at a time (the pager's), except where stated. Effects of the reader's
+ * threads become visible only in mp_space_poll() and mp_space_wait().
  */
 struct mp_space;
 
@@ -43,20 +43,20 @@ struct mp_unit {
 
 /*
  * The host tier, on backends whose device tier cannot be filled from files: slots in host frames,
- * from which units are copied over a link. Units that it cannot hold come from their files through
- * a few slots that are kept free for that (three tiers).
+ * from which units are copied over a link. Units that it cannot hold are read from their files
+ * through a few slots reserved for that (three tiers).
  */
 enum mp_host_residency {
-    MP_HOST_INCLUSIVE, /* what is in the device tier is in the host tier too: leaving costs nothing
+    MP_HOST_INCLUSIVE, /* units in the device tier are in the host tier too: eviction costs nothing
                         */
-    MP_HOST_EXCLUSIVE, /* each unit is in one of both: leaving copies it back, or drops it */
+    MP_HOST_EXCLUSIVE, /* each unit is in one of the two: eviction copies it back, or drops it */
     MP_HOST_RESIDENCY_COUNT
 };
 
 /* How compute finds a unit in the device tier. */
 enum mp_addressing {
-    MP_ADDRESSING_TABLE,  /* where its slot is; changes when it comes back */
-    MP_ADDRESSING_WINDOW, /* at an address of its own for life, mapped while it is resident */
+    MP_ADDRESSING_TABLE,  /* at its slot, which changes when it is loaded again */
+    MP_ADDRESSING_WINDOW, /* at a fixed address of its own, mapped while it is resident */
     MP_ADDRESSING_COUNT
 };
 
@@ -67,23 +67,23 @@ struct mp_space_config {
     uint32_t unit_count;
     uint64_t budget_bytes; /* of the device tier; UINT64_MAX: room for every unit */
     /* Without caps.file_target only: */
-    uint64_t host_budget_bytes; /* of the host tier; UINT64_MAX: what there is need for */
+    uint64_t host_budget_bytes; /* of the host tier; UINT64_MAX: as much as needed */
     enum mp_host_residency host_residency;
     enum mp_addressing addressing; /* window: falls back to table, with one warning, where a frame
                                       per unit would waste more than 15 % */
     enum mp_io_mode io_mode;
-    bool populate; /* let a thread touch the frames of a backend that the CPU writes to */
+    bool populate; /* pre-fault the frames of a backend that the CPU writes to */
 
     /*
-     * For a client that takes the pages of a slot away to put them where it wants them. Units then
-     * stand in their slots page for page (MP_SPACE_PAGE_BYTES) as in their files, and each page
-     * that a piece touches is read as far as the file goes. Slots keep their addresses;
-     * mp_space_set_budget() is MP_ERR_INVALID. Not with a host tier.
+     * For a client that maps the pages of a slot elsewhere. Units then have the same page offsets
+     * (MP_SPACE_PAGE_BYTES) in their slots as in their files, and each page that a piece touches is
+     * read completely, up to the end of the file. Slots keep their addresses; mp_space_set_budget()
+     * is MP_ERR_INVALID. Not with a host tier.
      */
     bool whole_pages;
 
-    /* mp_space_evict() of this unit begins; on the pager's thread, which it must not call. False:
-     * it cannot leave, which is MP_ERR_BUSY then. NULL: nobody wants to know. */
+    /* Called before mp_space_evict() evicts this unit; on the pager's thread; it must not call the
+     * pager. False: it cannot be evicted now, and mp_space_evict() returns MP_ERR_BUSY. Or NULL. */
     bool (*leaving)(void *ctx, uint32_t unit);
     void *leaving_ctx;
 
@@ -94,7 +94,7 @@ struct mp_space_config {
                                      or NULL */
 };
 
-/* What a budget would mean, without making anything. */
+/* The effect of a budget, computed without allocating anything. */
 struct mp_space_plan {
     uint64_t unit_bytes;     /* of all units, as in the files */
     uint64_t smallest_bytes; /* least budget that is accepted */
@@ -104,8 +104,8 @@ struct mp_space_plan {
     bool direct;    /* reads bypass the page cache */
     /* Without caps.file_target only, else 0: */
     uint64_t host_bytes;   /* of host frames */
-    uint32_t host_slots;   /* of them, for units that stay; not those that units pass through */
-    uint64_t waste_bytes;  /* of the device tier's frames, lost to granules */
+    uint32_t host_slots;   /* of them, for retained units; not those that units pass through */
+    uint64_t waste_bytes;  /* of the device tier's frames, lost to rounding up to granules */
     uint64_t window_bytes; /* reserved; 0: table */
 };
 
@@ -113,8 +113,8 @@ enum mp_status mp_space_make_plan(const struct mp_space_config *config,
                                   struct mp_space_plan *plan_p) MP_MUST_CHECK;
 
 /*
- * Make the device tier and the reader. Pieces are checked against the sizes of their files here,
- * all of them. MP_ERR_CONFIG E_BUDGET_SMALL names both numbers. On failure nothing is kept.
+ * Create the device tier and the reader. All pieces are checked against the sizes of their files.
+ * MP_ERR_CONFIG E_BUDGET_SMALL names budget and minimum. On failure nothing is left.
  */
 enum mp_status mp_space_create(const struct mp_space_config *config,
                                struct mp_space **space_p) MP_MUST_CHECK;
@@ -143,18 +143,18 @@ bool mp_space_reader_idle(const struct mp_space *space);
 enum mp_status mp_space_load(struct mp_space *space, uint32_t unit,
                              enum mp_priority priority) MP_MUST_CHECK;
 
-/* The caller is going to compute: see mp_reader_push(). No effect over a link. */
+/* To be called before computing: see mp_reader_push(). No effect over a link. */
 void mp_space_push(struct mp_space *space);
 
-/* A filling prefetch has become needed. No effect in other states. */
+/* Turn a prefetch that is FILLING into a demand. No effect in other states. */
 void mp_space_promote(struct mp_space *space, uint32_t unit);
 
 /* FILLING and not started -> ABSENT. MP_ERR_BUSY: it has started and will finish. */
 enum mp_status mp_space_cancel(struct mp_space *space, uint32_t unit) MP_MUST_CHECK;
 
 /*
- * Take note of a finished read of this unit, without blocking: FILLING -> VALID or FAILED.
- * Returns the state after it.
+ * Process the end of a read of this unit, without blocking: FILLING -> VALID or FAILED. Returns the
+ * state afterwards.
  */
 enum mp_res_state mp_space_poll(struct mp_space *space, uint32_t unit);
 
@@ -165,27 +165,26 @@ enum mp_res_state mp_space_poll(struct mp_space *space, uint32_t unit);
 enum mp_status mp_space_wait(struct mp_space *space, uint32_t unit) MP_MUST_CHECK;
 
 /*
- * Block until one of the units is no longer FILLING and return its place in the list; units that
- * are not FILLING count as finished. count >= 1; no unit stands in the list twice. Ends early, with
- * `count`, when the interrupt is ready (vmm/io/reader.h); NULL: none. mp_space_wake(), from any
- * thread, lets it be asked again.
+ * Block until one of the units is not FILLING and return its index in the list. count >= 1; no unit
+ * occurs twice. Ends early, with `count`, when the interrupt is ready (vmm/io/reader.h); NULL: no
+ * interrupt. mp_space_wake(), from any thread, makes it be evaluated again.
  */
 uint32_t mp_space_wait_any(struct mp_space *space, const uint32_t *units, uint32_t count,
                            const struct mp_interrupt *interrupt);
 void mp_space_wake(struct mp_space *space);
 
-/* How long the read of a VALID unit took, from its first byte to its last. */
+/* Duration of the read of a VALID unit, from its first byte to its last. */
 uint64_t mp_space_read_ns(const struct mp_space *space, uint32_t unit);
 
 /* The error of a FAILED unit, until it is loaded again. */
 const struct mp_error *mp_space_unit_error(const struct mp_space *space, uint32_t unit);
 
 /* VALID and not leased -> ABSENT; the slot is free. MP_ERR_BUSY if leased or filling, or if
- * config.leaving says no. */
+ * config.leaving returns false. */
 enum mp_status mp_space_evict(struct mp_space *space, uint32_t unit) MP_MUST_CHECK;
 
 /*
- * Begin to use a VALID unit: its pieces are readable at the addresses in piece_p[0..piece_count)
+ * Take a lease of a VALID unit: its pieces are readable at the addresses in piece_p[0..piece_count)
  * (any byte alignment) until the lease is released. MP_ERR_INVALID if it is not valid.
  */
 enum mp_status mp_space_lease(struct mp_space *space, uint32_t unit,
@@ -193,52 +192,51 @@ enum mp_status mp_space_lease(struct mp_space *space, uint32_t unit,
 void mp_space_release(struct mp_space *space, uint32_t unit);
 
 /*
- * The unit where the host tier has it: its pieces at addresses that the CPU, and the device over
- * its link, can read until mp_space_release_host(). MP_ERR_NO_SPACE (no text): the host tier does
- * not hold it, or there is none. A unit leased so does not leave the host tier.
+ * Take a lease of a unit in the host tier: its pieces are readable at these addresses, by the CPU
+ * and by the device over its link, until mp_space_release_host(). MP_ERR_NO_SPACE (no text): the
+ * host tier does not hold it, or there is none. A unit with such a lease does not leave the host
+ * tier.
  */
 enum mp_status mp_space_lease_host(struct mp_space *space, uint32_t unit,
                                    const void *piece_p[MP_UNIT_PIECES_MAX]) MP_MUST_CHECK;
 void mp_space_release_host(struct mp_space *space, uint32_t unit);
 
-/* Is the unit in the host tier, so that mp_space_lease_host() would give it? For tests: a lease
- * would change what they look at. */
+/* True if the unit is in the host tier, so that mp_space_lease_host() would succeed. For tests, in
+ * which a lease would change the state under test. */
 bool mp_space_in_host(const struct mp_space *space, uint32_t unit);
 
-/* Block until the host tier holds what it is to hold from the start; for measurements. */
+/* Block until the initial filling of the host tier has ended; for measurements. */
 void mp_space_wait_filled(struct mp_space *space);
 
 /*
- * Give whole frames of the device tier back, or take them again, until they fit into
- * `budget_bytes`. What is resident stays so, but units without lease may move to other slots: their
- * addresses are those of the next lease. May wait for copies in flight.
+ * Release whole frames of the device tier, or allocate them again, until they fit into
+ * `budget_bytes`. Residents stay resident, but units without a lease may move to other slots; their
+ * addresses change. May wait for copies in flight.
  *
- * MP_ERR_INVALID: with config.whole_pages. MP_ERR_NO_SPACE, without text, and *evict_p > 0: so
- * many more units of class *class_p have to leave first; call again then. MP_ERR_BUSY, without
- * text: every frame that could go, or become one with another, has a unit that is leased or being
- * filled; call again later.
- * MP_ERR_CONFIG E_BUDGET_SMALL: below the smallest budget. MP_ERR_NO_SPACE with *evict_p == 0: the
- * device has no more memory to give; what was taken is kept. After any other error the frames are
- * fewer or more than before, and all is in order.
+ * MP_ERR_INVALID: with config.whole_pages. MP_ERR_NO_SPACE, without text, and *evict_p > 0: evict
+ * *evict_p more units of class *class_p and call again. MP_ERR_BUSY, without text: every frame that
+ * could be released or merged with another has a unit that is leased or being filled; call again
+ * later. MP_ERR_CONFIG E_BUDGET_SMALL: below the smallest budget. MP_ERR_NO_SPACE with *evict_p ==
+ * 0: the device has no more memory; frames allocated so far are kept. After any other error there
+ * may be fewer or more frames than before, in a consistent state.
  */
 enum mp_status mp_space_set_budget(struct mp_space *space, uint64_t budget_bytes, uint32_t *class_p,
                                    uint32_t *evict_p) MP_MUST_CHECK;
 
 /*
  * Changes whenever a unit takes, loses or changes its slot, and when all of its bytes have arrived.
- * While it stays the same, so do mp_space_state() and the addresses that a lease gives, of every
- * unit.
+ * While it is unchanged, so are mp_space_state() and the leased addresses of all units.
  */
 uint64_t mp_space_generation(const struct mp_space *space);
 
 /* Bytes of the device tier's frames now. */
 uint64_t mp_space_frame_bytes(const struct mp_space *space);
 
-/* Bytes of addresses and memory that could not be given back to the driver and are not used again:
- * places in windows, and what the backend lost of frames. */
+/* Bytes of addresses and memory that could not be returned to the driver and are never reused:
+ * places in windows, and lost frames of the backend. */
 uint64_t mp_space_lost_bytes(const struct mp_space *space);
 
-/* Re-derive counts and states from scratch; false is a bug of ours. */
+/* Check invariants by recomputing counts and states. For tests. */
 bool mp_space_check(const struct mp_space *space);
 
 #endif

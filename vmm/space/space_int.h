@@ -9,15 +9,14 @@
 #include "vmm/space/window.h"
 
 /*
- * What the parts of the space share: space.c is its life and the facts, space_move.c what moves
- * units, space_host.c what is there only with a host tier, space_resize.c changes of the budget.
- * Nobody else includes this.
+ * Private to the files of the space: space.c has creation and queries, space_move.c moves units,
+ * space_host.c has the host tier's part, space_resize.c changes the budget.
  *
  * Per unit: its residency, the slot it holds, and the ticket of its read. A unit holds a slot
- * exactly in the states FILLING and VALID; the slot goes back before a failure becomes visible, so
- * whoever sees FAILED can load something else at once. It also goes back when a unit begins to be
- * copied down (DRAINING): the link does its copies in order, so whatever is loaded into the slot
- * comes after that.
+ * exactly in the states FILLING and VALID; the slot is freed before a failure becomes visible, so a
+ * caller that sees FAILED can load something else at once. It is also freed when the copy of a unit
+ * to the host tier begins (DRAINING): the link copies in order, so anything loaded into the slot
+ * comes later.
  *
  *     free + units with a slot == slots            per class
  *     resident_bytes == bytes of units in VALID
@@ -33,15 +32,15 @@ struct space_unit {
 
 struct mp_space {
     struct mp_space_layout layout;
-    void *arrays; /* the block of all arrays */
+    void *arrays; /* one block of all arrays */
     struct space_unit *units;
     struct mp_tier *tier;
     struct mp_reader *reader;     /* of files, or the link from the host tier */
     struct mp_populate *populate; /* or NULL */
     struct mp_timeline *timeline;
     struct mp_counters *counters;
-    struct mp_counters own_counters;      /* where the caller wants none */
-    struct mp_reader_stats seen;          /* what of the reader's is in the counters */
+    struct mp_counters own_counters;      /* used if the caller passes none */
+    struct mp_reader_stats seen;          /* the reader's counts that are already in the counters */
     struct mp_ticket **waiting;           /* (units): of mp_space_wait_any() */
     uint32_t *owner[MP_TIER_CLASSES_MAX]; /* (slots): unit, or SPACE_NOBODY */
     uint64_t resident_bytes;
@@ -50,14 +49,14 @@ struct mp_space {
     bool (*leaving)(void *ctx, uint32_t unit); /* or NULL */
     void *leaving_ctx;
 
-    /* Without them files are read into the device tier, and nobody looks at the rest. */
+    /* Only with a host tier; else files are read into the device tier. */
     struct mp_host_tier *host;
     struct mp_windows *windows; /* or NULL: table */
     struct mp_backend *backend;
     bool exclusive;
     bool shared_memory; /* the CPU moves units between slots */
     struct mp_memory_link memory;
-    uint32_t *draining; /* (units): DRAINING when last looked at */
+    uint32_t *draining; /* (units): those that were DRAINING at the last check */
     uint32_t draining_count;
 };
 
@@ -73,22 +72,24 @@ static inline struct space_unit *unit_of(const struct mp_space *space, uint32_t 
     return &space->units[unit];
 }
 
-/* For events whose legality the code around has established. */
+/* Apply an event that is known to be legal here. */
 void mp_space_must_apply(struct mp_space *space, uint32_t unit, enum mp_res_event event);
 
 void mp_space_give_slot(struct mp_space *space, uint32_t unit);
 void mp_space_count_reads(struct mp_space *space);
 void mp_space_set_resident(struct mp_space *space, uint64_t bytes);
 
-/* space_host.c: the host tier, its link and windows; their end also takes half-made ones. */
+/* space_host.c: create and destroy the host tier, its link and windows; destroying also works after
+ * a partial creation. */
 enum mp_status mp_space_make_host(struct mp_space *space,
                                   const struct mp_space_config *config) MP_MUST_CHECK;
 void mp_space_end_host(struct mp_space *space);
 
-/* Begin to copy a VALID, unleased unit down. False: there is no room for it; nothing changed. */
+/* Begin to copy a VALID, unleased unit to the host tier. False: no slot is free; nothing changed.
+ */
 bool mp_space_drain(struct mp_space *space, uint32_t unit);
 
-/* Take note of copies down that have ended; with `block` wait for that of this unit. */
+/* Process copies to the host tier that have ended; with `block` wait for that of this unit. */
 void mp_space_settle_drains(struct mp_space *space, uint32_t unit, bool block);
 
 #endif

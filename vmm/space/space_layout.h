@@ -5,9 +5,8 @@
 #include "vmm/space/tier.h"
 
 /*
- * Where the pieces of every unit stand in a slot, what is read to fill it, which slots there are
- * and how many of each a budget pays for. Computed once from files and units; part of vmm/space
- * and of no other module.
+ * Private to vmm/space. The layout of every unit in its slot, the reads that fill it, the size
+ * classes, and the number of slots that fit into a budget. Computed once from files and units.
  */
 struct mp_unit_extent {
     uint32_t file;
@@ -28,9 +27,9 @@ struct mp_unit_layout {
     uint64_t slot_bytes;                             /* that it needs; its class's may be more */
 
     /*
-     * Layout `packed`: extents are read into a slot of the host tier, where they stand as in the
-     * files; then each piece is moved from its raw place down to its own one, in the order of
-     * `packing`. The slot of the device gets the first packed_bytes of that.
+     * Layout `packed`: extents are read into a slot of the host tier as they are in the files; then
+     * each piece is moved from its raw offset down to its final one, in the order of `packing`. The
+     * first packed_bytes of that are copied to the slot of the device.
      */
     uint64_t packed_bytes;
     uint64_t host_slot_bytes;
@@ -47,8 +46,8 @@ struct mp_space_layout {
     uint32_t class_units[MP_TIER_CLASSES_MAX];
     struct mp_space_plan plan;
 
-    /* With a host tier: its classes, one for each of the device's, and how many slots of each are
-     * for units that pass through. */
+    /* With a host tier: its classes, one for each class of the device tier, and the number of slots
+     * of each that are reserved for units passing through. */
     bool host_tier;
     struct mp_tier_class host_classes[MP_TIER_CLASSES_MAX];
     uint32_t passing[MP_TIER_CLASSES_MAX];

@@ -3,7 +3,7 @@
 
 #include "vmm/space/tier.h"
 
-/* What the parts of the tier share: tier.c has the slots, tier_fit.c knows what they cost. */
+/* Private to the tier: tier.c manages the slots, tier_fit.c computes their size. */
 #define MP_SLOT_ALIGN_BYTES 4096
 
 uint32_t mp_tier_per_frame(const struct mp_backend *backend, const struct mp_tier_class *class);

@@ -4,18 +4,18 @@
 #include "vmm/space/space_layout.h"
 
 /*
- * Windows: every unit has an address for life, at which its frame is mapped while it is resident.
+ * Private to vmm/space. Windows: every unit has a fixed address, at which its frame is mapped while
+ * it is resident.
  *
  * The link's thread (the mapper) changes page tables, and only for a slot that is about to be
  * filled, on which no unit has a lease. When a budget changes, the pager's thread does so too: it
- * unmaps frames that go, and slots that units move to. Otherwise a frame stays mapped where it was
- * until another unit fills it.
+ * unmaps frames that are released, and slots that units move to. Otherwise a frame stays mapped
+ * until another unit is loaded into it.
  *
  * A unit that cannot be mapped is found at its alias; the first time is logged. A place that cannot
  * be unmapped is lost: it is logged, counted and never used again.
  *
- * Part of vmm/space and of no other module. Thread safety: any thread, but a unit's address is
- * asked for only after its ticket has ended.
+ * Thread safety: any thread; a unit's address may be queried only after its ticket has ended.
  */
 struct mp_windows;
 
@@ -27,23 +27,23 @@ enum mp_status mp_windows_create(struct mp_backend *backend, const struct mp_spa
 /* Unmaps everything; before the tier is destroyed. NULL is allowed. */
 void mp_windows_destroy(struct mp_windows *windows);
 
-/* End what the frame of the slot is mapped as. */
+/* Unmap the frame of the slot. */
 void mp_windows_clear(struct mp_windows *windows, struct mp_slot slot);
 
-/* Before the slot is filled with the unit: end what its frame is mapped as, and what is mapped at
- * the unit's place since it was here last, unless they are the same. */
+/* To be called before the unit is loaded into the slot: unmap the slot's frame, and what is still
+ * mapped at the unit's place, unless they are the same. */
 void mp_windows_prepare(struct mp_windows *windows, uint32_t unit, struct mp_slot slot);
 
 /* Map the frame of the slot at the unit's place; after mp_windows_prepare(). */
 void mp_windows_map(struct mp_windows *windows, uint32_t unit, struct mp_slot slot);
 
-/* Where the unit is; NULL: not mapped, look at its alias. */
+/* Address of the unit; NULL: not mapped, use its alias. */
 const char *mp_windows_address(const struct mp_windows *windows, uint32_t unit);
 
-/* Of places that could not be unmapped. */
+/* Bytes of places that could not be unmapped. */
 uint64_t mp_windows_lost_bytes(struct mp_windows *windows);
 
-/* No two frames at one place. */
+/* Check that no two frames are mapped at one place. For tests. */
 bool mp_windows_check(struct mp_windows *windows);
 
 #endif

@@ -5,9 +5,9 @@
 #include <stdint.h>
 
 /*
- * How much host memory this process can take before somebody stops it: the machine, one of the
- * control groups (version 1 and 2) that the process is in, or its limit on addresses (ulimit -v).
- * Only reads; limits stay as they are.
+ * How much more host memory this process can allocate: limited by the machine, by the control
+ * groups (version 1 and 2) that the process is in, and by its limit on address space (ulimit -v).
+ * Limits are only read.
  *
  * Thread safety: any thread.
  */
@@ -20,21 +20,21 @@ struct mp_memory_room {
 };
 
 /*
- * `root` is put before /proc and /sys, for tests; "" is the live system. What cannot be read
- * counts as no limit; without /proc/meminfo total, available and room are 0.
+ * `root` is a prefix of /proc and /sys, for tests; "" is the live system. A limit that cannot be
+ * read counts as none; without /proc/meminfo total, available and room are 0.
  *
- * A control group's page cache that was not used lately counts as free: reading a model fills it,
- * and the kernel gives it back before it refuses anything.
+ * Inactive page cache of a control group counts as free: reading a model fills it, and the kernel
+ * reclaims it before it refuses an allocation.
  */
 void mp_memory_room_read(const char *root, struct mp_memory_room *room);
 
-/* What experts may take beside a program that is not ours and its other weights: an eighth of the
- * room, and 256 MiB, stay for it. 0: nothing is left. */
+/* Memory for experts under another program that keeps its other weights: an eighth of the room and
+ * 256 MiB are left to it. 0: nothing is left. */
 uint64_t mp_memory_room_beside(const struct mp_memory_room *room, uint64_t weights_bytes);
 
 /*
- * How many mappings this process has, and how many it may have (vm.max_map_count). False: the
- * kernel does not say. `root` as above.
+ * Number of mappings of this process, and their maximum (vm.max_map_count). False: unknown. `root`
+ * as above.
  */
 bool mp_memory_maps_read(const char *root, uint64_t *count_p, uint64_t *max_p);
 

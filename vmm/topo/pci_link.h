@@ -4,7 +4,7 @@
 #include <stdbool.h>
 
 /*
- * How a device of the PCI bus is connected, as the kernel says it.
+ * How a PCI device is connected, as reported by the kernel.
  */
 struct mp_pci_link {
     char speed[32]; /* of one lane now: "16.0 GT/s PCIe"; empty: not known */
@@ -12,8 +12,8 @@ struct mp_pci_link {
     int numa_node;  /* -1: none, or not known */
 };
 
-/* `pci`: "0000:17:00.0". `root`: "" for this machine, or a folder that holds a copy of /sys. What
- * cannot be read is not known. */
+/* `pci`: "0000:17:00.0". `root`: "" for this machine, or a folder that holds a copy of /sys. Values
+ * that cannot be read are unknown. */
 void mp_pci_link_read(const char *root, const char *pci, struct mp_pci_link *link_p);
 
 #endif

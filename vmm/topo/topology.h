@@ -10,15 +10,15 @@
 #include "vmm/output/json_out.h"
 
 /*
- * The machine as far as placement needs it: NUMA nodes with their memory, cores, hardware threads
- * (PUs) and caches; and the two acts that follow from it, binding threads and placing memory.
+ * The machine's topology as far as placement needs it: NUMA nodes with their memory, cores,
+ * hardware threads (PUs) and caches; and binding of threads.
  *
- * Only what this process may use is offered: control groups and the affinity mask at load time
- * are respected. Load it once, before any thread is bound. A topology can also come from an XML
- * file (lstopo --output-format xml) or from a synthetic description, for tests and for studying
+ * Only resources that this process may use are listed: control groups and the affinity mask at load
+ * time are respected. Load it once, before any thread is bound. A topology can also come from an
+ * XML file (lstopo --output-format xml) or from a synthetic description, for tests and for studying
  * other machines; then nothing can be bound. Limits of the process are never changed.
  *
- * Thread safety: a loaded topology does not change; binding and placing act on the caller only.
+ * Thread safety: a loaded topology does not change; binding affects the calling thread only.
  */
 struct hwloc_topology;
 
@@ -67,7 +67,7 @@ struct mp_topology {
 struct mp_topology_source {
     const char *xml_path;
     const char *synthetic; /* hwloc's notation: "package:2 core:8 pu:2" */
-    bool no_devices;       /* do not look at the PCI bus, which takes longer than all else */
+    bool no_devices;       /* do not scan the PCI bus, which takes longer than everything else */
 };
 
 /*
@@ -96,8 +96,8 @@ unsigned mp_topology_pci_node(const struct mp_topology *topology, const char *ad
 /*
  * The node for threads and memory that work with the device at this address: that of
  * mp_topology_pci_node(), or, where hwloc does not know, the one that the kernel gives the number
- * `os_index` (-1: not known either). Where that node has no CPU or no memory for us, or nobody
- * knows, mp_topology_device_node().
+ * `os_index` (-1: not known either). If that node has no CPU or memory that may be used, or neither
+ * is known: mp_topology_device_node().
  */
 unsigned mp_topology_near_node(const struct mp_topology *topology, const char *address,
                                int os_index);

@@ -4,13 +4,13 @@
 #include "engine/cli/args/args.h"
 
 /*
- * Keeps the files of a command line apart, before any of them is opened: an output is never a file
- * that is read (the model's, a prompt, a trace, what was learned of the model) and never another
- * output. Files are distinguished by device and inode, those that do not exist yet by their
- * directory and name, so links and other spellings do not matter. Devices may be named often.
+ * Checks, before any file of a command line is opened, that no output is also an input (of the
+ * model, a prompt, a trace, a calibration) or another output. Files are compared by device and
+ * inode, those that do not exist yet by directory and name, so links and different spellings are
+ * detected. Devices may be named repeatedly.
  *
- * An output that is "-" or another name of standard output takes it: the path becomes /dev/fd/N,
- * and what the command says otherwise goes to standard error.
+ * An output named "-", or another name of standard output, replaces it: the path becomes /dev/fd/N,
+ * and the command's other text goes to standard error.
  *
  * MP_ERR_CONFIG E_SAME_FILE: two are the same. MP_ERR_IO E_OUTPUT: standard output is closed.
  */

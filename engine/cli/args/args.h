@@ -56,10 +56,10 @@ enum mp_command {
 enum mp_command mp_command_find(const char *name);
 
 /*
- * Parse argv[2..argc) of a command; only replay takes an argument that is no flag, and preload a
- * command of its own, behind -- or from the first argument on that is no flag. Settings go to
- * `settings`, which was loaded before. MP_ERR_CONFIG E_USAGE or E_OPTION: unknown flag (with its
- * new name, or the nearest one), missing or bad value, left-overs.
+ * Parse argv[2..argc) of a command. Only two commands take arguments that are not flags: replay a
+ * file, and preload a command line, after -- or from the first non-flag on. Settings go to
+ * `settings`, which must be loaded. MP_ERR_CONFIG E_USAGE or E_OPTION: unknown flag (with its new
+ * name, or the nearest one), missing or bad value, extra arguments.
  */
 enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, struct mp_args *args,
                              struct mp_settings *settings) MP_MUST_CHECK;
@@ -67,19 +67,19 @@ enum mp_status mp_args_parse(enum mp_command command, int argc, char **argv, str
 /* A file that the command line names: a flag, or replay's argument. */
 struct mp_args_file {
     char name[32];     /* "--trace", or "the replayed file" */
-    const char **path; /* in the arguments */
+    const char **path; /* in struct mp_args */
     bool output;       /* written, else read */
 };
 
 #define MP_ARGS_FILES_MAX 16
 
-/* Those that are given; how many. What stands for a built-in name or for standard input is among
- * them; --model of a directory is not. */
+/* List the files that are given and return their number. Includes names of built-in descriptions
+ * and "-" for standard input; excludes --model if it is a directory. */
 size_t mp_args_files(enum mp_command command, struct mp_args *args,
                      struct mp_args_file files[MP_ARGS_FILES_MAX]);
 
-/* The overview; the page of one command with its main flags and examples, with `all` all flags and
- * settings; the tables of docs/options.md. */
+/* Print the overview; the help of one command with its main flags and examples, or with `all` all
+ * flags and settings; the tables of docs/options.md. */
 void mp_args_print_usage(FILE *out);
 void mp_args_print_help(enum mp_command command, const struct mp_settings *settings, bool all,
                         FILE *out);

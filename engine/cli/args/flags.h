@@ -6,11 +6,11 @@
 /*
  * The table of the commands' flags: name, kind, range, where the value is stored, and the sentence
  * that --help and docs/options.md show. Settings (vmm/options/opt.h) have tables of their own; each
- * is a flag of every command, but for those of the preloaded library.
+ * is a flag of every command, except those of the preloaded library.
  *
- * A name has one meaning: all its rows show the same value and the same sentence, and differ only
- * in commands and range. replay and simulate take lists of some settings (`--evict A,B`): their
- * rows have the setting's name.
+ * A name has one meaning: all its rows have the same value and sentence, and differ only in
+ * commands and range. replay and simulate take lists for some settings (`--evict A,B`); their rows
+ * have the setting's name.
  */
 #define MP_COMMAND_BIT(name) (1u << MP_COMMAND_##name)
 
@@ -37,19 +37,19 @@ struct mp_flag {
     const char *value, *help;
 };
 
-/* Are the settings of this table flags of the command? Those of the preloaded library are of the
- * commands that hand them on or show them. */
+/* True if the settings of this table are flags of the command. Those of the preloaded library
+ * belong only to the commands that pass them on or show them. */
 bool mp_flag_is_of(enum mp_command command, const struct mp_opt_group *group);
 
 extern const struct mp_flag mp_flags[];
 extern const size_t mp_flag_count;
 
-/* The flag called `name` (bytes long, without dashes) of a command, or NULL. A name that is still
- * accepted finds the flag that it stands for. */
+/* Find a command's flag by name (`bytes` long, without dashes), or NULL. An old name that is still
+ * accepted finds the present flag. */
 const struct mp_flag *mp_flag_find(enum mp_command command, const char *name, size_t bytes);
 
-/* What a flag ("--gen") or, with MP_COMMAND_COUNT, a command is called since its name changed:
- * "--gen-tokens", "moepager eval --perplexity"; NULL if it never had that name. */
+/* The present name of a renamed flag ("--gen": "--gen-tokens") or, with MP_COMMAND_COUNT, of a
+ * renamed command ("moepager eval --perplexity"); NULL if `name` is no old name. */
 const char *mp_flag_new_name(enum mp_command command, const char *name);
 
 /* As part of a sentence: "run, bench"; "all" if every command has it. Returns `out`. */

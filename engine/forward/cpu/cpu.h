@@ -5,10 +5,10 @@
 #include "vmm/base/lock.h"
 
 /*
- * The CPU as a compute: all operations over the engine's pool, on the arrays of engine->state.
+ * The CPU as a compute: all operations run on the engine's pool, on the arrays of engine->state.
  *
- * It is also there beside a device: what a predictor has on the host, and the executor of experts
- * on host memory. Whoever uses pool and scratch there holds the lock.
+ * It also exists beside a device, for predictors on the host and for the executor of experts in
+ * host memory. Users of pool and scratch then hold the lock.
  */
 struct mp_cpu {
     struct mp_compute compute;
@@ -28,14 +28,14 @@ struct mp_product {
     size_t y_stride;
 };
 
-/* All products of the list for `tokens` tokens, rows shared out over the pool. */
+/* All products of the list for `tokens` tokens, rows distributed over the pool. */
 void mp_cpu_multiply(struct mp_engine *engine, const struct mp_product *list, size_t count,
                      size_t tokens);
 
 /* scores := softmax(router x) over the experts of the model's layer `layer`. */
 void mp_cpu_router(struct mp_engine *engine, uint32_t layer, const float *x, float *scores);
 
-/* The results of these experts for state.xn, to state.rank. */
+/* Compute these experts for state.xn and write the results to state.rank. */
 enum mp_status mp_cpu_experts(struct mp_engine *engine, uint32_t moe_layer,
                               const struct mp_expert_work *work, uint32_t count) MP_MUST_CHECK;
 

@@ -3,12 +3,13 @@
 
 #include "engine/forward/engine_int.h"
 
-/* What cpu.c (the operations), cpu_attention.c, cpu_experts.c and cpu_products.c (matrix products
- * over the pool) share. */
+/* Shared by cpu.c (the operations), cpu_attention.c, cpu_experts.c and cpu_products.c (matrix
+ * products on the pool). */
 
 /*
  * One feed-forward network with its input, or one slice of one: its rows of gate and up and its
- * columns of down. Slices of one network stand together, ascending, with one x, y and rows.
+ * columns of down. Slices of one network are adjacent, in ascending order, with the same x, y and
+ * rows.
  */
 struct mp_ffn_work {
     struct mp_ffn ffn;
@@ -16,16 +17,16 @@ struct mp_ffn_work {
     float *y;         // (tokens, H)
     float *gate, *up; // (tokens, channels): scratch
     size_t tokens;
-    uint32_t more;              /* slices of the network that follow this one, its first here */
-    bool later;                 /* it is one of those that follow */
-    bool add;                   /* to what y has from slices before these */
+    uint32_t more; /* for the network's first slice here: number of its slices that follow */
+    bool later;    /* it is one of the following slices */
+    bool add;      /* add to y, which has the sum of earlier slices */
     const struct mp_rows *rows; /* NULL, or: copy y to state.rank by these (token, rank) */
 };
 
 /* y = down(silu(gate x) * up x) for all networks of the list, which have one hidden width. */
 void mp_cpu_ffn(struct mp_engine *engine, const struct mp_ffn_work *list, size_t count);
 
-/* fn for each token, shared out over the pool if there are many. */
+/* Call fn for each token, on the pool if there are many. */
 void mp_cpu_each_token(struct mp_engine *engine,
                        void (*fn)(void *ctx, uint64_t token, unsigned thread), void *ctx,
                        size_t tokens);

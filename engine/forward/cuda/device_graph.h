@@ -3,14 +3,14 @@
 
 #include "engine/forward/cuda/device.h"
 
-/* What device_graph.c (steps that the device does alone), device_graph_pass.c (what they are made
- * of) and device_graph_notify.c (what pager and policies are notified of) share. */
+/* Shared by device_graph.c (steps as CUDA graphs), device_graph_pass.c (their operations) and
+ * device_graph_notify.c (notification of pager and policies). */
 
 /* N: MP_DEVICE_FEW_TOKENS or less; L: MoE layers; S: slices of an expert. */
 struct mp_device_graphs {
     mp_cu_graph_exec execs[MP_DEVICE_FEW_TOKENS + 1]; /* by tokens */
-    bool warm[MP_DEVICE_FEW_TOKENS + 1];              /* all kernels have run once */
-    bool refused;       /* the driver does not make graphs: kernels one by one */
+    bool warm[MP_DEVICE_FEW_TOKENS + 1]; /* all kernels have run once, so they may be captured */
+    bool refused;       /* the driver refused to create graphs: kernels are launched one by one */
     enum mp_wtype type; /* of all experts */
     uint32_t tokens_max;
 
@@ -27,27 +27,28 @@ struct mp_device_graphs {
     uint32_t *missed;                // (L, S)
     float *seen;                     // (L, N, E)
 
-    bool known; /* the table is that of this generation of the space */
+    bool known; /* the table is valid for this generation of the space */
     uint64_t generation;
 
     /* Of a host-driven step. */
     struct mp_step_ops host_ops;
     struct mp_step_executor host_executors[MP_EXECUTORS_MAX];
-    bool taken; /* the layer in work is the host's now */
+    bool taken; /* the host has taken over the current layer */
 
-    uint32_t rest, pause; /* steps that the host drives yet, and after the next miss */
+    uint32_t rest,
+        pause; /* steps for the host to drive before the next graph, and after the next miss */
     struct mp_device_graph_counts counts;
 };
 
-/* The batch in work from its ids to its logits, queued. */
+/* Queue the whole batch, from its ids to its logits. */
 enum mp_status mp_device_graph_queue(struct mp_device *device) MP_MUST_CHECK;
 
-/* Pager and policies are notified of the first `done` MoE layers, or up to and with the first that
- * the host has taken over (graphs->taken): *notified_p of them. */
+/* Notify pager and policies of the first `done` MoE layers, or of those up to and including the
+ * first that the host has taken over (graphs->taken). *notified_p := their number. */
 enum mp_status mp_device_graph_notify(struct mp_device *device, uint32_t done,
                                       uint32_t *notified_p) MP_MUST_CHECK;
 
-/* After a replay, queued: the device is again where attention and norm of the layer have ended. */
+/* After a replay: queue what restores the state after attention and norm of the layer. */
 void mp_device_graph_resume(struct mp_device *device, uint32_t moe_layer);
 
 #endif

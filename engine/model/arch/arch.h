@@ -8,28 +8,29 @@
 #include "engine/model/roles.h"
 
 /*
- * Model families: how each one writes the common model (struct mp_model_config and the roles of
- * engine/model/roles.h) in its config.json and its files. A family is one constant in a file of its
- * own here, and one line of MP_ARCH_MAP. It says what things are called and which of them it has;
- * it computes nothing. What it calls for and the engine has not got yet (another router, another
- * attention) is a member of struct mp_model_config first, then a key or a switch here.
+ * Model families: how each represents the common model (struct mp_model_config and the roles of
+ * engine/model/roles.h) in its config.json and tensor files. A family is one constant in its own
+ * file in this folder, and one line of MP_ARCH_MAP. It defines names and which parts exist; it
+ * computes nothing. For a feature that the engine lacks (another router, another attention), add a
+ * member to struct mp_model_config first, then a key or a switch here.
  *
- * A family that GGUF files have too is written once more for those, in gguf.c: they have other
+ * A family that also occurs in GGUF files has a second constant in gguf.c, because those use other
  * names and keys for the same model.
  *
  * Names of tensors are patterns: "{layer}", "{expert}" and "{slice}" stand for numbers.
  */
 
-/* A yes or no: what `key` says, `value` where config.json does not have it; always `value` where
- * the family has no such key (NULL). */
+/* A boolean: the value of `key`, or `value` if config.json does not have it; always `value` if the
+ * family has no such key (NULL). */
 struct mp_arch_switch {
     const char *key;
     bool value;
 };
 
-/* Keys of numbers in config.json. NULL: the family has no such thing. */
+/* Keys of numbers in config.json. NULL: the family has no such number. */
 struct mp_arch_keys {
-    const char *experts[2]; /* two names of one number: the family's own, that of other versions */
+    const char *
+        experts[2]; /* two names of the same number: the family's own, and that of other versions */
     const char *expert_ffn;
     const char *shared_ffn;   /* NULL: no shared expert */
     const char *dense_ffn;    /* of layers that are not MoE */
@@ -39,10 +40,10 @@ struct mp_arch_keys {
 
 struct mp_arch_switches {
     struct mp_arch_switch qkv_bias, o_bias, qk_norm, norm_topk; /* as in struct mp_model_config */
-    struct mp_arch_switch window; /* does "sliding_window" mean anything? */
+    struct mp_arch_switch window;                               /* is "sliding_window" in use? */
 };
 
-/* `other`: a name that other versions of the library write; it is taken where the model has it. */
+/* `other`: the name in other versions of the library; it is used if the model has it. */
 struct mp_arch_name {
     const char *name, *other;
 };
@@ -56,19 +57,19 @@ struct mp_arch {
     struct mp_arch_switches switches;
     struct mp_arch_name names[MP_ROLE_COUNT]; /* NULL: the family has no such tensor */
 
-    /* An expert's gate, up and down, each in a tensor of its own; the same of a slice, which only
-     * moepager writes. */
+    /* An expert's gate, up and down, in a tensor each; the same for a slice, which only moepager
+     * writes. */
     const char *expert[3], *slice[3];
     /* All experts of a layer: gate rows before up rows (E, 2F, H), and down (E, H, F). */
     const char *fused_gate_up, *fused_down;
     /* All experts of a layer: gate, up (E, F, H) and down (E, H, F) in a tensor each. */
     const char *stacked[3];
-    /* The two rows of queries and keys that rotate together are neighbours in the file, not half a
+    /* The two rows of queries and keys that rotate together are adjacent in the file, not half a
      * head apart. */
     bool rotary_neighbours;
 };
 
-/* X(end of the constant's name): the families that there are. */
+/* X(suffix of the constant's name): all families. */
 #define MP_ARCH_MAP(X) \
     X(mixtral)         \
     X(qwen2_moe)       \
@@ -78,13 +79,13 @@ struct mp_arch {
 MP_ARCH_MAP(X)
 #undef X
 
-/* The families in this order; NULL behind the last one. */
+/* The families in this order; NULL after the last one. */
 const struct mp_arch *mp_arch_at(size_t index);
 
 /*
- * The families as GGUF files write them: `name` is their general.architecture, keys are those of
- * the metadata behind "NAME.", and the only switch that comes from a file is whether there are
- * biases, by whether the first layer has one.
+ * The families in GGUF files: `name` is their general.architecture, keys are those of the metadata
+ * behind "NAME.", and the only switch that depends on the file is whether there are biases: whether
+ * the first layer has one.
  */
 #define MP_ARCH_GGUF_MAP(X) \
     X(llama)                \
@@ -99,16 +100,17 @@ struct mp_name_numbers {
 };
 
 /*
- * Write the name into `out`, cut to `bytes` with the zero behind it, and return the length that it
- * has uncut, as snprintf() does.
+ * Write the name to `out`, truncated to `bytes` including the NUL, and return its full length, like
+ * snprintf().
  */
 size_t mp_arch_format(char *out, size_t bytes, const char *pattern,
                       const struct mp_name_numbers *numbers);
 
-/* Is `name` what the pattern gives for some layer? Patterns with other numbers never match. */
+/* True if `name` matches the pattern for some layer, *layer_p. Patterns with other numbers never
+ * match. */
 bool mp_arch_match(const char *pattern, const char *name, uint32_t *layer_p);
 
-/* What most families call the tensors of attention, norms and ends. */
+/* Names of the tensors of attention, norms, embedding and head in most families. */
 #define MP_ARCH_COMMON_NAMES                                                       \
     [MP_ROLE_EMBED] = { "model.embed_tokens.weight", NULL },                       \
     [MP_ROLE_FINAL_NORM] = { "model.norm.weight", NULL },                          \

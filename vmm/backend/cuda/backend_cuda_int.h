@@ -9,9 +9,9 @@
 #include "vmm/base/assert.h"
 
 /*
- * What the parts of the CUDA backend share: backend_cuda.c has device frames and the device's life,
- * host_frames.c host frames, moves.c copies and windows, staging.c copies of memory that is not
- * pinned. Nobody outside this folder includes it.
+ * Private to this folder: what the parts of the CUDA backend share. backend_cuda.c has opening,
+ * closing and device frames, host_frames.c host frames, moves.c copies and windows, staging.c
+ * copies of unpinned memory.
  */
 struct cuda_backend {
     struct mp_backend super;
@@ -34,15 +34,15 @@ static inline struct cuda_backend *mp_cuda_self(struct mp_backend *backend)
     return mp_container_of(backend, struct cuda_backend, super);
 }
 
-/* Make the device's context that of the calling thread. A device that is lost fails here, with what
- * it was lost by, and is not called any more. */
+/* Make the device's context current on the calling thread. For a lost device this returns the error
+ * that it was lost with, without a driver call. */
 enum mp_status mp_cuda_enter(struct cuda_backend *self) MP_MUST_CHECK;
 
-/* mp_cuda_check(), that remembers what is final. */
+/* mp_cuda_check() that also records a sticky error as the loss of the device. */
 enum mp_status mp_cuda_note(struct cuda_backend *self, mp_cu_result result, const char *call,
                             const char *object) MP_MUST_CHECK;
 
-/* A call that takes something back. What it cannot take back stays lost, and is reported. */
+/* Result of a call that releases something. What cannot be released is lost and reported. */
 bool mp_cuda_undone(struct cuda_backend *self, mp_cu_result result, const char *call);
 
 void mp_cuda_count_lost(struct cuda_backend *self, uint64_t bytes);
@@ -51,21 +51,21 @@ void mp_cuda_count_lost(struct cuda_backend *self, uint64_t bytes);
 enum mp_status mp_cuda_create_mapped(struct cuda_backend *self, enum mp_tier_kind tier,
                                      uint64_t bytes, struct mp_frame *frame_p) MP_MUST_CHECK;
 
-/* With caps. What it opens is self->ram. */
+/* Set up host frames and fill in caps. Opens self->ram. */
 enum mp_status mp_cuda_host_open(struct cuda_backend *self,
                                  const struct mp_backend_config *config) MP_MUST_CHECK;
 enum mp_status mp_cuda_host_frame_create(struct cuda_backend *self, uint64_t bytes,
                                          struct mp_frame *frame_p) MP_MUST_CHECK;
-/* False: it is a handle, and still there. */
+/* False: the frame is a handle, which the caller still has to release. */
 bool mp_cuda_host_frame_destroy(struct cuda_backend *self, const struct mp_frame *frame);
 
-/* Memory is pinned in pieces no larger than this, and no copy may touch two of them. */
+/* Memory is pinned in pieces of at most this size, and no copy may span two of them. */
 #define MP_CUDA_PIN_BYTES (UINT64_C(64) << 20)
 
-/* Bytes from an address of the host to where the next piece may begin. */
+/* Bytes from a host address to the next possible boundary of a piece. */
 uint64_t mp_cuda_to_cut(const void *address);
 
-/* A copy that failed may have queued a part: wait for the stream, then reset. */
+/* After a failed copy a part may be queued: wait for the stream, then reset. */
 struct mp_cuda_stage;
 enum mp_status mp_cuda_stage_open(struct cuda_backend *self,
                                   struct mp_cuda_stage **stage_p) MP_MUST_CHECK;

@@ -4,9 +4,9 @@
 #include "vmm/backend/cuda/cuda_driver.h"
 
 /*
- * On which NUMA nodes host memory for a device is tried, best first: the node at which hwloc sees
- * its PCI address, then the one that the driver names. Where neither knows, `preferred`, or 0 if
- * that is negative. Returns how many: 1 or 2, all different.
+ * The NUMA nodes to try for host memory of a device, best first: the node of its PCI address
+ * according to hwloc, then the one that the driver reports. If neither is known: `preferred`, or 0
+ * if that is negative. Returns their number, 1 or 2; they are different.
  */
 #define MP_CUDA_NODES_MAX 2
 
