@@ -7,16 +7,16 @@
 #include <sys/types.h>
 
 /*
- * What the two libraries have of each other. libmoepager_preload.so is in every program that is
- * started with it, holds hooks and nothing else, and opens libmoepager_interpose.so, which holds
- * the pager, when a program maps a model file that is to be paged.
+ * The interface between the two libraries. libmoepager_preload.so is loaded into every program that
+ * is started with it and contains only hooks. It opens libmoepager_interpose.so, which contains the
+ * pager, when a program maps a model file that is to be paged.
  *
- * Everything here may be called by any thread of the program. Nothing here keeps errno.
+ * Thread safety: any thread of the program. errno is not preserved.
  */
 #define MP_INTERPOSE_ABI 1u
 #define MP_INTERPOSE_SYMBOL "mp_interposer_v1"
 
-/* The functions that stand behind our hooks: those of libc, or of another preloaded library. */
+/* The real functions behind the hooks: of libc, or of another preloaded library. */
 struct mp_real {
     void *(*mmap)(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);
     int (*munmap)(void *at, size_t bytes);
@@ -27,9 +27,9 @@ struct mp_real {
     int (*mlock2)(const void *at, size_t bytes, unsigned flags);
 };
 
-/* Addresses between which all mappings lie that are paged; begin == end: there is none. Written by
- * the interposer; hooks that find themselves outside have nothing to do. A late reader sees a
- * mapping that its own thread has not heard of yet, or one that is being taken down. */
+/* Range of addresses that contains all paged mappings; begin == end: there is none. Written by the
+ * interposer; hooks ignore addresses outside. A thread that reads old values may miss a mapping
+ * that it does not know of yet, or see one that is being removed. */
 struct mp_span {
     _Atomic uintptr_t begin, end;
 };
@@ -42,7 +42,7 @@ static inline bool mp_span_touches(struct mp_span *span, const void *at, size_t 
            begin + bytes > atomic_load_explicit(&span->begin, memory_order_acquire);
 }
 
-/* What a program asks mmap() for. */
+/* Arguments of the program's mmap(). */
 struct mp_map_call {
     size_t bytes;
     int prot, flags, fd;
@@ -50,9 +50,9 @@ struct mp_map_call {
 };
 
 /*
- * [data, +bytes) is to be copied to `backend`: make(ctx, from, at, bytes) is called for each part,
- * in order, which is at `at` of the copy and is to be queued from `from`. That is in `data`, or an
- * alias that stays valid until the layer closes: before that the calling thread waits for the
+ * A copy of [data, +bytes) to `backend`. make(ctx, from, at, bytes) is called for each part in
+ * order; it queues the copy of the bytes at offset `at` from the address `from`. That is in `data`,
+ * or an alias that is valid until the layer closes; before that the calling thread waits for the
  * backend.
  */
 struct mp_seam_copy {
@@ -62,8 +62,7 @@ struct mp_seam_copy {
     void (*make)(void *ctx, const void *from, size_t at, size_t bytes);
     void *ctx;
 };
-/* The address of a function of the program as somebody who calls from `site` sees it; NULL: there
- * is none. */
+/* Resolve a function of the program as for a caller at `site`; NULL: there is none. */
 typedef void *(*mp_find_fn)(const void *site, const char *name);
 
 struct mp_host {
@@ -75,61 +74,63 @@ struct mp_host {
 struct mp_interposer {
     unsigned abi; /* MP_INTERPOSE_ABI */
 
-    /* First call, once. False: it cannot work here, which it has said. */
+    /* First call, once. False: paging is impossible here; a warning was logged. */
     bool (*start)(const struct mp_host *host);
 
-    /* Does the program have a file open that would be paged if it mapped it now? */
+    /* True if the program has a file open that would be paged if it mapped it now. */
     bool (*expects)(void);
 
-    /* A model file is about to be mapped. True: it will be paged, and should not be populated. */
+    /* Called before a model file is mapped. True: it will be paged, and should not be populated. */
     bool (*wants)(const struct mp_map_call *call);
 
-    /* After wants() said yes: it was mapped at `at`, or could not be (MAP_FAILED). False: it is not
-     * paged after all. */
+    /* Called after wants() returned true: the file was mapped at `at`, or could not be
+     * (MAP_FAILED). False: it is not paged after all. */
     bool (*mapped)(const struct mp_map_call *call, void *at);
 
-    /* The program is going to unmap, move, or protect otherwise, what lies here, or to map
-     * something else over it: from now on it is the file's own mapping. */
+    /* Called before the program unmaps, moves, protects or maps over this range: it is no longer
+     * paged, and becomes the file's own mapping again. */
     void (*leave)(const void *at, size_t bytes);
 
-    /* Is this address in a mapping that is paged? */
+    /* True if the range touches a paged mapping. */
     bool (*covers)(const void *at, size_t bytes);
 
-    /* A thread of ggml is going to read expert `expert` of the operation `dst`, MUL_MAT_ID, for
-     * `rows` rows. Returns when it has been read, or cannot be. */
+    /* Called before a thread of ggml reads expert `expert` of the operation `dst`, MUL_MAT_ID, for
+     * `rows` rows. Returns when the expert has been read, or cannot be. */
     void (*expert)(const void *site, const void *dst, int64_t expert, int64_t rows);
 
-    /* A thread of ggml has read [data, +bytes), the content of `tensor`, to the host. */
+    /* Called after a thread of ggml has copied the content of `tensor` to the host, to [data,
+     * +bytes). */
     void (*ids_read)(const void *site, const void *tensor, const void *data, size_t bytes);
 
-    /* ggml is going to copy something to a backend. False: as it is; else it has been done. */
+    /* Called before ggml copies something to a backend. True: the copy was made. False: ggml should
+     * make it. */
     bool (*copy)(const void *site, const struct mp_seam_copy *wanted);
 
-    /* ggml has waited for `backend`, or is going to end it. */
+    /* Called after ggml has waited for `backend`, or (`ends`) before it frees it. */
     void (*synchronized)(const void *backend, bool ends);
 
-    /* The scheduler is going to copy all of `tensor`. */
+    /* Called before the scheduler copies all of `tensor`. */
     void (*whole)(const void *site, const void *tensor);
 
     /*
-     * For versions of ggml that do not say which expert is read when: does the scheduler's callback
-     * have to be chained, so that chosen() hears of routers? And is this tensor a router's result?
-     * chosen(): it has been computed. Returns when what it names has been read, or cannot be.
+     * For versions of ggml that do not report which expert is read. wants_chosen(): true if the
+     * scheduler's callback must be chained, so that chosen() is called. is_chosen(): true if the
+     * tensor is a router's result. chosen(): the result was computed; returns when the experts in
+     * it have been read, or cannot be.
      */
     bool (*wants_chosen)(const void *site);
     bool (*is_chosen)(const void *tensor);
     void (*chosen)(const void *tensor);
 
-    /* A program of another kind says so itself: these experts of the layer whose tensor begins at
-     * `weights` are going to be read. False: they are not paged. */
+    /* For programs other than ggml: announce that these experts of the layer whose tensor begins at
+     * `weights` are about to be read. False: they are not paged. */
     bool (*routed)(const void *weights, uint64_t expert_bytes, const int64_t *ids, size_t count);
 };
 
-/* For the other half of the interposer, interpose/cuda: the file that is paged at this address, and
- * the byte in it. False: none is. */
+/* For interpose/cuda: the file that is paged at this address, and the offset in it. False: none. */
 bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_t *offset_p);
 
-/* Of the interposer; exported as the pointer MP_INTERPOSE_SYMBOL. */
+/* The interposer's table; exported as the pointer MP_INTERPOSE_SYMBOL. */
 extern const struct mp_interposer mp_interposer_table;
 extern const struct mp_interposer *const mp_interposer_v1;
 

@@ -33,6 +33,7 @@ add_library(mp_interpose STATIC
     interpose/pager/settings.c
     interpose/pager/stream.c
     interpose/pager/watch.c
+    interpose/window/moves.c
     interpose/window/shown.c
     interpose/window/views.c
     interpose/cuda/gpu.c

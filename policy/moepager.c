@@ -1,6 +1,6 @@
 /*
- * The library's face: plain C in, space and pager behind it. What a caller may do wrong is caught
- * here with a status, because the pager itself asserts it.
+ * The public library interface over space and pager. Errors of the caller are reported here by a
+ * status, because the pager only asserts.
  */
 #include "policy/moepager.h"
 

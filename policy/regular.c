@@ -1,6 +1,6 @@
 /*
- * Regular files, line by line, with errors that name the place. What a line means is for the
- * readers of traces and logs to say.
+ * Reads regular files line by line, with errors that name file and line. Lines are parsed by the
+ * readers of traces and logs.
  */
 #include "policy/regular.h"
 

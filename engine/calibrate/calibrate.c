@@ -1,6 +1,6 @@
 /*
- * What a calibration counts, token by token, and its shares at the end. Runs no model; groups of
- * layers are in calibrate_groups.c, files in engine/model/calibration.c.
+ * Counts for a calibration, token by token, and computes shares at the end. Runs no model; groups
+ * of layers are in calibrate_groups.c, files in engine/model/calibration.c.
  */
 #include "engine/calibrate/calibrate.h"
 

@@ -1,4 +1,4 @@
-/* The file of training data: layer after layer, so that one predictor's data lie together. */
+/* The file of training data: ordered by layer, so that one predictor's data are contiguous. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,10 +2,10 @@
  * `moepager bench`: prefill and decode of random tokens, several times with the same engine; the
  * median run is reported.
  *
- * The first run finds the expert slots empty and is reported apart ("cold"); the median is that of
- * the others, or that one if it is the only one. All its figures are those of one run, the one
- * whose steps took the median time, so they agree with each other. With --tokens-file the tokens
- * are not random and not chosen but read from a file, so that another engine can be given the same.
+ * The first run starts with empty expert slots and is reported separately ("cold"); the median is
+ * taken of the others, or is the first run if there is no other. All its figures are of one run,
+ * the one with the median time per step, so they are consistent. With --tokens-file the tokens are
+ * read from a file instead, so that another engine can use the same.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
- * `moepager calibrate`: learn from a text what policies want to know of a model, or from a trace
- * which experts are hot. Interrupted, it writes nothing.
+ * `moepager calibrate`: measure statistics of a model for policies on a text, or which experts are
+ * hot from a trace. If interrupted, it writes nothing.
  */
 #include <libgen.h>
 #include <limits.h>

@@ -1,6 +1,6 @@
 /*
- * `moepager eval`: finds the measurement and has what the measurements share. Each of them is a
- * file eval_*.c.
+ * `moepager eval`: selects the measurement and has their common part. Each measurement is a file
+ * eval_*.c.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * `moepager probe`: what this machine's GPU, link and CPU do (engine/probe/probe.h).
+ * `moepager probe`: measures this machine's GPU, link and CPU (engine/probe/probe.h).
  */
 #include <string.h>
 

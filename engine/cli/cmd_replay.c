@@ -1,5 +1,5 @@
 /*
- * `moepager replay`: what evict policies would have done on a recorded trace.
+ * `moepager replay`: runs evict policies on a recorded trace.
  */
 #include "policy/replay/replay.h"
 

@@ -1,5 +1,5 @@
 /*
- * `moepager run`: prompts in, text out, and a report of what it cost.
+ * `moepager run`: generates text for prompts and reports the run.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /*
- * `moepager simulate`: what profiles would do for a model on a machine, on a virtual clock.
+ * `moepager simulate`: simulates profiles for a model on a machine, on a virtual clock.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * What the commands share, and `env`.
+ * Helpers shared by the commands, and `env`.
  */
 #include "engine/cli/commands.h"
 

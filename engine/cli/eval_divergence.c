@@ -1,6 +1,7 @@
 /*
- * `moepager eval --divergence`: how far the chosen routing moves a model's output from that of its
- * own routing, on a text. Both see the same tokens, so their logits can be compared one by one.
+ * `moepager eval --divergence`: how far the chosen routing changes a model's output from that of
+ * its own routing, on a text. Both process the same tokens, so their logits can be compared one by
+ * one.
  */
 #include <stdio.h>
 

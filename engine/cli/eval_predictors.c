@@ -1,6 +1,6 @@
 /*
- * `moepager eval --predictors`: how often each predict policy guesses the experts of the next
- * layer, layer by layer. The model routes as it does by itself, whatever the settings name.
+ * `moepager eval --predictors`: the accuracy of each predict policy, layer by layer. The model's
+ * own routing is used, whatever the settings name.
  */
 #include <stddef.h>
 #include <stdio.h>

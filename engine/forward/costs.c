@@ -1,9 +1,9 @@
 /*
- * What work costs on this machine, measured while the engine works, for policies that ask. Experts:
- * time of a group over its experts, where each has one row (the fixed part) or many (the part per
- * row); a device's executors are followed by their threads (device_queue.c). A layer: what passes
- * from one sum of experts to the next router's scores. A load: what the pager has seen. A
- * prediction: the scores of one layer ahead. What the link has to do still is guessed.
+ * Costs of work on this machine, measured during a run, for policies that use them. Experts: time
+ * of a group divided by its experts, where each has one row (the fixed part) or many (the part per
+ * row); a device's executors are measured by their threads (device_queue.c). A layer: time from one
+ * combine to the next router's scores. A load: as measured by the pager. A prediction: the scores
+ * of one layer ahead. The link's remaining work is estimated.
  */
 #include "engine/forward/engine_int.h"
 

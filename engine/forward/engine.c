@@ -1,5 +1,6 @@
 /*
- * Life of an engine: sizes and memory. What comes from the backend to the step is in paging.c.
+ * Creation and destruction of an engine: sizes and memory. Everything from the backend to the step
+ * is in paging.c.
  */
 #include <inttypes.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /*
- * Layouts of the KV cache, and its size; not its memory, which is the state's.
+ * Layouts and size of the KV cache. Its memory is part of the state.
  */
 #include "engine/forward/kv.h"
 

@@ -2,8 +2,8 @@
  * The operations of a MoE layer that the step (policy/pager/step.h) calls in its order, over a
  * compute: scores, predictors' scores, shared expert, experts, combine.
  *
- * Here is what both sides share: who is notified of what was routed, what is learned from it, and
- * what a layer has come to. Who computes an expert, and when it has ended, is the compute's.
+ * This is the part common to CPU and device: notification of observers, measured costs, and the
+ * state of a layer. Computing experts and reporting their end is the compute's task.
  */
 #include <string.h>
 

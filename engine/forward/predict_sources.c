@@ -1,6 +1,6 @@
 /*
- * Scores that the engine computes for predictors which have no weights of their own: which source
- * is which is said in policy/policy.h.
+ * Scores that the engine computes for predictors, which have no weights; policy/policy.h defines
+ * the sources.
  *
  * GATE      the later layer's norm and router on the residual stream as it is now.
  * RESIDUAL  DALI, section 4.2, eq. 10 and 11: the later layer's router on this router's input plus
@@ -8,10 +8,10 @@
  * PARTIAL   engine/forward/predict_partial.c
  * LLAPOR    engine/forward/predict_llapor.c
  *
- * Where a source cannot speak (no calibration, no network, more than one layer ahead, the next
- * token's first layer, asked before there are results) the next best one does: llapor, residual,
- * gate. A prediction changes the time that a run takes and never its result, so this is no error;
- * what is missing altogether is warned of when the engine is made.
+ * If a source is not available (no calibration, no network, more than one layer ahead, the next
+ * token's first layer, before there are results) the next best one is used: llapor, residual, gate.
+ * A prediction affects only the time of a run, never its result, so this is not an error; missing
+ * data are warned about when the engine is created.
  */
 #include <stdlib.h>
 #include <string.h>

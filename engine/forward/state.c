@@ -1,5 +1,5 @@
 /*
- * Shapes and sizes of the state, from the table in state.h; whoever has the memory allocates it.
+ * Shapes and sizes of the state, from the table in state.h. The owner of each memory allocates it.
  */
 #include "engine/forward/state.h"
 

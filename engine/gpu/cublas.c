@@ -1,6 +1,6 @@
 /*
- * cuBLAS behind dlopen, and the choice between it and the kernels; see cublas.h. Not which experts
- * are multiplied so (engine/forward/cuda/device_expert_gemm.c).
+ * cuBLAS behind dlopen, and the choice between it and the kernels; see cublas.h. Experts with many
+ * rows are in engine/forward/cuda/device_expert_gemm.c.
  *
  * A matrix product in cuBLAS's terms: it counts columns first, so a row-major W (rows, cols) is its
  * cols x rows matrix, to be transposed, x (tokens, cols) its cols x tokens matrix, and the result

@@ -2,8 +2,8 @@
  * A CUDA device to compute on: its context, streams, events, kernels and graphs; see gpu.h. Its
  * memory is in gpu_memory.c.
  *
- * Where the driver compiles the kernels, its compiler's words are part of the error, because no
- * other machine may show it again.
+ * If the driver compiles the kernels, its compiler's messages are part of the error text, because
+ * the error may not be reproducible on another machine.
  */
 #include "engine/gpu/gpu_int.h"
 

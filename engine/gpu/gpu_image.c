@@ -2,8 +2,8 @@
  * The kernels as the driver takes them: PTX, which it compiles for its device, or, from a folder of
  * such files, what tools/make_cubins compiled before. Not here: launching them (gpu.c).
  *
- * A file is named after the PTX that it was made of, so that it never stands for other kernels, and
- * after the architecture. Whatever is wrong with one costs time only: the PTX is always there.
+ * A file is named after a hash of its PTX, so that it is never used for other kernels, and after
+ * the architecture. An unusable file only costs time: the PTX is always available.
  */
 #include <errno.h>
 #include <fcntl.h>

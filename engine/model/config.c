@@ -1,6 +1,6 @@
 /*
- * What a model's configuration says, read through the table of its family (engine/model/arch). Not
- * what its tensors are: that is weights_plan.c.
+ * Reads a model's configuration by the table of its family (engine/model/arch). Tensors are handled
+ * in weights_plan.c.
  */
 #include "engine/model/config.h"
 

@@ -1,7 +1,7 @@
 /*
- * What the metadata of a GGUF file says about a model, in the words of config.h: the keys of
- * general.architecture's family, each within its range. What is not there has no other source, as
- * in the programs that read these files.
+ * Reads a model's configuration from the metadata of a GGUF file: the keys of
+ * general.architecture's family, each within its range. Missing keys have no other source, as in
+ * other programs that read these files.
  */
 #include <inttypes.h>
 #include <stdio.h>

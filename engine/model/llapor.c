@@ -1,6 +1,5 @@
 /*
- * Reads trained predictors into one block. What they compute is in
- * engine/forward/predict_llapor.c.
+ * Reads trained predictors into one block. They are evaluated in engine/forward/predict_llapor.c.
  */
 #include "engine/model/llapor.h"
 

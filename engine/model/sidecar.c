@@ -1,6 +1,5 @@
 /*
- * Opens and checks files that were learned of a model, and reads their tensors. Writes none
- * (st_out.c).
+ * Opens and checks files derived from a model, and reads their tensors. Writes none (st_out.c).
  */
 #include "engine/model/sidecar.h"
 

@@ -1,5 +1,5 @@
 /*
- * How wide the slices of an expert are. Cuts nothing: that is repack.
+ * The width of an expert's slices. engine/repack writes them.
  */
 #include "engine/model/slices.h"
 

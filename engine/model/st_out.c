@@ -1,5 +1,5 @@
 /*
- * Writes the header of a safetensors file; the data are its caller's.
+ * Writes the header of a safetensors file; the caller writes the data.
  */
 #include "engine/model/st_out.h"
 

@@ -1,6 +1,6 @@
 /*
- * Life of the weights: plan, then read. What is planned is in weights_plan.c and
- * weights_experts.c, how it is read in weights_read.c.
+ * Loads the weights: plan, then read. Planning is in weights_plan.c and weights_experts.c, reading
+ * in weights_read.c.
  */
 #include "engine/model/weights.h"
 

@@ -1,6 +1,6 @@
 /*
- * Where the bytes of the routed experts lie: one unit of the pager for each expert, or slice of
- * one, with its pieces. The forms that files have them in: three tensors for each expert, two or
+ * Locates the bytes of the routed experts: one unit of the pager for each expert, or slice of one,
+ * with its pieces. Files store them in one of these forms: three tensors for each expert, two or
  * three for all experts of a layer, or, repacked, three for each slice.
  */
 #include "engine/model/weights_int.h"

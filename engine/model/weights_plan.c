@@ -1,6 +1,6 @@
 /*
- * Which tensor plays which role: names, shapes and types against the configuration. Names are the
- * family's, roles those of roles.c; the experts of a layer are in weights_experts.c.
+ * Assigns tensors to roles and checks their shapes and types against the configuration. Names come
+ * from the family, roles from roles.c; the experts of a layer are in weights_experts.c.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,9 +1,8 @@
 /*
- * Reading the weights that every token needs. Tensors that lie side by side in a file are one run,
- * and each run is one transfer of the reader that the pager uses as well: large direct reads, many
- * at once, straight to where compute will find the bytes. So a run takes the whole blocks that it
- * touches, and a matrix stands in its block of RAM as it stands in the file's, at any address.
- * Norms and biases are converted behind the runs.
+ * Reading the weights that every token needs. Adjacent tensors of a file form a run, and each run
+ * is one transfer of the reader that the pager also uses: large direct reads, many at once, to the
+ * final place of the bytes. So a run reads all blocks that it touches, and a matrix keeps its
+ * offset within a disk block, at any address. Norms and biases are converted after the runs.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /*
- * Puts the check together and says what stands in the way.
+ * Combines the parts of the check and lists obstacles.
  */
 #include "engine/preload/check.h"
 

@@ -1,9 +1,9 @@
 /*
- * The parent's side of the probe: children that measure, what they print, and the file in which it
- * is kept.
+ * The parent's side of the probe: runs measuring children, parses their output, and stores the
+ * results in a file.
  *
- * A child's lines are "begin STEP", "KEY VALUE" and "failed STEP: why". When a child ends before
- * its last line, "end", the step that it had begun is what broke it: the next child leaves it out.
+ * A child's lines are "begin STEP", "KEY VALUE" and "failed STEP: why". If a child ends before its
+ * last line, "end", the step that it had begun is blamed, and the next child skips it.
  */
 #include "engine/probe/probe.h"
 

@@ -1,5 +1,5 @@
 /*
- * The probe's steps about work: launches, graphs, and one expert by each executor.
+ * The probe's steps for work: launches, graphs, and one expert on each executor.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * What follows from a probe: costs for policies, and how experts are best addressed.
+ * Derives from a probe the costs for policies and the choice of addressing.
  */
 #include <math.h>
 

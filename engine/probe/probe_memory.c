@@ -1,5 +1,5 @@
 /*
- * The probe's steps about memory: what can be made, copied, read over the link, and mapped.
+ * The probe's steps for memory: allocation, copies, reads over the link, and mapping.
  */
 #include <string.h>
 

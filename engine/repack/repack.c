@@ -1,9 +1,10 @@
 /*
- * The run as a whole: look at the target, write what is missing, then give all files their names.
+ * The whole run: inspect the target, write missing files, then give all files their names.
  *
  * Until the last step the target holds .part files and the manifest, and what was there before. The
- * last step first takes away the old index or single file (then nothing looks like a model), then
- * names the files, and writes the index last; killed in between, it is done again by the next run.
+ * last step first removes the old index or single file (so that nothing looks like a model), then
+ * renames the files, and writes the index last; if it is killed in between, the next run repeats
+ * it.
  */
 #include "engine/repack/repack.h"
 

@@ -1,6 +1,6 @@
 /*
- * Which bytes of the model go where: names, order, padding. How they are cut into files is in
- * repack_shards.c. Pure but for memory and the times of the model's files.
+ * Which bytes of the model go where: names, order, padding. The division into files is in
+ * repack_shards.c. Pure except for allocation and reading the times of the model's files.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /*
- * Where the bytes of a new tensor lie in the model's files. A piece of an expert may have to be put
- * together from several slices, or be cut out of a matrix row by row; what is read for one row is
- * kept for the next ones.
+ * Reads the bytes of a new tensor from the model's files. A piece of an expert may be composed of
+ * several slices, or extracted from a matrix row by row; data read for one row are cached for the
+ * next ones.
  */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /*
- * What costs on a device are known before a run: measured, kept in the cache, or unknown. The
- * measurements are those of engine/probe.
+ * Facts about a device before a run: measured, cached, or unknown. The measurements are those of
+ * engine/probe.
  */
 #include "engine/session/device_facts.h"
 

@@ -1,5 +1,5 @@
 /*
- * Counts how often predictions name the experts that are chosen then. Runs no model itself.
+ * Counts how often predictions contain the experts that are then chosen. Runs no model itself.
  */
 #include "engine/session/evaluate.h"
 

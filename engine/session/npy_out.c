@@ -1,5 +1,5 @@
 /*
- * Rows of logits as an .npy file, whose head is written last.
+ * Writes rows of logits as an .npy file; its header is written last.
  */
 #include "engine/session/npy_out.h"
 

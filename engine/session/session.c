@@ -1,5 +1,5 @@
 /*
- * Opens and closes all that a run needs, in order. Generates nothing.
+ * Opens and closes everything that a run needs, in order. Generates nothing.
  */
 #include "engine/session/session.h"
 

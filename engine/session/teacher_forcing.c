@@ -1,6 +1,5 @@
 /*
- * Sends a text through a model, whatever the logits say. What is done with the logits is the
- * caller's.
+ * Runs a given text through a model, whatever its logits are. The caller processes the logits.
  */
 #include "engine/session/teacher_forcing.h"
 

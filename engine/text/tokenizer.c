@@ -1,6 +1,6 @@
 /*
- * The life of a tokenizer and what can be asked of it. Loading, encoding and decoding have files of
- * their own.
+ * Creation, destruction and queries of a tokenizer. Loading, encoding and decoding are in other
+ * files.
  */
 #include "engine/text/tokenizer_impl.h"
 

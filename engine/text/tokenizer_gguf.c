@@ -1,7 +1,8 @@
 /*
  * The tokenizer of a GGUF file. Its metadata has the vocabulary, the merges and the name of the
- * pre-tokenizer; from them the tokenizer.json is put together that such a model is published with,
- * and loaded as one. What that file says and the metadata do not is written down here per name.
+ * pre-tokenizer; from them this file builds the tokenizer.json that such a model is published with,
+ * and loads that. What is in that file but not in the metadata is listed here for each
+ * pre-tokenizer.
  */
 #include "engine/text/tokenizer_impl.h"
 

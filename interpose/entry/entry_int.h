@@ -1,14 +1,14 @@
 #ifndef MP_INTERPOSE_ENTRY_INT_H
 #define MP_INTERPOSE_ENTRY_INT_H
 
-/* Between entry.c, which has the paged model, and calls.c, which uses it. */
+/* Shared by entry.c, which owns the paged model, and calls.c, which uses it. */
 #include "interpose/entry.h"
 #include "interpose/pager/paged.h"
 
-/* As the preload library gave it to start(). */
+/* As passed to start() by the preload library. */
 extern struct mp_host mp_entry_host;
 
-/* The model for the time of a call, which then ends with mp_entry_end(); NULL: there is none. */
+/* Get the paged model for the duration of a call, until mp_entry_end(); NULL: there is none. */
 struct mp_paged *mp_entry_begin(void);
 void mp_entry_end(void);
 

@@ -4,16 +4,16 @@
 #include "vmm/space/space.h"
 
 /*
- * Which bytes of a model's files are routed experts: found by the names of tensors, whatever the
- * architecture and the type of their elements. GGUF, whole or split: blk.N.ffn_gate_exps.weight and
- * its kin hold the experts of a layer one after the other, so an expert is an equal part of each.
- * In safetensors files the same holds for model.layers.N.mlp.experts.gate_up_proj and its kin. What
- * has another name, or experts of less than two pages, is dense.
+ * Finds the bytes of routed experts in a model's files by the names of tensors, for any
+ * architecture and element type. GGUF, whole or split: tensors such as blk.N.ffn_gate_exps.weight
+ * contain all experts of a layer one after the other, so an expert is an equal part of each. The
+ * same holds for tensors such as model.layers.N.mlp.experts.gate_up_proj in safetensors files.
+ * Tensors with other names, or with experts smaller than two pages, count as dense.
  */
 #define MP_BLOCKS_MAX 4096u
 
 struct mp_expert_tensor {
-    uint32_t file, layer;  /* layer: counted without the dense ones */
+    uint32_t file, layer;  /* layer: number among MoE layers */
     uint64_t offset_bytes; /* in the file */
     uint64_t expert_bytes;
 };
@@ -21,7 +21,7 @@ struct mp_expert_tensor {
 struct mp_experts {
     struct mp_files *files;
     uint32_t layers, experts;
-    uint32_t top_k;       /* experts of a token, as the model's description says */
+    uint32_t top_k;       /* experts of a token, from the model's metadata */
     uint32_t *layer_of;   /* (MP_BLOCKS_MAX): of a block; UINT32_MAX: it has no experts */
     uint64_t *data_begin; /* (files): the first byte of a tensor */
     struct mp_expert_tensor *tensors; /* by file and offset */
@@ -32,9 +32,9 @@ struct mp_experts {
 };
 
 /*
- * Look into the file at `path`, and the parts that belong to it. MP_ERR_UNSUPPORTED, without a
- * text: there are no experts in it that could be paged. MP_ERR_MODEL and others: it is not what it
- * seems to be.
+ * Inspect the file at `path` and the parts that belong to it. MP_ERR_UNSUPPORTED, without a text:
+ * it has no experts that could be paged. MP_ERR_MODEL and others: the file is invalid or cannot be
+ * read.
  */
 enum mp_status mp_experts_open(const char *path, bool safetensors,
                                struct mp_experts *experts) MP_MUST_CHECK;
@@ -42,7 +42,7 @@ enum mp_status mp_experts_open(const char *path, bool safetensors,
 /* Accepts a zeroed one. */
 void mp_experts_close(struct mp_experts *experts);
 
-/* The tensor in which byte `offset_bytes` of a file lies; NULL: in none with experts. */
+/* The expert tensor that contains byte `offset_bytes` of a file; NULL: none. */
 const struct mp_expert_tensor *mp_experts_find(const struct mp_experts *experts, uint32_t file,
                                                uint64_t offset_bytes);
 

@@ -4,9 +4,9 @@
 #include "vmm/format/safetensors.h"
 
 /*
- * The reader of safetensors headers, in a library of its own: libmoepager_safetensors.so needs that
- * of JSON, which is not everywhere where a GGUF file is paged, so it is opened when it is wanted.
- * Its errors have no text here.
+ * The reader of safetensors headers, in a separate library: libmoepager_safetensors.so needs a JSON
+ * library, which may be missing where only GGUF files are paged, so it is opened on demand. Its
+ * errors have no text here.
  */
 #define MP_SAFETENSORS_ABI 1u
 #define MP_SAFETENSORS_SYMBOL "mp_safetensors_v1"

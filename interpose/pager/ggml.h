@@ -4,8 +4,8 @@
 #include "interpose/entry.h"
 
 /*
- * The few fields of ggml's tensors that are looked at. ggml has no stable ABI, so nothing is
- * believed: mp_ggml_check() makes tensors with the program's own functions and compares.
+ * The fields of ggml's tensors that are used. ggml has no stable ABI, so the layout is verified:
+ * mp_ggml_check() creates tensors with the program's own functions and compares.
  */
 struct mp_ggml_tensor {
     int type;
@@ -22,7 +22,7 @@ struct mp_ggml_tensor {
     char name[64];
 };
 
-/* Do the tensors of the ggml that `site` calls look like that? */
+/* True if tensors of the ggml that `site` calls have this layout. */
 bool mp_ggml_check(mp_find_fn find, const void *site);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -270,11 +271,21 @@ static struct mp_paged *make_empty(const struct mp_host *host,
     return paged;
 }
 
+/* Slots are parts of one, and not every sandbox allows them. */
+static bool can_make_memory_file(void)
+{
+    const int fd = memfd_create("moepager", MFD_CLOEXEC);
+
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
 bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_settings *settings,
                        int fd)
 {
     struct mp_paged *paged = make_empty(host, settings);
-    const bool would = paged != NULL && decide(paged, fd) == MP_OK;
+    const bool would = paged != NULL && can_make_memory_file() && decide(paged, fd) == MP_OK;
 
     mp_paged_destroy(paged);
     mp_error_clear();

@@ -10,48 +10,50 @@
 #include "policy/pager/pager.h"
 
 /*
- * A model whose files a program maps: its experts, the pager over them, and who may read what when.
+ * A paged model: the experts of the files that a program maps, the pager for them, and the
+ * synchronisation of the program's reads.
  *
- * Nobody owns the pager for long. A thread of the program that learns what a layer is going to read
- * takes its turn, opens the layer, and goes on; a thread that is about to read an expert that is
- * not there yet takes its turn, waits for reads and shows what has come until its expert has. So a
- * layer whose experts are resident costs no switch of threads.
+ * No thread owns the pager permanently; the mutex `turn` serialises its users. A thread of the
+ * program that learns which experts a layer will read locks it, opens the layer and continues. A
+ * thread that is about to read an absent expert locks it, waits for reads and maps arrived experts
+ * until its own has arrived. So a layer whose experts are resident needs no thread switch.
  *
- *     paged.c    its life: budget, space, policies
- *     routing.c  layers: what is needed, who waits
- *     ahead.c    what is read before it is needed
- *     stream.c   experts that there is no room for
- *     watch.c    what nobody foresaw
- *     dense.c    what is not an expert
- *     report.c   what was done; record.c what was routed, and when
+ *     paged.c    creation: budget, space, policies
+ *     routing.c  layers: needs and waiting threads
+ *     ahead.c    prefetches
+ *     stream.c   experts that do not fit into the budget
+ *     watch.c    accesses that were not announced
+ *     dense.c    weights other than experts
+ *     report.c   the report; record.c trace and timeline
  *
- * Thread safety: everything that takes `turn` by itself may be called by any thread; the rest says
- * that its caller has it. Order of locks: turn, then what vmm and shown.h have.
+ * Thread safety: any thread, unless a comment requires that the caller holds `turn` ("with the
+ * turn"). Lock order: turn, then the locks of vmm and of the window.
  */
 struct mp_paged_ahead;
 struct mp_paged_dense;
 struct mp_paged_record;
 struct mp_paged_watch;
 
-/* How it is known what is going to be read. */
+/* How the pager learns what is about to be read. */
 enum mp_paged_source {
-    MP_SOURCE_TOUCHES,   /* from what has been touched */
+    MP_SOURCE_TOUCHES,   /* from page accesses */
     MP_SOURCE_CHOSEN,    /* the scheduler's callback, after a router */
-    MP_SOURCE_EXPERT,    /* ggml says so of each expert */
-    MP_SOURCE_ANNOUNCED, /* the program's own words */
+    MP_SOURCE_EXPERT,    /* ggml reports each expert */
+    MP_SOURCE_ANNOUNCED, /* the program announces it */
 };
 
-/* May a unit be read without asking? */
+/* State of a unit: whether a thread may read it without a call. In place: from the file's mapping,
+ * because the unit does not fit. */
 enum { MP_READY_NO, MP_READY_YES, MP_READY_IN_PLACE };
 
-/* Copies to a device that the program makes from slots; seam.h. With the turn. */
+/* Copies to a device that the program makes from slots; see seam.h. With the turn. */
 struct mp_seam {
-    bool tried; /* to pin the slots */
-    char *base; /* of all slots; the first pinned_bytes are pinned */
+    bool tried; /* pinning the slots was tried */
+    char *base; /* address of the slots; the first pinned_bytes are pinned */
     uint64_t pinned_bytes;
     void *unpin;
-    void *backend;   /* where copies from the open layer's slots may be under way; NULL: nowhere */
-    pthread_t owner; /* who queued them */
+    void *backend;   /* backend with copies from the open layer's slots in flight; NULL: none */
+    pthread_t owner; /* the thread that queued them */
     void *synchronize;
     uint64_t copies;
 };
@@ -60,7 +62,7 @@ struct mp_paged {
     struct mp_interpose_settings settings;
     struct mp_host host;
     char path[PATH_MAX]; /* of the first file that was mapped */
-    uint64_t number;     /* of the process's models, from 1 */
+    uint64_t number;     /* number of the model in the process, from 1 */
 
     struct mp_experts experts;
     struct mp_shown *shown;
@@ -78,138 +80,139 @@ struct mp_paged {
     struct mp_paged_watch *watch;
     struct mp_paged_record *record;
     struct mp_timeline *timeline;        /* or NULL */
-    int pagemap_fd;                      /* -1: nobody looks */
+    int pagemap_fd;                      /* -1: not used */
     _Atomic enum mp_paged_source source; /* may become ANNOUNCED once */
 
-    /* Who may call the pager. Held while reads are waited for, so it is none of vmm/base/lock.h. */
+    /* Serialises calls of the pager. It is held while waiting for reads, so it is not one of
+     * vmm/base/lock.h. */
     pthread_mutex_t turn;
 
-    /* (units): MP_READY_*. In place: the file's, because there is no room for it. */
+    /* (units): MP_READY_* */
     _Atomic uint8_t *ready;
-    _Atomic uint64_t open_key; /* what the open layer is open for; 0: none is */
-    _Atomic bool off;          /* for good: everything is the file's mapping */
+    _Atomic uint64_t open_key; /* key of the open layer's routing; 0: no layer is open */
+    _Atomic bool off;          /* permanently: only the file's mapping is used */
 
     /* With the turn. */
     bool open;
     uint32_t layer;
     struct mp_need *needs; // (experts)
     uint32_t need_count;
-    uint8_t *handed;   // (experts): of needs: 1 handed out
-    uint8_t *stays;    // (units): cannot be read by us, so it stays the file's
+    uint8_t *handed;   // (experts), by need: 1 if leased
+    uint8_t *stays;    // (units): cannot be read by the pager, so the file's mapping is used
     uint8_t *resident; // (experts): scratch
     uint32_t *counts;  // (experts): scratch
-    const void *(*slots)[MP_UNIT_PIECES_MAX]; // (experts): of needs: their pieces, handed out
+    const void *(*slots)[MP_UNIT_PIECES_MAX]; // (experts), by need: pieces of leased ones
     struct mp_seam seam;
     uint32_t tokens, top_k;
-    uint32_t *chosen; // (tokens_max * k): of the open layer, while there are few enough tokens
+    uint32_t *chosen; // (tokens_max * k): routing of the open layer, if it has few tokens
 
-    const char *why; /* the pager cannot go on; NULL: it can */
+    const char *why; /* reason why the pager was stopped; NULL: it was not */
 
     /* For the report. */
     uint64_t layers_opened, layers_aborted, failures;
     _Atomic uint64_t wholes;  /* routings to all experts */
-    _Atomic uint64_t touches; /* of experts that nobody foresaw */
+    _Atomic uint64_t touches; /* of experts that were not announced */
 };
 
 #define MP_PAGED_TOKENS_MAX 64u
 
 /*
- * Decide about a model file, of which the program has a descriptor. MP_ERR_UNSUPPORTED, without a
- * text: nothing there needs paging. On failure nothing is kept.
+ * Create the paged model for a file that the program has open. MP_ERR_UNSUPPORTED, without a text:
+ * nothing in it needs paging. On failure nothing is left.
  */
 enum mp_status mp_paged_create(const struct mp_host *host,
                                const struct mp_interpose_settings *settings, int fd,
                                struct mp_paged **paged_p) MP_MUST_CHECK;
 
-/* Would it be? Nothing is made, and nothing is said. */
+/* True if mp_paged_create() would succeed. Creates and logs nothing. */
 bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_settings *settings,
                        int fd);
 
-/* No thread is in a call any more. NULL is allowed. */
+/* No thread may be in a call. NULL is allowed. */
 void mp_paged_destroy(struct mp_paged *paged);
 
-/* Does the file begin as GGUF files do? */
+/* True if the file begins like a GGUF file. */
 bool mp_paged_is_gguf(int fd);
 
-/* The number of the model's file that the descriptor has open; UINT32_MAX: none. */
+/* Index of the model's file that this descriptor has open; UINT32_MAX: none. */
 uint32_t mp_paged_file_of(const struct mp_paged *paged, int fd);
 
-/* routing.c. What a router has chosen: ids(tokens, k). */
+/* routing.c. The choice of a router: ids(tokens, k). */
 struct mp_routing {
     uint32_t layer;
-    uint64_t key; /* another one for each other routing; not 0 */
+    uint64_t key; /* identifies the routing; not 0 */
     uint32_t tokens, k;
     const char *ids; /* int32_t, with these strides */
     uint64_t token_stride, rank_stride;
 };
 
-/* Of layer, ids and shape; never 0. */
+/* The key, a hash of layer, ids and shape; never 0. */
 uint64_t mp_paged_key(const struct mp_routing *routing);
 
-/* Open the layer for it, unless it is open. */
+/* Open the layer for this routing, unless it is open. */
 void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing);
 
-/* Return when the unit can be read, or when there is no more use in waiting for it. */
+/* Return when the unit can be read, or when waiting is pointless because it cannot be loaded. */
 void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key);
 
-/* Open the layer for experts that somebody names, and return when they can be read. Ids may repeat;
- * those that are out of range are skipped. */
+/* Open the layer for announced experts and return when they can be read. Ids may repeat; those out
+ * of range are skipped. */
 void mp_paged_announce(struct mp_paged *paged, uint32_t layer, const int64_t *ids, size_t count);
 
 /* Return when all needs of the open layer can be read. */
 void mp_paged_wait_all(struct mp_paged *paged, uint64_t key);
 
-/* For good; with one line that says why. */
+/* Stop paging permanently; logs one line with the reason. */
 void mp_paged_stop(struct mp_paged *paged, const char *why);
 
-/* Close the open layer; the caller has the turn. */
+/* Close the open layer. With the turn. */
 void mp_paged_close_layer(struct mp_paged *paged);
 
-/* The units of a layer that somebody has touched, counted by `counts`, and nobody foresaw: those
- * that are to stay are read, which is waited for. */
+/* Process accesses to units of a layer that were not announced, counted in `counts`: reads those
+ * that should become resident and waits for them. */
 void mp_paged_note_touches(struct mp_paged *paged, uint32_t layer, const uint32_t *counts);
 
 /*
- * stream.c. A thread is about to read an expert that is not going to be resident, because its layer
- * needs more than there is room for: the kernel is told to read the next ones of that tensor, and
- * to forget those that were read. Experts of a tensor come in ascending order.
+ * stream.c. A thread is about to read an expert that will not become resident, because its layer
+ * needs more experts than fit: advises the kernel to read the next ones of that tensor and to drop
+ * those already read. Experts of a tensor come in ascending order.
  */
 void mp_paged_stream(struct mp_paged *paged, const struct mp_expert_tensor *tensor,
                      uint32_t expert);
 
-/* watch.c: a thread that looks now and then whether files have changed and, where no hook says what
- * is read, what has been touched. */
+/* watch.c: a thread that periodically checks whether files have changed and, if no hook reports
+ * reads, which pages were accessed. */
 struct mp_paged_watch *mp_paged_watch_create(struct mp_paged *paged);
 void mp_paged_watch_destroy(struct mp_paged_watch *watch);
 
-/* Has the unit been touched since it was asked last? Only where that is the source. */
+/* True if the unit was accessed since the last call. Only with source MP_SOURCE_TOUCHES. */
 bool mp_paged_was_touched(struct mp_paged *paged, uint32_t unit);
 
-/* ahead.c. Failing to make one costs time only. */
+/* ahead.c. A failure to create it only costs time. */
 struct mp_paged_ahead *mp_paged_ahead_create(const struct mp_paged *paged);
 void mp_paged_ahead_destroy(struct mp_paged_ahead *ahead);
 
-/* The open layer has begun: guess the next ones and start to read. With the turn. */
+/* Predict the layers after the open one and prefetch. With the turn. */
 void mp_paged_look_ahead(struct mp_paged *paged);
 
-/* dense.c: a thread that reads what is not an expert of a file that has been mapped. */
+/* dense.c: a thread that reads the dense weights of mapped files. */
 struct mp_paged_dense *mp_paged_dense_create(struct mp_paged *paged);
 void mp_paged_dense_add(struct mp_paged_dense *dense, uint32_t file);
 void mp_paged_dense_destroy(struct mp_paged_dense *dense);
 uint64_t mp_paged_dense_bytes(const struct mp_experts *experts);
 bool mp_paged_dense_done(struct mp_paged_dense *dense, uint64_t *bytes_p);
 
-/* report.c: write it where the settings say. */
+/* report.c: write the report where the settings specify. */
 void mp_paged_report(struct mp_paged *paged);
 
-/* Set by a signal handler; whoever watches writes the report then. */
+/* Set by a signal handler; the thread of watch.c then writes the report. */
 extern _Atomic bool mp_paged_report_asked;
 
 /* "report-%p.json" with the process's number. */
 void mp_paged_expand(const char *name, char out[PATH_MAX]);
 
-/* record.c: trace and timeline, where the settings ask for them. route: with the turn. end: they
- * are written; nobody routes any more. */
+/* record.c: trace and timeline, if the settings enable them. route: with the turn. end: write them;
+ * after the last route. */
 void mp_paged_timeline_create(struct mp_paged *paged);
 struct mp_paged_record *mp_paged_record_create(struct mp_paged *paged);
 void mp_paged_record_route(struct mp_paged *paged, const struct mp_routing *routing);

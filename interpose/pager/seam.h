@@ -5,42 +5,42 @@
 #include "interpose/pager/paged.h"
 
 /*
- * Beneath a program that keeps experts in host memory and copies those that are chosen to a device
- * itself (llama.cpp with -cmoe, with and without its own cache): the source of such a copy is made
- * resident in time, all experts of a layer at once where the program has read the router's ids to
- * the host before, and the copy is made from the slot, which is pinned, instead of the mapping. So
- * bytes come from the disk to host memory and on to the device under one policy.
+ * For a program that keeps experts in host memory and copies chosen ones to a device itself
+ * (llama.cpp with -cmoe, with and without its own cache): the source of such a copy is made
+ * resident in time (all experts of a layer at once if the program has copied the router's ids to
+ * the host before), and the copy is made from the pinned slot instead of the mapping. So one policy
+ * moves bytes from the disk to host memory and on to the device.
  *
- * The bytes are right without any of this: the mapping is the file's.
+ * Bytes are correct without this module: the mapping is the file's.
  *
  * Thread safety: any thread.
  */
 
-/* ids(tokens, k) of tensor `ids` are at `data` in the host's memory, read by the calling thread.
- * What is no list of ids is ignored. */
+/* The calling thread has copied ids(tokens, k) of tensor `ids` to `data` in host memory. A tensor
+ * that is not a list of ids is ignored. */
 void mp_seam_ids(const struct mp_ggml_tensor *ids, const void *data, size_t bytes);
 
 /* Make the copy; struct mp_seam_copy is in entry.h. */
 void mp_seam_copy(struct mp_paged *paged, const void *site, const struct mp_seam_copy *copy);
 
-/* The layer that is open closes: no copy from its slots may be under way. With the turn. */
+/* Before the open layer closes: wait for copies from its slots. With the turn. */
 void mp_seam_drain(struct mp_paged *paged);
 
 /*
- * Copies that another thread has queued from the open layer's slots may be under way: the layer
- * cannot be closed. Only that thread may wait for them, because its stream may be captured at any
- * other time. With the turn.
+ * True if copies from the open layer's slots that another thread has queued may be in flight: the
+ * layer cannot be closed. Only that thread may wait for them, because its stream may be in capture
+ * at any other time. With the turn.
  */
 bool mp_seam_blocks(const struct mp_paged *paged);
 
-/* The program has waited for the backend; it is going to end it. */
+/* Called after the program has waited for the backend; called before it frees the backend. */
 void mp_seam_synchronized(struct mp_paged *paged, const void *backend);
 void mp_seam_backend_ends(struct mp_paged *paged, const void *backend);
 
-/* The program is going to copy all of [data, +bytes): it is read ahead. */
+/* Before the program copies all of [data, +bytes): read it ahead. */
 void mp_seam_whole(struct mp_paged *paged, const void *data, size_t bytes);
 
-/* Slots are unpinned; before the backend is closed. */
+/* Unpin the slots; before the backend is closed. */
 void mp_seam_close(struct mp_paged *paged);
 
 #endif

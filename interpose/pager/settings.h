@@ -7,8 +7,8 @@
 #include "vmm/options/preload_options.h"
 
 /*
- * What a user can set of the interposer: the variables of the same names as everywhere, and a few
- * of its own. Flags are `moepager preload`'s affair, which turns them into variables.
+ * Settings of the interposer: the usual environment variables, and a few of its own. `moepager
+ * preload` converts flags to these variables.
  */
 struct mp_interpose_settings {
     struct mp_share budget;
@@ -21,11 +21,11 @@ struct mp_interpose_settings {
     struct mp_io_config io;
 };
 
-/* Read the environment; what is wrong there is warned of once, and the default is used. */
+/* Read the environment. An invalid value causes one warning, and the default is used. */
 void mp_interpose_settings_load(struct mp_interpose_settings *settings);
 
-/* The policies that are named, or MP_ERR_CONFIG E_POLICY, E_PROFILE. What asks for the scores of
- * routers, which nobody knows here, is replaced by what does without. */
+/* The named policies, or MP_ERR_CONFIG E_POLICY, E_PROFILE. Policies that need router scores, which
+ * are unknown here, are replaced by others that do not. */
 enum mp_status mp_interpose_settings_policies(const struct mp_interpose_settings *settings,
                                               struct mp_profile *chosen_p) MP_MUST_CHECK;
 

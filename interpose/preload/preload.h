@@ -4,27 +4,27 @@
 #include "interpose/entry.h"
 
 /*
- * The parts of libmoepager_preload.so: preload.c is its start and what opens the interposer,
- * preload_real.c finds the functions behind hooks, preload_memory.c hooks what maps memory,
- * preload_ggml.c what ggml calls.
+ * The parts of libmoepager_preload.so: preload.c starts it and opens the interposer, preload_real.c
+ * finds the real functions behind hooks, preload_memory.c hooks functions that map memory,
+ * preload_ggml.c functions of ggml.
  *
- * It is in processes that have nothing to do with models, so it starts no thread, allocates
- * nothing, prints nothing and reads one variable until a model file is mapped.
+ * It is also loaded into processes that use no models, so until a model file is mapped it starts no
+ * thread, allocates nothing, prints nothing and reads only one variable.
  */
 extern struct mp_real mp_preload_real; /* complete from the first hook on */
 extern struct mp_span mp_preload_span;
 
-/* The interposer, opened at the first call of this kind; NULL: paging is off, or it cannot be
- * opened, which was said. */
+/* The interposer, opened at the first call; NULL: paging is off, or it cannot be opened, which was
+ * logged. */
 const struct mp_interposer *mp_preload_open(void);
 
 /* The same without opening it: NULL while nothing is paged. */
 const struct mp_interposer *mp_preload_opened(void);
 
-/* Is a budget set? */
+/* True if a budget is set. */
 bool mp_preload_is_on(void);
 
-/* Find the functions of `mp_preload_real`; until then those are system calls. */
+/* Find the functions of `mp_preload_real`; before, they are plain system calls. */
 void mp_preload_find_real(void);
 
 /* One function of ggml or llama.cpp that is hooked. The real one can differ from caller to caller:
@@ -39,14 +39,14 @@ struct mp_hooked {
     } sites[MP_SITES_MAX];
 };
 
-/* What `site`, an address inside of a caller, would call if there was no hook. NULL: nothing. */
+/* The function that a caller at address `site` would call without the hook; NULL: none. */
 void *mp_preload_behind(struct mp_hooked *hooked, const void *site);
 
 /* The same for one name, without remembering it. */
 void *mp_preload_find_behind(const void *site, const char *name, const void *hook);
 
-/* A symbol of the library that holds the pager, which is opened for it; NULL: it cannot be, which
- * was said, or has none. */
+/* A symbol of the library with the pager, which is opened if necessary; NULL: it cannot be opened,
+ * which was logged, or has no such symbol. */
 void *mp_preload_symbol(const char *name);
 
 /* As mp_find_fn. */

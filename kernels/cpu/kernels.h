@@ -8,19 +8,18 @@
 
 /*
  * Arithmetic of a transformer on the CPU: pure functions on pointers and sizes. They allocate
- * nothing, take no lock, start no thread and cannot fail; threads are the caller's affair: it gives
- * each a range of rows, tokens or heads. This folder includes nothing else of the project.
+ * nothing, take no lock, start no thread and cannot fail. Callers parallelise them by giving each
+ * thread a range of rows, tokens or heads. This folder includes nothing else of the project.
  *
  * Weights are row-major (rows, cols) in one of the types of kernels/cpu/types.h, at any byte
- * address (files do not align them); rows, and the ranges of columns that a call is about, are
- * whole blocks of the type. Activations are float, row-major (tokens, width) with a stride in
- * elements.
+ * address (files do not align them); rows, and ranges of columns, are whole blocks of the type.
+ * Activations are float, row-major (tokens, width) with a stride in elements.
  *
  * Exact results. For one implementation the bits of an output element depend only on the values
  * that it is computed from: never on how many rows or tokens a call has, on where a range was
  * split, or on addresses. So outputs do not change with threads, batch size or prefill chunks.
- * (An output that is NaN always is NaN, but which of the NaNs is left to the processor.)
- * Different implementations (ref, avx2, avx512) round differently and agree within a tolerance.
+ * (Whether an output is NaN is determined too, but not the payload of the NaN.) Different
+ * implementations (ref, avx2, avx512) round differently and agree within a tolerance.
  */
 
 /* Columns of one block of matmul_blocked(): slices of an expert split only at its multiples. */
@@ -82,10 +81,10 @@ struct mp_kernels {
     void (*axpy)(float *y, const float *x, float a, size_t count);
 };
 
-/* Plain C with double accumulation: the truth that the others are compared with. */
+/* Plain C with double accumulation: the reference for the others. */
 extern const struct mp_kernels mp_kernels_ref;
 
-/* The implementation called `name`, or NULL if there is none or this CPU cannot run it. */
+/* The implementation called `name`; NULL if there is none or this CPU cannot run it. */
 const struct mp_kernels *mp_kernels_find(const char *name);
 
 /* The fastest one that this CPU (and operating system) can run; never NULL. */

@@ -4,13 +4,13 @@
 #include <stddef.h>
 
 /*
- * The number types that weights can have: the kernels' own table of them. A type is a block: so
- * many elements in so many bytes, and a row of a matrix is whole blocks. A plain number is a block
- * of one element.
+ * The types that weights can have: the kernels' own table. A type is described by its block: a
+ * number of elements in a number of bytes; a row of a matrix is whole blocks. A plain number is a
+ * block of one element.
  *
- * A new type is a value of the enum and a row in types.c. Every implementation then multiplies with
- * it: one that has no loop of its own for it (multiply_of in product.h) converts a few rows at a
- * time to float. Devices are another matter: see mp_cuda_type() in kernels/cuda/cuda_kernels.h.
+ * A new type is a value of the enum and a row in types.c. Every CPU implementation then supports
+ * it: without a specialised loop (multiply_of in product.h) a few rows at a time are converted to
+ * float. For devices see mp_cuda_type() in kernels/cuda/cuda_kernels.h.
  */
 enum mp_wtype { MP_WTYPE_F32, MP_WTYPE_BF16, MP_WTYPE_F16, MP_WTYPE_COUNT };
 
@@ -18,7 +18,7 @@ struct mp_wtype_info {
     const char *name;
     size_t block_elements; /* a power of two, at most MP_KERNEL_BLOCK_COLS */
     size_t block_bytes;
-    /* What the bytes mean: dst[i] = element i for i < count, whole blocks, src at any address. */
+    /* Decode: dst[i] = element i for i < count, whole blocks, src at any address. */
     void (*convert)(float *dst, const void *src, size_t count);
 };
 

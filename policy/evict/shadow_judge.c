@@ -1,5 +1,5 @@
 /*
- * The judge of evict policy `shadow`; shadow.c says what it is for.
+ * Computes the costs of the ghosts of evict policy `shadow` and chooses the leader; see shadow.c.
  */
 #include "policy/evict/shadow.h"
 

@@ -1,5 +1,5 @@
 /*
- * The life of a layer; see pager.h for what it promises and pager_int.h for the state and the other
+ * Opening and closing of layers. pager.h has the contract, pager_int.h the state and the other
  * parts.
  */
 #include "policy/pager/pager_int.h"

@@ -1,6 +1,6 @@
 /*
- * Reading ahead: what is predicted becomes a queued prefetch, then a read that no need waits for,
- * then a resident that is kept until its layer has run.
+ * Prefetching: a prediction becomes a queued prefetch, then a read that no need waits for, then a
+ * resident that is kept until its layer has run.
  */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Budgets that change: the pager makes room as its policies say, and shares out what is left. */
+/* Changes of the budget: evicts by the policies and distributes the remaining slots. */
 #include "policy/pager/pager_int.h"
 
 #include "vmm/base/assert.h"

@@ -1,5 +1,5 @@
 /*
- * Where residents are, and what is on its way, for clients that look by themselves.
+ * Queries of residents and reads in flight, for clients that do not open a layer.
  */
 #include "policy/pager/pager_int.h"
 #include "vmm/base/assert.h"

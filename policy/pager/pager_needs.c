@@ -1,10 +1,10 @@
 /*
- * Handing out what a layer needs: slice after slice of each expert, as their bytes come.
+ * Leases the needs of a layer: the slices of each expert in order, as their bytes arrive.
  *
- * Why a need cannot starve: leased needs are handed out first. When there is none to hand out and
- * no read of a need is in flight, the caller holds no lease (or gets MP_ERR_BUSY), so every
- * VALID unit that is not NEEDED can go, a prefetch in flight ends by itself or is cancelled, and a
- * later slice that waits for an earlier one of its expert gives its slot back.
+ * Why a need cannot starve: leased needs are returned first. If there is none to return and no read
+ * of a need is in flight, the caller holds no lease (or gets MP_ERR_BUSY), so every VALID unit that
+ * is not NEEDED can be evicted, a prefetch in flight ends or is cancelled, and a later slice that
+ * waits for an earlier one of its expert gives up its slot.
  */
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /*
- * Moves that no need asked for: the first residents that a partition names, swaps that an evict
- * policy plans after a layer, and new shares between steps. What is loaded here is read behind all
- * else and counts as prefetched. Results are checked like all others.
+ * Planned moves without a need: the first residents of a partition, swaps of an evict policy after
+ * a layer, and new quotas between steps. These loads have the lowest priority and count as
+ * prefetches. Decisions are checked like all others.
  */
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /*
- * Room in the device tier: who may leave, whom the evict policy names, what the quotas allow.
+ * Makes room in the device tier: units that may be evicted, the evict policy's victims, and quotas.
  *
- * The policies hear of an expert (on_insert) when it takes its first slot, not when its bytes have
- * come. So what a demand-only policy decides does not depend on the timing of reads.
+ * Policies are notified of an expert (on_insert) when it takes its first slot, not when its bytes
+ * have arrived. So decisions of a demand-only policy do not depend on the timing of reads.
  */
 #include <inttypes.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * The books of experts that are loaded in parts; see slices.h. No state of a unit is read here: the
+ * Counts for experts that are loaded in parts; see slices.h. States of units are not read here: the
  * pager reports each change.
  */
 #include "policy/pager/slices.h"

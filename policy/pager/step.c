@@ -1,9 +1,9 @@
 /*
  * The step; see step.h. One function, mp_step_layer(), reads as the list at the top of the header.
  *
- * Experts are grouped by counting sort: rows of one expert stand together, tokens ascending. The
+ * Experts are grouped by counting sort: rows of one expert are adjacent, tokens ascending. The
  * order in which experts are executed follows the pager and may differ from run to run; each writes
- * to (token, rank) places of its own and `combine` adds in rank order, so results do not differ.
+ * to its own (token, rank) places and `combine` adds in rank order, so results do not differ.
  */
 #include "policy/pager/step_int.h"
 

@@ -1,5 +1,6 @@
 /*
- * What the step asks before it computes: who computes each expert, and what later layers will want.
+ * Decisions of the step before it computes: the executor of each expert, and prefetches for later
+ * layers.
  */
 #include <string.h>
 

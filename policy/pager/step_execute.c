@@ -1,6 +1,6 @@
 /*
- * How the step gets its needs computed: at once what needs nothing loaded, the others as their
- * bytes come, waiting for whatever ends first, a read or a computation.
+ * Executes the needs of a step: those that need no load at once, the others as their bytes arrive,
+ * waiting for whichever ends first, a read or a computation.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * Arguments and results of each call, in the order in which it stands in a log.
+ * Arguments and results of each call, in their order in a log.
  */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /*
- * Writing a decision log: every function of a policy is replaced by one that writes its
- * arguments, calls the policy, and writes the result.
+ * Writes a decision log: every function of a policy is replaced by one that writes its arguments,
+ * calls the policy, and writes the result.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /*
- * Making the decisions of a log again. The file is untrusted: policies get only arguments that
- * the pager and the step could have given them.
+ * Replays the decisions of a log. The file is untrusted: policies get only arguments that the pager
+ * and the step could have given them.
  */
 #include <errno.h>
 #include <inttypes.h>

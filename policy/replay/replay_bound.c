@@ -2,10 +2,10 @@
  * The resident experts of a replay, and the offline optimum.
  *
  * Between two batches an expert is kept or not; it is worth one hit if it is kept from one use to
- * the next. So an expert's history is a row of intervals, and the optimum keeps as many intervals
- * as possible with at most `slots` open at a time: whenever there are too many, the one that ends
- * last goes (Belady with bypass). No policy that loads on demand only and keeps to the budget can
- * have more hits.
+ * the next. So an expert's history is a sequence of intervals, and the optimum keeps as many
+ * intervals as possible with at most `slots` open at a time: whenever there are too many, the one
+ * that ends last is dropped (Belady with bypass). No policy that only loads on demand within the
+ * budget can have more hits.
  */
 #include <stdlib.h>
 #include <string.h>

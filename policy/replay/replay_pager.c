@@ -1,7 +1,7 @@
 /*
- * The pager's accounting: the real evict, admit and partition policies are given what the pager
- * would give them, as if each load of a batch were made and used before the next, and a scope never
- * holds more experts than its slots.
+ * The pager's accounting: the real evict, admit and partition policies get the calls that the pager
+ * would make, as if each load of a batch were made and used before the next; a scope never holds
+ * more experts than its slots.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /*
- * What a replay holds of each expert, slice by slice: as in the pager, the last ones leave first,
- * and what the partition does not keep lives in the slots that no scope owns. With whole experts
- * there is one slice each and none is surplus.
+ * The slices of each expert that a replay holds: as in the pager, the last ones leave first, and
+ * surplus slices use the slots that no scope owns. With whole experts there is one slice each and
+ * none is surplus.
  */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /*
- * The life of a simulated run: its space, policies and pager, then prompts and tokens, batch by
- * batch. What a layer costs is in sim_ops.c, what routers say in sim_load.c.
+ * A simulated run: creates space, policies and pager, then runs prompts and tokens batch by batch.
+ * Costs of a layer are in sim_ops.c, scores of routers in sim_load.c.
  */
 #include <inttypes.h>
 #include <stdlib.h>

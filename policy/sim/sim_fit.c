@@ -1,6 +1,6 @@
 /*
- * Bisection on a sample; sim_fit.h says for what. Each trial generates the same random numbers
- * again. The load of a run is generated elsewhere (sim_load.c).
+ * Fits parameters by bisection on a sample; see sim_fit.h. Each trial generates the same random
+ * numbers. The load of a run is generated elsewhere (sim_load.c).
  */
 #include "policy/sim/sim_fit.h"
 

@@ -1,6 +1,6 @@
 /*
- * Scores of simulated routers, made up or from a trace; sim_load.h has the model. What a predictor
- * sees of them beforehand is in sim_load_predict.c.
+ * Scores of simulated routers, synthetic or from a trace; sim_load.h has the model. Predictors'
+ * scores are in sim_load_predict.c.
  */
 #include "policy/sim/sim_load_int.h"
 

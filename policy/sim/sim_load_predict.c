@@ -1,6 +1,6 @@
 /*
- * Predictions with a stated accuracy, from scores that are already known here but not yet to the
- * policies. It generates no routing: sim_load.c does.
+ * Predictions with a given accuracy, derived from the actual scores, which policies do not know
+ * yet. Routing is generated in sim_load.c.
  */
 #include "policy/sim/sim_load_int.h"
 

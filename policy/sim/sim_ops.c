@@ -1,6 +1,5 @@
 /*
- * A MoE layer as costs: the operations that the step calls, and executors that work by
- * themselves.
+ * The costs of a MoE layer: the operations that the step calls, and simulated executors.
  */
 #include <math.h>
 #include <string.h>

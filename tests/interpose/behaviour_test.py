@@ -305,6 +305,13 @@ def seccomp(preload, work, full):
     expect(done.status == 0 and done.out == run(command, None, None).out,
            f"without memory files: exit {done.status}: {done.err}")
     expect(len(done.err.splitlines()) == 1, f"without memory files one line was to be said: {done.err}")
+    # Nothing is paged, so weights are reordered as without us: the last bits of sums show it.
+    command = llama.command(program, llama.model("qwen-q4"), 2)
+    reordered, plain = run(command, None, None), run([*command, "repack=0"], None, None)
+    done = run([launcher(work), "no-memfd", *command], preload, "20%")
+    expect(reordered.status == 0 and reordered.out != plain.out, "reordering weights shows nowhere")
+    expect(done.status == 0 and done.out == reordered.out,
+           f"without memory files weights were not reordered: exit {done.status}: {done.err}")
 
 
 def dlopen(preload, work, full):

@@ -1,4 +1,4 @@
-/* The list of backends and the opening of a chain, from the innermost name outwards. */
+/* The list of backends, and opening of a chain from the innermost backend outwards. */
 #include "vmm/backend/backend.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
  * A wrapper that fails calls on demand, for tests: after `countdown` calls that pass, one or all
- * that follow. A failed call never reaches the wrapped backend and leaves out-parameters alone.
+ * that follow. A failed call never reaches the wrapped backend and does not set out-parameters.
  */
 #include "vmm/backend/backend.h"
 

@@ -1,14 +1,14 @@
 /*
- * The backend of a machine without a device, or that does not use it: frames are anonymous memory,
- * and both the device tier and the host tier are parts of RAM. What the pager calls the device
- * tier is then a budget: compute reads slots through their aliases.
+ * The backend for machines without a device, or that do not use it: frames are anonymous memory,
+ * and both the device tier and the host tier are parts of RAM. What the pager calls the device tier
+ * is then a budget: compute reads slots through their aliases.
  *
- * A frame's pages come into being when they are first written, so a tier that is never filled
- * costs nothing, and never more than its frames' bytes: huge pages lie wholly inside a frame.
- * MAP_NORESERVE is not used, so a kernel that counts commitments refuses here and not later.
+ * A frame's pages are allocated at their first write, so an unused tier costs nothing, and a used
+ * one never more than its frames' bytes: huge pages lie completely inside a frame. MAP_NORESERVE is
+ * not used, so a kernel with strict overcommit accounting refuses here and not later.
  *
- * With a memory file all frames lie in one mapping of it: the place of an alias says where its
- * bytes are in the file.
+ * With a memory file all frames are in one mapping of it, so the address of an alias determines its
+ * offset in the file.
  */
 #include "vmm/backend/backend.h"
 

@@ -1,7 +1,7 @@
 /*
- * The backend of simulation: frames are address ranges that exist on paper only. Nobody may read or
- * write through an alias; with a virtual link (vmm/io/reader.h) nobody does. Memory has no end, so
- * a budget is the only limit.
+ * The backend for simulation: frames are address ranges without memory. An alias must not be
+ * accessed, and with a virtual link (vmm/io/reader.h) it is not. Memory is unlimited, so the budget
+ * is the only limit.
  */
 #include "vmm/backend/backend.h"
 

@@ -1,5 +1,5 @@
-/* A wrapper that logs every call with its arguments and result: changes at debug level, questions
- * at trace level. */
+/* A wrapper that logs every call with its arguments and result: changes at level debug, queries at
+ * level trace. */
 #include "vmm/backend/backend.h"
 
 #include <inttypes.h>

@@ -1,6 +1,5 @@
 /*
- * Mutexes that know their rank, and conditions. Builds with checks assert the order in which they
- * are taken; others only lock.
+ * Mutexes with a rank, and condition variables. Builds with checks assert the lock order.
  */
 #include "vmm/base/lock.h"
 

@@ -1,4 +1,4 @@
-/* Starts threads that leave the program's signals alone. */
+/* Starts threads with all signals blocked. */
 #include "vmm/base/thread.h"
 
 #include <signal.h>

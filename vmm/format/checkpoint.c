@@ -1,7 +1,6 @@
 /*
  * A model's directory: one safetensors file or the shards of an index, as one table of tensors. A
- * GGUF file in place of a directory is ckpt_gguf.c's.
- * Values of tensors are read by others.
+ * GGUF file in place of a directory is handled by ckpt_gguf.c. Tensor data are not read here.
  */
 #include "vmm/format/checkpoint.h"
 

@@ -1,6 +1,6 @@
 /*
- * A GGUF file as a table of tensors, in the words that those of safetensors have: row sizes last,
- * types by their common names. Types without such a name, the quantised ones, are refused by name.
+ * A GGUF file as a table of tensors in the form of safetensors: row sizes last, types by their
+ * common names. Types without such a name, the quantised ones, are refused by name.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* model.safetensors.index.json: which shards there are, and whether they hold what it says. */
+/* model.safetensors.index.json: the list of shards, and the check that they contain the listed
+ * tensors. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /*
  * The header of one GGUF file. It is walked twice: first to check it and to count, then to fill
- * arrays of the right size, so that no number in the file is believed before its bytes were seen.
+ * arrays of the right size, so that no size from the file is used before its bytes were checked.
  */
 #include <inttypes.h>
 #include <stdlib.h>

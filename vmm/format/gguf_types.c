@@ -1,4 +1,4 @@
-/* The table of tensor types in GGUF files. Numbers that are left out were given back by ggml. */
+/* The table of tensor types in GGUF files. Missing numbers were removed by ggml. */
 #include "vmm/format/gguf_types.h"
 
 #include <stddef.h>

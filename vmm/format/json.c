@@ -1,6 +1,6 @@
 /*
- * JSON texts and files through jansson, with bounds on depth and counts. What values mean is for
- * the caller, with json_get.c.
+ * JSON texts and files through jansson, with bounds on depth and counts. Interpreting values is up
+ * to the caller, with json_get.c.
  */
 #include "vmm/format/json.h"
 

@@ -1,6 +1,6 @@
 /*
- * Values of a JSON object by key, with type, range and a message that says what is needed. Parses
- * nothing.
+ * Values of a JSON object by key, with checks of type and range, and error messages that state what
+ * is needed. Parses nothing.
  */
 #include "vmm/format/json.h"
 

@@ -1,5 +1,5 @@
 /*
- * Small files of text that come with a model, and what is sometimes there instead.
+ * Small text files of a model, and detection of failed downloads in their place.
  */
 #include "vmm/format/json.h"
 

@@ -1,5 +1,5 @@
 /*
- * The files of a model: opened once, identified, read. Keeps two descriptors of a file at most and
+ * The files of a model: opened once, identified, read. Keeps at most two descriptors per file and
  * maps nothing.
  */
 #include "vmm/io/file.h"

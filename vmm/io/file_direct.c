@@ -1,6 +1,6 @@
 /*
- * Which alignment direct reads of a file need, by what the kernel reports and by trying. Opens
- * nothing.
+ * Finds the alignment that direct reads of a file need, from the kernel's report and by trial.
+ * Opens nothing.
  */
 #include <errno.h>
 #include <fcntl.h>

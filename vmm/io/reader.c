@@ -1,6 +1,6 @@
 /*
- * Tickets as callers see them: submit, promote, cancel, wait. What becomes of a ticket in between
- * is in reader_queue.c and the engines.
+ * Tickets as callers see them: submit, promote, cancel, wait. Their processing is in reader_queue.c
+ * and the engines.
  */
 #include "vmm/io/reader.h"
 

@@ -1,13 +1,13 @@
 /*
  * Engine: copies between tiers. One thread queues them on a stream of a backend. Reads no files.
  *
- * A few chunks are queued at a time, so that the link never runs dry and a demand waits for little.
- * They are seen to end in order. Copies of one stream are done in order too, which others rely on:
- * a slot may be filled anew by a ticket that was submitted after the one that empties it.
+ * A few chunks are queued at a time, so that the link is never idle and a demand waits for little.
+ * Copies of one stream are executed in order, and the space relies on that: a slot may be filled by
+ * a ticket that was submitted after the one that empties it.
  *
- * When an event cannot be recorded or waited for, nobody knows what was copied: everything in
- * flight has failed, and the stream is closed, which waits for it, before another ticket may use
- * the memory. The next chunk opens a new one.
+ * If an event cannot be recorded or waited for, it is unknown what was copied: everything in flight
+ * fails, and the stream is closed, which waits for it, before another ticket may use the memory.
+ * The next chunk opens a new stream.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,12 +1,12 @@
 /*
  * Engine: io_uring. One thread takes chunks, submits their reads and sleeps in the kernel until one
  * completes. New tickets wake it through an eventfd, of which a read is always in flight in the
- * same ring. A caller may hand chunks to the kernel too (push): threads that compute leave the
- * ring's thread no processor, for milliseconds. Completions are this thread's alone.
+ * same ring. Callers may submit chunks too (push), because compute threads can keep the ring's
+ * thread off the processors for milliseconds. Only the ring's thread handles completions.
  *
- * If the ring stops working (which a healthy kernel never does, but a sandbox may), nothing is
- * lost: reads that the kernel has are waited for with poll(), those it has not are done with
- * pread(), and the thread goes on as the only thread of a pool.
+ * If the ring stops working (in a sandbox, say), nothing is lost: submitted reads are waited for
+ * with poll(), the others are done with pread(), and the thread continues as the only thread of a
+ * pool.
  */
 #include <errno.h>
 #include <inttypes.h>

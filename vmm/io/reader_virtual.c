@@ -1,6 +1,6 @@
 /*
- * Engine: a virtual link. The ticket in flight is an event of the link's clock; when it ends the
- * next one starts at that very time. All calls come from the one thread that uses the clock.
+ * Engine: a virtual link. The ticket in flight is an event of the link's clock; when it ends, the
+ * next one starts at the same time. All calls come from the thread that uses the clock.
  */
 #include <errno.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Option tables as shell lines, as a page of the manual, and as JSON. */
+/* Prints option tables as shell lines, as Markdown, as flags of a help page, and as JSON. */
 #include "vmm/options/opt.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What is done to all counters alike; see counters.h. Nobody counts here. */
+/* Operations on all counters; see counters.h. Nothing is counted here. */
 #include "vmm/output/counters.h"
 
 #include <inttypes.h>

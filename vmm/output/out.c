@@ -1,5 +1,5 @@
 /*
- * Output files that are whole or not there. What is in them is not known here.
+ * Output files that are complete or absent. Their contents are not known here.
  */
 #include "vmm/output/out.h"
 

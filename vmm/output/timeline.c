@@ -1,6 +1,6 @@
 /*
- * Events in an array that threads fill without a lock, and the file made of them at the end.
- * Nothing is written while a program runs.
+ * Events in an array that threads fill without a lock, and the file that is written from it at the
+ * end. Nothing is written during a run.
  */
 #include "vmm/output/timeline.h"
 

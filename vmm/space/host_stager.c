@@ -1,9 +1,9 @@
 /*
- * The stager: reads units from their files into slots of the host tier, packs them, and lets go of
- * the copies that wait for them. Demands before prefetches before what nobody waits for.
+ * The stager: reads units from their files into slots of the host tier, packs them, and starts the
+ * copies that wait for them. Demands come before prefetches, and those before the initial filling.
  *
- * It waits for its reads and for new requests at once: whoever has something for it sets
- * `notified`, which interrupts the wait.
+ * It waits for its reads and for new requests at the same time: setting `notified` interrupts the
+ * wait.
  */
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /*
- * The transition table. What is not written in it is MP_ERR_INVALID: a caller that asks for it has
- * lost track of the unit. MP_ERR_BUSY is written where waiting helps: for a lease to end, for a
- * read or a copy to finish.
+ * The transition table. A transition that is not in it is MP_ERR_INVALID, an error of the caller.
+ * MP_ERR_BUSY is listed where waiting helps: for a lease to end, for a read or a copy to finish.
  */
 #include "vmm/space/residency.h"
 

@@ -1,6 +1,6 @@
 /*
- * The life of a space and the facts about it. What moves units is in space_move.c, space_host.c and
- * space_resize.c.
+ * Creation and destruction of a space, and queries. Units are moved by space_move.c, space_host.c
+ * and space_resize.c.
  */
 #include "vmm/space/space.h"
 

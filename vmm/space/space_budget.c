@@ -1,6 +1,6 @@
 /*
- * Size classes, and how many slots of each a budget pays for, in the device tier and, where there
- * is one, in the host tier.
+ * Size classes, and the number of slots of each that fit into a budget, in the device tier and, if
+ * there is one, in the host tier.
  */
 #include <inttypes.h>
 #include <stdlib.h>

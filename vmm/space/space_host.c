@@ -1,7 +1,7 @@
 /*
  * The space of a device that is filled from a host tier. Its tickets are copies over a link, whose
- * thread is also the mapper: it ends what the frame of a slot is mapped as before it fills the
- * slot, and maps the frame at the new unit's place afterwards.
+ * thread is also the mapper: it unmaps the frame of a slot from the old unit's place before it
+ * fills the slot, and maps it at the new unit's place afterwards.
  */
 #include <inttypes.h>
 

@@ -1,7 +1,7 @@
 /*
- * With direct reads an extent is the aligned superset of its pieces, so neighbours share the block
- * between them; with buffered reads it is the pieces themselves. Both ways a piece keeps its bytes
- * together and only its place in the slot differs.
+ * Lays units out in slots. With direct reads an extent is the aligned superset of its pieces, so
+ * adjacent pieces share the block between them; with buffered reads it consists of the pieces
+ * themselves. In both cases a piece is contiguous, and only its offset in the slot differs.
  */
 #include "vmm/space/space_layout.h"
 

@@ -1,5 +1,5 @@
 /*
- * What moves units: loads, waits, evictions, leases.
+ * Moves units: loads, waits, evictions, leases.
  */
 #include <inttypes.h>
 

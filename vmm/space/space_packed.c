@@ -1,12 +1,12 @@
 /*
- * Layout `packed`: each piece on a multiple of 256 bytes, one behind the other, in the order in
- * which they stand in the files. Rows stay as they are in the file, those of the down projection
- * too.
+ * Layout `packed`: the pieces in the order of the files, each at a multiple of 256 bytes. Rows are
+ * not reordered, those of the down projection neither.
  *
  * With direct reads a unit arrives as the aligned superset of its pieces and is then packed in its
- * slot, without a second buffer: it is read a page further up, so that every piece moves down, and
- * the lowest one first, so that none overwrites what has not moved. That needs pieces that do not
- * overlap; units with others, and buffered reads, bring each piece straight to its place.
+ * slot, without a second buffer: it is read at a higher offset, by one page, so that every piece
+ * moves down, the lowest one first, and none overwrites a piece that has not moved. That requires
+ * disjoint pieces; for other units, and with buffered reads, each piece is read directly to its
+ * final place.
  */
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /*
- * Budgets that change. Frames go whole: first those with the fewest units, of equal ones the last.
- * Their units move to the lowest free slots of other frames, by copies inside the device. A unit
- * that has a lease or is on its way does not move.
+ * Changes of the budget. Whole frames are released: first those with the fewest units, on a tie the
+ * last. Their units move to the lowest free slots of other frames, by copies inside the device. A
+ * unit with a lease or in flight does not move.
  */
 #include <inttypes.h>
 #include <string.h>

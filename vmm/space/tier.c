@@ -1,6 +1,6 @@
 /*
- * Slots of one size class stand side by side in frames. Free slots are bits; the lowest free one is
- * found from a hint below which nothing is free.
+ * The slots of a size class are adjacent in frames. Free slots are a bitmap; the search for the
+ * lowest free one starts at a hint below which nothing is free.
  */
 #include "vmm/space/tier_int.h"
 

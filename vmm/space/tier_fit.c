@@ -1,6 +1,6 @@
 /*
- * What slots cost. How many share a frame follows from the slot's size and the backend's granule
- * alone, so that the cost of a set of classes is known before anything is made.
+ * The memory that slots need. How many share a frame depends only on the slot's size and the
+ * backend's granule, so the size of a set of classes is known before anything is allocated.
  */
 #include <inttypes.h>
 

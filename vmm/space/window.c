@@ -1,6 +1,6 @@
 /*
- * Places of units in windows, and what is mapped there; see window.h. It decides nothing: the space
- * says which unit gets which slot.
+ * Places of units in windows, and the mappings there; see window.h. The space decides which unit
+ * gets which slot.
  */
 #include "vmm/space/window.h"
 

@@ -1,6 +1,6 @@
 /*
- * How much memory this process may still take: /proc/meminfo, its control groups, its limits. Reads
- * text files below `root` and asks nobody else.
+ * How much more memory this process may allocate: from /proc/meminfo, its control groups and its
+ * limits. Reads only text files below `root`.
  */
 #include "vmm/topo/memory_room.h"
 

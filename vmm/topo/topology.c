@@ -1,5 +1,5 @@
 /*
- * The topology as hwloc sees it, reduced to nodes, processing units and caches, and the binding of
+ * The topology from hwloc, reduced to nodes, processing units and caches, and the binding of
  * threads to them. It places no memory.
  */
 #include "vmm/topo/topology.h"

@@ -1,5 +1,5 @@
 /*
- * Which files of a command line are the same. Opens and writes none of them.
+ * Finds files that a command line names twice. Opens and writes none of them.
  */
 #include "engine/cli/args/apart.h"
 

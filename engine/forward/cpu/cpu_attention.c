@@ -1,7 +1,7 @@
 /*
- * Attention on the CPU: heads get their norm and position, keys and values go to the cache, and
- * runs of heads that share keys are shared out over the pool. Bits do not depend on such splits
- * (kernels/cpu/kernels.h).
+ * Attention on the CPU: norm and rotary position of heads, storing keys and values in the cache,
+ * and attention of runs of heads that share keys, distributed over the pool. Bits do not depend on
+ * the split (kernels/cpu/kernels.h).
  */
 #include <math.h>
 

@@ -1,9 +1,9 @@
 /*
- * What the CPU computes of a MoE layer: shared expert, routed experts, their sum.
+ * The CPU's part of a MoE layer: shared expert, routed experts, their sum.
  *
  * The normed input of the layer is state.xn and stays there until combine has added everything to
  * the residual stream state.x. Results of routed experts go to state.rank by (token, rank) and are
- * summed in rank order, so the order in which experts are computed leaves no trace in the bits.
+ * summed in rank order, so the bits do not depend on the order in which experts are computed.
  */
 #include <math.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  *
  * All rows of a list of matrices are cut into parts, and each thread begins with a run of them: so
  * one network or all ready experts of a layer are two jobs, each thread reads memory in order, and
- * one that the system holds up gives its last parts to the others. The kernels promise that bits do
- * not depend on such cuts (kernels/cpu/kernels.h).
+ * others take the last parts of a delayed thread. The kernels guarantee that bits do not depend on
+ * the split (kernels/cpu/kernels.h).
  */
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /*
- * Life of the engine's device: memory there, weights, streams, threads. Pinned memory on the host
- * is the engine's (engine.c); what the device does is in the other files.
+ * Creation and destruction of the engine's device: its memory, weights, streams, threads. Pinned
+ * host memory belongs to the engine (engine.c); operations are in the other files.
  *
- * Memory is made once, for the largest batch. It is taken before the experts' budget is, so that a
- * budget that is too large is refused by the backend that makes the frames.
+ * Memory is allocated once, for the largest batch, and before the experts' budget, so that a budget
+ * that is too large is refused by the backend when it creates the frames.
  */
 #include "engine/forward/cuda/device.h"
 

@@ -3,8 +3,8 @@
  * all of them, and those that every layer has. What a MoE layer adds is in device_moe.c, in what
  * order they are queued in forward.c.
  *
- * The first error of an operation is kept, and what follows it queues nothing, until somebody asks
- * (mp_device_status()): once per layer.
+ * The first error of an operation is kept, and later ones queue nothing, until mp_device_status()
+ * returns it, once per layer.
  */
 #include <float.h>
 #include <math.h>

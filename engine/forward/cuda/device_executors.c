@@ -1,7 +1,7 @@
 /*
  * The executors of a machine with a device as the step drives them: the device, the device reading
- * the host tier in place, and the CPU. Here work becomes batches of their queues; what a stream is
- * given for a batch is in device_lists.c, how a batch ends in device_queue.c.
+ * the host tier in place, and the CPU. Here work becomes batches of their queues; device_lists.c
+ * launches the kernels of a batch, device_queue.c reports its end.
  */
 #include <string.h>
 

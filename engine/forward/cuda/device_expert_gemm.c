@@ -1,10 +1,11 @@
 /*
- * Experts with many rows each. The kernels that take a whole work list are made for few rows, which
- * wait for weights; from so many on that cuBLAS is taken (engine/gpu/cublas.h), an expert is three
- * products of its own, between a copy of its rows out of the batch and one into their places.
+ * Experts with many rows each. The kernels for whole work lists are optimised for few rows, where
+ * weights are the bottleneck. An expert with enough rows for cuBLAS (engine/gpu/cublas.h) is
+ * computed by three separate products: its rows are gathered from the batch before, and the results
+ * are scattered to their places afterwards.
  *
- * Who computes an expert follows from its rows alone, so the bits do not depend on budgets or on
- * what else is ready. Scratch is used again behind itself on the same stream.
+ * The choice depends only on the expert's rows, so the bits do not depend on budgets or on what
+ * else is ready. Scratch is reused in order on the same stream.
  */
 #include "engine/forward/cuda/device.h"
 #include "vmm/base/assert.h"

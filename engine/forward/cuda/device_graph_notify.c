@@ -1,11 +1,11 @@
 /*
- * After a graph, pager and policies are notified of its layers: the host's step runs over those
- * that are done, with their scores and with operations that have nothing left to do. So they see
- * the same as in a host-driven step. Nothing is computed here (device_graph.c).
+ * After a graph, pager and policies are notified of its layers: the host's step runs over the
+ * completed ones, with their scores and with operations that do nothing. So policies get the same
+ * calls as in a host-driven step. Nothing is computed here (device_graph.c).
  *
- * Where the assign policy gives an expert to somebody else than the device, the host takes that
- * layer over and goes on behind it: what a graph gives is what that policy wanted, or it is not
- * used.
+ * If the assign policy gives an expert to another executor than the device, the host takes over
+ * that layer and continues after it: a graph's results are used only if they agree with the
+ * policy's decision.
  */
 #include <string.h>
 

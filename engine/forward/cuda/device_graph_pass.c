@@ -1,5 +1,5 @@
 /*
- * What a step that the device does alone is made of: the forward pass of forward.c, in which the
+ * The operations of a step that the device does alone: the forward pass of forward.c, in which the
  * experts of a MoE layer are those that the router chooses on the device. It is queued like any
  * other, or captured; by whom, and what becomes of misses, is in device_graph.c.
  */

@@ -1,6 +1,6 @@
 /*
  * The device's operations of a MoE layer besides the experts themselves (device_executors.c):
- * router scores, shared expert, sums. In what order they come is decided by forward.c and the step.
+ * router scores, shared expert, sums. Their order is determined by forward.c and the step.
  */
 #include <string.h>
 

@@ -1,13 +1,14 @@
 /*
- * Executors that work at the same time: each is a queue of batches with a thread. The step's thread
- * queues kernels on a stream and hands the batch over; the queue's thread waits for the event
- * behind it and reports it. The CPU's thread computes its batches itself, over the compute pool.
- * What is queued is not known here (device_lists.c).
+ * Parallel executors: each is a queue of batches with a thread. The step's thread queues kernels on
+ * a stream and hands the batch over; the queue's thread waits for the event behind it and reports
+ * it. The CPU's thread computes its batches itself, over the compute pool. The kernels of a batch
+ * are not known here (device_lists.c).
  *
  *     taken - done == batches under way <= MP_DEVICE_BATCHES
  *
- * What a batch used may be moved as soon as its end is reported, so that is not done before the
- * device was seen to be done with it. Where even that fails, the device is lost.
+ * Memory that a batch used may be moved as soon as its end is reported, so the end is reported only
+ * after the device is known to have finished. If even that cannot be determined, the device is
+ * lost.
  */
 #include <inttypes.h>
 #include <signal.h>

@@ -1,9 +1,9 @@
 /*
- * What every token needs, on the device: one block in which every matrix and vector stands at a
- * multiple of 256 bytes, filled from the weights in RAM through two pinned buffers, so that copying
- * one and sending the other overlap. Not the experts, which are the pager's.
+ * Weights that every token needs, on the device: one block in which every matrix and vector is
+ * aligned to 256 bytes, filled from the weights in RAM through two pinned buffers, so that filling
+ * one and sending the other overlap. Experts are loaded by the pager.
  *
- * device->weights is the same tree as engine->config.weights with addresses of the device in it.
+ * device->weights is a copy of engine->config.weights with device addresses.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,4 @@
-/* The list of model families, and names from their patterns. What a family is stands in its file.
- */
+/* The list of model families, and names from their patterns. Each family is in its own file. */
 #include "engine/model/arch/arch.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* The families as GGUF files write them. Which layers are MoE has no key: all are. */
+/* The families in GGUF files. There is no key for dense layers: all layers are MoE. */
 #include "engine/model/arch/arch.h"
 
 #include "vmm/base/compiler.h"

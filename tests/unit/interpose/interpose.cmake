@@ -3,3 +3,4 @@ mp_test(unit/interpose/window_test LIBS mp_interpose SOURCES tests/unit/interpos
     tests/support/gguf.c VARIANTS expert router touches TIMEOUT 120)
 mp_test(unit/interpose/window_fault_test LIBS mp_interpose SOURCES tests/unit/interpose/made_up.c
     tests/support/gguf.c WRAP LABELS fault TIMEOUT 200)
+mp_test(unit/interpose/moves_test LIBS mp_interpose)

@@ -111,9 +111,13 @@ static int real_munmap(void *at, size_t bytes)
     return (int)syscall(SYS_munmap, at, bytes);
 }
 
+/* A kernel may have taken away what is at the target before it refuses. */
 static void *real_mremap(void *at, size_t bytes, size_t new_bytes, int flags, void *new_at)
 {
-    return fails(&made_mremap_fails) ? MAP_FAILED : mremap(at, bytes, new_bytes, flags, new_at);
+    if (!fails(&made_mremap_fails))
+        return mremap(at, bytes, new_bytes, flags, new_at);
+    (void)real_munmap(new_at, new_bytes);
+    return MAP_FAILED;
 }
 
 /* As much of a ggml as the layout's self-test calls. */

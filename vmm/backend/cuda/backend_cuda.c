@@ -1,15 +1,15 @@
 /*
  * Frames on a CUDA device and in its host memory, by the virtual memory calls of the driver.
  *
- * A frame is one handle, mapped at an alias of its own for as long as it exists: cuMemMap takes
- * only offset 0 and cuMemUnmap only whole mappings, so handles are never cut. Host frames may also
- * be something else: host_frames.c.
+ * A frame is one handle, mapped at its own alias as long as it exists: cuMemMap accepts only offset
+ * 0 and cuMemUnmap only whole mappings, so handles are never split. For other kinds of host frames
+ * see host_frames.c.
  *
- * A device frame cannot be read or written by the CPU, nor can files be read into it: what fills
- * slots has to go through host frames.
+ * A device frame cannot be read or written by the CPU, nor can files be read into it: data for
+ * slots must pass through host frames.
  *
- * When a call that undoes something fails too, the memory is lost: it is counted, reported once in
- * the log, and never used again.
+ * If a call that releases something fails, the memory is lost: it is counted, logged once, and
+ * never reused.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /*
- * Finding the CUDA driver, and its results as statuses; see cuda_driver.h.
+ * Loads the CUDA driver and converts its results to statuses; see cuda_driver.h.
  *
- * A process that was forked after cuInit() cannot use the driver again; the result is then kept
- * from the parent and calls fail with what the driver says (CUDA_ERROR_NOT_INITIALIZED).
+ * A process that was forked after cuInit() cannot use the driver again; it inherits the parent's
+ * result, and calls fail with the driver's error (CUDA_ERROR_NOT_INITIALIZED).
  */
 #include "vmm/backend/cuda/cuda_driver.h"
 

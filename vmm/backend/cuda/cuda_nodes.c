@@ -1,4 +1,4 @@
-/* On which NUMA node host memory of a CUDA device belongs; see cuda_nodes.h. Places nothing. */
+/* Chooses NUMA nodes for host memory of a CUDA device; see cuda_nodes.h. Allocates nothing. */
 #include "vmm/backend/cuda/cuda_nodes.h"
 
 #include "vmm/base/assert.h"

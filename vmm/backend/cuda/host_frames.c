@@ -1,9 +1,9 @@
 /*
- * Host frames of the CUDA backend: three kinds, each for where the one before it is refused.
+ * Host frames of the CUDA backend: three kinds; each is used if the one before it is refused.
  *
  *     handles on the device's NUMA node, which it maps with large pages
- *     memory of ours, in huge pages on that node, pinned by registering it with the driver
- *     the same, not pinned: what the device gets goes through a buffer (staging.c)
+ *     ordinary memory in huge pages on that node, pinned by registering it with the driver
+ *     the same, not pinned: copies go through a buffer (staging.c)
  *
  * Large frames are registered in chunks, cut at multiples of the chunk in the address space. A copy
  * must not cross such a cut, and no call pins for longer than a chunk takes.

@@ -1,11 +1,13 @@
 /*
  * Copies and windows of the CUDA backend; frames are made elsewhere.
  *
- * Each stream is a non-blocking stream of the driver with its own events, so copies run beside
- * kernels and are waited for one by one. What fails asynchronously is seen at the next wait.
+ * Each stream is a non-blocking stream of the driver with its own events, so copies run in parallel
+ * with kernels and can be waited for one by one. Asynchronous failures are reported by the next
+ * wait.
  *
  * A window is an address range without memory; frames are mapped into it at places that the caller
- * chooses. Neither mapping nor unmapping waits for what runs: the caller knows that nothing does.
+ * chooses. Neither mapping nor unmapping waits for running work: the caller guarantees that there
+ * is none.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /*
  * Copies between the device and host memory that is not pinned, through a small pinned buffer: a
- * ring of places, each with an event behind the copy that uses it. To the device, the CPU fills one
- * place while others are on their way; to the host, each place is waited for.
+ * ring of slots, each with an event after the copy that uses it. To the device, the CPU fills one
+ * slot while others are in flight; to the host, each copy is waited for.
  */
 #include <stdlib.h>
 #include <string.h>
