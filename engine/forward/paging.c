@@ -173,7 +173,7 @@ static enum mp_status open_device(struct mp_engine *engine)
     const char *beyond = mp_model_config_beyond(engine->config.model);
 
     if (beyond != NULL)
-        return mp_fail(MP_ERR_UNSUPPORTED, "E_UNSUPPORTED",
+        return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
                        "the model has %s, which devices do not compute; use --device cpu", beyond);
     return mp_device_open(engine, &engine->device);
 }

@@ -171,7 +171,7 @@ static void devices_refuse_families(void)
         struct harness h;
 
         options.backend = "cuda";
-        CHECK_EQ(harness_try_open(&options, &h), MP_ERR_UNSUPPORTED);
+        CHECK_EQ(harness_try_open(&options, &h), MP_ERR_MODEL);
         CHECK_STR(mp_error_last()->code, "E_UNSUPPORTED");
         CHECK(strstr(mp_error_last()->text, "which devices do not compute; use --device cpu"));
     }
