@@ -16,7 +16,8 @@ usage: programs_test.py CASE PRELOAD WORK [--full]
               they take minutes to build)
   compare     tools/bench/compare_preload measures a small model and says that logits are equal
 
---full: all budgets, and everything with both builds of llama.cpp.
+--full: all budgets, every way of learning which experts are read, one and four threads, and
+everything with both builds of llama.cpp.
 """
 import hashlib
 import importlib.util
@@ -29,7 +30,8 @@ import time
 import urllib.request
 
 import harness
-from harness import BUDGETS, REPACKED, ROOT, Failed, Llama, Skip, expect, plain_and_paged, run
+from harness import (BUDGETS, REPACKED, ROOT, SOURCES, Failed, Llama, Skip, expect, plain_and_paged,
+                     run)
 
 MODELS = ("tiny", "qwen", "qwen-q8", "qwen-q4", "oss", "oss-mx", "fused", "shared", "odd", "odd-q8",
           "tiny-split")
@@ -38,6 +40,10 @@ BRIEF_MODELS = ("tiny", "qwen-q4", "oss-mx", "fused", "odd-q8", "tiny-split")
 
 def kinds(full):
     return [Llama(kind) for kind in (("debian", "python") if full else ("debian",))]
+
+
+def sources_of(full):
+    return SOURCES if full else ("auto",)
 
 
 def logits(preload, work, full):
@@ -66,18 +72,9 @@ def sources(preload, work, full):
     for llama in kinds(full):
         program = llama.build("victim_logits", work)
         for name in ("tiny", "qwen-q8", "oss", "fused") if full else ("tiny", "fused"):
-            command = llama.command(program, llama.model(name), 2)
-            for source in ("expert", "router", "touches"):
-                # Who only sees touches finds experts after they were needed.
-                want = run(command, None, None).out
-                for budget in harness.BUDGETS if full else harness.BUDGETS[1:2]:
-                    done = run(command, preload, budget, work=work, MOEPAGER_HOOKS=source)
-                    expect(done.status == 0 and done.out == want,
-                           f"{source}, {name}, budget {budget}: exit {done.status}: {done.out[-300:]}"
-                           f" and not {want[-300:]}: {done.err[-300:]}")
-                    expect(done.report is not None, f"{source}, {name}: no report: {done.err}")
-                    if source != "touches":
-                        harness.check_report(done, f"{source}, {name}", budget)
+            for threads in (1, 4) if full else (2,):
+                plain_and_paged(llama.command(program, llama.model(name), threads), preload, work,
+                                BUDGETS if full else BUDGETS[1:2], sources=SOURCES)
 
 
 def checks(preload, work, full):
@@ -102,7 +99,8 @@ def bench(preload, work, full):
         for threads in (1, 4):
             command = llama.command("llama-bench", "-m", llama.model(name), "-p", 32, "-n", 8, "-r", 2,
                                     "-t", threads, "-o", "json")
-            plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:2], bench_rows)
+            plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:2], bench_rows,
+                            sources=sources_of(full))
 
 
 def words(done):
@@ -121,7 +119,7 @@ def text(preload, work, full):
         budgets = BUDGETS if full else BUDGETS[1:2]
         for program, mode in (("llama-completion", "-no-cnv"), ("llama-cli", "-st")):
             plain_and_paged(llama.command(program, "-p", "The expert", mode, *how), preload, work,
-                            budgets, words)
+                            budgets, words, sources=sources_of(full))
 
 
 def perplexity(preload, work, full):
@@ -140,22 +138,24 @@ def perplexity(preload, work, full):
             command = llama.command("llama-perplexity", "-m", llama.model(name), "-f",
                                     ROOT / "LICENSE", "-c", 128, "--chunks", 4, "-t", threads,
                                     "--save-all-logits", saved)
-            plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:2], view)
+            plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:2], view,
+                            sources=sources_of(full))
 
 
 class Server:
     """llama-server from its start to its end by SIGTERM."""
 
-    def __init__(self, llama, model, preload, budget, report):
+    def __init__(self, llama, model, threads, preload, budget, source, report):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"http://127.0.0.1:{free.getsockname()[1]}"
         command = llama.command("llama-server", "-m", model, "--port", self.address.split(":")[-1],
-                                "-np", 4, "-c", 2048, "-t", 2, "--no-webui")
+                                "-np", 4, "-c", 2048, "-t", threads, "--no-webui")
         self.log = report.with_suffix(".log")
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                            env=harness.environment(preload, budget, report))
+                                            env=harness.environment(preload, budget, report,
+                                                                    MOEPAGER_HOOKS=source))
 
     def wait(self):
         end = time.monotonic() + 90
@@ -202,25 +202,36 @@ def ask_all(server, questions):
     return answers
 
 
+QUESTIONS = [f"{text} {i}" for i in range(2)
+             for text in ("The expert", "def main", "Once upon a time", "2 + 2 =")]
+
+
+def serve(llama, model, threads, preload, budget, source, report):
+    """What a server answers from its start to its end."""
+    report.unlink(missing_ok=True)
+    label = f"{threads} threads, budget {budget}, {source}"
+    host = Server(llama, model, threads, preload, budget, source, report)
+    try:
+        host.wait()
+        got = ask_all(host, QUESTIONS)
+    finally:
+        status = host.end()
+    expect(not any(isinstance(answer, OSError) for answer in got), f"{label}: {got}")
+    expect(status == 0, f"{label}: exit {status}")
+    expect(budget is None or report.exists(), f"{label}: no report")
+    return got
+
+
 def server(preload, work, full):
     llama = Llama("debian")
-    questions = [f"{text} {i}" for i in range(2)
-                 for text in ("The expert", "def main", "Once upon a time", "2 + 2 =")]
-    model, want = llama.model("tiny"), None
-    report = work / "server.json"
-    for budget in (None, *(BUDGETS if full else BUDGETS[1:2])):
-        report.unlink(missing_ok=True)
-        host = Server(llama, model, None if budget is None else preload, budget, report)
-        try:
-            host.wait()
-            got = ask_all(host, questions)
-        finally:
-            status = host.end()
-        expect(not any(isinstance(answer, OSError) for answer in got), f"budget {budget}: {got}")
-        want = want or got
-        expect(got == want, f"budget {budget}: other answers: {got} and not {want}")
-        expect(status == 0, f"budget {budget}: exit {status}")
-        expect(budget is None or report.exists(), f"budget {budget}: no report")
+    model, report = llama.model("tiny"), work / "server.json"
+    for threads in (1, 4) if full else (2,):
+        want = serve(llama, model, threads, None, None, "auto", report)
+        for budget in BUDGETS if full else BUDGETS[1:2]:
+            for source in sources_of(full):
+                got = serve(llama, model, threads, preload, budget, source, report)
+                expect(got == want, f"{threads} threads, budget {budget}, {source}: other answers: "
+                       f"{got} and not {want}")
 
 
 PYTHON = """
@@ -240,7 +251,8 @@ def python(preload, work, full):
     for name in ("tiny", "qwen-q8"):
         for threads in (1, 4):
             plain_and_paged([sys.executable, "-c", PYTHON, llama.model(name), threads], preload,
-                            work, BUDGETS, PYTHONPATH=str(llama.folder / "site"),
+                            work, BUDGETS, sources=SOURCES,
+                            PYTHONPATH=str(llama.folder / "site"),
                             LLAMA_CPP_LIB_PATH=str(llama.folder / "lib"), PYTHONHASHSEED="0")
 
 
