@@ -12,6 +12,8 @@ usage: programs_test.py CASE PRELOAD WORK [--full]
   text        llama-completion and llama-cli write the same words
   perplexity  llama-perplexity: its file of all tokens' logits
   server      llama-server with four clients at once
+  openai      llama-server asked through OpenAI's Python client, four at once, whole and in pieces;
+              OPENAI_PYTHON is a Python that has it, else the one that runs this
   python      llama_cpp from Python, over libraries that were built from its sources (--full only:
               they take minutes to build)
   compare     tools/bench/compare_preload measures a small model and says that logits are equal
@@ -22,6 +24,7 @@ everything with both builds of llama.cpp.
 import hashlib
 import importlib.util
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -184,13 +187,17 @@ class Server:
             raise Failed("llama-server does not end") from None
 
 
-def ask_all(server, questions):
+QUESTIONS = [f"{text} {i}" for i in range(2)
+             for text in ("The expert", "def main", "Once upon a time", "2 + 2 =")]
+
+
+def ask_all(server):
     """Four clients, each with its questions one after the other."""
     answers = [None] * 4
 
     def client(i):
         try:
-            answers[i] = [server.ask(text) for text in questions[i::4]]
+            answers[i] = [server.ask(text) for text in QUESTIONS[i::4]]
         except OSError as error:
             answers[i] = error
 
@@ -199,24 +206,20 @@ def ask_all(server, questions):
         thread.start()
     for thread in threads:
         thread.join()
+    expect(not any(isinstance(answer, OSError) for answer in answers), f"no answer: {answers}")
     return answers
 
 
-QUESTIONS = [f"{text} {i}" for i in range(2)
-             for text in ("The expert", "def main", "Once upon a time", "2 + 2 =")]
-
-
-def serve(llama, model, threads, preload, budget, source, report):
+def serve(llama, model, threads, preload, budget, source, report, ask=None):
     """What a server answers from its start to its end."""
     report.unlink(missing_ok=True)
     label = f"{threads} threads, budget {budget}, {source}"
     host = Server(llama, model, threads, preload, budget, source, report)
     try:
         host.wait()
-        got = ask_all(host, QUESTIONS)
+        got = (ask or ask_all)(host)
     finally:
         status = host.end()
-    expect(not any(isinstance(answer, OSError) for answer in got), f"{label}: {got}")
     expect(status == 0, f"{label}: exit {status}")
     expect(budget is None or report.exists(), f"{label}: no report")
     return got
@@ -232,6 +235,44 @@ def server(preload, work, full):
                 got = serve(llama, model, threads, preload, budget, source, report)
                 expect(got == want, f"{threads} threads, budget {budget}, {source}: other answers: "
                        f"{got} and not {want}")
+
+
+OPENAI = """
+import concurrent.futures, json, sys, openai
+client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0, timeout=120)
+model = client.models.list().data[0].id
+
+def ask(i):
+    how = dict(model=model, max_tokens=24, temperature=0, seed=1, extra_body={"cache_prompt": False})
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Sort {i} 3 9 1"}]
+    whole = client.chat.completions.create(messages=said, logprobs=True, top_logprobs=3, **how)
+    pieces = client.chat.completions.create(messages=said, stream=True, **how)
+    text = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
+    old = client.completions.create(prompt=f"The expert {i}", **how)
+    return [whole.choices[0].message.content, whole.usage.completion_tokens, text,
+            [each.token for each in whole.choices[0].logprobs.content],
+            old.choices[0].text]
+
+with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    print(json.dumps(list(pool.map(ask, range(8)))))
+"""
+
+
+def openai(preload, work, full):
+    path = os.environ.get("OPENAI_PYTHON") or sys.executable
+    if run([path, "-c", "import openai; print(openai.__version__)"], None, None).status != 0:
+        raise Skip(f"{path} has no openai; set OPENAI_PYTHON")
+
+    def ask(host):
+        return json.loads(harness.run_checked([path, "-c", OPENAI, host.address]).out)
+
+    llama, report = Llama("debian"), work / "openai.json"
+    model = llama.model("tiny")
+    want = serve(llama, model, 2, None, None, "auto", report, ask)
+    expect(all(len(answer[3]) > 4 for answer in want), f"little was said: {want}")
+    for budget in BUDGETS if full else BUDGETS[1:2]:
+        got = serve(llama, model, 2, preload, budget, "auto", report, ask)
+        expect(got == want, f"budget {budget}: other answers: {got} and not {want}")
 
 
 PYTHON = """
@@ -281,8 +322,8 @@ def compare(preload, work, full):
         expect(all(result["start_ms"].values()), f"{result['start_ms']}")
 
 
-CASES = {case.__name__: case for case in (logits, sources, checks, bench, text, perplexity, server, python,
-                                          compare)}
+CASES = {case.__name__: case for case in (logits, sources, checks, bench, text, perplexity, server, openai,
+                                          python, compare)}
 
 
 if __name__ == "__main__":
