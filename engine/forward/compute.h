@@ -66,12 +66,16 @@ struct mp_compute_ops {
 
     /* Optional: open the layer. */
     void (*open)(struct mp_compute *c, uint32_t moe_layer);
-    /* Compute softmax(router in) for read_scores(): in `scores`, or in memory of the compute. With
-     * `norm`, of xe := norm(in). */
+    /* Compute the scores by which experts are chosen, softmax(router in) in most families, for
+     * read_scores(): in `scores`, or in memory of the compute. With `norm`, of xe := norm(in),
+     * which is a prediction. */
     void (*router)(struct mp_compute *c, uint32_t layer, enum mp_array in, const float *norm,
                    float *scores);
     /* Wait for scores(T, E) of the last router(). */
     enum mp_status (*read_scores)(struct mp_compute *c, float *scores);
+    /* Optional: weights(T, R) := the weights of these experts, for models whose weights are not the
+     * scores used for the choice; of the last router() that was not a prediction. */
+    void (*weigh)(struct mp_compute *c, const uint32_t *experts, float *weights);
     /* sum := the shared expert's output; for models that have one */
     void (*shared)(struct mp_compute *c, uint32_t layer);
     /* Optional: as in struct mp_step_ops (policy/pager/step.h). */

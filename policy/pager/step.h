@@ -74,6 +74,10 @@ struct mp_step_ops {
     /* Required: scores(tokens, experts) := the router's probabilities of `layer` for the batch. */
     enum mp_status (*scores)(void *ctx, uint32_t layer, float *scores);
 
+    /* Optional, for models whose weights are not the scores used for the choice: weights(tokens, k)
+     * := the weights of the chosen experts of the layer whose scores were computed last. */
+    void (*weigh)(void *ctx, const uint32_t *experts, float *weights);
+
     /* Optional: scores of `target_layer` by `source`, for a predictor that declared it. */
     enum mp_status (*source_scores)(void *ctx, uint32_t layer, uint32_t target_layer,
                                     enum mp_score_source source, float *scores);
