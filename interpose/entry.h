@@ -30,11 +30,11 @@ struct mp_real {
 /* Range of addresses that contains all paged mappings; begin == end: there is none. Written by the
  * interposer; hooks ignore addresses outside. A thread that reads old values may miss a mapping
  * that it does not know of yet, or see one that is being removed. */
-struct mp_span {
+struct mp_paged_span {
     _Atomic uintptr_t begin, end;
 };
 
-static inline bool mp_span_touches(struct mp_span *span, const void *at, size_t bytes)
+static inline bool mp_paged_span_touches(struct mp_paged_span *span, const void *at, size_t bytes)
 {
     const uintptr_t begin = (uintptr_t)at;
 
@@ -67,7 +67,7 @@ typedef void *(*mp_find_fn)(const void *site, const char *name);
 
 struct mp_host {
     struct mp_real real;
-    struct mp_span *span;
+    struct mp_paged_span *span;
     mp_find_fn find;
 };
 

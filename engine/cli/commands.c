@@ -23,10 +23,9 @@ volatile sig_atomic_t mp_interrupted;
 enum mp_status mp_require_model(const struct mp_args *args)
 {
     if (args->model == NULL)
-        return mp_fail(
-            MP_ERR_CONFIG, "E_USAGE",
-            "no model: give --model DIR, a directory with config.json, *.safetensors and "
-            "tokenizer.json");
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "no model: give --model MODEL, a GGUF file or a directory with config.json, "
+                       "*.safetensors and tokenizer.json");
     return MP_OK;
 }
 

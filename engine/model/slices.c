@@ -10,7 +10,7 @@
 /* Blocks, and what copies and kernels like, may cost an eighth of the room. */
 #define WASTE_DENOMINATOR 8
 
-bool mp_slices_make(uint32_t ffn, uint32_t count, struct mp_slices *slices_p)
+bool mp_ffn_slices_make(uint32_t ffn, uint32_t count, struct mp_ffn_slices *slices_p)
 {
     static const uint32_t grains[] = { MP_KERNEL_BLOCK_COLS, 16, 1 };
 
@@ -22,7 +22,7 @@ bool mp_slices_make(uint32_t ffn, uint32_t count, struct mp_slices *slices_p)
 
             if ((count - 1) * width < ffn && (!wasteful || grains[i] == 1)) {
                 *slices_p =
-                    (struct mp_slices){ .count = count, .width = (uint32_t)width, .ffn = ffn };
+                    (struct mp_ffn_slices){ .count = count, .width = (uint32_t)width, .ffn = ffn };
                 return true;
             }
         }
@@ -30,7 +30,7 @@ bool mp_slices_make(uint32_t ffn, uint32_t count, struct mp_slices *slices_p)
     return false;
 }
 
-bool mp_slices_exact(const struct mp_slices *slices)
+bool mp_ffn_slices_exact(const struct mp_ffn_slices *slices)
 {
     return slices->count == 1 || slices->width % MP_KERNEL_BLOCK_COLS == 0;
 }

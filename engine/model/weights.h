@@ -68,7 +68,7 @@ struct mp_weights {
     struct mp_view head;     // (V, H); the embedding itself if tied
     struct mp_layer_weights *layers;
 
-    struct mp_slices slices; /* that each expert is stored in */
+    struct mp_ffn_slices slices; /* that each expert is stored in */
     struct mp_unit *units;   /* [moe_layers * E * slices]: (first_unit + expert) * slices + slice */
     enum mp_wtype *unit_types; /* [moe_layers * E]: of all pieces; gate, up (F, H), down (H, F) */
     uint32_t unit_count;

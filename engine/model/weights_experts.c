@@ -141,12 +141,12 @@ static void add_zeros(struct mp_weights_plan *plan, uint32_t unit, uint32_t miss
 static enum mp_status want_sliced_expert(struct mp_weights_plan *plan, uint32_t expert_index,
                                          const struct mp_name_numbers *expert)
 {
-    const struct mp_slices *slices = &plan->weights->slices;
+    const struct mp_ffn_slices *slices = &plan->weights->slices;
     struct mp_name_numbers numbers = *expert;
     enum mp_status status = MP_OK;
 
     for (uint32_t s = 0; status == MP_OK && s < slices->count; s++) {
-        const uint32_t channels = mp_slices_channels(slices, s);
+        const uint32_t channels = mp_ffn_slices_channels(slices, s);
         const uint32_t unit = expert_index * slices->count + s;
 
         numbers.slice = s;
@@ -213,7 +213,7 @@ enum mp_status mp_weights_count_slices(struct mp_weights_plan *plan)
     if (status != MP_OK)
         return status;
     if (numbers.slice > MP_SLICES_MAX ||
-        !mp_slices_make(config->expert_ffn, numbers.slice > 1 ? numbers.slice : 1,
+        !mp_ffn_slices_make(config->expert_ffn, numbers.slice > 1 ? numbers.slice : 1,
                         &plan->weights->slices))
         return mp_fail(MP_ERR_MODEL, "E_SLICE_COUNT",
                        "experts of %u channels in %u slices, need at most %u that all have some",

@@ -40,7 +40,7 @@ struct mp_repack_shard {
 struct mp_repack_plan {
     const struct mp_checkpoint *checkpoint;
     struct mp_weights *weights;
-    struct mp_slices slices; /* of the new files */
+    struct mp_ffn_slices slices; /* of the new files */
     uint32_t hidden;
     struct mp_repack_item *items;
     size_t item_count, item_capacity;

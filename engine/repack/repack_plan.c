@@ -79,8 +79,8 @@ static uint64_t add_slice(struct mp_repack_plan *plan, const struct mp_model_con
 {
     const struct mp_weights *weights = plan->weights;
     const uint32_t index = weights->layers[layer].first_unit + expert;
-    const uint32_t channels = mp_slices_channels(&plan->slices, slice);
-    const uint32_t first = mp_slices_first(&plan->slices, slice);
+    const uint32_t channels = mp_ffn_slices_channels(&plan->slices, slice);
+    const uint32_t first = mp_ffn_slices_first(&plan->slices, slice);
     const uint32_t from = first / weights->slices.width; /* the old slice that it begins in */
     const struct mp_unit *unit = &weights->units[index * weights->slices.count + from];
     const struct mp_name_numbers numbers = { layer, expert, slice };
@@ -399,7 +399,7 @@ enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_
 
     plan->hidden = model->hidden;
     if (config->slices > MP_SLICES_MAX ||
-        !mp_slices_make(model->expert_ffn, config->slices > 1 ? config->slices : 1, &plan->slices))
+        !mp_ffn_slices_make(model->expert_ffn, config->slices > 1 ? config->slices : 1, &plan->slices))
         return mp_fail(MP_ERR_CONFIG, "E_SLICES",
                        "experts of %" PRIu32 " channels cannot have %" PRIu32
                        " slices, at most %u that all have some; choose another --slices",
@@ -409,7 +409,7 @@ enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_
         return status;
     plan->report.slices_before = plan->weights->slices.count;
     plan->report.slices = plan->slices.count;
-    plan->report.exact = mp_slices_exact(&plan->slices);
+    plan->report.exact = mp_ffn_slices_exact(&plan->slices);
     status = list_items(plan, model);
     if (status != MP_OK)
         return status;

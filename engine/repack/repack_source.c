@@ -45,9 +45,9 @@ static bool find_overlap(const struct mp_repack_job *job, const struct mp_repack
                          uint32_t slice, uint32_t first, uint32_t end, struct overlap *o)
 {
     const struct mp_weights *w = job->plan->weights;
-    const uint32_t base = mp_slices_first(&w->slices, slice);
+    const uint32_t base = mp_ffn_slices_first(&w->slices, slice);
 
-    o->width = mp_slices_channels(&w->slices, slice);
+    o->width = mp_ffn_slices_channels(&w->slices, slice);
     if (end <= base || first >= base + o->width)
         return false;
     o->first = first > base ? first - base : 0;

@@ -16,7 +16,7 @@
 
 #define INTERPOSER_NAME "libmoepager_interpose.so"
 
-struct mp_span mp_preload_span;
+struct mp_paged_span mp_preload_span;
 
 struct preload_config {
     char budget[64];

@@ -12,7 +12,7 @@
  * thread, allocates nothing, prints nothing and reads only one variable.
  */
 extern struct mp_real mp_preload_real; /* complete from the first hook on */
-extern struct mp_span mp_preload_span;
+extern struct mp_paged_span mp_preload_span;
 
 /* The interposer, opened at the first call; NULL: paging is off, or it cannot be opened, which was
  * logged. */

@@ -114,7 +114,7 @@ void ggml_backend_tensor_set_async(void *backend, void *tensor, const void *data
 
     if (real == NULL)
         return;
-    if (interposer != NULL && mp_span_touches(&mp_preload_span, data, bytes)) {
+    if (interposer != NULL && mp_paged_span_touches(&mp_preload_span, data, bytes)) {
         copying = backend;
         if (interposer->copy(SITE, &copy))
             return;

@@ -71,7 +71,7 @@ static void leave(const void *at, size_t bytes)
     const int before = errno;
 
     mp_hook_unmapped(at, bytes);
-    if (interposer != NULL && mp_span_touches(&mp_preload_span, at, bytes))
+    if (interposer != NULL && mp_paged_span_touches(&mp_preload_span, at, bytes))
         interposer->leave(at, bytes);
     errno = before;
 }
@@ -136,7 +136,7 @@ static bool covers(const void *at, size_t bytes)
 {
     const struct mp_interposer *interposer = mp_preload_opened();
 
-    return interposer != NULL && mp_span_touches(&mp_preload_span, at, bytes) &&
+    return interposer != NULL && mp_paged_span_touches(&mp_preload_span, at, bytes) &&
            interposer->covers(at, bytes);
 }
 

@@ -276,18 +276,18 @@ static void widths_are_what_they_should_be(void)
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct mp_slices slices;
+        struct mp_ffn_slices slices;
         uint32_t sum = 0;
 
-        CHECK_EQ(mp_slices_make(cases[i].ffn, cases[i].count, &slices), cases[i].possible);
+        CHECK_EQ(mp_ffn_slices_make(cases[i].ffn, cases[i].count, &slices), cases[i].possible);
         if (!cases[i].possible)
             continue;
         CHECK_EQ(slices.width, cases[i].width);
-        CHECK_EQ(mp_slices_exact(&slices), cases[i].exact);
+        CHECK_EQ(mp_ffn_slices_exact(&slices), cases[i].exact);
         for (uint32_t s = 0; s < slices.count; s++) {
-            CHECK_EQ(mp_slices_first(&slices, s), sum);
-            CHECK(mp_slices_channels(&slices, s) > 0);
-            sum += mp_slices_channels(&slices, s);
+            CHECK_EQ(mp_ffn_slices_first(&slices, s), sum);
+            CHECK(mp_ffn_slices_channels(&slices, s) > 0);
+            sum += mp_ffn_slices_channels(&slices, s);
         }
         CHECK_EQ(sum, cases[i].ffn);
     }

@@ -60,7 +60,8 @@ enum mp_status mp_checkpoint_open_dir(const char *path, int *dir_fd_p)
     mp_quote(shown, path, strlen(path));
     if (dir_fd < 0 && errno == ENOTDIR)
         return mp_fail(MP_ERR_MODEL, "E_CKPT_DIR",
-                       "'%s' is not a directory, need one with config.json and model.safetensors",
+                       "'%s' is neither a GGUF file nor a directory, need one of them; a directory "
+                       "has config.json and model.safetensors",
                        shown);
     if (dir_fd < 0)
         return mp_fail(errno == ENOENT ? MP_ERR_MODEL : MP_ERR_IO, "E_CKPT_DIR",

@@ -1,5 +1,5 @@
-#ifndef MP_ENGINE_CHECKPOINT_H
-#define MP_ENGINE_CHECKPOINT_H
+#ifndef MP_FORMAT_CHECKPOINT_H
+#define MP_FORMAT_CHECKPOINT_H
 
 #include "vmm/format/safetensors.h"
 #include "vmm/io/file.h"

@@ -1,5 +1,5 @@
-#ifndef MP_ENGINE_CHECKPOINT_INT_H
-#define MP_ENGINE_CHECKPOINT_INT_H
+#ifndef MP_FORMAT_CHECKPOINT_INT_H
+#define MP_FORMAT_CHECKPOINT_INT_H
 
 #include "vmm/format/checkpoint.h"
 #include "vmm/format/gguf.h"

@@ -1,5 +1,5 @@
-#ifndef MP_ENGINE_JSON_H
-#define MP_ENGINE_JSON_H
+#ifndef MP_FORMAT_JSON_H
+#define MP_FORMAT_JSON_H
 
 #include <jansson.h>
 

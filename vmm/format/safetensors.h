@@ -1,5 +1,5 @@
-#ifndef MP_ENGINE_SAFETENSORS_H
-#define MP_ENGINE_SAFETENSORS_H
+#ifndef MP_FORMAT_SAFETENSORS_H
+#define MP_FORMAT_SAFETENSORS_H
 
 #include "vmm/base/error.h"
 #include "vmm/format/types.h"

@@ -58,7 +58,7 @@ const struct mp_flag mp_flags[] = {
     SWITCH("perplexity", perplexity, EVAL, BASIC,
            "how well the model predicts the text, with the chosen routing"),
     SWITCH("divergence", divergence, EVAL, BASIC,
-           "how far the chosen routing moves the output from that of the own routing"),
+           "how far the chosen routing moves the output from the model's own"),
     SWITCH("predictors", predictors, EVAL, BASIC,
            "how often each predict policy guesses the experts of the next layer"),
     TEXT("model", model, ALL & ~(ENV | REPLAY | SIMULATE | PRELOAD), BASIC, "MODEL", MODEL_HELP),
@@ -67,7 +67,7 @@ const struct mp_flag mp_flags[] = {
           "the machine's description: a built-in one or a file (docs/simulate.md)"),
     TEXT("prompt", prompt, RUN, BASIC, "TEXT", "text to continue"),
     INPUT("prompt-file", prompt_file, RUN, BASIC, "FILE",
-          "the prompt is all of this file, the last newline too; - is standard input"),
+          "the whole file is the prompt, with its last newline; - is standard input"),
     INPUT("batch-file", batch_file, RUN, BASIC, "FILE",
           "one prompt per line, 1 to 64, processed together"),
     SWITCH("chat", chat, RUN, BASIC, "put the prompt into the model's chat format"),
@@ -148,8 +148,7 @@ const struct mp_flag mp_flags[] = {
     SWITCH("child", child, PROBE, EXPERT,
            "measure in this process and print lines, as the command does for itself"),
     TEXT("skip", skip, PROBE, EXPERT, "A,B", "with --child: steps to leave out"),
-    SWITCH("check", check, PRELOAD, BASIC,
-           "start nothing; show what would be done, and what stands in the way"),
+    SWITCH("check", check, PRELOAD, BASIC, "start nothing; show what would happen, and obstacles"),
     SWITCH("json", json, ALL, BASIC, "print one JSON object on standard output"),
     SWITCH("help", help, ALL, BASIC, "print the main flags and examples"),
     SWITCH("help-all", help_all, ALL, BASIC, "print all flags and settings"),
@@ -215,7 +214,7 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "--json\n"
       "  moepager simulate --machine rtx3090-epyc7532 --model qwen3-30b-a3b --profile dali \\\n"
       "      --batches 8 --gen-tokens 8 --set launch_us=50,skew=0.5 --timeline dali.json\n" },
-    { "calibrate", "learn from a text what policies need to know of a model",
+    { "calibrate", "measure a model on a text, for policies that use it",
       ENGINE_SETTINGS KEEPS_NOTHING,
       "  moepager calibrate --model models/tiny-moe --text train.txt\n"
       "  moepager calibrate --model DIR --text train.txt --features --tokens 65536\n"

@@ -50,7 +50,7 @@ static struct mp_ffn expert_ffn(const struct mp_engine *engine, uint32_t moe_lay
 {
     const struct mp_model_config *m = engine->config.model;
     const struct mp_weights *weights = engine->config.weights;
-    const size_t H = m->hidden, F = mp_slices_channels(&weights->slices, work->slice);
+    const size_t H = m->hidden, F = mp_ffn_slices_channels(&weights->slices, work->slice);
     const enum mp_wtype type = weights->unit_types[moe_layer * m->experts + work->expert];
 
     return (struct mp_ffn){
@@ -70,12 +70,12 @@ static bool continues(const struct group *group, const struct mp_expert_work *wo
 static void add_expert(struct group *group, uint32_t moe_layer, const struct mp_expert_work *work)
 {
     const struct mp_engine *engine = group->engine;
-    const struct mp_slices *slices = &engine->config.weights->slices;
+    const struct mp_ffn_slices *slices = &engine->config.weights->slices;
     const struct mp_state *s = &engine->state;
     const size_t H = engine->config.model->hidden, F = engine->config.model->expert_ffn;
     const bool single = work->rows.count == 1, later = continues(group, work);
     const size_t row = later ? group->rows - work->rows.count : group->rows;
-    const size_t at = row * F + work->rows.count * mp_slices_first(slices, work->slice);
+    const size_t at = row * F + work->rows.count * mp_ffn_slices_first(slices, work->slice);
 
     group->list[group->count++] = (struct mp_ffn_work){
         .ffn = expert_ffn(engine, moe_layer, work),

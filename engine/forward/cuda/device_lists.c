@@ -82,7 +82,7 @@ static struct mp_cuda_expert make_work(const struct mp_device *device,
                                        const struct mp_expert_work *work, uint32_t slice,
                                        uint32_t first)
 {
-    const struct mp_slices *slices = &device->engine->config.weights->slices;
+    const struct mp_ffn_slices *slices = &device->engine->config.weights->slices;
     const void *const *pieces = work->executor == MP_EXECUTOR_HOME
                                     ? work->pieces
                                     : device->pieces[work->expert * slices->count + slice];
@@ -93,7 +93,7 @@ static struct mp_cuda_expert make_work(const struct mp_device *device,
         .down = (uintptr_t)pieces[MP_PIECE_DOWN],
         .first = first,
         .count = work->rows.count,
-        .channels = (uint32_t)mp_slices_channels(slices, slice),
+        .channels = (uint32_t)mp_ffn_slices_channels(slices, slice),
         .accumulate = slice > 0,
     };
 }

@@ -1,5 +1,5 @@
-#ifndef MP_DEVICE_H
-#define MP_DEVICE_H
+#ifndef MP_CUDA_PTX_DEVICE_H
+#define MP_CUDA_PTX_DEVICE_H
 
 #include <stdint.h>
 

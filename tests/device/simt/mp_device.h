@@ -1,5 +1,5 @@
-#ifndef MP_DEVICE_H
-#define MP_DEVICE_H
+#ifndef MP_CUDA_SIMT_DEVICE_H
+#define MP_CUDA_SIMT_DEVICE_H
 
 #include <math.h>
 #include <stdint.h>

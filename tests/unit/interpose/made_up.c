@@ -18,7 +18,7 @@ unsigned char *made_bytes;
 uint64_t made_file_bytes;
 _Atomic int made_mmap_fails = -1, made_mremap_fails = -1;
 bool made_layout_wrong;
-struct mp_span made_span;
+struct mp_paged_span made_span;
 
 static char path[sizeof(test_tmpdir_path) + 32];
 static uint64_t data_begin;
@@ -259,14 +259,14 @@ char *made_map_to_write(int fd, uint64_t bytes)
 
 void made_unmap(char *at, uint64_t bytes)
 {
-    if (mp_span_touches(&made_span, at, bytes))
+    if (mp_paged_span_touches(&made_span, at, bytes))
         mp_interposer_table.leave(at, bytes);
     CHECK_EQ(real_munmap(at, bytes), 0);
 }
 
 bool made_is_paged(const char *at)
 {
-    return mp_span_touches(&made_span, at, 1) && mp_interposer_table.covers(at, 1);
+    return mp_paged_span_touches(&made_span, at, 1) && mp_interposer_table.covers(at, 1);
 }
 
 static struct mp_ggml_tensor ids_of(const int32_t *ids, uint32_t tokens)

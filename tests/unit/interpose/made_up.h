@@ -36,7 +36,7 @@ void made_start(const char *budget, const char *hooks);
 /* Calls of the real functions that fail: the n-th from now on, 0 the next; -1: none. */
 extern _Atomic int made_mmap_fails, made_mremap_fails;
 extern bool made_layout_wrong; /* of ggml's tensors */
-extern struct mp_span made_span;
+extern struct mp_paged_span made_span;
 
 /* What mmap() and munmap() do in a program with the library in front of it. */
 char *made_map(int fd, uint64_t bytes, int flags, uint64_t offset);

@@ -38,7 +38,8 @@ static void directories_without_weights(void)
              dir);
     check_load_fails(dir, MP_ERR_MODEL, "E_CKPT_FORMAT", want);
     snprintf(want, sizeof(want),
-             "'%s' is not a directory, need one with config.json and model.safetensors",
+             "'%s' is neither a GGUF file nor a directory, need one of them; a directory "
+             "has config.json and model.safetensors",
              in_dir(dir, "pytorch_model.bin"));
     check_load_fails(in_dir(dir, "pytorch_model.bin"), MP_ERR_MODEL, "E_CKPT_DIR", want);
 }
