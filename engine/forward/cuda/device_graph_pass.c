@@ -42,7 +42,8 @@ static void queue_resolve(struct mp_device *device, uint32_t moe_layer, uint32_t
         .experts = shape->experts,
         .top_k = shape->top_k,
         .tokens = device->engine->tokens,
-        .channels = (uint32_t)mp_ffn_slices_channels(&device->engine->config.weights->slices, slice),
+        .channels =
+            (uint32_t)mp_ffn_slices_channels(&device->engine->config.weights->slices, slice),
         .accumulate = slice > 0,
     };
 
@@ -63,7 +64,8 @@ static void queue_slice(struct mp_device *device, uint32_t slice)
         .type = g->type,
         .works = m->experts,
         .hidden = m->hidden,
-        .channels = (uint32_t)mp_ffn_slices_channels(&device->engine->config.weights->slices, slice),
+        .channels =
+            (uint32_t)mp_ffn_slices_channels(&device->engine->config.weights->slices, slice),
         .top_k = device->engine->shape.top_k,
         .x_stride = m->hidden,
         .rows_max = device->engine->tokens,
