@@ -141,9 +141,10 @@ static enum mp_status make_prompts(struct bench *bench)
         ids->capacity = ids->count = bench->args->prompt_tokens;
         for (size_t i = 0; i < ids->count; i++) {
             state = state * 6364136223846793005u + 1442695040888963407u;
-            ids->ids[i] = bench->tokens != NULL ? bench->tokens[i]
-                          : vocab > 1           ? 1 + (uint32_t)((state >> 33) % (vocab - 1))
-                                                : 0;
+            if (bench->tokens != NULL)
+                ids->ids[i] = bench->tokens[i];
+            else
+                ids->ids[i] = vocab > 1 ? 1 + (uint32_t)((state >> 33) % (vocab - 1)) : 0;
         }
     }
     return MP_OK;

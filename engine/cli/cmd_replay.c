@@ -115,9 +115,8 @@ static const char *predictor(const struct replay *replay, const struct mp_profil
 static enum mp_status replay_evicts(struct replay *replay)
 {
     const struct mp_args *args = replay->args;
-    const char *evicts = args->evicts != NULL     ? args->evicts
-                         : args->profiles != NULL ? NULL
-                                                  : replay->evicts;
+    const char *unless_named = args->profiles != NULL ? NULL : replay->evicts;
+    const char *evicts = args->evicts != NULL ? args->evicts : unless_named;
     enum mp_status status = MP_OK;
     char evict[MP_PART_BYTES];
 

@@ -60,10 +60,12 @@ static enum mp_status read_window(const json_t *root, struct mp_model_config *co
         config->window = 0;
         return MP_OK;
     }
-    if (!listed && config->arch->window_by_layer)
+    if (listed)
+        return MP_OK;
+    if (config->arch->window_by_layer)
         return mp_config_unsupported("sliding_window", json_object_get(root, "sliding_window"),
                                      "a window together with 'layer_types'");
-    for (uint32_t i = 0; !listed && i < config->layers; i++)
+    for (uint32_t i = 0; i < config->layers; i++)
         config->windowed[i] = true;
     return MP_OK;
 }

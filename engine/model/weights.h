@@ -69,7 +69,7 @@ struct mp_weights {
     struct mp_layer_weights *layers;
 
     struct mp_ffn_slices slices; /* that each expert is stored in */
-    struct mp_unit *units;   /* [moe_layers * E * slices]: (first_unit + expert) * slices + slice */
+    struct mp_unit *units; /* [moe_layers * E * slices]: (first_unit + expert) * slices + slice */
     enum mp_wtype *unit_types; /* [moe_layers * E]: of all pieces; gate, up (F, H), down (H, F) */
     uint32_t unit_count;
     uint64_t expert_bytes;   /* sum over all units */

@@ -214,7 +214,7 @@ enum mp_status mp_weights_count_slices(struct mp_weights_plan *plan)
         return status;
     if (numbers.slice > MP_SLICES_MAX ||
         !mp_ffn_slices_make(config->expert_ffn, numbers.slice > 1 ? numbers.slice : 1,
-                        &plan->weights->slices))
+                            &plan->weights->slices))
         return mp_fail(MP_ERR_MODEL, "E_SLICE_COUNT",
                        "experts of %u channels in %u slices, need at most %u that all have some",
                        config->expert_ffn, numbers.slice, MP_SLICES_MAX);

@@ -399,7 +399,8 @@ enum mp_status mp_repack_plan_make(struct mp_repack_plan *plan, const struct mp_
 
     plan->hidden = model->hidden;
     if (config->slices > MP_SLICES_MAX ||
-        !mp_ffn_slices_make(model->expert_ffn, config->slices > 1 ? config->slices : 1, &plan->slices))
+        !mp_ffn_slices_make(model->expert_ffn, config->slices > 1 ? config->slices : 1,
+                            &plan->slices))
         return mp_fail(MP_ERR_CONFIG, "E_SLICES",
                        "experts of %" PRIu32 " channels cannot have %" PRIu32
                        " slices, at most %u that all have some; choose another --slices",

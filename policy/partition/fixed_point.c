@@ -104,6 +104,7 @@ static enum mp_status fixed_point_create(const void *config_, const struct mp_sh
     const uint32_t buffer = shape->top_k < shape->slots / 4 ? shape->top_k : shape->slots / 4;
     const uint32_t slots = split ? shape->slots - buffer : shape->slots;
     const uint32_t step = (uint32_t)((config->zeta < most ? config->zeta : most) * slots);
+    uint32_t first_retained = 1;
     struct fixed_point draft = {
         .super.info = &mp_partition_fixed_point.info,
         .tau = config->tau,
@@ -119,13 +120,15 @@ static enum mp_status fixed_point_create(const void *config_, const struct mp_sh
         return status;
     self = (struct fixed_point *)*policy_p;
     self->point.fixed_top = split ? given_top(config->theta, shape->slices) : 0;
+    if (self->point.fixed_top > 0)
+        first_retained = self->point.fixed_top;
+    else if (split)
+        first_retained = shape->slices / 2;
     for (uint32_t l = 0; l < shape->layers; l++) {
         const uint32_t equal = mp_equal_share(slots, shape->layers, l);
 
         self->slots[l] = equal < shape->experts ? equal : shape->experts;
-        self->retained[l] = !split                      ? 1
-                            : self->point.fixed_top > 0 ? self->point.fixed_top
-                                                        : shape->slices / 2;
+        self->retained[l] = first_retained;
     }
     return MP_OK;
 }

@@ -120,20 +120,26 @@ static enum mp_status fail_open(const char *name, const char *what, int error_nu
                    errno_text(error_number), advice);
 }
 
+static const char *describe_mode(mode_t mode)
+{
+    switch (mode & S_IFMT) {
+    case S_IFDIR: return "a directory";
+    case S_IFIFO: return "a FIFO";
+    case S_IFSOCK: return "a socket";
+    case S_IFCHR: return "a character device";
+    case S_IFBLK: return "a block device";
+    default: return "of an unknown type";
+    }
+}
+
 static enum mp_status check_regular(const char *name, mode_t mode)
 {
     char quoted[MP_QUOTE_BYTES];
-    const char *kind = S_ISDIR(mode)    ? "a directory"
-                       : S_ISFIFO(mode) ? "a FIFO"
-                       : S_ISSOCK(mode) ? "a socket"
-                       : S_ISCHR(mode)  ? "a character device"
-                       : S_ISBLK(mode)  ? "a block device"
-                                        : "of an unknown type";
 
     if (S_ISREG(mode))
         return MP_OK;
     return mp_fail(MP_ERR_IO, "E_NOT_A_FILE", "'%s' is %s: need a regular file",
-                   mp_quote(quoted, name, strlen(name)), kind);
+                   mp_quote(quoted, name, strlen(name)), describe_mode(mode));
 }
 
 static struct identity identity_of(const struct stat *st)

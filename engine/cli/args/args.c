@@ -215,9 +215,10 @@ static enum mp_status parse_one(enum mp_command command, int argc, char **argv, 
         return parse_setting(command, arg, argc, argv, i, settings);
     if (flag->kind == MP_FLAG_SWITCH && equals != NULL)
         return bad_value(flag, equals + 1, "no value");
-    value = equals != NULL                 ? equals + 1
-            : flag->kind == MP_FLAG_SWITCH ? ""
-                                           : take_value(argc, argv, i);
+    if (equals != NULL)
+        value = equals + 1;
+    else
+        value = flag->kind == MP_FLAG_SWITCH ? "" : take_value(argc, argv, i);
     if (value == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--%s needs a value: %s", flag->name, flag->help);
     return set_flag(flag, value, args);

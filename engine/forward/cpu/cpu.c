@@ -21,7 +21,9 @@ static size_t hidden(const struct mp_compute *c)
 
 void mp_cpu_scale(float *x, float scale, size_t count)
 {
-    for (size_t i = 0; scale != 1 && i < count; i++)
+    if (scale == 1)
+        return;
+    for (size_t i = 0; i < count; i++)
         x[i] *= scale;
 }
 

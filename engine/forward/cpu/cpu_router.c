@@ -60,8 +60,10 @@ static void select_token(const struct mp_engine *engine, uint32_t layer, float *
     const struct mp_model_config *m = engine->config.model;
     const float *bias = engine->config.weights->layers[layer].select_bias;
 
-    for (uint32_t e = 0; bias != NULL && e < m->experts; e++)
-        scores[e] += bias[e];
+    if (bias != NULL) {
+        for (uint32_t e = 0; e < m->experts; e++)
+            scores[e] += bias[e];
+    }
     if (m->groups > 1)
         leave_groups(m, scores);
 }
@@ -79,8 +81,10 @@ static void route(struct mp_engine *engine, uint32_t layer, const float *x, floa
     mp_cpu_multiply(engine, &product, 1, engine->tokens);
     if (m->router == MP_ROUTER_SOFTMAX)
         engine->config.kernels->softmax(scores, m->experts, m->experts, engine->tokens);
-    for (size_t i = 0; m->router == MP_ROUTER_SIGMOID && i < count; i++)
-        scores[i] = 1.0f / (1.0f + expf(-scores[i]));
+    if (m->router == MP_ROUTER_SIGMOID) {
+        for (size_t i = 0; i < count; i++)
+            scores[i] = 1.0f / (1.0f + expf(-scores[i]));
+    }
     if (!mp_model_config_selects(m))
         return;
     if (gates != NULL)
@@ -113,6 +117,8 @@ void mp_cpu_weigh(struct mp_compute *c, const uint32_t *experts, float *weights)
     const struct mp_model_config *m = c->engine->config.model;
     const size_t R = c->engine->shape.top_k, rows = c->engine->tokens * R;
 
-    for (size_t i = 0; mp_model_config_selects(m) && i < rows; i++)
+    if (!mp_model_config_selects(m))
+        return;
+    for (size_t i = 0; i < rows; i++)
         weights[i] = c->engine->state.gates[i / R * m->experts + experts[i]];
 }
