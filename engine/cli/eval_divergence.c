@@ -17,33 +17,30 @@ struct divergence {
     const char *route;           /* its name */
 };
 
-static enum mp_status on_chosen(void *ctx, const struct mp_batch *batch, const float *logits,
-                                const uint32_t *next)
+static void each_row(struct divergence *d, const struct mp_batch *batch, const float *logits,
+                     void (*fn)(struct mp_divergence *divergence, const float *row))
 {
-    struct divergence *d = ctx;
-
-    (void)next;
     for (uint32_t t = 0; t < batch->count; t++) {
         if (!batch->want[t])
             continue;
-        mp_divergence_keep(&d->result, logits);
+        fn(&d->result, logits);
         logits += d->result.vocab;
     }
+}
+
+static enum mp_status on_chosen(void *ctx, const struct mp_batch *batch, const float *logits,
+                                const uint32_t *next)
+{
+    (void)next;
+    each_row(ctx, batch, logits, mp_divergence_keep);
     return MP_OK;
 }
 
 static enum mp_status on_own(void *ctx, const struct mp_batch *batch, const float *logits,
                              const uint32_t *next)
 {
-    struct divergence *d = ctx;
-
     (void)next;
-    for (uint32_t t = 0; t < batch->count; t++) {
-        if (!batch->want[t])
-            continue;
-        mp_divergence_compare(&d->result, logits);
-        logits += d->result.vocab;
-    }
+    each_row(ctx, batch, logits, mp_divergence_compare);
     return MP_OK;
 }
 

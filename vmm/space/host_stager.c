@@ -16,21 +16,8 @@ static void fill_ticket(const struct mp_host_tier *tier, uint32_t unit, enum mp_
                         struct mp_ticket *ticket)
 {
     const struct mp_unit_layout *layout = mp_host_layout(tier, unit);
-    char *slot = mp_host_address(tier, unit);
 
-    mp_assert(layout->extent_count > 0 && layout->extent_count <= MP_TICKET_EXTENTS_MAX);
-    for (uint32_t i = 0; i < layout->extent_count; i++) {
-        const struct mp_unit_extent *extent = &layout->extents[i];
-
-        ticket->extents[i] = (struct mp_extent){
-            .file = extent->file,
-            .offset = extent->offset_bytes,
-            .bytes = extent->bytes,
-            .need_bytes = extent->need_bytes,
-            .dst = slot + extent->slot_bytes,
-        };
-    }
-    ticket->extent_count = layout->extent_count;
+    mp_unit_set_extents(layout, mp_host_address(tier, unit), ticket);
     ticket->direct = layout->direct;
     ticket->priority = priority;
     ticket->tag = unit;

@@ -344,3 +344,20 @@ void mp_space_layout_fini(struct mp_space_layout *layout)
     free(layout->units);
     layout->units = NULL;
 }
+
+void mp_unit_set_extents(const struct mp_unit_layout *layout, char *slot, struct mp_ticket *ticket)
+{
+    mp_assert(layout->extent_count > 0 && layout->extent_count <= MP_TICKET_EXTENTS_MAX);
+    for (uint32_t i = 0; i < layout->extent_count; i++) {
+        const struct mp_unit_extent *extent = &layout->extents[i];
+
+        ticket->extents[i] = (struct mp_extent){
+            .file = extent->file,
+            .offset = extent->offset_bytes,
+            .bytes = extent->bytes,
+            .need_bytes = extent->need_bytes,
+            .dst = slot + extent->slot_bytes,
+        };
+    }
+    ticket->extent_count = layout->extent_count;
+}

@@ -63,6 +63,9 @@ enum mp_status mp_space_layout_init(const struct mp_space_config *config,
                                     struct mp_space_layout *layout) MP_MUST_CHECK;
 void mp_space_layout_fini(struct mp_space_layout *layout);
 
+/* Set the extents of a ticket that reads the unit from its file into the slot at this address. */
+void mp_unit_set_extents(const struct mp_unit_layout *layout, char *slot, struct mp_ticket *ticket);
+
 /* space_packed.c: lay the unit out for a host tier; the layout is that of `direct` reads, or not.
  */
 bool mp_space_pack_unit(const struct mp_unit *unit, const uint32_t order[MP_UNIT_PIECES_MAX],

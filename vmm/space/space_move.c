@@ -71,23 +71,10 @@ void mp_space_give_slot(struct mp_space *space, uint32_t unit)
 
 static void fill_ticket(struct mp_space *space, uint32_t unit, enum mp_priority priority)
 {
-    const struct mp_unit_layout *layout = &space->layout.units[unit];
     struct mp_ticket *ticket = &space->units[unit].ticket;
-    char *slot = mp_tier_address(space->tier, space->units[unit].slot);
 
-    mp_assert(layout->extent_count > 0 && layout->extent_count <= MP_TICKET_EXTENTS_MAX);
-    for (uint32_t i = 0; i < layout->extent_count; i++) {
-        const struct mp_unit_extent *extent = &layout->extents[i];
-
-        ticket->extents[i] = (struct mp_extent){
-            .file = extent->file,
-            .offset = extent->offset_bytes,
-            .bytes = extent->bytes,
-            .need_bytes = extent->need_bytes,
-            .dst = slot + extent->slot_bytes,
-        };
-    }
-    ticket->extent_count = layout->extent_count;
+    mp_unit_set_extents(&space->layout.units[unit],
+                        mp_tier_address(space->tier, space->units[unit].slot), ticket);
     ticket->direct = space->layout.plan.direct;
     ticket->priority = priority;
     ticket->tag = unit;
