@@ -60,6 +60,18 @@ static uint64_t read_routing(struct mp_paged *paged, uint32_t layer,
     return routing->key;
 }
 
+/* What the layer's experts compute with, if it is as it usually is: a row of floats per token. */
+static void take_input(const struct mp_paged *paged, const struct mp_ggml_tensor *input,
+                       struct mp_routing *routing)
+{
+    if (input == NULL || input->data == NULL || input->type != MP_GGML_F32 ||
+        input->ne[0] != paged->experts.hidden || input->nb[0] != sizeof(float) ||
+        input->ne[1] * input->ne[2] != routing->tokens || input->ne[3] != 1)
+        return;
+    routing->input = input->data;
+    routing->input_stride = input->ne[1] == 1 ? input->nb[2] : input->nb[1];
+}
+
 /* A thread begins with an operation: is it about our experts, and what do they have to be? */
 static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
 {
@@ -81,6 +93,7 @@ static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
     work.paged = work.key != 0;
     if (!work.paged)
         return;
+    take_input(paged, dst->src[1], &routing);
     mp_paged_route(paged, &routing);
 }
 

@@ -18,6 +18,18 @@ struct mp_expert_tensor {
     uint64_t expert_bytes;
 };
 
+/* How a router's products become what its experts are chosen by. */
+enum mp_gating { MP_GATING_SOFTMAX, MP_GATING_SIGMOID, MP_GATING_SQRT_SOFTPLUS };
+
+/* The router of a layer, (experts, hidden), and what belongs to it; bytes 0: there is none. */
+struct mp_router {
+    struct mp_piece weight;
+    uint32_t type;              /* of its numbers, as GGUF counts types */
+    struct mp_piece bias;       // (experts) F32: added to the products
+    struct mp_piece correction; // (experts) F32: added to the scores, for the choice only
+    struct mp_piece norm;       // (hidden) F32: of the layer's input
+};
+
 struct mp_experts {
     struct mp_files *files;
     uint32_t layers, experts;
@@ -27,7 +39,10 @@ struct mp_experts {
     struct mp_expert_tensor *tensors; /* by file and offset */
     uint32_t tensor_count;
     struct mp_unit *units; /* (layers, experts) */
-    void *owner;           /* of files */
+    uint32_t hidden;       /* channels of a router's input; 0: no router is known */
+    enum mp_gating gating;
+    struct mp_router *routers; /* (layers), or NULL */
+    void *owner;               /* of files */
     void (*close)(void *owner);
 };
 

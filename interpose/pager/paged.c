@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "interpose/pager/scores.h"
 #include "interpose/pager/seam.h"
 #include "vmm/base/error.h"
 #include "vmm/output/timeline.h"
@@ -180,6 +181,7 @@ static enum mp_status make_pager(struct mp_paged *paged)
         .tokens_max = MP_PAGED_TOKENS_MAX,
         .seed = paged->settings.seed,
         .slices = 1,
+        .costs = &paged->costs,
     };
     mp_pager_fit_shape(paged->space, &paged->shape);
     config.shape = paged->shape;
@@ -221,25 +223,6 @@ static enum mp_status decide(struct mp_paged *paged, int fd)
     return status == MP_OK ? plan(paged) : status;
 }
 
-static enum mp_status make(struct mp_paged *paged, int fd)
-{
-    enum mp_status status = decide(paged, fd);
-
-    if (status == MP_OK)
-        status = mp_interpose_settings_policies(&paged->settings, &paged->profile);
-    if (status == MP_OK)
-        status = mp_shown_create(&paged->host, &paged->experts, &paged->shown);
-    if (status == MP_OK) {
-        mp_paged_timeline_create(paged);
-        status = make_space(paged);
-    }
-    if (status == MP_OK)
-        status = make_pager(paged);
-    if (status == MP_OK)
-        status = make_tables(paged);
-    return status;
-}
-
 /* The best that the program has, or what was asked for. */
 static enum mp_paged_source choose_source(const struct mp_paged *paged)
 {
@@ -257,6 +240,28 @@ static enum mp_paged_source choose_source(const struct mp_paged *paged)
                                                                       : MP_SOURCE_TOUCHES;
 }
 
+static enum mp_status make(struct mp_paged *paged, int fd)
+{
+    enum mp_status status = decide(paged, fd);
+
+    if (status != MP_OK)
+        return status;
+    paged->source = choose_source(paged);
+    status = mp_interpose_settings_policies(&paged->settings, paged->experts.hidden > 0,
+                                            &paged->profile);
+    if (status == MP_OK)
+        status = mp_shown_create(&paged->host, &paged->experts, &paged->shown);
+    if (status == MP_OK) {
+        mp_paged_timeline_create(paged);
+        status = make_space(paged);
+    }
+    if (status == MP_OK)
+        status = make_pager(paged);
+    if (status == MP_OK)
+        status = make_tables(paged);
+    return status;
+}
+
 static struct mp_paged *make_empty(const struct mp_host *host,
                                    const struct mp_interpose_settings *settings)
 {
@@ -266,6 +271,7 @@ static struct mp_paged *make_empty(const struct mp_host *host,
         return NULL;
     paged->settings = *settings;
     paged->host = *host;
+    paged->costs = (struct mp_costs){ .executor_count = 1, .executors = { { .name = "program" } } };
     mp_counters_reset(&paged->counters);
     pthread_mutex_init(&paged->turn, NULL);
     return paged;
@@ -306,9 +312,9 @@ enum mp_status mp_paged_create(const struct mp_host *host,
         mp_paged_destroy(paged);
         return status;
     }
-    paged->source = choose_source(paged);
     paged->record = mp_paged_record_create(paged);
     paged->ahead = mp_paged_ahead_create(paged);
+    paged->scores = mp_paged_scores_create(paged);
     paged->watch = mp_paged_watch_create(paged);
     if (settings->files.dense != 0)
         paged->dense = mp_paged_dense_create(paged);
@@ -334,6 +340,7 @@ void mp_paged_destroy(struct mp_paged *paged)
         mp_shown_hide_all(paged->shown);
     mp_paged_record_end(paged);
     mp_paged_ahead_destroy(paged->ahead);
+    mp_paged_scores_destroy(paged->scores);
     mp_pager_destroy(paged->pager);
     mp_policies_destroy(&paged->policies);
     mp_seam_close(paged);

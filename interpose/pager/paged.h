@@ -20,6 +20,7 @@
  *     paged.c    its life: budget, space, policies
  *     routing.c  layers: what is needed, who waits
  *     ahead.c    what is read before it is needed
+ *     scores.c   what the next layer's router would say
  *     stream.c   experts that there is no room for
  *     watch.c    what nobody foresaw
  *     dense.c    what is not an expert
@@ -31,6 +32,7 @@
 struct mp_paged_ahead;
 struct mp_paged_dense;
 struct mp_paged_record;
+struct mp_paged_scores;
 struct mp_paged_watch;
 
 /* How it is known what is going to be read. */
@@ -73,7 +75,9 @@ struct mp_paged {
     struct mp_shape shape;
     struct mp_counters counters;
     struct mp_pager *pager;
+    struct mp_costs costs; /* of the program's work, for policies */
     struct mp_paged_ahead *ahead;
+    struct mp_paged_scores *scores; /* or NULL */
     struct mp_paged_dense *dense;
     struct mp_paged_watch *watch;
     struct mp_paged_record *record;
@@ -141,6 +145,8 @@ struct mp_routing {
     uint32_t tokens, k;
     const char *ids; /* int32_t, with these strides */
     uint64_t token_stride, rank_stride;
+    const char *input; /* (tokens, hidden) float: what the layer's experts compute with, or NULL */
+    uint64_t input_stride;
 };
 
 /* Of layer, ids and shape; never 0. */
@@ -189,8 +195,14 @@ bool mp_paged_was_touched(struct mp_paged *paged, uint32_t unit);
 struct mp_paged_ahead *mp_paged_ahead_create(const struct mp_paged *paged);
 void mp_paged_ahead_destroy(struct mp_paged_ahead *ahead);
 
-/* The open layer has begun: guess the next ones and start to read. With the turn. */
-void mp_paged_look_ahead(struct mp_paged *paged);
+/* The layer that is open for `routing` has begun: guess the next ones and start to read. With the
+ * turn. */
+void mp_paged_look_ahead(struct mp_paged *paged, const struct mp_routing *routing);
+
+/* Of what was guessed last of each layer, that is as many experts as a token has: how many there
+ * were when the layer ran, and how many of them it used. */
+void mp_paged_ahead_counts(const struct mp_paged_ahead *ahead, uint64_t *guessed_p,
+                           uint64_t *right_p);
 
 /* dense.c: a thread that reads what is not an expert of a file that has been mapped. */
 struct mp_paged_dense *mp_paged_dense_create(struct mp_paged *paged);

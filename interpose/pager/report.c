@@ -38,6 +38,7 @@ struct facts {
     struct mp_shown_counts shown;
     uint64_t dense_bytes;
     double hit_rate;
+    uint64_t guessed, guessed_right;
 };
 
 static void collect(struct mp_paged *paged, struct facts *f)
@@ -50,6 +51,7 @@ static void collect(struct mp_paged *paged, struct facts *f)
     f->dense_bytes = 0;
     if (paged->dense != NULL)
         (void)mp_paged_dense_done(paged->dense, &f->dense_bytes);
+    mp_paged_ahead_counts(paged->ahead, &f->guessed, &f->guessed_right);
     uses = f->c.hits + f->c.misses;
     f->hit_rate = uses > 0 ? (double)f->c.hits / (double)uses : 1;
 }
@@ -73,6 +75,10 @@ static void print_text(const struct mp_paged *paged, const struct facts *f, FILE
     fprintf(out, "read ahead    %.1f MiB, %.1f MiB of it unused; by %s%s\n", mib(c->prefetch_bytes),
             mib(c->prefetch_unused_bytes), mp_space_reader_engine(paged->space),
             paged->plan.direct ? " past the page cache" : " through the page cache");
+    if (f->guessed > 0)
+        fprintf(out, "guesses       %.1f %% of %" PRIu64 " were right, by policy %s\n",
+                100 * (double)f->guessed_right / (double)f->guessed, f->guessed,
+                paged->profile.policy[MP_POLICY_PREDICT]);
     fprintf(out, "exposed wait  %.1f ms: time that compute stood still for a read\n",
             (double)c->exposed_wait_ns * 1e-6);
     fprintf(out, "unforeseen    %" PRIu64 " touches; experts are known by %s\n",
@@ -103,6 +109,9 @@ static void print_json(const struct mp_paged *paged, const struct facts *f, FILE
     mp_json_put_f64(&json, "hit_rate", f->hit_rate);
     mp_json_put_u64(&json, "bytes_loaded", f->c.load_bytes + f->c.prefetch_bytes);
     mp_json_put_u64(&json, "bytes_prefetched_unused", f->c.prefetch_unused_bytes);
+    mp_json_put_u64(&json, "experts_guessed", f->guessed);
+    mp_json_put_u64(&json, "experts_guessed_right", f->guessed_right);
+    mp_json_put_f64(&json, "predict_us", (double)paged->costs.predict_ns * 1e-3);
     mp_json_put_f64(&json, "exposed_wait_ms", (double)f->c.exposed_wait_ns * 1e-6);
     mp_json_put_u64(&json, "budget_bytes", paged->budget_bytes);
     mp_json_put_u64(&json, "expert_bytes", paged->plan.unit_bytes);

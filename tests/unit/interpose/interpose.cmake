@@ -4,3 +4,5 @@ mp_test(unit/interpose/window_test LIBS mp_interpose SOURCES tests/unit/interpos
 mp_test(unit/interpose/window_fault_test LIBS mp_interpose SOURCES tests/unit/interpose/made_up.c
     tests/support/gguf.c WRAP LABELS fault TIMEOUT 200)
 mp_test(unit/interpose/moves_test LIBS mp_interpose)
+mp_test(unit/interpose/scores_test LIBS mp_interpose SOURCES tests/unit/interpose/made_up.c
+    tests/unit/interpose/family.c tests/support/gguf.c TIMEOUT 60)
