@@ -63,6 +63,7 @@ struct mp_paged {
     struct mp_host host;
     char path[PATH_MAX]; /* of the first file that was mapped */
     uint64_t number;     /* of the process's models, from 1 */
+    uint32_t place;      /* among those that there are */
 
     struct mp_experts experts;
     struct mp_shown *shown;
@@ -117,17 +118,28 @@ struct mp_paged {
 
 #define MP_PAGED_TOKENS_MAX 64u
 
+/* Other models of the process: what their budgets are, how much of that is still to be filled, and
+ * the place that they leave. */
+struct mp_paged_beside {
+    uint64_t budget_bytes, empty_bytes;
+    uint32_t place;
+};
+
+/* Count one in. NULL is none. */
+void mp_paged_count(const struct mp_paged *paged, struct mp_paged_beside *beside);
+
 /*
  * Decide about a model file, of which the program has a descriptor. MP_ERR_UNSUPPORTED, without a
  * text: nothing there needs paging. On failure nothing is kept.
  */
 enum mp_status mp_paged_create(const struct mp_host *host,
-                               const struct mp_interpose_settings *settings, int fd,
+                               const struct mp_interpose_settings *settings,
+                               const struct mp_paged_beside *beside, int fd,
                                struct mp_paged **paged_p) MP_MUST_CHECK;
 
 /* Would it be? Nothing is made, and nothing is said. */
 bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_settings *settings,
-                       int fd);
+                       const struct mp_paged_beside *beside, int fd);
 
 /* No thread is in a call any more. NULL is allowed. */
 void mp_paged_destroy(struct mp_paged *paged);
@@ -214,11 +226,12 @@ bool mp_paged_dense_done(struct mp_paged_dense *dense, uint64_t *bytes_p);
 /* report.c: write it where the settings say. */
 void mp_paged_report(struct mp_paged *paged);
 
-/* Set by a signal handler; whoever watches writes the report then. */
-extern _Atomic bool mp_paged_report_asked;
+/* Counted up by a signal handler; whoever watches writes the report then. */
+extern _Atomic uint32_t mp_paged_report_asked;
 
-/* "report-%p.json" with the process's number. */
-void mp_paged_expand(const char *name, char out[PATH_MAX]);
+/* "report-%p.json" with the process's number; "report-%p.2.json" for the second of several models
+ * that there are at once. */
+void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PATH_MAX]);
 
 /* record.c: trace and timeline, where the settings ask for them. route: with the turn. end: they
  * are written; nobody routes any more. */

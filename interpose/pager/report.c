@@ -23,14 +23,19 @@ static double mib(uint64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-void mp_paged_expand(const char *name, char out[PATH_MAX])
+void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PATH_MAX])
 {
-    const char *at = strstr(name, "%p");
+    const char *at = strstr(name, "%p"), *end = name + strlen(name);
+    const char *json = end - name > 5 && strcmp(end - 5, ".json") == 0 ? end - 5 : end;
+    const char *behind = at == NULL ? name : at + 2;
+    char process[24] = "", place[24] = "";
 
-    if (at == NULL)
-        snprintf(out, PATH_MAX, "%s", name);
-    else
-        snprintf(out, PATH_MAX, "%.*s%ld%s", (int)(at - name), name, (long)getpid(), at + 2);
+    if (at != NULL)
+        snprintf(process, sizeof(process), "%ld", (long)getpid());
+    if (paged->place > 0)
+        snprintf(place, sizeof(place), ".%u", paged->place + 1);
+    snprintf(out, PATH_MAX, "%.*s%s%.*s%s%s", at == NULL ? 0 : (int)(at - name), name, process,
+             (int)(json - behind), behind, place, json);
 }
 
 struct facts {
@@ -157,7 +162,10 @@ void mp_paged_report(struct mp_paged *paged)
     }
     collect(paged, &facts);
     pthread_mutex_unlock(&paged->turn);
-    mp_paged_expand(strcmp(to, "1") == 0 || strcmp(to, "json") == 0 ? "/dev/stderr" : to, path);
+    if (strcmp(to, "1") == 0 || strcmp(to, "json") == 0)
+        snprintf(path, sizeof(path), "/dev/stderr");
+    else
+        mp_paged_expand(paged, to, path);
     if (mp_out_open(&out, path) == MP_OK) {
         if (json)
             print_json(paged, &facts, out.file);

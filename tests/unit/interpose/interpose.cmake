@@ -6,3 +6,5 @@ mp_test(unit/interpose/window_fault_test LIBS mp_interpose SOURCES tests/unit/in
 mp_test(unit/interpose/moves_test LIBS mp_interpose)
 mp_test(unit/interpose/scores_test LIBS mp_interpose SOURCES tests/unit/interpose/made_up.c
     tests/unit/interpose/family.c tests/support/gguf.c TIMEOUT 60)
+mp_test(unit/interpose/models_test LIBS mp_interpose SOURCES tests/unit/interpose/made_up.c
+    tests/unit/interpose/family.c tests/support/gguf.c VARIANTS expert router TIMEOUT 120)
