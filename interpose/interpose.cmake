@@ -23,6 +23,7 @@ add_library(mp_interpose STATIC
     interpose/model/experts.c
     interpose/model/experts_st.c
     interpose/model/routers.c
+    interpose/model/tables.c
     interpose/pager/ahead.c
     interpose/pager/dense.c
     interpose/pager/ggml.c

@@ -153,6 +153,7 @@ static enum mp_status make_units(struct mp_experts *experts)
 static enum mp_status list_tensors(const struct mp_gguf *gguf, struct mp_experts *experts)
 {
     const size_t count = mp_gguf_count(gguf);
+    enum mp_status status;
 
     experts->experts = count_experts(gguf);
     if (experts->experts == 0)
@@ -166,7 +167,8 @@ static enum mp_status list_tensors(const struct mp_gguf *gguf, struct mp_experts
     if (experts->tensor_count == 0)
         return MP_ERR_UNSUPPORTED;
     experts->top_k = find_top_k(gguf, experts->experts);
-    return find_data(gguf, experts);
+    status = mp_experts_find_tables(gguf, experts);
+    return status == MP_OK ? find_data(gguf, experts) : status;
 }
 
 static void close_gguf(void *owner)
@@ -213,6 +215,7 @@ void mp_experts_close(struct mp_experts *experts)
     free(experts->data_begin);
     free(experts->layer_of);
     free(experts->routers);
+    free(experts->tables);
     if (experts->owner != NULL)
         experts->close(experts->owner);
     memset(experts, 0, sizeof(*experts));

@@ -17,6 +17,10 @@ enum mp_status mp_experts_open_st(const char *path, struct mp_experts *experts) 
  * understood; failing costs guesses only. */
 void mp_experts_find_routers(const struct mp_gguf *gguf, struct mp_experts *experts);
 
+/* tables.c. The tables of rows. */
+enum mp_status mp_experts_find_tables(const struct mp_gguf *gguf,
+                                      struct mp_experts *experts) MP_MUST_CHECK;
+
 /* A number that the model's description has under the architecture's name. */
 bool mp_experts_get_u64(const struct mp_gguf *gguf, const char *key, uint64_t *value_p);
 

@@ -347,6 +347,11 @@ enum mp_status mp_paged_create(const struct mp_host *host,
                 " bytes, reads by %s",
                 paged->path, paged->experts.layers, paged->experts.experts, paged->plan.slots,
                 paged->budget_bytes, mp_space_reader_engine(paged->space));
+    if (paged->experts.table_count > 0)
+        mp_log_info("preload",
+                    "%s: %" PRIu64
+                    " bytes of tables stay the file's: tokens read few of their rows",
+                    paged->path, mp_experts_table_bytes(&paged->experts));
     *paged_p = paged;
     return MP_OK;
 }

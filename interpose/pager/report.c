@@ -70,6 +70,9 @@ static void print_text(const struct mp_paged *paged, const struct facts *f, FILE
             mib(paged->budget_bytes), mib(paged->plan.unit_bytes),
             100.0 * (double)paged->budget_bytes / (double)paged->plan.unit_bytes,
             mib(mp_paged_dense_bytes(&paged->experts)));
+    if (paged->experts.table_count > 0)
+        fprintf(out, "tables        %.1f MiB stay the file's, page by page\n",
+                mib(mp_experts_table_bytes(&paged->experts)));
     fprintf(out,
             "hit rate      %.1f %%: %" PRIu64 " of %" PRIu64 " expert uses were resident; %" PRIu64
             " more were read in place\n",
@@ -121,6 +124,7 @@ static void print_json(const struct mp_paged *paged, const struct facts *f, FILE
     mp_json_put_u64(&json, "budget_bytes", paged->budget_bytes);
     mp_json_put_u64(&json, "expert_bytes", paged->plan.unit_bytes);
     mp_json_put_u64(&json, "weights_bytes", mp_paged_dense_bytes(&paged->experts));
+    mp_json_put_u64(&json, "tables_bytes", mp_experts_table_bytes(&paged->experts));
     mp_json_put_u64(&json, "weights_read_bytes", f->dense_bytes);
     mp_json_put_string(&json, "reader", mp_space_reader_engine(paged->space));
     mp_json_put_bool(&json, "direct_io", paged->plan.direct);
