@@ -10,7 +10,7 @@
  */
 
 /* More tokens have no scores of their own: nearly all experts are then wanted anyway. */
-#define MP_SCORES_TOKENS_MAX 8u
+#define MP_SCORES_TOKENS_MAX 16u
 
 /* NULL: no router is known, or no memory is left; nothing is guessed then. */
 struct mp_paged_scores *mp_paged_scores_create(const struct mp_paged *paged);
