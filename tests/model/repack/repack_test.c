@@ -3,6 +3,7 @@
  * aligned run and one read; what is resumed, refused and replaced.
  */
 #include "engine/repack/repack.h"
+#include "tests/model/repack/models.h"
 
 #include <sys/stat.h>
 
@@ -16,30 +17,6 @@
 #include "vmm/space/space_layout.h"
 
 #define STEPS 16
-
-static const struct {
-    const char *model, *expect;
-    uint64_t small_shard_bytes; /* that cuts the model into several files */
-    bool shards;                /* already in several */
-} models[] = {
-    { "tests/data/models/mixtral-tiny", "tests/data/models/mixtral-tiny/expect", 70000, false },
-    { "tests/data/models/qwen2moe-tiny", "tests/data/models/qwen2moe-tiny/expect", 50000, false },
-    { "tests/data/models/qwen3moe-tiny", "tests/data/models/qwen3moe-tiny/expect", 50000, false },
-    { "tests/data/models/qwen3moe-tiny-nonorm", "tests/data/models/qwen3moe-tiny-nonorm/expect",
-      50000, true },
-    { "models/tiny-moe", "tests/data/models/tiny-moe-expect", 3 << 20, false },
-};
-
-/* A name in the directory of this test that was not given before. */
-static const char *fresh(void)
-{
-    static char paths[64][sizeof(test_tmpdir_path) + 32];
-    static unsigned count;
-
-    CHECK(count < 64);
-    snprintf(paths[count], sizeof(paths[0]), "%s/d%u", test_tmpdir(), count);
-    return paths[count++];
-}
 
 static float *logits_of(const char *dir, const char *expect, uint64_t budget_bytes,
                         enum mp_io_mode io_mode, size_t *bytes_p)
@@ -127,6 +104,37 @@ static void a_repacked_model_repacks_to_itself(void)
     config.out = fresh();
     repack_must(&config);
     check_same_dirs(first, config.out);
+}
+
+/* A file holds what fills it to the last byte. */
+static void files_are_filled_to_the_last_byte(void)
+{
+    struct mp_repack_config config = repack_config(models[2].model, fresh());
+    struct mp_repack_report report = repack_must(&config);
+    const uint64_t all_bytes = report.expert_bytes + report.other_bytes + report.pad_bytes;
+
+    CHECK_EQ(report.shards, 1);
+    config.shard_bytes = all_bytes;
+    config.out = fresh();
+    report = repack_must(&config);
+    CHECK_EQ(report.shards, 1);
+    config.shard_bytes = all_bytes - 1;
+    config.out = fresh();
+    CHECK_EQ(repack_must(&config).shards, 2);
+}
+
+/* Pieces that fill their blocks and touch are one read, as the report counts those of a model. */
+static void pieces_that_touch_are_one_read(void)
+{
+    struct mp_repack_config config = repack_config(models[4].model, fresh());
+    struct mp_repack_report report = repack_must(&config);
+
+    CHECK_EQ(report.expert_bytes / report.experts % (3 * MP_REPACK_ALIGN), 0);
+    config.model = config.out;
+    config.out = fresh();
+    report = repack_must(&config);
+    CHECK_EQ(report.reads_before, report.experts);
+    CHECK_EQ(report.read_bytes_before, report.expert_bytes);
 }
 
 /* How the space would read this model: requests of all units, and whether AUTO reads directly. */
@@ -323,179 +331,16 @@ static void odd_tensors_come_along(void)
     }
 }
 
-struct stop {
-    unsigned calls, limit;
-    uint64_t done, total;
-};
-
-static bool count_calls(void *context, uint64_t done, uint64_t total)
-{
-    struct stop *stop = context;
-
-    CHECK(done <= total);
-    stop->done = done;
-    stop->total = total;
-    return ++stop->calls <= stop->limit;
-}
-
-static bool has_final_weights(const char *dir)
-{
-    char name[64];
-
-    for (unsigned i = 1; i <= 20; i++) {
-        snprintf(name, sizeof(name), "model-%05u-of-%05u.safetensors", i, 10);
-        if (dir_has(dir, name))
-            return true;
-    }
-    return dir_has(dir, "model.safetensors") || dir_has(dir, "model.safetensors.index.json");
-}
-
-static void an_interrupted_run_goes_on_behind_the_last_whole_file(void)
-{
-    struct mp_repack_config config = repack_config("models/tiny-moe", fresh());
-    struct stop stop = { .limit = 100 };
-    const struct mp_progress progress = { .report = count_calls, .context = &stop };
-    const char *whole = config.out;
-    struct mp_repack_report report;
-    unsigned runs = 0;
-
-    config.shard_bytes = 2 << 20;
-    CHECK_EQ(repack_must(&config).shards, 10);
-    config.out = fresh();
-    config.progress = &progress;
-    /* Each run ends after some calls more than the last, until one gets through. */
-    for (;; runs++, stop.limit += 300) {
-        const enum mp_status status = mp_repack(&config, &report);
-
-        if (status == MP_OK)
-            break;
-        CHECK_EQ(status, MP_ERR_CANCELED);
-        CHECK_STR(mp_error_last()->code, "E_CANCELED");
-        CHECK(!has_final_weights(config.out));
-        if (runs == 0) /* before the first file was whole nothing is left */
-            CHECK(!dir_has(config.out, "."));
-        stop.calls = 0;
-    }
-    CHECK(runs >= 2);
-    CHECK(report.shards_kept > 0 && report.shards_kept < 10);
-    CHECK_EQ(stop.done, stop.total);
-    check_same_dirs(whole, config.out);
-}
-
-static void damage(const char *dir, const char *name, long at)
-{
-    char path[8192];
-    FILE *file;
-    int c;
-
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
-    file = fopen(path, "r+b");
-    CHECK(file != NULL);
-    CHECK(fseek(file, at, SEEK_SET) == 0);
-    c = getc(file);
-    CHECK(fseek(file, at, SEEK_SET) == 0);
-    putc(c ^ 0x10, file);
-    CHECK(fclose(file) == 0);
-}
-
-static void a_damaged_file_of_an_earlier_run_is_written_again(void)
-{
-    struct mp_repack_config config = repack_config("models/tiny-moe", fresh());
-    struct stop stop = { .limit = 1200 };
-    const struct mp_progress progress = { .report = count_calls, .context = &stop };
-    const char *whole = config.out;
-    struct mp_repack_report report;
-    unsigned whole_files;
-
-    config.shard_bytes = 2 << 20;
-    repack_must(&config);
-    config.out = fresh();
-    config.progress = &progress;
-    CHECK_EQ(mp_repack(&config, &report), MP_ERR_CANCELED);
-    whole_files = dir_count(config.out) - 1; /* and the manifest */
-    CHECK(dir_has(config.out, "model-00004-of-00010.safetensors.part"));
-    damage(config.out, "model-00001-of-00010.safetensors.part", 2000000);
-    damage(config.out, "model-00003-of-00010.safetensors.part", 12);
-    stop = (struct stop){ .limit = UINT32_MAX };
-    report = repack_must(&config);
-    CHECK_EQ(report.shards_kept, whole_files - 2);
-    check_same_dirs(whole, config.out);
-}
-
-static void what_is_there_stays_unless_forced(void)
-{
-    struct mp_repack_config config = repack_config(models[1].model, models[1].model);
-    struct mp_repack_report report;
-    char text[512];
-
-    config.force = true;
-    snprintf(text, sizeof(text), "'%s' is the model itself; choose another --out", config.out);
-    CHECK_FAILS(mp_repack(&config, &report), MP_ERR_CONFIG, "E_REPACK_TARGET", text);
-
-    config.force = false;
-    config.out = fresh();
-    CHECK(mkdir(config.out, 0777) == 0);
-    tiny_write_text(config.out, "notes.txt", "mine");
-    CHECK_EQ(mp_repack(&config, &report), MP_ERR_CONFIG);
-    CHECK(strstr(mp_error_last()->text, "is not empty") != NULL);
-    CHECK_EQ(dir_count(config.out), 1);
-
-    config.force = true;
-    config.shard_bytes = 50000;
-    CHECK(repack_must(&config).shards > 2);
-    CHECK(dir_has(config.out, "notes.txt"));
-    check_repacked(config.model, config.out);
-
-    config.force = false;
-    CHECK_EQ(mp_repack(&config, &report), MP_ERR_CONFIG);
-    CHECK(strstr(mp_error_last()->text, "already holds a model") != NULL);
-
-    /* Several files become one, and one becomes several; nothing old stays. */
-    config.force = true;
-    config.shard_bytes = MP_REPACK_SHARD_BYTES_DEFAULT;
-    report = repack_must(&config);
-    CHECK_EQ(dir_count(config.out), 1 + 1 + report.files_copied);
-    check_repacked(config.model, config.out);
-    config.shard_bytes = 50000;
-    report = repack_must(&config);
-    CHECK_EQ(dir_count(config.out), report.shards + 1 + 1 + report.files_copied);
-    check_repacked(config.model, config.out);
-}
-
-static void another_plan_does_not_go_on_in_an_unfinished_one(void)
-{
-    struct mp_repack_config config = repack_config("models/tiny-moe", fresh());
-    struct stop stop = { .limit = 800 };
-    const struct mp_progress progress = { .report = count_calls, .context = &stop };
-    struct mp_repack_report report;
-
-    config.shard_bytes = 2 << 20;
-    config.progress = &progress;
-    CHECK_EQ(mp_repack(&config, &report), MP_ERR_CANCELED);
-    CHECK(dir_has(config.out, MP_REPACK_MANIFEST));
-    config.shard_bytes = 4 << 20;
-    config.progress = NULL;
-    CHECK_EQ(mp_repack(&config, &report), MP_ERR_CONFIG);
-    CHECK(strstr(mp_error_last()->text, "unfinished") != NULL);
-    CHECK(dir_has(config.out, "model-00001-of-00010.safetensors.part"));
-    config.force = true;
-    report = repack_must(&config);
-    CHECK_EQ(dir_count(config.out), report.shards + 1 + report.files_copied);
-    check_repacked(config.model, config.out);
-}
-
 int main(void)
 {
     RUN(same_bits_and_tensors_in_one_file_and_in_several);
     RUN(a_repacked_model_repacks_to_itself);
+    RUN(files_are_filled_to_the_last_byte);
+    RUN(pieces_that_touch_are_one_read);
     RUN(a_miss_is_one_aligned_read);
     RUN(small_experts_are_read_directly);
     RUN(fused_experts_are_split);
     RUN(names_like_those_of_routers_stay);
     RUN(odd_tensors_come_along);
-    RUN(an_interrupted_run_goes_on_behind_the_last_whole_file);
-    RUN(a_damaged_file_of_an_earlier_run_is_written_again);
-    RUN(what_is_there_stays_unless_forced);
-    RUN(another_plan_does_not_go_on_in_an_unfinished_one);
     return 0;
 }
