@@ -20,12 +20,10 @@ static struct mp_experts experts;
 /* (64, rows, count) of F32, `count` 0: without the last dimension. */
 static void put(const char *name, uint64_t rows, uint64_t count, uint64_t offset)
 {
-    gguf_text(name);
-    gguf_put(count > 0 ? 3 : 2, 4);
-    gguf_put(64, 8), gguf_put(rows, 8);
     if (count > 0)
-        gguf_put(count, 8);
-    gguf_put(0, 4), gguf_put(offset, 8);
+        gguf_tensor_3d(name, 64, rows, count, 0, offset);
+    else
+        gguf_tensor(name, 64, rows, 0, offset);
 }
 
 /* What has been put, with so many bytes of tensors, of which those beyond a page are a hole. */

@@ -38,18 +38,6 @@ uint64_t made_offset(uint32_t layer, uint32_t kind, uint32_t expert)
     return data_begin + tensor_offset(layer, kind) + expert * MADE_EXPERT_BYTES;
 }
 
-static void put_tensor(const char *name, uint32_t experts, uint64_t ne1, uint64_t offset)
-{
-    gguf_text(name);
-    gguf_put(experts > 0 ? 3 : 2, 4);
-    gguf_put(64, 8);
-    gguf_put(ne1, 8);
-    if (experts > 0)
-        gguf_put(experts, 8);
-    gguf_put(0, 4); /* F32 */
-    gguf_put(offset, 8);
-}
-
 static void put_header(void)
 {
     char name[64];
@@ -59,11 +47,11 @@ static void put_header(void)
     gguf_number("made.expert_used_count", 4, MADE_TOP_K, 4);
     for (uint32_t l = 0; l < MADE_LAYERS; l++) {
         snprintf(name, sizeof(name), "blk.%u.attn.weight", l + 1);
-        put_tensor(name, 0, DENSE_BYTES / 256, tensor_offset(l, 0) - DENSE_BYTES - 32);
+        gguf_tensor(name, 64, DENSE_BYTES / 256, 0, tensor_offset(l, 0) - DENSE_BYTES - 32);
         for (uint32_t k = 0; k < MADE_KINDS; k++) {
             /* Block 0 has no experts. */
             snprintf(name, sizeof(name), "blk.%u.%s.weight", l + 1, names[k]);
-            put_tensor(name, MADE_EXPERTS, 49, tensor_offset(l, k));
+            gguf_tensor_3d(name, 64, 49, MADE_EXPERTS, 0, tensor_offset(l, k));
         }
     }
     gguf_data(0);
