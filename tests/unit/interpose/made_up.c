@@ -19,6 +19,7 @@ uint64_t made_file_bytes;
 _Atomic int made_mmap_fails = -1, made_mremap_fails = -1;
 bool made_layout_wrong;
 struct mp_span made_span;
+mp_find_fn made_find_more;
 
 static char path[sizeof(test_tmpdir_path) + 32];
 static uint64_t data_begin;
@@ -196,12 +197,11 @@ static void *find(const void *site, const char *name)
         { "ggml_compute_forward_mul_mat_id_tiled", (void *)ggml_free },
     };
 
-    (void)site;
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
         if (strcmp(functions[i].name, name) == 0)
             return functions[i].function;
     }
-    return NULL;
+    return made_find_more != NULL ? made_find_more(site, name) : NULL;
 }
 
 void made_start(const char *budget, const char *hooks)

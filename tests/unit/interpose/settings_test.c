@@ -143,6 +143,31 @@ static void what_is_dense_is_whole_pages_without_experts(void)
     CHECK_EQ(dense_bytes(0, 0, all - 35 * page), all - 55 * page);
 }
 
+/* By the first four bytes of a page. */
+static void a_gguf_file_begins_so(void)
+{
+    static const struct {
+        const char *head;
+        off_t bytes;
+        bool is;
+    } cases[] = {
+        { "GGUF\3", 4096, true },  { "GGUF\3", 4095, false }, { "GGUf\3", 4096, false },
+        { "gGUF\3", 4096, false }, { "", 0, false },
+    };
+    char path[sizeof(test_tmpdir_path) + 16];
+
+    snprintf(path, sizeof(path), "%s/head", test_tmpdir());
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        const int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+        CHECK(fd >= 0 && write(fd, cases[i].head, strlen(cases[i].head)) >= 0);
+        CHECK_EQ(ftruncate(fd, cases[i].bytes), 0);
+        CHECK_EQ(mp_paged_is_gguf(fd), cases[i].is);
+        close(fd);
+    }
+    CHECK(!mp_paged_is_gguf(-1));
+}
+
 int main(void)
 {
     RUN(the_program_routes_and_computes);
@@ -150,5 +175,6 @@ int main(void)
     RUN(variables_are_read);
     RUN(a_name_may_have_the_process_in_it);
     RUN(what_is_dense_is_whole_pages_without_experts);
+    RUN(a_gguf_file_begins_so);
     return 0;
 }
