@@ -289,12 +289,19 @@ static bool interpreter_of(const struct mp_environment *environment, const char 
     return word != NULL && mp_preload_find_program(environment, word, interpreter, &unused);
 }
 
+static bool is_loader(const char *path)
+{
+    const char *name = base_of(path);
+
+    return strncmp(name, "ld-", 3) == 0 || strcmp(name, "ld.so") == 0;
+}
+
 /* A loader that is called by name: `ld.so --library-path LIST PROGRAM`. */
 static void see_through_loader(char **argv, struct closure *closure)
 {
     struct mp_check_program *program = closure->program;
 
-    if (strncmp(base_of(program->loaded), "ld-", 3) != 0)
+    if (!is_loader(program->loaded))
         return;
     snprintf(program->interpreter, sizeof(program->interpreter), "%s", program->loaded);
     for (int i = 1; argv[i] != NULL; i++) {
@@ -324,6 +331,24 @@ static uint16_t own_machine(void)
     mp_elf_fini(&elf);
     close(fd);
     return machine;
+}
+
+bool mp_check_is_static(const char *path)
+{
+    struct mp_elf_source source;
+    struct mp_elf elf;
+    bool is = false;
+    int fd;
+
+    if (is_loader(path) || !open_source(path, &fd, &source))
+        return false;
+    if (mp_elf_read(&source, path, &elf) == MP_OK) {
+        is = elf.interpreter == NULL && !elf.foreign && elf.machine == own_machine();
+        mp_elf_fini(&elf);
+    }
+    mp_error_clear();
+    close(fd);
+    return is;
 }
 
 static void look_at_file(struct closure *closure)
@@ -370,6 +395,8 @@ void mp_check_look_at_program(const struct mp_environment *environment, char **a
     program->start = MP_CHECK_UNKNOWN;
     if (closure == NULL ||
         !mp_preload_find_program(environment, argv[0], program->path, &exit_code)) {
+        snprintf(program->path, sizeof(program->path), "%s", argv[0]);
+        snprintf(program->loaded, sizeof(program->loaded), "%s", argv[0]);
         snprintf(program->error, sizeof(program->error), "%s",
                  closure == NULL    ? "out of memory"
                  : exit_code == 127 ? "there is no such command"

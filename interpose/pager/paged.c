@@ -110,8 +110,12 @@ static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_spac
     }
     budget = mp_share_resolve(share, full->unit_bytes, spare);
     if (share->kind == MP_SHARE_ALL || budget >= full->full_bytes ||
-        (share->kind == MP_SHARE_PPM && share->amount == 1000000))
+        (share->kind == MP_SHARE_PPM && share->amount == 1000000)) {
+        /* Who wants a report would look for it. */
+        mp_log_once(paged->settings.files.report[0] != '\0' ? MP_LOG_WARN : MP_LOG_INFO, "preload",
+                    "the budget holds all experts of a model, so nothing is paged");
         return MP_ERR_UNSUPPORTED;
+    }
     if (share->kind == MP_SHARE_AUTO && budget < full->smallest_bytes)
         budget = full->smallest_bytes;
     if (budget > mappings) {
