@@ -303,6 +303,39 @@ static void a_tail_ends_with_its_page(void)
     close_model();
 }
 
+static bool has_place(const char *at, uint64_t offset)
+{
+    struct mp_paged *paged = mp_entry_begin();
+    uint64_t found = 0;
+    uint32_t file = 9;
+    bool has;
+
+    CHECK(paged != NULL);
+    has = mp_shown_place(paged->shown, at, &file, &found);
+    mp_entry_end();
+    CHECK(!has || (file == 0 && found == offset));
+    return has;
+}
+
+/* A mapping has its first byte and its last, and none that the program took out. */
+static void a_mapping_ends_with_its_last_byte(void)
+{
+    const uint64_t hole = made_offset(1, 0, 0) / PAGE * PAGE;
+
+    open_model();
+    CHECK(!has_place(base - 1, 0));
+    CHECK(has_place(base, 0));
+    CHECK(has_place(base + made_file_bytes - 1, made_file_bytes - 1));
+    CHECK(!has_place(base + (made_file_bytes + PAGE - 1) / PAGE * PAGE, 0));
+    made_unmap(base + hole, 2 * PAGE);
+    CHECK(has_place(base + hole - 1, hole - 1));
+    CHECK(!has_place(base + hole, 0));
+    CHECK(!has_place(base + hole + 2 * PAGE - 1, 0));
+    CHECK(has_place(base + hole + 2 * PAGE, hole + 2 * PAGE));
+    made_unmap(base + hole + 2 * PAGE, made_file_bytes - hole - 2 * PAGE);
+    made_unmap(base, hole);
+}
+
 static void slots_are_pinned_once(void)
 {
     open_model();
@@ -376,6 +409,7 @@ int main(void)
     RUN(other_copies_are_the_programs);
     RUN(a_tail_ends_with_its_page);
     RUN(another_thread_closes_no_layer);
+    RUN(a_mapping_ends_with_its_last_byte);
     RUN(slots_are_pinned_once);
     return 0;
 }
