@@ -13,5 +13,11 @@ add_dependencies(unit_interpose_experts_test moepager_safetensors)
 mp_test(unit/interpose/ggml_test LIBS mp_interpose)
 mp_test(unit/interpose/seam_test LIBS mp_interpose Threads::Threads
     SOURCES tests/unit/interpose/made_up.c tests/support/gguf.c)
+mp_test(unit/interpose/scores_test LIBS mp_interpose SOURCES tests/unit/interpose/made_up.c
+    tests/unit/interpose/family.c tests/support/gguf.c TIMEOUT 60)
+mp_test(unit/interpose/models_test LIBS mp_interpose SOURCES tests/unit/interpose/made_up.c
+    tests/unit/interpose/family.c tests/support/gguf.c VARIANTS expert router TIMEOUT 120)
+mp_test(unit/interpose/families_test LIBS mp_interpose SOURCES tests/unit/interpose/made_up.c
+    tests/unit/interpose/family.c tests/support/gguf.c TIMEOUT 60)
 mp_test(unit/interpose/safetensors_test LIBS mp_interpose)
 add_dependencies(unit_interpose_safetensors_test moepager_safetensors)

@@ -114,14 +114,14 @@ struct seen {
 
 static struct seen look(void)
 {
-    struct mp_paged *paged = mp_entry_begin();
+    struct mp_paged *paged = mp_entry_begin(0);
     struct seen seen;
 
     CHECK(paged != NULL);
     seen = (struct seen){ paged->layers_opened,  paged->seam.copies, paged->layer,
                           paged->need_count,     paged->tokens,      paged->needs[0].expert,
                           paged->needs[0].tokens };
-    mp_entry_end();
+    mp_entry_end(paged);
     return seen;
 }
 
@@ -305,14 +305,14 @@ static void a_tail_ends_with_its_page(void)
 
 static bool has_place(const char *at, uint64_t offset)
 {
-    struct mp_paged *paged = mp_entry_begin();
+    struct mp_paged *paged = mp_entry_begin(0);
     uint64_t found = 0;
     uint32_t file = 9;
     bool has;
 
     CHECK(paged != NULL);
     has = mp_shown_place(paged->shown, at, &file, &found);
-    mp_entry_end();
+    mp_entry_end(paged);
     CHECK(!has || (file == 0 && found == offset));
     return has;
 }

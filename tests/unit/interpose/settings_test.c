@@ -15,6 +15,8 @@
 
 static struct mp_profile chosen;
 
+static bool routers; /* can be asked */
+
 static enum mp_status choose(const char *profile, enum mp_policy_kind kind, const char *name)
 {
     static struct mp_interpose_settings settings;
@@ -22,7 +24,7 @@ static enum mp_status choose(const char *profile, enum mp_policy_kind kind, cons
     memset(&settings, 0, sizeof(settings));
     snprintf(settings.profile, sizeof(settings.profile), "%s", profile);
     snprintf(settings.policy[kind], sizeof(settings.policy[kind]), "%s", name);
-    return mp_interpose_settings_policies(&settings, &chosen);
+    return mp_interpose_settings_policies(&settings, routers, &chosen);
 }
 
 /* What the program does itself is not a policy's: it routes and computes. */
@@ -43,18 +45,26 @@ static void who_needs_scores_is_replaced(void)
 {
     static const struct {
         enum mp_policy_kind kind;
-        const char *asked, *given;
+        const char *asked, *given, *with_routers;
     } cases[] = {
-        { MP_POLICY_PREDICT, "gate", "history" }, { MP_POLICY_PREDICT, "history", "history" },
-        { MP_POLICY_PREDICT, "none", "none" },    { MP_POLICY_EVICT, "mrs", "shadow" },
-        { MP_POLICY_EVICT, "score", "shadow" },   { MP_POLICY_EVICT, "lru", "lru" },
-        { MP_POLICY_EVICT, "none", "none" },
+        { MP_POLICY_PREDICT, "gate", "history", "gate" },
+        { MP_POLICY_PREDICT, "partial", "history", "gate" },
+        { MP_POLICY_PREDICT, "history", "history", "history" },
+        { MP_POLICY_PREDICT, "none", "none", "none" },
+        { MP_POLICY_EVICT, "mrs", "shadow", "shadow" },
+        { MP_POLICY_EVICT, "score", "shadow", "shadow" },
+        { MP_POLICY_EVICT, "lru", "lru", "lru" },
+        { MP_POLICY_EVICT, "none", "none", "none" },
     };
 
     mp_test_drop_log();
     for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        routers = false;
         CHECK_EQ(choose("", cases[i].kind, cases[i].asked), MP_OK);
         CHECK_STR(chosen.policy[cases[i].kind], cases[i].given);
+        routers = true;
+        CHECK_EQ(choose("", cases[i].kind, cases[i].asked), MP_OK);
+        CHECK_STR(chosen.policy[cases[i].kind], cases[i].with_routers);
     }
     chosen.name = "untouched";
     CHECK_EQ(choose("", MP_POLICY_EVICT, "nobody"), MP_ERR_CONFIG);
@@ -86,18 +96,34 @@ static void variables_are_read(void)
     CHECK_EQ(settings.files.hooks, MP_PRELOAD_HOOKS_ROUTER);
 }
 
+/* %p once, and the number of a model that is not the first, before ".json". */
 static void a_name_may_have_the_process_in_it(void)
 {
-    char got[PATH_MAX], want[PATH_MAX];
+    static const struct {
+        const char *name, *first, *third; /* '#' is the process */
+    } cases[] = {
+        { "a/%p-b%p.json", "a/#-b%p.json", "a/#-b%p.3.json" },
+        { "a%d", "a%d", "a%d.3" },
+        { "%p", "#", "#.3" },
+        { "x.json", "x.json", "x.3.json" },
+        { ".json", ".json", ".json.3" },
+    };
+    static struct mp_paged paged;
+    char got[PATH_MAX], number[32];
 
-    snprintf(want, sizeof(want), "a/%ld-b%%p.json", (long)getpid());
-    mp_paged_expand("a/%p-b%p.json", got);
-    CHECK_STR(got, want);
-    mp_paged_expand("a%d", got);
-    CHECK_STR(got, "a%d");
-    mp_paged_expand("%p", got);
-    snprintf(want, sizeof(want), "%ld", (long)getpid());
-    CHECK_STR(got, want);
+    snprintf(number, sizeof(number), "%ld", (long)getpid());
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        for (paged.place = 0; paged.place <= 2; paged.place += 2) {
+            const char *want = paged.place == 0 ? cases[i].first : cases[i].third;
+            const char *hash = strchr(want, '#');
+            char text[PATH_MAX];
+
+            snprintf(text, sizeof(text), "%.*s%s%s", hash == NULL ? 0 : (int)(hash - want), want,
+                     hash == NULL ? "" : number, hash == NULL ? want : hash + 1);
+            mp_paged_expand(&paged, cases[i].name, got);
+            CHECK_STR(got, text);
+        }
+    }
 }
 
 /* A file of 1 MiB whose tensors of experts are these; what is dense between them, in whole pages
