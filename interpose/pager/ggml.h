@@ -7,6 +7,8 @@
  * The fields of ggml's tensors that are used. ggml has no stable ABI, so the layout is verified:
  * mp_ggml_check() creates tensors with the program's own functions and compares.
  */
+#define MP_GGML_F32 0
+
 struct mp_ggml_tensor {
     int type;
     void *buffer;

@@ -21,6 +21,7 @@
  *     paged.c    creation: budget, space, policies
  *     routing.c  layers: needs and waiting threads
  *     ahead.c    prefetches
+ *     scores.c   what the next layer's router would say
  *     stream.c   experts that do not fit into the budget
  *     watch.c    accesses that were not announced
  *     dense.c    weights other than experts
@@ -32,6 +33,7 @@
 struct mp_paged_ahead;
 struct mp_paged_dense;
 struct mp_paged_record;
+struct mp_paged_scores;
 struct mp_paged_watch;
 
 /* How the pager learns what is about to be read. */
@@ -63,6 +65,7 @@ struct mp_paged {
     struct mp_host host;
     char path[PATH_MAX]; /* of the first file that was mapped */
     uint64_t number;     /* number of the model in the process, from 1 */
+    uint32_t place;      /* among those that there are */
 
     struct mp_experts experts;
     struct mp_shown *shown;
@@ -75,7 +78,9 @@ struct mp_paged {
     struct mp_shape shape;
     struct mp_counters counters;
     struct mp_pager *pager;
+    struct mp_costs costs; /* of the program's work, for policies */
     struct mp_paged_ahead *ahead;
+    struct mp_paged_scores *scores; /* or NULL */
     struct mp_paged_dense *dense;
     struct mp_paged_watch *watch;
     struct mp_paged_record *record;
@@ -116,17 +121,28 @@ struct mp_paged {
 
 #define MP_PAGED_TOKENS_MAX 64u
 
+/* Other models of the process: what their budgets are, how much of that is still to be filled, and
+ * the place that they leave. */
+struct mp_paged_beside {
+    uint64_t budget_bytes, empty_bytes;
+    uint32_t place;
+};
+
+/* Count one in. NULL is none. */
+void mp_paged_count(const struct mp_paged *paged, struct mp_paged_beside *beside);
+
 /*
  * Create the paged model for a file that the program has open. MP_ERR_UNSUPPORTED, without a text:
  * nothing in it needs paging. On failure nothing is left.
  */
 enum mp_status mp_paged_create(const struct mp_host *host,
-                               const struct mp_interpose_settings *settings, int fd,
+                               const struct mp_interpose_settings *settings,
+                               const struct mp_paged_beside *beside, int fd,
                                struct mp_paged **paged_p) MP_MUST_CHECK;
 
 /* True if mp_paged_create() would succeed. Creates and logs nothing. */
 bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_settings *settings,
-                       int fd);
+                       const struct mp_paged_beside *beside, int fd);
 
 /* No thread may be in a call. NULL is allowed. */
 void mp_paged_destroy(struct mp_paged *paged);
@@ -144,6 +160,8 @@ struct mp_routing {
     uint32_t tokens, k;
     const char *ids; /* int32_t, with these strides */
     uint64_t token_stride, rank_stride;
+    const char *input; /* (tokens, hidden) float: what the layer's experts compute with, or NULL */
+    uint64_t input_stride;
 };
 
 /* The key, a hash of layer, ids and shape; never 0. */
@@ -192,8 +210,13 @@ bool mp_paged_was_touched(struct mp_paged *paged, uint32_t unit);
 struct mp_paged_ahead *mp_paged_ahead_create(const struct mp_paged *paged);
 void mp_paged_ahead_destroy(struct mp_paged_ahead *ahead);
 
-/* Predict the layers after the open one and prefetch. With the turn. */
-void mp_paged_look_ahead(struct mp_paged *paged);
+/* Predict the layers after the one that is open for `routing` and prefetch. With the turn. */
+void mp_paged_look_ahead(struct mp_paged *paged, const struct mp_routing *routing);
+
+/* Of what was guessed last of each layer, that is as many experts as a token has: how many there
+ * were when the layer ran, and how many of them it used. */
+void mp_paged_ahead_counts(const struct mp_paged_ahead *ahead, uint64_t *guessed_p,
+                           uint64_t *right_p);
 
 /* dense.c: a thread that reads the dense weights of mapped files. */
 struct mp_paged_dense *mp_paged_dense_create(struct mp_paged *paged);
@@ -205,11 +228,12 @@ bool mp_paged_dense_done(struct mp_paged_dense *dense, uint64_t *bytes_p);
 /* report.c: write the report where the settings specify. */
 void mp_paged_report(struct mp_paged *paged);
 
-/* Set by a signal handler; the thread of watch.c then writes the report. */
-extern _Atomic bool mp_paged_report_asked;
+/* Incremented by a signal handler; the thread of watch.c then writes the report. */
+extern _Atomic uint32_t mp_paged_report_asked;
 
-/* "report-%p.json" with the process's number. */
-void mp_paged_expand(const char *name, char out[PATH_MAX]);
+/* "report-%p.json" with the process's number; "report-%p.2.json" for the second of several models
+ * that there are at once. */
+void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PATH_MAX]);
 
 /* record.c: trace and timeline, if the settings enable them. route: with the turn. end: write them;
  * after the last route. */

@@ -24,9 +24,13 @@ struct mp_interpose_settings {
 /* Read the environment. An invalid value causes one warning, and the default is used. */
 void mp_interpose_settings_load(struct mp_interpose_settings *settings);
 
-/* The named policies, or MP_ERR_CONFIG E_POLICY, E_PROFILE. Policies that need router scores, which
- * are unknown here, are replaced by others that do not. */
+/*
+ * The named policies, or MP_ERR_CONFIG E_POLICY, E_PROFILE. The scores of the program's routers are
+ * unknown here, and policies that need them are replaced by others that do not. `routers`: scores
+ * of the next layer's router can be computed; predictors that need more than that then use them.
+ */
 enum mp_status mp_interpose_settings_policies(const struct mp_interpose_settings *settings,
+                                              bool routers,
                                               struct mp_profile *chosen_p) MP_MUST_CHECK;
 
 #endif

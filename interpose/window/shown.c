@@ -410,14 +410,16 @@ void mp_shown_get_counts(struct mp_shown *shown, struct mp_shown_counts *counts_
     mp_unlock(&shown->lock);
 }
 
+/* The locks of several models are held at once by a fork only, in the order of their places: no
+ * order of ranks. */
 void mp_shown_fork_prepare(struct mp_shown *shown)
 {
-    mp_lock(&shown->lock);
+    (void)pthread_mutex_lock(&shown->lock.mutex);
 }
 
 void mp_shown_fork_parent(struct mp_shown *shown)
 {
-    mp_unlock(&shown->lock);
+    (void)pthread_mutex_unlock(&shown->lock.mutex);
 }
 
 /* The parent goes on to recycle the slots that are mapped here too. */
@@ -426,5 +428,5 @@ void mp_shown_fork_child(struct mp_shown *shown)
     mp_moves_end(&shown->moves, &shown->host.real);
     mp_shown_hide_all_locked(shown);
     shown->off = true;
-    mp_unlock(&shown->lock);
+    mp_shown_fork_parent(shown);
 }

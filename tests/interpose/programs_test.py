@@ -7,6 +7,7 @@ usage: programs_test.py CASE PRELOAD WORK [--full]
               in BF16, Q8_0, Q4_K_M, MXFP4, of five families, and in ten files
   sources     the same with each way of learning which experts are read: ggml's own word of each, what
               routers chose, what has been touched
+  several     two models in one process, each paged by itself
   checks      the same, while it also looks at the mapped file in every way that a program can
   bench       llama-bench ends well
   text        llama-completion and llama-cli write the same words
@@ -78,6 +79,32 @@ def sources(preload, work, full):
             for threads in (1, 4) if full else (2,):
                 plain_and_paged(llama.command(program, llama.model(name), threads), preload, work,
                                 BUDGETS if full else BUDGETS[1:2], sources=SOURCES)
+
+
+def several(preload, work, full):
+    for llama in kinds(full):
+        program = llama.build("victim_logits", work)
+        command = llama.command(program, llama.model("tiny"), 2, f"beside={llama.model('fused')}")
+        want = run(command, None, None).out
+        for source in SOURCES:
+            second = work / "report.2.json"
+            second.unlink(missing_ok=True)
+            for budget in BUDGETS if full else BUDGETS[1:3]:
+                done = run(command, preload, budget, MOEPAGER_HOOKS=source,
+                           MOEPAGER_REPORT=str(work / "report.json"))
+                expect(done.status == 0 and done.out == want,
+                       f"{source}, budget {budget}: exit {done.status}: {done.out[-300:]} and not "
+                       f"{want[-300:]}: {done.err[-300:]}")
+                for path, model in ((work / "report.json", "tiny"), (second, "fused")):
+                    expect(path.exists(), f"{source}: no {path.name}: {done.err[-300:]}")
+                    report = json.loads(path.read_text())
+                    path.unlink()
+                    expect(report["model"].endswith(f"{model}.gguf"), f"{path.name}: {report}")
+                    harness.check_report(harness.Done(0, "", done.err, report), model, budget,
+                                         source)
+                    expect(report["policies"]["predict"] == "gate" and
+                           (source == "touches" or report["experts_guessed_right"] > 0),
+                           f"{source}: {model}'s routers guess nothing: {report}")
 
 
 def checks(preload, work, full):
@@ -322,8 +349,8 @@ def compare(preload, work, full):
         expect(all(result["start_ms"].values()), f"{result['start_ms']}")
 
 
-CASES = {case.__name__: case for case in (logits, sources, checks, bench, text, perplexity, server, openai,
-                                          python, compare)}
+CASES = {case.__name__: case for case in (logits, sources, several, checks, bench, text, perplexity,
+                                          server, openai, python, compare)}
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ struct mp_arch_keys {
     struct mp_arch_number routed_scale;        /* this and the following: 1 where NULL */
     struct mp_arch_number embed_scale, residual_scale, logit_divisor;
     struct mp_arch_number attention_scale; /* by head size where NULL */
+    const char *kv_rank;    /* latent attention, with the keys that are its own everywhere */
     const char *rotary_dim; /* elements of a head that are rotated, or as a share of the head */
     struct mp_arch_number rotary_share;
 };
@@ -81,6 +82,7 @@ struct mp_arch {
     double default_eps, default_theta;
     bool default_tied;
     enum mp_router router;
+    bool greedy_groups;   /* groups count only where "topk_method" is "group_limited_greedy" */
     bool qk_norm_rows;    /* as in struct mp_model_config, like group_best */
     uint32_t group_best;  /* 0 is 1 */
     bool window_by_layer; /* only "layer_types" determines which layers have one */
@@ -103,8 +105,11 @@ struct mp_arch {
 
 /* X(suffix of the constant's name): all families. */
 #define MP_ARCH_MAP(X) \
+    X(deepseek_v2)     \
+    X(deepseek_v3)     \
     X(ernie4_5_moe)    \
     X(glm4_moe)        \
+    X(glm4_moe_lite)   \
     X(granitemoe)      \
     X(minimax_m2)      \
     X(mixtral)         \
@@ -147,17 +152,19 @@ size_t mp_arch_format(char *out, size_t bytes, const char *pattern,
  * match. */
 bool mp_arch_match(const char *pattern, const char *name, uint32_t *layer_p);
 
-/* Names of the tensors of attention, norms, embedding and head in most families. */
-#define MP_ARCH_COMMON_NAMES                                                       \
+/* Names of the tensors of norms, embedding and head in most families, and those of attention. */
+#define MP_ARCH_END_NAMES                                                          \
     [MP_ROLE_EMBED] = { "model.embed_tokens.weight", NULL },                       \
     [MP_ROLE_FINAL_NORM] = { "model.norm.weight", NULL },                          \
     [MP_ROLE_HEAD] = { "lm_head.weight", NULL },                                   \
     [MP_ROLE_ATTN_NORM] = { "model.layers.{layer}.input_layernorm.weight", NULL }, \
-    [MP_ROLE_Q] = { "model.layers.{layer}.self_attn.q_proj.weight", NULL },        \
-    [MP_ROLE_K] = { "model.layers.{layer}.self_attn.k_proj.weight", NULL },        \
-    [MP_ROLE_V] = { "model.layers.{layer}.self_attn.v_proj.weight", NULL },        \
     [MP_ROLE_O] = { "model.layers.{layer}.self_attn.o_proj.weight", NULL },        \
     [MP_ROLE_FFN_NORM] = { "model.layers.{layer}.post_attention_layernorm.weight", NULL }
+
+#define MP_ARCH_COMMON_NAMES                                                                   \
+    MP_ARCH_END_NAMES, [MP_ROLE_Q] = { "model.layers.{layer}.self_attn.q_proj.weight", NULL }, \
+                       [MP_ROLE_K] = { "model.layers.{layer}.self_attn.k_proj.weight", NULL }, \
+                       [MP_ROLE_V] = { "model.layers.{layer}.self_attn.v_proj.weight", NULL }
 
 #define MP_ARCH_QKV_BIAS_NAMES                                                 \
     [MP_ROLE_Q_BIAS] = { "model.layers.{layer}.self_attn.q_proj.bias", NULL }, \
@@ -168,6 +175,17 @@ bool mp_arch_match(const char *pattern, const char *name, uint32_t *layer_p);
     [MP_ROLE_DENSE_GATE] = { "model.layers.{layer}.mlp.gate_proj.weight", NULL }, \
     [MP_ROLE_DENSE_UP] = { "model.layers.{layer}.mlp.up_proj.weight", NULL },     \
     [MP_ROLE_DENSE_DOWN] = { "model.layers.{layer}.mlp.down_proj.weight", NULL }
+
+/* Latent attention: `Q` is the second matrix of queries where they have a rank, and the only one
+ * where they have none. */
+#define MP_ARCH_LATENT_NAMES                                                                  \
+    [MP_ROLE_Q] = { "model.layers.{layer}.self_attn.q_proj.weight",                           \
+                    "model.layers.{layer}.self_attn.q_b_proj.weight" },                       \
+    [MP_ROLE_Q_DOWN] = { "model.layers.{layer}.self_attn.q_a_proj.weight", NULL },            \
+    [MP_ROLE_Q_DOWN_NORM] = { "model.layers.{layer}.self_attn.q_a_layernorm.weight", NULL },  \
+    [MP_ROLE_K] = { "model.layers.{layer}.self_attn.kv_a_proj_with_mqa.weight", NULL },       \
+    [MP_ROLE_LATENT_NORM] = { "model.layers.{layer}.self_attn.kv_a_layernorm.weight", NULL }, \
+    [MP_ROLE_KV_UP] = { "model.layers.{layer}.self_attn.kv_b_proj.weight", NULL }
 
 /* The three tensors of a slice of the expert whose names begin so. */
 #define MP_ARCH_SLICES(expert)                                                              \

@@ -12,42 +12,35 @@
 #include "tests/support/tmpdir.h"
 
 #define DENSE_BYTES (320u << 10)
-#define TENSORS (MADE_LAYERS * (MADE_KINDS + 1))
+#define ROUTER_BYTES (MADE_EXPERTS * 64u * 4u) /* the last ones of those */
+#define TABLE_BYTES (1u << 20)
+#define TENSORS (MADE_LAYERS * (MADE_KINDS + 2) + 1)
 
 unsigned char *made_bytes;
 uint64_t made_file_bytes;
 _Atomic int made_mmap_fails = -1, made_mremap_fails = -1;
 bool made_layout_wrong;
 struct mp_paged_span made_span;
+mp_find_fn made_find_more;
 
 static char path[sizeof(test_tmpdir_path) + 32];
 static uint64_t data_begin;
 
 static const char *const names[] = { "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps" };
 
-/* Dense and expert tensors in turns; the experts of a layer start behind an odd dense one. */
+/* A table, then dense and expert tensors in turns; the experts of a layer start behind an odd dense
+ * one. */
 static uint64_t tensor_offset(uint32_t layer, uint32_t kind)
 {
     const uint64_t experts = MADE_EXPERTS * MADE_EXPERT_BYTES;
 
-    return layer * (DENSE_BYTES + 32 + MADE_KINDS * experts) + DENSE_BYTES + 32 + kind * experts;
+    return TABLE_BYTES + layer * (DENSE_BYTES + 32 + MADE_KINDS * experts) + DENSE_BYTES + 32 +
+           kind * experts;
 }
 
 uint64_t made_offset(uint32_t layer, uint32_t kind, uint32_t expert)
 {
     return data_begin + tensor_offset(layer, kind) + expert * MADE_EXPERT_BYTES;
-}
-
-static void put_tensor(const char *name, uint32_t experts, uint64_t ne1, uint64_t offset)
-{
-    gguf_text(name);
-    gguf_put(experts > 0 ? 3 : 2, 4);
-    gguf_put(64, 8);
-    gguf_put(ne1, 8);
-    if (experts > 0)
-        gguf_put(experts, 8);
-    gguf_put(0, 4); /* F32 */
-    gguf_put(offset, 8);
 }
 
 static void put_header(void)
@@ -57,13 +50,17 @@ static void put_header(void)
     gguf_begin(TENSORS, 2);
     gguf_text("general.architecture"), gguf_put(8, 4), gguf_text("made");
     gguf_number("made.expert_used_count", 4, MADE_TOP_K, 4);
+    gguf_tensor("per_layer_token_embd.weight", 64, TABLE_BYTES / 256, 0, 0);
     for (uint32_t l = 0; l < MADE_LAYERS; l++) {
         snprintf(name, sizeof(name), "blk.%u.attn.weight", l + 1);
-        put_tensor(name, 0, DENSE_BYTES / 256, tensor_offset(l, 0) - DENSE_BYTES - 32);
+        gguf_tensor(name, 64, (DENSE_BYTES - ROUTER_BYTES) / 256, 0,
+                    tensor_offset(l, 0) - DENSE_BYTES - 32);
+        snprintf(name, sizeof(name), "blk.%u.ffn_gate_inp.weight", l + 1);
+        gguf_tensor(name, 64, MADE_EXPERTS, 0, tensor_offset(l, 0) - ROUTER_BYTES - 32);
         for (uint32_t k = 0; k < MADE_KINDS; k++) {
             /* Block 0 has no experts. */
             snprintf(name, sizeof(name), "blk.%u.%s.weight", l + 1, names[k]);
-            put_tensor(name, MADE_EXPERTS, 49, tensor_offset(l, k));
+            gguf_tensor_3d(name, 64, 49, MADE_EXPERTS, 0, tensor_offset(l, k));
         }
     }
     gguf_data(0);
@@ -208,12 +205,11 @@ static void *find(const void *site, const char *name)
         { "ggml_compute_forward_mul_mat_id_tiled", (void *)ggml_free },
     };
 
-    (void)site;
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
         if (strcmp(functions[i].name, name) == 0)
             return functions[i].function;
     }
-    return NULL;
+    return made_find_more != NULL ? made_find_more(site, name) : NULL;
 }
 
 void made_start(const char *budget, const char *hooks)
@@ -280,12 +276,16 @@ static struct mp_ggml_tensor ids_of(const int32_t *ids, uint32_t tokens)
 
 void made_run_layer(const char *base, uint32_t layer, const int32_t *ids, uint32_t tokens)
 {
+    static const float input[64]; /* the same for all tokens */
+    const struct mp_ggml_tensor rows_in = { .ne = { 64, 1, tokens, 1 },
+                                            .nb = { 4, 256, 0, 0 },
+                                            .data = input };
     const struct mp_ggml_tensor chosen = ids_of(ids, tokens);
 
     for (uint32_t k = 0; k < MADE_KINDS; k++) {
         const struct mp_ggml_tensor weights = { .ne = { 64, 49, MADE_EXPERTS, 1 },
                                                 .data = base + made_offset(layer, k, 0) };
-        const struct mp_ggml_tensor dst = { .src = { &weights, NULL, &chosen } };
+        const struct mp_ggml_tensor dst = { .src = { &weights, &rows_in, &chosen } };
 
         for (uint32_t e = 0; e < MADE_EXPERTS; e++) {
             const uint64_t offset = made_offset(layer, k, e);
