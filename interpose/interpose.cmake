@@ -37,6 +37,7 @@ add_library(mp_interpose STATIC
     interpose/pager/stream.c
     interpose/pager/watch.c
     interpose/window/moves.c
+    interpose/window/owned.c
     interpose/window/shown.c
     interpose/window/views.c
     interpose/cuda/gpu.c
