@@ -365,6 +365,10 @@ void mp_paged_destroy(struct mp_paged *paged)
 {
     if (paged == NULL)
         return;
+    if (paged->shown != NULL && mp_shown_lost_any(paged->shown)) {
+        atomic_store(&paged->off, true); /* it stays as it is: what we would close is not ours */
+        return;
+    }
     mp_paged_dense_destroy(paged->dense);
     mp_paged_watch_destroy(paged->watch);
     if (paged->open)
