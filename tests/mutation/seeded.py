@@ -35,7 +35,7 @@ HOST = [
      "    if (ticket == MP_TICKET_DONE) {\n        mp_space_must_apply",
      "    if (ticket == MP_TICKET_DONE || (!u->demand && ticket == MP_TICKET_STARTED)) {\n"
      "        mp_space_must_apply"),
-    ("the last extent is not read, stale bytes stay", LOGITS, "space_move.c",
+    ("the last extent is not read, stale bytes stay", LOGITS, "space_layout.c",
      "ticket->extent_count = layout->extent_count;",
      "ticket->extent_count = layout->extent_count - 1;"),
     ("weights of the experts are combined in the wrong order", LOGITS, "cpu_experts.c",
