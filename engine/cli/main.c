@@ -123,12 +123,22 @@ static command_fn *const command_functions[MP_COMMAND_COUNT] = {
 
 static enum mp_status unknown_command(const char *name)
 {
+    static const char *const names[] = {
+#define X(upper, lower) #lower,
+        MP_COMMAND_MAP(X)
+#undef X
+            NULL
+    };
     const char *renamed = mp_flag_new_name(MP_COMMAND_COUNT, name);
+    const char *nearest = mp_opt_nearest(names, name);
     char quoted[MP_QUOTE_BYTES];
 
     mp_quote(quoted, name, strlen(name));
     if (renamed != NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "command '%s' is now '%s'", quoted, renamed);
+    if (nearest != NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "unknown command '%s'; did you mean '%s'?", quoted,
+                       nearest);
     return mp_fail(MP_ERR_CONFIG, "E_USAGE", "unknown command '%s'; moepager --help lists them",
                    quoted);
 }

@@ -95,10 +95,33 @@ static size_t edit_distance(const char *a, const char *b)
     return row[b_length];
 }
 
+/* Names at this distance or further are not taken for a misspelling of one of so many letters. */
+static size_t distance_limit(size_t length)
+{
+    return (length + 2) / 3 + 1;
+}
+
+const char *mp_opt_nearest(const char *const *names, const char *name)
+{
+    size_t limit = distance_limit(strlen(name));
+    const char *best = NULL;
+
+    mp_assert(names != NULL);
+    for (; *names != NULL; names++) {
+        const size_t distance = edit_distance(name, *names);
+
+        if (distance < limit) {
+            limit = distance;
+            best = *names;
+        }
+    }
+    return best;
+}
+
 /* The known name most like `name`, or an empty string if none is close. */
 static void nearest(const struct mp_opt_group *groups, const char *name, char best[NAME_BYTES])
 {
-    size_t limit = (strlen(name) - strlen(ENV_PREFIX) + 2) / 3 + 1;
+    size_t limit = distance_limit(strlen(name) - strlen(ENV_PREFIX));
 
     mp_assert(strncmp(name, ENV_PREFIX, strlen(ENV_PREFIX)) == 0);
     best[0] = '\0';

@@ -168,6 +168,10 @@ enum mp_status mp_opt_set(const struct mp_opt_group *groups, const char *name,
  */
 enum mp_status mp_opt_unknown(const struct mp_opt_group *groups, const char *name) MP_MUST_CHECK;
 
+/* The name in a NULL-terminated list that `name` is probably a misspelling of, or NULL. The names
+ * in the list are shorter than 96 bytes. */
+const char *mp_opt_nearest(const char *const *names, const char *name);
+
 /* As mp_opt_set() for one table, by the name in the table ("PROTECT"). */
 enum mp_status mp_opt_set_one(const struct mp_opt *table, const char *prefix, void *config,
                               const char *name, const char *value) MP_MUST_CHECK;

@@ -14,7 +14,9 @@
 static void commands_and_flags_are_distinguished(void)
 {
     REFUSED(2, "error[E_USAGE]: no command", NULL);
-    REFUSED(2, "unknown command 'frobnicate'", "frobnicate");
+    REFUSED(2, "unknown command 'frobnicate'; moepager --help lists them", "frobnicate");
+    REFUSED(2, "unknown command 'runn'; did you mean 'run'?", "runn");
+    REFUSED(2, "unknown command 'calibarte'; did you mean 'calibrate'?", "calibarte");
     REFUSED(2, "'prompt' is not a flag", "run", "prompt");
     REFUSED(2, "need exactly one of --prompt", RUN_MODEL);
     REFUSED(2, "got 2 prompts", RUN_MODEL, "--prompt", "a", "--prompt-file", "b");
