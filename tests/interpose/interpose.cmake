@@ -8,7 +8,7 @@ if(NOT sanitizers AND NOT MP_COVERAGE)
             others secure report seccomp dlopen static)
         set(cases_programs logits sources several checks bench text perplexity server openai
             compare)
-        set(full_behaviour kills broken idle mapping reads)
+        set(full_behaviour kills broken idle mapping reads sanitized)
         set(full_programs logits sources several checks bench text perplexity server openai python)
         set(cases_transformers logits touches write fork single)
         set(full_transformers logits touches write fork single)
