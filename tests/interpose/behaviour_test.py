@@ -17,6 +17,7 @@ usage: behaviour_test.py CASE PRELOAD WORK [--full]
   kills      starts and kills in a row (50, with --full 1,000); the next run is right, nothing is left
   crowd      20 processes on one file
   memory     a memory group of which most is taken: the kernel may end it, else the result is right
+  limits     few descriptors, addresses and threads: what runs without the library runs with it
   others     before and behind another preloaded library with the same hooks
   secure     a program that is somebody else when it runs: the library stays out of it
   report     SIGUSR1 in the middle writes it, and the program goes on; a program with a handler of
@@ -315,6 +316,30 @@ def memory(preload, work, full):
         group.remove()
 
 
+def limits(preload, work, full):
+    llama = Llama("debian")
+    program = llama.build("victim_logits", work)
+    command = llama.command(program, llama.model("tiny"), 2, "gen=4", "prompt=16")
+    want = run(command, None, None).out
+    most = {"n": (4, 5, 6, 7, 8, 10, 16), "v": (80000, 90000, 100000, 120000, 200000, 300000, 600000)}
+    for flag, values in most.items():
+        seen = set()
+        for value in values:
+            limited = ["/bin/sh", "-c", f'ulimit -{flag} {value}; exec "$@"', "sh", *command]
+            plain = run(limited, None, None)
+            for budget in ("20%", "auto") if full else ("20%",):
+                done = run(limited, preload, budget, work=work)
+                label = f"ulimit -{flag} {value}, budget {budget}"
+                expect(plain.status != 0 or (done.status == 0 and done.out == want),
+                       f"{label}: exit {done.status}: {done.err[-500:]}")
+                expect(len(warnings(done)) <= 1, f"{label}: much is said: {done.err}")
+                expect(done.status != 0 or done.report is not None or budget == "auto" or
+                       len(warnings(done)) == 1, f"{label}: neither paged nor said: {done.err}")
+                seen.add((plain.status == 0, done.report is not None))
+        # All three are there: too little for the program, for the library, and for neither.
+        expect({(True, False), (True, True)} <= seen, f"ulimit -{flag}: {seen}")
+
+
 def others(preload, work, full):
     llama = Llama("debian")
     program = llama.build("victim_logits", work)
@@ -490,7 +515,7 @@ def sanitized(preload, work, full):
 
 
 CASES = {case.__name__: case for case in (idle, mapping, changed, reads, disk, broken, refused, alone, kills, crowd,
-                                          memory, others, secure, report, seccomp, dlopen,
+                                          memory, limits, others, secure, report, seccomp, dlopen,
                                           static, sanitized)}
 
 if __name__ == "__main__":
