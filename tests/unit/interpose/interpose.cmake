@@ -3,6 +3,8 @@ mp_test(unit/interpose/window_test LIBS mp_interpose SOURCES tests/unit/interpos
     tests/support/gguf.c VARIANTS expert router touches TIMEOUT 120)
 mp_test(unit/interpose/window_fault_test LIBS mp_interpose SOURCES tests/unit/interpose/made_up.c
     tests/support/gguf.c WRAP LABELS fault TIMEOUT 200)
+mp_test(unit/interpose/window_closed_test LIBS mp_interpose SOURCES
+    tests/unit/interpose/made_up.c tests/support/gguf.c TIMEOUT 120)
 mp_test(unit/interpose/moves_test LIBS mp_interpose)
 mp_test(unit/interpose/report_test LIBS mp_interpose PkgConfig::JANSSON
     SOURCES tests/unit/interpose/made_up.c tests/support/gguf.c VARIANTS text json)
