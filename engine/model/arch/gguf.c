@@ -1,5 +1,5 @@
-/* The families in GGUF files. Some have a key for leading dense layers; in the others all layers are
- * MoE. */
+/* The families in GGUF files. Some have a key for leading dense layers; in the others all layers
+ * are MoE. */
 #include "engine/model/arch/arch.h"
 
 #include "vmm/base/compiler.h"
