@@ -162,7 +162,7 @@ static void a_model_that_is_none_is_refused(void)
 
     REFUSED(3, "cannot open the model directory '/nonexistent'", "run", "--prompt", "a", "--model",
             "/nonexistent");
-    REFUSED(3, "is not a directory", "info", "--model", "CMakeLists.txt");
+    REFUSED(3, "is neither a GGUF file nor a directory", "info", "--model", "CMakeLists.txt");
     CHECK_EQ(mkdir(dir, 0700), 0);
     REFUSED(3, "E_", "info", "--model", dir);
     snprintf(file, sizeof(file), "%s/model.safetensors", dir);
