@@ -165,7 +165,11 @@ static void ids_open_a_layer_for_all_that_they_name(void)
     for (uint32_t kind = 0; kind < MADE_KINDS; kind++)
         copy_expert(0, kind, 1);
     CHECK_EQ(look().opened, 1);
-    CHECK_EQ(look().copies, 4);
+    read_ids((const int32_t[]){ 2, 3, 2, 2 }, 2, 2);
+    read_ids((const int32_t[]){ 1, 5 }, 2, 1); /* the same, whatever was behind them */
+    copy_expert(0, 0, 5);
+    CHECK_EQ(look().opened, 1);
+    CHECK_EQ(look().copies, 5);
     CHECK_EQ(synchronized[0], 0);
 
     copy_expert(0, 0, 3); /* which they do not name */
