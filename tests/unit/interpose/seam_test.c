@@ -340,6 +340,34 @@ static void a_mapping_ends_with_its_last_byte(void)
     made_unmap(base, hole);
 }
 
+/* By the page in the middle of an expert, which is then taken out of the page table. */
+static void a_touch_is_seen_once(void)
+{
+    const uint32_t unit = MADE_EXPERTS + 3;
+    const volatile char *middle;
+    struct mp_paged *paged;
+    int kept;
+
+    open_model();
+    middle = base + made_offset(1, 0, 3) + MADE_EXPERT_BYTES / 2;
+    paged = mp_entry_begin(0);
+    CHECK(paged != NULL);
+    kept = paged->pagemap_fd;
+    paged->pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    CHECK(paged->pagemap_fd >= 0);
+    (void)mp_paged_was_touched(paged, unit);
+    for (int i = 0; i < 2; i++) {
+        CHECK(!mp_paged_was_touched(paged, unit));
+        (void)*middle;
+        CHECK(mp_paged_was_touched(paged, unit));
+    }
+    CHECK(!mp_paged_was_touched(paged, unit));
+    close(paged->pagemap_fd);
+    paged->pagemap_fd = kept;
+    mp_entry_end(paged);
+    close_model();
+}
+
 static void slots_are_pinned_once(void)
 {
     open_model();
@@ -414,6 +442,7 @@ int main(void)
     RUN(a_tail_ends_with_its_page);
     RUN(another_thread_closes_no_layer);
     RUN(a_mapping_ends_with_its_last_byte);
+    RUN(a_touch_is_seen_once);
     RUN(slots_are_pinned_once);
     return 0;
 }
