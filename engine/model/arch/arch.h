@@ -51,6 +51,7 @@ struct mp_arch_keys {
     struct mp_arch_number embed_scale, residual_scale, logit_divisor;
     struct mp_arch_number attention_scale; /* by head size where NULL */
     const char *kv_rank;    /* latent attention, with the keys that are its own everywhere */
+    const char *drafting;   /* of GGUF files: layers behind the others, which draft tokens */
     const char *rotary_dim; /* elements of a head that are rotated, or as a share of the head */
     struct mp_arch_number rotary_share;
 };
@@ -129,7 +130,12 @@ const struct mp_arch *mp_arch_at(size_t index);
  * biases, by whether the first layer has one.
  */
 #define MP_ARCH_GGUF_MAP(X) \
+    X(ernie4_5_moe)         \
+    X(glm4moe)              \
+    X(granitemoe)           \
     X(llama)                \
+    X(minimax_m2)           \
+    X(olmoe)                \
     X(qwen2moe)             \
     X(qwen3moe)
 
