@@ -22,6 +22,8 @@ add_library(mp_interpose STATIC
     interpose/entry/entry.c
     interpose/model/experts.c
     interpose/model/experts_st.c
+    interpose/model/routers.c
+    interpose/model/tables.c
     interpose/pager/ahead.c
     interpose/pager/dense.c
     interpose/pager/ggml.c
@@ -29,10 +31,12 @@ add_library(mp_interpose STATIC
     interpose/pager/record.c
     interpose/pager/report.c
     interpose/pager/routing.c
+    interpose/pager/scores.c
     interpose/pager/seam.c
     interpose/pager/settings.c
     interpose/pager/stream.c
     interpose/pager/watch.c
+    interpose/window/moves.c
     interpose/window/shown.c
     interpose/window/views.c
     interpose/cuda/gpu.c
@@ -44,7 +48,7 @@ add_library(mp_interpose STATIC
     interpose/cuda/tiers_move.c
     interpose/cuda/tiers_touch.c
     interpose/cuda/work.c)
-target_link_libraries(mp_interpose PUBLIC mp_policy PkgConfig::UNWIND)
+target_link_libraries(mp_interpose PUBLIC mp_policy mp_kernels PkgConfig::UNWIND)
 
 # Archives of libraries come behind ours and before the shared ones, which are then not needed.
 add_library(moepager_interpose SHARED interpose/entry/placement.c interpose/entry/table.c
@@ -59,7 +63,7 @@ foreach(library uring)
 endforeach()
 add_dependencies(moepager_interpose mp_interpose)
 target_link_libraries(moepager_interpose PRIVATE
-    $<TARGET_FILE:mp_interpose> $<TARGET_FILE:mp_policy> $<TARGET_FILE:mp_vmm>
+    $<TARGET_FILE:mp_interpose> $<TARGET_FILE:mp_kernels> $<TARGET_FILE:mp_policy> $<TARGET_FILE:mp_vmm>
     $<TARGET_FILE:mp_base> ${archives} mp_interpose)
 # Opened for safetensors files only, because it needs the library of JSON.
 add_library(moepager_safetensors SHARED interpose/model/safetensors.c)

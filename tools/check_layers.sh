@@ -51,7 +51,7 @@ interpose:          vmm/base
 interpose/preload:  vmm/base vmm/options interpose interpose/cuda/hooks
 interpose/model:    vmm/* interpose
 interpose/window:   vmm/* interpose interpose/model
-interpose/pager:    vmm/* policy/* interpose interpose/model interpose/window
+interpose/pager:    vmm/* policy/* kernels/cpu interpose interpose/model interpose/window
 interpose/entry:    vmm/* interpose interpose/pager
 interpose/cuda:     vmm/* policy interpose
 interpose/cuda/hooks: vmm/base vmm/options vmm/backend/cuda interpose/preload interpose/cuda

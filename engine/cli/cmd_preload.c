@@ -20,6 +20,11 @@ static enum mp_status start(const struct mp_args *args, const struct mp_settings
         return status;
     if (!mp_preload_find_program(&environment, args->program[0], program, &exit_code))
         snprintf(program, sizeof(program), "%s", args->program[0]);
+    else if (mp_check_is_static(program))
+        mp_log_warn("preload",
+                    "'%s' is linked statically: nothing can be preloaded, and no "
+                    "experts are paged",
+                    program);
     mp_environment_fini(&environment);
     status = mp_preload_environment(settings, library, program, &environment);
     if (status != MP_OK)

@@ -65,12 +65,16 @@ struct mp_compute_ops {
 
     /* Optional: the layer is opened. */
     void (*open)(struct mp_compute *c, uint32_t moe_layer);
-    /* softmax(router in), for read_scores(): in `scores` itself, or where the compute has them.
-     * With `norm`, of xe := norm(in). */
+    /* What experts are chosen by, softmax(router in) in most families, for read_scores(): in
+     * `scores` itself, or where the compute has them. With `norm`, of xe := norm(in), which is a
+     * prediction. */
     void (*router)(struct mp_compute *c, uint32_t layer, enum mp_array in, const float *norm,
                    float *scores);
     /* Wait for scores(T, E) of the last router(). */
     enum mp_status (*read_scores)(struct mp_compute *c, float *scores);
+    /* Optional: weights(T, R) of these experts where they are not the scores that they were chosen
+     * by, of the last router() that was no prediction. */
+    void (*weigh)(struct mp_compute *c, const uint32_t *experts, float *weights);
     /* sum := the shared expert's part; for models that have one */
     void (*shared)(struct mp_compute *c, uint32_t layer);
     /* Optional: the step's, for experts that executors have begun (policy/pager/step.h). */

@@ -2,7 +2,6 @@
  * Life of an engine: sizes and memory. What comes from the backend to the step is in paging.c.
  */
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -114,23 +113,6 @@ static void free_state(struct mp_engine *engine)
         mp_error_set(&before);
 }
 
-/* As the reference implementation does it: frequencies and angles are rounded to float. */
-static void fill_rope(struct mp_engine *engine)
-{
-    const struct mp_model_config *m = engine->config.model;
-    const size_t half = m->head_dim / 2;
-
-    for (size_t i = 0; i < half; i++) {
-        const float exponent = (float)(2 * i) / (float)m->head_dim;
-        const float frequency = (float)(1.0 / pow(m->rope_theta, exponent));
-
-        for (uint32_t p = 0; p < engine->config.ctx; p++) {
-            engine->state.cosine[p * half + i] = cosf((float)p * frequency);
-            engine->state.sine[p * half + i] = sinf((float)p * frequency);
-        }
-    }
-}
-
 static enum mp_status number_layers(struct mp_engine *engine)
 {
     const struct mp_model_config *m = engine->config.model;
@@ -177,7 +159,7 @@ enum mp_status mp_engine_create(const struct mp_engine_config *config, struct mp
     if (status == MP_OK)
         status = make_state(engine);
     if (status == MP_OK)
-        fill_rope(engine);
+        mp_engine_fill_positions(engine);
     if (status == MP_OK && engine->device != NULL)
         status = mp_device_prepare(engine->device);
     if (status == MP_OK)

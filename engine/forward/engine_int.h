@@ -8,8 +8,8 @@
 
 /*
  * The inside of the engine, shared by engine.c (life), paging.c (from the backend to the step),
- * forward.c (the transformer), moe.c (the operations of the MoE step), predict_*.c (scores for
- * predictors), costs.c and the computes.
+ * positions.c (rotation), forward.c (the transformer), moe.c (the operations of the MoE step),
+ * predict_*.c (scores for predictors), costs.c and the computes.
  */
 
 /* For predictors. G features of a network, W its widest layer; NULL where none is asked. */
@@ -87,6 +87,9 @@ static inline size_t mp_engine_rank_row(const struct mp_engine *engine, const st
 {
     return (size_t)rows->token[i] * engine->shape.top_k + rows->rank[i];
 }
+
+/* positions.c: state.cosine and state.sine. */
+void mp_engine_fill_positions(struct mp_engine *engine);
 
 /* x += attention(norm(x)); uses q, k, v, att and xe. */
 void mp_engine_attention(struct mp_compute *c, uint32_t layer, enum mp_array x);

@@ -72,6 +72,13 @@ static enum mp_status op_scores(void *ctx, uint32_t moe_layer, float *scores)
     return MP_OK;
 }
 
+static void op_weigh(void *ctx, const uint32_t *experts, float *weights)
+{
+    struct mp_compute *c = ((struct mp_engine *)ctx)->compute;
+
+    c->ops->weigh(c, experts, weights);
+}
+
 static enum mp_status op_source_scores(void *ctx, uint32_t moe_layer, uint32_t target_layer,
                                        enum mp_score_source source, float *scores)
 {
@@ -197,6 +204,7 @@ void mp_engine_fill_step_ops(struct mp_engine *engine)
 
     engine->step_ops = (struct mp_step_ops){
         .scores = op_scores,
+        .weigh = compute->weigh != NULL ? op_weigh : NULL,
         .source_scores = op_source_scores,
         .shared = op_shared,
         .ended = compute->ended != NULL ? op_ended : NULL,

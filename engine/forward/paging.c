@@ -167,6 +167,17 @@ enum mp_status mp_engine_make_paging(struct mp_engine *engine)
     return status;
 }
 
+/* What only the CPU has been taught is refused here, by name. */
+static enum mp_status open_device(struct mp_engine *engine)
+{
+    const char *beyond = mp_model_config_beyond(engine->config.model);
+
+    if (beyond != NULL)
+        return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                       "the model has %s, which devices do not compute; use --device cpu", beyond);
+    return mp_device_open(engine, &engine->device);
+}
+
 /* Memory of tiers, and of the device that computes where the CPU cannot. */
 enum mp_status mp_engine_open_backend(struct mp_engine *engine)
 {
@@ -174,7 +185,7 @@ enum mp_status mp_engine_open_backend(struct mp_engine *engine)
     enum mp_status status = mp_backend_open(c->backend, &c->backend_config, &engine->backend);
 
     if (status == MP_OK && mp_device_needed(engine->backend))
-        status = mp_device_open(engine, &engine->device);
+        status = open_device(engine);
     engine->compute = engine->device != NULL ? &engine->device->compute : &engine->cpu.compute;
     return status;
 }

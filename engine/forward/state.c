@@ -43,7 +43,7 @@ static void fill_rows(const struct mp_state_plan *plan, struct row rows[MP_ARRAY
     const uint64_t R = m->experts_per_token, W = mp_engine_expert_rows(T, R), X = m->expert_ffn;
     const uint64_t M = max_u64(m->shared_ffn, m->dense_ffn), F = max_u64(K, max_u64(X, M));
     const uint64_t J = mp_pool_threads(c->pool), S = mp_engine_heads_once(m);
-    const uint64_t P = mp_state_has_partial(c) ? T : 0;
+    const uint64_t P = mp_state_has_partial(c) ? T : 0, G = mp_model_config_selects(m) ? T : 0;
     const uint64_t lists = plan->list_words, parts = plan->part_words;
     uint64_t kv[4];
 

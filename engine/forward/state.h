@@ -14,7 +14,8 @@
  * R top_k, E experts, N sequences. On the host: J threads, S heads that share keys and are computed
  * together, F the widest FFN (or K), W rows of experts that are computed together. On a device: M
  * the widest of shared and dense FFN, X expert_ffn; lists and parts, words of its scratch. P is T
- * where a predictor runs the next layer ahead of time, else 0. KV: engine/forward/kv.h.
+ * where a predictor runs the next layer ahead of time, else 0; G is T where experts are chosen by
+ * other numbers than they are weighed by, else 0. KV: engine/forward/kv.h.
  *
  * Kinds: OWN arrays are the compute's alone. Those that CROSS exist on both sides; beside a device
  * the host's is pinned. STAGED arrays are a device's, and the host has a pinned one of their shape
@@ -43,6 +44,7 @@
     A(PARTIAL_ROW, partial_row, uint32_t, STAGED, (0), (P, R), "a predictor") /* their numbers */  \
     A(ROW, row, float, OWN, (T), (T), "activations")       /* the shared expert's gate */          \
     A(SCORES, scores, float, STAGED, (0), (T, E), "lists") /* the router's probabilities */        \
+    A(GATES, gates, float, OWN, (G, E), (0), "lists")      /* what experts are weighed by */       \
     A(WEIGHT, weight, float, STAGED, (0), (T, R), "lists") /* of the combine */                    \
     A(ACT, act, float, OWN, (0), (T, R, X), "activations") /* of all experts of a layer */         \
     A(LOGITS, logits, float, CROSS, (N, V), (N, V), "logits")                                      \

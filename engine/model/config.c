@@ -10,22 +10,22 @@
 #include <string.h>
 
 #include "engine/model/arch/arch.h"
+#include "engine/model/config_int.h"
 #include "engine/model/types.h"
 #include "vmm/format/checkpoint.h"
 #include "vmm/format/json.h"
 
-#define CONFIG "config.json"
+#define CONFIG MP_CONFIG_FILE
 #define GENERATION "generation_config.json"
 #define FILE_BYTES_MAX (16u << 20)
 
 /* Of the names of all families; a message takes no more. */
 #define LIST_BYTES 512
 
-#define FFN_MAX (1u << 20)
 #define VOCAB_MAX (1u << 22)
 
-static enum mp_status read_u32(const json_t *root, const char *key, uint32_t min, uint32_t max,
-                               uint32_t *value_p)
+enum mp_status mp_config_u32(const json_t *root, const char *key, uint32_t min, uint32_t max,
+                             uint32_t *value_p)
 {
     uint64_t value = 0;
     const enum mp_status status = mp_json_u64(root, key, CONFIG, min, max, &value);
@@ -35,7 +35,7 @@ static enum mp_status read_u32(const json_t *root, const char *key, uint32_t min
     return status;
 }
 
-static bool is_given(const json_t *object, const char *key)
+bool mp_config_given(const json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);
 
@@ -43,7 +43,7 @@ static bool is_given(const json_t *object, const char *key)
 }
 
 /* A value that asks for something this engine does not do. */
-static enum mp_status unsupported(const char *key, const json_t *value, const char *need)
+enum mp_status mp_config_unsupported(const char *key, const json_t *value, const char *need)
 {
     char got[MP_QUOTE_BYTES];
 
@@ -86,12 +86,47 @@ static enum mp_status read_arch(const json_t *root, struct mp_model_config *conf
     return unsupported_arch(key, value);
 }
 
-static enum mp_status read_switch(const json_t *root, const struct mp_arch_switch *from,
-                                  bool *value_p)
+enum mp_status mp_config_switch(const json_t *root, const struct mp_arch_switch *from,
+                                bool *value_p)
 {
     *value_p = from->value;
     return from->key == NULL ? MP_OK
                              : mp_json_bool_or(root, from->key, CONFIG, from->value, value_p);
+}
+
+enum mp_status mp_config_u32_or(const json_t *root, const struct mp_arch_number *from, uint32_t min,
+                                uint32_t max, uint32_t *value_p)
+{
+    *value_p = from->key != NULL ? (uint32_t)from->value : min;
+    return from->key != NULL && mp_config_given(root, from->key)
+               ? mp_config_u32(root, from->key, min, max, value_p)
+               : MP_OK;
+}
+
+enum mp_status mp_config_float_or(const json_t *root, const struct mp_arch_number *from, double min,
+                                  double max, float *value_p)
+{
+    double value = from->key != NULL ? from->value : 1;
+    enum mp_status status = MP_OK;
+
+    if (from->key != NULL)
+        status = mp_json_double_or(root, from->key, CONFIG, min, max, value, &value);
+    *value_p = (float)value;
+    return status;
+}
+
+/* What the family has in its newer or larger members only. */
+static enum mp_status refuse_of_family(const json_t *root, const struct mp_arch *arch)
+{
+    for (size_t i = 0; i < MP_ARCH_REFUSALS_MAX && arch->refusals[i].key != NULL; i++) {
+        const struct mp_arch_refusal *refusal = &arch->refusals[i];
+        const json_t *value = json_object_get(root, refusal->key);
+
+        if (mp_config_given(root, refusal->key) && !json_is_false(value) &&
+            !(json_is_number(value) && json_number_value(value) == refusal->neutral))
+            return mp_config_unsupported(refusal->key, value, refusal->need);
+    }
+    return MP_OK;
 }
 
 /* Things that change the result and that nothing below reads. */
@@ -101,113 +136,28 @@ static enum mp_status refuse_foreign(const json_t *root)
     const json_t *act = json_object_get(root, "hidden_act");
     const char *act_name = json_string_value(act);
 
-    if (is_given(root, "quantization_config")) {
+    if (mp_config_given(root, "quantization_config")) {
         const json_t *method = json_object_get(quantization, "quant_method");
         char types[MP_QUOTE_BYTES], need[sizeof(types) + 16];
 
         snprintf(need, sizeof(need), "weights in %s", mp_wtype_list(types));
-        return unsupported("quantization_config", method != NULL ? method : quantization, need);
+        return mp_config_unsupported("quantization_config", method != NULL ? method : quantization,
+                                     need);
     }
     /* Two names of one function; the library's default is silu. */
-    if (is_given(root, "hidden_act") &&
+    if (mp_config_given(root, "hidden_act") &&
         (act_name == NULL || (strcmp(act_name, "silu") != 0 && strcmp(act_name, "swish") != 0)))
-        return unsupported("hidden_act", act, "'silu'");
+        return mp_config_unsupported("hidden_act", act, "'silu'");
     return MP_OK;
-}
-
-/* A window that is at least as long as the longest context changes nothing. */
-static enum mp_status refuse_sliding_window(const json_t *root,
-                                            const struct mp_model_config *config)
-{
-    const json_t *window = json_object_get(root, "sliding_window");
-    bool used = false;
-    json_t *types = NULL;
-    enum mp_status status = mp_json_array_or_null(root, "layer_types", CONFIG, &types);
-
-    if (status == MP_OK)
-        status = read_switch(root, &config->arch->switches.window, &used);
-    if (status != MP_OK)
-        return status;
-    if (used && is_given(root, "sliding_window") &&
-        (!json_is_integer(window) || json_integer_value(window) < config->positions_max))
-        return unsupported("sliding_window", window, "attention to all positions");
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-
-        if (type == NULL || strcmp(type, "full_attention") != 0)
-            return unsupported("layer_types", json_array_get(types, i), "'full_attention'");
-    }
-    return MP_OK;
-}
-
-static enum mp_status refuse_partial_rope(const json_t *object)
-{
-    double part = 1;
-    enum mp_status status;
-
-    status = mp_json_double_or(object, "partial_rotary_factor", CONFIG, 0, 1, 1, &part);
-    if (status == MP_OK && part != 1)
-        return unsupported("partial_rotary_factor",
-                           json_object_get(object, "partial_rotary_factor"), "1");
-    return status;
-}
-
-/* An object about RoPE: only the plain kind, the same for all layers, is implemented. */
-static enum mp_status read_rope_object(const json_t *root, const char *key,
-                                       struct mp_model_config *config)
-{
-    json_t *rope = NULL;
-    enum mp_status status = mp_json_object_or_null(root, key, CONFIG, &rope);
-
-    if (status != MP_OK || rope == NULL)
-        return status;
-    const char *type_key = is_given(rope, "rope_type") ? "rope_type" : "type";
-    const json_t *type = json_object_get(rope, type_key);
-    const char *name = json_string_value(type);
-
-    if (is_given(rope, type_key) && (name == NULL || strcmp(name, "default") != 0))
-        return unsupported(type_key, type, "'default'");
-    /* Of a kind that the file forgot to name. */
-    if (name == NULL && is_given(rope, "factor"))
-        return unsupported("factor", json_object_get(rope, "factor"),
-                           "positions that are not scaled");
-    for (void *at = json_object_iter(rope); at != NULL; at = json_object_iter_next(rope, at)) {
-        if (json_is_object(json_object_iter_value(at)))
-            return unsupported(key, rope, "the same RoPE in all layers");
-    }
-    status = refuse_partial_rope(rope);
-    if (status == MP_OK)
-        status = mp_json_double_or(rope, "rope_theta", CONFIG, 1, 1e12, config->rope_theta,
-                                   &config->rope_theta);
-    return status;
-}
-
-/*
- * rope_theta stands at the top, or with everything else about RoPE in rope_parameters (library
- * version 5); before that, rope_scaling held what was not the default.
- */
-static enum mp_status read_rope(const json_t *root, struct mp_model_config *config)
-{
-    enum mp_status status;
-
-    status = mp_json_double_or(root, "rope_theta", CONFIG, 1, 1e12, config->arch->default_theta,
-                               &config->rope_theta);
-    if (status == MP_OK)
-        status = refuse_partial_rope(root);
-    if (status == MP_OK)
-        status = read_rope_object(root, "rope_scaling", config);
-    if (status == MP_OK)
-        status = read_rope_object(root, "rope_parameters", config);
-    return status;
 }
 
 static enum mp_status read_heads(const json_t *root, struct mp_model_config *config)
 {
-    enum mp_status status = read_u32(root, "num_attention_heads", 1, 1024, &config->heads);
+    enum mp_status status = mp_config_u32(root, "num_attention_heads", 1, 1024, &config->heads);
 
     config->kv_heads = config->heads;
     if (status == MP_OK && !json_is_null(json_object_get(root, "num_key_value_heads")))
-        status = read_u32(root, "num_key_value_heads", 1, 1024, &config->kv_heads);
+        status = mp_config_u32(root, "num_key_value_heads", 1, 1024, &config->kv_heads);
     if (status != MP_OK)
         return status;
     if (config->heads % config->kv_heads != 0)
@@ -215,8 +165,8 @@ static enum mp_status read_heads(const json_t *root, struct mp_model_config *con
                        "key 'num_attention_heads' in '%s': got %" PRIu32
                        ", need a multiple of num_key_value_heads %" PRIu32,
                        CONFIG, config->heads, config->kv_heads);
-    if (is_given(root, "head_dim")) {
-        status = read_u32(root, "head_dim", 2, 1024, &config->head_dim);
+    if (mp_config_given(root, "head_dim")) {
+        status = mp_config_u32(root, "head_dim", 2, 1024, &config->head_dim);
         if (status != MP_OK)
             return status;
     } else {
@@ -242,11 +192,11 @@ static enum mp_status read_sizes(const json_t *root, struct mp_model_config *con
     double eps = 0;
     enum mp_status status;
 
-    status = read_u32(root, "vocab_size", 1, VOCAB_MAX, &config->vocab);
+    status = mp_config_u32(root, "vocab_size", 1, VOCAB_MAX, &config->vocab);
     if (status == MP_OK)
-        status = read_u32(root, "hidden_size", 1, 1u << 17, &config->hidden);
+        status = mp_config_u32(root, "hidden_size", 1, 1u << 17, &config->hidden);
     if (status == MP_OK)
-        status = read_u32(root, "num_hidden_layers", 1, MP_LAYERS_MAX, &config->layers);
+        status = mp_config_u32(root, "num_hidden_layers", 1, MP_LAYERS_MAX, &config->layers);
     if (status == MP_OK)
         status = read_heads(root, config);
     if (status == MP_OK)
@@ -255,73 +205,31 @@ static enum mp_status read_sizes(const json_t *root, struct mp_model_config *con
     if (status == MP_OK)
         status = mp_json_double_or(root, "rms_norm_eps", CONFIG, 1e-20, 1, arch->default_eps, &eps);
     if (status == MP_OK)
-        status = mp_json_bool_or(root, "tie_word_embeddings", CONFIG, false, &config->tied);
+        status =
+            mp_json_bool_or(root, "tie_word_embeddings", CONFIG, arch->default_tied, &config->tied);
     config->positions_max = (uint32_t)positions;
     config->norm_eps = (float)eps;
     return status;
 }
 
-static enum mp_status read_dense_layers(const json_t *root, struct mp_model_config *config)
-{
-    const char *key = config->arch->keys.dense_layers;
-    json_t *list = NULL;
-    enum mp_status status = mp_json_array_or_null(root, key, CONFIG, &list);
-
-    if (status != MP_OK)
-        return status;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *item = json_array_get(list, i);
-        const json_int_t layer = json_integer_value(item);
-
-        if (!json_is_integer(item) || layer < 0 || layer >= (json_int_t)config->layers) {
-            char got[MP_QUOTE_BYTES];
-
-            return mp_fail(MP_ERR_MODEL, "E_CONFIG",
-                           "key '%s' in '%s': got %s, need layers from 0 to %" PRIu32, key, CONFIG,
-                           mp_json_describe(got, item), config->layers - 1);
-        }
-        config->is_moe[layer] = false;
-    }
-    return MP_OK;
-}
-
-/* Which layers are MoE: every `step`-th one that is not listed. */
-static enum mp_status read_moe_layers(const json_t *root, struct mp_model_config *config)
+/* Numbers that some families multiply with. */
+static enum mp_status read_scales(const json_t *root, struct mp_model_config *config)
 {
     const struct mp_arch_keys *keys = &config->arch->keys;
-    uint64_t step = 1;
-    enum mp_status status = MP_OK;
-
-    if (keys->moe_step != NULL)
-        status = mp_json_u64_or(root, keys->moe_step, CONFIG, 1, 1u << 20, 1, &step);
-    if (status != MP_OK)
-        return status;
-    for (uint32_t i = 0; i < config->layers; i++)
-        config->is_moe[i] = (i + 1) % step == 0;
-    return keys->dense_layers != NULL ? read_dense_layers(root, config) : MP_OK;
-}
-
-static enum mp_status read_experts(const json_t *root, struct mp_model_config *config)
-{
-    const struct mp_arch_keys *keys = &config->arch->keys;
-    /* Two names of one number; which one is written depends on the library's version. */
-    const bool other = keys->experts[1] != NULL && !is_given(root, keys->experts[0]) &&
-                       is_given(root, keys->experts[1]);
-    const char *experts = keys->experts[other];
+    float divisor = 1;
     enum mp_status status;
 
-    status = read_u32(root, experts, 1, MP_EXPERTS_MAX, &config->experts);
+    status = mp_config_float_or(root, &keys->embed_scale, 1e-6, 1e6, &config->embed_scale);
     if (status == MP_OK)
-        status = read_u32(root, "num_experts_per_tok", 1, MP_EXPERTS_PER_TOKEN_MAX,
-                          &config->experts_per_token);
-    if (status != MP_OK)
-        return status;
-    if (config->experts_per_token > config->experts)
-        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
-                       "key 'num_experts_per_tok' in '%s': got %" PRIu32
-                       ", need at most %s %" PRIu32,
-                       CONFIG, config->experts_per_token, experts, config->experts);
-    return read_u32(root, keys->expert_ffn, 1, FFN_MAX, &config->expert_ffn);
+        status =
+            mp_config_float_or(root, &keys->residual_scale, 1e-6, 1e6, &config->residual_scale);
+    if (status == MP_OK)
+        status = mp_config_float_or(root, &keys->logit_divisor, 1e-6, 1e6, &divisor);
+    config->logit_scale = 1.0f / divisor;
+    if (status == MP_OK && keys->attention_scale.key != NULL)
+        status =
+            mp_config_float_or(root, &keys->attention_scale, 1e-6, 1e6, &config->attention_scale);
+    return status;
 }
 
 static enum mp_status read_switches(const json_t *root, struct mp_model_config *config)
@@ -338,33 +246,10 @@ static enum mp_status read_switches(const json_t *root, struct mp_model_config *
     };
     enum mp_status status = MP_OK;
 
+    config->qk_norm_rows = config->arch->qk_norm_rows;
     for (size_t i = 0; status == MP_OK && i < MP_ARRAY_LEN(switches); i++)
-        status = read_switch(root, switches[i].from, switches[i].to);
+        status = mp_config_switch(root, switches[i].from, switches[i].to);
     return status;
-}
-
-/* The networks beside the routed experts: the shared expert, and those of layers without experts.
- */
-static enum mp_status read_other_ffns(const json_t *root, struct mp_model_config *config)
-{
-    const struct mp_arch_keys *keys = &config->arch->keys;
-    enum mp_status status = MP_OK;
-
-    if (keys->shared_ffn != NULL)
-        status = read_u32(root, keys->shared_ffn, 1, FFN_MAX, &config->shared_ffn);
-    if (status != MP_OK)
-        return status;
-    for (uint32_t i = 0; i < config->layers; i++)
-        config->moe_layers += config->is_moe[i];
-    if (config->moe_layers == 0)
-        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
-                       "'%s': no layer has experts (%s%s%s); need at least one", CONFIG,
-                       keys->moe_step != NULL ? keys->moe_step : "",
-                       keys->moe_step != NULL && keys->dense_layers != NULL ? ", " : "",
-                       keys->dense_layers != NULL ? keys->dense_layers : "");
-    if (config->moe_layers == config->layers)
-        return MP_OK;
-    return read_u32(root, keys->dense_ffn, 1, FFN_MAX, &config->dense_ffn);
 }
 
 /* One token id, or a list of them; null and absent leave *count_p alone. */
@@ -375,7 +260,7 @@ static enum mp_status read_tokens(const json_t *root, const char *name, const ch
     const size_t count = json_is_array(value) ? json_array_size(value) : 1;
     char got[MP_QUOTE_BYTES];
 
-    if (!is_given(root, key))
+    if (!mp_config_given(root, key))
         return MP_OK;
     if (count > max)
         return mp_fail(MP_ERR_MODEL, "E_CONFIG", "key '%s' in '%s': got %zu ids, need at most %u",
@@ -438,19 +323,17 @@ static enum mp_status read_config(const json_t *root, const json_t *generation,
     if (status == MP_OK)
         status = refuse_foreign(root);
     if (status == MP_OK)
+        status = refuse_of_family(root, config.arch);
+    if (status == MP_OK)
+        status = read_scales(root, &config);
+    if (status == MP_OK)
         status = read_sizes(root, &config);
     if (status == MP_OK)
-        status = read_rope(root, &config);
+        status = mp_config_positions(root, &config);
     if (status == MP_OK)
-        status = refuse_sliding_window(root, &config);
-    if (status == MP_OK)
-        status = read_experts(root, &config);
-    if (status == MP_OK)
-        status = read_moe_layers(root, &config);
+        status = mp_config_experts(root, &config);
     if (status == MP_OK)
         status = read_switches(root, &config);
-    if (status == MP_OK)
-        status = read_other_ffns(root, &config);
     if (status == MP_OK)
         status = read_special_tokens(root, CONFIG, &config);
     if (status == MP_OK)
@@ -458,6 +341,30 @@ static enum mp_status read_config(const json_t *root, const json_t *generation,
     if (status == MP_OK)
         *config_p = config;
     return status;
+}
+
+const char *mp_model_config_beyond(const struct mp_model_config *config)
+{
+    const struct {
+        bool asked;
+        const char *name;
+    } list[] = {
+        { config->router == MP_ROUTER_SIGMOID, "sigmoid scores" },
+        { mp_model_config_selects(config), "experts chosen by other numbers than their weights" },
+        { config->routed_scale != 1, "scaled experts" },
+        { config->qk_norm && config->qk_norm_rows, "norms over all heads together" },
+        { config->rotary_dim != config->head_dim, "heads that are rotated in part" },
+        { config->window != 0, "a sliding window" },
+        { config->embed_scale != 1 || config->residual_scale != 1 || config->logit_scale != 1 ||
+              config->attention_scale != 0,
+          "multipliers" },
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(list); i++) {
+        if (list[i].asked)
+            return list[i].name;
+    }
+    return NULL;
 }
 
 enum mp_status mp_model_config_load(const struct mp_checkpoint *checkpoint,

@@ -9,7 +9,7 @@
  *
  * Every number has a range, so that no size computed from them overflows 64 bits and no divisor is
  * zero. What the engine does not implement is refused by name, never ignored: other architectures,
- * activations, RoPE types, sliding windows that are in use, quantised weights. Fields that do not
+ * activations, RoPE types, quantised weights. Fields that do not
  * change the result (dropout, router losses, initialisation) are not looked at. The sizes of the
  * model must be given; another field that is missing has the transformers library's default.
  *
@@ -34,6 +34,22 @@ struct mp_sampling_defaults {
     uint32_t top_k;     /* 0: all */
 };
 
+/* What a router's outputs become before experts are chosen. */
+enum mp_router { MP_ROUTER_SOFTMAX, MP_ROUTER_SIGMOID };
+
+enum mp_rope_kind { MP_ROPE_PLAIN, MP_ROPE_LINEAR, MP_ROPE_LLAMA3, MP_ROPE_YARN };
+
+/* How positions are scaled; the numbers of the kind only. */
+struct mp_rope {
+    enum mp_rope_kind kind;
+    double factor;    /* by which frequencies become lower */
+    double slow;      /* turns in `original` positions: those with fewer are divided; */
+    double fast;      /* those with more stay, and what is between is mixed */
+    double original;  /* positions that the model was first trained with */
+    double magnitude; /* of sines and cosines */
+    bool truncate;    /* bounds of the mixture are whole dimensions */
+};
+
 struct mp_model_config {
     const struct mp_arch *arch; /* keys and names of its family */
     uint32_t vocab;             /* rows of the embedding, 1..2^22 */
@@ -45,6 +61,12 @@ struct mp_model_config {
     uint32_t positions_max;     /* what the model was made for, 1..2^24 */
     float norm_eps;             /* of RMSNorm, > 0 */
     double rope_theta;          /* > 0 */
+    uint32_t rotary_dim;        /* of each head, from its start; even, 2..head_dim */
+    struct mp_rope rope;
+    uint32_t window;              /* positions that windowed layers see, this one among them */
+    bool windowed[MP_LAYERS_MAX]; /* the others see all */
+    float attention_scale;        /* of queries times keys; 0: 1 / sqrt(head_dim) */
+    float embed_scale, residual_scale, logit_scale; /* 1 in most families */
 
     uint32_t experts;           /* per MoE layer, 1..MP_EXPERTS_MAX */
     uint32_t experts_per_token; /* 1..MP_EXPERTS_PER_TOKEN_MAX, <= experts */
@@ -56,9 +78,17 @@ struct mp_model_config {
 
     bool qkv_bias;
     bool o_bias;
-    bool qk_norm;   /* RMSNorm of each head's query and key, before RoPE */
-    bool norm_topk; /* chosen experts' weights are divided by their sum */
-    bool tied;      /* the output head is the embedding */
+    bool qk_norm;      /* RMSNorm of each head's query and key, before RoPE */
+    bool qk_norm_rows; /* the same of all heads together */
+    bool norm_topk;    /* chosen experts' weights are divided by their sum */
+    bool tied;         /* the output head is the embedding */
+
+    enum mp_router router;
+    bool select_bias;     /* is added to what experts are chosen by, not to their weights */
+    uint32_t groups;      /* of experts, 1: none; experts are chosen from the best `groups_used` */
+    uint32_t groups_used; /* 1..groups */
+    uint32_t group_best;  /* a group is as good as its so many best experts together, 1 or 2 */
+    float routed_scale;   /* of the routed experts' sum */
 
     uint32_t bos;             /* MP_TOKEN_NONE: none */
     uint32_t eos[MP_EOS_MAX]; /* any of them ends a sequence */
@@ -78,6 +108,16 @@ enum mp_status mp_model_config_load(const struct mp_checkpoint *checkpoint,
 /* From metadata. E_GGUF_KEY and E_GGUF_VALUE for keys, else as above; sampling is greedy. */
 enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
                                          struct mp_model_config *config_p) MP_MUST_CHECK;
+
+/* Are experts chosen by other numbers than those that weigh them? */
+static inline bool mp_model_config_selects(const struct mp_model_config *config)
+{
+    return config->select_bias || config->groups > 1;
+}
+
+/* What the model asks for beyond what every compute has ("sigmoid scores"), or NULL: the CPU has
+ * it, a device refuses it by this name. */
+const char *mp_model_config_beyond(const struct mp_model_config *config);
 
 /* The same from texts in memory; `generation` may be NULL. */
 enum mp_status mp_model_config_parse(const char *config, size_t config_bytes,

@@ -204,6 +204,7 @@ static enum mp_status read_heads(const struct source *source, struct mp_model_co
         status = read_u32_or(source, "rope.dimension_count", 1, 1024, config->head_dim, &rotated);
     if (status != MP_OK)
         return status;
+    config->rotary_dim = rotated;
     if (config->heads % config->kv_heads != 0 || config->head_dim % 2 != 0 ||
         config->head_dim == 0 || config->head_dim > 1024 || value_length != config->head_dim ||
         rotated != config->head_dim)
@@ -319,8 +320,12 @@ enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
     if (status != MP_OK)
         return status;
     config.arch = source.arch;
+    config.embed_scale = config.residual_scale = config.logit_scale = config.routed_scale = 1;
+    config.groups = config.groups_used = config.group_best = 1;
+    config.rope = (struct mp_rope){ .factor = 1, .magnitude = 1 };
     config.qk_norm = source.arch->switches.qk_norm.value;
     config.norm_topk = source.arch->switches.norm_topk.value;
+    config.qk_norm_rows = source.arch->qk_norm_rows;
     config.qkv_bias = mp_gguf_find(gguf, "blk.0.attn_q.bias") != NULL;
     status = refuse_foreign(&source);
     if (status == MP_OK)

@@ -59,13 +59,14 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
     [MP_ROLE_V_BIAS] = { MP_DIM_KV, MP_DIM_NONE, LAYER(v_bias), has_qkv_bias },
     [MP_ROLE_O] = { MP_DIM_HIDDEN, MP_DIM_Q, LAYER(o), NULL },
     [MP_ROLE_O_BIAS] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(o_bias), has_o_bias },
-    [MP_ROLE_Q_NORM] = { MP_DIM_HEAD, MP_DIM_NONE, LAYER(q_norm), has_qk_norm },
-    [MP_ROLE_K_NORM] = { MP_DIM_HEAD, MP_DIM_NONE, LAYER(k_norm), has_qk_norm },
+    [MP_ROLE_Q_NORM] = { MP_DIM_Q_NORM, MP_DIM_NONE, LAYER(q_norm), has_qk_norm },
+    [MP_ROLE_K_NORM] = { MP_DIM_K_NORM, MP_DIM_NONE, LAYER(k_norm), has_qk_norm },
     [MP_ROLE_FFN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(ffn_norm), NULL },
     [MP_ROLE_DENSE_GATE] = { MP_DIM_DENSE, MP_DIM_HIDDEN, LAYER(dense.gate), is_dense },
     [MP_ROLE_DENSE_UP] = { MP_DIM_DENSE, MP_DIM_HIDDEN, LAYER(dense.up), is_dense },
     [MP_ROLE_DENSE_DOWN] = { MP_DIM_HIDDEN, MP_DIM_DENSE, LAYER(dense.down), is_dense },
     [MP_ROLE_ROUTER] = { MP_DIM_EXPERTS, MP_DIM_HIDDEN, LAYER(router), is_moe },
+    [MP_ROLE_SELECT_BIAS] = { MP_DIM_EXPERTS, MP_DIM_NONE, LAYER(select_bias), is_moe },
     [MP_ROLE_SHARED_GATE] = { MP_DIM_SHARED, MP_DIM_HIDDEN, LAYER(shared.gate), has_shared },
     [MP_ROLE_SHARED_UP] = { MP_DIM_SHARED, MP_DIM_HIDDEN, LAYER(shared.up), has_shared },
     [MP_ROLE_SHARED_DOWN] = { MP_DIM_HIDDEN, MP_DIM_SHARED, LAYER(shared.down), has_shared },
@@ -82,6 +83,8 @@ uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim)
     case MP_DIM_Q: return (uint64_t)config->heads * config->head_dim;
     case MP_DIM_KV: return (uint64_t)config->kv_heads * config->head_dim;
     case MP_DIM_HEAD: return config->head_dim;
+    case MP_DIM_Q_NORM: return mp_dim_size(config, config->qk_norm_rows ? MP_DIM_Q : MP_DIM_HEAD);
+    case MP_DIM_K_NORM: return mp_dim_size(config, config->qk_norm_rows ? MP_DIM_KV : MP_DIM_HEAD);
     case MP_DIM_EXPERTS: return config->experts;
     case MP_DIM_SHARED: return config->shared_ffn;
     case MP_DIM_DENSE: return config->dense_ffn;

@@ -33,6 +33,7 @@ enum mp_role {
     MP_ROLE_DENSE_UP,
     MP_ROLE_DENSE_DOWN,
     MP_ROLE_ROUTER,
+    MP_ROLE_SELECT_BIAS, /* of scores, before experts are chosen */
     MP_ROLE_SHARED_GATE,
     MP_ROLE_SHARED_UP,
     MP_ROLE_SHARED_DOWN,
@@ -50,6 +51,8 @@ enum mp_dim {
     MP_DIM_Q,
     MP_DIM_KV,      // K
     MP_DIM_HEAD,    // D
+    MP_DIM_Q_NORM,  /* D, or Q where the norm is one of all heads together */
+    MP_DIM_K_NORM,  /* the same of K */
     MP_DIM_EXPERTS, // E
     MP_DIM_SHARED,  // S
     MP_DIM_DENSE    // M

@@ -45,13 +45,14 @@ struct mp_layer_weights {
     const float *k_bias;    // (K) or NULL
     const float *v_bias;    // (K) or NULL
     const float *o_bias;    // (H) or NULL
-    const float *q_norm;    // (D) or NULL
-    const float *k_norm;    // (D) or NULL
+    const float *q_norm;    // (D), (Q) where it is one of all heads, or NULL
+    const float *k_norm;    // (D), (K) or NULL
     const float *ffn_norm;  // (H)
 
     struct mp_ffn dense; // M channels; layers that are not MoE
 
     struct mp_view router;      // (E, H); MoE layers
+    const float *select_bias;   // (E) or NULL
     struct mp_ffn shared;       // S channels, if the model has a shared expert
     struct mp_view shared_gate; // (1, H)
     uint32_t first_unit;        /* number of expert 0 among all; the others follow */

@@ -29,18 +29,22 @@ enum mp_status mp_weights_name(struct mp_tensor_name *name, const char *pattern,
     return MP_OK;
 }
 
-/* GGUF files leave out dimensions of 1 that stand first. */
+/* GGUF files leave out dimensions of 1 that stand first; others write them. */
 static bool has_shape(const struct mp_weights_plan *plan, const struct mp_tensor *tensor,
                       const struct mp_tensor_need *need)
 {
-    const uint64_t *shape = need->shape;
-    uint32_t dims = need->dims;
+    const uint64_t *shape = need->shape, *got = tensor->st.shape;
+    uint32_t dims = need->dims, got_dims = tensor->st.dims;
 
     while (mp_checkpoint_gguf(plan->checkpoint) != NULL && dims > tensor->st.dims && *shape == 1) {
         shape++;
         dims--;
     }
-    return tensor->st.dims == dims && memcmp(tensor->st.shape, shape, dims * sizeof(shape[0])) == 0;
+    while (dims == 1 && got_dims > 1 && *got == 1) {
+        got++;
+        got_dims--;
+    }
+    return got_dims == dims && memcmp(got, shape, dims * sizeof(shape[0])) == 0;
 }
 
 /* What says which tensors the model has, for messages. */

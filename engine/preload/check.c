@@ -3,12 +3,14 @@
  */
 #include "engine/preload/check.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "vmm/base/error.h"
 
@@ -26,16 +28,28 @@ static MP_PRINTF(3, 4) void note(struct mp_check *check, bool fatal, const char 
     va_end(args);
 }
 
-/* Arguments, and what follows a '=' in them. */
+static bool ends_as_model(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+
+    return dot != NULL && (strcmp(dot, ".gguf") == 0 || strcmp(dot, ".safetensors") == 0);
+}
+
+/* Arguments, and what follows a '=' in them. A name of a file that is not there may be one to be
+ * written or fetched. */
 static void find_models(char **argv, struct mp_check *check)
 {
     for (int i = 1; argv[i] != NULL && check->model_count < MP_CHECK_MODELS_MAX; i++) {
         const char *equals = strchr(argv[i], '=');
+        const char *name = equals != NULL && access(argv[i], F_OK) != 0 ? equals + 1 : argv[i];
 
-        if (mp_check_look_at_model(argv[i], &check->models[check->model_count]) ||
-            (equals != NULL &&
-             mp_check_look_at_model(equals + 1, &check->models[check->model_count])))
+        if (mp_check_look_at_model(name, &check->models[check->model_count])) {
             check->model_count++;
+            check->names_model = true;
+        } else if (ends_as_model(name) && access(name, F_OK) != 0) {
+            note(check, false, "%s: %s", name, strerror(errno));
+            check->names_model = true;
+        }
     }
 }
 
@@ -116,6 +130,22 @@ static uint64_t sum(const struct mp_check *check, uint64_t *dense_p)
     return experts;
 }
 
+/* Two of the largest experts. */
+static uint64_t smallest(const struct mp_check *check)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < check->model_count; i++) {
+        const struct mp_check_model *model = &check->models[i];
+
+        for (uint32_t l = 0; l < model->layer_count; l++) {
+            if (2 * model->layers[l].bytes / model->experts > bytes)
+                bytes = 2 * model->layers[l].bytes / model->experts;
+        }
+    }
+    return bytes;
+}
+
 static void resolve_budget(const struct mp_settings *settings, struct mp_check *check)
 {
     const struct mp_share *share = &settings->run.budget;
@@ -127,6 +157,11 @@ static void resolve_budget(const struct mp_settings *settings, struct mp_check *
     check->everything = experts == 0 || check->budget_bytes >= experts;
     if (experts > 0 && check->everything)
         note(check, true, "the budget holds all experts: nothing changes");
+    else if (share->kind != MP_SHARE_AUTO && check->budget_bytes < smallest(check))
+        note(check, true,
+             "the budget of %" PRIu64 " bytes holds no two experts, %" PRIu64 " bytes: "
+             "nothing is paged",
+             check->budget_bytes, smallest(check));
     if (dense > check->room.room_bytes)
         note(check, false,
              "%.1f GiB are not experts and do not fit into the memory that is free, "
@@ -175,7 +210,7 @@ static void notes_of_hooks(struct mp_check *check)
         note(check, false,
              "this ggml exports none of the functions that say which experts are "
              "read: they are known by what is touched");
-    if (check->model_count == 0)
+    if (!check->names_model)
         note(check, false,
              "no argument names a model: what the program maps later is looked at "
              "then");

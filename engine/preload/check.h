@@ -79,6 +79,7 @@ struct mp_check {
     struct mp_check_program program;
     struct mp_check_model models[MP_CHECK_MODELS_MAX];
     uint32_t model_count;
+    bool names_model; /* also one that is not there */
     char library[PATH_MAX];
     struct mp_memory_room room;
     uint64_t maps_max, memlock_bytes, budget_bytes;
@@ -98,6 +99,9 @@ void mp_check_json(const struct mp_check *check, const struct mp_settings *setti
 /* check_program.c: what `argv` starts. */
 void mp_check_look_at_program(const struct mp_environment *environment, char **argv,
                               struct mp_check_program *program);
+
+/* Is it a program that no library can be preloaded into? False also where that is not known. */
+bool mp_check_is_static(const char *path);
 
 /* check_model.c: false: the path names no model. */
 bool mp_check_look_at_model(const char *path, struct mp_check_model *model) MP_MUST_CHECK;

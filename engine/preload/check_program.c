@@ -32,6 +32,7 @@ struct closure {
     struct mp_check_program *program;
     const char *library_path; /* LD_LIBRARY_PATH and what a loader was told, or NULL */
     char old_path[2048];      /* DT_RPATH of the program, which its libraries inherit */
+    char origin[PATH_MAX];    /* the program's folder, which $ORIGIN means there */
     char seen[SEEN_MAX][PATH_MAX];
     uint32_t count, next;
 };
@@ -157,7 +158,7 @@ static bool find_library(const struct closure *closure, const struct mp_elf *elf
     if (strchr(name, '/') != NULL)
         return snprintf(path, PATH_MAX, "%s", name) < PATH_MAX && access(path, R_OK) == 0;
     return (elf->run_path == NULL && (try_list(elf->old_path, origin, name, path) ||
-                                      try_list(closure->old_path, origin, name, path))) ||
+                                      try_list(closure->old_path, closure->origin, name, path))) ||
            try_list(closure->library_path, origin, name, path) ||
            try_list(elf->run_path, origin, name, path) || try_list(usual, origin, name, path);
 }
@@ -195,6 +196,18 @@ static void note_hooks(struct mp_check_program *program, const char *path,
         program->hooks[i] = program->hooks[i] || found[i];
 }
 
+/* The folder of what `path` leads to. */
+static void origin_of(const char *path, char origin[PATH_MAX])
+{
+    char *slash;
+
+    if (realpath(path, origin) == NULL)
+        snprintf(origin, PATH_MAX, "%s", path);
+    slash = strrchr(origin, '/');
+    if (slash != NULL)
+        *slash = '\0';
+}
+
 /* What one file needs; files of another machine are not followed. */
 static void follow(struct closure *closure, const char *path)
 {
@@ -206,9 +219,7 @@ static void follow(struct closure *closure, const char *path)
     if (!open_source(path, &fd, &source))
         return;
     if (mp_elf_read(&source, path, &elf) == MP_OK) {
-        if (realpath(path, origin) == NULL)
-            snprintf(origin, sizeof(origin), "%s", path);
-        *strrchr(origin, '/') = '\0';
+        origin_of(path, origin);
         for (uint32_t i = 0; i < elf.needed_count; i++) {
             if (was_seen(closure, base_of(elf.needed[i])))
                 continue;
@@ -278,12 +289,19 @@ static bool interpreter_of(const struct mp_environment *environment, const char 
     return word != NULL && mp_preload_find_program(environment, word, interpreter, &unused);
 }
 
+static bool is_loader(const char *path)
+{
+    const char *name = base_of(path);
+
+    return strncmp(name, "ld-", 3) == 0 || strcmp(name, "ld.so") == 0;
+}
+
 /* A loader that is called by name: `ld.so --library-path LIST PROGRAM`. */
 static void see_through_loader(char **argv, struct closure *closure)
 {
     struct mp_check_program *program = closure->program;
 
-    if (strncmp(base_of(program->loaded), "ld-", 3) != 0)
+    if (!is_loader(program->loaded))
         return;
     snprintf(program->interpreter, sizeof(program->interpreter), "%s", program->loaded);
     for (int i = 1; argv[i] != NULL; i++) {
@@ -313,6 +331,24 @@ static uint16_t own_machine(void)
     mp_elf_fini(&elf);
     close(fd);
     return machine;
+}
+
+bool mp_check_is_static(const char *path)
+{
+    struct mp_elf_source source;
+    struct mp_elf elf;
+    bool is = false;
+    int fd;
+
+    if (is_loader(path) || !open_source(path, &fd, &source))
+        return false;
+    if (mp_elf_read(&source, path, &elf) == MP_OK) {
+        is = elf.interpreter == NULL && !elf.foreign && elf.machine == own_machine();
+        mp_elf_fini(&elf);
+    }
+    mp_error_clear();
+    close(fd);
+    return is;
 }
 
 static void look_at_file(struct closure *closure)
@@ -359,6 +395,8 @@ void mp_check_look_at_program(const struct mp_environment *environment, char **a
     program->start = MP_CHECK_UNKNOWN;
     if (closure == NULL ||
         !mp_preload_find_program(environment, argv[0], program->path, &exit_code)) {
+        snprintf(program->path, sizeof(program->path), "%s", argv[0]);
+        snprintf(program->loaded, sizeof(program->loaded), "%s", argv[0]);
         snprintf(program->error, sizeof(program->error), "%s",
                  closure == NULL    ? "out of memory"
                  : exit_code == 127 ? "there is no such command"
@@ -380,6 +418,7 @@ void mp_check_look_at_program(const struct mp_environment *environment, char **a
     see_through_loader(argv, closure);
     look_at_file(closure);
     if (program->start == MP_CHECK_DYNAMIC) {
+        origin_of(program->loaded, closure->origin);
         push(closure, program->loaded, false);
         if (program->python)
             push_packages(closure, program->loaded);

@@ -9,9 +9,13 @@
 #include "interpose/pager/ggml.h"
 #include "interpose/pager/seam.h"
 
+/* Operations between a router's product and its choice, at most: a bias, a function, groups. */
+#define CHAIN_MAX 16u
+
 /* What a thread has found out about the operation that it is at. */
 struct at_work {
     uint64_t model; /* number of the model that it was about */
+    uint32_t place;
     const void *dst;
     int64_t expert;
     uint64_t key;
@@ -60,6 +64,18 @@ static uint64_t read_routing(struct mp_paged *paged, uint32_t layer,
     return routing->key;
 }
 
+/* What the layer's experts compute with, if it is as it usually is: a row of floats per token. */
+static void take_input(const struct mp_paged *paged, const struct mp_ggml_tensor *input,
+                       struct mp_routing *routing)
+{
+    if (input == NULL || input->data == NULL || input->type != MP_GGML_F32 ||
+        input->ne[0] != paged->experts.hidden || input->nb[0] != sizeof(float) ||
+        input->ne[1] * input->ne[2] != routing->tokens || input->ne[3] != 1)
+        return;
+    routing->input = input->data;
+    routing->input_stride = input->ne[1] == 1 ? input->nb[2] : input->nb[1];
+}
+
 /* A thread begins with an operation: is it about our experts, and what do they have to be? */
 static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
 {
@@ -69,6 +85,7 @@ static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
     uint32_t file;
 
     work.model = paged->number;
+    work.place = paged->place;
     work.dst = dst;
     work.tensor = NULL;
     work.paged = false;
@@ -81,6 +98,7 @@ static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
     work.paged = work.key != 0;
     if (!work.paged)
         return;
+    take_input(paged, dst->src[1], &routing);
     mp_paged_route(paged, &routing);
 }
 
@@ -93,22 +111,43 @@ static void wait_for(struct mp_paged *paged, uint32_t number)
         mp_paged_stream(paged, work.tensor, number);
 }
 
+/* The model that `dst` is about: as a rule the one that it was about when this thread asked for the
+ * expert before. */
+static struct mp_paged *begin_expert(const struct mp_ggml_tensor *dst, int64_t number)
+{
+    const bool goes_on = dst == work.dst && number > work.expert;
+    struct mp_paged *paged = goes_on ? mp_entry_begin(work.place) : NULL;
+
+    if (paged != NULL && paged->number == work.model)
+        return paged;
+    if (paged != NULL)
+        mp_entry_end(paged);
+    if (dst->src[0] == NULL)
+        return NULL;
+    paged = mp_entry_begin_at(dst->src[0]->data);
+    if (paged == NULL)
+        return NULL;
+    if (paged->source == MP_SOURCE_EXPERT &&
+        !atomic_load_explicit(&paged->off, memory_order_relaxed)) {
+        begin_work(paged, dst);
+        return paged;
+    }
+    mp_entry_end(paged);
+    return NULL;
+}
+
 void mp_call_expert(const void *site, const void *dst, int64_t number, int64_t rows)
 {
-    struct mp_paged *paged = mp_entry_begin();
+    struct mp_paged *paged = knows_layout(site) ? begin_expert(dst, number) : NULL;
 
     (void)rows;
     if (paged == NULL)
         return;
-    if (paged->source == MP_SOURCE_EXPERT &&
-        !atomic_load_explicit(&paged->off, memory_order_relaxed) && knows_layout(site)) {
-        if (dst != work.dst || number <= work.expert || paged->number != work.model)
-            begin_work(paged, dst);
-        work.expert = number;
-        if (work.paged && number >= 0 && number < paged->experts.experts)
-            wait_for(paged, (uint32_t)number);
-    }
-    mp_entry_end();
+    work.expert = number;
+    if (work.paged && number >= 0 && number < paged->experts.experts &&
+        !atomic_load_explicit(&paged->off, memory_order_relaxed))
+        wait_for(paged, (uint32_t)number);
+    mp_entry_end(paged);
 }
 
 static _Atomic(const void *) chosen_site; /* of the scheduler's callback */
@@ -124,15 +163,61 @@ static bool is_on_host(const struct mp_ggml_tensor *tensor)
 
 bool mp_call_wants_chosen(const void *site)
 {
-    struct mp_paged *paged = mp_entry_begin();
-    bool wanted;
+    bool wanted = false;
 
-    if (paged == NULL)
-        return false;
-    atomic_store(&chosen_site, site);
-    wanted = paged->source == MP_SOURCE_CHOSEN && !atomic_load(&paged->off) && knows_layout(site);
-    mp_entry_end();
+    for (uint32_t p = 0; p < MP_MODELS_MAX && !wanted; p++) {
+        struct mp_paged *paged = mp_entry_begin(p);
+
+        if (paged == NULL)
+            continue;
+        atomic_store(&chosen_site, site);
+        wanted =
+            paged->source == MP_SOURCE_CHOSEN && !atomic_load(&paged->off) && knows_layout(site);
+        mp_entry_end(paged);
+    }
     return wanted;
+}
+
+/* The product behind a choice, router times input, if the choice is made of one as usual: then it
+ * says whose layer it is, and with what input. Not on a device, where nothing can be read. */
+static const struct mp_ggml_tensor *find_product(const struct mp_ggml_tensor *chosen)
+{
+    const struct mp_ggml_tensor *tensor = chosen;
+
+    for (unsigned n = 0; n < CHAIN_MAX && tensor != NULL; n++, tensor = tensor->src[0]) {
+        const struct mp_ggml_tensor *weight = tensor->src[0];
+        struct mp_paged *paged = weight != NULL && weight->data != NULL && tensor->src[1] != NULL
+                                     ? mp_entry_begin_at(weight->data)
+                                     : NULL;
+
+        if (paged == NULL)
+            continue;
+        mp_entry_end(paged);
+        return tensor;
+    }
+    return NULL;
+}
+
+/* The model of which a router has chosen: by that router, or the only one that there is. */
+static struct mp_paged *begin_chosen(const struct mp_ggml_tensor *product)
+{
+    struct mp_paged *only = NULL;
+
+    if (product != NULL)
+        return mp_entry_begin_at(product->src[0]->data);
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
+        struct mp_paged *paged = mp_entry_begin(p);
+
+        if (paged == NULL)
+            continue;
+        if (only != NULL) {
+            mp_entry_end(only);
+            mp_entry_end(paged);
+            return NULL;
+        }
+        only = paged;
+    }
+    return only;
 }
 
 /* "ffn_moe_topk-12": the choice of block 12. */
@@ -154,39 +239,44 @@ static bool find_layer(const struct mp_paged *paged, const char *name, uint32_t 
 bool mp_call_is_chosen(const void *tensor)
 {
     const struct mp_ggml_tensor *chosen = tensor;
-    struct mp_paged *paged = mp_entry_begin();
-    uint32_t layer;
-    bool is;
+    bool is = false;
 
-    if (paged == NULL)
-        return false;
-    is = !atomic_load(&paged->off) && find_layer(paged, chosen->name, &layer);
-    mp_entry_end();
+    for (uint32_t p = 0; p < MP_MODELS_MAX && !is; p++) {
+        struct mp_paged *paged = mp_entry_begin(p);
+        uint32_t layer;
+
+        if (paged == NULL)
+            continue;
+        is = !atomic_load(&paged->off) && find_layer(paged, chosen->name, &layer);
+        mp_entry_end(paged);
+    }
     return is;
 }
 
 void mp_call_chosen(const void *tensor)
 {
-    const struct mp_ggml_tensor *ids = tensor;
-    struct mp_paged *paged = mp_entry_begin();
+    const struct mp_ggml_tensor *ids = tensor, *product = find_product(ids);
+    struct mp_paged *paged = begin_chosen(product);
     struct mp_routing routing;
     uint64_t key = 0;
     uint32_t layer;
 
     if (paged == NULL)
         return;
-    if (find_layer(paged, ids->name, &layer) && is_on_host(ids))
+    if (!atomic_load(&paged->off) && find_layer(paged, ids->name, &layer) && is_on_host(ids))
         key = read_routing(paged, layer, ids, &routing);
     if (key != 0) {
+        if (product != NULL && is_on_host(product->src[1]))
+            take_input(paged, product->src[1], &routing);
         mp_paged_route(paged, &routing);
         mp_paged_wait_all(paged, key);
     }
-    mp_entry_end();
+    mp_entry_end(paged);
 }
 
 bool mp_call_routed(const void *weights, uint64_t expert_bytes, const int64_t *ids, size_t count)
 {
-    struct mp_paged *paged = mp_entry_begin();
+    struct mp_paged *paged = mp_entry_begin_at(weights);
     const struct mp_expert_tensor *tensor = NULL;
     uint64_t offset;
     uint32_t file;
@@ -200,7 +290,7 @@ bool mp_call_routed(const void *weights, uint64_t expert_bytes, const int64_t *i
         tensor != NULL && tensor->offset_bytes == offset && tensor->expert_bytes == expert_bytes;
     if (right)
         mp_paged_announce(paged, tensor->layer, ids, count);
-    mp_entry_end();
+    mp_entry_end(paged);
     return right;
 }
 
@@ -208,18 +298,13 @@ bool mp_call_routed(const void *weights, uint64_t expert_bytes, const int64_t *i
 
 void mp_call_ids_read(const void *site, const void *tensor, const void *data, size_t bytes)
 {
-    struct mp_paged *paged = mp_entry_begin();
-
-    if (paged == NULL)
-        return;
     if (knows_layout(site))
         mp_seam_ids(tensor, data, bytes);
-    mp_entry_end();
 }
 
 bool mp_call_copy(const void *site, const struct mp_seam_copy *wanted)
 {
-    struct mp_paged *paged = mp_entry_begin();
+    struct mp_paged *paged = mp_entry_begin_at(wanted->data);
     bool done;
 
     if (paged == NULL)
@@ -227,31 +312,34 @@ bool mp_call_copy(const void *site, const struct mp_seam_copy *wanted)
     done = !atomic_load(&paged->off);
     if (done)
         mp_seam_copy(paged, site, wanted);
-    mp_entry_end();
+    mp_entry_end(paged);
     return done;
 }
 
 void mp_call_synchronized(const void *backend, bool ends)
 {
-    struct mp_paged *paged = mp_entry_begin();
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
+        struct mp_paged *paged = mp_entry_begin(p);
 
-    if (paged == NULL)
-        return;
-    if (ends)
-        mp_seam_backend_ends(paged, backend);
-    else
-        mp_seam_synchronized(paged, backend);
-    mp_entry_end();
+        if (paged == NULL)
+            continue;
+        if (ends)
+            mp_seam_backend_ends(paged, backend);
+        else
+            mp_seam_synchronized(paged, backend);
+        mp_entry_end(paged);
+    }
 }
 
 void mp_call_whole(const void *site, const void *tensor)
 {
     const struct mp_ggml_tensor *weights = tensor;
-    struct mp_paged *paged = mp_entry_begin();
+    struct mp_paged *paged = knows_layout(site) && weights->data != NULL && weights->nb[3] > 0
+                                 ? mp_entry_begin_at(weights->data)
+                                 : NULL;
 
-    if (paged == NULL)
-        return;
-    if (knows_layout(site) && weights->data != NULL && weights->nb[3] > 0)
+    if (paged != NULL) {
         mp_seam_whole(paged, weights->data, weights->nb[3]);
-    mp_entry_end();
+        mp_entry_end(paged);
+    }
 }

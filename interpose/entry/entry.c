@@ -1,7 +1,7 @@
 /*
- * What the preload library calls: the one table of libmoepager_interpose.so, and the life of the
- * paged model: files that are mapped, the last one that goes, fork(). There is one paged model at a
- * time; what a program maps besides is left alone.
+ * What the preload library calls: the one table of libmoepager_interpose.so, and the lives of paged
+ * models: files that are mapped, the last one that goes, fork(). Each model has a pager of its own;
+ * which one a call is about is found by address or by file.
  */
 #include "interpose/entry/entry_int.h"
 
@@ -22,40 +22,81 @@
 struct mp_host mp_entry_host;
 static struct mp_interpose_settings settings;
 
-/* Making and ending a model; outside of all others. */
+/* A place for a model. */
+struct place {
+    _Atomic(struct mp_paged *) paged;
+    _Atomic uint32_t inside; /* threads in a call that uses it */
+    struct mp_span span;     /* of its mappings */
+};
+
+/* Making and ending models; outside of all others. */
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(struct mp_paged *) model;
+static struct place places[MP_MODELS_MAX];
 static _Atomic bool expected;   /* a program has opened one */
 static _Atomic bool was_mapped; /* and maps one, paged or not */
-static _Atomic uint32_t inside; /* threads in a call that uses it */
 static struct stat refused[64]; /* files that are not paged, so that they are looked at once */
 static uint32_t refused_count;
 static uint64_t models; /* made so far */
 
-struct mp_paged *mp_entry_begin(void)
+struct mp_paged *mp_entry_begin(uint32_t place)
 {
     struct mp_paged *paged;
 
-    atomic_fetch_add(&inside, 1);
-    paged = atomic_load(&model);
+    atomic_fetch_add(&places[place].inside, 1);
+    paged = atomic_load(&places[place].paged);
     if (paged == NULL)
-        atomic_fetch_sub(&inside, 1);
+        atomic_fetch_sub(&places[place].inside, 1);
     return paged;
 }
 
-void mp_entry_end(void)
+void mp_entry_end(const struct mp_paged *paged)
 {
-    atomic_fetch_sub(&inside, 1);
+    atomic_fetch_sub(&places[paged->place].inside, 1);
+}
+
+struct mp_paged *mp_entry_begin_at(const void *at)
+{
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
+        struct mp_paged *paged = mp_span_touches(&places[p].span, at, 1) ? mp_entry_begin(p) : NULL;
+
+        if (paged == NULL)
+            continue;
+        if (mp_shown_covers(paged->shown, at, 1))
+            return paged;
+        mp_entry_end(paged);
+    }
+    return NULL;
+}
+
+/* The program's hooks look at all addresses between the first and the last of any model. */
+static void set_span(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    uintptr_t begin = UINTPTR_MAX, end = 0;
+
+    pthread_mutex_lock(&lock);
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
+        const uintptr_t from = atomic_load(&places[p].span.begin);
+        const uintptr_t to = atomic_load(&places[p].span.end);
+
+        if (to == 0)
+            continue;
+        begin = from < begin ? from : begin;
+        end = to > end ? to : end;
+    }
+    atomic_store_explicit(&mp_entry_host.span->begin, begin, memory_order_release);
+    atomic_store_explicit(&mp_entry_host.span->end, end, memory_order_release);
+    pthread_mutex_unlock(&lock);
 }
 
 /* The last mapping has gone: nobody reads the model any more. */
-static void end_model(void)
+static void end_model(uint32_t place)
 {
     struct mp_paged *paged;
 
     pthread_mutex_lock(&life);
-    paged = atomic_exchange(&model, NULL);
-    while (atomic_load(&inside) > 0)
+    paged = atomic_exchange(&places[place].paged, NULL);
+    while (atomic_load(&places[place].inside) > 0)
         nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
     if (paged != NULL) {
         mp_paged_report(paged);
@@ -80,31 +121,50 @@ static void refuse(const struct stat *st)
     refused[refused_count++ % MP_ARRAY_LEN(refused)] = *st;
 }
 
-/* With `life`: the model that the descriptor's file belongs to, made now if there is none. */
-static struct mp_paged *model_of(int fd)
+/* With `life`: the model that the descriptor's file belongs to; MP_MODELS_MAX: none is paged. */
+static uint32_t find_model(int fd)
 {
-    struct mp_paged *paged = atomic_load(&model);
+    uint32_t p = 0;
+
+    while (p < MP_MODELS_MAX && (atomic_load(&places[p].paged) == NULL ||
+                                 mp_paged_file_of(atomic_load(&places[p].paged), fd) == UINT32_MAX))
+        p++;
+    return p;
+}
+
+/* With `life`: the same, and a model is made if there is none. */
+static uint32_t model_of(int fd)
+{
+    uint32_t p = find_model(fd);
+    struct mp_host host = mp_entry_host;
+    struct mp_paged *paged;
+    struct mp_paged_beside beside = { 0 };
     enum mp_status status;
     struct stat st;
 
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size < FILE_BYTES_MIN)
-        return NULL;
-    if (paged != NULL)
-        return mp_paged_file_of(paged, fd) != UINT32_MAX ? paged : NULL;
-    if (is_refused(&st))
-        return NULL;
+    if (p < MP_MODELS_MAX || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ||
+        st.st_size < FILE_BYTES_MIN || is_refused(&st))
+        return p;
+    for (p = 0; p < MP_MODELS_MAX && atomic_load(&places[p].paged) != NULL;)
+        p++;
+    if (p == MP_MODELS_MAX)
+        return p;
+    for (uint32_t other = 0; other < MP_MODELS_MAX; other++)
+        mp_paged_count(atomic_load(&places[other].paged), &beside);
+    beside.place = p;
+    host.span = &places[p].span;
     mp_error_clear();
-    status = mp_paged_create(&mp_entry_host, &settings, fd, &paged);
+    status = mp_paged_create(&host, &settings, &beside, fd, &paged);
     if (status == MP_OK) {
         paged->number = ++models;
-        atomic_store(&model, paged);
-        return paged;
+        atomic_store(&places[p].paged, paged);
+        return p;
     }
     if (mp_error_last()->text[0] != '\0')
         mp_log_warn("preload", "experts are not paged: %s", mp_error_last()->text);
     mp_error_clear();
     refuse(&st);
-    return NULL;
+    return MP_MODELS_MAX;
 }
 
 static bool wants(const struct mp_map_call *call)
@@ -113,14 +173,14 @@ static bool wants(const struct mp_map_call *call)
 
     atomic_store(&was_mapped, true);
     pthread_mutex_lock(&life);
-    wanted = model_of(call->fd) != NULL;
+    wanted = model_of(call->fd) < MP_MODELS_MAX;
     pthread_mutex_unlock(&life);
     return wanted;
 }
 
 static bool mapped(const struct mp_map_call *call, void *at)
 {
-    struct mp_paged *paged;
+    struct mp_paged *paged = NULL;
     struct mp_view view = {
         .at = at,
         .bytes = call->bytes,
@@ -129,9 +189,12 @@ static bool mapped(const struct mp_map_call *call, void *at)
         .flags = call->flags & (MAP_SHARED | MAP_PRIVATE),
     };
     bool added = false, empty = false;
+    uint32_t p;
 
     pthread_mutex_lock(&life);
-    paged = atomic_load(&model);
+    p = find_model(call->fd);
+    if (p < MP_MODELS_MAX)
+        paged = atomic_load(&places[p].paged);
     if (paged != NULL && at != MAP_FAILED) {
         view.file = mp_paged_file_of(paged, call->fd);
         added = view.file != UINT32_MAX && mp_shown_add(paged->shown, &view);
@@ -140,10 +203,22 @@ static bool mapped(const struct mp_map_call *call, void *at)
         mp_paged_dense_add(paged->dense, view.file);
     if (paged != NULL)
         empty = mp_shown_is_empty(paged->shown);
+    set_span();
     pthread_mutex_unlock(&life);
     if (empty)
-        end_model(); /* it was made for this mapping */
+        end_model(p); /* it was made for this mapping */
     return added;
+}
+
+/* With `life`: would the file be paged if it were mapped? */
+static bool would_be(int fd)
+{
+    struct mp_paged_beside beside = { 0 };
+
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++)
+        mp_paged_count(atomic_load(&places[p].paged), &beside);
+    return find_model(fd) < MP_MODELS_MAX ||
+           mp_paged_would_be(&mp_entry_host, &settings, &beside, fd);
 }
 
 /* Files that the program has open now. */
@@ -162,8 +237,7 @@ static bool expects(void)
             !mp_paged_is_gguf(fd))
             continue;
         pthread_mutex_lock(&life);
-        found = atomic_load(&model) != NULL ? model_of(fd) != NULL
-                                            : mp_paged_would_be(&mp_entry_host, &settings, fd);
+        found = would_be(fd);
         pthread_mutex_unlock(&life);
     }
     closedir(dir);
@@ -174,32 +248,40 @@ static bool expects(void)
 
 static void leave(const void *at, size_t bytes)
 {
-    struct mp_paged *paged = mp_entry_begin();
-    bool last;
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
+        struct mp_paged *paged =
+            mp_span_touches(&places[p].span, at, bytes) ? mp_entry_begin(p) : NULL;
+        bool last;
 
-    if (paged == NULL)
-        return;
-    last = mp_shown_leave(paged->shown, at, bytes);
-    mp_entry_end();
-    if (last)
-        end_model();
+        if (paged == NULL)
+            continue;
+        last = mp_shown_leave(paged->shown, at, bytes);
+        mp_entry_end(paged);
+        set_span();
+        if (last)
+            end_model(p);
+    }
 }
 
 static bool covers(const void *at, size_t bytes)
 {
-    struct mp_paged *paged = mp_entry_begin();
-    bool covered;
+    bool covered = false;
 
-    if (paged == NULL)
-        return false;
-    covered = mp_shown_covers(paged->shown, at, bytes);
-    mp_entry_end();
+    for (uint32_t p = 0; p < MP_MODELS_MAX && !covered; p++) {
+        struct mp_paged *paged =
+            mp_span_touches(&places[p].span, at, bytes) ? mp_entry_begin(p) : NULL;
+
+        if (paged == NULL)
+            continue;
+        covered = mp_shown_covers(paged->shown, at, bytes);
+        mp_entry_end(paged);
+    }
     return covered;
 }
 
 bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_t *offset_p)
 {
-    struct mp_paged *paged = mp_entry_begin();
+    struct mp_paged *paged = mp_entry_begin_at(at);
     bool found;
     uint32_t file;
 
@@ -208,17 +290,18 @@ bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_
     found = mp_shown_place(paged->shown, at, &file, offset_p) &&
             (size_t)snprintf(path, path_bytes, "%s", mp_files_name(paged->experts.files, file)) <
                 path_bytes;
-    mp_entry_end();
+    mp_entry_end(paged);
     return found;
 }
 
 static void before_fork(void)
 {
-    struct mp_paged *paged;
-
     pthread_mutex_lock(&life);
-    paged = atomic_load(&model);
-    if (paged != NULL) {
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
+        struct mp_paged *paged = atomic_load(&places[p].paged);
+
+        if (paged == NULL)
+            continue;
         pthread_mutex_lock(&paged->turn);
         mp_shown_fork_prepare(paged->shown);
     }
@@ -226,9 +309,11 @@ static void before_fork(void)
 
 static void after_fork_in_parent(void)
 {
-    struct mp_paged *paged = atomic_load(&model);
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
+        struct mp_paged *paged = atomic_load(&places[p].paged);
 
-    if (paged != NULL) {
+        if (paged == NULL)
+            continue;
         mp_shown_fork_parent(paged->shown);
         pthread_mutex_unlock(&paged->turn);
     }
@@ -238,22 +323,26 @@ static void after_fork_in_parent(void)
 /* The child has the program's mappings as files, and no pager. */
 static void after_fork_in_child(void)
 {
-    struct mp_paged *paged = atomic_exchange(&model, NULL);
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
+        struct mp_paged *paged = atomic_exchange(&places[p].paged, NULL);
 
-    if (paged != NULL) {
+        atomic_store(&places[p].inside, 0);
+        atomic_store(&places[p].span.begin, 0);
+        atomic_store(&places[p].span.end, 0);
+        if (paged == NULL)
+            continue;
         mp_shown_fork_child(paged->shown);
         pthread_mutex_unlock(&paged->turn);
     }
     atomic_store(&mp_entry_host.span->begin, 0);
     atomic_store(&mp_entry_host.span->end, 0);
-    atomic_store(&inside, 0);
     pthread_mutex_unlock(&life);
 }
 
 static void ask_for_report(int number)
 {
     (void)number;
-    atomic_store(&mp_paged_report_asked, true);
+    atomic_fetch_add(&mp_paged_report_asked, 1);
 }
 
 /* SIGUSR1 writes the report while the program runs, where the program leaves that signal alone. */
@@ -278,16 +367,18 @@ static bool start(const struct mp_host *from)
 /* The program ends: report what is there, and leave the rest to the kernel. */
 __attribute__((destructor)) static void end(void)
 {
-    struct mp_paged *paged = atomic_load(&model);
-
     if (atomic_load(&expected) && !atomic_load(&was_mapped))
         mp_log_warn("preload", "no experts were paged: the model was read, not mapped; leave out "
                                "--no-mmap and --load-mode");
-    if (paged == NULL)
-        return;
-    mp_paged_report(paged);
-    if (pthread_mutex_trylock(&paged->turn) == 0)
-        mp_paged_record_end(paged); /* and nobody gets a turn any more */
+    for (uint32_t p = 0; p < MP_MODELS_MAX; p++) {
+        struct mp_paged *paged = atomic_load(&places[p].paged);
+
+        if (paged == NULL)
+            continue;
+        mp_paged_report(paged);
+        if (pthread_mutex_trylock(&paged->turn) == 0)
+            mp_paged_record_end(paged); /* and nobody gets a turn any more */
+    }
 }
 
 const struct mp_interposer mp_interposer_table = {

@@ -1,16 +1,20 @@
 #ifndef MP_INTERPOSE_ENTRY_INT_H
 #define MP_INTERPOSE_ENTRY_INT_H
 
-/* Between entry.c, which has the paged model, and calls.c, which uses it. */
+/* Between entry.c, which has the paged models, and calls.c, which uses them. */
 #include "interpose/entry.h"
 #include "interpose/pager/paged.h"
+
+#define MP_MODELS_MAX 4u
 
 /* As the preload library gave it to start(). */
 extern struct mp_host mp_entry_host;
 
-/* The model for the time of a call, which then ends with mp_entry_end(); NULL: there is none. */
-struct mp_paged *mp_entry_begin(void);
-void mp_entry_end(void);
+/* A model, by its place or by an address of its mappings, for the time of a call, which then ends
+ * with mp_entry_end(). NULL: there is none. */
+struct mp_paged *mp_entry_begin(uint32_t place);
+struct mp_paged *mp_entry_begin_at(const void *at);
+void mp_entry_end(const struct mp_paged *paged);
 
 /* Members of struct mp_interposer (entry.h). */
 void mp_call_expert(const void *site, const void *dst, int64_t number, int64_t rows);

@@ -9,7 +9,6 @@
 
 #include "vmm/base/error.h"
 #include "vmm/format/expert_names.h"
-#include "vmm/format/gguf.h"
 
 /* Is it all experts of a layer? */
 static bool parse_name(const char *name, uint32_t *block_p)
@@ -51,22 +50,30 @@ static uint32_t count_experts(const struct mp_gguf *gguf)
     return 0;
 }
 
-/* What the model's description says, or what is common where it says nothing. */
-static uint32_t find_top_k(const struct mp_gguf *gguf, uint32_t experts)
+bool mp_experts_get_u64(const struct mp_gguf *gguf, const char *key, uint64_t *value_p)
 {
-    const uint32_t usual = experts < 8 ? experts : 8;
     const char *architecture;
-    uint64_t bytes, top_k;
-    char key[128];
+    uint64_t bytes;
+    char name[128];
 
     if (mp_gguf_get_string(gguf, "general.architecture", &architecture, &bytes) == MP_OK &&
         bytes < 64) {
-        snprintf(key, sizeof(key), "%.*s.expert_used_count", (int)bytes, architecture);
-        if (mp_gguf_get_u64(gguf, key, &top_k) == MP_OK && top_k >= 1 && top_k <= experts)
-            return (uint32_t)top_k;
+        snprintf(name, sizeof(name), "%.*s.%s", (int)bytes, architecture, key);
+        if (mp_gguf_get_u64(gguf, name, value_p) == MP_OK)
+            return true;
     }
     mp_error_clear();
-    return usual;
+    return false;
+}
+
+/* What the model's description says, or what is common where it says nothing. */
+static uint32_t find_top_k(const struct mp_gguf *gguf, uint32_t experts)
+{
+    uint64_t top_k;
+
+    if (mp_experts_get_u64(gguf, "expert_used_count", &top_k) && top_k >= 1 && top_k <= experts)
+        return (uint32_t)top_k;
+    return experts < 8 ? experts : 8;
 }
 
 static enum mp_status find_data(const struct mp_gguf *gguf, struct mp_experts *experts)
@@ -146,6 +153,7 @@ static enum mp_status make_units(struct mp_experts *experts)
 static enum mp_status list_tensors(const struct mp_gguf *gguf, struct mp_experts *experts)
 {
     const size_t count = mp_gguf_count(gguf);
+    enum mp_status status;
 
     experts->experts = count_experts(gguf);
     if (experts->experts == 0)
@@ -159,7 +167,8 @@ static enum mp_status list_tensors(const struct mp_gguf *gguf, struct mp_experts
     if (experts->tensor_count == 0)
         return MP_ERR_UNSUPPORTED;
     experts->top_k = find_top_k(gguf, experts->experts);
-    return find_data(gguf, experts);
+    status = mp_experts_find_tables(gguf, experts);
+    return status == MP_OK ? find_data(gguf, experts) : status;
 }
 
 static void close_gguf(void *owner)
@@ -192,6 +201,8 @@ enum mp_status mp_experts_open(const char *path, bool safetensors, struct mp_exp
     }
     if (status == MP_OK)
         status = make_units(experts);
+    if (status == MP_OK && !safetensors)
+        mp_experts_find_routers(experts->owner, experts);
     if (status != MP_OK)
         mp_experts_close(experts);
     return status;
@@ -203,6 +214,8 @@ void mp_experts_close(struct mp_experts *experts)
     free(experts->tensors);
     free(experts->data_begin);
     free(experts->layer_of);
+    free(experts->routers);
+    free(experts->tables);
     if (experts->owner != NULL)
         experts->close(experts->owner);
     memset(experts, 0, sizeof(*experts));

@@ -1,29 +1,38 @@
 /*
  * What is read before it is needed: the step's order (policy/pager/step.h) as far as it can be
- * known from outside, that is without the router's scores.
+ * known from outside, and what it takes, for policies that ask.
  */
 #include <stdlib.h>
+#include <string.h>
 
-#include "interpose/pager/paged.h"
+#include "interpose/pager/scores.h"
+#include "policy/top_k.h"
 #include "vmm/base/arena.h"
-
-static const struct mp_costs unknown_costs = { .executor_count = 1,
-                                               .executors = { { .name = "program" } } };
 
 struct mp_paged_ahead {
     void *block;
-    float *scores;       // (tokens_max, experts)
-    float *sums;         // (experts): zeros; nobody knows scores
-    uint32_t *wanted;    // (experts)
-    uint32_t *experts;   // (experts): of the open layer
-    uint32_t *tokens;    // (experts)
-    uint32_t *executors; // (experts)
-    uint8_t *resident;   // (experts): of the open layer
-    uint8_t *target;     // (experts): of the predicted one
+    float *source;                             // (tokens_max, experts): what a router would say
+    float *scores;                             // (tokens_max, experts)
+    float *sums;                               // (experts): zeros; nobody knows scores
+    uint32_t *wanted;                          // (experts)
+    uint32_t *experts;                         // (experts): of the open layer
+    uint32_t *tokens;                          // (experts)
+    uint32_t *executors;                       // (experts)
+    uint8_t *resident;                         // (experts): of the open layer
+    uint8_t *target;                           // (experts): of the predicted one
+    uint32_t *best;                            // (experts): scratch
+    float *best_scores;                        // (experts): scratch
+    uint8_t *guessed;                          // (layers, experts): what was guessed last
+    uint32_t *guesses;                         // (layers): how many those are
+    uint64_t opened_ns, waited_ns, last_layer; /* of the layer before */
+    uint64_t all, right;                       /* guesses that were checked */
 };
 
-static void take(struct mp_paged_ahead *ahead, uint32_t experts, struct mp_arena *arena)
+static void take(struct mp_paged_ahead *ahead, const struct mp_shape *shape, struct mp_arena *arena)
 {
+    const uint32_t experts = shape->experts;
+
+    ahead->source = mp_arena_take(arena, (size_t)MP_PAGED_TOKENS_MAX * experts, sizeof(float));
     ahead->scores = mp_arena_take(arena, (size_t)MP_PAGED_TOKENS_MAX * experts, sizeof(float));
     ahead->sums = mp_arena_take(arena, experts, sizeof(float));
     ahead->wanted = mp_arena_take(arena, experts, sizeof(uint32_t));
@@ -32,6 +41,10 @@ static void take(struct mp_paged_ahead *ahead, uint32_t experts, struct mp_arena
     ahead->executors = mp_arena_take(arena, experts, sizeof(uint32_t));
     ahead->resident = mp_arena_take(arena, experts, 1);
     ahead->target = mp_arena_take(arena, experts, 1);
+    ahead->best = mp_arena_take(arena, experts, sizeof(uint32_t));
+    ahead->best_scores = mp_arena_take(arena, experts, sizeof(float));
+    ahead->guessed = mp_arena_take(arena, (size_t)shape->layers * experts, 1);
+    ahead->guesses = mp_arena_take(arena, shape->layers, sizeof(uint32_t));
 }
 
 struct mp_paged_ahead *mp_paged_ahead_create(const struct mp_paged *paged)
@@ -41,13 +54,14 @@ struct mp_paged_ahead *mp_paged_ahead_create(const struct mp_paged *paged)
 
     if (ahead == NULL)
         return NULL;
-    take(ahead, paged->shape.experts, &arena);
+    take(ahead, &paged->shape, &arena);
     if (mp_arena_open(&arena, "what is read ahead") != MP_OK) {
         free(ahead);
         return NULL;
     }
     ahead->block = arena.block;
-    take(ahead, paged->shape.experts, &arena);
+    ahead->last_layer = UINT64_MAX;
+    take(ahead, &paged->shape, &arena);
     return ahead;
 }
 
@@ -76,7 +90,8 @@ static struct mp_assign_facts describe(struct mp_paged *paged)
         .tokens = ahead->tokens,
         .scores = ahead->sums,
         .resident = ahead->resident,
-        .costs = &unknown_costs,
+        .costs = &paged->costs,
+        .link_busy_ns = mp_pager_reading(paged->pager) > 0 ? paged->costs.load_ns / 2 : 0,
     };
 }
 
@@ -93,12 +108,86 @@ static void observe(struct mp_paged *paged)
                                    paged->chosen);
 }
 
-static bool predict(struct mp_paged *paged, uint32_t distance, uint32_t *target_p)
+/* A running mean over about 16 samples. */
+static void learn(uint64_t *value, uint64_t sample)
+{
+    *value = *value == 0 ? sample : (*value * 15 + sample) / 16;
+}
+
+/* What the layer that has just ended took, without its waits, and what a read takes. */
+static void note_costs(struct mp_paged *paged)
+{
+    struct mp_paged_ahead *ahead = paged->ahead;
+    const uint64_t now_ns = mp_clock_now_ns(mp_clock_monotonic());
+    const uint64_t waited_ns = paged->counters.exposed_wait_ns - ahead->waited_ns;
+    const uint64_t load_ns = mp_pager_load_ns(paged->pager);
+
+    /* From one token to the next a program may do anything. */
+    if (ahead->last_layer + 1 == paged->layer && now_ns - ahead->opened_ns > waited_ns)
+        learn(&paged->costs.layer_ns, now_ns - ahead->opened_ns - waited_ns);
+    if (load_ns > 0)
+        paged->costs.load_ns = load_ns;
+    ahead->last_layer = paged->layer;
+    ahead->opened_ns = now_ns;
+    ahead->waited_ns = paged->counters.exposed_wait_ns;
+}
+
+/* What had been guessed of the layer that is open now. */
+static void check_guess(struct mp_paged *paged)
+{
+    struct mp_paged_ahead *ahead = paged->ahead;
+    const uint8_t *guessed = ahead->guessed + (size_t)paged->layer * paged->shape.experts;
+
+    if (ahead->guesses[paged->layer] == 0)
+        return;
+    ahead->all += ahead->guesses[paged->layer];
+    for (uint32_t i = 0; i < paged->need_count; i++)
+        ahead->right += guessed[paged->needs[i].expert];
+    ahead->guesses[paged->layer] = 0;
+}
+
+static void note_guess(struct mp_paged *paged, uint32_t target)
+{
+    struct mp_paged_ahead *ahead = paged->ahead;
+    const uint32_t experts = paged->shape.experts;
+    uint8_t *guessed = ahead->guessed + (size_t)target * experts;
+
+    memset(guessed, 0, experts);
+    ahead->guesses[target] = 0;
+    for (uint32_t t = 0; t < paged->tokens; t++) {
+        mp_top_k(ahead->scores + (size_t)t * experts, experts, paged->top_k, ahead->best,
+                 ahead->best_scores);
+        for (uint32_t r = 0; r < paged->top_k; r++) {
+            ahead->guesses[target] += !guessed[ahead->best[r]];
+            guessed[ahead->best[r]] = 1;
+        }
+    }
+}
+
+void mp_paged_ahead_counts(const struct mp_paged_ahead *ahead, uint64_t *guessed_p,
+                           uint64_t *right_p)
+{
+    *guessed_p = ahead != NULL ? ahead->all : 0;
+    *right_p = ahead != NULL ? ahead->right : 0;
+}
+
+static bool ask_router(struct mp_paged *paged, const struct mp_routing *routing, uint32_t target)
+{
+    const uint64_t start_ns = mp_clock_now_ns(mp_clock_monotonic());
+    const bool known = mp_paged_scores_guess(paged, routing, target, paged->ahead->source);
+
+    if (known)
+        learn(&paged->costs.predict_ns, mp_clock_now_ns(mp_clock_monotonic()) - start_ns);
+    return known;
+}
+
+static bool predict(struct mp_paged *paged, const struct mp_routing *routing, uint32_t distance,
+                    uint32_t *target_p)
 {
     const struct mp_policies *set = &paged->policies;
     const struct mp_predict_ops *ops = set->predict_ops;
     const uint32_t layers = paged->shape.layers, target = (paged->layer + distance) % layers;
-    const struct mp_predict_facts facts = {
+    struct mp_predict_facts facts = {
         .layer = paged->layer,
         .target_layer = target,
         .tokens = paged->tokens,
@@ -107,24 +196,35 @@ static bool predict(struct mp_paged *paged, uint32_t distance, uint32_t *target_
         .chosen = paged->chosen,
     };
 
-    if (ops->predict == NULL || ops->source != MP_SCORES_NONE ||
-        distance > (ops->reach > 1 ? ops->reach : 1) || distance >= layers ||
-        (paged->layer + distance >= layers && !ops->wraps))
+    if (ops->predict == NULL || distance > (ops->reach > 1 ? ops->reach : 1) ||
+        distance >= layers || (paged->layer + distance >= layers && !ops->wraps))
         return false;
+    /* All there already: nothing that could be said would move anything. */
+    mp_pager_residents(paged->pager, target, true, paged->ahead->target);
+    if (memchr(paged->ahead->target, 0, paged->shape.experts) == NULL)
+        return false;
+    if (ops->source != MP_SCORES_NONE) {
+        if (!ask_router(paged, routing, target))
+            return false;
+        facts.source = paged->ahead->source;
+    }
     *target_p = target;
-    return ops->predict(set->predict, &facts, paged->ahead->scores);
+    if (!ops->predict(set->predict, &facts, paged->ahead->scores))
+        return false;
+    note_guess(paged, target);
+    return true;
 }
 
-static void look(struct mp_paged *paged, uint32_t distance, const struct mp_assign_facts *current)
+static void look(struct mp_paged *paged, const struct mp_routing *routing, uint32_t distance,
+                 const struct mp_assign_facts *current)
 {
     const struct mp_policies *set = &paged->policies;
     struct mp_paged_ahead *ahead = paged->ahead;
     struct mp_prefetch_facts facts;
     uint32_t target, count;
 
-    if (!predict(paged, distance, &target))
+    if (!predict(paged, routing, distance, &target))
         return;
-    mp_pager_residents(paged->pager, target, true, ahead->target);
     facts = (struct mp_prefetch_facts){
         .layer = paged->layer,
         .target_layer = target,
@@ -143,17 +243,19 @@ static void look(struct mp_paged *paged, uint32_t distance, const struct mp_assi
         mp_pager_prefetch(paged->pager, target, ahead->wanted, count);
 }
 
-void mp_paged_look_ahead(struct mp_paged *paged)
+void mp_paged_look_ahead(struct mp_paged *paged, const struct mp_routing *routing)
 {
     const struct mp_prefetch_ops *ops = paged->policies.prefetch_ops;
     struct mp_assign_facts current;
 
     if (paged->ahead == NULL || paged->tokens == 0)
         return;
+    note_costs(paged);
+    check_guess(paged);
     observe(paged);
     if (ops->choose == NULL || (ops->wants != NULL && !ops->wants(paged->policies.prefetch)))
         return;
     current = describe(paged);
     for (uint32_t d = 1; d <= (ops->reach > 1 ? ops->reach : 1); d++)
-        look(paged, d, &current);
+        look(paged, routing, d, &current);
 }

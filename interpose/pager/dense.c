@@ -36,31 +36,60 @@ struct range {
     uint64_t begin, end;
 };
 
-/* The pages of the file that no expert touches, from `from` on. False: there are no more. */
+/* [begin, end) is not dense, if it is in the file. Cuts it off the range, or the range before it.
+ */
+static bool cut(struct range *range, uint64_t begin, uint64_t end)
+{
+    const uint64_t page = MP_SPACE_PAGE_BYTES;
+
+    if (end <= range->begin || begin >= range->end)
+        return false;
+    begin = mp_round_down_u64(begin, page);
+    if (begin >= range->begin + RANGE_BYTES_MIN)
+        range->end = begin;
+    else
+        range->begin = mp_round_down_u64(end + page - 1, page);
+    return true;
+}
+
+/* The first thing in the range that is not dense, cut off. False: there is none. */
+static bool cut_one(const struct mp_experts *experts, uint32_t file, struct range *range)
+{
+    for (uint32_t i = 0; i < experts->tensor_count; i++) {
+        const struct mp_expert_tensor *tensor = &experts->tensors[i];
+
+        if (tensor->file == file &&
+            cut(range, tensor->offset_bytes,
+                tensor->offset_bytes + experts->experts * tensor->expert_bytes))
+            return true;
+    }
+    for (uint32_t i = 0; i < experts->table_count; i++) {
+        const struct mp_piece *table = &experts->tables[i];
+
+        if (table->file == file &&
+            cut(range, table->offset_bytes, table->offset_bytes + table->bytes))
+            return true;
+    }
+    return false;
+}
+
+/* The pages of the file that neither an expert nor a table touches, from `from` on. False: there
+ * are no more. */
 static bool next_range(const struct mp_experts *experts, uint32_t file, uint64_t from,
                        struct range *range_p)
 {
     const uint64_t page = MP_SPACE_PAGE_BYTES;
     const uint64_t file_end = mp_round_down_u64(mp_files_bytes(experts->files, file), page);
-    uint64_t begin = mp_round_down_u64(experts->data_begin[file], page);
+    const uint64_t data_begin = mp_round_down_u64(experts->data_begin[file], page);
+    struct range range = { 0, from > data_begin ? from : data_begin };
 
-    if (begin < from)
-        begin = from;
-    for (uint32_t i = 0; i < experts->tensor_count; i++) {
-        const struct mp_expert_tensor *tensor = &experts->tensors[i];
-        const uint64_t tensor_begin = mp_round_down_u64(tensor->offset_bytes, page);
-        const uint64_t end = tensor->offset_bytes + experts->experts * tensor->expert_bytes;
-
-        if (tensor->file != file || end <= begin)
-            continue;
-        if (tensor_begin >= begin + RANGE_BYTES_MIN) {
-            *range_p = (struct range){ begin, tensor_begin };
-            return true;
-        }
-        begin = mp_round_down_u64(end + page - 1, page);
-    }
-    *range_p = (struct range){ begin, file_end };
-    return begin + RANGE_BYTES_MIN <= file_end;
+    do {
+        range = (struct range){ range.end > range.begin ? range.end : range.begin, file_end };
+        while (range.begin + RANGE_BYTES_MIN <= range.end && cut_one(experts, file, &range))
+            ;
+    } while (range.begin + RANGE_BYTES_MIN > range.end && range.end < file_end);
+    *range_p = range;
+    return range.begin + RANGE_BYTES_MIN <= range.end;
 }
 
 uint64_t mp_paged_dense_bytes(const struct mp_experts *experts)
@@ -157,10 +186,28 @@ static bool is_stopping(struct mp_paged_dense *dense, uint64_t more_bytes)
     return stop || atomic_load(&dense->paged->off);
 }
 
+/* Of a table, what is touched and nothing around it: its rows have nothing to do with each other.
+ */
+static void leave_tables(struct mp_paged *paged, uint32_t file)
+{
+    const uint64_t page = MP_SPACE_PAGE_BYTES;
+
+    for (uint32_t i = 0; i < paged->experts.table_count; i++) {
+        const struct mp_piece *table = &paged->experts.tables[i];
+        const uint64_t begin = mp_round_down_u64(table->offset_bytes + page - 1, page);
+        const uint64_t bytes = mp_round_down_u64(table->offset_bytes + table->bytes, page) - begin;
+        char *at = table->file == file ? mp_shown_address(paged->shown, file, begin, bytes) : NULL;
+
+        if (at != NULL)
+            (void)paged->host.real.madvise(at, bytes, MADV_RANDOM);
+    }
+}
+
 static void read_file(struct mp_paged_dense *dense, uint32_t file)
 {
     struct range range = { 0, 0 };
 
+    leave_tables(dense->paged, file);
     while (next_range(&dense->paged->experts, file, range.end, &range)) {
         while (range.begin < range.end) {
             struct range chunk = range;

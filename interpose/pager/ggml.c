@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#define TYPE_F32 0
 #define TYPE_I32 26
 
 struct init_params {
@@ -62,8 +61,8 @@ static bool has_shape(const struct mp_ggml_tensor *tensor, int64_t ne0, int64_t 
 
 static bool check_tensors(const struct calls *calls, void *context)
 {
-    struct mp_ggml_tensor *experts = calls->new_3d(context, TYPE_F32, 5, 3, 7);
-    struct mp_ggml_tensor *rows = calls->new_3d(context, TYPE_F32, 5, 2, 4);
+    struct mp_ggml_tensor *experts = calls->new_3d(context, MP_GGML_F32, 5, 3, 7);
+    struct mp_ggml_tensor *rows = calls->new_3d(context, MP_GGML_F32, 5, 2, 4);
     struct mp_ggml_tensor *ids = calls->new_2d(context, TYPE_I32, 2, 4);
     struct mp_ggml_tensor *result;
 

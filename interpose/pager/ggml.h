@@ -7,6 +7,8 @@
  * The few fields of ggml's tensors that are looked at. ggml has no stable ABI, so nothing is
  * believed: mp_ggml_check() makes tensors with the program's own functions and compares.
  */
+#define MP_GGML_F32 0
+
 struct mp_ggml_tensor {
     int type;
     void *buffer;

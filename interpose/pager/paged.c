@@ -7,9 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "interpose/pager/scores.h"
 #include "interpose/pager/seam.h"
 #include "vmm/base/error.h"
 #include "vmm/output/timeline.h"
@@ -94,8 +96,26 @@ static uint64_t bytes_of_mappings(const struct mp_space_plan *plan)
     return (maps_max - maps - MAPS_SPARE) / (2 * MP_UNIT_PIECES_MAX) * plan->slot_bytes_max;
 }
 
-/* MP_ERR_UNSUPPORTED: the budget holds all there is. */
-static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_space_plan *full)
+void mp_paged_count(const struct mp_paged *paged, struct mp_paged_beside *beside)
+{
+    uint64_t filled;
+
+    if (paged == NULL)
+        return;
+    filled = paged->counters.resident_peak_bytes; /* others may be counting: a guess will do */
+    beside->budget_bytes += paged->budget_bytes;
+    beside->empty_bytes += paged->budget_bytes > filled ? paged->budget_bytes - filled : 0;
+}
+
+static uint64_t less(uint64_t bytes, uint64_t taken)
+{
+    return bytes > taken ? bytes - taken : 0;
+}
+
+/* MP_ERR_UNSUPPORTED: the budget holds all there is. A size is for all models together, and who
+ * comes first takes it; a part is one of each model. */
+static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_paged_beside *beside,
+                                    const struct mp_space_plan *full)
 {
     const struct mp_share *share = &paged->settings.budget;
     const uint64_t mappings = bytes_of_mappings(full);
@@ -105,12 +125,19 @@ static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_spac
         struct mp_memory_room room;
 
         mp_memory_room_read("", &room);
-        spare = mp_memory_room_beside(&room, mp_paged_dense_bytes(&paged->experts));
+        spare = less(mp_memory_room_beside(&room, mp_paged_dense_bytes(&paged->experts)),
+                     beside->empty_bytes);
     }
     budget = mp_share_resolve(share, full->unit_bytes, spare);
+    if (share->kind == MP_SHARE_BYTES)
+        budget = less(budget, beside->budget_bytes);
     if (share->kind == MP_SHARE_ALL || budget >= full->full_bytes ||
-        (share->kind == MP_SHARE_PPM && share->amount == 1000000))
+        (share->kind == MP_SHARE_PPM && share->amount == 1000000)) {
+        /* Who wants a report would look for it. */
+        mp_log_once(paged->settings.files.report[0] != '\0' ? MP_LOG_WARN : MP_LOG_INFO, "preload",
+                    "the budget holds all experts of a model, so nothing is paged");
         return MP_ERR_UNSUPPORTED;
+    }
     if (share->kind == MP_SHARE_AUTO && budget < full->smallest_bytes)
         budget = full->smallest_bytes;
     if (budget > mappings) {
@@ -128,7 +155,7 @@ static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_spac
     return MP_OK;
 }
 
-static enum mp_status plan(struct mp_paged *paged)
+static enum mp_status plan(struct mp_paged *paged, const struct mp_paged_beside *beside)
 {
     const struct mp_backend_config anywhere = { .numa_node = -1 };
     struct mp_space_config config;
@@ -142,7 +169,7 @@ static enum mp_status plan(struct mp_paged *paged)
     status = mp_space_make_plan(&config, &full);
     paged->backend->ops->close(paged->backend);
     paged->backend = NULL;
-    return status == MP_OK ? choose_budget(paged, &full) : status;
+    return status == MP_OK ? choose_budget(paged, beside, &full) : status;
 }
 
 static enum mp_status make_space(struct mp_paged *paged)
@@ -179,6 +206,7 @@ static enum mp_status make_pager(struct mp_paged *paged)
         .tokens_max = MP_PAGED_TOKENS_MAX,
         .seed = paged->settings.seed,
         .slices = 1,
+        .costs = &paged->costs,
     };
     mp_pager_fit_shape(paged->space, &paged->shape);
     config.shape = paged->shape;
@@ -206,7 +234,7 @@ static enum mp_status make_tables(struct mp_paged *paged)
 }
 
 /* As far as nothing is made: is it to be paged, and with which budget? */
-static enum mp_status decide(struct mp_paged *paged, int fd)
+static enum mp_status decide(struct mp_paged *paged, const struct mp_paged_beside *beside, int fd)
 {
     char magic[4];
     enum mp_status status = MP_ERR_UNSUPPORTED;
@@ -217,26 +245,7 @@ static enum mp_status decide(struct mp_paged *paged, int fd)
     /* Somebody else's file by that name is not what the program has open. */
     if (status == MP_OK && mp_paged_file_of(paged, fd) == UINT32_MAX)
         status = MP_ERR_UNSUPPORTED;
-    return status == MP_OK ? plan(paged) : status;
-}
-
-static enum mp_status make(struct mp_paged *paged, int fd)
-{
-    enum mp_status status = decide(paged, fd);
-
-    if (status == MP_OK)
-        status = mp_interpose_settings_policies(&paged->settings, &paged->profile);
-    if (status == MP_OK)
-        status = mp_shown_create(&paged->host, &paged->experts, &paged->shown);
-    if (status == MP_OK) {
-        mp_paged_timeline_create(paged);
-        status = make_space(paged);
-    }
-    if (status == MP_OK)
-        status = make_pager(paged);
-    if (status == MP_OK)
-        status = make_tables(paged);
-    return status;
+    return status == MP_OK ? plan(paged, beside) : status;
 }
 
 /* The best that the program has, or what was asked for. */
@@ -256,6 +265,28 @@ static enum mp_paged_source choose_source(const struct mp_paged *paged)
                                                                       : MP_SOURCE_TOUCHES;
 }
 
+static enum mp_status make(struct mp_paged *paged, const struct mp_paged_beside *beside, int fd)
+{
+    enum mp_status status = decide(paged, beside, fd);
+
+    if (status != MP_OK)
+        return status;
+    paged->source = choose_source(paged);
+    status = mp_interpose_settings_policies(&paged->settings, paged->experts.hidden > 0,
+                                            &paged->profile);
+    if (status == MP_OK)
+        status = mp_shown_create(&paged->host, &paged->experts, &paged->shown);
+    if (status == MP_OK) {
+        mp_paged_timeline_create(paged);
+        status = make_space(paged);
+    }
+    if (status == MP_OK)
+        status = make_pager(paged);
+    if (status == MP_OK)
+        status = make_tables(paged);
+    return status;
+}
+
 static struct mp_paged *make_empty(const struct mp_host *host,
                                    const struct mp_interpose_settings *settings)
 {
@@ -265,16 +296,28 @@ static struct mp_paged *make_empty(const struct mp_host *host,
         return NULL;
     paged->settings = *settings;
     paged->host = *host;
+    paged->costs = (struct mp_costs){ .executor_count = 1, .executors = { { .name = "program" } } };
     mp_counters_reset(&paged->counters);
     pthread_mutex_init(&paged->turn, NULL);
     return paged;
 }
 
+/* Slots are parts of one, and not every sandbox allows them. */
+static bool can_make_memory_file(void)
+{
+    const int fd = memfd_create("moepager", MFD_CLOEXEC);
+
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
 bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_settings *settings,
-                       int fd)
+                       const struct mp_paged_beside *beside, int fd)
 {
     struct mp_paged *paged = make_empty(host, settings);
-    const bool would = paged != NULL && decide(paged, fd) == MP_OK;
+    const bool would =
+        paged != NULL && can_make_memory_file() && decide(paged, beside, fd) == MP_OK;
 
     mp_paged_destroy(paged);
     mp_error_clear();
@@ -282,7 +325,8 @@ bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_set
 }
 
 enum mp_status mp_paged_create(const struct mp_host *host,
-                               const struct mp_interpose_settings *settings, int fd,
+                               const struct mp_interpose_settings *settings,
+                               const struct mp_paged_beside *beside, int fd,
                                struct mp_paged **paged_p)
 {
     struct mp_paged *paged = make_empty(host, settings);
@@ -290,14 +334,15 @@ enum mp_status mp_paged_create(const struct mp_host *host,
 
     if (paged == NULL)
         return mp_fail_no_memory("a paged model", sizeof(*paged));
-    status = make(paged, fd);
+    paged->place = beside->place;
+    status = make(paged, beside, fd);
     if (status != MP_OK) {
         mp_paged_destroy(paged);
         return status;
     }
-    paged->source = choose_source(paged);
     paged->record = mp_paged_record_create(paged);
     paged->ahead = mp_paged_ahead_create(paged);
+    paged->scores = mp_paged_scores_create(paged);
     paged->watch = mp_paged_watch_create(paged);
     if (settings->files.dense != 0)
         paged->dense = mp_paged_dense_create(paged);
@@ -306,6 +351,11 @@ enum mp_status mp_paged_create(const struct mp_host *host,
                 " bytes, reads by %s",
                 paged->path, paged->experts.layers, paged->experts.experts, paged->plan.slots,
                 paged->budget_bytes, mp_space_reader_engine(paged->space));
+    if (paged->experts.table_count > 0)
+        mp_log_info("preload",
+                    "%s: %" PRIu64
+                    " bytes of tables stay the file's: tokens read few of their rows",
+                    paged->path, mp_experts_table_bytes(&paged->experts));
     *paged_p = paged;
     return MP_OK;
 }
@@ -323,6 +373,7 @@ void mp_paged_destroy(struct mp_paged *paged)
         mp_shown_hide_all(paged->shown);
     mp_paged_record_end(paged);
     mp_paged_ahead_destroy(paged->ahead);
+    mp_paged_scores_destroy(paged->scores);
     mp_pager_destroy(paged->pager);
     mp_policies_destroy(&paged->policies);
     mp_seam_close(paged);

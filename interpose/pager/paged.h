@@ -20,6 +20,7 @@
  *     paged.c    its life: budget, space, policies
  *     routing.c  layers: what is needed, who waits
  *     ahead.c    what is read before it is needed
+ *     scores.c   what the next layer's router would say
  *     stream.c   experts that there is no room for
  *     watch.c    what nobody foresaw
  *     dense.c    what is not an expert
@@ -31,6 +32,7 @@
 struct mp_paged_ahead;
 struct mp_paged_dense;
 struct mp_paged_record;
+struct mp_paged_scores;
 struct mp_paged_watch;
 
 /* How it is known what is going to be read. */
@@ -61,6 +63,7 @@ struct mp_paged {
     struct mp_host host;
     char path[PATH_MAX]; /* of the first file that was mapped */
     uint64_t number;     /* of the process's models, from 1 */
+    uint32_t place;      /* among those that there are */
 
     struct mp_experts experts;
     struct mp_shown *shown;
@@ -73,7 +76,9 @@ struct mp_paged {
     struct mp_shape shape;
     struct mp_counters counters;
     struct mp_pager *pager;
+    struct mp_costs costs; /* of the program's work, for policies */
     struct mp_paged_ahead *ahead;
+    struct mp_paged_scores *scores; /* or NULL */
     struct mp_paged_dense *dense;
     struct mp_paged_watch *watch;
     struct mp_paged_record *record;
@@ -113,17 +118,28 @@ struct mp_paged {
 
 #define MP_PAGED_TOKENS_MAX 64u
 
+/* Other models of the process: what their budgets are, how much of that is still to be filled, and
+ * the place that they leave. */
+struct mp_paged_beside {
+    uint64_t budget_bytes, empty_bytes;
+    uint32_t place;
+};
+
+/* Count one in. NULL is none. */
+void mp_paged_count(const struct mp_paged *paged, struct mp_paged_beside *beside);
+
 /*
  * Decide about a model file, of which the program has a descriptor. MP_ERR_UNSUPPORTED, without a
  * text: nothing there needs paging. On failure nothing is kept.
  */
 enum mp_status mp_paged_create(const struct mp_host *host,
-                               const struct mp_interpose_settings *settings, int fd,
+                               const struct mp_interpose_settings *settings,
+                               const struct mp_paged_beside *beside, int fd,
                                struct mp_paged **paged_p) MP_MUST_CHECK;
 
 /* Would it be? Nothing is made, and nothing is said. */
 bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_settings *settings,
-                       int fd);
+                       const struct mp_paged_beside *beside, int fd);
 
 /* No thread is in a call any more. NULL is allowed. */
 void mp_paged_destroy(struct mp_paged *paged);
@@ -141,6 +157,8 @@ struct mp_routing {
     uint32_t tokens, k;
     const char *ids; /* int32_t, with these strides */
     uint64_t token_stride, rank_stride;
+    const char *input; /* (tokens, hidden) float: what the layer's experts compute with, or NULL */
+    uint64_t input_stride;
 };
 
 /* Of layer, ids and shape; never 0. */
@@ -189,8 +207,14 @@ bool mp_paged_was_touched(struct mp_paged *paged, uint32_t unit);
 struct mp_paged_ahead *mp_paged_ahead_create(const struct mp_paged *paged);
 void mp_paged_ahead_destroy(struct mp_paged_ahead *ahead);
 
-/* The open layer has begun: guess the next ones and start to read. With the turn. */
-void mp_paged_look_ahead(struct mp_paged *paged);
+/* The layer that is open for `routing` has begun: guess the next ones and start to read. With the
+ * turn. */
+void mp_paged_look_ahead(struct mp_paged *paged, const struct mp_routing *routing);
+
+/* Of what was guessed last of each layer, that is as many experts as a token has: how many there
+ * were when the layer ran, and how many of them it used. */
+void mp_paged_ahead_counts(const struct mp_paged_ahead *ahead, uint64_t *guessed_p,
+                           uint64_t *right_p);
 
 /* dense.c: a thread that reads what is not an expert of a file that has been mapped. */
 struct mp_paged_dense *mp_paged_dense_create(struct mp_paged *paged);
@@ -202,11 +226,12 @@ bool mp_paged_dense_done(struct mp_paged_dense *dense, uint64_t *bytes_p);
 /* report.c: write it where the settings say. */
 void mp_paged_report(struct mp_paged *paged);
 
-/* Set by a signal handler; whoever watches writes the report then. */
-extern _Atomic bool mp_paged_report_asked;
+/* Counted up by a signal handler; whoever watches writes the report then. */
+extern _Atomic uint32_t mp_paged_report_asked;
 
-/* "report-%p.json" with the process's number. */
-void mp_paged_expand(const char *name, char out[PATH_MAX]);
+/* "report-%p.json" with the process's number; "report-%p.2.json" for the second of several models
+ * that there are at once. */
+void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PATH_MAX]);
 
 /* record.c: trace and timeline, where the settings ask for them. route: with the turn. end: they
  * are written; nobody routes any more. */

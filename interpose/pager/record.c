@@ -37,7 +37,7 @@ static void open_trace(struct mp_paged *paged, struct mp_paged_record *record)
     if (paged->settings.files.trace[0] == '\0')
         return;
     snprintf(shape.model, sizeof(shape.model), "%s", slash != NULL ? slash + 1 : paged->path);
-    mp_paged_expand(paged->settings.files.trace, path);
+    mp_paged_expand(paged, paged->settings.files.trace, path);
     if (shape.top_k > TOP_K_MAX || mp_trace_create(path, &shape, &record->trace) != MP_OK) {
         mp_log_warn("preload", "no trace is written: %s", mp_error_last()->text);
         mp_error_clear();
@@ -99,7 +99,7 @@ void mp_paged_record_end(struct mp_paged *paged)
     paged->record = NULL;
     if (paged->timeline == NULL)
         return;
-    mp_paged_expand(paged->settings.files.timeline, path);
+    mp_paged_expand(paged, paged->settings.files.timeline, path);
     if (mp_timeline_write(paged->timeline, path) != MP_OK)
         mp_log_failure("preload");
 }

@@ -23,14 +23,19 @@ static double mib(uint64_t bytes)
     return (double)bytes / (1 << 20);
 }
 
-void mp_paged_expand(const char *name, char out[PATH_MAX])
+void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PATH_MAX])
 {
-    const char *at = strstr(name, "%p");
+    const char *at = strstr(name, "%p"), *end = name + strlen(name);
+    const char *json = end - name > 5 && strcmp(end - 5, ".json") == 0 ? end - 5 : end;
+    const char *behind = at == NULL ? name : at + 2;
+    char process[24] = "", place[24] = "";
 
-    if (at == NULL)
-        snprintf(out, PATH_MAX, "%s", name);
-    else
-        snprintf(out, PATH_MAX, "%.*s%ld%s", (int)(at - name), name, (long)getpid(), at + 2);
+    if (at != NULL)
+        snprintf(process, sizeof(process), "%ld", (long)getpid());
+    if (paged->place > 0)
+        snprintf(place, sizeof(place), ".%u", paged->place + 1);
+    snprintf(out, PATH_MAX, "%.*s%s%.*s%s%s", at == NULL ? 0 : (int)(at - name), name, process,
+             (int)(json - behind), behind, place, json);
 }
 
 struct facts {
@@ -38,6 +43,7 @@ struct facts {
     struct mp_shown_counts shown;
     uint64_t dense_bytes;
     double hit_rate;
+    uint64_t guessed, guessed_right;
 };
 
 static void collect(struct mp_paged *paged, struct facts *f)
@@ -50,6 +56,7 @@ static void collect(struct mp_paged *paged, struct facts *f)
     f->dense_bytes = 0;
     if (paged->dense != NULL)
         (void)mp_paged_dense_done(paged->dense, &f->dense_bytes);
+    mp_paged_ahead_counts(paged->ahead, &f->guessed, &f->guessed_right);
     uses = f->c.hits + f->c.misses;
     f->hit_rate = uses > 0 ? (double)f->c.hits / (double)uses : 1;
 }
@@ -63,6 +70,9 @@ static void print_text(const struct mp_paged *paged, const struct facts *f, FILE
             mib(paged->budget_bytes), mib(paged->plan.unit_bytes),
             100.0 * (double)paged->budget_bytes / (double)paged->plan.unit_bytes,
             mib(mp_paged_dense_bytes(&paged->experts)));
+    if (paged->experts.table_count > 0)
+        fprintf(out, "tables        %.1f MiB stay the file's, page by page\n",
+                mib(mp_experts_table_bytes(&paged->experts)));
     fprintf(out,
             "hit rate      %.1f %%: %" PRIu64 " of %" PRIu64 " expert uses were resident; %" PRIu64
             " more were read in place\n",
@@ -73,6 +83,10 @@ static void print_text(const struct mp_paged *paged, const struct facts *f, FILE
     fprintf(out, "read ahead    %.1f MiB, %.1f MiB of it unused; by %s%s\n", mib(c->prefetch_bytes),
             mib(c->prefetch_unused_bytes), mp_space_reader_engine(paged->space),
             paged->plan.direct ? " past the page cache" : " through the page cache");
+    if (f->guessed > 0)
+        fprintf(out, "guesses       %.1f %% of %" PRIu64 " were right, by policy %s\n",
+                100 * (double)f->guessed_right / (double)f->guessed, f->guessed,
+                paged->profile.policy[MP_POLICY_PREDICT]);
     fprintf(out, "exposed wait  %.1f ms: time that compute stood still for a read\n",
             (double)c->exposed_wait_ns * 1e-6);
     fprintf(out, "unforeseen    %" PRIu64 " touches; experts are known by %s\n",
@@ -103,10 +117,14 @@ static void print_json(const struct mp_paged *paged, const struct facts *f, FILE
     mp_json_put_f64(&json, "hit_rate", f->hit_rate);
     mp_json_put_u64(&json, "bytes_loaded", f->c.load_bytes + f->c.prefetch_bytes);
     mp_json_put_u64(&json, "bytes_prefetched_unused", f->c.prefetch_unused_bytes);
+    mp_json_put_u64(&json, "experts_guessed", f->guessed);
+    mp_json_put_u64(&json, "experts_guessed_right", f->guessed_right);
+    mp_json_put_f64(&json, "predict_us", (double)paged->costs.predict_ns * 1e-3);
     mp_json_put_f64(&json, "exposed_wait_ms", (double)f->c.exposed_wait_ns * 1e-6);
     mp_json_put_u64(&json, "budget_bytes", paged->budget_bytes);
     mp_json_put_u64(&json, "expert_bytes", paged->plan.unit_bytes);
     mp_json_put_u64(&json, "weights_bytes", mp_paged_dense_bytes(&paged->experts));
+    mp_json_put_u64(&json, "tables_bytes", mp_experts_table_bytes(&paged->experts));
     mp_json_put_u64(&json, "weights_read_bytes", f->dense_bytes);
     mp_json_put_string(&json, "reader", mp_space_reader_engine(paged->space));
     mp_json_put_bool(&json, "direct_io", paged->plan.direct);
@@ -148,7 +166,10 @@ void mp_paged_report(struct mp_paged *paged)
     }
     collect(paged, &facts);
     pthread_mutex_unlock(&paged->turn);
-    mp_paged_expand(strcmp(to, "1") == 0 || strcmp(to, "json") == 0 ? "/dev/stderr" : to, path);
+    if (strcmp(to, "1") == 0 || strcmp(to, "json") == 0)
+        snprintf(path, sizeof(path), "/dev/stderr");
+    else
+        mp_paged_expand(paged, to, path);
     if (mp_out_open(&out, path) == MP_OK) {
         if (json)
             print_json(paged, &facts, out.file);

@@ -196,7 +196,7 @@ static void open_layer(struct mp_paged *paged, const struct mp_routing *routing)
     if (!paged->open)
         return;
     atomic_store_explicit(&paged->open_key, routing->key, memory_order_release);
-    mp_paged_look_ahead(paged);
+    mp_paged_look_ahead(paged, routing);
 }
 
 uint64_t mp_paged_key(const struct mp_routing *routing)

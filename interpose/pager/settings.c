@@ -42,13 +42,13 @@ void mp_interpose_settings_load(struct mp_interpose_settings *settings)
     mp_opt_load(mp_io_opts, "MOEPAGER_", &settings->io);
 }
 
-/* Does the policy need what only somebody with the model's weights can compute? */
-static bool needs_scores(enum mp_policy_kind kind, const struct mp_policy_info *info)
+/* Does the policy need what only somebody who runs the model can know? */
+static bool needs_scores(enum mp_policy_kind kind, const struct mp_policy_info *info, bool routers)
 {
     if (kind == MP_POLICY_PREDICT) {
         const struct mp_predict_ops *ops = mp_container_of(info, struct mp_predict_ops, info);
 
-        return ops->source != MP_SCORES_NONE;
+        return ops->source != MP_SCORES_NONE && (ops->source != MP_SCORES_GATE || !routers);
     }
     if (kind == MP_POLICY_EVICT) {
         const struct mp_evict_ops *ops = mp_container_of(info, struct mp_evict_ops, info);
@@ -59,10 +59,10 @@ static bool needs_scores(enum mp_policy_kind kind, const struct mp_policy_info *
 }
 
 enum mp_status mp_interpose_settings_policies(const struct mp_interpose_settings *settings,
-                                              struct mp_profile *chosen_p)
+                                              bool routers, struct mp_profile *chosen_p)
 {
-    static const char *const without[MP_POLICY_KIND_COUNT] = {
-        [MP_POLICY_PREDICT] = "history",
+    const char *const without[MP_POLICY_KIND_COUNT] = {
+        [MP_POLICY_PREDICT] = routers ? "gate" : "history",
         [MP_POLICY_EVICT] = "shadow",
     };
     struct mp_policy_names names = { .profile = settings->profile };
@@ -80,7 +80,7 @@ enum mp_status mp_interpose_settings_policies(const struct mp_interpose_settings
         const struct mp_policy_info *info =
             mp_policy_find((enum mp_policy_kind)kind, chosen.policy[kind]);
 
-        if (!needs_scores((enum mp_policy_kind)kind, info))
+        if (!needs_scores((enum mp_policy_kind)kind, info, routers))
             continue;
         mp_log_info("preload", "%s policy %s needs the router's scores: %s instead",
                     mp_policy_kind_name((enum mp_policy_kind)kind), chosen.policy[kind],

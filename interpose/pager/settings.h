@@ -24,9 +24,14 @@ struct mp_interpose_settings {
 /* Read the environment; what is wrong there is warned of once, and the default is used. */
 void mp_interpose_settings_load(struct mp_interpose_settings *settings);
 
-/* The policies that are named, or MP_ERR_CONFIG E_POLICY, E_PROFILE. What asks for the scores of
- * routers, which nobody knows here, is replaced by what does without. */
+/*
+ * The policies that are named, or MP_ERR_CONFIG E_POLICY, E_PROFILE. The scores that the program's
+ * routers have given nobody knows here, and what needs them is replaced by what does without.
+ * `routers`: what the next layer's router would say can be asked; then also by predictors that
+ * wanted to know more than that.
+ */
 enum mp_status mp_interpose_settings_policies(const struct mp_interpose_settings *settings,
+                                              bool routers,
                                               struct mp_profile *chosen_p) MP_MUST_CHECK;
 
 #endif

@@ -100,12 +100,13 @@ static void check_files(struct mp_paged *paged)
     mp_error_clear();
 }
 
-_Atomic bool mp_paged_report_asked;
+_Atomic uint32_t mp_paged_report_asked;
 
 static void *run(void *arg)
 {
     struct mp_paged_watch *watch = arg;
     struct mp_clock *clock = mp_clock_monotonic();
+    uint32_t asked = atomic_load(&mp_paged_report_asked);
     uint64_t wait_ns = watch->paged->pagemap_fd >= 0 ? LOOK_NS : CHECK_NS, checked_ns = 0;
 
     mp_lock(&watch->lock);
@@ -116,8 +117,10 @@ static void *run(void *arg)
         if (watch->stop)
             continue;
         mp_unlock(&watch->lock);
-        if (atomic_exchange(&mp_paged_report_asked, false))
+        if (atomic_load(&mp_paged_report_asked) != asked) {
+            asked = atomic_load(&mp_paged_report_asked);
             mp_paged_report(watch->paged);
+        }
         start_ns = mp_clock_now_ns(clock);
         if (start_ns - checked_ns >= CHECK_NS) {
             check_files(watch->paged);

@@ -111,6 +111,7 @@ void mp_shown_destroy(struct mp_shown *shown)
         shown->host.real.munmap(shown->spare, SPARE_BYTES);
     if (shown->pagemap_fd >= 0)
         close(shown->pagemap_fd);
+    mp_moves_end(&shown->moves, &shown->host.real);
     free(shown->views);
     free(shown->shown);
     free(shown->piece_at);
@@ -118,11 +119,16 @@ void mp_shown_destroy(struct mp_shown *shown)
     free(shown);
 }
 
+static char *address_of(const struct mp_shown_view *view, uint64_t offset)
+{
+    return view->view.at + (offset - view->view.offset_bytes);
+}
+
 /* The file over [begin, end) of it, where the program has mapped that. */
 static bool map_file(struct mp_shown *shown, const struct mp_shown_view *view, uint64_t begin,
                      uint64_t end)
 {
-    char *const at = view->view.at + (begin - view->view.offset_bytes);
+    char *const at = address_of(view, begin);
     const int fd = mp_files_fd(shown->files, view->view.file);
     const int flags = view->view.flags | MAP_FIXED;
 
@@ -139,22 +145,38 @@ static bool map_file(struct mp_shown *shown, const struct mp_shown_view *view, u
            MAP_FAILED;
 }
 
-static bool map_slot(struct mp_shown *shown, const struct mp_shown_view *view,
-                     const struct mp_shown_piece *piece, uint64_t begin, uint64_t end)
+static uint64_t slot_offset_of(const struct mp_shown_piece *piece, uint64_t offset)
 {
-    char *const at = view->view.at + (begin - view->view.offset_bytes);
-    const uint64_t slot = piece->slot_offset + (begin - piece->begin);
+    return piece->slot_offset + (offset - piece->begin);
+}
 
-    if (!mp_shown_is_private(&view->view))
-        return shown->host.real.mmap(at, end - begin, view->view.prot,
-                                     MAP_SHARED | MAP_FIXED | MAP_POPULATE, shown->slot_fd,
-                                     (off_t)slot) != MAP_FAILED;
-    /* To populate would be to write. */
+/* For itself: to populate as usual would be to write. */
+static bool map_private(struct mp_shown *shown, const struct mp_shown_view *view,
+                        const struct mp_shown_piece *piece, uint64_t begin, uint64_t end)
+{
+    char *const at = address_of(view, begin);
+
     if (shown->host.real.mmap(at, end - begin, view->view.prot, MAP_PRIVATE | MAP_FIXED,
-                              shown->slot_fd, (off_t)slot) == MAP_FAILED)
+                              shown->slot_fd, (off_t)slot_offset_of(piece, begin)) == MAP_FAILED)
         return false;
     (void)shown->host.real.madvise(at, end - begin, MADV_POPULATE_READ);
     return true;
+}
+
+static bool map_slot(struct mp_shown *shown, const struct mp_shown_view *view,
+                     const struct mp_shown_piece *piece, uint64_t begin, uint64_t end)
+{
+    const struct mp_real *real = &shown->host.real;
+    char *const at = address_of(view, begin);
+    const uint64_t slot = slot_offset_of(piece, begin);
+
+    if (mp_shown_is_private(&view->view))
+        return map_private(shown, view, piece, begin, end);
+    if (view->view.prot == PROT_READ &&
+        mp_moves_show(&shown->moves, real, shown->slot_fd, slot, end - begin, at))
+        return true;
+    return real->mmap(at, end - begin, view->view.prot, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+                      shown->slot_fd, (off_t)slot) != MAP_FAILED;
 }
 
 #define PAGES_AT_ONCE 512
@@ -201,34 +223,90 @@ static struct mp_shown_view *view_of(struct mp_shown *shown, const struct mp_sho
     return view;
 }
 
-/* Give what a piece shares with a neighbour that is shown to that neighbour. */
-static void show_edge(struct mp_shown *shown, const struct mp_shown_view *view,
-                      const struct mp_shown_piece *piece, const struct mp_shown_piece *neighbour)
+/* The pieces beside this one, whose pages may be those of its edges. */
+static unsigned neighbours_of(struct mp_shown *shown, const struct mp_shown_piece *piece,
+                              struct mp_shown_piece *neighbours[2])
 {
-    const uint64_t begin = neighbour->begin > piece->begin ? neighbour->begin : piece->begin;
-    const uint64_t end = neighbour->end < piece->end ? neighbour->end : piece->end;
+    const uint32_t index = (uint32_t)(piece - shown->pieces);
+    unsigned count = 0;
 
-    /* The file is there too, so a failure costs time only. */
-    if (neighbour->file == piece->file && begin < end && neighbour->mapped)
-        (void)map_slot(shown, view, neighbour, begin, end);
+    if (index > 0 && piece[-1].file == piece->file && piece[-1].mapped)
+        neighbours[count++] = &shown->pieces[index - 1];
+    if (index + 1 < shown->piece_count && piece[1].file == piece->file && piece[1].mapped)
+        neighbours[count++] = &shown->pieces[index + 1];
+    return count;
 }
 
-static bool hide_piece(struct mp_shown *shown, uint32_t index)
+/* [begin, end) shows something else now. */
+static void lose(struct mp_shown *shown, struct mp_shown_piece *piece, uint64_t begin, uint64_t end)
 {
-    struct mp_shown_piece *piece = &shown->pieces[index];
+    const uint64_t from = begin > piece->own_begin ? begin : piece->own_begin;
+    const uint64_t to = end < piece->own_end ? end : piece->own_end;
+
+    if (from >= to)
+        return;
+    mp_moves_forget(&shown->moves, slot_offset_of(piece, from), to - from);
+    if (from == piece->own_begin)
+        piece->own_begin = to;
+    else
+        piece->own_end = from;
+}
+
+/* What [begin, end), which shows the file, has of a piece that is mapped. */
+static void show_edge(struct mp_shown *shown, const struct mp_shown_view *view,
+                      struct mp_shown_piece *piece, uint64_t begin, uint64_t end)
+{
+    const uint64_t from = begin > piece->begin ? begin : piece->begin;
+    const uint64_t to = end < piece->end ? end : piece->end;
+
+    /* The file is there too, so a failure costs time only. */
+    if (from >= to || !map_slot(shown, view, piece, from, to))
+        return;
+    if (from < piece->own_begin)
+        piece->own_begin = from;
+    else
+        piece->own_end = to;
+}
+
+static bool show_piece(struct mp_shown *shown, const struct mp_shown_view *view,
+                       struct mp_shown_piece *piece)
+{
+    struct mp_shown_piece *neighbours[2];
+    const unsigned count = neighbours_of(shown, piece, neighbours);
+
+    piece->mapped = map_slot(shown, view, piece, piece->begin, piece->end);
+    piece->own_begin = piece->begin;
+    piece->own_end = piece->end;
+    for (unsigned i = 0; i < count; i++)
+        lose(shown, neighbours[i], piece->begin, piece->end);
+    if (!piece->mapped) /* what was there may be gone all the same */
+        (void)map_file(shown, view, piece->begin, piece->end);
+    return piece->mapped;
+}
+
+static bool hide_piece(struct mp_shown *shown, struct mp_shown_piece *piece)
+{
     const struct mp_shown_view *view = view_of(shown, piece);
+    const uint64_t begin = piece->own_begin, end = piece->own_end;
+    struct mp_shown_piece *neighbours[2];
+    unsigned count;
 
     if (!piece->mapped)
         return true;
     /* No view: the program took it away, with something of its own in it. */
-    if (view == NULL || was_written(shown, view, piece->begin, piece->end) ||
-        !map_file(shown, view, piece->begin, piece->end))
+    if (view == NULL || was_written(shown, view, begin, end))
         return false;
+    if (begin < end) {
+        if (!mp_shown_is_private(&view->view) && view->view.prot == PROT_READ)
+            mp_moves_hide(&shown->moves, &shown->host.real, slot_offset_of(piece, begin),
+                          end - begin, address_of(view, begin));
+        if (!map_file(shown, view, begin, end))
+            return false;
+    }
     piece->mapped = false;
-    if (index > 0)
-        show_edge(shown, view, piece, &shown->pieces[index - 1]);
-    if (index + 1 < shown->piece_count)
-        show_edge(shown, view, piece, &shown->pieces[index + 1]);
+    count = neighbours_of(shown, piece, neighbours);
+    for (unsigned i = 0; i < count; i++)
+        show_edge(shown, view, neighbours[i], begin, end);
     return true;
 }
 
@@ -240,7 +318,7 @@ bool mp_shown_hide_locked(struct mp_shown *shown, uint32_t unit)
         return true;
     for (uint32_t k = 0; k < MP_UNIT_PIECES_MAX; k++) {
         if (shown->piece_at[unit][k] != UINT32_MAX)
-            right &= hide_piece(shown, shown->piece_at[unit][k]);
+            right &= hide_piece(shown, &shown->pieces[shown->piece_at[unit][k]]);
     }
     if (!right)
         return false;
@@ -274,8 +352,7 @@ bool mp_shown_show(struct mp_shown *shown, uint32_t unit, int fd, const uint64_t
         if (view == NULL || was_written(shown, view, piece->begin, piece->end))
             continue;
         piece->slot_offset = offset_bytes[k];
-        right = map_slot(shown, view, piece, piece->begin, piece->end);
-        piece->mapped = right;
+        right = show_piece(shown, view, piece);
     }
     if (!right || shown->off) {
         shown->counts.failures++;
@@ -333,20 +410,23 @@ void mp_shown_get_counts(struct mp_shown *shown, struct mp_shown_counts *counts_
     mp_unlock(&shown->lock);
 }
 
+/* The locks of several models are held at once by a fork only, in the order of their places: no
+ * order of ranks. */
 void mp_shown_fork_prepare(struct mp_shown *shown)
 {
-    mp_lock(&shown->lock);
+    (void)pthread_mutex_lock(&shown->lock.mutex);
 }
 
 void mp_shown_fork_parent(struct mp_shown *shown)
 {
-    mp_unlock(&shown->lock);
+    (void)pthread_mutex_unlock(&shown->lock.mutex);
 }
 
 /* The parent goes on to recycle the slots that are mapped here too. */
 void mp_shown_fork_child(struct mp_shown *shown)
 {
+    mp_moves_end(&shown->moves, &shown->host.real);
     mp_shown_hide_all_locked(shown);
     shown->off = true;
-    mp_unlock(&shown->lock);
+    mp_shown_fork_parent(shown);
 }

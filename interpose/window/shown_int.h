@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include "interpose/window/moves.h"
 #include "interpose/window/shown.h"
 
 /* What shown.c and views.c share. */
@@ -22,7 +23,8 @@ struct mp_shown_piece {
     uint64_t begin, end;  /* in the file, whole pages */
     uint64_t slot_offset; /* of `begin`, in the memory file; while `mapped` */
     uint32_t unit, k, file;
-    bool mapped; /* its slot's pages are mapped here, but for edges that a neighbour took */
+    bool mapped;                 /* its slot's pages are mapped here */
+    uint64_t own_begin, own_end; /* while `mapped`: but for edges that a neighbour took */
 };
 
 struct mp_shown {
@@ -36,6 +38,7 @@ struct mp_shown {
     bool *shown;                              // (units)
     uint32_t piece_count;
     int slot_fd;
+    struct mp_moves moves;
     int pagemap_fd; /* -1: mappings that may be written to are not paged */
     char *spare;
     bool off;         /* after fork() */

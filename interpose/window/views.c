@@ -198,10 +198,13 @@ bool mp_shown_replace(struct mp_shown *shown, uint32_t file, uint64_t offset_byt
 
     mp_lock(&shown->lock);
     if (!shown->off && !mp_shown_is_private(&view->view) &&
-        mp_shown_view_has(view, offset_bytes, offset_bytes + bytes))
+        mp_shown_view_has(view, offset_bytes, offset_bytes + bytes)) {
         right = shown->host.real.mremap(memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
                                         view->view.at + (offset_bytes - view->view.offset_bytes)) !=
                 MAP_FAILED;
+        if (!right) /* what was there may be gone all the same */
+            map_back(shown, view, offset_bytes, offset_bytes + bytes);
+    }
     mp_unlock(&shown->lock);
     return right;
 }

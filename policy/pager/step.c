@@ -95,6 +95,8 @@ static void route(struct mp_step *step, uint32_t layer, uint32_t tokens)
     step->config.counters->decisions_ns += mp_step_now_ns(step) - start_ns;
     if (!set->route_ops->exact)
         count_substitutes(step, &facts);
+    if (step->config.ops->weigh != NULL)
+        step->config.ops->weigh(step->config.ctx, step->chosen, step->weights);
     mp_pager_scores(step->config.pager, layer, tokens, shape->top_k, step->scores, step->chosen);
 }
 

@@ -76,6 +76,10 @@ struct mp_step_ops {
     /* Required: scores(tokens, experts) := the router's probabilities of `layer` for the batch. */
     enum mp_status (*scores)(void *ctx, uint32_t layer, float *scores);
 
+    /* Optional: weights(tokens, k) := those of the chosen experts of the layer whose scores came
+     * last, where a model weighs them by other numbers than it chooses them by. */
+    void (*weigh)(void *ctx, const uint32_t *experts, float *weights);
+
     /* Optional: scores of `target_layer` by `source`, for a predictor that declared it. */
     enum mp_status (*source_scores)(void *ctx, uint32_t layer, uint32_t target_layer,
                                     enum mp_score_source source, float *scores);

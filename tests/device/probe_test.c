@@ -5,6 +5,7 @@
  */
 #include "engine/gpu/executors.h"
 #include "engine/probe/probe.h"
+#include "engine/probe/probe_int.h"
 
 #include <math.h>
 #include <sys/stat.h>
@@ -52,13 +53,14 @@ static void forget(const struct mp_probe *probe)
 
 static void a_crash_costs_one_step(void)
 {
-    const char *path = script("echo begin open\n"
-                              "case \"$*\" in *host-numa*) ;;\n"
-                              "*) echo begin host-numa; kill -SEGV $$ ;; esac\n"
-                              "case \"$*\" in *maps*) ;; *) echo begin maps; exit 3 ;; esac\n"
-                              "echo begin copies\necho copy_4m_1 12.5\necho copy_4m_1\n"
-                              "echo cpu_1 nonsense\necho cpu_8 inf\necho what is this\n"
-                              "echo failed reads: no memory\necho end\n");
+    const char *path =
+        script("echo begin open\n"
+               "case \"$*\" in *host-numa*) ;;\n"
+               "*) echo begin host-numa; kill -SEGV $$ ;; esac\n"
+               "case \"$*\" in *maps*) ;; *) echo begin maps; exit 3 ;; esac\n"
+               "echo begin copies\necho copy_4m_1 12.5\necho copy_4m_1\n"
+               "echo cpu_1 nonsense\necho cpu_8 inf\necho cpu_8 -1\necho what is this\n"
+               "echo failed reads: no memory\necho end\n");
     struct mp_probe probe;
 
     CHECK_EQ(mp_probe_run(path, 0, &shape, &probe), MP_OK);
@@ -70,6 +72,16 @@ static void a_crash_costs_one_step(void)
     CHECK(strstr(probe.trouble, "maps: ended with exit code 3") != NULL);
     CHECK(strstr(probe.trouble, "reads: no memory") != NULL);
     CHECK(probe.device[0] != '\0' && probe.uuid[0] != '\0' && probe.driver > 0);
+}
+
+/* Of five the third, of four the third, however they come. */
+static void the_middle_of_several_counts(void)
+{
+    double five[] = { 9, 1, 5, 3, 7 }, four[] = { 4, 3, 2, 1 }, one[] = { 6 };
+
+    CHECK(mp_bench_median(five, 5) == 5);
+    CHECK(mp_bench_median(four, 4) == 3);
+    CHECK(mp_bench_median(one, 1) == 6);
 }
 
 static void a_child_that_does_nothing_is_an_error(void)
@@ -386,6 +398,7 @@ int main(int argc, char **argv)
         RUN(every_place_of_the_memory_steps_fails);
     } else {
         RUN(a_crash_costs_one_step);
+        RUN(the_middle_of_several_counts);
         RUN(a_child_that_does_nothing_is_an_error);
         RUN(kept_and_found_again);
         RUN(costs_of_units);

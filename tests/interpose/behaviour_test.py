@@ -8,6 +8,9 @@ usage: behaviour_test.py CASE PRELOAD WORK [--full]
   mapping    a program that only maps a model: every byte, by eight threads, by a child, by system
              calls; parts unmapped, protected, moved, mapped privately
   changed    the file is truncated, replaced, or overwritten while it is mapped
+  reads      reads of ours fail, end early or find the file's end, while what is mapped can be read
+  disk       the same by a file system of the test's own, with io_uring too; and a place that nobody
+             can read
   broken     files that begin as a model does and are none
   refused    budgets, reports and policies that are wrong: one warning, and the same result
   alone      the library without its other half beside it
@@ -22,6 +25,8 @@ usage: behaviour_test.py CASE PRELOAD WORK [--full]
   dlopen     libllama behind RTLD_LOCAL, and behind RTLD_DEEPBIND
   static     a program without a dynamic loader
 """
+import errno
+import itertools
 import json
 import os
 import random
@@ -35,6 +40,7 @@ import time
 from pathlib import Path
 
 import harness
+from bad_disk import BadDisk
 from harness import (HERE, ROOT, Failed, Llama, Skip, expect, plain_and_paged, run)
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -124,6 +130,60 @@ def changed(preload, work, full):
                 path.unlink()
             expect(done.status == 0 and done.out == f"{what} wrong 0\n",
                    f"{what}, budget {budget}: exit {done.status}: {done.out}{done.err}")
+
+
+def reads(preload, work, full):
+    """What cannot be read past the mapping is read through it, as without the library."""
+    llama = Llama("debian")
+    program = llama.build("victim_logits", work)
+    bad = compile_program(work, "bad_reads.so", "bad_reads.c", flags=("-shared", "-fPIC", "-ldl"))
+    expect(bad is not None, "bad_reads.so cannot be built")
+    for name in ("tiny", "qwen-q8", "tiny-split") if full else ("tiny",):
+        command = llama.command(program, llama.model(name), 2)
+        want = run(command, None, None).out
+        for how, which in itertools.product(("eio", "short", "odd", "end"),
+                                            ((0, 1), (3, 1), (30, 1), (4, 3), (9, 50), (120, 1000))
+                                            if full else ((0, 1), (40, 1), (9, 50))):
+            bad_reads = "{} {} {}".format(how, *which)
+            done = run(command, f"{bad}:{preload}", "20%", work=work, BAD_READS=bad_reads,
+                       MOEPAGER_URING="off")
+            expect(done.status == 0 and done.out == want,
+                   f"{name}, {bad_reads}: exit {done.status}: {done.out[-300:]}{done.err[-500:]}")
+            expect("bad " in done.err and "bad 0" not in done.err,
+                   f"{name}, {bad_reads}: nothing was bad: {done.err}")
+            said = warnings(done)
+            expect(len(said) <= 2, f"{name}, {bad_reads}: much is said: {said}")
+            print(f"{name}, {bad_reads}: {done.err.strip()[-300:]}")
+
+
+PLANS = {
+    "eio": lambda number, direct, offset, size: -errno.EIO if direct and number > 9 else None,
+    "some": lambda number, direct, offset, size:
+        -errno.EIO if direct and number % 7 == 3 else None,
+    "buffered": lambda number, direct, offset, size: -errno.EINVAL if direct else None,
+    # Also for who reads the mapping, which then ends with SIGBUS.
+    "place": lambda number, direct, offset, size:
+        -errno.EIO if offset <= 13 << 20 < offset + size else None,
+}
+
+
+def disk(preload, work, full):
+    llama = Llama("debian")
+    program, model = llama.build("victim_logits", work), llama.model("tiny")
+    want = run(llama.command(program, model, 2), None, None).out
+    for plan, uring in itertools.product(PLANS, ("on", "off")):
+        with BadDisk(work / "disk", model, PLANS[plan]) as path:
+            done = run(llama.command(program, path, 2), preload, "20%", work=work,
+                       MOEPAGER_URING=uring)
+        label = f"{plan}, io_uring {uring}"
+        print(f"{label}: exit {done.status}: {done.err.strip()[-300:]}")
+        expect((done.status == 0 and done.out == want) or
+               (done.status == -signal.SIGBUS and plan == "place"),
+               f"{label}: exit {done.status}: {done.out[-300:]} and not {want[-300:]}: {done.err}")
+        expect(len(warnings(done)) <= 2, f"{label}: much is said: {done.err}")
+        expect(plan != "eio" or len(warnings(done)) > 0, f"{label}: nothing is said")
+        if plan in ("some", "buffered"):
+            harness.check_report(done, label, "20%")
 
 
 def broken(preload, work, full):
@@ -305,6 +365,13 @@ def seccomp(preload, work, full):
     expect(done.status == 0 and done.out == run(command, None, None).out,
            f"without memory files: exit {done.status}: {done.err}")
     expect(len(done.err.splitlines()) == 1, f"without memory files one line was to be said: {done.err}")
+    # Nothing is paged, so weights are reordered as without us: the last bits of sums show it.
+    command = llama.command(program, llama.model("qwen-q4"), 2)
+    reordered, plain = run(command, None, None), run([*command, "repack=0"], None, None)
+    done = run([launcher(work), "no-memfd", *command], preload, "20%")
+    expect(reordered.status == 0 and reordered.out != plain.out, "reordering weights shows nowhere")
+    expect(done.status == 0 and done.out == reordered.out,
+           f"without memory files weights were not reordered: exit {done.status}: {done.err}")
 
 
 def dlopen(preload, work, full):
@@ -366,7 +433,7 @@ def static(preload, work, full):
         model.unlink()
 
 
-CASES = {case.__name__: case for case in (idle, mapping, changed, broken, refused, alone, kills, crowd,
+CASES = {case.__name__: case for case in (idle, mapping, changed, reads, disk, broken, refused, alone, kills, crowd,
                                           memory, others, secure, report, seccomp, dlopen,
                                           static)}
 

@@ -4,13 +4,14 @@
 # takes long: tools/test --full.
 if(NOT sanitizers AND NOT MP_COVERAGE)
     foreach(file behaviour programs transformers)
-        set(cases_behaviour idle mapping changed broken refused alone kills crowd memory others secure
-            report seccomp dlopen static)
-        set(cases_programs logits sources checks bench text perplexity server compare)
-        set(full_behaviour kills broken idle)
-        set(full_programs logits sources checks bench text perplexity server python)
+        set(cases_behaviour idle mapping changed reads disk broken refused alone kills crowd memory
+            others secure report seccomp dlopen static)
+        set(cases_programs logits sources several checks bench text perplexity server openai
+            compare)
+        set(full_behaviour kills broken idle mapping reads)
+        set(full_programs logits sources several checks bench text perplexity server openai python)
         set(cases_transformers logits touches write fork single)
-        set(full_transformers logits touches write fork)
+        set(full_transformers logits touches write fork single)
         foreach(case ${cases_${file}})
             add_test(NAME interpose/${file}:${case} COMMAND python3 tests/interpose/${file}_test.py
                 ${case} $<TARGET_FILE:moepager_preload> ${CMAKE_BINARY_DIR}

@@ -7,20 +7,25 @@ usage: programs_test.py CASE PRELOAD WORK [--full]
               in BF16, Q8_0, Q4_K_M, MXFP4, of five families, and in ten files
   sources     the same with each way of learning which experts are read: ggml's own word of each, what
               routers chose, what has been touched
+  several     two models in one process, each paged by itself
   checks      the same, while it also looks at the mapped file in every way that a program can
   bench       llama-bench ends well
   text        llama-completion and llama-cli write the same words
   perplexity  llama-perplexity: its file of all tokens' logits
   server      llama-server with four clients at once
+  openai      llama-server asked through OpenAI's Python client, four at once, whole and in pieces;
+              OPENAI_PYTHON is a Python that has it, else the one that runs this
   python      llama_cpp from Python, over libraries that were built from its sources (--full only:
               they take minutes to build)
   compare     tools/bench/compare_preload measures a small model and says that logits are equal
 
---full: all budgets, and everything with both builds of llama.cpp.
+--full: all budgets, every way of learning which experts are read, one and four threads, and
+everything with both builds of llama.cpp.
 """
 import hashlib
 import importlib.util
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -29,7 +34,8 @@ import time
 import urllib.request
 
 import harness
-from harness import BUDGETS, REPACKED, ROOT, Failed, Llama, Skip, expect, plain_and_paged, run
+from harness import (BUDGETS, REPACKED, ROOT, SOURCES, Failed, Llama, Skip, expect, plain_and_paged,
+                     run)
 
 MODELS = ("tiny", "qwen", "qwen-q8", "qwen-q4", "oss", "oss-mx", "fused", "shared", "odd", "odd-q8",
           "tiny-split")
@@ -38,6 +44,10 @@ BRIEF_MODELS = ("tiny", "qwen-q4", "oss-mx", "fused", "odd-q8", "tiny-split")
 
 def kinds(full):
     return [Llama(kind) for kind in (("debian", "python") if full else ("debian",))]
+
+
+def sources_of(full):
+    return SOURCES if full else ("auto",)
 
 
 def logits(preload, work, full):
@@ -66,18 +76,35 @@ def sources(preload, work, full):
     for llama in kinds(full):
         program = llama.build("victim_logits", work)
         for name in ("tiny", "qwen-q8", "oss", "fused") if full else ("tiny", "fused"):
-            command = llama.command(program, llama.model(name), 2)
-            for source in ("expert", "router", "touches"):
-                # Who only sees touches finds experts after they were needed.
-                want = run(command, None, None).out
-                for budget in harness.BUDGETS if full else harness.BUDGETS[1:2]:
-                    done = run(command, preload, budget, work=work, MOEPAGER_HOOKS=source)
-                    expect(done.status == 0 and done.out == want,
-                           f"{source}, {name}, budget {budget}: exit {done.status}: {done.out[-300:]}"
-                           f" and not {want[-300:]}: {done.err[-300:]}")
-                    expect(done.report is not None, f"{source}, {name}: no report: {done.err}")
-                    if source != "touches":
-                        harness.check_report(done, f"{source}, {name}", budget)
+            for threads in (1, 4) if full else (2,):
+                plain_and_paged(llama.command(program, llama.model(name), threads), preload, work,
+                                BUDGETS if full else BUDGETS[1:2], sources=SOURCES)
+
+
+def several(preload, work, full):
+    for llama in kinds(full):
+        program = llama.build("victim_logits", work)
+        command = llama.command(program, llama.model("tiny"), 2, f"beside={llama.model('fused')}")
+        want = run(command, None, None).out
+        for source in SOURCES:
+            second = work / "report.2.json"
+            second.unlink(missing_ok=True)
+            for budget in BUDGETS if full else BUDGETS[1:3]:
+                done = run(command, preload, budget, MOEPAGER_HOOKS=source,
+                           MOEPAGER_REPORT=str(work / "report.json"))
+                expect(done.status == 0 and done.out == want,
+                       f"{source}, budget {budget}: exit {done.status}: {done.out[-300:]} and not "
+                       f"{want[-300:]}: {done.err[-300:]}")
+                for path, model in ((work / "report.json", "tiny"), (second, "fused")):
+                    expect(path.exists(), f"{source}: no {path.name}: {done.err[-300:]}")
+                    report = json.loads(path.read_text())
+                    path.unlink()
+                    expect(report["model"].endswith(f"{model}.gguf"), f"{path.name}: {report}")
+                    harness.check_report(harness.Done(0, "", done.err, report), model, budget,
+                                         source)
+                    expect(report["policies"]["predict"] == "gate" and
+                           (source == "touches" or report["experts_guessed_right"] > 0),
+                           f"{source}: {model}'s routers guess nothing: {report}")
 
 
 def checks(preload, work, full):
@@ -102,7 +129,8 @@ def bench(preload, work, full):
         for threads in (1, 4):
             command = llama.command("llama-bench", "-m", llama.model(name), "-p", 32, "-n", 8, "-r", 2,
                                     "-t", threads, "-o", "json")
-            plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:2], bench_rows)
+            plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:2], bench_rows,
+                            sources=sources_of(full))
 
 
 def words(done):
@@ -121,7 +149,7 @@ def text(preload, work, full):
         budgets = BUDGETS if full else BUDGETS[1:2]
         for program, mode in (("llama-completion", "-no-cnv"), ("llama-cli", "-st")):
             plain_and_paged(llama.command(program, "-p", "The expert", mode, *how), preload, work,
-                            budgets, words)
+                            budgets, words, sources=sources_of(full))
 
 
 def perplexity(preload, work, full):
@@ -140,22 +168,24 @@ def perplexity(preload, work, full):
             command = llama.command("llama-perplexity", "-m", llama.model(name), "-f",
                                     ROOT / "LICENSE", "-c", 128, "--chunks", 4, "-t", threads,
                                     "--save-all-logits", saved)
-            plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:2], view)
+            plain_and_paged(command, preload, work, BUDGETS if full else BUDGETS[1:2], view,
+                            sources=sources_of(full))
 
 
 class Server:
     """llama-server from its start to its end by SIGTERM."""
 
-    def __init__(self, llama, model, preload, budget, report):
+    def __init__(self, llama, model, threads, preload, budget, source, report):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"http://127.0.0.1:{free.getsockname()[1]}"
         command = llama.command("llama-server", "-m", model, "--port", self.address.split(":")[-1],
-                                "-np", 4, "-c", 2048, "-t", 2, "--no-webui")
+                                "-np", 4, "-c", 2048, "-t", threads, "--no-webui")
         self.log = report.with_suffix(".log")
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                            env=harness.environment(preload, budget, report))
+                                            env=harness.environment(preload, budget, report,
+                                                                    MOEPAGER_HOOKS=source))
 
     def wait(self):
         end = time.monotonic() + 90
@@ -184,13 +214,17 @@ class Server:
             raise Failed("llama-server does not end") from None
 
 
-def ask_all(server, questions):
+QUESTIONS = [f"{text} {i}" for i in range(2)
+             for text in ("The expert", "def main", "Once upon a time", "2 + 2 =")]
+
+
+def ask_all(server):
     """Four clients, each with its questions one after the other."""
     answers = [None] * 4
 
     def client(i):
         try:
-            answers[i] = [server.ask(text) for text in questions[i::4]]
+            answers[i] = [server.ask(text) for text in QUESTIONS[i::4]]
         except OSError as error:
             answers[i] = error
 
@@ -199,28 +233,73 @@ def ask_all(server, questions):
         thread.start()
     for thread in threads:
         thread.join()
+    expect(not any(isinstance(answer, OSError) for answer in answers), f"no answer: {answers}")
     return answers
+
+
+def serve(llama, model, threads, preload, budget, source, report, ask=None):
+    """What a server answers from its start to its end."""
+    report.unlink(missing_ok=True)
+    label = f"{threads} threads, budget {budget}, {source}"
+    host = Server(llama, model, threads, preload, budget, source, report)
+    try:
+        host.wait()
+        got = (ask or ask_all)(host)
+    finally:
+        status = host.end()
+    expect(status == 0, f"{label}: exit {status}")
+    expect(budget is None or report.exists(), f"{label}: no report")
+    return got
 
 
 def server(preload, work, full):
     llama = Llama("debian")
-    questions = [f"{text} {i}" for i in range(2)
-                 for text in ("The expert", "def main", "Once upon a time", "2 + 2 =")]
-    model, want = llama.model("tiny"), None
-    report = work / "server.json"
-    for budget in (None, *(BUDGETS if full else BUDGETS[1:2])):
-        report.unlink(missing_ok=True)
-        host = Server(llama, model, None if budget is None else preload, budget, report)
-        try:
-            host.wait()
-            got = ask_all(host, questions)
-        finally:
-            status = host.end()
-        expect(not any(isinstance(answer, OSError) for answer in got), f"budget {budget}: {got}")
-        want = want or got
+    model, report = llama.model("tiny"), work / "server.json"
+    for threads in (1, 4) if full else (2,):
+        want = serve(llama, model, threads, None, None, "auto", report)
+        for budget in BUDGETS if full else BUDGETS[1:2]:
+            for source in sources_of(full):
+                got = serve(llama, model, threads, preload, budget, source, report)
+                expect(got == want, f"{threads} threads, budget {budget}, {source}: other answers: "
+                       f"{got} and not {want}")
+
+
+OPENAI = """
+import concurrent.futures, json, sys, openai
+client = openai.OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0, timeout=120)
+model = client.models.list().data[0].id
+
+def ask(i):
+    how = dict(model=model, max_tokens=24, temperature=0, seed=1, extra_body={"cache_prompt": False})
+    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Sort {i} 3 9 1"}]
+    whole = client.chat.completions.create(messages=said, logprobs=True, top_logprobs=3, **how)
+    pieces = client.chat.completions.create(messages=said, stream=True, **how)
+    text = "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices)
+    old = client.completions.create(prompt=f"The expert {i}", **how)
+    return [whole.choices[0].message.content, whole.usage.completion_tokens, text,
+            [each.token for each in whole.choices[0].logprobs.content],
+            old.choices[0].text]
+
+with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    print(json.dumps(list(pool.map(ask, range(8)))))
+"""
+
+
+def openai(preload, work, full):
+    path = os.environ.get("OPENAI_PYTHON") or sys.executable
+    if run([path, "-c", "import openai; print(openai.__version__)"], None, None).status != 0:
+        raise Skip(f"{path} has no openai; set OPENAI_PYTHON")
+
+    def ask(host):
+        return json.loads(harness.run_checked([path, "-c", OPENAI, host.address]).out)
+
+    llama, report = Llama("debian"), work / "openai.json"
+    model = llama.model("tiny")
+    want = serve(llama, model, 2, None, None, "auto", report, ask)
+    expect(all(len(answer[3]) > 4 for answer in want), f"little was said: {want}")
+    for budget in BUDGETS if full else BUDGETS[1:2]:
+        got = serve(llama, model, 2, preload, budget, "auto", report, ask)
         expect(got == want, f"budget {budget}: other answers: {got} and not {want}")
-        expect(status == 0, f"budget {budget}: exit {status}")
-        expect(budget is None or report.exists(), f"budget {budget}: no report")
 
 
 PYTHON = """
@@ -240,7 +319,8 @@ def python(preload, work, full):
     for name in ("tiny", "qwen-q8"):
         for threads in (1, 4):
             plain_and_paged([sys.executable, "-c", PYTHON, llama.model(name), threads], preload,
-                            work, BUDGETS, PYTHONPATH=str(llama.folder / "site"),
+                            work, BUDGETS, sources=SOURCES,
+                            PYTHONPATH=str(llama.folder / "site"),
                             LLAMA_CPP_LIB_PATH=str(llama.folder / "lib"), PYTHONHASHSEED="0")
 
 
@@ -269,8 +349,8 @@ def compare(preload, work, full):
         expect(all(result["start_ms"].values()), f"{result['start_ms']}")
 
 
-CASES = {case.__name__: case for case in (logits, sources, checks, bench, text, perplexity, server, python,
-                                          compare)}
+CASES = {case.__name__: case for case in (logits, sources, several, checks, bench, text, perplexity,
+                                          server, openai, python, compare)}
 
 
 if __name__ == "__main__":

@@ -37,11 +37,11 @@ def python():
     return path
 
 
-def make(path, family, work):
-    folder = work / family
+def make(path, family, work, *more):
+    folder = work / "-".join((family, *more))
     if not (folder / "config.json").exists():
-        done = subprocess.run([path, VICTIM, "make", family, folder], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run([path, VICTIM, "make", family, folder, *more], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         expect(done.returncode == 0, f"cannot make {family}: {done.stdout[-800:]}")
     return folder
 
@@ -100,19 +100,18 @@ def fork(preload, work, full):
 
 
 def single(preload, work, full):
-    path, folder = python(), work / "single"
-    if not (folder / "config.json").exists():
-        source = make(path, "qwen3_moe", work)
-        code = ("import transformers, sys; transformers.AutoModelForCausalLM.from_pretrained("
-                "sys.argv[1]).save_pretrained(sys.argv[2])")
-        done = subprocess.run([path, "-c", code, source, folder], stderr=subprocess.PIPE, text=True)
-        expect(done.returncode == 0, done.stderr[-800:])
-    command = [path, VICTIM, "run", folder, 2]
-    want = result_of(run(command, None, None, HF_HUB_OFFLINE="1"), "single")
-    expect(not any(each[0] for each in want.values()), "single experts are mapped")
-    done = run([preload.parent / "moepager", "preload", "--budget", "40%", "--", *command], None,
-               None, HF_HUB_OFFLINE="1")
-    expect(result_of(done, "single") == want, f"another result: {done.out}")
+    path = python()
+    for family in ("qwen3_moe", "mixtral") if full else ("qwen3_moe",):
+        folder = make(path, family, work, "single")
+        command = [path, VICTIM, "run", folder, 2]
+        want = result_of(run(command, None, None, HF_HUB_OFFLINE="1"), family)
+        expect(not any(each[0] for each in want.values()), f"{family}: single experts are mapped")
+        for budget in harness.BUDGETS if full else ("40%",):
+            done = run([preload.parent / "moepager", "preload", "--budget", budget, "--", *command],
+                       None, None, HF_HUB_OFFLINE="1")
+            expect(result_of(done, family) == want, f"{family}, {budget}: {done.out} and not {want}")
+            said = [line for line in done.err.splitlines() if "moepager" in line]
+            expect(len(said) <= 1, f"{family}, {budget}: much is said: {said}")
 
 
 if __name__ == "__main__":

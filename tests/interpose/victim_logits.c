@@ -3,12 +3,13 @@
  * programs do and prints a hash of all of them.
  *
  *     victim_logits MODEL.gguf THREADS [load=mmap|none] [ubatch=N] [prompt=N] [gen=N] [out=FILE]
- *                   [check=LIST] [reload=1] [repack=0]
+ *                   [check=LIST] [reload=1] [repack=0] [beside=MODEL.gguf]
  *
  * prompt tokens at once, with the logits of each; then gen tokens one by one, of which each has the
  * largest logit of the one before; then four sequences side by side. check: in the middle, those of
  * victim_checks.h of the model's mapping. reload: the model is closed and loaded once more, in the
- * same process. repack=0: no copies of weights in another order. out: all logits, float32.
+ * same process. beside: another model is open at the same time, and both compute in turns; the
+ * logits are of both. repack=0: no copies of weights in another order. out: all logits, float32.
  *
  * Prints the tokens, what the checks print, and `logits COUNT HASH`.
  */
@@ -24,7 +25,7 @@
 enum { SEQUENCES = 4, SEQUENCE_STEPS = 6, TOKENS_MAX = 4096 };
 
 struct victim {
-    const char *path, *out, *load, *check;
+    const char *path, *out, *load, *check, *beside;
     int threads, ubatch, prompt, gen, reload, repack;
     struct llama_model *model;
     struct llama_context *ctx;
@@ -186,7 +187,9 @@ static void read_argument(struct victim *v, const char *text)
     const struct {
         const char *name;
         const char **text;
-    } texts[] = { { "out", &v->out }, { "load", &v->load }, { "check", &v->check } };
+    } texts[] = {
+        { "out", &v->out }, { "load", &v->load }, { "check", &v->check }, { "beside", &v->beside }
+    };
 
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         if (key == strlen(texts[i].name) && strncmp(text, texts[i].name, key) == 0) {
@@ -201,6 +204,25 @@ static void read_argument(struct victim *v, const char *text)
         }
     }
     victim_fail("what is", text);
+}
+
+/* The first, the other, and the first once more. */
+static void compute_in_turns(struct victim *v)
+{
+    struct victim other = *v;
+
+    other.path = v->beside;
+    other.check = NULL;
+    open_model(&other);
+    compute(v);
+    other.hash = v->hash;
+    other.count = v->count;
+    compute(&other);
+    v->hash = other.hash;
+    v->count = other.count;
+    llama_memory_clear(llama_get_memory(v->ctx), true);
+    compute(v);
+    close_model(&other);
 }
 
 int main(int argc, char **argv)
@@ -222,7 +244,10 @@ int main(int argc, char **argv)
         v.hash = 0xcbf29ce484222325u;
         v.count = 0;
         open_model(&v);
-        compute(&v);
+        if (v.beside != NULL)
+            compute_in_turns(&v);
+        else
+            compute(&v);
         close_model(&v);
         printf("\nlogits %llu %016llx\n", (unsigned long long)v.count, (unsigned long long)v.hash);
     }

@@ -1,8 +1,10 @@
 """A program with transformers: makes a small model, or runs one in every way it can compute experts.
 
-usage: victim_transformers.py make FAMILY DIR     FAMILY: qwen3_moe, gpt_oss, mixtral
+usage: victim_transformers.py make FAMILY DIR [single]   FAMILY: qwen3_moe, gpt_oss, mixtral
        victim_transformers.py run DIR THREADS [write|fork]
 
+`make` writes all experts of a layer as one tensor, as this library computes with them; `single`:
+tensors for each expert, as most are published.
 `run` prints JSON: for each implementation of the experts the SHA-256 of the logits of a prompt and
 the tokens that follow it, and whether the experts lie in the file's mapping. `write` changes an
 expert in place first, on its page of the mapping; `fork` computes in a child that was forked after
@@ -28,13 +30,12 @@ FAMILIES = {
 IMPLEMENTATIONS = ("eager", "grouped_mm", "batched_mm")
 
 
-def make(family, folder):
+def make(family, folder, how="fused"):
     name, more = FAMILIES[family]
     torch.manual_seed(20)
     config = getattr(transformers, f"{name}Config")(**SHAPE, **more)
     model = getattr(transformers, f"{name}ForCausalLM")(config).to(torch.bfloat16)
-    # The experts of a layer as one tensor, as this library computes with them.
-    model.save_pretrained(folder, save_original_format=False)
+    model.save_pretrained(folder, save_original_format=how == "single")
 
 
 def experts_of(model):

@@ -192,23 +192,23 @@ static void families_are_complete(void)
     for (const struct mp_arch *arch; (arch = __real_mp_arch_at(count)) != NULL; count++) {
         struct mp_model_config some = { .arch = arch, .is_moe = { true } };
 
-        some.shared_ffn = arch->keys.shared_ffn != NULL;
+        some.shared_ffn = arch->keys.shared_ffn != NULL || arch->keys.shared_count.key != NULL;
         some.qkv_bias = arch->switches.qkv_bias.key != NULL || arch->switches.qkv_bias.value;
         some.o_bias = arch->switches.o_bias.key != NULL || arch->switches.o_bias.value;
         some.qk_norm = arch->switches.qk_norm.key != NULL || arch->switches.qk_norm.value;
         some.is_moe[1] = arch->keys.dense_ffn == NULL;
         CHECK(arch->keys.experts[0] != NULL && arch->keys.expert_ffn != NULL);
         CHECK_EQ(arch->keys.dense_ffn != NULL,
-                 arch->keys.moe_step != NULL || arch->keys.dense_layers != NULL);
+                 arch->keys.moe_step != NULL || arch->keys.dense_layers != NULL ||
+                     arch->keys.dense_first.key != NULL || arch->keys.layer_kinds != NULL);
         for (int role = 0; role < MP_ROLE_COUNT; role++) {
             const char *name = arch->names[role].name;
 
             if (name != NULL)
                 CHECK(mp_arch_format(NULL, 0, name, &most) <= MP_ST_NAME_BYTES_MAX);
-            else if (role != MP_ROLE_SHARED_SWITCH && mp_roles[role].needed != NULL)
-                CHECK(!mp_roles[role].needed(&some, 0) && !mp_roles[role].needed(&some, 1));
-            else
-                CHECK(role == MP_ROLE_SHARED_SWITCH);
+            else if (role != MP_ROLE_SHARED_SWITCH && role != MP_ROLE_SELECT_BIAS)
+                CHECK(mp_roles[role].needed != NULL && !mp_roles[role].needed(&some, 0) &&
+                      !mp_roles[role].needed(&some, 1));
         }
         for (int p = 0; p < 3; p++) {
             CHECK(mp_arch_format(NULL, 0, arch->expert[p], &most) <= MP_ST_NAME_BYTES_MAX);
@@ -216,7 +216,7 @@ static void families_are_complete(void)
         }
         CHECK_EQ(arch->fused_gate_up == NULL, arch->fused_down == NULL);
     }
-    CHECK_EQ(count, 3);
+    CHECK_EQ(count, 8);
 }
 
 static void a_family_is_one_constant(void)
@@ -251,8 +251,9 @@ static void unknown_families_get_all_names(void)
     CHECK_FAILS(mp_model_config_parse(text, sizeof(text) - 1, NULL, 0, &out), MP_ERR_MODEL,
                 "E_UNSUPPORTED",
                 "key 'architectures' in 'config.json': got 'ElmForCausalLM', this engine supports "
-                "MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, OakForCausalLM, "
-                "EndlessForCausalLM");
+                "Ernie4_5_MoeForCausalLM, Glm4MoeForCausalLM, GraniteMoeForCausalLM, "
+                "MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, Qwen2MoeForCausalLM, "
+                "Qwen3MoeForCausalLM, OakForCausalLM, EndlessForCausalLM");
 }
 
 static void names_have_an_end(void)

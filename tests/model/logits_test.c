@@ -11,6 +11,7 @@
  * with experts that assign policies give to the CPU beside the device.
  */
 #include "tests/device/fakecuda/client.h"
+#include "tests/model/families.h"
 #include "tests/model/harness.h"
 #include "tests/support/executors.h"
 #include "tests/support/npy.h"
@@ -29,6 +30,12 @@ static const struct model models[] = {
     { DATA "qwen3moe-tiny", DATA "qwen3moe-tiny/expect" },
     { DATA "qwen3moe-tiny-nonorm", DATA "qwen3moe-tiny-nonorm/expect" },
     { "models/tiny-moe", DATA "tiny-moe-expect" },
+};
+
+static const struct model families[] = {
+#define X(name) { DATA name, DATA name "/expect" },
+    FAMILY_FIXTURES(X)
+#undef X
 };
 
 /* Rows where the router may choose another expert are close: there nothing is compared. */
@@ -130,19 +137,43 @@ static void judge(const struct model *model, const struct tally *tally)
     CHECK(tally->close_rows * 100 <= tally->rows * tally->percent);
 }
 
+static void check_kernels(const struct model *model)
+{
+    struct tally tally = in_float32;
+
+    for (size_t k = 0; mp_kernels_names[k] != NULL; k++) {
+        struct harness_options options = harness_defaults(model->path);
+
+        options.kernels = mp_kernels_names[k];
+        if (mp_kernels_find(options.kernels) != NULL)
+            check_batches(model, options, &tally);
+    }
+    judge(model, &tally);
+}
+
 static void logits_equal_the_reference(void)
 {
-    for (size_t m = 0; m < MP_ARRAY_LEN(models); m++) {
-        struct tally tally = in_float32;
+    for (size_t m = 0; m < MP_ARRAY_LEN(models); m++)
+        check_kernels(&models[m]);
+}
 
-        for (size_t k = 0; mp_kernels_names[k] != NULL; k++) {
-            struct harness_options options = harness_defaults(models[m].path);
+static void logits_of_families_equal_the_reference(void)
+{
+    for (size_t m = 0; m < MP_ARRAY_LEN(families); m++)
+        check_kernels(&families[m]);
+}
 
-            options.kernels = mp_kernels_names[k];
-            if (mp_kernels_find(options.kernels) != NULL)
-                check_batches(&models[m], options, &tally);
-        }
-        judge(&models[m], &tally);
+/* By the name of what they have not got. */
+static void devices_refuse_families(void)
+{
+    for (size_t m = 0; m < MP_ARRAY_LEN(families); m++) {
+        struct harness_options options = harness_defaults(families[m].path);
+        struct harness h;
+
+        options.backend = "cuda";
+        CHECK_EQ(harness_try_open(&options, &h), MP_ERR_MODEL);
+        CHECK_STR(mp_error_last()->code, "E_UNSUPPORTED");
+        CHECK(strstr(mp_error_last()->text, "which devices do not compute; use --device cpu"));
     }
 }
 
@@ -202,6 +233,7 @@ int main(int argc, char **argv)
     CHECK_EQ(argc, 2);
     if (strcmp(argv[1], "cpu") == 0) {
         RUN(logits_equal_the_reference);
+        RUN(logits_of_families_equal_the_reference);
         return 0;
     }
     cublas = strcmp(argv[1], "cublas") == 0;
@@ -211,5 +243,7 @@ int main(int argc, char **argv)
         return 0;
     }
     RUN(logits_on_the_device_equal_the_reference);
+    if (!cublas)
+        RUN(devices_refuse_families);
     return 0;
 }

@@ -12,6 +12,7 @@
 #include "engine/model/llapor.h"
 #include "policy/record/decisions.h"
 #include "tests/device/fakecuda/client.h"
+#include "tests/model/families.h"
 #include "tests/model/harness.h"
 #include "tests/support/npy.h"
 #include "tests/support/test.h"
@@ -144,8 +145,10 @@ static void sweep(const char *model, const char *expect, const char *batch)
 
 static void bits_do_not_depend_on_the_budget(void)
 {
+#define X(name) name,
     static const char *const fixtures[] = { "mixtral-tiny", "qwen2moe-tiny", "qwen3moe-tiny",
-                                            "qwen3moe-tiny-nonorm" };
+                                            "qwen3moe-tiny-nonorm", FAMILY_FIXTURES(X) };
+#undef X
 
     for (size_t i = 0; i < MP_ARRAY_LEN(fixtures); i++) {
         char model[256], expect[300];

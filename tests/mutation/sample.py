@@ -14,7 +14,7 @@ from collections import namedtuple
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FOLDERS = ("policy/", "engine/", "vmm/", "kernels/")
+FOLDERS = ("policy/", "engine/", "vmm/", "kernels/", "interpose/")
 NOT_OURS = ("kernels/cuda/",)  # not what runs on the CPU
 
 Site = namedtuple("Site", "path line column old new text")

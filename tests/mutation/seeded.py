@@ -5,13 +5,13 @@ instead. Files and tests are known by their names without folders.
 """
 LOGITS = ["logits_test:cpu"]
 LAWS = ["cuda_laws_test:prompt"]
-READER = ["reader_test:threads", "reader_test:io_uring"]
+READER = ["reader_test:threads", "reader_order_test:threads", "reader_test:io_uring"]
 
 HOST = [
-    ("a lease is not taken", ["space_test"], "space_move.c",
+    ("a lease is not taken", ["space_leases_test"], "space_move.c",
      "= mp_res_apply(&u->residency, MP_RES_EV_LEASE);",
      "= mp_res_rule((enum mp_res_state)u->residency.state, MP_RES_EV_LEASE, false).status;"),
-    ("a leased unit can be evicted", ["space_test"], "residency.c",
+    ("a leased unit can be evicted", ["space_leases_test"], "residency.c",
      "[MP_RES_EV_EVICT]         = GO_UNLEASED(ABSENT)", "[MP_RES_EV_EVICT]         = GO(ABSENT)"),
     ("a short read completes the chunk", ["space_fault_test"], "reader_queue.c",
      "if (chunk->offset + got >= chunk->need_end)", "if (got > 0)"),
@@ -26,7 +26,7 @@ HOST = [
      "(slot.index & ~1u) % class->slots_per_frame * class->slot_bytes"),
     ("the identity of a file is not checked", READER, "file.c",
      "if (identity_equal(&now, was))", "if (identity_equal(&now, was) || was != NULL)"),
-    ("the size of a tensor may overflow", ["safetensors_test"], "safetensors.c",
+    ("the size of a tensor may overflow", ["safetensors_test"], "format/safetensors.c",
      "if (!mp_mul_u64(bits, tensor->shape[i], &bits))",
      "if (bits *= tensor->shape[i], false)"),
     ("the second piece is looked for where the first one is", LOGITS, "space_move.c",
@@ -42,7 +42,7 @@ HOST = [
      "weights[r] / total, H)", "weights[R - 1 - r] / total, H)"),
     ("sequences share a KV cache", LOGITS, "forward/kv.c",
      "        .sequence = sequence,", "        .sequence = 0 * sequence,"),
-    ("tries stay used up although bytes have come", ["reader_fault_test:threads"], "reader_queue.c",
+    ("tries stay used up although bytes have come", ["reader_retry_test:threads"], "reader_queue.c",
      "    chunk->tries = (struct mp_read_tries){ 0 };\n", ""),
     ("a layer with its share takes another one's slot", ["pager_ahead_test"], "pager_room.c",
      "any ? pager->config.shape.layers : first + 1;", "pager->config.shape.layers;"),
@@ -55,15 +55,15 @@ HOST = [
      "self->key[in] / BETTER < self->key[out]", "self->key[in] / BETTER <= self->key[out]"),
     ("the bound of low scores is not low", ["smoe_test"], "route/smoe.c",
      "r-- > 0 && weights[r] <= (1 + alpha) * bar;", "r-- > 0 && weights[r] < (1 + alpha) * bar;"),
-    ("of equal plans the one with more work", ["assign_test"], "assign/beam.c",
+    ("of equal plans the one with more work", ["assign_hand_test"], "assign/beam.c",
      "a->device_ns + a->cpu_ns < b->device_ns", "a->device_ns + a->cpu_ns > b->device_ns"),
-    ("as soon here as there goes to the CPU", ["assign_test"], "assign/greedy.c",
+    ("as soon here as there goes to the CPU", ["assign_hand_test"], "assign/greedy.c",
      "device_sum_ns + device_ns <= cpu_sum_ns", "device_sum_ns + device_ns < cpu_sum_ns"),
     ("one token more than top-p wants", ["sampler_test"], "sampler.c",
      "cut < s->top_p * total", "cut <= s->top_p * total"),
     ("epsilon outside of the root", ["pointwise_test"], "vector.h",
      "sqrtf(sum / (float)width + eps)", "(sqrtf(sum / (float)width) + eps)"),
-    ("the stop that is listed first ends the text", ["model/generate_test"], "generate.c",
+    ("the stop that is listed first ends the text", ["generate_stops_test"], "generate.c",
      "if (at != NULL && (size_t)(at - out->text) <= first)", "if (at != NULL && !found)"),
     ("slots that came again are not looked for", ["tier_test"], "tier.c",
      "    if (first / WORD_BITS < class->hint_word)\n"

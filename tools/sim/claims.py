@@ -95,7 +95,7 @@ CLAIMS = [Claim(*row) for row in (
     (4, 'SMoE abstract, I, VI-B', 'hit rate', '> 60 %; 71 % for Qwen2-57B on A6000; "at least 65 % improvement in cache ratio"', smoe.hits),
     (5, 'SMoE VI-B, Fig. 13', 'prefill', 'TTFT -11 %', smoe.prefill),
     (6, 'SMoE T. I', 'Qwen2-57B, A6000', 'TPOT share low-score loading 42, top-score loading 29, GPU 29 %', smoe.shares),
-    (7, 'SMoE I, Fig. 1', 'worked example', 'hits 2/5 -> 4/5, prefetches 3 -> 1', fixed('measured', 'tests/unit/policy/smoe_test.c')),
+    (7, 'SMoE I, Fig. 1', 'worked example', 'hits 2/5 -> 4/5, prefetches 3 -> 1', fixed('measured', 'tests/unit/policy/route/smoe_test.c')),
     (8, 'SMoE VI-C, Fig. 14', 'b1, cumulative', '+CE, +CR, +Pre, +BA: TPOT -8, -20, -14, -34 %; cache ratio +11, +60, +12, -3 %', smoe.ablation),
     (9, 'SMoE VI-C', 'prefetch', '82 % of predicted top-score right; 95 % active; CPU time 1/3 of load time in S3', smoe.prefetch),
     (10, 'SMoE T. IV', '5 data sets x 3 models x alpha 0..0.6 step 0.05', '195 accuracies; loss negligible below 0.35; used alpha 0.35/0.3/0.25 (S1/S2/S3)', smoe.accuracies),

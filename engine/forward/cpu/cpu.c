@@ -19,6 +19,12 @@ static size_t hidden(const struct mp_compute *c)
     return c->engine->config.model->hidden;
 }
 
+void mp_cpu_scale(float *x, float scale, size_t count)
+{
+    for (size_t i = 0; scale != 1 && i < count; i++)
+        x[i] *= scale;
+}
+
 static void begin(struct mp_compute *c, const struct mp_batch *batch, uint32_t wanted)
 {
     (void)c;
@@ -36,6 +42,7 @@ static void embed(struct mp_compute *c)
         c->engine->config.kernels->convert(c->engine->state.x + t * H,
                                            (const char *)table->data + batch->token[t] * row_bytes,
                                            table->type, H);
+    mp_cpu_scale(c->engine->state.x, c->engine->config.model->embed_scale, batch->count * H);
 }
 
 struct norm_job {
@@ -81,7 +88,8 @@ static void project(struct mp_compute *c, const struct mp_projection *list, uint
         };
     mp_cpu_multiply(c->engine, products, count, tokens);
     if (add)
-        c->engine->config.kernels->axpy(array(c, list[0].out), c->engine->state.ye, 1.0f,
+        c->engine->config.kernels->axpy(array(c, list[0].out), c->engine->state.ye,
+                                        c->engine->config.model->residual_scale,
                                         tokens * list[0].w->rows);
 }
 
@@ -99,7 +107,8 @@ static void ffn(struct mp_compute *c, const struct mp_ffn *ffn, enum mp_array in
     };
 
     mp_cpu_ffn(c->engine, &work, 1);
-    engine->config.kernels->axpy(array(c, x), s->ye, 1.0f, engine->tokens * hidden(c));
+    engine->config.kernels->axpy(array(c, x), s->ye, engine->config.model->residual_scale,
+                                 engine->tokens * hidden(c));
 }
 
 static void pick(struct mp_compute *c, const float *norm, uint32_t wanted)
@@ -120,33 +129,10 @@ static void pick(struct mp_compute *c, const float *norm, uint32_t wanted)
 
 static enum mp_status result(struct mp_compute *c, uint32_t wanted)
 {
-    (void)c;
-    (void)wanted;
-    return MP_OK;
-}
-
-void mp_cpu_router(struct mp_engine *engine, uint32_t layer, const float *x, float *scores)
-{
-    const struct mp_model_config *m = engine->config.model;
-    const struct mp_product product = {
-        &engine->config.weights->layers[layer].router, NULL, x, m->hidden, scores, m->experts,
-    };
-
-    mp_cpu_multiply(engine, &product, 1, engine->tokens);
-    engine->config.kernels->softmax(scores, m->experts, m->experts, engine->tokens);
-}
-
-static void router(struct mp_compute *c, uint32_t layer, enum mp_array in, const float *norm,
-                   float *scores)
-{
     const struct mp_model_config *m = c->engine->config.model;
-    const struct mp_state *s = &c->engine->state;
-    const size_t H = hidden(c);
 
-    if (norm != NULL)
-        c->engine->config.kernels->rmsnorm(s->xe, H, array(c, in), H, norm, H, c->engine->tokens,
-                                           m->norm_eps);
-    mp_cpu_router(c->engine, layer, norm != NULL ? s->xe : array(c, in), scores);
+    mp_cpu_scale(c->engine->state.logits, m->logit_scale, (size_t)wanted * m->vocab);
+    return MP_OK;
 }
 
 static enum mp_status read_scores(struct mp_compute *c, float *scores)
@@ -184,8 +170,9 @@ static const struct mp_compute_ops ops = {
     .ffn = ffn,
     .pick = pick,
     .result = result,
-    .router = router,
+    .router = mp_cpu_route,
     .read_scores = read_scores,
+    .weigh = mp_cpu_weigh,
     .shared = mp_cpu_shared,
     .combine = mp_cpu_combine,
     .combine_done = mp_cpu_combine_done,

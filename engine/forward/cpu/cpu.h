@@ -32,7 +32,7 @@ struct mp_product {
 void mp_cpu_multiply(struct mp_engine *engine, const struct mp_product *list, size_t count,
                      size_t tokens);
 
-/* scores := softmax(router x) over the experts of the model's layer `layer`. */
+/* scores := what the experts of the model's layer `layer` are chosen by for x. */
 void mp_cpu_router(struct mp_engine *engine, uint32_t layer, const float *x, float *scores);
 
 /* The results of these experts for state.xn, to state.rank. */

@@ -21,20 +21,23 @@ struct job {
     size_t parts;
 };
 
-/* Norm (where the model has it) and rotate the heads of one query or key vector, in place. */
+/* Norm (where the model has it, of each head or of all together) and rotate the heads of one query
+ * or key vector, in place. */
 static void apply_rope(const struct mp_engine *engine, float *heads, uint32_t count,
                        const float *norm, uint32_t position)
 {
     const struct mp_model_config *m = engine->config.model;
     const struct mp_kernels *kernels = engine->config.kernels;
-    const size_t half = m->head_dim / 2;
+    const size_t half = m->rotary_dim / 2, width = (size_t)count * m->head_dim;
 
-    if (norm != NULL)
+    if (norm != NULL && m->qk_norm_rows)
+        kernels->rmsnorm(heads, width, heads, width, norm, width, 1, m->norm_eps);
+    else if (norm != NULL)
         kernels->rmsnorm(heads, m->head_dim, heads, m->head_dim, norm, m->head_dim, count,
                          m->norm_eps);
     for (uint32_t h = 0; h < count; h++)
         kernels->rope(heads + (size_t)h * m->head_dim, engine->state.cosine + position * half,
-                      engine->state.sine + position * half, m->head_dim);
+                      engine->state.sine + position * half, m->rotary_dim);
 }
 
 static void exchange(float *a, float *b, size_t count)
@@ -83,6 +86,17 @@ static void store_token(void *ctx, uint64_t t, unsigned thread)
     exchange_kv(ctx, t, thread);
 }
 
+static float attention_scale(const struct mp_model_config *m)
+{
+    return m->attention_scale != 0 ? m->attention_scale : 1.0f / sqrtf((float)m->head_dim);
+}
+
+/* The first position that the one behind `positions` sees. */
+static uint32_t first_seen(const struct mp_model_config *m, uint32_t layer, uint32_t positions)
+{
+    return m->windowed[layer] && positions > m->window ? positions - m->window : 0;
+}
+
 /* Attention of the runs of heads whose number is `part` modulo the parts: later tokens look at more
  * positions. Heads of a run share keys. */
 static void attend_part(void *ctx, uint64_t part, unsigned thread)
@@ -94,7 +108,7 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
     const uint32_t sharing = m->heads / m->kv_heads, run = job->run;
     const uint32_t runs_each = (sharing + run - 1) / run;
     const size_t runs = (size_t)batch->count * m->kv_heads * runs_each;
-    const float scale = 1.0f / sqrtf((float)m->head_dim);
+    const float scale = attention_scale(m);
     float *scratch =
         engine->state.part + (size_t)thread * mp_engine_heads_once(m) * engine->config.ctx;
 
@@ -104,13 +118,14 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
         const uint32_t kv_head = (uint32_t)(i / runs_each % m->kv_heads);
         const size_t t = i / runs_each / m->kv_heads;
         const size_t at = (t * m->heads + kv_head * sharing + first) * m->head_dim;
-        const uint32_t sequence = batch->sequence[t];
+        const uint32_t sequence = batch->sequence[t], positions = batch->position[t] + 1;
+        const uint32_t seen = first_seen(m, job->layer, positions);
 
         engine->config.kernels->attend(
             engine->state.att + at, engine->state.q + at,
-            kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, 0),
-            kv_row(job->c, engine->state.v_cache, job->layer, sequence, kv_head, 0),
-            job->c->kv.position, count, m->head_dim, batch->position[t] + 1, scale, scratch);
+            kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, seen),
+            kv_row(job->c, engine->state.v_cache, job->layer, sequence, kv_head, seen),
+            job->c->kv.position, count, m->head_dim, positions - seen, scale, scratch);
     }
 }
 

@@ -161,8 +161,8 @@ struct combine_job {
 
 /*
  * out(H) := what the routed and shared experts add to the stream of token t: the ranks in order,
- * weights(R) normalised where the model does, then the shared part. Ranks whose byte in `done` (R)
- * is 0 count as zero; NULL: all are there.
+ * weights(R) normalised and scaled where the model does, then the shared part. Ranks whose byte in
+ * `done` (R) is 0 count as zero; NULL: all are there.
  */
 static void sum_experts(const struct mp_engine *engine, size_t t, const float *weights,
                         const uint8_t *done, float *out)
@@ -170,6 +170,7 @@ static void sum_experts(const struct mp_engine *engine, size_t t, const float *w
     const struct mp_kernels *kernels = engine->config.kernels;
     const struct mp_state *s = &engine->state;
     const size_t H = engine->config.model->hidden, R = engine->shape.top_k;
+    const float scale = engine->config.model->routed_scale;
     float total = 0;
 
     for (size_t r = 0; r < R; r++)
@@ -179,7 +180,7 @@ static void sum_experts(const struct mp_engine *engine, size_t t, const float *w
     memset(out, 0, H * sizeof(float));
     for (size_t r = 0; r < R; r++) {
         if (done == NULL || done[r])
-            kernels->axpy(out, s->rank + (t * R + r) * H, weights[r] / total, H);
+            kernels->axpy(out, s->rank + (t * R + r) * H, weights[r] / total * scale, H);
     }
     if (engine->config.model->shared_ffn != 0)
         kernels->axpy(out, s->sum + t * H, 1.0f, H);
@@ -195,7 +196,8 @@ static void combine_token(void *ctx, uint64_t t, unsigned thread)
 
     (void)thread;
     sum_experts(job->engine, t, job->weights + t * R, NULL, out);
-    job->engine->config.kernels->axpy(s->x + t * H, out, 1.0f, H);
+    job->engine->config.kernels->axpy(s->x + t * H, out, job->engine->config.model->residual_scale,
+                                      H);
 }
 
 void mp_cpu_combine(struct mp_compute *c, const float *weights)
@@ -214,6 +216,7 @@ void mp_cpu_combine_done(struct mp_compute *c, const float *weights)
     memcpy(s->partial, s->x, engine->tokens * H * sizeof(float));
     for (size_t t = 0; t < engine->tokens; t++) {
         sum_experts(engine, t, weights + t * R, s->done + t * R, s->ye);
-        engine->config.kernels->axpy(s->partial + t * H, s->ye, 1.0f, H);
+        engine->config.kernels->axpy(s->partial + t * H, s->ye,
+                                     engine->config.model->residual_scale, H);
     }
 }

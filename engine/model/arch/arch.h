@@ -27,15 +27,41 @@ struct mp_arch_switch {
     bool value;
 };
 
+/* A number with the library's default, which holds too where the key is NULL. */
+struct mp_arch_number {
+    const char *key;
+    double value;
+};
+
 /* Keys of numbers in config.json. NULL: the family has no such thing. */
 struct mp_arch_keys {
     const char *experts[2]; /* two names of one number: the family's own, that of other versions */
+    const char *per_token;  /* NULL: "num_experts_per_tok" */
     const char *expert_ffn;
-    const char *shared_ffn;   /* NULL: no shared expert */
-    const char *dense_ffn;    /* of layers that are not MoE */
-    const char *moe_step;     /* layers i with (i + 1) % step == 0 are MoE; NULL: all are */
-    const char *dense_layers; /* a list of layers that are not */
+    const char *shared_ffn;             /* channels of the shared expert, or */
+    struct mp_arch_number shared_count; /* how many times expert_ffn; both NULL: there is none */
+    const char *dense_ffn;              /* of layers that are not MoE */
+    const char *moe_step;     /* layers i with (i + 1) % step == 0 are MoE; NULL: all are, */
+    const char *dense_layers; /* but those of this list, */
+    struct mp_arch_number dense_first; /* the first so many */
+    const char *moe_last;              /* and those behind this one, if it is not negative; or */
+    const char *layer_kinds;           /* "sparse" or "dense" for each */
+    struct mp_arch_number groups, groups_used; /* 1 where NULL */
+    struct mp_arch_number routed_scale;        /* this and the following: 1 where NULL */
+    struct mp_arch_number embed_scale, residual_scale, logit_divisor;
+    struct mp_arch_number attention_scale; /* by head size where NULL */
+    const char *rotary_dim; /* elements of a head that are rotated, or as a share of the head */
+    struct mp_arch_number rotary_share;
 };
+
+/* A key that asks for something which is not computed, unless it is null, false or `neutral`. */
+struct mp_arch_refusal {
+    const char *key;
+    double neutral;
+    const char *need; /* "this engine supports NEED only" */
+};
+
+#define MP_ARCH_REFUSALS_MAX 4
 
 struct mp_arch_switches {
     struct mp_arch_switch qkv_bias, o_bias, qk_norm, norm_topk; /* as in struct mp_model_config */
@@ -52,8 +78,14 @@ struct mp_arch {
     const char *model_type; /* "mixtral": where that is missing */
     uint32_t default_positions;
     double default_eps, default_theta;
+    bool default_tied;
+    enum mp_router router;
+    bool qk_norm_rows;    /* as in struct mp_model_config, like group_best */
+    uint32_t group_best;  /* 0 is 1 */
+    bool window_by_layer; /* which layers have one is said by "layer_types" alone */
     struct mp_arch_keys keys;
     struct mp_arch_switches switches;
+    struct mp_arch_refusal refusals[MP_ARCH_REFUSALS_MAX];
     struct mp_arch_name names[MP_ROLE_COUNT]; /* NULL: the family has no such tensor */
 
     /* An expert's gate, up and down, each in a tensor of its own; the same of a slice, which only
@@ -70,7 +102,12 @@ struct mp_arch {
 
 /* X(end of the constant's name): the families that there are. */
 #define MP_ARCH_MAP(X) \
+    X(ernie4_5_moe)    \
+    X(glm4_moe)        \
+    X(granitemoe)      \
+    X(minimax_m2)      \
     X(mixtral)         \
+    X(olmoe)           \
     X(qwen2_moe)       \
     X(qwen3_moe)
 

@@ -11,6 +11,7 @@ const struct mp_arch mp_arch_qwen2_moe = {
     .default_positions = 32768,
     .default_eps = 1e-6,
     .default_theta = 1e4,
+    .window_by_layer = true,
     .keys = {
         .experts = { "num_experts", "num_local_experts" },
         .expert_ffn = "moe_intermediate_size",

@@ -63,8 +63,10 @@
  * every call from then on, until the next reset.
  *
  * "later:NAME": the nth operation that is queued by call NAME (or launch of kernel NAME) is taken,
- * and fails when it should be done: who waits for it gets the error. Results that mean a lost
- * device are sticky from then on.
+ * and fails when it should be done: who waits for it gets the error, each thread once, and what a
+ * thread queues behind it is skipped until that thread has been told. (On a real device such a
+ * failure is for good. Here a program can go on, but never from the middle of operations that need
+ * each other.) Results that mean a lost device are sticky from then on.
  */
 typedef void fakecuda_fail_fn(const char *name, uint64_t nth, int result, bool forever);
 

@@ -49,6 +49,7 @@ struct fake_op {
     uint64_t queued_ns;
     bool finished, raced; /* a race was recorded */
     int failure;          /* planned result of its execution */
+    uint64_t told;        /* the last failure of the stream that who queued it knew of */
 
     struct fake_access *accesses;
     size_t access_count, access_max;
@@ -82,11 +83,10 @@ struct fake_stream {
     uint64_t wanted;       /* somebody waits for so much */
     struct fake_clock clock;
     struct fake_op *first, *last, *next; /* what the host has not seen end; next to run */
-    /* The result of an operation that failed, from number `failed` on: until it was reported, and
-     * for all that was queued by then (`skipped`), nothing behind it is done. */
+    /* The result of an operation that failed, which one it was, and the last that was not done
+     * because of it. `failure` counts the failures of all streams; 0: none of this one. */
     int error;
-    bool unreported;
-    uint64_t failed, skipped;
+    uint64_t failure, failed, skipped;
     uint64_t random;
     struct fake_graph *capture; /* or NULL */
     uint64_t handle;
@@ -163,7 +163,12 @@ void fake_wait_moved(void);
 /* Is a capture open that forbids what this thread wants to do? Records the violation. */
 bool fake_capture_forbids(enum fake_call call);
 struct fake_stream *fake_stream_of(mp_cu_stream stream);
-/* The result that the host gets for number `number` of a stream, which has ended. */
+/* Was it queued behind a failure, by a thread that had not been told of that? Then it is skipped: a
+ * stream must not begin again, because another thread was told, between an operation that was
+ * skipped and one that needs it. */
+bool fake_is_spoilt(const struct fake_op *op);
+/* The result that the thread gets for number `number` of a stream, which has ended. Each thread is
+ * told once of a failure. */
 int fake_report(struct fake_stream *stream, uint64_t number);
 /* The host asks for the end of an operation, or waits for it: CUDA_SUCCESS when it has seen it,
  * NOT_READY, or the result by which the device was lost. */

@@ -10,6 +10,8 @@
 
 struct fake_stream fake_streams[FAKE_STREAMS_MAX];
 struct fake_clock fake_host;
+/* Of each stream, the last failure of which the thread was told. */
+static __thread uint64_t told[FAKE_STREAMS_MAX];
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static unsigned moved_waiters;
 
@@ -177,6 +179,7 @@ int fake_queue_now(struct fake_stream *stream, struct fake_op *op)
     stream->clock.seen[stream->index] = stream->queued;
     op->clock = stream->clock;
     op->failure = fake_planned_later(op->name);
+    op->told = told[stream->index];
     if (!declare_all(op) && op->kind != FAKE_KERNEL) { /* a kernel is taken, and falls later */
         fake_op_free(op);
         return MP_CU_ERROR_INVALID_VALUE;
@@ -233,8 +236,7 @@ FAKE_EXPORT mp_cu_result cuStreamCreateWithPriority(mp_cu_stream *stream, unsign
         return fake_leave(MP_CU_ERROR_OUT_OF_MEMORY);
     }
     place->used = true;
-    place->error = 0;
-    place->unreported = false;
+    place->failure = 0;
     place->capture = NULL;
     place->random = (fake.seed + 1) * 0x9e3779b97f4a7c15u ^ (place->handle + 1);
     *stream = (mp_cu_stream)(uintptr_t)place->handle;
@@ -273,12 +275,16 @@ FAKE_EXPORT mp_cu_result cuStreamDestroy_v2(mp_cu_stream stream)
     return fake_leave(MP_CU_SUCCESS);
 }
 
+bool fake_is_spoilt(const struct fake_op *op)
+{
+    return op->told < fake_streams[op->stream].failure;
+}
+
 int fake_report(struct fake_stream *stream, uint64_t number)
 {
-    if (!stream->unreported || number < stream->failed)
+    if (told[stream->index] >= stream->failure || number < stream->failed)
         return MP_CU_SUCCESS;
-    stream->unreported = false;
-    stream->skipped = stream->queued;
+    told[stream->index] = stream->failure;
     return stream->error;
 }
 
@@ -335,7 +341,7 @@ void fake_clear_streams(void)
             fake_wait_moved();
         fake_streams[s].capture = NULL;
         fake_streams[s].used = false;
-        fake_streams[s].error = 0;
+        fake_streams[s].failure = 0;
         fake_host.seen[s] = fake_streams[s].queued;
         forget_seen(&fake_streams[s]);
     }

@@ -254,29 +254,33 @@ static void wait_for_leave(struct fake_stream *stream, const struct fake_op *op)
     }
 }
 
-static bool is_spoilt(const struct fake_stream *stream, uint64_t number)
-{
-    return stream->error != 0 && number >= stream->failed &&
-           (stream->unreported || number <= stream->skipped);
-}
-
 static void spoil(struct fake_stream *stream, int result, uint64_t number)
 {
+    static uint64_t failures;
+
     stream->error = result;
-    stream->failed = number;
-    stream->unreported = true;
+    stream->failure = ++failures;
+    stream->failed = stream->skipped = number;
+}
+
+/* Was what a stream waits for not done? */
+static bool waits_for_spoilt(const struct fake_op *op)
+{
+    const struct fake_stream *other = &fake_streams[op->wait_stream];
+
+    return op->kind == FAKE_WAIT && other->failure != 0 && op->wait_number >= other->failed &&
+           op->wait_number <= other->skipped;
 }
 
 /* Do it, unless something before it has failed, also on a stream that it waits for. */
 static void work_off(struct fake_stream *stream, struct fake_op *op)
 {
-    const struct fake_stream *other = &fake_streams[op->wait_stream];
     const uint64_t began_ns = fake_time_ns();
 
-    if (is_spoilt(stream, op->number))
-        return;
-    if (op->kind == FAKE_WAIT && is_spoilt(other, op->wait_number)) {
-        spoil(stream, other->error, op->number);
+    if (fake_is_spoilt(op)) {
+        stream->skipped = op->number;
+    } else if (waits_for_spoilt(op)) {
+        spoil(stream, fake_streams[op->wait_stream].error, op->number);
     } else if (op->failure != 0 && fake_is_fatal(op->failure)) {
         fake.lost = op->failure;
     } else if (op->failure != 0) {
@@ -293,7 +297,7 @@ static void end_record(const struct fake_stream *stream, const struct fake_op *o
 
     if (event == NULL || event->records != op->record)
         return;
-    event->error = is_spoilt(stream, op->number) ? stream->error : 0;
+    event->error = fake_is_spoilt(op) ? stream->error : 0;
     event->time_ns = DEVICE_EPOCH_NS + fake_time_ns();
 }
 

@@ -4,75 +4,18 @@
  *
  * Each variant is a machine, given to the fake by its environment.
  */
-#include <dlfcn.h>
 #include <stdint.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/device/fakecuda/fakecuda.h"
+#include "tests/device/vmm/backend_cuda.h"
 #include "tests/support/log_guard.h"
 #include "tests/support/test.h"
 #include "vmm/backend/backend.h"
+#include "vmm/backend/cuda/cuda_driver.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/backend/cuda/cuda_driver.h"
-
-#define MIB (UINT64_C(1) << 20)
-#define GRANULE (2 * MIB)
-
-static struct {
-#define X(name) fakecuda_##name##_fn *name;
-    FAKECUDA_API_MAP(X)
-#undef X
-} fake_api;
-
-static const struct mp_backend_config anywhere = { .numa_node = -1 };
-
-/* What could not be given back is reported as an error; here that is wanted. */
-static void keep_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)line;
-    mp_test_expected_errors += level == MP_LOG_ERROR;
-}
-
-static void find_fake(void)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-
-    CHECK(library != NULL);
-#define X(name)                                                         \
-    {                                                                   \
-        void *symbol = dlsym(library, "fakecuda_" #name);               \
-        CHECK(symbol != NULL); /* else it is not the fake that loads */ \
-        memcpy(&fake_api.name, &symbol, sizeof(symbol));                \
-    }
-    FAKECUDA_API_MAP(X)
-#undef X
-}
-
-static void check_nothing_lives(void)
-{
-    struct fakecuda_live live;
-    char text[256];
-
-    fake_api.live(&live);
-    CHECK_EQ(live.reservations, 0);
-    CHECK_EQ(live.handles, 0);
-    CHECK_EQ(live.mappings, 0);
-    CHECK_EQ(live.pinned, 0);
-    CHECK_EQ(live.contexts, 0);
-    if (fake_api.violations(text, sizeof(text)) > 0)
-        CHECK_STR(text, "");
-}
-
-static struct mp_backend *open_cuda(void)
-{
-    struct mp_backend *backend = NULL;
-
-    CHECK_EQ(mp_backend_open("cuda", &anywhere, &backend), MP_OK);
-    return backend;
-}
 
 /* ---- a good machine */
 
@@ -178,7 +121,8 @@ static void a_full_device_says_so(void)
 static void bad_sizes_never_reach_the_driver(void)
 {
     static const uint64_t bad[] = {
-        0, 1, GRANULE - 1, GRANULE + 4096, UINT64_C(1) << 63, UINT64_MAX
+        0,         1, GRANULE - 1, GRANULE + 4096, (UINT64_C(1) << 40) + GRANULE, UINT64_C(1) << 63,
+        UINT64_MAX
     };
     struct mp_backend *backend = open_cuda();
     struct mp_frame frame;
@@ -189,6 +133,10 @@ static void bad_sizes_never_reach_the_driver(void)
                  MP_ERR_INVALID);
     CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_FILE, GRANULE, &frame), MP_ERR_INVALID);
     CHECK_EQ(fake_api.calls(NULL), 0);
+    /* The largest does, and there is not so much memory. */
+    CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, UINT64_C(1) << 40, &frame),
+             MP_ERR_NO_SPACE);
+    CHECK(fake_api.calls(NULL) > 0);
     mp_backend_close(backend);
     check_nothing_lives();
 }
@@ -202,149 +150,6 @@ static void a_device_that_is_not_there_is_refused(void)
     CHECK_EQ(mp_backend_open("cuda", &config, &backend), MP_ERR_CONFIG);
     CHECK_STR(mp_error_last()->code, "E_CUDA_DEVICE");
     check_nothing_lives();
-}
-
-/* Everything that a client does with the backend, stopping at the first failure. */
-static enum mp_status use(void)
-{
-    struct mp_backend *backend;
-    struct mp_frame device, host;
-    uint64_t a, b;
-    enum mp_status status = mp_backend_open("cuda", &anywhere, &backend);
-
-    if (status != MP_OK)
-        return status;
-    status = backend->ops->memory_info(backend, MP_TIER_DEVICE, &a, &b);
-    if (status == MP_OK)
-        status = backend->ops->frame_create(backend, MP_TIER_DEVICE, GRANULE, &device);
-    if (status == MP_OK) {
-        status = backend->ops->frame_create(backend, MP_TIER_HOST, GRANULE, &host);
-        if (status == MP_OK)
-            backend->ops->frame_destroy(backend, &host);
-        backend->ops->frame_destroy(backend, &device);
-    }
-    mp_backend_close(backend);
-    return status;
-}
-
-/*
- * The n-th driver call fails, for every n, with out of memory and with an unknown error. Nothing
- * may stay behind, unless it was a call that gives something back: that is then lost, reported, and
- * no more.
- */
-static void every_call_can_fail_once(void)
-{
-    static const int results[] = { 2, 999 };
-    unsigned failed = 0, lost = 0;
-
-    for (size_t r = 0; r < 2; r++) {
-        for (uint64_t n = 0;; n++) {
-            struct fakecuda_live before, live;
-            uint64_t calls;
-
-            fake_api.live(&before);
-            fake_api.reset();
-            fake_api.fail(NULL, n, results[r], false);
-            if (use() != MP_OK)
-                failed++;
-            calls = fake_api.calls(NULL);
-            fake_api.reset();
-            fake_api.live(&live);
-            lost += live.reservations > before.reservations;
-            if (calls <= n)
-                break; /* the plan was never reached */
-            CHECK(live.reservations <= before.reservations + 1);
-            CHECK(live.handles <= before.handles + 1);
-            CHECK(live.mappings <= before.mappings + 1);
-        }
-    }
-    CHECK(failed > 10);
-    CHECK(lost > 4);
-    CHECK_EQ(use(), MP_OK); /* and it still works */
-}
-
-/* From one half of a frame to the other. */
-static void a_copy_on_the_device_fails_and_then_works(void)
-{
-    struct mp_backend *backend = open_cuda();
-    struct mp_frame device, host;
-    struct mp_stream *stream;
-    char *at;
-
-    CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, 2 * GRANULE, &device), MP_OK);
-    CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_HOST, GRANULE, &host), MP_OK);
-    CHECK_EQ(backend->ops->stream_open(backend, &stream), MP_OK);
-    at = device.alias;
-    memset(host.alias, 7, GRANULE);
-    CHECK_EQ(backend->ops->stream_copy(backend, stream, MP_COPY_TO_DEVICE, at, host.alias, GRANULE),
-             MP_OK);
-    fake_api.fail("cuMemcpyDtoDAsync_v2", 0, 999, false);
-    CHECK_EQ(
-        backend->ops->stream_copy(backend, stream, MP_COPY_ON_DEVICE, at + GRANULE, at, GRANULE),
-        MP_ERR_DEVICE);
-    CHECK_STR(mp_error_last()->code, "E_CUDA");
-    CHECK(strstr(mp_error_last()->text, "cuMemcpyDtoDAsync of a copy of") != NULL);
-    CHECK_EQ(
-        backend->ops->stream_copy(backend, stream, MP_COPY_ON_DEVICE, at + GRANULE, at, GRANULE),
-        MP_OK);
-    CHECK_EQ(backend->ops->event_record(backend, stream, 0), MP_OK);
-    CHECK_EQ(backend->ops->event_wait(backend, stream, 0), MP_OK);
-    memset(host.alias, 0, GRANULE);
-    CHECK_EQ(backend->ops->stream_copy(backend, stream, MP_COPY_TO_HOST, host.alias, at + GRANULE,
-                                       GRANULE),
-             MP_OK);
-    CHECK_EQ(backend->ops->event_record(backend, stream, 0), MP_OK);
-    CHECK_EQ(backend->ops->event_wait(backend, stream, 0), MP_OK);
-    CHECK(((char *)host.alias)[0] == 7 && ((char *)host.alias)[GRANULE - 1] == 7);
-    backend->ops->stream_close(backend, stream);
-    backend->ops->frame_destroy(backend, &device);
-    backend->ops->frame_destroy(backend, &host);
-    mp_backend_close(backend);
-    check_nothing_lives();
-}
-
-/* D2: the call fails and so does what would undo it. The address is not used again. */
-static void what_cannot_be_undone_is_lost_and_reported(void)
-{
-    struct mp_backend *backend = open_cuda();
-    struct mp_frame frame, other;
-    struct fakecuda_live before, live;
-    const uint64_t errors = mp_test_expected_errors;
-
-    fake_api.live(&before);
-    fake_api.fail("cuMemSetAccess", 0, 999, false);
-    fake_api.fail("cuMemUnmap", 0, 999, false);
-    CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, GRANULE, &frame), MP_ERR_DEVICE);
-    CHECK(strstr(mp_error_last()->text, "cuMemSetAccess") !=
-          NULL); /* the first error is reported */
-    fake_api.live(&live);
-    CHECK_EQ(live.mappings, before.mappings + 1);
-    CHECK_EQ(live.reservations, before.reservations + 1);
-    CHECK_EQ(mp_test_expected_errors, errors + 1);
-    CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, GRANULE, &other), MP_OK);
-    backend->ops->frame_destroy(backend, &other);
-    mp_backend_close(backend);
-}
-
-/* D6: after a fault nothing works; nothing is tried again and nothing crashes. */
-static void a_lost_device_ends_quietly(void)
-{
-    struct mp_backend *backend = open_cuda();
-    struct mp_frame frame, other;
-    uint64_t free_bytes, total_bytes, calls;
-
-    CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, GRANULE, &frame), MP_OK);
-    fake_api.lose(700);
-    fake_api.reset();
-    CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, GRANULE, &other), MP_ERR_DEVICE);
-    CHECK(strstr(mp_error_last()->text, "the device must be opened anew") != NULL);
-    CHECK_EQ(backend->ops->memory_info(backend, MP_TIER_DEVICE, &free_bytes, &total_bytes),
-             MP_ERR_DEVICE);
-    backend->ops->frame_destroy(backend, &frame);
-    mp_backend_close(backend);
-    calls = fake_api.calls(NULL);
-    CHECK(calls > 0 && calls < 12);
-    fake_api.lose(0);
 }
 
 /* The laws that the fake keeps; without them the tests above prove nothing. */
@@ -452,24 +257,6 @@ static void cuda_is_off(const char *why)
     CHECK(backend == NULL);
 }
 
-/* Three tries to see a stream end; then the device counts as lost. */
-static void a_stream_that_does_not_end_loses_the_device(void)
-{
-    struct mp_backend *backend = open_cuda();
-    const uint64_t errors = mp_test_expected_errors;
-    struct mp_stream *stream;
-
-    CHECK_EQ(backend->ops->stream_open(backend, &stream), MP_OK);
-    fake_api.reset();
-    fake_api.fail("cuStreamSynchronize", 0, MP_CU_ERROR_UNKNOWN, true);
-    backend->ops->stream_close(backend, stream);
-    CHECK_EQ(fake_api.calls("cuStreamSynchronize"), 3);
-    CHECK(backend->ops->lost(backend));
-    CHECK_EQ(mp_test_expected_errors, errors + 1);
-    mp_backend_close(backend);
-    fake_api.reset();
-}
-
 int main(int argc, char **argv)
 {
     const char *machine = argc > 1 ? argv[1] : "";
@@ -513,10 +300,5 @@ int main(int argc, char **argv)
     RUN(a_device_that_is_not_there_is_refused);
     RUN(the_fake_sees_what_is_forbidden);
     RUN(a_forked_child_is_refused);
-    RUN(a_copy_on_the_device_fails_and_then_works);
-    RUN(a_lost_device_ends_quietly);
-    RUN(every_call_can_fail_once);
-    RUN(what_cannot_be_undone_is_lost_and_reported);
-    RUN(a_stream_that_does_not_end_loses_the_device);
     return 0;
 }

@@ -1,59 +1,21 @@
 /*
- * The CUDA backend on machines that differ, on the driver without a device. Variants:
+ * How the CUDA backend pins host memory, on the driver without a device; cuda_devices_test.c has
+ * which devices there are. Variants:
  *
  *     registered  no handles in host memory: frames are memory of ours, pinned in pieces
  *     unpinned    memory cannot be registered: copies go through a buffer
- *     by_driver   the node next to the PCI slot is refused, that which the driver names is not
- *     reordered, by_uuid, hidden, wrong    CUDA_VISIBLE_DEVICES
- *     mig         a slice of a device
- *     mps         what a server says that others' faults end
  */
-#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/device/fakecuda/client.h"
+#include "tests/device/vmm/machines.h"
 #include "tests/support/log_guard.h"
 #include "vmm/backend/backend.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
-#include "vmm/backend/cuda/cuda_nodes.h"
-
-#define MIB (UINT64_C(1) << 20)
-#define PIECE (64 * MIB) /* that is pinned at once */
-
-static const struct mp_backend_config anywhere = { .numa_node = -1, .huge_pages = true };
-static unsigned warnings;
-static char warning[1024];
-
-static void keep_line(void *ctx, enum mp_log_level level, const char *line)
-{
-    (void)ctx;
-    mp_test_expected_errors += level == MP_LOG_ERROR;
-    if (level != MP_LOG_WARN)
-        return;
-    warnings++;
-    snprintf(warning, sizeof(warning), "%s", line);
-}
-
-static struct mp_backend *open_cuda(void)
-{
-    struct mp_backend *backend = NULL;
-
-    CHECK_EQ(mp_backend_open("cuda", &anywhere, &backend), MP_OK);
-    return backend;
-}
-
-static struct mp_frame make(struct mp_backend *backend, enum mp_tier_kind tier, uint64_t bytes)
-{
-    struct mp_frame frame = { .handle = 0 };
-
-    CHECK_EQ(backend->ops->frame_create(backend, tier, bytes, &frame), MP_OK);
-    CHECK_EQ(frame.bytes, bytes);
-    return frame;
-}
 
 /* No two parts of it are alike, as those that share a place of a buffer must not be. */
 static void fill(void *memory, uint64_t bytes, unsigned seed)
@@ -382,156 +344,6 @@ static void a_partial_copy_is_waited_for_but_on_a_lost_device(void)
     fake_api.clear();
 }
 
-/* ---- which devices there are */
-
-static struct mp_cuda_device describe(unsigned ordinal)
-{
-    struct mp_cuda_device device;
-    const struct mp_cuda *cuda = NULL;
-
-    CHECK_EQ(mp_cuda_get(&cuda), MP_OK);
-    CHECK_EQ(mp_cuda_describe(cuda, ordinal, &device), MP_OK);
-    return device;
-}
-
-static void check_devices(unsigned count)
-{
-    const struct mp_backend_config beyond = { .numa_node = -1, .device = count };
-    const struct mp_cuda *cuda = NULL;
-    struct mp_backend *backend = NULL;
-
-    CHECK_EQ(mp_cuda_get(&cuda), MP_OK);
-    CHECK_EQ(cuda->devices, count);
-    for (unsigned i = 0; i < count; i++) {
-        const struct mp_backend_config config = { .numa_node = -1, .device = i };
-
-        CHECK_EQ(mp_backend_open("cuda", &config, &backend), MP_OK);
-        mp_backend_close(backend);
-    }
-    CHECK_EQ(mp_backend_open("cuda", &beyond, &backend), MP_ERR_CONFIG);
-    CHECK_STR(mp_error_last()->code, "E_CUDA_DEVICE");
-    check_nothing_lives();
-}
-
-/* The slot is beside node 1 of a made-up machine, which has no memory for the driver. */
-static void the_drivers_node_is_tried_too(void)
-{
-    struct mp_backend *backend;
-    struct mp_frame frame;
-    struct fakecuda_live live;
-    int nodes[MP_CUDA_NODES_MAX];
-    struct mp_cuda_device device = describe(0);
-
-    CHECK_EQ(mp_cuda_host_nodes(&device, 5, nodes), 2);
-    CHECK_EQ(nodes[0], 1);
-    CHECK_EQ(nodes[1], 0);
-    device.host_numa_id = 1;
-    CHECK_EQ(mp_cuda_host_nodes(&device, 5, nodes), 1);
-    device.host_numa_id = -1;
-    snprintf(device.pci, sizeof(device.pci), "0000:ff:1f.7");
-    CHECK_EQ(mp_cuda_host_nodes(&device, 5, nodes), 1);
-    CHECK_EQ(nodes[0], 5);
-    CHECK_EQ(mp_cuda_host_nodes(&device, -1, nodes), 1);
-    CHECK_EQ(nodes[0], 0);
-
-    backend = open_cuda();
-    frame = make(backend, MP_TIER_HOST, 2 * MIB);
-    fake_api.live(&live);
-    CHECK_EQ(live.handles, 1);
-    CHECK_EQ(live.pinned, 0);
-    backend->ops->frame_destroy(backend, &frame);
-    mp_backend_close(backend);
-    check_nothing_lives();
-}
-
-static void devices_are_those_that_are_visible(void)
-{
-    check_devices(2);
-    CHECK_STR(describe(0).uuid, "GPU-f2f3f4f5-f6f7-f8f9-fafb-fcfdfeff0001");
-    CHECK_STR(describe(0).pci, "0000:1c:00.0");
-    CHECK_STR(describe(1).uuid, "GPU-f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfeff");
-    CHECK_STR(describe(1).pci, "0000:1a:00.0");
-}
-
-static void a_device_is_found_by_its_uuid(void)
-{
-    check_devices(1);
-    CHECK_STR(describe(0).uuid, "GPU-f1f2f3f4-f5f6-f7f8-f9fa-fbfcfdfeff00");
-}
-
-static void no_device_is_said_so(void)
-{
-    const struct mp_cuda *cuda = NULL;
-
-    CHECK_EQ(mp_cuda_get(&cuda), MP_ERR_UNSUPPORTED);
-    CHECK_STR(mp_error_last()->code, "E_CUDA_OFF");
-    CHECK(strstr(mp_error_last()->text, "CUDA_ERROR_NO_DEVICE") != NULL);
-    CHECK(strstr(mp_error_last()->text, "is CUDA_VISIBLE_DEVICES right?") != NULL);
-}
-
-static void a_slice_is_a_smaller_device(void)
-{
-    struct mp_backend *backend;
-    struct mp_frame frames[16];
-    unsigned made = 0;
-
-    check_devices(1);
-    CHECK_STR(describe(0).name, "Fake device 0 MIG 1g.5gb");
-    CHECK_STR(describe(0).uuid, "MIG-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf");
-    CHECK_EQ(describe(0).memory_bytes, 16 * MIB);
-    backend = open_cuda();
-    while (made < 16 &&
-           backend->ops->frame_create(backend, MP_TIER_DEVICE, 2 * MIB, &frames[made]) == MP_OK)
-        made++;
-    CHECK_EQ(made, 8);
-    CHECK_STR(mp_error_last()->code, "E_CUDA_MEMORY");
-    while (made > 0)
-        backend->ops->frame_destroy(backend, &frames[--made]);
-    mp_backend_close(backend);
-    check_nothing_lives();
-}
-
-/* ---- a server between the program and the device */
-
-static void results_of_a_server_are_passed_on(void)
-{
-    static const struct {
-        int result;
-        const char *name, *advice;
-        bool sticky;
-    } cases[] = {
-        { 805, "CUDA_ERROR_MPS_CONNECTION_FAILED (805)", "is the MPS control daemon running",
-          false },
-        { 806, "CUDA_ERROR_MPS_RPC_FAILURE (806)", "all its clients must exit", true },
-        { 807, "CUDA_ERROR_MPS_SERVER_NOT_READY (807)", "all its clients must exit", false },
-        { 808, "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED (808)", "takes no more clients", false },
-        { 810, "CUDA_ERROR_MPS_CLIENT_TERMINATED (810)", "all its clients must exit", true },
-    };
-
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct mp_backend *backend = NULL;
-        struct mp_frame frame;
-        uint64_t calls;
-
-        /* When the device is opened, and in the middle of things. */
-        fake_api.fail("cuDevicePrimaryCtxRetain", 0, cases[i].result, false);
-        CHECK_EQ(mp_backend_open("cuda", &anywhere, &backend), MP_ERR_DEVICE);
-        CHECK(strstr(mp_error_last()->text, cases[i].name) != NULL);
-        CHECK(strstr(mp_error_last()->text, "said by the fake driver") != NULL);
-        CHECK(strstr(mp_error_last()->text, cases[i].advice) != NULL);
-        backend = open_cuda();
-        fake_api.fail("cuMemCreate", 0, cases[i].result, false);
-        CHECK_EQ(backend->ops->frame_create(backend, MP_TIER_DEVICE, 2 * MIB, &frame),
-                 MP_ERR_DEVICE);
-        CHECK(strstr(mp_error_last()->text, cases[i].name) != NULL);
-        CHECK_EQ(backend->ops->lost(backend), cases[i].sticky);
-        calls = fake_api.calls(NULL);
-        mp_backend_close(backend);
-        CHECK_EQ(fake_api.calls(NULL) == calls, cases[i].sticky); /* a lost device is left alone */
-        fake_api.clear();
-    }
-}
-
 static void run_variant(const char *variant)
 {
     if (strcmp(variant, "registered") == 0) {
@@ -541,23 +353,11 @@ static void run_variant(const char *variant)
         RUN(copies_stop_where_pieces_do);
         RUN(a_piece_that_is_refused_unpins_the_frame);
         RUN(what_stays_pinned_is_counted);
-    } else if (strcmp(variant, "unpinned") == 0) {
+    } else {
         RUN(unpinned_frames_go_through_a_buffer);
         RUN(the_buffer_has_two_mib_in_four_places);
         RUN(copies_through_a_buffer_can_fail);
         RUN(a_partial_copy_is_waited_for_but_on_a_lost_device); /* last: what it held stays lost */
-    } else if (strcmp(variant, "by_driver") == 0) {
-        RUN(the_drivers_node_is_tried_too);
-    } else if (strcmp(variant, "reordered") == 0) {
-        RUN(devices_are_those_that_are_visible);
-    } else if (strcmp(variant, "by_uuid") == 0) {
-        RUN(a_device_is_found_by_its_uuid);
-    } else if (strcmp(variant, "mig") == 0) {
-        RUN(a_slice_is_a_smaller_device);
-    } else if (strcmp(variant, "mps") == 0) {
-        RUN(results_of_a_server_are_passed_on);
-    } else {
-        RUN(no_device_is_said_so);
     }
 }
 
@@ -569,14 +369,6 @@ int main(int argc, char **argv)
         { "registered", "FAKECUDA_HOST_NUMA", "0" },
         { "unpinned", "FAKECUDA_HOST_NUMA", "0" },
         { "unpinned", "FAKECUDA_REGISTER", "0" },
-        { "by_driver", "HWLOC_XMLFILE", "tests/data/topo/gpu-on-node-1.xml" },
-        { "by_driver", "HWLOC_THISSYSTEM", "1" },
-        { "reordered", "CUDA_VISIBLE_DEVICES", "2,0,7,1" }, /* a wrong one ends the list */
-        { "by_uuid", "CUDA_VISIBLE_DEVICES", "GPU-f1f2f3f4" },
-        { "hidden", "CUDA_VISIBLE_DEVICES", "" },
-        { "wrong", "CUDA_VISIBLE_DEVICES", "GPU-00000000" },
-        { "mig", "FAKECUDA_MIG", "1" },
-        { "mig", "CUDA_VISIBLE_DEVICES", "MIG-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf" },
     };
     const char *variant = argc > 1 ? argv[1] : "registered";
 
@@ -587,8 +379,6 @@ int main(int argc, char **argv)
         if (strcmp(settings[i].variant, variant) == 0)
             setenv(settings[i].name, settings[i].value, 1);
     }
-    if (getenv("HWLOC_XMLFILE"))
-        unsetenv("HWLOC_COMPONENTS"); /* the file has the PCI slots, to be read */
     find_fake();
     run_variant(variant);
     return 0;

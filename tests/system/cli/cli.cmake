@@ -5,9 +5,11 @@ function(mp_cli_test name)
 endfunction()
 
 mp_cli_test(usage_test)
+mp_cli_test(help_test)
 mp_cli_test(calibrate_test)
 target_link_libraries(system_cli_calibrate_test PRIVATE m)
 mp_cli_test(decisions_test)
+mp_cli_test(device_machine_test)
 mp_cli_test(device_test)
 target_link_libraries(system_cli_device_test PRIVATE mp_policy)
 mp_cli_test(generate_test)
@@ -26,10 +28,11 @@ foreach(test preload preload_check)
 endforeach()
 
 # What `info` shows of CUDA, and what runs on it, is asked of the driver without a device.
-add_dependencies(system_cli_usage_test fakecuda)
+add_dependencies(system_cli_help_test fakecuda)
+add_dependencies(system_cli_device_machine_test fakecuda)
 add_dependencies(system_cli_device_test fakecuda fakecublas)
-set_property(TEST system/cli/usage_test system/cli/device_test APPEND PROPERTY ENVIRONMENT
-    FAKECUDA_DIR=${CMAKE_BINARY_DIR}/fakecuda)
+set_property(TEST system/cli/help_test system/cli/device_test system/cli/device_machine_test APPEND PROPERTY
+    ENVIRONMENT FAKECUDA_DIR=${CMAKE_BINARY_DIR}/fakecuda)
 
 # The longest by far: begun first, or one processor waits for it at the end.
-set_property(TEST system/cli/device_test PROPERTY COST 1000)
+set_property(TEST system/cli/device_test system/cli/device_machine_test PROPERTY COST 1000)

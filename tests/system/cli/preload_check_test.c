@@ -160,8 +160,27 @@ static void a_model_is_counted(void)
     check = cli_json(CHECKED("--budget", "1GiB", "--", "sh", "-m", path));
     CHECK(!pages(check) && has_note(check, "nothing changes", true));
     json_decref(check);
+    check = cli_json(CHECKED("--budget", "24575", "--", "sh", "-m", path));
+    CHECK(!pages(check) && has_note(check, "holds no two experts, 24576 bytes", true));
+    json_decref(check);
+    check = cli_json(CHECKED("--budget", "24576", "--", "sh", "-m", path));
+    CHECK(pages(check));
+    json_decref(check);
     check = cli_json(CHECKED("--budget", "50%", "--", "sh", "-m", path, "--no-mmap"));
     CHECK(!pages(check) && has_note(check, "--no-mmap", true));
+    json_decref(check);
+}
+
+/* It may be about to be written, so it does not stand in the way. */
+static void a_model_that_is_not_there(void)
+{
+    char option[4400];
+    json_t *check;
+
+    snprintf(option, sizeof(option), "--model=%s", cli_path("none.gguf"));
+    check = cli_json(CHECKED("--", "sh", option));
+    CHECK(has_note(check, "none.gguf: No such file", false));
+    CHECK(!has_note(check, "no argument names a model", false));
     json_decref(check);
 }
 
@@ -193,16 +212,21 @@ static void text_has_the_same(void)
     struct cli_result result;
 
     write_model(path);
-    cli_run(&(const struct cli){ .args = { "preload", "--check", "--budget", "25%", "--", "sh",
+    cli_run(&(const struct cli){ .args = { "preload", "--check", "--budget", "50%", "--", "sh",
                                            "-m", path } },
             &result);
     CHECK_EQ(result.exit_code, 0);
     CHECK_EQ(result.err_bytes, 0);
     CHECK(strstr(result.out, "experts       0.1 MiB in 2 layers of 4 experts, 0.0 to 0.0 MiB each "
                              "layer; F16 0.0 MiB, F32 0.0 MiB\n") != NULL);
-    CHECK(strstr(result.out, "budget        25%: 0.0 MiB\n") != NULL);
+    CHECK(strstr(result.out, "budget        50%: 0.0 MiB\n") != NULL);
     CHECK(strstr(result.out, "hooks         none but those of libc\n") != NULL);
     CHECK(strstr(result.out, "in the way") == NULL);
+    cli_free(&result);
+    cli_run(&(const struct cli){ .args = { "preload", "--check", "--", "no-such" } }, &result);
+    CHECK_EQ(result.exit_code, 0);
+    CHECK(strstr(result.out, "program       no-such, unknown\n") != NULL);
+    CHECK(strstr(result.out, "in the way    no-such: there is no such command\n") != NULL);
     cli_free(&result);
     cli_expect(&(const struct cli){ .args = { "preload", "--check" } }, 2, "no command");
     cli_expect(&(const struct cli){ .args = { "run", "--check" } }, 2, "unknown option '--check'");
@@ -214,6 +238,7 @@ int main(int argc, char **argv)
     RUN(programs_of_all_kinds);
     RUN(a_script_is_seen_through);
     RUN(a_model_is_counted);
+    RUN(a_model_that_is_not_there);
     RUN(models_that_cannot_be_paged);
     RUN(text_has_the_same);
     return 0;

@@ -164,6 +164,23 @@ static void what_cannot_be_started(void)
     cli_expect(PRELOAD("--json", "--", "no-such-program"), 127, "\"exit_code\":127");
 }
 
+/* It is started all the same, whatever it then does. */
+static void a_static_program_is_named(void)
+{
+    const char *path = cli_path("static");
+    struct cli_result result;
+    size_t bytes;
+    char *data = cli_read("tests/data/fuzz/elf_fuzz/static", &bytes);
+
+    cli_write(path, data, bytes);
+    free(data);
+    CHECK_EQ(chmod(path, 0755), 0);
+    cli_run(PRELOAD(path), &result);
+    CHECK(strstr(result.err, "is linked statically: nothing can be preloaded") != NULL);
+    cli_free(&result);
+    free(output_of(PRELOAD("sh", "-c", "exit 0"), 0)); /* without a word */
+}
+
 static void wrong_flags(void)
 {
     cli_expect(PRELOAD(NULL), 2, "error[E_USAGE]: no command; moepager preload [--flag value]...");
@@ -298,6 +315,7 @@ int main(int argc, char **argv)
 {
     cli_init(argc, argv);
     RUN(what_cannot_be_started);
+    RUN(a_static_program_is_named);
     RUN(wrong_flags);
     if (cli_is_sanitized()) {
         fprintf(stderr, "instrumented: its library is in no other program\n");

@@ -179,6 +179,38 @@ static void numbers_at_the_ends_are_accepted(void)
 }
 
 /* The first group is 0. */
+/* FNV-1a over the routers of MoE layers, in order; other layers have none. */
+static uint64_t hash_of(float first, float second, bool first_is_moe)
+{
+    static float routers[2][2];
+    static struct mp_layer_weights layers[2];
+    static struct mp_model_config config;
+    const struct mp_weights weights = { .layers = layers };
+    struct mp_model_id made;
+
+    for (int l = 0; l < 2; l++) {
+        routers[l][0] = routers[l][1] = l == 0 ? first : second;
+        layers[l].router = (struct mp_view){ routers[l], MP_WTYPE_F32, 2, 1 };
+        config.is_moe[l] = l == 1 || first_is_moe;
+    }
+    config.layers = 2;
+    config.moe_layers = 1 + first_is_moe;
+    config.experts = 2;
+    mp_model_id_make(&config, &weights, &made);
+    CHECK_EQ(made.layers, 1 + first_is_moe);
+    CHECK_EQ(made.experts, 2);
+    return made.router_hash;
+}
+
+static void a_model_is_known_by_its_routers(void)
+{
+    CHECK(hash_of(1, 2, true) != hash_of(3, 2, true));
+    CHECK(hash_of(1, 2, true) != hash_of(1, 3, true));
+    CHECK(hash_of(1, 2, true) != hash_of(2, 1, true));
+    CHECK(hash_of(1, 2, false) == hash_of(3, 2, false));
+    CHECK(hash_of(0, 0, false) == UINT64_C(0xa8c7f832281a39c5)); /* of eight zeros */
+}
+
 static void groups_begin_with_0(void)
 {
     struct mp_calibration_data *data;
@@ -285,6 +317,18 @@ static void groups_are_found_where_the_layers_change(void)
     CHECK_EQ(got[0], 0);
 }
 
+/* Either number counts as much as the other, however little it varies. */
+static void groups_weigh_both_numbers_equally(void)
+{
+    const double cosine[8] = { 0, 0.1, 0.1, 0.9, 0.9, 0.9, 0.9, 0.9 };
+    const double share[8] = { 0.3, 0.3, 0.3, 0.3, 0.3, 0.32, 0.32, 0.32 };
+    const uint32_t want[8] = { 0, 0, 1, 1, 1, 2, 2, 2 };
+    uint32_t got[8];
+
+    mp_calibrate_groups(cosine, share, 8, got);
+    CHECK(memcmp(got, want, sizeof(want)) == 0);
+}
+
 /* Where all layers are alike every border is as good, and the earliest are taken. */
 static void of_equal_borders_the_earlier_are_taken(void)
 {
@@ -320,9 +364,11 @@ int main(void)
     RUN(another_model_is_refused_by_name);
     RUN(damaged_files_are_refused);
     RUN(numbers_at_the_ends_are_accepted);
+    RUN(a_model_is_known_by_its_routers);
     RUN(groups_begin_with_0);
     RUN(a_trace_says_who_is_hot);
     RUN(groups_are_found_where_the_layers_change);
+    RUN(groups_weigh_both_numbers_equally);
     RUN(of_equal_borders_the_earlier_are_taken);
     RUN(as_many_layers_as_there_may_be_have_groups);
     return 0;

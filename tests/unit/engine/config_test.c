@@ -1,5 +1,6 @@
 /* config.json and generation_config.json: three architectures, defaults, ranges, refusals. */
 #include <jansson.h>
+#include <math.h>
 
 #include "engine/model/arch/arch.h"
 #include "engine/model/config.h"
@@ -34,6 +35,14 @@ static const char qwen3[] =
     "\"mlp_only_layers\":[],\"moe_intermediate_size\":768,\"num_local_experts\":128,"
     "\"num_experts_per_tok\":8,\"norm_topk_prob\":true,\"tie_word_embeddings\":false,"
     "\"eos_token_id\":null}";
+
+static const char glm4[] =
+    "{\"architectures\":[\"Glm4MoeForCausalLM\"],\"vocab_size\":151552,\"hidden_size\":4096,"
+    "\"intermediate_size\":10944,\"num_hidden_layers\":46,\"num_attention_heads\":96,"
+    "\"num_key_value_heads\":8,\"head_dim\":128,\"moe_intermediate_size\":1408,"
+    "\"n_routed_experts\":128,\"num_experts_per_tok\":8,\"n_shared_experts\":1,\"n_group\":8,"
+    "\"topk_group\":4,\"routed_scaling_factor\":2.5,\"use_qk_norm\":true,"
+    "\"rope_theta\":1000000}";
 
 /* `base` with the keys of `changes` put in its place; a key in `without` is taken away. */
 static enum mp_status parse(const char *base, const char *changes, const char *without,
@@ -175,16 +184,16 @@ static void rope_in_every_place_where_it_is_written(void)
     check_refused(
         qwen3, "{\"rope_parameters\":{\"rope_theta\":1000000000001}}", NULL, "E_JSON_RANGE",
         "key 'rope_theta' in 'config.json': got 1000000000001, need a number from 1 to 1e+12");
-    check_refused(mixtral, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", NULL,
+    check_refused(mixtral, "{\"rope_scaling\":{\"type\":\"longrope\",\"factor\":4}}", NULL,
                   "E_UNSUPPORTED",
-                  "key 'type' in 'config.json': got 'yarn', this engine supports 'default' only");
+                  "key 'type' in 'config.json': got 'longrope', this engine supports 'default', "
+                  "'linear', 'llama3' and 'yarn' only");
     check_refused(mixtral, "{\"rope_scaling\":{\"factor\":4}}", NULL, "E_UNSUPPORTED",
-                  "key 'factor' in 'config.json': got 4, this engine supports positions that are "
-                  "not scaled only");
-    check_refused(mixtral, "{\"rope_parameters\":{\"rope_type\":\"llama3\"}}", NULL,
-                  "E_UNSUPPORTED",
-                  "key 'rope_type' in 'config.json': got 'llama3', this engine supports "
-                  "'default' only");
+                  "key 'factor' in 'config.json': got 4, this engine supports scaling with a "
+                  "'rope_type' only");
+    check_refused(mixtral, "{\"rope_parameters\":{\"rope_type\":3}}", NULL, "E_UNSUPPORTED",
+                  "key 'rope_type' in 'config.json': got 3, this engine supports 'default', "
+                  "'linear', 'llama3' and 'yarn' only");
     check_refused(mixtral, "{\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1e4}}}", NULL,
                   "E_UNSUPPORTED",
                   "key 'rope_parameters' in 'config.json': got an object, this engine supports "
@@ -196,17 +205,117 @@ static void rope_in_every_place_where_it_is_written(void)
                   "key 'rope_theta' in 'config.json': got 0, need a number from 1 to 1e+12");
 }
 
+static void scaled_positions_are_read(void)
+{
+    struct mp_rope r = parse_ok(mixtral, "{}", NULL).rope;
+
+    CHECK(r.kind == MP_ROPE_PLAIN && r.factor == 1 && r.magnitude == 1);
+    r = parse_ok(mixtral, "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}", NULL).rope;
+    CHECK(r.kind == MP_ROPE_LINEAR && r.factor == 4 && r.magnitude == 1);
+    r = parse_ok(mixtral,
+                 "{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
+                 "\"low_freq_factor\":2,\"high_freq_factor\":5,"
+                 "\"original_max_position_embeddings\":8192}}",
+                 NULL)
+            .rope;
+    CHECK(r.kind == MP_ROPE_LLAMA3 && r.factor == 8 && r.slow == 2 && r.fast == 5);
+    CHECK(r.original == 8192 && r.magnitude == 1);
+    r = parse_ok(mixtral,
+                 "{\"original_max_position_embeddings\":4096,"
+                 "\"rope_scaling\":{\"type\":\"yarn\",\"truncate\":false}}",
+                 NULL)
+            .rope;
+    CHECK(r.kind == MP_ROPE_YARN && r.factor == 8 && r.slow == 1 && r.fast == 32 && !r.truncate);
+    CHECK(fabs(r.magnitude - 1.2079441541679836) < 1e-12);
+    r = parse_ok(mixtral,
+                 "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale\":1.0,"
+                 "\"mscale_all_dim\":1.0}}",
+                 NULL)
+            .rope;
+    CHECK(r.original == 32768 && r.magnitude == 1 && r.truncate);
+    check_refused(mixtral, "{\"rope_scaling\":{\"type\":\"linear\"}}", NULL, "E_JSON_KEY",
+                  "key 'factor' in 'config.json' is missing, need a number from 1e-06 to 1e+06");
+    check_refused(mixtral, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"beta_slow\":32}}",
+                  NULL, "E_CONFIG",
+                  "key 'beta_slow' in 'config.json': got 32, need less than beta_fast 32");
+}
+
+static void windows_are_read_by_layer(void)
+{
+    struct mp_model_config c = parse_ok(mixtral, "{\"sliding_window\":4096}", NULL);
+
+    CHECK(c.window == 4096 && c.windowed[0] && c.windowed[31]);
+    CHECK_STR(mp_model_config_beyond(&c), "a sliding window");
+    c = parse_ok(mixtral, "{\"sliding_window\":32768}", NULL);
+    CHECK(c.window == 0 && !c.windowed[0]);
+    CHECK(mp_model_config_beyond(&c) == NULL);
+    c = parse_ok(qwen2, "{\"sliding_window\":1}", NULL);
+    CHECK(c.window == 0 && !c.windowed[0]);
+    c = parse_ok(mixtral,
+                 "{\"num_hidden_layers\":2,\"sliding_window\":9,"
+                 "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+                 NULL);
+    CHECK(c.window == 9 && !c.windowed[0] && c.windowed[1]);
+    /* Versions of the library disagree about the layers. */
+    check_refused(qwen2, "{\"use_sliding_window\":true}", NULL, "E_UNSUPPORTED",
+                  "key 'sliding_window' in 'config.json': got 4096, this engine supports a window "
+                  "together with 'layer_types' only");
+    check_refused(qwen2, "{\"layer_types\":[\"full_attention\",\"linear_attention\"]}", NULL,
+                  "E_UNSUPPORTED",
+                  "key 'layer_types' in 'config.json': got 'linear_attention', this engine "
+                  "supports 'full_attention' and 'sliding_attention' only");
+    check_refused(qwen2, "{\"layer_types\":[\"full_attention\"]}", NULL, "E_CONFIG",
+                  "key 'layer_types' in 'config.json': got 1 types, need one for each of 24 "
+                  "layers");
+    check_refused(qwen2, "{\"layer_types\":\"sliding_attention\"}", NULL, "E_JSON_TYPE",
+                  "key 'layer_types' in 'config.json': got 'sliding_attention', need an array");
+    check_refused(mixtral, "{\"sliding_window\":0}", NULL, "E_JSON_RANGE",
+                  "key 'sliding_window' in 'config.json': got 0, need an integer from 1 to "
+                  "4294967295");
+}
+
+static void routers_of_other_families_are_read(void)
+{
+    struct mp_model_config c = parse_ok(glm4, "{}", NULL);
+
+    CHECK(c.router == MP_ROUTER_SIGMOID && c.select_bias && c.norm_topk && c.qk_norm);
+    CHECK(c.groups == 8 && c.groups_used == 4 && c.group_best == 2 && c.routed_scale == 2.5f);
+    CHECK(c.shared_ffn == 1408 && c.dense_ffn == 10944 && c.moe_layers == 45 && !c.is_moe[0]);
+    CHECK(c.rotary_dim == 64 && c.head_dim == 128);
+    CHECK_STR(mp_model_config_beyond(&c), "sigmoid scores");
+    CHECK_EQ(parse_ok(glm4, "{\"partial_rotary_factor\":0.25}", NULL).rotary_dim, 32);
+    CHECK_EQ(parse_ok(glm4, "{\"first_k_dense_replace\":0}", NULL).moe_layers, 46);
+    check_refused(glm4, "{\"n_group\":5}", NULL, "E_CONFIG",
+                  "key 'n_group' in 'config.json': got 5 groups for 128 experts, need equal ones, "
+                  "of which 4 hold the 8 experts of a token");
+    check_refused(glm4, "{\"n_group\":128}", NULL, "E_CONFIG",
+                  "key 'n_group' in 'config.json': got 128 groups for 128 experts, need equal "
+                  "ones, of which 4 hold the 8 experts of a token");
+    check_refused(glm4, "{\"topk_group\":9}", NULL, "E_JSON_RANGE",
+                  "key 'topk_group' in 'config.json': got 9, need an integer from 1 to 8");
+    check_refused(glm4, "{\"first_k_dense_replace\":46}", NULL, "E_CONFIG",
+                  "'config.json': no layer has experts (first_k_dense_replace); need at least one");
+    check_refused(glm4, "{\"partial_rotary_factor\":0.01}", NULL, "E_CONFIG",
+                  "rotated elements of a head in 'config.json': got 1, need an even number");
+    check_refused(glm4, "{\"architectures\":[\"OlmoeForCausalLM\"],\"clip_qkv\":8}", NULL,
+                  "E_UNSUPPORTED",
+                  "key 'clip_qkv' in 'config.json': got 8, this engine supports queries, keys and "
+                  "values without limits only");
+}
+
+#define FAMILIES                                                                                 \
+    "Ernie4_5_MoeForCausalLM, Glm4MoeForCausalLM, GraniteMoeForCausalLM, MiniMaxM2ForCausalLM, " \
+    "MixtralForCausalLM, OlmoeForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM"
+
 static void what_is_not_implemented_is_refused_by_name(void)
 {
-    check_refused(mixtral, "{\"architectures\":[\"DeepseekV3ForCausalLM\"]}", NULL, "E_UNSUPPORTED",
-                  "key 'architectures' in 'config.json': got 'DeepseekV3ForCausalLM', this engine "
-                  "supports MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM");
+    check_refused(mixtral, "{\"architectures\":[\"GptForCausalLM\"]}", NULL, "E_UNSUPPORTED",
+                  "key 'architectures' in 'config.json': got 'GptForCausalLM', this engine "
+                  "supports " FAMILIES);
     check_refused(mixtral, "{\"model_type\":\"llama\"}", "architectures", "E_UNSUPPORTED",
-                  "key 'model_type' in 'config.json': got 'llama', this engine supports "
-                  "MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM");
+                  "key 'model_type' in 'config.json': got 'llama', this engine supports " FAMILIES);
     check_refused(mixtral, "{}", "architectures", "E_UNSUPPORTED",
-                  "key 'model_type' in 'config.json': got nothing, this engine supports "
-                  "MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM");
+                  "key 'model_type' in 'config.json': got nothing, this engine supports " FAMILIES);
     check_refused(qwen3, "{\"quantization_config\":{\"quant_method\":\"fp8\"}}", NULL,
                   "E_UNSUPPORTED",
                   "key 'quantization_config' in 'config.json': got 'fp8', this engine supports "
@@ -215,24 +324,6 @@ static void what_is_not_implemented_is_refused_by_name(void)
     check_refused(qwen3, "{\"hidden_act\":\"gelu\"}", NULL, "E_UNSUPPORTED",
                   "key 'hidden_act' in 'config.json': got 'gelu', this engine supports 'silu' "
                   "only");
-}
-
-static void sliding_windows_are_refused_where_they_are_in_use(void)
-{
-    check_refused(mixtral, "{\"sliding_window\":4096}", NULL, "E_UNSUPPORTED",
-                  "key 'sliding_window' in 'config.json': got 4096, this engine supports "
-                  "attention to all positions only");
-    check_refused(qwen2, "{\"use_sliding_window\":true}", NULL, "E_UNSUPPORTED",
-                  "key 'sliding_window' in 'config.json': got 4096, this engine supports "
-                  "attention to all positions only");
-    check_refused(qwen2, "{\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", NULL,
-                  "E_UNSUPPORTED",
-                  "key 'layer_types' in 'config.json': got 'sliding_attention', this engine "
-                  "supports 'full_attention' only");
-    check_refused(qwen2, "{\"layer_types\":\"sliding_attention\"}", NULL, "E_JSON_TYPE",
-                  "key 'layer_types' in 'config.json': got 'sliding_attention', need an array");
-    CHECK_EQ(parse_ok(mixtral, "{\"sliding_window\":32768}", NULL).positions_max, 32768);
-    CHECK_EQ(parse_ok(qwen2, "{\"sliding_window\":1}", NULL).positions_max, 8192);
 }
 
 static void sizes_have_ranges(void)
@@ -385,7 +476,9 @@ int main(void)
     RUN(missing_fields_have_the_library_s_defaults);
     RUN(rope_in_every_place_where_it_is_written);
     RUN(what_is_not_implemented_is_refused_by_name);
-    RUN(sliding_windows_are_refused_where_they_are_in_use);
+    RUN(windows_are_read_by_layer);
+    RUN(scaled_positions_are_read);
+    RUN(routers_of_other_families_are_read);
     RUN(sizes_have_ranges);
     RUN(the_greatest_sizes_are_accepted);
     RUN(fields_must_fit_each_other);

@@ -278,6 +278,19 @@ static void every_start_may_fail(void)
     CHECK_EQ(n, 6); /* the pool, its two lists, three threads */
 }
 
+/* A machine may have more cores than a pool has threads. */
+static void there_are_1024_threads_at_most(void)
+{
+    const struct mp_pool_config config = { .threads = 0 };
+    const struct mp_topology large = { .core_count = MP_POOL_THREADS_MAX + 1 };
+    struct mp_pool *pool = NULL;
+
+    fault_nth(FAULT_BIT(pthread_create), 0);
+    CHECK_EQ(mp_pool_create(&config, &large, MP_TOPOLOGY_ANY_NODE, &pool), MP_ERR_NO_MEMORY);
+    CHECK_EQ(fault_end(), 1);
+    CHECK(strstr(mp_error_last()->text, "cannot start compute thread 1 of 1024: ") != NULL);
+}
+
 struct places {
     unsigned cpus[4];
     unsigned cpu_counts[4];
@@ -376,6 +389,7 @@ int main(void)
     RUN(one_thread_runs_inline);
     RUN(helpers_block_signals_and_the_caller_does_not);
     RUN(every_start_may_fail);
+    RUN(there_are_1024_threads_at_most);
     RUN(helpers_are_bound_and_the_caller_is_not);
     RUN(what_cannot_be_bound_runs_unbound);
     RUN(options_choose_threads_and_binding);

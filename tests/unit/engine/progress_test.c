@@ -26,6 +26,60 @@ static bool draws(int master, struct mp_progress_bar *bar, uint64_t ns)
     return read(master, shown, sizeof(shown)) > 0;
 }
 
+/* All that has been written to the terminal since. */
+static void check_shown(int master, const char *want)
+{
+    char shown[256];
+    const ssize_t bytes = read(master, shown, sizeof(shown) - 1);
+
+    shown[bytes > 0 ? bytes : 0] = '\0';
+    if (strcmp(shown, want) != 0) {
+        printf("shown '%s', expected '%s'\n", shown, want);
+        exit(1);
+    }
+}
+
+/* Thirty cells, whole percent, and the time that the rest takes at the speed so far. */
+static void it_shows_this(void)
+{
+    const int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+    struct mp_clock clock = { .now_ns = read_now };
+    struct mp_progress_bar bar;
+    int terminal, kept;
+
+    if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0)
+        SKIP("this machine has no pseudo terminals");
+    terminal = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    CHECK(terminal >= 0);
+    kept = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    CHECK_EQ(dup2(terminal, STDERR_FILENO), STDERR_FILENO);
+    now_ns = 1000 * MS;
+    mp_progress_bar_begin(&bar, "test", "texts", &clock);
+    mp_progress_bar_end(&bar); /* nothing was drawn */
+    check_shown(master, "");
+    now_ns = 3000 * MS;
+    mp_progress_bar_show(&bar, 1, 4);
+    check_shown(master, "\rtest [#######                       ]  25 %  1 of 4 texts, 6 s left ");
+    now_ns = 4000 * MS;
+    mp_progress_bar_show(&bar, 0, 0);
+    check_shown(master, "\rtest [##############################] 100 %  0 of 0 texts, 0 s left ");
+    mp_progress_bar_end(&bar);
+    check_shown(master, "\r\033[K");
+    mp_progress_bar_begin(&bar, "load", NULL, &clock);
+    now_ns = 6000 * MS;
+    mp_progress_bar_show(&bar, 3 << 20, 6 << 20);
+    check_shown(master, "\rload [###############               ]  50 %  3 of 6 MiB, 2 s left ");
+    mp_progress_bar_show(&bar, 0, 6);
+    check_shown(master, "");
+    now_ns = 7000 * MS;
+    mp_progress_bar_show(&bar, 0, 6 << 20);
+    check_shown(master, "\rload [                              ]   0 %  0 of 6 MiB, 0 s left ");
+    CHECK_EQ(dup2(kept, STDERR_FILENO), STDERR_FILENO);
+    close(kept);
+    close(terminal);
+    close(master);
+}
+
 static void it_waits_first_and_between(void)
 {
     static const struct {
@@ -62,6 +116,7 @@ static void it_waits_first_and_between(void)
 
 int main(void)
 {
+    RUN(it_shows_this);
     RUN(it_waits_first_and_between);
     return 0;
 }

@@ -12,7 +12,9 @@
 #include "tests/support/tmpdir.h"
 
 #define DENSE_BYTES (320u << 10)
-#define TENSORS (MADE_LAYERS * (MADE_KINDS + 1))
+#define ROUTER_BYTES (MADE_EXPERTS * 64u * 4u) /* the last ones of those */
+#define TABLE_BYTES (1u << 20)
+#define TENSORS (MADE_LAYERS * (MADE_KINDS + 2) + 1)
 
 unsigned char *made_bytes;
 uint64_t made_file_bytes;
@@ -25,12 +27,14 @@ static uint64_t data_begin;
 
 static const char *const names[] = { "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps" };
 
-/* Dense and expert tensors in turns; the experts of a layer start behind an odd dense one. */
+/* A table, then dense and expert tensors in turns; the experts of a layer start behind an odd dense
+ * one. */
 static uint64_t tensor_offset(uint32_t layer, uint32_t kind)
 {
     const uint64_t experts = MADE_EXPERTS * MADE_EXPERT_BYTES;
 
-    return layer * (DENSE_BYTES + 32 + MADE_KINDS * experts) + DENSE_BYTES + 32 + kind * experts;
+    return TABLE_BYTES + layer * (DENSE_BYTES + 32 + MADE_KINDS * experts) + DENSE_BYTES + 32 +
+           kind * experts;
 }
 
 uint64_t made_offset(uint32_t layer, uint32_t kind, uint32_t expert)
@@ -57,9 +61,13 @@ static void put_header(void)
     gguf_begin(TENSORS, 2);
     gguf_text("general.architecture"), gguf_put(8, 4), gguf_text("made");
     gguf_number("made.expert_used_count", 4, MADE_TOP_K, 4);
+    put_tensor("per_layer_token_embd.weight", 0, TABLE_BYTES / 256, 0);
     for (uint32_t l = 0; l < MADE_LAYERS; l++) {
         snprintf(name, sizeof(name), "blk.%u.attn.weight", l + 1);
-        put_tensor(name, 0, DENSE_BYTES / 256, tensor_offset(l, 0) - DENSE_BYTES - 32);
+        put_tensor(name, 0, (DENSE_BYTES - ROUTER_BYTES) / 256,
+                   tensor_offset(l, 0) - DENSE_BYTES - 32);
+        snprintf(name, sizeof(name), "blk.%u.ffn_gate_inp.weight", l + 1);
+        put_tensor(name, 0, MADE_EXPERTS, tensor_offset(l, 0) - ROUTER_BYTES - 32);
         for (uint32_t k = 0; k < MADE_KINDS; k++) {
             /* Block 0 has no experts. */
             snprintf(name, sizeof(name), "blk.%u.%s.weight", l + 1, names[k]);
@@ -111,9 +119,13 @@ static int real_munmap(void *at, size_t bytes)
     return (int)syscall(SYS_munmap, at, bytes);
 }
 
+/* A kernel may have taken away what is at the target before it refuses. */
 static void *real_mremap(void *at, size_t bytes, size_t new_bytes, int flags, void *new_at)
 {
-    return fails(&made_mremap_fails) ? MAP_FAILED : mremap(at, bytes, new_bytes, flags, new_at);
+    if (!fails(&made_mremap_fails))
+        return mremap(at, bytes, new_bytes, flags, new_at);
+    (void)real_munmap(new_at, new_bytes);
+    return MAP_FAILED;
 }
 
 /* As much of a ggml as the layout's self-test calls. */
@@ -276,12 +288,16 @@ static struct mp_ggml_tensor ids_of(const int32_t *ids, uint32_t tokens)
 
 void made_run_layer(const char *base, uint32_t layer, const int32_t *ids, uint32_t tokens)
 {
+    static const float input[64]; /* the same for all tokens */
+    const struct mp_ggml_tensor rows_in = { .ne = { 64, 1, tokens, 1 },
+                                            .nb = { 4, 256, 0, 0 },
+                                            .data = input };
     const struct mp_ggml_tensor chosen = ids_of(ids, tokens);
 
     for (uint32_t k = 0; k < MADE_KINDS; k++) {
         const struct mp_ggml_tensor weights = { .ne = { 64, 49, MADE_EXPERTS, 1 },
                                                 .data = base + made_offset(layer, k, 0) };
-        const struct mp_ggml_tensor dst = { .src = { &weights, NULL, &chosen } };
+        const struct mp_ggml_tensor dst = { .src = { &weights, &rows_in, &chosen } };
 
         for (uint32_t e = 0; e < MADE_EXPERTS; e++) {
             const uint64_t offset = made_offset(layer, k, e);

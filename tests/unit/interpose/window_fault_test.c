@@ -82,7 +82,8 @@ static void every_call_fails_once(void)
     CHECK(paged_runs > runs / 4 && paged_runs < runs);
 }
 
-/* Mapping a slot over the file fails, then mapping the file back. */
+/* Mapping a slot over the file fails, then mapping the file back; moving its pages there, and back;
+ * moving what is no expert over the file. */
 static void mappings_fail_once_and_for_good(void)
 {
     static const struct fault_plan none = { .mode = FAULT_COUNT };
@@ -92,7 +93,7 @@ static void mappings_fail_once_and_for_good(void)
         use_model(&none, NULL);
         atomic_store(&made_mmap_fails, -1);
     }
-    for (int n = 0; n < 3; n++) {
+    for (int n = 0; n < 60; n++) {
         atomic_store(&made_mremap_fails, n);
         use_model(&none, NULL);
         atomic_store(&made_mremap_fails, -1);

@@ -4,6 +4,8 @@
  *
  * Each variant is another way in which the streams lag behind.
  */
+#include <pthread.h>
+
 #include "tests/device/fakecuda/test/small_kernels.h"
 #include "tests/support/log_guard.h"
 
@@ -38,6 +40,49 @@ static void a_copy_fails_later(void)
     CHECK_EQ(cu.stream_synchronize(b), MP_CU_ERROR_LAUNCH_FAILED); /* the device is lost */
     fake_api.lose(0);
     wait_for_all();
+    check_no_violation();
+    fake_api.reset();
+}
+
+static void *wait_for_mark(void *ctx)
+{
+    (void)ctx;
+    CHECK_EQ(cu.context_set(context), MP_CU_SUCCESS);
+    CHECK_EQ(cu.event_synchronize(mark), MP_CU_ERROR_UNKNOWN);
+    CHECK_EQ(cu.stream_synchronize(a), MP_CU_SUCCESS); /* it was told */
+    return NULL;
+}
+
+/* Another thread is told of the failure between two operations of which the second needs the first:
+ * neither is done. */
+static void a_thread_that_was_not_told_does_nothing_by_halves(void)
+{
+    pthread_t thread;
+
+    OK(cu.set_bytes(dev, 1, BYTES, a));
+    OK(cu.set_bytes(dev2, 2, BYTES, a));
+    OK(cu.stream_synchronize(a));
+    fake_api.fail("later:cuMemsetD8Async", 0, MP_CU_ERROR_UNKNOWN, false);
+    OK(cu.set_bytes(dev2, 3, BYTES, a));
+    OK(cu.event_record(mark, a));
+    OK(cu.set_bytes(dev2, 4, BYTES, a));
+    CHECK_EQ(pthread_create(&thread, NULL, wait_for_mark, NULL), 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    OK(launch_add(a, dev2, dev, 0));
+    OK(cu.event_record(mark, a));
+    OK(cu.stream_wait_event(b, mark, 0)); /* nor what another stream does after them */
+    OK(cu.set_bytes(dev, 5, BYTES, b));
+    CHECK_EQ(cu.stream_synchronize(b), MP_CU_ERROR_UNKNOWN);
+    CHECK_EQ(cu.event_synchronize(mark), MP_CU_ERROR_UNKNOWN);
+    OK(cu.stream_synchronize(a));
+
+    OK(cu.copy_to_host(host, dev, BYTES, a)); /* what comes later is */
+    OK(cu.copy_to_host(host2, dev2, BYTES, a));
+    OK(cu.stream_synchronize(a));
+    CHECK_EQ(host[0], 1);
+    CHECK_EQ(host2[0], 2);
+    OK(cu.event_record(mark, a));
+    OK(cu.event_synchronize(mark));
     check_no_violation();
     fake_api.reset();
 }
@@ -118,6 +163,7 @@ int main(int argc, char **argv)
 {
     begin(argc, argv);
     RUN(a_copy_fails_later);
+    RUN(a_thread_that_was_not_told_does_nothing_by_halves);
     RUN(a_place_fails);
     RUN(what_is_given_back_fails_after_the_first_failure);
     RUN(a_lost_device_lets_go_of_who_waits);

@@ -94,6 +94,13 @@ static void a_static_program_and_others(void)
     mp_elf_fini(&elf);
     file.data[0] = 'x';
     CHECK(!mp_elf_is(&source));
+    file.data[0] = 0x7f;
+    source.file_bytes = SELFMAG; /* so many are enough to be one */
+    CHECK(mp_elf_is(&source));
+    source.file_bytes = SELFMAG - 1;
+    CHECK(!mp_elf_is(&source));
+    source = source_of(&file);
+    file.data[0] = 'x';
     CHECK_EQ(mp_elf_read(&source, "f", &elf), MP_ERR_MODEL);
     CHECK_STR(mp_error_last()->code, "E_ELF");
     free(file.data);

@@ -101,6 +101,31 @@ static void bad_tensors(void)
     CHECK_STR(parse(), "");
 }
 
+/* Number, name, elements and bytes of a block, as ggml has them; other numbers have no type. */
+static void types_are_those_of_the_format(void)
+{
+    static const char want[] =
+        "0 F32 1 4, 1 F16 1 2, 2 Q4_0 32 18, 3 Q4_1 32 20, 6 Q5_0 32 22, 7 Q5_1 32 24, "
+        "8 Q8_0 32 34, 9 Q8_1 32 36, 10 Q2_K 256 84, 11 Q3_K 256 110, 12 Q4_K 256 144, "
+        "13 Q5_K 256 176, 14 Q6_K 256 210, 15 Q8_K 256 292, 16 IQ2_XXS 256 66, 17 IQ2_XS 256 74, "
+        "18 IQ3_XXS 256 98, 19 IQ1_S 256 50, 20 IQ4_NL 32 18, 21 IQ3_S 256 110, 22 IQ2_S 256 82, "
+        "23 IQ4_XS 256 136, 24 I8 1 1, 25 I16 1 2, 26 I32 1 4, 27 I64 1 8, 28 F64 1 8, "
+        "29 IQ1_M 256 56, 30 BF16 1 2, 34 TQ1_0 256 54, 35 TQ2_0 256 66, 39 MXFP4 32 17, "
+        "40 NVFP4 64 36, 41 Q1_0 128 18, ";
+    char got[sizeof(want) + 64] = "";
+    size_t used = 0;
+
+    for (uint64_t number = 0; number < 256 && used < sizeof(got); number++) {
+        const struct mp_gguf_type *type = mp_gguf_type_find(number);
+
+        if (type != NULL)
+            used += (size_t)snprintf(got + used, sizeof(got) - used, "%u %s %u %u, ", type->number,
+                                     type->name, type->block_elements, type->block_bytes);
+    }
+    CHECK_STR(got, want);
+    CHECK(mp_gguf_type_find(UINT64_MAX) == NULL);
+}
+
 /* As long, as many, as deep as the header file says is accepted, and not one more. */
 static void bounds_are_inclusive(void)
 {
@@ -252,6 +277,7 @@ int main(void)
     char path[GGUF_PATH_BYTES];
 
     snprintf(path, sizeof(path), "%s/whole.gguf", test_tmpdir());
+    RUN(types_are_those_of_the_format);
     RUN(bad_headers);
     RUN(bad_values);
     RUN(bad_tensors);

@@ -60,6 +60,33 @@ static void frames(uint64_t granule, uint64_t most)
     backend->caps.frame_bytes_max = most;
 }
 
+/* In frames of four pages, of all units only unit 4 is there, and it is leased. */
+static struct mp_space *create_leased(uint32_t small, uint32_t large, const void **piece)
+{
+    struct mp_space *space;
+
+    frames(4 * PAGE, 4 * PAGE);
+    space = create(small, large, 4);
+    for (uint32_t i = 0; i < small + large; i++) {
+        if (i != 4)
+            CHECK_EQ(mp_space_evict(space, i), MP_OK);
+    }
+    CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
+    return space;
+}
+
+/* The leased unit's frame has one slot then, and so has one beside it. */
+static struct mp_space *create_apart(const void **piece)
+{
+    struct mp_space *space = create_leased(5, 0, piece);
+    uint32_t class_index, evict;
+
+    CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_ERR_BUSY);
+    CHECK_EQ(mp_space_class_slots(space, 0), 2);
+    CHECK_EQ(mp_space_frame_bytes(space), 8 * PAGE);
+    return space;
+}
+
 static void the_last_of_the_emptiest_frames_goes(void)
 {
     static const uint32_t gone[] = { 1, 2, 4 };
@@ -115,13 +142,7 @@ static void frames_that_are_not_full_go_below_the_target(void)
     struct mp_space *space;
     uint32_t class_index, evict;
 
-    frames(4 * PAGE, 4 * PAGE);
-    space = create(6, 0, 0); /* frames of four slots and of two */
-    for (uint32_t i = 0; i < 6; i++) {
-        if (i != 4)
-            CHECK_EQ(mp_space_evict(space, i), MP_OK);
-    }
-    CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
+    space = create_leased(6, 0, piece); /* frames of four slots and of two */
     CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_OK);
     CHECK_EQ(mp_space_frame_bytes(space), 4 * PAGE);
     CHECK_EQ(mp_space_class_slots(space, 0), 2);
@@ -154,38 +175,21 @@ static void classes_below_their_target_keep_two_slots(void)
     struct mp_space *space;
     uint32_t class_index, evict;
 
-    frames(4 * PAGE, 4 * PAGE);
-    space = create(6, 4, 4);
-    for (uint32_t i = 0; i < 10; i++) {
-        if (i != 4)
-            CHECK_EQ(mp_space_evict(space, i), MP_OK);
-    }
-    CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
+    space = create_leased(6, 4, piece);
     CHECK_EQ(set_budget(space, 16 * PAGE, &class_index, &evict), MP_OK);
     CHECK_EQ(mp_space_class_slots(space, 0), 2);
     CHECK_EQ(mp_space_class_slots(space, 1), 3);
     mp_space_release(space, 4);
     mp_space_destroy(space);
 
-    space = create(6, 8, 4); /* one slot of the class that has five, not two of four */
-    for (uint32_t i = 0; i < 14; i++) {
-        if (i != 4)
-            CHECK_EQ(mp_space_evict(space, i), MP_OK);
-    }
-    CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
+    space = create_leased(6, 8, piece); /* one slot of the class that has five, not two of four */
     CHECK_EQ(set_budget(space, 24 * PAGE, &class_index, &evict), MP_OK);
     CHECK_EQ(mp_space_class_slots(space, 0), 4);
     CHECK_EQ(mp_space_class_slots(space, 1), 4);
     mp_space_release(space, 4);
     mp_space_destroy(space);
 
-    space = create(5, 0, 0); /* the leased unit's frame has one slot, and so has one beside it */
-    for (uint32_t i = 0; i < 4; i++)
-        CHECK_EQ(mp_space_evict(space, i), MP_OK);
-    CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
-    CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_ERR_BUSY);
-    CHECK_EQ(mp_space_class_slots(space, 0), 2);
-    CHECK_EQ(mp_space_frame_bytes(space), 8 * PAGE);
+    space = create_apart(piece);
     mp_space_release(space, 4);
     mp_space_destroy(space);
 }
@@ -197,18 +201,10 @@ static void frames_that_are_not_full_are_joined(void)
     struct mp_space *space;
     uint32_t class_index, evict;
 
-    frames(4 * PAGE, 4 * PAGE);
-    space = create(5, 0, 0);
-    for (uint32_t i = 0; i < 4; i++)
-        CHECK_EQ(mp_space_evict(space, i), MP_OK);
-    CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
-    CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_ERR_BUSY);
+    space = create_apart(piece);
     CHECK_EQ(mp_space_load(space, 2, MP_PRIORITY_DEMAND), MP_OK);
     CHECK_EQ(mp_space_wait(space, 2), MP_OK);
     mp_space_release(space, 4);
-    CHECK_EQ(mp_space_class_slots(space, 0), 2);
-    CHECK_EQ(mp_space_frame_bytes(space), 8 * PAGE);
-
     CHECK_EQ(set_budget(space, 4 * PAGE, &class_index, &evict), MP_OK);
     CHECK_EQ(mp_space_class_slots(space, 0), 2);
     CHECK_EQ(mp_space_frame_bytes(space), 4 * PAGE);
@@ -226,13 +222,7 @@ static void frames_are_joined_before_a_class_goes_below_its_target(void)
     struct mp_space *space;
     uint32_t class_index, evict;
 
-    frames(4 * PAGE, 4 * PAGE);
-    space = create(5, 6, 4);
-    for (uint32_t i = 0; i < 11; i++) {
-        if (i != 4)
-            CHECK_EQ(mp_space_evict(space, i), MP_OK);
-    }
-    CHECK_EQ(mp_space_lease(space, 4, piece), MP_OK);
+    space = create_leased(5, 6, piece);
     CHECK_EQ(set_budget(space, 24 * PAGE, &class_index, &evict), MP_OK);
     CHECK_EQ(mp_space_class_slots(space, 0), 4);
     CHECK_EQ(mp_space_class_slots(space, 1), 4);

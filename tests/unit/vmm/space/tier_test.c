@@ -81,6 +81,18 @@ static void cost_stays_close_to_the_slots(void)
     }
 }
 
+/* Two slots of 80 KiB would leave less empty in three granules, but a frame has 176 KiB at most. */
+static void no_frame_is_larger_than_the_largest(void)
+{
+    const struct mp_tier_class two = { .slot_bytes = 80 << 10, .slots = 2 };
+    struct mp_backend backend = backend_with_granule(64 << 10);
+
+    backend.caps.frame_bytes_max = 176 << 10;
+    CHECK_EQ(cost_of(&backend, &two, 1), 256 << 10);
+    backend.caps.frame_bytes_max = 192 << 10;
+    CHECK_EQ(cost_of(&backend, &two, 1), 192 << 10);
+}
+
 static void fit_never_exceeds_budget_request_or_minimum(void)
 {
     static const uint64_t granules[] = { 4096, 65536, 2 * MIB };
@@ -398,6 +410,7 @@ int main(void)
 {
     fprintf(stderr, "seed %" PRIu64 "\n", SEED);
     RUN(cost_stays_close_to_the_slots);
+    RUN(no_frame_is_larger_than_the_largest);
     RUN(fit_never_exceeds_budget_request_or_minimum);
     RUN(fit_shrinks_in_proportion_and_uses_the_budget);
     RUN(too_small_a_budget_is_refused_with_both_numbers);

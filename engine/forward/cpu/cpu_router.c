@@ -1,0 +1,118 @@
+/*
+ * Routers on the CPU: what experts are chosen by, and what the chosen ones are weighed by. In most
+ * families both are the softmax of the router's outputs. Others choose by scores with a bias that
+ * training has balanced the experts with, from the best groups of experts, and weigh by the scores
+ * alone, which then stay in state.gates until the layer's experts are chosen.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "engine/forward/cpu/cpu_int.h"
+
+/* How good is a group? The sum of its best one or two. */
+static float group_value(const float *scores, uint32_t count, uint32_t best)
+{
+    float first = -INFINITY, second = -INFINITY;
+
+    for (uint32_t i = 0; i < count; i++) {
+        if (scores[i] > first) {
+            second = first;
+            first = scores[i];
+        } else if (scores[i] > second) {
+            second = scores[i];
+        }
+    }
+    return best == 2 ? first + second : first;
+}
+
+/* Is group g among the best ones? Of equal groups the lower number is. */
+static bool group_is_used(const struct mp_model_config *m, const float *scores, uint32_t g)
+{
+    const uint32_t each = m->experts / m->groups;
+    const float mine = group_value(scores + (size_t)g * each, each, m->group_best);
+    uint32_t better = 0;
+
+    for (uint32_t other = 0; other < m->groups; other++) {
+        const float value = group_value(scores + (size_t)other * each, each, m->group_best);
+
+        better += value > mine || (value == mine && other < g);
+    }
+    return better < m->groups_used;
+}
+
+/* Experts outside of the best groups get scores below all others. */
+static void leave_groups(const struct mp_model_config *m, float *scores)
+{
+    const uint32_t each = m->experts / m->groups;
+    bool used[MP_EXPERTS_MAX];
+    float least = scores[0];
+
+    for (uint32_t e = 1; e < m->experts; e++)
+        least = scores[e] < least ? scores[e] : least;
+    for (uint32_t g = 0; g < m->groups; g++)
+        used[g] = group_is_used(m, scores, g);
+    for (uint32_t e = 0; e < m->experts; e++)
+        scores[e] = used[e / each] ? scores[e] : least - 1;
+}
+
+static void select_token(const struct mp_engine *engine, uint32_t layer, float *scores)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const float *bias = engine->config.weights->layers[layer].select_bias;
+
+    for (uint32_t e = 0; bias != NULL && e < m->experts; e++)
+        scores[e] += bias[e];
+    if (m->groups > 1)
+        leave_groups(m, scores);
+}
+
+/* The scores of experts; what they are weighed by goes to `gates`, unless that is NULL. */
+static void route(struct mp_engine *engine, uint32_t layer, const float *x, float *scores,
+                  float *gates)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const size_t count = (size_t)engine->tokens * m->experts;
+    const struct mp_product product = {
+        &engine->config.weights->layers[layer].router, NULL, x, m->hidden, scores, m->experts,
+    };
+
+    mp_cpu_multiply(engine, &product, 1, engine->tokens);
+    if (m->router == MP_ROUTER_SOFTMAX)
+        engine->config.kernels->softmax(scores, m->experts, m->experts, engine->tokens);
+    for (size_t i = 0; m->router == MP_ROUTER_SIGMOID && i < count; i++)
+        scores[i] = 1.0f / (1.0f + expf(-scores[i]));
+    if (!mp_model_config_selects(m))
+        return;
+    if (gates != NULL)
+        memcpy(gates, scores, count * sizeof(float));
+    for (uint32_t t = 0; t < engine->tokens; t++)
+        select_token(engine, layer, scores + (size_t)t * m->experts);
+}
+
+void mp_cpu_router(struct mp_engine *engine, uint32_t layer, const float *x, float *scores)
+{
+    route(engine, layer, x, scores, NULL);
+}
+
+/* With `norm` it is a prediction. */
+void mp_cpu_route(struct mp_compute *c, uint32_t layer, enum mp_array in, const float *norm,
+                  float *scores)
+{
+    const struct mp_model_config *m = c->engine->config.model;
+    const struct mp_state *s = &c->engine->state;
+    const float *x = s->array[in];
+    const size_t H = m->hidden;
+
+    if (norm != NULL)
+        c->engine->config.kernels->rmsnorm(s->xe, H, x, H, norm, H, c->engine->tokens, m->norm_eps);
+    route(c->engine, layer, norm != NULL ? s->xe : x, scores, norm == NULL ? s->gates : NULL);
+}
+
+void mp_cpu_weigh(struct mp_compute *c, const uint32_t *experts, float *weights)
+{
+    const struct mp_model_config *m = c->engine->config.model;
+    const size_t R = c->engine->shape.top_k, rows = c->engine->tokens * R;
+
+    for (size_t i = 0; mp_model_config_selects(m) && i < rows; i++)
+        weights[i] = c->engine->state.gates[i / R * m->experts + experts[i]];
+}

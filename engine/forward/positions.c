@@ -1,0 +1,76 @@
+/*
+ * Sines and cosines of positions, as the reference implementations have them: frequencies and
+ * angles are rounded to float. Scaled kinds lower frequencies: LINEAR all of them by one factor,
+ * LLAMA3 and YARN those that turn seldom in the positions that the model was first trained with.
+ */
+#include <math.h>
+
+#include "engine/forward/engine_int.h"
+
+#define TURN (2 * 3.14159265358979323846)
+
+static double clamp(double x, double low, double high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+/* The dimension whose pair turns so many times in the original positions. */
+static double yarn_dimension(const struct mp_model_config *m, double turns)
+{
+    return m->rotary_dim * log(m->rope.original / (turns * TURN)) / (2 * log(m->rope_theta));
+}
+
+static float yarn_frequency(const struct mp_model_config *m, size_t i, float plain)
+{
+    const struct mp_rope *rope = &m->rope;
+    double low = yarn_dimension(m, rope->fast), high = yarn_dimension(m, rope->slow), part;
+
+    if (rope->truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = low > 0 ? low : 0;
+    high = high < m->rotary_dim - 1 ? high : m->rotary_dim - 1;
+    high += low == high ? 0.001 : 0;
+    part = clamp(((double)i - low) / (high - low), 0, 1);
+    return (float)(plain / rope->factor * part + plain * (1 - part));
+}
+
+static float llama3_frequency(const struct mp_model_config *m, float plain)
+{
+    const struct mp_rope *rope = &m->rope;
+    const double turns = rope->original * plain / TURN;
+    const double part = clamp((turns - rope->slow) / (rope->fast - rope->slow), 0, 1);
+
+    return (float)((1 - part) * plain / rope->factor + part * plain);
+}
+
+static float frequency_of(const struct mp_model_config *m, size_t i)
+{
+    const float exponent = (float)(2 * i) / (float)m->rotary_dim;
+    const float plain = (float)(1.0 / pow(m->rope_theta, exponent));
+
+    switch (m->rope.kind) {
+    case MP_ROPE_PLAIN: return plain;
+    case MP_ROPE_LINEAR: return (float)(plain / m->rope.factor);
+    case MP_ROPE_LLAMA3: return llama3_frequency(m, plain);
+    case MP_ROPE_YARN: return yarn_frequency(m, i, plain);
+    }
+    return plain;
+}
+
+void mp_engine_fill_positions(struct mp_engine *engine)
+{
+    const struct mp_model_config *m = engine->config.model;
+    const size_t half = m->rotary_dim / 2;
+    const float magnitude = (float)m->rope.magnitude;
+
+    for (size_t i = 0; i < half; i++) {
+        const float frequency = frequency_of(m, i);
+
+        for (uint32_t p = 0; p < engine->config.ctx; p++) {
+            engine->state.cosine[p * half + i] = cosf((float)p * frequency) * magnitude;
+            engine->state.sine[p * half + i] = sinf((float)p * frequency) * magnitude;
+        }
+    }
+}

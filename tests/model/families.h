@@ -1,0 +1,20 @@
+#ifndef MP_TESTS_FAMILIES_H
+#define MP_TESTS_FAMILIES_H
+
+/*
+ * Models of tools/hf/make_family_fixtures.py, two shapes of each family: X(directory in
+ * tests/data/models). They ask for more than devices compute.
+ */
+#define FAMILY_FIXTURES(X) \
+    X("ernie4_5_moe-a")    \
+    X("ernie4_5_moe-b")    \
+    X("glm4_moe-a")        \
+    X("glm4_moe-b")        \
+    X("granitemoe-a")      \
+    X("granitemoe-b")      \
+    X("minimax_m2-a")      \
+    X("minimax_m2-b")      \
+    X("olmoe-a")           \
+    X("olmoe-b")
+
+#endif
