@@ -37,6 +37,7 @@ add_library(mp_interpose STATIC
     interpose/pager/stream.c
     interpose/pager/watch.c
     interpose/window/moves.c
+    interpose/window/owned.c
     interpose/window/shown.c
     interpose/window/views.c
     interpose/cuda/gpu.c
@@ -76,3 +77,6 @@ foreach(library preload:preload interpose:entry safetensors:model)
     target_link_options(moepager_${name} PRIVATE -Wl,--as-needed -Wl,--gc-sections
         -Wl,-z,nodelete -Wl,--exclude-libs,ALL -Wl,--version-script=${map})
 endforeach()
+
+add_executable(bench_windows tools/bench/windows.c tools/bench/windows_ways.c)
+target_link_libraries(bench_windows PRIVATE mp_interpose Threads::Threads)

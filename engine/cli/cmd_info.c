@@ -6,6 +6,7 @@
 
 #include "engine/cli/commands.h"
 #include "engine/model/arch/arch.h"
+#include "engine/session/model_name.h"
 #include "kernels/cpu/quant/quant.h"
 #include "vmm/backend/cuda/cuda_driver.h"
 #include "vmm/base/error.h"
@@ -272,7 +273,27 @@ static void json_abilities(const struct mp_topology *topology, struct mp_json_ou
     mp_json_object_end(json);
 }
 
-static void print_json(const struct mp_topology *topology, const struct mp_session *session)
+static void json_cached(void *ctx, const char *name, const char *path)
+{
+    struct mp_json_out *json = ctx;
+
+    mp_json_object_begin(json, NULL);
+    mp_json_put_string(json, "name", name);
+    mp_json_put_string(json, "path", path);
+    mp_json_object_end(json);
+}
+
+static void print_cached(void *ctx, const char *name, const char *path)
+{
+    unsigned *count = ctx;
+
+    printf("%s  %s\n      %s\n", (*count)++ == 0 ? "\ncached models, for --model\n" : "", name,
+           path);
+}
+
+/* With a session of its model, else with `environment`, where models of other programs are. */
+static void print_json(const struct mp_topology *topology, const struct mp_session *session,
+                       const struct mp_environment *environment)
 {
     struct mp_json_out json;
 
@@ -283,6 +304,11 @@ static void print_json(const struct mp_topology *topology, const struct mp_sessi
     json_abilities(topology, &json);
     if (session != NULL)
         json_model(session, &json);
+    if (environment != NULL) {
+        mp_json_array_begin(&json, "cached_models");
+        mp_model_each(environment, json_cached, &json);
+        mp_json_array_end(&json);
+    }
     mp_json_object_end(&json);
     mp_json_end(&json);
 }
@@ -333,7 +359,7 @@ static enum mp_status info_model(const struct mp_args *args, const struct mp_set
         return status;
     status = check_values(args, &session);
     if (status == MP_OK && args->json) {
-        print_json(session.topology, &session);
+        print_json(session.topology, &session, NULL);
     } else if (status == MP_OK) {
         print_model(&session);
         putchar('\n');
@@ -346,7 +372,9 @@ static enum mp_status info_model(const struct mp_args *args, const struct mp_set
 
 enum mp_status mp_cmd_info(const struct mp_args *args, const struct mp_settings *settings)
 {
+    struct mp_environment environment;
     struct mp_topology *topology;
+    unsigned cached = 0;
     enum mp_status status;
 
     if (args->check_values && args->model == NULL)
@@ -358,12 +386,20 @@ enum mp_status mp_cmd_info(const struct mp_args *args, const struct mp_settings 
     status = mp_topology_load(NULL, &topology);
     if (status != MP_OK)
         return status;
+    status = mp_environment_copy(&environment);
+    if (status != MP_OK)
+        goto err_destroy;
     if (args->json) {
-        print_json(topology, NULL);
+        print_json(topology, NULL, &environment);
     } else {
         print_machine(topology);
         print_policies();
+        mp_model_each(&environment, print_cached, &cached);
     }
+    mp_environment_fini(&environment);
+    status = mp_check_stdout();
+
+err_destroy:
     mp_topology_destroy(topology);
-    return mp_check_stdout();
+    return status;
 }

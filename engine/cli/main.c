@@ -12,6 +12,7 @@
 #include "engine/cli/args/apart.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/args/flags.h"
+#include "engine/session/model_name.h"
 #include "vmm/backend/cuda/cuda_watchdog.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
@@ -133,8 +134,28 @@ static enum mp_status unknown_command(const char *name)
                    quoted);
 }
 
+/* --model may be a name; `path` stays as long as the arguments. */
+static enum mp_status find_model(enum mp_command command, struct mp_args *args,
+                                 char path[MP_MODEL_PATH_BYTES])
+{
+    struct mp_environment environment;
+    enum mp_status status;
+
+    if (args->model == NULL || command == MP_COMMAND_SIMULATE)
+        return MP_OK;
+    status = mp_environment_copy(&environment);
+    if (status != MP_OK)
+        return status;
+    status = mp_model_find(&environment, args->model, path);
+    mp_environment_fini(&environment);
+    if (status == MP_OK)
+        args->model = path;
+    return status;
+}
+
 int main(int argc, char **argv)
 {
+    static char path[MP_MODEL_PATH_BYTES];
     static struct mp_settings settings;
     struct mp_args args;
     enum mp_command command;
@@ -168,6 +189,8 @@ int main(int argc, char **argv)
         mp_args_print_help(command, &settings, args.help_all, stdout);
         return finish(mp_check_stdout());
     }
+    if (status == MP_OK)
+        status = find_model(command, &args, path);
     if (status == MP_OK)
         status = mp_files_apart(command, &args, &settings);
     if (status == MP_OK)

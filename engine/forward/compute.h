@@ -47,6 +47,10 @@ struct mp_compute_ops {
     /* 1 to 3 products with `tokens` rows each: T, or those that were picked. */
     void (*project)(struct mp_compute *c, const struct mp_projection *list, uint32_t count,
                     uint32_t tokens);
+    /* Optional, for models with latent attention: q and k of xe, as store() takes them; and q :=
+     * the values of all heads from what was attended, as the last product takes them. */
+    void (*latent)(struct mp_compute *c, uint32_t layer);
+    void (*latent_values)(struct mp_compute *c, uint32_t layer);
     /* Norm of heads, where the model has it, and rotary embedding of q and k; k and v go to the
      * layer's cache. */
     void (*store)(struct mp_compute *c, uint32_t layer);

@@ -14,12 +14,19 @@ void mp_engine_attention(struct mp_compute *c, uint32_t layer, enum mp_array x)
         { &w->k, w->k_bias, MP_ARRAY_XE, MP_ARRAY_K, false }, // (T, K)
         { &w->v, w->v_bias, MP_ARRAY_XE, MP_ARRAY_V, false }, // (T, K)
     };
-    const struct mp_projection out = { &w->o, w->o_bias, MP_ARRAY_ATT, x, true }; // (T, H)
+    const bool latent = c->engine->config.model->kv_rank > 0;
+    const struct mp_projection out = { &w->o, w->o_bias, latent ? MP_ARRAY_Q : MP_ARRAY_ATT, x,
+                                       true }; // (T, H)
 
     c->ops->norm(c, MP_ARRAY_XE, x, w->attn_norm);
-    c->ops->project(c, qkv, 3, tokens);
+    if (latent)
+        c->ops->latent(c, layer);
+    else
+        c->ops->project(c, qkv, 3, tokens);
     c->ops->store(c, layer);
     c->ops->attend(c, layer);
+    if (latent)
+        c->ops->latent_values(c, layer);
     c->ops->project(c, &out, 1, tokens);
 }
 

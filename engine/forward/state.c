@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/forward/engine_int.h"
+#include "engine/model/roles.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
 #include "vmm/base/log.h"
@@ -45,10 +46,13 @@ static void fill_rows(const struct mp_state_plan *plan, struct row rows[MP_ARRAY
     const uint64_t J = mp_pool_threads(c->pool), S = mp_engine_heads_once(m);
     const uint64_t P = mp_state_has_partial(c) ? T : 0, G = mp_model_config_selects(m) ? T : 0;
     const uint64_t lists = plan->list_words, parts = plan->part_words;
+    const uint64_t O = max_u64(Q, mp_dim_size(m, MP_DIM_O_COLS));
+    const uint64_t L = m->kv_rank > 0 ? m->q_rank + mp_dim_size(m, MP_DIM_Q) : 0;
     uint64_t kv[4];
 
     mp_kv_shape(c, kv);
 #define KV kv[0], kv[1], kv[2], kv[3]
+#define VALUES kv[0], kv[1], kv[2], (m->kv_rank > 0 ? 0 : kv[3])
 #define PAD(a, b, c, d, ...) \
     {                        \
         a, b, c, d           \

@@ -10,12 +10,14 @@
  * The arrays that a forward pass works on: one table by which they are sized, allocated and printed
  * for every compute.
  *
- * T tokens_max, H hidden, Q heads * head_dim, K kv_heads * head_dim, D head_dim, V vocab, C ctx,
- * R top_k, E experts, N sequences. On the host: J threads, S heads that share keys and are computed
- * together, F the widest FFN (or K), W rows of experts that are computed together. On a device: M
- * the widest of shared and dense FFN, X expert_ffn; lists and parts, words of its scratch. P is T
- * where a predictor runs the next layer ahead of time, else 0; G is T where experts are chosen by
- * other numbers than they are weighed by, else 0. KV: engine/forward/kv.h.
+ * T tokens_max, H hidden, Q heads * head_dim, O that or what o_proj takes if that is more, K
+ * kv_heads * head_dim, D head_dim, V vocab, C ctx, R top_k, E experts, N sequences. On the host: J
+ * threads, S heads that share keys and are computed together, F the widest FFN (or K), W rows of
+ * experts that are computed together. On a device: M the widest of shared and dense FFN, X
+ * expert_ffn; lists and parts, words of its scratch. P is T where a predictor runs the next layer
+ * ahead of time, else 0; G is T where experts are chosen by other numbers than they are weighed by,
+ * else 0; L is what queries of latent attention need before they are compared, whose cache has no
+ * VALUES. KV: engine/forward/kv.h.
  *
  * Kinds: OWN arrays are the compute's alone. Those that CROSS exist on both sides; beside a device
  * the host's is pinned. STAGED arrays are a device's, and the host has a pinned one of their shape
@@ -26,10 +28,11 @@
     A(X, x, float, OWN, (T, H), (T, H), "activations")     /* the residual stream */               \
     A(XN, xn, float, CROSS, (T, H), (T, H), "activations") /* normed input of an FFN, a router */  \
     A(XE, xe, float, OWN, (W, H), (T, H), "activations") /* of attention, head; rows of experts */ \
-    A(Q, q, float, OWN, (T, Q), (T, Q), "activations")                                             \
+    A(Q, q, float, OWN, (T, O), (T, Q), "activations")                                             \
     A(K, k, float, OWN, (0), (T, K), "activations") /* the host keeps them in `gate` and `up` */   \
     A(V, v, float, OWN, (0), (T, K), "activations")                                                \
     A(ATT, att, float, OWN, (T, Q), (T, Q), "activations")                                         \
+    A(LATENT, latent, float, OWN, (T, L), (0), "activations")    /* queries of latent attention */ \
     A(PART, part, float, OWN, (J, S, C), (parts), "activations") /* attention's scratch */         \
     A(GATE, gate, float, OWN, (W, F), (T, M), "activations")                                       \
     A(UP, up, float, OWN, (W, F), (T, M), "activations")                                           \
@@ -53,7 +56,7 @@
     A(COSINE, cosine, float, OWN, (C, D / 2), (C, D / 2), "positions")                             \
     A(SINE, sine, float, OWN, (C, D / 2), (C, D / 2), "positions")                                 \
     A(K_CACHE, k_cache, float, OWN, (KV), (KV), "the KV cache")                                    \
-    A(V_CACHE, v_cache, float, OWN, (KV), (KV), "the KV cache")
+    A(V_CACHE, v_cache, float, OWN, (VALUES), (KV), "the KV cache")
 
 enum mp_array {
 #define MP_STATE_ID(name, member, ...) MP_ARRAY_##name,

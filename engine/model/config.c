@@ -151,40 +151,6 @@ static enum mp_status refuse_foreign(const json_t *root)
     return MP_OK;
 }
 
-static enum mp_status read_heads(const json_t *root, struct mp_model_config *config)
-{
-    enum mp_status status = mp_config_u32(root, "num_attention_heads", 1, 1024, &config->heads);
-
-    config->kv_heads = config->heads;
-    if (status == MP_OK && !json_is_null(json_object_get(root, "num_key_value_heads")))
-        status = mp_config_u32(root, "num_key_value_heads", 1, 1024, &config->kv_heads);
-    if (status != MP_OK)
-        return status;
-    if (config->heads % config->kv_heads != 0)
-        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
-                       "key 'num_attention_heads' in '%s': got %" PRIu32
-                       ", need a multiple of num_key_value_heads %" PRIu32,
-                       CONFIG, config->heads, config->kv_heads);
-    if (mp_config_given(root, "head_dim")) {
-        status = mp_config_u32(root, "head_dim", 2, 1024, &config->head_dim);
-        if (status != MP_OK)
-            return status;
-    } else {
-        config->head_dim = config->hidden / config->heads;
-        if (config->hidden % config->heads != 0 || config->head_dim > 1024)
-            return mp_fail(MP_ERR_MODEL, "E_CONFIG",
-                           "key 'hidden_size' in '%s': got %" PRIu32
-                           ", need a multiple of num_attention_heads %" PRIu32
-                           " and at most 1024 per head",
-                           CONFIG, config->hidden, config->heads);
-    }
-    if (config->head_dim % 2 != 0 || config->head_dim == 0)
-        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
-                       "size of a head in '%s': got %" PRIu32 ", need an even number", CONFIG,
-                       config->head_dim);
-    return MP_OK;
-}
-
 static enum mp_status read_sizes(const json_t *root, struct mp_model_config *config)
 {
     const struct mp_arch *arch = config->arch;
@@ -198,7 +164,7 @@ static enum mp_status read_sizes(const json_t *root, struct mp_model_config *con
     if (status == MP_OK)
         status = mp_config_u32(root, "num_hidden_layers", 1, MP_LAYERS_MAX, &config->layers);
     if (status == MP_OK)
-        status = read_heads(root, config);
+        status = mp_config_heads(root, config);
     if (status == MP_OK)
         status = mp_json_u64_or(root, "max_position_embeddings", CONFIG, 1, 1u << 24,
                                 arch->default_positions, &positions);
@@ -349,6 +315,7 @@ const char *mp_model_config_beyond(const struct mp_model_config *config)
         bool asked;
         const char *name;
     } list[] = {
+        { config->kv_rank > 0, "latent attention" },
         { config->router == MP_ROUTER_SIGMOID, "sigmoid scores" },
         { mp_model_config_selects(config), "experts chosen by other numbers than their weights" },
         { config->routed_scale != 1, "scaled experts" },

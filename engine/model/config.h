@@ -65,7 +65,13 @@ struct mp_model_config {
     struct mp_rope rope;
     uint32_t window;              /* positions that windowed layers see, this one among them */
     bool windowed[MP_LAYERS_MAX]; /* the others see all */
-    float attention_scale;        /* of queries times keys; 0: 1 / sqrt(head_dim) */
+    /* Of latent attention (q_rank may be 0 there; kv_rank is 0 elsewhere): heads is as always,
+     * kv_heads 1, head_dim rotary_dim + kv_rank, what the cache keeps of a position. */
+    uint32_t kv_rank, q_rank; /* widths of the latent of keys and values, of that of queries */
+    uint32_t nope_dim;        /* of a head's query and key, not rotated */
+    uint32_t value_dim;       /* of a head's value */
+    float latent_eps;         /* of the norms of latents */
+    float attention_scale;    /* of queries times keys; 0: 1 / sqrt(head_dim) */
     float embed_scale, residual_scale, logit_scale; /* 1 in most families */
 
     uint32_t experts;           /* per MoE layer, 1..MP_EXPERTS_MAX */

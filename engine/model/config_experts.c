@@ -116,6 +116,20 @@ static enum mp_status read_counts(const json_t *root, struct mp_model_config *co
     return mp_config_u32(root, keys->expert_ffn, 1, MP_FFN_MAX, &config->expert_ffn);
 }
 
+/* Groups may be numbered and not be used. */
+static enum mp_status read_method(const json_t *root, struct mp_model_config *config)
+{
+    static const char key[] = "topk_method";
+    const json_t *value = json_object_get(root, key);
+    const char *name = mp_config_given(root, key) ? json_string_value(value) : "greedy";
+
+    if (name == NULL || (strcmp(name, "greedy") != 0 && strcmp(name, "group_limited_greedy") != 0))
+        return mp_config_unsupported(key, value, "'greedy' and 'group_limited_greedy'");
+    if (strcmp(name, "greedy") == 0)
+        config->groups = config->groups_used = 1;
+    return MP_OK;
+}
+
 /* What stands between the router's outputs and the weights of the chosen experts. */
 static enum mp_status read_router(const json_t *root, struct mp_model_config *config)
 {
@@ -133,6 +147,10 @@ static enum mp_status read_router(const json_t *root, struct mp_model_config *co
             mp_config_u32_or(root, &keys->groups_used, 1, config->groups, &config->groups_used);
     if (status == MP_OK)
         status = mp_config_float_or(root, &keys->routed_scale, 1e-6, 1e6, &config->routed_scale);
+    if (status != MP_OK)
+        return status;
+    if (arch->greedy_groups)
+        status = read_method(root, config);
     if (status != MP_OK)
         return status;
     each = config->experts / config->groups;

@@ -123,6 +123,33 @@ static bool is_neutral(const struct mp_gguf_value *value, double neutral)
     return number == 0 || number == neutral;
 }
 
+/* Has the family this key, so that it is read below? */
+static bool has_key(const struct mp_arch_keys *keys, const char *name)
+{
+    const struct mp_arch_number *const numbers[] = {
+        &keys->shared_count, &keys->dense_first,    &keys->groups,        &keys->routed_scale,
+        &keys->embed_scale,  &keys->residual_scale, &keys->logit_divisor,
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(numbers); i++) {
+        if (numbers[i]->key != NULL && strcmp(numbers[i]->key, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The number that says what a router's outputs become is the family's, if it is there. */
+static enum mp_status check_router(const struct source *source)
+{
+    static const char key[] = "expert_gating_func";
+    const bool sigmoid = source->arch->router == MP_ROUTER_SIGMOID;
+
+    if (is_neutral(find(source, key), sigmoid ? 2 : 1))
+        return MP_OK;
+    return unsupported(source, key,
+                       sigmoid ? "a sigmoid of each score (2)" : "softmax over the experts (1)");
+}
+
 /* Things that change the result and that nothing below reads. */
 static enum mp_status refuse_foreign(const struct source *source)
 {
@@ -132,7 +159,6 @@ static enum mp_status refuse_foreign(const struct source *source)
         const char *need;
     } numbers[] = {
         { "leading_dense_block_count", 0, "experts in all layers" },
-        { "expert_gating_func", 1, "softmax over the experts (1)" },
         { "expert_weights_scale", 1, "a scale of 1" },
         { "expert_group_count", 1, "experts that are not in groups" },
         { "rope.scale_linear", 1, "positions that are not scaled" },
@@ -147,10 +173,11 @@ static enum mp_status refuse_foreign(const struct source *source)
     const struct mp_gguf_value *type = find(source, "rope.scaling.type");
 
     for (size_t i = 0; i < MP_ARRAY_LEN(numbers); i++) {
-        if (!is_neutral(find(source, numbers[i].name), numbers[i].neutral))
+        if (!has_key(&source->arch->keys, numbers[i].name) &&
+            !is_neutral(find(source, numbers[i].name), numbers[i].neutral))
             return unsupported(source, numbers[i].name, numbers[i].need);
     }
-    if (source->arch->keys.shared_ffn == NULL &&
+    if (source->arch->keys.shared_ffn == NULL && source->arch->keys.shared_count.key == NULL &&
         !is_neutral(find(source, "expert_shared_count"), 0))
         return unsupported(source, "expert_shared_count", "routed experts");
     if (type != NULL && (type->kind != MP_GGUF_STRING || type->count != strlen("none") ||
@@ -207,7 +234,8 @@ static enum mp_status read_heads(const struct source *source, struct mp_model_co
     config->rotary_dim = rotated;
     if (config->heads % config->kv_heads != 0 || config->head_dim % 2 != 0 ||
         config->head_dim == 0 || config->head_dim > 1024 || value_length != config->head_dim ||
-        rotated != config->head_dim)
+        rotated % 2 != 0 || rotated > config->head_dim ||
+        (rotated != config->head_dim && source->arch->keys.rotary_dim == NULL))
         return fail_heads(source, config);
     return MP_OK;
 }
@@ -227,6 +255,59 @@ static enum mp_status read_vocab(const struct source *source, struct mp_model_co
     return MP_OK;
 }
 
+/* Layers that draft tokens stand behind the others; they are not used. */
+static enum mp_status read_layers(const struct source *source, struct mp_model_config *config)
+{
+    const char *key = source->arch->keys.drafting;
+    uint32_t drafting = 0;
+    enum mp_status status = read_u32(source, "block_count", 1, MP_LAYERS_MAX, &config->layers);
+
+    if (status == MP_OK && key != NULL)
+        status = read_u32_or(source, key, 0, config->layers - 1, 0, &drafting);
+    config->layers -= drafting;
+    return status;
+}
+
+static enum mp_status read_number(const struct source *source, const struct mp_arch_number *from,
+                                  float *value_p)
+{
+    double value = from->value;
+    enum mp_status status = MP_OK;
+
+    if (from->key != NULL && find(source, from->key) != NULL)
+        status = read_double(source, from->key, 1e-6, 1e6, &value);
+    if (from->key != NULL)
+        *value_p = (float)value;
+    return status;
+}
+
+static enum mp_status read_count(const struct source *source, const struct mp_arch_number *from,
+                                 uint32_t min, uint32_t max, uint32_t *value_p)
+{
+    return from->key == NULL
+               ? MP_OK
+               : read_u32_or(source, from->key, min, max, (uint32_t)from->value, value_p);
+}
+
+/* Numbers that some families multiply with. */
+static enum mp_status read_scales(const struct source *source, struct mp_model_config *config)
+{
+    const struct mp_arch_keys *keys = &source->arch->keys;
+    float divisor = 1;
+    enum mp_status status = read_number(source, &keys->embed_scale, &config->embed_scale);
+
+    if (status == MP_OK)
+        status = read_number(source, &keys->residual_scale, &config->residual_scale);
+    if (status == MP_OK)
+        status = read_number(source, &keys->attention_scale, &config->attention_scale);
+    if (status == MP_OK)
+        status = read_number(source, &keys->routed_scale, &config->routed_scale);
+    if (status == MP_OK)
+        status = read_number(source, &keys->logit_divisor, &divisor);
+    config->logit_scale = 1.0f / divisor;
+    return status;
+}
+
 static enum mp_status read_sizes(const struct source *source, struct mp_model_config *config)
 {
     double eps = 0;
@@ -236,7 +317,7 @@ static enum mp_status read_sizes(const struct source *source, struct mp_model_co
     if (status == MP_OK)
         status = read_u32(source, "embedding_length", 1, 1u << 17, &config->hidden);
     if (status == MP_OK)
-        status = read_u32(source, "block_count", 1, MP_LAYERS_MAX, &config->layers);
+        status = read_layers(source, config);
     if (status == MP_OK)
         status = read_u32(source, "context_length", 1, 1u << 24, &config->positions_max);
     if (status == MP_OK)
@@ -249,11 +330,34 @@ static enum mp_status read_sizes(const struct source *source, struct mp_model_co
     return status;
 }
 
+/* Which layers are MoE: every `step`-th one behind the leading ones. */
+static enum mp_status read_moe_layers(const struct source *source, struct mp_model_config *config)
+{
+    const struct mp_arch_keys *keys = &source->arch->keys;
+    uint32_t first = 0, step = 1;
+    enum mp_status status = read_count(source, &keys->dense_first, 0, config->layers - 1, &first);
+
+    if (status == MP_OK && keys->moe_step != NULL)
+        status = read_u32_or(source, keys->moe_step, 1, MP_LAYERS_MAX, 1, &step);
+    if (status != MP_OK)
+        return status;
+    for (uint32_t i = 0; i < config->layers; i++) {
+        config->is_moe[i] = i >= first && (i + 1) % step == 0;
+        config->moe_layers += config->is_moe[i];
+    }
+    if (config->moe_layers == 0)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG", "'%s': no layer has experts; need at least one",
+                       source->file);
+    return config->moe_layers < config->layers
+               ? read_u32(source, keys->dense_ffn, 1, FFN_MAX, &config->dense_ffn)
+               : MP_OK;
+}
+
 static enum mp_status read_experts(const struct source *source, struct mp_model_config *config)
 {
     const struct mp_arch_keys *keys = &source->arch->keys;
     enum mp_status status = read_u32(source, "expert_count", 1, MP_EXPERTS_MAX, &config->experts);
-    uint32_t most;
+    uint32_t most, shared = 0;
 
     if (status != MP_OK)
         return status;
@@ -263,10 +367,41 @@ static enum mp_status read_experts(const struct source *source, struct mp_model_
         status = read_u32(source, keys->expert_ffn, 1, FFN_MAX, &config->expert_ffn);
     if (status == MP_OK && keys->shared_ffn != NULL)
         status = read_u32(source, keys->shared_ffn, 1, FFN_MAX, &config->shared_ffn);
-    for (uint32_t i = 0; i < config->layers; i++)
-        config->is_moe[i] = true;
-    config->moe_layers = config->layers;
-    return status;
+    if (status == MP_OK)
+        status = read_count(source, &keys->shared_count, 0, FFN_MAX / config->expert_ffn, &shared);
+    if (keys->shared_count.key != NULL)
+        config->shared_ffn = shared * config->expert_ffn;
+    return status == MP_OK ? read_moe_layers(source, config) : status;
+}
+
+/* The groups that experts are chosen from, and by what. */
+static enum mp_status read_router(const struct source *source, struct mp_model_config *config)
+{
+    const struct mp_arch *arch = source->arch;
+    uint32_t each;
+    enum mp_status status = check_router(source);
+
+    config->router = arch->router;
+    config->select_bias = arch->names[MP_ROLE_SELECT_BIAS].name != NULL;
+    config->group_best = arch->group_best > 0 ? arch->group_best : 1;
+    if (status == MP_OK)
+        status = read_count(source, &arch->keys.groups, 1, config->experts, &config->groups);
+    if (status == MP_OK)
+        status =
+            read_count(source, &arch->keys.groups_used, 1, config->groups, &config->groups_used);
+    if (status != MP_OK)
+        return status;
+    each = config->experts / config->groups;
+    if (config->experts % config->groups != 0 ||
+        config->experts_per_token > each * config->groups_used ||
+        (config->groups > 1 && config->group_best > each))
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                       "groups in '%s': got %" PRIu32 " for %" PRIu32
+                       " experts, need equal ones, of which %" PRIu32 " hold the %" PRIu32
+                       " experts of a token",
+                       source->file, config->groups, config->experts, config->groups_used,
+                       config->experts_per_token);
+    return MP_OK;
 }
 
 static enum mp_status read_token(const struct source *source, const struct mp_model_config *config,
@@ -306,6 +441,17 @@ static enum mp_status read_tokens(const struct source *source, struct mp_model_c
     return status;
 }
 
+static enum mp_status read_norm_topk(const struct source *source, struct mp_model_config *config)
+{
+    const struct mp_arch_switch *from = &source->arch->switches.norm_topk;
+    char key[KEY_BYTES];
+
+    config->norm_topk = from->value;
+    if (from->key == NULL || find(source, from->key) == NULL)
+        return MP_OK;
+    return mp_gguf_get_bool(source->gguf, key_of(source, from->key, key), &config->norm_topk);
+}
+
 enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
                                          struct mp_model_config *config_p)
 {
@@ -323,17 +469,24 @@ enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
     config.embed_scale = config.residual_scale = config.logit_scale = config.routed_scale = 1;
     config.groups = config.groups_used = config.group_best = 1;
     config.rope = (struct mp_rope){ .factor = 1, .magnitude = 1 };
-    config.qk_norm = source.arch->switches.qk_norm.value;
-    config.norm_topk = source.arch->switches.norm_topk.value;
+    config.qk_norm = source.arch->switches.qk_norm.value ||
+                     (source.arch->names[MP_ROLE_Q_NORM].name != NULL &&
+                      mp_gguf_find(gguf, "blk.0.attn_q_norm.weight") != NULL);
     config.qk_norm_rows = source.arch->qk_norm_rows;
     config.qkv_bias = mp_gguf_find(gguf, "blk.0.attn_q.bias") != NULL;
     status = refuse_foreign(&source);
     if (status == MP_OK)
+        status = read_norm_topk(&source, &config);
+    if (status == MP_OK)
         status = read_sizes(&source, &config);
+    if (status == MP_OK)
+        status = read_scales(&source, &config);
     if (status == MP_OK)
         status = refuse_window(&source, &config);
     if (status == MP_OK)
         status = read_experts(&source, &config);
+    if (status == MP_OK)
+        status = read_router(&source, &config);
     if (status == MP_OK)
         status = read_tokens(&source, &config);
     if (status == MP_OK)

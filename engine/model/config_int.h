@@ -5,8 +5,9 @@
 #include "vmm/format/json.h"
 
 /*
- * The inside of engine/model/config.c: what config.json says, key by key. config_positions.c reads
- * what is about positions and windows, config_experts.c what is about experts and their router.
+ * The inside of engine/model/config.c: what config.json says, key by key. config_heads.c reads what
+ * is about the heads of attention, config_positions.c what is about positions and windows,
+ * config_experts.c what is about experts and their router.
  */
 #define MP_CONFIG_FILE "config.json"
 #define MP_FFN_MAX (1u << 20)
@@ -31,6 +32,9 @@ bool mp_config_given(const json_t *object, const char *key);
 /* A value that asks for something this engine does not do. */
 enum mp_status mp_config_unsupported(const char *key, const json_t *value,
                                      const char *need) MP_COLD;
+
+/* Heads; needs the width of the residual stream. */
+enum mp_status mp_config_heads(const json_t *root, struct mp_model_config *config) MP_MUST_CHECK;
 
 /* Rotation and windows; needs the sizes. */
 enum mp_status mp_config_positions(const json_t *root,

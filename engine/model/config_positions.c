@@ -76,6 +76,8 @@ static enum mp_status read_rotary(const json_t *object, struct mp_model_config *
     double share = (double)config->rotary_dim / config->head_dim;
     enum mp_status status;
 
+    if (config->kv_rank > 0)
+        return MP_OK;
     status = mp_json_double_or(object, key, FILE_NAME, 0, 1, share, &share);
     if (status != MP_OK)
         return status;
@@ -112,8 +114,9 @@ static double yarn_magnitude(double factor, double weight)
     return factor <= 1 ? 1 : 0.1 * weight * log(factor) + 1;
 }
 
-static enum mp_status read_yarn(const json_t *rope, struct mp_rope *out)
+static enum mp_status read_yarn(const json_t *rope, struct mp_model_config *config)
 {
+    struct mp_rope *out = &config->rope;
     double scale = 0, all = 0;
     enum mp_status status = read_bounds(rope, "beta_slow", "beta_fast", 1, 32, out);
 
@@ -123,6 +126,9 @@ static enum mp_status read_yarn(const json_t *rope, struct mp_rope *out)
         status = mp_json_double_or(rope, "mscale_all_dim", FILE_NAME, 0, SCALE_MAX, 0, &all);
     if (status == MP_OK)
         status = mp_json_bool_or(rope, "truncate", FILE_NAME, true, &out->truncate);
+    /* Latent attention makes up for sines and cosines that are too small. */
+    if (config->kv_rank > 0 && all != 0)
+        config->attention_scale *= (float)pow(yarn_magnitude(out->factor, all), 2);
     out->magnitude = scale != 0 && all != 0
                          ? yarn_magnitude(out->factor, scale) / yarn_magnitude(out->factor, all)
                          : yarn_magnitude(out->factor, 1);
@@ -153,7 +159,7 @@ static enum mp_status read_scaling(const json_t *root, const json_t *rope,
     if (status == MP_OK && out->kind == MP_ROPE_LLAMA3)
         status = read_bounds(rope, "low_freq_factor", "high_freq_factor", 1, 4, out);
     if (status == MP_OK && out->kind == MP_ROPE_YARN)
-        status = read_yarn(rope, out);
+        status = read_yarn(rope, config);
     return status;
 }
 
@@ -215,9 +221,10 @@ enum mp_status mp_config_positions(const json_t *root, struct mp_model_config *c
     enum mp_status status;
 
     config->rope = (struct mp_rope){ .factor = 1, .magnitude = 1 };
-    config->rotary_dim = share->key == NULL || share->value == 0
-                             ? config->head_dim
-                             : (uint32_t)(config->head_dim * share->value);
+    if (config->kv_rank == 0)
+        config->rotary_dim = share->key == NULL || share->value == 0
+                                 ? config->head_dim
+                                 : (uint32_t)(config->head_dim * share->value);
     status = mp_json_double_or(root, "rope_theta", FILE_NAME, 1, 1e12, config->arch->default_theta,
                                &config->rope_theta);
     if (status == MP_OK)

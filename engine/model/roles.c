@@ -28,6 +28,25 @@ static bool has_head(const struct mp_model_config *config, uint32_t layer)
     return !config->tied;
 }
 
+static bool is_latent(const struct mp_model_config *config, uint32_t layer)
+{
+    (void)layer;
+    return config->kv_rank > 0;
+}
+
+/* Else they come from the latent, with the keys. */
+static bool has_values(const struct mp_model_config *config, uint32_t layer)
+{
+    (void)layer;
+    return config->kv_rank == 0;
+}
+
+static bool has_q_rank(const struct mp_model_config *config, uint32_t layer)
+{
+    (void)layer;
+    return config->q_rank > 0;
+}
+
 static bool is_dense(const struct mp_model_config *config, uint32_t layer)
 {
     return !config->is_moe[layer];
@@ -51,13 +70,17 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
     [MP_ROLE_FINAL_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, MODEL(final_norm), NULL },
     [MP_ROLE_HEAD] = { MP_DIM_VOCAB, MP_DIM_HIDDEN, MODEL(head), has_head },
     [MP_ROLE_ATTN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(attn_norm), NULL },
-    [MP_ROLE_Q] = { MP_DIM_Q, MP_DIM_HIDDEN, LAYER(q), NULL },
+    [MP_ROLE_Q_DOWN] = { MP_DIM_Q_RANK, MP_DIM_HIDDEN, LAYER(q_down), has_q_rank },
+    [MP_ROLE_Q_DOWN_NORM] = { MP_DIM_Q_RANK, MP_DIM_NONE, LAYER(q_down_norm), has_q_rank },
+    [MP_ROLE_LATENT_NORM] = { MP_DIM_KV_RANK, MP_DIM_NONE, LAYER(latent_norm), is_latent },
+    [MP_ROLE_KV_UP] = { MP_DIM_KV_UP, MP_DIM_KV_RANK, LAYER(kv_up), is_latent },
+    [MP_ROLE_Q] = { MP_DIM_Q, MP_DIM_Q_COLS, LAYER(q), NULL },
     [MP_ROLE_Q_BIAS] = { MP_DIM_Q, MP_DIM_NONE, LAYER(q_bias), has_qkv_bias },
     [MP_ROLE_K] = { MP_DIM_KV, MP_DIM_HIDDEN, LAYER(k), NULL },
     [MP_ROLE_K_BIAS] = { MP_DIM_KV, MP_DIM_NONE, LAYER(k_bias), has_qkv_bias },
-    [MP_ROLE_V] = { MP_DIM_KV, MP_DIM_HIDDEN, LAYER(v), NULL },
+    [MP_ROLE_V] = { MP_DIM_KV, MP_DIM_HIDDEN, LAYER(v), has_values },
     [MP_ROLE_V_BIAS] = { MP_DIM_KV, MP_DIM_NONE, LAYER(v_bias), has_qkv_bias },
-    [MP_ROLE_O] = { MP_DIM_HIDDEN, MP_DIM_Q, LAYER(o), NULL },
+    [MP_ROLE_O] = { MP_DIM_HIDDEN, MP_DIM_O_COLS, LAYER(o), NULL },
     [MP_ROLE_O_BIAS] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(o_bias), has_o_bias },
     [MP_ROLE_Q_NORM] = { MP_DIM_Q_NORM, MP_DIM_NONE, LAYER(q_norm), has_qk_norm },
     [MP_ROLE_K_NORM] = { MP_DIM_K_NORM, MP_DIM_NONE, LAYER(k_norm), has_qk_norm },
@@ -80,7 +103,16 @@ uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim)
     case MP_DIM_ONE: return 1;
     case MP_DIM_VOCAB: return config->vocab;
     case MP_DIM_HIDDEN: return config->hidden;
-    case MP_DIM_Q: return (uint64_t)config->heads * config->head_dim;
+    case MP_DIM_Q:
+        return (uint64_t)config->heads *
+               (config->kv_rank > 0 ? config->nope_dim + config->rotary_dim : config->head_dim);
+    case MP_DIM_Q_COLS: return config->q_rank > 0 ? config->q_rank : config->hidden;
+    case MP_DIM_Q_RANK: return config->q_rank;
+    case MP_DIM_KV_RANK: return config->kv_rank;
+    case MP_DIM_KV_UP: return (uint64_t)config->heads * (config->nope_dim + config->value_dim);
+    case MP_DIM_O_COLS:
+        return (uint64_t)config->heads *
+               (config->kv_rank > 0 ? config->value_dim : config->head_dim);
     case MP_DIM_KV: return (uint64_t)config->kv_heads * config->head_dim;
     case MP_DIM_HEAD: return config->head_dim;
     case MP_DIM_Q_NORM: return mp_dim_size(config, config->qk_norm_rows ? MP_DIM_Q : MP_DIM_HEAD);

@@ -18,6 +18,10 @@ enum mp_role {
     MP_ROLE_FINAL_NORM,
     MP_ROLE_HEAD,
     MP_ROLE_ATTN_NORM, /* the first one of a layer */
+    MP_ROLE_Q_DOWN,    /* this and the norms of latents: latent attention */
+    MP_ROLE_Q_DOWN_NORM,
+    MP_ROLE_LATENT_NORM,
+    MP_ROLE_KV_UP,
     MP_ROLE_Q,
     MP_ROLE_Q_BIAS,
     MP_ROLE_K,
@@ -49,6 +53,11 @@ enum mp_dim {
     MP_DIM_VOCAB,  // V
     MP_DIM_HIDDEN, // H
     MP_DIM_Q,
+    MP_DIM_Q_COLS, /* H, or the rank of queries */
+    MP_DIM_Q_RANK,
+    MP_DIM_KV_RANK,
+    MP_DIM_KV_UP,   /* keys and values of all heads, from the latent */
+    MP_DIM_O_COLS,  /* Q, or values of all heads */
     MP_DIM_KV,      // K
     MP_DIM_HEAD,    // D
     MP_DIM_Q_NORM,  /* D, or Q where the norm is one of all heads together */

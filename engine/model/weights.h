@@ -41,13 +41,19 @@ struct mp_layer_weights {
     struct mp_view k;       // (K, H)
     struct mp_view v;       // (K, H)
     struct mp_view o;       // (H, Q)
-    const float *q_bias;    // (Q) or NULL
-    const float *k_bias;    // (K) or NULL
-    const float *v_bias;    // (K) or NULL
-    const float *o_bias;    // (H) or NULL
-    const float *q_norm;    // (D), (Q) where it is one of all heads, or NULL
-    const float *k_norm;    // (D), (K) or NULL
-    const float *ffn_norm;  // (H)
+    /* Of latent attention, where q and o have as many rows and columns as heads have elements and
+     * k gives latent and rotated key; R a rank. */
+    struct mp_view q_down;    // (R, H); q is (Q, R) then
+    const float *q_down_norm; // (R)
+    const float *latent_norm; // (R)
+    struct mp_view kv_up;     // (heads * (nope_dim + value_dim), R)
+    const float *q_bias;      // (Q) or NULL
+    const float *k_bias;      // (K) or NULL
+    const float *v_bias;      // (K) or NULL
+    const float *o_bias;      // (H) or NULL
+    const float *q_norm;      // (D), (Q) where it is one of all heads, or NULL
+    const float *k_norm;      // (D), (K) or NULL
+    const float *ffn_norm;    // (H)
 
     struct mp_ffn dense; // M channels; layers that are not MoE
 

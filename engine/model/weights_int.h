@@ -17,6 +17,7 @@ struct mp_weights_item {
     enum mp_wtype type;    /* in the file */
     uint64_t count;        /* elements */
     uint32_t head_rows;    /* of each head, whose rows are put half a head apart; 0: stay */
+    uint32_t head_first;   /* but for these first ones of them */
     const float **floats;
     const void **data;
 };

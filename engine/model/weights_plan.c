@@ -115,6 +115,17 @@ static enum mp_status find_name(const struct mp_weights_plan *plan, enum mp_role
     return mp_weights_name(name, names->name, &numbers);
 }
 
+/* The rows of a head that rotate; of latent attention, those behind the others. */
+static void part_heads(const struct mp_model_config *config, enum mp_role role,
+                       struct mp_weights_item *item)
+{
+    item->head_rows = config->head_dim;
+    if (config->kv_rank == 0)
+        return;
+    item->head_first = role == MP_ROLE_Q ? config->nope_dim : config->kv_rank;
+    item->head_rows = item->head_first + config->rotary_dim;
+}
+
 /*
  * Put the tensor of a role on the list of what is read into the block. A matrix keeps its type; a
  * vector, a norm or a bias, has few elements that are used all the time, so they become float.
@@ -146,7 +157,7 @@ static enum mp_status want_role(struct mp_weights_plan *plan, enum mp_role role,
         item->count *= need.shape[1];
         item->data = &view->data;
         if (plan->config->arch->rotary_neighbours && (role == MP_ROLE_Q || role == MP_ROLE_K))
-            item->head_rows = plan->config->head_dim;
+            part_heads(plan->config, role, item);
     } else {
         item->floats = (const float **)(void *)view;
     }

@@ -165,21 +165,22 @@ static enum mp_status read_runs(struct load *load, const struct mp_weights_io *i
     return status;
 }
 
-/* Rows 2i and 2i + 1 of each head become rows i and i + D/2. */
+/* Rows 2i and 2i + 1 of each head become rows i and i + D/2, counted behind those that stay. */
 static enum mp_status part_neighbours(const struct mp_weights_item *item, char *data)
 {
     const size_t head_rows = item->head_rows;
     const size_t row_bytes = item->tensor->st.bytes / item->tensor->st.shape[0];
-    const size_t head_bytes = head_rows * row_bytes;
+    const size_t head_bytes = head_rows * row_bytes, first = item->head_first;
+    const size_t half = (head_rows - first) / 2;
     char *head = malloc(head_bytes);
 
     if (head == NULL)
         return mp_fail_no_memory("the rows of a head", head_bytes);
     for (uint64_t at = 0; at < item->tensor->st.bytes; at += head_bytes) {
         memcpy(head, data + at, head_bytes);
-        for (size_t row = 0; row < head_rows; row++)
-            memcpy(data + at + (row / 2 + row % 2 * (head_rows / 2)) * row_bytes,
-                   head + row * row_bytes, row_bytes);
+        for (size_t row = 0; row < head_rows - first; row++)
+            memcpy(data + at + (first + row / 2 + row % 2 * half) * row_bytes,
+                   head + (first + row) * row_bytes, row_bytes);
     }
     free(head);
     return MP_OK;

@@ -9,23 +9,39 @@
 #include "policy/top_k.h"
 #include "vmm/base/arena.h"
 
+/* Of a guess. Ranks behind the last one that is told apart count as that. */
+#define RANKS 32u
+#define ABSENT 0x80u
+
+/* Guesses of experts that are absent are worse than others: what a token's layers use again and
+ * again is there. So many of a rank are looked at, and of those a part must have been right. */
+#define TRIES_MIN 32u
+#define TRIES_MAX 512u
+#define PART_RIGHT 3u
+
 struct mp_paged_ahead {
     void *block;
-    float *source;                             // (tokens_max, experts): what a router would say
-    float *scores;                             // (tokens_max, experts)
-    float *sums;                               // (experts): zeros; nobody knows scores
-    uint32_t *wanted;                          // (experts)
-    uint32_t *experts;                         // (experts): of the open layer
-    uint32_t *tokens;                          // (experts)
-    uint32_t *executors;                       // (experts)
-    uint8_t *resident;                         // (experts): of the open layer
-    uint8_t *target;                           // (experts): of the predicted one
-    uint32_t *best;                            // (experts): scratch
-    float *best_scores;                        // (experts): scratch
-    uint8_t *guessed;                          // (layers, experts): what was guessed last
-    uint32_t *guesses;                         // (layers): how many those are
+    float *source;       // (tokens_max, experts): what a router would say
+    float *scores;       // (tokens_max, experts)
+    float *sums;         // (experts): zeros; nobody knows scores
+    uint32_t *wanted;    // (experts)
+    uint32_t *experts;   // (experts): of the open layer
+    uint32_t *tokens;    // (experts)
+    uint32_t *executors; // (experts)
+    uint8_t *resident;   // (experts): of the open layer
+    uint8_t *target;     // (experts): of the predicted one
+    uint32_t *best;      // (experts): scratch
+    float *best_scores;  // (experts): scratch
+    uint8_t *guessed;    // (layers, experts): what was guessed last: its rank, from 1, and ABSENT
+    uint32_t *guesses;   // (layers): how many those are
+
     uint64_t opened_ns, waited_ns, last_layer; /* of the layer before */
-    uint64_t all, right;                       /* guesses that were checked */
+
+    /* Guesses that were checked, and the last ones of what was absent, by rank. */
+    uint64_t all, right;
+    struct absent {
+        uint32_t all, right;
+    } absent[RANKS];
 };
 
 static void take(struct mp_paged_ahead *ahead, const struct mp_shape *shape, struct mp_arena *arena)
@@ -132,6 +148,16 @@ static void note_costs(struct mp_paged *paged)
     ahead->waited_ns = paged->counters.exposed_wait_ns;
 }
 
+static void note_absent(struct mp_paged_ahead *ahead, uint32_t rank, bool right)
+{
+    if (ahead->absent[rank].all == TRIES_MAX) {
+        ahead->absent[rank].all /= 2;
+        ahead->absent[rank].right /= 2;
+    }
+    ahead->absent[rank].all++;
+    ahead->absent[rank].right += right;
+}
+
 /* What had been guessed of the layer that is open now. */
 static void check_guess(struct mp_paged *paged)
 {
@@ -141,8 +167,11 @@ static void check_guess(struct mp_paged *paged)
     if (ahead->guesses[paged->layer] == 0)
         return;
     ahead->all += ahead->guesses[paged->layer];
-    for (uint32_t i = 0; i < paged->need_count; i++)
-        ahead->right += guessed[paged->needs[i].expert];
+    for (uint32_t e = 0; e < paged->shape.experts; e++) {
+        ahead->right += guessed[e] != 0 && paged->counts[e] > 0;
+        if ((guessed[e] & ABSENT) != 0)
+            note_absent(ahead, (guessed[e] & ~ABSENT) - 1, paged->counts[e] > 0);
+    }
     ahead->guesses[paged->layer] = 0;
 }
 
@@ -158,10 +187,30 @@ static void note_guess(struct mp_paged *paged, uint32_t target)
         mp_top_k(ahead->scores + (size_t)t * experts, experts, paged->top_k, ahead->best,
                  ahead->best_scores);
         for (uint32_t r = 0; r < paged->top_k; r++) {
-            ahead->guesses[target] += !guessed[ahead->best[r]];
-            guessed[ahead->best[r]] = 1;
+            const uint32_t expert = ahead->best[r], rank = r < RANKS ? r + 1 : RANKS;
+
+            ahead->guesses[target] += guessed[expert] == 0;
+            if (guessed[expert] == 0 || (guessed[expert] & ~ABSENT) > rank)
+                guessed[expert] = (uint8_t)(rank | (ahead->target[expert] ? 0 : ABSENT));
         }
     }
+}
+
+/* Take out of wanted(count) what is absent and will hardly be used: it would be read for nothing,
+ * into the slot of another. Returns how many are left. */
+static uint32_t drop_doubtful(struct mp_paged_ahead *ahead, const uint8_t *guessed, uint32_t count)
+{
+    uint32_t left = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t guess = guessed[ahead->wanted[i]];
+        const uint32_t rank = (guess & ~ABSENT) - 1;
+
+        if ((guess & ABSENT) == 0 || ahead->absent[rank].all < TRIES_MIN ||
+            ahead->absent[rank].right * PART_RIGHT >= ahead->absent[rank].all)
+            ahead->wanted[left++] = ahead->wanted[i];
+    }
+    return left;
 }
 
 void mp_paged_ahead_counts(const struct mp_paged_ahead *ahead, uint64_t *guessed_p,
@@ -239,8 +288,10 @@ static void look(struct mp_paged *paged, const struct mp_routing *routing, uint3
         .executors = ahead->executors,
     };
     count = set->prefetch_ops->choose(set->prefetch, &facts, ahead->wanted);
-    if (count <= paged->shape.experts)
-        mp_pager_prefetch(paged->pager, target, ahead->wanted, count);
+    if (count > paged->shape.experts)
+        return;
+    count = drop_doubtful(ahead, ahead->guessed + (size_t)target * paged->shape.experts, count);
+    mp_pager_prefetch(paged->pager, target, ahead->wanted, count);
 }
 
 void mp_paged_look_ahead(struct mp_paged *paged, const struct mp_routing *routing)

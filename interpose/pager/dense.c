@@ -166,7 +166,7 @@ static bool replace(struct mp_paged_dense *dense, uint32_t file, const struct ra
 
     if (memory == NULL)
         return false;
-    right = read_range(paged, file, range, memory) &&
+    right = read_range(paged, file, range, memory) && mp_shown_has_file(paged->shown, file) &&
             paged->host.real.mprotect(memory, bytes, PROT_READ) == 0 &&
             mp_shown_replace(paged->shown, file, range->begin, memory, bytes);
     if (!right)

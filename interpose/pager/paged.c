@@ -20,6 +20,9 @@
 /* Mappings that the program may still need itself. */
 #define MAPS_SPARE 4096
 
+/* Addresses of our threads, and of those that the program has not started yet. */
+#define ADDRESSES_SPARE (UINT64_C(256) << 20)
+
 /* The name that the descriptor was opened by. */
 static bool find_path(int fd, char path[PATH_MAX])
 {
@@ -112,6 +115,24 @@ static uint64_t less(uint64_t bytes, uint64_t taken)
     return bytes > taken ? bytes - taken : 0;
 }
 
+/* A program that runs within `ulimit -v` must go on to: the files are about to be mapped, and our
+ * threads' stacks and heaps are addresses too. */
+static enum mp_status check_addresses(const struct mp_paged *paged, uint64_t budget)
+{
+    uint64_t need = budget + ADDRESSES_SPARE;
+    struct mp_memory_room room;
+
+    mp_memory_room_read("", &room);
+    for (uint32_t f = 0; f < mp_files_count(paged->experts.files); f++)
+        need += mp_files_bytes(paged->experts.files, f);
+    if (room.address_bytes >= need)
+        return MP_OK;
+    return mp_fail(MP_ERR_CONFIG, "E_BUDGET_SMALL",
+                   "the limit on addresses leaves %" PRIu64 " bytes, and %" PRIu64 " are needed to "
+                   "map the model and page it; raise ulimit -v",
+                   room.address_bytes, need);
+}
+
 /* MP_ERR_UNSUPPORTED: the budget holds all there is. A size is for all models together, and who
  * comes first takes it; a part is one of each model. */
 static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_paged_beside *beside,
@@ -152,7 +173,7 @@ static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_page
                        "%" PRIu64 " (two slots); raise MOEPAGER_BUDGET",
                        budget, full->smallest_bytes);
     paged->budget_bytes = budget;
-    return MP_OK;
+    return check_addresses(paged, budget);
 }
 
 static enum mp_status plan(struct mp_paged *paged, const struct mp_paged_beside *beside)
@@ -365,6 +386,10 @@ void mp_paged_destroy(struct mp_paged *paged)
 {
     if (paged == NULL)
         return;
+    if (paged->shown != NULL && mp_shown_lost_any(paged->shown)) {
+        atomic_store(&paged->off, true); /* it stays as it is: what we would close is not ours */
+        return;
+    }
     mp_paged_dense_destroy(paged->dense);
     mp_paged_watch_destroy(paged->watch);
     if (paged->open)

@@ -58,6 +58,17 @@ void mp_paged_stop(struct mp_paged *paged, const char *why)
     mp_shown_hide_all(paged->shown);
 }
 
+/* Somebody may have closed our descriptors, and what was read since then is another file's. */
+static bool was_read_from_files(struct mp_paged *paged, const struct mp_unit *unit)
+{
+    for (uint32_t k = 0; k < unit->piece_count; k++) {
+        if ((k == 0 || unit->pieces[k].file != unit->pieces[k - 1].file) &&
+            !mp_shown_has_file(paged->shown, unit->pieces[k].file))
+            return false;
+    }
+    return true;
+}
+
 /* A need has its bytes and a lease: from now on it is read from its slot. */
 static void show(struct mp_paged *paged, const struct mp_ready *ready)
 {
@@ -74,9 +85,14 @@ static void show(struct mp_paged *paged, const struct mp_ready *ready)
 
         fd = mp_backend_host_file(paged->backend, page, &offsets[k]);
     }
-    if (!mp_shown_is_shown(paged->shown, unit) && fd >= 0 &&
-        !mp_shown_show(paged->shown, unit, fd, offsets))
-        mp_log_once(MP_LOG_WARN, "preload", "an expert cannot be mapped, and is read in place");
+    if (!mp_shown_is_shown(paged->shown, unit)) {
+        if (!was_read_from_files(paged, pieces)) {
+            mp_paged_stop(paged, "the program has closed our descriptors");
+            return;
+        }
+        if (fd >= 0 && !mp_shown_show(paged->shown, unit, fd, offsets))
+            mp_log_once(MP_LOG_WARN, "preload", "an expert cannot be mapped, and is read in place");
+    }
     if (paged->source == MP_SOURCE_TOUCHES)
         (void)mp_paged_was_touched(paged, unit); /* by us */
     set_ready(paged, unit, MP_READY_YES);
@@ -114,9 +130,9 @@ static void note_failure(struct mp_paged *paged)
 /* Show what has come so far. */
 static void take_ready(struct mp_paged *paged)
 {
-    struct mp_ready ready;
+    while (paged->open) {
+        struct mp_ready ready;
 
-    for (;;) {
         if (mp_pager_next_now(paged->pager, &ready) != MP_OK) {
             note_failure(paged);
             return;

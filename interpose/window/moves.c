@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "vmm/space/space.h"
@@ -38,6 +39,14 @@ static bool can_move(struct mp_moves *moves, const struct mp_real *real)
     return can;
 }
 
+/* The mapping takes as many addresses again as the slots have. */
+static bool may_take_addresses(void)
+{
+    struct rlimit limit;
+
+    return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY;
+}
+
 /* The mapping where entries wait. Without it pages are mapped anew, which costs time only. */
 static void begin(struct mp_moves *moves, const struct mp_real *real, int fd)
 {
@@ -45,7 +54,7 @@ static void begin(struct mp_moves *moves, const struct mp_real *real, int fd)
     void *base;
 
     moves->tried = true;
-    if (fstat(fd, &st) != 0 || st.st_size < MP_SPACE_PAGE_BYTES)
+    if (!may_take_addresses() || fstat(fd, &st) != 0 || st.st_size < MP_SPACE_PAGE_BYTES)
         return;
     moves->known =
         calloc((uint64_t)st.st_size / MP_SPACE_PAGE_BYTES / WORD_BITS + 1, sizeof(*moves->known));

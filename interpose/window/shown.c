@@ -81,24 +81,38 @@ enum mp_status mp_shown_create(const struct mp_host *host, const struct mp_exper
 
     if (shown == NULL)
         return mp_fail_no_memory("what is mapped", sizeof(*shown));
-    shown->pagemap_fd = -1;
+    shown->pagemap_fd = shown->slot_fd = -1;
     shown->host = *host;
     shown->files = experts->files;
     shown->units = units;
     shown->file_count = files;
     shown->views = calloc(files, sizeof(*shown->views));
+    shown->owned = calloc(files, sizeof(*shown->owned));
     shown->shown = calloc(units, sizeof(*shown->shown));
     shown->piece_at = calloc(units, sizeof(*shown->piece_at));
     shown->pieces = calloc((size_t)units * MP_UNIT_PIECES_MAX, sizeof(*shown->pieces));
-    if (shown->views == NULL || shown->shown == NULL || shown->piece_at == NULL ||
-        shown->pieces == NULL) {
+    if (shown->views == NULL || shown->owned == NULL || shown->shown == NULL ||
+        shown->piece_at == NULL || shown->pieces == NULL) {
         mp_shown_destroy(shown);
         return mp_fail_no_memory("what is mapped", units * sizeof(*shown->pieces));
     }
     make_pieces(shown, experts);
     take_spare(shown);
     shown->pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    shown->pagemap = mp_shown_own(shown->pagemap_fd);
+    if (shown->pagemap_fd >= 0 && shown->pagemap.inode == 0) {
+        close(shown->pagemap_fd);
+        shown->pagemap_fd = -1;
+    }
     mp_mutex_init(&shown->lock, MP_LOCK_REGION, "shown");
+    for (uint32_t f = 0; f < files; f++) {
+        shown->owned[f] = mp_shown_own(mp_files_fd(shown->files, f));
+        if (shown->owned[f].inode == 0) {
+            mp_shown_destroy(shown);
+            return mp_fail(MP_ERR_IO, "E_OPEN", "cannot look at '%s': %s",
+                           mp_files_name(experts->files, f), strerror(errno));
+        }
+    }
     *shown_p = shown;
     return MP_OK;
 }
@@ -113,6 +127,7 @@ void mp_shown_destroy(struct mp_shown *shown)
         close(shown->pagemap_fd);
     mp_moves_end(&shown->moves, &shown->host.real);
     free(shown->views);
+    free(shown->owned);
     free(shown->shown);
     free(shown->piece_at);
     free(shown->pieces);
@@ -132,6 +147,8 @@ static bool map_file(struct mp_shown *shown, const struct mp_shown_view *view, u
     const int fd = mp_files_fd(shown->files, view->view.file);
     const int flags = view->view.flags | MAP_FIXED;
 
+    if (!mp_shown_owns(&shown->owned[view->view.file], fd))
+        return false;
     if (shown->host.real.mmap(at, end - begin, view->view.prot, flags, fd, (off_t)begin) !=
         MAP_FAILED)
         return true;
@@ -156,7 +173,8 @@ static bool map_private(struct mp_shown *shown, const struct mp_shown_view *view
 {
     char *const at = address_of(view, begin);
 
-    if (shown->host.real.mmap(at, end - begin, view->view.prot, MAP_PRIVATE | MAP_FIXED,
+    if (!mp_shown_owns(&shown->slots, shown->slot_fd) ||
+        shown->host.real.mmap(at, end - begin, view->view.prot, MAP_PRIVATE | MAP_FIXED,
                               shown->slot_fd, (off_t)slot_offset_of(piece, begin)) == MAP_FAILED)
         return false;
     (void)shown->host.real.madvise(at, end - begin, MADV_POPULATE_READ);
@@ -175,7 +193,8 @@ static bool map_slot(struct mp_shown *shown, const struct mp_shown_view *view,
     if (view->view.prot == PROT_READ &&
         mp_moves_show(&shown->moves, real, shown->slot_fd, slot, end - begin, at))
         return true;
-    return real->mmap(at, end - begin, view->view.prot, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+    return mp_shown_owns(&shown->slots, shown->slot_fd) &&
+           real->mmap(at, end - begin, view->view.prot, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
                       shown->slot_fd, (off_t)slot) != MAP_FAILED;
 }
 
@@ -195,6 +214,8 @@ static bool was_written(const struct mp_shown *shown, const struct mp_shown_view
 
     if (!mp_shown_is_private(&view->view))
         return false;
+    if (!mp_shown_owns(&shown->pagemap, shown->pagemap_fd))
+        return true;
     while (left > 0) {
         const uint64_t count = left < PAGES_AT_ONCE ? left : PAGES_AT_ONCE;
 
@@ -330,11 +351,15 @@ bool mp_shown_hide_locked(struct mp_shown *shown, uint32_t unit)
 
 bool mp_shown_show(struct mp_shown *shown, uint32_t unit, int fd, const uint64_t *offset_bytes)
 {
-    bool right = true;
+    bool right;
 
     mp_lock(&shown->lock);
     mp_assert(!shown->shown[unit]);
-    shown->slot_fd = fd;
+    if (shown->slot_fd < 0) {
+        shown->slots = mp_shown_own(fd);
+        shown->slot_fd = shown->slots.inode != 0 ? fd : -1;
+    }
+    right = shown->slot_fd >= 0;
     shown->shown[unit] = true;
     shown->counts.shows++;
     shown->counts.shown++;

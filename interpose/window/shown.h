@@ -91,6 +91,12 @@ char *mp_shown_address(struct mp_shown *shown, uint32_t file, uint64_t offset_by
 bool mp_shown_replace(struct mp_shown *shown, uint32_t file, uint64_t offset_bytes, void *memory,
                       uint64_t bytes);
 
+/* Has the file our descriptors still open? Then what was read by them is the file's. */
+bool mp_shown_has_file(struct mp_shown *shown, uint32_t file);
+
+/* Are some of them, or those of slots, somebody else's by now? Then none may be closed. */
+bool mp_shown_lost_any(struct mp_shown *shown);
+
 /* fork(): no change may be under way. In the child all that is shown is hidden, and stays so. */
 void mp_shown_fork_prepare(struct mp_shown *shown);
 void mp_shown_fork_parent(struct mp_shown *shown);

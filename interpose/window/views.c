@@ -62,14 +62,18 @@ static bool cut(struct mp_shown_view *view, uint64_t begin, uint64_t end)
 static void map_back(struct mp_shown *shown, const struct mp_shown_view *view, uint64_t begin,
                      uint64_t end)
 {
+    const int fd = mp_files_fd(shown->files, view->view.file);
+
+    if (!mp_shown_owns(&shown->owned[view->view.file], fd))
+        return; /* what is there has the same bytes */
     for (uint32_t i = 0; i < view->left_count; i++) {
         const uint64_t from = begin > view->left[i].begin ? begin : view->left[i].begin;
         const uint64_t to = end < view->left[i].end ? end : view->left[i].end;
 
         if (from < to)
             (void)shown->host.real.mmap(view->view.at + (from - view->view.offset_bytes), to - from,
-                                        view->view.prot, view->view.flags | MAP_FIXED,
-                                        mp_files_fd(shown->files, view->view.file), (off_t)from);
+                                        view->view.prot, view->view.flags | MAP_FIXED, fd,
+                                        (off_t)from);
     }
 }
 

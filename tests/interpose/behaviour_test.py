@@ -17,6 +17,7 @@ usage: behaviour_test.py CASE PRELOAD WORK [--full]
   kills      starts and kills in a row (50, with --full 1,000); the next run is right, nothing is left
   crowd      20 processes on one file
   memory     a memory group of which most is taken: the kernel may end it, else the result is right
+  limits     few descriptors, addresses and threads: what runs without the library runs with it
   others     before and behind another preloaded library with the same hooks
   secure     a program that is somebody else when it runs: the library stays out of it
   report     SIGUSR1 in the middle writes it, and the program goes on; a program with a handler of
@@ -24,12 +25,16 @@ usage: behaviour_test.py CASE PRELOAD WORK [--full]
   seccomp    userfaultfd and io_uring are refused: it pages; memfd_create too: it says why it does not
   dlopen     libllama behind RTLD_LOCAL, and behind RTLD_DEEPBIND
   static     a program without a dynamic loader
+  sanitized  the interposer built with a sanitizer finds nothing in programs of C and in llama.cpp.
+             SANITIZED_BUILD is a build folder of it: cmake -DCMAKE_C_COMPILER=gcc
+             -DMP_SANITIZE=address|thread, targets moepager_interpose and moepager_safetensors
 """
 import errno
 import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import stat
@@ -311,6 +316,30 @@ def memory(preload, work, full):
         group.remove()
 
 
+def limits(preload, work, full):
+    llama = Llama("debian")
+    program = llama.build("victim_logits", work)
+    command = llama.command(program, llama.model("tiny"), 2, "gen=4", "prompt=16")
+    want = run(command, None, None).out
+    most = {"n": (4, 5, 6, 7, 8, 10, 16), "v": (80000, 90000, 100000, 120000, 200000, 300000, 600000)}
+    for flag, values in most.items():
+        seen = set()
+        for value in values:
+            limited = ["/bin/sh", "-c", f'ulimit -{flag} {value}; exec "$@"', "sh", *command]
+            plain = run(limited, None, None)
+            for budget in ("20%", "auto") if full else ("20%",):
+                done = run(limited, preload, budget, work=work)
+                label = f"ulimit -{flag} {value}, budget {budget}"
+                expect(plain.status != 0 or (done.status == 0 and done.out == want),
+                       f"{label}: exit {done.status}: {done.err[-500:]}")
+                expect(len(warnings(done)) <= 1, f"{label}: much is said: {done.err}")
+                expect(done.status != 0 or done.report is not None or budget == "auto" or
+                       len(warnings(done)) == 1, f"{label}: neither paged nor said: {done.err}")
+                seen.add((plain.status == 0, done.report is not None))
+        # All three are there: too little for the program, for the library, and for neither.
+        expect({(True, False), (True, True)} <= seen, f"ulimit -{flag}: {seen}")
+
+
 def others(preload, work, full):
     llama = Llama("debian")
     program = llama.build("victim_logits", work)
@@ -433,9 +462,61 @@ def static(preload, work, full):
         model.unlink()
 
 
+# Threads of llama.cpp meet at barriers that a sanitizer does not see.
+SUPPRESSIONS = """
+race:libggml
+race:libllama
+race:ggml_backend_tensor_get
+race:mp_paged_key
+race:read_routing
+race:count_choices
+"""
+
+
+def sanitized(preload, work, full):
+    build = os.environ.get("SANITIZED_BUILD")
+    if build is None:
+        raise Skip("set SANITIZED_BUILD")
+    # Hooks are called before a sanitizer has begun, so only what they open has it.
+    for path in (preload, *Path(build).glob("libmoepager_[is]*.so")):
+        shutil.copyfile(path, work / path.name)
+    needs = subprocess.run(["ldd", work / "libmoepager_interpose.so"], check=True, text=True,
+                           stdout=subprocess.PIPE).stdout
+    runtime = [line.split()[2] for line in needs.splitlines() if re.match(r"\s*lib[at]san\.", line)]
+    expect(len(runtime) == 1, f"{build} is not built with a sanitizer of gcc: {needs}")
+    (work / "suppressions").write_text(SUPPRESSIONS)
+    how = {"LD_PRELOAD": f"{runtime[0]}:{work / preload.name}", "MOEPAGER_BUDGET": "20%",
+           "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0:exitcode=99",
+           "TSAN_OPTIONS": f"suppressions={work / 'suppressions'}:exitcode=99"}
+
+    def check(command, **more):
+        want = run(command, None, None).out
+        done = run(command, None, None, **how, **more)
+        expect(done.status == 0 and done.out == want and "Sanitizer" not in done.err and
+               "runtime error" not in done.err,
+               f"{command[1:]}, {more}: exit {done.status}: {done.out[-200:]}{done.err[-2000:]}")
+
+    model = own_model(work)
+    for what in ("bytes,touch,fork,write,readv", "unmap", "private", "usr1", "truncate", "overwrite"):
+        shutil.copyfile(model, work / "copy.gguf")
+        check([mapper(work), model, what] if what not in ("truncate", "overwrite") else
+              ["/bin/sh", "-c", 'cp "$1" "$2"; "$0" "$2" "$3"', mapper(work), model,
+               work / "copy.gguf", what])
+    model.unlink()
+    llama = Llama("python")
+    program = llama.build("victim_logits", work)
+    for name, *more in (("tiny",), ("oss",), ("tiny-split",), ("fused", "reload=1"),
+                        ("qwen-q8", "check=bytes,touch,fork,write,readv,bytes")):
+        command = llama.command(program, llama.model(name), 4, *more)
+        for source in harness.SOURCES:
+            check(command, MOEPAGER_HOOKS=source)
+        check(command, MOEPAGER_URING="off", MOEPAGER_REPORT=str(work / "report.json"),
+              MOEPAGER_TRACE=str(work / "trace"), MOEPAGER_TIMELINE=str(work / "timeline.json"))
+
+
 CASES = {case.__name__: case for case in (idle, mapping, changed, reads, disk, broken, refused, alone, kills, crowd,
-                                          memory, others, secure, report, seccomp, dlopen,
-                                          static)}
+                                          memory, limits, others, secure, report, seccomp, dlopen,
+                                          static, sanitized)}
 
 if __name__ == "__main__":
     sys.exit(harness.main(CASES, __doc__))

@@ -5,10 +5,10 @@
 if(NOT sanitizers AND NOT MP_COVERAGE)
     foreach(file behaviour programs transformers)
         set(cases_behaviour idle mapping changed reads disk broken refused alone kills crowd memory
-            others secure report seccomp dlopen static)
+            limits others secure report seccomp dlopen static)
         set(cases_programs logits sources several checks bench text perplexity server openai
             compare)
-        set(full_behaviour kills broken idle mapping reads)
+        set(full_behaviour kills broken idle mapping reads limits sanitized)
         set(full_programs logits sources several checks bench text perplexity server openai python)
         set(cases_transformers logits touches write fork single)
         set(full_transformers logits touches write fork single)

@@ -6,10 +6,16 @@
  * tests/data/models). They ask for more than devices compute.
  */
 #define FAMILY_FIXTURES(X) \
+    X("deepseek_v2-a")     \
+    X("deepseek_v2-b")     \
+    X("deepseek_v3-a")     \
+    X("deepseek_v3-b")     \
     X("ernie4_5_moe-a")    \
     X("ernie4_5_moe-b")    \
     X("glm4_moe-a")        \
     X("glm4_moe-b")        \
+    X("glm4_moe_lite-a")   \
+    X("glm4_moe_lite-b")   \
     X("granitemoe-a")      \
     X("granitemoe-b")      \
     X("minimax_m2-a")      \

@@ -193,6 +193,7 @@ static void families_are_complete(void)
         struct mp_model_config some = { .arch = arch, .is_moe = { true } };
 
         some.shared_ffn = arch->keys.shared_ffn != NULL || arch->keys.shared_count.key != NULL;
+        some.kv_rank = some.q_rank = arch->keys.kv_rank != NULL;
         some.qkv_bias = arch->switches.qkv_bias.key != NULL || arch->switches.qkv_bias.value;
         some.o_bias = arch->switches.o_bias.key != NULL || arch->switches.o_bias.value;
         some.qk_norm = arch->switches.qk_norm.key != NULL || arch->switches.qk_norm.value;
@@ -216,7 +217,7 @@ static void families_are_complete(void)
         }
         CHECK_EQ(arch->fused_gate_up == NULL, arch->fused_down == NULL);
     }
-    CHECK_EQ(count, 8);
+    CHECK_EQ(count, 11);
 }
 
 static void a_family_is_one_constant(void)
@@ -251,7 +252,8 @@ static void unknown_families_get_all_names(void)
     CHECK_FAILS(mp_model_config_parse(text, sizeof(text) - 1, NULL, 0, &out), MP_ERR_MODEL,
                 "E_UNSUPPORTED",
                 "key 'architectures' in 'config.json': got 'ElmForCausalLM', this engine supports "
-                "Ernie4_5_MoeForCausalLM, Glm4MoeForCausalLM, GraniteMoeForCausalLM, "
+                "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, "
+                "Glm4MoeForCausalLM, Glm4MoeLiteForCausalLM, GraniteMoeForCausalLM, "
                 "MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, Qwen2MoeForCausalLM, "
                 "Qwen3MoeForCausalLM, OakForCausalLM, EndlessForCausalLM");
 }

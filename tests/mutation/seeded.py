@@ -39,7 +39,7 @@ HOST = [
      "ticket->extent_count = layout->extent_count;",
      "ticket->extent_count = layout->extent_count - 1;"),
     ("weights of the experts are combined in the wrong order", LOGITS, "cpu_experts.c",
-     "weights[r] / total, H)", "weights[R - 1 - r] / total, H)"),
+     "weights[r] / total * scale, H)", "weights[R - 1 - r] / total * scale, H)"),
     ("sequences share a KV cache", LOGITS, "forward/kv.c",
      "        .sequence = sequence,", "        .sequence = 0 * sequence,"),
     ("tries stay used up although bytes have come", ["reader_retry_test:threads"], "reader_queue.c",

@@ -36,14 +36,26 @@ void gguf_number(const char *key, unsigned kind, uint64_t value, unsigned bytes)
     gguf_put(value, bytes);
 }
 
-void gguf_tensor(const char *name, uint64_t a, uint64_t b, unsigned type, uint64_t offset)
+static void put_tensor(const char *name, unsigned dims, const uint64_t *shape, unsigned type,
+                       uint64_t offset)
 {
     gguf_text(name);
-    gguf_put(2, 4);
-    gguf_put(a, 8);
-    gguf_put(b, 8);
+    gguf_put(dims, 4);
+    for (unsigned d = 0; d < dims; d++)
+        gguf_put(shape[d], 8);
     gguf_put(type, 4);
     gguf_put(offset, 8);
+}
+
+void gguf_tensor(const char *name, uint64_t a, uint64_t b, unsigned type, uint64_t offset)
+{
+    put_tensor(name, 2, (const uint64_t[]){ a, b }, type, offset);
+}
+
+void gguf_tensor_3d(const char *name, uint64_t a, uint64_t b, uint64_t c, unsigned type,
+                    uint64_t offset)
+{
+    put_tensor(name, 3, (const uint64_t[]){ a, b, c }, type, offset);
 }
 
 void gguf_data(size_t bytes)

@@ -20,6 +20,9 @@ void gguf_put(uint64_t value, unsigned bytes); /* little-endian */
 void gguf_text(const char *s);
 void gguf_number(const char *key, unsigned kind, uint64_t value, unsigned bytes);
 void gguf_tensor(const char *name, uint64_t a, uint64_t b, unsigned type, uint64_t offset);
+/* Of three dimensions, as those of experts are. */
+void gguf_tensor_3d(const char *name, uint64_t a, uint64_t b, uint64_t c, unsigned type,
+                    uint64_t offset);
 void gguf_data(size_t bytes); /* zeros, from the next multiple of 32 on */
 void gguf_save(const char *path);
 

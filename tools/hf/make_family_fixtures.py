@@ -75,8 +75,60 @@ FAMILIES = {
         "b": {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 56,
               "head_dim": 12, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
     }),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", {
+        "a": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+              "intermediate_size": 72, "n_shared_experts": 2, "first_k_dense_replace": 1,
+              "n_group": 1, "topk_group": 1, "topk_method": "greedy", "norm_topk_prob": False,
+              "routed_scaling_factor": 1.0, "q_lora_rank": None, "kv_lora_rank": 32,
+              "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
+              "num_key_value_heads": 4, "rope_theta": 10000.0,
+              "rope_scaling": {"type": "yarn", "factor": 4, "beta_fast": 32, "beta_slow": 1,
+                               "mscale": 0.707, "mscale_all_dim": 0.5,
+                               "original_max_position_embeddings": 128}},
+        "b": {"n_routed_experts": 12, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+              "intermediate_size": 24, "n_shared_experts": 1, "first_k_dense_replace": 0,
+              "n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy",
+              "norm_topk_prob": False, "routed_scaling_factor": 16.0, "q_lora_rank": 20,
+              "kv_lora_rank": 20, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 28,
+              "num_key_value_heads": 6,
+              "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
+    }),
+    "deepseek_v3": ("DeepseekV3ForCausalLM", {
+        "a": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+              "intermediate_size": 72, "n_shared_experts": 1, "first_k_dense_replace": 1,
+              "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc", "norm_topk_prob": True,
+              "scoring_func": "sigmoid", "routed_scaling_factor": 2.446, "q_lora_rank": None,
+              "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+              "num_key_value_heads": 4, "rope_theta": 50000.0},
+        "b": {"n_routed_experts": 12, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+              "intermediate_size": 24, "n_shared_experts": 2, "first_k_dense_replace": 0,
+              "n_group": 4, "topk_group": 2, "norm_topk_prob": False,
+              "routed_scaling_factor": 1.5, "q_lora_rank": 20, "kv_lora_rank": 20,
+              "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 10,
+              "num_key_value_heads": 6, "rope_interleave": True,
+              "rope_parameters": {"rope_theta": 10000.0, "rope_type": "yarn", "factor": 40.0,
+                                  "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+                                  "mscale_all_dim": 1.0,
+                                  "original_max_position_embeddings": 64}},
+    }),
+    "glm4_moe_lite": ("Glm4MoeLiteForCausalLM", {
+        "a": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+              "intermediate_size": 72, "n_shared_experts": 1, "routed_scaling_factor": 1.8,
+              "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "q_lora_rank": 24,
+              "kv_lora_rank": 32, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
+              "v_head_dim": 16, "num_key_value_heads": 4, "rope_theta": 1000000.0,
+              "mlp_layer_types": ["dense", "sparse", "sparse"]},
+        "b": {"n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+              "intermediate_size": 24, "n_shared_experts": 2, "routed_scaling_factor": 1.0,
+              "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "q_lora_rank": 20,
+              "kv_lora_rank": 20, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 10,
+              "num_key_value_heads": 6, "mlp_layer_types": ["sparse", "sparse"],
+              "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
+    }),
 }
-SIGMOID = {"glm4_moe", "minimax_m2"}
+SIGMOID = {"glm4_moe", "minimax_m2", "deepseek_v3", "glm4_moe_lite"}
+# Groups of experts are as good as their so many best ones.
+GROUP_BEST = {"deepseek_v2": 1}
 
 
 def config_of(family, shape):
@@ -146,6 +198,8 @@ class Margins:
         margin = np.ones(len(self.seen[0]))
         k = self.config.num_experts_per_tok
         groups = getattr(self.config, "n_group", None) or 1
+        if getattr(self.config, "topk_method", None) == "greedy":
+            groups = 1
         for scores in self.seen:
             if groups > 1:
                 margin = np.minimum(margin, self.of_groups(scores, groups))
@@ -159,7 +213,8 @@ class Margins:
         """The margin between groups; scores of the others are put out of reach."""
         used = self.config.topk_group
         parts = scores.reshape(len(scores), groups, -1)
-        values = -np.sort(-parts, -1)[..., :2].sum(-1)
+        best = GROUP_BEST.get(self.config.model_type, 2)
+        values = -np.sort(-parts, -1)[..., :best].sum(-1)
         order = -np.sort(-values, -1)
         bar = order[:, used - 1]
         parts[values < bar[:, None]] = scores.min() - 1

@@ -9,6 +9,7 @@
  * pread(), and the thread goes on as the only thread of a pool.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <liburing.h>
 #include <poll.h>
@@ -25,6 +26,13 @@
 
 #define EVENT_TRIES 16
 #define ENTER_TRIES 1000
+
+/* The eventfd's number, if so many are allowed: it is written to, and a program that closes what it
+ * does not know gives low numbers away again. */
+#define EVENT_FD_MIN 500
+
+/* The longest sleep: a program into which we were preloaded may have closed the eventfd. */
+#define SLEEP_S 1
 
 /* The most that a caller spends on handing over reads. */
 #define PUSH_NS 500000
@@ -220,10 +228,20 @@ static bool judge(struct uring_state *state, int result)
     return false;
 }
 
-/* Hand over what was pushed and sleep until something has completed. False: the ring is broken. */
+/* Sleep until something has completed, or for a while: 0, or what the kernel said. */
+static int wait_for_completion(struct uring_state *state)
+{
+    const bool can_end = (state->ring.features & IORING_FEAT_EXT_ARG) != 0;
+    struct __kernel_timespec longest = { .tv_sec = SLEEP_S };
+    struct io_uring_cqe *cqe;
+    const int result = io_uring_wait_cqes(&state->ring, &cqe, 1, can_end ? &longest : NULL, NULL);
+
+    return result == -ETIME ? 0 : result;
+}
+
+/* Hand over what was pushed and sleep. False: the ring is broken. */
 static bool enter(struct uring_state *state)
 {
-    struct io_uring_cqe *cqe;
     bool all;
     int result;
 
@@ -232,7 +250,7 @@ static bool enter(struct uring_state *state)
     all = state->pushed_count == 0;
     mp_unlock(&state->lock);
     if (result == 0 && all)
-        result = io_uring_wait_cqes(&state->ring, &cqe, 1, NULL, NULL);
+        result = wait_for_completion(state);
     mp_assert(state->broken || result <= 0);
     return judge(state, result);
 }
@@ -453,6 +471,17 @@ static enum mp_status uring_new(struct mp_reader *reader, struct uring_state **s
     return MP_OK;
 }
 
+static int open_event(void)
+{
+    const int fd = eventfd(0, EFD_CLOEXEC);
+    const int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, EVENT_FD_MIN) : -1;
+
+    if (high < 0)
+        return fd;
+    close(fd);
+    return high;
+}
+
 static enum mp_status uring_start(struct mp_reader *reader, void **state_p)
 {
     struct uring_state *state = NULL;
@@ -471,7 +500,7 @@ static enum mp_status uring_start(struct mp_reader *reader, void **state_p)
         status = fail_uring("kernel older than 5.6", ENOSYS);
         goto err_ring;
     }
-    state->event_fd = eventfd(0, EFD_CLOEXEC);
+    state->event_fd = open_event();
     if (state->event_fd < 0) {
         status = fail_uring("eventfd", errno);
         goto err_ring;

@@ -49,7 +49,7 @@
     }
 
 /* Sentences of flags with several rows. */
-#define MODEL_HELP "a Hugging Face directory or a GGUF file; simulate: its description"
+#define MODEL_HELP "a directory, a GGUF file or a cached ORG/NAME; simulate: a description"
 #define OUT_HELP "repack: a new directory; calibrate: a file (in the model's directory)"
 #define PROMPT_TOKENS_HELP "tokens of each prompt (64)"
 #define GEN_TOKENS_HELP "tokens to generate for each prompt (64)"

@@ -66,7 +66,8 @@ static void exchange_kv(void *ctx, uint64_t t, unsigned thread)
         const size_t at = (t * heads + h) * D;
 
         exchange(kv_row(job->c, s->k_cache, job->layer, sequence, h, position), s->k + at, D);
-        exchange(kv_row(job->c, s->v_cache, job->layer, sequence, h, position), s->v + at, D);
+        if (s->v_cache != NULL)
+            exchange(kv_row(job->c, s->v_cache, job->layer, sequence, h, position), s->v + at, D);
     }
 }
 
@@ -106,6 +107,8 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
     const struct mp_model_config *m = engine->config.model;
     const struct mp_batch *batch = engine->batch;
     const uint32_t sharing = m->heads / m->kv_heads, run = job->run;
+    /* In latent attention a key is its own value. */
+    float *values = m->kv_rank > 0 ? engine->state.k_cache : engine->state.v_cache;
     const uint32_t runs_each = (sharing + run - 1) / run;
     const size_t runs = (size_t)batch->count * m->kv_heads * runs_each;
     const float scale = attention_scale(m);
@@ -124,8 +127,8 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
         engine->config.kernels->attend(
             engine->state.att + at, engine->state.q + at,
             kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, seen),
-            kv_row(job->c, engine->state.v_cache, job->layer, sequence, kv_head, seen),
-            job->c->kv.position, count, m->head_dim, positions - seen, scale, scratch);
+            kv_row(job->c, values, job->layer, sequence, kv_head, seen), job->c->kv.position, count,
+            m->head_dim, positions - seen, scale, scratch);
     }
 }
 

@@ -3,8 +3,8 @@
 
 #include "engine/forward/engine_int.h"
 
-/* What cpu.c (the operations), cpu_attention.c, cpu_router.c, cpu_experts.c and cpu_products.c
- * (matrix products over the pool) share. */
+/* What cpu.c (the operations), cpu_attention.c, cpu_latent.c, cpu_router.c, cpu_experts.c and
+ * cpu_products.c (matrix products over the pool) share. */
 
 /*
  * One feed-forward network with its input, or one slice of one: its rows of gate and up and its
@@ -37,6 +37,8 @@ void mp_cpu_scale(float *x, float scale, size_t count);
 void mp_cpu_route(struct mp_compute *c, uint32_t layer, enum mp_array in, const float *norm,
                   float *scores);
 void mp_cpu_weigh(struct mp_compute *c, const uint32_t *experts, float *weights);
+void mp_cpu_latent(struct mp_compute *c, uint32_t layer);
+void mp_cpu_latent_values(struct mp_compute *c, uint32_t layer);
 void mp_cpu_store(struct mp_compute *c, uint32_t layer);
 void mp_cpu_attend(struct mp_compute *c, uint32_t layer);
 void mp_cpu_forget(struct mp_compute *c, uint32_t layer);

@@ -50,6 +50,8 @@ struct mp_arch_keys {
     struct mp_arch_number routed_scale;        /* this and the following: 1 where NULL */
     struct mp_arch_number embed_scale, residual_scale, logit_divisor;
     struct mp_arch_number attention_scale; /* by head size where NULL */
+    const char *kv_rank;    /* latent attention, with the keys that are its own everywhere */
+    const char *drafting;   /* of GGUF files: layers behind the others, which draft tokens */
     const char *rotary_dim; /* elements of a head that are rotated, or as a share of the head */
     struct mp_arch_number rotary_share;
 };
@@ -80,6 +82,7 @@ struct mp_arch {
     double default_eps, default_theta;
     bool default_tied;
     enum mp_router router;
+    bool greedy_groups;   /* groups count only where "topk_method" is "group_limited_greedy" */
     bool qk_norm_rows;    /* as in struct mp_model_config, like group_best */
     uint32_t group_best;  /* 0 is 1 */
     bool window_by_layer; /* which layers have one is said by "layer_types" alone */
@@ -102,8 +105,11 @@ struct mp_arch {
 
 /* X(end of the constant's name): the families that there are. */
 #define MP_ARCH_MAP(X) \
+    X(deepseek_v2)     \
+    X(deepseek_v3)     \
     X(ernie4_5_moe)    \
     X(glm4_moe)        \
+    X(glm4_moe_lite)   \
     X(granitemoe)      \
     X(minimax_m2)      \
     X(mixtral)         \
@@ -124,7 +130,12 @@ const struct mp_arch *mp_arch_at(size_t index);
  * biases, by whether the first layer has one.
  */
 #define MP_ARCH_GGUF_MAP(X) \
+    X(ernie4_5_moe)         \
+    X(glm4moe)              \
+    X(granitemoe)           \
     X(llama)                \
+    X(minimax_m2)           \
+    X(olmoe)                \
     X(qwen2moe)             \
     X(qwen3moe)
 
@@ -145,17 +156,19 @@ size_t mp_arch_format(char *out, size_t bytes, const char *pattern,
 /* Is `name` what the pattern gives for some layer? Patterns with other numbers never match. */
 bool mp_arch_match(const char *pattern, const char *name, uint32_t *layer_p);
 
-/* What most families call the tensors of attention, norms and ends. */
-#define MP_ARCH_COMMON_NAMES                                                       \
+/* What most families call the tensors of norms and ends, and those of attention. */
+#define MP_ARCH_END_NAMES                                                          \
     [MP_ROLE_EMBED] = { "model.embed_tokens.weight", NULL },                       \
     [MP_ROLE_FINAL_NORM] = { "model.norm.weight", NULL },                          \
     [MP_ROLE_HEAD] = { "lm_head.weight", NULL },                                   \
     [MP_ROLE_ATTN_NORM] = { "model.layers.{layer}.input_layernorm.weight", NULL }, \
-    [MP_ROLE_Q] = { "model.layers.{layer}.self_attn.q_proj.weight", NULL },        \
-    [MP_ROLE_K] = { "model.layers.{layer}.self_attn.k_proj.weight", NULL },        \
-    [MP_ROLE_V] = { "model.layers.{layer}.self_attn.v_proj.weight", NULL },        \
     [MP_ROLE_O] = { "model.layers.{layer}.self_attn.o_proj.weight", NULL },        \
     [MP_ROLE_FFN_NORM] = { "model.layers.{layer}.post_attention_layernorm.weight", NULL }
+
+#define MP_ARCH_COMMON_NAMES                                                                   \
+    MP_ARCH_END_NAMES, [MP_ROLE_Q] = { "model.layers.{layer}.self_attn.q_proj.weight", NULL }, \
+                       [MP_ROLE_K] = { "model.layers.{layer}.self_attn.k_proj.weight", NULL }, \
+                       [MP_ROLE_V] = { "model.layers.{layer}.self_attn.v_proj.weight", NULL }
 
 #define MP_ARCH_QKV_BIAS_NAMES                                                 \
     [MP_ROLE_Q_BIAS] = { "model.layers.{layer}.self_attn.q_proj.bias", NULL }, \
@@ -166,6 +179,17 @@ bool mp_arch_match(const char *pattern, const char *name, uint32_t *layer_p);
     [MP_ROLE_DENSE_GATE] = { "model.layers.{layer}.mlp.gate_proj.weight", NULL }, \
     [MP_ROLE_DENSE_UP] = { "model.layers.{layer}.mlp.up_proj.weight", NULL },     \
     [MP_ROLE_DENSE_DOWN] = { "model.layers.{layer}.mlp.down_proj.weight", NULL }
+
+/* Latent attention: `Q` is the second matrix of queries where they have a rank, and the only one
+ * where they have none. */
+#define MP_ARCH_LATENT_NAMES                                                                  \
+    [MP_ROLE_Q] = { "model.layers.{layer}.self_attn.q_proj.weight",                           \
+                    "model.layers.{layer}.self_attn.q_b_proj.weight" },                       \
+    [MP_ROLE_Q_DOWN] = { "model.layers.{layer}.self_attn.q_a_proj.weight", NULL },            \
+    [MP_ROLE_Q_DOWN_NORM] = { "model.layers.{layer}.self_attn.q_a_layernorm.weight", NULL },  \
+    [MP_ROLE_K] = { "model.layers.{layer}.self_attn.kv_a_proj_with_mqa.weight", NULL },       \
+    [MP_ROLE_LATENT_NORM] = { "model.layers.{layer}.self_attn.kv_a_layernorm.weight", NULL }, \
+    [MP_ROLE_KV_UP] = { "model.layers.{layer}.self_attn.kv_b_proj.weight", NULL }
 
 /* The three tensors of a slice of the expert whose names begin so. */
 #define MP_ARCH_SLICES(expert)                                                              \

@@ -91,20 +91,67 @@ static void entry(struct writer *w, const char *name, int kind, double number, c
         put_value(w->parts[0].entries, kind, number, text);
 }
 
+/* Layers with experts are those behind the first ones, or every so many-th. */
+static void put_moe_layers(struct writer *w)
+{
+    const struct mp_arch_keys *keys = &w->arch->keys;
+    uint32_t first = 0, second, step = 1;
+
+    while (!w->config.is_moe[first])
+        first++;
+    for (second = first + 1; second < w->config.layers && !w->config.is_moe[second]; second++)
+        step++;
+    if (keys->moe_step != NULL)
+        entry(w, keys->moe_step, MP_GGUF_U32, step, NULL);
+    if (keys->dense_first.key != NULL)
+        entry(w, keys->dense_first.key, MP_GGUF_U32, step > 1 ? 0 : first, NULL);
+}
+
+/* What the family has a key for. */
+static void put_more_numbers(struct writer *w)
+{
+    const struct mp_model_config *c = &w->config;
+    const struct mp_arch_keys *keys = &w->arch->keys;
+    const struct {
+        const char *key;
+        int kind;
+        double value;
+    } numbers[] = {
+        { keys->shared_count.key, MP_GGUF_U32, c->shared_ffn / c->expert_ffn },
+        { keys->groups.key, MP_GGUF_U32, c->groups },
+        { keys->groups_used.key, MP_GGUF_U32, c->groups_used },
+        { keys->routed_scale.key, MP_GGUF_F32, c->routed_scale },
+        { keys->rotary_dim, MP_GGUF_U32, c->rotary_dim },
+        { keys->embed_scale.key, MP_GGUF_F32, c->embed_scale },
+        { keys->residual_scale.key, MP_GGUF_F32, c->residual_scale },
+        { keys->attention_scale.key, MP_GGUF_F32, c->attention_scale },
+        { keys->logit_divisor.key, MP_GGUF_F32, 1 / c->logit_scale },
+        { w->arch->switches.norm_topk.key, MP_GGUF_BOOL, c->norm_topk },
+        { c->router == MP_ROUTER_SIGMOID ? "expert_gating_func" : NULL, MP_GGUF_U32, 2 },
+    };
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(numbers); i++) {
+        if (numbers[i].key != NULL)
+            entry(w, numbers[i].key, numbers[i].kind, numbers[i].value, NULL);
+    }
+    put_moe_layers(w);
+}
+
 static void put_numbers(struct writer *w)
 {
     const struct mp_model_config *c = &w->config;
-    const bool llama = strcmp(w->job->arch, "llama") == 0;
+    const bool llama = strcmp(w->arch->keys.expert_ffn, "feed_forward_length") == 0;
+    const uint32_t dense = c->dense_ffn != 0 ? c->dense_ffn : 4 * c->hidden;
 
     entry(w, "general:architecture", MP_GGUF_STRING, 0, w->job->arch);
     entry(w, "general:alignment", MP_GGUF_U32, w->job->align_bytes, NULL);
     entry(w, "context_length", MP_GGUF_U32, c->positions_max, NULL);
     entry(w, "embedding_length", MP_GGUF_U32, c->hidden, NULL);
     entry(w, "block_count", MP_GGUF_U32, c->layers, NULL);
-    entry(w, "feed_forward_length", MP_GGUF_U32, llama ? c->expert_ffn : 4 * c->hidden, NULL);
+    entry(w, "feed_forward_length", MP_GGUF_U32, llama ? c->expert_ffn : dense, NULL);
     if (!llama)
         entry(w, "expert_feed_forward_length", MP_GGUF_U32, c->expert_ffn, NULL);
-    if (c->shared_ffn != 0)
+    if (c->shared_ffn != 0 && w->arch->keys.shared_ffn != NULL)
         entry(w, "expert_shared_feed_forward_length", MP_GGUF_U32, c->shared_ffn, NULL);
     entry(w, "expert_count", MP_GGUF_U32, c->experts, NULL);
     entry(w, "expert_used_count", MP_GGUF_U32, c->experts_per_token, NULL);
@@ -114,6 +161,7 @@ static void put_numbers(struct writer *w)
     entry(w, "attention.value_length", MP_GGUF_U32, c->head_dim, NULL);
     entry(w, "attention.layer_norm_rms_epsilon", MP_GGUF_F32, c->norm_eps, NULL);
     entry(w, "rope.freq_base", MP_GGUF_F32, c->rope_theta, NULL);
+    put_more_numbers(w);
 }
 
 static void begin_array(struct writer *w, const char *key, int element, uint64_t count)
@@ -371,7 +419,8 @@ void to_gguf(const struct to_gguf *job)
     for (uint32_t layer = 0; layer < w->config.layers; layer++) {
         for (int role = MP_ROLE_LAYER; role < MP_ROLE_COUNT; role++)
             put_role(w, (enum mp_role)role, layer);
-        put_experts(w, layer);
+        if (w->config.is_moe[layer])
+            put_experts(w, layer);
     }
     for (uint32_t i = 0; i < job->parts; i++)
         save(w, i);

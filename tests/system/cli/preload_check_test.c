@@ -104,23 +104,14 @@ static void a_script_is_seen_through(void)
     json_decref(check);
 }
 
-static void add_experts(const char *name, unsigned type, uint64_t offset)
-{
-    gguf_text(name);
-    gguf_put(3, 4);
-    gguf_put(256, 8), gguf_put(8, 8), gguf_put(4, 8);
-    gguf_put(type, 4);
-    gguf_put(offset, 8);
-}
-
 /* Two layers of four experts: F16 16384 bytes a tensor, F32 32768; 1024 bytes are dense. */
 static void write_model(const char *path)
 {
     gguf_begin(5, 0);
-    add_experts("blk.1.ffn_gate_exps.weight", 1, 0);
-    add_experts("blk.1.ffn_up_exps.weight", 1, 16384);
-    add_experts("blk.2.ffn_gate_exps.weight", 1, 32768);
-    add_experts("blk.2.ffn_up_exps.weight", 0, 49152);
+    gguf_tensor_3d("blk.1.ffn_gate_exps.weight", 256, 8, 4, 1, 0);
+    gguf_tensor_3d("blk.1.ffn_up_exps.weight", 256, 8, 4, 1, 16384);
+    gguf_tensor_3d("blk.2.ffn_gate_exps.weight", 256, 8, 4, 1, 32768);
+    gguf_tensor_3d("blk.2.ffn_up_exps.weight", 256, 8, 4, 0, 49152);
     gguf_tensor("output.weight", 256, 1, 0, 81920);
     gguf_data(82944);
     gguf_save(path);

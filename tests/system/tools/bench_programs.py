@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The programs that measure what the machine allows, on a small model.
 
-bench_programs.py MOEPAGER: bench_machine, bench_movement, bench_reader and bench_steps_* lie beside
-it. 77 where no direct reads can be had.
+bench_programs.py MOEPAGER: bench_machine, bench_movement, bench_reader, bench_steps_* and
+bench_windows lie beside it. 77 where no direct reads can be had.
 """
 import subprocess
 import sys
@@ -114,6 +114,24 @@ def check_steps(build, model, folder):
     check((done.returncode, "none" in done.stderr), (6, True), done.stderr)
 
 
+def check_windows(program, folder):
+    """Every way shows the file's bytes, and breaks where it is known to."""
+    compared = run_json([program, folder, 8, 1, 3, 40])
+    ways = {way["way"]: way for way in compared["ways"]}
+    broken = {"userfaultfd": ["zeros", "EFAULT", "zeros"],
+              "SIGSEGV": ["right", "EFAULT", "killed by signal 11"]}
+    check(sorted(ways), ["SIGSEGV", "advice", "mapped", "moved", "userfaultfd"], "ways")
+    for name, way in ways.items():
+        if way.get("refused") and name in ("moved", "userfaultfd"):
+            continue  # by old kernels and sandboxes
+        check([way["fork"], way["syscall"], way["closed"]], broken.get(name, ["right"] * 3), name)
+        check((way["misses"] > 0, way["misses"] + way["hits"], way["hit_ms"] > 0),
+              (True, 40 - 2 * 3, True), name)
+    for words in ([], [folder, 6, 1, 3], [folder, 8, 1, 1], [folder, 8, 0, 3], [folder, 8, 1, 3, 6]):
+        done = subprocess.run([program, *map(str, words)], stderr=subprocess.DEVNULL)
+        check(done.returncode, 2, f"bench_windows {words}")
+
+
 def check_refused(command, what):
     try:
         run_json(command)
@@ -130,6 +148,7 @@ def main():
         model = make_model(folder)
         check_overhead(moepager.parent, model)
         check_steps(moepager.parent, model, folder)
+        check_windows(moepager.with_name("bench_windows"), folder)
         machine = Machine(moepager, model)
         try:
             machine.sample()

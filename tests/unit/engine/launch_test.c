@@ -97,6 +97,39 @@ static void python_is_known(void)
     CHECK(!mp_preload_is_python("/no/such"));
 }
 
+/* Our module stands first, and once; a folder whose name only begins like ours is another one. */
+static void our_module_is_first_and_once(void)
+{
+    static const struct {
+        const char *before, *behind; /* what follows our folder in PYTHONPATH, before and then */
+        bool ours;                   /* it begins with our folder already */
+    } cases[] = {
+        { "", "", true },
+        { ":/some/where", ":/some/where", true },
+        { "x:/some", NULL, true },
+        { "/some/where", ":/some/where", false },
+    };
+    char folder[PATH_MAX], before[2 * PATH_MAX], want[4 * PATH_MAX];
+
+    CHECK(mp_preload_find_python(folder));
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        struct mp_environment environment;
+
+        snprintf(before, sizeof(before), "%s%s", cases[i].ours ? folder : "", cases[i].before);
+        if (cases[i].behind != NULL)
+            snprintf(want, sizeof(want), "%s%s", folder, cases[i].behind);
+        else
+            snprintf(want, sizeof(want), "%s:%s", folder, before);
+        CHECK_EQ(setenv("PYTHONPATH", before, 1), 0);
+        CHECK_EQ(
+            mp_preload_environment(&settings, "/lib/" MP_PRELOAD_LIBRARY, "python3", &environment),
+            MP_OK);
+        CHECK_STR(mp_environment_get(&environment, "PYTHONPATH"), want);
+        mp_environment_fini(&environment);
+    }
+    CHECK_EQ(unsetenv("PYTHONPATH"), 0);
+}
+
 static void make(const struct fault_plan *plan, void *program)
 {
     struct mp_environment environment = { 0 };
@@ -170,6 +203,7 @@ int main(void)
     RUN(an_environment_is_a_copy);
     RUN(words_name_files);
     RUN(python_is_known);
+    RUN(our_module_is_first_and_once);
     RUN(every_allocation_fails_once);
     RUN(every_call_of_a_check_fails_once);
     return 0;

@@ -76,29 +76,18 @@ static void flags_stand_in_the_way(void)
     }
 }
 
-static void put_tensor(const char *name, unsigned dims, uint64_t c, unsigned type, uint64_t offset)
-{
-    gguf_text(name);
-    gguf_put(dims, 4);
-    gguf_put(32, 8), gguf_put(2, 8);
-    if (dims == 3)
-        gguf_put(c, 8);
-    gguf_put(type, 4);
-    gguf_put(offset, 8);
-}
-
 /* Experts in one tensor of a layer and one by one; neither a bias, nor a layer of number 4096. */
 static void tensors_are_told_apart_by_name(void)
 {
     static struct mp_check_model model;
 
     gguf_begin(6, 0);
-    put_tensor("blk.7.ffn_gate_exps.weight", 3, 3, 0, 0);
-    put_tensor("blk.4095.ffn_up.4.weight", 2, 0, 0, 768);
-    put_tensor("blk.4096.ffn_up_exps.weight", 3, 9, 0, 1024);
-    put_tensor("blk.7.ffn_gate_exps.bias", 2, 0, 0, 3328);
-    put_tensor("blk.9.ffn_up_exps.weight", 2, 0, 1, 3584);
-    put_tensor("output.weight", 2, 0, 0, 3712);
+    gguf_tensor_3d("blk.7.ffn_gate_exps.weight", 32, 2, 3, 0, 0);
+    gguf_tensor("blk.4095.ffn_up.4.weight", 32, 2, 0, 768);
+    gguf_tensor_3d("blk.4096.ffn_up_exps.weight", 32, 2, 9, 0, 1024);
+    gguf_tensor("blk.7.ffn_gate_exps.bias", 32, 2, 0, 3328);
+    gguf_tensor("blk.9.ffn_up_exps.weight", 32, 2, 1, 3584);
+    gguf_tensor("output.weight", 32, 2, 0, 3712);
     gguf_data(3968);
     gguf_save(in("names.gguf"));
     CHECK(mp_check_look_at_model(in("names.gguf"), &model));
@@ -121,7 +110,7 @@ static void tensors_are_told_apart_by_name(void)
 
     /* A tensor of two dimensions holds one expert, whatever its name says. */
     gguf_begin(1, 0);
-    put_tensor("blk.0.ffn_gate_exps.weight", 2, 0, 0, 0);
+    gguf_tensor("blk.0.ffn_gate_exps.weight", 32, 2, 0, 0);
     gguf_data(256);
     gguf_save(in("one.gguf"));
     CHECK(mp_check_look_at_model(in("one.gguf"), &model));
@@ -151,10 +140,7 @@ static void folders_and_other_files(void)
 static struct mp_check *check_experts(uint64_t experts)
 {
     gguf_begin(1, 0);
-    gguf_text("blk.0.ffn_gate_exps.weight");
-    gguf_put(3, 4);
-    gguf_put(1, 8), gguf_put(1, 8), gguf_put(experts, 8);
-    gguf_put(0, 4), gguf_put(0, 8);
+    gguf_tensor_3d("blk.0.ffn_gate_exps.weight", 1, 1, experts, 0, 0);
     gguf_data(experts * 4);
     gguf_save(in("many.gguf"));
     return make("-m", in("many.gguf"), NULL);

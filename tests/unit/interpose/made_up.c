@@ -21,6 +21,7 @@ uint64_t made_file_bytes;
 _Atomic int made_mmap_fails = -1, made_mremap_fails = -1;
 bool made_layout_wrong;
 struct mp_span made_span;
+mp_find_fn made_find_more;
 
 static char path[sizeof(test_tmpdir_path) + 32];
 static uint64_t data_begin;
@@ -42,18 +43,6 @@ uint64_t made_offset(uint32_t layer, uint32_t kind, uint32_t expert)
     return data_begin + tensor_offset(layer, kind) + expert * MADE_EXPERT_BYTES;
 }
 
-static void put_tensor(const char *name, uint32_t experts, uint64_t ne1, uint64_t offset)
-{
-    gguf_text(name);
-    gguf_put(experts > 0 ? 3 : 2, 4);
-    gguf_put(64, 8);
-    gguf_put(ne1, 8);
-    if (experts > 0)
-        gguf_put(experts, 8);
-    gguf_put(0, 4); /* F32 */
-    gguf_put(offset, 8);
-}
-
 static void put_header(void)
 {
     char name[64];
@@ -61,17 +50,17 @@ static void put_header(void)
     gguf_begin(TENSORS, 2);
     gguf_text("general.architecture"), gguf_put(8, 4), gguf_text("made");
     gguf_number("made.expert_used_count", 4, MADE_TOP_K, 4);
-    put_tensor("per_layer_token_embd.weight", 0, TABLE_BYTES / 256, 0);
+    gguf_tensor("per_layer_token_embd.weight", 64, TABLE_BYTES / 256, 0, 0);
     for (uint32_t l = 0; l < MADE_LAYERS; l++) {
         snprintf(name, sizeof(name), "blk.%u.attn.weight", l + 1);
-        put_tensor(name, 0, (DENSE_BYTES - ROUTER_BYTES) / 256,
-                   tensor_offset(l, 0) - DENSE_BYTES - 32);
+        gguf_tensor(name, 64, (DENSE_BYTES - ROUTER_BYTES) / 256, 0,
+                    tensor_offset(l, 0) - DENSE_BYTES - 32);
         snprintf(name, sizeof(name), "blk.%u.ffn_gate_inp.weight", l + 1);
-        put_tensor(name, 0, MADE_EXPERTS, tensor_offset(l, 0) - ROUTER_BYTES - 32);
+        gguf_tensor(name, 64, MADE_EXPERTS, 0, tensor_offset(l, 0) - ROUTER_BYTES - 32);
         for (uint32_t k = 0; k < MADE_KINDS; k++) {
             /* Block 0 has no experts. */
             snprintf(name, sizeof(name), "blk.%u.%s.weight", l + 1, names[k]);
-            put_tensor(name, MADE_EXPERTS, 49, tensor_offset(l, k));
+            gguf_tensor_3d(name, 64, 49, MADE_EXPERTS, 0, tensor_offset(l, k));
         }
     }
     gguf_data(0);
@@ -216,12 +205,11 @@ static void *find(const void *site, const char *name)
         { "ggml_compute_forward_mul_mat_id_tiled", (void *)ggml_free },
     };
 
-    (void)site;
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
         if (strcmp(functions[i].name, name) == 0)
             return functions[i].function;
     }
-    return NULL;
+    return made_find_more != NULL ? made_find_more(site, name) : NULL;
 }
 
 void made_start(const char *budget, const char *hooks)

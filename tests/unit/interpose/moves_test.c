@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/support/test.h"
@@ -180,11 +181,29 @@ static void a_move_that_fails_is_the_last(void)
     tear_down(&moves);
 }
 
+/* Where addresses are limited they are the program's. */
+static void limited_addresses_are_left_to_the_program(void)
+{
+    struct rlimit before, limit;
+    struct mp_moves moves;
+
+    set_up(&moves);
+    CHECK_EQ(getrlimit(RLIMIT_AS, &before), 0);
+    limit = before;
+    limit.rlim_cur = (rlim_t)1 << 46;
+    CHECK_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    CHECK(!show(&moves, 0, 6, window));
+    CHECK_EQ(remaps, 0);
+    CHECK_EQ(setrlimit(RLIMIT_AS, &before), 0);
+    tear_down(&moves);
+}
+
 int main(void)
 {
     RUN(entries_are_made_once);
     RUN(forgotten_pages_are_made_again);
     RUN(a_refusal_is_found_out_beside_the_window);
     RUN(a_move_that_fails_is_the_last);
+    RUN(limited_addresses_are_left_to_the_program);
     return 0;
 }

@@ -19,6 +19,7 @@
 #define EXPERTS 8u
 #define LAYERS 3u
 #define TOP_K 2u
+#define REPORT_BYTES (1 << 14)
 #define ROWS 2048u /* of an expert, each of 128 bytes */
 
 static char path[sizeof(test_tmpdir_path) + 32];
@@ -330,11 +331,12 @@ static double value_of(const char *report, const char *key)
     return strtod(at + strlen(quoted), NULL);
 }
 
-/* A program whose layers change nothing, so that every guess is right. */
-static void what_is_guessed_is_read_ahead(void)
+/* A program whose layers change nothing, so that every guess is right; or never, if `wrong`. What
+ * it reported. */
+static void run_program(bool wrong, uint32_t tokens, char report[REPORT_BYTES])
 {
     const struct options plain = { .type = FAMILY_F32 };
-    char file[sizeof(test_tmpdir_path) + 32], report[1 << 14] = { 0 };
+    char file[sizeof(test_tmpdir_path) + 32];
     uint64_t bytes;
     char *base;
     FILE *in;
@@ -350,7 +352,7 @@ static void what_is_guessed_is_read_ahead(void)
     base = made_map(fd, bytes, MAP_SHARED, 0);
     close(fd);
     CHECK(made_is_paged(base));
-    for (uint32_t n = 0; n < 40; n++) {
+    for (uint32_t n = 0; n < tokens; n++) {
         float x[HIDDEN];
         int32_t ids[TOP_K];
 
@@ -360,6 +362,16 @@ static void what_is_guessed_is_read_ahead(void)
             /* What layer l has as its input. */
             for (uint32_t i = 0; i < HIDDEN; i++)
                 x[i] *= floats_of(l + 1, "ffn_norm.weight")[i] / floats_of(1, "ffn_norm.weight")[i];
+            if (wrong) {
+                const int32_t first = ids[0], second = ids[1];
+
+                do
+                    ids[0] = (ids[0] + 1) % (int32_t)EXPERTS;
+                while (ids[0] == first || ids[0] == second);
+                do
+                    ids[1] = (ids[1] + 3) % (int32_t)EXPERTS;
+                while (ids[1] == first || ids[1] == second || ids[1] == ids[0]);
+            }
             run_operation(base, l, ids, x);
             usleep(2000); /* time to read */
         }
@@ -367,13 +379,33 @@ static void what_is_guessed_is_read_ahead(void)
     made_unmap(base, bytes);
     in = fopen(file, "r");
     CHECK(in != NULL);
-    CHECK(fread(report, 1, sizeof(report) - 1, in) > 0);
+    memset(report, 0, REPORT_BYTES);
+    CHECK(fread(report, 1, REPORT_BYTES - 1, in) > 0);
     fclose(in);
     CHECK(strstr(report, "\"predict\": \"gate\"") != NULL);
+}
+
+static void what_is_guessed_is_read_ahead(void)
+{
+    char report[REPORT_BYTES];
+
+    run_program(false, 40, report);
     CHECK(value_of(report, "experts_guessed") >= 40);
     CHECK_EQ(value_of(report, "experts_guessed"), value_of(report, "experts_guessed_right"));
     CHECK(value_of(report, "prefetch_used") >= 10);
     CHECK(value_of(report, "prefetch_used") >= 0.8 * value_of(report, "prefetch_issued"));
+}
+
+/* Two ranks, 32 tries of each, and what was there when it was guessed. */
+static void what_is_always_wrong_is_no_longer_read(void)
+{
+    char report[REPORT_BYTES];
+
+    run_program(true, 200, report);
+    CHECK(value_of(report, "experts_guessed") >= 400);
+    CHECK_EQ(value_of(report, "experts_guessed_right"), 0);
+    CHECK(value_of(report, "prefetch_issued") >= 10);
+    CHECK(value_of(report, "prefetch_issued") <= 100);
 }
 
 int main(void)
@@ -382,5 +414,6 @@ int main(void)
     RUN(nothing_is_guessed_where_nobody_can_say);
     RUN(a_norm_of_zero_is_no_division);
     RUN(what_is_guessed_is_read_ahead);
+    RUN(what_is_always_wrong_is_no_longer_read);
     return 0;
 }

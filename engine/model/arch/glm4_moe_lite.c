@@ -1,0 +1,48 @@
+/* The GLM-4-MoE-Lite family (GLM-4.7-Flash): DeepSeek-V3's attention and router; which layers have
+ * experts is said layer by layer. */
+#include "engine/model/arch/arch.h"
+
+#define MLP "model.layers.{layer}.mlp."
+#define EXPERT MLP "experts.{expert}"
+#define SHARED MLP "shared_experts"
+
+const struct mp_arch mp_arch_glm4_moe_lite = {
+    .name = "Glm4MoeLiteForCausalLM",
+    .model_type = "glm4_moe_lite",
+    .default_positions = 202752,
+    .default_eps = 1e-5,
+    .default_theta = 1e4,
+    .router = MP_ROUTER_SIGMOID,
+    .group_best = 2,
+    .keys = {
+        .experts = { "n_routed_experts", "num_local_experts" },
+        .expert_ffn = "moe_intermediate_size",
+        .shared_count = { "n_shared_experts", 1 },
+        .dense_ffn = "intermediate_size",
+        .dense_first = { "first_k_dense_replace", 1 },
+        .layer_kinds = "mlp_layer_types",
+        .groups = { "n_group", 1 },
+        .groups_used = { "topk_group", 1 },
+        .routed_scale = { "routed_scaling_factor", 1.8 },
+        .kv_rank = "kv_lora_rank",
+    },
+    .switches = { .norm_topk = { "norm_topk_prob", true } },
+    .refusals = {
+        { "attention_bias", 0, "attention without biases" },
+    },
+    .names = {
+        MP_ARCH_END_NAMES,
+        MP_ARCH_LATENT_NAMES,
+        MP_ARCH_DENSE_NAMES,
+        [MP_ROLE_ROUTER] = { MLP "gate.weight", NULL },
+        [MP_ROLE_SELECT_BIAS] = { MLP "gate.e_score_correction_bias", NULL },
+        [MP_ROLE_SHARED_GATE] = { SHARED ".gate_proj.weight", NULL },
+        [MP_ROLE_SHARED_UP] = { SHARED ".up_proj.weight", NULL },
+        [MP_ROLE_SHARED_DOWN] = { SHARED ".down_proj.weight", NULL },
+    },
+    .expert = { EXPERT ".gate_proj.weight", EXPERT ".up_proj.weight", EXPERT ".down_proj.weight" },
+    .slice = MP_ARCH_SLICES(EXPERT),
+    .fused_gate_up = MLP "experts.gate_up_proj",
+    .fused_down = MLP "experts.down_proj",
+    .rotary_neighbours = true,
+};

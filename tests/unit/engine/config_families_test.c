@@ -1,0 +1,206 @@
+/* config.json of families that ask for more than the first three: positions, windows, routers,
+ * latent attention. */
+#include <math.h>
+
+#include "tests/unit/engine/config_parse.h"
+
+static const char glm4[] =
+    "{\"architectures\":[\"Glm4MoeForCausalLM\"],\"vocab_size\":151552,\"hidden_size\":4096,"
+    "\"intermediate_size\":10944,\"num_hidden_layers\":46,\"num_attention_heads\":96,"
+    "\"num_key_value_heads\":8,\"head_dim\":128,\"moe_intermediate_size\":1408,"
+    "\"n_routed_experts\":128,\"num_experts_per_tok\":8,\"n_shared_experts\":1,\"n_group\":8,"
+    "\"topk_group\":4,\"routed_scaling_factor\":2.5,\"use_qk_norm\":true,"
+    "\"rope_theta\":1000000}";
+
+static const char deepseek[] =
+    "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"vocab_size\":129280,\"hidden_size\":7168,"
+    "\"intermediate_size\":18432,\"num_hidden_layers\":61,\"num_attention_heads\":128,"
+    "\"num_key_value_heads\":128,\"moe_intermediate_size\":2048,\"n_routed_experts\":256,"
+    "\"num_experts_per_tok\":8,\"n_shared_experts\":1,\"n_group\":8,\"topk_group\":4,"
+    "\"routed_scaling_factor\":2.5,\"first_k_dense_replace\":3,\"kv_lora_rank\":512,"
+    "\"q_lora_rank\":1536,\"qk_nope_head_dim\":128,\"qk_rope_head_dim\":64,"
+    "\"v_head_dim\":128,\"rope_theta\":10000,\"max_position_embeddings\":163840}";
+
+static void scaled_positions_are_read(void)
+{
+    struct mp_rope r = parse_ok(mixtral, "{}", NULL).rope;
+
+    CHECK(r.kind == MP_ROPE_PLAIN && r.factor == 1 && r.magnitude == 1);
+    r = parse_ok(mixtral, "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}", NULL).rope;
+    CHECK(r.kind == MP_ROPE_LINEAR && r.factor == 4 && r.magnitude == 1);
+    r = parse_ok(mixtral,
+                 "{\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
+                 "\"low_freq_factor\":2,\"high_freq_factor\":5,"
+                 "\"original_max_position_embeddings\":8192}}",
+                 NULL)
+            .rope;
+    CHECK(r.kind == MP_ROPE_LLAMA3 && r.factor == 8 && r.slow == 2 && r.fast == 5);
+    CHECK(r.original == 8192 && r.magnitude == 1);
+    r = parse_ok(mixtral,
+                 "{\"original_max_position_embeddings\":4096,"
+                 "\"rope_scaling\":{\"type\":\"yarn\",\"truncate\":false}}",
+                 NULL)
+            .rope;
+    CHECK(r.kind == MP_ROPE_YARN && r.factor == 8 && r.slow == 1 && r.fast == 32 && !r.truncate);
+    CHECK(fabs(r.magnitude - 1.2079441541679836) < 1e-12);
+    r = parse_ok(mixtral,
+                 "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale\":1.0,"
+                 "\"mscale_all_dim\":1.0}}",
+                 NULL)
+            .rope;
+    CHECK(r.original == 32768 && r.magnitude == 1 && r.truncate);
+    check_refused(mixtral, "{\"rope_scaling\":{\"type\":\"linear\"}}", NULL, "E_JSON_KEY",
+                  "key 'factor' in 'config.json' is missing, need a number from 1e-06 to 1e+06");
+    check_refused(mixtral, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"beta_slow\":32}}",
+                  NULL, "E_CONFIG",
+                  "key 'beta_slow' in 'config.json': got 32, need less than beta_fast 32");
+}
+
+static void windows_are_read_by_layer(void)
+{
+    struct mp_model_config c = parse_ok(mixtral, "{\"sliding_window\":4096}", NULL);
+
+    CHECK(c.window == 4096 && c.windowed[0] && c.windowed[31]);
+    CHECK_STR(mp_model_config_beyond(&c), "a sliding window");
+    c = parse_ok(mixtral, "{\"sliding_window\":32768}", NULL);
+    CHECK(c.window == 0 && !c.windowed[0]);
+    CHECK(mp_model_config_beyond(&c) == NULL);
+    c = parse_ok(qwen2, "{\"sliding_window\":1}", NULL);
+    CHECK(c.window == 0 && !c.windowed[0]);
+    c = parse_ok(mixtral,
+                 "{\"num_hidden_layers\":2,\"sliding_window\":9,"
+                 "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+                 NULL);
+    CHECK(c.window == 9 && !c.windowed[0] && c.windowed[1]);
+    /* Versions of the library disagree about the layers. */
+    check_refused(qwen2, "{\"use_sliding_window\":true}", NULL, "E_UNSUPPORTED",
+                  "key 'sliding_window' in 'config.json': got 4096, this engine supports a window "
+                  "together with 'layer_types' only");
+    check_refused(qwen2, "{\"layer_types\":[\"full_attention\",\"linear_attention\"]}", NULL,
+                  "E_UNSUPPORTED",
+                  "key 'layer_types' in 'config.json': got 'linear_attention', this engine "
+                  "supports 'full_attention' and 'sliding_attention' only");
+    check_refused(qwen2, "{\"layer_types\":[\"full_attention\"]}", NULL, "E_CONFIG",
+                  "key 'layer_types' in 'config.json': got 1 types, need one for each of 24 "
+                  "layers");
+    check_refused(qwen2, "{\"layer_types\":\"sliding_attention\"}", NULL, "E_JSON_TYPE",
+                  "key 'layer_types' in 'config.json': got 'sliding_attention', need an array");
+    check_refused(mixtral, "{\"sliding_window\":0}", NULL, "E_JSON_RANGE",
+                  "key 'sliding_window' in 'config.json': got 0, need an integer from 1 to "
+                  "4294967295");
+}
+
+static void routers_of_other_families_are_read(void)
+{
+    struct mp_model_config c = parse_ok(glm4, "{}", NULL);
+
+    CHECK(c.router == MP_ROUTER_SIGMOID && c.select_bias && c.norm_topk && c.qk_norm);
+    CHECK(c.groups == 8 && c.groups_used == 4 && c.group_best == 2 && c.routed_scale == 2.5f);
+    CHECK(c.shared_ffn == 1408 && c.dense_ffn == 10944 && c.moe_layers == 45 && !c.is_moe[0]);
+    CHECK(c.rotary_dim == 64 && c.head_dim == 128);
+    CHECK_STR(mp_model_config_beyond(&c), "sigmoid scores");
+    CHECK_EQ(parse_ok(glm4, "{\"partial_rotary_factor\":0.25}", NULL).rotary_dim, 32);
+    CHECK_EQ(parse_ok(glm4, "{\"first_k_dense_replace\":0}", NULL).moe_layers, 46);
+    check_refused(glm4, "{\"n_group\":5}", NULL, "E_CONFIG",
+                  "key 'n_group' in 'config.json': got 5 groups for 128 experts, need equal ones, "
+                  "of which 4 hold the 8 experts of a token");
+    check_refused(glm4, "{\"n_group\":128}", NULL, "E_CONFIG",
+                  "key 'n_group' in 'config.json': got 128 groups for 128 experts, need equal "
+                  "ones, of which 4 hold the 8 experts of a token");
+    check_refused(glm4, "{\"topk_group\":9}", NULL, "E_JSON_RANGE",
+                  "key 'topk_group' in 'config.json': got 9, need an integer from 1 to 8");
+    check_refused(glm4, "{\"first_k_dense_replace\":46}", NULL, "E_CONFIG",
+                  "'config.json': no layer has experts (first_k_dense_replace); need at least one");
+    check_refused(glm4, "{\"partial_rotary_factor\":0.01}", NULL, "E_CONFIG",
+                  "rotated elements of a head in 'config.json': got 1, need an even number");
+    check_refused(glm4, "{\"architectures\":[\"OlmoeForCausalLM\"],\"clip_qkv\":8}", NULL,
+                  "E_UNSUPPORTED",
+                  "key 'clip_qkv' in 'config.json': got 8, this engine supports queries, keys and "
+                  "values without limits only");
+}
+
+static void latent_attention_is_read(void)
+{
+    struct mp_model_config c = parse_ok(deepseek, "{}", NULL);
+
+    CHECK(c.kv_heads == 1 && c.head_dim == 576 && c.rotary_dim == 64 && c.kv_rank == 512);
+    CHECK(c.q_rank == 1536 && c.nope_dim == 128 && c.value_dim == 128);
+    CHECK(fabsf(c.attention_scale - 0.07216878f) < 1e-7f);
+    CHECK_STR(mp_model_config_beyond(&c), "latent attention");
+    CHECK_EQ(parse_ok(deepseek, "{\"q_lora_rank\":null}", NULL).q_rank, 0);
+    c = parse_ok(deepseek,
+                 "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"mscale\":1.0,"
+                 "\"mscale_all_dim\":1.0,\"original_max_position_embeddings\":4096}}",
+                 NULL);
+    CHECK(c.rope.magnitude == 1 && fabsf(c.attention_scale - 0.1352338f) < 1e-6f);
+    check_refused(deepseek, "{\"kv_lora_rank\":769}", NULL, "E_JSON_RANGE",
+                  "key 'kv_lora_rank' in 'config.json': got 769, need an integer from 1 to 768");
+    check_refused(deepseek, "{\"qk_rope_head_dim\":257}", NULL, "E_JSON_RANGE",
+                  "key 'qk_rope_head_dim' in 'config.json': got 257, need an integer from 2 to "
+                  "256");
+    check_refused(deepseek, "{\"qk_rope_head_dim\":63}", NULL, "E_CONFIG",
+                  "sizes of latents in 'config.json': got qk_rope_head_dim 63 and kv_lora_rank "
+                  "512, need even numbers");
+    check_refused(deepseek, "{\"rope_interleave\":false}", NULL, "E_UNSUPPORTED",
+                  "key 'rope_interleave' in 'config.json': got false, this engine supports true "
+                  "only");
+    check_refused(deepseek, "{\"attention_bias\":true}", NULL, "E_UNSUPPORTED",
+                  "key 'attention_bias' in 'config.json': got true, this engine supports attention "
+                  "without biases only");
+    check_refused(deepseek, "{}", "v_head_dim", "E_JSON_KEY",
+                  "key 'v_head_dim' in 'config.json' is missing, need an integer from 1 to 1024");
+}
+
+static void layers_with_experts_are_listed(void)
+{
+    static const char lite[] = "{\"architectures\":[\"Glm4MoeLiteForCausalLM\"],"
+                               "\"num_hidden_layers\":3,\"mlp_layer_types\":%s}";
+    char text[256];
+    struct mp_model_config c;
+
+    snprintf(text, sizeof(text), lite, "[\"sparse\",\"dense\",\"sparse\"]");
+    c = parse_ok(deepseek, text, NULL);
+    CHECK(c.is_moe[0] && !c.is_moe[1] && c.is_moe[2]);
+    snprintf(text, sizeof(text), lite, "null");
+    c = parse_ok(deepseek, text, "first_k_dense_replace");
+    CHECK(!c.is_moe[0] && c.is_moe[1] && c.is_moe[2]);
+    snprintf(text, sizeof(text), lite, "[\"sparse\"]");
+    check_refused(deepseek, text, NULL, "E_CONFIG",
+                  "key 'mlp_layer_types' in 'config.json': got 1 kinds, need one for each of 3 "
+                  "layers");
+    snprintf(text, sizeof(text), lite, "[\"sparse\",\"none\",\"sparse\"]");
+    check_refused(deepseek, text, NULL, "E_UNSUPPORTED",
+                  "key 'mlp_layer_types' in 'config.json': got 'none', this engine supports "
+                  "'sparse' and 'dense' only");
+}
+
+static void groups_of_deepseek_v2_may_not_be_used(void)
+{
+    static const char v2[] =
+        "{\"architectures\":[\"DeepseekV2ForCausalLM\"],\"n_group\":8,\"topk_group\":3,"
+        "\"num_experts_per_tok\":6,\"norm_topk_prob\":false,\"topk_method\":%s}";
+    char text[256];
+    struct mp_model_config c;
+
+    snprintf(text, sizeof(text), v2, "\"greedy\"");
+    c = parse_ok(deepseek, text, NULL);
+    CHECK(c.groups == 1 && c.router == MP_ROUTER_SOFTMAX && !mp_model_config_selects(&c));
+    snprintf(text, sizeof(text), v2, "\"group_limited_greedy\"");
+    c = parse_ok(deepseek, text, NULL);
+    CHECK(c.groups == 8 && c.groups_used == 3 && c.group_best == 1);
+    snprintf(text, sizeof(text), v2, "\"noaux_tc\"");
+    check_refused(deepseek, text, NULL, "E_UNSUPPORTED",
+                  "key 'topk_method' in 'config.json': got 'noaux_tc', this engine supports "
+                  "'greedy' and 'group_limited_greedy' only");
+}
+
+int main(void)
+{
+    RUN(windows_are_read_by_layer);
+    RUN(scaled_positions_are_read);
+    RUN(routers_of_other_families_are_read);
+    RUN(latent_attention_is_read);
+    RUN(layers_with_experts_are_listed);
+    RUN(groups_of_deepseek_v2_may_not_be_used);
+    return 0;
+}

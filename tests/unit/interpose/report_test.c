@@ -1,0 +1,195 @@
+/*
+ * What is reported and recorded of a model that was paged: the report as text or JSON, by the
+ * argument, the trace and the timeline.
+ */
+#include <fcntl.h>
+#include <jansson.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "policy/record/trace.h"
+#include "tests/support/test.h"
+#include "tests/support/tmpdir.h"
+#include "tests/unit/interpose/made_up.h"
+#include "vmm/base/compiler.h"
+
+#define PROMPT 2u
+#define STEPS 5u
+#define BUDGET_BYTES (300u << 10)
+
+static const char *in(const char *name)
+{
+    static char paths[4][sizeof(test_tmpdir_path) + 32];
+    static unsigned next;
+    char *path = paths[next++ % MP_ARRAY_LEN(paths)];
+
+    snprintf(path, sizeof(paths[0]), "%s/%s", test_tmpdir(), name);
+    return path;
+}
+
+/* The choice of a token; different for neighbours, so that each opens its layer. */
+static void choose(uint32_t step, uint32_t layer, int32_t ids[MADE_TOP_K])
+{
+    ids[0] = (int32_t)((step + layer) % MADE_EXPERTS);
+    ids[1] = (int32_t)((step + layer + 3) % MADE_EXPERTS);
+}
+
+/* A prompt of two tokens, then one after the other; its report is written when it is unmapped. */
+static void run_model(void)
+{
+    const int fd = open(made_path(), O_RDONLY);
+    char *base = made_map(fd, made_file_bytes, MAP_SHARED, 0);
+
+    CHECK(made_is_paged(base));
+    for (uint32_t s = 0; s <= STEPS; s++) {
+        for (uint32_t l = 0; l < MADE_LAYERS; l++) {
+            int32_t ids[PROMPT * MADE_TOP_K];
+
+            choose(2 * s, l, ids);
+            choose(2 * s + 1, l, ids + MADE_TOP_K);
+            made_run_layer(base, l, ids, s == 0 ? PROMPT : 1);
+        }
+    }
+    close(fd);
+    made_unmap(base, made_file_bytes);
+}
+
+static void check_row(const struct mp_trace_row *row, uint32_t step, uint32_t layer, uint32_t token)
+{
+    int32_t ids[MADE_TOP_K];
+
+    choose(2 * step + token, layer, ids);
+    CHECK_EQ(row->step, step);
+    CHECK_EQ(row->layer, layer);
+    CHECK_EQ(row->position, step == 0 ? token : PROMPT + step - 1);
+    for (uint32_t r = 0; r < MADE_TOP_K; r++) {
+        CHECK_EQ(row->experts[r], ids[r]);
+        CHECK(row->weights[r] == 0.5f);
+    }
+}
+
+static void the_trace_has_every_choice(void)
+{
+    struct mp_trace_reader *reader;
+    struct mp_trace_row row;
+
+    CHECK_EQ(mp_trace_open(in("trace"), &reader), MP_OK);
+    CHECK_STR(mp_trace_get_shape(reader)->model, "made.gguf");
+    CHECK_EQ(mp_trace_get_shape(reader)->layers, MADE_LAYERS);
+    CHECK_EQ(mp_trace_get_shape(reader)->experts, MADE_EXPERTS);
+    CHECK_EQ(mp_trace_get_shape(reader)->top_k, MADE_TOP_K);
+    CHECK_EQ(mp_trace_get_shape(reader)->expert_bytes, MADE_KINDS * MADE_EXPERT_BYTES);
+    for (uint32_t s = 0; s <= STEPS; s++) {
+        for (uint32_t l = 0; l < MADE_LAYERS; l++) {
+            for (uint32_t t = 0; t < (s == 0 ? PROMPT : 1); t++) {
+                CHECK_EQ(mp_trace_read(reader, &row), MP_OK);
+                CHECK(row.experts != NULL);
+                check_row(&row, s, l, t);
+            }
+        }
+    }
+    CHECK_EQ(mp_trace_read(reader, &row), MP_OK);
+    CHECK(row.experts == NULL);
+    mp_trace_reader_destroy(reader);
+}
+
+static void the_timeline_is_json(void)
+{
+    json_t *json = json_load_file(in("timeline.json"), 0, NULL);
+
+    CHECK(json != NULL);
+    CHECK(json_array_size(json_object_get(json, "traceEvents")) > 0);
+    json_decref(json);
+}
+
+static uint64_t number(json_t *json, const char *key)
+{
+    CHECK(json_is_integer(json_object_get(json, key)));
+    return (uint64_t)json_integer_value(json_object_get(json, key));
+}
+
+static void check_json(json_t *json)
+{
+    json_t *counters = json_object_get(json, "counters");
+    const uint64_t hits = number(counters, "hits"), uses = hits + number(counters, "misses");
+
+    CHECK_STR(json_string_value(json_object_get(json, "model")), made_path());
+    CHECK_EQ(uses + number(counters, "elsewhere"),
+             MADE_LAYERS * (PROMPT * MADE_TOP_K + STEPS * MADE_TOP_K));
+    CHECK(json_real_value(json_object_get(json, "hit_rate")) == (double)hits / (double)uses);
+    CHECK(hits > 0 && hits < uses);
+    CHECK_EQ(number(json, "bytes_loaded"),
+             number(counters, "load_bytes") + number(counters, "prefetch_bytes"));
+    CHECK(number(json, "bytes_prefetched_unused") <= number(counters, "prefetch_bytes"));
+    CHECK(number(json, "budget_bytes") <= BUDGET_BYTES);
+    CHECK(number(json, "budget_bytes") > BUDGET_BYTES / 2);
+    CHECK_EQ(number(json, "expert_bytes"), MADE_ALL_BYTES);
+    CHECK(number(json, "weights_read_bytes") <= number(json, "weights_bytes"));
+    CHECK_EQ(number(json, "layers_opened"), MADE_LAYERS * (1 + STEPS));
+    CHECK_EQ(number(json, "layers_closed_early"), 0);
+    CHECK_EQ(number(json, "unforeseen_touches"), 0);
+    CHECK_EQ(number(json, "device_copies"), 0);
+    CHECK(number(json, "shown") > 0);
+    CHECK(json_is_true(json_object_get(json, "paged")));
+    CHECK_STR(json_string_value(json_object_get(json, "hooks")), "expert");
+    CHECK_STR(json_string_value(json_object_get(json_object_get(json, "policies"), "route")),
+              "exact");
+}
+
+static void the_json_report_adds_up(void)
+{
+    char name[64];
+    json_t *json;
+
+    snprintf(name, sizeof(name), "report-%ld.json", (long)getpid());
+    json = json_load_file(in(name), JSON_REJECT_DUPLICATES, NULL);
+    CHECK(json != NULL);
+    check_json(json);
+    json_decref(json);
+}
+
+/* Lines that depend on no time and no thread. */
+static void the_text_report_says(void)
+{
+    static const char *const parts[] = {
+        "expert RAM    0.3 of 0.9 MiB (34 %), other weights 0.9 MiB\n",
+        "unforeseen    0 touches; experts are known by expert\n",
+        "layers        18 opened, 0 closed early, 0 for all experts\n",
+        "policies      route exact, assign gpu-only, ",
+    };
+    char text[8192];
+    FILE *file = fopen(in("report"), "r");
+    size_t bytes;
+
+    CHECK(file != NULL);
+    bytes = fread(text, 1, sizeof(text) - 1, file);
+    text[bytes] = '\0';
+    fclose(file);
+    CHECK(strncmp(text, "model         ", 14) == 0);
+    for (size_t i = 0; i < MP_ARRAY_LEN(parts); i++) {
+        if (strstr(text, parts[i]) == NULL) {
+            fprintf(stderr, "no '%s' in\n%s", parts[i], text);
+            exit(1);
+        }
+    }
+    CHECK(strstr(text, "to devices") == NULL);
+}
+
+int main(int argc, char **argv)
+{
+    const bool json = argc > 1 && strcmp(argv[1], "json") == 0;
+
+    setenv("MOEPAGER_REPORT", json ? in("report-%p.json") : in("report"), 1);
+    setenv("MOEPAGER_TRACE", in("trace"), 1);
+    setenv("MOEPAGER_TIMELINE", in("timeline.json"), 1);
+    made_path();
+    made_start("300KiB", "expert");
+    RUN(run_model);
+    RUN(the_trace_has_every_choice);
+    RUN(the_timeline_is_json);
+    if (json)
+        RUN(the_json_report_adds_up);
+    else
+        RUN(the_text_report_says);
+    return 0;
+}
