@@ -92,7 +92,7 @@ mp_test(model/fault/engine_fault_test LIBS mp_sites ${CMAKE_DL_LIBS}
     LABELS fault TIMEOUT 900)
 mp_test(unit/engine/arch_test LIBS mp_engine)
 mp_test(unit/engine/config_test LIBS mp_engine PkgConfig::JANSSON)
-mp_test(unit/engine/model_name_test LIBS mp_engine)
+mp_test(unit/engine/model_name_test LIBS mp_engine WRAP LABELS fault)
 mp_test(unit/engine/config_families_test LIBS mp_engine PkgConfig::JANSSON m)
 mp_test(unit/vmm/format/elf_test LIBS mp_vmm WRAP LABELS fault)
 mp_test(unit/vmm/format/expert_names_test LIBS mp_vmm)

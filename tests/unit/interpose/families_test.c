@@ -166,20 +166,25 @@ static void qwen4(void)
     mp_experts_close(&model);
 }
 
-/* Of the mapping that holds the address. */
-static bool is_the_files(const char *at)
+/* Of the mapping that holds the address: is it the file's, and read by pages, without those around?
+ */
+static bool is_the_files(const char *at, bool *random_p)
 {
-    FILE *maps = fopen("/proc/self/maps", "r");
+    FILE *maps = fopen("/proc/self/smaps", "r");
     char line[512];
-    bool is = false;
+    bool here = false, is = false;
 
     CHECK(maps != NULL);
     while (fgets(line, sizeof(line), maps) != NULL) {
         char *dash;
         const unsigned long begin = strtoul(line, &dash, 16);
 
-        if ((uintptr_t)at >= begin && (uintptr_t)at < strtoul(dash + 1, NULL, 16))
-            is = strstr(line, "family.gguf") != NULL;
+        if (*dash == '-') {
+            here = (uintptr_t)at >= begin && (uintptr_t)at < strtoul(dash + 1, NULL, 16);
+            is = here ? strstr(line, "family.gguf") != NULL : is;
+        } else if (here && strncmp(line, "VmFlags:", 8) == 0 && random_p != NULL) {
+            *random_p = strstr(line, " rr") != NULL;
+        }
     }
     fclose(maps);
     return is;
@@ -189,6 +194,7 @@ static bool is_the_files(const char *at)
 static void a_table_stays_the_files(void)
 {
     uint64_t bytes, output, table, norm;
+    bool random = false;
     char *base;
     int fd;
 
@@ -202,13 +208,15 @@ static void a_table_stays_the_files(void)
     base = made_map(fd, bytes, MAP_SHARED, 0);
     close(fd);
     CHECK(made_is_paged(base));
-    for (int n = 0; n < 1000 && (is_the_files(base + output + 8192) || is_the_files(base + norm));
+    for (int n = 0;
+         n < 1000 && (is_the_files(base + output + 8192, NULL) || is_the_files(base + norm, NULL));
          n++)
         usleep(10000);
-    CHECK(!is_the_files(base + output + 8192));
-    CHECK(!is_the_files(base + norm));
-    CHECK(is_the_files(base + table + 8192));
-    CHECK(is_the_files(base + table + 20000 * 144 - 8192));
+    CHECK(!is_the_files(base + output + 8192, NULL));
+    CHECK(!is_the_files(base + norm, NULL));
+    CHECK(is_the_files(base + table + 8192, &random));
+    CHECK(random);
+    CHECK(is_the_files(base + table + 20000 * 144 - 8192, NULL));
     CHECK(memcmp(base + table, family_data("per_layer_token_embd.weight"), 20000 * 144) == 0);
     CHECK(memcmp(base + output, family_data("output.weight"), 1000 * HIDDEN * 2) == 0);
     made_unmap(base, bytes);

@@ -257,6 +257,20 @@ static void files_of_several_have_several_names(void)
     CHECK_STR(name, expected);
 }
 
+/* What the others have not filled yet is theirs all the same. */
+static void budgets_of_others_are_counted(void)
+{
+    struct mp_paged paged = { .budget_bytes = 1000, .counters = { .resident_peak_bytes = 300 } };
+    struct mp_paged_beside beside = { 0 };
+
+    mp_paged_count(NULL, &beside);
+    mp_paged_count(&paged, &beside);
+    paged.counters.resident_peak_bytes = 2000;
+    mp_paged_count(&paged, &beside);
+    CHECK_EQ(beside.budget_bytes, 2000);
+    CHECK_EQ(beside.empty_bytes, 700);
+}
+
 /* A size is for all of them, first come; the last case, with a budget of its own. */
 static void a_size_is_for_all_together(void)
 {
@@ -296,6 +310,7 @@ int main(int argc, char **argv)
     for (uint32_t m = 0; m < MODELS; m++)
         make_model(m);
     RUN(files_of_several_have_several_names);
+    RUN(budgets_of_others_are_counted);
     RUN(a_size_is_for_all_together);
     made_start("50%", hooks);
     RUN(two_models_are_paged_at_once);

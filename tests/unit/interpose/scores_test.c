@@ -373,7 +373,7 @@ static void run_program(bool wrong, uint32_t tokens, char report[REPORT_BYTES])
                 while (ids[1] == first || ids[1] == second || ids[1] == ids[0]);
             }
             run_operation(base, l, ids, x);
-            usleep(2000); /* time to read */
+            usleep(1000); /* time to read */
         }
     }
     made_unmap(base, bytes);
@@ -391,7 +391,7 @@ static void what_is_guessed_is_read_ahead(void)
 
     run_program(false, 40, report);
     CHECK(value_of(report, "experts_guessed") >= 40);
-    CHECK_EQ(value_of(report, "experts_guessed"), value_of(report, "experts_guessed_right"));
+    CHECK(value_of(report, "experts_guessed_right") >= 0.95 * value_of(report, "experts_guessed"));
     CHECK(value_of(report, "prefetch_used") >= 10);
     CHECK(value_of(report, "prefetch_used") >= 0.8 * value_of(report, "prefetch_issued"));
 }
@@ -401,11 +401,11 @@ static void what_is_always_wrong_is_no_longer_read(void)
 {
     char report[REPORT_BYTES];
 
-    run_program(true, 200, report);
-    CHECK(value_of(report, "experts_guessed") >= 400);
-    CHECK_EQ(value_of(report, "experts_guessed_right"), 0);
+    run_program(true, 500, report);
+    CHECK(value_of(report, "experts_guessed") >= 1000);
+    CHECK(value_of(report, "experts_guessed_right") <= 10); /* where two scores are nearly equal */
     CHECK(value_of(report, "prefetch_issued") >= 10);
-    CHECK(value_of(report, "prefetch_issued") <= 100);
+    CHECK(value_of(report, "prefetch_issued") <= 90);
 }
 
 int main(void)
