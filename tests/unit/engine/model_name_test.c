@@ -5,6 +5,7 @@
 
 #include "engine/session/model_name.h"
 #include "tests/model/fails.h"
+#include "tests/support/fault/wrap.h"
 #include "tests/support/tmpdir.h"
 
 #define PATH_BYTES (sizeof(test_tmpdir_path) + 256)
@@ -174,6 +175,29 @@ static void models_are_listed(void)
     CHECK_STR(listed, "");
 }
 
+/* A reference that cannot be read is an error: the first snapshot may be another revision. */
+static void find(const struct fault_plan *plan, void *ctx)
+{
+    char path[MP_MODEL_PATH_BYTES];
+    enum mp_status status;
+    uint32_t failed;
+
+    fault_begin(plan);
+    status = mp_model_find(ctx, "Org/Model-1.5", path);
+    failed = fault_end();
+    CHECK_EQ(status, failed > 0 ? MP_ERR_IO : MP_OK);
+    if (failed == 0)
+        CHECK_STR(path, at(MODEL "snapshots/bbb"));
+}
+
+static void every_call_fails_once(void)
+{
+    struct mp_environment hub = environment(entry("HF_HUB_CACHE", "hub"), NULL);
+
+    make(MODEL "snapshots/aaa/model.safetensors", "");
+    CHECK(fault_sweep(FAULT_ANY, find, &hub) > 0);
+}
+
 int main(void)
 {
     fill();
@@ -181,5 +205,6 @@ int main(void)
     RUN(files_are_chosen_by_tags);
     RUN(paths_stay_as_they_are);
     RUN(models_are_listed);
+    RUN(every_call_fails_once);
     return 0;
 }

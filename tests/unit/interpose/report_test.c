@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "interpose/entry/entry_int.h"
 #include "policy/record/trace.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
@@ -34,6 +35,37 @@ static void choose(uint32_t step, uint32_t layer, int32_t ids[MADE_TOP_K])
     ids[1] = (int32_t)((step + layer + 3) % MADE_EXPERTS);
 }
 
+static char report[sizeof(test_tmpdir_path) + 64];
+
+/* Whoever reports at the end may find somebody stopped in the middle of a turn: then nothing is
+ * written, after two seconds. */
+static void check_no_report_without_a_turn(void)
+{
+    struct mp_paged *paged = mp_entry_begin(0);
+
+    CHECK(paged != NULL);
+    pthread_mutex_lock(&paged->turn);
+    mp_paged_report(paged);
+    pthread_mutex_unlock(&paged->turn);
+    mp_entry_end(paged);
+    CHECK(access(report, F_OK) != 0);
+}
+
+/* What is not an expert is read in the background, but where the program may write to it. */
+static void check_dense_is_read(bool wanted)
+{
+    struct mp_paged *paged = mp_entry_begin(0);
+    uint64_t bytes = 0;
+
+    CHECK(paged != NULL);
+    for (int i = 0; i < (wanted ? 3000 : 20) && bytes == 0; i++) {
+        (void)mp_paged_dense_done(paged->dense, &bytes);
+        usleep(10000);
+    }
+    mp_entry_end(paged);
+    CHECK_EQ(bytes > 0, wanted);
+}
+
 /* A prompt of two tokens, then one after the other; its report is written when it is unmapped. */
 static void run_model(void)
 {
@@ -41,6 +73,8 @@ static void run_model(void)
     char *base = made_map(fd, made_file_bytes, MAP_SHARED, 0);
 
     CHECK(made_is_paged(base));
+    check_no_report_without_a_turn();
+    check_dense_is_read(true);
     for (uint32_t s = 0; s <= STEPS; s++) {
         for (uint32_t l = 0; l < MADE_LAYERS; l++) {
             int32_t ids[PROMPT * MADE_TOP_K];
@@ -138,11 +172,8 @@ static void check_json(json_t *json)
 
 static void the_json_report_adds_up(void)
 {
-    char name[64];
-    json_t *json;
+    json_t *json = json_load_file(report, JSON_REJECT_DUPLICATES, NULL);
 
-    snprintf(name, sizeof(name), "report-%ld.json", (long)getpid());
-    json = json_load_file(in(name), JSON_REJECT_DUPLICATES, NULL);
     CHECK(json != NULL);
     check_json(json);
     json_decref(json);
@@ -158,7 +189,7 @@ static void the_text_report_says(void)
         "policies      route exact, assign gpu-only, ",
     };
     char text[8192];
-    FILE *file = fopen(in("report"), "r");
+    FILE *file = fopen(report, "r");
     size_t bytes;
 
     CHECK(file != NULL);
@@ -175,10 +206,25 @@ static void the_text_report_says(void)
     CHECK(strstr(text, "to devices") == NULL);
 }
 
+static void what_may_be_written_to_is_left_alone(void)
+{
+    const int fd = open(made_path(), O_RDONLY);
+    char *base = made_map_to_write(fd, made_file_bytes);
+
+    CHECK(made_is_paged(base));
+    check_dense_is_read(false);
+    close(fd);
+    made_unmap(base, made_file_bytes);
+}
+
 int main(int argc, char **argv)
 {
     const bool json = argc > 1 && strcmp(argv[1], "json") == 0;
 
+    if (json)
+        snprintf(report, sizeof(report), "%s/report-%ld.json", test_tmpdir(), (long)getpid());
+    else
+        snprintf(report, sizeof(report), "%s/report", test_tmpdir());
     setenv("MOEPAGER_REPORT", json ? in("report-%p.json") : in("report"), 1);
     setenv("MOEPAGER_TRACE", in("trace"), 1);
     setenv("MOEPAGER_TIMELINE", in("timeline.json"), 1);
@@ -191,5 +237,6 @@ int main(int argc, char **argv)
         RUN(the_json_report_adds_up);
     else
         RUN(the_text_report_says);
+    RUN(what_may_be_written_to_is_left_alone);
     return 0;
 }

@@ -165,7 +165,11 @@ static void ids_open_a_layer_for_all_that_they_name(void)
     for (uint32_t kind = 0; kind < MADE_KINDS; kind++)
         copy_expert(0, kind, 1);
     CHECK_EQ(look().opened, 1);
-    CHECK_EQ(look().copies, 4);
+    read_ids((const int32_t[]){ 2, 3, 2, 2 }, 2, 2);
+    read_ids((const int32_t[]){ 1, 5 }, 2, 1); /* the same, whatever was behind them */
+    copy_expert(0, 0, 5);
+    CHECK_EQ(look().opened, 1);
+    CHECK_EQ(look().copies, 5);
     CHECK_EQ(synchronized[0], 0);
 
     copy_expert(0, 0, 3); /* which they do not name */
@@ -336,6 +340,34 @@ static void a_mapping_ends_with_its_last_byte(void)
     made_unmap(base, hole);
 }
 
+/* By the page in the middle of an expert, which is then taken out of the page table. */
+static void a_touch_is_seen_once(void)
+{
+    const uint32_t unit = MADE_EXPERTS + 3;
+    const volatile char *middle;
+    struct mp_paged *paged;
+    int kept;
+
+    open_model();
+    middle = base + made_offset(1, 0, 3) + MADE_EXPERT_BYTES / 2;
+    paged = mp_entry_begin(0);
+    CHECK(paged != NULL);
+    kept = paged->pagemap_fd;
+    paged->pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    CHECK(paged->pagemap_fd >= 0);
+    (void)mp_paged_was_touched(paged, unit);
+    for (int i = 0; i < 2; i++) {
+        CHECK(!mp_paged_was_touched(paged, unit));
+        (void)*middle;
+        CHECK(mp_paged_was_touched(paged, unit));
+    }
+    CHECK(!mp_paged_was_touched(paged, unit));
+    close(paged->pagemap_fd);
+    paged->pagemap_fd = kept;
+    mp_entry_end(paged);
+    close_model();
+}
+
 static void slots_are_pinned_once(void)
 {
     open_model();
@@ -410,6 +442,7 @@ int main(void)
     RUN(a_tail_ends_with_its_page);
     RUN(another_thread_closes_no_layer);
     RUN(a_mapping_ends_with_its_last_byte);
+    RUN(a_touch_is_seen_once);
     RUN(slots_are_pinned_once);
     return 0;
 }
