@@ -116,6 +116,9 @@ mp_test(model/family_test LIBS mp_engine SOURCES tests/model/harness.c tests/mod
 target_link_options(model_family_test PRIVATE -Wl,--wrap=mp_arch_at)
 mp_test(model/gguf/gguf_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/model/harness.c
     tests/model/rewrite.c tests/model/tiny_model.c tests/model/gguf/to_gguf.c WRAP LABELS fault TIMEOUT 300)
+mp_test(model/gguf/quantised_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
+    tests/model/rewrite.c tests/model/tiny_model.c tests/model/gguf/to_gguf.c VARIANTS cpu cuda TIMEOUT 300)
+mp_fake_cuda(model/gguf/quantised_test cuda)
 mp_test(model/gguf/gguf_refusals_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/model/harness.c
     tests/model/rewrite.c tests/model/tiny_model.c tests/model/gguf/to_gguf.c WRAP LABELS fault TIMEOUT 300)
 mp_test(model/block_type_test LIBS mp_engine m SOURCES tests/model/harness.c tests/model/rewrite.c
@@ -266,6 +269,8 @@ mp_test(support/npy_test LIBS m SOURCES tests/support/npy.c)
 mp_test(unit/kernels/kernels_test LIBS mp_kernels TIMEOUT 300)
 mp_test(unit/kernels/kernels_pinned_test LIBS mp_kernels)
 mp_test(unit/kernels/pointwise_test LIBS mp_kernels)
+mp_test(unit/kernels/quant_blocks_test LIBS mp_kernels)
+mp_test(unit/kernels/quant_test LIBS mp_kernels TIMEOUT 300)
 mp_test(unit/kernels/cuda/cuda_matmul_test LIBS mp_simt TIMEOUT 200)
 mp_test(device/simt/simt_test LIBS mp_simt LABELS stress)
 mp_test(unit/kernels/cuda/cuda_experts_test LIBS mp_simt TIMEOUT 200)

@@ -7,6 +7,7 @@
 #include "engine/cli/commands.h"
 #include "engine/model/arch/arch.h"
 #include "engine/session/model_name.h"
+#include "kernels/cpu/quant/quant.h"
 #include "vmm/backend/cuda/cuda_driver.h"
 #include "vmm/base/error.h"
 #include "vmm/output/json_out.h"
@@ -72,6 +73,14 @@ static void print_cuda(const struct mp_topology *topology)
     }
 }
 
+/* The variant of kernels/cpu/quant that is used. */
+static const char *quantised_by(void)
+{
+    const struct mp_quant *quant = mp_quant_best(mp_kernels_best()->name);
+
+    return quant != NULL ? quant->name : mp_kernels_ref.name;
+}
+
 static void print_machine(const struct mp_topology *topology)
 {
     struct mp_memory_room room;
@@ -82,7 +91,10 @@ static void print_machine(const struct mp_topology *topology)
     for (size_t i = 0; mp_kernels_names[i] != NULL; i++)
         printf(" %s%s", mp_kernels_names[i],
                mp_kernels_find(mp_kernels_names[i]) != NULL ? "" : " (not on this CPU)");
-    printf(", default %s\nbackends\n", mp_kernels_best()->name);
+    printf(", default %s\nweights  ", mp_kernels_best()->name);
+    for (int i = 0; i < MP_WTYPE_COUNT; i++)
+        printf(" %s", mp_wtype_name((enum mp_wtype)i));
+    printf("; quantised ones by %s\nbackends\n", quantised_by());
     for (size_t i = 0; mp_backends[i] != NULL; i++)
         printf("  %-12s %s\n", mp_backends[i]->name, mp_backends[i]->summary);
     print_cuda(topology);
@@ -237,6 +249,11 @@ static void json_abilities(const struct mp_topology *topology, struct mp_json_ou
             mp_json_put_string(json, NULL, mp_kernels_names[i]);
     }
     mp_json_array_end(json);
+    mp_json_array_begin(json, "weights");
+    for (int i = 0; i < MP_WTYPE_COUNT; i++)
+        mp_json_put_string(json, NULL, mp_wtype_name((enum mp_wtype)i));
+    mp_json_array_end(json);
+    mp_json_put_string(json, "quantised", quantised_by());
     mp_json_array_begin(json, "backends");
     for (size_t i = 0; mp_backends[i] != NULL; i++)
         mp_json_put_string(json, NULL, mp_backends[i]->name);

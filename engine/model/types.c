@@ -3,10 +3,12 @@
 
 #include <stdio.h>
 
-static const enum mp_dtype dtypes[MP_WTYPE_COUNT] = {
-    [MP_WTYPE_F32] = MP_DTYPE_F32,
-    [MP_WTYPE_BF16] = MP_DTYPE_BF16,
-    [MP_WTYPE_F16] = MP_DTYPE_F16,
+static const enum mp_dtype dtypes[MP_WTYPE_COUNT] = { [MP_WTYPE_F32] = MP_DTYPE_F32,
+                                                      [MP_WTYPE_BF16] = MP_DTYPE_BF16,
+                                                      [MP_WTYPE_F16] = MP_DTYPE_F16,
+#define X(TYPE, ...) [MP_WTYPE_##TYPE] = MP_DTYPE_##TYPE,
+                                                      MP_QUANT_MAP(X)
+#undef X
 };
 
 bool mp_wtype_of(enum mp_dtype dtype, enum mp_wtype *type_p)

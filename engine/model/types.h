@@ -16,7 +16,7 @@ bool mp_wtype_of(enum mp_dtype dtype, enum mp_wtype *type_p) MP_MUST_CHECK;
 /* What files call it; MP_DTYPE_COUNT for values not listed. */
 enum mp_dtype mp_dtype_of(enum mp_wtype type);
 
-/* Write "F32, BF16 or F16", all that the kernels read, and return `out`. */
+/* Write "F32, BF16, ... or IQ4_XS", all that the kernels read, and return `out`. */
 const char *mp_wtype_list(char out[MP_QUOTE_BYTES]);
 
 #endif

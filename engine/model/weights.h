@@ -69,6 +69,18 @@ struct mp_layer_weights {
 
 enum { MP_PIECE_GATE, MP_PIECE_UP, MP_PIECE_DOWN, MP_EXPERT_PIECES };
 
+/* Of an expert's matrices. Quantisers give some layers' down projections more bits. */
+struct mp_expert_types {
+    enum mp_wtype piece[MP_EXPERT_PIECES];
+};
+
+/* Have all three one type? What devices need. */
+static inline bool mp_expert_types_equal(const struct mp_expert_types *types)
+{
+    return types->piece[MP_PIECE_UP] == types->piece[MP_PIECE_GATE] &&
+           types->piece[MP_PIECE_DOWN] == types->piece[MP_PIECE_GATE];
+}
+
 struct mp_weights {
     struct mp_view embed;    // (V, H)
     const float *final_norm; // (H)
@@ -77,7 +89,7 @@ struct mp_weights {
 
     struct mp_slices slices; /* that each expert is stored in */
     struct mp_unit *units;   /* [moe_layers * E * slices]: (first_unit + expert) * slices + slice */
-    enum mp_wtype *unit_types; /* [moe_layers * E]: of all pieces; gate, up (F, H), down (H, F) */
+    struct mp_expert_types *unit_types; /* [moe_layers * E]; gate, up (F, H), down (H, F) */
     uint32_t unit_count;
     uint64_t expert_bytes;   /* sum over all units */
     uint64_t resident_bytes; /* of the block that holds everything else */

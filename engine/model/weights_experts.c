@@ -17,12 +17,12 @@ struct piece_need {
     uint64_t first_row, rows; /* counted over all that the tensor has */
 };
 
-/* All pieces of an expert must have one type, as the kernels run over the whole expert. */
+/* The piece's type is the expert's, in all of its slices. */
 static enum mp_status want_piece(struct mp_weights_plan *plan, uint32_t unit, uint32_t piece,
                                  const struct piece_need *need)
 {
     struct mp_weights *weights = plan->weights;
-    enum mp_wtype *expert_type = &weights->unit_types[unit / weights->slices.count];
+    enum mp_wtype *expert_type = &weights->unit_types[unit / weights->slices.count].piece[piece];
     const struct mp_tensor *tensor = NULL;
     struct mp_tensor_name name;
     struct mp_tensor_need wanted = { .name = name.text, .dims = need->dims };
@@ -35,12 +35,12 @@ static enum mp_status want_piece(struct mp_weights_plan *plan, uint32_t unit, ui
         status = mp_weights_find(plan, &wanted, &tensor, &type);
     if (status != MP_OK)
         return status;
-    if (unit % weights->slices.count == 0 && piece == 0)
+    if (unit % weights->slices.count == 0)
         *expert_type = type;
     if (type != *expert_type)
         return mp_fail(MP_ERR_MODEL, "E_TENSOR_DTYPE",
-                       "tensor '%s': got %s, need %s as in the gate of the same expert", name.text,
-                       mp_wtype_name(type), mp_wtype_name(*expert_type));
+                       "tensor '%s': got %s, need %s as in the first slice of the same expert",
+                       name.text, mp_wtype_name(type), mp_wtype_name(*expert_type));
     /* Parts of a tensor whose size was checked when its header was read. */
     const uint64_t row_bytes = mp_wtype_bytes(type, need->shape[need->dims - 1]);
 
@@ -126,16 +126,18 @@ static enum mp_status want_stacked_expert(struct mp_weights_plan *plan, uint32_t
 static void add_zeros(struct mp_weights_plan *plan, uint32_t unit, uint32_t missing)
 {
     struct mp_weights *weights = plan->weights;
-    const enum mp_wtype type = weights->unit_types[unit / weights->slices.count];
+    const struct mp_expert_types *types = &weights->unit_types[unit / weights->slices.count];
     const size_t elements = (size_t)missing * plan->config->hidden; /* of each matrix */
+    uint64_t bytes = 0;
     struct mp_unit *u = &weights->units[unit];
     const struct mp_piece *last = &u->pieces[MP_PIECE_DOWN];
 
+    for (unsigned i = 0; i < MP_EXPERT_PIECES; i++)
+        bytes += mp_wtype_bytes(types->piece[i], elements);
     if (missing > 0)
-        u->pieces[u->piece_count++] =
-            (struct mp_piece){ .file = last->file,
-                               .offset_bytes = last->offset_bytes + last->bytes,
-                               .bytes = MP_EXPERT_PIECES * mp_wtype_bytes(type, elements) };
+        u->pieces[u->piece_count++] = (struct mp_piece){
+            .file = last->file, .offset_bytes = last->offset_bytes + last->bytes, .bytes = bytes
+        };
 }
 
 static enum mp_status want_sliced_expert(struct mp_weights_plan *plan, uint32_t expert_index,

@@ -84,6 +84,7 @@ static uint64_t add_slice(struct mp_repack_plan *plan, const struct mp_model_con
     const uint32_t from = first / weights->slices.width; /* the old slice that it begins in */
     const struct mp_unit *unit = &weights->units[index * weights->slices.count + from];
     const struct mp_name_numbers numbers = { layer, expert, slice };
+    const enum mp_wtype *types = weights->unit_types[index].piece;
     const char *const *patterns = plan->slices.count > 1 ? model->arch->slice : model->arch->expert;
     uint64_t bytes = 0;
 
@@ -95,7 +96,7 @@ static uint64_t add_slice(struct mp_repack_plan *plan, const struct mp_model_con
         (void)mp_arch_format(name, plan->name_bytes, patterns[p], &numbers);
         *item = (struct mp_repack_item){
             .name = name,
-            .dtype = mp_dtype_of(weights->unit_types[index]),
+            .dtype = mp_dtype_of(types[p]),
             .dims = 2,
             .shape = { down ? model->hidden : channels, down ? channels : model->hidden },
             .file = unit->pieces[p].file,
@@ -104,7 +105,7 @@ static uint64_t add_slice(struct mp_repack_plan *plan, const struct mp_model_con
             .piece = p,
             .first = first,
             .channels = channels,
-            .bytes = mp_wtype_bytes(weights->unit_types[index], (size_t)channels * model->hidden),
+            .bytes = mp_wtype_bytes(types[p], (size_t)channels * model->hidden),
         };
         bytes += item->bytes;
     }
@@ -379,7 +380,7 @@ static enum mp_status check_blocks(const struct mp_repack_plan *plan,
     if (plan->slices.count > 1) {
         for (uint32_t e = 0; e < model->moe_layers * model->experts; e++) {
             const struct mp_dtype_info *type =
-                mp_dtype_info(mp_dtype_of(plan->weights->unit_types[e]));
+                mp_dtype_info(mp_dtype_of(plan->weights->unit_types[e].piece[MP_PIECE_DOWN]));
 
             if (plan->slices.width % type->block_elements != 0)
                 return mp_fail(MP_ERR_CONFIG, "E_SLICES",

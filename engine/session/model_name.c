@@ -8,6 +8,7 @@
 #include "engine/session/model_name.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 
 #define PATH_BYTES MP_MODEL_PATH_BYTES
 #define NAME_BYTES 512
+#define SNAPSHOT_BYTES 128
 #define PREFIX "models--"
 #define ENDING ".gguf"
 
@@ -92,37 +94,58 @@ static bool is_first_gguf(const char *file)
 
 /* ---- the hub's cache */
 
-/* SNAPSHOT of a model's folder: the one that refs/main names, or else the first. */
-static bool find_snapshot(const char *model, char out[PATH_BYTES])
+/* The revision that refs/main names; "" if there is no such file. */
+static enum mp_status read_main(const char *model, char name[SNAPSHOT_BYTES])
 {
-    char path[PATH_BYTES], name[128] = "";
-    struct dirent **list;
-    int count;
+    char path[PATH_BYTES];
     FILE *file;
 
-    if (snprintf(path, sizeof(path), "%s/refs/main", model) >= (int)sizeof(path))
-        return false;
-    file = fopen(path, "r");
-    if (file != NULL) {
-        if (fgets(name, sizeof(name), file) == NULL)
-            name[0] = '\0';
-        name[strcspn(name, "\r\n")] = '\0';
-        fclose(file);
-    }
-    if (snprintf(path, sizeof(path), "%s/snapshots", model) >= (int)sizeof(path))
-        return false;
-    if (name[0] != '\0' && strchr(name, '/') == NULL && exists(path, name))
-        return snprintf(out, PATH_BYTES, "%s/%s", path, name) < PATH_BYTES;
-    count = scandir(path, &list, NULL, alphasort);
     name[0] = '\0';
-    for (int i = 0; i < count; i++) {
-        if (name[0] == '\0' && list[i]->d_name[0] != '.')
-            snprintf(name, sizeof(name), "%.127s", list[i]->d_name);
-        free(list[i]);
+    if (snprintf(path, sizeof(path), "%s/refs/main", model) >= (int)sizeof(path))
+        return MP_OK;
+    file = fopen(path, "r");
+    if (file == NULL && (errno == ENOENT || errno == ENOTDIR))
+        return MP_OK;
+    if (file == NULL)
+        return mp_fail(MP_ERR_IO, "E_OPEN",
+                       "cannot open '%.300s': %s; name the model by its directory", path,
+                       strerror(errno));
+    if (fgets(name, SNAPSHOT_BYTES, file) == NULL)
+        name[0] = '\0';
+    name[strcspn(name, "\r\n")] = '\0';
+    fclose(file);
+    return MP_OK;
+}
+
+/* Snapshot of a model's folder: the one that refs/main names, or else the first; "" if there is
+ * none. A reference that cannot be read is an error: another revision has other weights. */
+static enum mp_status find_snapshot(const char *model, char out[PATH_BYTES])
+{
+    char path[PATH_BYTES], name[SNAPSHOT_BYTES];
+    struct dirent **list;
+    enum mp_status status;
+    int count;
+
+    out[0] = '\0';
+    status = read_main(model, name);
+    if (status != MP_OK)
+        return status;
+    if (snprintf(path, sizeof(path), "%s/snapshots", model) >= (int)sizeof(path))
+        return MP_OK;
+    if (name[0] == '\0' || strchr(name, '/') != NULL || !exists(path, name)) {
+        count = scandir(path, &list, NULL, alphasort);
+        name[0] = '\0';
+        for (int i = 0; i < count; i++) {
+            if (name[0] == '\0' && list[i]->d_name[0] != '.')
+                snprintf(name, sizeof(name), "%.127s", list[i]->d_name);
+            free(list[i]);
+        }
+        if (count >= 0)
+            free(list);
     }
-    if (count >= 0)
-        free(list);
-    return name[0] != '\0' && snprintf(out, PATH_BYTES, "%s/%s", path, name) < PATH_BYTES;
+    if (name[0] != '\0' && snprintf(out, PATH_BYTES, "%s/%s", path, name) >= PATH_BYTES)
+        out[0] = '\0';
+    return MP_OK;
 }
 
 struct search {
@@ -191,22 +214,25 @@ static bool parse(const char *given, char org[NAME_BYTES], char name[NAME_BYTES]
     return true;
 }
 
-static void find_in_hub(const char *hub, const char *org, const char *name, const char *tag,
-                        char path[PATH_BYTES])
+static enum mp_status find_in_hub(const char *hub, const char *org, const char *name,
+                                  const char *tag, char path[PATH_BYTES])
 {
     const struct search search = { .prefix = "", .tag = tag, .path = path };
     char model[PATH_BYTES], snapshot[PATH_BYTES];
+    enum mp_status status;
 
     if (hub[0] == '\0' ||
         snprintf(model, sizeof(model), "%s/" PREFIX "%s--%s", hub, org, name) >= (int)sizeof(model))
-        return;
-    if (!find_snapshot(model, snapshot))
-        return;
+        return MP_OK;
+    status = find_snapshot(model, snapshot);
+    if (status != MP_OK || snapshot[0] == '\0')
+        return status;
     if (tag[0] == '\0' && exists(snapshot, "config.json") &&
         (exists(snapshot, "model.safetensors") || exists(snapshot, "model.safetensors.index.json")))
         memcpy(path, snapshot, PATH_BYTES);
     else
         search_folder(snapshot, &search);
+    return MP_OK;
 }
 
 enum mp_status mp_model_find(const struct mp_environment *environment, const char *given,
@@ -215,6 +241,7 @@ enum mp_status mp_model_find(const struct mp_environment *environment, const cha
     char org[NAME_BYTES], name[NAME_BYTES], tag[NAME_BYTES], prefix[2 * NAME_BYTES];
     const struct search search = { .prefix = prefix, .tag = tag, .path = path };
     struct places places;
+    enum mp_status status;
 
     if (access(given, F_OK) == 0 || strlen(given) >= PATH_BYTES || !parse(given, org, name, tag) ||
         access(org, F_OK) == 0) {
@@ -224,7 +251,9 @@ enum mp_status mp_model_find(const struct mp_environment *environment, const cha
     find_places(environment, &places);
     path[0] = '\0';
     snprintf(prefix, sizeof(prefix), "%s_%s_", org, name);
-    find_in_hub(places.hub, org, name, tag, path);
+    status = find_in_hub(places.hub, org, name, tag, path);
+    if (status != MP_OK)
+        return status;
     if (path[0] == '\0' && places.llama[0] != '\0')
         search_folder(places.llama, &search);
     if (path[0] != '\0')
@@ -261,7 +290,7 @@ static void list_hub(const char *hub, const struct search *all)
         search.name = name;
         if (name_of_folder(list[i]->d_name, name) &&
             snprintf(model, sizeof(model), "%s/%s", hub, list[i]->d_name) < (int)sizeof(model) &&
-            find_snapshot(model, snapshot)) {
+            find_snapshot(model, snapshot) == MP_OK && snapshot[0] != '\0') {
             if (exists(snapshot, "config.json"))
                 all->fn(all->ctx, name, snapshot);
             search_folder(snapshot, &search);

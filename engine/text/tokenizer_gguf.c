@@ -27,6 +27,9 @@ static const struct pre pres[] = {
     { "gpt-2", NULL, NULL, false, false },
     { "qwen2", "NFC", mp_tok_pattern_qwen2, false, false },
     { "llama-bpe", NULL, mp_tok_pattern_llama3, true, true },
+    { "glm4", NULL, mp_tok_pattern_llama3, false, false },
+    { "chatglm-bpe", NULL, mp_tok_pattern_llama3, false, false },
+    { "olmo", "NFC", NULL, false, false },
 };
 
 struct making {

@@ -357,12 +357,40 @@ static void multiply_converted(const struct product *p, const struct mp_wtype_in
     }
 }
 
+/* Quantised weights, by the fastest variant that goes with these kernels. */
+static void multiply_quantised(const struct product *p, enum mp_wtype type)
+{
+    const struct mp_quant *quant = mp_quant_best(VECTOR_NAME);
+    const struct mp_quant_product product = {
+        .y = p->y,
+        .y_stride = p->y_stride,
+        .w = p->w,
+        .w_row_bytes = p->w_row_bytes,
+        .x = p->x,
+        .x_stride = p->x_stride,
+        .rows = p->rows,
+        .cols = p->cols,
+        .tokens = p->tokens,
+        .block_cols = p->block_cols == BLOCK_COLS ? MP_QUANT_PART_COLS : p->block_cols,
+        .accumulate = p->accumulate,
+    };
+
+    if (quant != NULL)
+        quant->multiply[type](&product);
+    else
+        mp_quant_multiply_ref(&product, type);
+}
+
 static void multiply_any(const struct product *p, enum mp_wtype type)
 {
-    if ((unsigned)type < MP_WTYPE_COUNT && multiply_of[type] != NULL)
+    const struct mp_wtype_info *info = mp_wtype_info(type);
+
+    if (info->x_block != 0)
+        multiply_quantised(p, type);
+    else if ((unsigned)type < MP_WTYPE_COUNT && multiply_of[type] != NULL)
         multiply_of[type](p);
     else
-        multiply_converted(p, mp_wtype_info(type));
+        multiply_converted(p, info);
 }
 
 static void v_matmul(float *y, size_t y_stride, const void *w, enum mp_wtype type, size_t w_stride,

@@ -3,6 +3,7 @@
  * result. Slow on purpose and simple enough to be checked by reading.
  */
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/quant/quant.h"
 
 #include <float.h>
 #include <math.h>
@@ -25,12 +26,18 @@ static const void *element(const void *w, enum mp_wtype type, size_t index)
 static void add_dots(double *sums, const void *w, enum mp_wtype type, const float *x,
                      size_t x_stride, size_t cols, size_t tokens)
 {
+    const struct mp_wtype_info *info = mp_wtype_info(type);
+    double rounded[CHUNK_COLS];
     float row[CHUNK_COLS];
 
     ref_convert(row, w, type, cols);
-    for (size_t t = 0; t < tokens; t++)
+    for (size_t t = 0; t < tokens; t++) {
+        if (info->x_block != 0)
+            mp_quant_rounded(rounded, x + t * x_stride, info, cols);
         for (size_t c = 0; c < cols; c++)
-            sums[t] += (double)row[c] * (double)x[t * x_stride + c];
+            sums[t] +=
+                (double)row[c] * (info->x_block != 0 ? rounded[c] : (double)x[t * x_stride + c]);
+    }
 }
 
 static size_t min_size(size_t a, size_t b)

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/cpu/quant/quant.h"
+
 static uint32_t f16_to_f32_bits(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16;
@@ -60,9 +62,13 @@ static void convert_f16(float *dst, const void *src, size_t count)
 }
 
 static const struct mp_wtype_info types[MP_WTYPE_COUNT] = {
-    [MP_WTYPE_F32] = { "f32", 1, 4, convert_f32 },
-    [MP_WTYPE_BF16] = { "bf16", 1, 2, convert_bf16 },
-    [MP_WTYPE_F16] = { "f16", 1, 2, convert_f16 },
+    [MP_WTYPE_F32] = { "f32", 1, 4, convert_f32, 0 },
+    [MP_WTYPE_BF16] = { "bf16", 1, 2, convert_bf16, 0 },
+    [MP_WTYPE_F16] = { "f16", 1, 2, convert_f16, 0 },
+#define X(TYPE, name, elements, bytes) \
+    [MP_WTYPE_##TYPE] = { #name, elements, bytes, mp_quant_decode_##name, elements },
+    MP_QUANT_MAP(X)
+#undef X
 };
 
 const struct mp_wtype_info *mp_wtype_info(enum mp_wtype type)

@@ -8,11 +8,40 @@
  * many elements in so many bytes, and a row of a matrix is whole blocks. A plain number is a block
  * of one element.
  *
- * A new type is a value of the enum and a row in types.c. Every implementation then multiplies with
- * it: one that has no loop of its own for it (multiply_of in product.h) converts a few rows at a
- * time to float. Devices are another matter: see mp_cuda_type() in kernels/cuda/cuda_kernels.h.
+ * A new type is a value of the enum and a row in types.c; a quantised one is a row of MP_QUANT_MAP.
+ * Every implementation then multiplies with it: one that has no loop of its own for it (multiply_of
+ * in product.h) converts a few rows at a time to float. Devices are another matter: see
+ * mp_cuda_type() in kernels/cuda/cuda_kernels.h.
  */
-enum mp_wtype { MP_WTYPE_F32, MP_WTYPE_BF16, MP_WTYPE_F16, MP_WTYPE_COUNT };
+
+/* X(TYPE, name, elements of a block, bytes of a block): the quantised ones, those with blocks of 32
+ * first. kernels/cpu/quant has their arithmetic. */
+#define MP_QUANT_MAP(X)       \
+    X(Q4_0, q4_0, 32, 18)     \
+    X(Q4_1, q4_1, 32, 20)     \
+    X(Q5_0, q5_0, 32, 22)     \
+    X(Q5_1, q5_1, 32, 24)     \
+    X(Q8_0, q8_0, 32, 34)     \
+    X(IQ4_NL, iq4_nl, 32, 18) \
+    X(MXFP4, mxfp4, 32, 17)   \
+    X(Q2_K, q2_k, 256, 84)    \
+    X(Q3_K, q3_k, 256, 110)   \
+    X(Q4_K, q4_k, 256, 144)   \
+    X(Q5_K, q5_k, 256, 176)   \
+    X(Q6_K, q6_k, 256, 210)   \
+    X(IQ4_XS, iq4_xs, 256, 136)
+
+enum mp_wtype {
+    MP_WTYPE_F32,
+    MP_WTYPE_BF16,
+    MP_WTYPE_F16,
+    MP_WTYPE_PLAIN_COUNT, /* those before it are plain numbers */
+    MP_WTYPE_LAST_PLAIN = MP_WTYPE_PLAIN_COUNT - 1,
+#define X(TYPE, ...) MP_WTYPE_##TYPE,
+    MP_QUANT_MAP(X)
+#undef X
+        MP_WTYPE_COUNT
+};
 
 struct mp_wtype_info {
     const char *name;
@@ -20,6 +49,9 @@ struct mp_wtype_info {
     size_t block_bytes;
     /* What the bytes mean: dst[i] = element i for i < count, whole blocks, src at any address. */
     void (*convert)(float *dst, const void *src, size_t count);
+    /* Products round activations to 8 bits and a scale for so many columns, 32 or 256
+     * (kernels/cpu/quant/quant.h); 0: they take them as they are. */
+    size_t x_block;
 };
 
 /* NULL for values not listed. The table is constant. */

@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "kernels/cpu/quant/quant.h"
 #include "kernels/cpu/product.h"
 
 INLINE void convert_as(float *dst, const unsigned char *src, enum mp_wtype type, size_t count)

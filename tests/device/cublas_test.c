@@ -154,7 +154,7 @@ static double error_of(uint32_t tokens, uint32_t accumulate)
 
 static void few_tokens_are_the_kernels_work(void)
 {
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         open_all(MP_GEMM_AUTO, X_COUNT);
         for (uint32_t tokens = 1; tokens <= 31; tokens += 6) {
             fill((enum mp_wtype)type);
@@ -195,7 +195,7 @@ static void many_tokens_are_rounded(void)
 {
     static const double limits[] = { 1e-6, 0x1p-9 + 1e-6, 0x1p-11 + 1e-6 };
 
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         open_all(MP_GEMM_AUTO, X_COUNT);
         CHECK_STR(mp_gemm_name(t.gemm), "cuBLAS 13.0.0");
         for (uint32_t accumulate = 0; accumulate < 2; accumulate++) {

@@ -41,7 +41,7 @@ static void convert(float *dst, const void *src, size_t count)
     }
 }
 
-static const struct mp_wtype_info test_wtype = { "t34", BLOCK, BLOCK_BYTES, convert };
+static const struct mp_wtype_info test_wtype = { "t34", BLOCK, BLOCK_BYTES, convert, 0 };
 static const struct mp_dtype_info test_dtype = { "T34", BLOCK, BLOCK_BYTES, 0, 0 };
 
 const struct mp_wtype_info *__real_mp_wtype_info(enum mp_wtype type);

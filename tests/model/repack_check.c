@@ -77,7 +77,8 @@ static void check_units(const struct opened *in, const struct opened *out)
             check_bytes(in, old[p].file, old[p].offset_bytes, out, new[p].file, new[p].offset_bytes,
                         new[p].bytes);
         }
-        CHECK_EQ(in->weights->unit_types[u], out->weights->unit_types[u]);
+        CHECK(memcmp(&in->weights->unit_types[u], &out->weights->unit_types[u],
+                     sizeof(in->weights->unit_types[u])) == 0);
     }
 }
 

@@ -421,7 +421,7 @@ static void slices_of_two_types_are_refused(void)
     CHECK_FAILS(mp_weights_describe(o.checkpoint, &o.model, &o.weights), MP_ERR_MODEL,
                 "E_TENSOR_DTYPE",
                 "tensor 'model.layers.1.mlp.experts.2.slices.1.down_proj.weight': got bf16, need "
-                "f32 as in the gate of the same expert");
+                "f32 as in the first slice of the same expert");
     mp_checkpoint_close(o.checkpoint);
 }
 

@@ -1,7 +1,10 @@
 /*
  * Speed of the matrix kernels:
  *
- *     bench_kernels [--json] [--repeats N] [--threads N] [--kernels NAME] [--type NAME]
+ *     bench_kernels [--json] [--repeats N] [--threads N] [--kernels NAME] [--type NAME] [--cols N]
+ *
+ * Types are those of plain numbers; `--type quantised` means all others, a name that one. Rows have
+ * 2048 columns, 768 for matmul_blocked, or N, a multiple of 256.
  *
  * Products of few tokens read weights from memory and are compared with reading the same memory
  * alone, the way of three whose median is the best, and with the slower of that and the same
@@ -31,8 +34,8 @@
 #define READ_WAYS 3
 #define THREADS_MAX 256
 #define TOKENS_MAX 512
-#define COLS_MAX 2048
-#define ROWS_MAX (MEMORY_BYTES / 2 / 768)
+#define COLS_MAX 8192
+#define ROWS_MAX (MEMORY_BYTES / 168) /* 512 columns of the smallest type */
 
 /* What all threads do together: run(ctx, thread, threads). */
 struct work {
@@ -57,6 +60,7 @@ struct bench {
     float *x, *y;
     int repeats;
     int json, results; /* printed so far */
+    size_t cols;       /* 0: those of the operation */
     struct team *team;
     double flops;
 };
@@ -383,8 +387,10 @@ static void bench_line(struct bench *b, const struct mp_kernels *k, enum mp_wtyp
                                 1, 1 };
     const size_t last = many ? TOKENS_MAX : 8;
 
+    if (b->cols != 0)
+        m.cols = b->cols;
     if (!b->json)
-        printf("  %-4s %-14s", mp_wtype_name(type), blocked ? "matmul_blocked" : "matmul");
+        printf("  %-6s %-14s", mp_wtype_name(type), blocked ? "matmul_blocked" : "matmul");
     for (m.tokens = many ? 16 : 1; m.tokens <= last; m.tokens *= 2) {
         if (many)
             bench_many(b, &m);
@@ -394,6 +400,15 @@ static void bench_line(struct bench *b, const struct mp_kernels *k, enum mp_wtyp
     }
     if (!b->json)
         printf("\n");
+}
+
+static int is_wanted(enum mp_wtype type, const char *name)
+{
+    const int quantised = type >= MP_WTYPE_PLAIN_COUNT;
+
+    if (name == NULL || strcmp(name, "quantised") == 0)
+        return quantised == (name != NULL);
+    return strcmp(name, mp_wtype_name(type)) == 0;
 }
 
 static void bench_kernels(struct bench *b, const struct mp_kernels *k, const char *type_name)
@@ -409,7 +424,7 @@ static void bench_kernels(struct bench *b, const struct mp_kernels *k, const cha
                    "registers)\n",
                    k->name, b->team->count, b->flops * 1e-9);
         for (int type = 0; type < MP_WTYPE_COUNT; type++) {
-            if (type_name != NULL && strcmp(type_name, mp_wtype_name((enum mp_wtype)type)) != 0)
+            if (!is_wanted((enum mp_wtype)type, type_name))
                 continue;
             for (int blocked = 0; blocked < 2; blocked++)
                 bench_line(b, k, (enum mp_wtype)type, blocked, many);
@@ -441,7 +456,7 @@ static int usage(void)
 {
     fprintf(stderr,
             "usage: bench_kernels [--json] [--repeats 1..%d] [--threads 1..%d] [--kernels NAME] "
-            "[--type NAME]\n",
+            "[--type NAME] [--cols N]\n",
             REPEATS_MAX, THREADS_MAX);
     return 2;
 }
@@ -464,9 +479,13 @@ int main(int argc, char **argv)
             only = argv[++i];
         else if (i + 1 < argc && strcmp(argv[i], "--type") == 0)
             type = argv[++i];
+        else if (i + 1 < argc && strcmp(argv[i], "--cols") == 0)
+            b.cols = (size_t)atol(argv[++i]);
         else
             return usage();
     }
+    if (b.cols % 256 != 0 || b.cols == 256 || b.cols > COLS_MAX)
+        return usage();
     if (b.repeats < 1 || b.repeats > REPEATS_MAX || all < 1 || all > THREADS_MAX)
         return usage();
     if (!make_operands(&b))

@@ -8,8 +8,9 @@
  * the next GEN - 1 are given one by one, whatever the logits say. REPEAT times with an empty
  * context. Everything else is llama.cpp's default. Prints one JSON object. LOGITS: float32
  * [GEN, vocabulary] of the first run, without a header. HOW: `plain` makes no copies of weights in
- * another order; `advice` tells the kernel which experts a layer is going to read, as soon as its
- * router has chosen them, and leaves everything else to the page cache.
+ * another order; `cache32` keeps keys and values in float32, without flash attention; `advice`
+ * tells the kernel which experts a layer is going to read, as soon as its router has chosen them,
+ * and leaves everything else to the page cache.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@ struct forced {
     struct llama_context *ctx;
     llama_token *tokens; // (prompt + gen)
     int prompt, gen, vocab;
-    bool plain, advice;
+    bool plain, advice, cache32;
     FILE *logits;
 };
 
@@ -134,6 +135,10 @@ static void open_model(struct forced *f, const char *path, int threads)
         fail("cannot load", path);
     params.n_ctx = (uint32_t)(f->prompt + f->gen);
     params.n_threads = params.n_threads_batch = threads;
+    if (f->cache32) {
+        params.type_k = params.type_v = GGML_TYPE_F32;
+        params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    }
     if (f->advice)
         params.cb_eval = advise;
     f->ctx = llama_init_from_model(f->model, params);
@@ -159,6 +164,7 @@ int main(int argc, char **argv)
     for (int i = 8; i < argc; i++) {
         f.plain |= strcmp(argv[i], "plain") == 0;
         f.advice |= strcmp(argv[i], "advice") == 0;
+        f.cache32 |= strcmp(argv[i], "cache32") == 0;
     }
     f.tokens = read_tokens(argv[2], f.prompt + f.gen);
     open_model(&f, argv[1], atoi(argv[5]));

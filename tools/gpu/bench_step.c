@@ -149,7 +149,7 @@ static enum mp_status copy_experts(struct bench *b)
     if (b->plain == NULL)
         return mp_fail_no_memory("a table", count * sizeof(b->plain[0]));
     for (uint32_t i = 0; i < count && status == MP_OK; i++) {
-        const uint64_t bytes = mp_wtype_bytes(b->weights->unit_types[i],
+        const uint64_t bytes = mp_wtype_bytes(b->weights->unit_types[i].piece[0],
                                               (size_t)b->model.hidden * b->model.expert_ffn);
         const void *pieces[MP_UNIT_PIECES_MAX];
 

@@ -169,7 +169,7 @@ void check_layers(struct check *c, bool few)
         moved(c, widths[i], 5);
         combine(c, widths[i], 8, 3);
     }
-    for (unsigned type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (unsigned type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         embed(c, type, 33, 3);
         embed(c, type, few ? 256 : 2048, few ? 1 : 64);
     }

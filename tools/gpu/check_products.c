@@ -77,7 +77,7 @@ void check_matmuls(struct check *c, bool few)
     static const uint32_t many[] = { 9, 16, 67 };
     const uint32_t wide = MP_GEMV_WIDE_ROWS + 3;
 
-    for (unsigned type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (unsigned type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         for (size_t i = 0; i < (few ? 4 : MP_ARRAY_LEN(tokens)); i++) {
             matmul(c, false, type, few ? 6 : 512, few ? 264 : 2048, tokens[i], 0);
             matmul(c, false, type, wide, few ? 8 : 264, tokens[i], 0);
@@ -221,7 +221,7 @@ void check_experts(struct check *c, bool few)
 {
     static const uint32_t tokens[] = { 1, 3, 8, 40 };
 
-    for (unsigned type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (unsigned type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         for (size_t i = 0; i < (few ? 2 : MP_ARRAY_LEN(tokens)); i++) {
             struct list odd = { 5, 2, tokens[i], 33, 27, NULL, NULL };
             struct list aligned = { 16, 4, tokens[i], 264, 40, NULL, NULL };

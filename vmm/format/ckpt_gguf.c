@@ -1,6 +1,6 @@
 /*
  * A GGUF file as a table of tensors, in the words that those of safetensors have: row sizes last,
- * types by their common names. Types without such a name, the quantised ones, are refused by name.
+ * types by their common names. Types that vmm/format/types.h does not list are refused by name.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +26,7 @@ static enum mp_status take_tensor(const struct mp_gguf *gguf, const struct mp_gg
     if (mp_dtype_find(from->type->name, &tensor->st.dtype))
         return MP_OK;
     return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
-                   "tensor '%s' in '%s' is of type %s, which is not computed yet; need F32, F16 or "
-                   "BF16",
+                   "tensor '%s' in '%s' is of type %s, which is not computed yet",
                    mp_quote(name, from->name, strlen(from->name)),
                    mp_quote(file, file_name, strlen(file_name)), from->type->name);
 }

@@ -16,7 +16,8 @@
  */
 
 /*
- * X(name as in safetensors files, elements of a block, bytes of a block, exponent, fraction)
+ * X(name as in safetensors or GGUF files, elements of a block, bytes of a block, exponent,
+ * fraction)
  *
  * The last two are masks of a plain floating-point number as a little-endian word: all ones in the
  * exponent is infinity or NaN. 0: values of this type are not looked at.
@@ -43,7 +44,20 @@
     X(F8_E5M2FNUZ, 1, 1, 0, 0)                           \
     X(F6_E2M3, 4, 3, 0, 0)                               \
     X(F6_E3M2, 4, 3, 0, 0)                               \
-    X(F4, 2, 1, 0, 0)
+    X(F4, 2, 1, 0, 0)                                    \
+    X(Q4_0, 32, 18, 0, 0)                                \
+    X(Q4_1, 32, 20, 0, 0)                                \
+    X(Q5_0, 32, 22, 0, 0)                                \
+    X(Q5_1, 32, 24, 0, 0)                                \
+    X(Q8_0, 32, 34, 0, 0)                                \
+    X(IQ4_NL, 32, 18, 0, 0)                              \
+    X(MXFP4, 32, 17, 0, 0)                               \
+    X(Q2_K, 256, 84, 0, 0)                               \
+    X(Q3_K, 256, 110, 0, 0)                              \
+    X(Q4_K, 256, 144, 0, 0)                              \
+    X(Q5_K, 256, 176, 0, 0)                              \
+    X(Q6_K, 256, 210, 0, 0)                              \
+    X(IQ4_XS, 256, 136, 0, 0)
 
 enum mp_dtype {
 #define X(name, elements, bytes, exponent, fraction) MP_DTYPE_##name,

@@ -51,12 +51,12 @@ static struct mp_ffn expert_ffn(const struct mp_engine *engine, uint32_t moe_lay
     const struct mp_model_config *m = engine->config.model;
     const struct mp_weights *weights = engine->config.weights;
     const size_t H = m->hidden, F = mp_slices_channels(&weights->slices, work->slice);
-    const enum mp_wtype type = weights->unit_types[moe_layer * m->experts + work->expert];
+    const enum mp_wtype *types = weights->unit_types[moe_layer * m->experts + work->expert].piece;
 
     return (struct mp_ffn){
-        .gate = { work->pieces[MP_PIECE_GATE], type, F, H },
-        .up = { work->pieces[MP_PIECE_UP], type, F, H },
-        .down = { work->pieces[MP_PIECE_DOWN], type, H, F },
+        .gate = { work->pieces[MP_PIECE_GATE], types[MP_PIECE_GATE], F, H },
+        .up = { work->pieces[MP_PIECE_UP], types[MP_PIECE_UP], F, H },
+        .down = { work->pieces[MP_PIECE_DOWN], types[MP_PIECE_DOWN], H, F },
     };
 }
 

@@ -31,10 +31,10 @@
 /* One type for all experts: their kernels are launched before anybody knows whom. */
 static bool same_types(const struct mp_engine *engine)
 {
-    const enum mp_wtype *types = engine->config.weights->unit_types;
+    const struct mp_expert_types *types = engine->config.weights->unit_types;
 
     for (uint32_t e = 1; e < engine->shape.layers * engine->shape.experts; e++) {
-        if (types[e] != types[0])
+        if (types[e].piece[0] != types[0].piece[0])
             return false;
     }
     return true;
@@ -129,7 +129,7 @@ enum mp_status mp_device_graphs_create(struct mp_device *device)
     if (g == NULL)
         return mp_fail_no_memory("graphs", sizeof(*g));
     g->tokens_max = tokens_of(&engine->config);
-    g->type = engine->config.weights->unit_types[0];
+    g->type = engine->config.weights->unit_types[0].piece[0]; /* all have one, as devices ask */
     device->graphs = g;
     status = make_memory(device, g);
     if (status != MP_ERR_NO_SPACE)

@@ -75,7 +75,8 @@ static bool takes_part(const struct mp_device *device, const struct mp_expert_wo
     const struct mp_engine *engine = device->engine;
 
     return slice - work->slice < work->slices &&
-           engine->config.weights->unit_types[layer * engine->shape.experts + work->expert] == type;
+           engine->config.weights->unit_types[layer * engine->shape.experts + work->expert]
+                   .piece[0] == type;
 }
 
 static struct mp_cuda_expert make_work(const struct mp_device *device,

@@ -83,6 +83,21 @@ static enum mp_status check_type(enum mp_wtype type)
                    mp_wtype_name(type));
 }
 
+/* Kernels of experts take one type for all three matrices. */
+static enum mp_status check_expert(const struct mp_expert_types *types)
+{
+    enum mp_status status = MP_OK;
+
+    for (unsigned i = 0; i < MP_EXPERT_PIECES && status == MP_OK; i++)
+        status = check_type(types->piece[i]);
+    if (status != MP_OK || mp_expert_types_equal(types))
+        return status;
+    return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                   "the model has experts of %s and %s, devices need one type; use --device cpu",
+                   mp_wtype_name(types->piece[MP_PIECE_GATE]),
+                   mp_wtype_name(types->piece[MP_PIECE_DOWN]));
+}
+
 /* A matrix, or floats that were converted when the weights were read. */
 static enum mp_status place_role(struct loader *loader, enum mp_role role, uint32_t layer)
 {
@@ -171,7 +186,7 @@ enum mp_status mp_device_load_weights(struct mp_device *device)
     enum mp_status status = MP_OK;
 
     for (uint32_t e = 0; e < experts && status == MP_OK; e++)
-        status = check_type(from->unit_types[e]);
+        status = check_expert(&from->unit_types[e]);
     if (status != MP_OK)
         return status;
 

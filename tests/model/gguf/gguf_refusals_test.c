@@ -149,12 +149,12 @@ static void broken_tensors_are_refused_by_name(void)
     to_gguf(&job);
     check_refused(job.path, "E_GGUF_SHAPE", "blk.0.ffn_down_exps.weight");
     job.retype = "blk.0.ffn_gate_exps.weight";
-    job.type = 8;
+    job.type = 9;
     to_gguf(&job);
-    check_refused(job.path, "E_UNSUPPORTED", "is of type Q8_0, which is not computed yet");
+    check_refused(job.path, "E_UNSUPPORTED", "is of type Q8_1, which is not computed yet");
     job.type = 24;
     to_gguf(&job);
-    check_refused(job.path, "E_TENSOR_DTYPE", "got I8, need F32, BF16 or F16");
+    check_refused(job.path, "E_TENSOR_DTYPE", "got I8, need F32, BF16, F16, Q4_0");
     job.type = 5;
     to_gguf(&job);
     check_refused(job.path, "E_GGUF_TYPE", "");

@@ -236,6 +236,48 @@ static void tokens_are_those_of_the_directory(void)
     mp_tokenizer_destroy(b);
 }
 
+/* Ids of a text by the tokenizer of TINY with words cut as `pre` does it. */
+static struct mp_ids ids_of(const char *pre, const char *text)
+{
+    struct to_gguf job = plain(TINY, "qwen3moe", in_tmpdir("pre.gguf"));
+    struct mp_ids ids = { 0 };
+    struct mp_tokenizer *tok;
+
+    job.pre = pre;
+    to_gguf(&job);
+    CHECK_EQ(mp_tokenizer_load(job.path, &tok), MP_OK);
+    CHECK_EQ(mp_tokenizer_encode(tok, text, strlen(text), 0, &ids), MP_OK);
+    mp_tokenizer_destroy(tok);
+    return ids;
+}
+
+/* Names of one way to cut words; they differ in what the text does not show. */
+static void pre_tokenizers_have_several_names(void)
+{
+    static const char *const names[][2] = { { "llama-bpe", "glm4" },
+                                            { "llama-bpe", "chatglm-bpe" },
+                                            { "gpt-2", "olmo" } };
+    static const char text[] =
+        "def f(self, name):\n    for line in lines:\n        self.append(name)\n\n"
+        "    return \"don't\"; 12345 na\xc3\xafve\t!!";
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(names); i++) {
+        struct mp_ids a = ids_of(names[i][0], text), b = ids_of(names[i][1], text);
+
+        CHECK(a.count > 10);
+        CHECK_EQ(a.count, b.count);
+        CHECK(memcmp(a.ids, b.ids, a.count * sizeof(*a.ids)) == 0);
+        mp_ids_free(&a);
+        mp_ids_free(&b);
+    }
+    /* The two ways differ here. */
+    struct mp_ids a = ids_of("llama-bpe", text), b = ids_of("gpt-2", text);
+
+    CHECK(a.count != b.count || memcmp(a.ids, b.ids, a.count * sizeof(*a.ids)) != 0);
+    mp_ids_free(&a);
+    mp_ids_free(&b);
+}
+
 static void chat_formats_are_found(void)
 {
     struct to_gguf job = plain(QWEN3, "qwen3moe", in_tmpdir("chat.gguf"));
@@ -263,6 +305,7 @@ int main(void)
     RUN(other_families_give_the_same_bits);
     RUN(numbers_of_other_families_are_checked);
     RUN(tokens_are_those_of_the_directory);
+    RUN(pre_tokenizers_have_several_names);
     RUN(chat_formats_are_found);
     return 0;
 }

@@ -10,6 +10,7 @@
 #include "engine/text/tokenizer.h"
 #include "tests/support/test.h"
 #include "vmm/format/gguf.h"
+#include "vmm/format/gguf_types.h"
 
 #define PARTS_MAX 4
 
@@ -224,6 +225,18 @@ static void put_tokenizer(struct writer *w)
 
 /* ---- tensors */
 
+static uint32_t type_number(enum mp_wtype type)
+{
+    for (uint32_t number = 0; number < 64; number++) {
+        const struct mp_gguf_type *known = mp_gguf_type_find(number);
+
+        if (known != NULL && strcmp(known->name, mp_dtype_name(mp_dtype_of(type))) == 0)
+            return number;
+    }
+    CHECK(!"the type has no number");
+    return 0;
+}
+
 /* Begin the next tensor; the shape's rows come last, as in the engine. Where its data go. */
 static FILE *begin_tensor(struct writer *w, const char *name, enum mp_wtype type,
                           const uint64_t *shape, uint32_t dims)
@@ -237,12 +250,7 @@ static FILE *begin_tensor(struct writer *w, const char *name, enum mp_wtype type
     put(part->tensors, dims, 4);
     for (uint32_t d = 0; d < dims; d++)
         put(part->tensors, shape[dims - 1 - d], 8);
-    put(part->tensors,
-        retype                  ? w->job->type
-        : type == MP_WTYPE_F32  ? 0
-        : type == MP_WTYPE_BF16 ? 30
-                                : 1,
-        4);
+    put(part->tensors, retype ? w->job->type : type_number(type), 4);
     put(part->tensors, (uint64_t)ftell(part->data), 8);
     part->tensor_count++;
     return part->data;
@@ -313,7 +321,7 @@ static void put_experts(struct writer *w, uint32_t layer)
 
         mp_arch_format(name, sizeof(name), w->arch->stacked[p],
                        &(struct mp_name_numbers){ .layer = layer });
-        data = begin_tensor(w, name, w->weights->unit_types[first], shape, 3);
+        data = begin_tensor(w, name, w->weights->unit_types[first].piece[p], shape, 3);
         for (uint32_t e = 0; e < E; e++) {
             const struct mp_piece *piece = &w->weights->units[first + e].pieces[p];
             char *bytes = malloc(piece->bytes);

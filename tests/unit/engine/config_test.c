@@ -154,7 +154,8 @@ static void what_is_not_implemented_is_refused_by_name(void)
     check_refused(qwen3, "{\"quantization_config\":{\"quant_method\":\"fp8\"}}", NULL,
                   "E_UNSUPPORTED",
                   "key 'quantization_config' in 'config.json': got 'fp8', this engine supports "
-                  "weights in F32, BF16 or F16 only");
+                  "weights in F32, BF16, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, "
+                  "Q3_K, Q4_K, Q5_K, Q6_K or IQ4_XS only");
     check_refused(qwen3, "{\"hidden_act\":\"gelu\"}", NULL, "E_UNSUPPORTED",
                   "key 'hidden_act' in 'config.json': got 'gelu', this engine supports 'silu' "
                   "only");

@@ -56,7 +56,7 @@ static void products(const struct mp_kernels *k)
 {
     static const size_t tokens[] = { 1, 2, 3, 5, 8, TOKENS };
 
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         fill_weights((enum mp_wtype)type);
         fill(x, LEN(x), 1);
         k->convert(a, w, (enum mp_wtype)type, WIDTH);

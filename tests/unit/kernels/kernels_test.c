@@ -167,7 +167,7 @@ static void products_of_all_shapes(const struct mp_kernels *k)
 {
     size_t variant = 0;
 
-    for (int type = 0; type < MP_WTYPE_COUNT; type++)
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++)
         for (size_t c = 0; c < LEN(shapes); c++)
             for (size_t r = 0; r < LEN(row_counts); r++)
                 for (size_t t = 0; t < LEN(token_counts); t++, variant++)
@@ -175,7 +175,7 @@ static void products_of_all_shapes(const struct mp_kernels *k)
                         check_shape(k, (enum mp_wtype)type, row_counts[r], shapes[c],
                                     token_counts[t], variant);
     for (size_t r = 0; r < LEN(shapes); r++)
-        check_shape(k, (enum mp_wtype)(r % MP_WTYPE_COUNT), shapes[r], 100, 3, r);
+        check_shape(k, (enum mp_wtype)(r % MP_WTYPE_PLAIN_COUNT), shapes[r], 100, 3, r);
     /* More activations than one run of tokens. */
     check_shape(k, MP_WTYPE_BF16, 7, 8200, 19, 1);
 }
@@ -228,7 +228,7 @@ static void cuts_keep_bits(const struct mp_kernels *k)
     static const size_t steps[] = { 1, 2, 3, 4, 5, 6, 7, 8, 11, 100 };
     static const size_t cols[] = { 1, 13, 16, 100, 129, 300, 512, 768, 1024 };
 
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         for (size_t c = 0; c < LEN(cols); c++) {
             struct problem p = problem_create((enum mp_wtype)type, 29, cols[c], 23, 1, 0);
 
@@ -263,7 +263,7 @@ static void blocked_sums_blocks_in_order(const struct mp_kernels *k)
 {
     static const size_t cols[] = { 100, 128, 129, 256, 300, 512, 768, 1024 };
 
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         for (size_t i = 0; i < LEN(cols); i++) {
             struct problem p = problem_create((enum mp_wtype)type, 13, cols[i], 9, 0, 0);
             struct problem block = p;
@@ -326,7 +326,7 @@ static void convert_is_exact(const struct mp_kernels *k)
 
 static void convert_stays_inside(const struct mp_kernels *k)
 {
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         size_t bytes = mp_wtype_bytes((enum mp_wtype)type, 1);
 
         for (size_t n = 0; n < 70; n++) {
@@ -345,7 +345,7 @@ static void convert_stays_inside(const struct mp_kernels *k)
 /* One unusual value at every column, in body and tail: only its row and token see it. */
 static void special_values_stay_in_their_place(const struct mp_kernels *k)
 {
-    static const uint16_t inf[MP_WTYPE_COUNT] = { 0, 0x7f80, 0x7c00 };
+    static const uint16_t inf[MP_WTYPE_PLAIN_COUNT] = { 0, 0x7f80, 0x7c00 };
 
     for (enum mp_wtype type = MP_WTYPE_BF16; type <= MP_WTYPE_F16; type++) {
         struct problem p = problem_create(type, 7, 35, 9, 2, 0);

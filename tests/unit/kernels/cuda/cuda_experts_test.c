@@ -154,7 +154,7 @@ static void lists(enum mp_wtype type, uint32_t hidden, uint32_t channels)
 
 static void values_and_lists(void)
 {
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         lists((enum mp_wtype)type, 64, 264);
         lists((enum mp_wtype)type, 33, 31); /* not aligned */
         lists((enum mp_wtype)type, 8, 7);
@@ -164,7 +164,7 @@ static void values_and_lists(void)
 /* Weights at odd addresses give the bits of aligned ones. */
 static void addresses(void)
 {
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         struct problem p = problem_make((enum mp_wtype)type, 40, 520, 4);
         const size_t bytes = mp_wtype_bytes(p.type, (size_t)p.channels * p.hidden);
         const uint32_t rows[] = { 0, 5, 10 };
@@ -188,7 +188,7 @@ static void addresses(void)
 /* An expert cut at a multiple of 256 channels, its parts one after another. */
 static void slices(void)
 {
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         const struct problem p = problem_make((enum mp_wtype)type, 40, 600, 4);
         const size_t bytes = mp_wtype_bytes(p.type, 1);
         const uint32_t rows[] = { 7, 2, 4 };

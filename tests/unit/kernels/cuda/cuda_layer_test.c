@@ -8,7 +8,7 @@ static const uint32_t widths[] = { 1, 7, 31, 33, 64, 255, 256, 257, 1000 };
 
 static void embedding(void)
 {
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         for (size_t j = 0; j < LEN(widths); j++) {
             const uint32_t width = widths[j], vocab = 9, tokens = 5;
             const void *table = weights((enum mp_wtype)type, (size_t)vocab * width);

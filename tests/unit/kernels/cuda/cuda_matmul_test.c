@@ -65,7 +65,7 @@ static void check_equal(const float *a, const float *b, uint32_t rows, uint32_t 
 
 static void gemv_values(void)
 {
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         for (size_t j = 0; j < LEN(widths) * LEN(row_counts); j++) {
             const uint32_t cols = widths[j % LEN(widths)], rows = row_counts[j / LEN(widths)];
             const uint32_t tokens = token_counts[j % LEN(token_counts)];
@@ -116,7 +116,7 @@ static void same_bits_always(enum mp_wtype type, uint32_t rows, uint32_t cols, u
 
 static void bits_of_small_products(void)
 {
-    for (int type = 0; type < MP_WTYPE_COUNT; type++) {
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++) {
         same_bits_always((enum mp_wtype)type, 5, 264, 9, 2);
         same_bits_always((enum mp_wtype)type, 33, 256, 8, 7);
         same_bits_always((enum mp_wtype)type, 3, 1000, 64, 3);
@@ -127,7 +127,7 @@ static void bits_of_small_products(void)
 /* Many rows take four to a warp. */
 static void bits_of_wide_products(void)
 {
-    for (int type = 0; type < MP_WTYPE_COUNT; type++)
+    for (int type = 0; type < MP_WTYPE_PLAIN_COUNT; type++)
         same_bits_always((enum mp_wtype)type, 4099, 40, 9, 3);
 }
 

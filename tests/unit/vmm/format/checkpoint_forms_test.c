@@ -50,7 +50,7 @@ static void check_piece(struct tiny_model *model, const struct opened *opened, u
 {
     const struct tiny_tensor *tensor = tiny_model_find(model, name);
     const struct mp_piece *p = &opened->weights->units[unit].pieces[piece];
-    const enum mp_wtype type = opened->weights->unit_types[unit];
+    const enum mp_wtype type = opened->weights->unit_types[unit].piece[piece];
     char data[1024];
 
     CHECK_EQ(opened->weights->units[unit].piece_count, 3);
@@ -139,7 +139,7 @@ static void qwen3_with_tied_head_in_half_precision(void)
         check_vector(&model, w->layers[0].q_norm, "model.layers.0.self_attn.q_norm.weight");
         check_vector(&model, w->layers[1].k_norm, "model.layers.1.self_attn.k_norm.weight");
         CHECK_EQ(w->expert_bytes, 6 * 3 * 5 * 8 * 2);
-        CHECK_EQ(w->unit_types[5], i == 0 ? MP_WTYPE_BF16 : MP_WTYPE_F16);
+        CHECK_EQ(w->unit_types[5].piece[0], i == 0 ? MP_WTYPE_BF16 : MP_WTYPE_F16);
         unload(&opened);
     }
 }

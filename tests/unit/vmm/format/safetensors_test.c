@@ -55,11 +55,11 @@ static void every_dtype_has_its_size(void)
 {
     for (int i = 0; i < MP_DTYPE_COUNT; i++) {
         const struct mp_dtype_info *type = mp_dtype_info((enum mp_dtype)i);
-        const uint64_t bytes = 8 / type->block_elements * type->block_bytes; /* 8 elements */
+        const uint64_t bytes = 256 / type->block_elements * type->block_bytes;
         char json[256];
 
         snprintf(json, sizeof(json),
-                 "{\"w\":{\"dtype\":\"%s\",\"shape\":[8],\"data_offsets\":[0,%" PRIu64 "]}}",
+                 "{\"w\":{\"dtype\":\"%s\",\"shape\":[256],\"data_offsets\":[0,%" PRIu64 "]}}",
                  mp_dtype_name((enum mp_dtype)i), bytes);
         CHECK_EQ(parse(json, bytes), MP_OK);
         CHECK_EQ(parse(json, bytes + 1), MP_ERR_MODEL);
@@ -238,8 +238,8 @@ static void M11_size_and_offsets_disagree(void)
 
 static void M12_unknown_dtype(void)
 {
-    CHECK_MODEL(W("\"Q4_K\"", "[4]", "[0,4]"), 4, "E_ST_DTYPE",
-                "tensor 'w' in 'f': dtype is 'Q4_K', need a type of the format such as 'BF16'");
+    CHECK_MODEL(W("\"Q8_1\"", "[4]", "[0,4]"), 4, "E_ST_DTYPE",
+                "tensor 'w' in 'f': dtype is 'Q8_1', need a type of the format such as 'BF16'");
     CHECK_MODEL(W("\"f32\"", "[1]", "[0,4]"), 4, "E_ST_DTYPE",
                 "tensor 'w' in 'f': dtype is 'f32', need a type of the format such as 'BF16'");
     CHECK_MODEL(W("7", "[1]", "[0,4]"), 4, "E_ST_DTYPE",

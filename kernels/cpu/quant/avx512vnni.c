@@ -1,0 +1,26 @@
+/*
+ * With AVX512-VNNI and AVX512-VL, on vectors of 32 bytes: block scales change every 32 bytes, and
+ * one token's products wait for memory.
+ */
+#include <immintrin.h>
+
+#include "kernels/cpu/quant/quant.h"
+
+#define VARIANT mp_quant_avx512vnni
+#define VARIANT_NAME "avx512vnni"
+#define VARIANT_KERNELS "avx512"
+#define INLINE static inline __attribute__((always_inline))
+
+/* 8 sums of 4 products each; a is not negative, and no two products exceed 16 bits. */
+INLINE __m256i v_dot(__m256i a, __m256i b)
+{
+    return _mm256_dpbusd_epi32(_mm256_setzero_si256(), a, b);
+}
+
+/* sum + scale * the same sums, where 16-bit lane i of `scale` is for the i-th pair of products. */
+INLINE __m256i v_add_scaled(__m256i sum, __m256i a, __m256i b, __m256i scale)
+{
+    return _mm256_dpwssd_epi32(sum, _mm256_maddubs_epi16(a, b), scale);
+}
+
+#include "kernels/cpu/quant/product.h"

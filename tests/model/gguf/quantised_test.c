@@ -1,0 +1,275 @@
+/*
+ * Models with quantised weights, from the file to the logits: for each type a GGUF file of random
+ * blocks gives the same bits at every budget, with any number of threads and however the prompt is
+ * cut and batched; its numbers are those of plain C, and of the same values stored as floats but
+ * for what rounding activations to 8 bits takes; types may differ by matrix and by layer; devices
+ * refuse them by name.
+ */
+#include <math.h>
+
+#include "engine/model/types.h"
+#include "tests/model/fails.h"
+#include "tests/model/gguf/to_gguf.h"
+#include "tests/model/harness.h"
+#include "tests/model/rewrite.h"
+#include "tests/support/tmpdir.h"
+
+#define SOURCE "tests/data/models/qwen3moe-tiny"
+#define PROMPT 9
+#define STEPS 4
+#define VOCAB 160
+
+static const char config[] =
+    "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"vocab_size\":160,\"hidden_size\":256,"
+    "\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":32,"
+    "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":256,"
+    "\"norm_topk_prob\":true,\"max_position_embeddings\":512,\"rope_theta\":1000000.0,"
+    "\"rms_norm_eps\":1e-6,\"bos_token_id\":157,\"eos_token_id\":159,"
+    "\"tie_word_embeddings\":false}";
+
+static const int32_t tokens[PROMPT + STEPS] = { 5, 70, 33, 91, 42, 8, 64, 12, 7, 90, 11, 3, 150 };
+
+/* What make_blocks() fills matrices with; a second type for the down projections of odd layers. */
+static enum mp_wtype type_now, down_type_now;
+static bool as_floats;
+static uint32_t lcg;
+
+static unsigned char next_byte(void)
+{
+    lcg = lcg * 1664525 + 1013904223;
+    return (unsigned char)(lcg >> 24);
+}
+
+/*
+ * Random blocks whose 16-bit floats have small exponents, so that a layer changes the stream by
+ * little: else one rounding more or less chooses other experts. Embeddings are 16 times as large.
+ */
+static void fill_blocks(unsigned char *p, enum mp_wtype type, size_t count, bool embedding)
+{
+    const struct mp_wtype_info *info = mp_wtype_info(type);
+    const bool k = info->block_elements == 256;
+    const unsigned exponent = (k                                                  ? 1
+                               : type == MP_WTYPE_Q8_0 || type == MP_WTYPE_IQ4_NL ? 2
+                                                                                  : 5) +
+                              (embedding ? 4 : 0);
+    const size_t half = type == MP_WTYPE_Q2_K   ? 80
+                        : type == MP_WTYPE_Q3_K ? 108
+                        : type == MP_WTYPE_Q6_K ? 208
+                                                : 0;
+    const bool two = type == MP_WTYPE_Q4_1 || type == MP_WTYPE_Q5_1 || type == MP_WTYPE_Q2_K ||
+                     type == MP_WTYPE_Q4_K || type == MP_WTYPE_Q5_K;
+
+    for (size_t at = 0; at < count / info->block_elements * info->block_bytes;
+         at += info->block_bytes) {
+        for (size_t i = 0; i < info->block_bytes; i++)
+            p[at + i] = next_byte();
+        for (size_t i = half + 1; i < half + (two ? 4 : 2); i += 2)
+            p[at + i] = (unsigned char)((p[at + i] & 0x83) | exponent << 2);
+        if (type == MP_WTYPE_MXFP4)
+            p[at] = (unsigned char)(117 + p[at] % 4 + (embedding ? 4 : 0));
+    }
+}
+
+static bool ends_in(const struct rewritten *tensor, const char *tail)
+{
+    const size_t length = strlen(tensor->name), bytes = strlen(tail);
+
+    return length >= bytes && strcmp(tensor->name + length - bytes, tail) == 0;
+}
+
+static void put_floats(struct rewritten *tensor, const float *values, size_t count)
+{
+    free(tensor->data);
+    tensor->bytes = count * sizeof(*values);
+    tensor->data = malloc(tensor->bytes);
+    CHECK(tensor->data != NULL);
+    memcpy(tensor->data, values, tensor->bytes);
+    tensor->dtype = "F32";
+}
+
+static void put_vector(struct rewritten *tensor, size_t count)
+{
+    float values[256];
+
+    for (size_t i = 0; i < count; i++)
+        values[i] = 0.5f + (float)next_byte() / 256;
+    tensor->shape[0] = count;
+    put_floats(tensor, values, count);
+}
+
+static void put_blocks(struct rewritten *tensor, enum mp_wtype type)
+{
+    const size_t count = tensor->shape[0] * tensor->shape[1];
+    unsigned char *blocks = malloc(mp_wtype_bytes(type, count));
+    float *values = malloc(count * sizeof(*values));
+
+    CHECK(blocks != NULL && values != NULL);
+    fill_blocks(blocks, type, count, strstr(tensor->name, "embed") != NULL);
+    if (as_floats) {
+        mp_wtype_info(type)->convert(values, blocks, count);
+        put_floats(tensor, values, count);
+        free(blocks);
+    } else {
+        free(tensor->data);
+        tensor->data = blocks;
+        tensor->bytes = mp_wtype_bytes(type, count);
+        tensor->dtype = mp_dtype_name(mp_dtype_of(type));
+    }
+    free(values);
+}
+
+static void make_blocks(struct rewritten *tensor)
+{
+    const bool kv = ends_in(tensor, "k_proj.weight") || ends_in(tensor, "v_proj.weight");
+    const bool odd =
+        strstr(tensor->name, "layers.1.") != NULL || strstr(tensor->name, "layers.3.") != NULL;
+
+    lcg = 1; /* the same whatever the order of tensors */
+    for (const char *c = tensor->name; *c != '\0'; c++)
+        lcg = (lcg ^ (unsigned char)*c) * 16777619;
+    if (tensor->dims == 1) {
+        put_vector(tensor,
+                   ends_in(tensor, "q_norm.weight") || ends_in(tensor, "k_norm.weight") ? 32 : 256);
+        return;
+    }
+    tensor->shape[1] = 256;
+    if (ends_in(tensor, "mlp.gate.weight")) {
+        float router[8 * 256];
+
+        for (size_t i = 0; i < 8 * 256; i++)
+            router[i] = ((float)next_byte() - 127.5f) / 2048;
+        put_floats(tensor, router, 8 * 256);
+        return;
+    }
+    if (strstr(tensor->name, "embed") == NULL && strstr(tensor->name, "lm_head") == NULL)
+        tensor->shape[0] = kv ? 128 : 256;
+    put_blocks(tensor, odd && ends_in(tensor, "down_proj.weight") ? down_type_now : type_now);
+}
+
+/* A file of these types; `floats`: of their values. */
+static const char *model_of(enum mp_wtype type, enum mp_wtype down, bool floats)
+{
+    static unsigned count;
+    static char dir[sizeof(test_tmpdir_path) + 32], path[4][sizeof(dir) + 8];
+    struct to_gguf job = { .model = dir, .arch = "qwen3moe", .align_bytes = 32, .parts = 1 };
+
+    snprintf(dir, sizeof(dir), "%s/m%u", test_tmpdir(), count);
+    job.path = path[count % 4];
+    snprintf(path[count % 4], sizeof(path[0]), "%s.gguf", dir);
+    count++;
+    type_now = type;
+    down_type_now = down;
+    as_floats = floats;
+    rewrite_model(SOURCE, dir, config, make_blocks);
+    to_gguf(&job);
+    return job.path;
+}
+
+/* Of one sequence, or of three with shorter prompts, of which the first is that one. */
+static void logits_of(const struct harness_options *options, uint32_t sequences, float *logits)
+{
+    static const int32_t lens[3] = { PROMPT, PROMPT - 4, 1 };
+    int32_t all[3 * (PROMPT + STEPS)];
+    float *out = malloc(sequences * (STEPS + 1) * VOCAB * sizeof(*out));
+    struct harness_options own = *options;
+    struct harness h;
+
+    CHECK(out != NULL);
+    for (size_t i = 0; i < MP_ARRAY_LEN(all); i++)
+        all[i] = tokens[i % (PROMPT + STEPS)];
+    own.sequences = sequences;
+    harness_open(&own, &h);
+    CHECK_EQ(h.model.vocab, VOCAB);
+    CHECK_EQ(harness_run(&h, all, PROMPT + STEPS, lens, sequences, STEPS, out), MP_OK);
+    harness_close(&h);
+    memcpy(logits, out, (STEPS + 1) * VOCAB * sizeof(*out));
+    free(out);
+}
+
+static void check_same(const struct harness_options *options, uint32_t sequences, const float *want)
+{
+    float got[(STEPS + 1) * VOCAB];
+
+    logits_of(options, sequences, got);
+    CHECK(memcmp(want, got, sizeof(got)) == 0);
+}
+
+/* Largest difference, as a share of the largest value. */
+static double distance(const float *a, const float *b)
+{
+    double off = 0, largest = 0;
+
+    for (size_t i = 0; i < (STEPS + 1) * VOCAB; i++) {
+        CHECK(isfinite(a[i]) && isfinite(b[i]));
+        off = fmax(off, fabs((double)a[i] - (double)b[i]));
+        largest = fmax(largest, fabs((double)b[i]));
+    }
+    CHECK(largest > 0);
+    return off / largest;
+}
+
+static void check_model(enum mp_wtype type, enum mp_wtype down)
+{
+    static float want[(STEPS + 1) * VOCAB], other[(STEPS + 1) * VOCAB];
+    struct harness_options options = harness_defaults(model_of(type, down, false));
+    const struct mp_space_plan plan = harness_plan(&options, NULL);
+    double off;
+
+    logits_of(&options, 1, want);
+    for (unsigned i = 0; i < 4; i++) { /* every budget with other threads and chunks */
+        options.budget_bytes =
+            plan.smallest_bytes + (plan.full_bytes - plan.smallest_bytes) * i / 3;
+        options.threads = 1 + i % 3;
+        options.tokens_max = i == 0 ? 1 : i == 1 ? 4 : 512;
+        check_same(&options, 1, want);
+        options.tokens_max = i % 2 == 0 ? 5 : 512;
+        check_same(&options, 3, want);
+    }
+    options = harness_defaults(options.model);
+    options.kernels = "ref";
+    logits_of(&options, 1, other);
+    off = distance(want, other);
+    fprintf(stderr, "  %s, %s: plain C %.1e", mp_wtype_name(type), mp_wtype_name(down), off);
+    CHECK(off < 2e-2); /* a last bit may round an activation to the next step, and so on */
+    options.model = model_of(type, down, true);
+    logits_of(&options, 1, other);
+    off = distance(want, other);
+    fprintf(stderr, ", floats %.1e\n", off);
+    CHECK(off > 1e-6 && off < 0.1);
+}
+
+static void every_type_runs(void)
+{
+    for (int type = MP_WTYPE_PLAIN_COUNT; type < MP_WTYPE_COUNT; type++)
+        check_model((enum mp_wtype)type, (enum mp_wtype)type);
+}
+
+/* As quantisers mix them: other down projections in some layers, so slots of two sizes. */
+static void types_differ_by_matrix_and_layer(void)
+{
+    check_model(MP_WTYPE_Q4_K, MP_WTYPE_Q6_K);
+    check_model(MP_WTYPE_Q2_K, MP_WTYPE_Q8_0);
+}
+
+static void devices_refuse_them(void)
+{
+    struct harness_options options =
+        harness_defaults(model_of(MP_WTYPE_Q4_K, MP_WTYPE_Q6_K, false));
+    struct harness h;
+
+    options.backend = "cuda";
+    CHECK_FAILS(harness_try_open(&options, &h), MP_ERR_MODEL, "E_UNSUPPORTED",
+                "the model has weights of type q4_k, for which devices have no kernels; use "
+                "--device cpu");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "cuda") == 0) {
+        RUN(devices_refuse_them);
+        return 0;
+    }
+    RUN(every_type_runs);
+    RUN(types_differ_by_matrix_and_layer);
+    return 0;
+}
