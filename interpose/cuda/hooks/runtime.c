@@ -122,6 +122,26 @@ MOEPAGER_API mp_rt_error cudaFree(void *address)
     return error;
 }
 
+/* It ends what is under way; but memory must not go while that touches it. A device that is lost
+ * cannot be waited for, and touches nothing. */
+MOEPAGER_API mp_rt_error cudaDeviceReset(void)
+{
+    REAL(cudaDeviceReset);
+    const struct mp_gpu *gpu = mp_hook_gpu();
+    mp_rt_error error;
+    int device;
+
+    if (gpu == NULL)
+        return real();
+    mp_hook_enter();
+    device = current_device(MP_HOOK_SITE);
+    (void)wait_for_device(device, MP_HOOK_SITE);
+    gpu->reset(device);
+    error = real();
+    mp_hook_leave();
+    return error;
+}
+
 MOEPAGER_API mp_rt_error cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
     REAL(cudaMemGetInfo);
