@@ -14,6 +14,7 @@ mp_rt_error cudaGetLastError(void);
 mp_rt_error cudaPeekAtLastError(void);
 const char *cudaGetErrorString(mp_rt_error error);
 mp_rt_error cudaDeviceSynchronize(void);
+mp_rt_error cudaDeviceReset(void);
 mp_rt_error cudaDeviceEnablePeerAccess(int device, unsigned flags);
 mp_rt_error cudaIpcGetMemHandle(void *handle, void *address);
 

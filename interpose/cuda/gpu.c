@@ -10,6 +10,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "interpose/cuda/gpu_state.h"
 #include "interpose/cuda/identity.h"
@@ -28,6 +29,8 @@
  * has. Relaxed: late is early enough. */
 static _Atomic(bool) loading;
 
+static pid_t process; /* that began; 0: none did */
+
 static _Atomic(const char *) aside; /* why no window is made any more, or NULL */
 
 static bool start(void)
@@ -37,6 +40,7 @@ static bool start(void)
     mp_opt_load(mp_log_opts, "MOEPAGER_", &log);
     mp_log_init(&log);
     mp_opt_load(mp_gpu_window_opts, "MOEPAGER_", &mp_gpu_config);
+    process = getpid();
     return true;
 }
 
@@ -158,6 +162,39 @@ static void release(const void *address)
     (void)mp_tiers_free(gpu->tiers, address);
     mp_work_go();
     mp_gpu_context_restore(&kept);
+}
+
+static void say(struct mp_gpu_device *gpu, void *ctx)
+{
+    struct mp_tiers_stats stats;
+
+    (void)ctx;
+    mp_tiers_get_stats(gpu->tiers, &stats);
+    mp_log_info("gpu",
+                "windows %" PRIu64 " made %" PRIu64 " units %" PRIu64 " on the device %" PRIu64
+                " moves %" PRIu64 " bytes %" PRIu64 " failed %" PRIu64 " refused %" PRIu64
+                " touches %" PRIu64,
+                stats.windows, stats.made, stats.units, stats.device_units, stats.moves,
+                stats.moved_bytes, stats.failed_moves, stats.refused, stats.touches);
+}
+
+static void reset(int device)
+{
+    struct mp_gpu_device *gpu = mp_gpu_device_at(device);
+    const struct mp_error before = *mp_error_last();
+    const struct mp_cuda *cuda;
+    struct mp_gpu_context kept;
+
+    mp_gpu_context_keep(&kept);
+    mp_work_close();
+    if (gpu != NULL)
+        say(gpu, NULL);
+    mp_gpu_device_end(device);
+    mp_objects_forget(0, UINTPTR_MAX); /* of other devices too, which costs time */
+    mp_work_forget(mp_cuda_get(&cuda) != MP_OK || cuda->devices > 1);
+    mp_work_go();
+    mp_gpu_context_restore(&kept);
+    mp_error_set(&before);
 }
 
 static void memory_info(int device, size_t *free_bytes, size_t *total_bytes)
@@ -338,24 +375,12 @@ static void waited(const struct mp_gpu_wait *wait, bool all, void *stream,
 
 /* ---- the end */
 
-static void say(struct mp_gpu_device *gpu, void *ctx)
-{
-    struct mp_tiers_stats stats;
-
-    (void)ctx;
-    mp_tiers_get_stats(gpu->tiers, &stats);
-    mp_log_info("gpu",
-                "windows %" PRIu64 " made %" PRIu64 " units %" PRIu64 " on the device %" PRIu64
-                " moves %" PRIu64 " bytes %" PRIu64 " failed %" PRIu64 " refused %" PRIu64
-                " touches %" PRIu64,
-                stats.windows, stats.made, stats.units, stats.device_units, stats.moves,
-                stats.moved_bytes, stats.failed_moves, stats.refused, stats.touches);
-}
-
-/* The driver may be gone by now: nothing is given back. */
+/* The driver may be gone by now: nothing is given back. A child that was forked has no windows, and
+ * locks that threads held which it does not have. */
 __attribute__((destructor)) static void end(void)
 {
-    mp_gpu_each(say, NULL);
+    if (getpid() == process)
+        mp_gpu_each(say, NULL);
 }
 
 const struct mp_gpu mp_gpu_table = {
@@ -369,6 +394,7 @@ const struct mp_gpu mp_gpu_table = {
     .release = release,
     .holds = holds,
     .gives = mp_gpu_taken_remove,
+    .reset = reset,
     .memory_info = memory_info,
     .begin = mp_work_begin,
     .end = mp_work_end,

@@ -14,7 +14,7 @@
  * are the same. Any thread may call; errors of ours end in "no", after which the hook does what
  * would happen without it.
  */
-#define MP_GPU_ABI 1u
+#define MP_GPU_ABI 2u
 #define MP_GPU_SYMBOL "mp_gpu_v1"
 
 /* A call that moves bytes. */
@@ -61,6 +61,10 @@ struct mp_gpu {
 
     /* The program's own call to free it is made next; it is no window. */
     void (*gives)(const void *address);
+
+    /* The program is going to reset the device, which does nothing: all that is ours there ends,
+     * and the next large allocation begins anew. */
+    void (*reset)(int device);
 
     /* From what the device has to what the program can have. */
     void (*memory_info)(int device, size_t *free_bytes, size_t *total_bytes);

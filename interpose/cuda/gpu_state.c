@@ -31,6 +31,9 @@ static struct {
     int device;
 } taken[TAKEN_MAX] MP_GUARDED_BY(lock);
 
+/* Other threads may have them still. */
+static struct mp_gpu_device *ended MP_GUARDED_BY(lock);
+
 void mp_gpu_context_keep(struct mp_gpu_context *kept)
 {
     const struct mp_cuda *cuda;
@@ -133,6 +136,28 @@ struct mp_gpu_device *mp_gpu_device_open(int device)
     }
     mp_unlock(&lock);
     return mp_gpu_device_at(device);
+}
+
+void mp_gpu_device_end(int device)
+{
+    struct mp_gpu_device *gpu;
+
+    if (device < 0 || device >= MP_GPU_DEVICES_MAX)
+        return;
+    mp_lock(&lock);
+    gpu = atomic_exchange_explicit(&devices[device].device, NULL, memory_order_acq_rel);
+    devices[device].tried = false;
+    for (uint32_t i = 0; i < TAKEN_MAX; i++) {
+        if (taken[i].device == device)
+            taken[i].address = NULL;
+    }
+    if (gpu != NULL) {
+        mp_tiers_end(gpu->tiers);
+        mp_backend_close(gpu->backend);
+        gpu->next = ended;
+        ended = gpu;
+    }
+    mp_unlock(&lock);
 }
 
 struct mp_gpu_device *mp_gpu_device_holding(const void *address)

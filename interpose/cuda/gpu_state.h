@@ -10,8 +10,8 @@
 
 /*
  * The devices that have windows, and what of them the program has taken itself. Opened when a
- * program asks for a first large allocation on a device; none is ever closed, because a driver may
- * be gone before a program's last call.
+ * program asks for a first large allocation on a device, and ended when it resets that; else none
+ * is ever closed, because a driver may be gone before a program's last call.
  */
 #define MP_GPU_DEVICES_MAX 16
 
@@ -22,6 +22,7 @@ struct mp_gpu_device {
     uint64_t budget_bytes, unit_bytes;
     uint64_t host_bytes;           /* budget */
     _Atomic(uint64_t) taken_bytes; /* relaxed: by large allocations of the program's own */
+    struct mp_gpu_device *next;    /* of those that ended */
 };
 
 extern struct mp_gpu_window_config mp_gpu_config;
@@ -38,6 +39,8 @@ void mp_gpu_context_restore(const struct mp_gpu_context *kept);
 struct mp_gpu_device *mp_gpu_device_open(int device);
 /* NULL: it is not open. */
 struct mp_gpu_device *mp_gpu_device_at(int device);
+/* What it has ends, if it is open; then it is not. Who has it still finds no window there. */
+void mp_gpu_device_end(int device);
 /* The one that has a window at the address, or NULL. */
 struct mp_gpu_device *mp_gpu_device_holding(const void *address);
 

@@ -85,16 +85,25 @@ enum mp_status mp_tiers_open(const struct mp_tiers_config *config, struct mp_tie
     return MP_OK;
 }
 
+void mp_tiers_end(struct mp_tiers *tiers)
+{
+    while (tiers->windows != NULL)
+        (void)mp_tiers_free(tiers, tiers->windows->base);
+    mp_lock(&tiers->lock);
+    if (tiers->spare.bytes > 0)
+        mp_tiers_drop_locked(tiers, &tiers->spare);
+    if (tiers->stream != NULL)
+        tiers->backend->ops->stream_close(tiers->backend, tiers->stream);
+    tiers->stream = NULL;
+    tiers->id_count = 0;
+    mp_unlock(&tiers->lock);
+}
+
 void mp_tiers_close(struct mp_tiers *tiers)
 {
     if (tiers == NULL)
         return;
-    while (tiers->windows != NULL)
-        (void)mp_tiers_free(tiers, tiers->windows->base);
-    if (tiers->spare.bytes > 0)
-        tiers->backend->ops->frame_destroy(tiers->backend, &tiers->spare);
-    if (tiers->stream != NULL)
-        tiers->backend->ops->stream_close(tiers->backend, tiers->stream);
+    mp_tiers_end(tiers);
     if (tiers->evict != NULL)
         tiers->evict_ops->destroy(tiers->evict);
     free(tiers->by_id);

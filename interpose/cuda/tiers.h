@@ -60,6 +60,10 @@ enum mp_status mp_tiers_open(const struct mp_tiers_config *config,
 /* No window may be in use. NULL is allowed. */
 void mp_tiers_close(struct mp_tiers *tiers);
 
+/* The same while others may still ask: they find no window, and none is made. What is left needs no
+ * backend. */
+void mp_tiers_end(struct mp_tiers *tiers);
+
 /*
  * A window of `bytes`, mapped as a whole, the first units to the device as far as the budget goes.
  * MP_ERR_NO_SPACE: the budgets, or the memory that there is, do not cover it; nothing is kept.

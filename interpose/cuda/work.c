@@ -142,6 +142,17 @@ bool mp_work_is_captured(void)
     return captured;
 }
 
+void mp_work_forget(bool several)
+{
+    mp_lock(&lock);
+    too_many |= several;
+    stream_count = context_count = captures = 0;
+    orphans_seen = orphans;
+    per_thread_seen = per_thread;
+    per_thread_busy = 0;
+    mp_unlock(&lock);
+}
+
 /* ---- waits */
 
 void mp_work_wait_begins(struct mp_gpu_wait *wait)

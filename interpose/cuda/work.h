@@ -35,6 +35,10 @@ void mp_work_capture(bool begins);
 bool mp_work_is_captured(void);
 
 void mp_work_wait_begins(struct mp_gpu_wait *wait);
+/* A device was reset: its streams are gone. Of several it is not known whose they were: then
+ * nothing is ever quiet again. */
+void mp_work_forget(bool several);
+
 void mp_work_waited(const struct mp_gpu_wait *wait, bool all, void *stream,
                     enum mp_gpu_default meaning);
 

@@ -21,6 +21,7 @@ struct launch_config {
 #define DRIVER_MAP(X)                                                                              \
     X(cuMemAlloc_v2, (mp_cu_ptr * address, size_t bytes), (address, bytes))                        \
     X(cuMemFree_v2, (mp_cu_ptr address), (address))                                                \
+    X(cuDevicePrimaryCtxReset_v2, (mp_cu_device device), (device))                                 \
     X(cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes), (free_bytes, total_bytes))     \
     X(cuPointerGetAttribute, (void *value, int attribute, mp_cu_ptr address),                      \
       (value, attribute, address))                                                                 \

@@ -97,6 +97,23 @@ MOEPAGER_API mp_cu_result cuMemFree_v2(mp_cu_ptr address)
     return result;
 }
 
+/* As cudaDeviceReset(). */
+MOEPAGER_API mp_cu_result cuDevicePrimaryCtxReset_v2(mp_cu_device device)
+{
+    REAL(cuDevicePrimaryCtxReset_v2);
+    const struct mp_gpu *gpu = mp_hook_gpu();
+    mp_cu_result result;
+
+    if (gpu == NULL)
+        return real(device);
+    mp_hook_enter();
+    (void)wait_for_device(device);
+    gpu->reset(device);
+    result = real(device);
+    mp_hook_leave();
+    return result;
+}
+
 /* Either pointer may be NULL, as some programs have it. */
 MOEPAGER_API mp_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {

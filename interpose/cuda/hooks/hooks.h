@@ -31,6 +31,7 @@
     X(cudaPointerGetAttributes)      \
     X(cudaIpcGetMemHandle)           \
     X(cudaDeviceEnablePeerAccess)    \
+    X(cudaDeviceReset)               \
     X(cudaDeviceSynchronize)         \
     X(cudaMemcpy)                    \
     X(cudaMemcpy_ptds)               \

@@ -44,6 +44,17 @@ static mp_rt_error take_otherwise(const struct mp_gpu *gpu, int device, void **a
     return error;
 }
 
+/* A runtime looks for the driver's functions in the program's first call. Within a hook it would
+ * get them without hooks, and no kernel's parameters would ever be seen. */
+static void let_find_driver(const void *site)
+{
+    mp_rt_error (*count)(int *) = (mp_rt_error(*)(int *))mp_hook_find(site, "cudaGetDeviceCount");
+    int devices;
+
+    if (count != NULL)
+        (void)count(&devices);
+}
+
 MOEPAGER_API mp_rt_error cudaMalloc(void **address, size_t bytes)
 {
     REAL(cudaMalloc);
@@ -53,6 +64,7 @@ MOEPAGER_API mp_rt_error cudaMalloc(void **address, size_t bytes)
 
     if (gpu == NULL || address == NULL || bytes < gpu->bytes_min())
         return real(address, bytes);
+    let_find_driver(MP_HOOK_SITE);
     mp_hook_enter();
     device = current_device(MP_HOOK_SITE);
     if (gpu->allocate(device, bytes, false, address)) {
@@ -106,6 +118,26 @@ MOEPAGER_API mp_rt_error cudaFree(void *address)
         gpu->gives(address);
         error = real(address);
     }
+    mp_hook_leave();
+    return error;
+}
+
+/* It ends what is under way; but memory must not go while that touches it. A device that is lost
+ * cannot be waited for, and touches nothing. */
+MOEPAGER_API mp_rt_error cudaDeviceReset(void)
+{
+    REAL(cudaDeviceReset);
+    const struct mp_gpu *gpu = mp_hook_gpu();
+    mp_rt_error error;
+    int device;
+
+    if (gpu == NULL)
+        return real();
+    mp_hook_enter();
+    device = current_device(MP_HOOK_SITE);
+    (void)wait_for_device(device, MP_HOOK_SITE);
+    gpu->reset(device);
+    error = real();
     mp_hook_leave();
     return error;
 }

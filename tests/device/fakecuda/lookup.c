@@ -21,6 +21,9 @@ mp_cu_result cuFuncGetParamInfo(mp_cu_function function, size_t index, size_t *o
 mp_cu_result cuPointerGetAttribute(void *value, int attribute, mp_cu_ptr address);
 mp_cu_result cuCtxGetDevice(mp_cu_device *device);
 mp_cu_result cuCtxSynchronize(void);
+mp_cu_result cuDevicePrimaryCtxReset_v2(mp_cu_device device);
+mp_cu_result cuMemAllocAsync(mp_cu_ptr *address, size_t bytes, mp_cu_stream stream);
+mp_cu_result cuMemFreeAsync(mp_cu_ptr address, mp_cu_stream stream);
 
 static const struct {
     const char *name;
@@ -34,6 +37,9 @@ static const struct {
     { "cuPointerGetAttribute", (void (*)(void))cuPointerGetAttribute },
     { "cuCtxGetDevice", (void (*)(void))cuCtxGetDevice },
     { "cuCtxSynchronize", (void (*)(void))cuCtxSynchronize },
+    { "cuDevicePrimaryCtxReset_v2", (void (*)(void))cuDevicePrimaryCtxReset_v2 },
+    { "cuMemAllocAsync", (void (*)(void))cuMemAllocAsync },
+    { "cuMemFreeAsync", (void (*)(void))cuMemFreeAsync },
 };
 
 /* "cuMemAlloc" is "cuMemAlloc_v2". */
@@ -129,4 +135,42 @@ FAKE_EXPORT mp_cu_result cuCtxSynchronize(void)
     }
     pthread_mutex_unlock(&fake.lock);
     return result;
+}
+
+/* Ends everything; what the program mapped itself is to be gone by then, because nobody says what
+ * becomes of it. One device of several is not imitated. */
+FAKE_EXPORT mp_cu_result cuDevicePrimaryCtxReset_v2(mp_cu_device device)
+{
+    unsigned handles = 0;
+
+    pthread_mutex_lock(&fake.lock);
+    if (!fake.initialised || device != 0 || fake.devices != 1) {
+        pthread_mutex_unlock(&fake.lock);
+        return MP_CU_ERROR_INVALID_DEVICE;
+    }
+    for (size_t i = 0; i < FAKE_TABLE_MAX; i++)
+        handles += fake.memories[i].used;
+    if (handles > 0)
+        fake_violation("the device is reset with %u handles of memory", handles);
+    fake_clear_streams();
+    fake_clear_memory();
+    fake.retained[device] = 0;
+    fake.found += fake.lost != 0;
+    fake.lost = 0;
+    pthread_mutex_unlock(&fake.lock);
+    return MP_CU_SUCCESS;
+}
+
+/* Pools: at once, and after all that the stream has. */
+FAKE_EXPORT mp_cu_result cuMemAllocAsync(mp_cu_ptr *address, size_t bytes, mp_cu_stream stream)
+{
+    (void)stream;
+    return cuMemAlloc_v2(address, bytes);
+}
+
+FAKE_EXPORT mp_cu_result cuMemFreeAsync(mp_cu_ptr address, mp_cu_stream stream)
+{
+    const mp_cu_result result = cuStreamSynchronize(stream);
+
+    return result == MP_CU_SUCCESS ? cuMemFree_v2(address) : result;
 }

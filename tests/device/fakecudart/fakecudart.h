@@ -26,6 +26,9 @@ struct rt_state {
     pthread_mutex_t lock;
     struct mp_cu_calls cu;
     mp_cu_result (*pointer)(void *value, int attribute, mp_cu_ptr address);
+    mp_cu_result (*reset)(mp_cu_device device);
+    mp_cu_result (*alloc_async)(mp_cu_ptr *address, size_t bytes, mp_cu_stream stream);
+    mp_cu_result (*free_async)(mp_cu_ptr address, mp_cu_stream stream);
     int found; /* 0: not tried, 1: yes, else minus the error */
     mp_cu_context contexts[RT_DEVICES_MAX];
 
@@ -35,6 +38,7 @@ struct rt_state {
         bool blocking;
     } streams[RT_STREAMS_MAX];
     mp_cu_stream legacy[RT_DEVICES_MAX];
+    unsigned resets;
 };
 extern struct rt_state rt;
 
@@ -49,6 +53,9 @@ int rt_device(void);
 mp_rt_error rt_stream(mp_rt_stream stream, mp_cu_stream *stream_p);
 /* All streams of this process are done. */
 mp_rt_error rt_synchronize(void);
+
+/* The device was reset: nothing is loaded. With the lock held. */
+void rt_unload(int device);
 
 #define RT_BEGIN()                               \
     do {                                         \

@@ -103,6 +103,14 @@ static mp_rt_error load(struct kernel *kernel, mp_cu_function *function_p)
     return error;
 }
 
+void rt_unload(int device)
+{
+    for (unsigned i = 0; i < kernel_count; i++) {
+        kernels[i].binary->module[device] = NULL;
+        kernels[i].function[device] = NULL;
+    }
+}
+
 static struct kernel *find(const void *stub)
 {
     for (unsigned i = 0; i < kernel_count; i++) {

@@ -71,14 +71,27 @@ RT_EXPORT mp_rt_error cudaFree(void *address)
 
 RT_EXPORT mp_rt_error cudaMallocAsync(void **address, size_t bytes, mp_rt_stream stream)
 {
-    (void)stream;
-    return cudaMalloc(address, bytes);
+    mp_cu_stream s = NULL;
+    mp_cu_ptr place = 0;
+    mp_rt_error error;
+
+    RT_BEGIN();
+    error = rt_stream(stream, &s);
+    if (error == MP_RT_SUCCESS)
+        error = rt.alloc_async(&place, bytes, s);
+    if (error == MP_RT_SUCCESS)
+        *address = (void *)(uintptr_t)place;
+    return rt_end(error);
 }
 
 RT_EXPORT mp_rt_error cudaFreeAsync(void *address, mp_rt_stream stream)
 {
-    (void)stream;
-    return cudaFree(address);
+    mp_cu_stream s = NULL;
+    mp_rt_error error;
+
+    RT_BEGIN();
+    error = rt_stream(stream, &s);
+    return rt_end(error == MP_RT_SUCCESS ? rt.free_async((uintptr_t)address, s) : error);
 }
 
 RT_EXPORT mp_rt_error cudaHostAlloc(void **address, size_t bytes, unsigned flags)

@@ -10,6 +10,7 @@ struct rt_state rt = { .lock = PTHREAD_MUTEX_INITIALIZER };
 static __thread int current_device;
 static __thread mp_rt_error last_error;
 static __thread mp_cu_stream per_thread;
+static __thread unsigned per_thread_resets; /* rt.resets when it was made */
 
 typedef mp_cu_result lookup_fn(const char *name, void **function, int version,
                                unsigned long long flags, int *status);
@@ -30,6 +31,12 @@ static bool look_up(lookup_fn *lookup, const char *name, void *function_p)
     return true;
 }
 
+/* Whoever had the lock is not here. The driver says that it cannot be used. */
+static void in_child(void)
+{
+    pthread_mutex_init(&rt.lock, NULL);
+}
+
 static int find_driver(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -40,10 +47,15 @@ static int find_driver(void)
     if (symbol == NULL)
         return -35; /* cudaErrorInsufficientDriver */
     memcpy(&lookup, &symbol, sizeof(symbol));
+    if (pthread_atfork(NULL, NULL, in_child) != 0)
+        return -MP_RT_NO_MEMORY;
 #define X(member, name, parameters, arguments) ok &= look_up(lookup, #name, &rt.cu.member);
     MP_CU_CALL_MAP(X)
 #undef X
     ok &= look_up(lookup, "cuPointerGetAttribute", &rt.pointer);
+    ok &= look_up(lookup, "cuDevicePrimaryCtxReset_v2", &rt.reset);
+    ok &= look_up(lookup, "cuMemAllocAsync", &rt.alloc_async);
+    ok &= look_up(lookup, "cuMemFreeAsync", &rt.free_async);
     return ok ? 1 : -35;
 }
 
@@ -52,6 +64,9 @@ mp_rt_error rt_begin(void)
     mp_rt_error error = MP_RT_SUCCESS;
 
     pthread_mutex_lock(&rt.lock);
+    if (per_thread_resets != rt.resets)
+        per_thread = NULL;
+    per_thread_resets = rt.resets;
     if (rt.found == 0)
         rt.found = find_driver();
     if (rt.found < 0)
@@ -181,6 +196,26 @@ RT_EXPORT mp_rt_error cudaDeviceSynchronize(void)
 {
     RT_BEGIN();
     return rt_end(rt_synchronize());
+}
+
+RT_EXPORT mp_rt_error cudaDeviceReset(void)
+{
+    mp_rt_error error;
+
+    RT_BEGIN();
+    error = rt_synchronize();
+    pthread_mutex_lock(&rt.lock);
+    if (error == MP_RT_SUCCESS)
+        error = rt.reset(current_device);
+    if (error == MP_RT_SUCCESS) {
+        memset(rt.streams, 0, sizeof(rt.streams));
+        rt.legacy[current_device] = NULL;
+        rt.contexts[current_device] = NULL;
+        rt.resets++;
+        rt_unload(current_device);
+    }
+    pthread_mutex_unlock(&rt.lock);
+    return rt_end(error);
 }
 
 RT_EXPORT mp_rt_error cudaGetLastError(void)

@@ -12,7 +12,7 @@ foreach(version 12 13)
         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakecudart/${version})
     target_link_libraries(fakenccl${version} PRIVATE mp_options fakecudart${version})
 endforeach()
-foreach(program llama_like torch_like vllm_like experts_on_host lookups left_alone busy)
+foreach(program llama_like torch_like vllm_like experts_on_host lookups left_alone busy again forks)
     foreach(version 12 13)
         set(target device_interpose_${program}_${version})
         add_executable(${target} tests/device/interpose/${program}.c)
@@ -28,7 +28,7 @@ foreach(program llama_like torch_like vllm_like experts_on_host lookups left_alo
     endforeach()
 endforeach()
 # The same with the runtime inside, as programs have it that are linked with its archive.
-foreach(program llama_like torch_like vllm_like busy)
+foreach(program llama_like torch_like vllm_like busy again)
     set(target device_interpose_${program}_static)
     add_executable(${target} tests/device/interpose/${program}.c tests/device/fakecudart/launch.c
         tests/device/fakecudart/memory.c tests/device/fakecudart/state.c
@@ -41,10 +41,13 @@ target_link_libraries(device_interpose_other PRIVATE mp_options ${CMAKE_DL_LIBS}
 add_test(NAME device/interpose/programs COMMAND python3 tests/device/interpose/programs.py
     ${CMAKE_BINARY_DIR} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 set_tests_properties(device/interpose/programs PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
-# A sanitizer's runtime cannot come after a preloaded library.
-if(NOT sanitizers AND NOT MP_COVERAGE)
-    foreach(case budgets timing nothing refused failures seam
-            lookups others busy)
+# A sanitizer's runtime is part of each program, so that it is there for what is preloaded.
+if(NOT MP_COVERAGE AND (NOT sanitizers OR MP_SANITIZE STREQUAL "address"))
+    set(cases timing nothing lookups others busy)
+    if(NOT sanitizers) # the others are many runs, which are slow there
+        list(APPEND cases budgets refused failures seam again forks)
+    endif()
+    foreach(case ${cases})
         add_test(NAME device/interpose/preload:${case} COMMAND python3 tests/device/interpose/preload.py
             ${CMAKE_BINARY_DIR} ${case} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
         set_tests_properties(device/interpose/preload:${case} PROPERTIES TIMEOUT 600

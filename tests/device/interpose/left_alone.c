@@ -2,7 +2,7 @@
  * A program whose large allocations must stay what they are, because a library that shares memory
  * with others makes them, or because the program does that itself.
  *
- * left_alone library|peer|ipc
+ * left_alone library|peer|ipc|pool
  */
 #include "tests/device/interpose/program.h"
 
@@ -10,14 +10,39 @@
 
 void *nccl_like_allocate(size_t bytes);
 
-static void check_works(void *memory)
+static void check_holds(void *memory, int value)
 {
     unsigned char byte = 0;
 
-    OK(cudaMemset(memory, 7, BYTES));
+    OK(cudaMemset(memory, value, BYTES));
     OK(cudaMemcpy(&byte, (char *)memory + BYTES - 1, 1, MP_RT_DEVICE_TO_HOST));
-    CHECK_EQ(byte, 7);
+    CHECK_EQ(byte, value);
+}
+
+static void check_works(void *memory)
+{
+    check_holds(memory, 7);
     OK(cudaFree(memory));
+}
+
+/* Memory of a pool is taken and given back in the order of a stream. */
+static void use_pool(void)
+{
+    mp_rt_stream stream;
+    void *pieces[3];
+
+    OK(cudaStreamCreateWithFlags(&stream, 1));
+    for (int i = 0; i < 3; i++)
+        OK(cudaMallocAsync(&pieces[i], BYTES, stream));
+    OK(cudaMemsetAsync(pieces[1], 5, BYTES, stream));
+    OK(cudaFreeAsync(pieces[1], stream));
+    OK(cudaStreamSynchronize(stream));
+    check_holds(pieces[0], 8);
+    check_holds(pieces[2], 9);
+    OK(cudaFreeAsync(pieces[0], stream));
+    OK(cudaFreeAsync(pieces[2], stream));
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaStreamDestroy(stream));
 }
 
 int main(int argc, char **argv)
@@ -30,6 +55,10 @@ int main(int argc, char **argv)
     (void)launch;
     if (strcmp(argv[1], "library") == 0) {
         check_works(nccl_like_allocate(BYTES));
+        return 0;
+    }
+    if (strcmp(argv[1], "pool") == 0) {
+        use_pool();
         return 0;
     }
     OK(cudaMalloc(&memory, 4096));

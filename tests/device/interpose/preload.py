@@ -7,6 +7,8 @@ compute without it, and what was to happen did.
   nothing   without a budget, or with one that holds all, no window is made
   refused   what cannot be done is left to the program, with one line
   busy      several threads that launch, capture, copy, wait, allocate and free at once
+  again     a program that resets its device, after which windows are gone, and begins again
+  forks     children that cannot use the device, while threads do
   others    another preloaded library with hooks of the same functions
   lookups   functions of CUDA that are asked for by name
   seam      experts that a program keeps on the host and copies itself
@@ -36,14 +38,19 @@ def run(case, runtime, launches, budget, env=None, code=0):
                         {**BASE, **preload, **(env or {})}, code)
 
 
-def figures(said):
-    """What the interposer says at the end."""
-    found = re.search(r"windows (\d+) made (\d+) units (\d+) on the device (\d+) moves (\d+) "
-                      r"bytes (\d+) failed (\d+) refused (\d+)", said)
-    if not found:
-        sys.exit(f"it does not say at the end what was done:\n{said}")
+def all_figures(said):
+    """What the interposer says at the end, and when a device is reset."""
+    found = re.findall(r"windows (\d+) made (\d+) units (\d+) on the device (\d+) moves (\d+) "
+                       r"bytes (\d+) failed (\d+) refused (\d+)", said)
     names = "windows made units device moves bytes failed refused".split()
-    return dict(zip(names, map(int, found.groups())))
+    return [dict(zip(names, map(int, values))) for values in found]
+
+
+def figures(said):
+    found = all_figures(said)
+    if len(found) != 1:
+        sys.exit(f"it does not say once at the end what was done:\n{said}")
+    return found[0]
 
 
 def check(what, ok):
@@ -97,6 +104,34 @@ def busy(_):
               done["windows"] == 0 and done["failed"] == 0)
 
 
+def again(_):
+    """A device that is reset: windows are gone, and what comes after is as it was before."""
+    case = ("again", [5])
+    expected = plain(case)
+    check("rounds differ", len({line.split()[1] for line in expected.split("\n") if line}) == 1)
+    for runtime, launches in programs.WAYS:
+        for env in ({}, {"FAKECUDA_SEED": "31"}, {"FAKECUDA_LAZY": "2"}):
+            out, said = run(case, runtime, launches, "2M", env)
+            check(f"{runtime} {env}: other results", out == expected)
+            rounds = all_figures(said)
+            check(f"{runtime} {env}: {said}", len(rounds) == 5 and all(
+                done["made"] > 0 and done["moves"] > 0 and done["failed"] == 0 for done in rounds))
+    # With a budget that holds all, and without one.
+    for budget in ("200M", ""):
+        check(f"{budget}: other results", run(case, 12, 12, budget)[0] == expected)
+
+
+def forks(_):
+    """A child is told that it cannot use the device, and ends; nobody else is disturbed."""
+    case = ("forks", [12])
+    expected = plain(case)
+    for runtime, launches in ((12, 12), (13, 13)):
+        out, said = run(case, runtime, launches, "1M")
+        check(f"{runtime}: other results", out == expected)
+        done = figures(said)        # of the parent alone
+        check(f"{runtime}: {done}", done["moves"] > 0 and done["failed"] == 0)
+
+
 def others(cases):
     """Another library that hooks the same, before or behind ours."""
     case = cases[0]
@@ -137,7 +172,7 @@ def refused(cases):
     # What is shared with others is left alone.
     for how, said_of_it in (("library", "what libnccl allocates is left alone"),
                             ("peer", "devices read each other's memory"),
-                            ("ipc", "shares memory with other processes")):
+                            ("ipc", "shares memory with other processes"), ("pool", "")):
         for runtime in (12, 13):
             _, said = run(("left_alone", []), runtime, how, "1M")
             check(f"{how}: {said}", said_of_it in said and
@@ -210,7 +245,7 @@ def seam(cases):
 
 
 CASES = {case.__name__: case for case in (budgets, timing, nothing, refused, failures, seam,
-                                          lookups, others, busy)}
+                                          lookups, others, busy, again, forks)}
 
 
 def main():

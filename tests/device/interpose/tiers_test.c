@@ -288,6 +288,31 @@ static void every_call_fails_once(void)
     mp_test_expected_errors = mp_log_lines(MP_LOG_ERROR);
 }
 
+/* Who still asks finds nothing. */
+static void what_ended_has_no_windows(void)
+{
+    struct mp_tiers *tiers = open_tiers(4, 6);
+    char *window = make_window(tiers);
+    struct mp_tiers_stats stats;
+    struct fakecuda_live live;
+    void *another = NULL;
+
+    mp_tiers_end(tiers);
+    fake_api.live(&live);
+    CHECK_EQ(live.reservations + live.handles, 0);
+    CHECK(!mp_tiers_holds(tiers, window) && !mp_tiers_is_begin(tiers, window));
+    CHECK(!mp_tiers_free(tiers, window));
+    CHECK_EQ(mp_tiers_reserve(tiers, UNIT, &another), MP_ERR_NO_SPACE);
+    mp_tiers_touch(tiers, window, UNIT);
+    CHECK_EQ(mp_tiers_move(tiers, 4), 0);
+    mp_tiers_get_stats(tiers, &stats);
+    CHECK(stats.windows == 0 && stats.units == 0 && stats.made == 1);
+    CHECK(mp_tiers_check(tiers));
+    mp_tiers_end(tiers);
+    mp_tiers_close(tiers);
+    check_no_violation();
+}
+
 /* Memory of the program that is not there: refused, and nothing is kept. */
 static void memory_body(const struct fault_plan *plan, void *ctx)
 {
@@ -332,6 +357,7 @@ int main(void)
     RUN(worthier_kinds_come_first);
     RUN(pinned_units_stay);
     RUN(budgets_and_policies_that_cannot_be_are_refused);
+    RUN(what_ended_has_no_windows);
     RUN(every_allocation_fails_once);
     fake_api.reset();
     tear_down();

@@ -193,6 +193,27 @@ static void a_query_that_fails_is_no_end(void)
     check_quiet(true);
 }
 
+/* What a device had when it was reset is over, whatever it was. */
+static void a_device_that_was_reset_is_quiet(void)
+{
+    mp_work_stream_made((void *)(uintptr_t)0x100000); /* would be asked in vain */
+    check_quiet(false);
+    fake_api.reset(); /* which is a violation */
+    mp_work_stream_ends((void *)(uintptr_t)0x200000);
+    mp_work_capture(true);
+    mp_work_begin(NULL, MP_GPU_PER_THREAD);
+    mp_work_end();
+    mp_work_close();
+    mp_work_forget(false);
+    mp_work_go();
+    check_quiet(true);
+    CHECK(!mp_work_is_captured());
+    mp_work_open(driver, context);
+    mp_work_stream_made(a);
+    mp_work_stream_made(b);
+    every_stream_is_asked();
+}
+
 static void more_streams_than_are_known_are_never_quiet(void)
 {
     for (uintptr_t s = 0; s < 1100; s++)
@@ -211,6 +232,7 @@ int main(void)
     RUN(threads_own_streams_are_waited_for_by_them);
     RUN(gate_is_not_closed_under_a_call);
     RUN(a_query_that_fails_is_no_end);
+    RUN(a_device_that_was_reset_is_quiet);
     RUN(more_streams_than_are_known_are_never_quiet);
     close_streams();
     return 0;
