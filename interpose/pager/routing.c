@@ -217,8 +217,11 @@ static void open_layer(struct mp_paged *paged, const struct mp_routing *routing)
 
 uint64_t mp_paged_key(const struct mp_routing *routing)
 {
-    uint64_t key = 0x9e3779b97f4a7c15u + routing->layer + ((uint64_t)routing->tokens << 32);
+    /* Mixed before the first id, or layer 1 with expert 4 would be layer 2 with expert 5. */
+    uint64_t key = (0x9e3779b97f4a7c15u + routing->layer + ((uint64_t)routing->tokens << 32)) *
+                   0x94d049bb133111ebu;
 
+    key ^= key >> 31;
     for (uint32_t t = 0; t < routing->tokens; t++) {
         for (uint32_t r = 0; r < routing->k; r++) {
             int32_t id;

@@ -4,6 +4,7 @@
  */
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -346,12 +347,16 @@ static void a_touch_is_seen_once(void)
     const uint32_t unit = MADE_EXPERTS + 3;
     const volatile char *middle;
     struct mp_paged *paged;
+    uint64_t dense_bytes;
     int kept;
 
     open_model();
     middle = base + made_offset(1, 0, 3) + MADE_EXPERT_BYTES / 2;
     paged = mp_entry_begin(0);
     CHECK(paged != NULL);
+    /* Mapping something else next to an expert takes the file's huge page out of the table, too. */
+    while (!mp_paged_dense_done(paged->dense, &dense_bytes))
+        sched_yield();
     kept = paged->pagemap_fd;
     paged->pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     CHECK(paged->pagemap_fd >= 0);
@@ -365,6 +370,17 @@ static void a_touch_is_seen_once(void)
     close(paged->pagemap_fd);
     paged->pagemap_fd = kept;
     mp_entry_end(paged);
+    close_model();
+}
+
+/* Neighbours whose expert numbers differ as their layers do are two layers. */
+static void each_layer_is_opened(void)
+{
+    open_model();
+    copy_expert(1, 0, 4);
+    CHECK_EQ(look().layer, 1);
+    copy_expert(2, 0, 5);
+    CHECK_EQ(look().layer, 2);
     close_model();
 }
 
@@ -444,5 +460,6 @@ int main(void)
     RUN(a_mapping_ends_with_its_last_byte);
     RUN(a_touch_is_seen_once);
     RUN(slots_are_pinned_once);
+    RUN(each_layer_is_opened);
     return 0;
 }
