@@ -24,8 +24,8 @@ enum mp_status mp_require_model(const struct mp_args *args)
 {
     if (args->model == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "no model: give --model MODEL, a GGUF file or a directory with config.json, "
-                       "*.safetensors and tokenizer.json");
+                       "no model: give --model DIR, with config.json, *.safetensors and "
+                       "tokenizer.json, or --model FILE.gguf");
     return MP_OK;
 }
 
