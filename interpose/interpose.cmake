@@ -37,7 +37,7 @@ add_library(mp_interpose STATIC
     interpose/pager/report.c
     interpose/pager/routing.c
     interpose/pager/scores.c
-    interpose/pager/seam.c
+    interpose/pager/uploads.c
     interpose/pager/settings.c
     interpose/pager/stream.c
     interpose/pager/watch.c

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "interpose/pager/ggml.h"
-#include "interpose/pager/seam.h"
+#include "interpose/pager/uploads.h"
 
 /* Operations between a router's product and its choice, at most: a bias, a function, groups. */
 #define CHAIN_MAX 16u
@@ -299,10 +299,10 @@ bool mp_call_routed(const void *weights, uint64_t expert_bytes, const int64_t *i
 void mp_call_ids_read(const void *site, const void *tensor, const void *data, size_t bytes)
 {
     if (knows_layout(site))
-        mp_seam_ids(tensor, data, bytes);
+        mp_upload_note_ids(tensor, data, bytes);
 }
 
-bool mp_call_copy(const void *site, const struct mp_seam_copy *wanted)
+bool mp_call_copy(const void *site, const struct mp_copy_call *wanted)
 {
     struct mp_paged *paged = mp_entry_begin_at(wanted->data);
     bool done;
@@ -311,7 +311,7 @@ bool mp_call_copy(const void *site, const struct mp_seam_copy *wanted)
         return false;
     done = !atomic_load(&paged->off);
     if (done)
-        mp_seam_copy(paged, site, wanted);
+        mp_upload_copy(paged, site, wanted);
     mp_entry_end(paged);
     return done;
 }
@@ -324,9 +324,9 @@ void mp_call_synchronized(const void *backend, bool ends)
         if (paged == NULL)
             continue;
         if (ends)
-            mp_seam_backend_ends(paged, backend);
+            mp_upload_backend_ends(paged, backend);
         else
-            mp_seam_synchronized(paged, backend);
+            mp_upload_synchronized(paged, backend);
         mp_entry_end(paged);
     }
 }
@@ -339,7 +339,7 @@ void mp_call_whole(const void *site, const void *tensor)
                                  : NULL;
 
     if (paged != NULL) {
-        mp_seam_whole(paged, weights->data, weights->nb[3]);
+        mp_upload_read_ahead(paged, weights->data, weights->nb[3]);
         mp_entry_end(paged);
     }
 }

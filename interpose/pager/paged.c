@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "interpose/pager/scores.h"
-#include "interpose/pager/seam.h"
+#include "interpose/pager/uploads.h"
 #include "vmm/base/error.h"
 #include "vmm/output/timeline.h"
 #include "vmm/topo/memory_room.h"
@@ -401,7 +401,7 @@ void mp_paged_destroy(struct mp_paged *paged)
     mp_paged_scores_destroy(paged->scores);
     mp_pager_destroy(paged->pager);
     mp_policies_destroy(&paged->policies);
-    mp_seam_close(paged);
+    mp_upload_close(paged);
     mp_space_destroy(paged->space);
     if (paged->backend != NULL)
         paged->backend->ops->close(paged->backend);

@@ -48,8 +48,8 @@ enum mp_paged_source {
  * because the unit does not fit. */
 enum { MP_READY_NO, MP_READY_YES, MP_READY_IN_PLACE };
 
-/* Copies to a device that the program makes from slots; see seam.h. With the turn. */
-struct mp_seam {
+/* Copies to a device that the program makes from slots; see uploads.h. With the turn. */
+struct mp_uploads {
     bool tried; /* pinning the slots was tried */
     char *base; /* address of the slots; the first pinned_bytes are pinned */
     uint64_t pinned_bytes;
@@ -107,7 +107,7 @@ struct mp_paged {
     uint8_t *resident; // (experts): scratch
     uint32_t *counts;  // (experts): scratch
     const void *(*slots)[MP_UNIT_PIECES_MAX]; // (experts), by need: pieces of leased ones
-    struct mp_seam seam;
+    struct mp_uploads uploads;
     uint32_t tokens, top_k;
     uint32_t *chosen; // (tokens_max * k): routing of the open layer, if it has few tokens
 

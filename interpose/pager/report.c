@@ -97,9 +97,9 @@ static void print_text(const struct mp_paged *paged, const struct facts *f, FILE
             "layers        %" PRIu64 " opened, %" PRIu64 " closed early, %" PRIu64
             " for all experts\n",
             paged->layers_opened, paged->layers_aborted, atomic_load(&paged->wholes));
-    if (paged->seam.copies > 0)
+    if (paged->uploads.copies > 0)
         fprintf(out, "to devices    %" PRIu64 " copies from %.1f MiB of pinned slots\n",
-                paged->seam.copies, mib(paged->seam.pinned_bytes));
+                paged->uploads.copies, mib(paged->uploads.pinned_bytes));
     fprintf(out, "policies      ");
     for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
         fprintf(out, "%s%s %s", kind > 0 ? ", " : "", mp_policy_kind_name(kind),
@@ -133,7 +133,7 @@ static void print_json(const struct mp_paged *paged, const struct facts *f, FILE
     mp_json_put_u64(&json, "unforeseen_touches", atomic_load(&paged->touches));
     mp_json_put_u64(&json, "shown", f->shown.shows);
     mp_json_put_u64(&json, "hidden", f->shown.hides);
-    mp_json_put_u64(&json, "device_copies", paged->seam.copies);
+    mp_json_put_u64(&json, "device_copies", paged->uploads.copies);
     mp_json_put_u64(&json, "layers_opened", paged->layers_opened);
     mp_json_put_u64(&json, "layers_closed_early", paged->layers_aborted);
     mp_json_object_begin(&json, "policies");

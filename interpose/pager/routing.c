@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "interpose/pager/seam.h"
+#include "interpose/pager/uploads.h"
 #include "vmm/base/error.h"
 
 /* Slots that stay free for what is read ahead while a layer needs more than there is room for. */
@@ -27,7 +27,7 @@ void mp_paged_close_layer(struct mp_paged *paged)
 
     if (!paged->open)
         return;
-    mp_seam_drain(paged);
+    mp_upload_drain(paged);
     paged->open = false;
     atomic_store_explicit(&paged->open_key, 0, memory_order_release);
     for (uint32_t i = 0; i < paged->need_count; i++) {
@@ -194,7 +194,7 @@ static void list_needs(struct mp_paged *paged, uint32_t layer)
 
 static void open_layer(struct mp_paged *paged, const struct mp_routing *routing)
 {
-    if (mp_seam_blocks(paged))
+    if (mp_upload_blocks(paged))
         return; /* what it needs is read in place */
     mp_paged_close_layer(paged);
     if (!count_choices(paged, routing))
@@ -318,7 +318,7 @@ void mp_paged_announce(struct mp_paged *paged, uint32_t layer, const int64_t *id
     const uint32_t experts = paged->experts.experts;
 
     pthread_mutex_lock(&paged->turn);
-    if (mp_seam_blocks(paged)) {
+    if (mp_upload_blocks(paged)) {
         pthread_mutex_unlock(&paged->turn);
         return;
     }
@@ -338,7 +338,7 @@ void mp_paged_announce(struct mp_paged *paged, uint32_t layer, const int64_t *id
 void mp_paged_note_touches(struct mp_paged *paged, uint32_t layer, const uint32_t *counts)
 {
     pthread_mutex_lock(&paged->turn);
-    if (paged->source == MP_SOURCE_TOUCHES && !mp_seam_blocks(paged)) {
+    if (paged->source == MP_SOURCE_TOUCHES && !mp_upload_blocks(paged)) {
         mp_paged_close_layer(paged);
         memcpy(paged->counts, counts, paged->experts.experts * sizeof(*counts));
         open_counted(paged, layer);

@@ -110,7 +110,7 @@ void ggml_backend_tensor_set_async(void *backend, void *tensor, const void *data
     REAL(void, ggml_backend_tensor_set_async, void *, void *, const void *, size_t, size_t);
     const struct mp_interposer *interposer = paging();
     struct setting setting = { real, backend, tensor, offset_bytes };
-    const struct mp_seam_copy copy = { backend, data, bytes, set_part, &setting };
+    const struct mp_copy_call copy = { backend, data, bytes, set_part, &setting };
 
     if (real == NULL)
         return;

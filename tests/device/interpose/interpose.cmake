@@ -45,7 +45,7 @@ set_tests_properties(device/interpose/programs PROPERTIES TIMEOUT 600 SKIP_RETUR
 if(NOT MP_COVERAGE AND (NOT sanitizers OR MP_SANITIZE STREQUAL "address"))
     set(cases timing nothing lookups others busy)
     if(NOT sanitizers) # the others are many runs, which are slow there
-        list(APPEND cases budgets refused failures seam again forks)
+        list(APPEND cases budgets refused failures uploads again forks)
     endif()
     foreach(case ${cases})
         add_test(NAME device/interpose/preload:${case} COMMAND python3 tests/device/interpose/preload.py

@@ -13,7 +13,7 @@ mp_test(unit/interpose/experts_test LIBS mp_interpose
     SOURCES tests/support/gguf.c tests/model/tiny_model.c)
 add_dependencies(unit_interpose_experts_test moepager_safetensors)
 mp_test(unit/interpose/ggml_test LIBS mp_interpose)
-mp_test(unit/interpose/seam_test LIBS mp_interpose Threads::Threads
+mp_test(unit/interpose/uploads_test LIBS mp_interpose Threads::Threads
     SOURCES tests/unit/interpose/made_up.c tests/support/gguf.c)
 mp_test(unit/interpose/scores_test LIBS mp_interpose SOURCES tests/unit/interpose/made_up.c
     tests/unit/interpose/family.c tests/support/gguf.c TIMEOUT 60)
