@@ -90,7 +90,7 @@ static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
     work.tensor = NULL;
     work.paged = false;
     if (weights != NULL && weights->ne[2] == paged->experts.experts &&
-        mp_shown_place(paged->shown, weights->data, &file, &offset))
+        mp_mappings_locate(paged->mappings, weights->data, &file, &offset))
         work.tensor = mp_experts_find(&paged->experts, file, offset);
     if (work.tensor == NULL)
         return;
@@ -284,7 +284,7 @@ bool mp_call_routed(const void *weights, uint64_t expert_bytes, const int64_t *i
 
     if (paged == NULL)
         return false;
-    if (!atomic_load(&paged->off) && mp_shown_place(paged->shown, weights, &file, &offset))
+    if (!atomic_load(&paged->off) && mp_mappings_locate(paged->mappings, weights, &file, &offset))
         tensor = mp_experts_find(&paged->experts, file, offset);
     right =
         tensor != NULL && tensor->offset_bytes == offset && tensor->expert_bytes == expert_bytes;

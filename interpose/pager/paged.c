@@ -59,11 +59,11 @@ uint32_t mp_paged_file_of(const struct mp_paged *paged, int fd)
     return UINT32_MAX;
 }
 
-static bool hide(void *ctx, uint32_t unit)
+static bool unmap(void *ctx, uint32_t unit)
 {
     struct mp_paged *paged = ctx;
 
-    if (mp_shown_hide(paged->shown, unit))
+    if (mp_mappings_unmap_unit(paged->mappings, unit))
         return true;
     paged->why = "the program has written to them, or the file cannot be mapped any more";
     return false;
@@ -80,7 +80,7 @@ static struct mp_space_config space_config(struct mp_paged *paged)
         .io_mode = (enum mp_io_mode)paged->settings.io.mode,
         .populate = paged->settings.populate != 0,
         .whole_pages = true,
-        .leaving = hide,
+        .leaving = unmap,
         .leaving_ctx = paged,
         .reader = mp_io_reader_config(&paged->settings.io, NULL, mp_clock_monotonic(), NULL),
         .clock = mp_clock_monotonic(),
@@ -296,7 +296,7 @@ static enum mp_status make(struct mp_paged *paged, const struct mp_paged_beside 
     status = mp_interpose_settings_policies(&paged->settings, paged->experts.hidden > 0,
                                             &paged->profile);
     if (status == MP_OK)
-        status = mp_shown_create(&paged->host, &paged->experts, &paged->shown);
+        status = mp_mappings_create(&paged->host, &paged->experts, &paged->mappings);
     if (status == MP_OK) {
         mp_paged_timeline_create(paged);
         status = make_space(paged);
@@ -386,7 +386,7 @@ void mp_paged_destroy(struct mp_paged *paged)
 {
     if (paged == NULL)
         return;
-    if (paged->shown != NULL && mp_shown_lost_any(paged->shown)) {
+    if (paged->mappings != NULL && mp_mappings_lost_descriptor(paged->mappings)) {
         atomic_store(&paged->off, true); /* it stays as it is: what we would close is not ours */
         return;
     }
@@ -394,8 +394,8 @@ void mp_paged_destroy(struct mp_paged *paged)
     mp_paged_watch_destroy(paged->watch);
     if (paged->open)
         mp_paged_close_layer(paged);
-    if (paged->shown != NULL)
-        mp_shown_hide_all(paged->shown);
+    if (paged->mappings != NULL)
+        mp_mappings_unmap_units(paged->mappings);
     mp_paged_record_end(paged);
     mp_paged_ahead_destroy(paged->ahead);
     mp_paged_scores_destroy(paged->scores);
@@ -405,7 +405,7 @@ void mp_paged_destroy(struct mp_paged *paged)
     mp_space_destroy(paged->space);
     if (paged->backend != NULL)
         paged->backend->ops->close(paged->backend);
-    mp_shown_destroy(paged->shown);
+    mp_mappings_destroy(paged->mappings);
     mp_experts_close(&paged->experts);
     mp_timeline_destroy(paged->timeline);
     free((void *)paged->ready);

@@ -6,7 +6,7 @@
 
 #include "interpose/model/experts.h"
 #include "interpose/pager/settings.h"
-#include "interpose/window/shown.h"
+#include "interpose/mapping/mappings.h"
 #include "policy/pager/pager.h"
 
 /*
@@ -68,7 +68,7 @@ struct mp_paged {
     uint32_t place;      /* among those that there are */
 
     struct mp_experts experts;
-    struct mp_shown *shown;
+    struct mp_mappings *mappings;
     struct mp_backend *backend;
     struct mp_space *space;
     struct mp_space_plan plan;

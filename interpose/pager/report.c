@@ -40,7 +40,7 @@ void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PA
 
 struct facts {
     struct mp_counters c;
-    struct mp_shown_counts shown;
+    struct mp_mappings_counts mappings;
     uint64_t dense_bytes;
     double hit_rate;
     uint64_t guessed, guessed_right;
@@ -52,7 +52,7 @@ static void collect(struct mp_paged *paged, struct facts *f)
 
     f->c = paged->counters;
     f->c.prefetch_unused_bytes += mp_pager_unused_bytes(paged->pager);
-    mp_shown_get_counts(paged->shown, &f->shown);
+    mp_mappings_get_counts(paged->mappings, &f->mappings);
     f->dense_bytes = 0;
     if (paged->dense != NULL)
         (void)mp_paged_dense_done(paged->dense, &f->dense_bytes);
@@ -91,8 +91,8 @@ static void print_text(const struct mp_paged *paged, const struct facts *f, FILE
             (double)c->exposed_wait_ns * 1e-6);
     fprintf(out, "unforeseen    %" PRIu64 " touches; experts are known by %s\n",
             atomic_load(&paged->touches), source_names[paged->source]);
-    fprintf(out, "mappings      %" PRIu64 " shown, %" PRIu64 " hidden, %" PRIu64 " failed\n",
-            f->shown.shows, f->shown.hides, f->shown.failures);
+    fprintf(out, "mappings      %" PRIu64 " mapped, %" PRIu64 " unmapped, %" PRIu64 " failed\n",
+            f->mappings.maps, f->mappings.unmaps, f->mappings.failures);
     fprintf(out,
             "layers        %" PRIu64 " opened, %" PRIu64 " closed early, %" PRIu64
             " for all experts\n",
@@ -131,8 +131,8 @@ static void print_json(const struct mp_paged *paged, const struct facts *f, FILE
     mp_json_put_string(&json, "hooks", source_names[paged->source]);
     mp_json_put_bool(&json, "paged", !atomic_load(&paged->off));
     mp_json_put_u64(&json, "unforeseen_touches", atomic_load(&paged->touches));
-    mp_json_put_u64(&json, "shown", f->shown.shows);
-    mp_json_put_u64(&json, "hidden", f->shown.hides);
+    mp_json_put_u64(&json, "experts_mapped", f->mappings.maps);
+    mp_json_put_u64(&json, "experts_unmapped", f->mappings.unmaps);
     mp_json_put_u64(&json, "device_copies", paged->uploads.copies);
     mp_json_put_u64(&json, "layers_opened", paged->layers_opened);
     mp_json_put_u64(&json, "layers_closed_early", paged->layers_aborted);

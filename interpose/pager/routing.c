@@ -4,7 +4,7 @@
  *
  * A layer stays open until another one, or another routing of the same, opens: only then is it
  * known that nobody reads its experts any more. Where several contexts of a program run at once one
- * closes the layer of another early; its experts may then be hidden while they are read, which is
+ * closes the layer of another early; its experts may then be unmapped while they are read, which is
  * right all the same, because the file is there.
  */
 #include <inttypes.h>
@@ -55,7 +55,7 @@ void mp_paged_stop(struct mp_paged *paged, const char *why)
         paged->open = false;
     }
     atomic_store(&paged->open_key, 0);
-    mp_shown_hide_all(paged->shown);
+    mp_mappings_unmap_units(paged->mappings);
 }
 
 /* Somebody may have closed our descriptors, and what was read since then is another file's. */
@@ -63,14 +63,14 @@ static bool was_read_from_files(struct mp_paged *paged, const struct mp_unit *un
 {
     for (uint32_t k = 0; k < unit->piece_count; k++) {
         if ((k == 0 || unit->pieces[k].file != unit->pieces[k - 1].file) &&
-            !mp_shown_has_file(paged->shown, unit->pieces[k].file))
+            !mp_mappings_own_file(paged->mappings, unit->pieces[k].file))
             return false;
     }
     return true;
 }
 
 /* A need has its bytes and a lease: from now on it is read from its slot. */
-static void show(struct mp_paged *paged, const struct mp_ready *ready)
+static void map_ready(struct mp_paged *paged, const struct mp_ready *ready)
 {
     const uint32_t unit = paged->layer * paged->experts.experts + paged->needs[ready->need].expert;
     const struct mp_unit *pieces = &paged->experts.units[unit];
@@ -85,12 +85,12 @@ static void show(struct mp_paged *paged, const struct mp_ready *ready)
 
         fd = mp_backend_host_file(paged->backend, page, &offsets[k]);
     }
-    if (!mp_shown_is_shown(paged->shown, unit)) {
+    if (!mp_mappings_has_unit(paged->mappings, unit)) {
         if (!was_read_from_files(paged, pieces)) {
             mp_paged_stop(paged, "the program has closed our descriptors");
             return;
         }
-        if (fd >= 0 && !mp_shown_show(paged->shown, unit, fd, offsets))
+        if (fd >= 0 && !mp_mappings_map_unit(paged->mappings, unit, fd, offsets))
             mp_log_once(MP_LOG_WARN, "preload", "an expert cannot be mapped, and is read in place");
     }
     if (paged->source == MP_SOURCE_TOUCHES)
@@ -127,7 +127,7 @@ static void note_failure(struct mp_paged *paged)
         mp_paged_stop(paged, paged->why != NULL ? paged->why : "the pager failed");
 }
 
-/* Show what has come so far. */
+/* Map what has come so far. */
 static void take_ready(struct mp_paged *paged)
 {
     while (paged->open) {
@@ -139,7 +139,7 @@ static void take_ready(struct mp_paged *paged)
         }
         if (ready.need == MP_NEED_NONE)
             return;
-        show(paged, &ready);
+        map_ready(paged, &ready);
     }
 }
 
@@ -262,7 +262,7 @@ void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key)
         const enum mp_status status = mp_pager_next(paged->pager, &ready);
 
         if (status == MP_OK && ready.need != MP_NEED_NONE)
-            show(paged, &ready);
+            map_ready(paged, &ready);
         else if (status == MP_OK || status == MP_ERR_BUSY)
             set_ready(paged, unit,
                       MP_READY_YES); /* it is nobody's need, or there is no room for it */
@@ -272,7 +272,7 @@ void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key)
     pthread_mutex_unlock(&paged->turn);
 }
 
-/* With the turn: show what comes until all needs of the open layer are there. */
+/* With the turn: map what comes until all needs of the open layer are there. */
 static void take_all(struct mp_paged *paged)
 {
     while (paged->open) {
@@ -282,7 +282,7 @@ static void take_all(struct mp_paged *paged)
         if (status == MP_ERR_BUSY || (status == MP_OK && ready.need == MP_NEED_NONE))
             return; /* what is left has no room, and is read in place */
         if (status == MP_OK)
-            show(paged, &ready);
+            map_ready(paged, &ready);
         else
             note_failure(paged);
     }
@@ -329,7 +329,7 @@ void mp_paged_announce(struct mp_paged *paged, uint32_t layer, const int64_t *id
             paged->counts[ids[i]]++;
     }
     if (paged->source != MP_SOURCE_ANNOUNCED)
-        mp_shown_allow_private(paged->shown); /* a layer is computed with what it names */
+        mp_mappings_allow_private(paged->mappings); /* a layer is computed with what it names */
     paged->source = MP_SOURCE_ANNOUNCED;
     open_counted(paged, layer);
     pthread_mutex_unlock(&paged->turn);

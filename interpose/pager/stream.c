@@ -25,7 +25,8 @@ static char *find(struct mp_paged *paged, const struct mp_expert_tensor *tensor,
 
     *begin_p = begin;
     *bytes_p = end > begin ? end - begin : 0;
-    return end > begin ? mp_shown_address(paged->shown, tensor->file, begin, end - begin) : NULL;
+    return end > begin ? mp_mappings_address(paged->mappings, tensor->file, begin, end - begin)
+                       : NULL;
 }
 
 static bool is_in_place(const struct mp_paged *paged, const struct mp_expert_tensor *tensor,

@@ -66,7 +66,7 @@ static bool find_source(struct mp_paged *paged, const void *data, size_t bytes,
     uint64_t offset;
     uint32_t file;
 
-    if (bytes == 0 || !mp_shown_place(paged->shown, data, &file, &offset))
+    if (bytes == 0 || !mp_mappings_locate(paged->mappings, data, &file, &offset))
         return false;
     tensor = mp_experts_find(&paged->experts, file, offset);
     if (tensor == NULL)
@@ -181,7 +181,7 @@ static const void *find_alias(struct mp_paged *paged, const void *site, const st
     while (need < paged->need_count && paged->needs[need].expert != source->first)
         need++;
     if (!paged->open || paged->layer != source->layer || need == paged->need_count ||
-        !paged->handed[need] || !mp_shown_place(paged->shown, data, &file, &offset))
+        !paged->handed[need] || !mp_mappings_locate(paged->mappings, data, &file, &offset))
         return NULL;
     while (k < pieces->piece_count &&
            (pieces->pieces[k].file != file || offset < pieces->pieces[k].offset_bytes ||
@@ -311,7 +311,7 @@ void mp_upload_read_ahead(struct mp_paged *paged, const void *data, size_t bytes
     const uintptr_t begin = (uintptr_t)data / MP_SPACE_PAGE_BYTES * MP_SPACE_PAGE_BYTES;
     const uintptr_t end = (uintptr_t)data + bytes;
 
-    if (mp_shown_covers(paged->shown, data, bytes))
+    if (mp_mappings_covers(paged->mappings, data, bytes))
         (void)paged->host.real.madvise((void *)begin, end - begin, MADV_WILLNEED);
 }
 

@@ -44,7 +44,7 @@ static char *middle_of(struct mp_paged *paged, uint32_t unit)
     const uint64_t offset =
         mp_round_down_u64(piece->offset_bytes + piece->bytes / 2, MP_SPACE_PAGE_BYTES);
 
-    return mp_shown_address(paged->shown, piece->file, offset, MP_SPACE_PAGE_BYTES);
+    return mp_mappings_address(paged->mappings, piece->file, offset, MP_SPACE_PAGE_BYTES);
 }
 
 bool mp_paged_was_touched(struct mp_paged *paged, uint32_t unit)

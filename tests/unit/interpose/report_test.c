@@ -163,7 +163,7 @@ static void check_json(json_t *json)
     CHECK_EQ(number(json, "layers_closed_early"), 0);
     CHECK_EQ(number(json, "unforeseen_touches"), 0);
     CHECK_EQ(number(json, "device_copies"), 0);
-    CHECK(number(json, "shown") > 0);
+    CHECK(number(json, "experts_mapped") > 0);
     CHECK(json_is_true(json_object_get(json, "paged")));
     CHECK_STR(json_string_value(json_object_get(json, "hooks")), "expert");
     CHECK_STR(json_string_value(json_object_get(json_object_get(json, "policies"), "route")),

@@ -316,7 +316,7 @@ static bool has_place(const char *at, uint64_t offset)
     bool has;
 
     CHECK(paged != NULL);
-    has = mp_shown_place(paged->shown, at, &file, &found);
+    has = mp_mappings_locate(paged->mappings, at, &file, &found);
     mp_entry_end(paged);
     CHECK(!has || (file == 0 && found == offset));
     return has;
