@@ -49,7 +49,7 @@ static uint64_t read_routing(struct mp_paged *paged, uint32_t layer,
         return 0;
     /* All experts for every token is a warm-up. */
     if (ids->ne[0] == paged->experts.experts && paged->experts.top_k < paged->experts.experts) {
-        atomic_fetch_add_explicit(&paged->wholes, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&paged->full_routings, 1, memory_order_relaxed);
         return 0;
     }
     *routing = (struct mp_routing){
@@ -85,7 +85,7 @@ static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
     uint32_t file;
 
     work.model = paged->number;
-    work.place = paged->place;
+    work.place = paged->index;
     work.dst = dst;
     work.tensor = NULL;
     work.paged = false;

@@ -51,7 +51,7 @@ struct mp_paged *mp_entry_begin(uint32_t place)
 
 void mp_entry_end(const struct mp_paged *paged)
 {
-    atomic_fetch_sub(&places[paged->place].inside, 1);
+    atomic_fetch_sub(&places[paged->index].inside, 1);
 }
 
 struct mp_paged *mp_entry_begin_at(const void *at)
@@ -139,7 +139,7 @@ static uint32_t model_of(int fd)
     uint32_t p = find_model(fd);
     struct mp_host host = mp_entry_host;
     struct mp_paged *paged;
-    struct mp_paged_beside beside = { 0 };
+    struct mp_paged_others others = { 0 };
     enum mp_status status;
     struct stat st;
 
@@ -151,11 +151,11 @@ static uint32_t model_of(int fd)
     if (p == MP_MODELS_MAX)
         return p;
     for (uint32_t other = 0; other < MP_MODELS_MAX; other++)
-        mp_paged_count(atomic_load(&places[other].paged), &beside);
-    beside.place = p;
+        mp_paged_add_other(atomic_load(&places[other].paged), &others);
+    others.index = p;
     host.span = &places[p].span;
     mp_error_clear();
-    status = mp_paged_create(&host, &settings, &beside, fd, &paged);
+    status = mp_paged_create(&host, &settings, &others, fd, &paged);
     if (status == MP_OK) {
         paged->number = ++models;
         atomic_store(&places[p].paged, paged);
@@ -214,12 +214,12 @@ static bool mapped(const struct mp_map_call *call, void *at)
 /* With `life`: would the file be paged if it were mapped? */
 static bool would_be(int fd)
 {
-    struct mp_paged_beside beside = { 0 };
+    struct mp_paged_others others = { 0 };
 
     for (uint32_t p = 0; p < MP_MODELS_MAX; p++)
-        mp_paged_count(atomic_load(&places[p].paged), &beside);
+        mp_paged_add_other(atomic_load(&places[p].paged), &others);
     return find_model(fd) < MP_MODELS_MAX ||
-           mp_paged_would_be(&mp_entry_host, &settings, &beside, fd);
+           mp_paged_would_be(&mp_entry_host, &settings, &others, fd);
 }
 
 /* Files that the program has open now. */
@@ -303,7 +303,7 @@ static void before_fork(void)
 
         if (paged == NULL)
             continue;
-        pthread_mutex_lock(&paged->turn);
+        pthread_mutex_lock(&paged->mutex);
         mp_mappings_fork_prepare(paged->mappings);
     }
 }
@@ -316,7 +316,7 @@ static void after_fork_in_parent(void)
         if (paged == NULL)
             continue;
         mp_mappings_fork_parent(paged->mappings);
-        pthread_mutex_unlock(&paged->turn);
+        pthread_mutex_unlock(&paged->mutex);
     }
     pthread_mutex_unlock(&life);
 }
@@ -333,7 +333,7 @@ static void after_fork_in_child(void)
         if (paged == NULL)
             continue;
         mp_mappings_fork_child(paged->mappings);
-        pthread_mutex_unlock(&paged->turn);
+        pthread_mutex_unlock(&paged->mutex);
     }
     atomic_store(&mp_entry_host.span->begin, 0);
     atomic_store(&mp_entry_host.span->end, 0);
@@ -377,8 +377,8 @@ __attribute__((destructor)) static void end(void)
         if (paged == NULL)
             continue;
         mp_paged_report(paged);
-        if (pthread_mutex_trylock(&paged->turn) == 0)
-            mp_paged_record_end(paged); /* and nobody gets a turn any more */
+        if (pthread_mutex_trylock(&paged->mutex) == 0)
+            mp_paged_record_end(paged); /* and nobody gets the mutex any more */
     }
 }
 

@@ -13,8 +13,8 @@
 #include "vmm/output/json_out.h"
 #include "vmm/output/out.h"
 
-#define TURN_PAUSE_NS 1000000
-#define TURN_TRIES 2000
+#define MUTEX_PAUSE_NS 1000000
+#define MUTEX_TRIES 2000
 
 static const char *const source_names[] = { "touches", "router", "expert", "module" };
 
@@ -28,14 +28,14 @@ void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PA
     const char *at = strstr(name, "%p"), *end = name + strlen(name);
     const char *json = end - name > 5 && strcmp(end - 5, ".json") == 0 ? end - 5 : end;
     const char *behind = at == NULL ? name : at + 2;
-    char process[24] = "", place[24] = "";
+    char process[24] = "", number[24] = "";
 
     if (at != NULL)
         snprintf(process, sizeof(process), "%ld", (long)getpid());
-    if (paged->place > 0)
-        snprintf(place, sizeof(place), ".%u", paged->place + 1);
+    if (paged->index > 0)
+        snprintf(number, sizeof(number), ".%u", paged->index + 1);
     snprintf(out, PATH_MAX, "%.*s%s%.*s%s%s", at == NULL ? 0 : (int)(at - name), name, process,
-             (int)(json - behind), behind, place, json);
+             (int)(json - behind), behind, number, json);
 }
 
 struct facts {
@@ -96,7 +96,7 @@ static void print_text(const struct mp_paged *paged, const struct facts *f, FILE
     fprintf(out,
             "layers        %" PRIu64 " opened, %" PRIu64 " closed early, %" PRIu64
             " for all experts\n",
-            paged->layers_opened, paged->layers_aborted, atomic_load(&paged->wholes));
+            paged->layers_opened, paged->layers_aborted, atomic_load(&paged->full_routings));
     if (paged->uploads.copies > 0)
         fprintf(out, "to devices    %" PRIu64 " copies from %.1f MiB of pinned slots\n",
                 paged->uploads.copies, mib(paged->uploads.pinned_bytes));
@@ -158,14 +158,14 @@ void mp_paged_report(struct mp_paged *paged)
 
     if (bytes == 0 || strcmp(to, "0") == 0)
         return;
-    /* At the end of a program somebody may have been stopped in the middle of a turn. */
-    for (int tries = 0; pthread_mutex_trylock(&paged->turn) != 0; tries++) {
-        if (tries == TURN_TRIES)
+    /* At the end of a program somebody may have been stopped while it held the mutex. */
+    for (int tries = 0; pthread_mutex_trylock(&paged->mutex) != 0; tries++) {
+        if (tries == MUTEX_TRIES)
             return;
-        nanosleep(&(struct timespec){ .tv_nsec = TURN_PAUSE_NS }, NULL);
+        nanosleep(&(struct timespec){ .tv_nsec = MUTEX_PAUSE_NS }, NULL);
     }
     collect(paged, &facts);
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
     if (strcmp(to, "1") == 0 || strcmp(to, "json") == 0)
         snprintf(path, sizeof(path), "/dev/stderr");
     else

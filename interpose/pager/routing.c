@@ -31,7 +31,7 @@ void mp_paged_close_layer(struct mp_paged *paged)
     paged->open = false;
     atomic_store_explicit(&paged->open_key, 0, memory_order_release);
     for (uint32_t i = 0; i < paged->need_count; i++) {
-        if (paged->handed[i])
+        if (paged->leased[i])
             mp_pager_done(paged->pager, i);
         else
             left += !paged->needs[i].elsewhere;
@@ -77,7 +77,7 @@ static void map_ready(struct mp_paged *paged, const struct mp_ready *ready)
     uint64_t offsets[MP_UNIT_PIECES_MAX];
     int fd = -1;
 
-    paged->handed[ready->need] = 1;
+    paged->leased[ready->need] = 1;
     memcpy(paged->slots[ready->need], ready->pieces, sizeof(paged->slots[0]));
     for (uint32_t k = 0; k < pieces->piece_count; k++) {
         const char *page =
@@ -117,7 +117,7 @@ static void note_failure(struct mp_paged *paged)
         const uint32_t unit = first + paged->needs[i].expert;
 
         if (mp_space_state(paged->space, unit) == MP_RES_FAILED) {
-            paged->stays[unit] = true;
+            paged->unreadable[unit] = true;
             found = true;
         }
         set_ready(paged, unit, MP_READY_YES);
@@ -185,9 +185,9 @@ static void list_needs(struct mp_paged *paged, uint32_t layer)
         if (paged->counts[e] == 0)
             continue;
         *need = (struct mp_need){ .expert = e, .tokens = paged->counts[e] };
-        need->elsewhere = paged->stays[unit] || (!paged->resident[e] && room == 0);
+        need->elsewhere = paged->unreadable[unit] || (!paged->resident[e] && room == 0);
         room -= !need->elsewhere && !paged->resident[e];
-        paged->handed[paged->need_count++] = 0;
+        paged->leased[paged->need_count++] = 0;
         set_ready(paged, unit, need->elsewhere ? MP_READY_IN_PLACE : MP_READY_NO);
     }
 }
@@ -212,7 +212,7 @@ static void open_layer(struct mp_paged *paged, const struct mp_routing *routing)
     if (!paged->open)
         return;
     atomic_store_explicit(&paged->open_key, routing->key, memory_order_release);
-    mp_paged_look_ahead(paged, routing);
+    mp_paged_prefetch(paged, routing);
 }
 
 uint64_t mp_paged_key(const struct mp_routing *routing)
@@ -239,11 +239,11 @@ void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing)
 {
     if (atomic_load_explicit(&paged->open_key, memory_order_acquire) == routing->key)
         return;
-    pthread_mutex_lock(&paged->turn);
+    pthread_mutex_lock(&paged->mutex);
     if (atomic_load_explicit(&paged->open_key, memory_order_relaxed) != routing->key &&
         !atomic_load(&paged->off))
         open_layer(paged, routing);
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
 }
 
 static bool is_ready(const struct mp_paged *paged, uint32_t unit)
@@ -255,7 +255,7 @@ void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key)
 {
     if (is_ready(paged, unit))
         return;
-    pthread_mutex_lock(&paged->turn);
+    pthread_mutex_lock(&paged->mutex);
     while (!is_ready(paged, unit) && paged->open &&
            atomic_load_explicit(&paged->open_key, memory_order_relaxed) == key) {
         struct mp_ready ready;
@@ -269,10 +269,10 @@ void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key)
         else
             note_failure(paged);
     }
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
 }
 
-/* With the turn: map what comes until all needs of the open layer are there. */
+/* With `mutex` held: map what comes until all needs of the open layer are there. */
 static void take_all(struct mp_paged *paged)
 {
     while (paged->open) {
@@ -290,13 +290,13 @@ static void take_all(struct mp_paged *paged)
 
 void mp_paged_wait_all(struct mp_paged *paged, uint64_t key)
 {
-    pthread_mutex_lock(&paged->turn);
+    pthread_mutex_lock(&paged->mutex);
     if (paged->open && atomic_load_explicit(&paged->open_key, memory_order_relaxed) == key)
         take_all(paged);
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
 }
 
-/* With the turn: open the layer for what `counts` has. */
+/* With `mutex` held: open the layer for what `counts` has. */
 static void open_counted(struct mp_paged *paged, uint32_t layer)
 {
     if (atomic_load(&paged->off))
@@ -317,9 +317,9 @@ void mp_paged_announce(struct mp_paged *paged, uint32_t layer, const int64_t *id
 {
     const uint32_t experts = paged->experts.experts;
 
-    pthread_mutex_lock(&paged->turn);
+    pthread_mutex_lock(&paged->mutex);
     if (mp_upload_blocks(paged)) {
-        pthread_mutex_unlock(&paged->turn);
+        pthread_mutex_unlock(&paged->mutex);
         return;
     }
     mp_paged_close_layer(paged);
@@ -332,17 +332,17 @@ void mp_paged_announce(struct mp_paged *paged, uint32_t layer, const int64_t *id
         mp_mappings_allow_private(paged->mappings); /* a layer is computed with what it names */
     paged->source = MP_SOURCE_ANNOUNCED;
     open_counted(paged, layer);
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
 }
 
 void mp_paged_note_touches(struct mp_paged *paged, uint32_t layer, const uint32_t *counts)
 {
-    pthread_mutex_lock(&paged->turn);
+    pthread_mutex_lock(&paged->mutex);
     if (paged->source == MP_SOURCE_TOUCHES && !mp_upload_blocks(paged)) {
         mp_paged_close_layer(paged);
         memcpy(paged->counts, counts, paged->experts.experts * sizeof(*counts));
         open_counted(paged, layer);
         mp_paged_close_layer(paged);
     }
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
 }

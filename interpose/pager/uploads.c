@@ -127,7 +127,7 @@ static void make_routing(const struct source *source, int32_t *ids, struct mp_ro
 typedef int pin_fn(void *address, size_t bytes, unsigned flags);
 typedef int unpin_fn(void *address);
 
-/* All slots, as far as the driver lets us; at the first copy, with the turn. */
+/* All slots, as far as the driver lets us; at the first copy, with `mutex` held. */
 static void pin_slots(struct mp_paged *paged, const void *site, const char *slot)
 {
     struct mp_uploads *uploads = &paged->uploads;
@@ -181,7 +181,7 @@ static const void *find_alias(struct mp_paged *paged, const void *site, const st
     while (need < paged->need_count && paged->needs[need].expert != source->first)
         need++;
     if (!paged->open || paged->layer != source->layer || need == paged->need_count ||
-        !paged->handed[need] || !mp_mappings_locate(paged->mappings, data, &file, &offset))
+        !paged->leased[need] || !mp_mappings_locate(paged->mappings, data, &file, &offset))
         return NULL;
     while (k < pieces->piece_count &&
            (pieces->pieces[k].file != file || offset < pieces->pieces[k].offset_bytes ||
@@ -225,12 +225,12 @@ static const void *resolve_source(struct mp_paged *paged, const void *site, void
 {
     const void *alias = NULL;
 
-    pthread_mutex_lock(&paged->turn);
+    pthread_mutex_lock(&paged->mutex);
     if (!mp_upload_blocks(paged))
         alias = find_alias(paged, site, source, data, bytes);
     if (alias != NULL)
         alias = begin_copy(paged, site, backend, alias);
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
     return alias != NULL ? alias : data;
 }
 
@@ -287,23 +287,23 @@ bool mp_upload_blocks(const struct mp_paged *paged)
     return paged->uploads.backend != NULL && !pthread_equal(paged->uploads.owner, pthread_self());
 }
 
-/* Also from within mp_upload_drain(), where the turn is the caller's. Who has it otherwise waits
- * for the backend himself, or finds the layer not to be closed yet. */
+/* Also called from within mp_upload_drain(), whose caller holds `mutex`. Another holder waits for
+ * the backend itself, or finds that the layer cannot be closed yet. */
 void mp_upload_synchronized(struct mp_paged *paged, const void *backend)
 {
-    if (pthread_mutex_trylock(&paged->turn) != 0)
+    if (pthread_mutex_trylock(&paged->mutex) != 0)
         return;
     if (paged->uploads.backend == backend)
         paged->uploads.backend = NULL;
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
 }
 
 void mp_upload_backend_ends(struct mp_paged *paged, const void *backend)
 {
-    pthread_mutex_lock(&paged->turn);
+    pthread_mutex_lock(&paged->mutex);
     if (paged->uploads.backend == backend)
         mp_upload_drain(paged);
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
 }
 
 void mp_upload_read_ahead(struct mp_paged *paged, const void *data, size_t bytes)

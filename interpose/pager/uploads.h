@@ -23,13 +23,13 @@ void mp_upload_note_ids(const struct mp_ggml_tensor *ids, const void *data, size
 /* Make the copy; struct mp_copy_call is in entry.h. */
 void mp_upload_copy(struct mp_paged *paged, const void *site, const struct mp_copy_call *copy);
 
-/* Before the open layer closes: wait for copies from its slots. With the turn. */
+/* Before the open layer closes: wait for copies from its slots. With `mutex` held. */
 void mp_upload_drain(struct mp_paged *paged);
 
 /*
  * True if copies from the open layer's slots that another thread has queued may be in flight: the
  * layer cannot be closed. Only that thread may wait for them, because its stream may be in capture
- * at any other time. With the turn.
+ * at any other time. With `mutex` held.
  */
 bool mp_upload_blocks(const struct mp_paged *paged);
 

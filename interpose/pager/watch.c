@@ -93,9 +93,9 @@ static void check_files(struct mp_paged *paged)
     for (uint32_t f = 0; f < mp_files_count(paged->experts.files); f++) {
         if (mp_files_check(paged->experts.files, f) == MP_OK)
             continue;
-        pthread_mutex_lock(&paged->turn);
+        pthread_mutex_lock(&paged->mutex);
         mp_paged_stop(paged, mp_error_last()->text);
-        pthread_mutex_unlock(&paged->turn);
+        pthread_mutex_unlock(&paged->mutex);
     }
     mp_error_clear();
 }

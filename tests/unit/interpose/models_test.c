@@ -247,7 +247,7 @@ static void files_of_several_have_several_names(void)
 
     mp_paged_expand(&paged, "r.json", name);
     CHECK_STR(name, "r.json");
-    paged.place = 1;
+    paged.index = 1;
     mp_paged_expand(&paged, "r.json", name);
     CHECK_STR(name, "r.2.json");
     mp_paged_expand(&paged, "trace", name);
@@ -261,12 +261,12 @@ static void files_of_several_have_several_names(void)
 static void budgets_of_others_are_counted(void)
 {
     struct mp_paged paged = { .budget_bytes = 1000, .counters = { .resident_peak_bytes = 300 } };
-    struct mp_paged_beside beside = { 0 };
+    struct mp_paged_others beside = { 0 };
 
-    mp_paged_count(NULL, &beside);
-    mp_paged_count(&paged, &beside);
+    mp_paged_add_other(NULL, &beside);
+    mp_paged_add_other(&paged, &beside);
     paged.counters.resident_peak_bytes = 2000;
-    mp_paged_count(&paged, &beside);
+    mp_paged_add_other(&paged, &beside);
     CHECK_EQ(beside.budget_bytes, 2000);
     CHECK_EQ(beside.empty_bytes, 700);
 }
