@@ -36,7 +36,7 @@ struct mp_gpu_wait {
     uint64_t per_thread, orphans;
 };
 
-struct mp_gpu {
+struct mp_gpu_interposer {
     unsigned abi; /* MP_GPU_ABI */
 
     /* First call, once. False: nothing is to be done, or can be, which was said. */
@@ -97,6 +97,6 @@ struct mp_gpu {
     void (*stand_aside)(const char *why);
 };
 
-extern const struct mp_gpu mp_gpu_table;
+extern const struct mp_gpu_interposer mp_gpu_interposer_table;
 
 #endif
