@@ -128,7 +128,7 @@ static void show_moved(struct bench *b, uint32_t expert, uint32_t slot)
 {
     bench_read(b, expert, frame(b, slot));
     if (!mp_moves_map(&b->moves, &b->real, b->frames_fd, slot * b->expert_bytes, b->expert_bytes,
-                       at(b, expert)))
+                      at(b, expert)))
         exit(1);
 }
 
