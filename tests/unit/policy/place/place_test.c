@@ -276,9 +276,9 @@ static void united_weighs_asking_against_reading(void)
 }
 
 /*
- * Each server uses only what the other keeps: 12 calls in 2 s at 1 s each, so C(P) is 6 s per second.
- * After the change both servers have what they use: C(P') = 0. Two experts arrive, 2 s each: 4 s.
- * The change pays after 2 / 3 s, and not at that horizon itself.
+ * Each server uses only what the other keeps: 12 calls in 2 s at 1 s each, so C(P) is 6 s per
+ * second. After the change both servers have what they use: C(P') = 0. Two experts arrive, 2 s
+ * each: 4 s. The change pays after 2 / 3 s, and not at that horizon itself.
  */
 static void a_placement_is_adopted_when_it_pays(void)
 {
