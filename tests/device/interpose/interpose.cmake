@@ -2,7 +2,8 @@ include(tests/device/fakecudart/fakecudart.cmake)
 
 # Programs that know nothing of moepager, linked with each runtime.
 foreach(version 12 13)
-    add_library(fakeggml${version} SHARED tests/device/interpose/fakeggml.c)
+    add_library(fakeggml${version} SHARED tests/device/interpose/fakeggml.c
+        tests/support/ggml_tensors.c)
     set_target_properties(fakeggml${version} PROPERTIES SKIP_BUILD_RPATH ON
         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakecudart/${version})
     target_link_libraries(fakeggml${version} PRIVATE mp_options fakecudart${version})
