@@ -45,8 +45,8 @@ struct mp_gpu_interposer {
     /* Allocations of at least so many bytes are asked about. */
     uint64_t (*bytes_min)(void);
 
-    /* True: *address_p is a window. False: the program's own call is to be made, and took() told if
-     * it gave something. `failed`: that was made already, and there was no memory. */
+    /* True: *address_p is a window. False: the hook makes the program's own call, and took() if
+     * that gave something. `failed`: that call was made already, and there was no memory. */
     bool (*allocate)(int device, uint64_t bytes, bool failed, void **address_p);
     void (*took)(int device, const void *address, uint64_t bytes);
 

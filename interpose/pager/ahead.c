@@ -9,7 +9,7 @@
 #include "policy/top_k.h"
 #include "vmm/base/arena.h"
 
-/* Of a guess. Ranks behind the last one that is told apart count as that. */
+/* Ranks of a guess that are counted apart; all behind the last one count as that. */
 #define RANKS 32u
 #define ABSENT 0x80u
 

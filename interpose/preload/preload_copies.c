@@ -146,7 +146,7 @@ typedef bool copy_callback(void *backend, const void *src, void *dst, void *grap
 
 struct chained {
     _Atomic(void *)
-        sched; /* NULL: free. A scheduler that ends keeps its place: nobody tells of it */
+        sched; /* NULL: free. A scheduler that ends keeps its place: nothing reports its end */
     copy_callback *own;
     void *data;
 };

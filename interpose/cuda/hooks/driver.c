@@ -106,9 +106,9 @@ MOEPAGER_API mp_cu_result cuMemsetD8Async(mp_cu_ptr dst, unsigned char value, si
 typedef mp_cu_result param_info_fn(mp_cu_function function, size_t index, size_t *offset,
                                    size_t *bytes);
 
-/* Tell of each parameter. What a kernel takes its driver says, since 12.4. */
-static void tell_parameters(const struct mp_gpu_interposer *gpu, mp_cu_function function,
-                            void **parameters)
+/* Report each parameter. The driver says what a kernel takes, since 12.4. */
+static void report_parameters(const struct mp_gpu_interposer *gpu, mp_cu_function function,
+                              void **parameters)
 {
     static _Atomic(param_info_fn *) info;
     param_info_fn *ask = atomic_load_explicit(&info, memory_order_relaxed);
@@ -132,7 +132,7 @@ static const struct mp_gpu_interposer *begin_launch(mp_cu_function function, voi
     const struct mp_gpu_interposer *gpu = mp_hook_gpu_nested();
 
     if (gpu != NULL)
-        tell_parameters(gpu, function, parameters);
+        report_parameters(gpu, function, parameters);
     return gpu;
 }
 

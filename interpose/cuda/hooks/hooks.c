@@ -59,7 +59,7 @@ static void *find(enum mp_rt_hook hook, const void *site)
 {
     void *found;
 
-    mp_hook_enter(); /* no lookup of ours is answered by a hook */
+    mp_hook_enter(); /* no lookup of ours finds a hook */
     found = mp_preload_find_behind(site, names[hook], hooks[hook]);
     if (are_in_one_module(found, site))
         found = dlsym(RTLD_NEXT, names[hook]);

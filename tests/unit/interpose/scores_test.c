@@ -266,7 +266,7 @@ static void nothing_is_guessed_where_nobody_can_say(void)
     close_model(at);
 }
 
-/* A channel that the present norm has taken out cannot be told any more. */
+/* A channel that the present norm has taken out cannot be recovered. */
 static void a_norm_of_zero_is_no_division(void)
 {
     const struct options plain = { .type = FAMILY_F32 };
