@@ -9,7 +9,7 @@
  * context. Everything else is llama.cpp's default. Prints one JSON object. LOGITS: float32
  * [GEN, vocabulary] of the first run, without a header. HOW: `plain` makes no copies of weights in
  * another order; `cache32` keeps keys and values in float32, without flash attention; `advice`
- * tells the kernel which experts a layer is going to read, as soon as its router has chosen them,
+ * advises the kernel which experts a layer is going to read, as soon as its router has chosen them,
  * and leaves everything else to the page cache.
  */
 #include <stdio.h>
