@@ -349,17 +349,17 @@ static char *read_expert(const struct writer *w, const struct mp_unit *unit, uns
 {
     const struct mp_files *files = mp_checkpoint_files(w->checkpoint);
     const bool down = p == MP_PIECE_DOWN, part = w->weights->transposed && !down;
-    const size_t F = w->config.expert_ffn, H = w->config.hidden, bytes = F * H * element_bytes;
+    const size_t F = w->config.expert_ffn, H = w->config.hidden, bytes = unit->pieces[p].bytes;
     const size_t rows = down ? H : F, cols = down ? F : H, step = down ? 1 : 2;
     const struct mp_piece *piece = &unit->pieces[part ? MP_PIECE_GATE : p];
-    char *raw = malloc(2 * bytes), *out;
+    const size_t raw_bytes = bytes + (part ? unit->pieces[MP_PIECE_UP - p].bytes : 0);
+    char *raw = malloc(raw_bytes), *out;
 
     CHECK(raw != NULL); /* the halves of gate and up stand together */
-    CHECK_EQ(mp_files_read(files, piece->file, piece->offset_bytes, (part ? 2 : 1) * bytes, raw),
-             MP_OK);
+    CHECK_EQ(mp_files_read(files, piece->file, piece->offset_bytes, raw_bytes, raw), MP_OK);
     if (!w->weights->transposed)
         return raw;
-    out = malloc(bytes);
+    out = malloc(rows * cols * element_bytes);
     CHECK(out != NULL);
     for (size_t r = 0; r < rows; r++) {
         for (size_t c = 0; c < cols; c++)
@@ -389,7 +389,8 @@ static void put_experts(struct writer *w, uint32_t layer)
             const enum mp_wtype type = w->weights->unit_types[first].piece[p];
             char *bytes = read_expert(w, &w->weights->units[first + e], p, mp_wtype_bytes(type, 1));
 
-            CHECK_EQ(fwrite(bytes, mp_wtype_bytes(type, 1), F * H, data), F * H);
+            CHECK_EQ(fwrite(bytes, 1, mp_wtype_bytes(type, F * H), data),
+                     mp_wtype_bytes(type, F * H));
             free(bytes);
         }
     }
