@@ -325,6 +325,7 @@ mp_test(unit/policy/policy_fault_test LIBS mp_policy SOURCES tests/unit/policy/p
 mp_test(unit/policy/policy_test LIBS mp_policy)
 mp_test(unit/policy/predict_prefetch_test LIBS mp_policy)
 mp_test(unit/policy/assign/presched_test LIBS mp_policy)
+mp_test(unit/policy/place/place_test LIBS mp_policy m WRAP TIMEOUT 300)
 mp_test(unit/policy/partition/partition_test LIBS mp_policy)
 mp_test(unit/policy/partition/fixed_point_test LIBS mp_policy)
 mp_test(unit/policy/evict_fading_test LIBS mp_policy)

@@ -25,6 +25,7 @@ policy/admit:       vmm/base policy
 policy/assign:      vmm/base policy
 policy/evict:       vmm/base policy policy/assign
 policy/partition:   vmm/base policy
+policy/place:       vmm/base policy
 policy/predict:     vmm/base policy
 policy/prefetch:    vmm/base policy policy/assign policy/route
 policy/route:       vmm/base policy
