@@ -51,8 +51,8 @@ engine/cli:         vmm/* policy/* kernels/* engine/*
 interpose:          vmm/base
 interpose/preload:  vmm/base vmm/options interpose interpose/cuda/hooks
 interpose/model:    vmm/* interpose
-interpose/window:   vmm/* interpose interpose/model
-interpose/pager:    vmm/* policy/* kernels/cpu interpose interpose/model interpose/window
+interpose/mapping:   vmm/* interpose interpose/model
+interpose/pager:    vmm/* policy/* kernels/cpu interpose interpose/model interpose/mapping
 interpose/entry:    vmm/* interpose interpose/pager
 interpose/cuda:     vmm/* policy interpose
 interpose/cuda/hooks: vmm/base vmm/options vmm/backend/cuda interpose/preload interpose/cuda
