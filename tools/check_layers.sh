@@ -25,6 +25,7 @@ policy/admit:       vmm/base policy
 policy/assign:      vmm/base policy
 policy/evict:       vmm/base policy policy/assign
 policy/partition:   vmm/base policy
+policy/place:       vmm/base policy
 policy/predict:     vmm/base policy
 policy/prefetch:    vmm/base policy policy/assign policy/route
 policy/route:       vmm/base policy
@@ -51,8 +52,8 @@ engine/cli:         vmm/* policy/* kernels/* engine/*
 interpose:          vmm/base
 interpose/preload:  vmm/base vmm/options interpose interpose/cuda/hooks
 interpose/model:    vmm/* interpose
-interpose/window:   vmm/* interpose interpose/model
-interpose/pager:    vmm/* policy/* kernels/cpu interpose interpose/model interpose/window
+interpose/mapping:  vmm/* interpose interpose/model
+interpose/pager:    vmm/* policy/* kernels/cpu interpose interpose/model interpose/mapping
 interpose/entry:    vmm/* interpose interpose/pager
 interpose/cuda:     vmm/* policy interpose
 interpose/cuda/hooks: vmm/base vmm/options vmm/backend/cuda interpose/preload interpose/cuda
