@@ -42,9 +42,7 @@ enum mp_status mp_convert_target(const struct mp_model_config *model,
     if (*target_p != NULL)
         return MP_OK;
     return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
-                   "a model of the family %s is not written as GGUF: this engine reads none from "
-                   "there",
-                   family);
+                   "models of the family %s are not written as GGUF files", family);
 }
 
 /* Numbers of a configuration that both must have. */

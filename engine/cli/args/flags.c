@@ -50,8 +50,7 @@
 
 /* Sentences of flags with several rows. */
 #define MODEL_HELP "a directory, a GGUF file or a cached ORG/NAME; simulate: a description"
-#define OUT_HELP \
-    "repack: a new directory or GGUF file; calibrate: a file (in the model's directory)"
+#define OUT_HELP "repack: a new directory, or GGUF file; calibrate: a file (in the model's)"
 #define PROMPT_TOKENS_HELP "tokens of each prompt (64)"
 #define GEN_TOKENS_HELP "tokens to generate for each prompt (64)"
 
@@ -119,7 +118,7 @@ const struct mp_flag mp_flags[] = {
     TEXT("out", out, REPACK, BASIC, "PATH", OUT_HELP),
     OUTPUT("out", out, CALIBRATE, BASIC, "PATH", OUT_HELP),
     TEXT("type", type, REPACK, BASIC, "TYPE",
-         "write weights of this type: q8_0, q4_k_m, mxfp4, bf16, ... (docs/repack.md)"),
+         "write weights as q8_0, q4_k_m, mxfp4, bf16, ... (docs/repack.md)"),
     TEXT("to", to, REPACK, BASIC, "FORM", "gguf or safetensors (with --type gguf)"),
     INPUT("imatrix", imatrix, REPACK, EXPERT, "FILE",
           "importance of columns from llama-imatrix, for --type"),
