@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "interpose/mapping/mappings_int.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/assert.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
@@ -73,40 +74,66 @@ static void take_spare(struct mp_mappings *mappings)
     mappings->spare = spare;
 }
 
-enum mp_status mp_mappings_create(const struct mp_host *host, const struct mp_experts *experts,
-                                  struct mp_mappings **mappings_p)
+static void take_arrays(struct mp_mappings *mappings, struct mp_arena *arena)
 {
-    const uint32_t units = experts->layers * experts->experts;
-    const uint32_t files = mp_files_count(experts->files);
-    struct mp_mappings *mappings = calloc(1, sizeof(*mappings));
+    const uint64_t units = mappings->units, files = mappings->file_count;
 
-    if (mappings == NULL)
-        return mp_fail_no_memory("what is mapped", sizeof(*mappings));
-    mappings->pagemap_fd = mappings->slot_fd = -1;
-    mappings->host = *host;
-    mappings->files = experts->files;
-    mappings->units = units;
-    mappings->file_count = files;
-    mappings->mapped = calloc(files, sizeof(*mappings->mapped));
-    mappings->owned = calloc(files, sizeof(*mappings->owned));
-    mappings->is_mapped = calloc(units, sizeof(*mappings->is_mapped));
-    mappings->piece_at = calloc(units, sizeof(*mappings->piece_at));
-    mappings->pieces = calloc((size_t)units * MP_UNIT_PIECES_MAX, sizeof(*mappings->pieces));
-    if (mappings->mapped == NULL || mappings->owned == NULL || mappings->is_mapped == NULL ||
-        mappings->piece_at == NULL || mappings->pieces == NULL) {
-        mp_mappings_destroy(mappings);
-        return mp_fail_no_memory("what is mapped", units * sizeof(*mappings->pieces));
-    }
-    make_pieces(mappings, experts);
-    take_spare(mappings);
+    mappings->mapped = mp_arena_take(arena, files, sizeof(*mappings->mapped));
+    mappings->owned = mp_arena_take(arena, files, sizeof(*mappings->owned));
+    mappings->is_mapped = mp_arena_take(arena, units, sizeof(*mappings->is_mapped));
+    mappings->piece_at = mp_arena_take(arena, units, sizeof(*mappings->piece_at));
+    mappings->pieces = mp_arena_take(arena, units * MP_UNIT_PIECES_MAX, sizeof(*mappings->pieces));
+}
+
+static enum mp_status make_arrays(struct mp_mappings *mappings)
+{
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
+
+    mp_assert(mappings->arrays == NULL);
+    take_arrays(mappings, &arena);
+    status = mp_arena_open(&arena, "what is mapped");
+    if (status != MP_OK)
+        return status;
+    mappings->arrays = arena.block;
+    take_arrays(mappings, &arena);
+    return MP_OK;
+}
+
+/* Without it mappings that the program may write to are not paged. */
+static void open_pagemap(struct mp_mappings *mappings)
+{
     mappings->pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     mappings->pagemap = mp_descriptor_of(mappings->pagemap_fd);
     if (mappings->pagemap_fd >= 0 && mappings->pagemap.inode == 0) {
         close(mappings->pagemap_fd);
         mappings->pagemap_fd = -1;
     }
+}
+
+enum mp_status mp_mappings_create(const struct mp_host *host, const struct mp_experts *experts,
+                                  struct mp_mappings **mappings_p)
+{
+    struct mp_mappings *mappings = calloc(1, sizeof(*mappings));
+    enum mp_status status;
+
+    if (mappings == NULL)
+        return mp_fail_no_memory("what is mapped", sizeof(*mappings));
+    mappings->pagemap_fd = mappings->slot_fd = -1;
+    mappings->host = *host;
+    mappings->files = experts->files;
+    mappings->units = experts->layers * experts->experts;
+    mappings->file_count = mp_files_count(experts->files);
+    status = make_arrays(mappings);
+    if (status != MP_OK) {
+        mp_mappings_destroy(mappings);
+        return status;
+    }
+    make_pieces(mappings, experts);
+    take_spare(mappings);
+    open_pagemap(mappings);
     mp_mutex_init(&mappings->lock, MP_LOCK_REGION, "mappings");
-    for (uint32_t f = 0; f < files; f++) {
+    for (uint32_t f = 0; f < mappings->file_count; f++) {
         mappings->owned[f] = mp_descriptor_of(mp_files_fd(mappings->files, f));
         if (mappings->owned[f].inode == 0) {
             mp_mappings_destroy(mappings);
@@ -127,11 +154,7 @@ void mp_mappings_destroy(struct mp_mappings *mappings)
     if (mappings->pagemap_fd >= 0)
         close(mappings->pagemap_fd);
     mp_moves_end(&mappings->moves, &mappings->host.real);
-    free(mappings->mapped);
-    free(mappings->owned);
-    free(mappings->is_mapped);
-    free(mappings->piece_at);
-    free(mappings->pieces);
+    free(mappings->arrays);
     free(mappings);
 }
 

@@ -40,6 +40,7 @@ struct mp_mappings {
     struct mp_host host;
     struct mp_files *files;
     uint32_t units, file_count;
+    void *arrays;                             /* the block of the arrays below */
     struct mp_mapped_file *mapped;            // (files)
     struct mp_mapped_piece *pieces;           // (piece_count): by file and place
     uint32_t (*piece_at)[MP_UNIT_PIECES_MAX]; // (units): in pieces; UINT32_MAX: there is none

@@ -13,6 +13,7 @@
 
 #include "interpose/pager/scores.h"
 #include "interpose/pager/uploads.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/error.h"
 #include "vmm/output/timeline.h"
 #include "vmm/topo/memory_room.h"
@@ -235,22 +236,31 @@ static enum mp_status make_pager(struct mp_paged *paged)
     return status == MP_OK ? mp_pager_create(&config, &paged->pager) : status;
 }
 
+static void take_tables(struct mp_paged *paged, struct mp_arena *arena)
+{
+    const uint64_t experts = paged->experts.experts, units = paged->experts.layers * experts;
+
+    paged->ready = mp_arena_take(arena, units, sizeof(*paged->ready));
+    paged->unreadable = mp_arena_take(arena, units, sizeof(*paged->unreadable));
+    paged->needs = mp_arena_take(arena, experts, sizeof(*paged->needs));
+    paged->leased = mp_arena_take(arena, experts, sizeof(*paged->leased));
+    paged->slots = mp_arena_take(arena, experts, sizeof(*paged->slots));
+    paged->resident = mp_arena_take(arena, experts, sizeof(*paged->resident));
+    paged->counts = mp_arena_take(arena, experts, sizeof(*paged->counts));
+    paged->chosen = mp_arena_take(arena, MP_PAGED_TOKENS_MAX * experts, sizeof(*paged->chosen));
+}
+
 static enum mp_status make_tables(struct mp_paged *paged)
 {
-    const size_t experts = paged->experts.experts, units = paged->experts.layers * experts;
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
-    paged->ready = calloc(units, sizeof(*paged->ready));
-    paged->unreadable = calloc(units, sizeof(*paged->unreadable));
-    paged->needs = calloc(experts, sizeof(*paged->needs));
-    paged->leased = calloc(experts, sizeof(*paged->leased));
-    paged->slots = calloc(experts, sizeof(*paged->slots));
-    paged->resident = calloc(experts, sizeof(*paged->resident));
-    paged->counts = calloc(experts, sizeof(*paged->counts));
-    paged->chosen = calloc(MP_PAGED_TOKENS_MAX * experts, sizeof(*paged->chosen));
-    if (paged->ready == NULL || paged->unreadable == NULL || paged->needs == NULL ||
-        paged->slots == NULL || paged->leased == NULL || paged->resident == NULL ||
-        paged->counts == NULL || paged->chosen == NULL)
-        return mp_fail_no_memory("the tables of a model", units);
+    take_tables(paged, &arena);
+    status = mp_arena_open(&arena, "the tables of a model");
+    if (status != MP_OK)
+        return status;
+    paged->tables = arena.block;
+    take_tables(paged, &arena);
     return MP_OK;
 }
 
@@ -408,14 +418,7 @@ void mp_paged_destroy(struct mp_paged *paged)
     mp_mappings_destroy(paged->mappings);
     mp_experts_close(&paged->experts);
     mp_timeline_destroy(paged->timeline);
-    free((void *)paged->ready);
-    free(paged->unreadable);
-    free(paged->needs);
-    free(paged->leased);
-    free(paged->slots);
-    free(paged->resident);
-    free(paged->counts);
-    free(paged->chosen);
+    free(paged->tables);
     pthread_mutex_destroy(&paged->mutex);
     free(paged);
 }

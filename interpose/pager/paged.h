@@ -92,6 +92,8 @@ struct mp_paged {
      * vmm/base/lock.h. */
     pthread_mutex_t mutex;
 
+    void *tables; /* the block of the arrays below */
+
     /* (units): MP_READY_* */
     _Atomic uint8_t *ready;
     _Atomic uint64_t open_key; /* key of the open layer's routing; 0: no layer is open */

@@ -1,3 +1,4 @@
+/* Comparing directories of models; see repack_check.h. */
 #include "tests/model/repack_check.h"
 
 #include <dirent.h>

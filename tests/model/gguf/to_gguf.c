@@ -1,3 +1,4 @@
+/* A model directory as a GGUF file; see to_gguf.h. */
 #include "tests/model/gguf/to_gguf.h"
 
 #include <fcntl.h>

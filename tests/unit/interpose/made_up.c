@@ -1,3 +1,4 @@
+/* A made-up model and the program that maps it; see made_up.h. */
 #include "tests/unit/interpose/made_up.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* Units in a space: their bytes at every budget, modes, leases and limits. */
 #include "tests/unit/vmm/space/odd_units.h"
 #include "vmm/space/space.h"
 
