@@ -115,7 +115,8 @@ mp_test(model/token_path_test LIBS mp_engine -Wl,--wrap=pthread_mutex_lock
 mp_test(model/family_test LIBS mp_engine SOURCES tests/model/harness.c tests/model/rewrite.c
     tests/model/tiny_model.c tests/model/repack_check.c)
 target_link_options(model_family_test PRIVATE -Wl,--wrap=mp_arch_at)
-mp_test(model/recurrent_test LIBS mp_engine SOURCES tests/model/harness.c tests/model/rewrite.c)
+mp_test(model/recurrent_test LIBS mp_engine SOURCES tests/model/harness.c tests/model/rewrite.c
+    tests/model/tiny_model.c)
 mp_test(model/gguf/gguf_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/model/harness.c
     tests/model/rewrite.c tests/model/tiny_model.c tests/model/gguf/to_gguf.c WRAP LABELS fault TIMEOUT 300)
 mp_test(model/gguf/quantised_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
