@@ -213,6 +213,7 @@ static enum mp_status read_switches(const json_t *root, struct mp_model_config *
     enum mp_status status = MP_OK;
 
     config->qk_norm_rows = config->arch->qk_norm_rows;
+    config->q_gate = config->arch->q_gate;
     config->sinks = config->arch->names[MP_ROLE_SINKS].name != NULL;
     config->router_bias = config->arch->names[MP_ROLE_ROUTER_BIAS].name != NULL;
     config->transposed_experts = config->arch->fused_transposed;
@@ -283,6 +284,17 @@ static enum mp_status read_generation(const json_t *root, struct mp_model_config
     return status;
 }
 
+/* Of a model that also sees or hears: the object about its text. */
+static enum mp_status read_text(const json_t **root_p, const char *key)
+{
+    json_t *text = json_object_get(*root_p, key);
+
+    if (!json_is_object(text))
+        return mp_config_unsupported(key, text, "an object about text");
+    *root_p = text;
+    return MP_OK;
+}
+
 static enum mp_status read_config(const json_t *root, const json_t *generation,
                                   struct mp_model_config *config_p)
 {
@@ -290,6 +302,8 @@ static enum mp_status read_config(const json_t *root, const json_t *generation,
     enum mp_status status;
 
     status = read_arch(root, &config);
+    if (status == MP_OK && config.arch->text_key != NULL)
+        status = read_text(&root, config.arch->text_key);
     if (status == MP_OK)
         status = refuse_foreign(root);
     if (status == MP_OK)
@@ -321,6 +335,8 @@ const char *mp_model_config_beyond(const struct mp_model_config *config)
     } list[] = {
         { config->kv_rank > 0, "latent attention" },
         { config->sinks, "attention sinks" },
+        { config->delta.key_heads > 0, "gated delta networks" },
+        { config->q_gate, "gated attention" },
         { config->expert_bias, "experts with biases" },
         { config->activation != MP_ACTIVATION_SILU, "another activation than SiLU" },
         { config->router == MP_ROUTER_SIGMOID, "sigmoid scores" },

@@ -56,6 +56,13 @@ struct mp_rope {
     bool truncate;    /* bounds of the mixture are whole dimensions */
 };
 
+/* Gated delta networks in place of attention; key_heads 0: there are none. */
+struct mp_delta {
+    uint32_t key_heads, value_heads; /* the second a multiple of the first */
+    uint32_t key_dim, value_dim;     /* of a head */
+    uint32_t conv;                   /* tokens that the convolution before it sees */
+};
+
 struct mp_model_config {
     const struct mp_arch *arch; /* keys and names of its family */
     uint32_t vocab;             /* rows of the embedding, 1..2^22 */
@@ -77,7 +84,10 @@ struct mp_model_config {
     uint32_t nope_dim;        /* of a head's query and key, not rotated */
     uint32_t value_dim;       /* of a head's value */
     float latent_eps;         /* of the norms of latents */
-    float attention_scale;    /* of queries times keys; 0: 1 / sqrt(head_dim) */
+    struct mp_delta delta;
+    bool linear[MP_LAYERS_MAX]; /* these layers have one */
+    bool q_gate;                /* each head's query is followed by a gate of what it attends */
+    float attention_scale;      /* of queries times keys; 0: 1 / sqrt(head_dim) */
     float embed_scale, residual_scale, logit_scale; /* 1 in most families */
 
     uint32_t experts;           /* per MoE layer, 1..MP_EXPERTS_MAX */
@@ -132,6 +142,22 @@ enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
 static inline bool mp_model_config_selects(const struct mp_model_config *config)
 {
     return config->select_bias || config->groups > 1;
+}
+
+/* Elements of all keys, or of all values, of a gated delta network; channels of its convolution. */
+static inline uint32_t mp_delta_keys(const struct mp_delta *delta)
+{
+    return delta->key_heads * delta->key_dim;
+}
+
+static inline uint32_t mp_delta_values(const struct mp_delta *delta)
+{
+    return delta->value_heads * delta->value_dim;
+}
+
+static inline uint32_t mp_delta_channels(const struct mp_delta *delta)
+{
+    return 2 * mp_delta_keys(delta) + mp_delta_values(delta);
 }
 
 /* A feature of the model that only the CPU supports ("sigmoid scores"), or NULL; a device refuses

@@ -47,7 +47,18 @@ struct mp_expert_bias {
     const float *down; // (E, H)
 };
 
+/* Of a gated delta network; C channels, V values, N heads of values. Families have `in` and
+ * `steps`, whose rows go by heads of keys, or the other four. */
+struct mp_delta_weights {
+    struct mp_view in, steps;              // (C + V, H), (2 N, H)
+    struct mp_view qkv, gate, share, time; // (C, H), (V, H), (N, H), (N, H)
+    const float *conv;                     // (C, tokens)
+    const float *step_bias, *decay, *norm; // (N), (N): a logarithm, (value_dim)
+    struct mp_view out;                    // (H, V)
+};
+
 struct mp_layer_weights {
+    struct mp_delta_weights delta;
     const float *attn_norm; // (H)
     struct mp_view q;       // (Q, H)
     struct mp_view k;       // (K, H)

@@ -175,7 +175,8 @@ void mp_cpu_store(struct mp_compute *c, uint32_t layer)
 
 void mp_cpu_forget(struct mp_compute *c, uint32_t layer)
 {
-    each_token(c, layer, exchange_kv);
+    if (!c->engine->config.model->linear[layer])
+        each_token(c, layer, exchange_kv);
 }
 
 /* As many heads that share keys as there are, while there is work for all threads. */

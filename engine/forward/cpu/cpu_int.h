@@ -4,7 +4,7 @@
 #include "engine/forward/engine_int.h"
 
 /* Shared by cpu.c (the operations), cpu_attention.c, cpu_latent.c, cpu_router.c, cpu_experts.c,
- * cpu_products.c (matrix products on the pool) and cpu_transposed.c. */
+ * cpu_products.c (matrix products on the pool) , cpu_transposed.c and cpu_delta.c. */
 
 /*
  * One feed-forward network with its input, or one slice of one: its rows of gate and up and its
@@ -48,6 +48,9 @@ void mp_cpu_route(struct mp_compute *c, uint32_t layer, enum mp_array in, const 
 void mp_cpu_weigh(struct mp_compute *c, const uint32_t *experts, float *weights);
 void mp_cpu_latent(struct mp_compute *c, uint32_t layer);
 void mp_cpu_latent_values(struct mp_compute *c, uint32_t layer);
+void mp_cpu_split_gate(struct mp_compute *c);
+void mp_cpu_apply_gate(struct mp_compute *c);
+void mp_cpu_delta(struct mp_compute *c, uint32_t layer);
 void mp_cpu_store(struct mp_compute *c, uint32_t layer);
 void mp_cpu_attend(struct mp_compute *c, uint32_t layer);
 void mp_cpu_forget(struct mp_compute *c, uint32_t layer);
