@@ -103,6 +103,7 @@ mp_test(unit/engine/chat_test LIBS mp_engine)
 mp_test(unit/engine/progress_test LIBS mp_engine)
 mp_test(unit/engine/terminal_text_test LIBS mp_engine)
 mp_test(unit/engine/forced_routing_test LIBS mp_engine)
+mp_test(unit/engine/repack_cut_test LIBS mp_engine)
 mp_test(unit/engine/sampler_test LIBS mp_engine m)
 mp_test(unit/engine/score_source_test LIBS mp_engine)
 mp_test(unit/engine/state_test LIBS mp_engine)
@@ -114,6 +115,8 @@ mp_test(model/token_path_test LIBS mp_engine -Wl,--wrap=pthread_mutex_lock
 mp_test(model/family_test LIBS mp_engine SOURCES tests/model/harness.c tests/model/rewrite.c
     tests/model/tiny_model.c tests/model/repack_check.c)
 target_link_options(model_family_test PRIVATE -Wl,--wrap=mp_arch_at)
+mp_test(model/recurrent_test LIBS mp_engine SOURCES tests/model/harness.c tests/model/rewrite.c
+    tests/model/tiny_model.c)
 mp_test(model/gguf/gguf_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/model/harness.c
     tests/model/rewrite.c tests/model/tiny_model.c tests/model/gguf/to_gguf.c WRAP LABELS fault TIMEOUT 300)
 mp_test(model/gguf/quantised_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
@@ -121,6 +124,10 @@ mp_test(model/gguf/quantised_test LIBS mp_engine PkgConfig::JANSSON m SOURCES te
 mp_fake_cuda(model/gguf/quantised_test cuda)
 mp_test(model/gguf/gguf_refusals_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/model/harness.c
     tests/model/rewrite.c tests/model/tiny_model.c tests/model/gguf/to_gguf.c WRAP LABELS fault TIMEOUT 300)
+mp_test(model/gguf/convert_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
+    tests/model/rewrite.c tests/model/tiny_model.c TIMEOUT 300)
+mp_test(model/gguf/convert_refusals_test LIBS mp_engine PkgConfig::JANSSON m SOURCES
+    tests/model/rewrite.c tests/model/tiny_model.c tests/support/gguf.c WRAP LABELS fault TIMEOUT 300)
 mp_test(model/block_type_test LIBS mp_engine m SOURCES tests/model/harness.c tests/model/rewrite.c
     tests/model/tiny_model.c tests/model/repack_check.c VARIANTS host cuda TIMEOUT 120)
 mp_fake_cuda(model/block_type_test cuda)
@@ -270,6 +277,7 @@ mp_test(unit/kernels/kernels_test LIBS mp_kernels TIMEOUT 300)
 mp_test(unit/kernels/kernels_pinned_test LIBS mp_kernels)
 mp_test(unit/kernels/pointwise_test LIBS mp_kernels)
 mp_test(unit/kernels/quant_blocks_test LIBS mp_kernels)
+mp_test(unit/kernels/encode_test LIBS mp_kernels m)
 mp_test(unit/kernels/quant_test LIBS mp_kernels TIMEOUT 300)
 mp_test(unit/kernels/cuda/cuda_matmul_test LIBS mp_simt TIMEOUT 200)
 mp_test(device/simt/simt_test LIBS mp_simt LABELS stress)
@@ -325,6 +333,7 @@ mp_test(unit/policy/policy_fault_test LIBS mp_policy SOURCES tests/unit/policy/p
 mp_test(unit/policy/policy_test LIBS mp_policy)
 mp_test(unit/policy/predict_prefetch_test LIBS mp_policy)
 mp_test(unit/policy/assign/presched_test LIBS mp_policy)
+mp_test(unit/policy/place/place_test LIBS mp_policy m WRAP TIMEOUT 300)
 mp_test(unit/policy/partition/partition_test LIBS mp_policy)
 mp_test(unit/policy/partition/fixed_point_test LIBS mp_policy)
 mp_test(unit/policy/evict_fading_test LIBS mp_policy)

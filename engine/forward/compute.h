@@ -52,6 +52,12 @@ struct mp_compute_ops {
      * the values of all heads from what was attended, as the last product takes them. */
     void (*latent)(struct mp_compute *c, uint32_t layer);
     void (*latent_values)(struct mp_compute *c, uint32_t layer);
+    /* Optional, for models with gated attention: q of `latent`, where each head's query is followed
+     * by its gate; and att := att times the sigmoids of the gates. */
+    void (*split_gate)(struct mp_compute *c);
+    void (*apply_gate)(struct mp_compute *c);
+    /* Optional: att := the gated delta network of xe. */
+    void (*delta)(struct mp_compute *c, uint32_t layer);
     /* Per-head norm, if the model has it, and rotary embedding of q and k; k and v are written to
      * the layer's cache. */
     void (*store)(struct mp_compute *c, uint32_t layer);

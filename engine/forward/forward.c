@@ -3,28 +3,49 @@
  * (engine/forward/compute.h). What a MoE layer does between its norm and the next layer is moe.c.
  */
 #include "engine/forward/engine_int.h"
+#include "engine/forward/recurrent.h"
 #include "vmm/base/error.h"
+
+/* x += the gated delta network of norm(x), which stands in attention's place. */
+static void delta(struct mp_compute *c, uint32_t layer, enum mp_array x)
+{
+    const struct mp_layer_weights *w = &c->weights->layers[layer];
+    const struct mp_projection out = { &w->delta.out, NULL, MP_ARRAY_ATT, x, true }; // (T, H)
+
+    c->ops->norm(c, MP_ARRAY_XE, x, w->attn_norm);
+    c->ops->delta(c, layer);
+    c->ops->project(c, &out, 1, c->engine->tokens);
+}
 
 void mp_engine_attention(struct mp_compute *c, uint32_t layer, enum mp_array x)
 {
     const struct mp_layer_weights *w = &c->weights->layers[layer];
     const uint32_t tokens = c->engine->tokens;
+    const bool gated = c->engine->config.model->q_gate;
     const struct mp_projection qkv[] = {
-        { &w->q, w->q_bias, MP_ARRAY_XE, MP_ARRAY_Q, false }, // (T, Q)
-        { &w->k, w->k_bias, MP_ARRAY_XE, MP_ARRAY_K, false }, // (T, K)
-        { &w->v, w->v_bias, MP_ARRAY_XE, MP_ARRAY_V, false }, // (T, K)
+        { &w->q, w->q_bias, MP_ARRAY_XE, gated ? MP_ARRAY_LATENT : MP_ARRAY_Q, false }, // (T, Q)
+        { &w->k, w->k_bias, MP_ARRAY_XE, MP_ARRAY_K, false },                           // (T, K)
+        { &w->v, w->v_bias, MP_ARRAY_XE, MP_ARRAY_V, false },                           // (T, K)
     };
     const bool latent = c->engine->config.model->kv_rank > 0;
     const struct mp_projection out = { &w->o, w->o_bias, latent ? MP_ARRAY_Q : MP_ARRAY_ATT, x,
                                        true }; // (T, H)
 
+    if (c->engine->config.model->linear[layer]) {
+        delta(c, layer, x);
+        return;
+    }
     c->ops->norm(c, MP_ARRAY_XE, x, w->attn_norm);
     if (latent)
         c->ops->latent(c, layer);
     else
         c->ops->project(c, qkv, 3, tokens);
+    if (gated)
+        c->ops->split_gate(c);
     c->ops->store(c, layer);
     c->ops->attend(c, layer);
+    if (gated)
+        c->ops->apply_gate(c);
     if (latent)
         c->ops->latent_values(c, layer);
     c->ops->project(c, &out, 1, tokens);
@@ -110,7 +131,7 @@ static enum mp_status check_batch(const struct mp_engine *engine, const struct m
         return mp_fail(MP_ERR_INVALID, "E_BATCH", "logits of %u tokens of a batch, need at most %u",
                        wanted, c->sequences);
     *wanted_p = wanted;
-    return MP_OK;
+    return mp_recurrent_check(engine, batch);
 }
 
 /* What the compute cannot do alone is driven layer by layer. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/forward/engine_int.h"
+#include "engine/forward/recurrent.h"
 #include "engine/model/roles.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"
@@ -47,7 +48,12 @@ static void fill_rows(const struct mp_state_plan *plan, struct row rows[MP_ARRAY
     const uint64_t P = mp_state_has_partial(c) ? T : 0, G = mp_model_config_selects(m) ? T : 0;
     const uint64_t lists = plan->list_words, parts = plan->part_words;
     const uint64_t O = max_u64(Q, mp_dim_size(m, MP_DIM_O_COLS));
-    const uint64_t L = m->kv_rank > 0 ? m->q_rank + mp_dim_size(m, MP_DIM_Q) : 0;
+    const uint64_t L = m->kv_rank > 0 || m->q_gate ? m->q_rank + mp_dim_size(m, MP_DIM_Q) : 0;
+    const uint64_t B = max_u64(Q, mp_delta_values(&m->delta));
+    const uint64_t Y = mp_dim_size(m, MP_DIM_DELTA_IN) + mp_dim_size(m, MP_DIM_DELTA_STEPS);
+    const uint64_t state_count = 2 * mp_recurrent_layers(m) * N;
+    const uint64_t states = state_count * mp_recurrent_floats(m);
+    const uint64_t tiles = m->transposed_experts ? J * mp_engine_tile_floats(m) : 0;
     uint64_t kv[4];
 
     mp_kv_shape(c, kv);

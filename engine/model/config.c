@@ -20,7 +20,7 @@
 #define FILE_BYTES_MAX (16u << 20)
 
 /* Of the names of all families; a message takes no more. */
-#define LIST_BYTES 512
+#define LIST_BYTES 1024
 
 #define VOCAB_MAX (1u << 22)
 
@@ -213,6 +213,11 @@ static enum mp_status read_switches(const json_t *root, struct mp_model_config *
     enum mp_status status = MP_OK;
 
     config->qk_norm_rows = config->arch->qk_norm_rows;
+    config->q_gate = config->arch->q_gate;
+    config->sinks = config->arch->names[MP_ROLE_SINKS].name != NULL;
+    config->router_bias = config->arch->names[MP_ROLE_ROUTER_BIAS].name != NULL;
+    config->transposed_experts = config->arch->fused_transposed;
+    config->expert_bias = config->arch->names[MP_ROLE_EXPERT_GATE_BIAS].name != NULL;
     for (size_t i = 0; status == MP_OK && i < MP_ARRAY_LEN(switches); i++)
         status = mp_config_switch(root, switches[i].from, switches[i].to);
     return status;
@@ -279,6 +284,17 @@ static enum mp_status read_generation(const json_t *root, struct mp_model_config
     return status;
 }
 
+/* Of a model that also sees or hears: the object about its text. */
+static enum mp_status read_text(const json_t **root_p, const char *key)
+{
+    json_t *text = json_object_get(*root_p, key);
+
+    if (!json_is_object(text))
+        return mp_config_unsupported(key, text, "an object about text");
+    *root_p = text;
+    return MP_OK;
+}
+
 static enum mp_status read_config(const json_t *root, const json_t *generation,
                                   struct mp_model_config *config_p)
 {
@@ -286,6 +302,8 @@ static enum mp_status read_config(const json_t *root, const json_t *generation,
     enum mp_status status;
 
     status = read_arch(root, &config);
+    if (status == MP_OK && config.arch->text_key != NULL)
+        status = read_text(&root, config.arch->text_key);
     if (status == MP_OK)
         status = refuse_foreign(root);
     if (status == MP_OK)
@@ -316,6 +334,11 @@ const char *mp_model_config_beyond(const struct mp_model_config *config)
         const char *name;
     } list[] = {
         { config->kv_rank > 0, "latent attention" },
+        { config->sinks, "attention sinks" },
+        { config->delta.key_heads > 0, "gated delta networks" },
+        { config->q_gate, "gated attention" },
+        { config->expert_bias, "experts with biases" },
+        { config->activation != MP_ACTIVATION_SILU, "another activation than SiLU" },
         { config->router == MP_ROUTER_SIGMOID, "sigmoid scores" },
         { mp_model_config_selects(config), "experts chosen by other numbers than their weights" },
         { config->routed_scale != 1, "scaled experts" },

@@ -37,6 +37,12 @@ struct mp_sampling_defaults {
 /* Function of a router's outputs that gives the scores. */
 enum mp_router { MP_ROUTER_SOFTMAX, MP_ROUTER_SIGMOID };
 
+/*
+ * What stands between an expert's first two products and the third one, of gate g and up u:
+ * SILU silu(g) u; CLAMPED g sigmoid(alpha g) (u + 1), with g at most and u within a limit.
+ */
+enum mp_activation { MP_ACTIVATION_SILU, MP_ACTIVATION_CLAMPED };
+
 enum mp_rope_kind { MP_ROPE_PLAIN, MP_ROPE_LINEAR, MP_ROPE_LLAMA3, MP_ROPE_YARN };
 
 /* Scaling of positions; only the numbers of the kind are set. */
@@ -48,6 +54,13 @@ struct mp_rope {
     double original;  /* positions that the model was first trained with */
     double magnitude; /* of sines and cosines */
     bool truncate;    /* bounds of the mixture are whole dimensions */
+};
+
+/* Gated delta networks in place of attention; key_heads 0: there are none. */
+struct mp_delta {
+    uint32_t key_heads, value_heads; /* the second a multiple of the first */
+    uint32_t key_dim, value_dim;     /* of a head */
+    uint32_t conv;                   /* tokens that the convolution before it sees */
 };
 
 struct mp_model_config {
@@ -71,7 +84,10 @@ struct mp_model_config {
     uint32_t nope_dim;        /* of a head's query and key, not rotated */
     uint32_t value_dim;       /* of a head's value */
     float latent_eps;         /* of the norms of latents */
-    float attention_scale;    /* of queries times keys; 0: 1 / sqrt(head_dim) */
+    struct mp_delta delta;
+    bool linear[MP_LAYERS_MAX]; /* these layers have one */
+    bool q_gate;                /* each head's query is followed by a gate of what it attends */
+    float attention_scale;      /* of queries times keys; 0: 1 / sqrt(head_dim) */
     float embed_scale, residual_scale, logit_scale; /* 1 in most families */
 
     uint32_t experts;           /* per MoE layer, 1..MP_EXPERTS_MAX */
@@ -82,12 +98,19 @@ struct mp_model_config {
     uint32_t moe_layers;        /* >= 1 */
     bool is_moe[MP_LAYERS_MAX];
 
+    enum mp_activation activation;
+    float act_alpha, act_limit; /* of CLAMPED */
+
     bool qkv_bias;
     bool o_bias;
-    bool qk_norm;      /* RMSNorm of each head's query and key, before RoPE */
-    bool qk_norm_rows; /* the same of all heads together */
-    bool norm_topk;    /* chosen experts' weights are divided by their sum */
-    bool tied;         /* the output head is the embedding */
+    bool sinks;              /* each head has a score that takes a share and gives no value */
+    bool router_bias;        /* of the router's outputs */
+    bool transposed_experts; /* in directories: struct mp_arch, fused_transposed */
+    bool expert_bias;        /* of all three products of an expert */
+    bool qk_norm;            /* RMSNorm of each head's query and key, before RoPE */
+    bool qk_norm_rows;       /* the same of all heads together */
+    bool norm_topk;          /* chosen experts' weights are divided by their sum */
+    bool tied;               /* the output head is the embedding */
 
     enum mp_router router;
     bool select_bias; /* is added to the scores that experts are chosen by, not to their weights */
@@ -119,6 +142,22 @@ enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
 static inline bool mp_model_config_selects(const struct mp_model_config *config)
 {
     return config->select_bias || config->groups > 1;
+}
+
+/* Elements of all keys, or of all values, of a gated delta network; channels of its convolution. */
+static inline uint32_t mp_delta_keys(const struct mp_delta *delta)
+{
+    return delta->key_heads * delta->key_dim;
+}
+
+static inline uint32_t mp_delta_values(const struct mp_delta *delta)
+{
+    return delta->value_heads * delta->value_dim;
+}
+
+static inline uint32_t mp_delta_channels(const struct mp_delta *delta)
+{
+    return 2 * mp_delta_keys(delta) + mp_delta_values(delta);
 }
 
 /* A feature of the model that only the CPU supports ("sigmoid scores"), or NULL; a device refuses

@@ -45,12 +45,37 @@ static enum mp_status read_latent(const json_t *root, struct mp_model_config *co
     return MP_OK;
 }
 
+/* Heads of gated delta networks. */
+static enum mp_status read_delta(const json_t *root, struct mp_model_config *config)
+{
+    struct mp_delta *delta = &config->delta;
+    enum mp_status status =
+        mp_config_u32(root, config->arch->keys.delta, 1, 1024, &delta->key_heads);
+
+    if (status == MP_OK)
+        status = mp_config_u32(root, "linear_num_value_heads", 1, 1024, &delta->value_heads);
+    if (status == MP_OK)
+        status = mp_config_u32(root, "linear_key_head_dim", 1, 1024, &delta->key_dim);
+    if (status == MP_OK)
+        status = mp_config_u32(root, "linear_value_head_dim", 1, 1024, &delta->value_dim);
+    if (status == MP_OK)
+        status = mp_config_u32(root, "linear_conv_kernel_dim", 2, 64, &delta->conv);
+    if (status == MP_OK && delta->value_heads % delta->key_heads != 0)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                       "key 'linear_num_value_heads' in '%s': got %" PRIu32
+                       ", need a multiple of %s %" PRIu32,
+                       FILE_NAME, delta->value_heads, config->arch->keys.delta, delta->key_heads);
+    return status;
+}
+
 enum mp_status mp_config_heads(const json_t *root, struct mp_model_config *config)
 {
     enum mp_status status = mp_config_u32(root, "num_attention_heads", 1, 1024, &config->heads);
 
     if (status == MP_OK && config->arch->keys.kv_rank != NULL)
         return read_latent(root, config);
+    if (status == MP_OK && config->arch->keys.delta != NULL)
+        status = read_delta(root, config);
     config->kv_heads = config->heads;
     if (status == MP_OK && !json_is_null(json_object_get(root, "num_key_value_heads")))
         status = mp_config_u32(root, "num_key_value_heads", 1, 1024, &config->kv_heads);

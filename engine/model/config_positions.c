@@ -25,12 +25,18 @@ static enum mp_status read_layer_types(const json_t *root, struct mp_model_confi
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         const bool sliding = type != NULL && strcmp(type, "sliding_attention") == 0;
+        const bool linear =
+            type != NULL && config->delta.key_heads > 0 && strcmp(type, "linear_attention") == 0;
 
-        if (type == NULL || (!sliding && strcmp(type, "full_attention") != 0))
+        if (type == NULL || (!sliding && !linear && strcmp(type, "full_attention") != 0))
             return mp_config_unsupported("layer_types", json_array_get(types, i),
-                                         "'full_attention' and 'sliding_attention'");
-        if (i < config->layers)
+                                         config->delta.key_heads > 0
+                                             ? "'full_attention' and 'linear_attention'"
+                                             : "'full_attention' and 'sliding_attention'");
+        if (i < config->layers) {
             config->windowed[i] = sliding;
+            config->linear[i] = linear;
+        }
         *any_p |= sliding;
     }
     if (json_array_size(types) != config->layers)
@@ -41,6 +47,18 @@ static enum mp_status read_layer_types(const json_t *root, struct mp_model_confi
     return MP_OK;
 }
 
+/* Without a list every so many-th layer has attention. */
+static enum mp_status read_interval(const json_t *root, struct mp_model_config *config)
+{
+    uint64_t step = 0;
+    enum mp_status status =
+        mp_json_u64_or(root, "full_attention_interval", FILE_NAME, 1, MP_LAYERS_MAX, 4, &step);
+
+    for (uint32_t i = 0; status == MP_OK && i < config->layers; i++)
+        config->linear[i] = (i + 1) % step != 0;
+    return status;
+}
+
 /* A window that is at least as long as the longest context changes nothing. */
 static enum mp_status read_window(const json_t *root, struct mp_model_config *config)
 {
@@ -48,6 +66,8 @@ static enum mp_status read_window(const json_t *root, struct mp_model_config *co
     bool used = false, any = false;
     enum mp_status status = mp_config_switch(root, &config->arch->switches.window, &used);
 
+    if (status == MP_OK && config->delta.key_heads > 0 && !listed)
+        status = read_interval(root, config);
     if (status == MP_OK)
         status = read_layer_types(root, config, &any);
     if (status != MP_OK || (listed ? !any : !used || !mp_config_given(root, "sliding_window")))
@@ -88,11 +108,16 @@ static enum mp_status read_rotary(const json_t *object, struct mp_model_config *
     config->rotary_dim = (uint32_t)(config->head_dim * share);
     if (keys->rotary_dim != NULL && mp_config_given(object, keys->rotary_dim))
         status = mp_config_u32(object, keys->rotary_dim, 2, config->head_dim, &config->rotary_dim);
-    if (status == MP_OK && (config->rotary_dim < 2 || config->rotary_dim % 2 != 0))
-        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
-                       "rotated elements of a head in '%s': got %" PRIu32 ", need an even number",
-                       FILE_NAME, config->rotary_dim);
     return status;
+}
+
+static enum mp_status check_rotary(const struct mp_model_config *config)
+{
+    if (config->rotary_dim >= 2 && config->rotary_dim % 2 == 0)
+        return MP_OK;
+    return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                   "rotated elements of a head in '%s': got %" PRIu32 ", need an even number",
+                   FILE_NAME, config->rotary_dim);
 }
 
 /* What both kinds with two bounds are read by. */
@@ -235,6 +260,8 @@ enum mp_status mp_config_positions(const json_t *root, struct mp_model_config *c
         status = read_rope_object(root, "rope_scaling", config);
     if (status == MP_OK)
         status = read_rope_object(root, "rope_parameters", config);
+    if (status == MP_OK)
+        status = check_rotary(config);
     if (status == MP_OK)
         status = read_window(root, config);
     return status;

@@ -6,26 +6,33 @@
 
 static bool has_qkv_bias(const struct mp_model_config *config, uint32_t layer)
 {
-    (void)layer;
-    return config->qkv_bias;
+    return config->qkv_bias && !config->linear[layer];
 }
 
 static bool has_o_bias(const struct mp_model_config *config, uint32_t layer)
 {
-    (void)layer;
-    return config->o_bias;
+    return config->o_bias && !config->linear[layer];
 }
 
 static bool has_qk_norm(const struct mp_model_config *config, uint32_t layer)
 {
-    (void)layer;
-    return config->qk_norm;
+    return config->qk_norm && !config->linear[layer];
 }
 
 static bool has_head(const struct mp_model_config *config, uint32_t layer)
 {
     (void)layer;
     return !config->tied;
+}
+
+static bool has_delta(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->linear[layer];
+}
+
+static bool has_attention(const struct mp_model_config *config, uint32_t layer)
+{
+    return !config->linear[layer];
 }
 
 static bool is_latent(const struct mp_model_config *config, uint32_t layer)
@@ -37,14 +44,29 @@ static bool is_latent(const struct mp_model_config *config, uint32_t layer)
 /* Else they come from the latent, with the keys. */
 static bool has_values(const struct mp_model_config *config, uint32_t layer)
 {
-    (void)layer;
-    return config->kv_rank == 0;
+    return config->kv_rank == 0 && !config->linear[layer];
 }
 
 static bool has_q_rank(const struct mp_model_config *config, uint32_t layer)
 {
     (void)layer;
     return config->q_rank > 0;
+}
+
+static bool has_sinks(const struct mp_model_config *config, uint32_t layer)
+{
+    (void)layer;
+    return config->sinks;
+}
+
+static bool has_router_bias(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->is_moe[layer] && config->router_bias;
+}
+
+static bool has_expert_bias(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->is_moe[layer] && config->expert_bias;
 }
 
 static bool is_dense(const struct mp_model_config *config, uint32_t layer)
@@ -70,31 +92,58 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
     [MP_ROLE_FINAL_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, MODEL(final_norm), NULL },
     [MP_ROLE_HEAD] = { MP_DIM_VOCAB, MP_DIM_HIDDEN, MODEL(head), has_head },
     [MP_ROLE_ATTN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(attn_norm), NULL },
+    [MP_ROLE_DELTA_IN] = { MP_DIM_DELTA_IN, MP_DIM_HIDDEN, LAYER(delta.in), has_delta },
+    [MP_ROLE_DELTA_STEPS] = { MP_DIM_DELTA_STEPS, MP_DIM_HIDDEN, LAYER(delta.steps), has_delta },
+    [MP_ROLE_DELTA_QKV] = { MP_DIM_DELTA_CHANNELS, MP_DIM_HIDDEN, LAYER(delta.qkv), has_delta },
+    [MP_ROLE_DELTA_GATE] = { MP_DIM_DELTA_VALUES, MP_DIM_HIDDEN, LAYER(delta.gate), has_delta },
+    [MP_ROLE_DELTA_SHARE] = { MP_DIM_DELTA_HEADS, MP_DIM_HIDDEN, LAYER(delta.share), has_delta },
+    [MP_ROLE_DELTA_TIME] = { MP_DIM_DELTA_HEADS, MP_DIM_HIDDEN, LAYER(delta.time), has_delta },
+    [MP_ROLE_DELTA_CONV] = { MP_DIM_DELTA_CHANNELS, MP_DIM_DELTA_CONV, LAYER(delta.conv),
+                             has_delta },
+    [MP_ROLE_DELTA_STEP_BIAS] = { MP_DIM_DELTA_HEADS, MP_DIM_NONE, LAYER(delta.step_bias),
+                                  has_delta },
+    [MP_ROLE_DELTA_DECAY] = { MP_DIM_DELTA_HEADS, MP_DIM_NONE, LAYER(delta.decay), has_delta },
+    [MP_ROLE_DELTA_NORM] = { MP_DIM_DELTA_VALUE, MP_DIM_NONE, LAYER(delta.norm), has_delta },
+    [MP_ROLE_DELTA_OUT] = { MP_DIM_HIDDEN, MP_DIM_DELTA_VALUES, LAYER(delta.out), has_delta },
     [MP_ROLE_Q_DOWN] = { MP_DIM_Q_RANK, MP_DIM_HIDDEN, LAYER(q_down), has_q_rank },
     [MP_ROLE_Q_DOWN_NORM] = { MP_DIM_Q_RANK, MP_DIM_NONE, LAYER(q_down_norm), has_q_rank },
     [MP_ROLE_LATENT_NORM] = { MP_DIM_KV_RANK, MP_DIM_NONE, LAYER(latent_norm), is_latent },
     [MP_ROLE_KV_UP] = { MP_DIM_KV_UP, MP_DIM_KV_RANK, LAYER(kv_up), is_latent },
-    [MP_ROLE_Q] = { MP_DIM_Q, MP_DIM_Q_COLS, LAYER(q), NULL },
+    [MP_ROLE_Q] = { MP_DIM_Q, MP_DIM_Q_COLS, LAYER(q), has_attention },
     [MP_ROLE_Q_BIAS] = { MP_DIM_Q, MP_DIM_NONE, LAYER(q_bias), has_qkv_bias },
-    [MP_ROLE_K] = { MP_DIM_KV, MP_DIM_HIDDEN, LAYER(k), NULL },
+    [MP_ROLE_K] = { MP_DIM_KV, MP_DIM_HIDDEN, LAYER(k), has_attention },
     [MP_ROLE_K_BIAS] = { MP_DIM_KV, MP_DIM_NONE, LAYER(k_bias), has_qkv_bias },
     [MP_ROLE_V] = { MP_DIM_KV, MP_DIM_HIDDEN, LAYER(v), has_values },
     [MP_ROLE_V_BIAS] = { MP_DIM_KV, MP_DIM_NONE, LAYER(v_bias), has_qkv_bias },
-    [MP_ROLE_O] = { MP_DIM_HIDDEN, MP_DIM_O_COLS, LAYER(o), NULL },
+    [MP_ROLE_O] = { MP_DIM_HIDDEN, MP_DIM_O_COLS, LAYER(o), has_attention },
     [MP_ROLE_O_BIAS] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(o_bias), has_o_bias },
     [MP_ROLE_Q_NORM] = { MP_DIM_Q_NORM, MP_DIM_NONE, LAYER(q_norm), has_qk_norm },
     [MP_ROLE_K_NORM] = { MP_DIM_K_NORM, MP_DIM_NONE, LAYER(k_norm), has_qk_norm },
+    [MP_ROLE_SINKS] = { MP_DIM_HEADS, MP_DIM_NONE, LAYER(sinks), has_sinks },
     [MP_ROLE_FFN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(ffn_norm), NULL },
     [MP_ROLE_DENSE_GATE] = { MP_DIM_DENSE, MP_DIM_HIDDEN, LAYER(dense.gate), is_dense },
     [MP_ROLE_DENSE_UP] = { MP_DIM_DENSE, MP_DIM_HIDDEN, LAYER(dense.up), is_dense },
     [MP_ROLE_DENSE_DOWN] = { MP_DIM_HIDDEN, MP_DIM_DENSE, LAYER(dense.down), is_dense },
     [MP_ROLE_ROUTER] = { MP_DIM_EXPERTS, MP_DIM_HIDDEN, LAYER(router), is_moe },
+    [MP_ROLE_ROUTER_BIAS] = { MP_DIM_EXPERTS, MP_DIM_NONE, LAYER(router_bias), has_router_bias },
+    [MP_ROLE_EXPERT_GATE_BIAS] = { MP_DIM_EXPERTS, MP_DIM_GATE_BIAS, LAYER(expert_bias.gate),
+                                   has_expert_bias },
+    [MP_ROLE_EXPERT_UP_BIAS] = { MP_DIM_EXPERTS, MP_DIM_CHANNELS, LAYER(expert_bias.up),
+                                 has_expert_bias },
+    [MP_ROLE_EXPERT_DOWN_BIAS] = { MP_DIM_EXPERTS, MP_DIM_HIDDEN, LAYER(expert_bias.down),
+                                   has_expert_bias },
     [MP_ROLE_SELECT_BIAS] = { MP_DIM_EXPERTS, MP_DIM_NONE, LAYER(select_bias), is_moe },
     [MP_ROLE_SHARED_GATE] = { MP_DIM_SHARED, MP_DIM_HIDDEN, LAYER(shared.gate), has_shared },
     [MP_ROLE_SHARED_UP] = { MP_DIM_SHARED, MP_DIM_HIDDEN, LAYER(shared.up), has_shared },
     [MP_ROLE_SHARED_DOWN] = { MP_DIM_HIDDEN, MP_DIM_SHARED, LAYER(shared.down), has_shared },
     [MP_ROLE_SHARED_SWITCH] = { MP_DIM_ONE, MP_DIM_HIDDEN, LAYER(shared_gate), has_shared },
 };
+
+bool mp_role_floats(enum mp_role role)
+{
+    return role == MP_ROLE_EXPERT_GATE_BIAS || role == MP_ROLE_EXPERT_UP_BIAS ||
+           role == MP_ROLE_EXPERT_DOWN_BIAS || role == MP_ROLE_DELTA_CONV;
+}
 
 uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim)
 {
@@ -104,8 +153,9 @@ uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim)
     case MP_DIM_VOCAB: return config->vocab;
     case MP_DIM_HIDDEN: return config->hidden;
     case MP_DIM_Q:
-        return (uint64_t)config->heads *
-               (config->kv_rank > 0 ? config->nope_dim + config->rotary_dim : config->head_dim);
+        return (uint64_t)config->heads * (config->kv_rank > 0
+                                              ? config->nope_dim + config->rotary_dim
+                                              : config->head_dim * (config->q_gate ? 2u : 1u));
     case MP_DIM_Q_COLS: return config->q_rank > 0 ? config->q_rank : config->hidden;
     case MP_DIM_Q_RANK: return config->q_rank;
     case MP_DIM_KV_RANK: return config->kv_rank;
@@ -117,7 +167,20 @@ uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim)
     case MP_DIM_HEAD: return config->head_dim;
     case MP_DIM_Q_NORM: return mp_dim_size(config, config->qk_norm_rows ? MP_DIM_Q : MP_DIM_HEAD);
     case MP_DIM_K_NORM: return mp_dim_size(config, config->qk_norm_rows ? MP_DIM_KV : MP_DIM_HEAD);
+    case MP_DIM_DELTA_IN:
+        return mp_delta_channels(&config->delta) + mp_delta_values(&config->delta);
+    case MP_DIM_DELTA_STEPS: return 2 * config->delta.value_heads;
+    case MP_DIM_DELTA_CHANNELS: return mp_delta_channels(&config->delta);
+    case MP_DIM_DELTA_CONV: return config->delta.conv;
+    case MP_DIM_DELTA_HEADS: return config->delta.value_heads;
+    case MP_DIM_DELTA_VALUES: return mp_delta_values(&config->delta);
+    case MP_DIM_DELTA_VALUE: return config->delta.value_dim;
+    case MP_DIM_HEADS: return config->heads;
     case MP_DIM_EXPERTS: return config->experts;
+    case MP_DIM_CHANNELS: return config->expert_ffn;
+    case MP_DIM_GATE_BIAS:
+        return (uint64_t)config->expert_ffn *
+               (config->arch->names[MP_ROLE_EXPERT_UP_BIAS].name != NULL ? 1 : 2);
     case MP_DIM_SHARED: return config->shared_ffn;
     case MP_DIM_DENSE: return config->dense_ffn;
     }

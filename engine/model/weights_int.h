@@ -19,6 +19,7 @@ struct mp_weights_item {
     uint32_t head_rows; /* rows of a head, for heads whose rotary pairs are moved half a head apart;
                            0: keep the order */
     uint32_t head_first; /* but for these first ones of them */
+    float offset;        /* added to converted elements */
     const float **floats;
     const void **data;
 };

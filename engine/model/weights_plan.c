@@ -126,6 +126,23 @@ static void part_heads(const struct mp_model_config *config, enum mp_role role,
     item->head_rows = item->head_first + config->rotary_dim;
 }
 
+/* What is missing in the weights of norms. */
+static float norm_offset(const struct mp_model_config *config, enum mp_role role)
+{
+    const bool norm = role == MP_ROLE_FINAL_NORM || role == MP_ROLE_ATTN_NORM ||
+                      role == MP_ROLE_FFN_NORM || role == MP_ROLE_Q_NORM || role == MP_ROLE_K_NORM;
+
+    return norm && config->arch->norm_offset ? 1 : 0;
+}
+
+/* Convolutions of each channel have a dimension of 1 in between. */
+static void add_dimension(struct mp_tensor_need *need)
+{
+    need->shape[2] = need->shape[1];
+    need->shape[1] = 1;
+    need->dims = 3;
+}
+
 /*
  * Put the tensor of a role on the list of what is read into the block. A matrix keeps its type; a
  * vector, a norm or a bias, has few elements that are used all the time, so they become float.
@@ -146,15 +163,17 @@ static enum mp_status want_role(struct mp_weights_plan *plan, enum mp_role role,
     enum mp_status status = find_name(plan, role, layer, &name);
 
     mp_assert(plan->item_count < plan->item_capacity);
+    item->count = need.shape[0] * (matrix ? need.shape[1] : 1);
+    item->offset = norm_offset(plan->config, role);
+    if (role == MP_ROLE_DELTA_CONV)
+        add_dimension(&need);
     if (status == MP_OK)
         status = mp_weights_find(plan, &need, &item->tensor, &item->type);
     if (status != MP_OK)
         return status;
-    item->count = need.shape[0];
-    if (matrix) {
+    if (matrix && !mp_role_floats(role)) {
         *view =
             (struct mp_view){ .type = item->type, .rows = need.shape[0], .cols = need.shape[1] };
-        item->count *= need.shape[1];
         item->data = &view->data;
         if (plan->config->arch->rotary_neighbours && (role == MP_ROLE_Q || role == MP_ROLE_K))
             part_heads(plan->config, role, item);

@@ -203,6 +203,8 @@ static enum mp_status set_addresses(const struct mp_weights_plan *plan)
         *item->floats = (float *)(void *)(block + item->float_offset);
         mp_kernels_ref.convert((float *)(void *)(block + item->float_offset),
                                block + item->block_offset, item->type, item->count);
+        for (uint64_t k = 0; item->offset != 0 && k < item->count; k++)
+            ((float *)(void *)(block + item->float_offset))[k] += item->offset;
     }
     if (plan->config->tied)
         plan->weights->head = plan->weights->embed;

@@ -5,22 +5,28 @@
  * Models of tools/hf/make_family_fixtures.py, two shapes of each family: X(directory in
  * tests/data/models). They ask for more than devices compute.
  */
-#define FAMILY_FIXTURES(X) \
-    X("deepseek_v2-a")     \
-    X("deepseek_v2-b")     \
-    X("deepseek_v3-a")     \
-    X("deepseek_v3-b")     \
-    X("ernie4_5_moe-a")    \
-    X("ernie4_5_moe-b")    \
-    X("glm4_moe-a")        \
-    X("glm4_moe-b")        \
-    X("glm4_moe_lite-a")   \
-    X("glm4_moe_lite-b")   \
-    X("granitemoe-a")      \
-    X("granitemoe-b")      \
-    X("minimax_m2-a")      \
-    X("minimax_m2-b")      \
-    X("olmoe-a")           \
-    X("olmoe-b")
+#define FAMILY_FIXTURES(X)  \
+    X("deepseek_v2-a")      \
+    X("deepseek_v2-b")      \
+    X("deepseek_v3-a")      \
+    X("deepseek_v3-b")      \
+    X("ernie4_5_moe-a")     \
+    X("ernie4_5_moe-b")     \
+    X("glm4_moe-a")         \
+    X("glm4_moe-b")         \
+    X("glm4_moe_lite-a")    \
+    X("glm4_moe_lite-b")    \
+    X("gpt_oss-a")          \
+    X("gpt_oss-b")          \
+    X("granitemoe-a")       \
+    X("granitemoe-b")       \
+    X("minimax_m2-a")       \
+    X("minimax_m2-b")       \
+    X("olmoe-a")            \
+    X("olmoe-b")            \
+    X("qwen3_5_moe_text-a") \
+    X("qwen3_5_moe_text-b") \
+    X("qwen3_next-a")       \
+    X("qwen3_next-b")
 
 #endif

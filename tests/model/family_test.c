@@ -197,6 +197,7 @@ static void families_are_complete(void)
         some.qkv_bias = arch->switches.qkv_bias.key != NULL || arch->switches.qkv_bias.value;
         some.o_bias = arch->switches.o_bias.key != NULL || arch->switches.o_bias.value;
         some.qk_norm = arch->switches.qk_norm.key != NULL || arch->switches.qk_norm.value;
+        some.linear[0] = arch->keys.delta != NULL;
         some.is_moe[1] = arch->keys.dense_ffn == NULL;
         CHECK(arch->keys.experts[0] != NULL && arch->keys.expert_ffn != NULL);
         CHECK_EQ(arch->keys.dense_ffn != NULL,
@@ -207,7 +208,8 @@ static void families_are_complete(void)
 
             if (name != NULL)
                 CHECK(mp_arch_format(NULL, 0, name, &most) <= MP_ST_NAME_BYTES_MAX);
-            else if (role != MP_ROLE_SHARED_SWITCH && role != MP_ROLE_SELECT_BIAS)
+            else if (role != MP_ROLE_SHARED_SWITCH && role != MP_ROLE_SELECT_BIAS &&
+                     (role < MP_ROLE_DELTA_IN || role > MP_ROLE_DELTA_TIME))
                 CHECK(mp_roles[role].needed != NULL && !mp_roles[role].needed(&some, 0) &&
                       !mp_roles[role].needed(&some, 1));
         }
@@ -217,7 +219,7 @@ static void families_are_complete(void)
         }
         CHECK_EQ(arch->fused_gate_up == NULL, arch->fused_down == NULL);
     }
-    CHECK_EQ(count, 11);
+    CHECK_EQ(count, 15);
 }
 
 static void a_family_is_one_constant(void)
@@ -253,9 +255,11 @@ static void unknown_families_get_all_names(void)
                 "E_UNSUPPORTED",
                 "key 'architectures' in 'config.json': got 'ElmForCausalLM', this engine supports "
                 "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, "
-                "Glm4MoeForCausalLM, Glm4MoeLiteForCausalLM, GraniteMoeForCausalLM, "
+                "Glm4MoeForCausalLM, Glm4MoeLiteForCausalLM, GptOssForCausalLM, "
+                "GraniteMoeForCausalLM, "
                 "MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, Qwen2MoeForCausalLM, "
-                "Qwen3MoeForCausalLM, OakForCausalLM, EndlessForCausalLM");
+                "Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM, "
+                "Qwen3NextForCausalLM, OakForCausalLM, EndlessForCausalLM");
 }
 
 static void names_have_an_end(void)

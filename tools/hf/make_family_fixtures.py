@@ -125,6 +125,54 @@ FAMILIES = {
               "num_key_value_heads": 6, "mlp_layer_types": ["sparse", "sparse"],
               "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
     }),
+    "qwen3_next": ("Qwen3NextForCausalLM", {
+        "a": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+              "shared_expert_intermediate_size": 56, "intermediate_size": 72, "head_dim": 16,
+              "mlp_only_layers": [], "decoder_sparse_step": 1, "norm_topk_prob": True,
+              "partial_rotary_factor": 0.25, "rope_theta": 10000000.0,
+              "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+              "linear_value_head_dim": 12, "linear_conv_kernel_dim": 4,
+              "layer_types": ["linear_attention", "linear_attention", "full_attention"]},
+        "b": {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+              "shared_expert_intermediate_size": 24, "intermediate_size": 56, "head_dim": 12,
+              "num_hidden_layers": 4, "mlp_only_layers": [1], "norm_topk_prob": False,
+              "attention_bias": True, "full_attention_interval": 2,
+              "linear_num_key_heads": 3, "linear_num_value_heads": 3, "linear_key_head_dim": 10,
+              "linear_value_head_dim": 6, "linear_conv_kernel_dim": 2,
+              "tie_word_embeddings": True,
+              "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default",
+                                  "partial_rotary_factor": 0.5}},
+    }),
+    "qwen3_5_moe_text": ("Qwen3_5MoeForCausalLM", {
+        "a": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+              "shared_expert_intermediate_size": 56, "head_dim": 16,
+              "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+              "linear_value_head_dim": 12, "linear_conv_kernel_dim": 4,
+              "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+              "rope_parameters": {"rope_theta": 10000000.0, "rope_type": "default",
+                                  "partial_rotary_factor": 0.25}},
+        "b": {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+              "shared_expert_intermediate_size": 24, "head_dim": 12, "attention_bias": True,
+              "linear_num_key_heads": 1, "linear_num_value_heads": 3, "linear_key_head_dim": 10,
+              "linear_value_head_dim": 6, "linear_conv_kernel_dim": 3,
+              "layer_types": ["full_attention", "linear_attention"],
+              "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default",
+                                  "partial_rotary_factor": 0.5}},
+    }),
+    "gpt_oss": ("GptOssForCausalLM", {
+        "a": {"num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24,
+              "head_dim": 16, "sliding_window": 8, "attention_bias": True, "swiglu_limit": 7.0,
+              "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+              "rope_theta": 150000.0,
+              "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
+                               "beta_slow": 1.0, "truncate": False,
+                               "original_max_position_embeddings": 64}},
+        "b": {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 35,
+              "hidden_size": 42, "head_dim": 10, "sliding_window": 5, "attention_bias": False,
+              "layer_types": ["full_attention", "sliding_attention"], "swiglu_limit": 0.75,
+              "tie_word_embeddings": True,
+              "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
+    }),
 }
 SIGMOID = {"glm4_moe", "minimax_m2", "deepseek_v3", "glm4_moe_lite"}
 # Groups of experts are as good as their so many best ones.
@@ -142,14 +190,19 @@ def draw(seed, name, shape, cfg):
     """Scales keep activations near 1 and routers decided; no norm or bias is trivial."""
     leaf = name.removesuffix(".weight")
     if leaf.endswith("norm") or "layernorm" in leaf:
-        mean, std = 1.0, 0.25
+        offset = cfg["model_type"].startswith("qwen3_") and "linear_attn" not in leaf
+        mean, std = 0.0 if offset else 1.0, 0.25
     elif name.endswith("e_score_correction_bias"):
         mean, std = 0.0, 0.1
+    elif leaf.endswith("sinks"):
+        mean, std = 1.0, 1.0
     elif name.endswith("bias"):
         mean, std = 0.0, 0.5
     elif leaf.endswith("embed_tokens"):
         mean, std = 0.0, 0.3 if cfg["tie_word_embeddings"] else 1.0
-    elif leaf.endswith(("mlp.gate", "moe.gate", "router.layer", "lm_head")):
+    elif cfg["model_type"] == "gpt_oss" and len(shape) == 3:
+        mean, std = 0.0, 1.3 / shape[1] ** 0.5
+    elif leaf.endswith(("mlp.gate", "mlp.router", "moe.gate", "router.layer", "lm_head")):
         mean, std = 0.0, 2.0 / shape[-1] ** 0.5
     else:
         mean, std = 0.0, 1.3 / shape[-1] ** 0.5
@@ -184,6 +237,8 @@ class Margins:
     def keep(self, module, inputs, output):
         x = inputs[0].reshape(-1, inputs[0].shape[-1]).double()
         logits = x @ module.weight.double().T
+        if isinstance(getattr(module, "bias", None), torch.Tensor):
+            logits = logits + module.bias.double()
         sigmoid = self.config.model_type in SIGMOID
         scores = torch.sigmoid(logits) if sigmoid else torch.softmax(logits, -1)
         bias = getattr(module, "e_score_correction_bias", None)

@@ -17,6 +17,7 @@ struct mp_args {
     const char *machine, *batches, *changes; /* of simulate; profiles also */
     const char *text, *sweep;                /* of calibrate and eval */
     const char *skip;                        /* of probe */
+    const char *type, *to, *imatrix;         /* of repack */
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;
     uint64_t max_tokens, warm_tokens, prompt_tokens, gen_tokens, repeat, shard_bytes;

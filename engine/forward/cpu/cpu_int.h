@@ -3,8 +3,8 @@
 
 #include "engine/forward/engine_int.h"
 
-/* Shared by cpu.c (the operations), cpu_attention.c, cpu_latent.c, cpu_router.c, cpu_experts.c and
- * cpu_products.c (matrix products on the pool). */
+/* Shared by cpu.c (the operations), cpu_attention.c, cpu_latent.c, cpu_router.c, cpu_experts.c,
+ * cpu_products.c (matrix products on the pool) , cpu_transposed.c and cpu_delta.c. */
 
 /*
  * One feed-forward network with its input, or one slice of one: its rows of gate and up and its
@@ -26,6 +26,14 @@ struct mp_ffn_work {
 /* y = down(silu(gate x) * up x) for all networks of the list, which have one hidden width. */
 void mp_cpu_ffn(struct mp_engine *engine, const struct mp_ffn_work *list, size_t count);
 
+/* The products of transposed experts (struct mp_ffn), with the bits of others: rows [first, end) of
+ * gate or up with work->x to work->gate or up; of down with work->gate to work->y, added if `add`.
+ */
+void mp_cpu_transposed_up(const struct mp_engine *engine, const struct mp_ffn_work *work,
+                          unsigned piece, size_t first, size_t end, unsigned thread);
+void mp_cpu_transposed_down(const struct mp_engine *engine, const struct mp_ffn_work *work,
+                            size_t first, size_t end, bool add, unsigned thread);
+
 /* Call fn for each token, on the pool if there are many. */
 void mp_cpu_each_token(struct mp_engine *engine,
                        void (*fn)(void *ctx, uint64_t token, unsigned thread), void *ctx,
@@ -40,6 +48,9 @@ void mp_cpu_route(struct mp_compute *c, uint32_t layer, enum mp_array in, const 
 void mp_cpu_weigh(struct mp_compute *c, const uint32_t *experts, float *weights);
 void mp_cpu_latent(struct mp_compute *c, uint32_t layer);
 void mp_cpu_latent_values(struct mp_compute *c, uint32_t layer);
+void mp_cpu_split_gate(struct mp_compute *c);
+void mp_cpu_apply_gate(struct mp_compute *c);
+void mp_cpu_delta(struct mp_compute *c, uint32_t layer);
 void mp_cpu_store(struct mp_compute *c, uint32_t layer);
 void mp_cpu_attend(struct mp_compute *c, uint32_t layer);
 void mp_cpu_forget(struct mp_compute *c, uint32_t layer);

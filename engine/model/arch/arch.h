@@ -50,7 +50,10 @@ struct mp_arch_keys {
     struct mp_arch_number groups, groups_used; /* 1 where NULL */
     struct mp_arch_number routed_scale;        /* this and the following: 1 where NULL */
     struct mp_arch_number embed_scale, residual_scale, logit_divisor;
-    struct mp_arch_number attention_scale; /* by head size where NULL */
+    struct mp_arch_number attention_scale;      /* by head size where NULL */
+    struct mp_arch_number act_alpha, act_limit; /* as in struct mp_model_config */
+    const char
+        *delta; /* gated delta networks: heads of keys; the other keys are the same everywhere */
     const char *kv_rank;    /* latent attention, with the keys that are its own everywhere */
     const char *drafting;   /* of GGUF files: layers behind the others, which draft tokens */
     const char *rotary_dim; /* elements of a head that are rotated, or as a share of the head */
@@ -83,10 +86,16 @@ struct mp_arch {
     double default_eps, default_theta;
     bool default_tied;
     enum mp_router router;
-    bool greedy_groups;   /* groups count only where "topk_method" is "group_limited_greedy" */
-    bool qk_norm_rows;    /* as in struct mp_model_config, like group_best */
-    uint32_t group_best;  /* 0 is 1 */
-    bool window_by_layer; /* only "layer_types" determines which layers have one */
+    enum mp_activation activation;
+    const char *text_key;  /* config.json has everything about text in this object */
+    bool q_gate;           /* as in struct mp_model_config */
+    bool norm_offset;      /* the weights of norms, but those within delta networks, lack a 1 */
+    bool greedy_groups;    /* groups count only where "topk_method" is "group_limited_greedy" */
+    bool qk_norm_rows;     /* as in struct mp_model_config, like group_best */
+    uint32_t group_best;   /* 0 is 1 */
+    bool window_by_layer;  /* only "layer_types" determines which layers have one */
+    uint32_t window_step;  /* of GGUF files: every so many-th layer sees all positions */
+    bool yarn_untruncated; /* of GGUF files: struct mp_rope's `truncate` is false */
     struct mp_arch_keys keys;
     struct mp_arch_switches switches;
     struct mp_arch_refusal refusals[MP_ARCH_REFUSALS_MAX];
@@ -97,6 +106,9 @@ struct mp_arch {
     const char *expert[3], *slice[3];
     /* All experts of a layer: gate rows before up rows (E, 2F, H), and down (E, H, F). */
     const char *fused_gate_up, *fused_down;
+    /* These are transposed, and gate and up take turns: (E, H, 2F) and (E, F, H), as are the biases
+     * of gate and up: (E, 2F). */
+    bool fused_transposed;
     /* All experts of a layer: gate, up (E, F, H) and down (E, H, F) in a tensor each. */
     const char *stacked[3];
     /* The two rows of queries and keys that rotate together are adjacent in the file, not half a
@@ -105,18 +117,22 @@ struct mp_arch {
 };
 
 /* X(suffix of the constant's name): all families. */
-#define MP_ARCH_MAP(X) \
-    X(deepseek_v2)     \
-    X(deepseek_v3)     \
-    X(ernie4_5_moe)    \
-    X(glm4_moe)        \
-    X(glm4_moe_lite)   \
-    X(granitemoe)      \
-    X(minimax_m2)      \
-    X(mixtral)         \
-    X(olmoe)           \
-    X(qwen2_moe)       \
-    X(qwen3_moe)
+#define MP_ARCH_MAP(X)  \
+    X(deepseek_v2)      \
+    X(deepseek_v3)      \
+    X(ernie4_5_moe)     \
+    X(glm4_moe)         \
+    X(glm4_moe_lite)    \
+    X(gpt_oss)          \
+    X(granitemoe)       \
+    X(minimax_m2)       \
+    X(mixtral)          \
+    X(olmoe)            \
+    X(qwen2_moe)        \
+    X(qwen3_5_moe)      \
+    X(qwen3_5_moe_text) \
+    X(qwen3_moe)        \
+    X(qwen3_next)
 
 #define X(name) extern const struct mp_arch mp_arch_##name;
 MP_ARCH_MAP(X)
@@ -133,6 +149,7 @@ const struct mp_arch *mp_arch_at(size_t index);
 #define MP_ARCH_GGUF_MAP(X) \
     X(ernie4_5_moe)         \
     X(glm4moe)              \
+    X(gpt_oss)              \
     X(granitemoe)           \
     X(llama)                \
     X(minimax_m2)           \
@@ -171,6 +188,14 @@ bool mp_arch_match(const char *pattern, const char *name, uint32_t *layer_p);
     MP_ARCH_END_NAMES, [MP_ROLE_Q] = { "model.layers.{layer}.self_attn.q_proj.weight", NULL }, \
                        [MP_ROLE_K] = { "model.layers.{layer}.self_attn.k_proj.weight", NULL }, \
                        [MP_ROLE_V] = { "model.layers.{layer}.self_attn.v_proj.weight", NULL }
+
+/* Of gated delta networks; `p` stands before "layers". Either the first two or the next four. */
+#define MP_ARCH_DELTA_NAMES(p)                                                     \
+    [MP_ROLE_DELTA_CONV] = { p "layers.{layer}.linear_attn.conv1d.weight", NULL }, \
+    [MP_ROLE_DELTA_STEP_BIAS] = { p "layers.{layer}.linear_attn.dt_bias", NULL },  \
+    [MP_ROLE_DELTA_DECAY] = { p "layers.{layer}.linear_attn.A_log", NULL },        \
+    [MP_ROLE_DELTA_NORM] = { p "layers.{layer}.linear_attn.norm.weight", NULL },   \
+    [MP_ROLE_DELTA_OUT] = { p "layers.{layer}.linear_attn.out_proj.weight", NULL }
 
 #define MP_ARCH_QKV_BIAS_NAMES                                                 \
     [MP_ROLE_Q_BIAS] = { "model.layers.{layer}.self_attn.q_proj.bias", NULL }, \
