@@ -35,19 +35,20 @@ policy/replay:      vmm/base policy policy/assign policy/record
 policy/sim:         vmm/base vmm/options vmm/space policy policy/pager policy/replay
 engine/pool:        vmm/base vmm/options vmm/topo
 engine/text:        vmm/base vmm/format
-engine/model:       vmm/* kernels/cpu policy engine/model/arch
+engine/model:       vmm/* kernels/cpu policy engine/model/arch engine/model/sidecar
 engine/model/arch:  vmm/base engine/model
+engine/model/sidecar: vmm/* policy engine/model
 engine/repack:      vmm/* policy engine/model engine/model/arch
 engine/convert:     vmm/* kernels/cpu kernels/cpu/quant engine/model engine/model/arch engine/pool engine/text
 engine/gpu:         vmm/* kernels/* policy
 engine/preload:     vmm/* engine/session
 engine/probe:       vmm/* kernels/* policy engine/pool engine/gpu
-engine/forward:     vmm/* kernels/cpu policy policy/pager policy/record policy/replay engine/model engine/pool engine/gpu engine/forward/cpu engine/forward/cuda
+engine/forward:     vmm/* kernels/cpu policy policy/pager policy/record policy/replay engine/model engine/model/sidecar engine/pool engine/gpu engine/forward/cpu engine/forward/cuda
 engine/forward/cpu: vmm/base kernels/cpu policy/pager engine/model engine/pool engine/forward
 engine/forward/cuda: vmm/* kernels/* policy policy/pager engine/model engine/gpu engine/forward engine/forward/cpu
-engine/calibrate:   vmm/base policy engine/model engine/forward
+engine/calibrate:   vmm/base policy engine/model engine/model/sidecar engine/forward
 engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda
-engine/cli/args:    vmm/base engine/calibrate engine/convert engine/model engine/repack engine/session engine/text
+engine/cli/args:    vmm/base engine/calibrate engine/convert engine/model engine/model/sidecar engine/repack engine/session engine/text
 engine/cli:         vmm/* policy/* kernels/* engine/*
 interpose:          vmm/base
 interpose/preload:  vmm/base vmm/options interpose interpose/cuda/hooks

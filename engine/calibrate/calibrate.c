@@ -1,6 +1,6 @@
 /*
  * Counts for a calibration, token by token, and computes shares at the end. Runs no model; groups
- * of layers are in calibrate_groups.c, files in engine/model/calibration.c.
+ * of layers are in calibrate_groups.c, files in engine/model/sidecar/calibration.c.
  */
 #include "engine/calibrate/calibrate.h"
 

@@ -1,7 +1,7 @@
 #ifndef MP_CALIBRATE_H
 #define MP_CALIBRATE_H
 
-#include "engine/model/calibration.h"
+#include "engine/model/sidecar/calibration.h"
 #include "engine/forward/engine.h"
 
 /*

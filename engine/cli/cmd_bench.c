@@ -118,7 +118,9 @@ static enum mp_status check_tokens(const struct bench *bench)
 {
     const size_t count = bench->args->prompt_tokens + bench->args->gen_tokens;
 
-    for (size_t i = 0; bench->tokens != NULL && i < count; i++) {
+    if (bench->tokens == NULL)
+        return MP_OK;
+    for (size_t i = 0; i < count; i++) {
         if (bench->tokens[i] >= bench->session.model.vocab)
             return bad_tokens(bench, i, "is beyond the model's vocabulary");
     }

@@ -11,7 +11,7 @@
 
 #include "engine/cli/commands.h"
 #include "engine/cli/replay_report.h"
-#include "engine/model/calibration.h"
+#include "engine/model/sidecar/calibration.h"
 #include "policy/record/decisions.h"
 #include "vmm/base/error.h"
 #include "vmm/output/json_out.h"

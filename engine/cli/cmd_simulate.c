@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/cli/commands.h"
-#include "engine/model/calibration.h"
+#include "engine/model/sidecar/calibration.h"
 #include "policy/sim/sim.h"
 #include "vmm/base/error.h"
 #include "vmm/output/json_out.h"

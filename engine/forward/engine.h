@@ -5,11 +5,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "engine/model/calibration.h"
+#include "engine/model/sidecar/calibration.h"
 #include "vmm/format/checkpoint.h"
 #include "engine/model/config.h"
 #include "engine/gpu/cublas.h"
-#include "engine/model/llapor.h"
+#include "engine/model/sidecar/llapor.h"
 #include "engine/pool/pool.h"
 #include "engine/forward/sampler.h"
 #include "engine/model/weights.h"

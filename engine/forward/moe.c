@@ -108,7 +108,9 @@ void mp_engine_note_done(struct mp_engine *engine, const struct mp_expert_work *
 {
     const uint32_t slices = engine->config.weights->slices.count;
 
-    for (uint32_t w = 0; engine->state.done != NULL && w < count; w++) {
+    if (engine->state.done == NULL)
+        return;
+    for (uint32_t w = 0; w < count; w++) {
         const struct mp_rows *rows = &work[w].rows;
 
         if (work[w].executor != MP_EXECUTOR_HOME || work[w].slice + work[w].slices < slices)

@@ -1,6 +1,6 @@
 /*
- * PreScope's trained predictors, evaluated: the network of engine/model/llapor.h for each token of
- * the batch. The scores are the network's probabilities, one by one, not a distribution.
+ * PreScope's trained predictors, evaluated: the network of engine/model/sidecar/llapor.h for each
+ * token of the batch. The scores are the network's probabilities, one by one, not a distribution.
  */
 #include <math.h>
 #include <string.h>

@@ -1,12 +1,13 @@
 #ifndef MP_ENGINE_ST_OUT_H
 #define MP_ENGINE_ST_OUT_H
 
-#include "engine/model/sidecar.h"
+#include "engine/model/sidecar/sidecar.h"
 #include "vmm/output/out.h"
 
 /*
- * Writes a safetensors file of the kind that engine/model/sidecar.h reads: header with metadata,
- * then the data of the tensors in the order of the list. No file of that name exists before commit.
+ * Writes a safetensors file of the kind that engine/model/sidecar/sidecar.h reads: header with
+ * metadata, then the data of the tensors in the order of the list. No file of that name exists
+ * before commit.
  */
 struct mp_st_out_tensor {
     char name[64];

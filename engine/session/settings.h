@@ -32,7 +32,7 @@ struct mp_run_settings {
     uint64_t seed;
     uint64_t huge_pages;
     uint64_t populate;
-    char calibration[512]; /* "auto", "none" or a path; see engine/model/sidecar.h */
+    char calibration[512]; /* "auto", "none" or a path; see engine/model/sidecar/sidecar.h */
     char llapor[512];      /* the same */
     uint64_t probe;        /* enum mp_probe_use */
     char cache_dir[512];   /* "auto", "none" or a path; see engine/probe/probe.h */

@@ -64,7 +64,9 @@ static void take_input(struct mp_paged *paged, const struct mp_routing *routing,
         float *x = paged->scores->input + (size_t)t * hidden;
 
         memcpy(x, routing->input + t * routing->input_stride, hidden * sizeof(*x));
-        for (uint32_t i = 0; from_norm != NULL && to_norm != NULL && i < hidden; i++)
+        if (from_norm == NULL || to_norm == NULL)
+            continue;
+        for (uint32_t i = 0; i < hidden; i++)
             x[i] = from_norm[i] != 0 ? x[i] / from_norm[i] * to_norm[i] : 0;
     }
 }
@@ -88,7 +90,9 @@ static void gate(enum mp_gating gating, const struct mp_kernels *kernels, float 
 
 static void add(float *scores, const float *what, uint32_t experts)
 {
-    for (uint32_t e = 0; what != NULL && e < experts; e++)
+    if (what == NULL)
+        return;
+    for (uint32_t e = 0; e < experts; e++)
         scores[e] += what[e];
 }
 

@@ -319,7 +319,8 @@ void mp_upload_close(struct mp_paged *paged)
 {
     unpin_fn *unpin = (unpin_fn *)paged->uploads.unpin;
 
-    for (uint64_t at = 0; at < paged->uploads.pinned_bytes && unpin != NULL; at += CHUNK_BYTES)
+    /* Nothing is pinned without `unpin`. */
+    for (uint64_t at = 0; at < paged->uploads.pinned_bytes; at += CHUNK_BYTES)
         (void)unpin(paged->uploads.base + at);
     paged->uploads.pinned_bytes = 0;
 }

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#include "engine/model/calibration.h"
+#include "engine/model/sidecar/calibration.h"
 #include "engine/forward/engine.h"
 
 /*

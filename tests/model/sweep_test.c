@@ -9,7 +9,7 @@
  */
 #include <fcntl.h>
 
-#include "engine/model/llapor.h"
+#include "engine/model/sidecar/llapor.h"
 #include "policy/record/decisions.h"
 #include "tests/device/fakecuda/client.h"
 #include "tests/model/families.h"

@@ -16,8 +16,8 @@
  */
 #include "kernels/cpu/kernels.h"
 #include "tools/bench/streams.h"
+#include "tools/bench/team.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,28 +32,9 @@
 #define PERIOD_BYTES ((size_t)512 << 10)
 #define REPEATS_MAX 101
 #define READ_WAYS 3
-#define THREADS_MAX 256
 #define TOKENS_MAX 512
 #define COLS_MAX 8192
 #define ROWS_MAX (MEMORY_BYTES / 168) /* 512 columns of the smallest type */
-
-/* What all threads do together: run(ctx, thread, threads). */
-struct work {
-    void (*run)(void *ctx, unsigned thread, unsigned threads);
-    void *ctx;
-};
-
-struct team {
-    pthread_t threads[THREADS_MAX];
-    pthread_barrier_t start, end;
-    unsigned count;
-    struct work work; /* without a function: the end */
-};
-
-struct thread_slot {
-    struct team *team;
-    unsigned index;
-};
 
 struct bench {
     unsigned char *memory;
@@ -73,48 +54,6 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void *team_member(void *arg)
-{
-    struct thread_slot slot = *(struct thread_slot *)arg;
-
-    free(arg);
-    for (;;) {
-        pthread_barrier_wait(&slot.team->start);
-        if (slot.team->work.run == NULL)
-            return NULL;
-        slot.team->work.run(slot.team->work.ctx, slot.index, slot.team->count);
-        pthread_barrier_wait(&slot.team->end);
-    }
-}
-
-static void team_start(struct team *team, unsigned count)
-{
-    team->count = count;
-    pthread_barrier_init(&team->start, NULL, count);
-    pthread_barrier_init(&team->end, NULL, count);
-    for (unsigned i = 1; i < count; i++) {
-        struct thread_slot *slot = malloc(sizeof(*slot));
-
-        if (slot == NULL)
-            exit(1);
-        *slot = (struct thread_slot){ team, i };
-        if (pthread_create(&team->threads[i], NULL, team_member, slot) != 0) {
-            fprintf(stderr, "bench_kernels: cannot start %u threads\n", count);
-            exit(1);
-        }
-    }
-}
-
-static void team_stop(struct team *team)
-{
-    team->work.run = NULL;
-    pthread_barrier_wait(&team->start);
-    for (unsigned i = 1; i < team->count; i++)
-        pthread_join(team->threads[i], NULL);
-    pthread_barrier_destroy(&team->start);
-    pthread_barrier_destroy(&team->end);
-}
-
 static int compare_double(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -123,19 +62,15 @@ static int compare_double(const void *a, const void *b)
 }
 
 /* Median seconds of one round, of `repeats` times `rounds`. */
-static double measure_s(struct bench *b, void (*run)(void *, unsigned, unsigned), void *ctx,
-                        int rounds)
+static double measure_s(struct bench *b, team_fn *run, void *ctx, int rounds)
 {
     double times[REPEATS_MAX];
 
-    b->team->work = (struct work){ run, ctx };
     for (int i = 0; i < b->repeats; i++) {
         double start = now_s();
 
         for (int round = 0; round < rounds; round++) {
-            pthread_barrier_wait(&b->team->start);
-            run(ctx, 0, b->team->count);
-            pthread_barrier_wait(&b->team->end);
+            team_run(b->team, run, ctx);
         }
         times[i] = (now_s() - start) / rounds;
     }
@@ -292,15 +227,11 @@ static void bench_many(struct bench *b, struct multiplication *m)
 }
 
 /* Seconds of one round. */
-static double time_once(struct bench *b, void (*run)(void *, unsigned, unsigned), void *ctx)
+static double time_once(struct bench *b, team_fn *run, void *ctx)
 {
-    double start;
+    const double start = now_s();
 
-    b->team->work = (struct work){ run, ctx };
-    start = now_s();
-    pthread_barrier_wait(&b->team->start);
-    run(ctx, 0, b->team->count);
-    pthread_barrier_wait(&b->team->end);
+    team_run(b->team, run, ctx);
     return now_s() - start;
 }
 
@@ -457,7 +388,7 @@ static int usage(void)
     fprintf(stderr,
             "usage: bench_kernels [--json] [--repeats 1..%d] [--threads 1..%d] [--kernels NAME] "
             "[--type NAME] [--cols N]\n",
-            REPEATS_MAX, THREADS_MAX);
+            REPEATS_MAX, TEAM_THREADS_MAX);
     return 2;
 }
 
@@ -486,13 +417,14 @@ int main(int argc, char **argv)
     }
     if (b.cols % 256 != 0 || b.cols == 256 || b.cols > COLS_MAX)
         return usage();
-    if (b.repeats < 1 || b.repeats > REPEATS_MAX || all < 1 || all > THREADS_MAX)
+    if (b.repeats < 1 || b.repeats > REPEATS_MAX || all < 1 || all > TEAM_THREADS_MAX)
         return usage();
     if (!make_operands(&b))
         return 1;
     b.team = &team;
     for (unsigned threads = 1; threads <= all; threads = threads == 1 && all > 1 ? all : all + 1) {
-        team_start(&team, threads);
+        if (!team_start(&team, threads))
+            return 1;
         for (size_t i = 0; mp_kernels_names[i] != NULL; i++) {
             const struct mp_kernels *k = mp_kernels_find(mp_kernels_names[i]);
 

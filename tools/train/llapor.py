@@ -1,6 +1,6 @@
 """Train LLaPor, the layer-aware predictors of PreScope (section 4.2): one network for each MoE layer
 but the first, from what the layer before it saw and chose. docs/calibration.md has commands, data
-and results; engine/model/llapor.h has the arithmetic.
+and results; engine/model/sidecar/llapor.h has the arithmetic.
 
     moepager calibrate --model DIR --text train.txt --features
     python3 llapor.py --dir DIR

@@ -17,7 +17,9 @@ const struct mp_dtype_info *mp_dtype_info(enum mp_dtype dtype)
 
 bool mp_dtype_find(const char *name, enum mp_dtype *dtype_p)
 {
-    for (int i = 0; name != NULL && i < MP_DTYPE_COUNT; i++) {
+    if (name == NULL)
+        return false;
+    for (int i = 0; i < MP_DTYPE_COUNT; i++) {
         if (strcmp(name, types[i].name) == 0) {
             *dtype_p = (enum mp_dtype)i;
             return true;

@@ -106,7 +106,9 @@ static void record(struct mp_timeline *timeline, const struct event *event)
 
 static void set_args(struct event *event, const struct mp_timeline_args *args)
 {
-    for (int i = 0; args != NULL && i < 2; i++) {
+    if (args == NULL)
+        return;
+    for (int i = 0; i < 2; i++) {
         event->key[i] = args->key[i];
         event->value[i] = args->value[i];
     }

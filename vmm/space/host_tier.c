@@ -137,7 +137,9 @@ void mp_host_settle_locked(struct mp_host_tier *tier, uint32_t unit)
 static void promote_job_locked(struct mp_host_tier *tier, uint32_t unit)
 {
     mp_assert_held(&tier->lock);
-    for (uint32_t i = 0; tier->units[unit].in_job && i < HOST_JOBS; i++) {
+    if (!tier->units[unit].in_job)
+        return;
+    for (uint32_t i = 0; i < HOST_JOBS; i++) {
         if (tier->jobs[i].unit == unit)
             mp_reader_promote(tier->reader, &tier->jobs[i].ticket);
     }

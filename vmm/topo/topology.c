@@ -371,7 +371,9 @@ enum mp_status mp_topology_bind_thread_to_node(const struct mp_topology *topolog
     if (!topology->live)
         return MP_ERR_UNSUPPORTED;
     set = hwloc_bitmap_alloc();
-    for (unsigned i = 0; set != NULL && i < topology->pu_count; i++) {
+    if (set == NULL)
+        return bind_thread(topology, NULL);
+    for (unsigned i = 0; i < topology->pu_count; i++) {
         if (node == MP_TOPOLOGY_ANY_NODE || topology->pus[i].node == node)
             hwloc_bitmap_set(set, topology->pus[i].os_index);
     }

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "engine/calibrate/calibrate.h"
-#include "engine/model/calibration.h"
-#include "engine/model/llapor.h"
+#include "engine/model/sidecar/calibration.h"
+#include "engine/model/sidecar/llapor.h"
 #include "vmm/base/error.h"
 
 #define OUTPUTS_MAX (MP_ARGS_FILES_MAX + 4)

@@ -118,9 +118,9 @@ static void report_parameters(const struct mp_gpu_interposer *gpu, mp_cu_functio
         ask = (param_info_fn *)mp_hook_driver("cuFuncGetParamInfo");
         atomic_store_explicit(&info, ask, memory_order_relaxed);
     }
-    for (size_t p = 0; ask != NULL && parameters != NULL; p++) {
-        if (ask(function, p, &offset, &bytes) != MP_CU_SUCCESS)
-            break;
+    if (ask == NULL || parameters == NULL)
+        return;
+    for (size_t p = 0; ask(function, p, &offset, &bytes) == MP_CU_SUCCESS; p++) {
         if (bytes >= sizeof(uintptr_t))
             gpu->parameter(parameters[p], bytes);
     }

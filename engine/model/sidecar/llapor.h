@@ -1,7 +1,7 @@
 #ifndef MP_ENGINE_LLAPOR_H
 #define MP_ENGINE_LLAPOR_H
 
-#include "engine/model/sidecar.h"
+#include "engine/model/sidecar/sidecar.h"
 
 /*
  * Trained predictors, one for each MoE layer but the first (PreScope, section 4.2, "LLaPor"), as
@@ -41,7 +41,7 @@ struct mp_llapor {
     float *block;
 };
 
-/* MP_ERR_MODEL and others as in engine/model/sidecar.h. */
+/* MP_ERR_MODEL and others as in engine/model/sidecar/sidecar.h. */
 enum mp_status mp_llapor_load(int dir_fd, const char *path, const struct mp_model_id *id,
                               struct mp_llapor **llapor_p) MP_MUST_CHECK;
 void mp_llapor_destroy(struct mp_llapor *llapor);

@@ -2,7 +2,7 @@
  * The calibration file: its arrays, their names, shapes and ranges. Nothing is learned here
  * (engine/calibrate).
  */
-#include "engine/model/calibration.h"
+#include "engine/model/sidecar/calibration.h"
 
 #include <fcntl.h>
 #include <float.h>

@@ -1,7 +1,7 @@
 /*
  * Opens and checks files derived from a model, and reads their tensors. Writes none (st_out.c).
  */
-#include "engine/model/sidecar.h"
+#include "engine/model/sidecar/sidecar.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

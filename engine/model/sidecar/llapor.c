@@ -1,7 +1,7 @@
 /*
  * Reads trained predictors into one block. They are evaluated in engine/forward/predict_llapor.c.
  */
-#include "engine/model/llapor.h"
+#include "engine/model/sidecar/llapor.h"
 
 #include <float.h>
 #include <stdio.h>

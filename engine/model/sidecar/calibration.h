@@ -1,7 +1,7 @@
 #ifndef MP_ENGINE_CALIBRATION_H
 #define MP_ENGINE_CALIBRATION_H
 
-#include "engine/model/sidecar.h"
+#include "engine/model/sidecar/sidecar.h"
 #include "policy/policy.h"
 
 /*
@@ -23,7 +23,7 @@ struct mp_calibration_data {
 enum mp_status mp_calibration_create(const struct mp_model_id *id,
                                      struct mp_calibration_data **data_p) MP_MUST_CHECK;
 
-/* MP_ERR_MODEL and others as in engine/model/sidecar.h. */
+/* MP_ERR_MODEL and others as in engine/model/sidecar/sidecar.h. */
 enum mp_status mp_calibration_load(int dir_fd, const char *path, const struct mp_model_id *id,
                                    struct mp_calibration_data **data_p) MP_MUST_CHECK;
 
