@@ -241,7 +241,7 @@ struct mp_admit_ops {
 /* ---- evict: which resident expert leaves? ---- */
 
 struct mp_swap {
-    uint32_t in, out; /* experts of one size class; out: MP_EXPERT_NONE for a free slot */
+    uint32_t in, out; /* out: MP_EXPERT_NONE for a free slot; of another size: not carried out */
 };
 
 struct mp_evict_query {

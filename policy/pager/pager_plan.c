@@ -53,9 +53,12 @@ void mp_pager_load_first(struct mp_pager *pager)
     }
 }
 
-/* Do both have the same sizes? */
+/* Does `out`, if it is an expert, leave the room that `in` takes? Policies do not know sizes. */
 static bool fits(const struct mp_pager *pager, uint32_t in, uint32_t out)
 {
+    if (out == MP_EXPERT_NONE)
+        return true;
+
     const struct mp_unit_range from = mp_slices_of_expert(&pager->slices, in);
     const uint32_t to = mp_slices_of_expert(&pager->slices, out).first;
     const struct mp_space *space = pager->config.space;
@@ -68,7 +71,7 @@ static bool fits(const struct mp_pager *pager, uint32_t in, uint32_t out)
     return true;
 }
 
-/* May `swap` be carried out? `out` must be allowed by `query` and make room for `in`. */
+/* May a policy ask for `swap`? `out` must be allowed by `query`. */
 static bool swap_is_sane(const struct mp_pager *pager, const struct mp_evict_query *query,
                          const struct mp_swap *swap)
 {
@@ -78,8 +81,7 @@ static bool swap_is_sane(const struct mp_pager *pager, const struct mp_evict_que
         return false;
     return swap->out == MP_EXPERT_NONE ||
            (swap->out < pager->experts &&
-            (mp_evict_allows(query, swap->out) || (query->shared && query->evictable[swap->out])) &&
-            fits(pager, swap->in, swap->out));
+            (mp_evict_allows(query, swap->out) || (query->shared && query->evictable[swap->out])));
 }
 
 static void evict_expert(struct mp_pager *pager, uint32_t expert)
@@ -138,10 +140,12 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
     if (count > 0)
         forget_swaps(pager, layer);
     for (uint32_t i = 0; i < count; i++) {
-        if (swap_is_sane(pager, &query, &pager->swaps[i]))
-            pager->planned[pager->planned_count++] = pager->swaps[i];
-        else
+        const struct mp_swap swap = pager->swaps[i];
+
+        if (!swap_is_sane(pager, &query, &swap))
             pager->config.counters->invalid_decisions++;
+        else if (fits(pager, swap.in, swap.out))
+            pager->planned[pager->planned_count++] = swap;
     }
     mp_pager_carry_out_swaps(pager);
 }

@@ -10,16 +10,24 @@
 #define VARIANT_KERNELS "avx2"
 #define INLINE static inline __attribute__((always_inline))
 
-/* 8 sums of 4 products each; a is not negative, and no two products exceed 16 bits. */
-INLINE __m256i v_dot(__m256i a, __m256i b)
+#define V_WIDE 1 /* products of bytes up to 255 fit */
+
+/* sum + 8 sums of 4 products each; a is not negative. */
+INLINE __m256i v_dot(__m256i sum, __m256i a, __m256i b)
 {
-    return _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), a, b);
+    return _mm256_dpbusd_avx_epi32(sum, a, b);
 }
 
 /* sum + scale * the same sums, where 16-bit lane i of `scale` is for the i-th pair of products. */
 INLINE __m256i v_add_scaled(__m256i sum, __m256i a, __m256i b, __m256i scale)
 {
     return _mm256_dpwssd_avx_epi32(sum, _mm256_maddubs_epi16(a, b), scale);
+}
+
+/* a | (b & mask) */
+INLINE __m256i v_or_masked(__m256i a, __m256i b, __m256i mask)
+{
+    return _mm256_or_si256(a, _mm256_and_si256(b, mask));
 }
 
 #include "kernels/cpu/quant/product.h"

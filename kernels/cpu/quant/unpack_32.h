@@ -14,9 +14,10 @@ INLINE float half_at(const unsigned char *p)
 /* 4 bits of bytes i and, from element 16 on, the other 4. */
 INLINE __m256i nibbles(const unsigned char *p)
 {
-    const __m128i a = _mm_loadu_si128((const void *)p);
+    const __m256i a = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)p));
+    const __m256i shift = _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4);
 
-    return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(a, 4), a), _mm256_set1_epi8(15));
+    return _mm256_and_si256(_mm256_srlv_epi32(a, shift), _mm256_set1_epi8(15));
 }
 
 /* All ones in byte i where bit i of the 4 bytes is set. */
@@ -33,26 +34,50 @@ INLINE __m256i bit_mask(const unsigned char *p)
     return _mm256_cmpeq_epi8(_mm256_and_si256(a, bit), bit);
 }
 
-/* Number q of a list of 16. */
-INLINE __m256i listed(const signed char list[16], __m256i q)
+/* Number q of a list of 16, plus `offset`. */
+INLINE __m256i listed(const signed char list[16], int offset, __m256i q)
 {
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)list)), q);
+    const __m128i all =
+        _mm_add_epi8(_mm_loadu_si128((const void *)list), _mm_set1_epi8((char)offset));
+
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(all), q);
+}
+
+/* How much larger than elements the bytes are that bytes_32() makes of them, so that none is
+ * negative: multiplication wants that. What it adds to products, `base` of activations takes off.
+ * Without V_WIDE products of large bytes would not fit. */
+INLINE int offset_32(enum mp_wtype type)
+{
+    switch (type) {
+    case MP_WTYPE_Q4_0: return 8;
+    case MP_WTYPE_Q5_0: return 16;
+    case MP_WTYPE_MXFP4: return 12;
+    case MP_WTYPE_IQ4_NL:
+    case MP_WTYPE_Q8_0: return V_WIDE ? 128 : 0;
+    default: return 0;
+    }
+}
+
+/* Are the bytes that bytes_32() makes signed? */
+INLINE int is_signed_32(enum mp_wtype type)
+{
+    return !V_WIDE && (type == MP_WTYPE_IQ4_NL || type == MP_WTYPE_Q8_0);
 }
 
 INLINE __m256i bytes_32(const unsigned char *p, enum mp_wtype type)
 {
+    const __m256i fifth = _mm256_set1_epi8(16);
+
     switch (type) {
-    case MP_WTYPE_Q4_0: return _mm256_sub_epi8(nibbles(p + 2), _mm256_set1_epi8(8));
+    case MP_WTYPE_Q4_0: return nibbles(p + 2);
     case MP_WTYPE_Q4_1: return nibbles(p + 4);
-    case MP_WTYPE_Q5_0: /* without its fifth bit an element is 16 less */
-        return _mm256_or_si256(nibbles(p + 6),
-                               _mm256_andnot_si256(bit_mask(p + 2), _mm256_set1_epi8(-16)));
-    case MP_WTYPE_Q5_1:
-        return _mm256_or_si256(nibbles(p + 8),
-                               _mm256_and_si256(bit_mask(p + 4), _mm256_set1_epi8(16)));
-    case MP_WTYPE_IQ4_NL: return listed(mp_quant_iq4, nibbles(p + 2));
-    case MP_WTYPE_MXFP4: return listed(mp_quant_fp4, nibbles(p + 1));
-    default: return _mm256_loadu_si256((const void *)(p + 2));
+    case MP_WTYPE_Q5_0: return v_or_masked(nibbles(p + 6), bit_mask(p + 2), fifth);
+    case MP_WTYPE_Q5_1: return v_or_masked(nibbles(p + 8), bit_mask(p + 4), fifth);
+    case MP_WTYPE_IQ4_NL: return listed(mp_quant_iq4, offset_32(type), nibbles(p + 2));
+    case MP_WTYPE_MXFP4: return listed(mp_quant_fp4, offset_32(type), nibbles(p + 1));
+    default:
+        return _mm256_xor_si256(_mm256_loadu_si256((const void *)(p + 2)),
+                                _mm256_set1_epi8((char)offset_32(type)));
     }
 }
 

@@ -9,6 +9,8 @@
  */
 struct scales_k {
     __m256i scales, mins;
+    int32_t
+        pairs[8]; /* instead of scales, where elements of both halves have the same one, twice */
     float d, dmin;
 };
 
@@ -36,27 +38,35 @@ INLINE __m256i even_odd(__m128i bytes)
     return _mm256_cvtepi8_epi16(_mm_shuffle_epi8(bytes, order));
 }
 
-/* 8 bytes as 16-bit lanes, in both halves. */
-INLINE __m256i both_halves(uint64_t bytes)
+/* Is there one scale for each 32 elements? */
+INLINE int has_pairs_k(enum mp_wtype type)
 {
-    return _mm256_broadcastsi128_si256(_mm_cvtepi8_epi16(_mm_cvtsi64_si128((long long)bytes)));
+    return type == MP_WTYPE_Q4_K || type == MP_WTYPE_Q5_K || type == MP_WTYPE_IQ4_XS;
 }
 
-INLINE uint64_t pair(uint32_t low, uint32_t high)
-{
-    return (uint64_t)high << 32 | low;
-}
-
-/* Of Q4_K and Q5_K. */
+/* Of Q4_K and Q5_K: the 12 bytes behind d and dmin, in both halves. */
 INLINE void scales_6(const unsigned char *p, struct scales_k *s)
 {
-    uint32_t a[3];
+    const __m256i pairs =
+        _mm256_setr_epi32((int)0xff00ff00, (int)0xff01ff01, (int)0xff02ff02, (int)0xff03ff03,
+                          (int)0xff04ff04, (int)0xff05ff05, (int)0xff06ff06, (int)0xff07ff07);
+    const __m256i mins =
+        _mm256_setr_epi32((int)0xff09ff08, (int)0xff0bff0a, (int)0xff0dff0c, (int)0xff0fff0e,
+                          (int)0xff09ff08, (int)0xff0bff0a, (int)0xff0dff0c, (int)0xff0fff0e);
+    const __m256i first = _mm256_setr_epi32(0x07060504, 0x0f0e0d0c, 0x0b0a0908, 0x0f0e0d0c,
+                                            0x07060504, 0x0f0e0d0c, 0x0b0a0908, 0x0f0e0d0c);
+    const __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)p));
+    const __m256i low =
+        _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(all, first),
+                                           _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4)),
+                         _mm256_set1_epi64x(0x0f0f0f0f3f3f3f3f));
+    const __m256i second = _mm256_shuffle_epi8(
+        all, _mm256_setr_epi32(-1, 0x07060504, -1, 0x0b0a0908, -1, 0x07060504, -1, 0x0b0a0908));
+    const __m256i high = _mm256_and_si256(_mm256_srli_epi32(second, 2), _mm256_set1_epi8(0x30));
+    const __m256i bytes = _mm256_or_si256(low, high); /* 8 scales, 8 subtrahends */
 
-    memcpy(a, p, sizeof(a));
-    s->scales =
-        both_halves(pair(a[0] & 0x3f3f3f3f, (a[2] & 0x0f0f0f0f) | (a[0] >> 2 & 0x30303030)));
-    s->mins =
-        both_halves(pair(a[1] & 0x3f3f3f3f, (a[2] >> 4 & 0x0f0f0f0f) | (a[1] >> 2 & 0x30303030)));
+    _mm256_storeu_si256((void *)s->pairs, _mm256_shuffle_epi8(bytes, pairs));
+    s->mins = _mm256_shuffle_epi8(bytes, mins);
 }
 
 /* Of Q3_K: elements are stored 4 too large. */
@@ -74,21 +84,26 @@ INLINE void scales_3(const unsigned char *p, struct scales_k *s)
     s->mins = _mm256_slli_epi16(s->scales, 2);
 }
 
-/* Of IQ4_XS. */
+/* Of IQ4_XS: 2 bytes of high bits, 4 of low ones. */
 INLINE void scales_iq4(const unsigned char *p, struct scales_k *s)
 {
-    uint64_t bytes = 0;
+    const __m256i twice = _mm256_setr_epi32(0x01000100, 0x05040504, 0x09080908, 0x0d0c0d0c,
+                                            0x01000100, 0x05040504, 0x09080908, 0x0d0c0d0c);
+    int32_t low, high;
+    __m256i a, b;
 
-    for (unsigned i = 0; i < 4; i++) {
-        const unsigned high = p[2 + i / 2] >> i % 2 * 4;
-
-        bytes |= (uint64_t)((p[4 + i] & 15) | (high & 3) << 4) << 16 * i;
-        bytes |= (uint64_t)(p[4 + i] >> 4 | (high & 12) << 2) << (16 * i + 8);
-    }
-    s->scales = _mm256_sub_epi16(both_halves(bytes), _mm256_set1_epi16(32));
+    memcpy(&high, p, sizeof(high)); /* two of the low ones with it */
+    memcpy(&low, p + 2, sizeof(low));
+    a = _mm256_srlv_epi32(_mm256_set1_epi32(low), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    b = _mm256_sllv_epi32(_mm256_set1_epi32(high), _mm256_setr_epi32(4, 2, 0, 0, 0, 0, 0, 0));
+    b = _mm256_srlv_epi32(b, _mm256_setr_epi32(0, 0, 0, 2, 4, 6, 8, 10));
+    a = _mm256_or_si256(_mm256_and_si256(a, _mm256_set1_epi32(15)),
+                        _mm256_and_si256(b, _mm256_set1_epi32(48)));
+    a = _mm256_sub_epi32(a, _mm256_set1_epi32(32));
+    _mm256_storeu_si256((void *)s->pairs, _mm256_shuffle_epi8(a, twice));
 }
 
-INLINE void scales_of(const unsigned char *p, enum mp_wtype type, struct scales_k *s)
+INLINE void scales_of_k(const unsigned char *p, enum mp_wtype type, struct scales_k *s)
 {
     __m128i a;
 
@@ -110,11 +125,11 @@ INLINE void scales_of(const unsigned char *p, enum mp_wtype type, struct scales_
         s->d = half_at(p + 208);
         return;
     case MP_WTYPE_IQ4_XS:
-        scales_iq4(p, s);
+        scales_iq4(p + 2, s);
         s->d = half_at(p);
         return;
     default:
-        scales_6(p + 4, s);
+        scales_6(p, s);
         s->d = half_at(p);
         s->dmin = half_at(p + 2);
     }
@@ -131,13 +146,14 @@ INLINE __m256i bits_of(__m256i a, int shift, int mask)
     return _mm256_and_si256(_mm256_srli_epi16(a, shift), _mm256_set1_epi8((char)mask));
 }
 
-/* Bit `bit` of each byte becomes bit `to`. */
-INLINE __m256i move_bit(__m256i a, int bit, int to)
+/* `bits` bits of each byte from bit `bit` on become those from bit `to` on of a. */
+INLINE __m256i insert_bits(__m256i a, __m256i from, int bit, int to, int bits)
 {
-    const __m256i one = _mm256_set1_epi8((char)(1 << to));
+    const __m256i mask = _mm256_set1_epi8((char)(((1 << bits) - 1) << to));
 
-    return _mm256_and_si256(
-        bit > to ? _mm256_srli_epi16(a, bit - to) : _mm256_slli_epi16(a, to - bit), one);
+    if (bit != to)
+        from = bit > to ? _mm256_srli_epi16(from, bit - to) : _mm256_slli_epi16(from, to - bit);
+    return v_or_masked(a, from, mask);
 }
 
 /* Elements [32 j, 32 j + 32). */
@@ -146,16 +162,15 @@ INLINE __m256i bytes_k(const unsigned char *p, enum mp_wtype type, int j)
     switch (type) {
     case MP_WTYPE_Q2_K: return bits_of(load_32(p + 16 + j / 4 * 32), j % 4 * 2, 3);
     case MP_WTYPE_Q3_K:
-        return _mm256_or_si256(bits_of(load_32(p + 32 + j / 4 * 32), j % 4 * 2, 3),
-                               move_bit(load_32(p), j, 2));
+        return insert_bits(bits_of(load_32(p + 32 + j / 4 * 32), j % 4 * 2, 3), load_32(p), j, 2,
+                           1);
     case MP_WTYPE_Q5_K:
-        return _mm256_or_si256(bits_of(load_32(p + 48 + j / 2 * 32), j % 2 * 4, 15),
-                               move_bit(load_32(p + 16), j, 4));
+        return insert_bits(bits_of(load_32(p + 48 + j / 2 * 32), j % 2 * 4, 15), load_32(p + 16), j,
+                           4, 1);
     case MP_WTYPE_Q6_K:
-        return _mm256_or_si256(
-            bits_of(load_32(p + j / 4 * 64 + j % 2 * 32), j % 4 / 2 * 4, 15),
-            _mm256_slli_epi16(bits_of(load_32(p + 128 + j / 4 * 32), j % 4 * 2, 3), 4));
-    case MP_WTYPE_IQ4_XS: return listed(mp_quant_iq4, nibbles(p + 8 + j * 16));
+        return insert_bits(bits_of(load_32(p + j / 4 * 64 + j % 2 * 32), j % 4 / 2 * 4, 15),
+                           load_32(p + 128 + j / 4 * 32), j % 4 * 2, 4, 2);
+    case MP_WTYPE_IQ4_XS: return listed(mp_quant_iq4, 0, nibbles(p + 8 + j * 16));
     default: return bits_of(load_32(p + 16 + j / 2 * 32), j % 2 * 4, 15);
     }
 }

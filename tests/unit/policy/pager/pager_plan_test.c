@@ -206,6 +206,27 @@ static void swaps_between_layers_need_a_common_tier(void)
     }
 }
 
+/* Policies do not know that experts have sizes: a swap that leaves too little or too much room does
+ * not take place, and is nobody's fault. */
+static void swaps_between_sizes_do_not_take_place(void)
+{
+    struct world w;
+
+    reset_plan();
+    plan_sizes = 2; /* by turns */
+    open_planned(&w, 1, 4, true);
+    plan_sizes = 1;
+    world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
+    plan_swaps[0] = (struct mp_swap){ .in = 3, .out = 0 };
+    plan_swaps[1] = (struct mp_swap){ .in = 5, .out = 1 };
+    plan_swap_count = 2;
+    world_run(&w, 0, (const uint32_t[]){ 0, 1 }, 2);
+    CHECK_EQ(w.counters.invalid_decisions, 0);
+    CHECK_EQ(residents(&w, 0), 1u << 0 | 1u << 5);
+    CHECK(mp_pager_check(w.pager));
+    world_close(&w);
+}
+
 int main(void)
 {
     world_prepare();
@@ -217,5 +238,6 @@ int main(void)
     RUN(what_was_swapped_in_is_not_judged_by_guesses);
     RUN(bad_swaps_are_refused);
     RUN(swaps_between_layers_need_a_common_tier);
+    RUN(swaps_between_sizes_do_not_take_place);
     return 0;
 }

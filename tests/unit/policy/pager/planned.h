@@ -16,7 +16,7 @@ static const uint32_t ids[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 static uint32_t plan_units[32], plan_count;
 static struct mp_swap plan_swaps[8];
 static struct mp_clock *plan_clock; // of reads
-static uint32_t plan_swap_count;
+static uint32_t plan_swap_count, plan_sizes = 1;
 static uint32_t plan_quota[4], revisions, seen_needed, seen_hits, seen_layer;
 static bool plan_revises, plan_due, seen_idle, plan_admits;
 
@@ -79,6 +79,7 @@ static inline void open_planned(struct world *w, uint32_t layers, uint32_t slots
     struct mp_profile profile;
 
     options.reads_clock = plan_clock;
+    options.sizes = plan_sizes;
     mp_policies_destroy(&base);
     shape = (struct mp_shape){ .layers = layers, .experts = 8, .top_k = 2, .slots = slots };
     shape.tokens_max = 1;
