@@ -363,6 +363,25 @@ static enum mp_status run_with(struct mp_cluster_sim *sim)
     return status;
 }
 
+static enum mp_status check_servers(const struct mp_cluster_config *config)
+{
+    const struct mp_cluster *cluster = config->cluster;
+    const double needed_gib = (double)mp_sim_other_bytes(&cluster->model) / 1073741824.0;
+
+    for (uint32_t n = 0; n < cluster->server_count; n++) {
+        if (cluster->servers[n].device_gib < needed_gib)
+            return mp_fail(MP_ERR_CONFIG, "E_CLUSTER",
+                           "a device of server %u has no room for the %.2f GiB of weights that "
+                           "every device needs: device_gib is %g",
+                           n, needed_gib, cluster->servers[n].device_gib);
+        if (!cluster->servers[n].reads && !config->place->calls)
+            return mp_fail(MP_ERR_CONFIG, "E_CLUSTER",
+                           "server %u does not read experts, which placement '%s' needs", n,
+                           config->place->name);
+    }
+    return MP_OK;
+}
+
 enum mp_status mp_cluster_run(const struct mp_cluster_config *config,
                               struct mp_cluster_result *result)
 {
@@ -376,16 +395,9 @@ enum mp_status mp_cluster_run(const struct mp_cluster_config *config,
     enum mp_status status;
 
     memset(result, 0, sizeof(*result));
-    for (uint32_t n = 0; n < cluster->server_count; n++) {
-        if (cluster->servers[n].device_gib * 1073741824.0 <
-            (double)mp_sim_other_bytes(&cluster->model))
-            return mp_fail(
-                MP_ERR_CONFIG, "E_CLUSTER",
-                "device_gib %g of server %u has no room for the %.2f GiB of weights that "
-                "every device needs",
-                cluster->servers[n].device_gib, n,
-                (double)mp_sim_other_bytes(&cluster->model) / 1073741824.0);
-    }
+    status = check_servers(config);
+    if (status != MP_OK)
+        return status;
     status = mp_cluster_load_init(&load, cluster, config->seed);
     if (status != MP_OK)
         return status;

@@ -239,17 +239,19 @@ static void routed(struct mp_cluster_sim *sim, uint32_t server)
     end_if_done(sim, server);
 }
 
-/* The rows have reached the peer's link; they are all there when the link has taken them. */
+/* The last row has come to the receiver's link, which takes rows from when the first one came on,
+ * at its own speed. */
 static void receive(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, bool back)
 {
-    const uint32_t to = back ? server : peer;
-    struct mp_cluster_node *node = &sim->nodes[to];
-    const uint64_t ns = rows_ns(sim, to, sim->nodes[server].asked[peer]);
-    /* A link takes what another has been sending for as long: no later than `ns` after it began. */
-    const uint64_t started = sim->now_ns > ns ? sim->now_ns - ns : 0;
-    const uint64_t end = later(mp_cluster_queue(&node->down_free_ns, started, ns), sim->now_ns);
+    const uint32_t from = back ? peer : server, to = back ? server : peer;
+    const uint32_t rows = sim->nodes[server].asked[peer];
+    const uint64_t sent_ns = rows_ns(sim, from, rows);
+    const uint64_t first = later(sim->now_ns, sent_ns) - sent_ns;
+    const uint64_t end =
+        mp_cluster_queue(&sim->nodes[to].down_free_ns, first, rows_ns(sim, to, rows));
 
-    mp_cluster_push(sim, end, back ? MP_CLUSTER_BACK : MP_CLUSTER_WORK, server, peer);
+    mp_cluster_push(sim, later(end, sim->now_ns), back ? MP_CLUSTER_BACK : MP_CLUSTER_WORK, server,
+                    peer);
 }
 
 static void work(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer)
