@@ -55,7 +55,7 @@ struct mp_map_call {
  * or an alias that is valid until the layer closes; before that the calling thread waits for the
  * backend.
  */
-struct mp_seam_copy {
+struct mp_copy_call {
     void *backend;
     const void *data;
     size_t bytes;
@@ -104,7 +104,7 @@ struct mp_interposer {
 
     /* Called before ggml copies something to a backend. True: the copy was made. False: ggml should
      * make it. */
-    bool (*copy)(const void *site, const struct mp_seam_copy *wanted);
+    bool (*copy)(const void *site, const struct mp_copy_call *wanted);
 
     /* Called after ggml has waited for `backend`, or (`ends`) before it frees it. */
     void (*synchronized)(const void *backend, bool ends);

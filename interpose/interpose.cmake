@@ -37,14 +37,14 @@ add_library(mp_interpose STATIC
     interpose/pager/report.c
     interpose/pager/routing.c
     interpose/pager/scores.c
-    interpose/pager/seam.c
+    interpose/pager/uploads.c
     interpose/pager/settings.c
     interpose/pager/stream.c
     interpose/pager/watch.c
-    interpose/window/moves.c
-    interpose/window/owned.c
-    interpose/window/shown.c
-    interpose/window/views.c
+    interpose/mapping/moves.c
+    interpose/mapping/descriptors.c
+    interpose/mapping/mappings.c
+    interpose/mapping/mapped_files.c
     interpose/cuda/gpu.c
     interpose/cuda/gpu_state.c
     interpose/cuda/identity.c

@@ -103,6 +103,7 @@ mp_test(unit/engine/chat_test LIBS mp_engine)
 mp_test(unit/engine/progress_test LIBS mp_engine)
 mp_test(unit/engine/terminal_text_test LIBS mp_engine)
 mp_test(unit/engine/forced_routing_test LIBS mp_engine)
+mp_test(unit/engine/repack_cut_test LIBS mp_engine)
 mp_test(unit/engine/sampler_test LIBS mp_engine m)
 mp_test(unit/engine/score_source_test LIBS mp_engine)
 mp_test(unit/engine/state_test LIBS mp_engine)
@@ -121,6 +122,10 @@ mp_test(model/gguf/quantised_test LIBS mp_engine PkgConfig::JANSSON m SOURCES te
 mp_fake_cuda(model/gguf/quantised_test cuda)
 mp_test(model/gguf/gguf_refusals_test LIBS mp_engine PkgConfig::JANSSON SOURCES tests/model/harness.c
     tests/model/rewrite.c tests/model/tiny_model.c tests/model/gguf/to_gguf.c WRAP LABELS fault TIMEOUT 300)
+mp_test(model/gguf/convert_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/model/harness.c
+    tests/model/rewrite.c tests/model/tiny_model.c TIMEOUT 300)
+mp_test(model/gguf/convert_refusals_test LIBS mp_engine PkgConfig::JANSSON m SOURCES
+    tests/model/rewrite.c tests/model/tiny_model.c tests/support/gguf.c WRAP LABELS fault TIMEOUT 300)
 mp_test(model/block_type_test LIBS mp_engine m SOURCES tests/model/harness.c tests/model/rewrite.c
     tests/model/tiny_model.c tests/model/repack_check.c VARIANTS host cuda TIMEOUT 120)
 mp_fake_cuda(model/block_type_test cuda)
@@ -272,6 +277,7 @@ mp_test(unit/kernels/kernels_test LIBS mp_kernels TIMEOUT 300)
 mp_test(unit/kernels/kernels_pinned_test LIBS mp_kernels)
 mp_test(unit/kernels/pointwise_test LIBS mp_kernels)
 mp_test(unit/kernels/quant_blocks_test LIBS mp_kernels)
+mp_test(unit/kernels/encode_test LIBS mp_kernels m)
 mp_test(unit/kernels/quant_test LIBS mp_kernels TIMEOUT 300)
 mp_test(unit/kernels/cuda/cuda_matmul_test LIBS mp_simt TIMEOUT 200)
 mp_test(device/simt/simt_test LIBS mp_simt LABELS stress)

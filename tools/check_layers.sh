@@ -39,6 +39,7 @@ engine/text:        vmm/base vmm/format
 engine/model:       vmm/* kernels/cpu policy engine/model/arch
 engine/model/arch:  vmm/base engine/model
 engine/repack:      vmm/* policy engine/model engine/model/arch
+engine/convert:     vmm/* kernels/cpu kernels/cpu/quant engine/model engine/model/arch engine/pool engine/text
 engine/gpu:         vmm/* kernels/* policy
 engine/preload:     vmm/* engine/session
 engine/probe:       vmm/* kernels/* policy engine/pool engine/gpu
@@ -47,13 +48,13 @@ engine/forward/cpu: vmm/base kernels/cpu policy/pager engine/model engine/pool e
 engine/forward/cuda: vmm/* kernels/* policy policy/pager engine/model engine/gpu engine/forward engine/forward/cpu
 engine/calibrate:   vmm/base policy engine/model engine/forward
 engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda
-engine/cli/args:    vmm/base engine/calibrate engine/model engine/repack engine/session engine/text
+engine/cli/args:    vmm/base engine/calibrate engine/convert engine/model engine/repack engine/session engine/text
 engine/cli:         vmm/* policy/* kernels/* engine/*
 interpose:          vmm/base
 interpose/preload:  vmm/base vmm/options interpose interpose/cuda/hooks
 interpose/model:    vmm/* interpose
-interpose/window:   vmm/* interpose interpose/model
-interpose/pager:    vmm/* policy/* kernels/cpu interpose interpose/model interpose/window
+interpose/mapping:  vmm/* interpose interpose/model
+interpose/pager:    vmm/* policy/* kernels/cpu interpose interpose/model interpose/mapping
 interpose/entry:    vmm/* interpose interpose/pager
 interpose/cuda:     vmm/* policy interpose
 interpose/cuda/hooks: vmm/base vmm/options vmm/backend/cuda interpose/preload interpose/cuda

@@ -1,10 +1,13 @@
 /*
- * `moepager repack`: a copy of a model in the order in which a pager reads it.
+ * `moepager repack`: a copy of a model in the order in which a pager reads it, or as a GGUF file
+ * with weights of another type.
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/cli/commands.h"
+#include "engine/convert/convert.h"
 #include "engine/repack/repack.h"
 #include "vmm/base/error.h"
 #include "vmm/output/json_out.h"
@@ -61,6 +64,88 @@ static void print_json(const struct mp_args *args, const struct mp_repack_report
     mp_json_end(&json);
 }
 
+static void print_converted(const struct mp_args *args, const struct mp_convert_report *r,
+                            double seconds)
+{
+    struct mp_json_out json;
+
+    if (!args->json) {
+        printf(
+            "%s: %" PRIu64 " tensors, %" PRIu64 " of them rounded, relative error %.5f; %.1f MiB "
+            "of weights became %.1f MiB in %.1f s%s\n",
+            args->out, r->tensors, r->quantised, r->error, (double)r->source_bytes / (1 << 20),
+            (double)r->bytes / (1 << 20), seconds,
+            args->imatrix != NULL && r->weighed == 0 ? "; the importance matrix names none of them"
+                                                     : "");
+        return;
+    }
+    mp_json_begin(&json, stdout, true);
+    mp_json_object_begin(&json, NULL);
+    mp_json_put_string(&json, "model", args->model);
+    mp_json_put_string(&json, "out", args->out);
+    mp_json_put_string(&json, "type", args->type);
+    mp_json_put_u64(&json, "tensors", r->tensors);
+    mp_json_put_u64(&json, "rounded", r->quantised);
+    mp_json_put_u64(&json, "weighed", r->weighed);
+    mp_json_put_u64(&json, "source_bytes", r->source_bytes);
+    mp_json_put_u64(&json, "bytes", r->bytes);
+    mp_json_put_f64(&json, "relative_error", r->error);
+    mp_json_put_f64(&json, "seconds", seconds);
+    mp_json_object_end(&json);
+    mp_json_end(&json);
+}
+
+static enum mp_status convert(const struct mp_args *args, const struct mp_settings *settings)
+{
+    struct mp_clock *clock = mp_clock_monotonic();
+    struct mp_progress_bar bar;
+    const struct mp_progress progress = mp_loading_progress(&bar);
+    struct mp_convert_config config = { .model = args->model,
+                                        .out = args->out,
+                                        .type = args->type,
+                                        .imatrix = args->imatrix,
+                                        .force = args->force,
+                                        .progress = &progress };
+    const uint64_t start_ns = mp_clock_now_ns(clock);
+    struct mp_convert_report report;
+    enum mp_status status =
+        mp_pool_create(&settings->pool, NULL, MP_TOPOLOGY_ANY_NODE, &config.pool);
+
+    if (status != MP_OK)
+        return status;
+    mp_progress_bar_begin(&bar, "quantising", NULL, clock);
+    status = mp_convert(&config, &report);
+    mp_progress_bar_end(&bar);
+    mp_pool_destroy(config.pool);
+    if (status != MP_OK)
+        return status;
+    print_converted(args, &report, (double)(mp_clock_now_ns(clock) - start_ns) * 1e-9);
+    return mp_check_stdout();
+}
+
+/* What goes together; *convert_p: write a GGUF file. */
+static enum mp_status check_form(const struct mp_args *args, const struct mp_settings *settings,
+                                 bool *convert_p)
+{
+    const bool gguf = args->to != NULL ? strcmp(args->to, "gguf") == 0 : args->type != NULL;
+    char quoted[MP_QUOTE_BYTES];
+
+    *convert_p = gguf;
+    if (args->to != NULL && !gguf && strcmp(args->to, "safetensors") != 0)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--to '%s' is neither gguf nor safetensors",
+                       mp_quote(quoted, args->to, strlen(args->to)));
+    if (gguf && args->type == NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--to gguf needs --type, such as --type q8_0");
+    if (gguf && settings->run.slices > 1)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--slices is for --to safetensors only");
+    if (!gguf && args->type != NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
+                       "--type is for --to gguf: safetensors files have no such types");
+    if (!gguf && args->imatrix != NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--imatrix is for --type");
+    return MP_OK;
+}
+
 enum mp_status mp_cmd_repack(const struct mp_args *args, const struct mp_settings *settings)
 {
     struct mp_clock *clock = mp_clock_monotonic();
@@ -77,13 +162,19 @@ enum mp_status mp_cmd_repack(const struct mp_args *args, const struct mp_setting
     const uint64_t start_ns = mp_clock_now_ns(clock);
     struct mp_repack_report report;
     enum mp_status status = mp_require_model(args);
+    bool gguf = false;
     double seconds;
 
     if (status != MP_OK)
         return status;
     if (args->out == NULL)
-        return mp_fail(MP_ERR_CONFIG, "E_USAGE",
-                       "no target: give --out DIR, a directory that is new or empty");
+        return mp_fail(
+            MP_ERR_CONFIG, "E_USAGE",
+            "no target: give --out DIR, a directory that is new or empty, or with --type "
+            "a new GGUF file");
+    status = check_form(args, settings, &gguf);
+    if (status != MP_OK || gguf)
+        return status == MP_OK ? convert(args, settings) : status;
     mp_progress_bar_begin(&bar, "repacking", NULL, clock);
     status = mp_repack(&config, &report);
     mp_progress_bar_end(&bar);

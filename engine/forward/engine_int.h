@@ -76,6 +76,15 @@ static inline uint32_t mp_engine_heads_once(const struct mp_model_config *model)
     return sharing < 8 ? sharing : 8;
 }
 
+/* Rows of a transposed matrix that are put in order together, and the scratch for them. */
+#define MP_TILE_ROWS 16
+
+static inline uint64_t mp_engine_tile_floats(const struct mp_model_config *model)
+{
+    return MP_TILE_ROWS *
+           (uint64_t)(model->hidden > model->expert_ffn ? model->hidden : model->expert_ffn);
+}
+
 /* W: the rows of a whole batch for one expert, and of a few tokens for all their experts. */
 static inline uint64_t mp_engine_expert_rows(uint64_t tokens_max, uint64_t top_k)
 {

@@ -48,6 +48,7 @@ static void fill_rows(const struct mp_state_plan *plan, struct row rows[MP_ARRAY
     const uint64_t lists = plan->list_words, parts = plan->part_words;
     const uint64_t O = max_u64(Q, mp_dim_size(m, MP_DIM_O_COLS));
     const uint64_t L = m->kv_rank > 0 ? m->q_rank + mp_dim_size(m, MP_DIM_Q) : 0;
+    const uint64_t tiles = m->transposed_experts ? J * mp_engine_tile_floats(m) : 0;
     uint64_t kv[4];
 
     mp_kv_shape(c, kv);

@@ -13,11 +13,11 @@
  * T tokens_max, H hidden, Q heads * head_dim, O that or what o_proj takes if that is more, K
  * kv_heads * head_dim, D head_dim, V vocab, C ctx, R top_k, E experts, N sequences. On the host: J
  * threads, S heads that share keys and are computed together, F the widest FFN (or K), W rows of
- * experts that are computed together. On a device: M the widest of shared and dense FFN, X
- * expert_ffn; lists and parts, words of its scratch. P is T if a predictor runs the next layer
- * ahead of time, else 0; G is T if experts' weights are not the scores that they are chosen by,
- * else 0; L is the scratch of queries of latent attention, whose cache has no VALUES. KV:
- * engine/forward/kv.h.
+ * experts that are computed together, tiles the floats of TILE. On a device: M the widest of shared
+ * and dense FFN, X expert_ffn; lists and parts, words of its scratch. P is T if a predictor runs
+ * the next layer ahead of time, else 0; G is T if experts' weights are not the scores that they are
+ * chosen by, else 0; L is the scratch of queries of latent attention, whose cache has no VALUES.
+ * KV: engine/forward/kv.h.
  *
  * Kinds: OWN arrays are private to the compute. CROSS arrays exist on both sides; with a device the
  * host's is pinned. STAGED arrays belong to a device and have a pinned copy of the same shape on
@@ -34,6 +34,7 @@
     A(ATT, att, float, OWN, (T, Q), (T, Q), "activations")                                         \
     A(LATENT, latent, float, OWN, (T, L), (0), "activations")    /* queries of latent attention */ \
     A(PART, part, float, OWN, (J, S, C), (parts), "activations") /* attention's scratch */         \
+    A(TILE, tile, float, OWN, (tiles), (0), "activations")       /* of transposed experts */       \
     A(GATE, gate, float, OWN, (W, F), (T, M), "activations")                                       \
     A(UP, up, float, OWN, (W, F), (T, M), "activations")                                           \
     A(YE, ye, float, OWN, (W, H), (T, H), "activations")   /* results before they are added */     \

@@ -20,7 +20,7 @@
 #define FILE_BYTES_MAX (16u << 20)
 
 /* Of the names of all families; a message takes no more. */
-#define LIST_BYTES 512
+#define LIST_BYTES 1024
 
 #define VOCAB_MAX (1u << 22)
 
@@ -213,6 +213,10 @@ static enum mp_status read_switches(const json_t *root, struct mp_model_config *
     enum mp_status status = MP_OK;
 
     config->qk_norm_rows = config->arch->qk_norm_rows;
+    config->sinks = config->arch->names[MP_ROLE_SINKS].name != NULL;
+    config->router_bias = config->arch->names[MP_ROLE_ROUTER_BIAS].name != NULL;
+    config->transposed_experts = config->arch->fused_transposed;
+    config->expert_bias = config->arch->names[MP_ROLE_EXPERT_GATE_BIAS].name != NULL;
     for (size_t i = 0; status == MP_OK && i < MP_ARRAY_LEN(switches); i++)
         status = mp_config_switch(root, switches[i].from, switches[i].to);
     return status;
@@ -316,6 +320,9 @@ const char *mp_model_config_beyond(const struct mp_model_config *config)
         const char *name;
     } list[] = {
         { config->kv_rank > 0, "latent attention" },
+        { config->sinks, "attention sinks" },
+        { config->expert_bias, "experts with biases" },
+        { config->activation != MP_ACTIVATION_SILU, "another activation than SiLU" },
         { config->router == MP_ROUTER_SIGMOID, "sigmoid scores" },
         { mp_model_config_selects(config), "experts chosen by other numbers than their weights" },
         { config->routed_scale != 1, "scaled experts" },

@@ -37,6 +37,12 @@ struct mp_sampling_defaults {
 /* Function of a router's outputs that gives the scores. */
 enum mp_router { MP_ROUTER_SOFTMAX, MP_ROUTER_SIGMOID };
 
+/*
+ * What stands between an expert's first two products and the third one, of gate g and up u:
+ * SILU silu(g) u; CLAMPED g sigmoid(alpha g) (u + 1), with g at most and u within a limit.
+ */
+enum mp_activation { MP_ACTIVATION_SILU, MP_ACTIVATION_CLAMPED };
+
 enum mp_rope_kind { MP_ROPE_PLAIN, MP_ROPE_LINEAR, MP_ROPE_LLAMA3, MP_ROPE_YARN };
 
 /* Scaling of positions; only the numbers of the kind are set. */
@@ -82,12 +88,19 @@ struct mp_model_config {
     uint32_t moe_layers;        /* >= 1 */
     bool is_moe[MP_LAYERS_MAX];
 
+    enum mp_activation activation;
+    float act_alpha, act_limit; /* of CLAMPED */
+
     bool qkv_bias;
     bool o_bias;
-    bool qk_norm;      /* RMSNorm of each head's query and key, before RoPE */
-    bool qk_norm_rows; /* the same of all heads together */
-    bool norm_topk;    /* chosen experts' weights are divided by their sum */
-    bool tied;         /* the output head is the embedding */
+    bool sinks;              /* each head has a score that takes a share and gives no value */
+    bool router_bias;        /* of the router's outputs */
+    bool transposed_experts; /* in directories: struct mp_arch, fused_transposed */
+    bool expert_bias;        /* of all three products of an expert */
+    bool qk_norm;            /* RMSNorm of each head's query and key, before RoPE */
+    bool qk_norm_rows;       /* the same of all heads together */
+    bool norm_topk;          /* chosen experts' weights are divided by their sum */
+    bool tied;               /* the output head is the embedding */
 
     enum mp_router router;
     bool select_bias; /* is added to the scores that experts are chosen by, not to their weights */

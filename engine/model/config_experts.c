@@ -216,6 +216,19 @@ static enum mp_status read_other_ffns(const json_t *root, struct mp_model_config
     return mp_config_u32(root, keys->dense_ffn, 1, MP_FFN_MAX, &config->dense_ffn);
 }
 
+/* The limits of the activation. */
+static enum mp_status read_activation(const json_t *root, struct mp_model_config *config)
+{
+    const struct mp_arch_keys *keys = &config->arch->keys;
+    enum mp_status status;
+
+    config->activation = config->arch->activation;
+    status = mp_config_float_or(root, &keys->act_alpha, 0, 1e6, &config->act_alpha);
+    return status == MP_OK
+               ? mp_config_float_or(root, &keys->act_limit, 1e-6, 1e6, &config->act_limit)
+               : status;
+}
+
 enum mp_status mp_config_experts(const json_t *root, struct mp_model_config *config)
 {
     enum mp_status status = read_counts(root, config);
@@ -224,5 +237,7 @@ enum mp_status mp_config_experts(const json_t *root, struct mp_model_config *con
         status = read_router(root, config);
     if (status == MP_OK)
         status = read_moe_layers(root, config);
+    if (status == MP_OK)
+        status = read_activation(root, config);
     return status == MP_OK ? read_other_ffns(root, config) : status;
 }

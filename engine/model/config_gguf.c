@@ -8,36 +8,31 @@
 #include <string.h>
 
 #include "engine/model/arch/arch.h"
-#include "engine/model/config.h"
-#include "vmm/format/gguf.h"
+#include "engine/model/config_gguf_int.h"
 
 #define KEY_BYTES 128
 #define LIST_BYTES 256
 #define FFN_MAX (1u << 20)
 #define VOCAB_MAX (1u << 22)
 
-struct source {
-    const struct mp_gguf *gguf;
-    const struct mp_arch *arch;
-    char file[MP_QUOTE_BYTES];
-};
-
 /* "qwen3moe.block_count" */
-static const char *key_of(const struct source *source, const char *name, char out[KEY_BYTES])
+static const char *key_of(const struct mp_gguf_config *source, const char *name,
+                          char out[KEY_BYTES])
 {
     snprintf(out, KEY_BYTES, "%s.%s", source->arch->name, name);
     return out;
 }
 
-static const struct mp_gguf_value *find(const struct source *source, const char *name)
+const struct mp_gguf_value *mp_gguf_config_find(const struct mp_gguf_config *source,
+                                                const char *name)
 {
     char key[KEY_BYTES];
 
     return mp_gguf_find_value(source->gguf, key_of(source, name, key));
 }
 
-static enum mp_status read_u32(const struct source *source, const char *name, uint32_t min,
-                               uint32_t max, uint32_t *out_p)
+enum mp_status mp_gguf_config_u32(const struct mp_gguf_config *source, const char *name,
+                                  uint32_t min, uint32_t max, uint32_t *out_p)
 {
     char key[KEY_BYTES];
     uint64_t value = 0;
@@ -52,15 +47,17 @@ static enum mp_status read_u32(const struct source *source, const char *name, ui
     return status;
 }
 
-static enum mp_status read_u32_or(const struct source *source, const char *name, uint32_t min,
-                                  uint32_t max, uint32_t other, uint32_t *out_p)
+enum mp_status mp_gguf_config_u32_or(const struct mp_gguf_config *source, const char *name,
+                                     uint32_t min, uint32_t max, uint32_t other, uint32_t *out_p)
 {
     *out_p = other;
-    return find(source, name) != NULL ? read_u32(source, name, min, max, out_p) : MP_OK;
+    return mp_gguf_config_find(source, name) != NULL
+               ? mp_gguf_config_u32(source, name, min, max, out_p)
+               : MP_OK;
 }
 
-static enum mp_status read_double(const struct source *source, const char *name, double min,
-                                  double max, double *out_p)
+enum mp_status mp_gguf_config_double(const struct mp_gguf_config *source, const char *name,
+                                     double min, double max, double *out_p)
 {
     char key[KEY_BYTES];
     double value = 0;
@@ -74,7 +71,7 @@ static enum mp_status read_double(const struct source *source, const char *name,
     return status;
 }
 
-static enum mp_status read_arch(struct source *source)
+static enum mp_status read_arch(struct mp_gguf_config *source)
 {
     static const char key[] = "general.architecture";
     char got[MP_QUOTE_BYTES], list[LIST_BYTES] = "";
@@ -100,7 +97,8 @@ static enum mp_status read_arch(struct source *source)
                    mp_quote(got, text, bytes), list);
 }
 
-static enum mp_status unsupported(const struct source *source, const char *name, const char *need)
+enum mp_status mp_gguf_config_unsupported(const struct mp_gguf_config *source, const char *name,
+                                          const char *need)
 {
     char key[KEY_BYTES];
 
@@ -139,19 +137,19 @@ static bool has_key(const struct mp_arch_keys *keys, const char *name)
 }
 
 /* The number that says what a router's outputs become is the family's, if it is there. */
-static enum mp_status check_router(const struct source *source)
+static enum mp_status check_router(const struct mp_gguf_config *source)
 {
     static const char key[] = "expert_gating_func";
     const bool sigmoid = source->arch->router == MP_ROUTER_SIGMOID;
 
-    if (is_neutral(find(source, key), sigmoid ? 2 : 1))
+    if (is_neutral(mp_gguf_config_find(source, key), sigmoid ? 2 : 1))
         return MP_OK;
-    return unsupported(source, key,
-                       sigmoid ? "a sigmoid of each score (2)" : "softmax over the experts (1)");
+    return mp_gguf_config_unsupported(
+        source, key, sigmoid ? "a sigmoid of each score (2)" : "softmax over the experts (1)");
 }
 
 /* Things that change the result and that nothing below reads. */
-static enum mp_status refuse_foreign(const struct source *source)
+static enum mp_status refuse_foreign(const struct mp_gguf_config *source)
 {
     static const struct {
         const char *name;
@@ -161,8 +159,6 @@ static enum mp_status refuse_foreign(const struct source *source)
         { "leading_dense_block_count", 0, "experts in all layers" },
         { "expert_weights_scale", 1, "a scale of 1" },
         { "expert_group_count", 1, "experts that are not in groups" },
-        { "rope.scale_linear", 1, "positions that are not scaled" },
-        { "rope.scaling.factor", 1, "positions that are not scaled" },
         { "attention.clamp_kqv", 0, "attention without limits" },
         { "attn_logit_softcapping", 0, "attention without limits" },
         { "final_logit_softcapping", 0, "logits without limits" },
@@ -170,19 +166,15 @@ static enum mp_status refuse_foreign(const struct source *source)
         { "embedding_scale", 1, "a scale of 1" },
         { "residual_scale", 1, "a scale of 1" },
     };
-    const struct mp_gguf_value *type = find(source, "rope.scaling.type");
 
     for (size_t i = 0; i < MP_ARRAY_LEN(numbers); i++) {
         if (!has_key(&source->arch->keys, numbers[i].name) &&
-            !is_neutral(find(source, numbers[i].name), numbers[i].neutral))
-            return unsupported(source, numbers[i].name, numbers[i].need);
+            !is_neutral(mp_gguf_config_find(source, numbers[i].name), numbers[i].neutral))
+            return mp_gguf_config_unsupported(source, numbers[i].name, numbers[i].need);
     }
     if (source->arch->keys.shared_ffn == NULL && source->arch->keys.shared_count.key == NULL &&
-        !is_neutral(find(source, "expert_shared_count"), 0))
-        return unsupported(source, "expert_shared_count", "routed experts");
-    if (type != NULL && (type->kind != MP_GGUF_STRING || type->count != strlen("none") ||
-                         memcmp(type->data, "none", type->count) != 0))
-        return unsupported(source, "rope.scaling.type", "'none'");
+        !is_neutral(mp_gguf_config_find(source, "expert_shared_count"), 0))
+        return mp_gguf_config_unsupported(source, "expert_shared_count", "routed experts");
     if (mp_gguf_find(source->gguf, "rope_freqs.weight") != NULL)
         return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
                        "tensor 'rope_freqs.weight' in '%s': this engine supports positions that "
@@ -191,20 +183,8 @@ static enum mp_status refuse_foreign(const struct source *source)
     return MP_OK;
 }
 
-/* A window that is at least as long as the longest context changes nothing. */
-static enum mp_status refuse_window(const struct source *source,
-                                    const struct mp_model_config *config)
-{
-    const struct mp_gguf_value *window = find(source, "attention.sliding_window");
-    uint64_t positions = 0;
-
-    if (window == NULL || (mp_gguf_as_u64(window, &positions) &&
-                           (positions == 0 || positions >= config->positions_max)))
-        return MP_OK;
-    return unsupported(source, "attention.sliding_window", "attention to all positions");
-}
-
-static enum mp_status fail_heads(const struct source *source, const struct mp_model_config *config)
+static enum mp_status fail_heads(const struct mp_gguf_config *source,
+                                 const struct mp_model_config *config)
 {
     return mp_fail(MP_ERR_MODEL, "E_CONFIG",
                    "heads in '%s': got %" PRIu32 " of %" PRIu32 " elements with %" PRIu32
@@ -213,22 +193,27 @@ static enum mp_status fail_heads(const struct source *source, const struct mp_mo
                    source->file, config->heads, config->head_dim, config->kv_heads);
 }
 
-static enum mp_status read_heads(const struct source *source, struct mp_model_config *config)
+static enum mp_status read_heads(const struct mp_gguf_config *source,
+                                 struct mp_model_config *config)
 {
     uint32_t value_length = 0, rotated = 0, even = 0;
-    enum mp_status status = read_u32(source, "attention.head_count", 1, 1024, &config->heads);
+    enum mp_status status =
+        mp_gguf_config_u32(source, "attention.head_count", 1, 1024, &config->heads);
 
     if (status == MP_OK)
-        status = read_u32_or(source, "attention.head_count_kv", 1, 1024, config->heads,
-                             &config->kv_heads);
+        status = mp_gguf_config_u32_or(source, "attention.head_count_kv", 1, 1024, config->heads,
+                                       &config->kv_heads);
     if (status != MP_OK)
         return status;
     even = config->hidden / config->heads;
-    status = read_u32_or(source, "attention.key_length", 2, 1024, even, &config->head_dim);
+    status =
+        mp_gguf_config_u32_or(source, "attention.key_length", 2, 1024, even, &config->head_dim);
     if (status == MP_OK)
-        status = read_u32_or(source, "attention.value_length", 2, 1024, even, &value_length);
+        status =
+            mp_gguf_config_u32_or(source, "attention.value_length", 2, 1024, even, &value_length);
     if (status == MP_OK)
-        status = read_u32_or(source, "rope.dimension_count", 1, 1024, config->head_dim, &rotated);
+        status = mp_gguf_config_u32_or(source, "rope.dimension_count", 1, 1024, config->head_dim,
+                                       &rotated);
     if (status != MP_OK)
         return status;
     config->rotary_dim = rotated;
@@ -241,7 +226,8 @@ static enum mp_status read_heads(const struct source *source, struct mp_model_co
 }
 
 /* The rows of the embedding; whether a head stands beside it. */
-static enum mp_status read_vocab(const struct source *source, struct mp_model_config *config)
+static enum mp_status read_vocab(const struct mp_gguf_config *source,
+                                 struct mp_model_config *config)
 {
     const struct mp_gguf_tensor *embed = mp_gguf_find(source->gguf, "token_embd.weight");
 
@@ -256,41 +242,45 @@ static enum mp_status read_vocab(const struct source *source, struct mp_model_co
 }
 
 /* Layers that draft tokens stand behind the others; they are not used. */
-static enum mp_status read_layers(const struct source *source, struct mp_model_config *config)
+static enum mp_status read_layers(const struct mp_gguf_config *source,
+                                  struct mp_model_config *config)
 {
     const char *key = source->arch->keys.drafting;
     uint32_t drafting = 0;
-    enum mp_status status = read_u32(source, "block_count", 1, MP_LAYERS_MAX, &config->layers);
+    enum mp_status status =
+        mp_gguf_config_u32(source, "block_count", 1, MP_LAYERS_MAX, &config->layers);
 
     if (status == MP_OK && key != NULL)
-        status = read_u32_or(source, key, 0, config->layers - 1, 0, &drafting);
+        status = mp_gguf_config_u32_or(source, key, 0, config->layers - 1, 0, &drafting);
     config->layers -= drafting;
     return status;
 }
 
-static enum mp_status read_number(const struct source *source, const struct mp_arch_number *from,
-                                  float *value_p)
+static enum mp_status read_number(const struct mp_gguf_config *source,
+                                  const struct mp_arch_number *from, float *value_p)
 {
     double value = from->value;
     enum mp_status status = MP_OK;
 
-    if (from->key != NULL && find(source, from->key) != NULL)
-        status = read_double(source, from->key, 1e-6, 1e6, &value);
+    if (from->key != NULL && mp_gguf_config_find(source, from->key) != NULL)
+        status = mp_gguf_config_double(source, from->key, 1e-6, 1e6, &value);
     if (from->key != NULL)
         *value_p = (float)value;
     return status;
 }
 
-static enum mp_status read_count(const struct source *source, const struct mp_arch_number *from,
-                                 uint32_t min, uint32_t max, uint32_t *value_p)
+static enum mp_status read_count(const struct mp_gguf_config *source,
+                                 const struct mp_arch_number *from, uint32_t min, uint32_t max,
+                                 uint32_t *value_p)
 {
     return from->key == NULL
                ? MP_OK
-               : read_u32_or(source, from->key, min, max, (uint32_t)from->value, value_p);
+               : mp_gguf_config_u32_or(source, from->key, min, max, (uint32_t)from->value, value_p);
 }
 
 /* Numbers that some families multiply with. */
-static enum mp_status read_scales(const struct source *source, struct mp_model_config *config)
+static enum mp_status read_scales(const struct mp_gguf_config *source,
+                                  struct mp_model_config *config)
 {
     const struct mp_arch_keys *keys = &source->arch->keys;
     float divisor = 1;
@@ -308,37 +298,39 @@ static enum mp_status read_scales(const struct source *source, struct mp_model_c
     return status;
 }
 
-static enum mp_status read_sizes(const struct source *source, struct mp_model_config *config)
+static enum mp_status read_sizes(const struct mp_gguf_config *source,
+                                 struct mp_model_config *config)
 {
     double eps = 0;
     enum mp_status status = read_vocab(source, config);
 
     config->rope_theta = source->arch->default_theta;
     if (status == MP_OK)
-        status = read_u32(source, "embedding_length", 1, 1u << 17, &config->hidden);
+        status = mp_gguf_config_u32(source, "embedding_length", 1, 1u << 17, &config->hidden);
     if (status == MP_OK)
         status = read_layers(source, config);
     if (status == MP_OK)
-        status = read_u32(source, "context_length", 1, 1u << 24, &config->positions_max);
+        status = mp_gguf_config_u32(source, "context_length", 1, 1u << 24, &config->positions_max);
     if (status == MP_OK)
         status = read_heads(source, config);
     if (status == MP_OK)
-        status = read_double(source, "attention.layer_norm_rms_epsilon", 1e-20, 1, &eps);
-    if (status == MP_OK && find(source, "rope.freq_base") != NULL)
-        status = read_double(source, "rope.freq_base", 1, 1e12, &config->rope_theta);
+        status = mp_gguf_config_double(source, "attention.layer_norm_rms_epsilon", 1e-20, 1, &eps);
+    if (status == MP_OK && mp_gguf_config_find(source, "rope.freq_base") != NULL)
+        status = mp_gguf_config_double(source, "rope.freq_base", 1, 1e12, &config->rope_theta);
     config->norm_eps = (float)eps;
     return status;
 }
 
 /* Which layers are MoE: every `step`-th one behind the leading ones. */
-static enum mp_status read_moe_layers(const struct source *source, struct mp_model_config *config)
+static enum mp_status read_moe_layers(const struct mp_gguf_config *source,
+                                      struct mp_model_config *config)
 {
     const struct mp_arch_keys *keys = &source->arch->keys;
     uint32_t first = 0, step = 1;
     enum mp_status status = read_count(source, &keys->dense_first, 0, config->layers - 1, &first);
 
     if (status == MP_OK && keys->moe_step != NULL)
-        status = read_u32_or(source, keys->moe_step, 1, MP_LAYERS_MAX, 1, &step);
+        status = mp_gguf_config_u32_or(source, keys->moe_step, 1, MP_LAYERS_MAX, 1, &step);
     if (status != MP_OK)
         return status;
     for (uint32_t i = 0; i < config->layers; i++) {
@@ -349,24 +341,26 @@ static enum mp_status read_moe_layers(const struct source *source, struct mp_mod
         return mp_fail(MP_ERR_MODEL, "E_CONFIG", "'%s': no layer has experts; need at least one",
                        source->file);
     return config->moe_layers < config->layers
-               ? read_u32(source, keys->dense_ffn, 1, FFN_MAX, &config->dense_ffn)
+               ? mp_gguf_config_u32(source, keys->dense_ffn, 1, FFN_MAX, &config->dense_ffn)
                : MP_OK;
 }
 
-static enum mp_status read_experts(const struct source *source, struct mp_model_config *config)
+static enum mp_status read_experts(const struct mp_gguf_config *source,
+                                   struct mp_model_config *config)
 {
     const struct mp_arch_keys *keys = &source->arch->keys;
-    enum mp_status status = read_u32(source, "expert_count", 1, MP_EXPERTS_MAX, &config->experts);
+    enum mp_status status =
+        mp_gguf_config_u32(source, "expert_count", 1, MP_EXPERTS_MAX, &config->experts);
     uint32_t most, shared = 0;
 
     if (status != MP_OK)
         return status;
     most = config->experts < MP_EXPERTS_PER_TOKEN_MAX ? config->experts : MP_EXPERTS_PER_TOKEN_MAX;
-    status = read_u32(source, "expert_used_count", 1, most, &config->experts_per_token);
+    status = mp_gguf_config_u32(source, "expert_used_count", 1, most, &config->experts_per_token);
     if (status == MP_OK)
-        status = read_u32(source, keys->expert_ffn, 1, FFN_MAX, &config->expert_ffn);
+        status = mp_gguf_config_u32(source, keys->expert_ffn, 1, FFN_MAX, &config->expert_ffn);
     if (status == MP_OK && keys->shared_ffn != NULL)
-        status = read_u32(source, keys->shared_ffn, 1, FFN_MAX, &config->shared_ffn);
+        status = mp_gguf_config_u32(source, keys->shared_ffn, 1, FFN_MAX, &config->shared_ffn);
     if (status == MP_OK)
         status = read_count(source, &keys->shared_count, 0, FFN_MAX / config->expert_ffn, &shared);
     if (keys->shared_count.key != NULL)
@@ -375,7 +369,8 @@ static enum mp_status read_experts(const struct source *source, struct mp_model_
 }
 
 /* The groups that experts are chosen from, and by what. */
-static enum mp_status read_router(const struct source *source, struct mp_model_config *config)
+static enum mp_status read_router(const struct mp_gguf_config *source,
+                                  struct mp_model_config *config)
 {
     const struct mp_arch *arch = source->arch;
     uint32_t each;
@@ -404,8 +399,9 @@ static enum mp_status read_router(const struct source *source, struct mp_model_c
     return MP_OK;
 }
 
-static enum mp_status read_token(const struct source *source, const struct mp_model_config *config,
-                                 const char *key, uint32_t *token_p)
+static enum mp_status read_token(const struct mp_gguf_config *source,
+                                 const struct mp_model_config *config, const char *key,
+                                 uint32_t *token_p)
 {
     uint64_t token = 0;
     enum mp_status status;
@@ -424,7 +420,8 @@ static enum mp_status read_token(const struct source *source, const struct mp_mo
 }
 
 /* Whatever ends a turn or a text ends what is written. */
-static enum mp_status read_tokens(const struct source *source, struct mp_model_config *config)
+static enum mp_status read_tokens(const struct mp_gguf_config *source,
+                                  struct mp_model_config *config)
 {
     static const char *const ends[] = { "tokenizer.ggml.eos_token_id",
                                         "tokenizer.ggml.eot_token_id",
@@ -441,15 +438,31 @@ static enum mp_status read_tokens(const struct source *source, struct mp_model_c
     return status;
 }
 
-static enum mp_status read_norm_topk(const struct source *source, struct mp_model_config *config)
+static enum mp_status read_norm_topk(const struct mp_gguf_config *source,
+                                     struct mp_model_config *config)
 {
     const struct mp_arch_switch *from = &source->arch->switches.norm_topk;
     char key[KEY_BYTES];
 
     config->norm_topk = from->value;
-    if (from->key == NULL || find(source, from->key) == NULL)
+    if (from->key == NULL || mp_gguf_config_find(source, from->key) == NULL)
         return MP_OK;
     return mp_gguf_get_bool(source->gguf, key_of(source, from->key, key), &config->norm_topk);
+}
+
+/* What the family or its tensors say, without a key. */
+static void read_family(const struct mp_gguf_config *source, struct mp_model_config *config)
+{
+    const struct mp_arch *arch = source->arch;
+
+    config->qkv_bias = mp_gguf_find(source->gguf, "blk.0.attn_q.bias") != NULL;
+    config->o_bias = mp_gguf_find(source->gguf, "blk.0.attn_output.bias") != NULL;
+    config->sinks = arch->names[MP_ROLE_SINKS].name != NULL;
+    config->router_bias = arch->names[MP_ROLE_ROUTER_BIAS].name != NULL;
+    config->expert_bias = arch->names[MP_ROLE_EXPERT_GATE_BIAS].name != NULL;
+    config->activation = arch->activation;
+    config->act_alpha = (float)arch->keys.act_alpha.value;
+    config->act_limit = (float)arch->keys.act_limit.value;
 }
 
 enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
@@ -458,7 +471,7 @@ enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
     const char *name = mp_files_name(mp_gguf_files(gguf), 0);
     struct mp_model_config config = { .bos = MP_TOKEN_NONE,
                                       .sampling = { .temperature = 1, .top_p = 1 } };
-    struct source source = { .gguf = gguf };
+    struct mp_gguf_config source = { .gguf = gguf };
     enum mp_status status;
 
     mp_quote(source.file, name, strlen(name));
@@ -468,12 +481,11 @@ enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
     config.arch = source.arch;
     config.embed_scale = config.residual_scale = config.logit_scale = config.routed_scale = 1;
     config.groups = config.groups_used = config.group_best = 1;
-    config.rope = (struct mp_rope){ .factor = 1, .magnitude = 1 };
     config.qk_norm = source.arch->switches.qk_norm.value ||
                      (source.arch->names[MP_ROLE_Q_NORM].name != NULL &&
                       mp_gguf_find(gguf, "blk.0.attn_q_norm.weight") != NULL);
     config.qk_norm_rows = source.arch->qk_norm_rows;
-    config.qkv_bias = mp_gguf_find(gguf, "blk.0.attn_q.bias") != NULL;
+    read_family(&source, &config);
     status = refuse_foreign(&source);
     if (status == MP_OK)
         status = read_norm_topk(&source, &config);
@@ -482,7 +494,7 @@ enum mp_status mp_model_config_from_gguf(const struct mp_gguf *gguf,
     if (status == MP_OK)
         status = read_scales(&source, &config);
     if (status == MP_OK)
-        status = refuse_window(&source, &config);
+        status = mp_gguf_config_positions(&source, &config);
     if (status == MP_OK)
         status = read_experts(&source, &config);
     if (status == MP_OK)

@@ -47,6 +47,22 @@ static bool has_q_rank(const struct mp_model_config *config, uint32_t layer)
     return config->q_rank > 0;
 }
 
+static bool has_sinks(const struct mp_model_config *config, uint32_t layer)
+{
+    (void)layer;
+    return config->sinks;
+}
+
+static bool has_router_bias(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->is_moe[layer] && config->router_bias;
+}
+
+static bool has_expert_bias(const struct mp_model_config *config, uint32_t layer)
+{
+    return config->is_moe[layer] && config->expert_bias;
+}
+
 static bool is_dense(const struct mp_model_config *config, uint32_t layer)
 {
     return !config->is_moe[layer];
@@ -84,17 +100,31 @@ const struct mp_role_info mp_roles[MP_ROLE_COUNT] = {
     [MP_ROLE_O_BIAS] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(o_bias), has_o_bias },
     [MP_ROLE_Q_NORM] = { MP_DIM_Q_NORM, MP_DIM_NONE, LAYER(q_norm), has_qk_norm },
     [MP_ROLE_K_NORM] = { MP_DIM_K_NORM, MP_DIM_NONE, LAYER(k_norm), has_qk_norm },
+    [MP_ROLE_SINKS] = { MP_DIM_HEADS, MP_DIM_NONE, LAYER(sinks), has_sinks },
     [MP_ROLE_FFN_NORM] = { MP_DIM_HIDDEN, MP_DIM_NONE, LAYER(ffn_norm), NULL },
     [MP_ROLE_DENSE_GATE] = { MP_DIM_DENSE, MP_DIM_HIDDEN, LAYER(dense.gate), is_dense },
     [MP_ROLE_DENSE_UP] = { MP_DIM_DENSE, MP_DIM_HIDDEN, LAYER(dense.up), is_dense },
     [MP_ROLE_DENSE_DOWN] = { MP_DIM_HIDDEN, MP_DIM_DENSE, LAYER(dense.down), is_dense },
     [MP_ROLE_ROUTER] = { MP_DIM_EXPERTS, MP_DIM_HIDDEN, LAYER(router), is_moe },
+    [MP_ROLE_ROUTER_BIAS] = { MP_DIM_EXPERTS, MP_DIM_NONE, LAYER(router_bias), has_router_bias },
+    [MP_ROLE_EXPERT_GATE_BIAS] = { MP_DIM_EXPERTS, MP_DIM_GATE_BIAS, LAYER(expert_bias.gate),
+                                   has_expert_bias },
+    [MP_ROLE_EXPERT_UP_BIAS] = { MP_DIM_EXPERTS, MP_DIM_CHANNELS, LAYER(expert_bias.up),
+                                 has_expert_bias },
+    [MP_ROLE_EXPERT_DOWN_BIAS] = { MP_DIM_EXPERTS, MP_DIM_HIDDEN, LAYER(expert_bias.down),
+                                   has_expert_bias },
     [MP_ROLE_SELECT_BIAS] = { MP_DIM_EXPERTS, MP_DIM_NONE, LAYER(select_bias), is_moe },
     [MP_ROLE_SHARED_GATE] = { MP_DIM_SHARED, MP_DIM_HIDDEN, LAYER(shared.gate), has_shared },
     [MP_ROLE_SHARED_UP] = { MP_DIM_SHARED, MP_DIM_HIDDEN, LAYER(shared.up), has_shared },
     [MP_ROLE_SHARED_DOWN] = { MP_DIM_HIDDEN, MP_DIM_SHARED, LAYER(shared.down), has_shared },
     [MP_ROLE_SHARED_SWITCH] = { MP_DIM_ONE, MP_DIM_HIDDEN, LAYER(shared_gate), has_shared },
 };
+
+bool mp_role_floats(enum mp_role role)
+{
+    return role == MP_ROLE_EXPERT_GATE_BIAS || role == MP_ROLE_EXPERT_UP_BIAS ||
+           role == MP_ROLE_EXPERT_DOWN_BIAS;
+}
 
 uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim)
 {
@@ -117,7 +147,12 @@ uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim)
     case MP_DIM_HEAD: return config->head_dim;
     case MP_DIM_Q_NORM: return mp_dim_size(config, config->qk_norm_rows ? MP_DIM_Q : MP_DIM_HEAD);
     case MP_DIM_K_NORM: return mp_dim_size(config, config->qk_norm_rows ? MP_DIM_KV : MP_DIM_HEAD);
+    case MP_DIM_HEADS: return config->heads;
     case MP_DIM_EXPERTS: return config->experts;
+    case MP_DIM_CHANNELS: return config->expert_ffn;
+    case MP_DIM_GATE_BIAS:
+        return (uint64_t)config->expert_ffn *
+               (config->arch->names[MP_ROLE_EXPERT_UP_BIAS].name != NULL ? 1 : 2);
     case MP_DIM_SHARED: return config->shared_ffn;
     case MP_DIM_DENSE: return config->dense_ffn;
     }

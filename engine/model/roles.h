@@ -32,11 +32,16 @@ enum mp_role {
     MP_ROLE_O_BIAS,
     MP_ROLE_Q_NORM,
     MP_ROLE_K_NORM,
+    MP_ROLE_SINKS,
     MP_ROLE_FFN_NORM,
     MP_ROLE_DENSE_GATE,
     MP_ROLE_DENSE_UP,
     MP_ROLE_DENSE_DOWN,
     MP_ROLE_ROUTER,
+    MP_ROLE_ROUTER_BIAS,
+    MP_ROLE_EXPERT_GATE_BIAS, /* of all experts of a layer, and of up too where that has no name */
+    MP_ROLE_EXPERT_UP_BIAS,
+    MP_ROLE_EXPERT_DOWN_BIAS,
     MP_ROLE_SELECT_BIAS, /* of scores, before experts are chosen */
     MP_ROLE_SHARED_GATE,
     MP_ROLE_SHARED_UP,
@@ -56,15 +61,18 @@ enum mp_dim {
     MP_DIM_Q_COLS, /* H, or the rank of queries */
     MP_DIM_Q_RANK,
     MP_DIM_KV_RANK,
-    MP_DIM_KV_UP,   /* keys and values of all heads, from the latent */
-    MP_DIM_O_COLS,  /* Q, or values of all heads */
-    MP_DIM_KV,      // K
-    MP_DIM_HEAD,    // D
-    MP_DIM_Q_NORM,  /* D, or Q where the norm is one of all heads together */
-    MP_DIM_K_NORM,  /* the same of K */
-    MP_DIM_EXPERTS, // E
-    MP_DIM_SHARED,  // S
-    MP_DIM_DENSE    // M
+    MP_DIM_KV_UP,  /* keys and values of all heads, from the latent */
+    MP_DIM_O_COLS, /* Q, or values of all heads */
+    MP_DIM_KV,     // K
+    MP_DIM_HEAD,   // D
+    MP_DIM_Q_NORM, /* D, or Q where the norm is one of all heads together */
+    MP_DIM_K_NORM, /* the same of K */
+    MP_DIM_HEADS,
+    MP_DIM_EXPERTS,   // E
+    MP_DIM_CHANNELS,  // F
+    MP_DIM_GATE_BIAS, /* F, or 2F where gate and up have one tensor */
+    MP_DIM_SHARED,    // S
+    MP_DIM_DENSE      // M
 };
 
 struct mp_role_info {
@@ -78,6 +86,9 @@ struct mp_role_info {
 };
 
 extern const struct mp_role_info mp_roles[MP_ROLE_COUNT];
+
+/* True for matrices that are converted to float as vectors are: a pointer, not a view. */
+bool mp_role_floats(enum mp_role role);
 
 /* 0 for MP_DIM_NONE. */
 uint64_t mp_dim_size(const struct mp_model_config *config, enum mp_dim dim);

@@ -32,6 +32,19 @@ struct mp_ffn {
     struct mp_view gate; // (channels, H)
     struct mp_view up;   // (channels, H)
     struct mp_view down; // (H, channels)
+    /* Of the products; NULL where there are none. Those of gate and up are `bias_step` apart. */
+    const float *gate_bias, *up_bias, *down_bias;
+    size_t bias_step;
+    /* Of an expert: `gate` and `up` are the first and the other rows of (H, 2 channels), in which
+     * channels of gate and up take turns, and `down` is (channels, H). */
+    bool transposed;
+};
+
+/* Of the products of all experts of a layer; `up` is NULL where `gate` has both, in turns. */
+struct mp_expert_bias {
+    const float *gate; // (E, F) or (E, 2F), or NULL
+    const float *up;   // (E, F)
+    const float *down; // (E, H)
 };
 
 struct mp_layer_weights {
@@ -52,12 +65,15 @@ struct mp_layer_weights {
     const float *o_bias;      // (H) or NULL
     const float *q_norm;      // (D), (Q) where it is one of all heads, or NULL
     const float *k_norm;      // (D), (K) or NULL
+    const float *sinks;       // (heads) or NULL
     const float *ffn_norm;    // (H)
 
     struct mp_ffn dense; // M channels; layers that are not MoE
 
-    struct mp_view router;      // (E, H); MoE layers
-    const float *select_bias;   // (E) or NULL
+    struct mp_view router;    // (E, H); MoE layers
+    const float *router_bias; // (E) or NULL
+    const float *select_bias; // (E) or NULL
+    struct mp_expert_bias expert_bias;
     struct mp_ffn shared;       // S channels, if the model has a shared expert
     struct mp_view shared_gate; // (1, H)
     uint32_t first_unit;        /* number of expert 0 among all; the others follow */
@@ -65,6 +81,13 @@ struct mp_layer_weights {
 
 /* Name prefix of padding tensors, which fill space between others and are not used. */
 #define MP_PAD_PREFIX "moepager.pad."
+
+/* Of the (H, 2F) matrix of a transposed expert: rows in the piece of gate, the others are in up's.
+ */
+static inline uint64_t mp_transposed_rows(uint64_t hidden)
+{
+    return (hidden + 1) / 2;
+}
 
 enum { MP_PIECE_GATE, MP_PIECE_UP, MP_PIECE_DOWN, MP_EXPERT_PIECES };
 
@@ -89,6 +112,7 @@ struct mp_weights {
     struct mp_ffn_slices slices; /* that each expert is stored in */
     struct mp_unit *units; /* [moe_layers * E * slices]: (first_unit + expert) * slices + slice */
     struct mp_expert_types *unit_types; /* [moe_layers * E]; gate, up (F, H), down (H, F) */
+    bool transposed;                    /* the matrices of experts: struct mp_ffn */
     uint32_t unit_count;
     uint64_t expert_bytes;   /* sum over all units */
     uint64_t resident_bytes; /* of the block that holds everything else */

@@ -99,6 +99,33 @@ static enum mp_status want_fused_expert(struct mp_weights_plan *plan, uint32_t u
     return status;
 }
 
+/*
+ * The same two transposed: gate and up (E, H, 2F), channels in turns, and down (E, F, H). The rows
+ * of gate and up are cut into halves, which together are what they are elsewhere.
+ */
+static enum mp_status want_transposed_expert(struct mp_weights_plan *plan, uint32_t unit,
+                                             const struct mp_name_numbers *numbers)
+{
+    const struct mp_model_config *config = plan->config;
+    const uint64_t E = config->experts, F = config->expert_ffn, H = config->hidden;
+    const uint64_t first = mp_transposed_rows(H), expert = numbers->expert;
+    const char *gate_up = config->arch->fused_gate_up, *down = config->arch->fused_down;
+    const struct piece_need pieces[MP_EXPERT_PIECES] = {
+        [MP_PIECE_GATE] = { gate_up, *numbers, { E, H, 2 * F }, 3, expert * H, first },
+        [MP_PIECE_UP] = { gate_up, *numbers, { E, H, 2 * F }, 3, expert * H + first, H - first },
+        [MP_PIECE_DOWN] = { down, *numbers, { E, F, H }, 3, expert * F, F },
+    };
+    enum mp_status status = MP_OK;
+
+    if (H < 2)
+        return mp_fail(MP_ERR_MODEL, "E_CONFIG",
+                       "experts of transposed matrices need a hidden_size of at least 2");
+    plan->weights->transposed = true;
+    for (uint32_t i = 0; status == MP_OK && i < MP_EXPERT_PIECES; i++)
+        status = want_piece(plan, unit, i, &pieces[i]);
+    return status;
+}
+
 /* All experts of a layer in three tensors: gate and up (E, F, H), down (E, H, F). */
 static enum mp_status want_stacked_expert(struct mp_weights_plan *plan, uint32_t unit,
                                           const struct mp_name_numbers *numbers)
@@ -189,6 +216,8 @@ enum mp_status mp_weights_want_experts(struct mp_weights_plan *plan, uint32_t la
             status = want_sliced_expert(plan, first + i, &numbers);
         else if (config->arch->stacked[MP_PIECE_GATE] != NULL)
             status = want_stacked_expert(plan, first + i, &numbers);
+        else if (fused && config->arch->fused_transposed)
+            status = want_transposed_expert(plan, first + i, &numbers);
         else if (fused)
             status = want_fused_expert(plan, first + i, &numbers);
         else

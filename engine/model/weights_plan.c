@@ -150,11 +150,10 @@ static enum mp_status want_role(struct mp_weights_plan *plan, enum mp_role role,
         status = mp_weights_find(plan, &need, &item->tensor, &item->type);
     if (status != MP_OK)
         return status;
-    item->count = need.shape[0];
-    if (matrix) {
+    item->count = need.shape[0] * (matrix ? need.shape[1] : 1);
+    if (matrix && !mp_role_floats(role)) {
         *view =
             (struct mp_view){ .type = item->type, .rows = need.shape[0], .cols = need.shape[1] };
-        item->count *= need.shape[1];
         item->data = &view->data;
         if (plan->config->arch->rotary_neighbours && (role == MP_ROLE_Q || role == MP_ROLE_K))
             part_heads(plan->config, role, item);

@@ -74,7 +74,7 @@ static void notes_of_program(struct mp_check *check)
         note(check, true, "it uses musl, and the library glibc; build the library with musl");
     if (program->isolated)
         note(check, false,
-             "Python is told to ignore PYTHONPATH (-I, -E, -S): experts are known by "
+             "Python ignores PYTHONPATH (-I, -E, -S): experts are known by "
              "what is read, not by the router; leave that flag out");
 }
 

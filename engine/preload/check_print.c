@@ -53,7 +53,7 @@ static void print_program(const struct mp_check_program *program, FILE *out)
     if (hooks == 0)
         fprintf(out, "hooks         none but those of libc\n");
     if (program->python)
-        fprintf(out, "python        the module tells the router's choice, with transformers\n");
+        fprintf(out, "python        the module reports the router's choice, with transformers\n");
 }
 
 static void print_model(const struct mp_check_model *model, FILE *out)

@@ -30,7 +30,7 @@ _Static_assert(sizeof(mp_check_hooks) / sizeof(mp_check_hooks[0]) <=
 
 struct closure {
     struct mp_check_program *program;
-    const char *library_path; /* LD_LIBRARY_PATH and what a loader was told, or NULL */
+    const char *library_path; /* LD_LIBRARY_PATH and a loader's argument, or NULL */
     char old_path[2048];      /* DT_RPATH of the program, which its libraries inherit */
     char origin[PATH_MAX];    /* the program's folder, which $ORIGIN means there */
     char seen[SEEN_MAX][PATH_MAX];

@@ -17,27 +17,11 @@
 /* Kinds of tokens, by their numbers in files. */
 enum { KIND_NORMAL = 1, KIND_CONTROL = 3, KIND_USER = 4, KIND_UNUSED = 5 };
 
-struct pre {
-    const char *name;       /* tokenizer.ggml.pre */
-    const char *normalizer; /* NULL: none */
-    const char *pattern;    /* of words; NULL: that of ByteLevel itself */
-    bool ignore_merges, add_bos;
-};
-
-static const struct pre pres[] = {
-    { "gpt-2", NULL, NULL, false, false },
-    { "qwen2", "NFC", mp_tok_pattern_qwen2, false, false },
-    { "llama-bpe", NULL, mp_tok_pattern_llama3, true, true },
-    { "glm4", NULL, mp_tok_pattern_llama3, false, false },
-    { "chatglm-bpe", NULL, mp_tok_pattern_llama3, false, false },
-    { "olmo", "NFC", NULL, false, false },
-};
-
 struct making {
     const struct mp_gguf *gguf;
     const char *name; /* of the file */
     char file[MP_QUOTE_BYTES];
-    const struct pre *pre;
+    const struct mp_tok_gguf_pre *pre;
     json_t *root, *vocab, *added, *merges; /* the last three belong to the first */
 };
 
@@ -76,13 +60,12 @@ static enum mp_status find_pre(struct making *making)
 
     if (status != MP_OK)
         return status;
-    for (size_t i = 0; i < MP_ARRAY_LEN(pres); i++) {
-        making->pre = &pres[i];
-        if (equals(name, bytes, pres[i].name))
+    for (size_t i = 0; (making->pre = mp_tok_gguf_pre_at(i)) != NULL; i++) {
+        if (equals(name, bytes, making->pre->name))
             return MP_OK;
         if (used < sizeof(list))
             used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "",
-                                     pres[i].name);
+                                     making->pre->name);
     }
     return mp_fail(MP_ERR_MODEL, "E_TOK_PATTERN",
                    "key '" KEY("pre") "' in '%s': got '%s', this engine knows %s; give token ids "
@@ -95,11 +78,32 @@ static enum mp_status fail_memory(void)
     return mp_fail_no_memory("a tokenizer", 0);
 }
 
+/* The stages that cut text into words, and the one that makes bytes of them. */
+static json_t *make_stages(const struct mp_tok_gguf_pre *pre)
+{
+    json_t *bytes = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
+                              "trim_offsets", 0, "use_regex", (int)(pre->patterns[0] == NULL));
+    json_t *stages;
+    int failed = 0;
+
+    if (pre->patterns[0] == NULL)
+        return bytes;
+    stages = json_array();
+    for (size_t i = 0; i < MP_TOK_GGUF_PATTERNS_MAX && pre->patterns[i] != NULL; i++)
+        failed |= json_array_append_new(
+            stages, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
+                              pre->patterns[i], "behavior", "Isolated", "invert", 0));
+    failed |= json_array_append_new(stages, bytes);
+    if (failed == 0)
+        return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", stages);
+    json_decref(stages);
+    return NULL;
+}
+
 /* Objects with room for all that follows: everything but vocabulary, tokens and merges. */
 static enum mp_status make_root(struct making *making)
 {
-    const struct pre *pre = making->pre;
-    json_t *bytes, *split;
+    const struct mp_tok_gguf_pre *pre = making->pre;
 
     making->root =
         json_pack("{s:s, s:n, s:{s:s, s:b, s:b, s:b}, s:{s:s, s:b, s:{}, s:[]}, s:[]}", "version",
@@ -115,18 +119,9 @@ static enum mp_status make_root(struct making *making)
         json_object_set_new(making->root, "normalizer",
                             json_pack("{s:s}", "type", pre->normalizer)) != 0)
         return fail_memory();
-    bytes = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
-                      "trim_offsets", 0, "use_regex", (int)(pre->pattern == NULL));
-    if (pre->pattern == NULL)
-        return json_object_set_new(making->root, "pre_tokenizer", bytes) == 0 ? MP_OK
-                                                                              : fail_memory();
-    split = json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", pre->pattern,
-                      "behavior", "Isolated", "invert", 0);
-    if (json_object_set_new(
-            making->root, "pre_tokenizer",
-            json_pack("{s:s, s:[o, o]}", "type", "Sequence", "pretokenizers", split, bytes)) != 0)
-        return fail_memory();
-    return MP_OK;
+    return json_object_set_new(making->root, "pre_tokenizer", make_stages(pre)) == 0
+               ? MP_OK
+               : fail_memory();
 }
 
 /* A text of the metadata as a value. */

@@ -13,6 +13,7 @@
  *
  *   tokenizer.c           the public object, files, configuration
  *   tokenizer_gguf.c      the tokenizer.json that a GGUF file's metadata stands for
+ *   tokenizer_pre.c       pre-tokenizers by the names that GGUF files have for them
  *   tokenizer_load.c      vocabulary and added tokens from JSON
  *   tokenizer_merges.c    merges from JSON
  *   tokenizer_stages.c    normalizer, pre-tokenizer and post-processor from JSON
@@ -279,6 +280,21 @@ enum mp_status mp_tok_from_json(const char *name, const json_t *root,
 /* From metadata; E_FILE_MISSING if there is no vocabulary. */
 enum mp_status mp_tok_from_gguf(const struct mp_gguf *gguf,
                                 struct mp_tokenizer **tok_p) MP_MUST_CHECK;
+
+/* What is in a tokenizer.json but not in the metadata of a GGUF file, for each name that those have
+ * for it. */
+#define MP_TOK_GGUF_PATTERNS_MAX 4
+
+struct mp_tok_gguf_pre {
+    const char *name;                               /* tokenizer.ggml.pre */
+    const char *normalizer;                         /* NULL: none */
+    const char *patterns[MP_TOK_GGUF_PATTERNS_MAX]; /* of words, one stage each; none: that of
+                                                       ByteLevel itself */
+    bool ignore_merges, add_bos;
+};
+
+/* NULL after the last one. */
+const struct mp_tok_gguf_pre *mp_tok_gguf_pre_at(size_t index);
 
 /* Refuse fields of an object that are not in the NULL-terminated list. */
 enum mp_status mp_tok_check_keys(const struct mp_tok_source *source, const json_t *object,

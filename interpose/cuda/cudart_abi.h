@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /*
- * The part of the CUDA runtime's binary interface that programs call and the interposer answers or
+ * The part of the CUDA runtime's binary interface that programs call and the interposer serves or
  * passes on, declared here because nothing of a toolkit is needed to build moepager. Names and
  * numbers are those of NVIDIA's documentation of the runtime API, 12.x and 13.x. A stream, an event
  * and a kernel of the runtime are those of the driver under another name, as are results.

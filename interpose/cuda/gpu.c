@@ -383,7 +383,7 @@ __attribute__((destructor)) static void end(void)
         mp_gpu_each(say, NULL);
 }
 
-const struct mp_gpu mp_gpu_table = {
+const struct mp_gpu_interposer mp_gpu_interposer_table = {
     .abi = MP_GPU_ABI,
     .start = start,
     .bytes_min = bytes_min,

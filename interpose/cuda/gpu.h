@@ -36,7 +36,7 @@ struct mp_gpu_wait {
     uint64_t per_thread, orphans;
 };
 
-struct mp_gpu {
+struct mp_gpu_interposer {
     unsigned abi; /* MP_GPU_ABI */
 
     /* First call, once. False: nothing is to be done, or can be, which was said. */
@@ -45,8 +45,8 @@ struct mp_gpu {
     /* Allocations of at least so many bytes are asked about. */
     uint64_t (*bytes_min)(void);
 
-    /* True: *address_p is a window. False: the program's own call is to be made, and took() told if
-     * it gave something. `failed`: that was made already, and there was no memory. */
+    /* True: *address_p is a window. False: the hook makes the program's own call, and took() if
+     * that gave something. `failed`: that call was made already, and there was no memory. */
     bool (*allocate)(int device, uint64_t bytes, bool failed, void **address_p);
     void (*took)(int device, const void *address, uint64_t bytes);
 
@@ -97,6 +97,6 @@ struct mp_gpu {
     void (*stand_aside)(const char *why);
 };
 
-extern const struct mp_gpu mp_gpu_table;
+extern const struct mp_gpu_interposer mp_gpu_interposer_table;
 
 #endif

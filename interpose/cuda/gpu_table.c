@@ -4,5 +4,5 @@
 #include "interpose/cuda/gpu.h"
 #include "vmm/base/compiler.h"
 
-extern const struct mp_gpu *const mp_gpu_v1;
-MOEPAGER_API const struct mp_gpu *const mp_gpu_v1 = &mp_gpu_table;
+extern const struct mp_gpu_interposer *const mp_gpu_v1;
+MOEPAGER_API const struct mp_gpu_interposer *const mp_gpu_v1 = &mp_gpu_interposer_table;

@@ -11,7 +11,7 @@
  * of a tensor, whose name says whether a router chooses it. Files are looked at when something is
  * first copied from them; what is no model, or memory of no file, is not known.
  *
- * A wrong answer costs time, never bytes: what is mapped where is asked of the kernel when
+ * A wrong result costs time, never bytes: what is mapped where is asked of the kernel when
  * something unknown is met, and may have changed since.
  *
  * Thread safety: all of it.

@@ -49,7 +49,7 @@ struct mp_tiers_stats {
     uint64_t windows, units, device_units; /* that live */
     uint64_t made;                         /* windows, ever */
     uint64_t moves, failed_moves, moved_bytes;
-    uint64_t touches, refused; /* windows that were asked for in vain */
+    uint64_t touches, refused; /* windows that were asked for and refused */
     uint64_t lost_bytes;       /* that could not be given back */
     bool broken;               /* a move failed half-way: nothing moves any more */
 };

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "interpose/pager/ggml.h"
-#include "interpose/pager/seam.h"
+#include "interpose/pager/uploads.h"
 
 /* Operations between a router's product and its choice, at most: a bias, a function, groups. */
 #define CHAIN_MAX 16u
@@ -49,7 +49,7 @@ static uint64_t read_routing(struct mp_paged *paged, uint32_t layer,
         return 0;
     /* All experts for every token is a warm-up. */
     if (ids->ne[0] == paged->experts.experts && paged->experts.top_k < paged->experts.experts) {
-        atomic_fetch_add_explicit(&paged->wholes, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&paged->full_routings, 1, memory_order_relaxed);
         return 0;
     }
     *routing = (struct mp_routing){
@@ -85,12 +85,12 @@ static void begin_work(struct mp_paged *paged, const struct mp_ggml_tensor *dst)
     uint32_t file;
 
     work.model = paged->number;
-    work.place = paged->place;
+    work.place = paged->index;
     work.dst = dst;
     work.tensor = NULL;
     work.paged = false;
     if (weights != NULL && weights->ne[2] == paged->experts.experts &&
-        mp_shown_place(paged->shown, weights->data, &file, &offset))
+        mp_mappings_locate(paged->mappings, weights->data, &file, &offset))
         work.tensor = mp_experts_find(&paged->experts, file, offset);
     if (work.tensor == NULL)
         return;
@@ -284,7 +284,7 @@ bool mp_call_routed(const void *weights, uint64_t expert_bytes, const int64_t *i
 
     if (paged == NULL)
         return false;
-    if (!atomic_load(&paged->off) && mp_shown_place(paged->shown, weights, &file, &offset))
+    if (!atomic_load(&paged->off) && mp_mappings_locate(paged->mappings, weights, &file, &offset))
         tensor = mp_experts_find(&paged->experts, file, offset);
     right =
         tensor != NULL && tensor->offset_bytes == offset && tensor->expert_bytes == expert_bytes;
@@ -299,10 +299,10 @@ bool mp_call_routed(const void *weights, uint64_t expert_bytes, const int64_t *i
 void mp_call_ids_read(const void *site, const void *tensor, const void *data, size_t bytes)
 {
     if (knows_layout(site))
-        mp_seam_ids(tensor, data, bytes);
+        mp_upload_note_ids(tensor, data, bytes);
 }
 
-bool mp_call_copy(const void *site, const struct mp_seam_copy *wanted)
+bool mp_call_copy(const void *site, const struct mp_copy_call *wanted)
 {
     struct mp_paged *paged = mp_entry_begin_at(wanted->data);
     bool done;
@@ -311,7 +311,7 @@ bool mp_call_copy(const void *site, const struct mp_seam_copy *wanted)
         return false;
     done = !atomic_load(&paged->off);
     if (done)
-        mp_seam_copy(paged, site, wanted);
+        mp_upload_copy(paged, site, wanted);
     mp_entry_end(paged);
     return done;
 }
@@ -324,9 +324,9 @@ void mp_call_synchronized(const void *backend, bool ends)
         if (paged == NULL)
             continue;
         if (ends)
-            mp_seam_backend_ends(paged, backend);
+            mp_upload_backend_ends(paged, backend);
         else
-            mp_seam_synchronized(paged, backend);
+            mp_upload_synchronized(paged, backend);
         mp_entry_end(paged);
     }
 }
@@ -339,7 +339,7 @@ void mp_call_whole(const void *site, const void *tensor)
                                  : NULL;
 
     if (paged != NULL) {
-        mp_seam_whole(paged, weights->data, weights->nb[3]);
+        mp_upload_read_ahead(paged, weights->data, weights->nb[3]);
         mp_entry_end(paged);
     }
 }

@@ -51,7 +51,7 @@ struct mp_paged *mp_entry_begin(uint32_t place)
 
 void mp_entry_end(const struct mp_paged *paged)
 {
-    atomic_fetch_sub(&places[paged->place].inside, 1);
+    atomic_fetch_sub(&places[paged->index].inside, 1);
 }
 
 struct mp_paged *mp_entry_begin_at(const void *at)
@@ -62,7 +62,7 @@ struct mp_paged *mp_entry_begin_at(const void *at)
 
         if (paged == NULL)
             continue;
-        if (mp_shown_covers(paged->shown, at, 1))
+        if (mp_mappings_covers(paged->mappings, at, 1))
             return paged;
         mp_entry_end(paged);
     }
@@ -139,7 +139,7 @@ static uint32_t model_of(int fd)
     uint32_t p = find_model(fd);
     struct mp_host host = mp_entry_host;
     struct mp_paged *paged;
-    struct mp_paged_beside beside = { 0 };
+    struct mp_paged_others others = { 0 };
     enum mp_status status;
     struct stat st;
 
@@ -151,11 +151,11 @@ static uint32_t model_of(int fd)
     if (p == MP_MODELS_MAX)
         return p;
     for (uint32_t other = 0; other < MP_MODELS_MAX; other++)
-        mp_paged_count(atomic_load(&places[other].paged), &beside);
-    beside.place = p;
+        mp_paged_add_other(atomic_load(&places[other].paged), &others);
+    others.index = p;
     host.span = &places[p].span;
     mp_error_clear();
-    status = mp_paged_create(&host, &settings, &beside, fd, &paged);
+    status = mp_paged_create(&host, &settings, &others, fd, &paged);
     if (status == MP_OK) {
         paged->number = ++models;
         atomic_store(&places[p].paged, paged);
@@ -182,7 +182,7 @@ static bool wants(const struct mp_map_call *call)
 static bool mapped(const struct mp_map_call *call, void *at)
 {
     struct mp_paged *paged = NULL;
-    struct mp_view view = {
+    struct mp_mapping map = {
         .at = at,
         .bytes = call->bytes,
         .offset_bytes = (uint64_t)call->offset,
@@ -197,13 +197,13 @@ static bool mapped(const struct mp_map_call *call, void *at)
     if (p < MP_MODELS_MAX)
         paged = atomic_load(&places[p].paged);
     if (paged != NULL && at != MAP_FAILED) {
-        view.file = mp_paged_file_of(paged, call->fd);
-        added = view.file != UINT32_MAX && mp_shown_add(paged->shown, &view);
+        map.file = mp_paged_file_of(paged, call->fd);
+        added = map.file != UINT32_MAX && mp_mappings_add(paged->mappings, &map);
     }
-    if (added && (view.prot & PROT_WRITE) == 0)
-        mp_paged_dense_add(paged->dense, view.file);
+    if (added && (map.prot & PROT_WRITE) == 0)
+        mp_paged_dense_add(paged->dense, map.file);
     if (paged != NULL)
-        empty = mp_shown_is_empty(paged->shown);
+        empty = mp_mappings_is_empty(paged->mappings);
     set_span();
     pthread_mutex_unlock(&life);
     if (empty)
@@ -214,12 +214,12 @@ static bool mapped(const struct mp_map_call *call, void *at)
 /* With `life`: would the file be paged if it were mapped? */
 static bool would_be(int fd)
 {
-    struct mp_paged_beside beside = { 0 };
+    struct mp_paged_others others = { 0 };
 
     for (uint32_t p = 0; p < MP_MODELS_MAX; p++)
-        mp_paged_count(atomic_load(&places[p].paged), &beside);
+        mp_paged_add_other(atomic_load(&places[p].paged), &others);
     return find_model(fd) < MP_MODELS_MAX ||
-           mp_paged_would_be(&mp_entry_host, &settings, &beside, fd);
+           mp_paged_would_be(&mp_entry_host, &settings, &others, fd);
 }
 
 /* Files that the program has open now. */
@@ -256,7 +256,7 @@ static void leave(const void *at, size_t bytes)
 
         if (paged == NULL)
             continue;
-        last = mp_shown_leave(paged->shown, at, bytes);
+        last = mp_mappings_leave(paged->mappings, at, bytes);
         mp_entry_end(paged);
         set_span();
         if (last)
@@ -274,7 +274,7 @@ static bool covers(const void *at, size_t bytes)
 
         if (paged == NULL)
             continue;
-        covered = mp_shown_covers(paged->shown, at, bytes);
+        covered = mp_mappings_covers(paged->mappings, at, bytes);
         mp_entry_end(paged);
     }
     return covered;
@@ -288,7 +288,7 @@ bool mp_interposer_place(const void *at, char path[], size_t path_bytes, uint64_
 
     if (paged == NULL)
         return false;
-    found = mp_shown_place(paged->shown, at, &file, offset_p) &&
+    found = mp_mappings_locate(paged->mappings, at, &file, offset_p) &&
             (size_t)snprintf(path, path_bytes, "%s", mp_files_name(paged->experts.files, file)) <
                 path_bytes;
     mp_entry_end(paged);
@@ -303,8 +303,8 @@ static void before_fork(void)
 
         if (paged == NULL)
             continue;
-        pthread_mutex_lock(&paged->turn);
-        mp_shown_fork_prepare(paged->shown);
+        pthread_mutex_lock(&paged->mutex);
+        mp_mappings_fork_prepare(paged->mappings);
     }
 }
 
@@ -315,8 +315,8 @@ static void after_fork_in_parent(void)
 
         if (paged == NULL)
             continue;
-        mp_shown_fork_parent(paged->shown);
-        pthread_mutex_unlock(&paged->turn);
+        mp_mappings_fork_parent(paged->mappings);
+        pthread_mutex_unlock(&paged->mutex);
     }
     pthread_mutex_unlock(&life);
 }
@@ -332,8 +332,8 @@ static void after_fork_in_child(void)
         atomic_store(&places[p].span.end, 0);
         if (paged == NULL)
             continue;
-        mp_shown_fork_child(paged->shown);
-        pthread_mutex_unlock(&paged->turn);
+        mp_mappings_fork_child(paged->mappings);
+        pthread_mutex_unlock(&paged->mutex);
     }
     atomic_store(&mp_entry_host.span->begin, 0);
     atomic_store(&mp_entry_host.span->end, 0);
@@ -377,8 +377,8 @@ __attribute__((destructor)) static void end(void)
         if (paged == NULL)
             continue;
         mp_paged_report(paged);
-        if (pthread_mutex_trylock(&paged->turn) == 0)
-            mp_paged_record_end(paged); /* and nobody gets a turn any more */
+        if (pthread_mutex_trylock(&paged->mutex) == 0)
+            mp_paged_record_end(paged); /* and nobody gets the mutex any more */
     }
 }
 

@@ -23,7 +23,7 @@ bool mp_call_is_chosen(const void *tensor);
 void mp_call_chosen(const void *tensor);
 bool mp_call_routed(const void *weights, uint64_t expert_bytes, const int64_t *ids, size_t count);
 void mp_call_ids_read(const void *site, const void *tensor, const void *data, size_t bytes);
-bool mp_call_copy(const void *site, const struct mp_seam_copy *wanted);
+bool mp_call_copy(const void *site, const struct mp_copy_call *wanted);
 void mp_call_synchronized(const void *backend, bool ends);
 void mp_call_whole(const void *site, const void *tensor);
 

@@ -1,6 +1,6 @@
 /*
  * Where memory goes is the program's own affair: numactl and the like stand before it, and its
- * threads are not ours to place for. The host backend asks libnuma only where it is told a node,
+ * threads are not ours to place for. The host backend asks libnuma only where a node is given,
  * which is never here; these stand in for the library, whose archive cannot be linked into a shared
  * object, so that it need not be installed.
  */

@@ -9,7 +9,7 @@
 #include "policy/top_k.h"
 #include "vmm/base/arena.h"
 
-/* Of a guess. Ranks behind the last one that is told apart count as that. */
+/* Ranks of a guess that are counted apart; all behind the last one count as that. */
 #define RANKS 32u
 #define ABSENT 0x80u
 
@@ -97,7 +97,7 @@ static struct mp_assign_facts describe(struct mp_paged *paged)
     for (uint32_t i = 0; i < paged->need_count; i++) {
         ahead->experts[i] = paged->needs[i].expert;
         ahead->tokens[i] = paged->needs[i].tokens;
-        ahead->resident[i] = paged->handed[i];
+        ahead->resident[i] = paged->leased[i];
     }
     return (struct mp_assign_facts){
         .layer = paged->layer,
@@ -294,7 +294,7 @@ static void look(struct mp_paged *paged, const struct mp_routing *routing, uint3
     mp_pager_prefetch(paged->pager, target, ahead->wanted, count);
 }
 
-void mp_paged_look_ahead(struct mp_paged *paged, const struct mp_routing *routing)
+void mp_paged_prefetch(struct mp_paged *paged, const struct mp_routing *routing)
 {
     const struct mp_prefetch_ops *ops = paged->policies.prefetch_ops;
     struct mp_assign_facts current;

@@ -121,6 +121,10 @@ static char *take_memory(struct mp_paged *paged, const char *at, uint64_t bytes)
         (void)real->munmap(base, head);
     (void)real->munmap(base + head + bytes, whole - head - bytes);
     (void)real->madvise(base + head, bytes, MADV_HUGEPAGE);
+    /* A read into absent pages would have them cleared with the process's map of memory locked, and
+     * nobody could map an expert meanwhile; a touch locks no more than these. */
+    for (uint64_t i = 0; i < bytes; i += MP_SPACE_PAGE_BYTES)
+        *(volatile char *)(base + head + i) = 0;
     return base + head;
 }
 
@@ -160,15 +164,15 @@ static bool replace(struct mp_paged_dense *dense, uint32_t file, const struct ra
 {
     struct mp_paged *paged = dense->paged;
     const uint64_t bytes = range->end - range->begin;
-    const char *at = mp_shown_address(paged->shown, file, range->begin, bytes);
+    const char *at = mp_mappings_address(paged->mappings, file, range->begin, bytes);
     char *memory = at != NULL ? take_memory(paged, at, bytes) : NULL;
     bool right;
 
     if (memory == NULL)
         return false;
-    right = read_range(paged, file, range, memory) && mp_shown_has_file(paged->shown, file) &&
+    right = read_range(paged, file, range, memory) && mp_mappings_own_file(paged->mappings, file) &&
             paged->host.real.mprotect(memory, bytes, PROT_READ) == 0 &&
-            mp_shown_replace(paged->shown, file, range->begin, memory, bytes);
+            mp_mappings_replace(paged->mappings, file, range->begin, memory, bytes);
     if (!right)
         (void)paged->host.real.munmap(memory, bytes);
     mp_error_clear();
@@ -196,7 +200,8 @@ static void leave_tables(struct mp_paged *paged, uint32_t file)
         const struct mp_piece *table = &paged->experts.tables[i];
         const uint64_t begin = mp_round_down_u64(table->offset_bytes + page - 1, page);
         const uint64_t bytes = mp_round_down_u64(table->offset_bytes + table->bytes, page) - begin;
-        char *at = table->file == file ? mp_shown_address(paged->shown, file, begin, bytes) : NULL;
+        char *at =
+            table->file == file ? mp_mappings_address(paged->mappings, file, begin, bytes) : NULL;
 
         if (at != NULL)
             (void)paged->host.real.madvise(at, bytes, MADV_RANDOM);

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #include "interpose/pager/scores.h"
-#include "interpose/pager/seam.h"
+#include "interpose/pager/uploads.h"
+#include "vmm/base/arena.h"
 #include "vmm/base/error.h"
 #include "vmm/output/timeline.h"
 #include "vmm/topo/memory_room.h"
@@ -59,11 +60,11 @@ uint32_t mp_paged_file_of(const struct mp_paged *paged, int fd)
     return UINT32_MAX;
 }
 
-static bool hide(void *ctx, uint32_t unit)
+static bool unmap(void *ctx, uint32_t unit)
 {
     struct mp_paged *paged = ctx;
 
-    if (mp_shown_hide(paged->shown, unit))
+    if (mp_mappings_unmap_unit(paged->mappings, unit))
         return true;
     paged->why = "the program has written to them, or the file cannot be mapped any more";
     return false;
@@ -80,7 +81,7 @@ static struct mp_space_config space_config(struct mp_paged *paged)
         .io_mode = (enum mp_io_mode)paged->settings.io.mode,
         .populate = paged->settings.populate != 0,
         .whole_pages = true,
-        .leaving = hide,
+        .leaving = unmap,
         .leaving_ctx = paged,
         .reader = mp_io_reader_config(&paged->settings.io, NULL, mp_clock_monotonic(), NULL),
         .clock = mp_clock_monotonic(),
@@ -99,15 +100,15 @@ static uint64_t bytes_of_mappings(const struct mp_space_plan *plan)
     return (maps_max - maps - MAPS_SPARE) / (2 * MP_UNIT_PIECES_MAX) * plan->slot_bytes_max;
 }
 
-void mp_paged_count(const struct mp_paged *paged, struct mp_paged_beside *beside)
+void mp_paged_add_other(const struct mp_paged *paged, struct mp_paged_others *others)
 {
     uint64_t filled;
 
     if (paged == NULL)
         return;
     filled = paged->counters.resident_peak_bytes; /* others may be counting: a guess will do */
-    beside->budget_bytes += paged->budget_bytes;
-    beside->empty_bytes += paged->budget_bytes > filled ? paged->budget_bytes - filled : 0;
+    others->budget_bytes += paged->budget_bytes;
+    others->empty_bytes += paged->budget_bytes > filled ? paged->budget_bytes - filled : 0;
 }
 
 static uint64_t less(uint64_t bytes, uint64_t taken)
@@ -135,7 +136,7 @@ static enum mp_status check_addresses(const struct mp_paged *paged, uint64_t bud
 
 /* MP_ERR_UNSUPPORTED: the budget holds all there is. A size is for all models together, and who
  * comes first takes it; a part is one of each model. */
-static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_paged_beside *beside,
+static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_paged_others *others,
                                     const struct mp_space_plan *full)
 {
     const struct mp_share *share = &paged->settings.budget;
@@ -147,11 +148,11 @@ static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_page
 
         mp_memory_room_read("", &room);
         spare = less(mp_memory_room_beside(&room, mp_paged_dense_bytes(&paged->experts)),
-                     beside->empty_bytes);
+                     others->empty_bytes);
     }
     budget = mp_share_resolve(share, full->unit_bytes, spare);
     if (share->kind == MP_SHARE_BYTES)
-        budget = less(budget, beside->budget_bytes);
+        budget = less(budget, others->budget_bytes);
     if (share->kind == MP_SHARE_ALL || budget >= full->full_bytes ||
         (share->kind == MP_SHARE_PPM && share->amount == 1000000)) {
         /* Who wants a report would look for it. */
@@ -176,7 +177,7 @@ static enum mp_status choose_budget(struct mp_paged *paged, const struct mp_page
     return check_addresses(paged, budget);
 }
 
-static enum mp_status plan(struct mp_paged *paged, const struct mp_paged_beside *beside)
+static enum mp_status plan(struct mp_paged *paged, const struct mp_paged_others *others)
 {
     const struct mp_backend_config anywhere = { .numa_node = -1 };
     struct mp_space_config config;
@@ -190,7 +191,7 @@ static enum mp_status plan(struct mp_paged *paged, const struct mp_paged_beside 
     status = mp_space_make_plan(&config, &full);
     paged->backend->ops->close(paged->backend);
     paged->backend = NULL;
-    return status == MP_OK ? choose_budget(paged, beside, &full) : status;
+    return status == MP_OK ? choose_budget(paged, others, &full) : status;
 }
 
 static enum mp_status make_space(struct mp_paged *paged)
@@ -235,27 +236,36 @@ static enum mp_status make_pager(struct mp_paged *paged)
     return status == MP_OK ? mp_pager_create(&config, &paged->pager) : status;
 }
 
+static void take_tables(struct mp_paged *paged, struct mp_arena *arena)
+{
+    const uint64_t experts = paged->experts.experts, units = paged->experts.layers * experts;
+
+    paged->ready = mp_arena_take(arena, units, sizeof(*paged->ready));
+    paged->unreadable = mp_arena_take(arena, units, sizeof(*paged->unreadable));
+    paged->needs = mp_arena_take(arena, experts, sizeof(*paged->needs));
+    paged->leased = mp_arena_take(arena, experts, sizeof(*paged->leased));
+    paged->slots = mp_arena_take(arena, experts, sizeof(*paged->slots));
+    paged->resident = mp_arena_take(arena, experts, sizeof(*paged->resident));
+    paged->counts = mp_arena_take(arena, experts, sizeof(*paged->counts));
+    paged->chosen = mp_arena_take(arena, MP_PAGED_TOKENS_MAX * experts, sizeof(*paged->chosen));
+}
+
 static enum mp_status make_tables(struct mp_paged *paged)
 {
-    const size_t experts = paged->experts.experts, units = paged->experts.layers * experts;
+    struct mp_arena arena = { 0 };
+    enum mp_status status;
 
-    paged->ready = calloc(units, sizeof(*paged->ready));
-    paged->stays = calloc(units, sizeof(*paged->stays));
-    paged->needs = calloc(experts, sizeof(*paged->needs));
-    paged->handed = calloc(experts, sizeof(*paged->handed));
-    paged->slots = calloc(experts, sizeof(*paged->slots));
-    paged->resident = calloc(experts, sizeof(*paged->resident));
-    paged->counts = calloc(experts, sizeof(*paged->counts));
-    paged->chosen = calloc(MP_PAGED_TOKENS_MAX * experts, sizeof(*paged->chosen));
-    if (paged->ready == NULL || paged->stays == NULL || paged->needs == NULL ||
-        paged->slots == NULL || paged->handed == NULL || paged->resident == NULL ||
-        paged->counts == NULL || paged->chosen == NULL)
-        return mp_fail_no_memory("the tables of a model", units);
+    take_tables(paged, &arena);
+    status = mp_arena_open(&arena, "the tables of a model");
+    if (status != MP_OK)
+        return status;
+    paged->tables = arena.block;
+    take_tables(paged, &arena);
     return MP_OK;
 }
 
 /* As far as nothing is made: is it to be paged, and with which budget? */
-static enum mp_status decide(struct mp_paged *paged, const struct mp_paged_beside *beside, int fd)
+static enum mp_status decide(struct mp_paged *paged, const struct mp_paged_others *others, int fd)
 {
     char magic[4];
     enum mp_status status = MP_ERR_UNSUPPORTED;
@@ -266,7 +276,7 @@ static enum mp_status decide(struct mp_paged *paged, const struct mp_paged_besid
     /* Somebody else's file by that name is not what the program has open. */
     if (status == MP_OK && mp_paged_file_of(paged, fd) == UINT32_MAX)
         status = MP_ERR_UNSUPPORTED;
-    return status == MP_OK ? plan(paged, beside) : status;
+    return status == MP_OK ? plan(paged, others) : status;
 }
 
 /* The best that the program has, or what was asked for. */
@@ -286,9 +296,9 @@ static enum mp_paged_source choose_source(const struct mp_paged *paged)
                                                                       : MP_SOURCE_TOUCHES;
 }
 
-static enum mp_status make(struct mp_paged *paged, const struct mp_paged_beside *beside, int fd)
+static enum mp_status make(struct mp_paged *paged, const struct mp_paged_others *others, int fd)
 {
-    enum mp_status status = decide(paged, beside, fd);
+    enum mp_status status = decide(paged, others, fd);
 
     if (status != MP_OK)
         return status;
@@ -296,7 +306,7 @@ static enum mp_status make(struct mp_paged *paged, const struct mp_paged_beside 
     status = mp_interpose_settings_policies(&paged->settings, paged->experts.hidden > 0,
                                             &paged->profile);
     if (status == MP_OK)
-        status = mp_shown_create(&paged->host, &paged->experts, &paged->shown);
+        status = mp_mappings_create(&paged->host, &paged->experts, &paged->mappings);
     if (status == MP_OK) {
         mp_paged_timeline_create(paged);
         status = make_space(paged);
@@ -319,7 +329,7 @@ static struct mp_paged *make_empty(const struct mp_host *host,
     paged->host = *host;
     paged->costs = (struct mp_costs){ .executor_count = 1, .executors = { { .name = "program" } } };
     mp_counters_reset(&paged->counters);
-    pthread_mutex_init(&paged->turn, NULL);
+    pthread_mutex_init(&paged->mutex, NULL);
     return paged;
 }
 
@@ -334,11 +344,11 @@ static bool can_make_memory_file(void)
 }
 
 bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_settings *settings,
-                       const struct mp_paged_beside *beside, int fd)
+                       const struct mp_paged_others *others, int fd)
 {
     struct mp_paged *paged = make_empty(host, settings);
     const bool would =
-        paged != NULL && can_make_memory_file() && decide(paged, beside, fd) == MP_OK;
+        paged != NULL && can_make_memory_file() && decide(paged, others, fd) == MP_OK;
 
     mp_paged_destroy(paged);
     mp_error_clear();
@@ -347,7 +357,7 @@ bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_set
 
 enum mp_status mp_paged_create(const struct mp_host *host,
                                const struct mp_interpose_settings *settings,
-                               const struct mp_paged_beside *beside, int fd,
+                               const struct mp_paged_others *others, int fd,
                                struct mp_paged **paged_p)
 {
     struct mp_paged *paged = make_empty(host, settings);
@@ -355,8 +365,8 @@ enum mp_status mp_paged_create(const struct mp_host *host,
 
     if (paged == NULL)
         return mp_fail_no_memory("a paged model", sizeof(*paged));
-    paged->place = beside->place;
-    status = make(paged, beside, fd);
+    paged->index = others->index;
+    status = make(paged, others, fd);
     if (status != MP_OK) {
         mp_paged_destroy(paged);
         return status;
@@ -386,7 +396,7 @@ void mp_paged_destroy(struct mp_paged *paged)
 {
     if (paged == NULL)
         return;
-    if (paged->shown != NULL && mp_shown_lost_any(paged->shown)) {
+    if (paged->mappings != NULL && mp_mappings_lost_descriptor(paged->mappings)) {
         atomic_store(&paged->off, true); /* it stays as it is: what we would close is not ours */
         return;
     }
@@ -394,28 +404,21 @@ void mp_paged_destroy(struct mp_paged *paged)
     mp_paged_watch_destroy(paged->watch);
     if (paged->open)
         mp_paged_close_layer(paged);
-    if (paged->shown != NULL)
-        mp_shown_hide_all(paged->shown);
+    if (paged->mappings != NULL)
+        mp_mappings_unmap_units(paged->mappings);
     mp_paged_record_end(paged);
     mp_paged_ahead_destroy(paged->ahead);
     mp_paged_scores_destroy(paged->scores);
     mp_pager_destroy(paged->pager);
     mp_policies_destroy(&paged->policies);
-    mp_seam_close(paged);
+    mp_upload_close(paged);
     mp_space_destroy(paged->space);
     if (paged->backend != NULL)
         paged->backend->ops->close(paged->backend);
-    mp_shown_destroy(paged->shown);
+    mp_mappings_destroy(paged->mappings);
     mp_experts_close(&paged->experts);
     mp_timeline_destroy(paged->timeline);
-    free((void *)paged->ready);
-    free(paged->stays);
-    free(paged->needs);
-    free(paged->handed);
-    free(paged->slots);
-    free(paged->resident);
-    free(paged->counts);
-    free(paged->chosen);
-    pthread_mutex_destroy(&paged->turn);
+    free(paged->tables);
+    pthread_mutex_destroy(&paged->mutex);
     free(paged);
 }

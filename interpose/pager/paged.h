@@ -6,14 +6,14 @@
 
 #include "interpose/model/experts.h"
 #include "interpose/pager/settings.h"
-#include "interpose/window/shown.h"
+#include "interpose/mapping/mappings.h"
 #include "policy/pager/pager.h"
 
 /*
  * A paged model: the experts of the files that a program maps, the pager for them, and the
  * synchronisation of the program's reads.
  *
- * No thread owns the pager permanently; the mutex `turn` serialises its users. A thread of the
+ * No thread owns the pager permanently; `mutex` serialises its users. A thread of the
  * program that learns which experts a layer will read locks it, opens the layer and continues. A
  * thread that is about to read an absent expert locks it, waits for reads and maps arrived experts
  * until its own has arrived. So a layer whose experts are resident needs no thread switch.
@@ -27,8 +27,8 @@
  *     dense.c    weights other than experts
  *     report.c   the report; record.c trace and timeline
  *
- * Thread safety: any thread, unless a comment requires that the caller holds `turn` ("with the
- * turn"). Lock order: turn, then the locks of vmm and of the window.
+ * Thread safety: any thread, unless a comment requires that the caller holds `mutex`. Lock
+ * order: `mutex`, then the locks of vmm and of the mappings.
  */
 struct mp_paged_ahead;
 struct mp_paged_dense;
@@ -48,8 +48,8 @@ enum mp_paged_source {
  * because the unit does not fit. */
 enum { MP_READY_NO, MP_READY_YES, MP_READY_IN_PLACE };
 
-/* Copies to a device that the program makes from slots; see seam.h. With the turn. */
-struct mp_seam {
+/* Copies to a device that the program makes from slots; see uploads.h. With `mutex` held. */
+struct mp_uploads {
     bool tried; /* pinning the slots was tried */
     char *base; /* address of the slots; the first pinned_bytes are pinned */
     uint64_t pinned_bytes;
@@ -65,10 +65,10 @@ struct mp_paged {
     struct mp_host host;
     char path[PATH_MAX]; /* of the first file that was mapped */
     uint64_t number;     /* number of the model in the process, from 1 */
-    uint32_t place;      /* among those that there are */
+    uint32_t index;      /* in the table of models */
 
     struct mp_experts experts;
-    struct mp_shown *shown;
+    struct mp_mappings *mappings;
     struct mp_backend *backend;
     struct mp_space *space;
     struct mp_space_plan plan;
@@ -90,46 +90,48 @@ struct mp_paged {
 
     /* Serialises calls of the pager. It is held while waiting for reads, so it is not one of
      * vmm/base/lock.h. */
-    pthread_mutex_t turn;
+    pthread_mutex_t mutex;
+
+    void *tables; /* the block of the arrays below */
 
     /* (units): MP_READY_* */
     _Atomic uint8_t *ready;
     _Atomic uint64_t open_key; /* key of the open layer's routing; 0: no layer is open */
     _Atomic bool off;          /* permanently: only the file's mapping is used */
 
-    /* With the turn. */
+    /* With `mutex` held. */
     bool open;
     uint32_t layer;
     struct mp_need *needs; // (experts)
     uint32_t need_count;
-    uint8_t *handed;   // (experts), by need: 1 if leased
-    uint8_t *stays;    // (units): cannot be read by the pager, so the file's mapping is used
-    uint8_t *resident; // (experts): scratch
-    uint32_t *counts;  // (experts): scratch
+    uint8_t *leased;     // (experts), by need: 1 if leased
+    uint8_t *unreadable; // (units): cannot be read by the pager, so the file's mapping is used
+    uint8_t *resident;   // (experts): scratch
+    uint32_t *counts;    // (experts): scratch
     const void *(*slots)[MP_UNIT_PIECES_MAX]; // (experts), by need: pieces of leased ones
-    struct mp_seam seam;
+    struct mp_uploads uploads;
     uint32_t tokens, top_k;
     uint32_t *chosen; // (tokens_max * k): routing of the open layer, if it has few tokens
 
-    const char *why; /* reason why the pager was stopped; NULL: it was not */
+    const char *why; /* the pager has to stop; NULL: it does not */
 
     /* For the report. */
     uint64_t layers_opened, layers_aborted, failures;
-    _Atomic uint64_t wholes;  /* routings to all experts */
-    _Atomic uint64_t touches; /* of experts that were not announced */
+    _Atomic uint64_t full_routings; /* routings to all experts */
+    _Atomic uint64_t touches;       /* of experts that were not announced */
 };
 
 #define MP_PAGED_TOKENS_MAX 64u
 
-/* Other models of the process: what their budgets are, how much of that is still to be filled, and
- * the place that they leave. */
-struct mp_paged_beside {
+/* Other models of the process: the sum of their budgets, how much of it is still to be filled, and
+ * the index of the new one. */
+struct mp_paged_others {
     uint64_t budget_bytes, empty_bytes;
-    uint32_t place;
+    uint32_t index;
 };
 
-/* Count one in. NULL is none. */
-void mp_paged_count(const struct mp_paged *paged, struct mp_paged_beside *beside);
+/* Add one. NULL is none. */
+void mp_paged_add_other(const struct mp_paged *paged, struct mp_paged_others *others);
 
 /*
  * Create the paged model for a file that the program has open. MP_ERR_UNSUPPORTED, without a text:
@@ -137,12 +139,12 @@ void mp_paged_count(const struct mp_paged *paged, struct mp_paged_beside *beside
  */
 enum mp_status mp_paged_create(const struct mp_host *host,
                                const struct mp_interpose_settings *settings,
-                               const struct mp_paged_beside *beside, int fd,
+                               const struct mp_paged_others *others, int fd,
                                struct mp_paged **paged_p) MP_MUST_CHECK;
 
 /* True if mp_paged_create() would succeed. Creates and logs nothing. */
 bool mp_paged_would_be(const struct mp_host *host, const struct mp_interpose_settings *settings,
-                       const struct mp_paged_beside *beside, int fd);
+                       const struct mp_paged_others *others, int fd);
 
 /* No thread may be in a call. NULL is allowed. */
 void mp_paged_destroy(struct mp_paged *paged);
@@ -183,7 +185,7 @@ void mp_paged_wait_all(struct mp_paged *paged, uint64_t key);
 /* Stop paging permanently; logs one line with the reason. */
 void mp_paged_stop(struct mp_paged *paged, const char *why);
 
-/* Close the open layer. With the turn. */
+/* Close the open layer. With `mutex` held. */
 void mp_paged_close_layer(struct mp_paged *paged);
 
 /* Process accesses to units of a layer that were not announced, counted in `counts`: reads those
@@ -210,8 +212,8 @@ bool mp_paged_was_touched(struct mp_paged *paged, uint32_t unit);
 struct mp_paged_ahead *mp_paged_ahead_create(const struct mp_paged *paged);
 void mp_paged_ahead_destroy(struct mp_paged_ahead *ahead);
 
-/* Predict the layers after the one that is open for `routing` and prefetch. With the turn. */
-void mp_paged_look_ahead(struct mp_paged *paged, const struct mp_routing *routing);
+/* Predict the layers after the one that is open for `routing` and prefetch. With `mutex` held. */
+void mp_paged_prefetch(struct mp_paged *paged, const struct mp_routing *routing);
 
 /* Of what was guessed last of each layer, that is as many experts as a token has: how many there
  * were when the layer ran, and how many of them it used. */
@@ -235,8 +237,8 @@ extern _Atomic uint32_t mp_paged_report_asked;
  * that there are at once. */
 void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PATH_MAX]);
 
-/* record.c: trace and timeline, if the settings enable them. route: with the turn. end: write them;
- * after the last route. */
+/* record.c: trace and timeline, if the settings enable them. route: with `mutex` held. end: write
+ * them; after the last route. */
 void mp_paged_timeline_create(struct mp_paged *paged);
 struct mp_paged_record *mp_paged_record_create(struct mp_paged *paged);
 void mp_paged_record_route(struct mp_paged *paged, const struct mp_routing *routing);

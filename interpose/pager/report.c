@@ -13,8 +13,8 @@
 #include "vmm/output/json_out.h"
 #include "vmm/output/out.h"
 
-#define TURN_PAUSE_NS 1000000
-#define TURN_TRIES 2000
+#define MUTEX_PAUSE_NS 1000000
+#define MUTEX_TRIES 2000
 
 static const char *const source_names[] = { "touches", "router", "expert", "module" };
 
@@ -28,19 +28,19 @@ void mp_paged_expand(const struct mp_paged *paged, const char *name, char out[PA
     const char *at = strstr(name, "%p"), *end = name + strlen(name);
     const char *json = end - name > 5 && strcmp(end - 5, ".json") == 0 ? end - 5 : end;
     const char *behind = at == NULL ? name : at + 2;
-    char process[24] = "", place[24] = "";
+    char process[24] = "", number[24] = "";
 
     if (at != NULL)
         snprintf(process, sizeof(process), "%ld", (long)getpid());
-    if (paged->place > 0)
-        snprintf(place, sizeof(place), ".%u", paged->place + 1);
+    if (paged->index > 0)
+        snprintf(number, sizeof(number), ".%u", paged->index + 1);
     snprintf(out, PATH_MAX, "%.*s%s%.*s%s%s", at == NULL ? 0 : (int)(at - name), name, process,
-             (int)(json - behind), behind, place, json);
+             (int)(json - behind), behind, number, json);
 }
 
 struct facts {
     struct mp_counters c;
-    struct mp_shown_counts shown;
+    struct mp_mappings_counts mappings;
     uint64_t dense_bytes;
     double hit_rate;
     uint64_t guessed, guessed_right;
@@ -52,7 +52,7 @@ static void collect(struct mp_paged *paged, struct facts *f)
 
     f->c = paged->counters;
     f->c.prefetch_unused_bytes += mp_pager_unused_bytes(paged->pager);
-    mp_shown_get_counts(paged->shown, &f->shown);
+    mp_mappings_get_counts(paged->mappings, &f->mappings);
     f->dense_bytes = 0;
     if (paged->dense != NULL)
         (void)mp_paged_dense_done(paged->dense, &f->dense_bytes);
@@ -91,15 +91,15 @@ static void print_text(const struct mp_paged *paged, const struct facts *f, FILE
             (double)c->exposed_wait_ns * 1e-6);
     fprintf(out, "unforeseen    %" PRIu64 " touches; experts are known by %s\n",
             atomic_load(&paged->touches), source_names[paged->source]);
-    fprintf(out, "mappings      %" PRIu64 " shown, %" PRIu64 " hidden, %" PRIu64 " failed\n",
-            f->shown.shows, f->shown.hides, f->shown.failures);
+    fprintf(out, "mappings      %" PRIu64 " mapped, %" PRIu64 " unmapped, %" PRIu64 " failed\n",
+            f->mappings.maps, f->mappings.unmaps, f->mappings.failures);
     fprintf(out,
             "layers        %" PRIu64 " opened, %" PRIu64 " closed early, %" PRIu64
             " for all experts\n",
-            paged->layers_opened, paged->layers_aborted, atomic_load(&paged->wholes));
-    if (paged->seam.copies > 0)
+            paged->layers_opened, paged->layers_aborted, atomic_load(&paged->full_routings));
+    if (paged->uploads.copies > 0)
         fprintf(out, "to devices    %" PRIu64 " copies from %.1f MiB of pinned slots\n",
-                paged->seam.copies, mib(paged->seam.pinned_bytes));
+                paged->uploads.copies, mib(paged->uploads.pinned_bytes));
     fprintf(out, "policies      ");
     for (unsigned kind = 0; kind < MP_POLICY_KIND_COUNT; kind++)
         fprintf(out, "%s%s %s", kind > 0 ? ", " : "", mp_policy_kind_name(kind),
@@ -131,9 +131,9 @@ static void print_json(const struct mp_paged *paged, const struct facts *f, FILE
     mp_json_put_string(&json, "hooks", source_names[paged->source]);
     mp_json_put_bool(&json, "paged", !atomic_load(&paged->off));
     mp_json_put_u64(&json, "unforeseen_touches", atomic_load(&paged->touches));
-    mp_json_put_u64(&json, "shown", f->shown.shows);
-    mp_json_put_u64(&json, "hidden", f->shown.hides);
-    mp_json_put_u64(&json, "device_copies", paged->seam.copies);
+    mp_json_put_u64(&json, "experts_mapped", f->mappings.maps);
+    mp_json_put_u64(&json, "experts_unmapped", f->mappings.unmaps);
+    mp_json_put_u64(&json, "device_copies", paged->uploads.copies);
     mp_json_put_u64(&json, "layers_opened", paged->layers_opened);
     mp_json_put_u64(&json, "layers_closed_early", paged->layers_aborted);
     mp_json_object_begin(&json, "policies");
@@ -158,14 +158,14 @@ void mp_paged_report(struct mp_paged *paged)
 
     if (bytes == 0 || strcmp(to, "0") == 0)
         return;
-    /* At the end of a program somebody may have been stopped in the middle of a turn. */
-    for (int tries = 0; pthread_mutex_trylock(&paged->turn) != 0; tries++) {
-        if (tries == TURN_TRIES)
+    /* At the end of a program somebody may have been stopped while it held the mutex. */
+    for (int tries = 0; pthread_mutex_trylock(&paged->mutex) != 0; tries++) {
+        if (tries == MUTEX_TRIES)
             return;
-        nanosleep(&(struct timespec){ .tv_nsec = TURN_PAUSE_NS }, NULL);
+        nanosleep(&(struct timespec){ .tv_nsec = MUTEX_PAUSE_NS }, NULL);
     }
     collect(paged, &facts);
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
     if (strcmp(to, "1") == 0 || strcmp(to, "json") == 0)
         snprintf(path, sizeof(path), "/dev/stderr");
     else

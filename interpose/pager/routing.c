@@ -4,13 +4,13 @@
  *
  * A layer stays open until another one, or another routing of the same, opens: only then is it
  * known that nobody reads its experts any more. Where several contexts of a program run at once one
- * closes the layer of another early; its experts may then be hidden while they are read, which is
+ * closes the layer of another early; its experts may then be unmapped while they are read, which is
  * right all the same, because the file is there.
  */
 #include <inttypes.h>
 #include <string.h>
 
-#include "interpose/pager/seam.h"
+#include "interpose/pager/uploads.h"
 #include "vmm/base/error.h"
 
 /* Slots that stay free for what is read ahead while a layer needs more than there is room for. */
@@ -27,11 +27,11 @@ void mp_paged_close_layer(struct mp_paged *paged)
 
     if (!paged->open)
         return;
-    mp_seam_drain(paged);
+    mp_upload_drain(paged);
     paged->open = false;
     atomic_store_explicit(&paged->open_key, 0, memory_order_release);
     for (uint32_t i = 0; i < paged->need_count; i++) {
-        if (paged->handed[i])
+        if (paged->leased[i])
             mp_pager_done(paged->pager, i);
         else
             left += !paged->needs[i].elsewhere;
@@ -55,7 +55,7 @@ void mp_paged_stop(struct mp_paged *paged, const char *why)
         paged->open = false;
     }
     atomic_store(&paged->open_key, 0);
-    mp_shown_hide_all(paged->shown);
+    mp_mappings_unmap_units(paged->mappings);
 }
 
 /* Somebody may have closed our descriptors, and what was read since then is another file's. */
@@ -63,21 +63,21 @@ static bool was_read_from_files(struct mp_paged *paged, const struct mp_unit *un
 {
     for (uint32_t k = 0; k < unit->piece_count; k++) {
         if ((k == 0 || unit->pieces[k].file != unit->pieces[k - 1].file) &&
-            !mp_shown_has_file(paged->shown, unit->pieces[k].file))
+            !mp_mappings_own_file(paged->mappings, unit->pieces[k].file))
             return false;
     }
     return true;
 }
 
 /* A need has its bytes and a lease: from now on it is read from its slot. */
-static void show(struct mp_paged *paged, const struct mp_ready *ready)
+static void map_ready(struct mp_paged *paged, const struct mp_ready *ready)
 {
     const uint32_t unit = paged->layer * paged->experts.experts + paged->needs[ready->need].expert;
     const struct mp_unit *pieces = &paged->experts.units[unit];
     uint64_t offsets[MP_UNIT_PIECES_MAX];
     int fd = -1;
 
-    paged->handed[ready->need] = 1;
+    paged->leased[ready->need] = 1;
     memcpy(paged->slots[ready->need], ready->pieces, sizeof(paged->slots[0]));
     for (uint32_t k = 0; k < pieces->piece_count; k++) {
         const char *page =
@@ -85,12 +85,12 @@ static void show(struct mp_paged *paged, const struct mp_ready *ready)
 
         fd = mp_backend_host_file(paged->backend, page, &offsets[k]);
     }
-    if (!mp_shown_is_shown(paged->shown, unit)) {
+    if (!mp_mappings_has_unit(paged->mappings, unit)) {
         if (!was_read_from_files(paged, pieces)) {
             mp_paged_stop(paged, "the program has closed our descriptors");
             return;
         }
-        if (fd >= 0 && !mp_shown_show(paged->shown, unit, fd, offsets))
+        if (fd >= 0 && !mp_mappings_map_unit(paged->mappings, unit, fd, offsets))
             mp_log_once(MP_LOG_WARN, "preload", "an expert cannot be mapped, and is read in place");
     }
     if (paged->source == MP_SOURCE_TOUCHES)
@@ -117,7 +117,7 @@ static void note_failure(struct mp_paged *paged)
         const uint32_t unit = first + paged->needs[i].expert;
 
         if (mp_space_state(paged->space, unit) == MP_RES_FAILED) {
-            paged->stays[unit] = true;
+            paged->unreadable[unit] = true;
             found = true;
         }
         set_ready(paged, unit, MP_READY_YES);
@@ -127,7 +127,7 @@ static void note_failure(struct mp_paged *paged)
         mp_paged_stop(paged, paged->why != NULL ? paged->why : "the pager failed");
 }
 
-/* Show what has come so far. */
+/* Map what has come so far. */
 static void take_ready(struct mp_paged *paged)
 {
     while (paged->open) {
@@ -139,7 +139,7 @@ static void take_ready(struct mp_paged *paged)
         }
         if (ready.need == MP_NEED_NONE)
             return;
-        show(paged, &ready);
+        map_ready(paged, &ready);
     }
 }
 
@@ -185,16 +185,16 @@ static void list_needs(struct mp_paged *paged, uint32_t layer)
         if (paged->counts[e] == 0)
             continue;
         *need = (struct mp_need){ .expert = e, .tokens = paged->counts[e] };
-        need->elsewhere = paged->stays[unit] || (!paged->resident[e] && room == 0);
+        need->elsewhere = paged->unreadable[unit] || (!paged->resident[e] && room == 0);
         room -= !need->elsewhere && !paged->resident[e];
-        paged->handed[paged->need_count++] = 0;
+        paged->leased[paged->need_count++] = 0;
         set_ready(paged, unit, need->elsewhere ? MP_READY_IN_PLACE : MP_READY_NO);
     }
 }
 
 static void open_layer(struct mp_paged *paged, const struct mp_routing *routing)
 {
-    if (mp_seam_blocks(paged))
+    if (mp_upload_blocks(paged))
         return; /* what it needs is read in place */
     mp_paged_close_layer(paged);
     if (!count_choices(paged, routing))
@@ -212,7 +212,7 @@ static void open_layer(struct mp_paged *paged, const struct mp_routing *routing)
     if (!paged->open)
         return;
     atomic_store_explicit(&paged->open_key, routing->key, memory_order_release);
-    mp_paged_look_ahead(paged, routing);
+    mp_paged_prefetch(paged, routing);
 }
 
 uint64_t mp_paged_key(const struct mp_routing *routing)
@@ -239,11 +239,11 @@ void mp_paged_route(struct mp_paged *paged, const struct mp_routing *routing)
 {
     if (atomic_load_explicit(&paged->open_key, memory_order_acquire) == routing->key)
         return;
-    pthread_mutex_lock(&paged->turn);
+    pthread_mutex_lock(&paged->mutex);
     if (atomic_load_explicit(&paged->open_key, memory_order_relaxed) != routing->key &&
         !atomic_load(&paged->off))
         open_layer(paged, routing);
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
 }
 
 static bool is_ready(const struct mp_paged *paged, uint32_t unit)
@@ -255,24 +255,24 @@ void mp_paged_wait(struct mp_paged *paged, uint32_t unit, uint64_t key)
 {
     if (is_ready(paged, unit))
         return;
-    pthread_mutex_lock(&paged->turn);
+    pthread_mutex_lock(&paged->mutex);
     while (!is_ready(paged, unit) && paged->open &&
            atomic_load_explicit(&paged->open_key, memory_order_relaxed) == key) {
         struct mp_ready ready;
         const enum mp_status status = mp_pager_next(paged->pager, &ready);
 
         if (status == MP_OK && ready.need != MP_NEED_NONE)
-            show(paged, &ready);
+            map_ready(paged, &ready);
         else if (status == MP_OK || status == MP_ERR_BUSY)
             set_ready(paged, unit,
                       MP_READY_YES); /* it is nobody's need, or there is no room for it */
         else
             note_failure(paged);
     }
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
 }
 
-/* With the turn: show what comes until all needs of the open layer are there. */
+/* With `mutex` held: map what comes until all needs of the open layer are there. */
 static void take_all(struct mp_paged *paged)
 {
     while (paged->open) {
@@ -282,7 +282,7 @@ static void take_all(struct mp_paged *paged)
         if (status == MP_ERR_BUSY || (status == MP_OK && ready.need == MP_NEED_NONE))
             return; /* what is left has no room, and is read in place */
         if (status == MP_OK)
-            show(paged, &ready);
+            map_ready(paged, &ready);
         else
             note_failure(paged);
     }
@@ -290,13 +290,13 @@ static void take_all(struct mp_paged *paged)
 
 void mp_paged_wait_all(struct mp_paged *paged, uint64_t key)
 {
-    pthread_mutex_lock(&paged->turn);
+    pthread_mutex_lock(&paged->mutex);
     if (paged->open && atomic_load_explicit(&paged->open_key, memory_order_relaxed) == key)
         take_all(paged);
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
 }
 
-/* With the turn: open the layer for what `counts` has. */
+/* With `mutex` held: open the layer for what `counts` has. */
 static void open_counted(struct mp_paged *paged, uint32_t layer)
 {
     if (atomic_load(&paged->off))
@@ -317,9 +317,9 @@ void mp_paged_announce(struct mp_paged *paged, uint32_t layer, const int64_t *id
 {
     const uint32_t experts = paged->experts.experts;
 
-    pthread_mutex_lock(&paged->turn);
-    if (mp_seam_blocks(paged)) {
-        pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_lock(&paged->mutex);
+    if (mp_upload_blocks(paged)) {
+        pthread_mutex_unlock(&paged->mutex);
         return;
     }
     mp_paged_close_layer(paged);
@@ -329,20 +329,20 @@ void mp_paged_announce(struct mp_paged *paged, uint32_t layer, const int64_t *id
             paged->counts[ids[i]]++;
     }
     if (paged->source != MP_SOURCE_ANNOUNCED)
-        mp_shown_allow_private(paged->shown); /* a layer is computed with what it names */
+        mp_mappings_allow_private(paged->mappings); /* a layer is computed with what it names */
     paged->source = MP_SOURCE_ANNOUNCED;
     open_counted(paged, layer);
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
 }
 
 void mp_paged_note_touches(struct mp_paged *paged, uint32_t layer, const uint32_t *counts)
 {
-    pthread_mutex_lock(&paged->turn);
-    if (paged->source == MP_SOURCE_TOUCHES && !mp_seam_blocks(paged)) {
+    pthread_mutex_lock(&paged->mutex);
+    if (paged->source == MP_SOURCE_TOUCHES && !mp_upload_blocks(paged)) {
         mp_paged_close_layer(paged);
         memcpy(paged->counts, counts, paged->experts.experts * sizeof(*counts));
         open_counted(paged, layer);
         mp_paged_close_layer(paged);
     }
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
 }

@@ -47,9 +47,9 @@ void mp_paged_scores_destroy(struct mp_paged_scores *scores)
 /* Where the program has it mapped; NULL: nowhere, or there is no such tensor. */
 static const void *find(struct mp_paged *paged, const struct mp_piece *piece)
 {
-    return piece->bytes > 0
-               ? mp_shown_address(paged->shown, piece->file, piece->offset_bytes, piece->bytes)
-               : NULL;
+    return piece->bytes > 0 ? mp_mappings_address(paged->mappings, piece->file, piece->offset_bytes,
+                                                  piece->bytes)
+                            : NULL;
 }
 
 /* The input with the later layer's norm in place of the present one's. */

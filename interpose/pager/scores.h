@@ -6,7 +6,7 @@
 /*
  * What a later layer's router would say now: MP_SCORES_GATE (policy/policy.h). The router and the
  * norms lie in the program's mapping, and the input of the open layer in the program's memory while
- * its operation runs; both are read where they are. With the turn.
+ * its operation runs; both are read where they are. With `mutex` held.
  */
 
 /* More tokens have no scores of their own: nearly all experts are then wanted anyway. */

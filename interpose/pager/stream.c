@@ -1,8 +1,8 @@
 /*
  * Experts that there is no room for: a prompt's layer may need more of them than the budget holds.
- * They are read where they are, in the file's mapping, once each; the kernel is told ahead of use
- * what comes next, and behind it that its pages can go, so that neither side waits and nothing else
- * is pushed out.
+ * They are read where they are, in the file's mapping, once each. The kernel is advised to read the
+ * next ones ahead and to drop those already used, so that neither side waits and nothing else is
+ * evicted.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -25,7 +25,8 @@ static char *find(struct mp_paged *paged, const struct mp_expert_tensor *tensor,
 
     *begin_p = begin;
     *bytes_p = end > begin ? end - begin : 0;
-    return end > begin ? mp_shown_address(paged->shown, tensor->file, begin, end - begin) : NULL;
+    return end > begin ? mp_mappings_address(paged->mappings, tensor->file, begin, end - begin)
+                       : NULL;
 }
 
 static bool is_in_place(const struct mp_paged *paged, const struct mp_expert_tensor *tensor,

@@ -44,7 +44,7 @@ static char *middle_of(struct mp_paged *paged, uint32_t unit)
     const uint64_t offset =
         mp_round_down_u64(piece->offset_bytes + piece->bytes / 2, MP_SPACE_PAGE_BYTES);
 
-    return mp_shown_address(paged->shown, piece->file, offset, MP_SPACE_PAGE_BYTES);
+    return mp_mappings_address(paged->mappings, piece->file, offset, MP_SPACE_PAGE_BYTES);
 }
 
 bool mp_paged_was_touched(struct mp_paged *paged, uint32_t unit)
@@ -93,9 +93,9 @@ static void check_files(struct mp_paged *paged)
     for (uint32_t f = 0; f < mp_files_count(paged->experts.files); f++) {
         if (mp_files_check(paged->experts.files, f) == MP_OK)
             continue;
-        pthread_mutex_lock(&paged->turn);
+        pthread_mutex_lock(&paged->mutex);
         mp_paged_stop(paged, mp_error_last()->text);
-        pthread_mutex_unlock(&paged->turn);
+        pthread_mutex_unlock(&paged->mutex);
     }
     mp_error_clear();
 }

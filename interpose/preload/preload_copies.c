@@ -110,7 +110,7 @@ void ggml_backend_tensor_set_async(void *backend, void *tensor, const void *data
     REAL(void, ggml_backend_tensor_set_async, void *, void *, const void *, size_t, size_t);
     const struct mp_interposer *interposer = paging();
     struct setting setting = { real, backend, tensor, offset_bytes };
-    const struct mp_seam_copy copy = { backend, data, bytes, set_part, &setting };
+    const struct mp_copy_call copy = { backend, data, bytes, set_part, &setting };
 
     if (real == NULL)
         return;
@@ -146,7 +146,7 @@ typedef bool copy_callback(void *backend, const void *src, void *dst, void *grap
 
 struct chained {
     _Atomic(void *)
-        sched; /* NULL: free. A scheduler that ends keeps its place: nobody tells of it */
+        sched; /* NULL: free. A scheduler that ends keeps its place: nothing reports its end */
     copy_callback *own;
     void *data;
 };

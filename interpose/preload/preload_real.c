@@ -111,7 +111,7 @@ static int ask_next(struct dl_phdr_info *info, size_t bytes, void *arg)
 
     (void)bytes;
     if (dladdr(&mp_preload_real, &self) != 0 && (uintptr_t)self.dli_fbase == info->dlpi_addr)
-        return 0; /* our hook is no answer */
+        return 0; /* our own hook is not it */
     found = ask_module(info->dlpi_name != NULL ? info->dlpi_name : "", search->name);
     if (found != NULL && found != search->not_this)
         search->found = found;

@@ -72,7 +72,8 @@ struct mp_kernels {
     /*
      * out[h][i] = sum_p softmax_p(q[h] . k[p] * scale) * v[p][i] for `heads` query heads, which
      * share keys and values and follow one another in q and out, over positions [0, positions);
-     * k and v rows are `kv_stride` floats apart. `scores` is scratch of heads * positions floats.
+     * k and v rows are `kv_stride` floats apart. `scores` (heads, positions) becomes
+     * exp(score - highest of the head), before it is divided by the sum.
      */
     void (*attend)(float *out, const float *q, const float *k, const float *v, size_t kv_stride,
                    size_t heads, size_t dim, size_t positions, float scale, float *scores);

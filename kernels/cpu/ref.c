@@ -175,7 +175,8 @@ static void ref_attend(float *out, const float *q, const float *k, const float *
                        size_t heads, size_t dim, size_t positions, float scale, float *scores)
 {
     for (size_t h = 0; h < heads; h++)
-        attend_head(out + h * dim, q + h * dim, k, v, kv_stride, dim, positions, scale, scores);
+        attend_head(out + h * dim, q + h * dim, k, v, kv_stride, dim, positions, scale,
+                    scores + h * positions);
 }
 
 static void ref_axpy(float *y, const float *x, float a, size_t count)

@@ -358,7 +358,7 @@ static void every_call_of_the_driver_fails_once(void)
 
             CHECK_EQ(mp_gpu_stream_open(t.gpu, &stream), MP_OK);
             fake_api.fail(calls[i], nth, 2, false);
-            status = mp_gemm_matmul(t.gemm, stream, &p); /* also opens the lane of a new stream */
+            status = mp_gemm_matmul(t.gemm, stream, &p); /* also opens the handle of a new stream */
             fake_api.fail(calls[i], UINT64_MAX, 0, false);
             CHECK(status == MP_OK || status == MP_ERR_NO_SPACE || status == MP_ERR_DEVICE);
             CHECK_EQ(mp_gpu_finish(t.gpu, stream), MP_OK);

@@ -406,7 +406,7 @@ static void generate(const struct harness_options *options, const struct mp_samp
     check_nothing_lives();
 }
 
-static void a_device_draws_what_the_sampler_would(void)
+static void a_device_samples_as_the_sampler(void)
 {
     static const struct mp_sampling ways[] = {
         { 0, 0, 1, 1 }, { 1, 0, 1, 2 }, { 0.7, 20, 0.9, 3 }, { 3, 5, 1, 4 }, { 1.3, 0, 0.5, 5 }
@@ -451,6 +451,6 @@ int main(int argc, char **argv)
     RUN(what_the_host_tier_lacks_goes_to_the_device);
     RUN(slices_change_no_bit_at_any_budget);
     RUN(measured_costs_are_used_and_followed);
-    RUN(a_device_draws_what_the_sampler_would);
+    RUN(a_device_samples_as_the_sampler);
     return 0;
 }

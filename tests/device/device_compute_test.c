@@ -1,7 +1,7 @@
 /*
  * The device as a compute (engine/forward/compute.h), here the driver without one
  * (tests/device/fakecuda): the first error of a queued operation is kept, nothing is queued behind
- * it, and who asks is told once.
+ * it, and it is returned once.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +142,7 @@ static bool fails_once(struct mp_compute *c, size_t o, const char *call)
     return true;
 }
 
-static void an_error_is_kept_and_told_once(void)
+static void an_error_is_kept_and_returned_once(void)
 {
     struct harness h;
     unsigned failed = 0;
@@ -198,7 +198,7 @@ static void nothing_is_launched_behind_an_error(void)
 int main(void)
 {
     find_fake();
-    RUN(an_error_is_kept_and_told_once);
+    RUN(an_error_is_kept_and_returned_once);
     RUN(nothing_is_launched_behind_an_error);
     return 0;
 }

@@ -1,3 +1,4 @@
+/* What a program sees of a mapped file; see victim_checks.h. */
 #define _GNU_SOURCE
 #include "tests/interpose/victim_checks.h"
 

@@ -16,6 +16,8 @@
     X("glm4_moe-b")        \
     X("glm4_moe_lite-a")   \
     X("glm4_moe_lite-b")   \
+    X("gpt_oss-a")         \
+    X("gpt_oss-b")         \
     X("granitemoe-a")      \
     X("granitemoe-b")      \
     X("minimax_m2-a")      \

@@ -217,7 +217,7 @@ static void families_are_complete(void)
         }
         CHECK_EQ(arch->fused_gate_up == NULL, arch->fused_down == NULL);
     }
-    CHECK_EQ(count, 11);
+    CHECK_EQ(count, 12);
 }
 
 static void a_family_is_one_constant(void)
@@ -253,7 +253,8 @@ static void unknown_families_get_all_names(void)
                 "E_UNSUPPORTED",
                 "key 'architectures' in 'config.json': got 'ElmForCausalLM', this engine supports "
                 "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, "
-                "Glm4MoeForCausalLM, Glm4MoeLiteForCausalLM, GraniteMoeForCausalLM, "
+                "Glm4MoeForCausalLM, Glm4MoeLiteForCausalLM, GptOssForCausalLM, "
+                "GraniteMoeForCausalLM, "
                 "MiniMaxM2ForCausalLM, MixtralForCausalLM, OlmoeForCausalLM, Qwen2MoeForCausalLM, "
                 "Qwen3MoeForCausalLM, OakForCausalLM, EndlessForCausalLM");
 }

@@ -1,3 +1,4 @@
+/* An engine for tests; see harness.h. */
 #include "tests/model/harness.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* A model directory with other names, types or values; see rewrite.h. */
 #include "tests/model/rewrite.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* Model directories of a few hundred bytes; see tiny_model.h. */
 #include "tests/model/tiny_model.h"
 
 #include <inttypes.h>

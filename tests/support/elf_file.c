@@ -1,3 +1,4 @@
+/* Programs and libraries without code; see elf_file.h. */
 #include "tests/support/elf_file.h"
 
 #include <elf.h>

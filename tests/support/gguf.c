@@ -1,3 +1,4 @@
+/* Writing GGUF files; see gguf.h. */
 #include "tests/support/gguf.h"
 
 #include "tests/support/test.h"

@@ -1,3 +1,4 @@
+/* Failing tests that log unexpected errors; see log_guard.h. */
 #include "tests/support/log_guard.h"
 
 #include <inttypes.h>

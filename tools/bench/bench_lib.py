@@ -309,23 +309,24 @@ def read_locality(path):
     return {"last_token": last / max(uses, 1), "last_8_tokens": last8 / max(uses, 1)}
 
 
-REST_S = 0.001  # a step's threads wait awake for less than this before they sleep
-
-
 class Steps:
-    """A process of bench_steps_*: it runs a batch of tokens on command."""
+    """A process that runs a batch of tokens on command: bench_steps_* or llama_forced.
 
-    def __init__(self, program, model, flags):
-        command = [program, "--model", model, *flags]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True)
+    A step's threads wait awake for less than rest_s before they sleep.
+    """
+
+    def __init__(self, command, env=None, rest_s=0.001):
+        self.rest_s = rest_s
+        self.process = subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True,
+                                        env=os.environ | (env or {}))
 
     def command(self, first, count):
         print(first, count, file=self.process.stdin, flush=True)
 
     def forward(self, first, count):
         """Milliseconds."""
-        time.sleep(REST_S)
+        time.sleep(self.rest_s)
         self.command(first, count)
         line = self.process.stdout.readline()
         if not line:

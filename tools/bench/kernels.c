@@ -50,7 +50,7 @@ struct team {
     struct work work; /* without a function: the end */
 };
 
-struct seat {
+struct thread_slot {
     struct team *team;
     unsigned index;
 };
@@ -75,15 +75,15 @@ static double now_s(void)
 
 static void *team_member(void *arg)
 {
-    struct seat seat = *(struct seat *)arg;
+    struct thread_slot slot = *(struct thread_slot *)arg;
 
     free(arg);
     for (;;) {
-        pthread_barrier_wait(&seat.team->start);
-        if (seat.team->work.run == NULL)
+        pthread_barrier_wait(&slot.team->start);
+        if (slot.team->work.run == NULL)
             return NULL;
-        seat.team->work.run(seat.team->work.ctx, seat.index, seat.team->count);
-        pthread_barrier_wait(&seat.team->end);
+        slot.team->work.run(slot.team->work.ctx, slot.index, slot.team->count);
+        pthread_barrier_wait(&slot.team->end);
     }
 }
 
@@ -93,12 +93,12 @@ static void team_start(struct team *team, unsigned count)
     pthread_barrier_init(&team->start, NULL, count);
     pthread_barrier_init(&team->end, NULL, count);
     for (unsigned i = 1; i < count; i++) {
-        struct seat *seat = malloc(sizeof(*seat));
+        struct thread_slot *slot = malloc(sizeof(*slot));
 
-        if (seat == NULL)
+        if (slot == NULL)
             exit(1);
-        *seat = (struct seat){ team, i };
-        if (pthread_create(&team->threads[i], NULL, team_member, seat) != 0) {
+        *slot = (struct thread_slot){ team, i };
+        if (pthread_create(&team->threads[i], NULL, team_member, slot) != 0) {
             fprintf(stderr, "bench_kernels: cannot start %u threads\n", count);
             exit(1);
         }

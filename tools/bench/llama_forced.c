@@ -6,10 +6,12 @@
  *
  * As `moepager bench --tokens-file`: the first PROMPT ids of the file are the prompt, one batch;
  * the next GEN - 1 are given one by one, whatever the logits say. REPEAT times with an empty
- * context. Everything else is llama.cpp's default. Prints one JSON object. LOGITS: float32
+ * context. Everything else is llama.cpp's default. Prints one JSON object. With a REPEAT of 0 it
+ * runs on command, as bench_steps_* (steps.c): a line "FIRST COUNT" on stdin, the ids from FIRST on
+ * are one batch, in an empty context if FIRST is 0; prints its nanoseconds. LOGITS: float32
  * [GEN, vocabulary] of the first run, without a header. HOW: `plain` makes no copies of weights in
  * another order; `cache32` keeps keys and values in float32, without flash attention; `advice`
- * tells the kernel which experts a layer is going to read, as soon as its router has chosen them,
+ * advises the kernel which experts a layer is going to read, as soon as its router has chosen them,
  * and leaves everything else to the page cache.
  */
 #include <stdio.h>
@@ -97,6 +99,29 @@ static void run_once(struct forced *f, const char *separator)
            f->gen > 1 ? (f->gen - 1) / (end - first) : 0.0);
 }
 
+/* Batches on command: each line's FIRST is 0, or follows the ids of the line before. */
+static void run_on_command(struct forced *f)
+{
+    int next = 0, first, count;
+
+    while (scanf("%d %d", &first, &count) == 2) {
+        double start;
+
+        if (count == 0)
+            continue;
+        if (count < 0 || (first != 0 && first != next) || count > f->prompt + f->gen - first)
+            fail("tokens out of order or beyond the end of", "the file");
+        if (first == 0)
+            llama_memory_clear(llama_get_memory(f->ctx), true);
+        start = now_s();
+        decode(f, f->tokens + first, count);
+        printf("%.0f\n", 1e9 * (now_s() - start));
+        if (fflush(stdout) != 0)
+            fail("cannot write", "a time");
+        next = first + count;
+    }
+}
+
 /* The scheduler asks of each node whether we want to see it computed, and goes on to the next ones
  * until it has been: behind a router's choice the products are asked about with their ids known. */
 static bool advise(struct ggml_tensor *t, bool ask, void *ctx)
@@ -119,6 +144,20 @@ static bool advise(struct ggml_tensor *t, bool ask, void *ctx)
         }
     }
     return false;
+}
+
+/* One JSON object. */
+static void run_repeatedly(struct forced *f, int repeat, double load_s)
+{
+    printf("{\"version\": \"%s\", \"system\": \"%s\", \"load_ms\": %.3f, \"runs\": [",
+           llama_version(), llama_print_system_info(), 1e3 * load_s);
+    for (int i = 0; i < repeat; i++) {
+        run_once(f, i > 0 ? ", " : "");
+        if (f->logits != NULL && fclose(f->logits) != 0)
+            fail("cannot write", "the logits");
+        f->logits = NULL;
+    }
+    puts("]}");
 }
 
 static void open_model(struct forced *f, const char *path, int threads)
@@ -159,7 +198,7 @@ int main(int argc, char **argv)
     f.prompt = atoi(argv[3]);
     f.gen = atoi(argv[4]);
     repeat = atoi(argv[6]);
-    if (f.prompt < 1 || f.gen < 1 || repeat < 1 || atoi(argv[5]) < 1)
+    if (f.prompt < 1 || f.gen < 1 || repeat < 0 || atoi(argv[5]) < 1)
         fail("numbers begin at 1, got", argv[3]);
     for (int i = 8; i < argc; i++) {
         f.plain |= strcmp(argv[i], "plain") == 0;
@@ -168,17 +207,12 @@ int main(int argc, char **argv)
     }
     f.tokens = read_tokens(argv[2], f.prompt + f.gen);
     open_model(&f, argv[1], atoi(argv[5]));
-    printf("{\"version\": \"%s\", \"system\": \"%s\", \"load_ms\": %.3f, \"runs\": [",
-           llama_version(), llama_print_system_info(), 1e3 * (now_s() - start));
     if (argc > 7 && strcmp(argv[7], "-") != 0 && (f.logits = fopen(argv[7], "wb")) == NULL)
         fail("cannot open", argv[7]);
-    for (int i = 0; i < repeat; i++) {
-        run_once(&f, i > 0 ? ", " : "");
-        if (f.logits != NULL && fclose(f.logits) != 0)
-            fail("cannot write", argv[7]);
-        f.logits = NULL;
-    }
-    puts("]}");
+    if (repeat > 0)
+        run_repeatedly(&f, repeat, now_s() - start);
+    else
+        run_on_command(&f);
     llama_free(f.ctx);
     llama_model_free(f.model);
     llama_backend_free();

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "interpose/window/moves.h"
+#include "interpose/mapping/moves.h"
 
 /* What windows.c (the measurement) and windows_ways.c (the ways) share. */
 struct bench {

@@ -84,7 +84,7 @@ static void map_file(struct bench *b, uint32_t expert)
         exit(1);
 }
 
-/* ---- frames of a memory file over the file's mapping, as interpose/window does it */
+/* ---- frames of a memory file over the file's mapping, as interpose/mapping does it */
 
 static bool open_mapped(struct bench *b)
 {
@@ -127,14 +127,14 @@ static const struct way mapped = {
 static void show_moved(struct bench *b, uint32_t expert, uint32_t slot)
 {
     bench_read(b, expert, frame(b, slot));
-    if (!mp_moves_show(&b->moves, &b->real, b->frames_fd, slot * b->expert_bytes, b->expert_bytes,
-                       at(b, expert)))
+    if (!mp_moves_map(&b->moves, &b->real, b->frames_fd, slot * b->expert_bytes, b->expert_bytes,
+                      at(b, expert)))
         exit(1);
 }
 
 static void hide_moved(struct bench *b, uint32_t expert, uint32_t slot)
 {
-    mp_moves_hide(&b->moves, &b->real, slot * b->expert_bytes, b->expert_bytes, at(b, expert));
+    mp_moves_unmap(&b->moves, &b->real, slot * b->expert_bytes, b->expert_bytes, at(b, expert));
     map_file(b, expert);
 }
 

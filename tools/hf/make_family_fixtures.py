@@ -125,6 +125,20 @@ FAMILIES = {
               "num_key_value_heads": 6, "mlp_layer_types": ["sparse", "sparse"],
               "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
     }),
+    "gpt_oss": ("GptOssForCausalLM", {
+        "a": {"num_local_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 24,
+              "head_dim": 16, "sliding_window": 8, "attention_bias": True, "swiglu_limit": 7.0,
+              "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+              "rope_theta": 150000.0,
+              "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
+                               "beta_slow": 1.0, "truncate": False,
+                               "original_max_position_embeddings": 64}},
+        "b": {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 35,
+              "hidden_size": 42, "head_dim": 10, "sliding_window": 5, "attention_bias": False,
+              "layer_types": ["full_attention", "sliding_attention"], "swiglu_limit": 0.75,
+              "tie_word_embeddings": True,
+              "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
+    }),
 }
 SIGMOID = {"glm4_moe", "minimax_m2", "deepseek_v3", "glm4_moe_lite"}
 # Groups of experts are as good as their so many best ones.
@@ -145,11 +159,15 @@ def draw(seed, name, shape, cfg):
         mean, std = 1.0, 0.25
     elif name.endswith("e_score_correction_bias"):
         mean, std = 0.0, 0.1
+    elif leaf.endswith("sinks"):
+        mean, std = 1.0, 1.0
     elif name.endswith("bias"):
         mean, std = 0.0, 0.5
     elif leaf.endswith("embed_tokens"):
         mean, std = 0.0, 0.3 if cfg["tie_word_embeddings"] else 1.0
-    elif leaf.endswith(("mlp.gate", "moe.gate", "router.layer", "lm_head")):
+    elif cfg["model_type"] == "gpt_oss" and len(shape) == 3:
+        mean, std = 0.0, 1.3 / shape[1] ** 0.5
+    elif leaf.endswith(("mlp.gate", "mlp.router", "moe.gate", "router.layer", "lm_head")):
         mean, std = 0.0, 2.0 / shape[-1] ** 0.5
     else:
         mean, std = 0.0, 1.3 / shape[-1] ** 0.5
@@ -184,6 +202,8 @@ class Margins:
     def keep(self, module, inputs, output):
         x = inputs[0].reshape(-1, inputs[0].shape[-1]).double()
         logits = x @ module.weight.double().T
+        if isinstance(getattr(module, "bias", None), torch.Tensor):
+            logits = logits + module.bias.double()
         sigmoid = self.config.model_type in SIGMOID
         scores = torch.sigmoid(logits) if sigmoid else torch.softmax(logits, -1)
         bias = getattr(module, "e_score_correction_bias", None)

@@ -308,3 +308,14 @@ const struct mp_gguf_value *mp_gguf_find_value(const struct mp_gguf *gguf, const
     mp_assert(gguf->part_count > 0);
     return find_in(&gguf->parts[0], key);
 }
+
+size_t mp_gguf_entry_count(const struct mp_gguf *gguf)
+{
+    return gguf->parts[0].entry_count;
+}
+
+const struct mp_gguf_entry *mp_gguf_entry(const struct mp_gguf *gguf, size_t index)
+{
+    mp_assert(index < gguf->parts[0].entry_count);
+    return &gguf->parts[0].entries[index];
+}

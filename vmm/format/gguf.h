@@ -126,6 +126,10 @@ const struct mp_gguf_tensor *mp_gguf_find(const struct mp_gguf *gguf, const char
 /* Metadata, that of the first part. NULL: no such key. */
 const struct mp_gguf_value *mp_gguf_find_value(const struct mp_gguf *gguf, const char *key);
 
+/* All of it, sorted by key. */
+size_t mp_gguf_entry_count(const struct mp_gguf *gguf);
+const struct mp_gguf_entry *mp_gguf_entry(const struct mp_gguf *gguf, size_t index);
+
 /*
  * The value of a key that must be there: MP_ERR_MODEL E_GGUF_KEY if it is not, E_GGUF_VALUE if it
  * has another type or is out of range. Integers of every width are read as u64 and i64, F32 and F64

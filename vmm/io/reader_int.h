@@ -14,7 +14,7 @@
  *   reader.c          tickets as callers see them: submit, cancel, wait
  *   reader_queue.c    from tickets to chunks and back; the same for both engines
  *   reader_threads.c  engine: threads with pread
- *   reader_uring.c    engine: io_uring
+ *   reader_uring*.c   engine: io_uring
  *   reader_virtual.c  engine: a virtual link, without threads and without bytes
  *   reader_link.c     engine: copies over a memory link
  *

@@ -17,8 +17,9 @@
 #include "vmm/base/error.h"
 #include "vmm/base/thread.h"
 
-/* One huge page: what the kernel clears, with the process's map of memory locked, in one go. */
-#define STEP_BYTES (UINT64_C(2) << 20)
+/* What the kernel clears in one go, with the process's map of memory locked: whoever maps something
+ * meanwhile waits. */
+#define STEP_BYTES (UINT64_C(64) << 10)
 
 /* Gives way to compute, but not for ever: it may hold the map of memory while it waits. */
 #define NICE 10

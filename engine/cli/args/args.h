@@ -18,6 +18,7 @@ struct mp_args {
     const char *cluster, *places;            /* of simulate, for several servers */
     const char *text, *sweep;                /* of calibrate and eval */
     const char *skip;                        /* of probe */
+    const char *type, *to, *imatrix;         /* of repack */
     const char *stops[MP_STOPS_MAX];
     uint64_t stop_count;
     uint64_t max_tokens, warm_tokens, prompt_tokens, gen_tokens, repeat, shard_bytes;

@@ -50,7 +50,7 @@
 
 /* Sentences of flags with several rows. */
 #define MODEL_HELP "a directory, a GGUF file or a cached ORG/NAME; simulate: a description"
-#define OUT_HELP "repack: a new directory; calibrate: a file (in the model's directory)"
+#define OUT_HELP "repack: a new directory, or GGUF file; calibrate: a file (in the model's)"
 #define PROMPT_TOKENS_HELP "tokens of each prompt (64)"
 #define GEN_TOKENS_HELP "tokens to generate for each prompt (64)"
 
@@ -121,10 +121,14 @@ const struct mp_flag mp_flags[] = {
            "also write moepager-features.safetensors, to train predictors from"),
     TEXT("out", out, REPACK, BASIC, "PATH", OUT_HELP),
     OUTPUT("out", out, CALIBRATE, BASIC, "PATH", OUT_HELP),
+    TEXT("type", type, REPACK, BASIC, "TYPE",
+         "write weights as q8_0, q4_k_m, mxfp4, bf16, ... (docs/repack.md)"),
+    TEXT("to", to, REPACK, BASIC, "FORM", "gguf or safetensors (with --type gguf)"),
+    INPUT("imatrix", imatrix, REPACK, EXPERT, "FILE",
+          "importance of columns from llama-imatrix, for --type"),
     { "shard-bytes", MP_FLAG_BYTES, AT(shard_bytes), 1, UINT64_MAX, 0, REPACK, EXPERT, "SIZE",
       "most bytes per file (5GiB)" },
-    SWITCH("force", force, REPACK, BASIC,
-           "replace a model that is in --out, or write among other files"),
+    SWITCH("force", force, REPACK, BASIC, "replace what is in --out, or write among other files"),
     SWITCH("check-values", check_values, INFO, BASIC,
            "open the tokenizer, read all weights and look for NaN and infinity"),
     SWITCH("markdown", markdown, ENV, EXPERT, "print the text of docs/options.md"),
@@ -200,11 +204,12 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
     { "env", "show every setting: value, default, range", ENGINE_SETTINGS,
       "  moepager env\n"
       "  MOEPAGER_BUDGET=2GiB moepager env --json\n" },
-    { "repack", "copy a model into the order that paging reads fastest",
+    { "repack", "copy a model into the order that paging reads fastest, or quantise it",
       "--slices N: store each expert in N slices (docs/repack.md)",
       "  moepager repack --model DIR --out DIR-repacked\n"
       "  moepager repack --model DIR --out NEW --shard-bytes 2GiB --json\n"
-      "  moepager repack --model DIR --out NEW --slices 4\n" },
+      "  moepager repack --model DIR --out NEW --slices 4\n"
+      "  moepager repack --model DIR --out NEW.gguf --type q4_k_m\n" },
     { "replay", "compare policies on a trace; replay a decision log",
       "--slices N, --predict NAME, --calibration FILE, --seed S, settings of policies" KEEPS_ROWS,
       "  moepager replay trace.txt --evict belady,lru,layer-lfu --budget 500MiB,1GiB,25%\n"

@@ -98,6 +98,27 @@ static uint32_t first_seen(const struct mp_model_config *m, uint32_t layer, uint
     return m->windowed[layer] && positions > m->window ? positions - m->window : 0;
 }
 
+/*
+ * A sink takes its share of a head's attention and gives no value: what was attended shrinks. The
+ * kernel left exp(score - highest) of each position; the highest score belongs to a position of 1.
+ */
+static void apply_sink(float *out, const float *q, const float *k, size_t kv_stride, size_t dim,
+                       size_t positions, float scale, const float *scores, float sink)
+{
+    double sum = 0, highest = 0;
+    size_t top = 0;
+
+    for (size_t p = 0; p < positions; p++) {
+        sum += (double)scores[p];
+        top = scores[p] > scores[top] ? p : top;
+    }
+    for (size_t i = 0; i < dim; i++)
+        highest += (double)q[i] * (double)k[top * kv_stride + i];
+    sum /= sum + exp((double)sink - highest * (double)scale);
+    for (size_t i = 0; i < dim; i++)
+        out[i] *= (float)sum;
+}
+
 /* Attention of the runs of heads whose number is `part` modulo the parts: later tokens look at more
  * positions. Heads of a run share keys. */
 static void attend_part(void *ctx, uint64_t part, unsigned thread)
@@ -112,6 +133,7 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
     const uint32_t runs_each = (sharing + run - 1) / run;
     const size_t runs = (size_t)batch->count * m->kv_heads * runs_each;
     const float scale = attention_scale(m);
+    const float *sinks = job->c->weights->layers[job->layer].sinks;
     float *scratch =
         engine->state.part + (size_t)thread * mp_engine_heads_once(m) * engine->config.ctx;
 
@@ -129,6 +151,12 @@ static void attend_part(void *ctx, uint64_t part, unsigned thread)
             kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, seen),
             kv_row(job->c, values, job->layer, sequence, kv_head, seen), job->c->kv.position, count,
             m->head_dim, positions - seen, scale, scratch);
+        for (uint32_t h = 0; sinks != NULL && h < count; h++)
+            apply_sink(
+                engine->state.att + at + h * m->head_dim, engine->state.q + at + h * m->head_dim,
+                kv_row(job->c, engine->state.k_cache, job->layer, sequence, kv_head, seen),
+                job->c->kv.position, m->head_dim, positions - seen, scale,
+                scratch + (size_t)h * (positions - seen), sinks[kv_head * sharing + first + h]);
     }
 }
 

@@ -45,6 +45,20 @@ struct group {
     bool gathers;
 };
 
+/* Of one expert; slices that begin at channel `first`. */
+static void set_biases(struct mp_ffn *ffn, const struct mp_model_config *m,
+                       const struct mp_expert_bias *all, size_t expert, size_t first)
+{
+    const size_t F = m->expert_ffn, step = all->up != NULL ? 1 : 2;
+
+    if (all->gate == NULL)
+        return;
+    ffn->bias_step = step;
+    ffn->gate_bias = all->gate + (expert * F + first) * step;
+    ffn->up_bias = all->up != NULL ? all->up + expert * F + first : ffn->gate_bias + 1;
+    ffn->down_bias = first == 0 ? all->down + expert * m->hidden : NULL;
+}
+
 static struct mp_ffn expert_ffn(const struct mp_engine *engine, uint32_t moe_layer,
                                 const struct mp_expert_work *work)
 {
@@ -53,11 +67,16 @@ static struct mp_ffn expert_ffn(const struct mp_engine *engine, uint32_t moe_lay
     const size_t H = m->hidden, F = mp_ffn_slices_channels(&weights->slices, work->slice);
     const enum mp_wtype *types = weights->unit_types[moe_layer * m->experts + work->expert].piece;
 
-    return (struct mp_ffn){
+    struct mp_ffn ffn = {
         .gate = { work->pieces[MP_PIECE_GATE], types[MP_PIECE_GATE], F, H },
         .up = { work->pieces[MP_PIECE_UP], types[MP_PIECE_UP], F, H },
         .down = { work->pieces[MP_PIECE_DOWN], types[MP_PIECE_DOWN], H, F },
+        .transposed = weights->transposed,
     };
+
+    set_biases(&ffn, m, &weights->layers[engine->layer_of[moe_layer]].expert_bias, work->expert,
+               mp_ffn_slices_first(&weights->slices, work->slice));
+    return ffn;
 }
 
 /* Is it the next slice of the expert that was added last? */

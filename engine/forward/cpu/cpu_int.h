@@ -3,8 +3,8 @@
 
 #include "engine/forward/engine_int.h"
 
-/* Shared by cpu.c (the operations), cpu_attention.c, cpu_latent.c, cpu_router.c, cpu_experts.c and
- * cpu_products.c (matrix products on the pool). */
+/* Shared by cpu.c (the operations), cpu_attention.c, cpu_latent.c, cpu_router.c, cpu_experts.c,
+ * cpu_products.c (matrix products on the pool) and cpu_transposed.c. */
 
 /*
  * One feed-forward network with its input, or one slice of one: its rows of gate and up and its
@@ -25,6 +25,14 @@ struct mp_ffn_work {
 
 /* y = down(silu(gate x) * up x) for all networks of the list, which have one hidden width. */
 void mp_cpu_ffn(struct mp_engine *engine, const struct mp_ffn_work *list, size_t count);
+
+/* The products of transposed experts (struct mp_ffn), with the bits of others: rows [first, end) of
+ * gate or up with work->x to work->gate or up; of down with work->gate to work->y, added if `add`.
+ */
+void mp_cpu_transposed_up(const struct mp_engine *engine, const struct mp_ffn_work *work,
+                          unsigned piece, size_t first, size_t end, unsigned thread);
+void mp_cpu_transposed_down(const struct mp_engine *engine, const struct mp_ffn_work *work,
+                            size_t first, size_t end, bool add, unsigned thread);
 
 /* Call fn for each token, on the pool if there are many. */
 void mp_cpu_each_token(struct mp_engine *engine,

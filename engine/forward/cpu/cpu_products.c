@@ -6,6 +6,7 @@
  * others take the last parts of a delayed thread. The kernels guarantee that bits do not depend on
  * the split (kernels/cpu/kernels.h).
  */
+#include <math.h>
 #include <string.h>
 
 #include "engine/forward/cpu/cpu_int.h"
@@ -128,24 +129,81 @@ static bool find_rows(const struct ffn_job *job, uint64_t part, size_t rows, siz
     return *first_p < rows;
 }
 
-/* gate := silu(gate x) * up x for the channels of one part. */
+/* Rows of the network's gate or up with its input. */
+static void multiply_piece(const struct mp_ffn_work *work, struct mp_engine *engine, unsigned piece,
+                           size_t first, size_t end, unsigned thread)
+{
+    const struct mp_ffn *ffn = &work->ffn;
+    const bool up = piece == MP_PIECE_UP;
+    const struct mp_product product = {
+        up ? &ffn->up : &ffn->gate, NULL,           work->x, ffn->gate.cols,
+        up ? work->up : work->gate, ffn->gate.rows,
+    };
+
+    if (ffn->transposed)
+        mp_cpu_transposed_up(engine, work, piece, first, end, thread);
+    else
+        multiply_rows(engine, &product, first, end, work->tokens);
+}
+
+static void add_bias(float *y, const float *bias, size_t step, size_t first, size_t end)
+{
+    for (size_t r = first; bias != NULL && r < end; r++)
+        y[r] += bias[r * step];
+}
+
+static float at_most(float value, float limit)
+{
+    return value > limit ? limit : value; /* NaN stays */
+}
+
+static void activate(const struct mp_engine *engine, float *gate, const float *up, size_t count)
+{
+    const struct mp_model_config *m = engine->config.model;
+
+    if (m->activation == MP_ACTIVATION_SILU) {
+        engine->config.kernels->silu_mul(gate, up, count);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const float g = at_most(gate[i], m->act_limit);
+        const float u = -at_most(-at_most(up[i], m->act_limit), m->act_limit);
+
+        gate[i] = g / (1 + expf(-m->act_alpha * g)) * (u + 1);
+    }
+}
+
+/* gate := activation(gate x, up x) for the channels of one part. */
 static void ffn_up_part(void *ctx, uint64_t part, unsigned thread)
 {
     const struct ffn_job *job = ctx;
     const struct mp_ffn_work *work = &job->list[part / job->parts_each];
-    const size_t channels = work->ffn.gate.rows, width = work->ffn.gate.cols;
-    const struct mp_product gate = { &work->ffn.gate, NULL, work->x, width, work->gate, channels };
-    const struct mp_product up = { &work->ffn.up, NULL, work->x, width, work->up, channels };
+    const struct mp_ffn *ffn = &work->ffn;
+    const size_t channels = ffn->gate.rows;
     size_t first, end;
 
-    (void)thread;
     if (!find_rows(job, part, channels, &first, &end))
         return;
-    multiply_rows(job->engine, &gate, first, end, work->tokens);
-    multiply_rows(job->engine, &up, first, end, work->tokens);
-    for (size_t t = 0; t < work->tokens; t++)
-        job->engine->config.kernels->silu_mul(work->gate + t * channels + first,
-                                              work->up + t * channels + first, end - first);
+    multiply_piece(work, job->engine, MP_PIECE_GATE, first, end, thread);
+    multiply_piece(work, job->engine, MP_PIECE_UP, first, end, thread);
+    for (size_t t = 0; t < work->tokens; t++) {
+        float *gate = work->gate + t * channels, *up = work->up + t * channels;
+
+        add_bias(gate, ffn->gate_bias, ffn->bias_step, first, end);
+        add_bias(up, ffn->up_bias, ffn->bias_step, first, end);
+        activate(job->engine, gate + first, up + first, end - first);
+    }
+}
+
+/* Sums begin with the bias, so that they are the same in any number of slices. */
+static bool begin_with_bias(const struct mp_ffn_work *work, size_t first, size_t end)
+{
+    const float *bias = work->ffn.down_bias;
+
+    for (size_t t = 0; bias != NULL && t < work->tokens; t++)
+        memcpy(work->y + t * work->ffn.down.rows + first, bias + first,
+               (end - first) * sizeof(float));
+    return bias != NULL;
 }
 
 /* y := down gate for the output rows of one part, in channel blocks of 256, slice after slice. */
@@ -155,18 +213,22 @@ static void ffn_down_part(void *ctx, uint64_t part, unsigned thread)
     const struct mp_ffn_work *work = &job->list[part / job->parts_each];
     const size_t H = work->ffn.down.rows;
     size_t first, end;
+    bool add;
 
-    (void)thread;
     if (work->later || !find_rows(job, part, H, &first, &end))
         return;
+    add = work->add || begin_with_bias(work, first, end);
     for (uint32_t s = 0; s <= work->more; s++) {
         const struct mp_view *down = &work[s].ffn.down;
 
-        job->engine->config.kernels->matmul_blocked(
-            work->y + first, H,
-            (const char *)down->data + mp_wtype_bytes(down->type, first * down->cols), down->type,
-            down->cols, work[s].gate, down->cols, end - first, down->cols, work->tokens,
-            work->add || s > 0);
+        if (work->ffn.transposed)
+            mp_cpu_transposed_down(job->engine, work, first, end, add, thread);
+        else
+            job->engine->config.kernels->matmul_blocked(
+                work->y + first, H,
+                (const char *)down->data + mp_wtype_bytes(down->type, first * down->cols),
+                down->type, down->cols, work[s].gate, down->cols, end - first, down->cols,
+                work->tokens, add || s > 0);
     }
     if (work->rows != NULL) {
         for (size_t t = 0; t < work->tokens; t++)

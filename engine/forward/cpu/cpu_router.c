@@ -74,8 +74,9 @@ static void route(struct mp_engine *engine, uint32_t layer, const float *x, floa
 {
     const struct mp_model_config *m = engine->config.model;
     const size_t count = (size_t)engine->tokens * m->experts;
+    const struct mp_layer_weights *w = &engine->config.weights->layers[layer];
     const struct mp_product product = {
-        &engine->config.weights->layers[layer].router, NULL, x, m->hidden, scores, m->experts,
+        &w->router, w->router_bias, x, m->hidden, scores, m->experts,
     };
 
     mp_cpu_multiply(engine, &product, 1, engine->tokens);

@@ -50,7 +50,8 @@ struct mp_arch_keys {
     struct mp_arch_number groups, groups_used; /* 1 where NULL */
     struct mp_arch_number routed_scale;        /* this and the following: 1 where NULL */
     struct mp_arch_number embed_scale, residual_scale, logit_divisor;
-    struct mp_arch_number attention_scale; /* by head size where NULL */
+    struct mp_arch_number attention_scale;      /* by head size where NULL */
+    struct mp_arch_number act_alpha, act_limit; /* as in struct mp_model_config */
     const char *kv_rank;    /* latent attention, with the keys that are its own everywhere */
     const char *drafting;   /* of GGUF files: layers behind the others, which draft tokens */
     const char *rotary_dim; /* elements of a head that are rotated, or as a share of the head */
@@ -83,10 +84,13 @@ struct mp_arch {
     double default_eps, default_theta;
     bool default_tied;
     enum mp_router router;
-    bool greedy_groups;   /* groups count only where "topk_method" is "group_limited_greedy" */
-    bool qk_norm_rows;    /* as in struct mp_model_config, like group_best */
-    uint32_t group_best;  /* 0 is 1 */
-    bool window_by_layer; /* only "layer_types" determines which layers have one */
+    enum mp_activation activation;
+    bool greedy_groups;    /* groups count only where "topk_method" is "group_limited_greedy" */
+    bool qk_norm_rows;     /* as in struct mp_model_config, like group_best */
+    uint32_t group_best;   /* 0 is 1 */
+    bool window_by_layer;  /* only "layer_types" determines which layers have one */
+    uint32_t window_step;  /* of GGUF files: every so many-th layer sees all positions */
+    bool yarn_untruncated; /* of GGUF files: struct mp_rope's `truncate` is false */
     struct mp_arch_keys keys;
     struct mp_arch_switches switches;
     struct mp_arch_refusal refusals[MP_ARCH_REFUSALS_MAX];
@@ -97,6 +101,9 @@ struct mp_arch {
     const char *expert[3], *slice[3];
     /* All experts of a layer: gate rows before up rows (E, 2F, H), and down (E, H, F). */
     const char *fused_gate_up, *fused_down;
+    /* These are transposed, and gate and up take turns: (E, H, 2F) and (E, F, H), as are the biases
+     * of gate and up: (E, 2F). */
+    bool fused_transposed;
     /* All experts of a layer: gate, up (E, F, H) and down (E, H, F) in a tensor each. */
     const char *stacked[3];
     /* The two rows of queries and keys that rotate together are adjacent in the file, not half a
@@ -111,6 +118,7 @@ struct mp_arch {
     X(ernie4_5_moe)    \
     X(glm4_moe)        \
     X(glm4_moe_lite)   \
+    X(gpt_oss)         \
     X(granitemoe)      \
     X(minimax_m2)      \
     X(mixtral)         \
@@ -133,6 +141,7 @@ const struct mp_arch *mp_arch_at(size_t index);
 #define MP_ARCH_GGUF_MAP(X) \
     X(ernie4_5_moe)         \
     X(glm4moe)              \
+    X(gpt_oss)              \
     X(granitemoe)           \
     X(llama)                \
     X(minimax_m2)           \

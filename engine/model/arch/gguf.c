@@ -88,6 +88,32 @@ static const struct mp_arch glm4moe = {
     .stacked = STACKED,
 };
 
+static const struct mp_arch gpt_oss = {
+    .name = "gpt-oss",
+    .default_theta = 1e4,
+    .activation = MP_ACTIVATION_CLAMPED,
+    .window_step = 2,
+    .yarn_untruncated = true,
+    .keys = {
+        .expert_ffn = "expert_feed_forward_length",
+        /* Written nowhere. */
+        .act_alpha = { NULL, 1.702 },
+        .act_limit = { NULL, 7 },
+    },
+    .switches = { .norm_topk = { NULL, true } },
+    .names = {
+        COMMON_NAMES,
+        QKV_BIAS_NAMES,
+        [MP_ROLE_O_BIAS] = { BLOCK "attn_output.bias", NULL },
+        [MP_ROLE_SINKS] = { BLOCK "attn_sinks.weight", NULL },
+        [MP_ROLE_ROUTER_BIAS] = { BLOCK "ffn_gate_inp.bias", NULL },
+        [MP_ROLE_EXPERT_GATE_BIAS] = { BLOCK "ffn_gate_exps.bias", NULL },
+        [MP_ROLE_EXPERT_UP_BIAS] = { BLOCK "ffn_up_exps.bias", NULL },
+        [MP_ROLE_EXPERT_DOWN_BIAS] = { BLOCK "ffn_down_exps.bias", NULL },
+    },
+    .stacked = STACKED,
+};
+
 static const struct mp_arch granitemoe = {
     .name = "granitemoe",
     .default_theta = 1e4,

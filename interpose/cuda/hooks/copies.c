@@ -11,12 +11,12 @@
 
 /* What the bodies below have in common. */
 struct copying {
-    const struct mp_gpu *gpu;
+    const struct mp_gpu_interposer *gpu;
     struct mp_gpu_copy copy;
     uint64_t done, bytes; /* of the present part */
 };
 
-static struct copying begin_copy(const struct mp_gpu *gpu, void *dst, const void *src,
+static struct copying begin_copy(const struct mp_gpu_interposer *gpu, void *dst, const void *src,
                                  uint64_t bytes, bool from_host, mp_rt_stream stream,
                                  enum mp_gpu_default meaning)
 {
@@ -59,8 +59,8 @@ static const void *from(const struct copying *c)
  * A window is device memory to a program, wherever its units lie; where the program leaves it to
  * the addresses, the runtime would take units in host memory for the host's.
  */
-static enum mp_rt_copy kind_of(const struct mp_gpu *gpu, const void *dst, const void *src,
-                               enum mp_rt_copy kind, const void *site)
+static enum mp_rt_copy kind_of(const struct mp_gpu_interposer *gpu, const void *dst,
+                               const void *src, enum mp_rt_copy kind, const void *site)
 {
     const bool to_window = gpu->holds(dst), from_window = gpu->holds(src);
     mp_rt_error (*ask)(struct mp_rt_pointer *, const void *);
@@ -91,7 +91,7 @@ static bool from_host(enum mp_rt_copy kind)
                                   mp_rt_stream stream)                                            \
     {                                                                                             \
         REAL(name);                                                                               \
-        const struct mp_gpu *gpu = mp_hook_gpu();                                                 \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu();                                      \
         mp_rt_error error = MP_RT_SUCCESS;                                                        \
         struct copying c;                                                                         \
                                                                                                   \
@@ -113,7 +113,7 @@ COPY_ASYNC(cudaMemcpyAsync_ptsz, MP_GPU_PER_THREAD)
     MOEPAGER_API mp_rt_error name(void *dst, const void *src, size_t bytes, enum mp_rt_copy kind) \
     {                                                                                             \
         REAL(name);                                                                               \
-        const struct mp_gpu *gpu = mp_hook_gpu();                                                 \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu();                                      \
         mp_rt_error error = MP_RT_SUCCESS;                                                        \
         struct mp_gpu_wait wait;                                                                  \
         struct copying c;                                                                         \
@@ -139,7 +139,7 @@ COPY(cudaMemcpy_ptds, MP_GPU_PER_THREAD)
     MOEPAGER_API mp_rt_error name(void *dst, int value, size_t bytes, mp_rt_stream stream) \
     {                                                                                      \
         REAL(name);                                                                        \
-        const struct mp_gpu *gpu = mp_hook_gpu();                                          \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu();                               \
         mp_rt_error error = MP_RT_SUCCESS;                                                 \
         struct copying c;                                                                  \
                                                                                            \
@@ -159,7 +159,7 @@ FILL_ASYNC(cudaMemsetAsync_ptsz, MP_GPU_PER_THREAD)
     MOEPAGER_API mp_rt_error name(void *dst, int value, size_t bytes) \
     {                                                                 \
         REAL(name);                                                   \
-        const struct mp_gpu *gpu = mp_hook_gpu();                     \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu();          \
         mp_rt_error error = MP_RT_SUCCESS;                            \
         struct copying c;                                             \
                                                                       \
@@ -181,7 +181,7 @@ MOEPAGER_API mp_rt_error cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const vo
                                            enum mp_rt_copy kind, mp_rt_stream stream)
 {
     REAL(cudaMemcpy2DAsync);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu();
     mp_rt_error error = MP_RT_SUCCESS;
 
     if (gpu == NULL || height == 0 || (!gpu->holds(dst) && !gpu->holds(src)))

@@ -36,19 +36,19 @@ void *mp_driver_hook_behind(size_t i)
 /* ---- work */
 
 /* `call` queues work on `stream`. */
-#define WORK(stream, meaning, call)               \
-    do {                                          \
-        const struct mp_gpu *gpu = mp_hook_gpu(); \
-        mp_cu_result result_;                     \
-                                                  \
-        if (gpu == NULL)                          \
-            return call;                          \
-        mp_hook_enter();                          \
-        gpu->begin(stream, meaning);              \
-        result_ = call;                           \
-        gpu->end();                               \
-        mp_hook_leave();                          \
-        return result_;                           \
+#define WORK(stream, meaning, call)                          \
+    do {                                                     \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu(); \
+        mp_cu_result result_;                                \
+                                                             \
+        if (gpu == NULL)                                     \
+            return call;                                     \
+        mp_hook_enter();                                     \
+        gpu->begin(stream, meaning);                         \
+        result_ = call;                                      \
+        gpu->end();                                          \
+        mp_hook_leave();                                     \
+        return result_;                                      \
     } while (0)
 
 /* In parts of one tier each, all by the program's own call. */
@@ -56,7 +56,7 @@ void *mp_driver_hook_behind(size_t i)
     MOEPAGER_API mp_cu_result name(dst_type dst, src_type src, size_t bytes, mp_cu_stream stream)  \
     {                                                                                              \
         REAL(name);                                                                                \
-        const struct mp_gpu *gpu = mp_hook_gpu();                                                  \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu();                                       \
         const struct mp_gpu_copy copy = { (void *)(uintptr_t)dst, (const void *)(uintptr_t)src,    \
                                           bytes, is_from_host };                                   \
         mp_cu_result result = MP_CU_SUCCESS;                                                       \
@@ -85,7 +85,7 @@ MOEPAGER_API mp_cu_result cuMemsetD8Async(mp_cu_ptr dst, unsigned char value, si
                                           mp_cu_stream stream)
 {
     REAL(cuMemsetD8Async);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu();
     const struct mp_gpu_copy copy = { (void *)(uintptr_t)dst, NULL, bytes, false };
     mp_cu_result result = MP_CU_SUCCESS;
 
@@ -106,8 +106,9 @@ MOEPAGER_API mp_cu_result cuMemsetD8Async(mp_cu_ptr dst, unsigned char value, si
 typedef mp_cu_result param_info_fn(mp_cu_function function, size_t index, size_t *offset,
                                    size_t *bytes);
 
-/* Tell of each parameter. What a kernel takes its driver says, since 12.4. */
-static void tell_parameters(const struct mp_gpu *gpu, mp_cu_function function, void **parameters)
+/* Report each parameter. The driver says what a kernel takes, since 12.4. */
+static void report_parameters(const struct mp_gpu_interposer *gpu, mp_cu_function function,
+                              void **parameters)
 {
     static _Atomic(param_info_fn *) info;
     param_info_fn *ask = atomic_load_explicit(&info, memory_order_relaxed);
@@ -126,12 +127,12 @@ static void tell_parameters(const struct mp_gpu *gpu, mp_cu_function function, v
 }
 
 /* The outer hook has opened the gate, where it is one of the runtime. */
-static const struct mp_gpu *begin_launch(mp_cu_function function, void **parameters)
+static const struct mp_gpu_interposer *begin_launch(mp_cu_function function, void **parameters)
 {
-    const struct mp_gpu *gpu = mp_hook_gpu_nested();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu_nested();
 
     if (gpu != NULL)
-        tell_parameters(gpu, function, parameters);
+        report_parameters(gpu, function, parameters);
     return gpu;
 }
 
@@ -175,7 +176,7 @@ MOEPAGER_API mp_cu_result cuGraphLaunch(mp_cu_graph_exec exec, mp_cu_stream stre
 
 static void note_stream(mp_cu_result result, const mp_cu_stream *stream)
 {
-    const struct mp_gpu *gpu = mp_hook_gpu_nested();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu_nested();
 
     if (gpu != NULL && result == MP_CU_SUCCESS)
         gpu->stream_made(*stream);
@@ -205,7 +206,7 @@ MOEPAGER_API mp_cu_result cuStreamCreateWithPriority(mp_cu_stream *stream, unsig
 MOEPAGER_API mp_cu_result cuStreamDestroy_v2(mp_cu_stream stream)
 {
     REAL(cuStreamDestroy_v2);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu();
 
     if (gpu != NULL)
         gpu->stream_ends(stream);
@@ -215,7 +216,7 @@ MOEPAGER_API mp_cu_result cuStreamDestroy_v2(mp_cu_stream stream)
 MOEPAGER_API mp_cu_result cuStreamBeginCapture_v2(mp_cu_stream stream, int mode)
 {
     REAL(cuStreamBeginCapture_v2);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu();
     mp_cu_result result;
 
     if (gpu == NULL)
@@ -231,7 +232,7 @@ MOEPAGER_API mp_cu_result cuStreamBeginCapture_v2(mp_cu_stream stream, int mode)
 MOEPAGER_API mp_cu_result cuStreamEndCapture(mp_cu_stream stream, mp_cu_graph *graph)
 {
     REAL(cuStreamEndCapture);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu();
     const mp_cu_result result = real(stream, graph);
 
     if (gpu != NULL)
@@ -241,21 +242,21 @@ MOEPAGER_API mp_cu_result cuStreamEndCapture(mp_cu_stream stream, mp_cu_graph *g
 
 /* ---- waits */
 
-#define WAIT(all, stream, call)                             \
-    do {                                                    \
-        const struct mp_gpu *gpu = mp_hook_gpu();           \
-        struct mp_gpu_wait wait;                            \
-        mp_cu_result result;                                \
-                                                            \
-        if (gpu == NULL)                                    \
-            return call;                                    \
-        mp_hook_enter();                                    \
-        gpu->wait_begins(&wait);                            \
-        result = call;                                      \
-        if (result == MP_CU_SUCCESS)                        \
-            gpu->waited(&wait, all, stream, MP_GPU_LEGACY); \
-        mp_hook_leave();                                    \
-        return result;                                      \
+#define WAIT(all, stream, call)                              \
+    do {                                                     \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu(); \
+        struct mp_gpu_wait wait;                             \
+        mp_cu_result result;                                 \
+                                                             \
+        if (gpu == NULL)                                     \
+            return call;                                     \
+        mp_hook_enter();                                     \
+        gpu->wait_begins(&wait);                             \
+        result = call;                                       \
+        if (result == MP_CU_SUCCESS)                         \
+            gpu->waited(&wait, all, stream, MP_GPU_LEGACY);  \
+        mp_hook_leave();                                     \
+        return result;                                       \
     } while (0)
 
 MOEPAGER_API mp_cu_result cuStreamSynchronize(mp_cu_stream stream)

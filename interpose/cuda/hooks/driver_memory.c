@@ -19,7 +19,7 @@ static int current_device(void)
 MOEPAGER_API mp_cu_result cuMemAlloc_v2(mp_cu_ptr *address, size_t bytes)
 {
     REAL(cuMemAlloc_v2);
-    const struct mp_gpu *gpu = bytes >= 1 << 16 ? mp_hook_gpu_open() : NULL;
+    const struct mp_gpu_interposer *gpu = bytes >= 1 << 16 ? mp_hook_gpu_open() : NULL;
     void *place = NULL;
     mp_cu_result result;
     int device;
@@ -77,7 +77,7 @@ static mp_cu_result wait_for_device(int device)
 MOEPAGER_API mp_cu_result cuMemFree_v2(mp_cu_ptr address)
 {
     REAL(cuMemFree_v2);
-    const struct mp_gpu *gpu = address != 0 ? mp_hook_gpu() : NULL;
+    const struct mp_gpu_interposer *gpu = address != 0 ? mp_hook_gpu() : NULL;
     mp_cu_result result;
     int device;
 
@@ -101,7 +101,7 @@ MOEPAGER_API mp_cu_result cuMemFree_v2(mp_cu_ptr address)
 MOEPAGER_API mp_cu_result cuDevicePrimaryCtxReset_v2(mp_cu_device device)
 {
     REAL(cuDevicePrimaryCtxReset_v2);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu();
     mp_cu_result result;
 
     if (gpu == NULL)
@@ -118,7 +118,7 @@ MOEPAGER_API mp_cu_result cuDevicePrimaryCtxReset_v2(mp_cu_device device)
 MOEPAGER_API mp_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
     REAL(cuMemGetInfo_v2);
-    const struct mp_gpu *gpu = mp_hook_gpu_open();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu_open();
     const mp_cu_result result = real(free_bytes, total_bytes);
 
     if (gpu == NULL || result != MP_CU_SUCCESS)
@@ -136,7 +136,7 @@ MOEPAGER_API mp_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_byte
 MOEPAGER_API mp_cu_result cuPointerGetAttribute(void *value, int attribute, mp_cu_ptr address)
 {
     REAL(cuPointerGetAttribute);
-    const struct mp_gpu *gpu = attribute == MEMORY_TYPE ? mp_hook_gpu() : NULL;
+    const struct mp_gpu_interposer *gpu = attribute == MEMORY_TYPE ? mp_hook_gpu() : NULL;
     const mp_cu_result result = real(value, attribute, address);
 
     if (gpu != NULL && result == MP_CU_SUCCESS && gpu->holds((const void *)(uintptr_t)address))
@@ -148,7 +148,7 @@ MOEPAGER_API mp_cu_result cuPointerGetAttributes(unsigned count, int *attributes
                                                  mp_cu_ptr address)
 {
     REAL(cuPointerGetAttributes);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu();
     const mp_cu_result result = real(count, attributes, values, address);
 
     if (gpu == NULL || result != MP_CU_SUCCESS || !gpu->holds((const void *)(uintptr_t)address))
@@ -163,7 +163,7 @@ MOEPAGER_API mp_cu_result cuPointerGetAttributes(unsigned count, int *attributes
 MOEPAGER_API mp_cu_result cuIpcGetMemHandle(void *handle, mp_cu_ptr address)
 {
     REAL(cuIpcGetMemHandle);
-    const struct mp_gpu *gpu = mp_hook_gpu_open();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu_open();
 
     if (gpu != NULL)
         gpu->stand_aside("the program shares memory with other processes, which a window cannot "
@@ -174,7 +174,7 @@ MOEPAGER_API mp_cu_result cuIpcGetMemHandle(void *handle, mp_cu_ptr address)
 MOEPAGER_API mp_cu_result cuCtxEnablePeerAccess(mp_cu_context context, unsigned flags)
 {
     REAL(cuCtxEnablePeerAccess);
-    const struct mp_gpu *gpu = mp_hook_gpu_open();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu_open();
 
     if (gpu != NULL)
         gpu->stand_aside("devices read each other's memory, which a window does not allow");

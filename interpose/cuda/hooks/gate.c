@@ -130,7 +130,7 @@ enum {
     MOEPAGER_API mp_cu_result name parameters                                               \
     {                                                                                       \
         __typeof__(&name) const real = (__typeof__(&name))mp_gate_hook_behind(GATE_##name); \
-        const struct mp_gpu *gpu = mp_hook_gpu();                                           \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu();                                \
         mp_cu_result result;                                                                \
                                                                                             \
         if (real == NULL)                                                                   \

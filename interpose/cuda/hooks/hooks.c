@@ -26,7 +26,7 @@ static struct {
 } places[PLACES];
 
 static _Thread_local unsigned depth;
-static _Atomic(const struct mp_gpu *) active;
+static _Atomic(const struct mp_gpu_interposer *) active;
 
 static const char *const names[] = {
 #define X(name) #name,
@@ -59,7 +59,7 @@ static void *find(enum mp_rt_hook hook, const void *site)
 {
     void *found;
 
-    mp_hook_enter(); /* no lookup of ours is answered by a hook */
+    mp_hook_enter(); /* no lookup of ours finds a hook */
     found = mp_preload_find_behind(site, names[hook], hooks[hook]);
     if (are_in_one_module(found, site))
         found = dlsym(RTLD_NEXT, names[hook]);
@@ -119,7 +119,7 @@ static void in_child(void)
 
 static void open_once(void)
 {
-    const struct mp_gpu *const *opened;
+    const struct mp_gpu_interposer *const *opened;
 
     if (!is_wanted())
         return;
@@ -132,7 +132,7 @@ static void open_once(void)
         atomic_store_explicit(&active, *opened, memory_order_release);
 }
 
-const struct mp_gpu *mp_hook_gpu_open(void)
+const struct mp_gpu_interposer *mp_hook_gpu_open(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -144,19 +144,19 @@ const struct mp_gpu *mp_hook_gpu_open(void)
     return mp_hook_gpu();
 }
 
-const struct mp_gpu *mp_hook_gpu(void)
+const struct mp_gpu_interposer *mp_hook_gpu(void)
 {
     return depth > 0 ? NULL : atomic_load_explicit(&active, memory_order_acquire);
 }
 
-const struct mp_gpu *mp_hook_gpu_nested(void)
+const struct mp_gpu_interposer *mp_hook_gpu_nested(void)
 {
     return atomic_load_explicit(&active, memory_order_acquire);
 }
 
 void mp_hook_unmapped(const void *at, size_t bytes)
 {
-    const struct mp_gpu *gpu = mp_hook_gpu_nested();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu_nested();
 
     if (gpu != NULL)
         gpu->unmapped(at, bytes);

@@ -83,8 +83,8 @@ void *mp_hook_find(const void *site, const char *name);
 
 /* The interposer, for a call that is the outer one; NULL: there is nothing to do. open: a large
  * allocation is a reason to begin. */
-const struct mp_gpu *mp_hook_gpu(void);
-const struct mp_gpu *mp_hook_gpu_open(void);
+const struct mp_gpu_interposer *mp_hook_gpu(void);
+const struct mp_gpu_interposer *mp_hook_gpu_open(void);
 
 /* What lies at these addresses of the host changes. */
 void mp_hook_unmapped(const void *at, size_t bytes);
@@ -95,7 +95,7 @@ void mp_hook_leave(void);
 bool mp_hook_is_nested(void);
 
 /* Also within: for what only the inner hook sees. */
-const struct mp_gpu *mp_hook_gpu_nested(void);
+const struct mp_gpu_interposer *mp_hook_gpu_nested(void);
 
 /* lookup.c: the function of the real driver with this exact name; NULL: there is no driver,
  * or it has none. */

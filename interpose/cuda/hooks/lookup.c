@@ -24,7 +24,7 @@ typedef mp_cu_result lookup_fn(const char *name, void **function, int version,
                                unsigned long long flags);
 
 dlsym_fn *mp_dlsym_real(void);
-void *mp_dlsym_answer(void *handle, const char *name);
+void *mp_dlsym_resolve(void *handle, const char *name);
 mp_cu_result cuGetProcAddress(const char *name, void **function, int version,
                               unsigned long long flags);
 mp_cu_result cuGetProcAddress_v2(const char *name, void **function, int version,
@@ -108,7 +108,7 @@ static void *hook_of_function(void *function)
 }
 
 /* NULL: nothing of ours; the call goes on. */
-void *mp_dlsym_answer(void *handle, const char *name)
+void *mp_dlsym_resolve(void *handle, const char *name)
 {
     void *hook, *real;
 
@@ -131,7 +131,7 @@ __asm__(".text\n"
         "    pushq %rdi\n"
         "    pushq %rsi\n"
         "    subq $8, %rsp\n"
-        "    call mp_dlsym_answer\n"
+        "    call mp_dlsym_resolve\n"
         "    testq %rax, %rax\n"
         "    jnz 1f\n"
         "    call mp_dlsym_real\n"
@@ -147,7 +147,7 @@ __asm__(".text\n"
 MOEPAGER_API __attribute__((optimize("O2"))) void *dlsym(void *restrict handle,
                                                          const char *restrict name)
 {
-    void *hook = mp_dlsym_answer(handle, name);
+    void *hook = mp_dlsym_resolve(handle, name);
 
     return hook != NULL ? hook : mp_dlsym_real()(handle, name);
 }

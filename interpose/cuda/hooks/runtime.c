@@ -25,7 +25,7 @@ static int current_device(const void *site)
 
 /* The device has no memory. What the runtime remembers of that is forgotten where something else is
  * found: programs ask for it after their next launch. */
-static mp_rt_error take_otherwise(const struct mp_gpu *gpu, int device, void **address,
+static mp_rt_error take_otherwise(const struct mp_gpu_interposer *gpu, int device, void **address,
                                   size_t bytes, const void *site)
 {
     mp_rt_error (*managed)(void **, size_t, unsigned) =
@@ -58,7 +58,7 @@ static void let_find_driver(const void *site)
 MOEPAGER_API mp_rt_error cudaMalloc(void **address, size_t bytes)
 {
     REAL(cudaMalloc);
-    const struct mp_gpu *gpu = bytes >= 1 << 16 ? mp_hook_gpu_open() : NULL;
+    const struct mp_gpu_interposer *gpu = bytes >= 1 << 16 ? mp_hook_gpu_open() : NULL;
     mp_rt_error error;
     int device;
 
@@ -102,7 +102,7 @@ static mp_rt_error wait_for_device(int device, const void *site)
 MOEPAGER_API mp_rt_error cudaFree(void *address)
 {
     REAL(cudaFree);
-    const struct mp_gpu *gpu = address != NULL ? mp_hook_gpu() : NULL;
+    const struct mp_gpu_interposer *gpu = address != NULL ? mp_hook_gpu() : NULL;
     mp_rt_error error;
     int device;
 
@@ -127,7 +127,7 @@ MOEPAGER_API mp_rt_error cudaFree(void *address)
 MOEPAGER_API mp_rt_error cudaDeviceReset(void)
 {
     REAL(cudaDeviceReset);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu();
     mp_rt_error error;
     int device;
 
@@ -145,7 +145,7 @@ MOEPAGER_API mp_rt_error cudaDeviceReset(void)
 MOEPAGER_API mp_rt_error cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
     REAL(cudaMemGetInfo);
-    const struct mp_gpu *gpu = mp_hook_gpu_open();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu_open();
     const mp_rt_error error = real(free_bytes, total_bytes);
 
     if (gpu == NULL || error != MP_RT_SUCCESS)
@@ -160,7 +160,7 @@ MOEPAGER_API mp_rt_error cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 MOEPAGER_API mp_rt_error cudaPointerGetAttributes(struct mp_rt_pointer *out, const void *address)
 {
     REAL(cudaPointerGetAttributes);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu();
     const mp_rt_error error = real(out, address);
 
     if (gpu != NULL && error == MP_RT_SUCCESS && gpu->holds(address)) {
@@ -174,7 +174,7 @@ MOEPAGER_API mp_rt_error cudaPointerGetAttributes(struct mp_rt_pointer *out, con
 MOEPAGER_API mp_rt_error cudaIpcGetMemHandle(void *handle, void *address)
 {
     REAL(cudaIpcGetMemHandle);
-    const struct mp_gpu *gpu = mp_hook_gpu_open();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu_open();
 
     if (gpu != NULL)
         gpu->stand_aside("the program shares memory with other processes, which a window cannot "
@@ -185,7 +185,7 @@ MOEPAGER_API mp_rt_error cudaIpcGetMemHandle(void *handle, void *address)
 MOEPAGER_API mp_rt_error cudaDeviceEnablePeerAccess(int device, unsigned flags)
 {
     REAL(cudaDeviceEnablePeerAccess);
-    const struct mp_gpu *gpu = mp_hook_gpu_open();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu_open();
 
     if (gpu != NULL)
         gpu->stand_aside("devices read each other's memory, which a window does not allow");
@@ -213,7 +213,7 @@ MOEPAGER_API mp_rt_error cudaMemcpyPeerAsync(void *dst, int dst_device, const vo
                                              int src_device, size_t bytes, mp_rt_stream stream)
 {
     REAL(cudaMemcpyPeerAsync);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu();
 
     WORK(gpu, stream, MP_GPU_LEGACY, real(dst, dst_device, src, src_device, bytes, stream));
 }
@@ -223,7 +223,7 @@ MOEPAGER_API mp_rt_error cudaMemcpyPeerAsync(void *dst, int dst_device, const vo
                                   void **arguments, size_t shared_bytes, mp_rt_stream stream)   \
     {                                                                                           \
         REAL(name);                                                                             \
-        const struct mp_gpu *gpu = mp_hook_gpu();                                               \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu();                                    \
                                                                                                 \
         WORK(gpu, stream, meaning, real(kernel, grid, block, arguments, shared_bytes, stream)); \
     }
@@ -239,7 +239,7 @@ LAUNCH(__cudaLaunchKernel_ptsz, mp_rt_kernel, MP_GPU_PER_THREAD)
                                   void **arguments)                                      \
     {                                                                                    \
         REAL(name);                                                                      \
-        const struct mp_gpu *gpu = mp_hook_gpu();                                        \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu();                             \
                                                                                          \
         WORK(gpu, config != NULL ? config->stream : NULL, meaning,                       \
              real(config, kernel, arguments));                                           \
@@ -252,7 +252,7 @@ LAUNCH_EX(cudaLaunchKernelExC_ptsz, MP_GPU_PER_THREAD)
     MOEPAGER_API mp_rt_error name(mp_rt_exec exec, mp_rt_stream stream) \
     {                                                                   \
         REAL(name);                                                     \
-        const struct mp_gpu *gpu = mp_hook_gpu();                       \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu();            \
                                                                         \
         WORK(gpu, stream, meaning, real(exec, stream));                 \
     }
@@ -265,7 +265,7 @@ GRAPH_LAUNCH(cudaGraphLaunch_ptsz, MP_GPU_PER_THREAD)
 MOEPAGER_API mp_rt_error cudaStreamCreate(mp_rt_stream *stream)
 {
     REAL(cudaStreamCreate);
-    const struct mp_gpu *gpu = mp_hook_gpu_open();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu_open();
     const mp_rt_error error = real(stream);
 
     if (gpu != NULL && error == MP_RT_SUCCESS)
@@ -276,7 +276,7 @@ MOEPAGER_API mp_rt_error cudaStreamCreate(mp_rt_stream *stream)
 MOEPAGER_API mp_rt_error cudaStreamCreateWithFlags(mp_rt_stream *stream, unsigned flags)
 {
     REAL(cudaStreamCreateWithFlags);
-    const struct mp_gpu *gpu = mp_hook_gpu_open();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu_open();
     const mp_rt_error error = real(stream, flags);
 
     if (gpu != NULL && error == MP_RT_SUCCESS)
@@ -288,7 +288,7 @@ MOEPAGER_API mp_rt_error cudaStreamCreateWithPriority(mp_rt_stream *stream, unsi
                                                       int priority)
 {
     REAL(cudaStreamCreateWithPriority);
-    const struct mp_gpu *gpu = mp_hook_gpu_open();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu_open();
     const mp_rt_error error = real(stream, flags, priority);
 
     if (gpu != NULL && error == MP_RT_SUCCESS)
@@ -299,7 +299,7 @@ MOEPAGER_API mp_rt_error cudaStreamCreateWithPriority(mp_rt_stream *stream, unsi
 MOEPAGER_API mp_rt_error cudaStreamDestroy(mp_rt_stream stream)
 {
     REAL(cudaStreamDestroy);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu();
     mp_rt_error error;
 
     if (gpu == NULL)
@@ -315,7 +315,7 @@ MOEPAGER_API mp_rt_error cudaStreamDestroy(mp_rt_stream stream)
     MOEPAGER_API mp_rt_error name(mp_rt_stream stream, int mode)      \
     {                                                                 \
         REAL(name);                                                   \
-        const struct mp_gpu *gpu = mp_hook_gpu();                     \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu();          \
         mp_rt_error error;                                            \
                                                                       \
         if (gpu == NULL)                                              \
@@ -338,7 +338,7 @@ MOEPAGER_API mp_rt_error cudaStreamBeginCaptureToGraph(mp_rt_stream stream, mp_r
                                                        size_t count, int mode)
 {
     REAL(cudaStreamBeginCaptureToGraph);
-    const struct mp_gpu *gpu = mp_hook_gpu();
+    const struct mp_gpu_interposer *gpu = mp_hook_gpu();
     mp_rt_error error;
 
     if (gpu == NULL)
@@ -357,7 +357,7 @@ MOEPAGER_API mp_rt_error cudaStreamBeginCaptureToGraph(mp_rt_stream stream, mp_r
     MOEPAGER_API mp_rt_error name(mp_rt_stream stream, mp_rt_graph *graph) \
     {                                                                      \
         REAL(name);                                                        \
-        const struct mp_gpu *gpu = mp_hook_gpu();                          \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu();               \
         mp_rt_error error;                                                 \
                                                                            \
         if (gpu == NULL)                                                   \
@@ -374,21 +374,21 @@ END_CAPTURE(cudaStreamEndCapture_ptsz)
 
 /* ---- waits */
 
-#define WAIT(all, stream, meaning, call)              \
-    do {                                              \
-        const struct mp_gpu *gpu = mp_hook_gpu();     \
-        struct mp_gpu_wait wait;                      \
-        mp_rt_error error;                            \
-                                                      \
-        if (gpu == NULL)                              \
-            return call;                              \
-        mp_hook_enter();                              \
-        gpu->wait_begins(&wait);                      \
-        error = call;                                 \
-        if (error == MP_RT_SUCCESS)                   \
-            gpu->waited(&wait, all, stream, meaning); \
-        mp_hook_leave();                              \
-        return error;                                 \
+#define WAIT(all, stream, meaning, call)                     \
+    do {                                                     \
+        const struct mp_gpu_interposer *gpu = mp_hook_gpu(); \
+        struct mp_gpu_wait wait;                             \
+        mp_rt_error error;                                   \
+                                                             \
+        if (gpu == NULL)                                     \
+            return call;                                     \
+        mp_hook_enter();                                     \
+        gpu->wait_begins(&wait);                             \
+        error = call;                                        \
+        if (error == MP_RT_SUCCESS)                          \
+            gpu->waited(&wait, all, stream, meaning);        \
+        mp_hook_leave();                                     \
+        return error;                                        \
     } while (0)
 
 MOEPAGER_API mp_rt_error cudaDeviceSynchronize(void)

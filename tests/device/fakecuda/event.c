@@ -1,5 +1,5 @@
 /*
- * Events: marks in streams that the host and other streams can wait for.
+ * Events: points in streams that the host and other streams can wait for.
  */
 #include <stdlib.h>
 

@@ -64,7 +64,7 @@
  *
  * "later:NAME": the nth operation that is queued by call NAME (or launch of kernel NAME) is taken,
  * and fails when it should be done: who waits for it gets the error, each thread once, and what a
- * thread queues behind it is skipped until that thread has been told. (On a real device such a
+ * thread queues behind it is skipped until that thread has got the error. (On a real device such a
  * failure is for good. Here a program can go on, but never from the middle of operations that need
  * each other.) Results that mean a lost device are sticky from then on.
  */

@@ -49,7 +49,7 @@ struct fake_op {
     uint64_t queued_ns;
     bool finished, raced; /* a race was recorded */
     int failure;          /* planned result of its execution */
-    uint64_t told;        /* the last failure of the stream that who queued it knew of */
+    uint64_t reported;    /* the last failure of the stream that its thread had got */
 
     struct fake_access *accesses;
     size_t access_count, access_max;
@@ -163,12 +163,12 @@ void fake_wait_moved(void);
 /* Is a capture open that forbids what this thread wants to do? Records the violation. */
 bool fake_capture_forbids(enum fake_call call);
 struct fake_stream *fake_stream_of(mp_cu_stream stream);
-/* Was it queued behind a failure, by a thread that had not been told of that? Then it is skipped: a
- * stream must not begin again, because another thread was told, between an operation that was
+/* Was it queued behind a failure, by a thread that had not got its error? Then it is skipped: a
+ * stream must not begin again, because another thread got the error, between an operation that was
  * skipped and one that needs it. */
 bool fake_is_spoilt(const struct fake_op *op);
-/* The result that the thread gets for number `number` of a stream, which has ended. Each thread is
- * told once of a failure. */
+/* The result that the thread gets for number `number` of a stream, which has ended. Each thread
+ * gets a failure once. */
 int fake_report(struct fake_stream *stream, uint64_t number);
 /* The host asks for the end of an operation, or waits for it: CUDA_SUCCESS when it has seen it,
  * NOT_READY, or the result by which the device was lost. */

@@ -10,8 +10,8 @@
 
 struct fake_stream fake_streams[FAKE_STREAMS_MAX];
 struct fake_clock fake_host;
-/* Of each stream, the last failure of which the thread was told. */
-static __thread uint64_t told[FAKE_STREAMS_MAX];
+/* Of each stream, the last failure that the thread has got. */
+static __thread uint64_t reported[FAKE_STREAMS_MAX];
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static unsigned moved_waiters;
 
@@ -179,7 +179,7 @@ int fake_queue_now(struct fake_stream *stream, struct fake_op *op)
     stream->clock.seen[stream->index] = stream->queued;
     op->clock = stream->clock;
     op->failure = fake_planned_later(op->name);
-    op->told = told[stream->index];
+    op->reported = reported[stream->index];
     if (!declare_all(op) && op->kind != FAKE_KERNEL) { /* a kernel is taken, and falls later */
         fake_op_free(op);
         return MP_CU_ERROR_INVALID_VALUE;
@@ -277,14 +277,14 @@ FAKE_EXPORT mp_cu_result cuStreamDestroy_v2(mp_cu_stream stream)
 
 bool fake_is_spoilt(const struct fake_op *op)
 {
-    return op->told < fake_streams[op->stream].failure;
+    return op->reported < fake_streams[op->stream].failure;
 }
 
 int fake_report(struct fake_stream *stream, uint64_t number)
 {
-    if (told[stream->index] >= stream->failure || number < stream->failed)
+    if (reported[stream->index] >= stream->failure || number < stream->failed)
         return MP_CU_SUCCESS;
-    told[stream->index] = stream->failure;
+    reported[stream->index] = stream->failure;
     return stream->error;
 }
 

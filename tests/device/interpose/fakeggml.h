@@ -2,28 +2,13 @@
 #define MP_TESTS_FAKEGGML_H
 
 #include "interpose/cuda/cudart_abi.h"
-#include "interpose/pager/ggml.h"
+#include "tests/support/ggml_tensors.h"
 
 /*
  * The functions of ggml that a program uses which copies experts to a device itself, over a CUDA
  * runtime: names, argument lists and what they promise as in ggml, no more of it than that. Tensors
  * have the layout that moepager knows.
  */
-struct mp_ggml_tensor *ggml_new_tensor_2d(void *context, int type, int64_t ne0, int64_t ne1);
-struct mp_ggml_tensor *ggml_new_tensor_3d(void *context, int type, int64_t ne0, int64_t ne1,
-                                          int64_t ne2);
-struct fakeggml_params {
-    size_t bytes;
-    void *memory;
-    bool no_alloc;
-};
-void *ggml_init(struct fakeggml_params params);
-void ggml_free(void *context);
-struct mp_ggml_tensor *ggml_mul_mat_id(void *context, struct mp_ggml_tensor *as,
-                                       struct mp_ggml_tensor *b, struct mp_ggml_tensor *ids);
-struct mp_ggml_tensor *ggml_set_name(struct mp_ggml_tensor *tensor, const char *name);
-const char *ggml_get_name(const struct mp_ggml_tensor *tensor);
-void *ggml_get_data(const struct mp_ggml_tensor *tensor);
 
 /* Of a stream of the runtime. */
 void *fakeggml_backend(mp_rt_stream stream);

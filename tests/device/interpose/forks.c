@@ -1,6 +1,6 @@
 /*
  * A program that forks while its threads use the device, as servers do to run something else. A
- * child cannot use the device, which it is told; it ends by exit(). Prints a sum of each thread.
+ * child cannot use the device, and gets an error; it ends by exit(). Prints a sum of each thread.
  *
  * forks CHILDREN 12|13|ex
  */

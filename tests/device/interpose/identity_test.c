@@ -94,7 +94,7 @@ static void copies_from_a_model_are_known_by_tensor(void)
     gguf_save(path);
     munmap(file, bytes);
     other = map_file(path, &other_bytes);
-    if (other == file) { /* else the kernel puts it elsewhere, and nothing is shown */
+    if (other == file) { /* else the kernel puts it elsewhere, and no unit is mapped */
         mp_identity_find(other + other_bytes - 3 * TENSOR, TENSOR, device, note, &noted);
         CHECK_EQ(noted.count, 1);
         CHECK_EQ(noted.kind[0], MP_TIERS_DENSE); /* as it was; it was little */

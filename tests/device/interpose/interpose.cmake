@@ -2,7 +2,8 @@ include(tests/device/fakecudart/fakecudart.cmake)
 
 # Programs that know nothing of moepager, linked with each runtime.
 foreach(version 12 13)
-    add_library(fakeggml${version} SHARED tests/device/interpose/fakeggml.c)
+    add_library(fakeggml${version} SHARED tests/device/interpose/fakeggml.c
+        tests/support/ggml_tensors.c)
     set_target_properties(fakeggml${version} PROPERTIES SKIP_BUILD_RPATH ON
         LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fakecudart/${version})
     target_link_libraries(fakeggml${version} PRIVATE mp_options fakecudart${version})
@@ -45,7 +46,7 @@ set_tests_properties(device/interpose/programs PROPERTIES TIMEOUT 600 SKIP_RETUR
 if(NOT MP_COVERAGE AND (NOT sanitizers OR MP_SANITIZE STREQUAL "address"))
     set(cases timing nothing lookups others busy)
     if(NOT sanitizers) # the others are many runs, which are slow there
-        list(APPEND cases budgets refused failures seam again forks)
+        list(APPEND cases budgets refused failures uploads again forks)
     endif()
     foreach(case ${cases})
         add_test(NAME device/interpose/preload:${case} COMMAND python3 tests/device/interpose/preload.py

@@ -32,7 +32,7 @@ static void check_place(const void *function, bool has_hook, const char *library
     }
 }
 
-static void names_with_hooks_are_answered_by_them(void)
+static void names_with_hooks_give_the_hooks(void)
 {
     check_place(ask(driver, "cuMemAlloc_v2"), true, "libcuda");
     check_place(ask(driver, "cuLaunchKernel"), true, "libcuda");
@@ -84,7 +84,7 @@ int main(int argc, char **argv)
     hooked = strcmp(argv[1], "hooked") == 0;
     driver = dlopen("libcuda.so.1", RTLD_NOW);
     CHECK(driver != NULL);
-    RUN(names_with_hooks_are_answered_by_them);
+    RUN(names_with_hooks_give_the_hooks);
     RUN(what_a_library_lacks_it_does_not_get);
     RUN(lookups_go_by_the_function_that_is_given);
     CHECK_EQ(cudaMalloc(&first, 0), 0);

@@ -11,7 +11,7 @@ compute without it, and what was to happen did.
   forks     children that cannot use the device, while threads do
   others    another preloaded library with hooks of the same functions
   lookups   functions of CUDA that are asked for by name
-  seam      experts that a program keeps on the host and copies itself
+  uploads   experts that a program keeps on the host and copies itself
   failures  every call of the driver that fails once ends in the same results or in a refusal
 """
 import os
@@ -223,7 +223,7 @@ def failures(cases):
           ended[0] > 3 * ended[1])
 
 
-def seam(cases):
+def uploads(cases):
     """Experts that the program copies itself come through the pager of the host's memory."""
     for mode in ("turns", "ahead"):
         case = ("experts_on_host", [cases[0][1][0], 24, mode])
@@ -244,7 +244,7 @@ def seam(cases):
                 check(what, said.count("warn") == (0 if pins else 1))
 
 
-CASES = {case.__name__: case for case in (budgets, timing, nothing, refused, failures, seam,
+CASES = {case.__name__: case for case in (budgets, timing, nothing, refused, failures, uploads,
                                           lookups, others, busy, again, forks)}
 
 

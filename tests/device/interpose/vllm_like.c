@@ -90,7 +90,7 @@ int main(int argc, char **argv)
     size_t before, after, total;
     mp_rt_stream stream, copies;
     mp_rt_exec execs[GRAPHS];
-    mp_rt_event mark;
+    mp_rt_event event;
     uint64_t *host;
     unsigned steps;
 
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
     OK(cudaMalloc((void **)&cache, cache_bytes));
     OK(cudaStreamCreateWithFlags(&stream, 1));
     OK(cudaStreamCreateWithFlags(&copies, 1));
-    OK(cudaEventCreateWithFlags(&mark, 2));
+    OK(cudaEventCreateWithFlags(&event, 2));
     OK(cudaMallocHost((void **)&host, 4096));
     OK(cudaMemsetAsync(state, 0, 4096, stream));
     OK(cudaMemsetAsync(cache, 0, cache_bytes, stream));
@@ -125,13 +125,13 @@ int main(int argc, char **argv)
     }
     for (unsigned s = 0; s < steps; s++) {
         OK(cudaGraphLaunch(execs[s % GRAPHS], stream));
-        OK(cudaEventRecord(mark, stream));
-        OK(cudaStreamWaitEvent(copies, mark, 0));
+        OK(cudaEventRecord(event, stream));
+        OK(cudaStreamWaitEvent(copies, event, 0));
         OK(cudaMemcpyAsync(host, state, 8, MP_RT_DEVICE_TO_HOST, copies));
-        OK(cudaEventRecord(mark, copies));
-        OK(cudaStreamWaitEvent(stream, mark, 0));
+        OK(cudaEventRecord(event, copies));
+        OK(cudaStreamWaitEvent(stream, event, 0));
         if (s % 4 == 3) { /* as a scheduler that runs ahead */
-            OK(cudaEventSynchronize(mark));
+            OK(cudaEventSynchronize(event));
             printf("%u %016llx\n", s, (unsigned long long)*host);
             OK(cudaDeviceSynchronize());
         }
@@ -140,7 +140,7 @@ int main(int argc, char **argv)
     for (unsigned b = 0; b < GRAPHS; b++)
         OK(cudaGraphExecDestroy(execs[b]));
     OK(cudaFreeHost(host));
-    OK(cudaEventDestroy(mark));
+    OK(cudaEventDestroy(event));
     OK(cudaStreamDestroy(stream));
     OK(cudaStreamDestroy(copies));
     OK(cudaFree(cache));

@@ -196,7 +196,7 @@ static void a_query_that_fails_is_no_end(void)
 /* What a device had when it was reset is over, whatever it was. */
 static void a_device_that_was_reset_is_quiet(void)
 {
-    mp_work_stream_made((void *)(uintptr_t)0x100000); /* would be asked in vain */
+    mp_work_stream_made((void *)(uintptr_t)0x100000); /* would be asked for nothing */
     check_quiet(false);
     fake_api.reset(); /* which is a violation */
     mp_work_stream_ends((void *)(uintptr_t)0x200000);

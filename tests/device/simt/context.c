@@ -1,3 +1,4 @@
+/* Switching between stacks; see context.h. */
 #include "tests/device/simt/context.h"
 
 #include <stdint.h>

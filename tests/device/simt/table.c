@@ -1,3 +1,4 @@
+/* The table of kernels of one compilation; see table.h. */
 #include <string.h>
 
 #include "tests/device/simt/table.h"

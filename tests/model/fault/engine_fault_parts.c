@@ -1,3 +1,4 @@
+/* Sweeps over parts of the engine; see engine_fault_parts.h. */
 #include "tests/model/fault/engine_fault_parts.h"
 
 #include <fcntl.h>

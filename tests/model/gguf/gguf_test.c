@@ -59,7 +59,7 @@ static void check_budgets(const char *model, const float *want, size_t bytes)
 static void widen_routers(struct rewritten *tensor)
 {
     const char *const tails[] = { ".gate.weight", "shared_expert_gate.weight",
-                                  "router.layer.weight" };
+                                  "router.layer.weight", "mlp.router.weight" };
     const size_t length = strlen(tensor->name);
 
     for (size_t i = 0; i < MP_ARRAY_LEN(tails); i++) {
@@ -134,6 +134,7 @@ static void other_families_give_the_same_bits(void)
     check_twin(DATA "ernie4_5_moe-b", "ernie4_5-moe", NULL);
     check_twin(DATA "glm4_moe-a", "glm4moe", NULL);
     check_twin(DATA "glm4_moe-b", "glm4moe", NULL);
+    check_twin(DATA "gpt_oss-a", "gpt-oss", NULL);
     check_twin(DATA "granitemoe-a", "granitemoe", NULL);
     check_twin(DATA "minimax_m2-a", "minimax-m2", NULL);
     check_twin(DATA "minimax_m2-b", "minimax-m2", NULL);

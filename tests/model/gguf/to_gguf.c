@@ -1,3 +1,4 @@
+/* A model directory as a GGUF file; see to_gguf.h. */
 #include "tests/model/gguf/to_gguf.h"
 
 #include <fcntl.h>
@@ -112,11 +113,15 @@ static void put_more_numbers(struct writer *w)
 {
     const struct mp_model_config *c = &w->config;
     const struct mp_arch_keys *keys = &w->arch->keys;
+    const bool scaled = c->rope.kind != MP_ROPE_PLAIN, yarn = c->rope.kind == MP_ROPE_YARN;
     const struct {
         const char *key;
         int kind;
         double value;
     } numbers[] = {
+        { c->window != 0 ? "attention.sliding_window" : NULL, MP_GGUF_U32, c->window },
+        { scaled ? "rope.scaling.factor" : NULL, MP_GGUF_F32, c->rope.factor },
+        { yarn ? "rope.scaling.original_context_length" : NULL, MP_GGUF_U32, c->rope.original },
         { keys->shared_count.key, MP_GGUF_U32, c->shared_ffn / c->expert_ffn },
         { keys->groups.key, MP_GGUF_U32, c->groups },
         { keys->groups_used.key, MP_GGUF_U32, c->groups_used },
@@ -134,6 +139,8 @@ static void put_more_numbers(struct writer *w)
         if (numbers[i].key != NULL)
             entry(w, numbers[i].key, numbers[i].kind, numbers[i].value, NULL);
     }
+    if (scaled)
+        entry(w, "rope.scaling.type", MP_GGUF_STRING, 0, yarn ? "yarn" : "linear");
     put_moe_layers(w);
 }
 
@@ -286,6 +293,34 @@ static void put_matrix(struct writer *w, enum mp_role role, const char *name,
     free(floats);
 }
 
+static FILE *begin_role(struct writer *w, enum mp_role role, uint32_t layer, uint64_t rows,
+                        uint64_t cols)
+{
+    const uint64_t shape[2] = { rows, cols };
+    char name[128];
+
+    mp_arch_format(name, sizeof(name), w->arch->names[role].name,
+                   &(struct mp_name_numbers){ .layer = layer });
+    return begin_tensor(w, name, MP_WTYPE_F32, shape, 2);
+}
+
+/* One tensor for gate and up in turns becomes two. */
+static void put_expert_biases(struct writer *w, uint32_t layer)
+{
+    const struct mp_expert_bias *bias = &w->weights->layers[layer].expert_bias;
+    const uint64_t E = w->config.experts, F = w->config.expert_ffn, H = w->config.hidden;
+
+    CHECK(bias->gate != NULL && bias->up == NULL);
+    for (unsigned up = 0; up < 2; up++) {
+        FILE *data =
+            begin_role(w, up ? MP_ROLE_EXPERT_UP_BIAS : MP_ROLE_EXPERT_GATE_BIAS, layer, E, F);
+
+        for (size_t i = 0; i < E * F; i++)
+            fwrite(bias->gate + 2 * i + up, 4, 1, data);
+    }
+    fwrite(bias->down, 4, E * H, begin_role(w, MP_ROLE_EXPERT_DOWN_BIAS, layer, E, H));
+}
+
 static void put_role(struct writer *w, enum mp_role role, uint32_t layer)
 {
     const struct mp_role_info *info = &mp_roles[role];
@@ -295,7 +330,8 @@ static void put_role(struct writer *w, enum mp_role role, uint32_t layer)
     const uint64_t rows = mp_dim_size(&w->config, info->rows);
     char name[128];
 
-    if (w->arch->names[role].name == NULL || !mp_role_needed(&w->config, role, layer))
+    if (mp_role_floats(role) || w->arch->names[role].name == NULL ||
+        !mp_role_needed(&w->config, role, layer))
         return;
     mp_arch_format(name, sizeof(name), w->arch->names[role].name,
                    &(struct mp_name_numbers){ .layer = layer });
@@ -306,6 +342,34 @@ static void put_role(struct writer *w, enum mp_role role, uint32_t layer)
     else
         fwrite(*(const float *const *)member, 4, rows,
                begin_tensor(w, name, MP_WTYPE_F32, &rows, 1));
+}
+
+/* A piece of an expert; of a transposed one, in order. The caller frees it. */
+static char *read_expert(const struct writer *w, const struct mp_unit *unit, unsigned p,
+                         size_t element_bytes)
+{
+    const struct mp_files *files = mp_checkpoint_files(w->checkpoint);
+    const bool down = p == MP_PIECE_DOWN, part = w->weights->transposed && !down;
+    const size_t F = w->config.expert_ffn, H = w->config.hidden, bytes = unit->pieces[p].bytes;
+    const size_t rows = down ? H : F, cols = down ? F : H, step = down ? 1 : 2;
+    const struct mp_piece *piece = &unit->pieces[part ? MP_PIECE_GATE : p];
+    const size_t raw_bytes = bytes + (part ? unit->pieces[MP_PIECE_UP - p].bytes : 0);
+    char *raw = malloc(raw_bytes), *out;
+
+    CHECK(raw != NULL); /* the halves of gate and up stand together */
+    CHECK_EQ(mp_files_read(files, piece->file, piece->offset_bytes, raw_bytes, raw), MP_OK);
+    if (!w->weights->transposed)
+        return raw;
+    out = malloc(rows * cols * element_bytes);
+    CHECK(out != NULL);
+    for (size_t r = 0; r < rows; r++) {
+        for (size_t c = 0; c < cols; c++)
+            memcpy(out + (r * cols + c) * element_bytes,
+                   raw + (c * rows * step + r * step + (p == MP_PIECE_UP)) * element_bytes,
+                   element_bytes);
+    }
+    free(raw);
+    return out;
 }
 
 static void put_experts(struct writer *w, uint32_t layer)
@@ -323,14 +387,11 @@ static void put_experts(struct writer *w, uint32_t layer)
                        &(struct mp_name_numbers){ .layer = layer });
         data = begin_tensor(w, name, w->weights->unit_types[first].piece[p], shape, 3);
         for (uint32_t e = 0; e < E; e++) {
-            const struct mp_piece *piece = &w->weights->units[first + e].pieces[p];
-            char *bytes = malloc(piece->bytes);
+            const enum mp_wtype type = w->weights->unit_types[first].piece[p];
+            char *bytes = read_expert(w, &w->weights->units[first + e], p, mp_wtype_bytes(type, 1));
 
-            CHECK(bytes != NULL);
-            CHECK_EQ(mp_files_read(mp_checkpoint_files(w->checkpoint), piece->file,
-                                   piece->offset_bytes, piece->bytes, bytes),
-                     MP_OK);
-            CHECK_EQ(fwrite(bytes, 1, piece->bytes, data), piece->bytes);
+            CHECK_EQ(fwrite(bytes, 1, mp_wtype_bytes(type, F * H), data),
+                     mp_wtype_bytes(type, F * H));
             free(bytes);
         }
     }
@@ -421,6 +482,8 @@ void to_gguf(const struct to_gguf *job)
             put_role(w, (enum mp_role)role, layer);
         if (w->config.is_moe[layer])
             put_experts(w, layer);
+        if (w->config.is_moe[layer] && w->config.expert_bias)
+            put_expert_biases(w, layer);
     }
     for (uint32_t i = 0; i < job->parts; i++)
         save(w, i);

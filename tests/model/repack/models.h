@@ -21,10 +21,10 @@ static const struct {
 /* A name in the directory of this test that was not given before. */
 static inline const char *fresh(void)
 {
-    static char paths[64][sizeof(test_tmpdir_path) + 32];
+    static char paths[128][sizeof(test_tmpdir_path) + 32];
     static unsigned count;
 
-    CHECK(count < 64);
+    CHECK(count < 128);
     snprintf(paths[count], sizeof(paths[0]), "%s/d%u", test_tmpdir(), count);
     return paths[count++];
 }

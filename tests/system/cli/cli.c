@@ -1,3 +1,4 @@
+/* Running the built program; see cli.h. */
 #include "tests/system/cli/cli.h"
 
 #include <dirent.h>

@@ -139,7 +139,7 @@ static void rope_in_every_place_where_it_is_written(void)
 
 #define FAMILIES                                                                                  \
     "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Ernie4_5_MoeForCausalLM, Glm4MoeForCausalLM, " \
-    "Glm4MoeLiteForCausalLM, GraniteMoeForCausalLM, MiniMaxM2ForCausalLM, "                       \
+    "Glm4MoeLiteForCausalLM, GptOssForCausalLM, GraniteMoeForCausalLM, MiniMaxM2ForCausalLM, "    \
     "MixtralForCausalLM, OlmoeForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM"
 
 static void what_is_not_implemented_is_refused_by_name(void)

@@ -77,7 +77,7 @@ static void flags_stand_in_the_way(void)
 }
 
 /* Experts in one tensor of a layer and one by one; neither a bias, nor a layer of number 4096. */
-static void tensors_are_told_apart_by_name(void)
+static void tensors_are_recognised_by_name(void)
 {
     static struct mp_check_model model;
 
@@ -257,7 +257,7 @@ static void the_text_is_this(void)
              "              libllama.so (not found)\n"
              "hooks         %s\n"
              "              %s\n"
-             "python        the module tells the router's choice, with transformers\n"
+             "python        the module reports the router's choice, with transformers\n"
              "model         /m/a.gguf\n"
              "experts       1.50 GiB in 3 layers of 8 experts, 3.0 to 128.0 MiB each layer; "
              "Q4_K 1.00 GiB, F16 512.0 MiB\n"
@@ -369,7 +369,7 @@ int main(void)
 {
     CHECK_EQ(mp_settings_load(&settings), MP_OK);
     RUN(flags_stand_in_the_way);
-    RUN(tensors_are_told_apart_by_name);
+    RUN(tensors_are_recognised_by_name);
     RUN(folders_and_other_files);
     RUN(mappings_may_be_too_few);
     RUN(the_text_is_this);

@@ -149,19 +149,19 @@ static void a_loader_by_name_is_seen_through(void)
 {
     char list[PATH_BYTES];
 
-    snprintf(list, sizeof(list), "%s", in("told"));
-    make_folder("told");
-    write_elf("told/libggml-a.so", (struct elf_file){ 0 });
+    snprintf(list, sizeof(list), "%s", in("given"));
+    make_folder("given");
+    write_elf("given/libggml-a.so", (struct elf_file){ 0 });
     write_elf("ld-own.so", (struct elf_file){ .interpreter = LOADER });
     write_elf("program", (struct elf_file){ .interpreter = LOADER, .needed = { "libggml-a.so" } });
     LOOK_AT(in("ld-own.so"), "--library-path", list, in("program"), "--argv0");
     CHECK_STR(program.loaded, in("program"));
     CHECK_STR(program.interpreter, in("ld-own.so"));
-    LIBRARIES("told/libggml-a.so");
+    LIBRARIES("given/libggml-a.so");
     LOOK_AT(in("ld-own.so"), "--preload", "x", "--argv0", "y", "--inhibit-rpath", "z",
             "--library-path", list, in("program"));
     CHECK_STR(program.loaded, in("program"));
-    LIBRARIES("told/libggml-a.so");
+    LIBRARIES("given/libggml-a.so");
     LOOK_AT(in("ld-own.so"), "--list", in("program"));
     CHECK_STR(program.loaded, in("program"));
     LIBRARIES("-libggml-a.so");

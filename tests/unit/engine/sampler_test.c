@@ -10,7 +10,7 @@
 #include "tests/support/test.h"
 #include "vmm/base/compiler.h"
 
-#define DRAWS 200000
+#define SAMPLES 200000
 
 static struct mp_sampler *make(double temperature, uint32_t top_k, double top_p, uint64_t seed,
                                uint32_t vocab, uint32_t sequences)
@@ -46,7 +46,7 @@ static void greedy_takes_the_highest_and_the_lower_of_equals(void)
     mp_sampler_destroy(two);
 }
 
-/* Draw often; compare with probabilities in a chi-square test whose bound holds for 1 in 10^6. */
+/* Sample often; compare with probabilities in a chi-square test whose bound holds for 1 in 10^6. */
 static void check_frequencies(struct mp_sampler *sampler, const float *logits,
                               const double *expected, uint32_t vocab)
 {
@@ -55,10 +55,10 @@ static void check_frequencies(struct mp_sampler *sampler, const float *logits,
     unsigned degrees = 0;
 
     CHECK(vocab <= 16);
-    for (uint32_t i = 0; i < DRAWS; i++)
+    for (uint32_t i = 0; i < SAMPLES; i++)
         counts[pick(sampler, 0, logits)]++;
     for (uint32_t v = 0; v < vocab; v++) {
-        const double want = expected[v] * DRAWS, off = (double)counts[v] - want;
+        const double want = expected[v] * SAMPLES, off = (double)counts[v] - want;
 
         if (expected[v] == 0) {
             CHECK_EQ(counts[v], 0);
@@ -134,7 +134,7 @@ static void ties_at_the_cut_go_to_lower_ids(void)
 }
 
 /* One NaN is enough, wherever it stands: to pass over it would be another text than the model's. */
-static void nan_is_an_error_and_minus_infinity_is_never_drawn(void)
+static void nan_is_an_error_and_minus_infinity_is_never_sampled(void)
 {
     static const float masked[] = { -INFINITY, 1, -INFINITY, 1 };
     static const float first[] = { NAN, 1, 2, 1 }, last[] = { 1, 3, 2, NAN };
@@ -223,7 +223,7 @@ int main(void)
     RUN(greedy_takes_the_highest_and_the_lower_of_equals);
     RUN(frequencies_are_the_probabilities);
     RUN(ties_at_the_cut_go_to_lower_ids);
-    RUN(nan_is_an_error_and_minus_infinity_is_never_drawn);
+    RUN(nan_is_an_error_and_minus_infinity_is_never_sampled);
     RUN(extreme_values_still_give_the_best);
     RUN(sequences_are_independent);
     RUN(values_out_of_range_are_refused);

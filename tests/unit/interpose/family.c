@@ -1,3 +1,4 @@
+/* A made-up GGUF file of any family; see family.h. */
 #include "tests/unit/interpose/family.h"
 
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* A made-up model and the program that maps it; see made_up.h. */
 #include "tests/unit/interpose/made_up.h"
 
 #include <fcntl.h>
@@ -6,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "interpose/pager/ggml.h"
+#include "tests/support/ggml_tensors.h"
 #include "tests/support/gguf.h"
 #include "tests/support/test.h"
 #include "tests/support/tmpdir.h"
@@ -19,7 +20,6 @@
 unsigned char *made_bytes;
 uint64_t made_file_bytes;
 _Atomic int made_mmap_fails = -1, made_mremap_fails = -1;
-bool made_layout_wrong;
 struct mp_paged_span made_span;
 mp_find_fn made_find_more;
 
@@ -117,77 +117,6 @@ static void *real_mremap(void *at, size_t bytes, size_t new_bytes, int flags, vo
     return MAP_FAILED;
 }
 
-/* As much of a ggml as the layout's self-test calls. */
-static struct mp_ggml_tensor tensors[4];
-static uint32_t tensor_count;
-
-struct init_params {
-    size_t bytes;
-    void *memory;
-    bool no_alloc;
-};
-
-static void *ggml_init(struct init_params params)
-{
-    (void)params;
-    tensor_count = 0;
-    return tensors;
-}
-
-static void ggml_free(void *context)
-{
-    (void)context;
-}
-
-static struct mp_ggml_tensor *new_3d(void *context, int type, int64_t ne0, int64_t ne1, int64_t ne2)
-{
-    struct mp_ggml_tensor *tensor = &tensors[tensor_count++];
-    const size_t row = 4 * (size_t)ne0, plane = row * (size_t)ne1;
-
-    (void)context;
-    *tensor = (struct mp_ggml_tensor){
-        .type = type,
-        .ne = { ne0, ne1, ne2, 1 },
-        .nb = { 4, row, plane, plane * (size_t)ne2 },
-        .data = tensor,
-    };
-    if (made_layout_wrong)
-        tensor->nb[3]++;
-    return tensor;
-}
-
-static struct mp_ggml_tensor *new_2d(void *context, int type, int64_t ne0, int64_t ne1)
-{
-    return new_3d(context, type, ne0, ne1, 1);
-}
-
-static struct mp_ggml_tensor *mul_mat_id(void *context, struct mp_ggml_tensor *as,
-                                         struct mp_ggml_tensor *b, struct mp_ggml_tensor *ids)
-{
-    struct mp_ggml_tensor *tensor = new_3d(context, 0, as->ne[1], ids->ne[0], b->ne[2]);
-
-    tensor->src[0] = as;
-    tensor->src[1] = b;
-    tensor->src[2] = ids;
-    return tensor;
-}
-
-static struct mp_ggml_tensor *set_name(struct mp_ggml_tensor *tensor, const char *name)
-{
-    snprintf(tensor->name, sizeof(tensor->name), "%s", name);
-    return tensor;
-}
-
-static const char *get_name(const struct mp_ggml_tensor *tensor)
-{
-    return tensor->name;
-}
-
-static const void *get_data(const struct mp_ggml_tensor *tensor)
-{
-    return tensor->data;
-}
-
 static void *find(const void *site, const char *name)
 {
     static const struct {
@@ -196,12 +125,12 @@ static void *find(const void *site, const char *name)
     } functions[] = {
         { "ggml_init", (void *)ggml_init },
         { "ggml_free", (void *)ggml_free },
-        { "ggml_new_tensor_2d", (void *)new_2d },
-        { "ggml_new_tensor_3d", (void *)new_3d },
-        { "ggml_mul_mat_id", (void *)mul_mat_id },
-        { "ggml_set_name", (void *)set_name },
-        { "ggml_get_name", (void *)get_name },
-        { "ggml_get_data", (void *)get_data },
+        { "ggml_new_tensor_2d", (void *)ggml_new_tensor_2d },
+        { "ggml_new_tensor_3d", (void *)ggml_new_tensor_3d },
+        { "ggml_mul_mat_id", (void *)ggml_mul_mat_id },
+        { "ggml_set_name", (void *)ggml_set_name },
+        { "ggml_get_name", (void *)ggml_get_name },
+        { "ggml_get_data", (void *)ggml_get_data },
         { "ggml_compute_forward_mul_mat_id_tiled", (void *)ggml_free },
     };
 

@@ -128,7 +128,7 @@ static void run_tokens(uint32_t m, uint32_t count)
 }
 
 /* A slot's pages are those of a memory file. */
-static uint32_t count_shown(uint32_t m)
+static uint32_t count_mapped(uint32_t m)
 {
     const uintptr_t base = (uintptr_t)models[m].base, end = base + models[m].size;
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -154,8 +154,8 @@ static void two_models_are_paged_at_once(void)
         run_tokens(0, 3);
         run_tokens(1, 5);
     }
-    CHECK(count_shown(0) > 0);
-    CHECK(count_shown(1) > 0);
+    CHECK(count_mapped(0) > 0);
+    CHECK(count_mapped(1) > 0);
     expect_equal(0, 0, models[0].size);
     expect_equal(1, 0, models[1].size);
     /* One of them goes; the other is paged on. */
@@ -163,10 +163,10 @@ static void two_models_are_paged_at_once(void)
     CHECK(made_is_paged(models[1].base));
     CHECK(made_span.begin >= (uintptr_t)models[1].base);
     run_tokens(1, 20);
-    CHECK(count_shown(1) > 0);
+    CHECK(count_mapped(1) > 0);
     CHECK(map_model(0));
     run_tokens(0, 20);
-    CHECK(count_shown(0) > 0);
+    CHECK(count_mapped(0) > 0);
     unmap_model(1);
     unmap_model(0);
     CHECK_EQ(made_span.end, 0);
@@ -247,7 +247,7 @@ static void files_of_several_have_several_names(void)
 
     mp_paged_expand(&paged, "r.json", name);
     CHECK_STR(name, "r.json");
-    paged.place = 1;
+    paged.index = 1;
     mp_paged_expand(&paged, "r.json", name);
     CHECK_STR(name, "r.2.json");
     mp_paged_expand(&paged, "trace", name);
@@ -261,12 +261,12 @@ static void files_of_several_have_several_names(void)
 static void budgets_of_others_are_counted(void)
 {
     struct mp_paged paged = { .budget_bytes = 1000, .counters = { .resident_peak_bytes = 300 } };
-    struct mp_paged_beside beside = { 0 };
+    struct mp_paged_others beside = { 0 };
 
-    mp_paged_count(NULL, &beside);
-    mp_paged_count(&paged, &beside);
+    mp_paged_add_other(NULL, &beside);
+    mp_paged_add_other(&paged, &beside);
     paged.counters.resident_peak_bytes = 2000;
-    mp_paged_count(&paged, &beside);
+    mp_paged_add_other(&paged, &beside);
     CHECK_EQ(beside.budget_bytes, 2000);
     CHECK_EQ(beside.empty_bytes, 700);
 }

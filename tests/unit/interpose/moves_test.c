@@ -1,7 +1,7 @@
 /*
  * Entries of the page table move with a slot's pages: made once, and never again.
  */
-#include "interpose/window/moves.h"
+#include "interpose/mapping/moves.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -88,14 +88,14 @@ static bool has_slot(const char *at, uint32_t slot_page, uint32_t pages)
 
 static bool show(struct mp_moves *moves, uint32_t slot_page, uint32_t pages, char *at)
 {
-    return mp_moves_show(moves, &real, slots_fd, (uint64_t)slot_page * PAGE, (uint64_t)pages * PAGE,
-                         at);
+    return mp_moves_map(moves, &real, slots_fd, (uint64_t)slot_page * PAGE, (uint64_t)pages * PAGE,
+                        at);
 }
 
 /* As the caller has to: something else is mapped there at once. */
 static void hide(struct mp_moves *moves, uint32_t slot_page, uint32_t pages, char *at)
 {
-    mp_moves_hide(moves, &real, (uint64_t)slot_page * PAGE, (uint64_t)pages * PAGE, at);
+    mp_moves_unmap(moves, &real, (uint64_t)slot_page * PAGE, (uint64_t)pages * PAGE, at);
     CHECK(has_slot(at, slot_page, pages)); /* whoever reads meanwhile */
     CHECK(mmap(at, pages * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at);
 }
@@ -160,7 +160,7 @@ static void a_refusal_is_found_out_beside_the_window(void)
     tear_down(&moves);
 }
 
-/* One that could, and then cannot: nothing is moved any more, and what is shown stays. */
+/* One that could, and then cannot: nothing is moved any more, and what is mapped stays. */
 static void a_move_that_fails_is_the_last(void)
 {
     struct mp_moves moves;
@@ -170,12 +170,12 @@ static void a_move_that_fails_is_the_last(void)
     CHECK(show(&moves, 10, 6, window + 10 * PAGE));
     CHECK(!show(&moves, PAGES - 2, 6, window)); /* there is no such slot */
     refuse_from = remaps;
-    mp_moves_hide(&moves, &real, 0, 6 * PAGE, window);
+    mp_moves_unmap(&moves, &real, 0, 6 * PAGE, window);
     refuse_from = UINT32_MAX;
     CHECK(has_slot(window, 0, 6) && has_slot(window + 10 * PAGE, 10, 6));
     remaps = 0;
     CHECK(!show(&moves, 0, 6, window + 30 * PAGE));
-    mp_moves_hide(&moves, &real, 10 * PAGE, 6 * PAGE, window + 10 * PAGE);
+    mp_moves_unmap(&moves, &real, 10 * PAGE, 6 * PAGE, window + 10 * PAGE);
     CHECK(has_slot(window + 10 * PAGE, 10, 6));
     CHECK_EQ(remaps, 0);
     tear_down(&moves);

@@ -31,14 +31,14 @@ static size_t make_header(char *out, size_t capacity, const char *shape, long en
     return used + (size_t)snprintf(out + used, capacity - used, "}");
 }
 
-static void write_file(uint64_t told_bytes, const char *header, size_t header_bytes,
+static void write_file(uint64_t header_size, const char *header, size_t header_bytes,
                        size_t data_bytes)
 {
     static const char zeros[2 * LAYERS * TENSOR_BYTES];
     const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
     CHECK(fd >= 0);
-    CHECK_EQ(write(fd, &told_bytes, sizeof(told_bytes)), (long long)sizeof(told_bytes));
+    CHECK_EQ(write(fd, &header_size, sizeof(header_size)), (long long)sizeof(header_size));
     CHECK_EQ(write(fd, header, header_bytes), (long long)header_bytes);
     CHECK_EQ(write(fd, zeros, data_bytes), (long long)data_bytes);
     close(fd);
@@ -101,19 +101,19 @@ static void lengths_that_lie(void)
 {
     char header[2048];
     const size_t bytes = make_header(header, sizeof(header), "[2,64,64]", 0);
-    const uint64_t told[] = { 0,
-                              1,
-                              bytes - 1,
-                              bytes + 1,
-                              bytes + 64,
-                              1u << 20,
-                              (uint64_t)100 << 20,
-                              UINT64_C(1) << 40,
-                              UINT64_MAX - 7,
-                              UINT64_MAX };
+    const uint64_t sizes[] = { 0,
+                               1,
+                               bytes - 1,
+                               bytes + 1,
+                               bytes + 64,
+                               1u << 20,
+                               (uint64_t)100 << 20,
+                               UINT64_C(1) << 40,
+                               UINT64_MAX - 7,
+                               UINT64_MAX };
 
-    for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
-        write_file(told[i], header, bytes, 2 * LAYERS * TENSOR_BYTES);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        write_file(sizes[i], header, bytes, 2 * LAYERS * TENSOR_BYTES);
         CHECK(!finds_experts());
     }
     for (size_t less = 1; less <= 2 * LAYERS * TENSOR_BYTES; less *= 4) {

@@ -126,22 +126,22 @@ static struct mp_paged paged;
 /* As much of a paged model as the guess looks at. */
 static char *open_model(bool to_write)
 {
-    struct mp_view view = { .prot = to_write ? PROT_READ | PROT_WRITE : PROT_READ,
-                            .flags = to_write ? MAP_PRIVATE : MAP_SHARED };
+    struct mp_mapping map = { .prot = to_write ? PROT_READ | PROT_WRITE : PROT_READ,
+                              .flags = to_write ? MAP_PRIVATE : MAP_SHARED };
     int fd;
 
     memset(&paged, 0, sizeof(paged));
     CHECK_EQ(mp_experts_open(path, false, &paged.experts), MP_OK);
     CHECK_EQ(paged.experts.layers, LAYERS);
-    CHECK_EQ(mp_shown_create(&host, &paged.experts, &paged.shown), MP_OK);
-    view.bytes = mp_files_bytes(paged.experts.files, 0);
+    CHECK_EQ(mp_mappings_create(&host, &paged.experts, &paged.mappings), MP_OK);
+    map.bytes = mp_files_bytes(paged.experts.files, 0);
     fd = open(path, O_RDONLY);
-    view.at = mmap(NULL, view.bytes, view.prot, view.flags, fd, 0);
-    CHECK(view.at != MAP_FAILED);
+    map.at = mmap(NULL, map.bytes, map.prot, map.flags, fd, 0);
+    CHECK(map.at != MAP_FAILED);
     close(fd);
-    CHECK(mp_shown_add(paged.shown, &view));
+    CHECK(mp_mappings_add(paged.mappings, &map));
     paged.scores = mp_paged_scores_create(&paged);
-    return view.at;
+    return map.at;
 }
 
 static void close_model(char *at)
@@ -149,7 +149,7 @@ static void close_model(char *at)
     const size_t bytes = mp_files_bytes(paged.experts.files, 0);
 
     mp_paged_scores_destroy(paged.scores);
-    mp_shown_destroy(paged.shown);
+    mp_mappings_destroy(paged.mappings);
     mp_experts_close(&paged.experts);
     munmap(at, bytes);
 }
@@ -266,7 +266,7 @@ static void nothing_is_guessed_where_nobody_can_say(void)
     close_model(at);
 }
 
-/* A channel that the present norm has taken out cannot be told any more. */
+/* A channel that the present norm has taken out cannot be recovered. */
 static void a_norm_of_zero_is_no_division(void)
 {
     const struct options plain = { .type = FAMILY_F32 };

@@ -113,8 +113,8 @@ static void a_name_may_have_the_process_in_it(void)
 
     snprintf(number, sizeof(number), "%ld", (long)getpid());
     for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
-        for (paged.place = 0; paged.place <= 2; paged.place += 2) {
-            const char *want = paged.place == 0 ? cases[i].first : cases[i].third;
+        for (paged.index = 0; paged.index <= 2; paged.index += 2) {
+            const char *want = paged.index == 0 ? cases[i].first : cases[i].third;
             const char *hash = strchr(want, '#');
             char text[PATH_MAX];
 

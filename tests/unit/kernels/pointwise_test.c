@@ -285,6 +285,22 @@ static void check_head(const float *out, const float *q, const float *key, const
     CHECK(same(out[0], out[dim - 1])); /* the same values, in a body and in a tail */
 }
 
+/* The scratch keeps exp(score - highest) of each position. */
+static void check_scores(const float *scores, const float *q, const float *key, size_t stride,
+                         size_t dim, size_t positions, double scale)
+{
+    double dots[64], highest = -INFINITY;
+
+    for (size_t p = 0; p < positions; p++) {
+        dots[p] = 0;
+        for (size_t i = 0; i < dim; i++)
+            dots[p] += (double)q[i] * (double)key[p * stride + i] * scale;
+        highest = dots[p] > highest ? dots[p] : highest;
+    }
+    for (size_t p = 0; p < positions; p++)
+        CHECK(fabs((double)scores[p] - exp(dots[p] - highest)) <= 2e-5);
+}
+
 static void check_attend(const struct mp_kernels *k, size_t heads, size_t dim, size_t positions)
 {
     size_t stride = dim + 5, count = (positions - 1) * stride + dim;
@@ -304,6 +320,9 @@ static void check_attend(const struct mp_kernels *k, size_t heads, size_t dim, s
         v[p * stride + dim - 1] = v[p * stride];
     }
     k->attend(out, q, key, v, stride, heads, dim, positions, (float)scale, scores.p);
+    for (size_t h = 0; h < heads; h++)
+        check_scores((const float *)scores.p + h * positions, q + h * dim, key, stride, dim,
+                     positions, scale);
     for (size_t h = 0; h < heads; h++) {
         check_head(out + h * dim, q + h * dim, key, v, stride, dim, positions, scale);
         /* alone and elsewhere: the same bits */

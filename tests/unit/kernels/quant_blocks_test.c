@@ -5,6 +5,7 @@
 #include "tests/unit/kernels/blocks.h"
 
 #define PIN_BLOCKS 64
+#define GUARD 64 /* floats behind the last block that stay as they are */
 
 static const struct {
     enum mp_wtype type;
@@ -13,20 +14,26 @@ static const struct {
 #include "tests/unit/kernels/quant_pins.inc"
 };
 
-/* All fields of 64 random blocks of each type, element by element. */
+/* All fields of 64 random blocks of each type, element by element, and nothing behind them. */
 static void blocks_mean_what_others_read(void)
 {
     static unsigned char w[PIN_BLOCKS * 256];
-    static float values[PIN_BLOCKS * 256];
+    static float values[PIN_BLOCKS * 256 + GUARD];
     size_t count = 0;
 
     for (size_t i = 0; i < LEN(pins); i++) {
         const struct mp_wtype_info *info = mp_wtype_info(pins[i].type);
 
+        const size_t elements = PIN_BLOCKS * info->block_elements;
+
         lcg = 1;
         random_blocks(w, pins[i].type, PIN_BLOCKS);
-        info->convert(values, w, PIN_BLOCKS * info->block_elements);
-        if (hash_floats(values, PIN_BLOCKS * info->block_elements) != pins[i].hash) {
+        for (size_t g = 0; g < GUARD; g++)
+            values[elements + g] = 12345;
+        info->convert(values, w, elements);
+        for (size_t g = 0; g < GUARD; g++)
+            CHECK(values[elements + g] == 12345);
+        if (hash_floats(values, elements) != pins[i].hash) {
             fprintf(stderr, "%s: other values\n", info->name);
             exit(1);
         }

@@ -13,20 +13,20 @@ static void a_copy_fails_later(void)
 {
     fake_api.fail("later:cuMemcpyHtoDAsync_v2", 1, MP_CU_ERROR_UNKNOWN, false);
     OK(cu.copy_to_device(dev, host, BYTES, a));
-    OK(cu.event_record(mark, a));
-    OK(cu.event_synchronize(mark));
+    OK(cu.event_record(event, a));
+    OK(cu.event_synchronize(event));
     OK(cu.copy_to_device(dev, host, BYTES, a));
-    OK(cu.event_record(mark, a));
-    CHECK_EQ(cu.event_synchronize(mark), MP_CU_ERROR_UNKNOWN);
-    CHECK_EQ(cu.event_query(mark), MP_CU_ERROR_UNKNOWN);
+    OK(cu.event_record(event, a));
+    CHECK_EQ(cu.event_synchronize(event), MP_CU_ERROR_UNKNOWN);
+    CHECK_EQ(cu.event_query(event), MP_CU_ERROR_UNKNOWN);
     OK(cu.stream_synchronize(a)); /* it was reported */
 
     OK(cu.set_bytes(dev2, 5, BYTES, a)); /* what is queued behind is not done, */
     OK(cu.stream_synchronize(a));
     fake_api.fail("later:cuMemcpyHtoDAsync_v2", 0, MP_CU_ERROR_UNKNOWN, false);
     OK(cu.copy_to_device(dev, host, BYTES, a));
-    OK(cu.event_record(mark, a));
-    OK(cu.stream_wait_event(b, mark, 0)); /* on streams that wait for it neither, */
+    OK(cu.event_record(event, a));
+    OK(cu.stream_wait_event(b, event, 0)); /* on streams that wait for it neither, */
     OK(launch_add(b, dev, dev2, 1));
     CHECK_EQ(cu.stream_synchronize(b), MP_CU_ERROR_UNKNOWN);
     CHECK_EQ(cu.stream_synchronize(a), MP_CU_ERROR_UNKNOWN);
@@ -44,18 +44,18 @@ static void a_copy_fails_later(void)
     fake_api.reset();
 }
 
-static void *wait_for_mark(void *ctx)
+static void *wait_for_event(void *ctx)
 {
     (void)ctx;
     CHECK_EQ(cu.context_set(context), MP_CU_SUCCESS);
-    CHECK_EQ(cu.event_synchronize(mark), MP_CU_ERROR_UNKNOWN);
-    CHECK_EQ(cu.stream_synchronize(a), MP_CU_SUCCESS); /* it was told */
+    CHECK_EQ(cu.event_synchronize(event), MP_CU_ERROR_UNKNOWN);
+    CHECK_EQ(cu.stream_synchronize(a), MP_CU_SUCCESS); /* it has got the error */
     return NULL;
 }
 
-/* Another thread is told of the failure between two operations of which the second needs the first:
+/* Another thread gets the error between two operations of which the second needs the first:
  * neither is done. */
-static void a_thread_that_was_not_told_does_nothing_by_halves(void)
+static void a_thread_without_the_error_does_nothing_by_halves(void)
 {
     pthread_t thread;
 
@@ -64,16 +64,16 @@ static void a_thread_that_was_not_told_does_nothing_by_halves(void)
     OK(cu.stream_synchronize(a));
     fake_api.fail("later:cuMemsetD8Async", 0, MP_CU_ERROR_UNKNOWN, false);
     OK(cu.set_bytes(dev2, 3, BYTES, a));
-    OK(cu.event_record(mark, a));
+    OK(cu.event_record(event, a));
     OK(cu.set_bytes(dev2, 4, BYTES, a));
-    CHECK_EQ(pthread_create(&thread, NULL, wait_for_mark, NULL), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, wait_for_event, NULL), 0);
     CHECK_EQ(pthread_join(thread, NULL), 0);
     OK(launch_add(a, dev2, dev, 0));
-    OK(cu.event_record(mark, a));
-    OK(cu.stream_wait_event(b, mark, 0)); /* nor what another stream does after them */
+    OK(cu.event_record(event, a));
+    OK(cu.stream_wait_event(b, event, 0)); /* nor what another stream does after them */
     OK(cu.set_bytes(dev, 5, BYTES, b));
     CHECK_EQ(cu.stream_synchronize(b), MP_CU_ERROR_UNKNOWN);
-    CHECK_EQ(cu.event_synchronize(mark), MP_CU_ERROR_UNKNOWN);
+    CHECK_EQ(cu.event_synchronize(event), MP_CU_ERROR_UNKNOWN);
     OK(cu.stream_synchronize(a));
 
     OK(cu.copy_to_host(host, dev, BYTES, a)); /* what comes later is */
@@ -81,8 +81,8 @@ static void a_thread_that_was_not_told_does_nothing_by_halves(void)
     OK(cu.stream_synchronize(a));
     CHECK_EQ(host[0], 1);
     CHECK_EQ(host2[0], 2);
-    OK(cu.event_record(mark, a));
-    OK(cu.event_synchronize(mark));
+    OK(cu.event_record(event, a));
+    OK(cu.event_synchronize(event));
     check_no_violation();
     fake_api.reset();
 }
@@ -163,7 +163,7 @@ int main(int argc, char **argv)
 {
     begin(argc, argv);
     RUN(a_copy_fails_later);
-    RUN(a_thread_that_was_not_told_does_nothing_by_halves);
+    RUN(a_thread_without_the_error_does_nothing_by_halves);
     RUN(a_place_fails);
     RUN(what_is_given_back_fails_after_the_first_failure);
     RUN(a_lost_device_lets_go_of_who_waits);

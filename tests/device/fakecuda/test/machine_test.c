@@ -42,8 +42,8 @@ static void a_graph_is_captured_and_replayed(void)
     OK(cu.capturing(a, &status));
     CHECK_EQ(status, MP_CU_CAPTURE_ACTIVE);
     OK(cu.copy_to_device(dev, host, BYTES, a));
-    OK(cu.event_record(mark, a));
-    OK(cu.stream_wait_event(b, mark, 0)); /* a branch on another stream */
+    OK(cu.event_record(event, a));
+    OK(cu.stream_wait_event(b, event, 0)); /* a branch on another stream */
     OK(cu.copy_on_device(dev2, dev, BYTES, b));
     OK(cu.event_record(join, b));
     OK(cu.stream_wait_event(a, join, 0));
@@ -115,8 +115,8 @@ static void a_capture_forbids_what_waits_or_allocates(void)
     check_violation("cuMemUnmap while a stream is captured");
     end_is(901);
     begin(MP_CU_CAPTURE_THREAD_LOCAL);
-    OK(cu.event_record(mark, a));
-    CHECK_EQ(cu.event_query(mark), 900);
+    OK(cu.event_record(event, a));
+    CHECK_EQ(cu.event_query(event), 900);
     check_violation("an event of a capture");
     end_is(MP_CU_SUCCESS);
     CHECK_EQ(cu.capture_end(a, &(mp_cu_graph){ NULL }), MP_CU_ERROR_ILLEGAL_STATE);
@@ -126,15 +126,15 @@ static void a_capture_forbids_what_waits_or_allocates(void)
 static void branches_must_come_back(void)
 {
     begin(MP_CU_CAPTURE_THREAD_LOCAL);
-    OK(cu.event_record(mark, a));
-    OK(cu.stream_wait_event(b, mark, 0));
+    OK(cu.event_record(event, a));
+    OK(cu.stream_wait_event(b, event, 0));
     OK(cu.set_bytes(dev2, 1, BYTES, b));
     end_is(904);
     check_no_violation();
     OK(cu.set_bytes(dev2, 1, BYTES, b)); /* and are free again */
-    OK(cu.event_record(mark, b));
+    OK(cu.event_record(event, b));
     begin(MP_CU_CAPTURE_THREAD_LOCAL);
-    CHECK_EQ(cu.stream_wait_event(a, mark, 0), 905);
+    CHECK_EQ(cu.stream_wait_event(a, event, 0), 905);
     check_violation("outside of the capture");
     end_is(MP_CU_SUCCESS);
     wait_for_all();

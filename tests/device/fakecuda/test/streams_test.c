@@ -22,8 +22,8 @@ static void copies_and_launches_run_in_order(void)
         OK(launch_add(a, i % 2 ? dev2 : dev, i % 2 ? dev : dev2, i));
     OK(cu.copy_on_device(dev2, dev, BYTES, a));
     OK(cu.copy_to_host(host2, dev2, BYTES, a));
-    OK(cu.event_record(mark, a));
-    while (cu.event_query(mark) == MP_CU_ERROR_NOT_READY)
+    OK(cu.event_record(event, a));
+    while (cu.event_query(event) == MP_CU_ERROR_NOT_READY)
         usleep(100);
     for (uint32_t i = 0; i < BYTES / 4; i++)
         CHECK_EQ(((uint32_t *)host2)[i], i + 4950);
@@ -41,14 +41,14 @@ static void events_order_streams(void)
     OK(cu.event_create(&back, 0));
     for (unsigned i = 0; i < 50; i++) {
         OK(cu.set_bytes(dev, (unsigned char)i, BYTES, a));
-        OK(cu.event_record(mark, a));
-        OK(cu.stream_wait_event(b, mark, 0));
+        OK(cu.event_record(event, a));
+        OK(cu.stream_wait_event(b, event, 0));
         OK(launch_add(b, dev, dev2, 1));
         OK(cu.event_record(back, b));
         OK(cu.stream_wait_event(a, back, 0));
         OK(cu.copy_to_host(host, dev2, BYTES, a));
-        OK(cu.event_record(mark, a));
-        OK(cu.event_synchronize(mark));
+        OK(cu.event_record(event, a));
+        OK(cu.event_synchronize(event));
         CHECK_EQ(host[0], (unsigned char)(i + 1));
     }
     OK(cu.event_destroy(back));
@@ -74,7 +74,7 @@ static void clocks_are_read(void)
     CHECK((double)ms <= 1e3 * (seconds() - begun) + 0.01);
     OK(cu.event_elapsed(&ms, end, start));
     CHECK(ms <= -2.99f);
-    CHECK_EQ(cu.event_elapsed(&ms, mark, end), MP_CU_ERROR_INVALID_HANDLE); /* has no time */
+    CHECK_EQ(cu.event_elapsed(&ms, event, end), MP_CU_ERROR_INVALID_HANDLE); /* has no time */
     OK(cu.event_destroy(start));
     OK(cu.event_destroy(end));
     check_no_violation();
@@ -149,9 +149,9 @@ static void a_race_is_seen_though_it_does_not_show(void)
 
 static void an_event_of_before_orders_nothing_after(void)
 {
-    OK(cu.event_record(mark, a));
+    OK(cu.event_record(event, a));
     OK(cu.set_bytes(dev, 1, BYTES, a));
-    OK(cu.stream_wait_event(b, mark, 0));
+    OK(cu.stream_wait_event(b, event, 0));
     OK(launch_add(b, dev, dev2, 1));
     check_violation("nothing orders");
     wait_for_all();

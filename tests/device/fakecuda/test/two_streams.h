@@ -13,7 +13,7 @@
 
 static mp_cu_context context;
 static mp_cu_stream a, b;
-static mp_cu_event mark;
+static mp_cu_event event;
 static unsigned char *host;
 static mp_cu_ptr dev, dev2;
 
@@ -37,7 +37,7 @@ static inline void open_streams(size_t bytes)
     use_device();
     OK(cu.stream_create(&a, MP_CU_STREAM_NON_BLOCKING, 0));
     OK(cu.stream_create(&b, MP_CU_STREAM_NON_BLOCKING, 0));
-    OK(cu.event_create(&mark, MP_CU_EVENT_DISABLE_TIMING));
+    OK(cu.event_create(&event, MP_CU_EVENT_DISABLE_TIMING));
     OK(cu.host_alloc((void **)&host, bytes, MP_CU_HOST_DEVICE_MAP));
     OK(cu.alloc(&dev, bytes));
     OK(cu.alloc(&dev2, bytes));
@@ -55,7 +55,7 @@ static inline void close_streams(void)
     OK(cu.free(dev));
     OK(cu.free(dev2));
     OK(cu.host_free(host));
-    OK(cu.event_destroy(mark));
+    OK(cu.event_destroy(event));
     OK(cu.stream_destroy(a));
     OK(cu.stream_destroy(b));
     OK(cu.context_release(0));

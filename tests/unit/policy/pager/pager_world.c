@@ -1,3 +1,4 @@
+/* A pager over a temporary file; see pager_world.h. */
 #include "tests/unit/policy/calibration.h"
 #include "tests/unit/policy/pager/pager_world.h"
 

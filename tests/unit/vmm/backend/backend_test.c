@@ -1,3 +1,4 @@
+/* The contract of all backends, and the wrappers around them. */
 #include "tests/support/test.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* Error texts: one line, quoted, with the code. */
 #include "tests/support/test.h"
 #include "vmm/base/checked.h"
 #include "vmm/base/error.h"

@@ -1,3 +1,4 @@
+/* The JSON reader: values, limits, and errors that name the byte. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>

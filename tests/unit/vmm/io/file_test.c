@@ -1,3 +1,4 @@
+/* Files: reads, identities, and errors that name file and byte. */
 #include "vmm/io/file.h"
 
 #include <fcntl.h>

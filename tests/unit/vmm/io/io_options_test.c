@@ -1,3 +1,4 @@
+/* The options of the reader. */
 #include "vmm/io/io_options.h"
 
 #include "tests/support/test.h"

@@ -1,3 +1,4 @@
+/* Files with known contents; see reader_files.h. */
 #include "tests/unit/vmm/io/reader_files.h"
 
 #include <fcntl.h>

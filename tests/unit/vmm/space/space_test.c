@@ -1,3 +1,4 @@
+/* Units in a space: their bytes at every budget, modes, leases and limits. */
 #include "tests/unit/vmm/space/odd_units.h"
 #include "vmm/space/space.h"
 
@@ -106,7 +107,7 @@ static void verify_pages(struct mp_space *space, uint32_t unit)
     mp_space_release(space, unit);
 }
 
-static void whole_pages_are_the_files_and_leaving_is_told_once(void)
+static void whole_pages_are_the_files_and_leaving_is_reported_once(void)
 {
     struct mp_space_config config = config_of(odd_units, ODD_UNITS);
     uint32_t class_index, evict;
@@ -305,7 +306,7 @@ int main(void)
     test_add_file(files, 1, FILE_1_BYTES);
     test_add_file(files, 2, FILE_2_BYTES);
     RUN(every_piece_is_the_files_at_every_budget_and_mode);
-    RUN(whole_pages_are_the_files_and_leaving_is_told_once);
+    RUN(whole_pages_are_the_files_and_leaving_is_reported_once);
     RUN(forced_modes_are_what_they_say_and_auto_minds_the_slack);
     RUN(without_direct_reads_auto_falls_back_and_direct_names_the_file);
     RUN(units_outside_their_files_are_a_bad_model);

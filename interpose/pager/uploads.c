@@ -9,7 +9,7 @@
  * Slots lie in one range of addresses, which is pinned in chunks when the first copy is made. A
  * piece that crosses a cut is copied from the mapping: no copy may touch two pinned pieces.
  */
-#include "interpose/pager/seam.h"
+#include "interpose/pager/uploads.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ struct ids {
 
 static _Thread_local struct ids *last; /* one for each thread, kept */
 
-void mp_seam_ids(const struct mp_ggml_tensor *ids, const void *data, size_t bytes)
+void mp_upload_note_ids(const struct mp_ggml_tensor *ids, const void *data, size_t bytes)
 {
     const int64_t k = ids->ne[0], tokens = ids->ne[1];
 
@@ -66,7 +66,7 @@ static bool find_source(struct mp_paged *paged, const void *data, size_t bytes,
     uint64_t offset;
     uint32_t file;
 
-    if (bytes == 0 || !mp_shown_place(paged->shown, data, &file, &offset))
+    if (bytes == 0 || !mp_mappings_locate(paged->mappings, data, &file, &offset))
         return false;
     tensor = mp_experts_find(&paged->experts, file, offset);
     if (tensor == NULL)
@@ -84,7 +84,7 @@ static bool find_source(struct mp_paged *paged, const void *data, size_t bytes,
 }
 
 /* Do the ids that were read name every expert of the copy? */
-static bool are_named(const struct source *source)
+static bool are_routed(const struct source *source)
 {
     for (uint32_t e = source->first; e <= source->last; e++) {
         uint32_t i = 0;
@@ -98,7 +98,8 @@ static bool are_named(const struct source *source)
 }
 
 /* One token that has chosen what is copied. */
-static void speak_for_itself(const struct source *source, int32_t *ids, struct mp_routing *routing)
+static void route_as_one_token(const struct source *source, int32_t *ids,
+                               struct mp_routing *routing)
 {
     const uint32_t count = source->last - source->first + 1;
 
@@ -109,12 +110,12 @@ static void speak_for_itself(const struct source *source, int32_t *ids, struct m
 
 static void make_routing(const struct source *source, int32_t *ids, struct mp_routing *routing)
 {
-    if (last != NULL && are_named(source))
+    if (last != NULL && are_routed(source))
         *routing = (struct mp_routing){ .tokens = last->tokens,
                                         .k = last->k,
                                         .ids = (const char *)last->list };
     else
-        speak_for_itself(source, ids, routing);
+        route_as_one_token(source, ids, routing);
     routing->layer = source->layer;
     routing->rank_stride = sizeof(int32_t);
     routing->token_stride = routing->k * sizeof(int32_t);
@@ -126,43 +127,44 @@ static void make_routing(const struct source *source, int32_t *ids, struct mp_ro
 typedef int pin_fn(void *address, size_t bytes, unsigned flags);
 typedef int unpin_fn(void *address);
 
-/* All slots, as far as the driver lets us; at the first copy, with the turn. */
+/* All slots, as far as the driver lets us; at the first copy, with `mutex` held. */
 static void pin_slots(struct mp_paged *paged, const void *site, const char *slot)
 {
-    struct mp_seam *seam = &paged->seam;
+    struct mp_uploads *uploads = &paged->uploads;
     pin_fn *pin = (pin_fn *)paged->host.find(site, "cudaHostRegister");
     uint64_t offset;
     const int fd = mp_backend_host_file(paged->backend, slot, &offset);
     struct stat stat;
 
-    seam->tried = true;
-    seam->unpin = paged->host.find(site, "cudaHostUnregister");
-    if (pin == NULL || seam->unpin == NULL || fd < 0 || fstat(fd, &stat) != 0)
+    uploads->tried = true;
+    uploads->unpin = paged->host.find(site, "cudaHostUnregister");
+    if (pin == NULL || uploads->unpin == NULL || fd < 0 || fstat(fd, &stat) != 0)
         return;
-    seam->base = (char *)(uintptr_t)slot - offset;
-    while (seam->pinned_bytes < (uint64_t)stat.st_size) {
-        const uint64_t left = (uint64_t)stat.st_size - seam->pinned_bytes;
+    uploads->base = (char *)(uintptr_t)slot - offset;
+    while (uploads->pinned_bytes < (uint64_t)stat.st_size) {
+        const uint64_t left = (uint64_t)stat.st_size - uploads->pinned_bytes;
         const uint64_t bytes = left < CHUNK_BYTES ? left : CHUNK_BYTES;
-        const int error = pin(seam->base + seam->pinned_bytes, bytes, 1 /* portable */);
+        const int error = pin(uploads->base + uploads->pinned_bytes, bytes, 1 /* portable */);
 
         if (error != 0) {
             mp_log_warn("preload",
                         "%" PRIu64 " of %" PRIu64 " bytes of expert slots are pinned (error %d); "
                         "experts in the others are copied to the device through a buffer",
-                        seam->pinned_bytes, (uint64_t)stat.st_size, error);
+                        uploads->pinned_bytes, (uint64_t)stat.st_size, error);
             break;
         }
-        seam->pinned_bytes += bytes;
+        uploads->pinned_bytes += bytes;
     }
-    mp_log_info("preload", "%" PRIu64 " bytes of expert slots are pinned", seam->pinned_bytes);
+    mp_log_info("preload", "%" PRIu64 " bytes of expert slots are pinned", uploads->pinned_bytes);
 }
 
 /* Is [address, +bytes) in one pinned chunk? */
-static bool is_pinned(const struct mp_seam *seam, const char *address, uint64_t bytes)
+static bool is_pinned(const struct mp_uploads *uploads, const char *address, uint64_t bytes)
 {
-    const uint64_t at = (uint64_t)(address - seam->base);
+    const uint64_t at = (uint64_t)(address - uploads->base);
 
-    return seam->base != NULL && address >= seam->base && at + bytes <= seam->pinned_bytes &&
+    return uploads->base != NULL && address >= uploads->base &&
+           at + bytes <= uploads->pinned_bytes &&
            at / CHUNK_BYTES == (at + bytes - 1) / CHUNK_BYTES;
 }
 
@@ -179,7 +181,7 @@ static const void *find_alias(struct mp_paged *paged, const void *site, const st
     while (need < paged->need_count && paged->needs[need].expert != source->first)
         need++;
     if (!paged->open || paged->layer != source->layer || need == paged->need_count ||
-        !paged->handed[need] || !mp_shown_place(paged->shown, data, &file, &offset))
+        !paged->leased[need] || !mp_mappings_locate(paged->mappings, data, &file, &offset))
         return NULL;
     while (k < pieces->piece_count &&
            (pieces->pieces[k].file != file || offset < pieces->pieces[k].offset_bytes ||
@@ -192,48 +194,48 @@ static const void *find_alias(struct mp_paged *paged, const void *site, const st
                 MP_SPACE_PAGE_BYTES * MP_SPACE_PAGE_BYTES)
         return NULL;
     alias = (const char *)paged->slots[need][k] + (offset - pieces->pieces[k].offset_bytes);
-    if (!paged->seam.tried)
+    if (!paged->uploads.tried)
         pin_slots(paged, site, alias);
-    return is_pinned(&paged->seam, alias, bytes) ? alias : NULL;
+    return is_pinned(&paged->uploads, alias, bytes) ? alias : NULL;
 }
 
 /* From now on a copy from the open layer's slots is under way. NULL: nobody could wait for it. */
 static const void *begin_copy(struct mp_paged *paged, const void *site, void *backend,
                               const void *alias)
 {
-    struct mp_seam *seam = &paged->seam;
+    struct mp_uploads *uploads = &paged->uploads;
 
-    if (seam->synchronize == NULL)
-        seam->synchronize = paged->host.find(site, "ggml_backend_synchronize");
-    if (seam->synchronize == NULL)
+    if (uploads->synchronize == NULL)
+        uploads->synchronize = paged->host.find(site, "ggml_backend_synchronize");
+    if (uploads->synchronize == NULL)
         return NULL;
-    if (seam->backend != backend)
-        mp_seam_drain(paged);
-    seam->backend = backend;
-    seam->owner = pthread_self();
-    seam->copies++;
+    if (uploads->backend != backend)
+        mp_upload_drain(paged);
+    uploads->backend = backend;
+    uploads->owner = pthread_self();
+    uploads->copies++;
     return alias;
 }
 
 /* ---- together */
 
 /* From where the expert source->first is copied, `bytes` of it. */
-static const void *find_best(struct mp_paged *paged, const void *site, void *backend,
-                             const struct source *source, const void *data, size_t bytes)
+static const void *resolve_source(struct mp_paged *paged, const void *site, void *backend,
+                                  const struct source *source, const void *data, size_t bytes)
 {
     const void *alias = NULL;
 
-    pthread_mutex_lock(&paged->turn);
-    if (!mp_seam_blocks(paged))
+    pthread_mutex_lock(&paged->mutex);
+    if (!mp_upload_blocks(paged))
         alias = find_alias(paged, site, source, data, bytes);
     if (alias != NULL)
         alias = begin_copy(paged, site, backend, alias);
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_unlock(&paged->mutex);
     return alias != NULL ? alias : data;
 }
 
 /* Expert by expert, so that the first is under way while the next is waited for. */
-static void copy_experts(struct mp_paged *paged, const void *site, const struct mp_seam_copy *copy,
+static void copy_experts(struct mp_paged *paged, const void *site, const struct mp_copy_call *copy,
                          struct source source, uint64_t key)
 {
     const uint64_t expert_bytes = source.expert_bytes;
@@ -245,14 +247,14 @@ static void copy_experts(struct mp_paged *paged, const void *site, const struct 
             source.first == source.last ? copy->bytes - done : (size_t)(expert_bytes - source.at);
 
         mp_paged_wait(paged, source.layer * paged->experts.experts + source.first, key);
-        copy->make(copy->ctx, find_best(paged, site, copy->backend, &source, from, bytes), done,
-                   bytes);
+        copy->make(copy->ctx, resolve_source(paged, site, copy->backend, &source, from, bytes),
+                   done, bytes);
         source.at = 0;
         done += bytes;
     }
 }
 
-void mp_seam_copy(struct mp_paged *paged, const void *site, const struct mp_seam_copy *copy)
+void mp_upload_copy(struct mp_paged *paged, const void *site, const struct mp_copy_call *copy)
 {
     struct mp_routing routing;
     struct source source;
@@ -271,53 +273,53 @@ void mp_seam_copy(struct mp_paged *paged, const void *site, const struct mp_seam
     copy_experts(paged, site, copy, source, routing.key);
 }
 
-void mp_seam_drain(struct mp_paged *paged)
+void mp_upload_drain(struct mp_paged *paged)
 {
-    void (*synchronize)(void *) = (void (*)(void *))paged->seam.synchronize;
+    void (*synchronize)(void *) = (void (*)(void *))paged->uploads.synchronize;
 
-    if (paged->seam.backend != NULL)
-        synchronize(paged->seam.backend);
-    paged->seam.backend = NULL;
+    if (paged->uploads.backend != NULL)
+        synchronize(paged->uploads.backend);
+    paged->uploads.backend = NULL;
 }
 
-bool mp_seam_blocks(const struct mp_paged *paged)
+bool mp_upload_blocks(const struct mp_paged *paged)
 {
-    return paged->seam.backend != NULL && !pthread_equal(paged->seam.owner, pthread_self());
+    return paged->uploads.backend != NULL && !pthread_equal(paged->uploads.owner, pthread_self());
 }
 
-/* Also from within mp_seam_drain(), where the turn is the caller's. Who has it otherwise waits for
- * the backend himself, or finds the layer not to be closed yet. */
-void mp_seam_synchronized(struct mp_paged *paged, const void *backend)
+/* Also called from within mp_upload_drain(), whose caller holds `mutex`. Another holder waits for
+ * the backend itself, or finds that the layer cannot be closed yet. */
+void mp_upload_synchronized(struct mp_paged *paged, const void *backend)
 {
-    if (pthread_mutex_trylock(&paged->turn) != 0)
+    if (pthread_mutex_trylock(&paged->mutex) != 0)
         return;
-    if (paged->seam.backend == backend)
-        paged->seam.backend = NULL;
-    pthread_mutex_unlock(&paged->turn);
+    if (paged->uploads.backend == backend)
+        paged->uploads.backend = NULL;
+    pthread_mutex_unlock(&paged->mutex);
 }
 
-void mp_seam_backend_ends(struct mp_paged *paged, const void *backend)
+void mp_upload_backend_ends(struct mp_paged *paged, const void *backend)
 {
-    pthread_mutex_lock(&paged->turn);
-    if (paged->seam.backend == backend)
-        mp_seam_drain(paged);
-    pthread_mutex_unlock(&paged->turn);
+    pthread_mutex_lock(&paged->mutex);
+    if (paged->uploads.backend == backend)
+        mp_upload_drain(paged);
+    pthread_mutex_unlock(&paged->mutex);
 }
 
-void mp_seam_whole(struct mp_paged *paged, const void *data, size_t bytes)
+void mp_upload_read_ahead(struct mp_paged *paged, const void *data, size_t bytes)
 {
     const uintptr_t begin = (uintptr_t)data / MP_SPACE_PAGE_BYTES * MP_SPACE_PAGE_BYTES;
     const uintptr_t end = (uintptr_t)data + bytes;
 
-    if (mp_shown_covers(paged->shown, data, bytes))
+    if (mp_mappings_covers(paged->mappings, data, bytes))
         (void)paged->host.real.madvise((void *)begin, end - begin, MADV_WILLNEED);
 }
 
-void mp_seam_close(struct mp_paged *paged)
+void mp_upload_close(struct mp_paged *paged)
 {
-    unpin_fn *unpin = (unpin_fn *)paged->seam.unpin;
+    unpin_fn *unpin = (unpin_fn *)paged->uploads.unpin;
 
-    for (uint64_t at = 0; at < paged->seam.pinned_bytes && unpin != NULL; at += CHUNK_BYTES)
-        (void)unpin(paged->seam.base + at);
-    paged->seam.pinned_bytes = 0;
+    for (uint64_t at = 0; at < paged->uploads.pinned_bytes && unpin != NULL; at += CHUNK_BYTES)
+        (void)unpin(paged->uploads.base + at);
+    paged->uploads.pinned_bytes = 0;
 }

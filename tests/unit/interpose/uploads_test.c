@@ -77,7 +77,7 @@ static void make(void *ctx, const void *from, size_t at, size_t bytes)
 /* The program copies so many bytes from here. */
 static void copy(uint64_t offset, size_t bytes, unsigned backend)
 {
-    const struct mp_seam_copy wanted = { .backend = &backends[backend],
+    const struct mp_copy_call wanted = { .backend = &backends[backend],
                                          .data = base + offset,
                                          .bytes = bytes,
                                          .make = make,
@@ -119,8 +119,8 @@ static struct seen look(void)
     struct seen seen;
 
     CHECK(paged != NULL);
-    seen = (struct seen){ paged->layers_opened,  paged->seam.copies, paged->layer,
-                          paged->need_count,     paged->tokens,      paged->needs[0].expert,
+    seen = (struct seen){ paged->layers_opened,  paged->uploads.copies, paged->layer,
+                          paged->need_count,     paged->tokens,         paged->needs[0].expert,
                           paged->needs[0].tokens };
     mp_entry_end(paged);
     return seen;
@@ -316,7 +316,7 @@ static bool has_place(const char *at, uint64_t offset)
     bool has;
 
     CHECK(paged != NULL);
-    has = mp_shown_place(paged->shown, at, &file, &found);
+    has = mp_mappings_locate(paged->mappings, at, &file, &found);
     mp_entry_end(paged);
     CHECK(!has || (file == 0 && found == offset));
     return has;

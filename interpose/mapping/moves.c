@@ -1,7 +1,7 @@
 /*
  * Entries of the page table that move with the slots; see moves.h.
  */
-#include "interpose/window/moves.h"
+#include "interpose/mapping/moves.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -96,8 +96,8 @@ static void set_known(struct mp_moves *moves, uint64_t offset, uint64_t bytes, b
     }
 }
 
-bool mp_moves_show(struct mp_moves *moves, const struct mp_real *real, int fd, uint64_t offset,
-                   uint64_t bytes, char *at)
+bool mp_moves_map(struct mp_moves *moves, const struct mp_real *real, int fd, uint64_t offset,
+                  uint64_t bytes, char *at)
 {
     if (!moves->tried)
         begin(moves, real, fd);
@@ -114,8 +114,8 @@ bool mp_moves_show(struct mp_moves *moves, const struct mp_real *real, int fd, u
     return true;
 }
 
-void mp_moves_hide(struct mp_moves *moves, const struct mp_real *real, uint64_t offset,
-                   uint64_t bytes, char *at)
+void mp_moves_unmap(struct mp_moves *moves, const struct mp_real *real, uint64_t offset,
+                    uint64_t bytes, char *at)
 {
     /* If it fails, there may be a hole where entries wait. */
     if (moves->base != NULL && !move(moves, real, at, bytes, moves->base + offset))

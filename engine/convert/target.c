@@ -1,0 +1,159 @@
+/* What a family of config.json is called in GGUF files, and whether such a file says the same. */
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/convert/convert_int.h"
+
+static const struct {
+    const char *family, *name;
+} names[] = {
+    { "MixtralForCausalLM", "llama" },
+    { "Qwen2MoeForCausalLM", "qwen2moe" },
+    { "Qwen3MoeForCausalLM", "qwen3moe" },
+    { "OlmoeForCausalLM", "olmoe" },
+    { "GraniteMoeForCausalLM", "granitemoe" },
+    { "Glm4MoeForCausalLM", "glm4moe" },
+    { "Ernie4_5_MoeForCausalLM", "ernie4_5-moe" },
+    { "MiniMaxM2ForCausalLM", "minimax-m2" },
+};
+
+static const struct mp_arch *arch_named(const char *name)
+{
+    const struct mp_arch *arch = NULL;
+
+    for (size_t i = 0; (arch = mp_arch_gguf_at(i)) != NULL && strcmp(arch->name, name) != 0;)
+        i++;
+    return arch;
+}
+
+enum mp_status mp_convert_target(const struct mp_model_config *model,
+                                 const struct mp_arch **target_p)
+{
+    const char *family = model->arch->name;
+
+    *target_p = NULL;
+    for (size_t i = 0; i < MP_ARRAY_LEN(names); i++) {
+        if (strcmp(names[i].family, family) == 0)
+            *target_p = arch_named(names[i].name);
+    }
+    if (*target_p != NULL)
+        return MP_OK;
+    return mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                   "models of the family %s are not written as GGUF files", family);
+}
+
+/* Numbers of a configuration that both must have. */
+enum kind { WHOLE, FLAG, REAL };
+
+#define FIELD(kind, member, text)                            \
+    {                                                        \
+        kind, offsetof(struct mp_model_config, member), text \
+    }
+static const struct {
+    enum kind kind;
+    size_t offset;
+    const char *text;
+} fields[] = {
+    FIELD(WHOLE, vocab, "rows of the embedding"),
+    FIELD(WHOLE, hidden, "width"),
+    FIELD(WHOLE, layers, "layers"),
+    FIELD(WHOLE, heads, "heads"),
+    FIELD(WHOLE, kv_heads, "heads of keys and values"),
+    FIELD(WHOLE, head_dim, "head size"),
+    FIELD(WHOLE, positions_max, "context length"),
+    FIELD(WHOLE, rotary_dim, "rotated elements of a head"),
+    FIELD(WHOLE, kv_rank, "latent attention"),
+    FIELD(WHOLE, experts, "experts"),
+    FIELD(WHOLE, experts_per_token, "experts of a token"),
+    FIELD(WHOLE, expert_ffn, "channels of an expert"),
+    FIELD(WHOLE, shared_ffn, "channels of the shared expert"),
+    FIELD(WHOLE, dense_ffn, "channels of dense layers"),
+    FIELD(WHOLE, groups, "groups of experts"),
+    FIELD(WHOLE, groups_used, "groups of a token"),
+    FIELD(FLAG, qkv_bias, "biases of queries, keys and values"),
+    FIELD(FLAG, o_bias, "a bias behind attention"),
+    FIELD(FLAG, qk_norm, "norms of queries and keys"),
+    FIELD(FLAG, qk_norm_rows, "norms of all heads together"),
+    FIELD(FLAG, norm_topk, "weights of experts divided by their sum"),
+    FIELD(FLAG, tied, "a head that is the embedding"),
+    FIELD(FLAG, select_bias, "a bias for the choice of experts"),
+    FIELD(REAL, norm_eps, "the number in norms"),
+    FIELD(REAL, embed_scale, "a scale of embeddings"),
+    FIELD(REAL, residual_scale, "a scale of layers"),
+    FIELD(REAL, logit_scale, "a scale of logits"),
+    FIELD(REAL, attention_scale, "a scale of attention"),
+    FIELD(REAL, routed_scale, "a scale of experts"),
+};
+
+static bool is_same(const struct mp_model_config *a, const struct mp_model_config *b, size_t field)
+{
+    const char *x = (const char *)a + fields[field].offset;
+    const char *y = (const char *)b + fields[field].offset;
+    float p, q;
+
+    if (fields[field].kind == FLAG)
+        return *(const bool *)x == *(const bool *)y;
+    if (fields[field].kind == WHOLE)
+        return memcmp(x, y, sizeof(uint32_t)) == 0;
+    memcpy(&p, x, sizeof(p));
+    memcpy(&q, y, sizeof(q));
+    return fabsf(p - q) <= 1e-6f * fabsf(p);
+}
+
+static bool has_window(const struct mp_model_config *config)
+{
+    for (uint32_t i = 0; i < config->layers; i++) {
+        if (config->windowed[i] && config->window < config->positions_max)
+            return true;
+    }
+    return false;
+}
+
+static const char *difference(const struct mp_model_config *a, const struct mp_model_config *b)
+{
+    for (size_t i = 0; i < MP_ARRAY_LEN(fields); i++) {
+        if (!is_same(a, b, i))
+            return fields[i].text;
+    }
+    if (memcmp(a->is_moe, b->is_moe, sizeof(a->is_moe)) != 0)
+        return "which layers have experts";
+    if (a->rope.kind != b->rope.kind)
+        return "scaled positions";
+    if (fabs(a->rope_theta - b->rope_theta) > 1e-6 * a->rope_theta)
+        return "the base of positions";
+    if (a->router != b->router)
+        return "the scores of experts";
+    if (a->groups > 1 && a->group_best != b->group_best)
+        return "how groups of experts are chosen";
+    return has_window(a) != has_window(b) ? "a sliding window" : NULL;
+}
+
+enum mp_status mp_convert_check(const struct mp_convert *job, const char *path)
+{
+    struct mp_model_config *got = malloc(sizeof(*got));
+    struct mp_checkpoint *checkpoint = NULL;
+    struct mp_weights *weights = NULL;
+    const char *other = NULL;
+    enum mp_status status;
+
+    if (got == NULL)
+        return mp_fail_no_memory("the new model's configuration", sizeof(*got));
+    status = mp_checkpoint_open(path, &checkpoint);
+    if (status == MP_OK)
+        status = mp_model_config_load(checkpoint, got);
+    if (status == MP_OK)
+        other = difference(&job->model, got);
+    if (other != NULL)
+        status = mp_fail(MP_ERR_MODEL, "E_UNSUPPORTED",
+                         "a GGUF file of '%s' cannot say what this model has: %s", got->arch->name,
+                         other);
+    if (status == MP_OK)
+        status = mp_weights_describe(checkpoint, got, &weights);
+    mp_weights_destroy(weights);
+    mp_checkpoint_close(checkpoint);
+    free(got);
+    return status;
+}

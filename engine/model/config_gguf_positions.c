@@ -1,0 +1,107 @@
+/*
+ * What the metadata of a GGUF file say about positions: how they are scaled, and which layers see a
+ * window of them only.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "engine/model/arch/arch.h"
+#include "engine/model/config_gguf_int.h"
+#include "vmm/base/compiler.h"
+
+#define SCALE_MAX 1e6
+
+/* A window that is at least as long as the longest context changes nothing. */
+static enum mp_status read_window(const struct mp_gguf_config *source,
+                                  struct mp_model_config *config)
+{
+    static const char key[] = "attention.sliding_window";
+    const struct mp_gguf_value *window = mp_gguf_config_find(source, key);
+    const uint32_t step = source->arch->window_step;
+    uint64_t positions = 0;
+    enum mp_status status;
+
+    if (window == NULL || (mp_gguf_as_u64(window, &positions) &&
+                           (positions == 0 || positions >= config->positions_max)))
+        return MP_OK;
+    if (step == 0)
+        return mp_gguf_config_unsupported(source, key, "attention to all positions");
+    status = mp_gguf_config_u32(source, key, 1, UINT32_MAX, &config->window);
+    for (uint32_t i = 0; i < config->layers; i++)
+        config->windowed[i] = (i + 1) % step != 0;
+    return status;
+}
+
+static enum mp_status number_or(const struct mp_gguf_config *source, const char *name, double other,
+                                double *out_p)
+{
+    *out_p = other;
+    return mp_gguf_config_find(source, name) != NULL
+               ? mp_gguf_config_double(source, name, 1e-6, SCALE_MAX, out_p)
+               : MP_OK;
+}
+
+static enum mp_status read_yarn(const struct mp_gguf_config *source, struct mp_model_config *config)
+{
+    struct mp_rope *rope = &config->rope;
+    double factor = 1;
+    uint32_t original = 0;
+    enum mp_status status = mp_gguf_config_u32_or(source, "rope.scaling.original_context_length", 1,
+                                                  1u << 24, config->positions_max, &original);
+
+    rope->truncate = !source->arch->yarn_untruncated;
+    rope->original = original;
+    if (status == MP_OK)
+        status = number_or(source, "rope.scaling.yarn_beta_slow", 1, &rope->slow);
+    if (status == MP_OK)
+        status = number_or(source, "rope.scaling.yarn_beta_fast", 32, &rope->fast);
+    if (status == MP_OK && rope->slow >= rope->fast)
+        return mp_gguf_config_unsupported(source, "rope.scaling.yarn_beta_slow",
+                                          "less than yarn_beta_fast");
+    if (status == MP_OK)
+        status = number_or(source, "rope.scaling.attn_factor", 1, &factor);
+    rope->magnitude = factor * (rope->factor <= 1 ? 1 : 0.1 * log(rope->factor) + 1);
+    return status;
+}
+
+/* How positions are scaled: by "rope.scaling.type", which is linear where there is a factor only.
+ */
+static enum mp_status read_scaling(const struct mp_gguf_config *source,
+                                   struct mp_model_config *config)
+{
+    static const char key[] = "rope.scaling.type", factor[] = "rope.scaling.factor";
+    static const char *const kinds[] = { [MP_ROPE_PLAIN] = "none",
+                                         [MP_ROPE_LINEAR] = "linear",
+                                         [MP_ROPE_LLAMA3] = "", /* a tensor, not a type */
+                                         [MP_ROPE_YARN] = "yarn" };
+    const struct mp_gguf_value *type = mp_gguf_config_find(source, key);
+    const char *old = "rope.scale_linear";
+    size_t kind = type == NULL ? MP_ROPE_LINEAR : 0;
+    enum mp_status status;
+
+    while (type != NULL && kind < MP_ARRAY_LEN(kinds) &&
+           (type->kind != MP_GGUF_STRING || type->count != strlen(kinds[kind]) ||
+            kind == MP_ROPE_LLAMA3 || memcmp(type->data, kinds[kind], type->count) != 0))
+        kind++;
+    if (kind == MP_ARRAY_LEN(kinds))
+        return mp_gguf_config_unsupported(source, key, "'none', 'linear' and 'yarn'");
+    if (kind == MP_ROPE_PLAIN)
+        return MP_OK;
+    if (mp_gguf_config_find(source, "rope.scaling.yarn_log_multiplier") != NULL)
+        return mp_gguf_config_unsupported(source, "rope.scaling.yarn_log_multiplier", "none");
+    status = number_or(source, mp_gguf_config_find(source, factor) != NULL ? factor : old, 1,
+                       &config->rope.factor);
+    config->rope.kind = config->rope.factor != 1 ? (enum mp_rope_kind)kind : MP_ROPE_PLAIN;
+    return status == MP_OK && config->rope.kind == MP_ROPE_YARN ? read_yarn(source, config)
+                                                                : status;
+}
+
+enum mp_status mp_gguf_config_positions(const struct mp_gguf_config *source,
+                                        struct mp_model_config *config)
+{
+    enum mp_status status;
+
+    config->rope = (struct mp_rope){ .factor = 1, .magnitude = 1 };
+    status = read_scaling(source, config);
+    return status == MP_OK ? read_window(source, config) : status;
+}

@@ -1,0 +1,12 @@
+#ifndef MP_ENGINE_TOKENIZER_EXPORT_H
+#define MP_ENGINE_TOKENIZER_EXPORT_H
+
+#include "vmm/format/json.h"
+
+/* What writers of GGUF files have to know of a tokenizer.json that was accepted. */
+
+/* The name that GGUF files have for how this file cuts text into words; NULL: none that this engine
+ * knows. A constant. */
+const char *mp_tokenizer_gguf_pre(const json_t *root);
+
+#endif

@@ -1,0 +1,264 @@
+/*
+ * `repack --type`: GGUF files that this engine writes. As plain floats a model of every family
+ * gives the same bits as its directory; quantised it runs, near the source; a GGUF file made of a
+ * GGUF file is that made of the directory; the tokenizer gives the same ids.
+ */
+#include <math.h>
+
+#include "engine/text/tokenizer.h"
+#include "tests/model/gguf/convert.h"
+#include "tests/model/harness.h"
+#include "vmm/format/gguf.h"
+
+static float *logits_of(const char *model, size_t *count_p)
+{
+    static const int32_t tokens[PROMPT + STEPS] = { 5, 66, 33, 61, 42, 8, 64, 12, 7, 60, 11 };
+    static const int32_t lens[1] = { PROMPT };
+    const struct harness_options options = harness_defaults(model);
+    struct harness h;
+    float *logits;
+
+    harness_open(&options, &h);
+    *count_p = (size_t)h.model.vocab * (STEPS + 1);
+    logits = malloc(*count_p * sizeof(*logits));
+    CHECK(logits != NULL);
+    CHECK_EQ(harness_run(&h, tokens, PROMPT + STEPS, lens, 1, STEPS, logits), MP_OK);
+    harness_close(&h);
+    return logits;
+}
+
+/* All as F32: products of other types add in another order. */
+static void widen(struct rewritten *tensor)
+{
+    const bool bfloat = strcmp(tensor->dtype, "BF16") == 0;
+    float *wide;
+
+    if (strcmp(tensor->dtype, "F32") == 0)
+        return;
+    wide = malloc(2 * tensor->bytes);
+    CHECK(wide != NULL);
+    mp_kernels_ref.convert(wide, tensor->data, bfloat ? MP_WTYPE_BF16 : MP_WTYPE_F16,
+                           tensor->bytes / 2);
+    free(tensor->data);
+    tensor->data = wide;
+    tensor->dtype = "F32";
+    tensor->bytes *= 2;
+}
+
+static void check_family(const char *source)
+{
+    static unsigned number;
+    const char *out = in_tmpdir("family.gguf"), *twin;
+    char name[32];
+    size_t count, more;
+    float *want, *got;
+
+    snprintf(name, sizeof(name), "wide%u", number++);
+    twin = in_tmpdir(name);
+    rewrite_model(source, twin, NULL, widen);
+    want = logits_of(twin, &count);
+    CHECK_EQ(convert(source, out, "f32").quantised, 0);
+    got = logits_of(out, &more);
+    CHECK_EQ(count, more);
+    if (memcmp(got, want, count * sizeof(*got)) != 0) {
+        fprintf(stderr, "%s: other logits\n", source);
+        exit(1);
+    }
+    free(got);
+    free(want);
+}
+
+static void families_give_the_same_bits(void)
+{
+    check_family(QWEN3);
+    check_family(DATA "mixtral-tiny");
+    check_family(DATA "ernie4_5_moe-b");
+    check_family(DATA "glm4_moe-a");
+    check_family(DATA "glm4_moe-b");
+    check_family(DATA "granitemoe-a");
+    check_family(DATA "minimax_m2-a");
+    check_family(DATA "minimax_m2-b");
+    check_family(DATA "olmoe-a");
+}
+
+/* Root of the mean squared difference, relative to the root of the mean square. */
+static double distance(const float *got, const float *want, size_t count)
+{
+    double squares = 0, errors = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        const double rest = (double)got[i] - (double)want[i];
+
+        squares += (double)want[i] * (double)want[i];
+        errors += rest * rest;
+    }
+    return sqrt(errors / squares);
+}
+
+/* The trained model, whose rows of 128 and 96 are no blocks of 256, in every type. */
+static void types_run_near_the_source(void)
+{
+    static const struct {
+        const char *type;
+        double error, logits; /* most of the weights', of the logits' */
+        const char *gate, *down;
+    } cases[] = {
+        { "bf16", 0, 0.0001, "BF16", "BF16" },     { "f16", 1e-5, 0.0001, "F16", "F16" },
+        { "q8_0", 0.006, 0.012, "Q8_0", "Q8_0" },  { "q4_k_m", 0.04, 0.04, "Q5_0", "Q5_0" },
+        { "mxfp4", 0.12, 0.07, "MXFP4", "MXFP4" }, { "q2_k", 0.08, 0.08, "IQ4_NL", "IQ4_NL" },
+    };
+    const char *out = in_tmpdir("types.gguf");
+    size_t count, more;
+    float *want = logits_of(TINY, &count);
+
+    for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
+        const struct mp_convert_report report = convert(TINY, out, cases[i].type);
+        struct mp_gguf *gguf;
+        float *got = logits_of(out, &more);
+        const double far = distance(got, want, count);
+
+        fprintf(stderr, "    %s: weights %.5f, logits %.5f\n", cases[i].type, report.error, far);
+        CHECK(report.error <= cases[i].error);
+        CHECK(far <= cases[i].logits);
+        CHECK_EQ(mp_gguf_open(out, &gguf), MP_OK);
+        CHECK_STR(mp_gguf_find(gguf, "blk.1.ffn_gate_exps.weight")->type->name, cases[i].gate);
+        CHECK_STR(mp_gguf_find(gguf, "blk.1.ffn_down_exps.weight")->type->name, cases[i].down);
+        CHECK_STR(mp_gguf_find(gguf, "blk.1.ffn_gate_inp.weight")->type->name, "F32");
+        for (size_t t = 0; t < mp_gguf_count(gguf); t++)
+            CHECK_EQ(mp_gguf_tensor(gguf, t)->offset_bytes % MP_CONVERT_ALIGN, 0);
+        mp_gguf_close(gguf);
+        free(got);
+    }
+    free(want);
+}
+
+static const char *type_of(const struct mp_gguf *gguf, const char *pattern, unsigned layer)
+{
+    char name[64];
+
+    snprintf(name, sizeof(name), "blk.%u.%s.weight", layer, pattern);
+    CHECK(mp_gguf_find(gguf, name) != NULL);
+    return mp_gguf_find(gguf, name)->type->name;
+}
+
+/* Of 4 layers the last eighth is one, and every third is another. */
+static void the_mixture_is_the_published_one(void)
+{
+    const char *model = model_256("mixture"), *out = in_tmpdir("mixture.gguf");
+    struct mp_gguf *gguf;
+
+    convert(model, out, "q4_k_m");
+    CHECK_EQ(mp_gguf_open(out, &gguf), MP_OK);
+    for (unsigned layer = 0; layer < 4; layer++) {
+        const char *want = layer >= 2 ? "Q6_K" : "Q4_K";
+
+        CHECK_STR(type_of(gguf, "ffn_down_exps", layer), want);
+        CHECK_STR(type_of(gguf, "attn_v", layer), want);
+        CHECK_STR(type_of(gguf, "ffn_up_exps", layer), "Q4_K");
+        CHECK_STR(type_of(gguf, "attn_k", layer), "Q4_K");
+    }
+    CHECK_STR(mp_gguf_find(gguf, "output.weight")->type->name, "Q6_K");
+    CHECK_STR(mp_gguf_find(gguf, "token_embd.weight")->type->name, "Q4_K");
+    mp_gguf_close(gguf);
+}
+
+/* Every tensor has the same type and bytes, and every text of the metadata is there. */
+static void check_same_model(const char *a, const char *b)
+{
+    struct mp_gguf *x, *y;
+
+    CHECK_EQ(mp_gguf_open(a, &x), MP_OK);
+    CHECK_EQ(mp_gguf_open(b, &y), MP_OK);
+    CHECK_EQ(mp_gguf_count(x), mp_gguf_count(y));
+    CHECK_EQ(mp_gguf_entry_count(x), mp_gguf_entry_count(y));
+    for (size_t i = 0; i < mp_gguf_count(x); i++) {
+        const struct mp_gguf_tensor *t = mp_gguf_tensor(x, i), *u = mp_gguf_tensor(y, i);
+        char *p = malloc(t->bytes), *q = malloc(t->bytes);
+
+        CHECK(p != NULL && q != NULL);
+        CHECK_STR(t->name, u->name);
+        CHECK_STR(t->type->name, u->type->name);
+        CHECK_EQ(mp_files_read(mp_gguf_files(x), 0, t->offset_bytes, t->bytes, p), MP_OK);
+        CHECK_EQ(mp_files_read(mp_gguf_files(y), 0, u->offset_bytes, t->bytes, q), MP_OK);
+        CHECK(memcmp(p, q, t->bytes) == 0);
+        free(p);
+        free(q);
+    }
+    for (size_t i = 0; i < mp_gguf_entry_count(x); i++)
+        CHECK_STR(mp_gguf_entry(x, i)->key, mp_gguf_entry(y, i)->key);
+    mp_gguf_close(x);
+    mp_gguf_close(y);
+}
+
+static void a_file_of_a_file_is_that_of_the_directory(void)
+{
+    static const char *const types[] = { "q8_0", "mxfp4" };
+    const char *model = TINY, *plain_file = in_tmpdir("plain.gguf");
+
+    convert(model, plain_file, "bf16");
+    for (size_t i = 0; i < MP_ARRAY_LEN(types); i++) {
+        const char *a = in_tmpdir("direct.gguf"), *b = in_tmpdir("indirect.gguf");
+
+        convert(model, a, types[i]);
+        convert(plain_file, b, types[i]);
+        check_same_model(a, b);
+    }
+}
+
+static void threads_change_nothing(void)
+{
+    const struct mp_pool_config three = { .threads = 3, .spin_us = 0 };
+    const char *model = model_256("threads");
+    const char *a = in_tmpdir("one.gguf"), *b = in_tmpdir("three.gguf");
+    struct mp_convert_config config = job(model, b, "q4_k_m");
+    struct mp_convert_report one = convert(model, a, "q4_k_m"), report;
+
+    CHECK_EQ(mp_pool_create(&three, NULL, MP_TOPOLOGY_ANY_NODE, &config.pool), MP_OK);
+    CHECK_EQ(mp_convert(&config, &report), MP_OK);
+    mp_pool_destroy(config.pool);
+    check_same_file(a, b);
+    CHECK(one.error == report.error && report.error > 0);
+}
+
+/* ---- tokenizers */
+
+static void the_tokenizer_is_the_directorys(void)
+{
+    static const char text[] = "def main():\n    print(\"h\xc3\xa9llo  w\xc3\xb6rld\", 12345) "
+                               "<|im_start|>\xf0\x9f\x98\x80\t\r\n";
+    const char *out = in_tmpdir("tokens.gguf");
+    struct mp_tokenizer *a, *b;
+
+    convert(TINY, out, "q8_0");
+    CHECK_EQ(mp_tokenizer_load(TINY, &a), MP_OK);
+    CHECK_EQ(mp_tokenizer_load(out, &b), MP_OK);
+    for (size_t bytes = 0; bytes < sizeof(text); bytes++) {
+        struct mp_ids x = { .count = 0 }, y = { .count = 0 };
+
+        CHECK_EQ(mp_tokenizer_encode(a, text, bytes, 3, &x), MP_OK);
+        CHECK_EQ(mp_tokenizer_encode(b, text, bytes, 3, &y), MP_OK);
+        CHECK_EQ(x.count, y.count);
+        CHECK(x.count == 0 || memcmp(x.ids, y.ids, x.count * sizeof(*x.ids)) == 0);
+        mp_ids_free(&x);
+        mp_ids_free(&y);
+    }
+    CHECK_EQ(mp_tokenizer_eos(b), 2047);
+    CHECK(mp_tokenizer_is_special(b, 2046));
+    mp_tokenizer_destroy(a);
+    mp_tokenizer_destroy(b);
+}
+
+int main(void)
+{
+    const struct mp_pool_config one = { .threads = 1 };
+
+    CHECK_EQ(mp_pool_create(&one, NULL, MP_TOPOLOGY_ANY_NODE, &pool), MP_OK);
+    RUN(families_give_the_same_bits);
+    RUN(types_run_near_the_source);
+    RUN(the_mixture_is_the_published_one);
+    RUN(a_file_of_a_file_is_that_of_the_directory);
+    RUN(threads_change_nothing);
+    RUN(the_tokenizer_is_the_directorys);
+    mp_pool_destroy(pool);
+    return 0;
+}
