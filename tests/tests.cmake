@@ -264,6 +264,8 @@ mp_test(unit/vmm/space/space_fault_test LIBS mp_vmm WRAP LABELS fault TIMEOUT 12
 mp_test(unit/vmm/space/space_stress_test LIBS mp_vmm LABELS stress TIMEOUT 120)
 mp_test(unit/vmm/space/tier_test LIBS mp_vmm)
 mp_test(unit/vmm/io/virtual_link_test LIBS mp_vmm)
+mp_test(unit/policy/sim/cluster/cluster_test LIBS mp_engine m WRAP LABELS fault TIMEOUT 120)
+mp_test(unit/policy/sim/cluster/cluster_file_test LIBS mp_engine WRAP LABELS fault)
 mp_test(unit/policy/sim/sim_pinned_test LIBS mp_policy)
 mp_test(unit/policy/sim/sim_test LIBS mp_engine)
 mp_test(unit/policy/sim/sim_description_test LIBS mp_engine)

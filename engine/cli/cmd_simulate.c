@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/cli/commands.h"
+#include "engine/cli/simulate_cluster.h"
 #include "engine/model/sidecar/calibration.h"
 #include "policy/sim/sim.h"
 #include "vmm/base/error.h"
@@ -232,6 +233,8 @@ static enum mp_status run_all(struct simulate *s, bool run)
 
 static enum mp_status check_args(const struct mp_args *args)
 {
+    if (args->places != NULL)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--place needs --cluster");
     if (args->machine == NULL || args->model == NULL)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE",
                        "need --machine and --model: moepager simulate --machine "
@@ -251,8 +254,11 @@ static enum mp_status check_args(const struct mp_args *args)
 enum mp_status mp_cmd_simulate(const struct mp_args *args, const struct mp_settings *settings)
 {
     struct simulate s = { .args = args, .settings = settings };
-    enum mp_status status = check_args(args);
+    enum mp_status status;
 
+    if (args->cluster != NULL)
+        return mp_simulate_cluster(args, settings);
+    status = check_args(args);
     if (status == MP_OK)
         status = run_all(&s, false);
     if (status == MP_OK)

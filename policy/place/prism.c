@@ -161,27 +161,24 @@ static uint32_t choose(const struct mp_place_facts *facts, const struct mp_place
     return best;
 }
 
-/* The server with the fewest duplicates in the layer, but one at least; there is one as long as an
- * expert is unassigned, because the layer has at least E copies. */
-static uint32_t least_spare(const struct mp_place_facts *facts,
-                            const struct mp_placement *placement, uint32_t layer)
+/* order[] := the servers, those with the fewest duplicates in the layer first. */
+static void sort_by_spare(const struct mp_place_facts *facts, struct mp_placement *placement,
+                          uint32_t layer)
 {
     const uint32_t first = layer * facts->experts;
-    uint32_t best = 0, fewest = UINT32_MAX;
 
     for (uint32_t n = 0; n < facts->servers; n++) {
-        uint32_t spare = 0;
-
+        placement->order[n] = n;
+        placement->value[n] = 0;
         for (uint32_t u = first; u < first + facts->experts; u++)
-            spare += placement->copies[u] > 1 && mp_place_keeps(facts, placement, n, u);
-        if (spare > 0 && spare < fewest) {
-            fewest = spare;
-            best = n;
-        }
+            placement->value[n] -=
+                placement->copies[u] > 1 && mp_place_keeps(facts, placement, n, u);
     }
-    return best;
+    mp_place_sort(placement->order, facts->servers, placement->value);
 }
 
+/* In a round every server that has a duplicate, at that moment, gives one for an unassigned expert.
+ * The layer has at least E copies, so as long as one is unassigned there is a duplicate. */
 static void cover_experts(const struct mp_place_facts *facts, struct mp_placement *placement,
                           uint32_t layer)
 {
@@ -190,15 +187,21 @@ static void cover_experts(const struct mp_place_facts *facts, struct mp_placemen
 
     for (uint32_t u = first; u < first + facts->experts; u++)
         missing += placement->copies[u] == 0;
-    for (; missing > 0; missing--) {
-        const uint32_t n = least_spare(facts, placement, layer);
-        const uint32_t in = choose(facts, placement, n, layer, false);
-        const uint32_t out = choose(facts, placement, n, layer, true);
+    while (missing > 0) {
+        sort_by_spare(facts, placement, layer);
+        for (uint32_t i = 0; i < facts->servers && missing > 0; i++) {
+            const uint32_t n = placement->order[i];
+            const uint32_t in = choose(facts, placement, n, layer, false);
+            const uint32_t out = choose(facts, placement, n, layer, true);
 
-        placement->device[(size_t)n * ids + in] = 1;
-        placement->copies[in]++;
-        placement->device[(size_t)n * ids + out] = 0;
-        placement->copies[out]--;
+            if (out == MP_EXPERT_NONE)
+                continue;
+            placement->device[(size_t)n * ids + in] = 1;
+            placement->copies[in]++;
+            placement->device[(size_t)n * ids + out] = 0;
+            placement->copies[out]--;
+            missing--;
+        }
     }
 }
 

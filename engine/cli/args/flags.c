@@ -65,6 +65,10 @@ const struct mp_flag mp_flags[] = {
     INPUT("model", model, SIMULATE, BASIC, "MODEL", MODEL_HELP),
     INPUT("machine", machine, SIMULATE, BASIC, "NAME",
           "the machine's description: a built-in one or a file (docs/simulate.md)"),
+    INPUT("cluster", cluster, SIMULATE, BASIC, "FILE",
+          "several servers instead, with their model (docs/simulate.md)"),
+    TEXT("place", places, SIMULATE, BASIC, "A,B",
+         "with --cluster: placements of experts to compare (all)"),
     TEXT("prompt", prompt, RUN, BASIC, "TEXT", "text to continue"),
     INPUT("prompt-file", prompt_file, RUN, BASIC, "FILE",
           "the whole file is the prompt, with its last newline; - is standard input"),
@@ -218,7 +222,8 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "  moepager simulate --machine h200 --model mixtral-8x7b --profile lru,gate-lru --budget 25% "
       "--json\n"
       "  moepager simulate --machine rtx3090-epyc7532 --model qwen3-30b-a3b --profile dali \\\n"
-      "      --batches 8 --gen-tokens 8 --set launch_us=50,skew=0.5 --timeline dali.json\n" },
+      "      --batches 8 --gen-tokens 8 --set launch_us=50,skew=0.5 --timeline dali.json\n"
+      "  moepager simulate --cluster tools/machines/bigbench.cluster --place uniform,prism,united\n" },
     { "calibrate", "measure a model on a text, for policies that use it",
       ENGINE_SETTINGS KEEPS_NOTHING,
       "  moepager calibrate --model models/tiny-moe --text train.txt\n"

@@ -52,6 +52,12 @@ static void numbers_are_read_whole_and_in_range(void)
     REFUSED(2, "'--threads': got '1025'", RUN_MODEL, "--prompt", "a", "--threads", "1025");
     REFUSED(2, "--gen-tokens: got '0', need a whole number from 1", "bench", "--gen-tokens", "0");
     REFUSED(2, "from 0 to 1048576", "simulate", "--gen-tokens", "1048577");
+    REFUSED(2, "--place needs --cluster", "simulate", "--place", "prism");
+    REFUSED(2, "--machine and --cluster exclude", "simulate", "--machine", "h200", "--cluster",
+            "c");
+    REFUSED(2, "unknown placement 'best'; known: prism, uniform", "simulate", "--cluster", "c",
+            "--place", "prism,best");
+    REFUSED(3, "file 'c'", "simulate", "--cluster", "c");
     REFUSED(2, "--batch: got '65'", "bench", "--model", CLI_MODEL, "--batch", "65");
 }
 

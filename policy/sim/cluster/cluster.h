@@ -1,0 +1,90 @@
+#ifndef MP_CLUSTER_H
+#define MP_CLUSTER_H
+
+#include <signal.h>
+#include <stdint.h>
+
+#include "policy/place/place.h"
+#include "policy/sim/sim_machine.h"
+
+/*
+ * Several servers on a virtual clock: each has devices, a link of its own, and users whose requests
+ * it computes one after the other with all weights but the experts it lacks. Placements are those
+ * of policy/place; which experts a token chooses is made up. docs/simulate.md says what is modelled
+ * and lists the keys of a cluster file.
+ *
+ * One thread; the same configuration gives the same result to the last bit. Different runs may go
+ * on at the same time: they only read the description.
+ */
+#define MP_CLUSTER_DEVICES_MAX 4096u
+
+struct mp_cluster_server {
+    struct mp_sim_machine machine;
+    uint32_t devices;
+    uint32_t domain;   /* of its users' texts */
+    uint32_t reads;    /* 1: has the experts in host memory, or on a disk that `machine` has */
+    double device_gib; /* of each device, for weights */
+    double mbit;       /* of its link, each way */
+    double arrival_s;  /* mean time between requests */
+};
+
+struct mp_cluster {
+    struct mp_sim_model model;
+    uint32_t server_count;
+    struct mp_cluster_server *servers;
+
+    /* Numbers of the file; whole ones as well. docs/simulate.md lists them. */
+    double requests, prompt, gen;
+    double latency_us, call_us;
+    double domains, skew, common, variation, known, shift_after;
+    double epoch_s, horizon_s;
+    double copies;
+};
+
+/*
+ * Read a description. `changes`, or NULL: "key=number,..." in place of the file's numbers; mbit,
+ * arrival_s and device_gib then hold for all servers.
+ *
+ * MP_ERR_CONFIG E_CLUSTER: an unknown key, a number out of range, too many devices; other errors as
+ * of mp_json_load_file() and mp_sim_machine_read(). Nothing is kept on failure.
+ */
+enum mp_status mp_cluster_read(const char *path, const char *changes,
+                               struct mp_cluster *cluster) MP_MUST_CHECK;
+/* The same from text; `name` is for messages. */
+enum mp_status mp_cluster_parse(const char *name, const char *text, size_t bytes,
+                                const char *changes, struct mp_cluster *cluster) MP_MUST_CHECK;
+void mp_cluster_fini(struct mp_cluster *cluster);
+
+/* Experts that one device of the server can keep, without the slot that takes what is read. */
+uint32_t mp_cluster_slots(const struct mp_cluster *cluster, uint32_t server);
+
+struct mp_cluster_result {
+    double mean_s, p95_s; /* from arrival to the last token */
+    double end_s;         /* when the last request was done */
+    uint64_t requests;
+    double local_share;    /* of the pairs of token and expert: computed on the user's server */
+    double local_share_2;  /* the same of the second half of each server's requests */
+    double busy_share;     /* of the servers' time: a request is being computed */
+    uint64_t sent_bytes;   /* of rows, there and back */
+    uint64_t reads, moved; /* experts read for one use; requests that were redirected */
+    uint32_t migrations;
+    double copied;         /* experts that arrived by migration */
+    double kept;           /* copies of the final placement */
+    double *server_mean_s; /* (servers): of the requests of its users */
+};
+
+struct mp_cluster_config {
+    const struct mp_cluster *cluster;
+    const struct mp_place_ops *place;
+    uint64_t seed;
+    const volatile sig_atomic_t *cancel; /* or NULL; not 0: end with MP_ERR_CANCELED */
+    bool check; /* for tests: every placement in use is checked, and every row comes back once */
+};
+
+/* MP_ERR_CONFIG: E_PLACE_ROOM, or E_CLUSTER if a device has no room for what every server needs.
+ * On success free the result with mp_cluster_result_fini(). */
+enum mp_status mp_cluster_run(const struct mp_cluster_config *config,
+                              struct mp_cluster_result *result) MP_MUST_CHECK;
+void mp_cluster_result_fini(struct mp_cluster_result *result);
+
+#endif

@@ -1,0 +1,159 @@
+#ifndef MP_CLUSTER_INT_H
+#define MP_CLUSTER_INT_H
+
+#include <stdbool.h>
+
+#include "policy/sim/cluster/cluster.h"
+
+/*
+ * Parts of the simulation of several servers: what tokens choose (cluster_load.c), what facts
+ * placements get (cluster_facts.c), one layer across servers (cluster_layer.c), requests, epochs
+ * and the queue of events (cluster.c).
+ *
+ * Everything that takes time is a queue with one server that takes work in the order in which it
+ * comes: a device, a link in one direction, a server's way to its stored experts. `free` is when it
+ * has done all that was given to it. Events are handled in order of time, so work is given to a
+ * queue when it comes there and not before.
+ */
+#define MP_CLUSTER_NONE UINT32_MAX
+
+/* Which experts a layer's tokens choose. */
+struct mp_cluster_load {
+    uint32_t layers, experts, top_k, domains;
+    double *sums; // (2 * domains, layers, experts): running sums of probabilities; the second half
+                  // of the domains is that of texts after the shift
+};
+
+enum mp_status mp_cluster_load_init(struct mp_cluster_load *load, const struct mp_cluster *cluster,
+                                    uint64_t seed) MP_MUST_CHECK;
+void mp_cluster_load_fini(struct mp_cluster_load *load);
+
+double mp_cluster_share(const struct mp_cluster_load *load, uint32_t domain, uint32_t layer,
+                        uint32_t expert);
+
+/* tokens[0..experts) := how many of `count` tokens chose each expert. `random` moves on. Of many
+ * tokens MP_CLUSTER_SAMPLE choose, and each stands for as many as that leaves. */
+#define MP_CLUSTER_SAMPLE 64u
+void mp_cluster_choose(const struct mp_cluster_load *load, uint32_t domain, uint32_t layer,
+                       uint32_t count, uint64_t *random, uint32_t *tokens);
+
+/* Above 0 and at most 1. */
+double mp_cluster_uniform(uint64_t *random);
+
+enum mp_cluster_event_kind {
+    MP_CLUSTER_ARRIVE,   /* server: a user's request */
+    MP_CLUSTER_ROUTED,   /* server: attention and router of its layer are done */
+    MP_CLUSTER_ASKED,    /* server, peer: rows are on the peer's link */
+    MP_CLUSTER_WORK,     /* server, peer: all rows are at the peer */
+    MP_CLUSTER_WORKED,   /* server, peer: its results are ready */
+    MP_CLUSTER_RETURNED, /* server, peer: they are on the link of the one that asked */
+    MP_CLUSTER_BACK,     /* server, peer: they are all there */
+    MP_CLUSTER_READ,     /* server, group: an expert was read */
+    MP_CLUSTER_LAYER,    /* server: its layer is done */
+    MP_CLUSTER_EPOCH,    /* is there a better placement? */
+    MP_CLUSTER_SWITCH,   /* its experts have arrived */
+};
+
+struct mp_cluster_event {
+    uint64_t at_ns, order; /* order: of events at the same time */
+    enum mp_cluster_event_kind kind;
+    uint32_t server, peer;
+};
+
+/* The tokens of a layer that go to one expert. */
+struct mp_cluster_group {
+    uint32_t expert, tokens;
+    uint32_t where;  /* the server that computes it */
+    uint32_t device; /* there: number of the device among all */
+    bool read;
+};
+
+struct mp_cluster_node {
+    /* The request that is being computed. */
+    uint32_t request; /* MP_CLUSTER_NONE: none */
+    uint32_t domain, step, layer;
+    uint64_t random;
+
+    struct mp_cluster_group *groups; // (experts)
+    uint32_t group_count, pending;   /* groups that are read, and peers that have been asked */
+    uint64_t layer_end_ns;
+    uint32_t *asked;    // (servers): rows for each peer
+    uint64_t *asked_ns; // (servers): when that peer's devices will have done what it was given
+    uint32_t *peers;    // (servers): peers that are asked
+    uint32_t peer_count;
+
+    uint64_t up_free_ns, down_free_ns, read_free_ns;
+    bool copying; /* experts come over its link, which leaves rows half of it */
+
+    uint32_t first_waiting, last_waiting, waiting; /* a list through next[] */
+    uint32_t arrived, finished; /* of its users' requests; of those that it computed */
+    uint64_t arrive_random;
+    uint64_t busy_ns;
+
+    double wait_s, waits; /* as a peer: time that calls spent in its queues; calls */
+};
+
+struct mp_cluster_sim {
+    const struct mp_cluster_config *config;
+    const struct mp_cluster *cluster;
+    const struct mp_cluster_load *load;
+    uint32_t servers, ids;
+    uint64_t now_ns;
+
+    struct mp_place_facts facts;
+    uint32_t *first_device, *slots;
+    double *tokens, *calls, *call_s, *token_s, *page_s, *copy_s;
+    uint64_t since_ns; /* the facts' counts are from then on */
+    struct mp_placement placements[2];
+    uint32_t current;                 /* the placement in use */
+    bool switching;                   /* experts of the other one are on their way */
+    uint32_t *holders, *first_holder; // servers that keep an expert; (ids + 1)
+
+    struct mp_cluster_node *nodes; // (servers)
+    uint64_t *device_free_ns;      // (devices)
+    uint32_t *counts;              // (experts): scratch
+    struct mp_cluster_event *heap;
+    uint32_t events, events_max;
+    uint64_t order;
+
+    uint64_t *arrived_ns, *done_ns; // (servers, requests)
+    uint32_t *next;                 // (servers, requests)
+    uint64_t done;
+    uint64_t local, all, local_2, all_2; /* pairs of token and expert */
+    struct mp_cluster_result *result;
+};
+
+void mp_cluster_push(struct mp_cluster_sim *sim, uint64_t at_ns, enum mp_cluster_event_kind kind,
+                     uint32_t server, uint32_t peer);
+bool mp_cluster_pop(struct mp_cluster_sim *sim, struct mp_cluster_event *event);
+
+/* Give work of `ns` to a queue now; returns when it is done. */
+static inline uint64_t mp_cluster_queue(uint64_t *free_ns, uint64_t now_ns, uint64_t ns)
+{
+    *free_ns = (*free_ns > now_ns ? *free_ns : now_ns) + ns;
+    return *free_ns;
+}
+
+/* ---- cluster_layer.c ---- */
+
+/* Begin the layer of the node's step, whose tokens are there. */
+void mp_cluster_begin_layer(struct mp_cluster_sim *sim, uint32_t server);
+/* Handle the events of a layer, ROUTED to READ. */
+void mp_cluster_layer_event(struct mp_cluster_sim *sim, const struct mp_cluster_event *event);
+uint32_t mp_cluster_step_tokens(const struct mp_cluster_sim *sim, uint32_t server);
+
+/* ---- cluster_facts.c ---- */
+
+/* Fixed facts, and counts as if `known` had been seen. */
+void mp_cluster_facts_begin(struct mp_cluster_sim *sim);
+/* Forget what was counted. */
+void mp_cluster_facts_clear(struct mp_cluster_sim *sim);
+/* Place with the facts of now; MP_ERR_CONFIG E_PLACE_ROOM. */
+enum mp_status mp_cluster_place(struct mp_cluster_sim *sim, uint32_t which) MP_MUST_CHECK;
+/* List the servers that keep each expert of the current placement. */
+void mp_cluster_list_holders(struct mp_cluster_sim *sim);
+/* The placement's result for each server: how long its arriving experts take, and their number. */
+uint64_t mp_cluster_copy_ns(struct mp_cluster_sim *sim, uint32_t from, uint32_t to,
+                            double *arrive_p);
+
+#endif

@@ -1,0 +1,302 @@
+/*
+ * One MoE layer across servers. Attention and router run on the server's own first device. Then the
+ * tokens of each expert are a group, and each group goes one of three ways: to a device of the
+ * server that keeps the expert; to a peer that keeps it, with all groups for that peer in one
+ * message each way; or to the server's first device after the expert was read. The layer ends with
+ * the last group.
+ */
+#include "policy/sim/cluster/cluster_int.h"
+
+#include "vmm/base/assert.h"
+
+#define ROW_BYTES_PER_VALUE 2 /* bfloat16 */
+
+uint32_t mp_cluster_step_tokens(const struct mp_cluster_sim *sim, uint32_t server)
+{
+    return sim->nodes[server].step == 0 ? (uint32_t)sim->cluster->prompt : 1;
+}
+
+static uint32_t first_device(const struct mp_cluster_sim *sim, uint32_t server)
+{
+    return sim->first_device[server];
+}
+
+/* Rows through a link in one direction. */
+static uint64_t rows_ns(const struct mp_cluster_sim *sim, uint32_t server, uint32_t rows)
+{
+    const double bytes = rows * sim->cluster->model.hidden * ROW_BYTES_PER_VALUE;
+    const double ns = bytes * 8e3 / sim->cluster->servers[server].mbit;
+
+    return (uint64_t)(sim->nodes[server].copying ? 2 * ns : ns);
+}
+
+static uint64_t expert_ns(const struct mp_cluster_sim *sim, uint32_t server, uint32_t tokens)
+{
+    return mp_sim_device_ns(&sim->cluster->servers[server].machine, &sim->cluster->model, tokens);
+}
+
+static uint64_t way_ns(const struct mp_cluster_sim *sim)
+{
+    return (uint64_t)((sim->cluster->latency_us + sim->cluster->call_us / 2) * 1e3);
+}
+
+void mp_cluster_begin_layer(struct mp_cluster_sim *sim, uint32_t server)
+{
+    const struct mp_sim_machine *machine = &sim->cluster->servers[server].machine;
+    const struct mp_sim_model *model = &sim->cluster->model;
+    struct mp_cluster_node *node = &sim->nodes[server];
+    const uint32_t tokens = mp_cluster_step_tokens(sim, server);
+    const uint32_t context = (uint32_t)sim->cluster->prompt + node->step;
+    uint64_t ns = mp_sim_layer_ns(machine, model, tokens, 1, context) +
+                  mp_sim_ffn_ns(machine, model, model->shared_ffn, tokens);
+
+    if (node->layer == 0)
+        ns += mp_sim_head_ns(machine, model, tokens, 1) +
+              (uint64_t)model->dense_layers *
+                  (mp_sim_layer_ns(machine, model, tokens, 1, context) +
+                   mp_sim_ffn_ns(machine, model, model->dense_ffn, tokens));
+    mp_cluster_push(
+        sim, mp_cluster_queue(&sim->device_free_ns[first_device(sim, server)], sim->now_ns, ns),
+        MP_CLUSTER_ROUTED, server, 0);
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* When a peer would have sent back the group's results, beside what it was already asked in this
+ * layer: an estimate from the queues as they are. */
+static uint64_t peer_end_ns(const struct mp_cluster_sim *sim, uint32_t server, uint32_t peer,
+                            uint32_t device, uint32_t tokens)
+{
+    const struct mp_cluster_node *node = &sim->nodes[server], *to = &sim->nodes[peer];
+    const uint32_t rows = node->asked[peer] + tokens;
+    const uint64_t out = later(later(node->up_free_ns, sim->now_ns) + rows_ns(sim, server, rows),
+                               later(to->down_free_ns, sim->now_ns) + rows_ns(sim, peer, rows));
+    const uint64_t start = later(later(out + way_ns(sim), sim->device_free_ns[device]),
+                                 node->asked[peer] > 0 ? node->asked_ns[peer] : 0);
+
+    return start + expert_ns(sim, peer, tokens) + way_ns(sim) +
+           later(rows_ns(sim, server, rows), rows_ns(sim, peer, rows));
+}
+
+static uint32_t device_of(const struct mp_cluster_sim *sim, uint32_t server, uint32_t id)
+{
+    const uint16_t *device = sim->placements[sim->current].device;
+
+    return first_device(sim, server) + device[(size_t)server * sim->ids + id] - 1;
+}
+
+static void ask(struct mp_cluster_sim *sim, uint32_t server, struct mp_cluster_group *group)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    const uint32_t peer = group->where;
+
+    if (node->asked[peer] == 0) {
+        node->peers[node->peer_count++] = peer;
+        node->asked_ns[peer] = later(sim->device_free_ns[group->device], sim->now_ns);
+    }
+    node->asked[peer] += group->tokens;
+    node->asked_ns[peer] += expert_ns(sim, peer, group->tokens);
+}
+
+static void compute_here(struct mp_cluster_sim *sim, uint32_t server, uint32_t device,
+                         uint32_t tokens)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    const uint64_t end =
+        mp_cluster_queue(&sim->device_free_ns[device], sim->now_ns, expert_ns(sim, server, tokens));
+
+    node->layer_end_ns = later(node->layer_end_ns, end);
+}
+
+static void read_expert(struct mp_cluster_sim *sim, uint32_t server, uint32_t number)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    const uint64_t ns =
+        mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
+
+    node->groups[number].read = true;
+    node->groups[number].where = server;
+    node->groups[number].device = first_device(sim, server);
+    node->pending++;
+    sim->result->reads++;
+    mp_cluster_push(sim, mp_cluster_queue(&node->read_free_ns, sim->now_ns, ns), MP_CLUSTER_READ,
+                    server, number);
+}
+
+/* A group whose expert the server does not keep: to the holder that is expected to be done first,
+ * the lowest if several are, or read, if that is done earlier. */
+static void send_away(struct mp_cluster_sim *sim, uint32_t server, uint32_t number)
+{
+    const struct mp_place_ops *ops = sim->config->place;
+    struct mp_cluster_node *node = &sim->nodes[server];
+    struct mp_cluster_group *group = &node->groups[number];
+    const uint32_t id = node->layer * sim->load->experts + group->expert;
+    uint64_t best = UINT64_MAX;
+
+    for (uint32_t i = sim->first_holder[id]; ops->calls && i < sim->first_holder[id + 1]; i++) {
+        const uint32_t peer = sim->holders[i], device = device_of(sim, peer, id);
+        const uint64_t end = peer_end_ns(sim, server, peer, device, group->tokens);
+
+        if (end < best) {
+            best = end;
+            group->where = peer;
+            group->device = device;
+        }
+    }
+    if (ops->pages && sim->page_s[server] >= 0) {
+        const uint64_t loaded =
+            later(node->read_free_ns, sim->now_ns) +
+            mp_sim_load_ns(&sim->cluster->servers[server].machine, &sim->cluster->model);
+        const uint64_t end = later(loaded, sim->device_free_ns[first_device(sim, server)]) +
+                             expert_ns(sim, server, group->tokens);
+
+        if (end < best) {
+            read_expert(sim, server, number);
+            return;
+        }
+    }
+    mp_assert(best != UINT64_MAX);
+    ask(sim, server, group);
+}
+
+static void count(struct mp_cluster_sim *sim, uint32_t server, const struct mp_cluster_group *group,
+                  bool local)
+{
+    const struct mp_cluster_node *node = &sim->nodes[server];
+    const size_t at = (size_t)server * sim->ids + node->layer * sim->load->experts + group->expert;
+
+    sim->tokens[at] += group->tokens;
+    sim->calls[at] += 1;
+    sim->all += group->tokens;
+    sim->local += local ? group->tokens : 0;
+    if (2 * node->finished >= (uint32_t)sim->cluster->requests) {
+        sim->all_2 += group->tokens;
+        sim->local_2 += local ? group->tokens : 0;
+    }
+}
+
+/* The messages to peers go out in the order in which peers were first needed. */
+static void send_messages(struct mp_cluster_sim *sim, uint32_t server)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+
+    for (uint32_t i = 0; i < node->peer_count; i++) {
+        const uint32_t peer = node->peers[i];
+        const uint64_t ns = rows_ns(sim, server, node->asked[peer]);
+
+        node->pending++;
+        sim->result->sent_bytes +=
+            2 * (uint64_t)(node->asked[peer] * sim->cluster->model.hidden * ROW_BYTES_PER_VALUE);
+        mp_cluster_push(sim, mp_cluster_queue(&node->up_free_ns, sim->now_ns, ns) + way_ns(sim),
+                        MP_CLUSTER_ASKED, server, peer);
+    }
+}
+
+static void end_if_done(struct mp_cluster_sim *sim, uint32_t server)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+
+    if (node->pending > 0)
+        return;
+    for (uint32_t i = 0; i < node->peer_count; i++)
+        node->asked[node->peers[i]] = 0;
+    node->peer_count = 0;
+    mp_cluster_push(sim, later(node->layer_end_ns, sim->now_ns), MP_CLUSTER_LAYER, server, 0);
+}
+
+static void routed(struct mp_cluster_sim *sim, uint32_t server)
+{
+    struct mp_cluster_node *node = &sim->nodes[server];
+    const struct mp_placement *placement = &sim->placements[sim->current];
+
+    mp_cluster_choose(sim->load, node->domain, node->layer, mp_cluster_step_tokens(sim, server),
+                      &node->random, sim->counts);
+    node->group_count = 0;
+    node->layer_end_ns = sim->now_ns;
+    for (uint32_t e = 0; e < sim->load->experts; e++) {
+        const uint32_t id = node->layer * sim->load->experts + e;
+        struct mp_cluster_group *group = &node->groups[node->group_count];
+        bool kept;
+
+        if (sim->counts[e] == 0)
+            continue;
+        node->group_count++;
+        *group =
+            (struct mp_cluster_group){ .expert = e, .tokens = sim->counts[e], .where = server };
+        kept = placement->device[(size_t)server * sim->ids + id] != 0;
+        if (kept) {
+            group->device = device_of(sim, server, id);
+            compute_here(sim, server, group->device, group->tokens);
+        } else {
+            send_away(sim, server, node->group_count - 1);
+        }
+        count(sim, server, group, group->where == server);
+    }
+    send_messages(sim, server);
+    end_if_done(sim, server);
+}
+
+/* The last row has come to the receiver's link, which takes rows from when the first one came on,
+ * at its own speed. */
+static void receive(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer, bool back)
+{
+    const uint32_t from = back ? peer : server, to = back ? server : peer;
+    const uint32_t rows = sim->nodes[server].asked[peer];
+    const uint64_t sent_ns = rows_ns(sim, from, rows);
+    const uint64_t first = later(sim->now_ns, sent_ns) - sent_ns;
+    const uint64_t end =
+        mp_cluster_queue(&sim->nodes[to].down_free_ns, first, rows_ns(sim, to, rows));
+
+    mp_cluster_push(sim, later(end, sim->now_ns), back ? MP_CLUSTER_BACK : MP_CLUSTER_WORK, server,
+                    peer);
+}
+
+static void work(struct mp_cluster_sim *sim, uint32_t server, uint32_t peer)
+{
+    const struct mp_cluster_node *node = &sim->nodes[server];
+    uint64_t end = sim->now_ns;
+
+    for (uint32_t i = 0; i < node->group_count; i++) {
+        const struct mp_cluster_group *group = &node->groups[i];
+
+        if (group->where == peer && !group->read)
+            end = later(end, mp_cluster_queue(&sim->device_free_ns[group->device], sim->now_ns,
+                                              expert_ns(sim, peer, group->tokens)));
+    }
+    sim->nodes[peer].wait_s += (double)(end - sim->now_ns) / 1e9;
+    sim->nodes[peer].waits++;
+    mp_cluster_push(sim, end, MP_CLUSTER_WORKED, server, peer);
+}
+
+void mp_cluster_layer_event(struct mp_cluster_sim *sim, const struct mp_cluster_event *event)
+{
+    struct mp_cluster_node *node = &sim->nodes[event->server];
+    const uint32_t server = event->server, peer = event->peer;
+
+    switch (event->kind) {
+    case MP_CLUSTER_ROUTED: routed(sim, server); break;
+    case MP_CLUSTER_ASKED: receive(sim, server, peer, false); break;
+    case MP_CLUSTER_WORK: work(sim, server, peer); break;
+    case MP_CLUSTER_WORKED:
+        mp_cluster_push(sim,
+                        mp_cluster_queue(&sim->nodes[peer].up_free_ns, sim->now_ns,
+                                         rows_ns(sim, peer, node->asked[peer])) +
+                            way_ns(sim),
+                        MP_CLUSTER_RETURNED, server, peer);
+        break;
+    case MP_CLUSTER_RETURNED: receive(sim, server, peer, true); break;
+    case MP_CLUSTER_BACK:
+        node->pending--;
+        end_if_done(sim, server);
+        break;
+    case MP_CLUSTER_READ:
+        node->pending--;
+        compute_here(sim, server, node->groups[peer].device, node->groups[peer].tokens);
+        end_if_done(sim, server);
+        break;
+    default: mp_unreachable();
+    }
+}

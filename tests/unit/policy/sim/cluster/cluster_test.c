@@ -1,0 +1,293 @@
+/*
+ * Several servers on a virtual clock: times worked out by hand, what must hold in any run, and
+ * every allocation failing once.
+ */
+#include <math.h>
+
+#include "policy/sim/cluster/cluster.h"
+#include "tests/support/fault/wrap.h"
+#include "tests/support/log_guard.h"
+#include "tests/support/random.h"
+#include "tests/support/test.h"
+#include "vmm/base/error.h"
+
+static uint64_t random_state = 40;
+
+/* A layer takes 1 ms, an expert 100 us and 10 us a token, reading one 5 ms. */
+#define MACHINE                                                                        \
+    "link_gbps 1\ncopy_us 1\ndevice_gbps 1\ndevice_gflops 1\nlaunch_us 1\ndevice_gib " \
+    "1\nexpert_us 100\nexpert_token_us 10\nlayer_us 1000\nload_us 5000\n"
+
+struct cluster_world {
+    struct mp_cluster cluster;
+    struct mp_cluster_server servers[4];
+};
+
+/* Servers with one device of `slots` slots. Links carry a byte in a microsecond, a row is 1000
+ * bytes, and a message takes 125 us more. One request of one token for each; nobody waits. */
+static void world_init(struct cluster_world *w, uint32_t servers, uint32_t slots, uint32_t layers,
+                       uint32_t experts, uint32_t top_k)
+{
+    char text[256];
+    struct mp_cluster *c = &w->cluster;
+
+    memset(w, 0, sizeof(*w));
+    snprintf(text, sizeof(text),
+             "layers %u\nexperts %u\ntop_k %u\nhidden 500\nexpert_ffn 1000\nvocabulary "
+             "1\nattention_params 1\nkv_bytes 0\n",
+             layers, experts, top_k);
+    CHECK_EQ(mp_sim_model_parse("m", text, &c->model), MP_OK);
+    c->server_count = servers;
+    c->servers = w->servers;
+    c->requests = c->prompt = c->gen = c->domains = c->known = c->copies = 1;
+    c->latency_us = 100;
+    c->call_us = 50;
+    for (uint32_t n = 0; n < servers; n++) {
+        CHECK_EQ(mp_sim_machine_parse("m", MACHINE, &w->servers[n].machine), MP_OK);
+        w->servers[n].devices = w->servers[n].reads = 1;
+        w->servers[n].device_gib = (double)(mp_sim_other_bytes(&c->model) +
+                                            (slots + 1.5) * mp_sim_expert_bytes(&c->model)) /
+                                   1073741824;
+        w->servers[n].mbit = 8;
+        w->servers[n].arrival_s = 1e6;
+        CHECK_EQ(mp_cluster_slots(c, n), slots);
+    }
+}
+
+static struct mp_cluster_result run(const struct cluster_world *w, const char *place)
+{
+    const struct mp_cluster_config config = {
+        .cluster = &w->cluster, .place = mp_place_find(place), .seed = 3, .check = true
+    };
+    struct mp_cluster_result r;
+    enum mp_status status = mp_cluster_run(&config, &r);
+
+    if (status != MP_OK)
+        fprintf(stderr, "%s: %s\n", place, mp_error_last()->text);
+    CHECK_EQ(status, MP_OK);
+    return r;
+}
+
+static bool takes_us(double s, double us)
+{
+    return fabs(s * 1e6 - us) < 2;
+}
+
+/* A prompt of 4: 1000 + 140; two further tokens: 1000 + 110 each. */
+static void a_server_alone_takes_its_layers(void)
+{
+    struct cluster_world w;
+    struct mp_cluster_result r;
+
+    world_init(&w, 1, 1, 1, 1, 1);
+    w.cluster.prompt = 4;
+    w.cluster.gen = 3;
+    r = run(&w, "prism");
+    CHECK(takes_us(r.mean_s, 3360) && takes_us(r.p95_s, 3360));
+    CHECK(r.local_share == 1 && r.sent_bytes == 0 && r.reads == 0 && r.requests == 1);
+    mp_cluster_result_fini(&r);
+    w.cluster.requests = 2; /* both come at once: the second waits for the first */
+    w.servers[0].arrival_s = 1e-6;
+    r = run(&w, "prism");
+    CHECK(fabs(r.mean_s * 1e6 - 1.5 * 3360) < 20 && fabs(r.p95_s * 1e6 - 6720) < 20);
+    mp_cluster_result_fini(&r);
+}
+
+/* Both experts of each token, one of them elsewhere. Routed at 1000; the row is sent until 2000, is
+ * there at 2125, computed at 2235, sent back until 3235 and there at 3360. */
+static void asking_takes_two_messages_and_the_work(void)
+{
+    struct cluster_world w;
+    struct mp_cluster_result r;
+
+    world_init(&w, 2, 1, 1, 2, 2);
+    r = run(&w, "prism");
+    CHECK(takes_us(r.mean_s, 3360) && takes_us(r.server_mean_s[1], 3360));
+    CHECK(r.local_share == 0.5 && r.sent_bytes == 4000 && r.reads == 0);
+    mp_cluster_result_fini(&r);
+    w.servers[1].mbit = 4; /* the slower link counts, both ways */
+    r = run(&w, "prism");
+    CHECK(takes_us(r.server_mean_s[0], 5360) && takes_us(r.server_mean_s[1], 5360));
+    mp_cluster_result_fini(&r);
+}
+
+/* Routed at 1000, read at 6000, computed at 6110; where asking is possible it is done at 3360. If
+ * reading takes 500, it is computed at 1610, after what is kept. */
+static void reading_and_asking_are_compared(void)
+{
+    struct cluster_world w;
+    struct mp_cluster_result r;
+
+    world_init(&w, 2, 1, 1, 2, 2);
+    r = run(&w, "local");
+    CHECK(takes_us(r.mean_s, 6110) && r.reads == 2 && r.sent_bytes == 0 && r.local_share == 1);
+    mp_cluster_result_fini(&r);
+    r = run(&w, "united");
+    CHECK(takes_us(r.mean_s, 3360) && r.reads == 0 && r.sent_bytes == 4000);
+    mp_cluster_result_fini(&r);
+    w.servers[0].machine.load_us = w.servers[1].machine.load_us = 500;
+    r = run(&w, "united");
+    CHECK(takes_us(r.mean_s, 1610) && r.reads == 2 && r.sent_bytes == 0);
+    mp_cluster_result_fini(&r);
+    w.servers[0].reads = w.servers[1].reads = 0;
+    r = run(&w, "united");
+    CHECK(takes_us(r.mean_s, 3360) && r.reads == 0);
+    mp_cluster_result_fini(&r);
+}
+
+static void requests_are_redirected_to_idle_servers(void)
+{
+    struct cluster_world w;
+    struct mp_cluster_result own, redirected;
+
+    world_init(&w, 2, 1, 1, 1, 1);
+    w.cluster.requests = 20;
+    w.servers[0].arrival_s = 1e-6;
+    own = run(&w, "local");
+    redirected = run(&w, "redirect");
+    CHECK(own.moved == 0 && redirected.moved == 10);
+    CHECK(redirected.server_mean_s[0] < 0.6 * own.server_mean_s[0]);
+    mp_cluster_result_fini(&redirected);
+    mp_cluster_result_fini(&own);
+}
+
+/* Placed for the mean of two domains, then for the own one. */
+static void migration_follows_what_is_used(void)
+{
+    struct cluster_world w;
+    struct mp_cluster_result still, moved;
+
+    world_init(&w, 2, 16, 2, 16, 2);
+    w.cluster.requests = 200;
+    w.cluster.gen = 4;
+    w.cluster.domains = 2;
+    w.cluster.known = 0;
+    w.cluster.skew = 2;
+    w.servers[1].domain = 1;
+    w.servers[0].arrival_s = w.servers[1].arrival_s = 1;
+    still = run(&w, "prism");
+    w.cluster.epoch_s = w.cluster.horizon_s = 20;
+    moved = run(&w, "prism");
+    CHECK(still.migrations == 0 && still.copied == 0);
+    CHECK(moved.migrations >= 1 && moved.copied > 0);
+    CHECK(moved.local_share_2 > still.local_share_2 + 0.05);
+    CHECK(moved.mean_s < still.mean_s);
+    mp_cluster_result_fini(&moved);
+    mp_cluster_result_fini(&still);
+    w.cluster.horizon_s = 0; /* nothing pays in no time */
+    moved = run(&w, "prism");
+    CHECK_EQ(moved.migrations, 0);
+    mp_cluster_result_fini(&moved);
+}
+
+/* 300 small clusters, each placement twice: checked while it runs, and the same to the last bit. */
+static void runs_repeat_to_the_last_bit(void)
+{
+    for (uint32_t i = 0; i < 300; i++) {
+        const struct mp_place_ops *ops = mp_place_builtin(i % 9);
+        const uint32_t layers = 1 + random_below(3), experts = 2 + random_below(6);
+        const uint32_t servers = 1 + random_below(4);
+        struct cluster_world w;
+        struct mp_cluster_result a, b;
+        double *a_mean, *b_mean;
+
+        world_init(&w, servers, layers * experts / servers + 1 + random_below(3), layers, experts,
+                   1 + random_below(2));
+        w.cluster.requests = 10;
+        w.cluster.prompt = 1 + random_below(200);
+        w.cluster.gen = 1 + random_below(3);
+        w.cluster.domains = 2;
+        w.cluster.shift_after = random_below(10);
+        w.cluster.epoch_s = random_below(2);
+        w.cluster.horizon_s = 300;
+        for (uint32_t n = 0; n < servers; n++) {
+            w.servers[n].arrival_s = 0.01;
+            w.servers[n].domain = n % 2;
+            w.servers[n].reads = random_below(2);
+        }
+        if (ops->pages && !ops->calls) {
+            for (uint32_t n = 0; n < servers; n++)
+                w.servers[n].reads = 1;
+        }
+        a = run(&w, ops->name);
+        b = run(&w, ops->name);
+        CHECK(a.local_share >= 0 && a.local_share <= 1 && a.busy_share <= 1);
+        CHECK(a.requests == 10 * servers && a.p95_s >= a.mean_s * 0.5);
+        CHECK(ops->pages || a.reads == 0);
+        CHECK(ops->calls || (a.sent_bytes == 0 && a.local_share == 1));
+        a_mean = a.server_mean_s;
+        b_mean = b.server_mean_s;
+        CHECK(memcmp(a_mean, b_mean, servers * sizeof(*a_mean)) == 0);
+        a.server_mean_s = b.server_mean_s = NULL;
+        CHECK(memcmp(&a, &b, sizeof(a)) == 0);
+        free(a_mean);
+        free(b_mean);
+    }
+}
+
+static void what_cannot_be_simulated_is_refused(void)
+{
+    struct cluster_world w;
+    struct mp_cluster_result r;
+    static const volatile sig_atomic_t canceled = 1;
+    struct mp_cluster_config config = {
+        .cluster = &w.cluster, .place = mp_place_find("prism"), .seed = 3, .check = true
+    };
+
+    world_init(&w, 2, 1, 1, 3, 2);
+    CHECK_EQ(mp_cluster_run(&config, &r), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_PLACE_ROOM");
+    CHECK(strstr(mp_error_last()->text, "keep 2 experts, need all 3") != NULL);
+    config.place = mp_place_find("local");
+    w.servers[1].reads = 0; /* and it cannot ask */
+    CHECK_EQ(mp_cluster_run(&config, &r), MP_ERR_CONFIG);
+    CHECK_STR(mp_error_last()->code, "E_CLUSTER");
+    w.servers[1].reads = 1;
+    w.servers[1].device_gib = 1e-9;
+    CHECK_EQ(mp_cluster_run(&config, &r), MP_ERR_CONFIG);
+    CHECK(strstr(mp_error_last()->text, "of server 1 has no room") != NULL);
+    world_init(&w, 2, 2, 1, 3, 2);
+    config.cancel = &canceled;
+    CHECK_EQ(mp_cluster_run(&config, &r), MP_ERR_CANCELED);
+    mp_error_clear();
+}
+
+static void every_allocation_fails_once(void)
+{
+    struct cluster_world w;
+    const struct mp_cluster_config config = { .cluster = &w.cluster,
+                                              .place = mp_place_find("united"),
+                                              .seed = 3 };
+    struct mp_cluster_result r;
+    uint64_t n = 0;
+
+    world_init(&w, 2, 2, 1, 3, 2);
+    for (;; n++) {
+        enum mp_status status;
+
+        fault_nth(FAULT_ALLOCATIONS, n);
+        status = mp_cluster_run(&config, &r);
+        if (fault_end() == 0) {
+            CHECK_EQ(status, MP_OK);
+            break;
+        }
+        CHECK_EQ(status, MP_ERR_NO_MEMORY);
+        CHECK(r.server_mean_s == NULL);
+    }
+    CHECK_EQ(n, 6); /* domains, the block, two placements, latencies, the servers' means */
+    mp_cluster_result_fini(&r);
+}
+
+int main(void)
+{
+    mp_test_drop_log();
+    RUN(a_server_alone_takes_its_layers);
+    RUN(asking_takes_two_messages_and_the_work);
+    RUN(reading_and_asking_are_compared);
+    RUN(requests_are_redirected_to_idle_servers);
+    RUN(migration_follows_what_is_used);
+    RUN(runs_repeat_to_the_last_bit);
+    RUN(what_cannot_be_simulated_is_refused);
+    RUN(every_allocation_fails_once);
+    return 0;
+}
