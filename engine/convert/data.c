@@ -192,11 +192,13 @@ enum mp_status mp_convert_data(struct mp_convert *job, FILE *file)
     piece.floats =
         malloc(2 * mp_pool_threads(job->config->pool) * piece.cols_max * sizeof(*piece.floats));
     piece.sums = malloc(2 * rows * sizeof(*piece.sums));
-    piece.from = block;
-    piece.to = block + bytes;
-    status = block == NULL || piece.floats == NULL || piece.sums == NULL
-                 ? mp_fail_no_memory("the rows that are converted", 2 * bytes)
-                 : convert_all(job, &piece, file);
+    if (block == NULL || piece.floats == NULL || piece.sums == NULL) {
+        status = mp_fail_no_memory("the rows that are converted", 2 * bytes);
+    } else {
+        piece.from = block;
+        piece.to = block + bytes;
+        status = convert_all(job, &piece, file);
+    }
     free(piece.sums);
     free(piece.floats);
     free(block);

@@ -237,10 +237,11 @@ static void broken_weights_are_refused(void)
         { { 1, 19, 2, 256, WEIGHED, INFINITY, 0 }, "negative or not finite" },
     };
     char model[PATH_BYTES], out[PATH_BYTES];
-    struct mp_convert_config config = job(model, out, "q4_k");
+    struct mp_convert_config config;
 
     snprintf(model, sizeof(model), "%s", model_256("broken"));
     snprintf(out, sizeof(out), "%s", in_tmpdir("broken.gguf"));
+    config = job(model, out, "q4_k");
     for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {
         config.imatrix = write_list(&cases[i].list);
         check_refused(&config, MP_ERR_MODEL, "E_IMATRIX", cases[i].part);

@@ -340,14 +340,14 @@ static void check_attend(const struct mp_kernels *k, size_t heads, size_t dim, s
 static void attend_mixes_positions(const struct mp_kernels *k)
 {
     static const size_t dims[] = { 1, 2, 3, 8, 15, 16, 33, 64, 100, 128, 130, 140 };
-    float out[2 * 20], none[2] = { 0 };
+    float out[2 * 20], none[2 * 20] = { 0 };
 
     for (size_t d = 0; d < LEN(dims); d++) {
         for (size_t p = 1; p <= 40; p++)
             check_attend(k, 1 + (p + d) % 9, dims[d], p);
     }
     memset(out, 0xFF, sizeof(out));
-    k->attend(out, none, NULL, NULL, 0, 2, 20, 0, 1, NULL); /* nothing to attend to */
+    k->attend(out, none, none, none, 0, 2, 20, 0, 1, none); /* nothing to attend to */
     for (size_t i = 0; i < LEN(out); i++)
         CHECK(same(out[i], 0));
 }
