@@ -94,6 +94,29 @@ static void the_copy_writes_the_same_text(void)
     CHECK_STR(texts[0], texts[1]);
 }
 
+/* The sizes that are said are those of the files, in text and in JSON. */
+static void a_converted_file_has_the_size_that_is_said(void)
+{
+    char text[8192], want[96], arguments[6000];
+    json_t *root;
+
+    snprintf(arguments, sizeof(arguments),
+             "repack --model " MODEL " --type q8_0 --out '%s.gguf' --json", copy);
+    CHECK_EQ(run(text, sizeof(text), arguments), 0);
+    root = json_loads(text, 0, NULL);
+    CHECK(root != NULL);
+    CHECK_STR(json_string_value(json_object_get(root, "type")), "q8_0");
+    CHECK(number(root, "rounded") > 0);
+    CHECK(number(root, "source_bytes") > number(root, "bytes"));
+    snprintf(want, sizeof(want), "; %.1f MiB of weights became %.1f MiB in ",
+             (double)number(root, "source_bytes") / 0x1p20, (double)number(root, "bytes") / 0x1p20);
+    json_decref(root);
+    snprintf(arguments, sizeof(arguments),
+             "repack --model " MODEL " --type q8_0 --force --out '%s.gguf'", copy);
+    CHECK_EQ(run(text, sizeof(text), arguments), 0);
+    CHECK(strstr(text, want) != NULL);
+}
+
 static void wrong_use_has_its_codes(void)
 {
     char text[8192];
@@ -119,6 +142,7 @@ int main(int argc, char **argv)
     RUN(the_report_is_one_object);
     RUN(a_second_run_is_refused_and_a_forced_one_is_not);
     RUN(the_copy_writes_the_same_text);
+    RUN(a_converted_file_has_the_size_that_is_said);
     RUN(wrong_use_has_its_codes);
     return 0;
 }
