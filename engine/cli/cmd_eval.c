@@ -18,14 +18,35 @@ static enum mp_status encode_text(void *ctx)
                           &eval->text_bytes);
 }
 
-enum mp_status mp_eval_open(struct mp_eval *eval, uint32_t streams)
+/* The reference gets the model's tokens: before its weights are read, can it? */
+static enum mp_status check_reference(void *ctx)
+{
+    const struct mp_eval *eval = ctx;
+    const uint32_t vocab = eval->session.model.vocab, context = eval->session.engine_config.ctx;
+    char quoted[MP_QUOTE_BYTES];
+
+    mp_quote(quoted, eval->args->reference, strlen(eval->args->reference));
+    if (vocab != eval->vocab)
+        return mp_fail(MP_ERR_CONFIG, "E_REFERENCE",
+                       "--reference '%s' has %u tokens in its vocabulary, the model has %u; give "
+                       "the model that this one was made of",
+                       quoted, vocab, eval->vocab);
+    if (eval->args->window > context)
+        return mp_fail(MP_ERR_CONFIG, "E_CTX",
+                       "windows of %llu tokens do not fit into the context of '%s', %u; lower "
+                       "--window",
+                       (unsigned long long)eval->args->window, quoted, context);
+    return MP_OK;
+}
+
+static enum mp_status open_model(struct mp_eval *eval, const char *model, bool encode)
 {
     const struct mp_progress progress = mp_loading_progress(&eval->bar);
     const struct mp_session_config config = {
-        .model = eval->args->model,
-        .sequences = streams,
-        .tokenizer = true,
-        .before_load = encode_text,
+        .model = model,
+        .sequences = eval->streams,
+        .tokenizer = encode,
+        .before_load = encode ? encode_text : check_reference,
         .before_load_ctx = eval,
         .progress = &progress,
         .clock = eval->clock,
@@ -34,11 +55,27 @@ enum mp_status mp_eval_open(struct mp_eval *eval, uint32_t streams)
     };
     enum mp_status status;
 
-    eval->streams = streams;
     mp_progress_bar_begin(&eval->bar, "loading", NULL, eval->clock);
     status = mp_session_open(eval->settings, &config, &eval->session);
     mp_progress_bar_end(&eval->bar);
     return status;
+}
+
+enum mp_status mp_eval_open(struct mp_eval *eval, uint32_t streams)
+{
+    enum mp_status status;
+
+    eval->streams = streams;
+    status = open_model(eval, eval->args->model, true);
+    eval->memory = eval->session.memory;
+    eval->vocab = eval->session.model.vocab;
+    return status;
+}
+
+enum mp_status mp_eval_open_reference(struct mp_eval *eval)
+{
+    mp_session_close(&eval->session);
+    return open_model(eval, eval->args->reference, false);
 }
 
 uint32_t mp_eval_batch(const struct mp_eval *eval)
@@ -93,8 +130,7 @@ void mp_eval_print_head(const struct mp_eval *eval)
 {
     printf("%zu tokens in windows of %llu, %u at once; experts in RAM: %.0f %%\n", eval->ids.count,
            (unsigned long long)eval->args->window, mp_eval_batch(eval),
-           100.0 * (double)eval->session.memory.budget_bytes /
-               (double)eval->session.memory.expert_bytes);
+           100.0 * (double)eval->memory.budget_bytes / (double)eval->memory.expert_bytes);
 }
 
 void mp_eval_json_head(const struct mp_eval *eval, struct mp_json_out *json)
@@ -103,7 +139,7 @@ void mp_eval_json_head(const struct mp_eval *eval, struct mp_json_out *json)
     mp_json_put_u64(json, "text_bytes", eval->text_bytes);
     mp_json_put_u64(json, "window", eval->args->window);
     mp_json_put_u64(json, "batch", mp_eval_batch(eval));
-    mp_json_put_u64(json, "budget_bytes", eval->session.memory.budget_bytes);
+    mp_json_put_u64(json, "budget_bytes", eval->memory.budget_bytes);
 }
 
 static enum mp_status check_args(const struct mp_args *args)
@@ -113,6 +149,8 @@ static enum mp_status check_args(const struct mp_args *args)
                        "need exactly one of --perplexity, --divergence, --predictors");
     if (args->sweep != NULL && !args->perplexity)
         return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--sweep needs --perplexity");
+    if (args->reference != NULL && !args->divergence)
+        return mp_fail(MP_ERR_CONFIG, "E_USAGE", "--reference needs --divergence");
     return mp_require_model(args);
 }
 

@@ -16,13 +16,19 @@ struct mp_eval {
     struct mp_ids ids;
     char *text; /* owned */
     size_t read_bytes;
-    uint64_t text_bytes; /* covered by the tokens */
-    uint32_t streams;    /* number of windows in parallel */
+    uint64_t text_bytes;          /* covered by the tokens */
+    struct mp_memory_plan memory; /* of the model, also while the reference is open */
+    uint32_t vocab;               /* the same */
+    uint32_t streams;             /* number of windows in parallel */
 };
 
 /* Read and encode --text, then open the session for `streams` parallel windows. The text and the
  * window are checked before weights are read. */
 enum mp_status mp_eval_open(struct mp_eval *eval, uint32_t streams) MP_MUST_CHECK;
+
+/* Close the model and open --reference instead, for the same tokens. MP_ERR_CONFIG E_REFERENCE: its
+ * vocabulary has another size. */
+enum mp_status mp_eval_open_reference(struct mp_eval *eval) MP_MUST_CHECK;
 
 /* Actual number of parallel windows. */
 uint32_t mp_eval_batch(const struct mp_eval *eval);

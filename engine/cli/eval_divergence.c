@@ -1,7 +1,7 @@
 /*
  * `moepager eval --divergence`: how far the chosen routing changes a model's output from that of
- * its own routing, on a text. Both process the same tokens, so their logits can be compared one by
- * one.
+ * its own routing, on a text, or how far a model's output is from that of another one, its
+ * --reference. Both process the same tokens, so their logits can be compared one by one.
  */
 #include <stdio.h>
 
@@ -17,30 +17,32 @@ struct divergence {
     const char *route;           /* its name */
 };
 
-static void each_row(struct divergence *d, const struct mp_batch *batch, const float *logits,
-                     void (*fn)(struct mp_divergence *divergence, const float *row))
-{
-    for (uint32_t t = 0; t < batch->count; t++) {
-        if (!batch->want[t])
-            continue;
-        fn(&d->result, logits);
-        logits += d->result.vocab;
-    }
-}
-
 static enum mp_status on_chosen(void *ctx, const struct mp_batch *batch, const float *logits,
                                 const uint32_t *next)
 {
+    struct divergence *d = ctx;
+
     (void)next;
-    each_row(ctx, batch, logits, mp_divergence_keep);
+    for (uint32_t t = 0; t < batch->count; t++) {
+        if (!batch->want[t])
+            continue;
+        mp_divergence_keep(&d->result, logits);
+        logits += d->result.vocab;
+    }
     return MP_OK;
 }
 
 static enum mp_status on_own(void *ctx, const struct mp_batch *batch, const float *logits,
                              const uint32_t *next)
 {
-    (void)next;
-    each_row(ctx, batch, logits, mp_divergence_compare);
+    struct divergence *d = ctx;
+
+    for (uint32_t t = 0; t < batch->count; t++) {
+        if (!batch->want[t])
+            continue;
+        mp_divergence_compare(&d->result, logits, next[t]);
+        logits += d->result.vocab;
+    }
     return MP_OK;
 }
 
@@ -51,10 +53,15 @@ static enum mp_status run_both(struct divergence *d)
     enum mp_status status;
 
     d->route = policies.policy[MP_POLICY_ROUTE];
-    status = mp_eval_run(d->eval, "chosen routing", on_chosen, d);
+    status = mp_eval_run(d->eval, d->eval->args->reference != NULL ? "model" : "chosen routing",
+                         on_chosen, d);
     if (status != MP_OK)
         return status;
     d->counters = *mp_engine_counters(session->engine);
+    if (d->eval->args->reference != NULL) {
+        status = mp_eval_open_reference(d->eval);
+        return status == MP_OK ? mp_eval_run(d->eval, "reference", on_own, d) : status;
+    }
     policies.policy[MP_POLICY_ROUTE] = "exact";
     status = mp_session_renew(session, &policies, NULL);
     return status == MP_OK ? mp_eval_run(d->eval, "own routing", on_own, d) : status;
@@ -72,7 +79,9 @@ static void print_text(const struct divergence *d)
     mp_eval_print_head(d->eval);
     printf("routing %s: %.2f %% of the chosen experts substituted\n", d->route,
            100 * substituted(d));
-    mp_divergence_print(&d->result, stdout);
+    mp_divergence_print(
+        &d->result, d->eval->args->reference != NULL ? "the reference" : "the model's own routing",
+        stdout);
 }
 
 static void print_json(const struct divergence *d)
@@ -83,6 +92,7 @@ static void print_json(const struct divergence *d)
     mp_json_object_begin(&json, NULL);
     mp_eval_json_head(d->eval, &json);
     mp_json_put_string(&json, "route", d->route);
+    mp_json_put_string(&json, "reference", d->eval->args->reference);
     mp_json_put_f64(&json, "substituted", substituted(d));
     mp_divergence_json(&d->result, &json, "divergence");
     mp_json_object_end(&json);

@@ -144,28 +144,27 @@ static enum mp_status unknown_command(const char *name)
                    quoted);
 }
 
-/* --model may be a name; `path` stays as long as the arguments. */
-static enum mp_status find_model(enum mp_command command, struct mp_args *args,
-                                 char path[MP_MODEL_PATH_BYTES])
+/* A model may be a name; `path` stays as long as the arguments. */
+static enum mp_status find_model(const char **model, char path[MP_MODEL_PATH_BYTES])
 {
     struct mp_environment environment;
     enum mp_status status;
 
-    if (args->model == NULL || command == MP_COMMAND_SIMULATE)
+    if (*model == NULL)
         return MP_OK;
     status = mp_environment_copy(&environment);
     if (status != MP_OK)
         return status;
-    status = mp_model_find(&environment, args->model, path);
+    status = mp_model_find(&environment, *model, path);
     mp_environment_fini(&environment);
     if (status == MP_OK)
-        args->model = path;
+        *model = path;
     return status;
 }
 
 int main(int argc, char **argv)
 {
-    static char path[MP_MODEL_PATH_BYTES];
+    static char path[MP_MODEL_PATH_BYTES], reference[MP_MODEL_PATH_BYTES];
     static struct mp_settings settings;
     struct mp_args args;
     enum mp_command command;
@@ -199,8 +198,10 @@ int main(int argc, char **argv)
         mp_args_print_help(command, &settings, args.help_all, stdout);
         return finish(mp_check_stdout());
     }
+    if (status == MP_OK && command != MP_COMMAND_SIMULATE)
+        status = find_model(&args.model, path);
     if (status == MP_OK)
-        status = find_model(command, &args, path);
+        status = find_model(&args.reference, reference);
     if (status == MP_OK)
         status = mp_files_apart(command, &args, &settings);
     if (status == MP_OK)

@@ -1,5 +1,5 @@
 /*
- * Agreement and KL divergence of two runs' logits. Runs no model itself.
+ * Agreement, KL divergence and perplexities of two runs' logits. Runs no model itself.
  */
 #include "engine/session/divergence.h"
 
@@ -54,7 +54,7 @@ static double log_sum(const float *logits, uint32_t vocab, uint32_t *best_p)
     return (double)logits[best] + log(sum);
 }
 
-void mp_divergence_compare(struct mp_divergence *divergence, const float *own)
+void mp_divergence_compare(struct mp_divergence *divergence, const float *own, uint32_t next)
 {
     const float *used = divergence->logits + divergence->compared * divergence->vocab;
     uint32_t own_best, used_best;
@@ -69,6 +69,8 @@ void mp_divergence_compare(struct mp_divergence *divergence, const float *own)
         kl += exp(log_p) * (log_p - ((double)used[i] - used_sum));
     }
     divergence->compared++;
+    divergence->own_nats += own_sum - (double)own[next];
+    divergence->used_nats += used_sum - (double)used[next];
     divergence->agreed += own_best == used_best;
     divergence->kl_sum += kl;
     divergence->kl_max = kl > divergence->kl_max ? kl : divergence->kl_max;
@@ -79,14 +81,15 @@ static double per_token(const struct mp_divergence *divergence, double sum)
     return divergence->compared > 0 ? sum / (double)divergence->compared : 0;
 }
 
-void mp_divergence_print(const struct mp_divergence *divergence, FILE *out)
+void mp_divergence_print(const struct mp_divergence *divergence, const char *from, FILE *out)
 {
     fprintf(out,
-            "divergence from the model's own routing: %.2f %% of %llu tokens have the same most "
-            "likely next token; KL %.6f nats per token, at most %.6f\n",
-            100 * per_token(divergence, (double)divergence->agreed),
+            "divergence from %s: %.2f %% of %llu tokens have the same most likely next token; KL "
+            "%.6f nats per token, at most %.6f; perplexity %.4f, there %.4f\n",
+            from, 100 * per_token(divergence, (double)divergence->agreed),
             (unsigned long long)divergence->compared, per_token(divergence, divergence->kl_sum),
-            divergence->kl_max);
+            divergence->kl_max, exp(per_token(divergence, divergence->used_nats)),
+            exp(per_token(divergence, divergence->own_nats)));
 }
 
 void mp_divergence_json(const struct mp_divergence *divergence, struct mp_json_out *json,
@@ -97,5 +100,7 @@ void mp_divergence_json(const struct mp_divergence *divergence, struct mp_json_o
     mp_json_put_f64(json, "agreement", per_token(divergence, (double)divergence->agreed));
     mp_json_put_f64(json, "kl_nats", per_token(divergence, divergence->kl_sum));
     mp_json_put_f64(json, "kl_nats_max", divergence->kl_max);
+    mp_json_put_f64(json, "perplexity", exp(per_token(divergence, divergence->used_nats)));
+    mp_json_put_f64(json, "perplexity_there", exp(per_token(divergence, divergence->own_nats)));
     mp_json_object_end(json);
 }

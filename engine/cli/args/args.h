@@ -16,7 +16,7 @@ struct mp_args {
     const char *replayed, *evicts, *profiles, *partition, *budgets, *accounting; /* of replay */
     const char *machine, *batches, *changes; /* of simulate; profiles also */
     const char *cluster, *places;            /* of simulate, for several servers */
-    const char *text, *sweep;                /* of calibrate and eval */
+    const char *text, *sweep, *reference;    /* of calibrate and eval */
     const char *skip;                        /* of probe */
     const char *type, *to, *imatrix;         /* of repack */
     const char *stops[MP_STOPS_MAX];

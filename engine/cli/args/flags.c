@@ -117,6 +117,8 @@ const struct mp_flag mp_flags[] = {
            "cut the text into windows of N tokens that do not see each other (256)"),
     TEXT("sweep", sweep, EVAL, BASIC, "NAME=A,B",
          "--perplexity for each value of this setting, such as smoe-alpha=0,0.1,0.2"),
+    TEXT("reference", reference, EVAL, BASIC, "MODEL",
+         "--divergence from this model, such as the source of a quantised one"),
     SWITCH("features", features, CALIBRATE, EXPERT,
            "also write moepager-features.safetensors, to train predictors from"),
     TEXT("out", out, REPACK, BASIC, "PATH", OUT_HELP),
@@ -234,6 +236,7 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "  moepager eval --perplexity --model DIR --text heldout.txt --route smoe --budget 50% \\\n"
       "      --sweep smoe-alpha=0,0.1,0.2,0.3\n"
       "  moepager eval --divergence --model DIR --text heldout.txt --route smoe --budget 50%\n"
+      "  moepager eval --divergence --model Q4.gguf --reference DIR --text heldout.txt\n"
       "  moepager eval --predictors --model DIR --text heldout.txt --budget 50% --json\n" },
     { "probe", "measure GPU, link and CPU, for policies that assign experts",
       "--device cuda:N: which GPU (cuda:0), --cache-dir DIR, --watchdog SECONDS",

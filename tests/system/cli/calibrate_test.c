@@ -390,6 +390,73 @@ static void divergence_shows_what_routing_changed(void)
     cli_free(&shown);
 }
 
+/* The quantised model against its source, and the source against a copy of itself. */
+static void divergence_from_a_reference(void)
+{
+    char quantised[4200], q8[4200];
+    json_t *json;
+    const json_t *found;
+    struct cli_result shown;
+
+    snprintf(quantised, sizeof(quantised), "%s", cli_path("quantised.gguf"));
+    snprintf(q8, sizeof(q8), "%s", cli_path("q8.gguf"));
+    json_decref(
+        cli_json(ARGS("repack", "--model", model, "--type", "q4_0", "--out", quantised, "--json")));
+    json_decref(
+        cli_json(ARGS("repack", "--model", model, "--type", "q8_0", "--out", q8, "--json")));
+    json =
+        cli_json(ARGS("eval", "--divergence", "--model", quantised, "--reference", model, "--text",
+                      text, "--tokens", "96", "--window", "32", "--batch", "2", "--json"));
+    found = json_object_get(json, "divergence");
+    CHECK_STR(json_string_value(json_object_get(json, "reference")), model);
+    CHECK_EQ(number(found, "tokens"), 96 - 3);
+    const double kl = number(found, "kl_nats"), there = number(found, "perplexity_there");
+    CHECK(kl > 1e-5 && kl < 1 && number(found, "agreement") > 0.5);
+    CHECK(fabs(log(number(found, "perplexity") / there)) < 0.5);
+    CHECK(number(found, "perplexity") != there);
+    json_decref(json);
+
+    /* More bits lose less, and the source's perplexity is the one that --perplexity shows. */
+    json = cli_json(ARGS("eval", "--divergence", "--model", q8, "--reference", model, "--text",
+                         text, "--tokens", "96", "--window", "32", "--batch", "2", "--json"));
+    found = json_object_get(json, "divergence");
+    CHECK(number(found, "kl_nats") < kl / 4 && number(found, "kl_nats") > 0);
+    CHECK(number(found, "perplexity_there") == there);
+    json_decref(json);
+    json = cli_json(ARGS("eval", "--perplexity", "--model", model, "--text", text, "--tokens", "96",
+                         "--window", "32", "--batch", "2", "--json"));
+    CHECK(fabs(number(json_array_get(json_object_get(json, "rows"), 0), "perplexity") / there - 1) <
+          1e-12);
+    json_decref(json);
+
+    cli_run(ARGS("eval", "--divergence", "--model", model, "--reference", model, "--text", text,
+                 "--tokens", "16"),
+            &shown);
+    CHECK_EQ(shown.exit_code, 0);
+    CHECK(strstr(shown.out, "divergence from the reference: 100.00 % of 15 tokens") != NULL);
+    CHECK(strstr(shown.out, "KL 0.000000 nats per token, at most 0.000000; perplexity") != NULL);
+    cli_free(&shown);
+}
+
+static void wrong_references_are_refused(void)
+{
+    cli_expect(ARGS("eval", "--perplexity", "--model", model, "--reference", model, "--text", text),
+               2, "--reference needs --divergence");
+    cli_expect(ARGS("eval", "--divergence", "--model", model, "--reference", "Org/Nothing",
+                    "--text", text),
+               2, "error[E_MODEL_NAME]");
+    cli_expect(ARGS("eval", "--divergence", "--model", model, "--reference", "/nonexistent",
+                    "--text", text, "--tokens", "8"),
+               3, "error[E_CKPT_DIR]");
+    cli_expect(ARGS("eval", "--divergence", "--model", model, "--reference",
+                    "tests/data/models/olmoe-a", "--text", text, "--tokens", "8"),
+               2, "tokens in its vocabulary, the model has");
+    cli_expect(ARGS("eval", "--divergence", "--model", model, "--reference",
+                    "tests/data/models/mixtral-tiny", "--text", text, "--tokens", "8", "--window",
+                    "8"),
+               2, "error[E_REFERENCE]");
+}
+
 static void one_measurement_at_a_time(void)
 {
     const char *need = "need exactly one of --perplexity, --divergence, --predictors";
@@ -415,6 +482,8 @@ int main(int argc, char **argv)
     RUN(wrong_sweeps_are_refused);
     RUN(texts_and_outputs_are_tried_first);
     RUN(divergence_shows_what_routing_changed);
+    RUN(divergence_from_a_reference);
+    RUN(wrong_references_are_refused);
     RUN(one_measurement_at_a_time);
     return 0;
 }
