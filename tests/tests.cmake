@@ -134,6 +134,7 @@ mp_fake_cuda(model/block_type_test cuda)
 target_link_options(model_block_type_test PRIVATE -Wl,--wrap=mp_wtype_info,--wrap=mp_dtype_info
     -Wl,--wrap=mp_dtype_find,--wrap=mp_wtype_of,--wrap=mp_dtype_of)
 mp_test(model/generate_test LIBS mp_engine SOURCES tests/model/harness.c TIMEOUT 120)
+mp_test(model/batcher_test LIBS mp_engine m SOURCES tests/model/harness.c WRAP LABELS fault TIMEOUT 120)
 mp_test(model/generate_stops_test LIBS mp_engine SOURCES tests/model/harness.c TIMEOUT 120)
 mp_test(unit/engine/tokenizer_cases_test LIBS mp_engine WRAP TIMEOUT 600)
 mp_test(unit/engine/tokenizer_refusals_test LIBS mp_engine)

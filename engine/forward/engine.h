@@ -180,6 +180,15 @@ enum mp_status mp_engine_set_budget(struct mp_engine *engine, uint64_t budget_by
 /* True if tokens can be sampled without logits on the host, as on a device. */
 bool mp_engine_can_sample(const struct mp_engine *engine);
 
+/*
+ * Between two calls of mp_forward(). can_go_back: a sequence may continue at any position up to its
+ * last; else only where it ended (recurrent layers). copy_kv: let sequence `to` hold what `from`
+ * holds of its first `positions`; false, with nothing changed, where that is not possible: on a
+ * device, and if sequences cannot go back.
+ */
+bool mp_engine_can_go_back(const struct mp_engine *engine);
+bool mp_engine_copy_kv(struct mp_engine *engine, uint32_t from, uint32_t to, uint32_t positions);
+
 const struct mp_counters *mp_engine_counters(struct mp_engine *engine);
 void mp_engine_plan(const struct mp_engine *engine, struct mp_space_plan *plan_p);
 const char *mp_engine_reader(const struct mp_engine *engine);

@@ -6,7 +6,7 @@
 
 #include "engine/forward/engine.h"
 #include "engine/forward/sampler.h"
-#include "engine/text/tokenizer.h"
+#include "engine/session/answer.h"
 
 /*
  * Text generation: prompts of different lengths in one batch, prefill, then one token per sequence
@@ -15,19 +15,6 @@
  * Prompts are divided into batches of the engine's tokens_max; a decode step is one batch. The
  * result of a sequence does not depend on the others (see engine.h).
  */
-enum mp_finish {
-    MP_FINISH_LENGTH,      /* max_tokens reached */
-    MP_FINISH_EOS,         /* the model generated an end token, which is in `ids` */
-    MP_FINISH_STOP,        /* a stop string appeared; the text ends before it */
-    MP_FINISH_CTX,         /* the context is full */
-    MP_FINISH_INTERRUPTED, /* mp_generate() was canceled */
-    MP_FINISH_COUNT
-};
-
-const char *mp_finish_name(enum mp_finish finish);
-
-#define MP_STOPS_MAX 16
-
 struct mp_generate_config {
     struct mp_engine *engine;
     const struct mp_engine_config *engine_config;
@@ -53,13 +40,6 @@ struct mp_generate_config {
     void *ctx;
 };
 
-struct mp_output {
-    struct mp_ids ids; /* what was generated */
-    char *text;        /* NUL-terminated; NULL without tokenizer */
-    size_t text_bytes;
-    enum mp_finish finish;
-};
-
 struct mp_generate_stats {
     uint64_t prompt_tokens, generated_tokens;
     uint64_t prefill_ns;   /* start to the first token of every sequence */
@@ -82,7 +62,5 @@ enum mp_status mp_generate_check(const struct mp_generate_config *config,
 enum mp_status mp_generate(const struct mp_generate_config *config, const struct mp_ids *prompts,
                            uint32_t count, struct mp_output *outputs,
                            struct mp_generate_stats *stats_p) MP_MUST_CHECK;
-
-void mp_outputs_free(struct mp_output *outputs, uint32_t count);
 
 #endif

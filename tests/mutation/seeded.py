@@ -63,7 +63,7 @@ HOST = [
      "cut < s->top_p * total", "cut <= s->top_p * total"),
     ("epsilon outside of the root", ["pointwise_test"], "vector.h",
      "sqrtf(sum / (float)width + eps)", "(sqrtf(sum / (float)width) + eps)"),
-    ("the stop that is listed first ends the text", ["generate_stops_test"], "generate.c",
+    ("the stop that is listed first ends the text", ["generate_stops_test"], "answer.c",
      "if (at != NULL && (size_t)(at - out->text) <= first)", "if (at != NULL && !found)"),
     ("slots that came again are not looked for", ["tier_test"], "tier.c",
      "    if (first / WORD_BITS < class->hint_word)\n"

@@ -1,0 +1,105 @@
+#ifndef MP_BATCHER_H
+#define MP_BATCHER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/forward/engine.h"
+#include "engine/forward/sampler.h"
+#include "engine/session/answer.h"
+
+/*
+ * Continuous batching: jobs (a prompt to be continued) join and leave a running batch at steps. For
+ * the server, and for a chat, which is one job at a time.
+ *
+ * A step is one batch of the engine: a token of every sequence that generates, then prompt tokens
+ * of the oldest jobs, at most `chunk_tokens` while anything generates. Jobs start in the order in
+ * which they came, as sequences become free. Keys and values of what a sequence has processed stay
+ * when its job ends: a job starts behind the longest beginning of its prompt that a sequence holds,
+ * its own or, by copying, another one's.
+ *
+ * The logits of a job are those of a run of its prompt alone, bit for bit (engine.h), and its
+ * random numbers are those of sequence `choice` of such a run.
+ *
+ * Thread safety: one thread at a time, the engine's. Callbacks come from mp_batcher_step() and may
+ * submit and cancel jobs.
+ */
+struct mp_batcher;
+struct mp_job;
+
+struct mp_batcher_config {
+    struct mp_engine *engine;
+    const struct mp_engine_config *engine_config; /* both outlive the batcher */
+    const struct mp_tokenizer *tokenizer;         /* or NULL, as in struct mp_answer_rules */
+    uint32_t chunk_tokens;                        /* >= 1 */
+    struct mp_clock *clock;
+};
+
+/* How a job ended. */
+struct mp_job_end {
+    const struct mp_output *output;
+    const struct mp_error *error; /* NULL: as output->finish says; else it failed */
+    uint64_t prompt_tokens, reused_tokens;
+    uint64_t waited_ns; /* from submission until it had a sequence */
+    uint64_t first_ns;  /* from submission to the first token; 0: there was none */
+    uint64_t all_ns;    /* from submission to the end */
+};
+
+struct mp_job_config {
+    const uint32_t *prompt; // (prompt_count): copied
+    size_t prompt_count;
+    struct mp_sampling sampling;
+    uint32_t choice;
+    uint32_t max_tokens; /* >= 1 */
+    bool new_text, ignore_eos;
+    const char *const *stops; // (stop_count): copied
+    uint32_t stop_count;
+
+    /* New text, valid UTF-8, with the number of tokens so far; may be NULL. */
+    void (*on_text)(void *ctx, const char *text, size_t bytes, uint64_t tokens);
+    /* The last call for a job; it is gone afterwards. */
+    void (*on_end)(void *ctx, const struct mp_job_end *end);
+
+    /* Both or none. restrict: set logits(vocab) of tokens that must not come next to -INFINITY.
+     * chosen: the token that was sampled; *end_p := nothing may follow it. */
+    enum mp_status (*restrict_logits)(void *ctx, float *logits);
+    enum mp_status (*chosen)(void *ctx, uint32_t token, bool *end_p);
+    void *ctx;
+};
+
+/* Counts since the creation, but for the first two. */
+struct mp_batcher_stats {
+    uint64_t waiting, running;
+    uint64_t submitted, ended, failed, canceled;
+    uint64_t prompt_tokens, reused_tokens, generated_tokens;
+    uint64_t steps, step_ns, decode_steps;
+};
+
+enum mp_status mp_batcher_create(const struct mp_batcher_config *config,
+                                 struct mp_batcher **batcher_p) MP_MUST_CHECK;
+
+/* Jobs that are left are cancelled. NULL is allowed. */
+void mp_batcher_destroy(struct mp_batcher *batcher);
+
+/* MP_ERR_CONFIG as mp_generate_check() and mp_sampling_check(). The job waits for its turn. */
+enum mp_status mp_batcher_submit(struct mp_batcher *batcher, const struct mp_job_config *config,
+                                 struct mp_job **job_p) MP_MUST_CHECK;
+
+/* Forget a job that has not ended, with no further callback. */
+void mp_batcher_cancel(struct mp_batcher *batcher, struct mp_job *job);
+
+/* End all jobs as interrupted, with their callbacks. */
+void mp_batcher_interrupt(struct mp_batcher *batcher);
+
+/* True if there is a job. */
+bool mp_batcher_busy(const struct mp_batcher *batcher);
+
+/*
+ * One step; MP_OK without a job. An error is that of the engine: it has ended the jobs of the step,
+ * other jobs can go on unless it is MP_ERR_DEVICE.
+ */
+enum mp_status mp_batcher_step(struct mp_batcher *batcher) MP_MUST_CHECK;
+
+const struct mp_batcher_stats *mp_batcher_stats(const struct mp_batcher *batcher);
+
+#endif
