@@ -94,6 +94,18 @@ void mp_report_print(const struct mp_report *r, FILE *out)
     fprintf(out, "read ahead    %.1f MiB, %.1f MiB of it unused; by %s%s\n",
             mib(r->counters.prefetch_bytes), mib(r->bytes_prefetched_unused), r->reader,
             r->direct_io ? " past the page cache" : " through the page cache");
+    if (r->counters.guesses_planned + r->counters.swaps_planned > 0)
+        fprintf(out,
+                "carried out   guesses: %llu of %llu read, %llu late, %llu dropped; swaps: %llu of "
+                "%llu, %llu late, %llu dropped\n",
+                (unsigned long long)r->counters.guesses_started,
+                (unsigned long long)r->counters.guesses_planned,
+                (unsigned long long)r->counters.guesses_late,
+                (unsigned long long)r->counters.guesses_superseded,
+                (unsigned long long)r->counters.swaps_started,
+                (unsigned long long)r->counters.swaps_planned,
+                (unsigned long long)r->counters.swaps_late,
+                (unsigned long long)r->counters.swaps_superseded);
     fprintf(out, "exposed wait  %.1f ms: time that compute stood still for a read\n",
             r->exposed_wait_ms);
     if (r->lost_bytes > 0)

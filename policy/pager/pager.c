@@ -14,6 +14,15 @@
 /* Reads ahead at a time before anything is known of the disk: one is read, one is next. */
 #define WINDOW_START 2
 
+/* The open layer uses the unit, here or elsewhere: what brought it was right. */
+static void note_used(struct mp_pager *pager, uint32_t unit, uint8_t flags)
+{
+    mp_assert(unit < pager->units);
+    if (pager->flags[unit] & MP_PAGER_AHEAD)
+        pager->config.counters->prefetch_used++;
+    mp_pager_set_flags(pager, unit, flags);
+}
+
 static enum mp_status begin_need(struct mp_pager *pager, struct mp_pager_need *need)
 {
     struct mp_counters *counters = pager->config.counters;
@@ -26,13 +35,15 @@ static enum mp_status begin_need(struct mp_pager *pager, struct mp_pager_need *n
     if (need->elsewhere) {
         need->hit = mp_space_state(pager->config.space, unit) == MP_RES_VALID;
         need->state = MP_NEED_DONE;
+        if (need->hit)
+            note_used(pager, unit, 0);
         return MP_OK;
     }
     on_the_way = mp_pager_forget_ahead(pager, unit);
     state = mp_space_poll(pager->config.space, unit);
-    if (pager->flags[unit] & MP_PAGER_AHEAD)
-        counters->prefetch_used++;
-    mp_pager_set_flags(pager, unit, MP_PAGER_NEEDED);
+    if (state != MP_RES_VALID && on_the_way && (pager->flags[unit] & MP_PAGER_GUESSED))
+        counters->guesses_late++;
+    note_used(pager, unit, MP_PAGER_NEEDED);
     if (state == MP_RES_VALID) {
         need->hit = true;
         return mp_pager_lease_need(pager, need);
@@ -110,7 +121,6 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
 {
     const struct mp_shape *shape = &pager->config.shape;
     enum mp_status status = MP_OK;
-    uint32_t unfinished;
 
     mp_assert(needs != NULL || count == 0);
     if (pager->open || layer >= shape->layers || count > shape->experts)
@@ -122,7 +132,7 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
     }
 
     mp_pager_settle_ahead(pager, pager->config.deterministic);
-    unfinished = pager->ahead_count;
+    mp_pager_adapt_windows(pager);
     pager->open = true;
     pager->layer = layer;
     pager->need_count = 0;
@@ -132,7 +142,8 @@ enum mp_status mp_pager_begin(struct mp_pager *pager, uint32_t layer, const stru
     for (uint32_t i = 0; i < pager->need_count && status == MP_OK; i++)
         status = begin_need(pager, &pager->needs[i]);
     observe(pager);
-    mp_pager_drop_guesses(pager, unfinished);
+    mp_pager_note_late(pager);
+    mp_pager_drop_guesses(pager);
     if (mp_pager_policies(pager)->prefetch_ops->until_routed)
         mp_pager_drop_all(pager);
     if (status == MP_OK)
@@ -150,6 +161,10 @@ static void close_layer(struct mp_pager *pager)
     const struct mp_unit_range units = mp_slices_of_layer(&pager->slices, pager->layer);
 
     mp_assert(pager->open);
+    for (uint32_t i = 0; i < pager->need_count; i++) {
+        if (pager->needs[i].elsewhere && mp_pager_is_present(pager, pager->needs[i].unit))
+            note_used(pager, pager->needs[i].unit, 0);
+    }
     for (uint32_t u = units.first; u < units.end; u++) {
         const uint8_t flags = pager->flags[u];
 
@@ -312,7 +327,7 @@ static void take_tables(struct mp_pager *pager, struct mp_arena *arena)
     pager->wait_list = mp_arena_take(arena, units, sizeof(uint32_t));
     pager->revised = mp_arena_take(arena, layers, sizeof(uint32_t));
     pager->swaps = mp_arena_take(arena, experts / layers, sizeof(struct mp_swap));
-    pager->planned = mp_arena_take(arena, experts, sizeof(struct mp_swap));
+    pager->planned = mp_arena_take(arena, experts, sizeof(struct mp_pager_plan));
 }
 
 static enum mp_status make_tables(struct mp_pager *pager)
@@ -365,7 +380,8 @@ enum mp_status mp_pager_create(const struct mp_pager_config *config, struct mp_p
     pager->slices.layers = shape->layers;
     pager->slices.experts = shape->experts;
     pager->slots = plan.slots;
-    pager->window = WINDOW_START * pager->slices.count;
+    for (uint32_t kind = 0; kind < MP_AHEAD_KINDS; kind++)
+        pager->window[kind] = WINDOW_START * pager->slices.count;
     status = make_tables(pager);
     if (status != MP_OK) {
         free(pager);

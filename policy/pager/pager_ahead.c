@@ -76,8 +76,19 @@ bool mp_pager_cancel_ahead(struct mp_pager *pager, uint32_t class_index)
     return false;
 }
 
+uint32_t mp_pager_count_ahead(const struct mp_pager *pager, enum mp_ahead_kind kind)
+{
+    uint32_t guesses = 0;
+
+    mp_assert(pager->ahead_count <= pager->units);
+    for (uint32_t i = 0; i < pager->ahead_count; i++)
+        guesses += (pager->flags[pager->ahead[i]] & MP_PAGER_GUESSED) != 0;
+    return kind == MP_AHEAD_GUESS ? guesses : pager->ahead_count - guesses;
+}
+
 void mp_pager_drop_all(struct mp_pager *pager)
 {
+    pager->config.counters->guesses_superseded += pager->queued_count;
     pager->queued_count = 0;
     while (mp_pager_cancel_ahead(pager, MP_CLASS_ANY))
         ;
@@ -140,8 +151,10 @@ static void queue_prefetch(struct mp_pager *pager, uint32_t expert)
 
     mp_assert(expert < pager->experts);
     for (uint32_t unit = units.first; unit < units.end; unit++) {
-        if (!keep_resident(pager, unit) && !is_queued(pager, unit))
-            pager->queued[pager->queued_count++] = unit;
+        if (keep_resident(pager, unit) || is_queued(pager, unit))
+            continue;
+        pager->queued[pager->queued_count++] = unit;
+        pager->config.counters->guesses_planned++;
     }
 }
 
@@ -173,51 +186,90 @@ static bool needs_are_read(const struct mp_pager *pager)
     return true;
 }
 
+/* Start queued prefetches, as many as their window has room for. */
+static void start_guesses(struct mp_pager *pager, bool patient)
+{
+    struct mp_counters *counters = pager->config.counters;
+    uint32_t reading = mp_pager_count_ahead(pager, MP_AHEAD_GUESS);
+
+    mp_assert(pager->window[MP_AHEAD_GUESS] > 0);
+    while (pager->queued_count > 0 && (!patient || reading < pager->window[MP_AHEAD_GUESS])) {
+        const uint32_t unit = pager->queued[0];
+        bool started;
+
+        pager->queued_count--;
+        memmove(pager->queued, pager->queued + 1, pager->queued_count * sizeof(pager->queued[0]));
+        started =
+            !keep_resident(pager, unit) &&
+            mp_pager_load_ahead(pager, unit, MP_PAGER_KEEP | MP_PAGER_AHEAD | MP_PAGER_GUESSED);
+        reading += started;
+        counters->guesses_started += started;
+        counters->guesses_superseded += !started; /* it came another way, or finds no slot */
+    }
+}
+
 void mp_pager_pursue(struct mp_pager *pager)
 {
     const bool patient = !pager->config.deterministic;
 
-    mp_assert(pager->window > 0);
     if (pager->yields || pager->queued_count + pager->planned_count == 0 ||
         (patient && !needs_are_read(pager)))
         return;
     if (patient)
         mp_pager_settle_ahead(pager, false);
-    while (pager->queued_count > 0 && (!patient || pager->ahead_count < pager->window)) {
-        const uint32_t unit = pager->queued[0];
-
-        pager->queued_count--;
-        memmove(pager->queued, pager->queued + 1, pager->queued_count * sizeof(pager->queued[0]));
-        if (!keep_resident(pager, unit))
-            (void)mp_pager_load_ahead(pager, unit,
-                                      MP_PAGER_KEEP | MP_PAGER_AHEAD | MP_PAGER_GUESSED);
-    }
+    start_guesses(pager, patient); /* they have a deadline, and swaps a window of their own */
     mp_pager_carry_out_swaps(pager);
 }
 
 /* Leave one read unfinished when a layer begins: none would mean an idle disk, more of them slots
  * that were taken from others too early. */
-static void adapt_window(struct mp_pager *pager, uint32_t unfinished)
+static void adapt_window(const struct mp_pager *pager, uint32_t *window, uint32_t unfinished,
+                         uint32_t waiting)
 {
     mp_assert(unfinished <= pager->units);
-    if (unfinished == 0 && pager->queued_count > 0 && pager->window < pager->slots / 8)
-        pager->window *= 2;
+    if (unfinished == 0 && waiting > 0 && *window < pager->slots / 8)
+        *window *= 2;
     else if (unfinished > 1)
-        pager->window = pager->window > unfinished ? pager->window - unfinished + 1 : 1;
+        *window = *window > unfinished ? *window - unfinished + 1 : 1;
 }
 
-void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished)
+void mp_pager_adapt_windows(struct mp_pager *pager)
+{
+    if (pager->yields)
+        return;
+    adapt_window(pager, &pager->window[MP_AHEAD_GUESS], mp_pager_count_ahead(pager, MP_AHEAD_GUESS),
+                 pager->queued_count);
+    adapt_window(pager, &pager->window[MP_AHEAD_PLAN], mp_pager_count_ahead(pager, MP_AHEAD_PLAN),
+                 pager->planned_count);
+}
+
+/* Is the unit a need of the open layer? */
+static bool is_needed(const struct mp_pager *pager, uint32_t unit)
+{
+    uint32_t i = 0;
+
+    mp_assert(pager->open);
+    while (i < pager->need_count && pager->needs[i].unit != unit)
+        i++;
+    return i < pager->need_count;
+}
+
+void mp_pager_drop_guesses(struct mp_pager *pager)
 {
     const uint8_t guess = MP_PAGER_KEEP | MP_PAGER_AHEAD;
+    struct mp_counters *counters = pager->config.counters;
     uint32_t left = 0;
 
     mp_assert(pager->open);
-    if (!pager->yields)
-        adapt_window(pager, unfinished);
     for (uint32_t i = 0; i < pager->queued_count; i++) {
-        if (mp_slices_layer(&pager->slices, pager->queued[i]) != pager->layer)
-            pager->queued[left++] = pager->queued[i];
+        const uint32_t unit = pager->queued[i];
+
+        if (mp_slices_layer(&pager->slices, unit) != pager->layer)
+            pager->queued[left++] = unit;
+        else
+            counters->guesses_late += is_needed(pager, unit);
     }
+    counters->guesses_superseded += pager->queued_count - left;
     pager->queued_count = left;
     for (uint32_t i = pager->ahead_count; i-- > 0;) {
         const uint32_t unit = pager->ahead[i];

@@ -23,10 +23,14 @@
  * updated on each change, so that a call of a policy needs no scan. Units with MISPREDICTED are
  * evicted first, without a call, so that wrong predictions do not displace what the policy keeps.
  *
- * A prediction becomes a queued prefetch. It takes a slot, and evicts for it, only while no demand
- * is being read and fewer than `window` prefetches are in flight; `window` follows what the disk
- * completes between two layers.
+ * A prediction becomes a queued prefetch, a swap of the evict policy a plan. Each takes a slot, and
+ * evicts for it, only while no demand is being read and fewer reads of its kind are in flight than
+ * window[kind], which follows what the disk completes between two layers. So neither kind can take
+ * the other's turn. A guess ends with its layer; a plan waits, however late, until a newer one
+ * names one of its experts, or until it has no sense any more.
  *
+ *     swaps_planned       == swaps_started + swaps_superseded + planned_count
+ *     guesses_planned     == guesses_started + guesses_superseded + queued_count
  *     FILLING             == units in ahead[] + needs that are LOADING        between calls
  *     kept_count          == units with KEEP
  *     mispredicted[layer] == units of it with MISPREDICTED; mispredicted_count == all of them
@@ -37,6 +41,15 @@ enum {
     MP_PAGER_AHEAD = 4,
     MP_PAGER_MISPREDICTED = 8,
     MP_PAGER_GUESSED = 16
+};
+
+/* Reads ahead, by what asked for them; each kind has a window of its own. */
+enum mp_ahead_kind { MP_AHEAD_GUESS, MP_AHEAD_PLAN, MP_AHEAD_KINDS };
+
+/* A swap that waits for its turn. */
+struct mp_pager_plan {
+    struct mp_swap swap;
+    bool late; /* its layer has run since */
 };
 
 enum mp_need_state {
@@ -81,7 +94,7 @@ struct mp_pager {
 
     uint32_t *queued; // (units): queued prefetches, most urgent first
     uint32_t queued_count;
-    uint32_t window; /* >= 1 */
+    uint32_t window[MP_AHEAD_KINDS]; /* most reads in flight, each >= 1 */
     uint64_t revisions;
     bool yields; /* no prefetching: the partition waits for an idle device */
 
@@ -90,10 +103,10 @@ struct mp_pager {
     uint32_t layer;
     struct mp_pager_need *needs; // (units of a layer)
     uint32_t need_count;
-    uint32_t *wait_list;     // (units): scratch of waits, and of first residents
-    uint32_t *revised;       // (layers): scratch of new quotas and retained
-    struct mp_swap *swaps;   // (experts of a layer): scratch
-    struct mp_swap *planned; // (experts): swaps not carried out yet, oldest first
+    uint32_t *wait_list;           // (units): scratch of waits, and of first residents
+    uint32_t *revised;             // (layers): scratch of new quotas and retained
+    struct mp_swap *swaps;         // (experts of a layer): scratch
+    struct mp_pager_plan *planned; // (experts): swaps not carried out yet, oldest first
     uint32_t planned_count;
     const char *notice; /* of the evict policy, at the last check */
 };
@@ -152,10 +165,15 @@ void mp_pager_drop_all(struct mp_pager *pager);
 /* Start queued prefetches as far as they do not delay demands. */
 void mp_pager_pursue(struct mp_pager *pager);
 
+/* Reads of one kind in flight. */
+uint32_t mp_pager_count_ahead(const struct mp_pager *pager, enum mp_ahead_kind kind);
+
+/* A layer begins: adjust the windows by what is still in flight. */
+void mp_pager_adapt_windows(struct mp_pager *pager);
+
 /* The open layer's needs are known: drop prefetches for it that are not among them and have not
- * started. `unfinished`: number of prefetches that were still in flight when the layer began, by
- * which `window` is adjusted. */
-void mp_pager_drop_guesses(struct mp_pager *pager, uint32_t unfinished);
+ * started. */
+void mp_pager_drop_guesses(struct mp_pager *pager);
 
 /* Start a read that no need waits for; `flags` are set for the unit. False: it could not be
  * started. */
@@ -169,6 +187,8 @@ void mp_pager_load_first(struct mp_pager *pager);
 void mp_pager_replace(struct mp_pager *pager, uint32_t layer);
 /* Carry out planned swaps, as far as there is time for prefetches. */
 void mp_pager_carry_out_swaps(struct mp_pager *pager);
+/* The open layer runs before its waiting swaps. */
+void mp_pager_note_late(struct mp_pager *pager);
 void mp_pager_revise(struct mp_pager *pager);
 
 /* Log the evict policy's notice, once. */

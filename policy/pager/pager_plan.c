@@ -107,17 +107,28 @@ static struct mp_evict_query query_for(const struct mp_pager *pager, uint32_t la
     };
 }
 
-/* Swaps of this layer that were not carried out in time: there are newer ones. */
-static void forget_swaps(struct mp_pager *pager, uint32_t layer)
+/* A newer swap names one of its experts: it has been decided anew. */
+static void supersede(struct mp_pager *pager, const struct mp_swap *by)
 {
     uint32_t left = 0;
 
     mp_assert(pager->planned_count <= pager->experts);
     for (uint32_t i = 0; i < pager->planned_count; i++) {
-        if (pager->planned[i].in / pager->config.shape.experts != layer)
+        const struct mp_swap *old = &pager->planned[i].swap;
+
+        if (old->in != by->in && (old->out != by->out || by->out == MP_EXPERT_NONE))
             pager->planned[left++] = pager->planned[i];
     }
+    pager->config.counters->swaps_superseded += pager->planned_count - left;
     pager->planned_count = left;
+}
+
+static void plan_swap(struct mp_pager *pager, const struct mp_swap *swap)
+{
+    supersede(pager, swap);
+    mp_assert(pager->planned_count < pager->experts); /* each is to bring in another one */
+    pager->planned[pager->planned_count++] = (struct mp_pager_plan){ .swap = *swap };
+    pager->config.counters->swaps_planned++;
 }
 
 void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
@@ -137,15 +148,13 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
         pager->config.counters->invalid_decisions++;
         count = 0;
     }
-    if (count > 0)
-        forget_swaps(pager, layer);
     for (uint32_t i = 0; i < count; i++) {
         const struct mp_swap swap = pager->swaps[i];
 
         if (!swap_is_sane(pager, &query, &swap))
             pager->config.counters->invalid_decisions++;
         else if (fits(pager, swap.in, swap.out))
-            pager->planned[pager->planned_count++] = swap;
+            plan_swap(pager, &swap);
     }
     mp_pager_carry_out_swaps(pager);
 }
@@ -155,24 +164,44 @@ void mp_pager_replace(struct mp_pager *pager, uint32_t layer)
 void mp_pager_carry_out_swaps(struct mp_pager *pager)
 {
     const bool patient = !pager->config.deterministic;
-    uint32_t left = 0;
+    struct mp_counters *counters = pager->config.counters;
+    uint32_t reading = mp_pager_count_ahead(pager, MP_AHEAD_PLAN), left = 0;
 
     mp_assert(pager->planned_count <= pager->experts);
     for (uint32_t i = 0; i < pager->planned_count; i++) {
-        const struct mp_swap swap = pager->planned[i];
-        const uint32_t layer = swap.in / pager->config.shape.experts;
+        const struct mp_pager_plan plan = pager->planned[i];
+        const uint32_t layer = plan.swap.in / pager->config.shape.experts;
         const struct mp_evict_query query = query_for(pager, layer);
+        const uint32_t before = pager->ahead_count;
 
         if ((pager->open && layer == pager->layer) ||
-            (patient && (pager->yields || pager->ahead_count >= pager->window))) {
-            pager->planned[left++] = swap;
-        } else if (swap_is_sane(pager, &query, &swap)) {
-            if (swap.out != MP_EXPERT_NONE)
-                evict_expert(pager, swap.out);
-            load_expert(pager, swap.in, false);
+            (patient && (pager->yields || reading >= pager->window[MP_AHEAD_PLAN]))) {
+            pager->planned[left++] = plan;
+            continue;
         }
+        if (swap_is_sane(pager, &query, &plan.swap)) {
+            if (plan.swap.out != MP_EXPERT_NONE)
+                evict_expert(pager, plan.swap.out);
+            load_expert(pager, plan.swap.in, false);
+        }
+        reading += pager->ahead_count - before;
+        counters->swaps_started += pager->ahead_count > before;
+        counters->swaps_superseded += pager->ahead_count == before;
     }
     pager->planned_count = left;
+}
+
+void mp_pager_note_late(struct mp_pager *pager)
+{
+    mp_assert(pager->open);
+    for (uint32_t i = 0; i < pager->planned_count; i++) {
+        struct mp_pager_plan *plan = &pager->planned[i];
+
+        if (plan->swap.in / pager->config.shape.experts != pager->layer || plan->late)
+            continue;
+        plan->late = true;
+        pager->config.counters->swaps_late++;
+    }
 }
 
 void mp_pager_take_notice(struct mp_pager *pager)

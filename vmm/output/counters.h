@@ -30,6 +30,17 @@
             "prefetched bytes that left, or ended, without being needed")                         \
     COUNTER(prefetch_canceled, "prefetch_canceled",                                               \
             "prefetches dropped before their transfer started")                                   \
+    COUNTER(guesses_planned, "guesses_planned", "units queued because they were predicted")       \
+    COUNTER(guesses_started, "guesses_started", "those of them whose read was started")           \
+    COUNTER(guesses_superseded, "guesses_superseded",                                             \
+            "those that were dropped: their layer ran, or they came another way")                 \
+    COUNTER(guesses_late, "guesses_late",                                                         \
+            "right ones that were still waiting or being read when their layer ran")              \
+    COUNTER(swaps_planned, "swaps_planned", "swaps of residents that evict policies asked for")   \
+    COUNTER(swaps_started, "swaps_started", "those of them whose read was started")               \
+    COUNTER(swaps_superseded, "swaps_superseded",                                                 \
+            "those that were dropped: decided anew, or without sense by now")                     \
+    COUNTER(swaps_late, "swaps_late", "those that were still waiting when their layer ran again") \
     COUNTER(evictions, "evictions", "units that left the device tier")                            \
     COUNTER(evicted_bytes, "evicted_bytes", "bytes of those units")                               \
     COUNTER(exposed_wait_ns, "exposed_wait_ns", "time that compute stood still for a transfer")   \
@@ -48,7 +59,7 @@
     GAUGE(resident_bytes, "resident_bytes", "bytes of units in the device tier now")              \
     GAUGE(resident_peak_bytes, "resident_peak_bytes", "the most that resident_bytes has been")
 
-#define MP_COUNTERS_VERSION 6
+#define MP_COUNTERS_VERSION 7
 
 struct mp_counters {
     uint32_t size;    /* sizeof(struct mp_counters) of the writer */

@@ -307,6 +307,52 @@ static void what_was_mispredicted_leaves_first(void)
     world_close(&w);
 }
 
+static void run_elsewhere(struct world *w, uint32_t layer, uint32_t expert)
+{
+    const struct mp_need need = { .expert = expert, .tokens = 1, .elsewhere = true };
+    struct mp_ready ready;
+
+    CHECK_EQ(mp_pager_begin(w->pager, layer, &need, 1), MP_OK);
+    CHECK_EQ(mp_pager_next(w->pager, &ready), MP_OK);
+    CHECK_EQ(ready.need, MP_NEED_NONE);
+    mp_pager_end(w->pager);
+    CHECK(mp_pager_check(w->pager));
+}
+
+/* Who computes an expert does not make the guess wrong that brought it. */
+static void a_right_guess_is_used_wherever_its_expert_is_computed(void)
+{
+    static const uint32_t guess[] = { 7 };
+    struct world_options options = two_layers;
+    struct world_gate gate;
+    struct world w;
+
+    world_gate_init(&gate);
+    options.reads_clock = &gate.super;
+    for (int arrives = 0; arrives < 2; arrives++) {
+        world_open(&options, &w);
+        world_run(&w, 0, ids, 6);
+        world_gate_set(&gate, true);
+        mp_pager_prefetch(w.pager, 1, guess, 1);
+        world_gate_wait(&gate);
+        if (arrives) {
+            world_gate_set(&gate, false);
+            world_wait_until_idle(&w);
+        }
+        run_elsewhere(&w, 1, 7);
+        world_gate_set(&gate, false);
+        world_wait_until_idle(&w);
+        CHECK_EQ(w.counters.prefetch_used, 1);
+        CHECK_EQ(mp_pager_prefetch_room(w.pager, 1), 2);
+        world_run(&w, 1, ids, 1); /* the last free slot */
+        world_run(&w, 1, ids + 1, 1);
+        CHECK_EQ(w.counters.evictions, 1);
+        CHECK(world_is_resident(&w, 1, 7)); /* what was used longest ago leaves */
+        CHECK_EQ(w.counters.prefetch_unused_bytes, 0);
+        world_close(&w);
+    }
+}
+
 /* Not even for a unit of another layer that was mispredicted does a layer get more than its share.
  */
 static void a_layer_with_its_share_gives_up_one_of_its_own(void)
@@ -376,6 +422,7 @@ int main(void)
     RUN(all_but_one_of_the_unfinished_were_too_many);
     RUN(a_slow_disk_is_given_less_and_wrong_guesses_end);
     RUN(what_was_mispredicted_leaves_first);
+    RUN(a_right_guess_is_used_wherever_its_expert_is_computed);
     RUN(a_layer_with_its_share_gives_up_one_of_its_own);
     RUN(what_was_kept_is_kept_for_one_run_of_its_layer);
     RUN(what_is_predicted_is_kept_while_others_can_go);

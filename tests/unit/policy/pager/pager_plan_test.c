@@ -110,8 +110,65 @@ static void residents_stay_until_their_successors_are_read(void)
     world_close(&w);
 }
 
-/* Newer swaps of a layer take the place of those that did not get their turn. */
-static void newer_swaps_replace_those_that_wait(void)
+/* Three swaps, of which two are on their way; then one more, and the layer runs again. */
+static void plan_beside_one_that_waits(struct world *w, const struct mp_swap *newer)
+{
+    struct world_gate gate;
+
+    reset_plan();
+    world_gate_init(&gate);
+    plan_clock = &gate.super;
+    open_planned(w, 1, 4, true);
+    plan_clock = NULL;
+    world_run(w, 0, ids, 4);
+    world_wait_until_idle(w);
+    for (plan_swap_count = 0; plan_swap_count < 3; plan_swap_count++)
+        plan_swaps[plan_swap_count] =
+            (struct mp_swap){ .in = 4 + plan_swap_count, .out = plan_swap_count };
+    world_gate_set(&gate, true);
+    world_run(w, 0, ids, 1);
+    CHECK_EQ(w->counters.swaps_planned, 3);
+    CHECK_EQ(w->counters.swaps_started, 2);
+    CHECK_EQ(w->counters.swaps_late, 0);
+    plan_swaps[0] = *newer;
+    plan_swap_count = 1;
+    world_run(w, 0, ids + 2, 1);
+    CHECK_EQ(w->counters.swaps_late, 1);
+    plan_swap_count = 0;
+    world_gate_set(&gate, false);
+    for (int i = 0; i < 3; i++) {
+        world_wait_until_idle(w);
+        world_run(w, 0, ids + 4, 1);
+    }
+    CHECK_EQ(w->counters.swaps_planned, 4);
+    CHECK_EQ(w->counters.swaps_planned, w->counters.swaps_started + w->counters.swaps_superseded);
+    CHECK_EQ(w->counters.invalid_decisions, 0);
+}
+
+/* A plan stays until a newer one names one of its experts, however long the disk is busy. */
+static void a_swap_waits_until_one_of_its_experts_is_decided_anew(void)
+{
+    struct world w;
+
+    plan_beside_one_that_waits(&w, &(struct mp_swap){ .in = 7, .out = 3 });
+    CHECK_EQ(residents(&w, 0), 0xf0);
+    CHECK_EQ(w.counters.swaps_superseded, 0);
+    CHECK_EQ(w.counters.swaps_late, 2); /* the newer one waits too */
+    world_close(&w);
+
+    plan_beside_one_that_waits(&w, &(struct mp_swap){ .in = 7, .out = 2 });
+    CHECK_EQ(residents(&w, 0), 1u << 3 | 1u << 4 | 1u << 5 | 1u << 7);
+    CHECK_EQ(w.counters.swaps_superseded, 1);
+    world_close(&w);
+
+    plan_beside_one_that_waits(&w, &(struct mp_swap){ .in = 6, .out = 3 });
+    CHECK_EQ(residents(&w, 0), 1u << 2 | 1u << 4 | 1u << 5 | 1u << 6);
+    CHECK_EQ(w.counters.swaps_superseded, 1);
+    world_close(&w);
+}
+
+/* The disk stands still on guesses for another layer, as many as may be read: a swap starts. */
+static void guesses_do_not_take_the_turn_of_swaps(void)
 {
     struct world_gate gate;
     struct world w;
@@ -119,25 +176,25 @@ static void newer_swaps_replace_those_that_wait(void)
     reset_plan();
     world_gate_init(&gate);
     plan_clock = &gate.super;
-    open_planned(&w, 1, 4, true);
+    open_planned(&w, 2, 16, true);
     plan_clock = NULL;
-    world_run(&w, 0, ids, 4);
-    world_wait_until_idle(&w);
-    for (plan_swap_count = 0; plan_swap_count < 3; plan_swap_count++)
-        plan_swaps[plan_swap_count] =
-            (struct mp_swap){ .in = 4 + plan_swap_count, .out = plan_swap_count };
+    world_run(&w, 0, ids, 2);
     world_gate_set(&gate, true);
-    world_run(&w, 0, ids, 1);
-    plan_swaps[0] = (struct mp_swap){ .in = 7, .out = 3 };
+    mp_pager_prefetch(w.pager, 1, ids, 3);
+    CHECK_EQ(w.counters.guesses_planned, 3);
+    CHECK_EQ(w.counters.guesses_started, 2);
+    plan_swaps[0] = (struct mp_swap){ .in = 5, .out = 0 };
     plan_swap_count = 1;
-    world_run(&w, 0, ids + 2, 1);
+    world_run(&w, 0, ids + 1, 1);
+    CHECK_EQ(residents(&w, 0), 1u << 1 | 1u << 5);
+    CHECK_EQ(w.counters.swaps_started, 1);
     plan_swap_count = 0;
+    CHECK_EQ(world_begin(&w, 1, ids, 3), MP_OK); /* two are being read, one waits */
+    CHECK_EQ(w.counters.guesses_late, 3);
+    CHECK_EQ(w.counters.guesses_superseded, 1);
     world_gate_set(&gate, false);
-    for (int i = 0; i < 2; i++) {
-        world_wait_until_idle(&w);
-        world_run(&w, 0, ids + 4, 1);
-    }
-    CHECK_EQ(residents(&w, 0), 1u << 2 | 1u << 4 | 1u << 5 | 1u << 7);
+    CHECK_EQ(world_finish(&w, 1, ids, 3), MP_OK);
+    CHECK_EQ(w.counters.swaps_late, 0);
     world_close(&w);
 }
 
@@ -234,7 +291,8 @@ int main(void)
     RUN(first_residents_respect_slots_and_shares);
     RUN(swaps_are_carried_out_after_the_layer);
     RUN(residents_stay_until_their_successors_are_read);
-    RUN(newer_swaps_replace_those_that_wait);
+    RUN(a_swap_waits_until_one_of_its_experts_is_decided_anew);
+    RUN(guesses_do_not_take_the_turn_of_swaps);
     RUN(what_was_swapped_in_is_not_judged_by_guesses);
     RUN(bad_swaps_are_refused);
     RUN(swaps_between_layers_need_a_common_tier);
