@@ -53,7 +53,7 @@ void mp_priority_access(struct mp_priority *priority, uint32_t id, uint32_t toke
     if (priority->moment[layer] != moment)
         turn(priority, layer, moment);
     priority->pairs[layer] += tokens;
-    priority->count[id] += tokens;
+    priority->count[id]++;
     priority->log_count[id] = log((double)priority->count[id]);
     priority->seen[id] = moment;
 }

@@ -8,9 +8,10 @@
 
 /*
  * MoEpic's cache priority (eq. 4), as its logarithm: P = mu * rho^(nu / omega), where mu is how
- * often an expert was activated and nu how many tokens of its layer have passed since. Time is
- * counted in tokens of the layer; of a batch all tokens count as one moment, as their order is not
- * given.
+ * often an expert was activated and nu how many tokens of its layer have passed since. An
+ * activation is a load that was needed, so a batch counts once, whatever the number of its tokens
+ * that chose the expert: else one prompt outweighs all that follows. Time is counted in tokens of
+ * the layer; of a batch all tokens count as one moment, as their order is not given.
  *
  *     nu == 0 for every expert that the layer's latest batch activated
  */
@@ -32,7 +33,7 @@ void mp_priority_init(struct mp_priority *priority, const struct mp_shape *shape
 /* Its arrays; called twice, before and after mp_arena_open(). */
 void mp_priority_take(struct mp_priority *priority, struct mp_arena *arena);
 
-/* Count an activation of the expert by `tokens` tokens of batch `moment` (>= 1, different for each
+/* Count an activation of the expert, by `tokens` tokens of batch `moment` (>= 1, different for each
  * batch of the layer). At most one call per expert and batch. */
 void mp_priority_access(struct mp_priority *priority, uint32_t id, uint32_t tokens,
                         uint64_t moment);

@@ -24,8 +24,8 @@
  *
  * Ours, after SMoE's scores (score.c), HybriMoE's moving average of high ones (mrs.c) and DALI's
  * swaps (workload.c). Where nobody gives scores (a trace without them, a router that is not seen),
- * what was chosen counts as 1 / k and all else as 0. on_scores O(tokens * experts), pick and
- * replace O(residents + experts).
+ * s is the share of the batch's choices that were the expert. on_scores O(tokens * experts), pick
+ * and replace O(residents + experts).
  */
 #include "policy/builtins.h"
 
@@ -63,11 +63,15 @@ struct ema {
     double keep;
     uint64_t share_min; /* as a key */
     uint32_t top_k;
-    uint64_t *key;     // (layers * experts): S
-    uint64_t *scored;  // (layers): `now` of the last scores, or of what stood for them, plus 1
-    uint8_t *swap;     // (layers * experts): enum ema_swap
-    uint32_t *partner; // (layers * experts): of a named one, who leaves for it
-    double *batch;     // (experts): scratch
+    uint64_t *key;        // (layers * experts): S
+    bool scored;          /* the router's scores are given */
+    uint64_t batch_now;   /* `now` of the batch in uses[], plus 1; 0: none waits to be added */
+    uint64_t batch_total; /* sum of uses */
+    uint32_t batch_layer;
+    uint32_t *uses;             // (experts): tokens of that batch that chose it
+    uint8_t *swap;              // (layers * experts): enum ema_swap
+    uint32_t *partner;          // (layers * experts): of a named one, who leaves for it
+    double *batch;              // (experts): scratch
     double used, missed, swaps; /* forgotten at the same rate */
     uint64_t layers;            /* in which a swap would have been made but for the gain */
 };
@@ -79,7 +83,7 @@ static void ema_take(struct mp_policy *policy, const struct mp_shape *shape, str
 
     mp_residents_take(&self->base.set, shape, arena);
     self->key = mp_arena_take(arena, ids, sizeof(uint64_t));
-    self->scored = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
+    self->uses = mp_arena_take(arena, shape->experts, sizeof(uint32_t));
     self->swap = mp_arena_take(arena, ids, 1);
     self->partner = mp_arena_take(arena, ids, sizeof(uint32_t));
     self->batch = mp_arena_take(arena, shape->experts, sizeof(double));
@@ -126,23 +130,42 @@ static void forget(struct ema *self, uint32_t layer, double keep)
         key[e] = (uint64_t)((double)key[e] * keep);
 }
 
+/* What was chosen stands for scores. Its shares are known when the batch is complete, which is when
+ * anything follows from it. */
+static void add_batch(struct ema *self)
+{
+    const uint32_t experts = self->base.set.experts, first = self->batch_layer * experts;
+    const double tokens = (double)self->batch_total / self->top_k;
+    const double keep = pow(self->keep, tokens > 1 ? tokens : 1);
+
+    if (self->batch_now == 0)
+        return;
+    forget(self, self->batch_layer, keep);
+    for (uint32_t e = 0; e < experts; e++)
+        self->key[first + e] +=
+            mp_residents_key((1 - keep) * self->uses[e] / (double)self->batch_total);
+    memset(self->uses, 0, experts * sizeof(self->uses[0]));
+    self->batch_now = self->batch_total = 0;
+}
+
 static void ema_on_access(struct mp_policy *policy, uint32_t id, uint32_t tokens, uint64_t now)
 {
     struct ema *self = (struct ema *)policy;
     const uint32_t layer = id / self->base.set.experts;
     const bool came = self->swap[id] == EMA_CAME, left = self->swap[id] == EMA_LEFT;
 
-    (void)tokens;
     mp_residents_use(&self->base.set, id);
     self->used += came;
     self->missed += left;
     self->swap[id] = EMA_NONE;
-    if (self->scored[layer] == UINT64_MAX) /* by the router */
+    if (self->scored)
         return;
-    if (self->scored[layer] != now + 1)
-        forget(self, layer, self->keep);
-    self->scored[layer] = now + 1;
-    self->key[id] += mp_residents_key((1 - self->keep) / self->top_k);
+    if (self->batch_now != now + 1 || self->batch_layer != layer)
+        add_batch(self);
+    self->batch_now = now + 1;
+    self->batch_layer = layer;
+    self->batch_total += tokens;
+    self->uses[id % self->base.set.experts] += tokens;
 }
 
 static void ema_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tokens, uint32_t k,
@@ -155,7 +178,7 @@ static void ema_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tok
     (void)k;
     (void)chosen;
     (void)now;
-    self->scored[layer] = UINT64_MAX;
+    self->scored = true;
     forget(self, layer, keep);
     memset(self->batch, 0, experts * sizeof(self->batch[0]));
     for (uint32_t t = 0; t < tokens; t++) {
@@ -168,8 +191,9 @@ static void ema_on_scores(struct mp_policy *policy, uint32_t layer, uint32_t tok
 
 static uint32_t ema_pick(struct mp_policy *policy, const struct mp_evict_query *query)
 {
-    const struct ema *self = (const struct ema *)policy;
+    struct ema *self = (struct ema *)policy;
 
+    add_batch(self); /* a second time it has no effect */
     return mp_residents_min(&self->base.set, query, MP_LAYER_ANY, self->key, self->base.set.stamp);
 }
 
@@ -192,12 +216,13 @@ static uint32_t ema_replace(struct mp_policy *policy, const struct mp_evict_quer
 {
     struct ema *self = (struct ema *)policy;
     const struct mp_residents *set = &self->base.set;
-    const uint32_t in = best_absent(self, query->scope_layer);
     struct mp_evict_query wide = *query;
     uint32_t held = set->held[query->scope_layer], out = MP_EXPERT_NONE;
-    uint32_t slots = mp_equal_share(set->slots, set->layers, query->scope_layer);
+    uint32_t slots = mp_equal_share(set->slots, set->layers, query->scope_layer), in;
 
     (void)now;
+    add_batch(self);
+    in = best_absent(self, query->scope_layer);
     if (in == MP_EXPERT_NONE || max == 0 || self->key[in] < self->share_min)
         return 0;
     if (query->shared) {

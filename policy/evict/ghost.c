@@ -26,7 +26,6 @@ void mp_ghost_facts_take(struct mp_ghost_facts *facts, const struct mp_shape *sh
     };
     facts->used = mp_arena_take(arena, ids, sizeof(uint64_t));
     facts->count = mp_arena_take(arena, ids, sizeof(uint64_t));
-    facts->tokens = mp_arena_take(arena, ids, sizeof(uint64_t));
     facts->pairs = mp_arena_take(arena, shape->layers, sizeof(uint64_t));
 }
 
@@ -35,7 +34,6 @@ void mp_ghost_facts_use(struct mp_ghost_facts *facts, uint32_t id, uint32_t toke
     mp_assert(id < facts->layers * facts->experts);
     facts->used[id] = ++facts->uses;
     facts->count[id]++;
-    facts->tokens[id] += tokens;
     facts->pairs[id / facts->experts] += tokens;
 }
 
@@ -138,7 +136,7 @@ static double key_of(const struct mp_ghost *ghost, uint32_t id)
 
     if (ghost->kind == MP_GHOST_LFU)
         return (double)facts->count[id];
-    return log((double)facts->tokens[id]) + facts->fade * (double)facts->pairs[id / facts->experts];
+    return log((double)facts->count[id]) + facts->fade * (double)facts->pairs[id / facts->experts];
 }
 
 void mp_ghost_attach(struct mp_ghost *ghost, uint32_t id)

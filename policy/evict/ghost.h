@@ -20,11 +20,10 @@ enum mp_ghost_kind { MP_GHOST_LAYER_LRU, MP_GHOST_LFU, MP_GHOST_LCP, MP_GHOST_ST
 /* Statistics of the experts; shared by all ghosts. */
 struct mp_ghost_facts {
     uint32_t layers, experts, slots;
-    uint64_t *used;   // (ids): order of the last use
-    uint64_t *count;  // (ids): batches that used it
-    uint64_t *tokens; // (ids): tokens that used it
-    uint64_t *pairs;  // (layers): (token, expert) pairs so far
-    double fade;      /* decay of the logarithm of lcp's priority per pair of its layer */
+    uint64_t *used;  // (ids): order of the last use
+    uint64_t *count; // (ids): batches that used it
+    uint64_t *pairs; // (layers): (token, expert) pairs so far
+    double fade;     /* decay of the logarithm of lcp's priority per pair of its layer */
     uint64_t uses;
 };
 

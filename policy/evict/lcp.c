@@ -4,8 +4,8 @@
  * omega 128 and rho 0.25 as in the paper. Ties, which it leaves open, go to the oldest use, then
  * the lower id.
  *
- * Departures: activations are counted in tokens; all tokens of a batch are one moment, so nu is 0
- * for everything that the layer's latest batch used. P is compared as its logarithm, which does not
+ * Departures: a batch is one activation of each expert that it uses, and one moment, so nu is 0 for
+ * everything that the layer's latest batch used. P is compared as its logarithm, which does not
  * underflow. on_access is O(1) but for the first of a batch, O(experts); pick O(residents).
  */
 #include "policy/builtins.h"

@@ -72,6 +72,37 @@ static void without_scores_choices_count(void)
     ops->destroy(ema);
 }
 
+/* Of a batch each expert counts by its share of the choices, and the batch by its tokens. With KEEP
+ * 1/2 and k = 1: three tokens choose 0 1 1 (1/8 kept; 7/24, 14/24), then one chooses 0 (31/48
+ * against 14/48), then three choose 1 1 2: 0.08, 0.62, 0.29. */
+static void a_batch_counts_by_shares_and_tokens(void)
+{
+    const struct mp_shape shape = {
+        .layers = 1, .experts = 3, .top_k = 1, .tokens_max = 3, .slots = 3
+    };
+    uint8_t evictable[3] = { 1, 1, 0 };
+    const struct mp_evict_query query = {
+        .for_id = 2, .scope_layer = MP_LAYER_ANY, .experts = 3, .evictable = evictable
+    };
+    struct mp_policy *ema = instance(&ops->info, ops->create, &shape, "KEEP", "0.5", NULL);
+
+    for (uint32_t u = 0; u < 3; u++)
+        ops->on_insert(ema, u, 0);
+    ops->on_access(ema, 0, 1, 1);
+    ops->on_access(ema, 1, 2, 1);
+    CHECK_EQ(ops->pick(ema, &query), 0);
+    CHECK_EQ(ops->pick(ema, &query), 0); /* to ask again changes nothing */
+    ops->on_access(ema, 0, 1, 2);
+    CHECK_EQ(ops->pick(ema, &query), 1);
+    ops->on_access(ema, 1, 2, 3);
+    ops->on_access(ema, 2, 1, 3);
+    CHECK_EQ(ops->pick(ema, &query), 0);
+    evictable[0] = 0;
+    evictable[2] = 1;
+    CHECK_EQ(ops->pick(ema, &query), 2);
+    ops->destroy(ema);
+}
+
 static uint32_t ask(struct mp_policy *ema, const uint8_t *evictable, uint32_t layer,
                     uint32_t shared, struct mp_swap *swap_p)
 {
@@ -323,6 +354,7 @@ int main(void)
 {
     RUN(averages_forget_by_the_token);
     RUN(without_scores_choices_count);
+    RUN(a_batch_counts_by_shares_and_tokens);
     RUN(likely_ones_come_in);
     RUN(bounds_belong_to_what_comes_in);
     RUN(swaps_for_nothing_end);

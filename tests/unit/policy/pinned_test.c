@@ -260,17 +260,17 @@ static const struct {
     { "evict none", UINT64_C(0x555f773a91528adb) },
     { "evict lfru", UINT64_C(0x854430fc58933677) },
     { "evict class-lru", UINT64_C(0x837912db472552f7) },
-    { "evict lcp", UINT64_C(0xc55d9c91fec39f6c) },
-    { "evict shadow", UINT64_C(0xeaa9514345a7e9df) },
+    { "evict lcp", UINT64_C(0xc685ee447e16a02a) },
+    { "evict shadow", UINT64_C(0xf6cff357afbee5fc) },
     { "evict activation", UINT64_C(0x7a4a486100ada785) },
-    { "evict ema", UINT64_C(0x59466c4be52ea527) },
+    { "evict ema", UINT64_C(0xad4db0d1f9384a36) },
     { "partition global", UINT64_C(0x41491c81a1124dd5) },
     { "partition uniform", UINT64_C(0xeb98443c82954680) },
     { "partition random", UINT64_C(0x6ed333517bdada3d) },
     { "partition hot-table", UINT64_C(0x6ca07e8f7ec719dd) },
     { "partition static-layers", UINT64_C(0x815dac7edc3afb87) },
     { "partition adapmoe", UINT64_C(0x57568434b1d168be) },
-    { "partition fixed-point", UINT64_C(0xb01b4f643f48fe71) },
+    { "partition fixed-point", UINT64_C(0x6002509d49dceaf4) },
 };
 
 static uint64_t pinned_of(const char *name)

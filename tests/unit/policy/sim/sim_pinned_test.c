@@ -76,7 +76,7 @@ static const struct {
     { "fiddler", UINT64_C(0xc6415fcce65d7a01) },
     { "klotski", UINT64_C(0x9d67d7cb7539d838) },
     { "prescope", UINT64_C(0xa13b315a942e1a81) },
-    { "moepic", UINT64_C(0x9afa6001b31c3185) },
+    { "moepic", UINT64_C(0xa9253b7fffb83010) },
     { "static", UINT64_C(0x8324988099394434) },
     { "mixtral-offloading", UINT64_C(0x1c92465f5599d1cd) },
     { "adapmoe", UINT64_C(0x0bf441e9e242640e) },
