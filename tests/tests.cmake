@@ -138,6 +138,8 @@ mp_test(model/batcher_test LIBS mp_engine m SOURCES tests/model/harness.c WRAP L
 mp_test(model/generate_stops_test LIBS mp_engine SOURCES tests/model/harness.c TIMEOUT 120)
 mp_test(unit/engine/tokenizer_cases_test LIBS mp_engine WRAP TIMEOUT 600)
 mp_test(unit/engine/tokenizer_refusals_test LIBS mp_engine)
+mp_test(unit/engine/tokenizer_gguf_test LIBS mp_engine PkgConfig::JANSSON m SOURCES tests/support/gguf.c WRAP
+    LABELS fault TIMEOUT 600)
 mp_test(unit/vmm/io/file_test LIBS mp_vmm)
 mp_test(unit/vmm/backend/backend_test LIBS mp_vmm WRAP)
 set(machines good numa_id_unknown no_host_numa no_device init_fails version_fails count_fails)

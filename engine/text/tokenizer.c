@@ -28,6 +28,9 @@ void mp_tokenizer_destroy(struct mp_tokenizer *tok)
     mp_ids_free(&tok->prefix);
     mp_ids_free(&tok->suffix);
     free(tok->pattern_of);
+    free(tok->scores);
+    free(tok->sorted);
+    free(tok->score_ranks);
     mp_tok_matcher_fini(&tok->raw);
     mp_tok_matcher_fini(&tok->normalized);
     mp_tok_merges_fini(&tok->merges);

@@ -9,10 +9,11 @@
 
 /*
  * Text to token ids and back, from a Hugging Face tokenizer.json: byte-level BPE (GPT-2, Qwen,
- * Llama 3) and BPE with byte fallback (Llama 2, Mixtral). The ids are those of the `tokenizers`
- * library. Features of a file that are not supported (other models, normalizers, decoders, unknown
- * Split patterns, dropout, truncation, padding, ...) are refused by name when the file is read; no
- * part of a file is ignored.
+ * Llama 3), BPE with byte fallback (Llama 2, Mixtral, Gemma) and Unigram; or from the metadata of a
+ * GGUF file: byte-level BPE and SentencePiece's BPE. The ids are those of the `tokenizers` and
+ * `sentencepiece` libraries. Features of a file that are not supported (other models, normalizers,
+ * decoders, unknown Split patterns, dropout, truncation, padding, ...) are refused by name when the
+ * file is read; no part of a file is ignored.
  *
  * Thread safety: a tokenizer is constant after loading, and any number of threads may use it. A
  * detokenizer is used by one thread at a time.

@@ -17,7 +17,7 @@
  * counts if the pair that stands there now gives the same token.)
  */
 
-static enum mp_status push_symbol(struct mp_tok_encoder *enc, uint32_t id)
+enum mp_status mp_tok_push_symbol(struct mp_tok_encoder *enc, struct mp_tok_symbol symbol)
 {
     if (enc->symbol_count == enc->symbol_capacity) {
         const size_t capacity = enc->symbol_capacity + enc->symbol_capacity / 2 + 64;
@@ -31,8 +31,13 @@ static enum mp_status push_symbol(struct mp_tok_encoder *enc, uint32_t id)
         enc->symbols = grown;
         enc->symbol_capacity = capacity;
     }
-    enc->symbols[enc->symbol_count++].id = id;
+    enc->symbols[enc->symbol_count++] = symbol;
     return MP_OK;
+}
+
+static enum mp_status push_symbol(struct mp_tok_encoder *enc, uint32_t id)
+{
+    return mp_tok_push_symbol(enc, (struct mp_tok_symbol){ .id = id });
 }
 
 static enum mp_status heap_reserve(struct mp_tok_encoder *enc, size_t count)
@@ -74,7 +79,7 @@ static void heap_sift_down(uint64_t *heap, size_t count, size_t at)
     heap[at] = moved;
 }
 
-static enum mp_status heap_push(struct mp_tok_encoder *enc, uint64_t entry)
+enum mp_status mp_tok_heap_push(struct mp_tok_encoder *enc, uint64_t entry)
 {
     enum mp_status status = heap_reserve(enc, enc->heap_count + 1);
     size_t at = enc->heap_count;
@@ -90,7 +95,7 @@ static enum mp_status heap_push(struct mp_tok_encoder *enc, uint64_t entry)
     return MP_OK;
 }
 
-static uint64_t heap_pop(struct mp_tok_encoder *enc)
+uint64_t mp_tok_heap_pop(struct mp_tok_encoder *enc)
 {
     const uint64_t top = enc->heap[0];
 
@@ -107,7 +112,7 @@ static enum mp_status push_pair(struct mp_tok_encoder *enc, uint32_t left)
     const uint32_t rank =
         mp_tok_merges_find(&enc->tok->merges, symbol->id, enc->symbols[symbol->next].id);
 
-    return rank == MP_TOKEN_NONE ? MP_OK : heap_push(enc, (uint64_t)rank << 32 | left);
+    return rank == MP_TOKEN_NONE ? MP_OK : mp_tok_heap_push(enc, (uint64_t)rank << 32 | left);
 }
 
 static enum mp_status collect_pairs(struct mp_tok_encoder *enc)
@@ -181,8 +186,7 @@ static enum mp_status symbols_of_bytes(struct mp_tok_encoder *enc, const char *w
     return status;
 }
 
-/* Whether all bytes of a character have a <0xNN>. */
-static bool has_bytes(const struct mp_tokenizer *tok, const char *text, size_t bytes)
+bool mp_tok_has_bytes(const struct mp_tokenizer *tok, const char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) {
         if (tok->byte_ids[(unsigned char)text[i]] == MP_TOKEN_NONE)
@@ -213,7 +217,7 @@ static enum mp_status symbols_of_characters(struct mp_tok_encoder *enc, const ch
             pending = false;
             if (status == MP_OK)
                 status = push_symbol(enc, id);
-        } else if (tok->byte_fallback && has_bytes(tok, word + at, step)) {
+        } else if (tok->byte_fallback && mp_tok_has_bytes(tok, word + at, step)) {
             for (size_t i = 0; i < step && status == MP_OK; i++)
                 status = push_symbol(enc, tok->byte_ids[(unsigned char)word[at + i]]);
         } else {
@@ -273,7 +277,7 @@ enum mp_status mp_tok_bpe(struct mp_tok_encoder *enc, const char *word, size_t b
     if (status == MP_OK)
         status = collect_pairs(enc);
     while (status == MP_OK && enc->heap_count > 0) {
-        const uint64_t top = heap_pop(enc);
+        const uint64_t top = mp_tok_heap_pop(enc);
 
         status = merge_at(enc, (uint32_t)top, tok->merges.result[top >> 32]);
     }

@@ -225,6 +225,7 @@ static void encoder_fini(struct mp_tok_encoder *enc)
     mp_tok_buf_free(&enc->word);
     free(enc->symbols);
     free(enc->heap);
+    free(enc->nodes);
 }
 
 enum mp_status mp_tokenizer_encode_spans(const struct mp_tokenizer *tok,

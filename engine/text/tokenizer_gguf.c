@@ -1,12 +1,12 @@
 /*
- * The tokenizer of a GGUF file. Its metadata has the vocabulary, the merges and the name of the
- * pre-tokenizer; from them this file builds the tokenizer.json that such a model is published with,
- * and loads that. What is in that file but not in the metadata is listed here for each
- * pre-tokenizer.
+ * The tokenizer of a GGUF file. Its metadata has the vocabulary, and the merges and the name of the
+ * pre-tokenizer (byte-level BPE) or scores (SentencePiece); from them this file builds the
+ * tokenizer.json that such a model is published with, and loads that.
  */
 #include "engine/text/tokenizer_impl.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,14 +15,16 @@
 #define KEY(name) "tokenizer.ggml." name
 
 /* Kinds of tokens, by their numbers in files. */
-enum { KIND_NORMAL = 1, KIND_CONTROL = 3, KIND_USER = 4, KIND_UNUSED = 5 };
+enum { KIND_NORMAL = 1, KIND_UNKNOWN, KIND_CONTROL, KIND_USER, KIND_UNUSED, KIND_BYTE };
+
+#define MARK "\xe2\x96\x81" /* of SentencePiece, for a space */
 
 struct making {
     const struct mp_gguf *gguf;
     const char *name; /* of the file */
     char file[MP_QUOTE_BYTES];
-    const struct mp_tok_gguf_pre *pre;
-    json_t *root, *vocab, *added, *merges; /* the last three belong to the first */
+    const struct mp_tok_gguf_pre *pre;             /* NULL: pieces with scores */
+    json_t *root, *model, *vocab, *added, *merges; /* the others belong to the first */
 };
 
 static bool equals(const char *text, uint64_t bytes, const char *other)
@@ -31,7 +33,7 @@ static bool equals(const char *text, uint64_t bytes, const char *other)
 }
 
 /* A file with ids only says so, or says nothing. */
-static enum mp_status check_model(const struct making *making)
+static enum mp_status check_model(const struct making *making, bool *scored_p)
 {
     const char *model = "none";
     char quoted[MP_QUOTE_BYTES];
@@ -40,19 +42,21 @@ static enum mp_status check_model(const struct making *making)
 
     if (mp_gguf_find_value(making->gguf, KEY("model")) != NULL)
         status = mp_gguf_get_string(making->gguf, KEY("model"), &model, &bytes);
-    if (status != MP_OK || equals(model, bytes, "gpt2"))
+    *scored_p = equals(model, bytes, "llama");
+    if (status != MP_OK || *scored_p || equals(model, bytes, "gpt2"))
         return status;
     if (equals(model, bytes, "none") || equals(model, bytes, "no_vocab"))
         return mp_fail(MP_ERR_MODEL, "E_FILE_MISSING", "'%s' has no vocabulary", making->file);
     return mp_fail(MP_ERR_MODEL, "E_TOK_TYPE",
-                   "key '" KEY("model") "' in '%s': got '%s', need 'gpt2', a byte-level BPE; give "
-                                        "token ids instead of text",
+                   "key '" KEY("model") "' in '%s': got '%s', need 'gpt2', a byte-level BPE, or "
+                                        "'llama', pieces with scores; give token ids instead of "
+                                        "text",
                    making->file, mp_quote(quoted, model, bytes));
 }
 
 static enum mp_status find_pre(struct making *making)
 {
-    char quoted[MP_QUOTE_BYTES], list[MP_QUOTE_BYTES] = "";
+    char quoted[MP_QUOTE_BYTES], list[512] = "";
     const char *name = NULL;
     uint64_t bytes = 0;
     size_t used = 0;
@@ -82,7 +86,7 @@ static enum mp_status fail_memory(void)
 static json_t *make_stages(const struct mp_tok_gguf_pre *pre)
 {
     json_t *bytes = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
-                              "trim_offsets", 0, "use_regex", (int)(pre->patterns[0] == NULL));
+                              "trim_offsets", 0, "use_regex", (int)pre->own);
     json_t *stages;
     int failed = 0;
 
@@ -91,8 +95,10 @@ static json_t *make_stages(const struct mp_tok_gguf_pre *pre)
     stages = json_array();
     for (size_t i = 0; i < MP_TOK_GGUF_PATTERNS_MAX && pre->patterns[i] != NULL; i++)
         failed |= json_array_append_new(
-            stages, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
-                              pre->patterns[i], "behavior", "Isolated", "invert", 0));
+            stages, pre->patterns[i] == mp_tok_pattern_digit
+                        ? json_pack("{s:s, s:b}", "type", "Digits", "individual_digits", 1)
+                        : json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
+                                    pre->patterns[i], "behavior", "Isolated", "invert", 0));
     failed |= json_array_append_new(stages, bytes);
     if (failed == 0)
         return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", stages);
@@ -100,11 +106,54 @@ static json_t *make_stages(const struct mp_tok_gguf_pre *pre)
     return NULL;
 }
 
+/* A space becomes a mark, also one that is put before the text, and on the way back. */
+static enum mp_status make_scored_root(struct making *making)
+{
+    bool prefix = true;
+    json_t *prepend, *strip;
+    enum mp_status status = MP_OK;
+
+    if (mp_gguf_find_value(making->gguf, KEY("add_space_prefix")) != NULL)
+        status = mp_gguf_get_bool(making->gguf, KEY("add_space_prefix"), &prefix);
+    if (status != MP_OK)
+        return status;
+    making->root = json_pack(
+        "{s:s, s:{s:s, s:[{s:s, s:{s:s}, s:s}]}, s:{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]},"
+        " s:{s:s, s:b, s:[]}, s:[]}",
+        "version", "1.0", "normalizer", "type", "Sequence", "normalizers", "type", "Replace",
+        "pattern", "String", " ", "content", MARK, "decoder", "type", "Sequence", "decoders",
+        "type", "Replace", "pattern", "String", MARK, "content", " ", "type", "ByteFallback",
+        "type", "Fuse", "model", "type", MP_TOK_SCORED_TYPE, "byte_fallback", 1, "vocab",
+        "added_tokens");
+    if (making->root == NULL)
+        return fail_memory();
+    making->model = json_object_get(making->root, "model");
+    making->vocab = json_object_get(making->model, "vocab");
+    making->added = json_object_get(making->root, "added_tokens");
+    if (!prefix)
+        return MP_OK;
+    prepend = json_pack("{s:s, s:s}", "type", "Prepend", "prepend", MARK);
+    strip =
+        json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0);
+    if (json_array_insert_new(
+            json_object_get(json_object_get(making->root, "normalizer"), "normalizers"), 0,
+            prepend) != 0) {
+        json_decref(strip);
+        return fail_memory();
+    }
+    return json_array_append_new(
+               json_object_get(json_object_get(making->root, "decoder"), "decoders"), strip) == 0
+               ? MP_OK
+               : fail_memory();
+}
+
 /* Objects with room for all that follows: everything but vocabulary, tokens and merges. */
 static enum mp_status make_root(struct making *making)
 {
     const struct mp_tok_gguf_pre *pre = making->pre;
 
+    if (pre == NULL)
+        return make_scored_root(making);
     making->root =
         json_pack("{s:s, s:n, s:{s:s, s:b, s:b, s:b}, s:{s:s, s:b, s:{}, s:[]}, s:[]}", "version",
                   "1.0", "normalizer", "decoder", "type", "ByteLevel", "add_prefix_space", 1,
@@ -112,8 +161,9 @@ static enum mp_status make_root(struct making *making)
                   (int)pre->ignore_merges, "vocab", "merges", "added_tokens");
     if (making->root == NULL)
         return fail_memory();
-    making->vocab = json_object_get(json_object_get(making->root, "model"), "vocab");
-    making->merges = json_object_get(json_object_get(making->root, "model"), "merges");
+    making->model = json_object_get(making->root, "model");
+    making->vocab = json_object_get(making->model, "vocab");
+    making->merges = json_object_get(making->model, "merges");
     making->added = json_object_get(making->root, "added_tokens");
     if (pre->normalizer != NULL &&
         json_object_set_new(making->root, "normalizer",
@@ -186,27 +236,84 @@ static enum mp_status get_texts(const struct making *making, const char *key, ui
     return status;
 }
 
+/* The next entry of a vocabulary of pieces: text and score, or what can stand for them. */
+static enum mp_status add_piece(const struct making *making, uint64_t id, int64_t kind,
+                                double score, const struct mp_gguf_value *token)
+{
+    json_t *text = NULL, *entry;
+    enum mp_status status = MP_OK;
+
+    if (kind == KIND_CONTROL || kind == KIND_USER || kind == KIND_UNUSED)
+        return json_array_append_new(making->vocab, json_null()) == 0 ? MP_OK : fail_memory();
+    status = make_text(making, "token", id, token, &text);
+    if (status != MP_OK)
+        return status;
+    entry = kind == KIND_NORMAL ? json_pack("[o, f]", text, score) : json_pack("[o, n]", text);
+    if (json_array_append_new(making->vocab, entry) != 0)
+        return fail_memory();
+    if (kind == KIND_UNKNOWN &&
+        json_object_set_new(making->model, "unk_id", json_integer((json_int_t)id)) != 0)
+        return fail_memory();
+    return MP_OK;
+}
+
+static enum mp_status add_token(const struct making *making, uint64_t id, int64_t kind,
+                                double score, const struct mp_gguf_value *token)
+{
+    const bool scored = making->pre == NULL;
+    const bool special = kind == KIND_CONTROL || (kind == KIND_UNKNOWN && scored);
+    enum mp_status status = MP_OK;
+
+    if (scored)
+        status = add_piece(making, id, kind, score, token);
+    if (status == MP_OK && (special || kind == KIND_USER))
+        return add_added(making, id, special, token);
+    if (scored || kind == KIND_UNUSED)
+        return status;
+    return add_to_vocab(making, id, token);
+}
+
+/* A list as long as that of the tokens, if the file has it. */
+static enum mp_status get_beside(const struct making *making, const char *key, unsigned type,
+                                 uint64_t count, struct mp_gguf_value *list_p)
+{
+    enum mp_status status = mp_gguf_get_array(making->gguf, key, type, list_p);
+
+    if (status == MP_OK && list_p->count != count)
+        return mp_fail(MP_ERR_MODEL, "E_TOK_TYPE",
+                       "'%s' has %" PRIu64 " tokens and %" PRIu64 " in '%s', need as many",
+                       making->file, count, list_p->count, key);
+    return status;
+}
+
+static enum mp_status bad_score(const struct making *making, uint64_t id, double score)
+{
+    return mp_fail(MP_ERR_MODEL, "E_TOK_PIECE",
+                   "score of token %" PRIu64 " in '%s' is %g, need a number", id, making->file,
+                   score);
+}
+
 static enum mp_status add_tokens(const struct making *making)
 {
-    struct mp_gguf_value tokens, kinds = { .count = 0 }, token, number;
+    struct mp_gguf_value tokens, kinds = { .count = 0 }, scores = { .count = 0 }, token, number;
     const bool typed = mp_gguf_find_value(making->gguf, KEY("token_type")) != NULL;
+    const bool scored = making->pre == NULL;
     enum mp_status status = get_texts(making, KEY("tokens"), MP_TOK_VOCAB_MAX, &tokens);
 
     if (status == MP_OK && typed)
-        status = mp_gguf_get_array(making->gguf, KEY("token_type"), MP_GGUF_I32, &kinds);
-    if (status == MP_OK && typed && kinds.count != tokens.count)
-        return mp_fail(MP_ERR_MODEL, "E_TOK_TYPE",
-                       "'%s' has %" PRIu64 " tokens and %" PRIu64 " kinds of them, need as many",
-                       making->file, tokens.count, kinds.count);
+        status = get_beside(making, KEY("token_type"), MP_GGUF_I32, tokens.count, &kinds);
+    if (status == MP_OK && scored)
+        status = get_beside(making, KEY("scores"), MP_GGUF_F32, tokens.count, &scores);
     for (uint64_t id = 0; status == MP_OK && mp_gguf_array_next(&tokens, &token); id++) {
         int64_t kind = KIND_NORMAL;
+        double score = 0;
 
         if (typed && !(mp_gguf_array_next(&kinds, &number) && mp_gguf_as_i64(&number, &kind)))
             mp_unreachable(); /* as many, all of one kind */
-        if (kind == KIND_CONTROL || kind == KIND_USER)
-            status = add_added(making, id, kind == KIND_CONTROL, &token);
-        else if (kind != KIND_UNUSED)
-            status = add_to_vocab(making, id, &token);
+        if (scored && !(mp_gguf_array_next(&scores, &number) && mp_gguf_as_f64(&number, &score)))
+            mp_unreachable();
+        status = isfinite(score) ? add_token(making, id, kind, score, &token)
+                                 : bad_score(making, id, score);
     }
     return status;
 }
@@ -214,8 +321,11 @@ static enum mp_status add_tokens(const struct making *making)
 static enum mp_status add_merges(const struct making *making)
 {
     struct mp_gguf_value merges, merge;
-    enum mp_status status = get_texts(making, KEY("merges"), MP_TOK_MERGES_MAX, &merges);
+    enum mp_status status;
 
+    if (making->pre == NULL)
+        return MP_OK;
+    status = get_texts(making, KEY("merges"), MP_TOK_MERGES_MAX, &merges);
     for (uint64_t i = 0; status == MP_OK && mp_gguf_array_next(&merges, &merge); i++) {
         json_t *text;
 
@@ -250,7 +360,7 @@ static json_t *frame_piece(json_t *specials, const char *name, uint64_t id)
 
 static enum mp_status add_frame(const struct making *making)
 {
-    bool begins = making->pre->add_bos, ends = false;
+    bool begins = making->pre == NULL || making->pre->add_bos, ends = false;
     uint64_t bos = 0, eos = 0;
     json_t *single, *specials, *post;
     int failed = 0;
@@ -302,11 +412,12 @@ enum mp_status mp_tok_from_gguf(const struct mp_gguf *gguf, struct mp_tokenizer 
     static enum mp_status (*const steps[])(const struct making *) = { add_tokens, add_merges,
                                                                       add_frame };
     struct mp_tokenizer *tok = NULL;
+    bool scored;
     enum mp_status status;
 
     mp_quote(making.file, making.name, strlen(making.name));
-    status = check_model(&making);
-    if (status == MP_OK)
+    status = check_model(&making, &scored);
+    if (status == MP_OK && !scored)
         status = find_pre(&making);
     if (status == MP_OK)
         status = make_root(&making);

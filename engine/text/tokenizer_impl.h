@@ -20,9 +20,11 @@
  *   tokenizer_vocab.c     the hash tables of tokens and merges
  *   tokenizer_text.c      byte buffers, UTF-8, running the normalizer
  *   tokenizer_forms.c     the normal forms of Unicode
- *   tokenizer_split.c     patterns, pre-tokenization
+ *   tokenizer_patterns.c  the patterns of pre-tokenizers
+ *   tokenizer_split.c     pre-tokenization
  *   tokenizer_added.c     finding added tokens in text
  *   tokenizer_bpe.c       merging
+ *   tokenizer_pieces.c    vocabularies with scores, as SentencePiece has them
  *   tokenizer_encode.c    from text to ids
  *   tokenizer_decode.c    decoders from JSON, from ids to text
  *
@@ -214,7 +216,12 @@ struct mp_tok_norm {
     struct mp_tok_buf to;   /* REPLACE, PREPEND */
 };
 
-enum mp_tok_pre_kind { MP_TOK_PRE_SPLIT, MP_TOK_PRE_BYTE_LEVEL, MP_TOK_PRE_METASPACE };
+enum mp_tok_pre_kind {
+    MP_TOK_PRE_SPLIT,
+    MP_TOK_PRE_BYTE_LEVEL,
+    MP_TOK_PRE_METASPACE,
+    MP_TOK_PRE_BEHIND,
+};
 enum mp_tok_prepend { MP_TOK_PREPEND_ALWAYS, MP_TOK_PREPEND_FIRST, MP_TOK_PREPEND_NEVER };
 
 struct mp_tok_pre {
@@ -222,7 +229,7 @@ struct mp_tok_pre {
     pcre2_code *code;            /* SPLIT, and BYTE_LEVEL with use_regex */
     bool drop_gaps;              /* SPLIT: text between matches is dropped, else a word */
     bool prefix_space;           /* BYTE_LEVEL */
-    struct mp_tok_buf mark;      /* METASPACE: what stands for a space */
+    struct mp_tok_buf mark;      /* METASPACE: what stands for a space; BEHIND: what ends a piece */
     enum mp_tok_prepend prepend; /* METASPACE */
     bool cut;                    /* METASPACE: a word starts at each mark */
 };
@@ -237,9 +244,25 @@ struct mp_tok_dec {
 
 #define MP_TOK_STAGES_MAX 16
 
+/*
+ * How a word becomes tokens: by merges in the order of their ranks; by merging the two neighbours
+ * that make the piece of the highest score (SentencePiece's BPE, only from GGUF files); or as the
+ * pieces with the highest sum of scores (Unigram).
+ */
+/* The name that only the loader of GGUF files has for the second one. */
+#define MP_TOK_SCORED_TYPE "ScoredBPE"
+
+enum mp_tok_model { MP_TOK_MERGES, MP_TOK_SCORES, MP_TOK_UNIGRAM };
+
 struct mp_tokenizer {
     struct mp_tok_vocab vocab;
-    struct mp_tok_merges merges;
+    enum mp_tok_model model;
+    struct mp_tok_merges merges; /* MERGES */
+    double *scores;              /* UNIGRAM, [vocab.count] */
+    double unk_score;            /* UNIGRAM: of a character that is no piece */
+    uint32_t *sorted;            /* UNIGRAM: the pieces in the order of their bytes */
+    uint32_t sorted_count;
+    uint32_t *score_ranks;  /* SCORES, [vocab.count]: 0 has the highest score; equal ones share */
     uint32_t byte_ids[256]; /* byte level: token of a byte; byte fallback: its <0xNN> */
     bool byte_level;
     bool byte_fallback;
@@ -283,13 +306,13 @@ enum mp_status mp_tok_from_gguf(const struct mp_gguf *gguf,
 
 /* What is in a tokenizer.json but not in the metadata of a GGUF file, for each name that those have
  * for it. */
-#define MP_TOK_GGUF_PATTERNS_MAX 4
+#define MP_TOK_GGUF_PATTERNS_MAX 6
 
 struct mp_tok_gguf_pre {
     const char *name;                               /* tokenizer.ggml.pre */
     const char *normalizer;                         /* NULL: none */
-    const char *patterns[MP_TOK_GGUF_PATTERNS_MAX]; /* of words, one stage each; none: that of
-                                                       ByteLevel itself */
+    const char *patterns[MP_TOK_GGUF_PATTERNS_MAX]; /* of words, one stage each */
+    bool own;                                       /* then that of ByteLevel itself */
     bool ignore_merges, add_bos;
 };
 
@@ -306,6 +329,12 @@ enum mp_status mp_tok_refuse_type(const struct mp_tok_source *source, const char
 
 enum mp_status mp_tok_load_model(const struct mp_tok_source *source, const json_t *root,
                                  struct mp_tokenizer *tok) MP_MUST_CHECK;
+/* The vocabulary of a model with scores, a list of [piece, score]; `holes`: null may stand for
+ * either. The second one reads it, and the unknown piece. */
+enum mp_status mp_tok_check_pieces(const struct mp_tok_source *source, const json_t *vocab,
+                                   bool holes) MP_MUST_CHECK;
+enum mp_status mp_tok_load_pieces(const struct mp_tok_source *source, const json_t *model,
+                                  const json_t *vocab, struct mp_tokenizer *tok) MP_MUST_CHECK;
 enum mp_status mp_tok_load_merges(const struct mp_tok_source *source, const json_t *array,
                                   struct mp_tokenizer *tok) MP_MUST_CHECK;
 enum mp_status mp_tok_load_matchers(const struct mp_tok_source *source,
@@ -336,13 +365,21 @@ enum mp_status mp_tok_load_pattern_string(const struct mp_tok_source *source, co
  */
 enum mp_status mp_tok_pattern_compile(const char *published, pcre2_code **code_p) MP_MUST_CHECK;
 
+/* True if a pattern is this known one; files may have ends of lines themselves in it. */
+bool mp_tok_pattern_is(const char *given, const char *known);
+
 /* \s and \w of the reference. */
 bool mp_tok_is_space(uint32_t code);
 bool mp_tok_is_word(uint32_t code);
 
 /* The pattern of ByteLevel with use_regex. */
 extern const char mp_tok_pattern_gpt2[];
-extern const char mp_tok_pattern_qwen2[], mp_tok_pattern_llama3[];
+extern const char mp_tok_pattern_qwen2[], mp_tok_pattern_llama3[], mp_tok_pattern_qwen35[],
+    mp_tok_pattern_gpt4o[], mp_tok_pattern_tekken[], mp_tok_pattern_kimi[],
+    mp_tok_pattern_digits3[], mp_tok_pattern_digit[], mp_tok_pattern_digits[],
+    mp_tok_pattern_newline[], mp_tok_pattern_kana[], mp_tok_pattern_asian[],
+    mp_tok_pattern_end_blanks[], mp_tok_pattern_deepseek3[], mp_tok_pattern_deepseek_letters[],
+    mp_tok_pattern_deepseek_marks[], mp_tok_pattern_coder_letters[], mp_tok_pattern_coder_marks[];
 
 /* The printable character that stands for a byte in a byte-level vocabulary. */
 uint32_t mp_tok_byte_char(unsigned char byte);
@@ -351,8 +388,15 @@ uint32_t mp_tok_byte_char(unsigned char byte);
 int mp_tok_char_byte(uint32_t code);
 
 struct mp_tok_symbol {
-    uint32_t id; /* MP_TOKEN_NONE once it was merged into another */
+    uint32_t id;           /* MP_TOKEN_NONE once it was merged into another */
+    uint32_t begin, bytes; /* SCORES: its text; no bytes once it was merged into another */
     uint32_t prev, next;
+};
+
+/* UNIGRAM: the best way to a place in a word. */
+struct mp_tok_node {
+    double score;
+    uint32_t begin, id; /* of the last piece */
 };
 
 /* Memory and state of one encoding; nothing is shared between calls. */
@@ -368,6 +412,8 @@ struct mp_tok_encoder {
     size_t symbol_count, symbol_capacity;
     uint64_t *heap; /* rank << 32 | position, the least first */
     size_t heap_count, heap_capacity;
+    struct mp_tok_node *nodes;
+    size_t node_capacity;
 };
 
 enum mp_status mp_ids_append(struct mp_ids *ids, uint32_t id) MP_MUST_CHECK;
@@ -378,6 +424,21 @@ enum mp_status mp_tok_pre_tokenize(struct mp_tok_encoder *enc, const char *text,
 
 /* Append the ids of one word; in a byte-level vocabulary the word is still plain text. */
 enum mp_status mp_tok_bpe(struct mp_tok_encoder *enc, const char *word, size_t bytes) MP_MUST_CHECK;
+
+/* The same for the models with scores. */
+enum mp_status mp_tok_scored(struct mp_tok_encoder *enc, const char *word,
+                             size_t bytes) MP_MUST_CHECK;
+enum mp_status mp_tok_unigram(struct mp_tok_encoder *enc, const char *word,
+                              size_t bytes) MP_MUST_CHECK;
+
+/* What mp_tok_bpe() and mp_tok_scored() merge with: symbols, and pairs by rank and place. */
+enum mp_status mp_tok_push_symbol(struct mp_tok_encoder *enc,
+                                  struct mp_tok_symbol symbol) MP_MUST_CHECK;
+enum mp_status mp_tok_heap_push(struct mp_tok_encoder *enc, uint64_t entry) MP_MUST_CHECK;
+uint64_t mp_tok_heap_pop(struct mp_tok_encoder *enc);
+
+/* Whether all bytes of a character have a <0xNN>. */
+bool mp_tok_has_bytes(const struct mp_tokenizer *tok, const char *text, size_t bytes);
 
 /* Run the normalizer: the result is `text` itself or lies in one of the two buffers. */
 enum mp_status mp_tok_normalize(const struct mp_tokenizer *tok, struct mp_tok_buf work[2],

@@ -40,8 +40,8 @@ enum mp_status mp_tok_refuse_type(const struct mp_tok_source *source, const char
     char quoted[MP_QUOTE_BYTES];
 
     return mp_fail(MP_ERR_MODEL, "E_TOK_TYPE",
-                   "%s of type '%s' in '%s' is not supported; use a model with a byte-level or "
-                   "byte-fallback BPE tokenizer",
+                   "%s of type '%s' in '%s' is not supported; use a model with a byte-level BPE, "
+                   "byte-fallback BPE or Unigram tokenizer",
                    what, mp_quote(quoted, type, strlen(type)), source->shown);
 }
 
@@ -110,7 +110,6 @@ static enum mp_status check_tokens(const struct mp_tok_source *source, json_t *v
     size_t bytes, i;
     json_t *value;
 
-    *count = 0;
     json_object_keylen_foreach(vocab, content, bytes, value)
     {
         status = check_token(source, content, bytes, value, count);
@@ -250,7 +249,7 @@ static enum mp_status load_byte_tokens(const struct mp_tok_source *source, struc
         const char *content = mp_tok_vocab_content(&tok->vocab, id);
         const size_t bytes = tok->vocab.bytes[id];
 
-        if ((tok->vocab.flags[id] & MP_TOK_MODEL) == 0 || bytes < 4 ||
+        if ((tok->vocab.flags[id] & MP_TOK_USED) == 0 || bytes < 4 ||
             memcmp(content, "<0x", 3) != 0 || content[bytes - 1] != '>')
             continue;
         if (bytes != 6 || hex_digit(content[3]) < 0 || hex_digit(content[4]) < 0)
@@ -308,31 +307,73 @@ static enum mp_status load_unk(const struct mp_tok_source *source, const json_t 
     return status;
 }
 
-static enum mp_status check_model_fields(const struct mp_tok_source *source, const json_t *model)
+/* The types of models, and what their objects may have. */
+static enum mp_status find_model(const struct mp_tok_source *source, const json_t *model,
+                                 enum mp_tok_model *kind_p)
 {
-    static const char *const known[] = { "type",
-                                         "dropout",
-                                         "unk_token",
-                                         "continuing_subword_prefix",
-                                         "end_of_word_suffix",
-                                         "fuse_unk",
-                                         "byte_fallback",
-                                         "ignore_merges",
-                                         "vocab",
-                                         "merges",
-                                         NULL };
+    static const char *const names[] = { "BPE", MP_TOK_SCORED_TYPE, "Unigram" };
+    static const char *const merges[] = { "type",
+                                          "dropout",
+                                          "unk_token",
+                                          "continuing_subword_prefix",
+                                          "end_of_word_suffix",
+                                          "fuse_unk",
+                                          "byte_fallback",
+                                          "ignore_merges",
+                                          "vocab",
+                                          "merges",
+                                          NULL };
+    static const char *const scores[] = { "type", "unk_id", "vocab", "byte_fallback", NULL };
     static const char *const unset[] = { "dropout", "continuing_subword_prefix",
                                          "end_of_word_suffix" };
     const char *type;
+    size_t kind = 0;
     enum mp_status status = mp_json_string_or(model, "type", source->name, "BPE", &type);
 
     if (status != MP_OK)
         return status;
-    if (strcmp(type, "BPE") != 0)
+    while (kind < MP_ARRAY_LEN(names) && strcmp(type, names[kind]) != 0)
+        kind++;
+    if (kind == MP_ARRAY_LEN(names))
         return mp_tok_refuse_type(source, "model", type);
-    status = mp_tok_check_keys(source, model, "model", known);
+    *kind_p = (enum mp_tok_model)kind;
+    status = mp_tok_check_keys(source, model, "model", *kind_p == MP_TOK_MERGES ? merges : scores);
     for (size_t i = 0; i < MP_ARRAY_LEN(unset) && status == MP_OK; i++)
         status = refuse_set(source, model, unset[i]);
+    return status;
+}
+
+/* A vocabulary whose merges are read later. */
+static enum mp_status load_merging(const struct mp_tok_source *source, const json_t *model,
+                                   json_t *vocab, struct mp_tokenizer *tok)
+{
+    const char *name = source->name;
+    enum mp_status status = mp_json_bool_or(model, "fuse_unk", name, false, &tok->fuse_unk);
+
+    if (status == MP_OK)
+        status = mp_json_bool_or(model, "ignore_merges", name, false, &tok->ignore_merges);
+    if (status == MP_OK)
+        status = load_vocab(source, vocab, tok);
+    return status == MP_OK ? load_unk(source, model, tok) : status;
+}
+
+/* Room for all ids, once they are known to be right. */
+static enum mp_status init_vocab(const struct mp_tok_source *source, json_t *vocab,
+                                 const json_t *added, struct mp_tokenizer *tok)
+{
+    uint32_t count = 0;
+    enum mp_status status = MP_OK;
+
+    if (tok->model != MP_TOK_MERGES) {
+        status = mp_tok_check_pieces(source, vocab, tok->model == MP_TOK_SCORES);
+        count = (uint32_t)json_array_size(vocab);
+    }
+    if (status == MP_OK)
+        status = check_tokens(source, vocab, added, &count);
+    if (status == MP_OK)
+        status = mp_tok_vocab_init(&tok->vocab, count,
+                                   (uint64_t)json_object_size(vocab) + json_array_size(vocab) +
+                                       json_array_size(added));
     return status;
 }
 
@@ -340,42 +381,39 @@ static enum mp_status check_model_fields(const struct mp_tok_source *source, con
 enum mp_status mp_tok_load_model(const struct mp_tok_source *source, const json_t *root,
                                  struct mp_tokenizer *tok)
 {
-    json_t *model, *vocab, *merges, *added;
+    json_t *model, *vocab, *merges = NULL, *added;
     const char *name = source->name;
     enum mp_status status;
-    uint32_t count;
 
     status = mp_json_object(root, "model", name, &model);
     if (status == MP_OK)
-        status = check_model_fields(source, model);
+        status = find_model(source, model, &tok->model);
     if (status == MP_OK)
-        status = mp_json_object(model, "vocab", name, &vocab);
-    if (status == MP_OK)
+        status = tok->model == MP_TOK_MERGES ? mp_json_object(model, "vocab", name, &vocab)
+                                             : mp_json_array(model, "vocab", name, &vocab);
+    if (status == MP_OK && tok->model == MP_TOK_MERGES)
         status = mp_json_array(model, "merges", name, &merges);
     if (status == MP_OK)
         status = mp_json_array_or_null(root, "added_tokens", name, &added);
     if (status == MP_OK)
-        status = mp_json_bool_or(model, "fuse_unk", name, false, &tok->fuse_unk);
-    if (status == MP_OK)
         status = mp_json_bool_or(model, "byte_fallback", name, false, &tok->byte_fallback);
+    if (status == MP_OK && tok->byte_level && tok->model != MP_TOK_MERGES)
+        status = mp_fail(MP_ERR_MODEL, "E_TOK_STAGES",
+                         "'%s' has a model with scores behind the pre-tokenizer ByteLevel, which "
+                         "is not supported",
+                         source->shown);
     if (status == MP_OK)
-        status = mp_json_bool_or(model, "ignore_merges", name, false, &tok->ignore_merges);
+        status = init_vocab(source, vocab, added, tok);
     if (status == MP_OK)
-        status = check_tokens(source, vocab, added, &count);
-    if (status == MP_OK)
-        status = mp_tok_vocab_init(&tok->vocab, count,
-                                   (uint64_t)json_object_size(vocab) + json_array_size(added));
-    if (status == MP_OK)
-        status = load_vocab(source, vocab, tok);
-    if (status == MP_OK)
-        status = load_unk(source, model, tok);
+        status = tok->model == MP_TOK_MERGES ? load_merging(source, model, vocab, tok)
+                                             : mp_tok_load_pieces(source, model, vocab, tok);
     if (status == MP_OK && tok->byte_level)
         find_byte_level_tokens(tok);
     else if (status == MP_OK && tok->byte_fallback)
         status = load_byte_tokens(source, tok);
     if (status == MP_OK)
         status = check_cover(source, tok);
-    if (status == MP_OK)
+    if (status == MP_OK && merges != NULL)
         status = mp_tok_load_merges(source, merges, tok);
     return status == MP_OK ? load_added(source, added, tok) : status;
 }

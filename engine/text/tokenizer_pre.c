@@ -5,13 +5,35 @@
 #include "engine/text/tokenizer_export.h"
 #include "engine/text/tokenizer_impl.h"
 
+#define DEEPSEEK_LLM                                                                        \
+    mp_tok_pattern_newline, mp_tok_pattern_deepseek_letters, mp_tok_pattern_deepseek_marks, \
+        mp_tok_pattern_end_blanks, mp_tok_pattern_asian, mp_tok_pattern_digit
+#define DEEPSEEK_CODER                                                                \
+    mp_tok_pattern_newline, mp_tok_pattern_coder_letters, mp_tok_pattern_coder_marks, \
+        mp_tok_pattern_asian, mp_tok_pattern_digit
+#define DEEPSEEK_V3 mp_tok_pattern_digits3, mp_tok_pattern_kana, mp_tok_pattern_deepseek3
+
 static const struct mp_tok_gguf_pre pres[] = {
-    { "gpt-2", NULL, { NULL }, false, false },
-    { "qwen2", "NFC", { mp_tok_pattern_qwen2 }, false, false },
-    { "llama-bpe", NULL, { mp_tok_pattern_llama3 }, true, true },
-    { "glm4", NULL, { mp_tok_pattern_llama3 }, false, false },
-    { "chatglm-bpe", NULL, { mp_tok_pattern_llama3 }, false, false },
-    { "olmo", "NFC", { NULL }, false, false },
+    { "gpt-2", NULL, { NULL }, true, false, false },
+    { "qwen2", "NFC", { mp_tok_pattern_qwen2 }, false, false, false },
+    { "qwen35", "NFC", { mp_tok_pattern_qwen35 }, false, false, false },
+    { "deepseek-r1-qwen", "NFC", { mp_tok_pattern_qwen2 }, false, false, false },
+    { "llama-bpe", NULL, { mp_tok_pattern_llama3 }, false, true, true },
+    { "lfm2", NULL, { mp_tok_pattern_llama3 }, false, true, true },
+    { "glm4", NULL, { mp_tok_pattern_llama3 }, false, false, false },
+    { "chatglm-bpe", NULL, { mp_tok_pattern_llama3 }, false, false, false },
+    { "dbrx", NULL, { mp_tok_pattern_llama3 }, false, false, false },
+    { "gpt-4o", NULL, { mp_tok_pattern_gpt4o }, false, false, false },
+    { "llama4", NULL, { mp_tok_pattern_gpt4o }, false, false, false },
+    { "minimax-m2", NULL, { mp_tok_pattern_gpt4o }, false, false, false },
+    { "tekken", NULL, { mp_tok_pattern_tekken }, false, true, true },
+    { "kimi-k2", NULL, { mp_tok_pattern_kimi }, false, false, false },
+    { "deepseek-llm", NULL, { DEEPSEEK_LLM }, false, false, false },
+    { "deepseek-coder", NULL, { DEEPSEEK_CODER }, false, false, false },
+    { "deepseek-v3", NULL, { DEEPSEEK_V3 }, false, false, false },
+    { "olmo", "NFC", { NULL }, true, false, false },
+    { "refact", NULL, { mp_tok_pattern_digit }, true, false, false },
+    { "starcoder", NULL, { mp_tok_pattern_digit }, true, false, false },
 };
 
 const struct mp_tok_gguf_pre *mp_tok_gguf_pre_at(size_t index)
@@ -41,6 +63,19 @@ static bool is_byte_level(const json_t *stage, bool pattern)
            (use == NULL || json_is_true(use)) == pattern;
 }
 
+/* A stage that cuts by this pattern and keeps all. */
+static bool is_stage(const json_t *stage, const char *pattern)
+{
+    const char *regex = text_of(json_object_get(stage, "pattern"), "Regex");
+    const char *behaviour = text_of(stage, "behavior");
+
+    if (pattern == mp_tok_pattern_digit && is_type(stage, "Digits"))
+        return json_is_true(json_object_get(stage, "individual_digits"));
+    return is_type(stage, "Split") && regex != NULL && mp_tok_pattern_is(regex, pattern) &&
+           behaviour != NULL && strcmp(behaviour, "Isolated") == 0 &&
+           !json_is_true(json_object_get(stage, "invert"));
+}
+
 static bool has_stages(const json_t *root, const struct mp_tok_gguf_pre *pre)
 {
     const json_t *first = json_object_get(root, "pre_tokenizer");
@@ -50,16 +85,10 @@ static bool has_stages(const json_t *root, const struct mp_tok_gguf_pre *pre)
     if (pre->patterns[0] == NULL)
         return is_byte_level(first, true);
     for (; i < MP_TOK_GGUF_PATTERNS_MAX && pre->patterns[i] != NULL; i++) {
-        const json_t *stage = json_array_get(stages, i);
-        const char *regex = text_of(json_object_get(stage, "pattern"), "Regex");
-        const char *behaviour = text_of(stage, "behavior");
-
-        if (!is_type(stage, "Split") || regex == NULL || strcmp(regex, pre->patterns[i]) != 0 ||
-            behaviour == NULL || strcmp(behaviour, "Isolated") != 0 ||
-            json_is_true(json_object_get(stage, "invert")))
+        if (!is_stage(json_array_get(stages, i), pre->patterns[i]))
             return false;
     }
-    return json_array_size(stages) == i + 1 && is_byte_level(json_array_get(stages, i), false);
+    return json_array_size(stages) == i + 1 && is_byte_level(json_array_get(stages, i), pre->own);
 }
 
 const char *mp_tokenizer_gguf_pre(const json_t *root)

@@ -1,76 +1,11 @@
 /*
- * Cuts text into words with the patterns that are known. No word becomes tokens here.
+ * Cuts text into words, stage by stage. No word becomes tokens here.
  */
 #include "engine/text/tokenizer_impl.h"
 
 #include <string.h>
 
 #include <utf8proc.h>
-
-/*
- * White_Space of Unicode, which the reference means by \s. PCRE2's own \s also has U+180E, so the
- * patterns below spell it out.
- */
-#define WS                                                                             \
-    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}" \
-    "\\x{202f}\\x{205f}\\x{3000}"
-
-/* The endings that most patterns share. */
-#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define TAIL_PUBLISHED " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define TAIL " ?[^" WS "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|[" WS "]+(?![^" WS "])|[" WS "]+"
-
-const char mp_tok_pattern_gpt2[] =
-    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-const char mp_tok_pattern_qwen2[] =
-    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" TAIL_PUBLISHED;
-const char mp_tok_pattern_llama3[] =
-    CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|" TAIL_PUBLISHED;
-
-/*
- * The patterns that are known, as they stand in published files and as PCRE2 is given them. All
- * take time linear in the text. A pattern is added here together with strings in the tests.
- */
-static const struct {
-    const char *published;
-    const char *pcre;
-} known_patterns[] = {
-    /* GPT-2 */
-    { mp_tok_pattern_gpt2, "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS
-                           "\\p{L}\\p{N}]+|[" WS "]+(?![^" WS "])|[" WS "]+" },
-    /* Qwen 2, 2.5, 3: each digit by itself */
-    { mp_tok_pattern_qwen2, CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|" TAIL },
-    /* Llama 3: digits in groups of three */
-    { mp_tok_pattern_llama3, CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|" TAIL },
-    /* A stage of its own that only groups digits */
-    { "\\p{N}{1,3}", "\\p{N}{1,3}" },
-    { "\\p{N}", "\\p{N}" },
-};
-
-enum mp_status mp_tok_pattern_compile(const char *published, pcre2_code **code_p)
-{
-    PCRE2_SIZE at;
-    int error;
-
-    *code_p = NULL;
-    for (size_t i = 0; i < MP_ARRAY_LEN(known_patterns); i++) {
-        if (strcmp(published, known_patterns[i].published) != 0)
-            continue;
-        *code_p = pcre2_compile((PCRE2_SPTR)known_patterns[i].pcre, PCRE2_ZERO_TERMINATED,
-                                PCRE2_UTF | PCRE2_UCP, &error, &at, NULL);
-        if (*code_p == NULL && error == PCRE2_ERROR_HEAP_FAILED)
-            return mp_fail_no_memory("a pattern", strlen(known_patterns[i].pcre));
-        if (*code_p == NULL)
-            return mp_fail(MP_ERR_UNSUPPORTED, "E_TOK_PCRE",
-                           "PCRE2 cannot compile a Split pattern at byte %zu: error %d; "
-                           "it must be built with Unicode",
-                           (size_t)at, error);
-        /* Speed only: where there is no just-in-time compiler the interpreter runs. */
-        (void)pcre2_jit_compile(*code_p, PCRE2_JIT_COMPLETE);
-        return MP_OK;
-    }
-    return MP_OK;
-}
 
 bool mp_tok_is_space(uint32_t code)
 {
@@ -244,6 +179,33 @@ static enum mp_status metaspace(struct mp_tok_encoder *enc, uint32_t stage, cons
     return status;
 }
 
+/* A piece ends behind each mark. */
+static enum mp_status split_behind(struct mp_tok_encoder *enc, uint32_t stage, const char *text,
+                                   size_t bytes, bool first)
+{
+    const struct mp_tok_buf *mark = &enc->tok->pres[stage].mark;
+    enum mp_status status = MP_OK;
+
+    for (size_t begin = 0, end; begin < bytes && status == MP_OK; begin = end) {
+        const char *hit = memmem(text + begin, bytes - begin, mark->data, mark->bytes);
+
+        end = hit != NULL ? (size_t)(hit - text) + mark->bytes : bytes;
+        status = run_stages(enc, stage + 1, text + begin, end - begin, first && begin == 0);
+    }
+    return status;
+}
+
+/* What is merged, or found in a lattice. */
+static enum mp_status encode_word(struct mp_tok_encoder *enc, const char *text, size_t bytes)
+{
+    switch (enc->tok->model) {
+    case MP_TOK_MERGES: return mp_tok_bpe(enc, text, bytes);
+    case MP_TOK_SCORES: return mp_tok_scored(enc, text, bytes);
+    case MP_TOK_UNIGRAM: return mp_tok_unigram(enc, text, bytes);
+    }
+    return MP_OK;
+}
+
 /* The recursion is as deep as there are stages. */
 static enum mp_status run_stages(struct mp_tok_encoder *enc, uint32_t stage, const char *text,
                                  size_t bytes, bool first)
@@ -251,12 +213,13 @@ static enum mp_status run_stages(struct mp_tok_encoder *enc, uint32_t stage, con
     const struct mp_tok_pre *pre = &enc->tok->pres[stage];
 
     if (stage == enc->tok->pre_count)
-        return mp_tok_bpe(enc, text, bytes);
+        return encode_word(enc, text, bytes);
     switch (pre->kind) {
     case MP_TOK_PRE_SPLIT:
         return split_pattern(enc, stage + 1, pre->code, pre->drop_gaps, text, bytes, first);
     case MP_TOK_PRE_BYTE_LEVEL: return byte_level(enc, stage, text, bytes, first);
     case MP_TOK_PRE_METASPACE: return metaspace(enc, stage, text, bytes, first);
+    case MP_TOK_PRE_BEHIND: return split_behind(enc, stage, text, bytes, first);
     }
     return MP_OK;
 }

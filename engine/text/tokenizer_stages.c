@@ -167,9 +167,35 @@ static enum mp_status load_split_pattern(const struct mp_tok_source *source, con
     } else {
         text = json_object_iter_value(json_object_iter(pattern));
     }
-    return mp_fail(MP_ERR_MODEL, "E_TOK_PATTERN",
-                   "Split pattern %s in '%s' is not one of the known ones (GPT-2, Qwen, Llama 3)",
-                   text != NULL ? mp_json_describe(got, text) : "{}", source->shown);
+    return mp_fail(
+        MP_ERR_MODEL, "E_TOK_PATTERN",
+        "Split pattern %s in '%s' is not one of the known ones (GPT-2, Qwen, Llama 3, ...)",
+        text != NULL ? mp_json_describe(got, text) : "{}", source->shown);
+}
+
+/* Gemma's: behind each occurrence of a text. */
+static enum mp_status load_behind(const struct mp_tok_source *source, const json_t *object,
+                                  struct mp_tok_pre *pre)
+{
+    pre->kind = MP_TOK_PRE_BEHIND;
+    return mp_tok_load_pattern_string(source, object, "pre-tokenizer Split", &pre->mark);
+}
+
+/* Each digit by itself, or runs of them. */
+static enum mp_status load_digits(const struct mp_tok_source *source, const json_t *object,
+                                  struct mp_tok_pre *pre)
+{
+    static const char *const known[] = { "type", "individual_digits", NULL };
+    enum mp_status status = mp_tok_check_keys(source, object, "pre-tokenizer Digits", known);
+    bool individual = false;
+
+    pre->kind = MP_TOK_PRE_SPLIT;
+    if (status == MP_OK)
+        status = mp_json_bool_or(object, "individual_digits", source->name, false, &individual);
+    if (status != MP_OK)
+        return status;
+    return mp_tok_pattern_compile(individual ? mp_tok_pattern_digit : mp_tok_pattern_digits,
+                                  &pre->code);
 }
 
 static enum mp_status load_split(const struct mp_tok_source *source, const json_t *object,
@@ -183,11 +209,13 @@ static enum mp_status load_split(const struct mp_tok_source *source, const json_
 
     pre->kind = MP_TOK_PRE_SPLIT;
     if (status == MP_OK)
-        status = load_split_pattern(source, object, &pre->code);
-    if (status == MP_OK)
         status = mp_json_string(object, "behavior", source->name, &behavior);
     if (status == MP_OK)
         status = mp_json_bool(object, "invert", source->name, &invert);
+    if (status == MP_OK && !invert && strcmp(behavior, "MergedWithPrevious") == 0)
+        return load_behind(source, object, pre);
+    if (status == MP_OK)
+        status = load_split_pattern(source, object, &pre->code);
     if (status != MP_OK)
         return status;
     pre->drop_gaps = invert;
@@ -195,7 +223,7 @@ static enum mp_status load_split(const struct mp_tok_source *source, const json_
         return MP_OK;
     return mp_fail(MP_ERR_MODEL, "E_TOK_TYPE",
                    "pre-tokenizer Split in '%s' has behavior '%s' with invert %s, need 'Isolated' "
-                   "with false or 'Removed' with true",
+                   "or 'MergedWithPrevious' with false or 'Removed' with true",
                    source->shown, mp_quote(quoted, behavior, strlen(behavior)),
                    invert ? "true" : "false");
 }
@@ -281,6 +309,8 @@ static enum mp_status load_pres(const struct mp_tok_source *source, const json_t
         struct mp_tok_pre *pre = &tok->pres[tok->pre_count++];
         if (strcmp(type, "Split") == 0)
             return load_split(source, object, pre);
+        if (strcmp(type, "Digits") == 0)
+            return load_digits(source, object, pre);
         if (strcmp(type, "Metaspace") == 0)
             return load_metaspace(source, object, pre);
         if (strcmp(type, "ByteLevel") != 0)

@@ -11,7 +11,10 @@
 
 #define FIXTURES "tests/data/tokenizers/"
 
-static const char *const names[] = { "gpt2", "qwen2", "llama3", "llama", "metaspace_cut", "nfkc" };
+static const char *const names[] = {
+    "gpt2", "qwen2",   "llama3",        "llama", "metaspace_cut",
+    "nfkc", "unigram", "unigram_bytes", "gemma", "gguf/scores.gguf"
+};
 enum { NAME_COUNT = sizeof(names) / sizeof(names[0]) };
 
 static struct mp_tokenizer *tokenizers[NAME_COUNT];

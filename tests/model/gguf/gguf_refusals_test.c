@@ -106,7 +106,7 @@ static void broken_metadata_is_refused_by_name(void)
         { { Q "expert_feed_forward_length", MP_GGUF_U32, 8, NULL }, "E_TENSOR_SHAPE", "_exps" },
         { { T "eos_token_id", MP_GGUF_U32, 999999, NULL }, "E_CONFIG", "rows of the embedding" },
         { { T "model", MP_GGUF_STRING, 0, "none" }, "E_FILE_MISSING", "has no vocabulary" },
-        { { T "model", MP_GGUF_STRING, 0, "llama" }, "E_TOK_TYPE", "got 'llama', need 'gpt2'" },
+        { { T "model", MP_GGUF_STRING, 0, "t5" }, "E_TOK_TYPE", "got 't5', need 'gpt2'" },
     };
 
     for (size_t i = 0; i < MP_ARRAY_LEN(cases); i++) {

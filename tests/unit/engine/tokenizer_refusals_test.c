@@ -16,7 +16,7 @@ static void k1_models_and_forms_of_merges(void)
 
     check_change_fails("gpt2", BPE, "\"model\":{\"type\":\"WordPiece\"", "E_TOK_TYPE",
                        "model of type 'WordPiece' in 't.json' is not supported");
-    check_change_fails("gpt2", BPE, "\"model\":{\"type\":\"Unigram\"", "E_TOK_TYPE", "'Unigram'");
+    check_change_fails("gpt2", BPE, "\"model\":{\"type\":\"Unigram\"", "E_TOK_FIELD", "'dropout'");
     check_change_fails("gpt2", "\"model\"", "\"madel\"", "E_TOK_FIELD", "field 'madel'");
     check_change_fails("gpt2", "\"vocab\"", "\"vocabulary\"", "E_TOK_FIELD", "field 'vocabulary'");
     check_parse_fails("{" BPE ",\"merges\":[]}}", "E_JSON_KEY", "vocab");
