@@ -48,7 +48,8 @@ engine/forward:     vmm/* kernels/cpu policy policy/pager policy/record policy/r
 engine/forward/cpu: vmm/base kernels/cpu policy/pager engine/model engine/pool engine/forward
 engine/forward/cuda: vmm/* kernels/* policy policy/pager engine/model engine/gpu engine/forward engine/forward/cpu
 engine/calibrate:   vmm/base policy engine/model engine/model/sidecar engine/forward
-engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda
+engine/session:     vmm/* policy engine/model engine/text engine/pool engine/gpu engine/probe engine/forward engine/forward/cuda engine/session/draft
+engine/session/draft: vmm/* engine/model engine/text engine/forward engine/session
 engine/cli/args:    vmm/base engine/calibrate engine/convert engine/model engine/model/sidecar engine/repack engine/session engine/text
 engine/cli:         vmm/* policy/* kernels/* engine/*
 interpose:          vmm/base

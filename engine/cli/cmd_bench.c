@@ -191,6 +191,7 @@ static enum mp_status open_session(struct bench *bench)
         .clock = bench->clock,
         .cancel = &mp_interrupted,
         .probe = true,
+        .drafts = true,
         .routed = bench->args->trace != NULL ? mp_trace_sink_routed : NULL,
         .routed_ctx = &bench->trace,
         .decision_log = bench->args->decision_log,
@@ -218,6 +219,7 @@ static enum mp_status run_once(struct bench *bench, struct bench_run *run)
         .clock = bench->clock,
         .on_logits = run == bench->runs && bench->args->logits_out != NULL ? on_logits : NULL,
         .on_step = on_step,
+        .drafts = bench->session.drafts,
         .ctx = bench,
     };
     const struct mp_counters before = mp_report_counters(&bench->session);

@@ -293,6 +293,7 @@ static struct mp_generate_config generate_config(struct run *run)
         .on_prefill = on_prefill,
         .on_logits = run->args->logits_out != NULL ? on_logits : NULL,
         .on_step = on_step,
+        .drafts = run->session.drafts,
         .ctx = run,
     };
 
@@ -323,6 +324,7 @@ static enum mp_status open_session(struct run *run)
         .clock = run->clock,
         .cancel = &mp_interrupted,
         .probe = true,
+        .drafts = true,
         .routed = run->args->trace != NULL ? mp_trace_sink_routed : NULL,
         .routed_ctx = &run->trace,
         .decision_log = run->args->decision_log,

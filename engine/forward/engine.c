@@ -28,6 +28,9 @@ static enum mp_status check_config(const struct mp_engine_config *c)
     if (c->tokens_max < c->sequences || c->tokens_max > TOKENS_MAX)
         return mp_fail(MP_ERR_CONFIG, "E_BATCH", "batches of %u tokens, need %u to %d",
                        c->tokens_max, c->sequences, TOKENS_MAX);
+    if (mp_engine_wanted_max(c) > c->tokens_max)
+        return mp_fail(MP_ERR_CONFIG, "E_BATCH", "logits of %u tokens of a batch of at most %u",
+                       c->wanted_max, c->tokens_max);
     return MP_OK;
 }
 

@@ -64,6 +64,8 @@ struct mp_engine_config {
     uint32_t sequences;  /* 1..64 */
     uint32_t ctx;        /* positions per sequence, 1..model->positions_max */
     uint32_t tokens_max; /* of one batch: the prefill chunk; >= sequences */
+    uint32_t wanted_max; /* most tokens of a batch whose logits are wanted; less than `sequences`
+                            counts as that */
 
     uint64_t budget_bytes; /* of experts in RAM; UINT64_MAX: all of them */
     /* For a backend with a host tier: see struct mp_space_config. */
@@ -124,6 +126,12 @@ static inline bool mp_engine_ctx_can_grow(const struct mp_engine_config *config)
     return config->ctx < config->model->positions_max;
 }
 
+/* The wanted tokens that a batch may have. */
+static inline uint32_t mp_engine_wanted_max(const struct mp_engine_config *config)
+{
+    return config->wanted_max > config->sequences ? config->wanted_max : config->sequences;
+}
+
 /* Bytes of RAM that an engine of this configuration takes besides weights and budget. */
 enum mp_status mp_engine_measure(const struct mp_engine_config *config, uint64_t *kv_bytes_p,
                                  uint64_t *state_bytes_p) MP_MUST_CHECK;
@@ -154,7 +162,7 @@ struct mp_batch {
     const uint32_t *sequence;       // (count): below config.sequences
     const uint32_t *position;       // (count): below ctx
     const uint8_t *want;            // (count): 1 if the logits after this token are wanted; at most
-                                    // config.sequences of them are 1
+                                    // mp_engine_wanted_max() of them are 1
     const struct mp_sample *sample; /* or NULL; only where mp_engine_can_sample() */
 };
 

@@ -127,9 +127,9 @@ static enum mp_status check_batch(const struct mp_engine *engine, const struct m
     }
     if (batch->sample != NULL && !mp_engine_can_sample(engine))
         return mp_fail(MP_ERR_INVALID, "E_BATCH", "only a device samples tokens in a batch");
-    if (wanted > c->sequences)
+    if (wanted > mp_engine_wanted_max(c))
         return mp_fail(MP_ERR_INVALID, "E_BATCH", "logits of %u tokens of a batch, need at most %u",
-                       wanted, c->sequences);
+                       wanted, mp_engine_wanted_max(c));
     *wanted_p = wanted;
     return mp_recurrent_check(engine, batch);
 }

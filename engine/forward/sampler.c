@@ -24,10 +24,12 @@ struct mp_sampler {
     void *block;                  /* of all these arrays */
 };
 
+#define RANDOM_STEP 0x9e3779b97f4a7c15u
+
 /* splitmix64: one step of the generator. */
 static uint64_t next_random(uint64_t *state)
 {
-    uint64_t v = *state += 0x9e3779b97f4a7c15u;
+    uint64_t v = *state += RANDOM_STEP;
 
     v = (v ^ v >> 30) * 0xbf58476d1ce4e5b9u;
     v = (v ^ v >> 27) * 0x94d049bb133111ebu;
@@ -193,6 +195,11 @@ static uint32_t sample(struct mp_sampler *sampler, uint32_t sequence, const floa
 uint32_t mp_sampler_uniform(struct mp_sampler *sampler, uint32_t sequence)
 {
     return (uint32_t)(next_random(&sampler->state[sequence]) >> 32);
+}
+
+void mp_sampler_rewind(struct mp_sampler *sampler, uint32_t sequence, uint32_t count)
+{
+    sampler->state[sequence] -= count * RANDOM_STEP;
 }
 
 enum mp_status mp_sampler_refuse(uint32_t sequence)

@@ -40,6 +40,9 @@ void mp_sampler_destroy(struct mp_sampler *sampler);
 uint32_t mp_sampler_uniform(struct mp_sampler *sampler, uint32_t sequence);
 enum mp_status mp_sampler_refuse(uint32_t sequence) MP_MUST_CHECK;
 
+/* Give back the last `count` random numbers of the sequence: they come again. */
+void mp_sampler_rewind(struct mp_sampler *sampler, uint32_t sequence, uint32_t count);
+
 /* MP_ERR_MODEL E_LOGITS_NAN if a logit is NaN, or the highest one is infinite. */
 enum mp_status mp_sampler_pick(struct mp_sampler *sampler, uint32_t sequence, const float *logits,
                                uint32_t *token_p) MP_MUST_CHECK;

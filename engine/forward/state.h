@@ -11,7 +11,7 @@
  * every compute.
  *
  * T tokens_max, H hidden, Q heads * head_dim, O that or what o_proj takes if that is more, K
- * kv_heads * head_dim, D head_dim, V vocab, C ctx, R top_k, E experts, N sequences. On the host: J
+ * kv_heads * head_dim, D head_dim, V vocab, C ctx, R top_k, E experts, N wanted tokens. On the host: J
  * threads, S heads that share keys and are computed together, F the widest FFN (or K), W rows of
  * experts that are computed together, tiles the floats of TILE, B what
  * attention or a delta network gives, Y what enters a delta network, states its states. On a

@@ -1,6 +1,6 @@
 /*
- * Prefill, then one token per sequence and step. Arithmetic and paging are the engine's; files and
- * output are the caller's.
+ * Prefill, then one token per sequence and step, or several where a draft was right. Arithmetic and
+ * paging are the engine's; files and output are the caller's.
  */
 #include "engine/session/generate.h"
 
@@ -15,6 +15,8 @@ struct sequence {
     struct mp_answer answer;
     uint32_t position; /* of the next token to be processed */
     uint32_t next;     /* sampled, not processed yet */
+    uint32_t accepted; /* guesses in this step */
+    bool wrong;        /* one of them was; what is behind it does not count */
 };
 
 struct run {
@@ -27,7 +29,7 @@ struct run {
 
     uint32_t *token, *owner, *position; // (tokens_max)
     uint8_t *want;                      // (tokens_max)
-    uint32_t *uniform, *sampled;        // (count): where the device samples
+    uint32_t *uniform, *sampled;        // (wanted tokens): where the device samples
     void *block;                        /* of all these arrays */
     struct mp_generate_stats *stats;
 };
@@ -42,6 +44,8 @@ static enum mp_status accept(struct run *run, struct sequence *seq, uint32_t tok
 
     run->stats->generated_tokens++;
     seq->next = token;
+    if (config->drafts != NULL)
+        mp_drafts_push(config->drafts, (uint32_t)(seq - run->sequences), token);
     if (status != MP_OK || bytes == 0 || config->on_text == NULL)
         return status;
     if (config->on_text(config->ctx, (uint32_t)(seq - run->sequences), text, bytes) != 0)
@@ -80,6 +84,38 @@ static enum mp_status choose(struct run *run, uint32_t t, uint32_t i, const floa
     return status;
 }
 
+/* The token behind row t is known: is the guess in the next row, if there is one, right? */
+static void compare_guess(const struct run *run, uint32_t t, uint32_t count, struct sequence *seq)
+{
+    if (t + 1 == count || run->owner[t + 1] != run->owner[t])
+        return;
+    seq->wrong = seq->answer.done || run->token[t + 1] != seq->next;
+    seq->accepted += !seq->wrong;
+}
+
+/* What the row's sequence has become; `wanted`: the number of the row among the wanted ones. */
+static enum mp_status take_row(struct run *run, uint32_t t, uint32_t count, uint32_t wanted,
+                               const float *logits)
+{
+    struct sequence *seq = &run->sequences[run->owner[t]];
+    enum mp_status status;
+    uint32_t token;
+
+    if (seq->wrong) {
+        if (device_samples(run->config))
+            mp_sampler_rewind(run->sampler, run->owner[t], 1);
+        return MP_OK;
+    }
+    seq->position = run->position[t] + 1;
+    if (!run->want[t])
+        return MP_OK;
+    status = choose(run, t, wanted, logits, &token);
+    if (status == MP_OK)
+        status = accept(run, seq, token);
+    compare_guess(run, t, count, seq);
+    return status;
+}
+
 /* Run one batch and accept a token for each wanted row. */
 static enum mp_status run_batch(struct run *run, uint32_t count)
 {
@@ -109,15 +145,8 @@ static enum mp_status run_batch(struct run *run, uint32_t count)
         config->on_step(config->ctx, run->step, &batch);
     status = mp_forward(config->engine, &batch, &logits);
     for (uint32_t t = 0; t < count && status == MP_OK; t++) {
-        struct sequence *seq = &run->sequences[run->owner[t]];
-        uint32_t token;
-
-        seq->position = run->position[t] + 1;
-        if (!run->want[t])
-            continue;
-        status = choose(run, t, wanted++, logits, &token);
-        if (status == MP_OK)
-            status = accept(run, seq, token);
+        status = take_row(run, t, count, wanted, logits);
+        wanted += run->want[t];
     }
     return status;
 }
@@ -154,26 +183,91 @@ static enum mp_status prefill(struct run *run)
     return MP_OK;
 }
 
+/* A row of the next step. */
+static void add_row(struct run *run, uint32_t *count, uint32_t s, uint32_t ahead, uint32_t token)
+{
+    run->token[*count] = token;
+    run->owner[*count] = s;
+    run->position[*count] = run->sequences[s].position + ahead;
+    run->want[(*count)++] = 1;
+}
+
+/* The last token of each sequence, and behind it the guesses to check; 0: all have ended. */
+static uint32_t collect_step(struct run *run)
+{
+    uint32_t count = 0;
+
+    for (uint32_t s = 0; s < run->count; s++) {
+        struct sequence *seq = &run->sequences[s];
+        const struct mp_draft *draft =
+            run->config->drafts != NULL ? mp_drafts_of(run->config->drafts, s) : NULL;
+
+        if (seq->answer.done)
+            continue;
+        seq->wrong = false;
+        seq->accepted = 0;
+        add_row(run, &count, s, 0, seq->next);
+        for (uint32_t i = 0; draft != NULL && i < draft->count; i++)
+            add_row(run, &count, s, i + 1, draft->token[i]);
+    }
+    return count;
+}
+
+/* A guess takes a position, and a token of the sequence's length. */
+static uint32_t room_of(const struct run *run, const struct sequence *seq)
+{
+    const uint64_t length = run->config->max_tokens - seq->answer.output->ids.count - 1;
+    const uint64_t positions = run->config->engine_config->ctx - seq->position - 1;
+
+    return (uint32_t)(length < positions ? length : positions);
+}
+
+static enum mp_status plan_drafts(struct run *run)
+{
+    const uint32_t wanted_max = mp_engine_wanted_max(run->config->engine_config);
+    uint32_t sequence[MP_GENERATE_MAX], room[MP_GENERATE_MAX], count = 0;
+
+    for (uint32_t s = 0; s < run->count; s++) {
+        if (run->sequences[s].answer.done)
+            continue;
+        room[count] = room_of(run, &run->sequences[s]);
+        sequence[count++] = s;
+    }
+    return count == 0
+               ? MP_OK
+               : mp_drafts_plan(run->config->drafts, sequence, room, count, wanted_max - count);
+}
+
+static void note_drafts(struct run *run, uint64_t start_ns)
+{
+    struct mp_drafts *drafts = run->config->drafts;
+
+    for (uint32_t s = 0; s < run->count; s++) {
+        if (mp_drafts_of(drafts, s)->count > 0)
+            mp_drafts_note(drafts, s, run->sequences[s].accepted);
+    }
+    mp_drafts_end(drafts, mp_clock_now_ns(run->config->clock) - start_ns);
+}
+
 static enum mp_status decode(struct run *run)
 {
-    for (;;) {
-        uint32_t count = 0;
-        enum mp_status status;
+    struct mp_drafts *drafts = run->config->drafts;
 
-        for (uint32_t s = 0; s < run->count; s++) {
-            if (run->sequences[s].answer.done)
-                continue;
-            run->token[count] = run->sequences[s].next;
-            run->owner[count] = s;
-            run->position[count] = run->sequences[s].position;
-            run->want[count++] = 1;
-        }
+    for (;;) {
+        const uint64_t start_ns = drafts != NULL ? mp_clock_now_ns(run->config->clock) : 0;
+        enum mp_status status = drafts != NULL ? plan_drafts(run) : MP_OK;
+        uint32_t count = 0;
+
+        if (status == MP_OK)
+            count = collect_step(run);
         if (count == 0)
-            return MP_OK;
+            return status;
         run->step++;
         status = run_batch(run, count);
         if (status != MP_OK)
             return status;
+        if (drafts != NULL)
+            note_drafts(run, start_ns);
         run->stats->decode_steps++;
     }
 }
@@ -181,7 +275,7 @@ static enum mp_status decode(struct run *run)
 enum mp_status mp_generate_check(const struct mp_generate_config *config,
                                  const struct mp_ids *prompts, uint32_t count)
 {
-    if (count == 0 || count > config->engine_config->sequences)
+    if (count == 0 || count > config->engine_config->sequences || count > MP_GENERATE_MAX)
         return mp_fail(MP_ERR_CONFIG, "E_BATCH", "%u prompts, the engine was made for 1 to %u",
                        count, config->engine_config->sequences);
     for (uint32_t s = 0; s < count; s++) {
@@ -202,14 +296,15 @@ enum mp_status mp_generate_check(const struct mp_generate_config *config,
 static void take_arrays(struct run *run, struct mp_arena *arena)
 {
     const size_t tokens_max = run->config->engine_config->tokens_max;
+    const size_t wanted_max = mp_engine_wanted_max(run->config->engine_config);
 
     run->sequences = mp_arena_take(arena, run->count, sizeof(*run->sequences));
     run->token = mp_arena_take(arena, tokens_max, sizeof(uint32_t));
     run->owner = mp_arena_take(arena, tokens_max, sizeof(uint32_t));
     run->position = mp_arena_take(arena, tokens_max, sizeof(uint32_t));
     run->want = mp_arena_take(arena, tokens_max, 1);
-    run->uniform = mp_arena_take(arena, run->count, sizeof(uint32_t));
-    run->sampled = mp_arena_take(arena, run->count, sizeof(uint32_t));
+    run->uniform = mp_arena_take(arena, wanted_max, sizeof(uint32_t));
+    run->sampled = mp_arena_take(arena, wanted_max, sizeof(uint32_t));
 }
 
 static enum mp_status run_open(struct run *run, const struct mp_ids *prompts,
@@ -237,14 +332,36 @@ static enum mp_status run_open(struct run *run, const struct mp_ids *prompts,
     };
     status = mp_sampler_create(&config->sampling, config->engine_config->model->vocab, run->count,
                                &run->sampler);
+    if (config->drafts != NULL)
+        mp_drafts_begin(config->drafts);
     for (uint32_t s = 0; s < run->count && status == MP_OK; s++) {
         struct sequence *seq = &run->sequences[s];
 
+        for (size_t i = 0; config->drafts != NULL && i < prompts[s].count; i++)
+            mp_drafts_push(config->drafts, s, prompts[s].ids[i]);
         seq->prompt = &prompts[s];
         run->stats->prompt_tokens += prompts[s].count;
         status = mp_answer_open(&run->rules, &outputs[s], &seq->answer);
     }
     return status;
+}
+
+static uint64_t bytes_read(const struct mp_generate_config *config)
+{
+    const struct mp_counters *counters = mp_engine_counters(config->engine);
+
+    return counters->load_bytes + counters->prefetch_bytes;
+}
+
+/* The stats of decoding, which began when bytes_read() was `before`. */
+static void fill_stats(const struct run *run, uint64_t first_ns, uint64_t before)
+{
+    const struct mp_generate_config *config = run->config;
+
+    run->stats->decode_ns = mp_clock_now_ns(config->clock) - first_ns;
+    run->stats->decode_bytes = bytes_read(config) - before;
+    if (config->drafts != NULL)
+        run->stats->drafts = *mp_drafts_stats(config->drafts);
 }
 
 static void run_close(struct run *run)
@@ -263,7 +380,7 @@ enum mp_status mp_generate(const struct mp_generate_config *config, const struct
 {
     struct run run = { .config = config, .count = count, .stats = stats_p };
     enum mp_status status = mp_generate_check(config, prompts, count);
-    uint64_t start_ns, first_ns;
+    uint64_t start_ns, first_ns, before;
 
     memset(stats_p, 0, sizeof(*stats_p));
     if (status != MP_OK)
@@ -275,9 +392,10 @@ enum mp_status mp_generate(const struct mp_generate_config *config, const struct
     first_ns = mp_clock_now_ns(config->clock);
     stats_p->prefill_ns = first_ns - start_ns;
     stats_p->first_tokens = stats_p->generated_tokens;
+    before = bytes_read(config);
     if (status == MP_OK)
         status = decode(&run);
-    stats_p->decode_ns = mp_clock_now_ns(config->clock) - first_ns;
+    fill_stats(&run, first_ns, before);
     for (uint32_t s = 0; status == MP_ERR_CANCELED && s < count; s++) {
         if (!run.sequences[s].answer.done)
             outputs[s].finish = MP_FINISH_INTERRUPTED;

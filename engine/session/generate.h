@@ -7,6 +7,7 @@
 #include "engine/forward/engine.h"
 #include "engine/forward/sampler.h"
 #include "engine/session/answer.h"
+#include "engine/session/draft/drafts.h"
 
 /*
  * Text generation: prompts of different lengths in one batch, prefill, then one token per sequence
@@ -15,6 +16,8 @@
  * Prompts are divided into batches of the engine's tokens_max; a decode step is one batch. The
  * result of a sequence does not depend on the others (see engine.h).
  */
+#define MP_GENERATE_MAX 64u /* prompts */
+
 struct mp_generate_config {
     struct mp_engine *engine;
     const struct mp_engine_config *engine_config;
@@ -27,6 +30,9 @@ struct mp_generate_config {
     const uint32_t *forced;
     const char *stops[MP_STOPS_MAX];
     uint32_t stop_count;
+    /* Guesses of the tokens that follow, checked several at a time: the tokens are the same. Not
+     * for models with recurrent layers, which cannot go back. Or NULL. */
+    struct mp_drafts *drafts;
     struct mp_clock *clock;
 
     /* All optional. text: new text of a sequence, valid UTF-8. A nonzero return ends generation
@@ -46,6 +52,8 @@ struct mp_generate_stats {
     uint64_t decode_ns;    /* the rest */
     uint64_t first_tokens; /* of generated_tokens: chosen at the end of prefill */
     uint64_t decode_steps; /* batches after prefill */
+    uint64_t decode_bytes; /* of experts, read in them */
+    struct mp_drafts_stats drafts;
 };
 
 /* The argument checks of mp_generate() that need no engine: MP_ERR_CONFIG E_BATCH, E_PROMPT_EMPTY,

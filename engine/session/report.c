@@ -50,6 +50,8 @@ void mp_report_make(const struct mp_session *session, const struct mp_generate_s
         .bytes_loaded = run.load_bytes + run.prefetch_bytes,
         .bytes_prefetched_unused = run.prefetch_unused_bytes,
         .exposed_wait_ms = (double)run.exposed_wait_ns * 1e-6,
+        .drafts = stats->drafts,
+        .bytes_per_token = later > 0 ? (double)stats->decode_bytes / (double)later : 0,
         .budget_bytes = session->memory.budget_bytes,
         .expert_bytes = session->memory.expert_bytes,
         .weights_bytes = session->memory.weights_bytes,
@@ -108,6 +110,14 @@ void mp_report_print(const struct mp_report *r, FILE *out)
                 (unsigned long long)r->counters.swaps_superseded);
     fprintf(out, "exposed wait  %.1f ms: time that compute stood still for a read\n",
             r->exposed_wait_ms);
+    if (r->drafts.steps > 0)
+        fprintf(
+            out,
+            "drafts        %llu tokens, %llu of them accepted (%.1f %%), in %llu steps; %.2f MiB "
+            "read per generated token\n",
+            (unsigned long long)r->drafts.drafted, (unsigned long long)r->drafts.accepted,
+            100 * (double)r->drafts.accepted / (double)r->drafts.drafted,
+            (unsigned long long)r->drafts.steps, r->bytes_per_token / (1 << 20));
     if (r->lost_bytes > 0)
         fprintf(out, "lost          %.1f MiB that the driver did not take back\n",
                 mib(r->lost_bytes));
@@ -139,6 +149,10 @@ void mp_report_json(const struct mp_report *r, struct mp_json_out *json)
     mp_json_put_u64(json, "bytes_loaded", r->bytes_loaded);
     mp_json_put_u64(json, "bytes_prefetched_unused", r->bytes_prefetched_unused);
     mp_json_put_f64(json, "exposed_wait_ms", r->exposed_wait_ms);
+    mp_json_put_u64(json, "drafted_tokens", r->drafts.drafted);
+    mp_json_put_u64(json, "accepted_tokens", r->drafts.accepted);
+    mp_json_put_u64(json, "drafted_steps", r->drafts.steps);
+    mp_json_put_f64(json, "decode_bytes_per_token", r->bytes_per_token);
     mp_json_put_u64(json, "budget_bytes", r->budget_bytes);
     mp_json_put_u64(json, "expert_bytes", r->expert_bytes);
     mp_json_put_u64(json, "weights_bytes", r->weights_bytes);

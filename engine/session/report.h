@@ -22,6 +22,8 @@ struct mp_report {
     uint64_t bytes_loaded;            /* experts, on demand and ahead */
     uint64_t bytes_prefetched_unused; /* evicted unused, or still unused at the end */
     double exposed_wait_ms;
+    struct mp_drafts_stats drafts;
+    double bytes_per_token; /* of experts, read while decoding */
     uint64_t budget_bytes, expert_bytes, weights_bytes, kv_bytes;
     uint64_t lost_bytes;         /* of the device and its host memory: could not be released */
     struct mp_counters counters; /* of this run; gauges as they are now */

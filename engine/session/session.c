@@ -60,6 +60,8 @@ static enum mp_status fill_config(const struct mp_settings *settings,
 {
     const struct mp_run_settings *run = &settings->run;
     const uint32_t positions = s->model.positions_max;
+    const uint64_t guesses = config->drafts ? run->draft_tokens : 0;
+    const uint64_t wanted = config->sequences * (1 + guesses);
     const uint64_t prefill = run->prefill_tokens;
     struct mp_engine_config *e = &s->engine_config;
 
@@ -68,7 +70,8 @@ static enum mp_status fill_config(const struct mp_settings *settings,
         .sequences = config->sequences,
         .ctx = run->ctx != 0 ? (uint32_t)run->ctx
                              : (positions < CTX_DEFAULT ? positions : CTX_DEFAULT),
-        .tokens_max = (uint32_t)(prefill > config->sequences ? prefill : config->sequences),
+        .tokens_max = (uint32_t)(prefill > wanted ? prefill : wanted),
+        .wanted_max = (uint32_t)wanted,
         .backend = s->device.backend,
         .backend_config = { .numa_node = (int)s->topology->nodes[s->node].os_index,
                             .huge_pages = run->huge_pages,
@@ -151,6 +154,18 @@ static void read_facts(const struct mp_run_settings *run, const struct mp_sessio
     s->engine_config.backend_config.no_host_handles = s->facts.no_host_handles;
 }
 
+/* Recurrent layers cannot forget a guess that was wrong. */
+static enum mp_status check_drafts(const struct mp_run_settings *run,
+                                   const struct mp_session_config *config,
+                                   const struct mp_session *s)
+{
+    if (config->drafts && run->draft_tokens > 0 && s->model.delta.key_heads > 0)
+        return mp_fail(MP_ERR_UNSUPPORTED, "E_DRAFT",
+                       "models with recurrent layers cannot take back a wrong guess; leave out "
+                       "--draft-tokens");
+    return MP_OK;
+}
+
 static enum mp_status open_model(const struct mp_settings *settings,
                                  const struct mp_session_config *config, struct mp_session *s)
 {
@@ -158,6 +173,8 @@ static enum mp_status open_model(const struct mp_settings *settings,
 
     if (status == MP_OK)
         status = mp_model_config_load(s->checkpoint, &s->model);
+    if (status == MP_OK)
+        status = check_drafts(&settings->run, config, s);
     if (status == MP_OK)
         status = open_tokenizer(config, s);
     if (status == MP_OK)
@@ -193,6 +210,29 @@ static enum mp_status open_engine(const struct mp_settings *settings, struct mp_
     return mp_engine_create(&s->engine_config, &s->engine);
 }
 
+static enum mp_status open_drafts(const struct mp_run_settings *run,
+                                  const struct mp_session_config *config, struct mp_session *s)
+{
+    struct mp_drafts_config drafts = {
+        .source = config->draft_source,
+        .sequences = config->sequences,
+        .most = (uint32_t)run->draft_tokens,
+        .always = run->deterministic,
+    };
+    enum mp_status status = MP_OK;
+
+    if (!config->drafts || run->draft_tokens == 0)
+        return MP_OK;
+    if (drafts.source == NULL)
+        status = mp_draft_lookup_create(config->sequences, s->engine_config.ctx, &drafts.source);
+    if (status != MP_OK)
+        return status;
+    status = mp_drafts_create(&drafts, &s->drafts);
+    if (status != MP_OK && drafts.source != config->draft_source)
+        drafts.source->ops->destroy(drafts.source);
+    return status;
+}
+
 static void warn_extra(const struct mp_weights *weights)
 {
     char quoted[MP_QUOTE_BYTES];
@@ -221,7 +261,11 @@ enum mp_status mp_session_open(const struct mp_settings *settings,
                            &session->engine_config.costs);
         if (!config->no_engine)
             status = open_engine(settings, session);
+        if (status == MP_OK)
+            status = open_drafts(&settings->run, config, session);
     }
+    if (session->drafts == NULL && config->draft_source != NULL)
+        config->draft_source->ops->destroy(config->draft_source);
     if (status != MP_OK) {
         mp_session_close(session);
         return status;
@@ -246,6 +290,7 @@ enum mp_status mp_session_renew(struct mp_session *session, const struct mp_prof
 
 void mp_session_close(struct mp_session *session)
 {
+    mp_drafts_destroy(session->drafts);
     mp_engine_destroy(session->engine);
     mp_tokenizer_destroy(session->tokenizer);
     mp_calibration_destroy(session->calibration);

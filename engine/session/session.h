@@ -4,6 +4,7 @@
 #include "engine/session/device_choice.h"
 #include "engine/session/device_facts.h"
 #include "engine/forward/engine.h"
+#include "engine/session/draft/drafts.h"
 #include "engine/session/settings.h"
 #include "engine/text/tokenizer.h"
 #include "vmm/topo/memory_room.h"
@@ -37,9 +38,12 @@ struct mp_session_config {
     const char *decision_log;           /* or NULL */
     const struct mp_observer *observer; /* or NULL */
     const char *forced_routing;         /* a trace whose routing replaces the model's; or NULL */
-    bool probe;       /* this program is moepager: it may run itself to measure a device */
-    bool no_engine;   /* stop after weights are read: engine is NULL */
-    bool no_sidecars; /* do not load calibration and trained predictors */
+    bool probe;     /* this program is moepager: it may run itself to measure a device */
+    bool no_engine; /* stop after weights are read: engine is NULL */
+    bool drafts;    /* as the settings say */
+    struct mp_draft_source *draft_source; /* instead of theirs, owned from now on,
+                                             also if opening fails; or NULL */
+    bool no_sidecars;                     /* do not load calibration and trained predictors */
 };
 
 /* Bytes by purpose: of RAM; with a device the first six members are of its memory. */
@@ -76,6 +80,7 @@ struct mp_session {
     struct mp_tokenizer *tokenizer;
     struct mp_engine_config engine_config;
     struct mp_engine *engine;
+    struct mp_drafts *drafts; /* for mp_generate(); or NULL */
     struct mp_memory_plan memory;
     char addressing[96]; /* reason for the addressing on a CUDA device */
     bool direct_io;      /* experts are read with O_DIRECT */

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "engine/session/draft/draft.h"
 #include "vmm/base/error.h"
 #include "vmm/options/log_options.h"
 #include "vmm/space/space.h"
@@ -33,6 +34,11 @@ static const struct mp_opt run_opts[] = {
     MP_OPT(MP_OPT_U64, "PREFILL_TOKENS", struct mp_run_settings, prefill_tokens, "256", 1, 65535,
            "Tokens of prompts that are processed together; each expert is loaded at most once "
            "for them."),
+    MP_OPT(
+        MP_OPT_U64, "DRAFT_TOKENS", struct mp_run_settings, draft_tokens, "0", 0, MP_DRAFT_MAX,
+        "Most tokens per sequence that are guessed and checked in one step; the text is the same. "
+        "How many are, and whether any, follows from measured tokens per second, or with "
+        "--deterministic is always as many as are guessed. 0: none."),
     MP_OPT(MP_OPT_U64, "SLICES", struct mp_run_settings, slices, "0", 0, MP_SLICES_MAX,
            "Slices that each expert is read and kept in; 0: as the model is stored, another number "
            "must be that one (moepager repack --slices N stores them; there 0 means whole)."),

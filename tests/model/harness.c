@@ -35,6 +35,7 @@ static enum mp_status open_engine(const struct harness_options *options, struct 
         .sequences = options->sequences,
         .ctx = options->ctx,
         .tokens_max = options->tokens_max,
+        .wanted_max = options->wanted_max,
         .budget_bytes = options->budget_bytes,
         .host_budget_bytes = options->host_budget_bytes,
         .host_residency = options->residency,

@@ -167,7 +167,7 @@ static size_t ids_at(const struct mp_device *device, enum ids kind)
     const struct mp_engine_config *c = &device->engine->config;
     const size_t of_tokens = kind < WANTED ? kind : WANTED;
 
-    return of_tokens * c->tokens_max + (kind - of_tokens) * c->sequences;
+    return of_tokens * c->tokens_max + (kind - of_tokens) * mp_engine_wanted_max(c);
 }
 
 static mp_cu_ptr ids_there(const struct mp_device *device, enum ids kind)

@@ -55,7 +55,9 @@ static bool can_use_graphs(const struct mp_engine *engine)
 
 static uint32_t tokens_of(const struct mp_engine_config *c)
 {
-    return c->sequences < MP_DEVICE_FEW_TOKENS ? c->sequences : MP_DEVICE_FEW_TOKENS;
+    const uint32_t wanted = mp_engine_wanted_max(c);
+
+    return wanted < MP_DEVICE_FEW_TOKENS ? wanted : MP_DEVICE_FEW_TOKENS;
 }
 
 /* Bytes of what stands on the device: table, work, row, expert, misses, scores, x. */

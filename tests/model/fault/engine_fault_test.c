@@ -59,6 +59,7 @@ static void choose(const struct variant *variant)
 
     snprintf(settings.run.device, sizeof(settings.run.device), "%s", variant->device);
     settings.run.ctx = 16;
+    settings.run.draft_tokens = cuda ? 0 : 2;
     settings.run.prefill_tokens = cuda ? 2 : 6;
     prompts[0].count = cuda ? 3 : 9;
     prompts[1].count = cuda ? 2 : 5;
@@ -102,6 +103,7 @@ static enum mp_status open_session(struct mp_session *session)
     const struct mp_session_config config = {
         .model = model_path,
         .sequences = SEQUENCES,
+        .drafts = true,
         .clock = mp_clock_monotonic(),
     };
 
@@ -118,6 +120,7 @@ static enum mp_status generate(struct mp_session *session, struct output *out)
         .ignore_eos = true,
         .clock = mp_clock_monotonic(),
         .on_logits = keep_logits,
+        .drafts = session->drafts,
         .ctx = out,
     };
     struct mp_output outputs[SEQUENCES] = { 0 };

@@ -1,0 +1,55 @@
+#ifndef MP_DRAFT_H
+#define MP_DRAFT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "vmm/base/status.h"
+
+/*
+ * A source of drafts: guesses of the tokens that follow in a text. The model checks a whole draft
+ * in one batch (engine/session/draft/drafts.h), so a source affects time only, never the text.
+ *
+ * Each source is one file. Texts are numbered as the sequences of the engine.
+ *
+ * Thread safety: one thread at a time.
+ */
+#define MP_DRAFT_MAX 8u   /* tokens of a draft */
+#define MP_DRAFT_KINDS 8u /* of guesses, from the least sure to the surest */
+
+struct mp_draft {
+    uint32_t count;
+    uint32_t token[MP_DRAFT_MAX];
+    uint8_t kind[MP_DRAFT_MAX]; /* below MP_DRAFT_KINDS */
+};
+
+struct mp_draft_source;
+
+struct mp_draft_source_ops {
+    const char *name;
+    bool quick; /* a guess takes no time worth measuring */
+
+    /* All texts are empty again. */
+    void (*begin)(struct mp_draft_source *source);
+
+    /* A text has one more token. No effect past the longest text. */
+    void (*push)(struct mp_draft_source *source, uint32_t text, uint32_t token);
+
+    /* Guess at most `most` tokens, 1..MP_DRAFT_MAX, after those of the text. */
+    enum mp_status (*guess)(struct mp_draft_source *source, uint32_t text, uint32_t most,
+                            struct mp_draft *draft) MP_MUST_CHECK;
+
+    void (*destroy)(struct mp_draft_source *source);
+};
+
+/* First member of every source. */
+struct mp_draft_source {
+    const struct mp_draft_source_ops *ops;
+};
+
+/* Looks for the last tokens earlier in the same text and guesses what came after them there. The
+ * kind of a guess is the number of tokens that agree, less one. `length`: of the longest text. */
+enum mp_status mp_draft_lookup_create(uint32_t texts, uint32_t length,
+                                      struct mp_draft_source **source_p) MP_MUST_CHECK;
+
+#endif
