@@ -12,6 +12,7 @@ if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
 endif()
 
 mp_fuzz(canary_fuzz)
+mp_fuzz(cluster_fuzz LIBS mp_policy m)
 mp_fuzz(config_json_fuzz LIBS mp_engine m)
 mp_fuzz(decision_log_fuzz LIBS mp_policy)
 mp_fuzz(elf_fuzz LIBS mp_engine)
