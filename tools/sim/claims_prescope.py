@@ -62,7 +62,7 @@ def a100(sim):
     speeds = []
     for model in MODELS:
         row = all_rows(sim, A100, model, (64,))['prescope', 64]
-        speeds.append(f'{64 * FLAGS["gen"] / whole_ms(row) * 1e3:.1f}')
+        speeds.append(f'{64 * FLAGS["gen_tokens"] / whole_ms(row) * 1e3:.1f}')
     kind, text, details = gain('throughput', False, (A100, MODELS, (64,)))(sim)
     return kind, f'{"/".join(speeds)} tok/s; {text}', details
 
