@@ -230,6 +230,7 @@ mp_test(device/vmm/cuda_mappings_test LIBS mp_vmm)
 mp_fake_cuda(device/vmm/cuda_mappings_test)
 mp_test(unit/vmm/io/io_options_test LIBS mp_vmm)
 mp_test(unit/vmm/topo/memory_room_test LIBS mp_vmm)
+mp_test(unit/engine/doctor_test LIBS mp_engine)
 mp_test(unit/vmm/topo/pci_link_test LIBS mp_vmm)
 mp_test(unit/vmm/space/populate_test LIBS mp_vmm WRAP LABELS fault)
 mp_test(unit/vmm/io/reader_fault_test LIBS mp_vmm SOURCES tests/unit/vmm/io/reader_files.c

@@ -43,6 +43,7 @@ engine/repack:      vmm/* policy engine/model engine/model/arch
 engine/convert:     vmm/* kernels/cpu kernels/cpu/quant engine/model engine/model/arch engine/pool engine/text
 engine/gpu:         vmm/* kernels/* policy
 engine/preload:     vmm/* engine/session
+engine/doctor:      vmm/* kernels/cpu
 engine/probe:       vmm/* kernels/* policy engine/pool engine/gpu
 engine/forward:     vmm/* kernels/cpu policy policy/pager policy/record policy/replay engine/model engine/model/sidecar engine/pool engine/gpu engine/forward/cpu engine/forward/cuda
 engine/forward/cpu: vmm/base kernels/cpu policy/pager engine/model engine/pool engine/forward

@@ -45,6 +45,7 @@ struct mp_args {
     X(CALIBRATE, calibrate) \
     X(EVAL, eval)           \
     X(PROBE, probe)         \
+    X(DOCTOR, doctor)       \
     X(PRELOAD, preload)
 
 enum mp_command {

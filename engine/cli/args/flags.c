@@ -16,6 +16,7 @@
 #define CALIBRATE MP_COMMAND_BIT(CALIBRATE)
 #define EVAL MP_COMMAND_BIT(EVAL)
 #define PROBE MP_COMMAND_BIT(PROBE)
+#define DOCTOR MP_COMMAND_BIT(DOCTOR)
 #define PRELOAD MP_COMMAND_BIT(PRELOAD)
 #define ALL ((1u << MP_COMMAND_COUNT) - 1)
 
@@ -242,6 +243,10 @@ const struct mp_command_info mp_commands[MP_COMMAND_COUNT] = {
       "--device cuda:N: which GPU (cuda:0), --cache-dir DIR, --watchdog SECONDS",
       "  moepager probe\n"
       "  moepager probe --model DIR --device cuda:1 --fresh --json\n" },
+    { "doctor", "find what of this machine is slow or missing",
+      "--model MODEL: measure the disk that it lies on",
+      "  moepager doctor\n"
+      "  moepager doctor --model DIR --json\n" },
     { "preload", "start another program with its experts paged (docs/interpose.md)",
       "--budget 3GiB|60%|auto, --profile P, --evict NAME, --report 1|FILE, --trace FILE",
       "  moepager preload --budget 3GiB -- llama-server -m model.gguf\n"

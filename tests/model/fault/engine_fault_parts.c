@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/doctor/doctor.h"
 #include "engine/gpu/cublas.h"
 #include "engine/gpu/gpu.h"
 #include "engine/probe/probe.h"
@@ -319,6 +320,36 @@ static void truncated_once(const struct fault_plan *plan, void *ctx)
     mp_files_destroy(files);
 }
 
+/* Every call has something to fall back on, but the memory for a block and the reads themselves. */
+static void doctor_once(const struct fault_plan *plan, void *ctx)
+{
+    struct mp_doctor_finding findings[MP_DOCTOR_FINDINGS_MAX];
+    struct mp_doctor_facts facts;
+    struct mp_topology *topology = NULL;
+    struct mp_files *files = NULL;
+    uint32_t index;
+    enum mp_status status;
+
+    mp_error_clear();
+    fault_begin(plan);
+    status = mp_topology_load(NULL, &topology);
+    if (status == MP_OK)
+        status = mp_files_create(&files);
+    if (status == MP_OK)
+        status = mp_files_add(files, AT_FDCWD, ctx, &index);
+    if (status == MP_OK) {
+        mp_doctor_read("", topology, &facts);
+        CHECK(mp_doctor_judge(&facts, findings) > 0);
+        status = mp_doctor_read_disk(files, mp_clock_monotonic(), &facts);
+        CHECK(status != MP_OK || facts.disk_bytes_per_s > 0);
+    }
+    fault_end();
+    if (status != MP_OK)
+        fault_check_error(status);
+    mp_files_destroy(files);
+    mp_topology_destroy(topology);
+}
+
 void fault_sweep_single_calls(const char *sites_path)
 {
     static const struct mp_trace_shape shape = { "m", 1, 4, 2, 4096, false };
@@ -339,6 +370,8 @@ void fault_sweep_single_calls(const char *sites_path)
     snprintf(path, sizeof(path), "%s/machine", test_tmpdir());
     make_group(path);
     fault_sweep_part("memory room", memory_room_once, path, sites_path);
+    fault_sweep_part("doctor", doctor_once, (char[]){ "models/tiny-moe/model.safetensors" },
+                     sites_path);
     snprintf(path, sizeof(path), "%s/trace.txt", test_tmpdir());
     CHECK_EQ(mp_trace_create(path, &shape, &writer), MP_OK);
     mp_trace_write(writer, &row);
